@@ -9,20 +9,21 @@ import (
 	"strings"
 )
 
-// What a sandbox sees of a machine is in the bundle's annotations: gVisor takes it
-// from the cgroup, in which its own memory and CPU are counted too, and without
-// one from the host.
+// The memory and the CPUs that a sandbox sees are in annotations of the OCI bundle. gVisor
+// itself would take them from the cgroup, whose limits include gVisor's own needs, or, without
+// a cgroup, from the host.
 const (
 	annotationMemory = "dev.sandlot.memory" // bytes
 	annotationCPUs   = "dev.sandlot.cpus"
 )
 
-// fewestCPUs: programs that see one processor leave out locks that they need, as
-// the threads of a sandbox run on several. gVisor has the same bound.
+// fewestCPUs is the least number of CPUs that a sandbox sees. A program that sees a single
+// processor may leave out locks, but threads in a sandbox run on several. gVisor has the same
+// minimum.
 const fewestCPUs = 2
 
-// useMachine returns the arguments of gVisor's boot command with the memory and
-// the CPUs that the bundle names. What cannot be read stays as it is.
+// useMachine returns the arguments of gVisor's boot command with flags for the memory and the
+// CPUs in the bundle's annotations. Without them it returns the arguments as they are.
 func useMachine(args []string) []string {
 	bundle := ""
 	for _, a := range args {
@@ -51,7 +52,7 @@ func useMachine(args []string) []string {
 	return args
 }
 
-// with sets a flag's value. The last argument is the sandbox's id.
+// with sets a flag's value in args, whose last element is the sandbox's id.
 func with(args []string, flag, value string) []string {
 	for i, a := range args[:len(args)-1] {
 		if a == flag {

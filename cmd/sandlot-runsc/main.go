@@ -1,6 +1,6 @@
-// Sandlot-runsc is gVisor's runsc at the version of go.mod. It is a program of
-// its own because gVisor executes itself again two or three times for each
-// boot, and everything linked into it is paid for each time.
+// Sandlot-runsc is gVisor's runsc, at the version in go.mod. It is not part of the program
+// sandlot because runsc executes itself two or three times for each boot, and a larger
+// program would take longer to start each time.
 package main
 
 import (

@@ -19,11 +19,11 @@ import (
 //go:linkname goferCaps gvisor.dev/gvisor/runsc/cmd.goferCaps
 var goferCaps *specs.LinuxCapabilities
 
-// keepPlain makes the process of a sandbox's kernel, or of its file server, one
-// that cannot give a file of the host set-user-ID or set-group-ID bits, or make
-// a device. As root's, its files are root's. The system call fails with EPERM,
-// which the sandbox's program is told. Without CAP_FSETID the host's kernel takes
-// such bits from a file that is written.
+// keepPlain makes sure that this process, which is a sandbox's kernel or its gofer, cannot
+// set set-user-ID or set-group-ID bits of a file on the host, or create a device there: when
+// the server runs as root, these files belong to root. The system call fails with EPERM,
+// which the program in the sandbox gets. Without CAP_FSETID, the host's kernel clears such
+// bits of a file that is written to.
 func keepPlain() error {
 	for _, c := range []*specs.LinuxCapabilities{goferCaps, sentrycmd.DirectfsSandboxLinuxCaps} {
 		for _, set := range []*[]string{&c.Bounding, &c.Effective, &c.Permitted, &c.Inheritable, &c.Ambient} {
@@ -37,8 +37,8 @@ func keepPlain() error {
 	return seccomp.SetFilter(filter)
 }
 
-// plainFiles compiles the filter. It stands beside gVisor's own, which says what
-// else is allowed; the stricter answer holds.
+// plainFiles compiles the system call filter. It is installed in addition to gVisor's own
+// filter; the kernel applies the stricter result of the two.
 func plainFiles() ([]bpf.Instruction, error) {
 	rules := seccomp.NewSyscallRules()
 	for nr, arg := range modeArgument {
@@ -59,8 +59,8 @@ func plainFiles() ([]bpf.Instruction, error) {
 		rules.Set(nr, seccomp.Or{masked(arg, linux.S_ISUID, linux.S_ISUID), masked(arg, linux.S_ISGID, linux.S_ISGID),
 			masked(arg, linux.S_IFMT, linux.S_IFCHR), masked(arg, linux.S_IFMT, linux.S_IFBLK)})
 	}
-	// What runs in a sandbox has these filters too, below gVisor's own, which catch
-	// each of its system calls before: so nothing but these is refused here.
+	// The host processes in which gVisor runs the sandbox's programs inherit this filter.
+	// gVisor intercepts all of their system calls before, so the filter does not affect them.
 	p := seccomp.Program{RuleSets: []seccomp.RuleSet{{Rules: rules,
 		Action: seccomp.ReturnError.Code(uint16(unix.EPERM))}},
 		Options: seccomp.ProgramOptions{DefaultAction: seccomp.Allow, BadArchAction: seccomp.Allow}}
@@ -78,7 +78,7 @@ func masked(arg int, mask, value uintptr) seccomp.PerArg {
 	return p
 }
 
-// must ends the process, which is not yet a sandbox's.
+// must exits if err is not nil. No code of the sandbox runs yet.
 func must(err error) {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "sandlot-runsc:", err)

@@ -9,20 +9,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Descriptors that the server gives `sandlot-runsc seal`: the user and the mount
-// namespace of a sandbox's file server.
+// Descriptors that the server passes to `sandlot-runsc seal`: the user namespace and the
+// mount namespace of a sandbox's gofer, gVisor's file server.
 const (
 	userNamespace  = 3
 	mountNamespace = 4
 )
 
-// seal makes mounts of a sandbox's file server read-only ("ro") or writable ("rw"):
-// its arguments after that are the file server's root and the mounts in it. It exits
-// with the number of the system call's error, which is below 128, or 0.
+// seal makes mounts of a sandbox's gofer read-only ("ro") or writable ("rw"). The further
+// arguments are the gofer's root folder and the mount points in it. It returns the exit
+// status: 0, or the errno of the system call that failed, which is below 128.
 //
-// The server does this itself where it is root. Without root the mounts belong to the
-// sandbox's user namespace, which a process with one thread alone can enter. A Go
-// program has several, and what it forks has one: see enter.
+// A server that is root does this itself. Without root, the mounts belong to the sandbox's
+// user namespace, which only a process with one thread can enter. A Go program has several
+// threads, so the system calls are made in a child process, which has one.
 func seal(args []string) int {
 	if len(args) < 3 || args[0] != "ro" && args[0] != "rw" {
 		fmt.Fprintln(os.Stderr, "usage: sandlot-runsc seal ro|rw ROOT MOUNT...")
@@ -50,7 +50,7 @@ func seal(args []string) int {
 	return 0
 }
 
-// enter does it in a child, and waits for it.
+// enter changes the mounts in a child process, and waits for it.
 func enter(root *byte, mounts []*byte, attr *unix.MountAttr) error {
 	pid, _, no := unix.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
 	if no != 0 {
@@ -79,8 +79,9 @@ func enter(root *byte, mounts []*byte, attr *unix.MountAttr) error {
 	return nil
 }
 
-// change runs in the child, which has the memory of a Go program and one thread of it:
-// it makes system calls, and nothing that needs Go's runtime. It does not return.
+// change runs in the child, which has a copy of a Go program's memory, but only one of its
+// threads: so it makes only system calls, and uses nothing that needs Go's runtime. It does
+// not return.
 //
 //go:norace
 //go:nosplit

@@ -13,13 +13,12 @@ import (
 	"gvisor.dev/gvisor/runsc/fsgofer/extension"
 )
 
-// sockets serves every mount but the one with the agent's socket in such a way
-// that no Unix socket or named pipe of the host can be opened by it. gVisor's own
-// setting, --host-uds=open, is one for all mounts; no other process connects
-// sockets of the host for a sandbox.
+// sockets is an extension of gVisor's gofer. On every mount but that of the agent's socket,
+// it makes sure that the sandbox can open no Unix socket and no named pipe of the host.
+// gVisor's flag --host-uds=open allows sockets on all mounts alike.
 type sockets struct {
-	agent  string         // the folder of the agent's socket, on the host
-	others fsgofer.Config // of the other mounts
+	agent  string         // the host's folder with the agent's socket
+	others fsgofer.Config // for the other mounts
 }
 
 // Name implements extension.Extension.
@@ -28,8 +27,8 @@ func (*sockets) Name() string { return "sandlot" }
 // SeccompRules implements extension.Extension.
 func (*sockets) SeccompRules() seccomp.SyscallRules { return seccomp.NewSyscallRules() }
 
-// PrepareGofer is told where the bundle is: in it, the server has the folder with
-// the socket, which nobody else writes.
+// PrepareGofer implements extension.Extension. The server has made the folder with the
+// agent's socket in the bundle's folder, into which nobody else can write.
 func (s *sockets) PrepareGofer(c extension.GoferPrepareContext) (extension.GoferPrepareResult, error) {
 	s.agent = filepath.Join(c.BundleDir, "sock")
 	s.others = fsgofer.Config{HostUDS: config.HostUDSNone, HostFifo: config.HostFifoNone,
@@ -38,9 +37,8 @@ func (s *sockets) PrepareGofer(c extension.GoferPrepareContext) (extension.Gofer
 	return extension.GoferPrepareResult{}, nil
 }
 
-// TryHandleMount implements extension.Extension. It is called when gVisor's system
-// call filter holds. The mount of the agent's socket is
-// left to gVisor.
+// TryHandleMount implements extension.Extension. It runs under gVisor's system call filter,
+// so it opens nothing. It leaves the mount of the agent's socket to gVisor.
 func (s *sockets) TryHandleMount(_ *specs.Spec, m *specs.Mount, _ string,
 	readonly bool) (lisafs.ConnectionImpl, lisafs.ConnectionOpts, error) {
 	if m != nil && filepath.IsAbs(s.agent) && m.Source == s.agent && readonly && slices.Contains(m.Options, "ro") {

@@ -17,10 +17,10 @@ import (
 // Collect, and any number of goroutines may use it.
 type Bundle struct {
 	certs []*x509.Certificate
-	// local are those that no distribution ships, so that a program which
-	// brings the public list itself (Node) lacks only these.
+	// local are those that are not on the public list of CAs: a program that has this
+	// list itself (Node) lacks only these.
 	local []*x509.Certificate
-	java  []byte
+	java  []byte // the trust store for Java
 	// Notes lists what was left out, for the operator's log.
 	Notes []string
 }
@@ -74,8 +74,8 @@ func (b Bundle) Files() map[string][]byte {
 	if len(b.local) > 0 {
 		files[nodePath] = encode(b.local)
 	}
-	// OpenSSL looks in a folder by a hash of the name, and on Debian nowhere
-	// else when a program was started without our variables.
+	// OpenSSL finds a certificate in a folder by a hash of its name. On Debian it looks
+	// nowhere else if a program was started without the variables of Env.
 	for name, c := range hashed(b.certs) {
 		files[hashedDir+name] = encode([]*x509.Certificate{c})
 	}
@@ -85,8 +85,8 @@ func (b Bundle) Files() map[string][]byte {
 // JavaStore is the trust store to mount over each of JavaStores.
 func (b Bundle) JavaStore() []byte { return b.java }
 
-// Env is the environment with which programs that bring a list of their own
-// use the machine's instead.
+// Env is the environment that makes programs with a list of CAs of their own use the
+// machine's instead.
 func (b Bundle) Env() map[string]string {
 	if len(b.certs) == 0 {
 		return nil
@@ -106,9 +106,8 @@ func (b Bundle) Env() map[string]string {
 	} {
 		env[name] = "/" + bundlePath
 	}
-	// With this variable, however small its file, Node reads its whole own
-	// list at each start: 30 to 40 ms. So it is set only when there is
-	// something that Node does not bring.
+	// With this variable, however small its file is, Node reads its own list at each
+	// start, which takes 30 to 40 ms. So it is set only if Node's list lacks something.
 	if len(b.local) > 0 {
 		env["NODE_EXTRA_CA_CERTS"] = "/" + nodePath
 	}
@@ -128,11 +127,10 @@ type fingerprint [sha256.Size]byte
 
 func fingerprintOf(c *x509.Certificate) fingerprint { return sha256.Sum256(c.Raw) }
 
-// javaStore makes a trust store. It is neither encrypted nor signed: without a
-// password, which is how Java opens its default store, Java passes over what is
-// encrypted and then trusts nobody. It opens with "changeit" as well, since
-// there is nothing to check. The JDK's own store has had this form since
-// version 18; Java 8 reads it too.
+// javaStore makes a trust store (PKCS #12). It is neither encrypted nor signed: Java opens its
+// default store without a password, skips encrypted entries, and would then trust no
+// certificate. The store also opens with the usual password "changeit", as there is nothing
+// to check. The JDK's own store has had this form since version 18; Java 8 reads it too.
 func javaStore(certs []*x509.Certificate) ([]byte, error) {
 	entries := make([]pkcs12.TrustStoreEntry, len(certs))
 	for i, c := range certs {
@@ -141,8 +139,8 @@ func javaStore(certs []*x509.Certificate) ([]byte, error) {
 	return pkcs12.Passwordless.EncodeTrustStoreEntries(entries, "")
 }
 
-// alias names an entry. Java keeps one entry for each name, and roots of one
-// name and several keys exist, so a part of the fingerprint is in it.
+// alias returns the name of a certificate's entry in a trust store. Names must be unique, and
+// some CAs have several certificates of one name, so part of the fingerprint is in it.
 func alias(c *x509.Certificate) string {
 	name := cmp.Or(c.Subject.CommonName,
 		strings.Join(append(c.Subject.OrganizationalUnit, c.Subject.Organization...), " "))

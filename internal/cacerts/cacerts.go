@@ -1,6 +1,6 @@
-// Package cacerts says which CA certificates the machine trusts, and makes a
-// sandbox trust the same. Only certificates leave the package, never a private key or
-// any other part of a file that it read.
+// Package cacerts finds out which CA certificates the machine trusts, and makes the files and
+// variables with which a sandbox trusts the same. It returns only certificates, never a
+// private key or any other part of a file that it has read.
 package cacerts
 
 import (
@@ -10,15 +10,14 @@ import (
 
 // Collect reads the system's certificates and, in addition, those that the
 // variables of OpenSSL, Node, pip, git and others name in the server's own
-// environment. What cannot be read is left out with a note. A machine that
-// trusts nobody is an error.
+// environment. What cannot be read is left out, with a note. It is an error if the
+// machine trusts no certificate.
 func Collect() (Bundle, error) { return machine{"", os.Getenv}.collect() }
 
-// JavaStores returns the trust stores of the machine's JDKs that are files of
-// their own, as paths without symbolic links, sorted. Java in a sandbox that
-// sees one of these JDKs trusts what JavaStore holds only when that is mounted
-// over the path. A JDK whose store leads to a path of Files needs nothing and
-// is not listed.
+// JavaStores returns the paths of those trust stores of the machine's JDKs over which
+// Bundle.JavaStore must be mounted in a sandbox that sees the JDK. The paths have no
+// symbolic links and are sorted. A JDK whose store is a link to a path of Bundle.Files is
+// not listed: its Java finds the right file there.
 func JavaStores() []string { return machine{"", os.Getenv}.javaStores() }
 
 var errNone = errors.New("no CA certificate was found on this machine: install ca-certificates, or name a file with " +

@@ -26,14 +26,14 @@ const (
 	maxCert  = 64 << 10
 )
 
-// machine is where certificates are looked for: beneath root, which is empty
-// for the real one.
+// machine is the file system and environment in which certificates are looked for. root is
+// the folder with the file system; it is empty except in tests.
 type machine struct {
 	root   string
 	getenv func(string) string
 }
 
-// systemFiles and systemFolders are those of crypto/x509, with Arch's.
+// systemFiles and systemFolders are the paths of crypto/x509, and that of Arch.
 var (
 	systemFiles = []string{
 		"/etc/ssl/certs/ca-certificates.crt",                // Debian, Ubuntu, Gentoo
@@ -49,8 +49,8 @@ var (
 	systemFolders = []string{"/etc/ssl/certs", "/etc/pki/tls/certs"}
 )
 
-// shipped are where distributions keep the public list as it came to them,
-// apart from what the operator added.
+// shipped are the files and folders with the public list of CAs (Mozilla's) as
+// distributions ship it, without what the operator has added.
 var shipped = []string{
 	"/usr/share/ca-certificates/mozilla",                             // Debian, Alpine, Gentoo
 	"/usr/share/ca-certificates/trust-source/mozilla.trust.p11-kit",  // Arch
@@ -60,14 +60,14 @@ var shipped = []string{
 	"/usr/share/pki/ca-trust-source/ca-bundle.supplement.p11-kit",    // Fedora, older
 }
 
-// named are the variables that name a file, or for some a folder, to trust.
+// named are the variables with the path of a file of certificates, or, for some, of a folder.
 var named = []string{
 	"SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO",
 	"AWS_CA_BUNDLE", "NIX_SSL_CERT_FILE", "CARGO_HTTP_CAINFO", "DENO_CERT", "HTTPLIB2_CA_CERTS",
 	"GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", "CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE", "npm_config_cafile", "NPM_CONFIG_CAFILE",
 }
 
-// namedFolders are the variables that name folders, with colons between them.
+// namedFolders are the variables with paths of folders, separated by colons.
 var namedFolders = []string{"SSL_CERT_DIR", "GIT_SSL_CAPATH"}
 
 func (m machine) collect() (Bundle, error) {
@@ -93,8 +93,8 @@ func (m machine) collect() (Bundle, error) {
 	return b, err
 }
 
-// system adds what the first of the system's places holds: they are names of
-// the same list, and one that is not in use may be old.
+// system adds the certificates of the first system file or folder that has any. The others
+// have the same list, or an outdated one.
 func (m machine) system(found *set) {
 	for _, places := range [][]string{systemFiles, systemFolders} {
 		for _, p := range places {
@@ -109,10 +109,11 @@ func (m machine) system(found *set) {
 	}
 }
 
+// shipped returns the certificates of the public list.
 func (m machine) shipped() map[fingerprint]*x509.Certificate {
 	public := newSet()
 	for _, p := range shipped {
-		public.add(m.root + p) // a missing one is another distribution's
+		public.add(m.root + p) // most are missing: each distribution has its own
 	}
 	return public.certs
 }
@@ -120,7 +121,7 @@ func (m machine) shipped() map[fingerprint]*x509.Certificate {
 // set collects the certificates that are found.
 type set struct {
 	certs map[fingerprint]*x509.Certificate
-	done  map[string]bool // paths that were looked at
+	done  map[string]bool // paths that were read
 	left  int             // bytes that may still be read
 	notes []string
 }
@@ -129,7 +130,7 @@ func newSet() *set {
 	return &set{certs: map[fingerprint]*x509.Certificate{}, done: map[string]bool{}, left: maxRead}
 }
 
-// note keeps an error for the log, with the name of the setting behind it.
+// note records an error for the log, with the path or variable that it is about.
 func (s *set) note(name string, err error) {
 	if err != nil {
 		s.notes = append(s.notes, name+": "+err.Error())
@@ -145,10 +146,10 @@ func (s *set) sorted() []*x509.Certificate {
 	return certs
 }
 
-// add takes the certificates of a file, or of the files right in a folder. A
-// file of a folder that holds none is passed over, as OpenSSL does.
+// add adds the certificates of a file, or of the files in a folder, but not of its
+// subfolders. A file in a folder that has no certificates is ignored, as OpenSSL does.
 func (s *set) add(path string) error {
-	if path == "" || s.done[path] { // ten variables commonly name one file
+	if path == "" || s.done[path] { // several variables often have the same file
 		return nil
 	}
 	s.done[path] = true
@@ -168,7 +169,7 @@ func (s *set) add(path string) error {
 	return err
 }
 
-// list gives the names of the files in a folder, sorted.
+// list returns the names of the files in a folder, sorted.
 func list(dir string) ([]string, error) {
 	f, err := os.Open(dir)
 	if err != nil {
@@ -188,6 +189,7 @@ func list(dir string) ([]string, error) {
 	return names, err
 }
 
+// addFile adds the certificates of a file. It is an error if it has none.
 func (s *set) addFile(path string) error {
 	data, err := s.read(path)
 	if err != nil {
@@ -196,7 +198,7 @@ func (s *set) addFile(path string) error {
 	held := false
 	for der := range blocks(data) {
 		f := fingerprint(sha256.Sum256(der))
-		if s.certs[f] != nil { // the same list has many names
+		if s.certs[f] != nil { // the same list is in several files
 			held = true
 			continue
 		}
@@ -217,7 +219,7 @@ func (s *set) addFile(path string) error {
 
 var errFull = fmt.Errorf("more than %d certificates or %d MiB: the rest is left out", maxCerts, maxRead>>20)
 
-// read returns a regular file's bytes. A pipe or a device is not waited for.
+// read returns a regular file's bytes. It does not block on a pipe or a device.
 func (s *set) read(path string) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -241,9 +243,8 @@ func (s *set) read(path string) ([]byte, error) {
 	return data, err
 }
 
-// blocks gives what the certificate blocks of PEM text hold. Keys, broken blocks
-// and all else are passed over. A block with headers would be something else
-// than a certificate, so it is too (as crypto/x509 does).
+// blocks yields the contents of the certificate blocks in PEM text. It skips keys, broken
+// blocks and everything else, and also blocks with headers, as crypto/x509 does.
 func blocks(data []byte) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {

@@ -10,14 +10,15 @@ import (
 	"unicode/utf16"
 )
 
-// hashed gives each certificate the name under which OpenSSL looks for it in a
-// folder: a hash of its subject, and a number where several have the same.
+// hashed returns the certificates by the names under which OpenSSL looks for them in a
+// folder: a hash of the subject, and a number that distinguishes certificates with the same
+// hash.
 func hashed(certs []*x509.Certificate) map[string]*x509.Certificate {
 	names := make(map[string]*x509.Certificate, len(certs))
 	for _, c := range certs {
 		h, err := subjectHash(c.RawSubject)
 		if err != nil {
-			continue // it stays in the files that hold all
+			continue // the files with all certificates still have it
 		}
 		n := 0
 		for names[fmt.Sprintf("%08x.%d", h, n)] != nil {
@@ -33,9 +34,9 @@ type attribute struct {
 	Value asn1.RawValue
 }
 
-// subjectHash is OpenSSL's X509_NAME_hash: the first four bytes, the lowest
-// first, of the SHA-1 of the name in canonical form, which is its sets one after
-// another, without a sequence around them and with each text made plain.
+// subjectHash is OpenSSL's X509_NAME_hash: the first four bytes, as a little-endian number, of
+// the SHA-1 of the name in canonical form. That form is the concatenation of the name's sets,
+// without the sequence around them, with each string made canonical.
 func subjectHash(raw []byte) (uint32, error) {
 	var name []asn1.RawValue
 	if rest, err := asn1.Unmarshal(raw, &name); err != nil || len(rest) > 0 {
@@ -59,8 +60,8 @@ func subjectHash(raw []byte) (uint32, error) {
 	return binary.LittleEndian.Uint32(h.Sum(nil)), nil
 }
 
-// canonical makes a text UTF-8, in lower case where it is ASCII, without space
-// around it and with one space for several. Other values stay as they are.
+// canonical converts a string to UTF-8, its ASCII letters to lower case, trims white space
+// and collapses it within the string. Values that are not strings stay as they are.
 func canonical(v asn1.RawValue) asn1.RawValue {
 	s, ok := text(v)
 	if !ok {
@@ -76,7 +77,7 @@ func canonical(v asn1.RawValue) asn1.RawValue {
 	return asn1.RawValue{Tag: asn1.TagUTF8String, Bytes: []byte(s)}
 }
 
-// text reads the kinds of string that OpenSSL counts as text.
+// text decodes the ASN.1 types that OpenSSL treats as strings.
 func text(v asn1.RawValue) (string, bool) {
 	const tagVisibleString, tagUniversalString = 26, 28
 	if v.Class != asn1.ClassUniversal {

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// jdks are the folders with JDKs in them.
+// jdks are the folders in which JDKs are installed.
 var jdks = []string{"/usr/lib/jvm", "/usr/lib64/jvm", "/usr/java", "/opt", "/opt/java", "/usr/local"}
 
 func (m machine) javaStores() []string {
@@ -48,8 +48,9 @@ func (m machine) javaHomes() []string {
 	return homes
 }
 
-// own says whether a store is a file of its own, and where. Links are followed
-// one by one, since in a sandbox the way ends at the first path of ours.
+// own returns the file to which the path of a JDK's store leads, and false if a link on the
+// way is a path of Bundle.Files: in a sandbox, that path has the right store. So links are
+// followed one by one.
 func (m machine) own(path string) (string, bool) {
 	for range 16 {
 		dir, err := filepath.EvalSymlinks(filepath.Dir(path))
@@ -61,7 +62,7 @@ func (m machine) own(path string) (string, bool) {
 			return "", false
 		}
 		target, err := os.Readlink(path)
-		if err != nil { // not a link: the end of the way, or nothing
+		if err != nil { // not a link: a file, or nothing
 			st, err := os.Stat(path)
 			return path, err == nil && st.Mode().IsRegular()
 		}

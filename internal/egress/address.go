@@ -2,25 +2,25 @@ package egress
 
 import "net/netip"
 
-// open says who can open addresses that are not public.
+// open says which of the operator's exceptions allow addresses that are not public.
 type open int
 
 const (
-	named  open = iota // a registry, or a private range that contains it
-	inside             // a private range that lies within the range of that kind
+	named  open = iota // a registry, or a private range that contains the address
+	inside             // a private range that contains the address and lies within the range of its class
 	never
 )
 
+// kind is a class of addresses that are not public.
 type kind struct {
 	prefix netip.Prefix
 	what   string // completes "its address 10.0.0.1 is …"
 	open   open
 }
 
-// kinds are the addresses that are not public, from the registries of IANA for
-// special purposes (RFC 6890) and from what the large clouds document; the
-// first that contains an address says what it is. Of IPv6 everything outside
-// 2000::/3 is added by kindOf.
+// kinds are the classes of addresses that are not public, from IANA's registries of special
+// purposes (RFC 6890) and the documentation of the large clouds. The first one that
+// contains an address applies. kindOf adds all IPv6 addresses outside 2000::/3.
 var kinds = []kind{
 	{at("169.254.0.0/16"), "link-local (where clouds have their metadata)", inside},
 	{at("168.63.129.16/32"), "a cloud's metadata service", inside},
@@ -66,8 +66,8 @@ var (
 
 func at(s string) netip.Prefix { return netip.MustParsePrefix(s) }
 
-// kindOf says what a, which is not an IPv4 address in IPv6 form, is if it is
-// not public.
+// kindOf returns the class of an address that is not public; special is false for a public
+// one. a must not be an IPv4 address in IPv6 form.
 func kindOf(a netip.Addr) (k kind, special bool) {
 	for _, k := range kinds {
 		if k.prefix.Contains(a) {
@@ -78,8 +78,8 @@ func kindOf(a netip.Addr) (k kind, special bool) {
 	case a.Is4(), unicast6.Contains(a):
 		return kind{}, false
 	case nat64.Contains(a):
-		// A public IPv4 address, as a network without IPv4 names it; what else
-		// hides in there is nobody's to open.
+		// NAT64 in a network without IPv4: it is as public as the IPv4 address in it. If
+		// that one is not public, no exception allows it in this form.
 		k, special = kindOf(embedded(a))
 		k.open = never
 		return k, special
@@ -92,12 +92,12 @@ func embedded(a netip.Addr) netip.Addr {
 	return netip.AddrFrom4([4]byte(b[12:]))
 }
 
-// minBits is how long a range of an interface is that means neighbours: a
-// shorter one stands for more than any network has.
+// minBits is the shortest prefix length of an interface that counts as the machine's own
+// network: a shorter one has more addresses than any real network.
 const minBits = 8
 
-// near says what a is to the machine that own are the addresses and networks
-// of: "the server's own", in "the server's own network", or nothing, empty.
+// near says whether a is one of the machine's addresses own ("the server's own"), or in one
+// of their networks ("in the server's own network"); else it returns "".
 func near(a netip.Addr, own []netip.Prefix) (what string) {
 	if nat64.Contains(a) {
 		a = embedded(a)

@@ -15,12 +15,12 @@ type buffer [32 << 10]byte
 
 var buffers = sync.Pool{New: func() any { return new(buffer) }}
 
-// source reads a connection, and holds a buffer only while there are bytes: a
-// connection that waits costs two goroutines and little else. Where it cannot
-// look into the connection (a proxy over TLS) it keeps a small buffer.
+// source reads a connection, and takes a buffer from the pool only while there are bytes to
+// read: an idle connection costs two goroutines and little else. For a connection without a
+// descriptor (one to a proxy over TLS) it keeps a small buffer of its own.
 //
-// Splicing would take a third less of the processor, but shows how much moved
-// only when all has, and limits and idle times need to know before.
+// splice(2) would take a third less processor time, but would report how many bytes moved
+// only at the end, and limits and idle timeouts need to know earlier.
 type source struct {
 	conn net.Conn
 	raw  syscall.RawConn
@@ -44,7 +44,8 @@ func newSource(c net.Conn) *source {
 	return s
 }
 
-// next waits for bytes. They are valid until done is called, which must be.
+// next waits for bytes and returns them. They are valid until the caller calls done, which
+// it must do after each call.
 func (s *source) next() ([]byte, error) {
 	if s.raw == nil {
 		if s.own == nil {
@@ -68,8 +69,8 @@ func (s *source) next() ([]byte, error) {
 	return s.buf[:s.n], nil
 }
 
-// tryRead is called when there may be something to read, and says whether
-// there was.
+// tryRead is called by raw.Read when the descriptor may be readable. It returns false if
+// there was nothing to read, and is then called again later.
 func (s *source) tryRead(fd uintptr) bool {
 	s.buf = buffers.Get().(*buffer)
 	for {
@@ -85,6 +86,7 @@ func (s *source) tryRead(fd uintptr) bool {
 	return true
 }
 
+// done gives the buffer back to the pool.
 func (s *source) done() {
 	if s.buf != nil {
 		buffers.Put(s.buf)
@@ -92,20 +94,20 @@ func (s *source) done() {
 	}
 }
 
-// flow carries the bytes of one connection that was allowed.
+// flow copies bytes between the sandbox and the network for one connection.
 type flow struct {
 	in, out net.Conn // the sandbox's side, the network's side
-	// count counts bytes that came, and says whether more may.
+	// count counts bytes that were received, and says whether they may be passed on.
 	count func(n int, up bool) bool
-	// inspect may look at the first bytes from the sandbox; it returns all that
-	// it read, or an error for people.
+	// inspect, if not nil, gets the first bytes from the sandbox, and may read more. It
+	// returns all of them; an error ends the flow.
 	inspect func(first []byte) ([]byte, error)
-	// cut ends both sides at once.
+	// cut closes both connections.
 	cut func(why string)
 
 	traffic Meter
 	begun   time.Time
-	last    atomic.Int64 // when something moved last, since begun
+	last    atomic.Int64 // when bytes moved last, as a duration since begun
 }
 
 // carry copies the bytes both ways until both sides have ended.
@@ -119,8 +121,8 @@ func (f *flow) carry(idle time.Duration) {
 	down.Wait()
 }
 
-// watch cuts the flow when nothing moved either way for that long: also when
-// one side does not take what the other sends.
+// watch cuts the flow when no bytes have moved in either direction for the duration idle. That
+// includes a side that sends, when the other one does not read.
 func (f *flow) watch(idle time.Duration) (stop func()) {
 	var (
 		mu    sync.Mutex
@@ -155,7 +157,7 @@ func (f *flow) moved(n int, up bool) bool {
 	return f.count(n, up)
 }
 
-// copy copies the bytes of one direction, and then its end.
+// copy copies the bytes of one direction, and then closes dst for writing.
 func (f *flow) copy(dst, src net.Conn, up bool) {
 	s := newSource(src)
 	first := up && f.inspect != nil
@@ -172,7 +174,7 @@ func (f *flow) copy(dst, src net.Conn, up bool) {
 			closeWrite(dst)
 			return
 		case errors.Is(err, errNotTaken):
-			// What the other side still says may be wanted.
+			// dst may still send: the other direction goes on.
 			closeRead(src)
 			return
 		default:
@@ -183,10 +185,11 @@ func (f *flow) copy(dst, src net.Conn, up bool) {
 }
 
 var (
-	errNotTaken = errors.New("the other side takes no more")
+	errNotTaken = errors.New("the other side cannot be written to")
 	errCut      = errors.New("cut")
 )
 
+// pass counts the bytes b and writes them to dst. The first ones go through inspect.
 func (f *flow) pass(dst net.Conn, b []byte, up, first bool) error {
 	if !f.moved(len(b), up) {
 		return errCut
@@ -208,8 +211,8 @@ func (f *flow) pass(dst net.Conn, b []byte, up, first bool) error {
 	return nil
 }
 
-// closeWrite tells c's peer that no more comes. A connection that cannot end one direction
-// ends whole.
+// closeWrite closes c for writing. A connection that cannot be closed in one direction is
+// closed entirely.
 func closeWrite(c net.Conn) {
 	if h, ok := c.(interface{ CloseWrite() error }); ok {
 		h.CloseWrite()

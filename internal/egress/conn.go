@@ -16,34 +16,36 @@ import (
 )
 
 const (
-	// A request that has begun is whole, and an answer taken, within that time.
+	// messageTimeout is how long reading the rest of a request may take once its first byte
+	// has arrived, and how long writing a reply may take.
 	messageTimeout = 10 * time.Second
-	// busyPause is what a connection waits at least after it was told that it
-	// asks for too much: the answer comes at once, the next one does not.
+	// busyPause is the shortest pause after a reply with the code wire.NetBusy. The reply is
+	// sent at once; only the next request of the conn is delayed.
 	busyPause = 20 * time.Millisecond
 )
 
-// conn is one connection from the agent: requests, and then perhaps the bytes
-// of one connection to the network.
+// conn is one connection from the agent. It carries requests and replies; after a request
+// to connect, it carries the bytes of that connection to the network.
 type conn struct {
 	outlet *Outlet
-	in     net.Conn
+	in     net.Conn // from the agent
 	cancel context.CancelFunc
 
 	// Guarded by outlet.mu.
-	why       string // it was ended
+	why       string // why this server ended it; empty: it did not
 	target    Target
-	out       net.Conn
-	otherName string // TLS asked for that server, not for target.Name
+	out       net.Conn // to the target; nil before it is connected
+	otherName string   // the server name in TLS, if it is not target.Name
 }
 
-// cut ends both sides, and a dial that is under way. The first reason counts.
+// cut closes both connections and cancels a dial. The reason of the first call stays.
 func (l *conn) cut(why string) {
 	l.outlet.mu.Lock()
 	defer l.outlet.mu.Unlock()
 	l.cutLocked(why)
 }
 
+// cutLocked is cut for a caller that holds outlet.mu.
 func (l *conn) cutLocked(why string) {
 	if l.why == "" {
 		l.why = why
@@ -75,7 +77,8 @@ func (l *conn) serve(ctx context.Context) {
 	}
 }
 
-// request waits for a request, which has little time once it has begun.
+// request waits for the first byte of a request, and then reads the rest within
+// messageTimeout.
 func (l *conn) request() (wire.NetRequest, error) {
 	var first [1]byte
 	if err := l.wait(first[:]); err != nil {
@@ -86,6 +89,7 @@ func (l *conn) request() (wire.NetRequest, error) {
 	return wire.ReadNetRequest(io.MultiReader(bytes.NewReader(first[:]), l.in))
 }
 
+// wait reads b, for as long as the outlet lets this conn wait.
 func (l *conn) wait(b []byte) error {
 	limit := l.outlet.wait()
 	defer l.outlet.waited()
@@ -96,7 +100,7 @@ func (l *conn) wait(b []byte) error {
 	return err
 }
 
-// answer answers a request, and says whether another one may follow.
+// answer handles a request, and says whether the conn can take another one.
 func (l *conn) answer(ctx context.Context, r wire.NetRequest) bool {
 	switch r.Kind {
 	case wire.NetLookup:
@@ -113,6 +117,7 @@ func (l *conn) reply(code wire.NetCode, message string) bool {
 	return wire.WriteNetReply(l.in, wire.NetReply{Code: code, Message: message}) == nil
 }
 
+// broken replies to a request that cannot be read. The conn takes no other one.
 func (l *conn) broken(message string) bool {
 	l.outlet.both(func(c *counters) { c.broken.Add(1) })
 	l.outlet.failed("", 0, failure{wire.NetBroken, refused{why: message}, nil})
@@ -120,11 +125,11 @@ func (l *conn) broken(message string) bool {
 	return false
 }
 
-// fail answers a request that failed.
+// fail logs a request that failed, and replies to it.
 func (l *conn) fail(ctx context.Context, host string, port uint16, err error) bool {
 	f := explain(err)
 	l.outlet.both(func(c *counters) { c.of(f.code).Add(1) })
-	if f.code != wire.NetNoName || port != 0 { // a look-up of a name that does not exist is no event
+	if f.code != wire.NetNoName || port != 0 { // that a name does not exist is no failure worth logging
 		l.outlet.failed(host, port, f)
 	}
 	message := f.why.Error()
@@ -140,19 +145,19 @@ func (l *conn) fail(ctx context.Context, host string, port uint16, err error) bo
 	return true
 }
 
-// busy is the error for a limit that was reached: which, for people.
+// busy is the error for a limit that was reached. It says which one, for the user.
 type busy string
 
 func (b busy) Error() string { return string(b) }
 
-// failure is why a request failed: why is for the sandbox, detail for the log alone.
+// failure is why a request failed. The sandbox is told why; detail is only logged.
 type failure struct {
 	code   wire.NetCode
 	why    error
 	detail error
 }
 
-// explain says what the sandbox may know of an error.
+// explain turns an error into a failure: it decides what the sandbox may know of it.
 func explain(err error) failure {
 	var (
 		r       refused
@@ -196,7 +201,7 @@ func (l *conn) lookup(ctx context.Context, name string) bool {
 }
 
 func (e *Outlet) lookup(ctx context.Context, p *Policy, name string) error {
-	if !p.on() { // also for names that are none
+	if !p.on() { // checked first, so that an invalid name gets the same answer
 		return p.refuseName(Target{})
 	}
 	t, err := parseTarget(name, 0)
@@ -212,7 +217,7 @@ func (e *Outlet) lookup(ctx context.Context, p *Policy, name string) error {
 	return e.b.exists(ctx, p, t.Name)
 }
 
-// parseTarget reads the host that a sandbox names; the error refuses it.
+// parseTarget parses the host of a request. The error is a refusalError.
 func parseTarget(host string, port uint16) (t Target, err error) {
 	t.Port = port
 	if t.Name, t.Addr, err = parseHost(host); err != nil {
@@ -221,8 +226,8 @@ func parseTarget(host string, port uint16) (t Target, err error) {
 	return t, nil
 }
 
-// target reads where a connection is to go. ok is false when the request is broken; an
-// error refuses it.
+// target returns the target of a request to connect. ok is false when the request is
+// broken; err is the refusal of an invalid name.
 func target(r wire.NetRequest) (t Target, err error, ok bool) {
 	if (r.Name == "") == (len(r.Address) == 0) || r.Port == 0 || r.Port > 65535 {
 		return t, nil, false
@@ -257,8 +262,8 @@ func (l *conn) connect(ctx context.Context, r wire.NetRequest) bool {
 	return false
 }
 
-// open connects the conn to t, if p and the policy of the moment when it is
-// connected allow that.
+// open connects the conn to t, if p allows it, and the policy at the moment when it is
+// connected, too.
 func (l *conn) open(ctx context.Context, p *Policy, t Target) error {
 	if err := p.refuseName(t); err != nil {
 		return err
@@ -274,7 +279,8 @@ func (l *conn) open(ctx context.Context, p *Policy, t Target) error {
 	return nil
 }
 
-// carry tells the sandbox that it is connected, and carries its bytes.
+// carry replies that the conn is connected, and copies bytes both ways until the connection
+// ends.
 func (l *conn) carry() {
 	defer l.out.Close()
 	e := l.outlet
@@ -290,7 +296,8 @@ func (l *conn) carry() {
 	e.finished(l, f)
 }
 
-// count counts bytes that came, and ends all connections when there were too many.
+// count counts bytes that were received. When the session has reached its limit, it cuts all
+// connections of the sandbox and returns false.
 func (l *conn) count(n int, up bool) bool {
 	l.outlet.both(func(c *counters) { c.moved.add(n, up) })
 	l.outlet.meter.add(n, up)
@@ -301,7 +308,7 @@ func (l *conn) count(n int, up bool) bool {
 	return true
 }
 
-// exhaust ends all connections, as no more bytes may pass.
+// exhaust cuts all connections to the network, as the session has reached its limit of bytes.
 func (e *Outlet) exhaust() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -313,8 +320,8 @@ func (e *Outlet) exhaust() {
 	}
 }
 
-// inspect looks at the first bytes from the sandbox: if they begin TLS, the
-// server that TLS asks for must be the one that was connected to.
+// inspect checks the first bytes from the sandbox: if they are a TLS ClientHello, its server
+// name must be the name of the target. It returns all bytes that it read.
 func (l *conn) inspect(first []byte) ([]byte, error) {
 	o := &opening{Conn: l.in, seen: bytes.Clone(first)}
 	l.in.SetReadDeadline(time.Now().Add(helloTimeout))
@@ -341,11 +348,13 @@ func (l *conn) inspect(first []byte) ([]byte, error) {
 	return o.seen, nil
 }
 
+// otherServer is the refusal of a TLS server name other than name, the target's.
 func otherServer(name string) error {
 	return refused{why: "TLS asked for this server on a connection to " + name}
 }
 
-// forbids notes another server's name in TLS, and says whether policy forbids it.
+// forbids records that TLS asked for another server than the target, and says whether the
+// policy forbids that.
 func (e *Outlet) forbids(l *conn, other string) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -1,12 +1,12 @@
 // Package egress is the broker: the host's side of a sandbox's only access to the network.
-// It decides what a sandbox may reach, and it alone dials for one.
+// It decides what a sandbox may reach, and nothing else dials for a sandbox.
 //
-// A sandbox speaks to it on connections that its agent made and that
-// wire.Admit let in. Nothing that comes on them is believed: names are
-// resolved here, the address that is dialed is the address that was judged,
-// and the connection, not what is sent on it, says which sandbox asks. Every
-// message is bounded, every wait but that of a few spare connections ends, and
-// a target that no rule or mode allows is refused.
+// A sandbox's agent makes connections to the broker, which wire.Admit authenticates. The
+// broker trusts nothing that the agent sends on them: it resolves names itself, dials
+// exactly the address that it checked against the policy, and knows from the connection
+// which sandbox sends a request. Every message has a bounded size and every wait a timeout,
+// except that a few connections may wait for a request for any time. A target that no rule
+// and no mode allows is refused.
 package egress
 
 import (
@@ -25,33 +25,33 @@ import (
 	"sandlot/internal/event"
 )
 
-// Config is what a Broker is made of. Its zero value is the server's own
-// resolver, network and environment.
+// Config configures a Broker. With the zero value it uses the resolver, the network and the
+// proxy environment of the server's machine.
 type Config struct {
 	Log *slog.Logger
-	// Events are told of each connection, and of what failed as far as the log is.
+	// Events receives an event for each connection, and for each failure that is logged.
 	Events *event.Stream
 	// Resolve returns the addresses of a name, or a *net.DNSError.
 	Resolve func(ctx context.Context, name string) ([]netip.Addr, error)
 	// Dial connects to an address, or to the operator's proxy by its name.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
-	// Proxy returns the proxy that leads there, or nil. An error refuses the
-	// connection: it is never made past a proxy.
+	// Proxy returns the proxy for a host and port, or nil if there is none. When it returns
+	// an error, no connection is made: a connection never bypasses a proxy.
 	Proxy func(host string, port uint16) (*url.URL, error)
-	// Own returns the machine's addresses, each with the range that its network
-	// says is beside it. As long as it returns none, nothing is reached.
+	// OwnAddresses returns the machine's addresses, each with the prefix of its network. As
+	// long as it returns none, every connection is refused.
 	Own    func() []netip.Prefix
 	Limits Limits
 }
 
-// Limits are of one sandbox; Bytes are of a session. Zero is the default.
+// Limits bound one sandbox; Bytes bounds a session. Zero means the default.
 type Limits struct {
-	Connections int           // at once; 256
-	Rate        int           // new connections a second, and look-ups; 200
-	Burst       int           // the same at once; 400
-	Bytes       int64         // of a Meter, both ways together; 0 is no limit
-	Idle        time.Duration // of a connection on which nothing moves; 10 minutes
-	Dial        time.Duration // to connect; 15 seconds
+	Connections int           // open at once; default 256
+	Rate        int           // new connections per second, and look-ups per second; default 200
+	Burst       int           // burst of each of the two rates; default 400
+	Bytes       int64         // of a Meter, both directions together; 0: no limit
+	Idle        time.Duration // a connection without traffic for that long is closed; default 10 minutes
+	Dial        time.Duration // timeout to connect; default 15 seconds
 }
 
 func (l *Limits) fill() {
@@ -62,15 +62,16 @@ func (l *Limits) fill() {
 	l.Dial = cmp.Or(max(l.Dial, 0), 15*time.Second)
 }
 
-// Broker makes Outlets, and holds what they share.
+// Broker makes an Outlet for each sandbox, and has what these share.
 type Broker struct {
 	config Config // with its defaults filled in
 	names  *resolver
 	totals counters
 }
 
-// maxWindow bounds what the kernel holds of one connection that nobody in the
-// sandbox reads, in bytes: enough for 20 MB/s from a server that is 50 ms away.
+// maxWindow bounds the TCP receive window, in bytes, and so the data that the kernel buffers
+// when the program in the sandbox does not read. It is enough for 20 MB/s from a server with
+// a round-trip time of 50 ms.
 const maxWindow = 1 << 20
 
 func clamp(_, _ string, c syscall.RawConn) error {
@@ -103,20 +104,20 @@ func New(c Config) *Broker {
 	return &Broker{config: c, names: &resolver{ask: c.Resolve, names: map[string]*answer{}}}
 }
 
-// MaxBytes is how much a session may move, both ways together; 0 is no limit.
+// MaxBytes is how much a session may transfer, both directions together; 0: no limit.
 func (b *Broker) MaxBytes() int64 { return b.config.Limits.Bytes }
 
-// Totals counts what all sandboxes did since the server's start.
+// Totals returns the usage of all sandboxes since the server's start.
 func (b *Broker) Totals() Usage { return b.totals.usage() }
 
-// reach connects to t, whose name or address p allows, as far as that is known
-// before its name is resolved. It returns the target with the address that it dialed.
+// reach connects to t. The caller has checked t with checkName; reach resolves the name and
+// checks the addresses. It returns the target with the address that it dialed.
 //
-// Where the operator's environment names a proxy, a name that the operator
-// listed is given to it as it is: often nobody but the proxy can resolve it.
-// Any other name is resolved here, and the proxy gets the address that was
-// judged: else a name could lead to whatever the proxy reaches. A server that
-// cannot resolve names itself thus reaches listed names only.
+// Where the operator's environment has a proxy, the proxy gets a name as it is if the
+// operator's rules list that name: often only the proxy can resolve it. Any other name is
+// resolved here, and the proxy gets the address that was checked: a name could lead to
+// anything that the proxy can reach. So a server that cannot resolve names itself reaches
+// listed names only.
 func (b *Broker) reach(ctx context.Context, p *Policy, t Target) (net.Conn, Target, error) {
 	ctx, cancel := context.WithTimeout(ctx, b.config.Limits.Dial)
 	defer cancel()
@@ -143,9 +144,9 @@ func (b *Broker) reach(ctx context.Context, p *Policy, t Target) (net.Conn, Targ
 	return c, t, err
 }
 
-// Dial connects to host:port for a user who may reach what p allows. It is for what the
-// server itself does in the user's name, such as speaking to an MCP server that the user
-// named. A refusal is an error of type Forbidden.
+// Dial connects to host:port for a user who may reach what p allows. The server uses it for
+// what it does on the user's behalf, such as connecting to an MCP server that the user
+// added. If p does not allow the host, the error is a Forbidden.
 func (b *Broker) Dial(ctx context.Context, p *Policy, host string, port uint16) (net.Conn, error) {
 	t := Target{Name: strings.ToLower(strings.TrimSuffix(host, ".")), Port: port}
 	if a, err := netip.ParseAddr(host); err == nil {
@@ -165,7 +166,7 @@ func (b *Broker) Dial(ctx context.Context, p *Policy, host string, port uint16) 
 	return c, err
 }
 
-// Forbidden is the error for what policy does not let a user reach.
+// Forbidden is the error for a host that the policy does not allow.
 type Forbidden struct {
 	Host string
 	Port uint16
@@ -189,7 +190,8 @@ func (f Forbidden) Error() string {
 	return fmt.Sprintf("%s may not be reached: %s%s", hostPort(f.Host, f.Port), f.Why, advice)
 }
 
-// addresses returns those of t that p allows.
+// addresses resolves t and returns those of its addresses that p allows, or the reason why
+// the first one is refused.
 func (b *Broker) addresses(ctx context.Context, p *Policy, t Target) ([]netip.Addr, error) {
 	all := []netip.Addr{t.Addr}
 	if t.Name != "" {
@@ -215,10 +217,10 @@ func (b *Broker) addresses(ctx context.Context, p *Policy, t Target) ([]netip.Ad
 	return allowed[:min(len(allowed), maxAddresses)], nil
 }
 
-// exists looks a name up that p allows.
+// exists returns an error if a name, which p allows, does not exist.
 func (b *Broker) exists(ctx context.Context, p *Policy, name string) error {
-	// A name that the proxy resolves need not exist here. A look-up has no port: 443 finds
-	// the proxy.
+	// A name that the proxy resolves need not exist for this machine's resolver. A look-up
+	// has no port, so the proxy for 443 is used.
 	if proxy, err := b.config.Proxy(name, 443); err == nil && proxy != nil && p.listed(Target{Name: name}) {
 		return nil
 	}

@@ -19,15 +19,15 @@ const (
 
 var (
 	errHello    = errors.New("the start of TLS is over 64 KiB")
-	errHasHello = errors.New("that is all that was asked")
+	errHasHello = errors.New("the ClientHello was read")
 )
 
-// opening is the sandbox's side while its first bytes are read: it keeps all
-// of them, and what the TLS library would answer goes nowhere.
+// opening is the sandbox's connection while crypto/tls reads the ClientHello from it. It
+// stores all bytes that were read, and discards what crypto/tls writes.
 type opening struct {
 	net.Conn
 	seen []byte
-	read int // of seen, by the TLS library
+	read int // how many of these bytes crypto/tls has read
 }
 
 func (o *opening) Read(b []byte) (int, error) {
@@ -64,14 +64,13 @@ func (o *opening) Close() error                    { return nil }
 func (o *opening) SetDeadline(time.Time) error     { return nil }
 func (o *opening) SetReadDeadline(time.Time) error { return nil }
 
-// serverName reads a TLS ClientHello, over as many records as it comes in, and
-// returns the server's name in it, which may be empty. tls is false when this
-// is not TLS at all. Of an encrypted ClientHello it returns the outer name; the inner one
-// cannot be seen.
+// serverName reads a TLS ClientHello, however many records it has, and returns its server
+// name, which may be empty. isTLS is false when the bytes are not TLS. For an encrypted
+// ClientHello it returns the outer name: the inner one cannot be read.
 func (o *opening) serverName() (name string, isTLS bool, err error) {
 	for len(o.seen) < 2 && (len(o.seen) == 0 || o.seen[0] == recordHandshake) {
 		if err := o.more(512); errors.Is(err, os.ErrDeadlineExceeded) {
-			return "", true, err // once let pass, the rest of TLS would follow
+			return "", true, err // without the error, a ClientHello that is sent late would pass unchecked
 		} else if err != nil {
 			return "", false, nil
 		}

@@ -12,8 +12,8 @@ import (
 	"sandlot/internal/event"
 )
 
-// wait takes one event of a limiter in any case, and returns how long to wait so that
-// its rate is kept: a second at most.
+// wait takes one event from a limiter, and returns how long the caller must wait to keep to
+// its rate, at most a second.
 func wait(l *rate.Limiter) time.Duration {
 	r := l.Reserve()
 	d := r.Delay()
@@ -24,12 +24,13 @@ func wait(l *rate.Limiter) time.Duration {
 	return d
 }
 
-// logRate bounds the lines about what did not become a connection.
+// logRate bounds the lines per second about requests that failed.
 const logRate = 10
 
-// limitedLog writes one sandbox's lines. Lines about failures, of which a sandbox can make
-// any number, have a limit of their own, so that they hide no connection; a second later
-// one line says how many were left out, by verdict. The lock of the Outlet, mu, guards it.
+// limitedLog logs the connections and failures of one sandbox. A sandbox can cause any number
+// of failures, so their lines are limited by rate; lines about connections are not. A
+// second after the first line that was left out, one line says how many were, by verdict.
+// The mutex of the Outlet, mu, guards it.
 type limitedLog struct {
 	log     *slog.Logger
 	events  *event.Stream
@@ -40,15 +41,16 @@ type limitedLog struct {
 	timer   *time.Timer    // calls flush; nil: nothing was left out
 }
 
-// summary is how long lines that are left out are counted before they are logged.
+// summary is how long lines that are left out are counted before their number is logged.
 const summary = time.Second
 
-// publish makes an event of what happened to one of the sandbox's requests.
+// publish publishes an event of one of the sandbox's requests.
 func (l *limitedLog) publish(e event.Event) {
 	e.Principal, e.Session = l.owner.Principal, l.owner.Session
 	l.events.Publish(e)
 }
 
+// failure logs and publishes a failure, or counts it if there were too many.
 func (l *limitedLog) failure(failed event.Event, args ...any) {
 	verdict := failed.Outcome
 	if l.lines.Allow() {
@@ -69,6 +71,7 @@ func (l *limitedLog) failure(failed event.Event, args ...any) {
 	}
 }
 
+// flush logs how many lines were left out.
 func (l *limitedLog) flush() {
 	if l.timer == nil {
 		return

@@ -6,15 +6,15 @@ import (
 	"sandlot/internal/agent/wire"
 )
 
-// Usage counts what a sandbox, or all of them, did with the network.
+// Usage counts what one sandbox, or all sandboxes, did with the network.
 type Usage struct {
 	Open        int64  `json:"open"` // connections now
 	Connected   uint64 `json:"connected"`
 	Refused     uint64 `json:"refused"`     // by policy
-	Unreachable uint64 `json:"unreachable"` // allowed, but nobody answered
+	Unreachable uint64 `json:"unreachable"` // allowed, but the connection failed
 	Busy        uint64 `json:"busy"`        // over a limit
-	Broken      uint64 `json:"broken"`      // no request at all
-	Lookups     uint64 `json:"lookups"`     // of names, with any answer
+	Broken      uint64 `json:"broken"`      // requests that could not be read
+	Lookups     uint64 `json:"lookups"`     // of names, whatever the result
 	Up          uint64 `json:"bytes_up"`    // from the sandbox
 	Down        uint64 `json:"bytes_down"`
 }
@@ -26,7 +26,7 @@ type counters struct {
 	moved                                         Meter
 }
 
-// of returns the counter of requests that failed in that way.
+// of returns the counter of requests that failed with that code.
 func (c *counters) of(failure wire.NetCode) *atomic.Uint64 {
 	switch failure {
 	case wire.NetRefused:
@@ -48,7 +48,7 @@ func (c *counters) usage() Usage {
 	}
 }
 
-// Traffic is what a session moved, in bytes, over all its sandboxes.
+// Traffic is how many bytes all sandboxes of a session have sent and received.
 type Traffic struct {
 	Up   uint64 `json:"bytes_up"` // from the sandbox
 	Down uint64 `json:"bytes_down"`
@@ -58,7 +58,7 @@ type Traffic struct {
 // new sandbox does not begin at zero.
 type Meter struct{ up, down atomic.Uint64 }
 
-// NewMeter returns a meter of a session that has moved t already.
+// NewMeter returns a meter that begins at t, the traffic that the session has had already.
 func NewMeter(t Traffic) *Meter {
 	m := new(Meter)
 	m.up.Store(t.Up)

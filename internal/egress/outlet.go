@@ -16,16 +16,16 @@ import (
 )
 
 const (
-	// maxSpare bounds the connections that wait for a request without limit. Further ones
-	// wait for spareTimeout, as the agent may have made one for a request that it is about
-	// to send; and no more than extraConns, above the connections that are allowed, are
-	// served at all.
+	// maxSpare is how many connections from an agent may wait for a request without a
+	// timeout. Further ones wait at most spareTimeout, as the agent may have made one for a
+	// request that it is about to send. At most Limits.Connections+extraConns connections
+	// from one agent are served at all.
 	maxSpare     = 16
 	spareTimeout = time.Second
 	extraConns   = 256
 )
 
-// Owner is who a sandbox belongs to, for the log.
+// Owner says whose sandbox it is, for the log and for events.
 type Owner struct{ Principal, Session, Sandbox string }
 
 // Outlet is one sandbox's access to the network.
@@ -34,25 +34,24 @@ type Outlet struct {
 	count counters
 	meter *Meter
 
-	wg sync.WaitGroup // of conns
+	wg sync.WaitGroup // counts conns
 
 	mu       sync.Mutex
 	closed   bool
 	policy   *Policy
 	conns    map[*conn]bool
 	spare    int // conns that wait for a request
-	connects int // conns that connect or are connected
+	connects int // conns that are connecting or connected to a target
 	refusals refusals
 	log      limitedLog
 
 	connectRate,
 	lookupRate,
-	connRate, // connections from the agent
-	busyRate *rate.Limiter // answers that it asks for too much
+	connRate, // of connections from the agent
+	busyRate *rate.Limiter // of replies with the code wire.NetBusy
 }
 
-// Outlet returns the outlet of one sandbox, whose bytes count for the meter. Close ends
-// it.
+// Outlet returns an outlet for one sandbox. The meter counts its bytes. The caller closes it.
 func (b *Broker) Outlet(owner Owner, policy *Policy, meter *Meter) *Outlet {
 	per := func(times int) *rate.Limiter {
 		return rate.NewLimiter(rate.Limit(times*b.config.Limits.Rate), times*b.config.Limits.Burst)
@@ -60,8 +59,8 @@ func (b *Broker) Outlet(owner Owner, policy *Policy, meter *Meter) *Outlet {
 	e := &Outlet{
 		b: b, policy: policy, meter: meter, conns: map[*conn]bool{},
 		connectRate: per(1), lookupRate: per(1), busyRate: per(1),
-		// An agent needs one for each connection, and makes one ready with each
-		// look-up.
+		// An agent needs one for each connection to the network, and makes a spare one
+		// with each look-up.
 		connRate: per(2),
 	}
 	e.log = limitedLog{
@@ -72,9 +71,9 @@ func (b *Broker) Outlet(owner Owner, policy *Policy, meter *Meter) *Outlet {
 	return e
 }
 
-// Pace returns when one more connection from the agent may come, or ctx ends. So an agent
-// that makes them as fast as it can, and asks for nothing that counts, costs the server no
-// more than what it may do anyway.
+// Pace waits until the rate limit allows one more connection from the agent, or ctx ends.
+// So an agent that makes connections as fast as it can, and sends no requests, which have
+// limits of their own, does not cost the server more than requests would.
 func (e *Outlet) Pace(ctx context.Context) {
 	pause(ctx, wait(e.connRate))
 }
@@ -91,7 +90,7 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// Serve answers what comes on a connection from the agent, until it ends, ctx
+// Serve handles the requests on a connection from the agent until the connection ends, ctx
 // ends or the outlet closes. It closes the connection.
 func (e *Outlet) Serve(ctx context.Context, c net.Conn) {
 	defer c.Close()
@@ -127,8 +126,8 @@ func (e *Outlet) release(l *conn) {
 	e.wg.Done()
 }
 
-// SetPolicy applies p from now on; connections that it forbids are closed. p does not
-// change after that; nil allows nothing.
+// SetPolicy applies p from now on, and closes connections that p does not allow. The caller
+// does not change p after that. A nil p allows nothing.
 func (e *Outlet) SetPolicy(p *Policy) {
 	own := e.b.config.Own()
 	e.mu.Lock()
@@ -136,7 +135,7 @@ func (e *Outlet) SetPolicy(p *Policy) {
 	e.policy = p
 	for l := range e.conns {
 		if l.out == nil {
-			continue // judged when it is connected
+			continue // admit checks it when it is connected
 		}
 		err := p.refuse(l.target, own)
 		if err == nil && l.otherName != "" && p.Mode == Allowlist {
@@ -163,8 +162,8 @@ func (e *Outlet) Close() {
 	e.log.flush()
 }
 
-// TakeRefusals returns the refusals since it was last called: the first
-// few hosts and ports, each once.
+// TakeRefusals returns the refusals since the last call: each host and port once, and no
+// more than the first few of them.
 func (e *Outlet) TakeRefusals() []Refusal {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -173,17 +172,17 @@ func (e *Outlet) TakeRefusals() []Refusal {
 	return r.distinct()
 }
 
-// Usage counts what this sandbox did.
+// Usage returns what this sandbox did with the network.
 func (e *Outlet) Usage() Usage { return e.count.usage() }
 
-// both counts for this sandbox and for all of them.
+// both applies f to the counters of this sandbox and to those of all sandboxes together.
 func (e *Outlet) both(f func(*counters)) {
 	f(&e.count)
 	f(&e.b.totals)
 }
 
-// wait counts a conn that waits for a request, until waited. It returns for how long the
-// conn may wait: 0 is for ever.
+// wait counts a conn that begins to wait for a request, and returns how long it may wait;
+// 0: for ever. The conn calls waited when it has waited.
 func (e *Outlet) wait() time.Duration {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -206,7 +205,7 @@ func (e *Outlet) limitReached() bool {
 	return e.b.config.Limits.Bytes > 0 && t.Up+t.Down > uint64(e.b.config.Limits.Bytes)
 }
 
-// allUsed is why something is refused when limitReached.
+// allUsed returns the refusal for a session that has reached its limit of bytes.
 func (e *Outlet) allUsed() error {
 	n, unit := e.b.config.Limits.Bytes, "bytes"
 	if n%(1<<20) == 0 {
@@ -215,13 +214,14 @@ func (e *Outlet) allUsed() error {
 	return refused{fmt.Sprintf("this session has used all %d %s of network that it may use", n, unit), MoreBytes}
 }
 
-// begin counts a connection until end, and returns the policy to judge it by; the error,
-// busy or refused, says why it is not made.
+// begin counts a connection to the network, which the caller ends with end, and returns the
+// policy to check it against. If a limit does not allow the connection, it returns a
+// busyError or a refusalError.
 func (e *Outlet) begin() (*Policy, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch {
-	case !e.connectRate.Allow(): // first: refused connections count too
+	case !e.connectRate.Allow(): // before the other checks, so that refused connections count too
 		return nil, busy(fmt.Sprintf("this session opens more than %d connections a second", e.b.config.Limits.Rate))
 	case e.limitReached():
 		return nil, e.allUsed()
@@ -238,7 +238,7 @@ func (e *Outlet) end() {
 	e.connects--
 }
 
-// beginLookup is begin for a look-up, which is not counted.
+// beginLookup is the same for a look-up of a name. Nothing has to be called at its end.
 func (e *Outlet) beginLookup() (*Policy, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -251,13 +251,14 @@ func (e *Outlet) beginLookup() (*Policy, error) {
 	return e.policy, nil
 }
 
-// penalty is how long a conn waits that was told that it asks for too much: all of them
-// together are not told so more often than they may ask.
+// penalty returns how long a conn pauses after a reply with the code wire.NetBusy, so that
+// these replies of all conns together keep to busyRate.
 func (e *Outlet) penalty() time.Duration {
 	return max(busyPause, wait(e.busyRate))
 }
 
-// admit gives l its connection out, if the present policy still allows it.
+// admit sets l's connection to the network, if the policy of this moment allows t: it may
+// have changed while the connection was made.
 func (e *Outlet) admit(l *conn, t Target, out net.Conn) error {
 	own := e.b.config.Own()
 	e.mu.Lock()
@@ -272,7 +273,7 @@ func (e *Outlet) admit(l *conn, t Target, out net.Conn) error {
 	return nil
 }
 
-// failed notes a request that failed.
+// failed logs a request that failed, and records it if it was refused.
 func (e *Outlet) failed(host string, port uint16, f failure) {
 	host = printable(host)
 	outcome := verdict(f.code)
@@ -288,7 +289,7 @@ func (e *Outlet) failed(host string, port uint16, f failure) {
 	e.log.failure(egressEvent(host, port, outcome), args...)
 }
 
-// finished notes the end of a connection that was made.
+// finished logs the end of a connection to the network.
 func (e *Outlet) finished(l *conn, f *flow) {
 	e.mu.Lock()
 	verdict, other := l.verdict(), l.otherName
@@ -305,7 +306,8 @@ func (e *Outlet) finished(l *conn, f *flow) {
 	e.log.publish(done)
 }
 
-// egressEvent is the event of a request for that host. Port 0 is a look-up.
+// egressEvent returns the event for a request. Port 0 means that host was looked up; without
+// a host and port, the request was broken.
 func egressEvent(host string, port uint16, verdict string) event.Event {
 	e := event.Event{Kind: event.Egress, Operation: event.NetworkConnect, Name: host, Outcome: verdict}
 	switch {

@@ -7,15 +7,15 @@ import (
 	"strings"
 )
 
-// Mode is how much a sandbox may reach when no rule says more.
+// Mode says what a sandbox may reach without a rule that allows more.
 type Mode string
 
 const (
 	None      Mode = "none"
 	Allowlist Mode = "allowlist"
 	Public    Mode = "public"
-	// Open is a real interface in the sandbox, past the broker: here it counts
-	// as None.
+	// Open gives the sandbox the machine's network without the broker. For the broker it is
+	// the same as None.
 	Open Mode = "open"
 )
 
@@ -28,9 +28,8 @@ func ParseMode(s string) (Mode, error) {
 	return m, nil
 }
 
-// Target is where a connection goes. Name is empty when the sandbox asked for
-// an address; Addr is not valid when the name is resolved by the operator's
-// proxy.
+// Target is the destination of a connection. Name is empty when the sandbox asked for an
+// address; Addr is not valid when the operator's proxy resolves the name.
 type Target struct {
 	Name string
 	Addr netip.Addr
@@ -45,15 +44,15 @@ func (t Target) Host() string {
 	return t.Addr.String()
 }
 
-// Private is the operator's exception: these hosts may be reached, and may be
-// in that range.
+// Private is an exception of the operator: these hosts may be reached even if their
+// addresses are in that range, which is not public.
 type Private struct {
 	Host Rule         `json:"host"`
 	Net  netip.Prefix `json:"cidr"`
 }
 
-// opens says whether the range opens an address of that kind. What nobody means
-// by a large range, such as a cloud's metadata, has to be named more exactly.
+// opens says whether the exception allows an address of class k. A cloud's metadata service
+// is hardly meant by a large range around it, so it needs a range within that of its class.
 func (p Private) opens(a netip.Addr, k kind) bool {
 	if !p.Net.Contains(a) || k.open == never {
 		return false
@@ -61,38 +60,38 @@ func (p Private) opens(a netip.Addr, k kind) bool {
 	return k.open == named || k.prefix.Bits() <= p.Net.Bits()
 }
 
-// Policy is what one sandbox may reach. It is not changed once an Outlet has it.
-// A nil one, and one with a mode that is not known, allow nothing.
+// Policy is what one sandbox may reach. It is not changed once an Outlet has it. A nil
+// Policy, and one with an unknown mode, allow nothing.
 type Policy struct {
 	Mode  Mode   `json:"mode"`
 	Allow []Rule `json:"allow,omitempty"`
-	// Private hosts are allowed like those of Allow, and in their range too.
+	// Private hosts are allowed like those of Allow, and also in the range of the exception.
 	Private []Private `json:"allow_private,omitempty"`
-	// Registries are hosts that the operator's own settings name: they are
-	// allowed wherever they are, this machine included, but never among
-	// link-local addresses, where metadata services are.
+	// Registries are the package registries in the operator's settings. They are allowed at
+	// any address, this machine included, but not at link-local ones, where metadata
+	// services are.
 	Registries []Rule `json:"registries,omitempty"`
 }
 
+// on says whether the policy allows anything.
 func (p *Policy) on() bool { return p != nil && (p.Mode == Allowlist || p.Mode == Public) }
 
-// listed says whether the operator named that target.
+// listed says whether one of the operator's rules or exceptions matches the target.
 func (p *Policy) listed(t Target) bool { return covered(p.Allow, t) || p.excepted(t) }
 
-// excepted says whether the operator named that target and said that it need
-// not be public.
+// excepted says whether the operator allows the target at addresses that are not public.
 func (p *Policy) excepted(t Target) bool {
 	return covered(p.Registries, t) ||
 		slices.ContainsFunc(p.Private, func(x Private) bool { return x.Host.covers(t) })
 }
 
-// covered says whether one of the rules names that target.
+// covered says whether one of the rules matches the target.
 func covered(rules []Rule, t Target) bool {
 	return slices.ContainsFunc(rules, func(r Rule) bool { return r.covers(t) })
 }
 
-// refuseName judges a target before its name is resolved. The error says why it may not
-// be reached, whatever its address. Port 0 asks whether any port may.
+// refuseName checks a target before its name is resolved. It returns a refusalError if the
+// target may not be reached, whatever its address. Port 0 stands for any port.
 func (p *Policy) refuseName(t Target) error {
 	switch {
 	case !p.on():
@@ -107,25 +106,26 @@ func (p *Policy) refuseName(t Target) error {
 	return noRule
 }
 
-// Reasons that the operator can remove with a rule, or a mode.
+// Refusals that the operator can change with a rule or a mode.
 var (
 	noNetwork  = refused{"this session has no network", AMode}
 	otherPorts = refused{"the rules allow this host on other ports only", ARule}
 	noRule     = refused{"no rule allows it", ARule}
 )
 
+// atAddress returns the refusal of an address. what completes "its address 10.0.0.1 is …".
 func atAddress(a netip.Addr, what string) error {
 	return refused{fmt.Sprintf("its address %s is %s", a, what), AnException}
 }
 
-// localName says whether a name means the machine that resolves it.
+// localName says whether a name stands for the machine that resolves it.
 func localName(name string) bool {
 	last := name[strings.LastIndexByte(name, '.')+1:]
 	return last == "localhost" || last == "localdomain" || strings.HasSuffix(name, "-localhost") ||
 		strings.HasSuffix(name, "-loopback")
 }
 
-// refuseAddress judges the address, whatever the name says.
+// refuseAddress checks a target's address. own are the machine's addresses.
 func (p *Policy) refuseAddress(t Target, own []netip.Prefix) error {
 	k, special := kindOf(t.Addr)
 	if (!special || k.open == named) && covered(p.Registries, t) {
@@ -146,8 +146,8 @@ func (p *Policy) refuseAddress(t Target, own []netip.Prefix) error {
 	return nil
 }
 
-// refuse judges a target as a whole. One without an address is resolved by the
-// operator's proxy, which is for names that the operator listed.
+// refuse checks a target's name and address. A target without an address is resolved by the
+// operator's proxy, which is only done for listed names.
 func (p *Policy) refuse(t Target, own []netip.Prefix) error {
 	if err := p.refuseName(t); err != nil {
 		return err

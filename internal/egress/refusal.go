@@ -6,18 +6,18 @@ import (
 	"time"
 )
 
-// Refusal is what a sandbox was not allowed to reach.
+// Refusal is a host and port that a sandbox was not allowed to reach.
 type Refusal struct {
 	Host   string    `json:"host"`
-	Port   uint16    `json:"port,omitempty"` // 0: the name was looked up only
+	Port   uint16    `json:"port,omitempty"` // 0: the name was only looked up
 	Reason string    `json:"reason"`         // completes "HOST was refused: …"
-	At     time.Time `json:"at"`             // the last time
+	At     time.Time `json:"at"`             // of the last attempt
 	Times  int       `json:"times"`
 
 	remedy Remedy
 }
 
-// Remedy says what the operator can do about it.
+// Remedy returns what the operator can do about the refusal.
 func (r Refusal) Remedy() Remedy { return r.remedy }
 
 // Remedy is what the operator can do about a refusal.
@@ -25,14 +25,14 @@ type Remedy int
 
 const (
 	Nothing     Remedy = iota
-	ARule              // a rule that names the host
-	AMode              // another mode
-	AnException        // the name with the range of its address
-	MoreBytes          // a higher limit, or a meter that begins again
+	ARule              // add a rule for the host (network.allow)
+	AMode              // change the network mode
+	AnException        // allow the name in the range of its address (network.allow_private)
+	MoreBytes          // raise the limit of bytes, or reset the session's meter
 )
 
-// refused is the error for what may not be reached, with the reason for people. It is made
-// where that is judged.
+// refused is the error for a target that may not be reached: why, for the user, and what
+// the operator can do. Both are set where the target is checked.
 type refused struct {
 	why    string
 	remedy Remedy
@@ -40,18 +40,18 @@ type refused struct {
 
 func (r refused) Error() string { return r.why }
 
-// distinct leaves out names that were looked up where their ports are there too.
+// distinct leaves out refused look-ups of names for which there are also refused
+// connections.
 func (r refusals) distinct() []Refusal {
 	return slices.DeleteFunc(r, func(x Refusal) bool {
 		return x.Port == 0 && slices.ContainsFunc(r, func(y Refusal) bool { return y.Host == x.Host && y.Port != 0 })
 	})
 }
 
-// maxRefusals bounds the refusals that wait for TakeRefusals.
+// maxRefusals bounds the refusals that are stored for TakeRefusals.
 const maxRefusals = 8
 
-// refusals are the first few that nobody has asked for yet. The lock of the Outlet guards
-// them.
+// refusals are the first few refusals since the last TakeRefusals. Outlet.mu guards them.
 type refusals []Refusal
 
 func (r *refusals) add(host string, port uint16, err error) {

@@ -17,10 +17,10 @@ import (
 )
 
 const (
-	// An answer is kept just long enough for the look-up of a program and the
-	// connection after it to be one question.
+	// resolveKept is just long enough that a program's look-up of a name, and its connection
+	// after that, need only one query.
 	resolveKept    = 5 * time.Second
-	resolveMax     = 4096 // names
+	resolveMax     = 4096 // cached names
 	resolveTimeout = 10 * time.Second
 	// maxAddresses bounds how many addresses of one name are tried.
 	maxAddresses = 8
@@ -28,8 +28,8 @@ const (
 
 var errNoName = errors.New("there is no such name")
 
-// resolver asks for each name once at a time, and remembers the answer for a
-// moment. It has no goroutine: the first who asks waits for all.
+// resolver resolves names and caches the answers for a moment. Concurrent look-ups of one
+// name share one query, which the first of the callers makes.
 type resolver struct {
 	ask func(context.Context, string) ([]netip.Addr, error)
 
@@ -57,7 +57,7 @@ func (r *resolver) lookup(ctx context.Context, name string) ([]netip.Addr, error
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
-		// The caller that asked for all may have given up alone.
+		// The caller that made the query may have been cancelled; this one was not.
 		if errors.Is(a.err, context.Canceled) && ctx.Err() == nil && !mine {
 			continue
 		}
@@ -65,7 +65,8 @@ func (r *resolver) lookup(ctx context.Context, name string) ([]netip.Addr, error
 	}
 }
 
-// answer returns the answer for name, and whether the caller has to get it.
+// answer returns the cache entry for name. first means that it is new, and that the caller
+// must resolve the name.
 func (r *resolver) answer(name string) (a *answer, mine bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -80,8 +81,8 @@ func (r *resolver) answer(name string) (a *answer, mine bool) {
 	return a, true
 }
 
-// makeRoom removes expired answers, and then any, until a quarter is free, so that it does
-// not run for each name.
+// makeRoom removes expired answers, and then any others until a quarter of the cache is
+// free, so that it does not run again for the next name.
 func (r *resolver) makeRoom() {
 	now := time.Now()
 	for name, a := range r.names {
@@ -109,13 +110,14 @@ func (r *resolver) resolve(ctx context.Context, name string, a *answer) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	a.addrs, a.err, a.expires = addrs, err, time.Now().Add(resolveKept)
-	// A resolver that fails is asked again.
+	// The next look-up queries again after an error.
 	if err != nil && !errors.Is(err, errNoName) && r.names[name] == a {
 		delete(r.names, name)
 	}
 	close(a.done)
 }
 
+// asNoName returns errNoName for a name that does not exist or has no address, and else err.
 func asNoName(addrs []netip.Addr, err error) error {
 	var dns *net.DNSError
 	if errors.As(err, &dns) && dns.IsNotFound || err == nil && len(addrs) == 0 {
@@ -124,7 +126,8 @@ func asNoName(addrs []netip.Addr, err error) error {
 	return err
 }
 
-// sorted returns the addresses without their disguises, IPv4 first, each once.
+// sorted returns the addresses without zones and as IPv4 where they are IPv4 in IPv6 form,
+// IPv4 first, each once.
 func sorted(addrs []netip.Addr) []netip.Addr {
 	var out []netip.Addr
 	for _, a := range addrs {
@@ -139,8 +142,8 @@ func sorted(addrs []netip.Addr) []netip.Addr {
 // ownKept is how long the machine's addresses are cached.
 const ownKept = time.Second
 
-// cacheAddresses returns a function that caches the machine's addresses for ownKept, and
-// keeps the last ones when ask returns none.
+// cacheAddresses returns a function that calls ask, which returns the machine's addresses,
+// at most once in ownKept, and returns the last addresses when ask returns none.
 func cacheAddresses(ask func() []netip.Prefix) func() []netip.Prefix {
 	var (
 		mu    sync.Mutex
@@ -160,8 +163,8 @@ func cacheAddresses(ask func() []netip.Prefix) func() []netip.Prefix {
 	}
 }
 
-// interfaceAddresses returns the addresses of all interfaces, of both families,
-// and the IPv6 networks that routes say are beside it.
+// interfaceAddresses returns the IPv4 and IPv6 addresses of all interfaces with their
+// networks, and the IPv6 networks that have an on-link route.
 func interfaceAddresses() []netip.Prefix {
 	list, err := net.InterfaceAddrs()
 	if err != nil {
@@ -183,9 +186,9 @@ func interfaceAddresses() []netip.Prefix {
 // maxRoutes bounds what is read of the table of routes, in bytes.
 const maxRoutes = 1 << 20
 
-// onLink reads /proc/net/ipv6_route, and returns the ranges that are reached
-// without a router. An address that came by DHCPv6 has none of its own: its
-// neighbours are known by the route alone.
+// onLink parses /proc/net/ipv6_route, and returns the networks that are reached without a
+// router. An address from DHCPv6 comes without its network, so its neighbours are known
+// only by such a route.
 func onLink(table io.Reader) (out []netip.Prefix) {
 	const (
 		destination, length, router, flags, device = 0, 1, 4, 8, 9

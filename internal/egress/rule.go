@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// Rule names hosts and a port. Its zero value matches nothing. In JSON and
-// elsewhere it is its text, such as "api.example.com:443".
+// Rule matches hosts and a port. The zero value matches nothing. Its text form, also in
+// JSON, is such as "api.example.com:443".
 type Rule struct {
 	name   string       // "example.com", or ".example.com" for all names below it
 	prefix netip.Prefix // or addresses
@@ -54,8 +54,8 @@ func parseRule(s string) (Rule, error) {
 	return Rule{prefix: netip.PrefixFrom(addr, addr.BitLen()), port: port}, nil
 }
 
-// splitPort takes the port off, if there is one. An IPv6 address with a port is
-// in brackets, and may be without.
+// splitPort splits s into host and port; the port is 0 if there is none. An IPv6 address
+// with a port must be in brackets; without one it may be.
 func splitPort(s string) (host string, port uint16, err error) {
 	text, has := "", false
 	if in, ok := strings.CutPrefix(s, "["); ok {
@@ -81,7 +81,7 @@ func splitPort(s string) (host string, port uint16, err error) {
 	return host, uint16(n), nil
 }
 
-// parsePrefix reads an IPv6 address, or a range.
+// parsePrefix parses an IPv6 address, or a range of addresses.
 func parsePrefix(s string) (netip.Prefix, error) {
 	if !strings.Contains(s, "/") {
 		a, err := parseAddr(s)
@@ -142,8 +142,8 @@ func (r *Rule) UnmarshalText(b []byte) (err error) {
 	return err
 }
 
-// covers says whether the rule names that target: by its name if it has one,
-// else by its address. Port 0 of the target is any port.
+// covers says whether the rule matches a target: its name if it has one, else its address.
+// Port 0 of the target stands for any port.
 func (r Rule) covers(t Target) bool {
 	switch {
 	case r.port != 0 && t.Port != 0 && r.port != t.Port:
@@ -158,9 +158,9 @@ func (r Rule) covers(t Target) bool {
 	return t.Name == r.name
 }
 
-// parseHost reads what somebody calls a host: a name, which is returned in its
-// one spelling, or an address. What some resolver might take for an address
-// (127.1, 0x7f000001, 017700000001) is refused unless it is written as one.
+// parseHost parses a host name, which it returns in lower case without a final dot, or an
+// address. It refuses other texts that some resolvers take for an address (127.1,
+// 0x7f000001, 017700000001).
 func parseHost(s string) (name string, a netip.Addr, err error) {
 	if strings.ContainsAny(s, ":%") {
 		a, err = parseAddr(s)
@@ -204,8 +204,8 @@ func nameByte(c byte) bool {
 	return c == '-' || c == '_' || '0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'z'
 }
 
-// numeric says whether a name that ends so is an address to some resolver: the
-// rule of the URL standard (https://url.spec.whatwg.org/#ends-in-a-number-checker).
+// numeric says whether some resolvers take a name for an address because of its last label,
+// by the rule of the URL standard (https://url.spec.whatwg.org/#ends-in-a-number-checker).
 func numeric(label string) bool {
 	hex := len(label) >= 2 && label[0] == '0' && label[1]|0x20 == 'x'
 	if hex {
@@ -220,7 +220,8 @@ func numeric(label string) bool {
 	return true
 }
 
-// printable makes of what the sandbox said what may be shown to people.
+// printable makes text from a sandbox safe to log and to show: it shortens the text, and
+// replaces all but the characters of hosts and rules.
 func printable(s string) string {
 	s = s[:min(len(s), 100)]
 	return strings.Map(func(c rune) rune {

@@ -21,9 +21,9 @@ import (
 	"golang.org/x/net/proxy"
 )
 
-// environmentProxy follows the proxy settings of the server's own environment,
-// as other programs do: HTTP_PROXY for port 80, HTTPS_PROXY for the others,
-// ALL_PROXY where they are not set, and NO_PROXY.
+// environmentProxy returns a function that returns the proxy for a host and port by the
+// environment of the server, as other programs do: HTTP_PROXY for port 80, HTTPS_PROXY for
+// other ports, ALL_PROXY where these are not set, and none for hosts in NO_PROXY.
 func environmentProxy() func(host string, port uint16) (*url.URL, error) {
 	c := httpproxy.FromEnvironment()
 	all := cmp.Or(os.Getenv("all_proxy"), os.Getenv("ALL_PROXY"))
@@ -45,7 +45,7 @@ func hostPort(host string, port uint16) string {
 
 type dialFunc func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// DialContext makes a dialFunc what package proxy wants.
+// DialContext makes dialFunc a proxy.ContextDialer.
 func (d dialFunc) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
 	return d(ctx, network, addr)
 }
@@ -54,8 +54,8 @@ func (d dialFunc) Dial(network, addr string) (net.Conn, error) {
 	return d(context.Background(), network, addr)
 }
 
-// through connects to host:port by the proxy at u. The proxy's own address is
-// not judged: the operator named it. No error says where the proxy is.
+// through connects to target, a host:port, through the proxy at u. The proxy's own address
+// is not checked against the policy: the operator set it. Errors do not contain it.
 func through(ctx context.Context, dial dialFunc, u *url.URL, target string) (net.Conn, error) {
 	switch u.Scheme {
 	case "http", "https":
@@ -72,8 +72,8 @@ func throughSOCKS(ctx context.Context, dial dialFunc, u *url.URL, target string)
 		password, _ := u.User.Password()
 		auth = &proxy.Auth{User: u.User.Username(), Password: password}
 	}
-	// What the dialer returns cannot end one direction alone; the connection
-	// below it can.
+	// The connection that the SOCKS dialer returns has no CloseWrite. The one to the proxy,
+	// which it wraps, has.
 	var below net.Conn
 	d, err := proxy.SOCKS5("tcp", proxyAddress(u, "1080"), auth,
 		dialFunc(func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -106,7 +106,7 @@ func throughHTTP(ctx context.Context, dial dialFunc, u *url.URL, target string) 
 	if err != nil {
 		return nil, err
 	}
-	// The connection ends with ctx as long as it is not the caller's.
+	// ctx bounds the connection until it is returned to the caller.
 	stop := context.AfterFunc(ctx, func() { c.SetDeadline(time.Unix(1, 0)) })
 	out, err := connect(ctx, c, u, target)
 	if !stop() && err == nil {
@@ -119,10 +119,10 @@ func throughHTTP(ctx context.Context, dial dialFunc, u *url.URL, target string) 
 	return out, nil
 }
 
-// maxProxyHeader bounds the answer of a proxy.
+// maxProxyHeader bounds the header of a proxy's response, in bytes.
 const maxProxyHeader = 16 << 10
 
-// connect asks the proxy at the other end of c for target.
+// connect sends a CONNECT request for target to the proxy at the other end of c.
 func connect(ctx context.Context, c net.Conn, u *url.URL, target string) (net.Conn, error) {
 	if u.Scheme == "https" {
 		t := tls.Client(c, &tls.Config{ServerName: u.Hostname()})
@@ -148,19 +148,19 @@ func connect(ctx context.Context, c net.Conn, u *url.URL, target string) (net.Co
 	if resp.StatusCode/100 != 2 {
 		return nil, proxyError(resp.StatusCode)
 	}
-	if n := r.Buffered(); n > 0 { // a server that speaks first, in the same packet
+	if n := r.Buffered(); n > 0 { // the target sent its first bytes with the proxy's response
 		head, _ := r.Peek(n)
 		return &ahead{Conn: c, head: head}, nil
 	}
 	return c, nil
 }
 
-// proxyError is what an HTTP proxy answered.
+// proxyError is the HTTP status with which a proxy refused a CONNECT request.
 type proxyError int
 
 func (e proxyError) Error() string { return fmt.Sprintf("the server's proxy answered %d", int(e)) }
 
-// ahead is a connection of which some bytes were read already.
+// ahead is a connection whose first bytes were read already: Read returns head first.
 type ahead struct {
 	net.Conn
 	head []byte
@@ -185,8 +185,7 @@ func (a *ahead) CloseRead() error {
 	return nil
 }
 
-// dialAny tries the addresses in their order, each for its share of the time
-// that is left.
+// dialAny tries the addresses in order, and divides the time that is left between them.
 func dialAny(ctx context.Context, addrs []netip.Addr, dial func(context.Context, netip.Addr) (net.Conn,
 	error)) (net.Conn, netip.Addr, error) {
 	var first error
@@ -205,8 +204,8 @@ func dialAny(ctx context.Context, addrs []netip.Addr, dial func(context.Context,
 	return nil, netip.Addr{}, cmp.Or(first, errors.New("no address"))
 }
 
-// share gives each of n attempts the same part of the time that is left, but
-// two seconds at least.
+// share returns a context for the next of n attempts, with an equal share of the time that
+// is left, but at least two seconds.
 func share(ctx context.Context, n int) (context.Context, context.CancelFunc) {
 	end, ok := ctx.Deadline()
 	if !ok || n < 2 {

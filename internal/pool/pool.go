@@ -1,6 +1,5 @@
-// Package pool boots sandboxes, and keeps some of them booted for whoever comes
-// next, with the interpreter already started. A pooled sandbox serves one session and
-// is then destroyed.
+// Package pool boots sandboxes, and has some booted in advance, with their interpreters
+// started: the warm sandboxes. A warm sandbox serves one session and is then destroyed.
 package pool
 
 import (
@@ -26,7 +25,7 @@ import (
 // WorkspaceDir is where a sandbox sees its workspace.
 const WorkspaceDir = "/workspace"
 
-// Booted is a sandbox that answers.
+// Booted is a booted sandbox whose agent has answered, with the client of that agent.
 type Booted struct {
 	ID        string
 	Workspace string
@@ -36,7 +35,7 @@ type Booted struct {
 	Agent     *agent.Client
 	Outlet    *egress.Outlet // its access to the network; nil before Connect
 
-	git atomic.Pointer[agent.Identity] // who commits in it; nil: the agent's own choice
+	git atomic.Pointer[agent.Identity] // author of its git commits; nil: the agent's default
 }
 
 // Connect gives the sandbox its access to the network.
@@ -61,41 +60,41 @@ func (b *Booted) Destroy() error {
 	return b.Box.Stop(ctx)
 }
 
-// Config is what the pool needs to know.
+// Config configures a Pool.
 type Config struct {
 	Runtime    sandbox.Runtime
 	Workspaces *workspace.Store
-	// Volumes returns the shared folders as a new sandbox gets them; nil: none.
+	// Volumes returns the shared folders as a new sandbox gets them. It may be nil.
 	Volumes func() []sandbox.Mount
-	// Processes and DiskBytes are the limits that a flavor does not give.
+	// Processes and DiskBytes are the limits that are the same for all flavors.
 	Processes int64
 	DiskBytes int64
-	// Orphan is how long a sandbox lives without a server; 0 is for ever.
+	// OrphanTimeout is how long a sandbox lives without a server; 0: for ever.
 	Orphan time.Duration
-	// Start bounds a boot.
+	// BootTimeout is how long a boot may take.
 	Start time.Duration
-	// Warm is how many booted sandboxes to keep for each template.
+	// WarmPerTemplate is how many warm sandboxes there are to be for each template.
 	Warm      int
 	Templates []*image.Template
 	Flavor    image.Flavor // of pooled sandboxes
 	Log       *slog.Logger
 }
 
-// Pool keeps warm sandboxes. Run fills it.
+// Pool boots sandboxes and has the warm ones. Run fills it.
 type Pool struct {
 	Config
-	prebooter sandbox.Prebooter // the runtime, if it is one; else nil
+	prebooter sandbox.Prebooter // the runtime, if it is a Prebooter; else nil
 
-	wake       chan struct{}
-	slots      agent.Slots    // of all sandboxes' cells
-	background sync.WaitGroup // of what Wait waits for
-	prebooted  atomic.Int64   // sandboxes that were started from an image
-	booted     atomic.Int64
+	wake       chan struct{}  // makes Run look again which template lacks sandboxes
+	slots      agent.Slots    // limits how many cells run at once, in all sandboxes
+	background sync.WaitGroup // what Wait waits for
+	prebooted  atomic.Int64   // number of sandboxes that were started from an image
+	booted     atomic.Int64   // number of sandboxes that booted
 
 	mu    sync.Mutex
-	ready map[string][]*Booted // by template's name
+	ready map[string][]*Booted // warm sandboxes, by template's name
 	owned map[string]bool      // ids of the sandboxes that boot for the pool or are ready
-	taken time.Time            // when the last one was
+	taken time.Time            // when a warm sandbox was taken last
 }
 
 // New returns an empty pool.
@@ -118,14 +117,14 @@ type Request struct {
 	Workspace string // its id; it must exist
 	Template  *image.Template
 	Flavor    image.Flavor
-	// SkipProbe returns a sandbox that was started from an image as soon as its agent is
-	// linked. Whether the agent answers is probed in the background; a sandbox whose agent
-	// does not is stopped.
+	// SkipProbe makes Boot return a sandbox that was started from an image as soon as its
+	// agent is linked. The pool then probes the agent in the background, and stops the
+	// sandbox if it does not answer.
 	SkipProbe bool
 }
 
-// Boot makes one sandbox and waits until its agent answers and its warm
-// interpreters have started. When it fails nothing is left but the workspace.
+// Boot makes one sandbox and waits until its agent answers and the interpreters that its
+// template warms have started. When it fails, only the workspace is left.
 func (p *Pool) Boot(ctx context.Context, r Request) (*Booted, error) {
 	caller := ctx
 	ctx, cancel := context.WithTimeout(ctx, p.Start)
@@ -144,8 +143,8 @@ func (p *Pool) Boot(ctx context.Context, r Request) (*Booted, error) {
 	return p.boot(ctx, r, spec, p.Start)
 }
 
-// Wait waits for what Boot and Take left to the background: probes, each of which ends
-// with its sandbox's client, and removing sandboxes that are of no use. Nobody calls
+// Wait waits for the background work of Boot and Take: probes, each of which ends when its
+// sandbox's client closes, and the removal of unusable sandboxes. The caller must not call
 // Boot or Take any more.
 func (p *Pool) Wait() { p.background.Wait() }
 
@@ -199,11 +198,12 @@ func (p *Pool) boot(ctx context.Context, r Request, spec sandbox.Spec, limit tim
 // until it is ready.
 const restoreTimeout = 30 * time.Second
 
-// restoreLimit leaves half of the time for a boot to a sandbox that cannot be restored.
+// restoreLimit is the timeout to restore a sandbox. It leaves half of the time to boot one
+// if that fails.
 func (p *Pool) restoreLimit() time.Duration { return min(p.Start/2, restoreTimeout) }
 
-// probe waits until the agent of a restored sandbox answers. The agent is configured and
-// its warm interpreters have started, as they had in the sandbox of the image.
+// probe waits until the agent of a restored sandbox answers. The agent need not be
+// configured: the image was made after that, and after the interpreters had started.
 func (b *Booted) probe(ctx context.Context) error {
 	if err := b.Agent.Wait(ctx); err != nil {
 		return err
@@ -212,14 +212,14 @@ func (b *Booted) probe(ctx context.Context) error {
 	return err
 }
 
-// probeLate probes a restored sandbox that is used already. One that does not answer is
-// stopped, of which its user is told, and the next sandbox boots. The probe ends with the
-// sandbox's client.
+// probeLate probes a restored sandbox that a session uses already. If the agent does not
+// answer, it stops the sandbox, which the session tells its user, and drops the image, so
+// that the next sandbox boots. The probe ends when the sandbox's client closes.
 func (p *Pool) probeLate(b *Booted, spec sandbox.Spec) {
 	ctx, cancel := context.WithTimeout(context.Background(), p.restoreLimit())
 	defer cancel()
 	if b.probe(ctx) == nil || ctx.Err() == nil {
-		return // the user's own calls notice what breaks otherwise
+		return // the user's own calls notice other errors
 	}
 	p.Log.Warn("a sandbox that was started from a preboot image does not answer, and is stopped", "sandbox", b.ID)
 	p.prebooter.DropImage(spec)
@@ -230,18 +230,19 @@ func (p *Pool) probeLate(b *Booted, spec sandbox.Spec) {
 	}
 }
 
-// Adopt makes a client for a sandbox that lives already.
+// Adopt makes an agent client for a sandbox that lives already.
 func (p *Pool) Adopt(box sandbox.Sandbox, r Request) *Booted {
 	c := agent.New(box, p.Log, p.slots)
 	return &Booted{ID: box.Spec().ID, Workspace: r.Workspace, Template: r.Template, Flavor: r.Flavor, Box: box,
 		Agent: c}
 }
 
-// warmLimit is how long a boot waits for interpreters. One that takes longer, mostly
-// for what its user has installed, goes on starting while the sandbox is used.
+// warmLimit is how long a boot waits for interpreters. One that takes longer, mostly because
+// of packages that the user has installed, goes on starting while the sandbox is used.
 const warmLimit = 15 * time.Second
 
-// prepare waits until a sandbox that boots is ready.
+// prepare waits for the agent of a sandbox that boots, configures it, and starts the
+// interpreters.
 func (p *Pool) prepare(ctx context.Context, b *Booted) error {
 	if err := b.Agent.Wait(ctx); err != nil {
 		return err
@@ -269,15 +270,15 @@ func (p *Pool) Configure(ctx context.Context, b *Booted) error {
 	s := agent.Settings{Template: b.Template, Limits: p.Limits(b.Flavor), Roots: []agent.FileRoot{{Path: WorkspaceDir}},
 		Git: b.git.Load()}
 	for _, m := range b.Box.Spec().Mounts {
-		if m.Shared { // as it was mounted: a folder that is full for a while is not the agent's to judge
+		if m.Shared { // ReadOnly is as it was mounted: the agent need not know when a volume becomes full
 			s.Roots = append(s.Roots, agent.FileRoot{Path: m.Target, ReadOnly: m.ReadOnly})
 		}
 	}
 	return b.Agent.Configure(ctx, s)
 }
 
-// Introduce tells a sandbox who commits in it where its user sets nothing else. The
-// sandbox is told once, whether that succeeds or not.
+// Introduce sets the default author of git commits in a sandbox. It does so once for each
+// sandbox, whether that succeeds or not.
 func (p *Pool) Introduce(ctx context.Context, b *Booted, id *agent.Identity) error {
 	if !b.git.CompareAndSwap(nil, id) {
 		return nil

@@ -10,19 +10,19 @@ import (
 )
 
 const (
-	// firstImages is how long a server has been up before it makes images: its first
-	// users do not wait for that.
+	// firstImages is how long after the server's start the first images are made, so that
+	// they do not delay its first users.
 	firstImages = 5 * time.Second
-	// calm is how long a booted sandbox is left alone before its image is made: its agent
-	// frees the memory that booting took.
+	// calm is how long a booted sandbox stays unused before its image is made: in that time
+	// its agent frees the memory that booting needed.
 	calm = 4 * time.Second
-	// imagesInterval is the time between two looks for missing images: those that could
-	// not be made, or became outdated.
+	// imagesInterval is the time between two checks for missing images, which could not be
+	// made before, or are outdated.
 	imagesInterval = 10 * time.Minute
 )
 
-// makeImages makes the images that the templates lack, one after the other, where the
-// runtime can. Where that fails, it is logged, and sandboxes boot.
+// makeImages makes the missing preboot images of the templates, one after the other, if the
+// runtime supports images. A failure is logged; new sandboxes of that template then boot.
 func (p *Pool) makeImages(ctx context.Context) {
 	if p.prebooter == nil || p.prebooter.CanPreboot() != nil {
 		return
@@ -48,6 +48,7 @@ func (p *Pool) makeImages(ctx context.Context) {
 	}
 }
 
+// makeImage makes the image of one template, unless there is one.
 func (p *Pool) makeImage(ctx context.Context, t *image.Template) (made bool, err error) {
 	ws, err := p.Workspaces.New()
 	if err != nil {

@@ -12,8 +12,9 @@ import (
 	"sandlot/internal/secret"
 )
 
-// Take returns a warm sandbox of that template, or nil. The sandbox is as large as the
-// flavor: the size that it sees of its machine was fixed when it booted.
+// Take returns a warm sandbox of that template, or nil. It returns nil if the warm sandboxes
+// have other CPUs or memory than the flavor: what a sandbox sees of its machine is fixed when
+// it boots.
 func (p *Pool) Take(t *image.Template, f image.Flavor) *Booted {
 	if f.CPUs != p.Flavor.CPUs || f.MemoryMB != p.Flavor.MemoryMB {
 		return nil
@@ -28,8 +29,8 @@ func (p *Pool) Take(t *image.Template, f image.Flavor) *Booted {
 	return nil
 }
 
-// outdated says whether a sandbox has a shared folder read-only that was full when the
-// sandbox booted and can be written now.
+// outdated says whether a sandbox sees a shared folder read-only that is writable now: the
+// folder was full when the sandbox booted.
 func (p *Pool) outdated(b *Booted) bool {
 	mounts := b.Box.Spec().Mounts
 	return slices.ContainsFunc(p.volumes(), func(v sandbox.Mount) bool {
@@ -38,6 +39,7 @@ func (p *Pool) outdated(b *Booted) bool {
 	})
 }
 
+// pop removes a warm sandbox of that template from the pool and returns it, or nil.
 func (p *Pool) pop(template string) *Booted {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -82,7 +84,7 @@ func (p *Pool) Owns(id string) bool {
 	return p.owned[id]
 }
 
-// own returns the id of a sandbox that is going to boot for the pool.
+// own returns a new id for a sandbox that will boot for the pool, and adds it to owned.
 func (p *Pool) own() (id string) {
 	id = secret.ID()
 	p.mu.Lock()
@@ -132,8 +134,8 @@ func (p *Pool) Run(ctx context.Context) {
 	}
 }
 
-// refillDelay is how long the pool leaves the processors to the sandbox that was just
-// taken, before it boots the next, as long as another is ready.
+// refillDelay is how long the pool leaves the processors to a sandbox that was just taken
+// before it boots the next one. It does not wait if no other is ready.
 const refillDelay = 100 * time.Millisecond
 
 // retry is when a template that did not boot is tried again.
@@ -142,8 +144,8 @@ type retry struct {
 	until time.Time
 }
 
-// lacking returns a template of which there are too few sandboxes, or how long there is
-// nothing to do.
+// lacking returns a template that lacks warm sandboxes and can boot one now, or nil and how
+// long to wait.
 func (p *Pool) lacking(retries map[string]retry) (*image.Template, time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -178,7 +180,7 @@ func (p *Pool) fill(ctx context.Context, t *image.Template) error {
 		return errors.Join(err, p.Workspaces.Remove(ws))
 	}
 	for _, l := range t.Warm {
-		b.Agent.Prepare(l) // a session that takes the sandbox before that is served all the same
+		b.Agent.Prepare(l) // a session may take the sandbox before that has finished
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package proc reads /proc about this machine's processes. A user can give a process any
-// command line: it proves nothing.
+// Package proc reads in /proc about the processes of this machine. A command line proves
+// nothing: a user can start a process with any.
 package proc
 
 import (
@@ -18,7 +18,8 @@ import (
 // TicksPerSecond is the kernel's USER_HZ, the unit of start times.
 const TicksPerSecond = 100
 
-// stat returns the fields of /proc/PID/stat after the command: the first is the state.
+// stat returns the fields of /proc/PID/stat that come after the command: element 0 is the
+// state, the third field in proc_pid_stat(5).
 func stat(pid int) ([]string, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -31,7 +32,8 @@ func stat(pid int) ([]string, error) {
 	return f, nil
 }
 
-// State returns the letter of a process's state; one that is gone is a zombie, 'Z'.
+// State returns the letter of a process's state. For a process that does not exist it is that
+// of a zombie, 'Z'.
 func State(pid int) byte {
 	f, err := stat(pid)
 	if err != nil {
@@ -40,8 +42,9 @@ func State(pid int) byte {
 	return f[0][0]
 }
 
-// Started returns when a process started, in clock ticks since the machine's boot.
-// Process id and start time together identify a process. A zombie counts as gone.
+// Started returns when a process started, in clock ticks since the machine's boot. A process
+// id and a start time together identify a process. A zombie counts as ended: the error is
+// os.ErrProcessDone.
 func Started(pid int) (uint64, error) {
 	f, err := stat(pid)
 	if err != nil {
@@ -56,8 +59,8 @@ func Started(pid int) (uint64, error) {
 // exiting is the kernel's PF_EXITING.
 const exiting = 0x4
 
-// Ending says whether the process with that id and start time has ended, or is about to:
-// the kernel closes its files, and it runs no more code of its own.
+// Ending says whether the process with that id and start time has ended or is exiting. An
+// exiting process runs no more code; the kernel is closing its files.
 func Ending(pid int, started uint64) bool {
 	f, err := stat(pid)
 	if err != nil || f[0] == "Z" || f[0] == "X" || f[19] != strconv.FormatUint(started, 10) {
@@ -67,7 +70,7 @@ func Ending(pid int, started uint64) bool {
 	return err == nil && flags&exiting != 0
 }
 
-// Since is the time of day of a start time.
+// Since converts a start time in clock ticks to a time.
 func Since(started uint64) time.Time {
 	var up unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &up) != nil {
@@ -77,7 +80,7 @@ func Since(started uint64) time.Time {
 	return time.Now().Add(-running).Truncate(time.Second)
 }
 
-// CPU is how much processor time a process has used; 0 if it is gone.
+// CPU returns how much processor time a process has used; 0 if it does not exist.
 func CPU(pid int) time.Duration {
 	f, err := stat(pid)
 	if err != nil {
@@ -88,21 +91,22 @@ func CPU(pid int) time.Duration {
 	return time.Duration(user+system) * time.Second / TicksPerSecond
 }
 
-// Written is how many bytes a process has written by system calls, to files, pipes and
-// sockets alike; 0 if the process is gone, or not this user's to look at.
+// Written returns how many bytes a process has written by system calls, to files, pipes and
+// sockets alike; 0 if the process does not exist, or this user may not read that number.
 func Written(pid int) int64 { return written(pid, "wchar: ") }
 
-// WrittenToDisk is how many bytes a process has had written to disks; 0 as for Written.
+// WrittenToDisk returns how many bytes a process has caused to be written to disks; 0 as for
+// BytesWritten.
 func WrittenToDisk(pid int) int64 { return written(pid, "write_bytes: ") }
 
-// written reads one of the numbers of proc_pid_io(5).
+// written returns the number in the line of /proc/PID/io (proc_pid_io(5)) that begins with
+// name.
 func written(pid int, name string) int64 {
 	n, _ := strconv.ParseInt(line(pid, "io", name), 10, 64)
 	return n
 }
 
-// line returns the rest of the line of a process's file that begins with a name, or
-// nothing.
+// line returns the rest of the line that begins with name in the file /proc/PID/file, or "".
 func line(pid int, file, name string) string {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, file))
 	if err != nil {
@@ -116,7 +120,7 @@ func line(pid int, file, name string) string {
 	return ""
 }
 
-// Args returns a process's command line, or nothing.
+// Args returns a process's command line, or nil.
 func Args(pid int) []string {
 	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	if err != nil || len(line) == 0 {
@@ -125,16 +129,16 @@ func Args(pid int) []string {
 	return strings.Split(strings.TrimRight(string(line), "\x00"), "\x00")
 }
 
-// Mine says whether all user ids of a process are this user's. A program of another
-// user that has only this user's rights is not.
+// Mine says whether all user ids of a process are this user's. A set-user-ID program of this
+// user that another user has started is not.
 func Mine(pid int) bool {
-	ids := strings.Fields(line(pid, "status", "Uid:")) // real, effective, saved, of the file system
+	ids := strings.Fields(line(pid, "status", "Uid:")) // real, effective, saved, file system
 	me := strconv.Itoa(os.Geteuid())
 	return len(ids) == 4 && !slices.ContainsFunc(ids, func(id string) bool { return id != me })
 }
 
-// Parent returns the id of a process's parent; 0: the process is gone, or its parent is
-// not visible.
+// Parent returns the id of a process's parent, or 0 if the process does not exist or its
+// parent is not visible.
 func Parent(pid int) int {
 	f, err := stat(pid)
 	if err != nil {
@@ -144,18 +148,18 @@ func Parent(pid int) int {
 	return parent
 }
 
-// Local says whether a process is in the PID namespace of this one, and in none below,
+// Local says whether a process is in this process's PID namespace, and not in one below it,
 // such as a container's.
 func Local(pid int) bool { return len(strings.Fields(line(pid, "status", "NSpid:"))) == 1 }
 
 // Mount is a mount in a process's mount namespace (proc_pid_mountinfo(5)).
 type Mount struct {
 	ID     uint64
-	Root   string // the folder of the file system that is mounted
-	Target string // where
+	Root   string // the folder in its file system that is mounted
+	Target string // the mount point
 }
 
-// Mounts returns the mounts that a process sees; none if it is gone.
+// Mounts returns the mounts that a process sees; none if it does not exist.
 func Mounts(pid int) (mounts []Mount) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", pid))
 	if err != nil {
@@ -173,8 +177,8 @@ func Mounts(pid int) (mounts []Mount) {
 	return mounts
 }
 
-// Runs says whether a process is this user's and runs a program of that name. The
-// program's file may have been replaced since.
+// Runs says whether a process belongs to this user and runs a program with that file name,
+// whose file may have been replaced since it started.
 func Runs(pid int, name string) bool {
 	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
 	return err == nil && Mine(pid) && filepath.Base(strings.TrimSuffix(exe, " (deleted)")) == name

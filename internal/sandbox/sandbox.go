@@ -1,9 +1,8 @@
-// Package sandbox is the contract of a runtime. A runtime gives a sandbox two
-// things only: life, and a byte stream to the agent inside. Everything else is
-// done over that stream, once for all runtimes.
+// Package sandbox is the contract of a runtime. A runtime does only two things: it starts and
+// stops sandboxes, and it gives the server byte streams to the agent in a sandbox.
+// Everything else goes over these streams, in the same way for all runtimes.
 //
-// Package sandboxtest holds the suite that every runtime passes, and a fake
-// that can fail in every way.
+// Package sandboxtest has the tests that every runtime must pass, and a fake runtime.
 package sandbox
 
 import (
@@ -28,7 +27,7 @@ type Limits struct {
 	CPUs        float64
 	MemoryBytes int64
 	Processes   int64 // threads included
-	DiskBytes   int64 // of the root file system, and of each writable mount of its own
+	DiskBytes   int64 // of the root file system, and of each writable mount that is not shared
 }
 
 // Mount is a folder of the host that the sandbox sees.
@@ -36,27 +35,28 @@ type Mount struct {
 	Source   string // an existing folder, without symbolic links
 	Target   string // an absolute, clean path in the sandbox
 	ReadOnly bool
-	// Shared: other sandboxes see it too, and its files count for none of them.
+	// Shared: other sandboxes have the folder mounted too. Its files do not count against
+	// DiskBytes.
 	Shared bool
 }
 
 // Spec is what a sandbox is created from.
 type Spec struct {
-	// ID is unguessable, 1 to 64 characters of [a-z0-9-], and not used again, but
-	// for what did not get ready and was stopped.
+	// ID cannot be guessed, and has 1 to 64 characters of [a-z0-9-]. It is not reused,
+	// except to boot again after a sandbox that did not get ready and was stopped.
 	ID       string
 	Template *image.Template
 	Limits   Limits
 	Mounts   []Mount
-	// Orphan is how long it lives without a server, until its agent ends it with
-	// all that runs in it; 0 is for ever.
+	// OrphanTimeout is how long the sandbox lives without a server, until its agent ends it;
+	// 0: for ever.
 	Orphan time.Duration
-	// Secret proves the agent: wire.SecretLen bytes. A runtime stores it, with
-	// mode 0600, so that Recover can return it.
+	// Secret authenticates the agent to the server. It has wire.SecretLen bytes. A runtime
+	// stores it with mode 0600, so that the Spec has it after Recover.
 	Secret []byte
 }
 
-// Life is where a sandbox is in its life.
+// Life is whether a sandbox runs.
 type Life string
 
 const (
@@ -67,50 +67,49 @@ const (
 // Status is what a runtime knows of a sandbox from outside.
 type Status struct {
 	Life Life
-	// Reason says why it is dead, as far as that can be told:
-	// "memory", "disk", "volume" (it went on writing into a shared folder that is
+	// Reason says why a sandbox is dead, as far as the runtime knows: "memory" or "disk" (it
+	// was over that limit), "volume" (it went on writing into a shared folder that is
 	// full), "killed", "exited", or empty.
 	Reason      string
-	MemoryBytes int64         // now, all that it costs the host
-	CPU         time.Duration // used so far
+	MemoryBytes int64         // what it uses of the host's memory now
+	CPU         time.Duration // processor time used so far
 }
 
 // Runtime makes sandboxes. Its methods may be called from many goroutines.
 type Runtime interface {
 	// Name is the word in the settings: "gvisor".
 	Name() string
-	// Check says whether sandboxes can be made here, in an error that tells the
-	// operator what to do. It changes nothing and is quick.
+	// Check returns nil if sandboxes can be made on this machine, or else an error that
+	// tells the operator what to do. It is quick and changes nothing.
 	Check(ctx context.Context) error
-	// Create makes and starts a sandbox. When it fails, nothing is left.
-	// The sandbox outlives ctx, and the server.
+	// Create makes and starts a sandbox. When it fails, nothing of it is left. The sandbox
+	// goes on when ctx ends, and when the server does.
 	Create(ctx context.Context, spec Spec) (Sandbox, error)
-	// Left returns the ids of this instance's sandboxes that an earlier server
-	// left, alive or dead. It is quick whatever their number, and is called
-	// before the first Create.
+	// Leftovers returns the ids of the sandboxes of an earlier server of this instance, alive
+	// or dead. It is called before the first Create, and is quick even with many of them.
 	Left(ctx context.Context) ([]string, error)
-	// Recover takes over one of those. With ErrGone it was dead, or unfit, and
-	// its remains are removed; with any other error nothing has changed.
+	// Recover takes over one of these sandboxes. If it is dead, or cannot be used, Recover
+	// removes what is left of it and returns ErrGone. After any other error nothing has
+	// changed, and the caller may try again.
 	Recover(ctx context.Context, id string) (Sandbox, error)
-	// Close releases what the runtime holds in this process. Sandboxes live on.
+	// Close releases the runtime's resources in this process. Sandboxes live on.
 	Close() error
 }
 
 // Sandbox is one living sandbox.
 type Sandbox interface {
-	// Spec is what it was created from; Template holds the name alone after
-	// Recover.
+	// Spec returns what the sandbox was created from. After Recover, its Template has only
+	// the name.
 	Spec() Spec
-	// Connect waits for the agent to dial and returns that connection. Nobody
-	// has proved anything on it yet. The agent makes one for its link, and one
-	// for each connection to the network, so it is called again and again, while
-	// others are open; it returns ErrGone once the sandbox is dead. At most one
-	// call at a time.
+	// Connect waits until the agent dials, and returns that connection, which is not
+	// authenticated yet. The agent makes one connection for its link, and one for each of
+	// its connections to the network, so Connect is called again while earlier connections
+	// are open, but never twice at a time. It returns ErrGone once the sandbox is dead.
 	Connect(ctx context.Context) (net.Conn, error)
-	// Status looks at it from outside; it never asks the agent.
+	// Status returns what the host knows of the sandbox. It does not ask the agent.
 	Status(ctx context.Context) (Status, error)
-	// Stop kills it and removes all that it left: processes, mounts, cgroups,
-	// sockets, folders. Mounted sources stay. Calling it again is fine.
+	// Stop kills the sandbox and removes everything that belongs to it: processes, mounts,
+	// cgroups, sockets, folders. The sources of its mounts stay. It may be called again.
 	Stop(ctx context.Context) error
 }
 
@@ -124,37 +123,37 @@ type Resizer interface {
 // An image serves all sandboxes of one kind: those that differ in nothing but their
 // ids, secrets and the sources of their mounts.
 type Prebooter interface {
-	// CanPreboot returns nil where the runtime does that, and else why not here, or not
-	// with its settings, in words that end a sentence.
+	// CanPreboot returns nil if the runtime can use images. The error says why not, on this
+	// machine or with its settings, in words that can end a sentence.
 	CanPreboot() error
-	// HasImage says whether Create starts sandboxes like spec from an image. When that
-	// fails, Create boots them, and the image is gone.
+	// HasImage says whether Create will start a sandbox of this spec from an image. When
+	// that fails, Create removes the image and boots the sandbox.
 	HasImage(spec Spec) bool
 	// Prebooted says whether b was started from an image: its agent is configured, and
 	// its warm interpreters have started.
 	Prebooted(b Sandbox) bool
-	// MakeImage makes the image of b's kind. The agent of b is linked and has done
-	// nothing for anybody. MakeImage ends b, which has to be stopped all the same.
+	// MakeImage makes the image of b's kind. The agent of b must be linked, and b not used
+	// by any session. MakeImage ends b; the caller must still stop it.
 	MakeImage(ctx context.Context, b Sandbox) error
-	// DropImage removes the image for spec, from which sandboxes do not start well.
+	// DropImage removes the image for spec, after a sandbox did not start from it.
 	DropImage(spec Spec)
 }
 
-// Warner is a Runtime that may work here and yet hold less than it should.
+// Warner is a Runtime that may work on this machine without enforcing all limits.
 type Warner interface {
-	// Warning says what does not hold here, and what the operator can do; it is
-	// empty when there is nothing to say. It does not change.
+	// Warning says which limits are not enforced on this machine, and what the operator can
+	// do. It is empty if all are. It does not change.
 	Warning() string
 }
 
-// Lister is a Runtime that can say which of this instance's sandboxes live.
+// Lister is a Runtime that can list the sandboxes that it has created or recovered.
 type Lister interface {
 	List() []Sandbox
 }
 
-// Sealer is a Runtime that can change how sandboxes that run see a folder.
+// Sealer is a Runtime that can make a folder read-only for sandboxes that run.
 type Sealer interface {
-	// Seal makes the sandboxes' writable mounts of a folder read-only, or writable
-	// again, and returns in how many that could not be done, or not yet.
+	// Seal makes the sandboxes' writable mounts of a folder read-only, or writable again, and
+	// returns for how many sandboxes that has not been possible so far.
 	Seal(ctx context.Context, source string, readOnly bool) (left int)
 }

@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// Run recovers the sandboxes that an earlier server left, stops idle sessions, and stores
-// sessions' traffic, until ctx ends.
+// Run takes over the sandboxes of an earlier server, stops idle sessions, removes old ones,
+// and stores sessions' traffic, until ctx ends.
 func (b *Sessions) Run(ctx context.Context) {
 	var work sync.WaitGroup
-	work.Go(func() { b.keepTraffic(ctx) }) // of its own, as sweeping may wait for a sandbox
+	work.Go(func() { b.keepTraffic(ctx) }) // in a goroutine of its own, as sweep may wait for a sandbox
 	work.Go(func() { b.adoptAll(ctx) })
 	work.Go(func() { b.endUnowned(ctx) })
 	defer work.Wait()
@@ -27,6 +27,7 @@ func (b *Sessions) Run(ctx context.Context) {
 	}
 }
 
+// sweep stops idle sessions and removes stopped ones after their retention.
 func (b *Sessions) sweep(ctx context.Context, now time.Time) {
 	for _, s := range b.all() {
 		c := s.current()
@@ -44,7 +45,7 @@ func (b *Sessions) sweep(ctx context.Context, now time.Time) {
 	}
 }
 
-// persistUse stores when the session was used last.
+// persistUse stores the time of the session's last use.
 func (s *Session) persistUse(ctx context.Context) {
 	if err := s.acquire(ctx); err != nil {
 		return

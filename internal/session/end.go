@@ -8,8 +8,8 @@ import (
 	"sandlot/internal/event"
 )
 
-// expire stops a session's sandbox unless a call uses it, and says whether it did. The
-// session stays if it has files.
+// expire stops a session's sandbox unless a call uses the session, and says whether it did.
+// A session without files is removed, unless it is a home.
 func (b *Sessions) expire(ctx context.Context, s *Session, why string) bool {
 	if s.acquire(ctx) != nil {
 		return false
@@ -41,7 +41,7 @@ func (b *Sessions) expire(ctx context.Context, s *Session, why string) bool {
 // live one that they may have.
 const maxStopped = 5
 
-// limitStopped forgets the principal's oldest stopped sessions when there are too many.
+// limitStopped removes the owner's oldest stopped sessions when there are too many.
 func (b *Sessions) limitStopped(ctx context.Context, owner string) {
 	stopped := b.where(func(c current) bool {
 		return c.rec.Owner == owner && !c.rec.Home && c.rec.State == Stopped && !c.live()
@@ -51,7 +51,7 @@ func (b *Sessions) limitStopped(ctx context.Context, owner string) {
 	}
 }
 
-// lapse forgets a stopped session, unless a call has woken it.
+// lapse removes a stopped session, unless a call uses it again.
 func (b *Sessions) lapse(ctx context.Context, s *Session) {
 	if !s.lock.TryAcquire(1) {
 		return
@@ -62,10 +62,10 @@ func (b *Sessions) lapse(ctx context.Context, s *Session) {
 	}
 }
 
-// forget removes the record and the workspace. The lock is held, and no sandbox
-// is left.
+// forget removes the session's record and workspace. The caller holds the lock, and has
+// stopped the sandbox.
 func (b *Sessions) forget(ctx context.Context, s *Session) {
-	s.storing.Lock() // no change that is being stored comes after the removal
+	s.storing.Lock() // so that no update stores the record after its removal
 	defer s.storing.Unlock()
 	s.mu.Lock()
 	s.cur.removed = true
@@ -91,19 +91,20 @@ func (b *Sessions) forget(ctx context.Context, s *Session) {
 	}
 }
 
-// byUser is why a session that its user stopped has lost its variables.
+// byUser is the reason for the loss of a sandbox that the user stopped.
 const byUser = "it was stopped"
 
-// remove ends a session: sandbox, and, except of a home, workspace and record.
+// remove stops a session's sandbox, and, unless it is a home, removes its workspace and
+// record.
 func (b *Sessions) remove(ctx context.Context, s *Session) {
-	// Whoever holds the lock may wait for this sandbox: end it first.
+	// The holder of the lock may be waiting for the sandbox: destroy it before acquire.
 	s.drop(s.current().booted, byUser)
 	if s.acquire(ctx) != nil {
 		return
 	}
 	defer s.release()
 	if s.current().removed {
-		return // another call was faster
+		return // another call has removed it
 	}
 	if err := s.adopt(ctx); err != nil {
 		b.Log.Error("could not take over the sandbox of a session that is stopped; it ends as soon as that can be done",
@@ -124,7 +125,7 @@ func (b *Sessions) remove(ctx context.Context, s *Session) {
 	s.store("that a session stopped", func(r *Record) { r.State, r.Lost = Stopped, byUser })
 }
 
-// Stop ends the caller's session. It returns false when they have none of that id.
+// Stop ends the principal's session with that id. It returns false when there is none.
 func (b *Sessions) Stop(ctx context.Context, p auth.Principal, id string) bool {
 	s := b.mine(p, id)
 	if s == nil {
@@ -134,7 +135,7 @@ func (b *Sessions) Stop(ctx context.Context, p auth.Principal, id string) bool {
 	return true
 }
 
-// Close detaches all sandboxes; they live on, for the next server.
+// Close detaches all sandboxes. They live on for the next server.
 func (b *Sessions) Close(ctx context.Context) {
 	for _, s := range b.all() {
 		if booted := s.current().booted; booted != nil {
@@ -145,8 +146,8 @@ func (b *Sessions) Close(ctx context.Context) {
 	b.storeTraffic(ctx)
 }
 
-// StopOwned stops the sandboxes that this process booted, and keeps the sessions that
-// have files.
+// StopOwned stops the sandboxes that this process has booted, but not those that it has
+// taken over. Sessions with files stay.
 func (b *Sessions) StopOwned(ctx context.Context) {
 	var wg sync.WaitGroup
 	for _, s := range b.all() {

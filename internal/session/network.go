@@ -10,23 +10,24 @@ import (
 	"sandlot/internal/pool"
 )
 
-// Change is what the operator set for one session: a mode in place of its
-// template's and the operator's own, and rules beside theirs.
+// Change is what the operator set for one session: a mode, which replaces that of the
+// settings and of the template, and rules in addition to theirs.
 type Change struct {
 	Mode  egress.Mode   `json:"mode,omitempty"`
 	Allow []egress.Rule `json:"allow,omitempty"`
 }
 
-// Empty says whether the session has what all sessions of its template have.
+// Empty says whether nothing is set for the session.
 func (c Change) Empty() bool { return c.Mode == "" && len(c.Allow) == 0 }
 
-// Policies is what sessions may reach. It is not changed once Sessions have it.
+// Policies are what sessions may reach by the settings. They are not changed after
+// SetPolicies.
 type Policies struct {
 	Operator  egress.Policy
 	Templates map[string]egress.Policy // Mode, where it is set, and Allow
 }
 
-// policy is what a session may reach.
+// policy returns what a session may reach.
 func (b *Sessions) policy(r Record) *egress.Policy {
 	all := b.policies.Load()
 	if all == nil {
@@ -43,8 +44,8 @@ func (b *Sessions) policy(r Record) *egress.Policy {
 	return &p
 }
 
-// HomePolicy is what a principal's home may reach, and so may what the server does in
-// the principal's name.
+// HomePolicy returns what a principal's home may reach. It also applies to connections that
+// the server makes on the principal's behalf.
 func (b *Sessions) HomePolicy(p auth.Principal) *egress.Policy {
 	if s := b.mine(p, "home"); s != nil {
 		return b.policy(s.record())
@@ -78,7 +79,8 @@ func (s *Session) applyPolicy() {
 	}
 }
 
-// connect gives a sandbox that is not shared yet the session's access to the network.
+// connect gives a sandbox the session's access to the network. No other goroutine uses the
+// sandbox yet.
 func (b *Sessions) connect(booted *pool.Booted, r Record, meter *egress.Meter) {
 	if b.Egress != nil {
 		booted.Connect(b.Egress.Outlet(egress.Owner{Principal: r.Owner, Session: r.ID, Sandbox: booted.ID}, b.policy(r),
@@ -86,21 +88,21 @@ func (b *Sessions) connect(booted *pool.Booted, r Record, meter *egress.Meter) {
 	}
 }
 
-// Network is what a session may reach, and what it did.
+// Network is what a session may reach, and what it has done with the network.
 type Network struct {
 	Session string         `json:"session_id"`
 	Owner   string         `json:"owner"`
 	Change  Change         `json:"change"`
 	Policy  *egress.Policy `json:"policy"`
-	Usage   *egress.Usage  `json:"usage,omitempty"` // of the sandbox that it has now
-	// Traffic is of all its sandboxes, and MaxBytes what it may come to, both
-	// ways together; 0 is no limit.
+	Usage   *egress.Usage  `json:"usage,omitempty"` // of its present sandbox
+	// Traffic is that of all its sandboxes. MaxBytes is its limit, both directions together;
+	// 0: no limit.
 	Traffic  egress.Traffic `json:"traffic"`
 	MaxBytes int64          `json:"max_bytes,omitempty"`
 }
 
-// Network returns a session's network: of the principal's own sessions, or, for an
-// operator, of anyone's.
+// Network returns the network of one of the principal's sessions, or, for an operator, of
+// anyone's.
 func (b *Sessions) Network(p auth.Principal, id string) (Network, error) {
 	s, err := b.any(p, id)
 	if err != nil {
@@ -116,8 +118,8 @@ func (b *Sessions) Network(p auth.Principal, id string) (Network, error) {
 	return n, nil
 }
 
-// any finds a principal's session, or, for an operator, anyone's; "home" is always
-// their own.
+// any returns one of the principal's sessions, or, for an operator, anyone's. "home" is
+// always the principal's own.
 func (b *Sessions) any(p auth.Principal, id string) (*Session, error) {
 	s := b.mine(p, id)
 	if s == nil && p.Has(auth.Operator) {
@@ -129,8 +131,8 @@ func (b *Sessions) any(p auth.Principal, id string) (*Session, error) {
 	return s, nil
 }
 
-// ChangeNetwork changes what one session may reach: stored first, then in force.
-// It is for operators alone.
+// ChangeNetwork changes what one session may reach, and stores the change before it applies
+// it. Only operators may call it.
 func (b *Sessions) ChangeNetwork(ctx context.Context, p auth.Principal, id string,
 	change func(*Change)) (Network, error) {
 	s, err := b.any(p, id)
@@ -154,8 +156,7 @@ func (b *Sessions) ChangeNetwork(ctx context.Context, p auth.Principal, id strin
 	return b.Network(p, s.record().ID)
 }
 
-// Refusals returns what the session's sandbox was not allowed to reach since it
-// was last asked.
+// Refusals returns what the session's sandbox was not allowed to reach since the last call.
 func (l *Lease) Refusals() []egress.Refusal {
 	if l.Booted.Outlet == nil {
 		return nil

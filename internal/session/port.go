@@ -11,14 +11,14 @@ import (
 	"sandlot/internal/auth"
 )
 
-// Wake opens the principal's session of that id for something that is no call: the next
-// call gets the notice of what was lost.
+// Wake opens the principal's session with that id for something other than a tool call. The
+// notice of what was lost is left to the next call.
 func (b *Sessions) Wake(ctx context.Context, p auth.Principal, id string) (*Lease, error) {
 	return b.Open(ctx, p, Ask{ID: id, quiet: true})
 }
 
-// Find returns the id of the principal's session that id means, without waking
-// it: empty and "home" are their home.
+// Find returns the id of one of the principal's sessions, and does not wake it. An empty id
+// and "home" stand for the home.
 func (b *Sessions) Find(p auth.Principal, id string) (string, error) {
 	id = cmp.Or(id, "home")
 	s := b.mine(p, id)
@@ -28,7 +28,8 @@ func (b *Sessions) Find(p auth.Principal, id string) (string, error) {
 	return s.record().ID, nil
 }
 
-// OwnerOf returns the id of the session's principal, or "" if there is no such session.
+// OwnerOf returns the id of the principal who owns the session, or "" if there is no such
+// session.
 func (b *Sessions) OwnerOf(id string) string {
 	if s := b.byID(id); s != nil {
 		return s.record().Owner
@@ -36,7 +37,7 @@ func (b *Sessions) OwnerOf(id string) string {
 	return ""
 }
 
-// Has says whether the session of that id is there, and the owner's.
+// Has says whether the session with that id exists and belongs to the owner.
 func (b *Sessions) Has(owner, id string) bool {
 	s := b.byID(id)
 	if s == nil {
@@ -49,11 +50,11 @@ func (b *Sessions) Has(owner, id string) bool {
 // ErrNobody is returned by Dial when nothing listens on the port.
 var ErrNobody = errors.New("nothing listens on that port")
 
-// dialTimeout is longer than an agent tries.
+// dialTimeout is longer than the agent's own timeout to connect.
 const dialTimeout = 15 * time.Second
 
-// Dial connects to a port of the sandbox's loopback. Closing the connection ends
-// sending; received bytes can be read for a while after that.
+// Dial connects to a port on the sandbox's loopback interface. After Close nothing more is
+// sent, but received bytes can still be read for a while.
 func (l *Lease) Dial(ctx context.Context, port int) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()

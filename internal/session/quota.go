@@ -9,16 +9,17 @@ import (
 	"sandlot/internal/sandbox"
 )
 
-// quota is a part of the limits: of the number of sessions, without homes, and of their
-// memory.
+// quota is a number of sessions, without homes, and their memory, as they count against the
+// limits.
 type quota struct{ sessions, memoryMB int }
 
 func (q quota) plus(r quota) quota { return quota{q.sessions + r.sessions, q.memoryMB + r.memoryMB} }
 
 func (q quota) minus(r quota) quota { return quota{q.sessions - r.sessions, q.memoryMB - r.memoryMB} }
 
-// reserve makes room for one more session of the owner, or says why there is none. A
-// home always has its place, and needs memory alone.
+// reserve reserves a quota for one more live session of the owner, and may stop an idle one
+// for that. A home counts only by its memory, not as one of the sessions. The error is a
+// fault that says which limit is reached.
 func (b *Sessions) reserve(ctx context.Context, owner string, home bool, f image.Flavor) (quota, error) {
 	want := quota{1, f.MemoryMB}
 	if home {
@@ -46,8 +47,8 @@ func (b *Sessions) reserve(ctx context.Context, owner string, home bool, f image
 	}
 }
 
-// tryReserve reserves a quota if it fits. It returns the sessions of the owner and the
-// memory of all sessions before that.
+// tryReserve reserves a quota if the limits allow it. It returns how many sessions of the
+// owner, and how much memory of all sessions, were in use before.
 func (b *Sessions) tryReserve(owner string, want quota) (used quota, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -58,7 +59,7 @@ func (b *Sessions) tryReserve(owner string, want quota) (used quota, ok bool) {
 	for _, s := range b.sessions {
 		c := s.current()
 		if c.reserved != (quota{}) || !c.live() {
-			continue // a session counts by its reservation, as long as it has one
+			continue // a session with a reservation is counted by that
 		}
 		if c.rec.Owner == owner && !c.rec.Home {
 			used.sessions++
@@ -75,7 +76,7 @@ func (b *Sessions) tryReserve(owner string, want quota) (used quota, ok bool) {
 	return used, true
 }
 
-// unreserve gives a quota back.
+// unreserve releases a reserved quota.
 func (b *Sessions) unreserve(owner string, q quota) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -87,7 +88,8 @@ func (b *Sessions) unreserve(owner string, q quota) {
 	b.reserved[owner] = left
 }
 
-// commit ends a session's reservation: if the session is live, it counts by itself.
+// commit ends a session's reservation. If the session has a sandbox by now, tryReserve
+// counts it without one.
 func (b *Sessions) commit(s *Session) {
 	s.mu.Lock()
 	reserved, owner := s.cur.reserved, s.cur.rec.Owner
@@ -96,8 +98,7 @@ func (b *Sessions) commit(s *Session) {
 	b.unreserve(owner, reserved)
 }
 
-// evict stops the owner's idle session that was not used for the longest time. Never the
-// home.
+// evict stops the idle session of the owner that was used longest ago, but never the home.
 func (b *Sessions) evict(ctx context.Context, owner string) bool {
 	live := b.where(func(c current) bool { return c.rec.Owner == owner && !c.rec.Home && c.live() })
 	for _, s := range live {
@@ -111,7 +112,7 @@ func (b *Sessions) evict(ctx context.Context, owner string) bool {
 // busy says whether something runs in the session.
 func (s *Session) busy(ctx context.Context) bool {
 	if s.awaitTakeover(ctx) != nil {
-		return true // it is not known
+		return true // it cannot be known, so the session is left alone
 	}
 	c := s.current()
 	if c.active > 0 {
@@ -123,7 +124,7 @@ func (s *Session) busy(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	u, err := c.booted.Agent.Usage(ctx)
-	if err != nil { // an agent that is slow may have much to do
+	if err != nil { // an agent that does not answer in time may be busy
 		st, serr := c.booted.Box.Status(ctx)
 		return serr == nil && st.Life == sandbox.Running && c.booted.Agent.Linked()
 	}

@@ -19,9 +19,9 @@ import (
 	"sandlot/internal/sandbox"
 )
 
-// Recover reads which sessions an earlier server had. It is called once, before
-// the first Open, and is quick: each sandbox is taken over by the first call for its
-// session, or by Run, which also removes those that belong to nobody.
+// Recover loads the sessions of an earlier server. It is called once, before the first Open,
+// and is quick: it does not take sandboxes over. The first call for a session does that, or
+// Run, which also removes the sandboxes that belong to no session.
 func (b *Sessions) Recover(ctx context.Context, rt sandbox.Runtime) error {
 	ids, err := rt.Left(ctx)
 	if err != nil {
@@ -37,7 +37,7 @@ func (b *Sessions) Recover(ctx context.Context, rt sandbox.Runtime) error {
 	}
 	owned := map[string]bool{} // workspaces
 	for _, r := range records {
-		if r.State == Removed { // the last server did not finish
+		if r.State == Removed { // the last server did not finish removing it
 			err = errors.Join(err, b.Pool.Workspaces.Remove(r.Workspace), b.Store.RemoveSession(ctx, r.ID))
 			continue
 		}
@@ -47,15 +47,15 @@ func (b *Sessions) Recover(ctx context.Context, rt sandbox.Runtime) error {
 	b.mu.Lock()
 	b.unowned = slices.Collect(maps.Keys(unowned))
 	b.mu.Unlock()
-	if err != nil { // it is tried again at the next start
+	if err != nil { // the next start tries again
 		b.Log.Error("could not remove what is left of a session", "error", err)
 	}
 	b.removeWorkspaces(owned)
 	return nil
 }
 
-// removeWorkspaces removes the workspaces that belong to nobody. The next start finds
-// those again that cannot be removed now.
+// removeWorkspaces removes the workspaces that belong to no session. The next start tries
+// again with those that cannot be removed now.
 func (b *Sessions) removeWorkspaces(owned map[string]bool) {
 	all, err := b.Pool.Workspaces.All()
 	for _, id := range all {
@@ -68,7 +68,7 @@ func (b *Sessions) removeWorkspaces(owned map[string]bool) {
 	}
 }
 
-// recover makes the session of a record, and takes its sandbox out of unowned.
+// recover adds the session of a stored record, and deletes its sandbox from unowned.
 func (b *Sessions) recover(r Record, unowned map[string]bool) {
 	s := &Session{sessions: b, lock: semaphore.NewWeighted(1), meter: egress.NewMeter(r.Traffic), stored: r.Traffic,
 		cur: current{rec: r}}
@@ -90,11 +90,11 @@ func (b *Sessions) recover(r Record, unowned map[string]bool) {
 	}
 }
 
-// whileAway is why a session has lost a sandbox that ended while no server ran.
+// whileAway is the reason for the loss of a sandbox that ended while no server ran.
 const whileAway = "it ended while the server was away"
 
-// adopt takes over the sandbox that an earlier server left to the session, if
-// that was not done yet. The lock is held. With an error it can be tried again.
+// adopt takes over the session's sandbox from an earlier server, if that has not been done
+// yet. The caller holds the lock. After an error it can be tried again.
 func (s *Session) adopt(ctx context.Context) error {
 	c := s.current()
 	r := c.rec
@@ -105,11 +105,11 @@ func (s *Session) adopt(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// A caller that gives up leaves nothing half done.
+	// The takeover goes on when the caller's context ends.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 	defer cancel()
 	box, err := s.sessions.Pool.Runtime.Recover(ctx, r.Sandbox)
-	if err == nil && c.ending { // the session was stopped while this could not be done
+	if err == nil && c.ending { // the session was stopped while its sandbox could not be taken over
 		if err = box.Stop(ctx); err == nil {
 			err = sandbox.ErrGone
 		}
@@ -132,7 +132,8 @@ func (s *Session) adopt(ctx context.Context) error {
 	return nil
 }
 
-// awaitTakeover waits until the session has taken over its sandbox, if one was left.
+// awaitTakeover makes sure that the session has taken over the sandbox of an earlier server,
+// if it had one.
 func (s *Session) awaitTakeover(ctx context.Context) error {
 	if !s.current().left {
 		return nil
@@ -148,25 +149,25 @@ func (s *Session) awaitTakeover(ctx context.Context) error {
 }
 
 const (
-	// linkTimeout is how long Run waits for one agent before it goes on to the next:
-	// longer than an agent pauses.
+	// linkTimeout is how long Run waits for one agent to dial before it goes on to the next
+	// sandbox. It is longer than an agent's pause between two attempts.
 	linkTimeout = 2 * time.Second
-	// headStart is how long calls have the processors to themselves after the start.
+	// headStart is how long Run leaves the processors to calls after the server's start,
+	// before it takes sandboxes over.
 	headStart = 500 * time.Millisecond
-	// removeTimeout is how long the sandboxes that belong to nobody may take to end.
+	// removeTimeout is how long removing the sandboxes without a session may take.
 	removeTimeout = 20 * time.Second
-	// adoptAgain is the pause before a sandbox that could not be taken over is
-	// tried again.
+	// adoptAgain is the pause before Run tries again to take over or to remove a sandbox.
 	adoptAgain = 5 * time.Second
 )
 
-// adopting is how many sandboxes Run takes over at once. Most of the time it waits for
-// agents to dial, which needs little of a processor.
+// adopting is how many sandboxes Run takes over at once. There are more than processors, as
+// most of the time it waits for agents to dial.
 func adopting() int { return 4 * runtime.NumCPU() }
 
-// adoptAll takes over what an earlier server left to sessions, those first that
-// were used last, and then removes what belongs to nobody: that also when ctx
-// ends before.
+// adoptAll takes over the sandboxes of an earlier server for their sessions, beginning with
+// the session that was used last. Then, or when ctx ends, it removes the sandboxes without a
+// session.
 func (b *Sessions) adoptAll(ctx context.Context) {
 	defer b.removeUnowned(ctx)
 	select {
@@ -202,12 +203,12 @@ func (b *Sessions) adoptOne(ctx context.Context, s *Session) error {
 	if booted := s.current().booted; booted != nil {
 		ctx, cancel := context.WithTimeout(ctx, linkTimeout)
 		defer cancel()
-		_ = booted.Agent.Wait(ctx) // a call that needs it waits longer
+		_ = booted.Agent.Wait(ctx) // a call that needs the agent waits longer
 	}
 	return nil
 }
 
-// abandon leaves sandboxes without a session to Run.
+// abandon hands sandboxes that have no session to Run, which removes them.
 func (b *Sessions) abandon(ids ...string) {
 	b.mu.Lock()
 	b.unowned = append(b.unowned, ids...)
@@ -218,8 +219,8 @@ func (b *Sessions) abandon(ids ...string) {
 	}
 }
 
-// endUnowned ends, until ctx does, the sandboxes of sessions that were stopped, and those
-// that could not be removed before. It tries again until all are gone.
+// endUnowned removes sandboxes that abandon has added to unowned, until ctx ends: those of
+// sessions that were stopped before their takeover, and those that could not be removed.
 func (b *Sessions) endUnowned(ctx context.Context) {
 	defer b.removeUnowned(ctx)
 	for {
@@ -228,7 +229,7 @@ func (b *Sessions) endUnowned(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		select { // removing them has just failed
+		select { // taking them over, or removing them, has just failed
 		case <-time.After(adoptAgain):
 		case <-ctx.Done():
 			return
@@ -237,10 +238,10 @@ func (b *Sessions) endUnowned(ctx context.Context) {
 	}
 }
 
-// removeUnowned removes the sandboxes that belong to nobody: the old pool's, those that
-// were being made when the server died, and those of sessions that were removed. A server
-// that stops does that, too: nobody would use them. A sandbox that cannot be removed is
-// tried again, by the next server too.
+// removeUnowned removes the sandboxes without a session: those of an earlier server's pool,
+// those that were booting when that server died, and those of sessions that were removed. It
+// does so even if ctx has ended, as nobody will use them. A sandbox that cannot be removed
+// stays in unowned; if the server ends, the next one removes it.
 func (b *Sessions) removeUnowned(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
 	defer cancel()
@@ -261,8 +262,8 @@ func (b *Sessions) removeUnowned(ctx context.Context) {
 	})
 }
 
-// each calls do for all of a list, a few at a time, until ctx ends, and returns the first
-// of the errors.
+// each calls do for each element of a list, several at a time, until ctx ends, and returns
+// the first error.
 func each[T any](ctx context.Context, list []T, do func(context.Context, T) error) error {
 	var work errgroup.Group
 	work.SetLimit(adopting())

@@ -1,5 +1,7 @@
-// Package session owns a principal's handle on a sandbox: which one a call
-// goes to, when it boots, how long it idles, and what stays when it ends.
+// Package session owns the sessions of principals. A session has a workspace, and a sandbox
+// while it is used: the package decides to which session a call goes, when its sandbox
+// boots, when an idle one stops, and what stays after that. A principal's home is the
+// session that calls use by default; it is never removed.
 package session
 
 import (
@@ -28,15 +30,15 @@ type Record struct {
 	Home      bool
 	Template  string
 	Flavor    string
-	Sandbox   string // its id; empty while it has none
-	Workspace string // its id
+	Sandbox   string // id of its sandbox; empty: it has none
+	Workspace string // id of its workspace
 	State     State
 	Created   time.Time
 	Used      time.Time
-	Lost      string // why variables and processes are gone, until the user was told
-	Network   Change // what the operator set for it alone
-	// Traffic is what it moved over the network, in all its sandboxes.
-	// PutSession leaves the stored value as it is.
+	Lost      string // why variables and processes are gone; empty once the user was told
+	Network   Change // what the operator set for this session alone
+	// Traffic is what all its sandboxes have sent and received. PutSession does not
+	// change the stored value; PutTraffic does.
 	Traffic egress.Traffic
 }
 
@@ -45,49 +47,50 @@ type State string
 
 const (
 	Live    State = "live"    // it has, or had, a sandbox
-	Stopped State = "stopped" // it has its workspace alone
+	Stopped State = "stopped" // it has only its workspace
 	Removed State = "removed" // it is being removed
 )
 
 // Store stores records.
 type Store interface {
 	PutSession(ctx context.Context, r Record) error
-	// PutTraffic sets what sessions moved, by their ids. Ids that are not stored are left
-	// out.
+	// PutTraffic stores the traffic of sessions, by session id. It ignores ids of sessions
+	// that are not stored.
 	PutTraffic(ctx context.Context, moved map[string]egress.Traffic) error
 	Sessions(ctx context.Context) ([]Record, error)
 	RemoveSession(ctx context.Context, id string) error
 }
 
-// Session is one session. Its locks are taken in the order in which they stand here;
-// lock comes before Sessions.traffic, and Sessions.mu between storing and mu. Nothing
-// waits for a sandbox, the store or a client under Sessions.mu and mu.
+// Session is one session. Lock order: lock, Sessions.traffic, storing, Sessions.mu, mu.
+// While Sessions.mu or mu is held, nothing waits for a sandbox, the store or a client.
 type Session struct {
 	sessions *Sessions
-	lock     *semaphore.Weighted // held by whoever boots, stops or removes it
+	lock     *semaphore.Weighted // held to boot, stop or remove the session
 
-	meter  *egress.Meter  // of all its sandboxes
+	meter  *egress.Meter  // counts the traffic of all its sandboxes
 	stored egress.Traffic // the traffic in the store; guarded by Sessions.traffic
 
-	storing sync.Mutex // held while the record changes, here and in the store
+	storing sync.Mutex // held to change the record, in memory and in the store
 
 	mu  sync.Mutex
 	cur current
 }
 
-// current is what changes of a session.
+// current is the changing state of a session.
 type current struct {
 	rec      Record
 	booted   *pool.Booted
-	found    *pool.Booted // what an earlier server had booted
+	found    *pool.Booted // the sandbox taken over from an earlier server; nil: none
 	booting  bool
-	active   int // calls that use it
+	active   int // number of leases
 	removed  bool
-	left     bool  // an earlier server's sandbox is not taken over yet
-	ending   bool  // and ends as soon as it is
-	reserved quota // the part of the limits by which it counts, until commit
+	left     bool  // the sandbox of an earlier server has not been taken over yet
+	ending   bool  // that sandbox is to be stopped as soon as it is taken over
+	reserved quota // what reserve has reserved for the session; zero after commit
 }
 
+// live says whether the session has a sandbox, which may still boot, or belong to an earlier
+// server.
 func (c current) live() bool { return c.booted != nil || c.booting || c.left }
 
 func (s *Session) current() current {
@@ -108,7 +111,7 @@ func (s *Session) acquire(ctx context.Context) error {
 
 func (s *Session) release() { s.lock.Release(1) }
 
-// update changes the record: in the store first, then in memory. Nothing is stored of a
+// update changes the record, first in the store, then in memory. It does nothing for a
 // session that is removed.
 func (s *Session) update(change func(*Record)) error {
 	s.storing.Lock()
@@ -133,15 +136,16 @@ func (s *Session) update(change func(*Record)) error {
 	return nil
 }
 
-// store is update for a caller that can do nothing about an error: it is logged.
+// store is update for a caller that cannot handle an error: it logs the error.
 func (s *Session) store(what string, change func(*Record)) {
 	if err := s.update(change); err != nil {
 		s.sessions.Log.Error("could not store "+what, "session", s.record().ID, "error", err)
 	}
 }
 
-// up makes sure that the session has a sandbox that answers. The notice says what was
-// lost since the last call, if anything was. With quiet the next call gets the notice.
+// up makes sure that the session has a sandbox that answers. The notice tells the user what
+// was lost since the last call; empty: nothing was. With keepNotice the notice is left to
+// the next call.
 func (s *Session) up(ctx context.Context, quiet bool) (b *pool.Booted, notice string, err error) {
 	if c := s.current(); c.booted != nil && c.rec.Lost == "" && !c.removed && c.booted.Agent.Linked() {
 		return c.booted, "", nil
@@ -166,7 +170,8 @@ func (s *Session) up(ctx context.Context, quiet bool) (b *pool.Booted, notice st
 	return s.current().booted, notice, nil
 }
 
-// revive leaves the session with a linked sandbox. The lock is held.
+// revive makes sure that the session has a sandbox whose agent is linked. The caller holds
+// the lock.
 func (s *Session) revive(ctx context.Context) error {
 	if err := s.adopt(ctx); err != nil {
 		return err
@@ -190,7 +195,7 @@ func (s *Session) revive(ctx context.Context) error {
 	return s.boot(ctx)
 }
 
-// boot gives the session a new sandbox over its workspace. The lock is held.
+// boot boots a new sandbox with the session's workspace. The caller holds the lock.
 func (s *Session) boot(ctx context.Context) error {
 	c := s.current()
 	r := c.rec
@@ -198,7 +203,7 @@ func (s *Session) boot(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if c.reserved == (quota{}) { // else the session is being made
+	if c.reserved == (quota{}) { // else create has reserved it
 		reserved, err := s.sessions.reserve(ctx, r.Owner, r.Home, f)
 		if err != nil {
 			return err
@@ -218,7 +223,7 @@ func (s *Session) boot(ctx context.Context) error {
 	s.setBooting(true)
 	defer s.setBooting(false)
 	began := time.Now()
-	// Other calls may wait for the same boot: it goes on when this caller leaves.
+	// Other calls may wait for the same boot: it goes on when this caller's context ends.
 	b, err := s.sessions.Pool.Boot(context.WithoutCancel(ctx), pool.Request{ID: id, Workspace: r.Workspace, Template: t,
 		Flavor: f, SkipProbe: true})
 	if err != nil {
@@ -249,8 +254,8 @@ func (s *Session) setBooting(yes bool) {
 	s.cur.booting = yes
 }
 
-// drop removes a sandbox that is of no use any more, and stores why. It does nothing
-// without a sandbox, or when another call was faster.
+// drop destroys the session's sandbox, and stores why. It does nothing when b is nil, or is
+// not the session's sandbox any more.
 func (s *Session) drop(b *pool.Booted, why string) {
 	s.mu.Lock()
 	if b == nil || s.cur.booted != b {
@@ -264,14 +269,14 @@ func (s *Session) drop(b *pool.Booted, why string) {
 	}
 	s.sessions.publish(s.record(), event.SessionStopped, why, 0)
 	if err := s.update(func(r *Record) { r.Sandbox, r.Lost = "", why }); err != nil && !s.current().removed {
-		s.mu.Lock() // the user is told in any case, and the next change stores it
+		s.mu.Lock() // the user is told in any case, and the next update stores it
 		s.cur.rec.Sandbox, s.cur.rec.Lost = "", why
 		s.mu.Unlock()
 		s.sessions.Log.Error("could not store that a sandbox ended", "session", s.record().ID, "error", err)
 	}
 }
 
-// death says in words why a sandbox is dead.
+// death says why a sandbox is dead, in words for the user.
 func death(b *pool.Booted) string {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
@@ -297,7 +302,7 @@ type Lease struct {
 	*Session
 	Booted  *pool.Booted
 	Created bool   // the session is new
-	Notice  string // what the user must be told, or empty
+	Notice  string // tells the user what was lost; empty: nothing was
 	once    sync.Once
 }
 
@@ -307,7 +312,8 @@ func (l *Lease) ID() string { return l.record().ID }
 // Agent returns the sandbox's agent.
 func (l *Lease) Agent() *agent.Client { return l.Booted.Agent }
 
-// Release ends the use. The time until the session is idle starts again.
+// Release ends the use of the session, and restarts its idle timeout. It may be called more
+// than once.
 func (l *Lease) Release() {
 	l.once.Do(func() {
 		l.mu.Lock()
@@ -317,8 +323,8 @@ func (l *Lease) Release() {
 	})
 }
 
-// Fault translates an error of a call on the agent into a fault of that kind. A sandbox
-// that is dead or does not answer any more is removed, and the next call boots a new one.
+// Fault turns an error of a call on the agent into a fault of that kind. If the sandbox is
+// dead or does not answer any more, Fault destroys it, and the next call boots a new one.
 func (l *Lease) Fault(ctx context.Context, err error, kind fault.Kind) error {
 	var f *fault.Error
 	if errors.As(err, &f) {
@@ -333,7 +339,7 @@ func (l *Lease) Fault(ctx context.Context, err error, kind fault.Kind) error {
 	why, what := "", "sandbox_ended"
 	look, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
-	// A dead sandbox closes the link a moment before its death is known.
+	// When a sandbox dies, its link closes a moment before Status reports it as dead.
 	for range 20 {
 		st, serr := l.Booted.Box.Status(look)
 		if serr != nil || st.Life == sandbox.Dead {
@@ -361,7 +367,7 @@ func (l *Lease) Fault(ctx context.Context, err error, kind fault.Kind) error {
 		With("lost", []string{"variables", "processes"}).With("kept", []string{pool.WorkspaceDir})
 }
 
-// about adds the session to a fault, and, where code ran, what happened to its sandbox.
+// about adds the session's id to a fault, and, if the call ran code, the error type.
 func (l *Lease) about(f *fault.Error, what string) *fault.Error {
 	if f.Kind == fault.CodeExecution {
 		f = f.With("template", l.Booted.Template.Name).With("error_type", what)
@@ -393,12 +399,12 @@ type Info struct {
 	Record
 	Status string // creating, ready, running, processing, stopped, error
 	Flavor image.Flavor
-	Usage  *agent.Usage // nil when it has no sandbox, or it did not answer
-	// MaxBytes is what Traffic may come to, both ways together; 0 is no limit.
+	Usage  *agent.Usage // nil: it has no sandbox, or the agent did not answer
+	// MaxBytes is the limit of Traffic, both directions together; 0: no limit.
 	MaxBytes int64
 }
 
-// info describes the session; it boots nothing.
+// info describes the session. It boots no sandbox.
 func (s *Session) info(ctx context.Context) Info {
 	wait, cancel := context.WithTimeout(ctx, 2*time.Second)
 	_ = s.awaitTakeover(wait) // a sandbox that is not taken over in time counts as ready

@@ -27,22 +27,22 @@ import (
 	"sandlot/internal/secret"
 )
 
-// Rules bound what principals may have.
+// Rules are the templates and flavors on offer, and the limits of sessions.
 type Rules struct {
 	DefaultTemplate string
 	DefaultFlavor   string
 	Templates       []*image.Template
 	Flavors         []image.Flavor
-	MaxSessions     int           // per principal, beside their home
+	MaxSessions     int           // live sessions of a principal, without the home
 	MaxMemoryMB     int           // of all live sessions together; 0: no limit
 	Idle            time.Duration // until a session's sandbox is stopped
 	Retention       time.Duration // of a stopped session's workspace
-	Sweep           time.Duration // between two looks at the clocks
-	Evict           bool          // an idle session makes room for a new one
+	Sweep           time.Duration // between two checks for idle and old sessions
+	Evict           bool          // at a limit, stop an idle session to make room for a new one
 	AgentTimeout    time.Duration // how long a call waits for an agent without a link
 }
 
-// Config is what Sessions need.
+// Config configures Sessions.
 type Config struct {
 	Rules
 	Pool  *pool.Pool
@@ -50,50 +50,51 @@ type Config struct {
 	Log   *slog.Logger
 	// Egress is the sandboxes' access to the network; nil: they have none.
 	Egress *egress.Broker
-	// Events are told when a session begins and ends, and gets or loses a sandbox.
+	// Events receives an event when a session is created, is removed, or gets or loses a
+	// sandbox.
 	Events *event.Stream
 }
 
-// publish publishes an event of a session; name is a detail, in words of this package or
-// of the settings.
+// publish publishes an event of a session. name is a detail, such as a flavor or the reason
+// of a stop; it never contains a user's text.
 func (b *Sessions) publish(r Record, operation, name string, took time.Duration) {
 	b.Events.Publish(event.Event{Kind: event.Session, Principal: r.Owner, Session: r.ID,
 		Operation: operation, Name: name, Outcome: event.OK, Duration: took})
 }
 
-// Sessions keeps all sessions.
+// Sessions has all sessions of all principals.
 type Sessions struct {
 	Config
 	policies atomic.Pointer[Policies] // nil: sandboxes reach nothing
-	traffic  sync.Mutex               // held while sessions' traffic is stored
+	traffic  sync.Mutex               // held to store the sessions' traffic
 	orphaned chan struct{}            // receives when a sandbox is added to unowned
 
 	mu       sync.Mutex
-	unowned  []string // sandboxes that live and have no session any more; Run ends them
+	unowned  []string // ids of living sandboxes without a session; Run removes them
 	sessions map[string]*Session
 	homes    map[string]*Session // by owner
-	reserved map[string]quota    // of sessions that are being booted, by owner
+	reserved map[string]quota    // what sessions that are booting have reserved, by owner
 }
 
-// New returns Sessions without any; Recover fills them.
+// New returns Sessions without any session. Recover loads the stored ones.
 func New(c Config) *Sessions {
 	return &Sessions{Config: c, orphaned: make(chan struct{}, 1), sessions: map[string]*Session{},
 		homes: map[string]*Session{}, reserved: map[string]quota{}}
 }
 
-// Ask says which session a call wants.
+// Ask says which session a call is for.
 type Ask struct {
 	ID       string // empty: the caller's default; "new"; "home"; or an id
 	Template string // empty: any
 	Flavor   string // empty: any
-	// Fresh makes the default a new session instead of the home.
+	// NewByDefault makes a new session the default, instead of the home.
 	Fresh bool
-	// quiet leaves Lease.Notice to the next call.
+	// keepNotice leaves Lease.Notice to the next call.
 	quiet bool
 }
 
-// Open returns the session that the caller asks for, with a sandbox that
-// answers. The caller releases it.
+// Open returns a lease of the session that the caller asks for, with a sandbox that answers.
+// The caller releases the lease.
 func (b *Sessions) Open(ctx context.Context, p auth.Principal, a Ask) (*Lease, error) {
 	s, created, err := b.find(ctx, p, a)
 	if err != nil {
@@ -115,10 +116,11 @@ func (b *Sessions) Open(ctx context.Context, p auth.Principal, a Ask) (*Lease, e
 	return l, nil
 }
 
-// introduceTimeout is how long a sandbox may take to be told who its user is.
+// introduceTimeout is the timeout to set the git identity of a sandbox.
 const introduceTimeout = 5 * time.Second
 
-// introduce tells a sandbox who its user is, unless that is the local user, its default.
+// introduce sets the git identity of a sandbox to the principal, unless that is the local
+// user, for whom the default is right.
 func (b *Sessions) introduce(ctx context.Context, p auth.Principal, booted *pool.Booted) {
 	if p.ID == auth.Local.ID {
 		return
@@ -130,8 +132,8 @@ func (b *Sessions) introduce(ctx context.Context, p auth.Principal, booted *pool
 	}
 }
 
-// identity is the author of a principal's commits. Its address receives no mail, unless
-// the principal's name is an address.
+// identity is the git author for a principal. The e-mail address is invalid, unless the
+// principal's name is an address.
 func identity(p auth.Principal) *agent.Identity {
 	if name, host, ok := strings.Cut(p.Name, "@"); ok && name != "" && host != "" &&
 		!strings.ContainsAny(p.Name, " <>") {
@@ -146,7 +148,7 @@ func identity(p auth.Principal) *agent.Identity {
 	return &agent.Identity{Name: p.Name, Email: mailbox + "@sandlot.invalid"}
 }
 
-// find returns the session that is asked for, which it may create.
+// find returns the session that a asks for, and creates it if necessary.
 func (b *Sessions) find(ctx context.Context, p auth.Principal, a Ask) (s *Session, created bool, err error) {
 	switch {
 	case a.ID == "new", a.ID == "" && (a.Fresh || p.Service):
@@ -156,7 +158,7 @@ func (b *Sessions) find(ctx context.Context, p auth.Principal, a Ask) (s *Sessio
 		if s = b.mine(p, "home"); s == nil {
 			s, err = b.create(ctx, p, a, true)
 			if errors.Is(err, errExists) {
-				return b.find(ctx, p, a) // another call was faster, or has failed by now
+				return b.find(ctx, p, a) // another call has created it at the same time
 			}
 			return s, true, err
 		}
@@ -170,8 +172,8 @@ func (b *Sessions) find(ctx context.Context, p auth.Principal, a Ask) (s *Sessio
 
 var errExists = errors.New("the home exists")
 
-// create makes a session in the store and in memory, with a warm sandbox if there is one.
-// Its quota is reserved until commit.
+// create makes a session in the store and in memory, with a warm sandbox from the pool if
+// there is one. The session's quota stays reserved until commit.
 func (b *Sessions) create(ctx context.Context, p auth.Principal, a Ask, home bool) (_ *Session, err error) {
 	t, f, err := b.resolve(a.Template, a.Flavor)
 	if err != nil {
@@ -211,8 +213,8 @@ func (b *Sessions) create(ctx context.Context, p auth.Principal, a Ask, home boo
 // add adds a new session to the store and to memory.
 func (b *Sessions) add(ctx context.Context, s *Session) error {
 	r := s.record()
-	// Another call may find a home as soon as homes has it, and boot its sandbox: the
-	// record that it stores then comes after the new one, and is not overwritten by it.
+	// Another call may find a home as soon as it is in homes, boot its sandbox, and store
+	// the record. storing makes that call wait until the new record is stored.
 	s.storing.Lock()
 	defer s.storing.Unlock()
 	b.mu.Lock()
@@ -236,11 +238,11 @@ func (b *Sessions) add(ctx context.Context, s *Session) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.cur.removed, s.cur.booted = true, nil // for calls that have found the home
+	s.cur.removed, s.cur.booted = true, nil // other calls may have found the home meanwhile
 	return fmt.Errorf("storing the new session: %w", err)
 }
 
-// discard removes the sandbox and the workspace of a session that was not made.
+// discard removes the sandbox and the workspace of a session that could not be stored.
 func (b *Sessions) discard(booted *pool.Booted, workspace string) {
 	if booted != nil {
 		if err := booted.Destroy(); err != nil {
@@ -262,7 +264,7 @@ func (b *Sessions) resolve(template, flavor string) (*image.Template, image.Flav
 	return t, f, err
 }
 
-// template finds the template of that name, or else the first that provides it.
+// template returns the template of that name, or else the first one that provides the name.
 func (b *Sessions) template(name string) (*image.Template, error) {
 	name = cmp.Or(name, b.DefaultTemplate)
 	var provides *image.Template
@@ -301,7 +303,8 @@ func notKnown(what, name string, known []string) error {
 		With("argument", what).With("given", name).With("allowed", known)
 }
 
-// serves says whether an existing session provides what the call asks for.
+// serves returns a fault if an existing session does not have the template or the flavor
+// that the call asks for.
 func (b *Sessions) serves(s *Session, a Ask) error {
 	r := s.record()
 	t, err := b.template(r.Template)
@@ -339,8 +342,8 @@ func (b *Sessions) serves(s *Session, a Ask) error {
 	return nil
 }
 
-// unknown is the fault for an id that is not the caller's: the same for ids of others'
-// sessions and for those that do not exist.
+// unknown is the fault for an id that is not one of owner's sessions. It does not reveal
+// whether the id is another principal's session.
 func (b *Sessions) unknown(owner, id string) error {
 	live := []string{}
 	for _, s := range b.where(func(c current) bool { return c.rec.Owner == owner && c.rec.ID != id }) {
@@ -364,14 +367,14 @@ func (b *Sessions) byID(id string) *Session {
 	return b.sessions[id]
 }
 
-// where returns the sessions that meet a condition, in the order of their last use.
+// where returns the sessions that meet a condition, the one used longest ago first.
 func (b *Sessions) where(meets func(current) bool) []*Session {
 	list := slices.DeleteFunc(b.all(), func(s *Session) bool { return !meets(s.current()) })
 	slices.SortFunc(list, func(x, y *Session) int { return x.record().Used.Compare(y.record().Used) })
 	return list
 }
 
-// mine returns the principal's session of that id, or nil; "home" is their home.
+// mine returns the principal's session with that id, or nil. "home" stands for the home.
 func (b *Sessions) mine(p auth.Principal, id string) *Session {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -384,7 +387,7 @@ func (b *Sessions) mine(p auth.Principal, id string) *Session {
 	return nil
 }
 
-// List returns the caller's sessions, oldest first; with an id that one alone.
+// List returns the principal's sessions, oldest first, or only the one with the id.
 func (b *Sessions) List(ctx context.Context, p auth.Principal, id string) ([]Info, error) {
 	mine := b.where(func(c current) bool { return c.rec.Owner == p.ID })
 	if id != "" {
@@ -407,7 +410,8 @@ func (b *Sessions) List(ctx context.Context, p auth.Principal, id string) ([]Inf
 // Live counts the sessions that have a sandbox.
 func (b *Sessions) Live() int { return len(b.where(current.live)) }
 
-// Prewarm boots the home of a principal who connected, before they call.
+// Prewarm boots the home of a principal who has connected, so that the first call need not
+// wait for it.
 func (b *Sessions) Prewarm(ctx context.Context, p auth.Principal) {
 	if p.Service {
 		return

@@ -8,11 +8,11 @@ import (
 	"sandlot/internal/egress"
 )
 
-// trafficInterval is the time between two times at which traffic is stored: a server that
-// is killed loses no more of the count than that.
+// trafficInterval is how often traffic is stored. A server that is killed loses at most the
+// traffic of one interval from the count.
 const trafficInterval = 2 * time.Second
 
-// keepTraffic stores sessions' traffic until ctx ends.
+// keepTraffic stores the sessions' traffic at each interval until ctx ends.
 func (b *Sessions) keepTraffic(ctx context.Context) {
 	tick := time.NewTicker(trafficInterval)
 	defer tick.Stop()
@@ -26,8 +26,8 @@ func (b *Sessions) keepTraffic(ctx context.Context) {
 	}
 }
 
-// storeTraffic stores the traffic that has changed, in one write. Traffic that cannot be
-// stored now is stored the next time.
+// storeTraffic stores the traffic that has changed, in one write. If that fails, the next
+// call stores it.
 func (b *Sessions) storeTraffic(ctx context.Context) {
 	b.traffic.Lock()
 	defer b.traffic.Unlock()
@@ -52,8 +52,8 @@ func (b *Sessions) storeTraffic(ctx context.Context) {
 	}
 }
 
-// ResetTraffic makes a session's traffic count from zero, so that it may move as much as
-// a new one: in the store first. It is for operators alone.
+// ResetTraffic sets a session's traffic to zero, first in the store, so that the session may
+// transfer as much as a new one. Only operators may call it.
 func (b *Sessions) ResetTraffic(ctx context.Context, p auth.Principal, id string) (Network, error) {
 	s, err := b.any(p, id)
 	if err != nil {
@@ -70,7 +70,7 @@ func (b *Sessions) ResetTraffic(ctx context.Context, p auth.Principal, id string
 	return b.Network(p, id)
 }
 
-// maxBytes is how much a session may move; 0 is no limit.
+// maxBytes is how much a session may transfer; 0: no limit.
 func (b *Sessions) maxBytes() int64 {
 	if b.Egress == nil {
 		return 0

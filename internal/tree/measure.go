@@ -10,43 +10,43 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Size is what a folder takes.
+// Size is the size of a folder.
 type Size struct {
-	Bytes   int64 // on the disk, of its files; one with several names counts for each
+	Bytes   int64 // of its files, on the disk; a file with several names counts once for each
 	Entries int64 // files and folders
 }
 
-// Limits are where Measure gives up.
+// Limits are the limits at which Measure stops with an error.
 type Limits struct {
 	Entries int64
-	Depth   int // of folders in folders
-	// Foreign: the folders are not the server's own, and their modes stay as they are.
-	// A folder that cannot be read is not counted, if no sandbox can have closed it or
-	// can write it; else it is ErrClosed.
+	Depth   int // of nested folders
+	// Foreign: the folder was not made by the server, so Measure changes no modes in it. It
+	// skips a folder that cannot be read, unless a sandbox can have changed its mode, or
+	// can write into it: then Measure returns ErrUnreadable.
 	Foreign bool
 }
 
-// Why a folder is not measured to its end.
+// Errors of Measure.
 var (
 	ErrEntries = errors.New("the folder has too many files")
 	ErrDepth   = errors.New("the folder is too deep")
-	// ErrMoved means that a deep folder was moved while it was measured, again and
-	// again.
+	// ErrMoved means that in each attempt a deep folder was moved while it was measured.
 	ErrMoved = errors.New("the folder changes faster than it can be measured")
-	// ErrClosed means that a folder in it cannot be read by this user, though
-	// sandboxes may have put into it what they like.
+	// ErrClosed means that this user cannot read a folder in it, into which sandboxes may
+	// have written anything.
 	ErrClosed = errors.New("the folder has one in it that cannot be read")
 )
 
 const (
-	// held is how many levels keep their folder open; from those below, the way
-	// back is by "..".
+	// held is how many levels of folders are open at once. A walk returns to a folder above
+	// them that was closed by "..".
 	held = 48
-	// tries is how often a walk begins again that lost its way back.
+	// tries is how often a folder is measured before ErrMoved is returned.
 	tries = 4
 )
 
-// Measure says what a folder takes. With an error it returns what it has seen.
+// Measure returns the size of a folder. With an error it returns the size of what it has read
+// until then.
 func Measure(ctx context.Context, dir string, l Limits) (size Size, err error) {
 	for range tries {
 		w := walk{limits: l, buffer: make([]byte, batch)}
@@ -57,13 +57,14 @@ func Measure(ctx context.Context, dir string, l Limits) (size Size, err error) {
 	return size, err
 }
 
-// level is a folder on the way from the top to where a walk is.
+// level is a folder on the path from the top to the present folder of a walk.
 type level struct {
 	folder           // fd is -1 while it is closed
-	pending []string // folders in it that were read and not entered
-	next    int64    // where the rest of it is
+	pending []string // names of its folders that were read and not entered yet
+	next    int64    // offset of the names that were not read yet
 }
 
+// walk measures one folder.
 type walk struct {
 	limits Limits
 	buffer []byte
@@ -99,7 +100,7 @@ func (w *walk) open(at int, name string) (folder, error) {
 	return open(at, name)
 }
 
-// step enters a folder, reads some names, or goes back up.
+// step enters one folder, reads some names of the present one, or goes back to its parent.
 func (w *walk) step(ctx context.Context) error {
 	at := &w.levels[len(w.levels)-1]
 	if n := len(at.pending); n > 0 {
@@ -134,7 +135,7 @@ func (w *walk) step(ctx context.Context) error {
 			st, err = at.stat(&e)
 		}
 		switch {
-		case err != nil: // it is gone, or nobody's here
+		case err != nil: // it was removed, or cannot be looked up, which checkUnreadable allows
 		case e.kind == unix.DT_DIR:
 			at.pending = append(at.pending, e.name)
 		default:
@@ -173,9 +174,9 @@ func (w *walk) enter(at *level, name string) error {
 	return nil
 }
 
-// unsearchable is called when a name in a folder cannot be looked at, and returns
-// nil if that is to be tried once more. A folder that is open for reading may be
-// closed to look-ups, which would hide how large its files are.
+// unsearchable is called when a look-up of a name in a folder was denied. It makes the folder
+// searchable, and returns nil if the caller is to try again: a folder that can be read may
+// not be searchable, which would hide the sizes of its files.
 func (w *walk) unsearchable(at *level) error {
 	if w.limits.Foreign {
 		return closed(at.fd, ".")
@@ -186,9 +187,10 @@ func (w *walk) unsearchable(at *level) error {
 	return nil
 }
 
-// closed judges a folder that cannot be read or searched, by its name in an open one,
-// or "." for that one itself. It returns ErrClosed if sandboxes may have closed it,
-// who are the server's own user on the machine, and if they can write it unread.
+// closed is called for a folder that cannot be read or searched: the one of that name in the
+// open folder dirFD, or, for ".", that one itself. It returns ErrUnreadable if a sandbox can
+// have changed its mode, which means that it belongs to the server's user, or can write into
+// it. Else it returns nil, and the folder is skipped.
 func closed(at int, name string) error {
 	var st, above unix.Stat_t
 	if unix.Fstat(at, &above) != nil {
@@ -199,26 +201,26 @@ func closed(at int, name string) error {
 	case errors.Is(err, unix.EACCES) && own(&above) && unsearched(at):
 		return ErrClosed
 	case err != nil || name == ".":
-		return nil // it is gone, or others' file system
+		return nil // it was removed, or is on another user's file system
 	case own(&st), unix.Faccessat(at, name, unix.W_OK|unix.X_OK, unix.AT_EACCESS) == nil:
 		return ErrClosed
 	}
 	return nil
 }
 
-// unsearched says whether names in an open folder cannot be looked up.
+// unsearched says whether look-ups in an open folder are denied.
 func unsearched(fd int) bool {
 	var st unix.Stat_t
 	return errors.Is(unix.Fstatat(fd, ".", &st, 0), unix.EACCES)
 }
 
-// own says whether a mode can keep this process out of its own user's file. Modes do not
-// keep root out: only a file system on which root is another user does.
+// own says whether a file belongs to this user, and its mode can deny this process access.
+// Modes do not apply to root, except on a file system that maps root to another user.
 func own(st *unix.Stat_t) bool {
 	return int(st.Uid) == os.Geteuid() && !overrides()
 }
 
-// overrides says whether this process has the capability to read every folder.
+// overrides says whether this process has a capability that lets it read every folder.
 func overrides() bool {
 	h := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var has [2]unix.CapUserData
@@ -226,8 +228,8 @@ func overrides() bool {
 	return unix.Capget(&h, &has[0]) == nil && has[0].Effective&any != 0
 }
 
-// leave goes back up. The folder above is opened again where it was closed: by
-// "..", if that is still the same.
+// leave goes back to the parent folder. If that was closed, it is opened again by "..", and
+// must be the same folder as before.
 func (w *walk) leave() error {
 	last := w.levels[len(w.levels)-1]
 	defer last.close()

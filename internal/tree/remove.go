@@ -10,13 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// deepest is how many levels Remove has open. It moves deeper folders to the top, and
-// removes them there.
+// deepest is how many levels of folders Remove has open at once. It moves deeper folders to
+// the top folder, and removes them there.
 const deepest = 48
 
-// Remove removes a folder with all that is in it. One that is not there is fine.
-// What cannot be removed stays, with what it is in, and the first such error is
-// returned when all else is gone.
+// Remove removes a folder and everything in it. It returns nil if the folder does not exist.
+// When something cannot be removed, Remove goes on with the rest, and returns the first such
+// error at the end.
 func Remove(ctx context.Context, dir string) error {
 	dir = filepath.Clean(dir)
 	parent, err := open(unix.AT_FDCWD, filepath.Dir(dir))
@@ -47,16 +47,17 @@ type stage struct {
 	folder
 	name    string
 	pending []string
-	removed bool // something, since it was read from its start
+	removed bool // something was removed since reading began at the start of the folder
 	stuck   bool // something in it cannot be removed
 }
 
+// remover removes one folder.
 type remover struct {
 	buffer []byte
 	top    folder
 	stages []stage
 	moved  int
-	failed error // the first
+	failed error // of the first file that could not be removed
 }
 
 func (r *remover) run(ctx context.Context) error {
@@ -80,7 +81,7 @@ func (r *remover) run(ctx context.Context) error {
 	return r.failed
 }
 
-// prepare gives the owner the rights to remove a folder's entries.
+// prepare gives the owner of a folder the permissions to remove its entries.
 func (r *remover) prepare(f folder) error {
 	if f.mode&0o700 == 0o700 {
 		return nil
@@ -88,6 +89,7 @@ func (r *remover) prepare(f folder) error {
 	return unix.Fchmod(f.fd, 0o700)
 }
 
+// fail records that something in s cannot be removed.
 func (r *remover) fail(s *stage, err error) {
 	s.stuck = true
 	if r.failed == nil {
@@ -141,7 +143,7 @@ func (r *remover) unlink(at *stage, name string, flags int) {
 	}
 }
 
-// enter goes into a folder, or moves it to the top when it is too deep.
+// enter opens a folder to empty it, or moves it to the top folder when it is too deep.
 func (r *remover) enter(at *stage, name string) error {
 	f, err := open(at.fd, name)
 	if gone(err) {
@@ -167,7 +169,7 @@ func (r *remover) enter(at *stage, name string) error {
 	return r.lift(at, name)
 }
 
-// lift moves a folder to the top, where it is found when the top is read again.
+// lift moves a folder to the top folder, which is read again afterwards.
 func (r *remover) lift(at *stage, name string) error {
 	for {
 		r.moved++
@@ -187,7 +189,8 @@ func (r *remover) lift(at *stage, name string) error {
 	}
 }
 
-// leave removes the folder, which is empty unless something in it is stuck.
+// leave removes the present folder, unless something in it is stuck, and goes back to its
+// parent.
 func (r *remover) leave() {
 	last := r.stages[len(r.stages)-1]
 	defer last.close()
@@ -203,8 +206,8 @@ func (r *remover) leave() {
 	r.unlink(above, last.name, unix.AT_REMOVEDIR)
 }
 
-// scarce says whether an error means that the server lacks descriptors or memory, and says
-// nothing about the folder.
+// scarce says whether an error means that the server lacks descriptors or memory. Such an
+// error is not about the folder.
 func scarce(err error) bool {
 	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM)
 }

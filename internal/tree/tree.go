@@ -1,7 +1,7 @@
-// Package tree measures and removes folders that hostile code has written, or
-// writes meanwhile. It goes by descriptors, from each folder to the next, and
-// follows no link: no path is ever longer than one name. Time is linear in what
-// is there. Descriptors and memory are bounded, whatever the depth and width.
+// Package tree measures and removes folders that hostile code has written, and may change at
+// the same time. It opens each folder by its name in the descriptor of its parent and
+// follows no link, so no path is longer than one name. The time is linear in the number of
+// files. Descriptors and memory are bounded, whatever the depth and width.
 package tree
 
 import (
@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// identity tells a folder from all others of the machine.
+// identity identifies a folder on this machine.
 type identity struct{ device, inode uint64 }
 
 // folder is an open folder.
@@ -24,14 +24,15 @@ type folder struct {
 	mode uint32
 }
 
-// batch is what one system call returns of a folder, in bytes. A walk keeps the
-// names of one for each level.
+// batch is the size of the buffer for getdents(2), in bytes. A walk has at most the names of
+// one such buffer in memory for each level.
 const batch = 4 << 10
 
 const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
 
-// open opens the folder of that name in another one; at may be unix.AT_FDCWD. It opens also
-// a folder whose mode keeps its owner out: a sandbox's files belong to the server's user.
+// open opens the folder of that name in the folder dirFD, which may be unix.AT_FDCWD. If the
+// folder's mode denies its owner access, open changes the mode: a sandbox's files belong to
+// the server's user.
 func open(at int, name string) (folder, error) {
 	f, err := openAsIs(at, name)
 	if errors.Is(err, unix.EACCES) && unlock(at, name) == nil {
@@ -40,6 +41,7 @@ func open(at int, name string) (folder, error) {
 	return f, err
 }
 
+// openAsIs is the same, but does not change the folder's mode.
 func openAsIs(at int, name string) (folder, error) {
 	fd, err := openat(at, name, flags)
 	if err != nil {
@@ -61,8 +63,8 @@ func openat(at int, name string, how int) (fd int, err error) {
 	}
 }
 
-// unlock makes a folder accessible to its owner. It looks the name up once, so that it does
-// not change a file that is put in the folder's place meanwhile.
+// unlock makes a folder accessible to its owner. It looks the name up only once, so that it
+// cannot change the mode of a file that replaces the folder meanwhile.
 func unlock(at int, name string) error {
 	fd, err := openat(at, name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC)
 	if err != nil {
@@ -80,8 +82,8 @@ type entry struct {
 	kind uint8
 }
 
-// read returns the next names of a folder, and where the ones after them are. It
-// returns none at the end.
+// read returns the next names of a folder, and the offset of those after them. It returns no
+// names at the end.
 func (f folder) read(buffer []byte) (list []entry, next int64, err error) {
 	for {
 		var n int
@@ -100,7 +102,7 @@ func (f folder) read(buffer []byte) (list []entry, next int64, err error) {
 	}
 }
 
-// entries reads struct linux_dirent64: inode, offset, length, type, name.
+// entries parses structs linux_dirent64: inode, offset, length, type, name.
 func entries(b []byte) (list []entry, next int64) {
 	const head = 19
 	for len(b) >= head {
@@ -118,7 +120,7 @@ func entries(b []byte) (list []entry, next int64) {
 	return list, next
 }
 
-// stat looks at a name without following it, and completes its kind.
+// stat returns the lstat(2) result of an entry, and sets its kind.
 func (f folder) stat(e *entry) (unix.Stat_t, error) {
 	var st unix.Stat_t
 	err := unix.Fstatat(f.fd, e.name, &st, unix.AT_SYMLINK_NOFOLLOW)

@@ -11,17 +11,17 @@ import (
 	"sandlot/internal/tree"
 )
 
-// Of a volume's disk one part of freeShare must be free so that the volume can be
-// written, and no more than maxReserve bytes.
+// A volume is writable only while its disk has its reserve free: a hundredth (1/freeShare) of
+// the disk, but at most maxReserve bytes.
 const freeShare, maxReserve = 100, 1 << 30
 
-// lower is how many of 16 parts of its limit a full volume may hold so that it is
-// writable again.
+// lower says when a full volume is writable again: when it has at most resumeParts/16 of its limit.
 const lower = 15
 
-// space is the size of a file system, in bytes; total 0: it did not say.
+// space is the free and the total space of a file system, in bytes; total 0: not known.
 type space struct{ free, total uint64 }
 
+// reserve is how much of the file system must be free.
 func (s space) reserve() uint64 { return min(s.total/freeShare, maxReserve) }
 
 func spaceOf(path string) space {
@@ -42,8 +42,9 @@ func measureFolder(ctx context.Context, source string) (tree.Size, error) {
 	return tree.Measure(ctx, source, tree.Limits{Entries: math.MaxInt64, Depth: 4096, Foreign: true})
 }
 
-// unmeasurable says which errors may come of how sandboxes have arranged a folder.
-func unmeasurable(err error) (Why, bool) {
+// unmeasurable returns the reason for a volume whose measurement failed with err; ok is false
+// if sandboxes cannot have caused the error by what they wrote.
+func unmeasurable(err error) (why Why, ok bool) {
 	switch {
 	case errors.Is(err, tree.ErrDepth), errors.Is(err, tree.ErrMoved):
 		return Deep, true

@@ -1,7 +1,7 @@
-// Package volume owns how full the folders are that the operator shares with every
-// sandbox. A folder that has reached its limit is read-only until something in it was
-// removed. The server measures the folders for itself: they count for no sandbox, and
-// no sandbox ends because of their size.
+// Package volume measures the volumes: the folders that the operator shares with every
+// sandbox. A volume that has reached its limit is read-only until something in it is
+// removed. Volumes do not count against a sandbox's disk limit, and their size alone ends
+// no sandbox.
 package volume
 
 import (
@@ -14,14 +14,14 @@ import (
 	"sandlot/internal/tree"
 )
 
-// Config is what Volumes need.
+// Config configures Volumes.
 type Config struct {
 	Mounts []sandbox.Mount
-	// LimitBytes is what each may hold; 0: any number.
+	// LimitBytes is the limit of each volume; 0: none.
 	LimitBytes int64
 	// Seal makes the running sandboxes' mounts of a folder read-only, or writable again,
-	// and returns how many it could not change. It is called every second, as sandboxes
-	// start, are recovered, and close files. It may be nil.
+	// and returns how many it could not change. It is called every second, as meanwhile
+	// sandboxes start, are recovered, or close files that prevented it. It may be nil.
 	Seal func(ctx context.Context, source string, readOnly bool) (left int)
 	Log  *slog.Logger
 }
@@ -33,26 +33,26 @@ type Volumes struct {
 	space   func(source string) space
 
 	mu     sync.Mutex
-	states map[string]*state // by source, of those that can be written
+	states map[string]*state // by source, of the volumes that have a limit and are not read-only
 }
 
 // state is the last known state of a volume.
 type state struct {
 	used     int64 // bytes, by the last measurement
 	measured bool
-	why      Why  // empty: it is not full
-	failed   bool // measuring failed, which was logged; the volume's watch alone uses it
+	why      Why  // why it is full; empty: it is not
+	failed   bool // a failed measurement was logged; only the volume's watch uses it
 }
 
-// Why says why a volume is full.
+// Why is the reason why a volume is full, which means read-only.
 type Why string
 
 const (
-	Limit  Why = "limit"  // its files have more than the limit
-	Deep   Why = "deep"   // folders in it are too deep, or move too fast, to be measured
-	Closed Why = "closed" // folders in it cannot be read by the server, and sandboxes could have closed them
+	Limit  Why = "limit"  // its files take more than the limit
+	Deep   Why = "deep"   // it has folders that are nested too deeply, or moved too often, to be measured
+	Closed Why = "closed" // the server cannot read folders in it, and sandboxes may have caused that
 	Slow   Why = "slow"   // it could not be measured in time
-	Disk   Why = "disk"   // its disk has next to nothing free, or loses it faster than is measured
+	Disk   Why = "disk"   // its disk is nearly full, or fills up faster than the volume is measured
 )
 
 // New returns the volumes. None of them is full before Run.
@@ -84,11 +84,11 @@ func (v *Volumes) Mounts() []sandbox.Mount {
 // Usage is how full a volume is.
 type Usage struct {
 	sandbox.Mount       // as the settings have it
-	Measured      bool  // UsedBytes is known
+	Measured      bool  // whether UsedBytes is known
 	UsedBytes     int64 // on the disk
 	LimitBytes    int64 // 0: none
 	Full          bool
-	Why           Why // of Full
+	Why           Why // why it is full
 }
 
 // Usage lists the volumes, in the order of the settings.
@@ -106,7 +106,7 @@ func (v *Volumes) Usage() []Usage {
 	return list
 }
 
-// fill makes a volume full for a reason, or, with an empty one, writable again. A change
+// fill sets the reason why a volume is full; with an empty one it is writable again. A change
 // is logged.
 func (v *Volumes) fill(source string, s *state, why Why, err error) {
 	v.mu.Lock()

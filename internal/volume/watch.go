@@ -7,24 +7,24 @@ import (
 )
 
 const (
-	// tick is the time between two looks at the free space and at the sandboxes, which
-	// cost nothing.
+	// tick is the time between two checks of the free space and of the sandboxes' mounts,
+	// which are cheap.
 	tick = time.Second
-	// minInterval and maxInterval bound the time between two measurements of a folder,
-	// which take at most one part of share of the time.
+	// share is how many times as long as a measurement of a folder the pause after it is,
+	// within minInterval and maxInterval: measuring takes less than 1/pauseFactor of the time.
 	minInterval, maxInterval, share = 5 * time.Second, 10 * time.Minute, 20
-	// measureTimeout is how long measuring may take, as of a sandbox's own folder. A
-	// volume that is not measured by then is full.
+	// measureTimeout is how long measuring may take. A volume that is not measured by then
+	// counts as full.
 	measureTimeout = 10 * time.Minute
-	// slow is how long measuring may take before all that the disk loses meanwhile
-	// counts against the volume.
+	// slow is how long measuring may take before a loss of free space since its start makes
+	// the volume full, if that is more than the limit.
 	slow = 30 * time.Second
-	// closeTimeout is how long Run waits at its end for disks to answer.
+	// closeTimeout is how long Run waits at its end for system calls on disks.
 	closeTimeout = 2 * time.Second
 )
 
-// Run measures the volumes until ctx ends. It does not wait for a disk that does not
-// answer.
+// Run measures the volumes until ctx ends. It then waits only for closeTimeout for a disk
+// that does not answer.
 func (v *Volumes) Run(ctx context.Context) {
 	if len(v.states) == 0 {
 		return
@@ -48,8 +48,8 @@ func (v *Volumes) Run(ctx context.Context) {
 	}
 }
 
-// enforce seals and unseals the sandboxes' mounts, also while the folder is measured,
-// which may take long.
+// enforce makes the sandboxes' mounts of a volume read-only or writable at each tick. It has a
+// goroutine of its own, as measuring may take long.
 func (v *Volumes) enforce(ctx context.Context, source string, s *state) {
 	t := time.NewTicker(tick)
 	defer t.Stop()
@@ -68,23 +68,24 @@ func (v *Volumes) enforce(ctx context.Context, source string, s *state) {
 	}
 }
 
-// watch watches one volume. Goroutines of disk ask its disk, one at a time for each
-// question: a disk may answer late, or never, and nothing else waits for it.
+// watch watches one volume. System calls on its disk may take long, or never return, so they
+// are made in goroutines of their own, which diskCalls counts: at most one that measures and
+// one that reads the free space.
 type watch struct {
 	v      *Volumes
 	source string
 	s      *state
 	disk   *sync.WaitGroup
 
-	measured  chan result // of the measurement that runs
-	looked    chan space  // of the look that runs
+	measured  chan result // results of measurements
+	looked    chan space  // results of reading the free space
 	measuring bool
 	looking   bool
-	began     time.Time // when the last measurement did
-	next      time.Time // when the next one does
-	at        space     // when the last measurement began
-	now       space
-	short     bool // the disk had less free than its reserve, and not twice that since
+	began     time.Time // when the last measurement began
+	next      time.Time // when the next one is due
+	at        space     // of the disk, when the last measurement began
+	now       space     // of the disk, when it was read last
+	short     bool      // the disk had less free than its reserve, and has not had twice that since
 }
 
 func (w *watch) run(ctx context.Context) {
@@ -109,8 +110,8 @@ func (w *watch) run(ctx context.Context) {
 	}
 }
 
-// ask asks the disk for its free space, and for the folder's size when that is due,
-// unless the answer to an earlier question is missing.
+// ask begins to read the disk's free space, and, when that is due, to measure the folder. It
+// begins neither before the last one has ended.
 func (w *watch) ask(ctx context.Context) {
 	if !w.looking {
 		w.looking = true
@@ -134,10 +135,10 @@ func (w *watch) ask(ctx context.Context) {
 	})
 }
 
-// lost is how many bytes the disk has less free than when the last measurement began.
+// lost is how many bytes of the disk were used up since the last measurement began.
 func (w *watch) lost() int64 { return int64(w.at.free) - int64(w.now.free) }
 
-// judgeDisk judges the free space of the volume's disk.
+// judgeDisk makes the volume full if its disk has too little free space.
 func (w *watch) judgeDisk() {
 	if w.now.total == 0 {
 		return
@@ -159,8 +160,8 @@ func (w *watch) judgeDisk() {
 	}
 }
 
-// judge judges a measurement. A volume that cannot be measured is full, as its sandboxes
-// may have made it so.
+// judge applies the result of a measurement. A volume that cannot be measured for a reason
+// that sandboxes may have caused is full.
 func (w *watch) judge(r result) {
 	w.next = time.Now().Add(min(max(share*time.Since(w.began), minInterval), maxInterval))
 	v, s := w.v, w.s

@@ -1,5 +1,6 @@
-// Package workspace owns the folders with files that outlive a sandbox. Hostile code
-// writes them: the package follows no link in them, and opens no file.
+// Package workspace owns the workspaces: the folders with the files of sessions, which stay
+// when a sandbox ends. Hostile code writes them, so the package follows no link in them and
+// opens no file.
 package workspace
 
 import (
@@ -21,13 +22,13 @@ import (
 	"sandlot/internal/tree"
 )
 
-// Store holds all workspaces of one server.
+// Store has all workspaces of one server.
 type Store struct {
 	dir     string
-	removed chan struct{}
+	removed chan struct{} // receives when a workspace was moved to the trash
 }
 
-// Open returns the store in the folder dir, which it makes when needed.
+// Open returns the store in the folder dir, and makes the folder if it does not exist.
 func Open(dir string) (*Store, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("making the folder for workspaces: %w", err)
@@ -74,7 +75,7 @@ func (s *Store) Path(id string) string {
 // agentFolders are the folders that a sandbox's agent makes in its workspace.
 var agentFolders = map[string][]string{"": {".local"}, ".local": {"bin", "lib"}}
 
-// Empty says whether a workspace has nothing but the folders that every sandbox makes.
+// Empty says whether a workspace has nothing but the folders that every agent makes.
 func (s *Store) Empty(id string) (bool, error) {
 	f, err := os.Open(s.Path(id))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -87,8 +88,8 @@ func (s *Store) Empty(id string) (bool, error) {
 	return isEmpty(f, "")
 }
 
-// isEmpty says whether an open folder has nothing but the agent's folders. Links are not
-// followed.
+// isEmpty says whether an open folder has nothing but the agent's folders, for which name is
+// the key of agentFolders. It does not follow links.
 func isEmpty(f *os.File, name string) (bool, error) {
 	known := agentFolders[name]
 	names, err := f.Readdirnames(len(known) + 1)
@@ -113,8 +114,8 @@ func isEmpty(f *os.File, name string) (bool, error) {
 	return true, nil
 }
 
-// Remove moves a workspace to the trash, and leaves removing its files to Run. A workspace
-// that does not exist is fine.
+// Remove moves a workspace to the trash; Run then removes its files. It returns nil if the
+// workspace does not exist.
 func (s *Store) Remove(id string) error {
 	from, to := s.Path(id), filepath.Join(s.trash(), id+"-"+secret.ID())
 	err := os.Rename(from, to)
@@ -138,11 +139,11 @@ func (s *Store) Remove(id string) error {
 	return nil
 }
 
-// retryInterval is how long after a failure Run tries again.
+// retryInterval is the pause before Run tries again after a failure.
 const retryInterval = 10 * time.Minute
 
-// Run empties the trash, also that of an earlier server, until ctx ends. It logs what cannot
-// be removed, and tries again later. It is called once.
+// Run empties the trash, also what an earlier server left there, until ctx ends. It logs what
+// cannot be removed, and tries again later. It is called once.
 func (s *Store) Run(ctx context.Context, log *slog.Logger) {
 	for {
 		later := time.NewTimer(retryInterval)
@@ -161,7 +162,7 @@ func (s *Store) Run(ctx context.Context, log *slog.Logger) {
 	}
 }
 
-// empty empties the trash, and says whether nothing is left.
+// empty empties the trash, and says whether everything was removed.
 func (s *Store) empty(ctx context.Context, log *slog.Logger) bool {
 	entries, err := os.ReadDir(s.trash())
 	if err != nil {

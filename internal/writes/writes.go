@@ -1,6 +1,6 @@
-// Package writes tells whose processes have made the files of a folder grow. It counts what
-// the kernel reports of each write, and guesses nothing: writes whose author is not certain
-// count for nobody.
+// Package writes finds out whose processes have made the files of a folder grow. It uses what
+// the kernel reports of each write (fanotify(7)). A file that grew by writes of several
+// owners, or of unknown ones, counts for no owner.
 package writes
 
 import (
@@ -16,33 +16,33 @@ import (
 )
 
 const (
-	// maxFiles is how many files are followed at once. When there are more, the half
-	// that has grown least is no longer followed.
+	// maxFiles is how many files are watched at once. When there are more, the half that
+	// has grown least is dropped.
 	maxFiles = 1024
-	// maxOthers is how many files are remembered that others have written.
+	// maxOthers is how many files without an owner are remembered.
 	maxOthers = 1 << 16
 )
 
-// Watch follows the writes to one file system. It is for one goroutine at a time.
+// Watch watches the writes to one file system. Only one goroutine may use it at a time.
 type Watch struct {
 	fd     int
-	since  unix.StatxTimestamp // files that were made later are new: all in them was written since
+	since  unix.StatxTimestamp // a file that was created later is counted from size 0
 	files  map[key]*file
-	others map[key]bool // files that were written by processes without an owner
+	others map[key]bool // files that processes without an owner have written
 	buf    []byte
 }
 
-// key tells a file from all others of the machine.
+// key identifies a file on this machine.
 type key struct {
 	major, minor uint32
 	inode        uint64
 }
 
-// file is one that has been written.
+// file is a file that has been written to.
 type file struct {
-	fd    int    // holds it, whatever its name is
-	owner string // of all writes to it; empty: there are several, or none
-	base  int64  // its bytes on the disk when it was first seen, or 0 for a new one
+	fd    int    // an open descriptor of it
+	owner string // the owner of all writes to it; empty: there are several, or an unknown one
+	base  int64  // its bytes on the disk when it was first seen; 0 for a new one
 }
 
 // Open watches the file system that a folder is on. It needs CAP_SYS_ADMIN.
@@ -68,23 +68,23 @@ func (w *Watch) Close() error {
 	return unix.Close(w.fd)
 }
 
-// forget drops all that is known of writes so far.
+// forget drops all files, and begins to count again.
 func (w *Watch) forget() {
 	for _, f := range w.files {
 		unix.Close(f.fd)
 	}
 	clear(w.files)
 	clear(w.others)
-	// A file may be made within the tick of the file system's clock that is now.
+	// The file system's clock is coarse: a file may get an earlier creation time than now.
 	now := time.Now().Add(time.Second)
 	w.since = unix.StatxTimestamp{Sec: now.Unix(), Nsec: uint32(now.Nanosecond())}
 }
 
-// maxBatches bounds the events of one Read to those that the kernel's queue holds.
+// maxBatches bounds one Read to about as many events as the kernel's queue can have.
 const maxBatches = 64
 
-// Read reads the events since the last call. ownerOf names the owner of a process that has
-// written by a mount with that id; empty: no owner, or another mount.
+// Read reads the events since the last call. ownerOf returns the owner of a process that has
+// written by a mount with that id, or "".
 func (w *Watch) Read(ownerOf func(pid int, mount uint64) string) error {
 	for range maxBatches {
 		n, err := unix.Read(w.fd, w.buf)
@@ -102,7 +102,7 @@ func (w *Watch) Read(ownerOf func(pid int, mount uint64) string) error {
 	return nil
 }
 
-// parse handles some events: struct fanotify_event_metadata.
+// parse parses and handles events: structs fanotify_event_metadata.
 func (w *Watch) parse(events []byte, ownerOf func(pid int, mount uint64) string) {
 	const size = int(unsafe.Sizeof(unix.FanotifyEventMetadata{}))
 	for len(events) >= size {
@@ -114,7 +114,7 @@ func (w *Watch) parse(events []byte, ownerOf func(pid int, mount uint64) string)
 			return
 		}
 		events = events[length:]
-		if mask&unix.FAN_Q_OVERFLOW != 0 { // the lost events may be of others' writes
+		if mask&unix.FAN_Q_OVERFLOW != 0 { // events were lost, so the owners are not certain any more
 			w.forget()
 		}
 		if fd >= 0 && !w.event(fd, pid, ownerOf) {
@@ -123,7 +123,8 @@ func (w *Watch) parse(events []byte, ownerOf func(pid int, mount uint64) string)
 	}
 }
 
-// event handles one write, and says whether it keeps the descriptor.
+// event handles the event of one write to the open file fd, and says whether the Watch keeps
+// the descriptor open.
 func (w *Watch) event(fd, pid int, ownerOf func(pid int, mount uint64) string) bool {
 	var st unix.Statx_t
 	const want = unix.STATX_TYPE | unix.STATX_INO | unix.STATX_BLOCKS | unix.STATX_BTIME | unix.STATX_MNT_ID
@@ -137,7 +138,7 @@ func (w *Watch) event(fd, pid int, ownerOf func(pid int, mount uint64) string) b
 	k := key{st.Dev_major, st.Dev_minor, st.Ino}
 	if f := w.files[k]; f != nil {
 		if f.owner != owner {
-			f.owner = "" // for good
+			f.owner = "" // it has several writers, and gets no owner again
 		}
 		return false
 	}
@@ -165,8 +166,8 @@ func before(x, y unix.StatxTimestamp) bool {
 	return x.Sec < y.Sec || x.Sec == y.Sec && x.Nsec < y.Nsec
 }
 
-// grown is by how much a file has grown that one owner alone has written, and whether
-// the file is still there.
+// grown returns by how many bytes a file has grown, 0 if it has no owner, and whether it
+// still exists.
 func (f *file) grown() (n int64, there bool) {
 	var st unix.Stat_t
 	if unix.Fstat(f.fd, &st) != nil || st.Nlink == 0 {
@@ -178,7 +179,7 @@ func (f *file) grown() (n int64, there bool) {
 	return max(0, st.Blocks*512-f.base), true
 }
 
-// dropLeast stops following the half of the files that has grown least.
+// dropLeast drops the half of the files that has grown least.
 func (w *Watch) dropLeast() {
 	type grown struct {
 		k     key
@@ -200,14 +201,14 @@ func (w *Watch) dropLeast() {
 	}
 }
 
-// Grown returns, for each owner, by how many bytes the files have grown that the owner alone
-// has written since Open, and that still exist. Only the files that have grown most are
-// followed. ownerOf is as for Read.
+// Grown returns, for each owner, by how many bytes those files have grown that only this owner
+// has written since Open, and that still exist. If more than maxFiles files were written, it
+// counts only those that have grown most. ownerOf is as for Read.
 func (w *Watch) Grown(ownerOf func(pid int, mount uint64) string) (map[string]int64, error) {
 	sizes := map[*file]int64{}
 	for k, f := range w.files {
 		n, there := f.grown()
-		if !there { // its space is free once nobody, this watch included, has it open
+		if !there { // close it: the kernel frees its space when no descriptor is open
 			unix.Close(f.fd)
 			delete(w.files, k)
 		}
@@ -215,7 +216,7 @@ func (w *Watch) Grown(ownerOf func(pid int, mount uint64) string) (map[string]in
 			sizes[f] = n
 		}
 	}
-	if err := w.Read(ownerOf); err != nil { // others may have written the files just measured
+	if err := w.Read(ownerOf); err != nil { // another owner may have written to these files just now
 		return nil, err
 	}
 	all := map[string]int64{}

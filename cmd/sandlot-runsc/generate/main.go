@@ -1,11 +1,11 @@
-// Generate compiles the system call filters of gVisor's processes, as Sandlot
-// starts them, and prints them as Go source. gVisor's own releases hold such
-// tables, its Go module does not.
+// Generate compiles the system call filters of gVisor's processes, for the flags with which
+// Sandlot starts them, and prints them as Go source. gVisor's releases contain such tables,
+// but its Go module does not.
 //
 //	go run ./cmd/sandlot-runsc/generate | gofmt > cmd/sandlot-runsc/filters_amd64.go
 //
-// It needs root: one rule names the process's own id, and those that get the
-// filters are the first of their namespace.
+// It needs root to run itself as process 1 of a PID namespace: one rule contains the process's
+// own id, and the processes that use the filters have the id 1.
 package main
 
 import (
@@ -22,8 +22,8 @@ import (
 	gofer "gvisor.dev/gvisor/runsc/fsgofer/filter/config"
 )
 
-// What Sandlot's flags come to, as words of the programs' names. Hosts with the
-// machine's own network have no raw sockets.
+// Settings that follow from Sandlot's flags, as they stand in the names of gVisor's programs.
+// Sandboxes with the machine's own network have no raw sockets.
 var (
 	bootWords = []string{`Platform="systrap"`, "HostNetworkRawSockets=false", "HostFilesystem=true",
 		"ProfileEnable=false",

@@ -20,30 +20,32 @@ import (
 	"sandlot/internal/sandbox"
 )
 
-// box implements sandbox.Sandbox and sandbox.Resizer. Of the locks, mu is taken last:
-// after those of seal and of Runtime.
+// box implements sandbox.Sandbox and sandbox.Resizer. Its mu is taken after all locks of
+// seal and of Runtime.
 type box struct {
 	runtime *Runtime
 	dir     string
 	cgroups cgroups       // zero where the box has no group
 	gone    chan struct{} // closed when its process has ended
-	// stale: a box of an earlier server, and not recovered. The process ids that runsc
-	// wrote down may be those of other programs by now.
+	// stale: an earlier server made this sandbox, and it could not be recovered. Other
+	// programs may have the process ids in runsc's state by now, so Stop does not let runsc
+	// kill by them.
 	stale bool
-	// kind is that of the preboot image that the sandbox was started from; empty: none.
+	// imageKind is the kind of the preboot image that the sandbox was started from; empty:
+	// it booted.
 	kind string
-	seal seal // of its shared folders
+	seal seal // which of its mounts of shared folders are read-only now
 
 	mu            sync.Mutex
-	spec          sandbox.Spec // Limits alone changes once the box is shared
+	spec          sandbox.Spec // only Limits changes once other goroutines use the box
 	listener      *net.UnixListener
 	pid           int
 	started       uint64
 	pidfd         *os.File
-	memory        []openFile // gVisor's files with the sandbox's memory
+	memory        []openFile // gVisor's memfds that hold the sandbox's memory
 	reason        string     // why this runtime killed it
 	stopped       bool
-	secretRemoved bool // from the folder of the socket; its agent has dialed
+	secretRemoved bool // the secret's file is removed: the agent has dialed
 }
 
 func newBox(r *Runtime, spec sandbox.Spec) *box {
@@ -53,7 +55,8 @@ func newBox(r *Runtime, spec sandbox.Spec) *box {
 // socketDir is the folder of the socket that the agent dials.
 func (b *box) socketDir() string { return filepath.Join(b.dir, "sock") }
 
-// process returns the sandbox's process; its id is 0 while it boots.
+// process returns the id and the start time of the sandbox's process. The id is 0 while
+// the sandbox boots.
 func (b *box) process() (pid int, started uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -67,8 +70,9 @@ func (b *box) Spec() sandbox.Spec {
 	return b.spec
 }
 
-// listen opens the agent's socket. The sandbox sees its folder read-only. The path may
-// be longer than the address of a socket can be, so it goes through a descriptor.
+// listen opens the socket that the agent dials. The sandbox sees the socket's folder
+// read-only. The path may be too long for a socket address, so the address goes through
+// /proc/self/fd.
 func (b *box) listen() error {
 	dir := b.socketDir()
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
@@ -152,7 +156,7 @@ func (b *box) supervise(pid int, started uint64) error {
 	return nil
 }
 
-// ended tells those who wait for the sandbox that its process is gone.
+// ended records that the sandbox's process is gone: it closes b.gone and the listener.
 func (b *box) ended() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -195,7 +199,7 @@ func (b *box) Connect(ctx context.Context) (net.Conn, error) {
 		if !scarce(err) {
 			return nil, fmt.Errorf("%w: %w", sandbox.ErrGone, err)
 		}
-		select { // the sandbox lives, and the server has no descriptors or memory left
+		select { // the sandbox lives, and the server is out of descriptors or memory
 		case <-time.After(20 * time.Millisecond):
 		case <-b.gone:
 		case <-ctx.Done():
@@ -203,9 +207,9 @@ func (b *box) Connect(ctx context.Context) (net.Conn, error) {
 	}
 }
 
-// writeSecret leaves its secret to the agent of a prebooted sandbox, and removeSecret
-// removes the secret once the agent has dialed: no other program has run in the sandbox
-// by then.
+// writeSecret writes the secret to a file for the agent of a prebooted sandbox, whose
+// environment is that of the image. removeSecret removes the file once the agent has
+// dialed: until then no other program runs in the sandbox.
 func (b *box) writeSecret() error {
 	text := hex.EncodeToString(b.spec.Secret)
 	return os.WriteFile(filepath.Join(b.socketDir(), wire.SecretFile), []byte(text), 0o600)
@@ -224,8 +228,8 @@ func (b *box) removeSecret() {
 	}
 }
 
-// scarce says whether an error means that the server lacks descriptors or memory, or is
-// otherwise temporary, and says nothing about the sandbox.
+// scarce says whether an error is temporary, such as when the server lacks descriptors or
+// memory. Such an error does not mean that the sandbox is dead.
 func scarce(err error) bool {
 	for _, e := range []error{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.ECONNABORTED, unix.EINTR} {
 		if errors.Is(err, e) {
@@ -268,13 +272,14 @@ func (b *box) Resize(_ context.Context, l sandbox.Limits) error {
 	return b.runtime.store(b.record())
 }
 
-// record returns the box's record. The lock is held, or the box is not shared yet.
+// record returns the box's record. The caller holds b.mu, or no other goroutine has the
+// box yet.
 func (b *box) record() record {
 	return record{ID: b.spec.ID, Template: b.spec.Template.Name, Limits: b.spec.Limits, Mounts: b.spec.Mounts,
 		Secret: hex.EncodeToString(b.spec.Secret), Open: b.runtime.Open, PID: b.pid, Started: b.started}
 }
 
-// kill ends the sandbox's process and says why, for Status.
+// kill kills the sandbox's process. Status returns the first reason.
 func (b *box) kill(reason string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -301,8 +306,8 @@ func (b *box) Stop(ctx context.Context) error {
 	r, id := b.runtime, b.spec.ID
 	var err error
 	if !b.stale {
-		// runsc's own removal takes its state, its cgroups and its mounts along,
-		// and kills by process id.
+		// "runsc delete" also removes runsc's state, cgroups and mounts of the sandbox. It
+		// kills by process id.
 		err = r.runsc(ctx, b, "delete", "-force", id)
 		if err != nil && strings.Contains(err.Error(), "does not exist") {
 			err = nil
@@ -332,7 +337,7 @@ func (b *box) Stop(ctx context.Context) error {
 	return nil
 }
 
-// detach closes this process's descriptors of the sandbox, which lives on.
+// detach closes this process's descriptors of the sandbox. The sandbox lives on.
 func (b *box) detach() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -27,7 +27,7 @@ import (
 // agentPath is where the sandbox sees the agent.
 const agentPath = "/.sandlot/agent"
 
-// baseFiles are the files that programs expect in every root.
+// baseFiles are the files that programs expect in every root file system, by path.
 var baseFiles = map[string]string{
 	"etc/passwd": "root:x:0:0:root:/root:/bin/bash\n" +
 		"nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
@@ -36,17 +36,18 @@ var baseFiles = map[string]string{
 	"etc/hostname":      "sandbox\n",
 	"etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
 	"etc/resolv.conf":   "nameserver 127.0.0.1\noptions timeout:10 attempts:2\n",
-	// gVisor mounts a file system in memory over an empty /tmp.
+	// gVisor mounts a tmpfs over /tmp if it is empty; this file prevents that.
 	"tmp/.sandlot": "",
 }
 
-// baseFolders are the folders that programs expect, and those to mount at.
+// baseFolders are the folders that programs expect, and mount points.
 var baseFolders = []string{"etc", "proc", "sys", "dev", "tmp", "run/sandlot", "var/tmp", "var/lib/sandlot", "root",
 	"home", "opt", "mnt", "workspace", ".sandlot"}
 
 // skeleton returns the root folder of a template: the files that all its sandboxes share
-// and cannot change, and every place to mount at. It is made once, and again when
-// the template, or the files that Sandlot adds, have changed.
+// and cannot change, and every mount point. The folder is made once, and again when the
+// template, or the files that Sandlot adds, have changed. A template with a root file
+// system of its own keeps that one; Sandlot adds only missing mount points.
 func (r *Runtime) skeleton(t *image.Template) (string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -87,8 +88,9 @@ func (r *Runtime) skeleton(t *image.Template) (string, error) {
 	return root, nil
 }
 
-// cover writes a template's files outside its root, which Sandlot does not change, and
-// returns how they are mounted over it.
+// cover writes the files that Sandlot adds to a template with its own root file system,
+// which Sandlot does not change, into the state folder. It returns the bind mounts by
+// which sandboxes see these files in their root.
 func (r *Runtime) cover(t *image.Template) ([]image.Bind, error) {
 	dir := filepath.Join(r.StateDir, "roots", t.Name+"-files")
 	root, err := os.OpenRoot(t.Rootfs)
@@ -109,7 +111,7 @@ func (r *Runtime) cover(t *image.Template) ([]image.Bind, error) {
 			return nil, err
 		}
 		if st, err := root.Stat(filepath.Dir(name)); err != nil || !st.IsDir() {
-			continue // no program of this root looks there, or a link leads out of the root
+			continue // no program of this root file system looks there, or a link leads out of it
 		}
 		if st, err := root.Lstat(name); err == nil && !st.Mode().IsRegular() {
 			continue // a link to another of these files
@@ -122,11 +124,12 @@ func (r *Runtime) cover(t *image.Template) ([]image.Bind, error) {
 	return over, nil
 }
 
-// byHash matches a certificate's name as OpenSSL finds it in a folder.
+// byHash matches the name by which OpenSSL finds a certificate in a folder: a hash of the
+// subject, and a number.
 var byHash = regexp.MustCompile(`/[0-9a-f]{8}\.[0-9]+$`)
 
-// prepared makes the missing places to mount at in an operator's root: runsc cannot make
-// them in a folder that is shared read-only. It follows no link out of the root.
+// prepared makes the missing mount points in an operator's root file system: runsc cannot
+// make them in a folder that is shared read-only. It follows no link out of the root.
 func prepared(dir string) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -151,7 +154,7 @@ func touch(root *os.Root, name string) error {
 	return f.Close()
 }
 
-// build makes the root folder dir of a template. It is there whole, or not at all.
+// build makes the root folder dir of a template. When it fails, dir does not exist.
 func build(dir string, t *image.Template, files map[string]string) error {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
 		return err
@@ -196,7 +199,7 @@ func fillRoot(root *os.Root, t *image.Template, files map[string]string) error {
 	return errors.Join(err, touch(root, strings.TrimPrefix(agentPath, "/")))
 }
 
-// mountpoint makes the place for a bind mount: a folder or a file, as its source is.
+// mountpoint makes the mount point for a bind mount: a folder or a file, like its source.
 func mountpoint(root *os.Root, b image.Bind) error {
 	at := strings.TrimPrefix(b.Target, "/")
 	st, err := os.Stat(b.Source)
@@ -260,8 +263,8 @@ func (r *Runtime) oci(b *box, root string) (*specs.Spec, error) {
 	return spec, nil
 }
 
-// machineOf returns the annotations by which sandlot-runsc sizes the machine that the
-// sandbox sees.
+// machineOf returns the annotations that tell sandlot-runsc how much memory and how many
+// CPUs the sandbox sees.
 func machineOf(l sandbox.Limits) map[string]string {
 	m := map[string]string{}
 	if l.MemoryBytes > 0 {
@@ -273,12 +276,12 @@ func machineOf(l sandbox.Limits) map[string]string {
 	return m
 }
 
-// capabilities are the agent's, for the sandbox's network. The programs that it starts
-// have none of them.
+// capabilities are those of the agent, which sets up the sandbox's network. The programs
+// that it starts have none of them.
 var capabilities = []string{"CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_SETPCAP"}
 
-// agentThreads are reserved for the agent: the programs that it starts have the limit
-// without them.
+// agentThreads is how many threads RLIMIT_NPROC allows on top of a sandbox's limit, for the
+// agent itself.
 const agentThreads = 64
 
 func rlimits(l sandbox.Limits) []specs.POSIXRlimit {
@@ -315,7 +318,7 @@ func (r *Runtime) mounts(b *box) []specs.Mount {
 	}
 	for _, m := range b.spec.Mounts {
 		at := bind(m.Source, m.Target, m.ReadOnly)
-		if m.Shared { // gVisor then closes a file on the host when its program does, as Seal needs
+		if m.Shared { // gVisor then closes a file on the host when its program does: Seal needs that
 			at.Options = append(at.Options, "dcache=0")
 		}
 		list = append(list, at)

@@ -19,16 +19,16 @@ import (
 	"sandlot/internal/sandbox"
 )
 
-// cgroups holds this instance's limits: one group per sandbox beneath a group of the
-// instance. Its zero value has no groups.
+// cgroups are the cgroups of this instance: one for each sandbox, below one for the
+// instance. The zero value means that sandboxes have no cgroups.
 type cgroups struct {
-	version int
+	version int    // of the cgroup interface: 1 or 2
 	name    string // of the instance's group
 }
 
 const cgroupRoot = "/sys/fs/cgroup"
 
-// findCgroups looks which version the machine has.
+// findCgroups finds out which version of cgroups the machine has, if any.
 func findCgroups(stateDir string) cgroups {
 	sum := sha256.Sum256([]byte(stateDir))
 	name := "sandlot-" + hex.EncodeToString(sum[:6])
@@ -44,8 +44,9 @@ func findCgroups(stateDir string) cgroups {
 
 func (c cgroups) usable() bool { return c.version != 0 }
 
-// controllers are those of version 1 in which runsc makes a group for a sandbox, if the
-// machine has them. A read-only one does not stop runsc unless a limit is set in it.
+// controllers are the controllers of version 1 in which runsc makes a group for a sandbox,
+// if the machine has them. runsc fails with a read-only controller only if a limit is set
+// in it, which required says.
 var controllers = []struct {
 	name  string
 	limit bool
@@ -54,8 +55,8 @@ var controllers = []struct {
 	{"hugetlb", false}, {"net_cls", false}, {"net_prio", false}, {"perf_event", false}, {"rdma", false},
 	{"systemd", false}}
 
-// try makes a group and removes it, wherever a sandbox needs one, and returns why
-// that fails. Read-only controllers that a sandbox can do without are left out.
+// try makes and removes a group in each place where a sandbox needs one, and returns the
+// first error. It ignores read-only controllers that are not required.
 func (c cgroups) try() error {
 	if c.version == 2 {
 		return tryGroup(filepath.Join(cgroupRoot, c.name+".try"))
@@ -63,7 +64,7 @@ func (c cgroups) try() error {
 	for _, k := range controllers {
 		dir := filepath.Join(cgroupRoot, k.name)
 		if _, err := os.Stat(dir); err != nil {
-			continue // runsc says so, if it matters
+			continue // runsc reports a missing controller, if it needs it
 		}
 		if err := tryGroup(filepath.Join(dir, c.name+".try")); err != nil && (k.limit || !errors.Is(err, unix.EROFS)) {
 			return err
@@ -72,7 +73,7 @@ func (c cgroups) try() error {
 	return nil
 }
 
-// tryGroup makes a group and removes it, also one that an earlier try left.
+// tryGroup makes a group and removes it. A group that an earlier try left behind is fine.
 func tryGroup(dir string) error {
 	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
@@ -83,8 +84,8 @@ func tryGroup(dir string) error {
 	return nil
 }
 
-// refused says whether an error of try is permanent here, and not a shortage that
-// passes.
+// refused says whether an error of try is permanent on this machine, unlike a temporary
+// shortage.
 func refused(err error) bool {
 	return errors.Is(err, unix.EROFS) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM)
 }
@@ -98,15 +99,16 @@ func (c cgroups) has(id string) bool {
 	return err == nil
 }
 
-// path is the group's path as runsc wants it.
+// path is the group's path in the OCI bundle (linux.cgroupsPath).
 func (c cgroups) path(id string) string { return "/" + c.name + "/" + id }
 
-// headroom is what gVisor itself needs beside the memory of the sandbox's
-// processes: the agent ends those at the limit, before the kernel ends all.
+// headroom returns the memory limit of the cgroup for a sandbox's memory limit. It adds what
+// gVisor itself needs: at the sandbox's limit the agent kills single processes, before the
+// kernel kills the whole sandbox at the cgroup's.
 func headroom(memory int64) int64 { return memory + memory/4 + 96<<20 }
 
-// hostThreads bounds the threads of gVisor itself; what runs inside is bounded
-// by RLIMIT_NPROC.
+// hostThreads bounds gVisor's own threads on the host. RLIMIT_NPROC bounds the threads that
+// programs have in the sandbox.
 const hostThreads = 8192
 
 func resources(l sandbox.Limits) *specs.LinuxResources {
@@ -120,17 +122,17 @@ func resources(l sandbox.Limits) *specs.LinuxResources {
 	return r
 }
 
-// period is the kernel's time slice of accounting, in microseconds.
+// period is the period of a CPU quota (cpu.max, cpu.cfs_period_us), in microseconds.
 const period = 100_000
 
-// quota is how much of period a sandbox may run: its CPUs, which are the
-// user's, and half a CPU for gVisor's own work. Without that half, short calls
-// one after the other stand still for a third of each period.
+// quota is how long a sandbox may run in each period: the CPUs of its limits, and half a
+// CPU for gVisor's own work. Without that half, a sequence of short calls would be
+// throttled for a third of each period.
 func quota(l sandbox.Limits) int64 { return int64((l.CPUs + 0.5) * period) }
 
 func ptr[T any](v T) *T { return &v }
 
-// dirs lists the sandbox's folders, or the instance's for an empty id.
+// dirs lists the cgroup folders of a sandbox, or, for an empty id, of the instance.
 func (c cgroups) dirs(id string) []string {
 	switch c.version {
 	case 0:
@@ -159,9 +161,9 @@ func (c cgroups) resize(id string, l sandbox.Limits) error {
 		os.WriteFile(c.file(id, "cpu", "cpu.cfs_quota_us"), []byte(cpu), 0))
 }
 
-// weigh gives all sandboxes together the weight of one process on each
-// processor. By default they have that of one process on one, and the server and
-// its clients, of which each thread has as much, leave them little.
+// weigh gives all sandboxes together the weight of one busy process on each processor. With
+// the default weight they would together get the time of one single thread, while each
+// thread of the server and its clients gets as much.
 func (c cgroups) weigh() error {
 	n := runtime.NumCPU()
 	if c.version == 2 {
@@ -170,7 +172,7 @@ func (c cgroups) weigh() error {
 	return os.WriteFile(c.file("", "cpu", "cpu.shares"), fmt.Append(nil, min(1024*n, 1<<18)), 0)
 }
 
-// oomKilled says whether the kernel killed something in the sandbox's group.
+// oomKilled says whether the kernel killed a process in the sandbox's group for its memory.
 func (c cgroups) oomKilled(id string) bool {
 	name := "memory.events"
 	if c.version == 1 {
@@ -203,7 +205,7 @@ func (c cgroups) number(id, controller, name string) int64 {
 	return n
 }
 
-// remove removes the sandbox's groups, in which nothing runs any more.
+// remove removes the sandbox's groups. All processes in them have ended.
 func (c cgroups) remove(ctx context.Context, id string) error {
 	for {
 		var err error

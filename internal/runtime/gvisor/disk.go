@@ -20,43 +20,46 @@ import (
 	"sandlot/internal/tree"
 )
 
-// mountLimits are the number of files and the depth at which a sandbox's own folders
-// count as over their limit. No absolute path is as deep: a path has 4096 characters.
+// mountLimits bound the number of files and the depth of a sandbox's own folders. A folder
+// beyond them counts as over the disk limit. No absolute path is that deep: a path has at
+// most 4096 characters.
 var mountLimits = tree.Limits{Entries: 1_500_000, Depth: 4096}
 
 const (
-	// measureInterval is how long a mount may go unmeasured while its sandbox works.
+	// measureInterval is the time after which the mounts of a sandbox that uses its CPUs
+	// are measured again, even if it has written little.
 	measureInterval = time.Minute
-	// measureTimeout is how long measuring may take; mountLimits.Entries files on a
-	// slow disk are a few minutes. What is not measured by then is over the limit.
+	// measureTimeout is how long measuring may take: mountLimits.Entries files take a few
+	// minutes on a slow disk. A folder that takes longer counts as over the limit.
 	measureTimeout = 10 * time.Minute
-	// slack is how far a mount may be over its limit: what is written between two looks.
+	// slack is how far a mount may be over its limit, as files grow between two checks.
 	slack = 64 << 20
-	// respite is how long a sandbox whose folders had too many files or were too deep at
-	// first may take to remove some, while it writes no more than slack.
+	// respite is how long a sandbox may take to remove files if its folders had too many of
+	// them, or were too deep, when it started. It may write no more than slack meanwhile.
 	respite = 30 * time.Second
 )
 
-// disk is what is known of one sandbox's writing.
+// disk is what is known of how much one sandbox writes. The first three fields are of the
+// moment when measuring began last.
 type disk struct {
-	written int64         // by its processes, when measuring began last
-	cpu     time.Duration // used by then
-	at      time.Time     // when that was
+	written int64         // bytes that its processes had written
+	cpu     time.Duration // processor time that it had used
+	at      time.Time
 	// measuring: a goroutine measures, and owns the fields below.
 	measuring atomic.Bool
-	base      int64     // size when it was first seen, which the sandbox may keep
-	until     time.Time // the end of its respite
+	base      int64     // size of its files when first measured; it may keep that much
+	until     time.Time // the end of its grace period; zero: it has none
 }
 
-// usage is what watchDisk needs of a sandbox.
+// usage is what watchDisk needs to know of a sandbox.
 type usage struct {
 	pid    int
 	limit  int64
 	mounts []sandbox.Mount
 }
 
-// watchDisk measures a sandbox's mounts when it has written enough or worked for a
-// while, and ends it when they are over its limit.
+// watchDisk measures a sandbox's mounts, in the background, when the sandbox has written
+// enough or has computed for a while, and kills it when they are over its limit.
 func (r *Runtime) watchDisk(b *box, d *disk, u usage) {
 	written, cpu := proc.WrittenToDisk(u.pid), proc.CPU(u.pid)
 	if d.measuring.Load() {
@@ -82,7 +85,7 @@ func (r *Runtime) watchDisk(b *box, d *disk, u usage) {
 	}
 	d.measuring.Store(true)
 	d.written, d.cpu, d.at = written, cpu, time.Now()
-	// A tree of many files takes its time, and the other sandboxes do not wait for it.
+	// Measuring many files takes long: the check of other sandboxes does not wait for it.
 	r.work.Go(func() {
 		defer d.measuring.Store(false)
 		r.measureDisk(b, d, u, first)
@@ -103,7 +106,7 @@ func (r *Runtime) measureDisk(b *box, d *disk, u usage, first bool) {
 		d.until = time.Now().Add(respite)
 	case unmeasurable(err):
 		r.overDisk(b, err.Error())
-	case err != nil: // it is measured again at the next look
+	case err != nil: // the next check measures again
 		r.Log.Warn("could not measure a sandbox's folders", "sandbox", b.spec.ID, "error", err)
 	case size > max(u.limit+slack, d.base):
 		r.overDisk(b, fmt.Sprintf("its files have %d MB", size>>20))
@@ -112,7 +115,8 @@ func (r *Runtime) measureDisk(b *box, d *disk, u usage, first bool) {
 	}
 }
 
-// unmeasurable says whether an error may come of how a sandbox has arranged its folders.
+// unmeasurable says whether the sandbox itself may have caused an error of measuring, by
+// what it put into its folders.
 func unmeasurable(err error) bool {
 	for _, e := range []error{tree.ErrEntries, tree.ErrDepth, tree.ErrMoved, context.DeadlineExceeded,
 		fs.ErrPermission} {
@@ -128,7 +132,8 @@ func (r *Runtime) overDisk(b *box, why string) {
 	b.kill("disk")
 }
 
-// ownSize is the size of the largest writable folder that is this sandbox's alone.
+// ownSize returns the size of the largest of the sandbox's own writable mounts. Shared
+// folders do not count.
 func ownSize(ctx context.Context, mounts []sandbox.Mount) (most int64, err error) {
 	for _, m := range mounts {
 		if m.ReadOnly || m.Shared {
@@ -143,9 +148,9 @@ func ownSize(ctx context.Context, mounts []sandbox.Mount) (most int64, err error
 	return most, nil
 }
 
-// unlinked is the size of files that have no name any more and that a sandbox's
-// process holds open. gVisor's own files do not count, nor files of a shared folder that
-// are only read, which others may have removed.
+// unlinked returns the size of deleted files that the sandbox's process still holds open.
+// gVisor's own files do not count. Neither do files of a shared folder that are open for
+// reading only: other sandboxes may have written and deleted them.
 func unlinked(u usage) (size int64) {
 	seen := map[uint64]bool{}
 	files, _ := openFiles(u.pid)
@@ -165,14 +170,14 @@ func unlinked(u usage) (size int64) {
 	return size
 }
 
-// shares says whether a path of the file server's is in a shared folder.
+// shares says whether a path, as the gofer sees it, is in a shared folder.
 func (u usage) shares(path string) bool {
 	return slices.ContainsFunc(u.mounts, func(m sandbox.Mount) bool {
 		return m.Shared && strings.HasPrefix(path, goferRoot+m.Target+"/")
 	})
 }
 
-// writable says whether a process has that descriptor open for writing.
+// writable says whether a process's descriptor is open for writing.
 func writable(pid int, fd string) bool {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/fdinfo/%s", pid, fd))
 	if err != nil {

@@ -1,6 +1,10 @@
 // Package gvisor makes sandboxes with gVisor's runsc, as root or as an
-// unprivileged user, with nothing else installed. Each sandbox has a folder of
-// its own, which holds all that is needed to find it again after a crash.
+// unprivileged user, with nothing else installed. Each sandbox has a folder of its own
+// in the state folder, with everything that the next server needs to take the sandbox
+// over after a crash.
+//
+// A box is one sandbox of this package. A kind is the hash of everything that a preboot
+// image depends on: sandboxes of one kind can start from the same image.
 package gvisor
 
 import (
@@ -25,29 +29,31 @@ import (
 	"sandlot/internal/sandbox"
 )
 
-// Config says where things are.
+// Config says which programs and folders a Runtime uses, and how it makes sandboxes.
 type Config struct {
 	Runsc string // path of sandlot-runsc
 	Agent string // path of sandlot-agent
-	// StateDir is an existing folder, without symbolic links, for this instance alone.
+	// StateDir is an existing folder for this instance alone. No part of its path is a
+	// symbolic link.
 	StateDir string
 	Log      *slog.Logger
-	// Open gives sandboxes the machine's own network, in place of none.
+	// HostNetwork gives sandboxes the machine's own network. Without it they have none but
+	// the agent's connection to the host.
 	Open bool
 	// Preboot: start sandboxes from preboot images.
 	Preboot bool
-	// Rootless forces the way of an unprivileged user; it is the only one for them,
-	// and for root without CAP_SYS_ADMIN.
+	// Rootless makes sandboxes as an unprivileged user does. New sets it when the process
+	// is not root, or is root without CAP_SYS_ADMIN.
 	Rootless bool
 }
 
-// Runtime implements sandbox.Runtime. Its locks are taken in the order in which they
-// stand here; after them that of a box's seal, and then that of the box.
+// Runtime implements sandbox.Runtime. Lock order: the mutexes here from top to bottom,
+// then box.seal.mu, then box.mu.
 type Runtime struct {
 	Config
 	cgroups cgroups
 	warning string
-	// weightless: that the sandboxes' weight cannot be set is logged once.
+	// weightWarning: that the weight of the sandboxes' cgroup cannot be set is logged once.
 	weightless sync.Once
 	ctx        context.Context
 	cancel     context.CancelFunc
@@ -56,17 +62,17 @@ type Runtime struct {
 	prebooting sync.Mutex // one preboot image is made at a time
 
 	watchesMu sync.Mutex
-	watches   map[string]*writeWatch // by the volume that is full
+	watches   map[string]*writeWatch // by the source folder of a full volume
 
 	mu     sync.Mutex
 	boxes  map[string]*box
-	roots  map[string]string        // skeletons, by template's name
-	over   map[string][]image.Bind  // what is mounted over them
-	images map[string]*prebootImage // by kind; nil for none
+	roots  map[string]string        // root folders, by template's name
+	over   map[string][]image.Bind  // files to mount over a template's own root, by template's name
+	images map[string]*prebootImage // by kind; nil: there is none on the disk
 }
 
-// New returns the runtime. All that it changes is a cgroup, which it makes and
-// removes as root to see whether it may.
+// New returns the runtime. As root it creates and removes a cgroup, to find out whether
+// it is allowed to; it changes nothing else.
 func New(c Config) (*Runtime, error) {
 	for _, p := range []string{c.Runsc, c.Agent, c.StateDir} {
 		if !filepath.IsAbs(p) {
@@ -84,10 +90,10 @@ func New(c Config) (*Runtime, error) {
 	return r, nil
 }
 
-// chooseMode decides how root's sandboxes are made. Without CAP_SYS_ADMIN they are made
-// as an unprivileged user's; where no cgroup can be made they have none. Any other
-// trouble with cgroups is left for runsc to report, each time: a sandbox never loses its
-// limits for an error that passes.
+// chooseMode decides how root makes sandboxes. Without CAP_SYS_ADMIN it makes them as an
+// unprivileged user does. Where no cgroup can be made, sandboxes have none. Other errors
+// of cgroups may be temporary: runsc reports them when it starts a sandbox, and a sandbox
+// never runs without its limits because of them.
 func (r *Runtime) chooseMode() {
 	if !administers() {
 		r.Rootless = true
@@ -108,7 +114,7 @@ func (r *Runtime) chooseMode() {
 	r.warning = "sandboxes have no cgroups (" + why + "): " + unbound
 }
 
-// unbound is what it means to have no cgroups.
+// noCgroupsAdvice says what follows from having no cgroups, and what the operator can do.
 const unbound = "the kernel bounds neither their memory, which the server watches instead, nor their CPU, nor " +
 	"gVisor's threads; give the server CAP_SYS_ADMIN and a writable " + cgroupRoot +
 	", or bound all of it from outside (a container's memory and CPUs), and start it again"
@@ -116,7 +122,7 @@ const unbound = "the kernel bounds neither their memory, which the server watche
 // administers says whether this process has CAP_SYS_ADMIN.
 func administers() bool {
 	h := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var has [2]unix.CapUserData // of 32 capabilities each
+	var has [2]unix.CapUserData // each has 32 capabilities
 	return unix.Capget(&h, &has[0]) != nil || has[0].Effective&(1<<unix.CAP_SYS_ADMIN) != 0
 }
 
@@ -157,14 +163,14 @@ func (r *Runtime) Check(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// record is a sandbox's record on the disk, with mode 0600.
+// record is what a sandbox's file sandbox.json holds. The file has mode 0600.
 type record struct {
 	ID       string          `json:"id"`
 	Template string          `json:"template"`
 	Limits   sandbox.Limits  `json:"limits"`
 	Mounts   []sandbox.Mount `json:"mounts"`
 	Secret   string          `json:"secret"`
-	Open     bool            `json:"open"`    // it has the machine's own network
+	Open     bool            `json:"open"`    // the sandbox has the machine's own network
 	PID      int             `json:"pid"`     // of the sandbox's process; 0 while it boots
 	Started  uint64          `json:"started"` // of that process, in clock ticks since boot
 }
@@ -215,8 +221,8 @@ func (r *Runtime) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbo
 	return r.Create(ctx, spec)
 }
 
-// start boots the sandbox of a folder that exists, or restores it from the
-// preboot image of its kind.
+// start boots a sandbox whose folder exists, or restores it from the preboot image of its
+// kind. root is the folder with the sandbox's root file system.
 func (r *Runtime) start(ctx context.Context, b *box, root string) error {
 	rec := b.record()
 	if err := r.store(rec); err != nil {
@@ -241,7 +247,7 @@ func (r *Runtime) start(ctx context.Context, b *box, root string) error {
 		return err
 	}
 	if b.cgroups.usable() {
-		if err := b.cgroups.weigh(); err != nil { // sandboxes are slower among many programs, and no more
+		if err := b.cgroups.weigh(); err != nil { // without the weight, sandboxes are only slower on a busy machine
 			r.weightless.Do(func() { r.Log.Warn("could not set the weight of the sandboxes' cgroup", "error", err) })
 		}
 	}
@@ -283,13 +289,13 @@ func (r *Runtime) Left(context.Context) ([]string, error) {
 // Recover implements sandbox.Runtime.
 func (r *Runtime) Recover(ctx context.Context, id string) (sandbox.Sandbox, error) {
 	if !validID.MatchString(id) {
-		return nil, fmt.Errorf("gvisor: %q is no sandbox's id", id)
+		return nil, fmt.Errorf("gvisor: %q is not a sandbox id", id)
 	}
 	b, err := r.recover(id)
 	if err == nil {
 		return b, nil
 	}
-	if scarce(err) { // it lives, and can be recovered later
+	if scarce(err) { // the sandbox lives, and can be recovered later
 		b.detach()
 		return nil, err
 	}
@@ -301,7 +307,8 @@ func (r *Runtime) Recover(ctx context.Context, id string) (sandbox.Sandbox, erro
 	return nil, fmt.Errorf("%w: %w", sandbox.ErrGone, err)
 }
 
-// recover recovers one sandbox. With an error the box is good for Stop alone.
+// recover takes one sandbox over. The box that it returns with an error can only be
+// stopped or detached.
 func (r *Runtime) recover(id string) (*box, error) {
 	b := newBox(r, sandbox.Spec{ID: id, Template: &image.Template{}})
 	rec, err := r.read(id)
@@ -325,7 +332,7 @@ func (r *Runtime) recover(id string) (*box, error) {
 	} else if err != nil || now != rec.Started {
 		return b, errors.New("it died")
 	}
-	if !b.cgroups.has(id) { // it was made where there were none
+	if !b.cgroups.has(id) { // the sandbox was made without cgroups
 		b.cgroups = cgroups{}
 	}
 	if err := b.listen(); err != nil {
@@ -373,12 +380,12 @@ func (r *Runtime) Close() error {
 	return nil
 }
 
-// sweep removes what runsc keeps for all its sandboxes, when there is none: a
-// network namespace without network, held by a mount.
+// sweep removes what runsc shares between all its sandboxes, once there are none: a
+// network namespace without interfaces, which a mount keeps alive.
 func (r *Runtime) sweep() {
 	netns := filepath.Join(r.runscRoot(), "null-netns")
 	err := unix.Unmount(netns, unix.MNT_DETACH)
-	for err == nil { // two that booted at once may each have made one
+	for err == nil { // two sandboxes that booted at once may each have mounted one
 		err = unix.Unmount(netns, unix.MNT_DETACH)
 	}
 	if err != unix.EINVAL && err != unix.ENOENT && err != unix.EPERM {

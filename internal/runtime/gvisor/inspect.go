@@ -18,7 +18,7 @@ import (
 	"sandlot/internal/sandbox"
 )
 
-// Process is a living sandbox of this machine, as it is seen from outside.
+// Process is a living sandbox of this machine, as other programs than its server can see it.
 type Process struct {
 	ID          string
 	Template    string
@@ -26,12 +26,12 @@ type Process struct {
 	Since       time.Time
 	MemoryBytes int64
 
-	started uint64
+	started uint64 // start time of the process
 }
 
-// Inspect lists the living sandboxes of a state folder, whether or not it has a
-// server, and changes none. It reads only what the host wrote. Of a folder that
-// is not root's, only processes of its owner count.
+// Inspect lists the living sandboxes of a state folder, whether or not a server runs, and
+// changes nothing. It reads only files that the host wrote. If the folder does not belong
+// to root, only processes of its owner count.
 func Inspect(stateDir string) ([]Process, error) {
 	r := &Runtime{Config: Config{StateDir: stateDir}}
 	folder, err := os.Lstat(stateDir)
@@ -52,7 +52,8 @@ func Inspect(stateDir string) ([]Process, error) {
 	return alive, nil
 }
 
-// inspect completes what a record, or a command line, says of a sandbox that lives.
+// inspect returns the Process of a living sandbox. rec is its record, or has just the id,
+// the process and its start time.
 func (r *Runtime) inspect(rec record) Process {
 	b := newBox(r, sandbox.Spec{ID: rec.ID, Template: &image.Template{}})
 	if groups := findCgroups(r.StateDir); groups.has(rec.ID) {
@@ -66,7 +67,7 @@ func (r *Runtime) inspect(rec record) Process {
 // maxRecord bounds sandbox.json, in bytes.
 const maxRecord = 1 << 20
 
-// read reads the record of a sandbox, by no link.
+// read reads the record of a sandbox. It does not follow a link.
 func (r *Runtime) read(id string) (rec record, err error) {
 	if !validID.MatchString(id) {
 		return rec, errors.New("not an id")
@@ -86,7 +87,8 @@ func (r *Runtime) read(id string) (rec record, err error) {
 	return rec, err
 }
 
-// isProcess says whether the process of a record is still that sandbox's.
+// isProcess says whether the process of a record still runs, and belongs to the owner of
+// the state folder.
 func (r *Runtime) isProcess(rec record, folder os.FileInfo) bool {
 	if now, err := proc.Started(rec.PID); err != nil || now != rec.Started || !r.names(proc.Args(rec.PID), rec.ID) {
 		return false
@@ -96,9 +98,9 @@ func (r *Runtime) isProcess(rec record, folder os.FileInfo) bool {
 	return err == nil && (owner == 0 || st.Sys().(*syscall.Stat_t).Uid == owner)
 }
 
-// StateDirs returns the state folders that the command lines of running sandboxes
-// name, as far as this user may see them. Whoever may start a program can name any
-// folder: a folder that is named has proved nothing.
+// StateDirs returns the state folders in the command lines of running sandboxes, as far as
+// this user may see them. That proves nothing: any user can start a program with any
+// folder in its command line.
 func StateDirs() []string {
 	var dirs []string
 	for _, pid := range proc.All() {

@@ -16,18 +16,18 @@ import (
 	"sandlot/internal/proc"
 )
 
-// program is the name of runsc's program where no setting has another.
+// program is the file name of Sandlot's runsc, unless a setting has another.
 const program = "sandlot-runsc"
 
-// Lost returns the living sandboxes whose records are gone, such as with their state
-// folder, by the state folder that they name. It finds only those of the user who calls
-// it: nobody else can fake whose process it is and which program it runs.
+// Lost returns the living sandboxes whose records are gone, for example because their state
+// folder was deleted, by the state folder in their command lines. It finds only processes
+// of the user who calls it that run runsc: another user cannot fake these two properties.
 func Lost() map[string][]Process {
 	found := map[string][]Process{}
 	for _, pid := range proc.All() {
 		dir, id := sandboxOf(proc.Args(pid))
 		if dir == "" || !proc.Runs(pid, program) || !proc.Local(proc.Parent(pid)) {
-			continue // a container's state folder of that name is another one
+			continue // in a container, the same path means another state folder
 		}
 		r := &Runtime{Config: Config{StateDir: dir}}
 		if _, err := os.Lstat(filepath.Join(r.path(id), "sandbox.json")); !errors.Is(err, os.ErrNotExist) ||
@@ -41,16 +41,16 @@ func Lost() map[string][]Process {
 	return found
 }
 
-// socketDeleted says whether the kernel knows the folder of the agent's socket as
-// deleted. A folder that is merely invisible from here may be that of a living server in
-// another mount namespace.
+// socketDeleted says whether the kernel marks the folder of the agent's socket as deleted
+// in the gofer's mounts. That the folder cannot be seen from here is not enough: it may
+// belong to a living server in another mount namespace.
 func (r *Runtime) socketDeleted(id string) bool {
 	for _, pid := range proc.All() {
 		args := proc.Args(pid)
 		if !r.names(args, id) || !slices.Contains(args, "gofer") || !proc.Runs(pid, program) {
 			continue
 		}
-		folders := map[string]string{} // the mounted folder, by where it is mounted
+		folders := map[string]string{} // the mounted folders, by mount point in the sandbox
 		for _, m := range proc.Mounts(pid) {
 			folders[strings.TrimPrefix(m.Target, goferRoot)] = m.Root
 		}
@@ -58,7 +58,7 @@ func (r *Runtime) socketDeleted(id string) bool {
 			continue
 		}
 		socket, there := folders[wire.SocketDir]
-		if !there { // its place was deleted too, with the root file system
+		if !there { // its mount point was deleted too, with the root file system
 			socket = cmp.Or(folders["/"], folders[""])
 		}
 		return strings.HasSuffix(socket, "//deleted")
@@ -99,7 +99,7 @@ func end(pid int, started uint64) error {
 	}
 	defer unix.Close(fd)
 	if now, err := proc.Started(pid); err != nil || now != started {
-		return nil // the id is another process's by now
+		return nil // another process has the id by now
 	}
 	return unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
 }

@@ -10,30 +10,30 @@ import (
 	"time"
 )
 
-// pinner pins a sandbox that computes all the time to as many cores as it has CPUs, so
-// that the short calls of others find a free one. A quota alone does not: a sandbox may
-// use it up on all cores at once, and every wake-up of the others waits for that. When so
-// many sandboxes compute that no core would be free, all have all cores. One goroutine
-// uses it.
+// pinner pins each sandbox that computes all the time to as many cores as it has CPUs, so
+// that the short calls of other sandboxes find a free core. A CPU quota alone does not
+// ensure that: a sandbox may use its quota on all cores at once, and delays every wake-up of
+// the others. When so many sandboxes compute that no core would stay free, none is pinned.
+// Only one goroutine uses a pinner.
 type pinner struct {
 	cgroups cgroups
 	cores   []int
-	load    map[int]int // how many sandboxes are pinned to a core
-	wanted  int         // cores, by all sandboxes that compute
+	load    map[int]int // how many sandboxes are pinned to each core
+	wanted  int         // sum of wantedCores over all sandboxes
 }
 
 // cpuUse is what a pinner knows of one sandbox.
 type cpuUse struct {
-	cpu    time.Duration // used until at
-	at     time.Time
-	busy   int   // looks at which it computed, less those at which it did not
-	wanted int   // cores that it counts for in pinner.wanted
-	pinned []int // cores; nil: all
+	cpu    time.Duration // processor time that it had used at the last update
+	at     time.Time     // of the last update
+	busy   int           // grows with each update at which it was busy, and falls with others
+	wanted int           // cores that it needs while it is busy all the time; else 0
+	pinned []int         // the cores that it is pinned to; nil: all
 }
 
 const (
-	// busyLooks is how many looks in a row a sandbox must compute before it is pinned,
-	// and mostBusyLooks the most that count until it is released.
+	// pinScore is the busy score at which a sandbox is pinned. The score never exceeds
+	// maxBusyScore, and a pinned sandbox is released when it has fallen to 0.
 	busyLooks     = 2
 	mostBusyLooks = 8
 )
@@ -53,7 +53,7 @@ func newPinner(c cgroups) *pinner {
 	return p
 }
 
-// cores reads a list of the kernel's, such as 0-2,5.
+// cores parses a list of the kernel's, such as 0-2,5.
 func cores(list string) (all []int) {
 	for part := range strings.SplitSeq(list, ",") {
 		from, to, ranged := strings.Cut(part, "-")
@@ -72,11 +72,12 @@ func cores(list string) (all []int) {
 	return all
 }
 
-// update pins or releases a sandbox that has used so much processor time until now.
+// update pins or releases a sandbox with that many CPUs, which has used that much processor
+// time until now.
 func (p *pinner) update(id string, cpus float64, used time.Duration, now time.Time, u *cpuUse) {
 	n := int(math.Ceil(cpus))
 	if n <= 0 || n >= len(p.cores) {
-		return // it may have them all
+		return // its limit allows all cores
 	}
 	rate := float64(used-u.cpu) / float64(max(now.Sub(u.at), 1))
 	first := u.at.IsZero()
@@ -110,12 +111,13 @@ func (p *pinner) remove(id string, u *cpuUse) {
 	p.release(id, u)
 }
 
+// uncount records that a sandbox does not compute all the time any more.
 func (p *pinner) uncount(u *cpuUse) {
 	p.wanted -= u.wanted
 	u.wanted = 0
 }
 
-// pin takes the n cores that the fewest others are pinned to.
+// pin pins the sandbox to the n cores to which the fewest others are pinned.
 func (p *pinner) pin(id string, n int, u *cpuUse) {
 	order := slices.Clone(p.cores)
 	slices.SortStableFunc(order, func(a, b int) int { return p.load[a] - p.load[b] })
@@ -141,6 +143,6 @@ func (p *pinner) set(id string, list []int) bool {
 	for i, c := range list {
 		text[i] = strconv.Itoa(c)
 	}
-	// Where the controller is off, sandboxes have all cores.
+	// Without the cpuset controller this fails, and sandboxes have all cores.
 	return os.WriteFile(p.cgroups.file(id, "cpuset", "cpuset.cpus"), []byte(strings.Join(text, ",")), 0) == nil
 }

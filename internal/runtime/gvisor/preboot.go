@@ -25,8 +25,8 @@ import (
 
 // prebootImage is gVisor's checkpoint of a sandbox that had booted and done nothing
 // yet. It refers to the host's files by name: gVisor maps them again in each restored
-// sandbox without asking whether they are the same. So they must not have changed, nor
-// the links and folders by which they were found.
+// sandbox, and does not check that they are the same files. So neither they, nor the links
+// and folders on the way to them, may change.
 type prebootImage struct {
 	dir    string
 	Kind   string            `json:"kind"`
@@ -34,13 +34,15 @@ type prebootImage struct {
 	Files  []sameFile        `json:"files"`
 }
 
-// imageFile is the image's own description, beside the files of gVisor.
+// imageFile is the file that holds a prebootImage as JSON, beside gVisor's files.
 const imageFile = "snapshot.json"
 
-// imagesDir is named after the setting `snapshots`.
+// imagesDir is the folder of all images. It is called after the setting `snapshots`.
 func (r *Runtime) imagesDir() string { return filepath.Join(r.StateDir, "snapshots") }
 
-// kind is a hash of all that an image depends on, beside the files that it lists.
+// kind returns the kind of the image for spec: a hash of everything that an image depends
+// on, except the files that it lists. Sandboxes of one kind differ only in their ids,
+// secrets and the sources of their mounts.
 func (r *Runtime) kind(spec sandbox.Spec) (string, error) {
 	root, err := r.skeleton(spec.Template)
 	if err != nil {
@@ -73,7 +75,7 @@ func (r *Runtime) kind(spec sandbox.Spec) (string, error) {
 	return hex.EncodeToString(sum[:16]), nil
 }
 
-// machine lists what an image assumes of the kernel and the processors.
+// machine lists the properties of the kernel and the processors that an image depends on.
 var machine = sync.OnceValue(func() []string {
 	m := []string{runtime.GOARCH, fmt.Sprint(runtime.NumCPU())}
 	var kernel unix.Utsname
@@ -124,7 +126,8 @@ func (r *Runtime) image(spec sandbox.Spec) *prebootImage {
 	return i
 }
 
-// loadImage reads the image of that kind, which an earlier server may have made.
+// loadImage reads the image of that kind from the disk: an earlier server may have made
+// one. It returns nil when there is none.
 func (r *Runtime) loadImage(kind string) *prebootImage {
 	i := &prebootImage{dir: filepath.Join(r.imagesDir(), kind)}
 	text, err := os.ReadFile(filepath.Join(i.dir, imageFile))
@@ -177,7 +180,7 @@ func digests(dir string) (map[string]string, error) {
 	return sums, nil
 }
 
-// syncPath writes a file or folder through to the disk.
+// syncPath calls fsync on a file or folder.
 func syncPath(path string) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -258,7 +261,7 @@ func (r *Runtime) MakeImage(ctx context.Context, sb sandbox.Sandbox) error {
 		b.spec.ID); err != nil {
 		return err
 	}
-	for _, f := range i.Files { // nothing was replaced meanwhile
+	for _, f := range i.Files { // they must not have changed while the checkpoint was made
 		if err := f.changed(); err != nil {
 			return err
 		}
@@ -288,11 +291,11 @@ func (r *Runtime) MakeImage(ctx context.Context, sb sandbox.Sandbox) error {
 	return nil
 }
 
-// maxUnused is how many images stay that this server has not used: of other settings,
-// and older programs.
+// maxUnused is how many images stay that this server has not used: such images were made
+// with other settings, or by older versions.
 const maxUnused = 4
 
-// prune removes unfinished images, and the oldest of the unused ones.
+// prune removes unfinished images, and the oldest unused ones.
 func (r *Runtime) prune() {
 	entries, err := os.ReadDir(r.imagesDir())
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 	"sandlot/internal/proc"
 )
 
-// command makes a runsc command that survives this process and its terminal,
-// with nothing of this process's environment.
+// command returns a runsc command. What it starts survives this process and its terminal,
+// and gets nothing of this process's environment.
 func (r *Runtime) command(ctx context.Context, b *box, args ...string) *exec.Cmd {
 	global := []string{"--root=" + r.runscRoot(), "--host-uds=open", "--platform=systrap",
 		"--host-settings=ignore", "--sidecar-usage-policy=LEGACY_DEPRECATED_SLOW_EMBEDDED_FALLBACK",
@@ -42,9 +42,9 @@ func (r *Runtime) command(ctx context.Context, b *box, args ...string) *exec.Cmd
 	return cmd
 }
 
-// hostDescriptors is how many descriptors each of gVisor's two processes for a
-// sandbox may have: so many that eleven sandboxes, which is what one user has by
-// default, take half of the machine's at most.
+// hostDescriptors is how many descriptors each of gVisor's two processes for a sandbox may
+// have. Eleven sandboxes, the default limit of one user, take at most half of the
+// machine's descriptors.
 var hostDescriptors = sync.OnceValue(func() int {
 	all := int64(1 << 20)
 	if text, err := os.ReadFile("/proc/sys/fs/file-max"); err == nil {
@@ -53,7 +53,7 @@ var hostDescriptors = sync.OnceValue(func() int {
 	return int(min(max(all/(2*2*11), 4096), 16384))
 })
 
-// runsc runs one of runsc's commands. Its output is in the error.
+// runsc runs one of runsc's commands. An error contains the command's output.
 func (r *Runtime) runsc(ctx context.Context, b *box, args ...string) error {
 	// The output of a command goes to memory, not to a pipe: the sandbox that it
 	// starts inherits it, and would be killed by writing to a pipe without reader.
@@ -67,15 +67,15 @@ func (r *Runtime) runsc(ctx context.Context, b *box, args ...string) error {
 	cmd.Stdout, cmd.Stderr = output, output
 	if err = cmd.Run(); err == nil {
 		_, err = unix.FcntlInt(output.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_WRITE|unix.F_SEAL_GROW|unix.F_SEAL_SEAL)
-		return err // later output is lost, and takes no memory
+		return err // output after the seal is lost, and takes no memory
 	}
 	text := make([]byte, 8<<10)
 	n, _ := output.ReadAt(text, 0)
 	return fmt.Errorf("runsc %s: %w: %s", args[0], err, strings.TrimSpace(string(text[:n])))
 }
 
-// exterminate kills the processes of a sandbox that runsc left, and waits until
-// there are none.
+// exterminate waits until the processes of a sandbox have ended, and kills those that do
+// not end by themselves.
 func (r *Runtime) exterminate(ctx context.Context, id string) error {
 	for try := 0; ; try++ {
 		pids := r.processes(id)
@@ -95,8 +95,9 @@ func (r *Runtime) exterminate(ctx context.Context, id string) error {
 	}
 }
 
-// processes finds the sandbox's and its file server's processes: this user's, with
-// this instance's root and the unguessable id on their command line.
+// processes returns the ids of the sandbox's own processes and its gofer's. They are
+// processes of this user whose command line has this instance's runsc root and the
+// sandbox's id, which cannot be guessed.
 func (r *Runtime) processes(id string) []int {
 	return slices.DeleteFunc(proc.All(), func(pid int) bool {
 		args := proc.Args(pid)
@@ -105,25 +106,25 @@ func (r *Runtime) processes(id string) []int {
 	})
 }
 
-// names says whether a command line of runsc's names this instance and the sandbox.
-// Whoever may start a program can give it any command line.
+// names says whether a runsc command line has this instance's root and the sandbox's id.
+// That proves nothing: any user can start a program with any command line.
 func (r *Runtime) names(args []string, id string) bool {
 	return slices.Contains(args, "--root="+r.runscRoot()) && args[len(args)-1] == id
 }
 
-// serverLead is how much earlier than a sandbox's own process its file server may have
-// started.
+// serverLead is how much earlier than a sandbox's own process its gofer may have started.
 const serverLead = 2 * time.Minute
 
-// fileServer is the process of gVisor's file server for a sandbox.
+// fileServer is a sandbox's gofer: gVisor's process that serves the sandbox the host's
+// files.
 type fileServer struct {
 	pid     int
 	id      string // of the sandbox
-	started uint64 // when the sandbox's own process did
+	started uint64 // start time of the sandbox's own process
 }
 
-// isServer says whether the process is that file server. A command line proves
-// nothing; no other user's process has the other things that are compared.
+// isServer says whether the process is that gofer. The command line alone proves nothing,
+// so the start time and the program are compared too: no process of another user has both.
 func (r *Runtime) isServer(s fileServer) bool {
 	if args := proc.Args(s.pid); !r.names(args, s.id) || !slices.Contains(args, "gofer") {
 		return false
@@ -133,8 +134,8 @@ func (r *Runtime) isServer(s fileServer) bool {
 		proc.Runs(s.pid, filepath.Base(r.Runsc))
 }
 
-// sandboxOf reads the command line of a sandbox's own process: its state folder and
-// its id, or nothing.
+// sandboxOf returns the state folder and the id that the command line of a sandbox's own
+// process has. Both are empty for any other command line.
 func sandboxOf(args []string) (stateDir, id string) {
 	if len(args) < 3 || !slices.Contains(args, "boot") || !validID.MatchString(args[len(args)-1]) {
 		return "", ""

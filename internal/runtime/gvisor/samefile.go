@@ -12,10 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sameFile is a file, folder or link of the host, as it was.
+// sameFile identifies a file, folder or link of the host in the state that it had when
+// statFile looked at it.
 type sameFile struct {
 	Path                string `json:"path"`
-	Follow              bool   // it is what a link at Path leads to
+	Follow              bool   // the fields below are of the target of a link at Path
 	Mode                uint32
 	Device, Inode, Size uint64
 	Modified, Changed   int64 // ns since 1970
@@ -34,12 +35,13 @@ func statFile(path string, follow bool) (sameFile, error) {
 	return sameFile{path, follow, st.Mode, st.Dev, st.Ino, uint64(st.Size), st.Mtim.Nano(), st.Ctim.Nano()}, nil
 }
 
-// is says whether both are the same file, at whatever path.
+// is says whether both are the same file in the same state; their paths may differ.
 func (f sameFile) is(g sameFile) bool {
 	g.Path, g.Follow = f.Path, f.Follow
 	return f == g
 }
 
+// changed returns an error if the file at the path is not in the same state any more.
 func (f sameFile) changed() error {
 	now, err := statFile(f.Path, f.Follow)
 	if err == nil && now != f {
@@ -48,12 +50,13 @@ func (f sameFile) changed() error {
 	return err
 }
 
-// goferRoot is the folder at which gVisor's file server has mounted the sandbox's root.
+// goferRoot is where the gofer, gVisor's file server of a sandbox, has mounted the
+// sandbox's root file system.
 const goferRoot = "/root"
 
-// hostFiles returns the host's files that the sandbox holds open: those that its
-// programs have mapped or read, and the folders and links by which they were found. The
-// sandbox's own socket and its writable files are not among them.
+// hostFiles returns the host's files that the sandbox holds open: those that its programs
+// have mapped or read, and the folders and links on the way to them. The sandbox's socket
+// and its writable files are left out.
 func (b *box) hostFiles() ([]sameFile, error) {
 	pid, _ := b.process()
 	open, err := openFiles(pid)
@@ -95,8 +98,8 @@ func (b *box) hostFiles() ([]sameFile, error) {
 	return slices.Collect(maps.Values(files)), nil
 }
 
-// outside is the host's path of a file in the sandbox; shared says that all sandboxes
-// of the kind see the file, and none may change it.
+// outside returns the host's path of a file in the sandbox. shared means that all
+// sandboxes of the kind see the file, and that none can change it.
 func (b *box) outside(path string) (host string, shared bool) {
 	r := b.runtime
 	r.mu.Lock()

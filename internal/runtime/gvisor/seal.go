@@ -17,20 +17,23 @@ import (
 	"sandlot/internal/sandbox"
 )
 
-// seal is what is known of a sandbox's mounts. Its lock comes before that of the box.
+// seal is which of a sandbox's mounts of shared folders are read-only now. Its mu is
+// taken before the box's.
 type seal struct {
 	mu       sync.Mutex
-	server   int             // process id of gVisor's file server; 0: not known
-	readOnly map[string]bool // by source; what an earlier server did is not in it
+	server   int             // process id of the sandbox's gofer; 0: not known
+	readOnly map[string]bool // by source; a source that this server has not set is missing
 	failed   bool            // an error was logged
-	retry    time.Time       // when setByHelper is tried again
+	retry    time.Time       // setReadOnlyByHelper is not tried before that time
 }
 
-// Seal implements sandbox.Sealer. A sandbox's mounts are in the mount namespace of
-// gVisor's file server. The kernel refuses to make one read-only while a file of the
-// folder is open for writing. Where all mounts are as they should be, it costs nothing.
+// Seal implements sandbox.Sealer. A sandbox's mounts are in the mount namespace of its
+// gofer, gVisor's process that serves the sandbox the host's files. The kernel refuses to
+// make a mount read-only while one of its files is open for writing (EBUSY): a sandbox
+// that keeps writing is ended, see endWriters. Seal makes no system call for a sandbox
+// whose mounts are as they should be.
 func (r *Runtime) Seal(ctx context.Context, source string, readOnly bool) (left int) {
-	var writers []*box // that have a file open for writing, and so keep their mounts
+	var writers []*box // their mounts stay writable, as a file is open for writing
 	defer func() { r.endWriters(source, writers) }()
 	for _, sb := range r.List() {
 		b, ok := sb.(*box)
@@ -56,7 +59,7 @@ func (r *Runtime) Seal(ctx context.Context, source string, readOnly bool) (left 
 	return left
 }
 
-// writableAt lists where a folder is mounted for a sandbox that may write it.
+// writableAt returns the targets at which the folder source is mounted writable.
 func writableAt(mounts []sandbox.Mount, source string) (targets []string) {
 	for _, m := range mounts {
 		if m.Source == source && !m.ReadOnly {
@@ -66,7 +69,7 @@ func writableAt(mounts []sandbox.Mount, source string) (targets []string) {
 	return targets
 }
 
-// started says that a sandbox has just started: its mounts are as its spec has them.
+// started is called when a sandbox has just started: its mounts are as in its spec.
 func (s *seal) started(mounts []sandbox.Mount) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -78,6 +81,7 @@ func (s *seal) started(mounts []sandbox.Mount) {
 	}
 }
 
+// is says whether the mounts of source are known to be as readOnly says.
 func (s *seal) is(source string, readOnly bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -85,14 +89,15 @@ func (s *seal) is(source string, readOnly bool) bool {
 	return known && now == readOnly
 }
 
+// due says whether setReadOnlyByHelper may be tried now.
 func (s *seal) due() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return !time.Now().Before(s.retry)
 }
 
-// reports says whether an error is to be logged: the first one, unless it says that a
-// file is open for writing, or that the sandbox ends.
+// reports says whether to log an error: only the first one is logged. EBUSY (a file is open
+// for writing) and ESRCH (the sandbox ends) are expected, and not logged.
 func (s *seal) reports(err error) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,17 +108,18 @@ func (s *seal) reports(err error) bool {
 	return true
 }
 
-// serverPID returns the process id of the file server, or 0 as long as it is not known.
+// serverPID returns the process id of the gofer, or 0 as long as it is not known.
 func (s *seal) serverPID() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.server
 }
 
-// helperInterval is the time between two tries that need a process each.
+// helperInterval is the pause after a failed try to set a mount by a helper process.
 const helperInterval = 5 * time.Second
 
-// setSeal changes the mounts of a folder, of which there may be several.
+// setSeal makes the sandbox's mounts of the folder source, at targets, read-only or
+// writable.
 func (r *Runtime) setSeal(ctx context.Context, b *box, source string, targets []string, readOnly bool) (err error) {
 	_, started := b.process()
 	s := &b.seal
@@ -150,8 +156,8 @@ func (r *Runtime) setSeal(ctx context.Context, b *box, source string, targets []
 	return nil
 }
 
-// findServer returns the process id of a sandbox's file server, as gVisor has stored it,
-// or 0.
+// findServer returns the process id of a sandbox's gofer, which it reads from runsc's state
+// file, or 0.
 func (r *Runtime) findServer(id string) int {
 	files, _ := filepath.Glob(filepath.Join(r.runscRoot(), "*"+id+"*.state"))
 	for _, f := range files {
@@ -166,8 +172,9 @@ func (r *Runtime) findServer(id string) int {
 	return 0
 }
 
-// setReadOnly changes the mounts of a file server. It enters the process's namespace as
-// root, so it checks the process again once the id can no longer become another's.
+// setReadOnly changes mounts in the gofer's mount namespace, which it enters as root. It
+// checks again that the process is the gofer once it has a pidfd, which cannot come to mean
+// another process.
 func (r *Runtime) setReadOnly(server fileServer, targets []string, readOnly bool) error {
 	fd, err := unix.PidfdOpen(server.pid, 0)
 	if err != nil {
@@ -175,7 +182,7 @@ func (r *Runtime) setReadOnly(server fileServer, targets []string, readOnly bool
 	}
 	defer unix.Close(fd)
 	if !r.isServer(server) {
-		return unix.ESRCH // the process id is another's by now
+		return unix.ESRCH // another process has the id by now
 	}
 	attr := unix.MountAttr{Attr_clr: unix.MOUNT_ATTR_RDONLY}
 	if readOnly {
@@ -201,8 +208,9 @@ func (r *Runtime) setReadOnly(server fileServer, targets []string, readOnly bool
 	return <-done
 }
 
-// setByHelper does the same where the mounts belong to a user namespace, which only a
-// program with one thread can enter: sandlot-runsc's command "seal".
+// setByHelper does the same as setReadOnly without root. The mounts then belong to a user
+// namespace, which only a process with one thread can enter: the command
+// "sandlot-runsc seal" makes one.
 func (r *Runtime) setByHelper(ctx context.Context, server fileServer, targets []string, readOnly bool) error {
 	mode := "rw"
 	if readOnly {
@@ -220,7 +228,7 @@ func (r *Runtime) setByHelper(ctx context.Context, server fileServer, targets []
 		defer f.Close()
 		cmd.ExtraFiles = append(cmd.ExtraFiles, f)
 	}
-	if !r.isServer(server) { // it lives now, after they were opened, so they are its own
+	if !r.isServer(server) { // the gofer still lives, so the namespaces that were opened are its own
 		return unix.ESRCH
 	}
 	err := cmd.Run()

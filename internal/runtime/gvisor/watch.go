@@ -14,16 +14,17 @@ import (
 	"sandlot/internal/proc"
 )
 
-// sampleInterval is the time between two looks at what the kernel does not bound: how
-// much a sandbox writes into its mounts, and, without cgroups, its memory.
+// sampleInterval is the time between two checks of what the kernel does not limit: how much
+// a sandbox writes into its mounts, and, without cgroups, its memory.
 const sampleInterval = 250 * time.Millisecond
 
-// sample is what is known of one sandbox between two looks.
+// sample is what the runtime remembers of one sandbox from one check to the next.
 type sample struct {
 	disk disk
 	cpu  cpuUse
 }
 
+// watch checks all sandboxes at each sampleInterval until the runtime closes.
 func (r *Runtime) watch() {
 	tick := time.NewTicker(sampleInterval)
 	defer tick.Stop()
@@ -61,7 +62,7 @@ func (r *Runtime) watch() {
 	}
 }
 
-// check ends a sandbox that is over a limit which the kernel does not hold.
+// check kills a sandbox that is over a limit which the kernel does not enforce.
 func (r *Runtime) check(b *box, s *sample) {
 	pid, _ := b.process()
 	limits := b.Spec().Limits
@@ -80,7 +81,8 @@ func (r *Runtime) check(b *box, s *sample) {
 	}
 }
 
-// cost is what the sandbox, whose process is pid, uses of the host.
+// cost returns the host's memory and processor time that the sandbox uses. pid is its
+// process, which is needed where it has no cgroup.
 func (b *box) cost(pid int) (memory int64, cpu time.Duration) {
 	c, id := b.cgroups, b.spec.ID
 	switch c.version {
@@ -93,12 +95,12 @@ func (b *box) cost(pid int) (memory int64, cpu time.Duration) {
 	return b.footprint(pid), proc.CPU(pid)
 }
 
-// memoryFile is gVisor's name for the files in memory that hold a sandbox's memory.
+// memoryFile begins the names of the memfds in which gVisor keeps a sandbox's memory.
 const memoryFile = "/memfd:runsc-memory"
 
-// footprint is the memory of the sandbox whose process is pid. The memory of its
-// programs is in files that gVisor's process holds open and maps only while they are
-// touched, so that it does not show in any process's size.
+// footprint returns the memory of the sandbox whose process is pid. The memory of its
+// programs is in memfds that gVisor's process holds open and maps only while they are
+// used, so no process's resident size includes it.
 func (b *box) footprint(pid int) int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -111,7 +113,8 @@ func (b *box) footprint(pid int) int64 {
 	return total + anonymous(pid)
 }
 
-// memoryOf is the size of those of the files that are still a sandbox's memory.
+// memoryOf returns the size of the memfds among files. A descriptor may have been closed,
+// and reused for another file, since files was listed.
 func memoryOf(files []openFile) (total int64) {
 	seen := map[uint64]bool{}
 	for _, f := range files {
@@ -128,8 +131,8 @@ func memoryOf(files []openFile) (total int64) {
 // openFile is a descriptor of a process: its path below /proc, and the path of the file.
 type openFile struct{ path, target string }
 
-// openFiles lists the descriptors of a process that are open meanwhile. With an error
-// some are missing.
+// openFiles lists the open descriptors of a process. When it returns an error, some are
+// missing.
 func openFiles(pid int) (files []openFile, err error) {
 	dir := fmt.Sprintf("/proc/%d/fd", pid)
 	entries, err := os.ReadDir(dir)
@@ -146,7 +149,7 @@ func openFiles(pid int) (files []openFile, err error) {
 	return files, err
 }
 
-// anonymous is the memory that a process has for itself.
+// anonymous returns the resident memory of a process that is not shared.
 func anonymous(pid int) int64 {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
 	if err != nil {

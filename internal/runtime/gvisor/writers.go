@@ -9,22 +9,24 @@ import (
 	"sandlot/internal/writes"
 )
 
-// mostLooks is in how many looks after each other a sandbox has to have written too much
-// into a full volume before it ends: the kernel reports a write when it is finished.
+// mostLooks is how many times in a row a sandbox must be found to have written too much into
+// a full volume before it is killed. Once is not enough: the kernel reports a write only
+// when it has finished, and it may have begun before the volume was full.
 const mostLooks = 5
 
-// writeWatch is what is known of the sandboxes that write into one full volume. Its lock
-// is held while the disk is asked, which may not answer; it comes before those of boxes.
+// writeWatch is what is known of the sandboxes that write into one full volume. Its mu is
+// held during system calls on the volume's disk, which may never return. It is taken before
+// the locks of boxes.
 type writeWatch struct {
 	mu     sync.Mutex
 	opened bool
-	watch  *writes.Watch    // nil: the kernel does not tell
-	looks  map[string]int   // by sandbox
-	wrote  map[string]int64 // bytes that each had written to all files when it was first seen
+	watch  *writes.Watch    // nil: the writes cannot be watched
+	looks  map[string]int   // how many times in a row each sandbox had written too much
+	wrote  map[string]int64 // bytes that each sandbox had written, to all files, when first seen
 }
 
-// endWriters ends those of the writers whose own writes have made the files of a full
-// volume grow by more than the slack. Without writers it closes the volume's watch.
+// endWriters kills those writers whose own writes have made the files of a full volume grow
+// by more than slack. Without writers it closes the volume's watch.
 func (r *Runtime) endWriters(source string, writers []*box) {
 	r.watchesMu.Lock()
 	w := r.watches[source]
@@ -78,7 +80,8 @@ func (r *Runtime) endWriters(source string, writers []*box) {
 	}
 }
 
-// closeWatches closes all watches, except one that waits for a disk that does not answer.
+// closeWatches closes all watches, except one whose lock is held because its disk does not
+// answer.
 func (r *Runtime) closeWatches() {
 	r.watchesMu.Lock()
 	defer r.watchesMu.Unlock()
@@ -91,7 +94,7 @@ func (r *Runtime) closeWatches() {
 	clear(r.watches)
 }
 
-// close ends the watch. The lock is held.
+// close ends the watch. The caller holds w.mu.
 func (w *writeWatch) close() {
 	if w.watch != nil {
 		w.watch.Close()
@@ -99,9 +102,9 @@ func (w *writeWatch) close() {
 	}
 }
 
-// written is how many bytes the sandbox has written, to all files, since it was first
-// seen. A file also grows by mappings of it and by truncation, which the watch is not
-// told: growth beyond the sandbox's own writes is somebody else's.
+// written returns how many bytes the sandbox has written, to all files, since it was first
+// seen. The watch does not see that a mapping or a truncation makes a file grow, so a file
+// may have grown by more than the sandbox wrote: the rest is not the sandbox's.
 func (w *writeWatch) written(b *box) int64 {
 	id := b.spec.ID
 	pid, _ := b.process()
@@ -113,8 +116,8 @@ func (w *writeWatch) written(b *box) int64 {
 	return now - first
 }
 
-// ownerOf returns a function that names the sandbox of a process which writes into a
-// volume by a mount with that id.
+// ownerOf returns a function that returns the sandbox's id for a process and the id of the
+// mount by which it writes into the volume. The function returns "" if that is no writer.
 func ownerOf(source string, writers []*box) func(pid int, mount uint64) string {
 	type mounted struct {
 		pid   int

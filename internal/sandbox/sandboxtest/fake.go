@@ -1,5 +1,5 @@
-// Package sandboxtest holds the suite that every runtime passes, and a fake
-// runtime that can fail in every way.
+// Package sandboxtest has the tests that every runtime must pass, and a fake runtime that can
+// be made to fail in many ways.
 package sandboxtest
 
 import (
@@ -19,19 +19,19 @@ import (
 var Flavors = []image.Flavor{{Name: "small", CPUs: 1, MemoryMB: 1024}, {Name: "medium", CPUs: 2, MemoryMB: 2048},
 	{Name: "large", CPUs: 4, MemoryMB: 4096}}
 
-// Fake is a runtime of sandboxes that live in memory: their agents answer every
-// call, and evaluate nothing. It works in a synctest bubble. Its fields may be
-// set before a call on which they are to act.
+// Fake is a runtime whose sandboxes exist only in memory: their agents answer every call, but
+// run no code. It works in a synctest bubble. A test sets its fields before the calls that
+// they affect.
 type Fake struct {
 	Boot      time.Duration // how long Create takes
-	Broken    error         // what Check and Create return
-	Forgetful error         // what Left returns
-	Mute      bool          // agents made now dial, prove themselves, and never answer
-	Liars     bool          // agents made now know no secret
+	Broken    error         // the error of Check and Create
+	Forgetful error         // the error of Leftovers
+	Mute      bool          // the agents of new sandboxes dial and authenticate, but never answer
+	Liars     bool          // the agents of new sandboxes have a wrong secret
 	Stuck     bool          // Stop hangs until its context ends
-	// Reluctant is called by Recover, which returns its error.
+	// OnRecover is called by Recover, which returns its error. It may be nil.
 	Reluctant func(ctx context.Context, id string) error
-	// Dial answers dials of a port; the default says that nothing listens.
+	// Dial connects to a port in a sandbox. By default nothing listens on any port.
 	Dial func(port uint32) (net.Conn, error)
 
 	mu    sync.Mutex

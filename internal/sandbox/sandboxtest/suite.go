@@ -22,19 +22,18 @@ import (
 
 // Subject is a runtime under test.
 type Subject struct {
-	// Open makes the runtime, each time over the same state: what a server does
-	// when it starts.
+	// Open makes the runtime as a starting server does. Each call uses the same state folder.
 	Open func(t *testing.T) sandbox.Runtime
-	// Left lists what there is of sandboxes on the machine: processes, mounts,
-	// cgroups, files. It is empty when none lives.
+	// Remains lists what sandboxes have left on the machine: processes, mounts, cgroups,
+	// files. It is empty when no sandbox lives.
 	Left func() []string
 	// Kill ends a sandbox from outside, as the kernel would.
 	Kill func(t *testing.T, b sandbox.Sandbox)
-	// Proof is what a sandbox of the runtime says in /proc/version or its kernel
-	// log, without which nothing hostile is run in it. Default: "gvisor".
+	// VersionText is a text that /proc/version or the kernel log has in a sandbox of the
+	// runtime. Without it the suite runs nothing hostile. Default: "gvisor".
 	Proof string
-	// Template to boot; nil for a runtime without real programs, which is spared
-	// the tests that run some.
+	// Template is what to boot; nil for a runtime that cannot run programs: tests that need
+	// them are skipped.
 	Template *image.Template
 }
 
