@@ -30,18 +30,18 @@ func useFilters(args []string) {
 	switch {
 	case slices.Contains(args, "boot"):
 		boot.ListPrecompiled() // makes the table
-		fill(bootTable, bootFilters())
+		addPrograms(bootTable, bootFilters())
 	case slices.Contains(args, "gofer"):
 		gofer.ListPrecompiled()
 		list := goferFilters()
 		for i := range list { // gVisor looks for this name as noHostSockets is an extension; it adds no rules
 			list[i].Name = strings.Replace(list[i].Name, "ExtraRules=false", "ExtraRules=true", 1)
 		}
-		fill(goferTable, list)
+		addPrograms(goferTable, list)
 	}
 }
 
-func fill(table map[string]precompiledseccomp.Program, list []precompiledseccomp.Program) {
+func addPrograms(table map[string]precompiledseccomp.Program, list []precompiledseccomp.Program) {
 	for _, p := range list {
 		table[p.Name] = p
 	}

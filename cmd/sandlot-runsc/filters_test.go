@@ -58,7 +58,7 @@ func TestFilters(t *testing.T) {
 	}
 	for _, lisafs := range []bool{false, true} {
 		o := gofer.Options{UDSOpenEnabled: true, DirectFS: true, LisafsNeeded: lisafs,
-			ExtraRules: []seccomp.SyscallRules{new(sockets).SeccompRules()}}
+			ExtraRules: []seccomp.SyscallRules{new(noHostSockets).SeccompRules()}}
 		rules, deny := goferconfig.Rules(o)
 		p, ok := gofer.GetPrecompiled(o.ConfigKey())
 		same(t, o.ConfigKey(), p, ok, o.Vars(), rules, deny, seccomp.ProgramOptions{})

@@ -17,14 +17,14 @@ const (
 	annotationCPUs   = "dev.sandlot.cpus"
 )
 
-// fewestCPUs is the least number of CPUs that a sandbox sees. A program that sees a single
+// minCPUs is the least number of CPUs that a sandbox sees. A program that sees a single
 // processor may leave out locks, but threads in a sandbox run on several. gVisor has the same
 // minimum.
-const fewestCPUs = 2
+const minCPUs = 2
 
-// useMachine returns the arguments of gVisor's boot command with flags for the memory and the
+// withMachineFlags returns the arguments of gVisor's boot command with flags for the memory and the
 // CPUs in the bundle's annotations. Without them it returns the arguments as they are.
-func useMachine(args []string) []string {
+func withMachineFlags(args []string) []string {
 	bundle := ""
 	for _, a := range args {
 		if dir, ok := strings.CutPrefix(a, "--bundle="); ok {
@@ -42,18 +42,18 @@ func useMachine(args []string) []string {
 		return args
 	}
 	if n, err := strconv.ParseUint(spec.Annotations[annotationMemory], 10, 63); err == nil && n > 0 {
-		args = with(args, "--total-memory", strconv.FormatUint(n, 10))
+		args = setFlag(args, "--total-memory", strconv.FormatUint(n, 10))
 	}
 	if n, err := strconv.Atoi(spec.Annotations[annotationCPUs]); err == nil && n > 0 {
-		args = with(args, "--cpu-num", strconv.Itoa(min(max(n, fewestCPUs), runtime.NumCPU())))
-		args = with(args, "--cpu-quota", strconv.Itoa(n*100_000))
-		args = with(args, "--cpu-period", "100000")
+		args = setFlag(args, "--cpu-num", strconv.Itoa(min(max(n, minCPUs), runtime.NumCPU())))
+		args = setFlag(args, "--cpu-quota", strconv.Itoa(n*100_000))
+		args = setFlag(args, "--cpu-period", "100000")
 	}
 	return args
 }
 
-// with sets a flag's value in args, whose last element is the sandbox's id.
-func with(args []string, flag, value string) []string {
+// setFlag sets a flag's value in args, whose last element is the sandbox's id.
+func setFlag(args []string, flag, value string) []string {
 	for i, a := range args[:len(args)-1] {
 		if a == flag {
 			args[i+1] = value

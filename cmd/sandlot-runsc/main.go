@@ -18,11 +18,11 @@ func main() {
 	useFilters(os.Args)
 	switch {
 	case slices.Contains(os.Args, "boot"):
-		os.Args = useMachine(os.Args)
-		must(keepPlain())
+		os.Args = withMachineFlags(os.Args)
+		must(blockSpecialModes())
 	case slices.Contains(os.Args, "gofer"):
-		extension.Register(&sockets{})
-		must(keepPlain())
+		extension.Register(&noHostSockets{})
+		must(blockSpecialModes())
 	}
 	maincli.Main()
 }

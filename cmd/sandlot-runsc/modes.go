@@ -19,37 +19,37 @@ import (
 //go:linkname goferCaps gvisor.dev/gvisor/runsc/cmd.goferCaps
 var goferCaps *specs.LinuxCapabilities
 
-// keepPlain makes sure that this process, which is a sandbox's kernel or its gofer, cannot
+// blockSpecialModes makes sure that this process, which is a sandbox's kernel or its gofer, cannot
 // set set-user-ID or set-group-ID bits of a file on the host, or create a device there: when
 // the server runs as root, these files belong to root. The system call fails with EPERM,
 // which the program in the sandbox gets. Without CAP_FSETID, the host's kernel clears such
 // bits of a file that is written to.
-func keepPlain() error {
+func blockSpecialModes() error {
 	for _, c := range []*specs.LinuxCapabilities{goferCaps, sentrycmd.DirectfsSandboxLinuxCaps} {
 		for _, set := range []*[]string{&c.Bounding, &c.Effective, &c.Permitted, &c.Inheritable, &c.Ambient} {
 			*set = slices.DeleteFunc(slices.Clone(*set), func(name string) bool { return name == "CAP_FSETID" })
 		}
 	}
-	filter, err := plainFiles()
+	filter, err := specialModesFilter()
 	if err != nil {
 		return err
 	}
 	return seccomp.SetFilter(filter)
 }
 
-// plainFiles compiles the system call filter. It is installed in addition to gVisor's own
+// specialModesFilter compiles the system call filter. It is installed in addition to gVisor's own
 // filter; the kernel applies the stricter result of the two.
-func plainFiles() ([]bpf.Instruction, error) {
+func specialModesFilter() ([]bpf.Instruction, error) {
 	rules := seccomp.NewSyscallRules()
 	for nr, arg := range modeArgument {
 		rules.Set(nr, seccomp.Or{masked(arg, linux.S_ISUID, linux.S_ISUID), masked(arg, linux.S_ISGID, linux.S_ISGID)})
 	}
 	for nr, arg := range openArguments {
 		var either seccomp.Or
-		for _, make := range []uintptr{unix.O_CREAT, unix.O_TMPFILE &^ unix.O_DIRECTORY} {
+		for _, flag := range []uintptr{unix.O_CREAT, unix.O_TMPFILE &^ unix.O_DIRECTORY} {
 			for _, bit := range []uintptr{linux.S_ISUID, linux.S_ISGID} {
 				both := masked(arg+1, bit, bit)
-				both[arg] = seccomp.MaskedEqual(make, make)
+				both[arg] = seccomp.MaskedEqual(flag, flag)
 				either = append(either, both)
 			}
 		}

@@ -11,7 +11,7 @@ import (
 
 // What the filter refuses, and nothing else.
 func TestPlainFiles(t *testing.T) {
-	instructions, err := plainFiles()
+	instructions, err := specialModesFilter()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,8 +63,8 @@ func TestPlainFiles(t *testing.T) {
 }
 
 func TestWith(t *testing.T) {
-	got := with([]string{"runsc", "boot", "--cpu-num", "2", "id"}, "--cpu-num", "4")
-	got = with(got, "--total-memory", "1")
+	got := setFlag([]string{"runsc", "boot", "--cpu-num", "2", "id"}, "--cpu-num", "4")
+	got = setFlag(got, "--total-memory", "1")
 	want := []string{"runsc", "boot", "--cpu-num", "4", "--total-memory", "1", "id"}
 	for i := range want {
 		if len(got) != len(want) || got[i] != want[i] {

@@ -40,7 +40,7 @@ func seal(args []string) int {
 		}
 		paths = append(paths, b)
 	}
-	if err := enter(paths[0], paths[1:], &attr); err != nil {
+	if err := changeInChild(paths[0], paths[1:], &attr); err != nil {
 		fmt.Fprintln(os.Stderr, "sandlot-runsc seal:", err)
 		if no := unix.Errno(0); errors.As(err, &no) {
 			return int(no)
@@ -50,14 +50,14 @@ func seal(args []string) int {
 	return 0
 }
 
-// enter changes the mounts in a child process, and waits for it.
-func enter(root *byte, mounts []*byte, attr *unix.MountAttr) error {
+// changeInChild changes the mounts in a child process, and waits for it.
+func changeInChild(root *byte, mounts []*byte, attr *unix.MountAttr) error {
 	pid, _, no := unix.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
 	if no != 0 {
 		return no
 	}
 	if pid == 0 {
-		change(root, mounts, attr)
+		changeMounts(root, mounts, attr)
 	}
 	var status unix.WaitStatus
 	for {
@@ -79,14 +79,14 @@ func enter(root *byte, mounts []*byte, attr *unix.MountAttr) error {
 	return nil
 }
 
-// change runs in the child, which has a copy of a Go program's memory, but only one of its
+// changeMounts runs in the child, which has a copy of a Go program's memory, but only one of its
 // threads: so it makes only system calls, and uses nothing that needs Go's runtime. It does
 // not return.
 //
 //go:norace
 //go:nosplit
-func change(root *byte, mounts []*byte, attr *unix.MountAttr) {
-	here := -100 // unix.AT_FDCWD
+func changeMounts(root *byte, mounts []*byte, attr *unix.MountAttr) {
+	atFDCWD := -100 // unix.AT_FDCWD
 	_, _, no := unix.RawSyscall(unix.SYS_SETNS, userNamespace, unix.CLONE_NEWUSER, 0)
 	if no == 0 {
 		_, _, no = unix.RawSyscall(unix.SYS_SETNS, mountNamespace, unix.CLONE_NEWNS, 0)
@@ -95,7 +95,7 @@ func change(root *byte, mounts []*byte, attr *unix.MountAttr) {
 		_, _, no = unix.RawSyscall(unix.SYS_CHROOT, uintptr(unsafe.Pointer(root)), 0, 0)
 	}
 	for i := 0; i < len(mounts) && no == 0; i++ {
-		_, _, no = unix.RawSyscall6(unix.SYS_MOUNT_SETATTR, uintptr(here), uintptr(unsafe.Pointer(mounts[i])),
+		_, _, no = unix.RawSyscall6(unix.SYS_MOUNT_SETATTR, uintptr(atFDCWD), uintptr(unsafe.Pointer(mounts[i])),
 			unix.AT_SYMLINK_NOFOLLOW, uintptr(unsafe.Pointer(attr)), unsafe.Sizeof(*attr), 0)
 	}
 	for {

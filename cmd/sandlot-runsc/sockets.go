@@ -13,25 +13,25 @@ import (
 	"gvisor.dev/gvisor/runsc/fsgofer/extension"
 )
 
-// sockets is an extension of gVisor's gofer. On every mount but that of the agent's socket,
+// noHostSockets is an extension of gVisor's gofer. On every mount but that of the agent's socket,
 // it makes sure that the sandbox can open no Unix socket and no named pipe of the host.
 // gVisor's flag --host-uds=open allows sockets on all mounts alike.
-type sockets struct {
-	agent  string         // the host's folder with the agent's socket
-	others fsgofer.Config // for the other mounts
+type noHostSockets struct {
+	agentDir    string         // the host's folder with the agent's socket
+	otherMounts fsgofer.Config // for the other mounts
 }
 
 // Name implements extension.Extension.
-func (*sockets) Name() string { return "sandlot" }
+func (*noHostSockets) Name() string { return "sandlot" }
 
 // SeccompRules implements extension.Extension.
-func (*sockets) SeccompRules() seccomp.SyscallRules { return seccomp.NewSyscallRules() }
+func (*noHostSockets) SeccompRules() seccomp.SyscallRules { return seccomp.NewSyscallRules() }
 
 // PrepareGofer implements extension.Extension. The server has made the folder with the
 // agent's socket in the bundle's folder, into which nobody else can write.
-func (s *sockets) PrepareGofer(c extension.GoferPrepareContext) (extension.GoferPrepareResult, error) {
-	s.agent = filepath.Join(c.BundleDir, "sock")
-	s.others = fsgofer.Config{HostUDS: config.HostUDSNone, HostFifo: config.HostFifoNone,
+func (s *noHostSockets) PrepareGofer(c extension.GoferPrepareContext) (extension.GoferPrepareResult, error) {
+	s.agentDir = filepath.Join(c.BundleDir, "sock")
+	s.otherMounts = fsgofer.Config{HostUDS: config.HostUDSNone, HostFifo: config.HostFifoNone,
 		CharDevicePolicy:   config.CharDevEmulatedOnly,
 		DonateMountPointFD: true, RUID: os.Getuid(), EUID: os.Geteuid(), RGID: os.Getgid(), EGID: os.Getegid()}
 	return extension.GoferPrepareResult{}, nil
@@ -39,10 +39,10 @@ func (s *sockets) PrepareGofer(c extension.GoferPrepareContext) (extension.Gofer
 
 // TryHandleMount implements extension.Extension. It runs under gVisor's system call filter,
 // so it opens nothing. It leaves the mount of the agent's socket to gVisor.
-func (s *sockets) TryHandleMount(_ *specs.Spec, m *specs.Mount, _ string,
+func (s *noHostSockets) TryHandleMount(_ *specs.Spec, m *specs.Mount, _ string,
 	readonly bool) (lisafs.ConnectionImpl, lisafs.ConnectionOpts, error) {
-	if m != nil && filepath.IsAbs(s.agent) && m.Source == s.agent && readonly && slices.Contains(m.Options, "ro") {
+	if m != nil && filepath.IsAbs(s.agentDir) && m.Source == s.agentDir && readonly && slices.Contains(m.Options, "ro") {
 		return nil, lisafs.ConnectionOpts{}, nil
 	}
-	return fsgofer.NewConnectionImpl(&s.others), fsgofer.ConnectionOpts(readonly), nil
+	return fsgofer.NewConnectionImpl(&s.otherMounts), fsgofer.ConnectionOpts(readonly), nil
 }

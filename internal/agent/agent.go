@@ -32,11 +32,11 @@ var (
 	// ErrProtocol is returned for an answer that breaks the protocol. No further call may be
 	// made: a process of the sandbox may have answered in the agent's place.
 	ErrProtocol = errors.New("the agent's answer makes no sense")
-	// ErrLost is returned when the link broke in the middle of a call.
-	ErrLost = errors.New("the link to the sandbox broke")
+	// ErrLinkBroken is returned when the link broke in the middle of a call.
+	ErrLinkBroken = errors.New("the link to the sandbox broke")
 	// ErrUnstable is returned once a sandbox has broken too many links, or sent too many wrong
 	// greetings, in a row.
-	ErrUnfit = errors.New("the sandbox keeps breaking the link")
+	ErrUnstable = errors.New("the sandbox keeps breaking the link")
 )
 
 // Client makes calls to one sandbox's agent. Many goroutines may use it.
@@ -45,39 +45,39 @@ var (
 type Client struct {
 	rpc agentv1connect.AgentClient
 
-	box  sandbox.Sandbox
-	log  *slog.Logger
-	http *http.Transport
+	sandbox   sandbox.Sandbox
+	log       *slog.Logger
+	transport *http.Transport
 
 	ctx    context.Context // ends with Close, or when the sandbox is gone
 	cancel context.CancelCauseFunc
 	work   sync.WaitGroup // Close waits for it
 
-	links    chan net.Conn // holds the connection that becomes the next link
-	greeting chan struct{} // a slot for each connection whose greeting is not checked yet
-	network  atomic.Pointer[Network]
-	slots    Slots // nil: no bound
+	nextLink      chan net.Conn // holds the connection that becomes the next link
+	greetingSlots chan struct{} // a slot for each connection whose greeting is not checked yet
+	network       atomic.Pointer[Network]
+	cellSlots     Slots // nil: no bound
 
-	mu   sync.Mutex
-	mux  *yamux.Session  // of the link; nil while there is none
-	idle []*yamux.Stream // run streams of mux that wait for their next request
-	dead error           // why there will not be a link any more
+	mu          sync.Mutex
+	mux         *yamux.Session  // of the link; nil while there is none
+	idleStreams []*yamux.Stream // run streams of mux that wait for their next request
+	linkErr     error           // why there will not be a link any more
 	// changed is closed, and replaced, when mux or dead changes.
-	changed  chan struct{}
-	expected map[wire.Ticket]*expected // direct connections that the host asked the sandbox for
-	interps  map[string]*interpreter   // by language
+	changed       chan struct{}
+	expectedConns map[wire.Ticket]*expectedConns // direct connections that the host asked the sandbox for
+	interps       map[string]*interpreter        // by language
 }
 
 // New returns a client that accepts links from the agent of a sandbox until Close. The sandbox
 // goes on after Close. A cell that begins takes one of the slots; nil slots are no bound.
 func New(box sandbox.Sandbox, log *slog.Logger, slots Slots) *Client {
 	ctx, cancel := context.WithCancelCause(context.Background())
-	c := &Client{box: box, log: log, ctx: ctx, cancel: cancel, links: make(chan net.Conn, 1),
-		greeting: make(chan struct{}, maxGreeting), slots: slots, changed: make(chan struct{}),
-		expected: map[wire.Ticket]*expected{}, interps: map[string]*interpreter{}}
-	c.http = &http.Transport{
+	c := &Client{sandbox: box, log: log, ctx: ctx, cancel: cancel, nextLink: make(chan net.Conn, 1),
+		greetingSlots: make(chan struct{}, maxGreetings), cellSlots: slots, changed: make(chan struct{}),
+		expectedConns: map[wire.Ticket]*expectedConns{}, interps: map[string]*interpreter{}}
+	c.transport = &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return c.open(ctx, wire.Call)
+			return c.open(ctx, wire.CallStream)
 		},
 		MaxIdleConnsPerHost:    16,
 		MaxConnsPerHost:        256,
@@ -87,11 +87,11 @@ func New(box sandbox.Sandbox, log *slog.Logger, slots Slots) *Client {
 		ReadBufferSize:         4 << 10,
 		WriteBufferSize:        4 << 10,
 	}
-	c.rpc = agentv1connect.NewAgentClient(&http.Client{Transport: c.http}, "http://agent",
+	c.rpc = agentv1connect.NewAgentClient(&http.Client{Transport: c.transport}, "http://agent",
 		connect.WithCodec(wire.Codec{}), connect.WithReadMaxBytes(wire.MaxMessage),
 		connect.WithSendMaxBytes(wire.MaxMessage))
 	c.work.Go(func() { c.accept(ctx) })
-	c.work.Go(func() { c.keep(ctx) })
+	c.work.Go(func() { c.keepLinked(ctx) })
 	return c
 }
 
@@ -107,7 +107,7 @@ type Network interface {
 }
 
 // SetNetwork gives the sandbox a network. Until then it has none.
-func (c *Client) Route(n Network) { c.network.Store(&n) }
+func (c *Client) SetNetwork(n Network) { c.network.Store(&n) }
 
 // Close ends the link. The agent waits for the next server.
 func (c *Client) Close() {
@@ -120,7 +120,7 @@ func (c *Client) Close() {
 	for _, i := range c.interps {
 		select {
 		case i.slot <- struct{}{}: // the slot is never released, so no cell runs any more
-			i.close()
+			i.closeConn()
 		default: // freeSlot of the cell that holds the slot closes the connection
 		}
 	}
@@ -144,88 +144,88 @@ func (c *Client) accept(ctx context.Context) {
 	defer func() {
 		conns.Wait()
 		select {
-		case conn := <-c.links:
+		case conn := <-c.nextLink:
 			conn.Close()
 		default:
 		}
 	}()
-	var refused, unreported atomic.Int64 // refused greetings: in a row, and since the last warning
-	warn := rate.Sometimes{Interval: warnEvery}
+	var refusals, unreported atomic.Int64 // refused greetings: in a row, and since the last warning
+	warn := rate.Sometimes{Interval: warnInterval}
 	for {
-		conn, err := c.box.Connect(ctx)
+		conn, err := c.sandbox.Connect(ctx)
 		if err != nil {
 			c.cancel(err)
 			return
 		}
 		select {
-		case c.greeting <- struct{}{}:
+		case c.greetingSlots <- struct{}{}:
 		case <-ctx.Done():
 			conn.Close()
 			return
 		}
 		conns.Go(func() {
-			purpose, asked, err := c.admit(ctx, conn)
+			purpose, expected, err := c.admit(ctx, conn)
 			switch {
-			case err == nil && purpose == wire.Network:
+			case err == nil && purpose == wire.ForNetwork:
 				if n := c.network.Load(); n != nil {
 					(*n).Pace(ctx)
-					<-c.greeting
+					<-c.greetingSlots
 					(*n).Serve(ctx, conn)
 					return
 				}
 				conn.Close()
-			case err == nil && purpose == wire.Direct:
-				<-c.greeting
-				c.deliver(asked, conn)
+			case err == nil && purpose == wire.ForDirect:
+				<-c.greetingSlots
+				c.deliver(expected, conn)
 				return
 			case err == nil:
-				refused.Store(0)
+				refusals.Store(0)
 				c.offer(conn)
 			default:
 				conn.Close()
 				unreported.Add(1)
 				warn.Do(func() {
-					c.log.Warn("refused links from a sandbox", "sandbox", c.box.Spec().ID, "times", unreported.Swap(0),
+					c.log.Warn("refused links from a sandbox", "sandbox", c.sandbox.Spec().ID, "times", unreported.Swap(0),
 						"error", err)
 				})
-				if refused.Add(1) >= tooMany && !c.Linked() {
-					c.cancel(ErrUnfit)
+				if refusals.Add(1) >= maxRefused && !c.Linked() {
+					c.cancel(ErrUnstable)
 				}
 			}
 			select {
 			case <-time.After(10 * time.Millisecond): // bounds the cost of a flood of greetings
 			case <-ctx.Done():
 			}
-			<-c.greeting
+			<-c.greetingSlots
 		})
 	}
 }
 
 // warnInterval is the time between two warnings about one sandbox. A sandbox can cause any
 // number of warnings.
-const warnEvery = 10 * time.Second
+const warnInterval = 10 * time.Second
 
 // admit checks the greeting of a connection. For a direct one it returns who waits for it.
-func (c *Client) admit(ctx context.Context, conn net.Conn) (purpose wire.Purpose, asked *expected, err error) {
+func (c *Client) admit(ctx context.Context, conn net.Conn) (purpose wire.Purpose, expected *expectedConns, err error) {
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
-	purpose, err = wire.Admit(conn, c.box.Spec().Secret, func(t wire.Ticket) bool {
-		asked = c.claim(t)
-		return asked != nil
+	purpose, err = wire.Admit(conn, c.sandbox.Spec().Secret, func(t wire.Ticket) bool {
+		expected = c.claim(t)
+		return expected != nil
 	})
-	return purpose, asked, err
+	return purpose, expected, err
 }
 
 // offer makes conn the next link, and closes one that waits to become it.
 func (c *Client) offer(conn net.Conn) {
 	for {
 		select {
-		case c.links <- conn:
+		case c.nextLink <- conn:
 			return
 		default:
 		}
 		select {
-		case previous := <-c.links:
+		case previous := <-c.nextLink:
 			previous.Close()
 		default:
 		}
@@ -233,41 +233,41 @@ func (c *Client) offer(conn net.Conn) {
 }
 
 // keepLinked makes one link after the other until ctx ends, or the sandbox is gone or unstable.
-func (c *Client) keep(ctx context.Context) {
-	short := 0 // brief links in a row
+func (c *Client) keepLinked(ctx context.Context) {
+	briefLinks := 0 // brief links in a row
 	for {
 		mux, err := c.link(ctx)
 		if err != nil {
-			c.change(nil, err)
+			c.setLink(nil, err)
 			return
 		}
-		c.change(mux, nil)
+		c.setLink(mux, nil)
 		began := time.Now()
 		select {
 		case <-mux.CloseChan():
 		case <-ctx.Done():
 			mux.Close()
 		}
-		if time.Since(began) > brief {
-			short = 0
-		} else if short++; short == tooShort && ctx.Err() == nil {
-			c.change(nil, ErrUnfit)
-			c.cancel(ErrUnfit)
+		if time.Since(began) > briefLink {
+			briefLinks = 0
+		} else if briefLinks++; briefLinks == maxBriefLinks && ctx.Err() == nil {
+			c.setLink(nil, ErrUnstable)
+			c.cancel(ErrUnstable)
 			return
 		}
-		c.change(nil, nil)
-		c.http.CloseIdleConnections()
+		c.setLink(nil, nil)
+		c.transport.CloseIdleConnections()
 	}
 }
 
 const (
 	// A sandbox is unstable when maxBriefLinks in a row last no longer than briefLink each,
 	// or after maxRefused greetings in a row without the secret.
-	brief    = 2 * time.Second
-	tooShort = 8
-	tooMany  = 1000
-	// maxGreeting bounds the connections whose greeting is not checked yet.
-	maxGreeting = 16
+	briefLink     = 2 * time.Second
+	maxBriefLinks = 8
+	maxRefused    = 1000
+	// maxGreetings bounds the connections whose greeting is not checked yet.
+	maxGreetings = 16
 )
 
 // link waits for a connection that becomes the next link. It returns an error only when there
@@ -275,12 +275,12 @@ const (
 func (c *Client) link(ctx context.Context) (*yamux.Session, error) {
 	var conn net.Conn
 	select {
-	case conn = <-c.links:
+	case conn = <-c.nextLink:
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	widen(conn)
-	mux, err := yamux.Client(wire.Strict(wire.Coalesce(conn)), wire.Mux())
+	enlargeBuffer(conn)
+	mux, err := yamux.Client(wire.Strict(wire.Coalesce(conn)), wire.HostMuxConfig())
 	if err != nil {
 		conn.Close()
 		return nil, err
@@ -294,7 +294,7 @@ const linkBuffer = 2 << 20
 
 // enlargeBuffer sets the size of a connection's send buffer to linkBuffer. Connections to the
 // network keep the kernel's default, since a sandbox has many of them.
-func widen(conn net.Conn) {
+func enlargeBuffer(conn net.Conn) {
 	c, ok := conn.(*net.UnixConn)
 	if !ok {
 		return
@@ -311,10 +311,10 @@ func widen(conn net.Conn) {
 }
 
 // setLink sets the state of the link, and wakes the calls that wait for a link.
-func (c *Client) change(mux *yamux.Session, dead error) {
+func (c *Client) setLink(mux *yamux.Session, linkErr error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.mux, c.dead, c.idle = mux, dead, nil
+	c.mux, c.linkErr, c.idleStreams = mux, linkErr, nil
 	close(c.changed)
 	c.changed = make(chan struct{})
 }
@@ -336,10 +336,10 @@ func (c *Client) Linked() bool {
 func (c *Client) session(ctx context.Context) (*yamux.Session, error) {
 	for {
 		c.mu.Lock()
-		mux, dead, changed := c.mux, c.dead, c.changed
+		mux, linkErr, changed := c.mux, c.linkErr, c.changed
 		c.mu.Unlock()
-		if dead != nil {
-			return nil, dead
+		if linkErr != nil {
+			return nil, linkErr
 		}
 		if mux != nil && !mux.IsClosed() {
 			return mux, nil
@@ -376,7 +376,7 @@ func (c *Client) openOn(ctx context.Context, mux *yamux.Session, kind byte) (*ya
 	}
 	opened := make(chan result)
 	if !c.spawn(func() {
-		s, err := begin(mux, kind)
+		s, err := openStream(mux, kind)
 		select {
 		case opened <- result{s, err}:
 		case <-ctx.Done():
@@ -395,15 +395,15 @@ func (c *Client) openOn(ctx context.Context, mux *yamux.Session, kind byte) (*ya
 	}
 }
 
-// begin opens a stream and sends its kind.
-func begin(mux *yamux.Session, kind byte) (*yamux.Stream, error) {
+// openStream opens a stream and sends its kind.
+func openStream(mux *yamux.Session, kind byte) (*yamux.Stream, error) {
 	s, err := mux.OpenStream()
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrLost, err)
+		return nil, fmt.Errorf("%w: %w", ErrLinkBroken, err)
 	}
 	if _, err := s.Write([]byte{kind}); err != nil {
 		s.Close()
-		return nil, fmt.Errorf("%w: %w", ErrLost, err)
+		return nil, fmt.Errorf("%w: %w", ErrLinkBroken, err)
 	}
 	return s, nil
 }
@@ -411,7 +411,7 @@ func begin(mux *yamux.Session, kind byte) (*yamux.Stream, error) {
 // stream opens a raw stream, and returns it with the agent's reply. Closing the stream ends the
 // program or transfer that was started on it.
 func (c *Client) stream(ctx context.Context, open *agentv1.StreamOpen) (net.Conn, *agentv1.StreamReply, error) {
-	s, err := c.open(ctx, wire.Raw)
+	s, err := c.open(ctx, wire.RawStream)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -422,7 +422,7 @@ func (c *Client) stream(ctx context.Context, open *agentv1.StreamOpen) (net.Conn
 		return nil, nil, err
 	}
 	reply := new(agentv1.StreamReply)
-	err = read(s, reply)
+	err = readMessage(s, reply)
 	if err == nil && reply.Code != 0 {
 		err = refused(reply)
 	}
@@ -434,14 +434,14 @@ func (c *Client) stream(ctx context.Context, open *agentv1.StreamOpen) (net.Conn
 }
 
 // readMessage reads a message of the agent. Its error is ErrProtocol or ErrLost.
-func read(s net.Conn, m proto.Message) error {
+func readMessage(s net.Conn, m proto.Message) error {
 	switch err := wire.ReadMessage(s, m); {
 	case err == nil:
 		return nil
 	case errors.Is(err, wire.ErrMessage):
 		return fmt.Errorf("%w: %w", ErrProtocol, err)
 	default:
-		return fmt.Errorf("%w: %w", ErrLost, err)
+		return fmt.Errorf("%w: %w", ErrLinkBroken, err)
 	}
 }
 
@@ -452,8 +452,8 @@ const maxIdle = 32
 // that the event is of the request's kind. The other events go to onEvent, whose error ends the
 // run. When ctx ends, the command or cell is stopped.
 func (c *Client) run(ctx context.Context, r *agentv1.RunRequest,
-	event func(*agentv1.RunEvent) error) (*agentv1.RunEvent, error) {
-	if err := fits(r); err != nil {
+	onEvent func(*agentv1.RunEvent) error) (*agentv1.RunEvent, error) {
+	if err := checkSize(r); err != nil {
 		return nil, err
 	}
 	s, err := c.acquireStream(ctx)
@@ -461,7 +461,7 @@ func (c *Client) run(ctx context.Context, r *agentv1.RunRequest,
 		return nil, err
 	}
 	stop := context.AfterFunc(ctx, func() { s.SetDeadline(time.Unix(1, 0)) })
-	e, err := exchange(s, r, event)
+	e, err := exchange(s, r, onEvent)
 	if !stop() || err != nil && e == nil {
 		s.Close()
 	} else {
@@ -478,11 +478,11 @@ func (c *Client) run(ctx context.Context, r *agentv1.RunRequest,
 func exchange(s *yamux.Stream, r *agentv1.RunRequest,
 	event func(*agentv1.RunEvent) error) (*agentv1.RunEvent, error) {
 	if err := wire.WriteMessage(s, r); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrLost, err)
+		return nil, fmt.Errorf("%w: %w", ErrLinkBroken, err)
 	}
 	for {
 		e := new(agentv1.RunEvent)
-		if err := read(s, e); err != nil {
+		if err := readMessage(s, e); err != nil {
 			return nil, err
 		}
 		switch k := e.Event.(type) {
@@ -504,22 +504,22 @@ func (c *Client) acquireStream(ctx context.Context) (*yamux.Stream, error) {
 		return nil, err
 	}
 	c.mu.Lock()
-	if n := len(c.idle); n > 0 && c.mux == mux {
-		s := c.idle[n-1]
-		c.idle = c.idle[:n-1]
+	if n := len(c.idleStreams); n > 0 && c.mux == mux {
+		s := c.idleStreams[n-1]
+		c.idleStreams = c.idleStreams[:n-1]
 		c.mu.Unlock()
 		return s, nil
 	}
 	c.mu.Unlock()
-	return c.open(ctx, wire.Run)
+	return c.open(ctx, wire.RunStream)
 }
 
 // releaseStream keeps a run stream for the next request, or closes it.
 func (c *Client) releaseStream(s *yamux.Stream) {
 	c.mu.Lock()
-	idle := s.Session() == c.mux && len(c.idle) < maxIdle
+	idle := s.Session() == c.mux && len(c.idleStreams) < maxIdle
 	if idle {
-		c.idle = append(c.idle, s)
+		c.idleStreams = append(c.idleStreams, s)
 	}
 	c.mu.Unlock()
 	if !idle {

@@ -129,7 +129,7 @@ type fakeAgent struct {
 // serve makes a link to the fake agent.
 func (b *box) serve(t *testing.T, a *fakeAgent) *yamux.Session {
 	t.Helper()
-	mux, err := yamux.Server(b.greeted(t), wire.Mux())
+	mux, err := yamux.Server(b.greeted(t), wire.HostMuxConfig())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,12 +163,12 @@ func (a *fakeAgent) answer(s *yamux.Stream, l *wire.Listener) {
 	}
 	do := a.raw
 	switch kind[0] {
-	case wire.Call:
+	case wire.CallStream:
 		if a.call != nil {
 			l.Conns <- s
 		}
 		return
-	case wire.Run:
+	case wire.RunStream:
 		a.runs.Add(1)
 		do = a.run
 	}
@@ -343,16 +343,16 @@ func TestUnfit(t *testing.T) {
 				link(0)
 			}
 		}
-		short(tooShort - 1)
-		link(brief + time.Second)
-		short(tooShort - 1)
+		short(maxBriefLinks - 1)
+		link(briefLink + time.Second)
+		short(maxBriefLinks - 1)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		if err := c.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("Wait: %v, want to wait for the next link", err)
 		}
 		short(1)
-		if err := c.Wait(t.Context()); !errors.Is(err, ErrUnfit) {
+		if err := c.Wait(t.Context()); !errors.Is(err, ErrUnstable) {
 			t.Errorf("Wait: %v, want ErrUnfit", err)
 		}
 	})
@@ -507,7 +507,7 @@ func TestMoreCallsThanStreams(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 2*wire.Mux().AcceptBacklog)
+	ended := make(chan error, 2*wire.HostMuxConfig().AcceptBacklog)
 	for range cap(ended) {
 		go func() { _, err := c.run(ctx, execOf("x"), ignore); ended <- err }()
 	}
@@ -569,8 +569,8 @@ func TestRunsThatBreakTheProtocol(t *testing.T) {
 		{"a huge message", binary.BigEndian.AppendUint32(nil, 1<<31), false, ErrProtocol},
 		{"a message just too large", binary.BigEndian.AppendUint32(nil, wire.MaxMessage+1), false, ErrProtocol},
 		{"no message", framed([]byte{0xff, 0xff, 0xff}), false, ErrProtocol},
-		{"half a message, and the end", half, true, ErrLost},
-		{"nothing, and the end", nil, true, ErrLost},
+		{"half a message, and the end", half, true, ErrLinkBroken},
+		{"nothing, and the end", nil, true, ErrLinkBroken},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -34,8 +34,8 @@ func Environment(s sandbox.Spec, brokered bool) ([]string, error) {
 		env = append(env, k+"="+v)
 	}
 	slices.Sort(env)
-	if s.Orphan > 0 {
-		env = append(env, wire.EnvOrphan+"="+s.Orphan.String())
+	if s.OrphanTimeout > 0 {
+		env = append(env, wire.EnvOrphan+"="+s.OrphanTimeout.String())
 	}
 	return append(env, wire.EnvSecret+"="+hex.EncodeToString(s.Secret), wire.EnvSocket+"="+
 		path.Join(wire.SocketDir, wire.Socket),

@@ -14,36 +14,36 @@ import (
 )
 
 // expectedConn is a direct connection that the host has asked the sandbox to make.
-type expected struct {
+type expectedConns struct {
 	ticket    wire.Ticket
 	conn      chan net.Conn // gets the connection, without waiting
-	forgotten bool          // nobody waits for it any more; guarded by the client's mu
+	abandoned bool          // nobody waits for it any more; guarded by the client's mu
 }
 
 // expect makes a ticket, which admits one direct connection. The caller calls forget in the end.
-func (c *Client) expect() *expected {
-	e := &expected{conn: make(chan net.Conn, 1)}
+func (c *Client) expect() *expectedConns {
+	e := &expectedConns{conn: make(chan net.Conn, 1)}
 	rand.Read(e.ticket[:]) // does not fail
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.expected[e.ticket] = e
+	c.expectedConns[e.ticket] = e
 	return e
 }
 
 // claim returns the expected connection of a ticket. A ticket is valid once; nil: it is not valid.
-func (c *Client) claim(t wire.Ticket) *expected {
+func (c *Client) claim(t wire.Ticket) *expectedConns {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	e := c.expected[t]
-	delete(c.expected, t)
+	e := c.expectedConns[t]
+	delete(c.expectedConns, t)
 	return e
 }
 
 // deliver passes a connection to wait, or closes it after forget.
-func (c *Client) deliver(e *expected, conn net.Conn) {
+func (c *Client) deliver(e *expectedConns, conn net.Conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if e.forgotten {
+	if e.abandoned {
 		conn.Close()
 		return
 	}
@@ -51,11 +51,11 @@ func (c *Client) deliver(e *expected, conn net.Conn) {
 }
 
 // forget makes the ticket invalid, and closes the connection if wait has not returned it.
-func (c *Client) forget(e *expected) {
+func (c *Client) forget(e *expectedConns) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.expected, e.ticket)
-	e.forgotten = true
+	delete(c.expectedConns, e.ticket)
+	e.abandoned = true
 	select {
 	case conn := <-e.conn:
 		conn.Close()
@@ -64,7 +64,7 @@ func (c *Client) forget(e *expected) {
 }
 
 // wait waits for the connection, and returns it.
-func (e *expected) wait(ctx context.Context) (net.Conn, error) {
+func (e *expectedConns) wait(ctx context.Context) (net.Conn, error) {
 	select {
 	case conn := <-e.conn:
 		return conn, nil
@@ -91,15 +91,15 @@ func (p *Program) Close() {
 
 // ErrOldAgent is returned for a request that the agent of a sandbox does not know, because an
 // older version of the server created the sandbox.
-var ErrOlder = errors.New("this sandbox was made by an older version of Sandlot; stop the session, and its next call " +
+var ErrOldAgent = errors.New("this sandbox was made by an older version of Sandlot; stop the session, and its next call " +
 	"makes a new one")
 
 // StartProgram starts a program. Ctx bounds only the start.
-func (c *Client) Start(ctx context.Context, program Command) (*Program, error) {
+func (c *Client) StartProgram(ctx context.Context, command Command) (*Program, error) {
 	in, out := c.expect(), c.expect()
 	defer c.forget(in)
 	defer c.forget(out)
-	cmd := program.Message()
+	cmd := command.Message()
 	cmd.Tickets = [][]byte{in.ticket[:], out.ticket[:]}
 	stream, reply, err := c.stream(ctx, &agentv1.StreamOpen{Kind: &agentv1.StreamOpen_Exec{Exec: cmd}})
 	if err != nil {
@@ -107,7 +107,7 @@ func (c *Client) Start(ctx context.Context, program Command) (*Program, error) {
 	}
 	if !reply.Direct {
 		stream.Close()
-		return nil, ErrOlder
+		return nil, ErrOldAgent
 	}
 	p := &Program{Stream: stream}
 	if p.In, err = in.wait(ctx); err != nil {
@@ -132,27 +132,27 @@ func (c *Client) transfer(ctx context.Context, open *agentv1.StreamOpen) (net.Co
 	if err != nil || !reply.Direct {
 		return s, reply, err
 	}
-	short, cancel := context.WithTimeout(ctx, direct.SendLimit)
+	dialCtx, cancel := context.WithTimeout(ctx, direct.SendLimit)
 	defer cancel()
-	data, err := e.wait(short)
+	data, err := e.wait(dialCtx)
 	if err != nil {
 		s.Close()
 		return nil, nil, err
 	}
-	widen(data)
-	return &fileTransfer{Conn: s, data: data, down: open.GetReadFile() != nil}, reply, nil
+	enlargeBuffer(data)
+	return &fileTransfer{Conn: s, data: data, download: open.GetReadFile() != nil}, reply, nil
 }
 
 // fileTransfer is a raw stream with a direct connection for the bytes of the file.
 type fileTransfer struct {
 	net.Conn          // the stream
 	data     net.Conn // the direct connection
-	down     bool     // a download, and not an upload
+	download bool     // a download, and not an upload
 }
 
 // Read implements net.Conn: it reads the file of a download, or the agent's reply to an upload.
 func (t *fileTransfer) Read(p []byte) (int, error) {
-	if t.down {
+	if t.download {
 		return t.data.Read(p)
 	}
 	return t.Conn.Read(p)

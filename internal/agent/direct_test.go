@@ -79,7 +79,7 @@ func drive(t *testing.T, d *driven) *Client {
 	d.t, d.b = t, b
 	_, handler := agentv1connect.NewAgentHandler(d)
 	b.serve(t, &fakeAgent{call: handler, run: d.run})
-	if !c.Open(t.Context(), "python") {
+	if !c.OpenDirect(t.Context(), "python") {
 		t.Fatal("there is no way to the interpreter")
 	}
 	return c
@@ -156,13 +156,13 @@ func TestDriversThatBreakTheProtocol(t *testing.T) {
 			fmt.Fprintf(c, "%d 0 0\n%s", len(r), r)
 		}, ErrProtocol},
 		{"half an answer, and the end",
-			func(c net.Conn, id string) { c.Write(answered(id, "out", "")[:20]); c.Close() }, ErrLost},
+			func(c net.Conn, id string) { c.Write(answered(id, "out", "")[:20]); c.Close() }, ErrLinkBroken},
 		{"it leaves the end to the agent again and again", func(c net.Conn, id string) {
 			for range 10 {
 				io.WriteString(c, direct.Handover)
 				time.Sleep(time.Millisecond)
 			}
-		}, ErrLost},
+		}, ErrLinkBroken},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -219,7 +219,7 @@ func TestADriverOutOfTurn(t *testing.T) {
 			}}
 			_, handler := agentv1connect.NewAgentHandler(d)
 			b.serve(t, &fakeAgent{call: handler, run: d.run})
-			c.Open(t.Context(), "python")
+			c.OpenDirect(t.Context(), "python")
 			<-said
 			if e, err := evaluate(t.Context(), c); err != nil || e.Error != "by the agent" {
 				t.Errorf("Evaluate = %v, %v, want the agent's answer", e, err)
@@ -307,8 +307,8 @@ func TestTickets(t *testing.T) {
 	if err := dial(late.ticket); !errors.Is(err, wire.ErrRefused) {
 		t.Errorf("a forgotten ticket was good: %v", err)
 	}
-	if c.mu.Lock(); len(c.expected) != 0 {
-		t.Errorf("%d connections are expected still", len(c.expected))
+	if c.mu.Lock(); len(c.expectedConns) != 0 {
+		t.Errorf("%d connections are expected still", len(c.expectedConns))
 	}
 	c.mu.Unlock()
 }

@@ -15,13 +15,13 @@ import (
 // interpreter is the host's record of the interpreter of one language. One cell of code runs at
 // a time: over the direct connection to the driver, when there is one, or through the agent.
 type interpreter struct {
-	language string
-	slot     chan struct{}             // held by the cell that runs
-	began    atomic.Pointer[time.Time] // when that cell began; nil: none runs
+	language  string
+	slot      chan struct{}             // held by the cell that runs
+	cellBegan atomic.Pointer[time.Time] // when that cell began; nil: none runs
 
 	// The slot guards these two.
-	way  *direct.Way // nil: cells go through the agent
-	stop func()      // waits until the cell that the host has given up is over; nil: there is none
+	conn      *direct.Conn // nil: cells go through the agent
+	awaitStop func()       // waits until the cell that the host has given up is over; nil: there is none
 
 	preparing   atomic.Bool
 	unsupported atomic.Bool // the driver cannot get cells directly
@@ -43,15 +43,15 @@ func (c *Client) interpreter(language string) *interpreter {
 // cell is stopped.
 func (c *Client) evaluate(ctx context.Context, q *agentv1.EvaluateRequest, o Observer) (*agentv1.EvaluateDone, error) {
 	i := c.interpreter(q.Language)
-	if err := c.acquire(ctx, i, o.Waiting); err != nil {
+	if err := c.acquireInterpreter(ctx, i, o.Waiting); err != nil {
 		return nil, err
 	}
 	now := time.Now()
-	i.began.Store(&now)
-	defer func() { c.release(i) }()
-	if i.open() {
-		d, err := c.direct(ctx, i, q, o)
-		if !errors.Is(err, direct.ErrUnsent) {
+	i.cellBegan.Store(&now)
+	defer func() { c.releaseInterpreter(i) }()
+	if i.isDirect() {
+		d, err := c.evaluateDirect(ctx, i, q, o)
+		if !errors.Is(err, direct.ErrNotSent) {
 			return d, err
 		}
 	}
@@ -92,7 +92,7 @@ func (c *Client) Prepare(language string) {
 		defer cancel()
 		// Start the interpreter first, without the slot: it may hang, and cells need not wait then.
 		if c.StartInterpreter(ctx, language) == nil {
-			c.Open(ctx, language)
+			c.OpenDirect(ctx, language)
 		}
 	})
 }
@@ -101,20 +101,20 @@ const prepareLimit = 20 * time.Second
 
 // OpenDirect opens the direct connection to a language's driver, unless it is open, and reports
 // whether there is one.
-func (c *Client) Open(ctx context.Context, language string) bool {
+func (c *Client) OpenDirect(ctx context.Context, language string) bool {
 	i := c.interpreter(language)
-	if c.acquire(ctx, i, nil) != nil {
+	if c.acquireInterpreter(ctx, i, nil) != nil {
 		return false
 	}
-	defer c.release(i)
-	c.connect(ctx, i)
-	return i.open()
+	defer c.releaseInterpreter(i)
+	c.openDirect(ctx, i)
+	return i.isDirect()
 }
 
-// connect opens the direct connection: it makes the driver dial the host. When that fails, cells
+// openDirect opens the direct connection: it makes the driver dial the host. When that fails, cells
 // go through the agent. The caller holds the slot.
-func (c *Client) connect(ctx context.Context, i *interpreter) {
-	if i.unsupported.Load() || i.open() {
+func (c *Client) openDirect(ctx context.Context, i *interpreter) {
+	if i.unsupported.Load() || i.isDirect() {
 		return
 	}
 	e := c.expect()
@@ -126,13 +126,13 @@ func (c *Client) connect(ctx context.Context, i *interpreter) {
 		return
 	}
 	if conn, err := e.wait(ctx); err == nil {
-		i.way, _ = direct.Open(ctx, conn)
+		i.conn, _ = direct.Open(ctx, conn)
 	}
 }
 
-// acquire waits for an interpreter's slot. It calls waiting, which may be nil, at once and then
+// acquireInterpreter waits for an interpreter's slot. It calls waiting, which may be nil, at once and then
 // once a second with how long the cell that holds the slot has run.
-func (c *Client) acquire(ctx context.Context, i *interpreter, waiting func(time.Duration) error) error {
+func (c *Client) acquireInterpreter(ctx context.Context, i *interpreter, waiting func(time.Duration) error) error {
 	select {
 	case i.slot <- struct{}{}:
 		return nil
@@ -141,7 +141,7 @@ func (c *Client) acquire(ctx context.Context, i *interpreter, waiting func(time.
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
-		if began := i.began.Load(); began != nil && waiting != nil {
+		if began := i.cellBegan.Load(); began != nil && waiting != nil {
 			if err := waiting(time.Since(*began)); err != nil {
 				return err
 			}
@@ -158,30 +158,30 @@ func (c *Client) acquire(ctx context.Context, i *interpreter, waiting func(time.
 	}
 }
 
-// release releases the slot, after the cell is over that the host has given up.
-func (c *Client) release(i *interpreter) {
-	i.began.Store(nil)
-	stop := i.stop
-	i.stop = nil
+// releaseInterpreter releases the slot, after the cell is over that the host has given up.
+func (c *Client) releaseInterpreter(i *interpreter) {
+	i.cellBegan.Store(nil)
+	stop := i.awaitStop
+	i.awaitStop = nil
 	if stop != nil {
-		if c.spawn(func() { stop(); c.freeSlot(i) }) {
+		if c.spawn(func() { stop(); c.freeInterpreter(i) }) {
 			return
 		}
-		i.close()
+		i.closeConn()
 	}
-	c.freeSlot(i)
+	c.freeInterpreter(i)
 }
 
-// freeSlot releases the slot. After Close of the client it closes the direct connection.
-func (c *Client) freeSlot(i *interpreter) {
+// freeInterpreter releases the slot. After Close of the client it closes the direct connection.
+func (c *Client) freeInterpreter(i *interpreter) {
 	if c.ctx.Err() != nil {
-		i.close()
+		i.closeConn()
 	}
 	<-i.slot
 	if c.ctx.Err() != nil { // Close may have found the slot held
 		select {
 		case i.slot <- struct{}{}:
-			i.close()
+			i.closeConn()
 			<-i.slot
 		default:
 		}
@@ -190,22 +190,22 @@ func (c *Client) freeSlot(i *interpreter) {
 
 // isDirect reports whether there is a direct connection that works. It closes one that the driver
 // has closed.
-func (i *interpreter) open() bool {
-	if i.way != nil && !i.way.Quiet() {
-		i.close()
+func (i *interpreter) isDirect() bool {
+	if i.conn != nil && !i.conn.Idle() {
+		i.closeConn()
 	}
-	return i.way != nil
+	return i.conn != nil
 }
 
-func (i *interpreter) close() {
-	if i.way != nil {
-		i.way.Close()
-		i.way = nil
+func (i *interpreter) closeConn() {
+	if i.conn != nil {
+		i.conn.Close()
+		i.conn = nil
 	}
 }
 
 // evaluateDirect runs a cell over the direct connection to the driver.
-func (c *Client) direct(ctx context.Context, i *interpreter, q *agentv1.EvaluateRequest,
+func (c *Client) evaluateDirect(ctx context.Context, i *interpreter, q *agentv1.EvaluateRequest,
 	o Observer) (*agentv1.EvaluateDone, error) {
 	if err := c.acquireSlot(ctx); err != nil {
 		return nil, err
@@ -213,36 +213,36 @@ func (c *Client) direct(ctx context.Context, i *interpreter, q *agentv1.Evaluate
 	release := sync.OnceFunc(c.releaseSlot)
 	defer release()
 	defer time.AfterFunc(direct.SuperviseAfter, release).Stop() // Run may take longer to send the cell
-	began, limit, event := time.Now(), int(q.GetBounds().GetHeadChars()), o.events()
+	began, limit, onEvent := time.Now(), int(q.GetBounds().GetHeadChars()), o.events()
 	var d *agentv1.EvaluateDone
-	answer, _, err := i.way.Run(ctx, q.Code, limit, func(ctx context.Context, id int64) (over bool, err error) {
-		d, over, err = c.supervise(ctx, i, supervised{q, id, began}, event)
+	answer, _, err := i.conn.Run(ctx, q.Code, limit, func(ctx context.Context, id int64) (over bool, err error) {
+		d, over, err = c.supervise(ctx, i, supervisedCell{q, id, began}, onEvent)
 		return over, err
 	})
 	switch {
 	case answer != nil:
-		d = ofDriver(answer)
+		d = fromDriver(answer)
 		d.DurationMicros = uint64(time.Since(began).Microseconds())
 	case errors.Is(err, direct.ErrProtocol):
 		err = fmt.Errorf("%w: %w", ErrProtocol, err)
 	case errors.Is(err, direct.ErrBroken):
-		err = fmt.Errorf("%w: %w", ErrLost, err)
+		err = fmt.Errorf("%w: %w", ErrLinkBroken, err)
 	}
-	if err != nil && i.stop == nil || d.GetStateLost() {
-		i.close()
+	if err != nil && i.awaitStop == nil || d.GetStateLost() {
+		i.closeConn()
 	}
 	return d, err
 }
 
-// supervised is a cell that the agent is asked to supervise.
-type supervised struct {
+// supervisedCell is a cell that the agent is asked to supervise.
+type supervisedCell struct {
 	*agentv1.EvaluateRequest
 	id    int64
 	began time.Time
 }
 
 // request returns the request to supervise the cell, or to stop it.
-func (s supervised) request(stop bool) *agentv1.RunRequest {
+func (s supervisedCell) request(stop bool) *agentv1.RunRequest {
 	elapsed := time.Since(s.began)
 	cell := &agentv1.EvaluateRequest{Language: s.Language, Bounds: s.Bounds, Live: s.Live}
 	if s.TimeoutMillis > 0 {
@@ -254,13 +254,13 @@ func (s supervised) request(stop bool) *agentv1.RunRequest {
 
 // supervise makes the agent supervise a cell until its end. Over is true when the cell was over
 // already: then the driver answers.
-func (c *Client) supervise(ctx context.Context, i *interpreter, s supervised,
-	event func(*agentv1.RunEvent) error) (d *agentv1.EvaluateDone, over bool, err error) {
-	e, err := c.run(ctx, s.request(false), event)
+func (c *Client) supervise(ctx context.Context, i *interpreter, s supervisedCell,
+	onEvent func(*agentv1.RunEvent) error) (d *agentv1.EvaluateDone, over bool, err error) {
+	e, err := c.run(ctx, s.request(false), onEvent)
 	if ctx.Err() != nil {
 		// The request may not have reached the agent: awaitStopped stops the cell. The slot is held
 		// until the cell is over.
-		i.stop = func() { c.awaitStopped(i, s) }
+		i.awaitStop = func() { c.awaitStopped(i, s) }
 		return nil, false, context.Cause(ctx)
 	}
 	if err == nil && e.GetOver() {
@@ -272,18 +272,18 @@ func (c *Client) supervise(ctx context.Context, i *interpreter, s supervised,
 
 // awaitStopped makes the agent stop a cell that the host has given up, and waits until the cell
 // is over.
-func (c *Client) awaitStopped(i *interpreter, s supervised) {
+func (c *Client) awaitStopped(i *interpreter, s supervisedCell) {
 	ctx, cancel := context.WithTimeout(c.ctx, stopLimit)
 	defer cancel()
-	if i.way == nil {
+	if i.conn == nil {
 		return
 	}
-	err := i.way.Await(ctx, s.id, func(ctx context.Context, _ int64) (over bool, err error) {
+	err := i.conn.AwaitEnd(ctx, s.id, func(ctx context.Context, _ int64) (over bool, err error) {
 		e, err := c.run(ctx, s.request(true), func(*agentv1.RunEvent) error { return nil })
 		return e.GetOver(), err
 	})
 	if err != nil {
-		i.close()
+		i.closeConn()
 	}
 }
 
@@ -291,9 +291,9 @@ func (c *Client) awaitStopped(i *interpreter, s supervised) {
 const stopLimit = 10 * time.Second
 
 // fromDriver returns a driver's answer in the form of the agent's answer.
-func ofDriver(a *direct.Answer) *agentv1.EvaluateDone {
+func fromDriver(a *direct.Answer) *agentv1.EvaluateDone {
 	d := &agentv1.EvaluateDone{Ok: a.OK, Error: a.Error, Traceback: a.Traceback, ExitCode: a.Exit,
-		Interrupted: a.Stopped, Stdout: captured(a.Stdout, a.Raw[0]), Stderr: captured(a.Stderr, a.Raw[1])}
+		Interrupted: a.Stopped, Stdout: captured(a.Stdout, a.RawFiles[0]), Stderr: captured(a.Stderr, a.RawFiles[1])}
 	for _, v := range a.Rich {
 		d.Rich = append(d.Rich, &agentv1.Rich{Mime: v.MIME, Data: v.Data})
 	}

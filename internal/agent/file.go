@@ -21,13 +21,13 @@ type File struct {
 
 // ReadFile returns at most limit bytes of a file, from an offset on, and the size of the whole
 // file.
-func (c *Client) ReadFile(ctx context.Context, path string, offset, most int64) (data []byte, size int64, err error) {
+func (c *Client) ReadFile(ctx context.Context, path string, offset, maxBytes int64) (data []byte, size int64, err error) {
 	m, err := call(ctx, c.rpc.ReadFile, &agentv1.ReadFileRequest{Path: path, Offset: uint64(offset),
-		Limit: uint32(most)})
+		Limit: uint32(maxBytes)})
 	if err != nil {
 		return nil, 0, err
 	}
-	if int64(len(m.Data)) > most || m.Size > maxSize {
+	if int64(len(m.Data)) > maxBytes || m.Size > maxSize {
 		return nil, 0, ErrProtocol
 	}
 	return m.Data, int64(m.Size), nil
@@ -38,15 +38,15 @@ type FileWrite struct {
 	Path   string
 	Data   []byte
 	Append bool
-	At     *int64 // where to write, keeping the rest; nil: replace the file
+	Offset *int64 // where to write, keeping the rest; nil: replace the file
 	Mode   uint32 // permission bits; 0: those of the old file, or 0644
 }
 
 // WriteFile writes a file, makes the folders above it, and returns its size.
 func (c *Client) WriteFile(ctx context.Context, w FileWrite) (size int64, err error) {
 	q := &agentv1.WriteFileRequest{Path: w.Path, Data: w.Data, Append: w.Append, Mode: w.Mode}
-	if w.At != nil {
-		at := uint64(*w.At)
+	if w.Offset != nil {
+		at := uint64(*w.Offset)
 		q.Offset = &at
 	}
 	m, err := call(ctx, c.rpc.WriteFile, q)
@@ -61,13 +61,13 @@ func (c *Client) WriteFile(ctx context.Context, w FileWrite) (size int64, err er
 
 // ListFiles returns at most limit entries of a folder, and of the folders in it down to a depth;
 // depth 1 is the folder alone. Truncated says that there are more entries.
-func (c *Client) ListFiles(ctx context.Context, path string, depth, most int) (files []File, cut bool, err error) {
+func (c *Client) ListFiles(ctx context.Context, path string, depth, maxBytes int) (files []File, truncated bool, err error) {
 	m, err := call(ctx, c.rpc.ListFiles, &agentv1.ListFilesRequest{Path: path, Depth: uint32(depth),
-		Limit: uint32(most)})
+		Limit: uint32(maxBytes)})
 	if err != nil {
 		return nil, false, err
 	}
-	if len(m.Files) > most {
+	if len(m.Files) > maxBytes {
 		return nil, false, ErrProtocol
 	}
 	files = make([]File, len(m.Files))
@@ -81,7 +81,7 @@ func (c *Client) ListFiles(ctx context.Context, path string, depth, most int) (f
 			return nil, false, ErrProtocol
 		}
 		files[n] = File{Path: f.Path, Type: f.Type, Size: int64(f.Size), Mode: f.Mode & 0o7777,
-			Modified: moment(uint64(max(0, f.ModifiedUnixMillis))), Target: f.Target}
+			Modified: unixMillis(uint64(max(0, f.ModifiedUnixMillis))), Target: f.Target}
 	}
 	return files, m.Truncated, nil
 }
@@ -95,9 +95,9 @@ func (c *Client) RemoveFile(ctx context.Context, path string, recursive bool) er
 
 // Download opens a file for reading, from an offset on and at most limit bytes; limit 0: to its
 // end. It also returns the size of the whole file. The sandbox may send fewer bytes, or more.
-func (c *Client) Download(ctx context.Context, path string, offset, most int64) (conn net.Conn, size int64, err error) {
+func (c *Client) Download(ctx context.Context, path string, offset, maxBytes int64) (conn net.Conn, size int64, err error) {
 	conn, reply, err := c.transfer(ctx, &agentv1.StreamOpen{Kind: &agentv1.StreamOpen_ReadFile{
-		ReadFile: &agentv1.ReadStream{Path: path, Offset: uint64(offset), Limit: uint64(most)}}})
+		ReadFile: &agentv1.ReadStream{Path: path, Offset: uint64(offset), Limit: uint64(maxBytes)}}})
 	if err != nil {
 		return nil, 0, err
 	}

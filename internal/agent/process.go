@@ -64,41 +64,41 @@ func (c *Client) ListProcesses(ctx context.Context) ([]Process, error) {
 		all[n] = Process{ID: fault.Printable(p.ProcessId, maxProcessID), Args: p.Argv,
 			Kind: fault.Printable(p.Kind, 20), PID: int(p.Pid), Running: p.Running, Busy: p.Busy,
 			ExitCode: int(p.ExitCode),
-			Started:  moment(p.StartedUnixMillis), Ended: moment(p.EndedUnixMillis),
+			Started:  unixMillis(p.StartedUnixMillis), Ended: unixMillis(p.EndedUnixMillis),
 			Written: p.OutputBytes, KilledBy: fault.Printable(p.KilledBy, 40),
-			Timeout: span(p.TimeoutMillis, time.Millisecond)}
+			Timeout: duration(p.TimeoutMillis, time.Millisecond)}
 	}
 	return all, nil
 }
 
 // ProcessOutput is a part of the output of a background process.
 type ProcessOutput struct {
-	Data     []byte
-	Cursor   int64 // the offset of the end of Data in the output, for the next call
-	Skipped  int64 // bytes between the requested cursor and Data, which are no longer kept
-	Left     int64 // bytes after Data that were written already
-	Running  bool
-	ExitCode int           // as in Process
-	KilledBy string        // as in Process
-	Timeout  time.Duration // as in Process
+	Data      []byte
+	Cursor    int64 // the offset of the end of Data in the output, for the next call
+	Skipped   int64 // bytes between the requested cursor and Data, which are no longer kept
+	Available int64 // bytes after Data that were written already
+	Running   bool
+	ExitCode  int           // as in Process
+	KilledBy  string        // as in Process
+	Timeout   time.Duration // as in Process
 }
 
 // ReadProcess returns at most limit bytes of a process's output, from the offset cursor on. When
 // there are none it waits for output, or the end of the process, no longer than wait.
-func (c *Client) ReadProcess(ctx context.Context, id string, cursor int64, most int,
+func (c *Client) ReadProcess(ctx context.Context, id string, cursor int64, maxBytes int,
 	wait time.Duration) (ProcessOutput, error) {
 	m, err := call(ctx, c.rpc.ReadProcess, &agentv1.ReadProcessRequest{ProcessId: id, Cursor: uint64(cursor),
-		MaxBytes: uint32(most), WaitMillis: uint64(wait.Milliseconds())})
+		MaxBytes: uint32(maxBytes), WaitMillis: uint64(wait.Milliseconds())})
 	if err != nil {
 		return ProcessOutput{}, err
 	}
-	if len(m.Output) > most || m.Cursor > maxCursor || m.Cursor < uint64(len(m.Output)) || m.Left > maxCursor ||
+	if len(m.Output) > maxBytes || m.Cursor > maxCursor || m.Cursor < uint64(len(m.Output)) || m.Left > maxCursor ||
 		m.Skipped > maxCursor {
 		return ProcessOutput{}, ErrProtocol
 	}
-	return ProcessOutput{Data: m.Output, Cursor: int64(m.Cursor), Skipped: int64(m.Skipped), Left: int64(m.Left),
+	return ProcessOutput{Data: m.Output, Cursor: int64(m.Cursor), Skipped: int64(m.Skipped), Available: int64(m.Left),
 		Running: m.Running, ExitCode: int(m.ExitCode), KilledBy: fault.Printable(m.KilledBy, 40),
-		Timeout: span(m.TimeoutMillis, time.Millisecond)}, nil
+		Timeout: duration(m.TimeoutMillis, time.Millisecond)}, nil
 }
 
 // WriteProcess writes to a process's input, and closes it afterwards when eof is set. It returns

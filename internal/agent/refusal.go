@@ -59,7 +59,7 @@ func refused(reply *agentv1.StreamReply) error {
 }
 
 // checkSize returns a Refusal when a request is too large to be sent.
-func fits(m proto.Message) error {
+func checkSize(m proto.Message) error {
 	if n := proto.Size(m); n > wire.MaxMessage {
 		text := fmt.Sprintf("the request has %d bytes; at most %d can be sent to a sandbox at once", n, wire.MaxMessage)
 		return &Refusal{Invalid, text}
@@ -69,7 +69,7 @@ func fits(m proto.Message) error {
 
 // call makes one RPC. Its error is a Refusal, ErrProtocol, or says why there is no answer.
 func call[Q, A any](ctx context.Context, rpc func(context.Context, *Q) (*A, error), q *Q) (*A, error) {
-	if err := fits(any(q).(proto.Message)); err != nil {
+	if err := checkSize(any(q).(proto.Message)); err != nil {
 		return nil, err
 	}
 	answer, err := rpc(ctx, q)

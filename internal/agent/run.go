@@ -37,7 +37,7 @@ func (o Observer) events() func(*agentv1.RunEvent) error {
 			return nil
 		case *agentv1.RunEvent_Waiting:
 			if o.Waiting != nil {
-				return o.Waiting(span(k.Waiting.GetRunningForMicros(), time.Microsecond))
+				return o.Waiting(duration(k.Waiting.GetRunningForMicros(), time.Microsecond))
 			}
 			return nil
 		}
@@ -45,11 +45,11 @@ func (o Observer) events() func(*agentv1.RunEvent) error {
 	}
 }
 
-// Inline bounds how many characters of each output a result contains: of its beginning, and of
+// InlineBounds bounds how many characters of each output a result contains: of its beginning, and of
 // its end. A byte that is not UTF-8 counts as one character.
-type Inline struct{ Head, Tail int }
+type InlineBounds struct{ Head, Tail int }
 
-func (i Inline) message() *agentv1.Bounds {
+func (i InlineBounds) message() *agentv1.Bounds {
 	return &agentv1.Bounds{HeadChars: uint32(i.Head), TailChars: uint32(i.Tail)}
 }
 
@@ -58,7 +58,7 @@ type Exec struct {
 	Command
 	Stdin   []byte
 	Timeout time.Duration // 0: none
-	Inline  Inline
+	Inline  InlineBounds
 }
 
 // ExecResult is how a command ended.
@@ -82,13 +82,13 @@ func (c *Client) Exec(ctx context.Context, x Exec, o Observer) (*ExecResult, err
 	if d == nil {
 		return nil, ErrProtocol
 	}
-	stdout, wrongOut := x.Inline.output(d.Stdout)
-	stderr, wrongErr := x.Inline.output(d.Stderr)
-	if err := cmp.Or(wrongOut, wrongErr); err != nil {
+	stdout, stdoutErr := x.Inline.checkOutput(d.Stdout)
+	stderr, stderrErr := x.Inline.checkOutput(d.Stderr)
+	if err := cmp.Or(stdoutErr, stderrErr); err != nil {
 		return nil, err
 	}
 	return &ExecResult{ExitCode: int(d.ExitCode), TimedOut: d.TimedOut, KilledBy: fault.Printable(d.KilledBy, 40),
-		Stdout: stdout, Stderr: stderr, Duration: span(d.DurationMicros, time.Microsecond)}, nil
+		Stdout: stdout, Stderr: stderr, Duration: duration(d.DurationMicros, time.Microsecond)}, nil
 }
 
 // Code is a cell of code to run to its end.
@@ -96,7 +96,7 @@ type Code struct {
 	Language string
 	Source   string
 	Timeout  time.Duration // 0: none
-	Inline   Inline
+	Inline   InlineBounds
 	// ThroughAgent sends the cell to the agent even when there is a direct connection to the
 	// driver. The result is the same: the runtime suite compares both.
 	ThroughAgent bool
@@ -141,17 +141,17 @@ func (c *Client) Evaluate(ctx context.Context, code Code, o Observer) (*CodeResu
 }
 
 // result checks the answer of the agent, or of a driver, and returns it as a result.
-func (i Inline) result(d *agentv1.EvaluateDone) (*CodeResult, error) {
-	stdout, wrongOut := i.output(d.Stdout)
-	stderr, wrongErr := i.output(d.Stderr)
-	value, wrongValue := i.output(d.Result)
-	if err := cmp.Or(wrongOut, wrongErr, wrongValue); err != nil {
+func (i InlineBounds) result(d *agentv1.EvaluateDone) (*CodeResult, error) {
+	stdout, stdoutErr := i.checkOutput(d.Stdout)
+	stderr, stderrErr := i.checkOutput(d.Stderr)
+	value, valueErr := i.checkOutput(d.Result)
+	if err := cmp.Or(stdoutErr, stderrErr, valueErr); err != nil {
 		return nil, err
 	}
 	r := &CodeResult{OK: d.Ok, Stdout: stdout, Stderr: stderr, Error: d.Error, Traceback: d.Traceback,
 		ExitCode: int(d.ExitCode), TimedOut: d.TimedOut, Interrupted: d.Interrupted, StateLost: d.StateLost,
 		Reason: fault.Printable(d.Reason, 300), KilledBy: fault.Printable(d.KilledBy, 40),
-		Duration: span(d.DurationMicros, time.Microsecond)}
+		Duration: duration(d.DurationMicros, time.Microsecond)}
 	if d.Result != nil {
 		r.Value = &value
 	}

@@ -85,6 +85,6 @@ func (c *Client) Usage(ctx context.Context) (Usage, error) {
 	if err != nil {
 		return Usage{}, err
 	}
-	return Usage{MemoryBytes: m.MemoryBytes, CPU: span(m.CpuMicros, time.Microsecond), DiskBytes: m.DiskBytes,
-		Processes: int(m.Processes), Busy: m.Busy, Idle: span(m.IdleMicros, time.Microsecond)}, nil
+	return Usage{MemoryBytes: m.MemoryBytes, CPU: duration(m.CpuMicros, time.Microsecond), DiskBytes: m.DiskBytes,
+		Processes: int(m.Processes), Busy: m.Busy, Idle: duration(m.IdleMicros, time.Microsecond)}, nil
 }

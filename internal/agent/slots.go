@@ -12,11 +12,11 @@ type Slots chan struct{}
 
 // acquireSlot waits for one of the client's slots until ctx or the client ends.
 func (c *Client) acquireSlot(ctx context.Context) error {
-	if c.slots == nil {
+	if c.cellSlots == nil {
 		return nil
 	}
 	select {
-	case c.slots <- struct{}{}:
+	case c.cellSlots <- struct{}{}:
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
@@ -26,7 +26,7 @@ func (c *Client) acquireSlot(ctx context.Context) error {
 }
 
 func (c *Client) releaseSlot() {
-	if c.slots != nil {
-		<-c.slots
+	if c.cellSlots != nil {
+		<-c.cellSlots
 	}
 }

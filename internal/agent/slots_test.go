@@ -16,7 +16,7 @@ import (
 
 func TestSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := &Client{ctx: t.Context(), slots: make(Slots, 2)}
+		c := &Client{ctx: t.Context(), cellSlots: make(Slots, 2)}
 		var order []int
 		for i := range 4 {
 			go func() {
@@ -41,8 +41,8 @@ func TestSlots(t *testing.T) {
 		if len(order) != 4 || order[2] != 2 || order[3] != 3 {
 			t.Errorf("slots were acquired in the order %v", order)
 		}
-		if len(c.slots) != 0 {
-			t.Errorf("%d slots are held by nobody", len(c.slots))
+		if len(c.cellSlots) != 0 {
+			t.Errorf("%d slots are held by nobody", len(c.cellSlots))
 		}
 	})
 	unbounded := &Client{ctx: t.Context()}

@@ -29,8 +29,8 @@ type Output struct {
 // Inline returns how many bytes Head and Tail have together.
 func (o *Output) Inline() int64 { return int64(len(o.Head) + len(o.Tail)) }
 
-// output checks a captured stream against the bounds that the host requested.
-func (i Inline) output(c *agentv1.Captured) (Output, error) {
+// checkOutput checks a captured stream against the bounds that the host requested.
+func (i InlineBounds) checkOutput(c *agentv1.Captured) (Output, error) {
 	o := Output{Head: c.GetHead(), Tail: c.GetTail(), Total: int64(c.GetTotal()), Path: c.GetPath(),
 		Kept: int64(c.GetKept())}
 	switch {
@@ -42,11 +42,11 @@ func (i Inline) output(c *agentv1.Captured) (Output, error) {
 	return o, nil
 }
 
-// span returns the duration of n units. A sandbox sent n, so it is bounded.
-func span(n uint64, unit time.Duration) time.Duration {
+// duration returns the duration of n units. A sandbox sent n, so it is bounded.
+func duration(n uint64, unit time.Duration) time.Duration {
 	return time.Duration(min(n, uint64(maxSpan/unit))) * unit
 }
 
-// moment returns the time that is millis milliseconds after 1970. A sandbox sent millis, so it is
+// unixMillis returns the time that is millis milliseconds after 1970. A sandbox sent millis, so it is
 // bounded.
-func moment(millis uint64) time.Time { return time.UnixMilli(int64(min(millis, maxMillis))).UTC() }
+func unixMillis(millis uint64) time.Time { return time.UnixMilli(int64(min(millis, maxMillis))).UTC() }

@@ -139,7 +139,7 @@ func TestAnswersAreFitToShow(t *testing.T) {
 // What is said of an output is checked for commands and for code alike.
 func TestOutputsThatBreakTheProtocol(t *testing.T) {
 	const dir = "/var/lib/sandlot/output/"
-	in := Inline{Head: 3, Tail: 2}
+	in := InlineBounds{Head: 3, Tail: 2}
 	tests := []struct {
 		name string
 		said *agentv1.Captured
@@ -196,7 +196,7 @@ func TestEventsThatBreakTheProtocol(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c, b := client(t, nil)
 			b.serve(t, &fakeAgent{run: raw(said)})
-			if _, err := c.Exec(t.Context(), Exec{Inline: Inline{Head: 9}}, Observer{}); !errors.Is(err, ErrProtocol) {
+			if _, err := c.Exec(t.Context(), Exec{Inline: InlineBounds{Head: 9}}, Observer{}); !errors.Is(err, ErrProtocol) {
 				t.Errorf("Exec: %v", err)
 			}
 		})

@@ -25,7 +25,7 @@ type endpoint func(w http.ResponseWriter, r *http.Request, p auth.Principal) (an
 // answer serves an endpoint with the status that its value has.
 func (s *Server) answer(status int, e endpoint) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		p, _ := auth.From(r.Context())
+		p, _ := auth.FromContext(r.Context())
 		v, err := e(w, r, p)
 		switch {
 		case err != nil:
@@ -51,7 +51,7 @@ func (s *Server) stream(serve streamer) http.HandlerFunc {
 			return
 		}
 		defer release()
-		p, _ := auth.From(r.Context())
+		p, _ := auth.FromContext(r.Context())
 		if err := serve(w, r, p); err != nil {
 			s.problem(w, r, err)
 		}
@@ -97,7 +97,7 @@ func write(w http.ResponseWriter, status int, kind string, v any) {
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
 	_ = enc.Encode(v) // a type of this server's, which can be encoded
-	if err := heldBy(w).Made(context.Background(), int64(b.Len())); err != nil {
+	if err := heldBy(w).CountAnswer(context.Background(), int64(b.Len())); err != nil {
 		writeProblem(w, protocol.NewProblem(fault.From(err)))
 		return
 	}
@@ -108,7 +108,7 @@ func write(w http.ResponseWriter, status int, kind string, v any) {
 
 // problem answers with problem details, RFC 9457.
 func (s *Server) problem(w http.ResponseWriter, r *http.Request, err error) {
-	if refusal, ok := errors.AsType[*tool.Refusal](err); ok {
+	if refusal, ok := errors.AsType[*tool.ExternalError](err); ok {
 		writeProblem(w, refused(refusal))
 		return
 	}
@@ -120,7 +120,7 @@ func (s *Server) problem(w http.ResponseWriter, r *http.Request, err error) {
 }
 
 // refused is the problem that a third-party server's refusal is.
-func refused(refusal *tool.Refusal) protocol.Problem {
+func refused(refusal *tool.ExternalError) protocol.Problem {
 	kind, status := fault.Connection, http.StatusBadGateway
 	switch refusal.Code {
 	case -32602:

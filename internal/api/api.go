@@ -21,9 +21,9 @@ import (
 
 // Config is what the edge needs.
 type Config struct {
-	Door *auth.Door
+	Door *auth.Authenticator
 	// Watch ends what a token holds open with the token.
-	Watch *auth.Watch
+	Watch *auth.TokenWatch
 	// Limits bounds what each principal holds; nil: the default.
 	Limits  *limit.Limiter
 	Gateway *gateway.Gateway
@@ -55,7 +55,7 @@ func New(c Config) *Server {
 	if c.Limits == nil {
 		c.Limits = limit.New(limit.Default)
 	}
-	c.Origins.Apart = c.Hub.Links().Claims
+	c.Origins.Apart = c.Hub.Links().IsPortHost
 	s := &Server{Config: c, mux: http.NewServeMux(),
 		previews: preview.New(preview.Config{Hub: c.Hub, Limits: c.Limits, Known: c.Origins.known, Log: c.Log})}
 	s.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
@@ -88,7 +88,7 @@ func (s *Server) Handler() http.Handler {
 func (s *Server) Owner() http.Handler {
 	return s.Metrics.count(s.Log, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") == "" {
-			r = r.WithContext(auth.With(r.Context(), auth.Owner()))
+			r = r.WithContext(auth.NewContext(r.Context(), auth.SocketOwner()))
 		}
 		s.mux.ServeHTTP(w, r)
 	}))
@@ -97,11 +97,11 @@ func (s *Server) Owner() http.Handler {
 // identify lets a request in when it is known who asks.
 func (s *Server) identify(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if _, ok := auth.From(r.Context()); ok {
+		if _, ok := auth.FromContext(r.Context()); ok {
 			next.ServeHTTP(w, r)
 			return
 		}
-		p, err := s.Door.Admit(r.Context(), r.Header.Get("Authorization"))
+		p, err := s.Door.Authenticate(r.Context(), r.Header.Get("Authorization"))
 		if err != nil {
 			if fault.Is(err, fault.Unauthorized) {
 				w.Header().Set("WWW-Authenticate", `Bearer realm="sandlot"`)

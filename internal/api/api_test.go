@@ -116,8 +116,8 @@ func (who) Tools(context.Context, auth.Principal) []tool.Tool {
 		{Name: "list_external_mcp", Alias: "get_sessions"}}
 }
 
-func (w who) Find(p auth.Principal, name string) (tool.Found, bool) {
-	f := tool.Found{Operation: policy.SessionList, Call: w.call}
+func (w who) Find(p auth.Principal, name string) (tool.Callable, bool) {
+	f := tool.Callable{Operation: policy.SessionList, Call: w.call}
 	if name == "list_external_mcp" {
 		f.Operation = policy.MCPList
 	}
@@ -148,17 +148,17 @@ func newEdge(t *testing.T, mode auth.Mode, g OriginCheck) *edge {
 	if err != nil {
 		t.Fatal(err)
 	}
-	door, err := auth.NewDoor(t.Context(), mode, "localhost", e.tokens)
+	door, err := auth.NewAuthenticator(t.Context(), mode, "localhost", e.tokens)
 	if err != nil {
 		t.Fatal(err)
 	}
 	templates := []*image.Template{{Name: "host"}}
-	p := pool.New(pool.Config{Runtime: e.fake, Workspaces: workspaces, Start: 10 * time.Second, Templates: templates,
+	p := pool.New(pool.Config{Runtime: e.fake, Workspaces: workspaces, BootTimeout: 10 * time.Second, Templates: templates,
 		Flavor: sandboxtest.Flavors[0], Log: log})
 	book := session.New(session.Config{Pool: p, Store: &records{all: map[string]session.Record{}}, Log: log,
 		Rules: session.Rules{DefaultTemplate: "host", DefaultFlavor: "small", Templates: templates,
 			Flavors: sandboxtest.Flavors, MaxSessions: 3,
-			Idle: time.Hour, Retention: time.Hour, Sweep: time.Minute, AgentTimeout: time.Second}})
+			IdleTimeout: time.Hour, Retention: time.Hour, SweepInterval: time.Minute, AgentTimeout: time.Second}})
 	t.Cleanup(func() {
 		book.StopAll(context.Background())
 		book.Close(context.Background())
@@ -167,10 +167,10 @@ func newEdge(t *testing.T, mode auth.Mode, g OriginCheck) *edge {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ports := port.New(port.Config{Store: exposed{}, Has: book.Has, Links: links, Log: log})
+	ports := port.New(port.Config{Store: exposed{}, SessionExists: book.Has, Links: links, Log: log})
 	h := hub.New(hub.Config{Sources: []tool.Source{who{}}, Sessions: book, Ports: ports, Events: event.New(), Log: log})
 	e.Server = New(Config{Door: door, Hub: h, Origins: g, Version: "v1.2.3", Log: log,
-		Gateway: gateway.New(gateway.Config{Hub: h, Fresh: func(auth.Principal) bool { return false },
+		Gateway: gateway.New(gateway.Config{Hub: h, NewSession: func(auth.Principal) bool { return false },
 			Connected: func(auth.Principal) {}, MaxBody: 1 << 20, Log: log}),
 		Metrics: NewMetrics(book.Live, func() map[string]int { return nil }, nil),
 		Check:   func(context.Context) error { return e.broken }})

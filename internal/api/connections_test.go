@@ -15,7 +15,7 @@ func TestRefusal(t *testing.T) {
 	for code, status := range map[int64]int{-32602: 400, -32002: 404, -32603: 502, 7: 502} {
 		for _, data := range []string{"", `{"big":12345678901234567890}`} {
 			w := httptest.NewRecorder()
-			refusal := &tool.Refusal{Code: code, Message: "path must be absolute", Data: json.RawMessage(data)}
+			refusal := &tool.ExternalError{Code: code, Message: "path must be absolute", Data: json.RawMessage(data)}
 			new(Server).problem(w, httptest.NewRequest("POST", "/v1/tools/ext_t", nil),
 				fmt.Errorf("calling: %w", refusal))
 			if w.Code != status || !json.Valid(w.Body.Bytes()) {

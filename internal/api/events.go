@@ -36,7 +36,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request, p auth.Principal
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Accel-Buffering", "no") // proxies pass each event on at once
 	w.WriteHeader(http.StatusOK)
-	out := &eventWriter{w: w, flush: http.NewResponseController(w).Flush, place: all.Place}
+	out := &eventWriter{w: w, flush: http.NewResponseController(w).Flush, place: all.Cursor}
 	if r.URL.Query().Get("follow") == "false" {
 		for more := true; more && out.err == nil; {
 			var events []event.Event

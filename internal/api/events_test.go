@@ -163,7 +163,7 @@ func TestFollowEvents(t *testing.T) {
 // What a token holds ends with it; events are no exception.
 func TestEventsEndWithTheToken(t *testing.T) {
 	e := newEdge(t, auth.Required, OriginCheck{Loopback: true})
-	e.Watch = auth.NewWatch(e.Door, e.Log, e.Hub.Events)
+	e.Watch = auth.NewTokenWatch(e.Door, e.Log, e.Hub.Events)
 	server := httptest.NewServer(e.Handler())
 	e.t.Cleanup(server.Close)
 	tok, v, err := auth.Issue(t.Context(), e.tokens, "ann", false, 0)

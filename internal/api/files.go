@@ -18,8 +18,8 @@ import (
 )
 
 // place is the file that a request is about.
-func place(r *http.Request) hub.Place {
-	return hub.Place{SessionID: hub.SessionID(r.PathValue("id")), Path: path.Clean("/" + r.PathValue("path"))}
+func place(r *http.Request) hub.FilePath {
+	return hub.FilePath{SessionID: hub.SessionID(r.PathValue("id")), Path: path.Clean("/" + r.PathValue("path"))}
 }
 
 // span reads a Range header with one range. limit is 0 for "to the end".
@@ -45,7 +45,7 @@ func span(h string) (offset, limit uint64, ok bool) {
 
 func (s *Server) download(w http.ResponseWriter, r *http.Request, p auth.Principal) error {
 	offset, limit, ranged := span(r.Header.Get("Range"))
-	f, err := s.Hub.ReadFile(r.Context(), p, place(r), hub.Span{Offset: offset, Limit: limit})
+	f, err := s.Hub.ReadFile(r.Context(), p, place(r), hub.ByteRange{Offset: offset, Limit: limit})
 	if err != nil {
 		return err
 	}
@@ -108,5 +108,5 @@ func (s *Server) upload(w http.ResponseWriter, r *http.Request) {
 }
 
 func removal(_ http.ResponseWriter, r *http.Request) (hub.Removal, error) {
-	return hub.Removal{Place: place(r), Recursive: r.URL.Query().Get("recursive") == "true"}, nil
+	return hub.Removal{FilePath: place(r), Recursive: r.URL.Query().Get("recursive") == "true"}, nil
 }

@@ -29,7 +29,7 @@ func (s *Server) health(w http.ResponseWriter, r *http.Request) {
 		status, wrapper, code = "unhealthy", "disconnected", http.StatusServiceUnavailable
 	}
 	names := []string{}
-	for _, t := range s.Hub.Own() { // anyone may ask, so nothing of anyone's is named or started
+	for _, t := range s.Hub.OwnTools() { // anyone may ask, so nothing of anyone's is named or started
 		if t.Alias == "" {
 			names = append(names, t.Name)
 		}
@@ -55,7 +55,7 @@ func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 func (s *Server) metrics() http.HandlerFunc {
 	counted := promhttp.HandlerFor(s.Metrics.Registry, promhttp.HandlerOpts{})
 	return func(w http.ResponseWriter, r *http.Request) {
-		p, _ := auth.From(r.Context())
+		p, _ := auth.FromContext(r.Context())
 		s.through(w, r, hub.Request{Principal: p, Operation: policy.MetricsRead}, counted.ServeHTTP)
 	}
 }

@@ -23,9 +23,9 @@ func (f *foreign) Tools(context.Context, auth.Principal) []tool.Tool {
 	f.asked.Add(1)
 	return []tool.Tool{{Name: "ext_internal-payroll_transfer_salary"}}
 }
-func (f *foreign) Find(auth.Principal, string) (tool.Found, bool) {
+func (f *foreign) Find(auth.Principal, string) (tool.Callable, bool) {
 	f.asked.Add(1)
-	return tool.Found{}, false
+	return tool.Callable{}, false
 }
 
 // What anyone may ask starts nothing, and names nothing of anyone's.

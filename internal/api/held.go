@@ -24,13 +24,13 @@ func (s *Server) hold(ctx context.Context, k limit.Kind) (release func(), err er
 	if !counts {
 		return func() {}, nil
 	}
-	return s.Limits.Take(owner, k, 1)
+	return s.Limits.Acquire(owner, k, 1)
 }
 
 // counted lets a request in when its principal has not too many already. All that
 // it holds ends with the token, and when nothing moves for a minute.
 func (s *Server) counted(next http.Handler, w http.ResponseWriter, r *http.Request, p auth.Principal) {
-	ctx, release := s.Watch.Hold(context.WithValue(auth.With(r.Context(), p), holder{}, p.ID), p)
+	ctx, release := s.Watch.TokenContext(context.WithValue(auth.NewContext(r.Context(), p), holder{}, p.ID), p)
 	defer release()
 	defer context.AfterFunc(ctx, func() { cut(ctx, w) })()
 	done, err := s.hold(ctx, limit.Requests)
@@ -42,12 +42,12 @@ func (s *Server) counted(next http.Handler, w http.ResponseWriter, r *http.Reque
 	defer conn.Serve(r)()
 	r = r.WithContext(ctx)
 	if sw, ok := w.(*statusWriter); ok {
-		sw.held = s.Limits.Held(p.ID, limit.Answers)
+		sw.held = s.Limits.NewReservation(p.ID, limit.AnswerBytes)
 		defer sw.held.Release()
 	}
 	if r.Body != nil && r.Body != http.NoBody {
 		b := &body{ReadCloser: r.Body, began: time.Now(), control: http.NewResponseController(w), ctx: ctx,
-			held: s.Limits.Held(p.ID, limit.Bytes)}
+			held: s.Limits.NewReservation(p.ID, limit.RequestBytes)}
 		defer b.held.Release()
 		r.Body = b
 	}
@@ -55,7 +55,7 @@ func (s *Server) counted(next http.Handler, w http.ResponseWriter, r *http.Reque
 }
 
 // heldBy is what an answer holds of its principal's bytes; nil: it does not count.
-func heldBy(w http.ResponseWriter) *limit.Held {
+func heldBy(w http.ResponseWriter) *limit.Reservation {
 	if sw, ok := w.(*statusWriter); ok {
 		return sw.held
 	}
@@ -80,7 +80,7 @@ type body struct {
 	began   time.Time
 	control *http.ResponseController
 	ctx     context.Context
-	held    *limit.Held
+	held    *limit.Reservation
 	streams bool // nothing of it is kept, or counts
 	ended   bool
 }
@@ -91,7 +91,7 @@ const bodyLimit, slowestBody = 10 * time.Minute, 1 << 10
 // Read implements io.Reader.
 func (b *body) Read(p []byte) (int, error) {
 	if !b.streams && !b.ended {
-		room, err := b.held.Room()
+		room, err := b.held.Available()
 		if err != nil {
 			return 0, err
 		}

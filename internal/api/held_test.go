@@ -71,8 +71,8 @@ func TestFloodWithoutToken(t *testing.T) {
 // Who holds too much is told so, in the words of the protocol, and others are not.
 func TestLimitsAreTold(t *testing.T) {
 	e := newEdge(t, auth.Required, OriginCheck{Loopback: true})
-	e.Limits = limit.New(limit.Limits{limit.Requests: 2, limit.Streams: 1, limit.Visits: 1, limit.Bytes: 64 << 10,
-		limit.Answers: 1 << 20, limit.Reading: 1 << 20})
+	e.Limits = limit.New(limit.Limits{limit.Requests: 2, limit.Streams: 1, limit.PortConns: 1, limit.RequestBytes: 64 << 10,
+		limit.AnswerBytes: 1 << 20, limit.IncomingAnswerBytes: 1 << 20})
 	ann, bob := e.token("ann"), e.token("bob")
 	h := e.Handler()
 	told := func(what string, a answer, mcp bool) {
@@ -96,7 +96,7 @@ func TestLimitsAreTold(t *testing.T) {
 	var release []func()
 	hold := func(k limit.Kind, n int64) {
 		t.Helper()
-		done, err := e.Limits.Take("user:ann", k, n)
+		done, err := e.Limits.Acquire("user:ann", k, n)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -137,7 +137,7 @@ func TestVisitsAreBounded(t *testing.T) {
 			<-leave
 		}
 	}))
-	x.Limits = limit.New(limit.Limits{limit.Requests: 1, limit.Visits: 1})
+	x.Limits = limit.New(limit.Limits{limit.Requests: 1, limit.PortConns: 1})
 	x.previews.Limits = x.Limits
 	over := make(chan int)
 	go func() { over <- x.ask("GET", "/wait", preview.TokenHeader, x.token).StatusCode }()
@@ -149,7 +149,7 @@ func TestVisitsAreBounded(t *testing.T) {
 	if a := x.ask("GET", x.path+"/", preview.TokenHeader, x.token); a.StatusCode != 503 {
 		t.Errorf("one too many, by path: %d", a.StatusCode)
 	}
-	if done, err := x.Limits.Take("user:ann", limit.Requests, 1); err != nil {
+	if done, err := x.Limits.Acquire("user:ann", limit.Requests, 1); err != nil {
 		t.Errorf("her own requests are bounded by visits of others: %v", err)
 	} else {
 		done()

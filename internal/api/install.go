@@ -56,7 +56,7 @@ func (s *Server) guidance(r *http.Request) (*protocol.Guidance, error) {
 			return nil, err
 		}
 	}
-	needed, err := s.Door.Required(r.Context())
+	needed, err := s.Door.TokenRequired(r.Context())
 	if err != nil {
 		return nil, err
 	}
@@ -92,7 +92,7 @@ func steps(c clientconfig.Client, token bool) []string {
 		first = "Run command, or merge config into the client's file and leave all else in it as it is; "
 	}
 	list := []string{first + "`sandlot install " + c.ID + "` does that on the server's machine."}
-	if c.Stdio() {
+	if c.StdioOnly() {
 		list = append(list, "The program's path is that on the server's machine; on another one, put the path of its "+
 			"own sandlot there.")
 	}

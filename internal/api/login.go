@@ -89,7 +89,7 @@ func (s *Server) startLogin(w http.ResponseWriter, r *http.Request) {
 		s.loginFails(w, err, "Somebody went on to log in with this link in another browser.")
 		return
 	}
-	http.SetCookie(w, s.cookie(id, i.Browser, int(hub.LoginLimit.Seconds())))
+	http.SetCookie(w, s.cookie(id, i.Browser, int(hub.LoginTimeout.Seconds())))
 	s.loginSays(w, http.StatusOK, loginSays{Title: "Log in for " + i.Server, Invitation: &i})
 }
 

@@ -102,7 +102,7 @@ func (e *edge) state(p auth.Principal, name string) servers.Info {
 // link connects a principal to a bank, and returns what they are given to log in.
 func (e *edge) link(p auth.Principal, name, address string) string {
 	e.t.Helper()
-	i, err := e.Hub.Servers.Connect(e.t.Context(), p, spec.Ask{Name: name, URL: address})
+	i, err := e.Hub.Servers.Connect(e.t.Context(), p, spec.ConnectRequest{Name: name, URL: address})
 	if err != nil || i.State != state.NeedsAuth {
 		e.t.Fatalf("%+v, %v", i, err)
 	}

@@ -33,8 +33,8 @@ func TestWhoMayReadMetrics(t *testing.T) {
 	}
 	// A user who is called local is not the local user.
 	isProblem(t, do(e.Handler(), "GET", "/metrics", "", "Authorization", e.token("local2")), 403, "FORBIDDEN")
-	if (auth.Principal{ID: auth.Local.ID, Authenticated: true}).Has(auth.Metrics) ||
-		(auth.Principal{}).Has(auth.Metrics) {
+	if (auth.Principal{ID: auth.Local.ID, Authenticated: true}).HasRole(auth.Metrics) ||
+		(auth.Principal{}).HasRole(auth.Metrics) {
 		t.Error("somebody else counts as the local user")
 	}
 }

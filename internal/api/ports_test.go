@@ -47,7 +47,7 @@ func expose(t *testing.T, g OriginCheck, inside http.Handler) *exposure {
 		}
 		return net.Dial("tcp", back.Listener.Addr().String())
 	}
-	l, err := e.Hub.Sessions.Open(t.Context(), auth.User("ann", false), session.Ask{ID: "new"})
+	l, err := e.Hub.Sessions.Open(t.Context(), auth.User("ann", false), session.OpenRequest{ID: "new"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +76,7 @@ func (x *exposure) ask(method, target string, header ...string) *answer {
 		x.t.Fatal(err)
 	}
 	r.Host = x.name
-	if strings.HasPrefix(target, port.Prefix) {
+	if strings.HasPrefix(target, port.PathPrefix) {
 		r.Host = "localhost:8000"
 	}
 	for i := 0; i+1 < len(header); i += 2 {
@@ -168,7 +168,7 @@ func TestPortIsPrivate(t *testing.T) {
 				if prefix == "" {
 					return x.ask("GET", target, append(header, "Host", "80-"+session+".localhost:8000")...)
 				}
-				return x.ask("GET", port.Prefix+session+"/80"+target, header...)
+				return x.ask("GET", port.PathPrefix+session+"/80"+target, header...)
 			}
 			// Who has no token gets the same answer, whatever there is.
 			a, b := ask(x.session, "/"), ask(unknown, "/")
@@ -623,12 +623,12 @@ func TestUseWakes(t *testing.T) {
 			t.Fatal("it is in use for ever")
 		}
 	}
-	l, err := x.Hub.Sessions.Open(t.Context(), ann, session.Ask{ID: x.session})
+	l, err := x.Hub.Sessions.Open(t.Context(), ann, session.OpenRequest{ID: x.session})
 	if err != nil {
 		t.Fatal(err)
 	}
 	l.Release()
-	x.fake.Box(l.Booted.ID).Die("killed")
+	x.fake.Box(l.Booted.ID).Kill("killed")
 	if _, _, resp := x.upgrade("/", x.name, preview.TokenHeader, x.token); resp.StatusCode != 101 {
 		t.Errorf("after its sandbox died: %d", resp.StatusCode)
 	}
@@ -641,7 +641,7 @@ func TestUseWakes(t *testing.T) {
 func TestTooManyConnections(t *testing.T) {
 	x := expose(t, OriginCheck{Loopback: true}, mirror)
 	for range port.MaxConns {
-		leave, err := x.Hub.Ports.Join(x.session)
+		leave, err := x.Hub.Ports.AcquireForOwner(x.session)
 		if err != nil {
 			t.Fatal(err)
 		}

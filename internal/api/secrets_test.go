@@ -39,7 +39,7 @@ func (m *sealed) Secret(_ context.Context, owner, name string) (vault.Record, er
 	if r, ok := m.all[[2]string{owner, name}]; ok {
 		return r, nil
 	}
-	return vault.Record{}, vault.ErrNone
+	return vault.Record{}, vault.ErrNotFound
 }
 
 func (m *sealed) Secrets(_ context.Context, owner string) ([]vault.Record, error) {
@@ -53,7 +53,7 @@ func (m *sealed) RemoveSecret(_ context.Context, owner, name string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if _, ok := m.all[[2]string{owner, name}]; !ok {
-		return vault.ErrNone
+		return vault.ErrNotFound
 	}
 	delete(m.all, [2]string{owner, name})
 	return nil
@@ -72,7 +72,7 @@ func (unkept) RemoveConnection(context.Context, string, string) error { return n
 // withSecrets gives an edge secrets and connections.
 func (e *edge) withSecrets() *edge {
 	e.Hub.Vault = &vault.Vault{Store: &sealed{all: map[[2]string]vault.Record{}},
-		KeyFile: filepath.Join(e.t.TempDir(), "secrets.key"), Make: true}
+		KeyFile: filepath.Join(e.t.TempDir(), "secrets.key"), CreateKey: true}
 	e.Hub.Servers = servers.New(servers.Config{Store: unkept{}, Version: "1", Secrets: e.Hub.Vault,
 		Reach: serverstest.Reach})
 	e.t.Cleanup(e.Hub.Servers.Close)
@@ -122,8 +122,8 @@ func TestSecrets(t *testing.T) {
 	isProblem(t, as(ann, "PUT", "/v1/secrets/A-B", "hunter2"), 400, "INVALID_PARAMETERS")
 	isProblem(t, as(ann, "PUT", "/v1/secrets/A", ""), 400, "INVALID_PARAMETERS")
 	isProblem(t, as(ann, "PUT", "/v1/secrets/A", "hunter\x00"), 400, "INVALID_PARAMETERS")
-	isProblem(t, as(ann, "PUT", "/v1/secrets/A", strings.Repeat("h", vault.MaxValue+1)), 400, "INVALID_PARAMETERS")
-	if a := as(ann, "PUT", "/v1/secrets/A", strings.Repeat("h", vault.MaxValue)); a.StatusCode != 200 {
+	isProblem(t, as(ann, "PUT", "/v1/secrets/A", strings.Repeat("h", vault.MaxValueBytes+1)), 400, "INVALID_PARAMETERS")
+	if a := as(ann, "PUT", "/v1/secrets/A", strings.Repeat("h", vault.MaxValueBytes)); a.StatusCode != 200 {
 		t.Errorf("of the largest size: %s", a.body)
 	}
 	isProblem(t, as(ann, "DELETE", "/v1/secrets/OTHER", ""), 404, "NOT_FOUND") // bob's
@@ -164,7 +164,7 @@ func TestSecretsInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := e.Hub.Servers.Connect(t.Context(), auth.Local,
-		spec.Ask{Name: "docs", URL: there,
+		spec.ConnectRequest{Name: "docs", URL: there,
 			Headers: map[string]string{"Authorization": "Bearer ${secret:GH}"}}); err != nil {
 		t.Fatal(err)
 	}

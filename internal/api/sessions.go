@@ -18,10 +18,10 @@ func (s *Server) getSession(w http.ResponseWriter, r *http.Request, p auth.Princ
 	return s.fields(w, r, p, "get_sessions", map[string]string{"session_id": r.PathValue("id")})
 }
 
-func wantedSession(w http.ResponseWriter, r *http.Request) (hub.Ask, error) {
+func wantedSession(w http.ResponseWriter, r *http.Request) (hub.SessionSpec, error) {
 	var q struct{ Template, Flavor string }
 	err := decodeAny(w, r, 64<<10, &q, "nothing but template and flavor")
-	return hub.Ask{Template: q.Template, Flavor: q.Flavor}, err
+	return hub.SessionSpec{Template: q.Template, Flavor: q.Flavor}, err
 }
 
 // callTool calls the tool of the path. The answer is that of a bare call: the result's
@@ -35,7 +35,7 @@ func (s *Server) callTool(w http.ResponseWriter, r *http.Request, p auth.Princip
 	if err != nil {
 		return nil, err
 	}
-	return rpc.Flat(res), nil
+	return rpc.FlatResult(res), nil
 }
 
 // fields calls a tool and answers with its structured result alone.
@@ -54,5 +54,5 @@ func (s *Server) fields(w http.ResponseWriter, r *http.Request, p auth.Principal
 
 func (s *Server) call(w http.ResponseWriter, r *http.Request, p auth.Principal, name string,
 	args json.RawMessage) (*tool.Result, error) {
-	return s.Hub.Call(r.Context(), tool.Call{Principal: p, Name: name, Args: args, Held: heldBy(w)})
+	return s.Hub.Call(r.Context(), tool.Call{Principal: p, Name: name, Args: args, Reservation: heldBy(w)})
 }

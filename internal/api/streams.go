@@ -47,7 +47,7 @@ func upgrade(w http.ResponseWriter, r *http.Request, to string) (*conn.Client, e
 func (s *Server) exec(w http.ResponseWriter, r *http.Request, p auth.Principal) error {
 	q := r.URL.Query()
 	shell, err := s.Hub.OpenShell(r.Context(), p,
-		hub.Ask{ID: r.PathValue("id"), Template: q.Get("template"), Flavor: q.Get("flavor")})
+		hub.SessionSpec{ID: r.PathValue("id"), Template: q.Get("template"), Flavor: q.Get("flavor")})
 	if err != nil {
 		return err
 	}
@@ -201,7 +201,7 @@ func (s *Server) dial(w http.ResponseWriter, r *http.Request, p auth.Principal) 
 	if err != nil {
 		return err
 	}
-	c.HalfClosed = hub.HalfClosedLimit
+	c.HalfClosed = hub.HalfCloseTimeout
 	conn.Splice(c, stream)
 	return nil
 }

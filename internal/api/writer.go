@@ -15,7 +15,7 @@ type statusWriter struct {
 	http.ResponseWriter
 	status int
 
-	held *limit.Held // what the answer holds until it was written; nil: it does not count
+	held *limit.Reservation // what the answer holds until it was written; nil: it does not count
 
 	mu  sync.Mutex // guards cut, while a deadline is set too
 	cut bool       // the last deadline stays

@@ -43,31 +43,31 @@ import (
 type App struct {
 	Config *config.Config
 
-	log        *slog.Logger
-	store      *store.DB
-	runtime    sandbox.Runtime
-	volumes    *volume.Volumes
-	egress     *egress.Broker
-	pool       *pool.Pool
-	sessions   *session.Sessions
-	ports      *port.Ports
-	door       *auth.Door
-	watch      *auth.Watch
-	vault      *vault.Vault
-	servers    *servers.Servers
-	tools      *builtin.Tools
-	gateway    *gateway.Gateway
-	api        *api.Server
-	events     *event.Stream
-	registries registries
-	current    atomic.Pointer[current]
-	waiting    []string // changed settings that need a restart; only follow uses it
+	log           *slog.Logger
+	store         *store.DB
+	runtime       sandbox.Runtime
+	volumes       *volume.Volumes
+	egress        *egress.Broker
+	pool          *pool.Pool
+	sessions      *session.Sessions
+	ports         *port.Ports
+	authenticator *auth.Authenticator
+	watch         *auth.TokenWatch
+	vault         *vault.Vault
+	servers       *servers.Servers
+	tools         *builtin.Tools
+	gateway       *gateway.Gateway
+	api           *api.Server
+	events        *event.Stream
+	registries    registries
+	active        atomic.Pointer[activeSettings]
+	needRestart   []string // changed settings that need a restart; only follow uses it
 
-	applying sync.Mutex // held during changes of active
-	closers  []func() error
-	warming  sync.WaitGroup
-	warm     context.Context // of home sessions that boot before they are used; see prewarm
-	cold     context.CancelFunc
+	applyMu       sync.Mutex // held during changes of active
+	closers       []func() error
+	prewarms      sync.WaitGroup
+	prewarmCtx    context.Context // of home sessions that boot before they are used; see prewarm
+	cancelPrewarm context.CancelFunc
 }
 
 // Version is set by the linker.
@@ -76,13 +76,13 @@ var Version = "0.1.0-dev"
 // New creates a server. It locks the state folder, and adopts the sandboxes of the previous server.
 func New(ctx context.Context, c *config.Config, log *slog.Logger) (_ *App, err error) {
 	a := &App{Config: c, log: log, events: event.New(), registries: registries{log: log}}
-	a.warm, a.cold = context.WithCancel(context.Background())
+	a.prewarmCtx, a.cancelPrewarm = context.WithCancel(context.Background())
 	defer func() {
 		if err != nil {
-			a.release()
+			a.runClosers()
 		}
 	}()
-	lock, err := takeState(&c.Server)
+	lock, err := lockStateFolder(&c.Server)
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +96,7 @@ func New(ctx context.Context, c *config.Config, log *slog.Logger) (_ *App, err e
 	if err != nil {
 		return nil, err
 	}
-	if err := a.registries.provide(ctx, c, templates); err != nil {
+	if err := a.registries.addToTemplates(ctx, c, templates); err != nil {
 		return nil, err
 	}
 	if a.runtime, err = Runtime(c, log); err != nil {
@@ -109,7 +109,7 @@ func New(ctx context.Context, c *config.Config, log *slog.Logger) (_ *App, err e
 	if err := a.openSessions(ctx, templates); err != nil {
 		return nil, err
 	}
-	if err := a.edges(ctx, templates); err != nil {
+	if err := a.openEdges(ctx, templates); err != nil {
 		return nil, err
 	}
 	if err := a.servers.Recover(ctx); err != nil {
@@ -130,66 +130,66 @@ func (a *App) openSessions(ctx context.Context, templates []*image.Template) err
 	if s, ok := a.runtime.(sandbox.Sealer); ok {
 		seal = s.Seal
 	}
-	a.volumes = volume.New(volume.Config{Mounts: mounts(c), LimitBytes: int64(c.VolumeMB) << 20, Seal: seal,
+	a.volumes = volume.New(volume.Config{Mounts: mounts(c), LimitBytes: int64(c.VolumeLimitMB) << 20, Seal: seal,
 		Log: a.log})
-	sizes, usual := flavors(c)
+	sessionFlavors, defaultFlavor := flavors(c)
 	a.pool = pool.New(pool.Config{Runtime: a.runtime, Workspaces: workspaces, Volumes: a.volumes.Mounts,
-		Processes: int64(c.Runtime.Processes), DiskBytes: int64(c.Runtime.DiskMB) << 20, Start: c.Runtime.Start,
-		Orphan: c.Sessions.Orphan, Warm: c.Runtime.Pool, Templates: templates, Flavor: usual, Log: a.log})
-	a.egress = egress.New(egress.Config{Log: a.log, Events: a.events, Resolve: a.addresses, Limits: egress.Limits{
+		Processes: int64(c.Runtime.MaxProcesses), DiskBytes: int64(c.Runtime.DiskMB) << 20, BootTimeout: c.Runtime.StartTimeout,
+		OrphanTimeout: c.Sessions.OrphanTimeout, WarmPerTemplate: c.Runtime.PoolSize, Templates: templates, Flavor: defaultFlavor, Log: a.log})
+	a.egress = egress.New(egress.Config{Log: a.log, Events: a.events, Resolve: a.resolveHost, Limits: egress.Limits{
 		Connections: c.Network.MaxConnections, Rate: c.Network.ConnectionRate, Bytes: int64(c.Network.MaxMB) << 20,
 		Idle: c.Network.Idle}})
 	rules := session.Rules{DefaultTemplate: c.Sessions.DefaultTemplate, DefaultFlavor: c.Sessions.DefaultFlavor,
-		Templates: templates, Flavors: sizes, MaxSessions: c.Sessions.Max, MaxMemoryMB: c.Sessions.MaxMemoryMB,
-		Idle: c.Sessions.Timeout, Retention: c.Sessions.Retention, Sweep: c.Sessions.Sweep, Evict: c.Sessions.Evict,
+		Templates: templates, Flavors: sessionFlavors, MaxSessions: c.Sessions.MaxSessions, MaxMemoryMB: c.Sessions.MaxMemoryMB,
+		IdleTimeout: c.Sessions.IdleTimeout, Retention: c.Sessions.Retention, SweepInterval: c.Sessions.SweepInterval, EvictIdle: c.Sessions.EvictIdle,
 		AgentTimeout: 10 * time.Second}
 	a.sessions = session.New(session.Config{Pool: a.pool, Store: a.store, Log: a.log, Egress: a.egress,
 		Events: a.events, Rules: rules})
-	allowed, err := policies(c)
+	networkPolicies, err := policies(c)
 	if err != nil {
 		return err
 	}
-	a.apply(&current{c, allowed})
+	a.apply(&activeSettings{c, networkPolicies})
 	if err := a.sessions.Recover(ctx, a.runtime); err != nil {
 		return fault.Wrap(fault.Configuration, err, "what an earlier server left could not be taken over: %v", err)
 	}
 	return nil
 }
 
-// edges creates everything that clients see. The third-party servers, which it creates first, notify
+// openEdges creates everything that clients see. The third-party servers, which it creates first, notify
 // a.gateway, which it creates last: that is safe, as no third-party server runs yet.
-func (a *App) edges(ctx context.Context, templates []*image.Template) error {
+func (a *App) openEdges(ctx context.Context, templates []*image.Template) error {
 	c := a.Config
 	var err error
-	if a.door, err = auth.NewDoor(ctx, auth.Mode(c.Server.Auth), c.Server.Host, a.store); err != nil {
+	if a.authenticator, err = auth.NewAuthenticator(ctx, auth.Mode(c.Server.Auth), c.Server.Host, a.store); err != nil {
 		return err
 	}
-	a.watch = auth.NewWatch(a.door, a.log, a.events)
+	a.watch = auth.NewTokenWatch(a.authenticator, a.log, a.events)
 	links, err := links(c)
 	if err != nil {
 		return err
 	}
-	a.ports = port.New(port.Config{Store: a.store, Has: a.sessions.Has, Links: links, Log: a.log})
+	a.ports = port.New(port.Config{Store: a.store, SessionExists: a.sessions.Has, Links: links, Log: a.log})
 	if err := a.ports.Recover(ctx); err != nil {
 		return err
 	}
 	limits := limit.Default
-	limits[limit.Bytes] = max(limits[limit.Bytes], 2*int64(c.Server.MaxBodyMB)<<20)
-	shares := limit.New(limits)
-	if err := a.openServers(ctx, shares); err != nil {
+	limits[limit.RequestBytes] = max(limits[limit.RequestBytes], 2*int64(c.Server.MaxBodyMB)<<20)
+	limiter := limit.New(limits)
+	if err := a.openServers(ctx, limiter); err != nil {
 		return err
 	}
-	sizes, _ := flavors(c)
+	sessionFlavors, _ := flavors(c)
 	a.tools = builtin.New(builtin.Config{Events: a.events, Sessions: a.sessions, Ports: a.ports, Connections: a.servers,
-		Consent: tool.Policy(c.MCP.Consent), Templates: templates, Flavors: sizes, Volumes: a.volumes.Usage,
-		Timeout: c.Sessions.Execution, MaxTimeout: c.Sessions.MaxExecution, MaxOutput: c.Output.Max,
-		Labeled: c.Output.Style == "labeled", Hold: a.watch.Hold, Log: a.log})
+		Consent: tool.Policy(c.MCP.Consent), Templates: templates, Flavors: sessionFlavors, Volumes: a.volumes.Usage,
+		Timeout: c.Sessions.CallTimeout, MaxTimeout: c.Sessions.MaxCallTimeout, MaxOutput: c.Output.MaxCharacters,
+		Labeled: c.Output.Style == "labeled", TokenContext: a.watch.TokenContext, Log: a.log})
 	metrics := a.metrics(templates)
 	h := hub.New(hub.Config{Sources: []tool.Source{a.tools, a.servers}, Sessions: a.sessions, Ports: a.ports,
-		Servers: a.servers, Vault: a.vault, Network: a.network, Events: a.events, Log: a.log,
+		Servers: a.servers, Vault: a.vault, Network: a.networkState, Events: a.events, Log: a.log,
 		Observe: func(ctx context.Context, call tool.Call, outcome string, took time.Duration) {
 			label := api.External
-			if a.reserved(call.Name) {
+			if a.isOwnTool(call.Name) {
 				label = call.Name
 			}
 			metrics.Call(label, outcome, took)
@@ -200,13 +200,13 @@ func (a *App) edges(ctx context.Context, templates []*image.Template) error {
 	if err != nil {
 		return err
 	}
-	a.gateway = gateway.New(gateway.Config{Hub: h, Version: Version, Key: key, MaxBody: int64(c.Server.MaxBodyMB) << 20,
-		Limits: shares, Log: a.log, Fresh: func(p auth.Principal) bool { return !p.Authenticated },
-		Hold: a.watch.Hold, Connected: a.prewarm})
-	a.api = api.New(api.Config{Door: a.door, Watch: a.watch, Limits: shares, Gateway: a.gateway, Hub: h,
+	a.gateway = gateway.New(gateway.Config{Hub: h, Version: Version, SealKey: key, MaxBody: int64(c.Server.MaxBodyMB) << 20,
+		Limits: limiter, Log: a.log, NewSession: func(p auth.Principal) bool { return !p.Authenticated },
+		TokenContext: a.watch.TokenContext, Connected: a.prewarm})
+	a.api = api.New(api.Config{Door: a.authenticator, Watch: a.watch, Limits: limiter, Gateway: a.gateway, Hub: h,
 		Metrics: metrics, Check: a.runtime.Check, Version: Version, PublicURL: c.Server.PublicURL, Log: a.log,
 		Origins: api.OriginCheck{Loopback: auth.Loopback(c.Server.Host), CORS: c.Server.CORS,
-			Origins: c.Server.CORSOrigins, Closed: a.closed}})
+			Origins: c.Server.CORSOrigins, Closed: a.tokenRequired}})
 	return nil
 }
 
@@ -221,52 +221,52 @@ func (a *App) metrics(templates []*image.Template) *api.Metrics {
 	return m
 }
 
-// reserved reports whether Sandlot itself has a tool of that name.
-func (a *App) reserved(name string) bool {
+// isOwnTool reports whether Sandlot itself has a tool of that name.
+func (a *App) isOwnTool(name string) bool {
 	_, ok := a.tools.Find(auth.Local, name)
 	return ok
 }
 
 // prewarm boots a principal's home session in the background, when the principal's client connects.
 func (a *App) prewarm(p auth.Principal) {
-	if a.warm.Err() == nil {
-		a.warming.Go(func() { a.sessions.Prewarm(a.warm, p) })
+	if a.prewarmCtx.Err() == nil {
+		a.prewarms.Go(func() { a.sessions.Prewarm(a.prewarmCtx, p) })
 	}
 }
 
 // Run serves on the listeners until ctx ends. Then it waits for running calls to end, for at most grace.
-func (a *App) Run(ctx context.Context, network []net.Listener, owner net.Listener, grace time.Duration) error {
+func (a *App) Run(ctx context.Context, networkListeners []net.Listener, ownerListener net.Listener, grace time.Duration) error {
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	var work sync.WaitGroup
-	work.Go(func() { a.pool.Run(background) })
-	work.Go(func() { a.sessions.Run(background) })
-	work.Go(func() { a.pool.Workspaces.Run(background, a.log) })
-	work.Go(func() { a.volumes.Run(background) })
-	work.Go(func() { a.reap(background) })
-	work.Go(func() { a.follow(background) })
-	work.Go(func() { a.ports.Run(background) })
-	work.Go(func() { a.watch.Run(background) })
-	work.Go(func() { boundMemory(background) })
-	work.Go(func() { a.gateway.Run(background) })
-	work.Go(func() { a.servers.Run(background) })
-	if len(network) == 0 {
-		a.ports.Unserve()
+	var tasks sync.WaitGroup
+	tasks.Go(func() { a.pool.Run(background) })
+	tasks.Go(func() { a.sessions.Run(background) })
+	tasks.Go(func() { a.pool.Workspaces.Run(background, a.log) })
+	tasks.Go(func() { a.volumes.Run(background) })
+	tasks.Go(func() { a.reapOrphans(background) })
+	tasks.Go(func() { a.watchSettings(background) })
+	tasks.Go(func() { a.ports.Run(background) })
+	tasks.Go(func() { a.watch.Run(background) })
+	tasks.Go(func() { boundMemory(background) })
+	tasks.Go(func() { a.gateway.Run(background) })
+	tasks.Go(func() { a.servers.Run(background) })
+	if len(networkListeners) == 0 {
+		a.ports.SetOffline()
 	}
 
 	conns := conn.NewLimiter()
 	debug := slog.NewLogLogger(a.log.Handler(), slog.LevelDebug)
-	public := &http.Server{Handler: a.api.Handler(), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 5 * time.Minute,
+	networkServer := &http.Server{Handler: a.api.Handler(), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 5 * time.Minute,
 		ConnContext: conns.Context, MaxHeaderBytes: 64 << 10, ErrorLog: debug}
-	private := &http.Server{Handler: a.api.Owner(), ReadHeaderTimeout: 20 * time.Second, ErrorLog: debug}
-	public.RegisterOnShutdown(a.ports.Drain)
-	public.RegisterOnShutdown(a.events.Close)
-	failed := make(chan error, len(network)+1)
+	ownerServer := &http.Server{Handler: a.api.Owner(), ReadHeaderTimeout: 20 * time.Second, ErrorLog: debug}
+	networkServer.RegisterOnShutdown(a.ports.Drain)
+	networkServer.RegisterOnShutdown(a.events.Close)
+	failed := make(chan error, len(networkListeners)+1)
 	var serving sync.WaitGroup
-	for _, l := range network {
-		serving.Go(func() { failed <- public.Serve(conns.Listener(l)) })
+	for _, l := range networkListeners {
+		serving.Go(func() { failed <- networkServer.Serve(conns.Listener(l)) })
 	}
-	serving.Go(func() { failed <- private.Serve(owner) })
+	serving.Go(func() { failed <- ownerServer.Serve(ownerListener) })
 
 	var err error
 	select {
@@ -274,13 +274,13 @@ func (a *App) Run(ctx context.Context, network []net.Listener, owner net.Listene
 		a.log.Info("stopping; running calls may end", "within", grace)
 	case err = <-failed:
 	}
-	a.cold()
-	drain, cancel := context.WithTimeout(context.Background(), grace)
+	a.cancelPrewarm()
+	drainCtx, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
 	var closing sync.WaitGroup
-	for _, s := range []*http.Server{public, private} {
+	for _, s := range []*http.Server{networkServer, ownerServer} {
 		closing.Go(func() {
-			if s.Shutdown(drain) != nil {
+			if s.Shutdown(drainCtx) != nil {
 				s.Close()
 			}
 		})
@@ -288,20 +288,20 @@ func (a *App) Run(ctx context.Context, network []net.Listener, owner net.Listene
 	closing.Wait()
 	serving.Wait()
 	stop()
-	work.Wait()
+	tasks.Wait()
 	if errors.Is(err, http.ErrServerClosed) {
 		err = nil
 	}
 	return err
 }
 
-// reap periodically removes sandboxes that neither the pool nor a session owns.
-func (a *App) reap(ctx context.Context) {
+// reapOrphans periodically removes sandboxes that neither the pool nor a session owns.
+func (a *App) reapOrphans(ctx context.Context) {
 	lister, ok := a.runtime.(sandbox.Lister)
 	if !ok {
 		return
 	}
-	tick := time.NewTicker(a.Config.Sessions.Orphans)
+	tick := time.NewTicker(a.Config.Sessions.OrphanSweepInterval)
 	defer tick.Stop()
 	suspects := map[string]bool{}
 	for {
@@ -329,16 +329,16 @@ func (a *App) reap(ctx context.Context) {
 	}
 }
 
-// closed reports whether every request over the network needs a token now; false on an error.
-func (a *App) closed(ctx context.Context) bool {
-	need, err := a.door.Required(ctx)
-	return need && err == nil
+// tokenRequired reports whether every request over the network needs a token now; false on an error.
+func (a *App) tokenRequired(ctx context.Context) bool {
+	required, err := a.authenticator.TokenRequired(ctx)
+	return required && err == nil
 }
 
 // NeedsToken reports whether clients over the network need a token; true on an error.
 func (a *App) NeedsToken(ctx context.Context) bool {
-	need, err := a.door.Required(ctx)
-	return need || err != nil
+	required, err := a.authenticator.TokenRequired(ctx)
+	return required || err != nil
 }
 
 // Close closes everything. The sessions' sandboxes keep running, for the next server.
@@ -349,7 +349,7 @@ func (a *App) Close() error {
 	a.gateway.Close()
 	a.sessions.Close(ctx)
 	a.pool.Wait()
-	return a.release()
+	return a.runClosers()
 }
 
 // StopOwned stops the sandboxes that this server has booted. It is for a server after which no other one
@@ -369,19 +369,19 @@ func (a *App) Destroy() error {
 	defer cancel()
 	a.sessions.StopAll(ctx)
 	a.pool.Wait()
-	return a.release()
+	return a.runClosers()
 }
 
 // endCalls cancels prewarming, and the calls whose clients have disconnected, and waits for both.
 func (a *App) endCalls() {
-	a.cold()
-	a.warming.Wait()
+	a.cancelPrewarm()
+	a.prewarms.Wait()
 	a.tools.Close()
 }
 
-// release calls the closers of what New has opened, in reverse order.
-func (a *App) release() error {
-	a.cold()
+// runClosers calls the closers of what New has opened, in reverse order.
+func (a *App) runClosers() error {
+	a.cancelPrewarm()
 	var errs []error
 	for _, c := range slices.Backward(a.closers) {
 		errs = append(errs, c())

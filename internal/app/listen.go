@@ -21,32 +21,32 @@ func (a *App) Listen(ctx context.Context) (network []net.Listener, owner net.Lis
 		return nil, nil, fault.New(fault.Configuration,
 			"network.mode=\"open\" (%s): every sandbox could speak to this server as its user, since the machine's "+
 				"network is theirs too; set auth: required, or choose public",
-			a.Config.From["network.mode"])
+			a.Config.Origin["network.mode"])
 	}
 	c := a.Config.Server
-	if c.CORS && len(c.CORSOrigins) == 0 && !a.closed(ctx) {
+	if c.CORS && len(c.CORSOrigins) == 0 && !a.tokenRequired(ctx) {
 		return nil, nil, fault.New(fault.Configuration,
 			"cors.enabled=\"true\" (%s): this server asks for no token, so every web page that is opened on this "+
 				"machine could use it as its user; list the origins of the pages that may in cors.origins "+
 				"(SANDLOT_CORS_ORIGINS), or set auth: required and make tokens with `sandlot token create --user NAME`",
-			a.Config.From["cors.enabled"])
+			a.Config.Origin["cors.enabled"])
 	}
 	addrs := []string{c.Host}
 	if strings.EqualFold(c.Host, "localhost") {
 		addrs = []string{"127.0.0.1", "::1"}
 	}
 	for _, h := range addrs {
-		l, lerr := net.Listen("tcp", net.JoinHostPort(h, strconv.Itoa(c.Port)))
-		if lerr == nil {
+		l, listenErr := net.Listen("tcp", net.JoinHostPort(h, strconv.Itoa(c.Port)))
+		if listenErr == nil {
 			network = append(network, l)
 			continue
 		}
-		noIPv6 := errors.Is(lerr, unix.EADDRNOTAVAIL) || errors.Is(lerr, unix.EAFNOSUPPORT)
+		noIPv6 := errors.Is(listenErr, unix.EADDRNOTAVAIL) || errors.Is(listenErr, unix.EAFNOSUPPORT)
 		if h == "::1" && len(addrs) > 1 && noIPv6 {
 			continue
 		}
-		err = fault.Wrap(fault.Configuration, lerr, "cannot listen on %s port %d: %v; name another with --port", h,
-			c.Port, lerr)
+		err = fault.Wrap(fault.Configuration, listenErr, "cannot listen on %s port %d: %v; name another with --port", h,
+			c.Port, listenErr)
 	}
 	if err == nil {
 		owner, err = listenOwner(c.StateDir)

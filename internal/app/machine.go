@@ -30,7 +30,7 @@ import (
 type StateFolder struct {
 	Path      string    `json:"path"`
 	UID       int       `json:"uid"`            // of the folder's owner
-	Gone      bool      `json:"gone,omitempty"` // the folder was deleted while sandboxes were running
+	Deleted   bool      `json:"gone,omitempty"` // the folder was deleted while sandboxes were running
 	Server    *Server   `json:"server"`
 	Sandboxes []Sandbox `json:"sandboxes"`
 }
@@ -40,7 +40,7 @@ type Server struct {
 	PID   int       `json:"pid"`
 	Since time.Time `json:"since"`
 
-	started uint64 // as in proc.Started: tells the process from a later one with the same id
+	startTicks uint64 // as in proc.Started: tells the process from a later one with the same id
 }
 
 // Sandbox is a running sandbox of a state folder. Session and Owner are empty for a sandbox of the pool,
@@ -53,36 +53,36 @@ type Sandbox struct {
 	PID         int       `json:"pid"`
 	Since       time.Time `json:"since"`
 	MemoryBytes int64     `json:"memory_bytes"`
-	Held        bool      `json:"held"` // the state folder has a running server
+	HasServer   bool      `json:"held"` // the state folder has a running server
 	// Lost: the sandbox's record was deleted, so no server adopts it.
 	Lost bool `json:"lost,omitempty"`
 }
 
-// Machine returns the state folders of this machine that have a running server or sandbox. It finds
+// RunningStateFolders returns the state folders of this machine that have a running server or sandbox. It finds
 // those whose processes this user may see, and looks into the folders in also.
-func Machine(ctx context.Context, log *slog.Logger, also ...string) []StateFolder {
+func RunningStateFolders(ctx context.Context, log *slog.Logger, extra ...string) []StateFolder {
 	var found []StateFolder
-	for _, dir := range append(also, append(gvisor.StateDirs(), servedDirs()...)...) {
-		real, err := filepath.EvalSymlinks(dir)
-		if err != nil || slices.ContainsFunc(found, func(f StateFolder) bool { return f.Path == real }) {
+	for _, dir := range append(extra, append(gvisor.StateDirs(), lockedDirs()...)...) {
+		resolved, err := filepath.EvalSymlinks(dir)
+		if err != nil || slices.ContainsFunc(found, func(f StateFolder) bool { return f.Path == resolved }) {
 			continue
 		}
-		if f, err := Folder(ctx, log, real); err == nil {
+		if f, err := InspectStateFolder(ctx, log, resolved); err == nil {
 			found = append(found, f)
 		}
 	}
 	for dir, lost := range gvisor.Lost() {
 		if !slices.ContainsFunc(found, func(f StateFolder) bool { return f.Path == dir }) {
-			f := StateFolder{Path: dir, UID: os.Geteuid(), Gone: true}
-			f.add(lost)
+			f := StateFolder{Path: dir, UID: os.Geteuid(), Deleted: true}
+			f.addLost(lost)
 			found = append(found, f)
 		}
 	}
 	return slices.DeleteFunc(found, func(f StateFolder) bool { return f.Server == nil && len(f.Sandboxes) == 0 })
 }
 
-// Folder returns the state of one state folder.
-func Folder(ctx context.Context, log *slog.Logger, dir string) (StateFolder, error) {
+// InspectStateFolder returns the state of one state folder.
+func InspectStateFolder(ctx context.Context, log *slog.Logger, dir string) (StateFolder, error) {
 	dir, err := filepath.Abs(dir) // sandboxes know the folder by its absolute path
 	if err != nil {
 		return StateFolder{}, err
@@ -99,7 +99,7 @@ func Folder(ctx context.Context, log *slog.Logger, dir string) (StateFolder, err
 	if err != nil {
 		return f, err
 	}
-	f.Server = serverOf(dir, f.UID)
+	f.Server = runningServer(dir, f.UID)
 	sessions := map[string][2]string{}
 	if f.UID == os.Getuid() { // a database that another user created is not trusted
 		if sessions, err = store.Sandboxes(ctx, dir); err != nil {
@@ -109,14 +109,14 @@ func Folder(ctx context.Context, log *slog.Logger, dir string) (StateFolder, err
 	for _, p := range processes {
 		s := sessions[p.ID]
 		f.Sandboxes = append(f.Sandboxes, Sandbox{ID: p.ID, Session: s[0], Owner: s[1], Template: p.Template,
-			PID: p.PID, Since: p.Since, MemoryBytes: p.MemoryBytes, Held: f.Server != nil})
+			PID: p.PID, Since: p.Since, MemoryBytes: p.MemoryBytes, HasServer: f.Server != nil})
 	}
-	f.add(gvisor.Lost()[dir])
+	f.addLost(gvisor.Lost()[dir])
 	return f, nil
 }
 
-// add adds sandboxes whose records are deleted, and sorts all sandboxes by start.
-func (f *StateFolder) add(lost []gvisor.Process) {
+// addLost adds sandboxes whose records are deleted, and sorts all sandboxes by start.
+func (f *StateFolder) addLost(lost []gvisor.Process) {
 	for _, p := range lost {
 		f.Sandboxes = append(f.Sandboxes, Sandbox{ID: p.ID, PID: p.PID, Since: p.Since, MemoryBytes: p.MemoryBytes,
 			Lost: true})
@@ -124,9 +124,9 @@ func (f *StateFolder) add(lost []gvisor.Process) {
 	slices.SortFunc(f.Sandboxes, func(x, y Sandbox) int { return x.Since.Compare(y.Since) })
 }
 
-// serverOf returns the server whose process is named in the lock file of a state folder, if it runs. The
+// runningServer returns the server whose process is named in the lock file of a state folder, if it runs. The
 // process must belong to owner, the folder's owner, unless that is root: the file could name any.
-func serverOf(dir string, owner int) *Server {
+func runningServer(dir string, owner int) *Server {
 	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil
@@ -137,22 +137,22 @@ func serverOf(dir string, owner int) *Server {
 		return nil
 	}
 	s := new(Server)
-	if _, err := fmt.Fscan(bytes.NewReader(text), &s.PID, &s.started); err != nil || s.PID <= 1 {
+	if _, err := fmt.Fscan(bytes.NewReader(text), &s.PID, &s.startTicks); err != nil || s.PID <= 1 {
 		return nil
 	}
 	st, err := os.Stat(fmt.Sprintf("/proc/%d", s.PID))
 	if err != nil || owner != 0 && int(st.Sys().(*syscall.Stat_t).Uid) != owner {
 		return nil
 	}
-	if now, err := proc.Started(s.PID); err != nil || now != s.started {
+	if now, err := proc.StartTicks(s.PID); err != nil || now != s.startTicks {
 		return nil
 	}
-	s.Since = proc.Since(s.started)
+	s.Since = proc.TicksToTime(s.startTicks)
 	return s
 }
 
-// servedDirs returns the folders in which a running program called sandlot has opened a file called lock.
-func servedDirs() []string {
+// lockedDirs returns the folders in which a running program called sandlot has opened a file called lock.
+func lockedDirs() []string {
 	programs, _ := filepath.Glob("/proc/[0-9]*/exe")
 	var dirs []string
 	for _, exe := range programs {
@@ -184,7 +184,7 @@ func StopServer(ctx context.Context, f StateFolder) (bool, error) {
 		return false, err
 	}
 	defer unix.Close(fd)
-	if now, err := proc.Started(f.Server.PID); err != nil || now != f.Server.started {
+	if now, err := proc.StartTicks(f.Server.PID); err != nil || now != f.Server.startTicks {
 		return false, nil // another process has the id now
 	}
 	if err := unix.PidfdSendSignal(fd, unix.SIGTERM, nil, 0); err != nil {
@@ -211,7 +211,7 @@ const Grace = 30 * time.Second
 // EndSandboxes ends all sandboxes of the settings' state folder, which must not have a running server,
 // and returns how many were running. Sessions and their files are kept.
 func EndSandboxes(ctx context.Context, c *config.Config, log *slog.Logger) (ended int, err error) {
-	lock, err := takeState(&c.Server)
+	lock, err := lockStateFolder(&c.Server)
 	if err != nil {
 		return 0, err
 	}
@@ -221,11 +221,11 @@ func EndSandboxes(ctx context.Context, c *config.Config, log *slog.Logger) (ende
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, rt.Close()) }()
-	ids, err := rt.Left(ctx)
+	ids, err := rt.Leftovers(ctx)
 	if err != nil {
 		return 0, err
 	}
-	ended, err = endAll(ctx, rt, ids)
+	ended, err = stopAll(ctx, rt, ids)
 	lost, lerr := gvisor.EndLost(ctx, c.Server.StateDir)
 	return ended + lost, errors.Join(err, lerr)
 }
@@ -237,14 +237,14 @@ func EndLost(ctx context.Context, dir string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if above, err := filepath.EvalSymlinks(filepath.Dir(dir)); err == nil {
-		dir = filepath.Join(above, filepath.Base(dir))
+	if parent, err := filepath.EvalSymlinks(filepath.Dir(dir)); err == nil {
+		dir = filepath.Join(parent, filepath.Base(dir))
 	}
 	return gvisor.EndLost(ctx, dir)
 }
 
-// endAll ends sandboxes, a few at a time, until ctx ends.
-func endAll(ctx context.Context, rt sandbox.Runtime, ids []string) (ended int, err error) {
+// stopAll ends sandboxes, a few at a time, until ctx ends.
+func stopAll(ctx context.Context, rt sandbox.Runtime, ids []string) (ended int, err error) {
 	var mu sync.Mutex
 	var work errgroup.Group
 	work.SetLimit(4)
@@ -253,19 +253,19 @@ func endAll(ctx context.Context, rt sandbox.Runtime, ids []string) (ended int, e
 			if ctx.Err() != nil {
 				return nil // reported once, below
 			}
-			box, e := rt.Recover(ctx, id)
-			if errors.Is(e, sandbox.ErrGone) {
+			box, boxErr := rt.Recover(ctx, id)
+			if errors.Is(boxErr, sandbox.ErrGone) {
 				return nil // it was not running; Recover has removed its remains
 			}
-			if e == nil {
-				e = box.Stop(ctx)
+			if boxErr == nil {
+				boxErr = box.Stop(ctx)
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			if e == nil {
+			if boxErr == nil {
 				ended++
 			} else if ctx.Err() == nil {
-				err = errors.Join(err, e)
+				err = errors.Join(err, boxErr)
 			}
 			return nil
 		})

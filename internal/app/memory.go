@@ -25,15 +25,15 @@ func boundMemory(ctx context.Context) {
 	if os.Getenv("GOMEMLIMIT") != "" {
 		return
 	}
-	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+	heapLive := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
 	limit := int64(math.MaxInt64)
 	tick := time.NewTicker(memoryInterval)
 	defer tick.Stop()
 	for {
-		metrics.Read(live)
-		want := memoryFloor + max(0, 2*int64(live[0].Value.Uint64())-memoryFloor*3/4)
-		if want > limit || want < limit*3/4 { // a change stops all goroutines for a moment
-			limit = want
+		metrics.Read(heapLive)
+		newLimit := memoryFloor + max(0, 2*int64(heapLive[0].Value.Uint64())-memoryFloor*3/4)
+		if newLimit > limit || newLimit < limit*3/4 { // a change stops all goroutines for a moment
+			limit = newLimit
 			debug.SetMemoryLimit(limit)
 		}
 		select {

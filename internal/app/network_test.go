@@ -18,13 +18,13 @@ func TestAppeared(t *testing.T) {
 	state := filepath.Join(dir, "state")
 	source := config.Source{Env: map[string]string{"SANDLOT_STATE_DIR": "/nowhere"},
 		Flags: map[string]string{"state_dir": state}}
-	if got := appeared(source); got != "" {
+	if got := settingsFile(source); got != "" {
 		t.Errorf("none: %q", got)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "sandlot.yaml"), []byte("port: 1\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got := appeared(source); got != "" {
+	if got := settingsFile(source); got != "" {
 		t.Errorf("the one of the current folder: %q", got)
 	}
 	f := filepath.Join(state, "sandlot.yaml")
@@ -34,7 +34,7 @@ func TestAppeared(t *testing.T) {
 	if err := os.WriteFile(f, []byte("port: 9000\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	got := appeared(source)
+	got := settingsFile(source)
 	if c, err := config.Load(source); err != nil || got != f || c.File != f {
 		t.Errorf("%q has appeared, and a start reads %q (%v); want %s", got, c.File, err, f)
 	}

@@ -25,19 +25,19 @@ import (
 
 // registries has the package registries that the machine's package managers use.
 type registries struct {
-	log   *slog.Logger
-	rules atomic.Pointer[[]egress.Rule] // egress rules that allow the registries
-	stale bool                          // the registries are from the cache file, and may have changed
+	log    *slog.Logger
+	rules  atomic.Pointer[[]egress.Rule] // egress rules that allow the registries
+	cached bool                          // the registries are from the cache file, and may have changed
 }
 
-// provide adds to the templates what their programs need to use the network: the CA certificates that
+// addToTemplates adds to the templates what their programs need to use the network: the CA certificates that
 // this machine trusts, and the settings of the package registries.
-func (r *registries) provide(ctx context.Context, c *config.Config, templates []*image.Template) error {
-	set, err := r.recall(ctx, c)
+func (r *registries) addToTemplates(ctx context.Context, c *config.Config, templates []*image.Template) error {
+	set, err := r.load(ctx, c)
 	if err != nil {
 		return err
 	}
-	r.allow(set)
+	r.setRules(set)
 	files := map[string][]byte{}
 	for name, text := range set.Files() {
 		files[name] = []byte(text)
@@ -53,29 +53,29 @@ func (r *registries) provide(ctx context.Context, c *config.Config, templates []
 	for _, note := range certificates.Notes {
 		r.log.Info("certificates", "note", note)
 	}
-	stores, err := javaStores(certificates, c.Server.StateDir)
+	stores, err := javaStoreBinds(certificates, c.Server.StateDir)
 	if err != nil {
 		return err
 	}
 	for _, t := range templates {
-		t.Add(files, env)
+		t.AddFiles(files, env)
 		if t.Rootfs == "" {
 			t.Binds = append(t.Binds, stores...)
 		} else {
-			t.Furnish() // the template host has these variables already
+			t.AddDefaultEnv() // the template host has these variables already
 		}
 	}
 	return nil
 }
 
-// javaStores returns binds that replace the machine's JDK trust stores in sandboxes by one with b.
-func javaStores(b cacerts.Bundle, stateDir string) ([]image.Bind, error) {
+// javaStoreBinds returns binds that replace the machine's JDK trust stores in sandboxes by one with b.
+func javaStoreBinds(b cacerts.Bundle, stateDir string) ([]image.Bind, error) {
 	if b.Len() == 0 {
 		return nil, nil
 	}
 	var binds []image.Bind
-	for _, at := range cacerts.JavaStores() {
-		if !strings.HasPrefix(at, "/usr/") { // sandboxes have no other folder of the machine with JDKs
+	for _, target := range cacerts.JavaStores() {
+		if !strings.HasPrefix(target, "/usr/") { // sandboxes have no other folder of the machine with JDKs
 			continue
 		}
 		source := filepath.Join(stateDir, "java-cacerts")
@@ -84,16 +84,16 @@ func javaStores(b cacerts.Bundle, stateDir string) ([]image.Bind, error) {
 				return nil, fmt.Errorf("writing Java's certificates: %w", err)
 			}
 		}
-		binds = append(binds, image.Bind{Source: source, Target: at})
+		binds = append(binds, image.Bind{Source: source, Target: target})
 	}
 	return binds, nil
 }
 
-// allowed returns the egress rules that allow the registries.
-func (r *registries) allowed() []egress.Rule { return *r.rules.Load() }
+// egressRules returns the egress rules that allow the registries.
+func (r *registries) egressRules() []egress.Rule { return *r.rules.Load() }
 
-// allow replaces the rules by rules for the registries in s.
-func (r *registries) allow(s pkgregistry.Set) {
+// setRules replaces the rules by rules for the registries in s.
+func (r *registries) setRules(s pkgregistry.Set) {
 	var rules []egress.Rule
 	for _, h := range s.Hosts {
 		rule, err := egress.ParseRule(h.String())
@@ -106,29 +106,29 @@ func (r *registries) allow(s pkgregistry.Set) {
 	r.rules.Store(&rules)
 }
 
-// remembered is the content of the cache file: the last answers of the package managers. To ask them
+// cachedSet is the content of the cache file: the last answers of the package managers. To ask them
 // takes a second, by which the cache shortens a server's start.
-type remembered struct {
+type cachedSet struct {
 	Key string
 	At  time.Time
 	Set pkgregistry.Set
 }
 
-// recall returns the registries from the cache file or, if there is none, asks the package managers.
-func (r *registries) recall(ctx context.Context, c *config.Config) (pkgregistry.Set, error) {
+// load returns the registries from the cache file or, if there is none, asks the package managers.
+func (r *registries) load(ctx context.Context, c *config.Config) (pkgregistry.Set, error) {
 	key := registryKey(c)
-	if text, err := os.ReadFile(rememberedFile(key)); err == nil {
-		var known remembered
-		if json.Unmarshal(text, &known) == nil && known.Key == key {
-			r.stale = time.Since(known.At) > time.Minute
-			return known.Set, nil
+	if text, err := os.ReadFile(cacheFile(key)); err == nil {
+		var stored cachedSet
+		if json.Unmarshal(text, &stored) == nil && stored.Key == key {
+			r.cached = time.Since(stored.At) > time.Minute
+			return stored.Set, nil
 		}
 	}
-	return r.ask(ctx, c)
+	return r.detectAndStore(ctx, c)
 }
 
-// ask asks the machine's package managers for their registries, and stores them in the cache file.
-func (r *registries) ask(ctx context.Context, c *config.Config) (pkgregistry.Set, error) {
+// detectAndStore asks the machine's package managers for their registries, and stores them in the cache file.
+func (r *registries) detectAndStore(ctx context.Context, c *config.Config) (pkgregistry.Set, error) {
 	set, err := pkgregistry.Detect(ctx, c.Network.Registries)
 	if err != nil {
 		return set, err
@@ -137,35 +137,35 @@ func (r *registries) ask(ctx context.Context, c *config.Config) (pkgregistry.Set
 		r.log.Info("package registries", "note", note)
 	}
 	key := registryKey(c)
-	if file := rememberedFile(key); file != "" {
-		if err := remember(file, remembered{key, time.Now(), set}); err != nil {
+	if file := cacheFile(key); file != "" {
+		if err := writeCache(file, cachedSet{key, time.Now(), set}); err != nil {
 			r.log.Debug("could not remember the package registries", "error", err)
 		}
 	}
 	return set, nil
 }
 
-// detect asks for the registries, and allows them.
-func (r *registries) detect(ctx context.Context, c *config.Config) error {
-	set, err := r.ask(ctx, c)
+// reload asks for the registries, and allows them.
+func (r *registries) reload(ctx context.Context, c *config.Config) error {
+	set, err := r.detectAndStore(ctx, c)
 	if err == nil {
-		r.allow(set)
+		r.setRules(set)
 	}
 	return err
 }
 
-// refresh asks again if the registries are from the cache file, and reports whether the rules have
+// reloadIfCached asks again if the registries are from the cache file, and reports whether the rules have
 // changed.
-func (r *registries) refresh(ctx context.Context, c *config.Config) (changed bool) {
-	if !r.stale {
+func (r *registries) reloadIfCached(ctx context.Context, c *config.Config) (changed bool) {
+	if !r.cached {
 		return false
 	}
-	before := r.allowed()
-	return r.detect(ctx, c) == nil && !slices.Equal(before, r.allowed())
+	before := r.egressRules()
+	return r.reload(ctx, c) == nil && !slices.Equal(before, r.egressRules())
 }
 
-// remember writes the cache file, and removes the oldest ones.
-func remember(file string, r remembered) error {
+// writeCache writes the cache file, and removes the oldest ones.
+func writeCache(file string, r cachedSet) error {
 	text, err := json.Marshal(r)
 	if err != nil {
 		return err
@@ -178,8 +178,8 @@ func remember(file string, r remembered) error {
 		return err
 	}
 	_, err = f.Write(text)
-	if cerr := f.Close(); err == nil {
-		err = cerr
+	if closeErr := f.Close(); err == nil {
+		err = closeErr
 	}
 	if err == nil {
 		err = os.Rename(f.Name(), file)
@@ -188,13 +188,13 @@ func remember(file string, r remembered) error {
 		os.Remove(f.Name())
 		return err
 	}
-	return forgetOldest(filepath.Dir(file))
+	return removeOldestFiles(filepath.Dir(file))
 }
 
-// rememberedFile returns the path of the cache file for a key, in the user's cache folder, or "". Each
+// cacheFile returns the path of the cache file for a key, in the user's cache folder, or "". Each
 // key has its own file: otherwise two servers of one user with different settings would replace each
 // other's, and both would have to ask at every start.
-func rememberedFile(key string) string {
+func cacheFile(key string) string {
 	dir, err := os.UserCacheDir()
 	if err != nil {
 		return ""
@@ -202,12 +202,12 @@ func rememberedFile(key string) string {
 	return filepath.Join(dir, "sandlot", "registries", key[:16]+".json")
 }
 
-// mostRemembered is the maximum number of cache files.
-const mostRemembered = 16
+// maxCacheFiles is the maximum number of cache files.
+const maxCacheFiles = 16
 
-func forgetOldest(dir string) error {
+func removeOldestFiles(dir string) error {
 	files, err := filepath.Glob(filepath.Join(dir, "*.json"))
-	if err != nil || len(files) <= mostRemembered {
+	if err != nil || len(files) <= maxCacheFiles {
 		return err
 	}
 	modified := map[string]time.Time{}
@@ -217,7 +217,7 @@ func forgetOldest(dir string) error {
 		}
 	}
 	slices.SortFunc(files, func(x, y string) int { return modified[x].Compare(modified[y]) })
-	for _, f := range files[:len(files)-mostRemembered] {
+	for _, f := range files[:len(files)-maxCacheFiles] {
 		err = errors.Join(err, os.Remove(f))
 	}
 	return err

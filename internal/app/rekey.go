@@ -14,7 +14,7 @@ import (
 // Rekey creates a new key for users' secrets and log-ins, and encrypts all of them with it. No server may
 // be running. With drop it removes those that cannot be decrypted, else it fails if there are any.
 func Rekey(ctx context.Context, c *config.Config, drop bool) (sealed, dropped int, err error) {
-	lock, err := takeState(&c.Server)
+	lock, err := lockStateFolder(&c.Server)
 	if err != nil {
 		return 0, 0, fault.Wrap(fault.Configuration, err, "the key is not changed: %v", err)
 	}
@@ -24,7 +24,7 @@ func Rekey(ctx context.Context, c *config.Config, drop bool) (sealed, dropped in
 		return 0, 0, err
 	}
 	defer db.Close()
-	addresses, err := addressesOf(ctx, c, db)
+	addresses, err := loginAddresses(ctx, c, db)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -36,9 +36,9 @@ func Rekey(ctx context.Context, c *config.Config, drop bool) (sealed, dropped in
 	}, drop)
 }
 
-// addressesOf returns the addresses for which log-ins are sealed, by owner and connection. The connection
+// loginAddresses returns the addresses for which log-ins are sealed, by owner and connection. The connection
 // of a server in the settings is "=" and its name, and its owner is empty.
-func addressesOf(ctx context.Context, c *config.Config, db *store.DB) (map[[2]string]string, error) {
+func loginAddresses(ctx context.Context, c *config.Config, db *store.DB) (map[[2]string]string, error) {
 	addresses := map[[2]string]string{}
 	logins, err := db.Logins(ctx)
 	if err != nil || len(logins) == 0 {
@@ -64,9 +64,9 @@ func addressesOf(ctx context.Context, c *config.Config, db *store.DB) (map[[2]st
 
 // openVault returns the vault, with the key file of the settings or, by default, of the state folder.
 func openVault(c *config.Config, db *store.DB) *vault.Vault {
-	v := &vault.Vault{Store: db, KeyFile: c.Server.SecretsKey}
+	v := &vault.Vault{Store: db, KeyFile: c.Server.SecretsKeyFile}
 	if v.KeyFile == "" {
-		v.KeyFile, v.Make = filepath.Join(c.Server.StateDir, "secrets.key"), true
+		v.KeyFile, v.CreateKey = filepath.Join(c.Server.StateDir, "secrets.key"), true
 	}
 	return v
 }

@@ -15,16 +15,16 @@ import (
 // runtimes are the constructors of the runtimes, by the setting runtime. A new runtime is added here.
 var runtimes = map[string]func(*config.Config, *slog.Logger) (sandbox.Runtime, error){
 	"gvisor": func(c *config.Config, log *slog.Logger) (sandbox.Runtime, error) {
-		runsc, err := program(c.Runtime.Runsc, "sandlot-runsc", "runsc")
+		runsc, err := findProgram(c.Runtime.RunscPath, "sandlot-runsc", "runsc")
 		if err != nil {
 			return nil, err
 		}
-		agent, err := program(c.Runtime.Agent, "sandlot-agent", "agent")
+		agent, err := findProgram(c.Runtime.AgentPath, "sandlot-agent", "agent")
 		if err != nil {
 			return nil, err
 		}
 		return gvisor.New(gvisor.Config{Runsc: runsc, Agent: agent, StateDir: c.Server.StateDir, Log: log,
-			Open: egress.Mode(c.Network.Mode) == egress.Open, Preboot: c.Runtime.Snapshots})
+			HostNetwork: egress.Mode(c.Network.Mode) == egress.Open, Preboot: c.Runtime.Snapshots})
 	},
 }
 
@@ -33,9 +33,9 @@ func Runtime(c *config.Config, log *slog.Logger) (sandbox.Runtime, error) {
 	return runtimes[c.Runtime.Name](c, log)
 }
 
-// program returns the path of one of Sandlot's programs: by the setting or, if that is empty, in the
+// findProgram returns the path of one of Sandlot's programs: by the setting or, if that is empty, in the
 // folder of the running program.
-func program(path, name, setting string) (string, error) {
+func findProgram(path, name, setting string) (string, error) {
 	if path == "" {
 		self, err := os.Executable()
 		if err != nil {

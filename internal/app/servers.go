@@ -27,12 +27,12 @@ func (a *App) openServers(ctx context.Context, limits *limit.Limiter) error {
 		return err
 	}
 	a.servers = servers.New(servers.Config{Events: a.events, Store: a.store, Sessions: a.sessions, Secrets: a.vault,
-		Version: Version, Idle: c.MCP.Idle, InstallTimeout: c.MCP.Install, Reserved: a.reserved, Reach: a.reach,
-		Callback:   callback(c.Server.PublicURL, c.Server.Host, c.Server.Port),
+		Version: Version, Idle: c.MCP.IdleTimeout, InstallTimeout: c.MCP.InstallTimeout, Reserved: a.isOwnTool, Reach: a.dialServer,
+		Callback:   callbackURL(c.Server.PublicURL, c.Server.Host, c.Server.Port),
 		LoginStore: &vault.Logins{Vault: a.vault, Store: a.store},
-		OnChange:   func(owner string) { a.gateway.Changed(owner) },
-		OnUpdate:   func(owner, uri string) { a.gateway.Updated(owner, uri) },
-		OnLog:      func(owner string, params json.RawMessage) { a.gateway.Logged(owner, params) },
+		OnChange:   func(owner string) { a.gateway.SyncFeatures(owner) },
+		OnUpdate:   func(owner, uri string) { a.gateway.ResourceUpdated(owner, uri) },
+		OnLog:      func(owner string, params json.RawMessage) { a.gateway.ForwardLog(owner, params) },
 		Limits:     limits, Log: a.log})
 	a.closers = append(a.closers, func() error { a.servers.Close(); return nil })
 	return nil
@@ -46,20 +46,20 @@ func (a *App) configureServers(ctx context.Context, c *config.Config) {
 	}
 	for _, s := range list {
 		switch {
-		case s.Broken != "":
-			a.log.Error("a configured MCP server cannot be used", "name", s.Name, "from", s.From, "why", s.Broken)
+		case s.Invalid != "":
+			a.log.Error("a configured MCP server cannot be used", "name", s.Name, "from", s.Source, "why", s.Invalid)
 		case s.Where == spec.OnHost && !s.Disabled:
 			a.log.Warn("a configured MCP server runs on this machine, unconfined, for everyone who may use it",
-				"name", s.Name, "user", s.User, "from", s.From)
+				"name", s.Name, "user", s.User, "from", s.Source)
 		}
 	}
 	a.servers.SetConfigured(list)
 }
 
-// reach dials addr for a remote MCP server of p. If a user has added the server, the network policy of
+// dialServer dials addr for a remote MCP server of p. If a user has added the server, the network policy of
 // the user's home session applies. If the operator has (operator is set), public and listed hosts are
 // allowed.
-func (a *App) reach(ctx context.Context, p auth.Principal, operator bool, _, addr string) (net.Conn, error) {
+func (a *App) dialServer(ctx context.Context, p auth.Principal, operator bool, _, addr string) (net.Conn, error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
 		return nil, err
@@ -70,9 +70,9 @@ func (a *App) reach(ctx context.Context, p auth.Principal, operator bool, _, add
 	}
 	policy := a.sessions.HomePolicy(p)
 	if operator {
-		o := a.sessions.Policies().Operator
-		o.Mode = egress.Public
-		policy = &o
+		operatorPolicy := a.sessions.Policies().Operator
+		operatorPolicy.Mode = egress.Public
+		policy = &operatorPolicy
 	}
 	// With the mode open, sandboxes do without the broker. These connections always use it.
 	if policy != nil && policy.Mode == egress.Open {
@@ -83,10 +83,10 @@ func (a *App) reach(ctx context.Context, p auth.Principal, operator bool, _, add
 	return a.egress.Dial(ctx, policy, host, uint16(number))
 }
 
-// callback returns the redirect URL of log-ins, or empty if there is none that a browser can open.
-func callback(public, host string, port int) string {
-	if public != "" {
-		return public + "/oauth/callback"
+// callbackURL returns the redirect URL of log-ins, or empty if there is none that a browser can open.
+func callbackURL(publicURL, host string, port int) string {
+	if publicURL != "" {
+		return publicURL + "/oauth/callback"
 	}
 	if !auth.Loopback(host) {
 		return "" // an address such as 0.0.0.0 is none that a browser can open

@@ -29,18 +29,18 @@ func Load(source config.Source) (*config.Config, error) {
 func policies(c *config.Config) (session.Policies, error) {
 	operator, err := policy(c.Network.Rules)
 	if err != nil {
-		return session.Policies{}, c.Wrong("network.allow", err)
+		return session.Policies{}, c.InvalidSetting("network.allow", err)
 	}
 	for _, p := range c.Network.Private {
 		host, err := egress.ParseRule(p.Host)
 		if err != nil {
-			return session.Policies{}, c.Wrong("network.allow_private", err)
+			return session.Policies{}, c.InvalidSetting("network.allow_private", err)
 		}
 		operator.Private = append(operator.Private, egress.Private{Host: host, Net: p.Net})
 	}
 	for name := range c.Network.Hosts {
 		if _, err := egress.ParseRule(name); err != nil {
-			return session.Policies{}, c.Wrong("network.hosts", err)
+			return session.Policies{}, c.InvalidSetting("network.hosts", err)
 		}
 	}
 	all := session.Policies{Operator: operator, Templates: map[string]egress.Policy{}}
@@ -69,7 +69,7 @@ func policy(r config.Rules) (egress.Policy, error) {
 func links(c *config.Config) (port.Links, error) {
 	l, err := port.NewLinks(c.Server.Host, c.Server.Port, c.Server.PortsDomain)
 	if err != nil {
-		err = c.Wrong("ports_domain", err)
+		err = c.InvalidSetting("ports_domain", err)
 	}
 	return l, err
 }
@@ -83,11 +83,11 @@ func Templates(c *config.Config) ([]*image.Template, error) {
 	}
 	all := []*image.Template{host}
 	for _, t := range c.Templates {
-		own := &image.Template{Name: t.Name, Rootfs: t.Rootfs, Env: t.Env, Warm: t.Warm, Provides: t.Provides}
+		template := &image.Template{Name: t.Name, Rootfs: t.Rootfs, Env: t.Env, Warm: t.Warm, Provides: t.Provides}
 		for _, l := range t.Languages {
-			own.Languages = append(own.Languages, image.Language(l))
+			template.Languages = append(template.Languages, image.Language(l))
 		}
-		all = append(all, own)
+		all = append(all, template)
 	}
 	names := []string{}
 	for _, t := range all {
@@ -101,14 +101,14 @@ func Templates(c *config.Config) ([]*image.Template, error) {
 }
 
 // flavors returns the flavors of the settings, and the default one.
-func flavors(c *config.Config) (all []image.Flavor, usual image.Flavor) {
+func flavors(c *config.Config) (all []image.Flavor, defaultFlavor image.Flavor) {
 	for _, f := range c.Flavors {
 		all = append(all, image.Flavor(f))
 		if f.Name == c.Sessions.DefaultFlavor {
-			usual = image.Flavor(f)
+			defaultFlavor = image.Flavor(f)
 		}
 	}
-	return all, usual
+	return all, defaultFlavor
 }
 
 // mounts returns the mounts of the shared folders.

@@ -24,9 +24,9 @@ func SocketPath(stateDir string) string { return filepath.Join(stateDir, "api.so
 // ErrRunning is wrapped in New's error if the state folder has a running server.
 var ErrRunning = errors.New("a server is running")
 
-// takeState creates the state folder of the settings and locks it, since a folder has only one server. It
+// lockStateFolder creates the state folder of the settings and locks it, since a folder has only one server. It
 // resolves symbolic links in s.StateDir.
-func takeState(s *config.Server) (lock *os.File, err error) {
+func lockStateFolder(s *config.Server) (lock *os.File, err error) {
 	unusable := func(dir, what string, err error) error {
 		return fault.Wrap(fault.Configuration, err, "the state folder %s %s: %v; name another with --state-dir", dir,
 			what, err)
@@ -34,33 +34,33 @@ func takeState(s *config.Server) (lock *os.File, err error) {
 	if err := os.MkdirAll(s.StateDir, 0o700); err != nil {
 		return nil, unusable(s.StateDir, "cannot be made", err)
 	}
-	real, err := filepath.EvalSymlinks(s.StateDir)
+	resolved, err := filepath.EvalSymlinks(s.StateDir)
 	if err != nil {
 		return nil, err
 	}
-	s.StateDir = real
-	if err := os.Chmod(real, 0o700); err != nil {
-		return nil, unusable(real, "is not yours", err)
+	s.StateDir = resolved
+	if err := os.Chmod(resolved, 0o700); err != nil {
+		return nil, unusable(resolved, "is not yours", err)
 	}
-	lock, err = os.OpenFile(filepath.Join(real, "lock"), os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
+	lock, err = os.OpenFile(filepath.Join(resolved, "lock"), os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
 	if err != nil {
-		return nil, unusable(real, "cannot be written", err)
+		return nil, unusable(resolved, "cannot be written", err)
 	}
 	if err := waitForLock(lock); err != nil {
 		lock.Close()
 		return nil, fault.Wrap(fault.Configuration, ErrRunning,
-			"another server uses the state folder %s; stop it, or name another folder with --state-dir", real)
+			"another server uses the state folder %s; stop it, or name another folder with --state-dir", resolved)
 	}
-	if err := sign(lock); err != nil {
+	if err := writeLockOwner(lock); err != nil {
 		lock.Close()
-		return nil, unusable(real, "cannot be written", err)
+		return nil, unusable(resolved, "cannot be written", err)
 	}
 	return lock, nil
 }
 
-// sign writes the id and the start time of this process into the lock file.
-func sign(lock *os.File) error {
-	started, err := proc.Started(os.Getpid())
+// writeLockOwner writes the id and the start time of this process into the lock file.
+func writeLockOwner(lock *os.File) error {
+	started, err := proc.StartTicks(os.Getpid())
 	if err == nil {
 		err = lock.Truncate(0)
 	}
@@ -70,24 +70,24 @@ func sign(lock *os.File) error {
 	return err
 }
 
-// closing is how long waitForLock waits until the kernel has closed the files of a killed server: that
+// lockTimeout is how long waitForLock waits until the kernel has closed the files of a killed server: that
 // takes a while, as each of its sandboxes reacts.
-const closing = 20 * time.Second
+const lockTimeout = 20 * time.Second
 
 // waitForLock locks the lock file of a state folder. If another process has the lock, it waits only if
 // that process is ending.
 func waitForLock(lock *os.File) error {
-	for began := time.Now(); ; time.Sleep(5 * time.Millisecond) {
+	for start := time.Now(); ; time.Sleep(5 * time.Millisecond) {
 		err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil || !errors.Is(err, unix.EWOULDBLOCK) || time.Since(began) > closing {
+		if err == nil || !errors.Is(err, unix.EWOULDBLOCK) || time.Since(start) > lockTimeout {
 			return err
 		}
 		text := make([]byte, 100)
 		n, _ := lock.ReadAt(text, 0)
 		var pid int
 		var started uint64
-		if _, serr := fmt.Fscan(bytes.NewReader(text[:n]), &pid, &started); serr != nil ||
-			!proc.Ending(pid, started) {
+		if _, scanErr := fmt.Fscan(bytes.NewReader(text[:n]), &pid, &started); scanErr != nil ||
+			!proc.IsEnding(pid, started) {
 			return err
 		}
 	}
@@ -124,14 +124,14 @@ func listenOwner(stateDir string) (net.Listener, error) {
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
-	made := filepath.Join(dir, "s")
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: made, Net: "unix"})
+	tempPath := filepath.Join(dir, "s")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: tempPath, Net: "unix"})
 	if err != nil {
 		return nil, fault.Wrap(fault.Configuration, err,
 			"cannot listen on %s: %v (a state folder's path may have at most 90 characters)", path, err)
 	}
 	l.SetUnlinkOnClose(false) // it is renamed below
-	if err := errors.Join(os.Chmod(made, 0o600), os.Rename(made, path)); err != nil {
+	if err := errors.Join(os.Chmod(tempPath, 0o600), os.Rename(tempPath, path)); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
 	return ownerSocket{l, path}, nil

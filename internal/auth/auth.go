@@ -32,14 +32,14 @@ type Principal struct {
 	// Token is the id of the request's token; empty: it had none.
 	Token string
 	// Open is set for a request over the network that needed no token.
-	Open bool
+	WithoutToken bool
 	// Roles are rights beyond the principal's own sessions and data. Only a token or the owner's socket
 	// gives roles; a name, id or header never does.
 	Roles Roles
 }
 
-// Has reports whether the principal has a role.
-func (p Principal) Has(r Role) bool { return p.Roles.Has(r) }
+// HasRole reports whether the principal has a role.
+func (p Principal) HasRole(r Role) bool { return p.Roles.Has(r) }
 
 // Identity returns p without the rights of its token. It is the owner of what outlives a request and is
 // shared by all tokens of the user.
@@ -55,9 +55,9 @@ func (p Principal) Identity() Principal {
 // that makes a browser send a request.
 var Local = Principal{ID: "local", Name: "local", Roles: NewRoles(Metrics, Logs)}
 
-// Owner returns the principal of clients on the socket in the state folder: the local user with the role
+// SocketOwner returns the principal of clients on the socket in the state folder: the local user with the role
 // Operator.
-func Owner() Principal {
+func SocketOwner() Principal {
 	p := Local
 	p.Roles |= NewRoles(Operator)
 	return p
@@ -71,23 +71,23 @@ func User(name string, service bool) Principal {
 // userPrefix is the prefix of the ids of users with tokens.
 const userPrefix = "user:"
 
-// Known returns the principal with a stored id. It returns false for an id of another form, which a later
+// FromID returns the principal with a stored id. It returns false for an id of another form, which a later
 // version may have stored.
-func Known(id string) (Principal, bool) {
+func FromID(id string) (Principal, bool) {
 	if id == Local.ID {
 		return Local, true
 	}
-	if name, ok := strings.CutPrefix(id, userPrefix); ok && userName.MatchString(name) {
+	if name, ok := strings.CutPrefix(id, userPrefix); ok && userNamePattern.MatchString(name) {
 		return User(name, false), true
 	}
 	return Principal{}, false
 }
 
-// InNameOf returns the principal with a stored id for an action of somebody else on its behalf, such as a
+// OnBehalfOf returns the principal with a stored id for an action of somebody else on its behalf, such as a
 // visitor with the link of an exposed port. It can access what the principal owns, and has no roles. For
 // an unknown id it returns nobody.
-func InNameOf(id string) Principal {
-	p, _ := Known(id)
+func OnBehalfOf(id string) Principal {
+	p, _ := FromID(id)
 	p.Roles = 0
 	return p
 }
@@ -95,23 +95,25 @@ func InNameOf(id string) Principal {
 // ParseID returns the id of a principal in the settings, which is given as local, a user's name, or an
 // id.
 func ParseID(text string) (string, error) {
-	if p, ok := Known(text); ok {
+	if p, ok := FromID(text); ok {
 		return p.ID, nil
 	}
-	if p, ok := Known(userPrefix + text); ok {
+	if p, ok := FromID(userPrefix + text); ok {
 		return p.ID, nil
 	}
 	return "", fmt.Errorf("%q must be local, or the name of a user", text)
 }
 
-type key struct{}
+type contextKey struct{}
 
-// With returns a context that carries p.
-func With(ctx context.Context, p Principal) context.Context { return context.WithValue(ctx, key{}, p) }
+// NewContext returns a context that carries p.
+func NewContext(ctx context.Context, p Principal) context.Context {
+	return context.WithValue(ctx, contextKey{}, p)
+}
 
-// From returns the principal that ctx carries.
-func From(ctx context.Context) (Principal, bool) {
-	p, ok := ctx.Value(key{}).(Principal)
+// FromContext returns the principal that ctx carries.
+func FromContext(ctx context.Context) (Principal, bool) {
+	p, ok := ctx.Value(contextKey{}).(Principal)
 	return p, ok
 }
 
@@ -130,7 +132,7 @@ type Token struct {
 // principal returns the principal of the token. It returns false if the stored owner is not a user with
 // an id that this version can parse; the local user has no tokens.
 func (t Token) principal() (Principal, bool) {
-	p, ok := Known(t.Owner)
+	p, ok := FromID(t.Owner)
 	if !ok || p.ID == Local.ID {
 		return Principal{}, false
 	}
@@ -163,18 +165,18 @@ const (
 	Off      Mode = "off"
 )
 
-// Door authenticates requests over the network.
-type Door struct {
+// Authenticator authenticates requests over the network.
+type Authenticator struct {
 	mode     Mode
 	loopback bool
 	store    Store
 	now      func() time.Time
 }
 
-// NewDoor returns the Door of a server that listens on host. It returns an error for settings with which
+// NewAuthenticator returns the Door of a server that listens on host. It returns an error for settings with which
 // anyone on the network could use the server.
-func NewDoor(ctx context.Context, mode Mode, host string, store Store) (*Door, error) {
-	d := &Door{mode: mode, loopback: Loopback(host), store: store, now: time.Now}
+func NewAuthenticator(ctx context.Context, mode Mode, host string, store Store) (*Authenticator, error) {
+	d := &Authenticator{mode: mode, loopback: Loopback(host), store: store, now: time.Now}
 	if d.loopback {
 		return d, nil
 	}
@@ -204,8 +206,8 @@ func Loopback(host string) bool {
 	return ip != nil && ip.IsLoopback()
 }
 
-// Required reports whether a call over the network needs a token now.
-func (d *Door) Required(ctx context.Context) (bool, error) {
+// TokenRequired reports whether a call over the network needs a token now.
+func (d *Authenticator) TokenRequired(ctx context.Context) (bool, error) {
 	switch {
 	case d.mode == Off:
 		return false, nil
@@ -215,18 +217,18 @@ func (d *Door) Required(ctx context.Context) (bool, error) {
 	return d.store.HasTokens(ctx)
 }
 
-// Admit returns the principal of a request with that Authorization header.
-func (d *Door) Admit(ctx context.Context, header string) (Principal, error) {
+// Authenticate returns the principal of a request with that Authorization header.
+func (d *Authenticator) Authenticate(ctx context.Context, header string) (Principal, error) {
 	if header == "" {
-		need, err := d.Required(ctx)
+		required, err := d.TokenRequired(ctx)
 		if err != nil {
 			return Principal{}, err
 		}
-		if need {
+		if required {
 			return Principal{}, fault.New(fault.Unauthorized, "this server needs a token")
 		}
 		p := Local
-		p.Open = true
+		p.WithoutToken = true
 		return p, nil
 	}
 	scheme, token, _ := strings.Cut(header, " ")
@@ -255,13 +257,13 @@ func (d *Door) Admit(ctx context.Context, header string) (Principal, error) {
 	return p, nil
 }
 
-var userName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}$`)
+var userNamePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}$`)
 
 // Issue creates and stores a token. Only its hash is stored, so its value cannot be shown again. With
 // expires 0, the token does not expire.
 func Issue(ctx context.Context, store Store, user string, service bool, expires time.Duration,
 	roles ...Role) (Token, secret.Value, error) {
-	if !userName.MatchString(user) {
+	if !userNamePattern.MatchString(user) {
 		return Token{}, "", fault.New(fault.InvalidParameters,
 			"user %q: a name has 1 to 64 letters, digits and . _ @ + -, and begins with a letter or digit", user)
 	}

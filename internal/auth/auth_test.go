@@ -69,13 +69,13 @@ func (s *shelf) RemoveToken(_ context.Context, id string) error {
 // anyone is the local user as they come over the network.
 func anyone() Principal {
 	p := Local
-	p.Open = true
+	p.WithoutToken = true
 	return p
 }
 
-func door(t *testing.T, mode Mode, host string, s Store) *Door {
+func door(t *testing.T, mode Mode, host string, s Store) *Authenticator {
 	t.Helper()
-	d, err := NewDoor(t.Context(), mode, host, s)
+	d, err := NewAuthenticator(t.Context(), mode, host, s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +122,7 @@ func TestNewDoor(t *testing.T) {
 		{Off, "", full, false},
 	}
 	for _, tt := range tests {
-		_, err := NewDoor(t.Context(), tt.mode, tt.host, tt.store)
+		_, err := NewAuthenticator(t.Context(), tt.mode, tt.host, tt.store)
 		if (err == nil) != tt.opens {
 			t.Errorf("auth %s on %q: %v, want to start: %v", tt.mode, tt.host, err, tt.opens)
 		}
@@ -131,7 +131,7 @@ func TestNewDoor(t *testing.T) {
 		}
 	}
 	broken := errors.New("no disk")
-	if _, err := NewDoor(t.Context(), Auto, "0.0.0.0", &shelf{broken: broken}); !errors.Is(err, broken) {
+	if _, err := NewAuthenticator(t.Context(), Auto, "0.0.0.0", &shelf{broken: broken}); !errors.Is(err, broken) {
 		t.Errorf("a store that fails: %v", err)
 	}
 }
@@ -141,7 +141,7 @@ func TestAdmitWithoutToken(t *testing.T) {
 	issue(t, full, "ann", false, 0)
 	tests := []struct {
 		name  string
-		door  *Door
+		door  *Authenticator
 		local bool
 	}{
 		{"auto, none exists", door(t, Auto, "localhost", empty), true},
@@ -153,11 +153,11 @@ func TestAdmitWithoutToken(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			need, err := tt.door.Required(t.Context())
+			need, err := tt.door.TokenRequired(t.Context())
 			if err != nil || need == tt.local {
 				t.Errorf("Required = %v, %v", need, err)
 			}
-			p, err := tt.door.Admit(t.Context(), "")
+			p, err := tt.door.Authenticate(t.Context(), "")
 			if tt.local && (err != nil || p != anyone()) {
 				t.Errorf("Admit = %+v, %v, want the local user", p, err)
 			}
@@ -176,15 +176,15 @@ func TestTheLastTokenRevoked(t *testing.T) {
 	if err := s.RemoveToken(t.Context(), tok.ID); err != nil {
 		t.Fatal(err)
 	}
-	for _, d := range []*Door{open, near} {
-		if _, err := d.Admit(t.Context(), header); !fault.Is(err, fault.Unauthorized) {
+	for _, d := range []*Authenticator{open, near} {
+		if _, err := d.Authenticate(t.Context(), header); !fault.Is(err, fault.Unauthorized) {
 			t.Errorf("a revoked token: %v", err)
 		}
 	}
-	if _, err := open.Admit(t.Context(), ""); !fault.Is(err, fault.Unauthorized) {
+	if _, err := open.Authenticate(t.Context(), ""); !fault.Is(err, fault.Unauthorized) {
 		t.Errorf("nobody, on the network: %v", err)
 	}
-	if p, err := near.Admit(t.Context(), ""); err != nil || p != anyone() {
+	if p, err := near.Authenticate(t.Context(), ""); err != nil || p != anyone() {
 		t.Errorf("nobody, on loopback: %+v, %v", p, err)
 	}
 }
@@ -222,7 +222,7 @@ func TestAdmit(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			p, err := d.Admit(t.Context(), tt.header)
+			p, err := d.Authenticate(t.Context(), tt.header)
 			if p != tt.want {
 				t.Errorf("Admit = %+v, want %+v", p, tt.want)
 			}
@@ -239,7 +239,7 @@ func TestAdmit(t *testing.T) {
 // Even where no token is needed, a wrong one is not taken for the local user.
 func TestAWrongTokenIsNotTheLocalUser(t *testing.T) {
 	for _, mode := range []Mode{Auto, Off} {
-		if p, err := door(t, mode, "localhost", &shelf{}).Admit(t.Context(), "Bearer slt_x"); !fault.Is(err,
+		if p, err := door(t, mode, "localhost", &shelf{}).Authenticate(t.Context(), "Bearer slt_x"); !fault.Is(err,
 			fault.Unauthorized) {
 			t.Errorf("auth %s: %+v, %v", mode, p, err)
 		}
@@ -252,7 +252,7 @@ func TestAStoreThatFailsLetsNobodyIn(t *testing.T) {
 	d := door(t, Auto, "localhost", s)
 	s.broken = errors.New("no disk")
 	for _, h := range []string{"", header, "Bearer slt_x"} {
-		if p, err := d.Admit(t.Context(), h); err == nil || p != (Principal{}) {
+		if p, err := d.Authenticate(t.Context(), h); err == nil || p != (Principal{}) {
 			t.Errorf("Admit(%q) = %+v, %v", h, p, err)
 		}
 	}
@@ -268,15 +268,15 @@ func TestExpiry(t *testing.T) {
 		}
 		d := door(t, Required, "localhost", s)
 		time.Sleep(time.Until(*tok.Expires) - time.Nanosecond)
-		if _, err := d.Admit(t.Context(), header); err != nil {
+		if _, err := d.Authenticate(t.Context(), header); err != nil {
 			t.Errorf("just before its end: %v", err)
 		}
 		time.Sleep(time.Nanosecond)
-		if _, err := d.Admit(t.Context(), header); !fault.Is(err, fault.Unauthorized) ||
+		if _, err := d.Authenticate(t.Context(), header); !fault.Is(err, fault.Unauthorized) ||
 			!strings.Contains(err.Error(), "expired") {
 			t.Errorf("at its end: %v", err)
 		}
-		if _, err := d.Admit(t.Context(), ever); err != nil {
+		if _, err := d.Authenticate(t.Context(), ever); err != nil {
 			t.Errorf("one without end: %v", err)
 		}
 	})
@@ -288,7 +288,7 @@ func TestAnExpiredTokenKeepsTheDoorShut(t *testing.T) {
 		s := &shelf{}
 		issue(t, s, "ann", false, time.Hour)
 		time.Sleep(2 * time.Hour)
-		if _, err := door(t, Auto, "localhost", s).Admit(t.Context(), ""); !fault.Is(err, fault.Unauthorized) {
+		if _, err := door(t, Auto, "localhost", s).Authenticate(t.Context(), ""); !fault.Is(err, fault.Unauthorized) {
 			t.Errorf("nobody is let in: %v", err)
 		}
 	})
@@ -325,11 +325,11 @@ func TestIssue(t *testing.T) {
 }
 
 func TestPrincipals(t *testing.T) {
-	if _, ok := From(t.Context()); ok {
+	if _, ok := FromContext(t.Context()); ok {
 		t.Error("a principal out of nothing")
 	}
 	ann := User("ann", false)
-	if p, ok := From(With(t.Context(), ann)); !ok || p != ann {
+	if p, ok := FromContext(NewContext(t.Context(), ann)); !ok || p != ann {
 		t.Errorf("From = %+v, %v", p, ok)
 	}
 	if User("local", false).ID == Local.ID {
@@ -340,13 +340,13 @@ func TestPrincipals(t *testing.T) {
 // Ids are read as they are made; what is not one is nobody, and not the local user.
 func TestKnown(t *testing.T) {
 	for _, want := range []Principal{Local, User("ann", false), User("local", false), User("A.b_c@d+e-f", false)} {
-		if p, ok := Known(want.ID); !ok || p != want {
+		if p, ok := FromID(want.ID); !ok || p != want {
 			t.Errorf("%s is %+v, %v", want.ID, p, ok)
 		}
 	}
 	for _, id := range []string{"", "ann", "Local", "local ", "user:", "user:a b", "user:user:a", "team:ann",
 		"oidc:https://x#1", "USER:ann", "user:a\x00", "user:a\n"} {
-		if p, ok := Known(id); ok || p != (Principal{}) {
+		if p, ok := FromID(id); ok || p != (Principal{}) {
 			t.Errorf("%q is %+v", id, p)
 		}
 	}
@@ -372,11 +372,11 @@ func TestAUserCalledLocal(t *testing.T) {
 		Hash: secret.Hash(value.Reveal())}); err != nil {
 		t.Fatal(err)
 	}
-	d, err := NewDoor(t.Context(), Auto, "localhost", s)
+	d, err := NewAuthenticator(t.Context(), Auto, "localhost", s)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := d.Admit(t.Context(), "Bearer "+value.Reveal())
+	p, err := d.Authenticate(t.Context(), "Bearer "+value.Reveal())
 	if err != nil || p.ID == Local.ID || !p.Authenticated {
 		t.Errorf("%+v, %v", p, err)
 	}

@@ -23,15 +23,15 @@ const (
 	Logs Role = "logs"
 )
 
-// known are all roles. A role's index is its bit in Roles: add new ones at the end.
-var known = []Role{Operator, Metrics, Logs}
+// allRoles are all roles. A role's index is its bit in Roles: add new ones at the end.
+var allRoles = []Role{Operator, Metrics, Logs}
 
 // ParseRole returns the role of that name.
 func ParseRole(name string) (Role, error) {
 	r := Role(name)
-	if !slices.Contains(known, r) {
-		return "", fault.New(fault.InvalidParameters, "role %q: must be one of %s", name, NewRoles(known...)).
-			With("argument", "role").With("allowed", known)
+	if !slices.Contains(allRoles, r) {
+		return "", fault.New(fault.InvalidParameters, "role %q: must be one of %s", name, NewRoles(allRoles...)).
+			With("argument", "role").With("allowed", allRoles)
 	}
 	return r, nil
 }
@@ -42,16 +42,16 @@ type Roles uint8
 // NewRoles returns a set of roles. It leaves out unknown ones.
 func NewRoles(list ...Role) (set Roles) {
 	for _, r := range list {
-		if i := slices.Index(known, r); i >= 0 {
+		if i := slices.Index(allRoles, r); i >= 0 {
 			set |= 1 << i
 		}
 	}
 	return set
 }
 
-// StoredRoles parses the result of String. It leaves out unknown roles, which a later version may have
+// ParseRoles parses the result of String. It leaves out unknown roles, which a later version may have
 // stored.
-func StoredRoles(text string) Roles {
+func ParseRoles(text string) Roles {
 	var list []Role
 	for name := range strings.SplitSeq(text, ", ") {
 		list = append(list, Role(name))
@@ -61,13 +61,13 @@ func StoredRoles(text string) Roles {
 
 // Has reports whether the set has the role. A set with Operator has all roles.
 func (s Roles) Has(r Role) bool {
-	i := slices.Index(known, r)
+	i := slices.Index(allRoles, r)
 	return i >= 0 && (s&1 != 0 || s&(1<<i) != 0)
 }
 
 // List returns the roles in the set, without those that only Operator implies.
 func (s Roles) List() (list []Role) {
-	for i, r := range known {
+	for i, r := range allRoles {
 		if s&(1<<i) != 0 {
 			list = append(list, r)
 		}
@@ -99,7 +99,7 @@ func (s *Roles) UnmarshalJSON(text []byte) error {
 
 // Require returns a fault if p does not have the role. The fault's text is "you may not" and what.
 func (p Principal) Require(r Role, what string) error {
-	if p.Has(r) {
+	if p.HasRole(r) {
 		return nil
 	}
 	f := fault.New(fault.Forbidden, "you may not %s: that needs the role %s", what, r).With("role", string(r))

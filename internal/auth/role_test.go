@@ -23,7 +23,7 @@ func TestRoles(t *testing.T) {
 		{NewRoles(Operator), "operator", `["operator"]`, []Role{Operator, Metrics, Logs}},
 		{NewRoles("root", "OPERATOR", "operator, metrics", ""), "", "[]", nil},
 	} {
-		if got := tt.set.String(); got != tt.stored || StoredRoles(got) != tt.set {
+		if got := tt.set.String(); got != tt.stored || ParseRoles(got) != tt.set {
 			t.Errorf("%q, want %q", got, tt.stored)
 		}
 		var again Roles
@@ -34,13 +34,13 @@ func TestRoles(t *testing.T) {
 		for _, r := range []Role{Operator, Metrics, Logs, "", "root"} {
 			want := strings.Contains(","+joined(tt.has)+",", ","+string(r)+",") && r != ""
 			p := Principal{Roles: tt.set}
-			if err := p.Require(r, "do it"); p.Has(r) != want || (err == nil) != want ||
+			if err := p.Require(r, "do it"); p.HasRole(r) != want || (err == nil) != want ||
 				err != nil && !fault.Is(err, fault.Forbidden) {
-				t.Errorf("%q has %q: %v, %v", tt.set, r, p.Has(r), err)
+				t.Errorf("%q has %q: %v, %v", tt.set, r, p.HasRole(r), err)
 			}
 		}
 	}
-	if got := StoredRoles("metrics, of a later version, logs"); got != NewRoles(Metrics, Logs) {
+	if got := ParseRoles("metrics, of a later version, logs"); got != NewRoles(Metrics, Logs) {
 		t.Errorf("%q", got)
 	}
 	if _, err := ParseRole("Operator"); !fault.Is(err, fault.InvalidParameters) ||
@@ -62,10 +62,10 @@ func joined(list []Role) string {
 func TestRolesAreTheTokens(t *testing.T) {
 	s := &shelf{}
 	d := door(t, Auto, "localhost", s)
-	if p, err := d.Admit(t.Context(), ""); err != nil || p.Has(Operator) || !p.Has(Metrics) || !p.Has(Logs) {
+	if p, err := d.Authenticate(t.Context(), ""); err != nil || p.HasRole(Operator) || !p.HasRole(Metrics) || !p.HasRole(Logs) {
 		t.Errorf("nobody, on loopback: %+v, %v", p, err)
 	}
-	if p := Owner(); !p.Has(Operator) || p.ID != Local.ID || p.Open || Local.Has(Operator) {
+	if p := SocketOwner(); !p.HasRole(Operator) || p.ID != Local.ID || p.WithoutToken || Local.HasRole(Operator) {
 		t.Errorf("the owner: %+v", p)
 	}
 	for _, name := range []string{"operator", "ann", "metrics", "root"} {
@@ -74,12 +74,12 @@ func TestRolesAreTheTokens(t *testing.T) {
 		if err != nil || tok.Roles != NewRoles(Operator) {
 			t.Fatal(tok, err)
 		}
-		p, err := d.Admit(t.Context(), plain)
+		p, err := d.Authenticate(t.Context(), plain)
 		if err != nil || p.Roles != 0 {
 			t.Errorf("%s, by a plain token: %+v, %v", name, p, err)
 		}
-		p, err = d.Admit(t.Context(), "Bearer "+value.Reveal())
-		if err != nil || !p.Has(Operator) || p.ID != "user:"+name || !p.Service {
+		p, err = d.Authenticate(t.Context(), "Bearer "+value.Reveal())
+		if err != nil || !p.HasRole(Operator) || p.ID != "user:"+name || !p.Service {
 			t.Errorf("%s, by an operator's token: %+v, %v", name, p, err)
 		}
 		if i := p.Identity(); i != User(name, false) {
@@ -88,11 +88,11 @@ func TestRolesAreTheTokens(t *testing.T) {
 	}
 	for id, want := range map[string]Principal{"local": {ID: "local", Name: "local"}, "user:ann": User("ann", false),
 		"team:ann": {}, "": {}} {
-		if p := InNameOf(id); p != want {
+		if p := OnBehalfOf(id); p != want {
 			t.Errorf("in the name of %q: %+v", id, p)
 		}
 	}
-	if Owner().Identity() != Local {
+	if SocketOwner().Identity() != Local {
 		t.Error("the owner's things are not the local user's")
 	}
 	if _, _, err := Issue(t.Context(), s, "ann", false, 0, "root"); !fault.Is(err, fault.InvalidParameters) {
@@ -108,8 +108,8 @@ func TestTokensOfUnknownOwners(t *testing.T) {
 		s := &shelf{}
 		_, header := issue(t, s, "ann", false, 0)
 		s.tokens[0].Owner, s.tokens[0].User, s.tokens[0].Roles = owner, "Ann", NewRoles(Operator)
-		p, err := door(t, Auto, "localhost", s).Admit(t.Context(), header)
-		if good && (err != nil || p.ID != owner || p.Name != "Ann" || !p.Has(Operator)) {
+		p, err := door(t, Auto, "localhost", s).Authenticate(t.Context(), header)
+		if good && (err != nil || p.ID != owner || p.Name != "Ann" || !p.HasRole(Operator)) {
 			t.Errorf("%q: %+v, %v", owner, p, err)
 		}
 		if !good && (!fault.Is(err, fault.Unauthorized) || p != Principal{}) {

@@ -17,7 +17,7 @@ func TestWatch(t *testing.T) {
 		s := &shelf{}
 		d := door(t, Auto, "localhost", s)
 		admit := func(header string) Principal {
-			p, err := d.Admit(t.Context(), header)
+			p, err := d.Authenticate(t.Context(), header)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -27,18 +27,18 @@ func TestWatch(t *testing.T) {
 		_, otherHeader := issue(t, s, "ann", false, 0)
 		_, shortHeader := issue(t, s, "ann", false, time.Minute)
 		told := event.New()
-		w := NewWatch(d, slog.New(slog.DiscardHandler), told)
+		w := NewTokenWatch(d, slog.New(slog.DiscardHandler), told)
 		ctx, stop := context.WithCancel(t.Context())
 		over := make(chan struct{})
 		go func() { defer close(over); w.Run(ctx) }()
 		hold := func(p Principal) context.Context {
-			c, release := w.Hold(t.Context(), p)
+			c, release := w.TokenContext(t.Context(), p)
 			t.Cleanup(release)
 			return c
 		}
 		first, second, other := hold(admit(oneHeader)), hold(admit(oneHeader)), hold(admit(otherHeader))
 		short, local := hold(admit(shortHeader)), hold(Local)
-		done, release := w.Hold(t.Context(), admit(oneHeader))
+		done, release := w.TokenContext(t.Context(), admit(oneHeader))
 		release()
 		if done.Err() == nil || errors.Is(context.Cause(done), ErrEnded) {
 			t.Errorf("what was let go: %v", context.Cause(done))
@@ -72,8 +72,8 @@ func TestWatch(t *testing.T) {
 		open("expired", false, false, true, false, true)
 		stop()
 		<-over
-		if len(w.held) != 1 {
-			t.Errorf("%d tokens hold something", len(w.held))
+		if len(w.contexts) != 1 {
+			t.Errorf("%d tokens hold something", len(w.contexts))
 		}
 	})
 }
@@ -84,7 +84,7 @@ func TestTokenEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, events := &shelf{}, event.New()
 		old, _ := issue(t, s, "ann", false, 0)
-		w := NewWatch(door(t, Auto, "localhost", s), slog.New(slog.DiscardHandler), events)
+		w := NewTokenWatch(door(t, Auto, "localhost", s), slog.New(slog.DiscardHandler), events)
 		ctx, stop := context.WithCancel(t.Context())
 		over := make(chan struct{})
 		go func() { defer close(over); w.Run(ctx) }()
@@ -135,17 +135,17 @@ func TestTheFirstToken(t *testing.T) {
 		for mode, ends := range map[Mode]bool{Auto: true, Off: false} {
 			s := &shelf{}
 			d := door(t, mode, "localhost", s)
-			p, err := d.Admit(t.Context(), "")
+			p, err := d.Authenticate(t.Context(), "")
 			if err != nil {
 				t.Fatal(err)
 			}
-			w := NewWatch(d, slog.New(slog.DiscardHandler), nil)
+			w := NewTokenWatch(d, slog.New(slog.DiscardHandler), nil)
 			ctx, stop := context.WithCancel(t.Context())
 			over := make(chan struct{})
 			go func() { defer close(over); w.Run(ctx) }()
-			held, release := w.Hold(t.Context(), p)
+			held, release := w.TokenContext(t.Context(), p)
 			defer release()
-			owner, releaseOwner := w.Hold(t.Context(), Local)
+			owner, releaseOwner := w.TokenContext(t.Context(), Local)
 			defer releaseOwner()
 			time.Sleep(10 * time.Second)
 			if held.Err() != nil {
@@ -165,8 +165,8 @@ func TestTheFirstToken(t *testing.T) {
 
 // Without a watch nothing ends, and what is let go does.
 func TestNoWatch(t *testing.T) {
-	var w *Watch
-	ctx, release := w.Hold(t.Context(), Principal{Token: "tok_x"})
+	var w *TokenWatch
+	ctx, release := w.TokenContext(t.Context(), Principal{Token: "tok_x"})
 	if ctx.Err() != nil {
 		t.Error("it ended")
 	}

@@ -44,65 +44,65 @@ type Config struct {
 	// Labeled gives the text of execute_code the form with [stdout] and [stderr] headings.
 	Labeled bool
 	// Hold returns a context that is cancelled when the principal's token ends; nil: it never is.
-	Hold func(context.Context, auth.Principal) (_ context.Context, release func())
-	Log  *slog.Logger
+	TokenContext func(context.Context, auth.Principal) (_ context.Context, release func())
+	Log          *slog.Logger
 }
 
 // Tools implements tool.Source and tool.Reader.
 type Tools struct {
 	Config
-	list  []tool.Tool
-	found map[string]tool.Found // by name
-	once  *once.Replies
+	tools   []tool.Tool
+	byName  map[string]tool.Callable // by name
+	replies *once.Replies
 
-	policy atomic.Pointer[tool.Policy]
+	consent atomic.Pointer[tool.Policy]
 }
 
 // New returns the tools that c allows.
 func New(c Config) *Tools {
-	t := &Tools{Config: c, found: map[string]tool.Found{}, once: once.New(c.Hold)}
+	t := &Tools{Config: c, byName: map[string]tool.Callable{}, replies: once.New(c.TokenContext)}
 	t.SetConsent(c.Consent)
-	add(t, policy.CodeExecute, t.executeCode(), retryable(t.once, t.runCode))
-	add(t, policy.ShellExecute, t.executeCommand(), retryable(t.once, t.runCommand))
-	add(t, policy.FileRead, readFile(), t.read)
-	add(t, policy.FileWrite, writeFile(), t.write)
-	add(t, policy.FileList, listFiles(), t.files)
-	add(t, policy.ProcessList, listProcesses(), t.processes)
-	add(t, policy.ProcessRead, readProcess(), t.readOutput)
-	add(t, policy.ProcessWrite, writeProcess(), t.writeInput)
-	add(t, policy.ProcessStop, stopProcess(), t.stop)
-	add(t, policy.PortExpose, exposePort(), t.expose)
-	add(t, policy.PortClose, closePort(), t.closePort)
-	add(t, policy.SessionList, getSessions(), t.sessions)
-	add(t, policy.SessionStop, stopSession(), t.end)
-	add(t, policy.VolumeList, getVolumePath(), t.volumes)
+	add(t, policy.CodeExecute, t.executeCodeTool(), retryable(t.replies, t.executeCode))
+	add(t, policy.ShellExecute, t.executeCommandTool(), retryable(t.replies, t.executeCommand))
+	add(t, policy.FileRead, readFileTool(), t.readFile)
+	add(t, policy.FileWrite, writeFileTool(), t.writeFile)
+	add(t, policy.FileList, listFilesTool(), t.listFiles)
+	add(t, policy.ProcessList, listProcessesTool(), t.listProcesses)
+	add(t, policy.ProcessRead, readProcessTool(), t.readProcess)
+	add(t, policy.ProcessWrite, writeProcessTool(), t.writeProcess)
+	add(t, policy.ProcessStop, stopProcessTool(), t.stopProcess)
+	add(t, policy.PortExpose, exposePortTool(), t.exposePort)
+	add(t, policy.PortClose, closePortTool(), t.closePort)
+	add(t, policy.SessionList, getSessionsTool(), t.getSessions)
+	add(t, policy.SessionStop, stopSessionTool(), t.stopSession)
+	add(t, policy.VolumeList, getVolumePathTool(), t.getVolumePath)
 	if c.Connections != nil {
-		add(t, policy.ShellExecute, shellExec(), t.shell)
-		add(t, policy.MCPConnect, connectExternal(), declinable(t.connect))
-		add(t, policy.MCPInstall, installExternal(), declinable(t.installAndConnect))
-		add(t, policy.MCPList, listExternal(), t.listConnections)
-		add(t, policy.MCPDisconnect, disconnectExternal(), t.disconnect)
-		add(t, policy.MCPRestart, restartExternal(), declinable(t.restart))
-		add(t, policy.MCPLogs, externalLogs(), t.externalLog)
+		add(t, policy.ShellExecute, shellExecTool(), t.shellExec)
+		add(t, policy.MCPConnect, connectExternalTool(), declineAsResult(t.connectExternal))
+		add(t, policy.MCPInstall, installExternalTool(), declineAsResult(t.installExternal))
+		add(t, policy.MCPList, listExternalTool(), t.listExternal)
+		add(t, policy.MCPDisconnect, disconnectExternalTool(), t.disconnectExternal)
+		add(t, policy.MCPRestart, restartExternalTool(), declineAsResult(t.restartExternal))
+		add(t, policy.MCPLogs, externalLogsTool(), t.externalLogs)
 	}
-	alias := getVolumePath()
+	alias := getVolumePathTool()
 	alias.Name, alias.Alias = "get_volume_mappings", alias.Name
-	add(t, policy.VolumeList, alias, t.volumes)
+	add(t, policy.VolumeList, alias, t.getVolumePath)
 	return t
 }
 
 // Close cancels the calls whose clients have disconnected, and waits for them.
-func (t *Tools) Close() { t.once.Close() }
+func (t *Tools) Close() { t.replies.Close() }
 
 // SetConsent sets whether users' agents may add third-party MCP servers from now
 // on. A question that a user is being asked at the moment stays valid.
-func (t *Tools) SetConsent(p tool.Policy) { t.policy.Store(&p) }
+func (t *Tools) SetConsent(p tool.Policy) { t.consent.Store(&p) }
 
 // Hints of tools that change nothing, and of tools that change something but have the same
 // effect when they are called twice.
 var (
-	reads    = tool.Hints{ReadOnly: true, Idempotent: true}
-	replaces = tool.Hints{Destructive: true, Idempotent: true}
+	readOnlyHints   = tool.Hints{ReadOnly: true, Idempotent: true}
+	idempotentHints = tool.Hints{Destructive: true, Idempotent: true}
 )
 
 // A handler runs the calls of a tool whose arguments are In.
@@ -111,15 +111,15 @@ type handler[In any] func(context.Context, tool.Call, In) (*tool.Result, error)
 // add adds a tool. Policy sees its calls as operation o.
 func add[In any](t *Tools, o policy.Operation, d tool.Tool, h handler[In]) {
 	d.Operation = o
-	t.list = append(t.list, d)
-	t.found[d.Name] = tool.Found{Operation: o, Call: func(ctx context.Context, c tool.Call) (*tool.Result, error) {
+	t.tools = append(t.tools, d)
+	t.byName[d.Name] = tool.Callable{Operation: o, Call: func(ctx context.Context, c tool.Call) (*tool.Result, error) {
 		in, err := tool.Decode[In](d, c.Args)
 		if err != nil {
 			return nil, err
 		}
 		r, err := h(ctx, c, in)
 		if err == nil {
-			err = c.Held.Made(ctx, int64(r.Size()))
+			err = c.Reservation.CountAnswer(ctx, int64(r.Size()))
 		}
 		if err != nil {
 			return nil, err
@@ -136,11 +136,11 @@ func retryable[In interface{ key() string }](replies *once.Replies, h handler[In
 }
 
 // Tools implements tool.Source.
-func (t *Tools) Tools(context.Context, auth.Principal) []tool.Tool { return t.list }
+func (t *Tools) Tools(context.Context, auth.Principal) []tool.Tool { return t.tools }
 
 // Find implements tool.Source.
-func (t *Tools) Find(_ auth.Principal, name string) (tool.Found, bool) {
-	f, ok := t.found[name]
+func (t *Tools) Find(_ auth.Principal, name string) (tool.Callable, bool) {
+	f, ok := t.byName[name]
 	return f, ok
 }
 
@@ -156,27 +156,27 @@ func (SessionInput) Props() []tool.Prop {
 		"persistent one."}}
 }
 
-// KeyInput has the argument that makes a call safe to retry.
-type KeyInput struct {
+// IdempotencyInput has the argument that makes a call safe to retry.
+type IdempotencyInput struct {
 	IdempotencyKey string `json:"idempotency_key,omitempty"`
 }
 
-func (in KeyInput) key() string { return in.IdempotencyKey }
+func (in IdempotencyInput) key() string { return in.IdempotencyKey }
 
 // Props implements tool.Described.
-func (KeyInput) Props() []tool.Prop {
+func (IdempotencyInput) Props() []tool.Prop {
 	return []tool.Prop{{Name: "idempotency_key", Description: "Any text. A second call with the same key within ten " +
 		"minutes gets the first one's result instead of running again: pass one when you may retry."}}
 }
 
-// nothing is the input of tools that take no arguments.
-type nothing struct{}
+// noInput is the input of tools that take no arguments.
+type noInput struct{}
 
 func (t *Tools) templateProp() tool.Prop {
 	var names []string
-	for _, tm := range t.Templates {
-		names = append(names, tm.Name)
-		names = append(names, tm.Provides...)
+	for _, template := range t.Templates {
+		names = append(names, template.Name)
+		names = append(names, template.Provides...)
 	}
 	slices.Sort(names)
 	return tool.Prop{Name: "template", Description: "What the session must provide: " +
@@ -209,14 +209,14 @@ func (t *Tools) timeout(seconds int64) time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// open returns a lease on the session that the call names, which is created if necessary.
-func (t *Tools) open(ctx context.Context, c tool.Call, a session.Ask) (*session.Lease, error) {
-	a.Fresh = c.Fresh
+// openSession returns a lease on the session that the call names, which is created if necessary.
+func (t *Tools) openSession(ctx context.Context, c tool.Call, a session.OpenRequest) (*session.Lease, error) {
+	a.NewByDefault = c.NewSession
 	return t.Sessions.Open(ctx, c.Principal, a)
 }
 
-// Place is the part of a result that describes the session of the call.
-type Place struct {
+// SessionOutput is the part of a result that describes the session of the call.
+type SessionOutput struct {
 	SessionID      string `json:"session_id" jsonschema:"Pass it in the next call to use the same computer."`
 	SessionCreated bool   `json:"session_created" jsonschema:"Whether this call made the session."`
 	Warnings
@@ -224,8 +224,8 @@ type Place struct {
 
 // Warnings report events of a session that the call did not cause.
 type Warnings struct {
-	Notice         string    `json:"notice,omitempty"`
-	NetworkRefused []Refused `json:"network_refused,omitempty"`
+	Notice         string        `json:"notice,omitempty"`
+	NetworkRefused []RefusedHost `json:"network_refused,omitempty"`
 }
 
 // Props implements tool.Described.
@@ -237,13 +237,13 @@ func (Warnings) Props() []tool.Prop {
 	}
 }
 
-func placeOf(l *session.Lease) Place {
-	return Place{SessionID: l.ID(), SessionCreated: l.Created, Warnings: Warnings{Notice: l.Notice}}
+func sessionOutput(l *session.Lease) SessionOutput {
+	return SessionOutput{SessionID: l.ID(), SessionCreated: l.Created, Warnings: Warnings{Notice: l.Notice}}
 }
 
 // sessionResult returns the result of a call that used session l.
 func sessionResult(l *session.Lease, fields any, blocks ...tool.Content) *tool.Result {
-	return &tool.Result{Fields: fields, Session: l.ID(), Words: summary(l), Content: append(notice(l), blocks...)}
+	return &tool.Result{Fields: fields, Session: l.ID(), Summary: summary(l), Content: append(notice(l), blocks...)}
 }
 
 // textResult returns the result of a call without a session.

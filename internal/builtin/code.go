@@ -28,12 +28,12 @@ type CodeInput struct {
 	SessionInput
 	Flavor  string `json:"flavor,omitempty"`
 	Timeout int64  `json:"timeout,omitempty"`
-	KeyInput
+	IdempotencyInput
 }
 
 // CodeResult is the result of execute_code.
 type CodeResult struct {
-	Place
+	SessionOutput
 	Timing
 	Streams
 	Template  string  `json:"template" jsonschema:"The template asked for."`
@@ -44,7 +44,7 @@ type CodeResult struct {
 	StateLost bool    `json:"state_lost,omitempty" jsonschema:"The interpreter had to be restarted: variables are gone."`
 }
 
-func (t *Tools) executeCode() tool.Tool {
+func (t *Tools) executeCodeTool() tool.Tool {
 	return tool.Tool{
 		Name: "execute_code", Title: "Run code",
 		Description: "Run code in an isolated Linux sandbox and return what it prints and the value of its last " +
@@ -69,8 +69,8 @@ func (t *Tools) executeCode() tool.Tool {
 // languages lists the names of all templates' languages, without duplicates.
 func (t *Tools) languages() []string {
 	var names []string
-	for _, tm := range t.Templates {
-		for _, l := range tm.LanguageNames() {
+	for _, template := range t.Templates {
+		for _, l := range template.LanguageNames() {
 			if !slices.Contains(names, l) {
 				names = append(names, l)
 			}
@@ -79,50 +79,50 @@ func (t *Tools) languages() []string {
 	return names
 }
 
-// withFacts adds the facts that are missing in the context of err, if err is a fault of that kind.
-func withFacts(err error, kind fault.Kind, facts map[string]any) error {
+// addContext adds the facts that are missing in the context of err, if err is a fault of that kind.
+func addContext(err error, kind fault.Kind, facts map[string]any) error {
 	f, ok := errors.AsType[*fault.Error](err)
 	if !ok || f.Kind != kind {
 		return err
 	}
 	for name, value := range facts {
-		if _, there := f.Context[name]; !there {
+		if _, exists := f.Context[name]; !exists {
 			f = f.With(name, value)
 		}
 	}
 	return f
 }
 
-func (t *Tools) runCode(ctx context.Context, c tool.Call, in CodeInput) (*tool.Result, error) {
-	if err := t.knows(in.Language); err != nil {
+func (t *Tools) executeCode(ctx context.Context, c tool.Call, in CodeInput) (*tool.Result, error) {
+	if err := t.checkLanguage(in.Language); err != nil {
 		return nil, err
 	}
-	l, err := t.open(ctx, c, session.Ask{ID: in.SessionID, Template: in.Template, Flavor: in.Flavor})
+	l, err := t.openSession(ctx, c, session.OpenRequest{ID: in.SessionID, Template: in.Template, Flavor: in.Flavor})
 	if err != nil {
 		return nil, err
 	}
 	defer l.Release()
-	lang, err := language(l.Booted.Template, in.Language, in.Template)
+	lang, err := chooseLanguage(l.Booted.Template, in.Language, in.Template)
 	if err != nil {
 		return nil, err
 	}
 	timeout := t.timeout(in.Timeout)
-	done, err := t.stream(ctx, l, c, agent.Code{Language: lang.Name, Source: in.Code, Timeout: timeout,
-		Inline: t.inline()})
+	result, err := t.evaluate(ctx, l, c, agent.Code{Language: lang.Name, Source: in.Code, Timeout: timeout,
+		Inline: t.inlineLimits()})
 	if err != nil {
-		return nil, withFacts(l.Fault(ctx, err, fault.CodeExecution), fault.CodeExecution,
+		return nil, addContext(l.Fault(ctx, err, fault.CodeExecution), fault.CodeExecution,
 			map[string]any{"template": l.Booted.Template.Name, "session_id": l.ID()})
 	}
-	return t.codeResult(l, done, lang, cmp.Or(in.Template, l.Booted.Template.Name), timeout), nil
+	return t.codeResult(l, result, lang, cmp.Or(in.Template, l.Booted.Template.Name), timeout), nil
 }
 
-// knows returns an error for a language that no template has, so that no sandbox boots for it.
-func (t *Tools) knows(name string) error {
+// checkLanguage returns an error for a language that no template has, so that no sandbox boots for it.
+func (t *Tools) checkLanguage(name string) error {
 	if name == "" {
 		return nil
 	}
-	for _, tm := range t.Templates {
-		if _, ok := tm.Language(name); ok {
+	for _, template := range t.Templates {
+		if _, ok := template.Language(name); ok {
 			return nil
 		}
 	}
@@ -136,26 +136,26 @@ func unknownLanguage(name string, known []string) error {
 		With("argument", "language").With("given", name).With("allowed", known)
 }
 
-// language chooses the language of a call by its arguments language (asked) and template. A template
+// chooseLanguage chooses the language of a call by its arguments language (asked) and template. A template
 // that has a language's name selects that language.
-func language(t *image.Template, asked, template string) (image.Language, error) {
+func chooseLanguage(t *image.Template, requested, template string) (image.Language, error) {
 	byTemplate, named := t.Language(template)
-	if asked == "" {
+	if requested == "" {
 		if named && template != "" {
 			return byTemplate, nil
 		}
 		return t.Languages[0], nil
 	}
-	l, ok := t.Language(asked)
+	l, ok := t.Language(requested)
 	if !ok {
-		return l, unknownLanguage(asked, t.LanguageNames())
+		return l, unknownLanguage(requested, t.LanguageNames())
 	}
 	// The shells are allowed with every template, and TypeScript with the template node: it has the same interpreter.
 	same := byTemplate.Driver == l.Driver && slices.Equal(byTemplate.Command, l.Command)
 	if named && template != "" && !same && l.Name != "bash" && l.Name != "sh" {
 		return l, fault.New(fault.InvalidParameters, "language %q and template %q do not go together; leave "+
-			"one of them out", asked, template).
-			With("argument", "language").With("given", asked).With("template", template)
+			"one of them out", requested, template).
+			With("argument", "language").With("given", requested).With("template", template)
 	}
 	return l, nil
 }
@@ -164,29 +164,29 @@ func language(t *image.Template, asked, template string) (image.Language, error)
 // the code or command.
 const agentTimeout = 15 * time.Second
 
-// stream runs code and returns its result. The timeout does not include the time during which the code
+// evaluate runs code and returns its result. The timeout does not include the time during which the code
 // waits for other code in the same interpreter.
-func (t *Tools) stream(ctx context.Context, l *session.Lease, c tool.Call, code agent.Code) (*agent.CodeResult, error) {
+func (t *Tools) evaluate(ctx context.Context, l *session.Lease, c tool.Call, code agent.Code) (*agent.CodeResult, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	limit := code.Timeout + agentTimeout
 	timer := time.AfterFunc(limit, func() { cancel(context.DeadlineExceeded) })
 	defer timer.Stop()
-	o := observer(c)
-	o.Waiting = func(held time.Duration) error {
+	o := progressObserver(c)
+	o.Waiting = func(elapsed time.Duration) error {
 		timer.Reset(limit)
 		if c.Progress != nil {
 			c.Progress(fault.Printable(fmt.Sprintf("Waiting: another piece of %s code has been running in this "+
-				"session for %d s", code.Language, int(held.Seconds())), 4096))
+				"session for %d s", code.Language, int(elapsed.Seconds())), 4096))
 		}
 		return nil
 	}
 	return l.Agent().Evaluate(ctx, code, o)
 }
 
-// observer sends output to the client as progress notifications, if the client wants them. Each
+// progressObserver sends output to the client as progress notifications, if the client wants them. Each
 // notification has at most 4096 bytes, whatever the sandbox sends.
-func observer(c tool.Call) agent.Observer {
+func progressObserver(c tool.Call) agent.Observer {
 	if c.Progress == nil {
 		return agent.Observer{}
 	}
@@ -198,43 +198,43 @@ func observer(c tool.Call) agent.Observer {
 
 func (t *Tools) codeResult(l *session.Lease, d *agent.CodeResult, lang image.Language, template string,
 	timeout time.Duration) *tool.Result {
-	stdout, stderr := render(l, "stdout", d.Stdout), render(l, "stderr", d.Stderr)
-	trouble := join(visible(d.Traceback), ending(l, d, timeout))
-	exit := d.ExitCode
-	if !d.OK && exit == 0 {
-		exit = 1
+	stdout, stderr := renderStream(l, "stdout", d.Stdout), renderStream(l, "stderr", d.Stderr)
+	errorText := joinNonEmpty(displayText(d.Traceback), codeEndText(l, d, timeout))
+	exitCode := d.ExitCode
+	if !d.OK && exitCode == 0 {
+		exitCode = 1
 	}
-	fields := &CodeResult{Place: placeOf(l), Timing: timing(d.Duration), Template: template, Language: lang.Name,
-		Success: d.OK, ExitCode: exit, StateLost: d.StateLost}
+	fields := &CodeResult{SessionOutput: sessionOutput(l), Timing: timing(d.Duration), Template: template, Language: lang.Name,
+		Success: d.OK, ExitCode: exitCode, StateLost: d.StateLost}
 	r := sessionResult(l, fields)
 	r.IsError = !d.OK
-	var result stream
+	var result renderedStream
 	if d.Value != nil {
-		result = render(l, "result", *d.Value)
+		result = renderStream(l, "result", *d.Value)
 		fields.Value = &result.text
 	}
 	value := result.text
 	if t.Labeled {
-		r.Content = append(r.Content, tool.Text(labeled(stdout, stderr, trouble, value, exit)))
+		r.Content = append(r.Content, tool.Text(labeledText(stdout, stderr, errorText, value, exitCode)))
 	} else {
-		if text := join(stdout.text, stderr.text, trouble); text != "" || value == "" {
+		if text := joinNonEmpty(stdout.text, stderr.text, errorText); text != "" || value == "" {
 			r.Content = append(r.Content, tool.Text(text))
 		}
-		if value != "" && !textNeedless(value, d.Rich) {
+		if value != "" && !textRedundant(value, d.Rich) {
 			r.Content = append(r.Content, tool.Text(value))
 		}
 	}
-	fields.Streams = output(r, stdout, stderr, result)
-	r.Content = append(r.Content, rich(l, d.Rich)...)
-	fields.NetworkRefused = refused(l, r)
-	system(l, r, "", stdout.text, stderr.text, trouble)
-	r.Words = summary(l, fmt.Sprintf("language: %s", lang.Name), fmt.Sprintf("exit_code: %d", exit),
+	fields.Streams = addStreams(r, stdout, stderr, result)
+	r.Content = append(r.Content, richContent(l, d.Rich)...)
+	fields.NetworkRefused = addRefusals(l, r)
+	addInstallAdvice(l, r, "", stdout.text, stderr.text, errorText)
+	r.Summary = summary(l, fmt.Sprintf("language: %s", lang.Name), fmt.Sprintf("exit_code: %d", exitCode),
 		fmt.Sprintf("%.1f ms", millis(d.Duration)))
 	return r
 }
 
-// ending returns a text on why the run was ended, or empty if it ended by itself.
-func ending(l *session.Lease, d *agent.CodeResult, timeout time.Duration) string {
+// codeEndText returns a text on why the run was ended, or empty if it ended by itself.
+func codeEndText(l *session.Lease, d *agent.CodeResult, timeout time.Duration) string {
 	state := "Variables were kept."
 	if d.StateLost {
 		state = "Variables are gone: the interpreter was restarted"
@@ -247,7 +247,7 @@ func ending(l *session.Lease, d *agent.CodeResult, timeout time.Duration) string
 	case d.TimedOut:
 		return fmt.Sprintf("Execution timed out after %d seconds. %s", int(timeout.Seconds()), state)
 	case d.KilledBy != "":
-		return killed(l, d.KilledBy) + " " + state
+		return limitText(l, d.KilledBy) + " " + state
 	case d.Interrupted:
 		return "Execution was interrupted. " + state
 	case d.StateLost:
@@ -256,8 +256,8 @@ func ending(l *session.Lease, d *agent.CodeResult, timeout time.Duration) string
 	return ""
 }
 
-func killed(l *session.Lease, by string) string {
-	switch by {
+func limitText(l *session.Lease, limit string) string {
+	switch limit {
 	case "memory":
 		return fmt.Sprintf("Killed: the sandbox reached its memory limit of %d MB.", l.Booted.Flavor.MemoryMB)
 	case "processes":
@@ -265,31 +265,31 @@ func killed(l *session.Lease, by string) string {
 	case "time":
 		return "Ended: its time limit was over."
 	}
-	return "Killed: a limit of the sandbox was reached (" + by + ")."
+	return "Killed: a limit of the sandbox was reached (" + limit + ")."
 }
 
-// labeled returns the text of a result in the form that mcp-codemode used.
-func labeled(stdout, stderr stream, trouble, value string, exit int) string {
-	var parts []string
-	if out := join(stdout.text, value); out != "" {
-		parts = append(parts, "[stdout]", out)
+// labeledText returns the text of a result in the form that mcp-codemode used.
+func labeledText(stdout, stderr renderedStream, errorText, value string, exitCode int) string {
+	var lines []string
+	if out := joinNonEmpty(stdout.text, value); out != "" {
+		lines = append(lines, "[stdout]", out)
 	}
-	if e := join(stderr.text, trouble); e != "" {
-		parts = append(parts, "[stderr]", e)
+	if e := joinNonEmpty(stderr.text, errorText); e != "" {
+		lines = append(lines, "[stderr]", e)
 	}
-	parts = append(parts, fmt.Sprintf("[exit_code] %d", exit))
+	lines = append(lines, fmt.Sprintf("[exit_code] %d", exitCode))
 	if stdout.truncated || stderr.truncated {
-		parts = append(parts, "[note] Output was truncated due to size limits.")
+		lines = append(lines, "[note] Output was truncated due to size limits.")
 	}
-	return strings.Join(parts, "\n")
+	return strings.Join(lines, "\n")
 }
 
-// nameless matches the text of a value that tells nothing but its type, such as <Figure object at 0x7f…>.
-var nameless = regexp.MustCompile(`^<[\w.<>]+ object( at 0x[0-9a-f]+)?>$`)
+// typeOnly matches the text of a value that tells nothing but its type, such as <Figure object at 0x7f…>.
+var typeOnly = regexp.MustCompile(`^<[\w.<>]+ object( at 0x[0-9a-f]+)?>$`)
 
-// textNeedless reports whether the text of a value adds nothing to its rich forms.
-func textNeedless(value string, forms []agent.Rich) bool {
-	return len(forms) > 0 && nameless.MatchString(value)
+// textRedundant reports whether the text of a value adds nothing to its rich forms.
+func textRedundant(value string, forms []agent.Rich) bool {
+	return len(forms) > 0 && typeOnly.MatchString(value)
 }
 
 // outputFile returns a link to the file in the sandbox into which a driver wrote the value, and nil for
@@ -315,7 +315,7 @@ func outputFile(l *session.Lease, v agent.Rich) *tool.Link {
 // maxRich is the maximum number of rich values (images, HTML …) in a result.
 const maxRich = 16
 
-func rich(l *session.Lease, values []agent.Rich) []tool.Content {
+func richContent(l *session.Lease, values []agent.Rich) []tool.Content {
 	var blocks []tool.Content
 	for i, v := range values {
 		if i == maxRich {

@@ -25,7 +25,7 @@ type CommandInput struct {
 	Template string `json:"template,omitempty"`
 	Flavor   string `json:"flavor,omitempty"`
 	Timeout  int64  `json:"timeout,omitempty"`
-	KeyInput
+	IdempotencyInput
 }
 
 func (in CommandInput) stdin() []byte {
@@ -37,7 +37,7 @@ func (in CommandInput) stdin() []byte {
 
 // CommandResult is the result of execute_command.
 type CommandResult struct {
-	Place
+	SessionOutput
 	Timing
 	Streams
 	Command   string   `json:"command" jsonschema:"The command."`
@@ -47,7 +47,7 @@ type CommandResult struct {
 	ProcessID string   `json:"process_id,omitempty" jsonschema:"Of a command in the background."`
 }
 
-func (t *Tools) executeCommand() tool.Tool {
+func (t *Tools) executeCommandTool() tool.Tool {
 	return tool.Tool{
 		Name: "execute_command", Title: "Run a shell command",
 		Description: "Run a shell command line (pipes, redirections, && and globbing work) in an isolated Linux " +
@@ -75,11 +75,11 @@ func (t *Tools) executeCommand() tool.Tool {
 	}
 }
 
-func (t *Tools) runCommand(ctx context.Context, c tool.Call, in CommandInput) (*tool.Result, error) {
+func (t *Tools) executeCommand(ctx context.Context, c tool.Call, in CommandInput) (*tool.Result, error) {
 	if strings.TrimSpace(in.Command) == "" {
 		return nil, fault.New(fault.InvalidParameters, "argument \"command\" is empty").With("argument", "command")
 	}
-	l, err := t.open(ctx, c, session.Ask{ID: in.SessionID, Template: in.Template, Flavor: in.Flavor})
+	l, err := t.openSession(ctx, c, session.OpenRequest{ID: in.SessionID, Template: in.Template, Flavor: in.Flavor})
 	if err != nil {
 		return nil, err
 	}
@@ -87,9 +87,9 @@ func (t *Tools) runCommand(ctx context.Context, c tool.Call, in CommandInput) (*
 	cmd := Command(l.Booted.Template, in.Command, in.Args, in.Args != nil)
 	cmd.Dir, cmd.Env = in.Cwd, in.Env
 	if in.Background {
-		return t.background(ctx, l, in, cmd)
+		return t.runInBackground(ctx, l, in, cmd)
 	}
-	return t.foreground(ctx, l, c, in, cmd)
+	return t.runInForeground(ctx, l, c, in, cmd)
 }
 
 // Command returns the argument list for a shell command line or, if literal is set, for a program and
@@ -106,10 +106,10 @@ func Command(t *image.Template, command string, args []string, literal bool) age
 }
 
 func commandFields(l *session.Lease, in CommandInput) *CommandResult {
-	return &CommandResult{Place: placeOf(l), Command: in.Command, Args: append([]string{}, in.Args...)}
+	return &CommandResult{SessionOutput: sessionOutput(l), Command: in.Command, Args: append([]string{}, in.Args...)}
 }
 
-func (t *Tools) background(ctx context.Context, l *session.Lease, in CommandInput, cmd agent.Command) (
+func (t *Tools) runInBackground(ctx context.Context, l *session.Lease, in CommandInput, cmd agent.Command) (
 	*tool.Result, error) {
 	start, limit := time.Now(), time.Duration(in.Timeout)*time.Second // 0: no limit
 	ctx, cancel := context.WithTimeout(ctx, agentTimeout)
@@ -117,7 +117,7 @@ func (t *Tools) background(ctx context.Context, l *session.Lease, in CommandInpu
 	p, err := l.Agent().StartProcess(ctx, agent.Background{Command: cmd, Stdin: in.stdin(), KeepStdin: in.Stdin == nil,
 		Timeout: limit})
 	if err != nil {
-		return nil, withFacts(l.Fault(ctx, err, fault.CommandExecution), fault.CommandExecution,
+		return nil, addContext(l.Fault(ctx, err, fault.CommandExecution), fault.CommandExecution,
 			map[string]any{"command": in.Command, "session_id": l.ID()})
 	}
 	fields := commandFields(l, in)
@@ -128,26 +128,26 @@ func (t *Tools) background(ctx context.Context, l *session.Lease, in CommandInpu
 		text += fmt.Sprintf(", or its time limit in %d seconds", int(limit.Seconds()))
 	}
 	r := sessionResult(l, fields, tool.Text(text+"."))
-	r.Words = summary(l, "process_id: "+fields.ProcessID)
+	r.Summary = summary(l, "process_id: "+fields.ProcessID)
 	return r, nil
 }
 
-func (t *Tools) foreground(ctx context.Context, l *session.Lease, c tool.Call, in CommandInput,
+func (t *Tools) runInForeground(ctx context.Context, l *session.Lease, c tool.Call, in CommandInput,
 	cmd agent.Command) (*tool.Result, error) {
 	timeout := t.timeout(in.Timeout)
 	d, err := t.execute(ctx, l, c, agent.Exec{Command: cmd, Stdin: in.stdin(), Timeout: timeout})
 	if err != nil {
-		return nil, withFacts(err, fault.CommandExecution, map[string]any{"command": in.Command, "session_id": l.ID()})
+		return nil, addContext(err, fault.CommandExecution, map[string]any{"command": in.Command, "session_id": l.ID()})
 	}
 	return commandResult(l, in, d, timeout), nil
 }
 
 // execute runs a command until it ends.
 func (t *Tools) execute(ctx context.Context, l *session.Lease, c tool.Call, x agent.Exec) (*agent.ExecResult, error) {
-	x.Inline = t.inline()
-	limited, cancel := context.WithTimeout(ctx, x.Timeout+agentTimeout)
+	x.Inline = t.inlineLimits()
+	agentCtx, cancel := context.WithTimeout(ctx, x.Timeout+agentTimeout)
 	defer cancel()
-	d, err := l.Agent().Exec(limited, x, observer(c))
+	d, err := l.Agent().Exec(agentCtx, x, progressObserver(c))
 	if err != nil {
 		return nil, l.Fault(ctx, err, fault.CommandExecution)
 	}
@@ -155,23 +155,23 @@ func (t *Tools) execute(ctx context.Context, l *session.Lease, c tool.Call, x ag
 }
 
 func commandResult(l *session.Lease, in CommandInput, d *agent.ExecResult, timeout time.Duration) *tool.Result {
-	stdout, stderr := render(l, "stdout", d.Stdout), render(l, "stderr", d.Stderr)
-	ending := ""
+	stdout, stderr := renderStream(l, "stdout", d.Stdout), renderStream(l, "stderr", d.Stderr)
+	endText := ""
 	switch {
 	case d.TimedOut:
-		ending = fmt.Sprintf("Execution timed out after %d seconds", int(timeout.Seconds()))
+		endText = fmt.Sprintf("Execution timed out after %d seconds", int(timeout.Seconds()))
 	case d.KilledBy != "":
-		ending = killed(l, d.KilledBy)
+		endText = limitText(l, d.KilledBy)
 	case d.ExitCode != 0 && stdout.text == "" && stderr.text == "":
-		ending = fmt.Sprintf("The command printed nothing and ended with exit code %d", d.ExitCode)
+		endText = fmt.Sprintf("The command printed nothing and ended with exit code %d", d.ExitCode)
 	}
 	fields := commandFields(l, in)
 	fields.Timing, fields.ExitCode, fields.Success = timing(d.Duration), &d.ExitCode, d.ExitCode == 0
-	r := sessionResult(l, fields, tool.Text(join(stdout.text, stderr.text, ending)))
+	r := sessionResult(l, fields, tool.Text(joinNonEmpty(stdout.text, stderr.text, endText)))
 	r.IsError = d.ExitCode != 0
-	fields.Streams = output(r, stdout, stderr)
-	fields.NetworkRefused = refused(l, r)
-	system(l, r, strings.Join(append([]string{in.Command}, in.Args...), " "), stdout.text, stderr.text)
-	r.Words = summary(l, fmt.Sprintf("exit_code: %d", d.ExitCode), fmt.Sprintf("%.1f ms", millis(d.Duration)))
+	fields.Streams = addStreams(r, stdout, stderr)
+	fields.NetworkRefused = addRefusals(l, r)
+	addInstallAdvice(l, r, strings.Join(append([]string{in.Command}, in.Args...), " "), stdout.text, stderr.text)
+	r.Summary = summary(l, fmt.Sprintf("exit_code: %d", d.ExitCode), fmt.Sprintf("%.1f ms", millis(d.Duration)))
 	return r
 }

@@ -14,15 +14,15 @@ import (
 	"sandlot/internal/tool"
 )
 
-// agree returns the function that asks for consent before the call installs, starts or connects a
+// consentFor returns the function that asks for consent before the call installs, starts or connects a
 // third-party server. It reads the current policy each time.
-func (t *Tools) agree(c tool.Call) spec.Consent {
+func (t *Tools) consentFor(c tool.Call) spec.Consent {
 	return func(ctx context.Context, p spec.Change) error {
-		policy, began := *t.policy.Load(), time.Now()
-		err := policy.Consent(ctx, c, question(p))
+		policy, began := *t.consent.Load(), time.Now()
+		err := policy.Consent(ctx, c, consentQuestion(p))
 		if policy != tool.Allow && c.Principal.Authenticated {
 			t.Events.Publish(event.Event{Kind: event.Consent, Principal: c.Principal.ID, Operation: event.ConsentAsk,
-				Name: c.Name, Outcome: consented(err), Duration: time.Since(began)})
+				Name: c.Name, Outcome: consentOutcome(err), Duration: time.Since(began)})
 		}
 		if policy == tool.Ask && c.Principal.Authenticated && t.Log != nil {
 			t.Log.InfoContext(ctx, "consent", "principal", c.Principal.ID, "tool", c.Name, "name", p.Name, "given",
@@ -32,9 +32,9 @@ func (t *Tools) agree(c tool.Call) spec.Consent {
 	}
 }
 
-// consented returns the outcome for the event: given, declined, or the code of the error with which
+// consentOutcome returns the outcome for the event: given, declined, or the code of the error with which
 // the question failed.
-func consented(err error) string {
+func consentOutcome(err error) string {
 	switch declined, ok := errors.AsType[*tool.Declined](err); {
 	case err == nil:
 		return "given"
@@ -56,27 +56,27 @@ type NotConnected struct {
 	Error        string       `json:"error"`
 }
 
-// named is implemented by inputs that name a server.
-type named interface{ named() string }
+// serverNamer is implemented by inputs that name a server.
+type serverNamer interface{ serverName() string }
 
-// declinable returns a handler that turns the error of a user who declined into a result.
-func declinable[In named](h handler[In]) handler[In] {
+// declineAsResult returns a handler that turns the error of a user who declined into a result.
+func declineAsResult[In serverNamer](h handler[In]) handler[In] {
 	return func(ctx context.Context, c tool.Call, in In) (*tool.Result, error) {
 		r, err := h(ctx, c, in)
 		declined, ok := errors.AsType[*tool.Declined](err)
 		if !ok {
 			return r, err
 		}
-		text := declined.Why + ": nothing was installed, started or changed."
-		r = textResult(&NotConnected{Name: in.named(), Tools: []ServerTool{}, Declined: true, Error: text}, text)
-		r.IsError, r.Words = true, "Do not try again unless the user asks for it."
+		text := declined.Message + ": nothing was installed, started or changed."
+		r = textResult(&NotConnected{Name: in.serverName(), Tools: []ServerTool{}, Declined: true, Error: text}, text)
+		r.IsError, r.Summary = true, "Do not try again unless the user asks for it."
 		return r, nil
 	}
 }
 
-// question returns the question to the user, with all that the change would run and send. It quotes text
+// consentQuestion returns the question to the user, with all that the change would run and send. It quotes text
 // from an agent with spec.Exactly, so that the text cannot hide anything.
-func question(p spec.Change) tool.Question {
+func consentQuestion(p spec.Change) tool.Question {
 	var b strings.Builder
 	remote := p.Kind != spec.Stdio
 	verb := "Start"
@@ -88,9 +88,9 @@ func question(p spec.Change) tool.Question {
 	}
 	fmt.Fprintf(&b, "%s the MCP server %q?\n", verb, p.Name)
 	if i := p.Install; i != nil {
-		what := map[string]string{"npm": "npm package", "pip": "Python package", "git": "git repository"}[i.Type]
-		fmt.Fprintf(&b, "\nInstalls: %s %s, into %s of your home session, with\n", what, spec.Exactly([]string{i.Spec}),
-			spec.Exactly([]string{i.Folder}))
+		packageKind := map[string]string{"npm": "npm package", "pip": "Python package", "git": "git repository"}[i.Type]
+		fmt.Fprintf(&b, "\nInstalls: %s %s, into %s of your home session, with\n", packageKind, spec.ExactCommandLine([]string{i.Spec}),
+			spec.ExactCommandLine([]string{i.Folder}))
 		for _, c := range p.Commands {
 			fmt.Fprintf(&b, "  %s\n", c)
 		}
@@ -99,21 +99,21 @@ func question(p spec.Change) tool.Question {
 		}
 	}
 	if remote {
-		fmt.Fprintf(&b, "\nConnects to: %s\n", spec.Exactly([]string{p.URL}))
+		fmt.Fprintf(&b, "\nConnects to: %s\n", spec.ExactCommandLine([]string{p.URL}))
 	} else {
-		runs := spec.Exactly(append([]string{p.Command}, p.Args...))
+		commandText := spec.ExactCommandLine(append([]string{p.Command}, p.Args...))
 		if p.Command == "" {
-			runs = strings.TrimSpace("the one program that it brings " + spec.Exactly(p.Args))
+			commandText = strings.TrimSpace("the one program that it brings " + spec.ExactCommandLine(p.Args))
 		}
-		fmt.Fprintf(&b, "\nRuns: %s\nIn: %s of your home session\n", runs, spec.Exactly([]string{p.Cwd}))
+		fmt.Fprintf(&b, "\nRuns: %s\nIn: %s of your home session\n", commandText, spec.ExactCommandLine([]string{p.Cwd}))
 	}
-	names(&b, "Variables", p.EnvKeys, p.Env)
-	names(&b, "Headers", p.HeaderKeys, p.Headers)
+	writeNames(&b, "Variables", p.EnvKeys, p.Env)
+	writeNames(&b, "Headers", p.HeaderKeys, p.Headers)
 	if len(p.Env)+len(p.Headers) > 0 {
 		b.WriteString("It is given the values of your stored secrets that are named in ${secret:…}.\n")
 	}
-	if p.Instead != "" {
-		fmt.Fprintf(&b, "Instead of: %s\n", p.Instead)
+	if p.Replaces != "" {
+		fmt.Fprintf(&b, "Instead of: %s\n", p.Replaces)
 	}
 	if remote {
 		b.WriteString("\nIt is sent what your agents pass to its tools.")
@@ -123,36 +123,36 @@ func question(p spec.Change) tool.Question {
 	return tool.Question{What: fmt.Sprintf("%s the MCP server %q",
 		map[string]string{"Start": "starting", "Install and start": "installing and starting",
 			"Connect": "connecting"}[verb], p.Name),
-		Message: b.String(), Yourself: commandLine(p)}
+		Message: b.String(), WithoutAgent: commandLine(p)}
 }
 
-// names writes the names of variables or headers. Where secrets has a name's reference to stored
+// writeNames writes the names of variables or headers. Where secrets has a name's reference to stored
 // secrets, it writes the reference too; values are never written.
-func names(b *strings.Builder, what string, all []string, secrets map[string]string) {
-	words := slices.Clone(all)
-	for i, k := range all {
+func writeNames(b *strings.Builder, label string, keys []string, secrets map[string]string) {
+	shown := slices.Clone(keys)
+	for i, k := range keys {
 		if r := secrets[k]; r != "" {
-			words[i] = k + " = " + r
+			shown[i] = k + " = " + r
 		}
 	}
-	if len(all) > 0 {
-		fmt.Fprintf(b, "%s: %s (values are not shown)\n", what, strings.Join(words, ", "))
+	if len(keys) > 0 {
+		fmt.Fprintf(b, "%s: %s (values are not shown)\n", label, strings.Join(shown, ", "))
 	}
 }
 
-// option returns a variable or header for the command line: KEY=REFERENCE if its value is only a
+// keyOption returns a variable or header for the command line: KEY=REFERENCE if its value is only a
 // reference to a secret, else KEY, which the command reads from its environment.
-func option(key, refers string) string {
-	if refers == "" || strings.Contains(refers, "…") {
+func keyOption(key, reference string) string {
+	if reference == "" || strings.Contains(reference, "…") {
 		return key
 	}
-	return key + "=" + refers
+	return key + "=" + reference
 }
 
 // commandLine returns the shell command with which the user makes the same change.
 func commandLine(p spec.Change) string {
 	argv := []string{"sandlot", "mcp", "add", p.Name}
-	start := append([]string{p.Command}, p.Args...)
+	program := append([]string{p.Command}, p.Args...)
 	switch {
 	case p.Install != nil:
 		argv = append(argv, "--"+p.Install.Type, p.Install.Spec)
@@ -160,10 +160,10 @@ func commandLine(p spec.Change) string {
 			argv = append(argv, "--workdir", p.Workdir)
 		}
 		if p.Command == "" {
-			start = nil
+			program = nil
 		}
 	case p.Kind != spec.Stdio:
-		argv, start = append(argv, "--url", p.URL), nil
+		argv, program = append(argv, "--url", p.URL), nil
 		if p.Kind == spec.SSE {
 			argv = append(argv, "--sse")
 		}
@@ -171,13 +171,13 @@ func commandLine(p spec.Change) string {
 		argv = append(argv, "--cwd", p.Cwd)
 	}
 	for _, k := range p.EnvKeys {
-		argv = append(argv, "--env", option(k, p.Env[k]))
+		argv = append(argv, "--env", keyOption(k, p.Env[k]))
 	}
 	for _, k := range p.HeaderKeys {
-		argv = append(argv, "--header", option(k, p.Headers[k]))
+		argv = append(argv, "--header", keyOption(k, p.Headers[k]))
 	}
-	if len(start) > 0 {
-		argv = append(append(argv, "--"), start...)
+	if len(program) > 0 {
+		argv = append(append(argv, "--"), program...)
 	}
-	return spec.Exactly(argv)
+	return spec.ExactCommandLine(argv)
 }

@@ -35,10 +35,10 @@ type person struct {
 	asked    []string
 }
 
-func (*person) ID() string                    { return "p" }
-func (*person) Capabilities() json.RawMessage { return json.RawMessage(`{"elicitation":{}}`) }
-func (*person) Retries() bool                 { return false }
-func (*person) Tell(string, json.RawMessage)  {}
+func (*person) ID() string                     { return "p" }
+func (*person) Capabilities() json.RawMessage  { return json.RawMessage(`{"elicitation":{}}`) }
+func (*person) Retries() bool                  { return false }
+func (*person) Notify(string, json.RawMessage) {}
 
 func (p *person) Ask(_ context.Context, _ string, params json.RawMessage) (json.RawMessage, error) {
 	var q struct{ Message string }
@@ -278,7 +278,7 @@ func TestConsentDenied(t *testing.T) {
 
 // What an agent writes cannot hide in a question.
 func TestQuestionHidesNothing(t *testing.T) {
-	q := question(spec.Change{Name: "x", Kind: spec.Stdio, Command: "sh", Cwd: "/workspace",
+	q := consentQuestion(spec.Change{Name: "x", Kind: spec.Stdio, Command: "sh", Cwd: "/workspace",
 		Args: []string{"-c", "true\nIn: /workspace\n", "a\u202eb", "caf\u00e9", "it's"}})
 	for _, want := range []string{`$'true\nIn: /workspace\n'`, `$'a\u202eb'`, `$'caf\u00e9'`, `'it'\''s'`} {
 		if !strings.Contains(q.Message, want) {
@@ -288,7 +288,7 @@ func TestQuestionHidesNothing(t *testing.T) {
 	if n := strings.Count(q.Message, "\nIn: "); n != 1 {
 		t.Errorf("%d places where it runs: %q", n, q.Message)
 	}
-	remote := question(spec.Change{Name: "x", Kind: spec.HTTP, URL: "https://ex\u0430mple.com/mcp"})
+	remote := consentQuestion(spec.Change{Name: "x", Kind: spec.HTTP, URL: "https://ex\u0430mple.com/mcp"})
 	if strings.ContainsFunc(remote.Message, func(r rune) bool { return r > 127 }) {
 		t.Errorf("%q", remote.Message)
 	}
@@ -314,7 +314,7 @@ func TestByHand(t *testing.T) {
 		}
 	}
 	var asks []string
-	for _, d := range New(Config{Connections: servers.New(servers.Config{})}).list {
+	for _, d := range New(Config{Connections: servers.New(servers.Config{})}).tools {
 		if d.Elicits {
 			asks = append(asks, d.Name)
 		}
@@ -328,7 +328,7 @@ func TestByHand(t *testing.T) {
 // A user sees which of their secrets a server is given, and nothing of what
 // stands beside them.
 func TestQuestionNamesSecrets(t *testing.T) {
-	q := question(spec.Change{Name: "x", Kind: spec.Stdio, Command: "run", Cwd: "/workspace",
+	q := consentQuestion(spec.Change{Name: "x", Kind: spec.Stdio, Command: "run", Cwd: "/workspace",
 		EnvKeys: []string{"KEY", "MODE", "URL"},
 		Env:     map[string]string{"KEY": "${secret:GH}", "URL": "…${secret:PW}…"}})
 	for _, want := range []string{"Variables: KEY = ${secret:GH}, MODE, URL = …${secret:PW}… (values are not shown)\n",
@@ -337,15 +337,15 @@ func TestQuestionNamesSecrets(t *testing.T) {
 			t.Errorf("%q is not in\n%s", want, q.Message)
 		}
 	}
-	if want := "sandlot mcp add x --env 'KEY=${secret:GH}' --env MODE --env URL -- run"; q.Yourself != want {
-		t.Errorf("by hand: %s\nwant     %s", q.Yourself, want)
+	if want := "sandlot mcp add x --env 'KEY=${secret:GH}' --env MODE --env URL -- run"; q.WithoutAgent != want {
+		t.Errorf("by hand: %s\nwant     %s", q.WithoutAgent, want)
 	}
-	if q := question(spec.Change{Name: "x", Kind: spec.HTTP, URL: "https://a", HeaderKeys: []string{"A", "B"},
+	if q := consentQuestion(spec.Change{Name: "x", Kind: spec.HTTP, URL: "https://a", HeaderKeys: []string{"A", "B"},
 		Headers: map[string]string{"A": "…${secret:GH}"}}); !strings.Contains(q.Message,
 		"Headers: A = …${secret:GH}, B (values") {
 		t.Errorf("asked %q", q.Message)
 	}
-	if q := question(spec.Change{Name: "x", Kind: spec.Stdio, Command: "run",
+	if q := consentQuestion(spec.Change{Name: "x", Kind: spec.Stdio, Command: "run",
 		EnvKeys: []string{"KEY"}}); strings.Contains(q.Message, "secret") {
 		t.Errorf("asked %q", q.Message)
 	}
@@ -357,7 +357,7 @@ func TestToolsTellOfSecrets(t *testing.T) {
 	tools := toolsWith(t, tool.Allow)
 	for _, name := range []string{"connect_external_mcp", "auto_install_and_connect_mcp", "restart_external_mcp"} {
 		found := false
-		for _, d := range tools.list {
+		for _, d := range tools.tools {
 			if d.Name != name {
 				continue
 			}
@@ -370,7 +370,7 @@ func TestToolsTellOfSecrets(t *testing.T) {
 			t.Errorf("%s does not tell", name)
 		}
 	}
-	for _, d := range tools.list {
+	for _, d := range tools.tools {
 		if strings.Contains(d.Name, "secret") {
 			t.Errorf("there is a tool %s", d.Name)
 		}

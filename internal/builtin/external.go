@@ -28,15 +28,15 @@ type shellInput struct {
 // ShellResult is the result of sandbox_shell_exec.
 type ShellResult struct {
 	Streams
-	ExitCode       int       `json:"exitCode" jsonschema:"124 when the time was over; 128+n after signal n."`
-	Stdout         string    `json:"stdout" jsonschema:"Standard output."`
-	Stderr         string    `json:"stderr" jsonschema:"Standard error."`
-	TimedOut       bool      `json:"timedOut" jsonschema:"Whether it was stopped for its time."`
-	SessionID      string    `json:"session_id" jsonschema:"The home session."`
-	NetworkRefused []Refused `json:"network_refused,omitempty"`
+	ExitCode       int           `json:"exitCode" jsonschema:"124 when the time was over; 128+n after signal n."`
+	Stdout         string        `json:"stdout" jsonschema:"Standard output."`
+	Stderr         string        `json:"stderr" jsonschema:"Standard error."`
+	TimedOut       bool          `json:"timedOut" jsonschema:"Whether it was stopped for its time."`
+	SessionID      string        `json:"session_id" jsonschema:"The home session."`
+	NetworkRefused []RefusedHost `json:"network_refused,omitempty"`
 }
 
-func shellExec() tool.Tool {
+func shellExecTool() tool.Tool {
 	return tool.Tool{
 		Name: "sandbox_shell_exec", Title: "Run a shell command in the home session",
 		Description: "Run a shell command line in your home session, the persistent computer in which your " +
@@ -50,11 +50,11 @@ func shellExec() tool.Tool {
 	}
 }
 
-func (t *Tools) shell(ctx context.Context, c tool.Call, in shellInput) (*tool.Result, error) {
+func (t *Tools) shellExec(ctx context.Context, c tool.Call, in shellInput) (*tool.Result, error) {
 	if strings.TrimSpace(in.Command) == "" {
 		return nil, fault.New(fault.InvalidParameters, "argument \"command\" is empty").With("argument", "command")
 	}
-	l, err := t.Sessions.Open(ctx, c.Principal, session.Ask{ID: "home"})
+	l, err := t.Sessions.Open(ctx, c.Principal, session.OpenRequest{ID: "home"})
 	if err != nil {
 		return nil, err
 	}
@@ -64,24 +64,24 @@ func (t *Tools) shell(ctx context.Context, c tool.Call, in shellInput) (*tool.Re
 	cmd.Dir = in.Cwd
 	d, err := t.execute(ctx, l, c, agent.Exec{Command: cmd, Timeout: timeout})
 	if err != nil {
-		return nil, withFacts(err, fault.CommandExecution, map[string]any{"command": in.Command, "session_id": l.ID()})
+		return nil, addContext(err, fault.CommandExecution, map[string]any{"command": in.Command, "session_id": l.ID()})
 	}
-	stdout, stderr := render(l, "stdout", d.Stdout), render(l, "stderr", d.Stderr)
-	ending := ""
+	stdout, stderr := renderStream(l, "stdout", d.Stdout), renderStream(l, "stderr", d.Stderr)
+	endText := ""
 	switch {
 	case d.TimedOut:
-		ending = fmt.Sprintf("Execution timed out after %s", timeout)
+		endText = fmt.Sprintf("Execution timed out after %s", timeout)
 	case d.KilledBy != "":
-		ending = killed(l, d.KilledBy)
+		endText = limitText(l, d.KilledBy)
 	}
 	fields := &ShellResult{ExitCode: d.ExitCode, Stdout: stdout.data, Stderr: stderr.data, TimedOut: d.TimedOut,
 		SessionID: l.ID()}
-	r := sessionResult(l, fields, tool.Text(join(stdout.text, stderr.text, ending)))
+	r := sessionResult(l, fields, tool.Text(joinNonEmpty(stdout.text, stderr.text, endText)))
 	r.IsError = d.ExitCode != 0
-	fields.Streams = output(r, stdout, stderr)
-	fields.NetworkRefused = refused(l, r)
-	system(l, r, in.Command, stdout.text, stderr.text)
-	r.Words = fmt.Sprintf("exitCode: %d", d.ExitCode)
+	fields.Streams = addStreams(r, stdout, stderr)
+	fields.NetworkRefused = addRefusals(l, r)
+	addInstallAdvice(l, r, in.Command, stdout.text, stderr.text)
+	r.Summary = fmt.Sprintf("exitCode: %d", d.ExitCode)
 	return r, nil
 }
 
@@ -109,7 +109,7 @@ type ConnectInput struct {
 	Headers   map[string]string `json:"headers,omitempty"`
 }
 
-func (in ConnectInput) named() string { return in.Name }
+func (in ConnectInput) serverName() string { return in.Name }
 
 // Server is a third-party server in the results for its owner.
 type Server struct {
@@ -158,7 +158,7 @@ type Installed struct {
 	Seconds  float64  `json:"seconds"`
 }
 
-func connectExternal() tool.Tool {
+func connectExternalTool() tool.Tool {
 	return tool.Tool{
 		Name: "connect_external_mcp", Title: "Connect an MCP server",
 		Description: "Add a third-party MCP server and offer its tools here as ext_{connectionId}_{toolName}. With " +
@@ -174,11 +174,11 @@ func connectExternal() tool.Tool {
 				Description: "How it is spoken to; http (Streamable HTTP) when there is a url, else stdio."},
 			tool.Prop{Name: "headers", Description: "Headers for a remote server, such as Authorization. " +
 				"As with env: Bearer ${secret:NAME} for what the user has stored."}),
-		Output: connectionSchema(), Hints: tool.Hints{OpenWorld: true}, Elicits: true,
+		Output: connectOutput(), Hints: tool.Hints{OpenWorld: true}, Elicits: true,
 	}
 }
 
-func connectionSchema() *tool.Object {
+func connectOutput() *tool.Object {
 	return tool.OutputOf[Connected]([]string{"success", "connectionId", "name", "toolCount", "tools"},
 		tool.Prop{Name: "success", Description: "Whether it runs."},
 		tool.Prop{Name: "connectionId", Description: "For disconnect_external_mcp and the others."},
@@ -197,20 +197,20 @@ func connectionSchema() *tool.Object {
 		tool.Prop{Name: "installLog", Description: "The end of what the installation printed."})
 }
 
-func (t *Tools) connect(ctx context.Context, c tool.Call, in ConnectInput) (*tool.Result, error) {
-	i, err := t.Connections.Connect(ctx, c.Principal, spec.Ask{Name: in.Name, Kind: spec.Kind(in.Transport),
+func (t *Tools) connectExternal(ctx context.Context, c tool.Call, in ConnectInput) (*tool.Result, error) {
+	i, err := t.Connections.Connect(ctx, c.Principal, spec.ConnectRequest{Name: in.Name, Kind: spec.Kind(in.Transport),
 		Command: in.Command, Args: in.Args, Cwd: in.Cwd,
-		URL: in.URL, Env: in.Env, Headers: in.Headers, Consent: t.agree(c)})
+		URL: in.URL, Env: in.Env, Headers: in.Headers, Consent: t.consentFor(c)})
 	if err != nil {
 		return nil, err
 	}
-	r, _ := connected(i)
+	r, _ := connectResult(i)
 	return r, nil
 }
 
-// connected returns the result for a server that was connected, and its fields.
-func connected(i servers.Info) (*tool.Result, *Connected) {
-	runs := runsAs(i)
+// connectResult returns the result for a server that was connected, and its fields.
+func connectResult(i servers.Info) (*tool.Result, *Connected) {
+	runs := commandOrURL(i)
 	fields := &Connected{Server: serverOf(i), Success: i.State != state.NeedsAuth, Runs: runs}
 	var b strings.Builder
 	switch {
@@ -229,14 +229,14 @@ func connected(i servers.Info) (*tool.Result, *Connected) {
 		if n := i.Resources; n > 0 {
 			fmt.Fprintf(&b, "\n%s", plural(n, "resource", "resources"))
 		}
-		held(&b, i)
+		writeHeldTools(&b, i)
 	}
 	r := textResult(fields, b.String())
-	r.Words = "connectionId: " + i.ID
+	r.Summary = "connectionId: " + i.ID
 	return r, fields
 }
 
-func held(b *strings.Builder, i servers.Info) {
+func writeHeldTools(b *strings.Builder, i servers.Info) {
 	if len(i.Held) == 0 {
 		return
 	}
@@ -247,8 +247,8 @@ func held(b *strings.Builder, i servers.Info) {
 	}
 }
 
-// runsAs returns the exact command line of a server, or its URL.
-func runsAs(i servers.Info) string {
+// commandOrURL returns the exact command line of a server, or its URL.
+func commandOrURL(i servers.Info) string {
 	if i.Configured {
 		return "by the operator's settings"
 	}
@@ -275,27 +275,27 @@ func serverOf(i servers.Info) Server {
 // InstallInput are the arguments of auto_install_and_connect_mcp.
 type InstallInput struct {
 	Name    string            `json:"name"`
-	Install InstallWhat       `json:"install"`
-	Start   InstallStart      `json:"start,omitzero"`
+	Install InstallSource     `json:"install"`
+	Start   InstallCommand    `json:"start,omitzero"`
 	Env     map[string]string `json:"env,omitempty"`
 	Workdir string            `json:"workdir,omitempty"`
 }
 
-// InstallWhat names the package or repository to install.
-type InstallWhat struct {
+// InstallSource names the package or repository to install.
+type InstallSource struct {
 	Type string `json:"type"`
 	Spec string `json:"spec"`
 }
 
-// InstallStart is the command that starts the server; empty: the only program of the package.
-type InstallStart struct {
+// InstallCommand is the command that starts the server; empty: the only program of the package.
+type InstallCommand struct {
 	Command string   `json:"command,omitempty"`
 	Args    []string `json:"args,omitempty"`
 }
 
-func (in InstallInput) named() string { return in.Name }
+func (in InstallInput) serverName() string { return in.Name }
 
-func installExternal() tool.Tool {
+func installExternalTool() tool.Tool {
 	return tool.Tool{
 		Name: "auto_install_and_connect_mcp", Title: "Install and connect an MCP server",
 		Description: "Install a third-party MCP server into your home session (npm or pip package, or a git " +
@@ -316,34 +316,34 @@ func installExternal() tool.Tool {
 			envProp(),
 			tool.Prop{Name: "workdir", Description: "The folder beneath /workspace to install into.",
 				Default: "external-mcp/{name}"}),
-		Output: connectionSchema(), Hints: tool.Hints{OpenWorld: true}, Elicits: true,
+		Output: connectOutput(), Hints: tool.Hints{OpenWorld: true}, Elicits: true,
 	}
 }
 
-func (t *Tools) installAndConnect(ctx context.Context, c tool.Call, in InstallInput) (*tool.Result, error) {
-	ask := spec.Ask{Name: in.Name, Command: in.Start.Command, Args: in.Start.Args, Env: in.Env, Consent: t.agree(c)}
-	done, err := t.Connections.Install(ctx, c.Principal, install.Request{Type: in.Install.Type, Spec: in.Install.Spec,
-		Workdir: in.Workdir, Ask: ask, Progress: c.Progress})
+func (t *Tools) installExternal(ctx context.Context, c tool.Call, in InstallInput) (*tool.Result, error) {
+	request := spec.ConnectRequest{Name: in.Name, Command: in.Start.Command, Args: in.Start.Args, Env: in.Env, Consent: t.consentFor(c)}
+	result, err := t.Connections.Install(ctx, c.Principal, install.Request{Type: in.Install.Type, Spec: in.Install.Spec,
+		Workdir: in.Workdir, ConnectRequest: request, Progress: c.Progress})
 	if err != nil {
 		f := fault.From(err)
-		if f.Kind != fault.CommandExecution || done.Log == "" {
+		if f.Kind != fault.CommandExecution || result.Log == "" {
 			return nil, err
 		}
 		// The installer's output goes into the result: the agent can act on it.
-		r := textResult(&NotConnected{Name: in.Name, Tools: []ServerTool{}, InstallLog: done.Log, Error: f.Error()},
-			f.Error()+"\n\n"+done.Log)
+		r := textResult(&NotConnected{Name: in.Name, Tools: []ServerTool{}, InstallLog: result.Log, Error: f.Error()},
+			f.Error()+"\n\n"+result.Log)
 		r.IsError = true
 		return r, nil
 	}
-	r, fields := connected(done.Info)
-	made := &Installed{Type: in.Install.Type, Spec: in.Install.Spec, Commands: done.Commands,
-		Seconds: done.Took.Round(100 * time.Millisecond).Seconds()}
-	if i := done.Install; i != nil { // nil if another call has replaced the connection since
-		made.Version, made.Folder = i.Version, i.Folder
+	r, fields := connectResult(result.Info)
+	installed := &Installed{Type: in.Install.Type, Spec: in.Install.Spec, Commands: result.Commands,
+		Seconds: result.Took.Round(100 * time.Millisecond).Seconds()}
+	if i := result.Install; i != nil { // nil if another call has replaced the connection since
+		installed.Version, installed.Folder = i.Version, i.Folder
 	}
-	fields.InstallLog, fields.Installed = &done.Log, made
-	text := fmt.Sprintf("Installed %s %s into %s with:\n%s", made.Spec, made.Version, made.Folder,
-		strings.Join(made.Commands, "\n"))
+	fields.InstallLog, fields.Installed = &result.Log, installed
+	text := fmt.Sprintf("Installed %s %s into %s with:\n%s", installed.Spec, installed.Version, installed.Folder,
+		strings.Join(installed.Commands, "\n"))
 	r.Content = append([]tool.Content{tool.Text(text)}, r.Content...)
 	return r, nil
 }
@@ -379,17 +379,17 @@ type Latency struct {
 	P95 float64 `json:"p95"`
 }
 
-func listExternal() tool.Tool {
+func listExternalTool() tool.Tool {
 	return tool.Tool{
 		Name: "list_external_mcp", Title: "List MCP servers",
 		Description: "List your third-party MCP servers, the newest first after those of the operator: their state, " +
 			"tools, and what went wrong.",
 		Output: tool.OutputOf[ServerList]([]string{"connections"}, tool.Prop{Name: "connections"}),
-		Hints:  reads,
+		Hints:  readOnlyHints,
 	}
 }
 
-func (t *Tools) listConnections(_ context.Context, c tool.Call, _ nothing) (*tool.Result, error) {
+func (t *Tools) listExternal(_ context.Context, c tool.Call, _ noInput) (*tool.Result, error) {
 	rows := []ServerRow{}
 	var b strings.Builder
 	for _, i := range t.Connections.List(c.Principal) {
@@ -402,7 +402,7 @@ func (t *Tools) listConnections(_ context.Context, c tool.Call, _ nothing) (*too
 		if i.LastError != "" {
 			fmt.Fprintf(&b, ": %s", i.LastError)
 		}
-		held(&b, i)
+		writeHeldTools(&b, i)
 		b.WriteByte('\n')
 	}
 	if len(rows) == 0 {
@@ -413,7 +413,7 @@ func (t *Tools) listConnections(_ context.Context, c tool.Call, _ nothing) (*too
 
 func serverRow(i servers.Info) ServerRow {
 	row := ServerRow{Server: serverOf(i), ID: i.ID, Command: i.Command, Args: append([]string{}, i.Args...),
-		Created: when(i.Created), Updated: when(i.Updated),
+		Created: formatTime(i.Created), Updated: formatTime(i.Updated),
 		LastError: i.LastError, Transport: string(i.Kind), Configured: i.Configured, Restarts: i.Restarts,
 		Calls: i.Calls, URL: i.URL, Version: i.Version,
 		ServerInfo: i.Server, Install: i.Install}
@@ -423,15 +423,15 @@ func serverRow(i servers.Info) ServerRow {
 	return row
 }
 
-// WhichInput has the arguments that select a server: its connection's id or its name.
-type WhichInput struct {
+// ServerInput has the arguments that select a server: its connection's id or its name.
+type ServerInput struct {
 	ConnectionID string `json:"connectionId,omitempty" jsonschema:"The connection's id."`
 	Name         string `json:"name,omitempty" jsonschema:"Or its name."`
 }
 
-func (in WhichInput) named() string { return in.Name }
+func (in ServerInput) serverName() string { return in.Name }
 
-func (in WhichInput) which() (string, error) {
+func (in ServerInput) nameOrID() (string, error) {
 	if (in.ConnectionID == "") == (in.Name == "") {
 		return "", fault.New(fault.InvalidParameters, "give connectionId or name, one of them").
 			With("argument", "connectionId")
@@ -441,7 +441,7 @@ func (in WhichInput) which() (string, error) {
 
 // DisconnectInput are the arguments of disconnect_external_mcp.
 type DisconnectInput struct {
-	WhichInput
+	ServerInput
 	Delete bool `json:"delete,omitempty" jsonschema:"Remove the registration too."`
 }
 
@@ -452,23 +452,23 @@ type Disconnected struct {
 	Deleted      bool   `json:"deleted" jsonschema:"Whether its registration is gone."`
 }
 
-func disconnectExternal() tool.Tool {
+func disconnectExternalTool() tool.Tool {
 	return tool.Tool{
 		Name: "disconnect_external_mcp", Title: "Disconnect an MCP server",
 		Description: "Stop a third-party MCP server and take its tools away. Its registration stays, and " +
 			"restart_external_mcp connects it again, unless delete is true. What was installed stays in /workspace.",
 		Input:  tool.InputOf[DisconnectInput](tool.Prop{Name: "delete", Default: false}),
 		Output: tool.OutputOf[Disconnected]([]string{"success", "connectionId", "deleted"}),
-		Hints:  replaces,
+		Hints:  idempotentHints,
 	}
 }
 
-func (t *Tools) disconnect(ctx context.Context, c tool.Call, in DisconnectInput) (*tool.Result, error) {
-	what, err := in.which()
+func (t *Tools) disconnectExternal(ctx context.Context, c tool.Call, in DisconnectInput) (*tool.Result, error) {
+	server, err := in.nameOrID()
 	if err != nil {
 		return nil, err
 	}
-	i, err := t.Connections.Disconnect(ctx, c.Principal, what, in.Delete)
+	i, err := t.Connections.Disconnect(ctx, c.Principal, server, in.Delete)
 	if err != nil {
 		return nil, err
 	}
@@ -484,36 +484,36 @@ func (t *Tools) disconnect(ctx context.Context, c tool.Call, in DisconnectInput)
 
 // RestartInput are the arguments of restart_external_mcp.
 type RestartInput struct {
-	WhichInput
+	ServerInput
 	Env     map[string]string `json:"env,omitempty"`
 	Headers map[string]string `json:"headers,omitempty" jsonschema:"Headers of a remote server. As with env."`
 }
 
-func restartExternal() tool.Tool {
+func restartExternalTool() tool.Tool {
 	return tool.Tool{
 		Name: "restart_external_mcp", Title: "Restart an MCP server",
 		Description: "Stop a third-party MCP server and start it again; also one that was disconnected, that was " +
 			"given up, or that needs values of env again.",
 		Input:  tool.InputOf[RestartInput](envProp()),
-		Output: connectionSchema(), Hints: tool.Hints{OpenWorld: true}, Elicits: true,
+		Output: connectOutput(), Hints: tool.Hints{OpenWorld: true}, Elicits: true,
 	}
 }
 
-func (t *Tools) restart(ctx context.Context, c tool.Call, in RestartInput) (*tool.Result, error) {
-	what, err := in.which()
+func (t *Tools) restartExternal(ctx context.Context, c tool.Call, in RestartInput) (*tool.Result, error) {
+	server, err := in.nameOrID()
 	if err != nil {
 		return nil, err
 	}
-	i, err := t.Connections.Restart(ctx, c.Principal, what, in.Env, in.Headers, t.agree(c))
+	i, err := t.Connections.Restart(ctx, c.Principal, server, in.Env, in.Headers, t.consentFor(c))
 	if err != nil {
 		return nil, err
 	}
-	r, _ := connected(i)
+	r, _ := connectResult(i)
 	return r, nil
 }
 
 type logsInput struct {
-	WhichInput
+	ServerInput
 	Lines int `json:"lines,omitempty" jsonschema:"How many lines."`
 }
 
@@ -526,23 +526,23 @@ type ServerLog struct {
 	LastError    string `json:"lastError" jsonschema:"What went wrong."`
 }
 
-func externalLogs() tool.Tool {
+func externalLogsTool() tool.Tool {
 	return tool.Tool{
 		Name: "external_mcp_logs", Title: "Show an MCP server's log",
 		Description: "Show the last lines that a third-party MCP server printed on its standard error, and what " +
 			"stood between its messages.",
 		Input:  tool.InputOf[logsInput](tool.Prop{Name: "lines", Default: 100}.Range(1, 2000)),
 		Output: tool.OutputOf[ServerLog]([]string{"connectionId", "log"}),
-		Hints:  reads,
+		Hints:  readOnlyHints,
 	}
 }
 
-func (t *Tools) externalLog(_ context.Context, c tool.Call, in logsInput) (*tool.Result, error) {
-	what, err := in.which()
+func (t *Tools) externalLogs(_ context.Context, c tool.Call, in logsInput) (*tool.Result, error) {
+	server, err := in.nameOrID()
 	if err != nil {
 		return nil, err
 	}
-	i, log, total, err := t.Connections.Logs(c.Principal, what, cmp.Or(in.Lines, 100))
+	i, log, total, err := t.Connections.Logs(c.Principal, server, cmp.Or(in.Lines, 100))
 	if err != nil {
 		return nil, err
 	}

@@ -28,7 +28,7 @@ func FileURI(session, file string) string {
 	return "sandlot://sessions/" + session + "/files" + (&url.URL{Path: path.Clean("/" + file)}).EscapedPath()
 }
 
-const maxRead = 1 << 20
+const maxReadBytes = 1 << 20
 
 type readFileInput struct {
 	Path string `json:"path"`
@@ -40,7 +40,7 @@ type readFileInput struct {
 
 // FileRead is the result of sandbox_read_file.
 type FileRead struct {
-	Place
+	SessionOutput
 	Path      string `json:"path" jsonschema:"The file."`
 	Size      int64  `json:"size" jsonschema:"Bytes in the whole file."`
 	Offset    int64  `json:"offset" jsonschema:"Where the returned bytes begin."`
@@ -54,7 +54,7 @@ const pathText = "Absolute, or relative to /workspace."
 // encodings are the allowed values of the argument encoding.
 var encodings = []string{"utf-8", "base64"}
 
-func readFile() tool.Tool {
+func readFileTool() tool.Tool {
 	return tool.Tool{
 		Name: "sandbox_read_file", Title: "Read a file",
 		Description: "Read a file of the sandbox as text; images come back as images, other binary files as base64. " +
@@ -63,38 +63,38 @@ func readFile() tool.Tool {
 			tool.Prop{Name: "path", Description: pathText},
 			tool.Prop{Name: "encoding", Enum: encodings, Default: "utf-8"},
 			tool.Prop{Name: "offset", Default: 0}.Range(0, 1<<53),
-			tool.Prop{Name: "limit", Default: maxOutput}.Range(1, maxRead)),
+			tool.Prop{Name: "limit", Default: defaultReadBytes}.Range(1, maxReadBytes)),
 		Output: tool.OutputOf[FileRead]([]string{"path", "size"}),
-		Hints:  reads,
+		Hints:  readOnlyHints,
 	}
 }
 
-func (t *Tools) read(ctx context.Context, c tool.Call, in readFileInput) (*tool.Result, error) {
-	l, err := t.open(ctx, c, session.Ask{ID: in.SessionID})
+func (t *Tools) readFile(ctx context.Context, c tool.Call, in readFileInput) (*tool.Result, error) {
+	l, err := t.openSession(ctx, c, session.OpenRequest{ID: in.SessionID})
 	if err != nil {
 		return nil, err
 	}
 	defer l.Release()
 	offset, binary := in.Offset, in.Encoding == "base64"
-	data, size, err := read(ctx, l, c.Held, part{in.Path, offset, cmp.Or(in.Limit, maxOutput)})
+	data, size, err := readRange(ctx, l, c.Reservation, fileRange{in.Path, offset, cmp.Or(in.Limit, defaultReadBytes)})
 	if err != nil {
 		return nil, err
 	}
-	picture := http.DetectContentType(data)
-	if !binary && offset == 0 && size <= 4<<20 && isPicture(picture) {
+	contentType := http.DetectContentType(data)
+	if !binary && offset == 0 && size <= 4<<20 && isImage(contentType) {
 		if int64(len(data)) < size {
-			if data, size, err = read(ctx, l, c.Held, part{in.Path, 0, size}); err != nil {
+			if data, size, err = readRange(ctx, l, c.Reservation, fileRange{in.Path, 0, size}); err != nil {
 				return nil, err
 			}
 		}
 		r, _ := fileResult(l, in.Path, data, 0, size, "base64")
-		r.Content = append(r.Content, tool.Content{Image: &tool.Blob{MIME: picture, Data: data}})
+		r.Content = append(r.Content, tool.Content{Image: &tool.Blob{MIME: contentType, Data: data}})
 		return r, nil
 	}
 	if !binary {
-		if cut := wholeCharacters(data); offset+int64(len(data)) < size && len(cut) > 0 && len(cut) < len(data) &&
-			utf8.Valid(data[:len(cut)]) {
-			data = data[:len(cut)]
+		if trimmed := trimPartialRunes(data); offset+int64(len(data)) < size && len(trimmed) > 0 && len(trimmed) < len(data) &&
+			utf8.Valid(data[:len(trimmed)]) {
+			data = data[:len(trimmed)]
 		}
 		binary = !utf8.Valid(data)
 	}
@@ -108,13 +108,13 @@ func (t *Tools) read(ctx context.Context, c tool.Call, in readFileInput) (*tool.
 		end := offset + int64(len(data))
 		r.Content = append(r.Content, tool.Text(fmt.Sprintf("[bytes %d to %d of %d; go on with offset %d]", offset, end,
 			size, end)),
-			tool.Content{Link: &tool.Link{URI: FileURI(l.ID(), absolute(in.Path)), Name: path.Base(in.Path), Size: size,
-				MIME: mimeOf(in.Path, data)}})
+			tool.Content{Link: &tool.Link{URI: FileURI(l.ID(), absolutePath(in.Path)), Name: path.Base(in.Path), Size: size,
+				MIME: mimeType(in.Path, data)}})
 	}
 	return r, nil
 }
 
-func isPicture(mime string) bool {
+func isImage(mime string) bool {
 	switch mime {
 	case "image/png", "image/jpeg", "image/gif", "image/webp":
 		return true
@@ -122,14 +122,14 @@ func isPicture(mime string) bool {
 	return false
 }
 
-func absolute(p string) string {
+func absolutePath(p string) string {
 	if strings.HasPrefix(p, "/") {
 		return path.Clean(p)
 	}
 	return path.Join("/workspace", p)
 }
 
-func mimeOf(name string, data []byte) string {
+func mimeType(name string, data []byte) string {
 	if m := mime.TypeByExtension(path.Ext(name)); m != "" {
 		return m
 	}
@@ -138,38 +138,38 @@ func mimeOf(name string, data []byte) string {
 
 func fileResult(l *session.Lease, p string, data []byte, offset, size int64, encoding string) (*tool.Result,
 	*FileRead) {
-	fields := &FileRead{Place: placeOf(l), Path: p, Size: size, Offset: offset, Bytes: len(data), Encoding: encoding,
+	fields := &FileRead{SessionOutput: sessionOutput(l), Path: p, Size: size, Offset: offset, Bytes: len(data), Encoding: encoding,
 		Truncated: offset+int64(len(data)) < size}
 	r := sessionResult(l, fields)
-	r.Words = summary(l, fmt.Sprintf("%s: %d bytes, %s", p, size, encoding))
+	r.Summary = summary(l, fmt.Sprintf("%s: %d bytes, %s", p, size, encoding))
 	return r, fields
 }
 
-// part is a range of a file.
-type part struct {
+// fileRange is a range of a file.
+type fileRange struct {
 	path          string
 	offset, limit int64
 }
 
-// read reads a range of a file, and returns the file's size too. Before it reads a large range, it
+// readRange reads a range of a file, and returns the file's size too. Before it reads a large range, it
 // waits until the principal's memory limit admits that many bytes.
-func read(ctx context.Context, l *session.Lease, held *limit.Held, p part) ([]byte, int64, error) {
-	data, size, err := fetch(ctx, l, p.path, p.offset, min(p.limit, limit.Large))
-	want := min(p.limit, size-p.offset)
-	if err != nil || int64(len(data)) >= want {
+func readRange(ctx context.Context, l *session.Lease, held *limit.Reservation, r fileRange) ([]byte, int64, error) {
+	data, size, err := readUpTo(ctx, l, r.path, r.offset, min(r.limit, limit.LargeAnswer))
+	needed := min(r.limit, size-r.offset)
+	if err != nil || int64(len(data)) >= needed {
 		return data, size, err
 	}
-	if err := held.Wait(ctx, want); err != nil {
+	if err := held.Reserve(ctx, needed); err != nil {
 		return nil, 0, err
 	}
-	return fetch(ctx, l, p.path, p.offset, want)
+	return readUpTo(ctx, l, r.path, r.offset, needed)
 }
 
-// fetch reads at most limit bytes of a file, and returns the file's size too.
-func fetch(ctx context.Context, l *session.Lease, p string, offset, limit int64) ([]byte, int64, error) {
-	short, cancel := context.WithTimeout(ctx, agentTimeout)
+// readUpTo reads at most limit bytes of a file, and returns the file's size too.
+func readUpTo(ctx context.Context, l *session.Lease, p string, offset, limit int64) ([]byte, int64, error) {
+	agentCtx, cancel := context.WithTimeout(ctx, agentTimeout)
 	defer cancel()
-	data, size, err := l.Agent().ReadFile(short, p, offset, limit)
+	data, size, err := l.Agent().ReadFile(agentCtx, p, offset, limit)
 	if err != nil {
 		return nil, 0, l.Fault(ctx, err, fault.FileAccess)
 	}
@@ -188,13 +188,13 @@ type writeFileInput struct {
 
 // FileWritten is the result of sandbox_write_file.
 type FileWritten struct {
-	Place
+	SessionOutput
 	Path    string `json:"path" jsonschema:"The file."`
 	Written int    `json:"bytes_written" jsonschema:"Bytes of content."`
 	Size    int64  `json:"size" jsonschema:"Bytes in the file now."`
 }
 
-func writeFile() tool.Tool {
+func writeFileTool() tool.Tool {
 	return tool.Tool{
 		Name: "sandbox_write_file", Title: "Write a file",
 		Description: "Write a file in the sandbox; folders on the way are made. It replaces the whole file at once, " +
@@ -206,15 +206,15 @@ func writeFile() tool.Tool {
 			tool.Prop{Name: "offset"}.Range(0, 1<<40),
 			tool.Prop{Name: "mode", Description: `Permissions in octal, such as "0755".`}),
 		Output: tool.OutputOf[FileWritten]([]string{"path", "bytes_written"}),
-		Hints:  replaces,
+		Hints:  idempotentHints,
 	}
 }
 
-var octal = regexp.MustCompile(`^0?[0-7]{3}$`)
+var octalMode = regexp.MustCompile(`^0?[0-7]{3}$`)
 
 // request returns the agent's request for the arguments.
 func (in writeFileInput) request() (agent.FileWrite, error) {
-	w := agent.FileWrite{Path: in.Path, Data: []byte(in.Content), Append: in.Append, At: in.Offset}
+	w := agent.FileWrite{Path: in.Path, Data: []byte(in.Content), Append: in.Append, Offset: in.Offset}
 	if in.Encoding == "base64" {
 		data, err := base64.StdEncoding.DecodeString(in.Content)
 		if err != nil {
@@ -228,7 +228,7 @@ func (in writeFileInput) request() (agent.FileWrite, error) {
 			With("argument", "offset")
 	}
 	if in.Mode != "" {
-		if !octal.MatchString(in.Mode) {
+		if !octalMode.MatchString(in.Mode) {
 			return w, fault.New(fault.InvalidParameters, "mode %q must be three octal digits, such as 0644",
 				fault.Printable(in.Mode, 20)).
 				With("argument", "mode").With("allowed", "0000 to 0777")
@@ -239,23 +239,23 @@ func (in writeFileInput) request() (agent.FileWrite, error) {
 	return w, nil
 }
 
-func (t *Tools) write(ctx context.Context, c tool.Call, in writeFileInput) (*tool.Result, error) {
+func (t *Tools) writeFile(ctx context.Context, c tool.Call, in writeFileInput) (*tool.Result, error) {
 	w, err := in.request()
 	if err != nil {
 		return nil, err
 	}
-	l, err := t.open(ctx, c, session.Ask{ID: in.SessionID})
+	l, err := t.openSession(ctx, c, session.OpenRequest{ID: in.SessionID})
 	if err != nil {
 		return nil, err
 	}
 	defer l.Release()
-	short, cancel := context.WithTimeout(ctx, agentTimeout)
+	agentCtx, cancel := context.WithTimeout(ctx, agentTimeout)
 	defer cancel()
-	size, err := l.Agent().WriteFile(short, w)
+	size, err := l.Agent().WriteFile(agentCtx, w)
 	if err != nil {
 		return nil, l.Fault(ctx, err, fault.FileAccess)
 	}
-	fields := &FileWritten{Place: placeOf(l), Path: in.Path, Written: len(w.Data), Size: size}
+	fields := &FileWritten{SessionOutput: sessionOutput(l), Path: in.Path, Written: len(w.Data), Size: size}
 	return sessionResult(l, fields, tool.Text(fmt.Sprintf("Wrote %d bytes to %s", len(w.Data), in.Path))), nil
 }
 
@@ -268,7 +268,7 @@ type listFilesInput struct {
 
 // FileList is the result of sandbox_list_files.
 type FileList struct {
-	Place
+	SessionOutput
 	Path      string `json:"path" jsonschema:"The directory."`
 	Files     []File `json:"files"`
 	Truncated bool   `json:"truncated" jsonschema:"Whether there are more entries."`
@@ -284,7 +284,7 @@ type File struct {
 	Target   string `json:"target,omitempty"`
 }
 
-func listFiles() tool.Tool {
+func listFilesTool() tool.Tool {
 	return tool.Tool{
 		Name: "sandbox_list_files", Title: "List files",
 		Description: "List a directory of the sandbox: name, type, size, mode and time of each entry.",
@@ -294,27 +294,27 @@ func listFiles() tool.Tool {
 			tool.Prop{Name: "limit", Default: 500}.Range(1, 10000)),
 		Output: tool.OutputOf[FileList]([]string{"path", "files"},
 			tool.Prop{Name: "files"}),
-		Hints: reads,
+		Hints: readOnlyHints,
 	}
 }
 
-func (t *Tools) files(ctx context.Context, c tool.Call, in listFilesInput) (*tool.Result, error) {
+func (t *Tools) listFiles(ctx context.Context, c tool.Call, in listFilesInput) (*tool.Result, error) {
 	dir := cmp.Or(in.Path, "/workspace")
-	l, err := t.open(ctx, c, session.Ask{ID: in.SessionID})
+	l, err := t.openSession(ctx, c, session.OpenRequest{ID: in.SessionID})
 	if err != nil {
 		return nil, err
 	}
 	defer l.Release()
-	short, cancel := context.WithTimeout(ctx, agentTimeout)
+	agentCtx, cancel := context.WithTimeout(ctx, agentTimeout)
 	defer cancel()
-	files, cut, err := l.Agent().ListFiles(short, dir, cmp.Or(in.Depth, 1), cmp.Or(in.Limit, 500))
+	files, truncated, err := l.Agent().ListFiles(agentCtx, dir, cmp.Or(in.Depth, 1), cmp.Or(in.Limit, 500))
 	if err != nil {
 		return nil, l.Fault(ctx, err, fault.FileAccess)
 	}
 	rows, lines := []File{}, []string{}
 	for _, f := range files {
 		row := File{Name: strings.ToValidUTF8(f.Path, "\uFFFD"), Type: f.Type, Size: f.Size,
-			Mode: fmt.Sprintf("%04o", f.Mode), Modified: when(f.Modified),
+			Mode: fmt.Sprintf("%04o", f.Mode), Modified: formatTime(f.Modified),
 			Target: strings.ToValidUTF8(f.Target, "\uFFFD")}
 		name := fault.Printable(f.Path, 4096)
 		if f.Type == "directory" {
@@ -327,10 +327,10 @@ func (t *Tools) files(ctx context.Context, c tool.Call, in listFilesInput) (*too
 		lines = append(lines, fmt.Sprintf("%s %9d %s %s", row.Mode, f.Size, row.Modified, name))
 	}
 	text := cmp.Or(strings.Join(lines, "\n"), "(empty directory)")
-	if cut && len(lines) > 0 {
+	if truncated && len(lines) > 0 {
 		text += fmt.Sprintf("\n[only the first %d entries; list a subdirectory, or raise limit]", len(lines))
 	}
-	return sessionResult(l, &FileList{Place: placeOf(l), Path: dir, Files: rows, Truncated: cut}, tool.Text(text)), nil
+	return sessionResult(l, &FileList{SessionOutput: sessionOutput(l), Path: dir, Files: rows, Truncated: truncated}, tool.Text(text)), nil
 }
 
 // ResourceTemplates implements tool.Reader.
@@ -343,7 +343,7 @@ func (t *Tools) ResourceTemplates() []tool.Link {
 var fileURI = regexp.MustCompile(`^sandlot://sessions/([a-z0-9-]{1,64})/files(/.*)$`)
 
 // Read implements tool.Reader.
-func (t *Tools) Read(ctx context.Context, p auth.Principal, uri string, most int) (tool.Blob, int64, error) {
+func (t *Tools) Read(ctx context.Context, p auth.Principal, uri string, maxBytes int) (tool.Blob, int64, error) {
 	m := fileURI.FindStringSubmatch(uri)
 	name, err := "", error(nil)
 	if m != nil {
@@ -353,16 +353,16 @@ func (t *Tools) Read(ctx context.Context, p auth.Principal, uri string, most int
 		return tool.Blob{}, 0, fault.New(fault.NotFound, "resource not found: %s", fault.Printable(uri, 200)).
 			With("uri", fault.Printable(uri, 200))
 	}
-	l, err := t.Sessions.Open(ctx, p, session.Ask{ID: m[1]})
+	l, err := t.Sessions.Open(ctx, p, session.OpenRequest{ID: m[1]})
 	if err != nil {
 		return tool.Blob{}, 0, err
 	}
 	defer l.Release()
-	data, size, err := fetch(ctx, l, name, 0, int64(most))
+	data, size, err := readUpTo(ctx, l, name, 0, int64(maxBytes))
 	if err != nil {
 		return tool.Blob{}, 0, err
 	}
-	return tool.Blob{MIME: mimeOf(name, data), Data: data}, size, nil
+	return tool.Blob{MIME: mimeType(name, data), Data: data}, size, nil
 }
 
-func when(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+func formatTime(t time.Time) string { return t.UTC().Format(time.RFC3339) }

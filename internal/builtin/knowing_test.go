@@ -12,17 +12,17 @@ import (
 // A fault says what its call knows, and what it said itself stays.
 func TestKnowing(t *testing.T) {
 	facts := map[string]any{"command": "ls", "session_id": "b"}
-	f := fault.From(withFacts(fault.New(fault.CommandExecution, "x").With("session_id", "a"), fault.CommandExecution,
+	f := fault.From(addContext(fault.New(fault.CommandExecution, "x").With("session_id", "a"), fault.CommandExecution,
 		facts))
 	if c := f.Data().Context; c["command"] != "ls" || c["session_id"] != "a" || c["exit_code"] != nil {
 		t.Errorf("%v", c)
 	}
-	if c := fault.From(withFacts(fault.New(fault.Canceled, "x"), fault.CommandExecution, facts)).Data().
+	if c := fault.From(addContext(fault.New(fault.Canceled, "x"), fault.CommandExecution, facts)).Data().
 		Context; len(c) > 0 {
 		t.Errorf("%v", c)
 	}
 	plain := errors.New("x")
-	if withFacts(plain, fault.CommandExecution, facts) != plain {
+	if addContext(plain, fault.CommandExecution, facts) != plain {
 		t.Error("an error that is no fault")
 	}
 }
@@ -30,10 +30,10 @@ func TestKnowing(t *testing.T) {
 // Every tool names an operation that policy knows, and one that only reads says so.
 func TestToolsNameOperations(t *testing.T) {
 	tools := New(Config{Connections: new(servers.Servers)})
-	if len(tools.list) < 20 {
-		t.Fatalf("only %d tools were found", len(tools.list))
+	if len(tools.tools) < 20 {
+		t.Fatalf("only %d tools were found", len(tools.tools))
 	}
-	for _, d := range tools.list {
+	for _, d := range tools.tools {
 		f, ok := tools.Find(auth.Local, d.Name)
 		if !ok || f.Operation != d.Operation || !d.Operation.Known() {
 			t.Errorf("%s is the operation %q, which policy does not know", d.Name, d.Operation)

@@ -14,15 +14,15 @@ import (
 	"sandlot/internal/tool"
 )
 
-// inline returns how much of an output's beginning and of its end a result may have. The end gets
+// inlineLimits returns how much of an output's beginning and of its end a result may have. The end gets
 // more, since errors are usually there.
-func (t *Tools) inline() agent.Inline {
+func (t *Tools) inlineLimits() agent.InlineBounds {
 	head := t.MaxOutput * 2 / 5
-	return agent.Inline{Head: head, Tail: t.MaxOutput - head}
+	return agent.InlineBounds{Head: head, Tail: t.MaxOutput - head}
 }
 
-// stream is one captured output in the forms that a result needs.
-type stream struct {
+// renderedStream is one captured output in the forms that a result needs.
+type renderedStream struct {
 	name string
 	// text is the output as a terminal would show it, without trailing white space; data is the
 	// output as the program wrote it, with U+FFFD for bytes that are not UTF-8. Of a truncated output,
@@ -34,16 +34,16 @@ type stream struct {
 	link       *tool.Link
 }
 
-func render(l *session.Lease, name string, c agent.Output) stream {
-	s := stream{name: name, total: c.Total}
+func renderStream(l *session.Lease, name string, c agent.Output) renderedStream {
+	s := renderedStream{name: name, total: c.Total}
 	s.truncated = c.Total > c.Inline()
 	if !s.truncated {
-		whole := append(c.Head[:len(c.Head):len(c.Head)], c.Tail...)
-		if !utf8.Valid(whole) {
-			s.binary = base64.StdEncoding.EncodeToString(whole)
+		all := append(c.Head[:len(c.Head):len(c.Head)], c.Tail...)
+		if !utf8.Valid(all) {
+			s.binary = base64.StdEncoding.EncodeToString(all)
 		}
-		s.data = text(whole)
-		s.text = visible(s.data)
+		s.data = validUTF8(all)
+		s.text = displayText(s.data)
 		if c.Path != "" && s.text != strings.TrimRight(s.data, " \t\n") {
 			s.link = outputLink(l.ID(), name, c)
 			s.link.Description = fmt.Sprintf("%s as it came, %d bytes", name, c.Total)
@@ -58,28 +58,28 @@ func render(l *session.Lease, name string, c agent.Output) stream {
 			rest = fmt.Sprintf("its first %d bytes are in the resource %s", c.Kept, s.link.URI)
 		}
 	}
-	between := fmt.Sprintf("… [%d of %d bytes of %s left out here; %s] …", c.Total-c.Inline(), c.Total, name, rest)
-	head, tail := text(c.Head), text(c.Tail)
-	s.data = head + "\n" + between + "\n" + tail
-	s.text = terminal.Text(head) + "\n" + between + "\n" + visible(tail)
+	omission := fmt.Sprintf("… [%d of %d bytes of %s left out here; %s] …", c.Total-c.Inline(), c.Total, name, rest)
+	head, tail := validUTF8(c.Head), validUTF8(c.Tail)
+	s.data = head + "\n" + omission + "\n" + tail
+	s.text = terminal.Text(head) + "\n" + omission + "\n" + displayText(tail)
 	return s
 }
 
-// visible returns data as a terminal would show it, without trailing white space.
-func visible(data string) string { return strings.TrimRight(terminal.Text(data), " \t\n") }
+// displayText returns data as a terminal would show it, without trailing white space.
+func displayText(data string) string { return strings.TrimRight(terminal.Text(data), " \t\n") }
 
-// text returns b with U+FFFD for each byte that is not UTF-8. The agent counts characters in the same
+// validUTF8 returns b with U+FFFD for each byte that is not UTF-8. The agent counts characters in the same
 // way, so the result has as many as the agent counted.
-func text(b []byte) string {
+func validUTF8(b []byte) string {
 	if utf8.Valid(b) {
 		return string(b)
 	}
 	return string([]rune(string(b)))
 }
 
-// wholeCharacters returns b without incomplete UTF-8 characters at its beginning and end, where it may
+// trimPartialRunes returns b without incomplete UTF-8 characters at its beginning and end, where it may
 // have been cut.
-func wholeCharacters(b []byte) string {
+func trimPartialRunes(b []byte) string {
 	for i := 0; i < utf8.UTFMax && len(b) > 0 && !utf8.RuneStart(b[0]); i++ {
 		b = b[1:]
 	}
@@ -99,15 +99,15 @@ func outputLink(session, name string, c agent.Output) *tool.Link {
 		Description: fmt.Sprintf("The whole %s, %d bytes", name, c.Total)}
 }
 
-// join joins the parts that are not empty with line breaks.
-func join(parts ...string) string {
-	var full []string
+// joinNonEmpty joins the parts that are not empty with line breaks.
+func joinNonEmpty(parts ...string) string {
+	var nonEmpty []string
 	for _, p := range parts {
 		if p != "" {
-			full = append(full, p)
+			nonEmpty = append(nonEmpty, p)
 		}
 	}
-	return strings.Join(full, "\n")
+	return strings.Join(nonEmpty, "\n")
 }
 
 // Timing has the duration of a call.
@@ -132,21 +132,21 @@ type Streams struct {
 	ResultBase64 string `json:"result_base64,omitempty"`
 }
 
-// output appends links to the full outputs to a result's content, and returns the fields about the
+// addStreams appends links to the full outputs to a result's content, and returns the fields about the
 // outputs.
-func output(r *tool.Result, streams ...stream) (s Streams) {
-	bytes := map[string]*int64{"stdout": &s.StdoutBytes, "stderr": &s.StderrBytes, "result": &s.ResultBytes}
-	base64 := map[string]*string{"stdout": &s.StdoutBase64, "stderr": &s.StderrBase64, "result": &s.ResultBase64}
-	for _, one := range streams {
-		if one.truncated {
+func addStreams(r *tool.Result, streams ...renderedStream) (s Streams) {
+	sizes := map[string]*int64{"stdout": &s.StdoutBytes, "stderr": &s.StderrBytes, "result": &s.ResultBytes}
+	encoded := map[string]*string{"stdout": &s.StdoutBase64, "stderr": &s.StderrBase64, "result": &s.ResultBase64}
+	for _, stream := range streams {
+		if stream.truncated {
 			s.Truncated = true
-			*bytes[one.name] = one.total
+			*sizes[stream.name] = stream.total
 		}
-		if one.binary != "" {
-			*base64[one.name] = one.binary
+		if stream.binary != "" {
+			*encoded[stream.name] = stream.binary
 		}
-		if one.link != nil {
-			r.Content = append(r.Content, tool.Content{Link: one.link})
+		if stream.link != nil {
+			r.Content = append(r.Content, tool.Content{Link: stream.link})
 		}
 	}
 	return s

@@ -28,7 +28,7 @@ type ExposeInput struct {
 
 // Exposed is the result of expose_port.
 type Exposed struct {
-	Place
+	SessionOutput
 	URL       string `json:"url" jsonschema:"The link to give to the user."`
 	PathURL   string `json:"path_url"`
 	Port      int    `json:"port" jsonschema:"The port."`
@@ -37,7 +37,7 @@ type Exposed struct {
 	Listening bool   `json:"listening" jsonschema:"Whether something listens on the port now."`
 }
 
-func exposePort() tool.Tool {
+func exposePortTool() tool.Tool {
 	return tool.Tool{
 		Name: "expose_port", Title: "Expose a port",
 		Description: "Give a link by which the user can open a web server that runs in a session, in their browser " +
@@ -46,7 +46,7 @@ func exposePort() tool.Tool {
 		Input: tool.InputOf[ExposeInput](portProp(),
 			tool.Prop{Name: "public", Default: false, Description: "Let in everybody who can reach this server, " +
 				"without the link's token."},
-			tool.Prop{Name: "expires_in", Default: int(port.Life.Seconds())}.Range(1, port.MaxLife.Seconds())),
+			tool.Prop{Name: "expires_in", Default: int(port.DefaultLifetime.Seconds())}.Range(1, port.MaxLifetime.Seconds())),
 		Output: tool.OutputOf[Exposed]([]string{"url", "port", "expires_at", "session_id"},
 			tool.Prop{Name: "path_url", Description: "The same for where that host name cannot be resolved; " +
 				"pages that need cookies, storage or an origin of their own do not work there."}),
@@ -54,9 +54,9 @@ func exposePort() tool.Tool {
 	}
 }
 
-func (t *Tools) expose(ctx context.Context, c tool.Call, in ExposeInput) (*tool.Result, error) {
-	c.Fresh = false
-	l, err := t.open(ctx, c, session.Ask{ID: in.SessionID})
+func (t *Tools) exposePort(ctx context.Context, c tool.Call, in ExposeInput) (*tool.Result, error) {
+	c.NewSession = false
+	l, err := t.openSession(ctx, c, session.OpenRequest{ID: in.SessionID})
 	if err != nil {
 		return nil, err
 	}
@@ -72,8 +72,8 @@ func (t *Tools) expose(ctx context.Context, c tool.Call, in ExposeInput) (*tool.
 	default:
 		return nil, l.Fault(ctx, err, fault.Connection)
 	}
-	life := cmp.Or(time.Duration(in.ExpiresIn)*time.Second, port.Life)
-	record, token, err := t.Ports.Expose(ctx, c.Principal.ID, l.ID(), number, in.Public, life)
+	lifetime := cmp.Or(time.Duration(in.ExpiresIn)*time.Second, port.DefaultLifetime)
+	record, token, err := t.Ports.Expose(ctx, c.Principal.ID, l.ID(), number, in.Public, lifetime)
 	if err != nil {
 		return nil, err
 	}
@@ -81,9 +81,9 @@ func (t *Tools) expose(ctx context.Context, c tool.Call, in ExposeInput) (*tool.
 		token = ""
 	}
 	links := t.Ports.Links
-	fields := &Exposed{Place: placeOf(l), URL: links.URL(l.ID(), number, token),
-		PathURL: links.Path(l.ID(), number, token), Port: number,
-		Public: record.Public, Expires: when(record.Expires), Listening: listening}
+	fields := &Exposed{SessionOutput: sessionOutput(l), URL: links.URL(l.ID(), number, token),
+		PathURL: links.PathURL(l.ID(), number, token), Port: number,
+		Public: record.Public, Expires: formatTime(record.Expires), Listening: listening}
 	text := fmt.Sprintf("Port %d is at %s until %s.", number, fields.URL, fields.Expires)
 	if record.Public {
 		text += " It is public: no token is needed."
@@ -91,12 +91,12 @@ func (t *Tools) expose(ctx context.Context, c tool.Call, in ExposeInput) (*tool.
 	if !listening {
 		text += fmt.Sprintf(" Nothing listens on port %d yet; the link works as soon as something does.", number)
 	}
-	if t.Ports.Unserved() {
+	if t.Ports.Offline() {
 		text += fmt.Sprintf(" This server has no address on the network, so the link works once `sandlot serve` runs "+
 			"in its place; `sandlot forward %s %d` works now.", l.ID(), number)
 	}
 	r := sessionResult(l, fields, tool.Text(text))
-	r.Words = summary(l, "path_url: "+fields.PathURL)
+	r.Summary = summary(l, "path_url: "+fields.PathURL)
 	return r, nil
 }
 
@@ -114,7 +114,7 @@ type Closed struct {
 	Warnings
 }
 
-func closePort() tool.Tool {
+func closePortTool() tool.Tool {
 	return tool.Tool{
 		Name: "close_port", Title: "Close a port",
 		Description: "Take back a link of expose_port: it is of no use any more, and connections that came by " +
@@ -122,7 +122,7 @@ func closePort() tool.Tool {
 		Input: tool.InputOf[ClosePortInput](portProp(),
 			tool.Prop{Name: "session_id", Description: "The session whose port it is; leave it out for your home."}),
 		Output: tool.OutputOf[Closed]([]string{"success", "port", "session_id"}),
-		Hints:  replaces,
+		Hints:  idempotentHints,
 	}
 }
 
@@ -158,7 +158,7 @@ func (t *Tools) ports(owner, id string) []Port {
 	rows := []Port{}
 	for _, r := range t.Ports.List(owner, id) {
 		rows = append(rows, Port{Port: r.Port, Public: r.Public, URL: t.Ports.Links.URL(id, r.Port, ""),
-			PathURL: t.Ports.Links.Path(id, r.Port, ""), Created: when(r.Created), Expires: when(r.Expires)})
+			PathURL: t.Ports.Links.PathURL(id, r.Port, ""), Created: formatTime(r.Created), Expires: formatTime(r.Expires)})
 	}
 	return rows
 }

@@ -27,21 +27,21 @@ func processProp() tool.Prop {
 	return tool.Prop{Name: "process_id", Description: "As execute_command or list_processes gave it."}
 }
 
-// process returns a lease on the session of a process handle, and the agent's id of the process.
-func (t *Tools) process(ctx context.Context, c tool.Call, id string) (*session.Lease, string, error) {
-	sid, pid, ok := strings.Cut(id, ".")
-	if !ok || sid == "new" || sid == "home" || sid == "" || pid == "" {
+// openProcess returns a lease on the session of a process handle, and the agent's id of the process.
+func (t *Tools) openProcess(ctx context.Context, c tool.Call, id string) (*session.Lease, string, error) {
+	sessionID, pid, ok := strings.Cut(id, ".")
+	if !ok || sessionID == "new" || sessionID == "home" || sessionID == "" || pid == "" {
 		return nil, "", fault.New(fault.InvalidParameters, "process_id %q is not one that execute_command gave",
 			fault.Printable(id, 80)).
 			With("argument", "process_id").With("allowed", "a process_id of execute_command or list_processes")
 	}
-	l, err := t.Sessions.Open(ctx, c.Principal, session.Ask{ID: sid})
+	l, err := t.Sessions.Open(ctx, c.Principal, session.OpenRequest{ID: sessionID})
 	return l, pid, err
 }
 
 // ProcessList is the result of list_processes.
 type ProcessList struct {
-	Place
+	SessionOutput
 	Processes []Process `json:"processes"`
 }
 
@@ -61,27 +61,27 @@ type Process struct {
 	KilledBy    string `json:"killed_by,omitempty"` // the limit that ended it
 }
 
-func listProcesses() tool.Tool {
+func listProcessesTool() tool.Tool {
 	return tool.Tool{
 		Name: "list_processes", Title: "List processes",
 		Description: "List what runs, or ran, in a session: background processes, commands and interpreters, with " +
 			"process_id, state and exit code.",
 		Input:  tool.InputOf[SessionInput](),
 		Output: tool.OutputOf[ProcessList]([]string{"processes"}, tool.Prop{Name: "processes"}),
-		Hints:  reads,
+		Hints:  readOnlyHints,
 	}
 }
 
-func (t *Tools) processes(ctx context.Context, c tool.Call, in SessionInput) (*tool.Result, error) {
-	c.Fresh = false
-	l, err := t.open(ctx, c, session.Ask{ID: in.SessionID})
+func (t *Tools) listProcesses(ctx context.Context, c tool.Call, in SessionInput) (*tool.Result, error) {
+	c.NewSession = false
+	l, err := t.openSession(ctx, c, session.OpenRequest{ID: in.SessionID})
 	if err != nil {
 		return nil, err
 	}
 	defer l.Release()
-	short, cancel := context.WithTimeout(ctx, agentTimeout)
+	agentCtx, cancel := context.WithTimeout(ctx, agentTimeout)
 	defer cancel()
-	all, err := l.Agent().ListProcesses(short)
+	all, err := l.Agent().ListProcesses(agentCtx)
 	if err != nil {
 		return nil, l.Fault(ctx, err, fault.CommandExecution)
 	}
@@ -91,19 +91,19 @@ func (t *Tools) processes(ctx context.Context, c tool.Call, in SessionInput) (*t
 		rows = append(rows, row)
 		lines = append(lines, fmt.Sprintf("%s  %s  %s  %s", row.ID, row.Kind, row.Status, row.Command))
 	}
-	return sessionResult(l, &ProcessList{Place: placeOf(l), Processes: rows},
+	return sessionResult(l, &ProcessList{SessionOutput: sessionOutput(l), Processes: rows},
 		tool.Text(cmp.Or(strings.Join(lines, "\n"), "No processes."))), nil
 }
 
 func processRow(l *session.Lease, p agent.Process) Process {
 	row := Process{ID: processID(l, p.ID), Command: fault.Printable(strings.Join(p.Args, " "), 500), Kind: p.Kind,
 		Running: p.Running, PID: p.PID,
-		OutputBytes: p.Written, Started: when(p.Started), Status: "running", Timeout: int(p.Timeout.Seconds())}
+		OutputBytes: p.Written, Started: formatTime(p.Started), Status: "running", Timeout: int(p.Timeout.Seconds())}
 	if p.Kind == "interpreter" && !p.Busy {
 		row.Status = "waiting for code"
 	}
 	if !p.Running {
-		row.ExitCode, row.Ended, row.KilledBy = &p.ExitCode, when(p.Ended), p.KilledBy
+		row.ExitCode, row.Ended, row.KilledBy = &p.ExitCode, formatTime(p.Ended), p.KilledBy
 		row.Status = fmt.Sprintf("ended with exit code %d", p.ExitCode)
 		if p.KilledBy != "" {
 			row.Status += fmt.Sprintf(" (limit: %s)", p.KilledBy)
@@ -121,19 +121,19 @@ type readProcessInput struct {
 
 // ProcessOutput is the result of read_process.
 type ProcessOutput struct {
-	Place
+	SessionOutput
 	ProcessID string `json:"process_id" jsonschema:"The process."`
 	Output    string `json:"output" jsonschema:"What was printed from the cursor on."`
 	Base64    string `json:"output_base64,omitempty" jsonschema:"The same bytes, when they are not text."`
 	Cursor    int64  `json:"cursor" jsonschema:"Pass it the next time."`
 	Running   bool   `json:"running" jsonschema:"Whether it still runs."`
 	ExitCode  *int   `json:"exit_code"`
-	Left      int64  `json:"bytes_left"`
+	BytesLeft int64  `json:"bytes_left"`
 	KilledBy  string `json:"killed_by,omitempty" jsonschema:"The limit that ended it: time, memory or processes."`
 	Truncated bool   `json:"truncated"`
 }
 
-func readProcess() tool.Tool {
+func readProcessTool() tool.Tool {
 	return tool.Tool{
 		Name: "read_process", Title: "Read a process's output",
 		Description: "Read what a background process has printed (stdout and stderr in one stream). Pass the cursor " +
@@ -141,7 +141,7 @@ func readProcess() tool.Tool {
 		Input: tool.InputOf[readProcessInput](processProp(),
 			tool.Prop{Name: "cursor", Default: 0, Description: "Where to go on: the cursor of the last result. 0 is " +
 				"the beginning."}.Range(0, 1<<53),
-			tool.Prop{Name: "max_bytes", Default: maxOutput}.Range(1, 1<<20),
+			tool.Prop{Name: "max_bytes", Default: defaultReadBytes}.Range(1, 1<<20),
 			tool.Prop{Name: "wait", Default: 0, Description: "Seconds to wait for new output or the end, if there " +
 				"is none yet."}.Range(0, 300)),
 		Output: tool.OutputOf[ProcessOutput]([]string{"output", "cursor", "running"},
@@ -153,71 +153,71 @@ func readProcess() tool.Tool {
 			tool.Prop{Name: "truncated",
 				Description: "Whether output between the given cursor and this was dropped: a process keeps " +
 					"its last MiB."}),
-		Hints: reads,
+		Hints: readOnlyHints,
 	}
 }
 
-// maxOutput is the number of bytes of a process's output, or of a file, that a call returns by default.
-const maxOutput = 50000
+// defaultReadBytes is the number of bytes of a process's output, or of a file, that a call returns by default.
+const defaultReadBytes = 50000
 
-func (t *Tools) readOutput(ctx context.Context, c tool.Call, in readProcessInput) (*tool.Result, error) {
-	l, pid, err := t.process(ctx, c, in.ProcessID)
+func (t *Tools) readProcess(ctx context.Context, c tool.Call, in readProcessInput) (*tool.Result, error) {
+	l, pid, err := t.openProcess(ctx, c, in.ProcessID)
 	if err != nil {
 		return nil, err
 	}
 	defer l.Release()
-	wait, most := time.Duration(in.Wait*float64(time.Second)), cmp.Or(in.MaxBytes, maxOutput)
-	if most > limit.Large {
-		if err := c.Held.Wait(ctx, int64(most)); err != nil {
+	wait, maxBytes := time.Duration(in.Wait*float64(time.Second)), cmp.Or(in.MaxBytes, defaultReadBytes)
+	if maxBytes > limit.LargeAnswer {
+		if err := c.Reservation.Reserve(ctx, int64(maxBytes)); err != nil {
 			return nil, err
 		}
 	}
-	limited, cancel := context.WithTimeout(ctx, wait+agentTimeout)
+	agentCtx, cancel := context.WithTimeout(ctx, wait+agentTimeout)
 	defer cancel()
-	m, err := l.Agent().ReadProcess(limited, pid, in.Cursor, most, wait)
+	output, err := l.Agent().ReadProcess(agentCtx, pid, in.Cursor, maxBytes, wait)
 	if err != nil {
 		return nil, l.Fault(ctx, err, fault.CommandExecution)
 	}
-	out := m.Data
-	if cut := wholeCharacters(out); len(cut) < len(out) && utf8.ValidString(cut) && len(cut) > 0 &&
-		utf8.Valid(out[:len(cut)]) {
-		rest := int64(len(out) - len(cut)) // an incomplete character: the next call returns it
-		m.Cursor, m.Left = m.Cursor-rest, m.Left+rest
-		out = out[:len(cut)]
+	data := output.Data
+	if trimmed := trimPartialRunes(data); len(trimmed) < len(data) && utf8.ValidString(trimmed) && len(trimmed) > 0 &&
+		utf8.Valid(data[:len(trimmed)]) {
+		partial := int64(len(data) - len(trimmed)) // an incomplete character: the next call returns it
+		output.Cursor, output.Available = output.Cursor-partial, output.Available+partial
+		data = data[:len(trimmed)]
 	}
-	fields := &ProcessOutput{Place: placeOf(l), ProcessID: in.ProcessID,
-		Output: strings.ToValidUTF8(string(out), "\uFFFD"), Cursor: m.Cursor,
-		Running: m.Running, Left: m.Left, Truncated: m.Skipped > 0}
-	if !utf8.Valid(out) {
-		fields.Base64 = base64.StdEncoding.EncodeToString(out)
+	fields := &ProcessOutput{SessionOutput: sessionOutput(l), ProcessID: in.ProcessID,
+		Output: strings.ToValidUTF8(string(data), "\uFFFD"), Cursor: output.Cursor,
+		Running: output.Running, BytesLeft: output.Available, Truncated: output.Skipped > 0}
+	if !utf8.Valid(data) {
+		fields.Base64 = base64.StdEncoding.EncodeToString(data)
 	}
 	text := terminal.Text(fields.Output)
-	if m.Skipped > 0 {
-		text = fmt.Sprintf("[%d bytes before this were dropped]\n%s", m.Skipped, text)
+	if output.Skipped > 0 {
+		text = fmt.Sprintf("[%d bytes before this were dropped]\n%s", output.Skipped, text)
 	}
 	r := sessionResult(l, fields, tool.Text(text))
-	r.Words = summary(l, fmt.Sprintf("cursor: %d", m.Cursor), fmt.Sprintf("running: %t", m.Running))
-	if m.Left > 0 {
-		r.Words += fmt.Sprintf("; %d bytes more are there: call again with this cursor", m.Left)
+	r.Summary = summary(l, fmt.Sprintf("cursor: %d", output.Cursor), fmt.Sprintf("running: %t", output.Running))
+	if output.Available > 0 {
+		r.Summary += fmt.Sprintf("; %d bytes more are there: call again with this cursor", output.Available)
 	}
-	if !m.Running {
-		fields.ExitCode, fields.KilledBy = &m.ExitCode, m.KilledBy
-		r.Words += fmt.Sprintf("; exit_code: %d", m.ExitCode)
-		if m.KilledBy != "" {
-			r.Words += "; " + ended(l, m)
+	if !output.Running {
+		fields.ExitCode, fields.KilledBy = &output.ExitCode, output.KilledBy
+		r.Summary += fmt.Sprintf("; exit_code: %d", output.ExitCode)
+		if output.KilledBy != "" {
+			r.Summary += "; " + processEndText(l, output)
 		}
 	}
-	fields.NetworkRefused = refused(l, r)
-	system(l, r, "", text)
+	fields.NetworkRefused = addRefusals(l, r)
+	addInstallAdvice(l, r, "", text)
 	return r, nil
 }
 
-// ended returns a text on the limit that ended a process.
-func ended(l *session.Lease, m agent.ProcessOutput) string {
-	if m.KilledBy == "time" && m.Timeout > 0 {
-		return fmt.Sprintf("Ended: its time limit of %d seconds was over.", int(m.Timeout.Seconds()))
+// processEndText returns a text on the limit that ended a process.
+func processEndText(l *session.Lease, output agent.ProcessOutput) string {
+	if output.KilledBy == "time" && output.Timeout > 0 {
+		return fmt.Sprintf("Ended: its time limit of %d seconds was over.", int(output.Timeout.Seconds()))
 	}
-	return killed(l, m.KilledBy)
+	return limitText(l, output.KilledBy)
 }
 
 type writeProcessInput struct {
@@ -228,12 +228,12 @@ type writeProcessInput struct {
 
 // ProcessInput is the result of write_process.
 type ProcessInput struct {
-	Place
+	SessionOutput
 	ProcessID string `json:"process_id" jsonschema:"The process."`
 	Written   int    `json:"written" jsonschema:"Bytes written."`
 }
 
-func writeProcess() tool.Tool {
+func writeProcessTool() tool.Tool {
 	return tool.Tool{
 		Name: "write_process", Title: "Write to a process's input",
 		Description: "Write to the standard input of a background process. End lines with a newline, as the " +
@@ -246,19 +246,19 @@ func writeProcess() tool.Tool {
 	}
 }
 
-func (t *Tools) writeInput(ctx context.Context, c tool.Call, in writeProcessInput) (*tool.Result, error) {
-	l, pid, err := t.process(ctx, c, in.ProcessID)
+func (t *Tools) writeProcess(ctx context.Context, c tool.Call, in writeProcessInput) (*tool.Result, error) {
+	l, pid, err := t.openProcess(ctx, c, in.ProcessID)
 	if err != nil {
 		return nil, err
 	}
 	defer l.Release()
-	limited, cancel := context.WithTimeout(ctx, agentTimeout)
+	agentCtx, cancel := context.WithTimeout(ctx, agentTimeout)
 	defer cancel()
-	written, err := l.Agent().WriteProcess(limited, pid, []byte(in.Data), in.EOF)
+	written, err := l.Agent().WriteProcess(agentCtx, pid, []byte(in.Data), in.EOF)
 	if err != nil {
 		return nil, l.Fault(ctx, err, fault.CommandExecution)
 	}
-	fields := &ProcessInput{Place: placeOf(l), ProcessID: in.ProcessID, Written: written}
+	fields := &ProcessInput{SessionOutput: sessionOutput(l), ProcessID: in.ProcessID, Written: written}
 	return sessionResult(l, fields, tool.Text(fmt.Sprintf("Wrote %d bytes", written))), nil
 }
 
@@ -272,13 +272,13 @@ type stopProcessInput struct {
 
 // ProcessEnd is the result of stop_process.
 type ProcessEnd struct {
-	Place
+	SessionOutput
 	ProcessID string `json:"process_id" jsonschema:"The process."`
 	Running   bool   `json:"running" jsonschema:"Whether it still runs."`
 	ExitCode  *int   `json:"exit_code"`
 }
 
-func stopProcess() tool.Tool {
+func stopProcessTool() tool.Tool {
 	return tool.Tool{
 		Name: "stop_process", Title: "Stop a process",
 		Description: "Send a signal to a process and all that it started. After TERM, INT, HUP and QUIT comes KILL " +
@@ -288,36 +288,36 @@ func stopProcess() tool.Tool {
 			tool.Prop{Name: "signal", Enum: signals, Default: "TERM"}),
 		Output: tool.OutputOf[ProcessEnd]([]string{"running"},
 			tool.Prop{Name: "exit_code", Nullable: true}),
-		Hints: replaces,
+		Hints: idempotentHints,
 	}
 }
 
-func (t *Tools) stop(ctx context.Context, c tool.Call, in stopProcessInput) (*tool.Result, error) {
-	l, pid, err := t.process(ctx, c, in.ProcessID)
+func (t *Tools) stopProcess(ctx context.Context, c tool.Call, in stopProcessInput) (*tool.Result, error) {
+	l, pid, err := t.openProcess(ctx, c, in.ProcessID)
 	if err != nil {
 		return nil, err
 	}
 	defer l.Release()
-	name := cmp.Or(in.Signal, "TERM")
+	signal := cmp.Or(in.Signal, "TERM")
 	grace := time.Duration(0)
-	switch name {
+	switch signal {
 	case "TERM", "INT", "HUP", "QUIT":
 		grace = 5 * time.Second
 	}
-	limited, cancel := context.WithTimeout(ctx, agentTimeout)
+	agentCtx, cancel := context.WithTimeout(ctx, agentTimeout)
 	defer cancel()
-	running, exit, err := l.Agent().StopProcess(limited, pid, unix.SignalNum("SIG"+name), grace)
+	running, exitCode, err := l.Agent().StopProcess(agentCtx, pid, unix.SignalNum("SIG"+signal), grace)
 	if err != nil {
 		return nil, l.Fault(ctx, err, fault.CommandExecution)
 	}
-	fields := &ProcessEnd{Place: placeOf(l), ProcessID: in.ProcessID, Running: running}
-	text := fmt.Sprintf("Signal %s was sent; the process still runs", name)
+	fields := &ProcessEnd{SessionOutput: sessionOutput(l), ProcessID: in.ProcessID, Running: running}
+	text := fmt.Sprintf("Signal %s was sent; the process still runs", signal)
 	if strings.HasPrefix(pid, "interpreter-") {
 		text = "The interpreter runs no code now"
 	}
 	if !running {
-		fields.ExitCode = &exit
-		text = fmt.Sprintf("The process ended with exit code %d", exit)
+		fields.ExitCode = &exitCode
+		text = fmt.Sprintf("The process ended with exit code %d", exitCode)
 	}
 	return sessionResult(l, fields, tool.Text(text)), nil
 }

@@ -54,32 +54,32 @@ type Usage struct {
 	DiskMB     float64 `json:"disk_mb"`
 }
 
-func getSessions() tool.Tool {
+func getSessionsTool() tool.Tool {
 	return tool.Tool{
 		Name: "get_sessions", Title: "List sessions",
 		Description: "List your sessions: what each is made of, how large it is, what it uses, what runs in it.",
 		Input:       tool.InputOf[SessionInput](tool.Prop{Name: "session_id", Description: "Only this one."}),
 		Output:      tool.OutputOf[SessionList]([]string{"sessions"}, tool.Prop{Name: "sessions"}),
-		Hints:       reads,
+		Hints:       readOnlyHints,
 	}
 }
 
-func (t *Tools) sessions(ctx context.Context, c tool.Call, in SessionInput) (*tool.Result, error) {
+func (t *Tools) getSessions(ctx context.Context, c tool.Call, in SessionInput) (*tool.Result, error) {
 	infos, err := t.Sessions.List(ctx, c.Principal, in.SessionID)
 	if err != nil {
 		return nil, err
 	}
 	rows, lines := []Session{}, []string{}
-	for _, i := range infos {
-		row := sessionRow(i)
-		row.Ports = t.ports(i.Owner, i.ID)
+	for _, info := range infos {
+		row := sessionRow(info)
+		row.Ports = t.ports(info.Owner, info.ID)
 		rows = append(rows, row)
 		kind := ""
-		if i.Home {
+		if info.Home {
 			kind = " (home)"
 		}
-		lines = append(lines, fmt.Sprintf("%s%s  %s  %s  %s  last used %s", i.ID, kind, i.Status, i.Template,
-			i.Flavor.Name, row.Used))
+		lines = append(lines, fmt.Sprintf("%s%s  %s  %s  %s  last used %s", info.ID, kind, info.Status, info.Template,
+			info.Flavor.Name, row.Used))
 	}
 	text := strings.Join(lines, "\n")
 	if text == "" {
@@ -90,8 +90,8 @@ func (t *Tools) sessions(ctx context.Context, c tool.Call, in SessionInput) (*to
 
 // sessionRow returns a session's row of the list, without its ports.
 func sessionRow(i session.Info) Session {
-	row := Session{ID: i.ID, Home: i.Home, Template: i.Template, Flavor: i.Flavor.Name, Created: when(i.Created),
-		Used: when(i.Used), Status: i.Status,
+	row := Session{ID: i.ID, Home: i.Home, Template: i.Template, Flavor: i.Flavor.Name, Created: formatTime(i.Created),
+		Used: formatTime(i.Used), Status: i.Status,
 		Namespace: "default", Sandbox: i.Sandbox, Limits: Limits{CPUs: i.Flavor.CPUs, MemoryMB: i.Flavor.MemoryMB},
 		Network: Traffic{SentMB: megabytes(i.Traffic.Up), ReceivedMB: megabytes(i.Traffic.Down)}}
 	if i.MaxBytes > 0 {
@@ -119,18 +119,18 @@ type stopSessionInput struct {
 	SessionID string `json:"session_id"`
 }
 
-func stopSession() tool.Tool {
+func stopSessionTool() tool.Tool {
 	return tool.Tool{
 		Name: "stop_session", Title: "Stop a session",
 		Description: "End a session: its processes and variables are gone, and, except for your home, its files too.",
 		Input: tool.InputOf[stopSessionInput](tool.Prop{Name: "session_id",
 			Description: "Which one; \"home\" for your home, whose files stay."}),
 		Output: tool.OutputOf[SessionEnd]([]string{"success", "session_id"}),
-		Hints:  replaces,
+		Hints:  idempotentHints,
 	}
 }
 
-func (t *Tools) end(ctx context.Context, c tool.Call, in stopSessionInput) (*tool.Result, error) {
+func (t *Tools) stopSession(ctx context.Context, c tool.Call, in stopSessionInput) (*tool.Result, error) {
 	id := fault.Printable(in.SessionID, 80)
 	ok := t.Sessions.Stop(ctx, c.Principal, in.SessionID)
 	text := fmt.Sprintf("Session %s stopped successfully", id)
@@ -158,16 +158,16 @@ type Volume struct {
 	Full    *bool  `json:"full,omitempty"`
 }
 
-func getVolumePath() tool.Tool {
+func getVolumePathTool() tool.Tool {
 	return tool.Tool{
 		Name: "get_volume_path", Title: "Show shared folders",
 		Description: "Show which folders of the host are shared with every session, and where they are in it.",
 		Output:      tool.OutputOf[VolumeList]([]string{"volume_mappings"}, tool.Prop{Name: "volume_mappings"}),
-		Hints:       reads,
+		Hints:       readOnlyHints,
 	}
 }
 
-func (t *Tools) volumes(context.Context, tool.Call, nothing) (*tool.Result, error) {
+func (t *Tools) getVolumePath(context.Context, tool.Call, noInput) (*tool.Result, error) {
 	rows, lines := []Volume{}, []string{}
 	var all []volume.Usage
 	if t.Volumes != nil {
@@ -181,7 +181,7 @@ func (t *Tools) volumes(context.Context, tool.Call, nothing) (*tool.Result, erro
 			row.UsedMB, row.LimitMB, row.Full = &used, &limit, &v.Full
 		}
 		if v.Full {
-			line += " (" + fullness(v) + ")"
+			line += " (" + readOnlyReason(v) + ")"
 		}
 		rows, lines = append(rows, row), append(lines, line)
 	}
@@ -192,9 +192,9 @@ func (t *Tools) volumes(context.Context, tool.Call, nothing) (*tool.Result, erro
 	return textResult(&VolumeList{Volumes: rows}, text), nil
 }
 
-// fullness returns a text on why a shared folder is read-only now, and until when.
-func fullness(v volume.Usage) string {
-	switch v.Why {
+// readOnlyReason returns a text on why a shared folder is read-only now, and until when.
+func readOnlyReason(v volume.Usage) string {
+	switch v.Reason {
 	case volume.Deep:
 		return "folders in it are too deep, or move too fast, to be measured; it can only be read until they are " +
 			"removed on the host"

@@ -9,47 +9,47 @@ import (
 )
 
 var (
-	// installs matches a package manager's command that changes the system: at the beginning of a
+	// installCommand matches a package manager's command that changes the system: at the beginning of a
 	// line, or after what may precede a command there.
-	installs = regexp.MustCompile(`(?m)(?:^|[;&|({]|\b(?:sudo|then|do|else|exec|env|time|xargs)\b)[ \t]*` +
+	installCommand = regexp.MustCompile(`(?m)(?:^|[;&|({]|\b(?:sudo|then|do|else|exec|env|time|xargs)\b)[ \t]*` +
 		`(?:-[^ \t]+[ \t]+|[A-Za-z_][A-Za-z0-9_]*=[^ \t]*[ \t]+)*` +
 		`(?:sudo[ \t]+(?:-[^ \t]+[ \t]+)*)?(?:/usr)?(?:/s?bin/)?` +
 		`(?:apt-get|apt|aptitude|yum|dnf|microdnf|zypper|apk|pacman|dpkg|rpm)(?:[ \t]+-[^ \t;&|]+)*[ \t]+` +
 		`(?:(?:install|reinstall|add|update|upgrade|full-upgrade|dist-upgrade|remove|purge|groupinstall|build-dep)\b|` +
 		`(?:-i|--install|-U|-S[a-z]*|-ivh|-Uvh)\b|[^ \t;&|]+\.(?:deb|rpm|apk)\b)`)
-	// optioned matches dpkg -i and similar commands, in which an option says what to do.
-	optioned = regexp.MustCompile(`(?m)(?:^|[;&|({]|\bsudo\b)[ \t]*(?:sudo[ \t]+)?` +
+	// installOption matches dpkg -i and similar commands, in which an option says what to do.
+	installOption = regexp.MustCompile(`(?m)(?:^|[;&|({]|\bsudo\b)[ \t]*(?:sudo[ \t]+)?` +
 		`(?:dpkg[ \t]+(?:-i|--install|-r|-P)|rpm[ \t]+-[iUe][a-z]*|pacman[ \t]+-[SU][a-z]*)\b`)
-	// declined matches the messages of package managers that are missing, or may not write.
-	declined = regexp.MustCompile(`/var/lib/dpkg/lock|/var/lib/apt/lists|dpkg: error: |E: Unable to locate package |` +
+	// installRefused matches the messages of package managers that are missing, or may not write.
+	installRefused = regexp.MustCompile(`/var/lib/dpkg/lock|/var/lib/apt/lists|dpkg: error: |E: Unable to locate package |` +
 		`ERROR: Unable to lock database|` +
 		`(?:apt-get|apt|aptitude|yum|dnf|microdnf|zypper|apk|pacman|dpkg|rpm): (?:command )?not found`)
 )
 
-// systemAdvice tells users of a template without a root file system of its own what they can do.
-const systemAdvice = "The system's folders of the template %q (/usr, /etc …) are those of the server's machine, " +
+// installAdvice tells users of a template without a root file system of its own what they can do.
+const installAdvice = "The system's folders of the template %q (/usr, /etc …) are those of the server's machine, " +
 	"and read-only: apt-get, dpkg, yum and apk install nothing here. `pip install`, `uv pip install` and `npm " +
 	"install -g` do, and many programs are packages there too. Else the operator of this server can install it on " +
 	"the machine, where sandboxes find it at once, or add a template with a root file system of its own: templates " +
 	"in sandlot.yaml."
 
-// system adds systemAdvice to a result, if the command tried to install something into the root file
+// addInstallAdvice adds systemAdvice to a result, if the command tried to install something into the root file
 // system and that is the machine's.
-func system(l *session.Lease, r *tool.Result, command string, outputs ...string) {
-	if l.Booted.Template.Rootfs != "" || !triedSystem(command, outputs...) {
+func addInstallAdvice(l *session.Lease, r *tool.Result, command string, outputs ...string) {
+	if l.Booted.Template.Rootfs != "" || !triedInstall(command, outputs...) {
 		return
 	}
-	r.Content = append(r.Content, tool.Text(fmt.Sprintf(systemAdvice, l.Booted.Template.Name)))
+	r.Content = append(r.Content, tool.Text(fmt.Sprintf(installAdvice, l.Booted.Template.Name)))
 }
 
-// triedSystem reports whether a command, to judge by itself or by its output, tried to install
+// triedInstall reports whether a command, to judge by itself or by its output, tried to install
 // something into the root file system.
-func triedSystem(command string, outputs ...string) bool {
-	if installs.MatchString(command) || optioned.MatchString(command) {
+func triedInstall(command string, outputs ...string) bool {
+	if installCommand.MatchString(command) || installOption.MatchString(command) {
 		return true
 	}
 	for _, o := range outputs {
-		if declined.MatchString(o) {
+		if installRefused.MatchString(o) {
 			return true
 		}
 	}

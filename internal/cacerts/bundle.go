@@ -19,8 +19,8 @@ type Bundle struct {
 	certs []*x509.Certificate
 	// local are those that are not on the public list of CAs: a program that has this
 	// list itself (Node) lacks only these.
-	local []*x509.Certificate
-	java  []byte // the trust store for Java
+	nonPublic []*x509.Certificate
+	java      []byte // the trust store for Java
 	// Notes lists what was left out, for the operator's log.
 	Notes []string
 }
@@ -71,12 +71,12 @@ func (b Bundle) Files() map[string][]byte {
 	for _, p := range javaPaths {
 		files[p] = b.java
 	}
-	if len(b.local) > 0 {
-		files[nodePath] = encode(b.local)
+	if len(b.nonPublic) > 0 {
+		files[nodePath] = encode(b.nonPublic)
 	}
 	// OpenSSL finds a certificate in a folder by a hash of its name. On Debian it looks
 	// nowhere else if a program was started without the variables of Env.
-	for name, c := range hashed(b.certs) {
+	for name, c := range hashedNames(b.certs) {
 		files[hashedDir+name] = encode([]*x509.Certificate{c})
 	}
 	return files
@@ -108,7 +108,7 @@ func (b Bundle) Env() map[string]string {
 	}
 	// With this variable, however small its file is, Node reads its own list at each
 	// start, which takes 30 to 40 ms. So it is set only if Node's list lacks something.
-	if len(b.local) > 0 {
+	if len(b.nonPublic) > 0 {
 		env["NODE_EXTRA_CA_CERTS"] = "/" + nodePath
 	}
 	return env

@@ -66,7 +66,7 @@ func (a authority) keyPEM(t *testing.T) string {
 
 // fake is a machine of a test's own.
 type fake struct {
-	machine
+	source
 	env map[string]string
 }
 
@@ -77,7 +77,7 @@ func newFake(t *testing.T) *fake {
 		t.Fatal(err)
 	}
 	f := &fake{env: map[string]string{}}
-	f.machine = machine{root, func(name string) string { return f.env[name] }}
+	f.source = source{root, func(name string) string { return f.env[name] }}
 	return f
 }
 
@@ -118,7 +118,7 @@ func (f *fake) must(t *testing.T) Bundle {
 // parse reads what Files gave.
 func parse(data []byte) []*x509.Certificate {
 	var certs []*x509.Certificate
-	for der := range blocks(data) {
+	for der := range certBlocks(data) {
 		if c, err := x509.ParseCertificate(der); err == nil {
 			certs = append(certs, c)
 		}
@@ -170,7 +170,7 @@ func TestFolderWhereThereIsNoFile(t *testing.T) {
 }
 
 func TestVariables(t *testing.T) {
-	for _, name := range named {
+	for _, name := range fileVariables {
 		t.Run(name, func(t *testing.T) {
 			f, system, own := newFake(t), ca(t, "system"), ca(t, "own")
 			f.write(t, "etc/ssl/certs/ca-certificates.crt", system.pem())
@@ -349,7 +349,7 @@ func TestNodeExtra(t *testing.T) {
 	public, added := ca(t, "public"), ca(t, "added")
 	p11kit := "[p11-kit-object-v1]\nlabel: \"x\"\ntrusted: true\n" + public.pem() +
 		"\n[p11-kit-object-v1]\nclass: x-certificate-extension\n"
-	for _, place := range shipped {
+	for _, place := range publicLists {
 		t.Run(strings.ReplaceAll(place, "/", "."), func(t *testing.T) {
 			f := newFake(t)
 			if strings.HasSuffix(place, "p11-kit") {
@@ -441,7 +441,7 @@ func TestThisMachine(t *testing.T) {
 	if err != nil {
 		t.Skip(err)
 	}
-	t.Logf("%d certificates, %d not public, stores %q, notes %q", b.Len(), len(b.local), JavaStores(), b.Notes)
+	t.Logf("%d certificates, %d not public, stores %q, notes %q", b.Len(), len(b.nonPublic), JavaStores(), b.Notes)
 	for name, data := range b.Files() {
 		if !strings.HasSuffix(name, "cacerts") && len(parse(data)) == 0 {
 			t.Errorf("%s holds nothing", name)

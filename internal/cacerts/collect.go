@@ -26,9 +26,9 @@ const (
 	maxCert  = 64 << 10
 )
 
-// machine is the file system and environment in which certificates are looked for. root is
+// source is the file system and environment in which certificates are looked for. root is
 // the folder with the file system; it is empty except in tests.
-type machine struct {
+type source struct {
 	root   string
 	getenv func(string) string
 }
@@ -49,9 +49,9 @@ var (
 	systemFolders = []string{"/etc/ssl/certs", "/etc/pki/tls/certs"}
 )
 
-// shipped are the files and folders with the public list of CAs (Mozilla's) as
+// publicLists are the files and folders with the public list of CAs (Mozilla's) as
 // distributions ship it, without what the operator has added.
-var shipped = []string{
+var publicLists = []string{
 	"/usr/share/ca-certificates/mozilla",                             // Debian, Alpine, Gentoo
 	"/usr/share/ca-certificates/trust-source/mozilla.trust.p11-kit",  // Arch
 	"/usr/share/pki/ca-trust-source/ca-bundle.trust.p11-kit",         // Fedora
@@ -60,23 +60,23 @@ var shipped = []string{
 	"/usr/share/pki/ca-trust-source/ca-bundle.supplement.p11-kit",    // Fedora, older
 }
 
-// named are the variables with the path of a file of certificates, or, for some, of a folder.
-var named = []string{
+// fileVariables are the variables with the path of a file of certificates, or, for some, of a folder.
+var fileVariables = []string{
 	"SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO",
 	"AWS_CA_BUNDLE", "NIX_SSL_CERT_FILE", "CARGO_HTTP_CAINFO", "DENO_CERT", "HTTPLIB2_CA_CERTS",
 	"GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", "CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE", "npm_config_cafile", "NPM_CONFIG_CAFILE",
 }
 
-// namedFolders are the variables with paths of folders, separated by colons.
-var namedFolders = []string{"SSL_CERT_DIR", "GIT_SSL_CAPATH"}
+// folderVariables are the variables with paths of folders, separated by colons.
+var folderVariables = []string{"SSL_CERT_DIR", "GIT_SSL_CAPATH"}
 
-func (m machine) collect() (Bundle, error) {
-	found := newSet()
-	m.system(found)
-	for _, name := range named {
+func (m source) collect() (Bundle, error) {
+	found := newCollector()
+	m.addSystem(found)
+	for _, name := range fileVariables {
 		found.note(name, found.add(m.getenv(name)))
 	}
-	for _, name := range namedFolders {
+	for _, name := range folderVariables {
 		for _, dir := range filepath.SplitList(m.getenv(name)) {
 			found.note(name, found.add(dir))
 		}
@@ -85,17 +85,17 @@ func (m machine) collect() (Bundle, error) {
 	if len(b.certs) == 0 {
 		return b, errNone
 	}
-	public := m.shipped()
-	b.local = slices.DeleteFunc(slices.Clone(b.certs),
+	public := m.publicCerts()
+	b.nonPublic = slices.DeleteFunc(slices.Clone(b.certs),
 		func(c *x509.Certificate) bool { return public[fingerprintOf(c)] != nil })
 	var err error
 	b.java, err = javaStore(b.certs)
 	return b, err
 }
 
-// system adds the certificates of the first system file or folder that has any. The others
+// addSystem adds the certificates of the first system file or folder that has any. The others
 // have the same list, or an outdated one.
-func (m machine) system(found *set) {
+func (m source) addSystem(found *collector) {
 	for _, places := range [][]string{systemFiles, systemFolders} {
 		for _, p := range places {
 			err := found.add(m.root + p)
@@ -109,35 +109,35 @@ func (m machine) system(found *set) {
 	}
 }
 
-// shipped returns the certificates of the public list.
-func (m machine) shipped() map[fingerprint]*x509.Certificate {
-	public := newSet()
-	for _, p := range shipped {
+// publicCerts returns the certificates of the public list.
+func (m source) publicCerts() map[fingerprint]*x509.Certificate {
+	public := newCollector()
+	for _, p := range publicLists {
 		public.add(m.root + p) // most are missing: each distribution has its own
 	}
 	return public.certs
 }
 
-// set collects the certificates that are found.
-type set struct {
-	certs map[fingerprint]*x509.Certificate
-	done  map[string]bool // paths that were read
-	left  int             // bytes that may still be read
-	notes []string
+// collector collects the certificates that are found.
+type collector struct {
+	certs     map[fingerprint]*x509.Certificate
+	visited   map[string]bool // paths that were read
+	bytesLeft int             // bytes that may still be read
+	notes     []string
 }
 
-func newSet() *set {
-	return &set{certs: map[fingerprint]*x509.Certificate{}, done: map[string]bool{}, left: maxRead}
+func newCollector() *collector {
+	return &collector{certs: map[fingerprint]*x509.Certificate{}, visited: map[string]bool{}, bytesLeft: maxRead}
 }
 
 // note records an error for the log, with the path or variable that it is about.
-func (s *set) note(name string, err error) {
+func (s *collector) note(name string, err error) {
 	if err != nil {
 		s.notes = append(s.notes, name+": "+err.Error())
 	}
 }
 
-func (s *set) sorted() []*x509.Certificate {
+func (s *collector) sorted() []*x509.Certificate {
 	keys := slices.SortedFunc(maps.Keys(s.certs), func(a, b fingerprint) int { return bytes.Compare(a[:], b[:]) })
 	certs := make([]*x509.Certificate, len(keys))
 	for i, k := range keys {
@@ -148,11 +148,11 @@ func (s *set) sorted() []*x509.Certificate {
 
 // add adds the certificates of a file, or of the files in a folder, but not of its
 // subfolders. A file in a folder that has no certificates is ignored, as OpenSSL does.
-func (s *set) add(path string) error {
-	if path == "" || s.done[path] { // several variables often have the same file
+func (s *collector) add(path string) error {
+	if path == "" || s.visited[path] { // several variables often have the same file
 		return nil
 	}
-	s.done[path] = true
+	s.visited[path] = true
 	st, err := os.Stat(path)
 	if err != nil {
 		return err
@@ -160,7 +160,7 @@ func (s *set) add(path string) error {
 	if !st.IsDir() {
 		return s.addFile(path)
 	}
-	names, err := list(path)
+	names, err := fileNames(path)
 	for _, name := range names {
 		if e := s.addFile(filepath.Join(path, name)); errors.Is(e, errFull) {
 			return e
@@ -169,8 +169,8 @@ func (s *set) add(path string) error {
 	return err
 }
 
-// list returns the names of the files in a folder, sorted.
-func list(dir string) ([]string, error) {
+// fileNames returns the names of the files in a folder, sorted.
+func fileNames(dir string) ([]string, error) {
 	f, err := os.Open(dir)
 	if err != nil {
 		return nil, err
@@ -190,16 +190,16 @@ func list(dir string) ([]string, error) {
 }
 
 // addFile adds the certificates of a file. It is an error if it has none.
-func (s *set) addFile(path string) error {
+func (s *collector) addFile(path string) error {
 	data, err := s.read(path)
 	if err != nil {
 		return err
 	}
-	held := false
-	for der := range blocks(data) {
+	found := false
+	for der := range certBlocks(data) {
 		f := fingerprint(sha256.Sum256(der))
 		if s.certs[f] != nil { // the same list is in several files
-			held = true
+			found = true
 			continue
 		}
 		c, err := x509.ParseCertificate(der)
@@ -209,9 +209,9 @@ func (s *set) addFile(path string) error {
 		if len(s.certs) == maxCerts {
 			return errFull
 		}
-		s.certs[f], held = c, true
+		s.certs[f], found = c, true
 	}
-	if !held {
+	if !found {
 		return fmt.Errorf("%s: there is no certificate in PEM form in it", path)
 	}
 	return nil
@@ -220,7 +220,7 @@ func (s *set) addFile(path string) error {
 var errFull = fmt.Errorf("more than %d certificates or %d MiB: the rest is left out", maxCerts, maxRead>>20)
 
 // read returns a regular file's bytes. It does not block on a pipe or a device.
-func (s *set) read(path string) ([]byte, error) {
+func (s *collector) read(path string) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
@@ -234,7 +234,7 @@ func (s *set) read(path string) ([]byte, error) {
 		return nil, fmt.Errorf("%s: not a file", path)
 	}
 	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	if s.left -= len(data); s.left < 0 {
+	if s.bytesLeft -= len(data); s.bytesLeft < 0 {
 		return nil, errFull
 	}
 	if err == nil && len(data) > maxFile {
@@ -243,9 +243,9 @@ func (s *set) read(path string) ([]byte, error) {
 	return data, err
 }
 
-// blocks yields the contents of the certificate blocks in PEM text. It skips keys, broken
+// certBlocks yields the contents of the certificate blocks in PEM text. It skips keys, broken
 // blocks and everything else, and also blocks with headers, as crypto/x509 does.
-func blocks(data []byte) iter.Seq[[]byte] {
+func certBlocks(data []byte) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
 			if block.Type != "CERTIFICATE" || len(block.Headers) != 0 || len(block.Bytes) > maxCert {

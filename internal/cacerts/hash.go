@@ -10,10 +10,10 @@ import (
 	"unicode/utf16"
 )
 
-// hashed returns the certificates by the names under which OpenSSL looks for them in a
+// hashedNames returns the certificates by the names under which OpenSSL looks for them in a
 // folder: a hash of the subject, and a number that distinguishes certificates with the same
 // hash.
-func hashed(certs []*x509.Certificate) map[string]*x509.Certificate {
+func hashedNames(certs []*x509.Certificate) map[string]*x509.Certificate {
 	names := make(map[string]*x509.Certificate, len(certs))
 	for _, c := range certs {
 		h, err := subjectHash(c.RawSubject)
@@ -63,7 +63,7 @@ func subjectHash(raw []byte) (uint32, error) {
 // canonical converts a string to UTF-8, its ASCII letters to lower case, trims white space
 // and collapses it within the string. Values that are not strings stay as they are.
 func canonical(v asn1.RawValue) asn1.RawValue {
-	s, ok := text(v)
+	s, ok := stringValue(v)
 	if !ok {
 		return asn1.RawValue{FullBytes: v.FullBytes}
 	}
@@ -77,8 +77,8 @@ func canonical(v asn1.RawValue) asn1.RawValue {
 	return asn1.RawValue{Tag: asn1.TagUTF8String, Bytes: []byte(s)}
 }
 
-// text decodes the ASN.1 types that OpenSSL treats as strings.
-func text(v asn1.RawValue) (string, bool) {
+// stringValue decodes the ASN.1 types that OpenSSL treats as strings.
+func stringValue(v asn1.RawValue) (string, bool) {
 	const tagVisibleString, tagUniversalString = 26, 28
 	if v.Class != asn1.ClassUniversal {
 		return "", false

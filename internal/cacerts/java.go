@@ -8,14 +8,14 @@ import (
 	"strings"
 )
 
-// jdks are the folders in which JDKs are installed.
-var jdks = []string{"/usr/lib/jvm", "/usr/lib64/jvm", "/usr/java", "/opt", "/opt/java", "/usr/local"}
+// jdkFolders are the folders in which JDKs are installed.
+var jdkFolders = []string{"/usr/lib/jvm", "/usr/lib64/jvm", "/usr/java", "/opt", "/opt/java", "/usr/local"}
 
-func (m machine) javaStores() []string {
+func (m source) javaStores() []string {
 	var stores []string
 	for _, home := range m.javaHomes() {
 		for _, p := range []string{"lib/security/cacerts", "jre/lib/security/cacerts"} {
-			if real, ok := m.own(filepath.Join(home, p)); ok && !slices.Contains(stores, real) {
+			if real, ok := m.ownStore(filepath.Join(home, p)); ok && !slices.Contains(stores, real) {
 				stores = append(stores, real)
 			}
 		}
@@ -25,7 +25,7 @@ func (m machine) javaStores() []string {
 }
 
 // javaHomes lists folders that may be a JDK.
-func (m machine) javaHomes() []string {
+func (m source) javaHomes() []string {
 	var homes []string
 	if h := m.getenv("JAVA_HOME"); filepath.IsAbs(h) {
 		homes = append(homes, h)
@@ -39,8 +39,8 @@ func (m machine) javaHomes() []string {
 			homes = append(homes, filepath.Dir(filepath.Dir(real)))
 		}
 	}
-	for _, dir := range jdks {
-		names, _ := list(m.root + dir)
+	for _, dir := range jdkFolders {
+		names, _ := fileNames(m.root + dir)
 		for _, n := range names {
 			homes = append(homes, filepath.Join(m.root+dir, n))
 		}
@@ -48,10 +48,10 @@ func (m machine) javaHomes() []string {
 	return homes
 }
 
-// own returns the file to which the path of a JDK's store leads, and false if a link on the
+// ownStore returns the file to which the path of a JDK's store leads, and false if a link on the
 // way is a path of Bundle.Files: in a sandbox, that path has the right store. So links are
 // followed one by one.
-func (m machine) own(path string) (string, bool) {
+func (m source) ownStore(path string) (string, bool) {
 	for range 16 {
 		dir, err := filepath.EvalSymlinks(filepath.Dir(path))
 		if err != nil {

@@ -182,7 +182,7 @@ func TestSubjectHash(t *testing.T) {
 // Names of one hash are numbered.
 func TestHashedNumbers(t *testing.T) {
 	a, b := ca(t, "Same  Name"), ca(t, "same name")
-	names := hashed([]*x509.Certificate{a.cert, b.cert})
+	names := hashedNames([]*x509.Certificate{a.cert, b.cert})
 	h, _ := subjectHash(a.cert.RawSubject)
 	if names[fmt.Sprintf("%08x.0", h)] != a.cert || names[fmt.Sprintf("%08x.1", h)] != b.cert {
 		t.Errorf("names %v", names)

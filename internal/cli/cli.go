@@ -150,7 +150,7 @@ func group(c *cobra.Command) {
 		if len(args) == 0 {
 			return run(c, args)
 		}
-		hint := cmp.Or(fault.Meant(args[0], names), "; its commands are "+strings.Join(names, ", "))
+		hint := cmp.Or(fault.DidYouMean(args[0], names), "; its commands are "+strings.Join(names, ", "))
 		return usage{fmt.Errorf("unknown command %q for %q%s; see `%[2]s --help`", args[0], c.CommandPath(), hint)}
 	}
 }

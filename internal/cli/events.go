@@ -105,7 +105,7 @@ func missed(l protocol.Lost) string {
 	switch {
 	case l.Count == 0:
 		return "events are missing here"
-	case l.More:
+	case l.Unknown:
 		return fmt.Sprintf("%d events or more are missing here", l.Count)
 	}
 	return fmt.Sprintf("%d events are missing here", l.Count)

@@ -126,7 +126,7 @@ func (p *program) installInto(ctx context.Context, k clientconfig.Client, f inst
 	if err != nil {
 		return err
 	}
-	if change.Nothing() {
+	if change.Unchanged() {
 		fmt.Fprintf(p.out, "%s has it already: nothing to do.\n", change.Path)
 		return nil
 	}
@@ -163,7 +163,7 @@ func (p *program) aim(ctx context.Context, k clientconfig.Client, s *clientconfi
 	if s.URL == "" {
 		s.URL = p.server
 	}
-	if k.Stdio() {
+	if k.StdioOnly() {
 		if s.Program, err = os.Executable(); err != nil {
 			return err
 		}
@@ -174,7 +174,7 @@ func (p *program) aim(ctx context.Context, k clientconfig.Client, s *clientconfi
 					"too for a server elsewhere", k.Title)}
 			}
 			s.Args = append(s.Args, local(cfg)...)
-			place, _, _ := cfg.Source.Place()
+			place, _, _ := cfg.Source.SettingsFile()
 			if abs, err := filepath.Abs(place); err == nil {
 				fmt.Fprintf(p.err, "note: wherever it is started, its settings are those of %s\n", abs)
 			}
@@ -199,14 +199,14 @@ func (p *program) aim(ctx context.Context, k clientconfig.Client, s *clientconfi
 // same settings and the same state.
 func local(cfg *config.Config) []string {
 	var args []string
-	if place, named, needed := cfg.Source.Place(); named {
+	if place, named, needed := cfg.Source.SettingsFile(); named {
 		if abs, err := filepath.Abs(place); err == nil && needed {
 			args = append(args, "--config", abs)
 		} else if err == nil {
 			args = append(args, "--config", filepath.Dir(abs)+"/")
 		}
 	}
-	if cfg.From["state_dir"] != "default" {
+	if cfg.Origin["state_dir"] != "default" {
 		args = append(args, "--state-dir", cfg.Server.StateDir)
 	}
 	return args
@@ -229,9 +229,9 @@ func (p *program) asksForToken(ctx context.Context, cfg *config.Config) bool {
 	}
 	asks := false
 	err := p.tokens(ctx, func(db *store.DB) error {
-		door, err := auth.NewDoor(ctx, auth.Mode(cfg.Server.Auth), cfg.Server.Host, db)
+		door, err := auth.NewAuthenticator(ctx, auth.Mode(cfg.Server.Auth), cfg.Server.Host, db)
 		if err == nil {
-			asks, err = door.Required(ctx)
+			asks, err = door.TokenRequired(ctx)
 		}
 		return err
 	})

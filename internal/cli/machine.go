@@ -52,7 +52,7 @@ func (p *program) folders(ctx context.Context) ([]app.StateFolder, error) {
 		if cfg, err := p.load(nil); err == nil {
 			also = append(also, cfg.Server.StateDir)
 		}
-		return append([]app.StateFolder{}, app.Machine(ctx, p.errorLog(), also...)...), nil
+		return append([]app.StateFolder{}, app.RunningStateFolders(ctx, p.errorLog(), also...)...), nil
 	}
 	dir, err := filepath.Abs(p.stateDir)
 	if err == nil {
@@ -61,7 +61,7 @@ func (p *program) folders(ctx context.Context) ([]app.StateFolder, error) {
 	if err != nil {
 		return nil, fault.Wrap(fault.Configuration, err, "the state folder %s cannot be read: %v", p.stateDir, err)
 	}
-	f, err := app.Folder(ctx, p.errorLog(), dir)
+	f, err := app.InspectStateFolder(ctx, p.errorLog(), dir)
 	return []app.StateFolder{f}, err
 }
 
@@ -78,7 +78,7 @@ func (p *program) showFolders(folders []app.StateFolder) error {
 		if f.Server != nil {
 			server = fmt.Sprintf("server %d, for %s", f.Server.PID, age(f.Server.Since))
 		}
-		if f.Gone {
+		if f.Deleted {
 			server = "the folder was deleted"
 		}
 		fmt.Fprintf(p.out, "%s: %s, %d sandboxes\n", harmless(f.Path), server, len(f.Sandboxes))
@@ -96,7 +96,7 @@ func (p *program) showFolders(folders []app.StateFolder) error {
 			switch {
 			case s.Lost:
 				held, lost = "lost", true
-			case !s.Held:
+			case !s.HasServer:
 				held = "no"
 			}
 			fmt.Fprintf(t, "  %s\t%s\t%s\t%s\t%d MB\t%d\t%s\n", harmless(session), harmless(s.Owner),
@@ -169,7 +169,7 @@ func (p *program) stopAll(ctx context.Context, sessions bool) error {
 	if err != nil {
 		return err
 	}
-	f, err := app.Folder(ctx, p.errorLog(), dir)
+	f, err := app.InspectStateFolder(ctx, p.errorLog(), dir)
 	if err != nil {
 		return err
 	}
@@ -195,11 +195,11 @@ func (p *program) stopAll(ctx context.Context, sessions bool) error {
 		}
 		return err
 	}
-	if f, err = app.Folder(ctx, p.errorLog(), dir); err == nil && len(f.Sandboxes) > 0 && wrong != nil {
+	if f, err = app.InspectStateFolder(ctx, p.errorLog(), dir); err == nil && len(f.Sandboxes) > 0 && wrong != nil {
 		fmt.Fprintf(p.out, "%d sandboxes live on; the settings are wrong: %v\n", len(f.Sandboxes), wrong)
 	} else if err == nil && len(f.Sandboxes) > 0 {
 		fmt.Fprintf(p.out, "%d sandboxes live on, for the next server or until %s without one are over; `sandlot "+
-			"stop --sessions` ends them\n", len(f.Sandboxes), cfg.Sessions.Orphan)
+			"stop --sessions` ends them\n", len(f.Sandboxes), cfg.Sessions.OrphanTimeout)
 	}
 	return err
 }

@@ -150,7 +150,7 @@ user's consent (mcp_consent: ask), what will be installed and run is shown first
 			if ask.Install.Type != "" || address != "" {
 				return usage{errors.New("give one of --npm, --pip, --git and --url")}
 			}
-			ask.Install = builtin.InstallWhat{Type: kind, Spec: spec}
+			ask.Install = builtin.InstallSource{Type: kind, Spec: spec}
 		}
 		if ask.Install.Type == "" {
 			to := builtin.ConnectInput{Name: args[0], Env: vars, URL: address, Cwd: cwd, Headers: heads}
@@ -160,7 +160,7 @@ user's consent (mcp_consent: ask), what will be installed and run is shown first
 			return p.mcpConnect(c, to, start, sure)
 		}
 		if len(start) > 0 {
-			ask.Start = builtin.InstallStart{Command: start[0], Args: start[1:]}
+			ask.Start = builtin.InstallCommand{Command: start[0], Args: start[1:]}
 		}
 		return p.callWithConsent(c, "auto_install_and_connect_mcp", ask, sure)
 	})
@@ -248,7 +248,7 @@ func (p *program) mcpRemove() *cobra.Command {
 	c.Flags().BoolVar(&keep, "keep", false, "keep it in the list, for `sandlot mcp restart`")
 	return p.onServer(c, func(c *cobra.Command, r connectionRow, args []string) error {
 		return p.mcpResult(c, "disconnect_external_mcp",
-			builtin.DisconnectInput{WhichInput: builtin.WhichInput{ConnectionID: r.ID}, Delete: !keep})
+			builtin.DisconnectInput{ServerInput: builtin.ServerInput{ConnectionID: r.ID}, Delete: !keep})
 	})
 }
 
@@ -278,7 +278,7 @@ func (p *program) connection(c *cobra.Command, what string) (connectionRow, erro
 		}
 		names = append(names, r.Name)
 	}
-	hint := cmp.Or(fault.Meant(what, names), "; `sandlot mcp list` shows yours")
+	hint := cmp.Or(fault.DidYouMean(what, names), "; `sandlot mcp list` shows yours")
 	return connectionRow{}, fmt.Errorf("there is no connection %q%s", what, hint)
 }
 
@@ -296,7 +296,7 @@ func (p *program) mcpRestart() *cobra.Command {
 		if err := errors.Join(err, herr); err != nil {
 			return err
 		}
-		ask := builtin.RestartInput{WhichInput: builtin.WhichInput{ConnectionID: r.ID}, Env: vars, Headers: heads}
+		ask := builtin.RestartInput{ServerInput: builtin.ServerInput{ConnectionID: r.ID}, Env: vars, Headers: heads}
 		return p.callWithConsent(c, "restart_external_mcp", ask, sure)
 	})
 }

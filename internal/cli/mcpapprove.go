@@ -38,15 +38,15 @@ func (p *program) inspected(all hub.Server) {
 		p.inspectedTool(t)
 	}
 	for _, d := range all.Prompts {
-		fmt.Fprintf(p.out, "\nprompt %s\n", d.Key)
+		fmt.Fprintf(p.out, "\nprompt %s\n", d.Exposed)
 	}
 	for _, d := range all.Resources {
-		fmt.Fprintf(p.out, "\nresource %s\n", harmless(d.Key))
+		fmt.Fprintf(p.out, "\nresource %s\n", harmless(d.Exposed))
 	}
 	for _, d := range all.Templates {
-		fmt.Fprintf(p.out, "\nresource template %s\n", harmless(d.Key))
+		fmt.Fprintf(p.out, "\nresource template %s\n", harmless(d.Exposed))
 	}
-	for _, o := range all.Odd {
+	for _, o := range all.LeftOut {
 		fmt.Fprintf(p.out, "\nleft out: %s\n", harmless(o))
 	}
 }
@@ -54,10 +54,10 @@ func (p *program) inspected(all hub.Server) {
 // inspectedTool prints all that a model is told of a tool: who approves it must
 // have seen it.
 func (p *program) inspectedTool(t hub.ServerTool) {
-	fmt.Fprintf(p.out, "\ntool %s\n  its own name: %s\n  definition:   %s", t.Key, fault.Printable(t.Remote, 200),
+	fmt.Fprintf(p.out, "\ntool %s\n  its own name: %s\n  definition:   %s", t.Exposed, fault.Printable(t.Remote, 200),
 		t.Hash)
-	if t.Held != "" {
-		fmt.Fprintf(p.out, ", HELD BACK: %s", t.Held)
+	if t.HeldBecause != "" {
+		fmt.Fprintf(p.out, ", HELD BACK: %s", t.HeldBecause)
 		if t.Approved != "" {
 			fmt.Fprintf(p.out, " (approved: %s)", t.Approved)
 		}
@@ -99,7 +99,7 @@ func (p *program) approve(c *cobra.Command, r connectionRow, sure bool) error {
 	seen, held := map[string]string{}, 0
 	for _, t := range all.Tools {
 		seen[t.Remote] = t.Hash
-		if t.Held == "" {
+		if t.HeldBecause == "" {
 			continue
 		}
 		held++

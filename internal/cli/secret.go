@@ -93,7 +93,7 @@ func (p *program) secretValue(ctx context.Context, name, file string) (secret.Va
 		defer f.Close()
 		from = f
 	}
-	text, err := io.ReadAll(io.LimitReader(from, vault.MaxValue+3)) // with a line end, and too much
+	text, err := io.ReadAll(io.LimitReader(from, vault.MaxValueBytes+3)) // with a line end, and too much
 	value, ended := strings.CutSuffix(string(text), "\n")
 	if ended {
 		value = strings.TrimSuffix(value, "\r")

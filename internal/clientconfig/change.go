@@ -22,60 +22,60 @@ type Change struct {
 	Path string // the file itself, if the client's path is a symbolic link
 	New  bool   // the file does not exist yet
 
-	old, text []byte
-	mode      fs.FileMode
-	uid, gid  int
-	hidden    string
+	before, after []byte
+	mode          fs.FileMode
+	uid, gid      int
+	secret        string
 }
 
 // Plan reads the client's file and returns the change that adds the server; it writes nothing.
 func (c Client) Plan(path string, s Server) (*Change, error) {
-	target, err := follow(path)
+	target, err := resolveLinks(path)
 	if err != nil {
 		return nil, err
 	}
-	ch := &Change{Path: target, mode: 0o600, uid: -1, gid: -1, hidden: s.Token}
+	change := &Change{Path: target, mode: 0o600, uid: -1, gid: -1, secret: s.Token}
 	if s.TokenEnv != "" { // Token has only the reference to a variable
-		ch.hidden = ""
+		change.secret = ""
 	}
 	st, err := os.Stat(target)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		ch.New = true
+		change.New = true
 	case err != nil:
 		return nil, err
 	case !st.Mode().IsRegular():
 		return nil, fmt.Errorf("%s is not a file", path)
 	default:
-		ch.mode = st.Mode().Perm()
-		if owner, ok := st.Sys().(*syscall.Stat_t); ok {
-			ch.uid, ch.gid = int(owner.Uid), int(owner.Gid)
+		change.mode = st.Mode().Perm()
+		if stat, ok := st.Sys().(*syscall.Stat_t); ok {
+			change.uid, change.gid = int(stat.Uid), int(stat.Gid)
 		}
-		if ch.old, err = read(target); err != nil {
+		if change.before, err = readLimited(target); err != nil {
 			return nil, err
 		}
 	}
-	if ch.text, err = c.Put(ch.old, s); err != nil {
+	if change.after, err = c.Put(change.before, s); err != nil {
 		return nil, fmt.Errorf("%s is left as it is: %w", path, err)
 	}
-	return ch, nil
+	return change, nil
 }
 
-// follow resolves symbolic links in the path, so that the file is replaced and the links stay.
-func follow(path string) (string, error) {
+// resolveLinks resolves symbolic links in the path, so that the file is replaced and the links stay.
+func resolveLinks(path string) (string, error) {
 	if _, err := os.Lstat(path); err != nil {
 		abs, err := filepath.Abs(path)
 		return abs, err
 	}
-	real, err := filepath.EvalSymlinks(path)
+	resolved, err := filepath.EvalSymlinks(path)
 	if err != nil {
 		return "", fmt.Errorf("%s is a link to nothing that can be read; correct it, or name another file with --file",
 			path)
 	}
-	return filepath.Abs(real)
+	return filepath.Abs(resolved)
 }
 
-func read(path string) ([]byte, error) {
+func readLimited(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
@@ -88,8 +88,8 @@ func read(path string) ([]byte, error) {
 	return text, err
 }
 
-// Nothing reports whether the file already has the server, so that there is nothing to write.
-func (ch *Change) Nothing() bool { return !ch.New && bytes.Equal(ch.old, ch.text) }
+// Unchanged reports whether the file already has the server, so that there is nothing to write.
+func (ch *Change) Unchanged() bool { return !ch.New && bytes.Equal(ch.before, ch.after) }
 
 // Write replaces the file atomically, after it has copied the old one to the path that it returns. It
 // fails if the file has changed since Plan.
@@ -97,12 +97,12 @@ func (ch *Change) Write(now time.Time) (backup string, err error) {
 	if err := os.MkdirAll(filepath.Dir(ch.Path), 0o700); err != nil {
 		return "", err
 	}
-	text, err := read(ch.Path)
-	if gone := errors.Is(err, fs.ErrNotExist); gone != ch.New || err != nil && !gone || !bytes.Equal(text, ch.old) {
+	text, err := readLimited(ch.Path)
+	if missing := errors.Is(err, fs.ErrNotExist); missing != ch.New || err != nil && !missing || !bytes.Equal(text, ch.before) {
 		return "", fmt.Errorf("%s has changed in the meantime; try again", ch.Path)
 	}
 	if !ch.New {
-		if backup, err = ch.keep(now); err != nil {
+		if backup, err = ch.backUp(now); err != nil {
 			return "", fmt.Errorf("no copy of %s can be made, so it is left as it is: %w", ch.Path, err)
 		}
 	}
@@ -110,7 +110,7 @@ func (ch *Change) Write(now time.Time) (backup string, err error) {
 	if err != nil {
 		return backup, err
 	}
-	err = errors.Join(ch.fill(f, ch.text), f.Sync(), f.Close())
+	err = errors.Join(ch.writeTo(f, ch.after), f.Sync(), f.Close())
 	if err == nil {
 		err = os.Rename(f.Name(), ch.Path)
 	}
@@ -120,7 +120,7 @@ func (ch *Change) Write(now time.Time) (backup string, err error) {
 	return backup, err
 }
 
-func (ch *Change) fill(f *os.File, text []byte) error {
+func (ch *Change) writeTo(f *os.File, text []byte) error {
 	if os.Getuid() == 0 && ch.uid >= 0 { // root keeps the file's owner
 		if err := f.Chown(ch.uid, ch.gid); err != nil {
 			return err
@@ -130,7 +130,7 @@ func (ch *Change) fill(f *os.File, text []byte) error {
 	return errors.Join(err, f.Chmod(ch.mode))
 }
 
-func (ch *Change) keep(now time.Time) (string, error) {
+func (ch *Change) backUp(now time.Time) (string, error) {
 	for n := 0; ; n++ {
 		path := ch.Path + now.Format(".bak-20060102-150405")
 		if n > 0 {
@@ -143,34 +143,34 @@ func (ch *Change) keep(now time.Time) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		return path, errors.Join(ch.fill(f, ch.old), f.Sync(), f.Close())
+		return path, errors.Join(ch.writeTo(f, ch.before), f.Sync(), f.Close())
 	}
 }
 
-// tokens matches Sandlot's tokens.
-var tokens = regexp.MustCompile(`slt_[a-z2-7]{20,}`)
+// tokenPattern matches Sandlot's tokens.
+var tokenPattern = regexp.MustCompile(`slt_[a-z2-7]{20,}`)
 
 // Diff returns the change as a unified diff, without Sandlot's tokens. It has a single hunk, since only
 // one entry changes.
 func (ch *Change) Diff() string {
-	a, b := lines(ch.old), lines(ch.text)
+	oldLines, newLines := splitLines(ch.before), splitLines(ch.after)
 	head, tail := 0, 0
-	for head < len(a) && head < len(b) && a[head] == b[head] {
+	for head < len(oldLines) && head < len(newLines) && oldLines[head] == newLines[head] {
 		head++
 	}
-	for tail < len(a)-head && tail < len(b)-head && a[len(a)-1-tail] == b[len(b)-1-tail] {
+	for tail < len(oldLines)-head && tail < len(newLines)-head && oldLines[len(oldLines)-1-tail] == newLines[len(newLines)-1-tail] {
 		tail++
 	}
 	const context = 3
-	from, after := max(head-context, 0), max(tail-context, 0)
+	start, rest := max(head-context, 0), max(tail-context, 0)
 	name := ch.Path
 	if ch.New {
 		name = "/dev/null"
 	}
 	var out strings.Builder
-	fmt.Fprintf(&out, "--- %s\n+++ %s\n@@ -%s +%s @@\n", name, ch.Path, span(from, len(a)-after-from),
-		span(from, len(b)-after-from))
-	say := func(mark string, part []string) {
+	fmt.Fprintf(&out, "--- %s\n+++ %s\n@@ -%s +%s @@\n", name, ch.Path, lineRange(start, len(oldLines)-rest-start),
+		lineRange(start, len(newLines)-rest-start))
+	writeLines := func(mark string, part []string) {
 		for _, l := range part {
 			out.WriteString(mark + l)
 			if !strings.HasSuffix(l, "\n") {
@@ -178,26 +178,26 @@ func (ch *Change) Diff() string {
 			}
 		}
 	}
-	say(" ", a[from:head])
-	say("-", a[head:len(a)-tail])
-	say("+", b[head:len(b)-tail])
-	say(" ", a[len(a)-tail:len(a)-after])
+	writeLines(" ", oldLines[start:head])
+	writeLines("-", oldLines[head:len(oldLines)-tail])
+	writeLines("+", newLines[head:len(newLines)-tail])
+	writeLines(" ", oldLines[len(oldLines)-tail:len(oldLines)-rest])
 	text := out.String()
-	if ch.hidden != "" {
-		text = strings.ReplaceAll(text, ch.hidden, "[secret]")
+	if ch.secret != "" {
+		text = strings.ReplaceAll(text, ch.secret, "[secret]")
 	}
-	return tokens.ReplaceAllString(text, "[secret]")
+	return tokenPattern.ReplaceAllString(text, "[secret]")
 }
 
-// span returns a range of lines in the notation of unified diffs.
-func span(from, count int) string {
+// lineRange returns a range of lines in the notation of unified diffs.
+func lineRange(from, count int) string {
 	if count == 0 {
 		return fmt.Sprintf("%d,0", from)
 	}
 	return fmt.Sprintf("%d,%d", from+1, count)
 }
 
-func lines(text []byte) []string {
+func splitLines(text []byte) []string {
 	all := strings.SplitAfter(string(text), "\n")
 	if all[len(all)-1] == "" {
 		all = all[:len(all)-1]

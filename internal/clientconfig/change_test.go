@@ -48,7 +48,7 @@ func TestChangeEveryClient(t *testing.T) {
 			"\": {\n    \"mine\": {\"command\": \"x\"}\n  }\n}\n"
 		write(t, path, before, 0o640)
 		ch := plan(t, c, path, with("slt_abcdefghijklmnopqrstuvwxyz234567"))
-		if ch.Nothing() || ch.New {
+		if ch.Unchanged() || ch.New {
 			t.Fatalf("%s: nothing to do", c.ID)
 		}
 		if text(t, path) != before {
@@ -69,7 +69,7 @@ func TestChangeEveryClient(t *testing.T) {
 			t.Errorf("%s: %s", c.ID, after)
 		}
 		again := plan(t, c, path, with("slt_abcdefghijklmnopqrstuvwxyz234567"))
-		if !again.Nothing() {
+		if !again.Unchanged() {
 			t.Errorf("%s: a second time: %s", c.ID, again.Diff())
 		}
 		if files, _ := os.ReadDir(filepath.Dir(path)); len(files) != 2 {
@@ -81,7 +81,7 @@ func TestChangeEveryClient(t *testing.T) {
 func TestNewFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a", "b", "mcp.json")
 	ch := plan(t, mustFind(t, "cursor"), path, server)
-	if !ch.New || ch.Nothing() || !strings.HasPrefix(ch.Diff(), "--- /dev/null\n+++ "+path+"\n@@ -0,0 +1,7 @@\n+{\n") {
+	if !ch.New || ch.Unchanged() || !strings.HasPrefix(ch.Diff(), "--- /dev/null\n+++ "+path+"\n@@ -0,0 +1,7 @@\n+{\n") {
 		t.Errorf("%+v\n%s", ch, ch.Diff())
 	}
 	if _, err := os.Stat(filepath.Dir(path)); err == nil {

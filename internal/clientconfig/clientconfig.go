@@ -26,7 +26,7 @@ type Client struct {
 	// entry returns the client's entry for a server.
 	entry func(Server) entry
 	// variable is the format of a reference to an environment variable; empty: the client expands none.
-	variable string
+	variableFormat string
 	// command returns the client's own shell command that adds the server; nil: there is none.
 	command func(Server) string
 }
@@ -69,12 +69,12 @@ func (s Server) headers() map[string]string {
 	return map[string]string{"Authorization": "Bearer " + s.Token}
 }
 
-func plain(s Server) entry   { return entry{URL: s.URL, Headers: s.headers()} }
-func typed(s Server) entry   { return entry{Type: "http", URL: s.URL, Headers: s.headers()} }
-func cascade(s Server) entry { return entry{ServerURL: s.URL, Headers: s.headers()} }
-func gemini(s Server) entry  { return entry{HTTPURL: s.URL, Headers: s.headers()} }
+func plainEntry(s Server) entry    { return entry{URL: s.URL, Headers: s.headers()} }
+func typedEntry(s Server) entry    { return entry{Type: "http", URL: s.URL, Headers: s.headers()} }
+func windsurfEntry(s Server) entry { return entry{ServerURL: s.URL, Headers: s.headers()} }
+func geminiEntry(s Server) entry   { return entry{HTTPURL: s.URL, Headers: s.headers()} }
 
-func stdio(s Server) entry {
+func stdioEntry(s Server) entry {
 	e := entry{Command: s.Program, Args: s.Args}
 	if s.URL != "" {
 		e.Env = map[string]string{"SANDLOT_SERVER": strings.TrimSuffix(s.URL, "/mcp")}
@@ -85,53 +85,53 @@ func stdio(s Server) entry {
 	return e
 }
 
-// all has the clients in the order in which they are listed.
-var all = []Client{
+// clients has the clients in the order in which they are listed.
+var clients = []Client{
 	{ID: "claude-desktop", Title: "Claude Desktop", Next: "Quit Claude Desktop and start it again.",
-		format: editor, entry: stdio, paths: paths{"$XDG_CONFIG_HOME/Claude/claude_desktop_config.json",
+		format: editor, entry: stdioEntry, paths: paths{"$XDG_CONFIG_HOME/Claude/claude_desktop_config.json",
 			"~/Library/Application Support/Claude/claude_desktop_config.json",
 			`%APPDATA%\Claude\claude_desktop_config.json`}},
 	{ID: "claude-code", Title: "Claude Code", Next: "Start a new session of Claude Code; /mcp shows the server.",
-		format: editor, entry: typed, variable: "${%s}", paths: paths{"~/.claude.json", "~/.claude.json",
+		format: editor, entry: typedEntry, variableFormat: "${%s}", paths: paths{"~/.claude.json", "~/.claude.json",
 			`%USERPROFILE%\.claude.json`},
 		command: func(s Server) string {
-			return words("claude", "mcp", "add", "--scope", "user", "--transport", "http", s.Name, s.URL) +
-				header(" --header", s)
+			return shellWords("claude", "mcp", "add", "--scope", "user", "--transport", "http", s.Name, s.URL) +
+				headerOption(" --header", s)
 		}},
 	{ID: "cursor", Title: "Cursor", Next: "Open Cursor's settings, MCP: the server is in the list.",
-		format: editor, entry: plain, variable: "${env:%s}",
+		format: editor, entry: plainEntry, variableFormat: "${env:%s}",
 		paths: paths{"~/.cursor/mcp.json", "~/.cursor/mcp.json", `%USERPROFILE%\.cursor\mcp.json`}},
 	{ID: "vscode", Title: "VS Code",
 		Next:   "Run \"MCP: List Servers\" from the command palette of VS Code, and start the server.",
-		format: vsCode, entry: typed, variable: "${env:%s}", paths: paths{"$XDG_CONFIG_HOME/Code/User/mcp.json",
+		format: vsCode, entry: typedEntry, variableFormat: "${env:%s}", paths: paths{"$XDG_CONFIG_HOME/Code/User/mcp.json",
 			"~/Library/Application Support/Code/User/mcp.json", `%APPDATA%\Code\User\mcp.json`}},
 	{ID: "crush", Title: "Crush", Next: "Start Crush again.",
-		format: crush, entry: typed, variable: "$%s", paths: paths{"$XDG_CONFIG_HOME/crush/crush.json",
+		format: crush, entry: typedEntry, variableFormat: "$%s", paths: paths{"$XDG_CONFIG_HOME/crush/crush.json",
 			"$XDG_CONFIG_HOME/crush/crush.json", `%LOCALAPPDATA%\crush\crush.json`}},
 	{ID: "kiro", Title: "Kiro", Next: "Kiro connects when the file is saved; look at its panel MCP Servers.",
-		format: editor, entry: plain, variable: "${%s}", paths: paths{"~/.kiro/settings/mcp.json",
+		format: editor, entry: plainEntry, variableFormat: "${%s}", paths: paths{"~/.kiro/settings/mcp.json",
 			"~/.kiro/settings/mcp.json", `%USERPROFILE%\.kiro\settings\mcp.json`}},
 	{ID: "windsurf", Title: "Windsurf",
 		Next:   "Press the refresh button of the MCP servers in Windsurf's Cascade panel.",
-		format: editor, entry: cascade, variable: "${env:%s}",
+		format: editor, entry: windsurfEntry, variableFormat: "${env:%s}",
 		paths: paths{"~/.codeium/windsurf/mcp_config.json", "~/.codeium/windsurf/mcp_config.json",
 			`%USERPROFILE%\.codeium\windsurf\mcp_config.json`}},
 	{ID: "gemini", Title: "Gemini CLI", Next: "Start Gemini CLI again; /mcp shows the server.",
-		format: editor, entry: gemini, variable: "${%s}", paths: paths{"~/.gemini/settings.json",
+		format: editor, entry: geminiEntry, variableFormat: "${%s}", paths: paths{"~/.gemini/settings.json",
 			"~/.gemini/settings.json", `%USERPROFILE%\.gemini\settings.json`},
 		command: func(s Server) string {
-			return words("gemini", "mcp", "add", "--scope", "user", "--transport", "http") + header(" --header", s) +
-				" " + words(s.Name, s.URL)
+			return shellWords("gemini", "mcp", "add", "--scope", "user", "--transport", "http") + headerOption(" --header", s) +
+				" " + shellWords(s.Name, s.URL)
 		}},
 }
 
 // All lists the clients.
-func All() []Client { return append([]Client{}, all...) }
+func All() []Client { return append([]Client{}, clients...) }
 
 // IDs lists the ids of the clients.
 func IDs() []string {
-	ids := make([]string, len(all))
-	for i, c := range all {
+	ids := make([]string, len(clients))
+	for i, c := range clients {
 		ids[i] = c.ID
 	}
 	return ids
@@ -139,20 +139,20 @@ func IDs() []string {
 
 // Find returns the client with that id, or a NotFound fault that lists all ids.
 func Find(id string) (Client, error) {
-	for _, c := range all {
+	for _, c := range clients {
 		if c.ID == id {
 			return c, nil
 		}
 	}
-	near := fault.Meant(id, IDs())
+	suggestion := fault.DidYouMean(id, IDs())
 	shown := []rune(id)
 	return Client{}, fault.New(fault.NotFound, "there is no client %q%s It must be one of %s",
 		string(shown[:min(len(shown), 40)]),
-		map[bool]string{true: ".", false: near}[near == ""], strings.Join(IDs(), ", ")).With("clients", IDs())
+		map[bool]string{true: ".", false: suggestion}[suggestion == ""], strings.Join(IDs(), ", ")).With("clients", IDs())
 }
 
-// Stdio reports whether the client can only start programs, and so cannot connect to a URL.
-func (c Client) Stdio() bool { return c.entry(Server{Program: "x"}).Command != "" }
+// StdioOnly reports whether the client can only start programs, and so cannot connect to a URL.
+func (c Client) StdioOnly() bool { return c.entry(Server{Program: "x"}).Command != "" }
 
 // Command returns the client's own shell command that adds the server, or empty. If the token is in a
 // variable, the command contains the reference for the client.
@@ -196,12 +196,12 @@ func (c Client) File(system, home string, getenv func(string) string) (string, e
 	return strings.Replace(p, "~", home, 1), nil
 }
 
-var nameForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$`)
+var namePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$`)
 
 // Check returns an error if this client cannot have the server. If s.TokenEnv is set, it sets s.Token to
 // the client's reference to that variable.
 func (c Client) Check(s *Server) error {
-	if !nameForm.MatchString(s.Name) {
+	if !namePattern.MatchString(s.Name) {
 		return fmt.Errorf("the name %q must have 1 to 32 letters, digits, _ and -, and begin with one of the first two",
 			s.Name)
 	}
@@ -222,13 +222,13 @@ func (c Client) Check(s *Server) error {
 	if s.Token != "" {
 		return fmt.Errorf("give the token, or the name of a variable that has it, and not both")
 	}
-	if c.variable == "" {
+	if c.variableFormat == "" {
 		return fmt.Errorf("%s puts no variables into its settings; give the token itself", c.Title)
 	}
-	if !variableForm.MatchString(s.TokenEnv) {
+	if !variablePattern.MatchString(s.TokenEnv) {
 		return fmt.Errorf("%q is not the name of a variable", s.TokenEnv)
 	}
-	s.Token = fmt.Sprintf(c.variable, s.TokenEnv)
+	s.Token = fmt.Sprintf(c.variableFormat, s.TokenEnv)
 	return nil
 }
 
@@ -249,27 +249,27 @@ func render(v any, prefix, indent string) string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-var safeWord = regexp.MustCompile(`^[A-Za-z0-9_@%+=:,./-]+$`)
+var safeWordPattern = regexp.MustCompile(`^[A-Za-z0-9_@%+=:,./-]+$`)
 
-// words joins words to one shell command line, with quotes where necessary.
-func words(list ...string) string {
+// shellWords joins words to one shell command line, with quotes where necessary.
+func shellWords(list ...string) string {
 	for i, w := range list {
-		if !safeWord.MatchString(w) {
+		if !safeWordPattern.MatchString(w) {
 			list[i] = "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
 		}
 	}
 	return strings.Join(list, " ")
 }
 
-// header returns the option with the Authorization header. A reference to a variable is in single quotes,
+// headerOption returns the option with the Authorization header. A reference to a variable is in single quotes,
 // so that the client expands it and not the shell.
-func header(option string, s Server) string {
+func headerOption(option string, s Server) string {
 	h := s.headers()["Authorization"]
 	switch {
 	case h == "":
 		return ""
-	case s.TokenEnv == "" && safeWord.MatchString(s.Token):
+	case s.TokenEnv == "" && safeWordPattern.MatchString(s.Token):
 		return option + ` "Authorization: ` + h + `"`
 	}
-	return option + " " + words("Authorization: "+h)
+	return option + " " + shellWords("Authorization: "+h)
 }

@@ -71,7 +71,7 @@ func TestForms(t *testing.T) {
 			t.Errorf("%s: %v, %s, want %s", tt.id, err, c.Snippet(s), tt.variable)
 		}
 	}
-	if len(All()) != 8 || !mustFind(t, "claude-desktop").Stdio() || mustFind(t, "cursor").Stdio() {
+	if len(All()) != 8 || !mustFind(t, "claude-desktop").StdioOnly() || mustFind(t, "cursor").StdioOnly() {
 		t.Error("8 clients, of which Claude Desktop alone starts programs")
 	}
 	if s := (Server{Name: "a", Program: "/p", Args: []string{"stdio", "--state-dir", "/x"}}); mustFind(t,

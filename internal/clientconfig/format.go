@@ -21,14 +21,14 @@ type Format struct {
 }
 
 var (
-	crush  = &Format{"mcp", fromCrush, withDollar}
-	editor = &Format{"mcpServers", fromEditor, func(text string, v Variables) (string,
+	crush  = &Format{"mcp", translateCrush, expandCrush}
+	editor = &Format{"mcpServers", translateEditor, func(text string, v Variables) (string,
 		error) {
-		return braces(text, v, true)
+		return expandEditor(text, v, true)
 	}}
-	vsCode = &Format{"servers", fromEditor, func(text string, v Variables) (string,
+	vsCode = &Format{"servers", translateEditor, func(text string, v Variables) (string,
 		error) {
-		return braces(text, v, false)
+		return expandEditor(text, v, false)
 	}}
 )
 
@@ -45,35 +45,35 @@ func (f *Format) Expand(text string, v Variables) (string, error) { return f.exp
 type Variables struct {
 	Values map[string]string
 	// May returns an error if the file may not use the variable.
-	May func(name string) error
+	Allow func(name string) error
 }
 
-var variableForm = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+var variablePattern = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-// withDollar expands Crush's $VAR, ${VAR} and ${VAR:-word}.
-func withDollar(text string, v Variables) (string, error) {
-	return expand.Variables(text, v.Values, v.May)
+// expandCrush expands Crush's $VAR, ${VAR} and ${VAR:-word}.
+func expandCrush(text string, v Variables) (string, error) {
+	return expand.Variables(text, v.Values, v.Allow)
 }
 
 // Keys are the keys of an entry after Translate. They are those of Crush.
 var Keys = []string{"type", "command", "args", "env", "url", "headers", "timeout", "disabled", "disabled_tools",
 	"enabled_tools", "oauth", "oauth_client_id", "oauth_client_secret", "oauth_issuer"}
 
-// crushElse are keys of Crush that Sandlot ignores.
-var crushElse = []string{"sessionless", "oauth_callback_port", "channel_enabled", "channel_reply"}
+// crushIgnored are keys of Crush that Sandlot ignores.
+var crushIgnored = []string{"sessionless", "oauth_callback_port", "channel_enabled", "channel_reply"}
 
-func fromCrush(keys map[string]any) (map[string]any, []string, error) {
-	kept := map[string]any{}
+func translateCrush(keys map[string]any) (map[string]any, []string, error) {
+	translated := map[string]any{}
 	var notes []string
 	for _, k := range slices.Sorted(maps.Keys(keys)) {
 		switch {
 		case slices.Contains(Keys, k):
-			kept[k] = keys[k]
-		case !slices.Contains(crushElse, k):
-			notes = append(notes, fmt.Sprintf("its key %q is not used%s", fault.Clip(k), fault.Meant(k, Keys)))
+			translated[k] = keys[k]
+		case !slices.Contains(crushIgnored, k):
+			notes = append(notes, fmt.Sprintf("its key %q is not used%s", fault.Clip(k), fault.DidYouMean(k, Keys)))
 		}
 	}
-	return kept, notes, nil
+	return translated, notes, nil
 }
 
 // editorKeys maps keys of Claude, Cursor, VS Code, Windsurf, Kiro and Gemini to the keys of
@@ -89,39 +89,39 @@ var editorTypes = map[string]string{
 	"streamable-http": "http", "streamableHttp": "http", "streamable_http": "http", "remote": "http", "local": "stdio",
 }
 
-func fromEditor(keys map[string]any) (map[string]any, []string, error) {
-	kept := map[string]any{}
+func translateEditor(keys map[string]any) (map[string]any, []string, error) {
+	translated := map[string]any{}
 	var notes []string
 	for _, k := range slices.Sorted(maps.Keys(keys)) {
 		v := keys[k]
-		if to, ok := editorKeys[k]; ok {
-			kept[to] = v
+		if key, ok := editorKeys[k]; ok {
+			translated[key] = v
 			continue
 		}
 		switch k {
 		case "envFile", "headersHelper":
-			instead := map[string]string{"envFile": "env", "headersHelper": "headers"}[k]
-			return kept, nil, fmt.Errorf("%s is not supported: write the values into %s, as variables", k, instead)
+			replacement := map[string]string{"envFile": "env", "headersHelper": "headers"}[k]
+			return translated, nil, fmt.Errorf("%s is not supported: write the values into %s, as variables", k, replacement)
 		case "cwd":
 			notes = append(notes, "its cwd is not used: servers start in /workspace")
 		case "timeout":
-			kept[k] = milliseconds(v)
+			translated[k] = timeoutSeconds(v)
 		case "oauth":
 			if m, ok := v.(map[string]any); ok {
-				kept["oauth_client_id"], kept["oauth_client_secret"], kept["oauth_issuer"] = m["clientId"],
+				translated["oauth_client_id"], translated["oauth_client_secret"], translated["oauth_issuer"] = m["clientId"],
 					m["clientSecret"], m["issuer"]
 			}
 		}
 	}
-	if t, ok := kept["type"].(string); ok && editorTypes[t] != "" {
-		kept["type"] = editorTypes[t]
+	if t, ok := translated["type"].(string); ok && editorTypes[t] != "" {
+		translated["type"] = editorTypes[t]
 	}
-	return kept, notes, nil
+	return translated, notes, nil
 }
 
-// milliseconds converts a timeout to seconds. Some clients use seconds and others milliseconds: a value
+// timeoutSeconds converts a timeout to seconds. Some clients use seconds and others milliseconds: a value
 // of 1000 or more is taken as milliseconds, as it would be more than a quarter of an hour in seconds.
-func milliseconds(v any) any {
+func timeoutSeconds(v any) any {
 	text, _ := v.(string)
 	if n, err := strconv.ParseFloat(text, 64); err == nil && n >= 1000 {
 		return strconv.FormatFloat(n/1000, 'f', -1, 64)
@@ -129,9 +129,9 @@ func milliseconds(v any) any {
 	return v
 }
 
-// braces expands ${env:VAR} and, if plain is set, Claude Code's ${VAR} and ${VAR:-text}. It does not
+// expandEditor expands ${env:VAR} and, if plain is set, Claude Code's ${VAR} and ${VAR:-text}. It does not
 // expand the inserted values again.
-func braces(text string, v Variables, plain bool) (string, error) {
+func expandEditor(text string, v Variables, bareNames bool) (string, error) {
 	var out strings.Builder
 	for {
 		before, rest, found := strings.Cut(text, "${")
@@ -143,7 +143,7 @@ func braces(text string, v Variables, plain bool) (string, error) {
 		if !closed || strings.Contains(body, "${") {
 			return "", errors.New("a ${ has no } of its own; one within the other is for sandlot.yaml")
 		}
-		value, err := brace(body, v, plain)
+		value, err := expandReference(body, v, bareNames)
 		if err != nil {
 			return "", err
 		}
@@ -152,13 +152,13 @@ func braces(text string, v Variables, plain bool) (string, error) {
 	}
 }
 
-// brace returns the value of a reference whose text between ${ and } is body.
-func brace(body string, v Variables, plain bool) (string, error) {
-	name, text, fallback := strings.Cut(body, ":-")
+// expandReference returns the value of a reference whose text between ${ and } is body.
+func expandReference(body string, v Variables, bareNames bool) (string, error) {
+	name, defaultValue, hasDefault := strings.Cut(body, ":-")
 	switch {
 	case strings.HasPrefix(body, "env:"):
 		name = strings.TrimPrefix(body, "env:")
-		if err := v.May(name); err != nil {
+		if err := v.Allow(name); err != nil {
 			return "", err
 		}
 		return v.Values[name], nil
@@ -168,20 +168,20 @@ func brace(body string, v Variables, plain bool) (string, error) {
 	case body == "pathSeparator" || body == "/":
 		return "/", nil
 	case strings.HasPrefix(body, "workspaceFolder"), body == "userHome", body == "cwd",
-		strings.Contains(body, ":") && !fallback:
+		strings.Contains(body, ":") && !hasDefault:
 		return "", fmt.Errorf("${%s} is known to the editor alone; write what it stands for", fault.Clip(body))
-	case !variableForm.MatchString(name):
+	case !variablePattern.MatchString(name):
 		return "", errors.New("a reference ${…} has a form that is not supported")
-	case !plain:
+	case !bareNames:
 		return "", fmt.Errorf("${%s}: a variable is written ${env:%s} in this form", fault.Clip(name), fault.Clip(name))
 	}
-	if err := v.May(name); err != nil {
+	if err := v.Allow(name); err != nil {
 		return "", err
 	}
 	value := v.Values[name]
 	switch {
-	case value == "" && fallback:
-		return text, nil
+	case value == "" && hasDefault:
+		return defaultValue, nil
 	case value == "":
 		return "", fmt.Errorf("the variable %s is not set, and ${%s} has no default", fault.Clip(name),
 			fault.Clip(name))

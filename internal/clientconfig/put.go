@@ -20,26 +20,26 @@ func (c Client) Put(text []byte, s Server) ([]byte, error) {
 	if len(bytes.TrimSpace(text)) == 0 {
 		return []byte(c.Snippet(s) + "\n"), nil
 	}
-	mark := []byte("\xef\xbb\xbf")
-	body, marked := bytes.CutPrefix(text, mark)
+	bom := []byte("\xef\xbb\xbf")
+	body, hasBOM := bytes.CutPrefix(text, bom)
 	root, err := hujson.Parse(body)
 	if err != nil {
-		return nil, fmt.Errorf("it is not JSON%s; correct it first", place(err))
+		return nil, fmt.Errorf("it is not JSON%s; correct it first", position(err))
 	}
-	top, err := object(&root, "the file")
+	top, err := asObject(&root, "the file")
 	if err != nil {
 		return nil, err
 	}
-	d := document{body, newDocument(body, top)}
+	d := document{body, detectStyle(body, top)}
 	out, err := c.put(d, &root, top, s)
 	if err == nil {
-		err = c.only(body, out, s)
+		err = c.checkOnlyEntryChanged(body, out, s)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if marked {
-		out = append(mark, out...)
+	if hasBOM {
+		out = append(bom, out...)
 	}
 	return out, nil
 }
@@ -52,7 +52,7 @@ func (c Client) put(d document, root *hujson.Value, top *hujson.Object, s Server
 	if list == nil {
 		return d.add(root, top, c.format.section, map[string]any{s.Name: c.entry(s)}), nil
 	}
-	servers, err := object(list, c.format.section)
+	servers, err := asObject(list, c.format.section)
 	if err != nil {
 		return nil, err
 	}
@@ -63,26 +63,26 @@ func (c Client) put(d document, root *hujson.Value, top *hujson.Object, s Server
 	if old == nil {
 		return d.add(list, servers, s.Name, c.entry(s)), nil
 	}
-	was, err := object(old, s.Name)
+	oldEntry, err := asObject(old, s.Name)
 	if err != nil {
 		return nil, err
 	}
-	merged, same, err := merge(was, c.entry(s))
-	if err != nil || same {
+	merged, unchanged, err := merge(oldEntry, c.entry(s))
+	if err != nil || unchanged {
 		return d.text, err
 	}
-	if comments(old) {
+	if hasComments(old) {
 		return nil, fmt.Errorf("its entry %q has comments, which would be lost; make it this by hand:\n%s", s.Name,
 			c.Snippet(s))
 	}
 	return d.replace(old, merged), nil
 }
 
-// comments reports whether there are comments inside a value.
-func comments(v *hujson.Value) bool {
-	inside := v.Clone()
-	inside.BeforeExtra, inside.AfterExtra = nil, nil
-	for part := range inside.All() {
+// hasComments reports whether there are comments inside a value.
+func hasComments(v *hujson.Value) bool {
+	inner := v.Clone()
+	inner.BeforeExtra, inner.AfterExtra = nil, nil
+	for part := range inner.All() {
 		extra := slices.Concat(part.BeforeExtra, part.AfterExtra)
 		switch p := part.Value.(type) {
 		case *hujson.Object:
@@ -97,15 +97,15 @@ func comments(v *hujson.Value) bool {
 	return false
 }
 
-// place returns the position from a parser's error, without the text at it, which may be a secret.
-func place(err error) string {
-	if at := regexp.MustCompile(`line \d+, column \d+`).FindString(err.Error()); at != "" {
-		return ": look at " + at
+// position returns the position from a parser's error, without the text at it, which may be a secret.
+func position(err error) string {
+	if match := regexp.MustCompile(`line \d+, column \d+`).FindString(err.Error()); match != "" {
+		return ": look at " + match
 	}
 	return ""
 }
 
-func object(v *hujson.Value, what string) (*hujson.Object, error) {
+func asObject(v *hujson.Value, what string) (*hujson.Object, error) {
 	o, ok := v.Value.(*hujson.Object)
 	if !ok {
 		return nil, fmt.Errorf("%s is not a JSON object, with { and }; correct it first", what)
@@ -117,7 +117,7 @@ func object(v *hujson.Value, what string) (*hujson.Object, error) {
 func member(o *hujson.Object, key string) (*hujson.Value, error) {
 	var found *hujson.Value
 	for i := range o.Members {
-		if name(o.Members[i]) != key {
+		if memberName(o.Members[i]) != key {
 			continue
 		}
 		if found != nil {
@@ -128,21 +128,21 @@ func member(o *hujson.Object, key string) (*hujson.Value, error) {
 	return found, nil
 }
 
-func name(m hujson.ObjectMember) string {
+func memberName(m hujson.ObjectMember) string {
 	l, _ := m.Name.Value.(hujson.Literal)
 	return l.String()
 }
 
-// pair is a key with its value.
-type pair struct {
+// keyValue is a key with its value.
+type keyValue struct {
 	key   string
 	value json.RawMessage
 }
 
-// pairs is a JSON object whose keys keep their order.
-type pairs []pair
+// orderedObject is a JSON object whose keys keep their order.
+type orderedObject []keyValue
 
-func (p pairs) MarshalJSON() ([]byte, error) {
+func (p orderedObject) MarshalJSON() ([]byte, error) {
 	var b bytes.Buffer
 	b.WriteByte('{')
 	for i, e := range p {
@@ -162,7 +162,7 @@ func (p pairs) MarshalJSON() ([]byte, error) {
 }
 
 // merge returns an existing entry with the new values of the keys in entryKeys. same: nothing changed.
-func merge(was *hujson.Object, e entry) (merged pairs, same bool, err error) {
+func merge(old *hujson.Object, e entry) (merged orderedObject, unchanged bool, err error) {
 	want := map[string]json.RawMessage{}
 	text, err := json.Marshal(e)
 	if err == nil {
@@ -171,39 +171,39 @@ func merge(was *hujson.Object, e entry) (merged pairs, same bool, err error) {
 	if err != nil {
 		return nil, false, err
 	}
-	same = true
-	for _, m := range was.Members {
-		key, value := name(m), m.Value.Clone()
+	unchanged = true
+	for _, m := range old.Members {
+		key, value := memberName(m), m.Value.Clone()
 		value.BeforeExtra, value.AfterExtra = nil, nil
 		value.Standardize()
-		old, now := json.RawMessage(value.Pack()), want[key]
+		oldValue, newValue := json.RawMessage(value.Pack()), want[key]
 		if !slices.Contains(entryKeys, key) {
-			merged = append(merged, pair{key, old})
+			merged = append(merged, keyValue{key, oldValue})
 			continue
 		}
-		same = same && now != nil && equal(old, now)
-		if now != nil {
-			merged = append(merged, pair{key, now})
+		unchanged = unchanged && newValue != nil && equalJSON(oldValue, newValue)
+		if newValue != nil {
+			merged = append(merged, keyValue{key, newValue})
 		}
 		delete(want, key)
 	}
 	for _, key := range entryKeys {
-		if now := want[key]; now != nil {
-			merged, same = append(merged, pair{key, now}), false
+		if newValue := want[key]; newValue != nil {
+			merged, unchanged = append(merged, keyValue{key, newValue}), false
 		}
 	}
-	return merged, same, nil
+	return merged, unchanged, nil
 }
 
-func equal(a, b []byte) bool {
+func equalJSON(a, b []byte) bool {
 	var x, y any
 	return json.Unmarshal(a, &x) == nil && json.Unmarshal(b, &y) == nil && reflect.DeepEqual(x, y)
 }
 
-// only returns an error if more than the server's entry has changed.
-func (c Client) only(before, after []byte, s Server) error {
-	a, errA := c.without(before, s)
-	b, errB := c.without(after, s)
+// checkOnlyEntryChanged returns an error if more than the server's entry has changed.
+func (c Client) checkOnlyEntryChanged(before, after []byte, s Server) error {
+	a, errA := c.withoutEntry(before, s)
+	b, errB := c.withoutEntry(after, s)
 	if err := errors.Join(errA, errB); err != nil || !reflect.DeepEqual(a, b) {
 		return fmt.Errorf("it cannot be changed without a risk for the rest of it; put this in by hand:\n%s",
 			c.Snippet(s))
@@ -211,9 +211,9 @@ func (c Client) only(before, after []byte, s Server) error {
 	return nil
 }
 
-// without parses a client's file and removes what Put may change: the entry's keys, and the objects that
+// withoutEntry parses a client's file and removes what Put may change: the entry's keys, and the objects that
 // are empty without them.
-func (c Client) without(text []byte, s Server) (map[string]any, error) {
+func (c Client) withoutEntry(text []byte, s Server) (map[string]any, error) {
 	plain, err := hujson.Standardize(bytes.Clone(text))
 	if err != nil {
 		return nil, err
@@ -248,69 +248,69 @@ type document struct {
 // style is the white space of a document.
 type style struct {
 	indent, newline string
-	dense           bool // all on one line
+	oneLine         bool // all on one line
 }
 
-func newDocument(text []byte, top *hujson.Object) style {
+func detectStyle(text []byte, top *hujson.Object) style {
 	s := style{indent: "  ", newline: "\n"}
 	if bytes.Contains(text, []byte("\r\n")) {
 		s.newline = "\r\n"
 	}
-	s.dense = len(top.Members) > 0 && !bytes.Contains(bytes.TrimSpace(text), []byte("\n"))
+	s.oneLine = len(top.Members) > 0 && !bytes.Contains(bytes.TrimSpace(text), []byte("\n"))
 	if len(top.Members) > 0 {
-		if lead, whole := margin(text, top.Members[0].Name.StartOffset); whole && lead != "" {
-			s.indent = lead
+		if indent, first := indentation(text, top.Members[0].Name.StartOffset); first && indent != "" {
+			s.indent = indent
 		}
 	}
 	return s
 }
 
-// margin returns the indentation of the line at an offset. The second result is true if there is only
+// indentation returns the indentation of the line at an offset. The second result is true if there is only
 // white space before the offset.
-func margin(text []byte, offset int) (string, bool) {
+func indentation(text []byte, offset int) (string, bool) {
 	line := text[bytes.LastIndexByte(text[:offset], '\n')+1 : offset]
-	lead := line[:len(line)-len(bytes.TrimLeft(line, " \t"))]
-	return string(lead), len(lead) == len(line)
+	indent := line[:len(line)-len(bytes.TrimLeft(line, " \t"))]
+	return string(indent), len(indent) == len(line)
 }
 
-func (d document) write(v any, margin string) string {
-	if d.dense {
+func (d document) marshal(v any, indent string) string {
+	if d.oneLine {
 		b, _ := json.Marshal(v) // strings and parsed JSON always encode
 		return string(b)
 	}
-	return strings.ReplaceAll(render(v, margin, d.indent), "\n", d.newline)
+	return strings.ReplaceAll(render(v, indent, d.indent), "\n", d.newline)
 }
 
 func (d document) replace(old *hujson.Value, v any) []byte {
-	lead, _ := margin(d.text, old.StartOffset)
-	return slices.Concat(d.text[:old.StartOffset], []byte(d.write(v, lead)), d.text[old.EndOffset:])
+	indent, _ := indentation(d.text, old.StartOffset)
+	return slices.Concat(d.text[:old.StartOffset], []byte(d.marshal(v, indent)), d.text[old.EndOffset:])
 }
 
 // add appends a member to an object.
-func (d document) add(at *hujson.Value, o *hujson.Object, key string, v any) []byte {
-	closing, _ := margin(d.text, at.StartOffset)
-	lead := closing + d.indent
-	end := at.EndOffset - 1 // offset of the }
-	rest := end - len(o.AfterExtra)
-	head, comma := d.text[:rest], ""
-	if n := len(o.Members); n > 0 {
-		if l, whole := margin(d.text, o.Members[0].Name.StartOffset); whole {
-			lead = l
+func (d document) add(object *hujson.Value, members *hujson.Object, key string, v any) []byte {
+	closingIndent, _ := indentation(d.text, object.StartOffset)
+	memberIndent := closingIndent + d.indent
+	end := object.EndOffset - 1 // offset of the }
+	tail := end - len(members.AfterExtra)
+	head, comma := d.text[:tail], ""
+	if n := len(members.Members); n > 0 {
+		if indent, first := indentation(d.text, members.Members[0].Name.StartOffset); first {
+			memberIndent = indent
 		}
-		last := o.Members[n-1].Value
+		last := members.Members[n-1].Value
 		if last.AfterExtra == nil { // no comma after it
 			head, comma = d.text[:last.EndOffset], ","
-			rest = last.EndOffset
+			tail = last.EndOffset
 		}
 	}
 	quoted, _ := json.Marshal(key)
-	if d.dense {
-		return slices.Concat(head, []byte(comma), bytes.TrimRight(d.text[rest:end], " \t"),
-			fmt.Appendf(nil, "%s:%s", quoted, d.write(v, "")), d.text[end:])
+	if d.oneLine {
+		return slices.Concat(head, []byte(comma), bytes.TrimRight(d.text[tail:end], " \t"),
+			fmt.Appendf(nil, "%s:%s", quoted, d.marshal(v, "")), d.text[end:])
 	}
-	kept := bytes.TrimRight(d.text[rest:end], " \t\r\n")
-	return slices.Concat(head, []byte(comma), kept, fmt.Appendf(nil, "%s%s%s: %s%s%s", d.newline, lead, quoted,
-		d.write(v, lead), d.newline, closing), d.text[end:])
+	trailing := bytes.TrimRight(d.text[tail:end], " \t\r\n")
+	return slices.Concat(head, []byte(comma), trailing, fmt.Appendf(nil, "%s%s%s: %s%s%s", d.newline, memberIndent, quoted,
+		d.marshal(v, memberIndent), d.newline, closingIndent), d.text[end:])
 }
 
 // Has reports whether the text of a client's file has a server of that name.

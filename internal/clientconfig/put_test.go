@@ -141,7 +141,7 @@ func FuzzPut(f *testing.F) {
 		`{"mcpServers":{"sandlot":{"url":1,"x":[]}}}`, "{\"a\":[1,],\r\n}", "/**/{}//"} {
 		f.Add(s)
 	}
-	c := all[2]
+	c := clients[2]
 	f.Fuzz(func(t *testing.T, text string) {
 		got, err := c.Put([]byte(text), server)
 		if err != nil {

@@ -22,11 +22,11 @@ const (
 // Read returns the servers in the text of a client's file, by name, and the file's format. A server is a
 // map of its keys; numbers and booleans in it are texts.
 func Read(text []byte) (servers map[string]any, f *Format, err error) {
-	top, err := sections(text)
+	top, err := readSections(text)
 	if err != nil {
 		return nil, nil, err
 	}
-	found, f := find(top)
+	found, f := findServers(top)
 	if f == nil {
 		return nil, nil, errors.New("it has neither mcpServers (as Claude, Cursor and others do), " +
 			"nor servers (VS Code), nor mcp (crush.json)")
@@ -41,8 +41,8 @@ func Read(text []byte) (servers map[string]any, f *Format, err error) {
 	return servers, f, nil
 }
 
-// find returns the servers in the top-level object of a file, and their format; nil: there are none.
-func find(top map[string]any) (servers any, f *Format) {
+// findServers returns the servers in the top-level object of a file, and their format; nil: there are none.
+func findServers(top map[string]any) (servers any, f *Format) {
 	for _, f := range []*Format{editor, vsCode} {
 		if servers, has := top[f.section]; has {
 			return servers, f
@@ -53,8 +53,8 @@ func find(top map[string]any) (servers any, f *Format) {
 		return nil, nil
 	}
 	// VS Code's settings.json has the section of its mcp.json under "mcp".
-	if within, ok := servers.(map[string]any); ok {
-		inner, ok := within[vsCode.section].(map[string]any)
+	if nested, ok := servers.(map[string]any); ok {
+		inner, ok := nested[vsCode.section].(map[string]any)
 		if ok && inner["command"] == nil && inner["url"] == nil {
 			return inner, vsCode
 		}
@@ -62,19 +62,19 @@ func find(top map[string]any) (servers any, f *Format) {
 	return servers, crush
 }
 
-// sections returns the sections of a client's file that may have servers, as texts, lists and maps.
-func sections(text []byte) (map[string]any, error) {
+// readSections returns the sections of a client's file that may have servers, as texts, lists and maps.
+func readSections(text []byte) (map[string]any, error) {
 	text = bytes.TrimPrefix(text, []byte("\xef\xbb\xbf"))
 	if !json.Valid(text) {
 		if len(text) > maxCommented {
 			return nil, fmt.Errorf("it is not JSON, or has comments and more than %d MiB", maxCommented>>20)
 		}
-		if deep(text) {
+		if tooDeep(text) {
 			return nil, errors.New("it is nested too deeply")
 		}
 		plain, err := hujson.Standardize(text)
 		if err != nil {
-			return nil, fmt.Errorf("it is not JSON%s", place(err))
+			return nil, fmt.Errorf("it is not JSON%s", position(err))
 		}
 		text = plain
 	}
@@ -94,7 +94,7 @@ func sections(text []byte) (map[string]any, error) {
 		}
 		switch key {
 		case editor.section, vsCode.section, crush.section:
-			if top[key.(string)], err = section(value); err != nil {
+			if top[key.(string)], err = readSection(value); err != nil {
 				return nil, err
 			}
 		}
@@ -102,7 +102,7 @@ func sections(text []byte) (map[string]any, error) {
 	return top, nil
 }
 
-func section(text []byte) (any, error) {
+func readSection(text []byte) (any, error) {
 	if len(text) > maxSection {
 		return nil, fmt.Errorf("the section with its servers has %d bytes; the limit is %d", len(text), maxSection)
 	}
@@ -112,11 +112,11 @@ func section(text []byte) (any, error) {
 	if err := dec.Decode(&v); err != nil {
 		return nil, errors.New("it is not JSON")
 	}
-	return texts(v), nil
+	return scalarsToText(v), nil
 }
 
-// deep reports whether JSON with comments is nested deeper than maxDepth: hujson's parser is recursive.
-func deep(text []byte) bool {
+// tooDeep reports whether JSON with comments is nested deeper than maxDepth: hujson's parser is recursive.
+func tooDeep(text []byte) bool {
 	depth := 0
 	for i := 0; i < len(text); i++ {
 		switch c := text[i]; c {
@@ -133,15 +133,15 @@ func deep(text []byte) bool {
 				}
 			}
 		case '/':
-			i += comment(text[i:])
+			i += commentLength(text[i:])
 		}
 	}
 	return false
 }
 
-// comment returns the length of the comment at the beginning of text, without its first byte; 0: there
+// commentLength returns the length of the comment at the beginning of text, without its first byte; 0: there
 // is no comment.
-func comment(text []byte) int {
+func commentLength(text []byte) int {
 	end := ""
 	switch {
 	case bytes.HasPrefix(text, []byte("//")):
@@ -157,8 +157,8 @@ func comment(text []byte) int {
 	return len(text)
 }
 
-// texts replaces numbers and booleans by their texts.
-func texts(v any) any {
+// scalarsToText replaces numbers and booleans by their texts.
+func scalarsToText(v any) any {
 	switch v := v.(type) {
 	case json.Number:
 		return v.String()
@@ -166,11 +166,11 @@ func texts(v any) any {
 		return strconv.FormatBool(v)
 	case []any:
 		for i := range v {
-			v[i] = texts(v[i])
+			v[i] = scalarsToText(v[i])
 		}
 	case map[string]any:
 		for k := range v {
-			v[k] = texts(v[k])
+			v[k] = scalarsToText(v[k])
 		}
 	}
 	return v

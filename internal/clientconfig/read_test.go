@@ -12,12 +12,12 @@ func TestClientFilesAreBounded(t *testing.T) {
 		"deep, and huge": `{"mcpServers":{"a":` + strings.Repeat("[", 9_000_000),
 		"many":           `{"mcpServers":{` + strings.Repeat(`"a":{},`, 200_000) + `"b":{}}}`,
 	} {
-		if _, err := sections([]byte(text)); err == nil {
+		if _, err := readSections([]byte(text)); err == nil {
 			t.Errorf("%s: it is read", what)
 		}
 	}
 	if top,
-		err := sections([]byte("{\"x\": [1], // [\n \"mcpServers\": {\"a\": {\"command\": \"/*[\"},},}")); err != nil ||
+		err := readSections([]byte("{\"x\": [1], // [\n \"mcpServers\": {\"a\": {\"command\": \"/*[\"},},}")); err != nil ||
 		top["mcpServers"] == nil {
 		t.Errorf("%v, %v", top, err)
 	}

@@ -33,7 +33,7 @@ func TestComingFrom(t *testing.T) {
 				continue
 			}
 			seen[v[1]] = true
-			i := slices.IndexFunc(rows, func(s setting) bool { return slices.Contains(s.older, v[1]) })
+			i := slices.IndexFunc(rows, func(s setting) bool { return slices.Contains(s.legacyEnv, v[1]) })
 			switch {
 			case slices.Contains(noticed, v[1]):
 			case i < 0:
@@ -44,7 +44,7 @@ func TestComingFrom(t *testing.T) {
 		}
 	}
 	for _, s := range rows { // and none is forgotten
-		for _, v := range s.older {
+		for _, v := range s.legacyEnv {
 			if !seen[v] {
 				t.Errorf("%s, which sets %s, is not on the page", v, s.key)
 			}

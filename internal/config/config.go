@@ -21,25 +21,25 @@ type Config struct {
 	Network  Network
 	MCP      MCP
 
-	Volumes   []Volume
-	VolumeMB  int        // limit for the content of each volume; 0: no limit
-	Templates []Template // the operator's own, by name
-	Flavors   []Flavor   // the smallest first
+	Volumes       []Volume
+	VolumeLimitMB int        // limit for the content of each volume; 0: no limit
+	Templates     []Template // the operator's own, by name
+	Flavors       []Flavor   // the smallest first
 
 	// File is the settings file that was read, or empty. Source is the argument of Load.
-	File   string
-	Source Source
-	Stamp  Stamp
+	File        string
+	Source      Source
+	FileVersion FileVersion
 
 	// Notes are messages for the log at the start.
 	Notes []string
 	// From has the origin of each setting, by its key: "default", "flag", "file PATH" or
 	// "variable NAME".
-	From map[string]string
+	Origin map[string]string
 
-	limitedMemory, limitedCPU string // mcp-codemode's settings of a container's size
+	containerMemory, containerCPU string // mcp-codemode's settings of a container's size
 	// texts has the settings' values, and the YAML texts of sections, by key, for Changed.
-	texts map[string]string
+	changeTexts map[string]string
 }
 
 // Volume is a folder of the host that sandboxes share.
@@ -56,8 +56,8 @@ type Flavor struct {
 	MemoryMB int     `yaml:"memory_mb"`
 }
 
-// flavors are the built-in flavors. The settings can replace them, and add others.
-var flavors = []Flavor{{"small", 1, 1024}, {"medium", 2, 2048}, {"large", 4, 4096}}
+// builtinFlavors are the built-in flavors. The settings can replace them, and add others.
+var builtinFlavors = []Flavor{{"small", 1, 1024}, {"medium", 2, 2048}, {"large", 4, 4096}}
 
 // Template describes the programs and files of sandboxes: a root file system and its languages.
 type Template struct {
@@ -79,69 +79,69 @@ type Language struct {
 	Aliases      []string
 }
 
-// Stamp identifies a version of a file: if it differs, the file has changed.
-type Stamp struct {
+// FileVersion identifies a version of a file: if it differs, the file has changed.
+type FileVersion struct {
 	Modified time.Time
 	Size     int64
 }
 
 // Server has the settings of the server process: its addresses, authentication, log and folders.
 type Server struct {
-	Host        string
-	Port        int
-	CORS        bool
-	CORSOrigins []string // empty with CORS: any, without credentials
-	Auth        string   // auto, required or off
-	LogLevel    string
-	StateDir    string
-	MaxBodyMB   int
-	PortsDomain string // the domain of exposed ports' host names
-	SecretsKey  string // path of the file with the key that encrypts secrets; empty: in the state folder
-	PublicURL   string // without a trailing slash; empty: http://Host:Port
+	Host           string
+	Port           int
+	CORS           bool
+	CORSOrigins    []string // empty with CORS: any, without credentials
+	Auth           string   // auto, required or off
+	LogLevel       string
+	StateDir       string
+	MaxBodyMB      int
+	PortsDomain    string // the domain of exposed ports' host names
+	SecretsKeyFile string // path of the file with the key that encrypts secrets; empty: in the state folder
+	PublicURL      string // without a trailing slash; empty: http://Host:Port
 }
 
 // Sessions has the defaults and limits of sessions and their calls.
 type Sessions struct {
-	DefaultTemplate string
-	DefaultFlavor   string
-	Max             int           // per principal
-	MaxMemoryMB     int           // of all sessions together; 0: no limit
-	Timeout         time.Duration // of a session without use
-	Sweep           time.Duration // between two searches for idle sessions
-	Orphans         time.Duration // between two searches for sandboxes without an owner
-	Orphan          time.Duration // after which a sandbox without a server ends itself; 0: never
-	Evict           bool          // at Max, stop the session that was idle for longest
-	Retention       time.Duration // of a stopped session's files
-	Execution       time.Duration // timeout of a call that sets none
-	MaxExecution    time.Duration // the highest timeout that a call may set
+	DefaultTemplate     string
+	DefaultFlavor       string
+	MaxSessions         int           // per principal
+	MaxMemoryMB         int           // of all sessions together; 0: no limit
+	IdleTimeout         time.Duration // of a session without use
+	SweepInterval       time.Duration // between two searches for idle sessions
+	OrphanSweepInterval time.Duration // between two searches for sandboxes without an owner
+	OrphanTimeout       time.Duration // after which a sandbox without a server ends itself; 0: never
+	EvictIdle           bool          // at Max, stop the session that was idle for longest
+	Retention           time.Duration // of a stopped session's files
+	CallTimeout         time.Duration // timeout of a call that sets none
+	MaxCallTimeout      time.Duration // the highest timeout that a call may set
 }
 
 // Runtime has the settings of the runtime that creates sandboxes, and the limits of a sandbox.
 type Runtime struct {
-	Name      string
-	Runsc     string        // path; empty: beside the server
-	Agent     string        // path; empty: beside the server
-	Start     time.Duration // timeout of a sandbox's start
-	Pool      int           // booted sandboxes in the pool, for each template
-	Snapshots bool
-	Processes int
-	DiskMB    int
+	Name         string
+	RunscPath    string        // path; empty: beside the server
+	AgentPath    string        // path; empty: beside the server
+	StartTimeout time.Duration // timeout of a sandbox's start
+	PoolSize     int           // booted sandboxes in the pool, for each template
+	Snapshots    bool
+	MaxProcesses int
+	DiskMB       int
 }
 
 // Output has the form and the limits of results.
 type Output struct {
-	Style string // plain or labeled
-	Max   int    // characters of each stream
+	Style         string // plain or labeled
+	MaxCharacters int    // characters of each stream
 }
 
 // Default returns the settings of a server without a settings file, variables and flags.
 func Default() *Config {
-	c := &Config{From: map[string]string{}, texts: map[string]string{}, Flavors: slices.Clone(flavors)}
+	c := &Config{Origin: map[string]string{}, changeTexts: map[string]string{}, Flavors: slices.Clone(builtinFlavors)}
 	for _, s := range c.settings() {
 		if err := s.set(s.value); err != nil {
 			panic("config: default of " + s.key + ": " + err.Error())
 		}
-		c.From[s.key] = "default"
+		c.Origin[s.key] = "default"
 	}
 	return c
 }
@@ -173,7 +173,7 @@ type Row struct {
 func (c *Config) Rows() []Row {
 	var rows []Row
 	for _, s := range c.settings() {
-		rows = append(rows, Row{s.key, s.get(), c.From[s.key], s.help, s.env()})
+		rows = append(rows, Row{s.key, s.get(), c.Origin[s.key], s.help, s.env()})
 	}
-	return append(rows, c.mcpShown()...)
+	return append(rows, c.mcpServerRows()...)
 }

@@ -106,7 +106,7 @@ func TestEveryVariableMayBeEmpty(t *testing.T) {
 	env := vars{"MSB_SERVER_URL": "", "MSB_API_KEY": "", "SANDBOX_IMAGE": "", "SANDLOT_CONFIG": ""}
 	for _, s := range Default().settings() {
 		env[s.env()] = ""
-		for _, o := range s.older {
+		for _, o := range s.legacyEnv {
 			env[o] = ""
 		}
 	}
@@ -277,8 +277,8 @@ log_level:
 		!slices.Equal(c.Server.CORSOrigins, []string{"https://a.example", "http://localhost:3000"}) {
 		t.Errorf("server %+v", c.Server)
 	}
-	if c.Sessions.Timeout != 48*time.Hour || c.Sessions.Execution != 90*time.Second ||
-		c.Sessions.DefaultFlavor != "huge" || c.Sessions.Max != 4 {
+	if c.Sessions.IdleTimeout != 48*time.Hour || c.Sessions.CallTimeout != 90*time.Second ||
+		c.Sessions.DefaultFlavor != "huge" || c.Sessions.MaxSessions != 4 {
 		t.Errorf("sessions %+v", c.Sessions)
 	}
 	if !slices.Equal(c.Volumes, []Volume{{Source: dir, Target: "/data", ReadOnly: true},
@@ -289,8 +289,8 @@ log_level:
 	if !slices.Equal(c.Flavors, sizes) {
 		t.Errorf("flavors %v", c.Flavors)
 	}
-	if c.Server.LogLevel != "INFO" || c.From["log_level"] != "default" {
-		t.Errorf("log_level %q from %q: a null setting is not set", c.Server.LogLevel, c.From["log_level"])
+	if c.Server.LogLevel != "INFO" || c.Origin["log_level"] != "default" {
+		t.Errorf("log_level %q from %q: a null setting is not set", c.Server.LogLevel, c.Origin["log_level"])
 	}
 }
 
@@ -457,7 +457,7 @@ func TestContainerLimits(t *testing.T) {
 func TestMegabytes(t *testing.T) {
 	for in, want := range map[string]int{"256m": 256, "256M": 256, "2g": 2048, "1.5g": 1536, "131072k": 128,
 		"134217728": 128, "134217728b": 128} {
-		if got, err := megabytes(in); err != nil || got != want {
+		if got, err := parseMegabytes(in); err != nil || got != want {
 			t.Errorf("megabytes(%q) = %d, %v, want %d", in, got, err, want)
 		}
 	}
@@ -478,7 +478,7 @@ func TestExecTimeoutIsABound(t *testing.T) {
 		{vars{"MSB_EXECUTION_TIMEOUT": "60", "EXEC_TIMEOUT": "30"}, 60 * time.Second, 300 * time.Second},
 	} {
 		c, err := load(t, "", tt.env, nil)
-		if err != nil || c.Sessions.Execution != tt.time || c.Sessions.MaxExecution != tt.max {
+		if err != nil || c.Sessions.CallTimeout != tt.time || c.Sessions.MaxCallTimeout != tt.max {
 			t.Errorf("%v: %+v, %v", tt.env, c.Sessions, err)
 		}
 	}
@@ -513,8 +513,8 @@ func TestParseDuration(t *testing.T) {
 
 func TestALongerDefaultRaisesTheMost(t *testing.T) {
 	c, err := load(t, "execution_timeout: 900", nil, nil)
-	if err != nil || c.Sessions.MaxExecution != 15*time.Minute {
-		t.Errorf("the most that a call may name: %v, %v, want 15 minutes", c.Sessions.MaxExecution, err)
+	if err != nil || c.Sessions.MaxCallTimeout != 15*time.Minute {
+		t.Errorf("the most that a call may name: %v, %v, want 15 minutes", c.Sessions.MaxCallTimeout, err)
 	}
 }
 

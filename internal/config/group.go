@@ -8,15 +8,15 @@ import (
 	"strings"
 )
 
-// accounts are the paths of the files that list the users and groups of this machine.
-type accounts struct{ passwd, group string }
+// accountFiles are the paths of the files that list the users and groups of this machine.
+type accountFiles struct{ passwd, group string }
 
-var machineAccounts = accounts{"/etc/passwd", "/etc/group"}
+var systemAccounts = accountFiles{"/etc/passwd", "/etc/group"}
 
 // otherMembers returns a text that explains why users other than uid and root may be members of a
 // group, or empty if there are no others. The members of a group that is not in /etc/group (LDAP) are
 // unknown, so it may have any.
-func (a accounts) otherMembers(gid, uid int) string {
+func (a accountFiles) otherMembers(gid, uid int) string {
 	name, members, err := a.members(gid)
 	if err != nil {
 		return fmt.Sprintf("who is in its group %d cannot be read (%v)", gid, err)
@@ -29,13 +29,13 @@ func (a accounts) otherMembers(gid, uid int) string {
 		names[m] = true
 	}
 	var others []string
-	err = records(a.passwd, 4, func(f []string) {
-		id, primary := f[2], f[3]
+	err = readRecords(a.passwd, 4, func(fields []string) {
+		id, primary := fields[2], fields[3]
 		trusted := id == "0" || id == strconv.Itoa(uid)
-		if !trusted && (names[f[0]] || primary == strconv.Itoa(gid)) {
-			others = append(others, f[0])
+		if !trusted && (names[fields[0]] || primary == strconv.Itoa(gid)) {
+			others = append(others, fields[0])
 		}
-		delete(names, f[0])
+		delete(names, fields[0])
 	})
 	if err != nil {
 		return fmt.Sprintf("who is in its group %s cannot be read (%v)", name, err)
@@ -51,8 +51,8 @@ func (a accounts) otherMembers(gid, uid int) string {
 
 // members returns a group's name and its members by /etc/group. The name is empty if the group is not
 // in that file.
-func (a accounts) members(gid int) (name string, members []string, err error) {
-	err = records(a.group, 3, func(f []string) {
+func (a accountFiles) members(gid int) (name string, members []string, err error) {
+	err = readRecords(a.group, 3, func(f []string) {
 		if f[2] != strconv.Itoa(gid) {
 			return
 		}
@@ -64,9 +64,9 @@ func (a accounts) members(gid int) (name string, members []string, err error) {
 	return name, members, err
 }
 
-// records calls do with the fields of each line of a file such as /etc/passwd, whose fields are
+// readRecords calls do with the fields of each line of a file such as /etc/passwd, whose fields are
 // separated by colons. It skips lines with fewer fields, and comments.
-func records(file string, fields int, do func([]string)) error {
+func readRecords(file string, minFields int, visit func([]string)) error {
 	f, err := os.Open(file)
 	if err != nil {
 		return err
@@ -74,8 +74,8 @@ func records(file string, fields int, do func([]string)) error {
 	defer f.Close()
 	lines := bufio.NewScanner(f)
 	for lines.Scan() {
-		if r := strings.Split(lines.Text(), ":"); len(r) >= fields && !strings.HasPrefix(r[0], "#") {
-			do(r)
+		if r := strings.Split(lines.Text(), ":"); len(r) >= minFields && !strings.HasPrefix(r[0], "#") {
+			visit(r)
 		}
 	}
 	return lines.Err()

@@ -12,7 +12,7 @@ import (
 // and root.
 func TestGroups(t *testing.T) {
 	dir := t.TempDir()
-	a := accounts{filepath.Join(dir, "passwd"), filepath.Join(dir, "group")}
+	a := accountFiles{filepath.Join(dir, "passwd"), filepath.Join(dir, "group")}
 	for file, text := range map[string]string{
 		a.passwd: "root:x:0:0:root:/root:/bin/sh\nann:x:1000:1000:,,,:/home/ann:/bin/sh\n" +
 			"bob:x:1001:1001::/:/bin/sh\ncarl:x:1002:100::/:/bin/sh\n" +
@@ -36,7 +36,7 @@ func TestGroups(t *testing.T) {
 			t.Errorf("group %d: %q, want %q", gid, got, want)
 		}
 	}
-	if got := (accounts{filepath.Join(dir, "none"), a.group}).otherMembers(1000, 1000); got == "" {
+	if got := (accountFiles{filepath.Join(dir, "none"), a.group}).otherMembers(1000, 1000); got == "" {
 		t.Error("without a list of users nobody is known to be alone")
 	}
 }
@@ -59,8 +59,8 @@ func TestGroupWritable(t *testing.T) {
 			t.Fatal(err)
 		}
 		c := Default()
-		judge := c.trust(true)
-		judge.accounts.group = shared
+		judge := c.fileChecker(true)
+		judge.accountFiles.group = shared
 		f, err := judge.open(file)
 		if err == nil {
 			f.Close()

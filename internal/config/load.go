@@ -35,30 +35,30 @@ func Environ() map[string]string {
 	return env
 }
 
-// Wrong returns a Configuration fault for a setting's current value. It names the setting as the user
+// InvalidSetting returns a Configuration fault for a setting's current value. It names the setting as the user
 // gave it (flag, variable or key of the file), and the value; err says what is allowed.
-func (c *Config) Wrong(key string, err error) error {
+func (c *Config) InvalidSetting(key string, err error) error {
 	i := slices.IndexFunc(c.settings(), func(s setting) bool { return s.key == key })
-	return c.wrong(key, c.settings()[i].get(), err)
+	return c.invalidValue(key, c.settings()[i].get(), err)
 }
 
-// wrong is Wrong for a value that the setting does not have yet.
-func (c *Config) wrong(key, value string, err error) error {
-	where := c.From[key]
-	if file, ok := strings.CutPrefix(where, "file "); ok {
-		where = file + ": " + key
+// invalidValue is Wrong for a value that the setting does not have yet.
+func (c *Config) invalidValue(key, value string, err error) error {
+	origin := c.Origin[key]
+	if file, ok := strings.CutPrefix(origin, "file "); ok {
+		origin = file + ": " + key
 	}
-	if where == "flag" {
-		where = "--" + strings.NewReplacer("_", "-", ".", "-").Replace(key)
+	if origin == "flag" {
+		origin = "--" + strings.NewReplacer("_", "-", ".", "-").Replace(key)
 	}
-	return fault.Wrap(fault.Configuration, err, "%s=%q: %v", strings.TrimPrefix(where, "variable "), value, err)
+	return fault.Wrap(fault.Configuration, err, "%s=%q: %v", strings.TrimPrefix(origin, "variable "), value, err)
 }
 
-// set sets a setting to a value, and stores the value's origin.
-func (c *Config) set(row setting, value, from string) error {
-	c.From[row.key] = from
+// setValue sets a setting to a value, and stores the value's origin.
+func (c *Config) setValue(row setting, value, origin string) error {
+	c.Origin[row.key] = origin
 	if err := row.set(value); err != nil {
-		return c.wrong(row.key, value, err)
+		return c.invalidValue(row.key, value, err)
 	}
 	return nil
 }
@@ -68,32 +68,32 @@ func (c *Config) set(row setting, value, from string) error {
 func Load(s Source) (*Config, error) {
 	c := Default()
 	c.Source = s
-	if err := c.file(s); err != nil {
+	if err := c.readSettingsFile(s); err != nil {
 		return nil, err
 	}
 	for _, row := range c.settings() {
-		if err := c.variables(row, s.Env); err != nil {
+		if err := c.setFromEnv(row, s.Env); err != nil {
 			return nil, err
 		}
 		if v, ok := s.Flags[row.key]; ok {
-			if err := c.set(row, v, "flag"); err != nil {
+			if err := c.setValue(row, v, "flag"); err != nil {
 				return nil, err
 			}
 		}
 	}
-	c.noteUnused(s.Env)
+	c.noteUnusedVariables(s.Env)
 	if err := c.finish(); err != nil {
 		return c, err
 	}
 	for _, row := range c.settings() {
-		c.texts[row.key] = row.get()
+		c.changeTexts[row.key] = row.get()
 	}
 	return c, nil
 }
 
-// noteUnused adds notes on variables of the systems that Sandlot replaces, if they are set but have no
+// noteUnusedVariables adds notes on variables of the systems that Sandlot replaces, if they are set but have no
 // effect here.
-func (c *Config) noteUnused(env map[string]string) {
+func (c *Config) noteUnusedVariables(env map[string]string) {
 	for _, pair := range [][2]string{{"MSB_SERVER_URL", "MSB_API_KEY"}, {"MSB_API_KEY", "MSB_SERVER_URL"}} {
 		if env[pair[0]] != "" {
 			c.Notes = append(c.Notes, pair[0]+" is set, which chooses the microsandbox runtime together with "+pair[1]+
@@ -107,11 +107,11 @@ func (c *Config) noteUnused(env map[string]string) {
 	}
 }
 
-// variables sets a setting from its environment variables. Sandlot's own variable overrides those of
+// setFromEnv sets a setting from its environment variables. Sandlot's own variable overrides those of
 // the systems that it replaces.
-func (c *Config) variables(row setting, env map[string]string) error {
+func (c *Config) setFromEnv(row setting, env map[string]string) error {
 	used := ""
-	for _, name := range append([]string{row.env()}, row.older...) {
+	for _, name := range append([]string{row.env()}, row.legacyEnv...) {
 		v := env[name]
 		if v == "" {
 			continue
@@ -120,7 +120,7 @@ func (c *Config) variables(row setting, env map[string]string) error {
 			c.Notes = append(c.Notes, fmt.Sprintf("%s and %s both set %s; %s wins", used, name, row.key, used))
 			continue
 		}
-		if err := c.set(row, v, "variable "+name); err != nil {
+		if err := c.setValue(row, v, "variable "+name); err != nil {
 			return err
 		}
 		used = name
@@ -128,10 +128,10 @@ func (c *Config) variables(row setting, env map[string]string) error {
 	return nil
 }
 
-// Place returns the path of the settings file. named: the user named the file or its folder;
+// SettingsFile returns the path of the settings file. named: the user named the file or its folder;
 // needed: the user named the file itself, so it has to exist. The working directory is never searched:
 // it may be a cloned repository or an unpacked archive, whose author would choose the settings.
-func (s Source) Place() (path string, named, needed bool) {
+func (s Source) SettingsFile() (path string, named, required bool) {
 	path = s.File
 	if path == "" {
 		path = s.Env["SANDLOT_CONFIG"]
@@ -142,29 +142,29 @@ func (s Source) Place() (path string, named, needed bool) {
 		}
 		return path, true, true
 	}
-	state := StateDir()
+	stateDir := StateDir()
 	if d := s.Env["SANDLOT_STATE_DIR"]; d != "" {
-		state = d
+		stateDir = d
 	}
 	if d := s.Flags["state_dir"]; d != "" {
-		state = d
+		stateDir = d
 	}
-	return filepath.Join(state, "sandlot.yaml"), false, false
+	return filepath.Join(stateDir, "sandlot.yaml"), false, false
 }
 
-// Chosen reports whether the user named the settings file or the state folder.
-func (s Source) Chosen() bool {
-	_, named, _ := s.Place()
+// Explicit reports whether the user named the settings file or the state folder.
+func (s Source) Explicit() bool {
+	_, named, _ := s.SettingsFile()
 	_, flag := s.Flags["state_dir"]
 	return named || flag || s.Env["SANDLOT_STATE_DIR"] != ""
 }
 
-// file reads sandlot.yaml.
-func (c *Config) file(s Source) error {
-	p, _, needed := s.Place()
-	st, _ := os.Stat(p) // before the read: a change in between is noticed by the next comparison
+// readSettingsFile reads sandlot.yaml.
+func (c *Config) readSettingsFile(s Source) error {
+	p, _, required := s.SettingsFile()
+	info, _ := os.Stat(p) // before the read: a change in between is noticed by the next comparison
 	text, err := os.ReadFile(p)
-	if errors.Is(err, fs.ErrNotExist) && !needed {
+	if errors.Is(err, fs.ErrNotExist) && !required {
 		return nil
 	}
 	if err != nil {
@@ -173,23 +173,23 @@ func (c *Config) file(s Source) error {
 	if c.File, err = filepath.Abs(p); err != nil {
 		return err
 	}
-	if st != nil {
-		if !s.Chosen() && !ownedByServer(st) {
+	if info != nil {
+		if !s.Explicit() && !ownedByServer(info) {
 			return fault.New(fault.Configuration,
 				"the settings file %s is another user's; take it over (chown), or name it with --config", c.File)
 		}
-		c.Stamp = Stamp{st.ModTime(), st.Size()}
+		c.FileVersion = FileVersion{info.ModTime(), info.Size()}
 	}
 	return c.parse(p, text)
 }
 
 func (c *Config) parse(path string, text []byte) error {
-	wrong := func(format string, args ...any) error {
+	invalid := func(format string, args ...any) error {
 		return fault.New(fault.Configuration, "%s: %s", path, fmt.Sprintf(format, args...))
 	}
 	top := map[string]yaml.Node{}
 	if err := yaml.NewDecoder(bytes.NewReader(text)).Decode(&top); err != nil && len(bytes.TrimSpace(text)) > 0 {
-		return wrong("it is not YAML with settings: %v", err)
+		return invalid("it is not YAML with settings: %v", err)
 	}
 	flat := map[string]*string{}
 	for _, key := range slices.Sorted(maps.Keys(top)) {
@@ -197,29 +197,29 @@ func (c *Config) parse(path string, text []byte) error {
 		var err error
 		switch key {
 		case "flavors":
-			err = c.flavors(&node)
+			err = c.parseFlavors(&node)
 		case "templates":
-			err = c.templates(&node)
+			err = c.parseTemplates(&node)
 		case "network":
-			err = network(flat, &node)
+			err = flattenNetwork(flat, &node)
 		case "mcp":
-			err = c.mcp(&node, path)
+			err = c.parseMCP(&node, path)
 		default:
 			err = flatten(flat, key, &node)
 		}
 		if err == nil {
-			err = c.keepText(key, node)
+			err = c.storeText(key, node)
 		}
 		if err != nil {
-			return wrong("%s: %v", key, err)
+			return invalid("%s: %v", key, err)
 		}
 	}
-	return c.take(path, flat)
+	return c.setValues(path, flat)
 }
 
-// take sets the settings to the values of a file, by their keys. A nil value (a key without a value)
+// setValues sets the settings to the values of a file, by their keys. A nil value (a key without a value)
 // changes nothing.
-func (c *Config) take(path string, values map[string]*string) error {
+func (c *Config) setValues(path string, values map[string]*string) error {
 	rows := c.settings()
 	for _, key := range slices.Sorted(maps.Keys(values)) {
 		i := slices.IndexFunc(rows, func(s setting) bool { return s.key == key })
@@ -230,23 +230,23 @@ func (c *Config) take(path string, values map[string]*string) error {
 			for _, s := range rows {
 				known = append(known, s.key)
 			}
-			return fault.New(fault.Configuration, "%s: unknown setting %q%s", path, key, fault.Meant(key, known))
+			return fault.New(fault.Configuration, "%s: unknown setting %q%s", path, key, fault.DidYouMean(key, known))
 		}
 		if value == nil {
 			continue
 		}
-		if err := c.set(rows[i], *value, "file "+path); err != nil {
+		if err := c.setValue(rows[i], *value, "file "+path); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// only returns an error if a section has a key other than the known ones.
-func only(n *yaml.Node, known ...string) error {
+// checkKeys returns an error if a section has a key other than the known ones.
+func checkKeys(n *yaml.Node, known ...string) error {
 	for i := 0; n.Kind == yaml.MappingNode && i+1 < len(n.Content); i += 2 {
 		if key := n.Content[i].Value; !slices.Contains(known, key) {
-			return fmt.Errorf("unknown setting %q%s", key, fault.Meant(key, known))
+			return fmt.Errorf("unknown setting %q%s", key, fault.DidYouMean(key, known))
 		}
 	}
 	return nil
@@ -254,12 +254,12 @@ func only(n *yaml.Node, known ...string) error {
 
 // flatten adds the values of a YAML node to into, with dotted keys: a list as text with commas, and nil
 // for a key without a value.
-func flatten(into map[string]*string, key string, n *yaml.Node) error {
+func flatten(values map[string]*string, key string, n *yaml.Node) error {
 	switch n.Kind {
 	case yaml.ScalarNode:
-		into[key] = nil
+		values[key] = nil
 		if n.Tag != "!!null" {
-			into[key] = &n.Value
+			values[key] = &n.Value
 		}
 	case yaml.SequenceNode:
 		var list []string
@@ -267,13 +267,13 @@ func flatten(into map[string]*string, key string, n *yaml.Node) error {
 			return errors.New("must be a list of texts")
 		}
 		joined := strings.Join(list, ",")
-		into[key] = &joined
+		values[key] = &joined
 	case yaml.MappingNode:
 		if len(n.Content) == 0 {
-			into[key] = nil
+			values[key] = nil
 		}
 		for i := 0; i+1 < len(n.Content); i += 2 {
-			if err := flatten(into, key+"."+n.Content[i].Value, n.Content[i+1]); err != nil {
+			if err := flatten(values, key+"."+n.Content[i].Value, n.Content[i+1]); err != nil {
 				return err
 			}
 		}
@@ -283,13 +283,13 @@ func flatten(into map[string]*string, key string, n *yaml.Node) error {
 	return nil
 }
 
-func (c *Config) flavors(n *yaml.Node) error {
+func (c *Config) parseFlavors(n *yaml.Node) error {
 	var all map[string]Flavor
 	if err := n.Decode(&all); err != nil {
 		return errors.New("must be names with cpus and memory_mb")
 	}
 	for i := 0; i+1 < len(n.Content); i += 2 {
-		if err := only(n.Content[i+1], "cpus", "memory_mb"); err != nil {
+		if err := checkKeys(n.Content[i+1], "cpus", "memory_mb"); err != nil {
 			return fmt.Errorf("%s: %w", n.Content[i].Value, err)
 		}
 	}
@@ -299,26 +299,26 @@ func (c *Config) flavors(n *yaml.Node) error {
 			return fmt.Errorf("%s: cpus must be at least 0.1 and memory_mb at least 64", name)
 		}
 		f.Name = name
-		c.flavor(f)
+		c.putFlavor(f)
 	}
 	return nil
 }
 
-// flavor adds a flavor, or replaces the flavor of the same name.
-func (c *Config) flavor(f Flavor) {
+// putFlavor adds a flavor, or replaces the flavor of the same name.
+func (c *Config) putFlavor(f Flavor) {
 	c.Flavors = slices.DeleteFunc(c.Flavors, func(o Flavor) bool { return o.Name == f.Name })
 	c.Flavors = append(c.Flavors, f)
 	slices.SortStableFunc(c.Flavors, func(a, b Flavor) int { return a.MemoryMB - b.MemoryMB })
 }
 
-func (c *Config) templates(n *yaml.Node) error {
+func (c *Config) parseTemplates(n *yaml.Node) error {
 	nodes := map[string]yaml.Node{}
 	if err := n.Decode(&nodes); err != nil {
 		return errors.New("must be names with rootfs and languages")
 	}
 	for _, name := range slices.Sorted(maps.Keys(nodes)) {
 		node := nodes[name]
-		if err := knownTemplate(&node); err != nil {
+		if err := checkTemplateKeys(&node); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 	}
@@ -326,7 +326,7 @@ func (c *Config) templates(n *yaml.Node) error {
 		node, t := nodes[name], Template{Name: name}
 		err := node.Decode(&t)
 		if err == nil {
-			err = t.check()
+			err = t.validate()
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
@@ -336,8 +336,8 @@ func (c *Config) templates(n *yaml.Node) error {
 	return nil
 }
 
-// check returns an error if a template is invalid, and resolves symbolic links in its rootfs.
-func (t *Template) check() error {
+// validate returns an error if a template is invalid, and resolves symbolic links in its rootfs.
+func (t *Template) validate() error {
 	root, err := filepath.EvalSymlinks(t.Rootfs)
 	if err != nil || !filepath.IsAbs(root) {
 		return fmt.Errorf("rootfs %q must be an absolute path of an unpacked root file system", t.Rootfs)
@@ -360,8 +360,8 @@ func (t *Template) check() error {
 	return fmt.Errorf("network: mode %q must be one of none, allowlist, public", t.Network.Mode)
 }
 
-func knownTemplate(n *yaml.Node) error {
-	if err := only(n, "rootfs", "env", "warm", "provides", "languages", "network"); err != nil {
+func checkTemplateKeys(n *yaml.Node) error {
+	if err := checkKeys(n, "rootfs", "env", "warm", "provides", "languages", "network"); err != nil {
 		return err
 	}
 	var s struct {
@@ -371,11 +371,11 @@ func knownTemplate(n *yaml.Node) error {
 	if err := n.Decode(&s); err != nil {
 		return err
 	}
-	if err := only(&s.Network, "mode", "allow"); err != nil {
+	if err := checkKeys(&s.Network, "mode", "allow"); err != nil {
 		return fmt.Errorf("network: %w", err)
 	}
 	for i := range s.Languages {
-		if err := only(&s.Languages[i], "name", "driver", "extension", "command", "aliases"); err != nil {
+		if err := checkKeys(&s.Languages[i], "name", "driver", "extension", "command", "aliases"); err != nil {
 			return err
 		}
 	}
@@ -385,25 +385,25 @@ func knownTemplate(n *yaml.Node) error {
 // finish applies and checks what depends on more than one setting.
 func (c *Config) finish() error {
 	if c.File != "" {
-		chosen, or := c.Source.Chosen(), ""
-		if !chosen {
-			or = "; or name it with --config"
+		explicit, hint := c.Source.Explicit(), ""
+		if !explicit {
+			hint = "; or name it with --config"
 		}
-		if err := c.Untrusted(c.File, chosen); err != nil {
-			return fault.Wrap(fault.Configuration, err, "the settings file %s is not used: %v%s", c.File, err, or)
+		if err := c.CheckTrusted(c.File, explicit); err != nil {
+			return fault.Wrap(fault.Configuration, err, "the settings file %s is not used: %v%s", c.File, err, hint)
 		}
 	}
-	if c.limitedMemory != "" || c.limitedCPU != "" {
+	if c.containerMemory != "" || c.containerCPU != "" {
 		f := Flavor{Name: "container", CPUs: 1, MemoryMB: 256}
-		if c.limitedMemory != "" {
-			f.MemoryMB, _ = megabytes(c.limitedMemory) // the syntax was checked when it was set
+		if c.containerMemory != "" {
+			f.MemoryMB, _ = parseMegabytes(c.containerMemory) // the syntax was checked when it was set
 		}
-		if c.limitedCPU != "" {
-			f.CPUs, _ = strconv.ParseFloat(c.limitedCPU, 64)
+		if c.containerCPU != "" {
+			f.CPUs, _ = strconv.ParseFloat(c.containerCPU, 64)
 		}
-		c.flavor(f)
-		if c.From["default_flavor"] == "default" {
-			c.Sessions.DefaultFlavor, c.From["default_flavor"] = f.Name, "container_memory_limit, container_cpu_limit"
+		c.putFlavor(f)
+		if c.Origin["default_flavor"] == "default" {
+			c.Sessions.DefaultFlavor, c.Origin["default_flavor"] = f.Name, "container_memory_limit, container_cpu_limit"
 		}
 	}
 	names := []string{}
@@ -417,12 +417,12 @@ func (c *Config) finish() error {
 	}
 	if !slices.Contains(names, c.Sessions.DefaultFlavor) {
 		return fault.New(fault.Configuration, "default_flavor=%q (%s): must be one of %s", c.Sessions.DefaultFlavor,
-			c.From["default_flavor"], strings.Join(names, ", "))
+			c.Origin["default_flavor"], strings.Join(names, ", "))
 	}
 	// In mcp-codemode, EXEC_TIMEOUT was not only the default but also the limit of calls.
-	if c.From["execution_timeout"] == "variable EXEC_TIMEOUT" && c.From["max_execution_timeout"] == "default" {
-		c.Sessions.MaxExecution, c.From["max_execution_timeout"] = c.Sessions.Execution, "variable EXEC_TIMEOUT"
+	if c.Origin["execution_timeout"] == "variable EXEC_TIMEOUT" && c.Origin["max_execution_timeout"] == "default" {
+		c.Sessions.MaxCallTimeout, c.Origin["max_execution_timeout"] = c.Sessions.CallTimeout, "variable EXEC_TIMEOUT"
 	}
-	c.Sessions.MaxExecution = max(c.Sessions.MaxExecution, c.Sessions.Execution)
+	c.Sessions.MaxCallTimeout = max(c.Sessions.MaxCallTimeout, c.Sessions.CallTimeout)
 	return nil
 }

@@ -21,27 +21,27 @@ import (
 
 // MCP has the settings of third-party MCP servers. Config.Servers returns the servers themselves.
 type MCP struct {
-	Idle    time.Duration // without use, after which a server is stopped
-	Install time.Duration // time limit of an installation
-	Consent string        // allow, ask or deny: whether users' agents may add servers
+	IdleTimeout    time.Duration // without use, after which a server is stopped
+	InstallTimeout time.Duration // time limit of an installation
+	Consent        string        // allow, ask or deny: whether users' agents may add servers
 	// Files are absolute paths of MCP clients' files, whose servers are used too. A running server
 	// reloads them when they change, as it does with the settings file.
 	Files []string
 	// FilesEnv are the names of environment variables that these files may refer to.
 	FilesEnv []string
 
-	section []entry
-	last    map[string][]entry // the entries of each of Files when it was last valid
-	running []Volume           // volumes that the running server mounts, with its earlier settings
+	ownEntries     []entry
+	lastValid      map[string][]entry // the entries of each of Files when it was last valid
+	runningVolumes []Volume           // volumes that the running server mounts, with its earlier settings
 }
 
 // entry is one server as a file describes it.
 type entry struct {
-	name string
-	from string
-	form *form
-	keys map[string]any // values: string, []any, map[string]any; nil for null
-	err  error          // set if the entry is not a section at all
+	name   string
+	file   string
+	format *format
+	keys   map[string]any // values: string, []any, map[string]any; nil for null
+	err    error          // set if the entry is not a section at all
 }
 
 // mcpRows returns the settings of MCP servers, except for the servers themselves.
@@ -51,19 +51,19 @@ func (c *Config) mcpRows() []setting {
 		{"mcp_files", "", nil,
 			"files of MCP clients whose servers are taken up too, separated by commas: " +
 				"Claude's, Cursor's, VS Code's, crush.json",
-			access{m.setFiles, func() string { return strings.Join(m.Files, ",") }}},
+			accessor{m.setFiles, func() string { return strings.Join(m.Files, ",") }}},
 		{"mcp_files_env", "", nil,
 			"names of the server's variables that files of mcp_files may put into what they say, separated by " +
 				"commas; no other is given to them",
-			list(&m.FilesEnv, readVariable)},
+			list(&m.FilesEnv, checkVariableName)},
 		{"mcp_consent", "allow", nil,
 			"what users' agents may do before a third-party MCP server is installed, started or connected: " +
 				"allow, ask (the user is asked first) or deny (the operator's servers alone)",
 			oneOf(&m.Consent, "allow", "ask", "deny")},
 		{"mcp_idle_timeout", "10m", nil,
-			"how long a third-party MCP server runs without use", duration(&m.Idle, time.Second, 3650*day)},
+			"how long a third-party MCP server runs without use", duration(&m.IdleTimeout, time.Second, 3650*day)},
 		{"mcp_install_timeout", "10m", nil,
-			"how long installing a third-party MCP server may take", duration(&m.Install, time.Second, day)},
+			"how long installing a third-party MCP server may take", duration(&m.InstallTimeout, time.Second, day)},
 	}
 }
 
@@ -91,42 +91,42 @@ func (m *MCP) setFiles(v string) error {
 	return nil
 }
 
-func readVariable(name string) (string, error) {
-	if !envForm.MatchString(name) {
+func checkVariableName(name string) (string, error) {
+	if !variablePattern.MatchString(name) {
 		return "", fmt.Errorf("%q must be the name of a variable, such as GITHUB_TOKEN", fault.Clip(name))
 	}
 	return name, nil
 }
 
-// Follow prepares c to replace before in a running server. Where a client's file is invalid now, its
+// Inherit prepares c to replace before in a running server. Where a client's file is invalid now, its
 // last valid entries stay in use. volumes are those of the running server: a file in one of them is not
 // trusted either.
-func (c *Config) Follow(before *Config, volumes []Volume) {
-	c.MCP.last, c.MCP.running = before.MCP.last, volumes
+func (c *Config) Inherit(before *Config, volumes []Volume) {
+	c.MCP.lastValid, c.MCP.runningVolumes = before.MCP.lastValid, volumes
 }
 
-// clients returns the entries of a client's file. If the file is invalid, missing, or writable by
+// clientEntries returns the entries of a client's file. If the file is invalid, missing, or writable by
 // others, it returns the last valid entries, if there are any, and a note.
-func (c *Config) clients(file string) (entries []entry, note string) {
-	if c.MCP.last == nil {
-		c.MCP.last = map[string][]entry{}
+func (c *Config) clientEntries(file string) (entries []entry, note string) {
+	if c.MCP.lastValid == nil {
+		c.MCP.lastValid = map[string][]entry{}
 	}
-	entries, err := readClients(file, c.trust(true))
+	entries, err := readClients(file, c.fileChecker(true))
 	if err == nil {
-		c.MCP.last[file] = entries
+		c.MCP.lastValid[file] = entries
 		return entries, ""
 	}
-	kept, was := c.MCP.last[file]
-	if was {
-		return kept, fmt.Sprintf("mcp_files: %s: %v; what it said before holds", file, err)
+	last, known := c.MCP.lastValid[file]
+	if known {
+		return last, fmt.Sprintf("mcp_files: %s: %v; what it said before holds", file, err)
 	}
 	return nil, fmt.Sprintf("mcp_files: %s: %v; no server is taken from it", file, err)
 }
 
-// mcp stores the entries of the section mcp. Servers reports errors in an entry: they must not prevent
+// parseMCP stores the entries of the section mcp. Servers reports errors in an entry: they must not prevent
 // the server's start.
-func (c *Config) mcp(n *yaml.Node, path string) error {
-	c.MCP.section = nil
+func (c *Config) parseMCP(n *yaml.Node, path string) error {
+	c.MCP.ownEntries = nil
 	if n.Kind == yaml.ScalarNode && n.Tag == "!!null" {
 		return nil
 	}
@@ -135,15 +135,15 @@ func (c *Config) mcp(n *yaml.Node, path string) error {
 			"[-y, server-github]}")
 	}
 	for i := 0; i+1 < len(n.Content); i += 2 {
-		e := entry{name: n.Content[i].Value, from: path, form: &own}
+		e := entry{name: n.Content[i].Value, file: path, format: &ownFormat}
 		tree, err := yamlTree(n.Content[i+1], 0)
-		e.keys, e.err = section(tree, err)
-		c.MCP.section = append(c.MCP.section, e)
+		e.keys, e.err = entryKeys(tree, err)
+		c.MCP.ownEntries = append(c.MCP.ownEntries, e)
 	}
 	return nil
 }
 
-func section(tree any, err error) (map[string]any, error) {
+func entryKeys(tree any, err error) (map[string]any, error) {
 	keys, ok := tree.(map[string]any)
 	if err == nil && !ok {
 		err = errors.New("it must be a section with command or url")
@@ -158,56 +158,56 @@ func section(tree any, err error) (map[string]any, error) {
 // an entry.
 func (c *Config) Servers(ctx context.Context, principal func(text string) (id string, err error)) (
 	list []spec.Configured, notes []string) {
-	all := slices.Clone(c.MCP.section)
+	all := slices.Clone(c.MCP.ownEntries)
 	for _, f := range c.MCP.Files {
-		entries, note := c.clients(f)
+		entries, note := c.clientEntries(f)
 		if note != "" {
 			notes = append(notes, note)
 		}
 		all = append(all, entries...)
 	}
-	all, names, more := named(all)
+	all, names, more := uniqueNames(all)
 	notes = append(notes, more...)
 	list = make([]spec.Configured, len(all))
-	said := make([][]string, len(all))
-	var reading sync.WaitGroup
+	entryNotes := make([][]string, len(all))
+	var readers sync.WaitGroup
 	for i, e := range all {
-		reading.Go(func() {
-			list[i], said[i] = e.read(ctx, c, principal)
-			list[i].Name, list[i].From = names[i], e.from
+		readers.Go(func() {
+			list[i], entryNotes[i] = e.server(ctx, c, principal)
+			list[i].Name, list[i].Source = names[i], e.file
 		})
 	}
-	reading.Wait()
-	for i, words := range said {
+	readers.Wait()
+	for i, words := range entryNotes {
 		for _, w := range words {
-			notes = append(notes, fmt.Sprintf("MCP server %q of %s: %s", names[i], all[i].from, w))
+			notes = append(notes, fmt.Sprintf("MCP server %q of %s: %s", names[i], all[i].file, w))
 		}
 	}
 	return list, notes
 }
 
-// named assigns a valid, unique name to each entry. Of two entries with the same name in the files, it
+// uniqueNames assigns a valid, unique name to each entry. Of two entries with the same name in the files, it
 // keeps the first, so the settings file takes precedence over the files of clients.
-func named(all []entry) (kept []entry, names, notes []string) {
-	first := map[string]string{}
+func uniqueNames(all []entry) (unique []entry, names, notes []string) {
+	firstFile := map[string]string{}
 	for _, e := range all {
-		if from, twice := first[e.name]; twice {
+		if from, duplicate := firstFile[e.name]; duplicate {
 			notes = append(notes, fmt.Sprintf("MCP server %q of %s is left out: %s has one of that name",
-				fault.Clip(e.name), e.from, from))
+				fault.Clip(e.name), e.file, from))
 			continue
 		}
-		first[e.name] = e.from
+		firstFile[e.name] = e.file
 		name := safeName(e.name)
 		for n := 2; slices.Contains(names, name); n++ {
 			name = fmt.Sprintf("%.28s-%d", safeName(e.name), n)
 		}
 		if name != e.name {
 			notes = append(notes, fmt.Sprintf("MCP server %q of %s is called %s here: a name has 1 to %d letters, "+
-				"digits, _ and -", fault.Clip(e.name), e.from, name, maxServerName))
+				"digits, _ and -", fault.Clip(e.name), e.file, name, maxServerName))
 		}
-		kept, names = append(kept, e), append(names, name)
+		unique, names = append(unique, e), append(names, name)
 	}
-	return kept, names, notes
+	return unique, names, notes
 }
 
 const maxServerName = 32
@@ -237,12 +237,12 @@ func safeName(s string) string {
 	return name
 }
 
-// mcpShown returns a row for each server of the section mcp: not expanded, and without the values of
+// mcpServerRows returns a row for each server of the section mcp: not expanded, and without the values of
 // variables and headers and without the parts of a URL that may be secret.
-func (c *Config) mcpShown() []Row {
+func (c *Config) mcpServerRows() []Row {
 	var rows []Row
-	for _, e := range c.MCP.section {
-		rows = append(rows, Row{Key: "mcp." + e.name, Value: e.show(), From: "file " + e.from,
+	for _, e := range c.MCP.ownEntries {
+		rows = append(rows, Row{Key: "mcp." + e.name, Value: e.summary(), From: "file " + e.file,
 			Help: "a third-party MCP server"})
 	}
 	return rows

@@ -21,28 +21,28 @@ import (
 // ownKeys are the keys that an entry of sandlot.yaml may have: those of Crush, and more.
 var ownKeys = append(slices.Clone(clientconfig.Keys), "where", "prefix", "principals", "trust", "user")
 
-// read returns the server that the entry describes. It does not expand a disabled server's texts, so
+// server returns the server that the entry describes. It does not expand a disabled server's texts, so
 // that no command runs for it.
-func (e entry) read(ctx context.Context, c *Config, principal func(string) (string, error)) (
+func (e entry) server(ctx context.Context, c *Config, principal func(string) (string, error)) (
 	s spec.Configured, notes []string) {
 	if e.err != nil {
-		return spec.Configured{Broken: e.err.Error()}, nil
+		return spec.Configured{Invalid: e.err.Error()}, nil
 	}
-	keys, notes, err := e.form.translate(e.keys)
-	r := &reader{keys: keys}
+	keys, notes, err := e.format.translate(e.keys)
+	r := &entryReader{keys: keys}
 	s = r.server()
 	s.Principals = r.principals(principal)
 	if err = errors.Join(err, r.err); err == nil && !s.Disabled {
-		x := &expansion{ctx: ctx, env: variables{c.Source.Env, c.MCP.FilesEnv}, value: e.form.expand}
-		err = x.server(&s, c.home(s))
+		x := &expander{ctx: ctx, env: variables{c.Source.Env, c.MCP.FilesEnv}, expandText: e.format.expand}
+		err = x.server(&s, c.homeFolder(s))
 	}
 	if err == nil && !s.Disabled {
-		err = check(&s)
+		err = checkServer(&s)
 	}
 	if err != nil {
 		// Only the name, who may see the server, and the reason remain.
 		s = spec.Configured{Disabled: s.Disabled, Principals: s.Principals, Where: s.Where,
-			Broken: strings.ReplaceAll(err.Error(), "\n", "; ")}
+			Invalid: strings.ReplaceAll(err.Error(), "\n", "; ")}
 	}
 	if s.Disabled {
 		s.Env, s.Headers, s.OAuth, s.URL, s.Command, s.Args = nil, nil, spec.OAuth{}, "", "", nil
@@ -50,10 +50,10 @@ func (e entry) read(ctx context.Context, c *Config, principal func(string) (stri
 	return s, notes
 }
 
-// home returns the folder that ~ means for the server: on the host, or in a sandbox.
-func (c *Config) home(s spec.Configured) string {
+// homeFolder returns the folder that ~ means for the server: on the host, or in a sandbox.
+func (c *Config) homeFolder(s spec.Configured) string {
 	if s.Where == spec.OnHost {
-		if h := spec.HomeOf(s.User); h != "" {
+		if h := spec.HostUserHome(s.User); h != "" {
 			return h
 		}
 		if h := c.Source.Env["HOME"]; h != "" {
@@ -71,53 +71,53 @@ func (c *Config) home(s spec.Configured) string {
 	return "/root"
 }
 
-// reader reads an entry's keys by type, and stores the first error.
-type reader struct {
+// entryReader reads an entry's keys by type, and stores the first error.
+type entryReader struct {
 	keys map[string]any
 	err  error
 }
 
-func (r *reader) wrong(key, format string, args ...any) {
+func (r *entryReader) fail(key, format string, args ...any) {
 	if r.err == nil {
 		r.err = fmt.Errorf("%s: %s", key, fmt.Sprintf(format, args...))
 	}
 }
 
-func (r *reader) text(key string, allowed ...string) string {
+func (r *entryReader) text(key string, allowed ...string) string {
 	v, ok := r.keys[key].(string)
 	if !ok && r.keys[key] != nil {
-		r.wrong(key, "it must be a text")
+		r.fail(key, "it must be a text")
 	}
 	if v != "" && len(allowed) > 0 && !slices.Contains(allowed, v) {
-		r.wrong(key, "%q must be one of %s", fault.Clip(v), strings.Join(allowed, ", "))
+		r.fail(key, "%q must be one of %s", fault.Clip(v), strings.Join(allowed, ", "))
 	}
 	return v
 }
 
-func (r *reader) yes(key string) bool {
+func (r *entryReader) boolean(key string) bool {
 	switch v := r.keys[key].(type) {
 	case nil:
 	case string:
 		if v == "true" || v == "false" {
 			return v == "true"
 		}
-		r.wrong(key, "it must be true or false")
+		r.fail(key, "it must be true or false")
 	default:
-		r.wrong(key, "it must be true or false")
+		r.fail(key, "it must be true or false")
 	}
 	return false
 }
 
-func (r *reader) list(key string) []string {
+func (r *entryReader) list(key string) []string {
 	items, ok := r.keys[key].([]any)
 	if !ok && r.keys[key] != nil {
-		r.wrong(key, "it must be a list of texts")
+		r.fail(key, "it must be a list of texts")
 	}
 	var list []string
 	for _, v := range items {
 		s, ok := v.(string)
 		if !ok {
-			r.wrong(key, "it must be a list of texts")
+			r.fail(key, "it must be a list of texts")
 		}
 		list = append(list, s)
 	}
@@ -125,12 +125,12 @@ func (r *reader) list(key string) []string {
 }
 
 // principals returns the ids of the principals that the entry lists. Display names have no effect.
-func (r *reader) principals(parse func(string) (string, error)) []string {
+func (r *entryReader) principals(parse func(string) (string, error)) []string {
 	list := r.list("principals")
-	for i, who := range list {
-		id, err := parse(who)
+	for i, name := range list {
+		id, err := parse(name)
 		if err != nil {
-			r.wrong("principals", "%v", err)
+			r.fail("principals", "%v", err)
 			continue // the text stays in the list, where it matches no principal's id
 		}
 		list[i] = id
@@ -138,10 +138,10 @@ func (r *reader) principals(parse func(string) (string, error)) []string {
 	return list
 }
 
-func (r *reader) pairs(key string) map[string]string {
+func (r *entryReader) stringMap(key string) map[string]string {
 	items, ok := r.keys[key].(map[string]any)
 	if !ok && r.keys[key] != nil {
-		r.wrong(key, "it must be names with values")
+		r.fail(key, "it must be names with values")
 	}
 	if len(items) == 0 {
 		return nil
@@ -150,43 +150,43 @@ func (r *reader) pairs(key string) map[string]string {
 	for name, v := range items {
 		s, ok := v.(string)
 		if !ok && v != nil {
-			r.wrong(key+" "+fault.Clip(name), "it must be a text")
+			r.fail(key+" "+fault.Clip(name), "it must be a text")
 		}
 		m[name] = s
 	}
 	return m
 }
 
-func (r *reader) timeout() time.Duration {
+func (r *entryReader) timeout() time.Duration {
 	v := r.text("timeout")
 	if v == "" || v == "0" {
 		return 0
 	}
 	d, err := ParseDuration(v)
 	if err != nil || d < time.Second || d > day {
-		r.wrong("timeout", "%q must be seconds, or a duration such as 90s or 5m, from 1s to 24h", fault.Clip(v))
+		r.fail("timeout", "%q must be seconds, or a duration such as 90s or 5m, from 1s to 24h", fault.Clip(v))
 		return 0
 	}
 	return d
 }
 
 // server returns the server that the keys describe, without expansion.
-func (r *reader) server() spec.Configured {
+func (r *entryReader) server() spec.Configured {
 	s := spec.Configured{
 		Kind: spec.Kind(r.text("type", "stdio", "http", "sse")), Command: r.text("command"), Args: r.list("args"),
-		Env: r.pairs("env"),
-		URL: r.text("url"), Headers: r.pairs("headers"), Timeout: r.timeout(), Disabled: r.yes("disabled"),
+		Env: r.stringMap("env"),
+		URL: r.text("url"), Headers: r.stringMap("headers"), Timeout: r.timeout(), Disabled: r.boolean("disabled"),
 		DisabledTools: r.list("disabled_tools"), EnabledTools: r.list("enabled_tools"),
 		OAuth: spec.OAuth{ClientID: r.text("oauth_client_id"), ClientSecret: r.text("oauth_client_secret"),
 			Issuer: r.text("oauth_issuer")},
 		Where: spec.Where(r.text("where", "sandbox", "host")), User: r.text("user"),
 		Trust: spec.Trust(r.text("trust", "warn", "hold")),
 	}
-	r.yes("oauth") // accepted and ignored: the server itself tells whether users have to log in
+	r.boolean("oauth") // accepted and ignored: the server itself tells whether users have to log in
 	if _, given := r.keys["prefix"]; given {
 		p := r.text("prefix")
-		if !prefixForm.MatchString(p) {
-			r.wrong("prefix", "%q must be at most 16 letters, digits, _ and -", fault.Clip(p))
+		if !prefixPattern.MatchString(p) {
+			r.fail("prefix", "%q must be at most 16 letters, digits, _ and -", fault.Clip(p))
 		}
 		s.Prefix = &p
 	}
@@ -195,19 +195,19 @@ func (r *reader) server() spec.Configured {
 	}
 	switch {
 	case s.User != "" && s.Where != spec.OnHost:
-		r.wrong("user", "it is for a program with where: host; in a sandbox there is no other user")
+		r.fail("user", "it is for a program with where: host; in a sandbox there is no other user")
 	case s.Kind == "" && s.Command != "" && s.URL != "":
-		r.wrong("type", "there are both a command and a url: say stdio, http or sse")
+		r.fail("type", "there are both a command and a url: say stdio, http or sse")
 	case s.Kind == "" && s.URL != "":
 		s.Kind = spec.HTTP
 	case s.Kind == "" && s.Command != "":
 		s.Kind = spec.Stdio
 	case s.Kind == "":
-		r.wrong("command", "there is neither a command, which is run, nor a url, which is connected to")
+		r.fail("command", "there is neither a command, which is run, nor a url, which is connected to")
 	case s.Kind == spec.Stdio && s.Command == "":
-		r.wrong("command", "type stdio needs one")
+		r.fail("command", "type stdio needs one")
 	case s.Kind != spec.Stdio && s.URL == "":
-		r.wrong("url", "type %s needs one", s.Kind)
+		r.fail("url", "type %s needs one", s.Kind)
 	}
 	if s.Kind == spec.Stdio {
 		s.URL, s.Headers = "", nil
@@ -217,32 +217,32 @@ func (r *reader) server() spec.Configured {
 	return s
 }
 
-// expansion replaces the references in an entry by values, and stores the first error.
-type expansion struct {
-	ctx   context.Context
-	env   variables
-	value func(ctx context.Context, text string, env variables) (string, error)
-	err   error
+// expander replaces the references in an entry by values, and stores the first error.
+type expander struct {
+	ctx        context.Context
+	env        variables
+	expandText func(ctx context.Context, text string, env variables) (string, error)
+	err        error
 }
 
-func (x *expansion) text(field, text string) string {
+func (x *expander) text(field, text string) string {
 	if x.err != nil {
 		return ""
 	}
-	v, err := x.value(x.ctx, text, x.env)
+	v, err := x.expandText(x.ctx, text, x.env)
 	if err != nil {
 		x.err = fmt.Errorf("%s: %w", field, err)
 	}
 	return v
 }
 
-func (x *expansion) pairs(field string, m map[string]string) {
+func (x *expander) expandMap(field string, m map[string]string) {
 	for _, name := range slices.Sorted(maps.Keys(m)) {
 		m[name] = x.text(field+" "+fault.Clip(name), m[name])
 	}
 }
 
-func (x *expansion) server(s *spec.Configured, home string) error {
+func (x *expander) server(s *spec.Configured, home string) error {
 	// This is checked before the expansion: a ~ that is part of a value does not mean the home folder.
 	tilde := s.Command == "~" || strings.HasPrefix(s.Command, "~/")
 	s.Command = x.text("command", strings.TrimPrefix(s.Command, map[bool]string{true: "~"}[tilde]))
@@ -252,9 +252,9 @@ func (x *expansion) server(s *spec.Configured, home string) error {
 	for i, a := range s.Args {
 		s.Args[i] = x.text(fmt.Sprintf("args %d", i+1), a)
 	}
-	x.pairs("env", s.Env)
+	x.expandMap("env", s.Env)
 	s.URL = x.text("url", s.URL)
-	x.pairs("headers", s.Headers)
+	x.expandMap("headers", s.Headers)
 	maps.DeleteFunc(s.Headers, func(_, v string) bool { return v == "" })
 	s.OAuth.ClientID = x.text("oauth_client_id", s.OAuth.ClientID)
 	s.OAuth.ClientSecret = x.text("oauth_client_secret", s.OAuth.ClientSecret)
@@ -263,18 +263,18 @@ func (x *expansion) server(s *spec.Configured, home string) error {
 }
 
 var (
-	prefixForm  = regexp.MustCompile(`^[A-Za-z0-9_-]{0,16}$`)
-	envForm     = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
-	headerForm  = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}$")
-	hasNUL      = func(s string) bool { return strings.ContainsRune(s, 0) }
-	hasControls = func(s string) bool { return strings.ContainsFunc(s, unicode.IsControl) }
+	prefixPattern   = regexp.MustCompile(`^[A-Za-z0-9_-]{0,16}$`)
+	variablePattern = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+	headerPattern   = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}$")
+	hasNUL          = func(s string) bool { return strings.ContainsRune(s, 0) }
+	hasControls     = func(s string) bool { return strings.ContainsFunc(s, unicode.IsControl) }
 )
 
-// check returns an error if an expanded text is invalid. The error never contains the text, which may
+// checkServer returns an error if an expanded text is invalid. The error never contains the text, which may
 // be secret.
-func check(s *spec.Configured) error {
+func checkServer(s *spec.Configured) error {
 	if s.Kind == spec.Stdio && s.Where == spec.OnHost {
-		if err := spec.CheckUser(s.User); err != nil {
+		if err := spec.CheckHostUser(s.User); err != nil {
 			return err
 		}
 	}
@@ -285,7 +285,7 @@ func check(s *spec.Configured) error {
 		return errors.New("command and args cannot have a NUL in them")
 	}
 	for _, k := range slices.Sorted(maps.Keys(s.Env)) {
-		if !envForm.MatchString(k) {
+		if !variablePattern.MatchString(k) {
 			return fmt.Errorf("env %q: a name has letters, digits and _, and does not begin with a digit",
 				fault.Clip(k))
 		}
@@ -294,7 +294,7 @@ func check(s *spec.Configured) error {
 		}
 	}
 	for _, k := range slices.Sorted(maps.Keys(s.Headers)) {
-		if !headerForm.MatchString(k) {
+		if !headerPattern.MatchString(k) {
 			return fmt.Errorf("headers %q: it is not a valid header name", fault.Clip(k))
 		}
 		if hasControls(s.Headers[k]) {
@@ -336,32 +336,32 @@ func checkOAuth(o spec.OAuth) error {
 	return nil
 }
 
-// show returns the entry on one line, for people: not expanded, and with the names of variables and
+// summary returns the entry on one line, for people: not expanded, and with the names of variables and
 // headers only.
-func (e entry) show() string {
-	r := &reader{keys: e.keys}
-	what := append([]string{}, r.text("command"))
-	what = append(what, r.list("args")...)
+func (e entry) summary() string {
+	r := &entryReader{keys: e.keys}
+	parts := append([]string{}, r.text("command"))
+	parts = append(parts, r.list("args")...)
 	if u := r.text("url"); u != "" {
-		what = append(what, bare(u))
+		parts = append(parts, redactURL(u))
 	}
 	for _, key := range []string{"env", "headers"} {
-		for _, name := range slices.Sorted(maps.Keys(r.pairs(key))) {
-			what = append(what, name+"=[secret]")
+		for _, name := range slices.Sorted(maps.Keys(r.stringMap(key))) {
+			parts = append(parts, name+"=[secret]")
 		}
 	}
-	if r.yes("disabled") {
-		what = append(what, "(disabled)")
+	if r.boolean("disabled") {
+		parts = append(parts, "(disabled)")
 	}
-	return strings.TrimSpace(strings.Join(what, " "))
+	return strings.TrimSpace(strings.Join(parts, " "))
 }
 
-// bare returns a URL with [secret] in place of the parts that may be secret: user, query and fragment.
-func bare(text string) string {
+// redactURL returns a URL with [secret] in place of the parts that may be secret: user, query and fragment.
+func redactURL(text string) string {
 	u, err := url.Parse(text)
 	if err != nil || u.User == nil && u.RawQuery == "" && u.Fragment == "" {
-		before, _, cut := strings.Cut(text, "?")
-		if cut || strings.Contains(before, "@") {
+		before, _, hasQuery := strings.Cut(text, "?")
+		if hasQuery || strings.Contains(before, "@") {
 			return "[secret]"
 		}
 		return text

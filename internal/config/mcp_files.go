@@ -17,8 +17,8 @@ import (
 	"sandlot/internal/fault"
 )
 
-// form is the syntax of the entries in a kind of file.
-type form struct {
+// format is the syntax of the entries in a kind of file.
+type format struct {
 	// translate returns the values by their keys in sandlot.yaml.
 	translate func(keys map[string]any) (translated map[string]any, notes []string, err error)
 	expand    func(ctx context.Context, text string, env variables) (string, error)
@@ -26,49 +26,49 @@ type form struct {
 
 // variables are the environment variables to which an entry may refer.
 type variables struct {
-	all    map[string]string
-	listed []string // names in mcp_files_env: the only ones for clients' files
+	values  map[string]string
+	allowed []string // names in mcp_files_env: the only ones for clients' files
 }
 
-// may returns an error if a client's file may not use the variable.
-func (v variables) may(name string) error {
-	if slices.Contains(v.listed, name) {
+// checkAllowed returns an error if a client's file may not use the variable.
+func (v variables) checkAllowed(name string) error {
+	if slices.Contains(v.allowed, name) {
 		return nil
 	}
 	return fmt.Errorf("the variable %s is not given to files of MCP clients; "+
 		"the operator can list it in mcp_files_env", fault.Clip(name))
 }
 
-// own is the syntax of sandlot.yaml.
-var own = form{
+// ownFormat is the syntax of sandlot.yaml.
+var ownFormat = format{
 	translate: func(keys map[string]any) (map[string]any, []string, error) {
 		for _, k := range slices.Sorted(maps.Keys(keys)) {
 			if !slices.Contains(ownKeys, k) {
-				return keys, nil, fmt.Errorf("unknown setting %q%s", fault.Clip(k), fault.Meant(k, ownKeys))
+				return keys, nil, fmt.Errorf("unknown setting %q%s", fault.Clip(k), fault.DidYouMean(k, ownKeys))
 			}
 		}
 		return keys, nil, nil
 	},
 	expand: func(ctx context.Context, text string, env variables) (string, error) {
-		return expand.Value(ctx, text, env.all)
+		return expand.Value(ctx, text, env.values)
 	},
 }
 
-// ofClient returns the syntax of a client's file.
-func ofClient(f *clientconfig.Format) *form {
-	return &form{
+// clientFormat returns the syntax of a client's file.
+func clientFormat(f *clientconfig.Format) *format {
+	return &format{
 		translate: f.Translate,
 		expand: func(_ context.Context, text string, env variables) (string, error) {
-			return f.Expand(text, clientconfig.Variables{Values: env.all, May: env.may})
+			return f.Expand(text, clientconfig.Variables{Values: env.values, Allow: env.checkAllowed})
 		},
 	}
 }
 
 // readClients reads the servers in a client's file, whose keys tell the format.
-func readClients(path string, judge *trust) ([]entry, error) {
-	f, err := judge.open(path)
+func readClients(path string, checker *fileChecker) ([]entry, error) {
+	f, err := checker.open(path)
 	if errors.As(err, new(*os.PathError)) {
-		err = errors.New("it cannot be read: " + plainly(err))
+		err = errors.New("it cannot be read: " + withoutPath(err))
 	}
 	if err != nil {
 		return nil, err
@@ -76,25 +76,25 @@ func readClients(path string, judge *trust) ([]entry, error) {
 	defer f.Close()
 	text, err := io.ReadAll(io.LimitReader(f, clientconfig.MaxFile+1))
 	if err != nil {
-		return nil, errors.New("it cannot be read: " + plainly(err))
+		return nil, errors.New("it cannot be read: " + withoutPath(err))
 	}
 	if len(text) > clientconfig.MaxFile {
 		return nil, fmt.Errorf("it is larger than %d MiB", clientconfig.MaxFile>>20)
 	}
-	list, format, err := clientconfig.Read(text)
+	servers, format, err := clientconfig.Read(text)
 	if err != nil {
 		return nil, err
 	}
 	var all []entry
-	for _, name := range slices.Sorted(maps.Keys(list)) {
-		e := entry{name: name, from: path, form: ofClient(format)}
-		e.keys, e.err = section(list[name], nil)
+	for _, name := range slices.Sorted(maps.Keys(servers)) {
+		e := entry{name: name, file: path, format: clientFormat(format)}
+		e.keys, e.err = entryKeys(servers[name], nil)
 		all = append(all, e)
 	}
 	return all, nil
 }
 
-func plainly(err error) string {
+func withoutPath(err error) string {
 	var p *os.PathError
 	if errors.As(err, &p) {
 		return p.Err.Error()
@@ -124,7 +124,7 @@ func yamlTree(n *yaml.Node, depth int) (any, error) {
 		m := map[string]any{}
 		for i := 0; i+1 < len(n.Content); i += 2 {
 			key := n.Content[i].Value
-			if _, twice := m[key]; twice {
+			if _, duplicate := m[key]; duplicate {
 				return nil, fmt.Errorf("the key %q occurs twice", fault.Clip(key))
 			}
 			v, err := yamlTree(n.Content[i+1], depth+1)

@@ -102,7 +102,7 @@ func TestClientFiles(t *testing.T) {
 				t.Fatalf("%+v, %q", list, notes)
 			}
 			for i, got := range list {
-				got.From, tt.want[i].Where = "", "sandbox"
+				got.Source, tt.want[i].Where = "", "sandbox"
 				if !reflect.DeepEqual(got, tt.want[i]) {
 					t.Errorf("got  %+v\nwant %+v", got, tt.want[i])
 				}
@@ -138,7 +138,7 @@ func TestBrokenClientServers(t *testing.T) {
 		{`{"mcp": {"x": {"type": "stdio"}}}`, "command: type stdio needs one"},
 	} {
 		list, _ := readServers(t, "", map[string]string{"file.json": tt.file})
-		if len(list) != 1 || list[0].Name != "x" || !strings.Contains(list[0].Broken, tt.says) {
+		if len(list) != 1 || list[0].Name != "x" || !strings.Contains(list[0].Invalid, tt.says) {
 			t.Errorf("%s: %+v, want that it says %q", tt.file, list, tt.says)
 		}
 	}
@@ -205,8 +205,8 @@ func TestClientFilesRunNothing(t *testing.T) {
 				t.Fatalf("%s of %q ran a program", name, text)
 			}
 			if strings.Contains(text, "$(") &&
-				(len(list) != 1 || !strings.Contains(list[0].Broken, "sandlot.yaml alone") &&
-					!strings.Contains(list[0].Broken, "not known")) {
+				(len(list) != 1 || !strings.Contains(list[0].Invalid, "sandlot.yaml alone") &&
+					!strings.Contains(list[0].Invalid, "not known")) {
 				t.Errorf("%s of %q: %+v", name, text, list)
 			}
 		}
@@ -237,7 +237,7 @@ func TestClientFilesLearnWhatIsListed(t *testing.T) {
 			}
 			list, _ := c.Servers(t.Context(), auth.ParseID)
 			says := "SECRET is not given to files of MCP clients; the operator can list it in mcp_files_env"
-			if len(list) != 1 || strings.Contains(list[0].Broken, says) == listed || (list[0].Broken == "") != listed ||
+			if len(list) != 1 || strings.Contains(list[0].Invalid, says) == listed || (list[0].Invalid == "") != listed ||
 				!listed && strings.Contains(fmt.Sprint(list), "s3cret") {
 				t.Errorf("%s %s, listed %v: %+v", tt.file, tt.text, listed, list)
 			}
@@ -291,16 +291,16 @@ func TestClientFilesOfOthers(t *testing.T) {
 	write("evil", 0o602)
 	read(first, "good", "chmod go-w")
 	next := settings("")
-	next.Follow(first, nil)
+	next.Inherit(first, nil)
 	read(next, "good", "what it said before holds")
 	write("evil", 0o600)
 	shared := settings(dir + ":/data")
 	read(shared, "", "add :ro to the volume")
 	read(settings(dir+":/data:ro"), "evil", "")
-	shared.Follow(first, nil)
+	shared.Inherit(first, nil)
 	read(shared, "good", "add :ro to the volume")
 	running := settings("")
-	running.Follow(first, shared.Volumes) // of which the new settings say nothing any more
+	running.Inherit(first, shared.Volumes) // of which the new settings say nothing any more
 	read(running, "good", "sandboxes can write it")
 	if err := os.WriteFile(file, []byte("{"), 0o600); err != nil {
 		t.Fatal(err)

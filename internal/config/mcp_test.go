@@ -52,10 +52,10 @@ func readServers(t *testing.T, text string, files map[string]string) (list []spe
 	list, notes = c.Servers(t.Context(), auth.ParseID)
 	told := fmt.Sprint(notes, c.Rows())
 	for _, s := range list {
-		if s.From == "" {
+		if s.Source == "" {
 			t.Errorf("%s does not say where it stands", s.Name)
 		}
-		told += s.Broken
+		told += s.Invalid
 	}
 	if strings.Contains(told, "s3cret") {
 		t.Errorf("a value is told: %s", told)
@@ -70,7 +70,7 @@ func single(t *testing.T, list []spec.Configured, notes []string) spec.Configure
 		t.Fatalf("%+v, notes %q, want one server and no note", list, notes)
 	}
 	s := list[0]
-	s.From = ""
+	s.Source = ""
 	return s
 }
 
@@ -173,13 +173,13 @@ func TestBrokenServers(t *testing.T) {
 	} {
 		t.Run(tt.yaml, func(t *testing.T) {
 			list, notes := readServers(t, "mcp:\n  bad: "+tt.yaml+"\n  good: {command: x}", nil)
-			if len(list) != 2 || list[1].Broken != "" || list[1].Command != "x" || len(notes) > 0 {
+			if len(list) != 2 || list[1].Invalid != "" || list[1].Command != "x" || len(notes) > 0 {
 				t.Fatalf("%+v, notes %q", list, notes)
 			}
 			bad := list[0]
 			for _, w := range tt.words {
-				if !strings.Contains(bad.Broken, w) {
-					t.Errorf("broken because %q, want %q in it", bad.Broken, w)
+				if !strings.Contains(bad.Invalid, w) {
+					t.Errorf("broken because %q, want %q in it", bad.Invalid, w)
 				}
 			}
 			if bad.Name != "bad" || bad.Command != "" || bad.URL != "" || bad.Env != nil || bad.Headers != nil {
@@ -268,10 +268,10 @@ func TestMCPSettings(t *testing.T) {
 		want) {
 		t.Errorf("files %q, want %q", c.MCP.Files, want)
 	}
-	if c.MCP.Idle != 90*time.Second || c.MCP.Install != 20*time.Minute {
+	if c.MCP.IdleTimeout != 90*time.Second || c.MCP.InstallTimeout != 20*time.Minute {
 		t.Errorf("%+v", c.MCP)
 	}
-	if d := Default(); d.MCP.Idle != 10*time.Minute || d.MCP.Install != 10*time.Minute || d.MCP.Files != nil {
+	if d := Default(); d.MCP.IdleTimeout != 10*time.Minute || d.MCP.InstallTimeout != 10*time.Minute || d.MCP.Files != nil {
 		t.Errorf("defaults %+v", d.MCP)
 	}
 	// A file that is not there is told of, and holds nothing.

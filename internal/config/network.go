@@ -54,15 +54,15 @@ func (c *Config) networkRows() []setting {
 			list(&n.Allow, func(rule string) (string, error) { return rule, nil })},
 		{"network.allow_private", "", nil,
 			"private hosts that may be reached, with their address range: mirror.corp=10.0.0.0/8, separated by commas",
-			access{n.setPrivate, n.privateText}},
+			accessor{n.setPrivate, n.privateText}},
 		{"network.registries", "auto", nil,
 			"package registries that may be reached: auto (this machine's own settings), none, or " +
 				"npm=URL,pypi=URL,go=URL",
-			access{n.setRegistries, n.registriesText}},
+			accessor{n.setRegistries, n.registriesText}},
 		{"network.hosts", "", nil,
 			"names that sandboxes find at an address: mirror.corp=10.1.2.3, separated by commas; they need a " +
 				"rule like any other",
-			access{n.setHosts, func() string { return pairs(n.Hosts) }}},
+			accessor{n.setHosts, func() string { return formatPairs(n.Hosts) }}},
 		{"network.max_connections", "256", nil,
 			"connections of a sandbox at once", number(&n.MaxConnections, 1, 4096)},
 		{"network.connection_rate", "200", nil,
@@ -74,8 +74,8 @@ func (c *Config) networkRows() []setting {
 	}
 }
 
-// pairs returns m as text: name=value, sorted by name, separated by commas.
-func pairs[V any](m map[string]V) string {
+// formatPairs returns m as text: name=value, sorted by name, separated by commas.
+func formatPairs[V any](m map[string]V) string {
 	var all []string
 	for _, name := range slices.Sorted(maps.Keys(m)) {
 		all = append(all, fmt.Sprintf("%s=%v", name, m[name]))
@@ -85,10 +85,10 @@ func pairs[V any](m map[string]V) string {
 
 func (n *Network) setPrivate(v string) error {
 	n.Private = nil
-	for _, w := range words(v) {
-		host, cidr, ok := strings.Cut(w, "=")
+	for _, word := range splitWords(v) {
+		host, cidr, ok := strings.Cut(word, "=")
 		if !ok {
-			return fmt.Errorf("%q must be a host and an address range: mirror.corp=10.0.0.0/8", w)
+			return fmt.Errorf("%q must be a host and an address range: mirror.corp=10.0.0.0/8", word)
 		}
 		net, err := netip.ParsePrefix(cidr)
 		if err != nil {
@@ -109,11 +109,11 @@ func (n *Network) privateText() string {
 
 func (n *Network) setHosts(v string) error {
 	n.Hosts = map[string]netip.Addr{}
-	for _, w := range words(v) {
-		name, address, _ := strings.Cut(w, "=")
+	for _, word := range splitWords(v) {
+		name, address, _ := strings.Cut(word, "=")
 		a, err := netip.ParseAddr(address)
 		if err != nil || name == "" {
-			return fmt.Errorf("%q must be a name and an address: mirror.corp=10.1.2.3", w)
+			return fmt.Errorf("%q must be a name and an address: mirror.corp=10.1.2.3", word)
 		}
 		n.Hosts[strings.ToLower(name)] = a
 	}
@@ -125,22 +125,22 @@ func (n *Network) setRegistries(v string) error {
 	if v == "auto" {
 		return nil
 	}
-	found := map[string]string{}
-	last := ""
-	for _, w := range words(v) {
-		name, address, ok := strings.Cut(w, "=")
+	registries := map[string]string{}
+	lastName := ""
+	for _, word := range splitWords(v) {
+		name, address, ok := strings.Cut(word, "=")
 		switch {
 		case v == "none":
 		case ok && slices.Contains(pkgregistry.Keys, name):
-			found[name], last = address, name
-		case last == "go": // GOPROXY is a list itself: go=URL,direct
-			found[last] += "," + w
+			registries[name], lastName = address, name
+		case lastName == "go": // GOPROXY is a list itself: go=URL,direct
+			registries[lastName] += "," + word
 		default:
-			return fmt.Errorf("%q must be auto, none, or one or more of npm=URL, pypi=URL, go=URL", w)
+			return fmt.Errorf("%q must be auto, none, or one or more of npm=URL, pypi=URL, go=URL", word)
 		}
 	}
-	n.Registries = found
-	return pkgregistry.Check(found)
+	n.Registries = registries
+	return pkgregistry.Check(registries)
 }
 
 func (n *Network) registriesText() string {
@@ -150,11 +150,11 @@ func (n *Network) registriesText() string {
 	if len(n.Registries) == 0 {
 		return "none"
 	}
-	return pairs(n.Registries)
+	return formatPairs(n.Registries)
 }
 
-// network adds the values of the section network to into, by their keys in the table of settings.
-func network(into map[string]*string, n *yaml.Node) error {
+// flattenNetwork adds the values of the section network to into, by their keys in the table of settings.
+func flattenNetwork(values map[string]*string, n *yaml.Node) error {
 	if n.Kind == yaml.ScalarNode && n.Tag == "!!null" {
 		return nil
 	}
@@ -175,7 +175,7 @@ func network(into map[string]*string, n *yaml.Node) error {
 				text = "none"
 			}
 		default:
-			if err := flatten(into, key, value); err != nil {
+			if err := flatten(values, key, value); err != nil {
 				return fmt.Errorf("%s: %w", name, err)
 			}
 			continue
@@ -183,7 +183,7 @@ func network(into map[string]*string, n *yaml.Node) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
-		into[key] = &text
+		values[key] = &text
 	}
 	return nil
 }
@@ -191,7 +191,7 @@ func network(into map[string]*string, n *yaml.Node) error {
 func privateSection(n *yaml.Node) (string, error) {
 	var list []struct{ Host, CIDR string }
 	for _, e := range n.Content {
-		if err := only(e, "host", "cidr"); err != nil {
+		if err := checkKeys(e, "host", "cidr"); err != nil {
 			return "", err
 		}
 	}
@@ -210,5 +210,5 @@ func pairsSection(n *yaml.Node) (string, error) {
 	if err := n.Decode(&m); err != nil {
 		return "", errors.New("must be names with values")
 	}
-	return pairs(m), nil
+	return formatPairs(m), nil
 }

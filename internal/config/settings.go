@@ -20,13 +20,13 @@ import (
 type setting struct {
 	key, value string
 	// older are the variables of the systems that Sandlot replaces, in order of precedence.
-	older []string
-	help  string
-	access
+	legacyEnv []string
+	help      string
+	accessor
 }
 
-// access sets and gets the text form of a setting's value in a Config.
-type access struct {
+// accessor sets and gets the text form of a setting's value in a Config.
+type accessor struct {
 	set func(string) error
 	get func() string
 }
@@ -37,20 +37,20 @@ func (s setting) env() string {
 
 // text is a setting with a text. read checks the text and returns the form to store; nil: any text is
 // allowed.
-func text(at *string, read func(string) (string, error)) access {
-	return access{func(v string) (err error) {
-		if read != nil {
-			v, err = read(v)
+func text(target *string, normalize func(string) (string, error)) accessor {
+	return accessor{func(v string) (err error) {
+		if normalize != nil {
+			v, err = normalize(v)
 		}
 		if err == nil {
-			*at = v
+			*target = v
 		}
 		return err
-	}, func() string { return *at }}
+	}, func() string { return *target }}
 }
 
-func oneOf(at *string, allowed ...string) access {
-	return text(at, func(v string) (string, error) {
+func oneOf(target *string, allowed ...string) accessor {
+	return text(target, func(v string) (string, error) {
 		if !slices.Contains(allowed, v) {
 			return "", fmt.Errorf("must be one of %s", strings.Join(allowed, ", "))
 		}
@@ -60,47 +60,47 @@ func oneOf(at *string, allowed ...string) access {
 
 // list is a setting with a list of words, separated by commas. read is called for each word, as in text;
 // words for which it returns "" are left out.
-func list(at *[]string, read func(string) (string, error)) access {
-	return access{func(v string) error {
-		*at = nil
-		for _, w := range words(v) {
-			w, err := read(w)
+func list(target *[]string, normalize func(string) (string, error)) accessor {
+	return accessor{func(v string) error {
+		*target = nil
+		for _, w := range splitWords(v) {
+			w, err := normalize(w)
 			if err != nil {
 				return err
 			}
 			if w != "" {
-				*at = append(*at, w)
+				*target = append(*target, w)
 			}
 		}
 		return nil
-	}, func() string { return strings.Join(*at, ",") }}
+	}, func() string { return strings.Join(*target, ",") }}
 }
 
-func words(v string) []string {
+func splitWords(v string) []string {
 	return strings.FieldsFunc(v, func(r rune) bool { return r == ',' || r == ' ' || r == '\t' || r == '\n' })
 }
 
-func number(at *int, min, max int) access {
-	return access{func(v string) error {
+func number(target *int, min, max int) accessor {
+	return accessor{func(v string) error {
 		n, err := strconv.Atoi(v)
 		if err != nil || n < min || n > max {
 			return fmt.Errorf("must be a whole number from %d to %d", min, max)
 		}
-		*at = n
+		*target = n
 		return nil
-	}, func() string { return strconv.Itoa(*at) }}
+	}, func() string { return strconv.Itoa(*target) }}
 }
 
 // duration is a setting with a duration; a number without a unit is seconds.
-func duration(at *time.Duration, min, max time.Duration) access {
-	return access{func(v string) error {
+func duration(target *time.Duration, min, max time.Duration) accessor {
+	return accessor{func(v string) error {
 		d, err := ParseDuration(v)
 		if err != nil || d < min || d > max {
 			return fmt.Errorf("must be seconds, or a duration such as 90s, 30m, 7d, from %s to %s", min, max)
 		}
-		*at = d
+		*target = d
 		return nil
-	}, func() string { return at.String() }}
+	}, func() string { return target.String() }}
 }
 
 // ParseDuration reads seconds, or a number with s, m, h or d.
@@ -118,18 +118,18 @@ func ParseDuration(v string) (time.Duration, error) {
 	return time.ParseDuration(v)
 }
 
-func boolean(at *bool) access {
-	return access{func(v string) error {
+func boolean(target *bool) accessor {
+	return accessor{func(v string) error {
 		switch strings.ToLower(v) {
 		case "true", "1", "yes", "on":
-			*at = true
+			*target = true
 		case "false", "0", "no", "off":
-			*at = false
+			*target = false
 		default:
 			return fmt.Errorf("must be true or false")
 		}
 		return nil
-	}, func() string { return strconv.FormatBool(*at) }}
+	}, func() string { return strconv.FormatBool(*target) }}
 }
 
 const day = 24 * time.Hour
@@ -159,7 +159,7 @@ func (c *Config) serverRows() []setting {
 		{"log_level", "INFO", nil,
 			"DEBUG, INFO, WARNING or ERROR", text(&s.LogLevel, readLevel)},
 		{"state_dir", StateDir(), nil,
-			"where the server keeps its state", text(&s.StateDir, readFolder)},
+			"where the server keeps its state", text(&s.StateDir, absoluteFolder)},
 		{"max_body_mb", "16", nil,
 			"the largest MCP request, in MiB; files have no such limit", number(&s.MaxBodyMB, 1, 1024)},
 		{"public_url", "", nil,
@@ -170,7 +170,7 @@ func (c *Config) serverRows() []setting {
 		{"secrets.key_file", "", nil,
 			"a file of 32 random bytes, with which users' secrets and log-ins are stored; empty: secrets.key in the " +
 				"state folder, which is made",
-			text(&s.SecretsKey, readFile)},
+			text(&s.SecretsKeyFile, absoluteFile)},
 		{"ports_domain", "", nil,
 			"the domain of exposed ports: its names {port}-{session}.DOMAIN all lead to this server; empty: localhost",
 			text(&s.PortsDomain, nil)},
@@ -184,17 +184,17 @@ func (c *Config) runtimeRows() []setting {
 		{"runtime", "gvisor", nil,
 			"what makes sandboxes", oneOf(&r.Name, "gvisor")},
 		{"runsc", "", nil,
-			"path of sandlot-runsc; empty: beside the server's program", text(&r.Runsc, nil)},
+			"path of sandlot-runsc; empty: beside the server's program", text(&r.RunscPath, nil)},
 		{"agent", "", nil,
-			"path of sandlot-agent; empty: beside the server's program", text(&r.Agent, nil)},
+			"path of sandlot-agent; empty: beside the server's program", text(&r.AgentPath, nil)},
 		{"sandbox_start_timeout", "180", []string{"MSB_SANDBOX_START_TIMEOUT"},
-			"seconds that a sandbox may take to start", duration(&r.Start, time.Second, time.Hour)},
+			"seconds that a sandbox may take to start", duration(&r.StartTimeout, time.Second, time.Hour)},
 		{"pool_size", "2", []string{"POOL_SIZE"},
-			"booted sandboxes that wait for new sessions, for each template", number(&r.Pool, 0, 1000)},
+			"booted sandboxes that wait for new sessions, for each template", number(&r.PoolSize, 0, 1000)},
 		{"snapshots", "true", nil,
 			"start new sandboxes from a snapshot of one that has booted; false: boot each", boolean(&r.Snapshots)},
 		{"max_processes", "512", nil,
-			"processes and threads in a sandbox", number(&r.Processes, 16, 1<<20)},
+			"processes and threads in a sandbox", number(&r.MaxProcesses, 16, 1<<20)},
 		{"disk_mb", "10240", nil,
 			"what a sandbox may write outside /workspace, and in it, in MB each", number(&r.DiskMB, 16, 1<<30)},
 	}
@@ -209,26 +209,26 @@ func (c *Config) sessionRows() []setting {
 		{"default_flavor", "small", []string{"MSB_DEFAULT_FLAVOR"},
 			"how large a new session is", text(&s.DefaultFlavor, nil)},
 		{"max_sessions", "10", []string{"MSB_MAX_SESSIONS"},
-			"live sessions of one principal, beside their home", number(&s.Max, 1, 100000)},
+			"live sessions of one principal, beside their home", number(&s.MaxSessions, 1, 100000)},
 		{"max_total_memory_mb", "0", []string{"MSB_MAX_TOTAL_MEMORY_MB"},
 			"memory of all live sessions' flavors together; 0: no limit", number(&s.MaxMemoryMB, 0, 1<<40)},
 		{"session_timeout", "1800", []string{"MSB_SESSION_TIMEOUT"},
-			"seconds without use after which a session stops", duration(&s.Timeout, time.Second, 3650*day)},
+			"seconds without use after which a session stops", duration(&s.IdleTimeout, time.Second, 3650*day)},
 		{"cleanup_interval", "60", []string{"MSB_CLEANUP_INTERVAL"},
-			"seconds between two looks for idle sessions", duration(&s.Sweep, time.Second, day)},
+			"seconds between two looks for idle sessions", duration(&s.SweepInterval, time.Second, day)},
 		{"orphan_timeout", "3600", nil,
-			"seconds without a server after which a sandbox ends itself; 0: never", duration(&s.Orphan, 0, 3650*day)},
+			"seconds without a server after which a sandbox ends itself; 0: never", duration(&s.OrphanTimeout, 0, 3650*day)},
 		{"orphan_cleanup_interval", "600", []string{"MSB_ORPHAN_CLEANUP_INTERVAL"},
-			"seconds between two looks for sandboxes that belong to nobody", duration(&s.Orphans, time.Second, day)},
+			"seconds between two looks for sandboxes that belong to nobody", duration(&s.OrphanSweepInterval, time.Second, day)},
 		{"enable_lru_eviction", "true", []string{"MSB_ENABLE_LRU_EVICTION"},
-			"at the limit, stop the caller's session that was idle for longest", boolean(&s.Evict)},
+			"at the limit, stop the caller's session that was idle for longest", boolean(&s.EvictIdle)},
 		{"workspace_retention", "7d", nil,
 			"how long the files of a stopped session are kept; a home's are kept for ever",
 			duration(&s.Retention, 0, 36500*day)},
 		{"execution_timeout", "300", []string{"MSB_EXECUTION_TIMEOUT", "EXEC_TIMEOUT"},
-			"seconds that a call may take when it names no timeout", duration(&s.Execution, time.Second, day)},
+			"seconds that a call may take when it names no timeout", duration(&s.CallTimeout, time.Second, day)},
 		{"max_execution_timeout", "300", nil,
-			"the largest timeout that a call may name", duration(&s.MaxExecution, time.Second, day)},
+			"the largest timeout that a call may name", duration(&s.MaxCallTimeout, time.Second, day)},
 	}
 }
 
@@ -238,17 +238,17 @@ func (c *Config) outputRows() []setting {
 		{"output_style", "plain", nil,
 			"the text of execute_code: plain or labeled", oneOf(&c.Output.Style, "plain", "labeled")},
 		{"max_output_size", "50000", []string{"MAX_OUTPUT_SIZE"},
-			"characters of each output stream in a result", number(&c.Output.Max, 256, 1<<20)},
+			"characters of each output stream in a result", number(&c.Output.MaxCharacters, 256, 1<<20)},
 		{"volumes", "", []string{"MSB_SHARED_VOLUME_PATH"},
 			"shared folders: host:sandbox, optionally :ro; separated by commas, or a JSON array",
-			access{c.setVolumes, c.volumesText}},
+			accessor{c.setVolumes, c.volumesText}},
 		{"volume_limit_mb", "10240", nil,
 			"what each shared folder may hold before sandboxes can only read it, in MB; 0: no limit",
-			number(&c.VolumeMB, 0, 1<<30)},
+			number(&c.VolumeLimitMB, 0, 1<<30)},
 		{"container_memory_limit", "", []string{"CONTAINER_MEMORY_LIMIT"},
-			"memory of the default flavor, such as 256m", text(&c.limitedMemory, readMemory)},
+			"memory of the default flavor, such as 256m", text(&c.containerMemory, readMemory)},
 		{"container_cpu_limit", "", []string{"CONTAINER_CPU_LIMIT"},
-			"CPUs of the default flavor", text(&c.limitedCPU, readCPU)},
+			"CPUs of the default flavor", text(&c.containerCPU, readCPU)},
 	}
 }
 
@@ -289,15 +289,15 @@ func readLevel(v string) (string, error) {
 	return v, nil
 }
 
-func readFolder(v string) (string, error) {
+func absoluteFolder(v string) (string, error) {
 	if v == "" {
 		return "", fmt.Errorf("must be a folder")
 	}
 	return filepath.Abs(v)
 }
 
-// readFile returns the absolute path of a file, or empty if v is.
-func readFile(v string) (string, error) {
+// absoluteFile returns the absolute path of a file, or empty if v is.
+func absoluteFile(v string) (string, error) {
 	if v == "" {
 		return "", nil
 	}
@@ -319,7 +319,7 @@ func (c *Config) setVolumes(v string) error {
 		if e = strings.TrimSpace(e); e == "" {
 			continue
 		}
-		m, err := volume(e)
+		m, err := parseVolume(e)
 		if err != nil {
 			return err
 		}
@@ -333,11 +333,11 @@ func (c *Config) setVolumes(v string) error {
 	return nil
 }
 
-// reserved are the paths in the sandbox at which a volume must not be mounted.
-var reserved = []string{"/", "/workspace", "/proc", "/sys", "/dev", "/run/sandlot", "/var/lib/sandlot", "/usr", "/bin",
+// reservedTargets are the paths in the sandbox at which a volume must not be mounted.
+var reservedTargets = []string{"/", "/workspace", "/proc", "/sys", "/dev", "/run/sandlot", "/var/lib/sandlot", "/usr", "/bin",
 	"/lib", "/lib64", "/etc", "/tmp", "/.sandlot"}
 
-func volume(e string) (Volume, error) {
+func parseVolume(e string) (Volume, error) {
 	rest, ro := strings.CutSuffix(e, ":ro")
 	if !ro {
 		rest = strings.TrimSuffix(rest, ":rw")
@@ -347,21 +347,21 @@ func volume(e string) (Volume, error) {
 		return Volume{}, fmt.Errorf("%q must be host:sandbox or host:sandbox:ro", e)
 	}
 	host, target := rest[:i], path.Clean(rest[i+1:])
-	if !path.IsAbs(target) || slices.Contains(reserved, target) {
+	if !path.IsAbs(target) || slices.Contains(reservedTargets, target) {
 		return Volume{}, fmt.Errorf("%q: the place in the sandbox must be an absolute path of its own, such as /data",
 			e)
 	}
-	real, err := filepath.EvalSymlinks(host)
+	resolved, err := filepath.EvalSymlinks(host)
 	if err == nil {
-		real, err = filepath.Abs(real)
+		resolved, err = filepath.Abs(resolved)
 	}
 	if err != nil {
 		return Volume{}, fmt.Errorf("%q: the host's folder cannot be used: %v", e, err)
 	}
-	if st, err := os.Stat(real); err != nil || !st.IsDir() {
-		return Volume{}, fmt.Errorf("%q: %s is not a folder", e, real)
+	if st, err := os.Stat(resolved); err != nil || !st.IsDir() {
+		return Volume{}, fmt.Errorf("%q: %s is not a folder", e, resolved)
 	}
-	return Volume{Source: real, Target: target, ReadOnly: ro}, nil
+	return Volume{Source: resolved, Target: target, ReadOnly: ro}, nil
 }
 
 func (c *Config) volumesText() string {
@@ -380,19 +380,19 @@ func readMemory(v string) (string, error) {
 	if v == "" {
 		return "", nil
 	}
-	_, err := megabytes(v)
+	_, err := parseMegabytes(v)
 	return v, err
 }
 
-// megabytes parses a size as Docker writes it (bytes, or a number with k, m or g).
-func megabytes(v string) (int, error) {
+// parseMegabytes parses a size as Docker writes it (bytes, or a number with k, m or g).
+func parseMegabytes(v string) (int, error) {
 	unit := map[byte]float64{'b': 1, 'k': 1 << 10, 'm': 1 << 20, 'g': 1 << 30}
-	n, f := strings.ToLower(v), 1.0
-	if u, ok := unit[n[len(n)-1]]; ok {
-		n, f = n[:len(n)-1], u
+	digits, factor := strings.ToLower(v), 1.0
+	if u, ok := unit[digits[len(digits)-1]]; ok {
+		digits, factor = digits[:len(digits)-1], u
 	}
-	x, err := strconv.ParseFloat(n, 64)
-	mb := int(x * f / (1 << 20))
+	x, err := strconv.ParseFloat(digits, 64)
+	mb := int(x * factor / (1 << 20))
 	if err != nil || mb < 64 || mb > 1<<24 {
 		return 0, fmt.Errorf("must be a size of at least 64 MB, such as 256m or 2g")
 	}

@@ -10,44 +10,44 @@ import (
 	"syscall"
 )
 
-// trust checks files whose content is treated as the operator's own, and so can make the server run
+// fileChecker checks files whose content is treated as the operator's own, and so can make the server run
 // programs: nobody else may be able to write such a file, to replace it, or to redirect its path with a
 // link.
-type trust struct {
-	shared  []string // folders that sandboxes can write
-	volumes bool     // shared has volumes of the settings
-	others  bool     // check that other users of the machine cannot write either
-	links   int      // number of symbolic links that were followed
-	accounts
+type fileChecker struct {
+	sandboxFolders []string // folders that sandboxes can write
+	hasVolumes     bool     // shared has volumes of the settings
+	checkUsers     bool     // check that other users of the machine cannot write either
+	linkCount      int      // number of symbolic links that were followed
+	accountFiles
 }
 
 // maxLinks is the maximum number of symbolic links in a path, as in the kernel.
 const maxLinks = 40
 
 // open checks a file and opens it. The error says why the file must not be read, and what to do.
-func (t *trust) open(file string) (*os.File, error) {
+func (t *fileChecker) open(file string) (*os.File, error) {
 	abs, err := filepath.Abs(file)
 	if err != nil {
 		return nil, err
 	}
-	real, judged, err := t.follow(abs)
+	resolved, checked, err := t.resolve(abs)
 	if err != nil {
 		return nil, err
 	}
 	// With O_NONBLOCK, opening a named pipe does not block.
-	f, err := os.OpenFile(real, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
+	f, err := os.OpenFile(resolved, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
 	if err != nil {
 		return nil, err
 	}
 	st, err := f.Stat()
-	if err == nil && !os.SameFile(st, judged) {
+	if err == nil && !os.SameFile(st, checked) {
 		err = errors.New("it was replaced while it was opened")
 	}
 	if err == nil && !st.Mode().IsRegular() {
 		err = errors.New("it is a directory, or another thing that is not a file")
 	}
 	if err == nil {
-		err = t.file(real, st)
+		err = t.checkFile(resolved, st)
 	}
 	if err != nil {
 		f.Close()
@@ -56,91 +56,91 @@ func (t *trust) open(file string) (*os.File, error) {
 	return f, nil
 }
 
-// follow resolves a path component by component, as the kernel does, and checks each folder and each
+// resolve resolves a path component by component, as the kernel does, and checks each folder and each
 // link on the way.
-func (t *trust) follow(abs string) (string, os.FileInfo, error) {
-	at, rest := "/", strings.Split(abs, "/")
-	if err := t.folder(at); err != nil {
+func (t *fileChecker) resolve(abs string) (string, os.FileInfo, error) {
+	dir, names := "/", strings.Split(abs, "/")
+	if err := t.checkFolder(dir); err != nil {
 		return "", nil, err
 	}
-	for len(rest) > 0 {
-		name := rest[0]
-		rest = rest[1:]
+	for len(names) > 0 {
+		name := names[0]
+		names = names[1:]
 		switch name {
 		case "", ".":
 			continue
 		case "..":
-			at = filepath.Dir(at)
+			dir = filepath.Dir(dir)
 			continue
 		}
-		next := filepath.Join(at, name)
+		next := filepath.Join(dir, name)
 		st, err := os.Lstat(next)
 		if err != nil {
 			return "", nil, err
 		}
 		if st.Mode()&os.ModeSymlink != 0 {
-			to, err := t.link(next, st)
+			destination, err := t.readLink(next, st)
 			if err != nil {
 				return "", nil, err
 			}
-			if filepath.IsAbs(to) {
-				at = "/"
+			if filepath.IsAbs(destination) {
+				dir = "/"
 			}
-			rest = append(strings.Split(to, "/"), rest...)
+			names = append(strings.Split(destination, "/"), names...)
 			continue
 		}
-		if strings.Join(rest, "") == "" {
+		if strings.Join(names, "") == "" {
 			return next, st, nil
 		}
-		if err := t.folder(next); err != nil {
+		if err := t.checkFolder(next); err != nil {
 			return "", nil, err
 		}
-		at = next
+		dir = next
 	}
 	return "", nil, errors.New("it is a directory")
 }
 
-func (t *trust) link(path string, st os.FileInfo) (string, error) {
-	if t.links++; t.links > maxLinks {
+func (t *fileChecker) readLink(path string, st os.FileInfo) (string, error) {
+	if t.linkCount++; t.linkCount > maxLinks {
 		return "", errors.New("its name leads through too many links")
 	}
-	if t.others && !ownedByServer(st) {
+	if t.checkUsers && !ownedByServer(st) {
 		return "", fmt.Errorf("others than the server's user can write it: the link %s is another user's; name the "+
 			"file itself", path)
 	}
 	return os.Readlink(path)
 }
 
-// folder checks a folder on the path.
-func (t *trust) folder(path string) error {
+// checkFolder checks a folder on the path.
+func (t *fileChecker) checkFolder(path string) error {
 	st, err := os.Stat(path)
 	if err != nil {
 		return err
 	}
-	for _, s := range t.shared {
-		if shared, err := os.Stat(s); err == nil && os.SameFile(shared, st) {
+	for _, folder := range t.sandboxFolders {
+		if shared, err := os.Stat(folder); err == nil && os.SameFile(shared, st) {
 			return fmt.Errorf("sandboxes can write it, as it is in the volume %s; move it out of there, or add :ro "+
-				"to the volume", s)
+				"to the volume", folder)
 		}
 	}
 	// In a folder with the sticky bit, only a file's owner can move or remove it.
-	if !t.others {
+	if !t.checkUsers {
 		return nil
 	}
-	why := t.writers(st)
-	if ownedByServer(st) && (why == "" || st.Mode()&os.ModeSticky != 0) {
+	reason := t.otherWriters(st)
+	if ownedByServer(st) && (reason == "" || st.Mode()&os.ModeSticky != 0) {
 		return nil
 	}
 	return fmt.Errorf("others than the server's user can write it, as they can write the folder %s%s; "+
-		"move it to a folder of the server's user, or take the right away (chown, chmod go-w)", path, because(why))
+		"move it to a folder of the server's user, or take the right away (chown, chmod go-w)", path, inParentheses(reason))
 }
 
-func (t *trust) file(path string, st os.FileInfo) error {
-	if why := t.writers(st); t.others && (!ownedByServer(st) || why != "") {
+func (t *fileChecker) checkFile(path string, st os.FileInfo) error {
+	if reason := t.otherWriters(st); t.checkUsers && (!ownedByServer(st) || reason != "") {
 		return fmt.Errorf("others than the server's user can write it%s; take the right away (chown, chmod go-w %s)",
-			because(why), path)
+			inParentheses(reason), path)
 	}
-	if sys, ok := st.Sys().(*syscall.Stat_t); ok && sys.Nlink > 1 && t.volumes {
+	if sys, ok := st.Sys().(*syscall.Stat_t); ok && sys.Nlink > 1 && t.hasVolumes {
 		return errors.New("sandboxes may write it, as it has a second name (a hard link), which may be in a volume; " +
 			"make it a file of its own")
 	}
@@ -153,9 +153,9 @@ func ownedByServer(st os.FileInfo) bool {
 	return ok && (sys.Uid == 0 || int(sys.Uid) == os.Getuid())
 }
 
-// writers returns a text that says who besides the server's user and root can write a file; empty:
+// otherWriters returns a text that says who besides the server's user and root can write a file; empty:
 // nobody.
-func (t *trust) writers(st os.FileInfo) string {
+func (t *fileChecker) otherWriters(st os.FileInfo) string {
 	sys, ok := st.Sys().(*syscall.Stat_t)
 	switch mode := st.Mode().Perm(); {
 	case !ok || mode&0o002 != 0:
@@ -166,33 +166,33 @@ func (t *trust) writers(st os.FileInfo) string {
 	return ""
 }
 
-func because(why string) string {
-	if why == "" {
+func inParentheses(reason string) string {
+	if reason == "" {
 		return ""
 	}
-	return " (" + why + ")"
+	return " (" + reason + ")"
 }
 
-// trust returns a checker that knows the folders that sandboxes can write on this machine: volumes, and
+// fileChecker returns a checker that knows the folders that sandboxes can write on this machine: volumes, and
 // their own folders in the state folder.
-func (c *Config) trust(others bool) *trust {
-	t := &trust{others: others, accounts: machineAccounts}
-	for _, v := range slices.Concat(c.Volumes, c.MCP.running) {
+func (c *Config) fileChecker(checkUsers bool) *fileChecker {
+	t := &fileChecker{checkUsers: checkUsers, accountFiles: systemAccounts}
+	for _, v := range slices.Concat(c.Volumes, c.MCP.runningVolumes) {
 		if !v.ReadOnly {
-			t.shared, t.volumes = append(t.shared, v.Source), true
+			t.sandboxFolders, t.hasVolumes = append(t.sandboxFolders, v.Source), true
 		}
 	}
 	for _, name := range []string{"workspaces", "sandboxes", "roots"} {
-		t.shared = append(t.shared, filepath.Join(c.Server.StateDir, name))
+		t.sandboxFolders = append(t.sandboxFolders, filepath.Join(c.Server.StateDir, name))
 	}
 	return t
 }
 
-// Untrusted returns an error if the settings file must not be used, since sandboxes can write it. A file
+// CheckTrusted returns an error if the settings file must not be used, since sandboxes can write it. A file
 // at the default path, which the user has not named, must not be writable by other users of the machine
 // either.
-func (c *Config) Untrusted(file string, named bool) error {
-	f, err := c.trust(!named).open(file)
+func (c *Config) CheckTrusted(file string, named bool) error {
+	f, err := c.fileChecker(!named).open(file)
 	if err != nil {
 		return err
 	}

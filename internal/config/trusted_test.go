@@ -92,7 +92,7 @@ func TestTrusted(t *testing.T) {
 	} {
 		c := Default()
 		c.Volumes = tt.volumes
-		err := c.Untrusted(tt.file, false)
+		err := c.CheckTrusted(tt.file, false)
 		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s with %v: %v", tt.file, tt.volumes, err)
 		}

@@ -15,49 +15,49 @@ type buffer [32 << 10]byte
 
 var buffers = sync.Pool{New: func() any { return new(buffer) }}
 
-// source reads a connection, and takes a buffer from the pool only while there are bytes to
+// pooledReader reads a connection, and takes a buffer from the pool only while there are bytes to
 // read: an idle connection costs two goroutines and little else. For a connection without a
 // descriptor (one to a proxy over TLS) it keeps a small buffer of its own.
 //
 // splice(2) would take a third less processor time, but would report how many bytes moved
 // only at the end, and limits and idle timeouts need to know earlier.
-type source struct {
-	conn net.Conn
-	raw  syscall.RawConn
-	try  func(fd uintptr) bool
-	own  []byte
+type pooledReader struct {
+	conn     net.Conn
+	raw      syscall.RawConn
+	tryFunc  func(fd uintptr) bool
+	smallBuf []byte
 
 	buf *buffer
 	n   int
 	err error
 }
 
-func newSource(c net.Conn) *source {
-	s := &source{conn: c}
+func newPooledReader(c net.Conn) *pooledReader {
+	s := &pooledReader{conn: c}
 	switch c := c.(type) {
 	case *net.TCPConn:
 		s.raw, _ = c.SyscallConn()
 	case *net.UnixConn:
 		s.raw, _ = c.SyscallConn()
 	}
-	s.try = s.tryRead
+	s.tryFunc = s.tryRead
 	return s
 }
 
 // next waits for bytes and returns them. They are valid until the caller calls done, which
 // it must do after each call.
-func (s *source) next() ([]byte, error) {
+func (s *pooledReader) next() ([]byte, error) {
 	if s.raw == nil {
-		if s.own == nil {
-			s.own = make([]byte, 8<<10)
+		if s.smallBuf == nil {
+			s.smallBuf = make([]byte, 8<<10)
 		}
-		n, err := s.conn.Read(s.own)
+		n, err := s.conn.Read(s.smallBuf)
 		if n > 0 {
 			err = nil
 		}
-		return s.own[:n], err
+		return s.smallBuf[:n], err
 	}
-	if err := s.raw.Read(s.try); err != nil {
+	if err := s.raw.Read(s.tryFunc); err != nil {
 		return nil, err
 	}
 	switch {
@@ -71,7 +71,7 @@ func (s *source) next() ([]byte, error) {
 
 // tryRead is called by raw.Read when the descriptor may be readable. It returns false if
 // there was nothing to read, and is then called again later.
-func (s *source) tryRead(fd uintptr) bool {
+func (s *pooledReader) tryRead(fd uintptr) bool {
 	s.buf = buffers.Get().(*buffer)
 	for {
 		s.n, s.err = syscall.Read(int(fd), s.buf[:])
@@ -80,14 +80,14 @@ func (s *source) tryRead(fd uintptr) bool {
 		}
 	}
 	if s.err == syscall.EAGAIN {
-		s.done()
+		s.release()
 		return false
 	}
 	return true
 }
 
-// done gives the buffer back to the pool.
-func (s *source) done() {
+// release gives the buffer back to the pool.
+func (s *pooledReader) release() {
 	if s.buf != nil {
 		buffers.Put(s.buf)
 		s.buf = nil
@@ -105,15 +105,15 @@ type flow struct {
 	// cut closes both connections.
 	cut func(why string)
 
-	traffic Meter
-	begun   time.Time
-	last    atomic.Int64 // when bytes moved last, as a duration since begun
+	traffic   Meter
+	began     time.Time
+	lastMoved atomic.Int64 // when bytes moved last, as a duration since begun
 }
 
-// carry copies the bytes both ways until both sides have ended.
-func (f *flow) carry(idle time.Duration) {
-	f.begun = time.Now()
-	stop := f.watch(idle)
+// run copies the bytes both ways until both sides have ended.
+func (f *flow) run(idle time.Duration) {
+	f.began = time.Now()
+	stop := f.cutWhenIdle(idle)
 	defer stop()
 	var down sync.WaitGroup
 	down.Go(func() { f.copy(f.in, f.out, false) })
@@ -121,9 +121,9 @@ func (f *flow) carry(idle time.Duration) {
 	down.Wait()
 }
 
-// watch cuts the flow when no bytes have moved in either direction for the duration idle. That
+// cutWhenIdle cuts the flow when no bytes have moved in either direction for the duration idle. That
 // includes a side that sends, when the other one does not read.
-func (f *flow) watch(idle time.Duration) (stop func()) {
+func (f *flow) cutWhenIdle(idle time.Duration) (stop func()) {
 	var (
 		mu    sync.Mutex
 		timer *time.Timer // nil: stopped
@@ -136,12 +136,12 @@ func (f *flow) watch(idle time.Duration) (stop func()) {
 		if timer == nil {
 			return
 		}
-		quiet := time.Since(f.begun) - time.Duration(f.last.Load())
-		if quiet >= idle {
+		idleFor := time.Since(f.began) - time.Duration(f.lastMoved.Load())
+		if idleFor >= idle {
 			f.cut("idle")
 			return
 		}
-		timer.Reset(idle - quiet)
+		timer.Reset(idle - idleFor)
 	})
 	return func() {
 		mu.Lock()
@@ -151,29 +151,29 @@ func (f *flow) watch(idle time.Duration) (stop func()) {
 	}
 }
 
-func (f *flow) moved(n int, up bool) bool {
-	f.last.Store(int64(time.Since(f.begun)))
+func (f *flow) recordMoved(n int, up bool) bool {
+	f.lastMoved.Store(int64(time.Since(f.began)))
 	f.traffic.add(n, up)
 	return f.count(n, up)
 }
 
 // copy copies the bytes of one direction, and then closes dst for writing.
 func (f *flow) copy(dst, src net.Conn, up bool) {
-	s := newSource(src)
+	s := newPooledReader(src)
 	first := up && f.inspect != nil
 	for {
 		b, err := s.next()
 		if err == nil {
-			err = f.pass(dst, b, up, first)
+			err = f.forward(dst, b, up, first)
 		}
-		s.done()
+		s.release()
 		first = false
 		switch {
 		case err == nil:
 		case errors.Is(err, io.EOF):
 			closeWrite(dst)
 			return
-		case errors.Is(err, errNotTaken):
+		case errors.Is(err, errWriteFailed):
 			// dst may still send: the other direction goes on.
 			closeRead(src)
 			return
@@ -185,29 +185,29 @@ func (f *flow) copy(dst, src net.Conn, up bool) {
 }
 
 var (
-	errNotTaken = errors.New("the other side cannot be written to")
-	errCut      = errors.New("cut")
+	errWriteFailed = errors.New("the other side cannot be written to")
+	errCut         = errors.New("cut")
 )
 
-// pass counts the bytes b and writes them to dst. The first ones go through inspect.
-func (f *flow) pass(dst net.Conn, b []byte, up, first bool) error {
-	if !f.moved(len(b), up) {
+// forward counts the bytes b and writes them to dst. The first ones go through inspect.
+func (f *flow) forward(dst net.Conn, b []byte, up, first bool) error {
+	if !f.recordMoved(len(b), up) {
 		return errCut
 	}
 	if first {
-		had := len(b)
+		inspected := len(b)
 		var err error
 		if b, err = f.inspect(b); err != nil {
 			return err
 		}
-		if !f.moved(len(b)-had, up) {
+		if !f.recordMoved(len(b)-inspected, up) {
 			return errCut
 		}
 	}
 	if _, err := dst.Write(b); err != nil {
-		return errNotTaken
+		return errWriteFailed
 	}
-	f.last.Store(int64(time.Since(f.begun)))
+	f.lastMoved.Store(int64(time.Since(f.began)))
 	return nil
 }
 

@@ -32,7 +32,7 @@ type conn struct {
 	cancel context.CancelFunc
 
 	// Guarded by outlet.mu.
-	why       string // why this server ended it; empty: it did not
+	endReason string // why this server ended it; empty: it did not
 	target    Target
 	out       net.Conn // to the target; nil before it is connected
 	otherName string   // the server name in TLS, if it is not target.Name
@@ -47,8 +47,8 @@ func (l *conn) cut(why string) {
 
 // cutLocked is cut for a caller that holds outlet.mu.
 func (l *conn) cutLocked(why string) {
-	if l.why == "" {
-		l.why = why
+	if l.endReason == "" {
+		l.endReason = why
 	}
 	l.cancel()
 	l.in.Close()
@@ -58,30 +58,30 @@ func (l *conn) cutLocked(why string) {
 }
 
 func (l *conn) verdict() string {
-	if l.why == "" {
+	if l.endReason == "" {
 		return "ok"
 	}
-	return l.why
+	return l.endReason
 }
 
 func (l *conn) serve(ctx context.Context) {
 	for {
-		r, err := l.request()
+		r, err := l.readRequest()
 		if errors.Is(err, wire.ErrMessage) {
-			l.broken("this is no request")
+			l.replyBroken("this is no request")
 			return
 		}
-		if err != nil || !l.answer(ctx, r) {
+		if err != nil || !l.handle(ctx, r) {
 			return
 		}
 	}
 }
 
-// request waits for the first byte of a request, and then reads the rest within
+// readRequest waits for the first byte of a request, and then reads the rest within
 // messageTimeout.
-func (l *conn) request() (wire.NetRequest, error) {
+func (l *conn) readRequest() (wire.NetRequest, error) {
 	var first [1]byte
-	if err := l.wait(first[:]); err != nil {
+	if err := l.readFirst(first[:]); err != nil {
 		return wire.NetRequest{}, err
 	}
 	l.in.SetReadDeadline(time.Now().Add(messageTimeout))
@@ -89,10 +89,10 @@ func (l *conn) request() (wire.NetRequest, error) {
 	return wire.ReadNetRequest(io.MultiReader(bytes.NewReader(first[:]), l.in))
 }
 
-// wait reads b, for as long as the outlet lets this conn wait.
-func (l *conn) wait(b []byte) error {
-	limit := l.outlet.wait()
-	defer l.outlet.waited()
+// readFirst reads b, for as long as the outlet lets this conn wait.
+func (l *conn) readFirst(b []byte) error {
+	limit := l.outlet.beginWait()
+	defer l.outlet.endWait()
 	if limit > 0 {
 		l.in.SetReadDeadline(time.Now().Add(limit))
 	}
@@ -100,15 +100,15 @@ func (l *conn) wait(b []byte) error {
 	return err
 }
 
-// answer handles a request, and says whether the conn can take another one.
-func (l *conn) answer(ctx context.Context, r wire.NetRequest) bool {
+// handle handles a request, and says whether the conn can take another one.
+func (l *conn) handle(ctx context.Context, r wire.NetRequest) bool {
 	switch r.Kind {
 	case wire.NetLookup:
 		return l.lookup(ctx, r.Name)
 	case wire.NetConnect:
 		return l.connect(ctx, r)
 	}
-	return l.broken("this is no request")
+	return l.replyBroken("this is no request")
 }
 
 func (l *conn) reply(code wire.NetCode, message string) bool {
@@ -117,20 +117,20 @@ func (l *conn) reply(code wire.NetCode, message string) bool {
 	return wire.WriteNetReply(l.in, wire.NetReply{Code: code, Message: message}) == nil
 }
 
-// broken replies to a request that cannot be read. The conn takes no other one.
-func (l *conn) broken(message string) bool {
-	l.outlet.both(func(c *counters) { c.broken.Add(1) })
-	l.outlet.failed("", 0, failure{wire.NetBroken, refused{why: message}, nil})
-	l.reply(wire.NetBroken, message)
+// replyBroken replies to a request that cannot be read. The conn takes no other one.
+func (l *conn) replyBroken(message string) bool {
+	l.outlet.countBoth(func(c *counters) { c.broken.Add(1) })
+	l.outlet.recordFailure("", 0, failure{wire.NetInvalid, refusalError{why: message}, nil})
+	l.reply(wire.NetInvalid, message)
 	return false
 }
 
-// fail logs a request that failed, and replies to it.
-func (l *conn) fail(ctx context.Context, host string, port uint16, err error) bool {
-	f := explain(err)
-	l.outlet.both(func(c *counters) { c.of(f.code).Add(1) })
+// replyError logs a request that failed, and replies to it.
+func (l *conn) replyError(ctx context.Context, host string, port uint16, err error) bool {
+	f := failureOf(err)
+	l.outlet.countBoth(func(c *counters) { c.forCode(f.code).Add(1) })
 	if f.code != wire.NetNoName || port != 0 { // that a name does not exist is no failure worth logging
-		l.outlet.failed(host, port, f)
+		l.outlet.recordFailure(host, port, f)
 	}
 	message := f.why.Error()
 	if f.code == wire.NetRefused {
@@ -140,15 +140,15 @@ func (l *conn) fail(ctx context.Context, host string, port uint16, err error) bo
 		return false
 	}
 	if f.code == wire.NetBusy {
-		pause(ctx, l.outlet.penalty())
+		sleep(ctx, l.outlet.busyDelay())
 	}
 	return true
 }
 
-// busy is the error for a limit that was reached. It says which one, for the user.
-type busy string
+// busyError is the error for a limit that was reached. It says which one, for the user.
+type busyError string
 
-func (b busy) Error() string { return string(b) }
+func (b busyError) Error() string { return string(b) }
 
 // failure is why a request failed. The sandbox is told why; detail is only logged.
 type failure struct {
@@ -157,11 +157,11 @@ type failure struct {
 	detail error
 }
 
-// explain turns an error into a failure: it decides what the sandbox may know of it.
-func explain(err error) failure {
+// failureOf turns an error into a failure: it decides what the sandbox may know of it.
+func failureOf(err error) failure {
 	var (
-		r       refused
-		b       busy
+		r       refusalError
+		b       busyError
 		p       proxyError
 		timeout net.Error
 		dns     *net.DNSError
@@ -189,46 +189,46 @@ func explain(err error) failure {
 }
 
 func (l *conn) lookup(ctx context.Context, name string) bool {
-	l.outlet.both(func(c *counters) { c.lookups.Add(1) })
+	l.outlet.countBoth(func(c *counters) { c.lookups.Add(1) })
 	p, err := l.outlet.beginLookup()
 	if err == nil {
 		err = l.outlet.lookup(ctx, p, name)
 	}
 	if err != nil {
-		return l.fail(ctx, name, 0, err)
+		return l.replyError(ctx, name, 0, err)
 	}
 	return l.reply(wire.NetOK, "")
 }
 
 func (e *Outlet) lookup(ctx context.Context, p *Policy, name string) error {
-	if !p.on() { // checked first, so that an invalid name gets the same answer
-		return p.refuseName(Target{})
+	if !p.enabled() { // checked first, so that an invalid name gets the same answer
+		return p.checkName(Target{})
 	}
 	t, err := parseTarget(name, 0)
 	if err != nil {
 		return err
 	}
 	if t.Name == "" {
-		return p.refuse(t, e.b.config.Own())
+		return p.check(t, e.b.config.OwnAddresses())
 	}
-	if err := p.refuseName(t); err != nil {
+	if err := p.checkName(t); err != nil {
 		return err
 	}
-	return e.b.exists(ctx, p, t.Name)
+	return e.b.checkExists(ctx, p, t.Name)
 }
 
 // parseTarget parses the host of a request. The error is a refusalError.
 func parseTarget(host string, port uint16) (t Target, err error) {
 	t.Port = port
 	if t.Name, t.Addr, err = parseHost(host); err != nil {
-		return t, refused{why: err.Error()}
+		return t, refusalError{why: err.Error()}
 	}
 	return t, nil
 }
 
-// target returns the target of a request to connect. ok is false when the request is
+// parseConnect returns the target of a request to connect. ok is false when the request is
 // broken; err is the refusal of an invalid name.
-func target(r wire.NetRequest) (t Target, err error, ok bool) {
+func parseConnect(r wire.NetRequest) (t Target, err error, ok bool) {
 	if (r.Name == "") == (len(r.Address) == 0) || r.Port == 0 || r.Port > 65535 {
 		return t, nil, false
 	}
@@ -242,122 +242,122 @@ func target(r wire.NetRequest) (t Target, err error, ok bool) {
 }
 
 func (l *conn) connect(ctx context.Context, r wire.NetRequest) bool {
-	t, err, ok := target(r)
+	t, err, ok := parseConnect(r)
 	if !ok {
-		return l.broken("a connection goes to a name or an address, and to a port")
+		return l.replyBroken("a connection goes to a name or an address, and to a port")
 	}
 	host := cmp.Or(r.Name, t.Addr.String())
-	p, full := l.outlet.begin()
-	if full != nil {
-		return l.fail(ctx, host, t.Port, full)
+	p, limitErr := l.outlet.beginConnect()
+	if limitErr != nil {
+		return l.replyError(ctx, host, t.Port, limitErr)
 	}
-	defer l.outlet.end()
-	if err == nil || !p.on() {
-		err = l.open(ctx, p, t)
+	defer l.outlet.endConnect()
+	if err == nil || !p.enabled() {
+		err = l.dial(ctx, p, t)
 	}
 	if err != nil {
-		return l.fail(ctx, host, t.Port, err)
+		return l.replyError(ctx, host, t.Port, err)
 	}
-	l.carry()
+	l.relay()
 	return false
 }
 
-// open connects the conn to t, if p allows it, and the policy at the moment when it is
+// dial connects the conn to t, if p allows it, and the policy at the moment when it is
 // connected, too.
-func (l *conn) open(ctx context.Context, p *Policy, t Target) error {
-	if err := p.refuseName(t); err != nil {
+func (l *conn) dial(ctx context.Context, p *Policy, t Target) error {
+	if err := p.checkName(t); err != nil {
 		return err
 	}
-	out, t, err := l.outlet.b.reach(ctx, p, t)
+	out, t, err := l.outlet.b.dialAllowed(ctx, p, t)
 	if err != nil {
 		return err
 	}
-	if err := l.outlet.admit(l, t, out); err != nil {
+	if err := l.outlet.attach(l, t, out); err != nil {
 		out.Close()
 		return err
 	}
 	return nil
 }
 
-// carry replies that the conn is connected, and copies bytes both ways until the connection
+// relay replies that the conn is connected, and copies bytes both ways until the connection
 // ends.
-func (l *conn) carry() {
+func (l *conn) relay() {
 	defer l.out.Close()
 	e := l.outlet
-	e.both(func(c *counters) { c.connected.Add(1); c.open.Add(1) })
-	defer e.both(func(c *counters) { c.open.Add(-1) })
-	f := &flow{in: l.in, out: l.out, count: l.count, cut: l.cut, begun: time.Now()}
+	e.countBoth(func(c *counters) { c.connected.Add(1); c.open.Add(1) })
+	defer e.countBoth(func(c *counters) { c.open.Add(-1) })
+	f := &flow{in: l.in, out: l.out, count: l.countBytes, cut: l.cut, began: time.Now()}
 	if l.target.Name != "" {
-		f.inspect = l.inspect
+		f.inspect = l.checkServerName
 	}
 	if l.reply(wire.NetOK, "") {
-		f.carry(e.b.config.Limits.Idle)
+		f.run(e.b.config.Limits.Idle)
 	}
-	e.finished(l, f)
+	e.recordConnection(l, f)
 }
 
-// count counts bytes that were received. When the session has reached its limit, it cuts all
+// countBytes counts bytes that were received. When the session has reached its limit, it cuts all
 // connections of the sandbox and returns false.
-func (l *conn) count(n int, up bool) bool {
-	l.outlet.both(func(c *counters) { c.moved.add(n, up) })
+func (l *conn) countBytes(n int, up bool) bool {
+	l.outlet.countBoth(func(c *counters) { c.moved.add(n, up) })
 	l.outlet.meter.add(n, up)
 	if l.outlet.limitReached() {
-		l.outlet.exhaust()
+		l.outlet.cutAll()
 		return false
 	}
 	return true
 }
 
-// exhaust cuts all connections to the network, as the session has reached its limit of bytes.
-func (e *Outlet) exhaust() {
+// cutAll cuts all connections to the network, as the session has reached its limit of bytes.
+func (e *Outlet) cutAll() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for l := range e.conns {
-		if l.out != nil && l.why == "" {
-			e.refusals.add(l.target.Host(), l.target.Port, e.allUsed())
+		if l.out != nil && l.endReason == "" {
+			e.refusals.add(l.target.Host(), l.target.Port, e.byteLimitRefusal())
 			l.cutLocked("limit")
 		}
 	}
 }
 
-// inspect checks the first bytes from the sandbox: if they are a TLS ClientHello, its server
+// checkServerName checks the first bytes from the sandbox: if they are a TLS ClientHello, its server
 // name must be the name of the target. It returns all bytes that it read.
-func (l *conn) inspect(first []byte) ([]byte, error) {
-	o := &opening{Conn: l.in, seen: bytes.Clone(first)}
+func (l *conn) checkServerName(first []byte) ([]byte, error) {
+	o := &helloReader{Conn: l.in, data: bytes.Clone(first)}
 	l.in.SetReadDeadline(time.Now().Add(helloTimeout))
 	defer l.in.SetReadDeadline(time.Time{})
 	name, isTLS, err := o.serverName()
 	if !isTLS {
-		return o.seen, nil
+		return o.data, nil
 	}
-	var no error
+	var refusal error
 	host := l.target.Name
 	if err != nil {
-		no = refused{why: "what its TLS asks for cannot be read"}
+		refusal = refusalError{why: "what its TLS asks for cannot be read"}
 	} else if name != "" {
 		if n, _, err := parseHost(name); err != nil || n != l.target.Name {
-			no, host = otherServer(l.target.Name), printable(name)
+			refusal, host = wrongServer(l.target.Name), printable(name)
 		}
 	}
-	if no != nil && l.outlet.forbids(l, host) {
-		l.outlet.both(func(c *counters) { c.refused.Add(1) })
-		l.outlet.failed(host, l.target.Port, failure{wire.NetRefused, no, nil})
+	if refusal != nil && l.outlet.recordServerName(l, host) {
+		l.outlet.countBoth(func(c *counters) { c.refused.Add(1) })
+		l.outlet.recordFailure(host, l.target.Port, failure{wire.NetRefused, refusal, nil})
 		l.cut("server name")
 		return nil, errCut
 	}
-	return o.seen, nil
+	return o.data, nil
 }
 
-// otherServer is the refusal of a TLS server name other than name, the target's.
-func otherServer(name string) error {
-	return refused{why: "TLS asked for this server on a connection to " + name}
+// wrongServer is the refusal of a TLS server name other than name, the target's.
+func wrongServer(name string) error {
+	return refusalError{why: "TLS asked for this server on a connection to " + name}
 }
 
-// forbids records that TLS asked for another server than the target, and says whether the
+// recordServerName records that TLS asked for another server than the target, and says whether the
 // policy forbids that.
-func (e *Outlet) forbids(l *conn, other string) bool {
+func (e *Outlet) recordServerName(l *conn, other string) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	l.otherName = other
-	return !e.policy.on() || e.policy.Mode == Allowlist
+	return !e.policy.enabled() || e.policy.Mode == Allowlist
 }

@@ -40,8 +40,8 @@ type Config struct {
 	Proxy func(host string, port uint16) (*url.URL, error)
 	// OwnAddresses returns the machine's addresses, each with the prefix of its network. As
 	// long as it returns none, every connection is refused.
-	Own    func() []netip.Prefix
-	Limits Limits
+	OwnAddresses func() []netip.Prefix
+	Limits       Limits
 }
 
 // Limits bound one sandbox; Bytes bounds a session. Zero means the default.
@@ -54,7 +54,7 @@ type Limits struct {
 	Dial        time.Duration // timeout to connect; default 15 seconds
 }
 
-func (l *Limits) fill() {
+func (l *Limits) setDefaults() {
 	l.Connections = cmp.Or(max(l.Connections, 0), 256)
 	l.Rate = cmp.Or(max(l.Rate, 0), 200)
 	l.Burst = cmp.Or(max(l.Burst, 0), 2*l.Rate)
@@ -74,7 +74,7 @@ type Broker struct {
 // a round-trip time of 50 ms.
 const maxWindow = 1 << 20
 
-func clamp(_, _ string, c syscall.RawConn) error {
+func limitReceiveWindow(_, _ string, c syscall.RawConn) error {
 	return c.Control(func(fd uintptr) {
 		_ = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, syscall.TCP_WINDOW_CLAMP, maxWindow)
 	})
@@ -82,7 +82,7 @@ func clamp(_, _ string, c syscall.RawConn) error {
 
 // New returns a broker.
 func New(c Config) *Broker {
-	c.Limits.fill()
+	c.Limits.setDefaults()
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
@@ -92,16 +92,16 @@ func New(c Config) *Broker {
 		}
 	}
 	if c.Dial == nil {
-		c.Dial = (&net.Dialer{Timeout: c.Limits.Dial, Control: clamp}).DialContext
+		c.Dial = (&net.Dialer{Timeout: c.Limits.Dial, Control: limitReceiveWindow}).DialContext
 	}
 	if c.Proxy == nil {
 		c.Proxy = environmentProxy()
 	}
-	if c.Own == nil {
-		c.Own = interfaceAddresses
+	if c.OwnAddresses == nil {
+		c.OwnAddresses = interfaceAddresses
 	}
-	c.Own = cacheAddresses(c.Own)
-	return &Broker{config: c, names: &resolver{ask: c.Resolve, names: map[string]*answer{}}}
+	c.OwnAddresses = cacheAddresses(c.OwnAddresses)
+	return &Broker{config: c, names: &resolver{lookupIP: c.Resolve, names: map[string]*entry{}}}
 }
 
 // MaxBytes is how much a session may transfer, both directions together; 0: no limit.
@@ -110,7 +110,7 @@ func (b *Broker) MaxBytes() int64 { return b.config.Limits.Bytes }
 // Totals returns the usage of all sandboxes since the server's start.
 func (b *Broker) Totals() Usage { return b.totals.usage() }
 
-// reach connects to t. The caller has checked t with checkName; reach resolves the name and
+// dialAllowed connects to t. The caller has checked t with checkName; reach resolves the name and
 // checks the addresses. It returns the target with the address that it dialed.
 //
 // Where the operator's environment has a proxy, the proxy gets a name as it is if the
@@ -118,7 +118,7 @@ func (b *Broker) Totals() Usage { return b.totals.usage() }
 // resolved here, and the proxy gets the address that was checked: a name could lead to
 // anything that the proxy can reach. So a server that cannot resolve names itself reaches
 // listed names only.
-func (b *Broker) reach(ctx context.Context, p *Policy, t Target) (net.Conn, Target, error) {
+func (b *Broker) dialAllowed(ctx context.Context, p *Policy, t Target) (net.Conn, Target, error) {
 	ctx, cancel := context.WithTimeout(ctx, b.config.Limits.Dial)
 	defer cancel()
 	proxy, err := b.config.Proxy(t.Host(), t.Port)
@@ -126,17 +126,17 @@ func (b *Broker) reach(ctx context.Context, p *Policy, t Target) (net.Conn, Targ
 		return nil, t, err
 	}
 	if proxy != nil && t.Name != "" && p.listed(t) {
-		c, err := through(ctx, b.config.Dial, proxy, hostPort(t.Name, t.Port))
+		c, err := dialThrough(ctx, b.config.Dial, proxy, hostPort(t.Name, t.Port))
 		return c, t, err
 	}
-	addrs, err := b.addresses(ctx, p, t)
+	addrs, err := b.allowedAddresses(ctx, p, t)
 	if err != nil {
 		return nil, t, err
 	}
 	c, a, err := dialAny(ctx, addrs, func(ctx context.Context, a netip.Addr) (net.Conn, error) {
 		addr := hostPort(a.String(), t.Port)
 		if proxy != nil {
-			return through(ctx, b.config.Dial, proxy, addr)
+			return dialThrough(ctx, b.config.Dial, proxy, addr)
 		}
 		return b.config.Dial(ctx, "tcp", addr)
 	})
@@ -152,16 +152,16 @@ func (b *Broker) Dial(ctx context.Context, p *Policy, host string, port uint16) 
 	if a, err := netip.ParseAddr(host); err == nil {
 		t = Target{Addr: a.Unmap(), Port: port}
 	}
-	err := p.refuseName(t)
+	err := p.checkName(t)
 	if err == nil && t.Name == "" {
-		err = p.refuseAddress(t, b.config.Own())
+		err = p.checkAddress(t, b.config.OwnAddresses())
 	}
 	var c net.Conn
 	if err == nil {
-		c, t, err = b.reach(ctx, p, t)
+		c, t, err = b.dialAllowed(ctx, p, t)
 	}
-	if no, ok := errors.AsType[refused](err); ok {
-		return nil, Forbidden{printable(t.Host()), port, no.why, no.remedy}
+	if refusal, ok := errors.AsType[refusalError](err); ok {
+		return nil, Forbidden{printable(t.Host()), port, refusal.why, refusal.remedy}
 	}
 	return c, err
 }
@@ -179,20 +179,20 @@ type Forbidden struct {
 func (f Forbidden) Error() string {
 	advice := ""
 	switch f.remedy {
-	case ARule:
+	case AddRule:
 		advice = ". The operator of this server can allow it: network.allow in sandlot.yaml"
-	case AnException:
+	case AddException:
 		advice = ". The operator of this server alone can allow it, with name and range: network.allow_private in " +
 			"sandlot.yaml"
-	case AMode:
+	case ChangeMode:
 		advice = ". The operator of this server can give you a network: network.mode in sandlot.yaml"
 	}
 	return fmt.Sprintf("%s may not be reached: %s%s", hostPort(f.Host, f.Port), f.Why, advice)
 }
 
-// addresses resolves t and returns those of its addresses that p allows, or the reason why
+// allowedAddresses resolves t and returns those of its addresses that p allows, or the reason why
 // the first one is refused.
-func (b *Broker) addresses(ctx context.Context, p *Policy, t Target) ([]netip.Addr, error) {
+func (b *Broker) allowedAddresses(ctx context.Context, p *Policy, t Target) ([]netip.Addr, error) {
 	all := []netip.Addr{t.Addr}
 	if t.Name != "" {
 		var err error
@@ -200,25 +200,25 @@ func (b *Broker) addresses(ctx context.Context, p *Policy, t Target) ([]netip.Ad
 			return nil, err
 		}
 	}
-	own := b.config.Own()
+	own := b.config.OwnAddresses()
 	var allowed []netip.Addr
-	var first error
+	var firstErr error
 	for _, a := range all {
 		t.Addr = a
-		if err := p.refuse(t, own); err == nil {
+		if err := p.check(t, own); err == nil {
 			allowed = append(allowed, a)
-		} else if first == nil {
-			first = err
+		} else if firstErr == nil {
+			firstErr = err
 		}
 	}
 	if len(allowed) == 0 {
-		return nil, first
+		return nil, firstErr
 	}
 	return allowed[:min(len(allowed), maxAddresses)], nil
 }
 
-// exists returns an error if a name, which p allows, does not exist.
-func (b *Broker) exists(ctx context.Context, p *Policy, name string) error {
+// checkExists returns an error if a name, which p allows, does not exist.
+func (b *Broker) checkExists(ctx context.Context, p *Policy, name string) error {
 	// A name that the proxy resolves need not exist for this machine's resolver. A look-up
 	// has no port, so the proxy for 443 is used.
 	if proxy, err := b.config.Proxy(name, 443); err == nil && proxy != nil && p.listed(Target{Name: name}) {

@@ -114,7 +114,7 @@ func through443(t *testing.T, p *Policy, sent []byte, host string) bool {
 func TestServerNameTooLate(t *testing.T) {
 	hello := clientHello(t, "b.example")
 	for n := 1; n < len(hello); n += 9 {
-		o := &opening{Conn: reader{Reader: iotest.ErrReader(os.ErrDeadlineExceeded)}, seen: hello[:n]}
+		o := &helloReader{Conn: reader{Reader: iotest.ErrReader(os.ErrDeadlineExceeded)}, data: hello[:n]}
 		if name, isTLS, err := o.serverName(); name != "" || !isTLS || err == nil {
 			t.Errorf("after %d bytes: %q, %v, %v", n, name, isTLS, err)
 		}
@@ -214,9 +214,9 @@ func FuzzServerName(f *testing.F) {
 	f.Add([]byte("GET / HTTP/1.1\r\n"), 1)
 	f.Fuzz(func(t *testing.T, b []byte, first int) {
 		n := max(0, min(first, len(b)))
-		o := &opening{Conn: reader{Reader: bytes.NewReader(b[n:])}, seen: bytes.Clone(b[:n])}
+		o := &helloReader{Conn: reader{Reader: bytes.NewReader(b[n:])}, data: bytes.Clone(b[:n])}
 		name, isTLS, err := o.serverName()
-		if !bytes.HasPrefix(b, o.seen) || len(o.seen) < n {
+		if !bytes.HasPrefix(b, o.data) || len(o.data) < n {
 			t.Fatal("what was read is not what was sent")
 		}
 		if name != "" && (!isTLS || err != nil) {

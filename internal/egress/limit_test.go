@@ -64,11 +64,11 @@ func TestRate(t *testing.T) {
 func TestSpareConnections(t *testing.T) {
 	r := newRig(t, &Policy{Mode: Public})
 	var spare []*client
-	for range maxSpare {
+	for range maxWaiting {
 		spare = append(spare, r.client())
 	}
 	eventually(t, "all wait",
-		func() bool { r.outlet.mu.Lock(); defer r.outlet.mu.Unlock(); return r.outlet.spare == maxSpare })
+		func() bool { r.outlet.mu.Lock(); defer r.outlet.mu.Unlock(); return r.outlet.waiting == maxWaiting })
 	r.client().ended() // one more is given up
 	quick := r.client()
 	quick.want(no, lookup("127.1")) // unless it asks
@@ -92,7 +92,7 @@ func TestFloodOfConnections(t *testing.T) {
 			ended <- err
 		}()
 	}
-	for range all[maxSpare:] {
+	for range all[maxWaiting:] {
 		if err := <-ended; err == nil {
 			t.Fatal("something is said on a connection without request")
 		} else if errors.Is(err, os.ErrDeadlineExceeded) {
@@ -102,7 +102,7 @@ func TestFloodOfConnections(t *testing.T) {
 	r.outlet.mu.Lock()
 	n := len(r.outlet.conns)
 	r.outlet.mu.Unlock()
-	if n > maxSpare {
+	if n > maxWaiting {
 		t.Errorf("%d connections are left", n)
 	}
 }
@@ -130,7 +130,7 @@ func TestBytesOfASession(t *testing.T) {
 		t.Errorf("%+v", list)
 	}
 	for _, x := range list {
-		if x.Remedy() != MoreBytes {
+		if x.Remedy() != RaiseByteLimit {
 			t.Errorf("the remedy of %q: %v", x.Reason, x.Remedy())
 		}
 	}
@@ -261,7 +261,7 @@ func TestLeftOutIsTold(t *testing.T) {
 				t.Fatal(&reply, err)
 			}
 		}
-		time.Sleep(summary - time.Millisecond)
+		time.Sleep(summaryDelay - time.Millisecond)
 		if strings.Contains(log.String(), "left out") {
 			t.Error("told at once")
 		}
@@ -352,9 +352,9 @@ func piped(t *testing.T, change ...func(*Config)) (*Outlet, net.Conn, net.Conn, 
 		Resolve: func(context.Context, string) ([]netip.Addr, error) {
 			return []netip.Addr{addr("20.0.0.1")}, nil
 		},
-		Dial:  func(context.Context, string, string) (net.Conn, error) { return near, nil },
-		Proxy: noProxy,
-		Own:   func() []netip.Prefix { return ownForTest },
+		Dial:         func(context.Context, string, string) (net.Conn, error) { return near, nil },
+		Proxy:        noProxy,
+		OwnAddresses: func() []netip.Prefix { return ownForTest },
 	}
 	for _, f := range change {
 		f(&c)
@@ -505,7 +505,7 @@ func TestResolver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var asked atomic.Int32
 		fail := false
-		r := &resolver{names: map[string]*answer{}, ask: func(ctx context.Context, name string) ([]netip.Addr, error) {
+		r := &resolver{names: map[string]*entry{}, lookupIP: func(ctx context.Context, name string) ([]netip.Addr, error) {
 			asked.Add(1)
 			select {
 			case <-time.After(time.Second):
@@ -541,7 +541,7 @@ func TestResolver(t *testing.T) {
 			t.Errorf("asked %d times", n)
 		}
 		// It is remembered for a moment, a failure is not.
-		time.Sleep(resolveKept - time.Second)
+		time.Sleep(answerTTL - time.Second)
 		r.lookup(t.Context(), "a")
 		if n := asked.Load(); n != 2 {
 			t.Errorf("asked %d times", n)
@@ -560,16 +560,16 @@ func TestResolver(t *testing.T) {
 }
 
 func TestResolverIsBounded(t *testing.T) {
-	r := &resolver{names: map[string]*answer{}, ask: func(context.Context, string) ([]netip.Addr, error) {
+	r := &resolver{names: map[string]*entry{}, lookupIP: func(context.Context, string) ([]netip.Addr, error) {
 		return nil,
 			nil
 	}}
-	for i := range 3 * resolveMax {
+	for i := range 3 * maxAnswers {
 		if _, err := r.lookup(t.Context(), strings.Repeat("x", 1+i%50)+string(rune(i))); !errors.Is(err, errNoName) {
 			t.Fatal(err)
 		}
 	}
-	if len(r.names) > resolveMax {
+	if len(r.names) > maxAnswers {
 		t.Errorf("%d names are kept", len(r.names))
 	}
 }
@@ -581,12 +581,12 @@ func TestOwnAddressesAreKept(t *testing.T) {
 		own()
 		list = nil // as when there is no file descriptor left
 		own()
-		time.Sleep(ownKept + time.Millisecond)
+		time.Sleep(ownTTL + time.Millisecond)
 		if len(own()) != len(ownForTest) || asked != 2 {
 			t.Errorf("%v, asked %d times", own(), asked)
 		}
 		list = []netip.Prefix{netip.MustParsePrefix("2a00:10::1/64")}
-		time.Sleep(ownKept + time.Millisecond)
+		time.Sleep(ownTTL + time.Millisecond)
 		if got := own(); len(got) != 1 || got[0] != list[0] {
 			t.Errorf("after a change: %v", got)
 		}

@@ -12,9 +12,9 @@ import (
 	"sandlot/internal/event"
 )
 
-// wait takes one event from a limiter, and returns how long the caller must wait to keep to
+// reserveDelay takes one event from a limiter, and returns how long the caller must wait to keep to
 // its rate, at most a second.
-func wait(l *rate.Limiter) time.Duration {
+func reserveDelay(l *rate.Limiter) time.Duration {
 	r := l.Reserve()
 	d := r.Delay()
 	if d > time.Second {
@@ -36,13 +36,13 @@ type limitedLog struct {
 	events  *event.Stream
 	owner   Owner
 	mu      *sync.Mutex
-	lines   *rate.Limiter
+	limiter *rate.Limiter
 	omitted map[string]int // by verdict
 	timer   *time.Timer    // calls flush; nil: nothing was left out
 }
 
-// summary is how long lines that are left out are counted before their number is logged.
-const summary = time.Second
+// summaryDelay is how long lines that are left out are counted before their number is logged.
+const summaryDelay = time.Second
 
 // publish publishes an event of one of the sandbox's requests.
 func (l *limitedLog) publish(e event.Event) {
@@ -50,10 +50,10 @@ func (l *limitedLog) publish(e event.Event) {
 	l.events.Publish(e)
 }
 
-// failure logs and publishes a failure, or counts it if there were too many.
-func (l *limitedLog) failure(failed event.Event, args ...any) {
+// logFailure logs and publishes a failure, or counts it if there were too many.
+func (l *limitedLog) logFailure(failed event.Event, args ...any) {
 	verdict := failed.Outcome
-	if l.lines.Allow() {
+	if l.limiter.Allow() {
 		l.log.Info("network: failed", args...)
 		l.publish(failed)
 		return
@@ -63,7 +63,7 @@ func (l *limitedLog) failure(failed event.Event, args ...any) {
 	}
 	l.omitted[verdict]++
 	if l.timer == nil {
-		l.timer = time.AfterFunc(summary, func() {
+		l.timer = time.AfterFunc(summaryDelay, func() {
 			l.mu.Lock()
 			defer l.mu.Unlock()
 			l.flush()

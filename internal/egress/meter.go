@@ -26,14 +26,14 @@ type counters struct {
 	moved                                         Meter
 }
 
-// of returns the counter of requests that failed with that code.
-func (c *counters) of(failure wire.NetCode) *atomic.Uint64 {
+// forCode returns the counter of requests that failed with that code.
+func (c *counters) forCode(failure wire.NetCode) *atomic.Uint64 {
 	switch failure {
 	case wire.NetRefused:
 		return &c.refused
 	case wire.NetBusy:
 		return &c.busy
-	case wire.NetBroken:
+	case wire.NetInvalid:
 		return &c.broken
 	}
 	return &c.unreachable

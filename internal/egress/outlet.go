@@ -16,13 +16,13 @@ import (
 )
 
 const (
-	// maxSpare is how many connections from an agent may wait for a request without a
+	// maxWaiting is how many connections from an agent may wait for a request without a
 	// timeout. Further ones wait at most spareTimeout, as the agent may have made one for a
 	// request that it is about to send. At most Limits.Connections+extraConns connections
 	// from one agent are served at all.
-	maxSpare     = 16
-	spareTimeout = time.Second
-	extraConns   = 256
+	maxWaiting       = 16
+	extraWaitTimeout = time.Second
+	extraConns       = 256
 )
 
 // Owner says whose sandbox it is, for the log and for events.
@@ -36,14 +36,14 @@ type Outlet struct {
 
 	wg sync.WaitGroup // counts conns
 
-	mu       sync.Mutex
-	closed   bool
-	policy   *Policy
-	conns    map[*conn]bool
-	spare    int // conns that wait for a request
-	connects int // conns that are connecting or connected to a target
-	refusals refusals
-	log      limitedLog
+	mu         sync.Mutex
+	closed     bool
+	policy     *Policy
+	conns      map[*conn]bool
+	waiting    int // conns that wait for a request
+	connecting int // conns that are connecting or connected to a target
+	refusals   refusals
+	log        limitedLog
 
 	connectRate,
 	lookupRate,
@@ -66,7 +66,7 @@ func (b *Broker) Outlet(owner Owner, policy *Policy, meter *Meter) *Outlet {
 	e.log = limitedLog{
 		log:    b.config.Log.With("principal", owner.Principal, "session", owner.Session, "sandbox", owner.Sandbox),
 		events: b.config.Events, owner: owner,
-		mu: &e.mu, lines: rate.NewLimiter(logRate, logRate),
+		mu: &e.mu, limiter: rate.NewLimiter(logRate, logRate),
 	}
 	return e
 }
@@ -75,10 +75,10 @@ func (b *Broker) Outlet(owner Owner, policy *Policy, meter *Meter) *Outlet {
 // So an agent that makes connections as fast as it can, and sends no requests, which have
 // limits of their own, does not cost the server more than requests would.
 func (e *Outlet) Pace(ctx context.Context) {
-	pause(ctx, wait(e.connRate))
+	sleep(ctx, reserveDelay(e.connRate))
 }
 
-func pause(ctx context.Context, d time.Duration) {
+func sleep(ctx context.Context, d time.Duration) {
 	if d <= 0 {
 		return
 	}
@@ -97,18 +97,18 @@ func (e *Outlet) Serve(ctx context.Context, c net.Conn) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	l := &conn{outlet: e, in: c, cancel: cancel}
-	if !e.acquire(l) {
-		e.both(func(c *counters) { c.busy.Add(1) })
-		why := busy("this sandbox has more connections to the server than it may have")
-		e.failed("", 0, failure{wire.NetBusy, why, nil})
+	if !e.addConn(l) {
+		e.countBoth(func(c *counters) { c.busy.Add(1) })
+		why := busyError("this sandbox has more connections to the server than it may have")
+		e.recordFailure("", 0, failure{wire.NetBusy, why, nil})
 		return
 	}
-	defer e.release(l)
+	defer e.removeConn(l)
 	defer context.AfterFunc(ctx, func() { l.cut("closed") })()
 	l.serve(ctx)
 }
 
-func (e *Outlet) acquire(l *conn) bool {
+func (e *Outlet) addConn(l *conn) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed || len(e.conns) >= e.b.config.Limits.Connections+extraConns {
@@ -119,7 +119,7 @@ func (e *Outlet) acquire(l *conn) bool {
 	return true
 }
 
-func (e *Outlet) release(l *conn) {
+func (e *Outlet) removeConn(l *conn) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.conns, l)
@@ -129,7 +129,7 @@ func (e *Outlet) release(l *conn) {
 // SetPolicy applies p from now on, and closes connections that p does not allow. The caller
 // does not change p after that. A nil p allows nothing.
 func (e *Outlet) SetPolicy(p *Policy) {
-	own := e.b.config.Own()
+	own := e.b.config.OwnAddresses()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.policy = p
@@ -137,9 +137,9 @@ func (e *Outlet) SetPolicy(p *Policy) {
 		if l.out == nil {
 			continue // admit checks it when it is connected
 		}
-		err := p.refuse(l.target, own)
+		err := p.check(l.target, own)
 		if err == nil && l.otherName != "" && p.Mode == Allowlist {
-			err = otherServer(l.target.Name)
+			err = wrongServer(l.target.Name)
 		}
 		if err != nil {
 			e.refusals.add(l.target.Host(), l.target.Port, err)
@@ -175,28 +175,28 @@ func (e *Outlet) TakeRefusals() []Refusal {
 // Usage returns what this sandbox did with the network.
 func (e *Outlet) Usage() Usage { return e.count.usage() }
 
-// both applies f to the counters of this sandbox and to those of all sandboxes together.
-func (e *Outlet) both(f func(*counters)) {
+// countBoth applies f to the counters of this sandbox and to those of all sandboxes together.
+func (e *Outlet) countBoth(f func(*counters)) {
 	f(&e.count)
 	f(&e.b.totals)
 }
 
-// wait counts a conn that begins to wait for a request, and returns how long it may wait;
+// beginWait counts a conn that begins to wait for a request, and returns how long it may wait;
 // 0: for ever. The conn calls waited when it has waited.
-func (e *Outlet) wait() time.Duration {
+func (e *Outlet) beginWait() time.Duration {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.spare++
-	if e.spare > maxSpare {
-		return spareTimeout
+	e.waiting++
+	if e.waiting > maxWaiting {
+		return extraWaitTimeout
 	}
 	return 0
 }
 
-func (e *Outlet) waited() {
+func (e *Outlet) endWait() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.spare--
+	e.waiting--
 }
 
 // limitReached says whether the bytes of this session are used up.
@@ -205,37 +205,37 @@ func (e *Outlet) limitReached() bool {
 	return e.b.config.Limits.Bytes > 0 && t.Up+t.Down > uint64(e.b.config.Limits.Bytes)
 }
 
-// allUsed returns the refusal for a session that has reached its limit of bytes.
-func (e *Outlet) allUsed() error {
+// byteLimitRefusal returns the refusal for a session that has reached its limit of bytes.
+func (e *Outlet) byteLimitRefusal() error {
 	n, unit := e.b.config.Limits.Bytes, "bytes"
 	if n%(1<<20) == 0 {
 		n, unit = n>>20, "MB"
 	}
-	return refused{fmt.Sprintf("this session has used all %d %s of network that it may use", n, unit), MoreBytes}
+	return refusalError{fmt.Sprintf("this session has used all %d %s of network that it may use", n, unit), RaiseByteLimit}
 }
 
-// begin counts a connection to the network, which the caller ends with end, and returns the
+// beginConnect counts a connection to the network, which the caller ends with end, and returns the
 // policy to check it against. If a limit does not allow the connection, it returns a
 // busyError or a refusalError.
-func (e *Outlet) begin() (*Policy, error) {
+func (e *Outlet) beginConnect() (*Policy, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch {
 	case !e.connectRate.Allow(): // before the other checks, so that refused connections count too
-		return nil, busy(fmt.Sprintf("this session opens more than %d connections a second", e.b.config.Limits.Rate))
+		return nil, busyError(fmt.Sprintf("this session opens more than %d connections a second", e.b.config.Limits.Rate))
 	case e.limitReached():
-		return nil, e.allUsed()
-	case e.connects >= e.b.config.Limits.Connections:
-		return nil, busy(fmt.Sprintf("this session has %d connections open, which is the limit", e.connects))
+		return nil, e.byteLimitRefusal()
+	case e.connecting >= e.b.config.Limits.Connections:
+		return nil, busyError(fmt.Sprintf("this session has %d connections open, which is the limit", e.connecting))
 	}
-	e.connects++
+	e.connecting++
 	return e.policy, nil
 }
 
-func (e *Outlet) end() {
+func (e *Outlet) endConnect() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.connects--
+	e.connecting--
 }
 
 // beginLookup is the same for a look-up of a name. Nothing has to be called at its end.
@@ -244,37 +244,37 @@ func (e *Outlet) beginLookup() (*Policy, error) {
 	defer e.mu.Unlock()
 	switch {
 	case !e.lookupRate.Allow():
-		return nil, busy(fmt.Sprintf("this session looks up more than %d names a second", e.b.config.Limits.Rate))
+		return nil, busyError(fmt.Sprintf("this session looks up more than %d names a second", e.b.config.Limits.Rate))
 	case e.limitReached():
-		return nil, e.allUsed()
+		return nil, e.byteLimitRefusal()
 	}
 	return e.policy, nil
 }
 
-// penalty returns how long a conn pauses after a reply with the code wire.NetBusy, so that
+// busyDelay returns how long a conn pauses after a reply with the code wire.NetBusy, so that
 // these replies of all conns together keep to busyRate.
-func (e *Outlet) penalty() time.Duration {
-	return max(busyPause, wait(e.busyRate))
+func (e *Outlet) busyDelay() time.Duration {
+	return max(busyPause, reserveDelay(e.busyRate))
 }
 
-// admit sets l's connection to the network, if the policy of this moment allows t: it may
+// attach sets l's connection to the network, if the policy of this moment allows t: it may
 // have changed while the connection was made.
-func (e *Outlet) admit(l *conn, t Target, out net.Conn) error {
-	own := e.b.config.Own()
+func (e *Outlet) attach(l *conn, t Target, out net.Conn) error {
+	own := e.b.config.OwnAddresses()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if l.why != "" {
+	if l.endReason != "" {
 		return errCut
 	}
-	if err := e.policy.refuse(t, own); err != nil {
+	if err := e.policy.check(t, own); err != nil {
 		return err
 	}
 	l.target, l.out = t, out
 	return nil
 }
 
-// failed logs a request that failed, and records it if it was refused.
-func (e *Outlet) failed(host string, port uint16, f failure) {
+// recordFailure logs a request that failed, and records it if it was refused.
+func (e *Outlet) recordFailure(host string, port uint16, f failure) {
 	host = printable(host)
 	outcome := verdict(f.code)
 	args := []any{"host", host, "port", port, "verdict", outcome, "reason", f.why.Error()}
@@ -286,16 +286,16 @@ func (e *Outlet) failed(host string, port uint16, f failure) {
 	if f.code == wire.NetRefused {
 		e.refusals.add(host, port, f.why)
 	}
-	e.log.failure(egressEvent(host, port, outcome), args...)
+	e.log.logFailure(egressEvent(host, port, outcome), args...)
 }
 
-// finished logs the end of a connection to the network.
-func (e *Outlet) finished(l *conn, f *flow) {
+// recordConnection logs the end of a connection to the network.
+func (e *Outlet) recordConnection(l *conn, f *flow) {
 	e.mu.Lock()
 	verdict, other := l.verdict(), l.otherName
 	e.mu.Unlock()
-	moved, took := f.traffic.Traffic(), time.Since(f.begun)
-	args := []any{"host", l.target.Host(), "port", l.target.Port, "address", address(l.target.Addr), "up", moved.Up,
+	moved, took := f.traffic.Traffic(), time.Since(f.began)
+	args := []any{"host", l.target.Host(), "port", l.target.Port, "address", addressText(l.target.Addr), "up", moved.Up,
 		"down", moved.Down, "duration", took.Round(time.Millisecond), "verdict", verdict}
 	if other != "" {
 		args = append(args, "server_name", other)
@@ -319,7 +319,7 @@ func egressEvent(host string, port uint16, verdict string) event.Event {
 	return e
 }
 
-func address(a netip.Addr) string {
+func addressText(a netip.Addr) string {
 	if !a.IsValid() {
 		return "by proxy"
 	}
@@ -336,7 +336,7 @@ func verdict(c wire.NetCode) string {
 		return "no name"
 	case wire.NetBusy:
 		return "busy"
-	case wire.NetBroken:
+	case wire.NetInvalid:
 		return "broken"
 	}
 	return "unreachable"

@@ -51,13 +51,13 @@ type Private struct {
 	Net  netip.Prefix `json:"cidr"`
 }
 
-// opens says whether the exception allows an address of class k. A cloud's metadata service
+// allows says whether the exception allows an address of class k. A cloud's metadata service
 // is hardly meant by a large range around it, so it needs a range within that of its class.
-func (p Private) opens(a netip.Addr, k kind) bool {
-	if !p.Net.Contains(a) || k.open == never {
+func (p Private) allows(a netip.Addr, k addrClass) bool {
+	if !p.Net.Contains(a) || k.exception == noException {
 		return false
 	}
-	return k.open == named || k.prefix.Bits() <= p.Net.Bits()
+	return k.exception == containingRange || k.prefix.Bits() <= p.Net.Bits()
 }
 
 // Policy is what one sandbox may reach. It is not changed once an Outlet has it. A nil
@@ -73,31 +73,31 @@ type Policy struct {
 	Registries []Rule `json:"registries,omitempty"`
 }
 
-// on says whether the policy allows anything.
-func (p *Policy) on() bool { return p != nil && (p.Mode == Allowlist || p.Mode == Public) }
+// enabled says whether the policy allows anything.
+func (p *Policy) enabled() bool { return p != nil && (p.Mode == Allowlist || p.Mode == Public) }
 
 // listed says whether one of the operator's rules or exceptions matches the target.
-func (p *Policy) listed(t Target) bool { return covered(p.Allow, t) || p.excepted(t) }
+func (p *Policy) listed(t Target) bool { return anyMatches(p.Allow, t) || p.isException(t) }
 
-// excepted says whether the operator allows the target at addresses that are not public.
-func (p *Policy) excepted(t Target) bool {
-	return covered(p.Registries, t) ||
-		slices.ContainsFunc(p.Private, func(x Private) bool { return x.Host.covers(t) })
+// isException says whether the operator allows the target at addresses that are not public.
+func (p *Policy) isException(t Target) bool {
+	return anyMatches(p.Registries, t) ||
+		slices.ContainsFunc(p.Private, func(x Private) bool { return x.Host.matches(t) })
 }
 
-// covered says whether one of the rules matches the target.
-func covered(rules []Rule, t Target) bool {
-	return slices.ContainsFunc(rules, func(r Rule) bool { return r.covers(t) })
+// anyMatches says whether one of the rules matches the target.
+func anyMatches(rules []Rule, t Target) bool {
+	return slices.ContainsFunc(rules, func(r Rule) bool { return r.matches(t) })
 }
 
-// refuseName checks a target before its name is resolved. It returns a refusalError if the
+// checkName checks a target before its name is resolved. It returns a refusalError if the
 // target may not be reached, whatever its address. Port 0 stands for any port.
-func (p *Policy) refuseName(t Target) error {
+func (p *Policy) checkName(t Target) error {
 	switch {
-	case !p.on():
+	case !p.enabled():
 		return noNetwork
-	case localName(t.Name) && !p.excepted(t):
-		return refused{why: "this is a name of the server itself"}
+	case localName(t.Name) && !p.isException(t):
+		return refusalError{why: "this is a name of the server itself"}
 	case p.Mode == Public || p.listed(t):
 		return nil
 	case t.Port != 0 && p.listed(Target{Name: t.Name, Addr: t.Addr}):
@@ -108,14 +108,14 @@ func (p *Policy) refuseName(t Target) error {
 
 // Refusals that the operator can change with a rule or a mode.
 var (
-	noNetwork  = refused{"this session has no network", AMode}
-	otherPorts = refused{"the rules allow this host on other ports only", ARule}
-	noRule     = refused{"no rule allows it", ARule}
+	noNetwork  = refusalError{"this session has no network", ChangeMode}
+	otherPorts = refusalError{"the rules allow this host on other ports only", AddRule}
+	noRule     = refusalError{"no rule allows it", AddRule}
 )
 
-// atAddress returns the refusal of an address. what completes "its address 10.0.0.1 is …".
-func atAddress(a netip.Addr, what string) error {
-	return refused{fmt.Sprintf("its address %s is %s", a, what), AnException}
+// addressRefused returns the refusal of an address. what completes "its address 10.0.0.1 is …".
+func addressRefused(a netip.Addr, what string) error {
+	return refusalError{fmt.Sprintf("its address %s is %s", a, what), AddException}
 }
 
 // localName says whether a name stands for the machine that resolves it.
@@ -125,35 +125,35 @@ func localName(name string) bool {
 		strings.HasSuffix(name, "-loopback")
 }
 
-// refuseAddress checks a target's address. own are the machine's addresses.
-func (p *Policy) refuseAddress(t Target, own []netip.Prefix) error {
-	k, special := kindOf(t.Addr)
-	if (!special || k.open == named) && covered(p.Registries, t) {
+// checkAddress checks a target's address. own are the machine's addresses.
+func (p *Policy) checkAddress(t Target, own []netip.Prefix) error {
+	k, special := classOf(t.Addr)
+	if (!special || k.exception == containingRange) && anyMatches(p.Registries, t) {
 		return nil
 	}
-	if slices.ContainsFunc(p.Private, func(x Private) bool { return x.Host.covers(t) && x.opens(t.Addr, k) }) {
+	if slices.ContainsFunc(p.Private, func(x Private) bool { return x.Host.matches(t) && x.allows(t.Addr, k) }) {
 		return nil
 	}
 	switch {
 	case len(own) == 0:
-		return refused{why: "the server's own addresses are not known now"}
+		return refusalError{why: "the server's own addresses are not known now"}
 	case special:
-		return atAddress(t.Addr, k.what)
+		return addressRefused(t.Addr, k.what)
 	}
-	if what := near(t.Addr, own); what != "" {
-		return atAddress(t.Addr, what)
+	if what := describeOwn(t.Addr, own); what != "" {
+		return addressRefused(t.Addr, what)
 	}
 	return nil
 }
 
-// refuse checks a target's name and address. A target without an address is resolved by the
+// check checks a target's name and address. A target without an address is resolved by the
 // operator's proxy, which is only done for listed names.
-func (p *Policy) refuse(t Target, own []netip.Prefix) error {
-	if err := p.refuseName(t); err != nil {
+func (p *Policy) check(t Target, own []netip.Prefix) error {
+	if err := p.checkName(t); err != nil {
 		return err
 	}
 	if t.Addr.IsValid() {
-		return p.refuseAddress(t, own)
+		return p.checkAddress(t, own)
 	}
 	if !p.listed(t) {
 		return noRule

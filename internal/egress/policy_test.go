@@ -15,24 +15,24 @@ var ownForTest = []netip.Prefix{netip.MustParsePrefix("127.0.0.1/8"), netip.Must
 
 // special are addresses that no name may lead to; each with the kind of opening
 // that it has.
-var special = map[string]open{
-	"0.0.0.0": never, "0.1.2.3": never, "10.0.0.1": named, "10.255.255.255": named, "100.64.0.1": named,
-	"100.127.255.255": named,
-	"127.0.0.1":       named, "127.255.255.254": named, "169.254.169.254": inside, "169.254.0.1": inside,
-	"168.63.129.16":   inside,
-	"100.100.100.200": inside, "192.0.0.192": inside, "fd00:ec2::254": inside, "fd20:ce::254": inside,
-	"172.16.0.1": named, "172.31.255.255": named, "192.0.0.1": named, "192.0.2.1": named, "192.88.99.1": named,
-	"192.168.1.1": named,
-	"198.18.0.1":  named, "198.19.255.255": named, "198.51.100.1": named, "203.0.113.1": named,
-	"224.0.0.1": never, "239.255.255.255": never, "240.0.0.1": named, "255.255.255.255": never,
-	"::": never, "::1": named, "::7f00:1": never, "::10.0.0.1": never, "fe80::1": never, "febf::1": never,
-	"fec0::1": named, "fc00::1": named, "fdff::1": named,
-	"ff02::1": never, "100::1": named, "2001::1": never, "2001:0:1::1": never, "2001:2::1": named, "2001:10::1": named,
-	"2001:20::1":  named,
-	"2001:db8::1": named, "3fff::1": named, "2002:7f00:1::": never, "2002:1400:1::": never, "4000::1": named,
-	"1fff::1":         named,
-	"64:ff9b::7f00:1": never, "64:ff9b::10.0.0.1": never, "64:ff9b::169.254.169.254": never,
-	"64:ff9b:1::20.0.0.1": never, "5f00::1": named,
+var special = map[string]exception{
+	"0.0.0.0": noException, "0.1.2.3": noException, "10.0.0.1": containingRange, "10.255.255.255": containingRange, "100.64.0.1": containingRange,
+	"100.127.255.255": containingRange,
+	"127.0.0.1":       containingRange, "127.255.255.254": containingRange, "169.254.169.254": innerRange, "169.254.0.1": innerRange,
+	"168.63.129.16":   innerRange,
+	"100.100.100.200": innerRange, "192.0.0.192": innerRange, "fd00:ec2::254": innerRange, "fd20:ce::254": innerRange,
+	"172.16.0.1": containingRange, "172.31.255.255": containingRange, "192.0.0.1": containingRange, "192.0.2.1": containingRange, "192.88.99.1": containingRange,
+	"192.168.1.1": containingRange,
+	"198.18.0.1":  containingRange, "198.19.255.255": containingRange, "198.51.100.1": containingRange, "203.0.113.1": containingRange,
+	"224.0.0.1": noException, "239.255.255.255": noException, "240.0.0.1": containingRange, "255.255.255.255": noException,
+	"::": noException, "::1": containingRange, "::7f00:1": noException, "::10.0.0.1": noException, "fe80::1": noException, "febf::1": noException,
+	"fec0::1": containingRange, "fc00::1": containingRange, "fdff::1": containingRange,
+	"ff02::1": noException, "100::1": containingRange, "2001::1": noException, "2001:0:1::1": noException, "2001:2::1": containingRange, "2001:10::1": containingRange,
+	"2001:20::1":  containingRange,
+	"2001:db8::1": containingRange, "3fff::1": containingRange, "2002:7f00:1::": noException, "2002:1400:1::": noException, "4000::1": containingRange,
+	"1fff::1":         containingRange,
+	"64:ff9b::7f00:1": noException, "64:ff9b::10.0.0.1": noException, "64:ff9b::169.254.169.254": noException,
+	"64:ff9b:1::20.0.0.1": noException, "5f00::1": containingRange,
 }
 
 var public = []string{"1.1.1.1", "9.255.255.255", "11.0.0.0", "100.63.255.255", "100.128.0.0", "126.0.0.1", "128.0.0.1",
@@ -59,23 +59,23 @@ func TestSpecialAddresses(t *testing.T) {
 	for s, o := range special {
 		a := addr(s)
 		for _, name := range []string{"", "any.example", "named.example"} {
-			if why := reason(p.refuse(Target{name, a, 443}, ownForTest)); why == "" {
+			if why := reason(p.check(Target{name, a, 443}, ownForTest)); why == "" {
 				t.Errorf("%q at %s is allowed", name, s)
 			}
 		}
-		if got := reason(p.refuse(Target{"registry.example", a, 443}, ownForTest)) == ""; got != (o == named) {
+		if got := reason(p.check(Target{"registry.example", a, 443}, ownForTest)) == ""; got != (o == containingRange) {
 			t.Errorf("a registry at %s: allowed is %v", s, got)
 		}
-		if reason(p.refuse(Target{"registry.example", a, 80}, ownForTest)) == "" {
+		if reason(p.check(Target{"registry.example", a, 80}, ownForTest)) == "" {
 			t.Errorf("a registry at %s is allowed on another port", s)
 		}
-		if got := reason(p.refuse(Target{"private.example", a, 443}, ownForTest)) == ""; got != (o == named) {
+		if got := reason(p.check(Target{"private.example", a, 443}, ownForTest)) == ""; got != (o == containingRange) {
 			t.Errorf("a private host at %s: allowed is %v", s, got)
 		}
 	}
 	for _, s := range public {
 		for _, name := range []string{"", "any.example"} {
-			if why := reason(p.refuse(Target{name, addr(s), 443}, ownForTest)); why != "" {
+			if why := reason(p.check(Target{name, addr(s), 443}, ownForTest)); why != "" {
 				t.Errorf("%q at %s: %s", name, s, why)
 			}
 		}
@@ -87,10 +87,10 @@ func TestExactPrivateRange(t *testing.T) {
 	for cidr, want := range map[string]bool{"169.254.169.254/32": true, "169.254.0.0/16": true, "169.0.0.0/8": false,
 		"168.0.0.0/7": false, "0.0.0.0/0": false} {
 		p := &Policy{Mode: Allowlist, Private: []Private{{host, netip.MustParsePrefix(cidr)}}}
-		if got := reason(p.refuse(Target{"meta.example", addr("169.254.169.254"), 80}, ownForTest)) == ""; got != want {
+		if got := reason(p.check(Target{"meta.example", addr("169.254.169.254"), 80}, ownForTest)) == ""; got != want {
 			t.Errorf("%s opens metadata: %v", cidr, got)
 		}
-		if reason(p.refuse(Target{"", addr("169.254.169.254"), 80}, ownForTest)) == "" {
+		if reason(p.check(Target{"", addr("169.254.169.254"), 80}, ownForTest)) == "" {
 			t.Errorf("%s opens metadata by address", cidr)
 		}
 	}
@@ -99,37 +99,37 @@ func TestExactPrivateRange(t *testing.T) {
 func TestOwnAddresses(t *testing.T) {
 	p := &Policy{Mode: Public, Allow: rules(t, "a.example")}
 	for _, s := range []string{"20.9.9.9", "2a00:9::9", "64:ff9b::20.9.9.9"} {
-		if why := reason(p.refuse(Target{"a.example", addr(s), 443}, ownForTest)); !strings.Contains(why, "own") {
+		if why := reason(p.check(Target{"a.example", addr(s), 443}, ownForTest)); !strings.Contains(why, "own") {
 			t.Errorf("%s: %q", s, why)
 		}
 	}
 	// Neighbours, of both families; not who has a like address.
 	for _, s := range []string{"20.9.9.1", "20.9.9.255", "2a00:9::1", "2a00:9::ffff:ffff:ffff:ffff",
 		"64:ff9b::20.9.9.1"} {
-		if why := reason(p.refuse(Target{"a.example", addr(s), 443}, ownForTest)); !strings.Contains(why,
+		if why := reason(p.check(Target{"a.example", addr(s), 443}, ownForTest)); !strings.Contains(why,
 			"in the server's own network") {
 			t.Errorf("%s: %q", s, why)
 		}
 	}
 	for _, s := range []string{"20.9.8.1", "2a00:9:0:1::1"} {
-		if why := reason(p.refuse(Target{"a.example", addr(s), 443}, ownForTest)); why != "" {
+		if why := reason(p.check(Target{"a.example", addr(s), 443}, ownForTest)); why != "" {
 			t.Errorf("%s: %q", s, why)
 		}
 	}
 	// A range that is as good as everything says nothing about neighbours.
 	wide := []netip.Prefix{netip.MustParsePrefix("20.9.9.9/1"), netip.MustParsePrefix("2a00:9::9/3")}
-	if reason(p.refuse(Target{"a.example", addr("20.9.9.9"), 443}, wide)) == "" ||
-		reason(p.refuse(Target{"a.example", addr("20.9.9.1"), 443}, wide)) != "" ||
-		reason(p.refuse(Target{"a.example", addr("2a00:9::1"), 443}, wide)) != "" {
+	if reason(p.check(Target{"a.example", addr("20.9.9.9"), 443}, wide)) == "" ||
+		reason(p.check(Target{"a.example", addr("20.9.9.1"), 443}, wide)) != "" ||
+		reason(p.check(Target{"a.example", addr("2a00:9::1"), 443}, wide)) != "" {
 		t.Error("a wide range counts, or its own address does not")
 	}
-	if reason(p.refuse(Target{"a.example", addr("20.0.0.1"), 443}, nil)) == "" {
+	if reason(p.check(Target{"a.example", addr("20.0.0.1"), 443}, nil)) == "" {
 		t.Error("allowed although the server's addresses are not known")
 	}
 	for _, s := range []string{"20.9.9.9/32", "2a00:9::1/128"} {
 		n := netip.MustParsePrefix(s)
 		p.Private = []Private{{rules(t, "a.example")[0], n}}
-		if why := reason(p.refuse(Target{"a.example", n.Addr(), 443}, ownForTest)); why != "" {
+		if why := reason(p.check(Target{"a.example", n.Addr(), 443}, ownForTest)); why != "" {
 			t.Errorf("the operator's exception: %s", why)
 		}
 	}
@@ -167,7 +167,7 @@ func TestOwnAddressesChange(t *testing.T) {
 	}
 	is := func(a, want string) {
 		t.Helper()
-		if got := near(addr(a), interfaceAddresses()); got != want {
+		if got := describeOwn(addr(a), interfaceAddresses()); got != want {
 			t.Errorf("%s is %q, want %q", a, got, want)
 		}
 	}
@@ -251,12 +251,12 @@ func TestNames(t *testing.T) {
 			Allowlist: c.allowlist, Public: c.public} {
 			p := lists
 			p.Mode = mode
-			if why := reason(p.refuseName(Target{name, a, c.port})); (why == "") != want {
+			if why := reason(p.checkName(Target{name, a, c.port})); (why == "") != want {
 				t.Errorf("%s:%d with %q: %q", c.host, c.port, mode, why)
 			}
 		}
 		var nobody *Policy
-		if reason(nobody.refuseName(Target{name, a, c.port})) == "" {
+		if reason(nobody.checkName(Target{name, a, c.port})) == "" {
 			t.Errorf("%s: no policy allows it", c.host)
 		}
 	}

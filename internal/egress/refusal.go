@@ -24,21 +24,21 @@ func (r Refusal) Remedy() Remedy { return r.remedy }
 type Remedy int
 
 const (
-	Nothing     Remedy = iota
-	ARule              // add a rule for the host (network.allow)
-	AMode              // change the network mode
-	AnException        // allow the name in the range of its address (network.allow_private)
-	MoreBytes          // raise the limit of bytes, or reset the session's meter
+	NoRemedy       Remedy = iota
+	AddRule               // add a rule for the host (network.allow)
+	ChangeMode            // change the network mode
+	AddException          // allow the name in the range of its address (network.allow_private)
+	RaiseByteLimit        // raise the limit of bytes, or reset the session's meter
 )
 
-// refused is the error for a target that may not be reached: why, for the user, and what
+// refusalError is the error for a target that may not be reached: why, for the user, and what
 // the operator can do. Both are set where the target is checked.
-type refused struct {
+type refusalError struct {
 	why    string
 	remedy Remedy
 }
 
-func (r refused) Error() string { return r.why }
+func (r refusalError) Error() string { return r.why }
 
 // distinct leaves out refused look-ups of names for which there are also refused
 // connections.
@@ -55,16 +55,16 @@ const maxRefusals = 8
 type refusals []Refusal
 
 func (r *refusals) add(host string, port uint16, err error) {
-	var no refused
-	errors.As(err, &no) // for the remedy
+	var refusal refusalError
+	errors.As(err, &refusal) // for the remedy
 	now := time.Now()
 	for i := range *r {
 		if x := &(*r)[i]; x.Host == host && x.Port == port {
-			x.Reason, x.remedy, x.At, x.Times = err.Error(), no.remedy, now, x.Times+1
+			x.Reason, x.remedy, x.At, x.Times = err.Error(), refusal.remedy, now, x.Times+1
 			return
 		}
 	}
 	if len(*r) < maxRefusals {
-		*r = append(*r, Refusal{host, port, err.Error(), now, 1, no.remedy})
+		*r = append(*r, Refusal{host, port, err.Error(), now, 1, refusal.remedy})
 	}
 }

@@ -17,10 +17,10 @@ import (
 )
 
 const (
-	// resolveKept is just long enough that a program's look-up of a name, and its connection
+	// answerTTL is just long enough that a program's look-up of a name, and its connection
 	// after that, need only one query.
-	resolveKept    = 5 * time.Second
-	resolveMax     = 4096 // cached names
+	answerTTL      = 5 * time.Second
+	maxAnswers     = 4096 // cached names
 	resolveTimeout = 10 * time.Second
 	// maxAddresses bounds how many addresses of one name are tried.
 	maxAddresses = 8
@@ -31,13 +31,13 @@ var errNoName = errors.New("there is no such name")
 // resolver resolves names and caches the answers for a moment. Concurrent look-ups of one
 // name share one query, which the first of the callers makes.
 type resolver struct {
-	ask func(context.Context, string) ([]netip.Addr, error)
+	lookupIP func(context.Context, string) ([]netip.Addr, error)
 
 	mu    sync.Mutex
-	names map[string]*answer
+	names map[string]*entry
 }
 
-type answer struct {
+type entry struct {
 	done    chan struct{} // closed when the rest is set
 	addrs   []netip.Addr
 	err     error
@@ -48,8 +48,8 @@ type answer struct {
 // it has none.
 func (r *resolver) lookup(ctx context.Context, name string) ([]netip.Addr, error) {
 	for {
-		a, mine := r.answer(name)
-		if mine {
+		a, first := r.entry(name)
+		if first {
 			r.resolve(ctx, name, a)
 		}
 		select {
@@ -58,32 +58,32 @@ func (r *resolver) lookup(ctx context.Context, name string) ([]netip.Addr, error
 			return nil, ctx.Err()
 		}
 		// The caller that made the query may have been cancelled; this one was not.
-		if errors.Is(a.err, context.Canceled) && ctx.Err() == nil && !mine {
+		if errors.Is(a.err, context.Canceled) && ctx.Err() == nil && !first {
 			continue
 		}
 		return a.addrs, a.err
 	}
 }
 
-// answer returns the cache entry for name. first means that it is new, and that the caller
+// entry returns the cache entry for name. first means that it is new, and that the caller
 // must resolve the name.
-func (r *resolver) answer(name string) (a *answer, mine bool) {
+func (r *resolver) entry(name string) (a *entry, first bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if a := r.names[name]; a != nil && (a.expires.IsZero() || time.Now().Before(a.expires)) {
 		return a, false
 	}
-	if len(r.names) >= resolveMax {
-		r.makeRoom()
+	if len(r.names) >= maxAnswers {
+		r.evict()
 	}
-	a = &answer{done: make(chan struct{})}
+	a = &entry{done: make(chan struct{})}
 	r.names[name] = a
 	return a, true
 }
 
-// makeRoom removes expired answers, and then any others until a quarter of the cache is
+// evict removes expired answers, and then any others until a quarter of the cache is
 // free, so that it does not run again for the next name.
-func (r *resolver) makeRoom() {
+func (r *resolver) evict() {
 	now := time.Now()
 	for name, a := range r.names {
 		if !a.expires.IsZero() && now.After(a.expires) {
@@ -91,25 +91,25 @@ func (r *resolver) makeRoom() {
 		}
 	}
 	for name := range r.names {
-		if len(r.names) < resolveMax*3/4 {
+		if len(r.names) < maxAnswers*3/4 {
 			return
 		}
 		delete(r.names, name)
 	}
 }
 
-func (r *resolver) resolve(ctx context.Context, name string, a *answer) {
+func (r *resolver) resolve(ctx context.Context, name string, a *entry) {
 	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
 	defer cancel()
-	addrs, err := r.ask(ctx, name)
+	addrs, err := r.lookupIP(ctx, name)
 	if ctx.Err() == context.Canceled {
 		err = context.Canceled
 	}
-	addrs, err = sorted(addrs), asNoName(addrs, err)
+	addrs, err = normalize(addrs), noNameError(addrs, err)
 
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	a.addrs, a.err, a.expires = addrs, err, time.Now().Add(resolveKept)
+	a.addrs, a.err, a.expires = addrs, err, time.Now().Add(answerTTL)
 	// The next look-up queries again after an error.
 	if err != nil && !errors.Is(err, errNoName) && r.names[name] == a {
 		delete(r.names, name)
@@ -117,8 +117,8 @@ func (r *resolver) resolve(ctx context.Context, name string, a *answer) {
 	close(a.done)
 }
 
-// asNoName returns errNoName for a name that does not exist or has no address, and else err.
-func asNoName(addrs []netip.Addr, err error) error {
+// noNameError returns errNoName for a name that does not exist or has no address, and else err.
+func noNameError(addrs []netip.Addr, err error) error {
 	var dns *net.DNSError
 	if errors.As(err, &dns) && dns.IsNotFound || err == nil && len(addrs) == 0 {
 		return errNoName
@@ -126,9 +126,9 @@ func asNoName(addrs []netip.Addr, err error) error {
 	return err
 }
 
-// sorted returns the addresses without zones and as IPv4 where they are IPv4 in IPv6 form,
+// normalize returns the addresses without zones and as IPv4 where they are IPv4 in IPv6 form,
 // IPv4 first, each once.
-func sorted(addrs []netip.Addr) []netip.Addr {
+func normalize(addrs []netip.Addr) []netip.Addr {
 	var out []netip.Addr
 	for _, a := range addrs {
 		if a = a.Unmap().WithZone(""); !slices.Contains(out, a) && len(out) < 64 {
@@ -139,8 +139,8 @@ func sorted(addrs []netip.Addr) []netip.Addr {
 	return out
 }
 
-// ownKept is how long the machine's addresses are cached.
-const ownKept = time.Second
+// ownTTL is how long the machine's addresses are cached.
+const ownTTL = time.Second
 
 // cacheAddresses returns a function that calls ask, which returns the machine's addresses,
 // at most once in ownKept, and returns the last addresses when ask returns none.
@@ -153,7 +153,7 @@ func cacheAddresses(ask func() []netip.Prefix) func() []netip.Prefix {
 	return func() []netip.Prefix {
 		mu.Lock()
 		defer mu.Unlock()
-		if now := time.Now(); asked.IsZero() || now.Sub(asked) > ownKept {
+		if now := time.Now(); asked.IsZero() || now.Sub(asked) > ownTTL {
 			asked = now
 			if a := ask(); len(a) > 0 {
 				known = a

@@ -66,7 +66,7 @@ func newRig(t testing.TB, p *Policy, change ...func(*Config)) *rig {
 	r := &rig{t: t, names: map[string][]netip.Addr{}, places: map[string]string{}}
 	c := Config{
 		Log: slog.New(slog.NewTextHandler(&r.log, nil)), Resolve: r.resolve, Dial: r.dial,
-		Proxy: noProxy, Own: func() []netip.Prefix { return ownForTest },
+		Proxy: noProxy, OwnAddresses: func() []netip.Prefix { return ownForTest },
 		Limits: Limits{Rate: 1e6, Burst: 1e6},
 	}
 	for _, f := range change {

@@ -16,13 +16,13 @@ type Rule struct {
 	port   uint16       // 0: any
 }
 
-const forms = `a host name (api.example.com), names below one (*.example.com), an address (203.0.113.7, [2001:db8::1]) or a range (203.0.113.0/24), each with a port (:443) or without`
+const ruleForms = `a host name (api.example.com), names below one (*.example.com), an address (203.0.113.7, [2001:db8::1]) or a range (203.0.113.0/24), each with a port (:443) or without`
 
 // ParseRule reads a rule, and is the inverse of Rule.String.
 func ParseRule(s string) (Rule, error) {
 	r, err := parseRule(s)
 	if err != nil {
-		return Rule{}, fmt.Errorf("%q is not a network rule: %w; a rule is %s", printable(s), err, forms)
+		return Rule{}, fmt.Errorf("%q is not a network rule: %w; a rule is %s", printable(s), err, ruleForms)
 	}
 	return r, nil
 }
@@ -39,14 +39,14 @@ func parseRule(s string) (Rule, error) {
 		p, err := parsePrefix(host)
 		return Rule{prefix: p, port: port}, err
 	}
-	base, below := strings.CutPrefix(host, "*.")
+	base, wildcard := strings.CutPrefix(host, "*.")
 	name, addr, err := parseHost(base)
 	switch {
 	case err != nil:
 		return Rule{}, err
-	case below && name == "":
+	case wildcard && name == "":
 		return Rule{}, errors.New("an address has nothing below it")
-	case below:
+	case wildcard:
 		return Rule{name: "." + name, port: port}, nil
 	case name != "":
 		return Rule{name: name, port: port}, nil
@@ -57,7 +57,7 @@ func parseRule(s string) (Rule, error) {
 // splitPort splits s into host and port; the port is 0 if there is none. An IPv6 address
 // with a port must be in brackets; without one it may be.
 func splitPort(s string) (host string, port uint16, err error) {
-	text, has := "", false
+	text, hasPort := "", false
 	if in, ok := strings.CutPrefix(s, "["); ok {
 		if host, text, ok = strings.Cut(in, "]"); !ok {
 			return "", 0, errors.New("a bracket is not closed")
@@ -68,10 +68,10 @@ func splitPort(s string) (host string, port uint16, err error) {
 		if text == "" {
 			return host, 0, nil
 		}
-		if text, has = strings.CutPrefix(text, ":"); !has {
+		if text, hasPort = strings.CutPrefix(text, ":"); !hasPort {
 			return "", 0, errors.New("only a port may follow the bracket")
 		}
-	} else if host, text, has = strings.Cut(s, ":"); !has || strings.Contains(text, ":") {
+	} else if host, text, hasPort = strings.Cut(s, ":"); !hasPort || strings.Contains(text, ":") {
 		return s, 0, nil
 	}
 	n, err := strconv.ParseUint(text, 10, 16)
@@ -142,9 +142,9 @@ func (r *Rule) UnmarshalText(b []byte) (err error) {
 	return err
 }
 
-// covers says whether the rule matches a target: its name if it has one, else its address.
+// matches says whether the rule matches a target: its name if it has one, else its address.
 // Port 0 of the target stands for any port.
-func (r Rule) covers(t Target) bool {
+func (r Rule) matches(t Target) bool {
 	switch {
 	case r.port != 0 && t.Port != 0 && r.port != t.Port:
 		return false
@@ -176,7 +176,7 @@ func parseHost(s string) (name string, a netip.Addr, err error) {
 			return "", a, err
 		}
 	}
-	if numeric(labels[len(labels)-1]) {
+	if isNumeric(labels[len(labels)-1]) {
 		if a, err = netip.ParseAddr(s); err != nil {
 			return "", a, errors.New("it is a number, but not an address as addresses are written")
 		}
@@ -190,7 +190,7 @@ func checkLabel(l string) error {
 		return errors.New("each part of a name has 1 to 63 characters")
 	}
 	for i := range len(l) {
-		if !nameByte(l[i]) {
+		if !isNameByte(l[i]) {
 			return errors.New("a name has letters, digits, hyphens and underscores")
 		}
 	}
@@ -200,13 +200,13 @@ func checkLabel(l string) error {
 	return nil
 }
 
-func nameByte(c byte) bool {
+func isNameByte(c byte) bool {
 	return c == '-' || c == '_' || '0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'z'
 }
 
-// numeric says whether some resolvers take a name for an address because of its last label,
+// isNumeric says whether some resolvers take a name for an address because of its last label,
 // by the rule of the URL standard (https://url.spec.whatwg.org/#ends-in-a-number-checker).
-func numeric(label string) bool {
+func isNumeric(label string) bool {
 	hex := len(label) >= 2 && label[0] == '0' && label[1]|0x20 == 'x'
 	if hex {
 		label = label[2:]
@@ -225,7 +225,7 @@ func numeric(label string) bool {
 func printable(s string) string {
 	s = s[:min(len(s), 100)]
 	return strings.Map(func(c rune) rune {
-		if c < 0x80 && nameByte(byte(c)) || strings.ContainsRune(".:*/[]%", c) {
+		if c < 0x80 && isNameByte(byte(c)) || strings.ContainsRune(".:*/[]%", c) {
 			return c
 		}
 		return '?'

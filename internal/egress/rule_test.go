@@ -142,12 +142,12 @@ func TestCovers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := rules(t, c.rule)[0].covers(Target{name, addr, c.port}); got != c.want {
+		if got := rules(t, c.rule)[0].matches(Target{name, addr, c.port}); got != c.want {
 			t.Errorf("%s covers %s:%d: %v", c.rule, c.host, c.port, got)
 		}
 	}
-	if (Rule{}).covers(Target{Name: "example.com", Port: 1}) || (Rule{}).
-		covers(Target{Addr: netip.MustParseAddr("20.0.0.1"), Port: 1}) {
+	if (Rule{}).matches(Target{Name: "example.com", Port: 1}) || (Rule{}).
+		matches(Target{Addr: netip.MustParseAddr("20.0.0.1"), Port: 1}) {
 		t.Error("an empty rule covers something")
 	}
 }

@@ -23,7 +23,7 @@ const (
 	noName      = wire.NetNoName
 	unreachable = wire.NetUnreachable
 	isBusy      = wire.NetBusy
-	isBroken    = wire.NetBroken
+	isBroken    = wire.NetInvalid
 )
 
 func TestRequests(t *testing.T) {

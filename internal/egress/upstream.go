@@ -29,13 +29,13 @@ func environmentProxy() func(host string, port uint16) (*url.URL, error) {
 	all := cmp.Or(os.Getenv("all_proxy"), os.Getenv("ALL_PROXY"))
 	c.HTTPProxy, c.HTTPSProxy = cmp.Or(c.HTTPProxy, all), cmp.Or(c.HTTPSProxy, all)
 	c.CGI = false
-	of := c.ProxyFunc()
+	proxyFor := c.ProxyFunc()
 	return func(host string, port uint16) (*url.URL, error) {
 		u := url.URL{Scheme: "https", Host: hostPort(host, port)}
 		if port == 80 {
 			u.Scheme = "http"
 		}
-		return of(&u)
+		return proxyFor(&u)
 	}
 }
 
@@ -54,19 +54,19 @@ func (d dialFunc) Dial(network, addr string) (net.Conn, error) {
 	return d(context.Background(), network, addr)
 }
 
-// through connects to target, a host:port, through the proxy at u. The proxy's own address
+// dialThrough connects to target, a host:port, through the proxy at u. The proxy's own address
 // is not checked against the policy: the operator set it. Errors do not contain it.
-func through(ctx context.Context, dial dialFunc, u *url.URL, target string) (net.Conn, error) {
+func dialThrough(ctx context.Context, dial dialFunc, u *url.URL, target string) (net.Conn, error) {
 	switch u.Scheme {
 	case "http", "https":
-		return throughHTTP(ctx, dial, u, target)
+		return dialHTTP(ctx, dial, u, target)
 	case "socks5", "socks5h":
-		return throughSOCKS(ctx, dial, u, target)
+		return dialSOCKS(ctx, dial, u, target)
 	}
 	return nil, fmt.Errorf("the server's proxy has the scheme %q; http, https and socks5 are known", u.Scheme)
 }
 
-func throughSOCKS(ctx context.Context, dial dialFunc, u *url.URL, target string) (net.Conn, error) {
+func dialSOCKS(ctx context.Context, dial dialFunc, u *url.URL, target string) (net.Conn, error) {
 	var auth *proxy.Auth
 	if u.User != nil {
 		password, _ := u.User.Password()
@@ -74,30 +74,30 @@ func throughSOCKS(ctx context.Context, dial dialFunc, u *url.URL, target string)
 	}
 	// The connection that the SOCKS dialer returns has no CloseWrite. The one to the proxy,
 	// which it wraps, has.
-	var below net.Conn
+	var proxyConn net.Conn
 	d, err := proxy.SOCKS5("tcp", proxyAddress(u, "1080"), auth,
 		dialFunc(func(ctx context.Context, network, addr string) (net.Conn, error) {
 			c, err := dial(ctx, network, addr)
-			below = c
+			proxyConn = c
 			return c, err
 		}))
 	if err != nil {
 		return nil, err
 	}
 	if _, err := d.(proxy.ContextDialer).DialContext(ctx, "tcp", target); err != nil {
-		if below != nil {
-			below.Close()
+		if proxyConn != nil {
+			proxyConn.Close()
 		}
 		return nil, err
 	}
-	return below, nil
+	return proxyConn, nil
 }
 
 func proxyAddress(u *url.URL, port string) string {
 	return net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), port))
 }
 
-func throughHTTP(ctx context.Context, dial dialFunc, u *url.URL, target string) (net.Conn, error) {
+func dialHTTP(ctx context.Context, dial dialFunc, u *url.URL, target string) (net.Conn, error) {
 	port := "80"
 	if u.Scheme == "https" {
 		port = "443"
@@ -108,7 +108,7 @@ func throughHTTP(ctx context.Context, dial dialFunc, u *url.URL, target string) 
 	}
 	// ctx bounds the connection until it is returned to the caller.
 	stop := context.AfterFunc(ctx, func() { c.SetDeadline(time.Unix(1, 0)) })
-	out, err := connect(ctx, c, u, target)
+	out, err := requestTunnel(ctx, c, u, target)
 	if !stop() && err == nil {
 		err = ctx.Err()
 	}
@@ -122,8 +122,8 @@ func throughHTTP(ctx context.Context, dial dialFunc, u *url.URL, target string) 
 // maxProxyHeader bounds the header of a proxy's response, in bytes.
 const maxProxyHeader = 16 << 10
 
-// connect sends a CONNECT request for target to the proxy at the other end of c.
-func connect(ctx context.Context, c net.Conn, u *url.URL, target string) (net.Conn, error) {
+// requestTunnel sends a CONNECT request for target to the proxy at the other end of c.
+func requestTunnel(ctx context.Context, c net.Conn, u *url.URL, target string) (net.Conn, error) {
 	if u.Scheme == "https" {
 		t := tls.Client(c, &tls.Config{ServerName: u.Hostname()})
 		if err := t.HandshakeContext(ctx); err != nil {
@@ -131,13 +131,13 @@ func connect(ctx context.Context, c net.Conn, u *url.URL, target string) (net.Co
 		}
 		c = t
 	}
-	ask := "CONNECT " + target + " HTTP/1.1\r\nHost: " + target + "\r\n"
+	request := "CONNECT " + target + " HTTP/1.1\r\nHost: " + target + "\r\n"
 	if u.User != nil {
 		password, _ := u.User.Password()
-		ask += "Proxy-Authorization: Basic " +
+		request += "Proxy-Authorization: Basic " +
 			base64.StdEncoding.EncodeToString([]byte(u.User.Username()+":"+password)) + "\r\n"
 	}
-	if _, err := io.WriteString(c, ask+"\r\n"); err != nil {
+	if _, err := io.WriteString(c, request+"\r\n"); err != nil {
 		return nil, err
 	}
 	r := bufio.NewReaderSize(io.LimitReader(c, maxProxyHeader), maxProxyHeader)
@@ -150,7 +150,7 @@ func connect(ctx context.Context, c net.Conn, u *url.URL, target string) (net.Co
 	}
 	if n := r.Buffered(); n > 0 { // the target sent its first bytes with the proxy's response
 		head, _ := r.Peek(n)
-		return &ahead{Conn: c, head: head}, nil
+		return &bufferedConn{Conn: c, buffered: head}, nil
 	}
 	return c, nil
 }
@@ -160,27 +160,27 @@ type proxyError int
 
 func (e proxyError) Error() string { return fmt.Sprintf("the server's proxy answered %d", int(e)) }
 
-// ahead is a connection whose first bytes were read already: Read returns head first.
-type ahead struct {
+// bufferedConn is a connection whose first bytes were read already: Read returns head first.
+type bufferedConn struct {
 	net.Conn
-	head []byte
+	buffered []byte
 }
 
-func (a *ahead) Read(b []byte) (int, error) {
-	if len(a.head) > 0 {
-		n := copy(b, a.head)
-		a.head = a.head[n:]
+func (a *bufferedConn) Read(b []byte) (int, error) {
+	if len(a.buffered) > 0 {
+		n := copy(b, a.buffered)
+		a.buffered = a.buffered[n:]
 		return n, nil
 	}
 	return a.Conn.Read(b)
 }
 
-func (a *ahead) CloseWrite() error {
+func (a *bufferedConn) CloseWrite() error {
 	closeWrite(a.Conn)
 	return nil
 }
 
-func (a *ahead) CloseRead() error {
+func (a *bufferedConn) CloseRead() error {
 	closeRead(a.Conn)
 	return nil
 }
@@ -188,28 +188,28 @@ func (a *ahead) CloseRead() error {
 // dialAny tries the addresses in order, and divides the time that is left between them.
 func dialAny(ctx context.Context, addrs []netip.Addr, dial func(context.Context, netip.Addr) (net.Conn,
 	error)) (net.Conn, netip.Addr, error) {
-	var first error
+	var firstErr error
 	for i, a := range addrs {
-		try, cancel := share(ctx, len(addrs)-i)
-		c, err := dial(try, a)
+		attemptCtx, cancel := attemptContext(ctx, len(addrs)-i)
+		c, err := dial(attemptCtx, a)
 		cancel()
 		if err == nil {
 			return c, a, nil
 		}
-		first = cmp.Or(first, err)
+		firstErr = cmp.Or(firstErr, err)
 		if ctx.Err() != nil {
 			break
 		}
 	}
-	return nil, netip.Addr{}, cmp.Or(first, errors.New("no address"))
+	return nil, netip.Addr{}, cmp.Or(firstErr, errors.New("no address"))
 }
 
-// share returns a context for the next of n attempts, with an equal share of the time that
+// attemptContext returns a context for the next of n attempts, with an equal share of the time that
 // is left, but at least two seconds.
-func share(ctx context.Context, n int) (context.Context, context.CancelFunc) {
-	end, ok := ctx.Deadline()
+func attemptContext(ctx context.Context, n int) (context.Context, context.CancelFunc) {
+	deadline, ok := ctx.Deadline()
 	if !ok || n < 2 {
 		return context.WithCancel(ctx)
 	}
-	return context.WithTimeout(ctx, max(time.Until(end)/time.Duration(n), 2*time.Second))
+	return context.WithTimeout(ctx, max(time.Until(deadline)/time.Duration(n), 2*time.Second))
 }

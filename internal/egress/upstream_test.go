@@ -209,7 +209,7 @@ func TestProxyOverTLS(t *testing.T) {
 	}()
 	// Its certificate is not one that this machine trusts.
 	u, _ := url.Parse("https://proxy.corp:3128")
-	if _, err := connect(t.Context(), a, u, "a.example:443"); err == nil ||
+	if _, err := requestTunnel(t.Context(), a, u, "a.example:443"); err == nil ||
 		!strings.Contains(err.Error(), "certificate") {
 		t.Errorf("%v", err)
 	}

@@ -70,33 +70,33 @@ type Event struct {
 	// ByOthers: the event was caused by someone other than the principal's clients, such as a
 	// visitor of an exposed port, who can cause any number of them. Such events go to a log of
 	// their own. Readers do not see this field.
-	Others bool `json:"-"`
+	ByOthers bool `json:"-"`
 	// Duration is how long the operation took; 0 if it has no duration or has not ended. In
 	// JSON it is duration_ms, in milliseconds.
 	Duration time.Duration `json:"-"`
 }
 
 // eventFields is Event without its methods, for encoding and decoding its fields.
-type plain Event
+type eventFields Event
 
 // MarshalJSON implements json.Marshaler.
 func (e Event) MarshalJSON() ([]byte, error) {
 	return json.Marshal(struct {
-		plain
+		eventFields
 		Millis float64 `json:"duration_ms,omitempty"`
-	}{plain(e), float64(e.Duration.Microseconds()) / 1000})
+	}{eventFields(e), float64(e.Duration.Microseconds()) / 1000})
 }
 
 // UnmarshalJSON implements json.Unmarshaler.
 func (e *Event) UnmarshalJSON(b []byte) error {
 	var in struct {
-		plain
+		eventFields
 		Millis float64 `json:"duration_ms"`
 	}
 	if err := json.Unmarshal(b, &in); err != nil {
 		return err
 	}
-	*e = Event(in.plain)
+	*e = Event(in.eventFields)
 	e.Duration = time.Duration(in.Millis * float64(time.Millisecond))
 	return nil
 }
@@ -113,8 +113,8 @@ func clip(s string) string {
 }
 
 // fixedSize is about how much memory an event takes without its texts, in bytes.
-const fixed = 160
+const fixedSize = 160
 
 func (e *Event) size() int {
-	return fixed + len(e.Principal) + len(e.Session) + len(e.Operation) + len(e.Name) + len(e.Outcome)
+	return fixedSize + len(e.Principal) + len(e.Session) + len(e.Operation) + len(e.Name) + len(e.Outcome)
 }

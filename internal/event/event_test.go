@@ -25,7 +25,7 @@ func drain(t *testing.T, sub *Subscription) (events []Event, lost Lost) {
 	for {
 		e, l, more := sub.Read()
 		events = append(events, e...)
-		lost.Count, lost.More = lost.Count+l.Count, lost.More || l.More
+		lost.Count, lost.Unknown = lost.Count+l.Count, lost.Unknown || l.Unknown
 		if !more {
 			break
 		}
@@ -109,13 +109,13 @@ func TestNoiseHidesNothing(t *testing.T) {
 		s.Publish(Event{Kind: Egress, Principal: "local"})
 	}
 	for range 10 * maxEvents {
-		s.Publish(Event{Kind: Call, Principal: "local", Others: true, Name: "visit"})
+		s.Publish(Event{Kind: Call, Principal: "local", ByOthers: true, Name: "visit"})
 	}
 	put(s, "local", 2)
 	events, lost := drain(t, sub)
 	calls := 0
 	for _, e := range events {
-		if e.Kind == Call && !e.Others {
+		if e.Kind == Call && !e.ByOthers {
 			calls++
 		}
 	}
@@ -132,15 +132,15 @@ func TestBytesAreBounded(t *testing.T) {
 	}
 	l := s.log("local", quiet)
 	sum := 0
-	for n := l.put - uint64(l.kept); n < l.put; n++ {
-		e := l.at(n)
+	for n := l.added - uint64(l.stored); n < l.added; n++ {
+		e := l.event(n)
 		sum += e.size()
 		if len(e.Name) > maxText || !utf8.ValidString(e.Name) {
 			t.Fatalf("a name of %d bytes is kept: %q", len(e.Name), e.Name)
 		}
 	}
-	if sum != l.bytes || sum > maxBytes || l.kept < 50 {
-		t.Errorf("%d events of %d bytes are kept, counted as %d", l.kept, sum, l.bytes)
+	if sum != l.bytes || sum > maxBytes || l.stored < 50 {
+		t.Errorf("%d events of %d bytes are kept, counted as %d", l.stored, sum, l.bytes)
 	}
 }
 
@@ -161,7 +161,7 @@ func TestPrincipalsAreBounded(t *testing.T) {
 		if events, _ := drain(t, read); len(events) != 1 {
 			t.Errorf("who reads has %d events", len(events))
 		}
-		if events, lost := drain(t, all); len(events) < maxLogs-2 || !lost.More {
+		if events, lost := drain(t, all); len(events) < maxLogs-2 || !lost.Unknown {
 			t.Errorf("the operator reads %d events, and lost %v", len(events), lost)
 		}
 	})
@@ -183,7 +183,7 @@ func TestResume(t *testing.T) {
 		}
 	}
 	put(s, "local", maxEvents)
-	if _, lost := drain(t, s.Subscribe(Filter{Principal: "local"}, 3)); !lost.More {
+	if _, lost := drain(t, s.Subscribe(Filter{Principal: "local"}, 3)); !lost.Unknown {
 		t.Error("nobody says that events are gone")
 	}
 }
@@ -214,7 +214,7 @@ func TestNextWaits(t *testing.T) {
 			t.Errorf("it ends with %v", err)
 		}
 		sub.Close()
-		if len(*s.all.Load()) > 0 {
+		if len(*s.allReaders.Load()) > 0 {
 			t.Error("somebody still subscribes to all")
 		}
 	})

@@ -26,18 +26,18 @@ const (
 const (
 	quiet = iota
 	noisy
-	classes
+	numClasses
 )
 
 func (e *Event) class() int {
-	if e.Kind == Egress || e.Others {
+	if e.Kind == Egress || e.ByOthers {
 		return noisy
 	}
 	return quiet
 }
 
 // logKey identifies a log by the principal's id and the class.
-type key struct {
+type logKey struct {
 	principal string
 	class     int
 }
@@ -51,9 +51,9 @@ type Stream struct {
 	// restart.
 	Epoch string
 
-	last atomic.Uint64 // id of the newest event
-	logs atomic.Pointer[map[key]*log]
-	all  atomic.Pointer[[]*reader] // those that read the events of all principals
+	lastID     atomic.Uint64 // id of the newest event
+	logs       atomic.Pointer[map[logKey]*log]
+	allReaders atomic.Pointer[[]*reader] // those that read the events of all principals
 
 	closed chan struct{}
 	close  sync.Once
@@ -64,8 +64,8 @@ type Stream struct {
 // New returns an empty stream.
 func New() *Stream {
 	s := &Stream{Epoch: secret.ID()[:8], closed: make(chan struct{})}
-	s.logs.Store(&map[key]*log{})
-	s.all.Store(new([]*reader))
+	s.logs.Store(&map[logKey]*log{})
+	s.allReaders.Store(new([]*reader))
 	return s
 }
 
@@ -77,29 +77,29 @@ func (s *Stream) Close() { s.close.Do(func() { close(s.closed) }) }
 
 // reader is the part of a subscription that publishing wakes.
 type reader struct {
-	woken   chan struct{}
+	wakeup  chan struct{}
 	evicted atomic.Bool // a log was evicted; the reader may not have read all of it
 }
 
 func (r *reader) wake() {
 	select {
-	case r.woken <- struct{}{}:
+	case r.wakeup <- struct{}{}:
 	default: // a wake-up is pending already
 	}
 }
 
 // log stores the latest events of one class of one principal.
 type log struct {
-	mu      sync.Mutex
-	events  []Event // a ring buffer once it has maxEvents elements
-	oldest  int     // index of the oldest event in events
-	bytes   int
-	put     uint64 // how many events were ever added
-	kept    int    // how many of them are stored
-	dropped uint64 // id of the newest event that was removed
-	readers []*reader
-	evicted bool
-	used    time.Time
+	mu          sync.Mutex
+	events      []Event // a ring buffer once it has maxEvents elements
+	oldest      int     // index of the oldest event in events
+	bytes       int
+	added       uint64 // how many events were ever added
+	stored      int    // how many of them are stored
+	lastDropped uint64 // id of the newest event that was removed
+	readers     []*reader
+	evicted     bool
+	lastUsed    time.Time
 }
 
 // Publish adds an event. It sets the event's id, and its time if it has none. It does not
@@ -114,7 +114,7 @@ func (s *Stream) Publish(e Event) {
 	e.Session, e.Name, e.Operation, e.Outcome = clip(e.Session), clip(e.Name), clip(e.Operation), clip(e.Outcome)
 	for !s.log(e.Principal, e.class()).add(s, e) {
 	}
-	for _, r := range *s.all.Load() {
+	for _, r := range *s.allReaders.Load() {
 		r.wake()
 	}
 }
@@ -126,21 +126,21 @@ func (l *log) add(s *Stream, e Event) bool {
 	if l.evicted {
 		return false
 	}
-	e.ID = s.last.Add(1) // under the lock, so that a reader that locks the log finds all ids up to s.lastID
-	l.used = e.Time
+	e.ID = s.lastID.Add(1) // under the lock, so that a reader that locks the log finds all ids up to s.lastID
+	l.lastUsed = e.Time
 	size := e.size()
-	for l.kept > 0 && (l.kept == maxEvents || l.bytes+size > maxBytes) {
+	for l.stored > 0 && (l.stored == maxEvents || l.bytes+size > maxBytes) {
 		l.drop()
 	}
-	if at := l.oldest + l.kept; at < len(l.events) {
-		l.events[at] = e
+	if index := l.oldest + l.stored; index < len(l.events) {
+		l.events[index] = e
 	} else if len(l.events) < maxEvents {
 		l.events = append(l.events, e)
 	} else {
-		l.events[at%maxEvents] = e
+		l.events[index%maxEvents] = e
 	}
-	l.put++
-	l.kept++
+	l.added++
+	l.stored++
 	l.bytes += size
 	for _, r := range l.readers {
 		r.wake()
@@ -152,18 +152,18 @@ func (l *log) add(s *Stream, e Event) bool {
 func (l *log) drop() {
 	e := &l.events[l.oldest]
 	l.bytes -= e.size()
-	l.dropped = e.ID
+	l.lastDropped = e.ID
 	*e = Event{}
-	l.kept--
+	l.stored--
 	l.oldest++
-	if l.oldest == maxEvents || l.kept == 0 && len(l.events) < maxEvents {
+	if l.oldest == maxEvents || l.stored == 0 && len(l.events) < maxEvents {
 		l.oldest = 0
 	}
 }
 
 // log returns a principal's log of a class, and creates it if there is none.
 func (s *Stream) log(principal string, class int) *log {
-	k := key{principal, class}
+	k := logKey{principal, class}
 	if l := (*s.logs.Load())[k]; l != nil {
 		return l
 	}
@@ -176,7 +176,7 @@ func (s *Stream) log(principal string, class int) *log {
 	if len(logs) >= maxLogs {
 		s.evict(logs)
 	}
-	l := &log{used: time.Now()}
+	l := &log{lastUsed: time.Now()}
 	logs[k] = l
 	s.logs.Store(&logs)
 	return l
@@ -185,13 +185,13 @@ func (s *Stream) log(principal string, class int) *log {
 // evict removes the least recently used log that no principal's subscription reads. If there
 // is none, it removes nothing, and there are more than maxLogs logs: their number is still
 // bounded, as each principal's event streams are limited. The caller holds s.mu.
-func (s *Stream) evict(logs map[key]*log) {
-	var victim key
-	var used time.Time
+func (s *Stream) evict(logs map[logKey]*log) {
+	var victim logKey
+	var oldestUse time.Time
 	for k, l := range logs {
 		l.mu.Lock()
-		if len(l.readers) == 0 && (used.IsZero() || l.used.Before(used)) {
-			victim, used = k, l.used
+		if len(l.readers) == 0 && (oldestUse.IsZero() || l.lastUsed.Before(oldestUse)) {
+			victim, oldestUse = k, l.lastUsed
 		}
 		l.mu.Unlock()
 	}
@@ -201,7 +201,7 @@ func (s *Stream) evict(logs map[key]*log) {
 	}
 	l.mu.Lock()
 	l.evicted = true
-	for _, r := range slices.Concat(l.readers, *s.all.Load()) {
+	for _, r := range slices.Concat(l.readers, *s.allReaders.Load()) {
 		r.evicted.Store(true)
 		r.wake()
 	}
@@ -210,8 +210,8 @@ func (s *Stream) evict(logs map[key]*log) {
 }
 
 // event returns the n-th event that was ever added. It must still be stored.
-func (l *log) at(n uint64) *Event {
-	return &l.events[(l.oldest+int(n-(l.put-uint64(l.kept))))%maxEvents]
+func (l *log) event(n uint64) *Event {
+	return &l.events[(l.oldest+int(n-(l.added-uint64(l.stored))))%maxEvents]
 }
 
 // subscribe makes the events of a principal wake r; an empty principal means all.
@@ -219,11 +219,11 @@ func (s *Stream) subscribe(r *reader, principal string) {
 	if principal == "" {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		all := append(slices.Clone(*s.all.Load()), r)
-		s.all.Store(&all)
+		all := append(slices.Clone(*s.allReaders.Load()), r)
+		s.allReaders.Store(&all)
 		return
 	}
-	for class := range classes {
+	for class := range numClasses {
 		for !s.log(principal, class).subscribe(r) {
 		}
 	}
@@ -241,18 +241,18 @@ func (l *log) subscribe(r *reader) bool {
 
 // unsubscribe undoes subscribe.
 func (s *Stream) unsubscribe(r *reader, principal string) {
-	is := func(other *reader) bool { return other == r }
+	isReader := func(other *reader) bool { return other == r }
 	if principal == "" {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		all := slices.DeleteFunc(slices.Clone(*s.all.Load()), is)
-		s.all.Store(&all)
+		all := slices.DeleteFunc(slices.Clone(*s.allReaders.Load()), isReader)
+		s.allReaders.Store(&all)
 		return
 	}
-	for class := range classes {
-		if l := (*s.logs.Load())[key{principal, class}]; l != nil {
+	for class := range numClasses {
+		if l := (*s.logs.Load())[logKey{principal, class}]; l != nil {
 			l.mu.Lock()
-			l.readers = slices.DeleteFunc(l.readers, is)
+			l.readers = slices.DeleteFunc(l.readers, isReader)
 			l.mu.Unlock()
 		}
 	}

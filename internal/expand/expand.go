@@ -33,8 +33,8 @@ const maxOutput = 64 << 10
 //
 // The caller adds to an error where text is from.
 func Value(ctx context.Context, text string, env map[string]string) (string, error) {
-	list := pairs(env)
-	return expanded(text, env, nil, func(w io.Writer, c *syntax.CmdSubst) error {
+	list := envList(env)
+	return expandText(text, env, nil, func(w io.Writer, c *syntax.CmdSubst) error {
 		return run(ctx, w, text[c.Left.Offset()+2:c.Right.Offset()], list)
 	})
 }
@@ -42,12 +42,12 @@ func Value(ctx context.Context, text string, env map[string]string) (string, err
 // Variables expands a text that somebody else may have written: a command in it is an error, and may is
 // called for each variable that the text refers to, used or not. The expansion fails if may returns an
 // error.
-func Variables(text string, env map[string]string, may func(name string) error) (string, error) {
-	return expanded(text, env, may, nil)
+func Variables(text string, env map[string]string, allow func(name string) error) (string, error) {
+	return expandText(text, env, allow, nil)
 }
 
-// expanded expands a text. If command is nil, commands in it are errors.
-func expanded(text string, env map[string]string, may func(string) error,
+// expandText expands a text. If command is nil, commands in it are errors.
+func expandText(text string, env map[string]string, allow func(string) error,
 	command func(io.Writer, *syntax.CmdSubst) error) (string, error) {
 	if !strings.ContainsAny(text, "$`\\") {
 		return text, nil
@@ -65,16 +65,16 @@ func expanded(text string, env map[string]string, may func(string) error,
 		return "", err
 	}
 	if command == nil {
-		if err := harmless(word, may); err != nil {
+		if err := checkUntrusted(word, allow); err != nil {
 			return "", err
 		}
 	}
-	prune(word, env)
-	out, err := shell.Document(&shell.Config{Env: shell.ListEnviron(pairs(env)...), CmdSubst: command}, word)
-	return out, tell(err)
+	removeUnused(word, env)
+	out, err := shell.Document(&shell.Config{Env: shell.ListEnviron(envList(env)...), CmdSubst: command}, word)
+	return out, safeError(err)
 }
 
-func pairs(env map[string]string) []string {
+func envList(env map[string]string) []string {
 	var list []string
 	for _, k := range slices.Sorted(maps.Keys(env)) {
 		list = append(list, k+"="+env[k])
@@ -85,31 +85,31 @@ func pairs(env map[string]string) []string {
 // check returns an error for shell syntax that the settings do not support.
 func check(word *syntax.Word) (err error) {
 	syntax.Walk(word, func(n syntax.Node) bool {
-		var wrong error
+		var nodeErr error
 		switch n := n.(type) {
 		case *syntax.Lit:
-			wrong = lone(n.Value)
+			nodeErr = checkDollars(n.Value)
 		case *syntax.ParamExp:
-			wrong = param(n)
+			nodeErr = checkParam(n)
 		case *syntax.CmdSubst:
 			if n.Backquotes {
-				wrong = errors.New("a command is written $(command), and \\` stands for a backquote")
+				nodeErr = errors.New("a command is written $(command), and \\` stands for a backquote")
 			}
 		case *syntax.ArithmExp:
-			wrong = errors.New("$((…)) and $[…] are not known here; write \\$ for a $ that stands for itself")
+			nodeErr = errors.New("$((…)) and $[…] are not known here; write \\$ for a $ that stands for itself")
 		}
 		if err == nil {
-			err = wrong
+			err = nodeErr
 		}
 		// The shell checks the command itself.
 		_, command := n.(*syntax.CmdSubst)
-		return !command && wrong == nil
+		return !command && nodeErr == nil
 	})
 	return err
 }
 
-// harmless returns an error for commands, and for variables that may does not allow.
-func harmless(word *syntax.Word, may func(string) error) (err error) {
+// checkUntrusted returns an error for commands, and for variables that may does not allow.
+func checkUntrusted(word *syntax.Word, allow func(string) error) (err error) {
 	syntax.Walk(word, func(n syntax.Node) bool {
 		switch n := n.(type) {
 		case *syntax.CmdSubst, *syntax.ProcSubst:
@@ -117,7 +117,7 @@ func harmless(word *syntax.Word, may func(string) error) (err error) {
 				"write \\$ for a $ that stands for itself")
 		case *syntax.ParamExp:
 			if err == nil && n.Param != nil {
-				err = may(n.Param.Value)
+				err = allow(n.Param.Value)
 			}
 		}
 		return err == nil
@@ -125,7 +125,7 @@ func harmless(word *syntax.Word, may func(string) error) (err error) {
 	return err
 }
 
-func lone(text string) error {
+func checkDollars(text string) error {
 	for i := 0; i < len(text); i++ {
 		switch text[i] {
 		case '\\':
@@ -142,10 +142,10 @@ var operators = []syntax.ParExpOperator{
 	syntax.ErrorUnset, syntax.ErrorUnsetOrNull,
 }
 
-func param(p *syntax.ParamExp) error {
-	other := p.Excl || p.Length || p.Width || p.IsSet || p.NestedParam != nil || p.Index != nil || p.Modifiers != nil ||
+func checkParam(p *syntax.ParamExp) error {
+	unsupported := p.Excl || p.Length || p.Width || p.IsSet || p.NestedParam != nil || p.Index != nil || p.Modifiers != nil ||
 		p.Slice != nil || p.Repl != nil || p.Names != 0 || p.Flags != nil
-	if other || p.Exp != nil && !slices.Contains(operators, p.Exp.Op) || p.Param == nil ||
+	if unsupported || p.Exp != nil && !slices.Contains(operators, p.Exp.Op) || p.Param == nil ||
 		!syntax.ValidName(p.Param.Value) {
 		return errors.New("only $VAR, ${VAR}, ${VAR:-word}, ${VAR:+word}, ${VAR:?message} and $(command) are known; " +
 			"write \\$ for a $ that stands for itself")
@@ -153,9 +153,9 @@ func param(p *syntax.ParamExp) error {
 	return nil
 }
 
-// prune removes default and alternate words that are not used: the library expands them, and so runs
+// removeUnused removes default and alternate words that are not used: the library expands them, and so runs
 // their commands, before it checks whether they are needed.
-func prune(word *syntax.Word, env map[string]string) {
+func removeUnused(word *syntax.Word, env map[string]string) {
 	syntax.Walk(word, func(n syntax.Node) bool {
 		p, ok := n.(*syntax.ParamExp)
 		if !ok || p.Exp == nil {
@@ -178,10 +178,10 @@ func prune(word *syntax.Word, env map[string]string) {
 	})
 }
 
-// tell returns err without the values that it may contain.
-func tell(err error) error {
+// safeError returns err without the values that it may contain.
+func safeError(err error) error {
 	var unset shell.UnsetParameterError
-	var ours failure
+	var failed commandError
 	switch {
 	case err == nil:
 		return nil
@@ -192,23 +192,23 @@ func tell(err error) error {
 			message = ": " + p.Exp.Word.Lit()
 		}
 		return fmt.Errorf("the variable %s is not set%s", unset.Node.Param.Value, message)
-	case errors.As(err, &ours):
-		return ours
+	case errors.As(err, &failed):
+		return failed
 	}
 	return errors.New("it cannot be expanded")
 }
 
-// failure is an error of a command, which never contains a value or output.
-type failure string
+// commandError is an error of a command, which never contains a value or output.
+type commandError string
 
-func (f failure) Error() string { return string(f) }
+func (f commandError) Error() string { return string(f) }
 
 // run runs a command and writes its output to w. Its standard error is discarded, not logged: it may
 // contain the secret that the command fetches.
 func run(ctx context.Context, w io.Writer, command string, env []string) error {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
-	out := &bounded{w: w, left: maxOutput}
+	out := &limitedWriter{w: w, remaining: maxOutput}
 	c := exec.CommandContext(ctx, "/bin/sh", "-c", command)
 	c.Env, c.Stdout, c.WaitDelay = env, out, time.Second
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -216,34 +216,34 @@ func run(ctx context.Context, w io.Writer, command string, env []string) error {
 	err := c.Run()
 	var exit *exec.ExitError
 	switch {
-	case out.full:
-		return failure(fmt.Sprintf("a command in $(…) printed more than %d KiB", maxOutput>>10))
+	case out.exceeded:
+		return commandError(fmt.Sprintf("a command in $(…) printed more than %d KiB", maxOutput>>10))
 	case ctx.Err() != nil:
-		return failure(fmt.Sprintf("a command in $(…) did not end within %s", commandTimeout))
+		return commandError(fmt.Sprintf("a command in $(…) did not end within %s", commandTimeout))
 	case errors.Is(err, exec.ErrWaitDelay):
-		return failure("a command in $(…) left a program behind that keeps its output open")
+		return commandError("a command in $(…) left a program behind that keeps its output open")
 	case errors.As(err, &exit):
-		return failure(fmt.Sprintf("a command in $(…) failed (%s); run it by hand to see why", exit))
+		return commandError(fmt.Sprintf("a command in $(…) failed (%s); run it by hand to see why", exit))
 	case err != nil:
-		return failure("a command in $(…) cannot be started with /bin/sh")
-	case out.binary:
-		return failure("a command in $(…) printed a NUL")
+		return commandError("a command in $(…) cannot be started with /bin/sh")
+	case out.hasNUL:
+		return commandError("a command in $(…) printed a NUL")
 	}
 	return nil
 }
 
-// bounded is a writer that fails after left bytes, so that the command ends.
-type bounded struct {
-	w            io.Writer
-	left         int
-	full, binary bool
+// limitedWriter is a writer that fails after left bytes, so that the command ends.
+type limitedWriter struct {
+	w                io.Writer
+	remaining        int
+	exceeded, hasNUL bool
 }
 
-func (b *bounded) Write(p []byte) (int, error) {
-	if b.left -= len(p); b.left < 0 {
-		b.full = true
+func (b *limitedWriter) Write(p []byte) (int, error) {
+	if b.remaining -= len(p); b.remaining < 0 {
+		b.exceeded = true
 		return 0, io.ErrShortWrite
 	}
-	b.binary = b.binary || slices.Contains(p, 0)
+	b.hasNUL = b.hasNUL || slices.Contains(p, 0)
 	return b.w.Write(p)
 }

@@ -32,13 +32,13 @@ const (
 )
 
 // kindInfo describes a kind; prefix begins the messages of its faults.
-type row struct {
+type kindInfo struct {
 	code, category, severity, prefix string
 	rpc, http                        int
 	advice                           []string
 }
 
-var rows = map[Kind]row{
+var kinds = map[Kind]kindInfo{
 	Internal: {"INTERNAL_ERROR", "internal", "high", "Internal error: ", -32603, 500,
 		[]string{"Try again; if it happens again, look at the server's log for this request"}},
 	ResourceLimit: {"RESOURCE_LIMIT_EXCEEDED", "resource", "high", "Resource limit exceeded: ", -32600, 429,
@@ -102,17 +102,17 @@ func (e *Error) With(key string, value any) *Error {
 	return e
 }
 
-func (e *Error) Error() string { return rows[e.Kind].prefix + e.Message }
+func (e *Error) Error() string { return kinds[e.Kind].prefix + e.Message }
 func (e *Error) Unwrap() error { return e.Cause }
 
 // Code returns the kind's code for clients, such as "SESSION_NOT_FOUND".
-func (e *Error) Code() string { return rows[e.Kind].code }
+func (e *Error) Code() string { return kinds[e.Kind].code }
 
 // RPC returns the JSON-RPC error code.
-func (e *Error) RPC() int { return rows[e.Kind].rpc }
+func (e *Error) RPC() int { return kinds[e.Kind].rpc }
 
 // HTTP returns the HTTP status.
-func (e *Error) HTTP() int { return rows[e.Kind].http }
+func (e *Error) HTTP() int { return kinds[e.Kind].http }
 
 // Data is a fault for programs: the `data` of a JSON-RPC error.
 type Data struct {
@@ -124,7 +124,7 @@ type Data struct {
 }
 
 // contextFields are the fields that the context of a kind's faults always has in Data.
-var fields = map[Kind][]string{
+var contextFields = map[Kind][]string{
 	ResourceLimit:    {"resource_type", "current_usage", "limit"},
 	CodeExecution:    {"template", "session_id", "error_type"},
 	CommandExecution: {"command", "exit_code", "session_id"},
@@ -132,17 +132,17 @@ var fields = map[Kind][]string{
 
 // Data returns the fault for programs.
 func (e *Error) Data() Data {
-	r := rows[e.Kind]
-	c := map[string]any{}
-	for _, name := range fields[e.Kind] {
-		c[name] = nil // null in JSON, unless the fault has a value
+	info := kinds[e.Kind]
+	facts := map[string]any{}
+	for _, name := range contextFields[e.Kind] {
+		facts[name] = nil // null in JSON, unless the fault has a value
 	}
-	maps.Copy(c, e.Context)
+	maps.Copy(facts, e.Context)
 	advice := e.Advice
 	if len(advice) == 0 {
-		advice = r.advice
+		advice = info.advice
 	}
-	return Data{r.code, r.category, r.severity, advice, c}
+	return Data{info.code, info.category, info.severity, advice, facts}
 }
 
 // From returns the fault in err's chain. For another error it returns a new fault with err

@@ -67,8 +67,8 @@ func TestEveryKindHasARow(t *testing.T) {
 		}
 		codes[e.Code()] = k
 	}
-	if len(codes) != len(rows) {
-		t.Errorf("%d rows for %d kinds", len(rows), len(codes))
+	if len(codes) != len(kinds) {
+		t.Errorf("%d rows for %d kinds", len(kinds), len(codes))
 	}
 }
 

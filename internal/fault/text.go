@@ -9,17 +9,17 @@ import (
 )
 
 // maxClip is how many bytes of a client's text a message repeats.
-const most = 120
+const maxClip = 120
 
 // Clip makes a client's text fit for a message: it replaces invalid UTF-8, and cuts the text
 // after at most 120 bytes, between two characters. An ellipsis marks the cut.
-func Clip(text string) string { return clip(text, most) }
+func Clip(text string) string { return clip(text, maxClip) }
 
-func clip(text string, most int) string {
-	cut := len(text) > most
+func clip(text string, limit int) string {
+	cut := len(text) > limit
 	if cut {
-		n := most
-		for n > most-utf8.UTFMax && n > 0 && !utf8.RuneStart(text[n]) {
+		n := limit
+		for n > limit-utf8.UTFMax && n > 0 && !utf8.RuneStart(text[n]) {
 			n--
 		}
 		text = text[:n]
@@ -45,7 +45,7 @@ func Printable(text string, limit int) string {
 
 // DidYouMean returns the end of a message about an unknown name: "; did you mean ...?" with
 // the nearest known name, or "" if no known name is near.
-func Meant(name string, known []string) string {
+func DidYouMean(name string, known []string) string {
 	if near := Nearest(name, known); near != "" {
 		return fmt.Sprintf("; did you mean %q?", near)
 	}
@@ -56,29 +56,29 @@ func Meant(name string, known []string) string {
 // spelling, one that contains name, or one that name begins with. It returns "" if there is
 // none.
 func Nearest(name string, known []string) string {
-	best, least := "", 3
+	nearest, leastDistance := "", 3
 	if len(name) > 64 {
 		return ""
 	}
 	name = strings.ToLower(name)
 	for _, k := range known {
-		if d := distance(name, k); d < least && d < len(k) {
-			best, least = k, d
+		if d := distance(name, k); d < leastDistance && d < len(k) {
+			nearest, leastDistance = k, d
 		}
 	}
-	if best != "" || len(name) < 3 {
-		return best
+	if nearest != "" || len(name) < 3 {
+		return nearest
 	}
 	// No spelling is near. Choose the shortest known name that contains name, or the longest
 	// that name begins with.
-	least = math.MaxInt
+	leastDistance = math.MaxInt
 	for _, k := range known {
 		longer := len(k) - len(name)
-		if k != "" && (strings.Contains(k, name) || strings.HasPrefix(name, k)) && max(longer, -longer) < least {
-			best, least = k, max(longer, -longer)
+		if k != "" && (strings.Contains(k, name) || strings.HasPrefix(name, k)) && max(longer, -longer) < leastDistance {
+			nearest, leastDistance = k, max(longer, -longer)
 		}
 	}
-	return best
+	return nearest
 }
 
 // distance returns the Levenshtein distance of two texts, in bytes.

@@ -16,14 +16,14 @@ import (
 
 const callCareful = `"name":"careful","arguments":{"a":1}`
 
-func answered(state, answers string) string {
+func answeredCall(state, answers string) string {
 	return fmt.Sprintf(`%s,"requestState":%q,"inputResponses":{"input":%s}`, callCareful, state, answers)
 }
 
-// asking returns a gateway with one of Sandlot's own tools, which asks the user and returns the
+// newAskingGateway returns a gateway with one of Sandlot's own tools, which asks the user and returns the
 // answer.
-func asking() *Gateway {
-	return over(asker{func(ctx context.Context, c tool.Call) (*tool.Result, error) {
+func newAskingGateway() *Gateway {
+	return newGateway(fakeElicitor{func(ctx context.Context, c tool.Call) (*tool.Result, error) {
 		if c.Name == "careless" {
 			return &tool.Result{Content: []tool.Content{tool.Text(fmt.Sprint(c.Client != nil))}}, nil
 		}
@@ -38,13 +38,13 @@ func asking() *Gateway {
 			return nil, err
 		}
 		return &tool.Result{Content: []tool.Content{tool.Text(string(a))}, Fields: map[string]any{"n": 1},
-			Words: "n: 1"}, nil
+			Summary: "n: 1"}, nil
 	}})
 }
 
 // One of Sandlot's own tools asks a client of the stateless protocol, which retries the call.
 func TestElicitationStateless(t *testing.T) {
-	g := asking()
+	g := newAskingGateway()
 	kind, state, answer := resultOf(t, ask(g, "tools/call", "careful", callCareful))
 	if kind != "input_required" || state == "" || !strings.Contains(answer, "May I?") {
 		t.Fatal(answer)
@@ -55,7 +55,7 @@ func TestElicitationStateless(t *testing.T) {
 		t.Fatal(answer)
 	}
 	kind, _, answer = resultOf(t, ask(g, "tools/call", "careful",
-		answered(again, `{"action":"accept","content":{"decision":"allow"}}`)))
+		answeredCall(again, `{"action":"accept","content":{"decision":"allow"}}`)))
 	if kind != "complete" || !strings.Contains(answer, `\"decision\":\"allow\"`) ||
 		!strings.Contains(answer, `"structuredContent":{"n":1}`) || !strings.Contains(answer, "n: 1") {
 		t.Error(answer)
@@ -70,7 +70,7 @@ func TestElicitationStateless(t *testing.T) {
 
 // One of Sandlot's own tools asks a client of the stateful protocol while the client waits.
 func TestElicitationStateful(t *testing.T) {
-	g := asking()
+	g := newAskingGateway()
 	e, _ := g.acquire(auth.Local)
 	for _, able := range []bool{true, false} {
 		here, there := mcp.NewInMemoryTransports()
@@ -112,10 +112,10 @@ func TestElicitationStateful(t *testing.T) {
 func TestStatesAreBound(t *testing.T) {
 	anna, bob := auth.User("anna", false), auth.User("bob", false)
 	passed := 0
-	third := &theirs{tools: []tool.Tool{externalTool("ext_ask", `{"type":"object"}`),
+	external := &fakeExternal{tools: []tool.Tool{externalTool("ext_ask", `{"type":"object"}`),
 		externalTool("ext_state", `{"type":"object"}`), externalTool("ext_other", `{"type":"object"}`)},
 		prompts: []tool.Item{{Key: "ext_ask", Raw: json.RawMessage(`{"name":"ext_ask"}`)}}}
-	third.call = func(ctx context.Context, c tool.Call) (*tool.Result, error) {
+	external.call = func(ctx context.Context, c tool.Call) (*tool.Result, error) {
 		switch {
 		case c.Name == "ext_state" && c.Inputs.Empty():
 			return &tool.Result{Raw: asksInput("input", "theirs")}, nil
@@ -127,11 +127,11 @@ func TestStatesAreBound(t *testing.T) {
 		passed++
 		return &tool.Result{Raw: json.RawMessage(`{"content":[]}`)}, nil
 	}
-	third.pass = func(context.Context, tool.Request) (json.RawMessage, error) {
+	external.proxy = func(context.Context, tool.Request) (json.RawMessage, error) {
 		passed++
 		return json.RawMessage(`{"messages":[]}`), nil
 	}
-	g := over(third)
+	g := newGateway(external)
 	defer g.Close()
 	for _, name := range []string{"ext_ask", "ext_state"} {
 		t.Run(name, func(t *testing.T) {

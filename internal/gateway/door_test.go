@@ -14,19 +14,19 @@ import (
 	"sandlot/internal/tool"
 )
 
-const forbids = "this test refuses every operation"
+const refusalText = "this test refuses every operation"
 
 // refuseAll is a policy that refuses everything.
 func refuseAll(policy.Question) policy.Decision {
-	return policy.Decision{Reason: fault.New(fault.Forbidden, forbids)}
+	return policy.Decision{Reason: fault.New(fault.Forbidden, refusalText)}
 }
 
-// open has the methods that are not operations: they change nothing and return nothing.
-var open = map[string]bool{"ping": true, "notifications/cancelled": true, "notifications/initialized": true,
+// noOperation has the methods that are not operations: they change nothing and return nothing.
+var noOperation = map[string]bool{"ping": true, "notifications/cancelled": true, "notifications/initialized": true,
 	"notifications/progress": true, "notifications/roots/list_changed": true}
 
-// requests has a request of each other method, with the name that a header repeats.
-var requests = map[string]struct{ params, name string }{
+// exampleRequests has a request of each other method, with the name that a header repeats.
+var exampleRequests = map[string]struct{ params, name string }{
 	"initialize":               {params: initParams("2025-11-25", "{}")},
 	"server/discover":          {},
 	"logging/setLevel":         {params: `"level":"error"`},
@@ -44,10 +44,10 @@ var requests = map[string]struct{ params, name string }{
 		params: `"ref":{"type":"ref/prompt","name":"ext_p"},"argument":{"name":"a","value":"b"}`},
 }
 
-// closed returns a gateway whose sources fail the test when they are used.
-func closed(t *testing.T) *Gateway {
+// newUntouchableGateway returns a gateway whose sources fail the test when they are used.
+func newUntouchableGateway(t *testing.T) *Gateway {
 	touched := func(what string) { t.Errorf("%s was done", what) }
-	th := &theirs{
+	external := &fakeExternal{
 		tools:     []tool.Tool{externalTool("ext_t", `{"type":"object"}`)},
 		prompts:   []tool.Item{{Key: "ext_p", Raw: json.RawMessage(`{"name":"ext_p"}`)}},
 		resources: []tool.Item{{Key: "file:///x", Raw: json.RawMessage(`{"uri":"file:///x","name":"x"}`)}},
@@ -55,31 +55,31 @@ func closed(t *testing.T) *Gateway {
 			touched("a third-party call")
 			return &tool.Result{Raw: json.RawMessage(`{}`)}, nil
 		},
-		pass: func(_ context.Context, r tool.Request) (json.RawMessage, error) {
+		proxy: func(_ context.Context, r tool.Request) (json.RawMessage, error) {
 			touched(r.Method)
 			return json.RawMessage(`{}`), nil
 		},
 	}
-	return over(home{func() (*tool.Result, error) {
+	return newGateway(fakeBuiltin{func() (*tool.Result, error) {
 		touched("a call")
 		return &tool.Result{}, nil
-	}}, th)
+	}}, external)
 }
 
-// forbidden checks that an answer is the policy's refusal.
-func forbidden(t *testing.T, where, answer string) {
+// checkForbidden checks that an answer is the policy's refusal.
+func checkForbidden(t *testing.T, where, answer string) {
 	t.Helper()
 	var a struct {
 		Error *struct{ Message string }
 	}
 	if err := json.Unmarshal([]byte(answer), &a); err != nil || a.Error == nil ||
-		!strings.Contains(a.Error.Message, forbids) {
+		!strings.Contains(a.Error.Message, refusalText) {
 		t.Errorf("%s: %.300s", where, answer)
 	}
 }
 
-// text returns the JSON of an answer.
-func text(s said) string {
+// messageOf returns the JSON of an answer.
+func messageOf(s response) string {
 	b, _ := json.Marshal(s.body)
 	return string(b)
 }
@@ -87,8 +87,8 @@ func text(s said) string {
 // Every method is a known operation, or one of those that do nothing.
 func TestMethodsNameOperations(t *testing.T) {
 	for m := range methods {
-		_, asked := requests[m]
-		if asked == open[m] {
+		_, asked := exampleRequests[m]
+		if asked == noOperation[m] {
 			t.Errorf("%s: is it an operation? it is in none of this test's tables, or in both", m)
 		}
 	}
@@ -103,17 +103,17 @@ func TestMethodsNameOperations(t *testing.T) {
 // gets the reason.
 func TestRoadsGoThroughTheDoor(t *testing.T) {
 	stateless := func(t *testing.T, m, params, name string) string {
-		g := closed(t)
+		g := newUntouchableGateway(t)
 		g.Hub.Decide = refuseAll
 		return ask(g, m, name, params)
 	}
 	stateful := func(t *testing.T, m, params, _ string) string {
-		r := newRig(t, closed(t), "{}")
+		r := newTestClient(t, newUntouchableGateway(t), "{}")
 		r.g.Hub.Decide = refuseAll
-		return text(r.stateful(fmt.Sprintf(`{"jsonrpc":"2.0","id":5,"method":%q,"params":{%s}}`, m, params)))
+		return messageOf(r.stateful(fmt.Sprintf(`{"jsonrpc":"2.0","id":5,"method":%q,"params":{%s}}`, m, params)))
 	}
 	stdio := func(t *testing.T, m, params, _ string) string {
-		g := closed(t)
+		g := newUntouchableGateway(t)
 		in, out := stdioPipe(g, auth.Local)
 		defer in.Close()
 		say := func(line string) {
@@ -122,7 +122,7 @@ func TestRoadsGoThroughTheDoor(t *testing.T) {
 			}
 		}
 		if m != "initialize" {
-			say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{` + requests["initialize"].params + `}}`)
+			say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{` + exampleRequests["initialize"].params + `}}`)
 			out.Scan()
 		}
 		g.Hub.Decide = refuseAll
@@ -140,16 +140,16 @@ func TestRoadsGoThroughTheDoor(t *testing.T) {
 	statelessOnly := map[string]bool{"server/discover": true, "subscriptions/listen": true}
 	statefulOnly := map[string]bool{"initialize": true, "logging/setLevel": true,
 		"resources/subscribe": true, "resources/unsubscribe": true}
-	for m, r := range requests {
+	for m, r := range exampleRequests {
 		if !statefulOnly[m] {
-			forbidden(t, m+" stateless", stateless(t, m, r.params, r.name))
+			checkForbidden(t, m+" stateless", stateless(t, m, r.params, r.name))
 		}
 		if statelessOnly[m] {
 			continue
 		}
-		forbidden(t, m+" on stdio", stdio(t, m, r.params, r.name))
+		checkForbidden(t, m+" on stdio", stdio(t, m, r.params, r.name))
 		if m != "initialize" { // which begins the session
-			forbidden(t, m+" stateful", stateful(t, m, r.params, r.name))
+			checkForbidden(t, m+" stateful", stateful(t, m, r.params, r.name))
 		}
 	}
 }
@@ -157,22 +157,22 @@ func TestRoadsGoThroughTheDoor(t *testing.T) {
 // Policy can also refuse calls and lists that the fast path would answer.
 func TestFastPathGoesThroughTheDoor(t *testing.T) {
 	calls := 0
-	g := over(home{func() (*tool.Result, error) {
+	g := newGateway(fakeBuiltin{func() (*tool.Result, error) {
 		calls++
 		return &tool.Result{}, nil
-	}}, &theirs{tools: []tool.Tool{externalTool("ext_t", `{"type":"object"}`)},
+	}}, &fakeExternal{tools: []tool.Tool{externalTool("ext_t", `{"type":"object"}`)},
 		call: func(context.Context, tool.Call) (*tool.Result, error) {
 			calls++
 			return &tool.Result{Raw: json.RawMessage(`{"content":[]}`)}, nil
 		}})
-	r := newRig(t, g, "{}")
+	r := newTestClient(t, g, "{}")
 	for _, q := range []struct{ method, params, name string }{
 		{"tools/call", `"name":"own"`, "own"},
 		{"tools/call", `"name":"ext_t"`, "ext_t"},
 		{"tools/list", "", ""},
 	} {
 		stateful := func() string {
-			return text(r.stateful(request("7", q.method, q.params)))
+			return messageOf(r.stateful(request("7", q.method, q.params)))
 		}
 		stateless := func() string { return ask(g, q.method, q.name, q.params) }
 		for name, send := range map[string]func() string{"stateful": stateful, "stateless": stateless} {
@@ -184,7 +184,7 @@ func TestFastPathGoesThroughTheDoor(t *testing.T) {
 			}
 			before := calls
 			g.Hub.Decide = refuseAll
-			forbidden(t, q.method+" "+q.name+" "+name, send())
+			checkForbidden(t, q.method+" "+q.name+" "+name, send())
 			if calls != before {
 				t.Errorf("%s %s was called", q.method, q.name)
 			}
@@ -194,7 +194,7 @@ func TestFastPathGoesThroughTheDoor(t *testing.T) {
 
 // Policy can refuse bare calls.
 func TestBareCallsGoThroughTheDoor(t *testing.T) {
-	g := closed(t)
+	g := newUntouchableGateway(t)
 	g.Hub.Decide = refuseAll
 	for _, q := range []string{
 		`"tools/list"`,
@@ -202,6 +202,6 @@ func TestBareCallsGoThroughTheDoor(t *testing.T) {
 		`"tools/call","params":{"name":"ext_t"}`,
 		`"tools/call","params":{"name":"nothing"}`,
 	} {
-		forbidden(t, q, askBare(g, `{"jsonrpc":"2.0","id":1,"method":`+q+`}`))
+		checkForbidden(t, q, askBare(g, `{"jsonrpc":"2.0","id":1,"method":`+q+`}`))
 	}
 }

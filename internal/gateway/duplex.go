@@ -19,51 +19,51 @@ import (
 // transport closes on a batch that it does not accept; this one answers with an error. It
 // counts the bytes of a line and of its answers until the answers are written.
 type duplex struct {
-	in     *inlet
-	out    *messageWriter
-	owner  string
-	limits *limit.Limiter
-	unread *unread
+	in      *lineReader
+	out     *messageWriter
+	owner   string
+	limits  *limit.Limiter
+	answers *runningAnswers
 
-	lines   chan arrived // from the goroutine that reads the input
-	reading sync.WaitGroup
-	closed  chan struct{}
-	once    sync.Once
-	failed  error
-	queue   []jsonrpc.Message // the rest of the last batch; only Read uses it
+	lines    chan inputResult // from the goroutine that reads the input
+	readers  sync.WaitGroup
+	closed   chan struct{}
+	once     sync.Once
+	closeErr error
+	queue    []jsonrpc.Message // the rest of the last batch; only Read uses it
 
 	mu    sync.Mutex
-	calls map[jsonrpc.ID]*exchange // the unanswered calls
-	over  bool                     // Close was called
+	calls map[jsonrpc.ID]*pendingLine // the unanswered calls
+	ended bool                        // Close was called
 }
 
 // inputResult is a line of the input, or the error that ended the input.
-type arrived struct {
-	parcel
+type inputResult struct {
+	inputLine
 	err error
 }
 
 // pendingLine is a line with calls, until all of them are answered.
-type exchange struct {
-	body    *limit.Held
-	answers *limit.Holds
-	remove  func() // removes answers from duplex.answers
-	batch   bool
-	places  map[jsonrpc.ID]int // the index of each call's response in responses
-	said    []json.RawMessage
-	left    int // number of calls
+type pendingLine struct {
+	body       *limit.Reservation
+	answers    *limit.Answers
+	unregister func() // removes answers from duplex.answers
+	batch      bool
+	indexes    map[jsonrpc.ID]int // the index of each call's response in responses
+	responses  []json.RawMessage
+	unanswered int // number of calls
 }
 
 // Connect implements mcp.Transport.
 func (d *duplex) Connect(context.Context) (mcp.Connection, error) {
-	d.lines, d.closed, d.calls = make(chan arrived), make(chan struct{}), map[jsonrpc.ID]*exchange{}
-	d.reading.Go(func() { // ends when Close closes the input
+	d.lines, d.closed, d.calls = make(chan inputResult), make(chan struct{}), map[jsonrpc.ID]*pendingLine{}
+	d.readers.Go(func() { // ends when Close closes the input
 		for {
 			p, err := d.in.next()
 			select {
-			case d.lines <- arrived{p, err}:
+			case d.lines <- inputResult{p, err}:
 			case <-d.closed:
-				p.held.Release()
+				p.reservation.Release()
 				return
 			}
 			if err != nil {
@@ -89,9 +89,9 @@ func (d *duplex) Read(ctx context.Context) (jsonrpc.Message, error) {
 			if l.err != nil {
 				return nil, l.err
 			}
-			if wrong := d.take(l.parcel); wrong != nil {
-				l.held.Release()
-				if err := d.in.say(wrong); err != nil {
+			if errorAnswer := d.register(l.inputLine); errorAnswer != nil {
+				l.reservation.Release()
+				if err := d.in.writeMessage(errorAnswer); err != nil {
 					return nil, err
 				}
 				continue
@@ -106,12 +106,12 @@ func (d *duplex) Read(ctx context.Context) (jsonrpc.Message, error) {
 
 // register registers the calls of a line. It returns the answer to a line that is refused, or
 // nil.
-func (d *duplex) take(p parcel) (wrong any) {
-	x := &exchange{body: p.held, answers: d.limits.Holds(d.owner), batch: p.batch, places: map[jsonrpc.ID]int{}}
+func (d *duplex) register(p inputLine) (errorAnswer any) {
+	x := &pendingLine{body: p.reservation, answers: d.limits.NewAnswers(d.owner), batch: p.batch, indexes: map[jsonrpc.ID]int{}}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.over { // the output is closed too
-		p.held.Release()
+	if d.ended { // the output is closed too
+		p.reservation.Release()
 		return nil
 	}
 	for _, m := range p.messages {
@@ -121,19 +121,19 @@ func (d *duplex) take(p parcel) (wrong any) {
 		}
 		if d.calls[q.ID] != nil {
 			if p.batch {
-				return rpc.Invalid("Invalid request: a request of the batch has the id of one that is not answered yet")
+				return rpc.InvalidRequest("Invalid request: a request of the batch has the id of one that is not answered yet")
 			}
 			continue // the SDK answers with an error
 		}
-		x.places[q.ID] = len(x.places)
+		x.indexes[q.ID] = len(x.indexes)
 	}
-	if len(x.places) == 0 {
-		p.held.Release()
+	if len(x.indexes) == 0 {
+		p.reservation.Release()
 		return nil
 	}
-	key, forget := d.unread.put(x.answers)
-	x.remove, x.left, x.said = forget, len(x.places), make([]json.RawMessage, len(x.places))
-	for id := range x.places {
+	key, unregister := d.answers.add(x.answers)
+	x.unregister, x.unanswered, x.responses = unregister, len(x.indexes), make([]json.RawMessage, len(x.indexes))
+	for id := range x.indexes {
 		d.calls[id] = x
 	}
 	for _, m := range p.messages {
@@ -155,20 +155,20 @@ func (d *duplex) Write(ctx context.Context, m jsonrpc.Message) error {
 	}
 	r, ok := m.(*jsonrpc.Response)
 	if !ok {
-		return d.put(b)
+		return d.writeLine(b)
 	}
-	b, done, over := d.answered(r.ID, b)
-	defer over()
+	b, done, afterWrite := d.recordAnswer(r.ID, b)
+	defer afterWrite()
 	if !done {
 		return nil // other calls of its batch are not answered yet
 	}
-	return d.put(b)
+	return d.writeLine(b)
 }
 
 // recordAnswer returns what to write for an answer: the answer, or the batch that it
 // completes; done is false if its batch is incomplete. The caller calls afterWrite after
 // writing.
-func (d *duplex) answered(id jsonrpc.ID, b []byte) (_ []byte, done bool, over func()) {
+func (d *duplex) recordAnswer(id jsonrpc.ID, b []byte) (_ []byte, done bool, afterWrite func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	x := d.calls[id]
@@ -176,26 +176,26 @@ func (d *duplex) answered(id jsonrpc.ID, b []byte) (_ []byte, done bool, over fu
 		return b, true, func() {}
 	}
 	delete(d.calls, id) // a client may use the id again once it has read the answer
-	x.said[x.places[id]] = b
-	if x.left--; x.left > 0 {
+	x.responses[x.indexes[id]] = b
+	if x.unanswered--; x.unanswered > 0 {
 		return nil, false, func() {}
 	}
 	if x.batch {
-		b = rpc.JSON(x.said)
+		b = rpc.JSON(x.responses)
 		b = b[:len(b)-1]
 	}
 	x.body.Release() // now, so that the client's next line can be counted
-	return b, true, x.end
+	return b, true, x.release
 }
 
 // release releases the reservations of a line.
-func (x *exchange) end() {
-	x.remove()
+func (x *pendingLine) release() {
+	x.unregister()
 	x.answers.Release()
 	x.body.Release()
 }
 
-func (d *duplex) put(b []byte) error {
+func (d *duplex) writeLine(b []byte) error {
 	_, err := d.out.Write(append(b, '\n'))
 	return err
 }
@@ -204,15 +204,15 @@ func (d *duplex) put(b []byte) error {
 func (d *duplex) Close() error {
 	d.once.Do(func() {
 		close(d.closed)
-		d.failed = errors.Join(d.in.Close(), d.out.Close())
-		d.reading.Wait()
+		d.closeErr = errors.Join(d.in.Close(), d.out.Close())
+		d.readers.Wait()
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		d.over = true
+		d.ended = true
 		for _, x := range d.calls {
-			x.end()
+			x.release()
 		}
 		clear(d.calls)
 	})
-	return d.failed
+	return d.closeErr
 }

@@ -21,25 +21,25 @@ import (
 // Lock order: external.syncMu, then mu.
 type endpoint struct {
 	principal           auth.Principal  // including the token
-	life                context.Context // ends with the token
+	tokenCtx            context.Context // ends with the token
 	release             func()          // ends tokenCtx
 	server              *mcp.Server
 	stateful, stateless http.Handler
 	calls               *relay.Calls
-	unread              unread
+	answers             runningAnswers
 	fast                fastPath
 
-	fill     sync.Once                      // adds the features to server, which takes time
-	own      map[featureKey]json.RawMessage // Sandlot's own definitions; nil: an alias, which is not listed
-	elicits  map[string]bool                // whether one of Sandlot's own tools may ask the client's user
-	external external
+	fillOnce       sync.Once                      // adds the features to server, which takes time
+	ownDefinitions map[featureKey]json.RawMessage // Sandlot's own definitions; nil: an alias, which is not listed
+	elicits        map[string]bool                // whether one of Sandlot's own tools may ask the client's user
+	external       externalFeatures
 
 	mu        sync.Mutex
 	closing   map[*mcp.ServerSession]bool
 	notifiers map[*mcp.ServerSession]*relay.Notifier // for notifications outside of calls; key nil: to all sessions
 
-	users int       // guarded by the gateway's mu
-	used  time.Time // when the last request ended; guarded by the gateway's mu
+	runningRequests int       // guarded by the gateway's mu
+	lastUsed        time.Time // when the last request ended; guarded by the gateway's mu
 }
 
 // acquire returns the endpoint of the principal's token, and creates it if there is none. The
@@ -52,30 +52,30 @@ func (g *Gateway) acquire(p auth.Principal) (e *endpoint, release func()) {
 		e = g.newEndpoint(p)
 		g.endpoints[p] = e
 	}
-	e.users++
+	e.runningRequests++
 	g.mu.Unlock()
-	g.filled(e)
+	g.ensureFilled(e)
 	return e, func() {
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		e.users--
-		e.used = time.Now()
+		e.runningRequests--
+		e.lastUsed = time.Now()
 	}
 }
 
 // newEndpoint returns an endpoint for HTTP, which lasts until its tokenCtx ends.
 func (g *Gateway) newEndpoint(p auth.Principal) *endpoint {
-	life, release := g.lifeOf(context.Background(), p)
-	e := g.server(life, p)
+	tokenCtx, release := g.tokenContext(context.Background(), p)
+	e := g.newEmptyEndpoint(tokenCtx, p)
 	e.release = release
-	g.work.Add(1)
-	context.AfterFunc(life, func() {
-		defer g.work.Done()
-		g.retire(p, e)
+	g.goroutines.Add(1)
+	context.AfterFunc(tokenCtx, func() {
+		defer g.goroutines.Done()
+		g.closeEndpoint(p, e)
 	})
 	server := func(*http.Request) *mcp.Server { return e.server }
 	options := mcp.StreamableHTTPOptions{
-		Logger:                       quiet(g.Log),
+		Logger:                       debugLogger(g.Log),
 		MaxRequestBodyBytes:          g.MaxBody,
 		SessionTimeout:               time.Hour,
 		PropagateRequestCancellation: true,
@@ -88,15 +88,15 @@ func (g *Gateway) newEndpoint(p auth.Principal) *endpoint {
 }
 
 // tokenContext returns a context that ends with the principal's token.
-func (g *Gateway) lifeOf(ctx context.Context, p auth.Principal) (context.Context, func()) {
-	if g.Hold != nil {
-		return g.Hold(ctx, p)
+func (g *Gateway) tokenContext(ctx context.Context, p auth.Principal) (context.Context, func()) {
+	if g.TokenContext != nil {
+		return g.TokenContext(ctx, p)
 	}
 	return context.WithCancel(ctx)
 }
 
 // closeEndpoint closes the sessions and calls of an endpoint whose tokenCtx has ended.
-func (g *Gateway) retire(p auth.Principal, e *endpoint) {
+func (g *Gateway) closeEndpoint(p auth.Principal, e *endpoint) {
 	g.mu.Lock()
 	if g.endpoints[p] == e {
 		delete(g.endpoints, p)
@@ -134,7 +134,7 @@ func (g *Gateway) sweep() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for p, e := range g.endpoints {
-		if e.users == 0 && time.Since(e.used) >= idleTimeout && !e.busy() {
+		if e.runningRequests == 0 && time.Since(e.lastUsed) >= idleTimeout && !e.busy() {
 			delete(g.endpoints, p)
 			e.release()
 		}
@@ -150,8 +150,8 @@ func (e *endpoint) busy() bool {
 }
 
 // ensureFilled adds all features to an endpoint, once, or waits until they are added.
-func (g *Gateway) filled(e *endpoint) {
-	e.fill.Do(func() {
+func (g *Gateway) ensureFilled(e *endpoint) {
+	e.fillOnce.Do(func() {
 		for _, t := range g.Hub.Tools(context.Background(), e.principal) {
 			if t.Raw != nil {
 				continue
@@ -159,17 +159,17 @@ func (g *Gateway) filled(e *endpoint) {
 			k := featureKey{"tools/call", t.Name}
 			e.elicits[t.Name] = t.Elicits
 			if t.Alias != "" {
-				e.own[k] = nil
+				e.ownDefinitions[k] = nil
 				continue
 			}
 			d := rpc.Describe(t)
-			e.own[k], _ = json.Marshal(d)
-			e.server.AddTool(d, g.handler(e, t.Name))
+			e.ownDefinitions[k], _ = json.Marshal(d)
+			e.server.AddTool(d, g.toolHandler(e, t.Name))
 		}
 		for _, r := range g.Hub.ResourceTemplates() {
 			d := &mcp.ResourceTemplate{URITemplate: r.URI, Name: r.Name, Description: r.Description}
-			e.own[featureKey{"resources/templates", r.URI}], _ = json.Marshal(d)
-			e.server.AddResourceTemplate(d, g.reader(e))
+			e.ownDefinitions[featureKey{"resources/templates", r.URI}], _ = json.Marshal(d)
+			e.server.AddResourceTemplate(d, g.resourceHandler(e))
 		}
 		g.sync(e)
 	})
@@ -183,18 +183,18 @@ const maxSessions = 256
 // trimSessions closes sessions of a principal who has too many: the oldest ones of the token
 // with the most. Their clients get an error for their next request, and begin new sessions. A
 // call that runs in such a session continues, but the SDK drops its answer.
-func (g *Gateway) trim(p auth.Principal) {
-	g.trimming.Lock()
-	defer g.trimming.Unlock()
-	sessions, all := map[*endpoint][]*mcp.ServerSession{}, 0
-	g.each(p.ID, func(e *endpoint) {
+func (g *Gateway) trimSessions(p auth.Principal) {
+	g.trimMu.Lock()
+	defer g.trimMu.Unlock()
+	sessions, total := map[*endpoint][]*mcp.ServerSession{}, 0
+	g.forEachEndpoint(p.ID, func(e *endpoint) {
 		sessions[e] = e.sessions()
-		all += len(sessions[e])
+		total += len(sessions[e])
 	})
-	for ; all > maxSessions; all-- {
+	for ; total > maxSessions; total-- {
 		var most *endpoint
-		for e, its := range sessions {
-			if most == nil || len(its) > len(sessions[most]) {
+		for e, list := range sessions {
+			if most == nil || len(list) > len(sessions[most]) {
 				most = e
 			}
 		}
@@ -221,7 +221,7 @@ func (g *Gateway) closeSession(e *endpoint, s *mcp.ServerSession) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.closing[s] = true
-	g.work.Go(func() {
+	g.goroutines.Go(func() {
 		_ = s.Close()
 		e.mu.Lock()
 		defer e.mu.Unlock()
@@ -230,7 +230,7 @@ func (g *Gateway) closeSession(e *endpoint, s *mcp.ServerSession) {
 }
 
 // hasSession reports whether there is a session of the stateful protocol with that id.
-func (e *endpoint) lives(id string) bool {
+func (e *endpoint) hasSession(id string) bool {
 	for s := range e.server.Sessions() {
 		if s.ID() == id {
 			return true

@@ -19,24 +19,26 @@ import (
 )
 
 // fakeBuiltin is a source of Sandlot's own, with one tool and one resource.
-type home struct {
+type fakeBuiltin struct {
 	call func() (*tool.Result, error)
 }
 
-func (home) Tools(context.Context, auth.Principal) []tool.Tool { return []tool.Tool{{Name: "own"}} }
+func (fakeBuiltin) Tools(context.Context, auth.Principal) []tool.Tool {
+	return []tool.Tool{{Name: "own"}}
+}
 
-func (h home) Find(_ auth.Principal, name string) (tool.Found, bool) {
+func (h fakeBuiltin) Find(_ auth.Principal, name string) (tool.Callable, bool) {
 	call := func(context.Context, tool.Call) (*tool.Result, error) { return h.call() }
-	return tool.Found{Operation: policy.ShellExecute, Call: call}, name == "own"
+	return tool.Callable{Operation: policy.ShellExecute, Call: call}, name == "own"
 }
 
 const ownTemplate = "sandlot://sessions/{session_id}/files/{+path}"
 
-func (home) ResourceTemplates() []tool.Link {
+func (fakeBuiltin) ResourceTemplates() []tool.Link {
 	return []tool.Link{{URI: ownTemplate, Name: "session file"}}
 }
 
-func (home) Read(_ context.Context, _ auth.Principal, uri string, _ int) (tool.Blob, int64, error) {
+func (fakeBuiltin) Read(_ context.Context, _ auth.Principal, uri string, _ int) (tool.Blob, int64, error) {
 	if !strings.HasPrefix(uri, "sandlot://") {
 		return tool.Blob{}, 0, fault.New(fault.NotFound, "no %s", uri)
 	}
@@ -44,46 +46,46 @@ func (home) Read(_ context.Context, _ auth.Principal, uri string, _ int) (tool.B
 }
 
 // fakeExternal is a source of third-party servers that offers and does what a test sets.
-type theirs struct {
+type fakeExternal struct {
 	tools                         []tool.Tool
 	prompts, resources, templates []tool.Item
 	call                          func(context.Context, tool.Call) (*tool.Result, error)
-	pass                          func(context.Context, tool.Request) (json.RawMessage, error)
+	proxy                         func(context.Context, tool.Request) (json.RawMessage, error)
 	list                          func() // called by Tools
-	followed                      []string
-	left                          chan string
+	subscribed                    []string
+	gone                          chan string
 }
 
-func (t *theirs) Tools(context.Context, auth.Principal) []tool.Tool {
+func (t *fakeExternal) Tools(context.Context, auth.Principal) []tool.Tool {
 	if t.list != nil {
 		t.list()
 	}
 	return t.tools
 }
 
-func (t *theirs) Find(_ auth.Principal, name string) (tool.Found, bool) {
-	return tool.Found{Operation: policy.MCPCall, Call: t.call}, strings.HasPrefix(name, "ext_")
+func (t *fakeExternal) Find(_ auth.Principal, name string) (tool.Callable, bool) {
+	return tool.Callable{Operation: policy.MCPCall, Call: t.call}, strings.HasPrefix(name, "ext_")
 }
 
-func (t *theirs) Ready(context.Context, auth.Principal) bool { return false }
-func (t *theirs) Prompts(auth.Principal) []tool.Item         { return t.prompts }
-func (t *theirs) Resources(auth.Principal) []tool.Item       { return t.resources }
-func (t *theirs) Templates(auth.Principal) []tool.Item       { return t.templates }
+func (t *fakeExternal) WaitReady(context.Context, auth.Principal) bool { return false }
+func (t *fakeExternal) Prompts(auth.Principal) []tool.Item             { return t.prompts }
+func (t *fakeExternal) Resources(auth.Principal) []tool.Item           { return t.resources }
+func (t *fakeExternal) Templates(auth.Principal) []tool.Item           { return t.templates }
 
-func (t *theirs) Pass(ctx context.Context, r tool.Request) (json.RawMessage, error) {
-	return t.pass(ctx, r)
+func (t *fakeExternal) Proxy(ctx context.Context, r tool.Request) (json.RawMessage, error) {
+	return t.proxy(ctx, r)
 }
 
-func (t *theirs) Subscribe(_ context.Context, _ auth.Principal, _, uri string) error {
-	t.followed = append(t.followed, uri)
+func (t *fakeExternal) Subscribe(_ context.Context, _ auth.Principal, _, uri string) error {
+	t.subscribed = append(t.subscribed, uri)
 	return nil
 }
 
-func (t *theirs) Unsubscribe(context.Context, auth.Principal, string, string) error { return nil }
-func (t *theirs) SetLevel(context.Context, auth.Principal, string, string)          {}
-func (t *theirs) Left(_ auth.Principal, client string) {
-	if t.left != nil {
-		t.left <- client
+func (t *fakeExternal) Unsubscribe(context.Context, auth.Principal, string, string) error { return nil }
+func (t *fakeExternal) SetLevel(context.Context, auth.Principal, string, string)          {}
+func (t *fakeExternal) ClientGone(_ auth.Principal, client string) {
+	if t.gone != nil {
+		t.gone <- client
 	}
 }
 
@@ -91,7 +93,7 @@ func externalTool(name, schema string) tool.Tool {
 	return tool.Tool{Name: name, Raw: json.RawMessage(fmt.Sprintf(`{"name":%q,"inputSchema":%s}`, name, schema))}
 }
 
-func over(sources ...tool.Source) *Gateway {
+func newGateway(sources ...tool.Source) *Gateway {
 	return New(Config{Hub: hub.New(hub.Config{Sources: sources}), Log: slog.New(slog.DiscardHandler)})
 }
 
@@ -119,7 +121,7 @@ func askAs(g *Gateway, p auth.Principal, method, name, params string) string {
 		}
 	}
 	w := httptest.NewRecorder()
-	g.ServeHTTP(w, r.WithContext(auth.With(r.Context(), p)))
+	g.ServeHTTP(w, r.WithContext(auth.NewContext(r.Context(), p)))
 	b, _ := io.ReadAll(w.Result().Body)
 	_, data, events := strings.Cut(string(b), "data: ")
 	if !events {
@@ -146,7 +148,7 @@ func initParams(revision, capabilities string) string {
 const clientInfo = `"clientInfo":{"name":"t","version":"1"}`
 
 // initialize returns the request that begins a session of the stateful protocol.
-func hello(id string) string { return request(id, "initialize", initParams("2025-11-25", "{}")) }
+func initialize(id string) string { return request(id, "initialize", initParams("2025-11-25", "{}")) }
 
 // statelessMeta returns the _meta of a request of the stateless protocol; more is empty or
 // begins with a comma.
@@ -166,21 +168,21 @@ func asksInput(name, state string) json.RawMessage {
 func askBare(g *Gateway, body string) string {
 	r := httptest.NewRequest(http.MethodPost, "/mcp", strings.NewReader(body))
 	w := httptest.NewRecorder()
-	g.ServeHTTP(w, r.WithContext(auth.With(r.Context(), auth.Local)))
+	g.ServeHTTP(w, r.WithContext(auth.NewContext(r.Context(), auth.Local)))
 	return w.Body.String()
 }
 
 // fakeElicitor is a source of Sandlot's own, with a tool that asks the client's user.
-type asker struct {
+type fakeElicitor struct {
 	call func(context.Context, tool.Call) (*tool.Result, error)
 }
 
-func (asker) Tools(context.Context, auth.Principal) []tool.Tool {
+func (fakeElicitor) Tools(context.Context, auth.Principal) []tool.Tool {
 	return []tool.Tool{{Name: "careful", Elicits: true}, {Name: "careless"}}
 }
 
-func (a asker) Find(_ auth.Principal, name string) (tool.Found, bool) {
-	return tool.Found{Operation: policy.MCPConnect, Call: a.call}, strings.HasPrefix(name, "care")
+func (a fakeElicitor) Find(_ auth.Principal, name string) (tool.Callable, bool) {
+	return tool.Callable{Operation: policy.MCPConnect, Call: a.call}, strings.HasPrefix(name, "care")
 }
 
 // stdioPipe serves p over stdio: the gateway reads what is written to in, and out has its

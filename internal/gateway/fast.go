@@ -18,46 +18,46 @@ import (
 type fastPath interface {
 	// Serve answers a request, or returns false: then the SDK has to answer it, and end must
 	// be called afterwards.
-	Serve(w http.ResponseWriter, r *http.Request, m rpc.Message, a *limit.Holds) (answered bool, end func())
+	Serve(w http.ResponseWriter, r *http.Request, m rpc.Message, answers *limit.Answers) (answered bool, end func())
 	// Accept remembers a call that the SDK accepted. Capabilities are the client's if the
 	// tool may ask the client's user, and else nil.
-	Took(r *mcp.CallToolRequest, capabilities json.RawMessage)
+	Accept(r *mcp.CallToolRequest, capabilities json.RawMessage)
 	// BeginList is called before a list is made, and remember with a page of it.
-	List() (remember func(req mcp.Request, p *rpc.Page))
+	BeginList() (remember func(req mcp.Request, p *rpc.Page))
 	// ExcludeSession makes the SDK answer a session that wants log messages.
-	LevelSet(session string)
+	ExcludeSession(session string)
 	// Reset forgets everything, as tools or lists changed.
-	Forget()
+	Reset()
 }
 
 // noFastPath makes the SDK answer every request.
 type noFastPath struct{}
 
-func (noFastPath) Serve(http.ResponseWriter, *http.Request, rpc.Message, *limit.Holds) (bool, func()) {
+func (noFastPath) Serve(http.ResponseWriter, *http.Request, rpc.Message, *limit.Answers) (bool, func()) {
 	return false, func() {}
 }
-func (noFastPath) Took(*mcp.CallToolRequest, json.RawMessage) {}
-func (noFastPath) List() func(mcp.Request, *rpc.Page)         { return func(mcp.Request, *rpc.Page) {} }
-func (noFastPath) LevelSet(string)                            {}
-func (noFastPath) Forget()                                    {}
+func (noFastPath) Accept(*mcp.CallToolRequest, json.RawMessage) {}
+func (noFastPath) BeginList() func(mcp.Request, *rpc.Page)      { return func(mcp.Request, *rpc.Page) {} }
+func (noFastPath) ExcludeSession(string)                        {}
+func (noFastPath) Reset()                                       {}
 
 // newFastPath returns the fast path of an endpoint.
-func (g *Gateway) fast(e *endpoint) fastPath {
-	if g.SDKAlone {
+func (g *Gateway) newFastPath(e *endpoint) fastPath {
+	if g.SDKOnly {
 		return noFastPath{}
 	}
 	return fastpath.New(fastpath.Config{
-		Calls: e.calls, Relay: g.relay, Server: g.implementation, Lives: e.lives, Call: g.ownTool, Log: g.Log,
+		Calls: e.calls, Relay: g.relay, Server: g.implementation, HasSession: e.hasSession, Call: g.callOwnTool, Log: g.Log,
 		Tool: func(name string) (fastpath.Tool, bool) {
 			k := featureKey{"tools/call", name}
-			if e.own[k] != nil {
+			if e.ownDefinitions[k] != nil {
 				return fastpath.Tool{Own: true, Elicits: e.elicits[name]}, true
 			}
-			definition := e.external.all()[k]
-			return fastpath.Tool{Headers: hasHeaders(definition)}, definition != nil
+			definition := e.external.current()[k]
+			return fastpath.Tool{ArgumentHeaders: hasHeaders(definition)}, definition != nil
 		},
-		Fresh: func(ctx context.Context) bool {
-			if g.Hub.Ready(ctx, e.principal) {
+		Refresh: func(ctx context.Context) bool {
+			if g.Hub.WaitReady(ctx, e.principal) {
 				return false
 			}
 			g.sync(e)

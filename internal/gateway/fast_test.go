@@ -21,32 +21,32 @@ import (
 	"sandlot/internal/tool"
 )
 
-// rig is a client of a gateway behind a real HTTP server, with a session of the stateful
+// testClient is a client of a gateway behind a real HTTP server, with a session of the stateful
 // protocol.
-type rig struct {
-	t       *testing.T
-	g       *Gateway
-	url     string
-	session string
-	can     string
+type testClient struct {
+	t            *testing.T
+	g            *Gateway
+	url          string
+	session      string
+	capabilities string
 }
 
-// door returns the gateway's handler, with the user of the header User as the principal.
-func door(g *Gateway) http.Handler {
+// withUser returns the gateway's handler, with the user of the header User as the principal.
+func withUser(g *Gateway) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		p := auth.Local
 		if name := r.Header.Get("User"); name != "" {
 			p = auth.User(name, false)
 		}
-		g.ServeHTTP(w, r.WithContext(auth.With(r.Context(), p)))
+		g.ServeHTTP(w, r.WithContext(auth.NewContext(r.Context(), p)))
 	})
 }
 
-func newRig(t *testing.T, g *Gateway, can string) *rig {
-	s := httptest.NewServer(door(g))
+func newTestClient(t *testing.T, g *Gateway, capabilities string) *testClient {
+	s := httptest.NewServer(withUser(g))
 	t.Cleanup(s.Close)
-	r := &rig{t: t, g: g, url: s.URL, can: can}
-	res := r.post(t.Context(), request("0", "initialize", initParams("2025-11-25", can)), nil)
+	r := &testClient{t: t, g: g, url: s.URL, capabilities: capabilities}
+	res := r.post(t.Context(), request("0", "initialize", initParams("2025-11-25", capabilities)), nil)
 	r.session = res.Header.Get("Mcp-Session-Id")
 	if r.session == "" {
 		t.Fatal("no session")
@@ -55,7 +55,7 @@ func newRig(t *testing.T, g *Gateway, can string) *rig {
 	return r
 }
 
-func (r *rig) post(ctx context.Context, body string, headers map[string]string) *http.Response {
+func (r *testClient) post(ctx context.Context, body string, headers map[string]string) *http.Response {
 	q, err := http.NewRequestWithContext(ctx, http.MethodPost, r.url, strings.NewReader(body))
 	if err != nil {
 		r.t.Fatal(err)
@@ -75,22 +75,22 @@ func (r *rig) post(ctx context.Context, body string, headers map[string]string) 
 	return res
 }
 
-// said is an answer to an HTTP request.
-type said struct {
+// response is an answer to an HTTP request.
+type response struct {
 	status int
-	short  bool           // one JSON object, which the SDK would send as an event stream: from the fast path
+	fast   bool           // one JSON object, which the SDK would send as an event stream: from the fast path
 	body   map[string]any // the JSON-RPC message
 	text   string         // the HTTP body
 }
 
-func (r *rig) read(res *http.Response) said {
+func (r *testClient) read(res *http.Response) response {
 	defer res.Body.Close()
 	b, err := io.ReadAll(res.Body)
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	s := said{status: res.StatusCode, text: string(b)}
-	s.short = res.StatusCode == http.StatusOK && res.Header.Get("Content-Type") == "application/json"
+	s := response{status: res.StatusCode, text: string(b)}
+	s.fast = res.StatusCode == http.StatusOK && res.Header.Get("Content-Type") == "application/json"
 	_, data, events := strings.Cut(string(b), "data: ")
 	if !events {
 		data = string(b)
@@ -99,11 +99,11 @@ func (r *rig) read(res *http.Response) said {
 	return s
 }
 
-func (r *rig) statefulHeaders() map[string]string {
+func (r *testClient) statefulHeaders() map[string]string {
 	return map[string]string{"Mcp-Session-Id": r.session, "Mcp-Protocol-Version": "2025-11-25"}
 }
 
-func (r *rig) stateful(body string) said {
+func (r *testClient) stateful(body string) response {
 	return r.read(r.post(r.t.Context(), body, r.statefulHeaders()))
 }
 
@@ -113,18 +113,18 @@ func statelessHeaders(name string) map[string]string {
 
 // statelessCall returns the body of a call in the stateless protocol; meta is added to its
 // _meta.
-func (r *rig) statelessCall(params, meta string) string {
-	return request("7", "tools/call", params+","+statelessMeta(r.can, meta))
+func (r *testClient) statelessCall(params, meta string) string {
+	return request("7", "tools/call", params+","+statelessMeta(r.capabilities, meta))
 }
 
-func (r *rig) stateless(name, params, meta string) said {
+func (r *testClient) stateless(name, params, meta string) response {
 	return r.read(r.post(r.t.Context(), r.statelessCall(params, meta), statelessHeaders(name)))
 }
 
-// both returns a gateway with Sandlot's own and third-party tools. The arguments of a call say
+// newMixedGateway returns a gateway with Sandlot's own and third-party tools. The arguments of a call say
 // how it ends.
-func both(calls *atomic.Int64) *Gateway {
-	ours := asker{call: func(_ context.Context, c tool.Call) (*tool.Result, error) {
+func newMixedGateway(calls *atomic.Int64) *Gateway {
+	own := fakeElicitor{call: func(_ context.Context, c tool.Call) (*tool.Result, error) {
 		calls.Add(1)
 		switch {
 		case strings.Contains(string(c.Args), "panic"):
@@ -133,17 +133,17 @@ func both(calls *atomic.Int64) *Gateway {
 			return nil, fault.New(fault.InvalidParameters, "no such thing").With("argument", "a")
 		}
 		return &tool.Result{Content: []tool.Content{tool.Text("told " + string(c.Args))},
-			Fields: map[string]any{"n": 1, "html": "<&>"}, Words: "words",
+			Fields: map[string]any{"n": 1, "html": "<&>"}, Summary: "words",
 			IsError: strings.Contains(string(c.Args), "wrong")}, nil
 	}}
-	third := &theirs{tools: []tool.Tool{externalTool("ext_a", `{"type":"object"}`),
+	external := &fakeExternal{tools: []tool.Tool{externalTool("ext_a", `{"type":"object"}`),
 		externalTool("ext_h", `{"type":"object","properties":{"a":{"type":"string","x-mcp-header":"A"}}}`)},
 		call: func(_ context.Context, c tool.Call) (*tool.Result, error) {
 			calls.Add(1)
 			meta, _ := json.Marshal(c.Meta)
 			switch {
 			case strings.Contains(string(c.Args), "refuse"):
-				return nil, &tool.Refusal{Code: -32001, Message: "theirs", Data: json.RawMessage(`{"x":1}`)}
+				return nil, &tool.ExternalError{Code: -32001, Message: "theirs", Data: json.RawMessage(`{"x":1}`)}
 			case strings.Contains(string(c.Args), "typed"):
 				raw := json.RawMessage(`{"resultType":"complete","content":[],"_meta":{"theirs":1}}`)
 				return &tool.Result{Raw: raw}, nil
@@ -151,13 +151,13 @@ func both(calls *atomic.Int64) *Gateway {
 			return &tool.Result{Raw: json.RawMessage(fmt.Sprintf(`{"content":[{"type":"text","text":"é"}],`+"\n"+
 				`"structuredContent":{"args":%s,"meta":%s},"unknown":[1.0]}`, c.Args, meta))}, nil
 		}}
-	return over(ours, third)
+	return newGateway(own, external)
 }
 
 // The fast path gives the same answers as the SDK.
 func TestFastPathSaysTheSame(t *testing.T) {
 	var calls atomic.Int64
-	r := newRig(t, both(&calls), `{}`)
+	r := newTestClient(t, newMixedGateway(&calls), `{}`)
 	for _, name := range []string{"careless", "careful", "ext_a"} {
 		for _, args := range []string{`{"a":"1"}`, `{"a":"wrong"}`, `{"a":"fault"}`, `{"a":"panic"}`, `{"a":"refuse"}`,
 			`{"a":"typed"}`, ``} {
@@ -166,7 +166,7 @@ func TestFastPathSaysTheSame(t *testing.T) {
 				if args != "" {
 					params += `,"arguments":` + args
 				}
-				ask := func(n int) said {
+				ask := func(n int) response {
 					if stateless {
 						return r.stateless(name, params, `,"theirs":{"n":[1, 2]}`)
 					}
@@ -176,12 +176,12 @@ func TestFastPathSaysTheSame(t *testing.T) {
 				if name == "ext_a" && args == "" {
 					continue // the fake puts the arguments into its result
 				}
-				r.g.each("", func(e *endpoint) { e.fast.Forget() })
+				r.g.forEachEndpoint("", func(e *endpoint) { e.fast.Reset() })
 				first, second := ask(5), ask(5)
-				if first.short {
+				if first.fast {
 					t.Fatalf("%s: the first call took the fast path: %s", what, first.text)
 				}
-				if first.status == http.StatusOK && !second.short {
+				if first.status == http.StatusOK && !second.fast {
 					t.Errorf("%s: the second call did not take the fast path: %s", what, second.text)
 				}
 				if first.body == nil || first.status != second.status || !reflect.DeepEqual(first.body, second.body) {
@@ -199,16 +199,16 @@ func TestFastPathSaysTheSame(t *testing.T) {
 // The SDK answers calls that differ from the accepted one.
 func TestFastPathIsNarrow(t *testing.T) {
 	var calls atomic.Int64
-	r := newRig(t, both(&calls), `{}`)
+	r := newTestClient(t, newMixedGateway(&calls), `{}`)
 	const params = `"name":"careless","arguments":{"a":"1"}`
 	statefulCall := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{` + params + `}}`
-	ready := func() {
+	warmUp := func() {
 		t.Helper()
 		r.stateful(statefulCall)
 		r.stateless("careless", params, "")
 		r.stateless("ext_a", `"name":"ext_a","arguments":{}`, "")
-		if !r.stateful(statefulCall).short || !r.stateless("careless", params, "").short ||
-			!r.stateless("ext_a", `"name":"ext_a","arguments":{}`, "").short {
+		if !r.stateful(statefulCall).fast || !r.stateless("careless", params, "").fast ||
+			!r.stateless("ext_a", `"name":"ext_a","arguments":{}`, "").fast {
 			t.Fatal("a call that the SDK took does not take the fast path")
 		}
 	}
@@ -261,7 +261,7 @@ func TestFastPathIsNarrow(t *testing.T) {
 		"an invalid id": {
 			strings.Replace(statefulCall, `"id":1`, `"id":{}`, 1), r.statefulHeaders(), 400, ""},
 	} {
-		ready()
+		warmUp()
 		before := calls.Load()
 		got := r.read(r.post(t.Context(), c.body, c.headers))
 		if got.status != c.status || !strings.Contains(got.text, c.says) {
@@ -272,45 +272,45 @@ func TestFastPathIsNarrow(t *testing.T) {
 		}
 	}
 	// The SDK must answer these valid calls.
-	for what, ask := range map[string]func() said{
-		"wants logs": func() said {
+	for what, ask := range map[string]func() response{
+		"wants logs": func() response {
 			return r.stateless("careless", params, `,"io.modelcontextprotocol/logLevel":"debug"`)
 		},
-		"another client":  func() said { return r.stateless("careless", params, `,"io.modelcontextprotocol/other":1`) },
-		"another session": func() said { return newRig(t, r.g, `{}`).stateful(statefulCall) },
-		"a retry":         func() said { return r.stateless("careless", params+`,"inputResponses":{}`, "") },
-		"arguments in headers": func() said {
+		"another client":  func() response { return r.stateless("careless", params, `,"io.modelcontextprotocol/other":1`) },
+		"another session": func() response { return newTestClient(t, r.g, `{}`).stateful(statefulCall) },
+		"a retry":         func() response { return r.stateless("careless", params+`,"inputResponses":{}`, "") },
+		"arguments in headers": func() response {
 			h := with(statelessHeaders("ext_h"), "Mcp-Param-A", "x")
 			body := r.statelessCall(`"name":"ext_h","arguments":{"a":"x"}`, "")
 			r.read(r.post(t.Context(), body, h))
 			return r.read(r.post(t.Context(), body, h))
 		},
-		"an invalid progress token": func() said {
+		"an invalid progress token": func() response {
 			return r.stateful(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{` + params +
 				`,"_meta":{"progressToken":[1]}}}`)
 		},
 	} {
-		ready()
-		if got := ask(); got.short {
+		warmUp()
+		if got := ask(); got.fast {
 			t.Errorf("%s: it took the fast path: %s", what, got.text)
 		}
 	}
 	// The tools change.
-	ready()
-	r.g.each("", func(e *endpoint) { e.replace(e.external.all()) })
-	if r.stateful(statefulCall).short {
+	warmUp()
+	r.g.forEachEndpoint("", func(e *endpoint) { e.replaceDefinitions(e.external.current()) })
+	if r.stateful(statefulCall).fast {
 		t.Error("a call took the fast path after the tools changed")
 	}
 	// Only the SDK can send log messages to a session that wants them.
-	ready()
+	warmUp()
 	r.stateful(`{"jsonrpc":"2.0","id":1,"method":"logging/setLevel","params":{"level":"debug"}}`)
 	for range 3 {
-		if r.stateful(statefulCall).short {
+		if r.stateful(statefulCall).fast {
 			t.Error("a call took the fast path, and its session wants logs")
 		}
 	}
-	r = newRig(t, r.g, `{}`)
-	ready()
+	r = newTestClient(t, r.g, `{}`)
+	warmUp()
 	q, _ := http.NewRequest(http.MethodDelete, r.url, nil)
 	for k, v := range r.statefulHeaders() {
 		q.Header.Set(k, v)
@@ -326,40 +326,40 @@ func TestFastPathIsNarrow(t *testing.T) {
 // Only the SDK can send requests other than roots/list to a client.
 func TestFastPathOfElicitingTools(t *testing.T) {
 	var calls atomic.Int64
-	for _, can := range []string{`{"elicitation":{}}`, `{"sampling":{}}`} {
-		r := newRig(t, both(&calls), can)
+	for _, capabilities := range []string{`{"elicitation":{}}`, `{"sampling":{}}`} {
+		r := newTestClient(t, newMixedGateway(&calls), capabilities)
 		for name, short := range map[string]bool{"ext_a": false, "careful": false, "careless": true} {
 			body := callOf("1", name, "{}")
 			r.stateful(body)
-			if got := r.stateful(body); got.short != short {
-				t.Errorf("%s with %s: fast path %v: %s", name, can, got.short, got.text)
+			if got := r.stateful(body); got.fast != short {
+				t.Errorf("%s with %s: fast path %v: %s", name, capabilities, got.fast, got.text)
 			}
 		}
 	}
 }
 
-// waiting returns a gateway with a tool that sends a notification, and waits until it gets
+// newWaitingGateway returns a gateway with a tool that sends a notification, and waits until it gets
 // something from let or its context ends.
-func waiting() (g *Gateway, began chan tool.Call, ended chan error, let chan struct{}) {
-	began, ended, let = make(chan tool.Call, 10), make(chan error, 10), make(chan struct{}, 10)
-	ours := asker{call: func(ctx context.Context, c tool.Call) (*tool.Result, error) {
+func newWaitingGateway() (g *Gateway, began chan tool.Call, ended chan error, finish chan struct{}) {
+	began, ended, finish = make(chan tool.Call, 10), make(chan error, 10), make(chan struct{}, 10)
+	own := fakeElicitor{call: func(ctx context.Context, c tool.Call) (*tool.Result, error) {
 		if c.Progress != nil {
 			c.Progress("as it\nwere")
 		}
 		if string(c.Args) == `{"quick":true}` {
-			return &tool.Result{Words: "quick"}, nil
+			return &tool.Result{Summary: "quick"}, nil
 		}
 		began <- c
 		select {
 		case <-ctx.Done():
 			ended <- ctx.Err()
 			return nil, fault.From(ctx.Err())
-		case <-let:
+		case <-finish:
 			ended <- nil
-			return &tool.Result{Words: "let go"}, nil
+			return &tool.Result{Summary: "let go"}, nil
 		}
 	}}
-	return over(ours), began, ended, let
+	return newGateway(own), began, ended, finish
 }
 
 const quick, slow = `"name":"careless","arguments":{"quick":true}`, `"name":"careless","arguments":{}`
@@ -367,19 +367,19 @@ const quick, slow = `"name":"careless","arguments":{"quick":true}`, `"name":"car
 // A call of the stateful protocol ends when the client cancels it, and not with the
 // connection. A call of the stateless protocol ends with the connection.
 func TestFastPathCancel(t *testing.T) {
-	g, began, ended, let := waiting()
-	r := newRig(t, g, `{}`)
+	g, began, ended, finish := newWaitingGateway()
+	r := newTestClient(t, g, `{}`)
 	call := func(id, params string) string {
 		return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"tools/call","params":{%s}}`, id, params)
 	}
 	r.stateful(call("1", quick))
-	done := make(chan said, 1)
+	done := make(chan response, 1)
 	go func() { done <- r.stateful(call(`"a"`, slow)) }()
 	<-began
 	for _, other := range []string{`"b"`, `1`, `{}`, `null`} {
 		r.stateful(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":` + other + `}}`)
 	}
-	stranger := newRig(t, g, `{}`)
+	stranger := newTestClient(t, g, `{}`)
 	stranger.stateful(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"a"}}`)
 	select {
 	case err := <-ended:
@@ -393,12 +393,12 @@ func TestFastPathCancel(t *testing.T) {
 	if err := <-ended; err == nil {
 		t.Error("the call was not given up")
 	}
-	if got := <-done; got.body["error"] == nil || !got.short {
+	if got := <-done; got.body["error"] == nil || !got.fast {
 		t.Errorf("what was cancelled: %s", got.text)
 	}
 
-	ctx, leave := context.WithCancel(t.Context())
-	gone := func(body string, headers map[string]string) {
+	ctx, disconnect := context.WithCancel(t.Context())
+	send := func(body string, headers map[string]string) {
 		q, _ := http.NewRequestWithContext(ctx, http.MethodPost, r.url, strings.NewReader(body))
 		q.Header.Set("Content-Type", "application/json")
 		q.Header.Set("Accept", "application/json, text/event-stream")
@@ -409,24 +409,24 @@ func TestFastPathCancel(t *testing.T) {
 			res.Body.Close()
 		}
 	}
-	go gone(call("3", slow), r.statefulHeaders())
+	go send(call("3", slow), r.statefulHeaders())
 	<-began
-	leave()
+	disconnect()
 	select {
 	case err := <-ended:
 		t.Fatalf("a call of the stateful protocol ended with its connection: %v", err)
 	case <-time.After(100 * time.Millisecond):
 	}
-	let <- struct{}{}
+	finish <- struct{}{}
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
 
 	r.stateless("careless", quick, "")
-	ctx, leave = context.WithCancel(t.Context())
-	go gone(r.statelessCall(slow, ""), statelessHeaders("careless"))
+	ctx, disconnect = context.WithCancel(t.Context())
+	go send(r.statelessCall(slow, ""), statelessHeaders("careless"))
 	<-began
-	leave()
+	disconnect()
 	if err := <-ended; err == nil {
 		t.Error("a call of the stateless protocol outlived its connection")
 	}
@@ -435,8 +435,8 @@ func TestFastPathCancel(t *testing.T) {
 // The second of two calls with the same id is refused, whether or not the first is on the fast
 // path.
 func TestFastPathSameID(t *testing.T) {
-	g, began, ended, let := waiting()
-	r := newRig(t, g, `{}`)
+	g, began, ended, finish := newWaitingGateway()
+	r := newTestClient(t, g, `{}`)
 	call := func(id, params string) string {
 		return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"tools/call","params":{%s}}`, id, params)
 	}
@@ -445,7 +445,7 @@ func TestFastPathSameID(t *testing.T) {
 			r.stateful(call("1", quick))
 		}
 		for _, odd := range []string{"", `,"_meta":{"a":"b\u0063"}`, `,"_meta":{"progressToken":[]}`} {
-			done := make(chan said, 1)
+			done := make(chan response, 1)
 			go func() { done <- r.stateful(call("9", slow)) }()
 			<-began
 			if got := r.stateful(call("9", slow+odd)); got.status != http.StatusBadRequest ||
@@ -455,17 +455,17 @@ func TestFastPathSameID(t *testing.T) {
 			if got := r.stateful(call("10", quick)); got.body["result"] == nil {
 				t.Errorf("another id: %s", got.text)
 			}
-			let <- struct{}{}
+			finish <- struct{}{}
 			<-ended
-			if got := <-done; got.body["result"] == nil || got.short != warm {
+			if got := <-done; got.body["result"] == nil || got.fast != warm {
 				t.Errorf("warm=%v: %s", warm, got.text)
 			}
-			r.g.each("", func(e *endpoint) {
+			r.g.forEachEndpoint("", func(e *endpoint) {
 				if _, _, _, running := e.fast.(*fastpath.Path).Sizes(); running > 0 {
 					t.Errorf("%d calls are left", running)
 				}
 				if !warm {
-					e.fast.Forget()
+					e.fast.Reset()
 				}
 			})
 		}
@@ -474,11 +474,11 @@ func TestFastPathSameID(t *testing.T) {
 
 // A client that sends a progress token gets notifications before the answer.
 func TestFastPathProgress(t *testing.T) {
-	g, began, ended, let := waiting()
-	r := newRig(t, g, `{}`)
+	g, began, ended, finish := newWaitingGateway()
+	r := newTestClient(t, g, `{}`)
 	for _, token := range []string{`"t"`, `17`} {
 		for _, stateless := range []bool{false, true} {
-			ask := func(params string) said {
+			ask := func(params string) response {
 				if stateless {
 					return r.stateless("careless", params, `,"progressToken":`+token)
 				}
@@ -486,10 +486,10 @@ func TestFastPathProgress(t *testing.T) {
 					`,"_meta":{"progressToken":` + token + `}}}`)
 			}
 			ask(quick)
-			done := make(chan said, 1)
+			done := make(chan response, 1)
 			go func() { done <- ask(slow) }()
 			<-began
-			let <- struct{}{}
+			finish <- struct{}{}
 			<-ended
 			got := <-done
 			events := strings.Split(strings.TrimSpace(got.text), "\n\n")
@@ -512,28 +512,28 @@ func TestFastPathProgress(t *testing.T) {
 
 // A server may ask for the client's roots. Only the client can answer, in a request of its own.
 func TestFastPathRoots(t *testing.T) {
-	third := &theirs{tools: []tool.Tool{externalTool("ext_r", `{"type":"object"}`)},
+	external := &fakeExternal{tools: []tool.Tool{externalTool("ext_r", `{"type":"object"}`)},
 		call: func(ctx context.Context, c tool.Call) (*tool.Result, error) {
 			if string(c.Args) == `{"quick":true}` {
 				return &tool.Result{Raw: json.RawMessage(`{"content":[]}`)}, nil
 			}
 			roots, err := c.Client.Ask(ctx, "roots/list", nil)
 			if err != nil {
-				return nil, &tool.Refusal{Code: -32000, Message: "no roots: " + err.Error()}
+				return nil, &tool.ExternalError{Code: -32000, Message: "no roots: " + err.Error()}
 			}
 			return &tool.Result{Raw: json.RawMessage(`{"content":[],"structuredContent":` + string(roots) + `}`)}, nil
 		}}
-	g := over(third)
-	r := newRig(t, g, `{"roots":{"listChanged":true}}`)
+	g := newGateway(external)
+	r := newTestClient(t, g, `{"roots":{"listChanged":true}}`)
 	r.stateful(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"ext_r","arguments":{"quick":true}}}`)
 	for _, reply := range []string{`"result":{"roots":[{"uri":"file:///a"}]}`, `"error":{"code":-1,"message":"no"}`} {
 		res := r.post(t.Context(), callOf("2", "ext_r", "{}"), r.statefulHeaders())
-		lines := newLines(res.Body)
+		lines := newEventReader(res.Body)
 		var q struct{ ID, Method string }
 		if err := json.Unmarshal([]byte(lines.data()), &q); err != nil || q.Method != "roots/list" {
 			t.Fatalf("asked %+v: %v", q, err)
 		}
-		stranger := newRig(t, g, `{}`)
+		stranger := newTestClient(t, g, `{}`)
 		const strangers = `{"jsonrpc":"2.0","id":%q,"result":{"roots":[{"uri":"file:///stranger"}]}}`
 		stranger.stateful(fmt.Sprintf(strangers, q.ID))
 		got := r.stateful(fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,%s}`, q.ID, reply))
@@ -551,12 +551,12 @@ func TestFastPathRoots(t *testing.T) {
 	}
 }
 
-// lines reads the events of a stream.
-type lines struct{ *bufio.Scanner }
+// eventReader reads the events of a stream.
+type eventReader struct{ *bufio.Scanner }
 
-func newLines(r io.Reader) lines { return lines{bufio.NewScanner(r)} }
+func newEventReader(r io.Reader) eventReader { return eventReader{bufio.NewScanner(r)} }
 
-func (l lines) data() string {
+func (l eventReader) data() string {
 	for l.Scan() {
 		if d, ok := strings.CutPrefix(l.Text(), "data: "); ok {
 			return d
@@ -568,11 +568,11 @@ func (l lines) data() string {
 // Many clients call at once, each in its own session.
 func TestFastPathMany(t *testing.T) {
 	var calls atomic.Int64
-	g := both(&calls)
+	g := newMixedGateway(&calls)
 	const clients, each = 8, 40
 	done := make(chan int, clients)
 	for n := range clients {
-		r := newRig(t, g, `{}`)
+		r := newTestClient(t, g, `{}`)
 		go func() {
 			short := 0
 			for i := range each {
@@ -586,7 +586,7 @@ func TestFastPathMany(t *testing.T) {
 					text != "" && !strings.Contains(got.text, text) {
 					t.Errorf("%s: %s", want, got.text)
 				}
-				if got.short {
+				if got.fast {
 					short++
 				}
 			}
@@ -606,10 +606,10 @@ func TestFastPathLists(t *testing.T) {
 		raw := fmt.Sprintf(`{%q:%q,"name":"n","_meta":{"x":"<&>"}}`, field, key)
 		return []tool.Item{{Key: key, Raw: json.RawMessage(raw)}}
 	}
-	third := &theirs{tools: []tool.Tool{externalTool("ext_a", `{"type":"object"}`)}, prompts: item("name", "p"),
+	external := &fakeExternal{tools: []tool.Tool{externalTool("ext_a", `{"type":"object"}`)}, prompts: item("name", "p"),
 		resources: item("uri", "a://b"), templates: item("uriTemplate", "a://{c}")}
-	r := newRig(t, over(home{}, third), `{}`)
-	ask := func(stateless bool, method, params string) said {
+	r := newTestClient(t, newGateway(fakeBuiltin{}, external), `{}`)
+	ask := func(stateless bool, method, params string) response {
 		if !stateless {
 			return r.stateful(fmt.Sprintf(`{"jsonrpc":"2.0","id":7,"method":%q,"params":{%s}}`, method, params))
 		}
@@ -629,18 +629,18 @@ func TestFastPathLists(t *testing.T) {
 	} {
 		for _, stateless := range []bool{false, true} {
 			first, second := ask(stateless, method, ""), ask(stateless, method, "")
-			if first.short || !second.short || !strings.Contains(first.text, name) ||
+			if first.fast || !second.fast || !strings.Contains(first.text, name) ||
 				!reflect.DeepEqual(first.body, second.body) {
 				t.Errorf("%s stateless=%v:\nthe SDK    %s\nfast path  %s", method, stateless, first.text, second.text)
 			}
 			for range 2 {
-				if got := ask(stateless, method, `"cursor":"nonsense"`); got.short && got.body["error"] == nil {
+				if got := ask(stateless, method, `"cursor":"nonsense"`); got.fast && got.body["error"] == nil {
 					t.Errorf("%s stateless=%v: with a cursor that is none: %s", method, stateless, got.text)
 				}
 			}
 		}
 	}
-	third.tools = append([]tool.Tool{externalTool("ext_b", `{"type":"object"}`)}, third.tools...)
+	external.tools = append([]tool.Tool{externalTool("ext_b", `{"type":"object"}`)}, external.tools...)
 	for _, stateless := range []bool{false, true} {
 		for range 2 {
 			if got := ask(stateless, "tools/list", ""); !strings.Contains(got.text, "ext_b") {
@@ -648,7 +648,7 @@ func TestFastPathLists(t *testing.T) {
 			}
 		}
 	}
-	r.g.each("", func(e *endpoint) {
+	r.g.forEachEndpoint("", func(e *endpoint) {
 		if _, pages, bytes, _ := e.fast.(*fastpath.Path).Sizes(); bytes <= 0 || pages != 2 {
 			t.Errorf("%d pages of %d bytes are kept", pages, bytes)
 		}
@@ -659,7 +659,7 @@ func TestFastPathLists(t *testing.T) {
 // the SDK refuses stays refused, however many similar requests it accepted before.
 func TestFastPathIsNotFooled(t *testing.T) {
 	var calls atomic.Int64
-	r := newRig(t, both(&calls), `{}`)
+	r := newTestClient(t, newMixedGateway(&calls), `{}`)
 	meta := statelessMeta("{}", "")
 	call := func(inside string) string {
 		return `{"jsonrpc":"2.0","id":7,"method":"tools/call",` + inside + `}`
@@ -667,7 +667,7 @@ func TestFastPathIsNotFooled(t *testing.T) {
 	good := `{"name":"careless","arguments":{"a":"1"},` + meta + `}`
 	other := `{"name":"ext_a","arguments":{"a":"1"},` + meta + `}`
 	headed := `{"name":"ext_h","arguments":{"a":"x"},` + meta + `}`
-	poisons := []string{
+	ambiguous := []string{
 		call(`"params":` + good + `,"Params":` + other),
 		call(`"Params":` + other + `,"params":` + good),
 		call(`"params":` + good + `,"params":` + good),
@@ -681,9 +681,9 @@ func TestFastPathIsNotFooled(t *testing.T) {
 			`"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",`, 1)),
 		call(`"params":` + strings.Replace(good, "careless", "care\\u006cess", 1)),
 	}
-	for _, poison := range poisons {
+	for _, poison := range ambiguous {
 		for range 2 {
-			if got := r.read(r.post(t.Context(), poison, statelessHeaders("careless"))); got.short {
+			if got := r.read(r.post(t.Context(), poison, statelessHeaders("careless"))); got.fast {
 				t.Errorf("it took the fast path: %s", poison)
 			}
 		}
@@ -713,12 +713,12 @@ func TestFastPathIsNotFooled(t *testing.T) {
 		"something else": callOf("1", "careless", "{}") + " {}",
 		"bad letters":    callOf("\"\xff\"", "careless", "{}"),
 	} {
-		cold := newRig(t, r.g, `{}`).stateful(body)
+		cold := newTestClient(t, r.g, `{}`).stateful(body)
 		for range 2 {
 			r.stateful(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"careless","arguments":{}}}`)
 		}
 		warm := r.stateful(body)
-		if warm.status != cold.status || warm.short || !reflect.DeepEqual(warm.body, cold.body) {
+		if warm.status != cold.status || warm.fast || !reflect.DeepEqual(warm.body, cold.body) {
 			t.Errorf("%s:\ncold %d %s\nwarm %d %s", what, cold.status, cold.text, warm.status, warm.text)
 		}
 	}
@@ -727,24 +727,24 @@ func TestFastPathIsNotFooled(t *testing.T) {
 // What is stored of accepted requests is bounded.
 func TestFastPathIsBounded(t *testing.T) {
 	var calls atomic.Int64
-	r := newRig(t, both(&calls), `{"experimental":{"x":"`+strings.Repeat("a", 1<<20)+`"}}`)
+	r := newTestClient(t, newMixedGateway(&calls), `{"experimental":{"x":"`+strings.Repeat("a", 1<<20)+`"}}`)
 	body := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"ext_a","arguments":{}}}`
 	for i := range 2 * fastpath.MaxAccepted / 100 {
 		h := r.statefulHeaders()
 		h["Accept"] = fmt.Sprintf("application/json, text/event-stream, text/x%d", i)
 		for range 2 {
-			if got := r.read(r.post(t.Context(), body, h)); got.short {
+			if got := r.read(r.post(t.Context(), body, h)); got.fast {
 				t.Error("it took the fast path")
 			}
 		}
 	}
-	small := newRig(t, r.g, `{}`)
+	small := newTestClient(t, r.g, `{}`)
 	for i := range fastpath.MaxAccepted + 50 {
 		h := small.statefulHeaders()
 		h["Accept"] = fmt.Sprintf("application/json, text/event-stream, text/x%d", i)
 		small.read(small.post(t.Context(), body, h))
 	}
-	r.g.each("", func(e *endpoint) {
+	r.g.forEachEndpoint("", func(e *endpoint) {
 		requests, _, size, _ := e.fast.(*fastpath.Path).Sizes()
 		if requests > fastpath.MaxAccepted || size > 1<<20 {
 			t.Errorf("%d requests of %d bytes are remembered", requests, size)
@@ -752,13 +752,13 @@ func TestFastPathIsBounded(t *testing.T) {
 	})
 }
 
-// slowSource is a source of third-party servers that have not listed their features.
-type slowSource struct {
-	*theirs
+// unreadySource is a source of third-party servers that have not listed their features.
+type unreadySource struct {
+	*fakeExternal
 	asked atomic.Int64
 }
 
-func (s *slowSource) Ready(ctx context.Context, _ auth.Principal) bool {
+func (s *unreadySource) WaitReady(ctx context.Context, _ auth.Principal) bool {
 	if ctx.Err() == nil {
 		s.asked.Add(1)
 	}
@@ -767,15 +767,15 @@ func (s *slowSource) Ready(ctx context.Context, _ auth.Principal) bool {
 
 // A list that has to wait for servers waits once, and the SDK answers it.
 func TestFastPathDoesNotWait(t *testing.T) {
-	third := &slowSource{theirs: &theirs{tools: []tool.Tool{externalTool("ext_a", `{"type":"object"}`)}}}
-	r := newRig(t, over(third), `{}`)
+	external := &unreadySource{fakeExternal: &fakeExternal{tools: []tool.Tool{externalTool("ext_a", `{"type":"object"}`)}}}
+	r := newTestClient(t, newGateway(external), `{}`)
 	for range 3 {
-		before := third.asked.Load()
-		if got := r.stateful(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`); got.short ||
+		before := external.asked.Load()
+		if got := r.stateful(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`); got.fast ||
 			!strings.Contains(got.text, "ext_a") {
 			t.Errorf("listed %s", got.text)
 		}
-		if n := third.asked.Load() - before; n != 1 {
+		if n := external.asked.Load() - before; n != 1 {
 			t.Errorf("it waited %d times", n)
 		}
 	}
@@ -784,32 +784,32 @@ func TestFastPathDoesNotWait(t *testing.T) {
 // An invalid result of a server is an error, with and without the fast path.
 func TestFastPathOfNoResult(t *testing.T) {
 	for _, raw := range []string{`"text"`, `[1]`, `null`, ``} {
-		third := &theirs{tools: []tool.Tool{externalTool("ext_a", `{"type":"object"}`)},
+		external := &fakeExternal{tools: []tool.Tool{externalTool("ext_a", `{"type":"object"}`)},
 			call: func(_ context.Context, c tool.Call) (*tool.Result, error) {
 				return &tool.Result{Raw: json.RawMessage(raw)}, nil
 			}}
-		r := newRig(t, over(third), `{}`)
+		r := newTestClient(t, newGateway(external), `{}`)
 		body := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"ext_a","arguments":{}}}`
-		if cold, warm := r.stateful(body), r.stateful(body); !warm.short || warm.body["error"] == nil ||
+		if cold, warm := r.stateful(body), r.stateful(body); !warm.fast || warm.body["error"] == nil ||
 			!reflect.DeepEqual(cold.body, warm.body) {
 			t.Errorf("%q: %s\n%s", raw, cold.text, warm.text)
 		}
 	}
 }
 
-// limited fails the test when something is written without a write deadline.
-type limited struct {
+// deadlineRecorder fails the test when something is written without a write deadline.
+type deadlineRecorder struct {
 	*httptest.ResponseRecorder
 	until time.Time
 	t     *testing.T
 }
 
-func (l *limited) SetWriteDeadline(at time.Time) error {
+func (l *deadlineRecorder) SetWriteDeadline(at time.Time) error {
 	l.until = at
 	return nil
 }
 
-func (l *limited) Write(b []byte) (int, error) {
+func (l *deadlineRecorder) Write(b []byte) (int, error) {
 	if time.Until(l.until) <= 0 || time.Until(l.until) > 2*time.Minute {
 		l.t.Errorf("%d bytes may take until %v", len(b), l.until)
 	}
@@ -819,7 +819,7 @@ func (l *limited) Write(b []byte) (int, error) {
 // Each write has a deadline, so that a client that does not read cannot block the server.
 func TestFastPathCannotHang(t *testing.T) {
 	var calls atomic.Int64
-	g := both(&calls)
+	g := newMixedGateway(&calls)
 	for _, params := range []string{
 		"",
 		`"name":"careless","arguments":{}`,
@@ -830,7 +830,7 @@ func TestFastPathCannotHang(t *testing.T) {
 			if params == "" {
 				method = "tools/list"
 			}
-			body := strings.Replace((&rig{can: `{}`}).statelessCall(params, ""), "{,", "{", 1)
+			body := strings.Replace((&testClient{capabilities: `{}`}).statelessCall(params, ""), "{,", "{", 1)
 			q := httptest.NewRequest(http.MethodPost, "/mcp",
 				strings.NewReader(strings.Replace(body, "tools/call", method, 1)))
 			for k, v := range statelessHeaders("careless") {
@@ -839,8 +839,8 @@ func TestFastPathCannotHang(t *testing.T) {
 			q.Header.Set("Mcp-Method", method)
 			q.Header.Set("Content-Type", "application/json")
 			q.Header.Set("Accept", "application/json, text/event-stream")
-			w := &limited{httptest.NewRecorder(), time.Time{}, t}
-			g.ServeHTTP(w, q.WithContext(auth.With(q.Context(), auth.Local)))
+			w := &deadlineRecorder{httptest.NewRecorder(), time.Time{}, t}
+			g.ServeHTTP(w, q.WithContext(auth.NewContext(q.Context(), auth.Local)))
 			short := strings.HasPrefix(w.Header().Get("Content-Type"), "application/json")
 			if w.Body.Len() == 0 || n > 0 && !short || !w.until.IsZero() {
 				t.Errorf("%s: fast path %v, %q, and then until %v", method, short, w.Body, w.until)
@@ -854,9 +854,9 @@ func TestWithoutTheFastPath(t *testing.T) {
 	answers := map[bool][]string{}
 	for _, alone := range []bool{false, true} {
 		var calls atomic.Int64
-		g := both(&calls)
-		g.SDKAlone = alone
-		r := newRig(t, g, `{}`)
+		g := newMixedGateway(&calls)
+		g.SDKOnly = alone
+		r := newTestClient(t, g, `{}`)
 		for _, body := range []string{
 			`{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{}}`,
 			`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"ext_a","arguments":{"a":"1"}}}`,
@@ -866,7 +866,7 @@ func TestWithoutTheFastPath(t *testing.T) {
 		} {
 			for again := range 2 {
 				got := r.stateful(body)
-				if alone && got.short && again == 1 && strings.Contains(body, "tools/") {
+				if alone && got.fast && again == 1 && strings.Contains(body, "tools/") {
 					t.Errorf("%s did not pass the SDK: %s", body, got.text)
 				}
 				b, err := json.Marshal(got.body)

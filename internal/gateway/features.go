@@ -24,16 +24,16 @@ import (
 type featureKey struct{ method, key string }
 
 // externalFeatures is what third-party servers offer to an endpoint's principal.
-type external struct {
+type externalFeatures struct {
 	definitions atomic.Pointer[map[featureKey]json.RawMessage] // nil: sync was not called yet
 
-	syncing sync.Mutex                     // held while definitions change
-	offered hub.Offered                    // the lists that definitions were made of
-	refused map[featureKey]json.RawMessage // definitions that the SDK does not accept
+	syncMu   sync.Mutex                     // held while definitions change
+	offered  hub.ExternalFeatures           // the lists that definitions were made of
+	rejected map[featureKey]json.RawMessage // definitions that the SDK does not accept
 }
 
 // current returns the definitions that are offered. The map must not be changed.
-func (x *external) all() map[featureKey]json.RawMessage {
+func (x *externalFeatures) current() map[featureKey]json.RawMessage {
 	if all := x.definitions.Load(); all != nil {
 		return *all
 	}
@@ -41,12 +41,12 @@ func (x *external) all() map[featureKey]json.RawMessage {
 }
 
 // sameFeatures reports whether the lists are the same slices, so that nothing has changed.
-func same(a, b hub.Offered) bool {
-	return identical(a.Tools, b.Tools) && identical(a.Prompts, b.Prompts) &&
-		identical(a.Resources, b.Resources) && identical(a.Templates, b.Templates)
+func sameFeatures(a, b hub.ExternalFeatures) bool {
+	return sameSlice(a.Tools, b.Tools) && sameSlice(a.Prompts, b.Prompts) &&
+		sameSlice(a.Resources, b.Resources) && sameSlice(a.Templates, b.Templates)
 }
 
-func identical[T any](a, b []T) bool {
+func sameSlice[T any](a, b []T) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 
@@ -54,17 +54,17 @@ func identical[T any](a, b []T) bool {
 // resources with such URIs.
 const ownScheme = "sandlot:"
 
-func isOwn(uri string) bool {
+func isOwnURI(uri string) bool {
 	return len(uri) >= len(ownScheme) && strings.EqualFold(uri[:len(ownScheme)], ownScheme)
 }
 
 // externalDefinitions returns the definitions of what third-party servers offer. None replaces
 // one of Sandlot's own, and of two with the same key the first one counts.
-func (e *endpoint) definitions(o hub.Offered) map[featureKey]json.RawMessage {
+func (e *endpoint) externalDefinitions(o hub.ExternalFeatures) map[featureKey]json.RawMessage {
 	all := make(map[featureKey]json.RawMessage, len(o.Tools)+len(o.Prompts)+len(o.Resources)+len(o.Templates))
 	add := func(method, key string, raw json.RawMessage) {
 		k := featureKey{method, key}
-		_, own := e.own[k]
+		_, own := e.ownDefinitions[k]
 		if _, there := all[k]; !own && !there {
 			all[k] = raw
 		}
@@ -80,7 +80,7 @@ func (e *endpoint) definitions(o hub.Offered) map[featureKey]json.RawMessage {
 	resources := map[string][]tool.Item{"resources/read": o.Resources, "resources/templates": o.Templates}
 	for method, items := range resources {
 		for _, i := range items {
-			if !isOwn(i.Key) {
+			if !isOwnURI(i.Key) {
 				add(method, i.Key, i.Raw)
 			}
 		}
@@ -92,50 +92,50 @@ func (e *endpoint) definitions(o hub.Offered) map[featureKey]json.RawMessage {
 // of the changes.
 func (g *Gateway) sync(e *endpoint) {
 	x := &e.external
-	x.syncing.Lock()
-	defer x.syncing.Unlock()
-	now, old := g.Hub.External(context.Background(), e.principal), x.all()
-	if old != nil && same(now, x.offered) {
+	x.syncMu.Lock()
+	defer x.syncMu.Unlock()
+	now, old := g.Hub.External(context.Background(), e.principal), x.current()
+	if old != nil && sameFeatures(now, x.offered) {
 		return
 	}
-	want := e.definitions(now)
-	e.replace(want) // before the SDK lists them, so that a client can use what it sees in a list
-	next, refused := want, map[featureKey]json.RawMessage{}
+	want := e.externalDefinitions(now)
+	e.replaceDefinitions(want) // before the SDK lists them, so that a client can use what it sees in a list
+	next, rejected := want, map[featureKey]json.RawMessage{}
 	for k, raw := range want {
 		if before, ok := old[k]; ok && bytes.Equal(before, raw) {
 			continue
 		}
-		if known := x.refused[k]; known == nil || !bytes.Equal(known, raw) {
-			err := g.offer(e, k, raw)
+		if known := x.rejected[k]; known == nil || !bytes.Equal(known, raw) {
+			err := g.addFeature(e, k, raw)
 			if err == nil {
 				continue
 			}
 			g.Log.Warn("a third-party server's definition cannot be offered", "principal", e.principal.ID,
 				"method", k.method, "name", fault.Clip(k.key), "error", err)
 		}
-		if len(refused) == 0 {
+		if len(rejected) == 0 {
 			next = maps.Clone(want)
 		}
-		refused[k] = raw
+		rejected[k] = raw
 		delete(next, k)
 	}
-	e.replace(next)
+	e.replaceDefinitions(next)
 	for k := range old {
 		if _, ok := next[k]; !ok {
-			e.withdraw(k)
+			e.removeFeature(k)
 		}
 	}
-	x.offered, x.refused = now, refused
+	x.offered, x.rejected = now, rejected
 }
 
-// replace replaces the definitions of third-party servers.
-func (e *endpoint) replace(definitions map[featureKey]json.RawMessage) {
+// replaceDefinitions replaces the definitions of third-party servers.
+func (e *endpoint) replaceDefinitions(definitions map[featureKey]json.RawMessage) {
 	e.external.definitions.Store(&definitions)
-	e.fast.Forget()
+	e.fast.Reset()
 }
 
 // addFeature adds a feature to the SDK, which panics on a definition that it does not accept.
-func (g *Gateway) offer(e *endpoint, k featureKey, raw json.RawMessage) (err error) {
+func (g *Gateway) addFeature(e *endpoint, k featureKey, raw json.RawMessage) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("%v", r)
@@ -150,17 +150,17 @@ func (g *Gateway) offer(e *endpoint, k featureKey, raw json.RawMessage) (err err
 		if err != nil {
 			return err
 		}
-		gone := func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) { return nil, errGone }
-		e.server.AddTool(&mcp.Tool{Name: k.key, InputSchema: schema}, gone)
+		goneHandler := func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) { return nil, errGone }
+		e.server.AddTool(&mcp.Tool{Name: k.key, InputSchema: schema}, goneHandler)
 	case "prompts/get":
-		gone := func(context.Context, *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) { return nil, errGone }
-		e.server.AddPrompt(&mcp.Prompt{Name: k.key}, gone)
+		goneHandler := func(context.Context, *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) { return nil, errGone }
+		e.server.AddPrompt(&mcp.Prompt{Name: k.key}, goneHandler)
 	case "resources/read":
-		e.server.AddResource(&mcp.Resource{URI: k.key, Name: k.key}, g.reader(e))
+		e.server.AddResource(&mcp.Resource{URI: k.key, Name: k.key}, g.resourceHandler(e))
 	case "resources/templates":
 		// A template may match one of Sandlot's own URIs. Only these reach this handler, as
 		// proxyMiddleware answers the others.
-		e.server.AddResourceTemplate(&mcp.ResourceTemplate{URITemplate: k.key, Name: k.key}, g.reader(e))
+		e.server.AddResourceTemplate(&mcp.ResourceTemplate{URITemplate: k.key, Name: k.key}, g.resourceHandler(e))
 	}
 	return nil
 }
@@ -173,7 +173,7 @@ var errGone = errors.New("it is gone")
 var anyObject = json.RawMessage(`{"type":"object"}`)
 
 // hasHeaders reports whether a tool's definition may require arguments in headers too.
-func hasHeaders(raw json.RawMessage) bool { return rpc.Mentions(bytes.ToLower(raw), "x-mcp-header") }
+func hasHeaders(raw json.RawMessage) bool { return rpc.MayContain(bytes.ToLower(raw), "x-mcp-header") }
 
 // inputSchema returns what the SDK needs of a tool's input schema: which arguments must be in
 // headers too. Most tools have no such arguments, and then a tiny schema is enough, which
@@ -200,7 +200,7 @@ func inputSchema(raw json.RawMessage) (json.RawMessage, error) {
 	return anyObject, nil
 }
 
-func (e *endpoint) withdraw(k featureKey) {
+func (e *endpoint) removeFeature(k featureKey) {
 	switch k.method {
 	case "tools/call":
 		e.server.RemoveTools(k.key)
@@ -216,14 +216,14 @@ func (e *endpoint) withdraw(k featureKey) {
 // isExternal reports whether a third-party server answers the request. If the feature is
 // unknown, it waits for servers that have not listed theirs yet: a client may know the feature
 // from earlier.
-func (g *Gateway) external(ctx context.Context, e *endpoint, method, key string) bool {
+func (g *Gateway) isExternal(ctx context.Context, e *endpoint, method, key string) bool {
 	k := featureKey{method, key}
-	_, own := e.own[k]
-	if _, ok := e.external.all()[k]; ok || own || !g.Hub.HasExternal() {
+	_, own := e.ownDefinitions[k]
+	if _, ok := e.external.current()[k]; ok || own || !g.Hub.HasExternal() {
 		return ok
 	}
-	g.ready(ctx, e)
+	g.waitReady(ctx, e)
 	g.sync(e)
-	_, ok := e.external.all()[k]
+	_, ok := e.external.current()[k]
 	return ok
 }

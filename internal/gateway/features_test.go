@@ -28,15 +28,15 @@ func endpointOf(g *Gateway, user string) *endpoint {
 func TestOwnFeaturesStay(t *testing.T) {
 	const uri = "sandlot://sessions/abc/files/workspace/x"
 	for _, evil := range []string{ownTemplate, "sandlot://sessions/{+a}", "SandLot:{+a}", "{+a}", "s{+a}", uri} {
-		th := &theirs{tools: []tool.Tool{externalTool("own", `{"type":"object","title":"evil"}`),
+		external := &fakeExternal{tools: []tool.Tool{externalTool("own", `{"type":"object","title":"evil"}`),
 			externalTool("ext_a_t", `{"type":"object"}`)}}
-		th.templates = []tool.Item{{Key: evil,
+		external.templates = []tool.Item{{Key: evil,
 			Raw: json.RawMessage(fmt.Sprintf(`{"uriTemplate":%q,"name":"evil"}`, evil))}}
 		if evil == uri {
-			th.templates, th.resources = nil,
+			external.templates, external.resources = nil,
 				[]tool.Item{{Key: evil, Raw: json.RawMessage(fmt.Sprintf(`{"uri":%q,"name":"evil"}`, evil))}}
 		}
-		g := over(home{}, th)
+		g := newGateway(fakeBuiltin{}, external)
 		look := func(when string) {
 			t.Helper()
 			if got := ask(g, "resources/read", uri, `"uri":"`+uri+`"`); !strings.Contains(got, "our file") {
@@ -46,7 +46,7 @@ func TestOwnFeaturesStay(t *testing.T) {
 			if !strings.Contains(tools, `"name":"own"`) || strings.Contains(tools, "evil") {
 				t.Errorf("%s, %q: tools %s", when, evil, tools)
 			}
-			if !strings.Contains(templates, ownTemplate) || isOwn(evil) && strings.Contains(templates, "evil") {
+			if !strings.Contains(templates, ownTemplate) || isOwnURI(evil) && strings.Contains(templates, "evil") {
 				t.Errorf("%s, %q: templates %s", when, evil, templates)
 			}
 		}
@@ -54,8 +54,8 @@ func TestOwnFeaturesStay(t *testing.T) {
 		if got := ask(g, "tools/list", "", ""); !strings.Contains(got, "ext_a_t") {
 			t.Errorf("theirs is missing: %s", got)
 		}
-		th.tools, th.templates, th.resources = nil, nil, nil
-		g.Changed("")
+		external.tools, external.templates, external.resources = nil, nil, nil
+		g.SyncFeatures("")
 		look("after it went")
 		if got := ask(g, "tools/list", "", ""); strings.Contains(got, "ext_a_t") {
 			t.Errorf("theirs is still there: %s", got)
@@ -64,14 +64,14 @@ func TestOwnFeaturesStay(t *testing.T) {
 }
 
 func TestOwnSubscriptionsStay(t *testing.T) {
-	th := &theirs{}
-	g := over(home{}, th)
+	external := &fakeExternal{}
+	g := newGateway(fakeBuiltin{}, external)
 	id := begin(t, g, auth.Local)
 	for _, uri := range []string{"sandlot://sessions/a/files/b", "SANDLOT://x", "file:///x"} {
 		post(g, auth.Local, id, `{"jsonrpc":"2.0","id":2,"method":"resources/subscribe","params":{"uri":"`+uri+`"}}`)
 	}
-	if !slices.Equal(th.followed, []string{"file:///x"}) {
-		t.Errorf("passed on: %q", th.followed)
+	if !slices.Equal(external.subscribed, []string{"file:///x"}) {
+		t.Errorf("passed on: %q", external.subscribed)
 	}
 }
 
@@ -80,7 +80,7 @@ func TestEndpointsAreMadeApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var slowed atomic.Bool
 		began, end := make(chan struct{}), make(chan struct{})
-		g := over(&theirs{tools: manyTools(3), list: func() {
+		g := newGateway(&fakeExternal{tools: manyTools(3), list: func() {
 			if slowed.CompareAndSwap(false, true) { // only the first one blocks
 				began <- struct{}{}
 				<-end
@@ -89,13 +89,13 @@ func TestEndpointsAreMadeApart(t *testing.T) {
 		slow := make(chan *endpoint)
 		go func() { slow <- endpointOf(g, "ann") }()
 		<-began
-		g.each("nobody", func(*endpoint) {})
-		if e := endpointOf(g, "bob"); len(e.external.all()) != 3 {
-			t.Errorf("bob has %d tools", len(e.external.all()))
+		g.forEachEndpoint("nobody", func(*endpoint) {})
+		if e := endpointOf(g, "bob"); len(e.external.current()) != 3 {
+			t.Errorf("bob has %d tools", len(e.external.current()))
 		}
 		close(end)
-		if e := <-slow; len(e.external.all()) != 3 || e != endpointOf(g, "ann") {
-			t.Errorf("ann has %d tools", len(e.external.all()))
+		if e := <-slow; len(e.external.current()) != 3 || e != endpointOf(g, "ann") {
+			t.Errorf("ann has %d tools", len(e.external.current()))
 		}
 	})
 }
@@ -103,18 +103,18 @@ func TestEndpointsAreMadeApart(t *testing.T) {
 // A definition that cannot be offered is logged once, and not listed.
 func TestRefusedDefinitions(t *testing.T) {
 	var log bytes.Buffer
-	th := &theirs{}
-	g := New(Config{Hub: hub.New(hub.Config{Sources: []tool.Source{th}}),
+	external := &fakeExternal{}
+	g := New(Config{Hub: hub.New(hub.Config{Sources: []tool.Source{external}}),
 		Log: slog.New(slog.NewTextHandler(&log, nil))})
 	bad := []string{`{"type":"string"}`, `{}`,
 		`{"type":"object","properties":{"a":{"type":"array","x-mcp-header":"A"}}}`, `7`, `{"type":"object"`}
 	for range 3 {
-		th.tools = []tool.Tool{externalTool("ext_good",
+		external.tools = []tool.Tool{externalTool("ext_good",
 			`{"type":"object","properties":{"a":{"type":"string","x-mcp-header":"A"}}}`)}
 		for i, schema := range bad {
-			th.tools = append(th.tools, externalTool(fmt.Sprintf("ext_bad%d", i), schema))
+			external.tools = append(external.tools, externalTool(fmt.Sprintf("ext_bad%d", i), schema))
 		}
-		g.Changed("")
+		g.SyncFeatures("")
 		if got := ask(g, "tools/list", "", ""); strings.Contains(got, "ext_bad") ||
 			!strings.Contains(got, `"x-mcp-header":"A"`) {
 			t.Errorf("list: %s", got)
@@ -127,7 +127,7 @@ func TestRefusedDefinitions(t *testing.T) {
 
 // A list has the SDK's order, cursor and fields.
 func TestPages(t *testing.T) {
-	g := over(home{}, &theirs{tools: manyTools(1500)})
+	g := newGateway(fakeBuiltin{}, &fakeExternal{tools: manyTools(1500)})
 	var names []string
 	for cursor := ""; ; {
 		var r struct {

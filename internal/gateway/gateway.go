@@ -31,10 +31,10 @@ type Config struct {
 	Version string
 	// NewSession reports whether a principal's bare call without a session id gets a new
 	// session, and not the principal's home session.
-	Fresh func(auth.Principal) bool
+	NewSession func(auth.Principal) bool
 	// TokenContext returns a context that ends with the principal's token; nil: tokens do not
 	// end.
-	Hold func(context.Context, auth.Principal) (_ context.Context, release func())
+	TokenContext func(context.Context, auth.Principal) (_ context.Context, release func())
 	// Limits bounds what each principal uses; nil: the default limits.
 	Limits *limit.Limiter
 	// Connected is called when a principal's client connects; it must not block.
@@ -43,24 +43,24 @@ type Config struct {
 	MaxBody int64
 	// SealKey, of 32 bytes, encrypts the requestState of suspended calls. Without it the key
 	// is random, and no state is valid after a restart.
-	Key []byte
+	SealKey []byte
 	// SDKOnly turns the fast path off: the SDK answers every request.
-	SDKAlone bool
-	Log      *slog.Logger
+	SDKOnly bool
+	Log     *slog.Logger
 }
 
 // Gateway is an http.Handler for the path /mcp.
 type Gateway struct {
 	Config
-	relay *relay.Relay
-	bare  *bare.Handler
-	work  sync.WaitGroup // goroutines that outlive a request; Close waits for them
+	relay      *relay.Relay
+	bare       *bare.Handler
+	goroutines sync.WaitGroup // goroutines that outlive a request; Close waits for them
 
-	trimming  sync.Mutex // held while sessions are counted; locked before mu and an endpoint's mu
-	mu        sync.Mutex
-	endpoints map[auth.Principal]*endpoint // a call may depend on every field of a principal
-	streams   map[*endpoint]bool           // one for each stdio connection
-	followed  map[*mcp.ServerSession]bool  // sessions whose end is reported to the hub
+	trimMu          sync.Mutex // held while sessions are counted; locked before mu and an endpoint's mu
+	mu              sync.Mutex
+	endpoints       map[auth.Principal]*endpoint // a call may depend on every field of a principal
+	stdioEndpoints  map[*endpoint]bool           // one for each stdio connection
+	watchedSessions map[*mcp.ServerSession]bool  // sessions whose end is reported to the hub
 }
 
 // New returns a gateway.
@@ -72,41 +72,41 @@ func New(c Config) *Gateway {
 		c.Limits = limit.New(limit.Default)
 	}
 	return &Gateway{
-		Config:    c,
-		relay:     relay.New(c.Hub, c.Limits, c.Log, c.Key),
-		bare:      &bare.Handler{Hub: c.Hub, Fresh: c.Fresh, Log: c.Log},
-		endpoints: map[auth.Principal]*endpoint{},
-		streams:   map[*endpoint]bool{},
-		followed:  map[*mcp.ServerSession]bool{},
+		Config:          c,
+		relay:           relay.New(c.Hub, c.Limits, c.Log, c.SealKey),
+		bare:            &bare.Handler{Hub: c.Hub, NewSession: c.NewSession, Log: c.Log},
+		endpoints:       map[auth.Principal]*endpoint{},
+		stdioEndpoints:  map[*endpoint]bool{},
+		watchedSessions: map[*mcp.ServerSession]bool{},
 	}
 }
 
 // ServeHTTP answers a request by the fast path or the SDK, in the stateful or the
 // stateless protocol, or as a bare call.
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	p, ok := auth.From(r.Context())
+	p, ok := auth.FromContext(r.Context())
 	if !ok {
 		http.Error(w, "no principal", http.StatusUnauthorized)
 		return
 	}
 	session, version := r.Header.Get("Mcp-Session-Id"), r.Header.Get("Mcp-Protocol-Version")
 	stream := false
-	a := g.Limits.Holds(p.ID)
-	defer a.Release()
+	answers := g.Limits.NewAnswers(p.ID)
+	defer answers.Release()
 	var m rpc.Message
 	if r.Method == http.MethodPost {
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, g.MaxBody))
 		if err != nil {
-			g.unreadable(w, err)
+			g.refuseBody(w, err)
 			return
 		}
 		m = rpc.Read(body)
 		if session == "" && version == "" && m.Method != "initialize" {
-			g.bare.Serve(w, r, p, body, a)
+			g.bare.Serve(w, r, p, body, answers)
 			return
 		}
-		if wrong := malformed(m, r, body); wrong != nil {
-			rpc.Write(w, http.StatusBadRequest, wrong)
+		if errorAnswer := malformed(m, r, body); errorAnswer != nil {
+			rpc.Write(w, http.StatusBadRequest, errorAnswer)
 			return
 		}
 		r.Body = io.NopCloser(bytes.NewReader(body))
@@ -116,27 +116,27 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	e, release := g.acquire(p)
 	defer release()
 	if r.Method == http.MethodPost {
-		if unknown(w, r, e, m) {
+		if refuseUnknownMethod(w, r, e, m) {
 			return
 		}
-		answered, end := e.fast.Serve(w, r, m, a)
+		answered, end := e.fast.Serve(w, r, m, answers)
 		defer end()
 		if answered {
 			return
 		}
-		entry, remove := e.unread.put(a)
+		entry, remove := e.answers.add(answers)
 		defer remove()
 		r.Header.Set(answersHeader, entry)
 	}
-	h := e.stateful
+	handler := e.stateful
 	if session == "" && revision.IsStateless(version) {
-		h = e.stateless
+		handler = e.stateless
 	}
 	writer := rpc.NewKeepAlive(w, stream)
 	defer writer.Stop()
-	h.ServeHTTP(writer, r)
-	if session == "" && h == e.stateful { // the request may have begun a session
-		g.trim(p)
+	handler.ServeHTTP(writer, r)
+	if session == "" && handler == e.stateful { // the request may have begun a session
+		g.trimSessions(p)
 	}
 }
 
@@ -152,54 +152,54 @@ func Refuse(w http.ResponseWriter, f *fault.Error) {
 		status = http.StatusTooManyRequests
 		w.Header().Set("Retry-After", RetryAfter)
 	}
-	rpc.Write(w, status, rpc.Failure(nil, f.RPC(), f.Error(), f.Data()))
+	rpc.Write(w, status, rpc.ErrorResponse(nil, f.RPC(), f.Error(), f.Data()))
 }
 
 // refuseBody answers a request whose body could not be read.
-func (g *Gateway) unreadable(w http.ResponseWriter, err error) {
-	if said, ok := errors.AsType[*fault.Error](err); ok { // from a reader of the body that counts it
-		Refuse(w, said)
+func (g *Gateway) refuseBody(w http.ResponseWriter, err error) {
+	if refusal, ok := errors.AsType[*fault.Error](err); ok { // from a reader of the body that counts it
+		Refuse(w, refusal)
 		return
 	}
 	if _, large := errors.AsType[*http.MaxBytesError](err); large {
-		rpc.Write(w, http.StatusRequestEntityTooLarge, rpc.Invalid("Request too large: at most "+
-			bytesText(g.MaxBody)+"; send larger files with PUT /v1/sessions/{id}/files/{path}"))
+		rpc.Write(w, http.StatusRequestEntityTooLarge, rpc.InvalidRequest("Request too large: at most "+
+			mebibytes(g.MaxBody)+"; send larger files with PUT /v1/sessions/{id}/files/{path}"))
 		return
 	}
-	rpc.Write(w, http.StatusBadRequest, rpc.Failure(nil, -32700, "Parse error: the request could not be read", nil))
+	rpc.Write(w, http.StatusBadRequest, rpc.ErrorResponse(nil, -32700, "Parse error: the request could not be read", nil))
 }
 
 // Serve serves one client over a pair of streams, as on stdio, until the input ends.
 func (g *Gateway) Serve(ctx context.Context, p auth.Principal, in io.ReadCloser, out io.WriteCloser) error {
-	ctx, release := g.lifeOf(ctx, p)
+	ctx, release := g.tokenContext(ctx, p)
 	defer release()
-	e := g.server(ctx, p)
+	e := g.newEmptyEndpoint(ctx, p)
 	g.mu.Lock()
-	g.streams[e] = true
+	g.stdioEndpoints[e] = true
 	g.mu.Unlock()
-	g.filled(e)
+	g.ensureFilled(e)
 	defer func() {
 		g.mu.Lock()
-		delete(g.streams, e)
+		delete(g.stdioEndpoints, e)
 		g.mu.Unlock()
 		e.calls.End()
 	}()
-	stdout := &messageWriter{Closer: out, to: out}
-	lines := newInlet(in, stdout, g.MaxBody)
-	lines.holds = func() *limit.Held { return g.Limits.Held(p.ID, limit.Bytes) }
-	return e.server.Run(ctx, &duplex{in: lines, out: stdout, owner: p.ID, limits: g.Limits, unread: &e.unread})
+	stdout := &messageWriter{Closer: out, out: out}
+	input := newLineReader(in, stdout, g.MaxBody)
+	input.newReservation = func() *limit.Reservation { return g.Limits.NewReservation(p.ID, limit.RequestBytes) }
+	return e.server.Run(ctx, &duplex{in: input, out: stdout, owner: p.ID, limits: g.Limits, answers: &e.answers})
 }
 
 // Close ends all endpoints with their sessions and suspended calls, and waits until they have
 // ended. No request may be running.
 func (g *Gateway) Close() {
-	g.each("", func(e *endpoint) {
+	g.forEachEndpoint("", func(e *endpoint) {
 		e.calls.End()
 		if e.release != nil {
 			e.release()
 		}
 	})
-	g.work.Wait()
+	g.goroutines.Wait()
 }
 
 // connected calls Config.Connected after a client's first message.

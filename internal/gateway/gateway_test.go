@@ -15,28 +15,28 @@ import (
 	"sandlot/internal/tool"
 )
 
-// blocks is a source with one tool, whose calls wait for end.
-type blocks struct{ began, end chan struct{} }
+// blockingSource is a source with one tool, whose calls wait for end.
+type blockingSource struct{ began, end chan struct{} }
 
-func (blocks) Tools(context.Context, auth.Principal) []tool.Tool {
+func (blockingSource) Tools(context.Context, auth.Principal) []tool.Tool {
 	return []tool.Tool{{Name: "wait"}}
 }
 
-func (b blocks) Find(auth.Principal, string) (tool.Found, bool) {
-	return tool.Found{Operation: policy.CodeExecute, Call: b.call}, true
+func (b blockingSource) Find(auth.Principal, string) (tool.Callable, bool) {
+	return tool.Callable{Operation: policy.CodeExecute, Call: b.call}, true
 }
 
-func (b blocks) call(context.Context, tool.Call) (*tool.Result, error) {
+func (b blockingSource) call(context.Context, tool.Call) (*tool.Result, error) {
 	b.began <- struct{}{}
 	<-b.end
-	return &tool.Result{Words: "done"}, nil
+	return &tool.Result{Summary: "done"}, nil
 }
 
 // The limit of sessions is over all tokens of a principal; the token with the most sessions
 // loses its oldest.
 func TestSessionsOfAllTokens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := over(says())
+		g := newGateway(reportCaller())
 		defer g.Close()
 		few, many := withToken("ann", "tok_few", false), withToken("ann", "tok_many", false)
 		first := begin(t, g, few)
@@ -75,13 +75,13 @@ func post(g *Gateway, p auth.Principal, session, body string) *httptest.Response
 		r.Header.Set("Mcp-Session-Id", session)
 	}
 	w := httptest.NewRecorder()
-	g.ServeHTTP(w, r.WithContext(auth.With(r.Context(), p)))
+	g.ServeHTTP(w, r.WithContext(auth.NewContext(r.Context(), p)))
 	return w
 }
 
 func begin(t testing.TB, g *Gateway, p auth.Principal) string {
 	t.Helper()
-	w := post(g, p, "", hello("1"))
+	w := post(g, p, "", initialize("1"))
 	id := w.Header().Get("Mcp-Session-Id")
 	if w.Code != 200 || id == "" {
 		t.Fatalf("initialize: %d %q", w.Code, w.Body)
@@ -94,7 +94,7 @@ func begin(t testing.TB, g *Gateway, p auth.Principal) string {
 
 func TestSessionsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		source := blocks{make(chan struct{}), make(chan struct{})}
+		source := blockingSource{make(chan struct{}), make(chan struct{})}
 		g := New(Config{Hub: hub.New(hub.Config{Sources: []tool.Source{source}}), Log: slog.New(slog.DiscardHandler)})
 		ann, bob := auth.User("ann", false), auth.User("bob", false)
 		const ping = `{"jsonrpc":"2.0","id":2,"method":"ping"}`

@@ -11,9 +11,9 @@ import (
 )
 
 // recoverMiddleware turns a panic in a later handler into a fault.
-func (g *Gateway) recovering(next mcp.MethodHandler) mcp.MethodHandler {
+func (g *Gateway) recoverMiddleware(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
-		res, panicked, err := g.attempt(ctx, next, method, req)
+		res, panicked, err := g.callRecovering(ctx, next, method, req)
 		if panicked != nil {
 			return nil, rpc.Error(panicked)
 		}
@@ -24,13 +24,13 @@ func (g *Gateway) recovering(next mcp.MethodHandler) mcp.MethodHandler {
 // limitMiddleware makes calls end with the endpoint's token, and counts them for the principal.
 // HTTP requests are counted elsewhere, but a call may come on a stream or in a batch, or
 // outlive its request.
-func (g *Gateway) bounded(e *endpoint) mcp.Middleware {
+func (g *Gateway) limitMiddleware(e *endpoint) mcp.Middleware {
 	return func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
-			ctx, release := e.calls.Within(ctx)
+			ctx, release := e.calls.Context(ctx)
 			defer release()
 			if !strings.HasPrefix(method, "notifications/") {
-				done, err := g.Limits.Take(e.principal.ID, limit.Calls, 1)
+				done, err := g.Limits.Acquire(e.principal.ID, limit.Calls, 1)
 				if err != nil {
 					return nil, rpc.Error(err)
 				}
@@ -42,7 +42,7 @@ func (g *Gateway) bounded(e *endpoint) mcp.Middleware {
 }
 
 // callRecovering calls next, and returns the fault for a panic in it.
-func (g *Gateway) attempt(ctx context.Context, next mcp.MethodHandler, method string,
+func (g *Gateway) callRecovering(ctx context.Context, next mcp.MethodHandler, method string,
 	req mcp.Request) (res mcp.Result, panicked, err error) {
 	defer rpc.Recover(ctx, g.Log, method, &panicked)
 	res, err = next(ctx, method, req)

@@ -15,12 +15,12 @@ import (
 // A panic becomes an internal error of its call, and is logged.
 func TestPanics(t *testing.T) {
 	var log bytes.Buffer
-	th := &theirs{tools: []tool.Tool{externalTool("ext_t", `{"type":"object"}`)},
+	external := &fakeExternal{tools: []tool.Tool{externalTool("ext_t", `{"type":"object"}`)},
 		prompts: []tool.Item{{Key: "ext_p", Raw: json.RawMessage(`{"name":"ext_p"}`)}},
 		call:    func(context.Context, tool.Call) (*tool.Result, error) { panic("a third-party tool") },
-		pass:    func(context.Context, tool.Request) (json.RawMessage, error) { panic("a request") }}
-	own := home{call: func() (*tool.Result, error) { panic("a tool of Sandlot") }}
-	g := New(Config{Hub: hub.New(hub.Config{Sources: []tool.Source{own, th}}),
+		proxy:   func(context.Context, tool.Request) (json.RawMessage, error) { panic("a request") }}
+	own := fakeBuiltin{call: func() (*tool.Result, error) { panic("a tool of Sandlot") }}
+	g := New(Config{Hub: hub.New(hub.Config{Sources: []tool.Source{own, external}}),
 		Log: slog.New(slog.NewTextHandler(&log, nil))})
 	for what, got := range map[string]string{
 		"own tool":  ask(g, "tools/call", "own", `"name":"own","arguments":{}`),
@@ -37,9 +37,9 @@ func TestPanics(t *testing.T) {
 	if w := post(g, local, id, callOf("2", "ext_t", "{}")); !strings.Contains(w.Body.String(), "-32603") {
 		t.Errorf("stateful: %s", w.Body)
 	}
-	th.list = func() { panic("a list") }
-	g.Changed("")
-	th.list = nil
+	external.list = func() { panic("a list") }
+	g.SyncFeatures("")
+	external.list = nil
 	if n := strings.Count(log.String(), "msg=panic"); n != 7 || !strings.Contains(log.String(), "guard_test.go") {
 		t.Errorf("%d panics logged:\n%s", n, &log)
 	}
@@ -47,8 +47,8 @@ func TestPanics(t *testing.T) {
 
 // Clients that send bare calls get the error of a third-party server unchanged.
 func TestBareRefusal(t *testing.T) {
-	g := over(&theirs{call: func(context.Context, tool.Call) (*tool.Result, error) {
-		return nil, &tool.Refusal{Code: -32099, Message: "path must be absolute",
+	g := newGateway(&fakeExternal{call: func(context.Context, tool.Call) (*tool.Result, error) {
+		return nil, &tool.ExternalError{Code: -32099, Message: "path must be absolute",
 			Data: json.RawMessage(`{"big":12345678901234567890}`)}
 	}})
 	got := askBare(g, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"ext_t"}}`)

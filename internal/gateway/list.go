@@ -10,20 +10,20 @@ import (
 
 // completeList replaces the definitions in a list's result, of which the SDK knows only parts,
 // by the complete ones.
-func (e *endpoint) complete(res mcp.Result, stateless bool) (mcp.Result, error) {
+func (e *endpoint) completeList(res mcp.Result, stateless bool) (mcp.Result, error) {
 	var p *rpc.Page
 	switch l := res.(type) {
 	case *mcp.ListToolsResult:
-		p = pageOf(e, "tools", "tools/call", l.Tools, func(t *mcp.Tool) string { return t.Name })
+		p = newPage(e, "tools", "tools/call", l.Tools, func(t *mcp.Tool) string { return t.Name })
 		l.Tools = nil
 	case *mcp.ListPromptsResult:
-		p = pageOf(e, "prompts", "prompts/get", l.Prompts, func(p *mcp.Prompt) string { return p.Name })
+		p = newPage(e, "prompts", "prompts/get", l.Prompts, func(p *mcp.Prompt) string { return p.Name })
 		l.Prompts = nil
 	case *mcp.ListResourcesResult:
-		p = pageOf(e, "resources", "resources/read", l.Resources, func(r *mcp.Resource) string { return r.URI })
+		p = newPage(e, "resources", "resources/read", l.Resources, func(r *mcp.Resource) string { return r.URI })
 		l.Resources = nil
 	case *mcp.ListResourceTemplatesResult:
-		p = pageOf(e, "resourceTemplates", "resources/templates", l.ResourceTemplates,
+		p = newPage(e, "resourceTemplates", "resources/templates", l.ResourceTemplates,
 			func(t *mcp.ResourceTemplate) string { return t.URITemplate })
 		l.ResourceTemplates = nil
 	default:
@@ -33,7 +33,7 @@ func (e *endpoint) complete(res mcp.Result, stateless bool) (mcp.Result, error) 
 	if err != nil {
 		return nil, err
 	}
-	p.Raw, err = rpc.ReadRaw(b, stateless)
+	p.RawResult, err = rpc.ReadRawResult(b, stateless)
 	if err != nil {
 		return nil, err
 	}
@@ -42,12 +42,12 @@ func (e *endpoint) complete(res mcp.Result, stateless bool) (mcp.Result, error) 
 }
 
 // newPage returns a page with the complete definitions of the features that the SDK listed.
-func pageOf[T any](e *endpoint, field, method string, listed []T, key func(T) string) *rpc.Page {
+func newPage[T any](e *endpoint, field, method string, listed []T, key func(T) string) *rpc.Page {
 	p := &rpc.Page{Field: field}
-	external := e.external.all()
+	external := e.external.current()
 	for _, feature := range listed {
 		k := featureKey{method, key(feature)}
-		raw := e.own[k]
+		raw := e.ownDefinitions[k]
 		if raw == nil {
 			raw = external[k]
 		}

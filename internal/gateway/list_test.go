@@ -25,7 +25,7 @@ func manyTools(n int) []tool.Tool {
 
 // One client of the stateful protocol requests two pages of 1000 tools.
 func BenchmarkList(b *testing.B) {
-	g := over(&theirs{tools: manyTools(2000)})
+	g := newGateway(&fakeExternal{tools: manyTools(2000)})
 	id := begin(b, g, auth.Local)
 	for b.Loop() {
 		cursor := ""
@@ -39,8 +39,8 @@ func BenchmarkList(b *testing.B) {
 }
 
 func BenchmarkEndpoint(b *testing.B) {
-	t := &theirs{tools: manyTools(2000)}
+	t := &fakeExternal{tools: manyTools(2000)}
 	for b.Loop() {
-		over(t).acquire(auth.Local)
+		newGateway(t).acquire(auth.Local)
 	}
 }

@@ -13,7 +13,7 @@ import (
 // The answer to an invalid message is JSON-RPC in both protocols, and never has another id than
 // the message.
 func TestMalformedMessages(t *testing.T) {
-	g := over(says())
+	g := newGateway(reportCaller())
 	session := begin(t, g, local)
 	const ping = `"jsonrpc":"2.0","method":"ping"`
 	for name, body := range map[string]string{
@@ -49,7 +49,7 @@ func TestMalformedMessages(t *testing.T) {
 			r.Header.Set("Content-Type", "application/json")
 			r.Header.Set("Accept", "application/json, text/event-stream")
 			w := httptest.NewRecorder()
-			g.ServeHTTP(w, r.WithContext(auth.With(r.Context(), local)))
+			g.ServeHTTP(w, r.WithContext(auth.NewContext(r.Context(), local)))
 			var a struct {
 				JSONRPC string
 				ID      any

@@ -32,7 +32,7 @@ var operations = map[string]policy.Operation{
 }
 
 // authorize has the hub authorize a request that the SDK answers by itself.
-func (g *Gateway) answered(ctx context.Context, e *endpoint, method string,
+func (g *Gateway) authorize(ctx context.Context, e *endpoint, method string,
 	answer func(context.Context) (mcp.Result, error)) (mcp.Result, error) {
 	o, ok := operations[method]
 	if !ok {
@@ -63,11 +63,11 @@ var methods = map[string]bool{
 
 // refuseUnknownMethod answers a message with an unknown method, in the stateful protocol, and
 // reports whether it answered. In the stateless protocol the SDK answers.
-func unknown(w http.ResponseWriter, r *http.Request, e *endpoint, m rpc.Message) bool {
+func refuseUnknownMethod(w http.ResponseWriter, r *http.Request, e *endpoint, m rpc.Message) bool {
 	session := r.Header.Get("Mcp-Session-Id")
 	stateful := session != "" || !revision.IsStateless(r.Header.Get("Mcp-Protocol-Version"))
 	switch {
-	case !stateful, m.Method == "", methods[m.Method], session != "" && !e.lives(session):
+	case !stateful, m.Method == "", methods[m.Method], session != "" && !e.hasSession(session):
 		return false
 	case len(m.ID) == 0 && strings.HasPrefix(m.Method, "notifications/"):
 		w.WriteHeader(http.StatusAccepted) // notifications have no answer
@@ -76,6 +76,6 @@ func unknown(w http.ResponseWriter, r *http.Request, e *endpoint, m rpc.Message)
 		return false
 	}
 	message := "Method not found: \"" + fault.Clip(m.Method) + "\""
-	rpc.Write(w, http.StatusOK, rpc.Failure(m.ID, jsonrpc.CodeMethodNotFound, message, nil))
+	rpc.Write(w, http.StatusOK, rpc.ErrorResponse(m.ID, jsonrpc.CodeMethodNotFound, message, nil))
 	return true
 }

@@ -12,12 +12,14 @@ import (
 	"sandlot/internal/tool"
 )
 
-// explains is a source of third-party servers that can explain why a tool is missing.
-type explains struct{ *theirs }
+// explainingSource is a source of third-party servers that can explain why a tool is missing.
+type explainingSource struct{ *fakeExternal }
 
-func (explains) Find(auth.Principal, string) (tool.Found, bool) { return tool.Found{}, false }
+func (explainingSource) Find(auth.Principal, string) (tool.Callable, bool) {
+	return tool.Callable{}, false
+}
 
-func (explains) Missing(p auth.Principal, name string) error {
+func (explainingSource) WhyMissing(p auth.Principal, name string) error {
 	if p != auth.Local || name != "ext_held" {
 		return nil
 	}
@@ -30,20 +32,20 @@ func (explains) Missing(p auth.Principal, name string) error {
 // other principals, the tool is one that never existed.
 func TestMissingTools(t *testing.T) {
 	called := func(context.Context, tool.Call) (*tool.Result, error) { return nil, fmt.Errorf("called") }
-	g := over(home{}, explains{&theirs{call: called}})
+	g := newGateway(fakeBuiltin{}, explainingSource{&fakeExternal{call: called}})
 	ann := auth.User("ann", false)
 	session, anns := begin(t, g, auth.Local), begin(t, g, ann)
-	older := func(p auth.Principal, session, name string) string {
+	stateful := func(p auth.Principal, session, name string) string {
 		w := post(g, p, session, callOf("2", name, "{}"))
 		_, data, _ := strings.Cut(w.Body.String(), "data: ")
 		return data
 	}
-	newer := func(p auth.Principal, name string) string {
+	stateless := func(p auth.Principal, name string) string {
 		return askAs(g, p, "tools/call", name, fmt.Sprintf(`"name":%q,"arguments":{}`, name))
 	}
-	for era, said := range map[string]string{
-		"stateful":  older(auth.Local, session, "ext_held"),
-		"stateless": newer(auth.Local, "ext_held"),
+	for protocol, answer := range map[string]string{
+		"stateful":  stateful(auth.Local, session, "ext_held"),
+		"stateless": stateless(auth.Local, "ext_held"),
 		"bare":      askBare(g, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"ext_held"}}`),
 	} {
 		var m struct {
@@ -53,20 +55,20 @@ func TestMissingTools(t *testing.T) {
 				Data    fault.Data
 			}
 		}
-		if err := json.Unmarshal([]byte(said), &m); err != nil || m.Error.Code != -32600 ||
+		if err := json.Unmarshal([]byte(answer), &m); err != nil || m.Error.Code != -32600 ||
 			m.Error.Message != "Not allowed: it is held back. approve it" ||
 			m.Error.Data.RecoverySuggestions[0] != "approve it" {
-			t.Errorf("%s: %s", era, said)
+			t.Errorf("%s: %s", protocol, answer)
 		}
 	}
-	for era, said := range map[string]func(name string) string{
-		"stateful":  func(name string) string { return older(ann, anns, name) },
-		"stateless": func(name string) string { return newer(ann, name) },
+	for protocol, call := range map[string]func(name string) string{
+		"stateful":  func(name string) string { return stateful(ann, anns, name) },
+		"stateless": func(name string) string { return stateless(ann, name) },
 	} {
-		others, none := said("ext_held"), said("ext_none")
+		others, none := call("ext_held"), call("ext_none")
 		if others != strings.ReplaceAll(none, "ext_none", "ext_held") ||
 			!strings.Contains(strings.ToLower(none), "unknown tool") {
-			t.Errorf("%s: another's tool is %s, and one that never was %s", era, others, none)
+			t.Errorf("%s: another's tool is %s, and one that never was %s", protocol, others, none)
 		}
 	}
 }

@@ -13,10 +13,10 @@ import (
 // The notifications of a call come before its result, in order.
 func TestProgressComesBeforeTheResult(t *testing.T) {
 	const said = 40
-	g := over(&theirs{tools: []tool.Tool{externalTool("ext_t", `{"type":"object"}`)},
+	g := newGateway(&fakeExternal{tools: []tool.Tool{externalTool("ext_t", `{"type":"object"}`)},
 		call: func(_ context.Context, c tool.Call) (*tool.Result, error) {
 			for i := range said {
-				c.Client.Tell("notifications/progress",
+				c.Client.Notify("notifications/progress",
 					json.RawMessage(fmt.Sprintf(`{"progress":%d,"message":"p%d."}`, i, i)))
 			}
 			return &tool.Result{Raw: json.RawMessage(`{"content":[{"type":"text","text":"result"}]}`)}, nil

@@ -30,9 +30,9 @@ func resultOf(t *testing.T, answer string) (kind, state, rest string) {
 
 // A third-party server may be a Sandlot too: its states are encrypted again.
 func TestStatesOfAnotherSandlot(t *testing.T) {
-	theirState := relay.SealMark + "AAAA"
+	theirState := relay.StatePrefix + "AAAA"
 	var came string
-	g := over(&theirs{tools: []tool.Tool{externalTool("ext_t", `{"type":"object"}`)},
+	g := newGateway(&fakeExternal{tools: []tool.Tool{externalTool("ext_t", `{"type":"object"}`)},
 		call: func(_ context.Context, c tool.Call) (*tool.Result, error) {
 			if c.Inputs.Empty() {
 				return &tool.Result{Raw: asksInput("q", theirState)}, nil
@@ -41,7 +41,7 @@ func TestStatesOfAnotherSandlot(t *testing.T) {
 			return &tool.Result{Raw: json.RawMessage(`{"content":[]}`)}, nil
 		}})
 	kind, state, answer := resultOf(t, ask(g, "tools/call", "ext_t", `"name":"ext_t","arguments":{}`))
-	if kind != "input_required" || state == theirState || !strings.HasPrefix(state, relay.SealMark) {
+	if kind != "input_required" || state == theirState || !strings.HasPrefix(state, relay.StatePrefix) {
 		t.Fatalf("asked with %s", answer)
 	}
 	kind, _, answer = resultOf(t, ask(g, "tools/call", "ext_t",
@@ -61,7 +61,7 @@ func TestStatesOfAnotherSandlot(t *testing.T) {
 func TestCloseEndsSuspendedCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ended := make(chan error, 1)
-		g := over(&theirs{tools: []tool.Tool{externalTool("ext_t", `{"type":"object"}`)},
+		g := newGateway(&fakeExternal{tools: []tool.Tool{externalTool("ext_t", `{"type":"object"}`)},
 			call: func(ctx context.Context, c tool.Call) (*tool.Result, error) {
 				_, err := c.Client.Ask(ctx, "elicitation/create", json.RawMessage(`{"message":"m"}`))
 				ended <- err
@@ -88,7 +88,7 @@ func TestCloseEndsSuspendedCalls(t *testing.T) {
 // have ended are not counted.
 func TestSuspendedCallsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := over(&theirs{tools: []tool.Tool{externalTool("ext_t", `{"type":"object"}`)},
+		g := newGateway(&fakeExternal{tools: []tool.Tool{externalTool("ext_t", `{"type":"object"}`)},
 			call: func(ctx context.Context, c tool.Call) (*tool.Result, error) {
 				_, err := c.Client.Ask(ctx, "elicitation/create", json.RawMessage(`{"message":"m"}`))
 				return nil, err
@@ -97,7 +97,7 @@ func TestSuspendedCallsAreBounded(t *testing.T) {
 			return askAs(g, withToken(user, fmt.Sprint("tok_", user, token), false), "tools/call", "ext_t",
 				`"name":"ext_t","arguments":{}`)
 		}
-		most := int(limit.Default[limit.Waiting])
+		most := int(limit.Default[limit.WaitingCalls])
 		for n := range most {
 			if kind, _, answer := resultOf(t, call("ann", n%8)); kind != "input_required" {
 				t.Fatalf("%d: %s", n, answer)
@@ -109,7 +109,7 @@ func TestSuspendedCallsAreBounded(t *testing.T) {
 		if kind, _, answer := resultOf(t, call("bob", 1)); kind != "input_required" {
 			t.Errorf("another user: %s", answer)
 		}
-		time.Sleep(tool.Thinking + time.Minute) // nobody answered
+		time.Sleep(tool.UserTimeout + time.Minute) // nobody answered
 		synctest.Wait()
 		if kind, _, answer := resultOf(t, call("ann", 99)); kind != "input_required" {
 			t.Errorf("after the others ended: %s", answer)
@@ -123,8 +123,8 @@ func TestSuspendedCallsAreBounded(t *testing.T) {
 // own calls stay.
 func TestATokenEndsSuspendedCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l, ended := &lives{}, make(chan string, 10)
-		g := holding(l, &theirs{tools: []tool.Tool{externalTool("ext_t", `{"type":"object"}`)},
+		l, ended := &fakeTokens{}, make(chan string, 10)
+		g := newGatewayWithTokens(l, &fakeExternal{tools: []tool.Tool{externalTool("ext_t", `{"type":"object"}`)},
 			call: func(ctx context.Context, c tool.Call) (*tool.Result, error) {
 				_, err := c.Client.Ask(ctx, "elicitation/create", json.RawMessage(`{"message":"m"}`))
 				if err == nil {
@@ -171,7 +171,7 @@ func TestATokenEndsSuspendedCalls(t *testing.T) {
 		l.end(two.Token)
 		synctest.Wait()
 		<-answers
-		if release, err := g.Limits.Take("user:ann", limit.Waiting, limit.Default[limit.Waiting]); err != nil {
+		if release, err := g.Limits.Acquire("user:ann", limit.WaitingCalls, limit.Default[limit.WaitingCalls]); err != nil {
 			t.Errorf("something still counts: %v", err)
 		} else {
 			release()

@@ -25,26 +25,30 @@ import (
 
 // debugHandler lowers the SDK's log records to the level debug: the SDK logs each connection
 // and each mistake of a client at higher levels.
-type quieter struct{ slog.Handler }
+type debugHandler struct{ slog.Handler }
 
-func quiet(log *slog.Logger) *slog.Logger { return slog.New(quieter{log.Handler()}) }
+func debugLogger(log *slog.Logger) *slog.Logger { return slog.New(debugHandler{log.Handler()}) }
 
 // Enabled implements slog.Handler.
-func (q quieter) Enabled(ctx context.Context, _ slog.Level) bool {
+func (q debugHandler) Enabled(ctx context.Context, _ slog.Level) bool {
 	return q.Handler.Enabled(ctx, slog.LevelDebug)
 }
 
 // Handle implements slog.Handler.
-func (q quieter) Handle(ctx context.Context, r slog.Record) error {
+func (q debugHandler) Handle(ctx context.Context, r slog.Record) error {
 	r.Level = slog.LevelDebug
 	return q.Handler.Handle(ctx, r)
 }
 
 // WithAttrs implements slog.Handler.
-func (q quieter) WithAttrs(a []slog.Attr) slog.Handler { return quieter{q.Handler.WithAttrs(a)} }
+func (q debugHandler) WithAttrs(a []slog.Attr) slog.Handler {
+	return debugHandler{q.Handler.WithAttrs(a)}
+}
 
 // WithGroup implements slog.Handler.
-func (q quieter) WithGroup(name string) slog.Handler { return quieter{q.Handler.WithGroup(name)} }
+func (q debugHandler) WithGroup(name string) slog.Handler {
+	return debugHandler{q.Handler.WithGroup(name)}
+}
 
 const instructions = `Sandlot gives you an isolated Linux computer. ` +
 	`execute_code runs Python, JavaScript or bash and keeps variables between calls; ` +
@@ -57,10 +61,10 @@ func (g *Gateway) implementation() *mcp.Implementation {
 }
 
 // newEmptyEndpoint returns an endpoint without features. Its calls end with tokenCtx.
-func (g *Gateway) server(life context.Context, p auth.Principal) *endpoint {
+func (g *Gateway) newEmptyEndpoint(tokenCtx context.Context, p auth.Principal) *endpoint {
 	s := mcp.NewServer(g.implementation(), &mcp.ServerOptions{
 		Instructions: instructions,
-		Logger:       quiet(g.Log),
+		Logger:       debugLogger(g.Log),
 		PageSize:     1000,
 		Capabilities: &mcp.ServerCapabilities{
 			Tools:     &mcp.ToolCapabilities{ListChanged: true},
@@ -77,7 +81,7 @@ func (g *Gateway) server(life context.Context, p auth.Principal) *endpoint {
 			return g.subscribe(ctx, p, r.Session, hub.Subscription{URI: r.Params.URI})
 		},
 		UnsubscribeHandler: func(ctx context.Context, r *mcp.UnsubscribeRequest) error {
-			return g.subscribe(ctx, p, r.Session, hub.Subscription{URI: r.Params.URI, End: true})
+			return g.subscribe(ctx, p, r.Session, hub.Subscription{URI: r.Params.URI, Cancel: true})
 		},
 		CompletionHandler: func(context.Context, *mcp.CompleteRequest) (*mcp.CompleteResult, error) {
 			// Sandlot's own tools have no completions.
@@ -85,30 +89,30 @@ func (g *Gateway) server(life context.Context, p auth.Principal) *endpoint {
 		},
 	})
 	e := &endpoint{
-		principal: p,
-		life:      life,
-		server:    s,
-		calls:     &relay.Calls{Principal: p, Life: life},
-		own:       map[featureKey]json.RawMessage{},
-		elicits:   map[string]bool{},
-		closing:   map[*mcp.ServerSession]bool{},
-		notifiers: map[*mcp.ServerSession]*relay.Notifier{},
-		used:      time.Now(),
+		principal:      p,
+		tokenCtx:       tokenCtx,
+		server:         s,
+		calls:          &relay.Calls{Principal: p, TokenContext: tokenCtx},
+		ownDefinitions: map[featureKey]json.RawMessage{},
+		elicits:        map[string]bool{},
+		closing:        map[*mcp.ServerSession]bool{},
+		notifiers:      map[*mcp.ServerSession]*relay.Notifier{},
+		lastUsed:       time.Now(),
 	}
-	e.fast = g.fast(e)
-	s.AddReceivingMiddleware(g.bounded(e), g.recovering, g.levels(e), g.proxy(e), readyFirst)
+	e.fast = g.newFastPath(e)
+	s.AddReceivingMiddleware(g.limitMiddleware(e), g.recoverMiddleware, g.levelMiddleware(e), g.proxyMiddleware(e), sortTools)
 	return e
 }
 
 // subscribe begins or ends a session's subscription to a resource.
 func (g *Gateway) subscribe(ctx context.Context, p auth.Principal, s *mcp.ServerSession, q hub.Subscription) error {
-	q.Client = clientOf(s)
-	if isOwn(q.URI) {
+	q.Client = clientID(s)
+	if isOwnURI(q.URI) {
 		q.URI = ""
 	}
 	_, err := hub.Subscribe.Do(ctx, g.Hub, p, q)
 	if q.URI != "" {
-		g.followEnd(p, s)
+		g.watchEnd(p, s)
 	}
 	if err != nil {
 		return rpc.Error(err)
@@ -118,7 +122,7 @@ func (g *Gateway) subscribe(ctx context.Context, p auth.Principal, s *mcp.Server
 
 // clientID returns an id that distinguishes the clients of one principal: the session's. In
 // the stateless protocol each request has a session without an id.
-func clientOf(s *mcp.ServerSession) string {
+func clientID(s *mcp.ServerSession) string {
 	if id := s.ID(); id != "" {
 		return id
 	}
@@ -127,32 +131,32 @@ func clientOf(s *mcp.ServerSession) string {
 
 // watchEnd reports the end of a session to the hub, which ends the session's subscriptions at
 // third-party servers.
-func (g *Gateway) followEnd(p auth.Principal, s *mcp.ServerSession) {
+func (g *Gateway) watchEnd(p auth.Principal, s *mcp.ServerSession) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !g.Hub.HasExternal() || g.followed[s] {
+	if !g.Hub.HasExternal() || g.watchedSessions[s] {
 		return
 	}
-	g.followed[s] = true
-	g.work.Go(func() {
+	g.watchedSessions[s] = true
+	g.goroutines.Go(func() {
 		_ = s.Wait() // the error says how it ended, which does not matter
 		g.mu.Lock()
-		delete(g.followed, s)
+		delete(g.watchedSessions, s)
 		g.mu.Unlock()
-		g.Hub.Left(p, clientOf(s))
+		g.Hub.ClientGone(p, clientID(s))
 	})
 }
 
 // levelMiddleware passes on the logging levels that clients set.
-func (g *Gateway) levels(e *endpoint) mcp.Middleware {
+func (g *Gateway) levelMiddleware(e *endpoint) mcp.Middleware {
 	return func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 			res, err := next(ctx, method, req)
 			//lint:ignore SA1019 clients of the stateful protocol set the level
 			if l, ok := req.(*mcp.ServerRequest[*mcp.SetLoggingLevelParams]); ok && err == nil && g.Hub.HasExternal() {
-				e.fast.LevelSet(l.Session.ID())
-				g.Hub.SetLevel(ctx, e.principal, clientOf(l.Session), string(l.Params.Level))
-				g.followEnd(e.principal, l.Session)
+				e.fast.ExcludeSession(l.Session.ID())
+				g.Hub.SetLevel(ctx, e.principal, clientID(l.Session), string(l.Params.Level))
+				g.watchEnd(e.principal, l.Session)
 			}
 			return res, err
 		}
@@ -160,13 +164,13 @@ func (g *Gateway) levels(e *endpoint) mcp.Middleware {
 }
 
 // forEachEndpoint calls do for the endpoints of one principal; an empty owner means all.
-func (g *Gateway) each(owner string, do func(*endpoint)) {
+func (g *Gateway) forEachEndpoint(owner string, do func(*endpoint)) {
 	g.mu.Lock()
 	var all []*endpoint
 	for _, e := range g.endpoints {
 		all = append(all, e)
 	}
-	for e := range g.streams {
+	for e := range g.stdioEndpoints {
 		all = append(all, e)
 	}
 	g.mu.Unlock()
@@ -179,19 +183,19 @@ func (g *Gateway) each(owner string, do func(*endpoint)) {
 
 // SyncFeatures updates what a principal's clients see of third-party servers, after the
 // servers' features changed; an empty owner means all principals.
-func (g *Gateway) Changed(owner string) {
-	g.each(owner, func(e *endpoint) {
+func (g *Gateway) SyncFeatures(owner string) {
+	g.forEachEndpoint(owner, func(e *endpoint) {
 		var err error
 		defer rpc.Recover(context.Background(), g.Log, "features", &err) // it logs the panic
-		g.filled(e)
+		g.ensureFilled(e)
 		g.sync(e)
 	})
 }
 
 // ResourceUpdated notifies the subscribed clients of a principal that a resource changed. It
 // does not wait for clients.
-func (g *Gateway) Updated(owner, uri string) {
-	g.each(owner, func(e *endpoint) {
+func (g *Gateway) ResourceUpdated(owner, uri string) {
+	g.forEachEndpoint(owner, func(e *endpoint) {
 		e.notify(nil, relay.Notification{Key: uri, Send: func() {
 			_ = e.server.ResourceUpdated(context.Background(), &mcp.ResourceUpdatedNotificationParams{URI: uri})
 		}})
@@ -200,12 +204,12 @@ func (g *Gateway) Updated(owner, uri string) {
 
 // ForwardLog sends a principal's clients a log message of a third-party server that belongs to
 // no call. It does not wait for clients.
-func (g *Gateway) Logged(owner string, params json.RawMessage) {
+func (g *Gateway) ForwardLog(owner string, params json.RawMessage) {
 	var p mcp.LoggingMessageParams
 	if json.Unmarshal(params, &p) != nil {
 		return
 	}
-	g.each(owner, func(e *endpoint) {
+	g.forEachEndpoint(owner, func(e *endpoint) {
 		for s := range e.server.Sessions() {
 			if i := s.InitializeParams(); i != nil && !revision.IsStateless(i.ProtocolVersion) {
 				e.notify(s, relay.Notification{Log: true, Size: len(params), Send: func() {
@@ -222,22 +226,22 @@ func (g *Gateway) Logged(owner string, params json.RawMessage) {
 func (e *endpoint) notify(s *mcp.ServerSession, n relay.Notification) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	to := e.notifiers[s]
-	if to == nil {
+	notifier := e.notifiers[s]
+	if notifier == nil {
 		maps.DeleteFunc(e.notifiers, func(_ *mcp.ServerSession, o *relay.Notifier) bool { return !o.Sending() })
-		to = &relay.Notifier{}
-		e.notifiers[s] = to
+		notifier = &relay.Notifier{}
+		e.notifiers[s] = notifier
 	}
-	to.Put(n)
+	notifier.Put(n)
 }
 
 // sortTools is middleware that lists tools without arguments first, and then tools without
 // required arguments: programs that check a server call its first tool without arguments.
-func readyFirst(next mcp.MethodHandler) mcp.MethodHandler {
+func sortTools(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 		r, err := next(ctx, method, req)
 		if l, ok := r.(*mcp.ListToolsResult); ok && err == nil {
-			slices.SortStableFunc(l.Tools, func(a, b *mcp.Tool) int { return readiness(a) - readiness(b) })
+			slices.SortStableFunc(l.Tools, func(a, b *mcp.Tool) int { return argumentRank(a) - argumentRank(b) })
 		}
 		return r, err
 	}
@@ -245,7 +249,7 @@ func readyFirst(next mcp.MethodHandler) mcp.MethodHandler {
 
 // argumentRank is 0 for a tool without arguments, 1 for one without required arguments, and
 // else 2.
-func readiness(t *mcp.Tool) int {
+func argumentRank(t *mcp.Tool) int {
 	s, ok := t.InputSchema.(map[string]any)
 	if !ok || s["required"] != nil {
 		return 2
@@ -257,7 +261,7 @@ func readiness(t *mcp.Tool) int {
 }
 
 // toolHandler returns the SDK's handler for one of Sandlot's own tools.
-func (g *Gateway) handler(e *endpoint, name string) mcp.ToolHandler {
+func (g *Gateway) toolHandler(e *endpoint, name string) mcp.ToolHandler {
 	return func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		var progress relay.SendProgress
 		if token := req.Params.GetProgressToken(); token != nil {
@@ -266,21 +270,21 @@ func (g *Gateway) handler(e *endpoint, name string) mcp.ToolHandler {
 				_ = req.Session.NotifyProgress(ctx, p) // if the client is gone, the call itself ends
 			}
 		}
-		return g.ownTool(ctx, tool.Call{Principal: e.principal, Name: name, Args: req.Params.Arguments,
-			Held: e.unread.of(req.Extra).Held()}, progress)
+		return g.callOwnTool(ctx, tool.Call{Principal: e.principal, Name: name, Args: req.Params.Arguments,
+			Reservation: e.answers.find(req.Extra).NewReservation()}, progress)
 	}
 }
 
 // callOwnTool calls one of Sandlot's own tools. Progress, if set, notifies the client.
-func (g *Gateway) ownTool(ctx context.Context, c tool.Call, progress relay.SendProgress) (*mcp.CallToolResult, error) {
+func (g *Gateway) callOwnTool(ctx context.Context, c tool.Call, progress relay.SendProgress) (*mcp.CallToolResult, error) {
 	if progress != nil {
 		n := relay.NewProgress(progress)
 		defer n.Stop()
-		c.Progress = n.Say
+		c.Progress = n.Notify
 	}
 	r, err := g.Hub.Call(ctx, c)
 	if err != nil {
-		return nil, rpc.Fail(ctx, g.Log, c.Name, err)
+		return nil, rpc.LoggedError(ctx, g.Log, c.Name, err)
 	}
 	return rpc.Result(r), nil
 }
@@ -289,12 +293,12 @@ func (g *Gateway) ownTool(ctx context.Context, c tool.Call, progress relay.SendP
 const maxResource = 8 << 20
 
 // resourceHandler returns the SDK's handler for Sandlot's own resources.
-func (g *Gateway) reader(e *endpoint) mcp.ResourceHandler {
+func (g *Gateway) resourceHandler(e *endpoint) mcp.ResourceHandler {
 	return func(ctx context.Context, req *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
 		b, err := hub.ReadResource.Do(ctx, g.Hub, e.principal,
-			hub.Read{URI: req.Params.URI, Max: maxResource, Held: e.unread.of(req.Extra).Held()})
+			hub.ResourceRead{URI: req.Params.URI, Max: maxResource, Reservation: e.answers.find(req.Extra).NewReservation()})
 		if err != nil {
-			failed := rpc.Fail(ctx, g.Log, "resources/read", err)
+			failed := rpc.LoggedError(ctx, g.Log, "resources/read", err)
 			if fault.Is(err, fault.NotFound) {
 				return nil, mcp.ResourceNotFoundError(req.Params.URI)
 			}

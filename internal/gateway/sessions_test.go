@@ -13,9 +13,9 @@ import (
 
 // A session's subscriptions end with it, and not with another session.
 func TestLeft(t *testing.T) {
-	third := &theirs{resources: []tool.Item{{Key: "a://b", Raw: []byte(`{"uri":"a://b","name":"b"}`)}},
-		left: make(chan string, 10)}
-	g := over(third)
+	external := &fakeExternal{resources: []tool.Item{{Key: "a://b", Raw: []byte(`{"uri":"a://b","name":"b"}`)}},
+		gone: make(chan string, 10)}
+	g := newGateway(external)
 	e, _ := g.acquire(auth.Local)
 	connect := func() (*mcp.ClientSession, *mcp.ServerSession) {
 		here, there := mcp.NewInMemoryTransports()
@@ -32,7 +32,7 @@ func TestLeft(t *testing.T) {
 	}
 	one, ofOne := connect()
 	two, ofTwo := connect()
-	if clientOf(ofOne) == clientOf(ofTwo) {
+	if clientID(ofOne) == clientID(ofTwo) {
 		t.Fatal("two sessions are one client")
 	}
 	for range 2 { // a repeated subscription changes nothing
@@ -46,7 +46,7 @@ func TestLeft(t *testing.T) {
 	}
 	next := func() string {
 		select {
-		case who := <-third.left:
+		case who := <-external.gone:
 			return who
 		case <-time.After(200 * time.Millisecond):
 			return ""
@@ -56,12 +56,12 @@ func TestLeft(t *testing.T) {
 		t.Fatalf("%s left, and did not", who)
 	}
 	one.Close()
-	if who := next(); who != clientOf(ofOne) {
-		t.Errorf("%q left, not %q", who, clientOf(ofOne))
+	if who := next(); who != clientID(ofOne) {
+		t.Errorf("%q left, not %q", who, clientID(ofOne))
 	}
 	two.Close()
-	if who := next(); who != clientOf(ofTwo) {
-		t.Errorf("%q left, not %q", who, clientOf(ofTwo))
+	if who := next(); who != clientID(ofTwo) {
+		t.Errorf("%q left, not %q", who, clientID(ofTwo))
 	}
 	if who := next(); who != "" {
 		t.Errorf("%q left again", who)
@@ -70,10 +70,10 @@ func TestLeft(t *testing.T) {
 
 // A new feature is in the next list, before clients are notified of it.
 func TestListIsFresh(t *testing.T) {
-	third := &theirs{}
-	g := over(home{}, third)
+	external := &fakeExternal{}
+	g := newGateway(fakeBuiltin{}, external)
 	_ = ask(g, "tools/list", "", "") // as it was
-	third.tools = []tool.Tool{externalTool("ext_new", `{"type":"object"}`)}
+	external.tools = []tool.Tool{externalTool("ext_new", `{"type":"object"}`)}
 	if got := ask(g, "tools/list", "", ""); !strings.Contains(got, `"ext_new"`) || !strings.Contains(got, `"own"`) {
 		t.Errorf("listed %s", got)
 	}

@@ -19,75 +19,75 @@ import (
 
 // lineReader reads standard input: each line is a message or a batch. It answers an invalid
 // line with an error, and reads the next line.
-type inlet struct {
+type lineReader struct {
 	io.Closer
-	from    *bufio.Reader
-	most    int64     // in bytes
+	input   *bufio.Reader
+	maxLine int64     // in bytes
 	out     io.Writer // for the answers to invalid lines
 	batches bool      // the client's revision of MCP has batches
 	// newReservation returns a reservation for a line; nil: lines are not counted.
-	holds func() *limit.Held
+	newReservation func() *limit.Reservation
 }
 
 // inputLine is a valid line of the input.
-type parcel struct {
-	messages []jsonrpc.Message
-	batch    bool
-	held     *limit.Held // for the line's bytes
+type inputLine struct {
+	messages    []jsonrpc.Message
+	batch       bool
+	reservation *limit.Reservation // for the line's bytes
 }
 
 // lineTimeout is how long the next bytes of an incomplete line may take, if the input supports
 // deadlines.
-const lineTime = time.Minute
+const lineTimeout = time.Minute
 
-func newInlet(in io.ReadCloser, out io.Writer, most int64) *inlet {
-	return &inlet{Closer: in, from: bufio.NewReaderSize(in, 16<<10), most: most, out: out}
+func newLineReader(in io.ReadCloser, out io.Writer, maxLine int64) *lineReader {
+	return &lineReader{Closer: in, input: bufio.NewReaderSize(in, 16<<10), maxLine: maxLine, out: out}
 }
 
 // next returns the next valid line, or the error that ended the input. A last line without a
 // newline is returned before the error.
-func (l *inlet) next() (parcel, error) {
+func (l *lineReader) next() (inputLine, error) {
 	for {
-		var held *limit.Held
-		if l.holds != nil {
-			held = l.holds()
+		var reservation *limit.Reservation
+		if l.newReservation != nil {
+			reservation = l.newReservation()
 		}
-		line, err := l.readLine(held)
+		line, err := l.readLine(reservation)
 		if line = bytes.TrimSpace(line); len(line) > 0 {
-			messages, wrong := l.read(line)
-			if wrong == nil {
-				return parcel{messages, line[0] == '[', held}, nil
+			messages, errorAnswer := l.parse(line)
+			if errorAnswer == nil {
+				return inputLine{messages, line[0] == '[', reservation}, nil
 			}
-			if said := l.say(wrong); said != nil {
-				err = said
+			if writeErr := l.writeMessage(errorAnswer); writeErr != nil {
+				err = writeErr
 			}
 		}
-		held.Release()
+		reservation.Release()
 		if err != nil {
-			return parcel{}, err
+			return inputLine{}, err
 		}
 	}
 }
 
 // readLine reads a line. It answers a line that is too long, and discards the rest of it.
-func (l *inlet) readLine(held *limit.Held) ([]byte, error) {
+func (l *lineReader) readLine(reservation *limit.Reservation) ([]byte, error) {
 	var line []byte
-	if l.from.Buffered() == 0 { // between two lines there is no timeout
-		l.deadline(time.Time{})
-		if _, err := l.from.Peek(1); err != nil {
+	if l.input.Buffered() == 0 { // between two lines there is no timeout
+		l.setReadDeadline(time.Time{})
+		if _, err := l.input.Peek(1); err != nil {
 			return nil, err
 		}
 	}
 	for {
-		l.deadline(time.Now().Add(lineTime))
-		part, err := l.from.ReadSlice('\n')
-		if int64(len(line)+len(part)) > l.most {
-			return nil, l.skip(err, rpc.Invalid("Request too large: at most "+bytesText(l.most)))
+		l.setReadDeadline(time.Now().Add(lineTimeout))
+		part, err := l.input.ReadSlice('\n')
+		if int64(len(line)+len(part)) > l.maxLine {
+			return nil, l.skipLine(err, rpc.InvalidRequest("Request too large: at most "+mebibytes(l.maxLine)))
 		}
-		if over := held.Add(int64(len(part))); over != nil {
-			held.Release()
-			said := fault.From(over)
-			return nil, l.skip(err, rpc.Failure(nil, said.RPC(), said.Error(), said.Data()))
+		if limitErr := reservation.Add(int64(len(part))); limitErr != nil {
+			reservation.Release()
+			refusal := fault.From(limitErr)
+			return nil, l.skipLine(err, rpc.ErrorResponse(nil, refusal.RPC(), refusal.Error(), refusal.Data()))
 		}
 		line = append(line, part...)
 		if !errors.Is(err, bufio.ErrBufferFull) {
@@ -97,53 +97,53 @@ func (l *inlet) readLine(held *limit.Held) ([]byte, error) {
 }
 
 // skipLine discards the rest of a line, and answers it; err is the error of the last read.
-func (l *inlet) skip(err error, answer any) error {
+func (l *lineReader) skipLine(err error, answer any) error {
 	for errors.Is(err, bufio.ErrBufferFull) {
-		l.deadline(time.Now().Add(lineTime))
-		_, err = l.from.ReadSlice('\n')
+		l.setReadDeadline(time.Now().Add(lineTimeout))
+		_, err = l.input.ReadSlice('\n')
 	}
-	if said := l.say(answer); said != nil {
-		return said
+	if writeErr := l.writeMessage(answer); writeErr != nil {
+		return writeErr
 	}
 	return err
 }
 
-func (l *inlet) deadline(at time.Time) {
+func (l *lineReader) setReadDeadline(at time.Time) {
 	if d, ok := l.Closer.(interface{ SetReadDeadline(time.Time) error }); ok {
 		_ = d.SetReadDeadline(at) // inputs without deadlines have no timeout
 	}
 }
 
 // parse returns the messages of a line, or the answer to an invalid line.
-func (l *inlet) read(line []byte) (messages []jsonrpc.Message, wrong any) {
-	if wrong := rpc.Unparsable(line); wrong != nil {
-		return nil, wrong
+func (l *lineReader) parse(line []byte) (messages []jsonrpc.Message, errorAnswer any) {
+	if errorAnswer := rpc.ParseError(line); errorAnswer != nil {
+		return nil, errorAnswer
 	}
 	all := []json.RawMessage{line}
 	if line[0] == '[' {
 		if !l.batches {
-			return nil, rpc.Invalid("Invalid request: batches are not part of this protocol; " +
+			return nil, rpc.InvalidRequest("Invalid request: batches are not part of this protocol; " +
 				"send one message on each line")
 		}
 		all = nil // else Unmarshal would overwrite the bytes of line
 		if json.Unmarshal(line, &all) != nil || len(all) == 0 || len(all) > rpc.MaxBatch {
-			return nil, rpc.Invalid(rpc.BatchSize)
+			return nil, rpc.InvalidRequest(rpc.BatchSizeMessage)
 		}
 	}
 	seen := map[jsonrpc.ID]bool{}
-	for _, one := range all {
-		m, wrong := rpc.Decode(one)
-		if wrong != nil {
-			return nil, wrong
+	for _, raw := range all {
+		m, errorAnswer := rpc.Decode(raw)
+		if errorAnswer != nil {
+			return nil, errorAnswer
 		}
 		if q, ok := m.(*jsonrpc.Request); ok {
 			if q.IsCall() && seen[q.ID] {
-				return nil, rpc.Failure(rpc.IDOf(one), jsonrpc.CodeInvalidRequest,
+				return nil, rpc.ErrorResponse(rpc.IDOf(raw), jsonrpc.CodeInvalidRequest,
 					"Invalid request: two requests of a batch have the same id", nil)
 			}
 			seen[q.ID] = true
 			if q.Method == "initialize" {
-				l.batches = batches(q.Params)
+				l.batches = wantsBatches(q.Params)
 			}
 		}
 		messages = append(messages, m)
@@ -152,12 +152,12 @@ func (l *inlet) read(line []byte) (messages []jsonrpc.Message, wrong any) {
 }
 
 // wantsBatches reports whether a client requests a revision of MCP that has batches.
-func batches(params json.RawMessage) bool {
+func wantsBatches(params json.RawMessage) bool {
 	var p struct{ ProtocolVersion string }
 	return json.Unmarshal(params, &p) == nil && p.ProtocolVersion != "" && revision.HasBatches(p.ProtocolVersion)
 }
 
-func (l *inlet) say(m any) error {
+func (l *lineReader) writeMessage(m any) error {
 	b, err := json.Marshal(m)
 	if err == nil {
 		_, err = l.out.Write(append(b, '\n'))
@@ -168,13 +168,13 @@ func (l *inlet) say(m any) error {
 // messageWriter is standard output. Several goroutines write to it, a whole message at a time.
 type messageWriter struct {
 	io.Closer
-	mu sync.Mutex
-	to io.Writer
+	mu  sync.Mutex
+	out io.Writer
 }
 
 // Write implements io.Writer.
 func (w *messageWriter) Write(b []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.to.Write(b)
+	return w.out.Write(b)
 }

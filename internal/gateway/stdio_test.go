@@ -58,7 +58,7 @@ var notMessages = []struct {
 }
 
 func TestStdioGoesOn(t *testing.T) {
-	g := over(says(), &theirs{})
+	g := newGateway(reportCaller(), &fakeExternal{})
 	g.MaxBody = 1 << 20
 	in, out := stdioPipe(g, auth.Local)
 	defer in.Close()
@@ -81,7 +81,7 @@ func TestStdioGoesOn(t *testing.T) {
 	if r := replyOf(t, say("rubbish before all")); r.Error.Code != -32700 {
 		t.Errorf("%+v", r)
 	}
-	say(hello("0"))
+	say(initialize("0"))
 	fmt.Fprintln(in, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 	for _, tt := range append(notMessages, struct {
 		line string
@@ -103,9 +103,9 @@ func TestStdioGoesOn(t *testing.T) {
 // A last line without a newline is answered too.
 func TestStdioEnds(t *testing.T) {
 	for _, last := range []string{`{"jsonrpc":"2.0","id":3,"method":"no/such"}`, `{"jsonrpc":`} {
-		l := newInlet(http.NoBody, &strings.Builder{}, 100)
+		l := newLineReader(http.NoBody, &strings.Builder{}, 100)
 		var said strings.Builder
-		l.from, l.out = bufio.NewReader(strings.NewReader(last)), &said
+		l.input, l.out = bufio.NewReader(strings.NewReader(last)), &said
 		p, err := l.next()
 		if n := len(p.messages); n == 0 && said.String() == "" || n == 0 && err == nil {
 			t.Errorf("%q: %d messages, %q, %v", last, n, said.String(), err)
@@ -115,7 +115,7 @@ func TestStdioEnds(t *testing.T) {
 
 // Clients of revisions with batches can send batches.
 func TestStdioBatches(t *testing.T) {
-	g := over(says(), &theirs{})
+	g := newGateway(reportCaller(), &fakeExternal{})
 	in, out := stdioPipe(g, auth.Local)
 	defer in.Close()
 	fmt.Fprintln(in, request("0", "initialize", initParams("2025-03-26", "{}")))
@@ -138,9 +138,9 @@ func TestStdioBatches(t *testing.T) {
 
 // Over HTTP, the answer to anything is JSON-RPC.
 func TestHTTPAnswersInJSON(t *testing.T) {
-	g := over(says(), &theirs{})
+	g := newGateway(reportCaller(), &fakeExternal{})
 	id := begin(t, g, auth.Local)
-	newer := func(body string) *httptest.ResponseRecorder {
+	postStateless := func(body string) *httptest.ResponseRecorder {
 		r := httptest.NewRequest(http.MethodPost, "/mcp", strings.NewReader(body))
 		for k, v := range map[string]string{"Content-Type": "application/json",
 			"Accept":               "application/json, text/event-stream",
@@ -148,7 +148,7 @@ func TestHTTPAnswersInJSON(t *testing.T) {
 			r.Header.Set(k, v)
 		}
 		w := httptest.NewRecorder()
-		g.ServeHTTP(w, r.WithContext(auth.With(r.Context(), auth.Local)))
+		g.ServeHTTP(w, r.WithContext(auth.NewContext(r.Context(), auth.Local)))
 		return w
 	}
 	such := request("6", "no/such", `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}`)
@@ -160,13 +160,13 @@ func TestHTTPAnswersInJSON(t *testing.T) {
 		}
 	}
 	check("an unknown method", post(g, auth.Local, id, `{"jsonrpc":"2.0","id":6,"method":"no/such"}`), 200, -32601, 6.0)
-	check("one of the stateless protocol", newer(such), 404, -32601, 6.0)
+	check("one of the stateless protocol", postStateless(such), 404, -32601, 6.0)
 	check("one without a session", post(g, auth.Local, "", `{"jsonrpc":"2.0","id":6,"method":"no/such"}`), 200, -32601,
 		6.0)
 	for _, body := range []string{"nonsense",
 		"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\",\"params\":{\"a\":\"\xff\"}}"} {
 		check("broken", post(g, auth.Local, id, body), 400, -32700, nil)
-		check("broken, of the stateless protocol", newer(body), 400, -32700, nil)
+		check("broken, of the stateless protocol", postStateless(body), 400, -32700, nil)
 		check("broken and bare", post(g, auth.Local, "", body), 200, -32700, nil)
 	}
 	if w := post(g, auth.Local, id, `{"jsonrpc":"2.0","method":"notifications/unheard"}`); w.Code != 202 ||
@@ -188,14 +188,14 @@ func TestHTTPAnswersInJSON(t *testing.T) {
 // Over stdio, the bytes of a line and each running call are counted for the principal.
 func TestStdioCounts(t *testing.T) {
 	began, ends := make(chan struct{}, 10), make(chan struct{})
-	g := over(says(), &theirs{tools: []tool.Tool{externalTool("ext_t", `{"type":"object"}`)},
+	g := newGateway(reportCaller(), &fakeExternal{tools: []tool.Tool{externalTool("ext_t", `{"type":"object"}`)},
 		call: func(context.Context, tool.Call) (*tool.Result, error) {
 			began <- struct{}{}
 			<-ends
 			return &tool.Result{Raw: json.RawMessage(`{"content":[]}`)}, nil
 		}})
 	most := limit.Default
-	most[limit.Bytes], most[limit.Calls] = 20<<10, 1
+	most[limit.RequestBytes], most[limit.Calls] = 20<<10, 1
 	g.Limits = limit.New(most)
 	in, out := stdioPipe(g, auth.Local)
 	defer in.Close()
@@ -217,7 +217,7 @@ func TestStdioCounts(t *testing.T) {
 			t.Errorf("a line below it: %+v", r)
 		}
 	}
-	say(hello("0"))
+	say(initialize("0"))
 	fmt.Fprintln(in, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 	fmt.Fprintln(in, `{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"ext_t","arguments":{}}}`)
 	<-began
@@ -233,10 +233,10 @@ func TestStdioCounts(t *testing.T) {
 // A client that changes its revision later cannot end the stream with a batch. A batch is
 // answered when all of its calls are; notifications have no answers.
 func TestStdioBatchesLater(t *testing.T) {
-	g := over(says(), &theirs{})
+	g := newGateway(reportCaller(), &fakeExternal{})
 	in, out := stdioPipe(g, auth.Local)
 	defer in.Close()
-	fmt.Fprintln(in, hello("0"))
+	fmt.Fprintln(in, initialize("0"))
 	out.Scan()
 	fmt.Fprintln(in, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 	fmt.Fprintln(in, request("1", "initialize", initParams("2025-03-26", "{}")))

@@ -18,13 +18,13 @@ import (
 	"sandlot/internal/tool"
 )
 
-// lives has the contexts of tokens, for a test to end them.
-type lives struct {
+// fakeTokens has the contexts of tokens, for a test to end them.
+type fakeTokens struct {
 	mu  sync.Mutex
 	all map[string]context.CancelCauseFunc
 }
 
-func (l *lives) hold(ctx context.Context, p auth.Principal) (context.Context, func()) {
+func (l *fakeTokens) hold(ctx context.Context, p auth.Principal) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -42,21 +42,21 @@ func (l *lives) hold(ctx context.Context, p auth.Principal) (context.Context, fu
 }
 
 // end ends the contexts of a token.
-func (l *lives) end(id string) {
+func (l *fakeTokens) end(id string) {
 	l.mu.Lock()
 	all := l.all[id]
 	l.mu.Unlock()
 	all(auth.ErrEnded)
 }
 
-func (g *Gateway) kept() int {
+func (g *Gateway) numEndpoints() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return len(g.endpoints)
 }
 
-func holding(l *lives, sources ...tool.Source) *Gateway {
-	return New(Config{Hub: hub.New(hub.Config{Sources: sources}), Hold: l.hold, Log: slog.New(slog.DiscardHandler)})
+func newGatewayWithTokens(l *fakeTokens, sources ...tool.Source) *Gateway {
+	return New(Config{Hub: hub.New(hub.Config{Sources: sources}), TokenContext: l.hold, Log: slog.New(slog.DiscardHandler)})
 }
 
 func withToken(name, id string, metrics bool) auth.Principal {
@@ -68,27 +68,27 @@ func withToken(name, id string, metrics bool) auth.Principal {
 	return p
 }
 
-// says returns a source whose tool returns the token and the rights of its caller.
-func says() asker {
-	return asker{func(_ context.Context, c tool.Call) (*tool.Result, error) {
-		return &tool.Result{Words: fmt.Sprint("called by ", c.Principal.Token, c.Principal.Has(auth.Metrics))}, nil
+// reportCaller returns a source whose tool returns the token and the rights of its caller.
+func reportCaller() fakeElicitor {
+	return fakeElicitor{func(_ context.Context, c tool.Call) (*tool.Result, error) {
+		return &tool.Result{Summary: fmt.Sprint("called by ", c.Principal.Token, c.Principal.HasRole(auth.Metrics))}, nil
 	}}
 }
 
 // A call has the rights of its own token, in both protocols, by the SDK and by the fast path,
 // also when another token of the same user made the same call before.
 func TestCallsCarryTheirToken(t *testing.T) {
-	g := over(says(), &theirs{tools: []tool.Tool{externalTool("ext_a", `{"type":"object"}`)},
+	g := newGateway(reportCaller(), &fakeExternal{tools: []tool.Tool{externalTool("ext_a", `{"type":"object"}`)},
 		call: func(_ context.Context, c tool.Call) (*tool.Result, error) {
 			raw := fmt.Sprintf(`{"content":[{"type":"text","text":"called by %s%t"}]}`, c.Principal.Token,
-				c.Principal.Has(auth.Metrics))
+				c.Principal.HasRole(auth.Metrics))
 			return &tool.Result{Raw: json.RawMessage(raw)}, nil
 		}})
 	one, two := withToken("ann", "tok_1", false), withToken("ann", "tok_2", true)
 	sessions := map[string]string{one.Token: begin(t, g, one), two.Token: begin(t, g, two)}
 	for range 3 { // the SDK answers the first call, the fast path the others
 		for _, p := range []auth.Principal{one, two} {
-			want := fmt.Sprint("called by ", p.Token, p.Has(auth.Metrics))
+			want := fmt.Sprint("called by ", p.Token, p.HasRole(auth.Metrics))
 			for _, name := range []string{"careful", "careless", "ext_a"} {
 				got := askAs(g, p, "tools/call", name, fmt.Sprintf(`"name":%q`, name))
 				if !strings.Contains(got, want) {
@@ -112,16 +112,16 @@ func TestCallsCarryTheirToken(t *testing.T) {
 // tokens of the same user do not.
 func TestATokenEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := &lives{}
+		l := &fakeTokens{}
 		ended := make(chan string, 20)
-		g := holding(l, asker{func(ctx context.Context, c tool.Call) (*tool.Result, error) {
+		g := newGatewayWithTokens(l, fakeElicitor{func(ctx context.Context, c tool.Call) (*tool.Result, error) {
 			if string(c.Args) != `{"wait":true}` {
-				return &tool.Result{Words: "ok"}, nil
+				return &tool.Result{Summary: "ok"}, nil
 			}
 			<-ctx.Done()
 			ended <- c.Principal.Token
 			return nil, ctx.Err()
-		}}, &theirs{})
+		}}, &fakeExternal{})
 		one, two := withToken("ann", "tok_1", false), withToken("ann", "tok_2", false)
 		wait, quick := callOf("%d", "careless", `{"wait":true}`), request("1", "tools/call", `"name":"careless"`)
 		ids := map[string]string{}
@@ -137,7 +137,7 @@ func TestATokenEnds(t *testing.T) {
 				r := httptest.NewRequest(http.MethodGet, "/mcp", nil)
 				r.Header.Set("Accept", "text/event-stream")
 				r.Header.Set("Mcp-Session-Id", id)
-				g.ServeHTTP(httptest.NewRecorder(), r.WithContext(auth.With(t.Context(), p)))
+				g.ServeHTTP(httptest.NewRecorder(), r.WithContext(auth.NewContext(t.Context(), p)))
 				streams <- p.Token
 			}()
 			go func() {
@@ -146,7 +146,7 @@ func TestATokenEnds(t *testing.T) {
 					for out.Scan() {
 					}
 				}()
-				fmt.Fprintln(in, hello("1"))
+				fmt.Fprintln(in, initialize("1"))
 				fmt.Fprintln(in, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 				fmt.Fprintf(in, wait+"\n", 9)
 			}()
@@ -176,8 +176,8 @@ func TestATokenEnds(t *testing.T) {
 		l.end(two.Token)
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if g.kept() != 0 || len(g.streams) != 0 || len(ended) != 3 {
-			t.Errorf("%d endpoints and %d streams are left, %d calls ended", len(g.endpoints), len(g.streams),
+		if g.numEndpoints() != 0 || len(g.stdioEndpoints) != 0 || len(ended) != 3 {
+			t.Errorf("%d endpoints and %d streams are left, %d calls ended", len(g.endpoints), len(g.stdioEndpoints),
 				len(ended))
 		}
 	})
@@ -186,7 +186,7 @@ func TestATokenEnds(t *testing.T) {
 // Unused endpoints are freed, and created again.
 func TestEndpointsAreFreed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := holding(&lives{}, says(), &theirs{})
+		g := newGatewayWithTokens(&fakeTokens{}, reportCaller(), &fakeExternal{})
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
 		go g.Run(ctx)
@@ -199,12 +199,12 @@ func TestEndpointsAreFreed(t *testing.T) {
 		ann := withToken("ann", "tok_a", false)
 		id := begin(t, g, ann) // a session that she may still use
 		time.Sleep(9 * time.Minute)
-		if g.kept() != 51 {
-			t.Errorf("%d endpoints after nine minutes", g.kept())
+		if g.numEndpoints() != 51 {
+			t.Errorf("%d endpoints after nine minutes", g.numEndpoints())
 		}
 		time.Sleep(3 * time.Minute)
-		if g.kept() != 1 {
-			t.Errorf("%d endpoints are kept", g.kept())
+		if g.numEndpoints() != 1 {
+			t.Errorf("%d endpoints are kept", g.numEndpoints())
 		}
 		if w := post(g, ann, id, `{"jsonrpc":"2.0","id":5,"method":"ping"}`); w.Code != 200 {
 			t.Errorf("the session is gone: %d", w.Code)
@@ -214,8 +214,8 @@ func TestEndpointsAreFreed(t *testing.T) {
 		}
 		time.Sleep(2 * time.Hour)
 		synctest.Wait()
-		if g.kept() != 0 {
-			t.Errorf("%d endpoints are left", g.kept())
+		if g.numEndpoints() != 0 {
+			t.Errorf("%d endpoints are left", g.numEndpoints())
 		}
 	})
 }

@@ -17,9 +17,9 @@ type sessionWriter struct {
 	token   any // the progress token; nil: the client wants no notifications of progress
 }
 
-func (w sessionWriter) Client() string { return clientOf(w.session) }
+func (w sessionWriter) Client() string { return clientID(w.session) }
 
-func (w sessionWriter) Tell(ctx context.Context, method string, params json.RawMessage) {
+func (w sessionWriter) Notify(ctx context.Context, method string, params json.RawMessage) {
 	switch method {
 	case "notifications/progress":
 		var p mcp.ProgressNotificationParams

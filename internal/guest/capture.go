@@ -26,28 +26,28 @@ const maxInline = 1 << 20
 // that, it writes the whole stream to a file as well. Lengths are in characters; a byte that is
 // not UTF-8 counts as one.
 type capture struct {
-	name       string
-	files      *outputFiles
-	head, tail int // how many characters of the beginning and of the end are kept
+	name             string
+	files            *outputFiles
+	maxHead, maxTail int // how many characters of the beginning and of the end are kept
 
-	mu    sync.Mutex
-	first []byte
-	last  []byte // a ring buffer, as large as maxTail characters can be
-	at    int    // the index of the oldest byte in tail, once tail is full
-	begun []byte // the first bytes of a character that is not complete yet
-	chars int    // how many characters head has
-	all   uint64 // characters of the stream, without partial
-	total uint64 // bytes of the stream
-	file  *os.File
-	path  string
-	kept  uint64 // bytes in the file
-	full  bool   // nothing more is written to the file
+	mu         sync.Mutex
+	head       []byte
+	tail       []byte // a ring buffer, as large as maxTail characters can be
+	oldest     int    // the index of the oldest byte in tail, once tail is full
+	partial    []byte // the first bytes of a character that is not complete yet
+	headChars  int    // how many characters head has
+	totalChars uint64 // characters of the stream, without partial
+	totalBytes uint64 // bytes of the stream
+	file       *os.File
+	path       string
+	fileBytes  uint64 // bytes in the file
+	fileDone   bool   // nothing more is written to the file
 }
 
 func newCapture(name string, files *outputFiles, b *agentv1.Bounds) *capture {
-	c := &capture{name: name, files: files, head: 20000, tail: 30000}
+	c := &capture{name: name, files: files, maxHead: 20000, maxTail: 30000}
 	if b != nil {
-		c.head, c.tail = int(min(b.HeadChars, maxInline)), int(min(b.TailChars, maxInline))
+		c.maxHead, c.maxTail = int(min(b.HeadChars, maxInline)), int(min(b.TailChars, maxInline))
 	}
 	return c
 }
@@ -56,35 +56,35 @@ func (c *capture) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n := len(p)
-	c.total += uint64(n)
-	if len(c.begun) > 0 {
-		p = append(c.begun, p...)
+	c.totalBytes += uint64(n)
+	if len(c.partial) > 0 {
+		p = append(c.partial, p...)
 	}
-	complete := len(p) - unfinished(p)
-	c.begun = bytes.Clone(p[complete:])
+	complete := len(p) - partialLen(p)
+	c.partial = bytes.Clone(p[complete:])
 	c.add(p[:complete])
 	return n, nil
 }
 
 // add adds bytes of complete characters.
 func (c *capture) add(p []byte) {
-	c.all += uint64(utf8.RuneCount(p))
-	if c.all > uint64(c.head+c.tail) {
-		c.keep(p)
+	c.totalChars += uint64(utf8.RuneCount(p))
+	if c.totalChars > uint64(c.maxHead+c.maxTail) {
+		c.spill(p)
 	}
 	k := 0
-	for c.chars < c.head && k < len(p) {
+	for c.headChars < c.maxHead && k < len(p) {
 		_, size := utf8.DecodeRune(p[k:])
 		k += size
-		c.chars++
+		c.headChars++
 	}
-	c.first = append(c.first, p[:k]...)
-	c.ring(p[k:])
+	c.head = append(c.head, p[:k]...)
+	c.addTail(p[k:])
 }
 
 // partialLen returns how many bytes at the end of p are the beginning of a character that is
 // not complete.
-func unfinished(p []byte) int {
+func partialLen(p []byte) int {
 	for i := 1; i < utf8.UTFMax && i <= len(p); i++ {
 		if utf8.RuneStart(p[len(p)-i]) {
 			if utf8.FullRune(p[len(p)-i:]) {
@@ -97,63 +97,63 @@ func unfinished(p []byte) int {
 }
 
 // addTail adds bytes to the ring buffer of the stream's end.
-func (c *capture) ring(p []byte) {
-	size := c.tail * utf8.UTFMax
+func (c *capture) addTail(p []byte) {
+	size := c.maxTail * utf8.UTFMax
 	if len(p) >= size {
-		c.last, c.at = append(c.last[:0], p[len(p)-size:]...), 0
+		c.tail, c.oldest = append(c.tail[:0], p[len(p)-size:]...), 0
 		return
 	}
-	if room := size - len(c.last); room > 0 {
+	if room := size - len(c.tail); room > 0 {
 		k := min(room, len(p))
-		c.last = append(c.last, p[:k]...)
+		c.tail = append(c.tail, p[:k]...)
 		p = p[k:]
 	}
 	for len(p) > 0 {
-		k := copy(c.last[c.at:], p)
+		k := copy(c.tail[c.oldest:], p)
 		p = p[k:]
-		c.at = (c.at + k) % len(c.last)
+		c.oldest = (c.oldest + k) % len(c.tail)
 	}
 }
 
 // spill writes to the file. The first time it creates the file, with what the stream had before.
-func (c *capture) keep(p []byte) {
-	if c.full || c.files == nil {
+func (c *capture) spill(p []byte) {
+	if c.fileDone || c.files == nil {
 		return
 	}
 	if c.file == nil {
 		f, err := c.files.create(c.name)
 		if err != nil {
-			c.full = true
+			c.fileDone = true
 			return
 		}
 		c.file, c.path = f, f.Name()
-		c.put(c.first)
-		c.put(c.ordered())
+		c.writeFile(c.head)
+		c.writeFile(c.tailBytes())
 	}
-	c.put(p)
+	c.writeFile(p)
 }
 
 // writeFile writes to the file, up to maxFileSize.
-func (c *capture) put(p []byte) {
-	if room := int(maxFileSize - c.kept); len(p) > room {
-		p, c.full = p[:room], true
+func (c *capture) writeFile(p []byte) {
+	if room := int(maxFileSize - c.fileBytes); len(p) > room {
+		p, c.fileDone = p[:room], true
 	}
 	n, err := c.file.Write(p)
-	c.kept += uint64(n)
+	c.fileBytes += uint64(n)
 	if err != nil {
-		c.full = true
+		c.fileDone = true
 	}
 }
 
 // hasTerminalControls reports whether an output has backspaces, escape sequences, or CRs
 // without LF. A CR whose LF is not in b counts, too, which does no harm.
-func rewrites(b []byte) bool {
+func hasTerminalControls(b []byte) bool {
 	return bytes.ContainsAny(b, "\x1b\b") || bytes.Count(b, []byte("\r")) != bytes.Count(b, []byte("\r\n"))
 }
 
 // tailBytes returns the bytes of the ring buffer, the oldest first.
-func (c *capture) ordered() []byte {
-	return append(append(make([]byte, 0, len(c.last)), c.last[c.at:]...), c.last[:c.at]...)
+func (c *capture) tailBytes() []byte {
+	return append(append(make([]byte, 0, len(c.tail)), c.tail[c.oldest:]...), c.tail[:c.oldest]...)
 }
 
 // done returns the captured output. Nothing may be written afterwards. An output with terminal
@@ -162,24 +162,24 @@ func (c *capture) ordered() []byte {
 func (c *capture) done() *agentv1.Captured {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.add(c.begun) // the rest of the character will not come
-	c.begun = nil
-	if c.file == nil && !c.full && c.total > 0 && (rewrites(c.first) || rewrites(c.last)) {
-		c.keep(nil)
+	c.add(c.partial) // the rest of the character will not come
+	c.partial = nil
+	if c.file == nil && !c.fileDone && c.totalBytes > 0 && (hasTerminalControls(c.head) || hasTerminalControls(c.tail)) {
+		c.spill(nil)
 	}
 	if c.file != nil {
 		c.file.Close()
 		c.file = nil
 	}
-	c.full = true
-	return &agentv1.Captured{Head: c.first, Tail: c.end(), Total: c.total, Path: c.path, Kept: c.kept}
+	c.fileDone = true
+	return &agentv1.Captured{Head: c.head, Tail: c.lastChars(), Total: c.totalBytes, Path: c.path, Kept: c.fileBytes}
 }
 
 // lastChars returns the last maxTail characters of the ring buffer.
-func (c *capture) end() []byte {
-	b := c.ordered()
+func (c *capture) lastChars() []byte {
+	b := c.tailBytes()
 	at := len(b)
-	for n := 0; n < c.tail && at > 0; n++ {
+	for n := 0; n < c.maxTail && at > 0; n++ {
 		_, size := utf8.DecodeLastRune(b[:at])
 		at -= size
 	}
@@ -191,9 +191,9 @@ func (c *capture) end() []byte {
 type outputFiles struct {
 	dir string
 
-	mu    sync.Mutex
-	n     int // how many were created
-	paths []string
+	mu      sync.Mutex
+	created int // how many were created
+	paths   []string
 }
 
 func newOutputFiles() *outputFiles { return &outputFiles{dir: wire.OutputDir} }
@@ -204,8 +204,8 @@ func (o *outputFiles) create(name string) (*os.File, error) {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.n++
-	path := filepath.Join(o.dir, fmt.Sprintf("%d-%s.txt", o.n, name))
+	o.created++
+	path := filepath.Join(o.dir, fmt.Sprintf("%d-%s.txt", o.created, name))
 	if o.paths = append(o.paths, path); len(o.paths) > maxFiles {
 		os.Remove(o.paths[0])
 		o.paths = o.paths[1:]

@@ -115,8 +115,8 @@ func TestCaptureCountsCharacters(t *testing.T) {
 		for i := range 10_000 * len(char) {
 			c.Write([]byte{char[i%len(char)]})
 		}
-		if cap(c.first) > 2*40*utf8.UTFMax || cap(c.last) > 2*60*utf8.UTFMax || len(c.begun) >= utf8.UTFMax {
-			t.Errorf("10000 of %q take %d, %d and %d bytes", char, cap(c.first), cap(c.last), cap(c.begun))
+		if cap(c.head) > 2*40*utf8.UTFMax || cap(c.tail) > 2*60*utf8.UTFMax || len(c.partial) >= utf8.UTFMax {
+			t.Errorf("10000 of %q take %d, %d and %d bytes", char, cap(c.head), cap(c.tail), cap(c.partial))
 		}
 		got := c.done()
 		if string(got.Head) != strings.Repeat(char, 40) || string(got.Tail) != strings.Repeat(char, 60) ||
@@ -158,12 +158,12 @@ func TestCaptureWithoutAFolder(t *testing.T) {
 }
 
 func TestCaptureBounds(t *testing.T) {
-	if c := newCapture("x", nil, nil); c.head+c.tail != 50_000 {
-		t.Errorf("without bounds: %d and %d", c.head, c.tail)
+	if c := newCapture("x", nil, nil); c.maxHead+c.maxTail != 50_000 {
+		t.Errorf("without bounds: %d and %d", c.maxHead, c.maxTail)
 	}
-	if c := newCapture("x", nil, &agentv1.Bounds{HeadChars: 1<<32 - 1, TailChars: 1<<32 - 1}); c.head != maxInline ||
-		c.tail != maxInline {
-		t.Errorf("bounds without bounds: %d and %d", c.head, c.tail)
+	if c := newCapture("x", nil, &agentv1.Bounds{HeadChars: 1<<32 - 1, TailChars: 1<<32 - 1}); c.maxHead != maxInline ||
+		c.maxTail != maxInline {
+		t.Errorf("bounds without bounds: %d and %d", c.maxHead, c.maxTail)
 	}
 }
 

@@ -34,7 +34,7 @@ func (a *Agent) language(name string) (*agentv1.Language, error) {
 // interpreterName returns the name of the interpreter that runs a language: that of the first
 // language with the same driver and command. Such languages share an interpreter and its
 // variables; TypeScript and JavaScript do. The caller holds mu.
-func (a *Agent) shared(l *agentv1.Language) string {
+func (a *Agent) interpreterName(l *agentv1.Language) string {
 	for _, other := range a.languages {
 		if other.Driver == l.Driver && slices.Equal(other.Command, l.Command) {
 			return other.Name
@@ -47,15 +47,15 @@ func (a *Agent) shared(l *agentv1.Language) string {
 func (a *Agent) interpreter(l *agentv1.Language) *interp.Interp {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	name := a.shared(l)
+	name := a.interpreterName(l)
 	if i := a.interps[name]; i != nil {
 		return i
 	}
-	i := interp.New(interp.Config{Driver: l.Driver, Command: l.Command, Dir: a.Base(), Output: wire.OutputDir,
+	i := interp.New(interp.Config{Driver: l.Driver, Command: l.Command, Dir: a.Base(), OutputDir: wire.OutputDir,
 		Env:   func() []string { return a.environment(nil, true) },
-		Start: a.Fork, Killed: a.Enforcer.KilledSince})
+		Start: a.Fork, KilledSince: a.Enforcer.KilledSince})
 	if n := a.network.Load(); n != nil {
-		i.Notify(n.RefusedLately())
+		i.SetHandover(n.RefusedRecently())
 	}
 	a.interps[name] = i
 	return i
@@ -81,7 +81,7 @@ func (a *Agent) interpreters() []*agentv1.Process {
 }
 
 // interpreterByID returns the interpreter with a process id; nil: it is not that of one.
-func (a *Agent) named(id string) *interp.Interp {
+func (a *Agent) interpreterByID(id string) *interp.Interp {
 	name, ok := strings.CutPrefix(id, interpreterPrefix)
 	if !ok {
 		return nil
@@ -125,12 +125,12 @@ func (a *Agent) OpenInterpreter(ctx context.Context,
 	if err != nil {
 		return nil, err
 	}
-	err = interp.ErrNone
+	err = interp.ErrUnsupported
 	if l.Driver != "" {
-		err = a.interpreter(l).Open(ctx, a.config.Socket, r.Ticket)
+		err = a.interpreter(l).OpenDirect(ctx, a.config.Socket, r.Ticket)
 	}
 	switch {
-	case errors.Is(err, interp.ErrNone):
+	case errors.Is(err, interp.ErrUnsupported):
 		return nil, connect.NewError(connect.CodeUnimplemented, err)
 	case err != nil:
 		return nil, connect.NewError(connect.CodeInternal, err)
@@ -140,26 +140,26 @@ func (a *Agent) OpenInterpreter(ctx context.Context,
 
 // cell is a cell of code that an interpreter runs for the host, and its output.
 type cell struct {
-	a              *Agent
-	m              *agentv1.EvaluateRequest
-	live           *live
+	agent          *Agent
+	request        *agentv1.EvaluateRequest
+	live           *liveOutput
 	stdout, stderr *capture
 }
 
-func (a *Agent) newCell(m *agentv1.EvaluateRequest, lv *live) *cell {
-	return &cell{a, m, lv, newCapture("stdout", a.output, m.Bounds), newCapture("stderr", a.output, m.Bounds)}
+func (a *Agent) newCell(request *agentv1.EvaluateRequest, live *liveOutput) *cell {
+	return &cell{a, request, live, newCapture("stdout", a.output, request.Bounds), newCapture("stderr", a.output, request.Bounds)}
 }
 
 // interpCell returns the cell in the form that Interp.Run takes. The caller calls end when the
 // cell is over.
-func (c *cell) call() (call interp.Call, end func()) {
+func (c *cell) interpCell() (interpCell interp.Cell, end func()) {
 	ticks, end := c.live.ticks()
-	call = interp.Call{Code: c.m.Code, Language: c.m.Language, Timeout: wire.Millis(c.m.TimeoutMillis),
+	interpCell = interp.Cell{Code: c.request.Code, Language: c.request.Language, Timeout: wire.Milliseconds(c.request.TimeoutMillis),
 		Stdout: c.live.tee(c.stdout, 0), Stderr: c.live.tee(c.stderr, 1), Ticks: ticks}
 	if c.live != nil {
-		call.Tick = c.live.flush
+		interpCell.Tick = c.live.flush
 	}
-	return call, end
+	return interpCell, end
 }
 
 // done returns the answer to the host.
@@ -176,7 +176,7 @@ func (c *cell) done(r *interp.Result) *agentv1.EvaluateDone {
 		d.Traceback, d.Error = "", "" // they are about the agent's interrupt
 	}
 	if r.Result != nil {
-		value := newCapture("result", c.a.output, c.m.Bounds)
+		value := newCapture("result", c.agent.output, c.request.Bounds)
 		io.WriteString(value, wire.UTF8(*r.Result))
 		d.Result = value.done()
 		if d.Result.Total <= uint64(len(d.Result.Head)+len(d.Result.Tail)) {
@@ -187,17 +187,17 @@ func (c *cell) done(r *interp.Result) *agentv1.EvaluateDone {
 }
 
 // evaluate runs a cell to its end, on the agent's own connection to the driver.
-func (a *Agent) evaluate(ctx context.Context, m *agentv1.EvaluateRequest, send sender) (*agentv1.EvaluateDone, error) {
-	l, err := a.language(m.Language)
+func (a *Agent) evaluate(ctx context.Context, request *agentv1.EvaluateRequest, send eventSender) (*agentv1.EvaluateDone, error) {
+	l, err := a.language(request.Language)
 	if err != nil {
 		return nil, err
 	}
-	lv := newLive(m.Live, send)
+	live := newLive(request.Live, send)
 	if l.Driver == "" {
-		return a.runFile(ctx, l, m, lv)
+		return a.runFile(ctx, l, request, live)
 	}
-	cell := a.newCell(m, lv)
-	call, end := cell.call()
+	cell := a.newCell(request, live)
+	call, end := cell.interpCell()
 	defer end()
 	call.Waiting = func(d time.Duration) {
 		w := &agentv1.Waiting{Language: l.Name, RunningForMicros: uint64(d.Microseconds())}
@@ -215,22 +215,22 @@ func (a *Agent) evaluate(ctx context.Context, m *agentv1.EvaluateRequest, send s
 
 // supervise supervises a cell that the host sent to the driver directly, to its end. It returns
 // nil when the cell is over already.
-func (a *Agent) supervise(ctx context.Context, q *agentv1.SuperviseRequest,
-	send sender) (*agentv1.EvaluateDone, error) {
-	m := q.GetCell()
-	l, err := a.language(m.GetLanguage())
+func (a *Agent) supervise(ctx context.Context, request *agentv1.SuperviseRequest,
+	send eventSender) (*agentv1.EvaluateDone, error) {
+	cellRequest := request.GetCell()
+	l, err := a.language(cellRequest.GetLanguage())
 	if err != nil {
 		return nil, err
 	}
 	if l.Driver == "" {
 		return nil, wire.Errorf(connect.CodeFailedPrecondition, "this language has no driver")
 	}
-	cell := a.newCell(m, newLive(m.Live, send))
-	call, end := cell.call()
+	cell := a.newCell(cellRequest, newLive(cellRequest.Live, send))
+	call, end := cell.interpCell()
 	defer end()
-	began := time.Now().Add(-time.Duration(min(q.ElapsedMicros, 1<<40)) * time.Microsecond)
-	r, taken, err := a.interpreter(l).Supervise(ctx, q.Id, began, q.Stop, call)
-	if err != nil || !taken {
+	began := time.Now().Add(-time.Duration(min(request.ElapsedMicros, 1<<40)) * time.Microsecond)
+	r, running, err := a.interpreter(l).Supervise(ctx, request.Id, began, request.Stop, call)
+	if err != nil || !running {
 		return nil, err
 	}
 	return cell.done(r), nil
@@ -238,7 +238,7 @@ func (a *Agent) supervise(ctx context.Context, q *agentv1.SuperviseRequest,
 
 // runFile runs code of a language without a driver, as `command file`.
 func (a *Agent) runFile(ctx context.Context,
-	l *agentv1.Language, m *agentv1.EvaluateRequest, lv *live) (*agentv1.EvaluateDone, error) {
+	l *agentv1.Language, request *agentv1.EvaluateRequest, live *liveOutput) (*agentv1.EvaluateDone, error) {
 	dir, err := os.MkdirTemp("", "code-")
 	if err != nil {
 		return nil, a.Explain("/tmp", err)
@@ -249,12 +249,12 @@ func (a *Agent) runFile(ctx context.Context,
 		ext = ""
 	}
 	file := filepath.Join(dir, "code"+ext)
-	if err := os.WriteFile(file, []byte(m.Code), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(request.Code), 0o600); err != nil {
 		return nil, a.Explain("/tmp", err)
 	}
 	argv := append(append([]string{}, l.Command...), file)
 	d, err := a.execute(ctx, &agentv1.ExecRequest{Command: &agentv1.Command{Argv: argv},
-		TimeoutMillis: m.TimeoutMillis, Bounds: m.Bounds}, lv)
+		TimeoutMillis: request.TimeoutMillis, Bounds: request.Bounds}, live)
 	if err != nil {
 		return nil, err
 	}

@@ -185,7 +185,7 @@ func (h *host) link() *yamux.Session {
 	if _, err := wire.Admit(c, h.secret, nil); err != nil {
 		h.t.Fatal(err)
 	}
-	mux, err := yamux.Client(wire.Strict(wire.Coalesce(c)), wire.Mux())
+	mux, err := yamux.Client(wire.Strict(wire.Coalesce(c)), wire.HostMuxConfig())
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -226,7 +226,7 @@ func (h *host) run(s net.Conn, m *agentv1.RunRequest) *agentv1.RunEvent {
 func (h *host) client(mux *yamux.Session) agentv1connect.AgentClient {
 	tr := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
 		return h.open(mux,
-			wire.Call), nil
+			wire.CallStream), nil
 	}}
 	h.t.Cleanup(tr.CloseIdleConnections)
 	return agentv1connect.NewAgentClient(&http.Client{Transport: tr}, "http://agent")
@@ -275,7 +275,7 @@ func TestTheLinkBreaks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := h.open(mux, wire.Run)
+	s := h.open(mux, wire.RunStream)
 	for range 3 { // one request after the other on one stream
 		if d := h.run(s, shRun("echo $E")).GetExecuted(); string(d.GetStdout().GetHead()) != "bound\n" {
 			t.Errorf("got %v", d)
@@ -339,7 +339,7 @@ func TestTheHostGoesAway(t *testing.T) {
 			if mux.IsClosed() {
 				mux = h.link()
 			}
-			s := h.open(mux, wire.Run)
+			s := h.open(mux, wire.RunStream)
 			if err := wire.WriteMessage(s, shRun("sleep 60 & echo $! >pid.new; mv pid.new pid; wait")); err != nil {
 				t.Fatal(err)
 			}

@@ -17,10 +17,10 @@ import (
 )
 
 // eventSender sends an event of a run to the host.
-type sender func(*agentv1.RunEvent) error
+type eventSender func(*agentv1.RunEvent) error
 
 // serveRuns serves a run stream: one request after the other.
-func (a *Agent) runs(ctx context.Context, s net.Conn) {
+func (a *Agent) serveRuns(ctx context.Context, s net.Conn) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	requests := make(chan *agentv1.RunRequest)
@@ -61,25 +61,25 @@ func (a *Agent) awaitReports() {
 		return
 	}
 	n.AwaitReports()
-	if !n.RefusedLately() {
-		a.notify(false)
+	if !n.RefusedRecently() {
+		a.setHandover(false)
 	}
 }
 
 // setHandover sets whether drivers that get cells from the host directly hand the end of each
 // cell over to the agent. They do so while programs may try to reach a refused name: the agent
 // then calls awaitReports before it answers.
-func (a *Agent) notify(yes bool) {
+func (a *Agent) setHandover(on bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, i := range a.interps {
-		i.Notify(yes)
+		i.SetHandover(on)
 	}
 }
 
 // run runs one request, and returns its last event.
-func (a *Agent) run(ctx context.Context, r *agentv1.RunRequest, send sender) *agentv1.RunEvent {
-	defer a.activity()()
+func (a *Agent) run(ctx context.Context, r *agentv1.RunRequest, send eventSender) *agentv1.RunEvent {
+	defer a.beginCall()()
 	var last agentv1.RunEvent
 	var err error
 	switch k := r.Kind.(type) {
@@ -102,14 +102,14 @@ func (a *Agent) run(ctx context.Context, r *agentv1.RunRequest, send sender) *ag
 		err = wire.Errorf(connect.CodeUnimplemented, "unknown kind of run")
 	}
 	if err != nil {
-		last.Event = &agentv1.RunEvent_Refused{Refused: refusal(err)}
+		last.Event = &agentv1.RunEvent_Refused{Refused: refusalReply(err)}
 	}
 	return &last
 }
 
 // liveOutput sends output to the host while a call runs: at most ten times a second, and each
 // time at most the last liveBytes bytes of each stream.
-type live struct {
+type liveOutput struct {
 	send func(*agentv1.Output) error
 
 	mu      sync.Mutex
@@ -117,30 +117,30 @@ type live struct {
 }
 
 // newLive returns nil when the host does not want live output. A nil *liveOutput sends nothing.
-func newLive(wanted bool, send sender) *live {
+func newLive(wanted bool, send eventSender) *liveOutput {
 	if !wanted {
 		return nil
 	}
-	return &live{send: func(o *agentv1.Output) error {
+	return &liveOutput{send: func(o *agentv1.Output) error {
 		return send(&agentv1.RunEvent{Event: &agentv1.RunEvent_Output{Output: o}})
 	}}
 }
 
 const (
-	liveEvery = 100 * time.Millisecond
-	liveBytes = 4 << 10
+	liveInterval = 100 * time.Millisecond
+	liveBytes    = 4 << 10
 )
 
 // tee returns a writer to both the capture and the host; i is 0 for stdout, 1 for stderr.
-func (l *live) tee(c *capture, i int) io.Writer {
+func (l *liveOutput) tee(c *capture, i int) io.Writer {
 	if l == nil {
 		return c
 	}
 	return writerFunc(func(p []byte) (int, error) {
 		l.mu.Lock()
 		l.pending[i] = append(l.pending[i], p...)
-		if over := len(l.pending[i]) - liveBytes; over > 0 {
-			l.pending[i] = append(l.pending[i][:0], l.pending[i][over:]...)
+		if excess := len(l.pending[i]) - liveBytes; excess > 0 {
+			l.pending[i] = append(l.pending[i][:0], l.pending[i][excess:]...)
 		}
 		l.mu.Unlock()
 		return c.Write(p)
@@ -152,7 +152,7 @@ type writerFunc func([]byte) (int, error)
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
 // flush sends the pending output. Only the goroutine of the call may use it.
-func (l *live) flush() error {
+func (l *liveOutput) flush() error {
 	for i := range l.pending {
 		l.mu.Lock()
 		data := bytes.Clone(l.pending[i])
@@ -169,18 +169,18 @@ func (l *live) flush() error {
 
 // ticks returns a channel that ticks when flush is to be called. For a nil *liveOutput it never
 // ticks.
-func (l *live) ticks() (<-chan time.Time, func()) {
+func (l *liveOutput) ticks() (<-chan time.Time, func()) {
 	if l == nil {
 		return nil, func() {}
 	}
-	t := time.NewTicker(liveEvery)
+	t := time.NewTicker(liveInterval)
 	return t.C, t.Stop
 }
 
 // execute runs a command until it ends, its timeout is over, or ctx ends.
-func (a *Agent) execute(ctx context.Context, r *agentv1.ExecRequest, l *live) (*agentv1.ExecDone, error) {
+func (a *Agent) execute(ctx context.Context, r *agentv1.ExecRequest, live *liveOutput) (*agentv1.ExecDone, error) {
 	stdout, stderr := newCapture("stdout", a.output, r.Bounds), newCapture("stderr", a.output, r.Bounds)
-	w := process.Wiring{Stdout: l.tee(stdout, 0), Stderr: l.tee(stderr, 1)}
+	w := process.Stdio{Stdout: live.tee(stdout, 0), Stderr: live.tee(stderr, 1)}
 	if len(r.Stdin) > 0 {
 		w.Stdin = bytes.NewReader(r.Stdin)
 	}
@@ -189,13 +189,13 @@ func (a *Agent) execute(ctx context.Context, r *agentv1.ExecRequest, l *live) (*
 	if err != nil {
 		return nil, err
 	}
-	var over <-chan time.Time
+	var timeout <-chan time.Time
 	if r.TimeoutMillis > 0 {
-		t := time.NewTimer(wire.Millis(r.TimeoutMillis))
+		t := time.NewTimer(wire.Milliseconds(r.TimeoutMillis))
 		defer t.Stop()
-		over = t.C
+		timeout = t.C
 	}
-	ticks, stop := l.ticks()
+	ticks, stop := live.ticks()
 	defer stop()
 	timedOut := false
 	for waiting := true; waiting; {
@@ -203,11 +203,11 @@ func (a *Agent) execute(ctx context.Context, r *agentv1.ExecRequest, l *live) (*
 		case <-p.Done():
 			waiting = false
 		case <-ticks:
-			if err := l.flush(); err != nil {
+			if err := live.flush(); err != nil {
 				ticks = nil // the stream is broken; ctx ends soon
 			}
-		case <-over:
-			timedOut, over = true, nil
+		case <-timeout:
+			timedOut, timeout = true, nil
 			a.End(p, 200*time.Millisecond)
 		case <-ctx.Done():
 			a.End(p, 200*time.Millisecond)

@@ -49,7 +49,7 @@ type Config struct {
 	Init bool
 	// OrphanTimeout is how long the agent runs without a host; 0: for ever. It is measured with
 	// the monotonic clock.
-	Orphan time.Duration
+	OrphanTimeout time.Duration
 }
 
 // FromEnvironment reads the configuration and removes it from the environment.
@@ -67,7 +67,7 @@ func FromEnvironment() (Config, error) {
 		return Config{}, fmt.Errorf("%s: %w", wire.EnvBoot, err)
 	}
 	if v := os.Getenv(wire.EnvOrphan); v != "" {
-		if c.Orphan, err = time.ParseDuration(v); err != nil {
+		if c.OrphanTimeout, err = time.ParseDuration(v); err != nil {
 			return Config{}, fmt.Errorf("%s: %w", wire.EnvOrphan, err)
 		}
 	}
@@ -83,13 +83,13 @@ func Main() int {
 	debug.SetGCPercent(50)
 	runtime.GOMAXPROCS(1)
 	// Return the memory that only the start needed.
-	time.AfterFunc(rested, debug.FreeOSMemory)
+	time.AfterFunc(freeMemoryDelay, debug.FreeOSMemory)
 	// A setuid file gives programs no privileges, and they cannot read this process's memory.
 	_ = unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
 	c, err := FromEnvironment()
 	if err == nil {
-		err = keepCapabilities()
+		err = dropBoundingSet()
 	}
 	if err == nil {
 		err = New(c).Run(context.Background())
@@ -99,12 +99,12 @@ func Main() int {
 }
 
 // freeMemoryDelay is how long after its start the agent has booted, and is most likely idle.
-const rested = 3 * time.Second
+const freeMemoryDelay = 3 * time.Second
 
 // dropBoundingSet makes the programs that this process starts have no capabilities: a program
 // that root executes gets those of the bounding set, which is empty from now on. The agent
 // keeps its own capabilities, since it sets up the network again after a restore.
-func keepCapabilities() error {
+func dropBoundingSet() error {
 	for c := uintptr(0); c <= unix.CAP_LAST_CAP; c++ {
 		_, _, errno := syscall.AllThreadsSyscall(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, c, 0)
 		if errno != 0 && errno != unix.EINVAL && errno != unix.EPERM {
@@ -125,34 +125,34 @@ type Agent struct {
 	unimplemented
 	*files.Files
 	*process.Processes
-	config  Config
-	output  *outputFiles
-	calls   chan net.Conn                   // Call streams, for the HTTP server
-	network atomic.Pointer[network.Network] // nil: the runtime gives the sandbox a network
-	work    sync.WaitGroup
+	config      Config
+	output      *outputFiles
+	callStreams chan net.Conn                   // Call streams, for the HTTP server
+	network     atomic.Pointer[network.Network] // nil: the runtime gives the sandbox a network
+	work        sync.WaitGroup
 
-	mu        sync.Mutex
-	secret    []byte
-	bootID    string
-	env       map[string]string
-	languages []*agentv1.Language
-	interps   map[string]*interp.Interp // by interpreterName
-	active    int                       // calls that run now
-	used      time.Time                 // when a call or process last ended
+	mu          sync.Mutex
+	secret      []byte
+	bootID      string
+	env         map[string]string
+	languages   []*agentv1.Language
+	interps     map[string]*interp.Interp // by interpreterName
+	activeCalls int                       // calls that run now
+	lastUsed    time.Time                 // when a call or process last ended
 }
 
 // New returns an agent. Run starts it.
 func New(c Config) *Agent {
-	a := &Agent{config: c, secret: c.Secret, bootID: newBootID(), output: newOutputFiles(), calls: make(chan net.Conn),
-		env: map[string]string{}, interps: map[string]*interp.Interp{}, used: time.Now()}
+	a := &Agent{config: c, secret: c.Secret, bootID: newBootID(), output: newOutputFiles(), callStreams: make(chan net.Conn),
+		env: map[string]string{}, interps: map[string]*interp.Interp{}, lastUsed: time.Now()}
 	for _, kv := range c.Env {
 		if k, v, ok := strings.Cut(kv, "="); ok {
 			a.env[k] = v
 		}
 	}
 	a.Files = files.New(func() string { return a.variables(nil)["PYTHONUSERBASE"] })
-	a.Processes = &process.Processes{Reaper: process.NewReaper(c.Init), Dir: a.Base, Env: a.environment, Ended: a.touch,
-		Enforcer: process.NewEnforcer(a.lately, a.blame)}
+	a.Processes = &process.Processes{Reaper: process.NewReaper(c.Init), Dir: a.Base, Env: a.environment, OnEnded: a.markUsed,
+		Enforcer: process.NewEnforcer(a.recentlyActive, a.recordKill)}
 	if boot := c.Boot.GetConfigure(); boot != nil {
 		if err := a.configure(boot); err != nil {
 			fmt.Fprintln(os.Stderr, "sandlot-agent:", err) // Configure returns the error to the host later
@@ -174,9 +174,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer end()
 	if a.config.Init {
 		h := a.home()
-		h.prepare(pythons(a.table()))
+		h.prepare(pythonPrograms(a.languageTable()))
 		// The local user, until the host configures another.
-		h.git(&agentv1.Identity{Name: "local", Email: "local@sandlot.invalid"})
+		h.configureGit(&agentv1.Identity{Name: "local", Email: "local@sandlot.invalid"})
 	}
 	stop := make(chan struct{})
 	a.work.Go(func() { a.Reaper.Run(stop) })
@@ -185,7 +185,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	mux.Handle(agentv1connect.NewAgentHandler(a, connect.WithReadMaxBytes(wire.MaxMessage),
 		connect.WithSendMaxBytes(wire.MaxMessage)))
 	server := &http.Server{Handler: mux}
-	a.work.Go(func() { server.Serve(&wire.Listener{Conns: a.calls, Closed: ctx.Done()}) })
+	a.work.Go(func() { server.Serve(&wire.Listener{Conns: a.callStreams, Closed: ctx.Done()}) })
 	for _, name := range a.config.Boot.GetWarm() {
 		a.work.Go(func() {
 			if l, err := a.language(name); err == nil && l.Driver != "" {
@@ -195,7 +195,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	if a.config.Init && a.config.Boot.GetNetwork() {
 		a.work.Go(func() {
-			n := network.New(a.dialNet, func() { a.notify(true) })
+			n := network.New(a.dialNet, func() { a.setHandover(true) })
 			a.network.Store(n)
 			if err := n.Start(ctx); err != nil {
 				fmt.Fprintln(os.Stderr, "sandlot-agent: the network:", err)
@@ -203,7 +203,7 @@ func (a *Agent) Run(ctx context.Context) error {
 			n.Wait(ctx)
 		})
 	}
-	orphaned := a.stayLinked(ctx)
+	orphaned := a.keepLinked(ctx)
 	if orphaned && a.config.Init { // the sandbox has to end, even when something below hangs
 		time.AfterFunc(10*time.Second, func() { os.Exit(1) })
 	}
@@ -226,28 +226,28 @@ func (a *Agent) Run(ctx context.Context) error {
 
 // keepLinked links the agent to one host after the other until ctx ends, or until
 // there was no host for too long; then it returns true.
-func (a *Agent) stayLinked(ctx context.Context) (orphaned bool) {
-	woken := make(chan os.Signal, 1)
-	signal.Notify(woken, wire.Wake)
-	defer signal.Stop(woken)
-	var again redial
-	for lost := time.Now(); ctx.Err() == nil; {
-		if a.renew() {
-			lost = time.Now() // a copy does not count the time of the original
+func (a *Agent) keepLinked(ctx context.Context) (orphaned bool) {
+	wakeSignals := make(chan os.Signal, 1)
+	signal.Notify(wakeSignals, wire.WakeSignal)
+	defer signal.Stop(wakeSignals)
+	var backoff redialBackoff
+	for lastLinked := time.Now(); ctx.Err() == nil; {
+		if a.renewIdentity() {
+			lastLinked = time.Now() // a copy does not count the time of the original
 		}
 		began := time.Now()
-		end := a.link(ctx)
-		if end == linkBroke {
-			lost = time.Now()
-			if a.renew() {
+		result := a.link(ctx)
+		if result == linkBroken {
+			lastLinked = time.Now()
+			if a.renewIdentity() {
 				continue // in a copy the link of the original is broken: dial at once
 			}
-		} else if a.config.Orphan > 0 && time.Since(lost) > a.config.Orphan {
+		} else if a.config.OrphanTimeout > 0 && time.Since(lastLinked) > a.config.OrphanTimeout {
 			return true
 		}
 		select {
-		case <-time.After(again.pause(end, time.Since(began), time.Since(lost))):
-		case <-woken:
+		case <-time.After(backoff.pause(result, time.Since(began), time.Since(lastLinked))):
+		case <-wakeSignals:
 		case <-ctx.Done():
 		}
 	}
@@ -260,13 +260,13 @@ var ErrOrphaned = errors.New("there was no server for too long")
 // renewIdentity gives the agent a new secret and boot id when its sandbox is a copy of the one
 // in which it booted, and reports whether it is: then the host has put a new secret beside the
 // socket. It also sets the redirection of the network again, which a copy does not have.
-func (a *Agent) renew() bool {
+func (a *Agent) renewIdentity() bool {
 	text, err := os.ReadFile(filepath.Join(filepath.Dir(a.config.Socket), wire.SecretFile))
 	if err != nil {
 		return false
 	}
 	secret, err := hex.DecodeString(string(text))
-	if err != nil || len(secret) != wire.SecretLen || bytes.Equal(secret, a.proof()) {
+	if err != nil || len(secret) != wire.SecretLen || bytes.Equal(secret, a.currentSecret()) {
 		return false
 	}
 	if n := a.network.Load(); n != nil {
@@ -274,34 +274,34 @@ func (a *Agent) renew() bool {
 			fmt.Fprintln(os.Stderr, "sandlot-agent: the network:", err)
 		}
 	}
-	a.home().folders() // a copy has another workspace, without them
+	a.home().makeFolders() // a copy has another workspace, without them
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.secret, a.bootID, a.used = secret, newBootID(), time.Now()
+	a.secret, a.bootID, a.lastUsed = secret, newBootID(), time.Now()
 	return true
 }
 
 // currentSecret returns the secret that the agent sends in greetings.
-func (a *Agent) proof() []byte {
+func (a *Agent) currentSecret() []byte {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.secret
 }
 
 // link makes one link to the host, serves it until it breaks, and returns how it ended.
-func (a *Agent) link(ctx context.Context) linkEnd {
+func (a *Agent) link(ctx context.Context) linkResult {
 	c, err := net.Dial("unix", a.config.Socket)
 	if err != nil {
-		return nobodyThere
+		return noServer
 	}
-	if wire.Greet(c, a.proof()) != nil {
+	if wire.Greet(c, a.currentSecret()) != nil {
 		c.Close()
-		return linkRefused
+		return linkFailed
 	}
-	mux, err := yamux.Server(wire.Coalesce(c), wire.AgentMux())
+	mux, err := yamux.Server(wire.Coalesce(c), wire.AgentMuxConfig())
 	if err != nil {
 		c.Close()
-		return linkRefused
+		return linkFailed
 	}
 	stop := context.AfterFunc(ctx, func() { mux.Close() })
 	defer stop()
@@ -309,7 +309,7 @@ func (a *Agent) link(ctx context.Context) linkEnd {
 	for {
 		s, err := mux.AcceptStream()
 		if err != nil {
-			return linkBroke
+			return linkBroken
 		}
 		a.work.Go(func() { a.dispatch(ctx, s) })
 	}
@@ -321,7 +321,7 @@ func (a *Agent) dialNet(ctx context.Context) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := wire.GreetNet(c, a.proof()); err != nil {
+	if err := wire.GreetNet(c, a.currentSecret()); err != nil {
 		c.Close()
 		return nil, err
 	}
@@ -361,18 +361,18 @@ func (a *Agent) dispatch(ctx context.Context, s *yamux.Stream) {
 		return
 	}
 	switch kind[0] {
-	case wire.Call:
+	case wire.CallStream:
 		select {
-		case a.calls <- s:
+		case a.callStreams <- s:
 		case <-ctx.Done():
 			s.Close()
 		}
-	case wire.Run:
-		a.runs(ctx, s)
+	case wire.RunStream:
+		a.serveRuns(ctx, s)
 		s.Close()
-	case wire.Raw:
-		defer a.activity()()
-		a.raw(s)
+	case wire.RawStream:
+		defer a.beginCall()()
+		a.serveRaw(s)
 		s.Close()
 	default:
 		s.Close()
@@ -380,42 +380,42 @@ func (a *Agent) dispatch(ctx context.Context, s *yamux.Stream) {
 }
 
 // beginCall counts one more call as active, until the function that it returns is called.
-func (a *Agent) activity() func() {
+func (a *Agent) beginCall() func() {
 	a.mu.Lock()
-	a.active++
+	a.activeCalls++
 	a.mu.Unlock()
 	a.Enforcer.CheckSoon()
 	return func() {
 		a.mu.Lock()
-		a.active--
-		a.used = time.Now()
+		a.activeCalls--
+		a.lastUsed = time.Now()
 		a.mu.Unlock()
 	}
 }
 
 // markUsed notes that the sandbox was in use until now.
-func (a *Agent) touch() {
+func (a *Agent) markUsed() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.used = time.Now()
+	a.lastUsed = time.Now()
 }
 
 // recentlyActive reports whether a call runs, or ended a moment ago.
-func (a *Agent) lately() bool {
+func (a *Agent) recentlyActive() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.active > 0 || time.Since(a.used) < process.CheckIdle
+	return a.activeCalls > 0 || time.Since(a.lastUsed) < process.CheckIdle
 }
 
 // recordKill records which limit the processes with these ids were killed for. The calls that
 // started them return it.
-func (a *Agent) blame(pids map[int]bool, limit string) {
-	a.Processes.Blame(pids, limit)
+func (a *Agent) recordKill(pids map[int]bool, limit string) {
+	a.Processes.RecordKill(pids, limit)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, i := range a.interps {
 		if pids[i.PID()] {
-			i.Blame(limit)
+			i.RecordKill(limit)
 		}
 	}
 }
@@ -428,7 +428,7 @@ func (a *Agent) home() home {
 }
 
 // languageTable returns the languages of the sandbox's template.
-func (a *Agent) table() []*agentv1.Language {
+func (a *Agent) languageTable() []*agentv1.Language {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.languages
@@ -439,7 +439,7 @@ func (a *Agent) table() []*agentv1.Language {
 func (a *Agent) environment(call map[string]string, noColor bool) []string {
 	env := a.variables(call)
 	if noColor {
-		quiet(env)
+		setNoColor(env)
 	}
 	list := make([]string, 0, len(env))
 	for k, v := range env {
@@ -479,7 +479,7 @@ func (a *Agent) configure(m *agentv1.ConfigureRequest) error {
 		a.Reaper.SetLimit(l.Processes)
 	}
 	if m.Git != nil && a.config.Init {
-		a.home().git(m.Git)
+		a.home().configureGit(m.Git)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -494,8 +494,8 @@ func (a *Agent) Usage(context.Context, *agentv1.UsageRequest) (*agentv1.UsageRes
 	busy := a.Processes.Busy()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	u.IdleMicros = uint64(time.Since(a.used).Microseconds())
-	u.Busy = busy || a.active > 0
+	u.IdleMicros = uint64(time.Since(a.lastUsed).Microseconds())
+	u.Busy = busy || a.activeCalls > 0
 	return u, nil
 }
 
@@ -506,7 +506,7 @@ func (a *Agent) ListProcesses(context.Context, *agentv1.ListProcessesRequest) (*
 
 // StopProcess implements the RPC. The process may be an interpreter.
 func (a *Agent) StopProcess(ctx context.Context, r *agentv1.StopProcessRequest) (*agentv1.StopProcessResponse, error) {
-	if i := a.named(r.ProcessId); i != nil {
+	if i := a.interpreterByID(r.ProcessId); i != nil {
 		return stopInterpreter(ctx, i, syscall.Signal(r.Signal)), nil
 	}
 	return a.Processes.StopProcess(ctx, r)

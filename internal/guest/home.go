@@ -24,95 +24,95 @@ type home struct {
 	env  map[string]string // of all programs
 }
 
-// base returns the folder where pip, npm and uv install packages; "": the template has none.
-func (h home) base() string { return h.env["PYTHONUSERBASE"] }
+// userBase returns the folder where pip, npm and uv install packages; "": the template has none.
+func (h home) userBase() string { return h.env["PYTHONUSERBASE"] }
 
 // inRoot returns a path below the root.
-func (h home) at(path string) string { return filepath.Join(h.root, path) }
+func (h home) inRoot(path string) string { return filepath.Join(h.root, path) }
 
 // prepare sets up everything but Git. Errors are ignored: the root file system may be an
 // operator's, where some of it is not possible.
 func (h home) prepare(python []string) {
-	if h.base() == "" {
+	if h.userBase() == "" {
 		return
 	}
-	h.folders()
-	h.links()
+	h.makeFolders()
+	h.makeLinks()
 	for _, p := range python {
-		h.steerPip(p)
+		h.configurePip(p)
 	}
 	if len(python) > 0 {
-		h.steerUV(python[0])
-		h.namePython(python[0])
+		h.makeUVEnvironment(python[0])
+		h.linkPython(python[0])
 	}
 }
 
 // programsDir is the last folder of PATH. The agent creates it (image.Programs).
-const programs = "/var/lib/sandlot/bin"
+const programsDir = "/var/lib/sandlot/bin"
 
 // linkPython makes the command "python" start Python where there is no such command, as in
 // Debian: many instructions for Python use it.
-func (h home) namePython(python string) {
+func (h home) linkPython(python string) {
 	path := filepath.SplitList(h.env["PATH"])
-	if !slices.Contains(path, programs) {
+	if !slices.Contains(path, programsDir) {
 		return
 	}
 	for _, dir := range path {
 		// A command in the workspace does not count: it may be removed.
-		if dir != programs && !strings.HasPrefix(dir, "/workspace/") && h.has(filepath.Join(dir, "python")) {
+		if dir != programsDir && !strings.HasPrefix(dir, "/workspace/") && h.exists(filepath.Join(dir, "python")) {
 			return
 		}
 	}
-	if os.MkdirAll(h.at(programs), 0o755) == nil {
-		_ = os.Symlink(python, h.at(filepath.Join(programs, "python")))
+	if os.MkdirAll(h.inRoot(programsDir), 0o755) == nil {
+		_ = os.Symlink(python, h.inRoot(filepath.Join(programsDir, "python")))
 	}
 }
 
 // makeFolders makes the folders for installed packages: older versions of npm fail when they
 // install a package globally and there is none.
-func (h home) folders() {
-	if h.base() == "" {
+func (h home) makeFolders() {
+	if h.userBase() == "" {
 		return
 	}
 	for _, d := range []string{"bin", "lib"} {
-		_ = os.MkdirAll(h.at(filepath.Join(h.base(), d)), 0o755)
+		_ = os.MkdirAll(h.inRoot(filepath.Join(h.userBase(), d)), 0o755)
 	}
 }
 
 // makeLinks makes ~/.local and ~/.gitconfig symbolic links to the user base, which outlives the
 // sandbox.
-func (h home) links() {
+func (h home) makeLinks() {
 	dir := h.env["HOME"]
 	if dir == "" || !filepath.IsAbs(dir) {
 		return
 	}
-	targets := map[string]string{".local": h.base(), ".gitconfig": filepath.Join(h.base(), "gitconfig")}
+	targets := map[string]string{".local": h.userBase(), ".gitconfig": filepath.Join(h.userBase(), "gitconfig")}
 	for name, target := range targets {
-		_ = os.Symlink(target, h.at(filepath.Join(dir, name))) // an existing file stays
+		_ = os.Symlink(target, h.inRoot(filepath.Join(dir, name))) // an existing file stays
 	}
 }
 
 // configurePip makes pip install into the user base by default, as pip does when it may not write
 // to the folder of packages beside the interpreter. PIP_USER would apply to virtual environments,
 // too, where pip fails with it.
-func (h home) steerPip(python string) {
+func (h home) configurePip(python string) {
 	prefix := filepath.Dir(filepath.Dir(python))
-	if h.has(filepath.Join(prefix, "conda-meta")) {
+	if h.exists(filepath.Join(prefix, "conda-meta")) {
 		return // conda has to write there
 	}
 	for _, p := range []string{prefix, "/usr/local"} {
 		if p != "/usr" { // there the package manager of the distribution has to write
-			h.close(filepath.Join(p, "lib/python3*/*-packages"))
+			h.makeReadOnly(filepath.Join(p, "lib/python3*/*-packages"))
 		}
 	}
 	if prefix == "/usr" {
-		h.steerSystemPip()
+		h.configureSystemPip()
 	}
 }
 
 // makeReadOnly makes the folders that match a pattern read-only.
-func (h home) close(pattern string) {
-	found, _ := filepath.Glob(h.at(pattern))
+func (h home) makeReadOnly(pattern string) {
+	found, _ := filepath.Glob(h.inRoot(pattern))
 	for _, d := range found {
 		_ = os.Chmod(d, 0o555)
 	}
@@ -121,39 +121,39 @@ func (h home) close(pattern string) {
 // configureSystemPip does what configurePip does for the Python of a distribution. Where pip and
 // the distribution's package manager share a folder, that package manager cannot install Python
 // packages any more.
-func (h home) steerSystemPip() {
-	folder := "dist-packages" // Debian
-	if h.has("/etc/redhat-release") {
-		folder = "site-packages"
-	} else if !h.has("/usr/lib/python3/dist-packages") { // Alpine, Arch
-		h.close("/usr/lib/python3.*/site-packages")
+func (h home) configureSystemPip() {
+	packages := "dist-packages" // Debian
+	if h.exists("/etc/redhat-release") {
+		packages = "site-packages"
+	} else if !h.exists("/usr/lib/python3/dist-packages") { // Alpine, Arch
+		h.makeReadOnly("/usr/lib/python3.*/site-packages")
 		return
 	}
-	found, _ := filepath.Glob(h.at("/usr/lib/python3.*"))
+	found, _ := filepath.Glob(h.inRoot("/usr/lib/python3.*"))
 	for _, d := range found {
-		own := h.at(filepath.Join("/usr/local/lib", filepath.Base(d), folder))
-		if os.MkdirAll(own, 0o755) == nil {
-			_ = os.Chmod(own, 0o555)
+		folder := h.inRoot(filepath.Join("/usr/local/lib", filepath.Base(d), packages))
+		if os.MkdirAll(folder, 0o755) == nil {
+			_ = os.Chmod(folder, 0o555)
 		}
 	}
 }
 
-func (h home) has(path string) bool {
-	_, err := os.Stat(h.at(path))
+func (h home) exists(path string) bool {
+	_, err := os.Stat(h.inRoot(path))
 	return err == nil
 }
 
-var versioned = regexp.MustCompile(`^python(3\.[0-9]+)$`)
+var versionedPython = regexp.MustCompile(`^python(3\.[0-9]+)$`)
 
 // makeUVEnvironment makes the virtual environment /.venv, which `uv pip` uses when it finds no
 // nearer one. Packages that are installed into it go to the user base.
-func (h home) steerUV(python string) {
-	real, err := filepath.EvalSymlinks(h.at(python))
+func (h home) makeUVEnvironment(python string) {
+	real, err := filepath.EvalSymlinks(h.inRoot(python))
 	if err != nil {
 		return
 	}
-	m := versioned.FindStringSubmatch(filepath.Base(real))
-	dir := h.at("/.venv")
+	m := versionedPython.FindStringSubmatch(filepath.Base(real))
+	dir := h.inRoot("/.venv")
 	if _, err := os.Lstat(dir); m == nil || err == nil {
 		return
 	}
@@ -163,14 +163,14 @@ func (h home) steerUV(python string) {
 	}
 	_ = os.Symlink(python, filepath.Join(dir, "bin/python"))
 	_ = os.Symlink("python", filepath.Join(dir, "bin/python3"))
-	_ = os.WriteFile(filepath.Join(site, "_sandlot.py"), []byte(uvSite), 0o644)
+	_ = os.WriteFile(filepath.Join(site, "_sandlot.py"), []byte(uvSiteModule), 0o644)
 	_ = os.WriteFile(filepath.Join(site, "sandlot.pth"), []byte("import _sandlot\n"), 0o644)
 	config := fmt.Sprintf("home = %s\ninclude-system-site-packages = true\nversion = %s.0\n",
 		filepath.Dir(python), m[1])
 	_ = os.WriteFile(filepath.Join(dir, "pyvenv.cfg"), []byte(config), 0o644)
 }
 
-const uvSite = `# What is installed into this environment goes to the user's base.
+const uvSiteModule = `# What is installed into this environment goes to the user's base.
 import os, sysconfig
 base = os.environ.get("PYTHONUSERBASE")
 for name in ("venv", "posix_venv", "posix_prefix", "posix_local") if base else ():
@@ -196,29 +196,29 @@ const gitSettings = `%s[user]
 
 // configureGit writes settings into /etc/gitconfig, which user and repository settings override.
 // Settings that the file has already follow, and override them, too.
-func (h home) git(id *agentv1.Identity) {
+func (h home) configureGit(id *agentv1.Identity) {
 	// Code of the user may have replaced the file: follow no link, and wait for no pipe.
-	file, err := os.OpenFile(h.at("/etc/gitconfig"), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o644)
+	file, err := os.OpenFile(h.inRoot("/etc/gitconfig"), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o644)
 	if err != nil {
 		return
 	}
 	defer file.Close()
 	st, err := file.Stat()
-	if err != nil || !st.Mode().IsRegular() || st.Size() > maxGit {
+	if err != nil || !st.Mode().IsRegular() || st.Size() > maxGitConfig {
 		return
 	}
-	own, err := io.ReadAll(io.LimitReader(file, maxGit))
+	existing, err := io.ReadAll(io.LimitReader(file, maxGitConfig))
 	if err != nil {
 		return
 	}
-	if before, rest, ok := bytes.Cut(own, []byte(gitMark)); ok && len(before) == 0 {
-		_, own, _ = bytes.Cut(rest, []byte(gitMark))
+	if before, rest, ok := bytes.Cut(existing, []byte(gitMark)); ok && len(before) == 0 {
+		_, existing, _ = bytes.Cut(rest, []byte(gitMark))
 	}
-	text := fmt.Appendf(nil, gitSettings, gitMark, quoted(id.Name), quoted(id.Email), gitMark, own)
+	text := fmt.Appendf(nil, gitSettings, gitMark, gitQuote(id.Name), gitQuote(id.Email), gitMark, existing)
 	if file.Truncate(0) == nil {
 		_, _ = file.WriteAt(text, 0)
 	}
-	ignore, err := os.OpenFile(h.at("/etc/gitignore"), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	ignore, err := os.OpenFile(h.inRoot("/etc/gitignore"), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err == nil {
 		_, _ = ignore.WriteString("# What pip and npm installed.\n/.local/\n")
 		ignore.Close()
@@ -226,10 +226,10 @@ func (h home) git(id *agentv1.Identity) {
 }
 
 // maxGitConfig bounds the size of /etc/gitconfig, in bytes.
-const maxGit = 64 << 10
+const maxGitConfig = 64 << 10
 
 // gitQuote quotes a value for Git's settings.
-func quoted(s string) string {
+func gitQuote(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {
 			return -1
@@ -241,7 +241,7 @@ func quoted(s string) string {
 
 // pythonPrograms returns the programs of the languages whose driver is python, in the order of
 // the table.
-func pythons(languages []*agentv1.Language) (found []string) {
+func pythonPrograms(languages []*agentv1.Language) (found []string) {
 	for _, l := range languages {
 		if l.Driver != "python" || len(l.Command) == 0 || slices.Contains(found, l.Command[0]) {
 			continue
@@ -254,9 +254,9 @@ func pythons(languages []*agentv1.Language) (found []string) {
 }
 
 // setNoColor sets NO_COLOR in an environment without a variable about colors.
-func quiet(env map[string]string) {
+func setNoColor(env map[string]string) {
 	for _, name := range []string{"NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE"} {
-		if _, said := env[name]; said {
+		if _, isSet := env[name]; isSet {
 			return
 		}
 	}

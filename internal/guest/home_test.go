@@ -86,10 +86,10 @@ func TestHome(t *testing.T) {
 					t.Errorf("nothing can be written to %s any more", p)
 				}
 			}
-			if h.has("/.venv/pyvenv.cfg") != tt.venvs {
+			if h.exists("/.venv/pyvenv.cfg") != tt.venvs {
 				t.Errorf("an environment for uv: %t", !tt.venvs)
 			}
-			if h.has("/workspace/.local/lib") == tt.without || h.has("/workspace/.local/bin") == tt.without {
+			if h.exists("/workspace/.local/lib") == tt.without || h.exists("/workspace/.local/bin") == tt.without {
 				t.Errorf("the user's base: %t", tt.without)
 			}
 			if target, err := os.Readlink(filepath.Join(root,
@@ -110,9 +110,9 @@ func TestHomeNamesPython(t *testing.T) {
 			tree(t, root, own)
 		}
 		h := home{root: root, env: map[string]string{"PYTHONUSERBASE": "/workspace/.local",
-			"PATH": "/workspace/.local/bin:/opt/bin:/usr/bin:" + programs}}
+			"PATH": "/workspace/.local/bin:/opt/bin:/usr/bin:" + programsDir}}
 		h.prepare([]string{"/usr/bin/python3"})
-		if got, _ := os.Readlink(filepath.Join(root, programs, "python")); got != want {
+		if got, _ := os.Readlink(filepath.Join(root, programsDir, "python")); got != want {
 			t.Errorf("beside %q python is %q, want %q", own, got, want)
 		}
 	}
@@ -124,8 +124,8 @@ func TestHomeKeepsWhatIsThere(t *testing.T) {
 	tree(t, root, "usr/bin/python3.11", "root/.local/bin/own", "root/.gitconfig", ".venv/own")
 	h := home{root: root, env: map[string]string{"PYTHONUSERBASE": "/workspace/.local", "HOME": "/root"}}
 	h.prepare([]string{"/usr/bin/python3.11"})
-	if _, err := os.Readlink(filepath.Join(root, "root/.gitconfig")); err == nil || !h.has("/root/.local/bin/own") ||
-		h.has("/.venv/pyvenv.cfg") {
+	if _, err := os.Readlink(filepath.Join(root, "root/.gitconfig")); err == nil || !h.exists("/root/.local/bin/own") ||
+		h.exists("/.venv/pyvenv.cfg") {
 		t.Error("something was replaced")
 	}
 }
@@ -144,7 +144,7 @@ func TestGitSettings(t *testing.T) {
 		return strings.TrimSuffix(string(out), "\n")
 	}
 	for _, name := range []string{"local", "Ann Bär", `a"b\c`, "x\n[core]\n\tpager = evil", "# ; ["} {
-		h.git(&agentv1.Identity{Name: name, Email: "a@sandlot.invalid"})
+		h.configureGit(&agentv1.Identity{Name: name, Email: "a@sandlot.invalid"})
 		want := strings.NewReplacer("\n", "", "\t", "").Replace(name)
 		if got := ask("user.name"); got != want || ask("user.email") != "a@sandlot.invalid" ||
 			ask("core.pager") != "" || ask("alias.st") != "status" {
@@ -167,12 +167,12 @@ func TestGitSettingsOfOthers(t *testing.T) {
 		"a pipe":   func() error { return syscall.Mkfifo(file, 0o644) },
 		"a link":   func() error { return os.Symlink(outside, file) },
 		"a folder": func() error { return os.Mkdir(file, 0o755) },
-		"too much": func() error { return os.WriteFile(file, bytes.Repeat([]byte("#"), maxGit+1), 0o644) },
+		"too much": func() error { return os.WriteFile(file, bytes.Repeat([]byte("#"), maxGitConfig+1), 0o644) },
 	} {
 		if err := make(); err != nil {
 			t.Fatal(err)
 		}
-		home{root: root}.git(id) // it must return
+		home{root: root}.configureGit(id) // it must return
 		if _, err := os.Lstat(outside); err == nil {
 			t.Errorf("%s: a file outside was written", name)
 		}

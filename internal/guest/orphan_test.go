@@ -23,7 +23,7 @@ func TestOrphan(t *testing.T) {
 	dir := t.TempDir()
 	secret := make([]byte, wire.SecretLen)
 	socket := filepath.Join(dir, "s")
-	a := New(Config{Socket: socket, Secret: secret, Boot: new(agentv1.Boot), Env: os.Environ(), Orphan: orphan})
+	a := New(Config{Socket: socket, Secret: secret, Boot: new(agentv1.Boot), Env: os.Environ(), OrphanTimeout: orphan})
 	l, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
@@ -38,7 +38,7 @@ func TestOrphan(t *testing.T) {
 	if _, err := wire.Admit(c, secret, nil); err != nil {
 		t.Fatal(err)
 	}
-	mux, err := yamux.Client(c, wire.Mux())
+	mux, err := yamux.Client(c, wire.HostMuxConfig())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,21 +71,21 @@ func TestOrphan(t *testing.T) {
 func TestRedial(t *testing.T) {
 	tests := []struct {
 		name  string
-		end   linkEnd // of each attempt but the first, which had held a link
+		end   linkResult // of each attempt but the first, which had held a link
 		first [2]time.Duration
 		dials [2]int // in the first minute
 	}{
-		{"a server that takes it", linkBroke, [2]time.Duration{10 * time.Millisecond, 100 * time.Millisecond},
+		{"a server that takes it", linkBroken, [2]time.Duration{10 * time.Millisecond, 100 * time.Millisecond},
 			[2]int{25, 60}},
-		{"a server that refuses it", linkRefused, [2]time.Duration{10 * time.Millisecond, 200 * time.Millisecond},
+		{"a server that refuses it", linkFailed, [2]time.Duration{10 * time.Millisecond, 200 * time.Millisecond},
 			[2]int{25, 60}},
-		{"nobody", nobodyThere, [2]time.Duration{time.Second, 3 * time.Second}, [2]int{12, 25}},
+		{"nobody", noServer, [2]time.Duration{time.Second, 3 * time.Second}, [2]int{12, 25}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			var r redial
-			alone := r.pause(linkBroke, time.Hour, 0)
-			if alone < redialFirst || alone > 10*redialFirst {
+			var r redialBackoff
+			alone := r.pause(linkBroken, time.Hour, 0)
+			if alone < minPause || alone > 10*minPause {
 				t.Fatalf("the first attempt after a break comes after %s", alone)
 			}
 			dials := 1
@@ -108,8 +108,8 @@ func TestRedial(t *testing.T) {
 	// moment, and then seldom.
 	perTenth := map[time.Duration]int{}
 	for range 200 {
-		var r redial
-		for at := r.pause(linkBroke, time.Hour, 0); at < 4*time.Second; at += r.pause(nobodyThere, 0, at) {
+		var r redialBackoff
+		for at := r.pause(linkBroken, time.Hour, 0); at < 4*time.Second; at += r.pause(noServer, 0, at) {
 			perTenth[at.Truncate(100*time.Millisecond)]++
 		}
 	}

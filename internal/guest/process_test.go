@@ -606,7 +606,7 @@ func (r *rig) stream(open *agentv1.StreamOpen) (net.Conn, *agentv1.StreamReply) 
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		r.raw(guest)
+		r.serveRaw(guest)
 		guest.Close()
 	}()
 	r.t.Cleanup(func() {

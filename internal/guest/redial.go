@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// linkEnd is how an attempt to link the agent to a host ended.
-type linkEnd int
+// linkResult is how an attempt to link the agent to a host ended.
+type linkResult int
 
 const (
-	nobodyThere linkEnd = iota // no server accepts connections
-	linkRefused                // a server is there, but there was no link
-	linkBroke                  // there was a link, and it broke
+	noServer   linkResult = iota // no server accepts connections
+	linkFailed                   // a server is there, but there was no link
+	linkBroken                   // there was a link, and it broke
 )
 
 // redialBackoff decides when an agent without a link dials again: soon when there is a server, and
@@ -22,13 +22,13 @@ const (
 // or two, needs the processors then, and wakes each agent whose sandbox it takes over
 // (wire.WakeSignal). So an agent whose link broke dials once, after a random pause, since
 // the server may still run, and rarely after that.
-type redial struct {
-	tries int // attempts that found a server, since the last link that was not brief
+type redialBackoff struct {
+	attempts int // attempts that found a server, since the last link that was not brief
 }
 
 const (
-	redialFirst = 10 * time.Millisecond // a random time of up to eight times as much is added
-	redialMost  = 2 * time.Second       // while there is a server
+	minPause = 10 * time.Millisecond // a random time of up to eight times as much is added
+	maxPause = 2 * time.Second       // while there is a server
 	// briefLink is how long a link lasts at most to be a brief one. The server gives up a
 	// sandbox after some brief links in a row.
 	briefLink = 2 * time.Second
@@ -36,24 +36,24 @@ const (
 
 // pause returns how long to wait before the next attempt. Result and took are of the last one,
 // unlinked is how long the agent has had no link.
-func (r *redial) pause(end linkEnd, took, alone time.Duration) time.Duration {
+func (r *redialBackoff) pause(result linkResult, took, unlinked time.Duration) time.Duration {
 	switch {
-	case end == nobodyThere:
-		r.tries = 0
-		return seldomDial(alone)
-	case end == linkBroke && took > briefLink:
-		r.tries = 0
+	case result == noServer:
+		r.attempts = 0
+		return pauseWithoutServer(unlinked)
+	case result == linkBroken && took > briefLink:
+		r.attempts = 0
 	default:
-		r.tries = min(r.tries+1, 20)
+		r.attempts = min(r.attempts+1, 20)
 	}
-	p := min(redialFirst<<r.tries, redialMost/2)
-	return p + rand.N(min(8*redialFirst<<r.tries, redialMost/2))
+	p := min(minPause<<r.attempts, maxPause/2)
+	return p + rand.N(min(8*minPause<<r.attempts, maxPause/2))
 }
 
 // pauseWithoutServer returns how long to wait while there is no server.
-func seldomDial(alone time.Duration) time.Duration {
+func pauseWithoutServer(unlinked time.Duration) time.Duration {
 	p := 4 * time.Second
-	if alone < 10*time.Second {
+	if unlinked < 10*time.Second {
 		p = 2 * time.Second
 	}
 	return p*3/4 + rand.N(p/2)

@@ -23,28 +23,28 @@ import (
 )
 
 // serveRaw serves a raw stream.
-func (a *Agent) raw(s net.Conn) {
+func (a *Agent) serveRaw(s net.Conn) {
 	open := new(agentv1.StreamOpen)
 	if wire.ReadMessage(s, open) != nil {
 		return
 	}
 	switch k := open.Kind.(type) {
 	case *agentv1.StreamOpen_Exec:
-		a.interactive(s, k.Exec)
+		a.runInteractive(s, k.Exec)
 	case *agentv1.StreamOpen_ReadFile:
 		a.sendFile(s, k.ReadFile, open.Ticket)
 	case *agentv1.StreamOpen_WriteFile:
 		a.receiveFile(s, k.WriteFile, open.Ticket)
 	case *agentv1.StreamOpen_Dial:
-		a.dial(s, k.Dial)
+		a.dialPort(s, k.Dial)
 	default:
 		refuse(s, wire.Errorf(connect.CodeUnimplemented, "unknown kind of stream"))
 	}
 }
 
-func refuse(s net.Conn, err error) { _ = wire.WriteMessage(s, refusal(err)) }
+func refuse(s net.Conn, err error) { _ = wire.WriteMessage(s, refusalReply(err)) }
 
-func refusal(err error) *agentv1.StreamReply {
+func refusalReply(err error) *agentv1.StreamReply {
 	text := err.Error()
 	if ce, ok := errors.AsType[*connect.Error](err); ok {
 		text = ce.Message()
@@ -56,12 +56,12 @@ func refusal(err error) *agentv1.StreamReply {
 const transferBuffer = 1 << 20
 
 // directThreshold is the size from which on a file's bytes go over a direct connection.
-const directSize = 4 << 20
+const directThreshold = 4 << 20
 
 // dialForFile makes the direct connection for the bytes of a file. It returns nil when they are
 // to go over the stream: the file is small, or the connection failed.
-func (a *Agent) fileConn(ticket []byte, size int64) *os.File {
-	if len(ticket) == 0 || size < directSize {
+func (a *Agent) dialForFile(ticket []byte, size int64) *os.File {
+	if len(ticket) == 0 || size < directThreshold {
 		return nil
 	}
 	f, err := a.dialDirect(ticket)
@@ -78,8 +78,8 @@ func copyFile(to io.Writer, from io.Reader) (int64, error) {
 }
 
 func (a *Agent) sendFile(s net.Conn, r *agentv1.ReadStream, ticket []byte) {
-	err := a.With(r.Path, true, func(p *files.Place) error {
-		f, st, err := p.Regular(os.O_RDONLY, 0)
+	err := a.WithPath(r.Path, true, func(p *files.Path) error {
+		f, st, err := p.OpenRegular(os.O_RDONLY, 0)
 		if err != nil {
 			return err
 		}
@@ -89,14 +89,14 @@ func (a *Agent) sendFile(s net.Conn, r *agentv1.ReadStream, ticket []byte) {
 		if r.Limit > 0 {
 			length = min(length, int64(min(r.Limit, 1<<62)))
 		}
-		var to io.Writer = s
-		conn := a.fileConn(ticket, length)
+		var target io.Writer = s
+		conn := a.dialForFile(ticket, length)
 		if conn != nil {
 			defer conn.Close()
-			to = conn
+			target = conn
 		}
 		if wire.WriteMessage(s, &agentv1.StreamReply{Size: uint64(st.Size()), Direct: conn != nil}) == nil {
-			copyFile(to, io.NewSectionReader(f, offset, length)) // after an error the host misses bytes
+			copyFile(target, io.NewSectionReader(f, offset, length)) // after an error the host misses bytes
 		}
 		return nil
 	})
@@ -106,25 +106,25 @@ func (a *Agent) sendFile(s net.Conn, r *agentv1.ReadStream, ticket []byte) {
 }
 
 func (a *Agent) receiveFile(s net.Conn, w *agentv1.WriteStream, ticket []byte) {
-	var from io.Reader
-	err := a.With(w.Path, true, func(p *files.Place) error {
+	var source io.Reader
+	err := a.WithPath(w.Path, true, func(p *files.Path) error {
 		file, err := p.Replace(w.Mode)
 		if err != nil {
 			return err
 		}
-		from = s
-		conn := a.fileConn(ticket, int64(min(w.GetSize(), 1<<62)))
+		source = s
+		conn := a.dialForFile(ticket, int64(min(w.GetSize(), 1<<62)))
 		if conn != nil {
 			defer conn.Close()
-			from = conn
+			source = conn
 		}
 		if err := wire.WriteMessage(s, &agentv1.StreamReply{Direct: conn != nil}); err != nil {
 			return file.Commit(err)
 		}
 		if w.Size != nil {
-			from = io.LimitReader(from, int64(min(*w.Size, 1<<62)))
+			source = io.LimitReader(source, int64(min(*w.Size, 1<<62)))
 		}
-		size, err := copyFile(file.File, from)
+		size, err := copyFile(file.File, source)
 		if err == nil && w.Size != nil && uint64(size) != *w.Size {
 			err = wire.Errorf(connect.CodeInvalidArgument,
 				"the transfer was cut: %d of %d bytes arrived, and the file was not changed", size, *w.Size)
@@ -139,15 +139,15 @@ func (a *Agent) receiveFile(s net.Conn, w *agentv1.WriteStream, ticket []byte) {
 		return
 	}
 	refuse(s, err)
-	if from != nil {
+	if source != nil {
 		// The host may be sending still, and reads the answer afterwards: discard the rest.
 		s.SetReadDeadline(time.Now().Add(10 * time.Second))
-		io.Copy(io.Discard, from)
+		io.Copy(io.Discard, source)
 	}
 }
 
-// dial connects the stream to a port of the sandbox's loopback.
-func (a *Agent) dial(s net.Conn, port uint32) {
+// dialPort connects the stream to a port of the sandbox's loopback.
+func (a *Agent) dialPort(s net.Conn, port uint32) {
 	c, err := net.DialTimeout("tcp", fmt.Sprintf("127.0.0.1:%d", port), 10*time.Second)
 	if slow, ok := errors.AsType[net.Error](err); ok && slow.Timeout() {
 		refuse(s, wire.Errorf(connect.CodeDeadlineExceeded, "port %d takes no connection", port))
@@ -164,14 +164,14 @@ func (a *Agent) dial(s net.Conn, port uint32) {
 	if wire.WriteMessage(s, &agentv1.StreamReply{}) != nil {
 		return
 	}
-	var both sync.WaitGroup
-	both.Go(func() {
+	var copying sync.WaitGroup
+	copying.Go(func() {
 		io.Copy(c, s)
 		c.(*net.TCPConn).CloseWrite()
 	})
 	io.Copy(s, c)
 	s.Close()
-	both.Wait()
+	copying.Wait()
 }
 
 // frameWriter writes frames. Several goroutines may use it.
@@ -186,11 +186,11 @@ func (f *frameWriter) frame(kind byte, p []byte) error {
 	return wire.WriteFrame(f.w, kind, p)
 }
 
-// interactive runs a program whose standard streams are connected to the host, over the stream s
+// runInteractive runs a program whose standard streams are connected to the host, over the stream s
 // or over direct connections.
-func (a *Agent) interactive(s net.Conn, c *agentv1.Command) {
+func (a *Agent) runInteractive(s net.Conn, c *agentv1.Command) {
 	out := &frameWriter{w: s}
-	stdin := newIntake()
+	stdin := newInputBuffer()
 	var terminal *os.File
 	replied := make(chan struct{}) // closed when the reply is sent: output follows it
 	output := func(kind byte) io.Writer {
@@ -199,14 +199,14 @@ func (a *Agent) interactive(s net.Conn, c *agentv1.Command) {
 			return len(p), out.frame(kind, p)
 		})
 	}
-	w := process.Wiring{Stdin: stdin, Stdout: output(wire.FrameStdout), Stderr: output(wire.FrameStderr), Size: c.Pty,
-		Terminal: func(f *os.File) { terminal = f }}
-	err := a.connectProgram(c, &w)
+	stdio := process.Stdio{Stdin: stdin, Stdout: output(wire.FrameStdout), Stderr: output(wire.FrameStderr), TerminalSize: c.Pty,
+		OnTerminal: func(f *os.File) { terminal = f }}
+	err := a.dialStdio(c, &stdio)
 	var p *process.Process
 	if err == nil {
-		p, err = a.Spawn("interactive", c, w)
+		p, err = a.Spawn("interactive", c, stdio)
 	}
-	for _, f := range w.Direct {
+	for _, f := range stdio.Direct {
 		f.Close() // the program has a duplicate; Close of a nil file does nothing
 	}
 	if err != nil {
@@ -220,17 +220,17 @@ func (a *Agent) interactive(s net.Conn, c *agentv1.Command) {
 	if terminal != nil {
 		work.Go(func() { io.Copy(terminal, stdin) })
 	}
-	gone := make(chan struct{})
+	hostDone := make(chan struct{})
 	work.Go(func() {
-		defer close(gone)
+		defer close(hostDone)
 		if err == nil {
-			control(s, p, stdin, terminal)
+			handleFrames(s, p, stdin, terminal)
 		}
 		stdin.end()
 	})
 	select {
 	case <-p.Done():
-	case <-gone:
+	case <-hostDone:
 		s.SetWriteDeadline(time.Now().Add(time.Second)) // the host does not read output any more
 		p.Signal(syscall.SIGHUP)
 		select {
@@ -255,28 +255,28 @@ func (a *Agent) interactive(s net.Conn, c *agentv1.Command) {
 
 // dialStdio makes the direct connections for the standard input and output of a command that
 // has tickets for them.
-func (a *Agent) connectProgram(c *agentv1.Command, w *process.Wiring) (err error) {
+func (a *Agent) dialStdio(c *agentv1.Command, stdio *process.Stdio) (err error) {
 	tickets := c.GetTickets()
 	if len(tickets) == 0 {
 		return nil
 	}
-	if len(tickets) != len(w.Direct) || c.Pty != nil {
+	if len(tickets) != len(stdio.Direct) || c.Pty != nil {
 		return wire.Errorf(connect.CodeInvalidArgument, "a command without a terminal may have two tickets")
 	}
-	for i := range w.Direct {
-		if w.Direct[i], err = a.dialDirect(tickets[i]); err != nil {
+	for i := range stdio.Direct {
+		if stdio.Direct[i], err = a.dialDirect(tickets[i]); err != nil {
 			return err
 		}
 	}
-	w.Stdin, w.Stdout = nil, nil
+	stdio.Stdin, stdio.Stdout = nil, nil
 	return nil
 }
 
 // handleFrames handles the host's frames until the host is gone or the process has ended. It
 // reads none while the input buffer is full.
-func control(s net.Conn, p *process.Process, stdin *intake, terminal *os.File) {
+func handleFrames(s net.Conn, p *process.Process, stdin *inputBuffer, terminal *os.File) {
 	buf := make([]byte, wire.MaxFrame)
-	for stdin.wait(s, p) {
+	for stdin.awaitSpace(s, p) {
 		kind, data, err := wire.ReadFrame(s, buf)
 		if err != nil {
 			return
@@ -306,8 +306,8 @@ func control(s net.Conn, p *process.Process, stdin *intake, terminal *os.File) {
 
 // inputBuffer buffers the input of a process until the process reads it. One goroutine adds
 // input, one reads.
-type intake struct {
-	more, room chan struct{} // hold one element after data was added, or read
+type inputBuffer struct {
+	added, consumed chan struct{} // hold one element after data was added, or read
 
 	mu     sync.Mutex
 	data   bytes.Buffer
@@ -316,14 +316,14 @@ type intake struct {
 }
 
 // maxInput is how many bytes a buffer may have for another frame to be read.
-const maxIntake = 1 << 20
+const maxInput = 1 << 20
 
-func newIntake() *intake {
-	return &intake{more: make(chan struct{}, 1), room: make(chan struct{}, 1)}
+func newInputBuffer() *inputBuffer {
+	return &inputBuffer{added: make(chan struct{}, 1), consumed: make(chan struct{}, 1)}
 }
 
 // wake puts an element into a channel with room for one, unless it has one.
-func notify(c chan struct{}) {
+func wake(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:
@@ -331,74 +331,74 @@ func notify(c chan struct{}) {
 }
 
 // put adds input. After end or Close it discards the input.
-func (i *intake) put(p []byte) {
+func (i *inputBuffer) put(p []byte) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if !i.ended && !i.closed {
 		i.data.Write(p)
 	}
-	notify(i.more)
+	wake(i.added)
 }
 
 // end is called when the host sends no more input.
-func (i *intake) end() {
+func (i *inputBuffer) end() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.ended = true
-	notify(i.more)
+	wake(i.added)
 }
 
 // Close is called when the process reads no more input.
-func (i *intake) Close() {
+func (i *inputBuffer) Close() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.closed, i.data = true, bytes.Buffer{}
-	notify(i.more)
-	notify(i.room)
+	wake(i.added)
+	wake(i.consumed)
 }
 
 // Read implements io.Reader.
-func (i *intake) Read(p []byte) (int, error) {
+func (i *inputBuffer) Read(p []byte) (int, error) {
 	for {
 		i.mu.Lock()
 		n, _ := i.data.Read(p)
-		over := i.ended || i.closed
+		done := i.ended || i.closed
 		i.mu.Unlock()
 		switch {
 		case n > 0:
-			notify(i.room)
+			wake(i.consumed)
 			return n, nil
-		case over:
+		case done:
 			return 0, io.EOF
 		}
-		<-i.more
+		<-i.added
 	}
 }
 
 // WriteTo implements io.WriterTo. It closes the buffer when it returns.
-func (i *intake) WriteTo(w io.Writer) (int64, error) {
+func (i *inputBuffer) WriteTo(w io.Writer) (int64, error) {
 	defer i.Close()
 	return io.Copy(w, struct{ io.Reader }{i})
 }
 
-func (i *intake) full() bool {
+func (i *inputBuffer) full() bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	return i.data.Len() >= maxIntake
+	return i.data.Len() >= maxInput
 }
 
 // hostCheckInterval is how often a full buffer checks whether the host is gone.
-const checkEvery = 500 * time.Millisecond
+const hostCheckInterval = 500 * time.Millisecond
 
 // awaitSpace waits until the buffer has space for a frame. It returns false when p has ended or
 // the host, the peer of s, is gone.
-func (i *intake) wait(s net.Conn, p *process.Process) bool {
+func (i *inputBuffer) awaitSpace(s net.Conn, p *process.Process) bool {
 	for i.full() {
 		select {
-		case <-i.room:
+		case <-i.consumed:
 		case <-p.Done():
-		case <-time.After(checkEvery):
-			if gone(s) {
+		case <-time.After(hostCheckInterval):
+			if hostGone(s) {
 				return false
 			}
 		}
@@ -412,7 +412,7 @@ func (i *intake) wait(s net.Conn, p *process.Process) bool {
 // hostGone reports whether the link broke or the stream was reset. It is for a stream with unread
 // input. When the host has closed such a stream, yamux resets it after StreamCloseTimeout
 // (wire.HostMuxConfig); before that the end of the stream is queued behind the input, and unknown.
-func gone(s net.Conn) bool {
+func hostGone(s net.Conn) bool {
 	if y, ok := s.(*yamux.Stream); ok && y.Session().IsClosed() {
 		return true
 	}

@@ -19,13 +19,13 @@ import (
 func (r *rig) muxed(open *agentv1.StreamOpen) *yamux.Stream {
 	r.t.Helper()
 	a, b := net.Pipe()
-	brisk := wire.Mux()
+	brisk := wire.HostMuxConfig()
 	brisk.StreamCloseTimeout = 10 * time.Millisecond
 	host, err := yamux.Client(wire.Strict(wire.Coalesce(a)), brisk)
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	guest, err := yamux.Server(wire.Coalesce(b), wire.AgentMux())
+	guest, err := yamux.Server(wire.Coalesce(b), wire.AgentMuxConfig())
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -33,7 +33,7 @@ func (r *rig) muxed(open *agentv1.StreamOpen) *yamux.Stream {
 	go func() {
 		defer close(done)
 		if s, err := guest.AcceptStream(); err == nil {
-			r.raw(s)
+			r.serveRaw(s)
 			s.Close()
 		}
 	}()

@@ -16,25 +16,25 @@ func (h *Hub) HasExternal() bool { return h.external != nil }
 
 // ExternalFeatures is what third-party servers offer to one principal. While a list does not
 // change, it is the same slice.
-type Offered struct {
+type ExternalFeatures struct {
 	Tools                         []tool.Tool
 	Prompts, Resources, Templates []tool.Item
 }
 
 // External returns what third-party servers offer. It is for the gateway, which stores lists
 // for its clients; a client's request for a list goes through Do.
-func (h *Hub) External(ctx context.Context, p auth.Principal) Offered {
+func (h *Hub) External(ctx context.Context, p auth.Principal) ExternalFeatures {
 	if h.external == nil {
-		return Offered{}
+		return ExternalFeatures{}
 	}
 	e := h.external
-	return Offered{e.Tools(ctx, p), e.Prompts(p), e.Resources(p), e.Templates(p)}
+	return ExternalFeatures{e.Tools(ctx, p), e.Prompts(p), e.Resources(p), e.Templates(p)}
 }
 
 // WaitReady waits until third-party servers have listed their features, or ctx ends. It
 // reports whether it had to wait.
-func (h *Hub) Ready(ctx context.Context, p auth.Principal) bool {
-	return h.external != nil && h.external.Ready(ctx, p)
+func (h *Hub) WaitReady(ctx context.Context, p auth.Principal) bool {
+	return h.external != nil && h.external.WaitReady(ctx, p)
 }
 
 // proxied are the operations of the methods that third-party servers answer.
@@ -52,7 +52,7 @@ func (h *Hub) Proxy(ctx context.Context, r tool.Request) (json.RawMessage, error
 		if h.external == nil {
 			return nil, fault.New(fault.NotFound, "no server answers %s", fault.Clip(r.Method))
 		}
-		return h.external.Pass(ctx, r)
+		return h.external.Proxy(ctx, r)
 	})
 }
 
@@ -64,14 +64,14 @@ type Subscription struct {
 	// changes.
 	URI string
 	// Cancel ends the subscription.
-	End bool
+	Cancel bool
 }
 
 func (h *Hub) subscribe(ctx context.Context, p auth.Principal, s Subscription) (None, error) {
 	if h.external == nil || s.URI == "" {
 		return None{}, nil
 	}
-	if s.End {
+	if s.Cancel {
 		return None{}, h.external.Unsubscribe(ctx, p, s.Client, s.URI)
 	}
 	return None{}, h.external.Subscribe(ctx, p, s.Client, s.URI)
@@ -87,16 +87,16 @@ func (h *Hub) SetLevel(ctx context.Context, p auth.Principal, client, level stri
 
 // ClientGone ends the subscriptions of a client that disconnected. It does not wait for
 // servers.
-func (h *Hub) Left(p auth.Principal, client string) {
+func (h *Hub) ClientGone(p auth.Principal, client string) {
 	if h.external != nil {
-		h.external.Left(p, client)
+		h.external.ClientGone(p, client)
 	}
 }
 
 // ResourceTemplates lists the URI templates of Sandlot's own resources.
 func (h *Hub) ResourceTemplates() []tool.Link {
 	var all []tool.Link
-	for _, r := range h.readers {
+	for _, r := range h.resourceReaders {
 		all = append(all, r.ResourceTemplates()...)
 	}
 	return all
@@ -104,34 +104,34 @@ func (h *Hub) ResourceTemplates() []tool.Link {
 
 // ResourceContent is a resource's data, at most as much as the request's Max, and the whole
 // size in bytes.
-type Content struct {
+type ResourceContent struct {
 	tool.Blob
 	Size int64
 }
 
 // ResourceRead is a request for at most Max bytes of one of Sandlot's own resources.
-type Read struct {
+type ResourceRead struct {
 	URI string
 	Max int
 	// Reservation counts a large resource before it is read; nil: nothing counts it.
-	Held *limit.Held
+	Reservation *limit.Reservation
 }
 
-func (h *Hub) readResource(ctx context.Context, p auth.Principal, r Read) (Content, error) {
+func (h *Hub) readResource(ctx context.Context, p auth.Principal, r ResourceRead) (ResourceContent, error) {
 	var last error = fault.New(fault.NotFound, "resource not found: %s", fault.Clip(r.URI))
-	for _, reader := range h.readers {
-		b, size, err := reader.Read(ctx, p, r.URI, min(r.Max, limit.Large))
+	for _, reader := range h.resourceReaders {
+		b, size, err := reader.Read(ctx, p, r.URI, min(r.Max, limit.LargeAnswer))
 		if err == nil && size > int64(len(b.Data)) && len(b.Data) < r.Max {
 			most := min(size, int64(r.Max))
-			if err := r.Held.Wait(ctx, most); err != nil {
-				return Content{}, err
+			if err := r.Reservation.Reserve(ctx, most); err != nil {
+				return ResourceContent{}, err
 			}
 			b, size, err = reader.Read(ctx, p, r.URI, int(most))
 		}
 		if err == nil {
-			return Content{b, size}, nil
+			return ResourceContent{b, size}, nil
 		}
 		last = err
 	}
-	return Content{}, last
+	return ResourceContent{}, last
 }

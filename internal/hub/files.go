@@ -15,86 +15,86 @@ import (
 )
 
 // FilePath is the absolute path of a file in a session.
-type Place struct {
+type FilePath struct {
 	SessionID
 	Path string
 }
 
 // ByteRange is a part of a file, in bytes. Limit 0 means everything from Offset on.
-type Span struct{ Offset, Limit uint64 }
+type ByteRange struct{ Offset, Limit uint64 }
 
 // File is a file of a session that is being read, until Close.
 type File struct {
-	*Act
+	*ActiveRequest
 	io.Reader
 	Size int64 // of the whole file, in bytes
 }
 
 const (
 	// stallTimeout is how long a transfer may make no progress.
-	stall      = time.Minute
-	copyBuffer = 256 << 10
+	stallTimeout = time.Minute
+	copyBuffer   = 256 << 10
 )
 
 // ReadFile opens a file of a session for reading.
-func (h *Hub) ReadFile(ctx context.Context, p auth.Principal, at Place, part Span) (*File, error) {
-	return begin(h, h.onSession(policy.FileRead, p, at.SessionID), func(a *Act) (*File, error) {
-		l, err := a.open(ctx, Ask{ID: string(at.SessionID)})
+func (h *Hub) ReadFile(ctx context.Context, p auth.Principal, file FilePath, span ByteRange) (*File, error) {
+	return begin(h, h.sessionRequest(policy.FileRead, p, file.SessionID), func(a *ActiveRequest) (*File, error) {
+		l, err := a.openSession(ctx, SessionSpec{ID: string(file.SessionID)})
 		if err != nil {
 			return nil, err
 		}
-		stream, size, err := l.Agent().Download(ctx, at.Path, int64(part.Offset), int64(part.Limit))
+		stream, size, err := l.Agent().Download(ctx, file.Path, int64(span.Offset), int64(span.Limit))
 		if err != nil {
 			return nil, l.Fault(ctx, err, fault.FileAccess)
 		}
-		a.release = append(a.release, func() { stream.Close() })
-		return &File{a, &moving{stream}, size}, nil
+		a.cleanups = append(a.cleanups, func() { stream.Close() })
+		return &File{a, &deadlineConn{stream}, size}, nil
 	})
 }
 
 // deadlineConn is a connection that fails a read or write after stallTimeout.
-type moving struct{ net.Conn }
+type deadlineConn struct{ net.Conn }
 
-func (m *moving) Read(b []byte) (int, error) {
-	m.Conn.SetReadDeadline(time.Now().Add(stall))
+func (m *deadlineConn) Read(b []byte) (int, error) {
+	m.Conn.SetReadDeadline(time.Now().Add(stallTimeout))
 	return m.Conn.Read(b)
 }
 
-func (m *moving) Write(b []byte) (int, error) {
-	m.Conn.SetWriteDeadline(time.Now().Add(stall))
+func (m *deadlineConn) Write(b []byte) (int, error) {
+	m.Conn.SetWriteDeadline(time.Now().Add(stallTimeout))
 	return m.Conn.Write(b)
 }
 
 // errorRecorder records the error that ended reading, except io.EOF.
-type reader struct {
+type errorRecorder struct {
 	io.Reader
-	broken error
+	err error
 }
 
-func (s *reader) Read(b []byte) (int, error) {
+func (s *errorRecorder) Read(b []byte) (int, error) {
 	n, err := s.Reader.Read(b)
 	if err != nil && err != io.EOF {
-		s.broken = err
+		s.err = err
 	}
 	return n, err
 }
 
 // upload is a file of a session that is being written.
 type upload struct {
-	act    *Act
-	lease  *session.Lease
-	stream *agent.Upload
+	request *ActiveRequest
+	lease   *session.Lease
+	stream  *agent.Upload
 }
 
 // WriteFile replaces a file of a session by content, which has size bytes. It returns the
 // file's size. If content ends with an error, the file does not change.
-func (h *Hub) WriteFile(ctx context.Context, p auth.Principal, at Place, content io.Reader, size int64) (int64, error) {
-	u, err := begin(h, h.onSession(policy.FileWrite, p, at.SessionID), func(a *Act) (*upload, error) {
-		l, err := a.open(ctx, Ask{ID: string(at.SessionID)})
+func (h *Hub) WriteFile(ctx context.Context, p auth.Principal, file FilePath, content io.Reader, size int64) (int64, error) {
+	u, err := begin(h, h.sessionRequest(policy.FileWrite, p, file.SessionID), func(a *ActiveRequest) (*upload, error) {
+		l, err := a.openSession(ctx, SessionSpec{ID: string(file.SessionID)})
 		if err != nil {
 			return nil, err
 		}
-		stream, err := l.Agent().Upload(ctx, at.Path, size)
+		stream, err := l.Agent().Upload(ctx, file.Path, size)
 		if err != nil {
 			return nil, l.Fault(ctx, err, fault.FileAccess)
 		}
@@ -103,22 +103,22 @@ func (h *Hub) WriteFile(ctx context.Context, p auth.Principal, at Place, content
 	if err != nil {
 		return 0, err
 	}
-	defer u.act.Close()
+	defer u.request.Close()
 	defer u.stream.Close()
 	size, err = u.copy(ctx, content)
-	return size, u.act.Fail(err)
+	return size, u.request.Fail(err)
 }
 
 func (u *upload) copy(ctx context.Context, content io.Reader) (int64, error) {
-	body := &reader{Reader: content}
-	_, copied := io.CopyBuffer(struct{ io.Writer }{&moving{u.stream}}, body, make([]byte, copyBuffer))
-	if body.broken != nil { // closing the stream tells the agent to discard what arrived
-		return 0, fault.Wrap(fault.InvalidParameters, body.broken, "the transfer broke, and nothing was changed")
+	body := &errorRecorder{Reader: content}
+	_, copyErr := io.CopyBuffer(struct{ io.Writer }{&deadlineConn{u.stream}}, body, make([]byte, copyBuffer))
+	if body.err != nil { // closing the stream tells the agent to discard what arrived
+		return 0, fault.Wrap(fault.InvalidParameters, body.err, "the transfer broke, and nothing was changed")
 	}
-	size, err := u.stream.Commit(time.Now().Add(stall))
+	size, err := u.stream.Commit(time.Now().Add(stallTimeout))
 	if err != nil {
-		if copied != nil && !errors.As(err, new(*agent.Refusal)) {
-			err = copied
+		if copyErr != nil && !errors.As(err, new(*agent.Refusal)) {
+			err = copyErr
 		}
 		return 0, u.lease.Fault(ctx, err, fault.FileAccess)
 	}
@@ -127,23 +127,23 @@ func (u *upload) copy(ctx context.Context, content io.Reader) (int64, error) {
 
 // Removal is a file to be removed, or, with Recursive, a folder with everything in it.
 type Removal struct {
-	Place
+	FilePath
 	Recursive bool
 }
 
 // fileRemoved is the id of the session of a removed file. It implements sessionAnswer.
-type removedIn string
+type fileRemoved string
 
-func (id removedIn) session() string { return string(id) }
+func (id fileRemoved) session() string { return string(id) }
 
-func (h *Hub) removeFile(ctx context.Context, p auth.Principal, r Removal) (removedIn, error) {
-	l, err := h.Sessions.Open(ctx, p, session.Ask{ID: string(r.SessionID)})
+func (h *Hub) removeFile(ctx context.Context, p auth.Principal, r Removal) (fileRemoved, error) {
+	l, err := h.Sessions.Open(ctx, p, session.OpenRequest{ID: string(r.SessionID)})
 	if err != nil {
 		return "", err
 	}
 	defer l.Release()
 	if err := l.Agent().RemoveFile(ctx, r.Path, r.Recursive); err != nil {
-		return removedIn(l.ID()), l.Fault(ctx, err, fault.FileAccess)
+		return fileRemoved(l.ID()), l.Fault(ctx, err, fault.FileAccess)
 	}
-	return removedIn(l.ID()), nil
+	return fileRemoved(l.ID()), nil
 }

@@ -50,8 +50,8 @@ type Config struct {
 // Hub authorizes operations, carries them out, and publishes their events.
 type Hub struct {
 	Config
-	readers  []tool.Reader
-	external tool.External // third-party servers; nil: none
+	resourceReaders []tool.ResourceReader
+	external        tool.External // third-party servers; nil: none
 }
 
 // New returns a hub. It also uses the resources of sources that are a tool.ResourceReader,
@@ -65,8 +65,8 @@ func New(c Config) *Hub {
 		h.Log = slog.New(slog.DiscardHandler)
 	}
 	for _, s := range c.Sources {
-		if r, ok := s.(tool.Reader); ok {
-			h.readers = append(h.readers, r)
+		if r, ok := s.(tool.ResourceReader); ok {
+			h.resourceReaders = append(h.resourceReaders, r)
 		}
 		if e, ok := s.(tool.External); ok {
 			h.external = e
@@ -91,45 +91,45 @@ type Request struct {
 // Do asks policy whether a request is allowed, calls handle to carry it out, and publishes
 // the outcome as an event. If policy refuses, it returns the refusal.
 func Do[T any](ctx context.Context, h *Hub, r Request, handle func(context.Context) (T, error)) (answer T, err error) {
-	a, err := h.begin(r)
+	a, err := h.authorize(r)
 	if err != nil {
 		return answer, err
 	}
 	defer a.Close()
 	answer, err = handle(ctx)
 	a.outcome = outcomeOf(err)
-	if s, ok := any(answer).(located); ok {
+	if s, ok := any(answer).(sessionAnswer); ok {
 		a.session = s.session()
 	}
 	return answer, err
 }
 
 // sessionAnswer is an answer that knows the session for the event.
-type located interface{ session() string }
+type sessionAnswer interface{ session() string }
 
 // Op is an operation with its types of input and output. An input that names a resource is a
 // SessionID, ServerName or SecretName, or embeds one.
 type Op[In, Out any] struct {
-	name policy.Operation
-	do   func(*Hub, context.Context, auth.Principal, In) (Out, error)
+	operation policy.Operation
+	handle    func(*Hub, context.Context, auth.Principal, In) (Out, error)
 }
 
-func op[In, Out any](name policy.Operation,
+func newOp[In, Out any](name policy.Operation,
 	do func(*Hub, context.Context, auth.Principal, In) (Out, error)) Op[In, Out] {
 	return Op[In, Out]{name, do}
 }
 
 // Do requests the operation for a principal, as the function Do does.
 func (o Op[In, Out]) Do(ctx context.Context, h *Hub, p auth.Principal, in In) (Out, error) {
-	r := Request{Principal: p, Operation: o.name}
-	if n, ok := any(in).(named); ok {
+	r := Request{Principal: p, Operation: o.operation}
+	if n, ok := any(in).(resourceInput); ok {
 		r.Resource = n.resource(h, p)
 	}
-	return Do(ctx, h, r, func(ctx context.Context) (Out, error) { return o.do(h, ctx, p, in) })
+	return Do(ctx, h, r, func(ctx context.Context) (Out, error) { return o.handle(h, ctx, p, in) })
 }
 
 // resourceInput is an input that names a resource.
-type named interface {
+type resourceInput interface {
 	resource(*Hub, auth.Principal) policy.Resource
 }
 
@@ -139,18 +139,18 @@ type None = struct{}
 // ActiveRequest is a request that policy allowed, until Close. Requests that last, such as a
 // connection, are returned to the edge (api or gateway). Their beginning and their end are
 // two events.
-type Act struct {
-	hub     *Hub
-	request Request
-	start   time.Time
-	session string // for the event; empty: the request's resource, if it is a session
-	outcome string
-	release []func() // called by Close, the last one first
+type ActiveRequest struct {
+	hub      *Hub
+	request  Request
+	start    time.Time
+	session  string // for the event; empty: the request's resource, if it is a session
+	outcome  string
+	cleanups []func() // called by Close, the last one first
 }
 
 // authorize asks policy. It publishes a refusal as an event.
-func (h *Hub) begin(r Request) (Act, error) {
-	a := Act{hub: h, request: r, start: time.Now(), outcome: panicked}
+func (h *Hub) authorize(r Request) (ActiveRequest, error) {
+	a := ActiveRequest{hub: h, request: r, start: time.Now(), outcome: outcomePanicked}
 	err := h.Decide(policy.Question{Principal: r.Principal, Operation: r.Operation, Resource: r.Resource}).Err()
 	if err == nil {
 		return a, nil
@@ -162,18 +162,18 @@ func (h *Hub) begin(r Request) (Act, error) {
 		}
 	}
 	a.publish(fault.From(err).Code(), 0)
-	return Act{}, err
+	return ActiveRequest{}, err
 }
 
 // Begin authorizes a request that lasts until the ActiveRequest's Close.
-func (h *Hub) Begin(r Request) (*Act, error) {
-	return begin(h, r, func(a *Act) (*Act, error) { return a, nil })
+func (h *Hub) Begin(r Request) (*ActiveRequest, error) {
+	return begin(h, r, func(a *ActiveRequest) (*ActiveRequest, error) { return a, nil })
 }
 
 // begin authorizes a request that lasts, and calls open, which makes the answer. If open
 // fails, the request ends with its error, and otherwise it lasts until Close.
-func begin[T any](h *Hub, r Request, open func(*Act) (T, error)) (answer T, err error) {
-	allowed, err := h.begin(r)
+func begin[T any](h *Hub, r Request, open func(*ActiveRequest) (T, error)) (answer T, err error) {
+	allowed, err := h.authorize(r)
 	if err != nil {
 		return answer, err
 	}
@@ -189,7 +189,7 @@ func begin[T any](h *Hub, r Request, open func(*Act) (T, error)) (answer T, err 
 }
 
 // Fail makes err the outcome of the request, if it is the first error. It returns err.
-func (a *Act) Fail(err error) error {
+func (a *ActiveRequest) Fail(err error) error {
 	if err != nil && a.outcome == event.OK {
 		a.outcome = outcomeOf(err)
 	}
@@ -197,11 +197,11 @@ func (a *Act) Fail(err error) error {
 }
 
 // Close ends the request, and releases what it uses. It may be called more than once.
-func (a *Act) Close() error {
+func (a *ActiveRequest) Close() error {
 	if a.hub == nil {
 		return nil
 	}
-	for _, release := range slices.Backward(a.release) {
+	for _, release := range slices.Backward(a.cleanups) {
 		release()
 	}
 	a.publish(a.outcome, time.Since(a.start))
@@ -211,7 +211,7 @@ func (a *Act) Close() error {
 
 // publish publishes an event of the request. Requests of an unknown principal, such as opening
 // the link of a log-in, have no events: no principal could read them.
-func (a *Act) publish(outcome string, took time.Duration) {
+func (a *ActiveRequest) publish(outcome string, duration time.Duration) {
 	r := &a.request
 	if a.hub.Events == nil || r.Principal.ID == "" {
 		return
@@ -220,20 +220,20 @@ func (a *Act) publish(outcome string, took time.Duration) {
 	if session == "" && r.Resource.Kind == sessionKind {
 		session = r.Resource.ID
 	}
-	a.hub.Events.Publish(event.Event{Time: a.start.Add(took), Kind: event.Call, Principal: r.Principal.ID,
-		Session: session, Operation: string(r.Operation), Name: r.Name, Outcome: outcome, Duration: took,
-		Others: r.Operation == policy.PortVisit})
+	a.hub.Events.Publish(event.Event{Time: a.start.Add(duration), Kind: event.Call, Principal: r.Principal.ID,
+		Session: session, Operation: string(r.Operation), Name: r.Name, Outcome: outcome, Duration: duration,
+		ByOthers: r.Operation == policy.PortVisit})
 }
 
 // outcomePanicked is the outcome of a request whose handler panicked.
-var panicked = fault.New(fault.Internal, "").Code()
+var outcomePanicked = fault.New(fault.Internal, "").Code()
 
 // outcomeOf returns the outcome of a request that ended with err.
 func outcomeOf(err error) string {
 	if err == nil {
 		return event.OK
 	}
-	if _, ok := errors.AsType[*tool.Refusal](err); ok {
+	if _, ok := errors.AsType[*tool.ExternalError](err); ok {
 		return event.Error // the third-party server answered with an error
 	}
 	return fault.From(err).Code()

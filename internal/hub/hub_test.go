@@ -35,16 +35,16 @@ func (s source) Tools(_ context.Context, p auth.Principal) []tool.Tool {
 	return all
 }
 
-func (s source) Find(p auth.Principal, name string) (tool.Found, bool) {
+func (s source) Find(p auth.Principal, name string) (tool.Callable, bool) {
 	has := slices.Contains(s.tools, name) && (s.only == "" || s.only == p.ID)
-	return tool.Found{Operation: policy.FileRead, Call: s.call}, has
+	return tool.Callable{Operation: policy.FileRead, Call: s.call}, has
 }
 
 func (s source) call(_ context.Context, c tool.Call) (*tool.Result, error) {
 	if s.err != nil {
 		return nil, s.err
 	}
-	return &tool.Result{Words: s.name + " did " + c.Name, IsError: s.bad}, nil
+	return &tool.Result{Summary: s.name + " did " + c.Name, IsError: s.bad}, nil
 }
 
 // library is a source that has resources too.
@@ -64,7 +64,7 @@ func (l library) Read(_ context.Context, _ auth.Principal, uri string, max int) 
 }
 
 // newHub returns a hub with these sources.
-func over(sources ...tool.Source) *Hub { return New(Config{Sources: sources}) }
+func newHub(sources ...tool.Source) *Hub { return New(Config{Sources: sources}) }
 
 func names(tools []tool.Tool) string {
 	var all []string
@@ -75,7 +75,7 @@ func names(tools []tool.Tool) string {
 }
 
 func TestTools(t *testing.T) {
-	h := over(source{name: "a", tools: []string{"run", "read"}}, source{name: "b", tools: []string{"read", "extra"}},
+	h := newHub(source{name: "a", tools: []string{"run", "read"}}, source{name: "b", tools: []string{"read", "extra"}},
 		source{name: "mine", tools: []string{"secret"}, only: "user:ann"})
 	const all = "a/run a/read b/extra"
 	for range 3 {
@@ -89,14 +89,14 @@ func TestTools(t *testing.T) {
 }
 
 func TestCall(t *testing.T) {
-	h := over(source{name: "a", tools: []string{"read"}}, source{name: "b", tools: []string{"read", "extra"}},
+	h := newHub(source{name: "a", tools: []string{"read"}}, source{name: "b", tools: []string{"read", "extra"}},
 		source{name: "mine", tools: []string{"secret"}, only: "user:ann"})
 	call := func(p auth.Principal, name string) (string, error) {
 		r, err := h.Call(t.Context(), tool.Call{Principal: p, Name: name})
 		if err != nil {
 			return "", err
 		}
-		return r.Words, nil
+		return r.Summary, nil
 	}
 	ann := auth.User("ann", false)
 	for name, want := range map[string]string{"read": "a did read", "extra": "b did extra",
@@ -112,7 +112,7 @@ func TestCall(t *testing.T) {
 }
 
 func TestUnknownTool(t *testing.T) {
-	h := over(source{name: "a", tools: []string{"execute_code", "get_sessions", "sandbox_write_file"}})
+	h := newHub(source{name: "a", tools: []string{"execute_code", "get_sessions", "sandbox_write_file"}})
 	for name, words := range map[string][]string{
 		"execute_kode": {`Unknown tool: "execute_kode"`, `did you mean "execute_code"?`},
 		"banana":       {`Unknown tool: "banana"`},
@@ -144,7 +144,7 @@ func TestUnknownAmongMany(t *testing.T) {
 	for i := range 5000 {
 		many = append(many, fmt.Sprintf("ext_tool_number_%04d", i))
 	}
-	h := over(source{name: "a", tools: append(many, "execute_code")})
+	h := newHub(source{name: "a", tools: append(many, "execute_code")})
 	for name, first := range map[string]string{"execute_kode": "execute_code", "banana": many[0]} {
 		_, err := h.Call(t.Context(), tool.Call{Principal: auth.Local, Name: name})
 		c := fault.From(err).Context
@@ -165,11 +165,11 @@ func TestObserve(t *testing.T) {
 		{source{err: fault.New(fault.SessionNotFound, "x")}, "SESSION_NOT_FOUND"},
 		{source{err: errors.New("x")}, "INTERNAL_ERROR"},
 		{source{err: context.Canceled}, "CANCELED"},
-		{source{err: &tool.Refusal{Code: -32000, Message: "no"}}, "error"},
+		{source{err: &tool.ExternalError{Code: -32000, Message: "no"}}, "error"},
 	}
 	for _, tt := range tests {
 		tt.source.tools = []string{"x"}
-		h := over(tt.source)
+		h := newHub(tt.source)
 		var got []string
 		h.Observe = func(_ context.Context, c tool.Call, outcome string, took time.Duration) {
 			got = append(got, c.Name+" "+outcome)
@@ -183,7 +183,7 @@ func TestObserve(t *testing.T) {
 }
 
 func TestResources(t *testing.T) {
-	h := over(source{name: "a"}, library{source{name: "one"}, "x://one"}, library{source{name: "two"}, "x://two"})
+	h := newHub(source{name: "a"}, library{source{name: "one"}, "x://one"}, library{source{name: "two"}, "x://two"})
 	if got := h.ResourceTemplates(); len(got) != 2 || got[0].URI != "x://one" || got[1].URI != "x://two" {
 		t.Errorf("templates %v", got)
 	}
@@ -192,18 +192,18 @@ func TestResources(t *testing.T) {
 		max  int
 		want string
 	}{{"x://one", 100, "one text"}, {"x://two", 100, "two text"}, {"x://two", 3, "two"}} {
-		b, err := ReadResource.Do(t.Context(), h, auth.Local, Read{URI: tt.uri, Max: tt.max})
+		b, err := ReadResource.Do(t.Context(), h, auth.Local, ResourceRead{URI: tt.uri, Max: tt.max})
 		if err != nil || string(b.Data) != tt.want || b.Size != 8 {
 			t.Errorf("Read(%s, %d) = %q of %d, %v", tt.uri, tt.max, b.Data, b.Size, err)
 		}
 	}
-	for _, h := range []*Hub{h, over()} {
-		if _, err := ReadResource.Do(t.Context(), h, auth.Local, Read{URI: "x://three", Max: 10}); !fault.Is(err,
+	for _, h := range []*Hub{h, newHub()} {
+		if _, err := ReadResource.Do(t.Context(), h, auth.Local, ResourceRead{URI: "x://three", Max: 10}); !fault.Is(err,
 			fault.NotFound) {
 			t.Errorf("what is not there: %v", err)
 		}
 	}
-	_, err := ReadResource.Do(t.Context(), over(), auth.Local, Read{URI: strings.Repeat("x", 10_000), Max: 10})
+	_, err := ReadResource.Do(t.Context(), newHub(), auth.Local, ResourceRead{URI: strings.Repeat("x", 10_000), Max: 10})
 	if err == nil || len(err.Error()) > 1000 {
 		t.Errorf("a long name: %d bytes", len(err.Error()))
 	}

@@ -37,19 +37,19 @@ func (c NetworkChange) check() error {
 	return nil
 }
 
-func (c NetworkChange) apply(to *session.Change) {
+func (c NetworkChange) apply(change *session.NetworkOverride) {
 	if c.Reset {
-		*to = session.Change{}
+		*change = session.NetworkOverride{}
 	}
 	if c.Mode != nil {
-		to.Mode = *c.Mode
+		change.Mode = *c.Mode
 	}
 	for _, r := range c.Allow {
-		if !slices.Contains(to.Allow, r) && len(to.Allow) < maxRules {
-			to.Allow = append(to.Allow, r)
+		if !slices.Contains(change.Allow, r) && len(change.Allow) < maxRules {
+			change.Allow = append(change.Allow, r)
 		}
 	}
-	to.Allow = slices.DeleteFunc(to.Allow, func(r egress.Rule) bool { return slices.Contains(c.Deny, r) })
+	change.Allow = slices.DeleteFunc(change.Allow, func(r egress.Rule) bool { return slices.Contains(c.Deny, r) })
 }
 
 // NetworkState is the network settings of all sessions, and their usage.

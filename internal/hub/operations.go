@@ -6,29 +6,29 @@ import "sandlot/internal/policy"
 // servers are Hub.Call and Hub.Proxy. Operations that last, such as a shell, begin with a
 // method of Hub that returns an ActiveRequest, or a type that embeds it.
 var (
-	CreateSession   = op(policy.SessionCreate, (*Hub).createSession)
-	StopSession     = op(policy.SessionStop, (*Hub).stopSession)
-	StopAllSessions = op(policy.SessionStopAll, (*Hub).stopAllSessions)
+	CreateSession   = newOp(policy.SessionCreate, (*Hub).createSession)
+	StopSession     = newOp(policy.SessionStop, (*Hub).stopSession)
+	StopAllSessions = newOp(policy.SessionStopAll, (*Hub).stopAllSessions)
 
-	RemoveFile = op(policy.FileRemove, (*Hub).removeFile)
+	RemoveFile = newOp(policy.FileRemove, (*Hub).removeFile)
 
-	ReadNetwork        = op(policy.NetworkReadAll, (*Hub).readNetwork)
-	ReadSessionNetwork = op(policy.NetworkRead, (*Hub).readSessionNetwork)
-	ChangeNetwork      = op(policy.NetworkChange, (*Hub).changeNetwork)
+	ReadNetwork        = newOp(policy.NetworkReadAll, (*Hub).readNetwork)
+	ReadSessionNetwork = newOp(policy.NetworkRead, (*Hub).readSessionNetwork)
+	ChangeNetwork      = newOp(policy.NetworkChange, (*Hub).changeNetwork)
 
-	ListSecrets  = op(policy.SecretList, (*Hub).listSecrets)
-	SetSecret    = op(policy.SecretSet, (*Hub).setSecret)
-	RemoveSecret = op(policy.SecretRemove, (*Hub).removeSecret)
+	ListSecrets  = newOp(policy.SecretList, (*Hub).listSecrets)
+	SetSecret    = newOp(policy.SecretSet, (*Hub).setSecret)
+	RemoveSecret = newOp(policy.SecretRemove, (*Hub).removeSecret)
 
-	InspectServer  = op(policy.MCPInspect, (*Hub).inspectServer)
-	ApproveServer  = op(policy.MCPApprove, (*Hub).approveServer)
-	ServerPrompt   = op(policy.PromptGet, (*Hub).serverPrompt)
-	ServerResource = op(policy.ResourceRead, (*Hub).serverResource)
+	InspectServer  = newOp(policy.MCPInspect, (*Hub).inspectServer)
+	ApproveServer  = newOp(policy.MCPApprove, (*Hub).approveServer)
+	ServerPrompt   = newOp(policy.PromptGet, (*Hub).serverPrompt)
+	ServerResource = newOp(policy.ResourceRead, (*Hub).serverResource)
 
-	LoginPage   = op(policy.LoginBegin, (*Hub).loginPage)
-	BeginLogin  = op(policy.LoginBegin, (*Hub).beginLogin)
-	FinishLogin = op(policy.LoginFinish, (*Hub).finishLogin)
+	LoginPage   = newOp(policy.LoginBegin, (*Hub).loginPage)
+	BeginLogin  = newOp(policy.LoginBegin, (*Hub).beginLogin)
+	FinishLogin = newOp(policy.LoginFinish, (*Hub).finishLogin)
 
-	ReadResource = op(policy.ResourceRead, (*Hub).readResource)
-	Subscribe    = op(policy.ResourceSubscribe, (*Hub).subscribe)
+	ReadResource = newOp(policy.ResourceRead, (*Hub).readResource)
+	Subscribe    = newOp(policy.ResourceSubscribe, (*Hub).subscribe)
 )

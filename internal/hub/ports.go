@@ -16,22 +16,22 @@ import (
 
 // Errors of requests for a port. Other errors are refusals by policy and faults.
 var (
-	ErrNoToken = port.ErrNoToken
-	ErrUnknown = port.ErrUnknown
-	ErrFull    = port.ErrFull
-	ErrNobody  = session.ErrNobody // nothing listens on the port
+	ErrNoToken      = port.ErrNoToken
+	ErrUnknownPort  = port.ErrUnknown
+	ErrTooManyConns = port.ErrFull
+	ErrNotListening = session.ErrNobody // nothing listens on the port
 )
 
 // The parts of links to exposed ports.
 const (
-	PortPrefix   = port.Prefix
-	PortParam    = port.Param
+	PortPrefix   = port.PathPrefix
+	PortParam    = port.TokenParam
 	MaxPortConns = port.MaxConns // limit for each session
 )
 
 // PortByPath parses the path of a link that names the port in its path.
 func PortByPath(escaped string) (session string, number int, rest string, ok bool) {
-	return port.ByPath(escaped)
+	return port.ParsePath(escaped)
 }
 
 // PortRecord is an exposed port.
@@ -41,51 +41,51 @@ type PortRecord = port.Record
 func (h *Hub) Links() port.Links { return h.Ports.Links }
 
 // PortConn is a connection to a port of a session. End ends the connection and its request.
-type Dialed struct {
+type PortConn struct {
 	net.Conn
-	act *Act
+	request *ActiveRequest
 }
 
 // HalfCloseTimeout is how long a client may continue to send to a port after the program in
 // the sandbox has closed its side. Then the connection to the sandbox ends the stream.
-var HalfClosedLimit = wire.Mux().StreamCloseTimeout
+var HalfCloseTimeout = wire.HostMuxConfig().StreamCloseTimeout
 
 // CloseWrite closes the direction to the port. Close of a stream to the sandbox does only
 // that; the other direction stays open.
-func (d *Dialed) CloseWrite() error { return d.Close() }
+func (d *PortConn) CloseWrite() error { return d.Close() }
 
 // End closes the connection, and ends the request, which releases the session.
-func (d *Dialed) End() {
+func (d *PortConn) End() {
 	d.Conn.Close()
-	d.act.Close()
+	d.request.Close()
 }
 
 // DialPort connects to a port of one of the principal's sessions.
-func (h *Hub) DialPort(ctx context.Context, p auth.Principal, id string, number int) (*Dialed, error) {
-	return begin(h, h.onSession(policy.PortDial, p, SessionID(id)), func(a *Act) (*Dialed, error) {
+func (h *Hub) DialPort(ctx context.Context, p auth.Principal, id string, number int) (*PortConn, error) {
+	return begin(h, h.sessionRequest(policy.PortDial, p, SessionID(id)), func(a *ActiveRequest) (*PortConn, error) {
 		conn, err := h.dial(ctx, a, id, number)
-		return &Dialed{conn, a}, err
+		return &PortConn{conn, a}, err
 	})
 }
 
-func (h *Hub) dial(ctx context.Context, a *Act, id string, number int) (net.Conn, error) {
+func (h *Hub) dial(ctx context.Context, a *ActiveRequest, id string, number int) (net.Conn, error) {
 	p := a.request.Principal
 	id, err := h.Sessions.Find(p, id)
 	if err != nil {
 		return nil, err
 	}
 	a.session = id
-	release, err := h.Ports.Join(id)
+	release, err := h.Ports.AcquireForOwner(id)
 	if err != nil {
 		return nil, fault.Wrap(fault.ResourceLimit, err, "the session has %d connections from outside", port.MaxConns).
 			With("resource_type", "connections").With("current_usage", port.MaxConns).With("limit", port.MaxConns)
 	}
-	a.release = append(a.release, release)
+	a.cleanups = append(a.cleanups, release)
 	l, err := h.Sessions.Wake(ctx, p, id)
 	if err != nil {
 		return nil, err
 	}
-	a.lease(l)
+	a.holdLease(l)
 	conn, err := l.Dial(ctx, number)
 	switch {
 	case err == nil:
@@ -109,14 +109,14 @@ type Link struct {
 
 // Visit is one HTTP request for an exposed port, from VisitPort until Close.
 type Visit struct {
-	*Act
-	*port.Use
+	*ActiveRequest
+	*port.Conn
 	lease *session.Lease
 }
 
 // request returns the request of a visitor, in the name of the session's owner.
-func (l Link) visit(owner string) Request {
-	return Request{Principal: auth.InNameOf(owner), Operation: policy.PortVisit,
+func (l Link) request(owner string) Request {
+	return Request{Principal: auth.OnBehalfOf(owner), Operation: policy.PortVisit,
 		Resource: policy.Resource{Kind: sessionKind, ID: l.Session, Owner: owner}}
 }
 
@@ -127,7 +127,7 @@ func (h *Hub) CheckLink(l Link) (port.Record, error) {
 	if err != nil {
 		return port.Record{}, err
 	}
-	_, err = h.begin(l.visit(r.Owner))
+	_, err = h.authorize(l.request(r.Owner))
 	return r, err
 }
 
@@ -139,24 +139,24 @@ func (h *Hub) VisitPort(ctx context.Context, l Link) (*Visit, error) {
 	if err != nil {
 		return nil, err
 	}
-	allowed, err := h.begin(l.visit(use.Owner))
+	allowed, err := h.authorize(l.request(use.Owner))
 	if err != nil {
 		use.Release()
 		return nil, err
 	}
 	a := &allowed
-	a.outcome, a.release = event.OK, []func(){use.Release}
-	return &Visit{Act: a, Use: use}, nil
+	a.outcome, a.cleanups = event.OK, []func(){use.Release}
+	return &Visit{ActiveRequest: a, Conn: use}, nil
 }
 
 // Wake wakes the session.
 func (v *Visit) Wake() error {
-	l, err := v.hub.Sessions.Wake(v.Context, auth.InNameOf(v.Owner), v.Session)
+	l, err := v.hub.Sessions.Wake(v.Context, auth.OnBehalfOf(v.Owner), v.Session)
 	if err != nil {
 		return v.Fail(err)
 	}
 	v.lease = l
-	v.Act.lease(l)
+	v.ActiveRequest.holdLease(l)
 	return nil
 }
 

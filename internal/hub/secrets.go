@@ -10,7 +10,7 @@ import (
 )
 
 // MaxSecret is the largest value of a stored secret, in bytes.
-const MaxSecret = vault.MaxValue
+const MaxSecret = vault.MaxValueBytes
 
 // Secret describes a stored secret, and names the third-party servers that refer to it.
 type Secret struct {
@@ -43,7 +43,7 @@ func (h *Hub) setSecret(ctx context.Context, p auth.Principal, s NewSecret) (Sec
 	}
 	h.Servers.Stored(p, i.Name)
 	h.Log.InfoContext(ctx, "secret stored", "principal", p.ID, "name", i.Name)
-	return Secret{i, h.usesOf(p, i.Name)}, nil
+	return Secret{i, h.serversUsing(p, i.Name)}, nil
 }
 
 // removeSecret removes a secret, and returns the names of the third-party servers that still
@@ -53,11 +53,11 @@ func (h *Hub) removeSecret(ctx context.Context, p auth.Principal, name SecretNam
 		return nil, err
 	}
 	h.Log.InfoContext(ctx, "secret removed", "principal", p.ID, "name", string(name))
-	return h.usesOf(p, string(name)), nil
+	return h.serversUsing(p, string(name)), nil
 }
 
 // serversUsing returns the names of the third-party servers that refer to a secret.
-func (h *Hub) usesOf(p auth.Principal, name string) []string {
+func (h *Hub) serversUsing(p auth.Principal, name string) []string {
 	return append([]string{}, h.Servers.UsesOf(p)[name]...)
 }
 

@@ -19,7 +19,7 @@ type Server struct {
 	Prompts   []catalog.Definition `json:"prompts"`
 	Resources []catalog.Definition `json:"resources"`
 	Templates []catalog.Definition `json:"resource_templates"`
-	Odd       []string             `json:"left_out,omitempty"`
+	LeftOut   []string             `json:"left_out,omitempty"`
 }
 
 // ServerTool is one tool of a server, with the hash of its approved definition.
@@ -41,11 +41,11 @@ func (h *Hub) inspectServer(_ context.Context, p auth.Principal, name ServerName
 	if err != nil {
 		return Server{}, err
 	}
-	all := Server{Info: i, Prompts: c.Prompts, Resources: c.Resources, Templates: c.Templates, Odd: c.Odd}
+	server := Server{Info: i, Prompts: c.Prompts, Resources: c.Resources, Templates: c.Templates, LeftOut: c.Omissions}
 	for _, d := range c.Tools {
-		all.Tools = append(all.Tools, ServerTool{d, c.Pins[d.Remote]})
+		server.Tools = append(server.Tools, ServerTool{d, c.Pins[d.Remote]})
 	}
-	return all, nil
+	return server, nil
 }
 
 // Approval approves the tools of a server. Tools has hashes by the server's own names of the
@@ -83,12 +83,12 @@ func (h *Hub) serverResource(ctx context.Context, p auth.Principal, r ResourceRe
 
 // Errors of a log-in at a third-party server that cannot continue.
 var (
-	ErrLoginOver    = oauth.ErrOver
+	ErrLoginEnded   = oauth.ErrNotWaiting
 	ErrOtherBrowser = oauth.ErrOtherBrowser
 )
 
 // LoginTimeout is how long a log-in may take.
-const LoginLimit = oauth.Limit
+const LoginTimeout = oauth.LinkLifetime
 
 // ConsentPage is the content of the page that the link of a log-in opens.
 type ConsentPage = oauth.ConsentPage
@@ -112,7 +112,7 @@ type Login struct {
 // loginPage returns the content of the page that the link of a log-in opens.
 func (h *Hub) loginPage(_ context.Context, _ auth.Principal, l Login) (ConsentPage, error) {
 	if h.Servers == nil {
-		return ConsentPage{}, ErrLoginOver
+		return ConsentPage{}, ErrLoginEnded
 	}
 	return h.Servers.Logins.ConsentPage(l.ID, l.Cookies)
 }
@@ -121,7 +121,7 @@ func (h *Hub) loginPage(_ context.Context, _ auth.Principal, l Login) (ConsentPa
 // had the consent page.
 func (h *Hub) beginLogin(_ context.Context, _ auth.Principal, l Login) (string, error) {
 	if h.Servers == nil {
-		return "", ErrLoginOver
+		return "", ErrLoginEnded
 	}
 	return h.Servers.Logins.Redirect(l.ID, l.Cookies, l.Proof)
 }
@@ -135,7 +135,7 @@ type LoginCallback struct {
 // finishLogin completes a log-in, and returns its id.
 func (h *Hub) finishLogin(_ context.Context, _ auth.Principal, c LoginCallback) (string, error) {
 	if h.Servers == nil {
-		return "", ErrLoginOver
+		return "", ErrLoginEnded
 	}
-	return h.Servers.Logins.Returned(c.Query, c.Cookies)
+	return h.Servers.Logins.HandleCallback(c.Query, c.Cookies)
 }

@@ -16,15 +16,15 @@ type SessionID string
 
 // resource implements resourceInput. The session may be another principal's.
 func (id SessionID) resource(h *Hub, p auth.Principal) policy.Resource {
-	if own, err := h.Sessions.Find(p, string(id)); err == nil {
-		return policy.Resource{Kind: sessionKind, ID: own, Owner: p.ID}
+	if found, err := h.Sessions.Find(p, string(id)); err == nil {
+		return policy.Resource{Kind: sessionKind, ID: found, Owner: p.ID}
 	}
 	return policy.Resource{Kind: sessionKind, ID: string(id), Owner: h.Sessions.OwnerOf(string(id))}
 }
 
 // SessionSpec describes the session that a client wants. The ID "" means the principal's home
 // session, and "new" a new session. Template and Flavor may be empty.
-type Ask struct{ ID, Template, Flavor string }
+type SessionSpec struct{ ID, Template, Flavor string }
 
 // Session is a session that was created.
 type Session struct {
@@ -37,8 +37,8 @@ type Session struct {
 func (s Session) session() string { return s.ID }
 
 // createSession creates a session. It ignores the spec's ID.
-func (h *Hub) createSession(ctx context.Context, p auth.Principal, a Ask) (Session, error) {
-	l, err := h.Sessions.Open(ctx, p, session.Ask{ID: "new", Template: a.Template, Flavor: a.Flavor})
+func (h *Hub) createSession(ctx context.Context, p auth.Principal, a SessionSpec) (Session, error) {
+	l, err := h.Sessions.Open(ctx, p, session.OpenRequest{ID: "new", Template: a.Template, Flavor: a.Flavor})
 	if err != nil {
 		return Session{}, err
 	}
@@ -61,23 +61,23 @@ func (h *Hub) stopAllSessions(ctx context.Context, _ auth.Principal, _ None) (No
 }
 
 // sessionRequest returns the request for an operation on a session.
-func (h *Hub) onSession(o policy.Operation, p auth.Principal, id SessionID) Request {
+func (h *Hub) sessionRequest(o policy.Operation, p auth.Principal, id SessionID) Request {
 	return Request{Principal: p, Operation: o, Resource: id.resource(h, p)}
 }
 
 // openSession opens the session of the request and waits for its sandbox. The lease lasts
 // until the request ends.
-func (a *Act) open(ctx context.Context, ask Ask) (*session.Lease, error) {
-	wanted := session.Ask{ID: ask.ID, Template: ask.Template, Flavor: ask.Flavor}
+func (a *ActiveRequest) openSession(ctx context.Context, spec SessionSpec) (*session.Lease, error) {
+	wanted := session.OpenRequest{ID: spec.ID, Template: spec.Template, Flavor: spec.Flavor}
 	l, err := a.hub.Sessions.Open(ctx, a.request.Principal, wanted)
 	if err == nil {
-		a.lease(l)
+		a.holdLease(l)
 	}
 	return l, err
 }
 
 // holdLease makes the end of the request release the lease.
-func (a *Act) lease(l *session.Lease) {
+func (a *ActiveRequest) holdLease(l *session.Lease) {
 	a.session = l.ID()
-	a.release = append(a.release, l.Release)
+	a.cleanups = append(a.cleanups, l.Release)
 }

@@ -16,14 +16,14 @@ import (
 // Shell is an interactive process of a session, until Close. OpenShell creates it before the
 // command is known.
 type Shell struct {
-	*Act
+	*ActiveRequest
 	lease *session.Lease
 }
 
 // OpenShell opens the session for an interactive process.
-func (h *Hub) OpenShell(ctx context.Context, p auth.Principal, ask Ask) (*Shell, error) {
-	return begin(h, h.onSession(policy.ShellExecute, p, SessionID(ask.ID)), func(a *Act) (*Shell, error) {
-		l, err := a.open(ctx, ask)
+func (h *Hub) OpenShell(ctx context.Context, p auth.Principal, spec SessionSpec) (*Shell, error) {
+	return begin(h, h.sessionRequest(policy.ShellExecute, p, SessionID(spec.ID)), func(a *ActiveRequest) (*Shell, error) {
+		l, err := a.openSession(ctx, spec)
 		return &Shell{a, l}, err
 	})
 }

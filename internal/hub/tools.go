@@ -29,7 +29,7 @@ func (h *Hub) Tools(ctx context.Context, p auth.Principal) []tool.Tool {
 }
 
 // OwnTools lists Sandlot's own tools, which every principal has. It starts no servers.
-func (h *Hub) Own() []tool.Tool {
+func (h *Hub) OwnTools() []tool.Tool {
 	var all []tool.Tool
 	for _, s := range h.Sources {
 		if _, external := s.(tool.External); !external {
@@ -41,11 +41,11 @@ func (h *Hub) Own() []tool.Tool {
 
 // Call calls a tool by the name that clients use.
 func (h *Hub) Call(ctx context.Context, c tool.Call) (*tool.Result, error) {
-	f, ok := h.find(c.Principal, c.Name)
+	f, ok := h.findTool(c.Principal, c.Name)
 	if !ok {
-		return nil, h.notThere(ctx, c.Principal, c.Name)
+		return nil, h.toolNotFound(ctx, c.Principal, c.Name)
 	}
-	a, err := h.begin(Request{Principal: c.Principal, Operation: f.Operation, Name: c.Name, Arguments: c.Args,
+	a, err := h.authorize(Request{Principal: c.Principal, Operation: f.Operation, Name: c.Name, Arguments: c.Args,
 		Client: c.Client})
 	if err != nil {
 		return nil, err
@@ -65,44 +65,44 @@ func (h *Hub) Call(ctx context.Context, c tool.Call) (*tool.Result, error) {
 	return res, err
 }
 
-func (h *Hub) find(p auth.Principal, name string) (tool.Found, bool) {
+func (h *Hub) findTool(p auth.Principal, name string) (tool.Callable, bool) {
 	for _, s := range h.Sources {
 		if f, ok := s.Find(p, name); ok {
 			return f, true
 		}
 	}
-	return tool.Found{}, false
+	return tool.Callable{}, false
 }
 
 // CheckTool returns nil if the principal can call a tool, and otherwise the fault for its
 // call.
-func (h *Hub) Missing(ctx context.Context, p auth.Principal, name string) error {
-	if _, ok := h.find(p, name); ok {
+func (h *Hub) CheckTool(ctx context.Context, p auth.Principal, name string) error {
+	if _, ok := h.findTool(p, name); ok {
 		return nil
 	}
-	return h.notThere(ctx, p, name)
+	return h.toolNotFound(ctx, p, name)
 }
 
 // toolNotFound returns the fault for a tool that the principal cannot call, and publishes the
 // event. The event does not contain the name, as a client can send any text.
-func (h *Hub) notThere(ctx context.Context, p auth.Principal, name string) error {
+func (h *Hub) toolNotFound(ctx context.Context, p auth.Principal, name string) error {
 	_, err := Do(ctx, h, Request{Principal: p, Operation: policy.ToolFind}, func(ctx context.Context) (None, error) {
-		return None{}, h.missing(ctx, p, name)
+		return None{}, h.whyMissing(ctx, p, name)
 	})
 	return err
 }
 
 // whyMissing returns a source's explanation of why a tool is missing, or the fault for an
 // unknown tool.
-func (h *Hub) missing(ctx context.Context, p auth.Principal, name string) error {
+func (h *Hub) whyMissing(ctx context.Context, p auth.Principal, name string) error {
 	for _, s := range h.Sources {
-		if e, ok := s.(tool.Explainer); ok {
-			if why := e.Missing(p, name); why != nil {
+		if e, ok := s.(tool.MissingExplainer); ok {
+			if why := e.WhyMissing(p, name); why != nil {
 				return why
 			}
 		}
 	}
-	return unknown(name, h.Tools(ctx, p))
+	return unknownTool(name, h.Tools(ctx, p))
 }
 
 // maxNames is how many tools an error lists.
@@ -110,7 +110,7 @@ const maxNames = 100
 
 // unknownTool returns the fault for an unknown tool. It lists the known tools, but not more
 // than maxNames: the nearest name and the first ones.
-func unknown(name string, known []tool.Tool) error {
+func unknownTool(name string, known []tool.Tool) error {
 	names := make([]string, len(known))
 	for i, t := range known {
 		names[i] = t.Name
@@ -120,10 +120,10 @@ func unknown(name string, known []tool.Tool) error {
 	if near != "" {
 		f = fault.New(fault.NotFound, "Unknown tool: %q; did you mean %q?", fault.Clip(name), near)
 	}
-	if some := names[:min(len(names), maxNames)]; len(some) < len(names) {
+	if shown := names[:min(len(names), maxNames)]; len(shown) < len(names) {
 		f.With("tools_count", len(names))
-		if names = some; near != "" && !slices.Contains(some, near) {
-			names = append([]string{near}, some[:maxNames-1]...)
+		if names = shown; near != "" && !slices.Contains(shown, near) {
+			names = append([]string{near}, shown[:maxNames-1]...)
 		}
 	}
 	return f.With("tool", fault.Clip(name)).With("available_tools", names)

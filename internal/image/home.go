@@ -9,14 +9,14 @@ import (
 // workspace, so it outlives the sandbox; their caches do not.
 const UserBase = "/workspace/.local"
 
-// Programs is the last folder of PATH. The agent creates programs there that the root file system does
+// AgentPrograms is the last folder of PATH. The agent creates programs there that the root file system does
 // not have, such as python if there is only python3.
-const Programs = "/var/lib/sandlot/bin"
+const AgentPrograms = "/var/lib/sandlot/bin"
 
 const systemPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// homeEnv has the default environment variables of a sandbox. A template's own variables override them.
-var homeEnv = map[string]string{
+// defaultEnv has the default environment variables of a sandbox. A template's own variables override them.
+var defaultEnv = map[string]string{
 	"PATH": systemPath, "HOME": "/root", "USER": "root", "LANG": "C.UTF-8",
 	// pip installs into the sandbox, so it cannot break the machine's Python.
 	"PIP_BREAK_SYSTEM_PACKAGES": "1", "PIP_ROOT_USER_ACTION": "ignore", "PIP_DISABLE_PIP_VERSION_CHECK": "1",
@@ -31,20 +31,20 @@ var homeEnv = map[string]string{
 	"UV_LINK_MODE":       "copy", // its cache is on another file system
 }
 
-// Furnish adds homeEnv to the template's environment, so that installed programs are found and outlive
+// AddDefaultEnv adds homeEnv to the template's environment, so that installed programs are found and outlive
 // the sandbox. It does not change variables that the template sets itself.
-func (t *Template) Furnish() {
-	env := maps.Clone(homeEnv)
+func (t *Template) AddDefaultEnv() {
+	env := maps.Clone(defaultEnv)
 	if base, ok := t.Env["PYTHONUSERBASE"]; ok && base != UserBase { // the template has another folder, or disables it
 		maps.DeleteFunc(env, func(_, v string) bool { return strings.HasPrefix(v, UserBase) })
 	}
 	maps.Copy(env, t.Env)
 	if env["PYTHONUSERBASE"] == UserBase {
-		first := []string{UserBase + "/bin"}
+		folders := []string{UserBase + "/bin"}
 		if home := env["HOME"]; home != "" && home != "/" {
-			first = append(first, home+"/.local/bin")
+			folders = append(folders, home+"/.local/bin")
 		}
-		env["PATH"] = strings.Join(append(first, env["PATH"], Programs), ":")
+		env["PATH"] = strings.Join(append(folders, env["PATH"], AgentPrograms), ":")
 	}
 	t.Env = env
 }

@@ -17,20 +17,20 @@ import (
 func Host() (*Template, error) {
 	t := &Template{Name: "host", Links: map[string]string{}, Provides: []string{"base"},
 		Env: map[string]string{"PATH": systemPath, "TERM": "xterm-256color"}}
-	if err := t.system(); err != nil {
+	if err := t.addSystemFolders(); err != nil {
 		return nil, err
 	}
-	t.fonts()
-	t.interpreters()
+	t.addFontConfig()
+	t.addInterpreters()
 	if len(t.Languages) == 0 {
 		return nil, errors.New("no interpreter was found: install python3, node or bash")
 	}
-	t.Furnish()
+	t.AddDefaultEnv()
 	return t, nil
 }
 
-// system adds the folders with programs and libraries, and the files of /etc that they need.
-func (t *Template) system() error {
+// addSystemFolders adds the folders with programs and libraries, and the files of /etc that they need.
+func (t *Template) addSystemFolders() error {
 	for _, d := range []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"} {
 		st, err := os.Lstat(d)
 		if errors.Is(err, os.ErrNotExist) {
@@ -51,16 +51,16 @@ func (t *Template) system() error {
 	}
 	for _, f := range []string{"/etc/alternatives", "/etc/ssl/certs", "/etc/ld.so.cache", "/etc/ld.so.conf",
 		"/etc/ld.so.conf.d", "/etc/fonts", "/etc/mime.types", "/etc/localtime"} {
-		if real, err := filepath.EvalSymlinks(f); err == nil && readable(real) {
-			t.Binds = append(t.Binds, Bind{real, f})
+		if resolved, err := filepath.EvalSymlinks(f); err == nil && readable(resolved) {
+			t.Binds = append(t.Binds, Bind{resolved, f})
 		}
 	}
 	return nil
 }
 
-// fonts adds a configuration of fontconfig if the machine has none: without it, programs that draw text
+// addFontConfig adds a configuration of fontconfig if the machine has none: without it, programs that draw text
 // print warnings of fontconfig among their output.
-func (t *Template) fonts() {
+func (t *Template) addFontConfig() {
 	for _, b := range t.Binds {
 		if b.Target == "/etc/fonts" {
 			return
@@ -86,15 +86,15 @@ func readable(path string) bool {
 	return true
 }
 
-// interpreters adds the languages whose interpreters the machine has.
-func (t *Template) interpreters() {
-	if p := t.find("python3", "import sys; print(sys.executable); print(sys.base_prefix)", "-c"); p != "" {
+// addInterpreters adds the languages whose interpreters the machine has.
+func (t *Template) addInterpreters() {
+	if p := t.findInterpreter("python3", "import sys; print(sys.executable); print(sys.base_prefix)", "-c"); p != "" {
 		t.Languages = append(t.Languages, Language{Name: "python", Driver: "python", Command: []string{p},
 			Extension: ".py", Aliases: []string{"py", "python3"}})
 		t.Provides = append(t.Provides, "python")
 		t.Warm = append(t.Warm, "python")
 	}
-	if p := t.find("node", "console.log(process.execPath); console.log('')", "-e"); p != "" {
+	if p := t.findInterpreter("node", "console.log(process.execPath); console.log('')", "-e"); p != "" {
 		t.Languages = append(t.Languages, Language{Name: "node", Driver: "node", Command: []string{p},
 			Extension: ".mjs", Aliases: []string{"javascript", "js", "nodejs"}},
 			// If Node is too old for TypeScript, the driver reports it.
@@ -102,11 +102,11 @@ func (t *Template) interpreters() {
 				Aliases: []string{"ts"}})
 		t.Provides = append(t.Provides, "node")
 	}
-	if p := t.find("bash", "", ""); p != "" {
+	if p := t.findInterpreter("bash", "", ""); p != "" {
 		t.Languages = append(t.Languages, Language{Name: "bash", Driver: "bash", Command: []string{p}, Extension: ".sh",
 			Aliases: []string{"shell"}})
 	}
-	if program("/usr/local/go/bin/go") { // where Go's installer puts it
+	if isELF("/usr/local/go/bin/go") { // where Go's installer puts it
 		t.Env["PATH"] += ":/usr/local/go/bin"
 	}
 	if _, err := os.Stat("/bin/sh"); err == nil {
@@ -114,48 +114,48 @@ func (t *Template) interpreters() {
 	}
 }
 
-// find returns the path of an interpreter in the sandbox, or "". If it is not in one of the system's
+// findInterpreter returns the path of an interpreter in the sandbox, or "". If it is not in one of the system's
 // folders, find searches PATH and adds the interpreter's installation to the root file system. The
 // program in PATH may be the shim of a version manager, so it is run with a question: a script that
 // prints the path of the interpreter and of its installation.
-func (t *Template) find(name, question, flag string) string {
+func (t *Template) findInterpreter(name, script, flag string) string {
 	for _, dir := range []string{"/usr/bin", "/usr/local/bin", "/bin"} {
-		if p := filepath.Join(dir, name); program(p) {
+		if p := filepath.Join(dir, name); isELF(p) {
 			return p
 		}
 	}
 	path, err := exec.LookPath(name)
-	if err != nil || question == "" {
+	if err != nil || script == "" {
 		return ""
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, path, flag, question)
+	cmd := exec.CommandContext(ctx, path, flag, script)
 	cmd.WaitDelay = time.Second
 	out, err := cmd.Output()
 	lines := strings.Split(string(out), "\n")
 	if err != nil || len(lines) < 2 {
 		return ""
 	}
-	real, err := filepath.EvalSymlinks(lines[0])
-	if err != nil || !program(real) {
+	resolved, err := filepath.EvalSymlinks(lines[0])
+	if err != nil || !isELF(resolved) {
 		return ""
 	}
 	prefix := lines[1]
 	if prefix == "" {
-		prefix = filepath.Dir(filepath.Dir(real))
+		prefix = filepath.Dir(filepath.Dir(resolved))
 	}
-	if prefix, err = filepath.EvalSymlinks(prefix); err != nil || !strings.HasPrefix(real, prefix+"/") ||
+	if prefix, err = filepath.EvalSymlinks(prefix); err != nil || !strings.HasPrefix(resolved, prefix+"/") ||
 		len(strings.Split(prefix, "/")) < 4 {
 		return "" // such a short prefix, as /opt or /usr, would contain more than the interpreter
 	}
 	t.Binds = append(t.Binds, Bind{prefix, prefix})
-	t.Env["PATH"] = filepath.Dir(real) + ":" + t.Env["PATH"]
-	return real
+	t.Env["PATH"] = filepath.Dir(resolved) + ":" + t.Env["PATH"]
+	return resolved
 }
 
-// program reports whether path is an executable ELF file, after symbolic links: not a script.
-func program(path string) bool {
+// isELF reports whether path is an executable ELF file, after symbolic links: not a script.
+func isELF(path string) bool {
 	f, err := os.Open(path)
 	if err != nil {
 		return false

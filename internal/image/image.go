@@ -50,8 +50,8 @@ type Template struct {
 	Provides []string
 }
 
-// Add adds files, and environment variables that the template does not set itself.
-func (t *Template) Add(files map[string][]byte, env map[string]string) {
+// AddFiles adds files, and environment variables that the template does not set itself.
+func (t *Template) AddFiles(files map[string][]byte, env map[string]string) {
 	all := map[string][]byte{}
 	maps.Copy(all, t.Files)
 	maps.Copy(all, files)

@@ -87,7 +87,7 @@ func TestHost(t *testing.T) {
 		t.Fatal("no language")
 	}
 	for _, l := range h.Languages {
-		if !program(l.Command[0]) && l.Driver != "" {
+		if !isELF(l.Command[0]) && l.Driver != "" {
 			t.Errorf("%s is run by %s, which is no program", l.Name, l.Command[0])
 		}
 		within := slices.ContainsFunc(h.Binds,
@@ -159,7 +159,7 @@ func TestFind(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			fake(t, "oddlang", tt.shim)
 			tm := &Template{Env: map[string]string{"PATH": "/usr/bin"}}
-			if got := tm.find("oddlang", "question", "-c"); got != tt.want {
+			if got := tm.findInterpreter("oddlang", "question", "-c"); got != tt.want {
 				t.Fatalf("find = %q, want %q", got, tt.want)
 			}
 			switch {
@@ -171,7 +171,7 @@ func TestFind(t *testing.T) {
 			}
 		})
 	}
-	if got := (&Template{}).find("oddlang-that-is-not-there", "q", "-c"); got != "" {
+	if got := (&Template{}).findInterpreter("oddlang-that-is-not-there", "q", "-c"); got != "" {
 		t.Errorf("found %q", got)
 	}
 }
@@ -202,7 +202,7 @@ func TestProgram(t *testing.T) {
 	}
 	for path, want := range map[string]bool{bash: true, link: true, script: false, plain: false, empty: false,
 		dir: false, "/no/such": false} {
-		if got := program(path); got != want {
+		if got := isELF(path); got != want {
 			t.Errorf("program(%s) = %v", path, got)
 		}
 	}
@@ -217,16 +217,16 @@ func TestFurnish(t *testing.T) {
 	}{
 		{"nothing is set", nil, map[string]string{"PYTHONUSERBASE": UserBase, "npm_config_prefix": UserBase,
 			"HOME": "/root",
-			"PATH": UserBase + "/bin:/root/.local/bin:" + systemPath + ":" + Programs}},
+			"PATH": UserBase + "/bin:/root/.local/bin:" + systemPath + ":" + AgentPrograms}},
 		{"its own path and home", map[string]string{"PATH": "/opt/bin", "HOME": "/home/me", "LANG": "de"},
 			map[string]string{"LANG": "de",
-				"HOME": "/home/me", "PATH": UserBase + "/bin:/home/me/.local/bin:/opt/bin:" + Programs}},
+				"HOME": "/home/me", "PATH": UserBase + "/bin:/home/me/.local/bin:/opt/bin:" + AgentPrograms}},
 		{"turned off", map[string]string{"PYTHONUSERBASE": "", "PATH": "/bin"},
 			map[string]string{"PATH": "/bin", "PYTHONUSERBASE": ""}},
 	}
 	for _, tt := range tests {
 		tm := &Template{Env: tt.env}
-		tm.Furnish()
+		tm.AddDefaultEnv()
 		for k, v := range tt.want {
 			if got, ok := tm.Env[k]; !ok || got != v {
 				t.Errorf("%s: %s is %q, want %q", tt.name, k, got, v)

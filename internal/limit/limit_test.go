@@ -12,10 +12,10 @@ import (
 )
 
 func TestTake(t *testing.T) {
-	l := New(Limits{Requests: 2, Streams: 1, Visits: 1, Bytes: 100})
+	l := New(Limits{Requests: 2, Streams: 1, PortConns: 1, RequestBytes: 100})
 	take := func(owner string, k Kind, n int64) func() {
 		t.Helper()
-		release, err := l.Take(owner, k, n)
+		release, err := l.Acquire(owner, k, n)
 		if err != nil {
 			t.Fatalf("%s: %v", owner, err)
 		}
@@ -23,11 +23,11 @@ func TestTake(t *testing.T) {
 	}
 	full := func(owner string, k Kind, n int64) {
 		t.Helper()
-		used := map[Kind]int64{Requests: 2, Bytes: 100}[k]
-		if k == Bytes && n == 41 {
+		used := map[Kind]int64{Requests: 2, RequestBytes: 100}[k]
+		if k == RequestBytes && n == 41 {
 			used = 60
 		}
-		_, err := l.Take(owner, k, n)
+		_, err := l.Acquire(owner, k, n)
 		f := fault.From(err)
 		if err == nil || f.Kind != fault.ResourceLimit || f.HTTP() != 429 || len(f.Advice) == 0 ||
 			f.Context["limit"] != l.limits[k] || f.Context["current_usage"] != used {
@@ -38,11 +38,11 @@ func TestTake(t *testing.T) {
 	full("ann", Requests, 1)
 	bob := take("bob", Requests, 2) // has his own limits
 	stream := take("ann", Streams, 1)
-	bytes := take("ann", Bytes, 60)
-	full("ann", Bytes, 41)
-	more := take("ann", Bytes, 40)
-	full("ann", Bytes, 1)
-	full("ann", Bytes, 101)
+	bytes := take("ann", RequestBytes, 60)
+	full("ann", RequestBytes, 41)
+	more := take("ann", RequestBytes, 40)
+	full("ann", RequestBytes, 1)
+	full("ann", RequestBytes, 101)
 	one()
 	one() // the second call does nothing
 	three := take("ann", Requests, 1)
@@ -53,7 +53,7 @@ func TestTake(t *testing.T) {
 	if len(l.shares) != 0 {
 		t.Errorf("%d principals hold nothing and are kept", len(l.shares))
 	}
-	take("ann", Bytes, 100)()
+	take("ann", RequestBytes, 100)()
 }
 
 func TestTakeAtOnce(t *testing.T) {
@@ -62,7 +62,7 @@ func TestTakeAtOnce(t *testing.T) {
 	for range 50 {
 		all.Go(func() {
 			for range 200 {
-				if release, err := l.Take("ann", Requests, 1); err == nil {
+				if release, err := l.Acquire("ann", Requests, 1); err == nil {
 					release()
 				} else {
 					t.Error(err)
@@ -79,20 +79,20 @@ func TestTakeAtOnce(t *testing.T) {
 // A growing reservation reserves larger and larger portions, and is refused when the rest is
 // reserved by another one.
 func TestHeld(t *testing.T) {
-	l := New(Limits{Bytes: 20 << 10, Answers: 100})
-	body := l.Held("ann", Bytes)
+	l := New(Limits{RequestBytes: 20 << 10, AnswerBytes: 100})
+	body := l.NewReservation("ann", RequestBytes)
 	for _, want := range []int64{4 << 10, 4 << 10, 8 << 10} {
-		if n, err := body.Room(); n != want || err != nil {
+		if n, err := body.Available(); n != want || err != nil {
 			t.Fatalf("there is room for %d, want %d: %v", n, want, err)
 		}
 		if err := body.Add(want); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := body.Room(); fault.From(err).Kind != fault.ResourceLimit {
+	if _, err := body.Available(); fault.From(err).Kind != fault.ResourceLimit {
 		t.Errorf("a share that is not there: %v", err)
 	}
-	line := l.Held("ann", Bytes)
+	line := l.NewReservation("ann", RequestBytes)
 	if err := line.Add(5 << 10); err == nil {
 		t.Error("another line has more than is left")
 	}
@@ -102,22 +102,22 @@ func TestHeld(t *testing.T) {
 	if err := line.Add(1); err != nil || len(l.shares) != 0 {
 		t.Errorf("one that is over counts still: %v, %d principals", err, len(l.shares))
 	}
-	answer := l.Held("ann", Answers)
-	if err := answer.Take(100); err != nil || l.Held("ann", Answers).Take(1) == nil {
+	answer := l.NewReservation("ann", AnswerBytes)
+	if err := answer.TryReserve(100); err != nil || l.NewReservation("ann", AnswerBytes).TryReserve(1) == nil {
 		t.Errorf("all of it: %v", err)
 	}
-	answer.Keep(200)
-	answer.Keep(30)
-	if other := l.Held("ann", Answers); other.Take(71) == nil || other.Take(70) != nil {
+	answer.ShrinkTo(200)
+	answer.ShrinkTo(30)
+	if other := l.NewReservation("ann", AnswerBytes); other.TryReserve(71) == nil || other.TryReserve(70) != nil {
 		t.Error("what is given back is not there, or more than that is")
 	} else {
 		other.Release()
 	}
 	answer.Release()
-	answer.Keep(0)
-	var none *Held
-	none.Keep(0)
-	if none.Add(1<<40) != nil || none.Take(1<<40) != nil || none.Wait(t.Context(), 1<<40) != nil {
+	answer.ShrinkTo(0)
+	var none *Reservation
+	none.ShrinkTo(0)
+	if none.Add(1<<40) != nil || none.TryReserve(1<<40) != nil || none.Reserve(t.Context(), 1<<40) != nil {
 		t.Error("none refuses")
 	}
 	none.Release()
@@ -127,40 +127,40 @@ func TestHeld(t *testing.T) {
 // principals do not wait.
 func TestHeldWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := New(Limits{Answers: 100})
-		first, second, third := l.Held("ann", Answers), l.Held("ann", Answers), l.Held("ann", Answers)
-		if err := first.Wait(t.Context(), 80); err != nil {
+		l := New(Limits{AnswerBytes: 100})
+		first, second, third := l.NewReservation("ann", AnswerBytes), l.NewReservation("ann", AnswerBytes), l.NewReservation("ann", AnswerBytes)
+		if err := first.Reserve(t.Context(), 80); err != nil {
 			t.Fatal(err)
 		}
 		go func() {
 			time.Sleep(time.Second)
 			first.Release()
 		}()
-		if err := second.Wait(t.Context(), 60); err != nil {
+		if err := second.Reserve(t.Context(), 60); err != nil {
 			t.Errorf("they were given back: %v", err)
 		}
 		began := time.Now()
-		if err := third.Wait(t.Context(), 60); fault.From(err).Kind != fault.ResourceLimit ||
+		if err := third.Reserve(t.Context(), 60); fault.From(err).Kind != fault.ResourceLimit ||
 			time.Since(began) != waitTimeout {
 			t.Errorf("after %v: %v", time.Since(began), err)
 		}
-		if err := third.Wait(t.Context(), 101); fault.From(err).Kind != fault.ResourceLimit {
+		if err := third.Reserve(t.Context(), 101); fault.From(err).Kind != fault.ResourceLimit {
 			t.Errorf("more than there ever is: %v", err)
 		}
-		other := l.Held("bob", Answers)
-		if err := other.Take(100); err != nil {
+		other := l.NewReservation("bob", AnswerBytes)
+		if err := other.TryReserve(100); err != nil {
 			t.Errorf("another user: %v", err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if err := third.Wait(ctx, 60); !errors.Is(err, context.Canceled) {
+		if err := third.Reserve(ctx, 60); !errors.Is(err, context.Canceled) {
 			t.Errorf("one whose client left: %v", err)
 		}
 		go third.Release() // while it waits
-		if err := third.Wait(t.Context(), 60); err == nil {
+		if err := third.Reserve(t.Context(), 60); err == nil {
 			second.Release()
 		}
-		for _, h := range []*Held{second, third, other} {
+		for _, h := range []*Reservation{second, third, other} {
 			h.Release()
 		}
 		if len(l.shares) != 0 {

@@ -13,11 +13,11 @@ import (
 
 // Keys of _meta that the protocol reserves.
 const (
-	metaToken        = "progressToken"
-	metaVersion      = "io.modelcontextprotocol/protocolVersion"
-	metaClient       = "io.modelcontextprotocol/clientInfo"
-	metaCapabilities = "io.modelcontextprotocol/clientCapabilities"
-	metaLevel        = "io.modelcontextprotocol/logLevel"
+	metaProgressToken   = "progressToken"
+	metaProtocolVersion = "io.modelcontextprotocol/protocolVersion"
+	metaClientInfo      = "io.modelcontextprotocol/clientInfo"
+	metaCapabilities    = "io.modelcontextprotocol/clientCapabilities"
+	metaLogLevel        = "io.modelcontextprotocol/logLevel"
 )
 
 // Request is one call.
@@ -29,9 +29,9 @@ type Request struct {
 	// Progress is called with the parameters of each progress notification of this call,
 	// without the progress token: in wire order, in the caller's goroutine, and before
 	// Call returns. A slow Progress stops the session from reading more of the server.
-	Progress func(params json.RawMessage)
-	Timeout  time.Duration // from the start or the last progress notification; 0: 60 s
-	Most     time.Duration // of the whole call; 0: only Timeout applies
+	Progress     func(params json.RawMessage)
+	Timeout      time.Duration // from the start or the last progress notification; 0: 60 s
+	TotalTimeout time.Duration // of the whole call; 0: only Timeout applies
 	// Schema is the inputSchema of the tool that is called. The stateless protocol over
 	// HTTP repeats the arguments that it marks (x-mcp-header) in headers.
 	Schema json.RawMessage
@@ -41,11 +41,11 @@ type Request struct {
 
 	// Held is called with the reservation of the result, which the caller has to release;
 	// nil: Call releases it before it returns.
-	Held func(transport.Reservation)
+	TakeReservation func(transport.Reservation)
 
-	endless bool // for subscriptions/listen, which stays open
+	stayOpen bool // for subscriptions/listen, which stays open
 	// begun is called with the id of the request before the request is sent.
-	begun func(id int64)
+	beforeSend func(id int64)
 }
 
 // call is a request whose response has not come yet.
@@ -62,33 +62,33 @@ func (s *Session) Call(ctx context.Context, r Request) (json.RawMessage, error) 
 	if r.Timeout <= 0 {
 		r.Timeout = defaultTimeout
 	}
-	c, err := s.begin(r.Method)
+	c, err := s.registerCall(r.Method)
 	if err != nil {
 		return nil, err
 	}
-	if r.Most > 0 && !r.endless {
+	if r.TotalTimeout > 0 && !r.stayOpen {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, r.Most,
-			fmt.Errorf("%w: %s took over %s", transport.ErrTimeout, c.method, r.Most))
+		ctx, cancel = context.WithTimeoutCause(ctx, r.TotalTimeout,
+			fmt.Errorf("%w: %s took over %s", transport.ErrTimeout, c.method, r.TotalTimeout))
 		defer cancel()
 	}
-	m, err := s.request(c, r)
+	m, err := s.encodeRequest(c, r)
 	if err == nil {
-		if r.begun != nil {
-			r.begun(c.id)
+		if r.beforeSend != nil {
+			r.beforeSend(c.id)
 		}
 		err = s.sendRequest(ctx, m, c, r.Timeout)
 	}
 	if err != nil {
-		s.take(c.id)
+		s.removeCall(c.id)
 		c.queue.close()
 		return nil, err
 	}
 	return s.await(ctx, c, r)
 }
 
-// begin registers a new call, so that a response can be assigned to it.
-func (s *Session) begin(method string) (*call, error) {
+// registerCall registers a new call, so that a response can be assigned to it.
+func (s *Session) registerCall(method string) (*call, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.Err(); err != nil {
@@ -107,25 +107,25 @@ func (s *Session) sendRequest(ctx context.Context, m transport.Outgoing, c *call
 	defer cancel()
 	defer context.AfterFunc(s.ctx, cancel)()
 	err := s.transport.Send(ctx, m)
-	if over := s.Err(); err != nil && over != nil {
-		return over
+	if sessionErr := s.Err(); err != nil && sessionErr != nil {
+		return sessionErr
 	}
 	return err
 }
 
-// request encodes the request of a call.
-func (s *Session) request(c *call, r Request) (transport.Outgoing, error) {
+// encodeRequest encodes the request of a call.
+func (s *Session) encodeRequest(c *call, r Request) (transport.Outgoing, error) {
 	params, meta := rawjson.Object{}, rawjson.Object{}
 	maps.Copy(params, r.Params)
 	maps.Copy(meta, r.Meta)
 	delete(params, "_meta")
-	delete(meta, metaToken)
+	delete(meta, metaProgressToken)
 	if r.Progress != nil || r.Method == "tools/call" {
-		meta[metaToken] = rawjson.Number(c.id)
+		meta[metaProgressToken] = rawjson.Number(c.id)
 	}
 	m := transport.Outgoing{ID: c.id, Method: r.Method, Version: s.Version()}
 	if s.Stateless() {
-		s.addClient(meta, r)
+		s.addClientMeta(meta, r)
 		m.Header = standardHeaders(r.Method, params)
 		if r.Method == "tools/call" {
 			maps.Copy(m.Header, paramHeaders(r.Schema, params["arguments"]))
@@ -145,18 +145,18 @@ func (s *Session) request(c *call, r Request) (transport.Outgoing, error) {
 	return m, nil
 }
 
-// addClient adds the keys that describe the client to _meta of a stateless request.
-func (s *Session) addClient(meta rawjson.Object, r Request) {
-	meta[metaVersion], meta[metaClient] = rawjson.Quote(s.Version()), s.options.implementation()
+// addClientMeta adds the keys that describe the client to _meta of a stateless request.
+func (s *Session) addClientMeta(meta rawjson.Object, r Request) {
+	meta[metaProtocolVersion], meta[metaClientInfo] = rawjson.Quote(s.Version()), s.options.implementation()
 	meta[metaCapabilities] = s.options.Capabilities
 	if len(r.Capabilities) > 0 {
 		meta[metaCapabilities] = r.Capabilities
 	}
-	delete(meta, metaLevel)
+	delete(meta, metaLogLevel)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.level != "" {
-		meta[metaLevel] = rawjson.Quote(s.level)
+		meta[metaLogLevel] = rawjson.Quote(s.level)
 	}
 }
 
@@ -172,61 +172,61 @@ func (s *Session) await(ctx context.Context, c *call, r Request) (json.RawMessag
 	defer c.queue.close()
 	var timeout <-chan time.Time
 	var timer *time.Timer
-	if !r.endless {
+	if !r.stayOpen {
 		timer = time.NewTimer(r.Timeout)
 		defer timer.Stop()
 		timeout = timer.C
 	}
 	for {
-		over := false
+		sessionOver := false
 		select {
 		case <-c.queue.ready:
 		case <-s.Done():
-			over = true
+			sessionOver = true
 		case <-ctx.Done():
-			return nil, s.giveUp(c, context.Cause(ctx))
+			return nil, s.cancelCall(c, context.Cause(ctx))
 		case <-timeout:
-			if left := r.Timeout - time.Since(c.queue.lastSign()); left > 0 {
-				timer.Reset(left)
+			if remaining := r.Timeout - time.Since(c.queue.lastSeen()); remaining > 0 {
+				timer.Reset(remaining)
 				continue
 			}
-			return nil, s.giveUp(c, fmt.Errorf("%w: no sign of life of %s for %s", transport.ErrTimeout, c.method,
+			return nil, s.cancelCall(c, fmt.Errorf("%w: no sign of life of %s for %s", transport.ErrTimeout, c.method,
 				r.Timeout))
 		}
-		progress, end := c.queue.take()
+		progress, end := c.queue.drain()
 		for _, p := range progress {
 			if r.Progress != nil {
 				r.Progress(p)
 			}
 		}
 		if end != nil {
-			if end.err == nil && r.Held != nil {
-				r.Held(end.reservation)
+			if end.err == nil && r.TakeReservation != nil {
+				r.TakeReservation(end.reservation)
 				end.reservation = transport.NoReservation{}
 			}
 			return end.result, end.err
 		}
-		if over {
+		if sessionOver {
 			// The server may have executed the call, so the error is not ErrSessionLost,
 			// which allows a repetition.
-			s.take(c.id)
+			s.removeCall(c.id)
 			return nil, fmt.Errorf("%w: %s was not answered (%v)", transport.ErrClosed, c.method, s.Err())
 		}
 	}
 }
 
-// giveUp stops waiting for a call, and notifies the server of that. It returns cause.
-func (s *Session) giveUp(c *call, cause error) error {
-	s.take(c.id)
+// cancelCall stops waiting for a call, and notifies the server of that. It returns cause.
+func (s *Session) cancelCall(c *call, cause error) error {
+	s.removeCall(c.id)
 	// MCP does not allow to cancel initialize. In the stateless protocol over HTTP, the end
 	// of the request's stream, which Abandon closes, cancels the request.
 	handshake := c.method == "initialize" || c.method == "server/discover"
-	if !handshake && !(s.transport.Traits().Streams && s.Stateless()) {
+	if !handshake && !(s.transport.Traits().StreamPerRequest && s.Stateless()) {
 		params := rawjson.Object{"requestId": rawjson.Number(c.id),
 			"reason": rawjson.Quote(transport.Clip(cause.Error(), 200))}
 		select {
-		case s.background <- struct{}{}:
-			s.workInBackground(func(ctx context.Context) {
+		case s.backgroundSlots <- struct{}{}:
+			s.startInBackground(func(ctx context.Context) {
 				ctx, cancel := context.WithTimeout(ctx, cancelTimeout)
 				defer cancel()
 				_ = s.notify(ctx, "notifications/cancelled", params) // best effort

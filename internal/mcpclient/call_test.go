@@ -79,7 +79,7 @@ func TestAnswers(t *testing.T) {
 					m, _ := p.next()
 					p.say("%s", strings.ReplaceAll(tt.say, "ID", string(m.ID)))
 					ignore(p)
-				})), Options{MaxMessage: 1 << 20, Older: true})
+				})), Options{MaxMessage: 1 << 20, StatefulFirst: true})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -134,7 +134,7 @@ func TestHugeLine(t *testing.T) {
 		m, _ = p.next()
 		p.answer(m, `{"a":"`+strings.Repeat("x", 10<<20)+`"}`)
 		serve(p)
-	})), Options{Older: true})
+	})), Options{StatefulFirst: true})
 	if _, err := s.Call(t.Context(), Request{Method: "x"}); !errors.Is(err, transport.ErrTooLarge) {
 		t.Errorf("20 MiB: %v", err)
 	}
@@ -175,7 +175,7 @@ func TestDeathInTheMiddle(t *testing.T) {
 	})), Options{})
 	n := 0
 	_, err := s.Call(t.Context(), Request{Method: "x", Progress: func(json.RawMessage) { n++ }})
-	if !errors.Is(err, transport.ErrClosed) || errors.Is(err, transport.ErrLost) || n != 1 {
+	if !errors.Is(err, transport.ErrClosed) || errors.Is(err, transport.ErrSessionLost) || n != 1 {
 		t.Errorf("%v, %d notifications of progress", err, n)
 	}
 }
@@ -243,7 +243,7 @@ func TestFloodWaits(t *testing.T) {
 				}
 				sent.Add(int64(n))
 			}
-		})), Options{Older: true})
+		})), Options{StatefulFirst: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -281,7 +281,7 @@ func TestTimeouts(t *testing.T) {
 		{"by default", Request{}, 0, time.Minute, false},
 		{"progress extends it", Request{Timeout: 15 * time.Second}, 5, 65 * time.Second, false},
 		{"and an answer ends it", Request{Timeout: 15 * time.Second}, 5, 60 * time.Second, true},
-		{"but not for ever", Request{Timeout: 15 * time.Second, Most: 35 * time.Second}, 100, 35 * time.Second, false},
+		{"but not for ever", Request{Timeout: 15 * time.Second, TotalTimeout: 35 * time.Second}, 100, 35 * time.Second, false},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -307,7 +307,7 @@ func TestTimeouts(t *testing.T) {
 					}
 					close(cancelled)
 					ignore(p)
-				})), Options{Older: true})
+				})), Options{StatefulFirst: true})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -336,7 +336,7 @@ func TestTimeouts(t *testing.T) {
 func TestInputThatIsNotTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stop := make(chan struct{})
-		s, err := Connect(t.Context(), programs(t, nil, after(func(*program) { <-stop })), Options{Older: true})
+		s, err := Connect(t.Context(), programs(t, nil, after(func(*program) { <-stop })), Options{StatefulFirst: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -390,7 +390,7 @@ func TestRequestsOfTheServer(t *testing.T) {
 		p.say(`{"jsonrpc":"2.0","id":"g","method":"elicitation/create","params":"give up"}`)
 		p.say(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"g"}}`)
 		time.Sleep(300 * time.Millisecond)
-		for i := range maxRequests + 1 {
+		for i := range maxServerRequests + 1 {
 			p.say(`{"jsonrpc":"2.0","id":%d,"method":"elicitation/create","params":"wait"}`, i)
 		}
 		p.say(`{"jsonrpc":"2.0","id":0,"method":"elicitation/create","params":"wait"}`)
@@ -446,7 +446,7 @@ func TestWhatIsSent(t *testing.T) {
 	r := Request{Method: "tools/call",
 		Params: rawjson.Object{"name": rawjson.Quote("a<b"), "arguments": json.RawMessage(`{"n":12345678901234567890}`),
 			"_meta": rawjson.Quote("no")},
-		Meta:         rawjson.Object{"x": json.RawMessage(`[1]`), metaToken: rawjson.Quote("theirs")},
+		Meta:         rawjson.Object{"x": json.RawMessage(`[1]`), metaProgressToken: rawjson.Quote("theirs")},
 		Capabilities: json.RawMessage(`{"roots":{}}`)}
 	for _, tt := range []struct {
 		run  func(*program) bool

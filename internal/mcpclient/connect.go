@@ -13,11 +13,11 @@ import (
 	"sandlot/internal/revision"
 )
 
-// declined means that the server answered server/discover or initialize, but with an answer
+// unusableAnswer means that the server answered server/discover or initialize, but with an answer
 // that allows no session.
-type declined struct{ why string }
+type unusableAnswer struct{ text string }
 
-func (d *declined) Error() string { return d.why }
+func (d *unusableAnswer) Error() string { return d.text }
 
 // Connect begins a session. It sends server/discover of the stateless protocol, and
 // falls back to initialize of the stateful protocol when the server refuses it. Over
@@ -26,8 +26,8 @@ func (d *declined) Error() string { return d.why }
 // Connect stores nothing about a server.
 func Connect(ctx context.Context, dial transport.Dial, o Options) (*Session, error) {
 	o = o.withDefaults()
-	ctx, cancel := context.WithTimeoutCause(ctx, o.Handshake,
-		fmt.Errorf("%w: the session was not ready within %s", transport.ErrTimeout, o.Handshake))
+	ctx, cancel := context.WithTimeoutCause(ctx, o.HandshakeTimeout,
+		fmt.Errorf("%w: the session was not ready within %s", transport.ErrTimeout, o.HandshakeTimeout))
 	defer cancel()
 	h := &handshake{dial: dial, options: o}
 	if err := h.run(ctx); err != nil {
@@ -37,7 +37,7 @@ func Connect(ctx context.Context, dial transport.Dial, o Options) (*Session, err
 		return nil, err
 	}
 	s := h.session
-	if s.Stateless() && o.Handler != nil && s.server.capabilities.anyChanges() {
+	if s.Stateless() && o.Handler != nil && s.server.capabilities.anyListChanged() {
 		_, _ = s.subscribe("") // fails only when the session is over
 	}
 	return s, nil
@@ -57,7 +57,7 @@ func (h *handshake) run(ctx context.Context) error {
 	switch {
 	case h.session.transport.Traits().StatefulOnly:
 		return h.session.initialize(ctx)
-	case h.options.Older:
+	case h.options.StatefulFirst:
 		return h.initializeFirst(ctx)
 	}
 	return h.discoverFirst(ctx)
@@ -78,43 +78,43 @@ func (h *handshake) open(ctx context.Context) error {
 }
 
 func (h *handshake) discoverFirst(ctx context.Context) error {
-	streams := h.session.transport.Traits().Streams
-	limit := h.options.Probe
+	streams := h.session.transport.Traits().StreamPerRequest
+	timeout := h.options.ProbeTimeout
 	if streams {
-		limit = h.options.Handshake / 2
+		timeout = h.options.HandshakeTimeout / 2
 	}
-	probe, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("%w: server/discover was ignored for %s",
-		transport.ErrTimeout, limit))
+	probeCtx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("%w: server/discover was ignored for %s",
+		transport.ErrTimeout, timeout))
 	defer cancel()
-	refused := h.session.discover(probe)
-	if refused == nil || h.final(ctx, refused) {
-		return refused
+	discoverErr := h.session.discover(probeCtx)
+	if discoverErr == nil || h.cannotFallBack(ctx, discoverErr) {
+		return discoverErr
 	}
-	h.options.Log.Debug("mcpclient: falling back to the stateful protocol", "because", refused)
-	same := streams || answered(refused) && h.session.Err() == nil
-	if !same {
+	h.options.Log.Debug("mcpclient: falling back to the stateful protocol", "because", discoverErr)
+	reuse := streams || isAnswer(discoverErr) && h.session.Err() == nil
+	if !reuse {
 		if err := h.open(ctx); err != nil {
 			return err
 		}
 	}
-	err := h.initialize(ctx, same && !streams)
+	err := h.initialize(ctx, reuse && !streams)
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("%w (server/discover was tried before: %v)", err, refused)
+	return fmt.Errorf("%w (server/discover was tried before: %v)", err, discoverErr)
 }
 
 // initialize sends initialize. With discoverSent, the program got server/discover before,
 // which may have broken it: if it does not answer, initialize goes to a new program.
-func (h *handshake) initialize(ctx context.Context, confused bool) error {
-	if !confused {
+func (h *handshake) initialize(ctx context.Context, discoverSent bool) error {
+	if !discoverSent {
 		return h.session.initialize(ctx)
 	}
 	deadline, _ := ctx.Deadline()
-	half, cancel := context.WithTimeout(ctx, time.Until(deadline)/2)
+	halfCtx, cancel := context.WithTimeout(ctx, time.Until(deadline)/2)
 	defer cancel()
-	err := h.session.initialize(half)
-	if err == nil || answered(err) || h.final(ctx, err) {
+	err := h.session.initialize(halfCtx)
+	if err == nil || isAnswer(err) || h.cannotFallBack(ctx, err) {
 		return err
 	}
 	if err := h.open(ctx); err != nil {
@@ -124,9 +124,9 @@ func (h *handshake) initialize(ctx context.Context, confused bool) error {
 }
 
 func (h *handshake) initializeFirst(ctx context.Context) error {
-	refused := h.session.initialize(ctx)
-	if refused == nil || h.final(ctx, refused) {
-		return refused
+	initializeErr := h.session.initialize(ctx)
+	if initializeErr == nil || h.cannotFallBack(ctx, initializeErr) {
+		return initializeErr
 	}
 	if h.session.Err() != nil {
 		if err := h.open(ctx); err != nil {
@@ -137,59 +137,59 @@ func (h *handshake) initializeFirst(ctx context.Context) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("%w (initialize was tried before: %v)", err, refused)
+	return fmt.Errorf("%w (initialize was tried before: %v)", err, initializeErr)
 }
 
-// final reports whether a fallback to the other protocol would fail as well.
-func (h *handshake) final(ctx context.Context, err error) bool {
-	_, login := errors.AsType[*transport.ErrUnauthorized](err)
-	_, away := errors.AsType[*transport.Unreachable](err)
-	return ctx.Err() != nil || login || away
+// cannotFallBack reports whether a fallback to the other protocol would fail as well.
+func (h *handshake) cannotFallBack(ctx context.Context, err error) bool {
+	_, login := errors.AsType[*transport.UnauthorizedError](err)
+	_, unreachable := errors.AsType[*transport.UnreachableError](err)
+	return ctx.Err() != nil || login || unreachable
 }
 
-// answered reports whether the server answered, though with an error or an unusable result.
-func answered(err error) bool {
+// isAnswer reports whether the server answered, though with an error or an unusable result.
+func isAnswer(err error) bool {
 	_, refused := errors.AsType[*transport.Error](err)
-	_, no := errors.AsType[*declined](err)
-	return refused || no
+	_, unusable := errors.AsType[*unusableAnswer](err)
+	return refused || unusable
 }
 
 // discover sends server/discover.
 func (s *Session) discover(ctx context.Context) error {
 	s.version.Store(revision.Stateless)
 	raw, err := s.handshakeCall(ctx, "server/discover", nil)
-	said, ok := errors.AsType[*transport.Error](err)
-	if ok && said.Code == transport.CodeVersion && supports(said.Data) {
+	rpcErr, ok := errors.AsType[*transport.Error](err)
+	if ok && rpcErr.Code == transport.CodeVersion && listsStateless(rpcErr.Data) {
 		// The server may have objected to another revision than that of the request: try once more.
 		raw, err = s.handshakeCall(ctx, "server/discover", nil)
 	}
 	if err == nil {
-		err = s.discovered(raw)
+		err = s.readDiscoverResult(raw)
 	}
 	if err != nil {
 		s.version.Store("")
 		return err
 	}
-	s.transport.Agreed(revision.Stateless)
+	s.transport.Negotiated(revision.Stateless)
 	return nil
 }
 
 // handshakeCall makes a call of the handshake. Its context bounds it before its timeout does.
 func (s *Session) handshakeCall(ctx context.Context, method string, params rawjson.Object) (json.RawMessage, error) {
-	return s.Call(ctx, Request{Method: method, Params: params, Timeout: 2 * s.options.Handshake})
+	return s.Call(ctx, Request{Method: method, Params: params, Timeout: 2 * s.options.HandshakeTimeout})
 }
 
-// supports reports whether the data of an error list the revision of the stateless
+// listsStateless reports whether the data of an error list the revision of the stateless
 // protocol as supported.
-func supports(data json.RawMessage) bool {
+func listsStateless(data json.RawMessage) bool {
 	var d struct {
 		Supported []string `json:"supported"`
 	}
 	return json.Unmarshal(data, &d) == nil && slices.Contains(d.Supported, revision.Stateless)
 }
 
-// discovered reads the result of server/discover into s.server.
-func (s *Session) discovered(raw json.RawMessage) error {
+// readDiscoverResult reads the result of server/discover into s.server.
+func (s *Session) readDiscoverResult(raw json.RawMessage) error {
 	var r struct {
 		SupportedVersions []string `json:"supportedVersions"`
 		Meta              struct {
@@ -198,10 +198,10 @@ func (s *Session) discovered(raw json.RawMessage) error {
 		handshakeResult
 	}
 	if err := json.Unmarshal(raw, &r); err != nil {
-		return &declined{"the server's answer to server/discover cannot be read"}
+		return &unusableAnswer{"the server's answer to server/discover cannot be read"}
 	}
 	if !slices.Contains(r.SupportedVersions, revision.Stateless) {
-		return &declined{fmt.Sprintf("the server does not speak the protocol's revision %s", revision.Stateless)}
+		return &unusableAnswer{fmt.Sprintf("the server does not speak the protocol's revision %s", revision.Stateless)}
 	}
 	if rawjson.IsObject(r.Meta.Server) {
 		r.ServerInfo = r.Meta.Server
@@ -236,10 +236,10 @@ func (s *Session) initialize(ctx context.Context) error {
 		handshakeResult
 	}
 	if err := json.Unmarshal(raw, &r); err != nil {
-		return &declined{"the server's answer to initialize cannot be read"}
+		return &unusableAnswer{"the server's answer to initialize cannot be read"}
 	}
 	if !revision.IsStateful(r.ProtocolVersion) {
-		return &declined{fmt.Sprintf("the server speaks the protocol's revision %q, and Sandlot speaks %s and %v",
+		return &unusableAnswer{fmt.Sprintf("the server speaks the protocol's revision %q, and Sandlot speaks %s and %v",
 			transport.Clip(r.ProtocolVersion, 40), revision.Stateless, revision.AllStateful)}
 	}
 	s.setServer(r.handshakeResult)
@@ -247,6 +247,6 @@ func (s *Session) initialize(ctx context.Context) error {
 	if err := s.notify(ctx, "notifications/initialized", nil); err != nil {
 		return fmt.Errorf("the server did not take notifications/initialized: %w", err)
 	}
-	s.transport.Agreed(r.ProtocolVersion)
+	s.transport.Negotiated(r.ProtocolVersion)
 	return nil
 }

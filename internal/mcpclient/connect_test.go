@@ -97,7 +97,7 @@ func TestEras(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s, err := Connect(t.Context(), programs(t, nil, tt.run...),
-					Options{Name: "test", Version: "1", Older: tt.older})
+					Options{Name: "test", Version: "1", StatefulFirst: tt.older})
 				if tt.problem != "" {
 					if err == nil || !strings.Contains(err.Error(), tt.problem) {
 						t.Fatalf("Connect: %v, want an error with %q", err, tt.problem)
@@ -126,7 +126,7 @@ func TestConnectTellsOfTheServer(t *testing.T) {
 	if string(s.Info()) != `{"name":"peer","version":"1"}` || s.Instructions() != "Be kind." {
 		t.Errorf("%s, %q", s.Info(), s.Instructions())
 	}
-	if want := (Capabilities{Tools: true, ToolsChanged: true, Resources: true, Subscribe: true,
+	if want := (Capabilities{Tools: true, ToolsListChanged: true, Resources: true, Subscribe: true,
 		Logging: true}); s.Capabilities() != want {
 		t.Errorf("%+v, want %+v", s.Capabilities(), want)
 	}
@@ -139,7 +139,7 @@ func TestConnectTellsOfTheServer(t *testing.T) {
 func TestConnectIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
-		_, err := Connect(t.Context(), programs(t, nil, ignore, ignore), Options{Handshake: 6 * time.Second})
+		_, err := Connect(t.Context(), programs(t, nil, ignore, ignore), Options{HandshakeTimeout: 6 * time.Second})
 		if !errors.Is(err, transport.ErrTimeout) {
 			t.Errorf("Connect: %v", err)
 		}

@@ -18,7 +18,7 @@ func FuzzMessages(f *testing.F) {
 		s := newSession(deaf{}, Options{Handler: &ears{}}.withDefaults())
 		defer s.Close()
 		s.version.Store(revision.Stateful)
-		c, err := s.begin("x")
+		c, err := s.registerCall("x")
 		if err != nil {
 			t.Fatal(err)
 		}

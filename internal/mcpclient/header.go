@@ -18,13 +18,13 @@ import (
 // https://modelcontextprotocol.io/specification/2026-07-28/basic/transports/streamable-http
 
 const (
-	maxSchema = 1 << 20
-	maxMarked = 64 // arguments of one tool that are repeated in headers
-	maxDepth  = 32 // of properties that are searched for such arguments
+	maxSchema     = 1 << 20
+	maxHeaderArgs = 64 // arguments of one tool that are repeated in headers
+	maxDepth      = 32 // of properties that are searched for such arguments
 )
 
-// marked is an argument of a tool that is repeated in a header.
-type marked struct {
+// headerArg is an argument of a tool that is repeated in a header.
+type headerArg struct {
 	path   []string
 	header string
 }
@@ -36,10 +36,10 @@ type property struct {
 	Properties map[string]json.RawMessage `json:"properties"`
 }
 
-// ValidTool returns an error when a tool's definition must not be used: it is not an
+// CheckTool returns an error when a tool's definition must not be used: it is not an
 // object, it has no name, or its inputSchema has over 1 MiB or marks arguments for
 // headers (x-mcp-header) that HTTP does not allow.
-func ValidTool(tool json.RawMessage) error {
+func CheckTool(tool json.RawMessage) error {
 	var t struct {
 		Name        string          `json:"name"`
 		InputSchema json.RawMessage `json:"inputSchema"`
@@ -47,20 +47,20 @@ func ValidTool(tool json.RawMessage) error {
 	if !rawjson.IsObject(tool) || json.Unmarshal(tool, &t) != nil || t.Name == "" {
 		return fmt.Errorf("the definition of the tool is not an object with a name")
 	}
-	_, err := markedIn(t.InputSchema)
+	_, err := headerArgs(t.InputSchema)
 	return err
 }
 
-// markedIn returns the arguments that an inputSchema marks for headers.
-func markedIn(schema json.RawMessage) ([]marked, error) {
+// headerArgs returns the arguments that an inputSchema marks for headers.
+func headerArgs(schema json.RawMessage) ([]headerArg, error) {
 	if len(schema) > maxSchema {
 		return nil, fmt.Errorf("the inputSchema has over %d bytes", maxSchema)
 	}
 	if !strings.Contains(string(schema), `-header"`) && !strings.Contains(string(schema), `\u`) {
 		return nil, nil // quick way out for most schemas; escapes could hide "x-mcp-header"
 	}
-	var all []marked
-	err := collect(schema, nil, &all)
+	var all []headerArg
+	err := collectHeaderArgs(schema, nil, &all)
 	if err != nil {
 		return nil, err
 	}
@@ -75,30 +75,30 @@ func markedIn(schema json.RawMessage) ([]marked, error) {
 	return all, nil
 }
 
-func collect(schema json.RawMessage, path []string, all *[]marked) error {
+func collectHeaderArgs(schema json.RawMessage, path []string, all *[]headerArg) error {
 	var p property
 	if !rawjson.IsObject(schema) || len(path) > maxDepth || json.Unmarshal(schema, &p) != nil {
 		return nil // an invalid schema: clients check that
 	}
 	if p.Header != nil && len(path) > 0 {
-		name, err := checkMark(p)
+		name, err := headerName(p)
 		if err != nil {
 			return fmt.Errorf("the argument %q: %w", transport.Clip(strings.Join(path, "."), 200), err)
 		}
-		if *all = append(*all, marked{path: path, header: name}); len(*all) > maxMarked {
-			return fmt.Errorf("over %d arguments are marked for headers", maxMarked)
+		if *all = append(*all, headerArg{path: path, header: name}); len(*all) > maxHeaderArgs {
+			return fmt.Errorf("over %d arguments are marked for headers", maxHeaderArgs)
 		}
 	}
 	for name, sub := range p.Properties {
-		if err := collect(sub, append(slices.Clip(path), name), all); err != nil {
+		if err := collectHeaderArgs(sub, append(slices.Clip(path), name), all); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// checkMark returns the name of the header that a property is marked for.
-func checkMark(p property) (string, error) {
+// headerName returns the name of the header that a property is marked for.
+func headerName(p property) (string, error) {
 	var name string
 	if json.Unmarshal(p.Header, &name) != nil || name == "" || len(name) > 128 {
 		return "", fmt.Errorf("x-mcp-header is not a string of 1 to 128 characters")
@@ -121,7 +121,7 @@ func isTokenRune(r rune) bool {
 
 // paramHeaders returns the headers that repeat the marked arguments of a call.
 func paramHeaders(schema, arguments json.RawMessage) http.Header {
-	all, err := markedIn(schema)
+	all, err := headerArgs(schema)
 	if err != nil || len(all) == 0 {
 		return nil
 	}
@@ -149,12 +149,12 @@ func headerValue(raw json.RawMessage) (string, bool) {
 	}
 	switch v := v.(type) {
 	case string:
-		return headerText(v), true
+		return encodeHeaderValue(v), true
 	case bool:
 		return strconv.FormatBool(v), true
 	case float64:
-		const most = 1<<53 - 1
-		if v < -most || v > most || v != float64(int64(v)) {
+		const maxSafeInteger = 1<<53 - 1
+		if v < -maxSafeInteger || v > maxSafeInteger || v != float64(int64(v)) {
 			return "", false
 		}
 		return strconv.FormatInt(int64(v), 10), true
@@ -163,29 +163,29 @@ func headerValue(raw json.RawMessage) (string, bool) {
 }
 
 const (
-	base64Begin = "=?base64?"
-	base64End   = "?="
+	base64Prefix = "=?base64?"
+	base64Suffix = "?="
 )
 
-// headerText encodes a string as a header value: as base64 unless it is printable ASCII.
-func headerText(s string) string {
+// encodeHeaderValue encodes a string as a header value: as base64 unless it is printable ASCII.
+func encodeHeaderValue(s string) string {
 	plain := strings.TrimSpace(s) == s && !strings.ContainsFunc(s, func(r rune) bool { return r < 0x20 || r > 0x7e }) &&
-		!(strings.HasPrefix(s, base64Begin) && strings.HasSuffix(s, base64End))
+		!(strings.HasPrefix(s, base64Prefix) && strings.HasSuffix(s, base64Suffix))
 	if plain {
 		return s
 	}
-	return base64Begin + base64.StdEncoding.EncodeToString([]byte(s)) + base64End
+	return base64Prefix + base64.StdEncoding.EncodeToString([]byte(s)) + base64Suffix
 }
 
-// named maps methods to the parameter whose value goes into the header Mcp-Name.
-var named = map[string]string{"tools/call": "name", "prompts/get": "name", "resources/read": "uri",
+// nameParam maps methods to the parameter whose value goes into the header Mcp-Name.
+var nameParam = map[string]string{"tools/call": "name", "prompts/get": "name", "resources/read": "uri",
 	"tasks/get": "taskId", "tasks/update": "taskId", "tasks/cancel": "taskId"}
 
 // standardHeaders returns the headers Mcp-Method and Mcp-Name of a stateless message.
 func standardHeaders(method string, params rawjson.Object) http.Header {
 	h := http.Header{"Mcp-Method": {method}}
-	if name := rawjson.Text(params[named[method]]); name != "" {
-		h.Set("Mcp-Name", headerText(name))
+	if name := rawjson.Text(params[nameParam[method]]); name != "" {
+		h.Set("Mcp-Name", encodeHeaderValue(name))
 	}
 	return h
 }

@@ -230,17 +230,17 @@ func TestForgottenSession(t *testing.T) {
 				other <- err
 			}()
 			<-waiting
-			if _, err := s.Call(t.Context(), Request{Method: "x"}); !errors.Is(err, transport.ErrLost) {
+			if _, err := s.Call(t.Context(), Request{Method: "x"}); !errors.Is(err, transport.ErrSessionLost) {
 				t.Errorf("Call: %v", err)
 			}
 			<-s.Done()
-			if !errors.Is(s.Err(), transport.ErrLost) {
+			if !errors.Is(s.Err(), transport.ErrSessionLost) {
 				t.Errorf("Err: %v", s.Err())
 			}
-			if err := <-other; !errors.Is(err, transport.ErrClosed) || errors.Is(err, transport.ErrLost) {
+			if err := <-other; !errors.Is(err, transport.ErrClosed) || errors.Is(err, transport.ErrSessionLost) {
 				t.Errorf("a call that may have run invites to repeat it: %v", err)
 			}
-			if _, err := s.Call(t.Context(), Request{Method: "x"}); !errors.Is(err, transport.ErrLost) {
+			if _, err := s.Call(t.Context(), Request{Method: "x"}); !errors.Is(err, transport.ErrSessionLost) {
 				t.Errorf("a later call: %v", err)
 			}
 			s.Close()
@@ -314,7 +314,7 @@ func TestResumeEnds(t *testing.T) {
 				}}
 			s := connected(t, overHTTP(listening(t, h).URL), Options{})
 			_, err := s.Call(t.Context(), Request{Method: "x"})
-			if err == nil || !strings.Contains(err.Error(), tt.problem) || errors.Is(err, transport.ErrLost) {
+			if err == nil || !strings.Contains(err.Error(), tt.problem) || errors.Is(err, transport.ErrSessionLost) {
 				t.Errorf("%v; want %q", err, tt.problem)
 			}
 		})
@@ -421,7 +421,7 @@ func TestLogin(t *testing.T) {
 		var asked atomic.Int64
 		url := listening(t, guard(func(string) bool { asked.Add(1); return false }, h)).URL
 		_, err := Connect(t.Context(), transport.HTTP(transport.Remote{URL: url, OAuth: k}), Options{})
-		var login *transport.ErrUnauthorized
+		var login *transport.UnauthorizedError
 		if !errors.As(err, &login) || login.Status != 401 || login.Challenge == "" || asked.Load() != 2 ||
 			k.logins.Load() != 1 {
 			t.Errorf("%v after %d requests and %d logins", err, asked.Load(), k.logins.Load())
@@ -435,7 +435,7 @@ func TestLogin(t *testing.T) {
 			_, err := Connect(t.Context(),
 				transport.HTTP(transport.Remote{URL: listening(t, guard(func(s string) bool { return s == good },
 					http.NotFoundHandler())).URL, OAuth: k}), Options{})
-			var login *transport.ErrUnauthorized
+			var login *transport.UnauthorizedError
 			if errors.As(err, &login) != (good == "none") || k.logins.Load() != logins {
 				t.Errorf("%v after %d logins", err, k.logins.Load())
 			}
@@ -446,7 +446,7 @@ func TestLogin(t *testing.T) {
 		k := &token{fail: errors.New("the user said no")}
 		url := listening(t, guard(func(string) bool { return false }, h)).URL
 		_, err := Connect(t.Context(), transport.HTTP(transport.Remote{URL: url, OAuth: k}), Options{})
-		var login *transport.ErrUnauthorized
+		var login *transport.UnauthorizedError
 		if !errors.As(err, &login) || !errors.Is(err, k.fail) ||
 			!strings.Contains(err.Error(), "logging in failed: the user said no") {
 			t.Error(err)
@@ -520,7 +520,7 @@ func TestHTTPHangs(t *testing.T) {
 		<-r.Context().Done()
 	}))
 	for _, dial := range []transport.Dial{overHTTP(hang.URL), overSSE(hang.URL)} {
-		if _, err := Connect(t.Context(), dial, Options{Handshake: 300 * time.Millisecond}); !errors.Is(err,
+		if _, err := Connect(t.Context(), dial, Options{HandshakeTimeout: 300 * time.Millisecond}); !errors.Is(err,
 			transport.ErrTimeout) {
 			t.Error(err)
 		}
@@ -539,7 +539,7 @@ func TestHTTPProbeHangs(t *testing.T) {
 		}
 		h.ServeHTTP(w, r)
 	}))
-	got := connected(t, overHTTP(s.URL), Options{Handshake: 2 * time.Second})
+	got := connected(t, overHTTP(s.URL), Options{HandshakeTimeout: 2 * time.Second})
 	if got.Version() != revision.Stateful {
 		t.Errorf("revision %s", got.Version())
 	}
@@ -567,7 +567,7 @@ func TestSSEIsHostile(t *testing.T) {
 				events(w)("%s", tt.say)
 				<-r.Context().Done()
 			}))
-			_, err := Connect(t.Context(), overSSE(h.URL), Options{Handshake: 500 * time.Millisecond})
+			_, err := Connect(t.Context(), overSSE(h.URL), Options{HandshakeTimeout: 500 * time.Millisecond})
 			if err == nil || !strings.Contains(err.Error(), tt.problem) {
 				t.Errorf("%v; want %q", err, tt.problem)
 			}

@@ -19,32 +19,32 @@ const (
 // all pages; field is the member of the result that has them ("tools"). It is an error
 // if there are more than maxItems items, Options.MaxList bytes or 1000 pages, or if the
 // server repeats a cursor; the items read so far are returned with the error.
-func (s *Session) List(ctx context.Context, method, field string, most int) ([]json.RawMessage, error) {
+func (s *Session) List(ctx context.Context, method, field string, maxItems int) ([]json.RawMessage, error) {
 	var all []json.RawMessage
 	params, seen := rawjson.Object{}, map[string]bool{}
-	left := bounds{most, s.options.MaxList}
+	remaining := listBudget{maxItems, s.options.MaxList}
 	for range maxPages {
-		var held transport.Reservation
+		var reservation transport.Reservation
 		raw, err := s.Call(ctx, Request{Method: method, Params: params,
-			Held: func(r transport.Reservation) { held = r }})
+			TakeReservation: func(r transport.Reservation) { reservation = r }})
 		if err != nil {
 			return all, err
 		}
-		items, cursor, err := page(raw, field, left)
-		held.Release()
+		items, cursor, err := readPage(raw, field, remaining)
+		reservation.Release()
 		all = append(all, items...)
 		if err != nil {
 			return all, fmt.Errorf("%s: %w", method, err)
 		}
-		left.items -= len(items)
-		left.bytes -= len(raw) // the bytes around the items count too
+		remaining.items -= len(items)
+		remaining.bytes -= len(raw) // the bytes around the items count too
 		switch {
 		case cursor == "":
 			return all, nil
 		case seen[cursor]:
 			return all, fmt.Errorf("%s: the server gives the same page again and again", method)
-		case left.bytes <= 0:
-			return all, fmt.Errorf("%s: %w", method, errListBytes)
+		case remaining.bytes <= 0:
+			return all, fmt.Errorf("%s: %w", method, errListTooLarge)
 		}
 		seen[cursor] = true
 		params = rawjson.Object{"cursor": rawjson.Quote(cursor)}
@@ -52,14 +52,14 @@ func (s *Session) List(ctx context.Context, method, field string, most int) ([]j
 	return all, fmt.Errorf("%w: %s has over %d pages", transport.ErrTooLarge, method, maxPages)
 }
 
-// bounds is how much of a list may still be read.
-type bounds struct{ items, bytes int }
+// listBudget is how much of a list may still be read.
+type listBudget struct{ items, bytes int }
 
-var errListBytes = fmt.Errorf("%w: the list has more bytes than there is room for", transport.ErrTooLarge)
+var errListTooLarge = fmt.Errorf("%w: the list has more bytes than there is room for", transport.ErrTooLarge)
 
-// page reads one page. It decodes item by item and stops at the limits: a page of 16 MiB
+// readPage reads one page. It decodes item by item and stops at the limits: a page of 16 MiB
 // can have millions of items.
-func page(raw json.RawMessage, field string, left bounds) (items []json.RawMessage, cursor string, err error) {
+func readPage(raw json.RawMessage, field string, remaining listBudget) (items []json.RawMessage, cursor string, err error) {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	if _, err := d.Token(); err != nil {
 		return nil, "", err
@@ -71,7 +71,7 @@ func page(raw json.RawMessage, field string, left bounds) (items []json.RawMessa
 		}
 		switch key {
 		case field:
-			items, err = array(d, items, left)
+			items, err = readItems(d, items, remaining)
 		case "nextCursor":
 			cursor, err = readCursor(d)
 		default:
@@ -85,28 +85,28 @@ func page(raw json.RawMessage, field string, left bounds) (items []json.RawMessa
 	return items, cursor, nil
 }
 
-func array(d *json.Decoder, items []json.RawMessage, left bounds) ([]json.RawMessage, error) {
-	open, err := d.Token()
+func readItems(d *json.Decoder, items []json.RawMessage, remaining listBudget) ([]json.RawMessage, error) {
+	start, err := d.Token()
 	if err != nil {
 		return items, err
 	}
-	if open == nil {
+	if start == nil {
 		return items, nil // null
 	}
-	if open != json.Delim('[') {
+	if start != json.Delim('[') {
 		return items, fmt.Errorf("the server's list is not an array")
 	}
 	for d.More() {
-		if len(items) >= left.items {
+		if len(items) >= remaining.items {
 			return items, fmt.Errorf("%w: the list has more items than the %d that there is room for",
-				transport.ErrTooLarge, left.items)
+				transport.ErrTooLarge, remaining.items)
 		}
 		var item json.RawMessage
 		if err := d.Decode(&item); err != nil {
 			return items, err
 		}
-		if left.bytes -= len(item); left.bytes < 0 {
-			return items, errListBytes
+		if remaining.bytes -= len(item); remaining.bytes < 0 {
+			return items, errListTooLarge
 		}
 		items = append(items, item)
 	}
@@ -129,8 +129,8 @@ func readCursor(d *json.Decoder) (string, error) {
 	return *cursor, nil
 }
 
-// send makes a call with one string parameter, and ignores the result.
-func (s *Session) send(ctx context.Context, method, name, text string) error {
+// callWithString makes a call with one string parameter, and ignores the result.
+func (s *Session) callWithString(ctx context.Context, method, name, text string) error {
 	_, err := s.Call(ctx, Request{Method: method, Params: rawjson.Object{name: rawjson.Quote(text)}})
 	return err
 }
@@ -139,7 +139,7 @@ func (s *Session) send(ctx context.Context, method, name, text string) error {
 // stateless protocol the level is sent with each later request.
 func (s *Session) SetLevel(ctx context.Context, level string) error {
 	if !s.Stateless() {
-		return s.send(ctx, "logging/setLevel", "level", level)
+		return s.callWithString(ctx, "logging/setLevel", "level", level)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -63,7 +63,7 @@ func TestList(t *testing.T) {
 					}
 					p.answer(m, tt.page(n))
 				}
-			})), Options{Older: true, MaxList: 3 << 20})
+			})), Options{StatefulFirst: true, MaxList: 3 << 20})
 			got, err := s.List(t.Context(), "tools/list", "tools", 10)
 			if len(got) != tt.want {
 				t.Errorf("%d items, want %d", len(got), tt.want)
@@ -106,7 +106,7 @@ func TestValidTool(t *testing.T) {
 		{with(`"a":{"type":"string","\u0078-mcp-header":""}`), "1 to 128"},
 	}
 	for _, tt := range tests {
-		err := ValidTool(json.RawMessage(tt.tool))
+		err := CheckTool(json.RawMessage(tt.tool))
 		if (err != nil) != (tt.problem != "") || err != nil && !strings.Contains(err.Error(), tt.problem) {
 			t.Errorf("ValidTool(%.100s): %v, want %q", tt.tool, err, tt.problem)
 		}

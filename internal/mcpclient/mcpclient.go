@@ -20,11 +20,11 @@ import (
 )
 
 const (
-	defaultHandshake  = 15 * time.Second
-	defaultProbe      = 2 * time.Second
-	defaultTimeout    = time.Minute
-	defaultMaxMessage = 16 << 20
-	defaultMaxList    = 16 << 20
+	defaultHandshakeTimeout = 15 * time.Second
+	defaultProbeTimeout     = 2 * time.Second
+	defaultTimeout          = time.Minute
+	defaultMaxMessage       = 16 << 20
+	defaultMaxList          = 16 << 20
 )
 
 // Options are the settings of a session.
@@ -32,14 +32,14 @@ type Options struct {
 	Name, Version string // of this client; sent to the server
 	// Capabilities of this client. The stateful protocol declares them once; in the
 	// stateless protocol, requests without Capabilities of their own declare them. nil: {}
-	Capabilities json.RawMessage
-	Handshake    time.Duration // bounds everything until the session is ready; 0: 15 s
+	Capabilities     json.RawMessage
+	HandshakeTimeout time.Duration // bounds everything until the session is ready; 0: 15 s
 	// Probe is how long a program may leave server/discover unanswered; 0: 2 s, or a
 	// third of HandshakeTimeout if that is less
-	Probe      time.Duration
-	Older      bool // send initialize first: the server spoke the stateful protocol last time
-	MaxMessage int  // bytes; 0: 16 MiB
-	MaxList    int  // bytes of all pages of one list; 0: 16 MiB
+	ProbeTimeout  time.Duration
+	StatefulFirst bool // send initialize first: the server spoke the stateful protocol last time
+	MaxMessage    int  // bytes; 0: 16 MiB
+	MaxList       int  // bytes of all pages of one list; 0: 16 MiB
 	// Reserve returns a new reservation, which accounts for the memory of a large message
 	// while it is read and used; nil: memory is not accounted for.
 	Reserve func() transport.Reservation
@@ -68,11 +68,11 @@ func (o Options) withDefaults() Options {
 	if len(o.Capabilities) == 0 {
 		o.Capabilities = json.RawMessage("{}")
 	}
-	if o.Handshake <= 0 {
-		o.Handshake = defaultHandshake
+	if o.HandshakeTimeout <= 0 {
+		o.HandshakeTimeout = defaultHandshakeTimeout
 	}
-	if o.Probe <= 0 {
-		o.Probe = min(defaultProbe, o.Handshake/3)
+	if o.ProbeTimeout <= 0 {
+		o.ProbeTimeout = min(defaultProbeTimeout, o.HandshakeTimeout/3)
 	}
 	if o.MaxMessage <= 0 {
 		o.MaxMessage = defaultMaxMessage
@@ -88,11 +88,11 @@ func (o Options) withDefaults() Options {
 
 // Capabilities are the capabilities that a server has declared.
 type Capabilities struct {
-	Tools, ToolsChanged         bool
-	Prompts, PromptsChanged     bool
-	Resources, ResourcesChanged bool
-	Subscribe                   bool
-	Completions, Logging        bool
+	Tools, ToolsListChanged         bool
+	Prompts, PromptsListChanged     bool
+	Resources, ResourcesListChanged bool
+	Subscribe                       bool
+	Completions, Logging            bool
 }
 
 // parseCapabilities reads a server's capabilities. Invalid ones count as not declared.
@@ -108,15 +108,15 @@ func parseCapabilities(raw json.RawMessage) Capabilities {
 		return string(c.ListChanged) == "true", string(c.Subscribe) == "true", ok
 	}
 	var c Capabilities
-	c.ToolsChanged, _, c.Tools = declared(all.Tools)
-	c.PromptsChanged, _, c.Prompts = declared(all.Prompts)
-	c.ResourcesChanged, c.Subscribe, c.Resources = declared(all.Resources)
+	c.ToolsListChanged, _, c.Tools = declared(all.Tools)
+	c.PromptsListChanged, _, c.Prompts = declared(all.Prompts)
+	c.ResourcesListChanged, c.Subscribe, c.Resources = declared(all.Resources)
 	_, _, c.Completions = declared(all.Completions)
 	_, _, c.Logging = declared(all.Logging)
 	return c
 }
 
-// anyChanges reports whether the server sends list_changed notifications for any list.
-func (c Capabilities) anyChanges() bool {
-	return c.ToolsChanged || c.PromptsChanged || c.ResourcesChanged
+// anyListChanged reports whether the server sends list_changed notifications for any list.
+func (c Capabilities) anyListChanged() bool {
+	return c.ToolsListChanged || c.PromptsListChanged || c.ResourcesListChanged
 }

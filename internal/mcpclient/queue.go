@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	maxQueued  = 1 << 20 // bytes of progress that may wait for a slow caller
-	queuedCost = 256     // bytes that each notification counts in addition to its own
+	maxQueued      = 1 << 20 // bytes of progress that may wait for a slow caller
+	queuedOverhead = 256     // bytes that each notification counts in addition to its own
 )
 
 // queue holds the progress and the outcome of one call until the caller takes them. When
@@ -18,13 +18,13 @@ const (
 type queue struct {
 	ready chan struct{} // of capacity 1: signals that there is progress or an outcome
 
-	mu       sync.Mutex
-	room     *sync.Cond
-	progress []json.RawMessage
-	bytes    int
-	outcome  *outcome  // nil: the call has not ended
-	closed   bool      // the caller takes nothing any more
-	sign     time.Time // when the call began, or the server last sent progress
+	mu           sync.Mutex
+	notFull      *sync.Cond
+	progress     []json.RawMessage
+	bytes        int
+	outcome      *outcome  // nil: the call has not ended
+	closed       bool      // the caller takes nothing any more
+	lastProgress time.Time // when the call began, or the server last sent progress
 }
 
 // outcome is the result or the error of a call.
@@ -35,26 +35,26 @@ type outcome struct {
 }
 
 func newQueue() *queue {
-	q := &queue{ready: make(chan struct{}, 1), sign: time.Now()}
-	q.room = sync.NewCond(&q.mu)
+	q := &queue{ready: make(chan struct{}, 1), lastProgress: time.Now()}
+	q.notFull = sync.NewCond(&q.mu)
 	return q
 }
 
-func cost(p json.RawMessage) int { return len(p) + queuedCost }
+func queuedSize(p json.RawMessage) int { return len(p) + queuedOverhead }
 
 // push adds progress.
 func (q *queue) push(p json.RawMessage) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.sign = time.Now()
-	for q.bytes > 0 && q.bytes+cost(p) > maxQueued && !q.closed {
-		q.room.Wait()
+	q.lastProgress = time.Now()
+	for q.bytes > 0 && q.bytes+queuedSize(p) > maxQueued && !q.closed {
+		q.notFull.Wait()
 	}
 	if q.closed || q.outcome != nil {
 		return
 	}
 	q.progress = append(q.progress, p)
-	q.bytes += cost(p)
+	q.bytes += queuedSize(p)
 	q.signal()
 }
 
@@ -77,13 +77,13 @@ func (q *queue) signal() {
 	}
 }
 
-// take removes and returns the queued progress, and returns the outcome, or nil if the
+// drain removes and returns the queued progress, and returns the outcome, or nil if the
 // call has not ended. The progress came before the outcome.
-func (q *queue) take() (progress []json.RawMessage, end *outcome) {
+func (q *queue) drain() (progress []json.RawMessage, end *outcome) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	progress, q.progress, q.bytes = q.progress, nil, 0
-	q.room.Broadcast()
+	q.notFull.Broadcast()
 	return progress, q.outcome
 }
 
@@ -95,11 +95,11 @@ func (q *queue) close() {
 	if q.outcome != nil {
 		q.outcome.reservation.Release()
 	}
-	q.room.Broadcast()
+	q.notFull.Broadcast()
 }
 
-func (q *queue) lastSign() time.Time {
+func (q *queue) lastSeen() time.Time {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.sign
+	return q.lastProgress
 }

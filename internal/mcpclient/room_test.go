@@ -33,7 +33,7 @@ type full struct {
 
 func (r *rooms) room() transport.Reservation { return &full{of: r} }
 
-func (f *full) Wait(_ context.Context, n int64) error {
+func (f *full) Reserve(_ context.Context, n int64) error {
 	f.of.mu.Lock()
 	defer f.of.mu.Unlock()
 	if n > f.of.left {
@@ -44,7 +44,7 @@ func (f *full) Wait(_ context.Context, n int64) error {
 	return nil
 }
 
-func (f *full) Keep(n int64) {
+func (f *full) ShrinkTo(n int64) {
 	f.of.mu.Lock()
 	defer f.of.mu.Unlock()
 	if more := f.mine - n; more > 0 {
@@ -118,7 +118,7 @@ func TestRoom(t *testing.T) {
 			defer s.Close()
 			var held transport.Reservation
 			hold := func(r transport.Reservation) { held = r }
-			if _, err := s.Call(t.Context(), Request{Method: "large", Held: hold}); err != nil || held == nil {
+			if _, err := s.Call(t.Context(), Request{Method: "large", TakeReservation: hold}); err != nil || held == nil {
 				t.Fatalf("%v, it holds %v", err, held)
 			}
 			if _, err := s.Call(t.Context(), Request{Method: "large"}); all.left < 300<<10 && !errors.Is(err, errFull) {

@@ -15,11 +15,11 @@ import (
 )
 
 const (
-	maxRequests   = 16 // requests of the server that are answered at once
-	maxBackground = 64 // answers and cancellations that wait to be sent
-	replyTimeout  = 30 * time.Second
-	cancelTimeout = 5 * time.Second // for sending notifications/cancelled
-	maxProgress   = 64 << 10        // bytes of the parameters of a progress notification
+	maxServerRequests = 16 // requests of the server that are answered at once
+	maxBackground     = 64 // answers and cancellations that wait to be sent
+	replyTimeout      = 30 * time.Second
+	cancelTimeout     = 5 * time.Second // for sending notifications/cancelled
+	maxProgress       = 64 << 10        // bytes of the parameters of a progress notification
 )
 
 // Session is an MCP session with one server. Its methods are safe for concurrent use.
@@ -30,15 +30,15 @@ type Session struct {
 	version atomic.Value // the revision of the protocol, a string; "": not agreed yet
 	server  serverInfo   // set by the handshake, before Connect returns the session
 
-	ctx    context.Context // ends with the session; its cause is why
-	cancel context.CancelCauseFunc
-	close  func() error // closes the transport; further calls return the same error
+	ctx            context.Context // ends with the session; its cause is why
+	cancel         context.CancelCauseFunc
+	closeTransport func() error // closes the transport; further calls return the same error
 
-	notifying  sync.Mutex    // held while Handler.HandleNotification runs
-	background chan struct{} // a semaphore for maxBackground messages
+	handlerMu       sync.Mutex    // held while Handler.HandleNotification runs
+	backgroundSlots chan struct{} // a semaphore for maxBackground messages
 
 	mu            sync.Mutex // also held to cancel ctx, so that no goroutine starts after that
-	running       sync.WaitGroup
+	goroutines    sync.WaitGroup
 	lastID        int64 // the id of the last request to the server
 	calls         map[int64]*call
 	requests      map[string]context.CancelFunc // cancel the server's requests, by request id
@@ -54,8 +54,8 @@ type serverInfo struct {
 }
 
 func newSession(t transport.Transport, o Options) *Session {
-	s := &Session{transport: t, options: o, close: sync.OnceValue(t.Close),
-		background: make(chan struct{}, maxBackground), calls: map[int64]*call{},
+	s := &Session{transport: t, options: o, closeTransport: sync.OnceValue(t.Close),
+		backgroundSlots: make(chan struct{}, maxBackground), calls: map[int64]*call{},
 		requests: map[string]context.CancelFunc{}, subscriptions: map[string]*subscription{}}
 	s.version.Store("")
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
@@ -88,8 +88,8 @@ func (s *Session) Err() error { return context.Cause(s.ctx) }
 // called more than once. A Handler or a Progress function must not call it.
 func (s *Session) Close() error {
 	s.end(transport.ErrClosed)
-	err := s.close()
-	s.running.Wait()
+	err := s.closeTransport()
+	s.goroutines.Wait()
 	return err
 }
 
@@ -100,32 +100,32 @@ func (s *Session) end(cause error) {
 	s.cancel(cause)
 }
 
-// work runs f in a goroutine that Close waits for. It returns false when the session
+// startGoroutine runs f in a goroutine that Close waits for. It returns false when the session
 // is over.
-func (s *Session) work(f func(ctx context.Context)) bool {
+func (s *Session) startGoroutine(f func(ctx context.Context)) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ctx.Err() != nil {
 		return false
 	}
-	s.running.Go(func() { f(s.ctx) })
+	s.goroutines.Go(func() { f(s.ctx) })
 	return true
 }
 
-// workInBackground runs f like startGoroutine. The caller has acquired backgroundSlots,
+// startInBackground runs f like startGoroutine. The caller has acquired backgroundSlots,
 // which is released when f has ended.
-func (s *Session) workInBackground(f func(ctx context.Context)) {
-	if !s.work(func(ctx context.Context) {
-		defer func() { <-s.background }()
+func (s *Session) startInBackground(f func(ctx context.Context)) {
+	if !s.startGoroutine(func(ctx context.Context) {
+		defer func() { <-s.backgroundSlots }()
 		f(ctx)
 	}) {
-		<-s.background
+		<-s.backgroundSlots
 	}
 }
 
-// take removes a call from those that wait for a response, and returns it; nil: there is
+// removeCall removes a call from those that wait for a response, and returns it; nil: there is
 // none with the id.
-func (s *Session) take(id int64) *call {
+func (s *Session) removeCall(id int64) *call {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := s.calls[id]
@@ -136,22 +136,22 @@ func (s *Session) take(id int64) *call {
 // receiver implements transport.Receiver for a session, without exporting the methods in Session.
 type receiver struct{ *Session }
 
-// Lost implements transport.Receiver.
-func (s receiver) Lost(err error) { s.end(err) }
+// Ended implements transport.Receiver.
+func (s receiver) Ended(err error) { s.end(err) }
 
-// Missed implements transport.Receiver.
-func (s receiver) Missed() { s.repeatChanges("") }
+// NotificationsLost implements transport.Receiver.
+func (s receiver) NotificationsLost() { s.repeatNotifications("") }
 
 // Fail implements transport.Receiver.
 func (s receiver) Fail(id int64, err error) {
-	if c := s.take(id); c != nil {
+	if c := s.removeCall(id); c != nil {
 		c.queue.finish(outcome{err: err, reservation: transport.NoReservation{}})
 	}
 }
 
 // Receive implements transport.Receiver.
 func (s receiver) Receive(b []byte, r transport.Reservation) (answered int64, ok bool) {
-	r.Keep(int64(len(b))) // a message of the maximum size was reserved
+	r.ShrinkTo(int64(len(b))) // a message of the maximum size was reserved
 	all, err := transport.Decode(b)
 	if err != nil {
 		r.Release()
@@ -165,30 +165,30 @@ func (s receiver) Receive(b []byte, r transport.Reservation) (answered int64, ok
 		m := &all[i]
 		switch {
 		case m.Method == nil:
-			answered = max(answered, s.answer(m, r))
+			answered = max(answered, s.handleResponse(m, r))
 		case m.ID == nil:
-			s.notified(*m.Method, m.Params)
+			s.dispatchNotification(*m.Method, m.Params)
 		case !m.Answerable():
 			r.Release()
 			s.options.Log.Debug("mcpclient: a request whose id cannot be answered",
 				"method", transport.Clip(*m.Method, 100))
 		default:
-			s.requested(m, r)
+			s.dispatchRequest(m, r)
 		}
 	}
 	return answered, true
 }
 
-// answer passes a response to its call, and returns the id of the call.
-func (s *Session) answer(m *transport.Message, r transport.Reservation) int64 {
-	id, ok := transport.RequestID(m.ID)
+// handleResponse passes a response to its call, and returns the id of the call.
+func (s *Session) handleResponse(m *transport.Message, r transport.Reservation) int64 {
+	id, ok := transport.ParseRequestID(m.ID)
 	if !ok {
 		r.Release()
 		s.options.Log.Debug("mcpclient: a response to nothing that was asked",
 			"id", transport.Clip(string(m.ID), 100))
 		return 0
 	}
-	c := s.take(id)
+	c := s.removeCall(id)
 	if c == nil {
 		r.Release()
 		return id // a late or duplicate response ends its stream as well
@@ -198,10 +198,10 @@ func (s *Session) answer(m *transport.Message, r transport.Reservation) int64 {
 	return id
 }
 
-func (s *Session) notified(method string, params json.RawMessage) {
+func (s *Session) dispatchNotification(method string, params json.RawMessage) {
 	switch method {
 	case "notifications/progress":
-		s.progress(params)
+		s.queueProgress(params)
 	case "notifications/cancelled":
 		var p struct {
 			RequestID json.RawMessage `json:"requestId"`
@@ -214,32 +214,32 @@ func (s *Session) notified(method string, params json.RawMessage) {
 			cancel()
 		}
 	case "notifications/subscriptions/acknowledged":
-		s.acknowledged(params)
+		s.handleAcknowledged(params)
 	default:
-		s.handleNotification(method, params)
+		s.callNotificationHandler(method, params)
 	}
 }
 
-func (s *Session) handleNotification(method string, params json.RawMessage) {
+func (s *Session) callNotificationHandler(method string, params json.RawMessage) {
 	if s.options.Handler == nil {
 		return
 	}
-	s.notifying.Lock()
-	defer s.notifying.Unlock()
+	s.handlerMu.Lock()
+	defer s.handlerMu.Unlock()
 	if s.ctx.Err() == nil {
 		s.options.Handler.HandleNotification(method, params)
 	}
 }
 
-// progress adds the parameters of a progress notification to the queue of its call, and
+// queueProgress adds the parameters of a progress notification to the queue of its call, and
 // blocks while the queue is full.
-func (s *Session) progress(params json.RawMessage) {
+func (s *Session) queueProgress(params json.RawMessage) {
 	if len(params) > maxProgress {
 		s.options.Log.Debug("mcpclient: progress that is too long to be passed on", "bytes", len(params))
 		return
 	}
-	rest, token := rawjson.Without(params, metaToken)
-	id, ok := transport.RequestID(token)
+	rest, token := rawjson.Without(params, metaProgressToken)
+	id, ok := transport.ParseRequestID(token)
 	if !ok {
 		return
 	}
@@ -251,8 +251,8 @@ func (s *Session) progress(params json.RawMessage) {
 	}
 }
 
-// requested answers a request of the server, or starts the handler for it.
-func (s *Session) requested(m *transport.Message, r transport.Reservation) {
+// dispatchRequest answers a request of the server, or starts the handler for it.
+func (s *Session) dispatchRequest(m *transport.Message, r transport.Reservation) {
 	method, id := *m.Method, m.ID
 	refuse := func(code int64, message string) {
 		r.Release()
@@ -270,20 +270,20 @@ func (s *Session) requested(m *transport.Message, r transport.Reservation) {
 	}
 	ctx, cancel := context.WithCancel(s.ctx)
 	s.mu.Lock()
-	full, twice := len(s.requests) >= maxRequests, s.requests[string(id)] != nil
-	if !full && !twice {
+	full, duplicate := len(s.requests) >= maxServerRequests, s.requests[string(id)] != nil
+	if !full && !duplicate {
 		s.requests[string(id)] = cancel
 	}
 	s.mu.Unlock()
 	switch {
-	case twice:
+	case duplicate:
 		cancel()
 		refuse(transport.CodeInvalidRequest, "a request with this id is on its way")
 	case full:
 		cancel()
-		refuse(transport.CodeBusy, fmt.Sprintf("%d requests are on their way; try again", maxRequests))
+		refuse(transport.CodeBusy, fmt.Sprintf("%d requests are on their way; try again", maxServerRequests))
 	default:
-		if !s.work(func(context.Context) {
+		if !s.startGoroutine(func(context.Context) {
 			defer r.Release()
 			defer cancel()
 			s.handleRequest(ctx, method, m)
@@ -306,12 +306,12 @@ func (s *Session) handleRequest(ctx context.Context, method string, m *transport
 		return
 	}
 	reply := rawjson.Envelope{ID: m.ID}
-	said, isError := errors.AsType[*transport.Error](err)
+	rpcErr, isError := errors.AsType[*transport.Error](err)
 	switch {
 	case isError:
-		reply.Error = said
+		reply.Error = rpcErr
 	case err != nil:
-		reply.Error = errUnanswered
+		reply.Error = errHandlerFailed
 	case rawjson.IsObject(result):
 		reply.Result = result
 	default:
@@ -320,15 +320,15 @@ func (s *Session) handleRequest(ctx context.Context, method string, m *transport
 	s.sendReply(s.ctx, reply)
 }
 
-// errUnanswered is what the server gets when the handler failed.
-var errUnanswered = &transport.Error{Code: transport.CodeInternal, Message: "the request could not be answered"}
+// errHandlerFailed is what the server gets when the handler failed.
+var errHandlerFailed = &transport.Error{Code: transport.CodeInternal, Message: "the request could not be answered"}
 
 // reply sends an answer without calling the handler. While too many messages wait to be
 // sent, it blocks, and with it the reading of the server's messages.
 func (s *Session) reply(e rawjson.Envelope) {
 	select {
-	case s.background <- struct{}{}:
-		s.workInBackground(func(ctx context.Context) { s.sendReply(ctx, e) })
+	case s.backgroundSlots <- struct{}{}:
+		s.startInBackground(func(ctx context.Context) { s.sendReply(ctx, e) })
 	case <-s.ctx.Done():
 	}
 }
@@ -338,7 +338,7 @@ func (s *Session) sendReply(ctx context.Context, e rawjson.Envelope) {
 	defer cancel()
 	b, err := rawjson.Encode(e)
 	if err != nil { // the handler's result is not JSON
-		b, _ = rawjson.Encode(rawjson.Envelope{ID: e.ID, Error: errUnanswered})
+		b, _ = rawjson.Encode(rawjson.Envelope{ID: e.ID, Error: errHandlerFailed})
 	}
 	err = s.transport.Send(ctx, transport.Outgoing{Body: b, Version: s.Version()})
 	if err != nil && ctx.Err() == nil {

@@ -30,13 +30,13 @@ var (
 // writes.
 var plainPath = regexp.MustCompile(`^[A-Za-z0-9/._~%+@:=-]*$`)
 
-// clean parses a URL, and removes what may be secret.
-func clean(raw string) (address, error) {
+// parseAddress parses a URL, and removes what may be secret.
+func parseAddress(raw string) (address, error) {
 	u, err := url.Parse(strings.TrimSpace(raw))
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Opaque != "" || u.Host == "" {
 		return address{}, errURL
 	}
-	h, err := host(u.Host, map[string]int{"http": 80, "https": 443}[u.Scheme])
+	h, err := parseHost(u.Host, map[string]int{"http": 80, "https": 443}[u.Scheme])
 	if err != nil {
 		return address{}, err
 	}
@@ -44,13 +44,13 @@ func clean(raw string) (address, error) {
 		return address{}, errPath
 	}
 	a := address{host: h, stripped: u.User != nil || u.RawQuery != "" || u.Fragment != ""}
-	plain := url.URL{Scheme: u.Scheme, Host: strings.ToLower(u.Host), Path: u.Path, RawPath: u.RawPath}
-	a.url = plain.String()
+	cleaned := url.URL{Scheme: u.Scheme, Host: strings.ToLower(u.Host), Path: u.Path, RawPath: u.RawPath}
+	a.url = cleaned.String()
 	return a, nil
 }
 
-// host parses a host with or without a port; port is the default.
-func host(text string, port int) (Host, error) {
+// parseHost parses a host with or without a port; port is the default.
+func parseHost(text string, port int) (Host, error) {
 	name, p := text, ""
 	if n, after, err := net.SplitHostPort(text); err == nil {
 		name, p = n, after
@@ -65,7 +65,7 @@ func host(text string, port int) (Host, error) {
 		port = int(n)
 	}
 	name = strings.TrimSuffix(strings.ToLower(name), ".")
-	if err := valid(name); err != nil {
+	if err := checkHost(name); err != nil {
 		return Host{}, err
 	}
 	return Host{name, port}, nil
@@ -73,11 +73,11 @@ func host(text string, port int) (Host, error) {
 
 var hostName = regexp.MustCompile(`^([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?$`)
 
-// numeric matches names whose last label is a number: some programs read them as an IPv4
+// numericLabel matches names whose last label is a number: some programs read them as an IPv4
 // address, such as 0x7f000001.
-var numeric = regexp.MustCompile(`(^|\.)(0x[0-9a-f]*|[0-9]+)$`)
+var numericLabel = regexp.MustCompile(`(^|\.)(0x[0-9a-f]*|[0-9]+)$`)
 
-func valid(name string) error {
+func checkHost(name string) error {
 	if a, err := netip.ParseAddr(name); err == nil {
 		switch {
 		case a.Zone() != "":
@@ -90,7 +90,7 @@ func valid(name string) error {
 	if name == "localhost" || strings.HasSuffix(name, ".localhost") {
 		return errLoopback
 	}
-	if len(name) > 253 || !hostName.MatchString(name) || numeric.MatchString(name) {
+	if len(name) > 253 || !hostName.MatchString(name) || numericLabel.MatchString(name) {
 		return errHost
 	}
 	return nil

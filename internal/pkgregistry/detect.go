@@ -19,78 +19,78 @@ import (
 // runs the server. A query that fails becomes a note. Otherwise Detect uses only the
 // registries in configured, and queries tools only for settings that go with them (see
 // Check for what configured may have). It returns the error of Check or of ctx.
-func Detect(ctx context.Context, named map[string]string) (Set, error) {
-	if err := Check(named); err != nil {
+func Detect(ctx context.Context, configured map[string]string) (Set, error) {
+	if err := Check(configured); err != nil {
 		return Set{}, err
 	}
-	var said answers
-	var asked sync.WaitGroup
-	ask := func(wanted bool, question func(context.Context)) {
-		if wanted {
-			asked.Go(func() { question(ctx) })
+	var settings toolSettings
+	var queries sync.WaitGroup
+	query := func(needed bool, do func(context.Context)) {
+		if needed {
+			queries.Go(func() { do(ctx) })
 		}
 	}
-	ask(named == nil, said.askNPM)
-	ask(named == nil || named["pypi"] != "", said.askPip)
-	ask(named == nil || named["go"] != "", said.askGo)
-	asked.Wait()
+	query(configured == nil, settings.queryNPM)
+	query(configured == nil || configured["pypi"] != "", settings.queryPip)
+	query(configured == nil || configured["go"] != "", settings.queryGo)
+	queries.Wait()
 	if err := ctx.Err(); err != nil {
 		return Set{}, err
 	}
 	b := &builder{hosts: map[Host]bool{}}
-	b.npm(said.npm, named)
-	b.pypi(said.pip, named)
-	b.golang(said.golang, named)
-	for _, err := range []error{said.npmErr, said.pipErr, said.goErr} {
+	b.setNPM(settings.npm, configured)
+	b.setPyPI(settings.pip, configured)
+	b.setGo(settings.golang, configured)
+	for _, err := range []error{settings.npmErr, settings.pipErr, settings.goErr} {
 		if err != nil && !errors.Is(err, exec.ErrNotFound) {
 			b.notef("%v", err)
 		}
 	}
-	return b.done(), nil
+	return b.build(), nil
 }
 
-// answers are the settings of the tools. The queries run at the same time: each sets fields
+// toolSettings are the settings of the tools. The queries run at the same time: each sets fields
 // of its own.
-type answers struct {
-	npm    npmAnswer
+type toolSettings struct {
+	npm    npmSettings
 	npmErr error
-	pip    pipAnswer
+	pip    pipSettings
 	pipErr error
 	golang map[string]string
 	goErr  error
 }
 
-// pipAnswer is what ask_pip.py prints.
-type pipAnswer struct {
+// pipSettings is what ask_pip.py prints.
+type pipSettings struct {
 	Default string            // the index that pip uses without settings
 	Files   string            // the host that serves the files of that index
 	Config  map[string]string // "global.index-url", ":env:.index-url" …
 }
 
-// npmAnswer is what "npm config list" prints.
-type npmAnswer struct {
+// npmSettings is what "npm config list" prints.
+type npmSettings struct {
 	Default string            // the registry that npm uses without settings
 	Config  map[string]string // "registry" and "@scope:registry"
 }
 
-func (a *answers) askNPM(ctx context.Context) {
+func (a *toolSettings) queryNPM(ctx context.Context) {
 	// npm must not look for a newer version of itself.
 	env := []string{"NO_UPDATE_NOTIFIER=1", "npm_config_update_notifier=false", "COREPACK_ENABLE_NETWORK=0"}
 	// With --json, npm would leave out each URL that has a password.
 	out, err := run(ctx, env, "npm", "config", "list", "--long")
 	if err == nil {
-		if a.npm = readNPM(string(out)); a.npm.Config["registry"] == "" {
-			err = errAnswer
+		if a.npm = parseNPMConfig(string(out)); a.npm.Config["registry"] == "" {
+			err = errUnreadable
 		}
 	}
-	a.npmErr = failed("npm", err)
+	a.npmErr = queryError("npm", err)
 }
 
 // npmLine matches a setting. A semicolon stands before a setting that another one overrides.
 var npmLine = regexp.MustCompile(`^(; )?((?:@[a-z0-9~][a-z0-9._~-]{0,213}:)?registry) = ("(?:[^"\\]|\\.)*")`)
 
-func readNPM(list string) npmAnswer {
-	a := npmAnswer{Config: map[string]string{}}
+func parseNPMConfig(list string) npmSettings {
+	a := npmSettings{Config: map[string]string{}}
 	for line := range strings.Lines(list) {
 		m := npmLine.FindStringSubmatch(line)
 		if m == nil {
@@ -113,65 +113,65 @@ func readNPM(list string) npmAnswer {
 //go:embed ask_pip.py
 var pipScript string
 
-func (a *answers) askPip(ctx context.Context) {
+func (a *toolSettings) queryPip(ctx context.Context) {
 	env := []string{"PIP_DISABLE_PIP_VERSION_CHECK=1", "PIP_NO_INPUT=1", "PYTHONDONTWRITEBYTECODE=1"}
 	out, err := run(ctx, env, "python3", "-c", pipScript)
-	a.pipErr = decode("python3", out, err, &a.pip)
+	a.pipErr = decodeJSON("python3", out, err, &a.pip)
 	if a.pip.Default == "" {
-		a.askUV(ctx)
+		a.queryUV(ctx)
 	}
 }
 
 var uvDefault = regexp.MustCompile(`by\s+default:\s+<(https?://[^>\s]+)>`)
 
-// askUV reads the default index from uv's help text, on a host that has uv but no pip.
-func (a *answers) askUV(ctx context.Context) {
+// queryUV reads the default index from uv's help text, on a host that has uv but no pip.
+func (a *toolSettings) queryUV(ctx context.Context) {
 	out, err := run(ctx, []string{"NO_COLOR=1"}, "uv", "pip", "install", "--help")
 	if m := uvDefault.FindSubmatch(out); err == nil && m != nil {
 		a.pip.Default = string(m[1])
 	}
 }
 
-// goNames are the variables of Go that say which modules are fetched directly, or not
+// goEnvNames are the variables of Go that say which modules are fetched directly, or not
 // verified.
-var goNames = []string{"GOPRIVATE", "GONOPROXY", "GONOSUMDB", "GONOSUMCHECK", "GOINSECURE"}
+var goEnvNames = []string{"GOPRIVATE", "GONOPROXY", "GONOSUMDB", "GONOSUMCHECK", "GOINSECURE"}
 
-func (a *answers) askGo(ctx context.Context) {
+func (a *toolSettings) queryGo(ctx context.Context) {
 	// Go must not download another toolchain.
 	out, err := run(ctx, []string{"GOTOOLCHAIN=local"}, "go",
-		append([]string{"env", "-json", "GOPROXY", "GOSUMDB"}, goNames...)...)
-	a.goErr = decode("go", out, err, &a.golang)
+		append([]string{"env", "-json", "GOPROXY", "GOSUMDB"}, goEnvNames...)...)
+	a.goErr = decodeJSON("go", out, err, &a.golang)
 }
 
-var errAnswer = errors.New("its answer is not understood")
+var errUnreadable = errors.New("its answer is not understood")
 
-func decode(tool string, out []byte, err error, into any) error {
+func decodeJSON(tool string, out []byte, err error, into any) error {
 	if err == nil && json.Unmarshal(out, into) != nil {
-		err = errAnswer
+		err = errUnreadable
 	}
-	return failed(tool, err)
+	return queryError(tool, err)
 }
 
-func failed(tool string, err error) error {
+func queryError(tool string, err error) error {
 	if err == nil {
 		return nil
 	}
 	return fmt.Errorf("%s was not asked for its registries: %w", tool, err)
 }
 
-func (b *builder) npm(npm npmAnswer, named map[string]string) {
-	if named != nil {
-		b.NPM = b.take("npm", named["npm"])
+func (b *builder) setNPM(setNPM npmSettings, configured map[string]string) {
+	if configured != nil {
+		b.NPM = b.addURL("npm", configured["npm"])
 		b.NPMMirror = b.NPM != ""
 		return
 	}
-	for _, key := range slices.Sorted(maps.Keys(npm.Config)) {
-		u := b.take("npm's "+key, npm.Config[key])
+	for _, key := range slices.Sorted(maps.Keys(setNPM.Config)) {
+		u := b.addURL("npm's "+key, setNPM.Config[key])
 		scope, _, ok := strings.Cut(key, ":")
 		switch {
 		case !ok:
 			b.NPM = u
-			b.NPMMirror = u != "" && npm.Config[key] != npm.Default
+			b.NPMMirror = u != "" && setNPM.Config[key] != setNPM.Default
 		case u != "":
 			if b.Scopes == nil {
 				b.Scopes = map[string]string{}
@@ -181,26 +181,26 @@ func (b *builder) npm(npm npmAnswer, named map[string]string) {
 	}
 }
 
-func (b *builder) pypi(pip pipAnswer, named map[string]string) {
-	switch u, ok := named["pypi"]; {
+func (b *builder) setPyPI(pip pipSettings, configured map[string]string) {
+	switch u, ok := configured["pypi"]; {
 	case ok:
-		b.PyPI = b.take("pypi", u)
+		b.PyPI = b.addURL("pypi", u)
 		if strings.HasPrefix(b.PyPI, "http:") { // pip refuses plain HTTP to other hosts
-			a, _ := clean(b.PyPI)
+			a, _ := parseAddress(b.PyPI)
 			b.PyPITrusted = []string{bracketed(a.host.Name)}
 		}
-	case named == nil:
-		b.pip(pip)
+	case configured == nil:
+		b.setPip(pip)
 	}
-	b.files(pip)
+	b.addFilesHost(pip)
 }
 
-// pip sets the indexes from pip's settings. The environment overrides the files, and in
+// setPip sets the indexes from pip's settings. The environment overrides the files, and in
 // these the section of the command overrides the global section.
-func (b *builder) pip(pip pipAnswer) {
+func (b *builder) setPip(setPip pipSettings) {
 	get := func(key string) string {
 		for _, section := range []string{":env:.", "install.", "global."} {
-			if v := pip.Config[section+key]; v != "" {
+			if v := setPip.Config[section+key]; v != "" {
 				return v
 			}
 		}
@@ -213,16 +213,16 @@ func (b *builder) pip(pip pipAnswer) {
 	}
 	index := get("index-url")
 	if index == "" {
-		index = pip.Default
+		index = setPip.Default
 	}
-	b.PyPI = b.take("pip's index-url", index)
+	b.PyPI = b.addURL("pip's index-url", index)
 	for _, v := range strings.Fields(get("extra-index-url")) {
-		if u := b.take("pip's extra-index-url", v); u != "" {
+		if u := b.addURL("pip's extra-index-url", v); u != "" {
 			b.PyPIExtra = append(b.PyPIExtra, u)
 		}
 	}
 	for _, v := range strings.Fields(get("trusted-host")) {
-		if _, err := host(v, 443); errors.Is(err, errLoopback) {
+		if _, err := parseHost(v, 443); errors.Is(err, errLoopback) {
 			continue
 		} else if err != nil {
 			b.notef("pip's trusted-host is not taken: %v", err)
@@ -239,36 +239,36 @@ func bracketed(name string) string {
 	return name
 }
 
-// files adds the host that serves the files of pip's default index, if that index is
+// addFilesHost adds the host that serves the files of pip's default index, if that index is
 // used. Where a mirror has its files is not known.
-func (b *builder) files(pip pipAnswer) {
-	index, err := clean(pip.Default)
+func (b *builder) addFilesHost(pip pipSettings) {
+	index, err := parseAddress(pip.Default)
 	if err != nil || !b.hosts[index.host] {
 		return
 	}
-	if h, err := host(pip.Files, 443); pip.Files != "" && err == nil {
+	if h, err := parseHost(pip.Files, 443); pip.Files != "" && err == nil {
 		b.hosts[h] = true
 		return
 	}
 	b.notef("pip does not say which host has its index's files: allow it by name")
 }
 
-func goSeparator(r rune) bool { return r == ',' || r == '|' }
+func isGoSeparator(r rune) bool { return r == ',' || r == '|' }
 
-func goWord(s string) bool { return s == "direct" || s == "off" }
+func isGoKeyword(s string) bool { return s == "direct" || s == "off" }
 
-func (b *builder) golang(env, named map[string]string) {
-	proxy, ok := named["go"]
-	if !ok && named != nil {
+func (b *builder) setGo(env, configured map[string]string) {
+	proxy, ok := configured["go"]
+	if !ok && configured != nil {
 		return
 	}
 	if !ok {
 		proxy = env["GOPROXY"]
 	}
-	b.Go = b.goProxy(proxy)
-	b.goSum(env["GOSUMDB"])
-	for _, name := range goNames {
-		if v := env[name]; goPatterns.MatchString(v) {
+	b.Go = b.filterGoProxy(proxy)
+	b.setGoSum(env["GOSUMDB"])
+	for _, name := range goEnvNames {
+		if v := env[name]; goPatternList.MatchString(v) {
 			if b.GoEnv == nil {
 				b.GoEnv = map[string]string{}
 			}
@@ -279,47 +279,47 @@ func (b *builder) golang(env, named map[string]string) {
 	}
 }
 
-// goPatterns matches a list of module path patterns.
-var goPatterns = regexp.MustCompile(`^[A-Za-z0-9*?\[\]^!~._/,-]+$`)
+// goPatternList matches a list of module path patterns.
+var goPatternList = regexp.MustCompile(`^[A-Za-z0-9*?\[\]^!~._/,-]+$`)
 
-// goProxy returns a GOPROXY list without the invalid entries. Order and separators stay.
-func (b *builder) goProxy(list string) string {
-	var kept strings.Builder
+// filterGoProxy returns a GOPROXY list without the invalid entries. Order and separators stay.
+func (b *builder) filterGoProxy(list string) string {
+	var filtered strings.Builder
 	separator := ""
 	for list != "" {
 		entry, next := list, ""
-		if i := strings.IndexFunc(list, goSeparator); i >= 0 {
+		if i := strings.IndexFunc(list, isGoSeparator); i >= 0 {
 			entry, next, list = list[:i], list[i:i+1], list[i+1:]
 		} else {
 			list = ""
 		}
 		entry = strings.TrimSpace(entry)
-		if !goWord(entry) {
-			entry = b.take("GOPROXY", entry)
+		if !isGoKeyword(entry) {
+			entry = b.addURL("GOPROXY", entry)
 		}
 		if entry != "" {
-			if kept.Len() > 0 {
-				kept.WriteString(separator)
+			if filtered.Len() > 0 {
+				filtered.WriteString(separator)
 			}
-			kept.WriteString(entry)
+			filtered.WriteString(entry)
 			separator = next
 		}
 	}
-	return kept.String()
+	return filtered.String()
 }
 
 // sumKey matches the name of a checksum database, alone or with its key.
 var sumKey = regexp.MustCompile(`^([A-Za-z0-9.-]+(?::[0-9]+)?(?:/[A-Za-z0-9._/-]+)?)(\+[0-9a-f]{8}\+[A-Za-z0-9+/=]+)?$`)
 
-// goSum sets GoSum from GOSUMDB: "off", or a name with or without a key and, if the name
+// setGoSum sets GoSum from GOSUMDB: "off", or a name with or without a key and, if the name
 // is not the host, a URL.
-func (b *builder) goSum(v string) {
+func (b *builder) setGoSum(v string) {
 	words := strings.Fields(v)
 	if len(words) == 0 {
 		return
 	}
 	if v == "off" {
-		b.GoSum = v
+		b.GoSumDB = v
 		return
 	}
 	m := sumKey.FindStringSubmatch(words[0])
@@ -327,16 +327,16 @@ func (b *builder) goSum(v string) {
 		b.notef("GOSUMDB is not taken: it is not understood")
 		return
 	}
-	at := "https://" + m[1]
+	sumURL := "https://" + m[1]
 	if len(words) == 2 {
-		at = words[1]
+		sumURL = words[1]
 	}
-	u := b.take("GOSUMDB", at)
+	u := b.addURL("GOSUMDB", sumURL)
 	if u == "" {
 		return
 	}
-	b.GoSum = words[0]
+	b.GoSumDB = words[0]
 	if len(words) == 2 {
-		b.GoSum += " " + u
+		b.GoSumDB += " " + u
 	}
 }

@@ -99,7 +99,7 @@ func detect(t *testing.T, named map[string]string) Set {
 func TestDetect(t *testing.T) {
 	tools(t, map[string]string{"npm": says(npmSays), "python3": says(pipSays), "go": says(goSays)})
 	want := Set{NPM: "https://npm.test/", Scopes: map[string]string{"@corp": "https://corp.test:8443/npm/"},
-		PyPI: "https://index.test/simple", Go: "https://proxy.test,direct", GoSum: "sum.test",
+		PyPI: "https://index.test/simple", Go: "https://proxy.test,direct", GoSumDB: "sum.test",
 		Hosts: []Host{{"corp.test", 8443}, {"files.test", 443}, {"index.test", 443}, {"npm.test", 443},
 			{"proxy.test", 443}, {"sum.test", 443}}}
 	got := detect(t, nil)
@@ -137,7 +137,7 @@ func TestNamed(t *testing.T) {
 		"pip's own": {map[string]string{"pypi": "https://index.test/simple/"},
 			Set{PyPI: "https://index.test/simple/", Hosts: []Host{{"files.test", 443}, {"index.test", 443}}}},
 		"go": {map[string]string{"go": "https://mirror.test/go|off"},
-			Set{Go: "https://mirror.test/go|off", GoSum: "sum.test",
+			Set{Go: "https://mirror.test/go|off", GoSumDB: "sum.test",
 				Hosts: []Host{{"mirror.test", 443}, {"sum.test", 443}}}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -207,26 +207,26 @@ func TestGoSettings(t *testing.T) {
 	}{
 		"list": {"https://a.test/go|https://b.test,direct", "", "",
 			Set{Go: "https://a.test/go|https://b.test,direct", Hosts: []Host{{"a.test", 443}, {"b.test", 443}}}, 0},
-		"off": {"off", "off", "", Set{Go: "off", GoSum: "off"}, 0},
+		"off": {"off", "off", "", Set{Go: "off", GoSumDB: "off"}, 0},
 		"credentials": {"https://u:hunter2@a.test,direct", "off", "",
-			Set{Go: "https://a.test,direct", GoSum: "off", Hosts: []Host{{"a.test", 443}}}, 1},
+			Set{Go: "https://a.test,direct", GoSumDB: "off", Hosts: []Host{{"a.test", 443}}}, 1},
 		"files": {"file:///hunter2|https://a.test,file:///hunter2,off", "", "",
 			Set{Go: "https://a.test,off", Hosts: []Host{{"a.test", 443}}}, 2},
 		"only a file": {"file:///hunter2", "", "", Set{}, 1},
 		"empty":       {", ,", "", "", Set{}, 0},
 		"a key": {"direct", "sum.test+033de0ae+Ac4zctda0e5eza+HJyk9SxEdh+s3Ux18htTTAD8OuAn8", "",
-			Set{Go: "direct", GoSum: "sum.test+033de0ae+Ac4zctda0e5eza+HJyk9SxEdh+s3Ux18htTTAD8OuAn8",
+			Set{Go: "direct", GoSumDB: "sum.test+033de0ae+Ac4zctda0e5eza+HJyk9SxEdh+s3Ux18htTTAD8OuAn8",
 				Hosts: []Host{{"sum.test", 443}}}, 0},
 		"a key and URL": {"direct", "sum.test+033de0ae+Ac4z= https://u:hunter2@mirror.test:1/sumdb", "",
-			Set{Go: "direct", GoSum: "sum.test+033de0ae+Ac4z= https://mirror.test:1/sumdb",
+			Set{Go: "direct", GoSumDB: "sum.test+033de0ae+Ac4z= https://mirror.test:1/sumdb",
 				Hosts: []Host{{"mirror.test", 1}}}, 1},
 		"a bad URL":   {"direct", "sum.test file:///hunter2", "", Set{Go: "direct"}, 1},
 		"a bad name":  {"direct", "user:hunter2@sum.test", "", Set{Go: "direct"}, 1},
 		"three words": {"direct", "sum.test https://a.test hunter2", "", Set{Go: "direct"}, 1},
 		"private": {"direct", "off", "*.corp.test,git.test/team/[a-c]*",
-			Set{Go: "direct", GoSum: "off", GoEnv: map[string]string{"GOPRIVATE": "*.corp.test,git.test/team/[a-c]*"}},
+			Set{Go: "direct", GoSumDB: "off", GoEnv: map[string]string{"GOPRIVATE": "*.corp.test,git.test/team/[a-c]*"}},
 			0},
-		"odd private": {"direct", "off", "https://u:hunter2@git.test", Set{Go: "direct", GoSum: "off"}, 1},
+		"odd private": {"direct", "off", "https://u:hunter2@git.test", Set{Go: "direct", GoSumDB: "off"}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tools(t, map[string]string{"go": says(fmt.Sprintf(`{"GOPROXY": %q, "GOSUMDB": %q, "GOPRIVATE": %q}`,
@@ -274,7 +274,7 @@ func TestOddTools(t *testing.T) {
 				t.Errorf("%+v", s)
 			}
 			if len(s.Notes) != 1 || strings.HasPrefix(name, "floods") &&
-				!strings.Contains(s.Notes[0], errFlood.Error()) {
+				!strings.Contains(s.Notes[0], errTooMuchOutput.Error()) {
 				t.Errorf("notes %q, want one", s.Notes)
 			}
 		})
@@ -283,9 +283,9 @@ func TestOddTools(t *testing.T) {
 
 func short(t *testing.T, d time.Duration) {
 	t.Helper()
-	old := timeLimit
-	timeLimit = d
-	t.Cleanup(func() { timeLimit = old })
+	old := toolTimeout
+	toolTimeout = d
+	t.Cleanup(func() { toolTimeout = old })
 }
 
 // Nothing of a tool lives on: neither it nor what it started.
@@ -348,7 +348,7 @@ func TestCancel(t *testing.T) {
 func TestAskedAtRoot(t *testing.T) {
 	tools(t,
 		map[string]string{"go": `echo "{\"GOPROXY\": \"https://proxy.test$(pwd)\", \"GOSUMDB\": \"$GOTOOLCHAIN.test\"}"`})
-	if s := detect(t, nil); s.Go != "https://proxy.test/" || s.GoSum != "local.test" {
+	if s := detect(t, nil); s.Go != "https://proxy.test/" || s.GoSumDB != "local.test" {
 		t.Errorf("%+v", s)
 	}
 }
@@ -473,9 +473,9 @@ func TestRealTools(t *testing.T) {
 		!reflect.DeepEqual(s.PyPITrusted, []string{"pip.test"})) {
 		t.Errorf("pip: %q, %q, %q", s.PyPI, s.PyPIExtra, s.PyPITrusted)
 	}
-	if found(t, "go") && (s.Go != "https://go.test,direct" || s.GoSum != "off" ||
+	if found(t, "go") && (s.Go != "https://go.test,direct" || s.GoSumDB != "off" ||
 		s.GoEnv["GOPRIVATE"] != "*.corp.test") {
-		t.Errorf("go: %q, %q, %v", s.Go, s.GoSum, s.GoEnv)
+		t.Errorf("go: %q, %q, %v", s.Go, s.GoSumDB, s.GoEnv)
 	}
 	t.Setenv("npm_config_registry", "https://env.test/")
 	t.Setenv("PIP_INDEX_URL", "https://env.test/simple")

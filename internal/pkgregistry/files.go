@@ -36,8 +36,8 @@ func (s Set) Env() map[string]string {
 	if s.Go != "" {
 		env["GOPROXY"] = s.Go
 	}
-	if s.GoSum != "" {
-		env["GOSUMDB"] = s.GoSum
+	if s.GoSumDB != "" {
+		env["GOSUMDB"] = s.GoSumDB
 	}
 	if s.NPM != "" || len(s.Scopes) > 0 {
 		// The default path depends on where npm is installed.
@@ -101,27 +101,27 @@ func (s Set) npmrc() string {
 // refuses plain HTTP to hosts that are not listed.
 func (s Set) yarnYML() string {
 	var f strings.Builder
-	plain := map[string]bool{}
-	address := func(indent, u string) {
+	plainHTTP := map[string]bool{}
+	writeServer := func(indent, u string) {
 		fmt.Fprintf(&f, "%snpmRegistryServer: %q\n", indent, u)
-		if a, err := clean(u); err == nil && strings.HasPrefix(u, "http:") {
-			plain[a.host.Name] = true
+		if a, err := parseAddress(u); err == nil && strings.HasPrefix(u, "http:") {
+			plainHTTP[a.host.Name] = true
 		}
 	}
 	if s.NPM != "" {
-		address("", s.NPM)
+		writeServer("", s.NPM)
 	}
 	if len(s.Scopes) > 0 {
 		f.WriteString("npmScopes:\n")
 	}
 	for _, scope := range slices.Sorted(maps.Keys(s.Scopes)) {
 		fmt.Fprintf(&f, "  %q:\n", strings.TrimPrefix(scope, "@"))
-		address("    ", s.Scopes[scope])
+		writeServer("    ", s.Scopes[scope])
 	}
-	if len(plain) > 0 {
+	if len(plainHTTP) > 0 {
 		f.WriteString("unsafeHttpWhitelist:\n")
 	}
-	for _, h := range slices.Sorted(maps.Keys(plain)) {
+	for _, h := range slices.Sorted(maps.Keys(plainHTTP)) {
 		fmt.Fprintf(&f, "  - %q\n", h)
 	}
 	return f.String()

@@ -31,9 +31,9 @@ type Set struct {
 
 	// Go is a GOPROXY list: URLs, "direct" and "off", separated by commas or bars, which
 	// differ in when Go tries the next entry.
-	Go    string
-	GoSum string            // GOSUMDB
-	GoEnv map[string]string // GOPRIVATE, GONOPROXY and so on, as far as they are set
+	Go      string
+	GoSumDB string            `json:"GoSum"` // GOSUMDB
+	GoEnv   map[string]string // GOPRIVATE, GONOPROXY and so on, as far as they are set
 
 	// Hosts are all hosts that must be reachable for the above, sorted. They include the
 	// host that serves the files of an index, if its tool knows that.
@@ -56,20 +56,20 @@ var Keys = []string{"npm", "pypi", "go"}
 
 // Check returns an error if the operator's setting is invalid. It has URLs by Keys; that
 // of go may be a GOPROXY list. Check does no I/O.
-func Check(named map[string]string) error {
-	for _, key := range slices.Sorted(maps.Keys(named)) {
+func Check(configured map[string]string) error {
+	for _, key := range slices.Sorted(maps.Keys(configured)) {
 		if !slices.Contains(Keys, key) {
 			return fmt.Errorf("%q is not one of %s", key, strings.Join(Keys, ", "))
 		}
-		urls := []string{named[key]}
+		urls := []string{configured[key]}
 		if key == "go" {
-			urls = strings.FieldsFunc(named[key], goSeparator)
+			urls = strings.FieldsFunc(configured[key], isGoSeparator)
 		}
 		for _, raw := range urls {
-			if key == "go" && goWord(raw) {
+			if key == "go" && isGoKeyword(raw) {
 				continue
 			}
-			a, err := clean(raw)
+			a, err := parseAddress(raw)
 			if err != nil {
 				return fmt.Errorf("%s: %w", key, err)
 			}
@@ -95,21 +95,21 @@ func (b *builder) notef(format string, args ...any) {
 	b.Notes = append(b.Notes, fmt.Sprintf(format, args...))
 }
 
-// take returns the URL of a setting without its secret parts, and adds its host to those
+// addURL returns the URL of a setting without its secret parts, and adds its host to those
 // that must be reachable; "" if the setting has no valid URL.
-func (b *builder) take(setting, raw string) string {
-	a, ok := b.check(setting, raw)
+func (b *builder) addURL(setting, raw string) string {
+	a, ok := b.parseSetting(setting, raw)
 	if ok {
 		b.hosts[a.host] = true
 	}
 	return a.url
 }
 
-func (b *builder) check(setting, raw string) (address, bool) {
+func (b *builder) parseSetting(setting, raw string) (address, bool) {
 	if raw == "" {
 		return address{}, false
 	}
-	a, err := clean(raw)
+	a, err := parseAddress(raw)
 	if err != nil {
 		b.notef("%s is not taken: %v", setting, err)
 		return address{}, false
@@ -120,7 +120,7 @@ func (b *builder) check(setting, raw string) (address, bool) {
 	return a, true
 }
 
-func (b *builder) done() Set {
+func (b *builder) build() Set {
 	b.Hosts = slices.SortedFunc(maps.Keys(b.hosts),
 		func(x, y Host) int { return cmp.Or(cmp.Compare(x.Name, y.Name), cmp.Compare(x.Port, y.Port)) })
 	return b.Set

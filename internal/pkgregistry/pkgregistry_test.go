@@ -27,7 +27,7 @@ func TestClean(t *testing.T) {
 			false},
 		"https://mirror.test./x": {"https://mirror.test./x", Host{"mirror.test", 443}, false},
 	} {
-		if got, err := clean(raw); err != nil || got != want {
+		if got, err := parseAddress(raw); err != nil || got != want {
 			t.Errorf("%q: %+v, %v, want %+v", raw, got, err, want)
 		}
 	}
@@ -54,7 +54,7 @@ var bad = []string{
 
 func TestCleanRefuses(t *testing.T) {
 	for _, raw := range bad {
-		got, err := clean(raw)
+		got, err := parseAddress(raw)
 		if err == nil {
 			t.Errorf("%q is taken as %+v", raw, got)
 		} else if strings.Contains(err.Error(), secret) {
@@ -90,7 +90,7 @@ var full = Set{
 		"@a": "https://a.test"},
 	PyPI: "http://mirror.test/simple", PyPIExtra: []string{"https://one.test/simple", "https://two.test/simple"},
 	PyPITrusted: []string{"mirror.test", "two.test:8443"},
-	Go:          "https://mirror.test/go|direct", GoSum: "off", GoEnv: map[string]string{"GOPRIVATE": "*.corp.test"},
+	Go:          "https://mirror.test/go|direct", GoSumDB: "off", GoEnv: map[string]string{"GOPRIVATE": "*.corp.test"},
 }
 
 func TestFiles(t *testing.T) {
@@ -160,11 +160,11 @@ func FuzzClean(f *testing.F) {
 	}
 	f.Add("https://user:hunter2@mirror.test:8080/a/b%20c?d#e")
 	f.Fuzz(func(t *testing.T, raw string) {
-		a, err := clean(raw)
+		a, err := parseAddress(raw)
 		if err != nil {
 			return
 		}
-		if again, err := clean(a.url); err != nil || again.url != a.url || again.host != a.host || again.stripped {
+		if again, err := parseAddress(a.url); err != nil || again.url != a.url || again.host != a.host || again.stripped {
 			t.Errorf("%q gives %+v, which gives %+v, %v", raw, a, again, err)
 		}
 		if strings.ContainsAny(a.url, " \t\r\n\"'`$;,|#?{}\\<>") || a.host.Name == "" || a.host.Port == 0 {
@@ -216,7 +216,7 @@ func TestHost(t *testing.T) {
 	}
 	want := []Host{{"a.test", 1}, {"a.test", 2}, {"b.test", 1}}
 	b := &builder{hosts: map[Host]bool{want[2]: true, want[0]: true, want[1]: true}}
-	if got := b.done().Hosts; !reflect.DeepEqual(got, want) {
+	if got := b.build().Hosts; !reflect.DeepEqual(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
 }

@@ -10,7 +10,7 @@ import (
 
 func TestDecide(t *testing.T) {
 	open := auth.Local
-	open.Open = true
+	open.WithoutToken = true
 	ann := auth.User("ann", false)
 	measures := ann
 	measures.Roles = auth.NewRoles(auth.Metrics)
@@ -29,10 +29,10 @@ func TestDecide(t *testing.T) {
 		{eve, NetworkRead, "user:bob", yes}, {ann, NetworkRead, "user:bob", fault.NotFound},
 		{ann, NetworkRead, "user:ann", yes},
 		{eve, FileRead, "user:bob", fault.NotFound}, {eve, SessionStop, "user:bob", fault.NotFound},
-		{auth.Owner(), ShellExecute, "user:bob", fault.NotFound},
+		{auth.SocketOwner(), ShellExecute, "user:bob", fault.NotFound},
 		{nobody, ShellExecute, "", fault.Unauthorized}, {nobody, HealthRead, "", yes}, {nobody, LoginBegin, "", yes},
 		{nobody, PortVisit, "user:bob", yes},
-		{auth.Owner(), SessionStopAll, "", yes}, {eve, SessionStopAll, "", yes},
+		{auth.SocketOwner(), SessionStopAll, "", yes}, {eve, SessionStopAll, "", yes},
 		{open, SessionStopAll, "", fault.Forbidden}, {ann, SessionStopAll, "", fault.Forbidden},
 		{eve, NetworkChange, "user:bob", yes}, {ann, NetworkChange, "user:ann", fault.Forbidden},
 		{ann, NetworkReadAll, "", fault.Forbidden},
@@ -42,7 +42,7 @@ func TestDecide(t *testing.T) {
 	} {
 		err := Decide(Question{Principal: c.p, Operation: c.op, Resource: Resource{Kind: "file", Owner: c.owner}}).Err()
 		if (err == nil) != (c.want == yes) || err != nil && !fault.Is(err, c.want) {
-			t.Errorf("%q (open %v) asks for %s of %q: %v", c.p.ID, c.p.Open, c.op, c.owner, err)
+			t.Errorf("%q (open %v) asks for %s of %q: %v", c.p.ID, c.p.WithoutToken, c.op, c.owner, err)
 		}
 	}
 	if err := (Decision{}).Err(); !fault.Is(err, fault.Forbidden) {

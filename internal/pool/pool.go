@@ -35,13 +35,13 @@ type Booted struct {
 	Agent     *agent.Client
 	Outlet    *egress.Outlet // its access to the network; nil before Connect
 
-	git atomic.Pointer[agent.Identity] // author of its git commits; nil: the agent's default
+	identity atomic.Pointer[agent.Identity] // author of its git commits; nil: the agent's default
 }
 
 // Connect gives the sandbox its access to the network.
 func (b *Booted) Connect(e *egress.Outlet) {
 	b.Outlet = e
-	b.Agent.Route(e)
+	b.Agent.SetNetwork(e)
 }
 
 // Detach ends this process's connections to the sandbox, which lives on.
@@ -70,14 +70,14 @@ type Config struct {
 	Processes int64
 	DiskBytes int64
 	// OrphanTimeout is how long a sandbox lives without a server; 0: for ever.
-	Orphan time.Duration
+	OrphanTimeout time.Duration
 	// BootTimeout is how long a boot may take.
-	Start time.Duration
+	BootTimeout time.Duration
 	// WarmPerTemplate is how many warm sandboxes there are to be for each template.
-	Warm      int
-	Templates []*image.Template
-	Flavor    image.Flavor // of pooled sandboxes
-	Log       *slog.Logger
+	WarmPerTemplate int
+	Templates       []*image.Template
+	Flavor          image.Flavor // of pooled sandboxes
+	Log             *slog.Logger
 }
 
 // Pool boots sandboxes and has the warm ones. Run fills it.
@@ -86,23 +86,23 @@ type Pool struct {
 	prebooter sandbox.Prebooter // the runtime, if it is a Prebooter; else nil
 
 	wake       chan struct{}  // makes Run look again which template lacks sandboxes
-	slots      agent.Slots    // limits how many cells run at once, in all sandboxes
+	cellSlots  agent.Slots    // limits how many cells run at once, in all sandboxes
 	background sync.WaitGroup // what Wait waits for
 	prebooted  atomic.Int64   // number of sandboxes that were started from an image
 	booted     atomic.Int64   // number of sandboxes that booted
 
-	mu    sync.Mutex
-	ready map[string][]*Booted // warm sandboxes, by template's name
-	owned map[string]bool      // ids of the sandboxes that boot for the pool or are ready
-	taken time.Time            // when a warm sandbox was taken last
+	mu        sync.Mutex
+	ready     map[string][]*Booted // warm sandboxes, by template's name
+	owned     map[string]bool      // ids of the sandboxes that boot for the pool or are ready
+	lastTaken time.Time            // when a warm sandbox was taken last
 }
 
 // New returns an empty pool.
 func New(c Config) *Pool {
 	prebooter, _ := c.Runtime.(sandbox.Prebooter)
 	return &Pool{Config: c, prebooter: prebooter, wake: make(chan struct{}, 1),
-		slots: make(agent.Slots, runtime.NumCPU()+runtime.NumCPU()/2),
-		ready: map[string][]*Booted{}, owned: map[string]bool{}}
+		cellSlots: make(agent.Slots, runtime.NumCPU()+runtime.NumCPU()/2),
+		ready:     map[string][]*Booted{}, owned: map[string]bool{}}
 }
 
 // Limits returns the limits of a sandbox of that flavor.
@@ -126,21 +126,21 @@ type Request struct {
 // Boot makes one sandbox and waits until its agent answers and the interpreters that its
 // template warms have started. When it fails, only the workspace is left.
 func (p *Pool) Boot(ctx context.Context, r Request) (*Booted, error) {
-	caller := ctx
-	ctx, cancel := context.WithTimeout(ctx, p.Start)
+	callerCtx := ctx
+	ctx, cancel := context.WithTimeout(ctx, p.BootTimeout)
 	defer cancel()
 	r.ID = cmp.Or(r.ID, secret.ID())
 	spec := p.spec(r)
 	if p.prebooter != nil && p.prebooter.HasImage(spec) {
 		b, err := p.boot(ctx, r, spec, p.restoreLimit())
-		if err == nil || caller.Err() != nil {
+		if err == nil || callerCtx.Err() != nil {
 			return b, err
 		}
 		p.Log.Warn("a sandbox that was started from a preboot image did not get ready, and boots", "sandbox", r.ID,
 			"error", err)
 		p.prebooter.DropImage(spec)
 	}
-	return p.boot(ctx, r, spec, p.Start)
+	return p.boot(ctx, r, spec, p.BootTimeout)
 }
 
 // Wait waits for the background work of Boot and Take: probes, each of which ends when its
@@ -163,7 +163,7 @@ func (p *Pool) volumes() []sandbox.Mount {
 func (p *Pool) spec(r Request) sandbox.Spec {
 	mounts := []sandbox.Mount{{Source: p.Workspaces.Path(r.Workspace), Target: WorkspaceDir}}
 	mounts = append(mounts, p.volumes()...)
-	return sandbox.Spec{ID: r.ID, Template: r.Template, Limits: p.Limits(r.Flavor), Mounts: mounts, Orphan: p.Orphan,
+	return sandbox.Spec{ID: r.ID, Template: r.Template, Limits: p.Limits(r.Flavor), Mounts: mounts, OrphanTimeout: p.OrphanTimeout,
 		Secret: secret.Bytes(wire.SecretLen)}
 }
 
@@ -178,11 +178,11 @@ func (p *Pool) boot(ctx context.Context, r Request, spec sandbox.Spec, limit tim
 	started := &p.booted
 	switch prebooted := p.prebooter != nil && p.prebooter.Prebooted(box); {
 	case !prebooted:
-		err = p.prepare(ctx, b)
+		err = p.makeReady(ctx, b)
 	case r.SkipProbe:
 		started, err = &p.prebooted, b.Agent.Wait(ctx)
 		if err == nil {
-			p.background.Go(func() { p.probeLate(b, spec) })
+			p.background.Go(func() { p.probeInBackground(b, spec) })
 		}
 	default:
 		started, err = &p.prebooted, b.probe(ctx)
@@ -200,7 +200,7 @@ const restoreTimeout = 30 * time.Second
 
 // restoreLimit is the timeout to restore a sandbox. It leaves half of the time to boot one
 // if that fails.
-func (p *Pool) restoreLimit() time.Duration { return min(p.Start/2, restoreTimeout) }
+func (p *Pool) restoreLimit() time.Duration { return min(p.BootTimeout/2, restoreTimeout) }
 
 // probe waits until the agent of a restored sandbox answers. The agent need not be
 // configured: the image was made after that, and after the interpreters had started.
@@ -212,10 +212,10 @@ func (b *Booted) probe(ctx context.Context) error {
 	return err
 }
 
-// probeLate probes a restored sandbox that a session uses already. If the agent does not
+// probeInBackground probes a restored sandbox that a session uses already. If the agent does not
 // answer, it stops the sandbox, which the session tells its user, and drops the image, so
 // that the next sandbox boots. The probe ends when the sandbox's client closes.
-func (p *Pool) probeLate(b *Booted, spec sandbox.Spec) {
+func (p *Pool) probeInBackground(b *Booted, spec sandbox.Spec) {
 	ctx, cancel := context.WithTimeout(context.Background(), p.restoreLimit())
 	defer cancel()
 	if b.probe(ctx) == nil || ctx.Err() == nil {
@@ -223,37 +223,37 @@ func (p *Pool) probeLate(b *Booted, spec sandbox.Spec) {
 	}
 	p.Log.Warn("a sandbox that was started from a preboot image does not answer, and is stopped", "sandbox", b.ID)
 	p.prebooter.DropImage(spec)
-	stop, done := context.WithTimeout(context.Background(), 30*time.Second)
+	stopCtx, done := context.WithTimeout(context.Background(), 30*time.Second)
 	defer done()
-	if err := b.Box.Stop(stop); err != nil {
+	if err := b.Box.Stop(stopCtx); err != nil {
 		p.Log.Warn("could not stop a sandbox", "sandbox", b.ID, "error", err)
 	}
 }
 
 // Adopt makes an agent client for a sandbox that lives already.
 func (p *Pool) Adopt(box sandbox.Sandbox, r Request) *Booted {
-	c := agent.New(box, p.Log, p.slots)
+	c := agent.New(box, p.Log, p.cellSlots)
 	return &Booted{ID: box.Spec().ID, Workspace: r.Workspace, Template: r.Template, Flavor: r.Flavor, Box: box,
 		Agent: c}
 }
 
-// warmLimit is how long a boot waits for interpreters. One that takes longer, mostly because
+// interpreterTimeout is how long a boot waits for interpreters. One that takes longer, mostly because
 // of packages that the user has installed, goes on starting while the sandbox is used.
-const warmLimit = 15 * time.Second
+const interpreterTimeout = 15 * time.Second
 
-// prepare waits for the agent of a sandbox that boots, configures it, and starts the
+// makeReady waits for the agent of a sandbox that boots, configures it, and starts the
 // interpreters.
-func (p *Pool) prepare(ctx context.Context, b *Booted) error {
+func (p *Pool) makeReady(ctx context.Context, b *Booted) error {
 	if err := b.Agent.Wait(ctx); err != nil {
 		return err
 	}
 	if err := p.Configure(ctx, b); err != nil {
 		return err
 	}
-	short, cancel := context.WithTimeout(ctx, warmLimit)
+	startCtx, cancel := context.WithTimeout(ctx, interpreterTimeout)
 	defer cancel()
 	for _, l := range b.Template.Warm {
-		if err := b.Agent.StartInterpreter(short, l); err != nil {
+		if err := b.Agent.StartInterpreter(startCtx, l); err != nil {
 			if ctx.Err() != nil {
 				return fmt.Errorf("starting %s: %w", l, err)
 			}
@@ -268,7 +268,7 @@ func (p *Pool) prepare(ctx context.Context, b *Booted) error {
 // Configure tells the agent its languages, roots and limits.
 func (p *Pool) Configure(ctx context.Context, b *Booted) error {
 	s := agent.Settings{Template: b.Template, Limits: p.Limits(b.Flavor), Roots: []agent.FileRoot{{Path: WorkspaceDir}},
-		Git: b.git.Load()}
+		Git: b.identity.Load()}
 	for _, m := range b.Box.Spec().Mounts {
 		if m.Shared { // ReadOnly is as it was mounted: the agent need not know when a volume becomes full
 			s.Roots = append(s.Roots, agent.FileRoot{Path: m.Target, ReadOnly: m.ReadOnly})
@@ -277,10 +277,10 @@ func (p *Pool) Configure(ctx context.Context, b *Booted) error {
 	return b.Agent.Configure(ctx, s)
 }
 
-// Introduce sets the default author of git commits in a sandbox. It does so once for each
+// SetIdentity sets the default author of git commits in a sandbox. It does so once for each
 // sandbox, whether that succeeds or not.
-func (p *Pool) Introduce(ctx context.Context, b *Booted, id *agent.Identity) error {
-	if !b.git.CompareAndSwap(nil, id) {
+func (p *Pool) SetIdentity(ctx context.Context, b *Booted, id *agent.Identity) error {
+	if !b.identity.CompareAndSwap(nil, id) {
 		return nil
 	}
 	return p.Configure(ctx, b)

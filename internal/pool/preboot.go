@@ -10,12 +10,12 @@ import (
 )
 
 const (
-	// firstImages is how long after the server's start the first images are made, so that
+	// firstImagesDelay is how long after the server's start the first images are made, so that
 	// they do not delay its first users.
-	firstImages = 5 * time.Second
-	// calm is how long a booted sandbox stays unused before its image is made: in that time
+	firstImagesDelay = 5 * time.Second
+	// quietTime is how long a booted sandbox stays unused before its image is made: in that time
 	// its agent frees the memory that booting needed.
-	calm = 4 * time.Second
+	quietTime = 4 * time.Second
 	// imagesInterval is the time between two checks for missing images, which could not be
 	// made before, or are outdated.
 	imagesInterval = 10 * time.Minute
@@ -27,7 +27,7 @@ func (p *Pool) makeImages(ctx context.Context) {
 	if p.prebooter == nil || p.prebooter.CanPreboot() != nil {
 		return
 	}
-	for pause := firstImages; ; pause = imagesInterval {
+	for pause := firstImagesDelay; ; pause = imagesInterval {
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
@@ -55,8 +55,8 @@ func (p *Pool) makeImage(ctx context.Context, t *image.Template) (made bool, err
 		return false, err
 	}
 	defer func() { err = errors.Join(err, p.Workspaces.Remove(ws)) }()
-	r := Request{ID: p.own(), Workspace: ws, Template: t, Flavor: p.Flavor}
-	defer p.disown(r.ID)
+	r := Request{ID: p.reserveID(), Workspace: ws, Template: t, Flavor: p.Flavor}
+	defer p.releaseID(r.ID)
 	if p.prebooter.HasImage(p.spec(r)) {
 		return false, nil
 	}
@@ -66,16 +66,16 @@ func (p *Pool) makeImage(ctx context.Context, t *image.Template) (made bool, err
 	}
 	defer func() { err = errors.Join(err, b.Destroy()) }()
 	select {
-	case <-time.After(calm):
+	case <-time.After(quietTime):
 	case <-ctx.Done():
 		return false, ctx.Err()
 	}
 	if !b.Agent.Linked() {
 		return false, errors.New("the agent has no link just now")
 	}
-	limit, cancel := context.WithTimeout(ctx, p.Start)
+	makeCtx, cancel := context.WithTimeout(ctx, p.BootTimeout)
 	defer cancel()
-	if err := p.prebooter.MakeImage(limit, b.Box); err != nil {
+	if err := p.prebooter.MakeImage(makeCtx, b.Box); err != nil {
 		return false, fmt.Errorf("making a preboot image: %w", err)
 	}
 	return true, nil

@@ -75,8 +75,8 @@ func (s *prebooter) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sand
 		s.mu.Lock()
 		s.started++
 		s.mu.Unlock()
-		s.Fake.Mute = s.dead
-		defer func() { s.Fake.Mute = false }()
+		s.Fake.Silent = s.dead
+		defer func() { s.Fake.Silent = false }()
 	}
 	return s.Fake.Create(ctx, spec)
 }
@@ -88,7 +88,7 @@ func (s *prebooter) MakeImage(_ context.Context, b sandbox.Sandbox) error {
 		s.there[b.Spec().Template.Name] = true
 		s.mu.Unlock()
 	}
-	s.Box(b.Spec().ID).Die("checkpoint")
+	s.Box(b.Spec().ID).Kill("checkpoint")
 	return s.fails
 }
 
@@ -112,12 +112,12 @@ func within(t *testing.T, rt *prebooter, warm int, f func(t *testing.T, p *Pool)
 	}
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
-		rt.Fake, rt.there = &sandboxtest.Fake{Boot: 100 * time.Millisecond}, map[string]bool{}
+		rt.Fake, rt.there = &sandboxtest.Fake{BootDelay: 100 * time.Millisecond}, map[string]bool{}
 		workspaces, err := workspace.Open(dir)
 		if err != nil {
 			t.Fatal(err)
 		}
-		p := New(Config{Runtime: rt, Workspaces: workspaces, Start: rt.start, Warm: warm,
+		p := New(Config{Runtime: rt, Workspaces: workspaces, BootTimeout: rt.start, WarmPerTemplate: warm,
 			Templates: []*image.Template{{Name: "one"}, {Name: "two"}},
 			Flavor:    sandboxtest.Flavors[0], Log: sandboxtest.Log(t), Volumes: rt.volumes})
 		ctx, cancel := context.WithCancel(t.Context())
@@ -128,7 +128,7 @@ func within(t *testing.T, rt *prebooter, warm int, f func(t *testing.T, p *Pool)
 		cancel()
 		run.Wait()
 		synctest.Wait()
-		if _, alive := rt.Made(); alive != 0 {
+		if _, alive := rt.Count(); alive != 0 {
 			t.Errorf("%d sandboxes live on", alive)
 		}
 		if left, _ := p.Workspaces.All(); len(left) != 0 {
@@ -141,7 +141,7 @@ func within(t *testing.T, rt *prebooter, warm int, f func(t *testing.T, p *Pool)
 func TestDeadPrebootedInAHurry(t *testing.T) {
 	rt := &prebooter{dead: true, start: 10 * time.Second}
 	within(t, rt, 0, func(t *testing.T, p *Pool) {
-		if took := boots(t, p); took > p.Start {
+		if took := boots(t, p); took > p.BootTimeout {
 			t.Errorf("it took %v", took)
 		}
 		if took := boots(t, p); took > time.Second {
@@ -172,7 +172,7 @@ func TestDeadWithoutProbe(t *testing.T) {
 		if got := rt.said(); len(got) != 3 || got[2] != "drop one" {
 			t.Errorf("it did %q", got)
 		}
-		if st, err := b.Box.Status(t.Context()); err == nil && st.Life != sandbox.Dead {
+		if st, err := b.Box.Status(t.Context()); err == nil && st.State != sandbox.Dead {
 			t.Errorf("it lives on: %+v", st)
 		}
 		if err := errors.Join(b.Destroy(), p.Workspaces.Remove(ws)); err != nil {
@@ -207,7 +207,7 @@ func leftAlone(t *testing.T, detached bool) {
 			b.Detach()
 		}
 		time.Sleep(2 * restoreTimeout)
-		if st, err := b.Box.Status(t.Context()); err != nil || st.Life == sandbox.Dead {
+		if st, err := b.Box.Status(t.Context()); err != nil || st.State == sandbox.Dead {
 			t.Errorf("it was stopped: %+v %v", st, err)
 		}
 		if got := rt.said(); len(got) != 2 {
@@ -275,7 +275,7 @@ func TestNoImageCanBeMade(t *testing.T) {
 func TestRuntimeWithoutImages(t *testing.T) {
 	rt := &prebooter{cannot: true}
 	within(t, rt, 0, func(t *testing.T, p *Pool) {
-		if created, _ := rt.Made(); created != 0 {
+		if created, _ := rt.Count(); created != 0 {
 			t.Errorf("%d sandboxes were made for nothing", created)
 		}
 		boots(t, p)

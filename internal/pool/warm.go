@@ -19,7 +19,7 @@ func (p *Pool) Take(t *image.Template, f image.Flavor) *Booted {
 	if f.CPUs != p.Flavor.CPUs || f.MemoryMB != p.Flavor.MemoryMB {
 		return nil
 	}
-	for b := p.pop(t.Name); b != nil; b = p.pop(t.Name) {
+	for b := p.takeReady(t.Name); b != nil; b = p.takeReady(t.Name) {
 		if b.Agent.Linked() && !p.outdated(b) {
 			b.Flavor = f
 			return b
@@ -39,15 +39,15 @@ func (p *Pool) outdated(b *Booted) bool {
 	})
 }
 
-// pop removes a warm sandbox of that template from the pool and returns it, or nil.
-func (p *Pool) pop(template string) *Booted {
+// takeReady removes a warm sandbox of that template from the pool and returns it, or nil.
+func (p *Pool) takeReady(template string) *Booted {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	l := p.ready[template]
 	if len(l) == 0 {
 		return nil
 	}
-	p.taken = time.Now()
+	p.lastTaken = time.Now()
 	p.ready[template] = l[1:]
 	delete(p.owned, l[0].ID)
 	select {
@@ -84,8 +84,8 @@ func (p *Pool) Owns(id string) bool {
 	return p.owned[id]
 }
 
-// own returns a new id for a sandbox that will boot for the pool, and adds it to owned.
-func (p *Pool) own() (id string) {
+// reserveID returns a new id for a sandbox that will boot for the pool, and adds it to owned.
+func (p *Pool) reserveID() (id string) {
 	id = secret.ID()
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -93,7 +93,7 @@ func (p *Pool) own() (id string) {
 	return id
 }
 
-func (p *Pool) disown(id string) {
+func (p *Pool) releaseID(id string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.owned, id)
@@ -109,7 +109,7 @@ func (p *Pool) Run(ctx context.Context) {
 	images.Go(func() { p.makeImages(ctx) })
 	retries := map[string]retry{}
 	for {
-		t, wait := p.lacking(retries)
+		t, wait := p.nextToFill(retries)
 		if t == nil {
 			select {
 			case <-p.wake:
@@ -120,7 +120,7 @@ func (p *Pool) Run(ctx context.Context) {
 				return
 			}
 		}
-		err := p.fill(ctx, t)
+		err := p.addSandbox(ctx, t)
 		if ctx.Err() != nil {
 			return
 		}
@@ -144,20 +144,20 @@ type retry struct {
 	until time.Time
 }
 
-// lacking returns a template that lacks warm sandboxes and can boot one now, or nil and how
+// nextToFill returns a template that lacks warm sandboxes and can boot one now, or nil and how
 // long to wait.
-func (p *Pool) lacking(retries map[string]retry) (*image.Template, time.Duration) {
+func (p *Pool) nextToFill(retries map[string]retry) (*image.Template, time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	wait := time.Hour
 	for _, t := range p.Templates {
 		n := len(p.ready[t.Name])
-		if n >= p.Warm {
+		if n >= p.WarmPerTemplate {
 			continue
 		}
 		left := time.Until(retries[t.Name].until)
 		if n > 0 {
-			left = max(left, time.Until(p.taken.Add(refillDelay)))
+			left = max(left, time.Until(p.lastTaken.Add(refillDelay)))
 		}
 		if left <= 0 {
 			return t, 0
@@ -167,16 +167,16 @@ func (p *Pool) lacking(retries map[string]retry) (*image.Template, time.Duration
 	return nil, wait
 }
 
-// fill adds one sandbox to the pool.
-func (p *Pool) fill(ctx context.Context, t *image.Template) error {
+// addSandbox adds one sandbox to the pool.
+func (p *Pool) addSandbox(ctx context.Context, t *image.Template) error {
 	ws, err := p.Workspaces.New()
 	if err != nil {
 		return err
 	}
-	id := p.own()
+	id := p.reserveID()
 	b, err := p.Boot(ctx, Request{ID: id, Workspace: ws, Template: t, Flavor: p.Flavor})
 	if err != nil {
-		p.disown(id)
+		p.releaseID(id)
 		return errors.Join(err, p.Workspaces.Remove(ws))
 	}
 	for _, l := range t.Warm {
@@ -190,7 +190,7 @@ func (p *Pool) fill(ctx context.Context, t *image.Template) error {
 
 func (p *Pool) destroyReady() {
 	for _, t := range p.Templates {
-		for b := p.pop(t.Name); b != nil; b = p.pop(t.Name) {
+		for b := p.takeReady(t.Name); b != nil; b = p.takeReady(t.Name) {
 			p.discard(b)
 		}
 	}

@@ -13,11 +13,11 @@ import (
 	"sandlot/internal/secret"
 )
 
-// Param is the query parameter with a link's token.
-const Param = "sandlot_token"
+// TokenParam is the query parameter with a link's token.
+const TokenParam = "sandlot_token"
 
-// Prefix is the prefix of the paths of exposed ports, for clients that cannot resolve their host names.
-const Prefix = "/ports/"
+// PathPrefix is the prefix of the paths of exposed ports, for clients that cannot resolve their host names.
+const PathPrefix = "/ports/"
 
 // Links creates and parses the URLs of exposed ports. Each port has its own host name,
 // {port}-{session}.localhost or one in the operator's domain, and a path below the server's own address.
@@ -31,14 +31,14 @@ type Links struct {
 // ports_domain: empty, a name, or a URL without a path.
 func NewLinks(host string, port int, domain string) (Links, error) {
 	ip := net.ParseIP(host)
-	local := strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback()
+	loopback := strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback()
 	if ip != nil && ip.IsUnspecified() {
 		name, _ := os.Hostname()
 		host = cmp.Or(name, "localhost")
 	}
 	l := Links{base: "http://" + net.JoinHostPort(host, strconv.Itoa(port)), scheme: "http"}
 	switch {
-	case domain == "" && local:
+	case domain == "" && loopback:
 		l.domain = "localhost:" + strconv.Itoa(port)
 	case domain != "":
 		var err error
@@ -52,7 +52,7 @@ func NewLinks(host string, port int, domain string) (Links, error) {
 	return l, nil
 }
 
-var domainName = regexp.MustCompile(`^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)*[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+var domainPattern = regexp.MustCompile(`^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)*[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
 // ParseDomain parses the operator's domain: a host name with an optional port, or a URL without a path.
 // The default scheme is http.
@@ -64,7 +64,7 @@ func ParseDomain(domain string) (scheme, host string, err error) {
 	u, err := url.Parse(strings.TrimSuffix(text, "/"))
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.User != nil || u.Path != "" || u.RawQuery != "" ||
 		u.Fragment != "" ||
-		!domainName.MatchString(u.Hostname()) || len(u.Hostname()) > 200 || net.ParseIP(u.Hostname()) != nil {
+		!domainPattern.MatchString(u.Hostname()) || len(u.Hostname()) > 200 || net.ParseIP(u.Hostname()) != nil {
 		return "", "", fmt.Errorf("must be a domain, such as ports.example.com or https://ports.example.com")
 	}
 	if p := u.Port(); p != "" {
@@ -79,40 +79,40 @@ func ParseDomain(domain string) (scheme, host string, err error) {
 // unless it is empty.
 func (l Links) URL(session string, port int, token secret.Value) string {
 	if l.domain == "" {
-		return l.Path(session, port, token)
+		return l.PathURL(session, port, token)
 	}
-	return fmt.Sprintf("%s://%d-%s.%s/", l.scheme, port, session, l.domain) + query(token)
+	return fmt.Sprintf("%s://%d-%s.%s/", l.scheme, port, session, l.domain) + tokenQuery(token)
 }
 
-// Path returns the URL of an exposed port with a path below the server's own address.
-func (l Links) Path(session string, port int, token secret.Value) string {
-	return fmt.Sprintf("%s%s%s/%d/", l.base, Prefix, session, port) + query(token)
+// PathURL returns the URL of an exposed port with a path below the server's own address.
+func (l Links) PathURL(session string, port int, token secret.Value) string {
+	return fmt.Sprintf("%s%s%s/%d/", l.base, PathPrefix, session, port) + tokenQuery(token)
 }
 
-func query(token secret.Value) string {
+func tokenQuery(token secret.Value) string {
 	if token == "" {
 		return ""
 	}
-	return "?" + Param + "=" + token.Reveal()
+	return "?" + TokenParam + "=" + token.Reveal()
 }
 
 var (
-	sessionID = regexp.MustCompile(`^[a-z2-7]{26}$`)
-	likeName  = regexp.MustCompile(`^[0-9]+-`)
+	sessionIDPattern = regexp.MustCompile(`^[a-z2-7]{26}$`)
+	portNamePattern  = regexp.MustCompile(`^[0-9]+-`)
 )
 
-// Claims reports whether host has the form of an exposed port's host name. Requests for such a host, or
+// IsPortHost reports whether host has the form of an exposed port's host name. Requests for such a host, or
 // from its pages, must not reach the server's own API, even if there is no such port.
-func (l Links) Claims(host string) bool {
+func (l Links) IsPortHost(host string) bool {
 	_, ok := l.label(host)
 	return ok
 }
 
-// Named returns the session and the port of a port's host name.
-func (l Links) Named(host string) (session string, port int, ok bool) {
+// ParseHost returns the session and the port of a port's host name.
+func (l Links) ParseHost(host string) (session string, port int, ok bool) {
 	label, _ := l.label(host)
 	number, session, _ := strings.Cut(label, "-")
-	return parse(session, number)
+	return parsePort(session, number)
 }
 
 // label returns the part of a host name before the domain, and whether it looks like a port's.
@@ -122,7 +122,7 @@ func (l Links) label(host string) (string, bool) {
 	if !ok && l.domain != "" {
 		label, ok = strings.CutSuffix(name, "."+hostname(l.domain))
 	}
-	return label, ok && likeName.MatchString(label)
+	return label, ok && portNamePattern.MatchString(label)
 }
 
 func hostname(host string) string {
@@ -132,19 +132,19 @@ func hostname(host string) string {
 	return host
 }
 
-// parse checks the form of a session's id and of a port number.
-func parse(session, number string) (string, int, bool) {
+// parsePort checks the form of a session's id and of a port number.
+func parsePort(session, number string) (string, int, bool) {
 	n, err := strconv.Atoi(number)
-	if err != nil || n < 1 || n > 65535 || strconv.Itoa(n) != number || !sessionID.MatchString(session) {
+	if err != nil || n < 1 || n > 65535 || strconv.Itoa(n) != number || !sessionIDPattern.MatchString(session) {
 		return "", 0, false
 	}
 	return session, n, true
 }
 
-// ByPath returns the session and the port of an escaped path, and the rest of the path, for the program
+// ParsePath returns the session and the port of an escaped path, and the rest of the path, for the program
 // in the sandbox. The rest begins with a slash, or is empty.
-func ByPath(path string) (session string, port int, rest string, ok bool) {
-	path, ok = strings.CutPrefix(path, Prefix)
+func ParsePath(path string) (session string, port int, rest string, ok bool) {
+	path, ok = strings.CutPrefix(path, PathPrefix)
 	if !ok {
 		return "", 0, "", false
 	}
@@ -153,6 +153,6 @@ func ByPath(path string) (session string, port int, rest string, ok bool) {
 	if slash {
 		rest = "/" + rest
 	}
-	session, port, ok = parse(session, number)
+	session, port, ok = parsePort(session, number)
 	return session, port, rest, ok
 }

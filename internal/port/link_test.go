@@ -41,7 +41,7 @@ func TestLinks(t *testing.T) {
 		if got := l.URL(id, 80, ""); got != tt.url {
 			t.Errorf("%s %q: %s, want %s", tt.host, tt.domain, got, tt.url)
 		}
-		if got := l.Path(id, 80, "tok"); got != tt.pathURL+"?sandlot_token=tok" {
+		if got := l.PathURL(id, 80, "tok"); got != tt.pathURL+"?sandlot_token=tok" {
 			t.Errorf("%s %q: %s, want %s", tt.host, tt.domain, got, tt.pathURL)
 		}
 	}
@@ -95,10 +95,10 @@ func TestHosts(t *testing.T) {
 		{named, "ports.example.com", false, 0},
 		{named, "80-" + id + ".example.com", false, 0},
 	} {
-		if got := tt.l.Claims(tt.host); got != tt.claimed {
+		if got := tt.l.IsPortHost(tt.host); got != tt.claimed {
 			t.Errorf("%q is claimed: %v", tt.host, got)
 		}
-		session, port, ok := tt.l.Named(tt.host)
+		session, port, ok := tt.l.ParseHost(tt.host)
 		if ok != (tt.port != 0) || port != tt.port || ok && session != id {
 			t.Errorf("%q means %q %d %v", tt.host, session, port, ok)
 		}
@@ -122,7 +122,7 @@ func TestPaths(t *testing.T) {
 		"/ports":                           {},
 		"/other/" + id + "/80/":            {},
 	} {
-		session, port, rest, ok := ByPath(path)
+		session, port, rest, ok := ParsePath(path)
 		if ok != (want.port != 0) || ok && (session != id || port != want.port || rest != want.rest) {
 			t.Errorf("%s means %q %d %q %v", path, session, port, rest, ok)
 		}

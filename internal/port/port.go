@@ -42,15 +42,15 @@ type Store interface {
 type Config struct {
 	Store Store
 	// Has reports whether the session exists and belongs to owner.
-	Has   func(owner, session string) bool
-	Links Links
-	Log   *slog.Logger
+	SessionExists func(owner, session string) bool
+	Links         Links
+	Log           *slog.Logger
 }
 
 const (
-	// Life is the default lifetime of a link, MaxLife the maximum.
-	Life    = 24 * time.Hour
-	MaxLife = 30 * 24 * time.Hour
+	// DefaultLifetime is the default lifetime of a link, MaxLife the maximum.
+	DefaultLifetime = 24 * time.Hour
+	MaxLifetime     = 30 * 24 * time.Hour
 	// MaxPorts is the maximum number of exposed ports of a session. MaxConns is the maximum number of
 	// connections to them at the same time: each may use memory of the server, for data that its client
 	// has not read yet.
@@ -68,8 +68,8 @@ var (
 	ErrFull    = errors.New("the session has too many connections")
 )
 
-// place identifies an exposed port.
-type place struct {
+// portKey identifies an exposed port.
+type portKey struct {
 	session string
 	port    int
 }
@@ -77,41 +77,41 @@ type place struct {
 // Ports manages all exposed ports.
 type Ports struct {
 	Config
-	change sync.Mutex // held during changes of the store; locked before mu
+	storeMu sync.Mutex // held during changes of the store; locked before mu
 
-	mu    sync.Mutex
-	ports map[place]*entry
-	conns map[string]int  // number of connections by session
-	life  context.Context // parent of the ports' contexts
-	end   context.CancelFunc
+	mu     sync.Mutex
+	ports  map[portKey]*newExposedPort
+	conns  map[string]int  // number of connections by session
+	ctx    context.Context // parent of the ports' contexts
+	cancel context.CancelFunc
 
-	unserved atomic.Bool
+	offline atomic.Bool
 }
 
-// entry is an exposed port. Its context ends when the port is closed.
-type entry struct {
+// newExposedPort is an exposed port. Its context ends when the port is closed.
+type newExposedPort struct {
 	Record
-	closed context.Context
-	close  context.CancelFunc
+	ctx    context.Context
+	cancel context.CancelFunc
 	dials  *semaphore.Weighted // limits concurrent dials; see Use.Dial
 }
 
-func (p *Ports) entry(r Record) *entry {
-	e := &entry{Record: r, dials: semaphore.NewWeighted(4)}
-	e.closed, e.close = context.WithCancel(p.life)
+func (p *Ports) newExposedPort(r Record) *newExposedPort {
+	e := &newExposedPort{Record: r, dials: semaphore.NewWeighted(4)}
+	e.ctx, e.cancel = context.WithCancel(p.ctx)
 	return e
 }
 
 // New returns Ports without any exposed port; Recover reads the stored ones.
 func New(c Config) *Ports {
-	p := &Ports{Config: c, ports: map[place]*entry{}, conns: map[string]int{}}
-	p.life, p.end = context.WithCancel(context.Background())
+	p := &Ports{Config: c, ports: map[portKey]*newExposedPort{}, conns: map[string]int{}}
+	p.ctx, p.cancel = context.WithCancel(context.Background())
 	return p
 }
 
 // Drain ends the connections to all ports after drainTimeout. It is called when the server stops.
 // Browsers reconnect to the next server.
-func (p *Ports) Drain() { time.AfterFunc(drainTimeout, p.end) }
+func (p *Ports) Drain() { time.AfterFunc(drainTimeout, p.cancel) }
 
 // Recover reads the stored ports, which an earlier server has exposed. It must be called once, after the
 // sessions have been recovered.
@@ -122,18 +122,18 @@ func (p *Ports) Recover(ctx context.Context) error {
 	}
 	p.mu.Lock()
 	for _, r := range all {
-		p.ports[place{r.Session, r.Port}] = p.entry(r)
+		p.ports[portKey{r.Session, r.Port}] = p.newExposedPort(r)
 	}
 	p.mu.Unlock()
-	p.tidy(ctx)
+	p.removeStale(ctx)
 	return nil
 }
 
-// Unserve records that links do not work, since the server does not listen on the network.
-func (p *Ports) Unserve() { p.unserved.Store(true) }
+// SetOffline records that links do not work, since the server does not listen on the network.
+func (p *Ports) SetOffline() { p.offline.Store(true) }
 
-// Unserved reports whether Unserve was called.
-func (p *Ports) Unserved() bool { return p.unserved.Load() }
+// Offline reports whether Unserve was called.
+func (p *Ports) Offline() bool { return p.offline.Load() }
 
 // Run periodically removes ports that have expired or whose session is gone, until ctx ends.
 func (p *Ports) Run(ctx context.Context) {
@@ -142,14 +142,14 @@ func (p *Ports) Run(ctx context.Context) {
 	for {
 		select {
 		case <-tick.C:
-			p.tidy(ctx)
+			p.removeStale(ctx)
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-func (p *Ports) tidy(ctx context.Context) {
+func (p *Ports) removeStale(ctx context.Context) {
 	p.mu.Lock()
 	var stale []Record
 	for _, e := range p.ports {
@@ -159,27 +159,27 @@ func (p *Ports) tidy(ctx context.Context) {
 	}
 	p.mu.Unlock()
 	for _, r := range stale {
-		if _, err := p.drop(ctx, r.Session, r.Port, func(now Record) bool { return !p.valid(now) }); err != nil {
+		if _, err := p.remove(ctx, r.Session, r.Port, func(now Record) bool { return !p.valid(now) }); err != nil {
 			p.Log.Error("could not forget an exposed port", "session", r.Session, "port", r.Port, "error", err)
 		}
 	}
 }
 
 func (p *Ports) valid(r Record) bool {
-	return time.Now().Before(r.Expires) && p.Has(r.Owner, r.Session)
+	return time.Now().Before(r.Expires) && p.SessionExists(r.Owner, r.Session)
 }
 
 // Expose exposes a port of the owner's session and returns the link's token. Only the token's hash is
 // stored, so it cannot be shown again. A port that is exposed already gets a new token, which replaces the
 // old one.
 func (p *Ports) Expose(ctx context.Context, owner, session string, port int, public bool,
-	life time.Duration) (Record, secret.Value, error) {
+	lifetime time.Duration) (Record, secret.Value, error) {
 	token := secret.Value("slp_" + secret.ID())
 	now := time.Now().UTC().Truncate(time.Second)
 	r := Record{Session: session, Port: port, Owner: owner, Hash: secret.Hash(token.Reveal()), Public: public,
-		Created: now, Expires: now.Add(life)}
-	p.change.Lock()
-	defer p.change.Unlock()
+		Created: now, Expires: now.Add(lifetime)}
+	p.storeMu.Lock()
+	defer p.storeMu.Unlock()
 	others := slices.DeleteFunc(p.List(owner, session), func(r Record) bool { return r.Port == port })
 	if n := len(others); n >= MaxPorts {
 		return Record{}, "", fault.New(fault.ResourceLimit,
@@ -191,38 +191,38 @@ func (p *Ports) Expose(ctx context.Context, owner, session string, port int, pub
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	at := place{session, port}
-	if old := p.ports[at]; old != nil {
-		old.close()
+	key := portKey{session, port}
+	if old := p.ports[key]; old != nil {
+		old.cancel()
 	}
-	p.ports[at] = p.entry(r)
+	p.ports[key] = p.newExposedPort(r)
 	return r, token, nil
 }
 
 // Close ends the exposure of a port and the connections to it. It returns false if the owner has not
 // exposed that port.
 func (p *Ports) Close(ctx context.Context, owner, session string, port int) (bool, error) {
-	return p.drop(ctx, session, port, func(r Record) bool { return r.Owner == owner })
+	return p.remove(ctx, session, port, func(r Record) bool { return r.Owner == owner })
 }
 
-// drop removes a port if meant returns true for its record. It returns whether it did.
-func (p *Ports) drop(ctx context.Context, session string, port int, meant func(Record) bool) (bool, error) {
-	p.change.Lock()
-	defer p.change.Unlock()
-	at := place{session, port}
+// remove removes a port if meant returns true for its record. It returns whether it did.
+func (p *Ports) remove(ctx context.Context, session string, port int, matches func(Record) bool) (bool, error) {
+	p.storeMu.Lock()
+	defer p.storeMu.Unlock()
+	key := portKey{session, port}
 	p.mu.Lock()
-	e := p.ports[at]
+	e := p.ports[key]
 	p.mu.Unlock()
-	if e == nil || !meant(e.Record) {
+	if e == nil || !matches(e.Record) {
 		return false, nil
 	}
 	if err := p.Store.RemovePort(context.WithoutCancel(ctx), session, port); err != nil {
 		return false, fmt.Errorf("closing the port: %w", err)
 	}
-	e.close()
+	e.cancel()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.ports, at)
+	delete(p.ports, key)
 	return true, nil
 }
 
@@ -253,11 +253,11 @@ func (p *Ports) Check(session string, port int, token string) (Record, error) {
 }
 
 // check is Check; the caller holds p.mu.
-func (p *Ports) check(session string, port int, token string) (*entry, error) {
-	e := p.ports[place{session, port}]
+func (p *Ports) check(session string, port int, token string) (*newExposedPort, error) {
+	e := p.ports[portKey{session, port}]
 	known := e != nil && p.valid(e.Record)
 	switch {
-	case known && (e.Public || e.Opens(token)):
+	case known && (e.Public || e.HasToken(token)):
 		return e, nil
 	case token == "":
 		return nil, ErrNoToken
@@ -265,13 +265,13 @@ func (p *Ports) check(session string, port int, token string) (*entry, error) {
 	return nil, ErrUnknown
 }
 
-// Opens reports whether the token is the link's.
-func (r Record) Opens(token string) bool {
+// HasToken reports whether the token is the link's.
+func (r Record) HasToken(token string) bool {
 	return token != "" && subtle.ConstantTimeCompare([]byte(secret.Hash(token)), []byte(r.Hash)) == 1
 }
 
-// Use is an admitted connection to an exposed port, from Acquire until Release. It counts towards MaxConns.
-type Use struct {
+// Conn is an admitted connection to an exposed port, from Acquire until Release. It counts towards MaxConns.
+type Conn struct {
 	Record
 	// Context ends when the port is closed or expires.
 	Context context.Context
@@ -280,11 +280,11 @@ type Use struct {
 }
 
 // Release ends the connection's context, and no longer counts it. It may be called twice.
-func (u *Use) Release() { u.release() }
+func (u *Conn) Release() { u.release() }
 
 // Dial calls dial, at most a few times at once for the same port: many servers have short queues for
 // connections that they have not accepted yet.
-func (u *Use) Dial(dial func(context.Context) (net.Conn, error)) (net.Conn, error) {
+func (u *Conn) Dial(dial func(context.Context) (net.Conn, error)) (net.Conn, error) {
 	if err := u.dials.Acquire(u.Context, 1); err != nil {
 		return nil, err
 	}
@@ -293,31 +293,31 @@ func (u *Use) Dial(dial func(context.Context) (net.Conn, error)) (net.Conn, erro
 }
 
 // Acquire checks the token as Check does, and counts a connection to the session.
-func (p *Ports) Acquire(ctx context.Context, session string, port int, token string) (*Use, error) {
+func (p *Ports) Acquire(ctx context.Context, session string, port int, token string) (*Conn, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	e, err := p.check(session, port, token)
 	if err != nil {
 		return nil, err
 	}
-	out, err := p.take(session)
+	releaseConn, err := p.countConn(session)
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithDeadline(ctx, e.Expires)
-	stop := context.AfterFunc(e.closed, cancel)
-	return &Use{Record: e.Record, Context: ctx, dials: e.dials, release: func() { stop(); cancel(); out() }}, nil
+	stop := context.AfterFunc(e.ctx, cancel)
+	return &Conn{Record: e.Record, Context: ctx, dials: e.dials, release: func() { stop(); cancel(); releaseConn() }}, nil
 }
 
-// Join counts a connection to the session for its owner, who needs no link, until release is called.
-func (p *Ports) Join(session string) (release func(), err error) {
+// AcquireForOwner counts a connection to the session for its owner, who needs no link, until release is called.
+func (p *Ports) AcquireForOwner(session string) (release func(), err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.take(session)
+	return p.countConn(session)
 }
 
-// take counts a connection to the session, or returns ErrFull. The caller holds p.mu.
-func (p *Ports) take(session string) (func(), error) {
+// countConn counts a connection to the session, or returns ErrFull. The caller holds p.mu.
+func (p *Ports) countConn(session string) (func(), error) {
 	if p.conns[session] >= MaxConns {
 		return nil, ErrFull
 	}

@@ -17,13 +17,13 @@ import (
 
 // memory is a Store that can fail.
 type memory struct {
-	all    map[place]Record
+	all    map[portKey]Record
 	broken error
 }
 
 func (m *memory) PutPort(_ context.Context, r Record) error {
 	if m.broken == nil {
-		m.all[place{r.Session, r.Port}] = r
+		m.all[portKey{r.Session, r.Port}] = r
 	}
 	return m.broken
 }
@@ -37,7 +37,7 @@ func (m *memory) Ports(context.Context) (all []Record, err error) {
 
 func (m *memory) RemovePort(_ context.Context, session string, port int) error {
 	if m.broken == nil {
-		delete(m.all, place{session, port})
+		delete(m.all, portKey{session, port})
 	}
 	return m.broken
 }
@@ -51,14 +51,14 @@ type world struct {
 }
 
 func newWorld(t *testing.T) *world {
-	w := &world{t: t, store: &memory{all: map[place]Record{}}, sessions: map[string]string{one: "ann", two: "bob"}}
+	w := &world{t: t, store: &memory{all: map[portKey]Record{}}, sessions: map[string]string{one: "ann", two: "bob"}}
 	w.open()
 	return w
 }
 
 // open makes ports over the same store, as a new server does.
 func (w *world) open() {
-	w.Ports = New(Config{Store: w.store, Has: func(owner, s string) bool { return w.sessions[s] == owner },
+	w.Ports = New(Config{Store: w.store, SessionExists: func(owner, s string) bool { return w.sessions[s] == owner },
 		Log: slog.New(slog.DiscardHandler)})
 	if err := w.Recover(context.Background()); err != nil {
 		w.t.Fatal(err)
@@ -88,10 +88,10 @@ const (
 
 func TestTokens(t *testing.T) {
 	w := newWorld(t)
-	token := w.expose("ann", one, 80, false, Life)
-	other := w.expose("bob", two, 80, false, Life)
-	if len(token) < 4+26 || token == other || strings.Contains(w.store.all[place{one, 80}].Hash, token) ||
-		w.store.all[place{one, 80}].Hash != secret.Hash(token) {
+	token := w.expose("ann", one, 80, false, DefaultLifetime)
+	other := w.expose("bob", two, 80, false, DefaultLifetime)
+	if len(token) < 4+26 || token == other || strings.Contains(w.store.all[portKey{one, 80}].Hash, token) ||
+		w.store.all[portKey{one, 80}].Hash != secret.Hash(token) {
 		t.Errorf("tokens %q, %q; stored %+v", token, other, w.store.all)
 	}
 	w.check(one, 80, token, nil)
@@ -106,23 +106,23 @@ func TestTokens(t *testing.T) {
 	w.check(one, 81, "", ErrNoToken)
 	w.check("nobodys", 80, "", ErrNoToken)
 	// A new link takes the old one's place.
-	again := w.expose("ann", one, 80, false, Life)
+	again := w.expose("ann", one, 80, false, DefaultLifetime)
 	w.check(one, 80, token, ErrUnknown)
 	w.check(one, 80, again, nil)
 }
 
 func TestPublic(t *testing.T) {
 	w := newWorld(t)
-	w.expose("ann", one, 80, true, Life)
+	w.expose("ann", one, 80, true, DefaultLifetime)
 	w.check(one, 80, "", nil)
 	w.check(one, 80, "any", nil)
-	w.expose("ann", one, 80, false, Life)
+	w.expose("ann", one, 80, false, DefaultLifetime)
 	w.check(one, 80, "", ErrNoToken)
 }
 
 func TestClose(t *testing.T) {
 	w := newWorld(t)
-	token := w.expose("ann", one, 80, false, Life)
+	token := w.expose("ann", one, 80, false, DefaultLifetime)
 	use, err := w.Acquire(t.Context(), one, 80, token)
 	if err != nil || use.Owner != "ann" {
 		t.Fatal(use, err)
@@ -182,9 +182,9 @@ func TestExpiry(t *testing.T) {
 
 func TestSessionsThatGo(t *testing.T) {
 	w := newWorld(t)
-	token := w.expose("ann", one, 80, false, Life)
-	w.expose("ann", one, 81, true, Life)
-	kept := w.expose("bob", two, 80, false, Life)
+	token := w.expose("ann", one, 80, false, DefaultLifetime)
+	w.expose("ann", one, 81, true, DefaultLifetime)
+	kept := w.expose("bob", two, 80, false, DefaultLifetime)
 	delete(w.sessions, one)
 	w.check(one, 80, token, ErrUnknown)
 	w.check(one, 81, "", ErrNoToken)
@@ -199,7 +199,7 @@ func TestSessionsThatGo(t *testing.T) {
 
 func TestLinksOutliveTheServer(t *testing.T) {
 	w := newWorld(t)
-	token := w.expose("ann", one, 80, false, Life)
+	token := w.expose("ann", one, 80, false, DefaultLifetime)
 	w.open()
 	w.check(one, 80, token, nil)
 	w.check(one, 80, "wrong", ErrUnknown)
@@ -212,13 +212,13 @@ func TestLinksOutliveTheServer(t *testing.T) {
 func TestBounds(t *testing.T) {
 	w := newWorld(t)
 	for n := range MaxPorts {
-		w.expose("ann", one, 1+n, false, Life)
+		w.expose("ann", one, 1+n, false, DefaultLifetime)
 	}
-	if _, _, err := w.Expose(t.Context(), "ann", one, 1000, false, Life); !fault.Is(err, fault.ResourceLimit) {
+	if _, _, err := w.Expose(t.Context(), "ann", one, 1000, false, DefaultLifetime); !fault.Is(err, fault.ResourceLimit) {
 		t.Errorf("one port more: %v", err)
 	}
-	token := w.expose("ann", one, 1, false, Life) // again
-	w.expose("bob", two, 1000, false, Life)
+	token := w.expose("ann", one, 1, false, DefaultLifetime) // again
+	w.expose("bob", two, 1000, false, DefaultLifetime)
 	var leaves []func()
 	for range MaxConns - 1 {
 		use, err := w.Acquire(t.Context(), one, 1, token)
@@ -227,17 +227,17 @@ func TestBounds(t *testing.T) {
 		}
 		leaves = append(leaves, use.Release)
 	}
-	leave, err := w.Join(one)
+	leave, err := w.AcquireForOwner(one)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.Join(one); !errors.Is(err, ErrFull) {
+	if _, err := w.AcquireForOwner(one); !errors.Is(err, ErrFull) {
 		t.Errorf("one connection more: %v", err)
 	}
 	if _, err := w.Acquire(t.Context(), one, 1, token); !errors.Is(err, ErrFull) {
 		t.Errorf("one request more: %v", err)
 	}
-	if l, err := w.Join(two); err != nil {
+	if l, err := w.AcquireForOwner(two); err != nil {
 		t.Error("another session's:", err)
 	} else {
 		l()
@@ -254,9 +254,9 @@ func TestBounds(t *testing.T) {
 
 func TestNotStored(t *testing.T) {
 	w := newWorld(t)
-	token := w.expose("ann", one, 80, false, Life)
+	token := w.expose("ann", one, 80, false, DefaultLifetime)
 	w.store.broken = errors.New("the disk is full")
-	if _, _, err := w.Expose(t.Context(), "ann", one, 80, true, Life); err == nil {
+	if _, _, err := w.Expose(t.Context(), "ann", one, 80, true, DefaultLifetime); err == nil {
 		t.Error("exposed, and not stored")
 	}
 	w.check(one, 80, token, nil)
@@ -266,7 +266,7 @@ func TestNotStored(t *testing.T) {
 func TestTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		w.expose("ann", one, 80, true, Life)
+		w.expose("ann", one, 80, true, DefaultLifetime)
 		hold, dialing, most := make(chan struct{}), 0, 0
 		var mu sync.Mutex
 		var all sync.WaitGroup
@@ -315,7 +315,7 @@ func TestTurns(t *testing.T) {
 func TestParting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		w.expose("ann", one, 80, true, Life)
+		w.expose("ann", one, 80, true, DefaultLifetime)
 		use, err := w.Acquire(t.Context(), one, 80, "")
 		if err != nil {
 			t.Fatal(err)
@@ -334,10 +334,10 @@ func TestParting(t *testing.T) {
 
 func TestUnserved(t *testing.T) {
 	w := newWorld(t)
-	if w.Unserved() {
+	if w.Offline() {
 		t.Error("unserved from the start")
 	}
-	if w.Unserve(); !w.Unserved() {
+	if w.SetOffline(); !w.Offline() {
 		t.Error("served")
 	}
 }

@@ -42,10 +42,10 @@ func State(pid int) byte {
 	return f[0][0]
 }
 
-// Started returns when a process started, in clock ticks since the machine's boot. A process
+// StartTicks returns when a process started, in clock ticks since the machine's boot. A process
 // id and a start time together identify a process. A zombie counts as ended: the error is
 // os.ErrProcessDone.
-func Started(pid int) (uint64, error) {
+func StartTicks(pid int) (uint64, error) {
 	f, err := stat(pid)
 	if err != nil {
 		return 0, err
@@ -56,22 +56,22 @@ func Started(pid int) (uint64, error) {
 	return strconv.ParseUint(f[19], 10, 64)
 }
 
-// exiting is the kernel's PF_EXITING.
-const exiting = 0x4
+// flagExiting is the kernel's PF_EXITING.
+const flagExiting = 0x4
 
-// Ending says whether the process with that id and start time has ended or is exiting. An
+// IsEnding says whether the process with that id and start time has ended or is exiting. An
 // exiting process runs no more code; the kernel is closing its files.
-func Ending(pid int, started uint64) bool {
+func IsEnding(pid int, started uint64) bool {
 	f, err := stat(pid)
 	if err != nil || f[0] == "Z" || f[0] == "X" || f[19] != strconv.FormatUint(started, 10) {
 		return true
 	}
 	flags, err := strconv.ParseUint(f[6], 10, 64)
-	return err == nil && flags&exiting != 0
+	return err == nil && flags&flagExiting != 0
 }
 
-// Since converts a start time in clock ticks to a time.
-func Since(started uint64) time.Time {
+// TicksToTime converts a start time in clock ticks to a time.
+func TicksToTime(started uint64) time.Time {
 	var up unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &up) != nil {
 		return time.Time{}
@@ -80,8 +80,8 @@ func Since(started uint64) time.Time {
 	return time.Now().Add(-running).Truncate(time.Second)
 }
 
-// CPU returns how much processor time a process has used; 0 if it does not exist.
-func CPU(pid int) time.Duration {
+// CPUTime returns how much processor time a process has used; 0 if it does not exist.
+func CPUTime(pid int) time.Duration {
 	f, err := stat(pid)
 	if err != nil {
 		return 0
@@ -91,23 +91,23 @@ func CPU(pid int) time.Duration {
 	return time.Duration(user+system) * time.Second / TicksPerSecond
 }
 
-// Written returns how many bytes a process has written by system calls, to files, pipes and
+// BytesWritten returns how many bytes a process has written by system calls, to files, pipes and
 // sockets alike; 0 if the process does not exist, or this user may not read that number.
-func Written(pid int) int64 { return written(pid, "wchar: ") }
+func BytesWritten(pid int) int64 { return ioCounter(pid, "wchar: ") }
 
-// WrittenToDisk returns how many bytes a process has caused to be written to disks; 0 as for
+// BytesWrittenToDisk returns how many bytes a process has caused to be written to disks; 0 as for
 // BytesWritten.
-func WrittenToDisk(pid int) int64 { return written(pid, "write_bytes: ") }
+func BytesWrittenToDisk(pid int) int64 { return ioCounter(pid, "write_bytes: ") }
 
-// written returns the number in the line of /proc/PID/io (proc_pid_io(5)) that begins with
+// ioCounter returns the number in the line of /proc/PID/io (proc_pid_io(5)) that begins with
 // name.
-func written(pid int, name string) int64 {
-	n, _ := strconv.ParseInt(line(pid, "io", name), 10, 64)
+func ioCounter(pid int, name string) int64 {
+	n, _ := strconv.ParseInt(fileLine(pid, "io", name), 10, 64)
 	return n
 }
 
-// line returns the rest of the line that begins with name in the file /proc/PID/file, or "".
-func line(pid int, file, name string) string {
+// fileLine returns the rest of the line that begins with name in the file /proc/PID/file, or "".
+func fileLine(pid int, file, name string) string {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, file))
 	if err != nil {
 		return ""
@@ -129,12 +129,12 @@ func Args(pid int) []string {
 	return strings.Split(strings.TrimRight(string(line), "\x00"), "\x00")
 }
 
-// Mine says whether all user ids of a process are this user's. A set-user-ID program of this
+// IsOwn says whether all user ids of a process are this user's. A set-user-ID program of this
 // user that another user has started is not.
-func Mine(pid int) bool {
-	ids := strings.Fields(line(pid, "status", "Uid:")) // real, effective, saved, file system
-	me := strconv.Itoa(os.Geteuid())
-	return len(ids) == 4 && !slices.ContainsFunc(ids, func(id string) bool { return id != me })
+func IsOwn(pid int) bool {
+	ids := strings.Fields(fileLine(pid, "status", "Uid:")) // real, effective, saved, file system
+	own := strconv.Itoa(os.Geteuid())
+	return len(ids) == 4 && !slices.ContainsFunc(ids, func(id string) bool { return id != own })
 }
 
 // Parent returns the id of a process's parent, or 0 if the process does not exist or its
@@ -148,9 +148,11 @@ func Parent(pid int) int {
 	return parent
 }
 
-// Local says whether a process is in this process's PID namespace, and not in one below it,
+// InOwnPIDNamespace says whether a process is in this process's PID namespace, and not in one below it,
 // such as a container's.
-func Local(pid int) bool { return len(strings.Fields(line(pid, "status", "NSpid:"))) == 1 }
+func InOwnPIDNamespace(pid int) bool {
+	return len(strings.Fields(fileLine(pid, "status", "NSpid:"))) == 1
+}
 
 // Mount is a mount in a process's mount namespace (proc_pid_mountinfo(5)).
 type Mount struct {
@@ -177,15 +179,15 @@ func Mounts(pid int) (mounts []Mount) {
 	return mounts
 }
 
-// Runs says whether a process belongs to this user and runs a program with that file name,
+// RunsProgram says whether a process belongs to this user and runs a program with that file name,
 // whose file may have been replaced since it started.
-func Runs(pid int, name string) bool {
+func RunsProgram(pid int, name string) bool {
 	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
-	return err == nil && Mine(pid) && filepath.Base(strings.TrimSuffix(exe, " (deleted)")) == name
+	return err == nil && IsOwn(pid) && filepath.Base(strings.TrimSuffix(exe, " (deleted)")) == name
 }
 
-// All returns the ids of all visible processes.
-func All() (pids []int) {
+// PIDs returns the ids of all visible processes.
+func PIDs() (pids []int) {
 	entries, _ := os.ReadDir("/proc")
 	for _, e := range entries {
 		if pid, err := strconv.Atoi(e.Name()); err == nil {

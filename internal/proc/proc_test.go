@@ -17,24 +17,24 @@ func TestProcesses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	started, err := Started(self)
-	if err != nil || Ending(self, started) || !Ending(self, started+1) || time.Since(Since(started)).Abs() > time.Hour {
+	started, err := StartTicks(self)
+	if err != nil || IsEnding(self, started) || !IsEnding(self, started+1) || time.Since(TicksToTime(started)).Abs() > time.Hour {
 		t.Errorf("started %d, %v", started, err)
 	}
-	if !slices.Contains(All(), self) || !Mine(self) || !Runs(self, filepath.Base(exe)) || Runs(self, "sleep") ||
+	if !slices.Contains(PIDs(), self) || !IsOwn(self) || !RunsProgram(self, filepath.Base(exe)) || RunsProgram(self, "sleep") ||
 		Args(self)[0] != os.Args[0] {
 		t.Error("this process is not what it is")
 	}
-	before := Written(self)
+	before := BytesWritten(self)
 	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer null.Close()
-	if _, err := null.Write(make([]byte, 1<<20)); err != nil || Written(self)-before < 1<<20 || Written(1<<30) != 0 {
-		t.Errorf("a process has written %d more, %v", Written(self)-before, err)
+	if _, err := null.Write(make([]byte, 1<<20)); err != nil || BytesWritten(self)-before < 1<<20 || BytesWritten(1<<30) != 0 {
+		t.Errorf("a process has written %d more, %v", BytesWritten(self)-before, err)
 	}
-	if !Local(self) || Parent(self) != os.Getppid() || Local(0) {
+	if !InOwnPIDNamespace(self) || Parent(self) != os.Getppid() || InOwnPIDNamespace(0) {
 		t.Error("this process is not here")
 	}
 	cmd := exec.Command("sleep", "600", "2")
@@ -45,7 +45,7 @@ func TestProcesses(t *testing.T) {
 		t.Fatal(err)
 	}
 	pid := cmd.Process.Pid
-	if os.Getuid() == 0 && (Mine(pid) || Runs(pid, "sleep")) {
+	if os.Getuid() == 0 && (IsOwn(pid) || RunsProgram(pid, "sleep")) {
 		t.Error("another user's process is mine")
 	}
 	if got := Args(pid); !slices.Equal(got, []string{"sleep", "600", "2"}) {
@@ -60,7 +60,7 @@ func TestProcesses(t *testing.T) {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	if _, err := Started(pid); err == nil || State(pid) != 'Z' {
+	if _, err := StartTicks(pid); err == nil || State(pid) != 'Z' {
 		t.Errorf("a dead one has started, %v", err)
 	}
 	_ = cmd.Wait()
@@ -70,13 +70,13 @@ func TestProcesses(t *testing.T) {
 		if err := inner.Start(); err != nil {
 			t.Fatal(err)
 		}
-		if Local(inner.Process.Pid) || Parent(inner.Process.Pid) != self {
+		if InOwnPIDNamespace(inner.Process.Pid) || Parent(inner.Process.Pid) != self {
 			t.Error("a process of a container is here")
 		}
 		_ = inner.Process.Kill()
 		_ = inner.Wait()
 	}
-	if Mine(pid) || Args(pid) != nil || CPU(pid) != 0 || State(pid) != 'Z' {
+	if IsOwn(pid) || Args(pid) != nil || CPUTime(pid) != 0 || State(pid) != 'Z' {
 		t.Error("what is gone is there")
 	}
 }

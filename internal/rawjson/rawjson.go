@@ -24,7 +24,7 @@ type Message struct {
 
 // Envelope is a JSON-RPC 2.0 message to be written.
 type Envelope struct {
-	Version version         `json:"jsonrpc"`
+	Version jsonrpcVersion  `json:"jsonrpc"`
 	ID      json.RawMessage `json:"id,omitempty"`
 	Method  string          `json:"method,omitempty"`
 	Params  any             `json:"params,omitempty"`
@@ -33,36 +33,36 @@ type Envelope struct {
 }
 
 // jsonrpcVersion is encoded as the version of JSON-RPC.
-type version struct{}
+type jsonrpcVersion struct{}
 
 // MarshalJSON implements json.Marshaler.
-func (version) MarshalJSON() ([]byte, error) { return []byte(`"2.0"`), nil }
+func (jsonrpcVersion) MarshalJSON() ([]byte, error) { return []byte(`"2.0"`), nil }
 
 // IsObject reports whether a valid JSON value is an object.
-func IsObject(raw json.RawMessage) bool { return begins(raw, "{") }
+func IsObject(raw json.RawMessage) bool { return hasPrefix(raw, "{") }
 
 // IsString reports whether a valid JSON value is a string.
-func IsString(raw json.RawMessage) bool { return begins(raw, "\"") }
+func IsString(raw json.RawMessage) bool { return hasPrefix(raw, "\"") }
 
-func begins(raw json.RawMessage, with string) bool {
-	return bytes.HasPrefix(bytes.TrimLeft(raw, " \t\r\n"), []byte(with))
+func hasPrefix(raw json.RawMessage, prefix string) bool {
+	return bytes.HasPrefix(bytes.TrimLeft(raw, " \t\r\n"), []byte(prefix))
 }
 
 // Members returns the members of an object by their exact names. It returns false if raw
 // is not an object, or has a name twice: JSON decoders differ in which value they use.
 func Members(raw json.RawMessage) (Object, bool) {
-	all := Object{}
+	members := Object{}
 	d := json.NewDecoder(bytes.NewReader(raw))
 	unique := true
-	ok := each(d, func(name string, value json.RawMessage) {
-		_, twice := all[name]
-		unique = unique && !twice
-		all[name] = value
+	ok := forEachMember(d, func(name string, value json.RawMessage) {
+		_, duplicate := members[name]
+		unique = unique && !duplicate
+		members[name] = value
 	})
 	if !ok || !unique || len(bytes.TrimSpace(raw[d.InputOffset():])) > 0 {
 		return nil, false
 	}
-	return all, true
+	return members, true
 }
 
 // Without removes all members with that name from an object. It returns the rest, unchanged
@@ -70,7 +70,7 @@ func Members(raw json.RawMessage) (Object, bool) {
 // object.
 func Without(raw json.RawMessage, name string) (rest, member json.RawMessage) {
 	rest = append(make(json.RawMessage, 0, len(raw)), '{')
-	ok := each(json.NewDecoder(bytes.NewReader(raw)), func(n string, value json.RawMessage) {
+	ok := forEachMember(json.NewDecoder(bytes.NewReader(raw)), func(n string, value json.RawMessage) {
 		if n == name {
 			member = value
 			return
@@ -88,7 +88,7 @@ func Without(raw json.RawMessage, name string) (rest, member json.RawMessage) {
 
 // forEachMember calls do for each member of the next object of d, in order. It returns
 // false if there is no object or it is incomplete.
-func each(d *json.Decoder, do func(name string, value json.RawMessage)) bool {
+func forEachMember(d *json.Decoder, do func(name string, value json.RawMessage)) bool {
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
 		return false
 	}
@@ -134,7 +134,7 @@ func Text(raw json.RawMessage) string {
 
 // UnescapedString returns the text of a JSON string that has no escapes; false: raw is not
 // such a string.
-func PlainText(raw json.RawMessage) (string, bool) {
+func UnescapedString(raw json.RawMessage) (string, bool) {
 	if len(raw) < 2 || raw[0] != '"' || bytes.IndexByte(raw, '\\') >= 0 {
 		return "", false
 	}
@@ -143,7 +143,7 @@ func PlainText(raw json.RawMessage) (string, bool) {
 
 // NestedDeeper reports whether a JSON text is nested deeper than maxDepth. It only counts
 // brackets, so a hostile text cannot exhaust the memory or the stack of a parser.
-func Deeper(raw []byte, most int) bool {
+func NestedDeeper(raw []byte, maxDepth int) bool {
 	depth, inString := 0, false
 	for i := 0; i < len(raw); i++ {
 		switch c := raw[i]; {
@@ -153,7 +153,7 @@ func Deeper(raw []byte, most int) bool {
 			inString = !inString
 		case inString:
 		case c == '{' || c == '[':
-			if depth++; depth > most {
+			if depth++; depth > maxDepth {
 				return true
 			}
 		case c == '}' || c == ']':

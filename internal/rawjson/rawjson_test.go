@@ -47,7 +47,7 @@ func TestDeeper(t *testing.T) {
 		`[[[1]]]`: false, `[[[[1]]]]`: true, `["[[[[", "\"[[[["]`: false, `{"a":{"b":{"c":{}}}}`: true,
 		`[[[]]],[[[]]]`: false,
 	} {
-		if Deeper([]byte(text), 3) != want {
+		if NestedDeeper([]byte(text), 3) != want {
 			t.Errorf("%s: %v", text, !want)
 		}
 	}
@@ -86,10 +86,10 @@ func FuzzRawJSON(f *testing.F) {
 			!strings.Contains(string(q), `\ufffd`) {
 			t.Fatalf("%q is quoted as %q", raw, q)
 		}
-		if s, plain := PlainText(raw); plain && json.Valid(raw) && s != Text(raw) && strings.ToValidUTF8(s, "") == s {
+		if s, plain := UnescapedString(raw); plain && json.Valid(raw) && s != Text(raw) && strings.ToValidUTF8(s, "") == s {
 			t.Fatalf("%q is %q", raw, s)
 		}
-		if json.Valid(raw) && !Deeper(raw, 20) {
+		if json.Valid(raw) && !NestedDeeper(raw, 20) {
 			var v any
 			if json.Unmarshal(raw, &v) == nil && depth(reflect.ValueOf(v)) > 20 {
 				t.Fatalf("deeper than 20: %q", raw)

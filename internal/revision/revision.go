@@ -11,12 +11,12 @@ const (
 	Stateless = "2026-07-28"
 	// Stateful is the last revision whose sessions begin with initialize.
 	Stateful = "2025-11-25"
-	// batchless is the first revision in which messages must not come as an array.
-	batchless = "2025-06-18"
+	// firstWithoutBatches is the first revision in which messages must not come as an array.
+	firstWithoutBatches = "2025-06-18"
 )
 
 // AllStateful are the revisions whose sessions begin with initialize, the latest first.
-var AllStateful = []string{Stateful, batchless, "2025-03-26", "2024-11-05"}
+var AllStateful = []string{Stateful, firstWithoutBatches, "2025-03-26", "2024-11-05"}
 
 // IsStateless reports whether a revision has no sessions.
 func IsStateless(version string) bool { return version >= Stateless }
@@ -25,4 +25,4 @@ func IsStateless(version string) bool { return version >= Stateless }
 func IsStateful(version string) bool { return slices.Contains(AllStateful, version) }
 
 // HasBatches reports whether messages of a revision may come as an array.
-func HasBatches(version string) bool { return version < batchless }
+func HasBatches(version string) bool { return version < firstWithoutBatches }

@@ -50,23 +50,23 @@ type Spec struct {
 	Mounts   []Mount
 	// OrphanTimeout is how long the sandbox lives without a server, until its agent ends it;
 	// 0: for ever.
-	Orphan time.Duration
+	OrphanTimeout time.Duration
 	// Secret authenticates the agent to the server. It has wire.SecretLen bytes. A runtime
 	// stores it with mode 0600, so that the Spec has it after Recover.
 	Secret []byte
 }
 
-// Life is whether a sandbox runs.
-type Life string
+// State is whether a sandbox runs.
+type State string
 
 const (
-	Running Life = "running"
-	Dead    Life = "dead"
+	Running State = "running"
+	Dead    State = "dead"
 )
 
 // Status is what a runtime knows of a sandbox from outside.
 type Status struct {
-	Life Life
+	State State
 	// Reason says why a sandbox is dead, as far as the runtime knows: "memory" or "disk" (it
 	// was over that limit), "volume" (it went on writing into a shared folder that is
 	// full), "killed", "exited", or empty.
@@ -87,7 +87,7 @@ type Runtime interface {
 	Create(ctx context.Context, spec Spec) (Sandbox, error)
 	// Leftovers returns the ids of the sandboxes of an earlier server of this instance, alive
 	// or dead. It is called before the first Create, and is quick even with many of them.
-	Left(ctx context.Context) ([]string, error)
+	Leftovers(ctx context.Context) ([]string, error)
 	// Recover takes over one of these sandboxes. If it is dead, or cannot be used, Recover
 	// removes what is left of it and returns ErrGone. After any other error nothing has
 	// changed, and the caller may try again.
@@ -155,5 +155,5 @@ type Lister interface {
 type Sealer interface {
 	// Seal makes the sandboxes' writable mounts of a folder read-only, or writable again, and
 	// returns for how many sandboxes that has not been possible so far.
-	Seal(ctx context.Context, source string, readOnly bool) (left int)
+	Seal(ctx context.Context, source string, readOnly bool) (failed int)
 }

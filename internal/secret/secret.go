@@ -14,21 +14,21 @@ import (
 // Value is a secret. Formatting, logging or encoding it gives "[secret]".
 type Value string
 
-const shown = "[secret]"
+const redacted = "[secret]"
 
-func (Value) String() string               { return shown }
-func (Value) GoString() string             { return shown }
-func (Value) LogValue() slog.Value         { return slog.StringValue(shown) }
-func (Value) MarshalText() ([]byte, error) { return []byte(shown), nil }
+func (Value) String() string               { return redacted }
+func (Value) GoString() string             { return redacted }
+func (Value) LogValue() slog.Value         { return slog.StringValue(redacted) }
+func (Value) MarshalText() ([]byte, error) { return []byte(redacted), nil }
 
 // Reveal returns the secret itself.
 func (v Value) Reveal() string { return string(v) }
 
-var lower = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
+var lowerBase32 = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
 
 // ID returns an unguessable id of 26 characters of [a-z2-7]: 130 bits, fit for
 // a DNS label, a folder and a URL.
-func ID() string { return lower.EncodeToString(Bytes(17))[:26] }
+func ID() string { return lowerBase32.EncodeToString(Bytes(17))[:26] }
 
 // Bytes returns n random bytes.
 func Bytes(n int) []byte {
@@ -38,7 +38,7 @@ func Bytes(n int) []byte {
 }
 
 // NewToken returns a bearer token: "slt_" and 40 characters, 200 bits.
-func NewToken() Value { return Value("slt_" + lower.EncodeToString(Bytes(25))) }
+func NewToken() Value { return Value("slt_" + lowerBase32.EncodeToString(Bytes(25))) }
 
 // Hash returns the hash under which a token is stored. A token is random enough to need
 // neither a salt nor a slow hash.

@@ -62,8 +62,8 @@ while True:
 		t.Run(name, func(t *testing.T) {
 			servers := newServers(t, &memStore{}, nil)
 			s := tt.make(servers)
-			s.rec.Catalog = catalog.Catalog{Read: true,
-				Tools: []catalog.Definition{{Key: "ext_t", Remote: "t", Raw: []byte(`{}`)}}}
+			s.rec.Catalog = catalog.Catalog{Loaded: true,
+				Tools: []catalog.Definition{{Exposed: "ext_t", Remote: "t", Raw: []byte(`{}`)}}}
 			_, err := s.request(t.Context(), &instance.Request{Method: "tools/call",
 				Params: rawjson.Object{"name": rawjson.Quote("t"), "arguments": []byte("{}")}})
 			f := fault.From(err)
@@ -86,7 +86,7 @@ while True:
 // One that did not start when it was connected has no log to look at.
 func TestAdviceOfWhatDidNotStart(t *testing.T) {
 	servers := newServers(t, &memStore{}, nil)
-	_, err := servers.Connect(t.Context(), P, spec.Ask{Name: "x", URL: "http://192.0.2.1/"})
+	_, err := servers.Connect(t.Context(), P, spec.ConnectRequest{Name: "x", URL: "http://192.0.2.1/"})
 	f := fault.From(err)
 	if got := f.Data().RecoverySuggestions; f.Kind != fault.Connection || len(got) != 2 || !strings.Contains(got[1],
 		"network.allow") {

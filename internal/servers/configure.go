@@ -26,11 +26,11 @@ func (servers *Servers) SetConfigured(list []spec.Configured) {
 		}
 	}
 	servers.mu.Unlock()
-	servers.Logins.Orphans(func(owner, key string) bool { // of users who have not come since, too
+	servers.Logins.DeleteOrphans(func(owner, key string) bool { // of users who have not come since, too
 		name, configured := strings.CutPrefix(key, "=")
-		p, _ := auth.Known(owner)
+		p, _ := auth.FromID(owner)
 		return configured && !slices.ContainsFunc(list,
-			func(c spec.Configured) bool { return c.Name == name && c.Admits(p.ID) && !c.Disabled })
+			func(c spec.Configured) bool { return c.Name == name && c.AllowsPrincipal(p.ID) && !c.Disabled })
 	})
 	for _, p := range known {
 		_ = servers.configure(p) // what cannot be read is in the log
@@ -73,7 +73,7 @@ func (servers *Servers) assign(p auth.Principal) {
 	o.seen = true
 	want := map[string]spec.Configured{}
 	for _, c := range servers.configured {
-		if c.Admits(p.ID) {
+		if c.AllowsPrincipal(p.ID) {
 			want[c.Name] = c
 		}
 	}
@@ -89,7 +89,7 @@ func (servers *Servers) assign(p auth.Principal) {
 	for _, name := range slices.Sorted(maps.Keys(want)) {
 		s := servers.configuredServer(o, want[name])
 		o.servers[s.ID] = s
-		if !s.rec.Catalog.Read {
+		if !s.rec.Catalog.Loaded {
 			o.unread = append(o.unread, s)
 		}
 	}
@@ -107,7 +107,7 @@ func (servers *Servers) configuredServer(o *owner, c spec.Configured) *server {
 	for r.ID = c.Name; o.servers[r.ID] != nil; { // a user's connection may have that id
 		r.ID += "_"
 	}
-	s := servers.server(o.principal, r, spec.Values{Env: c.Env, Headers: c.Headers, Known: true})
+	s := servers.server(o.principal, r, spec.Values{Env: c.Env, Headers: c.Headers, Complete: true})
 	s.Settings = c
 	s.apply(s.eventOfSettings())
 	return s
@@ -119,8 +119,8 @@ func (s *server) eventOfSettings() state.Event {
 	switch {
 	case s.Settings.Disabled:
 		return state.Event{What: state.Disconnected}
-	case s.Settings.Broken != "":
-		return state.Event{What: state.Broken, Why: s.Settings.Broken}
+	case s.Settings.Invalid != "":
+		return state.Event{What: state.Broken, Why: s.Settings.Invalid}
 	}
 	return state.Event{What: state.Stopped}
 }
@@ -145,7 +145,7 @@ func (s *server) reconfigure(ctx context.Context, c spec.Configured, stays bool)
 	s.forgetLogin()
 	s.mu.Lock()
 	s.Number++
-	s.Settings, s.Values = c, spec.Values{Env: c.Env, Headers: c.Headers, Known: true}
+	s.Settings, s.Values = c, spec.Values{Env: c.Env, Headers: c.Headers, Complete: true}
 	s.on(state.Forgiven)
 	s.apply(s.eventOfSettings())
 	if s.State == state.Idle && s.start == nil {
@@ -156,16 +156,16 @@ func (s *server) reconfigure(ctx context.Context, c spec.Configured, stays bool)
 	s.Changed()
 }
 
-// Ready waits until the configured servers of a principal of which nothing is
+// WaitReady waits until the configured servers of a principal of which nothing is
 // known yet have started, or failed to, or ctx ends. It says whether it waited.
-func (servers *Servers) Ready(ctx context.Context, p auth.Principal) bool {
+func (servers *Servers) WaitReady(ctx context.Context, p auth.Principal) bool {
 	if servers.configure(p) != nil {
 		return false
 	}
 	waited := false
 	for _, s := range servers.all(p.ID) {
 		s.mu.Lock()
-		st, read := s.start, s.rec.Catalog.Read
+		st, read := s.start, s.rec.Catalog.Loaded
 		s.mu.Unlock()
 		if st == nil || read {
 			continue
@@ -180,7 +180,7 @@ func (servers *Servers) Ready(ctx context.Context, p auth.Principal) bool {
 // order of the servers' own names, when they start for the first time.
 func (servers *Servers) awaitPrefix(ctx context.Context, s *server) {
 	s.mu.Lock()
-	prefix, read := s.Settings.Prefix, s.rec.Catalog.Read
+	prefix, read := s.Settings.Prefix, s.rec.Catalog.Loaded
 	s.mu.Unlock()
 	if prefix == nil || read {
 		return
@@ -192,7 +192,7 @@ func (servers *Servers) awaitPrefix(ctx context.Context, s *server) {
 			return
 		}
 		other.mu.Lock()
-		st, its, read := other.start, other.Settings.Prefix, other.rec.Catalog.Read
+		st, its, read := other.start, other.Settings.Prefix, other.rec.Catalog.Loaded
 		other.mu.Unlock()
 		if st == nil || its == nil || *its != *prefix || read {
 			continue

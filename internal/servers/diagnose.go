@@ -12,7 +12,7 @@ import (
 func (s *server) diagnosis() *diagnosis.Server {
 	d := &diagnosis.Server{Identity: s.Identity, Status: s.Status,
 		Launched: s.start != nil, Settings: s.Settings, Spec: s.rec.Spec, Values: s.Values, Prefix: s.prefix(),
-		Catalog: s.rec.Catalog, IsOperator: s.owner.Has(auth.Logs)}
+		Catalog: s.rec.Catalog, IsOperator: s.owner.HasRole(auth.Logs)}
 	if s.Settings.Kind == spec.Stdio && s.shows(s.owner) {
 		d.LogTail = func() string { tail, _ := s.log.Tail(20); return tail }
 	}
@@ -50,7 +50,7 @@ func (s *server) unusable() error { return s.diagnosis().Unusable() }
 // shows says whether a principal may see what the server prints: a server on the
 // machine itself is the operator's. The lock is held.
 func (s *server) shows(p auth.Principal) bool {
-	return !s.Configured || s.Settings.Where != spec.OnHost || p.Has(auth.Logs)
+	return !s.Configured || s.Settings.Where != spec.OnHost || p.HasRole(auth.Logs)
 }
 
 // prefix is what the names of its tools begin with. The lock is held.
@@ -63,10 +63,10 @@ func (s *server) prefix() string {
 	return "ext_" + catalog.SafeName(s.ID) + "_"
 }
 
-// Missing implements tool.Explainer: it says why a tool cannot be called that one
+// WhyMissing implements tool.Explainer: it says why a tool cannot be called that one
 // of the principal's own servers has, had, or would have if it ran. Nil: no server
 // of theirs knows it.
-func (servers *Servers) Missing(p auth.Principal, name string) error {
+func (servers *Servers) WhyMissing(p auth.Principal, name string) error {
 	if err := servers.configure(p); err != nil {
 		return err
 	}
@@ -83,5 +83,5 @@ func (servers *Servers) Missing(p auth.Principal, name string) error {
 	if why == nil {
 		return nil
 	}
-	return why.With("tool", spec.Clip(name))
+	return why.With("tool", spec.ClipName(name))
 }

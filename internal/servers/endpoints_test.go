@@ -200,7 +200,7 @@ func comes(t *testing.T, servers *Servers, link string) {
 		t.Fatal(err)
 	}
 	q := url.Values{"state": {u.Query().Get("state")}, "code": {"the-code"}}
-	if _, err := servers.Logins.Returned(q, func(string) []string { return []string{i.Browser} }); err != nil {
+	if _, err := servers.Logins.HandleCallback(q, func(string) []string { return []string{i.Browser} }); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -215,7 +215,7 @@ func connected(t *testing.T, servers *Servers, name string) {
 
 func linkOf(t *testing.T, servers *Servers, name, address string) string {
 	t.Helper()
-	i, err := servers.Connect(t.Context(), P, spec.Ask{Name: name, URL: address})
+	i, err := servers.Connect(t.Context(), P, spec.ConnectRequest{Name: name, URL: address})
 	if err != nil || i.State != state.NeedsAuth || i.AuthURL == "" {
 		t.Fatalf("%s, %q, %v", i.State, i.AuthURL, err)
 	}
@@ -319,7 +319,7 @@ func TestLoginFollowsNoRedirect(t *testing.T) {
 			})
 			r.says(map[string]any{what + "_endpoint": r.URL + "/moved"})
 			b := newLasting(t).server()
-			i, err := b.Connect(t.Context(), P, spec.Ask{Name: "bank", URL: r.URL + "/mcp"})
+			i, err := b.Connect(t.Context(), P, spec.ConnectRequest{Name: "bank", URL: r.URL + "/mcp"})
 			if what == "registration" {
 				if err == nil || !strings.Contains(err.Error(), "redirects") {
 					t.Errorf("%s, %v", i.State, err)
@@ -367,7 +367,7 @@ func TestOddEndpoints(t *testing.T) {
 	} {
 		r.says(map[string]any{c.key: c.value})
 		b := newLasting(t).server()
-		i, err := b.Connect(t.Context(), P, spec.Ask{Name: "bank", URL: r.URL + "/mcp"})
+		i, err := b.Connect(t.Context(), P, spec.ConnectRequest{Name: "bank", URL: r.URL + "/mcp"})
 		if err == nil || i.AuthURL != "" || len(b.List(P)) != 0 {
 			t.Errorf("%s %.80q: %s, %v", c.key, c.value, i.State, err)
 		}
@@ -432,7 +432,7 @@ func TestServersWordsAreNotTold(t *testing.T) {
 		r.says(meta)
 		l := newLasting(t)
 		b := l.server()
-		_, err := b.Connect(t.Context(), P, spec.Ask{Name: "bank", URL: r.URL + "/mcp"})
+		_, err := b.Connect(t.Context(), P, spec.ConnectRequest{Name: "bank", URL: r.URL + "/mcp"})
 		if err == nil {
 			t.Errorf("%s: it asks to log in", what)
 			continue
@@ -458,15 +458,15 @@ func TestServersWordsAreNotTold(t *testing.T) {
 func TestOwnLogins(t *testing.T) {
 	r := newRogue(t)
 	b := newLasting(t).server()
-	for n := range oauth.MaxOwn {
+	for n := range oauth.MaxPerPrincipal {
 		linkOf(t, b, fmt.Sprint("bank", n), r.URL+"/mcp")
 	}
 	if i, err := b.Connect(t.Context(), P,
-		spec.Ask{Name: "more", URL: r.URL + "/mcp"}); err == nil || !strings.Contains(err.Error(), "limit") {
+		spec.ConnectRequest{Name: "more", URL: r.URL + "/mcp"}); err == nil || !strings.Contains(err.Error(), "limit") {
 		t.Errorf("%s, %v", i.State, err)
 	}
 	if i, err := b.Connect(t.Context(), auth.User("bob", false),
-		spec.Ask{Name: "bank", URL: r.URL + "/mcp"}); err != nil || i.State != state.NeedsAuth {
+		spec.ConnectRequest{Name: "bank", URL: r.URL + "/mcp"}); err != nil || i.State != state.NeedsAuth {
 		t.Errorf("another: %s, %v", i.State, err)
 	}
 }
@@ -489,14 +489,14 @@ func TestOldLoginIsStill(t *testing.T) {
 	all.Go(func() { _, _ = b.Restart(t.Context(), P, "bank", nil, nil, nil) })
 	until(t, "the old one asks", func() bool {
 		l := s.account.Current()
-		return l != nil && l.Running()
+		return l != nil && l.InProgress()
 	})
 	var got Info
 	var err error
 	done := make(chan struct{})
 	all.Go(func() {
 		defer close(done)
-		got, err = b.Connect(t.Context(), P, spec.Ask{Name: "bank", URL: next.URL + "/mcp"})
+		got, err = b.Connect(t.Context(), P, spec.ConnectRequest{Name: "bank", URL: next.URL + "/mcp"})
 	})
 	until(t, "the next one starts", func() bool {
 		s.mu.Lock()
@@ -529,12 +529,12 @@ func TestReplacedWhileItsUserLogsIn(t *testing.T) {
 	b := newLasting(t).server()
 	link := linkOf(t, b, "bank", bank.URL+"/mcp")
 	_, id, _ := strings.Cut(link, "/oauth/start/")
-	if i, err := b.Connect(t.Context(), P, spec.Ask{Name: "bank", URL: dead.URL + "/mcp"}); err == nil {
+	if i, err := b.Connect(t.Context(), P, spec.ConnectRequest{Name: "bank", URL: dead.URL + "/mcp"}); err == nil {
 		t.Fatalf("it connects: %+v", i)
 	}
 	until(t, "the link is over", func() bool {
 		_, err := b.Logins.ConsentPage(id, nil)
-		return errors.Is(err, oauth.ErrOver)
+		return errors.Is(err, oauth.ErrNotWaiting)
 	})
 	i, _, err := b.Info(P, "bank")
 	if err != nil || i.URL != bank.URL+"/mcp" || i.AuthURL != "" || i.State == state.NeedsAuth {
@@ -556,7 +556,7 @@ func TestConnectTakesOver(t *testing.T) {
 		b := newLasting(t).server()
 		done := make(chan error)
 		go func() {
-			_, err := b.Connect(t.Context(), P, spec.Ask{Name: "bank", URL: first.URL + "/mcp"})
+			_, err := b.Connect(t.Context(), P, spec.ConnectRequest{Name: "bank", URL: first.URL + "/mcp"})
 			done <- err
 		}()
 		until(t, "the first starts", func() bool { l := b.List(P); return len(l) == 1 && l[0].State == state.Starting })
@@ -564,7 +564,7 @@ func TestConnectTakesOver(t *testing.T) {
 		if !good {
 			address = second.URL + "/nothing"
 		}
-		i, err := b.Connect(t.Context(), P, spec.Ask{Name: "bank", URL: address})
+		i, err := b.Connect(t.Context(), P, spec.ConnectRequest{Name: "bank", URL: address})
 		if first := <-done; first == nil {
 			t.Error("the first is there, though the second took it over")
 		}
@@ -624,7 +624,7 @@ func TestUsedTokenIsNotStored(t *testing.T) {
 func TestStuckRenewal(t *testing.T) {
 	r := newRogue(t)
 	b := newLasting(t).server()
-	b.Logins.Limits.Stuck = time.Hour
+	b.Logins.Limits.StuckAfter = time.Hour
 	comes(t, b, linkOf(t, b, "bank", r.URL+"/mcp"))
 	connected(t, b, "bank")
 	r.expire()
@@ -635,7 +635,7 @@ func TestStuckRenewal(t *testing.T) {
 			t.Errorf("%s, %v", i.State, err)
 		}
 	}
-	b.Logins.Limits.Stuck = 1
+	b.Logins.Limits.StuckAfter = 1
 	source := func() oauth2.TokenSource {
 		k, err := get(b, P, "bank").account.Current().TokenSource(t.Context())
 		if err != nil {
@@ -672,7 +672,7 @@ func TestStuckRenewal(t *testing.T) {
 func TestSlowRenewal(t *testing.T) {
 	r := newRogue(t)
 	b := newLasting(t).server()
-	b.Logins.Limits.Wait = 200 * time.Millisecond
+	b.Logins.Limits.WaitTimeout = 200 * time.Millisecond
 	comes(t, b, linkOf(t, b, "bank", r.URL+"/mcp"))
 	connected(t, b, "bank")
 	r.expire()
@@ -720,7 +720,7 @@ func TestStoredWhenItCanBe(t *testing.T) {
 	r := newRogue(t)
 	l := newLasting(t)
 	b := l.server()
-	b.Logins.Limits.Again = 100 * time.Millisecond
+	b.Logins.Limits.StoreRetry = 100 * time.Millisecond
 	comes(t, b, linkOf(t, b, "bank", r.URL+"/mcp"))
 	connected(t, b, "bank")
 	r.expire()
@@ -755,7 +755,7 @@ func TestAskAfterItsEnd(t *testing.T) {
 	s := get(b, P, "bank")
 	l := s.account.Current()
 	s.beginReplace()
-	if s.Asked(t.Context(), l, "http://localhost:1/oauth/start/x") || s.info().AuthURL != "" {
+	if s.LoginNeeded(t.Context(), l, "http://localhost:1/oauth/start/x") || s.info().AuthURL != "" {
 		t.Errorf("its link is %q", s.info().AuthURL)
 	}
 }

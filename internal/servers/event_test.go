@@ -16,7 +16,7 @@ import (
 func TestEveryChangeOfStateIsAnEvent(t *testing.T) {
 	states := []state.State{state.Disabled, state.Starting, state.Connected, state.Idle, state.Backoff, state.Failed,
 		state.NeedsEnv, state.NeedsAuth}
-	held := catalog.Catalog{Read: true, Tools: []catalog.Definition{{Remote: "t", Held: "it is new"}}}
+	held := catalog.Catalog{Loaded: true, Tools: []catalog.Definition{{Remote: "t", HeldBecause: "it is new"}}}
 	stream := event.New()
 	events := stream.Subscribe(event.Filter{Principal: P.ID}, 0)
 	defer events.Close()
@@ -49,7 +49,7 @@ func TestEveryChangeOfStateIsAnEvent(t *testing.T) {
 		for what := state.Created; what <= state.Removal; what++ {
 			for flags := range 8 {
 				s := own(servers, P, "x", "aaaaaa", spec.Configured{})
-				s.State, s.installing, s.Values.Known = was, flags&1 != 0, flags&2 == 0
+				s.State, s.installing, s.Values.Complete = was, flags&1 != 0, flags&2 == 0
 				if flags&4 != 0 {
 					s.rec.Catalog = held
 				}
@@ -60,7 +60,7 @@ func TestEveryChangeOfStateIsAnEvent(t *testing.T) {
 				s.apply(state.Event{What: what, Why: "why"})
 				s.mu.Unlock()
 				// A start that is an action of this event is another event.
-				see(s, what, before, then.Shown(s.installing, !s.Values.Known, flags&4 != 0))
+				see(s, what, before, then.Shown(s.installing, !s.Values.Complete, flags&4 != 0))
 			}
 		}
 	}

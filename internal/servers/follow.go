@@ -141,8 +141,8 @@ func (servers *Servers) relevel(ctx context.Context, o *owner) {
 // levels of MCP's logging, the most talkative first.
 var levels = []string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}
 
-// Left implements tool.External.
-func (servers *Servers) Left(p auth.Principal, client string) {
+// ClientGone implements tool.External.
+func (servers *Servers) ClientGone(p auth.Principal, client string) {
 	for _, s := range servers.all(p.ID) {
 		var over []string
 		s.mu.Lock()

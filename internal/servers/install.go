@@ -50,7 +50,7 @@ func (servers *Servers) Install(ctx context.Context, p auth.Principal, r install
 	began := time.Now()
 	limited, cancel := context.WithTimeout(ctx, servers.InstallTimeout)
 	defer cancel()
-	l, err := servers.Sessions.Open(limited, p, session.Ask{ID: "home"})
+	l, err := servers.Sessions.Open(limited, p, session.OpenRequest{ID: "home"})
 	if err != nil {
 		return Installed{}, err
 	}
@@ -60,11 +60,11 @@ func (servers *Servers) Install(ctx context.Context, p auth.Principal, r install
 	if err != nil {
 		return Installed{Commands: i.Commands(), Log: i.Log()}, err
 	}
-	a := r.Ask
+	a := r.ConnectRequest
 	a.Cwd, a.Path = found.Cwd, found.Path
 	a.Install = &spec.Install{Type: r.Type, Spec: r.Spec, Folder: folder, Version: found.Version}
 	if a.Command == "" {
-		if a.Command, err = found.Only(r); err != nil {
+		if a.Command, err = found.ServerProgram(r); err != nil {
 			return Installed{Commands: i.Commands(), Log: i.Log()}, err
 		}
 	}

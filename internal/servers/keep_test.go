@@ -112,7 +112,7 @@ type lasting struct {
 func newLasting(t *testing.T) *lasting {
 	rows := &sealedLogins{}
 	return &lasting{t: t, store: &kept{}, rows: rows, log: &log{},
-		logins: &vault.Logins{Vault: &vault.Vault{KeyFile: filepath.Join(t.TempDir(), "key"), Make: true}, Store: rows}}
+		logins: &vault.Logins{Vault: &vault.Vault{KeyFile: filepath.Join(t.TempDir(), "key"), CreateKey: true}, Store: rows}}
 }
 
 // server is another server, after all that were before it.
@@ -144,7 +144,7 @@ func browse(t *testing.T, servers *Servers, link string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if came, err := servers.Logins.Returned(agree(t, to),
+	if came, err := servers.Logins.HandleCallback(agree(t, to),
 		func(of string) []string { return []string{i.Browser} }); err != nil || came != id {
 		t.Fatalf("came back as %q, %v", came, err)
 	}
@@ -169,7 +169,7 @@ func agree(t *testing.T, to string) url.Values {
 // logIn connects a principal to a bank, and logs in there.
 func logIn(t *testing.T, servers *Servers, p auth.Principal, name, address string) {
 	t.Helper()
-	i, err := servers.Connect(t.Context(), p, spec.Ask{Name: name, URL: address})
+	i, err := servers.Connect(t.Context(), p, spec.ConnectRequest{Name: name, URL: address})
 	if err != nil || i.State != state.NeedsAuth {
 		t.Fatalf("%+v, %v", i, err)
 	}
@@ -210,7 +210,7 @@ func TestLoginSurvives(t *testing.T) {
 	l := newLasting(t)
 	one := l.server()
 	logIn(t, one, P, "bank", bank.URL)
-	if _, err := one.Connect(t.Context(), bob, spec.Ask{Name: "bank", URL: bank.URL}); err != nil {
+	if _, err := one.Connect(t.Context(), bob, spec.ConnectRequest{Name: "bank", URL: bank.URL}); err != nil {
 		t.Fatal(err)
 	}
 	if l.rows.rows() != 1 {
@@ -271,19 +271,19 @@ func TestLoginsAreForgotten(t *testing.T) {
 				t.Fatal(err)
 			}
 			if i, err := servers.Connect(t.Context(), P,
-				spec.Ask{Name: "bank", URL: bank.URL}); err != nil || i.State != state.NeedsAuth {
+				spec.ConnectRequest{Name: "bank", URL: bank.URL}); err != nil || i.State != state.NeedsAuth {
 				t.Errorf("%+v, %v", i, err)
 			}
 		}, false},
 		"connected anew": {func(t *testing.T, servers *Servers, bank, _ *serverstest.Protected) {
 			if i, err := servers.Connect(t.Context(), P,
-				spec.Ask{Name: "bank", URL: bank.URL}); err != nil || i.State != state.NeedsAuth {
+				spec.ConnectRequest{Name: "bank", URL: bank.URL}); err != nil || i.State != state.NeedsAuth {
 				t.Errorf("%+v, %v", i, err)
 			}
 		}, false},
 		"connected to another": {func(t *testing.T, servers *Servers, _, other *serverstest.Protected) {
 			if i, err := servers.Connect(t.Context(), P,
-				spec.Ask{Name: "bank", URL: other.URL}); err != nil || i.State != state.NeedsAuth {
+				spec.ConnectRequest{Name: "bank", URL: other.URL}); err != nil || i.State != state.NeedsAuth {
 				t.Errorf("%+v, %v", i, err)
 			}
 		}, false},
@@ -291,7 +291,7 @@ func TestLoginsAreForgotten(t *testing.T) {
 			func(t *testing.T, servers *Servers, bank, _ *serverstest.Protected) {
 				before := get(servers, P, "bank").account.Current()
 				bad := strings.TrimSuffix(bank.URL, "/mcp") + "/none"
-				if i, err := servers.Connect(t.Context(), P, spec.Ask{Name: "bank", URL: bad}); err == nil {
+				if i, err := servers.Connect(t.Context(), P, spec.ConnectRequest{Name: "bank", URL: bad}); err == nil {
 					t.Errorf("%+v", i)
 				}
 				works(t, servers, P, "bank", true)
@@ -347,7 +347,7 @@ func TestRefusedTokenIsRenewed(t *testing.T) {
 		t.Error("it is renewed again and again")
 	}
 	counts(t, bank, 1, 2)
-	s.account.Useful()
+	s.account.ServerAnswered()
 	if ok, err := a.Renew(); !ok || err != nil {
 		t.Error("it is not renewed, after it has worked")
 	}
@@ -369,7 +369,7 @@ func TestRenewedOnceAndStoredFirst(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	get(b, P, "bank").account.Useful()
+	get(b, P, "bank").account.ServerAnswered()
 	entered, goOn := make(chan struct{}), make(chan struct{})
 	var once sync.Once
 	l.rows.before(func() {
@@ -443,7 +443,7 @@ func TestLoginsWithoutKey(t *testing.T) {
 	b.Close()
 
 	// Another key.
-	l.logins.Vault = &vault.Vault{KeyFile: filepath.Join(t.TempDir(), "key"), Make: true}
+	l.logins.Vault = &vault.Vault{KeyFile: filepath.Join(t.TempDir(), "key"), CreateKey: true}
 	b = l.server()
 	for _, name := range []string{"bank", "other"} {
 		err := get(b, P, name).ready(t.Context())

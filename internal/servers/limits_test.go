@@ -49,7 +49,7 @@ func TestHundredConnections(t *testing.T) {
 	var made, full atomic.Int32
 	for n := range 10 {
 		all.Go(func() {
-			switch _, err := servers.Connect(t.Context(), P, spec.Ask{Name: fmt.Sprintf("new%d", n), URL: url}); {
+			switch _, err := servers.Connect(t.Context(), P, spec.ConnectRequest{Name: fmt.Sprintf("new%d", n), URL: url}); {
 			case err == nil:
 				made.Add(1)
 			case fault.Is(err, fault.ResourceLimit):
@@ -63,28 +63,28 @@ func TestHundredConnections(t *testing.T) {
 	if made.Load() != 1 || full.Load() != 9 || mine() != maxConnections {
 		t.Errorf("%d of 10 were made and %d refused; there are %d", made.Load(), full.Load(), mine())
 	}
-	_, err := servers.Connect(t.Context(), P, spec.Ask{Name: "more", URL: url,
+	_, err := servers.Connect(t.Context(), P, spec.ConnectRequest{Name: "more", URL: url,
 		Consent: func(context.Context, spec.Change) error { t.Error("asked, for nothing"); return nil }})
 	if f := fault.From(err); f.Kind != fault.ResourceLimit || f.Context["limit"] != maxConnections ||
 		f.Context["current_usage"] != maxConnections {
 		t.Errorf("said %v %v", err, f.Context)
 	}
 	// Without Sessions an installation that begins would panic.
-	if _, err := servers.Install(t.Context(), P, install.Request{Ask: spec.Ask{Name: "more"}, Type: "npm",
+	if _, err := servers.Install(t.Context(), P, install.Request{ConnectRequest: spec.ConnectRequest{Name: "more"}, Type: "npm",
 		Spec: "a"}); !fault.Is(err, fault.ResourceLimit) {
 		t.Errorf("installing: %v", err)
 	}
-	if _, err := servers.Connect(t.Context(), P, spec.Ask{Name: "c7", URL: url + "/other"}); err != nil {
+	if _, err := servers.Connect(t.Context(), P, spec.ConnectRequest{Name: "c7", URL: url + "/other"}); err != nil {
 		t.Errorf("a used name: %v", err)
 	}
-	if _, err := servers.Connect(t.Context(), auth.User("bob", false), spec.Ask{Name: "first", URL: url}); err != nil {
+	if _, err := servers.Connect(t.Context(), auth.User("bob", false), spec.ConnectRequest{Name: "first", URL: url}); err != nil {
 		t.Errorf("another user: %v", err)
 	}
 	if _, err := servers.Disconnect(t.Context(), P, "c8", true); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := servers.Connect(t.Context(), P,
-		spec.Ask{Name: "more", URL: url}); err != nil || mine() != maxConnections {
+		spec.ConnectRequest{Name: "more", URL: url}); err != nil || mine() != maxConnections {
 		t.Errorf("when one is gone: %v; there are %d", err, mine())
 	}
 }
@@ -257,7 +257,7 @@ while True:
 	s.mu.Lock()
 	for _, uri := range []string{"a://1", "a://2"} {
 		s.rec.Catalog.Resources = append(s.rec.Catalog.Resources,
-			catalog.Definition{Remote: uri, Key: uri, Raw: json.RawMessage(`{}`)})
+			catalog.Definition{Remote: uri, Exposed: uri, Raw: json.RawMessage(`{}`)})
 	}
 	s.mu.Unlock()
 	servers.rebuildOf(P.ID)
@@ -300,9 +300,9 @@ while True:
 	if err := servers.Unsubscribe(t.Context(), P, "three", "a://1"); err != nil {
 		t.Fatal(err)
 	}
-	servers.Left(P, "three")
+	servers.ClientGone(P, "three")
 	hears("one that followed nothing")
-	servers.Left(P, "one")
+	servers.ClientGone(P, "one")
 	hears("the first is gone", "unsubscribe a://2")
 	gone, cancel := context.WithCancel(t.Context())
 	cancel() // as a request of the newer era that is over
@@ -317,9 +317,9 @@ while True:
 	hears("a more curious client", "setLevel debug")
 	servers.SetLevel(t.Context(), P, "one", "error")
 	hears("one that wants less")
-	servers.Left(P, "two")
+	servers.ClientGone(P, "two")
 	hears("the curious one is gone", "setLevel error")
-	servers.Left(P, "one")
+	servers.ClientGone(P, "one")
 	hears("nobody is left")
 	servers.SetLevel(t.Context(), auth.User("bob", false), "one", "debug")
 	hears("another user")

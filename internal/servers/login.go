@@ -18,21 +18,21 @@ func (s *server) loginKey() string {
 	return s.ID
 }
 
-// Asked implements oauth.Events.
-func (s *server) Asked(ctx context.Context, l *oauth.Login, link string) bool {
+// LoginNeeded implements oauth.Events.
+func (s *server) LoginNeeded(ctx context.Context, l *oauth.Login, link string) bool {
 	s.mu.Lock()
 	if s.account.Current() != l || s.Removed || ctx.Err() != nil { // what runs under that name is another server by now
 		s.mu.Unlock()
 		return false
 	}
-	s.apply(state.Event{What: state.AsksLogin, Link: link, Why: oauth.ErrAsked.Error()})
+	s.apply(state.Event{What: state.AsksLogin, Link: link, Why: oauth.ErrLoginNeeded.Error()})
 	s.mu.Unlock()
 	s.Changed()
 	return true
 }
 
-// Ended implements oauth.Events: it starts the server when a log-in is done.
-func (s *server) Ended(l *oauth.Login, link string, err error) {
+// LoginEnded implements oauth.Events: it starts the server when a log-in is done.
+func (s *server) LoginEnded(l *oauth.Login, link string, err error) {
 	s.mu.Lock()
 	if s.account.Current() != l || s.AuthURL != link { // it was given up
 		s.mu.Unlock()
@@ -40,7 +40,7 @@ func (s *server) Ended(l *oauth.Login, link string, err error) {
 	}
 	e := state.Event{What: state.LoggedIn, Running: s.instance != nil}
 	if err != nil {
-		e.What, e.Why = state.LoginFailed, fmt.Sprintf("the log-in failed: %s", spec.Text(err.Error(), 300))
+		e.What, e.Why = state.LoginFailed, fmt.Sprintf("the log-in failed: %s", spec.SafeText(err.Error(), 300))
 	}
 	s.apply(e)
 	s.mu.Unlock()
@@ -49,14 +49,14 @@ func (s *server) Ended(l *oauth.Login, link string, err error) {
 
 // forgetLogin gives up the server's log-in, and what it brought: what runs under
 // that name is another one, or gone.
-func (s *server) forgetLogin() { s.account.Unstore(s.dropLogin()) }
+func (s *server) forgetLogin() { s.account.DeleteStored(s.dropLogin()) }
 
 // dropLogin gives up the log-in, but for what is stored of it.
 func (s *server) dropLogin() *oauth.Login {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.on(state.LoginDropped)
-	return s.account.Drop()
+	return s.account.EndLogin()
 }
 
 // beginReplace takes the log-in from a server that becomes another one.
@@ -78,5 +78,5 @@ func (s *server) rollBack(l *oauth.Login) {
 	discarded := s.account.RollBack(l)
 	s.apply(state.Event{What: state.LoginBack, Link: link})
 	s.mu.Unlock()
-	s.account.Discard(discarded)
+	s.account.DeleteRolledBack(discarded)
 }

@@ -96,7 +96,7 @@ func TestTokenStays(t *testing.T) {
 		}
 	})
 	ctx := context.Background()
-	i, err := servers.Connect(ctx, P, spec.Ask{Name: "bank", URL: good + "/mcp"})
+	i, err := servers.Connect(ctx, P, spec.ConnectRequest{Name: "bank", URL: good + "/mcp"})
 	t.Log(i.State, i.AuthURL, err)
 	if i.AuthURL == "" {
 		t.Fatal(errors.Unwrap(err))
@@ -113,11 +113,11 @@ func TestTokenStays(t *testing.T) {
 	r, _ := http.NewRequest("GET", to, nil)
 	v := r.URL.Query()
 	v.Set("code", "abc")
-	if _, err := servers.Logins.Returned(v, func(string) []string { return []string{page.Browser} }); err != nil {
+	if _, err := servers.Logins.HandleCallback(v, func(string) []string { return []string{page.Browser} }); err != nil {
 		t.Fatal(err)
 	}
 	until(t, "connected", func() bool { return servers.List(P)[0].State == state.Connected })
-	_, err = servers.Connect(ctx, P, spec.Ask{Name: "bank", URL: evil + "/mcp"})
+	_, err = servers.Connect(ctx, P, spec.ConnectRequest{Name: "bank", URL: evil + "/mcp"})
 	time.Sleep(200 * time.Millisecond)
 	t.Log("replaced:", err)
 	if evilSaw != "" {

@@ -16,11 +16,11 @@ import (
 // A tool that a server of the caller's has, had, or may have when it runs is not
 // unknown: the answer says what happened, and what helps.
 func TestMissing(t *testing.T) {
-	tools := []catalog.Definition{{Key: "ext_aaaaaa_t", Remote: "t", Raw: []byte(`{}`),
-		Held: "its definition has changed since it was approved"}}
-	known := catalog.Catalog{Read: true, Tools: tools,
-		Names: map[string]string{"tool/t": "ext_aaaaaa_t", "tool/gone": "ext_aaaaaa_gone", "prompt/p": "ext_aaaaaa_p"},
-		Odd:   []string{`tool "far away" is left out: its schema refers to something else`, `prompts/list: no`}}
+	tools := []catalog.Definition{{Exposed: "ext_aaaaaa_t", Remote: "t", Raw: []byte(`{}`),
+		HeldBecause: "its definition has changed since it was approved"}}
+	known := catalog.Catalog{Loaded: true, Tools: tools,
+		Names:     map[string]string{"tool/t": "ext_aaaaaa_t", "tool/gone": "ext_aaaaaa_gone", "prompt/p": "ext_aaaaaa_p"},
+		Omissions: []string{`tool "far away" is left out: its schema refers to something else`, `prompts/list: no`}}
 	stock := "stock"
 	const name = "ext_aaaaaa_t"
 	for what, tt := range map[string]struct {
@@ -88,16 +88,16 @@ func TestMissing(t *testing.T) {
 					}
 				}
 			}
-			check(servers.Missing(P, tt.name))
+			check(servers.WhyMissing(P, tt.name))
 			_, err := callTool(servers, t.Context(), tool.Call{Principal: P, Name: tt.name})
 			check(err)
 			for _, p := range []auth.Principal{auth.User("mallory", false), auth.Local} {
-				if err := servers.Missing(p, tt.name); err != nil {
+				if err := servers.WhyMissing(p, tt.name); err != nil {
 					t.Errorf("%s is told: %v", p.ID, err)
 				}
 			}
 			for _, other := range []string{"ext_aaaaaa_p", "ext_bbbbbb_t", "execute_kode", ""} {
-				if err := servers.Missing(P, other); err != nil && (s.rec.Catalog.Read || !strings.HasPrefix(other,
+				if err := servers.WhyMissing(P, other); err != nil && (s.rec.Catalog.Loaded || !strings.HasPrefix(other,
 					"ext_aaaaaa_")) {
 					t.Errorf("%q: %v", other, err)
 				}
@@ -114,11 +114,11 @@ func TestMissingOfTwo(t *testing.T) {
 		s := own(servers, P, *p, fmt.Sprint("aaaaa", i), onhost(*p, "nothing", nil))
 		s.Settings.Prefix, s.State, s.Why = p, state.Failed, *p+" fails"
 	}
-	if err := servers.Missing(P, "a_b_t"); err == nil || !strings.Contains(err.Error(), "a_b fails") {
+	if err := servers.WhyMissing(P, "a_b_t"); err == nil || !strings.Contains(err.Error(), "a_b fails") {
 		t.Error(err)
 	}
-	get(servers, P, "a").rec.Catalog = catalog.Catalog{Read: true, Names: map[string]string{"tool/b_t": "a_b_t"}}
-	if err := servers.Missing(P, "a_b_t"); err == nil || !strings.Contains(err.Error(), "a fails") {
+	get(servers, P, "a").rec.Catalog = catalog.Catalog{Loaded: true, Names: map[string]string{"tool/b_t": "a_b_t"}}
+	if err := servers.WhyMissing(P, "a_b_t"); err == nil || !strings.Contains(err.Error(), "a fails") {
 		t.Error(err)
 	}
 }

@@ -24,7 +24,7 @@ func (servers *Servers) Prompt(ctx context.Context, p auth.Principal, what, name
 	}
 	var names []string
 	for _, d := range c.Prompts {
-		if names = append(names, d.Remote); d.Remote != name && d.Key != name {
+		if names = append(names, d.Remote); d.Remote != name && d.Exposed != name {
 			continue
 		}
 		params := rawjson.Object{"name": rawjson.Quote(d.Remote)}
@@ -35,8 +35,8 @@ func (servers *Servers) Prompt(ctx context.Context, p auth.Principal, what, name
 		}
 		return s.whole(ctx, &instance.Request{Method: "prompts/get", Params: params})
 	}
-	clipped := spec.Clip(name)
-	return nil, fault.New(fault.NotFound, "%s has no prompt %q%s", s.Title(), clipped, fault.Meant(name, names)).
+	clipped := spec.ClipName(name)
+	return nil, fault.New(fault.NotFound, "%s has no prompt %q%s", s.Title(), clipped, fault.DidYouMean(name, names)).
 		With("prompt", clipped).With("prompts", names[:min(len(names), 100)])
 }
 
@@ -52,11 +52,11 @@ func (servers *Servers) Resource(ctx context.Context, p auth.Principal, what, ur
 	if err != nil {
 		return nil, err
 	}
-	if id, own, ok := catalog.CutOwn(uri); ok && id == strings.ToLower(catalog.SafeName(s.ID)) {
+	if id, own, ok := catalog.SplitExposedURI(uri); ok && id == strings.ToLower(catalog.SafeName(s.ID)) {
 		uri = own
 	}
 	for _, d := range c.Resources {
-		if d.Key == uri {
+		if d.Exposed == uri {
 			uri = d.Remote
 			break
 		}
@@ -72,7 +72,7 @@ func (servers *Servers) offering(ctx context.Context, p auth.Principal, what str
 	if err != nil {
 		return nil, catalog.Catalog{}, err
 	}
-	if !s.record().Catalog.Read {
+	if !s.record().Catalog.Loaded {
 		if err := s.ready(ctx); err != nil {
 			return nil, catalog.Catalog{}, err
 		}
@@ -87,7 +87,7 @@ func (s *server) whole(ctx context.Context, q *instance.Request) (json.RawMessag
 	if err != nil {
 		return nil, err
 	}
-	safe, err := catalog.SafeObject(raw)
+	safe, err := catalog.SafeOtherResult(raw)
 	if err == nil {
 		err = q.Deliver(ctx, safe)
 	}

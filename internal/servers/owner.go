@@ -67,7 +67,7 @@ func (servers *Servers) arrive(p auth.Principal) error {
 	if loaded {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), oauth.StoreLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), oauth.StoreTimeout)
 	defer cancel()
 	all, err := servers.Store.Connections(ctx, p.ID)
 	if err != nil {
@@ -75,7 +75,7 @@ func (servers *Servers) arrive(p auth.Principal) error {
 		return fault.Wrap(fault.Internal, err, "your connections could not be read; try again in a moment")
 	}
 	for i := range all {
-		all[i].Catalog.Enclose()
+		all[i].Catalog.DropExternalRefs()
 	}
 	servers.mu.Lock()
 	defer servers.mu.Unlock()
@@ -197,7 +197,7 @@ func (s *server) shelve() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.rec.Catalog = catalog.Catalog{}
-	values := !s.Configured && s.Values.Known && !s.rec.Values().Known
-	plain := s.State == state.Idle || s.State == state.Disabled || s.Configured && s.Settings.Broken != ""
-	return values || !plain || s.account.Held()
+	values := !s.Configured && s.Values.Complete && !s.rec.Values().Complete
+	plain := s.State == state.Idle || s.State == state.Disabled || s.Configured && s.Settings.Invalid != ""
+	return values || !plain || s.account.HasLogin()
 }

@@ -78,8 +78,8 @@ func (l *library) Connections(_ context.Context, owner string) ([]Record, error)
 	if l.reads.Add(1); l.broken.Load() {
 		return nil, errors.New("the disk is full")
 	}
-	c := catalog.Catalog{Read: true, Enclosed: true, Names: map[string]string{"tool/t": "ext_aaaaaa_t"},
-		Tools: []catalog.Definition{{Remote: "t", Key: "ext_aaaaaa_t",
+	c := catalog.Catalog{Loaded: true, SelfContained: true, Names: map[string]string{"tool/t": "ext_aaaaaa_t"},
+		Tools: []catalog.Definition{{Remote: "t", Exposed: "ext_aaaaaa_t",
 			Raw: fmt.Appendf(nil, `{"name":"t","description":%q}`, strings.Repeat("x", 8<<10))}}}
 	r := Record{ID: "aaaaaa", Owner: owner, Spec: spec.Spec{Name: "x", Kind: spec.HTTP, URL: "http://192.0.2.1/"},
 		Catalog: c}
@@ -177,7 +177,7 @@ func TestOwnersWhoStay(t *testing.T) {
 			do(p, get(servers, p, "x"))
 		}
 		values, failed := auth.User("values", false), auth.User("failed", false)
-		get(servers, values, "x").Values = spec.Values{Headers: map[string]string{"A": "given"}, Known: true}
+		get(servers, values, "x").Values = spec.Values{Headers: map[string]string{"A": "given"}, Complete: true}
 		get(servers, failed, "x").apply(state.Event{What: state.Broken, Why: "it was given up"})
 		before := st.reads.Load()
 		go servers.Run(ctx)
@@ -250,7 +250,7 @@ func TestRestAndApprovals(t *testing.T) {
 					t.Errorf("%+v, %v", i, err)
 					return
 				}
-				_ = servers.Missing(ann, "ext_aaaaaa_none")
+				_ = servers.WhyMissing(ann, "ext_aaaaaa_none")
 				_ = servers.List(ann)
 			}
 		})
@@ -291,10 +291,10 @@ func TestOwnersThatCannotBeRead(t *testing.T) {
 	servers := New(Config{Store: st, Version: "1"})
 	t.Cleanup(servers.Close)
 	st.broken.Store(true)
-	_, err := servers.Connect(t.Context(), P, spec.Ask{Name: "x", URL: "http://192.0.2.1/"})
+	_, err := servers.Connect(t.Context(), P, spec.ConnectRequest{Name: "x", URL: "http://192.0.2.1/"})
 	_, _, infoErr := servers.Info(P, "x")
 	for what, err := range map[string]error{"connecting": err, "looking": infoErr,
-		"calling": servers.Missing(P, libraryTool)} {
+		"calling": servers.WhyMissing(P, libraryTool)} {
 		if err == nil || !strings.Contains(err.Error(), "could not be read") || strings.Contains(err.Error(), "disk") {
 			t.Errorf("%s: %v", what, err)
 		}
@@ -311,17 +311,17 @@ func TestOwnersThatCannotBeRead(t *testing.T) {
 // What an earlier version stored of schemas that refer elsewhere is not offered.
 func TestStoredReferences(t *testing.T) {
 	st := &storedRecords{was: []Record{{ID: "aaaaaa", Owner: P.ID, Spec: spec.Spec{Name: "x", Kind: spec.HTTP,
-		URL: "http://192.0.2.1/"}, Catalog: catalog.Catalog{Read: true, Tools: []catalog.Definition{
-		{Remote: "good", Key: "ext_aaaaaa_good",
+		URL: "http://192.0.2.1/"}, Catalog: catalog.Catalog{Loaded: true, Tools: []catalog.Definition{
+		{Remote: "good", Exposed: "ext_aaaaaa_good",
 			Raw: []byte(`{"name":"ext_aaaaaa_good","inputSchema":{"type":"object"}}`)},
-		{Remote: "evil", Key: "ext_aaaaaa_evil",
+		{Remote: "evil", Exposed: "ext_aaaaaa_evil",
 			Raw: []byte(`{"name":"ext_aaaaaa_evil","inputSchema":{"type":"object","$ref":"https://schemas.example"}}`)}}}}}}
 	servers := New(Config{Store: st, Version: "1"})
 	t.Cleanup(servers.Close)
 	if !has(servers, P, "ext_aaaaaa_good") || has(servers, P, "ext_aaaaaa_evil") {
 		t.Error(servers.Tools(t.Context(), P))
 	}
-	if err := servers.Missing(P, "ext_aaaaaa_evil"); err == nil || !strings.Contains(err.Error(),
+	if err := servers.WhyMissing(P, "ext_aaaaaa_evil"); err == nil || !strings.Contains(err.Error(),
 		"refers to something outside") {
 		t.Error(err)
 	}
@@ -338,7 +338,7 @@ func TestOwnersHaveNoToken(t *testing.T) {
 	if s == nil || s.owner != P.Identity() || s.owner.Roles != 0 || get(servers, P, "x") != s {
 		t.Errorf("%+v", s)
 	}
-	if s := get(servers, auth.Owner(), "x"); s.owner != auth.Local {
+	if s := get(servers, auth.SocketOwner(), "x"); s.owner != auth.Local {
 		t.Errorf("%+v", s.owner)
 	}
 }
@@ -359,11 +359,11 @@ func TestPrincipalsAreIDs(t *testing.T) {
 		{auth.Principal{ID: "user:eve", Roles: auth.NewRoles(auth.Operator)}, false}, {auth.User("operator", false),
 			false},
 	} {
-		if got := c.Admits(tt.p.ID); got != tt.want {
+		if got := c.AllowsPrincipal(tt.p.ID); got != tt.want {
 			t.Errorf("%+v: %v", tt.p, got)
 		}
 	}
-	if (spec.Configured{}).Admits(auth.Principal{}.ID) || !(spec.Configured{}).Admits(auth.Local.ID) {
+	if (spec.Configured{}).AllowsPrincipal(auth.Principal{}.ID) || !(spec.Configured{}).AllowsPrincipal(auth.Local.ID) {
 		t.Error("one for everybody")
 	}
 }
@@ -382,7 +382,7 @@ func TestLookingUpStartsNothing(t *testing.T) {
 		case "follow":
 			_ = servers.Unsubscribe(t.Context(), P, "client", "x://a")
 		case "ask":
-			if _, err := servers.Pass(t.Context(), tool.Request{Principal: P, Method: "prompts/get"}); err == nil {
+			if _, err := servers.Proxy(t.Context(), tool.Request{Principal: P, Method: "prompts/get"}); err == nil {
 				t.Error("what is not known is answered")
 			}
 		case "subscribe":
@@ -390,7 +390,7 @@ func TestLookingUpStartsNothing(t *testing.T) {
 		case "list":
 			servers.Tools(t.Context(), P)
 		case "miss":
-			_ = servers.Missing(P, "ext_x_t")
+			_ = servers.WhyMissing(P, "ext_x_t")
 		}
 		all := servers.all(P.ID)
 		if len(all) != 1 {
@@ -411,7 +411,7 @@ func TestDataOfErrorsIsBounded(t *testing.T) {
 	for size, passed := range map[int]bool{1 << 10: true, 1 << 20: false} {
 		data := json.RawMessage(`"` + strings.Repeat("<", size) + `"`)
 		err := new(server).callFault(nil, &transport.Error{Code: -1, Message: "no", Data: data})
-		said, ok := errors.AsType[*tool.Refusal](err)
+		said, ok := errors.AsType[*tool.ExternalError](err)
 		if !ok || said.Message != "no" || (len(said.Data) > 0) != passed {
 			t.Errorf("of %d bytes %d are passed on: %v", size, len(said.Data), err)
 		}

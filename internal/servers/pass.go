@@ -21,13 +21,13 @@ func (servers *Servers) Tools(_ context.Context, p auth.Principal) []tool.Tool {
 }
 
 // Find implements tool.Source.
-func (servers *Servers) Find(p auth.Principal, name string) (tool.Found, bool) {
+func (servers *Servers) Find(p auth.Principal, name string) (tool.Callable, bool) {
 	e, ok := servers.viewOf(p).Tools[name]
 	if !ok {
-		return tool.Found{}, false
+		return tool.Callable{}, false
 	}
-	return tool.Found{Operation: policy.MCPCall, Call: func(ctx context.Context, c tool.Call) (*tool.Result, error) {
-		return e.Owner.call(ctx, e.Definition, c)
+	return tool.Callable{Operation: policy.MCPCall, Call: func(ctx context.Context, c tool.Call) (*tool.Result, error) {
+		return e.Server.call(ctx, e.Definition, c)
 	}}, true
 }
 
@@ -54,8 +54,8 @@ func (s *server) call(ctx context.Context, d catalog.Definition, c tool.Call) (*
 		return nil, fault.New(fault.InvalidParameters, "arguments must be a JSON object").With("argument", "arguments")
 	}
 	q := &instance.Request{Method: "tools/call",
-		Params: rawjson.Object{"name": rawjson.Quote(d.Remote), "arguments": args}, Meta: c.Meta, Schema: d.Schema,
-		Client: c.Client, Inputs: c.Inputs, Progress: c.Progress, Held: c.Held}
+		Params: rawjson.Object{"name": rawjson.Quote(d.Remote), "arguments": args}, Meta: c.Meta, Schema: d.HeaderSchema,
+		Client: c.Client, Inputs: c.Inputs, Progress: c.Progress, Held: c.Reservation}
 	defer q.Release()
 	raw, err := s.request(ctx, q)
 	if err != nil {
@@ -71,9 +71,9 @@ func (s *server) call(ctx context.Context, d catalog.Definition, c tool.Call) (*
 	return &tool.Result{Raw: safe, IsError: isError}, nil
 }
 
-// Pass implements tool.External. A request that finds nothing starts those of the
+// Proxy implements tool.External. A request that finds nothing starts those of the
 // principal's servers of which nothing is known yet: the next request may find it.
-func (servers *Servers) Pass(ctx context.Context, r tool.Request) (json.RawMessage, error) {
+func (servers *Servers) Proxy(ctx context.Context, r tool.Request) (json.RawMessage, error) {
 	s, q, none, err := servers.destination(r)
 	if err != nil || s == nil {
 		_ = servers.configure(r.Principal)
@@ -87,28 +87,28 @@ func (servers *Servers) Pass(ctx context.Context, r tool.Request) (json.RawMessa
 func (servers *Servers) destination(r tool.Request) (s *server, q *instance.Request, none json.RawMessage, err error) {
 	v := servers.viewOf(r.Principal)
 	q = &instance.Request{Method: r.Method, Params: rawjson.Object{}, Meta: r.Meta, Client: r.Client,
-		Inputs: r.Inputs, Held: r.Held}
+		Inputs: r.Inputs, Held: r.Reservation}
 	maps.Copy(q.Params, r.Params)
 	switch r.Method {
 	case "prompts/get":
 		e, ok := v.Prompts[rawjson.Text(r.Params["name"])]
 		if !ok {
 			return nil, q, nil, fault.New(fault.InvalidParameters, "unknown prompt %q",
-				spec.Clip(rawjson.Text(r.Params["name"])))
+				spec.ClipName(rawjson.Text(r.Params["name"])))
 		}
-		s, q.Params["name"] = e.Owner, rawjson.Quote(e.Remote)
+		s, q.Params["name"] = e.Server, rawjson.Quote(e.Remote)
 	case "resources/read":
 		uri := rawjson.Text(r.Params["uri"])
 		owner, remote := v.Resource(uri, (*server).offersResources)
 		if owner == nil {
-			return nil, q, nil, fault.New(fault.NotFound, "resource not found: %s", spec.Clip(uri))
+			return nil, q, nil, fault.New(fault.NotFound, "resource not found: %s", spec.ClipName(uri))
 		}
 		s, q.Params["uri"] = owner, rawjson.Quote(remote)
 	case "completion/complete":
 		s, err = complete(v, q.Params)
 		return s, q, json.RawMessage(`{"completion":{"values":[]}}`), err
 	default:
-		return nil, q, nil, fault.New(fault.NotFound, "no server answers %s", spec.Clip(r.Method))
+		return nil, q, nil, fault.New(fault.NotFound, "no server answers %s", spec.ClipName(r.Method))
 	}
 	return s, q, nil, nil
 }
@@ -124,16 +124,16 @@ func complete(v *view, params rawjson.Object) (*server, error) {
 	case name != "":
 		e, ok := v.Prompts[name]
 		if !ok {
-			return nil, fault.New(fault.InvalidParameters, "unknown prompt %q", spec.Clip(name))
+			return nil, fault.New(fault.InvalidParameters, "unknown prompt %q", spec.ClipName(name))
 		}
-		s, ref["name"] = e.Owner, rawjson.Quote(e.Remote)
+		s, ref["name"] = e.Server, rawjson.Quote(e.Remote)
 	case uri != "":
-		owner, remote := v.ByTemplate[uri].Owner, v.ByTemplate[uri].Remote
+		owner, remote := v.ByTemplate[uri].Server, v.ByTemplate[uri].Remote
 		if owner == nil {
 			owner, remote = v.Resource(uri, (*server).offersResources)
 		}
 		if owner == nil {
-			return nil, fault.New(fault.InvalidParameters, "unknown resource %q", spec.Clip(uri))
+			return nil, fault.New(fault.InvalidParameters, "unknown resource %q", spec.ClipName(uri))
 		}
 		s, ref["uri"] = owner, rawjson.Quote(remote)
 	default:

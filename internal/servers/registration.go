@@ -26,14 +26,14 @@ func (servers *Servers) agreed(ctx context.Context, old *server, consent spec.Co
 		c.Cwd = pool.WorkspaceDir
 	}
 	if old != nil {
-		c.Instead = old.record().Runs()
+		c.Replaces = old.record().Target()
 	}
 	return consent(ctx, c)
 }
 
 // Connect adds a server, or replaces the one of that name, and starts it. Where
 // that fails nothing has changed.
-func (servers *Servers) Connect(ctx context.Context, p auth.Principal, a spec.Ask) (Info, error) {
+func (servers *Servers) Connect(ctx context.Context, p auth.Principal, a spec.ConnectRequest) (Info, error) {
 	if err := a.Check(); err != nil {
 		return Info{}, err
 	}
@@ -128,7 +128,7 @@ func (servers *Servers) add(ctx context.Context, p auth.Principal, r Record, kno
 	if err == nil {
 		err = s.ready(ctx)
 	}
-	if err == nil || errors.Is(err, oauth.ErrAsked) {
+	if err == nil || errors.Is(err, oauth.ErrLoginNeeded) {
 		return s.info(), nil
 	}
 	s.mu.Lock()
@@ -178,7 +178,7 @@ func (s *server) replace(ctx context.Context, r Record, known spec.Values) (Info
 	s.mu.Unlock()
 	r.ID, r.Created = before.ID, before.Created
 	r.Catalog = catalog.Catalog{Names: before.Catalog.Names, Prefix: before.Catalog.Prefix}
-	if r.Same(before.Spec) { // what was approved of it is still what was approved
+	if r.SameTarget(before.Spec) { // what was approved of it is still what was approved
 		r.Catalog, r.Stateful, r.Elicits = before.Catalog, before.Stateful, before.Elicits
 	}
 	s.stop(state.Stopped)
@@ -187,7 +187,7 @@ func (s *server) replace(ctx context.Context, r Record, known spec.Values) (Info
 	if err == nil {
 		err = s.ready(ctx)
 	}
-	if err == nil || errors.Is(err, oauth.ErrAsked) {
+	if err == nil || errors.Is(err, oauth.ErrLoginNeeded) {
 		s.account.Commit()
 		return s.info(), nil
 	}
@@ -319,7 +319,7 @@ func (s *server) remove(ctx context.Context) {
 	}
 	servers.mu.Unlock()
 	if !same { // else it is another's by now
-		s.account.Unstore(l)
+		s.account.DeleteStored(l)
 	}
 	if !mine || again {
 		return // what is stored is another's by now
@@ -373,8 +373,8 @@ func (servers *Servers) Restart(ctx context.Context, p auth.Principal, what stri
 	s.mu.Lock()
 	s.on(state.Forgiven)
 	s.mu.Unlock()
-	s.account.Useful()
-	s.account.Unstick()
+	s.account.ServerAnswered()
+	s.account.EndStuckLogin()
 	if s.record().Off {
 		err = s.update(func(r *Record) { r.Off, r.Updated = false, time.Now().UTC() })
 	}
@@ -389,7 +389,7 @@ func (servers *Servers) Restart(ctx context.Context, p auth.Principal, what stri
 func (s *server) barred() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.Configured && (s.Settings.Disabled || s.Settings.Broken != "") {
+	if s.Configured && (s.Settings.Disabled || s.Settings.Invalid != "") {
 		return s.unusable()
 	}
 	return nil
@@ -407,7 +407,7 @@ func (s *server) given(env, headers map[string]string) (spec.Values, error) {
 		return had, fault.New(fault.InvalidParameters, "%s has its values from the operator's settings",
 			s.Title()).With("argument", "env")
 	}
-	a := spec.Ask{Name: rec.Name, Kind: rec.Kind, Command: rec.Command, URL: rec.URL, Env: env, Headers: headers}
+	a := spec.ConnectRequest{Name: rec.Name, Kind: rec.Kind, Command: rec.Command, URL: rec.URL, Env: env, Headers: headers}
 	if err := a.Check(); err != nil {
 		return had, err
 	}
@@ -419,7 +419,7 @@ func (s *server) given(env, headers map[string]string) (spec.Values, error) {
 	}
 	lacksEnv, lacksHeaders := rec.Missing(next)
 	missing := append(lacksEnv, lacksHeaders...)
-	if next.Known = len(missing) == 0; !next.Known {
+	if next.Complete = len(missing) == 0; !next.Complete {
 		return had, fault.New(fault.InvalidParameters, "%s needs %s too", s.Title(),
 			strings.Join(missing, ", ")).With("argument", "env").With("missing", missing)
 	}

@@ -20,7 +20,7 @@ import (
 // session that the server has forgotten is replaced, once.
 func (s *server) request(ctx context.Context, r *instance.Request) (json.RawMessage, error) {
 	raw, err := s.requestOnce(ctx, r)
-	if errors.Is(err, transport.ErrLost) {
+	if errors.Is(err, transport.ErrSessionLost) {
 		return s.requestOnce(ctx, r)
 	}
 	return raw, err
@@ -49,16 +49,16 @@ func (s *server) callFault(l *instance.Instance, err error) error {
 	switch {
 	case errors.As(err, &said):
 		data := said.Data
-		if len(data) > limit.Large { // errors count for nobody, as large answers do
+		if len(data) > limit.LargeAnswer { // errors count for nobody, as large answers do
 			data = nil
 		}
-		return &tool.Refusal{Code: said.Code, Message: spec.Text(said.Message, 4000), Data: data}
+		return &tool.ExternalError{Code: said.Code, Message: spec.SafeText(said.Message, 4000), Data: data}
 	case errors.As(err, &f):
 		return s.withAdvice(f)
-	case errors.Is(err, transport.ErrLost):
+	case errors.Is(err, transport.ErrSessionLost):
 		<-l.Session.Done()
 		s.Exited(l)
-		return fmt.Errorf("%w: %w", transport.ErrLost, s.fault(fault.Connection, err, "has forgotten its session"))
+		return fmt.Errorf("%w: %w", transport.ErrSessionLost, s.fault(fault.Connection, err, "has forgotten its session"))
 	case errors.Is(err, context.Canceled):
 		return fault.From(context.Canceled)
 	case errors.Is(err, transport.ErrTimeout), errors.Is(err, context.DeadlineExceeded):
@@ -69,7 +69,7 @@ func (s *server) callFault(l *instance.Instance, err error) error {
 	}
 	select {
 	case <-l.Session.Done():
-		how, itself := l.How(process.Farewell)
+		how, itself := l.How(process.ExitGrace)
 		if itself {
 			return s.fault(fault.Connection, err, "died during the call: %s. It is started again when it is used", how)
 		}
@@ -77,5 +77,5 @@ func (s *server) callFault(l *instance.Instance, err error) error {
 			"is gone: the connection to it ended during the call. It is made again when it is used")
 	default:
 	}
-	return s.fault(fault.Connection, err, "could not be asked: %s", spec.Text(err.Error(), 500))
+	return s.fault(fault.Connection, err, "could not be asked: %s", spec.SafeText(err.Error(), 500))
 }

@@ -21,7 +21,7 @@ type Secrets interface {
 // revealed returns values with the owner's secrets, as they are now, in the place
 // of what refers to them.
 func (servers *Servers) revealed(ctx context.Context, owner string, v spec.Values) (spec.Values, error) {
-	return v.Fill(func(name string) (string, error) {
+	return v.Expand(func(name string) (string, error) {
 		if servers.Secrets == nil {
 			return "", fault.New(fault.NotFound, "this server stores no secrets")
 		}

@@ -38,7 +38,7 @@ func (s *safe) Reveal(_ context.Context, owner, name string) (secret.Value, erro
 	s.asks++
 	v, ok := s.all[owner+" "+name]
 	if !ok {
-		return "", vault.None(name)
+		return "", vault.NotFound(name)
 	}
 	return secret.Value(v), nil
 }
@@ -159,7 +159,7 @@ func TestSecretsInHeaders(t *testing.T) {
 	s.set(P, "GH", "hunter2")
 	s.set(bob, "GH", "hunter3")
 	var plans []spec.Change
-	ask := spec.Ask{Name: "x", URL: url,
+	ask := spec.ConnectRequest{Name: "x", URL: url,
 		Headers: map[string]string{"Authorization": "Bearer ${secret:GH}", "X-Both": "${secret:GH}-${secret:GH}"},
 		Consent: func(_ context.Context, p spec.Change) error { plans = append(plans, p); return nil }}
 	i, err := b.Connect(t.Context(), P, ask)
@@ -249,7 +249,7 @@ func TestSecretsAfterARestart(t *testing.T) {
 	first := withSecrets(t, st, s, l)
 	for name, headers := range map[string]map[string]string{"all": {"A": "${secret:GH}"},
 		"some": {"A": "x ${secret:GH}", "B": "plain"}} {
-		if _, err := first.Connect(t.Context(), P, spec.Ask{Name: name, URL: url, Headers: headers}); err != nil {
+		if _, err := first.Connect(t.Context(), P, spec.ConnectRequest{Name: name, URL: url, Headers: headers}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -328,7 +328,7 @@ while True:
 	eve := auth.User("eve", false)
 	s.set(eve, "GH", "hunter9")
 	b.SetConfigured([]spec.Configured{operators})
-	b.Ready(t.Context(), eve)
+	b.WaitReady(t.Context(), eve)
 	if got := said(get(b, eve, "operators")); !strings.Contains(got, "a ${secret:GH} b") {
 		t.Errorf("the operator's: %s", got)
 	}
@@ -354,7 +354,7 @@ func TestSecretsRefused(t *testing.T) {
 		"${secret:9}": "${secret:NAME}", "${secret:${secret:GH}}": "${secret:NAME}",
 		"${secret:" + strings.Repeat("A",
 			65) + "}": "${secret:NAME}", "${secret:LINE}": "HTTP", "${secret:BIG}${secret:BIG}": "larger"} {
-		_, err := b.Connect(t.Context(), P, spec.Ask{Name: "x", URL: url, Headers: map[string]string{"A": value},
+		_, err := b.Connect(t.Context(), P, spec.ConnectRequest{Name: "x", URL: url, Headers: map[string]string{"A": value},
 			Consent: agree})
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hunter") {
 			t.Errorf("%s: %v", value, err)
@@ -364,7 +364,7 @@ func TestSecretsRefused(t *testing.T) {
 		}
 		// Without Sessions an installation that begins would panic.
 		if _, err := b.Install(t.Context(), P,
-			install.Request{Ask: spec.Ask{Name: "y", Env: map[string]string{"A": value}, Consent: agree}, Type: "npm",
+			install.Request{ConnectRequest: spec.ConnectRequest{Name: "y", Env: map[string]string{"A": value}, Consent: agree}, Type: "npm",
 				Spec: "a"}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("installing with %s: %v", value, err)
 		}
@@ -374,7 +374,7 @@ func TestSecretsRefused(t *testing.T) {
 	}
 	// Each secret is looked up once, and what it holds is no reference.
 	s.set(P, "GH", "${secret:BIG}")
-	if _, err := b.Connect(t.Context(), P, spec.Ask{Name: "x", URL: url,
+	if _, err := b.Connect(t.Context(), P, spec.ConnectRequest{Name: "x", URL: url,
 		Headers: map[string]string{"A": strings.Repeat("${secret:GH}",
 			100)}}); err != nil || d.got("A") != strings.Repeat("${secret:BIG}", 100) {
 		t.Errorf("given %.100q, %v", d.got("A"), err)
@@ -417,7 +417,7 @@ func TestSecretsAreAgreedTo(t *testing.T) {
 		asked = 0
 	}
 	connect := func(a, b2 string) error {
-		_, err := b.Connect(t.Context(), P, spec.Ask{Name: "x", URL: url, Headers: map[string]string{"A": a, "B": b2},
+		_, err := b.Connect(t.Context(), P, spec.ConnectRequest{Name: "x", URL: url, Headers: map[string]string{"A": a, "B": b2},
 			Consent: agree})
 		return err
 	}

@@ -79,9 +79,9 @@ func (s *server) apply(e state.Event) {
 
 // shown is the state that the server's owner sees. The lock is held.
 func (s *server) shown() state.State {
-	held := s.Settings.Trusts() == spec.Hold && slices.ContainsFunc(s.rec.Catalog.Tools,
-		func(d catalog.Definition) bool { return d.Held != "" })
-	return s.Shown(s.installing, !s.Values.Known, held)
+	held := s.Settings.TrustMode() == spec.TrustHold && slices.ContainsFunc(s.rec.Catalog.Tools,
+		func(d catalog.Definition) bool { return d.HeldBecause != "" })
+	return s.Shown(s.installing, !s.Values.Complete, held)
 }
 
 // announce publishes the state that the owner sees when it has changed. Whoever changes
@@ -171,7 +171,7 @@ func (s *server) worked(took time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.on(state.Worked)
-	s.account.Useful()
+	s.account.ServerAnswered()
 	s.calls++
 	s.took.add(took)
 }
@@ -211,15 +211,15 @@ func (s *server) info() Info {
 		i.Command, i.Args, i.URL = r.Command, r.Args, r.URL
 	}
 	for _, d := range c.Tools {
-		n := Named{d.Key, d.Remote, d.Held}
-		if d.Held != "" && s.Settings.Trusts() == spec.Hold {
+		n := Named{d.Exposed, d.Remote, d.HeldBecause}
+		if d.HeldBecause != "" && s.Settings.TrustMode() == spec.TrustHold {
 			i.Held = append(i.Held, n)
 		} else {
 			i.Tools = append(i.Tools, n)
 		}
 	}
 	if l := s.instance; l != nil {
-		i.Running = Running{l.Session.Version(), catalog.Implementation(l.Session.Info())}
+		i.Running = Running{l.Session.Version(), catalog.SafeImplementation(l.Session.Info())}
 	}
 	return i
 }

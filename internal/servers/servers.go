@@ -96,7 +96,7 @@ func New(c Config) *Servers {
 	servers.life, servers.stop = context.WithCancel(context.Background())
 	servers.Logins = oauth.New(oauth.Config{Callback: c.Callback, Store: c.LoginStore, Spawn: servers.spawn,
 		Log: c.Log})
-	servers.waiting = servers.Logins.Waiting
+	servers.waiting = servers.Logins.WaitingOwners
 	return servers
 }
 
@@ -114,7 +114,7 @@ func (servers *Servers) Recover(ctx context.Context) error {
 	for _, c := range all {
 		there[c] = true
 	}
-	servers.Logins.Orphans(func(owner, key string) bool {
+	servers.Logins.DeleteOrphans(func(owner, key string) bool {
 		return !strings.HasPrefix(key, "=") && !there[[2]string{owner, key}]
 	})
 	return nil
@@ -274,9 +274,9 @@ func (servers *Servers) find(p auth.Principal, what string) (*server, error) {
 		}
 		names = append(names, s.Name)
 	}
-	clipped := spec.Clip(what)
+	clipped := spec.ClipName(what)
 	return nil, fault.New(fault.NotFound, "there is no connection %q%s", clipped,
-		cmp.Or(fault.Meant(what, names), "; list_external_mcp shows yours")).
+		cmp.Or(fault.DidYouMean(what, names), "; list_external_mcp shows yours")).
 		With("connection", clipped).With("connections", names)
 }
 

@@ -36,7 +36,7 @@ func has(servers *Servers, p auth.Principal, name string) bool {
 func callTool(servers *Servers, ctx context.Context, c tool.Call) (*tool.Result, error) {
 	f, ok := servers.Find(c.Principal, c.Name)
 	if !ok {
-		return nil, servers.Missing(c.Principal, c.Name)
+		return nil, servers.WhyMissing(c.Principal, c.Name)
 	}
 	return f.Call(ctx, c)
 }
@@ -108,7 +108,7 @@ func script(t *testing.T, body string) string {
 
 func onhost(name, file string, env map[string]string) spec.Configured {
 	return spec.Configured{Name: name, Kind: spec.Stdio, Command: "python3", Args: []string{"-u", file},
-		Where: spec.OnHost, User: me(), Env: env, Trust: spec.Hold}
+		Where: spec.OnHost, User: me(), Env: env, Trust: spec.TrustHold}
 }
 
 func newServers(t *testing.T, st *memStore, change func(*Config)) *Servers {
@@ -151,7 +151,7 @@ func own(servers *Servers, p auth.Principal, name, id string, c spec.Configured)
 	o := servers.owner(p)
 	o.seen, o.loaded = true, true
 	s := servers.server(p, Record{ID: id, Owner: p.ID, Spec: spec.Spec{Name: name, Kind: spec.Stdio, Command: c.Command,
-		Args: c.Args}, Created: time.Now()}, spec.Values{Known: true, Env: c.Env})
+		Args: c.Args}, Created: time.Now()}, spec.Values{Complete: true, Env: c.Env})
 	s.Settings = c
 	o.servers[id] = s
 	return s
@@ -205,7 +205,7 @@ func TestCloseDuringStartLeaks(t *testing.T) {
 	s := own(servers, P, "x", "aaaaaa", onhost("x", script(t, pyLoop), nil))
 	closed := make(chan struct{})
 	st.set(func(r Record) {
-		if r.Catalog.Read {
+		if r.Catalog.Loaded {
 			st.set(nil)
 			go func() { servers.Close(); close(closed) }()
 			until(t, "closing", func() bool {
@@ -237,7 +237,7 @@ func TestFailedConfiguredIsNeverTriedAgain(t *testing.T) {
 open(STATE,"a").write("x")
 if len(open(STATE).read())<=2: sys.exit(3)
 `+pyLoop), map[string]string{"STATE": mark})})
-	servers.Ready(context.Background(), P)
+	servers.WaitReady(context.Background(), P)
 	time.Sleep(4 * time.Second)
 	tries, _ := os.ReadFile(mark)
 	i := servers.List(P)[0]
@@ -269,7 +269,7 @@ func TestPrefixChange(t *testing.T) {
 	servers := newServers(t, &memStore{}, nil)
 	c := onhost("x", script(t, pyLoop), nil)
 	servers.SetConfigured([]spec.Configured{c})
-	servers.Ready(context.Background(), P)
+	servers.WaitReady(context.Background(), P)
 	before := servers.Tools(context.Background(), P)
 	c.Prefix = &gh
 	servers.SetConfigured([]spec.Configured{c})
@@ -328,7 +328,7 @@ func TestNeedsAuthGivenUp(t *testing.T) {
 func TestSubscriptions(t *testing.T) {
 	servers, s := running(t, pyLoop, nil)
 	s.mu.Lock()
-	s.rec.Catalog.Resources = []catalog.Definition{{Remote: "a://b", Key: "a://b", Raw: json.RawMessage(`{}`)}}
+	s.rec.Catalog.Resources = []catalog.Definition{{Remote: "a://b", Exposed: "a://b", Raw: json.RawMessage(`{}`)}}
 	s.mu.Unlock()
 	servers.rebuildOf(P.ID)
 	ctx := context.Background()
@@ -368,10 +368,10 @@ type fakeClient struct {
 	ask func(ctx context.Context) (json.RawMessage, error)
 }
 
-func (f *fakeClient) ID() string                    { return f.id }
-func (f *fakeClient) Capabilities() json.RawMessage { return json.RawMessage(`{"elicitation":{}}`) }
-func (f *fakeClient) Retries() bool                 { return false }
-func (f *fakeClient) Tell(string, json.RawMessage)  {}
+func (f *fakeClient) ID() string                     { return f.id }
+func (f *fakeClient) Capabilities() json.RawMessage  { return json.RawMessage(`{"elicitation":{}}`) }
+func (f *fakeClient) Retries() bool                  { return false }
+func (f *fakeClient) Notify(string, json.RawMessage) {}
 func (f *fakeClient) Ask(ctx context.Context, _ string, _ json.RawMessage) (json.RawMessage, error) {
 	return f.ask(ctx)
 }
@@ -443,13 +443,13 @@ while True:
 	s.acquire(context.Background())
 	s.stop(state.Stopped)
 	s.adopt(Record{ID: s.ID, Owner: P.ID, Spec: spec.Spec{Name: "x", Kind: spec.HTTP, URL: "https://new"},
-		Created: s.created}, spec.Values{Known: true})
+		Created: s.created}, spec.Values{Complete: true})
 	s.release()
 	servers.names(P).Unlock()
 	time.Sleep(300 * time.Millisecond)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.rec.Catalog.Read {
+	if s.rec.Catalog.Loaded {
 		t.Errorf("the replaced server's last reading became the new one's catalog, approved: %s",
 			s.rec.Catalog.Tools[0].Raw)
 	}
@@ -460,7 +460,7 @@ func TestHostLogInFault(t *testing.T) {
 	servers.SetConfigured([]spec.Configured{onhost("x", script(t, `
 sys.stderr.write("connecting to postgres://admin:hunter2@10.0.0.5/db\n"); sys.exit(1)
 `), nil)})
-	servers.Ready(context.Background(), P)
+	servers.WaitReady(context.Background(), P)
 	_, _, _, err := servers.Logs(P, "x", 10)
 	t.Log("Logs:", err)
 	_, err = servers.Restart(context.Background(), P, "x", nil, nil, nil)
@@ -485,7 +485,7 @@ func TestLoginKeptAcrossURL(t *testing.T) {
 	first := login()
 	s.acquire(context.Background())
 	s.adopt(Record{ID: s.ID, Owner: P.ID, Spec: spec.Spec{Name: "x", Kind: spec.HTTP, URL: "https://evil.example"},
-		Created: s.created}, spec.Values{Known: true})
+		Created: s.created}, spec.Values{Complete: true})
 	s.release()
 	if login() == first {
 		t.Error("the log-in, and its token, of https://bank.example is what https://evil.example is given")
@@ -503,7 +503,7 @@ func TestRaces(t *testing.T) {
 	wg.Go(func() {
 		for range 20 {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
-			servers.Connect(ctx, P, spec.Ask{Name: "x", URL: "https://127.0.0.1:1"})
+			servers.Connect(ctx, P, spec.ConnectRequest{Name: "x", URL: "https://127.0.0.1:1"})
 			cancel()
 		}
 	})
@@ -547,7 +547,7 @@ func TestReAddConfigured(t *testing.T) {
 	servers := newServers(t, &memStore{}, nil)
 	c := onhost("x", script(t, pyLoop), nil)
 	servers.SetConfigured([]spec.Configured{c})
-	servers.Ready(context.Background(), P)
+	servers.WaitReady(context.Background(), P)
 	s := get(servers, P, "x")
 	s.acquire(context.Background()) // it is being started, or stopped
 	servers.SetConfigured(nil)
@@ -594,7 +594,7 @@ while True:
 		for range 100 {
 			ctx, cancel := context.WithCancel(context.Background())
 			cancel()
-			servers.Connect(ctx, P, spec.Ask{Name: "x", URL: "https://127.0.0.1:1"})
+			servers.Connect(ctx, P, spec.ConnectRequest{Name: "x", URL: "https://127.0.0.1:1"})
 		}
 	})
 	wg.Wait()
@@ -614,7 +614,7 @@ func TestRaceDirect(t *testing.T) {
 		for range 3000 {
 			ctx, cancel := context.WithCancel(context.Background())
 			cancel()
-			servers.Connect(ctx, P, spec.Ask{Name: "x", Command: "/nonexistent"})
+			servers.Connect(ctx, P, spec.ConnectRequest{Name: "x", Command: "/nonexistent"})
 		}
 	})
 	wg.Wait()
@@ -659,7 +659,7 @@ if os.path.exists(STATE): TOOLS=[{"name":"t","description":"EVIL","inputSchema":
 	}
 	s.stop(state.Stopped)
 	settings := s.Settings
-	if again.Same(s.rec.Spec) {
+	if again.SameTarget(s.rec.Spec) {
 		again.Catalog = s.rec.Catalog
 	}
 	if err := s.adopt(again, s.Values); err != nil {

@@ -102,7 +102,7 @@ func (s *server) attempt(ctx context.Context, st *start, wait time.Duration) {
 	case err == nil && s.Removed:
 		err = s.unusable()
 	case err == nil:
-		s.account.Useful()
+		s.account.ServerAnswered()
 		s.instance, s.used = l, time.Now()
 		s.on(state.Started)
 	case ctx.Err() != nil && !s.Removed && s.State != state.Disabled:
@@ -113,7 +113,7 @@ func (s *server) attempt(ctx context.Context, st *start, wait time.Duration) {
 		s.apply(state.Event{What: state.LacksSecret, Why: fault.From(err).Message})
 	default: // one of which nothing is known yet cannot be used, so that nobody would start it
 		s.apply(state.Event{What: state.StartFailed, Why: fault.From(err).Message,
-			Wanted: s.Configured && !s.rec.Catalog.Read})
+			Wanted: s.Configured && !s.rec.Catalog.Loaded})
 	}
 	s.mu.Unlock()
 	if err == nil && !s.servers.spawn(l.Watch) {
@@ -189,7 +189,7 @@ func (s *server) startFault(l *instance.Instance, err error, limit time.Duration
 	if how, itself := l.How(0); itself && !silent {
 		return s.fault(fault.Connection, err, "did not start: %s%s", how, s.lastWords())
 	}
-	if s.Configured && l.Settings.Kind != spec.Stdio && !s.owner.Has(auth.Logs) { // where it is, is the operator's
+	if s.Configured && l.Settings.Kind != spec.Stdio && !s.owner.HasRole(auth.Logs) { // where it is, is the operator's
 		return s.fault(fault.Connection, err, "cannot be reached, or does not speak MCP; the server's log says more")
 	}
 	if silent {
@@ -198,7 +198,7 @@ func (s *server) startFault(l *instance.Instance, err error, limit time.Duration
 			map[bool]string{true: "standard input and output",
 				false: "address"}[l.Settings.Kind == spec.Stdio], s.lastWords())
 	}
-	return s.fault(fault.Connection, err, "did not start: %s", spec.Text(err.Error(), 500))
+	return s.fault(fault.Connection, err, "did not start: %s", spec.SafeText(err.Error(), 500))
 }
 
 // stop closes the instance, if one runs, and changes the state. The server is acquired.
@@ -215,7 +215,7 @@ func (s *server) stop(what state.Occurrence) {
 
 // Exited implements instance.Owner.
 func (s *server) Exited(l *instance.Instance) {
-	how, itself := l.How(process.Farewell)
+	how, itself := l.How(process.ExitGrace)
 	l.Close()
 	err := l.Session.Err()
 	s.mu.Lock()
@@ -225,14 +225,14 @@ func (s *server) Exited(l *instance.Instance) {
 	}
 	s.instance = nil
 	s.restarts++
-	if errors.Is(err, transport.ErrLost) || !itself && l.Local() {
+	if errors.Is(err, transport.ErrSessionLost) || !itself && l.Local() {
 		// Its session, or the sandbox that it ran in, is over: it did nothing wrong.
 		s.on(state.SessionOver)
 	} else {
 		if how == "" && err != nil {
-			how = spec.Text(err.Error(), 500)
+			how = spec.SafeText(err.Error(), 500)
 		}
-		s.log.Line("[sandlot] %s", how)
+		s.log.Printf("[sandlot] %s", how)
 		s.apply(state.Event{What: state.Exited, Why: how, Lasted: time.Since(l.Since) > state.StableAfter,
 			Wanted: l.Used > 0 || len(s.follows) > 0 || time.Since(s.used) < state.StableAfter})
 	}

@@ -44,8 +44,8 @@ func TestURIsStay(t *testing.T) {
 			t.Errorf("%s is offered", i.Key)
 		}
 	}
-	if len(old.rec.Catalog.Odd) < 6 {
-		t.Errorf("left out: %q", old.rec.Catalog.Odd)
+	if len(old.rec.Catalog.Omissions) < 6 {
+		t.Errorf("left out: %q", old.rec.Catalog.Omissions)
 	}
 }
 

@@ -31,7 +31,7 @@ func (servers *Servers) rebuild(o *owner) {
 	v := catalog.NewView[*server]()
 	for _, s := range sorted(o.servers) {
 		s.mu.Lock()
-		c, hide, trust := s.rec.Catalog, s.State == state.Disabled || s.Removed || s.rec.Off, s.Settings.Trusts()
+		c, hide, trust := s.rec.Catalog, s.State == state.Disabled || s.Removed || s.rec.Off, s.Settings.TrustMode()
 		s.mu.Unlock()
 		if hide {
 			continue
@@ -104,9 +104,9 @@ func (servers *Servers) publish(s *server, gen int, o catalog.Offer, stateful bo
 		mark = "[external:" + s.Name + "]"
 	}
 	taken, left := servers.others(s)
-	r := &catalog.Reading{Settings: settings, Mark: mark, Trust: settings.Trusts(), Old: old,
-		Valid: mcpclient.ValidTool, ID: s.ID, Left: min(catalog.MaxCatalog, left),
-		Names: &catalog.Names{Prefix: prefix, Taken: func(kind, name string) bool {
+	r := &catalog.Reader{Settings: settings, DescriptionPrefix: mark, Trust: settings.TrustMode(), Previous: old,
+		CheckHeaders: mcpclient.CheckTool, ID: s.ID, Budget: min(catalog.MaxCatalog, left),
+		Names: &catalog.Namer{Prefix: prefix, Taken: func(kind, name string) bool {
 			return taken[kind+"/"+name] || kind == "tool" && servers.Reserved(name)
 		}}}
 	c := r.Read(o)

@@ -11,11 +11,11 @@ import (
 // and stores sessions' traffic, until ctx ends.
 func (b *Sessions) Run(ctx context.Context) {
 	var work sync.WaitGroup
-	work.Go(func() { b.keepTraffic(ctx) }) // in a goroutine of its own, as sweep may wait for a sandbox
+	work.Go(func() { b.runTrafficStore(ctx) }) // in a goroutine of its own, as sweep may wait for a sandbox
 	work.Go(func() { b.adoptAll(ctx) })
 	work.Go(func() { b.endUnowned(ctx) })
 	defer work.Wait()
-	tick := time.NewTicker(b.Sweep)
+	tick := time.NewTicker(b.SweepInterval)
 	defer tick.Stop()
 	for {
 		select {
@@ -33,14 +33,14 @@ func (b *Sessions) sweep(ctx context.Context, now time.Time) {
 		c := s.current()
 		unused := now.Sub(c.rec.Used)
 		switch {
-		case c.live() && unused > b.Idle:
-			if !s.busy(ctx) && now.Sub(s.record().Used) > b.Idle {
-				b.expire(ctx, s, fmt.Sprintf("it was idle for %s", b.Idle))
+		case c.hasSandbox() && unused > b.IdleTimeout:
+			if !s.busy(ctx) && now.Sub(s.record().Used) > b.IdleTimeout {
+				b.stopUnused(ctx, s, fmt.Sprintf("it was idle for %s", b.IdleTimeout))
 			}
-		case c.live():
+		case c.hasSandbox():
 			s.persistUse(ctx)
 		case !c.rec.Home && unused > b.Retention:
-			b.lapse(ctx, s)
+			b.removeIfStopped(ctx, s)
 		}
 	}
 }
@@ -52,6 +52,6 @@ func (s *Session) persistUse(ctx context.Context) {
 	}
 	defer s.release()
 	if !s.current().removed {
-		s.store("a session's last use", func(*Record) {})
+		s.updateOrLog("a session's last use", func(*Record) {})
 	}
 }

@@ -8,9 +8,9 @@ import (
 	"sandlot/internal/event"
 )
 
-// expire stops a session's sandbox unless a call uses the session, and says whether it did.
+// stopUnused stops a session's sandbox unless a call uses the session, and says whether it did.
 // A session without files is removed, unless it is a home.
-func (b *Sessions) expire(ctx context.Context, s *Session, why string) bool {
+func (b *Sessions) stopUnused(ctx context.Context, s *Session, why string) bool {
 	if s.acquire(ctx) != nil {
 		return false
 	}
@@ -29,10 +29,10 @@ func (b *Sessions) expire(ctx context.Context, s *Session, why string) bool {
 	r := s.record()
 	b.publish(r, event.SessionStopped, why, 0)
 	if empty, err := b.Pool.Workspaces.Empty(r.Workspace); err == nil && empty && !r.Home {
-		b.forget(ctx, s)
+		b.removeStored(ctx, s)
 		return true
 	}
-	s.store("that a session stopped", func(r *Record) { r.Sandbox, r.State, r.Lost = "", Stopped, why })
+	s.updateOrLog("that a session stopped", func(r *Record) { r.Sandbox, r.State, r.Lost = "", Stopped, why })
 	b.limitStopped(ctx, r.Owner)
 	return true
 }
@@ -43,28 +43,28 @@ const maxStopped = 5
 
 // limitStopped removes the owner's oldest stopped sessions when there are too many.
 func (b *Sessions) limitStopped(ctx context.Context, owner string) {
-	stopped := b.where(func(c current) bool {
-		return c.rec.Owner == owner && !c.rec.Home && c.rec.State == Stopped && !c.live()
+	stopped := b.filter(func(c current) bool {
+		return c.rec.Owner == owner && !c.rec.Home && c.rec.State == Stopped && !c.hasSandbox()
 	})
 	for _, s := range stopped[:max(0, len(stopped)-maxStopped*b.MaxSessions)] {
-		b.lapse(ctx, s)
+		b.removeIfStopped(ctx, s)
 	}
 }
 
-// lapse removes a stopped session, unless a call uses it again.
-func (b *Sessions) lapse(ctx context.Context, s *Session) {
+// removeIfStopped removes a stopped session, unless a call uses it again.
+func (b *Sessions) removeIfStopped(ctx context.Context, s *Session) {
 	if !s.lock.TryAcquire(1) {
 		return
 	}
 	defer s.release()
-	if c := s.current(); c.booted == nil && !c.left && c.active == 0 && !c.removed {
-		b.forget(ctx, s)
+	if c := s.current(); c.booted == nil && !c.waiting && c.active == 0 && !c.removed {
+		b.removeStored(ctx, s)
 	}
 }
 
-// forget removes the session's record and workspace. The caller holds the lock, and has
+// removeStored removes the session's record and workspace. The caller holds the lock, and has
 // stopped the sandbox.
-func (b *Sessions) forget(ctx context.Context, s *Session) {
+func (b *Sessions) removeStored(ctx context.Context, s *Session) {
 	s.storing.Lock() // so that no update stores the record after its removal
 	defer s.storing.Unlock()
 	s.mu.Lock()
@@ -91,14 +91,14 @@ func (b *Sessions) forget(ctx context.Context, s *Session) {
 	}
 }
 
-// byUser is the reason for the loss of a sandbox that the user stopped.
-const byUser = "it was stopped"
+// stoppedByUser is the reason for the loss of a sandbox that the user stopped.
+const stoppedByUser = "it was stopped"
 
-// remove stops a session's sandbox, and, unless it is a home, removes its workspace and
+// endSession stops a session's sandbox, and, unless it is a home, removes its workspace and
 // record.
-func (b *Sessions) remove(ctx context.Context, s *Session) {
+func (b *Sessions) endSession(ctx context.Context, s *Session) {
 	// The holder of the lock may be waiting for the sandbox: destroy it before acquire.
-	s.drop(s.current().booted, byUser)
+	s.dropSandbox(s.current().booted, stoppedByUser)
 	if s.acquire(ctx) != nil {
 		return
 	}
@@ -111,27 +111,27 @@ func (b *Sessions) remove(ctx context.Context, s *Session) {
 			"session", s.record().ID, "error", err)
 	}
 	s.mu.Lock()
-	s.cur.ending = s.cur.left
+	s.cur.stopPending = s.cur.waiting
 	c := s.cur
 	s.mu.Unlock()
-	if c.left && !c.rec.Home {
-		b.abandon(c.rec.Sandbox)
+	if c.waiting && !c.rec.Home {
+		b.queueRemoval(c.rec.Sandbox)
 	}
-	s.drop(c.booted, byUser)
+	s.dropSandbox(c.booted, stoppedByUser)
 	if !c.rec.Home {
-		b.forget(ctx, s)
+		b.removeStored(ctx, s)
 		return
 	}
-	s.store("that a session stopped", func(r *Record) { r.State, r.Lost = Stopped, byUser })
+	s.updateOrLog("that a session stopped", func(r *Record) { r.State, r.Lost = Stopped, stoppedByUser })
 }
 
 // Stop ends the principal's session with that id. It returns false when there is none.
 func (b *Sessions) Stop(ctx context.Context, p auth.Principal, id string) bool {
-	s := b.mine(p, id)
+	s := b.ownedSession(p, id)
 	if s == nil {
 		return false
 	}
-	b.remove(context.WithoutCancel(ctx), s)
+	b.endSession(context.WithoutCancel(ctx), s)
 	return true
 }
 
@@ -151,8 +151,8 @@ func (b *Sessions) Close(ctx context.Context) {
 func (b *Sessions) StopOwned(ctx context.Context) {
 	var wg sync.WaitGroup
 	for _, s := range b.all() {
-		if c := s.current(); c.booted != nil && c.booted != c.found {
-			wg.Go(func() { b.expire(ctx, s, "the program that served it ended") })
+		if c := s.current(); c.booted != nil && c.booted != c.adopted {
+			wg.Go(func() { b.stopUnused(ctx, s, "the program that served it ended") })
 		}
 	}
 	wg.Wait()
@@ -162,7 +162,7 @@ func (b *Sessions) StopOwned(ctx context.Context) {
 func (b *Sessions) StopAll(ctx context.Context) {
 	var wg sync.WaitGroup
 	for _, s := range b.all() {
-		wg.Go(func() { b.remove(ctx, s) })
+		wg.Go(func() { b.endSession(ctx, s) })
 	}
 	wg.Wait()
 }

@@ -10,15 +10,15 @@ import (
 	"sandlot/internal/pool"
 )
 
-// Change is what the operator set for one session: a mode, which replaces that of the
+// NetworkOverride is what the operator set for one session: a mode, which replaces that of the
 // settings and of the template, and rules in addition to theirs.
-type Change struct {
+type NetworkOverride struct {
 	Mode  egress.Mode   `json:"mode,omitempty"`
 	Allow []egress.Rule `json:"allow,omitempty"`
 }
 
 // Empty says whether nothing is set for the session.
-func (c Change) Empty() bool { return c.Mode == "" && len(c.Allow) == 0 }
+func (c NetworkOverride) Empty() bool { return c.Mode == "" && len(c.Allow) == 0 }
 
 // Policies are what sessions may reach by the settings. They are not changed after
 // SetPolicies.
@@ -47,7 +47,7 @@ func (b *Sessions) policy(r Record) *egress.Policy {
 // HomePolicy returns what a principal's home may reach. It also applies to connections that
 // the server makes on the principal's behalf.
 func (b *Sessions) HomePolicy(p auth.Principal) *egress.Policy {
-	if s := b.mine(p, "home"); s != nil {
+	if s := b.ownedSession(p, "home"); s != nil {
 		return b.policy(s.record())
 	}
 	return b.policy(Record{Template: b.DefaultTemplate})
@@ -79,9 +79,9 @@ func (s *Session) applyPolicy() {
 	}
 }
 
-// connect gives a sandbox the session's access to the network. No other goroutine uses the
+// connectOutlet gives a sandbox the session's access to the network. No other goroutine uses the
 // sandbox yet.
-func (b *Sessions) connect(booted *pool.Booted, r Record, meter *egress.Meter) {
+func (b *Sessions) connectOutlet(booted *pool.Booted, r Record, meter *egress.Meter) {
 	if b.Egress != nil {
 		booted.Connect(b.Egress.Outlet(egress.Owner{Principal: r.Owner, Session: r.ID, Sandbox: booted.ID}, b.policy(r),
 			meter))
@@ -90,11 +90,11 @@ func (b *Sessions) connect(booted *pool.Booted, r Record, meter *egress.Meter) {
 
 // Network is what a session may reach, and what it has done with the network.
 type Network struct {
-	Session string         `json:"session_id"`
-	Owner   string         `json:"owner"`
-	Change  Change         `json:"change"`
-	Policy  *egress.Policy `json:"policy"`
-	Usage   *egress.Usage  `json:"usage,omitempty"` // of its present sandbox
+	Session string          `json:"session_id"`
+	Owner   string          `json:"owner"`
+	Change  NetworkOverride `json:"change"`
+	Policy  *egress.Policy  `json:"policy"`
+	Usage   *egress.Usage   `json:"usage,omitempty"` // of its present sandbox
 	// Traffic is that of all its sandboxes. MaxBytes is its limit, both directions together;
 	// 0: no limit.
 	Traffic  egress.Traffic `json:"traffic"`
@@ -104,7 +104,7 @@ type Network struct {
 // Network returns the network of one of the principal's sessions, or, for an operator, of
 // anyone's.
 func (b *Sessions) Network(p auth.Principal, id string) (Network, error) {
-	s, err := b.any(p, id)
+	s, err := b.findAny(p, id)
 	if err != nil {
 		return Network{}, err
 	}
@@ -118,15 +118,15 @@ func (b *Sessions) Network(p auth.Principal, id string) (Network, error) {
 	return n, nil
 }
 
-// any returns one of the principal's sessions, or, for an operator, anyone's. "home" is
+// findAny returns one of the principal's sessions, or, for an operator, anyone's. "home" is
 // always the principal's own.
-func (b *Sessions) any(p auth.Principal, id string) (*Session, error) {
-	s := b.mine(p, id)
-	if s == nil && p.Has(auth.Operator) {
+func (b *Sessions) findAny(p auth.Principal, id string) (*Session, error) {
+	s := b.ownedSession(p, id)
+	if s == nil && p.HasRole(auth.Operator) {
 		s = b.byID(id)
 	}
 	if s == nil {
-		return nil, b.unknown(p.ID, id)
+		return nil, b.notFound(p.ID, id)
 	}
 	return s, nil
 }
@@ -134,8 +134,8 @@ func (b *Sessions) any(p auth.Principal, id string) (*Session, error) {
 // ChangeNetwork changes what one session may reach, and stores the change before it applies
 // it. Only operators may call it.
 func (b *Sessions) ChangeNetwork(ctx context.Context, p auth.Principal, id string,
-	change func(*Change)) (Network, error) {
-	s, err := b.any(p, id)
+	change func(*NetworkOverride)) (Network, error) {
+	s, err := b.findAny(p, id)
 	if err != nil {
 		return Network{}, err
 	}
@@ -144,7 +144,7 @@ func (b *Sessions) ChangeNetwork(ctx context.Context, p auth.Principal, id strin
 	}
 	defer s.release()
 	if s.current().removed {
-		return Network{}, b.unknown(p.ID, id)
+		return Network{}, b.notFound(p.ID, id)
 	}
 	if err := s.update(func(r *Record) {
 		r.Network.Allow = slices.Clone(r.Network.Allow)

@@ -14,16 +14,16 @@ import (
 // Wake opens the principal's session with that id for something other than a tool call. The
 // notice of what was lost is left to the next call.
 func (b *Sessions) Wake(ctx context.Context, p auth.Principal, id string) (*Lease, error) {
-	return b.Open(ctx, p, Ask{ID: id, quiet: true})
+	return b.Open(ctx, p, OpenRequest{ID: id, keepNotice: true})
 }
 
 // Find returns the id of one of the principal's sessions, and does not wake it. An empty id
 // and "home" stand for the home.
 func (b *Sessions) Find(p auth.Principal, id string) (string, error) {
 	id = cmp.Or(id, "home")
-	s := b.mine(p, id)
+	s := b.ownedSession(p, id)
 	if s == nil {
-		return "", b.unknown(p.ID, id)
+		return "", b.notFound(p.ID, id)
 	}
 	return s.record().ID, nil
 }

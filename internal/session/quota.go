@@ -30,7 +30,7 @@ func (b *Sessions) reserve(ctx context.Context, owner string, home bool, f image
 		if ok {
 			return want, nil
 		}
-		if try < 3 && b.Evict && b.evict(ctx, owner) {
+		if try < 3 && b.EvictIdle && b.evict(ctx, owner) {
 			continue
 		}
 		if used.sessions+want.sessions > b.MaxSessions {
@@ -58,7 +58,7 @@ func (b *Sessions) tryReserve(owner string, want quota) (used quota, ok bool) {
 	}
 	for _, s := range b.sessions {
 		c := s.current()
-		if c.reserved != (quota{}) || !c.live() {
+		if c.reserved != (quota{}) || !c.hasSandbox() {
 			continue // a session with a reservation is counted by that
 		}
 		if c.rec.Owner == owner && !c.rec.Home {
@@ -80,12 +80,12 @@ func (b *Sessions) tryReserve(owner string, want quota) (used quota, ok bool) {
 func (b *Sessions) unreserve(owner string, q quota) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	left := b.reserved[owner].minus(q)
-	if left == (quota{}) {
+	remaining := b.reserved[owner].minus(q)
+	if remaining == (quota{}) {
 		delete(b.reserved, owner)
 		return
 	}
-	b.reserved[owner] = left
+	b.reserved[owner] = remaining
 }
 
 // commit ends a session's reservation. If the session has a sandbox by now, tryReserve
@@ -100,9 +100,9 @@ func (b *Sessions) commit(s *Session) {
 
 // evict stops the idle session of the owner that was used longest ago, but never the home.
 func (b *Sessions) evict(ctx context.Context, owner string) bool {
-	live := b.where(func(c current) bool { return c.rec.Owner == owner && !c.rec.Home && c.live() })
+	live := b.filter(func(c current) bool { return c.rec.Owner == owner && !c.rec.Home && c.hasSandbox() })
 	for _, s := range live {
-		if !s.busy(ctx) && b.expire(ctx, s, "it made room for a newer session") {
+		if !s.busy(ctx) && b.stopUnused(ctx, s, "it made room for a newer session") {
 			return true
 		}
 	}
@@ -126,7 +126,7 @@ func (s *Session) busy(ctx context.Context) bool {
 	u, err := c.booted.Agent.Usage(ctx)
 	if err != nil { // an agent that does not answer in time may be busy
 		st, serr := c.booted.Box.Status(ctx)
-		return serr == nil && st.Life == sandbox.Running && c.booted.Agent.Linked()
+		return serr == nil && st.State == sandbox.Running && c.booted.Agent.Linked()
 	}
 	if u.Idle < 24*time.Hour {
 		last := time.Now().Add(-u.Idle).UTC()

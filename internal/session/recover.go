@@ -23,7 +23,7 @@ import (
 // and is quick: it does not take sandboxes over. The first call for a session does that, or
 // Run, which also removes the sandboxes that belong to no session.
 func (b *Sessions) Recover(ctx context.Context, rt sandbox.Runtime) error {
-	ids, err := rt.Left(ctx)
+	ids, err := rt.Leftovers(ctx)
 	if err != nil {
 		return fmt.Errorf("looking for sandboxes: %w", err)
 	}
@@ -76,11 +76,11 @@ func (b *Sessions) recover(r Record, unowned map[string]bool) {
 	if r.Sandbox != "" && unowned[r.Sandbox] {
 		if _, _, err := b.resolve(r.Template, r.Flavor); err == nil {
 			delete(unowned, r.Sandbox)
-			c.left, c.ending = true, r.State == Stopped
+			c.waiting, c.stopPending = true, r.State == Stopped
 		}
 	}
-	if !c.left && r.Sandbox != "" {
-		c.rec.Sandbox, c.rec.Lost = "", cmp.Or(r.Lost, whileAway)
+	if !c.waiting && r.Sandbox != "" {
+		c.rec.Sandbox, c.rec.Lost = "", cmp.Or(r.Lost, lostWhileDown)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -90,15 +90,15 @@ func (b *Sessions) recover(r Record, unowned map[string]bool) {
 	}
 }
 
-// whileAway is the reason for the loss of a sandbox that ended while no server ran.
-const whileAway = "it ended while the server was away"
+// lostWhileDown is the reason for the loss of a sandbox that ended while no server ran.
+const lostWhileDown = "it ended while the server was away"
 
 // adopt takes over the session's sandbox from an earlier server, if that has not been done
 // yet. The caller holds the lock. After an error it can be tried again.
 func (s *Session) adopt(ctx context.Context) error {
 	c := s.current()
 	r := c.rec
-	if !c.left {
+	if !c.waiting {
 		return nil
 	}
 	t, f, err := s.sessions.resolve(r.Template, r.Flavor)
@@ -109,7 +109,7 @@ func (s *Session) adopt(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 	defer cancel()
 	box, err := s.sessions.Pool.Runtime.Recover(ctx, r.Sandbox)
-	if err == nil && c.ending { // the session was stopped while its sandbox could not be taken over
+	if err == nil && c.stopPending { // the session was stopped while its sandbox could not be taken over
 		if err = box.Stop(ctx); err == nil {
 			err = sandbox.ErrGone
 		}
@@ -120,22 +120,22 @@ func (s *Session) adopt(ctx context.Context) error {
 	}
 	if err != nil {
 		s.mu.Lock()
-		s.cur.left, s.cur.ending = false, false
+		s.cur.waiting, s.cur.stopPending = false, false
 		s.mu.Unlock()
-		return s.update(func(r *Record) { r.Sandbox, r.Lost = "", cmp.Or(r.Lost, whileAway) })
+		return s.update(func(r *Record) { r.Sandbox, r.Lost = "", cmp.Or(r.Lost, lostWhileDown) })
 	}
 	booted := s.sessions.Pool.Adopt(box, pool.Request{Workspace: r.Workspace, Template: t, Flavor: f})
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.sessions.connect(booted, s.cur.rec, s.meter)
-	s.cur.booted, s.cur.found, s.cur.left = booted, booted, false
+	s.sessions.connectOutlet(booted, s.cur.rec, s.meter)
+	s.cur.booted, s.cur.adopted, s.cur.waiting = booted, booted, false
 	return nil
 }
 
 // awaitTakeover makes sure that the session has taken over the sandbox of an earlier server,
 // if it had one.
 func (s *Session) awaitTakeover(ctx context.Context) error {
-	if !s.current().left {
+	if !s.current().waiting {
 		return nil
 	}
 	if err := s.acquire(ctx); err != nil {
@@ -152,18 +152,18 @@ const (
 	// linkTimeout is how long Run waits for one agent to dial before it goes on to the next
 	// sandbox. It is longer than an agent's pause between two attempts.
 	linkTimeout = 2 * time.Second
-	// headStart is how long Run leaves the processors to calls after the server's start,
+	// adoptDelay is how long Run leaves the processors to calls after the server's start,
 	// before it takes sandboxes over.
-	headStart = 500 * time.Millisecond
+	adoptDelay = 500 * time.Millisecond
 	// removeTimeout is how long removing the sandboxes without a session may take.
 	removeTimeout = 20 * time.Second
-	// adoptAgain is the pause before Run tries again to take over or to remove a sandbox.
-	adoptAgain = 5 * time.Second
+	// adoptRetry is the pause before Run tries again to take over or to remove a sandbox.
+	adoptRetry = 5 * time.Second
 )
 
-// adopting is how many sandboxes Run takes over at once. There are more than processors, as
+// maxAdoptions is how many sandboxes Run takes over at once. There are more than processors, as
 // most of the time it waits for agents to dial.
-func adopting() int { return 4 * runtime.NumCPU() }
+func maxAdoptions() int { return 4 * runtime.NumCPU() }
 
 // adoptAll takes over the sandboxes of an earlier server for their sessions, beginning with
 // the session that was used last. Then, or when ctx ends, it removes the sandboxes without a
@@ -171,22 +171,22 @@ func adopting() int { return 4 * runtime.NumCPU() }
 func (b *Sessions) adoptAll(ctx context.Context) {
 	defer b.removeUnowned(ctx)
 	select {
-	case <-time.After(headStart):
+	case <-time.After(adoptDelay):
 	case <-ctx.Done():
 	}
 	for ctx.Err() == nil {
-		left := b.where(func(c current) bool { return c.left })
-		if len(left) == 0 {
+		waiting := b.filter(func(c current) bool { return c.waiting })
+		if len(waiting) == 0 {
 			break
 		}
-		slices.Reverse(left)
-		err := each(ctx, left, b.adoptOne)
+		slices.Reverse(waiting)
+		err := forEach(ctx, waiting, b.adoptOne)
 		b.removeUnowned(ctx)
 		if err == nil {
 			continue
 		}
 		select {
-		case <-time.After(adoptAgain):
+		case <-time.After(adoptRetry):
 		case <-ctx.Done():
 		}
 	}
@@ -208,13 +208,13 @@ func (b *Sessions) adoptOne(ctx context.Context, s *Session) error {
 	return nil
 }
 
-// abandon hands sandboxes that have no session to Run, which removes them.
-func (b *Sessions) abandon(ids ...string) {
+// queueRemoval hands sandboxes that have no session to Run, which removes them.
+func (b *Sessions) queueRemoval(ids ...string) {
 	b.mu.Lock()
 	b.unowned = append(b.unowned, ids...)
 	b.mu.Unlock()
 	select {
-	case b.orphaned <- struct{}{}:
+	case b.unownedAdded <- struct{}{}:
 	default:
 	}
 }
@@ -225,12 +225,12 @@ func (b *Sessions) endUnowned(ctx context.Context) {
 	defer b.removeUnowned(ctx)
 	for {
 		select {
-		case <-b.orphaned:
+		case <-b.unownedAdded:
 		case <-ctx.Done():
 			return
 		}
 		select { // taking them over, or removing them, has just failed
-		case <-time.After(adoptAgain):
+		case <-time.After(adoptRetry):
 		case <-ctx.Done():
 			return
 		}
@@ -249,24 +249,24 @@ func (b *Sessions) removeUnowned(ctx context.Context) {
 	all := b.unowned
 	b.unowned = nil
 	b.mu.Unlock()
-	_ = each(ctx, all, func(ctx context.Context, id string) error {
+	_ = forEach(ctx, all, func(ctx context.Context, id string) error {
 		box, err := b.Pool.Runtime.Recover(ctx, id)
 		if err == nil {
 			err = box.Stop(ctx)
 		}
 		if err != nil && !errors.Is(err, sandbox.ErrGone) {
 			b.Log.Error("could not remove an unowned sandbox; it is tried again", "sandbox", id, "error", err)
-			b.abandon(id)
+			b.queueRemoval(id)
 		}
 		return nil
 	})
 }
 
-// each calls do for each element of a list, several at a time, until ctx ends, and returns
+// forEach calls do for each element of a list, several at a time, until ctx ends, and returns
 // the first error.
-func each[T any](ctx context.Context, list []T, do func(context.Context, T) error) error {
+func forEach[T any](ctx context.Context, list []T, do func(context.Context, T) error) error {
 	var work errgroup.Group
-	work.SetLimit(adopting())
+	work.SetLimit(maxAdoptions())
 	for _, x := range list {
 		if ctx.Err() != nil {
 			break

@@ -23,7 +23,7 @@ import (
 // server does that ends.
 func leave(w *world, n int) (left []*Lease) {
 	for range n {
-		left = append(left, w.use(ann, Ask{ID: "new"}))
+		left = append(left, w.use(ann, OpenRequest{ID: "new"}))
 	}
 	w.Close(context.Background())
 	return left
@@ -37,7 +37,7 @@ func TestAskedForFirst(t *testing.T) {
 		left := leave(w, many)
 		quick, slow := left[0], left[1]
 		free := make(chan struct{})
-		w.fake.Reluctant = func(_ context.Context, id string) error {
+		w.fake.OnRecover = func(_ context.Context, id string) error {
 			if id != quick.Booted.ID {
 				<-free
 			}
@@ -48,7 +48,7 @@ func TestAskedForFirst(t *testing.T) {
 		var work sync.WaitGroup
 		work.Go(func() { w.Run(ctx) })
 		began := time.Now()
-		if l := w.use(ann, Ask{ID: quick.ID()}); l.Booted.ID != quick.Booted.ID || l.Notice != "" {
+		if l := w.use(ann, OpenRequest{ID: quick.ID()}); l.Booted.ID != quick.Booted.ID || l.Notice != "" {
 			t.Errorf("another sandbox, %q", l.Notice)
 		}
 		if took := time.Since(began); took > time.Second {
@@ -59,7 +59,7 @@ func TestAskedForFirst(t *testing.T) {
 		}
 		asked := make(chan error, 1)
 		work.Go(func() {
-			l, err := w.Open(context.Background(), ann, Ask{ID: slow.ID()})
+			l, err := w.Open(context.Background(), ann, OpenRequest{ID: slow.ID()})
 			if err == nil {
 				l.Release()
 			}
@@ -71,7 +71,7 @@ func TestAskedForFirst(t *testing.T) {
 			t.Error(err)
 		}
 		for i := 0; ; i++ {
-			rest := slices.DeleteFunc(w.all(), func(s *Session) bool { return !s.current().left })
+			rest := slices.DeleteFunc(w.all(), func(s *Session) bool { return !s.current().waiting })
 			if len(rest) == 0 {
 				break
 			}
@@ -90,9 +90,9 @@ func TestAskedForFirst(t *testing.T) {
 func TestLeftCounts(t *testing.T) {
 	in(t, nil, func(t *testing.T, w *world) {
 		left := leave(w, 3)
-		w.open(func(r *Rules) { r.Evict, r.MaxMemoryMB = false, 3*1024 })
-		w.fails(ann, Ask{ID: "new"}, fault.ResourceLimit)
-		w.fails(bob, Ask{ID: "new"}, fault.ResourceLimit) // by the memory of all
+		w.open(func(r *Rules) { r.EvictIdle, r.MaxMemoryMB = false, 3*1024 })
+		w.fails(ann, OpenRequest{ID: "new"}, fault.ResourceLimit)
+		w.fails(bob, OpenRequest{ID: "new"}, fault.ResourceLimit) // by the memory of all
 		for _, l := range left {
 			if !w.Owns(l.Booted.ID) {
 				t.Error("its sandbox belongs to nobody")
@@ -101,16 +101,16 @@ func TestLeftCounts(t *testing.T) {
 		if !w.Stop(context.Background(), ann, left[0].ID()) || w.fake.Box(left[0].Booted.ID) != nil {
 			t.Error("a session that was stopped has a sandbox")
 		}
-		w.sweep(context.Background(), time.Now().Add(w.Idle+w.Sweep))
-		if _, alive := w.fake.Made(); alive != 0 {
+		w.sweep(context.Background(), time.Now().Add(w.IdleTimeout+w.SweepInterval))
+		if _, alive := w.fake.Count(); alive != 0 {
 			t.Errorf("%d idle ones live", alive)
 		}
 	})
 	in(t, nil, func(t *testing.T, w *world) {
 		leave(w, 3)
 		w.open(nil)
-		w.use(ann, Ask{ID: "new"}) // one makes room
-		if _, alive := w.fake.Made(); alive != 3 {
+		w.use(ann, OpenRequest{ID: "new"}) // one makes room
+		if _, alive := w.fake.Count(); alive != 3 {
 			t.Errorf("%d live", alive)
 		}
 	})
@@ -121,7 +121,7 @@ func TestLeftCounts(t *testing.T) {
 		if err != nil || len(infos) != 2 || infos[0].Status != "ready" || infos[0].Usage == nil {
 			t.Errorf("%+v, %v", infos, err)
 		}
-		if w.use(ann, Ask{ID: left[1].ID()}).Booted.ID != left[1].Booted.ID {
+		if w.use(ann, OpenRequest{ID: left[1].ID()}).Booted.ID != left[1].Booted.ID {
 			t.Error("another sandbox")
 		}
 	})
@@ -134,7 +134,7 @@ func TestStopWhileRecovering(t *testing.T) {
 		left := leave(w, 3)
 		var free atomic.Value
 		free.Store(left[0].Booted.ID)
-		w.fake.Reluctant = func(_ context.Context, id string) error {
+		w.fake.OnRecover = func(_ context.Context, id string) error {
 			if id == free.Load() || free.Load() == "" {
 				return nil
 			}
@@ -150,7 +150,7 @@ func TestStopWhileRecovering(t *testing.T) {
 		}
 		for _, clean := range []bool{true, false} {
 			stop := run()
-			w.fails(ann, Ask{ID: left[1].ID()}, fault.SandboxCreation)
+			w.fails(ann, OpenRequest{ID: left[1].ID()}, fault.SandboxCreation)
 			stop()
 			if clean {
 				w.Close(context.Background())
@@ -165,12 +165,12 @@ func TestStopWhileRecovering(t *testing.T) {
 		free.Store(left[1].Booted.ID)
 		stop := run()
 		free.Store("")
-		time.Sleep(2 * adoptAgain)
+		time.Sleep(2 * adoptRetry)
 		for _, l := range left {
-			if s := w.mine(ann, l.ID()); s == nil || s.current().left || s.record().Sandbox != l.Booted.ID {
+			if s := w.ownedSession(ann, l.ID()); s == nil || s.current().waiting || s.record().Sandbox != l.Booted.ID {
 				t.Error("a sandbox is not taken over")
 			}
-			if now := w.use(ann, Ask{ID: l.ID()}); now.Booted.ID != l.Booted.ID || now.Notice != "" {
+			if now := w.use(ann, OpenRequest{ID: l.ID()}); now.Booted.ID != l.Booted.ID || now.Notice != "" {
 				t.Errorf("another sandbox: %q", now.Notice)
 			}
 		}
@@ -199,14 +199,14 @@ func TestAFewAtOnce(t *testing.T) {
 	in(t, func(r *Rules) { r.MaxSessions = 1 }, func(t *testing.T, w *world) {
 		var ids []string
 		for i := range many {
-			ids = append(ids, w.use(auth.User(fmt.Sprint("user", i), false), Ask{ID: "new"}).Booted.ID)
+			ids = append(ids, w.use(auth.User(fmt.Sprint("user", i), false), OpenRequest{ID: "new"}).Booted.ID)
 			time.Sleep(time.Millisecond)
 		}
 		w.Close(context.Background())
 		var mu sync.Mutex
 		now, most := 0, 0
 		var order []string
-		w.fake.Reluctant = func(_ context.Context, id string) error {
+		w.fake.OnRecover = func(_ context.Context, id string) error {
 			mu.Lock()
 			now++
 			most = max(most, now)
@@ -220,10 +220,10 @@ func TestAFewAtOnce(t *testing.T) {
 		}
 		w.open(nil)
 		w.adoptAll(context.Background())
-		if most > adopting() || len(order) != many {
+		if most > maxAdoptions() || len(order) != many {
 			t.Errorf("%d at once, %d in all", most, len(order))
 		}
-		if last := ids[many-adopting():]; !slices.Contains(last, order[0]) {
+		if last := ids[many-maxAdoptions():]; !slices.Contains(last, order[0]) {
 			t.Error("one that was not used for long is first")
 		}
 	})
@@ -244,7 +244,7 @@ func TestUnowned(t *testing.T) {
 		}
 		alive := func(want int) {
 			t.Helper()
-			if _, n := w.fake.Made(); n != want {
+			if _, n := w.fake.Count(); n != want {
 				t.Errorf("%d live, want %d", n, want)
 			}
 		}
@@ -256,7 +256,7 @@ func TestUnowned(t *testing.T) {
 		w.Run(stopped)
 		alive(1)
 		stray()
-		w.fake.Reluctant = func(_ context.Context, id string) error {
+		w.fake.OnRecover = func(_ context.Context, id string) error {
 			if id == left[0].Booted.ID {
 				return errors.New("too many open files")
 			}
@@ -270,7 +270,7 @@ func TestUnowned(t *testing.T) {
 		alive(1)
 		stop()
 		<-done
-		w.fake.Reluctant = nil
+		w.fake.OnRecover = nil
 	})
 }
 
@@ -279,7 +279,7 @@ func TestUnowned(t *testing.T) {
 func TestStoppedInVain(t *testing.T) {
 	bubble(t, nil, func(t *testing.T, w *world) {
 		var full atomic.Bool
-		w.fake.Reluctant = func(context.Context, string) error {
+		w.fake.OnRecover = func(context.Context, string) error {
 			if full.Load() {
 				return errors.New("too many open files")
 			}
@@ -296,11 +296,11 @@ func TestStoppedInVain(t *testing.T) {
 		}
 		alive := func(want int) {
 			t.Helper()
-			if _, n := w.fake.Made(); n != want {
+			if _, n := w.fake.Count(); n != want {
 				t.Errorf("%d live, want %d", n, want)
 			}
 		}
-		home, other := w.use(ann, Ask{ID: "home"}), w.use(ann, Ask{ID: "new"})
+		home, other := w.use(ann, OpenRequest{ID: "home"}), w.use(ann, OpenRequest{ID: "new"})
 		w.Close(context.Background())
 		stop := run()
 		for _, id := range []string{home.ID(), other.ID()} {
@@ -314,9 +314,9 @@ func TestStoppedInVain(t *testing.T) {
 			t.Errorf("%+v, %v", all, err)
 		}
 		full.Store(false)
-		time.Sleep(2 * adoptAgain)
+		time.Sleep(2 * adoptRetry)
 		alive(0)
-		if l := w.use(ann, Ask{ID: "home"}); l.Booted.ID == home.Booted.ID || l.Notice == "" {
+		if l := w.use(ann, OpenRequest{ID: "home"}); l.Booted.ID == home.Booted.ID || l.Notice == "" {
 			t.Errorf("the home's sandbox is there again: %q", l.Notice)
 		}
 		stop()
@@ -327,7 +327,7 @@ func TestStoppedInVain(t *testing.T) {
 		alive(1)
 		stop = run()
 		full.Store(false)
-		time.Sleep(2 * adoptAgain)
+		time.Sleep(2 * adoptRetry)
 		alive(0)
 		stop()
 	})

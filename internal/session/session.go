@@ -35,8 +35,8 @@ type Record struct {
 	State     State
 	Created   time.Time
 	Used      time.Time
-	Lost      string // why variables and processes are gone; empty once the user was told
-	Network   Change // what the operator set for this session alone
+	Lost      string          // why variables and processes are gone; empty once the user was told
+	Network   NetworkOverride // what the operator set for this session alone
 	// Traffic is what all its sandboxes have sent and received. PutSession does not
 	// change the stored value; PutTraffic does.
 	Traffic egress.Traffic
@@ -78,20 +78,20 @@ type Session struct {
 
 // current is the changing state of a session.
 type current struct {
-	rec      Record
-	booted   *pool.Booted
-	found    *pool.Booted // the sandbox taken over from an earlier server; nil: none
-	booting  bool
-	active   int // number of leases
-	removed  bool
-	left     bool  // the sandbox of an earlier server has not been taken over yet
-	ending   bool  // that sandbox is to be stopped as soon as it is taken over
-	reserved quota // what reserve has reserved for the session; zero after commit
+	rec         Record
+	booted      *pool.Booted
+	adopted     *pool.Booted // the sandbox taken over from an earlier server; nil: none
+	booting     bool
+	active      int // number of leases
+	removed     bool
+	waiting     bool  // the sandbox of an earlier server has not been taken over yet
+	stopPending bool  // that sandbox is to be stopped as soon as it is taken over
+	reserved    quota // what reserve has reserved for the session; zero after commit
 }
 
-// live says whether the session has a sandbox, which may still boot, or belong to an earlier
+// hasSandbox says whether the session has a sandbox, which may still boot, or belong to an earlier
 // server.
-func (c current) live() bool { return c.booted != nil || c.booting || c.left }
+func (c current) hasSandbox() bool { return c.booted != nil || c.booting || c.waiting }
 
 func (s *Session) current() current {
 	s.mu.Lock()
@@ -119,7 +119,7 @@ func (s *Session) update(change func(*Record)) error {
 	c := s.current()
 	r := c.rec
 	if c.removed {
-		return s.sessions.unknown(r.Owner, r.ID)
+		return s.sessions.notFound(r.Owner, r.ID)
 	}
 	change(&r)
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
@@ -136,17 +136,17 @@ func (s *Session) update(change func(*Record)) error {
 	return nil
 }
 
-// store is update for a caller that cannot handle an error: it logs the error.
-func (s *Session) store(what string, change func(*Record)) {
+// updateOrLog is update for a caller that cannot handle an error: it logs the error.
+func (s *Session) updateOrLog(what string, change func(*Record)) {
 	if err := s.update(change); err != nil {
 		s.sessions.Log.Error("could not store "+what, "session", s.record().ID, "error", err)
 	}
 }
 
-// up makes sure that the session has a sandbox that answers. The notice tells the user what
+// ensureSandbox makes sure that the session has a sandbox that answers. The notice tells the user what
 // was lost since the last call; empty: nothing was. With keepNotice the notice is left to
 // the next call.
-func (s *Session) up(ctx context.Context, quiet bool) (b *pool.Booted, notice string, err error) {
+func (s *Session) ensureSandbox(ctx context.Context, keepNotice bool) (b *pool.Booted, notice string, err error) {
 	if c := s.current(); c.booted != nil && c.rec.Lost == "" && !c.removed && c.booted.Agent.Linked() {
 		return c.booted, "", nil
 	}
@@ -155,12 +155,12 @@ func (s *Session) up(ctx context.Context, quiet bool) (b *pool.Booted, notice st
 	}
 	defer s.release()
 	if c := s.current(); c.removed {
-		return nil, "", s.sessions.unknown(c.rec.Owner, c.rec.ID)
+		return nil, "", s.sessions.notFound(c.rec.Owner, c.rec.ID)
 	}
-	if err := s.revive(ctx); err != nil {
+	if err := s.ensureLinked(ctx); err != nil {
 		return nil, "", err
 	}
-	if lost := s.record().Lost; lost != "" && !quiet {
+	if lost := s.record().Lost; lost != "" && !keepNotice {
 		notice = fmt.Sprintf("This session's sandbox was started again (%s). Files in /workspace are kept; "+
 			"variables, processes and everything outside /workspace are gone.", lost)
 		if err := s.update(func(r *Record) { r.Lost = "" }); err != nil {
@@ -170,15 +170,15 @@ func (s *Session) up(ctx context.Context, quiet bool) (b *pool.Booted, notice st
 	return s.current().booted, notice, nil
 }
 
-// revive makes sure that the session has a sandbox whose agent is linked. The caller holds
+// ensureLinked makes sure that the session has a sandbox whose agent is linked. The caller holds
 // the lock.
-func (s *Session) revive(ctx context.Context) error {
+func (s *Session) ensureLinked(ctx context.Context) error {
 	if err := s.adopt(ctx); err != nil {
 		return err
 	}
 	if b := s.current().booted; b != nil {
-		wait, cancel := context.WithTimeout(ctx, s.sessions.AgentTimeout)
-		err := b.Agent.Wait(wait)
+		waitCtx, cancel := context.WithTimeout(ctx, s.sessions.AgentTimeout)
+		err := b.Agent.Wait(waitCtx)
 		cancel()
 		if err == nil {
 			return nil
@@ -188,9 +188,9 @@ func (s *Session) revive(ctx context.Context) error {
 		}
 		reason := "its agent stopped answering"
 		if errors.Is(err, sandbox.ErrGone) {
-			reason = death(b)
+			reason = deathReason(b)
 		}
-		s.drop(b, reason)
+		s.dropSandbox(b, reason)
 	}
 	return s.boot(ctx)
 }
@@ -232,7 +232,7 @@ func (s *Session) boot(ctx context.Context) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.sessions.connect(b, s.cur.rec, s.meter)
+	s.sessions.connectOutlet(b, s.cur.rec, s.meter)
 	s.cur.booted = b
 	s.sessions.publish(s.cur.rec, event.SessionBooted, f.Name, time.Since(began))
 	return nil
@@ -254,9 +254,9 @@ func (s *Session) setBooting(yes bool) {
 	s.cur.booting = yes
 }
 
-// drop destroys the session's sandbox, and stores why. It does nothing when b is nil, or is
+// dropSandbox destroys the session's sandbox, and stores why. It does nothing when b is nil, or is
 // not the session's sandbox any more.
-func (s *Session) drop(b *pool.Booted, why string) {
+func (s *Session) dropSandbox(b *pool.Booted, why string) {
 	s.mu.Lock()
 	if b == nil || s.cur.booted != b {
 		s.mu.Unlock()
@@ -276,8 +276,8 @@ func (s *Session) drop(b *pool.Booted, why string) {
 	}
 }
 
-// death says why a sandbox is dead, in words for the user.
-func death(b *pool.Booted) string {
+// deathReason says why a sandbox is dead, in words for the user.
+func deathReason(b *pool.Booted) string {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	st, err := b.Box.Status(ctx)
@@ -336,41 +336,41 @@ func (l *Lease) Fault(ctx context.Context, err error, kind fault.Kind) error {
 	if f := refusal(err); f != nil {
 		return f.With("session_id", l.ID())
 	}
-	why, what := "", "sandbox_ended"
-	look, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	reason, errorType := "", "sandbox_ended"
+	statusCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
 	// When a sandbox dies, its link closes a moment before Status reports it as dead.
 	for range 20 {
-		st, serr := l.Booted.Box.Status(look)
-		if serr != nil || st.Life == sandbox.Dead {
-			why = death(l.Booted)
+		st, serr := l.Booted.Box.Status(statusCtx)
+		if serr != nil || st.State == sandbox.Dead {
+			reason = deathReason(l.Booted)
 			break
 		}
 		if agent.ReasonOf(err) == agent.TimedOut || errors.Is(err, context.DeadlineExceeded) ||
 			errors.Is(err, agent.ErrProtocol) {
-			why, what = "its agent stopped answering", "sandbox_unresponsive"
+			reason, errorType = "its agent stopped answering", "sandbox_unresponsive"
 			break
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	if why == "" {
-		return l.about(fault.Wrap(kind, err,
+	if reason == "" {
+		return l.withSession(fault.Wrap(kind, err,
 			"the link to the sandbox broke in the middle of the call; the session lives on"), "link_lost")
 	}
-	if l.acquire(look) == nil {
-		l.drop(l.Booted, why)
+	if l.acquire(statusCtx) == nil {
+		l.dropSandbox(l.Booted, reason)
 		l.release()
 	}
-	return l.about(fault.Wrap(kind, err,
+	return l.withSession(fault.Wrap(kind, err,
 		"the session's sandbox had to end: %s. Files in /workspace are kept; variables, processes and everything "+
-			"outside /workspace are gone. The next call starts it again", why), what).
+			"outside /workspace are gone. The next call starts it again", reason), errorType).
 		With("lost", []string{"variables", "processes"}).With("kept", []string{pool.WorkspaceDir})
 }
 
-// about adds the session's id to a fault, and, if the call ran code, the error type.
-func (l *Lease) about(f *fault.Error, what string) *fault.Error {
+// withSession adds the session's id to a fault, and, if the call ran code, the error type.
+func (l *Lease) withSession(f *fault.Error, errorType string) *fault.Error {
 	if f.Kind == fault.CodeExecution {
-		f = f.With("template", l.Booted.Template.Name).With("error_type", what)
+		f = f.With("template", l.Booted.Template.Name).With("error_type", errorType)
 	}
 	return f.With("session_id", l.ID())
 }
@@ -406,8 +406,8 @@ type Info struct {
 
 // info describes the session. It boots no sandbox.
 func (s *Session) info(ctx context.Context) Info {
-	wait, cancel := context.WithTimeout(ctx, 2*time.Second)
-	_ = s.awaitTakeover(wait) // a sandbox that is not taken over in time counts as ready
+	waitCtx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	_ = s.awaitTakeover(waitCtx) // a sandbox that is not taken over in time counts as ready
 	cancel()
 	c := s.current()
 	r, b := c.rec, c.booted
@@ -417,7 +417,7 @@ func (s *Session) info(ctx context.Context) Info {
 	switch {
 	case c.booting:
 		i.Status = "creating"
-	case c.left && !c.ending:
+	case c.waiting && !c.stopPending:
 		i.Status = "ready"
 	case b == nil && r.State == Live && r.Lost != "":
 		i.Status = "error"
@@ -435,7 +435,7 @@ func (s *Session) info(ctx context.Context) Info {
 		if c.active > 0 {
 			i.Status = "processing"
 		}
-		if st, serr := b.Box.Status(ctx); err != nil && serr == nil && st.Life == sandbox.Dead {
+		if st, serr := b.Box.Status(ctx); err != nil && serr == nil && st.State == sandbox.Dead {
 			i.Status = "error"
 		}
 	}

@@ -112,13 +112,13 @@ func (w *world) open(change func(*Rules)) {
 	rules := Rules{DefaultTemplate: "host", DefaultFlavor: "small",
 		Templates:   []*image.Template{{Name: "host", Provides: []string{"python"}}, {Name: "other"}},
 		Flavors:     sandboxtest.Flavors,
-		MaxSessions: 3, Idle: time.Minute, Retention: time.Hour, Sweep: time.Second, Evict: true,
+		MaxSessions: 3, IdleTimeout: time.Minute, Retention: time.Hour, SweepInterval: time.Second, EvictIdle: true,
 		AgentTimeout: time.Second}
 	if change != nil {
 		change(&rules)
 	}
 	log := sandboxtest.Log(w.t)
-	p := pool.New(pool.Config{Runtime: w.fake, Workspaces: workspaces, Start: 2 * time.Second,
+	p := pool.New(pool.Config{Runtime: w.fake, Workspaces: workspaces, BootTimeout: 2 * time.Second,
 		Templates: rules.Templates, Flavor: sandboxtest.Flavors[0], Log: log})
 	w.Sessions = New(Config{Rules: rules, Pool: p, Store: w.store, Log: log, Egress: w.out})
 	if err := w.Recover(w.t.Context(), w.fake); err != nil {
@@ -129,15 +129,15 @@ func (w *world) open(change func(*Rules)) {
 // close ends all; the bubble may hold no goroutine.
 func (w *world) close() {
 	w.t.Helper()
-	w.fake.Stuck = false
+	w.fake.StopHangs = false
 	w.StopAll(context.Background())
 	w.Close(context.Background())
-	if _, alive := w.fake.Made(); alive != 0 {
+	if _, alive := w.fake.Count(); alive != 0 {
 		w.t.Errorf("%d sandboxes live on", alive)
 	}
 }
 
-func (w *world) use(p auth.Principal, a Ask) *Lease {
+func (w *world) use(p auth.Principal, a OpenRequest) *Lease {
 	w.t.Helper()
 	l, err := w.Open(context.Background(), p, a)
 	if err != nil {
@@ -147,7 +147,7 @@ func (w *world) use(p auth.Principal, a Ask) *Lease {
 	return l
 }
 
-func (w *world) fails(p auth.Principal, a Ask, kind fault.Kind, words ...string) {
+func (w *world) fails(p auth.Principal, a OpenRequest, kind fault.Kind, words ...string) {
 	w.t.Helper()
 	l, err := w.Open(context.Background(), p, a)
 	if err == nil {
@@ -185,40 +185,40 @@ func in(t *testing.T, change func(*Rules), test func(*testing.T, *world)) {
 
 func TestDefaults(t *testing.T) {
 	in(t, nil, func(t *testing.T, w *world) {
-		home := w.use(ann, Ask{})
-		if !home.Created || w.use(ann, Ask{}).ID() != home.ID() || w.use(ann, Ask{ID: "home"}).ID() != home.ID() ||
-			w.use(ann, Ask{ID: home.ID()}).Created {
+		home := w.use(ann, OpenRequest{})
+		if !home.Created || w.use(ann, OpenRequest{}).ID() != home.ID() || w.use(ann, OpenRequest{ID: "home"}).ID() != home.ID() ||
+			w.use(ann, OpenRequest{ID: home.ID()}).Created {
 			t.Error("a person's default is not their one home")
 		}
-		if w.use(bob, Ask{}).ID() == home.ID() {
+		if w.use(bob, OpenRequest{}).ID() == home.ID() {
 			t.Error("two people share a home")
 		}
-		if a, b := w.use(bot, Ask{}), w.use(bot, Ask{}); a.ID() == b.ID() || !a.Created || !b.Created {
+		if a, b := w.use(bot, OpenRequest{}), w.use(bot, OpenRequest{}); a.ID() == b.ID() || !a.Created || !b.Created {
 			t.Error("a service's calls without an id meet")
 		}
-		if a := w.use(ann, Ask{ID: "new"}); a.ID() == home.ID() || !a.Created || a.record().Home {
+		if a := w.use(ann, OpenRequest{ID: "new"}); a.ID() == home.ID() || !a.Created || a.record().Home {
 			t.Error(`"new" is not new`)
 		}
-		if a := w.use(auth.Local, Ask{Fresh: true}); !a.Created || a.record().Home {
+		if a := w.use(auth.Local, OpenRequest{NewByDefault: true}); !a.Created || a.record().Home {
 			t.Error("a fresh one is not fresh")
 		}
-		w.fails(bob, Ask{ID: home.ID()}, fault.SessionNotFound)
-		w.fails(bob, Ask{ID: "nothing"}, fault.SessionNotFound, "nothing")
+		w.fails(bob, OpenRequest{ID: home.ID()}, fault.SessionNotFound)
+		w.fails(bob, OpenRequest{ID: "nothing"}, fault.SessionNotFound, "nothing")
 	})
 }
 
 func TestRequests(t *testing.T) {
 	in(t, nil, func(t *testing.T, w *world) {
-		s := w.use(ann, Ask{ID: "new", Template: "python", Flavor: "medium"})
+		s := w.use(ann, OpenRequest{ID: "new", Template: "python", Flavor: "medium"})
 		if s.record().Template != "host" || s.Booted.Flavor.Name != "medium" {
 			t.Errorf("%+v", s.record())
 		}
-		w.use(ann, Ask{ID: s.ID(), Template: "host", Flavor: "small"})
-		w.fails(ann, Ask{ID: s.ID(), Flavor: "large"}, fault.InvalidParameters, "medium", "large")
-		w.fails(ann, Ask{ID: s.ID(), Template: "other"}, fault.InvalidParameters, "host", "other")
-		w.fails(ann, Ask{ID: "new", Template: "none"}, fault.InvalidParameters, "none", "python")
-		w.fails(ann, Ask{ID: "new", Flavor: "none"}, fault.InvalidParameters, "none", "small")
-		if n, _ := w.fake.Made(); n != 1 {
+		w.use(ann, OpenRequest{ID: s.ID(), Template: "host", Flavor: "small"})
+		w.fails(ann, OpenRequest{ID: s.ID(), Flavor: "large"}, fault.InvalidParameters, "medium", "large")
+		w.fails(ann, OpenRequest{ID: s.ID(), Template: "other"}, fault.InvalidParameters, "host", "other")
+		w.fails(ann, OpenRequest{ID: "new", Template: "none"}, fault.InvalidParameters, "none", "python")
+		w.fails(ann, OpenRequest{ID: "new", Flavor: "none"}, fault.InvalidParameters, "none", "small")
+		if n, _ := w.fake.Count(); n != 1 {
 			t.Errorf("%d sandboxes were made", n)
 		}
 	})
@@ -229,42 +229,42 @@ func TestIdle(t *testing.T) {
 		return
 	}
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(r *Rules) { r.Sweep, r.Retention = 5*time.Second, 10*time.Minute })
+		w := newWorld(t, func(r *Rules) { r.SweepInterval, r.Retention = 5*time.Second, 10*time.Minute })
 		defer synctest.Wait()
 		defer w.close()
 		ctx, stop := context.WithCancel(context.Background())
 		done := make(chan struct{})
 		go func() { w.Run(ctx); close(done) }()
-		files, empty, busy, held := w.use(ann, Ask{ID: "new"}), w.use(ann, Ask{ID: "new"}), w.use(ann, Ask{ID: "new"}),
-			w.use(bob, Ask{ID: "new"})
+		files, empty, busy, held := w.use(ann, OpenRequest{ID: "new"}), w.use(ann, OpenRequest{ID: "new"}), w.use(ann, OpenRequest{ID: "new"}),
+			w.use(bob, OpenRequest{ID: "new"})
 		if err := os.WriteFile(filepath.Join(w.workspaces, files.record().Workspace, "f"), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
 		w.fake.Box(busy.Booted.ID).SetBusy(true)
-		lease, err := w.Open(context.Background(), bob, Ask{ID: held.ID()})
+		lease, err := w.Open(context.Background(), bob, OpenRequest{ID: held.ID()})
 		if err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(50 * time.Second)
-		w.use(ann, Ask{ID: files.ID()}) // the clock starts anew
+		w.use(ann, OpenRequest{ID: files.ID()}) // the clock starts anew
 		time.Sleep(50 * time.Second)
-		if _, alive := w.fake.Made(); alive != 3 {
+		if _, alive := w.fake.Count(); alive != 3 {
 			t.Errorf("%d live after the empty one's time", alive)
 		}
 		time.Sleep(20 * time.Second)
-		if _, alive := w.fake.Made(); alive != 2 {
+		if _, alive := w.fake.Count(); alive != 2 {
 			t.Errorf("%d live, want the busy one and the one with a call", alive)
 		}
-		w.fails(ann, Ask{ID: empty.ID()}, fault.SessionNotFound)
-		l := w.use(ann, Ask{ID: files.ID()})
+		w.fails(ann, OpenRequest{ID: empty.ID()}, fault.SessionNotFound)
+		l := w.use(ann, OpenRequest{ID: files.ID()})
 		if l.Created || !strings.Contains(l.Notice, "idle") || l.record().Workspace != files.record().Workspace {
 			t.Errorf("an expired session: %+v, %q", l.record(), l.Notice)
 		}
-		if l := w.use(ann, Ask{ID: files.ID()}); l.Notice != "" {
+		if l := w.use(ann, OpenRequest{ID: files.ID()}); l.Notice != "" {
 			t.Errorf("it is said twice: %q", l.Notice)
 		}
 		time.Sleep(15 * time.Minute) // its workspace's time is over too
-		w.fails(ann, Ask{ID: files.ID()}, fault.SessionNotFound)
+		w.fails(ann, OpenRequest{ID: files.ID()}, fault.SessionNotFound)
 		if _, err := os.Stat(filepath.Join(w.workspaces, files.record().Workspace)); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("its files: %v", err)
 		}
@@ -276,16 +276,16 @@ func TestIdle(t *testing.T) {
 
 func TestHomeIsKept(t *testing.T) {
 	in(t, nil, func(t *testing.T, w *world) {
-		home := w.use(ann, Ask{})
+		home := w.use(ann, OpenRequest{})
 		w.sweep(context.Background(), time.Now().Add(1000*time.Hour))
-		if _, alive := w.fake.Made(); alive != 0 {
+		if _, alive := w.fake.Count(); alive != 0 {
 			t.Error("it did not stop")
 		}
 		w.sweep(context.Background(), time.Now().Add(2000*time.Hour))
-		if l := w.use(ann, Ask{}); l.ID() != home.ID() || l.Created {
+		if l := w.use(ann, OpenRequest{}); l.ID() != home.ID() || l.Created {
 			t.Errorf("another home: %v", l.ID())
 		}
-		if !w.Stop(context.Background(), ann, "home") || w.use(ann, Ask{}).ID() != home.ID() {
+		if !w.Stop(context.Background(), ann, "home") || w.use(ann, OpenRequest{}).ID() != home.ID() {
 			t.Error("stop_session took the home away")
 		}
 	})
@@ -293,36 +293,36 @@ func TestHomeIsKept(t *testing.T) {
 
 func TestLimits(t *testing.T) {
 	in(t, func(r *Rules) { r.MaxMemoryMB = 5 * 1024 }, func(t *testing.T, w *world) {
-		w.use(ann, Ask{}) // the home has its own place
-		first, second, third := w.use(ann, Ask{ID: "new"}), w.use(ann, Ask{ID: "new"}), w.use(ann, Ask{ID: "new"})
+		w.use(ann, OpenRequest{}) // the home has its own place
+		first, second, third := w.use(ann, OpenRequest{ID: "new"}), w.use(ann, OpenRequest{ID: "new"}), w.use(ann, OpenRequest{ID: "new"})
 		for _, s := range []*Lease{first, second, third} {
 			w.fake.Box(s.Booted.ID).SetBusy(true)
 		}
-		w.fails(ann, Ask{ID: "new"}, fault.ResourceLimit, "3 of your 3")
-		w.use(ann, Ask{ID: first.ID()}) // what exists is not refused
+		w.fails(ann, OpenRequest{ID: "new"}, fault.ResourceLimit, "3 of your 3")
+		w.use(ann, OpenRequest{ID: first.ID()}) // what exists is not refused
 		w.fake.Box(second.Booted.ID).SetBusy(false)
-		w.use(ann, Ask{ID: "new"}) // the idle one makes room
-		w.fails(ann, Ask{ID: second.ID()}, fault.SessionNotFound)
-		w.use(bob, Ask{ID: "new"})                                                   // others are not concerned,
-		w.fails(bob, Ask{ID: "new", Flavor: "large"}, fault.ResourceLimit, "memory") // but by all memory together
+		w.use(ann, OpenRequest{ID: "new"}) // the idle one makes room
+		w.fails(ann, OpenRequest{ID: second.ID()}, fault.SessionNotFound)
+		w.use(bob, OpenRequest{ID: "new"})                                                   // others are not concerned,
+		w.fails(bob, OpenRequest{ID: "new", Flavor: "large"}, fault.ResourceLimit, "memory") // but by all memory together
 		w.Stop(context.Background(), ann, first.ID())
-		w.use(ann, Ask{ID: "new"})
+		w.use(ann, OpenRequest{ID: "new"})
 	})
-	in(t, func(r *Rules) { r.Evict = false; r.MaxSessions = 1 }, func(t *testing.T, w *world) {
-		w.use(ann, Ask{ID: "new"})
-		w.fails(ann, Ask{ID: "new"}, fault.ResourceLimit)
+	in(t, func(r *Rules) { r.EvictIdle = false; r.MaxSessions = 1 }, func(t *testing.T, w *world) {
+		w.use(ann, OpenRequest{ID: "new"})
+		w.fails(ann, OpenRequest{ID: "new"}, fault.ResourceLimit)
 	})
 }
 
 func TestManyAtOnce(t *testing.T) {
-	in(t, func(r *Rules) { r.MaxSessions = 5; r.Evict = false }, func(t *testing.T, w *world) {
-		w.fake.Boot = time.Second
+	in(t, func(r *Rules) { r.MaxSessions = 5; r.EvictIdle = false }, func(t *testing.T, w *world) {
+		w.fake.BootDelay = time.Second
 		var all sync.WaitGroup
 		var mu sync.Mutex
 		homes, made, refused := map[string]bool{}, 0, 0
 		for range 20 {
 			all.Go(func() {
-				l, err := w.Open(context.Background(), ann, Ask{})
+				l, err := w.Open(context.Background(), ann, OpenRequest{})
 				if err != nil {
 					t.Error(err)
 					return
@@ -333,7 +333,7 @@ func TestManyAtOnce(t *testing.T) {
 				mu.Unlock()
 			})
 			all.Go(func() {
-				l, err := w.Open(context.Background(), bob, Ask{ID: "new"})
+				l, err := w.Open(context.Background(), bob, OpenRequest{ID: "new"})
 				mu.Lock()
 				defer mu.Unlock()
 				if err != nil {
@@ -345,7 +345,7 @@ func TestManyAtOnce(t *testing.T) {
 			})
 		}
 		all.Wait()
-		if n, _ := w.fake.Made(); len(homes) != 1 || made != 5 || refused != 15 || n != 6 {
+		if n, _ := w.fake.Count(); len(homes) != 1 || made != 5 || refused != 15 || n != 6 {
 			t.Errorf("%d homes, %d made, %d refused, %d sandboxes", len(homes), made, refused, n)
 		}
 	})
@@ -353,18 +353,18 @@ func TestManyAtOnce(t *testing.T) {
 
 func TestDeath(t *testing.T) {
 	in(t, nil, func(t *testing.T, w *world) {
-		s := w.use(ann, Ask{ID: "new"})
-		w.fake.Box(s.Booted.ID).Break() // the link alone: nothing is lost
-		if l := w.use(ann, Ask{ID: s.ID()}); l.Notice != "" || l.Booted.ID != s.Booted.ID {
+		s := w.use(ann, OpenRequest{ID: "new"})
+		w.fake.Box(s.Booted.ID).CutLink() // the link alone: nothing is lost
+		if l := w.use(ann, OpenRequest{ID: s.ID()}); l.Notice != "" || l.Booted.ID != s.Booted.ID {
 			t.Errorf("%q", l.Notice)
 		}
 		for reason, told := range map[string]string{"memory": "memory limit",
 			"volume": "a shared folder that is full"} {
-			w.fake.Box(s.Booted.ID).Die(reason)
+			w.fake.Box(s.Booted.ID).Kill(reason)
 			for s.Booted.Agent.Linked() { // else the call that meets it fails, and says why
 				time.Sleep(time.Millisecond)
 			}
-			l := w.use(ann, Ask{ID: s.ID()})
+			l := w.use(ann, OpenRequest{ID: s.ID()})
 			if l.Booted.ID == s.Booted.ID || !strings.Contains(l.Notice, told) ||
 				l.record().Workspace != s.record().Workspace {
 				t.Errorf("%q", l.Notice)
@@ -377,7 +377,7 @@ func TestDeath(t *testing.T) {
 // A fault of code says what happened to it, and where.
 func TestErrorTypes(t *testing.T) {
 	in(t, nil, func(t *testing.T, w *world) {
-		s := w.use(ann, Ask{ID: "new"})
+		s := w.use(ann, OpenRequest{ID: "new"})
 		is := func(err error, want any) {
 			t.Helper()
 			c := fault.From(s.Fault(t.Context(), err, fault.CodeExecution)).Data().Context
@@ -390,45 +390,45 @@ func TestErrorTypes(t *testing.T) {
 			Data().Context; c["error_type"] != nil || c["session_id"] != s.ID() {
 			t.Errorf("%v", c)
 		}
-		w.fake.Box(s.Booted.ID).Die("memory")
+		w.fake.Box(s.Booted.ID).Kill("memory")
 		is(errors.New("broken"), "sandbox_ended")
-		s = w.use(ann, Ask{ID: s.ID()})
+		s = w.use(ann, OpenRequest{ID: s.ID()})
 		is(agent.ErrProtocol, "sandbox_unresponsive")
 	})
 }
 
 func TestRuntimeFails(t *testing.T) {
 	in(t, nil, func(t *testing.T, w *world) {
-		w.fake.Broken = errors.New("no")
-		w.fails(ann, Ask{ID: "new"}, fault.SandboxCreation)
-		w.fails(bot, Ask{}, fault.SandboxCreation)
-		w.fake.Broken = nil
-		w.fake.Boot = time.Hour
-		w.fails(ann, Ask{ID: "new"}, fault.SandboxCreation, "in time")
-		w.fake.Boot = 0
-		w.fake.Mute = true
-		w.fails(ann, Ask{ID: "new"}, fault.SandboxCreation)
-		w.fake.Mute, w.fake.Liars = false, true
-		w.fails(ann, Ask{ID: "new"}, fault.SandboxCreation)
-		w.fake.Liars = false
-		if _, alive := w.fake.Made(); alive != 0 || len(w.store.all) != 0 {
+		w.fake.CreateErr = errors.New("no")
+		w.fails(ann, OpenRequest{ID: "new"}, fault.SandboxCreation)
+		w.fails(bot, OpenRequest{}, fault.SandboxCreation)
+		w.fake.CreateErr = nil
+		w.fake.BootDelay = time.Hour
+		w.fails(ann, OpenRequest{ID: "new"}, fault.SandboxCreation, "in time")
+		w.fake.BootDelay = 0
+		w.fake.Silent = true
+		w.fails(ann, OpenRequest{ID: "new"}, fault.SandboxCreation)
+		w.fake.Silent, w.fake.WrongSecret = false, true
+		w.fails(ann, OpenRequest{ID: "new"}, fault.SandboxCreation)
+		w.fake.WrongSecret = false
+		if _, alive := w.fake.Count(); alive != 0 || len(w.store.all) != 0 {
 			t.Errorf("%d sandboxes and %d records are left", alive, len(w.store.all))
 		}
 		if left, _ := w.Pool.Workspaces.All(); len(left) != 0 {
 			t.Errorf("%d workspaces are left", len(left))
 		}
-		w.use(ann, Ask{})
+		w.use(ann, OpenRequest{})
 	})
 }
 
 func TestStoreFails(t *testing.T) {
 	in(t, nil, func(t *testing.T, w *world) {
 		w.store.broken = errors.New("the disk is full")
-		if _, err := w.Open(context.Background(), ann, Ask{}); err == nil {
+		if _, err := w.Open(context.Background(), ann, OpenRequest{}); err == nil {
 			t.Error("a session that is not stored")
 		}
 		w.store.broken = nil
-		w.use(ann, Ask{})
+		w.use(ann, OpenRequest{})
 	})
 }
 
@@ -440,7 +440,7 @@ func TestHomeIsStoredOnce(t *testing.T) {
 		meanwhile := func() {
 			go func() {
 				defer close(booted)
-				w.use(ann, Ask{ID: "home"})
+				w.use(ann, OpenRequest{ID: "home"})
 			}()
 			select {
 			case <-booted:
@@ -448,14 +448,14 @@ func TestHomeIsStoredOnce(t *testing.T) {
 			}
 		}
 		w.store.before.Store(&meanwhile)
-		l := w.use(ann, Ask{ID: "home"})
+		l := w.use(ann, OpenRequest{ID: "home"})
 		<-booted
 		if stored := w.store.all[l.ID()]; stored.Sandbox == "" || stored.Sandbox != l.record().Sandbox {
 			t.Errorf("the sandbox %q is stored as %q", l.record().Sandbox, stored.Sandbox)
 		}
 		w.Close(context.Background())
 		w.open(nil)
-		if again := w.use(ann, Ask{ID: "home"}); again.record().Sandbox != l.record().Sandbox || again.Notice != "" {
+		if again := w.use(ann, OpenRequest{ID: "home"}); again.record().Sandbox != l.record().Sandbox || again.Notice != "" {
 			t.Errorf("the next server has another sandbox; notice %q", again.Notice)
 		}
 	})
@@ -476,7 +476,7 @@ func TestNextServerStarts(t *testing.T) {
 		}
 		defer unix.Unmount(stuck, unix.MNT_DETACH)
 		w.open(nil)
-		w.use(ann, Ask{})
+		w.use(ann, OpenRequest{})
 		if all, err := w.Pool.Workspaces.All(); err != nil || !slices.Contains(all, filepath.Base(stuck)) ||
 			slices.Contains(all, filepath.Base(nobodys)) {
 			t.Errorf("%v, %v, want what is stuck, and not the other", all, err)
@@ -495,7 +495,7 @@ func TestNextServerStarts(t *testing.T) {
 // TestNextServer: what one server leaves, the next one finds, and nothing else.
 func TestNextServer(t *testing.T) {
 	in(t, nil, func(t *testing.T, w *world) {
-		home, other, dead := w.use(ann, Ask{}), w.use(bob, Ask{ID: "new"}), w.use(bob, Ask{ID: "new"})
+		home, other, dead := w.use(ann, OpenRequest{}), w.use(bob, OpenRequest{ID: "new"}), w.use(bob, OpenRequest{ID: "new"})
 		nobodys, err := w.Pool.Workspaces.New()
 		if err != nil {
 			t.Fatal(err)
@@ -507,16 +507,16 @@ func TestNextServer(t *testing.T) {
 		}
 		orphan.Agent.Close()
 		w.Close(context.Background())
-		w.fake.Box(dead.Booted.ID).Die("killed")
+		w.fake.Box(dead.Booted.ID).Kill("killed")
 
 		w.open(nil)
-		if l := w.use(ann, Ask{}); l.ID() != home.ID() || l.Booted.ID != home.Booted.ID || l.Notice != "" {
+		if l := w.use(ann, OpenRequest{}); l.ID() != home.ID() || l.Booted.ID != home.Booted.ID || l.Notice != "" {
 			t.Errorf("the home: %v %q", l.record(), l.Notice)
 		}
-		if l := w.use(bob, Ask{ID: other.ID()}); l.Booted.ID != other.Booted.ID {
+		if l := w.use(bob, OpenRequest{ID: other.ID()}); l.Booted.ID != other.Booted.ID {
 			t.Error("another sandbox")
 		}
-		if l := w.use(bob, Ask{ID: dead.ID()}); !strings.Contains(l.Notice, "while the server was away") {
+		if l := w.use(bob, OpenRequest{ID: dead.ID()}); !strings.Contains(l.Notice, "while the server was away") {
 			t.Errorf("%q", l.Notice)
 		}
 		w.adoptAll(context.Background())
@@ -531,7 +531,7 @@ func TestNextServer(t *testing.T) {
 		if w.fake.Box(home.Booted.ID) == nil || w.fake.Box(other.Booted.ID) == nil {
 			t.Error("Rest stopped what an earlier server had booted")
 		}
-		if _, alive := w.fake.Made(); alive != 2 {
+		if _, alive := w.fake.Count(); alive != 2 {
 			t.Errorf("%d live", alive)
 		}
 	})
@@ -539,7 +539,7 @@ func TestNextServer(t *testing.T) {
 
 func TestStop(t *testing.T) {
 	in(t, nil, func(t *testing.T, w *world) {
-		s := w.use(ann, Ask{ID: "new"})
+		s := w.use(ann, OpenRequest{ID: "new"})
 		if w.Stop(context.Background(), bob, s.ID()) || w.Stop(context.Background(), ann, "nothing") {
 			t.Error("somebody else's was stopped")
 		}
@@ -547,13 +547,13 @@ func TestStop(t *testing.T) {
 		for range 5 {
 			all.Go(func() { w.Stop(context.Background(), ann, s.ID()) })
 			all.Go(func() {
-				if l, err := w.Open(context.Background(), ann, Ask{ID: s.ID()}); err == nil {
+				if l, err := w.Open(context.Background(), ann, OpenRequest{ID: s.ID()}); err == nil {
 					l.Release()
 				}
 			})
 		}
 		all.Wait()
-		w.fails(ann, Ask{ID: s.ID()}, fault.SessionNotFound)
+		w.fails(ann, OpenRequest{ID: s.ID()}, fault.SessionNotFound)
 		if left, _ := w.Pool.Workspaces.All(); len(left) != 0 {
 			t.Errorf("%d workspaces are left", len(left))
 		}
@@ -561,14 +561,14 @@ func TestStop(t *testing.T) {
 }
 
 func TestMemoryTogether(t *testing.T) {
-	in(t, func(r *Rules) { r.MaxMemoryMB, r.MaxSessions, r.Evict = 3*1024, 10, false }, func(t *testing.T, w *world) {
-		w.fake.Boot = 300 * time.Millisecond
+	in(t, func(r *Rules) { r.MaxMemoryMB, r.MaxSessions, r.EvictIdle = 3*1024, 10, false }, func(t *testing.T, w *world) {
+		w.fake.BootDelay = 300 * time.Millisecond
 		var all sync.WaitGroup
 		for i := range 8 {
 			all.Go(func() {
-				ask := Ask{ID: "new"}
+				ask := OpenRequest{ID: "new"}
 				if i == 0 {
-					ask = Ask{} // a home needs memory too
+					ask = OpenRequest{} // a home needs memory too
 				}
 				if l, err := w.Open(context.Background(), []auth.Principal{ann, bob}[i%2], ask); err == nil {
 					l.Release()
@@ -576,7 +576,7 @@ func TestMemoryTogether(t *testing.T) {
 			})
 		}
 		all.Wait()
-		if n, _ := w.fake.Made(); n != 3 {
+		if n, _ := w.fake.Count(); n != 3 {
 			t.Errorf("%d sandboxes of 1024 MB where 3072 are allowed", n)
 		}
 		if len(w.reserved) != 0 {
@@ -587,22 +587,22 @@ func TestMemoryTogether(t *testing.T) {
 
 // TestWoken: sessions that boot again take places too.
 func TestWoken(t *testing.T) {
-	in(t, func(r *Rules) { r.MaxSessions, r.Evict = 2, false }, func(t *testing.T, w *world) {
+	in(t, func(r *Rules) { r.MaxSessions, r.EvictIdle = 2, false }, func(t *testing.T, w *world) {
 		var ids []string
 		for range 4 {
-			l := w.use(ann, Ask{ID: "new"})
+			l := w.use(ann, OpenRequest{ID: "new"})
 			if err := os.WriteFile(filepath.Join(w.workspaces, l.record().Workspace, "f"), nil, 0o600); err != nil {
 				t.Fatal(err)
 			}
 			ids = append(ids, l.ID())
-			w.expire(context.Background(), l.Session, "the test")
+			w.stopUnused(context.Background(), l.Session, "the test")
 		}
-		w.fake.Boot = 200 * time.Millisecond
+		w.fake.BootDelay = 200 * time.Millisecond
 		var all sync.WaitGroup
 		for _, id := range ids {
 			for range 3 {
 				all.Go(func() {
-					if l, err := w.Open(context.Background(), ann, Ask{ID: id}); err == nil {
+					if l, err := w.Open(context.Background(), ann, OpenRequest{ID: id}); err == nil {
 						l.Release()
 					}
 				})
@@ -620,15 +620,15 @@ func TestStoppedAreBounded(t *testing.T) {
 	in(t, func(r *Rules) { r.MaxSessions = 1 }, func(t *testing.T, w *world) {
 		var ids []string
 		for range maxStopped + 3 {
-			l := w.use(ann, Ask{ID: "new"}) // it makes room
+			l := w.use(ann, OpenRequest{ID: "new"}) // it makes room
 			if err := os.WriteFile(filepath.Join(w.workspaces, l.record().Workspace, "f"), nil, 0o600); err != nil {
 				t.Fatal(err)
 			}
 			ids = append(ids, l.ID())
 		}
-		w.fails(ann, Ask{ID: ids[0]}, fault.SessionNotFound)
-		w.fails(ann, Ask{ID: ids[1]}, fault.SessionNotFound)
-		w.use(ann, Ask{ID: ids[2]})
+		w.fails(ann, OpenRequest{ID: ids[0]}, fault.SessionNotFound)
+		w.fails(ann, OpenRequest{ID: ids[1]}, fault.SessionNotFound)
+		w.use(ann, OpenRequest{ID: ids[2]})
 		if left, _ := w.Pool.Workspaces.All(); len(left) > maxStopped+1 {
 			t.Errorf("%d workspaces are kept", len(left))
 		}
@@ -639,13 +639,13 @@ func TestStoppedAreBounded(t *testing.T) {
 // leaves nothing that comes back.
 func TestForgottenHalfway(t *testing.T) {
 	in(t, nil, func(t *testing.T, w *world) {
-		l := w.use(ann, Ask{ID: "new"})
+		l := w.use(ann, OpenRequest{ID: "new"})
 		r := l.record()
 		w.Close(context.Background())
 		r.State = Removed
 		w.store.all[r.ID] = r
 		w.open(nil)
-		w.fails(ann, Ask{ID: r.ID}, fault.SessionNotFound)
+		w.fails(ann, OpenRequest{ID: r.ID}, fault.SessionNotFound)
 		w.adoptAll(context.Background())
 		if left, _ := w.Pool.Workspaces.All(); len(left) != 0 || len(w.store.all) != 0 {
 			t.Errorf("%d workspaces and %d records are left", len(left), len(w.store.all))

@@ -35,10 +35,10 @@ type Rules struct {
 	Flavors         []image.Flavor
 	MaxSessions     int           // live sessions of a principal, without the home
 	MaxMemoryMB     int           // of all live sessions together; 0: no limit
-	Idle            time.Duration // until a session's sandbox is stopped
+	IdleTimeout     time.Duration // until a session's sandbox is stopped
 	Retention       time.Duration // of a stopped session's workspace
-	Sweep           time.Duration // between two checks for idle and old sessions
-	Evict           bool          // at a limit, stop an idle session to make room for a new one
+	SweepInterval   time.Duration // between two checks for idle and old sessions
+	EvictIdle       bool          // at a limit, stop an idle session to make room for a new one
 	AgentTimeout    time.Duration // how long a call waits for an agent without a link
 }
 
@@ -65,9 +65,9 @@ func (b *Sessions) publish(r Record, operation, name string, took time.Duration)
 // Sessions has all sessions of all principals.
 type Sessions struct {
 	Config
-	policies atomic.Pointer[Policies] // nil: sandboxes reach nothing
-	traffic  sync.Mutex               // held to store the sessions' traffic
-	orphaned chan struct{}            // receives when a sandbox is added to unowned
+	policies     atomic.Pointer[Policies] // nil: sandboxes reach nothing
+	traffic      sync.Mutex               // held to store the sessions' traffic
+	unownedAdded chan struct{}            // receives when a sandbox is added to unowned
 
 	mu       sync.Mutex
 	unowned  []string // ids of living sandboxes without a session; Run removes them
@@ -78,25 +78,25 @@ type Sessions struct {
 
 // New returns Sessions without any session. Recover loads the stored ones.
 func New(c Config) *Sessions {
-	return &Sessions{Config: c, orphaned: make(chan struct{}, 1), sessions: map[string]*Session{},
+	return &Sessions{Config: c, unownedAdded: make(chan struct{}, 1), sessions: map[string]*Session{},
 		homes: map[string]*Session{}, reserved: map[string]quota{}}
 }
 
-// Ask says which session a call is for.
-type Ask struct {
+// OpenRequest says which session a call is for.
+type OpenRequest struct {
 	ID       string // empty: the caller's default; "new"; "home"; or an id
 	Template string // empty: any
 	Flavor   string // empty: any
 	// NewByDefault makes a new session the default, instead of the home.
-	Fresh bool
+	NewByDefault bool
 	// keepNotice leaves Lease.Notice to the next call.
-	quiet bool
+	keepNotice bool
 }
 
 // Open returns a lease of the session that the caller asks for, with a sandbox that answers.
 // The caller releases the lease.
-func (b *Sessions) Open(ctx context.Context, p auth.Principal, a Ask) (*Lease, error) {
-	s, created, err := b.find(ctx, p, a)
+func (b *Sessions) Open(ctx context.Context, p auth.Principal, a OpenRequest) (*Lease, error) {
+	s, created, err := b.findOrCreate(ctx, p, a)
 	if err != nil {
 		return nil, err
 	}
@@ -105,29 +105,29 @@ func (b *Sessions) Open(ctx context.Context, p auth.Principal, a Ask) (*Lease, e
 	s.cur.active++
 	s.mu.Unlock()
 	l := &Lease{Session: s, Created: created}
-	if l.Booted, l.Notice, err = s.up(ctx, a.quiet); err != nil {
+	if l.Booted, l.Notice, err = s.ensureSandbox(ctx, a.keepNotice); err != nil {
 		l.Release()
 		if created {
-			b.remove(context.WithoutCancel(ctx), s)
+			b.endSession(context.WithoutCancel(ctx), s)
 		}
 		return nil, err
 	}
-	b.introduce(ctx, p, l.Booted)
+	b.setIdentity(ctx, p, l.Booted)
 	return l, nil
 }
 
-// introduceTimeout is the timeout to set the git identity of a sandbox.
-const introduceTimeout = 5 * time.Second
+// identityTimeout is the timeout to set the git identity of a sandbox.
+const identityTimeout = 5 * time.Second
 
-// introduce sets the git identity of a sandbox to the principal, unless that is the local
+// setIdentity sets the git identity of a sandbox to the principal, unless that is the local
 // user, for whom the default is right.
-func (b *Sessions) introduce(ctx context.Context, p auth.Principal, booted *pool.Booted) {
+func (b *Sessions) setIdentity(ctx context.Context, p auth.Principal, booted *pool.Booted) {
 	if p.ID == auth.Local.ID {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), introduceTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), identityTimeout)
 	defer cancel()
-	if err := b.Pool.Introduce(ctx, booted, identity(p)); err != nil {
+	if err := b.Pool.SetIdentity(ctx, booted, identity(p)); err != nil {
 		b.Log.Warn("could not tell a sandbox who its user is", "sandbox", booted.ID, "error", err)
 	}
 }
@@ -148,33 +148,33 @@ func identity(p auth.Principal) *agent.Identity {
 	return &agent.Identity{Name: p.Name, Email: mailbox + "@sandlot.invalid"}
 }
 
-// find returns the session that a asks for, and creates it if necessary.
-func (b *Sessions) find(ctx context.Context, p auth.Principal, a Ask) (s *Session, created bool, err error) {
+// findOrCreate returns the session that a asks for, and creates it if necessary.
+func (b *Sessions) findOrCreate(ctx context.Context, p auth.Principal, a OpenRequest) (s *Session, created bool, err error) {
 	switch {
-	case a.ID == "new", a.ID == "" && (a.Fresh || p.Service):
+	case a.ID == "new", a.ID == "" && (a.NewByDefault || p.Service):
 		s, err = b.create(ctx, p, a, false)
 		return s, true, err
 	case a.ID == "", a.ID == "home":
-		if s = b.mine(p, "home"); s == nil {
+		if s = b.ownedSession(p, "home"); s == nil {
 			s, err = b.create(ctx, p, a, true)
 			if errors.Is(err, errExists) {
-				return b.find(ctx, p, a) // another call has created it at the same time
+				return b.findOrCreate(ctx, p, a) // another call has created it at the same time
 			}
 			return s, true, err
 		}
 	default:
-		if s = b.mine(p, a.ID); s == nil {
-			return nil, false, b.unknown(p.ID, a.ID)
+		if s = b.ownedSession(p, a.ID); s == nil {
+			return nil, false, b.notFound(p.ID, a.ID)
 		}
 	}
-	return s, false, b.serves(s, a)
+	return s, false, b.checkProvides(s, a)
 }
 
 var errExists = errors.New("the home exists")
 
 // create makes a session in the store and in memory, with a warm sandbox from the pool if
 // there is one. The session's quota stays reserved until commit.
-func (b *Sessions) create(ctx context.Context, p auth.Principal, a Ask, home bool) (_ *Session, err error) {
+func (b *Sessions) create(ctx context.Context, p auth.Principal, a OpenRequest, home bool) (_ *Session, err error) {
 	t, f, err := b.resolve(a.Template, a.Flavor)
 	if err != nil {
 		return nil, err
@@ -195,7 +195,7 @@ func (b *Sessions) create(ctx context.Context, p auth.Principal, a Ask, home boo
 	booted := b.Pool.Take(t, f)
 	if booted != nil {
 		r.Sandbox, r.Workspace = booted.ID, booted.Workspace
-		b.connect(booted, r, meter)
+		b.connectOutlet(booted, r, meter)
 	} else if r.Workspace, err = b.Pool.Workspaces.New(); err != nil {
 		return nil, fault.Wrap(fault.SandboxCreation, err, "a workspace could not be made on the server's disk")
 	}
@@ -268,7 +268,7 @@ func (b *Sessions) resolve(template, flavor string) (*image.Template, image.Flav
 func (b *Sessions) template(name string) (*image.Template, error) {
 	name = cmp.Or(name, b.DefaultTemplate)
 	var provides *image.Template
-	var known []string
+	var names []string
 	for _, t := range b.Templates {
 		if t.Name == name {
 			return t, nil
@@ -276,13 +276,13 @@ func (b *Sessions) template(name string) (*image.Template, error) {
 		if provides == nil && t.Serves(name) {
 			provides = t
 		}
-		known = append(append(known, t.Name), t.Provides...)
+		names = append(append(names, t.Name), t.Provides...)
 	}
 	if provides != nil {
 		return provides, nil
 	}
-	slices.Sort(known)
-	return nil, notKnown("template", name, slices.Compact(known))
+	slices.Sort(names)
+	return nil, unknownName("template", name, slices.Compact(names))
 }
 
 func (b *Sessions) flavor(name string) (image.Flavor, error) {
@@ -294,18 +294,18 @@ func (b *Sessions) flavor(name string) (image.Flavor, error) {
 		}
 		known = append(known, f.Name)
 	}
-	return image.Flavor{}, notKnown("flavor", name, known)
+	return image.Flavor{}, unknownName("flavor", name, known)
 }
 
-func notKnown(what, name string, known []string) error {
+func unknownName(what, name string, known []string) error {
 	return fault.New(fault.InvalidParameters, "%s %q is not known; known are: %s", what, name,
 		strings.Join(known, ", ")).
 		With("argument", what).With("given", name).With("allowed", known)
 }
 
-// serves returns a fault if an existing session does not have the template or the flavor
+// checkProvides returns a fault if an existing session does not have the template or the flavor
 // that the call asks for.
-func (b *Sessions) serves(s *Session, a Ask) error {
+func (b *Sessions) checkProvides(s *Session, a OpenRequest) error {
 	r := s.record()
 	t, err := b.template(r.Template)
 	if err != nil {
@@ -342,11 +342,11 @@ func (b *Sessions) serves(s *Session, a Ask) error {
 	return nil
 }
 
-// unknown is the fault for an id that is not one of owner's sessions. It does not reveal
+// notFound is the fault for an id that is not one of owner's sessions. It does not reveal
 // whether the id is another principal's session.
-func (b *Sessions) unknown(owner, id string) error {
+func (b *Sessions) notFound(owner, id string) error {
 	live := []string{}
-	for _, s := range b.where(func(c current) bool { return c.rec.Owner == owner && c.rec.ID != id }) {
+	for _, s := range b.filter(func(c current) bool { return c.rec.Owner == owner && c.rec.ID != id }) {
 		live = append(live, s.record().ID)
 	}
 	slices.Sort(live)
@@ -367,15 +367,15 @@ func (b *Sessions) byID(id string) *Session {
 	return b.sessions[id]
 }
 
-// where returns the sessions that meet a condition, the one used longest ago first.
-func (b *Sessions) where(meets func(current) bool) []*Session {
-	list := slices.DeleteFunc(b.all(), func(s *Session) bool { return !meets(s.current()) })
+// filter returns the sessions that meet a condition, the one used longest ago first.
+func (b *Sessions) filter(matches func(current) bool) []*Session {
+	list := slices.DeleteFunc(b.all(), func(s *Session) bool { return !matches(s.current()) })
 	slices.SortFunc(list, func(x, y *Session) int { return x.record().Used.Compare(y.record().Used) })
 	return list
 }
 
-// mine returns the principal's session with that id, or nil. "home" stands for the home.
-func (b *Sessions) mine(p auth.Principal, id string) *Session {
+// ownedSession returns the principal's session with that id, or nil. "home" stands for the home.
+func (b *Sessions) ownedSession(p auth.Principal, id string) *Session {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if id == "home" {
@@ -389,17 +389,17 @@ func (b *Sessions) mine(p auth.Principal, id string) *Session {
 
 // List returns the principal's sessions, oldest first, or only the one with the id.
 func (b *Sessions) List(ctx context.Context, p auth.Principal, id string) ([]Info, error) {
-	mine := b.where(func(c current) bool { return c.rec.Owner == p.ID })
+	list := b.filter(func(c current) bool { return c.rec.Owner == p.ID })
 	if id != "" {
-		s := b.mine(p, id)
+		s := b.ownedSession(p, id)
 		if s == nil {
-			return nil, b.unknown(p.ID, id)
+			return nil, b.notFound(p.ID, id)
 		}
-		mine = []*Session{s}
+		list = []*Session{s}
 	}
-	infos := make([]Info, len(mine))
+	infos := make([]Info, len(list))
 	var wg sync.WaitGroup
-	for i, s := range mine {
+	for i, s := range list {
 		wg.Go(func() { infos[i] = s.info(ctx) })
 	}
 	wg.Wait()
@@ -408,7 +408,7 @@ func (b *Sessions) List(ctx context.Context, p auth.Principal, id string) ([]Inf
 }
 
 // Live counts the sessions that have a sandbox.
-func (b *Sessions) Live() int { return len(b.where(current.live)) }
+func (b *Sessions) Live() int { return len(b.filter(current.hasSandbox)) }
 
 // Prewarm boots the home of a principal who has connected, so that the first call need not
 // wait for it.
@@ -416,12 +416,12 @@ func (b *Sessions) Prewarm(ctx context.Context, p auth.Principal) {
 	if p.Service {
 		return
 	}
-	if l, err := b.Open(ctx, p, Ask{ID: "home", quiet: true}); err == nil {
+	if l, err := b.Open(ctx, p, OpenRequest{ID: "home", keepNotice: true}); err == nil {
 		l.Release()
 	}
 }
 
 // Owns says whether a session has that sandbox.
 func (b *Sessions) Owns(sandbox string) bool {
-	return len(b.where(func(c current) bool { return c.rec.Sandbox == sandbox })) > 0
+	return len(b.filter(func(c current) bool { return c.rec.Sandbox == sandbox })) > 0
 }

@@ -12,8 +12,8 @@ import (
 // traffic of one interval from the count.
 const trafficInterval = 2 * time.Second
 
-// keepTraffic stores the sessions' traffic at each interval until ctx ends.
-func (b *Sessions) keepTraffic(ctx context.Context) {
+// runTrafficStore stores the sessions' traffic at each interval until ctx ends.
+func (b *Sessions) runTrafficStore(ctx context.Context) {
 	tick := time.NewTicker(trafficInterval)
 	defer tick.Stop()
 	for {
@@ -55,7 +55,7 @@ func (b *Sessions) storeTraffic(ctx context.Context) {
 // ResetTraffic sets a session's traffic to zero, first in the store, so that the session may
 // transfer as much as a new one. Only operators may call it.
 func (b *Sessions) ResetTraffic(ctx context.Context, p auth.Principal, id string) (Network, error) {
-	s, err := b.any(p, id)
+	s, err := b.findAny(p, id)
 	if err != nil {
 		return Network{}, err
 	}

@@ -21,9 +21,9 @@ import (
 // echoes is a broker whose whole network is one server that says what it hears.
 func echoes(l egress.Limits) *egress.Broker {
 	return egress.New(egress.Config{
-		Limits: l,
-		Proxy:  func(string, uint16) (*url.URL, error) { return nil, nil },
-		Own:    func() []netip.Prefix { return []netip.Prefix{netip.MustParsePrefix("127.0.0.1/8")} },
+		Limits:       l,
+		Proxy:        func(string, uint16) (*url.URL, error) { return nil, nil },
+		OwnAddresses: func() []netip.Prefix { return []netip.Prefix{netip.MustParsePrefix("127.0.0.1/8")} },
 		Dial: func(context.Context, string, string) (net.Conn, error) {
 			here, there := net.Pipe()
 			go func() { io.Copy(here, here); here.Close() }()
@@ -99,12 +99,12 @@ func (w *world) networkOf(p auth.Principal, id string) Network {
 func TestTrafficOutlivesSandboxes(t *testing.T) {
 	in(t, nil, func(t *testing.T, w *world) {
 		w.network()
-		l := w.use(ann, Ask{ID: "new"})
+		l := w.use(ann, OpenRequest{ID: "new"})
 		for i := range 4 {
 			if r := moves(t, l, 12_000); r.Code != wire.NetOK || r.Message != "" {
 				t.Fatalf("sandbox %d: %v", i, r)
 			}
-			w.fake.Box(l.Booted.ID).Die("killed")
+			w.fake.Box(l.Booted.ID).Kill("killed")
 			before := l.Booted.ID
 			for range 500 {
 				if !l.Booted.Agent.Linked() {
@@ -112,7 +112,7 @@ func TestTrafficOutlivesSandboxes(t *testing.T) {
 				}
 				time.Sleep(10 * time.Millisecond)
 			}
-			if l = w.use(ann, Ask{ID: l.ID()}); l.Booted.ID == before {
+			if l = w.use(ann, OpenRequest{ID: l.ID()}); l.Booted.ID == before {
 				t.Fatal("it has the sandbox that died")
 			}
 		}
@@ -127,16 +127,16 @@ func TestTrafficOutlivesSandboxes(t *testing.T) {
 			t.Errorf("the next connection: %v", r)
 		}
 		list := l.Refusals()
-		if len(list) != 1 || list[0].Times != 2 || list[0].Remedy() != egress.MoreBytes {
+		if len(list) != 1 || list[0].Times != 2 || list[0].Remedy() != egress.RaiseByteLimit {
 			t.Errorf("%+v", list)
 		}
-		for _, other := range []*Lease{w.use(ann, Ask{ID: "new"}), w.use(bob, Ask{})} {
+		for _, other := range []*Lease{w.use(ann, OpenRequest{ID: "new"}), w.use(bob, OpenRequest{})} {
 			if r := moves(t, other, 12_000); r.Code != wire.NetOK || r.Message != "" {
 				t.Errorf("another session: %v", r)
 			}
 		}
 		// The operator lets it begin anew.
-		if n, err := w.ResetTraffic(t.Context(), auth.Owner(), l.ID()); err != nil || n.Traffic != (egress.Traffic{}) {
+		if n, err := w.ResetTraffic(t.Context(), auth.SocketOwner(), l.ID()); err != nil || n.Traffic != (egress.Traffic{}) {
 			t.Errorf("%+v, %v", n, err)
 		}
 		if r := moves(t, l, 12_000); r.Code != wire.NetOK || r.Message != "" {
@@ -167,7 +167,7 @@ func TestTrafficOutlivesServer(t *testing.T) {
 			return func() { cancel(); <-done }
 		}
 		stop := run()
-		l, other := w.use(ann, Ask{ID: "new"}), w.use(bob, Ask{})
+		l, other := w.use(ann, OpenRequest{ID: "new"}), w.use(bob, OpenRequest{})
 		const each = 100
 		for range 100 {
 			moves(t, l, each)
@@ -194,13 +194,13 @@ func TestTrafficOutlivesServer(t *testing.T) {
 		// What cannot be stored now is stored later; a record that is stored
 		// meanwhile takes nothing back.
 		stop = run()
-		l = w.use(ann, Ask{ID: l.ID()})
+		l = w.use(ann, OpenRequest{ID: l.ID()})
 		w.store.mu.Lock()
 		w.store.broken = errors.New("the disk is full")
 		w.store.mu.Unlock()
 		moves(t, l, each)
 		time.Sleep(2 * trafficInterval)
-		if _, err := w.ResetTraffic(t.Context(), auth.Owner(), l.ID()); err == nil {
+		if _, err := w.ResetTraffic(t.Context(), auth.SocketOwner(), l.ID()); err == nil {
 			t.Error("counted anew without being stored")
 		}
 		w.store.mu.Lock()
@@ -210,7 +210,7 @@ func TestTrafficOutlivesServer(t *testing.T) {
 		l.persistUse(t.Context())
 		stop()
 		w.again()
-		l = w.use(ann, Ask{ID: l.ID()})
+		l = w.use(ann, OpenRequest{ID: l.ID()})
 		if n := w.networkOf(ann, l.ID()); n.Traffic != (egress.Traffic{Up: 101 * each, Down: 101 * each}) {
 			t.Errorf("after the second crash: %+v", n.Traffic)
 		}

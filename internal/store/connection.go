@@ -11,7 +11,7 @@ import (
 
 // PutConnection implements servers.Store.
 func (s *DB) PutConnection(ctx context.Context, r servers.Record) error {
-	offers, err := json.Marshal(r.Catalog)
+	catalogJSON, err := json.Marshal(r.Catalog)
 	if err != nil {
 		return err
 	}
@@ -22,23 +22,23 @@ func (s *DB) PutConnection(ctx context.Context, r servers.Record) error {
 	}
 	_, err = s.db.ExecContext(ctx, `INSERT INTO connections (owner, id, record, catalog) VALUES (?,?,?,?)
 		ON CONFLICT (owner, id) DO UPDATE SET record=excluded.record, catalog=excluded.catalog`,
-		r.Owner, r.ID, string(record), string(offers))
+		r.Owner, r.ID, string(record), string(catalogJSON))
 	return err
 }
 
 // Connections implements servers.Store.
 func (s *DB) Connections(ctx context.Context, owner string) ([]servers.Record, error) {
-	return collect(ctx, s.db, func(row row) (r servers.Record, err error) {
-		var id, record, offers string
-		if err := row.Scan(&id, &record, &offers); err != nil {
+	return queryAll(ctx, s.db, func(row scanner) (r servers.Record, err error) {
+		var id, record, catalogJSON string
+		if err := row.Scan(&id, &record, &catalogJSON); err != nil {
 			return r, err
 		}
 		if err := json.Unmarshal([]byte(record), &r); err != nil {
 			return r, fmt.Errorf("connection %s of %s: %w", id, owner, err)
 		}
-		if err := json.Unmarshal([]byte(offers), &r.Catalog); err != nil {
+		if err := json.Unmarshal([]byte(catalogJSON), &r.Catalog); err != nil {
 			// All tools are held back until they are approved.
-			r.Catalog = catalog.Catalog{Pins: map[string]string{}, Read: true}
+			r.Catalog = catalog.Catalog{Pins: map[string]string{}, Loaded: true}
 		}
 		r.Owner, r.ID = owner, id
 		return r, nil
@@ -47,7 +47,7 @@ func (s *DB) Connections(ctx context.Context, owner string) ([]servers.Record, e
 
 // Connected implements servers.Store. It includes records that cannot be parsed.
 func (s *DB) Connected(ctx context.Context) ([][2]string, error) {
-	return s.pairs(ctx, `SELECT owner, id FROM connections WHERE NOT json_valid(record)
+	return s.queryPairs(ctx, `SELECT owner, id FROM connections WHERE NOT json_valid(record)
 		OR (NOT coalesce(json_extract(CASE WHEN json_valid(record) THEN record END, '$.Configured'), 0)
 			AND NOT coalesce(json_extract(CASE WHEN json_valid(record) THEN record END, '$.Off'), 0)) ORDER BY owner, id`)
 }

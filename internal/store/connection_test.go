@@ -14,8 +14,8 @@ import (
 // without what it offers; what cannot be read is there all the same.
 func TestConnections(t *testing.T) {
 	db := open(t, t.TempDir())
-	catalog := catalog.Catalog{Read: true,
-		Tools: []catalog.Definition{{Remote: "t", Key: "ext_aaaaaa_t", Raw: json.RawMessage(`{}`)}}}
+	catalog := catalog.Catalog{Loaded: true,
+		Tools: []catalog.Definition{{Remote: "t", Exposed: "ext_aaaaaa_t", Raw: json.RawMessage(`{}`)}}}
 	for _, r := range []servers.Record{{Owner: "user:ann", ID: "aaaaaa", Spec: spec.Spec{Name: "x"}, Catalog: catalog},
 		{Owner: "user:ann", ID: "bbbbbb", Spec: spec.Spec{Name: "y"}, Off: true},
 		{Owner: "user:bob", ID: "aaaaaa", Spec: spec.Spec{Name: "z"}},

@@ -10,7 +10,7 @@ import (
 
 // PutLogin implements vault.LoginStore.
 func (s *DB) PutLogin(ctx context.Context, owner, connection string, sealed []byte) error {
-	return s.lasting(ctx, `INSERT INTO logins (principal, connection, value) VALUES (?,?,?)
+	return s.execDurably(ctx, `INSERT INTO logins (principal, connection, value) VALUES (?,?,?)
 		ON CONFLICT (principal, connection) DO UPDATE SET value=excluded.value`, owner, connection, sealed)
 }
 
@@ -27,25 +27,25 @@ func (s *DB) Login(ctx context.Context, owner, connection string) ([]byte, error
 
 // RemoveLogin implements vault.LoginStore.
 func (s *DB) RemoveLogin(ctx context.Context, owner, connection string) error {
-	return s.lasting(ctx, `DELETE FROM logins WHERE principal = ? AND connection = ?`, owner, connection)
+	return s.execDurably(ctx, `DELETE FROM logins WHERE principal = ? AND connection = ?`, owner, connection)
 }
 
 // Logins implements vault.LoginStore.
 func (s *DB) Logins(ctx context.Context) ([][2]string, error) {
-	return s.pairs(ctx, `SELECT principal, connection FROM logins ORDER BY principal, connection`)
+	return s.queryPairs(ctx, `SELECT principal, connection FROM logins ORDER BY principal, connection`)
 }
 
-// pairs returns the rows of a query with two text columns.
-func (s *DB) pairs(ctx context.Context, query string) ([][2]string, error) {
-	return collect(ctx, s.db, func(row row) (one [2]string, err error) {
+// queryPairs returns the rows of a query with two text columns.
+func (s *DB) queryPairs(ctx context.Context, query string) ([][2]string, error) {
+	return queryAll(ctx, s.db, func(row scanner) (one [2]string, err error) {
 		err = row.Scan(&one[0], &one[1])
 		return one, err
 	}, query)
 }
 
-// lasting executes a statement durably.
-func (s *DB) lasting(ctx context.Context, statement string, values ...any) error {
-	return s.durably(ctx, func(c *sql.Conn) error {
+// execDurably executes a statement durably.
+func (s *DB) execDurably(ctx context.Context, statement string, values ...any) error {
+	return s.withDurability(ctx, func(c *sql.Conn) error {
 		_, err := c.ExecContext(ctx, statement, values...)
 		return err
 	})

@@ -60,7 +60,7 @@ func TestLogins(t *testing.T) {
 func TestLoginsAreSealed(t *testing.T) {
 	dir := t.TempDir()
 	db := open(t, dir)
-	l := &vault.Logins{Vault: &vault.Vault{KeyFile: filepath.Join(dir, "secrets.key"), Make: true}, Store: db}
+	l := &vault.Logins{Vault: &vault.Vault{KeyFile: filepath.Join(dir, "secrets.key"), CreateKey: true}, Store: db}
 	for _, owner := range []string{"user:ann", "user:bob"} {
 		if err := l.Save(t.Context(), owner, "c", "https://a.example", secret.Value("hunter2 of "+owner)); err != nil {
 			t.Fatal(err)
@@ -111,7 +111,7 @@ func TestLasting(t *testing.T) {
 	if _, err := db.db.ExecContext(t.Context(), `CREATE TABLE seen (level INT)`); err != nil {
 		t.Fatal(err)
 	}
-	if err := db.lasting(t.Context(), `INSERT INTO seen SELECT synchronous FROM pragma_synchronous`); err != nil {
+	if err := db.execDurably(t.Context(), `INSERT INTO seen SELECT synchronous FROM pragma_synchronous`); err != nil {
 		t.Fatal(err)
 	}
 	var n int

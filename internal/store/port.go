@@ -20,7 +20,7 @@ func (s *DB) PutPort(ctx context.Context, r port.Record) error {
 
 // Ports implements port.Store.
 func (s *DB) Ports(ctx context.Context) ([]port.Record, error) {
-	return collect(ctx, s.db, func(row row) (r port.Record, err error) {
+	return queryAll(ctx, s.db, func(row scanner) (r port.Record, err error) {
 		var created, expires int64
 		err = row.Scan(&r.Session, &r.Port, &r.Owner, &r.Hash, &r.Public, &created, &expires)
 		r.Created, r.Expires = time.Unix(created, 0).UTC(), time.Unix(expires, 0).UTC()

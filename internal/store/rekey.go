@@ -8,17 +8,17 @@ import (
 	"sandlot/internal/vault"
 )
 
-// Sealed implements vault.Rows.
-func (s *DB) Sealed(ctx context.Context) ([]vault.Row, error) {
-	return collect(ctx, s.db, func(row row) (r vault.Row, err error) {
+// SealedRows implements vault.Rows.
+func (s *DB) SealedRows(ctx context.Context) ([]vault.SealedRow, error) {
+	return queryAll(ctx, s.db, func(row scanner) (r vault.SealedRow, err error) {
 		err = row.Scan(&r.Login, &r.Owner, &r.Name, &r.Sealed)
 		return r, err
 	}, `SELECT 0, principal, name, value FROM secrets UNION ALL SELECT 1, principal, connection, value FROM logins`)
 }
 
 // Reseal implements vault.Rows.
-func (s *DB) Reseal(ctx context.Context, rows []vault.Row, fingerprint string) error {
-	return s.durably(ctx, func(c *sql.Conn) error {
+func (s *DB) Reseal(ctx context.Context, rows []vault.SealedRow, fingerprint string) error {
+	return s.withDurability(ctx, func(c *sql.Conn) error {
 		if err := reseal(ctx, c, rows, fingerprint); err != nil {
 			return err
 		}
@@ -28,7 +28,7 @@ func (s *DB) Reseal(ctx context.Context, rows []vault.Row, fingerprint string) e
 	})
 }
 
-func reseal(ctx context.Context, c *sql.Conn, rows []vault.Row, fingerprint string) error {
+func reseal(ctx context.Context, c *sql.Conn, rows []vault.SealedRow, fingerprint string) error {
 	tx, err := c.BeginTx(ctx, nil)
 	if err != nil {
 		return err
@@ -39,12 +39,12 @@ func reseal(ctx context.Context, c *sql.Conn, rows []vault.Row, fingerprint stri
 		if r.Login {
 			table, name = "logins", "connection"
 		}
-		change := `UPDATE ` + table + ` SET value = ? WHERE principal = ? AND ` + name + ` = ?`
+		statement := `UPDATE ` + table + ` SET value = ? WHERE principal = ? AND ` + name + ` = ?`
 		args := []any{r.Sealed, r.Owner, r.Name}
 		if r.Sealed == nil {
-			change, args = `DELETE FROM `+table+` WHERE principal = ? AND `+name+` = ?`, args[1:]
+			statement, args = `DELETE FROM `+table+` WHERE principal = ? AND `+name+` = ?`, args[1:]
 		}
-		if _, err := tx.ExecContext(ctx, change, args...); err != nil {
+		if _, err := tx.ExecContext(ctx, statement, args...); err != nil {
 			return err
 		}
 	}

@@ -31,12 +31,12 @@ func die(at, point string) {
 	}
 }
 
-func (d dying) Sealed(ctx context.Context) ([]vault.Row, error) {
+func (d dying) SealedRows(ctx context.Context) ([]vault.SealedRow, error) {
 	die(d.at, "written")
-	return d.DB.Sealed(ctx)
+	return d.DB.SealedRows(ctx)
 }
 
-func (d dying) Reseal(ctx context.Context, all []vault.Row, mark string) error {
+func (d dying) Reseal(ctx context.Context, all []vault.SealedRow, mark string) error {
 	switch d.at {
 	case "half":
 		time.AfterFunc(3*time.Millisecond, func() { die(d.at, "half") })
@@ -58,7 +58,7 @@ func TestRekeyChild(t *testing.T) {
 		return // it is a part of the other test
 	}
 	db := open(t, dir)
-	v := &vault.Vault{Store: db, KeyFile: filepath.Join(dir, "secrets.key"), Make: true}
+	v := &vault.Vault{Store: db, KeyFile: filepath.Join(dir, "secrets.key"), CreateKey: true}
 	_, _, err := v.Rekey(t.Context(), dying{db, at}, func(string, string) string { return "" }, false)
 	if err != nil {
 		t.Fatal(err)
@@ -81,7 +81,7 @@ func TestRekeyKilled(t *testing.T) {
 			}
 		}
 		db := open(t, dir)
-		v := &vault.Vault{Store: db, KeyFile: file, Make: true}
+		v := &vault.Vault{Store: db, KeyFile: file, CreateKey: true}
 		for i := range killed {
 			if _, err := v.Set(t.Context(), fmt.Sprintf("user:u%d", i%40), fmt.Sprintf("S%d", i),
 				secret.Value(fmt.Sprint(i))); err != nil {
@@ -98,7 +98,7 @@ func TestRekeyKilled(t *testing.T) {
 				t.Fatalf("%s: %v %s", at, err, out)
 			}
 			db := open(t, dir)
-			v := &vault.Vault{Store: db, KeyFile: file, Make: true}
+			v := &vault.Vault{Store: db, KeyFile: file, CreateKey: true}
 			if err := v.FinishRekey(t.Context(), db); err != nil {
 				t.Fatalf("%s: %v", at, err)
 			}

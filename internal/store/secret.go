@@ -22,25 +22,25 @@ func (s *DB) Secret(ctx context.Context, owner, name string) (vault.Record, erro
 	r, err := scanSecret(s.db.QueryRowContext(ctx,
 		`SELECT `+secretColumns+` FROM secrets WHERE principal = ? AND name = ?`, owner, name))
 	if errors.Is(err, sql.ErrNoRows) {
-		err = vault.ErrNone
+		err = vault.ErrNotFound
 	}
 	return r, err
 }
 
 // Secrets implements vault.Store.
 func (s *DB) Secrets(ctx context.Context, owner string) ([]vault.Record, error) {
-	return collect(ctx, s.db, scanSecret,
+	return queryAll(ctx, s.db, scanSecret,
 		`SELECT `+secretColumns+` FROM secrets WHERE principal = ? ORDER BY name`, owner)
 }
 
 // RemoveSecret implements vault.Store.
 func (s *DB) RemoveSecret(ctx context.Context, owner, name string) error {
-	return s.remove(ctx, vault.ErrNone, `DELETE FROM secrets WHERE principal = ? AND name = ?`, owner, name)
+	return s.deleteRows(ctx, vault.ErrNotFound, `DELETE FROM secrets WHERE principal = ? AND name = ?`, owner, name)
 }
 
 const secretColumns = `principal, name, value, created, changed`
 
-func scanSecret(row row) (r vault.Record, err error) {
+func scanSecret(row scanner) (r vault.Record, err error) {
 	var created, changed int64
 	err = row.Scan(&r.Owner, &r.Name, &r.Sealed, &created, &changed)
 	r.Created, r.Changed = time.UnixMilli(created).UTC(), time.UnixMilli(changed).UTC()

@@ -60,10 +60,10 @@ func TestSecrets(t *testing.T) {
 	}
 	for _, no := range [][2]string{{"user:eve", "B"}, {"user:bob", "A"}, {"user:ann", "b"}, {"user:ann", "%"},
 		{"", ""}} {
-		if _, err := db.Secret(t.Context(), no[0], no[1]); !errors.Is(err, vault.ErrNone) {
+		if _, err := db.Secret(t.Context(), no[0], no[1]); !errors.Is(err, vault.ErrNotFound) {
 			t.Errorf("%q: %v", no, err)
 		}
-		if err := db.RemoveSecret(t.Context(), no[0], no[1]); !errors.Is(err, vault.ErrNone) {
+		if err := db.RemoveSecret(t.Context(), no[0], no[1]); !errors.Is(err, vault.ErrNotFound) {
 			t.Errorf("removing %q: %v", no, err)
 		}
 	}
@@ -79,7 +79,7 @@ func TestSecrets(t *testing.T) {
 func TestSecretsAreSealed(t *testing.T) {
 	dir := t.TempDir()
 	db := open(t, dir)
-	v := &vault.Vault{Store: db, KeyFile: filepath.Join(dir, "secrets.key"), Make: true}
+	v := &vault.Vault{Store: db, KeyFile: filepath.Join(dir, "secrets.key"), CreateKey: true}
 	for _, owner := range []string{"user:ann", "user:bob"} {
 		if _, err := v.Set(t.Context(), owner, "KEY", secret.Value("hunter2 of "+owner)); err != nil {
 			t.Fatal(err)

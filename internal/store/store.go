@@ -74,11 +74,11 @@ func (s *DB) prepare(ctx context.Context) (err error) {
 	return err
 }
 
-// row is a row of a result: sql.Row or sql.Rows.
-type row interface{ Scan(...any) error }
+// scanner is a row of a result: sql.Row or sql.Rows.
+type scanner interface{ Scan(...any) error }
 
-// collect returns the results of scan for the rows of a query.
-func collect[T any](ctx context.Context, db *sql.DB, scan func(row) (T, error), query string, args ...any) ([]T,
+// queryAll returns the results of scan for the rows of a query.
+func queryAll[T any](ctx context.Context, db *sql.DB, scan func(scanner) (T, error), query string, args ...any) ([]T,
 	error) {
 	rows, err := db.QueryContext(ctx, query, args...)
 	if err != nil {
@@ -87,31 +87,31 @@ func collect[T any](ctx context.Context, db *sql.DB, scan func(row) (T, error), 
 	defer rows.Close()
 	var all []T
 	for rows.Next() {
-		one, err := scan(rows)
+		item, err := scan(rows)
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, one)
+		all = append(all, item)
 	}
 	return all, rows.Err()
 }
 
-// remove executes a DELETE statement, and returns the error none if it has deleted no row.
-func (s *DB) remove(ctx context.Context, none error, statement string, args ...any) error {
+// deleteRows executes a DELETE statement, and returns the error none if it has deleted no row.
+func (s *DB) deleteRows(ctx context.Context, notFound error, statement string, args ...any) error {
 	r, err := s.db.ExecContext(ctx, statement, args...)
 	if err != nil {
 		return err
 	}
 	if n, _ := r.RowsAffected(); n == 0 {
-		return none
+		return notFound
 	}
 	return nil
 }
 
-// durably runs do with synchronous=FULL, so that its changes are on the disk when it returns. Other
+// withDurability runs do with synchronous=FULL, so that its changes are on the disk when it returns. Other
 // changes survive a crash of the server, but not always one of the machine. That is not enough for a
 // token that a remote server has issued in exchange for the stored one: only the new token is valid.
-func (s *DB) durably(ctx context.Context, do func(*sql.Conn) error) error {
+func (s *DB) withDurability(ctx context.Context, change func(*sql.Conn) error) error {
 	c, err := s.db.Conn(ctx)
 	if err != nil {
 		return err
@@ -122,7 +122,7 @@ func (s *DB) durably(ctx context.Context, do func(*sql.Conn) error) error {
 	}
 	// Other statements do not need the slower mode.
 	defer c.ExecContext(context.WithoutCancel(ctx), `PRAGMA synchronous=NORMAL`)
-	return do(c)
+	return change(c)
 }
 
 func (s *DB) migrate(ctx context.Context) error {
@@ -171,7 +171,7 @@ func (s *DB) AddToken(ctx context.Context, t auth.Token) error {
 
 const tokenColumns = `id, hash, principal, user, service, roles, created, expires`
 
-func scanToken(row row) (auth.Token, error) {
+func scanToken(row scanner) (auth.Token, error) {
 	var t auth.Token
 	var created int64
 	var expires sql.NullInt64
@@ -179,7 +179,7 @@ func scanToken(row row) (auth.Token, error) {
 	if err := row.Scan(&t.ID, &t.Hash, &t.Owner, &t.User, &t.Service, &roles, &created, &expires); err != nil {
 		return t, err
 	}
-	t.Roles = auth.StoredRoles(roles)
+	t.Roles = auth.ParseRoles(roles)
 	t.Created = time.Unix(created, 0).UTC()
 	if expires.Valid {
 		e := time.Unix(expires.Int64, 0).UTC()
@@ -190,7 +190,7 @@ func scanToken(row row) (auth.Token, error) {
 
 // Tokens implements auth.Store.
 func (s *DB) Tokens(ctx context.Context) ([]auth.Token, error) {
-	return collect(ctx, s.db, scanToken, `SELECT `+tokenColumns+` FROM tokens ORDER BY created, id`)
+	return queryAll(ctx, s.db, scanToken, `SELECT `+tokenColumns+` FROM tokens ORDER BY created, id`)
 }
 
 // TokenByHash implements auth.Store. Each request calls it or HasTokens. Both read one or two pages and
@@ -206,7 +206,7 @@ func (s *DB) TokenByHash(ctx context.Context, hash string) (auth.Token, error) {
 
 // RemoveToken implements auth.Store.
 func (s *DB) RemoveToken(ctx context.Context, id string) error {
-	return s.remove(ctx, auth.ErrNoToken, `DELETE FROM tokens WHERE id = ?`, id)
+	return s.deleteRows(ctx, auth.ErrNoToken, `DELETE FROM tokens WHERE id = ?`, id)
 }
 
 // HasTokens implements auth.Store.
@@ -219,14 +219,14 @@ func (s *DB) HasTokens(ctx context.Context) (bool, error) {
 const sessionColumns = `id, owner, home, template, flavor, sandbox, workspace, state, created, used, lost, network, ` +
 	`sent, received`
 
-func scanSession(row row) (session.Record, error) {
+func scanSession(row scanner) (session.Record, error) {
 	var r session.Record
 	var created, used int64
 	var network string
 	err := row.Scan(&r.ID, &r.Owner, &r.Home, &r.Template, &r.Flavor, &r.Sandbox, &r.Workspace, &r.State, &created,
 		&used, &r.Lost, &network, &r.Traffic.Up, &r.Traffic.Down)
 	if network != "" && json.Unmarshal([]byte(network), &r.Network) != nil {
-		r.Network = session.Change{Mode: egress.None} // a policy that cannot be parsed allows nothing
+		r.Network = session.NetworkOverride{Mode: egress.None} // a policy that cannot be parsed allows nothing
 	}
 	r.Created, r.Used = time.UnixMilli(created).UTC(), time.UnixMilli(used).UTC()
 	return r, err
@@ -252,13 +252,13 @@ func (s *DB) PutSession(ctx context.Context, r session.Record) error {
 }
 
 // PutTraffic implements session.Store.
-func (s *DB) PutTraffic(ctx context.Context, moved map[string]egress.Traffic) error {
+func (s *DB) PutTraffic(ctx context.Context, traffic map[string]egress.Traffic) error {
 	tx, err := s.db.BeginTx(ctx, nil)
 	if err != nil {
 		return err
 	}
 	defer tx.Rollback()
-	for id, t := range moved {
+	for id, t := range traffic {
 		if _, err := tx.ExecContext(ctx, `UPDATE sessions SET sent = ?, received = ? WHERE id = ?`, int64(t.Up),
 			int64(t.Down), id); err != nil {
 			return err
@@ -269,7 +269,7 @@ func (s *DB) PutTraffic(ctx context.Context, moved map[string]egress.Traffic) er
 
 // Sessions implements session.Store.
 func (s *DB) Sessions(ctx context.Context) ([]session.Record, error) {
-	return collect(ctx, s.db, scanSession, `SELECT `+sessionColumns+` FROM sessions ORDER BY created, id`)
+	return queryAll(ctx, s.db, scanSession, `SELECT `+sessionColumns+` FROM sessions ORDER BY created, id`)
 }
 
 // RemoveSession implements session.Store.

@@ -215,7 +215,7 @@ func TestTokens(t *testing.T) {
 func TestASecondProcessIsSeenAtOnce(t *testing.T) {
 	dir := t.TempDir()
 	server, command := open(t, dir), open(t, dir)
-	d, err := auth.NewDoor(t.Context(), auth.Required, "localhost", server)
+	d, err := auth.NewAuthenticator(t.Context(), auth.Required, "localhost", server)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -224,14 +224,14 @@ func TestASecondProcessIsSeenAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	header := "Bearer " + value.Reveal()
-	if p, err := d.Admit(t.Context(), header); err != nil || p.Name != "ann" || p.Token != tok.ID ||
-		!p.Has(auth.Metrics) {
+	if p, err := d.Authenticate(t.Context(), header); err != nil || p.Name != "ann" || p.Token != tok.ID ||
+		!p.HasRole(auth.Metrics) {
 		t.Errorf("a new token: %+v, %v", p, err)
 	}
 	if err := command.RemoveToken(t.Context(), tok.ID); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.Admit(t.Context(), header); err == nil {
+	if _, err := d.Authenticate(t.Context(), header); err == nil {
 		t.Error("a revoked token is good")
 	}
 }

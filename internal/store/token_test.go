@@ -23,7 +23,7 @@ func TestRolesComeToAnOlderDatabase(t *testing.T) {
 	}
 	old.Close()
 	db := open(t, dir)
-	d, err := auth.NewDoor(t.Context(), auth.Auto, "localhost", db)
+	d, err := auth.NewAuthenticator(t.Context(), auth.Auto, "localhost", db)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +31,7 @@ func TestRolesComeToAnOlderDatabase(t *testing.T) {
 		"a": {ID: "user:ann", Name: "ann", Service: true, Authenticated: true, Token: "tok_1"},
 		"b": {ID: "user:local", Name: "local", Authenticated: true, Token: "tok_2", Roles: auth.NewRoles(auth.Metrics)},
 	} {
-		if p, err := d.Admit(t.Context(), "Bearer "+token); err != nil || p != want {
+		if p, err := d.Authenticate(t.Context(), "Bearer "+token); err != nil || p != want {
 			t.Errorf("%+v, %v, want %+v", p, err, want)
 		}
 	}
@@ -39,7 +39,7 @@ func TestRolesComeToAnOlderDatabase(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p, err := d.Admit(t.Context(), "Bearer "+value.Reveal()); err != nil ||
+	if p, err := d.Authenticate(t.Context(), "Bearer "+value.Reveal()); err != nil ||
 		p.Roles != auth.NewRoles(auth.Operator, auth.Metrics) {
 		t.Errorf("%+v, %v", p, err)
 	}

@@ -22,7 +22,7 @@ const (
 
 // UserTimeout is how long a user may take to answer a question that a call asks, and so how
 // long a call stays suspended.
-const Thinking = 10 * time.Minute
+const UserTimeout = 10 * time.Minute
 
 // maxQuestion is the largest question in bytes; users would not read more.
 const maxQuestion = 8 << 10
@@ -34,15 +34,15 @@ type Question struct {
 	// Message says everything that the user consents to. It is never shortened.
 	Message string
 	// WithoutAgent is the command with which the user does it themselves.
-	Yourself string
+	WithoutAgent string
 }
 
 // Declined is the error of a call to which the user did not consent. Clients get it as the
 // call's result, not as a fault.
-type Declined struct{ Why string }
+type Declined struct{ Message string }
 
 // Error implements error.
-func (d *Declined) Error() string { return d.Why }
+func (d *Declined) Error() string { return d.Message }
 
 // Consent returns nil if a call may do what q asks for. The policy Ask asks the user through
 // their client, and refuses if the client cannot ask. It does not ask the local user of a
@@ -63,17 +63,17 @@ func (p Policy) Consent(ctx context.Context, c Call, q Question) error {
 			"%d bytes: at most %d can be shown; put long arguments into a file", q.What, len(q.Message), maxQuestion).
 			With("argument", "args")
 	case c.Client == nil || !hasForms(c.Client.Capabilities()):
-		return unaskable(q)
+		return cannotAsk(q)
 	}
-	return put(ctx, c, q)
+	return askUser(ctx, c, q)
 }
 
 // cannotAsk returns the fault for a client that cannot ask its user.
-func unaskable(q Question) error {
+func cannotAsk(q Question) error {
 	f := fault.New(fault.Forbidden, "%s needs the user's consent, and this client cannot ask them", q.What).
 		With("consent", string(Ask))
 	f.Advice = []string{
-		"The user adds it themselves, on a terminal and with their token in SANDLOT_TOKEN: " + q.Yourself,
+		"The user adds it themselves, on a terminal and with their token in SANDLOT_TOKEN: " + q.WithoutAgent,
 		"Use an MCP client that can ask its user (elicitation)",
 		"The operator of this server can do without consent: mcp_consent: allow"}
 	return f
@@ -98,7 +98,7 @@ func hasForms(capabilities json.RawMessage) bool {
 const yes, no = "allow", "deny"
 
 // askUser asks the user by elicitation, and returns nil if they consent.
-func put(ctx context.Context, c Call, q Question) error {
+func askUser(ctx context.Context, c Call, q Question) error {
 	decision := map[string]any{"type": "string", "title": "Your decision", "enum": []string{yes, no}}
 	params, err := json.Marshal(map[string]any{"message": q.Message, "requestedSchema": map[string]any{
 		"type": "object", "required": []string{"decision"}, "properties": map[string]any{"decision": decision}}})
@@ -108,14 +108,14 @@ func put(ctx context.Context, c Call, q Question) error {
 	if c.Progress != nil {
 		c.Progress("Waiting for the user's consent")
 	}
-	askCtx, cancel := context.WithTimeout(ctx, Thinking)
+	askCtx, cancel := context.WithTimeout(ctx, UserTimeout)
 	defer cancel()
 	raw, err := c.Client.Ask(askCtx, "elicitation/create", params)
 	switch {
 	case ctx.Err() != nil:
 		return fault.From(ctx.Err())
 	case errors.Is(askCtx.Err(), context.DeadlineExceeded):
-		return &Declined{fmt.Sprintf("The user was asked, and did not answer within %s", Thinking)}
+		return &Declined{fmt.Sprintf("The user was asked, and did not answer within %s", UserTimeout)}
 	case err != nil:
 		return &Declined{"The user's client was asked, and gave no answer that counts"}
 	}

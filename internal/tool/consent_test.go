@@ -20,10 +20,10 @@ type user struct {
 	asked  []string
 }
 
-func (u *user) ID() string                    { return "u" }
-func (u *user) Capabilities() json.RawMessage { return json.RawMessage(u.can) }
-func (u *user) Retries() bool                 { return false }
-func (u *user) Tell(string, json.RawMessage)  {}
+func (u *user) ID() string                     { return "u" }
+func (u *user) Capabilities() json.RawMessage  { return json.RawMessage(u.can) }
+func (u *user) Retries() bool                  { return false }
+func (u *user) Notify(string, json.RawMessage) {}
 
 func (u *user) Ask(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
 	u.asked = append(u.asked, method+" "+string(params))
@@ -37,7 +37,7 @@ func says(answer string) func(context.Context) (string, error) {
 
 var (
 	anna = auth.User("anna", false)
-	q    = Question{What: "starting it", Message: "Start it?", Yourself: "sandlot mcp add it"}
+	q    = Question{What: "starting it", Message: "Start it?", WithoutAgent: "sandlot mcp add it"}
 )
 
 const able = `{"elicitation":{}}`
@@ -121,7 +121,7 @@ func TestConsentFails(t *testing.T) {
 		waits := func(ctx context.Context) (string, error) { <-ctx.Done(); return "", ctx.Err() }
 		began := time.Now()
 		err := Ask.Consent(t.Context(), Call{Principal: anna, Client: &user{can: able, answer: waits}}, q)
-		if _, ok := errors.AsType[*Declined](err); !ok || time.Since(began) != Thinking {
+		if _, ok := errors.AsType[*Declined](err); !ok || time.Since(began) != UserTimeout {
 			t.Errorf("nobody answers: %v after %s", err, time.Since(began))
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)

@@ -25,7 +25,7 @@ type Client interface {
 	Ask(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error)
 	// Notify sends the client a notification: notifications/progress, without its token, or
 	// notifications/message.
-	Tell(method string, params json.RawMessage)
+	Notify(method string, params json.RawMessage)
 }
 
 // Inputs is the input with which a client retries a call.
@@ -56,7 +56,7 @@ type Request struct {
 	Client Client // nil: the client can get no requests and notifications
 	Inputs Inputs
 	// Reservation counts a large answer for the principal until the client has read it.
-	Held *limit.Held
+	Reservation *limit.Reservation
 }
 
 // External is the source of third-party servers' tools, prompts and resources, and proxies
@@ -66,13 +66,13 @@ type External interface {
 	Source
 	// WaitReady waits until all servers have listed their features, or ctx ends. It reports
 	// whether it had to wait.
-	Ready(ctx context.Context, p auth.Principal) bool
+	WaitReady(ctx context.Context, p auth.Principal) bool
 	Prompts(p auth.Principal) []Item
 	Resources(p auth.Principal) []Item
 	Templates(p auth.Principal) []Item
 	// Proxy sends a request to its server, and returns the whole MCP result object. An error
 	// is a fault, or has the server's own error in its chain, an *ExternalError.
-	Pass(ctx context.Context, r Request) (json.RawMessage, error)
+	Proxy(ctx context.Context, r Request) (json.RawMessage, error)
 	// Subscribe and Unsubscribe begin and end a client's subscription to a resource, and
 	// SetLevel sets the client's logging level. The string client distinguishes the clients
 	// of one principal.
@@ -81,15 +81,15 @@ type External interface {
 	SetLevel(ctx context.Context, p auth.Principal, client, level string)
 	// ClientGone ends the subscriptions of a client that has disconnected. It does not wait
 	// for servers.
-	Left(p auth.Principal, client string)
+	ClientGone(p auth.Principal, client string)
 }
 
 // ExternalError is the JSON-RPC error of a third-party server. Clients get it unchanged.
-type Refusal struct {
+type ExternalError struct {
 	Code    int64
 	Message string
 	Data    json.RawMessage
 }
 
 // Error implements error.
-func (r *Refusal) Error() string { return r.Message }
+func (r *ExternalError) Error() string { return r.Message }

@@ -21,7 +21,7 @@ import (
 // accepts that too. A null argument counts as absent.
 func Decode[T any](t Tool, raw json.RawMessage) (T, error) {
 	var in T
-	given, err := object(raw)
+	args, err := parseObject(raw)
 	if err != nil {
 		return in, err
 	}
@@ -29,34 +29,34 @@ func Decode[T any](t Tool, raw json.RawMessage) (T, error) {
 	if o == nil {
 		o = new(Object)
 	}
-	if nested, ok := given["params"].(map[string]any); ok && len(given) == 1 {
-		if _, own := o.fields["params"]; !own {
-			given = nested
+	if nested, ok := args["params"].(map[string]any); ok && len(args) == 1 {
+		if _, declared := o.fields["params"]; !declared {
+			args = nested
 		}
 	}
-	err = o.decode(t.Name, "", given, reflect.ValueOf(&in).Elem())
+	err = o.decode(t.Name, "", args, reflect.ValueOf(&in).Elem())
 	return in, err
 }
 
-func object(raw json.RawMessage) (map[string]any, error) {
+func parseObject(raw json.RawMessage) (map[string]any, error) {
 	if len(bytes.TrimSpace(raw)) == 0 || string(bytes.TrimSpace(raw)) == "null" {
 		return nil, nil
 	}
-	var given map[string]any
-	if err := json.Unmarshal(raw, &given); err != nil {
+	var args map[string]any
+	if err := json.Unmarshal(raw, &args); err != nil {
 		return nil, fault.New(fault.InvalidParameters, "arguments must be a JSON object").
 			With("argument", "arguments").With("allowed", "object")
 	}
-	return given, nil
+	return args, nil
 }
 
 // decode sets the fields of a struct. In faults, prefix stands before the arguments' names:
 // it is empty, or the name of the object that they are in, and a dot.
-func (o *Object) decode(owner, prefix string, given map[string]any, into reflect.Value) error {
-	for name, v := range given {
+func (o *Object) decode(tool, prefix string, args map[string]any, into reflect.Value) error {
+	for name, v := range args {
 		f, ok := o.fields[name]
 		if !ok {
-			return o.unknown(owner, prefix, name)
+			return o.unknownArgument(tool, prefix, name)
 		}
 		if v == nil {
 			continue
@@ -69,7 +69,7 @@ func (o *Object) decode(owner, prefix string, given map[string]any, into reflect
 		return nil
 	}
 	for _, name := range o.schema.Required {
-		if p := o.schema.Properties[name]; given[name] == nil {
+		if p := o.schema.Properties[name]; args[name] == nil {
 			return fault.New(fault.InvalidParameters, "argument %q is missing: %s", prefix+name, p.Description).
 				With("argument", prefix+name).With("allowed", p.Type)
 		}
@@ -77,7 +77,7 @@ func (o *Object) decode(owner, prefix string, given map[string]any, into reflect
 	return nil
 }
 
-func (o *Object) unknown(owner, prefix, name string) error {
+func (o *Object) unknownArgument(tool, prefix, name string) error {
 	names := []string{}
 	if o.schema != nil {
 		for _, n := range o.schema.PropertyOrder {
@@ -89,14 +89,14 @@ func (o *Object) unknown(owner, prefix, name string) error {
 	if len(names) == 0 {
 		hint = "; it takes none"
 	}
-	if meant := fault.Meant(name, names); meant != "" {
+	if meant := fault.DidYouMean(name, names); meant != "" {
 		hint = meant
 	}
-	return fault.New(fault.InvalidParameters, "%s has no argument %q%s", owner, name, hint).
+	return fault.New(fault.InvalidParameters, "%s has no argument %q%s", tool, name, hint).
 		With("argument", name).With("allowed", names)
 }
 
-func wrong(name string, v any, allowed string) error {
+func invalidArgument(name string, v any, allowed string) error {
 	b, _ := json.Marshal(v)
 	given := fault.Clip(string(b))
 	return fault.New(fault.InvalidParameters, "argument %q is %s, but must be %s", name, given, allowed).
@@ -118,7 +118,7 @@ func (f field) set(name string, v any, into reflect.Value) error {
 	case s.Type == "boolean":
 		b, ok := v.(bool)
 		if !ok {
-			return wrong(name, v, "true or false")
+			return invalidArgument(name, v, "true or false")
 		}
 		into.SetBool(b)
 	case s.Type == "array":
@@ -126,7 +126,7 @@ func (f field) set(name string, v any, into reflect.Value) error {
 	case f.object != nil:
 		m, ok := v.(map[string]any)
 		if !ok {
-			return wrong(name, v, "an object")
+			return invalidArgument(name, v, "an object")
 		}
 		return f.object.decode(name, name+".", m, into)
 	default:
@@ -138,14 +138,14 @@ func (f field) set(name string, v any, into reflect.Value) error {
 func setString(name string, schema *jsonschema.Schema, v any, into reflect.Value) error {
 	s, ok := v.(string)
 	if !ok {
-		return wrong(name, v, "a string")
+		return invalidArgument(name, v, "a string")
 	}
 	if schema.Enum != nil && !slices.Contains(schema.Enum, v) {
 		var words []string
 		for _, e := range schema.Enum {
 			words = append(words, fmt.Sprint(e))
 		}
-		return wrong(name, v, "one of "+strings.Join(words, ", "))
+		return invalidArgument(name, v, "one of "+strings.Join(words, ", "))
 	}
 	into.SetString(s)
 	return nil
@@ -163,13 +163,13 @@ func setNumber(name string, s *jsonschema.Schema, v any, into reflect.Value) err
 		allowed += " to " + strconv.FormatFloat(*s.Maximum, 'f', -1, 64)
 	}
 	n, ok := v.(float64)
-	whole := s.Type == "integer"
+	isInteger := s.Type == "integer"
 	// Beyond 2^53, float64 has not every integer.
-	if !ok || whole && (n != math.Trunc(n) || math.Abs(n) > 1<<53) ||
+	if !ok || isInteger && (n != math.Trunc(n) || math.Abs(n) > 1<<53) ||
 		s.Minimum != nil && n < *s.Minimum || s.Maximum != nil && n > *s.Maximum {
-		return wrong(name, v, allowed)
+		return invalidArgument(name, v, allowed)
 	}
-	if whole {
+	if isInteger {
 		into.SetInt(int64(n))
 	} else {
 		into.SetFloat(n)
@@ -186,7 +186,7 @@ func setStrings(name string, v any, into reflect.Value) error {
 		out[i] = s
 	}
 	if !ok {
-		return wrong(name, v, "an array of strings")
+		return invalidArgument(name, v, "an array of strings")
 	}
 	into.Set(reflect.ValueOf(out))
 	return nil
@@ -202,7 +202,7 @@ func setMap(name string, v any, into reflect.Value) error {
 		out[k] = s
 	}
 	if !ok {
-		return wrong(name, v, "an object of strings")
+		return invalidArgument(name, v, "an object of strings")
 	}
 	into.Set(reflect.ValueOf(out))
 	return nil

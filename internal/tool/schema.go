@@ -32,17 +32,17 @@ func (p Prop) Range(min, max float64) Prop {
 
 // Describer is a struct with properties for its fields, which structs that embed it inherit.
 // The properties that a tool passes to InputOf or OutputOf take precedence.
-type Described interface{ Props() []Prop }
+type Describer interface{ Props() []Prop }
 
 // propsOf returns the properties of a struct that is a Describer, or of the structs that it
 // embeds.
-func described(t reflect.Type) (props []Prop) {
+func propsOf(t reflect.Type) (props []Prop) {
 	for _, f := range reflect.VisibleFields(t) {
 		if f.Anonymous && len(f.Index) == 1 {
-			props = append(props, described(f.Type)...)
+			props = append(props, propsOf(f.Type)...)
 		}
 	}
-	if d, ok := reflect.Zero(t).Interface().(Described); ok && len(props) == 0 {
+	if d, ok := reflect.Zero(t).Interface().(Describer); ok && len(props) == 0 {
 		return d.Props()
 	}
 	return props
@@ -50,9 +50,9 @@ func described(t reflect.Type) (props []Prop) {
 
 // Object is the JSON schema (2020-12) of an object, generated from a struct.
 type Object struct {
-	schema *jsonschema.Schema
-	wire   map[string]any
-	fields map[string]field // of the struct, by the arguments' names; nil for a result
+	schema  *jsonschema.Schema
+	encoded map[string]any
+	fields  map[string]field // of the struct, by the arguments' names; nil for a result
 }
 
 // field is the struct field of one argument.
@@ -66,11 +66,11 @@ type field struct {
 // Arguments with omitempty are optional. A pointer field distinguishes an absent argument
 // from an empty one. InputOf panics if a property has no field.
 func InputOf[T any](props ...Prop) *Object {
-	s := inferred[T]()
-	props = append(props, described(reflect.TypeFor[T]())...)
+	s := inferSchema[T]()
+	props = append(props, propsOf(reflect.TypeFor[T]())...)
 	describe(s, props)
-	o := arguments(reflect.TypeFor[T](), s)
-	o.wire = wire(s)
+	o := newArguments(reflect.TypeFor[T](), s)
+	o.encoded = encode(s)
 	return o
 }
 
@@ -78,12 +78,12 @@ func InputOf[T any](props ...Prop) *Object {
 // props name or that have a description; tools may change the other fields. The fields in
 // required are always set.
 func OutputOf[T any](required []string, props ...Prop) *Object {
-	s := inferred[T]()
-	props = append(props, described(reflect.TypeFor[T]())...)
+	s := inferSchema[T]()
+	props = append(props, propsOf(reflect.TypeFor[T]())...)
 	describe(s, props)
-	promise(s, props)
+	keepDescribed(s, props)
 	s.Required = required
-	return &Object{schema: s, wire: wire(s)}
+	return &Object{schema: s, encoded: encode(s)}
 }
 
 // Schema returns the JSON of the schema; for a nil Object, that of an object without
@@ -92,10 +92,10 @@ func (o *Object) Schema() map[string]any {
 	if o == nil {
 		return map[string]any{"type": "object", "properties": map[string]any{}, "additionalProperties": false}
 	}
-	return o.wire
+	return o.encoded
 }
 
-func inferred[T any]() *jsonschema.Schema {
+func inferSchema[T any]() *jsonschema.Schema {
 	s, err := jsonschema.For[T](nil)
 	if err != nil {
 		panic(fmt.Sprintf("tool: %v", err))
@@ -127,7 +127,7 @@ func describe(s *jsonschema.Schema, props []Prop) {
 			continue
 		}
 		describe(p, props[i].Props)
-		props[i].put(p)
+		props[i].apply(p)
 	}
 	for _, p := range props {
 		if s.Properties[p.Name] == nil {
@@ -136,7 +136,7 @@ func describe(s *jsonschema.Schema, props []Prop) {
 	}
 }
 
-func (p Prop) put(s *jsonschema.Schema) {
+func (p Prop) apply(s *jsonschema.Schema) {
 	s.Description, s.Minimum, s.Maximum = cmp.Or(p.Description, s.Description), p.Min, p.Max
 	for _, e := range p.Enum {
 		s.Enum = append(s.Enum, e)
@@ -154,7 +154,7 @@ func (p Prop) put(s *jsonschema.Schema) {
 }
 
 // keepDescribed removes the fields from a schema that have neither a Prop nor a description.
-func promise(s *jsonschema.Schema, props []Prop) {
+func keepDescribed(s *jsonschema.Schema, props []Prop) {
 	s = element(s)
 	if s.Type != "object" || s.Properties == nil {
 		return
@@ -164,9 +164,9 @@ func promise(s *jsonschema.Schema, props []Prop) {
 		i := slices.IndexFunc(props, func(p Prop) bool { return p.Name == name })
 		switch {
 		case i >= 0:
-			promise(p, props[i].Props)
+			keepDescribed(p, props[i].Props)
 		case p.Description != "":
-			promise(p, nil)
+			keepDescribed(p, nil)
 		default:
 			delete(s.Properties, name)
 		}
@@ -178,7 +178,7 @@ func promise(s *jsonschema.Schema, props []Prop) {
 }
 
 // newArguments returns the Object of a struct of arguments, with the field of each argument.
-func arguments(t reflect.Type, s *jsonschema.Schema) *Object {
+func newArguments(t reflect.Type, s *jsonschema.Schema) *Object {
 	o := &Object{schema: s, fields: map[string]field{}}
 	for _, f := range reflect.VisibleFields(t) {
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
@@ -188,7 +188,7 @@ func arguments(t reflect.Type, s *jsonschema.Schema) *Object {
 		}
 		arg := field{index: f.Index, schema: p}
 		if p.Properties != nil {
-			arg.object = arguments(f.Type, p)
+			arg.object = newArguments(f.Type, p)
 		}
 		o.fields[name] = arg
 	}
@@ -196,7 +196,7 @@ func arguments(t reflect.Type, s *jsonschema.Schema) *Object {
 }
 
 // encode returns the JSON of a schema, decoded into a map.
-func wire(s *jsonschema.Schema) map[string]any {
+func encode(s *jsonschema.Schema) map[string]any {
 	var m map[string]any
 	b, err := json.Marshal(s)
 	if err == nil {

@@ -46,7 +46,7 @@ type Call struct {
 	Name      string
 	Args      json.RawMessage
 	// NewSession: a call without a session id gets a new session, not the principal's home.
-	Fresh bool
+	NewSession bool
 	// Progress notifies the client of the call's progress, by a line of text or the newest
 	// output; nil: the client wants no notifications.
 	Progress func(text string)
@@ -57,7 +57,7 @@ type Call struct {
 	Meta   map[string]json.RawMessage
 	Inputs Inputs
 	// Reservation counts a large result for the principal until the client has read it.
-	Held *limit.Held
+	Reservation *limit.Reservation
 }
 
 // Result is the result of a call. A call that fails with a fault has none.
@@ -69,7 +69,7 @@ type Result struct {
 	Session string
 	// Summary repeats the fields that a model needs as text, as some clients show models only
 	// the text.
-	Words   string
+	Summary string
 	IsError bool
 	// Raw is the whole MCP result of a third-party server's tool, sanitized. Of the other
 	// fields, only IsError is set then.
@@ -81,7 +81,7 @@ func (r *Result) Size() int {
 	if r == nil {
 		return 0
 	}
-	n := len(r.Words) + len(r.Raw)
+	n := len(r.Summary) + len(r.Raw)
 	for _, c := range r.Content {
 		switch {
 		case c.Text != nil:
@@ -159,11 +159,11 @@ type Source interface {
 	// Tools lists the tools that the principal can call, in a stable order.
 	Tools(ctx context.Context, p auth.Principal) []Tool
 	// Find returns the tool with that name; false: the principal can call none.
-	Find(p auth.Principal, name string) (Found, bool)
+	Find(p auth.Principal, name string) (Callable, bool)
 }
 
 // Callable is a tool that Source.Find returned for a principal and a name.
-type Found struct {
+type Callable struct {
 	Operation policy.Operation
 	// Call calls the tool. The call must have the principal and the name that Find got.
 	// Errors are faults.
@@ -172,14 +172,14 @@ type Found struct {
 
 // MissingExplainer is a Source that can explain why a principal cannot call one of its
 // tools, such as one that was removed.
-type Explainer interface {
+type MissingExplainer interface {
 	// WhyMissing returns a fault that explains it, or nil if the source does not know the
 	// name, or the principal may not know about the tool.
-	Missing(p auth.Principal, name string) error
+	WhyMissing(p auth.Principal, name string) error
 }
 
 // ResourceReader is a Source that has resources too.
-type Reader interface {
+type ResourceReader interface {
 	// ResourceTemplates lists the URI templates of the resources.
 	ResourceTemplates() []Link
 	// Read returns at most max bytes of a resource's data, its media type, and its whole

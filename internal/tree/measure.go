@@ -32,24 +32,24 @@ var (
 	ErrDepth   = errors.New("the folder is too deep")
 	// ErrMoved means that in each attempt a deep folder was moved while it was measured.
 	ErrMoved = errors.New("the folder changes faster than it can be measured")
-	// ErrClosed means that this user cannot read a folder in it, into which sandboxes may
+	// ErrUnreadable means that this user cannot read a folder in it, into which sandboxes may
 	// have written anything.
-	ErrClosed = errors.New("the folder has one in it that cannot be read")
+	ErrUnreadable = errors.New("the folder has one in it that cannot be read")
 )
 
 const (
-	// held is how many levels of folders are open at once. A walk returns to a folder above
+	// maxOpenLevels is how many levels of folders are open at once. A walk returns to a folder above
 	// them that was closed by "..".
-	held = 48
-	// tries is how often a folder is measured before ErrMoved is returned.
-	tries = 4
+	maxOpenLevels = 48
+	// maxAttempts is how often a folder is measured before ErrMoved is returned.
+	maxAttempts = 4
 )
 
 // Measure returns the size of a folder. With an error it returns the size of what it has read
 // until then.
 func Measure(ctx context.Context, dir string, l Limits) (size Size, err error) {
-	for range tries {
-		w := walk{limits: l, buffer: make([]byte, batch)}
+	for range maxAttempts {
+		w := walk{limits: l, buffer: make([]byte, dirBufferSize)}
 		if size, err = w.run(ctx, dir); !errors.Is(err, ErrMoved) {
 			break
 		}
@@ -59,9 +59,9 @@ func Measure(ctx context.Context, dir string, l Limits) (size Size, err error) {
 
 // level is a folder on the path from the top to the present folder of a walk.
 type level struct {
-	folder           // fd is -1 while it is closed
-	pending []string // names of its folders that were read and not entered yet
-	next    int64    // offset of the names that were not read yet
+	folder              // fd is -1 while it is closed
+	pending    []string // names of its folders that were read and not entered yet
+	nextOffset int64    // offset of the names that were not read yet
 }
 
 // walk measures one folder.
@@ -73,7 +73,7 @@ type walk struct {
 }
 
 func (w *walk) run(ctx context.Context, dir string) (Size, error) {
-	top, err := w.open(unix.AT_FDCWD, dir)
+	top, err := w.openFolder(unix.AT_FDCWD, dir)
 	if err != nil {
 		return Size{}, err
 	}
@@ -93,51 +93,51 @@ func (w *walk) run(ctx context.Context, dir string) (Size, error) {
 	return w.size, nil
 }
 
-func (w *walk) open(at int, name string) (folder, error) {
+func (w *walk) openFolder(dirFD int, name string) (folder, error) {
 	if w.limits.Foreign {
-		return openAsIs(at, name)
+		return openAsIs(dirFD, name)
 	}
-	return open(at, name)
+	return openFolder(dirFD, name)
 }
 
 // step enters one folder, reads some names of the present one, or goes back to its parent.
 func (w *walk) step(ctx context.Context) error {
-	at := &w.levels[len(w.levels)-1]
-	if n := len(at.pending); n > 0 {
-		name := at.pending[n-1]
-		at.pending = at.pending[:n-1]
-		return w.enter(at, name)
+	current := &w.levels[len(w.levels)-1]
+	if n := len(current.pending); n > 0 {
+		name := current.pending[n-1]
+		current.pending = current.pending[:n-1]
+		return w.enter(current, name)
 	}
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	list, next, err := at.read(w.buffer)
-	if err != nil && !gone(err) {
+	list, next, err := current.read(w.buffer)
+	if err != nil && !isGone(err) {
 		return fmt.Errorf("reading a folder: %w", err)
 	}
 	if len(list) == 0 {
 		return w.leave()
 	}
-	at.next = next
+	current.nextOffset = next
 	for _, e := range list {
 		if w.size.Entries++; w.size.Entries >= w.limits.Entries {
 			return ErrEntries
 		}
 		if e.kind == unix.DT_DIR {
-			at.pending = append(at.pending, e.name)
+			current.pending = append(current.pending, e.name)
 			continue
 		}
-		st, err := at.stat(&e)
+		st, err := current.stat(&e)
 		if errors.Is(err, unix.EACCES) {
-			if err := w.unsearchable(at); err != nil {
+			if err := w.allowSearch(current); err != nil {
 				return err
 			}
-			st, err = at.stat(&e)
+			st, err = current.stat(&e)
 		}
 		switch {
 		case err != nil: // it was removed, or cannot be looked up, which checkUnreadable allows
 		case e.kind == unix.DT_DIR:
-			at.pending = append(at.pending, e.name)
+			current.pending = append(current.pending, e.name)
 		default:
 			w.size.Bytes += st.Blocks * 512
 		}
@@ -145,18 +145,18 @@ func (w *walk) step(ctx context.Context) error {
 	return nil
 }
 
-func (w *walk) enter(at *level, name string) error {
-	f, err := w.open(at.fd, name)
+func (w *walk) enter(parent *level, name string) error {
+	f, err := w.openFolder(parent.fd, name)
 	if w.limits.Foreign && errors.Is(err, fs.ErrPermission) {
-		return closed(at.fd, name)
+		return checkUnreadable(parent.fd, name)
 	}
 	if errors.Is(err, unix.EACCES) {
-		if err := w.unsearchable(at); err != nil {
+		if err := w.allowSearch(parent); err != nil {
 			return err
 		}
-		f, err = w.open(at.fd, name)
+		f, err = w.openFolder(parent.fd, name)
 	}
-	if gone(err) {
+	if isGone(err) {
 		return nil
 	}
 	if err != nil {
@@ -166,66 +166,66 @@ func (w *walk) enter(at *level, name string) error {
 		f.close()
 		return ErrDepth
 	}
-	if len(w.levels) > held {
-		at.close()
-		at.fd = -1
+	if len(w.levels) > maxOpenLevels {
+		parent.close()
+		parent.fd = -1
 	}
 	w.levels = append(w.levels, level{folder: f})
 	return nil
 }
 
-// unsearchable is called when a look-up of a name in a folder was denied. It makes the folder
+// allowSearch is called when a look-up of a name in a folder was denied. It makes the folder
 // searchable, and returns nil if the caller is to try again: a folder that can be read may
 // not be searchable, which would hide the sizes of its files.
-func (w *walk) unsearchable(at *level) error {
+func (w *walk) allowSearch(current *level) error {
 	if w.limits.Foreign {
-		return closed(at.fd, ".")
+		return checkUnreadable(current.fd, ".")
 	}
-	if err := unix.Fchmod(at.fd, 0o700); err != nil {
+	if err := unix.Fchmod(current.fd, 0o700); err != nil {
 		return &os.PathError{Op: "chmod", Path: ".", Err: err}
 	}
 	return nil
 }
 
-// closed is called for a folder that cannot be read or searched: the one of that name in the
+// checkUnreadable is called for a folder that cannot be read or searched: the one of that name in the
 // open folder dirFD, or, for ".", that one itself. It returns ErrUnreadable if a sandbox can
 // have changed its mode, which means that it belongs to the server's user, or can write into
 // it. Else it returns nil, and the folder is skipped.
-func closed(at int, name string) error {
-	var st, above unix.Stat_t
-	if unix.Fstat(at, &above) != nil {
+func checkUnreadable(dirFD int, name string) error {
+	var st, parent unix.Stat_t
+	if unix.Fstat(dirFD, &parent) != nil {
 		return nil
 	}
-	err := unix.Fstatat(at, name, &st, unix.AT_SYMLINK_NOFOLLOW)
+	err := unix.Fstatat(dirFD, name, &st, unix.AT_SYMLINK_NOFOLLOW)
 	switch {
-	case errors.Is(err, unix.EACCES) && own(&above) && unsearched(at):
-		return ErrClosed
+	case errors.Is(err, unix.EACCES) && modesApply(&parent) && lookupDenied(dirFD):
+		return ErrUnreadable
 	case err != nil || name == ".":
 		return nil // it was removed, or is on another user's file system
-	case own(&st), unix.Faccessat(at, name, unix.W_OK|unix.X_OK, unix.AT_EACCESS) == nil:
-		return ErrClosed
+	case modesApply(&st), unix.Faccessat(dirFD, name, unix.W_OK|unix.X_OK, unix.AT_EACCESS) == nil:
+		return ErrUnreadable
 	}
 	return nil
 }
 
-// unsearched says whether look-ups in an open folder are denied.
-func unsearched(fd int) bool {
+// lookupDenied says whether look-ups in an open folder are denied.
+func lookupDenied(fd int) bool {
 	var st unix.Stat_t
 	return errors.Is(unix.Fstatat(fd, ".", &st, 0), unix.EACCES)
 }
 
-// own says whether a file belongs to this user, and its mode can deny this process access.
+// modesApply says whether a file belongs to this user, and its mode can deny this process access.
 // Modes do not apply to root, except on a file system that maps root to another user.
-func own(st *unix.Stat_t) bool {
-	return int(st.Uid) == os.Geteuid() && !overrides()
+func modesApply(st *unix.Stat_t) bool {
+	return int(st.Uid) == os.Geteuid() && !canReadAll()
 }
 
-// overrides says whether this process has a capability that lets it read every folder.
-func overrides() bool {
+// canReadAll says whether this process has a capability that lets it read every folder.
+func canReadAll() bool {
 	h := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var has [2]unix.CapUserData
-	const any = 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_DAC_READ_SEARCH
-	return unix.Capget(&h, &has[0]) == nil && has[0].Effective&any != 0
+	const eitherCap = 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_DAC_READ_SEARCH
+	return unix.Capget(&h, &has[0]) == nil && has[0].Effective&eitherCap != 0
 }
 
 // leave goes back to the parent folder. If that was closed, it is opened again by "..", and
@@ -237,17 +237,17 @@ func (w *walk) leave() error {
 	if len(w.levels) == 0 || w.levels[len(w.levels)-1].fd >= 0 {
 		return nil
 	}
-	above := &w.levels[len(w.levels)-1]
-	f, err := w.open(last.fd, "..")
+	parent := &w.levels[len(w.levels)-1]
+	f, err := w.openFolder(last.fd, "..")
 	if err != nil {
 		return err
 	}
-	if f.identity != above.identity {
+	if f.identity != parent.identity {
 		f.close()
 		return ErrMoved
 	}
-	above.folder = f
-	if _, err := unix.Seek(f.fd, above.next, unix.SEEK_SET); err != nil {
+	parent.folder = f
+	if _, err := unix.Seek(f.fd, parent.nextOffset, unix.SEEK_SET); err != nil {
 		return fmt.Errorf("reading a folder on: %w", err)
 	}
 	return nil

@@ -24,26 +24,26 @@ type folder struct {
 	mode uint32
 }
 
-// batch is the size of the buffer for getdents(2), in bytes. A walk has at most the names of
+// dirBufferSize is the size of the buffer for getdents(2), in bytes. A walk has at most the names of
 // one such buffer in memory for each level.
-const batch = 4 << 10
+const dirBufferSize = 4 << 10
 
-const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
+const openFlags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
 
-// open opens the folder of that name in the folder dirFD, which may be unix.AT_FDCWD. If the
+// openFolder opens the folder of that name in the folder dirFD, which may be unix.AT_FDCWD. If the
 // folder's mode denies its owner access, open changes the mode: a sandbox's files belong to
 // the server's user.
-func open(at int, name string) (folder, error) {
-	f, err := openAsIs(at, name)
-	if errors.Is(err, unix.EACCES) && unlock(at, name) == nil {
-		f, err = openAsIs(at, name)
+func openFolder(dirFD int, name string) (folder, error) {
+	f, err := openAsIs(dirFD, name)
+	if errors.Is(err, unix.EACCES) && makeAccessible(dirFD, name) == nil {
+		f, err = openAsIs(dirFD, name)
 	}
 	return f, err
 }
 
 // openAsIs is the same, but does not change the folder's mode.
-func openAsIs(at int, name string) (folder, error) {
-	fd, err := openat(at, name, flags)
+func openAsIs(dirFD int, name string) (folder, error) {
+	fd, err := openat(dirFD, name, openFlags)
 	if err != nil {
 		return folder{}, &os.PathError{Op: "open", Path: name, Err: err}
 	}
@@ -55,18 +55,18 @@ func openAsIs(at int, name string) (folder, error) {
 	return folder{fd, identity{st.Dev, st.Ino}, st.Mode}, nil
 }
 
-func openat(at int, name string, how int) (fd int, err error) {
+func openat(dirFD int, name string, flags int) (fd int, err error) {
 	for {
-		if fd, err = unix.Openat(at, name, how, 0); err != unix.EINTR {
+		if fd, err = unix.Openat(dirFD, name, flags, 0); err != unix.EINTR {
 			return fd, err
 		}
 	}
 }
 
-// unlock makes a folder accessible to its owner. It looks the name up only once, so that it
+// makeAccessible makes a folder accessible to its owner. It looks the name up only once, so that it
 // cannot change the mode of a file that replaces the folder meanwhile.
-func unlock(at int, name string) error {
-	fd, err := openat(at, name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC)
+func makeAccessible(dirFD int, name string) error {
+	fd, err := openat(dirFD, name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC)
 	if err != nil {
 		return err
 	}
@@ -95,23 +95,23 @@ func (f folder) read(buffer []byte) (list []entry, next int64, err error) {
 		if err != nil || n == 0 {
 			return nil, 0, err
 		}
-		list, next = entries(buffer[:n])
+		list, next = parseEntries(buffer[:n])
 		if len(list) > 0 {
 			return list, next, nil
 		}
 	}
 }
 
-// entries parses structs linux_dirent64: inode, offset, length, type, name.
-func entries(b []byte) (list []entry, next int64) {
-	const head = 19
-	for len(b) >= head {
+// parseEntries parses structs linux_dirent64: inode, offset, length, type, name.
+func parseEntries(b []byte) (list []entry, next int64) {
+	const headerSize = 19
+	for len(b) >= headerSize {
 		length := int(binary.NativeEndian.Uint16(b[16:]))
-		if length < head || length > len(b) {
+		if length < headerSize || length > len(b) {
 			return list, next
 		}
 		next = int64(binary.NativeEndian.Uint64(b[8:]))
-		name := unix.ByteSliceToString(b[head:length])
+		name := unix.ByteSliceToString(b[headerSize:length])
 		if name != "." && name != ".." {
 			list = append(list, entry{name, b[18]})
 		}
@@ -130,7 +130,7 @@ func (f folder) stat(e *entry) (unix.Stat_t, error) {
 	return st, err
 }
 
-// gone says whether an error means that a name was removed or replaced since it was read.
-func gone(err error) bool {
+// isGone says whether an error means that a name was removed or replaced since it was read.
+func isGone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP)
 }

@@ -82,17 +82,17 @@ func TestMeasure(t *testing.T) {
 func TestMeasureWide(t *testing.T) {
 	dir := t.TempDir()
 	at := dir
-	for i := range held + 10 {
+	for i := range maxOpenLevels + 10 {
 		at = filepath.Join(at, fmt.Sprint("level", i))
 	}
-	want := int64(held + 10)
+	want := int64(maxOpenLevels + 10)
 	for i := range 600 {
 		if err := os.MkdirAll(filepath.Join(at, fmt.Sprintf("%0200d", i), "x", "y"), 0o700); err != nil {
 			t.Fatal(err)
 		}
 		want += 3
 	}
-	few(t, held+20, func() {
+	few(t, maxOpenLevels+20, func() {
 		if got, err := Measure(t.Context(), dir, plenty); err != nil || got.Entries != want {
 			t.Errorf("%+v, %v, want %d entries", got, err, want)
 		}
@@ -115,7 +115,7 @@ func TestMeasureDeep(t *testing.T) {
 	}
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	few(t, held+20, func() {
+	few(t, maxOpenLevels+20, func() {
 		if got, err := Measure(t.Context(), dir, plenty); err != nil || got.Entries != 5000 {
 			t.Errorf("%+v, %v, want 5000 entries", got, err)
 		}
@@ -132,14 +132,14 @@ func TestMeasureDeep(t *testing.T) {
 // A folder that leaves the tree while the walk is in it does not lead it out.
 func TestMeasureMoved(t *testing.T) {
 	dir, outside := t.TempDir(), t.TempDir()
-	deep(t, dir, held+30, "a")
-	w := walk{limits: plenty, buffer: make([]byte, batch)}
-	top, err := open(unix.AT_FDCWD, dir)
+	deep(t, dir, maxOpenLevels+30, "a")
+	w := walk{limits: plenty, buffer: make([]byte, dirBufferSize)}
+	top, err := openFolder(unix.AT_FDCWD, dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	w.levels = []level{{folder: top}}
-	for len(w.levels) < held+20 {
+	for len(w.levels) < maxOpenLevels+20 {
 		if err := w.step(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -210,7 +210,7 @@ func TestRemove(t *testing.T) {
 		os.Chmod(filepath.Join(victim, "deep"), 0o500)); err != nil {
 		t.Fatal(err)
 	}
-	few(t, deepest+20, func() {
+	few(t, maxOpenStages+20, func() {
 		for range 2 { // one that is not there is fine
 			if err := Remove(t.Context(), victim); err != nil {
 				t.Error(err)
@@ -296,13 +296,13 @@ func TestMeasureClosed(t *testing.T) {
 		uid         int
 		want        error
 	}{
-		"closed":        {0, 0o700, user, ErrClosed},
-		"listed alone":  {0o400, 0o700, user, ErrClosed},
-		"not listed":    {0o300, 0o700, user, ErrClosed},
-		"below":         {0o700, 0, user, ErrClosed},
+		"closed":        {0, 0o700, user, ErrUnreadable},
+		"listed alone":  {0o400, 0o700, user, ErrUnreadable},
+		"not listed":    {0o300, 0o700, user, ErrUnreadable},
+		"below":         {0o700, 0, user, ErrUnreadable},
 		"of others":     {0o700, 0o700, other, nil},
 		"others' names": {0o744, 0o700, other, nil},
-		"drop box":      {0o733, 0o700, other, ErrClosed},
+		"drop box":      {0o733, 0o700, other, ErrUnreadable},
 	}
 	for name, d := range dirs {
 		for _, kind := range []string{"own", "foreign"} {

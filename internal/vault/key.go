@@ -16,17 +16,19 @@ import (
 	"sandlot/internal/secret"
 )
 
-// keyBytes is the size of the key, for AES-256.
-const keyBytes = 32
+// keySize is the size of the key, for AES-256.
+const keySize = 32
 
-// purpose returns the additional data of a sealed secret: it does not open for another principal or
+// secretAdditionalData returns the additional data of a sealed secret: it does not open for another principal or
 // another name. The id of a principal cannot contain a NUL.
-func purpose(owner, name string) []byte { return []byte("sandlot secret\x00" + owner + "\x00" + name) }
+func secretAdditionalData(owner, name string) []byte {
+	return []byte("sandlot secret\x00" + owner + "\x00" + name)
+}
 
 // key returns the cipher with the key in the key file. It generates nonces itself. If there is no key
 // file, key creates it if create is set, and otherwise returns fs.ErrNotExist.
 func (v *Vault) key(create bool) (cipher.AEAD, error) {
-	err := private(v.KeyFile)
+	err := checkPrivate(v.KeyFile)
 	var b []byte
 	if err == nil {
 		b, err = os.ReadFile(v.KeyFile)
@@ -34,11 +36,11 @@ func (v *Vault) key(create bool) (cipher.AEAD, error) {
 	if errors.Is(err, fs.ErrNotExist) && create {
 		b, err = v.createKey()
 	}
-	if err == nil && len(b) != keyBytes {
-		err = fmt.Errorf("it has %d bytes, and not %d", len(b), keyBytes)
+	if err == nil && len(b) != keySize {
+		err = fmt.Errorf("it has %d bytes, and not %d", len(b), keySize)
 	}
 	switch {
-	case errors.Is(err, fs.ErrNotExist) && v.Make:
+	case errors.Is(err, fs.ErrNotExist) && v.CreateKey:
 		return nil, err
 	case err != nil:
 		f := fault.Wrap(fault.Configuration, fmt.Errorf("%s: %w", v.KeyFile, err),
@@ -61,7 +63,7 @@ func (v *Vault) Check() error {
 	_, err := v.key(false)
 	var f *fault.Error
 	switch {
-	case err == nil, v.Make && errors.Is(err, fs.ErrNotExist):
+	case err == nil, v.CreateKey && errors.Is(err, fs.ErrNotExist):
 		return nil
 	case errors.As(err, &f):
 		return fault.Wrap(fault.Configuration, err,
@@ -73,14 +75,14 @@ func (v *Vault) Check() error {
 // createKey creates the key file, synced to the disk, and returns the key. If another process has created
 // it meanwhile, createKey returns that key.
 func (v *Vault) createKey() ([]byte, error) {
-	if err := v.write(v.KeyFile, secret.Bytes(keyBytes)); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := v.writeKey(v.KeyFile, secret.Bytes(keySize)); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, err
 	}
 	return os.ReadFile(v.KeyFile)
 }
 
-// write writes a key to a new file, which gets the owner of the key file. It never replaces a file.
-func (v *Vault) write(path string, key []byte) error {
+// writeKey writes a key to a new file, which gets the owner of the key file. It never replaces a file.
+func (v *Vault) writeKey(path string, key []byte) error {
 	dir := filepath.Dir(path)
 	// The file gets its name when it is complete, so a crash leaves neither an incomplete file nor a copy.
 	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
@@ -118,8 +120,8 @@ func syncFolder(dir string) error {
 	return d.Close()
 }
 
-// private returns an error if others than its owner can read the key file.
-func private(path string) error {
+// checkPrivate returns an error if others than its owner can read the key file.
+func checkPrivate(path string) error {
 	st, err := os.Stat(path)
 	if err != nil {
 		return err

@@ -9,8 +9,8 @@ import (
 	"sandlot/internal/secret"
 )
 
-// MaxLogin is the maximum size of a stored log-in, in bytes.
-const MaxLogin = 64 << 10
+// MaxLoginBytes is the maximum size of a stored log-in, in bytes.
+const MaxLoginBytes = 64 << 10
 
 // ErrNoLogin is returned by a LoginStore for a log-in that does not exist.
 var ErrNoLogin = errors.New("there is no stored log-in")
@@ -35,24 +35,24 @@ type Logins struct {
 	Store LoginStore
 }
 
-// loginPurpose returns the additional data of a sealed log-in. Neither an owner nor a connection can
+// loginAdditionalData returns the additional data of a sealed log-in. Neither an owner nor a connection can
 // contain a NUL.
-func loginPurpose(owner, connection, address string) []byte {
+func loginAdditionalData(owner, connection, address string) []byte {
 	return []byte("sandlot log-in\x00" + owner + "\x00" + connection + "\x00" + address)
 }
 
 // Save stores a log-in, and replaces an earlier one. It returns a fault of the kind Configuration if the
 // key cannot be used.
 func (l *Logins) Save(ctx context.Context, owner, connection, address string, login secret.Value) error {
-	if len(login) > MaxLogin {
-		return fmt.Errorf("it has %d bytes, and at most %d are stored", len(login), MaxLogin)
+	if len(login) > MaxLoginBytes {
+		return fmt.Errorf("it has %d bytes, and at most %d are stored", len(login), MaxLoginBytes)
 	}
-	k, err := l.Vault.key(l.Vault.Make)
+	k, err := l.Vault.key(l.Vault.CreateKey)
 	if err != nil {
 		return err
 	}
 	return l.Store.PutLogin(ctx, owner, connection, k.Seal(nil, nil, []byte(login.Reveal()),
-		loginPurpose(owner, connection, address)))
+		loginAdditionalData(owner, connection, address)))
 }
 
 // Load returns a log-in; empty: there is none. It returns a fault of the kind Configuration if the log-in
@@ -65,7 +65,7 @@ func (l *Logins) Load(ctx context.Context, owner, connection, address string) (s
 	if err != nil {
 		return "", err
 	}
-	login, lost, err := l.Vault.open(sealed, loginPurpose(owner, connection, address))
+	login, lost, err := l.Vault.decrypt(sealed, loginAdditionalData(owner, connection, address))
 	if !lost {
 		return login, err
 	}

@@ -90,7 +90,7 @@ func TestLogins(t *testing.T) {
 	}
 	m[[2]string{ann, "x"}] = own
 	opens("its own", ann, "x", there, "of ann")
-	if err := l.Save(t.Context(), ann, "x", there, secret.Value(strings.Repeat("x", MaxLogin+1))); err == nil {
+	if err := l.Save(t.Context(), ann, "x", there, secret.Value(strings.Repeat("x", MaxLoginBytes+1))); err == nil {
 		t.Error("one that is too large is kept")
 	}
 	if err := l.Forget(t.Context(), ann, "x"); err != nil {
@@ -107,7 +107,7 @@ func TestLogins(t *testing.T) {
 		t.Fatal(err)
 	}
 	opens("without its key", bob, "x", there, "")
-	v.KeyFile, v.Make = filepath.Join(t.TempDir(), "none"), false
+	v.KeyFile, v.CreateKey = filepath.Join(t.TempDir(), "none"), false
 	opens("with a key that is not there", bob, "x", there, "")
 	if err := l.Save(t.Context(), bob, "x", there, "anew"); !fault.Is(err, fault.Configuration) {
 		t.Errorf("kept with a key that is not there: %v", err)

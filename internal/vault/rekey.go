@@ -16,19 +16,19 @@ import (
 	"sandlot/internal/secret"
 )
 
-// Row is a stored secret or, with Login, a stored log-in at the connection Name.
-type Row struct {
+// SealedRow is a stored secret or, with Login, a stored log-in at the connection Name.
+type SealedRow struct {
 	Login       bool
 	Owner, Name string
 	Sealed      []byte // nil: the row is to be removed
 }
 
-// Rows is the store of everything that is sealed with the vault's key.
-type Rows interface {
-	Sealed(ctx context.Context) ([]Row, error)
+// SealedStore is the store of everything that is sealed with the vault's key.
+type SealedStore interface {
+	SealedRows(ctx context.Context) ([]SealedRow, error)
 	// Reseal stores the sealed values of rows, and the fingerprint of the key that has sealed them, in
 	// one transaction, which is on the disk when it returns.
-	Reseal(ctx context.Context, rows []Row, fingerprint string) error
+	Reseal(ctx context.Context, rows []SealedRow, fingerprint string) error
 	// KeyFingerprint returns the fingerprint of the last Reseal, or "".
 	KeyFingerprint(ctx context.Context) (string, error)
 }
@@ -39,23 +39,23 @@ func fingerprint(key []byte) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// file returns the path of the key file, with symbolic links resolved so that Rekey keeps them.
-func (v *Vault) file() string {
-	if real, err := filepath.EvalSymlinks(v.KeyFile); err == nil {
-		return real
+// keyFilePath returns the path of the key file, with symbolic links resolved so that Rekey keeps them.
+func (v *Vault) keyFilePath() string {
+	if resolved, err := filepath.EvalSymlinks(v.KeyFile); err == nil {
+		return resolved
 	}
 	return v.KeyFile
 }
 
-// next returns the path of the new key's file during Rekey. It is in the key file's folder, so that it
+// newKeyPath returns the path of the new key's file during Rekey. It is in the key file's folder, so that it
 // can be renamed.
-func (v *Vault) next() string { return v.file() + ".new" }
+func (v *Vault) newKeyPath() string { return v.keyFilePath() + ".new" }
 
 // Rekey creates a new key and seals all stored values with it. address returns the address of an owner's
 // connection, for which its log-in was sealed. If the old key does not open a value, Rekey removes the
 // value if drop is set, and otherwise changes nothing and fails. Nobody else may use the vault
 // meanwhile. After a crash, FinishRekey selects the key that matches the stored values.
-func (v *Vault) Rekey(ctx context.Context, rows Rows, address func(owner, connection string) string,
+func (v *Vault) Rekey(ctx context.Context, rows SealedStore, address func(owner, connection string) string,
 	drop bool) (sealed, dropped int, err error) {
 	if err := v.FinishRekey(ctx, rows); err != nil {
 		return 0, 0, err
@@ -68,12 +68,12 @@ func (v *Vault) Rekey(ctx context.Context, rows Rows, address func(owner, connec
 	if err != nil {
 		return 0, 0, err
 	}
-	key := secret.Bytes(keyBytes)
-	if err := v.write(v.next(), key); err != nil {
+	key := secret.Bytes(keySize)
+	if err := v.writeKey(v.newKeyPath(), key); err != nil {
 		return 0, 0, fault.Wrap(fault.Configuration, err,
 			"the new key cannot be written beside the old one: %v; nothing has changed", err)
 	}
-	all, err := rows.Sealed(ctx)
+	all, err := rows.SealedRows(ctx)
 	if err == nil {
 		sealed, dropped, err = reseal(all, old, key, address)
 	}
@@ -94,29 +94,29 @@ func (v *Vault) Rekey(ctx context.Context, rows Rows, address func(owner, connec
 }
 
 // reseal seals rows with the new key. It sets Sealed to nil in rows that the old key does not open.
-func reseal(all []Row, old cipher.AEAD, key []byte,
-	address func(owner, connection string) string) (sealed, dropped int, err error) {
+func reseal(all []SealedRow, old cipher.AEAD, key []byte,
+	addressOf func(owner, connection string) string) (sealed, dropped int, err error) {
 	block, err := aes.NewCipher(key)
 	if err != nil {
 		return 0, 0, err
 	}
-	k, err := cipher.NewGCMWithRandomNonce(block)
+	newCipher, err := cipher.NewGCMWithRandomNonce(block)
 	if err != nil {
 		return 0, 0, err
 	}
 	for i := range all {
 		r := &all[i]
-		p := purpose(r.Owner, r.Name)
+		additionalData := secretAdditionalData(r.Owner, r.Name)
 		if r.Login {
-			p = loginPurpose(r.Owner, r.Name, address(r.Owner, r.Name))
+			additionalData = loginAdditionalData(r.Owner, r.Name, addressOf(r.Owner, r.Name))
 		}
-		text, err := old.Open(nil, nil, r.Sealed, p)
+		text, err := old.Open(nil, nil, r.Sealed, additionalData)
 		if err != nil {
 			r.Sealed = nil
 			dropped++
 			continue
 		}
-		r.Sealed = k.Seal(nil, nil, text, p)
+		r.Sealed = newCipher.Seal(nil, nil, text, additionalData)
 		sealed++
 	}
 	return sealed, dropped, nil
@@ -124,8 +124,8 @@ func reseal(all []Row, old cipher.AEAD, key []byte,
 
 // FinishRekey completes a Rekey that was interrupted: it keeps the key with which the stored values are
 // sealed, and removes the other one. It must be called before the vault is used.
-func (v *Vault) FinishRekey(ctx context.Context, rows Rows) error {
-	key, err := os.ReadFile(v.next())
+func (v *Vault) FinishRekey(ctx context.Context, rows SealedStore) error {
+	key, err := os.ReadFile(v.newKeyPath())
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -137,12 +137,12 @@ func (v *Vault) FinishRekey(ctx context.Context, rows Rows) error {
 		return err
 	}
 	if sealed != fingerprint(key) {
-		err = os.Remove(v.next())
+		err = os.Remove(v.newKeyPath())
 	} else {
-		err = os.Rename(v.next(), v.file())
+		err = os.Rename(v.newKeyPath(), v.keyFilePath())
 	}
 	if err != nil {
 		return fmt.Errorf("the change of the key of secrets cannot be completed: %w", err)
 	}
-	return syncFolder(filepath.Dir(v.file()))
+	return syncFolder(filepath.Dir(v.keyFilePath()))
 }

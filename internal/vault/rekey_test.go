@@ -22,17 +22,17 @@ type sealedRows struct {
 	after   bool // it breaks when everything is stored
 }
 
-func (s *sealedRows) Sealed(context.Context) (all []Row, err error) {
+func (s *sealedRows) SealedRows(context.Context) (all []SealedRow, err error) {
 	for k, r := range s.secrets.all {
-		all = append(all, Row{Owner: k[0], Name: k[1], Sealed: r.Sealed})
+		all = append(all, SealedRow{Owner: k[0], Name: k[1], Sealed: r.Sealed})
 	}
 	for k, b := range s.logins {
-		all = append(all, Row{Login: true, Owner: k[0], Name: k[1], Sealed: b})
+		all = append(all, SealedRow{Login: true, Owner: k[0], Name: k[1], Sealed: b})
 	}
 	return all, nil
 }
 
-func (s *sealedRows) Reseal(_ context.Context, all []Row, mark string) error {
+func (s *sealedRows) Reseal(_ context.Context, all []SealedRow, mark string) error {
 	if s.broken != nil && !s.after {
 		return s.broken
 	}
@@ -116,14 +116,14 @@ func TestRekey(t *testing.T) {
 	}
 	// A crash before and after it is stored.
 	now := key()
-	if err := os.WriteFile(v.next(), secret.Bytes(keyBytes), 0o600); err != nil {
+	if err := os.WriteFile(v.newKeyPath(), secret.Bytes(keySize), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := v.FinishRekey(t.Context(), all); err != nil || !bytes.Equal(now, key()) {
 		t.Error(err)
 	}
 	whole("a crash before")
-	if err := errors.Join(os.Rename(v.KeyFile, v.next()), os.WriteFile(v.KeyFile, first, 0o600)); err != nil {
+	if err := errors.Join(os.Rename(v.KeyFile, v.newKeyPath()), os.WriteFile(v.KeyFile, first, 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	if err := v.FinishRekey(t.Context(), all); err != nil || !bytes.Equal(now, key()) {

@@ -19,8 +19,8 @@ import (
 
 // Limits for the secrets of a principal: their number, and the size of a value in bytes.
 const (
-	MaxSecrets = 100
-	MaxValue   = 64 << 10
+	MaxSecrets    = 100
+	MaxValueBytes = 64 << 10
 )
 
 // Record is a stored secret.
@@ -45,8 +45,8 @@ type Store interface {
 	RemoveSecret(ctx context.Context, owner, name string) error
 }
 
-// ErrNone is returned by a Store for a secret that does not exist.
-var ErrNone = errors.New("there is no such secret")
+// ErrNotFound is returned by a Store for a secret that does not exist.
+var ErrNotFound = errors.New("there is no such secret")
 
 // Info describes a secret without its value.
 type Info struct {
@@ -62,16 +62,16 @@ type Vault struct {
 	Store Store
 	// KeyFile is the path of the file with the key, of 32 bytes. With Make, the file is created when
 	// a key is needed and it does not exist.
-	KeyFile string
-	Make    bool
+	KeyFile   string
+	CreateKey bool
 
-	storing sync.Mutex // held from counting secrets until one more is stored
+	storeMu sync.Mutex // held from counting secrets until one more is stored
 }
 
-var nameForm = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,63}$`)
+var namePattern = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,63}$`)
 
 func checkName(name string) error {
-	if nameForm.MatchString(name) {
+	if namePattern.MatchString(name) {
 		return nil
 	}
 	return fault.New(fault.InvalidParameters,
@@ -86,36 +86,36 @@ func (v *Vault) Set(ctx context.Context, owner, name string, value secret.Value)
 		return Info{}, err
 	}
 	text := value.Reveal()
-	if text == "" || len(text) > MaxValue || !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
+	if text == "" || len(text) > MaxValueBytes || !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
 		return Info{}, fault.New(fault.InvalidParameters,
-			"the value of a secret is text (UTF-8) of 1 to %d bytes, without NUL", MaxValue).With("argument", "value")
+			"the value of a secret is text (UTF-8) of 1 to %d bytes, without NUL", MaxValueBytes).With("argument", "value")
 	}
-	v.storing.Lock()
-	defer v.storing.Unlock()
+	v.storeMu.Lock()
+	defer v.storeMu.Unlock()
 	all, err := v.Store.Secrets(ctx, owner)
 	if err != nil {
 		return Info{}, err
 	}
 	now := time.Now().UTC().Truncate(time.Millisecond)
 	r := Record{Owner: owner, Name: name, Created: now, Changed: now}
-	there := false
+	exists := false
 	for _, o := range all {
 		if o.Name == name {
-			there, r.Created = true, o.Created
+			exists, r.Created = true, o.Created
 		}
 	}
-	if !there && len(all) >= MaxSecrets {
+	if !exists && len(all) >= MaxSecrets {
 		f := fault.New(fault.ResourceLimit, "you have %d secrets, which is the limit", len(all)).
 			With("resource_type", "secrets").With("current_usage", len(all)).With("limit", MaxSecrets)
 		f.Advice = []string{"Remove one that is not needed any more: `sandlot secret list`, `sandlot secret remove " +
 			"NAME`"}
 		return Info{}, f
 	}
-	k, err := v.key(v.Make)
+	k, err := v.key(v.CreateKey)
 	if err != nil {
 		return Info{}, err
 	}
-	r.Sealed = k.Seal(nil, nil, []byte(text), purpose(owner, name))
+	r.Sealed = k.Seal(nil, nil, []byte(text), secretAdditionalData(owner, name))
 	if err := v.Store.PutSecret(ctx, r); err != nil {
 		return Info{}, err
 	}
@@ -125,13 +125,13 @@ func (v *Vault) Set(ctx context.Context, owner, name string, value secret.Value)
 // Reveal returns the value of a principal's secret. Its faults tell the user what to do.
 func (v *Vault) Reveal(ctx context.Context, owner, name string) (secret.Value, error) {
 	r, err := v.Store.Secret(ctx, owner, name)
-	if errors.Is(err, ErrNone) {
-		return "", None(name)
+	if errors.Is(err, ErrNotFound) {
+		return "", NotFound(name)
 	}
 	if err != nil {
 		return "", err
 	}
-	value, lost, err := v.open(r.Sealed, purpose(owner, name))
+	value, lost, err := v.decrypt(r.Sealed, secretAdditionalData(owner, name))
 	if !lost {
 		return value, err
 	}
@@ -142,19 +142,19 @@ func (v *Vault) Reveal(ctx context.Context, owner, name string) (secret.Value, e
 	return "", f
 }
 
-// open decrypts a value that was sealed with that additional data. lost: the value can never be
+// decrypt decrypts a value that was sealed with that additional data. lost: the value can never be
 // decrypted again, as the key is gone or the stored data was changed; err is the cause.
-func (v *Vault) open(sealed, purpose []byte) (value secret.Value, lost bool, err error) {
+func (v *Vault) decrypt(sealed, additionalData []byte) (value secret.Value, unreadable bool, err error) {
 	k, err := v.key(false)
 	if err != nil {
 		return "", errors.Is(err, fs.ErrNotExist), err
 	}
-	text, err := k.Open(nil, nil, sealed, purpose)
+	text, err := k.Open(nil, nil, sealed, additionalData)
 	return secret.Value(text), err != nil, err
 }
 
-// None returns the fault for a secret that does not exist.
-func None(name string) error {
+// NotFound returns the fault for a secret that does not exist.
+func NotFound(name string) error {
 	if checkName(name) != nil {
 		return fault.New(fault.NotFound, "there is no such secret")
 	}
@@ -171,12 +171,12 @@ func (v *Vault) List(ctx context.Context, owner string) ([]Info, error) {
 	if err != nil {
 		return nil, err
 	}
-	k, kerr := v.key(false)
+	k, keyErr := v.key(false)
 	list := []Info{}
 	for _, r := range all {
 		i := Info{Name: r.Name, Created: r.Created, Changed: r.Changed}
-		if kerr == nil {
-			_, err := k.Open(nil, nil, r.Sealed, purpose(owner, r.Name))
+		if keyErr == nil {
+			_, err := k.Open(nil, nil, r.Sealed, secretAdditionalData(owner, r.Name))
 			i.Readable = err == nil
 		}
 		list = append(list, i)
@@ -186,11 +186,11 @@ func (v *Vault) List(ctx context.Context, owner string) ([]Info, error) {
 
 // Remove removes a principal's secret.
 func (v *Vault) Remove(ctx context.Context, owner, name string) error {
-	v.storing.Lock()
-	defer v.storing.Unlock()
+	v.storeMu.Lock()
+	defer v.storeMu.Unlock()
 	err := v.Store.RemoveSecret(ctx, owner, name)
-	if errors.Is(err, ErrNone) {
-		return None(name)
+	if errors.Is(err, ErrNotFound) {
+		return NotFound(name)
 	}
 	return err
 }

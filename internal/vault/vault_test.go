@@ -39,7 +39,7 @@ func (m *records) Secret(_ context.Context, owner, name string) (Record, error) 
 	defer m.mu.Unlock()
 	r, ok := m.all[[2]string{owner, name}]
 	if !ok {
-		return r, ErrNone
+		return r, ErrNotFound
 	}
 	return r, nil
 }
@@ -55,7 +55,7 @@ func (m *records) RemoveSecret(_ context.Context, owner, name string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if _, ok := m.all[[2]string{owner, name}]; !ok {
-		return ErrNone
+		return ErrNotFound
 	}
 	delete(m.all, [2]string{owner, name})
 	return nil
@@ -70,7 +70,7 @@ func (m *records) row(owner, name string) Record {
 func fresh(t *testing.T) (*Vault, *records) {
 	t.Helper()
 	m := &records{}
-	return &Vault{Store: m, KeyFile: filepath.Join(t.TempDir(), "secrets.key"), Make: true}, m
+	return &Vault{Store: m, KeyFile: filepath.Join(t.TempDir(), "secrets.key"), CreateKey: true}, m
 }
 
 func set(t *testing.T, v *Vault, owner, name, value string) Info {
@@ -101,10 +101,10 @@ func TestValues(t *testing.T) {
 	v, m := fresh(t)
 	first := set(t, v, ann, "KEY", "one of ann")
 	set(t, v, bob, "KEY", "one of bob")
-	set(t, v, ann, "other_2", strings.Repeat("ä", MaxValue/2))
+	set(t, v, ann, "other_2", strings.Repeat("ä", MaxValueBytes/2))
 	is(t, v, ann, "KEY", "one of ann")
 	is(t, v, bob, "KEY", "one of bob")
-	is(t, v, ann, "other_2", strings.Repeat("ä", MaxValue/2))
+	is(t, v, ann, "other_2", strings.Repeat("ä", MaxValueBytes/2))
 	is(t, v, bob, "other_2", "")
 	is(t, v, ann, "key", "")
 	is(t, v, "user", "KEY", "")
@@ -171,8 +171,8 @@ func TestSwappedRows(t *testing.T) {
 	}
 	put(own, own.Sealed)
 	is(t, v, ann, "A", "of ann")
-	if string(purpose("a", "b_c")) == string(purpose("a\x00b", "c")) ||
-		bytes.Equal(purpose("user:a", "b"), purpose("user:", "ab")) {
+	if string(secretAdditionalData("a", "b_c")) == string(secretAdditionalData("a\x00b", "c")) ||
+		bytes.Equal(secretAdditionalData("user:a", "b"), secretAdditionalData("user:", "ab")) {
 		t.Error("two purposes are one")
 	}
 }
@@ -239,7 +239,7 @@ func TestLostKey(t *testing.T) {
 // A key file that the operator named is theirs to make.
 func TestNamedKey(t *testing.T) {
 	v, _ := fresh(t)
-	v.Make = false
+	v.CreateKey = false
 	if _, err := v.Set(t.Context(), ann, "A", "a"); !fault.Is(err, fault.Configuration) {
 		t.Errorf("without it: %v", err)
 	}
@@ -256,7 +256,7 @@ func TestNamedKey(t *testing.T) {
 // However many store at once, there is one key, and no more than the limit.
 func TestAtOnce(t *testing.T) {
 	v, m := fresh(t)
-	other := &Vault{Store: m, KeyFile: v.KeyFile, Make: true} // with a lock of its own
+	other := &Vault{Store: m, KeyFile: v.KeyFile, CreateKey: true} // with a lock of its own
 	var work sync.WaitGroup
 	for n := range 10 {
 		work.Go(func() {
@@ -304,7 +304,7 @@ func TestRefused(t *testing.T) {
 		}
 	}
 	for what, value := range map[string]string{"nothing": "", "a NUL": "hunter2\x00", "no text": "hunter2\xff",
-		"too much": strings.Repeat("hunter2", MaxValue/7+1)} {
+		"too much": strings.Repeat("hunter2", MaxValueBytes/7+1)} {
 		if _, err := v.Set(t.Context(), ann, "A", secret.Value(value)); !fault.Is(err, fault.InvalidParameters) ||
 			strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%s: %v", what, err)

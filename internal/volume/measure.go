@@ -15,25 +15,25 @@ import (
 // the disk, but at most maxReserve bytes.
 const freeShare, maxReserve = 100, 1 << 30
 
-// lower says when a full volume is writable again: when it has at most resumeParts/16 of its limit.
-const lower = 15
+// resumeParts says when a full volume is writable again: when it has at most resumeParts/16 of its limit.
+const resumeParts = 15
 
-// space is the free and the total space of a file system, in bytes; total 0: not known.
-type space struct{ free, total uint64 }
+// diskSpace is the free and the total space of a file system, in bytes; total 0: not known.
+type diskSpace struct{ free, total uint64 }
 
 // reserve is how much of the file system must be free.
-func (s space) reserve() uint64 { return min(s.total/freeShare, maxReserve) }
+func (s diskSpace) reserve() uint64 { return min(s.total/freeShare, maxReserve) }
 
-func spaceOf(path string) space {
+func readDiskSpace(path string) diskSpace {
 	var st unix.Statfs_t
 	if unix.Statfs(path, &st) != nil {
-		return space{}
+		return diskSpace{}
 	}
-	return space{st.Bavail * uint64(st.Bsize), st.Blocks * uint64(st.Bsize)}
+	return diskSpace{st.Bavail * uint64(st.Bsize), st.Blocks * uint64(st.Bsize)}
 }
 
-// result is the result of a measurement.
-type result struct {
+// measurement is the result of a measurement.
+type measurement struct {
 	size tree.Size
 	err  error
 }
@@ -42,13 +42,13 @@ func measureFolder(ctx context.Context, source string) (tree.Size, error) {
 	return tree.Measure(ctx, source, tree.Limits{Entries: math.MaxInt64, Depth: 4096, Foreign: true})
 }
 
-// unmeasurable returns the reason for a volume whose measurement failed with err; ok is false
+// reasonFor returns the reason for a volume whose measurement failed with err; ok is false
 // if sandboxes cannot have caused the error by what they wrote.
-func unmeasurable(err error) (why Why, ok bool) {
+func reasonFor(err error) (why Reason, ok bool) {
 	switch {
 	case errors.Is(err, tree.ErrDepth), errors.Is(err, tree.ErrMoved):
 		return Deep, true
-	case errors.Is(err, tree.ErrClosed), errors.Is(err, fs.ErrPermission): // the volume itself too
+	case errors.Is(err, tree.ErrUnreadable), errors.Is(err, fs.ErrPermission): // the volume itself too
 		return Closed, true
 	case errors.Is(err, context.DeadlineExceeded):
 		return Slow, true

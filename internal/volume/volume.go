@@ -30,7 +30,7 @@ type Config struct {
 type Volumes struct {
 	Config
 	measure func(ctx context.Context, source string) (tree.Size, error)
-	space   func(source string) space
+	space   func(source string) diskSpace
 
 	mu     sync.Mutex
 	states map[string]*state // by source, of the volumes that have a limit and are not read-only
@@ -38,26 +38,26 @@ type Volumes struct {
 
 // state is the last known state of a volume.
 type state struct {
-	used     int64 // bytes, by the last measurement
-	measured bool
-	why      Why  // why it is full; empty: it is not
-	failed   bool // a failed measurement was logged; only the volume's watch uses it
+	used        int64 // bytes, by the last measurement
+	measured    bool
+	reason      Reason // why it is full; empty: it is not
+	errorLogged bool   // a failed measurement was logged; only the volume's watch uses it
 }
 
-// Why is the reason why a volume is full, which means read-only.
-type Why string
+// Reason is the reason why a volume is full, which means read-only.
+type Reason string
 
 const (
-	Limit  Why = "limit"  // its files take more than the limit
-	Deep   Why = "deep"   // it has folders that are nested too deeply, or moved too often, to be measured
-	Closed Why = "closed" // the server cannot read folders in it, and sandboxes may have caused that
-	Slow   Why = "slow"   // it could not be measured in time
-	Disk   Why = "disk"   // its disk is nearly full, or fills up faster than the volume is measured
+	Limit  Reason = "limit"  // its files take more than the limit
+	Deep   Reason = "deep"   // it has folders that are nested too deeply, or moved too often, to be measured
+	Closed Reason = "closed" // the server cannot read folders in it, and sandboxes may have caused that
+	Slow   Reason = "slow"   // it could not be measured in time
+	Disk   Reason = "disk"   // its disk is nearly full, or fills up faster than the volume is measured
 )
 
 // New returns the volumes. None of them is full before Run.
 func New(c Config) *Volumes {
-	v := &Volumes{Config: c, measure: measureFolder, space: spaceOf, states: map[string]*state{}}
+	v := &Volumes{Config: c, measure: measureFolder, space: readDiskSpace, states: map[string]*state{}}
 	for _, m := range c.Mounts {
 		if !m.ReadOnly && c.LimitBytes > 0 {
 			v.states[m.Source] = &state{}
@@ -74,7 +74,7 @@ func (v *Volumes) Mounts() []sandbox.Mount {
 	for i := range list {
 		m := &list[i]
 		m.Shared = true
-		if s := v.states[m.Source]; s != nil && s.why != "" {
+		if s := v.states[m.Source]; s != nil && s.reason != "" {
 			m.ReadOnly = true
 		}
 	}
@@ -88,7 +88,7 @@ type Usage struct {
 	UsedBytes     int64 // on the disk
 	LimitBytes    int64 // 0: none
 	Full          bool
-	Why           Why // why it is full
+	Reason        Reason // why it is full
 }
 
 // Usage lists the volumes, in the order of the settings.
@@ -99,31 +99,31 @@ func (v *Volumes) Usage() []Usage {
 	for _, m := range v.Config.Mounts {
 		u := Usage{Mount: m}
 		if s := v.states[m.Source]; s != nil {
-			u = Usage{m, s.measured, s.used, v.LimitBytes, s.why != "", s.why}
+			u = Usage{m, s.measured, s.used, v.LimitBytes, s.reason != "", s.reason}
 		}
 		list = append(list, u)
 	}
 	return list
 }
 
-// fill sets the reason why a volume is full; with an empty one it is writable again. A change
+// setReason sets the reason why a volume is full; with an empty one it is writable again. A change
 // is logged.
-func (v *Volumes) fill(source string, s *state, why Why, err error) {
+func (v *Volumes) setReason(source string, s *state, reason Reason, err error) {
 	v.mu.Lock()
-	changed := why != s.why
-	s.why = why
+	changed := reason != s.reason
+	s.reason = reason
 	used := s.used
 	v.mu.Unlock()
 	switch {
 	case !changed:
-	case why == "":
+	case reason == "":
 		v.Log.Info("a volume is below its limit and can be written again", "volume", source, "megabytes", used>>20)
-	case why == Limit:
+	case reason == Limit:
 		v.Log.Warn("a volume has reached its limit and is read-only; remove something, or raise volume_limit_mb",
 			"volume", source, "megabytes", used>>20, "limit", v.LimitBytes>>20)
-	case why == Disk:
+	case reason == Disk:
 		v.Log.Warn("the disk of a volume fills up, and the volume is read-only; make room on it", "volume", source)
 	default:
-		v.Log.Warn("a volume cannot be measured and is read-only", "volume", source, "why", string(why), "error", err)
+		v.Log.Warn("a volume cannot be measured and is read-only", "volume", source, "why", string(reason), "error", err)
 	}
 }

@@ -40,7 +40,7 @@ func TestLimit(t *testing.T) {
 	step := func(want bool) {
 		t.Helper()
 		size := measure(t, dir)
-		w.judge(result{size, nil})
+		w.applyMeasurement(measurement{size, nil})
 		if got := v.Mounts()[0]; got.ReadOnly != want || !got.Shared || !v.Mounts()[1].ReadOnly {
 			t.Errorf("with %d bytes: %+v", size.Bytes, got)
 		}
@@ -57,8 +57,8 @@ func TestLimit(t *testing.T) {
 	write(8)
 	step(false)
 
-	w.judge(result{tree.Size{Bytes: 1}, tree.ErrDepth})
-	if u := v.Usage()[0]; !u.Full || u.Why != Deep || u.UsedBytes != 1 {
+	w.applyMeasurement(measurement{tree.Size{Bytes: 1}, tree.ErrDepth})
+	if u := v.Usage()[0]; !u.Full || u.Reason != Deep || u.UsedBytes != 1 {
 		t.Errorf("too deep: %+v", u)
 	}
 	step(false)
@@ -97,7 +97,7 @@ func measure(t *testing.T, dir string) tree.Size {
 func TestDisks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dead := make(chan struct{})
-		now := space{10 << 30, 100 << 30}
+		now := diskSpace{10 << 30, 100 << 30}
 		var answer func(ctx context.Context) (tree.Size, error)
 		var mu sync.Mutex
 		v := New(Config{LimitBytes: 1 << 30, Log: slog.New(slog.DiscardHandler),
@@ -108,7 +108,7 @@ func TestDisks(t *testing.T) {
 			mu.Unlock()
 			return do(ctx)
 		}
-		v.space = func(string) space { mu.Lock(); defer mu.Unlock(); return now }
+		v.space = func(string) diskSpace { mu.Lock(); defer mu.Unlock(); return now }
 		set := func(free uint64, do func(ctx context.Context) (tree.Size, error)) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -117,10 +117,10 @@ func TestDisks(t *testing.T) {
 		quick := func(context.Context) (tree.Size, error) { return tree.Size{Bytes: 1 << 20}, nil }
 		late := func(ctx context.Context) (tree.Size, error) { <-ctx.Done(); return tree.Size{}, ctx.Err() }
 		gone := func(context.Context) (tree.Size, error) { <-dead; return tree.Size{}, nil }
-		is := func(what string, want Why) {
+		is := func(what string, want Reason) {
 			t.Helper()
 			synctest.Wait()
-			if u := v.Usage()[0]; u.Why != want || u.Full != (want != "") || v.Mounts()[0].ReadOnly != u.Full {
+			if u := v.Usage()[0]; u.Reason != want || u.Full != (want != "") || v.Mounts()[0].ReadOnly != u.Full {
 				t.Errorf("%s: %+v, want %q", what, u, want)
 			}
 		}

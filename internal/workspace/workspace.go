@@ -24,8 +24,8 @@ import (
 
 // Store has all workspaces of one server.
 type Store struct {
-	dir     string
-	removed chan struct{} // receives when a workspace was moved to the trash
+	dir        string
+	trashAdded chan struct{} // receives when a workspace was moved to the trash
 }
 
 // Open returns the store in the folder dir, and makes the folder if it does not exist.
@@ -44,7 +44,7 @@ func Open(dir string) (*Store, error) {
 	return s, nil
 }
 
-var valid = regexp.MustCompile(`^[a-z2-7]{26}$`)
+var validID = regexp.MustCompile(`^[a-z2-7]{26}$`)
 
 // New makes an empty workspace and returns its id.
 func (s *Store) New() (string, error) {
@@ -66,7 +66,7 @@ func (s *Store) Ensure(id string) error {
 
 // Path is the folder on the host.
 func (s *Store) Path(id string) string {
-	if !valid.MatchString(id) {
+	if !validID.MatchString(id) {
 		panic("workspace: not an id: " + id)
 	}
 	return filepath.Join(s.dir, id)
@@ -91,22 +91,22 @@ func (s *Store) Empty(id string) (bool, error) {
 // isEmpty says whether an open folder has nothing but the agent's folders, for which name is
 // the key of agentFolders. It does not follow links.
 func isEmpty(f *os.File, name string) (bool, error) {
-	known := agentFolders[name]
-	names, err := f.Readdirnames(len(known) + 1)
+	expected := agentFolders[name]
+	names, err := f.Readdirnames(len(expected) + 1)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return false, err
 	}
 	for _, n := range names {
-		if len(names) > len(known) || !slices.Contains(known, n) {
+		if len(names) > len(expected) || !slices.Contains(expected, n) {
 			return false, nil
 		}
 		fd, err := unix.Openat(int(f.Fd()), n, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 		if err != nil {
 			return false, nil // not a folder, or not readable
 		}
-		below := os.NewFile(uintptr(fd), n)
-		empty, err := isEmpty(below, n)
-		below.Close()
+		subfolder := os.NewFile(uintptr(fd), n)
+		empty, err := isEmpty(subfolder, n)
+		subfolder.Close()
 		if err != nil || !empty {
 			return false, err
 		}
@@ -125,7 +125,7 @@ func (s *Store) Remove(id string) error {
 		}
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		if _, gone := os.Lstat(from); errors.Is(gone, fs.ErrNotExist) {
+		if _, statErr := os.Lstat(from); errors.Is(statErr, fs.ErrNotExist) {
 			return nil
 		}
 	}
@@ -133,7 +133,7 @@ func (s *Store) Remove(id string) error {
 		return fmt.Errorf("removing a workspace: %w", err)
 	}
 	select {
-	case s.removed <- struct{}{}:
+	case s.trashAdded <- struct{}{}:
 	default:
 	}
 	return nil
@@ -146,30 +146,30 @@ const retryInterval = 10 * time.Minute
 // cannot be removed, and tries again later. It is called once.
 func (s *Store) Run(ctx context.Context, log *slog.Logger) {
 	for {
-		later := time.NewTimer(retryInterval)
-		if s.empty(ctx, log) {
-			later.Stop()
+		retry := time.NewTimer(retryInterval)
+		if s.emptyTrash(ctx, log) {
+			retry.Stop()
 		}
 		select {
-		case <-s.removed:
-		case <-later.C:
+		case <-s.trashAdded:
+		case <-retry.C:
 		case <-ctx.Done():
 		}
-		later.Stop()
+		retry.Stop()
 		if ctx.Err() != nil {
 			return
 		}
 	}
 }
 
-// empty empties the trash, and says whether everything was removed.
-func (s *Store) empty(ctx context.Context, log *slog.Logger) bool {
+// emptyTrash empties the trash, and says whether everything was removed.
+func (s *Store) emptyTrash(ctx context.Context, log *slog.Logger) bool {
 	entries, err := os.ReadDir(s.trash())
 	if err != nil {
 		log.Error("could not list removed workspaces", "error", err)
 		return false
 	}
-	all := true
+	allRemoved := true
 	for _, e := range entries {
 		err := tree.Remove(ctx, filepath.Join(s.trash(), e.Name()))
 		if ctx.Err() != nil {
@@ -177,10 +177,10 @@ func (s *Store) empty(ctx context.Context, log *slog.Logger) bool {
 		}
 		if err != nil {
 			log.Error("could not remove what was in a workspace; it is tried again later", "error", err)
-			all = false
+			allRemoved = false
 		}
 	}
-	return all
+	return allRemoved
 }
 
 // trash is the folder of removed workspaces whose files are not removed yet.
@@ -194,7 +194,7 @@ func (s *Store) All() ([]string, error) {
 	}
 	var ids []string
 	for _, e := range entries {
-		if valid.MatchString(e.Name()) {
+		if validID.MatchString(e.Name()) {
 			ids = append(ids, e.Name())
 		}
 	}

@@ -19,30 +19,30 @@ const (
 	// maxFiles is how many files are watched at once. When there are more, the half that
 	// has grown least is dropped.
 	maxFiles = 1024
-	// maxOthers is how many files without an owner are remembered.
-	maxOthers = 1 << 16
+	// maxUnowned is how many files without an owner are remembered.
+	maxUnowned = 1 << 16
 )
 
 // Watch watches the writes to one file system. Only one goroutine may use it at a time.
 type Watch struct {
-	fd     int
-	since  unix.StatxTimestamp // a file that was created later is counted from size 0
-	files  map[key]*file
-	others map[key]bool // files that processes without an owner have written
-	buf    []byte
+	fd       int
+	openedAt unix.StatxTimestamp // a file that was created later is counted from size 0
+	files    map[fileID]*file
+	unowned  map[fileID]bool // files that processes without an owner have written
+	buf      []byte
 }
 
-// key identifies a file on this machine.
-type key struct {
+// fileID identifies a file on this machine.
+type fileID struct {
 	major, minor uint32
 	inode        uint64
 }
 
 // file is a file that has been written to.
 type file struct {
-	fd    int    // an open descriptor of it
-	owner string // the owner of all writes to it; empty: there are several, or an unknown one
-	base  int64  // its bytes on the disk when it was first seen; 0 for a new one
+	fd          int    // an open descriptor of it
+	owner       string // the owner of all writes to it; empty: there are several, or an unknown one
+	initialSize int64  // its bytes on the disk when it was first seen; 0 for a new one
 }
 
 // Open watches the file system that a folder is on. It needs CAP_SYS_ADMIN.
@@ -57,27 +57,27 @@ func Open(folder string) (*Watch, error) {
 		unix.Close(fd)
 		return nil, fmt.Errorf("watching who writes to the disk of %s: %w", folder, err)
 	}
-	w := &Watch{fd: fd, files: map[key]*file{}, others: map[key]bool{}, buf: make([]byte, 64<<10)}
-	w.forget()
+	w := &Watch{fd: fd, files: map[fileID]*file{}, unowned: map[fileID]bool{}, buf: make([]byte, 64<<10)}
+	w.reset()
 	return w, nil
 }
 
 // Close ends the watch.
 func (w *Watch) Close() error {
-	w.forget()
+	w.reset()
 	return unix.Close(w.fd)
 }
 
-// forget drops all files, and begins to count again.
-func (w *Watch) forget() {
+// reset drops all files, and begins to count again.
+func (w *Watch) reset() {
 	for _, f := range w.files {
 		unix.Close(f.fd)
 	}
 	clear(w.files)
-	clear(w.others)
+	clear(w.unowned)
 	// The file system's clock is coarse: a file may get an earlier creation time than now.
 	now := time.Now().Add(time.Second)
-	w.since = unix.StatxTimestamp{Sec: now.Unix(), Nsec: uint32(now.Nanosecond())}
+	w.openedAt = unix.StatxTimestamp{Sec: now.Unix(), Nsec: uint32(now.Nanosecond())}
 }
 
 // maxBatches bounds one Read to about as many events as the kernel's queue can have.
@@ -97,13 +97,13 @@ func (w *Watch) Read(ownerOf func(pid int, mount uint64) string) error {
 		if err != nil {
 			return err
 		}
-		w.parse(w.buf[:n], ownerOf)
+		w.handleEvents(w.buf[:n], ownerOf)
 	}
 	return nil
 }
 
-// parse parses and handles events: structs fanotify_event_metadata.
-func (w *Watch) parse(events []byte, ownerOf func(pid int, mount uint64) string) {
+// handleEvents parses and handles events: structs fanotify_event_metadata.
+func (w *Watch) handleEvents(events []byte, ownerOf func(pid int, mount uint64) string) {
 	const size = int(unsafe.Sizeof(unix.FanotifyEventMetadata{}))
 	for len(events) >= size {
 		length := int(binary.NativeEndian.Uint32(events))
@@ -115,27 +115,27 @@ func (w *Watch) parse(events []byte, ownerOf func(pid int, mount uint64) string)
 		}
 		events = events[length:]
 		if mask&unix.FAN_Q_OVERFLOW != 0 { // events were lost, so the owners are not certain any more
-			w.forget()
+			w.reset()
 		}
-		if fd >= 0 && !w.event(fd, pid, ownerOf) {
+		if fd >= 0 && !w.handleEvent(fd, pid, ownerOf) {
 			unix.Close(fd)
 		}
 	}
 }
 
-// event handles the event of one write to the open file fd, and says whether the Watch keeps
+// handleEvent handles the event of one write to the open file fd, and says whether the Watch keeps
 // the descriptor open.
-func (w *Watch) event(fd, pid int, ownerOf func(pid int, mount uint64) string) bool {
+func (w *Watch) handleEvent(fd, pid int, ownerOf func(pid int, mount uint64) string) bool {
 	var st unix.Statx_t
-	const want = unix.STATX_TYPE | unix.STATX_INO | unix.STATX_BLOCKS | unix.STATX_BTIME | unix.STATX_MNT_ID
-	if unix.Statx(fd, "", unix.AT_EMPTY_PATH, want, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
+	const mask = unix.STATX_TYPE | unix.STATX_INO | unix.STATX_BLOCKS | unix.STATX_BTIME | unix.STATX_MNT_ID
+	if unix.Statx(fd, "", unix.AT_EMPTY_PATH, mask, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
 		return false
 	}
 	owner := ""
 	if st.Mask&unix.STATX_MNT_ID != 0 {
 		owner = ownerOf(pid, st.Mnt_id)
 	}
-	k := key{st.Dev_major, st.Dev_minor, st.Ino}
+	k := fileID{st.Dev_major, st.Dev_minor, st.Ino}
 	if f := w.files[k]; f != nil {
 		if f.owner != owner {
 			f.owner = "" // it has several writers, and gets no owner again
@@ -143,20 +143,20 @@ func (w *Watch) event(fd, pid int, ownerOf func(pid int, mount uint64) string) b
 		return false
 	}
 	if owner == "" {
-		if len(w.others) >= maxOthers {
-			w.forget()
+		if len(w.unowned) >= maxUnowned {
+			w.reset()
 		}
-		w.others[k] = true
+		w.unowned[k] = true
 	}
-	if w.others[k] {
+	if w.unowned[k] {
 		return false
 	}
 	if len(w.files) >= maxFiles {
-		w.dropLeast()
+		w.dropSlowest()
 	}
-	f := &file{fd: fd, owner: owner, base: int64(st.Blocks) * 512}
-	if st.Mask&unix.STATX_BTIME != 0 && !before(st.Btime, w.since) {
-		f.base = 0
+	f := &file{fd: fd, owner: owner, initialSize: int64(st.Blocks) * 512}
+	if st.Mask&unix.STATX_BTIME != 0 && !before(st.Btime, w.openedAt) {
+		f.initialSize = 0
 	}
 	w.files[k] = f
 	return true
@@ -166,9 +166,9 @@ func before(x, y unix.StatxTimestamp) bool {
 	return x.Sec < y.Sec || x.Sec == y.Sec && x.Nsec < y.Nsec
 }
 
-// grown returns by how many bytes a file has grown, 0 if it has no owner, and whether it
+// growth returns by how many bytes a file has grown, 0 if it has no owner, and whether it
 // still exists.
-func (f *file) grown() (n int64, there bool) {
+func (f *file) growth() (n int64, exists bool) {
 	var st unix.Stat_t
 	if unix.Fstat(f.fd, &st) != nil || st.Nlink == 0 {
 		return 0, false
@@ -176,27 +176,27 @@ func (f *file) grown() (n int64, there bool) {
 	if f.owner == "" {
 		return 0, true
 	}
-	return max(0, st.Blocks*512-f.base), true
+	return max(0, st.Blocks*512-f.initialSize), true
 }
 
-// dropLeast drops the half of the files that has grown least.
-func (w *Watch) dropLeast() {
-	type grown struct {
-		k     key
+// dropSlowest drops the half of the files that has grown least.
+func (w *Watch) dropSlowest() {
+	type fileGrowth struct {
+		k     fileID
 		bytes int64
 	}
-	var all []grown
+	var all []fileGrowth
 	for k, f := range w.files {
-		n, _ := f.grown()
-		all = append(all, grown{k, n})
+		n, _ := f.growth()
+		all = append(all, fileGrowth{k, n})
 	}
-	slices.SortFunc(all, func(x, y grown) int { return cmp.Compare(x.bytes, y.bytes) })
+	slices.SortFunc(all, func(x, y fileGrowth) int { return cmp.Compare(x.bytes, y.bytes) })
 	for _, g := range all[:(len(all)+1)/2] {
 		f := w.files[g.k]
 		unix.Close(f.fd)
 		delete(w.files, g.k)
 		if f.owner == "" {
-			w.others[g.k] = true
+			w.unowned[g.k] = true
 		}
 	}
 }
@@ -207,8 +207,8 @@ func (w *Watch) dropLeast() {
 func (w *Watch) Grown(ownerOf func(pid int, mount uint64) string) (map[string]int64, error) {
 	sizes := map[*file]int64{}
 	for k, f := range w.files {
-		n, there := f.grown()
-		if !there { // close it: the kernel frees its space when no descriptor is open
+		n, exists := f.growth()
+		if !exists { // close it: the kernel frees its space when no descriptor is open
 			unix.Close(f.fd)
 			delete(w.files, k)
 		}

@@ -86,7 +86,7 @@ func (d direct) Call(ctx context.Context, method string, params map[string]json.
 	return d.Session.Call(ctx, mcpclient.Request{Method: method, Params: params, Schema: schema})
 }
 
-func (d direct) Valid(tool json.RawMessage) bool { return mcpclient.ValidTool(tool) == nil }
+func (d direct) Valid(tool json.RawMessage) bool { return mcpclient.CheckTool(tool) == nil }
 
 // answering answers what servers of the older era ask.
 type answering struct{}

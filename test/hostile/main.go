@@ -112,7 +112,7 @@ func turn(mode string, c net.Conn) {
 		}
 	case "hangs-up":
 	default:
-		mux, err := yamux.Server(c, wire.Mux())
+		mux, err := yamux.Server(c, wire.HostMuxConfig())
 		if err != nil {
 			return
 		}

@@ -19,8 +19,8 @@ import (
 
 // Agent is a fake agent.
 type Agent struct {
-	Mute bool   // the agent links itself to the host, and never answers a call
-	Boot string // the boot id that Hello returns
+	Unresponsive bool   // the agent links itself to the host, and never answers a call
+	BootID       string // the boot id that Hello returns
 	// Usage returns whether a call or process runs, and for how long none has.
 	Usage func() (busy bool, idle time.Duration)
 	// Dial connects to a port of the sandbox. An error is answered as "nothing listens".
@@ -33,13 +33,13 @@ func (a Agent) Serve(c net.Conn, secret []byte) {
 	if wire.Greet(c, secret) != nil {
 		return
 	}
-	mux, err := yamux.Server(wire.Coalesce(c), wire.Mux())
+	mux, err := yamux.Server(wire.Coalesce(c), wire.HostMuxConfig())
 	if err != nil {
 		return
 	}
 	defer mux.Close()
 	routes := http.NewServeMux()
-	routes.Handle(agentv1connect.NewAgentHandler(calls{agent: a}))
+	routes.Handle(agentv1connect.NewAgentHandler(handler{agent: a}))
 	l := &wire.Listener{Conns: make(chan net.Conn), Closed: mux.CloseChan()}
 	server := &http.Server{Handler: routes}
 	go server.Serve(l)
@@ -59,11 +59,11 @@ func (a Agent) dispatch(s net.Conn, l *wire.Listener) {
 		s.Close()
 		return
 	}
-	if a.Mute {
+	if a.Unresponsive {
 		<-l.Closed
 		return
 	}
-	if kind[0] == wire.Call {
+	if kind[0] == wire.CallStream {
 		select {
 		case l.Conns <- s:
 		case <-l.Closed:
@@ -71,19 +71,19 @@ func (a Agent) dispatch(s net.Conn, l *wire.Listener) {
 		return
 	}
 	defer s.Close()
-	if kind[0] == wire.Raw {
-		a.raw(s)
+	if kind[0] == wire.RawStream {
+		a.serveRaw(s)
 	}
-	for kind[0] == wire.Run {
+	for kind[0] == wire.RunStream {
 		r := new(agentv1.RunRequest)
-		if wire.ReadMessage(s, r) != nil || wire.WriteMessage(s, done(r)) != nil {
+		if wire.ReadMessage(s, r) != nil || wire.WriteMessage(s, lastEvent(r)) != nil {
 			return
 		}
 	}
 }
 
-// done returns the last event of a run that succeeded.
-func done(r *agentv1.RunRequest) *agentv1.RunEvent {
+// lastEvent returns the last event of a run that succeeded.
+func lastEvent(r *agentv1.RunRequest) *agentv1.RunEvent {
 	if r.GetExec() != nil {
 		return &agentv1.RunEvent{Event: &agentv1.RunEvent_Executed{Executed: &agentv1.ExecDone{}}}
 	}
@@ -91,7 +91,7 @@ func done(r *agentv1.RunRequest) *agentv1.RunEvent {
 }
 
 // serveRaw serves a raw stream that is to be connected to a port. No other is supported.
-func (a Agent) raw(s net.Conn) {
+func (a Agent) serveRaw(s net.Conn) {
 	open := new(agentv1.StreamOpen)
 	if wire.ReadMessage(s, open) != nil {
 		return
@@ -105,8 +105,8 @@ func (a Agent) raw(s net.Conn) {
 	if wire.WriteMessage(s, &agentv1.StreamReply{}) != nil {
 		return
 	}
-	var both sync.WaitGroup
-	both.Go(func() {
+	var copying sync.WaitGroup
+	copying.Go(func() {
 		io.Copy(c, s)
 		if h, ok := c.(interface{ CloseWrite() error }); ok {
 			h.CloseWrite()
@@ -114,29 +114,29 @@ func (a Agent) raw(s net.Conn) {
 	})
 	io.Copy(s, c)
 	s.Close()
-	both.Wait()
+	copying.Wait()
 }
 
 // handler answers the RPCs.
-type calls struct {
+type handler struct {
 	agentv1connect.UnimplementedAgentHandler
 	agent Agent
 }
 
-func (c calls) Hello(context.Context, *agentv1.HelloRequest) (*agentv1.HelloResponse, error) {
-	return &agentv1.HelloResponse{BootId: c.agent.Boot}, nil
+func (c handler) Hello(context.Context, *agentv1.HelloRequest) (*agentv1.HelloResponse, error) {
+	return &agentv1.HelloResponse{BootId: c.agent.BootID}, nil
 }
 
-func (c calls) Configure(context.Context, *agentv1.ConfigureRequest) (*agentv1.ConfigureResponse, error) {
+func (c handler) Configure(context.Context, *agentv1.ConfigureRequest) (*agentv1.ConfigureResponse, error) {
 	return &agentv1.ConfigureResponse{}, nil
 }
 
-func (c calls) StartInterpreter(context.Context,
+func (c handler) StartInterpreter(context.Context,
 	*agentv1.StartInterpreterRequest) (*agentv1.StartInterpreterResponse, error) {
 	return &agentv1.StartInterpreterResponse{}, nil
 }
 
-func (c calls) Usage(context.Context, *agentv1.UsageRequest) (*agentv1.UsageResponse, error) {
+func (c handler) Usage(context.Context, *agentv1.UsageRequest) (*agentv1.UsageResponse, error) {
 	busy, idle := c.agent.Usage()
 	return &agentv1.UsageResponse{Busy: busy, IdleMicros: uint64(idle.Microseconds())}, nil
 }

@@ -44,8 +44,8 @@ const (
 )
 
 var (
-	// ErrUnsent is returned when the cell was not sent, and so did not begin.
-	ErrUnsent = errors.New("the cell was not sent to the interpreter")
+	// ErrNotSent is returned when the cell was not sent, and so did not begin.
+	ErrNotSent = errors.New("the cell was not sent to the interpreter")
 	// ErrProtocol is returned when the driver broke the protocol.
 	ErrProtocol = errors.New("the interpreter's answer makes no sense")
 	// ErrBroken is returned when the connection broke before there was an answer.
@@ -59,23 +59,23 @@ type Answer struct {
 }
 
 // Conn is a connection to a driver. Only one goroutine may use it at a time.
-type Way struct {
-	conn net.Conn
-	r    *bufio.Reader
-	last uint16 // the number of the last cell; 0 follows 65535
+type Conn struct {
+	conn     net.Conn
+	reader   *bufio.Reader
+	lastCell uint16 // the number of the last cell; 0 follows 65535
 }
 
 // Open waits until the driver that has dialed conn is ready for cells. It closes conn when that
 // fails, or ctx ends.
-func Open(ctx context.Context, conn net.Conn) (*Way, error) {
-	w := &Way{conn: conn, r: bufio.NewReaderSize(conn, 16<<10)}
+func Open(ctx context.Context, conn net.Conn) (*Conn, error) {
+	w := &Conn{conn: conn, reader: bufio.NewReaderSize(conn, 16<<10)}
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
 	conn.SetDeadline(time.Now().Add(SendLimit))
 	_, err := io.WriteString(conn, WarmUp)
 	if err == nil {
 		var answer []byte
-		if answer, err = w.r.ReadSlice('\n'); err == nil && string(answer) != Handover {
+		if answer, err = w.reader.ReadSlice('\n'); err == nil && string(answer) != Handover {
 			err = ErrProtocol
 		}
 	}
@@ -87,29 +87,29 @@ func Open(ctx context.Context, conn net.Conn) (*Way, error) {
 }
 
 // Close closes the connection. The driver then gets its cells from the agent.
-func (w *Way) Close() { w.conn.Close() }
+func (w *Conn) Close() { w.conn.Close() }
 
 // Idle reports whether the connection is open and has nothing to read, as it has to be between
 // cells. A Handover that came too late for its cell is read, and ignored.
-func (w *Way) Quiet() bool {
+func (w *Conn) Idle() bool {
 	sc, ok := w.conn.(syscall.Conn)
 	if !ok {
 		return false
 	}
 	raw, err := sc.SyscallConn()
-	if err != nil || w.r.Buffered() > 0 {
+	if err != nil || w.reader.Buffered() > 0 {
 		return false
 	}
-	quiet := false
+	idle := false
 	raw.Control(func(fd uintptr) {
 		var b [len(Handover)]byte
 		n, _, err := unix.Recvfrom(int(fd), b[:], unix.MSG_DONTWAIT)
 		if err == nil && string(b[:n]) == Handover {
 			_, _, err = unix.Recvfrom(int(fd), b[:], unix.MSG_DONTWAIT)
 		}
-		quiet = errors.Is(err, unix.EAGAIN)
+		idle = errors.Is(err, unix.EAGAIN)
 	})
-	return quiet
+	return idle
 }
 
 // Supervise makes the agent supervise a cell until its end, or stop it. Over is true when the
@@ -119,27 +119,27 @@ type Supervise func(ctx context.Context, id int64) (over bool, err error)
 // nextID returns the id of the next cell, which has 53 bits. The last 16 are the cell's number,
 // by which the agent distinguishes a cell that is over from one that has not begun. The others
 // are random, as code must not guess the id of another cell.
-func (w *Way) nextID() int64 {
-	w.last++
-	return 1<<52 | rand.Int64N(1<<36)<<16 | int64(w.last)
+func (w *Conn) nextID() int64 {
+	w.lastCell++
+	return 1<<52 | rand.Int64N(1<<36)<<16 | int64(w.lastCell)
 }
 
 // Run runs a cell to its end, and returns its id. It returns the driver's answer, in which each
 // stream, and the value, has at most limit bytes; or nil when the agent supervised the cell. An
 // error of supervise is returned unchanged, and leaves the connection open. After any other
 // error the connection is closed.
-func (w *Way) Run(ctx context.Context, code string, limit int, supervise Supervise) (*Answer, int64, error) {
+func (w *Conn) Run(ctx context.Context, code string, limit int, supervise Supervise) (*Answer, int64, error) {
 	began, id := time.Now(), w.nextID()
 	w.conn.SetDeadline(began.Add(SendLimit))
 	if _, err := fmt.Fprintf(w.conn, "%d %d %d\n%s", id, len(code), limit, code); err != nil {
 		w.Close() // the driver may have read a part of the cell
-		return nil, id, ErrUnsent
+		return nil, id, ErrNotSent
 	}
 	w.conn.SetReadDeadline(began.Add(SuperviseAfter))
-	_, err := w.r.Peek(1)
-	for asks := 1; ; asks++ {
+	_, err := w.reader.Peek(1)
+	for attempts := 1; ; attempts++ {
 		if err == nil {
-			a, err := w.answer(id, limit)
+			a, err := w.readAnswer(id, limit)
 			if err != nil {
 				w.Close()
 			}
@@ -148,22 +148,22 @@ func (w *Way) Run(ctx context.Context, code string, limit int, supervise Supervi
 			}
 			// A Handover.
 		}
-		over, serr := supervise(ctx, id)
-		if serr != nil || !over {
-			return nil, id, serr
+		over, superviseErr := supervise(ctx, id)
+		if superviseErr != nil || !over {
+			return nil, id, superviseErr
 		}
 		// The cell was over already: the driver answers.
 		w.conn.SetReadDeadline(time.Now().Add(SendLimit))
-		_, err = w.r.Peek(1)
-		if errors.Is(err, io.EOF) && asks < maxAsks {
+		_, err = w.reader.Peek(1)
+		if errors.Is(err, io.EOF) && attempts < maxAttempts {
 			// The driver's process may be dying. The agent answers so once it knows.
 			select {
-			case <-time.After(askAgain):
+			case <-time.After(attemptInterval):
 				continue
 			case <-ctx.Done():
 			}
 		}
-		if err != nil || asks > 1 {
+		if err != nil || attempts > 1 {
 			w.Close()
 			return nil, id, ErrBroken
 		}
@@ -173,14 +173,14 @@ func (w *Way) Run(ctx context.Context, code string, limit int, supervise Supervi
 // How often, and after which pause, Run calls supervise for a driver that has closed its
 // connection without an answer.
 const (
-	maxAsks  = 50
-	askAgain = 20 * time.Millisecond
+	maxAttempts     = 50
+	attemptInterval = 20 * time.Millisecond
 )
 
 // AwaitEnd waits until a cell is over that its caller has given up, after the agent was told with
 // stop to stop it. Then the next answer on the connection is that to the next cell. After an
 // error the connection is closed.
-func (w *Way) Await(ctx context.Context, id int64, stop Supervise) error {
+func (w *Conn) AwaitEnd(ctx context.Context, id int64, stop Supervise) error {
 	for {
 		over, err := stop(ctx, id)
 		if err != nil {
@@ -190,7 +190,7 @@ func (w *Way) Await(ctx context.Context, id int64, stop Supervise) error {
 		if !over {
 			return nil // the driver has answered the agent
 		}
-		a, err := w.answer(id, MaxAnswer)
+		a, err := w.readAnswer(id, MaxAnswer)
 		if err != nil {
 			w.Close()
 			return err
@@ -202,9 +202,9 @@ func (w *Way) Await(ctx context.Context, id int64, stop Supervise) error {
 }
 
 // readAnswer reads a driver's answer to a cell; nil: it was a Handover.
-func (w *Way) answer(id int64, limit int) (*Answer, error) {
+func (w *Conn) readAnswer(id int64, limit int) (*Answer, error) {
 	w.conn.SetReadDeadline(time.Now().Add(SendLimit))
-	line, err := w.r.ReadSlice('\n')
+	line, err := w.reader.ReadSlice('\n')
 	if errors.Is(err, bufio.ErrBufferFull) {
 		return nil, ErrProtocol
 	}
@@ -220,14 +220,14 @@ func (w *Way) answer(id int64, limit int) (*Answer, error) {
 		return nil, nil
 	}
 	data := make([]byte, size+stdout+stderr)
-	if _, err := io.ReadFull(w.r, data); err != nil {
+	if _, err := io.ReadFull(w.reader, data); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrBroken, err)
 	}
 	a := &Answer{Stdout: data[size : size+stdout : size+stdout], Stderr: data[size+stdout:]}
 	if json.Unmarshal(data[:size], &a.Reply) != nil || a.ID != id || a.Result != nil && len(*a.Result) > limit {
 		return nil, ErrProtocol
 	}
-	for _, file := range a.Raw {
+	for _, file := range a.RawFiles {
 		if file != "" && (path.Dir(file) != wire.OutputDir || !utf8.ValidString(file)) {
 			return nil, ErrProtocol
 		}

@@ -10,13 +10,13 @@ import (
 
 // maxFields bounds the number of fields of one message, with those of nested messages: an empty
 // nested message takes two bytes on the wire, and a hundred times that in memory.
-const maxParts = 100_000
+const maxFields = 100_000
 
 // Unmarshal decodes a message from a sandbox. A message with more than maxFields fields is an
 // error with ErrMessage in its chain, since it might need far more memory than its bytes.
 func Unmarshal(b []byte, m proto.Message) error {
-	if left := count(b, m.ProtoReflect().Descriptor(), maxParts); left < 0 {
-		return fmt.Errorf("%w: it has more than %d fields", ErrMessage, maxParts)
+	if left := countFields(b, m.ProtoReflect().Descriptor(), maxFields); left < 0 {
+		return fmt.Errorf("%w: it has more than %d fields", ErrMessage, maxFields)
 	}
 	if err := proto.Unmarshal(b, m); err != nil {
 		return fmt.Errorf("%w: %w", ErrMessage, err)
@@ -26,7 +26,7 @@ func Unmarshal(b []byte, m proto.Message) error {
 
 // countFields returns left minus the number of fields of a message, with those of nested
 // messages. The result is negative when there are more.
-func count(b []byte, d protoreflect.MessageDescriptor, left int) int {
+func countFields(b []byte, d protoreflect.MessageDescriptor, left int) int {
 	for len(b) > 0 && left >= 0 {
 		number, kind, n := protowire.ConsumeTag(b)
 		if n < 0 {
@@ -39,7 +39,7 @@ func count(b []byte, d protoreflect.MessageDescriptor, left int) int {
 		left--
 		if f := d.Fields().ByNumber(number); f != nil && f.Message() != nil && kind == protowire.BytesType {
 			v, _ := protowire.ConsumeBytes(b)
-			left = count(v, f.Message(), left)
+			left = countFields(v, f.Message(), left)
 		}
 		b = b[n:]
 	}

@@ -38,11 +38,11 @@ func pair(t *testing.T) (net.Conn, net.Conn) {
 // mux speaks yamux over both ends.
 func mux(t *testing.T, a, b net.Conn) (*yamux.Session, *yamux.Session) {
 	t.Helper()
-	host, err := yamux.Client(Coalesce(a), Mux())
+	host, err := yamux.Client(Coalesce(a), HostMuxConfig())
 	if err != nil {
 		t.Fatal(err)
 	}
-	guest, err := yamux.Server(Coalesce(b), Mux())
+	guest, err := yamux.Server(Coalesce(b), HostMuxConfig())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,5 +18,5 @@ func Errorf(code connect.Code, format string, args ...any) error {
 // UTF8 returns a text as valid UTF-8, which the strings of messages have to be.
 func UTF8(s string) string { return strings.ToValidUTF8(s, string(utf8.RuneError)) }
 
-// Millis returns the duration of a message's number of milliseconds.
-func Millis(n uint64) time.Duration { return time.Duration(min(n, 1<<40)) * time.Millisecond }
+// Milliseconds returns the duration of a message's number of milliseconds.
+func Milliseconds(n uint64) time.Duration { return time.Duration(min(n, 1<<40)) * time.Millisecond }

@@ -34,7 +34,7 @@ const (
 	NetNoName      = NetCode(agentv1.NetReply_NO_NAME)     // there is no such name
 	NetUnreachable = NetCode(agentv1.NetReply_UNREACHABLE) // allowed, but it does not answer
 	NetBusy        = NetCode(agentv1.NetReply_BUSY)        // a limit of the session is reached
-	NetBroken      = NetCode(agentv1.NetReply_BROKEN)      // the request is invalid
+	NetInvalid     = NetCode(agentv1.NetReply_BROKEN)      // the request is invalid
 )
 
 // NetReply answers a NetRequest.
@@ -46,7 +46,7 @@ type NetReply struct {
 // ReadNetRequest reads what WriteNetRequest wrote.
 func ReadNetRequest(r io.Reader) (NetRequest, error) {
 	m := new(agentv1.NetRequest)
-	if err := ReadBounded(r, m, MaxNet); err != nil {
+	if err := ReadBounded(r, m, MaxNetMessage); err != nil {
 		return NetRequest{}, err
 	}
 	switch k := m.Kind.(type) {
@@ -75,7 +75,7 @@ func WriteNetRequest(w io.Writer, q NetRequest) error {
 // ReadNetReply reads what WriteNetReply wrote.
 func ReadNetReply(r io.Reader) (NetReply, error) {
 	m := new(agentv1.NetReply)
-	if err := ReadBounded(r, m, MaxNet); err != nil {
+	if err := ReadBounded(r, m, MaxNetMessage); err != nil {
 		return NetReply{}, err
 	}
 	return NetReply{Code: NetCode(m.Code), Message: m.Message}, nil

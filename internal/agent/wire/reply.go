@@ -12,7 +12,7 @@ type Reply struct {
 	Stopped   bool    `json:"interrupted"`
 	// RawFiles has, for a reply to the host, the paths of files with the bytes of stdout and
 	// stderr; "" for a stream without terminal controls, which needs no file.
-	Raw [2]string `json:"raw"`
+	RawFiles [2]string `json:"raw"`
 }
 
 // Rich is a value in a form other than text, such as an image.

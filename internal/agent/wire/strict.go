@@ -9,9 +9,9 @@ import (
 
 // Errors of a link on which the sandbox sends something that the protocol does not allow.
 var (
-	ErrForward = errors.New("wire: the sandbox opened a stream or sent a ping")
-	ErrNoise   = errors.New("wire: the sandbox sends what is no frame, or more than a window at once")
-	ErrFlood   = errors.New("wire: the sandbox floods the link with control frames")
+	ErrUnsolicited = errors.New("wire: the sandbox opened a stream or sent a ping")
+	ErrBadFrame    = errors.New("wire: the sandbox sends what is no frame, or more than a window at once")
+	ErrFlood       = errors.New("wire: the sandbox floods the link with control frames")
 )
 
 // Strict returns a connection for the host's yamux whose Read fails when the sandbox opens a
@@ -22,13 +22,13 @@ func Strict(c net.Conn) net.Conn { return &strict{Conn: c, since: time.Now()} }
 
 type strict struct {
 	net.Conn
-	head [headerLen]byte
-	have int    // how many bytes of header are read
-	body uint32 // bytes of the current frame's data that are not read yet
+	header     [headerLen]byte
+	headerRead int    // how many bytes of header are read
+	bodyLeft   uint32 // bytes of the current frame's data that are not read yet
 	// control is the number of frames without data after since.
-	control int
-	since   time.Time
-	broken  error
+	controlFrames int
+	since         time.Time
+	err           error
 }
 
 const (
@@ -42,49 +42,49 @@ const (
 )
 
 func (s *strict) Read(p []byte) (int, error) {
-	if s.broken != nil {
-		return 0, s.broken
+	if s.err != nil {
+		return 0, s.err
 	}
 	n, err := s.Conn.Read(p)
 	for rest := p[:n]; len(rest) > 0; {
-		if s.body > 0 {
-			k := min(uint64(len(rest)), uint64(s.body))
-			s.body -= uint32(k)
+		if s.bodyLeft > 0 {
+			k := min(uint64(len(rest)), uint64(s.bodyLeft))
+			s.bodyLeft -= uint32(k)
 			rest = rest[k:]
 			continue
 		}
-		k := copy(s.head[s.have:], rest)
-		s.have += k
+		k := copy(s.header[s.headerRead:], rest)
+		s.headerRead += k
 		rest = rest[k:]
-		if s.have < headerLen {
+		if s.headerRead < headerLen {
 			break
 		}
-		s.have = 0
-		if s.broken = s.frame(); s.broken != nil {
-			return 0, s.broken
+		s.headerRead = 0
+		if s.err = s.checkHeader(); s.err != nil {
+			return 0, s.err
 		}
 	}
 	return n, err
 }
 
 // checkHeader checks a frame's header.
-func (s *strict) frame() error {
-	length := binary.BigEndian.Uint32(s.head[8:])
+func (s *strict) checkHeader() error {
+	length := binary.BigEndian.Uint32(s.header[8:])
 	switch {
-	case s.head[0] != 0 || s.head[1] > typeGoAway || s.head[1] == typeData && length > serverWindow:
-		return ErrNoise
-	case s.head[1] == typePing || binary.BigEndian.Uint16(s.head[2:])&flagSYN != 0:
-		return ErrForward
-	case s.head[1] == typeData && length > 0:
-		s.body = length
+	case s.header[0] != 0 || s.header[1] > typeGoAway || s.header[1] == typeData && length > hostWindow:
+		return ErrBadFrame
+	case s.header[1] == typePing || binary.BigEndian.Uint16(s.header[2:])&flagSYN != 0:
+		return ErrUnsolicited
+	case s.header[1] == typeData && length > 0:
+		s.bodyLeft = length
 		return nil
 	}
-	if s.control++; s.control < maxControl {
+	if s.controlFrames++; s.controlFrames < maxControl {
 		return nil
 	}
 	if time.Since(s.since) < time.Second {
 		return ErrFlood
 	}
-	s.control, s.since = 0, time.Now()
+	s.controlFrames, s.since = 0, time.Now()
 	return nil
 }

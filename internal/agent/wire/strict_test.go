@@ -42,15 +42,15 @@ func TestStrict(t *testing.T) {
 		want error
 	}{
 		{"answers", nil, nil},
-		{"a stream by a window", sent(window, syn, 0, nil), ErrForward},
-		{"a stream by data", sent(data, syn, 3, []byte("abc")), ErrForward},
-		{"a stream with more flags", sent(window, syn|ack|fin, 0, nil), ErrForward},
-		{"a ping", sent(ping, syn, 1, nil), ErrForward},
-		{"an answer to no ping", sent(ping, ack, 1, nil), ErrForward},
-		{"another version", otherVersion, ErrNoise},
-		{"another type", sent(4, 0, 0, nil), ErrNoise},
-		{"more than a window", sent(data, 0, serverWindow+1, nil), ErrNoise},
-		{"more than a window, with a sign", sent(data, 0, -1, nil), ErrNoise},
+		{"a stream by a window", sent(window, syn, 0, nil), ErrUnsolicited},
+		{"a stream by data", sent(data, syn, 3, []byte("abc")), ErrUnsolicited},
+		{"a stream with more flags", sent(window, syn|ack|fin, 0, nil), ErrUnsolicited},
+		{"a ping", sent(ping, syn, 1, nil), ErrUnsolicited},
+		{"an answer to no ping", sent(ping, ack, 1, nil), ErrUnsolicited},
+		{"another version", otherVersion, ErrBadFrame},
+		{"another type", sent(4, 0, 0, nil), ErrBadFrame},
+		{"more than a window", sent(data, 0, hostWindow+1, nil), ErrBadFrame},
+		{"more than a window, with a sign", sent(data, 0, -1, nil), ErrBadFrame},
 	}
 	for _, tt := range tests {
 		all := append(bytes.Join(good, nil), tt.last...)
@@ -97,12 +97,12 @@ func TestStrictFlood(t *testing.T) {
 // It lets through all that an agent that keeps to the protocol sends.
 func TestStrictWithYamux(t *testing.T) {
 	a, b := pair(t)
-	host, err := yamux.Client(Strict(Coalesce(a)), Mux())
+	host, err := yamux.Client(Strict(Coalesce(a)), HostMuxConfig())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer host.Close()
-	guest, err := yamux.Server(Coalesce(b), Mux())
+	guest, err := yamux.Server(Coalesce(b), HostMuxConfig())
 	if err != nil {
 		t.Fatal(err)
 	}

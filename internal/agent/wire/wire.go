@@ -38,8 +38,8 @@ const (
 	// SecretLen is the length in bytes of the secret, or ticket, that follows a greeting.
 	SecretLen = 32
 
-	accepted = 0x06 // ACK
-	refused  = 0x15 // NAK
+	ack = 0x06 // ACK
+	nak = 0x15 // NAK
 
 	greetingTimeout = 5 * time.Second
 )
@@ -52,32 +52,32 @@ type Purpose byte
 
 // What connections are for.
 const (
-	Link Purpose = iota
-	Network
-	Direct
+	ForLink Purpose = iota
+	ForNetwork
+	ForDirect
 )
 
 // Kinds of streams: the first byte that the host writes on a stream.
 const (
-	Call byte = 'C'
-	Raw  byte = 'R'
-	Run  byte = 'X'
+	CallStream byte = 'C'
+	RawStream  byte = 'R'
+	RunStream  byte = 'X'
 )
 
 // How many bytes of one stream each side buffers at most (the windows of yamux). The server
 // buffers little, since it has the streams of all users. The agent buffers more, in the
 // sandbox's own memory: input that a program does not read must not hold up a signal behind it.
 const (
-	serverWindow = 512 << 10
-	agentWindow  = 4 << 20
+	hostWindow  = 512 << 10
+	agentWindow = 4 << 20
 )
 
 // MaxMessage bounds one message in either direction, MaxFrame one frame, and
 // MaxNet a NetRequest or NetReply, in bytes.
 const (
-	MaxMessage = 16 << 20
-	MaxFrame   = 256 << 10
-	MaxNet     = 4 << 10
+	MaxMessage    = 16 << 20
+	MaxFrame      = 256 << 10
+	MaxNetMessage = 4 << 10
 )
 
 // SocketDir is where the runtime mounts the folder with the agent's socket, read-only, and
@@ -92,7 +92,7 @@ const (
 
 // WakeSignal tells an agent that a server has opened its socket again, so that the agent dials at
 // once. A runtime sends it if it can. Agents that do not know the signal ignore it.
-const Wake = unix.SIGWINCH
+const WakeSignal = unix.SIGWINCH
 
 // The variables of the agent's environment. The agent removes them when it has read them.
 const (
@@ -127,7 +127,7 @@ func greet(c net.Conn, greeting string, secret []byte) error {
 	if _, err := io.ReadFull(c, answer[:]); err != nil {
 		return err
 	}
-	if answer[0] != accepted {
+	if answer[0] != ack {
 		return ErrRefused
 	}
 	return nil
@@ -143,35 +143,35 @@ func Admit(c net.Conn, secret []byte, claim func(Ticket) bool) (Purpose, error) 
 	if _, err := io.ReadFull(c, buf); err != nil {
 		return 0, fmt.Errorf("wire: reading the greeting: %w", err)
 	}
-	purpose, good := Link, false
+	purpose, valid := ForLink, false
 	switch key := buf[len(Greeting):]; string(buf[:len(Greeting)]) {
 	case Greeting:
-		good = subtle.ConstantTimeCompare(key, secret) == 1
+		valid = subtle.ConstantTimeCompare(key, secret) == 1
 	case NetGreeting:
-		purpose, good = Network, subtle.ConstantTimeCompare(key, secret) == 1
+		purpose, valid = ForNetwork, subtle.ConstantTimeCompare(key, secret) == 1
 	case DirectGreeting:
-		purpose, good = Direct, claim != nil && claim(Ticket(key))
+		purpose, valid = ForDirect, claim != nil && claim(Ticket(key))
 	}
-	if !good {
-		c.Write([]byte{refused})
+	if !valid {
+		c.Write([]byte{nak})
 		return 0, errors.New("wire: a process that does not know the secret tried to be the agent")
 	}
-	_, err := c.Write([]byte{accepted})
+	_, err := c.Write([]byte{ack})
 	return purpose, err
 }
 
-// AgentMux returns the settings of yamux for the agent's side.
-func AgentMux() *yamux.Config {
-	c := Mux()
+// AgentMuxConfig returns the settings of yamux for the agent's side.
+func AgentMuxConfig() *yamux.Config {
+	c := HostMuxConfig()
 	c.MaxStreamWindowSize = agentWindow
 	return c
 }
 
-// Mux returns the settings of yamux for the server's side.
-func Mux() *yamux.Config {
+// HostMuxConfig returns the settings of yamux for the server's side.
+func HostMuxConfig() *yamux.Config {
 	c := yamux.DefaultConfig()
 	c.EnableKeepAlive = false // the kernel closes a Unix socket when its peer dies
-	c.MaxStreamWindowSize = serverWindow
+	c.MaxStreamWindowSize = hostWindow
 	c.StreamOpenTimeout = 30 * time.Second
 	c.StreamCloseTimeout = 30 * time.Second
 	c.ConnectionWriteTimeout = 20 * time.Second

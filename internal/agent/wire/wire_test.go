@@ -144,7 +144,7 @@ func TestGreetAnswers(t *testing.T) {
 		}
 		time.Sleep(2 * time.Hour)
 	})
-	for _, answer := range []byte{0, refused, 'H', 0xff} {
+	for _, answer := range []byte{0, nak, 'H', 0xff} {
 		c := otherSide(t, func(c net.Conn) {
 			io.ReadFull(c, make([]byte, len(Greeting)+SecretLen))
 			c.Write([]byte{answer})

@@ -43,8 +43,8 @@ func (s *Server) Before(next http.Handler) http.Handler {
 		v := &visit{log: s.Log, path: r.URL.EscapedPath(), secure: secure}
 		ok := false
 		switch {
-		case s.Hub.Links().Claims(r.Host):
-			v.session, v.port, ok = s.Hub.Links().Named(r.Host)
+		case s.Hub.Links().IsPortHost(r.Host):
+			v.session, v.port, ok = s.Hub.Links().ParseHost(r.Host)
 		case strings.HasPrefix(r.URL.Path, hub.PortPrefix):
 			if !s.Known(w, r) {
 				return
@@ -59,7 +59,7 @@ func (s *Server) Before(next http.Handler) http.Handler {
 		}
 		switch {
 		case !ok, r.Method == http.MethodConnect:
-			v.refuse(w, r, hub.ErrUnknown)
+			v.refuse(w, r, hub.ErrUnknownPort)
 		case v.path == "":
 			v.dress(w.Header())
 			http.Redirect(w, r, v.prefix+"/"+query(r.URL.RawQuery), http.StatusPermanentRedirect)
@@ -96,9 +96,9 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request, v *visit) {
 		return
 	}
 	defer v.use.Close()
-	done, err := s.Limits.Take(v.use.Owner, limit.Visits, 1)
+	done, err := s.Limits.Acquire(v.use.Owner, limit.PortConns, 1)
 	if err != nil {
-		v.refuse(w, r, v.use.Fail(hub.ErrFull))
+		v.refuse(w, r, v.use.Fail(hub.ErrTooManyConns))
 		return
 	}
 	defer done()
@@ -112,7 +112,7 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request, v *visit) {
 
 // welcome keeps the token in a cookie and sends the browser on without it.
 func (v *visit) welcome(w http.ResponseWriter, r *http.Request, record hub.PortRecord, token, rest string) {
-	if record.Opens(token) {
+	if record.HasToken(token) {
 		c := &http.Cookie{Name: Cookie, Value: token, Path: v.prefix + "/", Expires: record.Expires,
 			HttpOnly: true, Secure: v.secure, SameSite: http.SameSiteLaxMode}
 		if v.secure && v.prefix == "" {

@@ -63,7 +63,7 @@ func (v *visit) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.Is(err, hub.ErrNoToken):
 		v.page(w, r, http.StatusUnauthorized, "A link is needed", "Open this address with its whole link, which has a "+
 			hub.PortParam+" in it. Programs can send the token in the header "+TokenHeader+".")
-	case errors.Is(err, hub.ErrFull):
+	case errors.Is(err, hub.ErrTooManyConns):
 		w.Header().Set("Retry-After", "1")
 		v.page(w, r, http.StatusServiceUnavailable, "Too many connections", fmt.Sprintf("This session, or its user, "+
 			"has %d connections from outside; more can be opened when some of them end.", hub.MaxPortConns))
@@ -77,7 +77,7 @@ func (v *visit) refuse(w http.ResponseWriter, r *http.Request, err error) {
 func (v *visit) asleep(w http.ResponseWriter, r *http.Request, err error) {
 	f := fault.From(err)
 	if f.Kind == fault.SessionNotFound {
-		v.refuse(w, r, hub.ErrUnknown)
+		v.refuse(w, r, hub.ErrUnknownPort)
 		return
 	}
 	if cause := f.Unwrap(); cause != nil {
@@ -92,7 +92,7 @@ func (v *visit) failed(w http.ResponseWriter, r *http.Request, err error) {
 	v.use.Fail(err)
 	var dial *dialError
 	switch {
-	case errors.Is(err, hub.ErrNobody):
+	case errors.Is(err, hub.ErrNotListening):
 		v.page(w, r, http.StatusBadGateway, "Nothing listens here", fmt.Sprintf("Nothing listens on port %d of this "+
 			"session. Start the server in it, and load this again. When a session has stopped, or was started again, "+
 			"what ran in it is gone.", v.port))

@@ -56,8 +56,8 @@ type Readiness struct {
 // Lost is what a stream of events says where events are missing: how many, and
 // whether there may be more.
 type Lost struct {
-	Count uint64 `json:"count"`
-	More  bool   `json:"more,omitempty"`
+	Count   uint64 `json:"count"`
+	Unknown bool   `json:"more,omitempty"`
 }
 
 // Uploaded is the answer to a file that was written.

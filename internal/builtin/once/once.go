@@ -19,45 +19,45 @@ import (
 type Replies struct {
 	now func() time.Time
 	// hold returns a context that is cancelled when the principal's token ends.
-	hold func(context.Context, auth.Principal) (context.Context, func())
+	tokenContext func(context.Context, auth.Principal) (context.Context, func())
 
-	life context.Context // of all runs; Close cancels it
-	stop context.CancelFunc
-	runs sync.WaitGroup
+	runsCtx    context.Context // of all runs; Close cancels it
+	cancelRuns context.CancelFunc
+	runs       sync.WaitGroup
 
 	mu     sync.Mutex
 	closed bool // by Close: no run starts any more
-	byID   map[replyKey]*reply
+	byKey  map[replyKey]*savedReply
 }
 
 type replyKey struct{ owner, tool, key string }
 
-type reply struct {
-	args   [32]byte
-	done   chan struct{}
-	result *tool.Result
-	err    error
-	size   int
-	at     time.Time // when the run ended; zero: it is running
+type savedReply struct {
+	args     [32]byte
+	done     chan struct{}
+	result   *tool.Result
+	err      error
+	size     int
+	finished time.Time // when the run ended; zero: it is running
 }
 
 const (
-	replyLife     = 10 * time.Minute
-	maxReplies    = 1000
-	maxOwnReplies = 100
+	replyLifetime   = 10 * time.Minute
+	maxReplies      = 1000
+	maxOwnerReplies = 100
 	// Limits of the results' sizes, in bytes.
-	maxReplyBytes    = 64 << 20
-	maxOwnReplyBytes = 16 << 20
+	maxReplyBytes      = 64 << 20
+	maxOwnerReplyBytes = 16 << 20
 )
 
 // New returns Replies without any result. hold returns a context that is cancelled when the
 // principal's token ends; nil: no context is.
-func New(hold func(context.Context, auth.Principal) (context.Context, func())) *Replies {
-	if hold == nil {
-		hold = (*auth.Watch)(nil).Hold
+func New(tokenContext func(context.Context, auth.Principal) (context.Context, func())) *Replies {
+	if tokenContext == nil {
+		tokenContext = (*auth.TokenWatch)(nil).TokenContext
 	}
-	r := &Replies{byID: map[replyKey]*reply{}, now: time.Now, hold: hold}
-	r.life, r.stop = context.WithCancel(context.Background())
+	r := &Replies{byKey: map[replyKey]*savedReply{}, now: time.Now, tokenContext: tokenContext}
+	r.runsCtx, r.cancelRuns = context.WithCancel(context.Background())
 	return r
 }
 
@@ -66,7 +66,7 @@ func (r *Replies) Close() {
 	r.mu.Lock()
 	r.closed = true
 	r.mu.Unlock()
-	r.stop()
+	r.cancelRuns()
 	r.runs.Wait()
 }
 
@@ -81,32 +81,32 @@ func (r *Replies) Do(ctx context.Context, c tool.Call, key string, run Run) (*to
 		return run(ctx)
 	}
 	k := replyKey{c.Principal.ID, c.Name, key}
-	mine, first, err := r.claim(k, sha256.Sum256(c.Args))
+	reply, first, err := r.claim(k, sha256.Sum256(c.Args))
 	if err != nil {
 		return nil, err
 	}
 	if first {
 		go func() {
 			defer r.runs.Done()
-			held, release := r.hold(context.WithoutCancel(ctx), c.Principal)
+			tokenCtx, release := r.tokenContext(context.WithoutCancel(ctx), c.Principal)
 			defer release()
-			goesOn, cancel := context.WithCancel(held)
-			defer context.AfterFunc(r.life, cancel)()
+			runCtx, cancel := context.WithCancel(tokenCtx)
+			defer context.AfterFunc(r.runsCtx, cancel)()
 			defer cancel()
-			result, err := safely(goesOn, run)
-			r.finish(k, mine, result, err)
+			result, err := runSafely(runCtx, run)
+			r.finish(k, reply, result, err)
 		}()
 	}
 	select {
-	case <-mine.done:
-		return mine.result, mine.err
+	case <-reply.done:
+		return reply.result, reply.err
 	case <-ctx.Done():
 		return nil, fault.From(ctx.Err())
 	}
 }
 
-// safely turns a panic of run into an error: in a goroutine of its own, a panic would end the server.
-func safely(ctx context.Context, run Run) (result *tool.Result, err error) {
+// runSafely turns a panic of run into an error: in a goroutine of its own, a panic would end the server.
+func runSafely(ctx context.Context, run Run) (result *tool.Result, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			result, err = nil, fault.From(fmt.Errorf("panic: %v\n%s", p, debug.Stack()))
@@ -117,61 +117,61 @@ func safely(ctx context.Context, run Run) (result *tool.Result, err error) {
 
 // claim returns the reply of a key. For the first call with the key, it creates the reply and adds the
 // run to r.runs; the caller has to start the run.
-func (r *Replies) claim(k replyKey, args [32]byte) (_ *reply, first bool, err error) {
+func (r *Replies) claim(k replyKey, args [32]byte) (_ *savedReply, first bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
 		return nil, false, fault.New(fault.Connection, "the server is stopping; try again in a moment")
 	}
-	for k, old := range r.byID {
-		if !old.at.IsZero() && r.now().Sub(old.at) > replyLife {
-			delete(r.byID, k)
+	for k, stored := range r.byKey {
+		if !stored.finished.IsZero() && r.now().Sub(stored.finished) > replyLifetime {
+			delete(r.byKey, k)
 		}
 	}
-	if old := r.byID[k]; old != nil {
-		if old.args != args {
+	if stored := r.byKey[k]; stored != nil {
+		if stored.args != args {
 			return nil, false, fault.New(fault.InvalidParameters,
 				"idempotency_key %q was used with other arguments; use a new key", k.key).
 				With("argument", "idempotency_key")
 		}
-		return old, false, nil
+		return stored, false, nil
 	}
 	limit := 0
 	switch {
-	case r.count(k.owner) >= maxOwnReplies:
-		limit = maxOwnReplies
-	case len(r.byID) >= maxReplies:
+	case r.ownerCount(k.owner) >= maxOwnerReplies:
+		limit = maxOwnerReplies
+	case len(r.byKey) >= maxReplies:
 		limit = maxReplies
 	}
-	if limit > 0 && !r.forget(k.owner) && !(limit == maxReplies && r.forget("")) {
+	if limit > 0 && !r.removeOldest(k.owner) && !(limit == maxReplies && r.removeOldest("")) {
 		return nil, false, fault.New(fault.ResourceLimit,
 			"%d calls with an idempotency_key are remembered already; leave it out or try again in ten minutes", limit).
 			With("resource_type", "idempotency_keys").With("current_usage", limit).With("limit", limit)
 	}
-	mine := &reply{args: args, done: make(chan struct{})}
-	r.byID[k] = mine
+	reply := &savedReply{args: args, done: make(chan struct{})}
+	r.byKey[k] = reply
 	r.runs.Add(1)
-	return mine, true, nil
+	return reply, true, nil
 }
 
 // finish hands the result to the waiting calls. The result stays stored for retries, unless the call
 // failed before it did anything, or the result is too large.
-func (r *Replies) finish(k replyKey, mine *reply, result *tool.Result, err error) {
+func (r *Replies) finish(k replyKey, reply *savedReply, result *tool.Result, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	mine.result, mine.err, mine.size, mine.at = result, err, result.Size(), r.now()
-	close(mine.done)
-	if nothingRan(err) || mine.size > maxOwnReplyBytes {
-		delete(r.byID, k)
+	reply.result, reply.err, reply.size, reply.finished = result, err, result.Size(), r.now()
+	close(reply.done)
+	if failedBeforeRun(err) || reply.size > maxOwnerReplyBytes {
+		delete(r.byKey, k)
 	}
-	for r.bytes(k.owner) > maxOwnReplyBytes && r.forget(k.owner) {
+	for r.totalBytes(k.owner) > maxOwnerReplyBytes && r.removeOldest(k.owner) {
 	}
-	for r.bytes("") > maxReplyBytes && (r.forget(k.owner) || r.forget("")) {
+	for r.totalBytes("") > maxReplyBytes && (r.removeOldest(k.owner) || r.removeOldest("")) {
 	}
 }
 
-// nothingRan reports whether a call failed before it did anything, so that a retry may run.
-func nothingRan(err error) bool {
+// failedBeforeRun reports whether a call failed before it did anything, so that a retry may run.
+func failedBeforeRun(err error) bool {
 	if err == nil {
 		return false
 	}
@@ -182,9 +182,9 @@ func nothingRan(err error) bool {
 	return false
 }
 
-// count returns the number of an owner's replies.
-func (r *Replies) count(owner string) (n int) {
-	for k := range r.byID {
+// ownerCount returns the number of an owner's replies.
+func (r *Replies) ownerCount(owner string) (n int) {
+	for k := range r.byKey {
 		if k.owner == owner {
 			n++
 		}
@@ -192,26 +192,26 @@ func (r *Replies) count(owner string) (n int) {
 	return n
 }
 
-// bytes returns the total size of an owner's replies, or, for "", of all replies.
-func (r *Replies) bytes(owner string) (sum int) {
-	for k, one := range r.byID {
+// totalBytes returns the total size of an owner's replies, or, for "", of all replies.
+func (r *Replies) totalBytes(owner string) (sum int) {
+	for k, reply := range r.byKey {
 		if owner == "" || k.owner == owner {
-			sum += one.size
+			sum += reply.size
 		}
 	}
 	return sum
 }
 
-// forget removes the oldest completed reply of an owner, or, for "", of all owners. It returns false if
+// removeOldest removes the oldest completed reply of an owner, or, for "", of all owners. It returns false if
 // there is none.
-func (r *Replies) forget(owner string) bool {
+func (r *Replies) removeOldest(owner string) bool {
 	var oldest replyKey
-	var at time.Time
-	for k, one := range r.byID {
-		if (owner == "" || k.owner == owner) && !one.at.IsZero() && (at.IsZero() || one.at.Before(at)) {
-			oldest, at = k, one.at
+	var oldestTime time.Time
+	for k, reply := range r.byKey {
+		if (owner == "" || k.owner == owner) && !reply.finished.IsZero() && (oldestTime.IsZero() || reply.finished.Before(oldestTime)) {
+			oldest, oldestTime = k, reply.finished
 		}
 	}
-	delete(r.byID, oldest)
-	return !at.IsZero()
+	delete(r.byKey, oldest)
+	return !oldestTime.IsZero()
 }

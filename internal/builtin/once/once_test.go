@@ -39,11 +39,11 @@ func (d *desk) call(owner, key string, run func() (*tool.Result, error)) (*tool.
 func (d *desk) held(owner string) (n, own, all int) {
 	d.Replies.mu.Lock()
 	defer d.Replies.mu.Unlock()
-	return d.count(owner), d.bytes(owner), d.bytes("")
+	return d.ownerCount(owner), d.totalBytes(owner), d.totalBytes("")
 }
 
 func says(text string) func() (*tool.Result, error) {
-	return func() (*tool.Result, error) { return &tool.Result{Words: text}, nil }
+	return func() (*tool.Result, error) { return &tool.Result{Summary: text}, nil }
 }
 
 // runs says whether a call runs, rather than getting a remembered result.
@@ -64,7 +64,7 @@ func TestARetryRunsOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDesk()
 		for range 3 {
-			if r, err := d.call("ann", "k", says("first")); err != nil || r.Words != "first" {
+			if r, err := d.call("ann", "k", says("first")); err != nil || r.Summary != "first" {
 				t.Errorf("%v, %v", r, err)
 			}
 		}
@@ -74,7 +74,7 @@ func TestARetryRunsOnce(t *testing.T) {
 		if !d.runs(t, "bob", "k") {
 			t.Error("bob got ann's result")
 		}
-		time.Sleep(replyLife + time.Second)
+		time.Sleep(replyLifetime + time.Second)
 		if !d.runs(t, "ann", "k") {
 			t.Error("it is remembered for ever")
 		}
@@ -124,14 +124,14 @@ func TestPlacesOfAnOwner(t *testing.T) {
 		if d.runs(t, "bob", "k"); d.runs(t, "bob", "k") {
 			t.Error("bob's was forgotten")
 		}
-		for i := range maxOwnReplies + 1 {
+		for i := range maxOwnerReplies + 1 {
 			d.runs(t, "ann", fmt.Sprint(i))
 			time.Sleep(time.Millisecond)
 		}
-		if d.runs(t, "ann", "1") || d.runs(t, "ann", fmt.Sprint(maxOwnReplies)) || d.runs(t, "bob", "k") {
+		if d.runs(t, "ann", "1") || d.runs(t, "ann", fmt.Sprint(maxOwnerReplies)) || d.runs(t, "bob", "k") {
 			t.Error("more than the oldest was forgotten")
 		}
-		if n, _, _ := d.held("ann"); n != maxOwnReplies {
+		if n, _, _ := d.held("ann"); n != maxOwnerReplies {
 			t.Errorf("%d are remembered", n)
 		}
 		if !d.runs(t, "ann", "0") {
@@ -169,7 +169,7 @@ func TestBytesOfResults(t *testing.T) {
 		d := newDesk()
 		large := strings.Repeat("x", 3<<20)
 		results := []*tool.Result{
-			{Words: large},
+			{Summary: large},
 			{Content: []tool.Content{tool.Text(large)}},
 			{Content: []tool.Content{{Image: &tool.Blob{Data: []byte(large)}}}},
 			{Content: []tool.Content{{Resource: &tool.Resource{Text: large}}}},
@@ -187,7 +187,7 @@ func TestBytesOfResults(t *testing.T) {
 			if d.runs(t, owner, fmt.Sprint(i)) {
 				t.Errorf("the newest, %d, was forgotten", i)
 			}
-			if _, own, all := d.held(owner); own > maxOwnReplyBytes || all > maxReplyBytes {
+			if _, own, all := d.held(owner); own > maxOwnerReplyBytes || all > maxReplyBytes {
 				t.Errorf("after %d, %d and %d bytes are held", i, own, all)
 			}
 		}
@@ -196,9 +196,9 @@ func TestBytesOfResults(t *testing.T) {
 				t.Errorf("%d results of %s are remembered, want %d", n, owner, want)
 			}
 		}
-		huge := strings.Repeat("x", maxOwnReplyBytes+1)
+		huge := strings.Repeat("x", maxOwnerReplyBytes+1)
 		r, err := d.call("user0", "huge", says(huge))
-		if n, _, _ := d.held("user0"); err != nil || r.Words != huge || n != 5 {
+		if n, _, _ := d.held("user0"); err != nil || r.Summary != huge || n != 5 {
 			t.Errorf("%v, %d are remembered", err, n)
 		}
 	})
@@ -209,7 +209,7 @@ func TestARunEndsWithItsToken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDesk()
 		var revoke context.CancelCauseFunc
-		d.Replies.hold = func(ctx context.Context, p auth.Principal) (context.Context, func()) {
+		d.Replies.tokenContext = func(ctx context.Context, p auth.Principal) (context.Context, func()) {
 			if p.Token != "a token" {
 				t.Errorf("it holds for %+v", p)
 			}

@@ -26,8 +26,8 @@ type Handler struct {
 	Hub *hub.Hub
 	// NewSession reports whether a principal's call without a session id gets a new session,
 	// and not the principal's home session; nil: always the home session.
-	Fresh func(auth.Principal) bool
-	Log   *slog.Logger
+	NewSession func(auth.Principal) bool
+	Log        *slog.Logger
 }
 
 // request is a bare JSON-RPC request: no initialize came before it.
@@ -40,31 +40,31 @@ type request struct {
 
 // Serve answers one request with one JSON object. The HTTP status is always 200, also for an
 // error, as that of the Microsandbox server was.
-func (h *Handler) Serve(w http.ResponseWriter, r *http.Request, p auth.Principal, body []byte, a *limit.Holds) {
-	q, wrong := parse(body)
-	if wrong != nil {
-		rpc.Write(w, http.StatusOK, wrong)
+func (h *Handler) Serve(w http.ResponseWriter, r *http.Request, p auth.Principal, body []byte, answers *limit.Answers) {
+	q, errorAnswer := parse(body)
+	if errorAnswer != nil {
+		rpc.Write(w, http.StatusOK, errorAnswer)
 		return
 	}
 	if len(q.ID) == 0 { // a notification is not run and not answered
 		w.WriteHeader(http.StatusAccepted)
 		return
 	}
-	held := a.Held()
-	result, err := h.answer(r, p, q, held)
+	reservation := answers.NewReservation()
+	result, err := h.answer(r, p, q, reservation)
 	var b []byte
 	if err == nil {
 		b = rpc.JSON(map[string]any{"jsonrpc": "2.0", "id": q.ID, "result": result})
-		err = held.Made(r.Context(), int64(len(b)))
+		err = reservation.CountAnswer(r.Context(), int64(len(b)))
 	}
 	if err != nil {
-		said := rpc.Fail(r.Context(), h.Log, q.Method, err)
-		_, refused := errors.AsType[*tool.Refusal](err)
+		rpcErr := rpc.LoggedError(r.Context(), h.Log, q.Method, err)
+		_, isExternal := errors.AsType[*tool.ExternalError](err)
 		f := fault.From(err)
-		if !refused && (f.Kind == fault.NotFound && f.Context["tool"] != nil || f.Context["method"] != nil) {
-			said.Code = jsonrpc.CodeMethodNotFound
+		if !isExternal && (f.Kind == fault.NotFound && f.Context["tool"] != nil || f.Context["method"] != nil) {
+			rpcErr.Code = jsonrpc.CodeMethodNotFound
 		}
-		rpc.Write(w, http.StatusOK, rpc.Failed(q.ID, said))
+		rpc.Write(w, http.StatusOK, rpc.ErrorResponseTo(q.ID, rpcErr))
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
@@ -76,43 +76,43 @@ func (h *Handler) Serve(w http.ResponseWriter, r *http.Request, p auth.Principal
 func parse(body []byte) (request, any) {
 	var q request
 	trimmed := bytes.TrimSpace(body)
-	if wrong := rpc.Unparsable(trimmed); wrong != nil {
-		return q, wrong
+	if errorAnswer := rpc.ParseError(trimmed); errorAnswer != nil {
+		return q, errorAnswer
 	}
 	if trimmed[0] == '[' {
-		return q, rpc.Invalid("Invalid request: batches are not supported; send one request at a time")
+		return q, rpc.InvalidRequest("Invalid request: batches are not supported; send one request at a time")
 	}
 	if trimmed[0] != '{' {
-		return q, rpc.Invalid("Invalid request: the body must be one JSON-RPC request object")
+		return q, rpc.InvalidRequest("Invalid request: the body must be one JSON-RPC request object")
 	}
-	var loose struct {
+	var raw struct {
 		JSONRPC, Method any
 		ID, Params      json.RawMessage
 	}
-	if err := json.Unmarshal(trimmed, &loose); err != nil {
-		return q, rpc.Invalid("Invalid request")
+	if err := json.Unmarshal(trimmed, &raw); err != nil {
+		return q, rpc.InvalidRequest("Invalid request")
 	}
-	id := loose.ID
+	id := raw.ID
 	if len(id) > 0 && (id[0] == '{' || id[0] == '[' || id[0] == 't' || id[0] == 'f') {
-		return q, rpc.Invalid("Invalid request: id must be a string or a number")
+		return q, rpc.InvalidRequest("Invalid request: id must be a string or a number")
 	}
 	if string(id) == "null" { // in JSON-RPC, a request with the id null is not a notification
 		id = json.RawMessage("null")
 	}
-	if loose.JSONRPC != "2.0" {
-		return q, rpc.Failure(id, -32600, `Invalid request: jsonrpc must be "2.0"`, nil)
+	if raw.JSONRPC != "2.0" {
+		return q, rpc.ErrorResponse(id, -32600, `Invalid request: jsonrpc must be "2.0"`, nil)
 	}
-	name, _ := loose.Method.(string)
+	name, _ := raw.Method.(string)
 	if name == "" {
-		return q, rpc.Failure(id, -32600, "Invalid request: method is missing", nil)
+		return q, rpc.ErrorResponse(id, -32600, "Invalid request: method is missing", nil)
 	}
-	if params := bytes.TrimSpace(loose.Params); len(params) > 0 && params[0] != '{' && string(params) != "null" {
-		return q, rpc.Failure(id, -32602, "Invalid params: params must be an object", nil)
+	if params := bytes.TrimSpace(raw.Params); len(params) > 0 && params[0] != '{' && string(params) != "null" {
+		return q, rpc.ErrorResponse(id, -32602, "Invalid params: params must be an object", nil)
 	}
-	return request{"2.0", id, name, loose.Params}, nil
+	return request{"2.0", id, name, raw.Params}, nil
 }
 
-func (h *Handler) answer(r *http.Request, p auth.Principal, q request, held *limit.Held) (_ any, err error) {
+func (h *Handler) answer(r *http.Request, p auth.Principal, q request, reservation *limit.Reservation) (_ any, err error) {
 	defer rpc.Recover(r.Context(), h.Log, q.Method, &err)
 	switch q.Method {
 	case "ping":
@@ -123,7 +123,7 @@ func (h *Handler) answer(r *http.Request, p auth.Principal, q request, held *lim
 			return map[string]any{"tools": h.tools(ctx, p)}, nil
 		})
 	case "tools/call":
-		return h.call(r, p, q, held)
+		return h.call(r, p, q, reservation)
 	}
 	return nil, fault.New(fault.NotFound, "Method not found: %q; a request without MCP headers can be tools/list, "+
 		"tools/call or ping", fault.Clip(q.Method)).With("method", fault.Clip(q.Method))
@@ -142,7 +142,7 @@ func (h *Handler) tools(ctx context.Context, p auth.Principal) []any {
 	return list
 }
 
-func (h *Handler) call(r *http.Request, p auth.Principal, q request, held *limit.Held) (any, error) {
+func (h *Handler) call(r *http.Request, p auth.Principal, q request, reservation *limit.Reservation) (any, error) {
 	var params struct {
 		Name      any             `json:"name"`
 		Arguments json.RawMessage `json:"arguments"`
@@ -157,10 +157,10 @@ func (h *Handler) call(r *http.Request, p auth.Principal, q request, held *limit
 		return nil, fault.New(fault.InvalidParameters, "params.name, the tool's name, is missing").
 			With("argument", "name").With("allowed", "a tool's name, as tools/list gives it")
 	}
-	c := tool.Call{Principal: p, Name: name, Args: params.Arguments, Fresh: h.Fresh != nil && h.Fresh(p), Held: held}
+	c := tool.Call{Principal: p, Name: name, Args: params.Arguments, NewSession: h.NewSession != nil && h.NewSession(p), Reservation: reservation}
 	res, err := h.Hub.Call(r.Context(), c)
 	if err != nil {
 		return nil, err
 	}
-	return rpc.Flat(res), nil
+	return rpc.FlatResult(res), nil
 }

@@ -33,7 +33,7 @@ type Config struct {
 	// Server returns the description of Sandlot for results of the stateless protocol.
 	Server func() *mcp.Implementation
 	// HasSession reports whether there is a session of the stateful protocol with that id.
-	Lives func(session string) bool
+	HasSession func(session string) bool
 	// Tool describes a tool; false: it is unknown.
 	Tool func(name string) (Tool, bool)
 	// Call calls one of Sandlot's own tools that does not elicit. Progress, if set, notifies
@@ -41,7 +41,7 @@ type Config struct {
 	Call func(ctx context.Context, c tool.Call, progress relay.SendProgress) (*mcp.CallToolResult, error)
 	// Refresh updates tools and lists. It returns false if some servers have not listed
 	// theirs before ctx ends.
-	Fresh func(ctx context.Context) bool
+	Refresh func(ctx context.Context) bool
 	// Do has the hub authorize the request for a list, and calls answer.
 	Do  func(ctx context.Context, method string, answer Answer) (json.RawMessage, error)
 	Log *slog.Logger
@@ -49,9 +49,9 @@ type Config struct {
 
 // Tool describes a tool.
 type Tool struct {
-	Own     bool // one of Sandlot's own
-	Elicits bool // it may ask the client's user
-	Headers bool // it may require arguments in headers too
+	Own             bool // one of Sandlot's own
+	Elicits         bool // it may ask the client's user
+	ArgumentHeaders bool // it may require arguments in headers too
 }
 
 // Path answers tool calls and lists of one token's clients without the SDK, which creates a
@@ -62,14 +62,14 @@ type Tool struct {
 type Path struct {
 	Config
 
-	mu       sync.Mutex
-	accepted map[string]accepted             // requests that the SDK accepted, by fingerprint
-	pages    map[pageKey]json.RawMessage     // of lists
-	size     int                             // of pages, in bytes
-	age      int                             // incremented by each reset
-	logging  map[string]bool                 // sessions that want log messages
-	running  map[string]run                  // requests of the stateful protocol, by session and id
-	asked    map[string]chan json.RawMessage // answers of clients, by session and id
+	mu         sync.Mutex
+	accepted   map[string]accepted             // requests that the SDK accepted, by fingerprint
+	pages      map[pageKey]json.RawMessage     // of lists
+	size       int                             // of pages, in bytes
+	generation int                             // incremented by each reset
+	logging    map[string]bool                 // sessions that want log messages
+	running    map[string]runningRequest       // requests of the stateful protocol, by session and id
+	questions  map[string]chan json.RawMessage // answers of clients, by session and id
 }
 
 // New returns a Path that answers nothing yet.
@@ -89,7 +89,7 @@ func (s *Path) Sizes() (requests, pages, bytes, running int) {
 
 // pageKey identifies a page of a list, in the stateful or the stateless protocol.
 type pageKey struct {
-	what      string
+	subject   string
 	stateless bool
 }
 
@@ -105,8 +105,8 @@ const (
 	lifetime = 10 * time.Minute
 	// MaxAccepted is how many accepted requests are stored, and maxPageBytes the total size
 	// of the stored pages.
-	MaxAccepted = 1024
-	maxPages    = 8 << 20
+	MaxAccepted  = 1024
+	maxPageBytes = 8 << 20
 	// maxFingerprint and maxCapabilities are the largest stored sizes of each, in bytes.
 	maxFingerprint, maxCapabilities = 4 << 10, 4 << 10
 	// fingerprintHeader is a header of requests to the SDK: the request's fingerprint, which
@@ -116,17 +116,17 @@ const (
 
 // Accept remembers a call that the SDK accepted: Serve answers equal calls. Capabilities are the
 // client's if the tool may ask the client's user, and else nil.
-func (s *Path) Took(r *mcp.CallToolRequest, capabilities json.RawMessage) {
+func (s *Path) Accept(r *mcp.CallToolRequest, capabilities json.RawMessage) {
 	if r.Extra == nil || len(capabilities) > maxCapabilities {
 		return
 	}
 	fingerprint := r.Extra.Header.Get(fingerprintHeader)
-	if !about(fingerprint, "tools/call", r.Params.Name, "") {
+	if !hasSubject(fingerprint, "tools/call", r.Params.Name, "") {
 		return
 	}
-	age := s.now()
+	generation := s.currentGeneration()
 	// Only the SDK can compare arguments with headers.
-	if t, ok := s.Tool(r.Params.Name); !ok || t.Headers {
+	if t, ok := s.Tool(r.Params.Name); !ok || t.ArgumentHeaders {
 		return
 	}
 	session := r.Session.ID()
@@ -136,14 +136,14 @@ func (s *Path) Took(r *mcp.CallToolRequest, capabilities json.RawMessage) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if age != s.age || session != "" && s.logging[session] {
+	if generation != s.generation || session != "" && s.logging[session] {
 		return
 	}
-	s.put(fingerprint, capabilities)
+	s.accept(fingerprint, capabilities)
 }
 
 // accept stores a fingerprint, so that equal requests are answered. The caller holds s.mu.
-func (s *Path) put(fingerprint string, capabilities json.RawMessage) {
+func (s *Path) accept(fingerprint string, capabilities json.RawMessage) {
 	if s.accepted == nil || len(s.accepted) >= MaxAccepted {
 		s.accepted = map[string]accepted{}
 	}
@@ -151,46 +151,46 @@ func (s *Path) put(fingerprint string, capabilities json.RawMessage) {
 }
 
 // currentGeneration returns the generation.
-func (s *Path) now() int {
+func (s *Path) currentGeneration() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.age
+	return s.generation
 }
 
 // BeginList is called before the SDK makes a list, and remember with a page of it. If a reset
 // happens between them, the page is not stored, as it may be outdated.
-func (s *Path) List() (remember func(req mcp.Request, p *rpc.Page)) {
-	age := s.now()
-	return func(req mcp.Request, p *rpc.Page) { s.remember(req, p, age) }
+func (s *Path) BeginList() (remember func(req mcp.Request, p *rpc.Page)) {
+	generation := s.currentGeneration()
+	return func(req mcp.Request, p *rpc.Page) { s.remember(req, p, generation) }
 }
 
 // remember stores a page that was made in a generation, and accepts requests for it.
-func (s *Path) remember(req mcp.Request, p *rpc.Page, age int) {
-	x := req.GetExtra()
-	if x == nil {
+func (s *Path) remember(req mcp.Request, p *rpc.Page, generation int) {
+	extra := req.GetExtra()
+	if extra == nil {
 		return
 	}
-	fingerprint := x.Header.Get(fingerprintHeader)
-	if !about(fingerprint, p.Method(), "", cursorOf(req)) {
+	fingerprint := extra.Header.Get(fingerprintHeader)
+	if !hasSubject(fingerprint, p.Method(), "", cursorOf(req)) {
 		return
 	}
-	head := &rpc.Raw{Fields: maps.Clone(p.Fields)}
+	head := &rpc.RawResult{Fields: maps.Clone(p.Fields)}
 	head.Meta = maps.Clone(p.Meta)
 	if rpc.IsStateless(req) {
-		s.sign(head)
+		s.addServerInfo(head)
 	}
-	b, err := (&rpc.Page{Raw: head, Field: p.Field, Items: p.Items}).MarshalJSON()
+	b, err := (&rpc.Page{RawResult: head, Field: p.Field, Items: p.Items}).MarshalJSON()
 	if err != nil {
 		return // the SDK reports it
 	}
-	k := pageOf(fingerprint, rpc.IsStateless(req))
+	k := pageKeyOf(fingerprint, rpc.IsStateless(req))
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if age != s.age || len(b) > maxPages {
+	if generation != s.generation || len(b) > maxPageBytes {
 		return
 	}
-	s.put(fingerprint, nil)
-	if s.pages == nil || s.size-len(s.pages[k])+len(b) > maxPages || len(s.pages) >= MaxAccepted {
+	s.accept(fingerprint, nil)
+	if s.pages == nil || s.size-len(s.pages[k])+len(b) > maxPageBytes || len(s.pages) >= MaxAccepted {
 		s.pages, s.size = map[pageKey]json.RawMessage{}, 0
 	}
 	s.size += len(b) - len(s.pages[k])
@@ -201,38 +201,38 @@ func (s *Path) remember(req mcp.Request, p *rpc.Page, age int) {
 func (s *Path) page(o *cacheable) json.RawMessage {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.pages[pageOf(o.fingerprint, o.stateless)]
+	return s.pages[pageKeyOf(o.fingerprint, o.stateless)]
 }
 
 // pageKeyOf returns the key of the page for requests with a fingerprint.
-func pageOf(fingerprint string, stateless bool) pageKey {
+func pageKeyOf(fingerprint string, stateless bool) pageKey {
 	return pageKey{subject(fingerprint), stateless}
 }
 
 // Reset forgets everything, as tools or lists changed.
-func (s *Path) Forget() {
+func (s *Path) Reset() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.clear()
+	s.reset()
 }
 
 // reset is Reset for a caller that holds s.mu.
-func (s *Path) clear() {
+func (s *Path) reset() {
 	s.accepted, s.pages, s.size = nil, nil, 0
-	s.age++
+	s.generation++
 }
 
 // ExcludeSession makes the SDK answer a session of the stateful protocol that wants log
 // messages: only the SDK can send these.
-func (s *Path) LevelSet(session string) {
+func (s *Path) ExcludeSession(session string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.clear()
+	s.reset()
 	if s.logging == nil {
 		s.logging = map[string]bool{}
 	}
 	for old := range s.logging {
-		if !s.Lives(old) {
+		if !s.HasSession(old) {
 			delete(s.logging, old)
 		}
 	}
@@ -240,7 +240,7 @@ func (s *Path) LevelSet(session string) {
 }
 
 // findAccepted returns the accepted request with the same fingerprint.
-func (s *Path) find(o *cacheable) (accepted, bool) {
+func (s *Path) findAccepted(o *cacheable) (accepted, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t, ok := s.accepted[o.fingerprint]
@@ -250,7 +250,7 @@ func (s *Path) find(o *cacheable) (accepted, bool) {
 // Serve answers a request, or returns false: then the SDK has to answer it, and end must be
 // called afterwards.
 func (s *Path) Serve(w http.ResponseWriter, r *http.Request, m rpc.Message,
-	a *limit.Holds) (answered bool, end func()) {
+	answers *limit.Answers) (answered bool, end func()) {
 	r.Header.Del(fingerprintHeader)
 	session := r.Header.Get("Mcp-Session-Id")
 	if session != "" && s.receive(session, m) {
@@ -259,7 +259,7 @@ func (s *Path) Serve(w http.ResponseWriter, r *http.Request, m rpc.Message,
 	}
 	o := readRequest(r, m)
 	if o != nil {
-		o.answers = a
+		o.answers = answers
 		if s.serve(w, r, o) {
 			return true, func() {}
 		}
@@ -268,85 +268,85 @@ func (s *Path) Serve(w http.ResponseWriter, r *http.Request, m rpc.Message,
 	if session == "" || len(m.ID) == 0 {
 		return false, func() {}
 	}
-	if end, ok := s.viaSDK(session, m.ID); ok {
+	if end, ok := s.beginSDKRequest(session, m.ID); ok {
 		return false, end
 	}
-	twice(w, m.ID)
+	refuseDuplicate(w, m.ID)
 	return true, func() {}
 }
 
 // refuseDuplicate refuses a request with the id of a running one, as the SDK does.
-func twice(w http.ResponseWriter, id json.RawMessage) {
+func refuseDuplicate(w http.ResponseWriter, id json.RawMessage) {
 	b, _ := json.Marshal(jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest,
 		Message: "duplicate in-flight request ID " + strings.Trim(string(id), `"`)})
-	answer(w, http.StatusBadRequest, id, "error", b)
+	writeAnswer(w, http.StatusBadRequest, id, "error", b)
 }
 
 // serve answers a request if it equals an accepted one, and reports whether it answered.
 func (s *Path) serve(w http.ResponseWriter, r *http.Request, o *cacheable) bool {
-	like, ok := s.find(o)
-	if !ok || o.session != "" && !s.Lives(o.session) {
+	match, ok := s.findAccepted(o)
+	if !ok || o.session != "" && !s.HasSession(o.session) {
 		return false
 	}
 	if o.method != "tools/call" {
-		b := s.knownPage(r.Context(), o)
+		b := s.storedPage(r.Context(), o)
 		if b == nil {
 			return false
 		}
-		pw := rpc.NewKeepAlive(w, false)
-		defer pw.Stop()
+		writer := rpc.NewKeepAlive(w, false)
+		defer writer.Stop()
 		b, err := s.Do(r.Context(), o.method, func(context.Context) (json.RawMessage, error) {
-			return b, o.answers.Held().Reserve(r.Context(), len(b))
+			return b, o.answers.NewReservation().ReserveAnswer(r.Context(), len(b))
 		})
-		o.answer(pw, b, err)
+		o.answer(writer, b, err)
 		return true
 	}
-	ctx, release := s.Calls.Within(r.Context())
+	ctx, release := s.Calls.Context(r.Context())
 	defer release()
 	if !o.stateless {
 		// A call of the stateful protocol does not end with its HTTP request.
-		outliving, release := s.Calls.Within(context.WithoutCancel(ctx))
+		outliving, release := s.Calls.Context(context.WithoutCancel(ctx))
 		defer release()
-		own, end, ok := s.begin(outliving, o)
+		callCtx, end, ok := s.beginCall(outliving, o)
 		if !ok {
 			return false
 		}
 		defer end()
-		ctx = own
+		ctx = callCtx
 	}
-	pw := rpc.NewKeepAlive(w, true)
-	defer pw.Stop()
-	b, err := s.call(ctx, o, like.capabilities, pw)
-	o.answer(pw, b, err)
+	writer := rpc.NewKeepAlive(w, true)
+	defer writer.Stop()
+	b, err := s.call(ctx, o, match.capabilities, writer)
+	o.answer(writer, b, err)
 	return true
 }
 
 // answer writes the answer to the request: its result, or the error.
 func (o *cacheable) answer(w http.ResponseWriter, b json.RawMessage, err error) {
 	if err == nil {
-		answer(w, http.StatusOK, o.id, "result", b)
+		writeAnswer(w, http.StatusOK, o.id, "result", b)
 		return
 	}
-	said, status := rpc.Error(err), http.StatusOK
+	rpcErr, status := rpc.Error(err), http.StatusOK
 	if o.stateless {
-		status = statusOf(said.Code)
+		status = statusOf(rpcErr.Code)
 	}
-	b, _ = json.Marshal(said)
-	answer(w, status, o.id, "error", b)
+	b, _ = json.Marshal(rpcErr)
+	writeAnswer(w, status, o.id, "error", b)
 }
 
 // storedPage returns a page of a list if it is stored and still valid. It does not wait.
-func (s *Path) knownPage(ctx context.Context, o *cacheable) json.RawMessage {
-	now, cancel := context.WithCancel(ctx)
+func (s *Path) storedPage(ctx context.Context, o *cacheable) json.RawMessage {
+	noWait, cancel := context.WithCancel(ctx)
 	cancel()
-	if !s.Fresh(now) { // it resets the path if something has changed
+	if !s.Refresh(noWait) { // it resets the path if something has changed
 		return nil // the SDK's way waits for the servers
 	}
 	return s.page(o)
 }
 
 // writeAnswer writes an answer: b is its "result" or its "error".
-func answer(w http.ResponseWriter, status int, id json.RawMessage, outcome string, b json.RawMessage) {
+func writeAnswer(w http.ResponseWriter, status int, id json.RawMessage, outcome string, b json.RawMessage) {
 	w.Header().Set("Cache-Control", "no-cache, no-transform")
 	w.Header().Set("Content-Type", "application/json")
 	out := bytes.NewBuffer(make([]byte, 0, len(b)+len(id)+64))
@@ -372,14 +372,14 @@ func statusOf(code int64) int {
 
 // call makes the call and returns the MCP result object.
 func (s *Path) call(ctx context.Context, o *cacheable, capabilities json.RawMessage,
-	pw *rpc.KeepAlive) (b json.RawMessage, err error) {
+	writer *rpc.KeepAlive) (b json.RawMessage, err error) {
 	defer rpc.Recover(ctx, s.Log, o.method, &err)
-	reply := &replyWriter{path: s, session: o.session, token: o.meta["progressToken"], writer: pw}
+	reply := &replyWriter{path: s, session: o.session, token: o.meta["progressToken"], writer: writer}
 	t, _ := s.Tool(o.name)
 	if !t.Own || t.Elicits {
 		q := &relay.Request{Method: o.method, Key: o.name, Own: t.Own, Arguments: o.args, Writer: reply,
 			Stateless: o.stateless, Capabilities: capabilities, Meta: map[string]any{}, Params: rpc.Object{},
-			Holds: o.answers}
+			Answers: o.answers}
 		for k, v := range o.meta {
 			q.Meta[k] = v
 		}
@@ -390,17 +390,17 @@ func (s *Path) call(ctx context.Context, o *cacheable, capabilities json.RawMess
 		if b, err = s.Relay.Answer(ctx, s.Calls, q); err != nil {
 			return nil, err
 		}
-		return s.typed(b, o.stateless)
+		return s.setResultType(b, o.stateless)
 	}
 	var progress relay.SendProgress
 	if reply.token != nil {
 		progress = func(p *mcp.ProgressNotificationParams) {
 			b, _ := json.Marshal(p)
-			reply.Tell(ctx, "notifications/progress", b)
+			reply.Notify(ctx, "notifications/progress", b)
 		}
 	}
 	res, err := s.Call(ctx, tool.Call{Principal: s.Calls.Principal, Name: o.name, Args: o.args,
-		Held: o.answers.Held()}, progress)
+		Reservation: o.answers.NewReservation()}, progress)
 	if err != nil {
 		return nil, err
 	}
@@ -415,23 +415,23 @@ func (s *Path) call(ctx context.Context, o *cacheable, capabilities json.RawMess
 
 // setResultType makes a third-party server's result conform to the client's protocol: only the
 // stateless one has a resultType.
-func (s *Path) typed(b json.RawMessage, stateless bool) (json.RawMessage, error) {
-	if !stateless && rawjson.IsObject(b) && !rpc.Mentions(b, "resultType") {
+func (s *Path) setResultType(b json.RawMessage, stateless bool) (json.RawMessage, error) {
+	if !stateless && rawjson.IsObject(b) && !rpc.MayContain(b, "resultType") {
 		return b, nil
 	}
-	r, err := rpc.ReadRaw(b, stateless)
+	r, err := rpc.ReadRawResult(b, stateless)
 	if err != nil {
 		return nil, err
 	}
 	if stateless {
-		s.sign(r)
+		s.addServerInfo(r)
 	}
 	return r.MarshalJSON()
 }
 
 // addServerInfo adds the description of Sandlot to a result of the stateless protocol, as the
 // SDK does.
-func (s *Path) sign(r *rpc.Raw) {
+func (s *Path) addServerInfo(r *rpc.RawResult) {
 	if r.Meta == nil {
 		r.Meta = mcp.Meta{}
 	}
@@ -451,7 +451,7 @@ type replyWriter struct {
 
 func (w *replyWriter) Client() string { return w.session }
 
-func (w *replyWriter) Tell(_ context.Context, method string, params json.RawMessage) {
+func (w *replyWriter) Notify(_ context.Context, method string, params json.RawMessage) {
 	if method != "notifications/progress" || w.token == nil {
 		return // no log messages: ExcludeSession sends such sessions to the SDK
 	}

@@ -12,11 +12,11 @@ func TestForgets(t *testing.T) {
 		s, o := &Path{}, &cacheable{fingerprint: "x"}
 		s.accepted = map[string]accepted{"x": {until: time.Now().Add(lifetime)}}
 		time.Sleep(lifetime - 1)
-		if _, ok := s.find(o); !ok {
+		if _, ok := s.findAccepted(o); !ok {
 			t.Error("forgotten too early")
 		}
 		time.Sleep(time.Nanosecond)
-		if _, ok := s.find(o); ok {
+		if _, ok := s.findAccepted(o); ok {
 			t.Error("not forgotten")
 		}
 	})

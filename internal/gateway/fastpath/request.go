@@ -29,27 +29,27 @@ type cacheable struct {
 	// the arguments, and members of _meta that MCP does not define. Requests with the same
 	// fingerprint are equal for the fast path.
 	fingerprint string
-	answers     *limit.Holds
+	answers     *limit.Answers
 }
 
 // fingerprintHeaders are the headers in a fingerprint.
-var headers = []string{"Mcp-Session-Id", "Mcp-Protocol-Version", "Mcp-Method", "Mcp-Name", "Content-Type", "Accept"}
+var fingerprintHeaders = []string{"Mcp-Session-Id", "Mcp-Protocol-Version", "Mcp-Method", "Mcp-Name", "Content-Type", "Accept"}
 
 // readRequest reads a request; nil: the fast path cannot answer it.
 func readRequest(r *http.Request, m rpc.Message) *cacheable {
-	if !m.Plain || !rpc.IsID(m.ID) || rpc.Nested(m.Params) || len(r.Header["Last-Event-Id"]) > 0 {
+	if !m.Unambiguous || !rpc.IsID(m.ID) || rpc.MayNestDeeply(m.Params) || len(r.Header["Last-Event-Id"]) > 0 {
 		return nil
 	}
 	o := &cacheable{method: m.Method, id: m.ID, session: r.Header.Get("Mcp-Session-Id")}
-	if !o.read(m.Params) {
+	if !o.readParams(m.Params) {
 		return nil
 	}
 	o.stateless = o.session == "" && revision.IsStateless(r.Header.Get("Mcp-Protocol-Version"))
-	like := []string{o.method, o.name, o.cursor} // these have no control characters, as the separators are
-	for _, h := range headers {
-		like = append(like, strings.Join(r.Header[h], "\x00"))
+	parts := []string{o.method, o.name, o.cursor} // these have no control characters, as the separators are
+	for _, h := range fingerprintHeaders {
+		parts = append(parts, strings.Join(r.Header[h], "\x00"))
 	}
-	var own []string
+	var protocolMeta []string
 	for k, v := range o.meta {
 		switch {
 		case k == "progressToken":
@@ -59,11 +59,11 @@ func readRequest(r *http.Request, m rpc.Message) *cacheable {
 		case strings.Contains(k, "logLevel"):
 			return nil
 		case strings.HasPrefix(k, "io.modelcontextprotocol/"):
-			own = append(own, strconv.Quote(k)+"\x00"+string(v))
+			protocolMeta = append(protocolMeta, strconv.Quote(k)+"\x00"+string(v))
 		}
 	}
-	slices.Sort(own)
-	o.fingerprint = strings.Join(append(like, own...), "\x01")
+	slices.Sort(protocolMeta)
+	o.fingerprint = strings.Join(append(parts, protocolMeta...), "\x01")
 	if len(o.fingerprint) > maxFingerprint {
 		return nil
 	}
@@ -71,7 +71,7 @@ func readRequest(r *http.Request, m rpc.Message) *cacheable {
 }
 
 // readParams reads the parameters; false: some are unknown or invalid.
-func (o *cacheable) read(raw json.RawMessage) (ok bool) {
+func (o *cacheable) readParams(raw json.RawMessage) (ok bool) {
 	params := rpc.Object{}
 	if raw != nil {
 		if params, ok = rawjson.Members(raw); !ok {
@@ -88,13 +88,13 @@ func (o *cacheable) read(raw json.RawMessage) (ok bool) {
 	case "tools/call":
 		known = append(known, "name", "arguments")
 		o.args = params["arguments"]
-		if o.name, ok = rawjson.PlainText(params["name"]); !ok || o.name == "" || string(o.args) == "null" {
+		if o.name, ok = rawjson.UnescapedString(params["name"]); !ok || o.name == "" || string(o.args) == "null" {
 			return false
 		}
 	case "tools/list", "prompts/list", "resources/list", "resources/templates/list":
 		known = append(known, "cursor")
 		if c, given := params["cursor"]; given {
-			if o.cursor, ok = rawjson.PlainText(c); !ok {
+			if o.cursor, ok = rawjson.UnescapedString(c); !ok {
 				return false
 			}
 		}
@@ -120,7 +120,7 @@ func subject(fingerprint string) string {
 }
 
 // hasSubject reports whether a fingerprint has the method, name and cursor that the SDK read.
-func about(fingerprint, method, name, cursor string) bool {
+func hasSubject(fingerprint, method, name, cursor string) bool {
 	return subject(fingerprint) == strings.Join([]string{method, name, cursor}, "\x01")
 }
 

@@ -13,25 +13,25 @@ import (
 )
 
 // runningRequest is a running request of the stateful protocol.
-type run struct {
-	cancel context.CancelFunc // cancels a call on the fast path; nil: the SDK answers the request
-	others int                // requests with this id at the SDK, which refuses all but the first
+type runningRequest struct {
+	cancel      context.CancelFunc // cancels a call on the fast path; nil: the SDK answers the request
+	sdkRequests int                // requests with this id at the SDK, which refuses all but the first
 }
 
-func runKey(session string, id json.RawMessage) string { return session + "\x00" + string(id) }
+func requestKey(session string, id json.RawMessage) string { return session + "\x00" + string(id) }
 
 // beginCall registers a call of the stateful protocol until the returned function is called.
 // It returns a context that also ends when the client cancels the call. False: another request
 // with that id is running.
-func (s *Path) begin(ctx context.Context, o *cacheable) (context.Context, func(), bool) {
-	key := runKey(o.session, o.id)
+func (s *Path) beginCall(ctx context.Context, o *cacheable) (context.Context, func(), bool) {
+	key := requestKey(o.session, o.id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, runs := s.running[key]; runs {
 		return nil, nil, false
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	s.note(key, run{cancel: cancel})
+	s.setRunning(key, runningRequest{cancel: cancel})
 	return ctx, func() {
 		cancel()
 		s.mu.Lock()
@@ -42,21 +42,21 @@ func (s *Path) begin(ctx context.Context, o *cacheable) (context.Context, func()
 
 // beginSDKRequest registers a request that the SDK answers, until end is called. False: a
 // request with that id is running on the fast path.
-func (s *Path) viaSDK(session string, id json.RawMessage) (end func(), ok bool) {
-	key := runKey(session, id)
+func (s *Path) beginSDKRequest(session string, id json.RawMessage) (end func(), ok bool) {
+	key := requestKey(session, id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r, runs := s.running[key]
 	if runs && r.cancel != nil {
 		return nil, false
 	}
-	r.others++
-	s.note(key, r)
+	r.sdkRequests++
+	s.setRunning(key, r)
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		r := s.running[key]
-		if r.others--; r.others > 0 {
+		if r.sdkRequests--; r.sdkRequests > 0 {
 			s.running[key] = r
 			return
 		}
@@ -64,9 +64,9 @@ func (s *Path) viaSDK(session string, id json.RawMessage) (end func(), ok bool) 
 	}, true
 }
 
-func (s *Path) note(key string, r run) {
+func (s *Path) setRunning(key string, r runningRequest) {
 	if s.running == nil {
-		s.running = map[string]run{}
+		s.running = map[string]runningRequest{}
 	}
 	s.running[key] = r
 }
@@ -79,19 +79,19 @@ func (s *Path) receive(session string, m rpc.Message) bool {
 		params, _ := rawjson.Members(m.Params) // the SDK reports errors in it
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if r := s.running[runKey(session, params["requestId"])]; r.cancel != nil {
+		if r := s.running[requestKey(session, params["requestId"])]; r.cancel != nil {
 			r.cancel()
 		}
 		return false
 	case m.Method == "" && len(m.ID) > 0:
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		key := runKey(session, m.ID)
-		answer := s.asked[key]
+		key := requestKey(session, m.ID)
+		answer := s.questions[key]
 		if answer == nil {
 			return false
 		}
-		delete(s.asked, key)
+		delete(s.questions, key)
 		answer <- m.Result
 		return true
 	}
@@ -105,17 +105,17 @@ func (w *replyWriter) Ask(ctx context.Context, method string, _ json.RawMessage)
 		return nil, relay.Unsupported(method)
 	}
 	id := "sandlot-" + secret.ID()
-	key, answer := runKey(w.session, json.RawMessage(`"`+id+`"`)), make(chan json.RawMessage, 1)
+	key, answer := requestKey(w.session, json.RawMessage(`"`+id+`"`)), make(chan json.RawMessage, 1)
 	w.path.mu.Lock()
-	if w.path.asked == nil {
-		w.path.asked = map[string]chan json.RawMessage{}
+	if w.path.questions == nil {
+		w.path.questions = map[string]chan json.RawMessage{}
 	}
-	w.path.asked[key] = answer
+	w.path.questions[key] = answer
 	w.path.mu.Unlock()
 	defer func() {
 		w.path.mu.Lock()
 		defer w.path.mu.Unlock()
-		delete(w.path.asked, key)
+		delete(w.path.questions, key)
 	}()
 	w.send(map[string]any{"jsonrpc": "2.0", "id": id, "method": method})
 	select {

@@ -15,8 +15,8 @@ import (
 
 // client is the tool.Client of a running call.
 type client struct {
-	q    *Request
-	said Notifier // of the call; flushed before its result is sent
+	q             *Request
+	notifications Notifier // of the call; flushed before its result is sent
 
 	mu  sync.Mutex
 	ctx context.Context // of the request that waits for the result; nil: the call is suspended
@@ -35,7 +35,7 @@ func (c *client) Retries() bool { return false }
 
 // waitingRequest returns the request that waits for the result, and its context, by which the
 // SDK finds the request's stream.
-func (c *client) waiting() (context.Context, *Request) {
+func (c *client) waitingRequest() (context.Context, *Request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.ctx, c.q
@@ -46,13 +46,13 @@ const flushTimeout = 2 * time.Second
 
 // Notify implements tool.Client. It does not wait for the client. If the client is gone, the
 // call itself ends.
-func (c *client) Tell(method string, params json.RawMessage) {
-	ctx, q := c.waiting()
+func (c *client) Notify(method string, params json.RawMessage) {
+	ctx, q := c.waitingRequest()
 	if ctx == nil {
 		return
 	}
-	c.said.Put(Notification{Log: method == "notifications/message", Size: len(params),
-		Send: func() { q.Writer.Tell(ctx, method, params) }})
+	c.notifications.Put(Notification{Log: method == "notifications/message", Size: len(params),
+		Send: func() { q.Writer.Notify(ctx, method, params) }})
 }
 
 // Ask implements tool.Client.
@@ -60,14 +60,14 @@ func (c *client) Ask(ctx context.Context, method string, params json.RawMessage)
 	if !Supports(c.q.Capabilities, method) {
 		return nil, Unsupported(method)
 	}
-	waits, q := c.waiting()
-	if waits == nil {
+	requestCtx, q := c.waitingRequest()
+	if requestCtx == nil {
 		return nil, Unsupported(method)
 	}
-	ask, cancel := context.WithCancel(waits)
+	askCtx, cancel := context.WithCancel(requestCtx)
 	defer cancel()
 	defer context.AfterFunc(ctx, cancel)()
-	return q.Writer.Ask(ask, method, params)
+	return q.Writer.Ask(askCtx, method, params)
 }
 
 // Unreadable returns the error for parameters of a server's request that cannot be read.
@@ -77,7 +77,7 @@ func Unreadable(method string) error {
 }
 
 // missingCapability says what a client without the capability for a method cannot do.
-var unsupported = map[string]string{
+var missingCapability = map[string]string{
 	"elicitation/create":     "cannot ask its user (elicitation)",
 	"sampling/createMessage": "does not lend its model (sampling)",
 	"roots/list":             "names no roots",
@@ -85,7 +85,7 @@ var unsupported = map[string]string{
 
 // Unsupported returns the error for a server's request that the client does not support.
 func Unsupported(method string) error {
-	what := unsupported[method]
+	what := missingCapability[method]
 	if what == "" {
 		what = "knows no " + fault.Clip(method)
 	}
@@ -98,5 +98,5 @@ func Supports(capabilities json.RawMessage, method string) bool {
 	_ = json.Unmarshal(capabilities, &c) // an invalid value has no capabilities
 	capability, _, _ := strings.Cut(method, "/")
 	value := c[capability]
-	return unsupported[method] != "" && len(value) > 0 && string(value) != "null"
+	return missingCapability[method] != "" && len(value) > 0 && string(value) != "null"
 }

@@ -45,12 +45,12 @@ func (o *Notifier) Put(n Notification) {
 	o.bytes += n.Size
 	if o.idle == nil {
 		o.idle = make(chan struct{})
-		go o.deliver()
+		go o.sendAll()
 	}
 }
 
 // sendAll sends notifications until the queue is empty.
-func (o *Notifier) deliver() {
+func (o *Notifier) sendAll() {
 	for {
 		o.mu.Lock()
 		if len(o.queue) == 0 {

@@ -17,35 +17,35 @@ type Progress struct {
 	send  SendProgress
 	start time.Time
 
-	mu      sync.Mutex
-	last    float64
-	timer   *time.Timer
-	stopped bool
+	mu           sync.Mutex
+	lastProgress float64
+	timer        *time.Timer
+	stopped      bool
 }
 
 // progressInterval is after how long without a text the client is notified of the time.
-const quiet = 5 * time.Second
+const progressInterval = 5 * time.Second
 
 // NewProgress returns a Progress; the caller must call Stop.
 func NewProgress(send SendProgress) *Progress {
 	p := &Progress{send: send, start: time.Now()}
-	p.timer = time.AfterFunc(quiet, func() {
-		p.Say(fmt.Sprintf("Still running after %d s", int(time.Since(p.start).Seconds())))
+	p.timer = time.AfterFunc(progressInterval, func() {
+		p.Notify(fmt.Sprintf("Still running after %d s", int(time.Since(p.start).Seconds())))
 	})
 	return p
 }
 
 // Notify sends a notification. The progress is the number of seconds since the start, and is
 // always larger than before.
-func (p *Progress) Say(text string) {
+func (p *Progress) Notify(text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.stopped {
 		return
 	}
-	p.last = max(time.Since(p.start).Seconds(), p.last+0.001)
-	p.send(&mcp.ProgressNotificationParams{Message: text, Progress: p.last})
-	p.timer.Reset(quiet)
+	p.lastProgress = max(time.Since(p.start).Seconds(), p.lastProgress+0.001)
+	p.send(&mcp.ProgressNotificationParams{Message: text, Progress: p.lastProgress})
+	p.timer.Reset(progressInterval)
 }
 
 // Stop ends the notifications.

@@ -48,7 +48,7 @@ type Request struct {
 	Meta         map[string]any
 	Params       rpc.Object
 	Inputs       tool.Inputs
-	Holds        *limit.Holds // counts the answer; nil: the answer is not counted
+	Answers      *limit.Answers // counts the answer; nil: the answer is not counted
 }
 
 // ReplyWriter sends messages to the client of a running call.
@@ -57,7 +57,7 @@ type ReplyWriter interface {
 	Client() string
 	// Notify sends a notification of the call. It reports no error: if the client is gone, the
 	// call itself ends.
-	Tell(ctx context.Context, method string, params json.RawMessage)
+	Notify(ctx context.Context, method string, params json.RawMessage)
 	// Ask sends the client a request that it supports, and waits for the answer.
 	Ask(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error)
 }
@@ -93,22 +93,22 @@ func visibleMeta(meta map[string]any) rpc.Object {
 }
 
 // call makes a call and waits for its result. Q is the request that began it.
-func (y *Relay) call(ctx context.Context, calls *Calls, q *Request, c tool.Client, in tool.Inputs,
-	held *limit.Held) (json.RawMessage, error) {
+func (y *Relay) call(ctx context.Context, calls *Calls, q *Request, c tool.Client, inputs tool.Inputs,
+	reservation *limit.Reservation) (json.RawMessage, error) {
 	if q.Method != "tools/call" {
 		return y.Hub.Proxy(ctx, tool.Request{Principal: calls.Principal, Method: q.Method, Params: q.Params,
-			Client: c, Meta: visibleMeta(q.Meta), Inputs: in, Held: held})
+			Client: c, Meta: visibleMeta(q.Meta), Inputs: inputs, Reservation: reservation})
 	}
-	call := tool.Call{Principal: calls.Principal, Name: q.Key, Args: q.Arguments, Client: c, Held: held}
+	call := tool.Call{Principal: calls.Principal, Name: q.Key, Args: q.Arguments, Client: c, Reservation: reservation}
 	if q.Own {
 		progress := NewProgress(func(p *mcp.ProgressNotificationParams) {
 			b, _ := json.Marshal(p)
-			c.Tell("notifications/progress", b)
+			c.Notify("notifications/progress", b)
 		})
 		defer progress.Stop()
-		call.Progress = progress.Say
+		call.Progress = progress.Notify
 	} else {
-		call.Meta, call.Inputs = visibleMeta(q.Meta), in
+		call.Meta, call.Inputs = visibleMeta(q.Meta), inputs
 	}
 	res, err := y.Hub.Call(ctx, call)
 	switch {
@@ -121,17 +121,17 @@ func (y *Relay) call(ctx context.Context, calls *Calls, q *Request, c tool.Clien
 }
 
 // SDKResult is Answer with a result for the SDK.
-func (y *Relay) Result(ctx context.Context, calls *Calls, q *Request) (mcp.Result, error) {
+func (y *Relay) SDKResult(ctx context.Context, calls *Calls, q *Request) (mcp.Result, error) {
 	b, err := y.Answer(ctx, calls, q)
 	if err != nil {
 		return nil, err
 	}
-	r, err := rpc.ReadRaw(b, q.Stateless)
+	r, err := rpc.ReadRawResult(b, q.Stateless)
 	if err != nil {
-		return nil, y.failure(ctx, q, err)
+		return nil, y.clientError(ctx, q, err)
 	}
 	if q.Method == "resources/read" && q.Stateless {
-		r.Defaults(rpc.Object{"ttlMs": json.RawMessage("0"), "cacheScope": json.RawMessage(`"private"`)})
+		r.SetDefaults(rpc.Object{"ttlMs": json.RawMessage("0"), "cacheScope": json.RawMessage(`"private"`)})
 	}
 	return r, nil
 }
@@ -139,24 +139,24 @@ func (y *Relay) Result(ctx context.Context, calls *Calls, q *Request) (mcp.Resul
 // Answer answers a request with the MCP result object, or the error for the client.
 func (y *Relay) Answer(ctx context.Context, calls *Calls, q *Request) (b json.RawMessage, err error) {
 	if q.Stateless {
-		b, err = y.retrying(ctx, calls, q)
+		b, err = y.answerStateless(ctx, calls, q)
 	} else {
 		c := &client{q: q, ctx: ctx}
-		b, err = y.call(ctx, calls, q, c, tool.Inputs{}, q.Holds.Held())
-		c.said.Flush(ctx, flushTimeout)
-		c.said.End()
+		b, err = y.call(ctx, calls, q, c, tool.Inputs{}, q.Answers.NewReservation())
+		c.notifications.Flush(ctx, flushTimeout)
+		c.notifications.End()
 	}
 	if err != nil {
-		return nil, y.failure(ctx, q, err)
+		return nil, y.clientError(ctx, q, err)
 	}
 	return b, nil
 }
 
 // clientError logs an error and returns the error for the client.
-func (y *Relay) failure(ctx context.Context, q *Request, err error) error {
-	failed := rpc.Fail(ctx, y.Log, q.Method+" "+fault.Clip(q.Key), err)
-	_, refused := errors.AsType[*tool.Refusal](err)
-	if q.Method == "resources/read" && !refused && fault.Is(err, fault.NotFound) {
+func (y *Relay) clientError(ctx context.Context, q *Request, err error) error {
+	failed := rpc.LoggedError(ctx, y.Log, q.Method+" "+fault.Clip(q.Key), err)
+	_, isExternal := errors.AsType[*tool.ExternalError](err)
+	if q.Method == "resources/read" && !isExternal && fault.Is(err, fault.NotFound) {
 		return mcp.ResourceNotFoundError(q.Key)
 	}
 	return failed

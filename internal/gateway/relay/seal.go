@@ -27,7 +27,7 @@ type state struct {
 type seal struct{ aead cipher.AEAD }
 
 // StatePrefix begins every encrypted state.
-const SealMark = "slt1."
+const StatePrefix = "slt1."
 
 // newSeal returns a seal with a key of 32 bytes; a key of another length is replaced by a
 // random one.
@@ -49,7 +49,7 @@ func newSeal(key []byte) seal {
 
 // callHash returns a hash of the principal, the method, the key and the parameters of a call:
 // the authenticated data of a state's encryption.
-func bound(p auth.Principal, q *Request) []byte {
+func callHash(p auth.Principal, q *Request) []byte {
 	var canonical any
 	b, _ := json.Marshal(q.Params)
 	_ = json.Unmarshal(b, &canonical)
@@ -59,30 +59,30 @@ func bound(p auth.Principal, q *Request) []byte {
 }
 
 // encode encrypts a state for a call.
-func (s seal) make(p auth.Principal, q *Request, st state) (string, error) {
+func (s seal) encode(p auth.Principal, q *Request, st state) (string, error) {
 	st.Expires = time.Now().Add(suspendTimeout).Unix()
 	plain, err := json.Marshal(st)
 	if err != nil {
 		return "", err
 	}
-	return SealMark + base64.RawURLEncoding.EncodeToString(s.aead.Seal(nil, nil, plain, bound(p, q))), nil
+	return StatePrefix + base64.RawURLEncoding.EncodeToString(s.aead.Seal(nil, nil, plain, callHash(p, q))), nil
 }
 
 // decode decrypts the state of a request; a request without one has an empty state.
-func (s seal) open(p auth.Principal, q *Request) (state, error) {
+func (s seal) decode(p auth.Principal, q *Request) (state, error) {
 	var st state
 	if q.Inputs.State == "" {
 		return st, nil
 	}
-	wrong := fault.Wrap(fault.InvalidParameters, errState, "%v", errState).With("argument", "requestState")
-	text, sealed := strings.CutPrefix(q.Inputs.State, SealMark)
+	invalid := fault.Wrap(fault.InvalidParameters, errInvalidState, "%v", errInvalidState).With("argument", "requestState")
+	text, sealed := strings.CutPrefix(q.Inputs.State, StatePrefix)
 	body, err := base64.RawURLEncoding.DecodeString(text)
 	if err != nil || !sealed {
-		return st, wrong
+		return st, invalid
 	}
-	plain, err := s.aead.Open(nil, nil, body, bound(p, q))
+	plain, err := s.aead.Open(nil, nil, body, callHash(p, q))
 	if err != nil || json.Unmarshal(plain, &st) != nil || time.Now().Unix() > st.Expires {
-		return state{}, wrong
+		return state{}, invalid
 	}
 	return st, nil
 }

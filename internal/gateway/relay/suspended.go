@@ -17,7 +17,7 @@ import (
 )
 
 // suspendTimeout is how long a suspended call waits for its client's retry.
-const suspendTimeout = tool.Thinking
+const suspendTimeout = tool.UserTimeout
 
 // retryingClient is a client of the stateless protocol. It cannot get requests while it waits,
 // but gets questions as a result, and retries the call with the answers. A server of the
@@ -75,22 +75,22 @@ func (r *retryingClient) attach(ctx context.Context, q *Request) {
 
 // suspended is a call that may outlive its request.
 type suspended struct {
-	client *retryingClient
-	cancel context.CancelFunc
-	done   chan struct{}
-	held   *limit.Held // for the result
-	result json.RawMessage
-	err    error
+	client      *retryingClient
+	cancel      context.CancelFunc
+	done        chan struct{}
+	reservation *limit.Reservation // for the result
+	result      json.RawMessage
+	err         error
 
-	asked   *question // the unanswered question; only the request that claimed the call uses it
-	timer   *time.Timer
-	release func() // ends the count of the call as suspended
+	pending      *question // the unanswered question; only the request that claimed the call uses it
+	timer        *time.Timer
+	releaseLimit func() // ends the count of the call as suspended
 }
 
 // Calls manages the calls of one token, and stores the suspended ones.
 type Calls struct {
-	Principal auth.Principal  // including the token
-	Life      context.Context // ends with the token
+	Principal    auth.Principal  // including the token
+	TokenContext context.Context // ends with the token
 
 	mu        sync.Mutex
 	suspended map[string]*suspended
@@ -98,9 +98,9 @@ type Calls struct {
 }
 
 // Context returns a context for a call, which ends with ctx, with the token, or by release.
-func (s *Calls) Within(ctx context.Context) (_ context.Context, release func()) {
+func (s *Calls) Context(ctx context.Context) (_ context.Context, release func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(s.Life, func() { cancel(context.Cause(s.Life)) })
+	stop := context.AfterFunc(s.TokenContext, func() { cancel(context.Cause(s.TokenContext)) })
 	return ctx, func() { stop(); cancel(nil) }
 }
 
@@ -112,7 +112,7 @@ func (s *Calls) Suspended() bool {
 }
 
 // store stores a suspended call and returns its id; false: End was called.
-func (s *Calls) put(c *suspended) (string, bool) {
+func (s *Calls) store(c *suspended) (string, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
@@ -124,41 +124,41 @@ func (s *Calls) put(c *suspended) (string, bool) {
 	id := secret.ID()
 	s.suspended[id] = c
 	c.timer = time.AfterFunc(suspendTimeout, func() {
-		if s.take(id) != nil {
-			c.drop()
+		if s.claim(id) != nil {
+			c.cancelAndRelease()
 		}
 	})
 	return id, true
 }
 
 // claim removes a suspended call and returns it; nil: it is not there any more.
-func (s *Calls) take(id string) *suspended {
+func (s *Calls) claim(id string) *suspended {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := s.suspended[id]
 	delete(s.suspended, id)
 	if c != nil {
 		c.timer.Stop()
-		c.release()
+		c.releaseLimit()
 	}
 	return c
 }
 
 // answerStateless answers a request of the stateless protocol: it starts a call, or continues a
 // suspended one.
-func (y *Relay) retrying(ctx context.Context, calls *Calls, q *Request) (json.RawMessage, error) {
-	state, err := y.seal.open(calls.Principal, q)
+func (y *Relay) answerStateless(ctx context.Context, calls *Calls, q *Request) (json.RawMessage, error) {
+	state, err := y.seal.decode(calls.Principal, q)
 	if err != nil {
 		return nil, err
 	}
 	var call *suspended
 	if state.Call != "" {
-		if call = calls.take(state.Call); call == nil {
+		if call = calls.claim(state.Call); call == nil {
 			return nil, fault.New(fault.InvalidParameters, "the call that asked for this is over; make it again").
 				With("argument", "requestState")
 		}
 		call.client.attach(ctx, q)
-		call.deliver(q.Inputs.Responses)
+		call.answerPending(q.Inputs.Responses)
 	} else {
 		q.Inputs.State = state.Upstream
 		call = y.start(ctx, calls, q)
@@ -168,58 +168,58 @@ func (y *Relay) retrying(ctx context.Context, calls *Calls, q *Request) (json.Ra
 
 // start starts a call that may outlive ctx.
 func (y *Relay) start(ctx context.Context, calls *Calls, q *Request) *suspended {
-	own, cancel := calls.Within(context.WithoutCancel(ctx))
-	c := &suspended{cancel: cancel, done: make(chan struct{}), held: y.Limits.Held(calls.Principal.ID, limit.Answers),
+	callCtx, cancel := calls.Context(context.WithoutCancel(ctx))
+	c := &suspended{cancel: cancel, done: make(chan struct{}), reservation: y.Limits.NewReservation(calls.Principal.ID, limit.AnswerBytes),
 		client: &retryingClient{client: client{q: q, ctx: ctx}, questions: make(chan *question)}}
-	in := q.Inputs
+	inputs := q.Inputs
 	go func() {
 		defer close(c.done)
-		defer rpc.Recover(own, y.Log, q.Method, &c.err)
-		c.result, c.err = y.call(own, calls, q, c.client, in, c.held)
+		defer rpc.Recover(callCtx, y.Log, q.Method, &c.err)
+		c.result, c.err = y.call(callCtx, calls, q, c.client, inputs, c.reservation)
 	}()
 	return c
 }
 
 // cancelAndRelease cancels a call whose result no request will return.
-func (c *suspended) drop() {
+func (c *suspended) cancelAndRelease() {
 	c.cancel()
-	c.held.Release()
+	c.reservation.Release()
 }
 
 // inputName is the name of a question in inputRequests and inputResponses. Servers of the
 // stateful protocol give their questions no names.
-const answerName = "input"
+const inputName = "input"
 
 // answerPending passes the client's answer, if it sent one, to the call's question.
-func (c *suspended) deliver(responses json.RawMessage) {
+func (c *suspended) answerPending(responses json.RawMessage) {
 	var all rpc.Object
-	if json.Unmarshal(responses, &all) != nil || all[answerName] == nil || c.asked == nil {
+	if json.Unmarshal(responses, &all) != nil || all[inputName] == nil || c.pending == nil {
 		return
 	}
-	c.asked.answer <- all[answerName]
-	c.asked = nil
+	c.pending.answer <- all[inputName]
+	c.pending = nil
 }
 
 // await waits until the call ends or asks a question, and returns the result for the client.
 func (y *Relay) await(ctx context.Context, calls *Calls, q *Request, c *suspended) (json.RawMessage, error) {
-	if c.asked != nil { // the client sent no answer: ask it again
+	if c.pending != nil { // the client sent no answer: ask it again
 		return y.suspend(calls, q, c)
 	}
 	select {
 	case <-c.done:
 		c.cancel()
-		q.Holds.Add(c.held)
-		c.client.said.Flush(ctx, flushTimeout)
-		c.client.said.End()
+		q.Answers.Add(c.reservation)
+		c.client.notifications.Flush(ctx, flushTimeout)
+		c.client.notifications.End()
 		if c.err != nil {
 			return nil, c.err
 		}
-		return y.sealed(calls, q, c.result)
-	case c.asked = <-c.client.questions:
+		return y.sealState(calls, q, c.result)
+	case c.pending = <-c.client.questions:
 		return y.suspend(calls, q, c)
 	case <-ctx.Done():
-		c.drop()
-		c.client.said.End()
+		c.cancelAndRelease()
+		c.client.notifications.End()
 		<-c.done
 		return nil, fault.From(ctx.Err())
 	}
@@ -227,37 +227,37 @@ func (y *Relay) await(ctx context.Context, calls *Calls, q *Request, c *suspende
 
 // suspend suspends a call, and returns the result that asks the client its question.
 func (y *Relay) suspend(calls *Calls, q *Request, c *suspended) (json.RawMessage, error) {
-	c.client.said.Flush(context.Background(), flushTimeout)
+	c.client.notifications.Flush(context.Background(), flushTimeout)
 	c.client.detach()
-	ask := map[string]any{"method": c.asked.method}
-	if len(c.asked.params) > 0 {
-		ask["params"] = c.asked.params
+	ask := map[string]any{"method": c.pending.method}
+	if len(c.pending.params) > 0 {
+		ask["params"] = c.pending.params
 	}
 	var err error
-	if c.release, err = y.Limits.Take(calls.Principal.ID, limit.Waiting, 1); err != nil {
-		c.drop()
+	if c.releaseLimit, err = y.Limits.Acquire(calls.Principal.ID, limit.WaitingCalls, 1); err != nil {
+		c.cancelAndRelease()
 		return nil, err
 	}
-	id, ok := calls.put(c)
+	id, ok := calls.store(c)
 	if !ok {
-		c.drop()
-		c.release()
+		c.cancelAndRelease()
+		c.releaseLimit()
 		return nil, fault.New(fault.Canceled, "the call ended while it waited")
 	}
-	sealed, err := y.seal.make(calls.Principal, q, state{Call: id})
+	sealed, err := y.seal.encode(calls.Principal, q, state{Call: id})
 	if err != nil {
-		c.drop()
-		calls.take(id)
+		c.cancelAndRelease()
+		calls.claim(id)
 		return nil, err
 	}
 	return json.Marshal(map[string]any{"resultType": "input_required", "requestState": sealed,
-		"inputRequests": map[string]any{answerName: ask}})
+		"inputRequests": map[string]any{inputName: ask}})
 }
 
 // sealState encrypts the requestState in the result of a server of the stateless protocol that
 // asks for input, so that only the same principal can return it, and only unchanged.
-func (y *Relay) sealed(calls *Calls, q *Request, b json.RawMessage) (json.RawMessage, error) {
-	if !rpc.Mentions(b, "input_required") {
+func (y *Relay) sealState(calls *Calls, q *Request, b json.RawMessage) (json.RawMessage, error) {
+	if !rpc.MayContain(b, "input_required") {
 		return b, nil
 	}
 	var r rpc.Object
@@ -268,11 +268,11 @@ func (y *Relay) sealed(calls *Calls, q *Request, b json.RawMessage) (json.RawMes
 	if json.Unmarshal(r["requestState"], &upstream) != nil || upstream == "" {
 		return b, nil // the server has no state
 	}
-	s, err := y.seal.make(calls.Principal, q, state{Upstream: upstream})
+	sealedState, err := y.seal.encode(calls.Principal, q, state{Upstream: upstream})
 	if err != nil {
 		return nil, err
 	}
-	r["requestState"], _ = json.Marshal(s)
+	r["requestState"], _ = json.Marshal(sealedState)
 	return json.Marshal(r)
 }
 
@@ -284,13 +284,13 @@ func (s *Calls) End() {
 	s.mu.Unlock()
 	for _, c := range all {
 		c.timer.Stop()
-		c.drop()
-		c.release()
+		c.cancelAndRelease()
+		c.releaseLimit()
 	}
 	for _, c := range all {
 		<-c.done
 	}
 }
 
-var errState = errors.New("requestState is not what this server gave for this call, or it is too old; " +
+var errInvalidState = errors.New("requestState is not what this server gave for this call, or it is too old; " +
 	"make the call again without it")

@@ -22,7 +22,7 @@ func Error(err error) *jsonrpc.Error {
 
 // LoggedError is Error, and logs the cause of a fault, which clients do not see. What is the
 // name of the failed call, for the log.
-func Fail(ctx context.Context, log *slog.Logger, what string, err error) *jsonrpc.Error {
+func LoggedError(ctx context.Context, log *slog.Logger, what string, err error) *jsonrpc.Error {
 	e, f := translate(err)
 	if f != nil && f.Cause != nil && f.Kind != fault.Canceled {
 		log.WarnContext(ctx, "call failed", "tool", what, "fault", f.Code(), "message", f.Message, "cause", f.Cause)
@@ -32,11 +32,11 @@ func Fail(ctx context.Context, log *slog.Logger, what string, err error) *jsonrp
 
 // translate returns the error for the client, and the fault that it was made of, or nil.
 func translate(err error) (*jsonrpc.Error, *fault.Error) {
-	if said, ok := errors.AsType[*tool.Refusal](err); ok {
-		return &jsonrpc.Error{Code: said.Code, Message: said.Message, Data: said.Data}, nil
+	if external, ok := errors.AsType[*tool.ExternalError](err); ok {
+		return &jsonrpc.Error{Code: external.Code, Message: external.Message, Data: external.Data}, nil
 	}
-	if said, ok := errors.AsType[*jsonrpc.Error](err); ok {
-		return said, nil
+	if sdkErr, ok := errors.AsType[*jsonrpc.Error](err); ok {
+		return sdkErr, nil
 	}
 	f := fault.From(err)
 	data, err := json.Marshal(f.Data())

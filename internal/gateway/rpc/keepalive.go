@@ -19,17 +19,17 @@ type KeepAlive struct {
 	http.ResponseWriter
 	header http.Header // set by the handler
 
-	mu      sync.Mutex
-	timer   *time.Timer
-	stopped bool
-	sent    bool
-	begun   bool // an event stream was begun by KeepAlive, not by the handler
-	one     bool // body collects the handler's response, to be sent as one event
-	body    bytes.Buffer
+	mu          sync.Mutex
+	timer       *time.Timer
+	stopped     bool
+	headerSent  bool
+	streamBegun bool // an event stream was begun by KeepAlive, not by the handler
+	asOneEvent  bool // body collects the handler's response, to be sent as one event
+	body        bytes.Buffer
 }
 
 // heartbeatInterval is after how much silence a heartbeat is sent.
-const silence = 10 * time.Second
+const heartbeatInterval = 10 * time.Second
 
 // NewKeepAlive returns a KeepAlive; the caller must call Stop. Stream: the client accepts an
 // event stream.
@@ -38,7 +38,7 @@ func NewKeepAlive(w http.ResponseWriter, stream bool) *KeepAlive {
 	if stream {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		p.timer = time.AfterFunc(silence, p.heartbeat)
+		p.timer = time.AfterFunc(heartbeatInterval, p.heartbeat)
 	}
 	return p
 }
@@ -50,35 +50,35 @@ func (p *KeepAlive) Header() http.Header { return p.header }
 func (p *KeepAlive) WriteHeader(code int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.send(code)
-	p.arm()
+	p.sendHeader(code)
+	p.resetTimer()
 }
 
 // isEventStream reports whether the handler writes an event stream. The caller holds p.mu.
-func (p *KeepAlive) streams() bool {
+func (p *KeepAlive) isEventStream() bool {
 	return strings.HasPrefix(p.header.Get("Content-Type"), "text/event-stream")
 }
 
 // sendHeader sends the header, once. The caller holds p.mu.
-func (p *KeepAlive) send(code int) {
-	if p.begun {
-		p.one = p.one || code != http.StatusOK || !p.streams()
+func (p *KeepAlive) sendHeader(code int) {
+	if p.streamBegun {
+		p.asOneEvent = p.asOneEvent || code != http.StatusOK || !p.isEventStream()
 	}
-	if p.sent {
+	if p.headerSent {
 		return
 	}
-	p.sent = true
+	p.headerSent = true
 	maps.Copy(p.ResponseWriter.Header(), p.header)
 	p.ResponseWriter.Header().Set("X-Accel-Buffering", "no")
 	p.ResponseWriter.WriteHeader(code)
-	if !p.streams() && p.timer != nil {
+	if !p.isEventStream() && p.timer != nil {
 		p.timer.Stop()
 	}
 }
 
 // beginStream begins an event stream before the handler wrote anything. The caller holds p.mu.
-func (p *KeepAlive) begin() {
-	p.sent, p.begun = true, true
+func (p *KeepAlive) beginStream() {
+	p.headerSent, p.streamBegun = true, true
 	h := p.ResponseWriter.Header()
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("Cache-Control", "no-cache, no-transform")
@@ -87,15 +87,15 @@ func (p *KeepAlive) begin() {
 }
 
 // resetTimer starts the timer for the next heartbeat of an event stream. The caller holds p.mu.
-func (p *KeepAlive) arm() {
-	if p.stopped || !p.begun && !p.streams() {
+func (p *KeepAlive) resetTimer() {
+	if p.stopped || !p.streamBegun && !p.isEventStream() {
 		return
 	}
 	if p.timer != nil {
-		p.timer.Reset(silence)
+		p.timer.Reset(heartbeatInterval)
 		return
 	}
-	p.timer = time.AfterFunc(silence, p.heartbeat)
+	p.timer = time.AfterFunc(heartbeatInterval, p.heartbeat)
 }
 
 func (p *KeepAlive) heartbeat() {
@@ -104,27 +104,27 @@ func (p *KeepAlive) heartbeat() {
 	if p.stopped {
 		return
 	}
-	if !p.sent {
-		p.begin()
+	if !p.headerSent {
+		p.beginStream()
 	}
-	p.allow(0)
+	p.setWriteDeadline(0)
 	if _, err := io.WriteString(p.ResponseWriter, ": still working\n\n"); err != nil {
 		return
 	}
 	http.NewResponseController(p.ResponseWriter).Flush()
-	p.timer.Reset(silence)
+	p.timer.Reset(heartbeatInterval)
 }
 
 func (p *KeepAlive) Write(b []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.send(http.StatusOK)
-	if p.one {
+	p.sendHeader(http.StatusOK)
+	if p.asOneEvent {
 		return p.body.Write(b)
 	}
-	p.allow(len(b))
+	p.setWriteDeadline(len(b))
 	n, err := p.ResponseWriter.Write(b)
-	p.arm()
+	p.resetTimer()
 	return n, err
 }
 
@@ -132,20 +132,20 @@ func (p *KeepAlive) Write(b []byte) (int, error) {
 func (p *KeepAlive) Flush() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.send(http.StatusOK)
-	p.allow(0)
+	p.sendHeader(http.StatusOK)
+	p.setWriteDeadline(0)
 	http.NewResponseController(p.ResponseWriter).Flush()
-	p.arm()
+	p.resetTimer()
 }
 
 // minReadRate is how many bytes a second a client must read.
-const slowestReader = 16 << 10
+const minReadRate = 16 << 10
 
 // setWriteDeadline sets the deadline for writing n bytes: a minute, plus the time that the
 // slowest allowed client needs. Without it, a client that does not read would block the writer
 // forever. The caller holds p.mu.
-func (p *KeepAlive) allow(n int) {
-	limit := time.Minute + time.Duration(n/slowestReader)*time.Second
+func (p *KeepAlive) setWriteDeadline(n int) {
+	limit := time.Minute + time.Duration(n/minReadRate)*time.Second
 	// An error means that the writer has no deadlines.
 	_ = http.NewResponseController(p.ResponseWriter).SetWriteDeadline(time.Now().Add(limit))
 }
@@ -154,21 +154,21 @@ func (p *KeepAlive) allow(n int) {
 func (p *KeepAlive) Event(data []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.stopped || p.sent && !p.begun {
+	if p.stopped || p.headerSent && !p.streamBegun {
 		return // the handler has sent its response
 	}
-	if !p.sent {
-		p.begin()
+	if !p.headerSent {
+		p.beginStream()
 	}
-	p.allow(len(data))
+	p.setWriteDeadline(len(data))
 	// If the client is gone, the handler notices when it writes the response.
-	_, _ = io.WriteString(p.ResponseWriter, frame(data))
+	_, _ = io.WriteString(p.ResponseWriter, formatEvent(data))
 	http.NewResponseController(p.ResponseWriter).Flush()
-	p.arm()
+	p.resetTimer()
 }
 
 // formatEvent formats a message as one event.
-func frame(message []byte) string {
+func formatEvent(message []byte) string {
 	if line := (&bytes.Buffer{}); bytes.ContainsAny(message, "\r\n") && json.Compact(line, message) == nil {
 		message = line.Bytes()
 	}
@@ -184,9 +184,9 @@ func (p *KeepAlive) Stop() {
 	defer p.mu.Unlock()
 	p.stopped = true
 	if all := bytes.TrimSpace(p.body.Bytes()); len(all) > 0 {
-		p.allow(len(all))
+		p.setWriteDeadline(len(all))
 		// If the client is gone, there is no one to report an error to.
-		_, _ = io.WriteString(p.ResponseWriter, frame(all))
+		_, _ = io.WriteString(p.ResponseWriter, formatEvent(all))
 	}
 	// The connection may serve another request.
 	_ = http.NewResponseController(p.ResponseWriter).SetWriteDeadline(time.Time{})

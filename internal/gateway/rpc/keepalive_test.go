@@ -23,7 +23,7 @@ func TestSilence(t *testing.T) {
 		w.Write([]byte("data: " + answer + "\n\n"))
 		w.(http.Flusher).Flush()
 	}
-	beat := ": still working\n\n"
+	heartbeat := ": still working\n\n"
 	for name, tt := range map[string]struct {
 		wait   time.Duration
 		stream bool
@@ -34,13 +34,13 @@ func TestSilence(t *testing.T) {
 	}{
 		"at once, as JSON":     {0, true, asJSON, 400, "application/json", answer + "\n"},
 		"at once, as a stream": {0, true, asStream, 200, "text/event-stream", "data: " + answer + "\n\n"},
-		"late, as JSON": {25 * time.Second, true, asJSON, 200, "text/event-stream", beat + beat +
+		"late, as JSON": {25 * time.Second, true, asJSON, 200, "text/event-stream", heartbeat + heartbeat +
 			"event: message\ndata: " + answer + "\n\n"},
-		"late, as a stream": {25 * time.Second, true, asStream, 200, "text/event-stream", beat + beat + "data: " +
+		"late, as a stream": {25 * time.Second, true, asStream, 200, "text/event-stream", heartbeat + heartbeat + "data: " +
 			answer + "\n\n"},
 		"late, to one who cannot": {25 * time.Second, false, asJSON, 400, "application/json", answer + "\n"},
 		"nothing at all": {25 * time.Second, true, func(http.ResponseWriter) {}, 200, "text/event-stream",
-			beat + beat},
+			heartbeat + heartbeat},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

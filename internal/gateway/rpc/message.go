@@ -23,21 +23,21 @@ type Message struct {
 
 	// Unambiguous: the message is a request that every JSON decoder reads in the same way,
 	// such as without duplicate names.
-	Plain bool `json:"-"`
+	Unambiguous bool `json:"-"`
 }
 
 // Read reads a message as far as it can; the SDK reports errors in it.
 func Read(body []byte) (m Message) {
-	all, ok := rawjson.Members(body)
+	members, ok := rawjson.Members(body)
 	var version string
-	if ok && utf8.Valid(body) && json.Unmarshal(all["method"], &m.Method) == nil &&
-		json.Unmarshal(all["jsonrpc"], &version) == nil {
-		m.ID, m.Params = all["id"], all["params"]
-		known := 3
+	if ok && utf8.Valid(body) && json.Unmarshal(members["method"], &m.Method) == nil &&
+		json.Unmarshal(members["jsonrpc"], &version) == nil {
+		m.ID, m.Params = members["id"], members["params"]
+		expected := 3
 		if m.Params != nil {
-			known++
+			expected++
 		}
-		m.Plain = m.ID != nil && version == "2.0" && len(all) == known
+		m.Unambiguous = m.ID != nil && version == "2.0" && len(members) == expected
 		return m
 	}
 	m = Message{}
@@ -52,7 +52,7 @@ const maxNesting = 500
 
 // MayNestDeeply reports whether a JSON text may be nested deeper than maxNesting, by counting
 // brackets.
-func Nested(raw []byte) bool {
+func MayNestDeeply(raw []byte) bool {
 	return len(raw) > maxNesting && bytes.Count(raw, []byte("{"))+bytes.Count(raw, []byte("[")) > maxNesting
 }
 
@@ -62,7 +62,7 @@ const maxDigits = 15
 // IsID reports whether a value is an id that can be copied into the answer: a string without
 // escapes, or an integer of at most maxDigits.
 func IsID(v json.RawMessage) bool {
-	if _, ok := rawjson.PlainText(v); ok {
+	if _, ok := rawjson.UnescapedString(v); ok {
 		return true
 	}
 	digits := strings.TrimPrefix(string(v), "-")
@@ -70,13 +70,13 @@ func IsID(v json.RawMessage) bool {
 }
 
 // Decode reads a message as the SDK does. If it is invalid, errorAnswer is the answer to it.
-func Decode(raw json.RawMessage) (_ jsonrpc.Message, wrong any) {
+func Decode(raw json.RawMessage) (_ jsonrpc.Message, errorAnswer any) {
 	m, err := jsonrpc.DecodeMessage(raw)
 	switch {
-	case !whole(raw):
-		return nil, Invalid("Invalid request: id must be a string or a whole number of at most 2^53")
+	case !hasUsableID(raw):
+		return nil, InvalidRequest("Invalid request: id must be a string or a whole number of at most 2^53")
 	case err != nil:
-		return nil, Failure(IDOf(raw), jsonrpc.CodeInvalidRequest,
+		return nil, ErrorResponse(IDOf(raw), jsonrpc.CodeInvalidRequest,
 			"Invalid request: no JSON-RPC 2.0 message, or one that is nested too deep", nil)
 	}
 	return m, nil
@@ -84,7 +84,7 @@ func Decode(raw json.RawMessage) (_ jsonrpc.Message, wrong any) {
 
 // hasUsableID reports whether the SDK's answer would have the same id as the message: the SDK
 // converts a number to an integer.
-func whole(raw json.RawMessage) bool {
+func hasUsableID(raw json.RawMessage) bool {
 	var m struct {
 		ID json.RawMessage `json:"id"`
 	}
@@ -96,12 +96,12 @@ func whole(raw json.RawMessage) bool {
 }
 
 // ParseError returns the answer to bytes that are not valid JSON; nil: they are.
-func Unparsable(b []byte) any {
+func ParseError(b []byte) any {
 	if !utf8.Valid(b) {
-		return Failure(nil, jsonrpc.CodeParseError, "Parse error: the request is not UTF-8", nil)
+		return ErrorResponse(nil, jsonrpc.CodeParseError, "Parse error: the request is not UTF-8", nil)
 	}
 	if !json.Valid(b) {
-		return Failure(nil, jsonrpc.CodeParseError, "Parse error: the request is not JSON", nil)
+		return ErrorResponse(nil, jsonrpc.CodeParseError, "Parse error: the request is not JSON", nil)
 	}
 	return nil
 }

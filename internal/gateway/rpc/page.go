@@ -8,7 +8,7 @@ import (
 // complete definitions as items. Field is the name of the list in the result. The items are
 // valid JSON, and are not parsed again.
 type Page struct {
-	*Raw
+	*RawResult
 	Field string
 	Items []json.RawMessage
 }
@@ -31,7 +31,7 @@ func (p *Page) Size() (n int) {
 
 // MarshalJSON implements json.Marshaler.
 func (p *Page) MarshalJSON() ([]byte, error) {
-	head, err := p.Raw.MarshalJSON()
+	head, err := p.RawResult.MarshalJSON()
 	if err != nil {
 		return nil, err
 	}

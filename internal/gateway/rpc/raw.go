@@ -11,13 +11,13 @@ import (
 
 // RawResult is the result of a third-party server. Unlike the SDK's types, it has all of the
 // result's fields, also unknown ones.
-type Raw struct {
+type RawResult struct {
 	mcp.ResultBase
 	Fields Object // without _meta
 }
 
 // MarshalJSON implements json.Marshaler.
-func (r *Raw) MarshalJSON() ([]byte, error) {
+func (r *RawResult) MarshalJSON() ([]byte, error) {
 	if len(r.Meta) == 0 {
 		return json.Marshal(r.Fields)
 	}
@@ -31,8 +31,8 @@ func (r *Raw) MarshalJSON() ([]byte, error) {
 
 // ReadRawResult reads a result object. In the stateless protocol, it adds the resultType if
 // that is missing; in the stateful protocol, it removes it.
-func ReadRaw(b json.RawMessage, stateless bool) (*Raw, error) {
-	r := &Raw{}
+func ReadRawResult(b json.RawMessage, stateless bool) (*RawResult, error) {
+	r := &RawResult{}
 	if err := json.Unmarshal(b, &r.Fields); err != nil || r.Fields == nil {
 		return nil, fault.New(fault.Connection, "the server's answer is no object")
 	}
@@ -56,7 +56,7 @@ func ReadRaw(b json.RawMessage, stateless bool) (*Raw, error) {
 
 // SetDefaults adds the fields that the stateless protocol requires of a list or a resource, if
 // the server left them out. The cacheScope is always private.
-func (r *Raw) Defaults(d Object) {
+func (r *RawResult) SetDefaults(d Object) {
 	for k, v := range d {
 		if _, ok := r.Fields[k]; !ok {
 			r.Fields[k] = v
@@ -67,6 +67,6 @@ func (r *Raw) Defaults(d Object) {
 
 // MayContain reports whether a JSON text may contain a word. It returns true for any text with
 // \u escapes, which may hide the word.
-func Mentions(raw json.RawMessage, word string) bool {
+func MayContain(raw json.RawMessage, word string) bool {
 	return bytes.Contains(raw, []byte(word)) || bytes.Contains(raw, []byte(`\u`))
 }

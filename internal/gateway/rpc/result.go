@@ -29,15 +29,15 @@ func Result(r *tool.Result) *mcp.CallToolResult {
 		out.StructuredContent = r.Fields
 	}
 	for _, c := range r.Content {
-		out.Content = append(out.Content, content(c))
+		out.Content = append(out.Content, contentBlock(c))
 	}
-	if r.Words != "" {
-		out.Content = append(out.Content, &mcp.TextContent{Text: r.Words})
+	if r.Summary != "" {
+		out.Content = append(out.Content, &mcp.TextContent{Text: r.Summary})
 	}
 	return out
 }
 
-func content(c tool.Content) mcp.Content {
+func contentBlock(c tool.Content) mcp.Content {
 	switch {
 	case c.Image != nil:
 		return &mcp.ImageContent{MIMEType: c.Image.MIME, Data: c.Image.Data}
@@ -53,7 +53,7 @@ func content(c tool.Content) mcp.Content {
 
 // FlatResult returns a result as one JSON object for bare calls. The fields of
 // structuredContent are at the top level too, beside content and isError.
-func Flat(r *tool.Result) map[string]any {
+func FlatResult(r *tool.Result) map[string]any {
 	out := map[string]any{}
 	if r.Raw != nil {
 		fields := Object{}
@@ -75,7 +75,7 @@ func Flat(r *tool.Result) map[string]any {
 	}
 	blocks := []any{}
 	for _, c := range r.Content {
-		blocks = append(blocks, block(c))
+		blocks = append(blocks, contentObject(c))
 	}
 	out["content"], out["isError"] = blocks, r.IsError
 	return out
@@ -83,7 +83,7 @@ func Flat(r *tool.Result) map[string]any {
 
 // contentObject is contentBlock as a JSON object. It is quicker: the SDK's types decode what
 // they have encoded again.
-func block(c tool.Content) map[string]any {
+func contentObject(c tool.Content) map[string]any {
 	switch {
 	case c.Image != nil:
 		return map[string]any{"type": "image", "mimeType": c.Image.MIME, "data": c.Image.Data}

@@ -31,34 +31,34 @@ func IsStateless(req mcp.Request) bool {
 const MaxBatch = 100
 
 // BatchSizeMessage is the error message for a batch that is empty or too large.
-var BatchSize = "Invalid request: a batch has between 1 and " + strconv.Itoa(MaxBatch) + " messages"
+var BatchSizeMessage = "Invalid request: a batch has between 1 and " + strconv.Itoa(MaxBatch) + " messages"
 
-type failure struct {
+type errorObject struct {
 	Code    int    `json:"code"`
 	Message string `json:"message"`
 	Data    any    `json:"data,omitempty"`
 }
 
 // ErrorResponse returns a JSON-RPC error response. Without an id, the response has the id null.
-func Failure(id json.RawMessage, code int, message string, data any) map[string]any {
-	return map[string]any{"jsonrpc": "2.0", "id": orNull(id), "error": failure{code, message, data}}
+func ErrorResponse(id json.RawMessage, code int, message string, data any) map[string]any {
+	return map[string]any{"jsonrpc": "2.0", "id": idOrNull(id), "error": errorObject{code, message, data}}
 }
 
 // InvalidRequest returns the error response to a text that is not a valid request.
-func Invalid(message string) map[string]any {
-	return Failure(nil, jsonrpc.CodeInvalidRequest, message, nil)
+func InvalidRequest(message string) map[string]any {
+	return ErrorResponse(nil, jsonrpc.CodeInvalidRequest, message, nil)
 }
 
 // ErrorResponseTo returns the error response to a request that failed with e.
-func Failed(id json.RawMessage, e *jsonrpc.Error) map[string]any {
+func ErrorResponseTo(id json.RawMessage, e *jsonrpc.Error) map[string]any {
 	var data any
 	if len(e.Data) > 0 {
 		data = e.Data
 	}
-	return Failure(id, int(e.Code), e.Message, data)
+	return ErrorResponse(id, int(e.Code), e.Message, data)
 }
 
-func orNull(id json.RawMessage) json.RawMessage {
+func idOrNull(id json.RawMessage) json.RawMessage {
 	if len(id) == 0 {
 		return json.RawMessage("null")
 	}

@@ -24,7 +24,7 @@ func TestRead(t *testing.T) {
 		`[{"jsonrpc":"2.0","id":1,"method":"ping","plain":true}]`:         false,
 		`{"jsonrpc":"2.0","id":1,"method":"ping","result":{},"plain":{}}`: false,
 	} {
-		if m := Read([]byte(body)); m.Plain != plain {
+		if m := Read([]byte(body)); m.Unambiguous != plain {
 			t.Errorf("%s: %+v", body, m)
 		}
 	}
@@ -32,7 +32,7 @@ func TestRead(t *testing.T) {
 
 // Errors of servers and the SDK stay unchanged, and a fault's message includes its advice.
 func TestError(t *testing.T) {
-	theirs := &tool.Refusal{Code: -7, Message: "no", Data: json.RawMessage(`{"n":12345678901234567890}`)}
+	theirs := &tool.ExternalError{Code: -7, Message: "no", Data: json.RawMessage(`{"n":12345678901234567890}`)}
 	sdk := &jsonrpc.Error{Code: -8, Message: "never"}
 	own := fault.New(fault.NotFound, "no such thing")
 	own.Advice = []string{"look again"}

@@ -28,7 +28,7 @@ import (
 type Files struct {
 	// packageFolder returns the folder of installed packages, or "". A listing contains the
 	// folder, but not the files in it: they are many, and not the user's work.
-	installed func() string
+	packageFolder func() string
 
 	mu    sync.Mutex
 	roots []*agentv1.FileRoot
@@ -36,8 +36,8 @@ type Files struct {
 
 // New returns a Files whose only root is /workspace. PackageFolder returns the folder of
 // installed packages, or "": a listing does not contain the files in it.
-func New(installed func() string) *Files {
-	return &Files{installed: installed, roots: []*agentv1.FileRoot{{Path: "/workspace"}}}
+func New(packageFolder func() string) *Files {
+	return &Files{packageFolder: packageFolder, roots: []*agentv1.FileRoot{{Path: "/workspace"}}}
 }
 
 // SetRoots replaces the roots. An empty list changes nothing.
@@ -63,51 +63,51 @@ func (f *Files) Base() string {
 }
 
 // Path is a path in one of the roots.
-type Place struct {
-	root     *os.Root
-	name     string // the path relative to the root
-	asked    string // the path as the host sent it, for error texts
-	readOnly bool   // of the root
+type Path struct {
+	root      *os.Root
+	name      string // the path relative to the root
+	requested string // the path as the host sent it, for error texts
+	readOnly  bool   // of the root
 }
 
 // WithPath calls do with the path that the host requested. It returns do's error as Explain
 // does. With follow, a symbolic link at the end of the path is resolved, too.
-func (f *Files) With(asked string, follow bool, do func(*Place) error) error {
-	p, err := f.find(asked, follow)
+func (f *Files) WithPath(requested string, follow bool, do func(*Path) error) error {
+	p, err := f.find(requested, follow)
 	if err != nil {
 		return err
 	}
 	defer p.root.Close()
-	return f.Explain(asked, do(p))
+	return f.Explain(requested, do(p))
 }
 
 // find opens the root that a path is in. It resolves symbolic links first, since an absolute
 // link may stay in a root, which os.Root does not allow. Whoever opens the resolved path in the
 // os.Root cannot leave it, even when a link was replaced since.
-func (f *Files) find(asked string, follow bool) (*Place, error) {
-	if strings.ContainsRune(asked, 0) {
+func (f *Files) find(requested string, follow bool) (*Path, error) {
+	if strings.ContainsRune(requested, 0) {
 		return nil, wire.Errorf(connect.CodeInvalidArgument, "a path cannot hold a zero byte")
 	}
-	real := resolve(f.abs(asked), follow)
+	resolved := resolve(f.abs(requested), follow)
 	f.mu.Lock()
 	roots := append(slices.Clone(f.roots), &agentv1.FileRoot{Path: wire.OutputDir, ReadOnly: true})
 	f.mu.Unlock()
 	slices.SortStableFunc(roots, func(a, b *agentv1.FileRoot) int { return cmp.Compare(len(b.Path), len(a.Path)) })
 	for _, r := range roots {
-		if rel, ok := within(r.Path, real); ok {
+		if rel, ok := within(r.Path, resolved); ok {
 			root, err := os.OpenRoot(r.Path)
-			return &Place{root, rel, asked, r.ReadOnly}, f.Explain(asked, err)
+			return &Path{root, rel, requested, r.ReadOnly}, f.Explain(requested, err)
 		}
 	}
-	return nil, f.outside(asked)
+	return nil, f.outsideError(requested)
 }
 
 // abs returns a path as an absolute and clean one.
-func (f *Files) abs(asked string) string {
-	if !path.IsAbs(asked) {
-		asked = path.Join(f.Base(), asked)
+func (f *Files) abs(requested string) string {
+	if !path.IsAbs(requested) {
+		requested = path.Join(f.Base(), requested)
 	}
-	return path.Clean(asked)
+	return path.Clean(requested)
 }
 
 // within returns the path p relative to a folder, and whether p is in the folder.
@@ -118,8 +118,8 @@ func within(dir, p string) (string, bool) {
 	return strings.CutPrefix(p, strings.TrimSuffix(dir, "/")+"/")
 }
 
-// outside returns the error for a path that is in no root.
-func (f *Files) outside(asked string) error {
+// outsideError returns the error for a path that is in no root.
+func (f *Files) outsideError(requested string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	names := make([]string, len(f.roots))
@@ -127,39 +127,39 @@ func (f *Files) outside(asked string) error {
 		names[i] = r.Path
 	}
 	const text = "Path '%s' resolves outside the sandbox workspace. All paths must be within %s."
-	return wire.Errorf(connect.CodeOutOfRange, text, wire.UTF8(asked), strings.Join(names, " or "))
+	return wire.Errorf(connect.CodeOutOfRange, text, wire.UTF8(requested), strings.Join(names, " or "))
 }
 
 // resolve resolves the symbolic links of an absolute path, as far as the path exists. With
 // followLast also that of its last element.
-func resolve(abs string, last bool) string {
-	done, rest := "/", strings.Split(strings.TrimPrefix(abs, "/"), "/")
-	for hops := 0; len(rest) > 0 && hops < 64; {
-		name := rest[0]
-		rest = rest[1:]
+func resolve(abs string, followLast bool) string {
+	resolved, remaining := "/", strings.Split(strings.TrimPrefix(abs, "/"), "/")
+	for hops := 0; len(remaining) > 0 && hops < 64; {
+		name := remaining[0]
+		remaining = remaining[1:]
 		switch name {
 		case "", ".":
 			continue
 		case "..":
-			done = path.Dir(done)
+			resolved = path.Dir(resolved)
 			continue
 		}
-		next := path.Join(done, name)
-		if len(rest) == 0 && !last {
+		next := path.Join(resolved, name)
+		if len(remaining) == 0 && !followLast {
 			return next
 		}
 		target, err := os.Readlink(next)
 		if err != nil {
-			done = next
+			resolved = next
 			continue
 		}
 		hops++
 		if path.IsAbs(target) {
-			done = "/"
+			resolved = "/"
 		}
-		rest = append(strings.Split(target, "/"), rest...)
+		remaining = append(strings.Split(target, "/"), remaining...)
 	}
-	return path.Join(append([]string{done}, rest...)...)
+	return path.Join(append([]string{resolved}, remaining...)...)
 }
 
 // explanations has the errors that the host gets for errors of the kernel.
@@ -182,24 +182,24 @@ var explanations = []struct {
 }
 
 // Explain returns the error that the host gets for an error of the kernel, with the path.
-func (f *Files) Explain(asked string, err error) error {
+func (f *Files) Explain(requested string, err error) error {
 	if err == nil || errors.As(err, new(*connect.Error)) {
 		return err
 	}
-	asked = wire.UTF8(asked)
+	requested = wire.UTF8(requested)
 	for _, e := range explanations {
 		if errors.Is(err, e.err) {
-			return wire.Errorf(e.code, e.text, asked)
+			return wire.Errorf(e.code, e.text, requested)
 		}
 	}
 	if strings.Contains(err.Error(), "escapes") {
-		return f.outside(asked)
+		return f.outsideError(requested)
 	}
-	return wire.Errorf(connect.CodeFailedPrecondition, "%s: %w", asked, err)
+	return wire.Errorf(connect.CodeFailedPrecondition, "%s: %w", requested, err)
 }
 
 // OpenRegular opens a regular file, and nothing else: reading a pipe or a device might block.
-func (p *Place) Regular(flag int, mode os.FileMode) (*os.File, fs.FileInfo, error) {
+func (p *Path) OpenRegular(flag int, mode os.FileMode) (*os.File, fs.FileInfo, error) {
 	f, err := p.root.OpenFile(p.name, flag|unix.O_NONBLOCK, mode)
 	if err != nil {
 		return nil, nil, err
@@ -209,7 +209,7 @@ func (p *Place) Regular(flag int, mode os.FileMode) (*os.File, fs.FileInfo, erro
 		err = syscall.EISDIR
 	}
 	if err == nil && !st.Mode().IsRegular() {
-		err = wire.Errorf(connect.CodeFailedPrecondition, "Not a regular file: %s", wire.UTF8(p.asked))
+		err = wire.Errorf(connect.CodeFailedPrecondition, "Not a regular file: %s", wire.UTF8(p.requested))
 	}
 	if err != nil {
 		f.Close()
@@ -219,18 +219,18 @@ func (p *Place) Regular(flag int, mode os.FileMode) (*os.File, fs.FileInfo, erro
 }
 
 // checkWritable returns an error when the root is read-only, or the path is the root itself.
-func (p *Place) writable() error {
+func (p *Path) checkWritable() error {
 	if p.readOnly {
-		return wire.Errorf(connect.CodePermissionDenied, "Path is read-only: %s", wire.UTF8(p.asked))
+		return wire.Errorf(connect.CodePermissionDenied, "Path is read-only: %s", wire.UTF8(p.requested))
 	}
 	if p.name == "." {
-		return wire.Errorf(connect.CodeFailedPrecondition, "Path is a directory: %s", wire.UTF8(p.asked))
+		return wire.Errorf(connect.CodeFailedPrecondition, "Path is a directory: %s", wire.UTF8(p.requested))
 	}
 	return nil
 }
 
 // makeParents makes the folders above the path.
-func (p *Place) parents() error {
+func (p *Path) makeParents() error {
 	err := p.root.MkdirAll(path.Dir(p.name), 0o755)
 	if errors.Is(err, fs.ErrExist) { // one of them exists, and is a file
 		return syscall.ENOTDIR
@@ -243,18 +243,18 @@ const maxReadBytes = 8 << 20
 // ReadFile implements the RPC.
 func (f *Files) ReadFile(_ context.Context, r *agentv1.ReadFileRequest) (*agentv1.ReadFileResponse, error) {
 	answer := new(agentv1.ReadFileResponse)
-	return answer, f.With(r.Path, true, func(p *Place) error {
-		file, st, err := p.Regular(os.O_RDONLY, 0)
+	return answer, f.WithPath(r.Path, true, func(p *Path) error {
+		file, st, err := p.OpenRegular(os.O_RDONLY, 0)
 		if err != nil {
 			return err
 		}
 		defer file.Close()
 		answer.Size = uint64(st.Size())
-		want := uint64(0)
+		length := uint64(0)
 		if r.Offset < answer.Size {
-			want = min(uint64(r.Limit), maxReadBytes, answer.Size-r.Offset)
+			length = min(uint64(r.Limit), maxReadBytes, answer.Size-r.Offset)
 		}
-		data := make([]byte, want)
+		data := make([]byte, length)
 		n, err := file.ReadAt(data, int64(min(r.Offset, answer.Size)))
 		if errors.Is(err, io.EOF) {
 			err = nil
@@ -266,15 +266,15 @@ func (f *Files) ReadFile(_ context.Context, r *agentv1.ReadFileRequest) (*agentv
 
 // Replacement is a temporary file beside the file that it replaces when it is committed.
 type Replacement struct {
-	File  *os.File
-	place *Place
-	temp  string
+	File   *os.File
+	target *Path
+	temp   string
 }
 
 // Replace begins to replace a file, or to create one. With mode 0 the new file has the mode of
 // the old one, or 0644.
-func (p *Place) Replace(mode uint32) (*Replacement, error) {
-	if err := p.writable(); err != nil {
+func (p *Path) Replace(mode uint32) (*Replacement, error) {
+	if err := p.checkWritable(); err != nil {
 		return nil, err
 	}
 	perm := os.FileMode(0o644)
@@ -288,7 +288,7 @@ func (p *Place) Replace(mode uint32) (*Replacement, error) {
 		perm = os.FileMode(mode & 0o777)
 	}
 	dir := path.Dir(p.name)
-	if err := p.parents(); err != nil {
+	if err := p.makeParents(); err != nil {
 		return nil, err
 	}
 	var b [6]byte
@@ -313,10 +313,10 @@ func (r *Replacement) Commit(err error) error {
 		err = cerr
 	}
 	if err == nil {
-		err = r.place.root.Rename(r.temp, r.place.name)
+		err = r.target.root.Rename(r.temp, r.target.name)
 	}
 	if err != nil {
-		r.place.root.Remove(r.temp)
+		r.target.root.Remove(r.temp)
 	}
 	return err
 }
@@ -324,14 +324,14 @@ func (r *Replacement) Commit(err error) error {
 // WriteFile implements the RPC.
 func (f *Files) WriteFile(_ context.Context, r *agentv1.WriteFileRequest) (*agentv1.WriteFileResponse, error) {
 	answer := new(agentv1.WriteFileResponse)
-	return answer, f.With(r.Path, true, func(p *Place) (err error) {
+	return answer, f.WithPath(r.Path, true, func(p *Path) (err error) {
 		answer.Size, err = p.write(r)
 		return err
 	})
 }
 
 // write writes to the file as a request says, and returns the file's size.
-func (p *Place) write(m *agentv1.WriteFileRequest) (uint64, error) {
+func (p *Path) write(m *agentv1.WriteFileRequest) (uint64, error) {
 	if !m.Append && m.Offset == nil {
 		n, err := p.Replace(m.Mode)
 		if err != nil {
@@ -340,13 +340,13 @@ func (p *Place) write(m *agentv1.WriteFileRequest) (uint64, error) {
 		_, err = n.File.Write(m.Data)
 		return uint64(len(m.Data)), n.Commit(err)
 	}
-	if err := p.writable(); err != nil {
+	if err := p.checkWritable(); err != nil {
 		return 0, err
 	}
-	if err := p.parents(); err != nil {
+	if err := p.makeParents(); err != nil {
 		return 0, err
 	}
-	f, st, err := p.Regular(os.O_CREATE|os.O_WRONLY, 0o644)
+	f, st, err := p.OpenRegular(os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
 		return 0, err
 	}
@@ -385,9 +385,9 @@ func describe(name string, st fs.FileInfo) *agentv1.FileInfo {
 
 // ListFiles implements the RPC.
 func (f *Files) ListFiles(ctx context.Context, r *agentv1.ListFilesRequest) (*agentv1.ListFilesResponse, error) {
-	l := &listing{skipped: f.packages(r.Path), limit: int(min(max(r.Limit, 1), 10_000)),
+	l := &listing{skipped: f.packagesIn(r.Path), limit: int(min(max(r.Limit, 1), 10_000)),
 		depth: int(min(max(r.Depth, 1), 10))}
-	err := f.With(r.Path, true, func(p *Place) error {
+	err := f.WithPath(r.Path, true, func(p *Path) error {
 		l.root, l.base = p.root, p.name
 		if st, err := p.root.Stat(p.name); err != nil {
 			return err
@@ -396,14 +396,14 @@ func (f *Files) ListFiles(ctx context.Context, r *agentv1.ListFilesRequest) (*ag
 		}
 		return l.walk(ctx)
 	})
-	slices.SortFunc(l.out, func(x, y *agentv1.FileInfo) int { return cmp.Compare(x.Path, y.Path) })
-	return &agentv1.ListFilesResponse{Files: l.out, Truncated: l.truncated}, err
+	slices.SortFunc(l.files, func(x, y *agentv1.FileInfo) int { return cmp.Compare(x.Path, y.Path) })
+	return &agentv1.ListFilesResponse{Files: l.files, Truncated: l.truncated}, err
 }
 
 // packagesIn returns the folder of installed packages relative to a listed folder, or "" when it
 // is not in that folder.
-func (f *Files) packages(listed string) string {
-	if rel, ok := within(f.abs(listed), f.installed()); ok && rel != "." {
+func (f *Files) packagesIn(listed string) string {
+	if rel, ok := within(f.abs(listed), f.packageFolder()); ok && rel != "." {
 		return rel
 	}
 	return ""
@@ -416,7 +416,7 @@ type listing struct {
 	base         string // the listed folder, relative to the root
 	skipped      string // a folder whose files are not listed
 	limit, depth int
-	out          []*agentv1.FileInfo
+	files        []*agentv1.FileInfo
 	truncated    bool
 }
 
@@ -432,12 +432,12 @@ func (l *listing) walk(ctx context.Context) error {
 				}
 				continue // the folder was removed, or may not be read
 			}
-			sub, err := l.read(ctx, f, dir)
+			subfolders, err := l.readDir(ctx, f, dir)
 			f.Close()
 			if err != nil {
 				return err
 			}
-			next = append(next, sub...)
+			next = append(next, subfolders...)
 			if l.truncated {
 				return nil
 			}
@@ -448,13 +448,13 @@ func (l *listing) walk(ctx context.Context) error {
 }
 
 // readDir lists one folder, and returns the folders in it.
-func (l *listing) read(ctx context.Context, f *os.File, dir string) (sub []string, err error) {
+func (l *listing) readDir(ctx context.Context, f *os.File, dir string) (subfolders []string, err error) {
 	for {
 		entries, err := f.ReadDir(256)
 		for _, e := range entries {
-			if len(l.out) == l.limit {
+			if len(l.files) == l.limit {
 				l.truncated = true
-				return sub, nil
+				return subfolders, nil
 			}
 			name := path.Join(dir, e.Name())
 			st, err := l.root.Lstat(path.Join(l.base, name))
@@ -466,27 +466,27 @@ func (l *listing) read(ctx context.Context, f *os.File, dir string) (sub []strin
 				target, _ := l.root.Readlink(path.Join(l.base, name))
 				i.Target = wire.UTF8(target)
 			}
-			l.out = append(l.out, i)
+			l.files = append(l.files, i)
 			if st.IsDir() && name != l.skipped {
-				sub = append(sub, name)
+				subfolders = append(subfolders, name)
 			}
 		}
 		if err != nil {
 			if errors.Is(err, io.EOF) {
-				return sub, nil
+				return subfolders, nil
 			}
-			return sub, err
+			return subfolders, err
 		}
 		if ctx.Err() != nil {
-			return sub, ctx.Err()
+			return subfolders, ctx.Err()
 		}
 	}
 }
 
 // RemoveFile implements the RPC. It removes a symbolic link itself, and not its target.
 func (f *Files) RemoveFile(_ context.Context, r *agentv1.RemoveFileRequest) (*agentv1.RemoveFileResponse, error) {
-	return new(agentv1.RemoveFileResponse), f.With(r.Path, false, func(p *Place) error {
-		if err := p.writable(); err != nil {
+	return new(agentv1.RemoveFileResponse), f.WithPath(r.Path, false, func(p *Path) error {
+		if err := p.checkWritable(); err != nil {
 			return err
 		}
 		if _, err := p.root.Lstat(p.name); err != nil {

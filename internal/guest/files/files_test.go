@@ -306,7 +306,7 @@ func TestAFolderThatBecameALink(t *testing.T) {
 	r := newRig(t)
 	out := outside(t)
 	r.write("d/secret", "inside")
-	var places []*Place
+	var places []*Path
 	for _, p := range []string{"d/secret", "d/new", "d/deep/new", "d"} {
 		pl, err := r.find(p, true)
 		if err != nil {
@@ -320,7 +320,7 @@ func TestAFolderThatBecameALink(t *testing.T) {
 	}
 	r.link(out, "d")
 	for _, p := range places[:3] {
-		if f, _, err := p.Regular(os.O_RDONLY, 0); err == nil {
+		if f, _, err := p.OpenRegular(os.O_RDONLY, 0); err == nil {
 			f.Close()
 			t.Errorf("%s was opened", p.name)
 		}
@@ -330,12 +330,12 @@ func TestAFolderThatBecameALink(t *testing.T) {
 				t.Errorf("%s was written", p.name)
 			}
 		}
-		refused(t, r.Explain(p.asked, func() error { _, err := p.root.Open(p.name); return err }()),
+		refused(t, r.Explain(p.requested, func() error { _, err := p.root.Open(p.name); return err }()),
 			connect.CodeOutOfRange, "resolves outside")
 	}
 	l := &listing{root: places[3].root, base: places[3].name, limit: 100, depth: 3}
 	if err := l.walk(t.Context()); err == nil {
-		t.Errorf("it was listed: %s", paths(l.out))
+		t.Errorf("it was listed: %s", paths(l.files))
 	}
 	left, err := os.ReadDir(out)
 	if err != nil || len(left) != 1 {

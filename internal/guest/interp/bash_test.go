@@ -150,7 +150,7 @@ func TestBashTrapsTheSignal(t *testing.T) {
 func TestBashHearsASignalLate(t *testing.T) {
 	l := bash(t)
 	l.want("x=5; mkdir sub; cd sub", "", "")
-	l.proc.unheard = true
+	l.process.signalPending = true
 	pid := l.PID()
 	late := time.AfterFunc(30*time.Millisecond, func() { _ = unix.Kill(-pid, unix.SIGINT) })
 	defer late.Stop()

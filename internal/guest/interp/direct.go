@@ -9,16 +9,16 @@ import (
 
 // ErrUnsupported is returned by OpenDirect when the driver cannot get cells from the host
 // directly.
-var ErrNone = errors.New("this interpreter takes cells from the agent alone")
+var ErrUnsupported = errors.New("this interpreter takes cells from the agent alone")
 
 // openLimit is how long a driver may take to dial the host.
 const openLimit = 10 * time.Second
 
 // OpenDirect makes the driver dial the host's socket with a ticket, and get its cells from that
 // connection until the connection ends.
-func (i *Interp) Open(ctx context.Context, socket string, ticket []byte) error {
+func (i *Interp) OpenDirect(ctx context.Context, socket string, ticket []byte) error {
 	if i.shared == nil {
-		return ErrNone
+		return ErrUnsupported
 	}
 	if err := i.Warm(ctx); err != nil { // without the slot: cells must not wait for a start that hangs
 		return err
@@ -27,22 +27,22 @@ func (i *Interp) Open(ctx context.Context, socket string, ticket []byte) error {
 		return err
 	}
 	defer i.release()
-	p, err := i.ready(ctx, openLimit)
+	p, err := i.awaitIdle(ctx, openLimit)
 	if err != nil {
 		return err
 	}
 	i.mu.Lock()
-	lost := i.lost
+	lossReason := i.lossReason
 	i.mu.Unlock()
-	if lost != "" {
-		return errors.New("the next cell goes through the agent, whose result says why variables were lost: " + lost)
+	if lossReason != "" {
+		return errors.New("the next cell goes through the agent, whose result says why variables were lost: " + lossReason)
 	}
-	id := token()
-	if err := p.connect(id, hex.EncodeToString(ticket)+" "+socket); err != nil {
+	id := newCellID()
+	if err := p.sendDial(id, hex.EncodeToString(ticket)+" "+socket); err != nil {
 		return err
 	}
-	late := time.NewTimer(openLimit)
-	defer late.Stop()
+	timeout := time.NewTimer(openLimit)
+	defer timeout.Stop()
 	for {
 		select {
 		case r := <-p.replies:
@@ -50,29 +50,29 @@ func (i *Interp) Open(ctx context.Context, socket string, ticket []byte) error {
 				return nil
 			}
 			if r.ID == id {
-				return ErrNone
+				return ErrUnsupported
 			}
 		case <-p.done:
 			return errors.New("the interpreter ended")
-		case <-late.C:
+		case <-timeout.C:
 			return errors.New("the interpreter did not dial the host")
 		}
 	}
 }
 
-// ready returns the process as ensureStarted does. When it still runs a cell of a host that is
+// awaitIdle returns the process as ensureStarted does. When it still runs a cell of a host that is
 // gone, that cell is stopped first. The caller holds the slot.
-func (i *Interp) ready(ctx context.Context, limit time.Duration) (*proc, error) {
-	p, err := i.ensure(ctx, limit)
+func (i *Interp) awaitIdle(ctx context.Context, limit time.Duration) (*process, error) {
+	p, err := i.ensureStarted(ctx, limit)
 	if err != nil || i.shared == nil {
 		return p, err
 	}
-	for _, pause := range []time.Duration{firstPause, secondPause} {
+	for _, pause := range []time.Duration{firstStopPause, secondStopPause} {
 		if i.shared.Idle() || !p.alive() {
 			break
 		}
 		i.interrupt(p)
-		for until := time.Now().Add(pause); !i.shared.Idle() && p.alive() && time.Now().Before(until); {
+		for deadline := time.Now().Add(pause); !i.shared.Idle() && p.alive() && time.Now().Before(deadline); {
 			time.Sleep(time.Millisecond)
 		}
 	}
@@ -81,14 +81,14 @@ func (i *Interp) ready(ctx context.Context, limit time.Duration) (*proc, error) 
 	}
 	p.kill()
 	<-p.done
-	return i.ensure(ctx, limit)
+	return i.ensureStarted(ctx, limit)
 }
 
 // Supervise supervises a cell that the host sent to the driver directly, and which began at
 // that time. It returns false when the cell is over: the driver answers the host then. With
 // stop, the cell is stopped at once.
 func (i *Interp) Supervise(ctx context.Context,
-	id int64, began time.Time, stop bool, c Call) (r *Result, taken bool, err error) {
+	id int64, began time.Time, stop bool, c Cell) (r *Result, running bool, err error) {
 	if err := i.acquire(ctx, nil); err != nil {
 		return nil, false, err
 	}
@@ -97,9 +97,9 @@ func (i *Interp) Supervise(ctx context.Context,
 		return nil, false, ctx.Err() // the host has given the cell up, and may have sent the next one
 	}
 	i.mu.Lock()
-	p, had := i.proc, i.supervised == id
+	p, supervisedBefore := i.process, i.lastSupervised == id
 	i.mu.Unlock()
-	if had {
+	if supervisedBefore {
 		// The agent has supervised the cell before: the host gave it up when it had just ended.
 		// The driver has answered the agent, and does not answer the host.
 		return &Result{Reply: Reply{Exit: 130}, Interrupted: true, Took: time.Since(began)}, true, nil
@@ -114,25 +114,25 @@ func (i *Interp) Supervise(ctx context.Context,
 	}
 	defer i.shared.Release()
 	i.mu.Lock()
-	i.supervised = id
+	i.lastSupervised = id
 	i.mu.Unlock()
-	i.begin(began)
+	i.beginCell(began)
 	p.out.attach(c.Stdout)
 	p.err.attach(c.Stderr)
 	p.out.poll()
 	p.err.poll()
-	p.ring()
+	p.requestFlush()
 	if stop {
-		gone, cancel := context.WithCancel(ctx)
+		canceled, cancel := context.WithCancel(ctx)
 		cancel()
-		ctx = gone
+		ctx = canceled
 	}
 	return i.finish(ctx, p, id, began, c), true, nil
 }
 
 // SetHandover sets whether the driver hands the end of each cell over to the agent.
-func (i *Interp) Notify(yes bool) {
+func (i *Interp) SetHandover(on bool) {
 	if i.shared != nil {
-		i.shared.Notify(yes)
+		i.shared.SetHandover(on)
 	}
 }

@@ -45,7 +45,7 @@ func openDirect(t *testing.T, l *lang) *host {
 			dialed <- c
 		}
 	}()
-	if err := l.Open(t.Context(), socket, make([]byte, wire.SecretLen)); err != nil {
+	if err := l.OpenDirect(t.Context(), socket, make([]byte, wire.SecretLen)); err != nil {
 		t.Fatal(err)
 	}
 	h := &host{Conn: <-dialed, t: t}
@@ -84,8 +84,8 @@ func TestDirectHearsASignalLate(t *testing.T) {
 	if r, out := h.run("import time\nprint('a')\nkept = 1\nkept"); !r.OK || out != "a\n" || *r.Result != "1" {
 		t.Fatalf("got %+v, %q", r, out)
 	}
-	l.proc.sent++
-	l.shared.Signals(l.proc.sent)
+	l.process.signalsSent++
+	l.shared.SetSignalsSent(l.process.signalsSent)
 	late := time.AfterFunc(30*time.Millisecond, func() { l.Signal(unix.SIGINT) })
 	defer late.Stop()
 	if r, _ := h.run("time.sleep(0.1); kept"); !r.OK || *r.Result != "1" {
@@ -114,7 +114,7 @@ func TestALateRequestSupervisesNothing(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
 	for _, stop := range []bool{false, true} {
-		r, taken, err := l.Supervise(ctx, 1, time.Now(), stop, Call{Stdout: new(safe), Stderr: new(safe)})
+		r, taken, err := l.Supervise(ctx, 1, time.Now(), stop, Cell{Stdout: new(safe), Stderr: new(safe)})
 		if r != nil || taken || err != nil {
 			t.Errorf("it was taken: %+v, %v", r, err)
 		}

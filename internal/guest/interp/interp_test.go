@@ -106,12 +106,12 @@ func (l *lang) Signal(s syscall.Signal) {
 func newLang(t *testing.T, driver string, command ...string) *lang {
 	t.Helper()
 	i := New(Config{Driver: driver, Command: command, Dir: t.TempDir(), Start: start,
-		Env:    func() []string { return []string{"PATH=/usr/bin:/bin", "HOME=/nonexistent", "LANG=C.UTF-8"} },
-		Killed: func(time.Time) string { return "" }})
+		Env:         func() []string { return []string{"PATH=/usr/bin:/bin", "HOME=/nonexistent", "LANG=C.UTF-8"} },
+		KilledSince: func(time.Time) string { return "" }})
 	t.Cleanup(func() {
 		i.Close()
 		for _, end := range []string{"", ".new", ".code"} {
-			os.Remove(i.saveFile() + end)
+			os.Remove(i.stateFile() + end)
 		}
 	})
 	return &lang{i, t}
@@ -149,7 +149,7 @@ func (o outcome) String() string {
 		o.OK, o.Exit, o.value(), o.Error, o.out, o.err, o.StateLost, o.Reason, o.TimedOut, o.Interrupted)
 }
 
-func (l *lang) call(ctx context.Context, c Call) outcome {
+func (l *lang) call(ctx context.Context, c Cell) outcome {
 	l.t.Helper()
 	var out, err safe
 	c.Stdout, c.Stderr = &out, &err
@@ -168,13 +168,13 @@ func (l *lang) call(ctx context.Context, c Call) outcome {
 
 func (l *lang) run(code string) outcome {
 	l.t.Helper()
-	return l.call(l.t.Context(), Call{Code: code})
+	return l.call(l.t.Context(), Cell{Code: code})
 }
 
 // timed runs code whose time is short.
 func (l *lang) timed(code string) outcome {
 	l.t.Helper()
-	return l.call(l.t.Context(), Call{Code: code, Timeout: 300 * time.Millisecond})
+	return l.call(l.t.Context(), Cell{Code: code, Timeout: 300 * time.Millisecond})
 }
 
 // want runs code and compares its value and output.
@@ -213,17 +213,17 @@ func TestTurns(t *testing.T) {
 	l := python(t)
 	l.want("import time; x = 0", "", "")
 	first := make(chan outcome, 1)
-	go func() { first <- l.call(context.Background(), Call{Code: "time.sleep(0.4); x += 1; print('one'); x"}) }()
+	go func() { first <- l.call(context.Background(), Cell{Code: "time.sleep(0.4); x += 1; print('one'); x"}) }()
 	for !l.Busy() {
 		time.Sleep(time.Millisecond)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := l.Run(ctx, Call{Code: "x = 100", Stdout: new(safe), Stderr: new(safe)}); err != context.Canceled {
+	if _, err := l.Run(ctx, Cell{Code: "x = 100", Stdout: new(safe), Stderr: new(safe)}); err != context.Canceled {
 		t.Errorf("a call that gave up waiting: %v", err)
 	}
 	var waited time.Duration
-	second := l.call(t.Context(), Call{Code: "x += 1; print('two'); x", Waiting: func(d time.Duration) { waited = d }})
+	second := l.call(t.Context(), Cell{Code: "x += 1; print('two'); x", Waiting: func(d time.Duration) { waited = d }})
 	if o := <-first; !o.OK || o.out != "one\n" || o.value() != "1" {
 		t.Errorf("the first: %s", o)
 	}
@@ -248,7 +248,7 @@ func TestACancelledCall(t *testing.T) {
 			l.run(set)
 			ctx, cancel := context.WithCancel(t.Context())
 			time.AfterFunc(200*time.Millisecond, cancel)
-			o := l.call(ctx, Call{Code: loop})
+			o := l.call(ctx, Cell{Code: loop})
 			if o.OK || !o.Interrupted || o.TimedOut || o.StateLost || o.Exit != 130 {
 				t.Errorf("cancelled: %s", o)
 			}
@@ -310,12 +310,12 @@ func TestAStartThatHangs(t *testing.T) {
 	go func() { warm <- l.Warm(t.Context()) }()
 	ctx, cancel := context.WithTimeout(t.Context(), startLimit/2)
 	defer cancel()
-	o := l.call(ctx, Call{Code: "1", Timeout: 100 * time.Millisecond})
+	o := l.call(ctx, Cell{Code: "1", Timeout: 100 * time.Millisecond})
 	if o.OK || o.TimedOut || !strings.Contains(o.Error, "still starting") || !strings.Contains(o.Error,
 		"sitecustomize") || l.PID() == 0 {
 		t.Errorf("a call with little time: %s", o)
 	}
-	o = l.call(ctx, Call{Code: "1", Timeout: slowStart})
+	o = l.call(ctx, Cell{Code: "1", Timeout: slowStart})
 	if o.OK || o.StateLost || !strings.Contains(o.Error, "not ready within") || !strings.Contains(o.Error,
 		"it sleeps\n") || l.PID() != 0 {
 		t.Errorf("a call with more: %s", o)
@@ -327,17 +327,17 @@ func TestAStartThatHangs(t *testing.T) {
 	l.config.Command = []string{program(t, "python3")}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := l.Run(gone, Call{Code: "1"}); err != context.Canceled {
+	if _, err := l.Run(gone, Cell{Code: "1"}); err != context.Canceled {
 		t.Errorf("a call that was given up: %v", err)
 	}
 	l.want("1 + 1", "2", "")
 	// A start that hung before the cause was mended does not hold up the next call.
 	l = newLang(t, "python", "/bin/sh", "-c", "exec sleep 1000")
-	hung, err := l.current()
+	hung, err := l.ensureRunning()
 	if err != nil {
 		t.Fatal(err)
 	}
-	hung.started = hung.started.Add(-joinLimit)
+	hung.startedAt = hung.startedAt.Add(-joinLimit)
 	l.config.Command = []string{program(t, "python3")}
 	l.want("1 + 1", "2", "")
 }

@@ -131,12 +131,12 @@ func TestNodeTimeouts(t *testing.T) {
 func TestNodeHearsASignalLate(t *testing.T) {
 	l := node(t)
 	l.want("var kept = 1", "", "")
-	l.proc.unheard = true
+	l.process.signalPending = true
 	late := time.AfterFunc(30*time.Millisecond, func() { l.Signal(unix.SIGINT) })
 	defer late.Stop()
 	l.want("await new Promise(r => setTimeout(r, 100)); kept", "1", "")
 	l.want("kept", "1", "")
-	l.proc.unheard = true // and one that never comes costs a moment
+	l.process.signalPending = true // and one that never comes costs a moment
 	l.want("kept", "1", "")
 }
 

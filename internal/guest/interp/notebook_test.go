@@ -165,7 +165,7 @@ func TestRealIPython(t *testing.T) {
 // A value with a text of its own has its HTML behind a link.
 func TestTextOrHTML(t *testing.T) {
 	l := python(t)
-	l.config.Output = t.TempDir()
+	l.config.OutputDir = t.TempDir()
 	o := l.run("class Frame:\n    def _repr_html_(self): return '<table>'\n    def __repr__(self): return 'a " +
 		"b\\n1 2'\nFrame()")
 	if !o.OK || len(o.Rich) != 1 || o.Rich[0].MIME != "text/uri-list" || o.value() != "a b\n1 2" {
@@ -176,7 +176,7 @@ func TestTextOrHTML(t *testing.T) {
 		t.Fatalf("the link is %q", o.Rich[0].Data)
 	}
 	if text, err := os.ReadFile(path); err != nil || string(text) != "<table>" ||
-		filepath.Dir(path) != l.config.Output {
+		filepath.Dir(path) != l.config.OutputDir {
 		t.Errorf("%s holds %q, %v", path, text, err)
 	}
 	if o := l.run("display(Frame())"); o.out != "a b\n1 2\n" || len(o.Rich) != 1 {
@@ -185,7 +185,7 @@ func TestTextOrHTML(t *testing.T) {
 	for range 40 {
 		l.run("Frame()")
 	}
-	if files, err := os.ReadDir(l.config.Output); err != nil || len(files) > 32 {
+	if files, err := os.ReadDir(l.config.OutputDir); err != nil || len(files) > 32 {
 		t.Errorf("%d files are left, %v", len(files), err)
 	}
 }

@@ -66,7 +66,7 @@ func TestNodeTailOfABurst(t *testing.T) {
 		go func() {
 			code := fmt.Sprintf("for (let i = 1; i <= %d; i++) console.log(i); Atomics.wait(new Int32Array(new "+
 				"SharedArrayBuffer(4)), 0, 0, 60000)", n)
-			r, _ := l.Run(t.Context(), Call{Code: code, Stdout: &out, Stderr: new(safe)})
+			r, _ := l.Run(t.Context(), Cell{Code: code, Stdout: &out, Stderr: new(safe)})
 			done <- r
 		}()
 		few := n - 31
@@ -129,7 +129,7 @@ func TestManyLines(t *testing.T) {
 			"bash": "for ((i=0; i<100000; i++)); do echo $i; done"}[name]
 		t.Run(name, func(t *testing.T) {
 			var m meter
-			r, err := l.Run(t.Context(), Call{Code: code, Stdout: &m, Stderr: new(safe)})
+			r, err := l.Run(t.Context(), Cell{Code: code, Stdout: &m, Stderr: new(safe)})
 			if err != nil || !r.OK || m.bytes.Load() != 588_890 {
 				t.Fatalf("%d bytes came: %v, %v", m.bytes.Load(), r, err)
 			}
@@ -161,7 +161,7 @@ func TestOutputWhileCodeRuns(t *testing.T) {
 			defer cancel()
 			done := make(chan *Result, 1)
 			go func() {
-				r, _ := l.Run(ctx, Call{Code: code, Stdout: &out, Stderr: new(safe)})
+				r, _ := l.Run(ctx, Cell{Code: code, Stdout: &out, Stderr: new(safe)})
 				done <- r
 			}()
 			for end := time.Now().Add(10 * time.Second); !strings.HasSuffix(out.String(), "begun\nmore") &&

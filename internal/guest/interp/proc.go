@@ -34,28 +34,28 @@ var (
 )
 
 // process is one process of an interpreter, with the driver in it.
-type proc struct {
-	pid      int
-	up       chan struct{} // closed when the driver is ready
-	done     chan struct{} // closed when the process has ended
-	exit     syscall.WaitStatus
-	requests *os.File
-	replies  chan Reply
-	bell     *os.File // python: a byte asks the driver to write buffered output
-	out, err *output
-	started  time.Time
-	sent     int            // how many SIGINT it was sent; guarded by the slot
-	unheard  bool           // the last cell was sent a SIGINT, and ended without being interrupted
-	answers  *os.File       // the pipe with the driver's replies
-	work     sync.WaitGroup // goroutines that wait for the process, and read its pipes
-	failed   sync.Once
-	failure  error // why the driver did not start
+type process struct {
+	pid           int
+	ready         chan struct{} // closed when the driver is ready
+	done          chan struct{} // closed when the process has ended
+	exit          syscall.WaitStatus
+	requestPipe   *os.File
+	replies       chan Reply
+	flushPipe     *os.File // python: a byte asks the driver to write buffered output
+	out, err      *output
+	startedAt     time.Time
+	signalsSent   int            // how many SIGINT it was sent; guarded by the slot
+	signalPending bool           // the last cell was sent a SIGINT, and ended without being interrupted
+	replyPipe     *os.File       // the pipe with the driver's replies
+	work          sync.WaitGroup // goroutines that wait for the process, and read its pipes
+	failOnce      sync.Once
+	startErr      error // why the driver did not start
 }
 
 // Reply is a driver's reply to a cell.
 type Reply = wire.Reply
 
-func (p *proc) alive() bool {
+func (p *process) alive() bool {
 	select {
 	case <-p.done:
 		return false
@@ -64,12 +64,12 @@ func (p *proc) alive() bool {
 	}
 }
 
-func (p *proc) kill() { _ = syscall.Kill(-p.pid, syscall.SIGKILL) }
+func (p *process) kill() { _ = syscall.Kill(-p.pid, syscall.SIGKILL) }
 
-func (p *proc) close() {
-	p.requests.Close()
-	p.answers.Close()
-	p.bell.Close() // does nothing when it is nil
+func (p *process) close() {
+	p.requestPipe.Close()
+	p.replyPipe.Close()
+	p.flushPipe.Close() // does nothing when it is nil
 	p.out.close()
 	p.err.close()
 }
@@ -79,7 +79,7 @@ func (i *Interp) driver() []string {
 	args := []string{"--norc", "--noprofile", "-c", bashDriver, "bash"}
 	switch i.config.Driver {
 	case "python":
-		args = []string{"-u", "-X", "utf8", "-c", pythonDriver, notebook, i.config.Output}
+		args = []string{"-u", "-X", "utf8", "-c", pythonDriver, notebook, i.config.OutputDir}
 	case "node":
 		args = []string{"--expose-internals", "--no-warnings", "-e", nodeDriver}
 	}
@@ -99,22 +99,22 @@ const (
 )
 
 // maxStartOutput bounds the output of an interpreter that did not start in the error, in bytes.
-const maxStartText = 4 << 10
+const maxStartOutput = 4 << 10
 
 // pipeSize is the size of the pipes for output: how many bytes a program can write before it
 // has to wait for the agent.
 const pipeSize = 256 << 10
 
 // launch starts a process. Its driver becomes ready later.
-func (i *Interp) launch() (*proc, error) {
-	p := &proc{started: time.Now(), up: make(chan struct{}), done: make(chan struct{}), replies: make(chan Reply, 4)}
+func (i *Interp) launch() (*process, error) {
+	p := &process{startedAt: time.Now(), ready: make(chan struct{}), done: make(chan struct{}), replies: make(chan Reply, 4)}
 	null, err := os.Open(os.DevNull)
 	if err != nil {
 		return nil, err
 	}
-	childs := []*os.File{null}
+	childFiles := []*os.File{null}
 	defer func() {
-		for _, f := range childs {
+		for _, f := range childFiles {
 			f.Close()
 		}
 	}()
@@ -126,7 +126,7 @@ func (i *Interp) launch() (*proc, error) {
 		if childReads {
 			r, w = w, r
 		}
-		childs = append(childs, w)
+		childFiles = append(childFiles, w)
 		return r, nil
 	}
 	out, e1 := pipe(false)
@@ -137,10 +137,10 @@ func (i *Interp) launch() (*proc, error) {
 		return nil, err
 	}
 	for _, f := range []*os.File{out, errOut} {
-		_, _ = unix.FcntlInt(number(f), unix.F_SETPIPE_SZ, pipeSize) // smaller pipes work as well
+		_, _ = unix.FcntlInt(descriptor(f), unix.F_SETPIPE_SZ, pipeSize) // smaller pipes work as well
 	}
-	files := make([]uintptr, len(childs))
-	for n, f := range childs {
+	files := make([]uintptr, len(childFiles))
+	for n, f := range childFiles {
 		files[n] = f.Fd()
 	}
 	if i.shared != nil {
@@ -150,21 +150,21 @@ func (i *Interp) launch() (*proc, error) {
 		if e != nil {
 			return nil, e
 		}
-		p.bell = bell
-		files = append(files, i.shared.Fd(), number(out), number(errOut), childs[len(childs)-1].Fd())
+		p.flushPipe = bell
+		files = append(files, i.shared.Fd(), descriptor(out), descriptor(errOut), childFiles[len(childFiles)-1].Fd())
 	}
 	attr := &syscall.ProcAttr{Dir: i.config.Dir, Env: i.environment(), Files: files}
 	pid, status, err := i.config.Start(i.driver(), attr)
 	if err != nil {
-		for _, f := range []*os.File{out, errOut, requests, replies, p.bell} {
+		for _, f := range []*os.File{out, errOut, requests, replies, p.flushPipe} {
 			f.Close() // does nothing for nil
 		}
 		return nil, fmt.Errorf("starting %s: %w", i.config.Command[0], err)
 	}
-	p.pid, p.requests, p.answers = pid, requests, replies
+	p.pid, p.requestPipe, p.replyPipe = pid, requests, replies
 	p.out, p.err = newOutput(out, i.shared, direct.Stdout), newOutput(errOut, i.shared, direct.Stderr)
 	p.work.Go(func() { p.exit = <-status; close(p.done) })
-	p.work.Go(func() { p.listen(i.config.Driver) })
+	p.work.Go(func() { p.readReplies(i.config.Driver) })
 	for _, o := range []*output{p.out, p.err} {
 		p.work.Go(o.read)
 	}
@@ -178,19 +178,19 @@ func (i *Interp) environment() []string {
 	if i.config.Driver != "bash" {
 		return env
 	}
-	env = append(env, "SANDLOT_SAVE="+i.saveFile())
-	if i.restore != "" {
-		env = append(env, "SANDLOT_RESTORE="+i.restore)
+	env = append(env, "SANDLOT_SAVE="+i.stateFile())
+	if i.savedState != "" {
+		env = append(env, "SANDLOT_RESTORE="+i.savedState)
 	} else {
-		os.Remove(i.saveFile())
+		os.Remove(i.stateFile())
 	}
-	i.restore = i.saveFile()
+	i.savedState = i.stateFile()
 	return env
 }
 
 // descriptor returns the descriptor of a file. Unlike File.Fd it does not make the file
 // blocking.
-func number(f *os.File) uintptr {
+func descriptor(f *os.File) uintptr {
 	var n uintptr
 	if raw, err := f.SyscallConn(); err == nil {
 		raw.Control(func(fd uintptr) { n = fd })
@@ -198,12 +198,12 @@ func number(f *os.File) uintptr {
 	return n
 }
 
-func (i *Interp) saveFile() string { return fmt.Sprintf("/tmp/.sandlot-bash-%p", i) }
+func (i *Interp) stateFile() string { return fmt.Sprintf("/tmp/.sandlot-bash-%p", i) }
 
 // isReady reports whether the driver is ready.
-func (p *proc) isUp() bool {
+func (p *process) isReady() bool {
 	select {
-	case <-p.up:
+	case <-p.ready:
 		return true
 	default:
 		return false
@@ -212,64 +212,64 @@ func (p *proc) isUp() bool {
 
 // awaitReady waits until the driver of a process is ready. Limit is the timeout of the cell that
 // waits for that; 0: it has none. A process that hangs is killed.
-func (i *Interp) started(ctx context.Context, p *proc, limit time.Duration) error {
-	if p.isUp() {
+func (i *Interp) awaitReady(ctx context.Context, p *process, limit time.Duration) error {
+	if p.isReady() {
 		return nil
 	}
-	wait := startLimit - time.Since(p.started)
+	wait := startLimit - time.Since(p.startedAt)
 	if limit > 0 {
 		wait = min(wait, limit)
 	}
-	late := time.NewTimer(max(wait, 0))
-	defer late.Stop()
+	timeout := time.NewTimer(max(wait, 0))
+	defer timeout.Stop()
 	select {
-	case <-p.up:
+	case <-p.ready:
 		return nil
 	case <-p.done:
-		return i.fail(p, "")
+		return i.failStart(p, "")
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-late.C:
+	case <-timeout.C:
 	}
-	age := time.Since(p.started)
+	age := time.Since(p.startedAt)
 	if age < slowStart {
 		return fmt.Errorf("the interpreter is still starting after %v: try again, or give the call more time",
 			age.Round(time.Millisecond))
 	}
-	return i.fail(p, fmt.Sprintf("it was not ready within %v", age.Round(100*time.Millisecond)))
+	return i.failStart(p, fmt.Sprintf("it was not ready within %v", age.Round(100*time.Millisecond)))
 }
 
 // failStart kills a process whose driver is not ready, and returns the error for it. Reason may be
 // empty when the process has ended by itself.
-func (i *Interp) fail(p *proc, why string) error {
-	p.failed.Do(func() {
+func (i *Interp) failStart(p *process, reason string) error {
+	p.failOnce.Do(func() {
 		if !p.alive() {
-			why = "it ended with code " + strconv.Itoa(p.exit.ExitStatus())
+			reason = "it ended with code " + strconv.Itoa(p.exit.ExitStatus())
 			if p.exit.Signaled() {
-				why = fmt.Sprintf("it died of signal %d", p.exit.Signal())
+				reason = fmt.Sprintf("it died of signal %d", p.exit.Signal())
 			}
 		}
 		p.kill() // processes of its group may still run
 		<-p.done
 		text := p.err.detach()
 		p.close()
-		if len(text) > maxStartText {
-			text = text[len(text)-maxStartText:]
+		if len(text) > maxStartOutput {
+			text = text[len(text)-maxStartOutput:]
 		}
-		p.failure = errors.New(strings.TrimSpace("the interpreter did not start: " + why + "\n" + string(text)))
+		p.startErr = errors.New(strings.TrimSpace("the interpreter did not start: " + reason + "\n" + string(text)))
 		i.mu.Lock()
 		defer i.mu.Unlock()
-		if i.proc == p {
-			i.proc = nil
+		if i.process == p {
+			i.process = nil
 		}
 	})
-	return p.failure
+	return p.startErr
 }
 
 // awaitSignal waits for a SIGINT that may be on its way to a shell. Otherwise it would stop the
 // next cell. It ends the shell, and the next shell restores the state.
-func (p *proc) awaitSignal() {
-	p.unheard = false
+func (p *process) awaitSignal() {
+	p.signalPending = false
 	select {
 	case <-p.done:
 	case <-time.After(signalLimit):
@@ -282,12 +282,12 @@ const maxReply = 48 << 20
 
 // readReplies reads the driver's replies: from bash lines of "id status", from other drivers
 // lines of JSON.
-func (p *proc) listen(driver string) {
-	defer p.answers.Close()
+func (p *process) readReplies(driver string) {
+	defer p.replyPipe.Close()
 	// A driver that has closed its replies would wait for requests for ever: it ends without them.
-	defer p.requests.Close()
-	r := bufio.NewReaderSize(p.answers, 4<<10)
-	for up := false; ; {
+	defer p.requestPipe.Close()
+	r := bufio.NewReaderSize(p.replyPipe, 4<<10)
+	for ready := false; ; {
 		line, err := readLine(r)
 		if err != nil {
 			return
@@ -303,9 +303,9 @@ func (p *proc) listen(driver string) {
 		} else if json.Unmarshal(line, &reply) != nil {
 			continue
 		}
-		if !up {
-			if up = reply.ID == 0 && reply.OK; up {
-				close(p.up)
+		if !ready {
+			if ready = reply.ID == 0 && reply.OK; ready {
+				close(p.ready)
 			}
 			continue
 		}
@@ -333,22 +333,22 @@ func readLine(r *bufio.Reader) ([]byte, error) {
 }
 
 // sendDial makes a Python driver dial the host; target is the ticket and the socket.
-func (p *proc) connect(id int64, where string) error {
-	p.requests.SetWriteDeadline(time.Now().Add(openLimit))
-	_, err := fmt.Fprintf(p.requests, "%d -1 %d %d\n%s", id, len(where), p.sent, where)
+func (p *process) sendDial(id int64, target string) error {
+	p.requestPipe.SetWriteDeadline(time.Now().Add(openLimit))
+	_, err := fmt.Fprintf(p.requestPipe, "%d -1 %d %d\n%s", id, len(target), p.signalsSent, target)
 	return err
 }
 
 // send sends a cell to the driver; n is the cell's number.
-func (p *proc) send(driver string, id int64, n int, c Call) error {
+func (p *process) send(driver string, id int64, n int, c Cell) error {
 	code := c.Code
-	p.requests.SetWriteDeadline(time.Now().Add(10 * time.Second))
+	p.requestPipe.SetWriteDeadline(time.Now().Add(10 * time.Second))
 	switch driver {
 	case "bash":
-		_, err := fmt.Fprintf(p.requests, "%d %d\n%s", id, len(code), code)
+		_, err := fmt.Fprintf(p.requestPipe, "%d %d\n%s", id, len(code), code)
 		return err
 	case "python":
-		_, err := fmt.Fprintf(p.requests, "%d %d %d %d\n%s", id, n, len(code), p.sent, code)
+		_, err := fmt.Fprintf(p.requestPipe, "%d %d %d %d\n%s", id, n, len(code), p.signalsSent, code)
 		return err
 	}
 	b, err := json.Marshal(struct {
@@ -358,32 +358,32 @@ func (p *proc) send(driver string, id int64, n int, c Call) error {
 		Language string `json:"language"`
 		// Signalled says that a SIGINT for the last cell may still be on its way.
 		Signalled bool `json:"signalled"`
-	}{id, n, code, c.Language, p.unheard})
-	p.unheard = false
+	}{id, n, code, c.Language, p.signalPending})
+	p.signalPending = false
 	if err != nil {
 		return err
 	}
-	_, err = p.requests.Write(append(b, '\n'))
+	_, err = p.requestPipe.Write(append(b, '\n'))
 	return err
 }
 
 // flushInterval bounds how long output of a running cell may be buffered in the driver.
-const flushEvery = 50 * time.Millisecond
+const flushInterval = 50 * time.Millisecond
 
 // flushTicks returns a channel that ticks when requestFlush is to be called. For a driver that
 // does not buffer it never ticks.
-func (p *proc) writes() (<-chan time.Time, func()) {
-	if p.bell == nil {
+func (p *process) flushTicks() (<-chan time.Time, func()) {
+	if p.flushPipe == nil {
 		return nil, func() {}
 	}
-	t := time.NewTicker(flushEvery)
+	t := time.NewTicker(flushInterval)
 	return t.C, t.Stop
 }
 
 // requestFlush asks the driver to write the output that it buffers. It does not wait when the
 // pipe is full of such requests.
-func (p *proc) ring() {
-	if raw, err := p.bell.SyscallConn(); err == nil {
+func (p *process) requestFlush() {
+	if raw, err := p.flushPipe.SyscallConn(); err == nil {
 		_ = raw.Write(func(fd uintptr) bool {
 			_, _ = unix.Write(int(fd), []byte{1})
 			return true
@@ -391,9 +391,11 @@ func (p *proc) ring() {
 	}
 }
 
-// closedExit is the exit code of a driver that finds that code has closed the descriptors of its
+// closedPipesExit is the exit code of a driver that finds that code has closed the descriptors of its
 // requests or replies.
-const closedExit = 113
+const closedPipesExit = 113
 
 // closedPipes reports whether the process ended with closedExit.
-func (p *proc) closed() bool { return !p.exit.Signaled() && p.exit.ExitStatus() == closedExit }
+func (p *process) closedPipes() bool {
+	return !p.exit.Signaled() && p.exit.ExitStatus() == closedPipesExit
+}

@@ -351,7 +351,7 @@ print('not stopped')`)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		l.Run(ctx, Call{Code: "import time\nprint('here')\ntime.sleep(60)", Stdout: &out, Stderr: new(safe)})
+		l.Run(ctx, Cell{Code: "import time\nprint('here')\ntime.sleep(60)", Stdout: &out, Stderr: new(safe)})
 	}()
 	for end := time.Now().Add(20 * time.Second); out.String() == "" && time.Now().Before(end); {
 		time.Sleep(5 * time.Millisecond)
@@ -367,12 +367,12 @@ print('not stopped')`)
 func TestPythonHearsASignalLate(t *testing.T) {
 	l := python(t)
 	l.want("import time; kept = 1", "", "")
-	l.proc.sent++
+	l.process.signalsSent++
 	late := time.AfterFunc(30*time.Millisecond, func() { l.Signal(unix.SIGINT) })
 	defer late.Stop()
 	l.want("time.sleep(0.1); kept", "1", "")
 	l.want("kept", "1", "")
-	l.proc.sent++ // and one that never comes costs a moment
+	l.process.signalsSent++ // and one that never comes costs a moment
 	l.want("kept", "1", "")
 }
 

@@ -26,7 +26,7 @@ func nodes(t *testing.T) (paths []string) {
 func TestTypeScript(t *testing.T) {
 	for _, path := range nodes(t) {
 		l := newLang(t, "node", path)
-		run := func(code string) outcome { return l.call(t.Context(), Call{Code: code, Language: "typescript"}) }
+		run := func(code string) outcome { return l.call(t.Context(), Cell{Code: code, Language: "typescript"}) }
 		l.want("const plain = 3", "", "")
 		if exec.Command(path, "-e", "process.exit(require('module').stripTypeScriptTypes ? 0 : 1)").Run() != nil {
 			if o := run("const a: number = 1"); o.OK || !strings.Contains(o.Traceback,

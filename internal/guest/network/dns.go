@@ -30,29 +30,29 @@ const (
 
 // resolvConf is the sandbox's /etc/resolv.conf. The one in a template's root file system may
 // have another name server.
-const nameServer = "nameserver 127.0.0.1\noptions timeout:10 attempts:2\n"
+const resolvConf = "nameserver 127.0.0.1\noptions timeout:10 attempts:2\n"
 
 // writeResolvConf makes this package the name server that programs use.
 func writeResolvConf(file string) error {
-	if text, err := os.ReadFile(file); err == nil && string(text) == nameServer {
+	if text, err := os.ReadFile(file); err == nil && string(text) == resolvConf {
 		return nil
 	}
 	if err := os.Remove(file); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	return os.WriteFile(file, []byte(nameServer), 0o644)
+	return os.WriteFile(file, []byte(resolvConf), 0o644)
 }
 
 // serveDNS serves the DNS queries of all programs: those to the name server of resolv.conf,
 // and, as they are redirected, those to any other name server.
-func (n *Network) resolve(ctx context.Context) error {
+func (n *Network) serveDNS(ctx context.Context) error {
 	udp, err := net.ListenUDP("udp4", &net.UDPAddr{IP: loopback, Port: dnsPort})
 	if err != nil {
 		return err
 	}
-	n.stop = append(n.stop, udp)
+	n.listeners = append(n.listeners, udp)
 	slots := semaphore.NewWeighted(maxLookups)
-	flood := rate.NewLimiter(maxQueries, maxQueries/10)
+	limiter := rate.NewLimiter(maxQueries, maxQueries/10)
 	n.work.Go(func() {
 		buf := make([]byte, maxQuery)
 		for {
@@ -63,7 +63,7 @@ func (n *Network) resolve(ctx context.Context) error {
 			if err != nil {
 				continue
 			}
-			if !flood.Allow() || !slots.TryAcquire(1) {
+			if !limiter.Allow() || !slots.TryAcquire(1) {
 				continue // the program asks again
 			}
 			query := bytes.Clone(buf[:k])
@@ -79,14 +79,14 @@ func (n *Network) resolve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	n.stop = append(n.stop, tcp)
-	n.serve(ctx, tcp, n.lookups)
+	n.listeners = append(n.listeners, tcp)
+	n.serve(ctx, tcp, n.serveDNSOverTCP)
 	return nil
 }
 
 // serveDNSOverTCP serves the DNS queries of a TCP connection, where each message follows its
 // length.
-func (n *Network) lookups(ctx context.Context, c *net.TCPConn) {
+func (n *Network) serveDNSOverTCP(ctx context.Context, c *net.TCPConn) {
 	in, out := bufio.NewReader(c), bufio.NewWriter(c)
 	for {
 		if in.Buffered() == 0 && out.Flush() != nil {
@@ -130,7 +130,7 @@ func (n *Network) answer(ctx context.Context, query []byte) []byte {
 		reply.RCode = dnsmessage.RCodeNotImplemented
 		return pack(reply)
 	}
-	body, code := n.look(ctx, q)
+	body, code := n.resolve(ctx, q)
 	reply.RCode = code
 	if body != nil {
 		head := dnsmessage.ResourceHeader{Name: q.Name, Class: q.Class, TTL: ttl}
@@ -149,38 +149,38 @@ func pack(m dnsmessage.Message) []byte {
 
 // resolve answers a question. Names have IPv4 addresses only: programs would try an IPv6
 // address first, and wait.
-func (n *Network) look(ctx context.Context, q dnsmessage.Question) (dnsmessage.ResourceBody, dnsmessage.RCode) {
+func (n *Network) resolve(ctx context.Context, q dnsmessage.Question) (dnsmessage.ResourceBody, dnsmessage.RCode) {
 	name := strings.ToLower(strings.TrimSuffix(q.Name.String(), "."))
 	if q.Type == dnsmessage.TypePTR {
-		return n.reverse(name)
+		return n.reverseLookup(name)
 	}
 	switch {
 	case name == "":
 		return nil, dnsmessage.RCodeSuccess
 	case name == "localhost" || strings.HasSuffix(name, ".localhost"):
-		return local(q.Type), dnsmessage.RCodeSuccess
+		return localhostRecord(q.Type), dnsmessage.RCodeSuccess
 	}
 	code, err := n.host.lookup(ctx, name)
 	switch {
 	case err != nil || code == wire.NetBusy || code == wire.NetUnreachable:
 		return nil, dnsmessage.RCodeServerFailure
-	case code == wire.NetNoName || code == wire.NetBroken:
+	case code == wire.NetNoName || code == wire.NetInvalid:
 		return nil, dnsmessage.RCodeNameError
 	case q.Type != dnsmessage.TypeA:
 		return nil, dnsmessage.RCodeSuccess
 	}
 	a := n.names.address(name, code == wire.NetOK)
 	if code == wire.NetOK {
-		n.work.Go(func() { n.host.prepare(ctx) }) // the program will most likely connect
+		n.work.Go(func() { n.host.preconnect(ctx) }) // the program will most likely connect
 	} else {
-		n.refused.Store(time.Now().UnixNano())
+		n.lastRefused.Store(time.Now().UnixNano())
 		n.onRefused()
 		n.watch(a)
 	}
 	return &dnsmessage.AResource{A: a.As4()}, dnsmessage.RCodeSuccess
 }
 
-func local(t dnsmessage.Type) dnsmessage.ResourceBody {
+func localhostRecord(t dnsmessage.Type) dnsmessage.ResourceBody {
 	switch t {
 	case dnsmessage.TypeA:
 		return &dnsmessage.AResource{A: [4]byte{127, 0, 0, 1}}
@@ -190,8 +190,8 @@ func local(t dnsmessage.Type) dnsmessage.ResourceBody {
 	return nil
 }
 
-// reverse answers a PTR question with the name that an address stands for.
-func (n *Network) reverse(name string) (dnsmessage.ResourceBody, dnsmessage.RCode) {
+// reverseLookup answers a PTR question with the name that an address stands for.
+func (n *Network) reverseLookup(name string) (dnsmessage.ResourceBody, dnsmessage.RCode) {
 	parts := strings.Split(strings.TrimSuffix(name, ".in-addr.arpa"), ".")
 	if len(parts) == 4 {
 		a, err := netip.ParseAddr(parts[3] + "." + parts[2] + "." + parts[1] + "." + parts[0])

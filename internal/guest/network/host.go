@@ -16,16 +16,16 @@ type host struct {
 	dial func(ctx context.Context) (net.Conn, error)
 
 	mu     sync.Mutex
-	spare  []net.Conn
+	idle   []net.Conn
 	closed bool
 	// busyUntil is when requests are sent again, after the host has answered that the sandbox
 	// sends too many.
-	busy  time.Time
-	known map[string]known // the host's last answers, by name
+	busyUntil time.Time
+	cache     map[string]cache // the host's last answers, by name
 }
 
 // cachedAnswer is the host's answer about a name.
-type known struct {
+type cache struct {
 	code  wire.NetCode
 	until time.Time
 }
@@ -34,8 +34,8 @@ const (
 	// busyPause is how long no request is sent after NetBusy.
 	busyPause = 50 * time.Millisecond
 	// maxCached bounds the number of cached answers.
-	maxKnown = 4096
-	maxSpare = 4
+	maxCached = 4096
+	maxIdle   = 4
 	// restartLimit is how long the host may be unreachable before a request fails: a server
 	// that is restarted is back within a second or two.
 	restartLimit = 5 * time.Second
@@ -51,14 +51,14 @@ func (r refusal) Error() string { return r.Message }
 // connect makes the host connect to a destination, and returns a connection with the bytes of
 // that TCP connection. Its error is a refusal, or says why the host did not answer.
 func (h *host) connect(ctx context.Context, to wire.NetRequest) (halfCloser, error) {
-	c, reply, err := h.ask(ctx, to)
+	c, reply, err := h.roundTrip(ctx, to)
 	if err != nil {
 		return nil, err
 	}
 	if reply.Code != wire.NetOK {
-		h.put(c)
+		h.putConn(c)
 		if reply.Code == wire.NetBusy {
-			h.learn("", reply.Code)
+			h.cacheAnswer("", reply.Code)
 		}
 		return nil, refusal{reply}
 	}
@@ -74,48 +74,48 @@ func (h *host) connect(ctx context.Context, to wire.NetRequest) (halfCloser, err
 func (h *host) isBusy() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return time.Now().Before(h.busy)
+	return time.Now().Before(h.busyUntil)
 }
 
 // lookup asks the host whether the policy allows a name, and whether the name exists.
 func (h *host) lookup(ctx context.Context, name string) (wire.NetCode, error) {
 	h.mu.Lock()
-	k, ok := h.known[name]
+	cached, ok := h.cache[name]
 	h.mu.Unlock()
-	if ok && time.Now().Before(k.until) {
-		return k.code, nil
+	if ok && time.Now().Before(cached.until) {
+		return cached.code, nil
 	}
 	if h.isBusy() {
 		return wire.NetBusy, nil
 	}
-	c, reply, err := h.ask(ctx, wire.NetRequest{Kind: wire.NetLookup, Name: name})
+	c, reply, err := h.roundTrip(ctx, wire.NetRequest{Kind: wire.NetLookup, Name: name})
 	if err != nil {
 		return 0, err
 	}
-	h.put(c)
-	h.learn(name, reply.Code)
+	h.putConn(c)
+	h.cacheAnswer(name, reply.Code)
 	return reply.Code, nil
 }
 
 // cacheAnswer keeps an answer for as long as programs may cache it.
-func (h *host) learn(name string, code wire.NetCode) {
+func (h *host) cacheAnswer(name string, code wire.NetCode) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if code == wire.NetBusy {
-		h.busy = time.Now().Add(busyPause)
+		h.busyUntil = time.Now().Add(busyPause)
 		return
 	}
-	if len(h.known) >= maxKnown || h.known == nil {
-		h.known = map[string]known{}
+	if len(h.cache) >= maxCached || h.cache == nil {
+		h.cache = map[string]cache{}
 	}
-	h.known[name] = known{code, time.Now().Add(ttl * time.Second)}
+	h.cache[name] = cache{code, time.Now().Add(ttl * time.Second)}
 }
 
 // roundTrip sends a request and reads the answer. An idle connection may be broken, since the
 // host was restarted: then the request is sent on another one.
-func (h *host) ask(ctx context.Context, r wire.NetRequest) (net.Conn, wire.NetReply, error) {
+func (h *host) roundTrip(ctx context.Context, r wire.NetRequest) (net.Conn, wire.NetReply, error) {
 	for {
-		c, isNew, err := h.get(ctx)
+		c, isNew, err := h.getConn(ctx)
 		if err != nil {
 			return nil, wire.NetReply{}, err
 		}
@@ -136,18 +136,18 @@ func (h *host) ask(ctx context.Context, r wire.NetRequest) (net.Conn, wire.NetRe
 }
 
 // getConn returns an idle connection, or a new one.
-func (h *host) get(ctx context.Context) (c net.Conn, isNew bool, err error) {
+func (h *host) getConn(ctx context.Context) (c net.Conn, isNew bool, err error) {
 	h.mu.Lock()
-	if n := len(h.spare); n > 0 {
-		c = h.spare[n-1]
-		h.spare = h.spare[:n-1]
+	if n := len(h.idle); n > 0 {
+		c = h.idle[n-1]
+		h.idle = h.idle[:n-1]
 		h.mu.Unlock()
 		return c, false, nil
 	}
 	h.mu.Unlock()
-	until := time.Now().Add(restartLimit)
+	deadline := time.Now().Add(restartLimit)
 	for {
-		if c, err = h.dial(ctx); err == nil || time.Now().After(until) {
+		if c, err = h.dial(ctx); err == nil || time.Now().After(deadline) {
 			return c, true, err
 		}
 		select {
@@ -159,28 +159,28 @@ func (h *host) get(ctx context.Context) (c net.Conn, isNew bool, err error) {
 }
 
 // putConn keeps a connection as an idle one, or closes it when there are enough.
-func (h *host) put(c net.Conn) {
+func (h *host) putConn(c net.Conn) {
 	h.mu.Lock()
-	room := !h.closed && len(h.spare) < maxSpare
-	if room {
-		h.spare = append(h.spare, c)
+	keep := !h.closed && len(h.idle) < maxIdle
+	if keep {
+		h.idle = append(h.idle, c)
 	}
 	h.mu.Unlock()
-	if !room {
+	if !keep {
 		c.Close()
 	}
 }
 
 // preconnect makes an idle connection, so that the next request need not wait for one.
-func (h *host) prepare(ctx context.Context) {
+func (h *host) preconnect(ctx context.Context) {
 	h.mu.Lock()
-	enough := h.closed || len(h.spare) >= maxSpare
+	enough := h.closed || len(h.idle) >= maxIdle
 	h.mu.Unlock()
 	if enough {
 		return
 	}
 	if c, err := h.dial(ctx); err == nil {
-		h.put(c)
+		h.putConn(c)
 	}
 }
 
@@ -188,8 +188,8 @@ func (h *host) close() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.closed = true
-	for _, c := range h.spare {
+	for _, c := range h.idle {
 		c.Close()
 	}
-	h.spare = nil
+	h.idle = nil
 }

@@ -8,27 +8,27 @@ import (
 // names gives each name an address that stands for it. When no address is left, the name that
 // got its address first loses it.
 type names struct {
-	mu   sync.Mutex
-	good ring // names that the policy allows
-	bad  ring // names that it refuses
+	mu      sync.Mutex
+	allowed addressRing // names that the policy allows
+	refused addressRing // names that it refuses
 }
 
 // Names that the policy allows get addresses of allowedNet, connections to which are redirected
 // to this package. Names that it refuses get addresses of refusedNet, where nothing listens: the
 // kernel refuses a connection at once, as a host does whose port is closed.
 var (
-	goodNet = netip.MustParsePrefix("198.18.0.0/16")
-	badNet  = netip.MustParsePrefix("198.19.0.0/16")
+	allowedNet = netip.MustParsePrefix("198.18.0.0/16")
+	refusedNet = netip.MustParsePrefix("198.19.0.0/16")
 )
 
 const (
-	goodNames = 16384
-	badNames  = 32  // few, as each needs a watcher with a raw socket
-	first     = 256 // the first addresses of a net are not used
+	allowedNames = 16384
+	refusedNames = 32  // few, as each needs a watcher with a raw socket
+	firstIndex   = 256 // the first addresses of a net are not used
 )
 
 // addressRing hands out the addresses of a net in circles.
-type ring struct {
+type addressRing struct {
 	base    netip.Prefix
 	size    int
 	next    int            // the index of the next address to hand out
@@ -37,44 +37,44 @@ type ring struct {
 }
 
 func newNames() *names {
-	return &names{good: newRing(goodNet, goodNames), bad: newRing(badNet, badNames)}
+	return &names{allowed: newAddressRing(allowedNet, allowedNames), refused: newAddressRing(refusedNet, refusedNames)}
 }
 
-func newRing(base netip.Prefix, size int) ring {
-	return ring{base: base, size: size, byName: map[string]int{}}
+func newAddressRing(base netip.Prefix, size int) addressRing {
+	return addressRing{base: base, size: size, byName: map[string]int{}}
 }
 
 // address returns the address of a name; one that has none gets one.
-func (n *names) address(name string, reachable bool) netip.Addr {
+func (n *names) address(name string, allowed bool) netip.Addr {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if reachable {
-		return n.good.address(name)
+	if allowed {
+		return n.allowed.address(name)
 	}
-	return n.bad.address(name)
+	return n.refused.address(name)
 }
 
 // name returns the name that an address stands for, or "".
 func (n *names) name(a netip.Addr) string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if s := n.good.name(a); s != "" {
+	if s := n.allowed.name(a); s != "" {
 		return s
 	}
-	return n.bad.name(a)
+	return n.refused.name(a)
 }
 
 // addressAt returns the address with an index.
-func (r *ring) at(i int) netip.Addr {
+func (r *addressRing) addressAt(i int) netip.Addr {
 	b := r.base.Addr().As4()
-	i += first
+	i += firstIndex
 	b[2], b[3] = byte(i>>8), byte(i)
 	return netip.AddrFrom4(b)
 }
 
-func (r *ring) address(name string) netip.Addr {
+func (r *addressRing) address(name string) netip.Addr {
 	if i, ok := r.byName[name]; ok {
-		return r.at(i)
+		return r.addressAt(i)
 	}
 	i := r.next
 	r.next = (r.next + 1) % r.size
@@ -85,15 +85,15 @@ func (r *ring) address(name string) netip.Addr {
 		r.byIndex = append(r.byIndex, name)
 	}
 	r.byName[name] = i
-	return r.at(i)
+	return r.addressAt(i)
 }
 
-func (r *ring) name(a netip.Addr) string {
+func (r *addressRing) name(a netip.Addr) string {
 	if !r.base.Contains(a) {
 		return ""
 	}
 	b := a.As4()
-	i := int(b[2])<<8 + int(b[3]) - first
+	i := int(b[2])<<8 + int(b[3]) - firstIndex
 	if i < 0 || i >= len(r.byIndex) {
 		return ""
 	}

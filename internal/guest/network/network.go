@@ -41,14 +41,14 @@ type Network struct {
 	onRefused func() // called when a name is refused, before the program gets the answer
 	host      *host
 	names     *names
-	slots     *semaphore.Weighted // one for each connection that is served
+	connSlots *semaphore.Weighted // one for each connection that is served
 	work      sync.WaitGroup
-	stop      []io.Closer   // the listeners, closed by Wait
+	listeners []io.Closer   // the listeners, closed by Wait
 	port      atomic.Uint32 // where redirected connections arrive; 0 before Start
 
-	refused    atomic.Int64        // when a refused name was last looked up, in ns since 1970
-	attempts   chan netip.AddrPort // connections to refused names that reportRefused is to report
-	unreported atomic.Int64        // refused connections that the host does not know of yet
+	lastRefused atomic.Int64        // when a refused name was last looked up, in ns since 1970
+	attempts    chan netip.AddrPort // connections to refused names that reportRefused is to report
+	unreported  atomic.Int64        // refused connections that the host does not know of yet
 
 	mu       sync.Mutex
 	watchers map[netip.Addr]*watcher // by the address of a refused name
@@ -60,27 +60,27 @@ type Network struct {
 // gets the answer.
 func New(dial func(ctx context.Context) (net.Conn, error), onRefused func()) *Network {
 	return &Network{onRefused: onRefused, host: &host{dial: dial}, names: newNames(),
-		slots: semaphore.NewWeighted(maxConns), attempts: make(chan netip.AddrPort, badNames),
+		connSlots: semaphore.NewWeighted(maxConns), attempts: make(chan netip.AddrPort, refusedNames),
 		watchers: map[netip.Addr]*watcher{}}
 }
 
 // Start starts to serve, until ctx ends; Wait waits for that. When the kernel does not allow
 // the redirection, only the proxy works, and the error says why.
 func (n *Network) Start(ctx context.Context) error {
-	transparent, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: loopback})
+	redirected, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: loopback})
 	if err != nil {
 		return err
 	}
-	n.stop = append(n.stop, transparent)
-	n.serve(ctx, transparent, n.redirected)
+	n.listeners = append(n.listeners, redirected)
+	n.serve(ctx, redirected, n.serveRedirected)
 	proxy, perr := net.ListenTCP("tcp4", &net.TCPAddr{IP: loopback, Port: ProxyPort})
 	if perr == nil {
-		n.stop = append(n.stop, proxy)
-		n.serve(ctx, proxy, n.proxied)
+		n.listeners = append(n.listeners, proxy)
+		n.serve(ctx, proxy, n.serveProxy)
 	}
-	n.work.Go(func() { n.report(ctx) })
-	n.port.Store(uint32(transparent.Addr().(*net.TCPAddr).Port))
-	return errors.Join(perr, n.resolve(ctx), writeResolvConf("/etc/resolv.conf"), n.Redirect())
+	n.work.Go(func() { n.reportRefused(ctx) })
+	n.port.Store(uint32(redirected.Addr().(*net.TCPAddr).Port))
+	return errors.Join(perr, n.serveDNS(ctx), writeResolvConf("/etc/resolv.conf"), n.Redirect())
 }
 
 // Redirect redirects every connection to this package. Start calls it. It is called again in
@@ -90,7 +90,7 @@ func (n *Network) Redirect() error { return redirect(uint16(n.port.Load())) }
 // Wait waits until ctx, which is that of Start, has ended and all goroutines have returned.
 func (n *Network) Wait(ctx context.Context) {
 	<-ctx.Done()
-	for _, c := range n.stop {
+	for _, c := range n.listeners {
 		c.Close()
 	}
 	n.mu.Lock()
@@ -118,12 +118,12 @@ func (n *Network) serve(ctx context.Context, l net.Listener, handle func(context
 				continue
 			}
 			tcp := c.(*net.TCPConn)
-			if !n.slots.TryAcquire(1) {
+			if !n.connSlots.TryAcquire(1) {
 				reset(tcp)
 				continue
 			}
 			n.work.Go(func() {
-				defer n.slots.Release(1)
+				defer n.connSlots.Release(1)
 				stop := context.AfterFunc(ctx, func() { tcp.Close() })
 				defer stop()
 				handle(ctx, tcp)
@@ -140,40 +140,40 @@ func reset(c *net.TCPConn) {
 }
 
 // serveRedirected serves a connection that the kernel redirected.
-func (n *Network) redirected(ctx context.Context, c *net.TCPConn) {
-	to, err := originalDestination(c)
-	if err != nil || to.Addr().IsLoopback() { // a program connected to this port itself
+func (n *Network) serveRedirected(ctx context.Context, c *net.TCPConn) {
+	destination, err := originalDestination(c)
+	if err != nil || destination.Addr().IsLoopback() { // a program connected to this port itself
 		reset(c)
 		return
 	}
-	if to.Port() == dnsPort && !goodNet.Contains(to.Addr()) {
-		n.lookups(ctx, c) // the program connected to some name server
+	if destination.Port() == dnsPort && !allowedNet.Contains(destination.Addr()) {
+		n.serveDNSOverTCP(ctx, c) // the program connected to some name server
 		return
 	}
-	n.carry(ctx, c, n.target(to))
+	n.relay(ctx, c, n.request(destination))
 }
 
 // request returns the request for a destination: for the name that the address stands for,
 // or, without one, for the address.
-func (n *Network) target(to netip.AddrPort) wire.NetRequest {
-	if name := n.names.name(to.Addr()); name != "" {
-		return wire.NetRequest{Kind: wire.NetConnect, Name: name, Port: uint32(to.Port())}
+func (n *Network) request(destination netip.AddrPort) wire.NetRequest {
+	if name := n.names.name(destination.Addr()); name != "" {
+		return wire.NetRequest{Kind: wire.NetConnect, Name: name, Port: uint32(destination.Port())}
 	}
-	return wire.NetRequest{Kind: wire.NetConnect, Address: to.Addr().AsSlice(), Port: uint32(to.Port())}
+	return wire.NetRequest{Kind: wire.NetConnect, Address: destination.Addr().AsSlice(), Port: uint32(destination.Port())}
 }
 
 // relay connects c to a destination through the host.
-func (n *Network) carry(ctx context.Context, c *net.TCPConn, to wire.NetRequest) {
+func (n *Network) relay(ctx context.Context, c *net.TCPConn, request wire.NetRequest) {
 	if n.host.isBusy() {
 		reset(c)
 		return
 	}
-	out, err := n.host.connect(ctx, to)
+	out, err := n.host.connect(ctx, request)
 	if err != nil {
 		reset(c)
 		return
 	}
-	join(c, out)
+	copyBoth(c, out)
 }
 
 // halfCloser is a connection whose two directions can be closed separately.
@@ -183,30 +183,30 @@ type halfCloser interface {
 }
 
 // chunkSize is how many bytes are copied at once.
-const chunk = 128 << 10
+const chunkSize = 128 << 10
 
-var chunks = sync.Pool{New: func() any { return new([chunk]byte) }}
+var chunkPool = sync.Pool{New: func() any { return new([chunkSize]byte) }}
 
 // copyBoth copies in both directions until both have ended, and closes out. After an error it
 // resets both connections.
-func join(c *net.TCPConn, out halfCloser) {
+func copyBoth(c *net.TCPConn, out halfCloser) {
 	defer out.Close()
-	broken := func() {
+	resetBoth := func() {
 		c.SetLinger(0)
 		c.Close()
 		out.Close()
 	}
-	var sent atomic.Bool // the program has closed its side
+	var upDone atomic.Bool // the program has closed its side
 	var up sync.WaitGroup
 	up.Go(func() {
-		err := flow(out, c)
-		sent.Store(true)
+		err := copyOneWay(out, c)
+		upDone.Store(true)
 		if err != nil || out.CloseWrite() != nil {
-			broken()
+			resetBoth()
 		}
 	})
-	if flow(c, out) != nil || !sent.Load() && hungUp(out) || c.CloseWrite() != nil {
-		broken()
+	if copyOneWay(c, out) != nil || !upDone.Load() && hungUp(out) || c.CloseWrite() != nil {
+		resetBoth()
 	}
 	up.Wait()
 }
@@ -238,7 +238,7 @@ func hungUp(c net.Conn) bool {
 
 // copyOneWay copies one direction. It uses a large buffer only while much data comes, so that
 // idle connections need little memory.
-func flow(to, from halfCloser) error {
+func copyOneWay(to, from halfCloser) error {
 	var small [2 << 10]byte
 	for {
 		n, err := from.Read(small[:])
@@ -248,7 +248,7 @@ func flow(to, from halfCloser) error {
 			}
 		}
 		if n == len(small) && err == nil {
-			err = burst(to, from)
+			err = copyChunks(to, from)
 		}
 		if err == io.EOF {
 			return nil
@@ -260,9 +260,9 @@ func flow(to, from halfCloser) error {
 }
 
 // copyChunks copies with a large buffer, until a read returns little data.
-func burst(to, from halfCloser) error {
-	b := chunks.Get().(*[chunk]byte)
-	defer chunks.Put(b)
+func copyChunks(to, from halfCloser) error {
+	b := chunkPool.Get().(*[chunkSize]byte)
+	defer chunkPool.Put(b)
 	for {
 		n, err := from.Read(b[:])
 		if n > 0 {

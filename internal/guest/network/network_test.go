@@ -64,7 +64,7 @@ func (b *broker) dial(context.Context) (net.Conn, error) {
 func (b *broker) serve(c *net.UnixConn) {
 	for {
 		r := new(agentv1.NetRequest)
-		if wire.ReadBounded(c, r, wire.MaxNet) != nil {
+		if wire.ReadBounded(c, r, wire.MaxNetMessage) != nil {
 			return
 		}
 		name, reply := r.GetLookup().GetName(), &agentv1.NetReply{}
@@ -115,7 +115,7 @@ func begin(t *testing.T, target func(*net.UnixConn)) (*Network, *broker, string)
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	n.serve(ctx, l, n.proxied)
+	n.serve(ctx, l, n.serveProxy)
 	t.Cleanup(func() {
 		cancel()
 		l.Close()
@@ -137,16 +137,16 @@ func TestNames(t *testing.T) {
 		t.Errorf("%v %q", bad, n.name(bad))
 	}
 	seen := map[netip.Addr]string{}
-	for i := range goodNames + 10 {
+	for i := range allowedNames + 10 {
 		name := fmt.Sprintf("n%d.test", i)
 		a := n.address(name, true)
-		if !goodNet.Contains(a) || n.name(a) != name {
+		if !allowedNet.Contains(a) || n.name(a) != name {
 			t.Fatalf("%s is at %v, which is %q", name, a, n.name(a))
 		}
 		seen[a] = name
 	}
-	if len(seen) != goodNames || len(n.good.byName) != goodNames {
-		t.Errorf("%d addresses, %d names", len(seen), len(n.good.byName))
+	if len(seen) != allowedNames || len(n.allowed.byName) != allowedNames {
+		t.Errorf("%d addresses, %d names", len(seen), len(n.allowed.byName))
 	}
 	if a := netip.MustParseAddr("198.18.1.1"); n.name(a) == "n0.test" {
 		t.Error("the oldest name has its address still")
@@ -296,7 +296,7 @@ func TestSpares(t *testing.T) {
 	if b.dials != 1 {
 		t.Errorf("%d connections for look-ups one after the other", b.dials)
 	}
-	for _, c := range n.host.spare {
+	for _, c := range n.host.idle {
 		c.Close()
 	}
 	if code, err := n.host.lookup(t.Context(), "evil.test"); err != nil || code != wire.NetRefused {
@@ -374,11 +374,11 @@ func TestPoint(t *testing.T) {
 		if err := writeResolvConf(file); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := os.ReadFile(file); err != nil || string(got) != nameServer {
+		if got, err := os.ReadFile(file); err != nil || string(got) != resolvConf {
 			t.Errorf("%q %v", got, err)
 		}
 	}
-	if got, _ := os.ReadFile(elsewhere); string(got) == nameServer {
+	if got, _ := os.ReadFile(elsewhere); string(got) == resolvConf {
 		t.Error("it wrote through a link")
 	}
 }
@@ -386,15 +386,15 @@ func TestPoint(t *testing.T) {
 func TestOpening(t *testing.T) {
 	packet := make([]byte, 40)
 	packet[0], packet[22], packet[23], packet[33] = 0x45, 0x1f, 0x90, 2
-	if p, ok := opening(packet); !ok || p != 8080 {
+	if p, ok := synPort(packet); !ok || p != 8080 {
 		t.Errorf("%d %v", p, ok)
 	}
 	packet[33] = 18 // an answer
-	if _, ok := opening(packet); ok {
+	if _, ok := synPort(packet); ok {
 		t.Error("an answer opens nothing")
 	}
 	for n := range 34 {
-		if _, ok := opening(packet[:n]); ok {
+		if _, ok := synPort(packet[:n]); ok {
 			t.Errorf("%d bytes", n)
 		}
 	}

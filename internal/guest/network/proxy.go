@@ -17,7 +17,7 @@ import (
 
 // serveProxy serves a program that connected to the proxy. The first byte shows whether the
 // program speaks SOCKS5 or HTTP.
-func (n *Network) proxied(ctx context.Context, c *net.TCPConn) {
+func (n *Network) serveProxy(ctx context.Context, c *net.TCPConn) {
 	c.SetReadDeadline(time.Now().Add(time.Minute))
 	r := bufio.NewReaderSize(c, 16<<10)
 	first, err := r.Peek(1)
@@ -26,9 +26,9 @@ func (n *Network) proxied(ctx context.Context, c *net.TCPConn) {
 	}
 	p := &client{TCPConn: c, r: r}
 	if first[0] == 5 {
-		n.socks(ctx, p)
+		n.serveSOCKS(ctx, p)
 	} else {
-		n.http(ctx, p)
+		n.serveHTTP(ctx, p)
 	}
 }
 
@@ -43,25 +43,25 @@ func (c *client) Read(p []byte) (int, error) { return c.r.Read(p) }
 
 // requestFor returns the request for a host and port that a program gave to the proxy. When
 // the program gave an address that stands for a name, the request is for the name.
-func (n *Network) destination(host string, port uint64) wire.NetRequest {
+func (n *Network) requestFor(host string, port uint64) wire.NetRequest {
 	if a, err := netip.ParseAddr(host); err == nil {
-		return n.target(netip.AddrPortFrom(a.Unmap(), uint16(port)))
+		return n.request(netip.AddrPortFrom(a.Unmap(), uint16(port)))
 	}
 	return wire.NetRequest{Kind: wire.NetConnect, Name: host, Port: uint32(port)}
 }
 
-// socks serves CONNECT of SOCKS version 5 (RFC 1928), without authentication.
-func (n *Network) socks(ctx context.Context, c *client) {
-	to, err := n.greetSocks(c)
+// serveSOCKS serves CONNECT of SOCKS version 5 (RFC 1928), without authentication.
+func (n *Network) serveSOCKS(ctx context.Context, c *client) {
+	request, err := n.readSOCKS(c)
 	if err != nil {
 		return
 	}
-	out, err := n.host.connect(ctx, to)
+	out, err := n.host.connect(ctx, request)
 	code := byte(0)
 	switch refused, ok := errors.AsType[refusal](err); {
 	case err != nil && !ok:
 		code = 1 // general failure
-	case refused.Code == wire.NetRefused || refused.Code == wire.NetBroken:
+	case refused.Code == wire.NetRefused || refused.Code == wire.NetInvalid:
 		code = 2 // not allowed by the rules
 	case err != nil:
 		code = 4 // host unreachable
@@ -71,27 +71,27 @@ func (n *Network) socks(ctx context.Context, c *client) {
 		return
 	}
 	c.SetReadDeadline(time.Time{})
-	joined(c, out)
+	copyBuffered(c, out)
 }
 
 // readSOCKS reads the request of a SOCKS client.
-func (n *Network) greetSocks(c *client) (to wire.NetRequest, err error) {
+func (n *Network) readSOCKS(c *client) (request wire.NetRequest, err error) {
 	var b [260]byte
 	if _, err := io.ReadFull(c, b[:2]); err != nil {
-		return to, err
+		return request, err
 	}
 	if _, err := io.ReadFull(c, b[:b[1]]); err != nil { // authentication methods
-		return to, err
+		return request, err
 	}
 	if _, err := c.Write([]byte{5, 0}); err != nil {
-		return to, err
+		return request, err
 	}
 	if _, err := io.ReadFull(c, b[:4]); err != nil {
-		return to, err
+		return request, err
 	}
 	if b[1] != 1 {
 		c.Write([]byte{5, 7, 0, 1, 0, 0, 0, 0, 0, 0})
-		return to, errors.New("only CONNECT is served")
+		return request, errors.New("only CONNECT is served")
 	}
 	size, kind := 0, b[3]
 	switch kind {
@@ -101,26 +101,26 @@ func (n *Network) greetSocks(c *client) (to wire.NetRequest, err error) {
 		size = 16
 	case 3:
 		if _, err := io.ReadFull(c, b[:1]); err != nil {
-			return to, err
+			return request, err
 		}
 		size = int(b[0])
 	default:
 		c.Write([]byte{5, 8, 0, 1, 0, 0, 0, 0, 0, 0})
-		return to, errors.New("unknown kind of address")
+		return request, errors.New("unknown kind of address")
 	}
 	if _, err := io.ReadFull(c, b[:size+2]); err != nil {
-		return to, err
+		return request, err
 	}
 	host := string(b[:size])
 	if kind != 3 {
 		a, _ := netip.AddrFromSlice(b[:size])
 		host = a.String()
 	}
-	return n.destination(host, uint64(b[size])<<8|uint64(b[size+1])), nil
+	return n.requestFor(host, uint64(b[size])<<8|uint64(b[size+1])), nil
 }
 
 // serveHTTP serves CONNECT, or one plain HTTP request.
-func (n *Network) http(ctx context.Context, c *client) {
+func (n *Network) serveHTTP(ctx context.Context, c *client) {
 	r, err := http.ReadRequest(c.r)
 	if err != nil {
 		answerHTTP(c, http.StatusBadRequest, "this is no request to a proxy: "+err.Error())
@@ -134,59 +134,59 @@ func (n *Network) http(ctx context.Context, c *client) {
 	}
 }
 
-// parse returns the request for the host and port of an HTTP request; port is used where
+// parseHostPort returns the request for the host and port of an HTTP request; port is used where
 // hostport has none.
-func (n *Network) parse(hostport, port string) (to wire.NetRequest, err error) {
+func (n *Network) parseHostPort(hostport, port string) (request wire.NetRequest, err error) {
 	host := hostport
 	if h, p, err := net.SplitHostPort(hostport); err == nil {
 		host, port = h, p
 	}
 	number, err := strconv.ParseUint(port, 10, 16)
 	if host == "" || err != nil || number == 0 {
-		return to, fmt.Errorf("%q is no host with a port", hostport)
+		return request, fmt.Errorf("%q is no host with a port", hostport)
 	}
-	return n.destination(host, number), nil
+	return n.requestFor(host, number), nil
 }
 
 // tunnel serves a CONNECT request.
 func (n *Network) tunnel(ctx context.Context, c *client, r *http.Request) {
-	to, err := n.parse(r.Host, "")
+	request, err := n.parseHostPort(r.Host, "")
 	if err != nil {
 		answerHTTP(c, http.StatusBadRequest, err.Error())
 		return
 	}
-	out, err := n.host.connect(ctx, to)
+	out, err := n.host.connect(ctx, request)
 	if err != nil {
-		failed(c, err)
+		answerError(c, err)
 		return
 	}
 	io.WriteString(c, "HTTP/1.1 200 Connection established\r\n\r\n")
-	joined(c, out)
+	copyBuffered(c, out)
 }
 
 // copyBuffered sends what the reader of c has read ahead, and then copies in both directions.
-func joined(c *client, out halfCloser) {
+func copyBuffered(c *client, out halfCloser) {
 	if k := c.r.Buffered(); k > 0 {
-		ahead, _ := c.r.Peek(k)
-		if _, err := out.Write(ahead); err != nil {
+		data, _ := c.r.Peek(k)
+		if _, err := out.Write(data); err != nil {
 			out.Close()
 			return
 		}
 	}
-	join(c.TCPConn, out)
+	copyBoth(c.TCPConn, out)
 }
 
 // forward sends a plain HTTP request through the host, and returns the response to the program.
 func (n *Network) forward(ctx context.Context, c *client, r *http.Request) {
-	to, err := n.parse(r.URL.Host, "80")
+	request, err := n.parseHostPort(r.URL.Host, "80")
 	if err != nil || r.URL.Scheme != "http" {
 		answerHTTP(c, http.StatusBadRequest,
 			"this is a proxy: it takes CONNECT, and requests whose address begins with http://")
 		return
 	}
-	out, err := n.host.connect(ctx, to)
+	out, err := n.host.connect(ctx, request)
 	if err != nil {
-		failed(c, err)
+		answerError(c, err)
 		return
 	}
 	defer out.Close()
@@ -209,14 +209,14 @@ func (n *Network) forward(ctx context.Context, c *client, r *http.Request) {
 }
 
 // answerError answers a program whose request the host refused, or did not answer.
-func failed(c *client, err error) {
+func answerError(c *client, err error) {
 	refused, ok := errors.AsType[refusal](err)
 	if !ok {
 		answerHTTP(c, http.StatusBadGateway, "the sandbox's access to the network does not answer")
 		return
 	}
 	status, known := map[wire.NetCode]int{wire.NetRefused: http.StatusForbidden,
-		wire.NetBusy: http.StatusTooManyRequests, wire.NetBroken: http.StatusBadRequest}[refused.Code]
+		wire.NetBusy: http.StatusTooManyRequests, wire.NetInvalid: http.StatusBadRequest}[refused.Code]
 	if !known {
 		status = http.StatusBadGateway
 	}

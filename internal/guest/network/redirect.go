@@ -90,20 +90,20 @@ const (
 
 // rule is one entry of a table.
 type rule struct {
-	protocol uint8
-	to       netip.Prefix // invalid: any destination
-	not      bool         // the rule is for every destination but that one
-	matches  []byte       // of struct xt_entry_match
-	target   []byte       // a struct xt_entry_target
+	protocol    uint8
+	destination netip.Prefix // invalid: any destination
+	inverted    bool         // the rule is for every destination but that one
+	matches     []byte       // of struct xt_entry_match
+	target      []byte       // a struct xt_entry_target
 }
 
 // rules returns the rule of all chains but OUTPUT, and those of OUTPUT.
-func rules(port uint16) (pre, output []rule) {
+func rules(port uint16) (acceptAll, output []rule) {
 	accept := rule{target: verdict(accepted)}
 	return []rule{accept}, []rule{
-		{protocol: unix.IPPROTO_TCP, to: badNet, target: verdict(accepted)},
-		{protocol: unix.IPPROTO_TCP, to: loopbackNet, not: true, target: toPort(port)},
-		{protocol: unix.IPPROTO_UDP, to: loopbackNet, not: true, matches: udpPort(dnsPort), target: toPort(dnsPort)},
+		{protocol: unix.IPPROTO_TCP, destination: refusedNet, target: verdict(accepted)},
+		{protocol: unix.IPPROTO_TCP, destination: loopbackNet, inverted: true, target: redirectTo(port)},
+		{protocol: unix.IPPROTO_UDP, destination: loopbackNet, inverted: true, matches: matchUDPPort(dnsPort), target: redirectTo(dnsPort)},
 		accept,
 	}
 }
@@ -122,7 +122,7 @@ func verdict(v int32) []byte {
 }
 
 // redirectTo returns the target that redirects to a port of this machine.
-func toPort(p uint16) []byte {
+func redirectTo(p uint16) []byte {
 	body := native.AppendUint32(nil, 1)
 	body = native.AppendUint32(body, portGiven)
 	body = append(body, make([]byte, 8)...) // addresses
@@ -132,7 +132,7 @@ func toPort(p uint16) []byte {
 }
 
 // matchUDPPort returns a struct xt_entry_match with a struct xt_udp: packets to that port.
-func udpPort(p uint16) []byte {
+func matchUDPPort(p uint16) []byte {
 	body := []byte{0, 0, 0xff, 0xff} // from any port
 	body = native.AppendUint16(body, p)
 	body = native.AppendUint16(body, p)
@@ -142,13 +142,13 @@ func udpPort(p uint16) []byte {
 // entry returns the rule as a struct ipt_entry with its matches and target.
 func (r rule) entry() []byte {
 	e := make([]byte, entryLen)
-	if r.to.IsValid() {
-		a := r.to.Addr().As4()
+	if r.destination.IsValid() {
+		a := r.destination.Addr().As4()
 		copy(e[4:], a[:])
-		binary.BigEndian.PutUint32(e[12:], ^uint32(0)<<(32-r.to.Bits()))
+		binary.BigEndian.PutUint32(e[12:], ^uint32(0)<<(32-r.destination.Bits()))
 	}
 	native.PutUint16(e[80:], uint16(r.protocol))
-	if r.not {
+	if r.inverted {
 		e[83] = invertDestination
 	}
 	native.PutUint16(e[88:], uint16(entryLen+len(r.matches)))
@@ -158,22 +158,22 @@ func (r rule) entry() []byte {
 
 // setTable replaces the table nat. The chain OUTPUT gets the rules output; each other chain
 // gets the rules acceptAll.
-func setTable(pre, output []rule) error {
+func setTable(acceptAll, output []rule) error {
 	var entries bytes.Buffer
-	var begin, under [hooks]uint32
+	var hookEntries, underflows [hooks]uint32
 	count := 0
 	chain := func(hook int, rules []rule) {
-		begin[hook] = uint32(entries.Len())
+		hookEntries[hook] = uint32(entries.Len())
 		for _, r := range rules {
-			under[hook] = uint32(entries.Len())
+			underflows[hook] = uint32(entries.Len())
 			entries.Write(r.entry())
 			count++
 		}
 	}
-	chain(hookPrerouting, pre)
-	chain(hookInput, pre)
+	chain(hookPrerouting, acceptAll)
+	chain(hookInput, acceptAll)
 	chain(hookOutput, output)
-	chain(hookPostrouting, pre)
+	chain(hookPostrouting, acceptAll)
 	last := rule{target: target("ERROR", append([]byte("ERROR"), make([]byte, 27)...))}
 	entries.Write(last.entry())
 	count++
@@ -182,9 +182,9 @@ func setTable(pre, output []rule) error {
 	m = native.AppendUint32(m, 1<<hookPrerouting|1<<hookInput|1<<hookOutput|1<<hookPostrouting)
 	m = native.AppendUint32(m, uint32(count))
 	m = native.AppendUint32(m, uint32(entries.Len()))
-	for _, list := range [][hooks]uint32{begin, under} {
-		for _, at := range list {
-			m = native.AppendUint32(m, at)
+	for _, list := range [][hooks]uint32{hookEntries, underflows} {
+		for _, offset := range list {
+			m = native.AppendUint32(m, offset)
 		}
 	}
 	m = native.AppendUint32(m, 5) // how many counters of the replaced table the kernel may write

@@ -16,26 +16,26 @@ import (
 // watch starts to report connection attempts to the address of a refused name. The kernel
 // refuses the attempts by itself; the host gets the port, so that a tool's result can name it.
 // A raw socket receives every packet, so there is none before the first refused name.
-func (n *Network) watch(to netip.Addr) {
+func (n *Network) watch(address netip.Addr) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.closed || n.watchers[to] != nil {
+	if n.closed || n.watchers[address] != nil {
 		return
 	}
-	s, err := rawSocket(to)
+	s, err := rawSocket(address)
 	if err != nil {
 		return // the attempts are refused all the same, but not reported
 	}
-	w := &watcher{n: n, socket: s, to: to}
-	n.watchers[to] = w
+	w := &watcher{n: n, socket: s, address: address}
+	n.watchers[address] = w
 	n.work.Go(w.run)
 }
 
 // watcher reads the TCP packets to the address of one refused name.
 type watcher struct {
-	n      *Network
-	socket *os.File
-	to     netip.Addr
+	n       *Network
+	socket  *os.File
+	address netip.Addr
 }
 
 func (w *watcher) run() {
@@ -43,31 +43,31 @@ func (w *watcher) run() {
 	if err != nil {
 		return
 	}
-	for raw.Read(func(fd uintptr) bool { return w.read(int(fd)) }) == nil {
+	for raw.Read(func(fd uintptr) bool { return w.readPackets(int(fd)) }) == nil {
 	}
 }
 
 // readPackets reads all packets that wait in the socket, and reports whether there was one.
-func (w *watcher) read(fd int) (any bool) {
+func (w *watcher) readPackets(fd int) (found bool) {
 	var buf [128]byte
 	for {
 		w.n.unreported.Add(1)
 		k, _, err := unix.Recvfrom(fd, buf[:], unix.MSG_DONTWAIT)
-		port, ok := opening(buf[:max(k, 0)])
-		if ok {
+		port, isSYN := synPort(buf[:max(k, 0)])
+		if isSYN {
 			select {
-			case w.n.attempts <- netip.AddrPortFrom(w.to, port):
+			case w.n.attempts <- netip.AddrPortFrom(w.address, port):
 			default: // too many attempts wait already: this one is not reported
-				ok = false
+				isSYN = false
 			}
 		}
-		if !ok {
+		if !isSYN {
 			w.n.unreported.Add(-1)
 		}
 		if err != nil {
-			return any
+			return found
 		}
-		any = true
+		found = true
 	}
 }
 
@@ -76,14 +76,14 @@ const reportLimit = 200 * time.Millisecond
 
 // RefusedRecently reports whether a name was refused in the last ten seconds: programs may
 // still try to connect to it.
-func (n *Network) RefusedLately() bool {
-	return time.Since(time.Unix(0, n.refused.Load())) <= 10*time.Second
+func (n *Network) RefusedRecently() bool {
+	return time.Since(time.Unix(0, n.lastRefused.Load())) <= 10*time.Second
 }
 
 // AwaitReports waits until all connections that were refused until now are reported to the
 // host, so that a tool's result can name them.
 func (n *Network) AwaitReports() {
-	if !n.RefusedLately() {
+	if !n.RefusedRecently() {
 		return
 	}
 	n.mu.Lock()
@@ -91,7 +91,7 @@ func (n *Network) AwaitReports() {
 	n.mu.Unlock()
 	for _, w := range watchers {
 		if raw, err := w.socket.SyscallConn(); err == nil {
-			raw.Control(func(fd uintptr) { w.read(int(fd)) })
+			raw.Control(func(fd uintptr) { w.readPackets(int(fd)) })
 		}
 	}
 	for until := time.Now().Add(reportLimit); n.unreported.Load() > 0 && time.Now().Before(until); {
@@ -101,23 +101,23 @@ func (n *Network) AwaitReports() {
 
 // reportRefused asks the host to connect to each refused name and port, so that the host records
 // the refusal; for the same name and port at most five times a second.
-func (n *Network) report(ctx context.Context) {
-	type tried struct {
+func (n *Network) reportRefused(ctx context.Context) {
+	type attempt struct {
 		name string
 		port uint16
 	}
-	last := map[tried]time.Time{}
+	lastReport := map[attempt]time.Time{}
 	for {
 		select {
-		case to := <-n.attempts:
-			t := tried{n.names.name(to.Addr()), to.Port()}
-			if t.name != "" && time.Since(last[t]) > 200*time.Millisecond {
-				if len(last) > 256 {
-					clear(last)
+		case address := <-n.attempts:
+			t := attempt{n.names.name(address.Addr()), address.Port()}
+			if t.name != "" && time.Since(lastReport[t]) > 200*time.Millisecond {
+				if len(lastReport) > 256 {
+					clear(lastReport)
 				}
-				last[t] = time.Now()
-				to := wire.NetRequest{Kind: wire.NetConnect, Name: t.name, Port: uint32(t.port)}
-				c, err := n.host.connect(ctx, to)
+				lastReport[t] = time.Now()
+				request := wire.NetRequest{Kind: wire.NetConnect, Name: t.name, Port: uint32(t.port)}
+				c, err := n.host.connect(ctx, request)
 				if err == nil { // the policy allows the name now; the program will try again
 					c.Close()
 				}
@@ -144,7 +144,7 @@ func rawSocket(a netip.Addr) (*os.File, error) {
 
 // synPort returns the destination port of an IPv4 packet that opens a TCP connection (SYN
 // without ACK), and whether the packet is one.
-func opening(p []byte) (uint16, bool) {
+func synPort(p []byte) (uint16, bool) {
 	if len(p) < 20 {
 		return 0, false
 	}

@@ -20,20 +20,20 @@ type Enforcer struct {
 	Active func() bool
 	// OnKill is called with the limit because of which the enforcer kills a process, and with
 	// the ids of that process, its ancestors, and their sessions.
-	Blame func(pids map[int]bool, limit string)
+	OnKill func(pids map[int]bool, limit string)
 
 	wake chan struct{}
 
 	limits atomic.Pointer[agentv1.Limits] // nil: none
 
-	mu     sync.Mutex
-	killed time.Time // when the enforcer last killed a process
-	why    string    // the limit because of which it did
+	mu        sync.Mutex
+	lastKill  time.Time // when the enforcer last killed a process
+	lastLimit string    // the limit because of which it did
 }
 
 // NewEnforcer returns an enforcer that has no limits yet.
-func NewEnforcer(active func() bool, blame func(map[int]bool, string)) *Enforcer {
-	return &Enforcer{Active: active, Blame: blame, wake: make(chan struct{}, 1)}
+func NewEnforcer(active func() bool, onKill func(map[int]bool, string)) *Enforcer {
+	return &Enforcer{Active: active, OnKill: onKill, wake: make(chan struct{}, 1)}
 }
 
 // Set replaces the limits.
@@ -58,16 +58,16 @@ const (
 // Run checks at one of the three intervals.
 func (e *Enforcer) Run(stop <-chan struct{}) {
 	var last uint64
-	crowded, counted := time.Time{}, time.Time{}
+	crowdedSince, lastCount := time.Time{}, time.Time{}
 	t := time.NewTimer(CheckIdle)
 	defer t.Stop()
-	pause := CheckIdle
+	interval := CheckIdle
 	for {
 		select {
 		case <-e.wake:
-			if pause > checkBusy {
-				pause = checkFast
-				t.Reset(pause)
+			if interval > checkBusy {
+				interval = checkFast
+				t.Reset(interval)
 			}
 			continue
 		case <-t.C:
@@ -75,36 +75,36 @@ func (e *Enforcer) Run(stop <-chan struct{}) {
 			return
 		}
 		limits := e.limits.Load()
-		limit, most := limits.GetMemoryBytes(), limits.GetProcesses()
-		used, exact := memoryBound(), false
-		if used == 0 || limit > 0 && used > limit/2 {
+		memoryLimit, maxProcesses := limits.GetMemoryBytes(), limits.GetProcesses()
+		used, exact := memoryUpperBound(), false
+		if used == 0 || memoryLimit > 0 && used > memoryLimit/2 {
 			used, exact = memoryUsed(), true
 		}
 		active := e.Active()
-		pause = min(pause*2, CheckIdle)
+		interval = min(interval*2, CheckIdle)
 		if active {
-			pause = min(pause, checkBusy)
+			interval = min(interval, checkBusy)
 		}
-		if limit > 0 && used > limit/2 || used > last+(8<<20) {
-			pause = checkFast
+		if memoryLimit > 0 && used > memoryLimit/2 || used > last+(8<<20) {
+			interval = checkFast
 		}
 		last = used
-		if exact && limit > 0 && used > limit {
-			e.killLargest(limit)
-			pause = checkFast
+		if exact && memoryLimit > 0 && used > memoryLimit {
+			e.killLargest(memoryLimit)
+			interval = checkFast
 		}
-		if most > 0 && active && time.Since(counted) > 500*time.Millisecond {
-			crowded, counted = e.checkProcesses(most, crowded), time.Now()
+		if maxProcesses > 0 && active && time.Since(lastCount) > 500*time.Millisecond {
+			crowdedSince, lastCount = e.checkProcesses(maxProcesses, crowdedSince), time.Now()
 		}
-		t.Reset(pause)
+		t.Reset(interval)
 	}
 }
 
 // checkProcesses kills the group with the most processes when the sandbox has had more than
 // nine tenths of the processes that it may have for two seconds. It returns since when it has
 // had so many; zero: it has fewer.
-func (e *Enforcer) checkProcesses(most uint64, since time.Time) time.Time {
-	if threads() <= int(most*9/10) {
+func (e *Enforcer) checkProcesses(maxProcesses uint64, since time.Time) time.Time {
+	if threadCount() <= int(maxProcesses*9/10) {
 		return time.Time{}
 	}
 	if since.IsZero() {
@@ -120,19 +120,19 @@ func (e *Enforcer) checkProcesses(most uint64, since time.Time) time.Time {
 // killLargest kills the process with the most memory, and waits until the kernel has freed
 // that memory: otherwise the next check would kill another process for it.
 func (e *Enforcer) killLargest(limit uint64) {
-	worst, size := largest(0)
-	if worst == 0 || size < 4<<20 {
+	victim, size := largest(0)
+	if victim == 0 || size < 4<<20 {
 		return // files fill the memory, and no process
 	}
-	e.note("memory")
-	e.blame(worst, "memory")
-	_ = syscall.Kill(worst, unix.SIGKILL)
+	e.setLastKill("memory")
+	e.reportKill(victim, "memory")
+	_ = syscall.Kill(victim, unix.SIGKILL)
 	for end := time.Now().Add(time.Second); time.Now().Before(end); {
 		time.Sleep(checkFast)
 		if memoryUsed() <= limit {
 			return
 		}
-		if _, next := largest(worst); next > size/2 { // another process is as large
+		if _, next := largest(victim); next > size/2 { // another process is as large
 			return
 		}
 	}
@@ -140,22 +140,22 @@ func (e *Enforcer) killLargest(limit uint64) {
 
 // largest returns the process with the most memory, and how many bytes that are. The process
 // except is left out.
-func largest(but int) (worst int, size int64) {
-	for _, pid := range own() {
-		if pid == os.Getpid() || pid == 1 || pid == but {
+func largest(except int) (victim int, size int64) {
+	for _, pid := range ownProcesses() {
+		if pid == os.Getpid() || pid == 1 || pid == except {
 			continue
 		}
 		if rss := rssOf(pid); rss > size {
-			worst, size = pid, rss
+			victim, size = pid, rss
 		}
 	}
-	return worst, size
+	return victim, size
 }
 
 // KillLargestGroup kills the session with the most processes.
 func (e *Enforcer) KillLargestGroup() {
 	count := map[int][]int{}
-	for _, pid := range own() {
+	for _, pid := range ownProcesses() {
 		f, err := Stat(pid)
 		if err != nil || pid == os.Getpid() || pid == 1 {
 			continue
@@ -164,25 +164,25 @@ func (e *Enforcer) KillLargestGroup() {
 			count[s] = append(count[s], pid)
 		}
 	}
-	worst := 0
+	victim := 0
 	for s, list := range count {
-		if worst == 0 || len(list) > len(count[worst]) {
-			worst = s
+		if victim == 0 || len(list) > len(count[victim]) {
+			victim = s
 		}
 	}
-	if worst == 0 || len(count[worst]) < 8 {
+	if victim == 0 || len(count[victim]) < 8 {
 		return
 	}
-	e.note("processes")
-	e.blame(worst, "processes")
+	e.setLastKill("processes")
+	e.reportKill(victim, "processes")
 	// Stop all of them first: otherwise some would start more processes while others are killed.
-	for _, pid := range count[worst] {
+	for _, pid := range count[victim] {
 		_ = syscall.Kill(pid, unix.SIGSTOP)
 	}
 	for round := 0; round < 10; round++ {
 		found := false
-		for _, pid := range own() {
-			if f, err := Stat(pid); err == nil && f[3] == strconv.Itoa(worst) && f[0] != "Z" && pid != 1 {
+		for _, pid := range ownProcesses() {
+			if f, err := Stat(pid); err == nil && f[3] == strconv.Itoa(victim) && f[0] != "Z" && pid != 1 {
 				found = true
 				_ = syscall.Kill(pid, unix.SIGKILL)
 			}
@@ -194,44 +194,44 @@ func (e *Enforcer) KillLargestGroup() {
 	}
 }
 
-func (e *Enforcer) note(why string) {
+func (e *Enforcer) setLastKill(limit string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.killed, e.why = time.Now(), why
+	e.lastKill, e.lastLimit = time.Now(), limit
 }
 
 // KilledSince returns the limit because of which a process was killed after start, or "".
 func (e *Enforcer) KilledSince(start time.Time) string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.killed.After(start) {
-		return e.why
+	if e.lastKill.After(start) {
+		return e.lastLimit
 	}
 	return ""
 }
 
 // reportKill calls OnKill for a process, its ancestors, and their sessions.
-func (e *Enforcer) blame(pid int, why string) {
-	chain := map[int]bool{pid: true}
-	for up := pid; up > 1; {
-		f, err := Stat(up)
+func (e *Enforcer) reportKill(pid int, limit string) {
+	pids := map[int]bool{pid: true}
+	for ancestor := pid; ancestor > 1; {
+		f, err := Stat(ancestor)
 		if err != nil {
 			break
 		}
 		session, _ := strconv.Atoi(f[3])
-		chain[session] = true
-		if up, err = strconv.Atoi(f[1]); err != nil {
+		pids[session] = true
+		if ancestor, err = strconv.Atoi(f[1]); err != nil {
 			break
 		}
-		chain[up] = true
+		pids[ancestor] = true
 	}
-	e.Blame(chain, why)
+	e.OnKill(pids, limit)
 }
 
 // Usage returns the sandbox's use of resources.
 func (e *Enforcer) Usage() *agentv1.UsageResponse {
 	u := &agentv1.UsageResponse{MemoryBytes: memoryUsed()}
-	for _, pid := range own() {
+	for _, pid := range ownProcesses() {
 		f, err := Stat(pid)
 		if err != nil || pid == os.Getpid() {
 			continue

@@ -14,9 +14,9 @@ import (
 
 // ownProcesses returns the processes that the agent may kill: all of the sandbox when the agent
 // is process 1; in tests, where it is not, its descendants.
-func own() []int {
+func ownProcesses() []int {
 	if os.Getpid() == 1 {
-		return pids()
+		return allPIDs()
 	}
 	return descendants(os.Getpid())
 }
@@ -31,7 +31,7 @@ var inGVisor = sync.OnceValue(func() bool {
 func memoryUsed() uint64 {
 	if !inGVisor() {
 		var total uint64
-		for _, pid := range append(own(), os.Getpid()) {
+		for _, pid := range append(ownProcesses(), os.Getpid()) {
 			total += uint64(rssOf(pid))
 		}
 		return total
@@ -63,7 +63,7 @@ func memoryUsed() uint64 {
 // memoryUpperBound returns a number of bytes that is at least memoryUsed, at a tenth of the
 // cost: gVisor counts its pages for each read of /proc/meminfo, and many sandboxes are idle. It
 // returns 0 where it knows no bound.
-func memoryBound() uint64 {
+func memoryUpperBound() uint64 {
 	var i unix.Sysinfo_t
 	if !inGVisor() || unix.Sysinfo(&i) != nil || i.Freeram == 0 || i.Freeram > i.Totalram {
 		return 0
@@ -95,9 +95,9 @@ func rssOf(pid int) int64 {
 }
 
 // threadCount returns the number of threads of all processes.
-func threads() int {
+func threadCount() int {
 	n := 0
-	for _, pid := range own() {
+	for _, pid := range ownProcesses() {
 		if f, err := Stat(pid); err == nil {
 			k, _ := strconv.Atoi(f[17])
 			n += max(k, 1)
@@ -110,7 +110,7 @@ func threads() int {
 // its session.
 func descendants(root int) []int {
 	parent, session := map[int]int{}, map[int]int{}
-	for _, pid := range pids() {
+	for _, pid := range allPIDs() {
 		if f, err := Stat(pid); err == nil {
 			parent[pid], _ = strconv.Atoi(f[1])
 			session[pid], _ = strconv.Atoi(f[3])
@@ -125,8 +125,8 @@ func descendants(root int) []int {
 			found = append(found, pid)
 			continue
 		}
-		for up := parent[pid]; up > 1; up = parent[up] {
-			if up == root {
+		for ancestor := parent[pid]; ancestor > 1; ancestor = parent[ancestor] {
+			if ancestor == root {
 				found = append(found, pid)
 				break
 			}
@@ -135,7 +135,7 @@ func descendants(root int) []int {
 	return found
 }
 
-func pids() []int {
+func allPIDs() []int {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil

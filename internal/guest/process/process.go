@@ -29,22 +29,22 @@ import (
 
 // Process is a program that the agent started, with its process group.
 type Process struct {
-	id      string
-	kind    string // background, exec or interactive
-	argv    []string
-	pid     int
-	started time.Time
-	limit   time.Duration // after this time the process is ended; 0: never
+	id        string
+	kind      string // background, exec or interactive
+	argv      []string
+	pid       int
+	startedAt time.Time
+	timeout   time.Duration // after this time the process is ended; 0: never
 
-	stdin  *os.File       // nil when the process has no input
-	output *ring          // of a background process
-	pumps  sync.WaitGroup // goroutines that copy the output
-	pipes  []*os.File     // the read ends of the output; wait closes them
-	done   chan struct{}
+	stdin    *os.File       // nil when the process has no input
+	output   *ring          // of a background process
+	copying  sync.WaitGroup // goroutines that copy the output
+	readEnds []*os.File     // the read ends of the output; wait closes them
+	done     chan struct{}
 
 	mu       sync.Mutex
-	ended    time.Time
-	exit     int32
+	endedAt  time.Time
+	exitCode int32
 	killedBy string
 }
 
@@ -58,7 +58,7 @@ func (p *Process) ID() string { return p.id }
 func (p *Process) Ended() (exit int32, killedBy string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.exit, p.killedBy
+	return p.exitCode, p.killedBy
 }
 
 // Running reports whether the process has not ended.
@@ -79,25 +79,25 @@ func (p *Process) Signal(s syscall.Signal) {
 }
 
 // recordKill records which limit the process was killed for.
-func (p *Process) blame(by string) {
+func (p *Process) recordKill(limit string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.killedBy == "" && p.ended.IsZero() {
-		p.killedBy = by
+	if p.killedBy == "" && p.endedAt.IsZero() {
+		p.killedBy = limit
 	}
 }
 
 // Stdio says what a process's standard streams are connected to.
-type Wiring struct {
+type Stdio struct {
 	Stdin          io.Reader      // copied to the process; nil: no input, unless keepStdin is set
 	Stdout, Stderr io.Writer      // nil Stderr: both streams go to Stdout, in the order of the writes
 	Direct         [2]*os.File    // connections in place of Stdin and Stdout
-	Size           *agentv1.Pty   // the size of a terminal in place of pipes; nil: pipes
-	Terminal       func(*os.File) // gets the master side of the terminal
+	TerminalSize   *agentv1.Pty   // the size of a terminal in place of pipes; nil: pipes
+	OnTerminal     func(*os.File) // gets the master side of the terminal
 
-	open   bool          // keep stdin open for WriteProcess
-	output *ring         // Stdout of a background process
-	limit  time.Duration // Process.timeout
+	keepStdin bool          // keep stdin open for WriteProcess
+	output    *ring         // Stdout of a background process
+	timeout   time.Duration // Process.timeout
 }
 
 // Processes has the processes that the agent has started for the host.
@@ -108,21 +108,21 @@ type Processes struct {
 	Dir func() string
 	// Env returns the environment of a process, given the call's own variables. NoColor is set
 	// for a program whose output no terminal shows.
-	Env func(call map[string]string, quiet bool) []string
+	Env func(call map[string]string, noColor bool) []string
 	// OnEnded is called when a process has ended.
-	Ended func()
+	OnEnded func()
 
 	work sync.WaitGroup // goroutines that wait for a process, or write its input
 
-	mu    sync.Mutex
-	table map[string]*Process
-	next  uint64
+	mu     sync.Mutex
+	byID   map[string]*Process
+	lastID uint64
 }
 
 // Close ends all processes, and returns when they have ended.
 func (ps *Processes) Close() {
 	ps.mu.Lock()
-	all := slices.Collect(maps.Values(ps.table))
+	all := slices.Collect(maps.Values(ps.byID))
 	ps.mu.Unlock()
 	for _, p := range all {
 		KillTree(p)
@@ -135,7 +135,7 @@ func (ps *Processes) Close() {
 func (ps *Processes) Busy() bool {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
-	for _, p := range ps.table {
+	for _, p := range ps.byID {
 		if p.Running() {
 			return true
 		}
@@ -144,18 +144,18 @@ func (ps *Processes) Busy() bool {
 }
 
 // RecordKill records which limit the processes with these ids were killed for.
-func (ps *Processes) Blame(pids map[int]bool, limit string) {
+func (ps *Processes) RecordKill(pids map[int]bool, limit string) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
-	for _, p := range ps.table {
+	for _, p := range ps.byID {
 		if pids[p.pid] {
-			p.blame(limit)
+			p.recordKill(limit)
 		}
 	}
 }
 
 // Spawn starts a user's program.
-func (ps *Processes) Spawn(kind string, c *agentv1.Command, w Wiring) (*Process, error) {
+func (ps *Processes) Spawn(kind string, c *agentv1.Command, stdio Stdio) (*Process, error) {
 	if c == nil || len(c.Argv) == 0 || c.Argv[0] == "" {
 		return nil, wire.Errorf(connect.CodeInvalidArgument, "the command is empty")
 	}
@@ -163,14 +163,14 @@ func (ps *Processes) Spawn(kind string, c *agentv1.Command, w Wiring) (*Process,
 	if err != nil {
 		return nil, err
 	}
-	p := &Process{kind: kind, argv: c.Argv, started: time.Now(), output: w.output, limit: w.limit,
+	p := &Process{kind: kind, argv: c.Argv, startedAt: time.Now(), output: stdio.output, timeout: stdio.timeout,
 		done: make(chan struct{})}
 	attr := &syscall.ProcAttr{Dir: dir, Env: ps.Env(c.Env, kind != "interactive")}
 	var closeAfter []*os.File
-	if w.Size != nil {
-		closeAfter, err = p.openTerminal(attr, w)
+	if stdio.TerminalSize != nil {
+		closeAfter, err = p.openTerminal(attr, stdio)
 	} else {
-		closeAfter, err = p.openPipes(attr, w)
+		closeAfter, err = p.openPipes(attr, stdio)
 	}
 	defer func() {
 		for _, f := range closeAfter {
@@ -182,7 +182,7 @@ func (ps *Processes) Spawn(kind string, c *agentv1.Command, w Wiring) (*Process,
 	}
 	pid, status, err := ps.Fork(c.Argv, attr)
 	if err != nil {
-		for _, f := range p.pipes {
+		for _, f := range p.readEnds {
 			f.Close()
 		}
 		if p.stdin != nil {
@@ -191,8 +191,8 @@ func (ps *Processes) Spawn(kind string, c *agentv1.Command, w Wiring) (*Process,
 		return nil, startError(c.Argv[0], err)
 	}
 	p.pid = pid
-	if w.Stdin != nil && w.Size == nil {
-		ps.work.Go(func() { feed(p.stdin, w.Stdin, w.open) })
+	if stdio.Stdin != nil && stdio.TerminalSize == nil {
+		ps.work.Go(func() { copyInput(p.stdin, stdio.Stdin, stdio.keepStdin) })
 	}
 	ps.add(p)
 	ps.work.Go(func() { ps.wait(p, status) })
@@ -229,57 +229,57 @@ func startError(name string, err error) error {
 
 // openPipes gives the process pipes. It returns the child's ends, which the caller closes
 // once the process has started.
-func (p *Process) openPipes(attr *syscall.ProcAttr, w Wiring) (childs []*os.File, err error) {
-	if w.Direct[0] != nil {
-		return p.openDirect(attr, w)
+func (p *Process) openPipes(attr *syscall.ProcAttr, stdio Stdio) (childFiles []*os.File, err error) {
+	if stdio.Direct[0] != nil {
+		return p.openDirect(attr, stdio)
 	}
 	in, err := os.Open(os.DevNull)
 	if err != nil {
 		return nil, err
 	}
-	childs = append(childs, in)
-	if w.Stdin != nil || w.open {
+	childFiles = append(childFiles, in)
+	if stdio.Stdin != nil || stdio.keepStdin {
 		r, wr, err := os.Pipe()
 		if err != nil {
-			return childs, err
+			return childFiles, err
 		}
-		childs = append(childs, r)
+		childFiles = append(childFiles, r)
 		in, p.stdin = r, wr
 	}
 	attr.Files = []uintptr{in.Fd()}
-	for _, sink := range []io.Writer{w.Stdout, w.Stderr} {
+	for _, sink := range []io.Writer{stdio.Stdout, stdio.Stderr} {
 		if sink == nil {
 			attr.Files = append(attr.Files, attr.Files[1])
 			continue
 		}
 		r, wr, err := os.Pipe()
 		if err != nil {
-			return childs, err
+			return childFiles, err
 		}
-		childs = append(childs, wr)
+		childFiles = append(childFiles, wr)
 		attr.Files = append(attr.Files, wr.Fd())
-		p.pump(r, sink)
+		p.copyOutput(r, sink)
 	}
-	return childs, nil
+	return childFiles, nil
 }
 
 // openDirect gives the process connections in place of pipes for input and output.
-func (p *Process) openDirect(attr *syscall.ProcAttr, w Wiring) ([]*os.File, error) {
+func (p *Process) openDirect(attr *syscall.ProcAttr, stdio Stdio) ([]*os.File, error) {
 	r, errOut, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
-	attr.Files = []uintptr{w.Direct[0].Fd(), w.Direct[1].Fd(), errOut.Fd()}
-	p.pump(r, w.Stderr)
+	attr.Files = []uintptr{stdio.Direct[0].Fd(), stdio.Direct[1].Fd(), errOut.Fd()}
+	p.copyOutput(r, stdio.Stderr)
 	return []*os.File{errOut}, nil
 }
 
-func (p *Process) openTerminal(attr *syscall.ProcAttr, w Wiring) ([]*os.File, error) {
+func (p *Process) openTerminal(attr *syscall.ProcAttr, stdio Stdio) ([]*os.File, error) {
 	master, slave, err := pty.Open()
 	if err != nil {
 		return nil, fmt.Errorf("opening a terminal: %w", err)
 	}
-	size := &pty.Winsize{Rows: uint16(min(w.Size.Rows, 4096)), Cols: uint16(min(w.Size.Cols, 4096))}
+	size := &pty.Winsize{Rows: uint16(min(stdio.TerminalSize.Rows, 4096)), Cols: uint16(min(stdio.TerminalSize.Cols, 4096))}
 	if err := pty.Setsize(master, size); err != nil {
 		return []*os.File{master, slave}, err
 	}
@@ -287,80 +287,80 @@ func (p *Process) openTerminal(attr *syscall.ProcAttr, w Wiring) ([]*os.File, er
 	attr.Files = []uintptr{fd, fd, fd}
 	attr.Sys = &syscall.SysProcAttr{Setctty: true, Ctty: 0}
 	p.stdin = master
-	w.Terminal(master)
-	p.pump(master, w.Stdout)
+	stdio.OnTerminal(master)
+	p.copyOutput(master, stdio.Stdout)
 	return []*os.File{slave}, nil
 }
 
 // copyOutput copies one stream of the process to sink until the stream ends.
-func (p *Process) pump(r *os.File, sink io.Writer) {
-	p.pipes = append(p.pipes, r)
-	p.pumps.Go(func() { io.CopyBuffer(struct{ io.Writer }{sink}, struct{ io.Reader }{r}, make([]byte, 32<<10)) })
+func (p *Process) copyOutput(r *os.File, sink io.Writer) {
+	p.readEnds = append(p.readEnds, r)
+	p.copying.Go(func() { io.CopyBuffer(struct{ io.Writer }{sink}, struct{ io.Reader }{r}, make([]byte, 32<<10)) })
 }
 
-func feed(stdin *os.File, from io.Reader, open bool) {
+func copyInput(stdin *os.File, from io.Reader, keepOpen bool) {
 	io.Copy(stdin, from) // an error is ignored: a program need not read its input
-	if !open {
+	if !keepOpen {
 		stdin.Close()
 	}
 }
 
 // descendantOutputLimit is how long output is read after a process has ended while descendants
 // of it, such as that of `sleep 1000 &`, keep the pipes open.
-const leftover = 100 * time.Millisecond
+const descendantOutputLimit = 100 * time.Millisecond
 
 // wait waits for the process and for its output.
 func (ps *Processes) wait(p *Process, status <-chan syscall.WaitStatus) {
 	st := <-status
-	drained := make(chan struct{})
-	go func() { p.pumps.Wait(); close(drained) }()
-	wait := leftover
+	copied := make(chan struct{})
+	go func() { p.copying.Wait(); close(copied) }()
+	limit := descendantOutputLimit
 	if p.kind == "background" {
-		wait = time.Second
+		limit = time.Second
 	}
 	select {
-	case <-drained:
-	case <-time.After(wait):
-		for _, f := range p.pipes {
+	case <-copied:
+	case <-time.After(limit):
+		for _, f := range p.readEnds {
 			f.SetReadDeadline(time.Now())
 		}
-		<-drained
+		<-copied
 	}
-	for _, f := range p.pipes {
+	for _, f := range p.readEnds {
 		f.Close()
 	}
 	if p.stdin != nil {
 		p.stdin.Close()
 	}
 	p.mu.Lock()
-	if p.exit, p.ended = exitCode(st), time.Now(); p.killedBy == byTime {
-		p.exit = 124 // as timeout(1) has it
+	if p.exitCode, p.endedAt = exitCode(st), time.Now(); p.killedBy == killedByTimeout {
+		p.exitCode = 124 // as timeout(1) has it
 	}
 	p.mu.Unlock()
 	if p.output != nil {
 		p.output.close()
 	}
 	close(p.done)
-	ps.Ended()
-	ps.retire(p)
+	ps.OnEnded()
+	ps.forgetEnded(p)
 }
 
 // killedByTimeout is in place of a limit's name for a process that ran for longer than its
 // timeout.
-const byTime = "time"
+const killedByTimeout = "time"
 
 // timeoutGrace is the time between TERM and KILL for a background process whose timeout is
 // over.
 const timeoutGrace = 5 * time.Second
 
 // enforceTimeout ends a process when its timeout is over.
-func (ps *Processes) expire(p *Process) {
-	t := time.NewTimer(p.limit)
+func (ps *Processes) enforceTimeout(p *Process) {
+	t := time.NewTimer(p.timeout)
 	defer t.Stop()
 	select {
 	case <-p.done:
 	case <-t.C:
-		p.blame(byTime)
+		p.recordKill(killedByTimeout)
 		ps.End(p, timeoutGrace)
 	}
 }
@@ -405,48 +405,48 @@ func (ps *Processes) directory(cwd string) (string, error) {
 
 // How many background processes may run, and how many of those that have ended are kept.
 const (
-	maxLive  = 128
-	MaxEnded = 64
+	maxBackground = 128
+	MaxEnded      = 64
 )
 
 // add gives a process its id.
 func (ps *Processes) add(p *Process) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
-	ps.next++
-	p.id = "p" + strconv.FormatUint(ps.next, 36)
-	if ps.table == nil {
-		ps.table = map[string]*Process{}
+	ps.lastID++
+	p.id = "p" + strconv.FormatUint(ps.lastID, 36)
+	if ps.byID == nil {
+		ps.byID = map[string]*Process{}
 	}
-	ps.table[p.id] = p
+	ps.byID[p.id] = p
 }
 
 // forgetEnded removes a process that has ended from the table. Of background processes the
 // last MaxEnded stay in it.
-func (ps *Processes) retire(p *Process) {
+func (ps *Processes) forgetEnded(p *Process) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	if p.kind != "background" {
-		delete(ps.table, p.id)
+		delete(ps.byID, p.id)
 		return
 	}
 	var ended []*Process
-	for _, q := range ps.table {
+	for _, q := range ps.byID {
 		if !q.Running() {
 			ended = append(ended, q)
 		}
 	}
-	slices.SortFunc(ended, func(x, y *Process) int { return x.started.Compare(y.started) })
+	slices.SortFunc(ended, func(x, y *Process) int { return x.startedAt.Compare(y.startedAt) })
 	for len(ended) > MaxEnded {
-		delete(ps.table, ended[0].id)
+		delete(ps.byID, ended[0].id)
 		ended = ended[1:]
 	}
 }
 
-func (ps *Processes) process(id string) (*Process, error) {
+func (ps *Processes) find(id string) (*Process, error) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
-	if p := ps.table[id]; p != nil {
+	if p := ps.byID[id]; p != nil {
 		return p, nil
 	}
 	return nil, wire.Errorf(connect.CodeNotFound, "process not found: %.40s", id)
@@ -456,29 +456,29 @@ func (ps *Processes) process(id string) (*Process, error) {
 func (ps *Processes) StartProcess(_ context.Context,
 	r *agentv1.StartProcessRequest) (*agentv1.StartProcessResponse, error) {
 	ps.mu.Lock()
-	live := 0
-	for _, p := range ps.table {
+	running := 0
+	for _, p := range ps.byID {
 		if p.kind == "background" && p.Running() {
-			live++
+			running++
 		}
 	}
 	ps.mu.Unlock()
-	if live >= maxLive {
+	if running >= maxBackground {
 		return nil, wire.Errorf(connect.CodeResourceExhausted,
-			"%d background processes run already; stop one first", live)
+			"%d background processes run already; stop one first", running)
 	}
 	out := newRing()
-	w := Wiring{open: r.StdinOpen, Stdout: out, output: out,
-		limit: wire.Millis(r.TimeoutMillis)}
+	stdio := Stdio{keepStdin: r.StdinOpen, Stdout: out, output: out,
+		timeout: wire.Milliseconds(r.TimeoutMillis)}
 	if len(r.Stdin) > 0 {
-		w.Stdin = bytes.NewReader(r.Stdin)
+		stdio.Stdin = bytes.NewReader(r.Stdin)
 	}
-	p, err := ps.Spawn("background", r.Command, w)
+	p, err := ps.Spawn("background", r.Command, stdio)
 	if err != nil {
 		return nil, err
 	}
-	if p.limit > 0 {
-		ps.work.Go(func() { ps.expire(p) })
+	if p.timeout > 0 {
+		ps.work.Go(func() { ps.enforceTimeout(p) })
 	}
 	return &agentv1.StartProcessResponse{ProcessId: p.id}, nil
 }
@@ -486,9 +486,9 @@ func (ps *Processes) StartProcess(_ context.Context,
 // List returns the descriptions of the processes, the oldest first.
 func (ps *Processes) List() (list []*agentv1.Process) {
 	ps.mu.Lock()
-	all := slices.Collect(maps.Values(ps.table))
+	all := slices.Collect(maps.Values(ps.byID))
 	ps.mu.Unlock()
-	slices.SortFunc(all, func(x, y *Process) int { return x.started.Compare(y.started) })
+	slices.SortFunc(all, func(x, y *Process) int { return x.startedAt.Compare(y.startedAt) })
 	for _, p := range all {
 		list = append(list, p.Describe())
 	}
@@ -501,8 +501,8 @@ func (p *Process) Describe() *agentv1.Process {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	d := &agentv1.Process{ProcessId: p.id, Running: running, Kind: p.kind, Pid: uint32(p.pid),
-		StartedUnixMillis: uint64(p.started.UnixMilli()), KilledBy: p.killedBy,
-		TimeoutMillis: uint64(p.limit.Milliseconds())}
+		StartedUnixMillis: uint64(p.startedAt.UnixMilli()), KilledBy: p.killedBy,
+		TimeoutMillis: uint64(p.timeout.Milliseconds())}
 	size := 0
 	for _, s := range p.argv {
 		if size += len(s); size > 2000 {
@@ -512,7 +512,7 @@ func (p *Process) Describe() *agentv1.Process {
 		d.Argv = append(d.Argv, wire.UTF8(s))
 	}
 	if !running {
-		d.ExitCode, d.EndedUnixMillis = p.exit, uint64(p.ended.UnixMilli())
+		d.ExitCode, d.EndedUnixMillis = p.exitCode, uint64(p.endedAt.UnixMilli())
 	}
 	if p.output != nil {
 		p.output.mu.Lock()
@@ -525,7 +525,7 @@ func (p *Process) Describe() *agentv1.Process {
 // ReadProcess implements the RPC.
 func (ps *Processes) ReadProcess(ctx context.Context,
 	r *agentv1.ReadProcessRequest) (*agentv1.ReadProcessResponse, error) {
-	p, err := ps.process(r.ProcessId)
+	p, err := ps.find(r.ProcessId)
 	if err != nil {
 		return nil, err
 	}
@@ -539,7 +539,7 @@ func (ps *Processes) ReadProcess(ctx context.Context,
 		ended := !p.Running()
 		data, next, skipped, closed, changed := out.read(r.Cursor, int(min(max(r.MaxBytes, 1), 4<<20)))
 		if len(data) > 0 || closed && ended || r.WaitMillis == 0 {
-			return p.answer(data, next, skipped), nil
+			return p.readResponse(data, next, skipped), nil
 		}
 		select {
 		case <-changed:
@@ -548,14 +548,14 @@ func (ps *Processes) ReadProcess(ctx context.Context,
 				<-changed
 			}
 		case <-deadline.C:
-			return p.answer(data, next, skipped), nil
+			return p.readResponse(data, next, skipped), nil
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
 	}
 }
 
-func (p *Process) answer(data []byte, next, skipped uint64) *agentv1.ReadProcessResponse {
+func (p *Process) readResponse(data []byte, next, skipped uint64) *agentv1.ReadProcessResponse {
 	d := p.Describe()
 	return &agentv1.ReadProcessResponse{Output: data, Cursor: next, Skipped: skipped, Left: d.OutputBytes - next,
 		Running: d.Running, ExitCode: d.ExitCode, KilledBy: d.KilledBy, TimeoutMillis: d.TimeoutMillis}
@@ -564,7 +564,7 @@ func (p *Process) answer(data []byte, next, skipped uint64) *agentv1.ReadProcess
 // WriteProcess implements the RPC.
 func (ps *Processes) WriteProcess(ctx context.Context,
 	r *agentv1.WriteProcessRequest) (*agentv1.WriteProcessResponse, error) {
-	p, err := ps.process(r.ProcessId)
+	p, err := ps.find(r.ProcessId)
 	if err != nil {
 		return nil, err
 	}
@@ -595,7 +595,7 @@ func (ps *Processes) WriteProcess(ctx context.Context,
 // StopProcess implements the RPC.
 func (ps *Processes) StopProcess(ctx context.Context,
 	r *agentv1.StopProcessRequest) (*agentv1.StopProcessResponse, error) {
-	p, err := ps.process(r.ProcessId)
+	p, err := ps.find(r.ProcessId)
 	if err != nil {
 		return nil, err
 	}

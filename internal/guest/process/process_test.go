@@ -11,10 +11,10 @@ import (
 )
 
 func TestTooManyInTheBackground(t *testing.T) {
-	ps := Processes{table: map[string]*Process{}}
-	for n := range maxLive {
+	ps := Processes{byID: map[string]*Process{}}
+	for n := range maxBackground {
 		id := fmt.Sprint("fake", n)
-		ps.table[id] = &Process{id: id, kind: "background", done: make(chan struct{})}
+		ps.byID[id] = &Process{id: id, kind: "background", done: make(chan struct{})}
 	}
 	_, err := ps.StartProcess(t.Context(), &agentv1.StartProcessRequest{
 		Command: &agentv1.Command{Argv: []string{"sh", "-c", "true"}}})

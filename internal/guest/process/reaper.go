@@ -17,16 +17,16 @@ import (
 // Reaper starts processes and reaps them. In process 1 it also reaps the orphans of all other
 // processes. Nothing else in the agent waits for children.
 type Reaper struct {
-	all bool // reap all children, also those that it has not started: this is process 1
+	reapAll bool // reap all children, also those that it has not started: this is process 1
 
-	mu       sync.Mutex
-	children map[int]chan syscall.WaitStatus
-	most     uint64 // of the sandbox, threads included; 0: no limit
+	mu           sync.Mutex
+	children     map[int]chan syscall.WaitStatus
+	maxProcesses uint64 // of the sandbox, threads included; 0: no limit
 }
 
 // NewReaper returns a reaper of the processes that it starts, or, with all, of every child.
 func NewReaper(all bool) *Reaper {
-	return &Reaper{all: all, children: map[int]chan syscall.WaitStatus{}}
+	return &Reaper{reapAll: all, children: map[int]chan syscall.WaitStatus{}}
 }
 
 // Run reaps until stop is closed.
@@ -48,7 +48,7 @@ func (r *Reaper) Run(stop <-chan struct{}) {
 func (r *Reaper) reap() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.all {
+	if !r.reapAll {
 		for pid := range r.children {
 			r.wait(pid)
 		}
@@ -61,25 +61,25 @@ func (r *Reaper) reap() {
 // wait reaps one child that has ended, and reports whether there was one. The caller holds mu.
 func (r *Reaper) wait(pid int) bool {
 	var st syscall.WaitStatus
-	got, err := syscall.Wait4(pid, &st, syscall.WNOHANG, nil)
+	ended, err := syscall.Wait4(pid, &st, syscall.WNOHANG, nil)
 	for errors.Is(err, syscall.EINTR) {
-		got, err = syscall.Wait4(pid, &st, syscall.WNOHANG, nil)
+		ended, err = syscall.Wait4(pid, &st, syscall.WNOHANG, nil)
 	}
-	if err != nil || got <= 0 {
+	if err != nil || ended <= 0 {
 		return false
 	}
-	if c := r.children[got]; c != nil {
-		delete(r.children, got)
+	if c := r.children[ended]; c != nil {
+		delete(r.children, ended)
 		c <- st
 	}
 	return true
 }
 
 // SetLimit sets how many processes and threads the sandbox may have; 0: no limit.
-func (r *Reaper) SetLimit(most uint64) {
+func (r *Reaper) SetLimit(maxProcesses uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.most = most
+	r.maxProcesses = maxProcesses
 }
 
 // Start starts a program in a new session. The channel receives the program's exit status.
@@ -107,17 +107,17 @@ func (r *Reaper) Start(argv []string, attr *syscall.ProcAttr) (int, <-chan sysca
 // limit is higher: otherwise it would die when it cannot start a thread, because the programs
 // have reached the limit. The caller holds mu.
 func (r *Reaper) fork(path string, argv []string, attr *syscall.ProcAttr) (int, error) {
-	var own unix.Rlimit
-	if r.most == 0 || unix.Getrlimit(unix.RLIMIT_NPROC, &own) != nil || own.Max <= r.most {
+	var agentLimit unix.Rlimit
+	if r.maxProcesses == 0 || unix.Getrlimit(unix.RLIMIT_NPROC, &agentLimit) != nil || agentLimit.Max <= r.maxProcesses {
 		return syscall.ForkExec(path, argv, attr)
 	}
-	if err := unix.Setrlimit(unix.RLIMIT_NPROC, &unix.Rlimit{Cur: r.most, Max: own.Max}); err != nil {
+	if err := unix.Setrlimit(unix.RLIMIT_NPROC, &unix.Rlimit{Cur: r.maxProcesses, Max: agentLimit.Max}); err != nil {
 		return 0, err
 	}
 	pid, err := syscall.ForkExec(path, argv, attr)
-	unix.Setrlimit(unix.RLIMIT_NPROC, &own)
+	unix.Setrlimit(unix.RLIMIT_NPROC, &agentLimit)
 	if err == nil {
-		_ = unix.Prlimit(pid, unix.RLIMIT_NPROC, &unix.Rlimit{Cur: r.most, Max: r.most}, nil)
+		_ = unix.Prlimit(pid, unix.RLIMIT_NPROC, &unix.Rlimit{Cur: r.maxProcesses, Max: r.maxProcesses}, nil)
 	}
 	return pid, err
 }

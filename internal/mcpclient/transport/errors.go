@@ -12,9 +12,9 @@ var (
 	// ErrClosed means that the session is over. The server may or may not have executed
 	// the calls that were in flight.
 	ErrClosed = errors.New("the session with the server is over")
-	// ErrLost means that the server does not know the session any more. The server has
+	// ErrSessionLost means that the server does not know the session any more. The server has
 	// not executed a call that fails with it: connect again, and repeat the call.
-	ErrLost = errors.New("the server has forgotten the session")
+	ErrSessionLost = errors.New("the server has forgotten the session")
 	// ErrTimeout means that the server did not answer in time.
 	ErrTimeout = errors.New("the server did not answer in time")
 	// ErrTooLarge means that the server sent more than is accepted.
@@ -42,16 +42,16 @@ const (
 	CodeVersion        = -32022 // the server does not speak the revision of the request
 )
 
-// ErrUnauthorized is a response 401 or 403 after which no log-in was tried, or a log-in
+// UnauthorizedError is a response 401 or 403 after which no log-in was tried, or a log-in
 // did not help. The error is always a pointer.
-type ErrUnauthorized struct {
+type UnauthorizedError struct {
 	Status    int    // 401 or 403
 	Challenge string // WWW-Authenticate, clipped
 	Body      string // the beginning of the response's body
 	Cause     error  // why the log-in failed; nil: none was possible, or the new token was refused too
 }
 
-func (e *ErrUnauthorized) Error() string {
+func (e *UnauthorizedError) Error() string {
 	what := "the server wants a login (HTTP 401)"
 	if e.Status == 403 {
 		what = "the server refuses what the credentials do not allow (HTTP 403)"
@@ -65,15 +65,15 @@ func (e *ErrUnauthorized) Error() string {
 	return what + "; check the credentials that it is given"
 }
 
-func (e *ErrUnauthorized) Unwrap() error { return e.Cause }
+func (e *UnauthorizedError) Unwrap() error { return e.Cause }
 
-// Unreachable is the error of an HTTP request without a response.
-type Unreachable struct{ Cause error }
+// UnreachableError is the error of an HTTP request without a response.
+type UnreachableError struct{ Cause error }
 
-func (u *Unreachable) Error() string {
+func (u *UnreachableError) Error() string {
 	return fmt.Sprintf("the server cannot be reached, or hung up: %v", u.Cause)
 }
-func (u *Unreachable) Unwrap() error { return u.Cause }
+func (u *UnreachableError) Unwrap() error { return u.Cause }
 
 // statusError is an HTTP response that the protocol does not allow, or that is an error.
 type statusError struct {

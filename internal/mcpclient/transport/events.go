@@ -19,7 +19,7 @@ type event struct {
 	hasID bool
 	data  []byte
 	// cut: the stream ended before the event did, so the event may be incomplete.
-	cut bool
+	truncated bool
 	// reservation has to be released by the caller; never nil.
 	reservation Reservation
 }
@@ -35,45 +35,45 @@ const (
 
 // eventReader reads server-sent events of bounded size.
 type eventReader struct {
-	from   *bufio.Reader
-	limit  int           // bytes of one event
-	retry  time.Duration // the pause before a reconnection that the server asked for; 0: none
-	memory memory
-	begun  bool     // the beginning was read, where a byte order mark may stand
-	lines  [][]byte // read, but not returned by line yet
+	reader       *bufio.Reader
+	limit        int           // bytes of one event
+	retry        time.Duration // the pause before a reconnection that the server asked for; 0: none
+	reserver     reserver
+	begun        bool     // the beginning was read, where a byte order mark may stand
+	pendingLines [][]byte // read, but not returned by line yet
 }
 
 func newEventReader(r io.Reader, limit int) *eventReader {
-	return &eventReader{from: bufio.NewReaderSize(r, 16<<10), limit: limit}
+	return &eventReader{reader: bufio.NewReaderSize(r, 16<<10), limit: limit}
 }
 
 // next returns the next event with data or an id. The caller may keep the data.
 func (r *eventReader) next() (event, error) {
-	r.memory.release() // of an incomplete event
+	r.reserver.release() // of an incomplete event
 	var e event
 	var data bytes.Buffer
-	fields, size := false, 0
-	finished := func() event {
+	hasFields, size := false, 0
+	finish := func() event {
 		e.data = bytes.TrimSuffix(data.Bytes(), []byte("\n"))
-		e.reservation = r.memory.take()
+		e.reservation = r.reserver.transfer()
 		return e
 	}
 	for {
-		line, err := r.line(&size)
+		line, err := r.readLine(&size)
 		if err != nil {
 			if errors.Is(err, io.EOF) && data.Len() > 0 {
-				e.cut = true
-				return finished(), nil
+				e.truncated = true
+				return finish(), nil
 			}
-			r.memory.release()
+			r.reserver.release()
 			return event{}, err
 		}
 		if len(line) == 0 {
-			if fields && (data.Len() > 1 || e.hasID) { // one byte is the line end of empty data
-				return finished(), nil
+			if hasFields && (data.Len() > 1 || e.hasID) { // one byte is the line end of empty data
+				return finish(), nil
 			}
-			r.memory.release()
-			e, fields, size = event{}, false, 0
+			r.reserver.release()
+			e, hasFields, size = event{}, false, 0
 			data.Reset()
 			continue
 		}
@@ -83,13 +83,13 @@ func (r *eventReader) next() (event, error) {
 			}
 			continue
 		}
-		fields = true
-		r.field(&e, &data, line)
+		hasFields = true
+		r.parseField(&e, &data, line)
 	}
 }
 
-// field adds one line, "name: value", to an event.
-func (r *eventReader) field(e *event, data *bytes.Buffer, line []byte) {
+// parseField adds one line, "name: value", to an event.
+func (r *eventReader) parseField(e *event, data *bytes.Buffer, line []byte) {
 	key, value, _ := bytes.Cut(line, []byte(":"))
 	value = bytes.TrimPrefix(value, []byte(" "))
 	switch string(key) {
@@ -110,27 +110,27 @@ func (r *eventReader) field(e *event, data *bytes.Buffer, line []byte) {
 	}
 }
 
-// line returns the next line without its line end, which may be CR, LF or both. The
+// readLine returns the next line without its line end, which may be CR, LF or both. The
 // line is valid until the next call.
-func (r *eventReader) line(size *int) ([]byte, error) {
-	if len(r.lines) == 0 {
-		if err := r.fill(size); err != nil {
+func (r *eventReader) readLine(size *int) ([]byte, error) {
+	if len(r.pendingLines) == 0 {
+		if err := r.readLines(size); err != nil {
 			return nil, err
 		}
 	}
-	line := r.lines[0]
-	r.lines = r.lines[1:]
+	line := r.pendingLines[0]
+	r.pendingLines = r.pendingLines[1:]
 	return line, nil
 }
 
-func (r *eventReader) fill(size *int) error {
+func (r *eventReader) readLines(size *int) error {
 	var all []byte
 	for {
-		part, err := r.from.ReadSlice('\n')
-		if *size += len(part); *size > r.limit+keptEnds {
+		part, err := r.reader.ReadSlice('\n')
+		if *size += len(part); *size > r.limit+truncatedEnds {
 			return fmt.Errorf("%w: an event of over %d bytes", ErrTooLarge, r.limit)
 		}
-		if err := r.memory.grow(*size); err != nil {
+		if err := r.reserver.reserveIfLarge(*size); err != nil {
 			return err
 		}
 		all = append(all, part...)
@@ -147,6 +147,6 @@ func (r *eventReader) fill(size *int) error {
 		all = bytes.TrimPrefix(all, []byte("\ufeff"))
 	}
 	all = bytes.TrimSuffix(bytes.TrimSuffix(all, []byte("\n")), []byte("\r"))
-	r.lines = bytes.Split(all, []byte("\r"))
+	r.pendingLines = bytes.Split(all, []byte("\r"))
 	return nil
 }

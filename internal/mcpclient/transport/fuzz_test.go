@@ -26,13 +26,13 @@ func FuzzLines(f *testing.F) {
 				want = append(want, l)
 			}
 		}
-		r := lineReader{from: bufio.NewReaderSize(iotest.HalfReader(strings.NewReader(in)), 16), limit: limit}
+		r := lineReader{reader: bufio.NewReaderSize(iotest.HalfReader(strings.NewReader(in)), 16), limit: limit}
 		for i := 0; ; i++ {
 			line, err := r.next()
 			guessID(line)
 			switch {
 			case errors.Is(err, ErrTooLarge):
-				if len(line) > 2*keptEnds || i >= len(want) || want[i] != "large" {
+				if len(line) > 2*truncatedEnds || i >= len(want) || want[i] != "large" {
 					t.Fatalf("line %d of %q: %d bytes were kept of one that is too long", i, in, len(line))
 				}
 			case err != nil && !errors.Is(err, io.EOF):
@@ -62,7 +62,7 @@ func FuzzEvents(f *testing.F) {
 				}
 				return
 			}
-			if len(e.data) > limit+keptEnds || len(e.id) > maxEventID || len(e.name) > maxEventName ||
+			if len(e.data) > limit+truncatedEnds || len(e.id) > maxEventID || len(e.name) > maxEventName ||
 				r.retry > maxRetry || r.retry < 0 {
 				t.Fatalf("an event is not bounded: %d bytes, %d of its id, %d of its name", len(e.data), len(e.id),
 					len(e.name))

@@ -25,11 +25,11 @@ const (
 // HTTP dials a server over Streamable HTTP.
 func HTTP(r Remote) Dial {
 	return func(context.Context) (Transport, error) {
-		re, err := r.open()
+		re, err := r.newRemote()
 		if err != nil {
 			return nil, err
 		}
-		return &streamable{remote: re, streams: map[int64]context.CancelFunc{}}, nil
+		return &streamable{remote: re, cancels: map[int64]context.CancelFunc{}}, nil
 	}
 }
 
@@ -39,14 +39,14 @@ type streamable struct {
 	*remote
 
 	// Guarded by remote.mu.
-	session string                       // the Mcp-Session-Id, in the stateful protocol; "": none
-	version string                       // the negotiated revision of the protocol; "": none yet
-	lost    bool                         // the server answered that it does not know the session
-	streams map[int64]context.CancelFunc // cancel HTTP requests, by the id of the JSON-RPC request
+	sessionID   string                       // the Mcp-Session-Id, in the stateful protocol; "": none
+	negotiated  string                       // the negotiated revision of the protocol; "": none yet
+	sessionLost bool                         // the server answered that it does not know the session
+	cancels     map[int64]context.CancelFunc // cancel HTTP requests, by the id of the JSON-RPC request
 }
 
 // Traits implements Transport.
-func (h *streamable) Traits() Traits { return Traits{Streams: true} }
+func (h *streamable) Traits() Traits { return Traits{StreamPerRequest: true} }
 
 // Send implements Transport.
 func (h *streamable) Send(ctx context.Context, m Outgoing) error {
@@ -55,12 +55,12 @@ func (h *streamable) Send(ctx context.Context, m Outgoing) error {
 	}
 	ctx, cancel := context.WithCancel(h.ctx)
 	h.mu.Lock()
-	h.streams[m.ID] = cancel
+	h.cancels[m.ID] = cancel
 	h.mu.Unlock()
-	if !h.work(func() {
+	if !h.startGoroutine(func() {
 		defer h.Abandon(m.ID)
 		if err := h.exchange(ctx, m); err != nil && ctx.Err() == nil {
-			h.to.Fail(m.ID, err) // before the session ends: ErrSessionLost allows to repeat this call
+			h.receiver.Fail(m.ID, err) // before the session ends: ErrSessionLost allows to repeat this call
 			h.endIfLost(err)
 		}
 	}) {
@@ -73,8 +73,8 @@ func (h *streamable) Send(ctx context.Context, m Outgoing) error {
 // Abandon implements Transport.
 func (h *streamable) Abandon(id int64) {
 	h.mu.Lock()
-	cancel := h.streams[id]
-	delete(h.streams, id)
+	cancel := h.cancels[id]
+	delete(h.cancels, id)
 	h.mu.Unlock()
 	if cancel != nil {
 		cancel()
@@ -91,20 +91,20 @@ func (h *streamable) notify(ctx context.Context, m Outgoing) error {
 		return err
 	}
 	defer resp.Body.Close()
-	err = h.refusal(resp, 0)
+	err = h.checkStatus(resp, 0)
 	h.endIfLost(err)
 	return err
 }
 
 // endIfLost ends the session if err is ErrSessionLost.
 func (h *streamable) endIfLost(err error) {
-	if !errors.Is(err, ErrLost) {
+	if !errors.Is(err, ErrSessionLost) {
 		return
 	}
 	h.mu.Lock()
-	h.lost = true
+	h.sessionLost = true
 	h.mu.Unlock()
-	h.to.Lost(err)
+	h.receiver.Ended(err)
 }
 
 // exchange sends a request, and reads messages until its response has come.
@@ -114,19 +114,19 @@ func (h *streamable) exchange(ctx context.Context, m Outgoing) error {
 		return err
 	}
 	defer func() { resp.Body.Close() }()
-	if err := h.refusal(resp, m.ID); err != nil {
+	if err := h.checkStatus(resp, m.ID); err != nil {
 		return err
 	}
 	if m.Method == "initialize" {
-		if err := h.begin(resp); err != nil {
+		if err := h.storeSessionID(resp); err != nil {
 			return err
 		}
 	}
 	switch contentType(resp) {
 	case "application/json":
-		return h.readAnswer(ctx, resp, m.ID)
+		return h.readJSON(ctx, resp, m.ID)
 	case "text/event-stream":
-		return h.follow(ctx, m, resp)
+		return h.followStream(ctx, m, resp)
 	}
 	if resp.StatusCode == http.StatusAccepted || resp.StatusCode == http.StatusNoContent {
 		return fmt.Errorf("the server took %s and did not answer it (HTTP %d)", Clip(m.Method, 100), resp.StatusCode)
@@ -135,15 +135,15 @@ func (h *streamable) exchange(ctx context.Context, m Outgoing) error {
 		Clip(resp.Header.Get("Content-Type"), 100))}
 }
 
-// begin stores the session id that the response to initialize has.
-func (h *streamable) begin(resp *http.Response) error {
+// storeSessionID stores the session id that the response to initialize has.
+func (h *streamable) storeSessionID(resp *http.Response) error {
 	id := resp.Header.Get("Mcp-Session-Id")
 	if len(id) > maxSessionID || strings.ContainsFunc(id, func(r rune) bool { return r < 0x21 || r > 0x7e }) {
 		return errors.New("the server's Mcp-Session-Id is not one of at most 1024 visible ASCII characters")
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.session = id
+	h.sessionID = id
 	return nil
 }
 
@@ -160,86 +160,86 @@ func (h *streamable) headers(version string) http.Header {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	header := http.Header{}
-	if version = cmp.Or(version, h.version); version != "" {
+	if version = cmp.Or(version, h.negotiated); version != "" {
 		header.Set("MCP-Protocol-Version", version)
 	}
-	if h.session != "" {
-		header.Set("Mcp-Session-Id", h.session)
+	if h.sessionID != "" {
+		header.Set("Mcp-Session-Id", h.sessionID)
 	}
 	return header
 }
 
-// refusal returns an error for a response without a success status, and nil for others.
-func (h *streamable) refusal(resp *http.Response, id int64) error {
+// checkStatus returns an error for a response without a success status, and nil for others.
+func (h *streamable) checkStatus(resp *http.Response, id int64) error {
 	if isSuccess(resp) {
 		return nil
 	}
-	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxRefusal)) // on an error, body has what was read before
-	e := &statusError{status: resp.StatusCode, body: Clip(string(body), maxQuote)}
-	said := errorAnswer(body, id)
-	if said != nil {
-		e.cause = said
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody)) // on an error, body has what was read before
+	e := &statusError{status: resp.StatusCode, body: Clip(string(body), maxExcerpt)}
+	rpcErr := errorResponse(body, id)
+	if rpcErr != nil {
+		e.cause = rpcErr
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.session == "" {
+	if h.sessionID == "" {
 		return e
 	}
 	switch {
-	case resp.StatusCode == http.StatusNotFound && (said == nil || said.Code != CodeUnknownMethod),
+	case resp.StatusCode == http.StatusNotFound && (rpcErr == nil || rpcErr.Code != CodeUnknownMethod),
 		// Servers based on the examples of the TypeScript SDK answer so for an unknown session.
-		resp.StatusCode == http.StatusBadRequest && said != nil && said.Code == CodeBusy &&
-			strings.Contains(strings.ToLower(said.Message), "session"):
-		return fmt.Errorf("%w (%v)", ErrLost, e)
+		resp.StatusCode == http.StatusBadRequest && rpcErr != nil && rpcErr.Code == CodeBusy &&
+			strings.Contains(strings.ToLower(rpcErr.Message), "session"):
+		return fmt.Errorf("%w (%v)", ErrSessionLost, e)
 	}
 	return e
 }
 
-// errorAnswer returns the JSON-RPC error in body, if body is an error response with the
+// errorResponse returns the JSON-RPC error in body, if body is an error response with the
 // id of the request or without an id; else nil.
-func errorAnswer(body []byte, id int64) *Error {
+func errorResponse(body []byte, id int64) *Error {
 	all, err := Decode(body)
 	if err != nil || len(all) != 1 || all[0].Method != nil {
 		return nil
 	}
-	if n, ok := RequestID(all[0].ID); len(all[0].ID) > 0 && string(all[0].ID) != "null" && (!ok || n != id) {
+	if n, ok := ParseRequestID(all[0].ID); len(all[0].ID) > 0 && string(all[0].ID) != "null" && (!ok || n != id) {
 		return nil
 	}
 	_, err = all[0].Outcome()
-	said, _ := err.(*Error)
-	return said
+	rpcErr, _ := err.(*Error)
+	return rpcErr
 }
 
-// readAnswer reads a response body that is JSON.
-func (h *streamable) readAnswer(ctx context.Context, resp *http.Response, id int64) error {
-	m := h.memory(ctx, resp)
-	defer m.release()
-	b, err := h.body(resp, &m)
+// readJSON reads a response body that is JSON.
+func (h *streamable) readJSON(ctx context.Context, resp *http.Response, id int64) error {
+	reserver := h.newReserver(ctx, resp)
+	defer reserver.release()
+	b, err := h.readBody(resp, &reserver)
 	if err != nil {
 		return err
 	}
-	answered, ok := h.to.Receive(b, m.take())
+	answered, ok := h.receiver.Receive(b, reserver.transfer())
 	switch {
 	case !ok:
 		return fmt.Errorf("the server's answer is no JSON-RPC message: %s", Clip(string(b[:min(len(b), 200)]), 200))
 	case answered == id:
 		return nil
 	}
-	if said := errorAnswer(b, id); said != nil { // without an id: the server could not parse the request
-		return said
+	if rpcErr := errorResponse(b, id); rpcErr != nil { // without an id: the server could not parse the request
+		return rpcErr
 	}
 	return errors.New("the server's answer is one to something else")
 }
 
-// body reads a response body to its end.
-func (h *streamable) body(resp *http.Response, m *memory) ([]byte, error) {
+// readBody reads a response body to its end.
+func (h *streamable) readBody(resp *http.Response, reserver *reserver) ([]byte, error) {
 	all := &bytes.Buffer{}
 	_, err := all.ReadFrom(io.LimitReader(resp.Body, min(large, int64(h.limit))+1))
 	if err == nil && all.Len() > large {
 		if resp.ContentLength > 0 {
-			m.size = int(min(int64(m.size), resp.ContentLength))
+			reserver.size = int(min(int64(reserver.size), resp.ContentLength))
 		}
-		if err := m.grow(all.Len()); err != nil {
+		if err := reserver.reserveIfLarge(all.Len()); err != nil {
 			return nil, err
 		}
 		_, err = all.ReadFrom(io.LimitReader(resp.Body, int64(h.limit+1-all.Len())))
@@ -253,43 +253,43 @@ func (h *streamable) body(resp *http.Response, m *memory) ([]byte, error) {
 	return all.Bytes(), nil
 }
 
-// Agreed implements Transport. In the stateful protocol it opens the stream of the
+// Negotiated implements Transport. In the stateful protocol it opens the stream of the
 // notifications that belong to no request. Many servers drop notifications while the
 // stream is not open, so Negotiated waits for it, for at most openTimeout.
-func (h *streamable) Agreed(version string) {
+func (h *streamable) Negotiated(version string) {
 	h.mu.Lock()
-	h.version = version
+	h.negotiated = version
 	h.mu.Unlock()
 	if revision.IsStateless(version) {
 		return
 	}
-	open, opened := context.WithTimeout(h.ctx, openTimeout)
+	openCtx, opened := context.WithTimeout(h.ctx, openTimeout)
 	defer opened()
-	if h.work(func() { h.listen(opened) }) {
-		<-open.Done()
+	if h.startGoroutine(func() { h.readNotifications(opened) }) {
+		<-openCtx.Done()
 	}
 }
 
 // Close implements Transport.
 func (h *streamable) Close() error {
-	h.end()
+	h.stopStarting()
 	h.mu.Lock()
-	known := h.session != "" && !h.lost
+	hasSession := h.sessionID != "" && !h.sessionLost
 	h.mu.Unlock()
 	var err error
-	if known {
-		err = h.delete()
+	if hasSession {
+		err = h.deleteSession()
 	}
 	h.close()
 	return err
 }
 
-// delete ends the session at the server. The status of the response is ignored: servers
+// deleteSession ends the session at the server. The status of the response is ignored: servers
 // need not offer that (405), and may have forgotten the session (404).
-func (h *streamable) delete() error {
+func (h *streamable) deleteSession() error {
 	ctx, cancel := context.WithTimeout(h.ctx, deleteTimeout)
 	defer cancel()
-	resp, err := h.do(ctx, httpRequest{method: http.MethodDelete, url: h.url, header: h.headers(""), quiet: true})
+	resp, err := h.do(ctx, httpRequest{method: http.MethodDelete, url: h.url, header: h.headers(""), noLogin: true})
 	if err != nil {
 		return fmt.Errorf("the session could not be ended at the server: %w", err)
 	}

@@ -15,7 +15,7 @@ type Message rawjson.Message
 
 const maxBatch = 1000 // messages in one array
 
-var errNoMessage = errors.New("this is no JSON-RPC message")
+var errNotMessage = errors.New("this is no JSON-RPC message")
 
 // Decode decodes what the server sent: a message or, as the revision 2025-03-26 allowed,
 // an array of messages.
@@ -25,30 +25,30 @@ func Decode(b []byte) ([]Message, error) {
 	}
 	b = bytes.TrimSpace(b)
 	if len(b) == 0 || b[0] != '{' && b[0] != '[' {
-		return nil, errNoMessage
+		return nil, errNotMessage
 	}
 	all := make([]Message, 1)
 	var err error
 	if b[0] == '{' {
 		err = json.Unmarshal(b, &all[0])
 	} else {
-		all, err = batch(b)
+		all, err = decodeBatch(b)
 	}
 	if err != nil {
-		return nil, errNoMessage
+		return nil, errNotMessage
 	}
 	for _, m := range all {
 		if m.Method == nil && m.Result == nil && m.Error == nil {
-			return nil, errNoMessage
+			return nil, errNotMessage
 		}
 	}
 	return all, nil
 }
 
-// batch decodes an array of messages.
-func batch(b []byte) ([]Message, error) {
+// decodeBatch decodes an array of messages.
+func decodeBatch(b []byte) ([]Message, error) {
 	if !json.Valid(b) {
-		return nil, errNoMessage
+		return nil, errNotMessage
 	}
 	d := json.NewDecoder(bytes.NewReader(b))
 	if _, err := d.Token(); err != nil {
@@ -58,16 +58,16 @@ func batch(b []byte) ([]Message, error) {
 	for d.More() {
 		var m Message
 		if err := d.Decode(&m); err != nil || len(all) == maxBatch {
-			return nil, errNoMessage
+			return nil, errNotMessage
 		}
 		all = append(all, m)
 	}
 	return all, nil
 }
 
-// RequestID parses the id of a request of the session. ok is false if id is not a
+// ParseRequestID parses the id of a request of the session. ok is false if id is not a
 // positive integer, written as the session writes its ids.
-func RequestID(id json.RawMessage) (int64, bool) {
+func ParseRequestID(id json.RawMessage) (int64, bool) {
 	if len(id) > 19 {
 		return 0, false
 	}

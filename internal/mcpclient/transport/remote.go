@@ -19,8 +19,8 @@ import (
 
 const (
 	maxRedirects = 5
-	maxRefusal   = 64 << 10 // bytes that are read of the body of an error
-	maxQuote     = 300      // bytes of a response body that an error repeats
+	maxErrorBody = 64 << 10 // bytes that are read of the body of an error
+	maxExcerpt   = 300      // bytes of a response body that an error repeats
 	maxHeader    = 1 << 20
 )
 
@@ -39,25 +39,25 @@ type Remote struct {
 // remote makes the HTTP requests of one session to one origin.
 type remote struct {
 	Remote
-	url    *url.URL
-	client *http.Client
-	own    *http.Transport // closed with the session; nil: the caller's Client is used
+	url          *url.URL
+	client       *http.Client
+	ownTransport *http.Transport // closed with the session; nil: the caller's Client is used
 
 	// Set by Start.
-	to      Receiver
-	limit   int // bytes of a message
-	reserve func() Reservation
+	receiver Receiver
+	limit    int // bytes of a message
+	reserve  func() Reservation
 
-	ctx    context.Context // ends with the session
-	cancel context.CancelFunc
-	logins sync.Mutex // held during a log-in
+	ctx     context.Context // ends with the session
+	cancel  context.CancelFunc
+	loginMu sync.Mutex // held during a log-in
 
-	mu      sync.Mutex
-	closed  bool
-	running sync.WaitGroup
+	mu         sync.Mutex
+	closed     bool
+	goroutines sync.WaitGroup
 }
 
-func (r Remote) open() (*remote, error) {
+func (r Remote) newRemote() (*remote, error) {
 	u, err := url.Parse(r.URL)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 		return nil, fmt.Errorf("the server's address %q is not a URL with http or https", Clip(r.URL, 200))
@@ -71,9 +71,9 @@ func (r Remote) open() (*remote, error) {
 		if !ok {
 			t = &http.Transport{Proxy: http.ProxyFromEnvironment}
 		}
-		out.own = t.Clone()
-		out.own.MaxResponseHeaderBytes = maxHeader
-		c.Transport = out.own
+		out.ownTransport = t.Clone()
+		out.ownTransport.MaxResponseHeaderBytes = maxHeader
+		c.Transport = out.ownTransport
 	}
 	c.Timeout = 0
 	c.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
@@ -83,23 +83,23 @@ func (r Remote) open() (*remote, error) {
 
 // Start implements Transport.
 func (r *remote) Start(to Receiver, limit int, reserve func() Reservation) {
-	r.to, r.limit, r.reserve = to, limit, reserve
+	r.receiver, r.limit, r.reserve = to, limit, reserve
 }
 
-// work runs f in a goroutine that close waits for. It returns false when the session
+// startGoroutine runs f in a goroutine that close waits for. It returns false when the session
 // is over.
-func (r *remote) work(f func()) bool {
+func (r *remote) startGoroutine(f func()) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
 		return false
 	}
-	r.running.Go(f)
+	r.goroutines.Go(f)
 	return true
 }
 
-// end prevents further goroutines from starting.
-func (r *remote) end() {
+// stopStarting prevents further goroutines from starting.
+func (r *remote) stopStarting() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.closed = true
@@ -107,59 +107,59 @@ func (r *remote) end() {
 
 // close ends all requests, and waits for the goroutines.
 func (r *remote) close() {
-	r.end()
+	r.stopStarting()
 	r.cancel()
-	r.running.Wait()
-	if r.own != nil {
-		r.own.CloseIdleConnections()
+	r.goroutines.Wait()
+	if r.ownTransport != nil {
+		r.ownTransport.CloseIdleConnections()
 	}
 }
 
-// memory returns a reserver for the messages of a response.
-func (r *remote) memory(ctx context.Context, resp *http.Response) memory {
-	return memory{ctx: ctx, reserve: r.reserve, size: r.limit, stop: func() { resp.Body.Close() }}
+// newReserver returns a reserver for the messages of a response.
+func (r *remote) newReserver(ctx context.Context, resp *http.Response) reserver {
+	return reserver{ctx: ctx, reserve: r.reserve, size: r.limit, abort: func() { resp.Body.Close() }}
 }
 
-// events returns a reader of a response that is a stream of events.
-func (r *remote) events(ctx context.Context, resp *http.Response) *eventReader {
+// newEventReader returns a reader of a response that is a stream of events.
+func (r *remote) newEventReader(ctx context.Context, resp *http.Response) *eventReader {
 	e := newEventReader(resp.Body, r.limit)
-	e.memory = r.memory(ctx, resp)
+	e.reserver = r.newReserver(ctx, resp)
 	return e
 }
 
 // httpRequest is an HTTP request.
 type httpRequest struct {
-	method string
-	url    *url.URL
-	body   []byte
-	header http.Header
-	quiet  bool // do not log in for it
+	method  string
+	url     *url.URL
+	body    []byte
+	header  http.Header
+	noLogin bool // do not log in for it
 }
 
 // do makes a request. When the server answers 401 or 403, do logs in, at most once, and
 // repeats the request; the same when another token is available without a log-in. A
 // final 401 or 403 is an *UnauthorizedError; the caller handles all other statuses.
 func (r *remote) do(ctx context.Context, a httpRequest) (*http.Response, error) {
-	for tries, asked := 0, false; ; tries++ {
-		req, resp, token, err := r.once(ctx, a)
+	for tries, loggedIn := 0, false; ; tries++ {
+		req, resp, token, err := r.doOnce(ctx, a)
 		if err != nil {
 			return nil, err
 		}
 		if resp.StatusCode != http.StatusUnauthorized && resp.StatusCode != http.StatusForbidden {
 			return resp, nil
 		}
-		refused := &ErrUnauthorized{Status: resp.StatusCode, Challenge: Clip(resp.Header.Get("WWW-Authenticate"), 1000)}
-		if r.OAuth == nil || asked || tries > 1 || a.quiet {
+		refusal := &UnauthorizedError{Status: resp.StatusCode, Challenge: Clip(resp.Header.Get("WWW-Authenticate"), 1000)}
+		if r.OAuth == nil || loggedIn || tries > 1 || a.noLogin {
 			defer resp.Body.Close()
-			refused.Body = beginning(resp)
-			return nil, refused
+			refusal.Body = bodyExcerpt(resp)
+			return nil, refusal
 		}
-		if asked, err = r.login(ctx, req, resp, token); err != nil {
+		if loggedIn, err = r.login(ctx, req, resp, token); err != nil {
 			if ctx.Err() != nil {
 				return nil, context.Cause(ctx)
 			}
-			refused.Cause = err
-			return nil, refused
+			refusal.Cause = err
+			return nil, refusal
 		}
 	}
 }
@@ -167,16 +167,16 @@ func (r *remote) do(ctx context.Context, a httpRequest) (*http.Response, error) 
 // login calls the OAuth handler, unless another request got a new token since used was
 // read. asked reports whether there was a log-in.
 func (r *remote) login(ctx context.Context, req *http.Request, resp *http.Response,
-	used string) (asked bool, err error) {
-	r.logins.Lock()
-	defer r.logins.Unlock()
-	if now, err := r.token(ctx); err == nil && now != used {
+	usedToken string) (loggedIn bool, err error) {
+	r.loginMu.Lock()
+	defer r.loginMu.Unlock()
+	if current, err := r.token(ctx); err == nil && current != usedToken {
 		return false, resp.Body.Close()
 	}
 	resp.Body = struct {
 		io.Reader
 		io.Closer
-	}{io.LimitReader(resp.Body, maxRefusal), resp.Body}
+	}{io.LimitReader(resp.Body, maxErrorBody), resp.Body}
 	defer resp.Body.Close() // the handler may have closed it already
 	if err := r.OAuth.Authorize(ctx, req, resp); !errors.Is(err, ErrRenewed) {
 		return true, err
@@ -198,11 +198,11 @@ func (r *remote) token(ctx context.Context) (string, error) {
 		return "", err
 	}
 	t, err := source.Token()
-	if refused, ok := errors.AsType[*oauth2.RetrieveError](err); ok && LoginOver(refused.ErrorCode) {
+	if refused, ok := errors.AsType[*oauth2.RetrieveError](err); ok && CannotRenew(refused.ErrorCode) {
 		return "", nil // without a token, the server asks for a log-in
 	}
 	if err != nil {
-		return "", &ErrUnauthorized{Status: http.StatusUnauthorized, Cause: err}
+		return "", &UnauthorizedError{Status: http.StatusUnauthorized, Cause: err}
 	}
 	if t == nil {
 		return "", nil
@@ -210,23 +210,23 @@ func (r *remote) token(ctx context.Context) (string, error) {
 	return t.AccessToken, nil
 }
 
-// LoginOver reports whether an error code of an authorization server (RFC 6749, 5.2)
+// CannotRenew reports whether an error code of an authorization server (RFC 6749, 5.2)
 // means that its token can never be renewed: the grant was revoked, or the client is
 // unknown.
-func LoginOver(code string) bool {
+func CannotRenew(code string) bool {
 	return code == "invalid_grant" || code == "invalid_client" || code == "unauthorized_client"
 }
 
-// once makes a request, without a log-in, and follows redirects within the origin. It
+// doOnce makes a request, without a log-in, and follows redirects within the origin. It
 // also returns the token that it sent.
-func (r *remote) once(ctx context.Context, a httpRequest) (*http.Request, *http.Response, string, error) {
+func (r *remote) doOnce(ctx context.Context, a httpRequest) (*http.Request, *http.Response, string, error) {
 	token, err := r.token(ctx)
 	if err != nil {
 		return nil, nil, "", err
 	}
-	to := a.url
+	target := a.url
 	for range maxRedirects + 1 {
-		req, err := http.NewRequestWithContext(ctx, a.method, to.String(), bytes.NewReader(a.body))
+		req, err := http.NewRequestWithContext(ctx, a.method, target.String(), bytes.NewReader(a.body))
 		if err != nil {
 			return nil, nil, "", err
 		}
@@ -237,12 +237,12 @@ func (r *remote) once(ctx context.Context, a httpRequest) (*http.Request, *http.
 				return nil, nil, "", context.Cause(ctx)
 			}
 			// The text of a url.Error has the whole URL, which may contain a secret.
-			if in, ok := errors.AsType[*url.Error](err); ok {
-				err = in.Err
+			if urlErr, ok := errors.AsType[*url.Error](err); ok {
+				err = urlErr.Err
 			}
-			return nil, nil, "", &Unreachable{err}
+			return nil, nil, "", &UnreachableError{err}
 		}
-		next, err := redirected(a.method, to, resp)
+		next, err := redirectTarget(a.method, target, resp)
 		if err == nil && next == nil {
 			return req, resp, token, nil
 		}
@@ -250,7 +250,7 @@ func (r *remote) once(ctx context.Context, a httpRequest) (*http.Request, *http.
 		if err != nil {
 			return nil, nil, "", err
 		}
-		to = next
+		target = next
 	}
 	return nil, nil, "", fmt.Errorf("the server redirects over %d times", maxRedirects)
 }
@@ -271,9 +271,9 @@ func (r *remote) setHeaders(req *http.Request, a httpRequest, token string) {
 	}
 }
 
-// redirected returns the target of a redirect; nil: the response is none. A redirect to
+// redirectTarget returns the target of a redirect; nil: the response is none. A redirect to
 // another origin is an error: that origin would get the credentials for this one.
-func redirected(method string, from *url.URL, resp *http.Response) (*url.URL, error) {
+func redirectTarget(method string, from *url.URL, resp *http.Response) (*url.URL, error) {
 	switch resp.StatusCode {
 	case http.StatusMovedPermanently, http.StatusFound, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
 	case http.StatusSeeOther:
@@ -311,8 +311,8 @@ func port(u *url.URL) string {
 // isSuccess reports whether the status of a response is 2xx.
 func isSuccess(resp *http.Response) bool { return resp.StatusCode/100 == 2 }
 
-// noEvents returns the error for a response that should be a stream of events, but is not.
-func noEvents(resp *http.Response) error {
+// errNotEventStream returns the error for a response that should be a stream of events, but is not.
+func errNotEventStream(resp *http.Response) error {
 	return &statusError{status: resp.StatusCode,
 		body: fmt.Sprintf("not a stream of events, but %q", Clip(contentType(resp), 100))}
 }
@@ -325,10 +325,10 @@ func contentType(resp *http.Response) string {
 	return strings.ToLower(strings.TrimSpace(t))
 }
 
-// beginning returns the beginning of a response body, for an error.
-func beginning(resp *http.Response) string {
+// bodyExcerpt returns the beginning of a response body, for an error.
+func bodyExcerpt(resp *http.Response) string {
 	b, _ := io.ReadAll(io.LimitReader(resp.Body, 2<<10)) // on an error, b has what was read before
-	return Clip(string(b), maxQuote)
+	return Clip(string(b), maxExcerpt)
 }
 
 // discard reads the rest of a response body, so that the connection can be reused, if the
@@ -336,7 +336,7 @@ func beginning(resp *http.Response) string {
 func discard(body io.ReadCloser) {
 	t := time.AfterFunc(time.Second, func() { body.Close() })
 	defer t.Stop()
-	_, _ = io.CopyN(io.Discard, body, maxRefusal) // after an error, the connection is not reused
+	_, _ = io.CopyN(io.Discard, body, maxErrorBody) // after an error, the connection is not reused
 	body.Close()
 }
 

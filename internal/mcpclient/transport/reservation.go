@@ -8,9 +8,9 @@ import (
 // Reservation accounts for the memory of one large message, against a limit of the session's user.
 type Reservation interface {
 	// Wait reserves n more bytes. It waits, for a bounded time, until the limit allows them.
-	Wait(ctx context.Context, n int64) error
+	Reserve(ctx context.Context, n int64) error
 	// Keep gives back what was reserved beyond n bytes.
-	Keep(n int64)
+	ShrinkTo(n int64)
 	// Release gives back all bytes. It may be called more than once.
 	Release()
 }
@@ -18,11 +18,11 @@ type Reservation interface {
 // NoReservation is the reservation of a message that needs none.
 type NoReservation struct{}
 
-// Wait implements Reservation.
-func (NoReservation) Wait(context.Context, int64) error { return nil }
+// Reserve implements Reservation.
+func (NoReservation) Reserve(context.Context, int64) error { return nil }
 
-// Keep implements Reservation.
-func (NoReservation) Keep(int64) {}
+// ShrinkTo implements Reservation.
+func (NoReservation) ShrinkTo(int64) {}
 
 // Release implements Reservation.
 func (NoReservation) Release() {}
@@ -35,48 +35,48 @@ const (
 	largeTimeout = 2 * time.Minute
 )
 
-// noMemory wraps an error of Reservation.Wait.
-type noMemory struct{ error }
+// reservationError wraps an error of Reservation.Wait.
+type reservationError struct{ error }
 
-func (n noMemory) Unwrap() error { return n.error }
+func (n reservationError) Unwrap() error { return n.error }
 
-// memory makes the reservations for the messages of one stream, one message at a time.
+// reserver makes the reservations for the messages of one stream, one message at a time.
 // The zero value reserves nothing.
-type memory struct {
+type reserver struct {
 	ctx     context.Context
 	reserve func() Reservation
 	size    int    // bytes to reserve for one message
-	stop    func() // ends the stream when a large message takes too long
+	abort   func() // ends the stream when a large message takes too long
 
-	held  Reservation // of the message that is being read; nil: none yet
-	timer *time.Timer
+	current Reservation // of the message that is being read; nil: none yet
+	timer   *time.Timer
 }
 
-// grow makes the reservation of the current message once size, read so far, is large.
-func (m *memory) grow(size int) error {
-	if size <= large || m.held != nil || m.reserve == nil {
+// reserveIfLarge makes the reservation of the current message once size, read so far, is large.
+func (m *reserver) reserveIfLarge(size int) error {
+	if size <= large || m.current != nil || m.reserve == nil {
 		return nil
 	}
 	r := m.reserve()
-	if err := r.Wait(m.ctx, int64(m.size)); err != nil {
+	if err := r.Reserve(m.ctx, int64(m.size)); err != nil {
 		r.Release()
-		return noMemory{err}
+		return reservationError{err}
 	}
-	m.held, m.timer = r, time.AfterFunc(largeTimeout, m.stop)
+	m.current, m.timer = r, time.AfterFunc(largeTimeout, m.abort)
 	return nil
 }
 
-// take returns the reservation of the current message, which was read completely, to the
+// transfer returns the reservation of the current message, which was read completely, to the
 // caller, who has to release it.
-func (m *memory) take() Reservation {
-	if m.held == nil {
+func (m *reserver) transfer() Reservation {
+	if m.current == nil {
 		return NoReservation{}
 	}
 	m.timer.Stop()
-	r := m.held
-	m.held = nil
+	r := m.current
+	m.current = nil
 	return r
 }
 
 // release releases the reservation of the current message.
-func (m *memory) release() { m.take().Release() }
+func (m *reserver) release() { m.transfer().Release() }

@@ -17,11 +17,11 @@ const endpointTimeout = 15 * time.Second
 // stateless protocol does not have this transport.
 func SSE(r Remote) Dial {
 	return func(ctx context.Context) (Transport, error) {
-		re, err := r.open()
+		re, err := r.newRemote()
 		if err != nil {
 			return nil, err
 		}
-		s := &sse{remote: re, known: make(chan struct{})}
+		s := &sse{remote: re, endpointSet: make(chan struct{})}
 		stop := context.AfterFunc(ctx, s.cancel) // the stream outlives ctx, if it opens
 		s.resp, err = s.do(s.ctx, httpRequest{method: http.MethodGet, url: s.url,
 			header: http.Header{"Accept": {"text/event-stream"}}})
@@ -32,7 +32,7 @@ func SSE(r Remote) Dial {
 			err = context.Cause(ctx)
 		}
 		if err == nil {
-			err = s.opened()
+			err = s.checkOpened()
 		}
 		if err != nil {
 			s.close()
@@ -44,49 +44,49 @@ func SSE(r Remote) Dial {
 
 type sse struct {
 	*remote
-	resp  *http.Response
-	known chan struct{} // closed when endpoint is set
+	resp        *http.Response
+	endpointSet chan struct{} // closed when endpoint is set
 	// endpoint is where messages are posted to.
 	endpoint *url.URL
 }
 
-// opened checks the response to the GET.
-func (s *sse) opened() error {
+// checkOpened checks the response to the GET.
+func (s *sse) checkOpened() error {
 	isStream := contentType(s.resp) == "text/event-stream"
 	if s.resp.StatusCode == http.StatusOK && isStream {
 		return nil
 	}
 	defer s.resp.Body.Close()
 	if s.resp.StatusCode == http.StatusOK {
-		return noEvents(s.resp)
+		return errNotEventStream(s.resp)
 	}
-	return &statusError{status: s.resp.StatusCode, body: beginning(s.resp)}
+	return &statusError{status: s.resp.StatusCode, body: bodyExcerpt(s.resp)}
 }
 
-func (s *sse) Traits() Traits { return Traits{StatefulOnly: true} }
-func (s *sse) Agreed(string)  {}
-func (s *sse) Abandon(int64)  {}
+func (s *sse) Traits() Traits    { return Traits{StatefulOnly: true} }
+func (s *sse) Negotiated(string) {}
+func (s *sse) Abandon(int64)     {}
 
 // Start implements Transport.
 func (s *sse) Start(to Receiver, limit int, reserve func() Reservation) {
 	s.remote.Start(to, limit, reserve)
-	s.work(func() {
+	s.startGoroutine(func() {
 		defer s.resp.Body.Close()
 		if err := s.listen(); s.ctx.Err() == nil {
-			to.Lost(fmt.Errorf("%w: its stream of events ended (%w)", ErrClosed, err))
+			to.Ended(fmt.Errorf("%w: its stream of events ended (%w)", ErrClosed, err))
 		}
 	})
 }
 
 func (s *sse) listen() error {
-	r := s.events(s.ctx, s.resp)
+	r := s.newEventReader(s.ctx, s.resp)
 	for {
 		e, err := r.next()
 		switch {
 		case err != nil:
 			return err
 		case e.isMessage():
-			s.to.Receive(e.data, e.reservation) // ignores what is no message, such as keep-alives
+			s.receiver.Receive(e.data, e.reservation) // ignores what is no message, such as keep-alives
 			continue
 		case e.name == "endpoint":
 			err = s.setEndpoint(string(e.data))
@@ -110,7 +110,7 @@ func (s *sse) setEndpoint(address string) error {
 		return errors.New("the server says twice where to write to")
 	}
 	s.endpoint = u
-	close(s.known)
+	close(s.endpointSet)
 	return nil
 }
 
@@ -120,9 +120,9 @@ func (s *sse) Send(ctx context.Context, m Outgoing) error {
 		return s.post(ctx, m)
 	}
 	// Some servers answer the POST only when the call has ended.
-	if !s.work(func() {
+	if !s.startGoroutine(func() {
 		if err := s.post(s.ctx, m); err != nil && s.ctx.Err() == nil {
-			s.to.Fail(m.ID, err)
+			s.receiver.Fail(m.ID, err)
 		}
 	}) {
 		return ErrClosed
@@ -135,7 +135,7 @@ func (s *sse) post(ctx context.Context, m Outgoing) error {
 	defer cancel()
 	defer context.AfterFunc(s.ctx, cancel)()
 	select {
-	case <-s.known:
+	case <-s.endpointSet:
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	case <-time.After(endpointTimeout):
@@ -151,7 +151,7 @@ func (s *sse) post(ctx context.Context, m Outgoing) error {
 	}
 	defer discard(resp.Body)
 	if !isSuccess(resp) {
-		return &statusError{status: resp.StatusCode, body: beginning(resp)}
+		return &statusError{status: resp.StatusCode, body: bodyExcerpt(resp)}
 	}
 	return nil
 }

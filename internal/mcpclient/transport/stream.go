@@ -14,22 +14,22 @@ const (
 	maxResumes   = 5 // attempts in a row to resume one stream that bring nothing new
 	resumePause  = time.Second
 	longestPause = time.Minute
-	// stable is how long a stream has to stay open for the pause to start over.
-	stable = 10 * time.Second
+	// stableAfter is how long a stream has to stay open for the pause to start over.
+	stableAfter = 10 * time.Second
 )
 
 // stream is the state of one stream of events.
 type stream struct {
-	id        int64  // of the request whose response ends the stream; 0: none
-	lastEvent string // the id of the last event
-	retry     time.Duration
-	progress  bool // a message or an event id came since the stream was opened
-	answered  bool
+	id          int64  // of the request whose response ends the stream; 0: none
+	lastEventID string // the id of the last event
+	retry       time.Duration
+	progress    bool // a message or an event id came since the stream was opened
+	answered    bool
 }
 
-// read reads events until the stream ends, or the response to its request has come.
-func (h *streamable) read(ctx context.Context, s *stream, resp *http.Response) error {
-	r := h.events(ctx, resp)
+// readStream reads events until the stream ends, or the response to its request has come.
+func (h *streamable) readStream(ctx context.Context, s *stream, resp *http.Response) error {
+	r := h.newEventReader(ctx, resp)
 	for {
 		e, err := r.next()
 		if r.retry > 0 {
@@ -38,7 +38,7 @@ func (h *streamable) read(ctx context.Context, s *stream, resp *http.Response) e
 		if err != nil {
 			return err
 		}
-		if err := h.receive(s, e); err != nil {
+		if err := h.deliver(s, e); err != nil {
 			return err
 		}
 		if s.answered {
@@ -48,12 +48,12 @@ func (h *streamable) read(ctx context.Context, s *stream, resp *http.Response) e
 	}
 }
 
-// receive passes an event to the session.
-func (h *streamable) receive(s *stream, e event) error {
+// deliver passes an event to the session.
+func (h *streamable) deliver(s *stream, e event) error {
 	if len(e.data) > 0 && e.isMessage() {
-		answered, ok := h.to.Receive(e.data, e.reservation)
+		answered, ok := h.receiver.Receive(e.data, e.reservation)
 		switch {
-		case !ok && e.cut:
+		case !ok && e.truncated:
 			return errors.New("the stream ended in the middle of an event")
 		case s.id != 0 && answered == s.id:
 			s.answered = true
@@ -62,35 +62,35 @@ func (h *streamable) receive(s *stream, e event) error {
 	} else {
 		e.reservation.Release()
 	}
-	if e.hasID && e.id != s.lastEvent {
-		s.lastEvent, s.progress = e.id, true
+	if e.hasID && e.id != s.lastEventID {
+		s.lastEventID, s.progress = e.id, true
 	}
 	return nil
 }
 
-// follow reads the stream that answers a request. If the stream breaks, follow resumes
+// followStream reads the stream that answers a request. If the stream breaks, follow resumes
 // it, in the stateful protocol and if the server sent event ids to resume from.
-func (h *streamable) follow(ctx context.Context, m Outgoing, resp *http.Response) error {
+func (h *streamable) followStream(ctx context.Context, m Outgoing, resp *http.Response) error {
 	s := &stream{id: m.ID}
 	tries := 0
 	for {
-		err := h.read(ctx, s, resp)
+		err := h.readStream(ctx, s, resp)
 		resp.Body.Close()
-		_, full := errors.AsType[noMemory](err)
+		_, noMemory := errors.AsType[reservationError](err)
 		switch {
 		case s.answered:
 			return nil
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case full, errors.Is(err, ErrTooLarge):
+		case noMemory, errors.Is(err, ErrTooLarge):
 			return err
-		case s.lastEvent == "" || revision.IsStateless(m.Version):
+		case s.lastEventID == "" || revision.IsStateless(m.Version):
 			return fmt.Errorf("the server ended its stream before it had answered %s (%v)", Clip(m.Method, 100), err)
 		}
 		if tries++; s.progress {
 			tries = 1
 		}
-		if resp, err = h.resume(ctx, s, &tries); errors.Is(err, ErrLost) {
+		if resp, err = h.resume(ctx, s, &tries); errors.Is(err, ErrSessionLost) {
 			h.endIfLost(err)
 			return fmt.Errorf("%w: %s was on its way (%v)", ErrClosed, Clip(m.Method, 100), err) // it may have run
 		} else if err != nil {
@@ -114,15 +114,15 @@ func (h *streamable) resume(ctx context.Context, s *stream, tries *int) (*http.R
 		if err := sleep(ctx, wait); err != nil {
 			return nil, err
 		}
-		resp, err := h.get(ctx, s.lastEvent, false)
-		_, away := errors.AsType[*Unreachable](err)
+		resp, err := h.openStream(ctx, s.lastEventID, false)
+		_, unreachable := errors.AsType[*UnreachableError](err)
 		status, isStatus := errors.AsType[*statusError](err)
 		switch {
 		case err == nil:
 			return resp, nil
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
-		case away, isStatus && status.status >= 500:
+		case unreachable, isStatus && status.status >= 500:
 			*tries++
 			pause *= 2
 		default:
@@ -131,19 +131,19 @@ func (h *streamable) resume(ctx context.Context, s *stream, tries *int) (*http.R
 	}
 }
 
-// get opens a stream with a GET; after is the id of the last event to resume from, or "".
-func (h *streamable) get(ctx context.Context, after string, quiet bool) (*http.Response, error) {
+// openStream opens a stream with a GET; after is the id of the last event to resume from, or "".
+func (h *streamable) openStream(ctx context.Context, lastEventID string, noLogin bool) (*http.Response, error) {
 	header := h.headers("")
 	header.Set("Accept", "text/event-stream")
-	if after != "" {
-		header.Set("Last-Event-ID", after)
+	if lastEventID != "" {
+		header.Set("Last-Event-ID", lastEventID)
 	}
-	resp, err := h.do(ctx, httpRequest{method: http.MethodGet, url: h.url, header: header, quiet: quiet})
+	resp, err := h.do(ctx, httpRequest{method: http.MethodGet, url: h.url, header: header, noLogin: noLogin})
 	if err != nil {
 		return nil, err
 	}
-	if err = h.refusal(resp, 0); err == nil && contentType(resp) != "text/event-stream" {
-		err = noEvents(resp)
+	if err = h.checkStatus(resp, 0); err == nil && contentType(resp) != "text/event-stream" {
+		err = errNotEventStream(resp)
 	}
 	if err != nil {
 		resp.Body.Close()
@@ -152,15 +152,15 @@ func (h *streamable) get(ctx context.Context, after string, quiet bool) (*http.R
 	return resp, nil
 }
 
-// listen reads the stream of notifications that belong to no request, until the session
+// readNotifications reads the stream of notifications that belong to no request, until the session
 // ends or the server turns out not to offer the stream. It calls opened after each
 // attempt to open the stream.
-func (h *streamable) listen(opened func()) {
+func (h *streamable) readNotifications(opened func()) {
 	s := &stream{}
 	pause := resumePause
 	for first := true; ; first = false {
 		began := time.Now()
-		resp, err := h.get(h.ctx, s.lastEvent, true)
+		resp, err := h.openStream(h.ctx, s.lastEventID, true)
 		opened()
 		switch {
 		case h.ctx.Err() != nil:
@@ -169,21 +169,21 @@ func (h *streamable) listen(opened func()) {
 			}
 			return
 		case err == nil:
-			if !first && s.lastEvent == "" {
-				h.to.Missed()
+			if !first && s.lastEventID == "" {
+				h.receiver.NotificationsLost()
 			}
 			s.progress = false
-			_ = h.read(h.ctx, s, resp) // whatever the error, the stream is opened again
+			_ = h.readStream(h.ctx, s, resp) // whatever the error, the stream is opened again
 			resp.Body.Close()
-		case !first && errors.Is(err, ErrLost):
+		case !first && errors.Is(err, ErrSessionLost):
 			h.endIfLost(err)
 			return
-		case notOffered(err) && s.lastEvent != "":
-			s.lastEvent = "" // perhaps the server only cannot resume it
+		case notOffered(err) && s.lastEventID != "":
+			s.lastEventID = "" // perhaps the server only cannot resume it
 		case notOffered(err):
 			return
 		}
-		if s.progress || time.Since(began) > stable {
+		if s.progress || time.Since(began) > stableAfter {
 			pause = resumePause
 		}
 		if s.retry > 0 {
@@ -204,6 +204,6 @@ func notOffered(err error) bool {
 		return status.status < 500 && status.status != http.StatusConflict &&
 			status.status != http.StatusTooManyRequests
 	}
-	_, login := errors.AsType[*ErrUnauthorized](err)
-	return login || errors.Is(err, ErrLost)
+	_, login := errors.AsType[*UnauthorizedError](err)
+	return login || errors.Is(err, ErrSessionLost)
 }

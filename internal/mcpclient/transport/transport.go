@@ -13,14 +13,14 @@ type Transport interface {
 	// Start begins to read messages of at most limit bytes, and passes them to the
 	// receiver, large ones with a reservation from reserve. With a nil reserve, none has
 	// a reservation.
-	Start(to Receiver, limit int, reserve func() Reservation)
+	Start(receiver Receiver, limit int, reserve func() Reservation)
 	// Send sends a message. For a request it may return before the message is sent; if
 	// sending fails then, Receiver.Fail is called.
 	Send(ctx context.Context, m Outgoing) error
 	// Abandon tells the transport that the response to a request is not needed any more.
 	Abandon(id int64)
 	// Agreed is called after the handshake, with the negotiated revision.
-	Agreed(version string)
+	Negotiated(version string)
 	// Traits returns the properties of the transport.
 	Traits() Traits
 	// Close closes the transport, and waits for its goroutines. The session calls it once.
@@ -32,7 +32,7 @@ type Traits struct {
 	// Streams: each request has a stream of its own. In the stateless protocol, to close
 	// it cancels the request. A request that the server does not know does not affect
 	// later ones.
-	Streams bool
+	StreamPerRequest bool
 	// StatefulOnly: the stateless protocol cannot be used over this transport.
 	StatefulOnly bool
 }
@@ -57,9 +57,9 @@ type Receiver interface {
 	// Fail is called when a request will not be answered.
 	Fail(id int64, err error)
 	// Missed is called when notifications of the server may have been lost.
-	Missed()
+	NotificationsLost()
 	// Lost is called when the transport has failed or the server has closed it.
-	Lost(err error)
+	Ended(err error)
 }
 
 // Dial opens a transport. It is called again when the handshake needs a new program or

@@ -26,15 +26,15 @@ type box struct {
 	runtime *Runtime
 	dir     string
 	cgroups cgroups       // zero where the box has no group
-	gone    chan struct{} // closed when its process has ended
+	exited  chan struct{} // closed when its process has ended
 	// stale: an earlier server made this sandbox, and it could not be recovered. Other
 	// programs may have the process ids in runsc's state by now, so Stop does not let runsc
 	// kill by them.
 	stale bool
 	// imageKind is the kind of the preboot image that the sandbox was started from; empty:
 	// it booted.
-	kind string
-	seal seal // which of its mounts of shared folders are read-only now
+	imageKind string
+	seal      sealState // which of its mounts of shared folders are read-only now
 
 	mu            sync.Mutex
 	spec          sandbox.Spec // only Limits changes once other goroutines use the box
@@ -42,14 +42,14 @@ type box struct {
 	pid           int
 	started       uint64
 	pidfd         *os.File
-	memory        []openFile // gVisor's memfds that hold the sandbox's memory
+	memoryFiles   []openFile // gVisor's memfds that hold the sandbox's memory
 	reason        string     // why this runtime killed it
 	stopped       bool
 	secretRemoved bool // the secret's file is removed: the agent has dialed
 }
 
 func newBox(r *Runtime, spec sandbox.Spec) *box {
-	return &box{runtime: r, dir: r.path(spec.ID), cgroups: r.cgroups, spec: spec, gone: make(chan struct{})}
+	return &box{runtime: r, dir: r.sandboxDir(spec.ID), cgroups: r.cgroups, spec: spec, exited: make(chan struct{})}
 }
 
 // socketDir is the folder of the socket that the agent dials.
@@ -98,9 +98,9 @@ func (b *box) listen() error {
 	return nil
 }
 
-// wake makes the agent of a recovered sandbox dial at once, by a signal that gVisor
+// wakeAgent makes the agent of a recovered sandbox dial at once, by a signal that gVisor
 // delivers, as `runsc kill` would. Without the signal the agent dials some seconds later.
-func (b *box) wake() {
+func (b *box) wakeAgent() {
 	ctx, cancel := context.WithTimeout(b.runtime.ctx, 5*time.Second)
 	defer cancel()
 	path := filepath.Join(b.runtime.runscRoot(), "runsc-"+b.spec.ID+".sock")
@@ -112,7 +112,7 @@ func (b *box) wake() {
 	stop := context.AfterFunc(ctx, func() { c.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	call := map[string]any{"method": "containerManager.Signal",
-		"arg": map[string]any{"CID": b.spec.ID, "Signo": int(wire.Wake)}}
+		"arg": map[string]any{"CID": b.spec.ID, "Signo": int(wire.WakeSignal)}}
 	if json.NewEncoder(c).Encode(call) == nil {
 		c.Read(make([]byte, 256)) // the signal is delivered; the answer does not matter
 	}
@@ -127,9 +127,9 @@ func (b *box) supervise(pid int, started uint64) error {
 	if err != nil {
 		return err
 	}
-	if now, err := proc.Started(pid); err != nil || now != started {
+	if now, err := proc.StartTicks(pid); err != nil || now != started {
 		unix.Close(fd)
-		if scarce(err) {
+		if isTemporary(err) {
 			return err
 		}
 		return sandbox.ErrGone
@@ -142,7 +142,7 @@ func (b *box) supervise(pid int, started uint64) error {
 	if err != nil {
 		return err
 	}
-	b.runtime.work.Go(func() {
+	b.runtime.background.Go(func() {
 		ended := false
 		err := raw.Read(func(fd uintptr) bool {
 			n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
@@ -150,22 +150,22 @@ func (b *box) supervise(pid int, started uint64) error {
 			return ended
 		})
 		if err == nil && ended {
-			b.ended()
+			b.markExited()
 		}
 	})
 	return nil
 }
 
-// ended records that the sandbox's process is gone: it closes b.gone and the listener.
-func (b *box) ended() {
+// markExited records that the sandbox's process is gone: it closes b.gone and the listener.
+func (b *box) markExited() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	select {
-	case <-b.gone:
+	case <-b.exited:
 		return
 	default:
 	}
-	close(b.gone)
+	close(b.exited)
 	if b.listener != nil {
 		b.listener.Close()
 	}
@@ -189,19 +189,19 @@ func (b *box) Connect(ctx context.Context) (net.Conn, error) {
 			return c, nil
 		}
 		select {
-		case <-b.gone:
+		case <-b.exited:
 			return nil, sandbox.ErrGone
 		default:
 		}
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		if !scarce(err) {
+		if !isTemporary(err) {
 			return nil, fmt.Errorf("%w: %w", sandbox.ErrGone, err)
 		}
 		select { // the sandbox lives, and the server is out of descriptors or memory
 		case <-time.After(20 * time.Millisecond):
-		case <-b.gone:
+		case <-b.exited:
 		case <-ctx.Done():
 		}
 	}
@@ -228,9 +228,9 @@ func (b *box) removeSecret() {
 	}
 }
 
-// scarce says whether an error is temporary, such as when the server lacks descriptors or
+// isTemporary says whether an error is temporary, such as when the server lacks descriptors or
 // memory. Such an error does not mean that the sandbox is dead.
-func scarce(err error) bool {
+func isTemporary(err error) bool {
 	for _, e := range []error{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.ECONNABORTED, unix.EINTR} {
 		if errors.Is(err, e) {
 			return true
@@ -244,12 +244,12 @@ func (b *box) Status(context.Context) (sandbox.Status, error) {
 	b.mu.Lock()
 	pid, started, reason := b.pid, b.started, b.reason
 	b.mu.Unlock()
-	if now, err := proc.Started(pid); err == nil && now == started && pid != 0 {
-		st := sandbox.Status{Life: sandbox.Running}
-		st.MemoryBytes, st.CPU = b.cost(pid)
+	if now, err := proc.StartTicks(pid); err == nil && now == started && pid != 0 {
+		st := sandbox.Status{State: sandbox.Running}
+		st.MemoryBytes, st.CPU = b.hostUsage(pid)
 		return st, nil
 	}
-	st := sandbox.Status{Life: sandbox.Dead, Reason: reason}
+	st := sandbox.Status{State: sandbox.Dead, Reason: reason}
 	if st.Reason == "" && b.cgroups.oomKilled(b.spec.ID) {
 		st.Reason = "memory"
 	}
@@ -269,14 +269,14 @@ func (b *box) Resize(_ context.Context, l sandbox.Limits) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.spec.Limits = l
-	return b.runtime.store(b.record())
+	return b.runtime.storeRecord(b.record())
 }
 
 // record returns the box's record. The caller holds b.mu, or no other goroutine has the
 // box yet.
 func (b *box) record() record {
 	return record{ID: b.spec.ID, Template: b.spec.Template.Name, Limits: b.spec.Limits, Mounts: b.spec.Mounts,
-		Secret: hex.EncodeToString(b.spec.Secret), Open: b.runtime.Open, PID: b.pid, Started: b.started}
+		Secret: hex.EncodeToString(b.spec.Secret), HostNetwork: b.runtime.HostNetwork, PID: b.pid, Started: b.started}
 }
 
 // kill kills the sandbox's process. Status returns the first reason.
@@ -308,15 +308,15 @@ func (b *box) Stop(ctx context.Context) error {
 	if !b.stale {
 		// "runsc delete" also removes runsc's state, cgroups and mounts of the sandbox. It
 		// kills by process id.
-		err = r.runsc(ctx, b, "delete", "-force", id)
+		err = r.runRunsc(ctx, b, "delete", "-force", id)
 		if err != nil && strings.Contains(err.Error(), "does not exist") {
 			err = nil
 		}
 	}
-	if kerr := r.exterminate(ctx, id); kerr != nil {
+	if kerr := r.killProcesses(ctx, id); kerr != nil {
 		return errors.Join(err, kerr)
 	}
-	b.ended()
+	b.markExited()
 	b.detach()
 	if cerr := b.cgroups.remove(ctx, id); cerr != nil {
 		return errors.Join(err, cerr)

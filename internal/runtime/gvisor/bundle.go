@@ -44,63 +44,63 @@ var baseFiles = map[string]string{
 var baseFolders = []string{"etc", "proc", "sys", "dev", "tmp", "run/sandlot", "var/tmp", "var/lib/sandlot", "root",
 	"home", "opt", "mnt", "workspace", ".sandlot"}
 
-// skeleton returns the root folder of a template: the files that all its sandboxes share
+// rootfsFor returns the root folder of a template: the files that all its sandboxes share
 // and cannot change, and every mount point. The folder is made once, and again when the
 // template, or the files that Sandlot adds, have changed. A template with a root file
 // system of its own keeps that one; Sandlot adds only missing mount points.
-func (r *Runtime) skeleton(t *image.Template) (string, error) {
+func (r *Runtime) rootfsFor(t *image.Template) (string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if root := r.roots[t.Name]; root != "" {
+	if root := r.rootfs[t.Name]; root != "" {
 		return root, nil
 	}
 	if t.Rootfs != "" {
-		if err := prepared(t.Rootfs); err != nil {
+		if err := makeMountTargets(t.Rootfs); err != nil {
 			return "", err
 		}
-		over, err := r.cover(t)
+		binds, err := r.fileBinds(t)
 		if err != nil {
 			return "", err
 		}
-		r.roots[t.Name], r.over[t.Name] = t.Rootfs, over
+		r.rootfs[t.Name], r.rootBinds[t.Name] = t.Rootfs, binds
 		return t.Rootfs, nil
 	}
 	files := maps.Clone(baseFiles)
-	if r.Open {
+	if r.HostNetwork {
 		resolvers, err := os.ReadFile("/etc/resolv.conf")
 		if err != nil {
 			return "", err
 		}
 		files["etc/resolv.conf"] = string(resolvers)
 	}
-	plan, err := json.Marshal([]any{t, files, baseFolders})
+	rootKey, err := json.Marshal([]any{t, files, baseFolders})
 	if err != nil {
 		return "", err
 	}
-	sum := sha256.Sum256(plan)
+	sum := sha256.Sum256(rootKey)
 	root := filepath.Join(r.StateDir, "roots", t.Name+"-"+hex.EncodeToString(sum[:8]))
 	if _, err := os.Stat(root); err != nil {
-		if err := build(root, t, files); err != nil {
+		if err := buildRootfs(root, t, files); err != nil {
 			return "", err
 		}
 	}
-	r.roots[t.Name] = root
+	r.rootfs[t.Name] = root
 	return root, nil
 }
 
-// cover writes the files that Sandlot adds to a template with its own root file system,
+// fileBinds writes the files that Sandlot adds to a template with its own root file system,
 // which Sandlot does not change, into the state folder. It returns the bind mounts by
 // which sandboxes see these files in their root.
-func (r *Runtime) cover(t *image.Template) ([]image.Bind, error) {
+func (r *Runtime) fileBinds(t *image.Template) ([]image.Bind, error) {
 	dir := filepath.Join(r.StateDir, "roots", t.Name+"-files")
 	root, err := os.OpenRoot(t.Rootfs)
 	if err != nil {
 		return nil, err
 	}
 	defer root.Close()
-	var over []image.Bind
+	var binds []image.Bind
 	for _, name := range slices.Sorted(maps.Keys(t.Files)) {
-		if byHash.MatchString(name) {
+		if hashedCertName.MatchString(name) {
 			continue
 		}
 		source := filepath.Join(dir, name)
@@ -119,18 +119,18 @@ func (r *Runtime) cover(t *image.Template) ([]image.Bind, error) {
 		if err := touch(root, name); err != nil {
 			return nil, err
 		}
-		over = append(over, image.Bind{Source: source, Target: "/" + name})
+		binds = append(binds, image.Bind{Source: source, Target: "/" + name})
 	}
-	return over, nil
+	return binds, nil
 }
 
-// byHash matches the name by which OpenSSL finds a certificate in a folder: a hash of the
+// hashedCertName matches the name by which OpenSSL finds a certificate in a folder: a hash of the
 // subject, and a number.
-var byHash = regexp.MustCompile(`/[0-9a-f]{8}\.[0-9]+$`)
+var hashedCertName = regexp.MustCompile(`/[0-9a-f]{8}\.[0-9]+$`)
 
-// prepared makes the missing mount points in an operator's root file system: runsc cannot
+// makeMountTargets makes the missing mount points in an operator's root file system: runsc cannot
 // make them in a folder that is shared read-only. It follows no link out of the root.
-func prepared(dir string) error {
+func makeMountTargets(dir string) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return err
@@ -154,29 +154,29 @@ func touch(root *os.Root, name string) error {
 	return f.Close()
 }
 
-// build makes the root folder dir of a template. When it fails, dir does not exist.
-func build(dir string, t *image.Template, files map[string]string) error {
+// buildRootfs makes the root folder dir of a template. When it fails, dir does not exist.
+func buildRootfs(dir string, t *image.Template, files map[string]string) error {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
 		return err
 	}
-	making, err := os.MkdirTemp(filepath.Dir(dir), ".making-")
+	tmpDir, err := os.MkdirTemp(filepath.Dir(dir), ".making-")
 	if err != nil {
 		return err
 	}
-	root, err := os.OpenRoot(making)
+	root, err := os.OpenRoot(tmpDir)
 	if err == nil {
-		err = errors.Join(fillRoot(root, t, files), root.Close())
+		err = errors.Join(fillRootfs(root, t, files), root.Close())
 	}
 	if err == nil {
-		err = os.Rename(making, dir)
+		err = os.Rename(tmpDir, dir)
 	}
 	if err != nil {
-		return errors.Join(err, os.RemoveAll(making))
+		return errors.Join(err, os.RemoveAll(tmpDir))
 	}
 	return nil
 }
 
-func fillRoot(root *os.Root, t *image.Template, files map[string]string) error {
+func fillRootfs(root *os.Root, t *image.Template, files map[string]string) error {
 	err := root.Chmod(".", 0o755)
 	for _, d := range baseFolders {
 		err = errors.Join(err, root.MkdirAll(d, 0o755))
@@ -194,32 +194,32 @@ func fillRoot(root *os.Root, t *image.Template, files map[string]string) error {
 		err = errors.Join(err, root.MkdirAll(filepath.Dir(name), 0o755), root.WriteFile(name, content, 0o644))
 	}
 	for _, b := range t.Binds {
-		err = errors.Join(err, mountpoint(root, b))
+		err = errors.Join(err, makeMountTarget(root, b))
 	}
 	return errors.Join(err, touch(root, strings.TrimPrefix(agentPath, "/")))
 }
 
-// mountpoint makes the mount point for a bind mount: a folder or a file, like its source.
-func mountpoint(root *os.Root, b image.Bind) error {
-	at := strings.TrimPrefix(b.Target, "/")
+// makeMountTarget makes the mount point for a bind mount: a folder or a file, like its source.
+func makeMountTarget(root *os.Root, b image.Bind) error {
+	target := strings.TrimPrefix(b.Target, "/")
 	st, err := os.Stat(b.Source)
 	if err != nil {
 		return err
 	}
 	if st.IsDir() {
-		return root.MkdirAll(at, 0o755)
+		return root.MkdirAll(target, 0o755)
 	}
-	return errors.Join(root.MkdirAll(filepath.Dir(at), 0o755), touch(root, at))
+	return errors.Join(root.MkdirAll(filepath.Dir(target), 0o755), touch(root, target))
 }
 
-// bundle writes config.json and makes the sandbox's folders.
-func (r *Runtime) bundle(b *box, root string) error {
+// writeBundle writes config.json and makes the sandbox's folders.
+func (r *Runtime) writeBundle(b *box, root string) error {
 	for _, d := range []string{filepath.Join(b.dir, "disk"), b.socketDir()} {
 		if err := os.Mkdir(d, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 			return err
 		}
 	}
-	spec, err := r.oci(b, root)
+	spec, err := r.ociSpec(b, root)
 	if err != nil {
 		return err
 	}
@@ -230,8 +230,8 @@ func (r *Runtime) bundle(b *box, root string) error {
 	return os.WriteFile(filepath.Join(b.dir, "config.json"), text, 0o600)
 }
 
-func (r *Runtime) oci(b *box, root string) (*specs.Spec, error) {
-	env, err := agent.Environment(b.spec, !r.Open)
+func (r *Runtime) ociSpec(b *box, root string) (*specs.Spec, error) {
+	env, err := agent.Environment(b.spec, !r.HostNetwork)
 	if err != nil {
 		return nil, err
 	}
@@ -249,23 +249,23 @@ func (r *Runtime) oci(b *box, root string) (*specs.Spec, error) {
 		Linux: &specs.Linux{Namespaces: []specs.LinuxNamespace{{Type: specs.PIDNamespace},
 			{Type: specs.NetworkNamespace},
 			{Type: specs.IPCNamespace}, {Type: specs.UTSNamespace}, {Type: specs.MountNamespace}}},
-		Annotations: machineOf(l),
+		Annotations: machineAnnotations(l),
 	}
-	if r.Open {
+	if r.HostNetwork {
 		spec.Process.Capabilities = &specs.LinuxCapabilities{}
 		spec.Linux.Namespaces = slices.DeleteFunc(spec.Linux.Namespaces,
 			func(n specs.LinuxNamespace) bool { return n.Type == specs.NetworkNamespace })
 	}
 	if b.cgroups.usable() {
-		spec.Linux.CgroupsPath = b.cgroups.path(b.spec.ID)
+		spec.Linux.CgroupsPath = b.cgroups.ociPath(b.spec.ID)
 		spec.Linux.Resources = resources(l)
 	}
 	return spec, nil
 }
 
-// machineOf returns the annotations that tell sandlot-runsc how much memory and how many
+// machineAnnotations returns the annotations that tell sandlot-runsc how much memory and how many
 // CPUs the sandbox sees.
-func machineOf(l sandbox.Limits) map[string]string {
+func machineAnnotations(l sandbox.Limits) map[string]string {
 	m := map[string]string{}
 	if l.MemoryBytes > 0 {
 		m["dev.sandlot.memory"] = strconv.FormatInt(l.MemoryBytes, 10)
@@ -309,19 +309,19 @@ func (r *Runtime) mounts(b *box) []specs.Mount {
 		bind(b.socketDir(), wire.SocketDir, true),
 	}
 	r.mu.Lock()
-	over := r.over[b.spec.Template.Name]
+	rootBinds := r.rootBinds[b.spec.Template.Name]
 	r.mu.Unlock()
-	binds := append(slices.Clone(b.spec.Template.Binds), over...)
+	binds := append(slices.Clone(b.spec.Template.Binds), rootBinds...)
 	slices.SortFunc(binds, func(x, y image.Bind) int { return strings.Compare(x.Target, y.Target) })
 	for _, x := range binds {
 		list = append(list, bind(x.Source, x.Target, true))
 	}
 	for _, m := range b.spec.Mounts {
-		at := bind(m.Source, m.Target, m.ReadOnly)
+		mount := bind(m.Source, m.Target, m.ReadOnly)
 		if m.Shared { // gVisor then closes a file on the host when its program does: Seal needs that
-			at.Options = append(at.Options, "dcache=0")
+			mount.Options = append(mount.Options, "dcache=0")
 		}
-		list = append(list, at)
+		list = append(list, mount)
 	}
 	return list
 }

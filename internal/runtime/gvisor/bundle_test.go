@@ -25,7 +25,7 @@ func TestPreparedFollowsNoLinkOut(t *testing.T) {
 			if err := os.Symlink(to, filepath.Join(root, name)); err != nil {
 				t.Fatal(err)
 			}
-			if err := prepared(root); err == nil {
+			if err := makeMountTargets(root); err == nil {
 				t.Error("the root is prepared in spite of a link out of it")
 			}
 			if made, _ := os.ReadDir(outside); len(made) != 0 {
@@ -40,7 +40,7 @@ func TestPreparedFollowsNoLinkOut(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(root, "var", "run"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := prepared(root); err != nil {
+	if err := makeMountTargets(root); err != nil {
 		t.Error(err)
 	}
 }
@@ -55,7 +55,7 @@ func TestCoverFollowsNoLinkOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := &Runtime{Config: Config{StateDir: t.TempDir()}}
-	over, err := r.cover(&image.Template{Name: "x", Rootfs: root,
+	over, err := r.fileBinds(&image.Template{Name: "x", Rootfs: root,
 		Files: map[string][]byte{"etc/certs": {1}, "usr/certs": {1}}})
 	if err != nil || len(over) != 1 || over[0].Target != "/usr/certs" {
 		t.Errorf("%v, %v", over, err)

@@ -48,33 +48,33 @@ func (c cgroups) usable() bool { return c.version != 0 }
 // if the machine has them. runsc fails with a read-only controller only if a limit is set
 // in it, which required says.
 var controllers = []struct {
-	name  string
-	limit bool
+	name     string
+	required bool
 }{{"memory", true}, {"cpu", true}, {"pids", true}, {"cpuacct", false}, {"cpuset", false}, {"blkio", false},
 	{"devices", false}, {"freezer", false},
 	{"hugetlb", false}, {"net_cls", false}, {"net_prio", false}, {"perf_event", false}, {"rdma", false},
 	{"systemd", false}}
 
-// try makes and removes a group in each place where a sandbox needs one, and returns the
+// probe makes and removes a group in each place where a sandbox needs one, and returns the
 // first error. It ignores read-only controllers that are not required.
-func (c cgroups) try() error {
+func (c cgroups) probe() error {
 	if c.version == 2 {
-		return tryGroup(filepath.Join(cgroupRoot, c.name+".try"))
+		return probeGroup(filepath.Join(cgroupRoot, c.name+".try"))
 	}
 	for _, k := range controllers {
 		dir := filepath.Join(cgroupRoot, k.name)
 		if _, err := os.Stat(dir); err != nil {
 			continue // runsc reports a missing controller, if it needs it
 		}
-		if err := tryGroup(filepath.Join(dir, c.name+".try")); err != nil && (k.limit || !errors.Is(err, unix.EROFS)) {
+		if err := probeGroup(filepath.Join(dir, c.name+".try")); err != nil && (k.required || !errors.Is(err, unix.EROFS)) {
 			return err
 		}
 	}
 	return nil
 }
 
-// tryGroup makes a group and removes it. A group that an earlier try left behind is fine.
-func tryGroup(dir string) error {
+// probeGroup makes a group and removes it. A group that an earlier try left behind is fine.
+func probeGroup(dir string) error {
 	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
@@ -84,9 +84,9 @@ func tryGroup(dir string) error {
 	return nil
 }
 
-// refused says whether an error of try is permanent on this machine, unlike a temporary
+// isPermanent says whether an error of try is permanent on this machine, unlike a temporary
 // shortage.
-func refused(err error) bool {
+func isPermanent(err error) bool {
 	return errors.Is(err, unix.EROFS) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM)
 }
 
@@ -95,45 +95,45 @@ func (c cgroups) has(id string) bool {
 	if !c.usable() {
 		return false
 	}
-	_, err := os.Stat(c.file(id, "memory", ""))
+	_, err := os.Stat(c.filePath(id, "memory", ""))
 	return err == nil
 }
 
-// path is the group's path in the OCI bundle (linux.cgroupsPath).
-func (c cgroups) path(id string) string { return "/" + c.name + "/" + id }
+// ociPath is the group's path in the OCI bundle (linux.cgroupsPath).
+func (c cgroups) ociPath(id string) string { return "/" + c.name + "/" + id }
 
-// headroom returns the memory limit of the cgroup for a sandbox's memory limit. It adds what
+// groupMemory returns the memory limit of the cgroup for a sandbox's memory limit. It adds what
 // gVisor itself needs: at the sandbox's limit the agent kills single processes, before the
 // kernel kills the whole sandbox at the cgroup's.
-func headroom(memory int64) int64 { return memory + memory/4 + 96<<20 }
+func groupMemory(memory int64) int64 { return memory + memory/4 + 96<<20 }
 
-// hostThreads bounds gVisor's own threads on the host. RLIMIT_NPROC bounds the threads that
+// maxHostThreads bounds gVisor's own threads on the host. RLIMIT_NPROC bounds the threads that
 // programs have in the sandbox.
-const hostThreads = 8192
+const maxHostThreads = 8192
 
 func resources(l sandbox.Limits) *specs.LinuxResources {
-	r := &specs.LinuxResources{Pids: &specs.LinuxPids{Limit: hostThreads}}
+	r := &specs.LinuxResources{Pids: &specs.LinuxPids{Limit: maxHostThreads}}
 	if l.MemoryBytes > 0 {
-		r.Memory = &specs.LinuxMemory{Limit: ptr(headroom(l.MemoryBytes))}
+		r.Memory = &specs.LinuxMemory{Limit: ptr(groupMemory(l.MemoryBytes))}
 	}
 	if l.CPUs > 0 {
-		r.CPU = &specs.LinuxCPU{Quota: ptr(quota(l)), Period: ptr(uint64(period))}
+		r.CPU = &specs.LinuxCPU{Quota: ptr(cpuQuota(l)), Period: ptr(uint64(cpuPeriod))}
 	}
 	return r
 }
 
-// period is the period of a CPU quota (cpu.max, cpu.cfs_period_us), in microseconds.
-const period = 100_000
+// cpuPeriod is the period of a CPU quota (cpu.max, cpu.cfs_period_us), in microseconds.
+const cpuPeriod = 100_000
 
-// quota is how long a sandbox may run in each period: the CPUs of its limits, and half a
+// cpuQuota is how long a sandbox may run in each period: the CPUs of its limits, and half a
 // CPU for gVisor's own work. Without that half, a sequence of short calls would be
 // throttled for a third of each period.
-func quota(l sandbox.Limits) int64 { return int64((l.CPUs + 0.5) * period) }
+func cpuQuota(l sandbox.Limits) int64 { return int64((l.CPUs + 0.5) * cpuPeriod) }
 
 func ptr[T any](v T) *T { return &v }
 
-// dirs lists the cgroup folders of a sandbox, or, for an empty id, of the instance.
-func (c cgroups) dirs(id string) []string {
+// hostDirs lists the cgroup folders of a sandbox, or, for an empty id, of the instance.
+func (c cgroups) hostDirs(id string) []string {
 	switch c.version {
 	case 0:
 		return nil
@@ -144,7 +144,7 @@ func (c cgroups) dirs(id string) []string {
 	return all
 }
 
-func (c cgroups) file(id, controller, name string) string {
+func (c cgroups) filePath(id, controller, name string) string {
 	if c.version == 2 {
 		return filepath.Join(cgroupRoot, c.name, id, name)
 	}
@@ -152,24 +152,24 @@ func (c cgroups) file(id, controller, name string) string {
 }
 
 func (c cgroups) resize(id string, l sandbox.Limits) error {
-	memory, cpu := strconv.FormatInt(headroom(l.MemoryBytes), 10), strconv.FormatInt(quota(l), 10)
+	memory, cpu := strconv.FormatInt(groupMemory(l.MemoryBytes), 10), strconv.FormatInt(cpuQuota(l), 10)
 	if c.version == 2 {
-		return errors.Join(os.WriteFile(c.file(id, "", "memory.max"), []byte(memory), 0),
-			os.WriteFile(c.file(id, "", "cpu.max"), fmt.Appendf(nil, "%s %d", cpu, period), 0))
+		return errors.Join(os.WriteFile(c.filePath(id, "", "memory.max"), []byte(memory), 0),
+			os.WriteFile(c.filePath(id, "", "cpu.max"), fmt.Appendf(nil, "%s %d", cpu, cpuPeriod), 0))
 	}
-	return errors.Join(os.WriteFile(c.file(id, "memory", "memory.limit_in_bytes"), []byte(memory), 0),
-		os.WriteFile(c.file(id, "cpu", "cpu.cfs_quota_us"), []byte(cpu), 0))
+	return errors.Join(os.WriteFile(c.filePath(id, "memory", "memory.limit_in_bytes"), []byte(memory), 0),
+		os.WriteFile(c.filePath(id, "cpu", "cpu.cfs_quota_us"), []byte(cpu), 0))
 }
 
-// weigh gives all sandboxes together the weight of one busy process on each processor. With
+// setWeight gives all sandboxes together the weight of one busy process on each processor. With
 // the default weight they would together get the time of one single thread, while each
 // thread of the server and its clients gets as much.
-func (c cgroups) weigh() error {
+func (c cgroups) setWeight() error {
 	n := runtime.NumCPU()
 	if c.version == 2 {
-		return os.WriteFile(c.file("", "", "cpu.weight"), fmt.Append(nil, min(100*n, 10_000)), 0)
+		return os.WriteFile(c.filePath("", "", "cpu.weight"), fmt.Append(nil, min(100*n, 10_000)), 0)
 	}
-	return os.WriteFile(c.file("", "cpu", "cpu.shares"), fmt.Append(nil, min(1024*n, 1<<18)), 0)
+	return os.WriteFile(c.filePath("", "cpu", "cpu.shares"), fmt.Append(nil, min(1024*n, 1<<18)), 0)
 }
 
 // oomKilled says whether the kernel killed a process in the sandbox's group for its memory.
@@ -178,11 +178,11 @@ func (c cgroups) oomKilled(id string) bool {
 	if c.version == 1 {
 		name = "memory.oom_control"
 	}
-	return c.usable() && field(c.file(id, "memory", name), "oom_kill") > 0
+	return c.usable() && readField(c.filePath(id, "memory", name), "oom_kill") > 0
 }
 
-// field reads a number from a file of lines "name number".
-func field(file, name string) int64 {
+// readField reads a number from a file of lines "name number".
+func readField(file, name string) int64 {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return 0
@@ -196,8 +196,8 @@ func field(file, name string) int64 {
 	return 0
 }
 
-func (c cgroups) number(id, controller, name string) int64 {
-	text, err := os.ReadFile(c.file(id, controller, name))
+func (c cgroups) readNumber(id, controller, name string) int64 {
+	text, err := os.ReadFile(c.filePath(id, controller, name))
 	if err != nil {
 		return 0
 	}
@@ -209,7 +209,7 @@ func (c cgroups) number(id, controller, name string) int64 {
 func (c cgroups) remove(ctx context.Context, id string) error {
 	for {
 		var err error
-		for _, d := range c.dirs(id) {
+		for _, d := range c.hostDirs(id) {
 			if e := unix.Rmdir(d); e != nil && e != unix.ENOENT {
 				err = fmt.Errorf("removing the cgroup %s: %w", d, e)
 			}
@@ -227,7 +227,7 @@ func (c cgroups) remove(ctx context.Context, id string) error {
 
 // removeParent removes the instance's groups when no sandbox is left in them.
 func (c cgroups) removeParent() {
-	for _, d := range c.dirs("") {
+	for _, d := range c.hostDirs("") {
 		unix.Rmdir(d) // fails while sandboxes live on
 	}
 }

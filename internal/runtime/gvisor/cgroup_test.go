@@ -29,7 +29,7 @@ const nested = "SANDLOT_TEST_CGROUPS"
 // of the test's own tests those run that are named, or all.
 func apart(t *testing.T, inner ...string) bool {
 	t.Helper()
-	if os.Getuid() != 0 || !administers() {
+	if os.Getuid() != 0 || !hasSysAdmin() {
 		t.Skip("cgroups and mounts need root")
 	}
 	if os.Getenv(nested) == t.Name() {
@@ -131,7 +131,7 @@ func TestWithoutCgroups(t *testing.T) {
 			t.Errorf("it says %q", got)
 		}
 		st, err := b.Status(t.Context())
-		if err != nil || st.Life != sandbox.Running || st.MemoryBytes < 1<<20 || st.CPU <= 0 {
+		if err != nil || st.State != sandbox.Running || st.MemoryBytes < 1<<20 || st.CPU <= 0 {
 			t.Errorf("its status is %+v, %v", st, err)
 		}
 		l := b.Spec().Limits
@@ -175,7 +175,7 @@ func TestWithoutCgroups(t *testing.T) {
 	if err := r.Close(); err != nil {
 		t.Error(err)
 	}
-	if left := s.Left(); len(left) > 0 {
+	if left := s.Remains(); len(left) > 0 {
 		t.Errorf("this is left: %q", left)
 	}
 }
@@ -187,7 +187,7 @@ func TestWithoutSysAdmin(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("this is an unprivileged user")
 	}
-	if administers() {
+	if hasSysAdmin() {
 		failed := make(chan error, 1)
 		go func() {
 			goruntime.LockOSThread() // the thread ends with the goroutine, and what it dropped with it
@@ -243,11 +243,11 @@ func fill(t *testing.T, b sandbox.Sandbox) {
 	go c.Evaluate(t.Context(), agent.Code{Language: "python",
 		Source: "import time; y = b'y' * (320 << 20); time.sleep(20)", Timeout: 20 * time.Second}, agent.Observer{})
 	select {
-	case <-b.(*box).gone:
+	case <-b.(*box).exited:
 	case <-time.After(15 * time.Second):
 		t.Error("it has more memory than it may, and nothing ends it")
 	}
-	if st, err := b.Status(t.Context()); err != nil || st.Life != sandbox.Dead || st.Reason != "memory" {
+	if st, err := b.Status(t.Context()); err != nil || st.State != sandbox.Dead || st.Reason != "memory" {
 		t.Errorf("it ended as %+v, %v", st, err)
 	}
 }
@@ -275,7 +275,7 @@ func TestTryCgroups(t *testing.T) {
 		return
 	}
 	c := findCgroups(t.TempDir())
-	if err := c.try(); err != nil {
+	if err := c.probe(); err != nil {
 		t.Fatalf("as it is: %v", err)
 	}
 	if left := c.tries(); len(left) > 0 {
@@ -283,24 +283,24 @@ func TestTryCgroups(t *testing.T) {
 	}
 	if c.version == 2 {
 		remount(t, true)
-		if err := c.try(); !refused(err) {
+		if err := c.probe(); !isPermanent(err) {
 			t.Errorf("read-only: %v", err)
 		}
 		return
 	}
 	remount(t, true, "freezer", "blkio")
-	if err := c.try(); err != nil {
+	if err := c.probe(); err != nil {
 		t.Errorf("without what sandboxes can do without: %v", err)
 	}
 	// One that was killed at it leaves its group to the next one.
 	if err := os.Mkdir(filepath.Join(cgroupRoot, "memory", c.name+".try"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.try(); err != nil {
+	if err := c.probe(); err != nil {
 		t.Errorf("after one that was killed: %v", err)
 	}
 	remount(t, true, "pids")
-	if err := c.try(); !refused(err) || !strings.Contains(err.Error(), "/pids/") {
+	if err := c.probe(); !isPermanent(err) || !strings.Contains(err.Error(), "/pids/") {
 		t.Errorf("one controller is read-only: %v", err)
 	}
 	remount(t, false, "pids")
@@ -311,7 +311,7 @@ func TestTryCgroups(t *testing.T) {
 	s := subject(t, false)
 	r := open(t, s)
 	defer r.Close()
-	if err := r.cgroups.try(); !errors.Is(err, unix.ENOSPC) || refused(err) {
+	if err := r.cgroups.probe(); !errors.Is(err, unix.ENOSPC) || isPermanent(err) {
 		t.Errorf("without room: %v", err)
 	}
 	if !r.cgroups.usable() || r.Warning() != "" {
@@ -323,7 +323,7 @@ func TestTryCgroups(t *testing.T) {
 			b.Stop(t.Context())
 		}
 	}
-	if left := append(c.tries(), s.Left()...); len(left) > 0 {
+	if left := append(c.tries(), s.Remains()...); len(left) > 0 {
 		t.Errorf("this is left: %q", left)
 	}
 }

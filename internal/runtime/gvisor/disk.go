@@ -34,25 +34,25 @@ const (
 	measureTimeout = 10 * time.Minute
 	// slack is how far a mount may be over its limit, as files grow between two checks.
 	slack = 64 << 20
-	// respite is how long a sandbox may take to remove files if its folders had too many of
+	// gracePeriod is how long a sandbox may take to remove files if its folders had too many of
 	// them, or were too deep, when it started. It may write no more than slack meanwhile.
-	respite = 30 * time.Second
+	gracePeriod = 30 * time.Second
 )
 
-// disk is what is known of how much one sandbox writes. The first three fields are of the
+// diskUse is what is known of how much one sandbox writes. The first three fields are of the
 // moment when measuring began last.
-type disk struct {
-	written int64         // bytes that its processes had written
-	cpu     time.Duration // processor time that it had used
-	at      time.Time
+type diskUse struct {
+	lastWritten int64         // bytes that its processes had written
+	lastCPU     time.Duration // processor time that it had used
+	lastStart   time.Time
 	// measuring: a goroutine measures, and owns the fields below.
-	measuring atomic.Bool
-	base      int64     // size of its files when first measured; it may keep that much
-	until     time.Time // the end of its grace period; zero: it has none
+	measuring   atomic.Bool
+	initialSize int64     // size of its files when first measured; it may keep that much
+	graceEnd    time.Time // the end of its grace period; zero: it has none
 }
 
-// usage is what watchDisk needs to know of a sandbox.
-type usage struct {
+// diskQuery is what watchDisk needs to know of a sandbox.
+type diskQuery struct {
 	pid    int
 	limit  int64
 	mounts []sandbox.Mount
@@ -60,64 +60,64 @@ type usage struct {
 
 // watchDisk measures a sandbox's mounts, in the background, when the sandbox has written
 // enough or has computed for a while, and kills it when they are over its limit.
-func (r *Runtime) watchDisk(b *box, d *disk, u usage) {
-	written, cpu := proc.WrittenToDisk(u.pid), proc.CPU(u.pid)
+func (r *Runtime) watchDisk(b *box, d *diskUse, u diskQuery) {
+	written, cpu := proc.BytesWrittenToDisk(u.pid), proc.CPUTime(u.pid)
 	if d.measuring.Load() {
-		if written-d.written > 2*u.limit {
-			r.overDisk(b, "it writes faster than its files can be measured")
+		if written-d.lastWritten > 2*u.limit {
+			r.killOverDisk(b, "it writes faster than its files can be measured")
 		}
 		return
 	}
-	first := d.at.IsZero()
-	if !d.until.IsZero() {
-		if written-d.written > slack {
-			r.overDisk(b, "it had too many files, or too deep folders, and wrote more")
+	first := d.lastStart.IsZero()
+	if !d.graceEnd.IsZero() {
+		if written-d.lastWritten > slack {
+			r.killOverDisk(b, "it had too many files, or too deep folders, and wrote more")
 			return
 		}
-		if time.Now().Before(d.until) {
+		if time.Now().Before(d.graceEnd) {
 			return
 		}
 	}
-	wrote := written-d.written > u.limit/16
-	worked := cpu-d.cpu > 200*time.Millisecond && time.Since(d.at) > measureInterval
-	if !first && !wrote && !worked && d.until.IsZero() {
+	wrote := written-d.lastWritten > u.limit/16
+	worked := cpu-d.lastCPU > 200*time.Millisecond && time.Since(d.lastStart) > measureInterval
+	if !first && !wrote && !worked && d.graceEnd.IsZero() {
 		return
 	}
 	d.measuring.Store(true)
-	d.written, d.cpu, d.at = written, cpu, time.Now()
+	d.lastWritten, d.lastCPU, d.lastStart = written, cpu, time.Now()
 	// Measuring many files takes long: the check of other sandboxes does not wait for it.
-	r.work.Go(func() {
+	r.background.Go(func() {
 		defer d.measuring.Store(false)
 		r.measureDisk(b, d, u, first)
 	})
 }
 
-func (r *Runtime) measureDisk(b *box, d *disk, u usage, first bool) {
+func (r *Runtime) measureDisk(b *box, d *diskUse, u diskQuery, first bool) {
 	ctx, cancel := context.WithTimeout(r.ctx, measureTimeout)
 	defer cancel()
-	size, err := ownSize(ctx, u.mounts)
-	size += unlinked(u)
+	size, err := largestMount(ctx, u.mounts)
+	size += unlinkedSize(u)
 	if first {
-		d.base = size
+		d.initialSize = size
 	}
 	switch {
 	case r.ctx.Err() != nil:
 	case first && (errors.Is(err, tree.ErrEntries) || errors.Is(err, tree.ErrDepth)):
-		d.until = time.Now().Add(respite)
-	case unmeasurable(err):
-		r.overDisk(b, err.Error())
+		d.graceEnd = time.Now().Add(gracePeriod)
+	case causedBySandbox(err):
+		r.killOverDisk(b, err.Error())
 	case err != nil: // the next check measures again
 		r.Log.Warn("could not measure a sandbox's folders", "sandbox", b.spec.ID, "error", err)
-	case size > max(u.limit+slack, d.base):
-		r.overDisk(b, fmt.Sprintf("its files have %d MB", size>>20))
+	case size > max(u.limit+slack, d.initialSize):
+		r.killOverDisk(b, fmt.Sprintf("its files have %d MB", size>>20))
 	default:
-		d.until = time.Time{}
+		d.graceEnd = time.Time{}
 	}
 }
 
-// unmeasurable says whether the sandbox itself may have caused an error of measuring, by
+// causedBySandbox says whether the sandbox itself may have caused an error of measuring, by
 // what it put into its folders.
-func unmeasurable(err error) bool {
+func causedBySandbox(err error) bool {
 	for _, e := range []error{tree.ErrEntries, tree.ErrDepth, tree.ErrMoved, context.DeadlineExceeded,
 		fs.ErrPermission} {
 		if errors.Is(err, e) {
@@ -127,14 +127,14 @@ func unmeasurable(err error) bool {
 	return false
 }
 
-func (r *Runtime) overDisk(b *box, why string) {
+func (r *Runtime) killOverDisk(b *box, why string) {
 	r.Log.Warn("a sandbox reached its disk limit", "sandbox", b.spec.ID, "reason", why)
 	b.kill("disk")
 }
 
-// ownSize returns the size of the largest of the sandbox's own writable mounts. Shared
+// largestMount returns the size of the largest of the sandbox's own writable mounts. Shared
 // folders do not count.
-func ownSize(ctx context.Context, mounts []sandbox.Mount) (most int64, err error) {
+func largestMount(ctx context.Context, mounts []sandbox.Mount) (most int64, err error) {
 	for _, m := range mounts {
 		if m.ReadOnly || m.Shared {
 			continue
@@ -148,10 +148,10 @@ func ownSize(ctx context.Context, mounts []sandbox.Mount) (most int64, err error
 	return most, nil
 }
 
-// unlinked returns the size of deleted files that the sandbox's process still holds open.
+// unlinkedSize returns the size of deleted files that the sandbox's process still holds open.
 // gVisor's own files do not count. Neither do files of a shared folder that are open for
 // reading only: other sandboxes may have written and deleted them.
-func unlinked(u usage) (size int64) {
+func unlinkedSize(u diskQuery) (size int64) {
 	seen := map[uint64]bool{}
 	files, _ := openFiles(u.pid)
 	for _, f := range files {
@@ -161,7 +161,7 @@ func unlinked(u usage) (size int64) {
 		}
 		var st unix.Stat_t
 		if unix.Stat(f.path, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || seen[st.Ino] ||
-			u.shares(f.target) && !writable(u.pid, filepath.Base(f.path)) {
+			u.isShared(f.target) && !openForWriting(u.pid, filepath.Base(f.path)) {
 			continue
 		}
 		seen[st.Ino] = true
@@ -170,15 +170,15 @@ func unlinked(u usage) (size int64) {
 	return size
 }
 
-// shares says whether a path, as the gofer sees it, is in a shared folder.
-func (u usage) shares(path string) bool {
+// isShared says whether a path, as the gofer sees it, is in a shared folder.
+func (u diskQuery) isShared(path string) bool {
 	return slices.ContainsFunc(u.mounts, func(m sandbox.Mount) bool {
 		return m.Shared && strings.HasPrefix(path, goferRoot+m.Target+"/")
 	})
 }
 
-// writable says whether a process's descriptor is open for writing.
-func writable(pid int, fd string) bool {
+// openForWriting says whether a process's descriptor is open for writing.
+func openForWriting(pid int, fd string) bool {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/fdinfo/%s", pid, fd))
 	if err != nil {
 		return false

@@ -51,7 +51,7 @@ func TestDiskIsItsOwn(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := sb.(*box)
-	u := usage{b.pid, spec.Limits.DiskBytes, spec.Mounts}
+	u := diskQuery{b.pid, spec.Limits.DiskBytes, spec.Mounts}
 	life := func() sandbox.Status {
 		st, err := b.Status(t.Context())
 		if err != nil {
@@ -59,22 +59,22 @@ func TestDiskIsItsOwn(t *testing.T) {
 		}
 		return st
 	}
-	var d disk
+	var d diskUse
 	rt.measureDisk(b, &d, u, true)
 	allocate(t, filepath.Join(shared, "big"), spec.Limits.DiskBytes+slack+1<<20).Close()
 	deepen(t, shared, mountLimits.Depth+10)
 	rt.measureDisk(b, &d, u, false)
-	if st := life(); st.Life != sandbox.Running || !d.until.IsZero() {
+	if st := life(); st.State != sandbox.Running || !d.graceEnd.IsZero() {
 		t.Errorf("what is in a shared folder ended it: %+v", st)
 	}
 	deepen(t, own, mountLimits.Depth+10)
-	var found disk // what a next life of it finds
+	var found diskUse // what a next life of it finds
 	rt.measureDisk(b, &found, u, true)
-	if st := life(); st.Life != sandbox.Running || found.until.IsZero() {
+	if st := life(); st.State != sandbox.Running || found.graceEnd.IsZero() {
 		t.Errorf("it has no time to remove what an earlier life left: %+v", st)
 	}
 	rt.measureDisk(b, &found, u, false)
-	<-b.gone
+	<-b.exited
 	if st := life(); st.Reason != "disk" {
 		t.Errorf("a workspace that is too deep: %+v", st)
 	}
@@ -86,10 +86,10 @@ func TestDiskIsItsOwn(t *testing.T) {
 // A file without a name in a shared folder, which others may have removed, does
 // not count for who only reads it.
 func TestUnlinkedOfOthers(t *testing.T) {
-	u := usage{mounts: []sandbox.Mount{{Target: "/workspace"}, {Target: "/share", Shared: true}}}
+	u := diskQuery{mounts: []sandbox.Mount{{Target: "/workspace"}, {Target: "/share", Shared: true}}}
 	for path, want := range map[string]bool{"/root/share/x (deleted)": true, "/root/share2/x (deleted)": false,
 		"/root/workspace/x (deleted)": false, "/share/x": false} {
-		if got := u.shares(path); got != want {
+		if got := u.isShared(path); got != want {
 			t.Errorf("shares(%s) = %v", path, got)
 		}
 	}
@@ -100,13 +100,13 @@ func TestUnlinkedOfOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer reader.Close()
-	if me := os.Getpid(); !writable(me, fmt.Sprint(f.Fd())) || writable(me, fmt.Sprint(reader.Fd())) {
+	if me := os.Getpid(); !openForWriting(me, fmt.Sprint(f.Fd())) || openForWriting(me, fmt.Sprint(reader.Fd())) {
 		t.Error("writable is wrong")
 	}
 	if err := os.Remove(f.Name()); err != nil {
 		t.Fatal(err)
 	}
-	if got := unlinked(usage{pid: os.Getpid()}); got < 1<<20 {
+	if got := unlinkedSize(diskQuery{pid: os.Getpid()}); got < 1<<20 {
 		t.Errorf("%d bytes without a name, want a megabyte at least", got)
 	}
 }

@@ -86,7 +86,7 @@ func answering(t *testing.T, dir string, came *atomic.Int64) {
 // withRoot is the template with a root of the operator's, which is at that folder.
 func withRoot(t *testing.T, r *Runtime, of *image.Template, dir string) *image.Template {
 	t.Helper()
-	from, err := r.skeleton(of)
+	from, err := r.rootfsFor(of)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -39,7 +39,7 @@ type Config struct {
 	Log      *slog.Logger
 	// HostNetwork gives sandboxes the machine's own network. Without it they have none but
 	// the agent's connection to the host.
-	Open bool
+	HostNetwork bool
 	// Preboot: start sandboxes from preboot images.
 	Preboot bool
 	// Rootless makes sandboxes as an unprivileged user does. New sets it when the process
@@ -54,21 +54,21 @@ type Runtime struct {
 	cgroups cgroups
 	warning string
 	// weightWarning: that the weight of the sandboxes' cgroup cannot be set is logged once.
-	weightless sync.Once
-	ctx        context.Context
-	cancel     context.CancelFunc
-	work       sync.WaitGroup
+	weightWarning sync.Once
+	ctx           context.Context
+	cancel        context.CancelFunc
+	background    sync.WaitGroup
 
-	prebooting sync.Mutex // one preboot image is made at a time
+	prebootMu sync.Mutex // one preboot image is made at a time
 
-	watchesMu sync.Mutex
-	watches   map[string]*writeWatch // by the source folder of a full volume
+	watchesMu    sync.Mutex
+	writeWatches map[string]*writeWatch // by the source folder of a full volume
 
-	mu     sync.Mutex
-	boxes  map[string]*box
-	roots  map[string]string        // root folders, by template's name
-	over   map[string][]image.Bind  // files to mount over a template's own root, by template's name
-	images map[string]*prebootImage // by kind; nil: there is none on the disk
+	mu        sync.Mutex
+	boxes     map[string]*box
+	rootfs    map[string]string        // root folders, by template's name
+	rootBinds map[string][]image.Bind  // files to mount over a template's own root, by template's name
+	images    map[string]*prebootImage // by kind; nil: there is none on the disk
 }
 
 // New returns the runtime. As root it creates and removes a cgroup, to find out whether
@@ -80,13 +80,13 @@ func New(c Config) (*Runtime, error) {
 		}
 	}
 	c.Rootless = c.Rootless || os.Getuid() != 0
-	r := &Runtime{Config: c, boxes: map[string]*box{}, roots: map[string]string{}, over: map[string][]image.Bind{},
-		images: map[string]*prebootImage{}, watches: map[string]*writeWatch{}}
+	r := &Runtime{Config: c, boxes: map[string]*box{}, rootfs: map[string]string{}, rootBinds: map[string][]image.Bind{},
+		images: map[string]*prebootImage{}, writeWatches: map[string]*writeWatch{}}
 	if !c.Rootless {
 		r.chooseMode()
 	}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
-	r.work.Go(r.watch)
+	r.background.Go(r.watchBoxes)
 	return r, nil
 }
 
@@ -95,32 +95,32 @@ func New(c Config) (*Runtime, error) {
 // of cgroups may be temporary: runsc reports them when it starts a sandbox, and a sandbox
 // never runs without its limits because of them.
 func (r *Runtime) chooseMode() {
-	if !administers() {
+	if !hasSysAdmin() {
 		r.Rootless = true
 		r.warning = "the server is root without the capability CAP_SYS_ADMIN, so sandboxes are made as an " +
-			"unprivileged user's, without cgroups: " + unbound
+			"unprivileged user's, without cgroups: " + noCgroupsAdvice
 		return
 	}
 	c := findCgroups(r.StateDir)
 	why := "this machine has none at " + cgroupRoot
 	if c.usable() {
-		err := c.try()
-		if !refused(err) {
+		err := c.probe()
+		if !isPermanent(err) {
 			r.cgroups = c
 			return
 		}
 		why = err.Error()
 	}
-	r.warning = "sandboxes have no cgroups (" + why + "): " + unbound
+	r.warning = "sandboxes have no cgroups (" + why + "): " + noCgroupsAdvice
 }
 
 // noCgroupsAdvice says what follows from having no cgroups, and what the operator can do.
-const unbound = "the kernel bounds neither their memory, which the server watches instead, nor their CPU, nor " +
+const noCgroupsAdvice = "the kernel bounds neither their memory, which the server watches instead, nor their CPU, nor " +
 	"gVisor's threads; give the server CAP_SYS_ADMIN and a writable " + cgroupRoot +
 	", or bound all of it from outside (a container's memory and CPUs), and start it again"
 
-// administers says whether this process has CAP_SYS_ADMIN.
-func administers() bool {
+// hasSysAdmin says whether this process has CAP_SYS_ADMIN.
+func hasSysAdmin() bool {
 	h := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var has [2]unix.CapUserData // each has 32 capabilities
 	return unix.Capget(&h, &has[0]) != nil || has[0].Effective&(1<<unix.CAP_SYS_ADMIN) != 0
@@ -132,9 +132,9 @@ func (r *Runtime) Warning() string { return r.warning }
 // Name implements sandbox.Runtime.
 func (r *Runtime) Name() string { return "gvisor" }
 
-func (r *Runtime) dir() string           { return filepath.Join(r.StateDir, "sandboxes") }
-func (r *Runtime) runscRoot() string     { return filepath.Join(r.StateDir, "runsc") }
-func (r *Runtime) path(id string) string { return filepath.Join(r.dir(), id) }
+func (r *Runtime) sandboxesDir() string        { return filepath.Join(r.StateDir, "sandboxes") }
+func (r *Runtime) runscRoot() string           { return filepath.Join(r.StateDir, "runsc") }
+func (r *Runtime) sandboxDir(id string) string { return filepath.Join(r.sandboxesDir(), id) }
 
 // Check implements sandbox.Runtime.
 func (r *Runtime) Check(ctx context.Context) error {
@@ -165,22 +165,22 @@ func (r *Runtime) Check(ctx context.Context) error {
 
 // record is what a sandbox's file sandbox.json holds. The file has mode 0600.
 type record struct {
-	ID       string          `json:"id"`
-	Template string          `json:"template"`
-	Limits   sandbox.Limits  `json:"limits"`
-	Mounts   []sandbox.Mount `json:"mounts"`
-	Secret   string          `json:"secret"`
-	Open     bool            `json:"open"`    // the sandbox has the machine's own network
-	PID      int             `json:"pid"`     // of the sandbox's process; 0 while it boots
-	Started  uint64          `json:"started"` // of that process, in clock ticks since boot
+	ID          string          `json:"id"`
+	Template    string          `json:"template"`
+	Limits      sandbox.Limits  `json:"limits"`
+	Mounts      []sandbox.Mount `json:"mounts"`
+	Secret      string          `json:"secret"`
+	HostNetwork bool            `json:"open"`    // the sandbox has the machine's own network
+	PID         int             `json:"pid"`     // of the sandbox's process; 0 while it boots
+	Started     uint64          `json:"started"` // of that process, in clock ticks since boot
 }
 
-func (r *Runtime) store(rec record) error {
+func (r *Runtime) storeRecord(rec record) error {
 	b, err := json.Marshal(rec)
 	if err != nil {
 		return err
 	}
-	path := filepath.Join(r.path(rec.ID), "sandbox.json")
+	path := filepath.Join(r.sandboxDir(rec.ID), "sandbox.json")
 	if err := os.WriteFile(path+".new", b, 0o600); err != nil {
 		return err
 	}
@@ -194,14 +194,14 @@ func (r *Runtime) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbo
 	if !validID.MatchString(spec.ID) || len(spec.Secret) != wire.SecretLen || spec.Template == nil {
 		return nil, errors.New("gvisor: the spec is incomplete")
 	}
-	root, err := r.skeleton(spec.Template)
+	root, err := r.rootfsFor(spec.Template)
 	if err != nil {
 		return nil, fmt.Errorf("making the root file system: %w", err)
 	}
-	if err := os.MkdirAll(r.dir(), 0o700); err != nil {
+	if err := os.MkdirAll(r.sandboxesDir(), 0o700); err != nil {
 		return nil, err
 	}
-	if err := os.Mkdir(r.path(spec.ID), 0o700); err != nil {
+	if err := os.Mkdir(r.sandboxDir(spec.ID), 0o700); err != nil {
 		return nil, fmt.Errorf("making the sandbox's folder: %w", err)
 	}
 	b := newBox(r, spec)
@@ -209,11 +209,11 @@ func (r *Runtime) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbo
 	if err == nil {
 		return b, nil
 	}
-	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
+	stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
 	defer cancel()
-	left := b.Stop(stop)
-	if b.kind == "" || ctx.Err() != nil || left != nil {
-		return nil, errors.Join(err, left)
+	stopErr := b.Stop(stopCtx)
+	if b.imageKind == "" || ctx.Err() != nil || stopErr != nil {
+		return nil, errors.Join(err, stopErr)
 	}
 	r.Log.Warn("a sandbox did not start from its preboot image, and boots", "template", spec.Template.Name,
 		"error", err)
@@ -225,30 +225,30 @@ func (r *Runtime) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbo
 // kind. root is the folder with the sandbox's root file system.
 func (r *Runtime) start(ctx context.Context, b *box, root string) error {
 	rec := b.record()
-	if err := r.store(rec); err != nil {
+	if err := r.storeRecord(rec); err != nil {
 		return err
 	}
-	if err := r.bundle(b, root); err != nil {
+	if err := r.writeBundle(b, root); err != nil {
 		return fmt.Errorf("writing the bundle: %w", err)
 	}
 	if err := b.listen(); err != nil {
 		return err
 	}
 	pidFile := filepath.Join(b.dir, "pid")
-	how := []string{"run", "-bundle", b.dir, "-detach", "-pid-file", pidFile}
-	if i := r.image(b.spec); i != nil {
+	args := []string{"run", "-bundle", b.dir, "-detach", "-pid-file", pidFile}
+	if i := r.imageFor(b.spec); i != nil {
 		if err := b.writeSecret(); err != nil {
 			return err
 		}
-		b.kind = i.Kind
-		how = []string{"restore", "-bundle", b.dir, "-detach", "-pid-file", pidFile, "-image-path", i.dir}
+		b.imageKind = i.Kind
+		args = []string{"restore", "-bundle", b.dir, "-detach", "-pid-file", pidFile, "-image-path", i.dir}
 	}
-	if err := r.runsc(ctx, b, append(how, b.spec.ID)...); err != nil {
+	if err := r.runRunsc(ctx, b, append(args, b.spec.ID)...); err != nil {
 		return err
 	}
 	if b.cgroups.usable() {
-		if err := b.cgroups.weigh(); err != nil { // without the weight, sandboxes are only slower on a busy machine
-			r.weightless.Do(func() { r.Log.Warn("could not set the weight of the sandboxes' cgroup", "error", err) })
+		if err := b.cgroups.setWeight(); err != nil { // without the weight, sandboxes are only slower on a busy machine
+			r.weightWarning.Do(func() { r.Log.Warn("could not set the weight of the sandboxes' cgroup", "error", err) })
 		}
 	}
 	text, err := os.ReadFile(pidFile)
@@ -258,22 +258,22 @@ func (r *Runtime) start(ctx context.Context, b *box, root string) error {
 	if _, err := fmt.Sscan(string(text), &rec.PID); err != nil {
 		return fmt.Errorf("runsc wrote no process id: %w", err)
 	}
-	if rec.Started, err = proc.Started(rec.PID); err != nil {
+	if rec.Started, err = proc.StartTicks(rec.PID); err != nil {
 		return fmt.Errorf("%w: it died at once", sandbox.ErrGone)
 	}
-	if err := r.store(rec); err != nil {
+	if err := r.storeRecord(rec); err != nil {
 		return err
 	}
-	b.seal.started(b.spec.Mounts)
+	b.seal.reset(b.spec.Mounts)
 	r.mu.Lock()
 	r.boxes[b.spec.ID] = b
 	r.mu.Unlock()
 	return b.supervise(rec.PID, rec.Started)
 }
 
-// Left implements sandbox.Runtime.
-func (r *Runtime) Left(context.Context) ([]string, error) {
-	entries, err := os.ReadDir(r.dir())
+// Leftovers implements sandbox.Runtime.
+func (r *Runtime) Leftovers(context.Context) ([]string, error) {
+	entries, err := os.ReadDir(r.sandboxesDir())
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
@@ -291,11 +291,11 @@ func (r *Runtime) Recover(ctx context.Context, id string) (sandbox.Sandbox, erro
 	if !validID.MatchString(id) {
 		return nil, fmt.Errorf("gvisor: %q is not a sandbox id", id)
 	}
-	b, err := r.recover(id)
+	b, err := r.recoverBox(id)
 	if err == nil {
 		return b, nil
 	}
-	if scarce(err) { // the sandbox lives, and can be recovered later
+	if isTemporary(err) { // the sandbox lives, and can be recovered later
 		b.detach()
 		return nil, err
 	}
@@ -307,11 +307,11 @@ func (r *Runtime) Recover(ctx context.Context, id string) (sandbox.Sandbox, erro
 	return nil, fmt.Errorf("%w: %w", sandbox.ErrGone, err)
 }
 
-// recover takes one sandbox over. The box that it returns with an error can only be
+// recoverBox takes one sandbox over. The box that it returns with an error can only be
 // stopped or detached.
-func (r *Runtime) recover(id string) (*box, error) {
+func (r *Runtime) recoverBox(id string) (*box, error) {
 	b := newBox(r, sandbox.Spec{ID: id, Template: &image.Template{}})
-	rec, err := r.read(id)
+	rec, err := r.readRecord(id)
 	if err != nil {
 		return b, err
 	}
@@ -324,10 +324,10 @@ func (r *Runtime) recover(id string) (*box, error) {
 	if rec.PID == 0 {
 		return b, errors.New("it had not finished booting")
 	}
-	if rec.Open != r.Open {
+	if rec.HostNetwork != r.HostNetwork {
 		return b, errors.New("its network is of another kind than the settings want")
 	}
-	if now, err := proc.Started(rec.PID); scarce(err) {
+	if now, err := proc.StartTicks(rec.PID); isTemporary(err) {
 		return b, err
 	} else if err != nil || now != rec.Started {
 		return b, errors.New("it died")
@@ -344,7 +344,7 @@ func (r *Runtime) recover(id string) (*box, error) {
 	r.mu.Lock()
 	r.boxes[id] = b
 	r.mu.Unlock()
-	r.work.Go(b.wake)
+	r.background.Go(b.wakeAgent)
 	return b, nil
 }
 
@@ -369,20 +369,20 @@ func (r *Runtime) Close() error {
 	for _, b := range boxes {
 		b.detach()
 	}
-	r.work.Wait()
+	r.background.Wait()
 	r.closeWatches()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if left, err := os.ReadDir(r.dir()); err == nil && len(left) == 0 {
-		r.sweep()
+	if left, err := os.ReadDir(r.sandboxesDir()); err == nil && len(left) == 0 {
+		r.removeSharedState()
 	}
 	r.cgroups.removeParent()
 	return nil
 }
 
-// sweep removes what runsc shares between all its sandboxes, once there are none: a
+// removeSharedState removes what runsc shares between all its sandboxes, once there are none: a
 // network namespace without interfaces, which a mount keeps alive.
-func (r *Runtime) sweep() {
+func (r *Runtime) removeSharedState() {
 	netns := filepath.Join(r.runscRoot(), "null-netns")
 	err := unix.Unmount(netns, unix.MNT_DETACH)
 	for err == nil { // two sandboxes that booted at once may each have mounted one

@@ -61,7 +61,7 @@ func subject(t *testing.T, rootless bool) *sandboxtest.Subject {
 			}
 			return r
 		},
-		Left: func() []string { return left(state) },
+		Remains: func() []string { return left(state) },
 		Kill: func(t *testing.T, b sandbox.Sandbox) {
 			pids, err := os.ReadFile(filepath.Join(state, "sandboxes", b.Spec().ID, "pid"))
 			if err != nil {
@@ -113,7 +113,7 @@ func left(state string) (found []string) {
 		}
 	}
 	if c := findCgroups(state); os.Getuid() == 0 && c.usable() {
-		for _, d := range c.dirs("*") {
+		for _, d := range c.hostDirs("*") {
 			groups, _ := filepath.Glob(d)
 			for _, g := range groups {
 				if st, err := os.Stat(g); err == nil && st.IsDir() {
@@ -221,7 +221,7 @@ func TestRecycledIDs(t *testing.T) {
 	if state := procState(bystander.Process.Pid); state == 'Z' || state == 0 {
 		t.Error("a program that has nothing to do with sandboxes was killed")
 	}
-	if rest := s.Left(); len(rest) != 0 {
+	if rest := s.Remains(); len(rest) != 0 {
 		t.Errorf("this is left: %q", rest)
 	}
 }
@@ -237,16 +237,16 @@ func TestCompiledFilters(t *testing.T) {
 	rt := s.Open(t).(*Runtime)
 	defer rt.Close()
 	b := newBox(rt, s.Spec())
-	root, err := rt.skeleton(b.spec.Template)
+	root, err := rt.rootfsFor(b.spec.Template)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(os.MkdirAll(b.dir, 0o700), rt.bundle(b, root), b.listen()); err != nil {
+	if err := errors.Join(os.MkdirAll(b.dir, 0o700), rt.writeBundle(b, root), b.listen()); err != nil {
 		t.Fatal(err)
 	}
 	defer b.Stop(context.WithoutCancel(t.Context()))
 	log := filepath.Join(t.TempDir(), "log") + "/"
-	if err := rt.runsc(t.Context(), b, "--debug", "--debug-log="+log, "run", "-bundle", b.dir, "-detach",
+	if err := rt.runRunsc(t.Context(), b, "--debug", "--debug-log="+log, "run", "-bundle", b.dir, "-detach",
 		b.spec.ID); err != nil {
 		t.Fatal(err)
 	}
@@ -288,10 +288,10 @@ func TestWeight(t *testing.T) {
 	if rt.cgroups.version == 2 {
 		name, each, most = "cpu.weight", 100, 10_000
 	}
-	if got, want := rt.cgroups.number("", "cpu", name), min(each*int64(goruntime.NumCPU()), most); got != want {
+	if got, want := rt.cgroups.readNumber("", "cpu", name), min(each*int64(goruntime.NumCPU()), most); got != want {
 		t.Errorf("%s is %d, not %d", name, got, want)
 	}
-	if got := rt.cgroups.number(b.Spec().ID, "cpu", name); got != each {
+	if got := rt.cgroups.readNumber(b.Spec().ID, "cpu", name); got != each {
 		t.Errorf("a sandbox's %s is %d, not %d", name, got, each)
 	}
 	if err := errors.Join(b.Stop(t.Context()), rt.Close()); err != nil {

@@ -38,14 +38,14 @@ func Inspect(stateDir string) ([]Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	entries, err := os.ReadDir(r.dir())
+	entries, err := os.ReadDir(r.sandboxesDir())
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
 	var alive []Process
 	for _, e := range entries {
-		rec, err := r.read(e.Name())
-		if err == nil && rec.PID > 0 && r.isProcess(rec, folder) {
+		rec, err := r.readRecord(e.Name())
+		if err == nil && rec.PID > 0 && r.isRunning(rec, folder) {
 			alive = append(alive, r.inspect(rec))
 		}
 	}
@@ -59,20 +59,20 @@ func (r *Runtime) inspect(rec record) Process {
 	if groups := findCgroups(r.StateDir); groups.has(rec.ID) {
 		b.cgroups = groups
 	}
-	memory, _ := b.cost(rec.PID)
-	return Process{ID: rec.ID, Template: rec.Template, PID: rec.PID, Since: proc.Since(rec.Started),
+	memory, _ := b.hostUsage(rec.PID)
+	return Process{ID: rec.ID, Template: rec.Template, PID: rec.PID, Since: proc.TicksToTime(rec.Started),
 		MemoryBytes: memory, started: rec.Started}
 }
 
 // maxRecord bounds sandbox.json, in bytes.
 const maxRecord = 1 << 20
 
-// read reads the record of a sandbox. It does not follow a link.
-func (r *Runtime) read(id string) (rec record, err error) {
+// readRecord reads the record of a sandbox. It does not follow a link.
+func (r *Runtime) readRecord(id string) (rec record, err error) {
 	if !validID.MatchString(id) {
 		return rec, errors.New("not an id")
 	}
-	f, err := os.OpenFile(filepath.Join(r.path(id), "sandbox.json"), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	f, err := os.OpenFile(filepath.Join(r.sandboxDir(id), "sandbox.json"), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return rec, err
 	}
@@ -87,10 +87,10 @@ func (r *Runtime) read(id string) (rec record, err error) {
 	return rec, err
 }
 
-// isProcess says whether the process of a record still runs, and belongs to the owner of
+// isRunning says whether the process of a record still runs, and belongs to the owner of
 // the state folder.
-func (r *Runtime) isProcess(rec record, folder os.FileInfo) bool {
-	if now, err := proc.Started(rec.PID); err != nil || now != rec.Started || !r.names(proc.Args(rec.PID), rec.ID) {
+func (r *Runtime) isRunning(rec record, folder os.FileInfo) bool {
+	if now, err := proc.StartTicks(rec.PID); err != nil || now != rec.Started || !r.isSandboxCommand(proc.Args(rec.PID), rec.ID) {
 		return false
 	}
 	owner := folder.Sys().(*syscall.Stat_t).Uid
@@ -103,8 +103,8 @@ func (r *Runtime) isProcess(rec record, folder os.FileInfo) bool {
 // folder in its command line.
 func StateDirs() []string {
 	var dirs []string
-	for _, pid := range proc.All() {
-		if dir, _ := sandboxOf(proc.Args(pid)); dir != "" && !slices.Contains(dirs, dir) {
+	for _, pid := range proc.PIDs() {
+		if dir, _ := parseBootCommand(proc.Args(pid)); dir != "" && !slices.Contains(dirs, dir) {
 			dirs = append(dirs, dir)
 		}
 	}

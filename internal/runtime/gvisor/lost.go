@@ -16,25 +16,25 @@ import (
 	"sandlot/internal/proc"
 )
 
-// program is the file name of Sandlot's runsc, unless a setting has another.
-const program = "sandlot-runsc"
+// runscName is the file name of Sandlot's runsc, unless a setting has another.
+const runscName = "sandlot-runsc"
 
 // Lost returns the living sandboxes whose records are gone, for example because their state
 // folder was deleted, by the state folder in their command lines. It finds only processes
 // of the user who calls it that run runsc: another user cannot fake these two properties.
 func Lost() map[string][]Process {
 	found := map[string][]Process{}
-	for _, pid := range proc.All() {
-		dir, id := sandboxOf(proc.Args(pid))
-		if dir == "" || !proc.Runs(pid, program) || !proc.Local(proc.Parent(pid)) {
+	for _, pid := range proc.PIDs() {
+		dir, id := parseBootCommand(proc.Args(pid))
+		if dir == "" || !proc.RunsProgram(pid, runscName) || !proc.InOwnPIDNamespace(proc.Parent(pid)) {
 			continue // in a container, the same path means another state folder
 		}
 		r := &Runtime{Config: Config{StateDir: dir}}
-		if _, err := os.Lstat(filepath.Join(r.path(id), "sandbox.json")); !errors.Is(err, os.ErrNotExist) ||
+		if _, err := os.Lstat(filepath.Join(r.sandboxDir(id), "sandbox.json")); !errors.Is(err, os.ErrNotExist) ||
 			!r.socketDeleted(id) {
 			continue
 		}
-		if started, err := proc.Started(pid); err == nil {
+		if started, err := proc.StartTicks(pid); err == nil {
 			found[dir] = append(found[dir], r.inspect(record{ID: id, PID: pid, Started: started}))
 		}
 	}
@@ -45,9 +45,9 @@ func Lost() map[string][]Process {
 // in the gofer's mounts. That the folder cannot be seen from here is not enough: it may
 // belong to a living server in another mount namespace.
 func (r *Runtime) socketDeleted(id string) bool {
-	for _, pid := range proc.All() {
+	for _, pid := range proc.PIDs() {
 		args := proc.Args(pid)
-		if !r.names(args, id) || !slices.Contains(args, "gofer") || !proc.Runs(pid, program) {
+		if !r.isSandboxCommand(args, id) || !slices.Contains(args, "gofer") || !proc.RunsProgram(pid, runscName) {
 			continue
 		}
 		folders := map[string]string{} // the mounted folders, by mount point in the sandbox
@@ -57,8 +57,8 @@ func (r *Runtime) socketDeleted(id string) bool {
 		if len(folders) == 0 {
 			continue
 		}
-		socket, there := folders[wire.SocketDir]
-		if !there { // its mount point was deleted too, with the root file system
+		socket, found := folders[wire.SocketDir]
+		if !found { // its mount point was deleted too, with the root file system
 			socket = cmp.Or(folders["/"], folders[""])
 		}
 		return strings.HasSuffix(socket, "//deleted")
@@ -72,9 +72,9 @@ func EndLost(ctx context.Context, stateDir string) (ended int, err error) {
 	r := &Runtime{Config: Config{StateDir: stateDir}}
 	groups := findCgroups(stateDir)
 	for _, p := range Lost()[stateDir] {
-		e := end(p.PID, p.started)
+		e := killProcess(p.PID, p.started)
 		if e == nil {
-			e = r.exterminate(ctx, p.ID)
+			e = r.killProcesses(ctx, p.ID)
 		}
 		if e == nil && groups.has(p.ID) {
 			e = groups.remove(ctx, p.ID)
@@ -88,8 +88,8 @@ func EndLost(ctx context.Context, stateDir string) (ended int, err error) {
 	return ended, err
 }
 
-// end kills the process with that id and start time.
-func end(pid int, started uint64) error {
+// killProcess kills the process with that id and start time.
+func killProcess(pid int, started uint64) error {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ESRCH) {
 		return nil
@@ -98,7 +98,7 @@ func end(pid int, started uint64) error {
 		return err
 	}
 	defer unix.Close(fd)
-	if now, err := proc.Started(pid); err != nil || now != started {
+	if now, err := proc.StartTicks(pid); err != nil || now != started {
 		return nil // another process has the id by now
 	}
 	return unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)

@@ -11,7 +11,7 @@ import (
 func TestCores(t *testing.T) {
 	for text, want := range map[string][]int{"0": {0}, "0-3": {0, 1, 2, 3}, "0-1,4,6-7": {0, 1, 4, 6, 7}, "": nil,
 		"x": nil} {
-		if got := cores(text); !slices.Equal(got, want) {
+		if got := parseCPUList(text); !slices.Equal(got, want) {
 			t.Errorf("%q: %v, want %v", text, got, want)
 		}
 	}
@@ -36,7 +36,7 @@ func TestPin(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer b.Stop(t.Context())
-	file := pins.cgroups.file(spec.ID, "cpuset", "cpuset.cpus")
+	file := pins.cgroups.filePath(spec.ID, "cpuset", "cpuset.cpus")
 	if _, err := os.Stat(file); err != nil {
 		t.Skip("the cpuset controller is off")
 	}
@@ -45,7 +45,7 @@ func TestPin(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return cores(strings.TrimSpace(string(text)))
+		return parseCPUList(strings.TrimSpace(string(text)))
 	}
 	now, used := time.Now(), time.Duration(0)
 	p, other := &cpuUse{}, &cpuUse{}
@@ -56,28 +56,28 @@ func TestPin(t *testing.T) {
 	}
 	look(p, 0)
 	look(p, 1.4)
-	if p.pinned != nil {
+	if p.pinnedCores != nil {
 		t.Error("it was pinned after one look")
 	}
 	look(p, 1.4)
-	if got := has(); len(got) != 1 || !slices.Equal(got, p.pinned) {
-		t.Errorf("it has the cores %v, and should have %v", got, p.pinned)
+	if got := has(); len(got) != 1 || !slices.Equal(got, p.pinnedCores) {
+		t.Errorf("it has the cores %v, and should have %v", got, p.pinnedCores)
 	}
 	// The next one goes elsewhere, as long as a core is free for others.
 	look(other, 0)
 	look(other, 1.4)
 	look(other, 1.4)
 	look(p, 1.4)
-	if roomy := len(pins.cores) > 2; (p.pinned != nil) != roomy || (other.pinned != nil) != roomy ||
-		roomy && slices.Equal(other.pinned, p.pinned) {
-		t.Errorf("of %v they are pinned to %v and %v", pins.cores, p.pinned, other.pinned)
+	if roomy := len(pins.cores) > 2; (p.pinnedCores != nil) != roomy || (other.pinnedCores != nil) != roomy ||
+		roomy && slices.Equal(other.pinnedCores, p.pinnedCores) {
+		t.Errorf("of %v they are pinned to %v and %v", pins.cores, p.pinnedCores, other.pinnedCores)
 	}
-	for range mostBusyLooks {
+	for range maxBusyScore {
 		look(p, 0.1)
 		look(other, 0.1)
 	}
-	if got := has(); !slices.Equal(got, pins.cores) || p.pinned != nil || pins.load[pins.cores[0]] != 0 ||
-		pins.wanted != 0 {
-		t.Errorf("after that it has %v, load %v", got, pins.load)
+	if got := has(); !slices.Equal(got, pins.cores) || p.pinnedCores != nil || pins.pinsPerCore[pins.cores[0]] != 0 ||
+		pins.wantedCores != 0 {
+		t.Errorf("after that it has %v, load %v", got, pins.pinsPerCore)
 	}
 }

@@ -31,30 +31,30 @@ type prebootImage struct {
 	dir    string
 	Kind   string            `json:"kind"`
 	Images map[string]string `json:"images"` // SHA-256 of gVisor's files, by name
-	Files  []sameFile        `json:"files"`
+	Files  []fileState       `json:"files"`
 }
 
-// imageFile is the file that holds a prebootImage as JSON, beside gVisor's files.
-const imageFile = "snapshot.json"
+// imageInfoFile is the file that holds a prebootImage as JSON, beside gVisor's files.
+const imageInfoFile = "snapshot.json"
 
 // imagesDir is the folder of all images. It is called after the setting `snapshots`.
 func (r *Runtime) imagesDir() string { return filepath.Join(r.StateDir, "snapshots") }
 
-// kind returns the kind of the image for spec: a hash of everything that an image depends
+// imageKind returns the kind of the image for spec: a hash of everything that an image depends
 // on, except the files that it lists. Sandboxes of one kind differ only in their ids,
 // secrets and the sources of their mounts.
-func (r *Runtime) kind(spec sandbox.Spec) (string, error) {
-	root, err := r.skeleton(spec.Template)
+func (r *Runtime) imageKind(spec sandbox.Spec) (string, error) {
+	root, err := r.rootfsFor(spec.Template)
 	if err != nil {
 		return "", err
 	}
-	alike := sandbox.Spec{ID: "any", Template: spec.Template, Limits: spec.Limits, Orphan: spec.Orphan,
+	normalized := sandbox.Spec{ID: "any", Template: spec.Template, Limits: spec.Limits, OrphanTimeout: spec.OrphanTimeout,
 		Secret: make([]byte, wire.SecretLen), Mounts: slices.Clone(spec.Mounts)}
-	for i := range alike.Mounts {
-		alike.Mounts[i].Source = ""
+	for i := range normalized.Mounts {
+		normalized.Mounts[i].Source = ""
 	}
-	b := newBox(r, alike)
-	bundle, err := r.oci(b, root)
+	b := newBox(r, normalized)
+	bundle, err := r.ociSpec(b, root)
 	if err != nil {
 		return "", err
 	}
@@ -66,8 +66,8 @@ func (r *Runtime) kind(spec sandbox.Spec) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	text, err := json.Marshal([]any{bundle, []sameFile{runsc, agent},
-		r.command(context.Background(), b).Args, machine()})
+	text, err := json.Marshal([]any{bundle, []fileState{runsc, agent},
+		r.command(context.Background(), b).Args, hostFeatures()})
 	if err != nil {
 		return "", err
 	}
@@ -75,8 +75,8 @@ func (r *Runtime) kind(spec sandbox.Spec) (string, error) {
 	return hex.EncodeToString(sum[:16]), nil
 }
 
-// machine lists the properties of the kernel and the processors that an image depends on.
-var machine = sync.OnceValue(func() []string {
+// hostFeatures lists the properties of the kernel and the processors that an image depends on.
+var hostFeatures = sync.OnceValue(func() []string {
 	m := []string{runtime.GOARCH, fmt.Sprint(runtime.NumCPU())}
 	var kernel unix.Utsname
 	if unix.Uname(&kernel) == nil {
@@ -97,13 +97,13 @@ var machine = sync.OnceValue(func() []string {
 	return m
 })
 
-// image returns the image for spec, if there is one and nothing that it depends on
+// imageFor returns the image for spec, if there is one and nothing that it depends on
 // has changed.
-func (r *Runtime) image(spec sandbox.Spec) *prebootImage {
+func (r *Runtime) imageFor(spec sandbox.Spec) *prebootImage {
 	if r.CanPreboot() != nil {
 		return nil
 	}
-	kind, err := r.kind(spec)
+	kind, err := r.imageKind(spec)
 	if err != nil {
 		return nil // Create returns the same error
 	}
@@ -117,9 +117,9 @@ func (r *Runtime) image(spec sandbox.Spec) *prebootImage {
 		return nil
 	}
 	for _, f := range i.Files {
-		if err := f.changed(); err != nil {
+		if err := f.checkUnchanged(); err != nil {
 			r.Log.Info("a preboot image is outdated", "template", spec.Template.Name, "reason", err)
-			r.drop(kind)
+			r.dropKind(kind)
 			return nil
 		}
 	}
@@ -130,7 +130,7 @@ func (r *Runtime) image(spec sandbox.Spec) *prebootImage {
 // one. It returns nil when there is none.
 func (r *Runtime) loadImage(kind string) *prebootImage {
 	i := &prebootImage{dir: filepath.Join(r.imagesDir(), kind)}
-	text, err := os.ReadFile(filepath.Join(i.dir, imageFile))
+	text, err := os.ReadFile(filepath.Join(i.dir, imageInfoFile))
 	if err == nil {
 		err = json.Unmarshal(text, i)
 	}
@@ -155,7 +155,7 @@ func (i *prebootImage) verify() error {
 	if err != nil {
 		return err
 	}
-	delete(sums, imageFile)
+	delete(sums, imageInfoFile)
 	if len(sums) == 0 || !maps.Equal(sums, i.Images) {
 		return errors.New("its files have changed")
 	}
@@ -190,8 +190,8 @@ func syncPath(path string) error {
 	return f.Sync()
 }
 
-// drop removes the image of that kind.
-func (r *Runtime) drop(kind string) {
+// dropKind removes the image of that kind.
+func (r *Runtime) dropKind(kind string) {
 	r.mu.Lock()
 	r.images[kind] = nil
 	r.mu.Unlock()
@@ -209,7 +209,7 @@ func (r *Runtime) CanPreboot() error {
 	switch {
 	case !r.Preboot:
 		return errors.New("snapshots are turned off (snapshots: false)")
-	case r.Open:
+	case r.HostNetwork:
 		return errors.New("gVisor restores none with the machine's own network (network.mode: open)")
 	case r.Rootless:
 		return errors.New("gVisor restores none for an unprivileged user")
@@ -218,18 +218,18 @@ func (r *Runtime) CanPreboot() error {
 }
 
 // HasImage implements sandbox.Prebooter.
-func (r *Runtime) HasImage(spec sandbox.Spec) bool { return r.image(spec) != nil }
+func (r *Runtime) HasImage(spec sandbox.Spec) bool { return r.imageFor(spec) != nil }
 
 // Prebooted implements sandbox.Prebooter.
 func (r *Runtime) Prebooted(sb sandbox.Sandbox) bool {
 	b, ok := sb.(*box)
-	return ok && b.kind != ""
+	return ok && b.imageKind != ""
 }
 
 // DropImage implements sandbox.Prebooter.
 func (r *Runtime) DropImage(spec sandbox.Spec) {
-	if kind, err := r.kind(spec); err == nil {
-		r.drop(kind)
+	if kind, err := r.imageKind(spec); err == nil {
+		r.dropKind(kind)
 	}
 }
 
@@ -239,17 +239,17 @@ func (r *Runtime) MakeImage(ctx context.Context, sb sandbox.Sandbox) error {
 	if !ok || r.CanPreboot() != nil {
 		return errors.New("gvisor: there are no preboot images of this sandbox")
 	}
-	kind, err := r.kind(b.Spec())
+	kind, err := r.imageKind(b.Spec())
 	if err != nil {
 		return err
 	}
 	if err := os.MkdirAll(r.imagesDir(), 0o700); err != nil {
 		return err
 	}
-	r.prebooting.Lock()
-	defer r.prebooting.Unlock()
-	defer r.prune()
-	making, err := os.MkdirTemp(r.imagesDir(), ".making-")
+	r.prebootMu.Lock()
+	defer r.prebootMu.Unlock()
+	defer r.pruneImages()
+	tmpDir, err := os.MkdirTemp(r.imagesDir(), ".making-")
 	if err != nil {
 		return err
 	}
@@ -257,32 +257,32 @@ func (r *Runtime) MakeImage(ctx context.Context, sb sandbox.Sandbox) error {
 	if i.Files, err = b.hostFiles(); err != nil {
 		return err
 	}
-	if err := r.runsc(ctx, b, "checkpoint", "-image-path", making, "-exclude-committed-zero-pages",
+	if err := r.runRunsc(ctx, b, "checkpoint", "-image-path", tmpDir, "-exclude-committed-zero-pages",
 		b.spec.ID); err != nil {
 		return err
 	}
 	for _, f := range i.Files { // they must not have changed while the checkpoint was made
-		if err := f.changed(); err != nil {
+		if err := f.checkUnchanged(); err != nil {
 			return err
 		}
 	}
-	if i.Images, err = digests(making); err != nil {
+	if i.Images, err = digests(tmpDir); err != nil {
 		return err
 	}
 	text, err := json.Marshal(i)
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(making, imageFile), text, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(tmpDir, imageInfoFile), text, 0o600); err != nil {
 		return err
 	}
-	for _, name := range append(slices.Collect(maps.Keys(i.Images)), imageFile, "") { // and the folder
-		if err := syncPath(filepath.Join(making, name)); err != nil {
+	for _, name := range append(slices.Collect(maps.Keys(i.Images)), imageInfoFile, "") { // and the folder
+		if err := syncPath(filepath.Join(tmpDir, name)); err != nil {
 			return err
 		}
 	}
-	r.drop(kind)
-	if err := errors.Join(os.Rename(making, i.dir), syncPath(r.imagesDir())); err != nil {
+	r.dropKind(kind)
+	if err := errors.Join(os.Rename(tmpDir, i.dir), syncPath(r.imagesDir())); err != nil {
 		return err
 	}
 	r.mu.Lock()
@@ -295,8 +295,8 @@ func (r *Runtime) MakeImage(ctx context.Context, sb sandbox.Sandbox) error {
 // with other settings, or by older versions.
 const maxUnused = 4
 
-// prune removes unfinished images, and the oldest unused ones.
-func (r *Runtime) prune() {
+// pruneImages removes unfinished images, and the oldest unused ones.
+func (r *Runtime) pruneImages() {
 	entries, err := os.ReadDir(r.imagesDir())
 	if err != nil {
 		return

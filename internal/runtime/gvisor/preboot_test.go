@@ -28,7 +28,7 @@ type imaging struct {
 }
 
 func (c imaging) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox, error) {
-	if _, err := c.kind(spec); err != nil || len(spec.Secret) != wire.SecretLen || ctx.Err() != nil ||
+	if _, err := c.imageKind(spec); err != nil || len(spec.Secret) != wire.SecretLen || ctx.Err() != nil ||
 		!validID.MatchString(spec.ID) {
 		return c.Runtime.Create(ctx, spec)
 	}
@@ -43,7 +43,7 @@ func (c imaging) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox
 	}
 	c.first.Unlock()
 	b, err := c.Runtime.Create(ctx, spec)
-	if err == nil && b.(*box).kind == "" {
+	if err == nil && b.(*box).imageKind == "" {
 		c.t.Errorf("a sandbox was booted, in spite of its preboot image")
 	}
 	return b, err
@@ -106,7 +106,7 @@ func TestPrebootedSuite(t *testing.T) {
 func run(t *testing.T, c *agent.Client, code string) string {
 	t.Helper()
 	d, err := c.Evaluate(t.Context(), agent.Code{Language: "python", Source: code, Timeout: 20 * time.Second,
-		Inline: agent.Inline{Head: 4096, Tail: 4096}}, agent.Observer{})
+		Inline: agent.InlineBounds{Head: 4096, Tail: 4096}}, agent.Observer{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,18 +130,18 @@ func TestPrebooted(t *testing.T) {
 		return sp
 	}
 	old := makeImage(t, r, spec())
-	if left := s.Left(); len(left) > 0 {
+	if left := s.Remains(); len(left) > 0 {
 		t.Errorf("making a preboot image left %q", left)
 	}
 	had := map[string]bool{}
-	for _, f := range r.image(spec()).Files {
+	for _, f := range r.imageFor(spec()).Files {
 		real, err := filepath.EvalSymlinks(f.Path)
 		if err != nil { // a link of the root's, which leads into a mount
 			continue
 		}
 		had[real] = true
 		had[filepath.Base(real)] = true
-		if strings.HasPrefix(real, r.dir()) {
+		if strings.HasPrefix(real, r.sandboxesDir()) {
 			t.Errorf("%s is a sandbox's own", real)
 		}
 	}
@@ -168,7 +168,7 @@ func TestPrebooted(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer b.Stop(context.WithoutCancel(t.Context()))
-		if b.(*box).kind == "" {
+		if b.(*box).imageKind == "" {
 			t.Fatal("it was booted")
 		}
 		c := agent.New(b, sandboxtest.Log(t), nil)
@@ -220,7 +220,7 @@ before`, i))
 	if err := r.Close(); err != nil {
 		t.Error(err)
 	}
-	if left := s.Left(); len(left) > 0 {
+	if left := s.Remains(); len(left) > 0 {
 		t.Errorf("this is left: %q", left)
 	}
 }
@@ -234,7 +234,7 @@ func TestBadImage(t *testing.T) {
 	bin := t.TempDir()
 	copyFile(t, r.Agent, filepath.Join(bin, "agent"))
 	r.Agent = filepath.Join(bin, "agent")
-	part := func(name string) string { return filepath.Join(r.image(s.Spec()).dir, name) }
+	part := func(name string) string { return filepath.Join(r.imageFor(s.Spec()).dir, name) }
 	for what, spoil := range map[string]func(){
 		"empty pages":    func() { os.Truncate(part("pages.img"), 0) },
 		"no state":       func() { os.Remove(part("checkpoint.img")) },
@@ -244,7 +244,7 @@ func TestBadImage(t *testing.T) {
 			os.Chtimes(r.Agent, later, later)
 		},
 		"an older format": func() {
-			os.WriteFile(part(imageFile), []byte(`{"kind":"other"}`), 0o600)
+			os.WriteFile(part(imageInfoFile), []byte(`{"kind":"other"}`), 0o600)
 			r.images = map[string]*prebootImage{}
 		},
 		"a changed byte": func() {
@@ -260,7 +260,7 @@ func TestBadImage(t *testing.T) {
 			r.images = map[string]*prebootImage{} // a server that starts reads it
 		},
 		"a changed file": func() {
-			i := r.image(s.Spec())
+			i := r.imageFor(s.Spec())
 			i.Files[0].Modified++
 		},
 	} {
@@ -275,7 +275,7 @@ func TestBadImage(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer b.Stop(context.WithoutCancel(t.Context()))
-			if b.(*box).kind != "" {
+			if b.(*box).imageKind != "" {
 				t.Error("it was not booted")
 			}
 			c := agent.New(b, sandboxtest.Log(t), nil)
@@ -288,7 +288,7 @@ func TestBadImage(t *testing.T) {
 			}
 		})
 	}
-	if left := s.Left(); len(left) > 0 {
+	if left := s.Remains(); len(left) > 0 {
 		t.Errorf("this is left: %q", left)
 	}
 }
@@ -296,7 +296,7 @@ func TestBadImage(t *testing.T) {
 // TestNoImages: where there cannot be preboot images, none is made, and sandboxes boot.
 func TestNoImages(t *testing.T) {
 	for what, c := range map[string]Config{"unprivileged": {Rootless: true, Preboot: true},
-		"open": {Open: true, Preboot: true}, "off": {}} {
+		"open": {HostNetwork: true, Preboot: true}, "off": {}} {
 		c.Runsc, c.Agent, c.StateDir, c.Log = "/runsc", "/agent", t.TempDir(), sandboxtest.Log(t)
 		r, err := New(c)
 		if err != nil {
@@ -332,7 +332,7 @@ func TestPrune(t *testing.T) {
 		}
 	}
 	r.images["00000"] = &prebootImage{} // the oldest, and in use
-	r.prune()
+	r.pruneImages()
 	entries, _ := os.ReadDir(r.imagesDir())
 	if len(entries) != maxUnused+1 {
 		t.Errorf("%d are left, not %d", len(entries), maxUnused+1)

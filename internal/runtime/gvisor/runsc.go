@@ -20,32 +20,32 @@ import (
 // command returns a runsc command. What it starts survives this process and its terminal,
 // and gets nothing of this process's environment.
 func (r *Runtime) command(ctx context.Context, b *box, args ...string) *exec.Cmd {
-	global := []string{"--root=" + r.runscRoot(), "--host-uds=open", "--platform=systrap",
+	flags := []string{"--root=" + r.runscRoot(), "--host-uds=open", "--platform=systrap",
 		"--host-settings=ignore", "--sidecar-usage-policy=LEGACY_DEPRECATED_SLOW_EMBEDDED_FALLBACK",
 		fmt.Sprintf("--overlay2=root:dir=%s,size=%d", filepath.Join(b.dir, "disk"),
 			max(b.spec.Limits.DiskBytes, 16<<20)),
-		fmt.Sprintf("--fdlimit=%d", hostDescriptors())}
-	if r.Open {
-		global = append(global, "--network=host")
+		fmt.Sprintf("--fdlimit=%d", maxDescriptors())}
+	if r.HostNetwork {
+		flags = append(flags, "--network=host")
 	} else {
-		global = append(global, "--network=none", "--net-raw")
+		flags = append(flags, "--network=none", "--net-raw")
 	}
 	if r.Rootless {
-		global = append(global, "--rootless", "--ignore-cgroups")
+		flags = append(flags, "--rootless", "--ignore-cgroups")
 	} else if !b.cgroups.usable() {
-		global = append(global, "--ignore-cgroups")
+		flags = append(flags, "--ignore-cgroups")
 	}
-	cmd := exec.CommandContext(ctx, r.Runsc, append(global, args...)...)
+	cmd := exec.CommandContext(ctx, r.Runsc, append(flags, args...)...)
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "TMPDIR=" + b.dir, "XDG_RUNTIME_DIR=" + b.dir}
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	return cmd
 }
 
-// hostDescriptors is how many descriptors each of gVisor's two processes for a sandbox may
+// maxDescriptors is how many descriptors each of gVisor's two processes for a sandbox may
 // have. Eleven sandboxes, the default limit of one user, take at most half of the
 // machine's descriptors.
-var hostDescriptors = sync.OnceValue(func() int {
+var maxDescriptors = sync.OnceValue(func() int {
 	all := int64(1 << 20)
 	if text, err := os.ReadFile("/proc/sys/fs/file-max"); err == nil {
 		fmt.Sscan(string(text), &all)
@@ -53,8 +53,8 @@ var hostDescriptors = sync.OnceValue(func() int {
 	return int(min(max(all/(2*2*11), 4096), 16384))
 })
 
-// runsc runs one of runsc's commands. An error contains the command's output.
-func (r *Runtime) runsc(ctx context.Context, b *box, args ...string) error {
+// runRunsc runs one of runsc's commands. An error contains the command's output.
+func (r *Runtime) runRunsc(ctx context.Context, b *box, args ...string) error {
 	// The output of a command goes to memory, not to a pipe: the sandbox that it
 	// starts inherits it, and would be killed by writing to a pipe without reader.
 	fd, err := unix.MemfdCreate("runsc", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
@@ -74,11 +74,11 @@ func (r *Runtime) runsc(ctx context.Context, b *box, args ...string) error {
 	return fmt.Errorf("runsc %s: %w: %s", args[0], err, strings.TrimSpace(string(text[:n])))
 }
 
-// exterminate waits until the processes of a sandbox have ended, and kills those that do
+// killProcesses waits until the processes of a sandbox have ended, and kills those that do
 // not end by themselves.
-func (r *Runtime) exterminate(ctx context.Context, id string) error {
+func (r *Runtime) killProcesses(ctx context.Context, id string) error {
 	for try := 0; ; try++ {
-		pids := r.processes(id)
+		pids := r.findProcesses(id)
 		if len(pids) == 0 {
 			return nil
 		}
@@ -95,54 +95,54 @@ func (r *Runtime) exterminate(ctx context.Context, id string) error {
 	}
 }
 
-// processes returns the ids of the sandbox's own processes and its gofer's. They are
+// findProcesses returns the ids of the sandbox's own processes and its gofer's. They are
 // processes of this user whose command line has this instance's runsc root and the
 // sandbox's id, which cannot be guessed.
-func (r *Runtime) processes(id string) []int {
-	return slices.DeleteFunc(proc.All(), func(pid int) bool {
+func (r *Runtime) findProcesses(id string) []int {
+	return slices.DeleteFunc(proc.PIDs(), func(pid int) bool {
 		args := proc.Args(pid)
-		return !r.names(args, id) || slices.Contains(args, "delete") || pid == os.Getpid() ||
-			proc.State(pid) == 'Z' || !proc.Mine(pid)
+		return !r.isSandboxCommand(args, id) || slices.Contains(args, "delete") || pid == os.Getpid() ||
+			proc.State(pid) == 'Z' || !proc.IsOwn(pid)
 	})
 }
 
-// names says whether a runsc command line has this instance's root and the sandbox's id.
+// isSandboxCommand says whether a runsc command line has this instance's root and the sandbox's id.
 // That proves nothing: any user can start a program with any command line.
-func (r *Runtime) names(args []string, id string) bool {
+func (r *Runtime) isSandboxCommand(args []string, id string) bool {
 	return slices.Contains(args, "--root="+r.runscRoot()) && args[len(args)-1] == id
 }
 
-// serverLead is how much earlier than a sandbox's own process its gofer may have started.
-const serverLead = 2 * time.Minute
+// maxGoferLead is how much earlier than a sandbox's own process its gofer may have started.
+const maxGoferLead = 2 * time.Minute
 
-// fileServer is a sandbox's gofer: gVisor's process that serves the sandbox the host's
+// goferProcess is a sandbox's gofer: gVisor's process that serves the sandbox the host's
 // files.
-type fileServer struct {
+type goferProcess struct {
 	pid     int
 	id      string // of the sandbox
 	started uint64 // start time of the sandbox's own process
 }
 
-// isServer says whether the process is that gofer. The command line alone proves nothing,
+// isGofer says whether the process is that gofer. The command line alone proves nothing,
 // so the start time and the program are compared too: no process of another user has both.
-func (r *Runtime) isServer(s fileServer) bool {
-	if args := proc.Args(s.pid); !r.names(args, s.id) || !slices.Contains(args, "gofer") {
+func (r *Runtime) isGofer(s goferProcess) bool {
+	if args := proc.Args(s.pid); !r.isSandboxCommand(args, s.id) || !slices.Contains(args, "gofer") {
 		return false
 	}
-	at, err := proc.Started(s.pid)
-	return err == nil && at <= s.started && s.started-at < uint64(serverLead/time.Second)*proc.TicksPerSecond &&
-		proc.Runs(s.pid, filepath.Base(r.Runsc))
+	at, err := proc.StartTicks(s.pid)
+	return err == nil && at <= s.started && s.started-at < uint64(maxGoferLead/time.Second)*proc.TicksPerSecond &&
+		proc.RunsProgram(s.pid, filepath.Base(r.Runsc))
 }
 
-// sandboxOf returns the state folder and the id that the command line of a sandbox's own
+// parseBootCommand returns the state folder and the id that the command line of a sandbox's own
 // process has. Both are empty for any other command line.
-func sandboxOf(args []string) (stateDir, id string) {
+func parseBootCommand(args []string) (stateDir, id string) {
 	if len(args) < 3 || !slices.Contains(args, "boot") || !validID.MatchString(args[len(args)-1]) {
 		return "", ""
 	}
 	for _, arg := range args {
 		root, ok := strings.CutPrefix(arg, "--root=")
-		if dir, isOurs := strings.CutSuffix(root, "/runsc"); ok && isOurs && filepath.IsAbs(dir) &&
+		if dir, found := strings.CutSuffix(root, "/runsc"); ok && found && filepath.IsAbs(dir) &&
 			filepath.Clean(dir) == dir {
 			return dir, args[len(args)-1]
 		}

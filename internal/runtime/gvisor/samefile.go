@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sameFile identifies a file, folder or link of the host in the state that it had when
+// fileState identifies a file, folder or link of the host in the state that it had when
 // statFile looked at it.
-type sameFile struct {
+type fileState struct {
 	Path                string `json:"path"`
 	Follow              bool   // the fields below are of the target of a link at Path
 	Mode                uint32
@@ -23,26 +23,26 @@ type sameFile struct {
 }
 
 // statFile looks at the file at path, or at the link there unless follow is set.
-func statFile(path string, follow bool) (sameFile, error) {
+func statFile(path string, follow bool) (fileState, error) {
 	flags := unix.AT_SYMLINK_NOFOLLOW
 	if follow {
 		flags = 0
 	}
 	var st unix.Stat_t
 	if err := unix.Fstatat(unix.AT_FDCWD, path, &st, flags); err != nil {
-		return sameFile{}, &os.PathError{Op: "stat", Path: path, Err: err}
+		return fileState{}, &os.PathError{Op: "stat", Path: path, Err: err}
 	}
-	return sameFile{path, follow, st.Mode, st.Dev, st.Ino, uint64(st.Size), st.Mtim.Nano(), st.Ctim.Nano()}, nil
+	return fileState{path, follow, st.Mode, st.Dev, st.Ino, uint64(st.Size), st.Mtim.Nano(), st.Ctim.Nano()}, nil
 }
 
-// is says whether both are the same file in the same state; their paths may differ.
-func (f sameFile) is(g sameFile) bool {
+// sameAs says whether both are the same file in the same state; their paths may differ.
+func (f fileState) sameAs(g fileState) bool {
 	g.Path, g.Follow = f.Path, f.Follow
 	return f == g
 }
 
-// changed returns an error if the file at the path is not in the same state any more.
-func (f sameFile) changed() error {
+// checkUnchanged returns an error if the file at the path is not in the same state any more.
+func (f fileState) checkUnchanged() error {
 	now, err := statFile(f.Path, f.Follow)
 	if err == nil && now != f {
 		err = fmt.Errorf("%s has changed", f.Path)
@@ -57,23 +57,23 @@ const goferRoot = "/root"
 // hostFiles returns the host's files that the sandbox holds open: those that its programs
 // have mapped or read, and the folders and links on the way to them. The sandbox's socket
 // and its writable files are left out.
-func (b *box) hostFiles() ([]sameFile, error) {
+func (b *box) hostFiles() ([]fileState, error) {
 	pid, _ := b.process()
 	open, err := openFiles(pid)
 	if err != nil {
 		return nil, err
 	}
-	files := map[string]sameFile{}
+	files := map[string]fileState{}
 	for _, o := range open {
-		inside, ok := strings.CutPrefix(o.target, goferRoot+"/")
+		relative, ok := strings.CutPrefix(o.target, goferRoot+"/")
 		if !ok {
 			continue
 		}
-		path, shared := b.outside("/" + inside)
+		path, shared := b.hostPath("/" + relative)
 		if !shared {
 			continue
 		}
-		has, err := statFile(o.path, true)
+		opened, err := statFile(o.path, true)
 		if errors.Is(err, os.ErrNotExist) {
 			continue
 		}
@@ -81,13 +81,13 @@ func (b *box) hostFiles() ([]sameFile, error) {
 			return nil, err
 		}
 		f, err := statFile(path, false)
-		if err == nil && !f.is(has) {
+		if err == nil && !f.sameAs(opened) {
 			f, err = statFile(path, true)
 		}
 		if err != nil {
 			return nil, err
 		}
-		if !f.is(has) {
+		if !f.sameAs(opened) {
 			return nil, fmt.Errorf("%s is not the file that the sandbox has open", path)
 		}
 		files[path] = f
@@ -98,12 +98,12 @@ func (b *box) hostFiles() ([]sameFile, error) {
 	return slices.Collect(maps.Values(files)), nil
 }
 
-// outside returns the host's path of a file in the sandbox. shared means that all
+// hostPath returns the host's path of a file in the sandbox. shared means that all
 // sandboxes of the kind see the file, and that none can change it.
-func (b *box) outside(path string) (host string, shared bool) {
+func (b *box) hostPath(path string) (host string, shared bool) {
 	r := b.runtime
 	r.mu.Lock()
-	source, target := r.roots[b.spec.Template.Name], ""
+	source, target := r.rootfs[b.spec.Template.Name], ""
 	r.mu.Unlock()
 	shared = true
 	for _, m := range r.mounts(b) {

@@ -17,14 +17,14 @@ import (
 	"sandlot/internal/sandbox"
 )
 
-// seal is which of a sandbox's mounts of shared folders are read-only now. Its mu is
+// sealState is which of a sandbox's mounts of shared folders are read-only now. Its mu is
 // taken before the box's.
-type seal struct {
-	mu       sync.Mutex
-	server   int             // process id of the sandbox's gofer; 0: not known
-	readOnly map[string]bool // by source; a source that this server has not set is missing
-	failed   bool            // an error was logged
-	retry    time.Time       // setReadOnlyByHelper is not tried before that time
+type sealState struct {
+	mu          sync.Mutex
+	gofer       int             // process id of the sandbox's gofer; 0: not known
+	readOnly    map[string]bool // by source; a source that this server has not set is missing
+	errorLogged bool            // an error was logged
+	retryAt     time.Time       // setReadOnlyByHelper is not tried before that time
 }
 
 // Seal implements sandbox.Sealer. A sandbox's mounts are in the mount namespace of its
@@ -32,35 +32,35 @@ type seal struct {
 // make a mount read-only while one of its files is open for writing (EBUSY): a sandbox
 // that keeps writing is ended, see endWriters. Seal makes no system call for a sandbox
 // whose mounts are as they should be.
-func (r *Runtime) Seal(ctx context.Context, source string, readOnly bool) (left int) {
+func (r *Runtime) Seal(ctx context.Context, source string, readOnly bool) (failed int) {
 	var writers []*box // their mounts stay writable, as a file is open for writing
 	defer func() { r.endWriters(source, writers) }()
 	for _, sb := range r.List() {
 		b, ok := sb.(*box)
-		targets := writableAt(sb.Spec().Mounts, source)
-		if !ok || len(targets) == 0 || b.seal.is(source, readOnly) {
+		targets := writableTargets(sb.Spec().Mounts, source)
+		if !ok || len(targets) == 0 || b.seal.matches(source, readOnly) {
 			continue
 		}
-		if ctx.Err() != nil || !b.seal.due() {
-			left++
+		if ctx.Err() != nil || !b.seal.retryDue() {
+			failed++
 			continue
 		}
-		if err := r.setSeal(ctx, b, source, targets, readOnly); err != nil {
-			left++
+		if err := r.applySeal(ctx, b, source, targets, readOnly); err != nil {
+			failed++
 			if readOnly && errors.Is(err, unix.EBUSY) {
 				writers = append(writers, b)
 			}
-			if b.seal.reports(err) {
+			if b.seal.shouldLog(err) {
 				r.Log.Warn("could not change how a sandbox sees a volume", "sandbox", b.spec.ID, "volume", source,
 					"error", err)
 			}
 		}
 	}
-	return left
+	return failed
 }
 
-// writableAt returns the targets at which the folder source is mounted writable.
-func writableAt(mounts []sandbox.Mount, source string) (targets []string) {
+// writableTargets returns the targets at which the folder source is mounted writable.
+func writableTargets(mounts []sandbox.Mount, source string) (targets []string) {
 	for _, m := range mounts {
 		if m.Source == source && !m.ReadOnly {
 			targets = append(targets, m.Target)
@@ -69,8 +69,8 @@ func writableAt(mounts []sandbox.Mount, source string) (targets []string) {
 	return targets
 }
 
-// started is called when a sandbox has just started: its mounts are as in its spec.
-func (s *seal) started(mounts []sandbox.Mount) {
+// reset is called when a sandbox has just started: its mounts are as in its spec.
+func (s *sealState) reset(mounts []sandbox.Mount) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.readOnly = map[string]bool{}
@@ -81,46 +81,46 @@ func (s *seal) started(mounts []sandbox.Mount) {
 	}
 }
 
-// is says whether the mounts of source are known to be as readOnly says.
-func (s *seal) is(source string, readOnly bool) bool {
+// matches says whether the mounts of source are known to be as readOnly says.
+func (s *sealState) matches(source string, readOnly bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now, known := s.readOnly[source]
 	return known && now == readOnly
 }
 
-// due says whether setReadOnlyByHelper may be tried now.
-func (s *seal) due() bool {
+// retryDue says whether setReadOnlyByHelper may be tried now.
+func (s *sealState) retryDue() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return !time.Now().Before(s.retry)
+	return !time.Now().Before(s.retryAt)
 }
 
-// reports says whether to log an error: only the first one is logged. EBUSY (a file is open
+// shouldLog says whether to log an error: only the first one is logged. EBUSY (a file is open
 // for writing) and ESRCH (the sandbox ends) are expected, and not logged.
-func (s *seal) reports(err error) bool {
+func (s *sealState) shouldLog(err error) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.failed || errors.Is(err, unix.EBUSY) || errors.Is(err, unix.ESRCH) {
+	if s.errorLogged || errors.Is(err, unix.EBUSY) || errors.Is(err, unix.ESRCH) {
 		return false
 	}
-	s.failed = true
+	s.errorLogged = true
 	return true
 }
 
-// serverPID returns the process id of the gofer, or 0 as long as it is not known.
-func (s *seal) serverPID() int {
+// knownGofer returns the process id of the gofer, or 0 as long as it is not known.
+func (s *sealState) knownGofer() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.server
+	return s.gofer
 }
 
 // helperInterval is the pause after a failed try to set a mount by a helper process.
 const helperInterval = 5 * time.Second
 
-// setSeal makes the sandbox's mounts of the folder source, at targets, read-only or
+// applySeal makes the sandbox's mounts of the folder source, at targets, read-only or
 // writable.
-func (r *Runtime) setSeal(ctx context.Context, b *box, source string, targets []string, readOnly bool) (err error) {
+func (r *Runtime) applySeal(ctx context.Context, b *box, source string, targets []string, readOnly bool) (err error) {
 	_, started := b.process()
 	s := &b.seal
 	s.mu.Lock()
@@ -128,16 +128,16 @@ func (r *Runtime) setSeal(ctx context.Context, b *box, source string, targets []
 	if r.Rootless {
 		defer func() {
 			if err != nil {
-				s.retry = time.Now().Add(helperInterval)
+				s.retryAt = time.Now().Add(helperInterval)
 			}
 		}()
 	}
-	if s.server == 0 {
-		s.server = r.findServer(b.spec.ID)
+	if s.gofer == 0 {
+		s.gofer = r.findGofer(b.spec.ID)
 	}
-	server := fileServer{s.server, b.spec.ID, started}
-	if !r.isServer(server) {
-		s.server = 0
+	gofer := goferProcess{s.gofer, b.spec.ID, started}
+	if !r.isGofer(gofer) {
+		s.gofer = 0
 		return unix.ESRCH
 	}
 	if s.readOnly == nil {
@@ -145,9 +145,9 @@ func (r *Runtime) setSeal(ctx context.Context, b *box, source string, targets []
 	}
 	delete(s.readOnly, source) // after an error some mounts may be changed, and others not
 	if r.Rootless {
-		err = r.setByHelper(ctx, server, targets, readOnly)
+		err = r.setReadOnlyByHelper(ctx, gofer, targets, readOnly)
 	} else {
-		err = r.setReadOnly(server, targets, readOnly)
+		err = r.setReadOnly(gofer, targets, readOnly)
 	}
 	if err != nil {
 		return err
@@ -156,9 +156,9 @@ func (r *Runtime) setSeal(ctx context.Context, b *box, source string, targets []
 	return nil
 }
 
-// findServer returns the process id of a sandbox's gofer, which it reads from runsc's state
+// findGofer returns the process id of a sandbox's gofer, which it reads from runsc's state
 // file, or 0.
-func (r *Runtime) findServer(id string) int {
+func (r *Runtime) findGofer(id string) int {
 	files, _ := filepath.Glob(filepath.Join(r.runscRoot(), "*"+id+"*.state"))
 	for _, f := range files {
 		var state struct {
@@ -175,13 +175,13 @@ func (r *Runtime) findServer(id string) int {
 // setReadOnly changes mounts in the gofer's mount namespace, which it enters as root. It
 // checks again that the process is the gofer once it has a pidfd, which cannot come to mean
 // another process.
-func (r *Runtime) setReadOnly(server fileServer, targets []string, readOnly bool) error {
-	fd, err := unix.PidfdOpen(server.pid, 0)
+func (r *Runtime) setReadOnly(gofer goferProcess, targets []string, readOnly bool) error {
+	fd, err := unix.PidfdOpen(gofer.pid, 0)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fd)
-	if !r.isServer(server) {
+	if !r.isGofer(gofer) {
 		return unix.ESRCH // another process has the id by now
 	}
 	attr := unix.MountAttr{Attr_clr: unix.MOUNT_ATTR_RDONLY}
@@ -208,10 +208,10 @@ func (r *Runtime) setReadOnly(server fileServer, targets []string, readOnly bool
 	return <-done
 }
 
-// setByHelper does the same as setReadOnly without root. The mounts then belong to a user
+// setReadOnlyByHelper does the same as setReadOnly without root. The mounts then belong to a user
 // namespace, which only a process with one thread can enter: the command
 // "sandlot-runsc seal" makes one.
-func (r *Runtime) setByHelper(ctx context.Context, server fileServer, targets []string, readOnly bool) error {
+func (r *Runtime) setReadOnlyByHelper(ctx context.Context, gofer goferProcess, targets []string, readOnly bool) error {
 	mode := "rw"
 	if readOnly {
 		mode = "ro"
@@ -221,14 +221,14 @@ func (r *Runtime) setByHelper(ctx context.Context, server fileServer, targets []
 	cmd := exec.CommandContext(ctx, r.Runsc, append([]string{"seal", mode, goferRoot}, targets...)...)
 	cmd.Env, cmd.Dir = []string{}, "/"
 	for _, name := range []string{"user", "mnt"} {
-		f, err := os.Open(filepath.Join("/proc", strconv.Itoa(server.pid), "ns", name))
+		f, err := os.Open(filepath.Join("/proc", strconv.Itoa(gofer.pid), "ns", name))
 		if err != nil {
 			return err
 		}
 		defer f.Close()
 		cmd.ExtraFiles = append(cmd.ExtraFiles, f)
 	}
-	if !r.isServer(server) { // the gofer still lives, so the namespaces that were opened are its own
+	if !r.isGofer(gofer) { // the gofer still lives, so the namespaces that were opened are its own
 		return unix.ESRCH
 	}
 	err := cmd.Run()

@@ -26,7 +26,7 @@ func shell(t *testing.T, c *agent.Client, line string) string {
 	defer cancel()
 	d, err := c.Exec(ctx, agent.Exec{Command: agent.Command{Args: []string{"/bin/bash", "-c", line}},
 		Timeout: 30 * time.Second,
-		Inline:  agent.Inline{Head: 4096, Tail: 4096}}, agent.Observer{})
+		Inline:  agent.InlineBounds{Head: 4096, Tail: 4096}}, agent.Observer{})
 	if err != nil {
 		t.Fatalf("%s: %v", line, err)
 	}
@@ -94,10 +94,10 @@ func testSeal(t *testing.T, s *sandboxtest.Subject) {
 	defer c.Close()
 	// Whoever may start a program can give it the file server's command line.
 	for _, pid := range pretend(t, rt, spec.ID) {
-		if rt.isServer(fileServer{pid, spec.ID, b.(*box).started}) {
+		if rt.isGofer(goferProcess{pid, spec.ID, b.(*box).started}) {
 			t.Errorf("process %d passes for the file server", pid)
 		}
-		server := fileServer{pid, spec.ID, b.(*box).started}
+		server := goferProcess{pid, spec.ID, b.(*box).started}
 		if err := rt.setReadOnly(server, []string{"/share"}, true); !errors.Is(err, unix.ESRCH) {
 			t.Errorf("its mounts: %v", err)
 		}
@@ -226,7 +226,7 @@ func TestWritersIntoAFullVolume(t *testing.T) {
 	if out, err := exec.Command("sh", "-c", line).CombinedOutput(); err != nil {
 		t.Fatal(string(out), err)
 	}
-	gone := boxes[0].(*box).gone
+	gone := boxes[0].(*box).exited
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(200 * time.Millisecond) {
 		rt.Seal(t.Context(), shared, true)
 		if i, err := os.Stat(filepath.Join(own[1], "f")); err != nil || i.Size() < 100000000 {
@@ -242,18 +242,18 @@ func TestWritersIntoAFullVolume(t *testing.T) {
 		}
 		break
 	}
-	for range 2 * mostLooks {
+	for range 2 * maxOverLooks {
 		rt.Seal(t.Context(), shared, true)
 	}
-	for i, want := range []sandbox.Status{{Life: sandbox.Dead, Reason: "volume"}, {Life: sandbox.Running}} {
-		if st, err := boxes[i].Status(t.Context()); err != nil || st.Life != want.Life || st.Reason != want.Reason {
+	for i, want := range []sandbox.Status{{State: sandbox.Dead, Reason: "volume"}, {State: sandbox.Running}} {
+		if st, err := boxes[i].Status(t.Context()); err != nil || st.State != want.State || st.Reason != want.Reason {
 			t.Errorf("sandbox %d: %+v, %v, want %+v", i, st, err, want)
 		}
 	}
 	if err := errors.Join(boxes[0].Stop(t.Context()), boxes[1].Stop(t.Context()), rt.Close()); err != nil {
 		t.Error(err)
 	}
-	if len(rt.watches) > 0 {
+	if len(rt.writeWatches) > 0 {
 		t.Error("a watch is left")
 	}
 }
@@ -280,7 +280,7 @@ func TestMappingOfAFullVolume(t *testing.T) {
 		t.Fatal(got)
 	}
 	seal := func() {
-		for range 2 * mostLooks {
+		for range 2 * maxOverLooks {
 			if left := rt.Seal(t.Context(), shared, true); left != 1 {
 				t.Errorf("%d are left, want the one that writes", left)
 			}
@@ -302,11 +302,11 @@ func TestMappingOfAFullVolume(t *testing.T) {
 		mapped[i*os.Getpagesize()+1] = 'y'
 	}
 	seal()
-	if st, err := b.Status(t.Context()); err != nil || st.Life != sandbox.Running {
+	if st, err := b.Status(t.Context()); err != nil || st.State != sandbox.Running {
 		t.Fatalf("the sandbox: %+v, %v", st, err)
 	}
 	// By the growth of the file alone, it would have ended.
-	grown, err := rt.watches[shared].watch.Grown(ownerOf(shared, []*box{b.(*box)}))
+	grown, err := rt.writeWatches[shared].watch.Grown(ownerOf(shared, []*box{b.(*box)}))
 	if err != nil || grown[spec.ID] <= slack {
 		t.Errorf("the file has grown by %d bytes that count for the sandbox, %v", grown[spec.ID], err)
 	}

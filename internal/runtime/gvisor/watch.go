@@ -20,15 +20,15 @@ const sampleInterval = 250 * time.Millisecond
 
 // sample is what the runtime remembers of one sandbox from one check to the next.
 type sample struct {
-	disk disk
+	disk diskUse
 	cpu  cpuUse
 }
 
-// watch checks all sandboxes at each sampleInterval until the runtime closes.
-func (r *Runtime) watch() {
+// watchBoxes checks all sandboxes at each sampleInterval until the runtime closes.
+func (r *Runtime) watchBoxes() {
 	tick := time.NewTicker(sampleInterval)
 	defer tick.Stop()
-	seen := map[*box]*sample{}
+	previous := map[*box]*sample{}
 	pinner := newPinner(r.cgroups)
 	for {
 		select {
@@ -36,63 +36,63 @@ func (r *Runtime) watch() {
 		case <-r.ctx.Done():
 			return
 		}
-		now := map[*box]*sample{}
+		current := map[*box]*sample{}
 		r.mu.Lock()
 		for _, b := range r.boxes {
-			now[b] = seen[b]
+			current[b] = previous[b]
 		}
 		r.mu.Unlock()
-		for b, s := range now {
+		for b, s := range current {
 			if s == nil {
 				s = &sample{}
-				now[b] = s
+				current[b] = s
 			}
-			r.check(b, s)
+			r.enforceLimits(b, s)
 			if b.cgroups.usable() {
-				_, cpu := b.cost(0)
+				_, cpu := b.hostUsage(0)
 				pinner.update(b.spec.ID, b.Spec().Limits.CPUs, cpu, time.Now(), &s.cpu)
 			}
 		}
-		for b, s := range seen {
-			if now[b] == nil && b.cgroups.usable() {
+		for b, s := range previous {
+			if current[b] == nil && b.cgroups.usable() {
 				pinner.remove(b.spec.ID, &s.cpu)
 			}
 		}
-		seen = now
+		previous = current
 	}
 }
 
-// check kills a sandbox that is over a limit which the kernel does not enforce.
-func (r *Runtime) check(b *box, s *sample) {
+// enforceLimits kills a sandbox that is over a limit which the kernel does not enforce.
+func (r *Runtime) enforceLimits(b *box, s *sample) {
 	pid, _ := b.process()
 	limits := b.Spec().Limits
 	if pid == 0 {
 		return
 	}
 	if !b.cgroups.usable() && limits.MemoryBytes > 0 {
-		if used := b.footprint(pid); used > headroom(limits.MemoryBytes) {
+		if used := b.footprint(pid); used > groupMemory(limits.MemoryBytes) {
 			r.Log.Warn("a sandbox reached its memory limit", "sandbox", b.spec.ID, "bytes", used)
 			b.kill("memory")
 			return
 		}
 	}
 	if limits.DiskBytes > 0 {
-		r.watchDisk(b, &s.disk, usage{pid, limits.DiskBytes, b.spec.Mounts})
+		r.watchDisk(b, &s.disk, diskQuery{pid, limits.DiskBytes, b.spec.Mounts})
 	}
 }
 
-// cost returns the host's memory and processor time that the sandbox uses. pid is its
+// hostUsage returns the host's memory and processor time that the sandbox uses. pid is its
 // process, which is needed where it has no cgroup.
-func (b *box) cost(pid int) (memory int64, cpu time.Duration) {
+func (b *box) hostUsage(pid int) (memory int64, cpu time.Duration) {
 	c, id := b.cgroups, b.spec.ID
 	switch c.version {
 	case 1:
-		return c.number(id, "memory", "memory.usage_in_bytes"), time.Duration(c.number(id, "cpuacct", "cpuacct.usage"))
+		return c.readNumber(id, "memory", "memory.usage_in_bytes"), time.Duration(c.readNumber(id, "cpuacct", "cpuacct.usage"))
 	case 2:
-		return c.number(id, "", "memory.current"),
-			time.Duration(field(c.file(id, "", "cpu.stat"), "usage_usec")) * time.Microsecond
+		return c.readNumber(id, "", "memory.current"),
+			time.Duration(readField(c.filePath(id, "", "cpu.stat"), "usage_usec")) * time.Microsecond
 	}
-	return b.footprint(pid), proc.CPU(pid)
+	return b.footprint(pid), proc.CPUTime(pid)
 }
 
 // memoryFile begins the names of the memfds in which gVisor keeps a sandbox's memory.
@@ -104,18 +104,18 @@ const memoryFile = "/memfd:runsc-memory"
 func (b *box) footprint(pid int) int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	total := memoryOf(b.memory)
+	total := memoryFileSize(b.memoryFiles)
 	if total == 0 {
 		files, _ := openFiles(pid)
-		b.memory = slices.DeleteFunc(files, func(f openFile) bool { return !strings.HasPrefix(f.target, memoryFile) })
-		total = memoryOf(b.memory)
+		b.memoryFiles = slices.DeleteFunc(files, func(f openFile) bool { return !strings.HasPrefix(f.target, memoryFile) })
+		total = memoryFileSize(b.memoryFiles)
 	}
-	return total + anonymous(pid)
+	return total + anonymousMemory(pid)
 }
 
-// memoryOf returns the size of the memfds among files. A descriptor may have been closed,
+// memoryFileSize returns the size of the memfds among files. A descriptor may have been closed,
 // and reused for another file, since files was listed.
-func memoryOf(files []openFile) (total int64) {
+func memoryFileSize(files []openFile) (total int64) {
 	seen := map[uint64]bool{}
 	for _, f := range files {
 		target, err := os.Readlink(f.path)
@@ -149,8 +149,8 @@ func openFiles(pid int) (files []openFile, err error) {
 	return files, err
 }
 
-// anonymous returns the resident memory of a process that is not shared.
-func anonymous(pid int) int64 {
+// anonymousMemory returns the resident memory of a process that is not shared.
+func anonymousMemory(pid int) int64 {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
 	if err != nil {
 		return 0

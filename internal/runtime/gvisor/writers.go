@@ -9,33 +9,33 @@ import (
 	"sandlot/internal/writes"
 )
 
-// mostLooks is how many times in a row a sandbox must be found to have written too much into
+// maxOverLooks is how many times in a row a sandbox must be found to have written too much into
 // a full volume before it is killed. Once is not enough: the kernel reports a write only
 // when it has finished, and it may have begun before the volume was full.
-const mostLooks = 5
+const maxOverLooks = 5
 
 // writeWatch is what is known of the sandboxes that write into one full volume. Its mu is
 // held during system calls on the volume's disk, which may never return. It is taken before
 // the locks of boxes.
 type writeWatch struct {
-	mu     sync.Mutex
-	opened bool
-	watch  *writes.Watch    // nil: the writes cannot be watched
-	looks  map[string]int   // how many times in a row each sandbox had written too much
-	wrote  map[string]int64 // bytes that each sandbox had written, to all files, when first seen
+	mu           sync.Mutex
+	opened       bool
+	watch        *writes.Watch    // nil: the writes cannot be watched
+	overLooks    map[string]int   // how many times in a row each sandbox had written too much
+	firstWritten map[string]int64 // bytes that each sandbox had written, to all files, when first seen
 }
 
 // endWriters kills those writers whose own writes have made the files of a full volume grow
 // by more than slack. Without writers it closes the volume's watch.
 func (r *Runtime) endWriters(source string, writers []*box) {
 	r.watchesMu.Lock()
-	w := r.watches[source]
+	w := r.writeWatches[source]
 	switch {
 	case len(writers) == 0:
-		delete(r.watches, source)
+		delete(r.writeWatches, source)
 	case w == nil:
-		w = &writeWatch{looks: map[string]int{}, wrote: map[string]int64{}}
-		r.watches[source] = w
+		w = &writeWatch{overLooks: map[string]int{}, firstWritten: map[string]int64{}}
+		r.writeWatches[source] = w
 	}
 	r.watchesMu.Unlock()
 	if w == nil {
@@ -67,11 +67,11 @@ func (r *Runtime) endWriters(source string, writers []*box) {
 	grown, err := w.watch.Grown(owner)
 	for _, b := range writers {
 		id := b.spec.ID
-		if err != nil || min(grown[id], w.written(b)) <= slack {
-			w.looks[id] = 0
+		if err != nil || min(grown[id], w.writtenSince(b)) <= slack {
+			w.overLooks[id] = 0
 			continue
 		}
-		if w.looks[id]++; w.looks[id] < mostLooks {
+		if w.overLooks[id]++; w.overLooks[id] < maxOverLooks {
 			continue
 		}
 		r.Log.Warn("a sandbox goes on writing into a volume that is full, and ends", "sandbox", id, "volume", source,
@@ -85,13 +85,13 @@ func (r *Runtime) endWriters(source string, writers []*box) {
 func (r *Runtime) closeWatches() {
 	r.watchesMu.Lock()
 	defer r.watchesMu.Unlock()
-	for _, w := range r.watches {
+	for _, w := range r.writeWatches {
 		if w.mu.TryLock() {
 			w.close()
 			w.mu.Unlock()
 		}
 	}
-	clear(r.watches)
+	clear(r.writeWatches)
 }
 
 // close ends the watch. The caller holds w.mu.
@@ -102,16 +102,16 @@ func (w *writeWatch) close() {
 	}
 }
 
-// written returns how many bytes the sandbox has written, to all files, since it was first
+// writtenSince returns how many bytes the sandbox has written, to all files, since it was first
 // seen. The watch does not see that a mapping or a truncation makes a file grow, so a file
 // may have grown by more than the sandbox wrote: the rest is not the sandbox's.
-func (w *writeWatch) written(b *box) int64 {
+func (w *writeWatch) writtenSince(b *box) int64 {
 	id := b.spec.ID
 	pid, _ := b.process()
-	now := proc.Written(pid) + proc.Written(b.seal.serverPID())
-	first, seen := w.wrote[id]
+	now := proc.BytesWritten(pid) + proc.BytesWritten(b.seal.knownGofer())
+	first, seen := w.firstWritten[id]
 	if !seen || now < first {
-		w.wrote[id], first = now, now
+		w.firstWritten[id], first = now, now
 	}
 	return now - first
 }
@@ -119,19 +119,19 @@ func (w *writeWatch) written(b *box) int64 {
 // ownerOf returns a function that returns the sandbox's id for a process and the id of the
 // mount by which it writes into the volume. The function returns "" if that is no writer.
 func ownerOf(source string, writers []*box) func(pid int, mount uint64) string {
-	type mounted struct {
+	type processMount struct {
 		pid   int
 		mount uint64
 	}
-	owners := map[mounted]string{}
+	owners := map[processMount]string{}
 	for _, b := range writers {
 		pid, _ := b.process()
-		server, targets := b.seal.serverPID(), writableAt(b.spec.Mounts, source)
+		server, targets := b.seal.knownGofer(), writableTargets(b.spec.Mounts, source)
 		for _, m := range proc.Mounts(server) {
 			if slices.Contains(targets, strings.TrimPrefix(m.Target, goferRoot)) {
-				owners[mounted{pid, m.ID}], owners[mounted{server, m.ID}] = b.spec.ID, b.spec.ID
+				owners[processMount{pid, m.ID}], owners[processMount{server, m.ID}] = b.spec.ID, b.spec.ID
 			}
 		}
 	}
-	return func(pid int, mount uint64) string { return owners[mounted{pid, mount}] }
+	return func(pid int, mount uint64) string { return owners[processMount{pid, mount}] }
 }

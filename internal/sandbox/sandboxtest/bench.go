@@ -59,8 +59,8 @@ func (s *Subject) bench(t *testing.T) *Bench {
 }
 
 func (s *Subject) proof() string {
-	if s.Proof != "" {
-		return strings.ToLower(s.Proof)
+	if s.VersionText != "" {
+		return strings.ToLower(s.VersionText)
 	}
 	return "gvisor"
 }
@@ -89,7 +89,7 @@ func (b *Bench) exec(t *testing.T, line string, timeout time.Duration) *agent.Ex
 	ctx, cancel := context.WithTimeout(t.Context(), timeout+20*time.Second)
 	defer cancel()
 	d, err := b.Exec(ctx, agent.Exec{Command: bash(line), Timeout: timeout,
-		Inline: agent.Inline{Head: 4096, Tail: 4096}}, agent.Observer{})
+		Inline: agent.InlineBounds{Head: 4096, Tail: 4096}}, agent.Observer{})
 	if err != nil {
 		t.Fatalf("%s: %v", line, err)
 	}
@@ -111,7 +111,7 @@ func (b *Bench) eval(t *testing.T, language, code string, timeout time.Duration)
 	ctx, cancel := context.WithTimeout(t.Context(), timeout+30*time.Second)
 	defer cancel()
 	d, err := b.Evaluate(ctx, agent.Code{Language: language, Source: code, Timeout: timeout,
-		Inline: agent.Inline{Head: 4096, Tail: 4096}, ThroughAgent: true}, agent.Observer{})
+		Inline: agent.InlineBounds{Head: 4096, Tail: 4096}, ThroughAgent: true}, agent.Observer{})
 	if err != nil {
 		t.Fatalf("%s: %v", code, err)
 	}

@@ -32,7 +32,7 @@ func (b *Bench) run(t *testing.T, code agent.Code) *agent.CodeResult {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), code.Timeout+30*time.Second)
 	defer cancel()
-	code.Language, code.Inline = "python", agent.Inline{Head: inline, Tail: inline}
+	code.Language, code.Inline = "python", agent.InlineBounds{Head: inline, Tail: inline}
 	d, err := b.Evaluate(ctx, code, agent.Observer{})
 	if err != nil {
 		t.Fatalf("%.100s: %v", code.Source, err)
@@ -73,7 +73,7 @@ func direct(t *testing.T, b *Bench) {
 		through = append(through, b.viaAgent(t, code, limit(code)))
 	}
 	b.viaAgent(t, "import os; os._exit(0)", time.Minute) // the next interpreter knows nothing of these cells
-	if !b.Open(t.Context(), "python") {
+	if !b.OpenDirect(t.Context(), "python") {
 		t.Fatal("there is no way to the interpreter")
 	}
 	for n, code := range cells {
@@ -81,7 +81,7 @@ func direct(t *testing.T, b *Bench) {
 		if got, want := shape(d), shape(through[n]); got != want {
 			t.Errorf("%.100q:\n directly %s\nby agent %s", code, got, want)
 		}
-		if !b.Open(t.Context(), "python") {
+		if !b.OpenDirect(t.Context(), "python") {
 			t.Fatalf("%.100q took the way to the interpreter away", code)
 		}
 	}
@@ -206,7 +206,7 @@ func held(t *testing.T, b *Bench) {
 	b.cell(t, "threading.Thread(target=lambda: sum(range(3 * 10 ** 7))).start()", time.Minute)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
 	_, err := b.Evaluate(ctx, agent.Code{Language: "python", Source: "given = 'up'\nimport time\ntime.sleep(20)",
-		Inline: agent.Inline{Head: inline}}, agent.Observer{})
+		Inline: agent.InlineBounds{Head: inline}}, agent.Observer{})
 	cancel()
 	if err == nil {
 		t.Error("given up, and there is a result")
@@ -224,7 +224,7 @@ func givenUp(t *testing.T, b *Bench) {
 		b.cell(t, "kept = 7", time.Minute)
 		ctx, cancel := context.WithTimeout(t.Context(), after)
 		_, err := b.Evaluate(ctx, agent.Code{Language: "python", Source: "import time\ntime.sleep(30)",
-			Inline: agent.Inline{Head: inline}}, agent.Observer{})
+			Inline: agent.InlineBounds{Head: inline}}, agent.Observer{})
 		cancel()
 		if err == nil {
 			t.Errorf("given up after %s, and there is a result", after)
@@ -238,7 +238,7 @@ func givenUp(t *testing.T, b *Bench) {
 
 // died looks at an interpreter that ends in a cell, and between two.
 func died(t *testing.T, b *Bench) {
-	b.Open(t.Context(), "python")
+	b.OpenDirect(t.Context(), "python")
 	if d := b.cell(t, "import os, signal\nprint('last', flush=True)\nos.kill(os.getpid(), signal.SIGKILL)",
 		time.Minute); !d.StateLost || d.OK || string(d.Stdout.Head) != "last\n" {
 		t.Errorf("killed in a cell: %v", d)
@@ -249,7 +249,7 @@ func died(t *testing.T, b *Bench) {
 	for _, code := range []string{"for fd in range(3, 20):\n    try: os.close(fd)\n    except OSError: pass",
 		"os.closerange(3, 256); f = [open('/dev/null', 'r+b') for _ in range(30)]",
 		"os.closerange(3, 20)\nimport time\ntime.sleep(0.1)"} {
-		b.Open(t.Context(), "python")
+		b.OpenDirect(t.Context(), "python")
 		if d := b.cell(t, "import os\nprint('last')\n"+code, time.Minute); !d.StateLost || d.OK ||
 			!strings.Contains(d.Reason, "file descriptors") {
 			t.Errorf("%q: %v", code, d)
@@ -258,7 +258,7 @@ func died(t *testing.T, b *Bench) {
 			t.Errorf("after %q: %v", code, d)
 		}
 	}
-	b.Open(t.Context(), "python")
+	b.OpenDirect(t.Context(), "python")
 	b.sh(t, "pkill -KILL -x python3; pkill -KILL -f sandlot_driver; pkill -KILL python; sleep 0.1")
 	if d := b.cell(t, "6 * 7", time.Minute); value(d) != "42" || !d.StateLost {
 		t.Errorf("killed between cells: %v", d)
@@ -277,7 +277,7 @@ func died(t *testing.T, b *Bench) {
 		t.Errorf("after that: %v", d)
 	}
 	// Its child holds the connection open.
-	b.Open(t.Context(), "python")
+	b.OpenDirect(t.Context(), "python")
 	d := b.cell(t, "import os, time\nif os.fork() == 0:\n    time.sleep(3)\n    os._exit(0)\nos._exit(9)", time.Minute)
 	if !d.StateLost || d.ExitCode != 9 {
 		t.Errorf("ended while a child lives: %v", d)

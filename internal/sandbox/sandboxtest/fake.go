@@ -23,39 +23,39 @@ var Flavors = []image.Flavor{{Name: "small", CPUs: 1, MemoryMB: 1024}, {Name: "m
 // run no code. It works in a synctest bubble. A test sets its fields before the calls that
 // they affect.
 type Fake struct {
-	Boot      time.Duration // how long Create takes
-	Broken    error         // the error of Check and Create
-	Forgetful error         // the error of Leftovers
-	Mute      bool          // the agents of new sandboxes dial and authenticate, but never answer
-	Liars     bool          // the agents of new sandboxes have a wrong secret
-	Stuck     bool          // Stop hangs until its context ends
+	BootDelay    time.Duration // how long Create takes
+	CreateErr    error         // the error of Check and Create
+	LeftoversErr error         // the error of Leftovers
+	Silent       bool          // the agents of new sandboxes dial and authenticate, but never answer
+	WrongSecret  bool          // the agents of new sandboxes have a wrong secret
+	StopHangs    bool          // Stop hangs until its context ends
 	// OnRecover is called by Recover, which returns its error. It may be nil.
-	Reluctant func(ctx context.Context, id string) error
+	OnRecover func(ctx context.Context, id string) error
 	// Dial connects to a port in a sandbox. By default nothing listens on any port.
 	Dial func(port uint32) (net.Conn, error)
 
-	mu    sync.Mutex
-	boxes map[string]*FakeBox
-	made  int
+	mu      sync.Mutex
+	boxes   map[string]*FakeBox
+	created int
 }
 
 // Name implements sandbox.Runtime.
 func (f *Fake) Name() string { return "fake" }
 
 // Check implements sandbox.Runtime.
-func (f *Fake) Check(context.Context) error { return f.Broken }
+func (f *Fake) Check(context.Context) error { return f.CreateErr }
 
 // Create implements sandbox.Runtime.
 func (f *Fake) Create(ctx context.Context, s sandbox.Spec) (sandbox.Sandbox, error) {
 	select {
-	case <-time.After(f.Boot):
+	case <-time.After(f.BootDelay):
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	if f.Broken != nil {
-		return nil, f.Broken
+	if f.CreateErr != nil {
+		return nil, f.CreateErr
 	}
-	b := &FakeBox{fake: f, mute: f.Mute, liar: f.Liars, spec: s, gone: make(chan struct{}),
+	b := &FakeBox{fake: f, silent: f.Silent, wrongSecret: f.WrongSecret, spec: s, exited: make(chan struct{}),
 		linked: make(chan struct{}, 1)}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -66,23 +66,23 @@ func (f *Fake) Create(ctx context.Context, s sandbox.Spec) (sandbox.Sandbox, err
 		return nil, errors.New("fake: the id was used before")
 	}
 	f.boxes[s.ID] = b
-	f.made++
+	f.created++
 	return b, nil
 }
 
-// Left implements sandbox.Runtime.
-func (f *Fake) Left(context.Context) ([]string, error) {
+// Leftovers implements sandbox.Runtime.
+func (f *Fake) Leftovers(context.Context) ([]string, error) {
 	var ids []string
 	for _, b := range f.List() {
 		ids = append(ids, b.Spec().ID)
 	}
-	return ids, f.Forgetful
+	return ids, f.LeftoversErr
 }
 
 // Recover implements sandbox.Runtime.
 func (f *Fake) Recover(ctx context.Context, id string) (sandbox.Sandbox, error) {
-	if f.Reluctant != nil {
-		if err := f.Reluctant(ctx, id); err != nil {
+	if f.OnRecover != nil {
+		if err := f.OnRecover(ctx, id); err != nil {
 			return nil, err
 		}
 	}
@@ -110,12 +110,12 @@ func (f *Fake) List() []sandbox.Sandbox {
 // Close implements sandbox.Runtime.
 func (f *Fake) Close() error { return nil }
 
-// Made returns how many sandboxes were created, and how many live.
-func (f *Fake) Made() (created, alive int) {
+// Count returns how many sandboxes were created, and how many live.
+func (f *Fake) Count() (created, alive int) {
 	alive = len(f.List())
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.made, alive
+	return f.created, alive
 }
 
 // Box returns the sandbox of that id, or nil.
@@ -127,10 +127,10 @@ func (f *Fake) Box(id string) *FakeBox {
 
 // FakeBox is one sandbox of a Fake.
 type FakeBox struct {
-	fake       *Fake
-	mute, liar bool
-	gone       chan struct{}
-	linked     chan struct{} // held by the agent while it has a link
+	fake                *Fake
+	silent, wrongSecret bool
+	exited              chan struct{}
+	linked              chan struct{} // held by the agent while it has a link
 
 	mu     sync.Mutex
 	spec   sandbox.Spec
@@ -140,20 +140,20 @@ type FakeBox struct {
 	links  []net.Conn
 }
 
-// Die ends the sandbox as if it had died by itself.
-func (b *FakeBox) Die(reason string) {
+// Kill ends the sandbox as if it had died by itself.
+func (b *FakeBox) Kill(reason string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !b.alive() {
 		return
 	}
 	b.reason = reason
-	close(b.gone)
+	close(b.exited)
 	b.cut()
 }
 
-// Break cuts the link to the agent, which dials again.
-func (b *FakeBox) Break() {
+// CutLink cuts the link to the agent, which dials again.
+func (b *FakeBox) CutLink() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.cut()
@@ -175,7 +175,7 @@ func (b *FakeBox) SetBusy(busy bool) {
 
 func (b *FakeBox) alive() bool {
 	select {
-	case <-b.gone:
+	case <-b.exited:
 		return false
 	default:
 		return true
@@ -195,14 +195,14 @@ func (b *FakeBox) Connect(ctx context.Context) (net.Conn, error) {
 	case <-time.After(time.Millisecond):
 	case <-ctx.Done():
 		return nil, ctx.Err()
-	case <-b.gone:
+	case <-b.exited:
 		return nil, sandbox.ErrGone
 	}
 	select { // it dials again when its link has ended
 	case b.linked <- struct{}{}:
 	case <-ctx.Done():
 		return nil, ctx.Err()
-	case <-b.gone:
+	case <-b.exited:
 		return nil, sandbox.ErrGone
 	}
 	host, guest := net.Pipe()
@@ -210,7 +210,7 @@ func (b *FakeBox) Connect(ctx context.Context) (net.Conn, error) {
 	b.links = append(b.links, host, guest)
 	secret := b.spec.Secret
 	b.mu.Unlock()
-	if b.liar {
+	if b.wrongSecret {
 		secret = make([]byte, wire.SecretLen)
 	}
 	go b.serve(guest, secret)
@@ -220,7 +220,7 @@ func (b *FakeBox) Connect(ctx context.Context) (net.Conn, error) {
 // serve is the agent's side of one link.
 func (b *FakeBox) serve(c net.Conn, secret []byte) {
 	defer func() { <-b.linked }()
-	agenttest.Agent{Mute: b.mute, Boot: b.Spec().ID, Usage: b.usage, Dial: b.dial}.Serve(c, secret)
+	agenttest.Agent{Unresponsive: b.silent, BootID: b.Spec().ID, Usage: b.usage, Dial: b.dial}.Serve(c, secret)
 }
 
 func (b *FakeBox) dial(port uint32) (net.Conn, error) {
@@ -244,9 +244,9 @@ func (b *FakeBox) Status(context.Context) (sandbox.Status, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.alive() {
-		return sandbox.Status{Life: sandbox.Running}, nil
+		return sandbox.Status{State: sandbox.Running}, nil
 	}
-	return sandbox.Status{Life: sandbox.Dead, Reason: b.reason}, nil
+	return sandbox.Status{State: sandbox.Dead, Reason: b.reason}, nil
 }
 
 // Resize implements sandbox.Resizer.
@@ -259,11 +259,11 @@ func (b *FakeBox) Resize(_ context.Context, l sandbox.Limits) error {
 
 // Stop implements sandbox.Sandbox.
 func (b *FakeBox) Stop(ctx context.Context) error {
-	if b.fake.Stuck {
+	if b.fake.StopHangs {
 		<-ctx.Done()
 		return ctx.Err()
 	}
-	b.Die("stopped")
+	b.Kill("stopped")
 	b.fake.mu.Lock()
 	defer b.fake.mu.Unlock()
 	delete(b.fake.boxes, b.spec.ID)

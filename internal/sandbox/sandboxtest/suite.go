@@ -26,12 +26,12 @@ type Subject struct {
 	Open func(t *testing.T) sandbox.Runtime
 	// Remains lists what sandboxes have left on the machine: processes, mounts, cgroups,
 	// files. It is empty when no sandbox lives.
-	Left func() []string
+	Remains func() []string
 	// Kill ends a sandbox from outside, as the kernel would.
 	Kill func(t *testing.T, b sandbox.Sandbox)
 	// VersionText is a text that /proc/version or the kernel log has in a sandbox of the
 	// runtime. Without it the suite runs nothing hostile. Default: "gvisor".
-	Proof string
+	VersionText string
 	// Template is what to boot; nil for a runtime that cannot run programs: tests that need
 	// them are skipped.
 	Template *image.Template
@@ -79,7 +79,7 @@ func (s *Subject) clean(t *testing.T) {
 	t.Helper()
 	var left []string
 	for range 100 {
-		if left = s.Left(); len(left) == 0 {
+		if left = s.Remains(); len(left) == 0 {
 			return
 		}
 		time.Sleep(20 * time.Millisecond)
@@ -142,7 +142,7 @@ func life(t *testing.T, s *Subject) {
 	}
 	b := s.create(t, rt)
 	hello(t, b)
-	if st, err := b.Status(t.Context()); err != nil || st.Life != sandbox.Running {
+	if st, err := b.Status(t.Context()); err != nil || st.State != sandbox.Running {
 		t.Errorf("status of a living sandbox: %+v, %v", st, err)
 	}
 	if l, ok := rt.(sandbox.Lister); ok && (len(l.List()) != 1 || l.List()[0].Spec().ID != b.Spec().ID) {
@@ -168,7 +168,7 @@ func life(t *testing.T, s *Subject) {
 // RecoverAll takes over all that an earlier server left alive.
 func RecoverAll(t *testing.T, rt sandbox.Runtime) []sandbox.Sandbox {
 	t.Helper()
-	ids, err := rt.Left(t.Context())
+	ids, err := rt.Leftovers(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -223,7 +223,7 @@ func recoverDead(t *testing.T, s *Subject) {
 	if len(found) != 1 || found[0].Spec().ID != alive.Spec().ID {
 		t.Fatalf("recovered %d sandboxes", len(found))
 	}
-	for _, left := range s.Left() {
+	for _, left := range s.Remains() {
 		if strings.Contains(left, dead.Spec().ID) {
 			t.Error("of the dead one this is left:", left)
 		}
@@ -253,7 +253,7 @@ func death(t *testing.T, s *Subject) {
 			t.Fatal("a call on a dead sandbox ends with", err)
 		}
 	}
-	if st, err := b.Status(t.Context()); err != nil || st.Life != sandbox.Dead || st.Reason == "" {
+	if st, err := b.Status(t.Context()); err != nil || st.State != sandbox.Dead || st.Reason == "" {
 		t.Errorf("status of a dead sandbox: %+v, %v", st, err)
 	}
 	stop(t, b)

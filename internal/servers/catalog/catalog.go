@@ -21,13 +21,13 @@ import (
 
 // Catalog is what a server offered when its lists were last read.
 type Catalog struct {
-	Read         bool         `json:"read,omitempty"`     // the lists were read at least once
-	Enclosed     bool         `json:"enclosed,omitempty"` // no schema refers to anything outside of it
-	Tools        []Definition `json:"tools,omitempty"`
-	Prompts      []Definition `json:"prompts,omitempty"`
-	Resources    []Definition `json:"resources,omitempty"`
-	Templates    []Definition `json:"templates,omitempty"`
-	Instructions string       `json:"instructions,omitempty"`
+	Loaded        bool         `json:"read,omitempty"`     // the lists were read at least once
+	SelfContained bool         `json:"enclosed,omitempty"` // no schema refers to anything outside of it
+	Tools         []Definition `json:"tools,omitempty"`
+	Prompts       []Definition `json:"prompts,omitempty"`
+	Resources     []Definition `json:"resources,omitempty"`
+	Templates     []Definition `json:"templates,omitempty"`
+	Instructions  string       `json:"instructions,omitempty"`
 	// Prefix is the prefix of its exposed names.
 	Prefix string `json:"prefix,omitempty"`
 	// Names are the exposed names and URIs of all that the server ever offered, by kind,
@@ -36,26 +36,26 @@ type Catalog struct {
 	// Pins are the hashes of the tools that were approved, by the server's names.
 	Pins map[string]string `json:"pins,omitempty"`
 	// Odd has a sentence for each definition that was left out, with the cause.
-	Odd []string `json:"odd,omitempty"`
+	Omissions []string `json:"odd,omitempty"`
 }
 
 // Definition is the definition of a tool, prompt, resource or resource template.
 type Definition struct {
-	Remote string          `json:"remote"`           // the server's name or URI
-	Key    string          `json:"key"`              // the exposed name or URI
-	Raw    json.RawMessage `json:"raw"`              // sanitized, with the exposed name or URI
-	Schema json.RawMessage `json:"schema,omitempty"` // a tool's input schema, if it has x-mcp-header
-	Hash   string          `json:"hash,omitempty"`
-	Held   string          `json:"held,omitempty"` // why it is held back; empty: it is not
+	Remote       string          `json:"remote"`           // the server's name or URI
+	Exposed      string          `json:"key"`              // the exposed name or URI
+	Raw          json.RawMessage `json:"raw"`              // sanitized, with the exposed name or URI
+	HeaderSchema json.RawMessage `json:"schema,omitempty"` // a tool's input schema, if it has x-mcp-header
+	Hash         string          `json:"hash,omitempty"`
+	HeldBecause  string          `json:"held,omitempty"` // why it is held back; empty: it is not
 }
 
-// nameLength is how long an exposed name may be: clients add prefixes of their own, and
+// maxNameLength is how long an exposed name may be: clients add prefixes of their own, and
 // some accept no more than 60 characters in all.
-const nameLength = 44
+const maxNameLength = 44
 
-// hashed is the length of the suffix, "_" and a hash, of a name that would be too long or
+// hashSuffixLength is the length of the suffix, "_" and a hash, of a name that would be too long or
 // not unique.
-const hashed = 7
+const hashSuffixLength = 7
 
 // SafeName replaces the characters of a name that some clients do not accept.
 func SafeName(name string) string {
@@ -68,88 +68,88 @@ func SafeName(name string) string {
 	}, name)
 }
 
-// Names assigns the exposed names and URIs of one server.
-type Names struct {
-	Prefix string            // with its "_"; may be empty
-	known  map[string]string // Catalog.Names
+// Namer assigns the exposed names and URIs of one server.
+type Namer struct {
+	Prefix   string            // with its "_"; may be empty
+	assigned map[string]string // Catalog.Names
 	// Taken reports whether another server has the exposed name or URI; nil: none has.
 	Taken func(kind, name string) bool
 }
 
-// name returns the exposed name for a server's name of a tool or prompt. Tools and
+// exposedName returns the exposed name for a server's name of a tool or prompt. Tools and
 // prompts may have the same name.
-func (n *Names) name(kind, remote string) string {
+func (n *Namer) exposedName(kind, remote string) string {
 	key := kind + "/" + remote
-	if known := n.known[key]; known != "" {
+	if known := n.assigned[key]; known != "" {
 		return known
 	}
-	safe := SafeName(remote)
+	safeName := SafeName(remote)
 	sum := sha256.Sum256([]byte(remote))
-	tail := "_" + hex.EncodeToString(sum[:3])
-	name := n.Prefix + safe
-	if len(name) > nameLength || safe == "" {
-		name = name[:min(len(name), nameLength-len(tail))] + tail
+	suffix := "_" + hex.EncodeToString(sum[:3])
+	name := n.Prefix + safeName
+	if len(name) > maxNameLength || safeName == "" {
+		name = name[:min(len(name), maxNameLength-len(suffix))] + suffix
 	}
-	if n.used(kind, name) {
-		name = n.Prefix + safe
-		name = name[:min(len(name), nameLength-len(tail))] + tail
+	if n.isUsed(kind, name) {
+		name = n.Prefix + safeName
+		name = name[:min(len(name), maxNameLength-len(suffix))] + suffix
 	}
-	if n.used(kind, name) { // a server chose its names so that their hashes collide
+	if n.isUsed(kind, name) { // a server chose its names so that their hashes collide
 		sum := sha256.Sum256([]byte(n.Prefix + "/" + remote))
 		name = n.Prefix[:min(len(n.Prefix), 12)] + hex.EncodeToString(sum[:12])
 	}
-	if n.known == nil {
-		n.known = map[string]string{}
+	if n.assigned == nil {
+		n.assigned = map[string]string{}
 	}
-	n.known[key] = name
+	n.assigned[key] = name
 	return name
 }
 
-// ownScheme, with the id of the connection and ":", precedes a URI that another server
+// connectionScheme, with the id of the connection and ":", precedes a URI that another server
 // has too.
-const ownScheme = "ext+"
+const connectionScheme = "ext+"
 
-// Begins reports whether an exposed name may be one of a server with that prefix. Of a
+// MayHavePrefix reports whether an exposed name may be one of a server with that prefix. Of a
 // long prefix, names have only the beginning.
-func Begins(name, prefix string) bool {
-	return strings.HasPrefix(name, prefix[:min(len(prefix), nameLength-hashed)])
+func MayHavePrefix(name, prefix string) bool {
+	return strings.HasPrefix(name, prefix[:min(len(prefix), maxNameLength-hashSuffixLength)])
 }
 
-// CutOwn splits an exposed URI that has the id of a connection into the id and the server's URI.
-func CutOwn(uri string) (id, remote string, ok bool) {
-	rest, ok := strings.CutPrefix(uri, ownScheme)
+// SplitExposedURI splits an exposed URI that has the id of a connection into the id and the server's URI.
+func SplitExposedURI(uri string) (id, remote string, ok bool) {
+	rest, ok := strings.CutPrefix(uri, connectionScheme)
 	if !ok {
 		return "", "", false
 	}
 	return strings.Cut(rest, ":")
 }
 
-// isOwn reports whether id, as SplitExposedURI returns it, is the id of the connection.
-func isOwn(id, connection string) bool { return strings.EqualFold(id, SafeName(connection)) }
+// isConnectionID reports whether id, as SplitExposedURI returns it, is the id of the connection.
+func isConnectionID(id, connection string) bool { return strings.EqualFold(id, SafeName(connection)) }
 
-// uri returns the exposed form of a server's URI or URI template. Two servers may mean
+// exposedURI returns the exposed form of a server's URI or URI template. Two servers may mean
 // different things by the same URI: for the first server it is unchanged.
-func (n *Names) uri(id, kind, remote string) string {
+func (n *Namer) exposedURI(id, kind, remote string) string {
 	key := kind + "/" + remote
-	if known := n.known[key]; known != "" {
+	if known := n.assigned[key]; known != "" {
 		return known
 	}
 	exposed := remote
 	if n.Taken != nil && n.Taken(kind, remote) {
-		exposed = ownScheme + strings.ToLower(SafeName(id)) + ":" + remote
+		exposed = connectionScheme + strings.ToLower(SafeName(id)) + ":" + remote
 	}
-	if n.known == nil {
-		n.known = map[string]string{}
+	if n.assigned == nil {
+		n.assigned = map[string]string{}
 	}
-	n.known[key] = exposed
+	n.assigned[key] = exposed
 	return exposed
 }
 
-// fitURI returns an error if a URI, or a URI template, cannot be exposed.
-func fitURI(s string, template bool) error {
+// checkURI returns an error if a URI, or a URI template, cannot be exposed.
+func checkURI(s string, template bool) error {
 	lower := strings.ToLower(s)
 	switch {
-	case strings.HasPrefix(lower, "sandlot:"), strings.HasPrefix(lower, ownScheme):
+	case strings.HasPrefix(lower, "sandlot:"), strings.HasPrefix(lower, connectionScheme):
 		return fmt.Errorf("its URI begins as those of Sandlot do")
 	case !template:
 		return nil
@@ -161,11 +161,11 @@ func fitURI(s string, template bool) error {
 	return nil
 }
 
-func (n *Names) used(kind, name string) bool {
+func (n *Namer) isUsed(kind, name string) bool {
 	if n.Taken != nil && n.Taken(kind, name) {
 		return true
 	}
-	for k, v := range n.known {
+	for k, v := range n.assigned {
 		if v == name && strings.HasPrefix(k, kind+"/") {
 			return true
 		}
@@ -187,8 +187,8 @@ func (c *Catalog) lists() map[string][]Definition {
 		kindTemplate: c.Templates}
 }
 
-// forget removes the names of definitions that are no longer offered, if there are too many names.
-func (c *Catalog) forget() {
+// pruneNames removes the names of definitions that are no longer offered, if there are too many names.
+func (c *Catalog) pruneNames() {
 	if len(c.Names) <= 4*MaxDefinitions {
 		return
 	}
@@ -207,68 +207,68 @@ type Offer struct {
 	// Unread has the lists that could not be read this time.
 	Unread       struct{ Tools, Prompts, Resources, Templates bool }
 	Instructions string
-	Odd          []string
+	Omissions    []string
 }
 
-// Reading makes a catalog from an offer.
-type Reading struct {
-	Settings spec.Configured
-	Mark     string // precedes descriptions: "[external:NAME]"
-	Trust    spec.Trust
-	ID       string // of the connection
-	Names    *Names
-	Valid    func(tool json.RawMessage) error // mcpclient.CheckTool
-	Old      Catalog                          // of the offer before
-	Left     int                              // bytes that definitions may still have
+// Reader makes a catalog from an offer.
+type Reader struct {
+	Settings          spec.Configured
+	DescriptionPrefix string // precedes descriptions: "[external:NAME]"
+	Trust             spec.Trust
+	ID                string // of the connection
+	Names             *Namer
+	CheckHeaders      func(tool json.RawMessage) error // mcpclient.CheckTool
+	Previous          Catalog                          // of the offer before
+	Budget            int                              // bytes that definitions may still have
 }
 
 // Read returns the catalog of an offer.
-func (r *Reading) Read(o Offer) Catalog {
-	r.Names.known = map[string]string{}
-	if r.Old.Prefix == r.Names.Prefix {
-		maps.Copy(r.Names.known, r.Old.Names)
+func (r *Reader) Read(o Offer) Catalog {
+	r.Names.assigned = map[string]string{}
+	if r.Previous.Prefix == r.Names.Prefix {
+		maps.Copy(r.Names.assigned, r.Previous.Names)
 	}
-	c := Catalog{Read: true, Enclosed: true, Prefix: r.Names.Prefix,
-		Instructions: spec.Text(o.Instructions, maxDescription), Pins: map[string]string{}, Odd: o.Odd}
-	maps.Copy(c.Pins, r.Old.Pins)
-	readTool := func(raw json.RawMessage) (Definition, error) { return r.tool(raw, &c) }
-	for _, d := range c.collect(kindTool, o.Tools, readTool) {
-		if r.Settings.Allows(d.Remote) {
+	c := Catalog{Loaded: true, SelfContained: true, Prefix: r.Names.Prefix,
+		Instructions: spec.SafeText(o.Instructions, maxDescription), Pins: map[string]string{}, Omissions: o.Omissions}
+	maps.Copy(c.Pins, r.Previous.Pins)
+	readTool := func(raw json.RawMessage) (Definition, error) { return r.readTool(raw, &c) }
+	for _, d := range c.readAll(kindTool, o.Tools, readTool) {
+		if r.Settings.AllowsTool(d.Remote) {
 			c.Tools = append(c.Tools, d)
 		}
 	}
-	if !r.Old.Read { // whoever approved the server approved its first tools
+	if !r.Previous.Loaded { // whoever approved the server approved its first tools
 		for i, d := range c.Tools {
-			c.Pins[d.Remote], c.Tools[i].Held = d.Hash, ""
+			c.Pins[d.Remote], c.Tools[i].HeldBecause = d.Hash, ""
 		}
 	}
-	c.Prompts = c.collect(kindPrompt, o.Prompts, r.reader(kindPrompt, "name"))
-	c.Resources = c.collect(kindResource, o.Resources, r.reader(kindResource, "uri"))
-	c.Templates = c.collect(kindTemplate, o.Templates, r.reader(kindTemplate, "uriTemplate"))
+	c.Prompts = c.readAll(kindPrompt, o.Prompts, r.definitionReader(kindPrompt, "name"))
+	c.Resources = c.readAll(kindResource, o.Resources, r.definitionReader(kindResource, "uri"))
+	c.Templates = c.readAll(kindTemplate, o.Templates, r.definitionReader(kindTemplate, "uriTemplate"))
 	if o.Unread.Tools {
-		c.Tools, c.Pins = r.Old.Tools, r.Old.Pins
+		c.Tools, c.Pins = r.Previous.Tools, r.Previous.Pins
 	}
 	if o.Unread.Prompts {
-		c.Prompts = r.Old.Prompts
+		c.Prompts = r.Previous.Prompts
 	}
 	if o.Unread.Resources {
-		c.Resources = r.Old.Resources
+		c.Resources = r.Previous.Resources
 	}
 	if o.Unread.Templates {
-		c.Templates = r.Old.Templates
+		c.Templates = r.Previous.Templates
 	}
-	c.Names = r.Names.known
-	c.forget()
+	c.Names = r.Names.assigned
+	c.pruneNames()
 	return c
 }
 
-// Enclose removes the tools of a stored catalog whose schemas refer to something outside
+// DropExternalRefs removes the tools of a stored catalog whose schemas refer to something outside
 // of them: earlier versions of Sandlot accepted such tools.
-func (c *Catalog) Enclose() {
-	if c.Enclosed || !c.Read {
+func (c *Catalog) DropExternalRefs() {
+	if c.SelfContained || !c.Loaded {
 		return
 	}
-	c.Enclosed = true
+	c.SelfContained = true
 	c.Tools = slices.DeleteFunc(c.Tools, func(d Definition) bool {
 		var t rawjson.Object
 		err := json.Unmarshal(d.Raw, &t)
@@ -278,72 +278,72 @@ func (c *Catalog) Enclose() {
 			}
 		}
 		if err != nil {
-			c.note("tool", json.RawMessage(`{"name":`+string(rawjson.Quote(d.Remote))+`}`), err)
+			c.noteOmission("tool", json.RawMessage(`{"name":`+string(rawjson.Quote(d.Remote))+`}`), err)
 		}
 		return err != nil
 	})
 }
 
-func (c *Catalog) note(what string, raw json.RawMessage, err error) {
-	if len(c.Odd) >= 20 {
+func (c *Catalog) noteOmission(kind string, raw json.RawMessage, err error) {
+	if len(c.Omissions) >= 20 {
 		return
 	}
 	var d rawjson.Object
 	_ = json.Unmarshal(raw, &d)
 	name := rawjson.Text(d["name"]) + rawjson.Text(d["uri"])
-	c.Odd = append(c.Odd, fmt.Sprintf("%s %q is left out: %v", what, spec.Clip(name), err))
+	c.Omissions = append(c.Omissions, fmt.Sprintf("%s %q is left out: %v", kind, spec.ClipName(name), err))
 }
 
 // spend takes n bytes from the budget. It returns an error if they exceed it.
-func (r *Reading) spend(n int) error {
-	if r.Left -= n; r.Left < 0 {
+func (r *Reader) spend(n int) error {
+	if r.Budget -= n; r.Budget < 0 {
 		return fmt.Errorf("there is no room for more: the definitions of one server may have %d MiB, and those of all "+
 			"of one user's servers %d MiB", MaxCatalog>>20, MaxCatalogs>>20)
 	}
 	return nil
 }
 
-func (r *Reading) tool(raw json.RawMessage, c *Catalog) (Definition, error) {
+func (r *Reader) readTool(raw json.RawMessage, c *Catalog) (Definition, error) {
 	if err := r.spend(len(raw)); err != nil {
 		return Definition{}, err
 	}
-	t, err := safeTool(raw, r.Mark)
+	t, err := safeTool(raw, r.DescriptionPrefix)
 	if err != nil {
 		return Definition{}, err
 	}
-	if err := safeOutput(t); err != nil {
-		c.note("outputSchema of tool", raw, err)
+	if err := cleanOutputSchema(t); err != nil {
+		c.noteOmission("outputSchema of tool", raw, err)
 	}
-	d := Definition{Remote: rawjson.Text(t["name"]), Hash: hash(raw)}
+	d := Definition{Remote: rawjson.Text(t["name"]), Hash: hashDefinition(raw)}
 	if bytes.Contains(t["inputSchema"], []byte("x-mcp-header")) {
-		d.Schema = t["inputSchema"]
+		d.HeaderSchema = t["inputSchema"]
 	}
 	if d.Remote == "" || len(d.Remote) > 256 {
 		return d, fmt.Errorf("its name has %d bytes", len(d.Remote))
 	}
-	if r.Valid != nil {
-		if err := r.Valid(raw); err != nil {
+	if r.CheckHeaders != nil {
+		if err := r.CheckHeaders(raw); err != nil {
 			return d, err
 		}
 	}
-	d.Key = r.Names.name(kindTool, d.Remote)
-	t["name"] = rawjson.Quote(d.Key)
+	d.Exposed = r.Names.exposedName(kindTool, d.Remote)
+	t["name"] = rawjson.Quote(d.Exposed)
 	switch pin, known := c.Pins[d.Remote]; {
-	case known && pin == d.Hash || !r.Old.Read:
+	case known && pin == d.Hash || !r.Previous.Loaded:
 	case known:
-		d.Held = "its definition has changed since it was approved"
+		d.HeldBecause = "its definition has changed since it was approved"
 	default:
-		d.Held = "it is new since the server was approved"
+		d.HeldBecause = "it is new since the server was approved"
 	}
-	if d.Held != "" && r.Trust == spec.Warn {
-		t["description"] = rawjson.Quote(fmt.Sprintf("[Sandlot: %s] %s", d.Held, rawjson.Text(t["description"])))
+	if d.HeldBecause != "" && r.Trust == spec.TrustWarn {
+		t["description"] = rawjson.Quote(fmt.Sprintf("[Sandlot: %s] %s", d.HeldBecause, rawjson.Text(t["description"])))
 	}
 	d.Raw, err = json.Marshal(t)
 	return d, err
 }
 
-// collect reads definitions. It leaves out, and notes, invalid and duplicate ones.
-func (c *Catalog) collect(what string, all []json.RawMessage,
+// readAll reads definitions. It leaves out, and notes, invalid and duplicate ones.
+func (c *Catalog) readAll(kind string, all []json.RawMessage,
 	read func(json.RawMessage) (Definition, error)) []Definition {
 	var out []Definition
 	seen := map[string]bool{}
@@ -353,7 +353,7 @@ func (c *Catalog) collect(what string, all []json.RawMessage,
 			err = fmt.Errorf("it is there twice")
 		}
 		if err != nil {
-			c.note(what, raw, err)
+			c.noteOmission(kind, raw, err)
 			continue
 		}
 		seen[d.Remote] = true
@@ -362,40 +362,40 @@ func (c *Catalog) collect(what string, all []json.RawMessage,
 	return out
 }
 
-// reader returns a function that reads prompts, resources or templates; key is the member
+// definitionReader returns a function that reads prompts, resources or templates; key is the member
 // with their name or URI.
-func (r *Reading) reader(what, key string) func(json.RawMessage) (Definition, error) {
-	return func(raw json.RawMessage) (Definition, error) { return r.other(raw, what, key) }
+func (r *Reader) definitionReader(kind, key string) func(json.RawMessage) (Definition, error) {
+	return func(raw json.RawMessage) (Definition, error) { return r.readDefinition(raw, kind, key) }
 }
 
-// other reads a prompt, resource or template, and makes it safe.
-func (r *Reading) other(raw json.RawMessage, what, key string) (Definition, error) {
+// readDefinition reads a prompt, resource or template, and makes it safe.
+func (r *Reader) readDefinition(raw json.RawMessage, kind, key string) (Definition, error) {
 	if err := r.spend(len(raw)); err != nil {
 		return Definition{}, err
 	}
 	var t rawjson.Object
-	if len(raw) > maxDefinition || rawjson.Deeper(raw, maxDepth) || json.Unmarshal(raw, &t) != nil || t == nil {
+	if len(raw) > maxDefinition || rawjson.NestedDeeper(raw, maxDepth) || json.Unmarshal(raw, &t) != nil || t == nil {
 		return Definition{}, fmt.Errorf("its definition is no object, too large or nested too deep")
 	}
 	d := Definition{Remote: rawjson.Text(t[key])}
 	if d.Remote == "" || len(d.Remote) > 4096 || spec.HasControl(d.Remote) {
 		return d, fmt.Errorf("its %s is missing, too long or has control characters", key)
 	}
-	mark := ""
-	if what == kindPrompt {
-		d.Key = r.Names.name(kindPrompt, d.Remote)
-		mark = r.Mark
+	descriptionPrefix := ""
+	if kind == kindPrompt {
+		d.Exposed = r.Names.exposedName(kindPrompt, d.Remote)
+		descriptionPrefix = r.DescriptionPrefix
 	} else {
-		if err := fitURI(d.Remote, what != kindResource); err != nil {
+		if err := checkURI(d.Remote, kind != kindResource); err != nil {
 			return d, err
 		}
-		d.Key = r.Names.uri(r.ID, what, d.Remote)
+		d.Exposed = r.Names.exposedURI(r.ID, kind, d.Remote)
 		if !rawjson.IsString(t["name"]) {
 			t["name"] = t[key]
 		}
 	}
-	describe(t, mark)
-	t[key] = rawjson.Quote(d.Key)
+	cleanCommonMembers(t, descriptionPrefix)
+	t[key] = rawjson.Quote(d.Exposed)
 	var err error
 	d.Raw, err = json.Marshal(t)
 	return d, err
@@ -406,7 +406,7 @@ func (c *Catalog) Approve(seen map[string]string) {
 	pins := map[string]string{}
 	for i, d := range c.Tools {
 		if seen == nil || seen[d.Remote] == d.Hash {
-			pins[d.Remote], c.Tools[i].Held = d.Hash, ""
+			pins[d.Remote], c.Tools[i].HeldBecause = d.Hash, ""
 		} else if old, ok := c.Pins[d.Remote]; ok {
 			pins[d.Remote] = old
 		}
@@ -414,10 +414,10 @@ func (c *Catalog) Approve(seen map[string]string) {
 	c.Pins = pins
 }
 
-// LeftOut returns why a tool was left out of the catalog; is selects it by the server's name.
-func (c Catalog) LeftOut(is func(remote string) bool) (why string, ok bool) {
-	for _, odd := range c.Odd {
-		rest, tool := strings.CutPrefix(odd, "tool ")
+// WhyOmitted returns why a tool was left out of the catalog; is selects it by the server's name.
+func (c Catalog) WhyOmitted(selects func(remote string) bool) (why string, ok bool) {
+	for _, omission := range c.Omissions {
+		rest, tool := strings.CutPrefix(omission, "tool ")
 		if !tool {
 			continue
 		}
@@ -425,16 +425,16 @@ func (c Catalog) LeftOut(is func(remote string) bool) (why string, ok bool) {
 		if err != nil {
 			continue
 		}
-		if remote, err := strconv.Unquote(name); err == nil && is(remote) {
-			return odd, true
+		if remote, err := strconv.Unquote(name); err == nil && selects(remote) {
+			return omission, true
 		}
 	}
 	return "", false
 }
 
-// matches reports whether a URI may be an expansion of a template (RFC 6570): it has the
+// matchesTemplate reports whether a URI may be an expansion of a template (RFC 6570): it has the
 // literals of the template, in their order.
-func matches(template, uri string) bool {
+func matchesTemplate(template, uri string) bool {
 	before, rest, variable := strings.Cut(template, "{")
 	if !variable {
 		return template == uri
@@ -448,15 +448,15 @@ func matches(template, uri string) bool {
 		if !closed {
 			return false
 		}
-		fixed, next, more := strings.Cut(after, "{")
+		literal, next, more := strings.Cut(after, "{")
 		if !more {
-			return strings.HasSuffix(uri, fixed)
+			return strings.HasSuffix(uri, literal)
 		}
-		i := strings.Index(uri, fixed)
+		i := strings.Index(uri, literal)
 		if i < 0 {
 			return false
 		}
-		uri, rest = uri[i+len(fixed):], next
+		uri, rest = uri[i+len(literal):], next
 	}
 }
 
@@ -464,7 +464,7 @@ func matches(template, uri string) bool {
 func (c *Catalog) Size() (n int) {
 	for _, list := range c.lists() {
 		for _, d := range list {
-			n += len(d.Raw) + len(d.Schema)
+			n += len(d.Raw) + len(d.HeaderSchema)
 		}
 	}
 	return n

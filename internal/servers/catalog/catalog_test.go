@@ -10,8 +10,8 @@ import (
 )
 
 func reread(old Catalog, tools ...string) Catalog {
-	r := &Reading{Mark: "[external:it]", Trust: spec.Hold, Old: old, Left: MaxCatalog,
-		Names: &Names{Prefix: "ext_abc_"}}
+	r := &Reader{DescriptionPrefix: "[external:it]", Trust: spec.TrustHold, Previous: old, Budget: MaxCatalog,
+		Names: &Namer{Prefix: "ext_abc_"}}
 	var o Offer
 	for _, t := range tools {
 		o.Tools = append(o.Tools, json.RawMessage(t))
@@ -21,30 +21,30 @@ func reread(old Catalog, tools ...string) Catalog {
 
 func TestNames(t *testing.T) {
 	long := strings.Repeat("very_long_name_", 10)
-	n := &Names{Prefix: "ext_abc_", Taken: func(_, name string) bool { return name == "ext_abc_taken" }}
+	n := &Namer{Prefix: "ext_abc_", Taken: func(_, name string) bool { return name == "ext_abc_taken" }}
 	seen := map[string]string{}
 	for _, remote := range []string{"plain", "with.dots", "with dots", "with_dots", "ünï", "", long, long + "2",
 		"taken", "a/b", "a\\b", "tool\n", strings.Repeat("é", 100)} {
-		name := n.name("tool", remote)
+		name := n.exposedName("tool", remote)
 		const safe = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"
-		if len(name) > nameLength || strings.Trim(name, safe) != "" || !strings.HasPrefix(name, "ext_abc_") {
+		if len(name) > maxNameLength || strings.Trim(name, safe) != "" || !strings.HasPrefix(name, "ext_abc_") {
 			t.Errorf("%q becomes %q", remote, name)
 		}
 		if other, twice := seen[name]; twice {
 			t.Errorf("%q and %q both become %q", remote, other, name)
 		}
 		seen[name] = remote
-		if again := n.name("tool", remote); again != name {
+		if again := n.exposedName("tool", remote); again != name {
 			t.Errorf("%q becomes %q, then %q", remote, name, again)
 		}
 	}
-	if n.name("tool", "plain") != "ext_abc_plain" {
+	if n.exposedName("tool", "plain") != "ext_abc_plain" {
 		t.Error("a name that is fine changed")
 	}
 	// Names that a server chose to be another one's hash.
-	clash := &Names{}
-	first := clash.name("tool", strings.Repeat("x", 60))
-	if second := clash.name("tool", first); second == first {
+	clash := &Namer{}
+	first := clash.exposedName("tool", strings.Repeat("x", 60))
+	if second := clash.exposedName("tool", first); second == first {
 		t.Errorf("%q means two tools", first)
 	}
 }
@@ -55,13 +55,13 @@ func TestNamesStay(t *testing.T) {
 	second := reread(first, `{"name":"a_b"}`, `{"name":"a.b"}`)
 	byRemote := map[string]string{}
 	for _, d := range second.Tools {
-		byRemote[d.Remote] = d.Key
+		byRemote[d.Remote] = d.Exposed
 	}
-	if byRemote["a.b"] != first.Tools[0].Key || byRemote["a_b"] == byRemote["a.b"] {
-		t.Errorf("first %q, then %v", first.Tools[0].Key, byRemote)
+	if byRemote["a.b"] != first.Tools[0].Exposed || byRemote["a_b"] == byRemote["a.b"] {
+		t.Errorf("first %q, then %v", first.Tools[0].Exposed, byRemote)
 	}
 	third := reread(reread(second, `{"name":"other"}`), `{"name":"a.b"}`)
-	if third.Tools[0].Key != byRemote["a.b"] {
+	if third.Tools[0].Exposed != byRemote["a.b"] {
 		t.Error("a tool that came back has another name")
 	}
 }
@@ -69,7 +69,7 @@ func TestNamesStay(t *testing.T) {
 func TestPins(t *testing.T) {
 	const tool = `{"name":"add","description":"Adds.","inputSchema":{"type":"object","properties":{"a":{"type":"number"}}}}`
 	c := reread(Catalog{}, tool)
-	if c.Tools[0].Held != "" || len(c.Pins) != 1 {
+	if c.Tools[0].HeldBecause != "" || len(c.Pins) != 1 {
 		t.Fatalf("a tool that came with its server is held: %+v", c.Tools[0])
 	}
 	for name, next := range map[string]string{
@@ -78,21 +78,21 @@ func TestPins(t *testing.T) {
 		"annotations": strings.Replace(tool, `"name"`, `"annotations":{"readOnlyHint":true},"name"`, 1),
 	} {
 		changed := reread(c, next)
-		if changed.Tools[0].Held == "" {
+		if changed.Tools[0].HeldBecause == "" {
 			t.Errorf("a changed %s is not held", name)
 		}
-		if back := reread(changed, tool); back.Tools[0].Held != "" {
+		if back := reread(changed, tool); back.Tools[0].HeldBecause != "" {
 			t.Errorf("what was approved is held after another %s", name)
 		}
 		changed.Approve(nil)
-		if again := reread(changed, next); again.Tools[0].Held != "" {
+		if again := reread(changed, next); again.Tools[0].HeldBecause != "" {
 			t.Errorf("an approved %s is held", name)
 		}
 	}
-	if same := reread(c, `{"inputSchema":{"properties":{"a":{"type":"number"}},"type":"object"},"description":"Adds.","name":"add"}`); same.Tools[0].Held != "" {
+	if same := reread(c, `{"inputSchema":{"properties":{"a":{"type":"number"}},"type":"object"},"description":"Adds.","name":"add"}`); same.Tools[0].HeldBecause != "" {
 		t.Error("the order of keys makes a tool another one")
 	}
-	if more := reread(c, tool, `{"name":"sub"}`); more.Tools[1].Held == "" {
+	if more := reread(c, tool, `{"name":"sub"}`); more.Tools[1].HeldBecause == "" {
 		t.Error("a new tool is not held")
 	}
 }
@@ -115,7 +115,7 @@ func TestCatalogIsSafe(t *testing.T) {
 		if err := json.Unmarshal(d.Raw, &tool); err != nil {
 			t.Errorf("%s: %v", d.Remote, err)
 		}
-		if string(tool.InputSchema["type"]) != `"object"` || tool.Name != d.Key || len(tool.Description) > maxDescription+100 || !strings.HasPrefix(tool.Description, "[external:it]") {
+		if string(tool.InputSchema["type"]) != `"object"` || tool.Name != d.Exposed || len(tool.Description) > maxDescription+100 || !strings.HasPrefix(tool.Description, "[external:it]") {
 			t.Errorf("%s: %.300s", d.Remote, d.Raw)
 		}
 		if strings.ContainsAny(tool.Description, "\u200b\u202e\x00\U000E0041") {
@@ -129,8 +129,8 @@ func TestCatalogIsSafe(t *testing.T) {
 	if got := strings.Join(names, " "); got != "ok hidden large number" {
 		t.Errorf("kept %s", got)
 	}
-	if len(c.Odd) != 10 {
-		t.Errorf("%d are said to be left out: %q", len(c.Odd), c.Odd)
+	if len(c.Omissions) != 10 {
+		t.Errorf("%d are said to be left out: %q", len(c.Omissions), c.Omissions)
 	}
 }
 
@@ -217,11 +217,11 @@ func TestMatches(t *testing.T) {
 		{"file:///{+path}", "file:///a/b/c", true}, {"a:b", "a:b", true}, {"a:b", "a:bc", false}, {"x{?q*}", "x?a=1",
 			true},
 	} {
-		if matches(tt.template, tt.uri) != tt.want {
+		if matchesTemplate(tt.template, tt.uri) != tt.want {
 			t.Errorf("%s matches %s: %v", tt.template, tt.uri, !tt.want)
 		}
 	}
-	if matches("broken{", "broken{") {
+	if matchesTemplate("broken{", "broken{") {
 		t.Error("a broken template matches")
 	}
 }
@@ -239,7 +239,7 @@ func TestSchemasAreRead(t *testing.T) {
 		t.Errorf("%d bytes: %.200s", len(raw), raw)
 	}
 	four := reread(reread(Catalog{}, `{"name":"t"}`), `{"name":"t","_meta":{"ui":{"resourceUri":"ui://evil"}}}`)
-	if four.Tools[0].Held == "" {
+	if four.Tools[0].HeldBecause == "" {
 		t.Error("what stands in _meta is not approved with the rest")
 	}
 }

@@ -5,8 +5,8 @@ import (
 	"sandlot/internal/tool"
 )
 
-// Offerer is a server whose definitions are in a View.
-type Offerer interface {
+// Server is a server whose definitions are in a View.
+type Server interface {
 	comparable
 	ConnectionID() string
 }
@@ -14,7 +14,7 @@ type Offerer interface {
 // View is all that one principal is offered, and by which servers. The keys of its maps
 // are exposed names and URIs. A View is immutable after the calls of Add: a change makes a
 // new one.
-type View[O Offerer] struct {
+type View[O Server] struct {
 	Tools      map[string]entry[O]
 	List       []tool.Tool
 	Prompts    map[string]entry[O]
@@ -26,13 +26,13 @@ type View[O Offerer] struct {
 }
 
 // entry is one definition and its server.
-type entry[O Offerer] struct {
-	Owner O
+type entry[O Server] struct {
+	Server O
 	Definition
 }
 
 // NewView returns an empty View.
-func NewView[O Offerer]() *View[O] {
+func NewView[O Server]() *View[O] {
 	return &View[O]{Tools: map[string]entry[O]{}, Prompts: map[string]entry[O]{}, resources: map[string]entry[O]{},
 		ByTemplate: map[string]entry[O]{}}
 }
@@ -40,30 +40,30 @@ func NewView[O Offerer]() *View[O] {
 // Add adds what a server offers, except for names that are in the View already.
 func (v *View[O]) Add(o O, c Catalog, trust spec.Trust) {
 	for _, d := range c.Tools {
-		if _, taken := v.Tools[d.Key]; taken || d.Held != "" && trust == spec.Hold {
+		if _, taken := v.Tools[d.Exposed]; taken || d.HeldBecause != "" && trust == spec.TrustHold {
 			continue
 		}
-		v.Tools[d.Key] = entry[O]{o, d}
-		v.List = append(v.List, tool.Tool{Name: d.Key, Raw: d.Raw})
+		v.Tools[d.Exposed] = entry[O]{o, d}
+		v.List = append(v.List, tool.Tool{Name: d.Exposed, Raw: d.Raw})
 	}
 	for _, d := range c.Prompts {
-		if _, taken := v.Prompts[d.Key]; !taken {
-			v.Prompts[d.Key] = entry[O]{o, d}
-			v.PromptList = append(v.PromptList, tool.Item{Key: d.Key, Raw: d.Raw})
+		if _, taken := v.Prompts[d.Exposed]; !taken {
+			v.Prompts[d.Exposed] = entry[O]{o, d}
+			v.PromptList = append(v.PromptList, tool.Item{Key: d.Exposed, Raw: d.Raw})
 		}
 	}
 	for _, d := range c.Resources {
-		if _, taken := v.resources[d.Key]; !taken {
-			v.resources[d.Key] = entry[O]{o, d}
-			v.ResourceList = append(v.ResourceList, tool.Item{Key: d.Key, Raw: d.Raw})
+		if _, taken := v.resources[d.Exposed]; !taken {
+			v.resources[d.Exposed] = entry[O]{o, d}
+			v.ResourceList = append(v.ResourceList, tool.Item{Key: d.Exposed, Raw: d.Raw})
 		}
 	}
 	for _, d := range c.Templates {
-		if _, taken := v.ByTemplate[d.Key]; !taken {
+		if _, taken := v.ByTemplate[d.Exposed]; !taken {
 			e := entry[O]{o, d}
-			v.ByTemplate[d.Key] = e
+			v.ByTemplate[d.Exposed] = e
 			v.templates = append(v.templates, e)
-			v.TemplateList = append(v.TemplateList, tool.Item{Key: d.Key, Raw: d.Raw})
+			v.TemplateList = append(v.TemplateList, tool.Item{Key: d.Exposed, Raw: d.Raw})
 		}
 	}
 }
@@ -71,25 +71,25 @@ func (v *View[O]) Add(o O, c Catalog, trust spec.Trust) {
 // Resource returns the server that has a resource, and the server's URI of the resource.
 // Results may link to resources that no server lists: such a resource belongs to the
 // server for which can returns true, if there is exactly one.
-func (v *View[O]) Resource(uri string, can func(O) bool) (found O, remote string) {
+func (v *View[O]) Resource(uri string, hasResources func(O) bool) (found O, remote string) {
 	if e, ok := v.resources[uri]; ok {
-		return e.Owner, e.Remote
+		return e.Server, e.Remote
 	}
-	if id, remote, ok := CutOwn(uri); ok {
-		for _, o := range v.owners() {
-			if isOwn(id, o.ConnectionID()) {
+	if id, remote, ok := SplitExposedURI(uri); ok {
+		for _, o := range v.servers() {
+			if isConnectionID(id, o.ConnectionID()) {
 				return o, remote
 			}
 		}
 	}
 	for _, e := range v.templates {
-		if matches(e.Key, uri) {
-			return e.Owner, uri
+		if matchesTemplate(e.Exposed, uri) {
+			return e.Server, uri
 		}
 	}
 	var none O
-	for _, o := range v.owners() {
-		if !can(o) {
+	for _, o := range v.servers() {
+		if !hasResources(o) {
 			continue
 		}
 		if found != none {
@@ -100,8 +100,8 @@ func (v *View[O]) Resource(uri string, can func(O) bool) (found O, remote string
 	return found, uri
 }
 
-// owners returns the servers that offer anything, each once.
-func (v *View[O]) owners() []O {
+// servers returns the servers that offer anything, each once.
+func (v *View[O]) servers() []O {
 	var all []O
 	seen := map[O]bool{}
 	add := func(o O) {
@@ -111,13 +111,13 @@ func (v *View[O]) owners() []O {
 		}
 	}
 	for _, t := range v.List {
-		add(v.Tools[t.Name].Owner)
+		add(v.Tools[t.Name].Server)
 	}
 	for _, i := range v.ResourceList {
-		add(v.resources[i.Key].Owner)
+		add(v.resources[i.Key].Server)
 	}
 	for _, e := range v.templates {
-		add(e.Owner)
+		add(e.Server)
 	}
 	return all
 }

@@ -27,8 +27,8 @@ const (
 	maxResult      = 8 << 20
 )
 
-// cleanMeta returns the members of a server's _meta that are passed on to clients, or nil.
-func cleanMeta(raw json.RawMessage) json.RawMessage {
+// passedMeta returns the members of a server's _meta that are passed on to clients, or nil.
+func passedMeta(raw json.RawMessage) json.RawMessage {
 	var m rawjson.Object
 	if len(raw) > 64<<10 || json.Unmarshal(raw, &m) != nil {
 		return nil
@@ -45,9 +45,9 @@ func cleanMeta(raw json.RawMessage) json.RawMessage {
 	return b
 }
 
-// hash returns the hash of a definition. It does not depend on white space and the order of
+// hashDefinition returns the hash of a definition. It does not depend on white space and the order of
 // members.
-func hash(raw json.RawMessage) string {
+func hashDefinition(raw json.RawMessage) string {
 	var v any
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.UseNumber()
@@ -59,7 +59,7 @@ func hash(raw json.RawMessage) string {
 
 // safeTool decodes a tool's definition and makes it safe for clients, except for its
 // name and outputSchema.
-func safeTool(raw json.RawMessage, mark string) (rawjson.Object, error) {
+func safeTool(raw json.RawMessage, descriptionPrefix string) (rawjson.Object, error) {
 	if len(raw) > maxDefinition {
 		return nil, fmt.Errorf("its definition has %d bytes, and %d are taken", len(raw), maxDefinition)
 	}
@@ -67,27 +67,27 @@ func safeTool(raw json.RawMessage, mark string) (rawjson.Object, error) {
 	if err := json.Unmarshal(raw, &t); err != nil || t == nil {
 		return nil, fmt.Errorf("its definition is no object")
 	}
-	in, err := schema(t["inputSchema"])
+	in, err := objectSchema(t["inputSchema"])
 	if err != nil {
 		return nil, err
 	}
 	t["inputSchema"] = in
-	describe(t, mark)
+	cleanCommonMembers(t, descriptionPrefix)
 	return t, nil
 }
 
-// describe makes the members safe that all kinds of definitions have; mark precedes the
+// cleanCommonMembers makes the members safe that all kinds of definitions have; mark precedes the
 // description.
-func describe(t rawjson.Object, mark string) {
-	d := spec.Text(rawjson.Text(t["description"]), maxDescription)
-	if mark != "" {
-		d = strings.TrimRight(mark+" "+d, " ")
+func cleanCommonMembers(t rawjson.Object, descriptionPrefix string) {
+	d := spec.SafeText(rawjson.Text(t["description"]), maxDescription)
+	if descriptionPrefix != "" {
+		d = strings.TrimRight(descriptionPrefix+" "+d, " ")
 	}
 	delete(t, "description")
 	if d != "" {
 		t["description"] = rawjson.Quote(d)
 	}
-	if title := spec.Text(rawjson.Text(t["title"]), maxTitle); title != "" {
+	if title := spec.SafeText(rawjson.Text(t["title"]), maxTitle); title != "" {
 		t["title"] = rawjson.Quote(title)
 	} else {
 		delete(t, "title")
@@ -102,13 +102,13 @@ func describe(t rawjson.Object, mark string) {
 			delete(t, k)
 			continue
 		}
-		cleanWords(v)
+		cleanTexts(v)
 		t[k], _ = rawjson.Encode(v)
 	}
 	if raw, ok := t["icons"]; ok && (len(raw) > 64<<10 || raw[0] != '[') {
 		delete(t, "icons")
 	}
-	if m := cleanMeta(t["_meta"]); m != nil {
+	if m := passedMeta(t["_meta"]); m != nil {
 		t["_meta"] = m
 	} else {
 		delete(t, "_meta")
@@ -120,12 +120,12 @@ func describe(t rawjson.Object, mark string) {
 // also returns the result's isError.
 func SafeResult(raw json.RawMessage) (json.RawMessage, bool, error) {
 	var r rawjson.Object
-	if err := json.Unmarshal(raw, &r); err != nil || r == nil || rawjson.Deeper(raw, maxDepth) {
+	if err := json.Unmarshal(raw, &r); err != nil || r == nil || rawjson.NestedDeeper(raw, maxDepth) {
 		return nil, false, fault.New(fault.Connection, "the server's answer is no object, or nested too deep")
 	}
 	CleanMeta(r)
 	if string(r["resultType"]) == `"input_required"` {
-		if err := askables(r["inputRequests"]); err != nil {
+		if err := checkInputRequests(r["inputRequests"]); err != nil {
 			return nil, false, err
 		}
 		b, err := json.Marshal(r)
@@ -136,14 +136,14 @@ func SafeResult(raw json.RawMessage) (json.RawMessage, bool, error) {
 	if json.Unmarshal(r["content"], &blocks) != nil {
 		blocks = nil
 	}
-	room := max(maxResult-len(r["structuredContent"]), maxResult/4)
+	remaining := max(maxResult-len(r["structuredContent"]), maxResult/4)
 	safe := make([]json.RawMessage, 0, len(blocks))
 	for _, b := range blocks {
 		b = safeBlock(b)
-		if len(b) > room {
-			b = shorten(b, room)
+		if len(b) > remaining {
+			b = shortenBlock(b, remaining)
 		}
-		room = max(room-len(b), 4096)
+		remaining = max(remaining-len(b), 4096)
 		if safe = append(safe, b); len(safe) >= 10_000 {
 			safe = append(safe, textBlock(fmt.Sprintf("[%d further blocks were left out]", len(blocks)-len(safe))))
 			break
@@ -165,7 +165,7 @@ func SafeResult(raw json.RawMessage) (json.RawMessage, bool, error) {
 
 // CleanMeta removes from the _meta of an object what is not passed on to clients.
 func CleanMeta(r rawjson.Object) {
-	if m := cleanMeta(r["_meta"]); m != nil {
+	if m := passedMeta(r["_meta"]); m != nil {
 		r["_meta"] = m
 	} else {
 		delete(r, "_meta")
@@ -177,15 +177,15 @@ func textBlock(s string) json.RawMessage {
 	return b
 }
 
-// shorten cuts a text block to about room bytes, and replaces other blocks by a text that says so.
-func shorten(b json.RawMessage, room int) json.RawMessage {
+// shortenBlock cuts a text block to about room bytes, and replaces other blocks by a text that says so.
+func shortenBlock(b json.RawMessage, maxBytes int) json.RawMessage {
 	var t struct{ Type, Text string }
 	_ = json.Unmarshal(b, &t) // it was decoded before
 	if t.Type != "text" {
 		return textBlock(fmt.Sprintf("[a block of type %s, %d bytes, was left out: the result is too large]",
-			spec.Clip(t.Type), len(b)))
+			spec.ClipName(t.Type), len(b)))
 	}
-	half := max(room/8, 512) // a character may take six bytes in JSON
+	half := max(maxBytes/8, 512) // a character may take six bytes in JSON
 	if len(t.Text) <= 2*half {
 		return textBlock("[a text was left out: the result is too large]")
 	}
@@ -200,33 +200,33 @@ func safeBlock(raw json.RawMessage) json.RawMessage {
 	if json.Unmarshal(raw, &b) != nil || b == nil {
 		return textBlock("[a block that is no object was left out]")
 	}
-	why := ""
+	problem := ""
 	switch kind := rawjson.Text(b["type"]); kind {
 	case "text":
 		if !rawjson.IsString(b["text"]) {
-			why = "its text is no string"
+			problem = "its text is no string"
 		}
 	case "image", "audio":
-		why = notBase64(b["data"])
-		if why == "" && rawjson.Text(b["mimeType"]) == "" {
-			why = "it has no mimeType"
+		problem = base64Problem(b["data"])
+		if problem == "" && rawjson.Text(b["mimeType"]) == "" {
+			problem = "it has no mimeType"
 		}
 	case "resource_link":
 		if rawjson.Text(b["uri"]) == "" {
-			why = "it has no uri"
+			problem = "it has no uri"
 		} else if rawjson.Text(b["name"]) == "" {
 			b["name"] = b["uri"]
 			raw, _ = json.Marshal(b)
 		}
 	case "resource":
-		why = badContents(b["resource"])
+		problem = contentsProblem(b["resource"])
 	case "tool_use", "tool_result": // of sampling
 	default:
-		return textBlock(fmt.Sprintf("[content of the unknown type %q]\n%s", spec.Clip(kind),
-			spec.Text(string(raw), 64<<10)))
+		return textBlock(fmt.Sprintf("[content of the unknown type %q]\n%s", spec.ClipName(kind),
+			spec.SafeText(string(raw), 64<<10)))
 	}
-	if why != "" {
-		return textBlock(fmt.Sprintf("[a block of type %s was left out: %s]", rawjson.Text(b["type"]), why))
+	if problem != "" {
+		return textBlock(fmt.Sprintf("[a block of type %s was left out: %s]", rawjson.Text(b["type"]), problem))
 	}
 	if _, ok := b["_meta"]; ok {
 		CleanMeta(b)
@@ -235,7 +235,7 @@ func safeBlock(raw json.RawMessage) json.RawMessage {
 	return raw
 }
 
-func notBase64(raw json.RawMessage) string {
+func base64Problem(raw json.RawMessage) string {
 	if !rawjson.IsString(raw) {
 		return "it has no data"
 	}
@@ -246,8 +246,8 @@ func notBase64(raw json.RawMessage) string {
 	return ""
 }
 
-// badContents returns what is wrong with the contents of a resource; empty: nothing.
-func badContents(raw json.RawMessage) string {
+// contentsProblem returns what is wrong with the contents of a resource; empty: nothing.
+func contentsProblem(raw json.RawMessage) string {
 	var c rawjson.Object
 	if json.Unmarshal(raw, &c) != nil || c == nil {
 		return "it holds no resource"
@@ -256,7 +256,7 @@ func badContents(raw json.RawMessage) string {
 		return "its resource has no uri"
 	}
 	if blob, ok := c["blob"]; ok {
-		return notBase64(blob)
+		return base64Problem(blob)
 	}
 	if !rawjson.IsString(c["text"]) {
 		return "its resource has neither text nor blob"
@@ -264,10 +264,10 @@ func badContents(raw json.RawMessage) string {
 	return ""
 }
 
-// SafeObject makes the result of a request other than tools/call safe for clients.
-func SafeObject(raw json.RawMessage) (json.RawMessage, error) {
+// SafeOtherResult makes the result of a request other than tools/call safe for clients.
+func SafeOtherResult(raw json.RawMessage) (json.RawMessage, error) {
 	var r rawjson.Object
-	if err := json.Unmarshal(raw, &r); err != nil || r == nil || rawjson.Deeper(raw, maxDepth) {
+	if err := json.Unmarshal(raw, &r); err != nil || r == nil || rawjson.NestedDeeper(raw, maxDepth) {
 		return nil, fault.New(fault.Connection, "the server's answer is no object, or nested too deep")
 	}
 	if len(raw) > maxResult {
@@ -278,13 +278,13 @@ func SafeObject(raw json.RawMessage) (json.RawMessage, error) {
 	CleanMeta(r)
 	if string(r["resultType"]) != `"input_required"` {
 		delete(r, "resultType")
-	} else if err := askables(r["inputRequests"]); err != nil {
+	} else if err := checkInputRequests(r["inputRequests"]); err != nil {
 		return nil, err
 	}
 	var contents []rawjson.Object
 	if json.Unmarshal(r["contents"], &contents) == nil {
 		for _, c := range contents {
-			if rawjson.IsString(c["blob"]) && notBase64(c["blob"]) != "" {
+			if rawjson.IsString(c["blob"]) && base64Problem(c["blob"]) != "" {
 				delete(c, "blob")
 				c["text"] = rawjson.Quote("[data that is not base64 was left out]")
 			}
@@ -304,15 +304,15 @@ func SafeObject(raw json.RawMessage) (json.RawMessage, error) {
 	return json.Marshal(r)
 }
 
-// Implementation makes a server's Implementation object safe; nil: it is not an object.
-func Implementation(raw json.RawMessage) json.RawMessage {
+// SafeImplementation makes a server's Implementation object safe; nil: it is not an object.
+func SafeImplementation(raw json.RawMessage) json.RawMessage {
 	var m rawjson.Object
 	if json.Unmarshal(raw, &m) != nil {
 		return nil
 	}
 	safe := map[string]string{}
 	for _, k := range []string{"name", "title", "version"} {
-		if v := spec.Text(rawjson.Text(m[k]), maxTitle); v != "" {
+		if v := spec.SafeText(rawjson.Text(m[k]), maxTitle); v != "" {
 			safe[k] = v
 		}
 	}

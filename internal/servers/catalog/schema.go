@@ -17,8 +17,8 @@ import (
 	"sandlot/internal/servers/spec"
 )
 
-// schema returns a safe JSON schema of an object, or an error if raw is not one.
-func schema(raw json.RawMessage) (json.RawMessage, error) {
+// objectSchema returns a safe JSON schema of an object, or an error if raw is not one.
+func objectSchema(raw json.RawMessage) (json.RawMessage, error) {
 	if len(raw) == 0 || string(raw) == "null" {
 		return json.RawMessage(`{"type":"object"}`), nil
 	}
@@ -29,14 +29,14 @@ func schema(raw json.RawMessage) (json.RawMessage, error) {
 	if kind, given := m["type"]; !given {
 		m["type"] = "object"
 	} else if kind != "object" {
-		return nil, fmt.Errorf("its schema is of type %s, not object", spec.Clip(fmt.Sprint(kind)))
+		return nil, fmt.Errorf("its schema is of type %s, not object", spec.ClipName(fmt.Sprint(kind)))
 	}
 	return rawjson.Encode(m)
 }
 
-// safeOutput makes the outputSchema of a tool safe. If it cannot, it removes the schema
+// cleanOutputSchema makes the outputSchema of a tool safe. If it cannot, it removes the schema
 // and returns why: the tool is still useful.
-func safeOutput(t rawjson.Object) error {
+func cleanOutputSchema(t rawjson.Object) error {
 	raw, ok := t["outputSchema"]
 	if !ok {
 		return nil
@@ -55,7 +55,7 @@ func readSchema(raw json.RawMessage) (map[string]any, error) {
 	if len(raw) > maxSchema {
 		return nil, fmt.Errorf("its schema has %d bytes, and %d are taken", len(raw), maxSchema)
 	}
-	if rawjson.Deeper(raw, maxDepth) {
+	if rawjson.NestedDeeper(raw, maxDepth) {
 		return nil, fmt.Errorf("its schema is nested deeper than %d", maxDepth)
 	}
 	var v any
@@ -73,35 +73,35 @@ func readSchema(raw json.RawMessage) (map[string]any, error) {
 			delete(m, k)
 		}
 	}
-	if err := enclosed(m); err != nil {
+	if err := checkSelfContained(m); err != nil {
 		return nil, err
 	}
-	cleanWords(m)
+	cleanTexts(m)
 	return m, nil
 }
 
-// cleanWords makes the texts of a schema safe that models read. Of duplicate members,
+// cleanTexts makes the texts of a schema safe that models read. Of duplicate members,
 // only the last was decoded; it is also the one that is approved.
-func cleanWords(v any) {
+func cleanTexts(v any) {
 	switch v := v.(type) {
 	case []any:
 		for _, e := range v {
-			cleanWords(e)
+			cleanTexts(e)
 		}
 	case map[string]any:
 		for k, e := range v {
 			if s, ok := e.(string); ok && (k == "description" || k == "title" || k == "$comment") {
-				v[k] = spec.Text(s, maxDescription)
+				v[k] = spec.SafeText(s, maxDescription)
 				continue
 			}
-			cleanWords(e)
+			cleanTexts(e)
 		}
 	}
 }
 
-// enclosing finds out whether a schema refers to anything outside of it. To validate by
+// refChecker finds out whether a schema refers to anything outside of it. To validate by
 // such a schema, a client would have to fetch URLs of the server's choice.
-type enclosing struct {
+type refChecker struct {
 	root    map[string]any
 	seen    map[visit]bool
 	anchors map[string][]target
@@ -122,22 +122,22 @@ type visit struct {
 // Keywords of JSON Schema whose values are data, schemas by name, and references. The
 // values of all other keywords are treated as schemas.
 var (
-	dataWords   = map[string]bool{"default": true, "const": true, "enum": true, "examples": true, "example": true}
-	namingWords = map[string]bool{"properties": true, "patternProperties": true, "$defs": true, "definitions": true,
+	dataKeywords      = map[string]bool{"default": true, "const": true, "enum": true, "examples": true, "example": true}
+	schemaMapKeywords = map[string]bool{"properties": true, "patternProperties": true, "$defs": true, "definitions": true,
 		"dependentSchemas": true, "dependencies": true}
-	referWords = map[string]bool{"$ref": true, "$dynamicRef": true, "$recursiveRef": true}
+	refKeywords = map[string]bool{"$ref": true, "$dynamicRef": true, "$recursiveRef": true}
 )
 
-// enclosed returns an error if a schema refers to anything outside of it.
-func enclosed(root map[string]any) error {
-	w := &enclosing{root: root, seen: map[visit]bool{}, anchors: map[string][]target{}}
-	w.names(root, false)
-	return w.schema(root, false)
+// checkSelfContained returns an error if a schema refers to anything outside of it.
+func checkSelfContained(root map[string]any) error {
+	w := &refChecker{root: root, seen: map[visit]bool{}, anchors: map[string][]target{}}
+	w.collectAnchors(root, false)
+	return w.checkSchema(root, false)
 }
 
-// base reports whether an object has a base URI, against which the references in it are
+// hasBaseURI reports whether an object has a base URI, against which the references in it are
 // resolved. An id that is only a fragment is an anchor instead.
-func base(m map[string]any) bool {
+func hasBaseURI(m map[string]any) bool {
 	for _, k := range []string{"$id", "id"} {
 		if s, ok := m[k].(string); ok && !strings.HasPrefix(s, "#") {
 			return true
@@ -146,15 +146,15 @@ func base(m map[string]any) bool {
 	return false
 }
 
-// names collects all anchors, also those in data, where validators may look for them.
-func (w *enclosing) names(v any, moved bool) {
+// collectAnchors collects all anchors, also those in data, where validators may look for them.
+func (w *refChecker) collectAnchors(v any, moved bool) {
 	switch v := v.(type) {
 	case []any:
 		for _, e := range v {
-			w.names(e, moved)
+			w.collectAnchors(e, moved)
 		}
 	case map[string]any:
-		moved = moved || base(v)
+		moved = moved || hasBaseURI(v)
 		for _, k := range []string{"$anchor", "$dynamicAnchor", "$id", "id"} {
 			if s, ok := v[k].(string); ok {
 				s = strings.TrimPrefix(s, "#")
@@ -162,16 +162,16 @@ func (w *enclosing) names(v any, moved bool) {
 			}
 		}
 		for _, e := range v {
-			w.names(e, moved)
+			w.collectAnchors(e, moved)
 		}
 	}
 }
 
-// schema checks a value that is treated as a schema, or as a list of schemas.
-func (w *enclosing) schema(v any, moved bool) error {
+// checkSchema checks a value that is treated as a schema, or as a list of schemas.
+func (w *refChecker) checkSchema(v any, moved bool) error {
 	if list, ok := v.([]any); ok {
 		for _, e := range list {
-			if err := w.schema(e, moved); err != nil {
+			if err := w.checkSchema(e, moved); err != nil {
 				return err
 			}
 		}
@@ -181,37 +181,37 @@ func (w *enclosing) schema(v any, moved bool) error {
 	if !ok {
 		return nil
 	}
-	moved = moved || base(m)
+	moved = moved || hasBaseURI(m)
 	at := visit{reflect.ValueOf(m).Pointer(), moved}
 	if w.seen[at] {
 		return nil
 	}
 	w.seen[at] = true
-	if s, ok := m["$schema"].(string); ok && !official(s) {
+	if s, ok := m["$schema"].(string); ok && !isKnownDialect(s) {
 		delete(m, "$schema")
 	}
 	for _, k := range slices.Sorted(maps.Keys(m)) {
-		if err := w.keyword(k, m[k], moved); err != nil {
+		if err := w.checkKeyword(k, m[k], moved); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (w *enclosing) keyword(k string, v any, moved bool) error {
+func (w *refChecker) checkKeyword(k string, v any, moved bool) error {
 	named, isMap := v.(map[string]any)
 	switch {
-	case dataWords[k]:
+	case dataKeywords[k]:
 		return nil
-	case referWords[k]:
-		return w.reference(k, v, moved)
-	case !namingWords[k] || !isMap:
-		return w.schema(v, moved)
+	case refKeywords[k]:
+		return w.checkReference(k, v, moved)
+	case !schemaMapKeywords[k] || !isMap:
+		return w.checkSchema(v, moved)
 	}
 	for _, name := range slices.Sorted(maps.Keys(named)) {
-		err := w.schema(named[name], moved)
-		if _, text := named[name].(string); text && referWords[name] { // no schema, but some validators follow it
-			err = w.reference(name, named[name], moved)
+		err := w.checkSchema(named[name], moved)
+		if _, text := named[name].(string); text && refKeywords[name] { // no schema, but some validators follow it
+			err = w.checkReference(name, named[name], moved)
 		}
 		if err != nil {
 			return err
@@ -220,50 +220,50 @@ func (w *enclosing) keyword(k string, v any, moved bool) error {
 	return nil
 }
 
-// official reports whether a $schema is of json-schema.org, which validators know.
-func official(dialect string) bool {
+// isKnownDialect reports whether a $schema is of json-schema.org, which validators know.
+func isKnownDialect(dialect string) bool {
 	u, err := url.Parse(dialect)
 	return err == nil && (u.Scheme == "https" || u.Scheme == "http") && u.Host == "json-schema.org"
 }
 
-// reference checks a reference and the schema that it refers to, which may be inside
+// checkReference checks a reference and the schema that it refers to, which may be inside
 // data.
-func (w *enclosing) reference(k string, v any, moved bool) error {
+func (w *refChecker) checkReference(k string, v any, moved bool) error {
 	s, ok := v.(string)
 	if !ok {
 		return fmt.Errorf("its schema has a %s that is no text", k)
 	}
-	inside, fragment := strings.CutPrefix(s, "#")
-	inside, err := url.PathUnescape(inside)
+	pointerOrAnchor, isFragment := strings.CutPrefix(s, "#")
+	pointerOrAnchor, err := url.PathUnescape(pointerOrAnchor)
 	switch {
-	case !fragment && s != "" || err != nil:
-		return fmt.Errorf("its schema refers to something outside of it: %s %q", k, spec.Clip(s))
+	case !isFragment && s != "" || err != nil:
+		return fmt.Errorf("its schema refers to something outside of it: %s %q", k, spec.ClipName(s))
 	case moved:
-		return fmt.Errorf("its schema refers to something from beneath an $id: %s %q", k, spec.Clip(s))
-	case inside == "": // the root
+		return fmt.Errorf("its schema refers to something from beneath an $id: %s %q", k, spec.ClipName(s))
+	case pointerOrAnchor == "": // the root
 		return nil
-	case strings.HasPrefix(inside, "/"):
-		to := w.pointed(inside)
-		return w.schema(to.schema, to.moved)
+	case strings.HasPrefix(pointerOrAnchor, "/"):
+		to := w.resolvePointer(pointerOrAnchor)
+		return w.checkSchema(to.schema, to.moved)
 	}
-	all := w.anchors[inside]
-	delete(w.anchors, inside) // once is enough
+	all := w.anchors[pointerOrAnchor]
+	delete(w.anchors, pointerOrAnchor) // once is enough
 	for _, to := range all {
-		if err := w.schema(to.schema, to.moved); err != nil {
+		if err := w.checkSchema(to.schema, to.moved); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// pointed returns the object that a JSON pointer (RFC 6901) refers to, if any.
-func (w *enclosing) pointed(pointer string) (to target) {
+// resolvePointer returns the object that a JSON pointer (RFC 6901) refers to, if any.
+func (w *refChecker) resolvePointer(pointer string) (to target) {
 	var at any = w.root
 	for token := range strings.SplitSeq(pointer[1:], "/") {
 		token = strings.ReplaceAll(strings.ReplaceAll(token, "~1", "/"), "~0", "~")
 		switch v := at.(type) {
 		case map[string]any:
-			to.moved = to.moved || base(v)
+			to.moved = to.moved || hasBaseURI(v)
 			at = v[token]
 		case []any:
 			i, err := strconv.Atoi(token)
@@ -279,10 +279,10 @@ func (w *enclosing) pointed(pointer string) (to target) {
 	return to
 }
 
-// CheckQuestion returns an error if a server's request for input (elicitation or
+// CheckInputRequest returns an error if a server's request for input (elicitation or
 // sampling) must not be passed on to a client: a schema in it refers to something outside
 // of it.
-func CheckQuestion(params json.RawMessage) error {
+func CheckInputRequest(params json.RawMessage) error {
 	var p rawjson.Object
 	if !bytes.Contains(bytes.ToLower(params), []byte("ref")) && !bytes.Contains(params, []byte(`\u`)) || json.Unmarshal(params, &p) != nil {
 		return nil // without references; or invalid, which the client reports
@@ -298,18 +298,18 @@ func CheckQuestion(params json.RawMessage) error {
 		if !rawjson.IsObject(raw) {
 			continue
 		}
-		if rawjson.Deeper(raw, maxDepth) || json.Unmarshal(raw, &m) != nil {
+		if rawjson.NestedDeeper(raw, maxDepth) || json.Unmarshal(raw, &m) != nil {
 			return errors.New("its schema is nested too deep, or no object")
 		}
-		if err := enclosed(m); err != nil {
+		if err := checkSelfContained(m); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// askables calls CheckInputRequest for all requests of a result of the type input_required.
-func askables(requests json.RawMessage) error {
+// checkInputRequests calls CheckInputRequest for all requests of a result of the type input_required.
+func checkInputRequests(requests json.RawMessage) error {
 	var all map[string]rawjson.Object
 	if len(requests) == 0 {
 		return nil
@@ -319,7 +319,7 @@ func askables(requests json.RawMessage) error {
 			"the server asks for input in a form that is not passed on: it cannot be read")
 	}
 	for _, q := range all {
-		if err := CheckQuestion(q["params"]); err != nil {
+		if err := CheckInputRequest(q["params"]); err != nil {
 			return fault.New(fault.Connection, "the server asks for input in a form that is not passed on: %v", err)
 		}
 	}

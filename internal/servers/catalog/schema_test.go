@@ -64,14 +64,14 @@ func TestReferencesOutside(t *testing.T) {
 		if len(c.Tools) != 1 || c.Tools[0].Remote != "out" || strings.Contains(string(c.Tools[0].Raw), "outputSchema") {
 			t.Errorf("%s: passed on: %s", name, c.Tools)
 		}
-		if len(c.Odd) != 2 || !strings.HasPrefix(c.Odd[0], `tool "in" is left out: its schema `) || !strings.HasPrefix(c.Odd[1], `outputSchema of tool "out" is left out: its schema `) {
-			t.Errorf("%s: said: %q", name, c.Odd)
+		if len(c.Omissions) != 2 || !strings.HasPrefix(c.Omissions[0], `tool "in" is left out: its schema `) || !strings.HasPrefix(c.Omissions[1], `outputSchema of tool "out" is left out: its schema `) {
+			t.Errorf("%s: said: %q", name, c.Omissions)
 		}
 	}
 	for name, words := range staying {
 		c := reread(Catalog{}, `{"name":"in","inputSchema":{"type":"object",`+words+`}}`, `{"name":"out","outputSchema":{"type":"object",`+words+`}}`)
-		if len(c.Tools) != 2 || len(c.Odd) > 0 || !strings.Contains(string(c.Tools[1].Raw), "outputSchema") {
-			t.Errorf("%s: left out: %q", name, c.Odd)
+		if len(c.Tools) != 2 || len(c.Omissions) > 0 || !strings.Contains(string(c.Tools[1].Raw), "outputSchema") {
+			t.Errorf("%s: left out: %q", name, c.Omissions)
 		}
 	}
 	c := reread(Catalog{}, `{"name":"t","inputSchema":{"$schema":"https://schemas.example/dialect","$id":"https://schemas.example/t","items":{"$schema":"https://json-schema.org/draft/2020-12/schema","$ref":"#/a"}}}`)

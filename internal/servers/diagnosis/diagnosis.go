@@ -83,7 +83,7 @@ func (s *Server) LastWords() string {
 	if i := slices.IndexFunc(lines, errorLine.MatchString); i >= 0 {
 		line = lines[i]
 	}
-	return ". It said: " + spec.Text(strings.TrimSpace(line), 300)
+	return ". It said: " + spec.SafeText(strings.TrimSpace(line), 300)
 }
 
 // Unusable returns why the server cannot be started; nil: it can.
@@ -95,13 +95,13 @@ func (s *Server) Unusable() error {
 		f := s.Fault(fault.Connection, "is disabled in the settings (mcp.%s.disabled)", s.Name)
 		f.Advice = []string{"Ask the operator of this server to enable it"}
 		return f
-	case s.Settings.Broken != "":
-		return s.Fault(fault.Configuration, "cannot be used: %s", s.Settings.Broken)
+	case s.Settings.Invalid != "":
+		return s.Fault(fault.Configuration, "cannot be used: %s", s.Settings.Invalid)
 	case s.State == state.Disabled:
 		f := s.Fault(fault.Connection, "is disconnected; restart_external_mcp connects it again")
 		f.Advice = []string{"Connect it again: restart_external_mcp, or " + s.command("restart")}
 		return f
-	case !s.Values.Known:
+	case !s.Values.Complete:
 		return s.lacksValues()
 	case s.State == state.Failed:
 		return s.Failure(fault.Connection, nil,

@@ -23,7 +23,7 @@ func (s *Server) MissingTool(name string) (f *fault.Error, certainty int) {
 		return nil, 0
 	}
 	unusable, _ := errors.AsType[*fault.Error](s.Unusable()) // comes first
-	if i := slices.IndexFunc(s.Catalog.Tools, func(d catalog.Definition) bool { return d.Key == name }); i >= 0 {
+	if i := slices.IndexFunc(s.Catalog.Tools, func(d catalog.Definition) bool { return d.Exposed == name }); i >= 0 {
 		return cmp.Or(unusable, s.heldBack(s.Catalog.Tools[i])), certain
 	}
 	for key, exposed := range s.Catalog.Names {
@@ -31,10 +31,10 @@ func (s *Server) MissingTool(name string) (f *fault.Error, certainty int) {
 			return cmp.Or(unusable, s.withdrawn(remote)), certain
 		}
 	}
-	if s.Prefix == "" || !catalog.Begins(name, s.Prefix) {
+	if s.Prefix == "" || !catalog.MayHavePrefix(name, s.Prefix) {
 		return nil, 0
 	}
-	if !s.Catalog.Read {
+	if !s.Catalog.Loaded {
 		return cmp.Or(unusable, s.unread()), len(s.Prefix)
 	}
 	return s.leftOut(name), len(s.Prefix)
@@ -43,11 +43,11 @@ func (s *Server) MissingTool(name string) (f *fault.Error, certainty int) {
 // heldBack returns the fault of a tool that the server offers, and that awaits its user's
 // approval.
 func (s *Server) heldBack(d catalog.Definition) *fault.Error {
-	if d.Held == "" || s.Settings.Trusts() != spec.Hold { // another server's tool has that name
+	if d.HeldBecause == "" || s.Settings.TrustMode() != spec.TrustHold { // another server's tool has that name
 		return nil
 	}
-	f := s.Fault(fault.Forbidden, "has a tool %q that is held back: %s", spec.Clip(d.Remote), d.Held).With("held",
-		d.Held)
+	f := s.Fault(fault.Forbidden, "has a tool %q that is held back: %s", spec.ClipName(d.Remote), d.HeldBecause).With("held",
+		d.HeldBecause)
 	f.Advice = []string{"The user looks at it, and approves it on a terminal: " + s.command("inspect") + ", then " +
 		s.command("approve"),
 		"list_external_mcp shows what is held back, and which tools can be called"}
@@ -58,15 +58,15 @@ func (s *Server) heldBack(d catalog.Definition) *fault.Error {
 func (s *Server) withdrawn(remote string) *fault.Error {
 	c := s.Catalog
 	switch {
-	case !c.Read:
+	case !c.Loaded:
 		return s.unread()
-	case !s.Settings.Allows(remote):
-		return s.Fault(fault.NotFound, "has a tool %q, which the operator's settings leave out", spec.Clip(remote))
+	case !s.Settings.AllowsTool(remote):
+		return s.Fault(fault.NotFound, "has a tool %q, which the operator's settings leave out", spec.ClipName(remote))
 	}
-	if why, ok := c.LeftOut(func(n string) bool { return n == spec.Clip(remote) }); ok {
+	if why, ok := c.WhyOmitted(func(n string) bool { return n == spec.ClipName(remote) }); ok {
 		return s.refused(why)
 	}
-	f := s.Fault(fault.NotFound, "had a tool %q, and does not offer it any more", spec.Clip(remote))
+	f := s.Fault(fault.NotFound, "had a tool %q, and does not offer it any more", spec.ClipName(remote))
 	f.Advice = []string{"list_external_mcp shows what it offers now", "Look at it: " + s.command("inspect")}
 	return f
 }
@@ -97,7 +97,7 @@ func (s *Server) unread() *fault.Error {
 // leftOut returns the fault of a tool that the server offers under a name or in a form that
 // no client could use; nil: there is no such tool.
 func (s *Server) leftOut(name string) *fault.Error {
-	why, ok := s.Catalog.LeftOut(func(n string) bool { return s.Prefix+catalog.SafeName(n) == name || n == name })
+	why, ok := s.Catalog.WhyOmitted(func(n string) bool { return s.Prefix+catalog.SafeName(n) == name || n == name })
 	if !ok {
 		return nil
 	}

@@ -18,53 +18,53 @@ func (i *Installer) Install(ctx context.Context) (Result, error) {
 	}
 	switch i.request.Type {
 	case "npm":
-		return i.npm(ctx, i.request.Spec)
+		return i.installNPM(ctx, i.request.Spec)
 	case "pip":
-		return i.pip(ctx, i.request.Spec)
+		return i.installPip(ctx, i.request.Spec)
 	}
-	return i.git(ctx)
+	return i.installGit(ctx)
 }
 
 // The commands that install, as far as they are known before the installation.
 
-func npmInstall(folder, spec string) []string {
+func npmInstallCommand(folder, spec string) []string {
 	return []string{"npm", "install", "--prefix", folder, "--no-audit", "--no-fund", "--loglevel=http", "--", spec}
 }
 
-// makeVenv returns the command that makes a virtual environment. It has no pip, which is
+// makeVenvCommand returns the command that makes a virtual environment. It has no pip, which is
 // much faster.
-func makeVenv(venv string) []string {
+func makeVenvCommand(venv string) []string {
 	return []string{"python3", "-m", "venv", "--without-pip", venv}
 }
 
-func pipInstall(venv, spec string) []string {
+func pipInstallCommand(venv, spec string) []string {
 	return []string{"python3", "-m", "pip", "--python", path.Join(venv, "bin/python"), "install", "--no-compile",
 		"--upgrade", "--", spec}
 }
 
-func clone(from, ref, repo string) []string {
+func cloneCommand(from, ref, repo string) []string {
 	if ref == "" {
 		return []string{"git", "clone", "--depth", "1", "--", from, repo}
 	}
 	return []string{"git", "clone", "--depth", "1", "--branch", ref, "--", from, repo}
 }
 
-// npm installs a package of npm, and finds its programs.
-func (i *Installer) npm(ctx context.Context, spec string) (Result, error) {
-	if _, err := i.run(ctx, i.folder, true, npmInstall(i.folder, spec)...); err != nil {
+// installNPM installs a package of npm, and finds its programs.
+func (i *Installer) installNPM(ctx context.Context, spec string) (Result, error) {
+	if _, err := i.run(ctx, i.folder, true, npmInstallCommand(i.folder, spec)...); err != nil {
 		return Result{}, err
 	}
-	p := Result{Cwd: i.folder, Path: []string{path.Join(i.folder, "node_modules/.bin")}}
-	out, err := i.run(ctx, i.folder, false, "node", "-e", npmFind, spec)
+	result := Result{Cwd: i.folder, Path: []string{path.Join(i.folder, "node_modules/.bin")}}
+	out, err := i.run(ctx, i.folder, false, "node", "-e", npmFindScript, spec)
 	if err != nil {
 		return Result{}, err
 	}
-	return p, read(out, &p)
+	return result, readPrograms(out, &result)
 }
 
-// npmFind is a script that prints the programs of the package that a specification names
+// npmFindScript is a script that prints the programs of the package that a specification names
 // or, if the specification has no name, of the package that was installed last.
-const npmFind = `
+const npmFindScript = `
 const fs = require('fs'), path = require('path'), spec = process.argv[1]
 const own = JSON.parse(fs.readFileSync('package.json')).dependencies || {}
 const base = spec.startsWith('@') ? '@' + spec.slice(1).split('@')[0] : spec.split('@')[0]
@@ -74,46 +74,46 @@ const bins = typeof p.bin === 'string' ? [p.name.split('/').pop()] : Object.keys
 console.log(JSON.stringify({bins, version: p.version}))
 `
 
-// read reads the output of one of the scripts in this file. Hostile code may have changed it.
-func read(out string, p *Result) error {
-	var said struct {
+// readPrograms reads the output of one of the scripts in this file. Hostile code may have changed it.
+func readPrograms(out string, result *Result) error {
+	var found struct {
 		Bins    []string
 		Version string
 	}
 	lines := strings.Split(strings.TrimSpace(out), "\n")
-	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &said); err != nil {
+	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &found); err != nil {
 		return fault.New(fault.CommandExecution,
-			"it could not be seen what was installed in %s; say with start how its server starts", p.Cwd)
+			"it could not be seen what was installed in %s; say with start how its server starts", result.Cwd)
 	}
-	for _, b := range said.Bins[:min(len(said.Bins), 100)] {
-		if spec.Plain(b) && !strings.Contains(b, "/") {
-			p.Bins = append(p.Bins, b)
+	for _, b := range found.Bins[:min(len(found.Bins), 100)] {
+		if spec.NeedsNoQuotes(b) && !strings.Contains(b, "/") {
+			result.Bins = append(result.Bins, b)
 		}
 	}
-	p.Version = spec.Text(said.Version, 60)
+	result.Version = spec.SafeText(found.Version, 60)
 	return nil
 }
 
-// pip installs a distribution into a virtual environment of its own.
-func (i *Installer) pip(ctx context.Context, spec string) (Result, error) {
+// installPip installs a distribution into a virtual environment of its own.
+func (i *Installer) installPip(ctx context.Context, spec string) (Result, error) {
 	venv := path.Join(i.folder, "venv")
-	if _, err := i.run(ctx, i.folder, true, makeVenv(venv)...); err != nil {
+	if _, err := i.run(ctx, i.folder, true, makeVenvCommand(venv)...); err != nil {
 		return Result{}, err
 	}
 	// The environment has no pip: the one outside of it installs into it.
-	if _, err := i.run(ctx, i.folder, true, pipInstall(venv, spec)...); err != nil {
+	if _, err := i.run(ctx, i.folder, true, pipInstallCommand(venv, spec)...); err != nil {
 		return Result{}, err
 	}
-	p := Result{Cwd: i.folder, Path: []string{path.Join(venv, "bin")}}
-	out, err := i.run(ctx, i.folder, false, path.Join(venv, "bin/python"), "-c", pipFind, spec)
+	result := Result{Cwd: i.folder, Path: []string{path.Join(venv, "bin")}}
+	out, err := i.run(ctx, i.folder, false, path.Join(venv, "bin/python"), "-c", pipFindScript, spec)
 	if err != nil {
 		return Result{}, err
 	}
-	return p, read(out, &p)
+	return result, readPrograms(out, &result)
 }
 
-// pipFind is a script that prints the programs of the distribution that a specification names.
-const pipFind = `
+// pipFindScript is a script that prints the programs of the distribution that a specification names.
+const pipFindScript = `
 import json, re, sys
 from importlib import metadata
 spec = sys.argv[1]
@@ -130,25 +130,25 @@ bins = sorted({e.name for e in found.entry_points if e.group == "console_scripts
 print(json.dumps({"bins": bins, "version": found.version if found else ""}))
 `
 
-// git clones a repository, and installs what it contains.
-func (i *Installer) git(ctx context.Context) (Result, error) {
+// installGit clones a repository, and installs what it contains.
+func (i *Installer) installGit(ctx context.Context) (Result, error) {
 	u, err := url.Parse(i.request.Spec)
 	if err != nil {
 		return Result{}, err
 	}
 	ref := u.Fragment
 	u.Fragment = ""
-	repo, next := path.Join(i.folder, "repo"), path.Join(i.folder, ".repo-new")
-	other, err := i.run(ctx, i.folder, false, "sh", "-c", `rm -rf .repo-new; test -e repo && ! test -d repo/.git && echo other; true`)
+	repo, newRepo := path.Join(i.folder, "repo"), path.Join(i.folder, ".repo-new")
+	notRepo, err := i.run(ctx, i.folder, false, "sh", "-c", `rm -rf .repo-new; test -e repo && ! test -d repo/.git && echo other; true`)
 	if err != nil {
 		return Result{}, err
 	}
-	if strings.TrimSpace(other) != "" {
+	if strings.TrimSpace(notRepo) != "" {
 		return Result{}, fault.New(fault.InvalidParameters,
 			"%s is there, and is no repository: choose another workdir", repo).With("argument", "workdir")
 	}
 	// An existing clone is replaced only when the new one is complete.
-	if err := i.fetch(ctx, u.String(), ref, next); err != nil {
+	if err := i.cloneRef(ctx, u.String(), ref, newRepo); err != nil {
 		return Result{}, err
 	}
 	if _, err := i.run(ctx, i.folder, false, "sh", "-c", `rm -rf repo && mv .repo-new repo`); err != nil {
@@ -162,23 +162,23 @@ func (i *Installer) git(ctx context.Context) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	p := Result{Cwd: repo}
+	result := Result{Cwd: repo}
 	switch files := " " + strings.Join(strings.Fields(out), " ") + " "; {
 	case strings.Contains(files, " package.json "):
-		p, err = i.gitNode(ctx, repo)
+		result, err = i.installNodeRepo(ctx, repo)
 	case strings.Contains(files, " pyproject.toml ") || strings.Contains(files, " setup.py "):
-		p, err = i.pip(ctx, repo)
-		p.Cwd = repo
+		result, err = i.installPip(ctx, repo)
+		result.Cwd = repo
 	case strings.Contains(files, " requirements.txt "):
-		p, err = i.gitRequirements(ctx, repo)
+		result, err = i.installRequirements(ctx, repo)
 	}
-	p.Version = strings.TrimSpace(spec.Text(version, 60))
-	return p, err
+	result.Version = strings.TrimSpace(spec.SafeText(version, 60))
+	return result, err
 }
 
-// fetch clones a repository; only the wanted branch or tag, if that works.
-func (i *Installer) fetch(ctx context.Context, from, ref, repo string) error {
-	if _, err := i.run(ctx, i.folder, true, clone(from, ref, repo)...); err == nil || ref == "" {
+// cloneRef clones a repository; only the wanted branch or tag, if that works.
+func (i *Installer) cloneRef(ctx context.Context, from, ref, repo string) error {
+	if _, err := i.run(ctx, i.folder, true, cloneCommand(from, ref, repo)...); err == nil || ref == "" {
 		return err
 	}
 	// The ref may be a commit, which --branch does not accept.
@@ -189,24 +189,24 @@ func (i *Installer) fetch(ctx context.Context, from, ref, repo string) error {
 	return err
 }
 
-func (i *Installer) gitNode(ctx context.Context, repo string) (Result, error) {
-	p := Result{Cwd: repo, Path: []string{path.Join(repo, ".sandlot-bin"), path.Join(repo, "node_modules/.bin")}}
+func (i *Installer) installNodeRepo(ctx context.Context, repo string) (Result, error) {
+	result := Result{Cwd: repo, Path: []string{path.Join(repo, ".sandlot-bin"), path.Join(repo, "node_modules/.bin")}}
 	if _, err := i.run(ctx, repo, true, "npm", "install", "--no-audit", "--no-fund", "--loglevel=http"); err != nil {
-		return p, err
+		return result, err
 	}
 	if _, err := i.run(ctx, repo, true, "npm", "run", "build", "--if-present"); err != nil {
-		return p, err
+		return result, err
 	}
-	out, err := i.run(ctx, repo, false, "node", "-e", gitNodeFind)
+	out, err := i.run(ctx, repo, false, "node", "-e", gitNodeFindScript)
 	if err != nil {
-		return p, err
+		return result, err
 	}
-	return p, read(out, &p)
+	return result, readPrograms(out, &result)
 }
 
-// gitNodeFind is a script that makes a folder with the repository's programs, so that they
+// gitNodeFindScript is a script that makes a folder with the repository's programs, so that they
 // can be started by name, and prints them.
-const gitNodeFind = `
+const gitNodeFindScript = `
 const fs = require('fs'), path = require('path')
 const p = JSON.parse(fs.readFileSync('package.json'))
 const bin = typeof p.bin === 'string' ? {[(p.name || 'server').split('/').pop()]: p.bin} : p.bin || {}
@@ -221,9 +221,9 @@ for (const [name, file] of Object.entries(bin)) {
 console.log(JSON.stringify({bins: Object.keys(bin).map(n => path.basename(n)), version: p.version}))
 `
 
-func (i *Installer) gitRequirements(ctx context.Context, repo string) (Result, error) {
+func (i *Installer) installRequirements(ctx context.Context, repo string) (Result, error) {
 	venv := path.Join(i.folder, "venv")
-	if _, err := i.run(ctx, i.folder, true, makeVenv(venv)...); err != nil {
+	if _, err := i.run(ctx, i.folder, true, makeVenvCommand(venv)...); err != nil {
 		return Result{}, err
 	}
 	_, err := i.run(ctx, repo, true, "python3", "-m", "pip", "--python", path.Join(venv, "bin/python"), "install",

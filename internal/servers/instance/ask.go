@@ -114,7 +114,7 @@ func (i *Instance) clients() []tool.Client {
 // asks: there must be no doubt.
 func (i *Instance) HandleRequest(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
 	i.Owner.Elicits()
-	if err := catalog.CheckQuestion(params); err != nil {
+	if err := catalog.CheckInputRequest(params); err != nil {
 		return nil, &transport.Error{Code: -32602, Message: err.Error()}
 	}
 	c, err := i.addressee()
@@ -168,7 +168,7 @@ func (i *Instance) addressee() (*call, error) {
 func refusal(err error) error {
 	f := fault.From(err)
 	if f.Kind == fault.Internal {
-		return &transport.Error{Code: -32603, Message: spec.Text(err.Error(), 500)}
+		return &transport.Error{Code: -32603, Message: spec.SafeText(err.Error(), 500)}
 	}
 	return &transport.Error{Code: int64(f.RPC()), Message: f.Error()}
 }

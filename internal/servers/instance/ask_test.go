@@ -17,10 +17,10 @@ func (anyOwner) Elicits() {}
 // client is one that accepts whatever it is asked.
 type client string
 
-func (c client) ID() string                  { return string(c) }
-func (client) Capabilities() json.RawMessage { return nil }
-func (client) Retries() bool                 { return false }
-func (client) Tell(string, json.RawMessage)  {}
+func (c client) ID() string                   { return string(c) }
+func (client) Capabilities() json.RawMessage  { return nil }
+func (client) Retries() bool                  { return false }
+func (client) Notify(string, json.RawMessage) {}
 func (client) Ask(context.Context, string, json.RawMessage) (json.RawMessage, error) {
 	return json.RawMessage(`{}`), nil
 }
@@ -51,7 +51,7 @@ func TestReferencesInQuestions(t *testing.T) {
 		for _, params := range []string{`{"message":"m","requestedSchema":` + schema + `}`,
 			`{"messages":[],"tools":[{"name":"a"},{"name":"t","inputSchema":` + schema + `}]}`,
 			`{"message":"m","RequestedSchema":{},"requestedSchema":` + schema + `}`} {
-			if err := catalog.CheckQuestion(json.RawMessage(params)); (err == nil) != good {
+			if err := catalog.CheckInputRequest(json.RawMessage(params)); (err == nil) != good {
 				t.Errorf("%s: %v", params, err)
 			}
 			i := New(Config{Owner: anyOwner{}})
@@ -63,7 +63,7 @@ func TestReferencesInQuestions(t *testing.T) {
 			if _, _, err := catalog.SafeResult(asks); (err == nil) != good {
 				t.Errorf("a call's %s: %v", asks, err)
 			}
-			if _, err := catalog.SafeObject(asks); (err == nil) != good {
+			if _, err := catalog.SafeOtherResult(asks); (err == nil) != good {
 				t.Errorf("another's %s: %v", asks, err)
 			}
 			r := Request{Client: client("A")}

@@ -35,8 +35,8 @@ type Request struct {
 	Schema   json.RawMessage // of the tool
 	Client   tool.Client     // nil: it is no client of MCP
 	Inputs   tool.Inputs
-	Progress func(text string) // for those that are no clients of MCP; nil: they get none
-	Held     *limit.Held       // for the answer, once it is handed to the client
+	Progress func(text string)  // for those that are no clients of MCP; nil: they get none
+	Held     *limit.Reservation // for the answer, once it is handed to the client
 
 	room transport.Reservation // of the answer as it came; nil: none
 }
@@ -59,7 +59,7 @@ func (r *Request) Release() {
 // reservation ends.
 func (r *Request) Deliver(ctx context.Context, safe json.RawMessage) error {
 	defer r.Release()
-	return r.Held.Reserve(ctx, len(safe))
+	return r.Held.ReserveAnswer(ctx, len(safe))
 }
 
 // Starting tells the client that the server starts.
@@ -71,12 +71,12 @@ func (r *Request) Starting(name string) {
 // relay passes progress on.
 func (r *Request) relay(params json.RawMessage) {
 	if r.Client != nil {
-		r.Client.Tell("notifications/progress", params)
+		r.Client.Notify("notifications/progress", params)
 		return
 	}
 	var p struct{ Message string }
 	if r.Progress != nil && json.Unmarshal(params, &p) == nil && p.Message != "" {
-		r.Progress(spec.Text(p.Message, 1000))
+		r.Progress(spec.SafeText(p.Message, 1000))
 	}
 }
 
@@ -94,7 +94,7 @@ func (i *Instance) Call(ctx context.Context, r *Request, elicits bool) (json.Raw
 }
 
 // CallLimit is how long a call may take since the server's last sign of life.
-func (i *Instance) CallLimit() time.Duration { return i.Settings.CallLimit(callLimit) }
+func (i *Instance) CallLimit() time.Duration { return i.Settings.CallTimeout(callLimit) }
 
 // watchdog ends a context with transport.ErrTimeout when alive is not called for the
 // limit, unless the user is being asked.
@@ -138,7 +138,7 @@ func (i *Instance) rounds(ctx context.Context, r *Request, c *call) (json.RawMes
 		r.relay(params)
 	}
 	q := mcpclient.Request{Method: r.Method, Params: r.Params, Meta: r.Meta, Schema: r.Schema, Timeout: callMost,
-		Most: callMost, Capabilities: json.RawMessage("{}"), Progress: relay, Held: r.hold}
+		TotalTimeout: callMost, Capabilities: json.RawMessage("{}"), Progress: relay, TakeReservation: r.hold}
 	if r.Client != nil {
 		q.Capabilities = r.Client.Capabilities()
 	}
@@ -182,9 +182,9 @@ func (r *Request) answers(ctx context.Context, inputs map[string]input) (json.Ra
 	for name, n := range inputs {
 		if r.Client == nil {
 			return nil, fault.New(fault.Connection, "the server wants to ask something (%s), and this client "+
-				"cannot be asked: use an MCP client that can", spec.Clip(n.Method))
+				"cannot be asked: use an MCP client that can", spec.ClipName(n.Method))
 		}
-		if err := catalog.CheckQuestion(n.Params); err != nil {
+		if err := catalog.CheckInputRequest(n.Params); err != nil {
 			return nil, fault.New(fault.Connection, "the server asks for input in a form that is not passed on: %v",
 				err)
 		}

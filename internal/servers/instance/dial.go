@@ -24,7 +24,7 @@ func (i *Instance) dial(ctx context.Context) (transport.Transport, error) {
 		return i.remote()(ctx)
 	}
 	if i.process != nil {
-		i.process.End()
+		i.process.Stop()
 	}
 	c := process.Command{Name: i.Name, Argv: process.WithPath(i.Path, i.Settings.Command, i.Settings.Args),
 		Env: i.Values.Env, Cwd: i.Cwd}
@@ -47,7 +47,7 @@ func (i *Instance) inSandbox(ctx context.Context, c process.Command) (*process.P
 	if i.Sessions == nil {
 		return nil, fault.New(fault.Connection, "this server has no sandboxes")
 	}
-	l, err := i.Sessions.Open(ctx, i.Principal, session.Ask{ID: "home"})
+	l, err := i.Sessions.Open(ctx, i.Principal, session.OpenRequest{ID: "home"})
 	if err != nil {
 		return nil, err
 	}

@@ -128,9 +128,9 @@ func New(c Config) *Instance {
 // restores what clients wanted of the session before. After an error Close is called.
 func (i *Instance) Start(ctx context.Context, limit time.Duration) (err error) {
 	i.Session, err = mcpclient.Connect(ctx, i.dial, mcpclient.Options{Name: "sandlot", Version: i.Version,
-		Capabilities: i.capabilities(), Handshake: limit, Probe: min(limit/3, 10*time.Second),
-		Older:   i.Stateful || i.installs(), // a program that installs is not started twice
-		Handler: i, Reserve: i.reserve(), Log: i.Log})
+		Capabilities: i.capabilities(), HandshakeTimeout: limit, ProbeTimeout: min(limit/3, 10*time.Second),
+		StatefulFirst: i.Stateful || i.installs(), // a program that installs is not started twice
+		Handler:       i, Reserve: i.reserve(), Log: i.Log})
 	if err != nil {
 		return err
 	}
@@ -143,8 +143,8 @@ func (i *Instance) Start(ctx context.Context, limit time.Duration) (err error) {
 	}
 	for _, uri := range follows {
 		if err := i.Session.Subscribe(ctx, uri); err != nil {
-			i.Output.Line("[sandlot] the changes of %s cannot be followed any more: %s", spec.Clip(uri),
-				spec.Text(err.Error(), 200))
+			i.Output.Printf("[sandlot] the changes of %s cannot be followed any more: %s", spec.ClipName(uri),
+				spec.SafeText(err.Error(), 200))
 		}
 	}
 	return nil
@@ -164,7 +164,9 @@ func (i *Instance) reserve() func() transport.Reservation {
 	if i.Limits == nil {
 		return nil
 	}
-	return func() transport.Reservation { return i.Limits.Held(i.Principal.ID, limit.Reading) }
+	return func() transport.Reservation {
+		return i.Limits.NewReservation(i.Principal.ID, limit.IncomingAnswerBytes)
+	}
 }
 
 // read asks the server for all lists, and publishes them. A list of tools that cannot
@@ -181,7 +183,7 @@ func (i *Instance) read(ctx context.Context, first bool) error {
 		if err == nil {
 			return all, false
 		}
-		o.Odd = append(o.Odd, fmt.Sprintf("%s: %s", method, spec.Text(err.Error(), 300)))
+		o.Omissions = append(o.Omissions, fmt.Sprintf("%s: %s", method, spec.SafeText(err.Error(), 300)))
 		if len(all) > 0 && errors.Is(err, transport.ErrTooLarge) {
 			return all, false // the rest is left out
 		}
@@ -249,7 +251,7 @@ func (i *Instance) Watch(ctx context.Context) {
 		last = time.Now()
 		limited, cancel := context.WithTimeout(ctx, startLimit)
 		if err := i.read(limited, false); err != nil && !i.closing.Load() {
-			i.Output.Line("[sandlot] what it offers could not be read again: %s", spec.Text(err.Error(), 300))
+			i.Output.Printf("[sandlot] what it offers could not be read again: %s", spec.SafeText(err.Error(), 300))
 		}
 		cancel()
 		i.Owner.Changed()
@@ -271,7 +273,7 @@ func (i *Instance) Close() {
 			i.Session.Close()
 		}
 		if i.process != nil {
-			i.process.End()
+			i.process.Stop()
 		}
 		if i.client != nil {
 			i.client.CloseIdleConnections()
@@ -286,13 +288,13 @@ func (i *Instance) How(within time.Duration) (words string, itself bool) {
 	case i.process == nil:
 		return "", false
 	case i.died.Load():
-		return i.process.How()
+		return i.process.ExitReason()
 	case i.closing.Load():
 		return "", false
 	}
 	select {
 	case <-i.process.Done():
-		return i.process.How()
+		return i.process.ExitReason()
 	case <-time.After(max(within, 50*time.Millisecond)):
 		return "", false
 	}
@@ -332,7 +334,7 @@ func (i *Instance) relayLog(params json.RawMessage) {
 	catalog.CleanMeta(p)
 	name := i.Name
 	if logger := rawjson.Text(p["logger"]); logger != "" {
-		name += "/" + spec.Text(logger, 120)
+		name += "/" + spec.SafeText(logger, 120)
 	}
 	p["logger"] = rawjson.Quote(name)
 	b, err := json.Marshal(p)
@@ -341,7 +343,7 @@ func (i *Instance) relayLog(params json.RawMessage) {
 	}
 	clients := i.clients()
 	for _, c := range clients {
-		c.Tell("notifications/message", b)
+		c.Notify("notifications/message", b)
 	}
 	if len(clients) == 0 {
 		i.Owner.Logged(b)

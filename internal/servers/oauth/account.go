@@ -25,8 +25,8 @@ type Account struct {
 	server Server
 	events Events
 
-	saving sync.Mutex // held while the stored log-in is changed
-	saved  *Login     // the log-in that is stored; nil: none, or one that an earlier process stored
+	storeMu sync.Mutex // held while the stored log-in is changed
+	stored  *Login     // the log-in that is stored; nil: none, or one that an earlier process stored
 
 	mu        sync.Mutex
 	current   *Login
@@ -57,9 +57,9 @@ func (a *Account) Handler(address string, known spec.OAuth, client func() *http.
 			"does not say which that is", "connection", a.server.ID)
 		return nil
 	}
-	l := &Login{account: a, address: address, known: known, client: client(), restored: a.replacing}
+	l := &Login{account: a, address: address, settings: known, client: client(), restored: a.replacing}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
-	if err := l.prepare(); err != nil {
+	if err := l.initHandler(); err != nil {
 		a.logins.Log.Error("log-ins are not possible", "connection", a.server.ID, "error", err)
 		return nil
 	}
@@ -74,8 +74,8 @@ func (a *Account) Current() *Login {
 	return a.current
 }
 
-// Held reports whether the account has a log-in in memory.
-func (a *Account) Held() bool {
+// HasLogin reports whether the account has a log-in in memory.
+func (a *Account) HasLogin() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.current != nil || a.previous != nil
@@ -88,8 +88,8 @@ func (a *Account) Close() {
 	a.closed = true
 }
 
-// Drop ends the current log-in and returns it. The stored log-in stays.
-func (a *Account) Drop() *Login {
+// EndLogin ends the current log-in and returns it. The stored log-in stays.
+func (a *Account) EndLogin() *Login {
 	a.mu.Lock()
 	l := a.current
 	a.current = nil
@@ -107,7 +107,7 @@ func (a *Account) BeginReplace() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.current != nil {
-		a.current.giveUp()
+		a.current.cancelAttempt()
 	}
 	a.previous, a.current, a.replacing = a.current, nil, true
 }
@@ -121,7 +121,7 @@ func (a *Account) Commit() {
 	if l != nil {
 		l.cancel()
 	}
-	a.Unstore(l)
+	a.DeleteStored(l)
 }
 
 // RollBack ends a failed replacement: l is the current log-in again. The caller has to
@@ -139,108 +139,108 @@ func (a *Account) RollBack(l *Login) (discarded *Login) {
 	return discarded
 }
 
-// Discard removes the stored log-in if it is l, which RollBack returned.
-func (a *Account) Discard(l *Login) {
-	a.saving.Lock()
-	defer a.saving.Unlock()
-	if l != nil && a.saved == l {
-		a.unstore(l)
+// DeleteRolledBack removes the stored log-in if it is l, which RollBack returned.
+func (a *Account) DeleteRolledBack(l *Login) {
+	a.storeMu.Lock()
+	defer a.storeMu.Unlock()
+	if l != nil && a.stored == l {
+		a.deleteStored(l)
 	}
 }
 
-// Unstore removes the stored log-in, unless it is another one than l. It also removes one
+// DeleteStored removes the stored log-in, unless it is another one than l. It also removes one
 // that an earlier process stored.
-func (a *Account) Unstore(l *Login) {
-	a.saving.Lock()
-	defer a.saving.Unlock()
-	a.unstore(l)
+func (a *Account) DeleteStored(l *Login) {
+	a.storeMu.Lock()
+	defer a.storeMu.Unlock()
+	a.deleteStored(l)
 }
 
-// unstore is DeleteStored; the caller holds storeMu.
-func (a *Account) unstore(l *Login) {
-	if a.logins.Store == nil || a.saved != nil && a.saved != l {
+// deleteStored is DeleteStored; the caller holds storeMu.
+func (a *Account) deleteStored(l *Login) {
+	if a.logins.Store == nil || a.stored != nil && a.stored != l {
 		return
 	}
-	a.saved = nil
-	_ = a.logins.forget(a.server.Owner.ID, a.server.Key) // it logs an error
+	a.stored = nil
+	_ = a.logins.deleteStored(a.server.Owner.ID, a.server.Key) // it logs an error
 }
 
-// Useful is called when the server answers without asking for a log-in.
-func (a *Account) Useful() {
+// ServerAnswered is called when the server answers without asking for a log-in.
+func (a *Account) ServerAnswered() {
 	if l := a.Current(); l != nil {
-		l.useful()
+		l.serverAnswered()
 	}
 }
 
-// Unstick ends a log-in whose renewals have failed for Limits.StuckAfter, if one more
+// EndStuckLogin ends a log-in whose renewals have failed for Limits.StuckAfter, if one more
 // renewal fails as well, so that the user can log in again.
-func (a *Account) Unstick() {
+func (a *Account) EndStuckLogin() {
 	if l := a.Current(); l != nil {
-		l.unstick()
+		l.endIfStuck()
 	}
 }
 
-// savedLogin is the stored form of a log-in, as JSON. All of it is secret.
-type savedLogin struct {
-	Setting string           `json:"setting,omitempty"` // the client id in the settings
-	Issuer  string           `json:"issuer,omitempty"`  // the issuer in the settings
-	Client  string           `json:"client"`            // the client id that the token was issued to
-	Secret  string           `json:"secret,omitempty"`  // the client's secret, unless the settings have it
-	Style   oauth2.AuthStyle `json:"style,omitempty"`
-	URL     string           `json:"url"` // of the token endpoint
-	Scopes  []string         `json:"scopes,omitempty"`
-	Access  string           `json:"access"`
-	Refresh string           `json:"refresh,omitempty"`
-	Type    string           `json:"type,omitempty"`
-	Expiry  time.Time        `json:"expiry,omitzero"`
+// storedLogin is the stored form of a log-in, as JSON. All of it is secret.
+type storedLogin struct {
+	SettingsClientID string           `json:"setting,omitempty"` // the client id in the settings
+	Issuer           string           `json:"issuer,omitempty"`  // the issuer in the settings
+	ClientID         string           `json:"client"`            // the client id that the token was issued to
+	ClientSecret     string           `json:"secret,omitempty"`  // the client's secret, unless the settings have it
+	AuthStyle        oauth2.AuthStyle `json:"style,omitempty"`
+	TokenURL         string           `json:"url"` // of the token endpoint
+	Scopes           []string         `json:"scopes,omitempty"`
+	AccessToken      string           `json:"access"`
+	RefreshToken     string           `json:"refresh,omitempty"`
+	TokenType        string           `json:"type,omitempty"`
+	Expiry           time.Time        `json:"expiry,omitzero"`
 }
 
 // save stores t, the token that a renewal of source brought, unless the log-in has another
 // token source by now. used is the refresh token that was exchanged for t.
-func (l *Login) save(k *tokenSource, t *oauth2.Token, used string) {
-	l.account.saving.Lock()
-	defer l.account.saving.Unlock()
-	if l.current() == k {
-		l.store(k, t, used)
+func (l *Login) save(source *tokenSource, t *oauth2.Token, used string) {
+	l.account.storeMu.Lock()
+	defer l.account.storeMu.Unlock()
+	if l.currentSource() == source {
+		l.store(source, t, used)
 	}
 }
 
-// saveLater calls save again after Limits.StoreRetry. It is called when t could not be
+// retrySave calls save again after Limits.StoreRetry. It is called when t could not be
 // stored, and the stored token, whose refresh token was used up, could not be removed.
-func (l *Login) saveLater(k *tokenSource, t *oauth2.Token, used string) {
-	l.account.logins.Spawn(func(life context.Context) {
+func (l *Login) retrySave(source *tokenSource, t *oauth2.Token, used string) {
+	l.account.logins.Spawn(func(serverCtx context.Context) {
 		select {
-		case <-life.Done():
+		case <-serverCtx.Done():
 			return
 		case <-l.ctx.Done():
 			return
-		case <-time.After(l.account.logins.Limits.Again):
+		case <-time.After(l.account.logins.Limits.StoreRetry):
 		}
-		k.mu.Lock()
-		last := k.token == t
-		k.mu.Unlock()
-		if last {
-			l.save(k, t, used)
+		source.mu.Lock()
+		isLast := source.token == t
+		source.mu.Unlock()
+		if isLast {
+			l.save(source, t, used)
 		}
 	})
 }
 
-// over removes a token source that cannot be renewed any more, and the stored log-in.
-func (l *Login) over(k *tokenSource) {
+// endSource removes a token source that cannot be renewed any more, and the stored log-in.
+func (l *Login) endSource(source *tokenSource) {
 	a := l.account
-	a.saving.Lock()
-	defer a.saving.Unlock()
+	a.storeMu.Lock()
+	defer a.storeMu.Unlock()
 	a.mu.Lock()
-	mine := a.current == l || a.previous == l
+	inUse := a.current == l || a.previous == l
 	a.mu.Unlock()
 	l.mu.Lock()
-	last := l.source == k
-	if last {
+	isLast := l.source == source
+	if isLast {
 		l.source = nil
 	}
 	l.mu.Unlock()
-	if mine && last {
-		a.unstore(l)
+	if inUse && isLast {
+		a.deleteStored(l)
 	}
 }
 
@@ -248,95 +248,95 @@ func (l *Login) over(k *tokenSource) {
 // used. If that fails, t is only in memory, and store removes the stored token if it was
 // used up: authorization servers revoke a log-in whose refresh token is used twice. The
 // caller holds Account.storeMu.
-func (l *Login) store(k *tokenSource, t *oauth2.Token, used string) {
-	a, all := l.account, l.account.logins
+func (l *Login) store(source *tokenSource, t *oauth2.Token, used string) {
+	a, logins := l.account, l.account.logins
 	a.mu.Lock()
-	mine := !a.closed && (a.current == l || a.previous == l && (a.saved == nil || a.saved == l))
-	others := a.saved != nil && a.saved != l || a.saved == nil && a.replacing // the stored log-in
+	inUse := !a.closed && (a.current == l || a.previous == l && (a.stored == nil || a.stored == l))
+	storedByOther := a.stored != nil && a.stored != l || a.stored == nil && a.replacing // the stored log-in
 	a.mu.Unlock()
-	if !mine || all.Store == nil {
+	if !inUse || logins.Store == nil {
 		return
 	}
-	r := savedLogin{Setting: l.known.ClientID, Issuer: l.known.Issuer, Client: k.cfg.ClientID,
-		Style: k.cfg.Endpoint.AuthStyle, URL: k.cfg.Endpoint.TokenURL, Scopes: k.scopes,
-		Access: t.AccessToken, Refresh: t.RefreshToken, Type: t.TokenType, Expiry: t.Expiry}
-	if l.known.ClientID == "" {
-		r.Secret = k.cfg.ClientSecret
+	r := storedLogin{SettingsClientID: l.settings.ClientID, Issuer: l.settings.Issuer, ClientID: source.cfg.ClientID,
+		AuthStyle: source.cfg.Endpoint.AuthStyle, TokenURL: source.cfg.Endpoint.TokenURL, Scopes: source.scopes,
+		AccessToken: t.AccessToken, RefreshToken: t.RefreshToken, TokenType: t.TokenType, Expiry: t.Expiry}
+	if l.settings.ClientID == "" {
+		r.ClientSecret = source.cfg.ClientSecret
 	}
 	text, err := json.Marshal(r)
 	if err == nil {
-		ctx, cancel := context.WithTimeout(context.Background(), StoreLimit)
+		ctx, cancel := context.WithTimeout(context.Background(), StoreTimeout)
 		defer cancel()
-		err = all.Store.Save(ctx, a.server.Owner.ID, a.server.Key, l.address, secret.Value(text))
+		err = logins.Store.Save(ctx, a.server.Owner.ID, a.server.Key, l.address, secret.Value(text))
 	}
 	if err == nil {
-		a.saved = l
+		a.stored = l
 		return
 	}
-	if !others && (used == "" || t.RefreshToken != used) {
-		if all.forget(a.server.Owner.ID, a.server.Key) == nil {
-			a.saved = nil
+	if !storedByOther && (used == "" || t.RefreshToken != used) {
+		if logins.deleteStored(a.server.Owner.ID, a.server.Key) == nil {
+			a.stored = nil
 		} else {
-			l.saveLater(k, t, used)
+			l.retrySave(source, t, used)
 		}
 	}
 	switch {
 	case fault.Is(err, fault.Configuration):
-		all.memory.Do(func() {
-			all.Log.Warn("log-ins at third-party MCP servers are kept in memory alone, and are needed again after "+
+		logins.warnMemory.Do(func() {
+			logins.Log.Warn("log-ins at third-party MCP servers are kept in memory alone, and are needed again after "+
 				"a restart", "why", err, "error", errors.Unwrap(err))
 		})
 	default:
-		all.Log.Error("could not store a log-in; it is in memory alone, and is needed again after a restart", "owner",
+		logins.Log.Error("could not store a log-in; it is in memory alone, and is needed again after a restart", "owner",
 			a.server.Owner.ID, "connection", a.server.ID, "error", err)
 	}
 }
 
 // restore loads the log-in that an earlier process stored. It does that once.
 func (l *Login) restore(ctx context.Context) error {
-	l.restoring.Lock()
-	defer l.restoring.Unlock()
-	a, all := l.account, l.account.logins
-	if l.restored || all.Store == nil {
+	l.restoreMu.Lock()
+	defer l.restoreMu.Unlock()
+	a, logins := l.account, l.account.logins
+	if l.restored || logins.Store == nil {
 		return nil
 	}
-	text, err := all.Store.Load(ctx, a.server.Owner.ID, a.server.Key, l.address)
+	text, err := logins.Store.Load(ctx, a.server.Owner.ID, a.server.Key, l.address)
 	if err != nil && !fault.Is(err, fault.Configuration) {
 		return fmt.Errorf("reading a stored log-in: %w", err)
 	}
 	l.restored = true
 	if err != nil {
-		all.unread.Do(func() {
-			all.Log.Warn("a log-in at a third-party MCP server is needed again, as all are that were stored like it",
+		logins.warnUnread.Do(func() {
+			logins.Log.Warn("a log-in at a third-party MCP server is needed again, as all are that were stored like it",
 				"owner", a.server.Owner.ID, "connection", a.server.ID, "why", err, "error", errors.Unwrap(err))
 		})
 		return nil
 	}
-	var r savedLogin
-	if text == "" || json.Unmarshal([]byte(text.Reveal()), &r) != nil || r.Setting != l.known.ClientID ||
-		r.Issuer != l.known.Issuer {
+	var r storedLogin
+	if text == "" || json.Unmarshal([]byte(text.Reveal()), &r) != nil || r.SettingsClientID != l.settings.ClientID ||
+		r.Issuer != l.settings.Issuer {
 		return nil
 	}
-	if r.Setting != "" && r.Issuer != "" {
-		r.Secret = l.known.ClientSecret
+	if r.SettingsClientID != "" && r.Issuer != "" {
+		r.ClientSecret = l.settings.ClientSecret
 	}
-	k := &tokenSource{l: l, earlier: true, scopes: r.Scopes,
-		cfg: &oauth2.Config{ClientID: r.Client, ClientSecret: r.Secret,
-			Endpoint: oauth2.Endpoint{TokenURL: r.URL, AuthStyle: r.Style}},
-		token: &oauth2.Token{AccessToken: r.Access, RefreshToken: r.Refresh, TokenType: r.Type, Expiry: r.Expiry}}
-	a.saving.Lock()
-	defer a.saving.Unlock()
+	source := &tokenSource{login: l, restored: true, scopes: r.Scopes,
+		cfg: &oauth2.Config{ClientID: r.ClientID, ClientSecret: r.ClientSecret,
+			Endpoint: oauth2.Endpoint{TokenURL: r.TokenURL, AuthStyle: r.AuthStyle}},
+		token: &oauth2.Token{AccessToken: r.AccessToken, RefreshToken: r.RefreshToken, TokenType: r.TokenType, Expiry: r.Expiry}}
+	a.storeMu.Lock()
+	defer a.storeMu.Unlock()
 	a.mu.Lock()
-	mine := a.current == l && !a.closed
+	inUse := a.current == l && !a.closed
 	a.mu.Unlock()
-	if !mine {
+	if !inUse {
 		return nil
 	}
-	a.saved = l
+	a.stored = l
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.source == nil {
-		l.source = k
+		l.source = source
 	}
 	return nil
 }

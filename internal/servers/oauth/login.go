@@ -22,37 +22,37 @@ import (
 
 // Login is the log-in of a server's user at one URL. It implements the SDK's OAuthHandler.
 type Login struct {
-	account *Account
-	address string       // the server's URL; tokens are sent to no other
-	known   spec.OAuth   // the client registration in the settings
-	client  *http.Client // for requests to authorization servers
-	inner   *sdk.AuthorizationCodeHandler
-	ctx     context.Context // ends with the log-in
-	cancel  context.CancelFunc
+	account  *Account
+	address  string       // the server's URL; tokens are sent to no other
+	settings spec.OAuth   // the client registration in the settings
+	client   *http.Client // for requests to authorization servers
+	handler  *sdk.AuthorizationCodeHandler
+	ctx      context.Context // ends with the log-in
+	cancel   context.CancelFunc
 
-	restoring sync.Mutex // held while the stored log-in is loaded
+	restoreMu sync.Mutex // held while the stored log-in is loaded
 	restored  bool       // the stored log-in was loaded, or must not be
 
 	mu      sync.Mutex
 	source  *tokenSource // nil: the user has not logged in, or the token cannot be renewed
 	running *attempt     // nil: none is in progress
-	asked   int          // how often the user had to log in since the server last accepted a token
+	prompts int          // how often the user had to log in since the server last accepted a token
 	renewed bool         // since then, the token was renewed because the server refused it
 }
 
-// maxAsked is how often a user is asked to log in at a server that refuses every token.
-const maxAsked = 3
+// maxPrompts is how often a user is asked to log in at a server that refuses every token.
+const maxPrompts = 3
 
-// useful is called when the server answers without asking for a log-in.
-func (l *Login) useful() {
+// serverAnswered is called when the server answers without asking for a log-in.
+func (l *Login) serverAnswered() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.asked, l.renewed = 0, false
+	l.prompts, l.renewed = 0, false
 }
 
-// giveUp cancels the attempt that is in progress, if any: its link becomes invalid. Another
+// cancelAttempt cancels the attempt that is in progress, if any: its link becomes invalid. Another
 // attempt can begin.
-func (l *Login) giveUp() {
+func (l *Login) cancelAttempt() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.running != nil {
@@ -61,8 +61,8 @@ func (l *Login) giveUp() {
 	}
 }
 
-// Running reports whether an attempt to log in is in progress.
-func (l *Login) Running() bool {
+// InProgress reports whether an attempt to log in is in progress.
+func (l *Login) InProgress() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.running != nil
@@ -77,26 +77,26 @@ func (l *Login) Link() string {
 		return ""
 	}
 	select {
-	case <-a.asked:
+	case <-a.linkReady:
 		return a.link
 	default:
 		return ""
 	}
 }
 
-// prepare makes the SDK's handler, which does the log-in.
-func (l *Login) prepare() (err error) {
+// initHandler makes the SDK's handler, which does the log-in.
+func (l *Login) initHandler() (err error) {
 	callback := l.account.logins.Callback
-	watched := *l.client
-	watched.Transport = guardedTransport{l.client.Transport}
+	guardedClient := *l.client
+	guardedClient.Transport = guardedTransport{l.client.Transport}
 	registration := &oauthex.ClientRegistrationMetadata{RedirectURIs: []string{callback}, ClientName: "Sandlot",
 		GrantTypes: []string{"authorization_code", "refresh_token"}}
 	c := &sdk.AuthorizationCodeHandlerConfig{
-		RedirectURL: callback, Client: &watched, AuthorizationCodeFetcher: l.ask, RequestRefreshToken: true,
-		NewTokenSource: l.brought, ScopeFilter: l.scopes,
+		RedirectURL: callback, Client: &guardedClient, AuthorizationCodeFetcher: l.fetchCode, RequestRefreshToken: true,
+		NewTokenSource: l.newTokenSource, ScopeFilter: l.mergeScopes,
 		DynamicClientRegistrationConfig: &sdk.DynamicClientRegistrationConfig{Metadata: registration},
 	}
-	switch o := l.known; {
+	switch o := l.settings; {
 	case preregistered(o):
 		c.PreregisteredClient = &oauthex.ClientCredentials{ClientID: o.ClientID, Issuer: o.Issuer}
 		if o.ClientSecret != "" {
@@ -105,7 +105,7 @@ func (l *Login) prepare() (err error) {
 	case o.ClientID != "":
 		c.ClientIDMetadataDocumentConfig = &sdk.ClientIDMetadataDocumentConfig{URL: o.ClientID}
 	}
-	l.inner, err = sdk.NewAuthorizationCodeHandler(c)
+	l.handler, err = sdk.NewAuthorizationCodeHandler(c)
 	return err
 }
 
@@ -114,13 +114,13 @@ func (l *Login) TokenSource(ctx context.Context) (oauth2.TokenSource, error) {
 	if err := l.restore(ctx); err != nil {
 		return nil, err
 	}
-	if k := l.current(); k != nil {
-		return k, nil
+	if source := l.currentSource(); source != nil {
+		return source, nil
 	}
 	return nil, nil
 }
 
-func (l *Login) current() *tokenSource {
+func (l *Login) currentSource() *tokenSource {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.source
@@ -144,21 +144,21 @@ func (l *Login) Authorize(ctx context.Context, req *http.Request, resp *http.Res
 	resp.Body.Close()
 	l.mu.Lock()
 	a := l.running
-	if a == nil && l.asked >= maxAsked {
+	if a == nil && l.prompts >= maxPrompts {
 		l.mu.Unlock()
 		return fmt.Errorf("its user has logged in %d times, and it refuses them all the same; restart_external_mcp "+
-			"tries again", maxAsked)
+			"tries again", maxPrompts)
 	}
 	if a == nil {
-		a = &attempt{asked: make(chan struct{}), done: make(chan struct{})}
-		var life context.Context
-		life, a.cancel = context.WithTimeout(l.ctx, Limit)
+		a = &attempt{linkReady: make(chan struct{}), done: make(chan struct{})}
+		var attemptCtx context.Context
+		attemptCtx, a.cancel = context.WithTimeout(l.ctx, LinkLifetime)
 		l.running = a
-		again := *resp
-		again.Body = io.NopCloser(bytes.NewReader(body))
-		if !l.account.logins.Spawn(func(owner context.Context) {
-			defer context.AfterFunc(owner, a.cancel)()
-			l.run(life, a, req, &again)
+		respCopy := *resp
+		respCopy.Body = io.NopCloser(bytes.NewReader(body))
+		if !l.account.logins.Spawn(func(serverCtx context.Context) {
+			defer context.AfterFunc(serverCtx, a.cancel)()
+			l.runAttempt(attemptCtx, a, req, &respCopy)
 		}) {
 			a.cancel()
 			a.err = errors.New("the server is stopping")
@@ -170,8 +170,8 @@ func (l *Login) Authorize(ctx context.Context, req *http.Request, resp *http.Res
 	select {
 	case <-a.done:
 		return a.err
-	case <-a.asked:
-		f := l.fault(ErrAsked, "wants its user to log in: open %s in a browser, and use it again after that",
+	case <-a.linkReady:
+		f := l.fault(ErrLoginNeeded, "wants its user to log in: open %s in a browser, and use it again after that",
 			a.link).With("auth_url", a.link)
 		f.Advice = []string{"Open the link in auth_url in a browser, log in, and call again",
 			"Open only links that you asked for yourself"}
@@ -181,8 +181,8 @@ func (l *Login) Authorize(ctx context.Context, req *http.Request, resp *http.Res
 	}
 }
 
-// ErrAsked means that the user has to open a link to log in.
-var ErrAsked = errors.New("its user has to log in")
+// ErrLoginNeeded means that the user has to open a link to log in.
+var ErrLoginNeeded = errors.New("its user has to log in")
 
 // fault returns a fault that names the server.
 func (l *Login) fault(cause error, format string, args ...any) *fault.Error {
@@ -191,15 +191,15 @@ func (l *Login) fault(cause error, format string, args ...any) *fault.Error {
 		s.ID).With("name", s.Name)
 }
 
-// run carries out an attempt to log in.
-func (l *Login) run(ctx context.Context, a *attempt, req *http.Request, resp *http.Response) {
+// runAttempt carries out an attempt to log in.
+func (l *Login) runAttempt(ctx context.Context, a *attempt, req *http.Request, resp *http.Response) {
 	defer a.cancel()
 	ctx = context.WithValue(ctx, attemptKey{}, a)
 	if _, err := oauthex.ParseWWWAuthenticate(resp.Header.Values("WWW-Authenticate")); err != nil {
 		resp.Body.Close()
 		a.err = safeError("the server's WWW-Authenticate cannot be read")
 	} else {
-		a.err = a.metadata.redact(l.known, l.inner.Authorize(ctx, req.Clone(ctx), resp))
+		a.err = a.metadata.redact(l.settings, l.handler.Authorize(ctx, req.Clone(ctx), resp))
 	}
 	l.mu.Lock()
 	if l.running == a {
@@ -208,86 +208,86 @@ func (l *Login) run(ctx context.Context, a *attempt, req *http.Request, resp *ht
 	l.mu.Unlock()
 	close(a.done)
 	select {
-	case <-a.asked:
-		l.account.events.Ended(l, a.link, a.err)
+	case <-a.linkReady:
+		l.account.events.LoginEnded(l, a.link, a.err)
 	default:
 	}
 }
 
-// ask is the SDK's AuthorizationCodeFetcher: it announces the link at which the user logs
+// fetchCode is the SDK's AuthorizationCodeFetcher: it announces the link at which the user logs
 // in, and waits until the browser returns with an authorization code.
-func (l *Login) ask(ctx context.Context, args *sdk.AuthorizationArgs) (*sdk.AuthorizationResult, error) {
+func (l *Login) fetchCode(ctx context.Context, args *sdk.AuthorizationArgs) (*sdk.AuthorizationResult, error) {
 	a, ok := ctx.Value(attemptKey{}).(*attempt)
 	if !ok {
 		return nil, safeError("nobody waits for it")
 	}
-	r, err := l.request(a, args.URL)
+	r, err := l.newRequest(a, args.URL)
 	if err != nil {
 		return nil, err
 	}
-	all := l.account.logins
-	if err := all.put(r); err != nil {
+	logins := l.account.logins
+	if err := logins.addRequest(r); err != nil {
 		return nil, err
 	}
-	defer all.drop(r)
-	a.link = all.startsAt(r.id)
-	if !l.account.events.Asked(ctx, l, a.link) { // the server was replaced
+	defer logins.removeRequest(r)
+	a.link = logins.startLink(r.id)
+	if !l.account.events.LoginNeeded(ctx, l, a.link) { // the server was replaced
 		return nil, safeError("it was given up")
 	}
 	l.mu.Lock()
-	l.asked++
+	l.prompts++
 	l.mu.Unlock()
 	a.metadata.mu.Lock()
-	a.metadata.asked = true
+	a.metadata.prompted = true
 	a.metadata.mu.Unlock()
-	close(a.asked)
+	close(a.linkReady)
 	select {
-	case answer := <-r.back:
+	case answer := <-r.result:
 		if answer.Code == "" {
 			return nil, safeError("the authorization server refused")
 		}
-		return answer, a.metadata.answers(answer.Iss)
+		return answer, a.metadata.checkIssuer(answer.Iss)
 	case <-ctx.Done():
 		return nil, safeError("nobody logged in")
 	}
 }
 
-// request returns the authorization request for address, the authorization endpoint with
+// newRequest returns the authorization request for address, the authorization endpoint with
 // Sandlot's parameters. It checks that and the other endpoints.
-func (l *Login) request(a *attempt, address string) (*request, error) {
-	to, err := logsIn(address)
+func (l *Login) newRequest(a *attempt, address string) (*newRequest, error) {
+	loginURL, err := parseLoginURL(address)
 	if err != nil {
-		return nil, safeError("the place to log in cannot be used: " + cause(err))
+		return nil, safeError("the place to log in cannot be used: " + safeCause(err))
 	}
-	receivers, err := a.metadata.receivers(to.Host)
+	receivers, err := a.metadata.receivers(loginURL.Host)
 	if err != nil {
 		return nil, err
 	}
-	if !preregistered(l.known) { // for preregistered clients, the SDK has checked the issuer
+	if !preregistered(l.settings) { // for preregistered clients, the SDK has checked the issuer
 		a.metadata.mu.Lock()
-		issuer := a.metadata.named.Issuer
+		issuer := a.metadata.endpoints.Issuer
 		a.metadata.mu.Unlock()
-		if l.known.Issuer != "" && !issuerIs(issuer, l.known.Issuer) {
+		if l.settings.Issuer != "" && !sameIssuer(issuer, l.settings.Issuer) {
 			return nil, errIssuer
 		}
 	}
 	shown, err := shownAddress(l.address, l.account.server.Configured)
 	if err != nil {
-		return nil, safeError("the server's own address cannot be shown: " + cause(err))
+		return nil, safeError("the server's own address cannot be shown: " + safeCause(err))
 	}
-	return &request{server: l.account.server, address: shown, receivers: receivers, id: secret.ID(),
-		state: to.Query().Get("state"), to: to, back: make(chan *sdk.AuthorizationResult, 1)}, nil
+	return &newRequest{server: l.account.server, address: shown, receivers: receivers, id: secret.ID(),
+		state: loginURL.Query().Get("state"), loginURL: loginURL, result: make(chan *sdk.AuthorizationResult, 1)}, nil
 }
 
-// scopes returns the scopes to request: those that the server wants, and those that a
+// mergeScopes returns the scopes to request: those that the server wants, and those that a
 // restored log-in was granted, which would be lost otherwise.
-func (l *Login) scopes(wanted []string) []string {
-	k := l.current()
-	if k == nil || !k.earlier { // the SDK adds the scopes that this process was granted
+func (l *Login) mergeScopes(wanted []string) []string {
+	source := l.currentSource()
+	if source == nil || !source.restored { // the SDK adds the scopes that this process was granted
 		return wanted
 	}
 	all := slices.Clone(wanted)
-	for _, s := range k.scopes {
+	for _, s := range source.scopes {
 		if !slices.Contains(all, s) {
 			all = append(all, s)
 		}

@@ -33,15 +33,15 @@ type Store interface {
 	All(ctx context.Context) ([][2]string, error)
 }
 
-// StoreLimit bounds each call of the Store.
-const StoreLimit = 10 * time.Second
+// StoreTimeout bounds each call of the Store.
+const StoreTimeout = 10 * time.Second
 
 // Limits are the timeouts of renewals; zero values mean the defaults.
 type Limits struct {
-	Renew time.Duration // for a renewal
-	Wait  time.Duration // of a call that waits for a renewal, and of renewals when Sandlot's server stops
-	Again time.Duration // pause before another attempt to store a token
-	Stuck time.Duration // how long renewals have to fail before EndStuckLogin ends the log-in
+	RenewTimeout time.Duration // for a renewal
+	WaitTimeout  time.Duration // of a call that waits for a renewal, and of renewals when Sandlot's server stops
+	StoreRetry   time.Duration // pause before another attempt to store a token
+	StuckAfter   time.Duration // how long renewals have to fail before EndStuckLogin ends the log-in
 }
 
 // Config is what all log-ins share.
@@ -63,19 +63,19 @@ type Config struct {
 // the browser and the authorization server know.
 type Logins struct {
 	Config
-	memory, unread sync.Once // warn once that log-ins cannot be stored, or loaded
+	warnMemory, warnUnread sync.Once // warn once that log-ins cannot be stored, or loaded
 
 	mu      sync.Mutex
-	byID    map[string]*request
-	byState map[string]*request
+	byID    map[string]*newRequest
+	byState map[string]*newRequest
 }
 
 // New returns Logins without a log-in.
 func New(c Config) *Logins {
 	l := &c.Limits
-	l.Renew, l.Wait = cmp.Or(l.Renew, 2*time.Minute), cmp.Or(l.Wait, 15*time.Second)
-	l.Again, l.Stuck = cmp.Or(l.Again, time.Minute), cmp.Or(l.Stuck, 10*time.Minute)
-	return &Logins{Config: c, byID: map[string]*request{}, byState: map[string]*request{}}
+	l.RenewTimeout, l.WaitTimeout = cmp.Or(l.RenewTimeout, 2*time.Minute), cmp.Or(l.WaitTimeout, 15*time.Second)
+	l.StoreRetry, l.StuckAfter = cmp.Or(l.StoreRetry, time.Minute), cmp.Or(l.StuckAfter, 10*time.Minute)
+	return &Logins{Config: c, byID: map[string]*newRequest{}, byState: map[string]*newRequest{}}
 }
 
 // Server is a server at which a user logs in.
@@ -91,18 +91,18 @@ type Server struct {
 type Events interface {
 	// Asked is called when the user has to open a link to log in. It returns false if
 	// l is no longer the server's log-in; the attempt ends then.
-	Asked(ctx context.Context, l *Login, link string) bool
+	LoginNeeded(ctx context.Context, l *Login, link string) bool
 	// Ended is called when an attempt has ended for which LoginNeeded was called; a nil
 	// error means that the user is logged in.
-	Ended(l *Login, link string, err error)
+	LoginEnded(l *Login, link string, err error)
 }
 
-// Orphans removes the stored log-ins of the servers for which gone returns true.
-func (l *Logins) Orphans(gone func(owner, key string) bool) {
+// DeleteOrphans removes the stored log-ins of the servers for which gone returns true.
+func (l *Logins) DeleteOrphans(gone func(owner, key string) bool) {
 	if l.Store == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), StoreLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), StoreTimeout)
 	defer cancel()
 	all, err := l.Store.All(ctx)
 	if err != nil {
@@ -110,15 +110,15 @@ func (l *Logins) Orphans(gone func(owner, key string) bool) {
 		return
 	}
 	for _, row := range all {
-		if _, known := auth.Known(row[0]); known && gone(row[0], row[1]) {
-			_ = l.forget(row[0], row[1]) // it logs an error
+		if _, known := auth.FromID(row[0]); known && gone(row[0], row[1]) {
+			_ = l.deleteStored(row[0], row[1]) // it logs an error
 		}
 	}
 }
 
-// forget removes a stored log-in, and logs an error.
-func (l *Logins) forget(owner, key string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), StoreLimit)
+// deleteStored removes a stored log-in, and logs an error.
+func (l *Logins) deleteStored(owner, key string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), StoreTimeout)
 	defer cancel()
 	err := l.Store.Forget(ctx, owner, key)
 	if err != nil {

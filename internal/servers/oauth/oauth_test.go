@@ -17,10 +17,10 @@ var ann = auth.User("ann", false)
 // What comes back is taken once, however soon it comes again.
 func TestStateIsGoodOnce(t *testing.T) {
 	all := New(Config{Callback: "http://localhost:1/oauth/callback"})
-	p := &request{server: Server{Owner: ann, Name: "x"}, id: secret.ID(), state: "s",
-		to: &url.URL{Scheme: "https", Host: "login.example"}, back: make(chan *sdk.AuthorizationResult, 2)}
-	if all.put(p) != nil || all.put(&request{server: p.server, id: secret.ID(),
-		state: "s"}) == nil || all.put(&request{server: p.server, id: secret.ID()}) == nil {
+	p := &newRequest{server: Server{Owner: ann, Name: "x"}, id: secret.ID(), state: "s",
+		loginURL: &url.URL{Scheme: "https", Host: "login.example"}, result: make(chan *sdk.AuthorizationResult, 2)}
+	if all.addRequest(p) != nil || all.addRequest(&newRequest{server: p.server, id: secret.ID(),
+		state: "s"}) == nil || all.addRequest(&newRequest{server: p.server, id: secret.ID()}) == nil {
 		t.Error("a state is none, or that of two")
 	}
 	i, err := all.ConsentPage(p.id, nil)
@@ -29,19 +29,19 @@ func TestStateIsGoodOnce(t *testing.T) {
 	}
 	mine := func(string) []string { return []string{i.Browser} }
 	q := url.Values{"state": {"s"}, "code": {"c"}}
-	if _, err := all.Returned(q, mine); err != ErrOtherBrowser { // it has not gone on
+	if _, err := all.HandleCallback(q, mine); err != ErrOtherBrowser { // it has not gone on
 		t.Errorf("before it began: %v", err)
 	}
 	if _, err := all.Redirect(p.id, mine(""), i.Proof); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := all.Returned(q, mine); err != nil {
+	if _, err := all.HandleCallback(q, mine); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := all.Returned(q, mine); err != ErrOver || len(p.back) != 1 {
-		t.Errorf("the second time: %v; taken %d times", err, len(p.back))
+	if _, err := all.HandleCallback(q, mine); err != ErrNotWaiting || len(p.result) != 1 {
+		t.Errorf("the second time: %v; taken %d times", err, len(p.result))
 	}
-	if _, err := all.Redirect(p.id, mine(""), i.Proof); err != ErrOver {
+	if _, err := all.Redirect(p.id, mine(""), i.Proof); err != ErrNotWaiting {
 		t.Errorf("begun again: %v", err)
 	}
 }
@@ -54,10 +54,10 @@ func TestConsentPage(t *testing.T) {
 	put := func(name, address string, configured bool) string {
 		a := all.Account(Server{Owner: auth.Principal{ID: "user:x", Name: odd}, Name: name, Configured: configured},
 			nil)
-		p, err := (&Login{account: a, address: address}).request(&attempt{},
+		p, err := (&Login{account: a, address: address}).newRequest(&attempt{},
 			"https://login.example/authorize?state="+secret.ID())
 		if err == nil {
-			err = all.put(p)
+			err = all.addRequest(p)
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -89,21 +89,21 @@ func TestShownAddress(t *testing.T) {
 // deaf is a server that is another one by now.
 type deaf struct{}
 
-func (deaf) Asked(context.Context, *Login, string) bool { return false }
-func (deaf) Ended(*Login, string, error)                {}
+func (deaf) LoginNeeded(context.Context, *Login, string) bool { return false }
+func (deaf) LoginEnded(*Login, string, error)                 {}
 
 // A log-in that was given up asks nobody, however far it had come.
 func TestAskAfterItsEnd(t *testing.T) {
 	all := New(Config{Callback: "http://localhost:1/oauth/callback"})
 	l := &Login{account: all.Account(Server{Owner: ann, Name: "x"}, deaf{}), address: "https://bank.example/mcp"}
-	a := &attempt{asked: make(chan struct{})}
-	_, err := l.ask(context.WithValue(t.Context(), attemptKey{}, a),
+	a := &attempt{linkReady: make(chan struct{})}
+	_, err := l.fetchCode(context.WithValue(t.Context(), attemptKey{}, a),
 		&sdk.AuthorizationArgs{URL: "https://accounts.example.com/authorize?state=x"})
-	if err == nil || err.Error() != "it was given up" || len(all.Waiting()) != 0 || l.asked != 0 {
-		t.Errorf("%v; %v wait", err, all.Waiting())
+	if err == nil || err.Error() != "it was given up" || len(all.WaitingOwners()) != 0 || l.prompts != 0 {
+		t.Errorf("%v; %v wait", err, all.WaitingOwners())
 	}
 	select {
-	case <-a.asked:
+	case <-a.linkReady:
 		t.Error("its user is asked")
 	default:
 	}
@@ -117,16 +117,16 @@ func TestIssuerOfAnswers(t *testing.T) {
 		iss   string
 		good  bool
 	}{
-		{endpoints{Issuer: issuer, SaysIssuer: true}, issuer, true},
-		{endpoints{Issuer: issuer, SaysIssuer: true}, "", false},
-		{endpoints{Issuer: issuer, SaysIssuer: true}, "https://evil.test", false},
+		{endpoints{Issuer: issuer, ReturnsIssuer: true}, issuer, true},
+		{endpoints{Issuer: issuer, ReturnsIssuer: true}, "", false},
+		{endpoints{Issuer: issuer, ReturnsIssuer: true}, "https://evil.test", false},
 		{endpoints{Issuer: issuer}, "", true},
 		{endpoints{Issuer: issuer}, issuer, false},
 		{endpoints{Issuer: issuer}, "https://evil.test", false},
 		{endpoints{}, "", true},
 		{endpoints{}, issuer, false},
 	} {
-		if err := (&metadata{named: c.named}).answers(c.iss); (err == nil) != c.good {
+		if err := (&metadata{endpoints: c.named}).checkIssuer(c.iss); (err == nil) != c.good {
 			t.Errorf("%+v, %q: %v", c.named, c.iss, err)
 		}
 	}

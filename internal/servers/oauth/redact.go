@@ -31,7 +31,7 @@ func redactToken(err error) error {
 	}
 	refused, ok := errors.AsType[*oauth2.RetrieveError](err)
 	if !ok {
-		return safeError("the authorization server gives no token: " + cause(err))
+		return safeError("the authorization server gives no token: " + safeCause(err))
 	}
 	r := &tokenRefusal{}
 	if refused.Response != nil {
@@ -43,24 +43,24 @@ func redactToken(err error) error {
 	return r
 }
 
-// cause returns why a request failed, without text of the server, such as the names in a
+// safeCause returns why a request failed, without text of the server, such as the names in a
 // certificate.
-func cause(err error) string {
+func safeCause(err error) string {
 	var f *fault.Error
-	own, ok := errors.AsType[safeError](err)
-	var slow net.Error
+	safe, ok := errors.AsType[safeError](err)
+	var netErr net.Error
 	switch {
 	case ok:
-		return string(own)
+		return string(safe)
 	case errors.As(err, &f):
 		return f.Message
 	case errors.Is(err, context.Canceled):
 		return "it was given up"
-	case errors.As(err, &slow) && slow.Timeout(), errors.Is(err, context.DeadlineExceeded):
+	case errors.As(err, &netErr) && netErr.Timeout(), errors.Is(err, context.DeadlineExceeded):
 		return "there was no answer in time"
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return "nothing listens there"
-	case errors.As(err, &slow):
+	case errors.As(err, &netErr):
 		return "it cannot be reached"
 	}
 	return "there was no answer that can be used"
@@ -94,8 +94,8 @@ func (r *tokenRefusal) Error() string {
 // Unwrap lets callers find out the code.
 func (r *tokenRefusal) Unwrap() error { return &oauth2.RetrieveError{ErrorCode: r.code} }
 
-// final reports whether an error means that a log-in can never be renewed.
-func final(err error) bool {
+// isFinal reports whether an error means that a log-in can never be renewed.
+func isFinal(err error) bool {
 	refused, ok := errors.AsType[*oauth2.RetrieveError](err)
-	return ok && transport.LoginOver(refused.ErrorCode)
+	return ok && transport.CannotRenew(refused.ErrorCode)
 }

@@ -16,34 +16,34 @@ import (
 )
 
 const (
-	// Limit is how long a link to log in is valid.
-	Limit = 10 * time.Minute
+	// LinkLifetime is how long a link to log in is valid.
+	LinkLifetime = 10 * time.Minute
 
-	maxRequests = 1000 // authorization requests that wait for a browser
-	MaxOwn      = 20   // the same, of one principal
+	maxRequests     = 1000 // authorization requests that wait for a browser
+	MaxPerPrincipal = 20   // the same, of one principal
 )
 
 var (
-	// ErrOver means that no attempt waits for this log-in (any more).
-	ErrOver = errors.New("nobody waits for this log-in")
+	// ErrNotWaiting means that no attempt waits for this log-in (any more).
+	ErrNotWaiting = errors.New("nobody waits for this log-in")
 	// ErrOtherBrowser means that a log-in belongs to another browser, or that the browser
 	// did not send its cookie.
 	ErrOtherBrowser = errors.New("this log-in was not begun in this browser")
 )
 
-// request is an OAuth authorization request that waits for the user's browser.
-type request struct {
+// newRequest is an OAuth authorization request that waits for the user's browser.
+type newRequest struct {
 	server    Server
 	address   string // the MCP server's URL, as the user is shown it
 	id, state string
-	to        *url.URL // the page to log in, of the authorization server
+	loginURL  *url.URL // the page to log in, of the authorization server
 	receivers []string // other hosts that get data of the log-in
-	back      chan *sdk.AuthorizationResult
+	result    chan *sdk.AuthorizationResult
 	browser   string // the cookie of the browser that was redirected; empty: none was yet
 }
 
-// put adds a request, unless there are too many. The error is safe.
-func (l *Logins) put(r *request) error {
+// addRequest adds a request, unless there are too many. The error is safe.
+func (l *Logins) addRequest(r *newRequest) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if r.state == "" || l.byState[r.state] != nil {
@@ -55,7 +55,7 @@ func (l *Logins) put(r *request) error {
 			n++
 		}
 	}
-	if n >= MaxOwn {
+	if n >= MaxPerPrincipal {
 		return safeError(fmt.Sprintf("%d log-ins of this user wait for a browser, which is the limit; "+
 			"do one of them, or try again later", n))
 	}
@@ -66,15 +66,15 @@ func (l *Logins) put(r *request) error {
 	return nil
 }
 
-func (l *Logins) drop(r *request) {
+func (l *Logins) removeRequest(r *newRequest) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.byID, r.id)
 	delete(l.byState, r.state)
 }
 
-// Waiting returns the ids of the principals with log-ins that wait for a browser.
-func (l *Logins) Waiting() map[string]bool {
+// WaitingOwners returns the ids of the principals with log-ins that wait for a browser.
+func (l *Logins) WaitingOwners() map[string]bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	all := map[string]bool{}
@@ -84,9 +84,9 @@ func (l *Logins) Waiting() map[string]bool {
 	return all
 }
 
-// startsAt returns the link that begins a log-in. Its path is beside that of the callback,
+// startLink returns the link that begins a log-in. Its path is beside that of the callback,
 // so that the browser sends the same cookie to both.
-func (l *Logins) startsAt(id string) string {
+func (l *Logins) startLink(id string) string {
 	u, err := url.Parse(l.Callback)
 	if err != nil {
 		return ""
@@ -117,23 +117,23 @@ func (l *Logins) ConsentPage(id string, cookies []string) (ConsentPage, error) {
 	defer l.mu.Unlock()
 	r := l.byID[id]
 	if r == nil {
-		return ConsentPage{}, ErrOver
+		return ConsentPage{}, ErrNotWaiting
 	}
-	browser := r.own(cookies)
+	browser := r.ownCookie(cookies)
 	if browser == "" && r.browser != "" {
 		return ConsentPage{}, ErrOtherBrowser
 	}
 	if browser == "" {
 		browser = secret.ID()
 	}
-	return ConsentPage{User: spec.Text(r.server.Owner.Name, 200), Server: spec.Text(r.server.Name, 200),
-		Address: r.address, Operator: r.server.Configured, Host: r.to.Host, Receivers: r.receivers,
+	return ConsentPage{User: spec.SafeText(r.server.Owner.Name, 200), Server: spec.SafeText(r.server.Name, 200),
+		Address: r.address, Operator: r.server.Configured, Host: r.loginURL.Host, Receivers: r.receivers,
 		Browser: browser, Proof: r.proof(browser)}, nil
 }
 
-// own returns which of the cookies is that of the browser that was redirected or, if none
+// ownCookie returns which of the cookies is that of the browser that was redirected or, if none
 // was yet, has the right length; empty: none.
-func (r *request) own(cookies []string) string {
+func (r *newRequest) ownCookie(cookies []string) string {
 	for _, c := range cookies {
 		same := subtle.ConstantTimeCompare([]byte(c), []byte(r.browser)) == 1
 		if r.browser == "" && len(c) == len(r.id) || r.browser != "" && same {
@@ -144,7 +144,7 @@ func (r *request) own(cookies []string) string {
 }
 
 // proof returns ConsentPage.Proof for a browser with that cookie.
-func (r *request) proof(browser string) string {
+func (r *newRequest) proof(browser string) string {
 	sum := sha256.Sum256([]byte("sandlot log-in\x00" + r.id + "\x00" + browser))
 	return hex.EncodeToString(sum[:16])
 }
@@ -156,33 +156,33 @@ func (l *Logins) Redirect(id string, cookies []string, proof string) (string, er
 	defer l.mu.Unlock()
 	r := l.byID[id]
 	if r == nil {
-		return "", ErrOver
+		return "", ErrNotWaiting
 	}
 	for _, c := range cookies {
-		if r.own([]string{c}) != "" && subtle.ConstantTimeCompare([]byte(r.proof(c)), []byte(proof)) == 1 {
+		if r.ownCookie([]string{c}) != "" && subtle.ConstantTimeCompare([]byte(r.proof(c)), []byte(proof)) == 1 {
 			r.browser = c
-			return r.to.String(), nil
+			return r.loginURL.String(), nil
 		}
 	}
 	return "", ErrOtherBrowser
 }
 
-// Returned is called when a browser returns from the page to log in. cookies returns the
+// HandleCallback is called when a browser returns from the page to log in. cookies returns the
 // cookies that it sent for the log-in with an id. A response is accepted once. The result
 // is the id, or "" with ErrNotWaiting. After ErrOtherBrowser the log-in still waits.
-func (l *Logins) Returned(query url.Values, cookies func(id string) []string) (string, error) {
+func (l *Logins) HandleCallback(query url.Values, cookies func(id string) []string) (string, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	r := l.byState[query.Get("state")]
 	if r == nil {
-		return "", ErrOver
+		return "", ErrNotWaiting
 	}
-	if r.browser == "" || r.own(cookies(r.id)) == "" {
+	if r.browser == "" || r.ownCookie(cookies(r.id)) == "" {
 		return r.id, ErrOtherBrowser
 	}
 	delete(l.byID, r.id)
 	delete(l.byState, r.state)
-	r.back <- &sdk.AuthorizationResult{Code: query.Get("code"), State: r.state, Iss: query.Get("iss")}
+	r.result <- &sdk.AuthorizationResult{Code: query.Get("code"), State: r.state, Iss: query.Get("iss")}
 	return r.id, nil
 }
 
@@ -194,7 +194,7 @@ func shownAddress(address string, configured bool) (string, error) {
 	if err != nil {
 		return "", safeError("it cannot be read")
 	}
-	host, err := ascii(u)
+	host, err := asciiHost(u)
 	if err != nil {
 		return "", err
 	}
@@ -202,5 +202,5 @@ func shownAddress(address string, configured bool) (string, error) {
 	if !configured {
 		shown.Path = u.Path
 	}
-	return spec.Text(shown.String(), 2*maxHost), nil
+	return spec.SafeText(shown.String(), 2*maxHostName), nil
 }

@@ -14,15 +14,15 @@ import (
 // tokenSource holds the token of a log-in, and renews it. It implements
 // oauth2.TokenSource.
 type tokenSource struct {
-	l       *Login
-	cfg     *oauth2.Config
-	scopes  []string // that were granted
-	earlier bool     // an earlier process stored it
+	login    *Login
+	cfg      *oauth2.Config
+	scopes   []string // that were granted
+	restored bool     // an earlier process stored it
 
-	mu      sync.Mutex
-	token   *oauth2.Token
-	renewal *renewal  // nil: none is in progress
-	failing time.Time // since when all renewals have failed; zero: the last one worked
+	mu           sync.Mutex
+	token        *oauth2.Token
+	renewal      *renewal  // nil: none is in progress
+	failingSince time.Time // since when all renewals have failed; zero: the last one worked
 }
 
 // renewal is one attempt to renew a token, for which any number of calls wait.
@@ -34,15 +34,15 @@ type renewal struct {
 
 // Token implements oauth2.TokenSource. If a token has expired and has no refresh token, it
 // returns the expired token, which the server will refuse.
-func (k *tokenSource) Token() (*oauth2.Token, error) {
-	k.mu.Lock()
-	if t := k.token; t.Valid() || t.RefreshToken == "" {
-		k.mu.Unlock()
+func (s *tokenSource) Token() (*oauth2.Token, error) {
+	s.mu.Lock()
+	if t := s.token; t.Valid() || t.RefreshToken == "" {
+		s.mu.Unlock()
 		return t, nil
 	}
-	r := k.startRenewal()
-	k.mu.Unlock()
-	if err := r.wait(k.l.limits().Wait); err != nil {
+	r := s.startRenewal()
+	s.mu.Unlock()
+	if err := r.wait(s.login.limits().WaitTimeout); err != nil {
 		return nil, err
 	}
 	return r.token, nil
@@ -60,16 +60,16 @@ func (r *renewal) wait(limit time.Duration) error {
 
 // startRenewal starts a renewal, unless one is in progress, and returns it. The caller
 // holds mu.
-func (k *tokenSource) startRenewal() *renewal {
-	if k.renewal != nil {
-		return k.renewal
+func (s *tokenSource) startRenewal() *renewal {
+	if s.renewal != nil {
+		return s.renewal
 	}
-	r, old := &renewal{done: make(chan struct{})}, k.token
-	k.renewal = r
+	r, old := &renewal{done: make(chan struct{})}, s.token
+	s.renewal = r
 	// Neither the end of the calls that wait nor that of Sandlot's server cancels the
 	// renewal: the authorization server may have replaced the old token already.
-	if !k.l.account.logins.Spawn(func(life context.Context) { k.renew(life, r, old) }) {
-		k.renewal, r.err = nil, errors.New("the server is stopping")
+	if !s.login.account.logins.Spawn(func(serverCtx context.Context) { s.renew(serverCtx, r, old) }) {
+		s.renewal, r.err = nil, errors.New("the server is stopping")
 		close(r.done)
 	}
 	return r
@@ -77,29 +77,29 @@ func (k *tokenSource) startRenewal() *renewal {
 
 // renew exchanges an old token for a new one, and stores that before it is used. After
 // serverCtx ends, it has Limits.WaitTimeout left.
-func (k *tokenSource) renew(life context.Context, r *renewal, old *oauth2.Token) {
-	ctx, cancel := context.WithTimeout(context.Background(), k.l.limits().Renew)
+func (s *tokenSource) renew(serverCtx context.Context, r *renewal, old *oauth2.Token) {
+	ctx, cancel := context.WithTimeout(context.Background(), s.login.limits().RenewTimeout)
 	defer cancel()
-	defer context.AfterFunc(life, func() { time.AfterFunc(k.l.limits().Wait, cancel) })()
-	c := *k.l.client
+	defer context.AfterFunc(serverCtx, func() { time.AfterFunc(s.login.limits().WaitTimeout, cancel) })()
+	c := *s.login.client
 	// A redirect could send the refresh token to another server.
 	c.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	t, err := k.cfg.TokenSource(context.WithValue(ctx, oauth2.HTTPClient, &c),
+	t, err := s.cfg.TokenSource(context.WithValue(ctx, oauth2.HTTPClient, &c),
 		&oauth2.Token{RefreshToken: old.RefreshToken}).Token()
 	if err == nil {
-		k.l.save(k, t, old.RefreshToken)
+		s.login.save(s, t, old.RefreshToken)
 	}
-	k.mu.Lock()
-	k.renewal = nil
+	s.mu.Lock()
+	s.renewal = nil
 	switch {
 	case err == nil:
-		k.token, k.failing = t, time.Time{}
-	case k.failing.IsZero():
-		k.failing = time.Now()
+		s.token, s.failingSince = t, time.Time{}
+	case s.failingSince.IsZero():
+		s.failingSince = time.Now()
 	}
-	k.mu.Unlock()
-	if err = redactToken(err); final(err) {
-		k.l.over(k)
+	s.mu.Unlock()
+	if err = redactToken(err); isFinal(err) {
+		s.login.endSource(s)
 	}
 	r.token, r.err = t, err
 	close(r.done)
@@ -108,21 +108,21 @@ func (k *tokenSource) renew(life context.Context, r *renewal, old *oauth2.Token)
 // limits returns the timeouts of renewals.
 func (l *Login) limits() Limits { return l.account.logins.Limits }
 
-// unstick implements Account.Unstick.
-func (l *Login) unstick() {
-	k := l.current()
-	if k == nil {
+// endIfStuck implements Account.Unstick.
+func (l *Login) endIfStuck() {
+	source := l.currentSource()
+	if source == nil {
 		return
 	}
-	k.mu.Lock()
-	if k.failing.IsZero() || time.Since(k.failing) < l.limits().Stuck {
-		k.mu.Unlock()
+	source.mu.Lock()
+	if source.failingSince.IsZero() || time.Since(source.failingSince) < l.limits().StuckAfter {
+		source.mu.Unlock()
 		return
 	}
-	r := k.startRenewal()
-	k.mu.Unlock()
-	if r.wait(l.limits().Wait) != nil {
-		l.over(k)
+	r := source.startRenewal()
+	source.mu.Unlock()
+	if r.wait(l.limits().WaitTimeout) != nil {
+		l.endSource(source)
 	}
 }
 
@@ -132,20 +132,20 @@ func (l *Login) unstick() {
 // renewal may work.
 func (l *Login) Renew() (bool, error) {
 	l.mu.Lock()
-	k, renewed := l.source, l.renewed
+	source, renewed := l.source, l.renewed
 	l.mu.Unlock()
-	if k == nil {
+	if source == nil {
 		return false, nil
 	}
-	k.mu.Lock()
-	if k.token.RefreshToken == "" || renewed && k.renewal == nil {
-		k.mu.Unlock()
+	source.mu.Lock()
+	if source.token.RefreshToken == "" || renewed && source.renewal == nil {
+		source.mu.Unlock()
 		return false, nil
 	}
-	r := k.startRenewal()
-	k.mu.Unlock()
+	r := source.startRenewal()
+	source.mu.Unlock()
 	var refused *tokenRefusal
-	switch err := r.wait(l.limits().Wait); {
+	switch err := r.wait(l.limits().WaitTimeout); {
 	case err == nil:
 		l.mu.Lock()
 		l.renewed = true
@@ -158,17 +158,17 @@ func (l *Login) Renew() (bool, error) {
 	}
 }
 
-// brought makes the token source after a log-in. The token is stored before it is used.
-func (l *Login) brought(_ context.Context, cfg *oauth2.Config, t *oauth2.Token) (oauth2.TokenSource, error) {
-	k := &tokenSource{l: l, cfg: cfg, scopes: cfg.Scopes, token: t}
+// newTokenSource makes the token source after a log-in. The token is stored before it is used.
+func (l *Login) newTokenSource(_ context.Context, cfg *oauth2.Config, t *oauth2.Token) (oauth2.TokenSource, error) {
+	source := &tokenSource{login: l, cfg: cfg, scopes: cfg.Scopes, token: t}
 	if granted, ok := t.Extra("scope").(string); ok {
-		k.scopes = strings.Fields(granted)
+		source.scopes = strings.Fields(granted)
 	}
-	l.account.saving.Lock()
-	defer l.account.saving.Unlock()
-	l.store(k, t, "")
+	l.account.storeMu.Lock()
+	defer l.account.storeMu.Unlock()
+	l.store(source, t, "")
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.source = k
-	return k, nil
+	l.source = source
+	return source, nil
 }

@@ -27,7 +27,7 @@ func TestProgramsOnTheHostHaveAUser(t *testing.T) {
 		if err != nil {
 			return nil, err
 		}
-		defer p.End()
+		defer p.Stop()
 		out, err := io.ReadAll(p.stdout)
 		<-p.done
 		if said, _ := log.Tail(0); err != nil || said != "" {
@@ -77,7 +77,7 @@ func TestProgramsOnTheHostHaveAUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	child, _ := bufio.NewReader(p.stdout).ReadString('\n')
-	p.End()
+	p.Stop()
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 		stat, err := os.ReadFile("/proc/" + strings.TrimSpace(child) + "/stat")
 		if child != "" && (err != nil || strings.Contains(string(stat), ") Z ")) {

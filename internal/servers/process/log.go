@@ -9,8 +9,8 @@ import (
 	"sandlot/internal/servers/spec"
 )
 
-// logBytes is how many bytes of output a Log keeps.
-const logBytes = 64 << 10
+// maxLog is how many bytes of output a Log keeps.
+const maxLog = 64 << 10
 
 // Log is a buffer with the last output of a server: its standard error, and the lines of
 // standard output that are no messages.
@@ -25,19 +25,19 @@ func (l *Log) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.total += int64(len(p))
-	if len(p) >= logBytes {
-		l.bytes = append(l.bytes[:0], p[len(p)-logBytes:]...)
+	if len(p) >= maxLog {
+		l.bytes = append(l.bytes[:0], p[len(p)-maxLog:]...)
 		return len(p), nil
 	}
-	if over := len(l.bytes) + len(p) - logBytes; over > 0 {
-		l.bytes = append(l.bytes[:0], l.bytes[over:]...)
+	if excess := len(l.bytes) + len(p) - maxLog; excess > 0 {
+		l.bytes = append(l.bytes[:0], l.bytes[excess:]...)
 	}
 	l.bytes = append(l.bytes, p...)
 	return len(p), nil
 }
 
-// Line writes a formatted line.
-func (l *Log) Line(format string, args ...any) { fmt.Fprintf(l, format+"\n", args...) }
+// Printf writes a formatted line.
+func (l *Log) Printf(format string, args ...any) { fmt.Fprintf(l, format+"\n", args...) }
 
 // Tail returns the last lines, safe to show (0: all), and how many bytes were ever written.
 func (l *Log) Tail(lines int) (string, int64) {
@@ -47,10 +47,10 @@ func (l *Log) Tail(lines int) (string, int64) {
 	if lines > 0 && len(all) > lines {
 		all = all[len(all)-lines:]
 	}
-	return spec.Text(strings.Join(all, "\n"), logBytes), l.total
+	return spec.SafeText(strings.Join(all, "\n"), maxLog), l.total
 }
 
-// Stray writes a line of standard output that is no message.
-func (l *Log) Stray(line []byte) {
-	l.Line("[stdout] %s", bytes.TrimRight(line[:min(len(line), 2000)], "\r\n"))
+// NonProtocolLine writes a line of standard output that is no message.
+func (l *Log) NonProtocolLine(line []byte) {
+	l.Printf("[stdout] %s", bytes.TrimRight(line[:min(len(line), 2000)], "\r\n"))
 }

@@ -41,79 +41,79 @@ type Process struct {
 	Pid    int // on the host; 0: it runs in a sandbox
 	stdout io.ReadCloser
 	stdin  io.WriteCloser
-	end    func()
+	stop   func()
 	done   chan struct{}
 
-	mu   sync.Mutex
-	exit string // how the program ended; empty: it has not, or its sandbox ended
+	mu         sync.Mutex
+	exitReason string // how the program ended; empty: it has not, or its sandbox ended
 }
 
-// End closes the program's input, kills the program if it does not end within ExitGrace,
+// Stop closes the program's input, kills the program if it does not end within ExitGrace,
 // and waits for its end.
-func (p *Process) End() { p.end() }
+func (p *Process) Stop() { p.stop() }
 
 // Done is closed when the program has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
 // Transport returns a transport to the program. Lines that are no messages are logged.
 func (p *Process) Transport(log *Log) transport.Transport {
-	return transport.Stdio(p.stdout, p.stdin, log.Stray)
+	return transport.Stdio(p.stdout, p.stdin, log.NonProtocolLine)
 }
 
-func (p *Process) ended(how string) {
+func (p *Process) setExit(how string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.exit = how
+	p.exitReason = how
 }
 
-// How returns how the program ended; itself is false if its sandbox ended instead.
-func (p *Process) How() (words string, itself bool) {
+// ExitReason returns how the program ended; itself is false if its sandbox ended instead.
+func (p *Process) ExitReason() (text string, itself bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.exit, p.exit != ""
+	return p.exitReason, p.exitReason != ""
 }
 
 const (
-	// Farewell is how long a program may still run after its input was closed.
-	Farewell = 2 * time.Second
-	waiting  = 30 * time.Second
+	// ExitGrace is how long a program may still run after its input was closed.
+	ExitGrace    = 2 * time.Second
+	startTimeout = 30 * time.Second
 )
 
 // InSandbox starts a program in the leased sandbox. The program continues to run when the
 // lease is released.
 func InSandbox(ctx context.Context, l *session.Lease, c Command, log *Log) (*Process, error) {
-	open, cancel := context.WithTimeout(ctx, waiting)
+	startCtx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	program, err := l.Agent().Start(open, agent.Command{Args: c.Argv, Env: c.Env, Dir: c.Cwd})
+	program, err := l.Agent().StartProgram(startCtx, agent.Command{Args: c.Argv, Env: c.Env, Dir: c.Cwd})
 	if err != nil {
 		return nil, l.Fault(ctx, err, fault.CommandExecution)
 	}
-	out, in := io.Pipe()
-	p := &Process{stdin: program.In, stdout: out, done: make(chan struct{})}
-	over := make(chan struct{}) // closed when the output has ended
+	outputReader, outputWriter := io.Pipe()
+	p := &Process{stdin: program.In, stdout: outputReader, done: make(chan struct{})}
+	outputDone := make(chan struct{}) // closed when the output has ended
 	go func() {
-		defer close(over)
-		pump(in, program.Out)
+		defer close(outputDone)
+		copyOutput(outputWriter, program.Out)
 		// Readers that find the end of the output ask for the ExitReason: wait until it is set.
 		select {
 		case <-p.done:
-		case <-time.After(Farewell):
+		case <-time.After(ExitGrace):
 		}
-		in.CloseWithError(io.EOF)
+		outputWriter.CloseWithError(io.EOF)
 	}()
 	go func() {
-		p.receive(program.Stream, log)
+		p.readFrames(program.Stream, log)
 		close(p.done)
-		program.Out.SetReadDeadline(time.Now().Add(leftover)) // its child processes may keep the output open
-		<-over
+		program.Out.SetReadDeadline(time.Now().Add(childOutputTimeout)) // its child processes may keep the output open
+		<-outputDone
 		program.Close()
 	}()
-	p.end = func() {
+	p.stop = func() {
 		program.In.Close()
-		out.CloseWithError(io.ErrClosedPipe) // further output is discarded
+		outputReader.CloseWithError(io.ErrClosedPipe) // further output is discarded
 		select {
 		case <-p.done:
-		case <-time.After(Farewell):
+		case <-time.After(ExitGrace):
 			program.Stream.Close() // the agent then kills the program
 			<-p.done
 		}
@@ -121,19 +121,19 @@ func InSandbox(ctx context.Context, l *session.Lease, c Command, log *Log) (*Pro
 	return p, nil
 }
 
-// leftover is how long output of child processes is still read after a program has
+// childOutputTimeout is how long output of child processes is still read after a program has
 // ended.
-const leftover = 100 * time.Millisecond
+const childOutputTimeout = 100 * time.Millisecond
 
-// pump copies a program's output until its end. It ignores errors of to: a reader that has
+// copyOutput copies a program's output until its end. It ignores errors of to: a reader that has
 // closed does not stop the program.
-func pump(to io.Writer, from net.Conn) {
+func copyOutput(to io.Writer, from net.Conn) {
 	buf := make([]byte, 64<<10)
-	for late := 0; late < maxBuffered; {
+	for afterEnd := 0; afterEnd < maxBuffered; {
 		n, err := from.Read(buf)
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			n, err = readBuffered(from, buf) // the program has ended; its output until then is complete
-			late += n
+			afterEnd += n
 		}
 		if n > 0 {
 			_, _ = to.Write(buf[:n])
@@ -166,8 +166,8 @@ func readBuffered(from net.Conn, buf []byte) (n int, err error) {
 	return max(n, 0), err
 }
 
-// receive reads the frames of the agent until the program has ended.
-func (p *Process) receive(stream net.Conn, log io.Writer) {
+// readFrames reads the frames of the agent until the program has ended.
+func (p *Process) readFrames(stream net.Conn, log io.Writer) {
 	from, buf := bufio.NewReaderSize(stream, 4<<10), make([]byte, wire.MaxFrame)
 	for {
 		kind, data, err := wire.ReadFrame(from, buf)
@@ -178,23 +178,23 @@ func (p *Process) receive(stream net.Conn, log io.Writer) {
 		case wire.FrameStderr:
 			log.Write(data)
 		case wire.FrameExit:
-			p.ended(exitWords(data))
+			p.setExit(exitText(data))
 			return
 		}
 	}
 }
 
-func exitWords(data []byte) string {
+func exitText(data []byte) string {
 	if len(data) < 4 {
 		return "it ended"
 	}
 	if why := fault.Printable(string(data[4:]), 200); why != "" {
 		return why
 	}
-	return codeWords(int(int32(binary.BigEndian.Uint32(data))))
+	return exitCodeText(int(int32(binary.BigEndian.Uint32(data))))
 }
 
-func codeWords(code int) string {
+func exitCodeText(code int) string {
 	if code > 128 && code < 192 {
 		return fmt.Sprintf("it was ended by signal %d (%s)", code-128, syscall.Signal(code-128))
 	}
@@ -213,18 +213,18 @@ func (c Command) environ(env []string) []string {
 // settings name; for an empty user see spec.LookupHostUser. The program has a process
 // group of its own, which is killed when it ends.
 func OnHost(c Command, user string, log *Log) (*Process, error) {
-	as, err := spec.AccountOf(user)
+	hostUser, err := spec.LookupHostUser(user)
 	if err != nil {
 		return nil, fault.Wrap(fault.Configuration, err, "%s: %v", c.Name, err)
 	}
 	cmd := exec.Command(c.Argv[0], c.Argv[1:]...)
 	if cmd.Dir = c.Cwd; c.Cwd == "" {
-		cmd.Dir = as.Folder()
+		cmd.Dir = hostUser.DefaultDir()
 	}
-	cmd.Env = c.environ(as.Environment())
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL, Credential: as.Credential}
+	cmd.Env = c.environ(hostUser.Environment())
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL, Credential: hostUser.Credential}
 	cmd.Stderr = log
-	cmd.WaitDelay = Farewell
+	cmd.WaitDelay = ExitGrace
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, err
@@ -255,25 +255,25 @@ func OnHost(c Command, user string, log *Log) (*Process, error) {
 		_ = unix.Waitid(unix.P_PID, p.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
 		_ = syscall.Kill(-p.Pid, syscall.SIGKILL)
 		_ = cmd.Wait() // cmd.ProcessState has the exit status
-		p.ended(codeWords(exitCode(cmd.ProcessState)))
+		p.setExit(exitCodeText(exitCode(cmd.ProcessState)))
 	}()
 	if err := <-started; err != nil {
 		stdout.Close()
 		return nil, fault.Wrap(fault.CommandExecution, err, "%s could not be started on the server's machine: %v",
 			c.Argv[0], err)
 	}
-	p.end = func() {
+	p.stop = func() {
 		defer stdout.Close()
 		stdin.Close()
 		select {
 		case <-p.done:
 			return
-		case <-time.After(Farewell):
+		case <-time.After(ExitGrace):
 		}
 		_ = syscall.Kill(-p.Pid, syscall.SIGTERM)
 		select {
 		case <-p.done:
-		case <-time.After(Farewell):
+		case <-time.After(ExitGrace):
 			_ = syscall.Kill(-p.Pid, syscall.SIGKILL)
 			<-p.done
 		}

@@ -34,7 +34,7 @@ func ends(t *testing.T) (host, program net.Conn) {
 func pumped(t *testing.T, to io.Writer, from net.Conn) {
 	t.Helper()
 	over := make(chan struct{})
-	go func() { defer close(over); pump(to, from) }()
+	go func() { defer close(over); copyOutput(to, from) }()
 	select {
 	case <-over:
 	case <-time.After(20 * time.Second):

@@ -10,9 +10,9 @@ import (
 	"syscall"
 )
 
-// Account is the user of the host as whom a program runs that is not in a sandbox. The
+// HostUser is the user of the host as whom a program runs that is not in a sandbox. The
 // zero value is the server's own user.
-type Account struct {
+type HostUser struct {
 	name, home string
 	Credential *syscall.Credential // nil: the server's own user
 }
@@ -21,37 +21,37 @@ type Account struct {
 var errRoot = errors.New("where: host, and this server runs as root: name the user of this machine that the program " +
 	"runs as, such as user: nobody (user: root, if it has to be root)")
 
-// AccountOf looks up the user that the settings name. An empty name means the server's
+// LookupHostUser looks up the user that the settings name. An empty name means the server's
 // own user, and is an error if that is root: root has to be named.
-func AccountOf(name string) (Account, error) {
+func LookupHostUser(name string) (HostUser, error) {
 	if name == "" {
 		if os.Getuid() == 0 {
-			return Account{}, errRoot
+			return HostUser{}, errRoot
 		}
-		return Account{}, nil
+		return HostUser{}, nil
 	}
 	u, err := user.Lookup(name)
 	if err != nil {
 		if u, err = user.LookupId(name); err != nil {
-			return Account{}, fmt.Errorf("user: this machine has no user %q", name)
+			return HostUser{}, fmt.Errorf("user: this machine has no user %q", name)
 		}
 	}
 	uid, err := strconv.ParseUint(u.Uid, 10, 32)
 	gid, gerr := strconv.ParseUint(u.Gid, 10, 32)
 	if err := errors.Join(err, gerr); err != nil {
-		return Account{}, fmt.Errorf("user: %q: %w", name, err)
+		return HostUser{}, fmt.Errorf("user: %q: %w", name, err)
 	}
 	if int(uid) == os.Getuid() {
-		return Account{}, nil
+		return HostUser{}, nil
 	}
 	if os.Getuid() != 0 {
-		return Account{}, fmt.Errorf("user: only a server that runs as root can run a program as %q; leave it out, "+
+		return HostUser{}, fmt.Errorf("user: only a server that runs as root can run a program as %q; leave it out, "+
 			"and the program runs as the server's own user", name)
 	}
-	a := Account{name: u.Username, home: u.HomeDir, Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}
+	a := HostUser{name: u.Username, home: u.HomeDir, Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}
 	groups, err := u.GroupIds()
 	if err != nil {
-		return Account{}, fmt.Errorf("user: the groups of %q cannot be read: %w", name, err)
+		return HostUser{}, fmt.Errorf("user: the groups of %q cannot be read: %w", name, err)
 	}
 	for _, g := range groups {
 		if id, err := strconv.ParseUint(g, 10, 32); err == nil && !slices.Contains(a.Credential.Groups, uint32(id)) {
@@ -61,38 +61,38 @@ func AccountOf(name string) (Account, error) {
 	return a, nil
 }
 
-// CheckUser returns an error if no program can run on the host as the user that the
+// CheckHostUser returns an error if no program can run on the host as the user that the
 // settings name.
-func CheckUser(name string) error {
-	_, err := AccountOf(name)
+func CheckHostUser(name string) error {
+	_, err := LookupHostUser(name)
 	return err
 }
 
-// HomeOf returns the home folder of the user that the settings name; empty: it is the
+// HostUserHome returns the home folder of the user that the settings name; empty: it is the
 // server's own user.
-func HomeOf(name string) string {
-	a, _ := AccountOf(name)
+func HostUserHome(name string) string {
+	a, _ := LookupHostUser(name)
 	return a.home
 }
 
-// harmless are the variables of the server's environment that a program on the host
+// passedEnv are the variables of the server's environment that a program on the host
 // gets. The others may hold secrets.
-var harmless = []string{"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TERM",
+var passedEnv = []string{"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TERM",
 	"TMPDIR",
 	"XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_RUNTIME_DIR",
 	"SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS",
 	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"}
 
-// personal are those of these variables that depend on the user. A program that runs as
+// userEnv are those of these variables that depend on the user. A program that runs as
 // another user does not get them.
-var personal = []string{"HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "XDG_CONFIG_HOME", "XDG_CACHE_HOME",
+var userEnv = []string{"HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "XDG_CONFIG_HOME", "XDG_CACHE_HOME",
 	"XDG_DATA_HOME", "XDG_RUNTIME_DIR"}
 
 // Environment returns the environment of a program before the variables of its settings are added.
-func (a Account) Environment() []string {
+func (a HostUser) Environment() []string {
 	env := []string{}
-	for _, name := range harmless {
-		if v, ok := os.LookupEnv(name); ok && (a.Credential == nil || !slices.Contains(personal, name)) {
+	for _, name := range passedEnv {
+		if v, ok := os.LookupEnv(name); ok && (a.Credential == nil || !slices.Contains(userEnv, name)) {
 			env = append(env, name+"="+v)
 		}
 	}
@@ -102,9 +102,9 @@ func (a Account) Environment() []string {
 	return env
 }
 
-// Folder returns the working directory of a program whose settings name none; empty: the
+// DefaultDir returns the working directory of a program whose settings name none; empty: the
 // server's own.
-func (a Account) Folder() string {
+func (a HostUser) DefaultDir() string {
 	if a.Credential == nil {
 		return ""
 	}

@@ -32,7 +32,7 @@ type Change struct {
 	// them is replaced by "…".
 	Env, Headers map[string]string
 	// Instead is the command or URL of the server that has the name so far, if any.
-	Instead string
+	Replaces string
 }
 
 // Consent asks the user to agree to a change. It is called before anything new is
@@ -41,53 +41,53 @@ type Change struct {
 type Consent func(ctx context.Context, c Change) error
 
 // Change returns the change that a request means.
-func (a Ask) Change() Change {
+func (a ConnectRequest) Change() Change {
 	return Change{Name: a.Name, Install: a.Install, Kind: a.Kind, Command: a.Command, Args: a.Args, Cwd: a.Cwd,
 		URL:     a.URL,
 		EnvKeys: slices.Sorted(maps.Keys(a.Env)), HeaderKeys: slices.Sorted(maps.Keys(a.Headers)),
-		Env: shownReferences(a.Env), Headers: shownReferences(a.Headers)}
+		Env: maskedReferences(a.Env), Headers: maskedReferences(a.Headers)}
 }
 
 // Change returns the change that starting the server means; it is installed already.
 func (s Spec) Change() Change {
 	return Change{Name: s.Name, Kind: s.Kind, Command: s.Command, Args: s.Args, Cwd: s.Cwd, URL: s.URL,
-		EnvKeys: s.EnvKeys, HeaderKeys: s.HeaderKeys, Env: shownReferences(s.Env), Headers: shownReferences(s.Headers)}
+		EnvKeys: s.EnvKeys, HeaderKeys: s.HeaderKeys, Env: maskedReferences(s.Env), Headers: maskedReferences(s.Headers)}
 }
 
-var plainWord = regexp.MustCompile(`^[A-Za-z0-9@%+=:,./_~^-]+$`)
+var plainWordPattern = regexp.MustCompile(`^[A-Za-z0-9@%+=:,./_~^-]+$`)
 
-// Plain reports whether a word needs no quotes in a shell.
-func Plain(word string) bool { return plainWord.MatchString(word) }
+// NeedsNoQuotes reports whether a word needs no quotes in a shell.
+func NeedsNoQuotes(word string) bool { return plainWordPattern.MatchString(word) }
 
 // CommandLine returns a command as one types it in a shell.
 func CommandLine(argv []string) string {
 	words := make([]string, len(argv))
 	for i, a := range argv {
-		if words[i] = a; !Plain(a) {
+		if words[i] = a; !NeedsNoQuotes(a) {
 			words[i] = "'" + strings.ReplaceAll(a, "'", `'\''`) + "'"
 		}
 	}
 	return strings.Join(words, " ")
 }
 
-// Exactly is CommandLine with escapes for all characters that are invisible or may look
+// ExactCommandLine is CommandLine with escapes for all characters that are invisible or may look
 // like others, so that a user sees exactly what runs.
-func Exactly(argv []string) string {
+func ExactCommandLine(argv []string) string {
 	words := make([]string, len(argv))
 	for i, a := range argv {
 		words[i] = CommandLine([]string{a})
-		if strings.ContainsFunc(a, hides) {
-			words[i] = escaped(a)
+		if strings.ContainsFunc(a, mayDeceive) {
+			words[i] = quoteEscaped(a)
 		}
 	}
 	return strings.Join(words, " ")
 }
 
-// hides reports whether a character may be invisible, or look like another one.
-func hides(r rune) bool { return r > unicode.MaxASCII || unicode.IsControl(r) }
+// mayDeceive reports whether a character may be invisible, or look like another one.
+func mayDeceive(r rune) bool { return r > unicode.MaxASCII || unicode.IsControl(r) }
 
-// escaped returns a word in the shell's quotes with escapes, $'…'.
-func escaped(s string) string {
+// quoteEscaped returns a word in the shell's quotes with escapes, $'…'.
+func quoteEscaped(s string) string {
 	var b strings.Builder
 	b.WriteString("$'")
 	for i, r := range s {

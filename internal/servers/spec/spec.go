@@ -31,8 +31,8 @@ const (
 type Trust string
 
 const (
-	Hold Trust = "hold" // the tool is not offered until it is approved again
-	Warn Trust = "warn" // the tool is offered, and its description says that it has changed
+	TrustHold Trust = "hold" // the tool is not offered until it is approved again
+	TrustWarn Trust = "warn" // the tool is offered, and its description says that it has changed
 )
 
 // Configured is a server that the operator's settings name.
@@ -62,10 +62,10 @@ type Configured struct {
 	Principals []string
 	Trust      Trust
 	// From is the file that has the settings, for messages.
-	From string
+	Source string
 	// Broken says why the settings of this server are invalid; empty: they are valid.
 	// Invalid settings of one server do not affect the others.
-	Broken string
+	Invalid string
 }
 
 // OAuth is Sandlot's client registration for a server at which users log in. Issuer is
@@ -74,22 +74,22 @@ type OAuth struct {
 	ClientID, ClientSecret, Issuer string
 }
 
-// Trusts returns what happens to tools that changed; the default is Hold.
-func (c Configured) Trusts() Trust {
-	if c.Trust == Warn {
-		return Warn
+// TrustMode returns what happens to tools that changed; the default is Hold.
+func (c Configured) TrustMode() Trust {
+	if c.Trust == TrustWarn {
+		return TrustWarn
 	}
-	return Hold
+	return TrustHold
 }
 
-// Admits reports whether the principal with that id may use the server. An empty id may
+// AllowsPrincipal reports whether the principal with that id may use the server. An empty id may
 // not.
-func (c Configured) Admits(principal string) bool {
+func (c Configured) AllowsPrincipal(principal string) bool {
 	return principal != "" && (len(c.Principals) == 0 || slices.Contains(c.Principals, principal))
 }
 
-// Allows reports whether the settings offer a tool of the server; tool is the server's name.
-func (c Configured) Allows(tool string) bool {
+// AllowsTool reports whether the settings offer a tool of the server; tool is the server's name.
+func (c Configured) AllowsTool(tool string) bool {
 	if slices.Contains(c.DisabledTools, tool) {
 		return false
 	}
@@ -127,8 +127,8 @@ func (s Spec) Configured() Configured {
 	return Configured{Name: s.Name, Kind: s.Kind, Command: s.Command, Args: s.Args, URL: s.URL, Where: InSandbox}
 }
 
-// Same reports whether two servers run the same program, or have the same URL.
-func (s Spec) Same(o Spec) bool {
+// SameTarget reports whether two servers run the same program, or have the same URL.
+func (s Spec) SameTarget(o Spec) bool {
 	return s.Kind == o.Kind && s.Command == o.Command && slices.Equal(s.Args, o.Args) && s.URL == o.URL &&
 		s.Cwd == o.Cwd && slices.Equal(s.Path, o.Path)
 }
@@ -136,48 +136,48 @@ func (s Spec) Same(o Spec) bool {
 // Covers reports whether consent to s includes consent to o: o is the same server, with
 // no variable, header or stored secret that s does not have.
 func (s Spec) Covers(o Spec) bool {
-	return o.Same(s) && within(o.EnvKeys, s.EnvKeys) && within(o.HeaderKeys, s.HeaderKeys) &&
-		within(o.SecretNames(), s.SecretNames())
+	return o.SameTarget(s) && isSubset(o.EnvKeys, s.EnvKeys) && isSubset(o.HeaderKeys, s.HeaderKeys) &&
+		isSubset(o.SecretNames(), s.SecretNames())
 }
 
-func within(some, all []string) bool {
+func isSubset(some, all []string) bool {
 	return !slices.ContainsFunc(some, func(s string) bool { return !slices.Contains(all, s) })
 }
 
-// Runs returns the command as one types it in a shell, or the URL.
-func (s Spec) Runs() string {
+// Target returns the command as one types it in a shell, or the URL.
+func (s Spec) Target() string {
 	if s.Kind != Stdio {
-		return Exactly([]string{s.URL})
+		return ExactCommandLine([]string{s.URL})
 	}
-	return Exactly(append([]string{s.Command}, s.Args...))
+	return ExactCommandLine(append([]string{s.Command}, s.Args...))
 }
 
 // SetValues sets what is stored of values: their names, and the values that refer to
 // stored secrets.
 func (s *Spec) SetValues(v Values) {
 	s.EnvKeys, s.HeaderKeys = slices.Sorted(maps.Keys(v.Env)), slices.Sorted(maps.Keys(v.Headers))
-	s.Env, s.Headers = references(v.Env), references(v.Headers)
+	s.Env, s.Headers = withReferences(v.Env), withReferences(v.Headers)
 }
 
 // Values returns the stored values, and whether these are all values of the server.
 func (s Spec) Values() Values {
 	v := Values{Env: maps.Clone(s.Env), Headers: maps.Clone(s.Headers)}
 	env, headers := s.Missing(v)
-	v.Known = len(env)+len(headers) == 0
+	v.Complete = len(env)+len(headers) == 0
 	return v
 }
 
 // Missing returns the names of the variables and headers that have no value in v.
 func (s Spec) Missing(v Values) (env, headers []string) {
-	lacks := func(keys []string, values map[string]string) (some []string) {
+	missing := func(keys []string, values map[string]string) (names []string) {
 		for _, k := range keys {
 			if _, ok := values[k]; !ok {
-				some = append(some, k)
+				names = append(names, k)
 			}
 		}
-		return some
+		return names
 	}
-	return lacks(s.EnvKeys, v.Env), lacks(s.HeaderKeys, v.Headers)
+	return missing(s.EnvKeys, v.Env), missing(s.HeaderKeys, v.Headers)
 }
 
 // SecretNames returns the names of the stored secrets that the values refer to, sorted.
@@ -185,7 +185,7 @@ func (s Spec) SecretNames() []string {
 	names := map[string]bool{}
 	for _, values := range []map[string]string{s.Env, s.Headers} {
 		for _, v := range values {
-			for _, m := range reference.FindAllStringSubmatch(v, -1) {
+			for _, m := range referencePattern.FindAllStringSubmatch(v, -1) {
 				names[m[1]] = true
 			}
 		}
@@ -193,8 +193,8 @@ func (s Spec) SecretNames() []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// CallLimit returns how long a call may take from its start or last progress. The
+// CallTimeout returns how long a call may take from its start or last progress. The
 // default is limit.
-func (c Configured) CallLimit(limit time.Duration) time.Duration {
+func (c Configured) CallTimeout(limit time.Duration) time.Duration {
 	return cmp.Or(max(c.Timeout, 0), limit)
 }

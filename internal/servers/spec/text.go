@@ -6,9 +6,9 @@ import (
 	"unicode/utf8"
 )
 
-// Text makes a third party's text safe to show: valid UTF-8, cut at max bytes, and
+// SafeText makes a third party's text safe to show: valid UTF-8, cut at max bytes, and
 // without invisible characters, which models would read and people would not see.
-func Text(s string, max int) string {
+func SafeText(s string, max int) string {
 	s = strings.Map(func(r rune) rune {
 		if r == '\n' || r == '\t' {
 			return r
@@ -28,8 +28,8 @@ func Text(s string, max int) string {
 	return s[:cut] + "…"
 }
 
-// Clip is SafeText for a name in a message.
-func Clip(s string) string { return Text(s, 120) }
+// ClipName is SafeText for a name in a message.
+func ClipName(s string) string { return SafeText(s, 120) }
 
 // HasControl reports whether a string has control characters.
 func HasControl(s string) bool { return strings.ContainsFunc(s, unicode.IsControl) }

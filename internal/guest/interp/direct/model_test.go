@@ -23,7 +23,7 @@ const stray tokens = 1
 // id is a cell's as the host makes it: a random part, and the cell's number.
 func id(cell uint8) int64 { return 0xabcd<<16 | int64(cell) }
 
-type memory [words]uint32
+type memory [wordCount]uint32
 
 // store is what the driver has written, and its processor has not: word and value.
 type store struct {
@@ -210,7 +210,7 @@ const (
 
 // shared runs a step of the real code on the model's memory.
 func (w *world) shared(step func(*Shared)) {
-	s := &Shared{words: new([words]atomic.Uint32)}
+	s := &Shared{words: new([wordCount]atomic.Uint32)}
 	for i, v := range w.memory {
 		s.words[i].Store(v)
 	}
@@ -329,7 +329,7 @@ func (w world) driverMoves(m mutant, add func(string, func(*world))) {
 			to("fence", dReaders, nil)
 		}
 	case dReaders:
-		if w.memory[readsOut] == 0 || m == noReaders {
+		if w.memory[readingStdout] == 0 || m == noReaders {
 			to("nobody else reads", dCell, nil)
 		}
 	case dCell:
@@ -343,7 +343,7 @@ func (w world) driverMoves(m mutant, add func(string, func(*world))) {
 			to("fence", dAsked, nil)
 		}
 	case dAsked:
-		if w.memory[asked] == 0 || m == noAsked {
+		if w.memory[requested] == 0 || m == noAsked {
 			to("nobody has asked", dSupervised, nil)
 		} else {
 			to("somebody has asked", dDecided, nil)
@@ -372,13 +372,13 @@ func (w world) driverEnds(m mutant, to func(string, driverAt, func(*world))) {
 		to("sees what was written", dNotify, func(w *world) { w.seen = w.pipe })
 		to("sees that it is too much", dLeave, nil)
 	case dNotify:
-		if w.memory[notify] == 1 {
+		if w.memory[handover] == 1 {
 			to("the agent wants to know", dLeave, nil)
 		} else {
 			to("the agent need not know", dKeeps, nil)
 		}
 	case dKeeps:
-		if w.memory[keepsOut] == 1 {
+		if w.memory[bufferedStdout] == 1 {
 			to("the agent keeps output", dLeave, nil)
 		} else {
 			next := dRead
@@ -564,11 +564,11 @@ func (w world) agentMoves(m mutant, add func(string, func(*world))) {
 		if m == lookThenAsk {
 			next = aAdopt
 		}
-		to("asked = 1", next, func(w *world) { w.shared((*Shared).ask) })
+		to("asked = 1", next, func(w *world) { w.shared((*Shared).request) })
 	case aOver:
 		next := aAdopt
 		w.shared(func(s *Shared) {
-			if s.over(id(w.request.cell)) && (m != pastIsFuture || uint8(w.memory[state]>>16) == w.request.cell) {
+			if s.isOver(id(w.request.cell)) && (m != pastIsFuture || uint8(w.memory[state]>>16) == w.request.cell) {
 				next = aWithdraw
 			}
 		})
@@ -598,7 +598,7 @@ func (w world) agentDecides(m mutant, to func(string, agentAt, func(*world)), te
 		if w.reader == rFree {
 			to("takes the output", aReply, func(w *world) {
 				w.sink, w.got, w.kept = w.request.cell, w.kept, 0
-				w.shared(func(s *Shared) { s.Keep(Stdout, false) })
+				w.shared(func(s *Shared) { s.SetBuffered(Stdout, false) })
 			})
 		}
 	case aReply:
@@ -620,7 +620,7 @@ func (w world) agentDecides(m mutant, to func(string, agentAt, func(*world)), te
 			})
 		}
 	case aLeave:
-		to("supervised = 0", aWithdrawn, func(w *world) { w.shared((*Shared).dismiss) })
+		to("supervised = 0", aWithdrawn, func(w *world) { w.shared((*Shared).release) })
 	case aWithdrawn:
 		to("asked = 0", aTell, func(w *world) { w.shared((*Shared).withdraw) })
 	case aTell:
@@ -649,7 +649,7 @@ func (w world) readerMoves(m mutant, add func(string, func(*world))) {
 		case w.sink != 0:
 			to("reads for the cell", rFree, func(w *world) { w.got |= w.pipe; w.pipe = 0 })
 		default:
-			to("reads = 1", rState, func(w *world) { w.shared(func(s *Shared) { s.reads(Stdout) }) })
+			to("reads = 1", rState, func(w *world) { w.shared(func(s *Shared) { s.beginReading(Stdout) }) })
 		}
 	case rState:
 		next := rRefused
@@ -666,7 +666,7 @@ func (w world) readerMoves(m mutant, add func(string, func(*world))) {
 			to("reads between cells", rKeep, func(w *world) { w.kept |= w.pipe; w.pipe = 0 })
 		}
 	case rKeep:
-		to("keeps = 1", rEnd, func(w *world) { w.shared(func(s *Shared) { s.Keep(Stdout, true) }) })
+		to("keeps = 1", rEnd, func(w *world) { w.shared(func(s *Shared) { s.SetBuffered(Stdout, true) }) })
 	case rEnd, rRefused:
 		to("reads = 0", rFree, func(w *world) { w.shared(func(s *Shared) { s.EndRead(Stdout) }) })
 	}
@@ -707,7 +707,7 @@ func search(m mutant) (f fault, steps []string, n int) {
 	var back [][]int32 // by whom each world was reached
 	for _, n := range []uint32{0, 1} {
 		first := start()
-		first.memory[notify] = n
+		first.memory[handover] = n
 		index[first] = len(nodes)
 		nodes, back = append(nodes, node{world: first, from: -1}), append(back, nil)
 	}

@@ -18,19 +18,19 @@ const (
 	state = iota
 	// requested: the agent wants to supervise the cell that runs. supervised: it does. While
 	// only requested is set, the agent is about to decide.
-	asked
+	requested
 	supervised
 	// readingStdout, readingStderr: the agent reads that stream now, between cells.
-	readsOut
-	readsErr
+	readingStdout
+	readingStderr
 	// handover: the driver is to hand over the end of each cell.
-	notify
+	handover
 	// bufferedStdout, bufferedStderr: the agent has output of that stream for the next cell.
-	keepsOut
-	keepsErr
+	bufferedStdout
+	bufferedStderr
 	// signalsSent is how many SIGINT the agent has sent to this process.
-	signals
-	words
+	signalsSent
+	wordCount
 )
 
 // The states of a driver.
@@ -53,11 +53,11 @@ const (
 // of the protocol: it reads or writes one word, atomically.
 type Shared struct {
 	file  *os.File
-	words *[words]atomic.Uint32
+	words *[wordCount]atomic.Uint32
 }
 
 // memorySize is in bytes: a page.
-const size = 4096
+const memorySize = 4096
 
 // New creates the memory.
 func New() (*Shared, error) {
@@ -66,16 +66,16 @@ func New() (*Shared, error) {
 		return nil, fmt.Errorf("making shared memory: %w", err)
 	}
 	s := &Shared{file: os.NewFile(uintptr(fd), "interpreter")}
-	if err := unix.Ftruncate(fd, size); err != nil {
+	if err := unix.Ftruncate(fd, memorySize); err != nil {
 		s.file.Close()
 		return nil, err
 	}
-	mem, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	mem, err := unix.Mmap(fd, 0, memorySize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
 		s.file.Close()
 		return nil, err
 	}
-	s.words = (*[words]atomic.Uint32)(unsafe.Pointer(&mem[0]))
+	s.words = (*[wordCount]atomic.Uint32)(unsafe.Pointer(&mem[0]))
 	// The goroutines that read the streams use the memory until they return, so it is unmapped
 	// when nothing refers to s any more.
 	runtime.AddCleanup(s, func(mem []byte) { _ = unix.Munmap(mem) }, mem)
@@ -88,7 +88,7 @@ func (s *Shared) Fd() uintptr { return s.file.Fd() }
 // Reset prepares the memory for a new process.
 func (s *Shared) Reset() {
 	for i := range s.words {
-		if i != notify {
+		if i != handover {
 			s.words[i].Store(0)
 		}
 	}
@@ -99,8 +99,8 @@ func (s *Shared) Reset() {
 // state, and the agent reads the state after it has written requested, so at least one of them
 // sees what the other has written. The agent decides.
 func (s *Shared) Supervise(id int64) bool {
-	s.ask()
-	if s.over(id) {
+	s.request()
+	if s.isOver(id) {
 		s.withdraw()
 		return false
 	}
@@ -110,23 +110,23 @@ func (s *Shared) Supervise(id int64) bool {
 
 // Release ends what Supervise began.
 func (s *Shared) Release() {
-	s.dismiss()
+	s.release()
 	s.withdraw()
 }
 
-func (s *Shared) ask()      { s.words[asked].Store(1) }
-func (s *Shared) withdraw() { s.words[asked].Store(0) }
+func (s *Shared) request()  { s.words[requested].Store(1) }
+func (s *Shared) withdraw() { s.words[requested].Store(0) }
 func (s *Shared) adopt()    { s.words[supervised].Store(1) }
-func (s *Shared) dismiss()  { s.words[supervised].Store(0) }
+func (s *Shared) release()  { s.words[supervised].Store(0) }
 
-// over reports whether it is too late to supervise a cell. The cells of a connection are
+// isOver reports whether it is too late to supervise a cell. The cells of a connection are
 // numbered, in the last 16 bits of their ids. The cell after the last one that began has not
 // begun yet. Any other cell but the last one is over: the request to supervise it came late.
-func (s *Shared) over(id int64) bool {
-	now := s.words[state].Load()
-	switch last := uint16(now >> 16); uint16(id) {
+func (s *Shared) isOver(id int64) bool {
+	current := s.words[state].Load()
+	switch last := uint16(current >> 16); uint16(id) {
 	case last:
-		return uint16(now) != running
+		return uint16(current) != running
 	case last + 1:
 		return false
 	}
@@ -137,17 +137,19 @@ func (s *Shared) over(id int64) bool {
 func (s *Shared) Idle() bool { return uint16(s.words[state].Load()) == idle }
 
 // SetBuffered sets whether the agent has output of a stream for the next cell.
-func (s *Shared) Keep(stream Stream, yes bool) { s.words[keepsOut+int(stream)].Store(bit(yes)) }
+func (s *Shared) SetBuffered(stream Stream, on bool) {
+	s.words[bufferedStdout+int(stream)].Store(bit(on))
+}
 
 // SetHandover sets whether the driver is to hand over the end of each cell.
-func (s *Shared) Notify(yes bool) { s.words[notify].Store(bit(yes)) }
+func (s *Shared) SetHandover(on bool) { s.words[handover].Store(bit(on)) }
 
 // SetSignalsSent sets how many SIGINT the agent has sent to this process. It is called before the
 // signal is sent.
-func (s *Shared) Signals(n int) { s.words[signals].Store(uint32(n)) }
+func (s *Shared) SetSignalsSent(n int) { s.words[signalsSent].Store(uint32(n)) }
 
-func bit(yes bool) uint32 {
-	if yes {
+func bit(on bool) uint32 {
+	if on {
 		return 1
 	}
 	return 0
@@ -156,7 +158,7 @@ func bit(yes bool) uint32 {
 // BeginRead reports whether the agent may read a stream between cells now. When it may, it
 // calls EndRead after that.
 func (s *Shared) BeginRead(stream Stream) bool {
-	s.reads(stream)
+	s.beginReading(stream)
 	if s.Idle() {
 		return true
 	}
@@ -164,7 +166,7 @@ func (s *Shared) BeginRead(stream Stream) bool {
 	return false
 }
 
-func (s *Shared) reads(stream Stream) { s.words[readsOut+int(stream)].Store(1) }
+func (s *Shared) beginReading(stream Stream) { s.words[readingStdout+int(stream)].Store(1) }
 
 // EndRead ends what BeginRead began.
-func (s *Shared) EndRead(stream Stream) { s.words[readsOut+int(stream)].Store(0) }
+func (s *Shared) EndRead(stream Stream) { s.words[readingStdout+int(stream)].Store(0) }
