@@ -147,11 +147,7 @@ func (a *App) reload(ctx context.Context, now stamps, file bool) {
 	}
 	source := a.Config.Source
 	source.File = now.path
-	c, err := config.Load(source)
-	var allowed session.Policies
-	if err == nil {
-		allowed, err = policies(c)
-	}
+	c, allowed, err := loadAll(source)
 	if err != nil {
 		a.log.Error("the changed settings are wrong; those from before hold", "error", err)
 		return

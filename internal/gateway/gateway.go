@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -171,6 +172,7 @@ func (g *Gateway) Serve(ctx context.Context, p auth.Principal, in io.ReadCloser,
 	ctx, release := g.lifeOf(ctx, p)
 	defer release()
 	e := g.server(ctx, p)
+	e.release = release
 	g.mu.Lock()
 	g.streams[e] = true
 	g.mu.Unlock()
@@ -187,17 +189,27 @@ func (g *Gateway) Serve(ctx context.Context, p auth.Principal, in io.ReadCloser,
 	return e.server.Run(ctx, &duplex{in: lines, out: stdout, owner: p.ID, limits: g.Limits, unread: &e.unread})
 }
 
-// Close ends all endpoints, with their sessions and suspended calls, and waits for them.
-// No request may be running.
+// Close ends all endpoints and streams, with their sessions and suspended calls, and
+// waits for them. No request may be running. A call that does not end with its context
+// holds Close up for closeTimeout.
 func (g *Gateway) Close() {
 	g.each("", func(e *endpoint) {
 		e.calls.End()
-		if e.release != nil {
-			e.release()
-		}
+		e.release()
 	})
-	g.work.Wait()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		g.work.Wait()
+	}()
+	select {
+	case <-done:
+	case <-time.After(closeTimeout):
+		g.Log.Warn("sessions of MCP did not end in time", "after", closeTimeout)
+	}
 }
+
+const closeTimeout = 10 * time.Second
 
 // connected reports the first message of a client.
 func (g *Gateway) connected(p auth.Principal) {

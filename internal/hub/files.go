@@ -132,19 +132,19 @@ type Removal struct {
 	Recursive bool
 }
 
-// removedIn is the session in which a file was to be removed. It implements located.
-type removedIn string
+// Removed is the output of RemoveFile, for the event alone. It implements located.
+type Removed struct{ sessionID string }
 
-func (id removedIn) session() string { return string(id) }
+func (r Removed) session() string { return r.sessionID }
 
-func (h *Hub) removeFile(ctx context.Context, p auth.Principal, r Removal) (removedIn, error) {
+func (h *Hub) removeFile(ctx context.Context, p auth.Principal, r Removal) (Removed, error) {
 	l, err := h.Sessions.Open(ctx, p, session.Ask{ID: string(r.SessionID)})
 	if err != nil {
-		return "", err
+		return Removed{}, err
 	}
 	defer l.Release()
 	if err := l.Agent().RemoveFile(ctx, r.Path, r.Recursive); err != nil {
-		return removedIn(l.ID()), l.Fault(ctx, err, fault.FileAccess)
+		return Removed{l.ID()}, l.Fault(ctx, err, fault.FileAccess)
 	}
-	return removedIn(l.ID()), nil
+	return Removed{l.ID()}, nil
 }
