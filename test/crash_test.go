@@ -311,9 +311,17 @@ func TestFilesAPI(t *testing.T) {
 	want, got := fmt.Sprintf("%d\nbig", len(data)), ""
 	for range 100 { // until the agent has noticed
 		if got = c.shell(id, "wc -c < /workspace/big; ls -A -I .local /workspace").Text; got == want {
-			return
+			break
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
-	t.Errorf("%q", got)
+	if got != want {
+		t.Errorf("%q", got)
+	}
+	if code, _, got := s.request("DELETE", "/v1/sessions/"+id+"/files/workspace/big", nil); code != 204 || got != "" {
+		t.Errorf("DELETE: HTTP %d %q", code, got)
+	}
+	if code, _, _ := s.request("GET", "/v1/sessions/"+id+"/files/workspace/big", nil); code != 404 {
+		t.Errorf("after DELETE: HTTP %d", code)
+	}
 }

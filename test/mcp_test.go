@@ -332,7 +332,9 @@ func TestBackground(t *testing.T) {
 	if r.Fields["output"] != "got two\n" || r.Fields["exit_code"] != 4.0 {
 		t.Errorf("%v", r.Fields)
 	}
-	r = c.call("execute_command", args{"command": "sleep 1000 & sleep 1000", "background": true, "session_id": id})
+	// the first sleep ignores TERM
+	r = c.call("execute_command", args{"command": "(trap '' TERM; exec sleep 1000) & sleep 1000", "background": true,
+		"session_id": id})
 	// one is the interpreter
 	if l := c.call("list_processes", args{"session_id": id}); len(l.Fields["processes"].([]any)) != 3 {
 		t.Errorf("%v", l.Fields)

@@ -69,7 +69,8 @@ func operation[In, Out any](s *Server, status int, o hub.Op[In, Out], in input[I
 			return nil, err
 		}
 		answer, err := o.Do(r.Context(), s.Hub, p, given)
-		if _, none := any(answer).(hub.None); none {
+		switch any(answer).(type) {
+		case hub.None, hub.Removed:
 			return nil, err
 		}
 		return answer, err

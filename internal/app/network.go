@@ -145,11 +145,7 @@ func (a *App) applyChanges(ctx context.Context, now readVersions, settingsChange
 	}
 	source := a.Config.Source
 	source.File = now.path
-	c, err := config.Load(source)
-	var newPolicies session.Policies
-	if err == nil {
-		newPolicies, err = policies(c)
-	}
+	c, newPolicies, err := loadAll(source)
 	if err != nil {
 		a.log.Error("the changed settings are wrong; those from before hold", "error", err)
 		return

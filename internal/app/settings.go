@@ -15,14 +15,19 @@ import (
 // Load returns the effective settings, as config.Load does, after it has also checked the values that
 // other packages parse.
 func Load(source config.Source) (*config.Config, error) {
-	c, err := config.Load(source)
-	if err == nil {
-		_, err = policies(c)
+	c, _, err := loadAll(source)
+	return c, err
+}
+
+// loadAll is Load, and returns what sandboxes may reach too.
+func loadAll(source config.Source) (c *config.Config, allowed session.Policies, err error) {
+	if c, err = config.Load(source); err == nil {
+		allowed, err = policies(c)
 	}
 	if err == nil {
 		_, err = links(c)
 	}
-	return c, err
+	return c, allowed, err
 }
 
 // policies returns the network policies of the settings, without the package registries.

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -174,6 +175,7 @@ func (g *Gateway) Serve(ctx context.Context, p auth.Principal, in io.ReadCloser,
 	ctx, release := g.tokenContext(ctx, p)
 	defer release()
 	e := g.newEmptyEndpoint(ctx, p)
+	e.release = release
 	g.mu.Lock()
 	g.stdioEndpoints[e] = true
 	g.mu.Unlock()
@@ -191,16 +193,26 @@ func (g *Gateway) Serve(ctx context.Context, p auth.Principal, in io.ReadCloser,
 }
 
 // Close ends all endpoints with their sessions and suspended calls, and waits until they have
-// ended. No request may be running.
+// ended. No request may be running. A call that does not end with its context delays Close
+// by closeTimeout.
 func (g *Gateway) Close() {
 	g.forEachEndpoint("", func(e *endpoint) {
 		e.calls.End()
-		if e.release != nil {
-			e.release()
-		}
+		e.release()
 	})
-	g.goroutines.Wait()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		g.goroutines.Wait()
+	}()
+	select {
+	case <-done:
+	case <-time.After(closeTimeout):
+		g.Log.Warn("sessions of MCP did not end in time", "after", closeTimeout)
+	}
 }
+
+const closeTimeout = 10 * time.Second
 
 // connected calls Config.Connected after a client's first message.
 func (g *Gateway) connected(p auth.Principal) {

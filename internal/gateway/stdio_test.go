@@ -113,6 +113,31 @@ func TestStdioEnds(t *testing.T) {
 	}
 }
 
+// A client whose session third-party servers know of does not hold up the server's stop.
+func TestCloseEndsStdio(t *testing.T) {
+	g := newGateway(reportCaller(), &fakeExternal{})
+	in, out := stdioPipe(g, auth.Local)
+	defer in.Close()
+	fmt.Fprintln(in, initialize("0"))
+	out.Scan()
+	fmt.Fprintln(in, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	fmt.Fprintln(in, `{"jsonrpc":"2.0","id":1,"method":"logging/setLevel","params":{"level":"error"}}`)
+	if out.Scan(); !strings.Contains(out.Text(), `"result"`) {
+		t.Fatal(out.Text())
+	}
+	if len(g.watchedSessions) != 1 {
+		t.Fatalf("%d sessions are followed", len(g.watchedSessions))
+	}
+	g.Close()
+	if g.mu.Lock(); len(g.watchedSessions) != 0 {
+		t.Error("Close did not wait for the session's end")
+	}
+	g.mu.Unlock()
+	if out.Scan() {
+		t.Errorf("after the end: %s", out.Text())
+	}
+}
+
 // Clients of revisions with batches can send batches.
 func TestStdioBatches(t *testing.T) {
 	g := newGateway(reportCaller(), &fakeExternal{})

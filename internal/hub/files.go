@@ -131,19 +131,19 @@ type Removal struct {
 	Recursive bool
 }
 
-// fileRemoved is the id of the session of a removed file. It implements sessionAnswer.
-type fileRemoved string
+// Removed is the output of RemoveFile, for the event alone. It implements sessionAnswer.
+type Removed struct{ sessionID string }
 
-func (id fileRemoved) session() string { return string(id) }
+func (r Removed) session() string { return r.sessionID }
 
-func (h *Hub) removeFile(ctx context.Context, p auth.Principal, r Removal) (fileRemoved, error) {
+func (h *Hub) removeFile(ctx context.Context, p auth.Principal, r Removal) (Removed, error) {
 	l, err := h.Sessions.Open(ctx, p, session.OpenRequest{ID: string(r.SessionID)})
 	if err != nil {
-		return "", err
+		return Removed{}, err
 	}
 	defer l.Release()
 	if err := l.Agent().RemoveFile(ctx, r.Path, r.Recursive); err != nil {
-		return fileRemoved(l.ID()), l.Fault(ctx, err, fault.FileAccess)
+		return Removed{l.ID()}, l.Fault(ctx, err, fault.FileAccess)
 	}
-	return fileRemoved(l.ID()), nil
+	return Removed{l.ID()}, nil
 }

@@ -375,6 +375,17 @@ func (ps *Processes) End(p *Process, grace time.Duration) {
 	KillTree(p)
 }
 
+// endGroup waits until the group of a process that has just ended is empty, and at the
+// deadline kills what is left: a member may ignore the signal, or may have been forked
+// while the signal was sent.
+func (p *Process) endGroup(ctx context.Context, deadline time.Time) {
+	const poll = 20 * time.Millisecond
+	for syscall.Kill(-p.pid, 0) == nil && time.Now().Before(deadline) && ctx.Err() == nil {
+		time.Sleep(poll)
+	}
+	_ = syscall.Kill(-p.pid, syscall.SIGKILL)
+}
+
 // KillTree kills the process group, and the descendants that are in other groups.
 func KillTree(p *Process) {
 	tree := descendants(p.pid)
@@ -604,6 +615,7 @@ func (ps *Processes) StopProcess(ctx context.Context,
 		return nil, wire.Errorf(connect.CodeInvalidArgument, "signal %d is not known", s)
 	}
 	grace := time.Duration(min(r.GraceMillis, 60_000)) * time.Millisecond
+	ends, deadline := p.Running() && (r.GraceMillis > 0 || s == unix.SIGKILL), time.Now().Add(grace)
 	if s == unix.SIGKILL {
 		KillTree(p)
 		grace = time.Second
@@ -616,13 +628,16 @@ func (ps *Processes) StopProcess(ctx context.Context,
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	case <-time.After(wait):
-		if r.GraceMillis > 0 || s == unix.SIGKILL {
+		if ends {
 			KillTree(p)
 			select {
 			case <-p.done:
 			case <-time.After(2 * time.Second):
 			}
 		}
+	}
+	if ends {
+		p.endGroup(ctx, deadline)
 	}
 	d := p.Describe()
 	return &agentv1.StopProcessResponse{Running: d.Running, ExitCode: d.ExitCode}, nil
