@@ -185,7 +185,8 @@ func (c *Client) accept(ctx context.Context) {
 				conn.Close()
 				unreported.Add(1)
 				warn.Do(func() {
-					c.log.Warn("refused links from a sandbox", "sandbox", c.sandbox.Spec().ID, "times", unreported.Swap(0),
+					c.log.Warn("refused links from a sandbox", "sandbox", c.sandbox.Spec().ID, "times",
+						unreported.Swap(0),
 						"error", err)
 				})
 				if refusals.Add(1) >= maxRefused && !c.Linked() {

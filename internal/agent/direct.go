@@ -91,7 +91,8 @@ func (p *Program) Close() {
 
 // ErrOldAgent is returned for a request that the agent of a sandbox does not know, because an
 // older version of the server created the sandbox.
-var ErrOldAgent = errors.New("this sandbox was made by an older version of Sandlot; stop the session, and its next call " +
+var ErrOldAgent = errors.New("this sandbox was made by an older version of Sandlot; stop the session, and its next " +
+	"call " +
 	"makes a new one")
 
 // StartProgram starts a program. Ctx bounds only the start.

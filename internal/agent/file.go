@@ -21,7 +21,8 @@ type File struct {
 
 // ReadFile returns at most limit bytes of a file, from an offset on, and the size of the whole
 // file.
-func (c *Client) ReadFile(ctx context.Context, path string, offset, maxBytes int64) (data []byte, size int64, err error) {
+func (c *Client) ReadFile(ctx context.Context, path string, offset,
+	maxBytes int64) (data []byte, size int64, err error) {
 	m, err := call(ctx, c.rpc.ReadFile, &agentv1.ReadFileRequest{Path: path, Offset: uint64(offset),
 		Limit: uint32(maxBytes)})
 	if err != nil {
@@ -61,7 +62,8 @@ func (c *Client) WriteFile(ctx context.Context, w FileWrite) (size int64, err er
 
 // ListFiles returns at most limit entries of a folder, and of the folders in it down to a depth;
 // depth 1 is the folder alone. Truncated says that there are more entries.
-func (c *Client) ListFiles(ctx context.Context, path string, depth, maxBytes int) (files []File, truncated bool, err error) {
+func (c *Client) ListFiles(ctx context.Context, path string, depth,
+	maxBytes int) (files []File, truncated bool, err error) {
 	m, err := call(ctx, c.rpc.ListFiles, &agentv1.ListFilesRequest{Path: path, Depth: uint32(depth),
 		Limit: uint32(maxBytes)})
 	if err != nil {
@@ -95,7 +97,8 @@ func (c *Client) RemoveFile(ctx context.Context, path string, recursive bool) er
 
 // Download opens a file for reading, from an offset on and at most limit bytes; limit 0: to its
 // end. It also returns the size of the whole file. The sandbox may send fewer bytes, or more.
-func (c *Client) Download(ctx context.Context, path string, offset, maxBytes int64) (conn net.Conn, size int64, err error) {
+func (c *Client) Download(ctx context.Context, path string, offset,
+	maxBytes int64) (conn net.Conn, size int64, err error) {
 	conn, reply, err := c.transfer(ctx, &agentv1.StreamOpen{Kind: &agentv1.StreamOpen_ReadFile{
 		ReadFile: &agentv1.ReadStream{Path: path, Offset: uint64(offset), Limit: uint64(maxBytes)}}})
 	if err != nil {

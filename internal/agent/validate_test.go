@@ -196,7 +196,8 @@ func TestEventsThatBreakTheProtocol(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c, b := client(t, nil)
 			b.serve(t, &fakeAgent{run: raw(said)})
-			if _, err := c.Exec(t.Context(), Exec{Inline: InlineBounds{Head: 9}}, Observer{}); !errors.Is(err, ErrProtocol) {
+			if _, err := c.Exec(t.Context(), Exec{Inline: InlineBounds{Head: 9}}, Observer{}); !errors.Is(err,
+				ErrProtocol) {
 				t.Errorf("Exec: %v", err)
 			}
 		})

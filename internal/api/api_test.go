@@ -153,8 +153,9 @@ func newEdge(t *testing.T, mode auth.Mode, g OriginCheck) *edge {
 		t.Fatal(err)
 	}
 	templates := []*image.Template{{Name: "host"}}
-	p := pool.New(pool.Config{Runtime: e.fake, Workspaces: workspaces, BootTimeout: 10 * time.Second, Templates: templates,
-		Flavor: sandboxtest.Flavors[0], Log: log})
+	p := pool.New(pool.Config{Runtime: e.fake, Workspaces: workspaces, BootTimeout: 10 * time.Second,
+		Templates: templates,
+		Flavor:    sandboxtest.Flavors[0], Log: log})
 	book := session.New(session.Config{Pool: p, Store: &records{all: map[string]session.Record{}}, Log: log,
 		Rules: session.Rules{DefaultTemplate: "host", DefaultFlavor: "small", Templates: templates,
 			Flavors: sandboxtest.Flavors, MaxSessions: 3,

@@ -71,8 +71,9 @@ func TestFloodWithoutToken(t *testing.T) {
 // Who holds too much is told so, in the words of the protocol, and others are not.
 func TestLimitsAreTold(t *testing.T) {
 	e := newEdge(t, auth.Required, OriginCheck{Loopback: true})
-	e.Limits = limit.New(limit.Limits{limit.Requests: 2, limit.Streams: 1, limit.PortConns: 1, limit.RequestBytes: 64 << 10,
-		limit.AnswerBytes: 1 << 20, limit.IncomingAnswerBytes: 1 << 20})
+	e.Limits = limit.New(limit.Limits{limit.Requests: 2, limit.Streams: 1, limit.PortConns: 1,
+		limit.RequestBytes: 64 << 10,
+		limit.AnswerBytes:  1 << 20, limit.IncomingAnswerBytes: 1 << 20})
 	ann, bob := e.token("ann"), e.token("bob")
 	h := e.Handler()
 	told := func(what string, a answer, mcp bool) {

@@ -134,14 +134,18 @@ func (a *App) openSessions(ctx context.Context, templates []*image.Template) err
 		Log: a.log})
 	sessionFlavors, defaultFlavor := flavors(c)
 	a.pool = pool.New(pool.Config{Runtime: a.runtime, Workspaces: workspaces, Volumes: a.volumes.Mounts,
-		Processes: int64(c.Runtime.MaxProcesses), DiskBytes: int64(c.Runtime.DiskMB) << 20, BootTimeout: c.Runtime.StartTimeout,
-		OrphanTimeout: c.Sessions.OrphanTimeout, WarmPerTemplate: c.Runtime.PoolSize, Templates: templates, Flavor: defaultFlavor, Log: a.log})
+		Processes: int64(c.Runtime.MaxProcesses), DiskBytes: int64(c.Runtime.DiskMB) << 20,
+		BootTimeout:   c.Runtime.StartTimeout,
+		OrphanTimeout: c.Sessions.OrphanTimeout, WarmPerTemplate: c.Runtime.PoolSize, Templates: templates,
+		Flavor: defaultFlavor, Log: a.log})
 	a.egress = egress.New(egress.Config{Log: a.log, Events: a.events, Resolve: a.resolveHost, Limits: egress.Limits{
 		Connections: c.Network.MaxConnections, Rate: c.Network.ConnectionRate, Bytes: int64(c.Network.MaxMB) << 20,
 		Idle: c.Network.Idle}})
 	rules := session.Rules{DefaultTemplate: c.Sessions.DefaultTemplate, DefaultFlavor: c.Sessions.DefaultFlavor,
-		Templates: templates, Flavors: sessionFlavors, MaxSessions: c.Sessions.MaxSessions, MaxMemoryMB: c.Sessions.MaxMemoryMB,
-		IdleTimeout: c.Sessions.IdleTimeout, Retention: c.Sessions.Retention, SweepInterval: c.Sessions.SweepInterval, EvictIdle: c.Sessions.EvictIdle,
+		Templates: templates, Flavors: sessionFlavors, MaxSessions: c.Sessions.MaxSessions,
+		MaxMemoryMB: c.Sessions.MaxMemoryMB,
+		IdleTimeout: c.Sessions.IdleTimeout, Retention: c.Sessions.Retention, SweepInterval: c.Sessions.SweepInterval,
+		EvictIdle:    c.Sessions.EvictIdle,
 		AgentTimeout: 10 * time.Second}
 	a.sessions = session.New(session.Config{Pool: a.pool, Store: a.store, Log: a.log, Egress: a.egress,
 		Events: a.events, Rules: rules})
@@ -200,8 +204,9 @@ func (a *App) openEdges(ctx context.Context, templates []*image.Template) error 
 	if err != nil {
 		return err
 	}
-	a.gateway = gateway.New(gateway.Config{Hub: h, Version: Version, SealKey: key, MaxBody: int64(c.Server.MaxBodyMB) << 20,
-		Limits: limiter, Log: a.log, NewSession: func(p auth.Principal) bool { return !p.Authenticated },
+	a.gateway = gateway.New(gateway.Config{Hub: h, Version: Version, SealKey: key,
+		MaxBody: int64(c.Server.MaxBodyMB) << 20,
+		Limits:  limiter, Log: a.log, NewSession: func(p auth.Principal) bool { return !p.Authenticated },
 		TokenContext: a.watch.TokenContext, Connected: a.prewarm})
 	a.api = api.New(api.Config{Door: a.authenticator, Watch: a.watch, Limits: limiter, Gateway: a.gateway, Hub: h,
 		Metrics: metrics, Check: a.runtime.Check, Version: Version, PublicURL: c.Server.PublicURL, Log: a.log,
@@ -235,7 +240,8 @@ func (a *App) prewarm(p auth.Principal) {
 }
 
 // Run serves on the listeners until ctx ends. Then it waits for running calls to end, for at most grace.
-func (a *App) Run(ctx context.Context, networkListeners []net.Listener, ownerListener net.Listener, grace time.Duration) error {
+func (a *App) Run(ctx context.Context, networkListeners []net.Listener, ownerListener net.Listener,
+	grace time.Duration) error {
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	var tasks sync.WaitGroup
@@ -256,7 +262,8 @@ func (a *App) Run(ctx context.Context, networkListeners []net.Listener, ownerLis
 
 	conns := conn.NewLimiter()
 	debug := slog.NewLogLogger(a.log.Handler(), slog.LevelDebug)
-	networkServer := &http.Server{Handler: a.api.Handler(), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 5 * time.Minute,
+	networkServer := &http.Server{Handler: a.api.Handler(), ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout: 5 * time.Minute,
 		ConnContext: conns.Context, MaxHeaderBytes: 64 << 10, ErrorLog: debug}
 	ownerServer := &http.Server{Handler: a.api.Owner(), ReadHeaderTimeout: 20 * time.Second, ErrorLog: debug}
 	networkServer.RegisterOnShutdown(a.ports.Drain)

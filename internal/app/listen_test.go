@@ -27,7 +27,8 @@ func listener(t *testing.T, port int) *App {
 	}
 	t.Cleanup(func() { db.Close() })
 	a := &App{Config: c}
-	if a.authenticator, err = auth.NewAuthenticator(t.Context(), auth.Mode(c.Server.Auth), c.Server.Host, db); err != nil {
+	if a.authenticator, err = auth.NewAuthenticator(t.Context(), auth.Mode(c.Server.Auth), c.Server.Host,
+		db); err != nil {
 		t.Fatal(err)
 	}
 	return a

@@ -62,7 +62,8 @@ func joined(list []Role) string {
 func TestRolesAreTheTokens(t *testing.T) {
 	s := &shelf{}
 	d := door(t, Auto, "localhost", s)
-	if p, err := d.Authenticate(t.Context(), ""); err != nil || p.HasRole(Operator) || !p.HasRole(Metrics) || !p.HasRole(Logs) {
+	if p, err := d.Authenticate(t.Context(), ""); err != nil || p.HasRole(Operator) || !p.HasRole(Metrics) ||
+		!p.HasRole(Logs) {
 		t.Errorf("nobody, on loopback: %+v, %v", p, err)
 	}
 	if p := SocketOwner(); !p.HasRole(Operator) || p.ID != Local.ID || p.WithoutToken || Local.HasRole(Operator) {

@@ -166,7 +166,8 @@ const agentTimeout = 15 * time.Second
 
 // evaluate runs code and returns its result. The timeout does not include the time during which the code
 // waits for other code in the same interpreter.
-func (t *Tools) evaluate(ctx context.Context, l *session.Lease, c tool.Call, code agent.Code) (*agent.CodeResult, error) {
+func (t *Tools) evaluate(ctx context.Context, l *session.Lease, c tool.Call,
+	code agent.Code) (*agent.CodeResult, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	limit := code.Timeout + agentTimeout
@@ -204,8 +205,9 @@ func (t *Tools) codeResult(l *session.Lease, d *agent.CodeResult, lang image.Lan
 	if !d.OK && exitCode == 0 {
 		exitCode = 1
 	}
-	fields := &CodeResult{SessionOutput: sessionOutput(l), Timing: timing(d.Duration), Template: template, Language: lang.Name,
-		Success: d.OK, ExitCode: exitCode, StateLost: d.StateLost}
+	fields := &CodeResult{SessionOutput: sessionOutput(l), Timing: timing(d.Duration), Template: template,
+		Language: lang.Name,
+		Success:  d.OK, ExitCode: exitCode, StateLost: d.StateLost}
 	r := sessionResult(l, fields)
 	r.IsError = !d.OK
 	var result renderedStream

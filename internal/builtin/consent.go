@@ -89,7 +89,8 @@ func consentQuestion(p spec.Change) tool.Question {
 	fmt.Fprintf(&b, "%s the MCP server %q?\n", verb, p.Name)
 	if i := p.Install; i != nil {
 		packageKind := map[string]string{"npm": "npm package", "pip": "Python package", "git": "git repository"}[i.Type]
-		fmt.Fprintf(&b, "\nInstalls: %s %s, into %s of your home session, with\n", packageKind, spec.ExactCommandLine([]string{i.Spec}),
+		fmt.Fprintf(&b, "\nInstalls: %s %s, into %s of your home session, with\n", packageKind,
+			spec.ExactCommandLine([]string{i.Spec}),
 			spec.ExactCommandLine([]string{i.Folder}))
 		for _, c := range p.Commands {
 			fmt.Fprintf(&b, "  %s\n", c)
@@ -105,7 +106,8 @@ func consentQuestion(p spec.Change) tool.Question {
 		if p.Command == "" {
 			commandText = strings.TrimSpace("the one program that it brings " + spec.ExactCommandLine(p.Args))
 		}
-		fmt.Fprintf(&b, "\nRuns: %s\nIn: %s of your home session\n", commandText, spec.ExactCommandLine([]string{p.Cwd}))
+		fmt.Fprintf(&b, "\nRuns: %s\nIn: %s of your home session\n", commandText,
+			spec.ExactCommandLine([]string{p.Cwd}))
 	}
 	writeNames(&b, "Variables", p.EnvKeys, p.Env)
 	writeNames(&b, "Headers", p.HeaderKeys, p.Headers)

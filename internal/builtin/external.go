@@ -321,7 +321,8 @@ func installExternalTool() tool.Tool {
 }
 
 func (t *Tools) installExternal(ctx context.Context, c tool.Call, in InstallInput) (*tool.Result, error) {
-	request := spec.ConnectRequest{Name: in.Name, Command: in.Start.Command, Args: in.Start.Args, Env: in.Env, Consent: t.consentFor(c)}
+	request := spec.ConnectRequest{Name: in.Name, Command: in.Start.Command, Args: in.Start.Args, Env: in.Env,
+		Consent: t.consentFor(c)}
 	result, err := t.Connections.Install(ctx, c.Principal, install.Request{Type: in.Install.Type, Spec: in.Install.Spec,
 		Workdir: in.Workdir, ConnectRequest: request, Progress: c.Progress})
 	if err != nil {

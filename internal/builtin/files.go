@@ -92,7 +92,8 @@ func (t *Tools) readFile(ctx context.Context, c tool.Call, in readFileInput) (*t
 		return r, nil
 	}
 	if !binary {
-		if trimmed := trimPartialRunes(data); offset+int64(len(data)) < size && len(trimmed) > 0 && len(trimmed) < len(data) &&
+		if trimmed := trimPartialRunes(data); offset+int64(len(data)) < size && len(trimmed) > 0 &&
+			len(trimmed) < len(data) &&
 			utf8.Valid(data[:len(trimmed)]) {
 			data = data[:len(trimmed)]
 		}
@@ -108,7 +109,8 @@ func (t *Tools) readFile(ctx context.Context, c tool.Call, in readFileInput) (*t
 		end := offset + int64(len(data))
 		r.Content = append(r.Content, tool.Text(fmt.Sprintf("[bytes %d to %d of %d; go on with offset %d]", offset, end,
 			size, end)),
-			tool.Content{Link: &tool.Link{URI: FileURI(l.ID(), absolutePath(in.Path)), Name: path.Base(in.Path), Size: size,
+			tool.Content{Link: &tool.Link{URI: FileURI(l.ID(), absolutePath(in.Path)), Name: path.Base(in.Path),
+				Size: size,
 				MIME: mimeType(in.Path, data)}})
 	}
 	return r, nil
@@ -138,7 +140,8 @@ func mimeType(name string, data []byte) string {
 
 func fileResult(l *session.Lease, p string, data []byte, offset, size int64, encoding string) (*tool.Result,
 	*FileRead) {
-	fields := &FileRead{SessionOutput: sessionOutput(l), Path: p, Size: size, Offset: offset, Bytes: len(data), Encoding: encoding,
+	fields := &FileRead{SessionOutput: sessionOutput(l), Path: p, Size: size, Offset: offset, Bytes: len(data),
+		Encoding:  encoding,
 		Truncated: offset+int64(len(data)) < size}
 	r := sessionResult(l, fields)
 	r.Summary = summary(l, fmt.Sprintf("%s: %d bytes, %s", p, size, encoding))
@@ -330,7 +333,8 @@ func (t *Tools) listFiles(ctx context.Context, c tool.Call, in listFilesInput) (
 	if truncated && len(lines) > 0 {
 		text += fmt.Sprintf("\n[only the first %d entries; list a subdirectory, or raise limit]", len(lines))
 	}
-	return sessionResult(l, &FileList{SessionOutput: sessionOutput(l), Path: dir, Files: rows, Truncated: truncated}, tool.Text(text)), nil
+	return sessionResult(l, &FileList{SessionOutput: sessionOutput(l), Path: dir, Files: rows, Truncated: truncated},
+		tool.Text(text)), nil
 }
 
 // ResourceTemplates implements tool.Reader.

@@ -46,7 +46,8 @@ func exposePortTool() tool.Tool {
 		Input: tool.InputOf[ExposeInput](portProp(),
 			tool.Prop{Name: "public", Default: false, Description: "Let in everybody who can reach this server, " +
 				"without the link's token."},
-			tool.Prop{Name: "expires_in", Default: int(port.DefaultLifetime.Seconds())}.Range(1, port.MaxLifetime.Seconds())),
+			tool.Prop{Name: "expires_in", Default: int(port.DefaultLifetime.Seconds())}.Range(1,
+				port.MaxLifetime.Seconds())),
 		Output: tool.OutputOf[Exposed]([]string{"url", "port", "expires_at", "session_id"},
 			tool.Prop{Name: "path_url", Description: "The same for where that host name cannot be resolved; " +
 				"pages that need cookies, storage or an origin of their own do not work there."}),
@@ -158,7 +159,8 @@ func (t *Tools) ports(owner, id string) []Port {
 	rows := []Port{}
 	for _, r := range t.Ports.List(owner, id) {
 		rows = append(rows, Port{Port: r.Port, Public: r.Public, URL: t.Ports.Links.URL(id, r.Port, ""),
-			PathURL: t.Ports.Links.PathURL(id, r.Port, ""), Created: formatTime(r.Created), Expires: formatTime(r.Expires)})
+			PathURL: t.Ports.Links.PathURL(id, r.Port, ""), Created: formatTime(r.Created),
+			Expires: formatTime(r.Expires)})
 	}
 	return rows
 }

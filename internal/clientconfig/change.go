@@ -98,7 +98,8 @@ func (ch *Change) Write(now time.Time) (backup string, err error) {
 		return "", err
 	}
 	text, err := readLimited(ch.Path)
-	if missing := errors.Is(err, fs.ErrNotExist); missing != ch.New || err != nil && !missing || !bytes.Equal(text, ch.before) {
+	if missing := errors.Is(err, fs.ErrNotExist); missing != ch.New || err != nil && !missing ||
+		!bytes.Equal(text, ch.before) {
 		return "", fmt.Errorf("%s has changed in the meantime; try again", ch.Path)
 	}
 	if !ch.New {
@@ -158,7 +159,8 @@ func (ch *Change) Diff() string {
 	for head < len(oldLines) && head < len(newLines) && oldLines[head] == newLines[head] {
 		head++
 	}
-	for tail < len(oldLines)-head && tail < len(newLines)-head && oldLines[len(oldLines)-1-tail] == newLines[len(newLines)-1-tail] {
+	for tail < len(oldLines)-head && tail < len(newLines)-head &&
+		oldLines[len(oldLines)-1-tail] == newLines[len(newLines)-1-tail] {
 		tail++
 	}
 	const context = 3

@@ -81,7 +81,8 @@ func TestChangeEveryClient(t *testing.T) {
 func TestNewFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a", "b", "mcp.json")
 	ch := plan(t, mustFind(t, "cursor"), path, server)
-	if !ch.New || ch.Unchanged() || !strings.HasPrefix(ch.Diff(), "--- /dev/null\n+++ "+path+"\n@@ -0,0 +1,7 @@\n+{\n") {
+	if !ch.New || ch.Unchanged() || !strings.HasPrefix(ch.Diff(), "--- /dev/null\n+++ "+path+
+		"\n@@ -0,0 +1,7 @@\n+{\n") {
 		t.Errorf("%+v\n%s", ch, ch.Diff())
 	}
 	if _, err := os.Stat(filepath.Dir(path)); err == nil {

@@ -103,7 +103,8 @@ var clients = []Client{
 		paths: paths{"~/.cursor/mcp.json", "~/.cursor/mcp.json", `%USERPROFILE%\.cursor\mcp.json`}},
 	{ID: "vscode", Title: "VS Code",
 		Next:   "Run \"MCP: List Servers\" from the command palette of VS Code, and start the server.",
-		format: vsCode, entry: typedEntry, variableFormat: "${env:%s}", paths: paths{"$XDG_CONFIG_HOME/Code/User/mcp.json",
+		format: vsCode, entry: typedEntry, variableFormat: "${env:%s}",
+		paths: paths{"$XDG_CONFIG_HOME/Code/User/mcp.json",
 			"~/Library/Application Support/Code/User/mcp.json", `%APPDATA%\Code\User\mcp.json`}},
 	{ID: "crush", Title: "Crush", Next: "Start Crush again.",
 		format: crush, entry: typedEntry, variableFormat: "$%s", paths: paths{"$XDG_CONFIG_HOME/crush/crush.json",
@@ -120,7 +121,8 @@ var clients = []Client{
 		format: editor, entry: geminiEntry, variableFormat: "${%s}", paths: paths{"~/.gemini/settings.json",
 			"~/.gemini/settings.json", `%USERPROFILE%\.gemini\settings.json`},
 		command: func(s Server) string {
-			return shellWords("gemini", "mcp", "add", "--scope", "user", "--transport", "http") + headerOption(" --header", s) +
+			return shellWords("gemini", "mcp", "add", "--scope", "user", "--transport", "http") +
+				headerOption(" --header", s) +
 				" " + shellWords(s.Name, s.URL)
 		}},
 }
@@ -148,7 +150,8 @@ func Find(id string) (Client, error) {
 	shown := []rune(id)
 	return Client{}, fault.New(fault.NotFound, "there is no client %q%s It must be one of %s",
 		string(shown[:min(len(shown), 40)]),
-		map[bool]string{true: ".", false: suggestion}[suggestion == ""], strings.Join(IDs(), ", ")).With("clients", IDs())
+		map[bool]string{true: ".", false: suggestion}[suggestion == ""], strings.Join(IDs(), ", ")).
+		With("clients", IDs())
 }
 
 // StdioOnly reports whether the client can only start programs, and so cannot connect to a URL.

@@ -101,14 +101,16 @@ func translateEditor(keys map[string]any) (map[string]any, []string, error) {
 		switch k {
 		case "envFile", "headersHelper":
 			replacement := map[string]string{"envFile": "env", "headersHelper": "headers"}[k]
-			return translated, nil, fmt.Errorf("%s is not supported: write the values into %s, as variables", k, replacement)
+			return translated, nil, fmt.Errorf("%s is not supported: write the values into %s, as variables", k,
+				replacement)
 		case "cwd":
 			notes = append(notes, "its cwd is not used: servers start in /workspace")
 		case "timeout":
 			translated[k] = timeoutSeconds(v)
 		case "oauth":
 			if m, ok := v.(map[string]any); ok {
-				translated["oauth_client_id"], translated["oauth_client_secret"], translated["oauth_issuer"] = m["clientId"],
+				translated["oauth_client_id"], translated["oauth_client_secret"],
+					translated["oauth_issuer"] = m["clientId"],
 					m["clientSecret"], m["issuer"]
 			}
 		}

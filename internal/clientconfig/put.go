@@ -309,7 +309,8 @@ func (d document) add(object *hujson.Value, members *hujson.Object, key string, 
 			fmt.Appendf(nil, "%s:%s", quoted, d.marshal(v, "")), d.text[end:])
 	}
 	trailing := bytes.TrimRight(d.text[tail:end], " \t\r\n")
-	return slices.Concat(head, []byte(comma), trailing, fmt.Appendf(nil, "%s%s%s: %s%s%s", d.newline, memberIndent, quoted,
+	return slices.Concat(head, []byte(comma), trailing, fmt.Appendf(nil, "%s%s%s: %s%s%s", d.newline, memberIndent,
+		quoted,
 		d.marshal(v, memberIndent), d.newline, closingIndent), d.text[end:])
 }
 

@@ -16,9 +16,8 @@ func TestClientFilesAreBounded(t *testing.T) {
 			t.Errorf("%s: it is read", what)
 		}
 	}
-	if top,
-		err := readSections([]byte("{\"x\": [1], // [\n \"mcpServers\": {\"a\": {\"command\": \"/*[\"},},}")); err != nil ||
-		top["mcpServers"] == nil {
+	text := "{\"x\": [1], // [\n \"mcpServers\": {\"a\": {\"command\": \"/*[\"},},}"
+	if top, err := readSections([]byte(text)); err != nil || top["mcpServers"] == nil {
 		t.Errorf("%v, %v", top, err)
 	}
 }

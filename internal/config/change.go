@@ -8,7 +8,8 @@ import (
 )
 
 // reloadableKeys are the settings that a running server applies when the file changes.
-var reloadableKeys = []string{"mcp", "mcp_consent", "mcp_files", "mcp_files_env", "network.allow", "network.allow_private",
+var reloadableKeys = []string{"mcp", "mcp_consent", "mcp_files", "mcp_files_env", "network.allow",
+	"network.allow_private",
 	"network.hosts", "network.mode", "network.registries", templateNetworks}
 
 const templateNetworks = "templates.*.network"

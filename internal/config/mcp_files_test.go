@@ -129,7 +129,7 @@ func TestBrokenClientServers(t *testing.T) {
 		{`{"mcpServers": {"x": {"command": "x", "args": ["a", "${UNSET}"]}}}`, "args 2: the variable UNSET is not set"},
 		{`{"mcpServers": {"x": {"command": "x", "args": ["${A:-${TOKEN}}"]}}}`, "no } of its own"},
 		{`{"mcpServers": {"x": {"command": "x", "args": ["${TOKEN"]}}}`, "no } of its own"},
-		{`{"mcpServers": {"x": {"command": "x", "args": ["${a b}"]}}}`, "not one that is known"},
+		{`{"mcpServers": {"x": {"command": "x", "args": ["${a b}"]}}}`, "has a form that is not supported"},
 		{`{"mcpServers": {"x": {"command": "x", "envFile": ".env"}}}`, "envFile is not supported"},
 		{`{"mcpServers": {"x": {"url": "http://x/", "headersHelper": "x.sh"}}}`, "headersHelper is not supported"},
 		{`{"mcpServers": {"x": {"type": "ws", "url": "ws://x/"}}}`, "stdio, http, sse"},
@@ -237,7 +237,8 @@ func TestClientFilesLearnWhatIsListed(t *testing.T) {
 			}
 			list, _ := c.Servers(t.Context(), auth.ParseID)
 			says := "SECRET is not given to files of MCP clients; the operator can list it in mcp_files_env"
-			if len(list) != 1 || strings.Contains(list[0].Invalid, says) == listed || (list[0].Invalid == "") != listed ||
+			if len(list) != 1 || strings.Contains(list[0].Invalid, says) == listed ||
+				(list[0].Invalid == "") != listed ||
 				!listed && strings.Contains(fmt.Sprint(list), "s3cret") {
 				t.Errorf("%s %s, listed %v: %+v", tt.file, tt.text, listed, list)
 			}

@@ -271,7 +271,8 @@ func TestMCPSettings(t *testing.T) {
 	if c.MCP.IdleTimeout != 90*time.Second || c.MCP.InstallTimeout != 20*time.Minute {
 		t.Errorf("%+v", c.MCP)
 	}
-	if d := Default(); d.MCP.IdleTimeout != 10*time.Minute || d.MCP.InstallTimeout != 10*time.Minute || d.MCP.Files != nil {
+	if d := Default(); d.MCP.IdleTimeout != 10*time.Minute || d.MCP.InstallTimeout != 10*time.Minute ||
+		d.MCP.Files != nil {
 		t.Errorf("defaults %+v", d.MCP)
 	}
 	// A file that is not there is told of, and holds nothing.

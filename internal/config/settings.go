@@ -217,9 +217,11 @@ func (c *Config) sessionRows() []setting {
 		{"cleanup_interval", "60", []string{"MSB_CLEANUP_INTERVAL"},
 			"seconds between two looks for idle sessions", duration(&s.SweepInterval, time.Second, day)},
 		{"orphan_timeout", "3600", nil,
-			"seconds without a server after which a sandbox ends itself; 0: never", duration(&s.OrphanTimeout, 0, 3650*day)},
+			"seconds without a server after which a sandbox ends itself; 0: never",
+			duration(&s.OrphanTimeout, 0, 3650*day)},
 		{"orphan_cleanup_interval", "600", []string{"MSB_ORPHAN_CLEANUP_INTERVAL"},
-			"seconds between two looks for sandboxes that belong to nobody", duration(&s.OrphanSweepInterval, time.Second, day)},
+			"seconds between two looks for sandboxes that belong to nobody",
+			duration(&s.OrphanSweepInterval, time.Second, day)},
 		{"enable_lru_eviction", "true", []string{"MSB_ENABLE_LRU_EVICTION"},
 			"at the limit, stop the caller's session that was idle for longest", boolean(&s.EvictIdle)},
 		{"workspace_retention", "7d", nil,
@@ -334,7 +336,8 @@ func (c *Config) setVolumes(v string) error {
 }
 
 // reservedTargets are the paths in the sandbox at which a volume must not be mounted.
-var reservedTargets = []string{"/", "/workspace", "/proc", "/sys", "/dev", "/run/sandlot", "/var/lib/sandlot", "/usr", "/bin",
+var reservedTargets = []string{"/", "/workspace", "/proc", "/sys", "/dev", "/run/sandlot", "/var/lib/sandlot", "/usr",
+	"/bin",
 	"/lib", "/lib64", "/etc", "/tmp", "/.sandlot"}
 
 func parseVolume(e string) (Volume, error) {

@@ -132,7 +132,8 @@ func (t *fileChecker) checkFolder(path string) error {
 		return nil
 	}
 	return fmt.Errorf("others than the server's user can write it, as they can write the folder %s%s; "+
-		"move it to a folder of the server's user, or take the right away (chown, chmod go-w)", path, inParentheses(reason))
+		"move it to a folder of the server's user, or take the right away (chown, chmod go-w)", path,
+		inParentheses(reason))
 }
 
 func (t *fileChecker) checkFile(path string, st os.FileInfo) error {

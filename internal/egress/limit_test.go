@@ -505,7 +505,8 @@ func TestResolver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var asked atomic.Int32
 		fail := false
-		r := &resolver{names: map[string]*entry{}, lookupIP: func(ctx context.Context, name string) ([]netip.Addr, error) {
+		r := &resolver{names: map[string]*entry{}, lookupIP: func(ctx context.Context, name string) ([]netip.Addr,
+			error) {
 			asked.Add(1)
 			select {
 			case <-time.After(time.Second):

@@ -211,7 +211,8 @@ func (e *Outlet) byteLimitRefusal() error {
 	if n%(1<<20) == 0 {
 		n, unit = n>>20, "MB"
 	}
-	return refusalError{fmt.Sprintf("this session has used all %d %s of network that it may use", n, unit), RaiseByteLimit}
+	return refusalError{fmt.Sprintf("this session has used all %d %s of network that it may use", n, unit),
+		RaiseByteLimit}
 }
 
 // beginConnect counts a connection to the network, which the caller ends with end, and returns the
@@ -222,7 +223,8 @@ func (e *Outlet) beginConnect() (*Policy, error) {
 	defer e.mu.Unlock()
 	switch {
 	case !e.connectRate.Allow(): // before the other checks, so that refused connections count too
-		return nil, busyError(fmt.Sprintf("this session opens more than %d connections a second", e.b.config.Limits.Rate))
+		return nil, busyError(fmt.Sprintf("this session opens more than %d connections a second",
+			e.b.config.Limits.Rate))
 	case e.limitReached():
 		return nil, e.byteLimitRefusal()
 	case e.connecting >= e.b.config.Limits.Connections:

@@ -143,7 +143,8 @@ var operators = []syntax.ParExpOperator{
 }
 
 func checkParam(p *syntax.ParamExp) error {
-	unsupported := p.Excl || p.Length || p.Width || p.IsSet || p.NestedParam != nil || p.Index != nil || p.Modifiers != nil ||
+	unsupported := p.Excl || p.Length || p.Width || p.IsSet || p.NestedParam != nil || p.Index != nil ||
+		p.Modifiers != nil ||
 		p.Slice != nil || p.Repl != nil || p.Names != 0 || p.Flags != nil
 	if unsupported || p.Exp != nil && !slices.Contains(operators, p.Exp.Op) || p.Param == nil ||
 		!syntax.ValidName(p.Param.Value) {

@@ -74,7 +74,8 @@ func Nearest(name string, known []string) string {
 	leastDistance = math.MaxInt
 	for _, k := range known {
 		longer := len(k) - len(name)
-		if k != "" && (strings.Contains(k, name) || strings.HasPrefix(name, k)) && max(longer, -longer) < leastDistance {
+		if k != "" && (strings.Contains(k, name) || strings.HasPrefix(name, k)) &&
+			max(longer, -longer) < leastDistance {
 			nearest, leastDistance = k, max(longer, -longer)
 		}
 	}

@@ -107,7 +107,8 @@ func (d *duplex) Read(ctx context.Context) (jsonrpc.Message, error) {
 // register registers the calls of a line. It returns the answer to a line that is refused, or
 // nil.
 func (d *duplex) register(p inputLine) (errorAnswer any) {
-	x := &pendingLine{body: p.reservation, answers: d.limits.NewAnswers(d.owner), batch: p.batch, indexes: map[jsonrpc.ID]int{}}
+	x := &pendingLine{body: p.reservation, answers: d.limits.NewAnswers(d.owner), batch: p.batch,
+		indexes: map[jsonrpc.ID]int{}}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.ended { // the output is closed too
@@ -121,7 +122,8 @@ func (d *duplex) register(p inputLine) (errorAnswer any) {
 		}
 		if d.calls[q.ID] != nil {
 			if p.batch {
-				return rpc.InvalidRequest("Invalid request: a request of the batch has the id of one that is not answered yet")
+				return rpc.InvalidRequest("Invalid request: a request of the batch has the id of one that is not " +
+					"answered yet")
 			}
 			continue // the SDK answers with an error
 		}

@@ -47,7 +47,8 @@ func (g *Gateway) newFastPath(e *endpoint) fastPath {
 		return noFastPath{}
 	}
 	return fastpath.New(fastpath.Config{
-		Calls: e.calls, Relay: g.relay, Server: g.implementation, HasSession: e.hasSession, Call: g.callOwnTool, Log: g.Log,
+		Calls: e.calls, Relay: g.relay, Server: g.implementation, HasSession: e.hasSession, Call: g.callOwnTool,
+		Log: g.Log,
 		Tool: func(name string) (fastpath.Tool, bool) {
 			k := featureKey{"tools/call", name}
 			if e.ownDefinitions[k] != nil {

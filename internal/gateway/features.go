@@ -153,7 +153,10 @@ func (g *Gateway) addFeature(e *endpoint, k featureKey, raw json.RawMessage) (er
 		goneHandler := func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) { return nil, errGone }
 		e.server.AddTool(&mcp.Tool{Name: k.key, InputSchema: schema}, goneHandler)
 	case "prompts/get":
-		goneHandler := func(context.Context, *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) { return nil, errGone }
+		goneHandler := func(context.Context, *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
+			return nil,
+				errGone
+		}
 		e.server.AddPrompt(&mcp.Prompt{Name: k.key}, goneHandler)
 	case "resources/read":
 		e.server.AddResource(&mcp.Resource{URI: k.key, Name: k.key}, g.resourceHandler(e))

@@ -167,7 +167,8 @@ func (g *Gateway) refuseBody(w http.ResponseWriter, err error) {
 			mebibytes(g.MaxBody)+"; send larger files with PUT /v1/sessions/{id}/files/{path}"))
 		return
 	}
-	rpc.Write(w, http.StatusBadRequest, rpc.ErrorResponse(nil, -32700, "Parse error: the request could not be read", nil))
+	rpc.Write(w, http.StatusBadRequest, rpc.ErrorResponse(nil, -32700, "Parse error: the request could not be read",
+		nil))
 }
 
 // Serve serves one client over a pair of streams, as on stdio, until the input ends.

@@ -171,7 +171,8 @@ func TestATokenEndsSuspendedCalls(t *testing.T) {
 		l.end(two.Token)
 		synctest.Wait()
 		<-answers
-		if release, err := g.Limits.Acquire("user:ann", limit.WaitingCalls, limit.Default[limit.WaitingCalls]); err != nil {
+		if release, err := g.Limits.Acquire("user:ann", limit.WaitingCalls,
+			limit.Default[limit.WaitingCalls]); err != nil {
 			t.Errorf("something still counts: %v", err)
 		} else {
 			release()

@@ -100,7 +100,8 @@ func (g *Gateway) newEmptyEndpoint(tokenCtx context.Context, p auth.Principal) *
 		lastUsed:       time.Now(),
 	}
 	e.fast = g.newFastPath(e)
-	s.AddReceivingMiddleware(g.limitMiddleware(e), g.recoverMiddleware, g.levelMiddleware(e), g.proxyMiddleware(e), sortTools)
+	s.AddReceivingMiddleware(g.limitMiddleware(e), g.recoverMiddleware, g.levelMiddleware(e), g.proxyMiddleware(e),
+		sortTools)
 	return e
 }
 
@@ -276,7 +277,8 @@ func (g *Gateway) toolHandler(e *endpoint, name string) mcp.ToolHandler {
 }
 
 // callOwnTool calls one of Sandlot's own tools. Progress, if set, notifies the client.
-func (g *Gateway) callOwnTool(ctx context.Context, c tool.Call, progress relay.SendProgress) (*mcp.CallToolResult, error) {
+func (g *Gateway) callOwnTool(ctx context.Context, c tool.Call,
+	progress relay.SendProgress) (*mcp.CallToolResult, error) {
 	if progress != nil {
 		n := relay.NewProgress(progress)
 		defer n.Stop()
@@ -296,7 +298,8 @@ const maxResource = 8 << 20
 func (g *Gateway) resourceHandler(e *endpoint) mcp.ResourceHandler {
 	return func(ctx context.Context, req *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
 		b, err := hub.ReadResource.Do(ctx, g.Hub, e.principal,
-			hub.ResourceRead{URI: req.Params.URI, Max: maxResource, Reservation: e.answers.find(req.Extra).NewReservation()})
+			hub.ResourceRead{URI: req.Params.URI, Max: maxResource, Reservation: e.answers.find(req.Extra).
+				NewReservation()})
 		if err != nil {
 			failed := rpc.LoggedError(ctx, g.Log, "resources/read", err)
 			if fault.Is(err, fault.NotFound) {

@@ -56,7 +56,8 @@ func (g *Gateway) numEndpoints() int {
 }
 
 func newGatewayWithTokens(l *fakeTokens, sources ...tool.Source) *Gateway {
-	return New(Config{Hub: hub.New(hub.Config{Sources: sources}), TokenContext: l.hold, Log: slog.New(slog.DiscardHandler)})
+	return New(Config{Hub: hub.New(hub.Config{Sources: sources}), TokenContext: l.hold,
+		Log: slog.New(slog.DiscardHandler)})
 }
 
 func withToken(name, id string, metrics bool) auth.Principal {
@@ -71,7 +72,8 @@ func withToken(name, id string, metrics bool) auth.Principal {
 // reportCaller returns a source whose tool returns the token and the rights of its caller.
 func reportCaller() fakeElicitor {
 	return fakeElicitor{func(_ context.Context, c tool.Call) (*tool.Result, error) {
-		return &tool.Result{Summary: fmt.Sprint("called by ", c.Principal.Token, c.Principal.HasRole(auth.Metrics))}, nil
+		return &tool.Result{Summary: fmt.Sprint("called by ", c.Principal.Token, c.Principal.HasRole(auth.Metrics))},
+			nil
 	}}
 }
 

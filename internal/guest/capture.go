@@ -164,7 +164,8 @@ func (c *capture) done() *agentv1.Captured {
 	defer c.mu.Unlock()
 	c.add(c.partial) // the rest of the character will not come
 	c.partial = nil
-	if c.file == nil && !c.fileDone && c.totalBytes > 0 && (hasTerminalControls(c.head) || hasTerminalControls(c.tail)) {
+	if c.file == nil && !c.fileDone && c.totalBytes > 0 && (hasTerminalControls(c.head) ||
+		hasTerminalControls(c.tail)) {
 		c.spill(nil)
 	}
 	if c.file != nil {

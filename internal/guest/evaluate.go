@@ -147,15 +147,17 @@ type cell struct {
 }
 
 func (a *Agent) newCell(request *agentv1.EvaluateRequest, live *liveOutput) *cell {
-	return &cell{a, request, live, newCapture("stdout", a.output, request.Bounds), newCapture("stderr", a.output, request.Bounds)}
+	return &cell{a, request, live, newCapture("stdout", a.output, request.Bounds),
+		newCapture("stderr", a.output, request.Bounds)}
 }
 
 // interpCell returns the cell in the form that Interp.Run takes. The caller calls end when the
 // cell is over.
 func (c *cell) interpCell() (interpCell interp.Cell, end func()) {
 	ticks, end := c.live.ticks()
-	interpCell = interp.Cell{Code: c.request.Code, Language: c.request.Language, Timeout: wire.Milliseconds(c.request.TimeoutMillis),
-		Stdout: c.live.tee(c.stdout, 0), Stderr: c.live.tee(c.stderr, 1), Ticks: ticks}
+	interpCell = interp.Cell{Code: c.request.Code, Language: c.request.Language,
+		Timeout: wire.Milliseconds(c.request.TimeoutMillis),
+		Stdout:  c.live.tee(c.stdout, 0), Stderr: c.live.tee(c.stderr, 1), Ticks: ticks}
 	if c.live != nil {
 		interpCell.Tick = c.live.flush
 	}
@@ -187,7 +189,8 @@ func (c *cell) done(r *interp.Result) *agentv1.EvaluateDone {
 }
 
 // evaluate runs a cell to its end, on the agent's own connection to the driver.
-func (a *Agent) evaluate(ctx context.Context, request *agentv1.EvaluateRequest, send eventSender) (*agentv1.EvaluateDone, error) {
+func (a *Agent) evaluate(ctx context.Context, request *agentv1.EvaluateRequest,
+	send eventSender) (*agentv1.EvaluateDone, error) {
 	l, err := a.language(request.Language)
 	if err != nil {
 		return nil, err

@@ -143,15 +143,17 @@ type Agent struct {
 
 // New returns an agent. Run starts it.
 func New(c Config) *Agent {
-	a := &Agent{config: c, secret: c.Secret, bootID: newBootID(), output: newOutputFiles(), callStreams: make(chan net.Conn),
-		env: map[string]string{}, interps: map[string]*interp.Interp{}, lastUsed: time.Now()}
+	a := &Agent{config: c, secret: c.Secret, bootID: newBootID(), output: newOutputFiles(),
+		callStreams: make(chan net.Conn),
+		env:         map[string]string{}, interps: map[string]*interp.Interp{}, lastUsed: time.Now()}
 	for _, kv := range c.Env {
 		if k, v, ok := strings.Cut(kv, "="); ok {
 			a.env[k] = v
 		}
 	}
 	a.Files = files.New(func() string { return a.variables(nil)["PYTHONUSERBASE"] })
-	a.Processes = &process.Processes{Reaper: process.NewReaper(c.Init), Dir: a.Base, Env: a.environment, OnEnded: a.markUsed,
+	a.Processes = &process.Processes{Reaper: process.NewReaper(c.Init), Dir: a.Base, Env: a.environment,
+		OnEnded:  a.markUsed,
 		Enforcer: process.NewEnforcer(a.recentlyActive, a.recordKill)}
 	if boot := c.Boot.GetConfigure(); boot != nil {
 		if err := a.configure(boot); err != nil {

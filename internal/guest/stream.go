@@ -199,8 +199,9 @@ func (a *Agent) runInteractive(s net.Conn, c *agentv1.Command) {
 			return len(p), out.frame(kind, p)
 		})
 	}
-	stdio := process.Stdio{Stdin: stdin, Stdout: output(wire.FrameStdout), Stderr: output(wire.FrameStderr), TerminalSize: c.Pty,
-		OnTerminal: func(f *os.File) { terminal = f }}
+	stdio := process.Stdio{Stdin: stdin, Stdout: output(wire.FrameStdout), Stderr: output(wire.FrameStderr),
+		TerminalSize: c.Pty,
+		OnTerminal:   func(f *os.File) { terminal = f }}
 	err := a.dialStdio(c, &stdio)
 	var p *process.Process
 	if err == nil {

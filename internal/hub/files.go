@@ -88,7 +88,8 @@ type upload struct {
 
 // WriteFile replaces a file of a session by content, which has size bytes. It returns the
 // file's size. If content ends with an error, the file does not change.
-func (h *Hub) WriteFile(ctx context.Context, p auth.Principal, file FilePath, content io.Reader, size int64) (int64, error) {
+func (h *Hub) WriteFile(ctx context.Context, p auth.Principal, file FilePath, content io.Reader,
+	size int64) (int64, error) {
 	u, err := begin(h, h.sessionRequest(policy.FileWrite, p, file.SessionID), func(a *ActiveRequest) (*upload, error) {
 		l, err := a.openSession(ctx, SessionSpec{ID: string(file.SessionID)})
 		if err != nil {

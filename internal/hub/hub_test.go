@@ -198,12 +198,14 @@ func TestResources(t *testing.T) {
 		}
 	}
 	for _, h := range []*Hub{h, newHub()} {
-		if _, err := ReadResource.Do(t.Context(), h, auth.Local, ResourceRead{URI: "x://three", Max: 10}); !fault.Is(err,
+		if _, err := ReadResource.Do(t.Context(), h, auth.Local,
+			ResourceRead{URI: "x://three", Max: 10}); !fault.Is(err,
 			fault.NotFound) {
 			t.Errorf("what is not there: %v", err)
 		}
 	}
-	_, err := ReadResource.Do(t.Context(), newHub(), auth.Local, ResourceRead{URI: strings.Repeat("x", 10_000), Max: 10})
+	_, err := ReadResource.Do(t.Context(), newHub(), auth.Local,
+		ResourceRead{URI: strings.Repeat("x", 10_000), Max: 10})
 	if err == nil || len(err.Error()) > 1000 {
 		t.Errorf("a long name: %d bytes", len(err.Error()))
 	}

@@ -22,10 +22,11 @@ type Shell struct {
 
 // OpenShell opens the session for an interactive process.
 func (h *Hub) OpenShell(ctx context.Context, p auth.Principal, spec SessionSpec) (*Shell, error) {
-	return begin(h, h.sessionRequest(policy.ShellExecute, p, SessionID(spec.ID)), func(a *ActiveRequest) (*Shell, error) {
-		l, err := a.openSession(ctx, spec)
-		return &Shell{a, l}, err
-	})
+	return begin(h, h.sessionRequest(policy.ShellExecute, p, SessionID(spec.ID)),
+		func(a *ActiveRequest) (*Shell, error) {
+			l, err := a.openSession(ctx, spec)
+			return &Shell{a, l}, err
+		})
 }
 
 // Run starts the command. It returns the stream of the process, with the frames of package

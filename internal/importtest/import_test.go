@@ -23,9 +23,11 @@ var only = map[string][]string{
 	// The operator's own texts alone are expanded, and their commands run.
 	"sandlot/internal/expand": {"sandlot/internal/config", "sandlot/internal/clientconfig"},
 	// What hostile code has written is walked through in one place.
-	"sandlot/internal/tree":   {"sandlot/internal/workspace", "sandlot/internal/runtime/gvisor", "sandlot/internal/volume", "sandlot/internal/cli"},
+	"sandlot/internal/tree": {"sandlot/internal/workspace", "sandlot/internal/runtime/gvisor",
+		"sandlot/internal/volume", "sandlot/internal/cli"},
 	"sandlot/internal/volume": {"sandlot/internal/app", "sandlot/internal/builtin"},
-	"sandlot/internal/limit": {"sandlot/internal/api", "sandlot/internal/gateway", "sandlot/internal/app", "sandlot/internal/hub",
+	"sandlot/internal/limit": {"sandlot/internal/api", "sandlot/internal/gateway", "sandlot/internal/app",
+		"sandlot/internal/hub",
 		"sandlot/internal/tool", "sandlot/internal/builtin", "sandlot/internal/servers"},
 	"sandlot/internal/agent/direct": {"sandlot/internal/agent"},
 	// Inside the sandbox.
@@ -35,7 +37,8 @@ var only = map[string][]string{
 	// Each foreign library stays behind one package.
 	"github.com/modelcontextprotocol/go-sdk/mcp":     {"sandlot/internal/gateway", "sandlot/test/bench"},
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc": {"sandlot/internal/gateway", "sandlot/test/bench"},
-	"github.com/modelcontextprotocol/go-sdk/auth":    {"sandlot/internal/servers", "sandlot/internal/mcpclient", "sandlot/test/conformance"},
+	"github.com/modelcontextprotocol/go-sdk/auth": {"sandlot/internal/servers", "sandlot/internal/mcpclient",
+		"sandlot/test/conformance"},
 	"github.com/modelcontextprotocol/go-sdk/oauthex": {"sandlot/internal/servers", "sandlot/test/conformance"},
 	// Third-party servers are spoken to in one place.
 	"sandlot/internal/servers/process":    {"sandlot/internal/servers"},
@@ -54,30 +57,37 @@ var only = map[string][]string{
 		"sandlot/internal/guest/network"},
 	"golang.org/x/sync": {"sandlot/internal/limit", "sandlot/internal/port", "sandlot/internal/servers",
 		"sandlot/internal/session", "sandlot/internal/app", "sandlot/internal/guest/network"},
-	"golang.org/x/net/proxy":                 {"sandlot/internal/egress"},
-	"mvdan.cc/sh":                            {"sandlot/internal/expand"},
-	"github.com/tailscale/hujson":            {"sandlot/internal/clientconfig"},
-	"software.sslmate.com/src/go-pkcs12":     {"sandlot/internal/cacerts"},
-	"github.com/opencontainers/runtime-spec": {"sandlot/internal/runtime/gvisor", "sandlot/cmd/sandlot-runsc", "sandlot/test/bench"},
+	"golang.org/x/net/proxy":             {"sandlot/internal/egress"},
+	"mvdan.cc/sh":                        {"sandlot/internal/expand"},
+	"github.com/tailscale/hujson":        {"sandlot/internal/clientconfig"},
+	"software.sslmate.com/src/go-pkcs12": {"sandlot/internal/cacerts"},
+	"github.com/opencontainers/runtime-spec": {"sandlot/internal/runtime/gvisor", "sandlot/cmd/sandlot-runsc",
+		"sandlot/test/bench"},
 }
 
 // never lists what a package does not import, directly or through others.
 var never = map[string][]string{
 	// Nouns that everyone may use know nothing of those who do.
-	"sandlot/internal/policy":  {"sandlot/internal/tool", "sandlot/internal/session", "net/http"},
-	"sandlot/internal/event":   {"sandlot/internal/auth", "sandlot/internal/session", "net/http"},
-	"sandlot/internal/guest":   {"sandlot/internal/agent", "sandlot/internal/session", "sandlot/internal/sandbox", "sandlot/internal/hub", "sandlot/internal/fault"},
-	"sandlot/internal/tool":    {"sandlot/internal/gateway", "github.com/modelcontextprotocol/go-sdk", "net/http"},
-	"sandlot/internal/hub":     {"github.com/modelcontextprotocol/go-sdk/mcp", "github.com/modelcontextprotocol/go-sdk/jsonrpc", "net/http/httptest"},
-	"sandlot/internal/builtin": {"github.com/modelcontextprotocol/go-sdk/mcp", "sandlot/internal/gateway", "sandlot/internal/runtime"},
+	"sandlot/internal/policy": {"sandlot/internal/tool", "sandlot/internal/session", "net/http"},
+	"sandlot/internal/event":  {"sandlot/internal/auth", "sandlot/internal/session", "net/http"},
+	"sandlot/internal/guest": {"sandlot/internal/agent", "sandlot/internal/session", "sandlot/internal/sandbox",
+		"sandlot/internal/hub", "sandlot/internal/fault"},
+	"sandlot/internal/tool": {"sandlot/internal/gateway", "github.com/modelcontextprotocol/go-sdk", "net/http"},
+	"sandlot/internal/hub": {"github.com/modelcontextprotocol/go-sdk/mcp",
+		"github.com/modelcontextprotocol/go-sdk/jsonrpc", "net/http/httptest"},
+	"sandlot/internal/builtin": {"github.com/modelcontextprotocol/go-sdk/mcp", "sandlot/internal/gateway",
+		"sandlot/internal/runtime"},
 	// Clients and servers of the SDK lose what they do not know.
-	"sandlot/internal/servers":   {"github.com/modelcontextprotocol/go-sdk/mcp", "sandlot/internal/gateway", "sandlot/internal/store", "sandlot/internal/config"},
+	"sandlot/internal/servers": {"github.com/modelcontextprotocol/go-sdk/mcp", "sandlot/internal/gateway",
+		"sandlot/internal/store", "sandlot/internal/config"},
 	"sandlot/internal/mcpclient": {"github.com/modelcontextprotocol/go-sdk/mcp", "sandlot/internal/session"},
-	"sandlot/internal/session":   {"sandlot/internal/runtime", "sandlot/internal/store", "sandlot/internal/gateway", "sandlot/internal/builtin"},
-	"sandlot/internal/vault":     {"sandlot/internal/store", "sandlot/internal/servers", "sandlot/internal/api", "sandlot/internal/session"},
-	"sandlot/internal/egress":    {"sandlot/internal/agent", "sandlot/internal/session", "sandlot/internal/config"},
-	"sandlot/internal/port":      {"sandlot/internal/api", "sandlot/internal/store", "net/http"},
-	"sandlot/cmd/sandlot":        {"gvisor.dev/gvisor", "sandlot/internal/guest"},
+	"sandlot/internal/session": {"sandlot/internal/runtime", "sandlot/internal/store", "sandlot/internal/gateway",
+		"sandlot/internal/builtin"},
+	"sandlot/internal/vault": {"sandlot/internal/store", "sandlot/internal/servers", "sandlot/internal/api",
+		"sandlot/internal/session"},
+	"sandlot/internal/egress": {"sandlot/internal/agent", "sandlot/internal/session", "sandlot/internal/config"},
+	"sandlot/internal/port":   {"sandlot/internal/api", "sandlot/internal/store", "net/http"},
+	"sandlot/cmd/sandlot":     {"gvisor.dev/gvisor", "sandlot/internal/guest"},
 }
 
 func list(t *testing.T, format string, args ...string) []string {

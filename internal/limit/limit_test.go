@@ -128,7 +128,8 @@ func TestHeld(t *testing.T) {
 func TestHeldWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := New(Limits{AnswerBytes: 100})
-		first, second, third := l.NewReservation("ann", AnswerBytes), l.NewReservation("ann", AnswerBytes), l.NewReservation("ann", AnswerBytes)
+		first, second, third := l.NewReservation("ann", AnswerBytes), l.NewReservation("ann", AnswerBytes),
+			l.NewReservation("ann", AnswerBytes)
 		if err := first.Reserve(t.Context(), 80); err != nil {
 			t.Fatal(err)
 		}

@@ -281,7 +281,8 @@ func TestTimeouts(t *testing.T) {
 		{"by default", Request{}, 0, time.Minute, false},
 		{"progress extends it", Request{Timeout: 15 * time.Second}, 5, 65 * time.Second, false},
 		{"and an answer ends it", Request{Timeout: 15 * time.Second}, 5, 60 * time.Second, true},
-		{"but not for ever", Request{Timeout: 15 * time.Second, TotalTimeout: 35 * time.Second}, 100, 35 * time.Second, false},
+		{"but not for ever", Request{Timeout: 15 * time.Second, TotalTimeout: 35 * time.Second}, 100, 35 * time.Second,
+			false},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

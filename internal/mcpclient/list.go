@@ -59,7 +59,8 @@ var errListTooLarge = fmt.Errorf("%w: the list has more bytes than there is room
 
 // readPage reads one page. It decodes item by item and stops at the limits: a page of 16 MiB
 // can have millions of items.
-func readPage(raw json.RawMessage, field string, remaining listBudget) (items []json.RawMessage, cursor string, err error) {
+func readPage(raw json.RawMessage, field string,
+	remaining listBudget) (items []json.RawMessage, cursor string, err error) {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	if _, err := d.Token(); err != nil {
 		return nil, "", err

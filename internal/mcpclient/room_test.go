@@ -118,7 +118,8 @@ func TestRoom(t *testing.T) {
 			defer s.Close()
 			var held transport.Reservation
 			hold := func(r transport.Reservation) { held = r }
-			if _, err := s.Call(t.Context(), Request{Method: "large", TakeReservation: hold}); err != nil || held == nil {
+			if _, err := s.Call(t.Context(), Request{Method: "large", TakeReservation: hold}); err != nil ||
+				held == nil {
 				t.Fatalf("%v, it holds %v", err, held)
 			}
 			if _, err := s.Call(t.Context(), Request{Method: "large"}); all.left < 300<<10 && !errors.Is(err, errFull) {
@@ -143,7 +144,8 @@ func TestRoom(t *testing.T) {
 // A large message that does not go on, or is none, holds no room for long.
 func TestRoomIsNotHeldForEver(t *testing.T) {
 	const most = 1 << 20
-	for name, says := range map[string]string{"stalls": `{"jsonrpc":"2.0","id":2,"result":{"text":"` + strings.Repeat("x", 200<<10), "blank": strings.Repeat(" ", 200<<10)} {
+	for name, says := range map[string]string{"stalls": `{"jsonrpc":"2.0","id":2,"result":{"text":"` +
+		strings.Repeat("x", 200<<10), "blank": strings.Repeat(" ", 200<<10)} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				all := &rooms{left: most}
@@ -152,7 +154,8 @@ func TestRoomIsNotHeldForEver(t *testing.T) {
 				go func() {
 					r := bufio.NewScanner(in)
 					r.Scan()
-					fmt.Fprintln(out, `{"jsonrpc":"2.0","id":1,"result":{"supportedVersions":["2026-07-28"],"capabilities":{}}}`)
+					fmt.Fprintln(out,
+						`{"jsonrpc":"2.0","id":1,"result":{"supportedVersions":["2026-07-28"],"capabilities":{}}}`)
 					r.Scan()
 					_, _ = io.WriteString(out, says) // an error: nobody reads any more
 					if name == "blank" {

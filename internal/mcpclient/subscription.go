@@ -176,7 +176,8 @@ func (s *Session) listenOnce(ctx context.Context, sub *subscription) error {
 	ctx, renew := context.WithCancelCause(ctx)
 	defer renew(nil)
 	capabilities := s.server.capabilities
-	wanted := map[string]any{"toolsListChanged": capabilities.ToolsListChanged, "promptsListChanged": capabilities.PromptsListChanged,
+	wanted := map[string]any{"toolsListChanged": capabilities.ToolsListChanged,
+		"promptsListChanged":   capabilities.PromptsListChanged,
 		"resourcesListChanged": capabilities.ResourcesListChanged}
 	if sub.uri != "" {
 		wanted = map[string]any{"resourceSubscriptions": []string{sub.uri}}
@@ -260,7 +261,8 @@ func (s *Session) repeatNotifications(uri string) {
 	for _, c := range []struct {
 		declared bool
 		list     string
-	}{{capabilities.ToolsListChanged, "tools"}, {capabilities.PromptsListChanged, "prompts"}, {capabilities.ResourcesListChanged, "resources"}} {
+	}{{capabilities.ToolsListChanged, "tools"}, {capabilities.PromptsListChanged, "prompts"},
+		{capabilities.ResourcesListChanged, "resources"}} {
 		if c.declared {
 			s.callNotificationHandler("notifications/"+c.list+"/list_changed", nil)
 		}

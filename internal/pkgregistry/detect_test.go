@@ -224,7 +224,8 @@ func TestGoSettings(t *testing.T) {
 		"a bad name":  {"direct", "user:hunter2@sum.test", "", Set{Go: "direct"}, 1},
 		"three words": {"direct", "sum.test https://a.test hunter2", "", Set{Go: "direct"}, 1},
 		"private": {"direct", "off", "*.corp.test,git.test/team/[a-c]*",
-			Set{Go: "direct", GoSumDB: "off", GoEnv: map[string]string{"GOPRIVATE": "*.corp.test,git.test/team/[a-c]*"}},
+			Set{Go: "direct", GoSumDB: "off",
+				GoEnv: map[string]string{"GOPRIVATE": "*.corp.test,git.test/team/[a-c]*"}},
 			0},
 		"odd private": {"direct", "off", "https://u:hunter2@git.test", Set{Go: "direct", GoSumDB: "off"}, 1},
 	} {

@@ -164,7 +164,8 @@ func FuzzClean(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if again, err := parseAddress(a.url); err != nil || again.url != a.url || again.host != a.host || again.stripped {
+		if again, err := parseAddress(a.url); err != nil || again.url != a.url || again.host != a.host ||
+			again.stripped {
 			t.Errorf("%q gives %+v, which gives %+v, %v", raw, a, again, err)
 		}
 		if strings.ContainsAny(a.url, " \t\r\n\"'`$;,|#?{}\\<>") || a.host.Name == "" || a.host.Port == 0 {

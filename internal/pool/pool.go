@@ -163,8 +163,9 @@ func (p *Pool) volumes() []sandbox.Mount {
 func (p *Pool) spec(r Request) sandbox.Spec {
 	mounts := []sandbox.Mount{{Source: p.Workspaces.Path(r.Workspace), Target: WorkspaceDir}}
 	mounts = append(mounts, p.volumes()...)
-	return sandbox.Spec{ID: r.ID, Template: r.Template, Limits: p.Limits(r.Flavor), Mounts: mounts, OrphanTimeout: p.OrphanTimeout,
-		Secret: secret.Bytes(wire.SecretLen)}
+	return sandbox.Spec{ID: r.ID, Template: r.Template, Limits: p.Limits(r.Flavor), Mounts: mounts,
+		OrphanTimeout: p.OrphanTimeout,
+		Secret:        secret.Bytes(wire.SecretLen)}
 }
 
 func (p *Pool) boot(ctx context.Context, r Request, spec sandbox.Spec, limit time.Duration) (*Booted, error) {

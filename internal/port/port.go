@@ -306,7 +306,8 @@ func (p *Ports) Acquire(ctx context.Context, session string, port int, token str
 	}
 	ctx, cancel := context.WithDeadline(ctx, e.Expires)
 	stop := context.AfterFunc(e.ctx, cancel)
-	return &Conn{Record: e.Record, Context: ctx, dials: e.dials, release: func() { stop(); cancel(); releaseConn() }}, nil
+	return &Conn{Record: e.Record, Context: ctx, dials: e.dials, release: func() { stop(); cancel(); releaseConn() }},
+		nil
 }
 
 // AcquireForOwner counts a connection to the session for its owner, who needs no link, until release is called.

@@ -214,7 +214,8 @@ func TestBounds(t *testing.T) {
 	for n := range MaxPorts {
 		w.expose("ann", one, 1+n, false, DefaultLifetime)
 	}
-	if _, _, err := w.Expose(t.Context(), "ann", one, 1000, false, DefaultLifetime); !fault.Is(err, fault.ResourceLimit) {
+	if _, _, err := w.Expose(t.Context(), "ann", one, 1000, false, DefaultLifetime); !fault.Is(err,
+		fault.ResourceLimit) {
 		t.Errorf("one port more: %v", err)
 	}
 	token := w.expose("ann", one, 1, false, DefaultLifetime) // again

@@ -18,10 +18,12 @@ func TestProcesses(t *testing.T) {
 		t.Fatal(err)
 	}
 	started, err := StartTicks(self)
-	if err != nil || IsEnding(self, started) || !IsEnding(self, started+1) || time.Since(TicksToTime(started)).Abs() > time.Hour {
+	if err != nil || IsEnding(self, started) || !IsEnding(self, started+1) || time.Since(TicksToTime(started)).
+		Abs() > time.Hour {
 		t.Errorf("started %d, %v", started, err)
 	}
-	if !slices.Contains(PIDs(), self) || !IsOwn(self) || !RunsProgram(self, filepath.Base(exe)) || RunsProgram(self, "sleep") ||
+	if !slices.Contains(PIDs(), self) || !IsOwn(self) || !RunsProgram(self, filepath.Base(exe)) ||
+		RunsProgram(self, "sleep") ||
 		Args(self)[0] != os.Args[0] {
 		t.Error("this process is not what it is")
 	}
@@ -31,7 +33,8 @@ func TestProcesses(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer null.Close()
-	if _, err := null.Write(make([]byte, 1<<20)); err != nil || BytesWritten(self)-before < 1<<20 || BytesWritten(1<<30) != 0 {
+	if _, err := null.Write(make([]byte, 1<<20)); err != nil || BytesWritten(self)-before < 1<<20 ||
+		BytesWritten(1<<30) != 0 {
 		t.Errorf("a process has written %d more, %v", BytesWritten(self)-before, err)
 	}
 	if !InOwnPIDNamespace(self) || Parent(self) != os.Getppid() || InOwnPIDNamespace(0) {

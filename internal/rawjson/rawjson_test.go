@@ -86,7 +86,8 @@ func FuzzRawJSON(f *testing.F) {
 			!strings.Contains(string(q), `\ufffd`) {
 			t.Fatalf("%q is quoted as %q", raw, q)
 		}
-		if s, plain := UnescapedString(raw); plain && json.Valid(raw) && s != Text(raw) && strings.ToValidUTF8(s, "") == s {
+		if s, plain := UnescapedString(raw); plain && json.Valid(raw) && s != Text(raw) &&
+			strings.ToValidUTF8(s, "") == s {
 			t.Fatalf("%q is %q", raw, s)
 		}
 		if json.Valid(raw) && !NestedDeeper(raw, 20) {

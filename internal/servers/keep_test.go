@@ -112,7 +112,8 @@ type lasting struct {
 func newLasting(t *testing.T) *lasting {
 	rows := &sealedLogins{}
 	return &lasting{t: t, store: &kept{}, rows: rows, log: &log{},
-		logins: &vault.Logins{Vault: &vault.Vault{KeyFile: filepath.Join(t.TempDir(), "key"), CreateKey: true}, Store: rows}}
+		logins: &vault.Logins{Vault: &vault.Vault{KeyFile: filepath.Join(t.TempDir(), "key"), CreateKey: true},
+			Store: rows}}
 }
 
 // server is another server, after all that were before it.

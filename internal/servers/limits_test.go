@@ -49,7 +49,8 @@ func TestHundredConnections(t *testing.T) {
 	var made, full atomic.Int32
 	for n := range 10 {
 		all.Go(func() {
-			switch _, err := servers.Connect(t.Context(), P, spec.ConnectRequest{Name: fmt.Sprintf("new%d", n), URL: url}); {
+			switch _, err := servers.Connect(t.Context(), P,
+				spec.ConnectRequest{Name: fmt.Sprintf("new%d", n), URL: url}); {
 			case err == nil:
 				made.Add(1)
 			case fault.Is(err, fault.ResourceLimit):
@@ -70,14 +71,16 @@ func TestHundredConnections(t *testing.T) {
 		t.Errorf("said %v %v", err, f.Context)
 	}
 	// Without Sessions an installation that begins would panic.
-	if _, err := servers.Install(t.Context(), P, install.Request{ConnectRequest: spec.ConnectRequest{Name: "more"}, Type: "npm",
+	if _, err := servers.Install(t.Context(), P, install.Request{ConnectRequest: spec.ConnectRequest{Name: "more"},
+		Type: "npm",
 		Spec: "a"}); !fault.Is(err, fault.ResourceLimit) {
 		t.Errorf("installing: %v", err)
 	}
 	if _, err := servers.Connect(t.Context(), P, spec.ConnectRequest{Name: "c7", URL: url + "/other"}); err != nil {
 		t.Errorf("a used name: %v", err)
 	}
-	if _, err := servers.Connect(t.Context(), auth.User("bob", false), spec.ConnectRequest{Name: "first", URL: url}); err != nil {
+	if _, err := servers.Connect(t.Context(), auth.User("bob", false),
+		spec.ConnectRequest{Name: "first", URL: url}); err != nil {
 		t.Errorf("another user: %v", err)
 	}
 	if _, err := servers.Disconnect(t.Context(), P, "c8", true); err != nil {
@@ -173,11 +176,13 @@ func TestWhereALoginLeads(t *testing.T) {
 		case strings.Contains(r.URL.Path, "protected-resource"):
 			fmt.Fprintf(w, `{"resource":%q,"authorization_servers":[%q]}`, r.URL.Query().Get("for"), elsewhere.URL)
 		case strings.Contains(r.URL.Path, "authorization-server"):
-			fmt.Fprintf(w, `{"issuer":%q,"authorization_endpoint":%q,"token_endpoint":%q,"registration_endpoint":%q,"response_types_supported":["code"],"grant_types_supported":["authorization_code"],"code_challenge_methods_supported":["S256"],"token_endpoint_auth_methods_supported":["none"]}`,
+			fmt.Fprintf(w,
+				`{"issuer":%q,"authorization_endpoint":%q,"token_endpoint":%q,"registration_endpoint":%q,"response_types_supported":["code"],"grant_types_supported":["authorization_code"],"code_challenge_methods_supported":["S256"],"token_endpoint_auth_methods_supported":["none"]}`,
 				elsewhere.URL, elsewhere.URL+"/authorize", elsewhere.URL+"/token", elsewhere.URL+"/register")
 		case r.URL.Path == "/register":
 			w.WriteHeader(http.StatusCreated)
-			fmt.Fprint(w, `{"client_id":"c","redirect_uris":["http://localhost:1/cb"],"token_endpoint_auth_method":"none"}`)
+			fmt.Fprint(w,
+				`{"client_id":"c","redirect_uris":["http://localhost:1/cb"],"token_endpoint_auth_method":"none"}`)
 		}
 	}))
 	defer elsewhere.Close()

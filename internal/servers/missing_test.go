@@ -19,7 +19,8 @@ func TestMissing(t *testing.T) {
 	tools := []catalog.Definition{{Exposed: "ext_aaaaaa_t", Remote: "t", Raw: []byte(`{}`),
 		HeldBecause: "its definition has changed since it was approved"}}
 	known := catalog.Catalog{Loaded: true, Tools: tools,
-		Names:     map[string]string{"tool/t": "ext_aaaaaa_t", "tool/gone": "ext_aaaaaa_gone", "prompt/p": "ext_aaaaaa_p"},
+		Names: map[string]string{"tool/t": "ext_aaaaaa_t", "tool/gone": "ext_aaaaaa_gone",
+			"prompt/p": "ext_aaaaaa_p"},
 		Omissions: []string{`tool "far away" is left out: its schema refers to something else`, `prompts/list: no`}}
 	stock := "stock"
 	const name = "ext_aaaaaa_t"

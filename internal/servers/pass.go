@@ -54,7 +54,8 @@ func (s *server) call(ctx context.Context, d catalog.Definition, c tool.Call) (*
 		return nil, fault.New(fault.InvalidParameters, "arguments must be a JSON object").With("argument", "arguments")
 	}
 	q := &instance.Request{Method: "tools/call",
-		Params: rawjson.Object{"name": rawjson.Quote(d.Remote), "arguments": args}, Meta: c.Meta, Schema: d.HeaderSchema,
+		Params: rawjson.Object{"name": rawjson.Quote(d.Remote), "arguments": args}, Meta: c.Meta,
+		Schema: d.HeaderSchema,
 		Client: c.Client, Inputs: c.Inputs, Progress: c.Progress, Held: c.Reservation}
 	defer q.Release()
 	raw, err := s.request(ctx, q)

@@ -407,7 +407,8 @@ func (s *server) given(env, headers map[string]string) (spec.Values, error) {
 		return had, fault.New(fault.InvalidParameters, "%s has its values from the operator's settings",
 			s.Title()).With("argument", "env")
 	}
-	a := spec.ConnectRequest{Name: rec.Name, Kind: rec.Kind, Command: rec.Command, URL: rec.URL, Env: env, Headers: headers}
+	a := spec.ConnectRequest{Name: rec.Name, Kind: rec.Kind, Command: rec.Command, URL: rec.URL, Env: env,
+		Headers: headers}
 	if err := a.Check(); err != nil {
 		return had, err
 	}

@@ -58,7 +58,8 @@ func (s *server) callFault(l *instance.Instance, err error) error {
 	case errors.Is(err, transport.ErrSessionLost):
 		<-l.Session.Done()
 		s.Exited(l)
-		return fmt.Errorf("%w: %w", transport.ErrSessionLost, s.fault(fault.Connection, err, "has forgotten its session"))
+		return fmt.Errorf("%w: %w", transport.ErrSessionLost,
+			s.fault(fault.Connection, err, "has forgotten its session"))
 	case errors.Is(err, context.Canceled):
 		return fault.From(context.Canceled)
 	case errors.Is(err, transport.ErrTimeout), errors.Is(err, context.DeadlineExceeded):

@@ -249,7 +249,8 @@ func TestSecretsAfterARestart(t *testing.T) {
 	first := withSecrets(t, st, s, l)
 	for name, headers := range map[string]map[string]string{"all": {"A": "${secret:GH}"},
 		"some": {"A": "x ${secret:GH}", "B": "plain"}} {
-		if _, err := first.Connect(t.Context(), P, spec.ConnectRequest{Name: name, URL: url, Headers: headers}); err != nil {
+		if _, err := first.Connect(t.Context(), P, spec.ConnectRequest{Name: name, URL: url,
+			Headers: headers}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -354,7 +355,8 @@ func TestSecretsRefused(t *testing.T) {
 		"${secret:9}": "${secret:NAME}", "${secret:${secret:GH}}": "${secret:NAME}",
 		"${secret:" + strings.Repeat("A",
 			65) + "}": "${secret:NAME}", "${secret:LINE}": "HTTP", "${secret:BIG}${secret:BIG}": "larger"} {
-		_, err := b.Connect(t.Context(), P, spec.ConnectRequest{Name: "x", URL: url, Headers: map[string]string{"A": value},
+		_, err := b.Connect(t.Context(), P, spec.ConnectRequest{Name: "x", URL: url,
+			Headers: map[string]string{"A": value},
 			Consent: agree})
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hunter") {
 			t.Errorf("%s: %v", value, err)
@@ -364,7 +366,8 @@ func TestSecretsRefused(t *testing.T) {
 		}
 		// Without Sessions an installation that begins would panic.
 		if _, err := b.Install(t.Context(), P,
-			install.Request{ConnectRequest: spec.ConnectRequest{Name: "y", Env: map[string]string{"A": value}, Consent: agree}, Type: "npm",
+			install.Request{ConnectRequest: spec.ConnectRequest{Name: "y", Env: map[string]string{"A": value},
+				Consent: agree}, Type: "npm",
 				Spec: "a"}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("installing with %s: %v", value, err)
 		}
@@ -417,7 +420,8 @@ func TestSecretsAreAgreedTo(t *testing.T) {
 		asked = 0
 	}
 	connect := func(a, b2 string) error {
-		_, err := b.Connect(t.Context(), P, spec.ConnectRequest{Name: "x", URL: url, Headers: map[string]string{"A": a, "B": b2},
+		_, err := b.Connect(t.Context(), P, spec.ConnectRequest{Name: "x", URL: url,
+			Headers: map[string]string{"A": a, "B": b2},
 			Consent: agree})
 		return err
 	}

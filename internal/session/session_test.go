@@ -186,7 +186,8 @@ func in(t *testing.T, change func(*Rules), test func(*testing.T, *world)) {
 func TestDefaults(t *testing.T) {
 	in(t, nil, func(t *testing.T, w *world) {
 		home := w.use(ann, OpenRequest{})
-		if !home.Created || w.use(ann, OpenRequest{}).ID() != home.ID() || w.use(ann, OpenRequest{ID: "home"}).ID() != home.ID() ||
+		if !home.Created || w.use(ann, OpenRequest{}).ID() != home.ID() || w.use(ann, OpenRequest{ID: "home"}).
+			ID() != home.ID() ||
 			w.use(ann, OpenRequest{ID: home.ID()}).Created {
 			t.Error("a person's default is not their one home")
 		}
@@ -235,7 +236,8 @@ func TestIdle(t *testing.T) {
 		ctx, stop := context.WithCancel(context.Background())
 		done := make(chan struct{})
 		go func() { w.Run(ctx); close(done) }()
-		files, empty, busy, held := w.use(ann, OpenRequest{ID: "new"}), w.use(ann, OpenRequest{ID: "new"}), w.use(ann, OpenRequest{ID: "new"}),
+		files, empty, busy, held := w.use(ann, OpenRequest{ID: "new"}), w.use(ann, OpenRequest{ID: "new"}),
+			w.use(ann, OpenRequest{ID: "new"}),
 			w.use(bob, OpenRequest{ID: "new"})
 		if err := os.WriteFile(filepath.Join(w.workspaces, files.record().Workspace, "f"), nil, 0o600); err != nil {
 			t.Fatal(err)
@@ -294,7 +296,8 @@ func TestHomeIsKept(t *testing.T) {
 func TestLimits(t *testing.T) {
 	in(t, func(r *Rules) { r.MaxMemoryMB = 5 * 1024 }, func(t *testing.T, w *world) {
 		w.use(ann, OpenRequest{}) // the home has its own place
-		first, second, third := w.use(ann, OpenRequest{ID: "new"}), w.use(ann, OpenRequest{ID: "new"}), w.use(ann, OpenRequest{ID: "new"})
+		first, second, third := w.use(ann, OpenRequest{ID: "new"}), w.use(ann, OpenRequest{ID: "new"}),
+			w.use(ann, OpenRequest{ID: "new"})
 		for _, s := range []*Lease{first, second, third} {
 			w.fake.Box(s.Booted.ID).SetBusy(true)
 		}
@@ -303,8 +306,10 @@ func TestLimits(t *testing.T) {
 		w.fake.Box(second.Booted.ID).SetBusy(false)
 		w.use(ann, OpenRequest{ID: "new"}) // the idle one makes room
 		w.fails(ann, OpenRequest{ID: second.ID()}, fault.SessionNotFound)
-		w.use(bob, OpenRequest{ID: "new"})                                                   // others are not concerned,
-		w.fails(bob, OpenRequest{ID: "new", Flavor: "large"}, fault.ResourceLimit, "memory") // but by all memory together
+		// others are not concerned,
+		w.use(bob, OpenRequest{ID: "new"})
+		// but by all memory together
+		w.fails(bob, OpenRequest{ID: "new", Flavor: "large"}, fault.ResourceLimit, "memory")
 		w.Stop(context.Background(), ann, first.ID())
 		w.use(ann, OpenRequest{ID: "new"})
 	})
@@ -455,7 +460,8 @@ func TestHomeIsStoredOnce(t *testing.T) {
 		}
 		w.Close(context.Background())
 		w.open(nil)
-		if again := w.use(ann, OpenRequest{ID: "home"}); again.record().Sandbox != l.record().Sandbox || again.Notice != "" {
+		if again := w.use(ann, OpenRequest{ID: "home"}); again.record().Sandbox != l.record().Sandbox ||
+			again.Notice != "" {
 			t.Errorf("the next server has another sandbox; notice %q", again.Notice)
 		}
 	})
@@ -495,7 +501,8 @@ func TestNextServerStarts(t *testing.T) {
 // TestNextServer: what one server leaves, the next one finds, and nothing else.
 func TestNextServer(t *testing.T) {
 	in(t, nil, func(t *testing.T, w *world) {
-		home, other, dead := w.use(ann, OpenRequest{}), w.use(bob, OpenRequest{ID: "new"}), w.use(bob, OpenRequest{ID: "new"})
+		home, other, dead := w.use(ann, OpenRequest{}), w.use(bob, OpenRequest{ID: "new"}),
+			w.use(bob, OpenRequest{ID: "new"})
 		nobodys, err := w.Pool.Workspaces.New()
 		if err != nil {
 			t.Fatal(err)
@@ -561,28 +568,29 @@ func TestStop(t *testing.T) {
 }
 
 func TestMemoryTogether(t *testing.T) {
-	in(t, func(r *Rules) { r.MaxMemoryMB, r.MaxSessions, r.EvictIdle = 3*1024, 10, false }, func(t *testing.T, w *world) {
-		w.fake.BootDelay = 300 * time.Millisecond
-		var all sync.WaitGroup
-		for i := range 8 {
-			all.Go(func() {
-				ask := OpenRequest{ID: "new"}
-				if i == 0 {
-					ask = OpenRequest{} // a home needs memory too
-				}
-				if l, err := w.Open(context.Background(), []auth.Principal{ann, bob}[i%2], ask); err == nil {
-					l.Release()
-				}
-			})
-		}
-		all.Wait()
-		if n, _ := w.fake.Count(); n != 3 {
-			t.Errorf("%d sandboxes of 1024 MB where 3072 are allowed", n)
-		}
-		if len(w.reserved) != 0 {
-			t.Errorf("quotas are still reserved: %v", w.reserved)
-		}
-	})
+	in(t, func(r *Rules) { r.MaxMemoryMB, r.MaxSessions, r.EvictIdle = 3*1024, 10, false },
+		func(t *testing.T, w *world) {
+			w.fake.BootDelay = 300 * time.Millisecond
+			var all sync.WaitGroup
+			for i := range 8 {
+				all.Go(func() {
+					ask := OpenRequest{ID: "new"}
+					if i == 0 {
+						ask = OpenRequest{} // a home needs memory too
+					}
+					if l, err := w.Open(context.Background(), []auth.Principal{ann, bob}[i%2], ask); err == nil {
+						l.Release()
+					}
+				})
+			}
+			all.Wait()
+			if n, _ := w.fake.Count(); n != 3 {
+				t.Errorf("%d sandboxes of 1024 MB where 3072 are allowed", n)
+			}
+			if len(w.reserved) != 0 {
+				t.Errorf("quotas are still reserved: %v", w.reserved)
+			}
+		})
 }
 
 // TestWoken: sessions that boot again take places too.

@@ -100,7 +100,9 @@ func (b *Sessions) Open(ctx context.Context, p auth.Principal, a OpenRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	defer b.commit(s)
+	if created {
+		defer b.commit(s)
+	}
 	s.mu.Lock()
 	s.cur.active++
 	s.mu.Unlock()
@@ -149,7 +151,8 @@ func identity(p auth.Principal) *agent.Identity {
 }
 
 // findOrCreate returns the session that a asks for, and creates it if necessary.
-func (b *Sessions) findOrCreate(ctx context.Context, p auth.Principal, a OpenRequest) (s *Session, created bool, err error) {
+func (b *Sessions) findOrCreate(ctx context.Context, p auth.Principal,
+	a OpenRequest) (s *Session, created bool, err error) {
 	switch {
 	case a.ID == "new", a.ID == "" && (a.NewByDefault || p.Service):
 		s, err = b.create(ctx, p, a, false)
@@ -174,7 +177,7 @@ var errExists = errors.New("the home exists")
 
 // create makes a session in the store and in memory, with a warm sandbox from the pool if
 // there is one. The session's quota stays reserved until commit.
-func (b *Sessions) create(ctx context.Context, p auth.Principal, a OpenRequest, home bool) (_ *Session, err error) {
+func (b *Sessions) create(ctx context.Context, p auth.Principal, a OpenRequest, home bool) (*Session, error) {
 	t, f, err := b.resolve(a.Template, a.Flavor)
 	if err != nil {
 		return nil, err
@@ -183,11 +186,6 @@ func (b *Sessions) create(ctx context.Context, p auth.Principal, a OpenRequest, 
 	if err != nil {
 		return nil, err
 	}
-	defer func() {
-		if err != nil {
-			b.unreserve(p.ID, reserved)
-		}
-	}()
 	now := time.Now().UTC()
 	r := Record{ID: secret.ID(), Owner: p.ID, Home: home, Template: t.Name, Flavor: f.Name, State: Live, Created: now,
 		Used: now}
@@ -197,11 +195,13 @@ func (b *Sessions) create(ctx context.Context, p auth.Principal, a OpenRequest, 
 		r.Sandbox, r.Workspace = booted.ID, booted.Workspace
 		b.connectOutlet(booted, r, meter)
 	} else if r.Workspace, err = b.Pool.Workspaces.New(); err != nil {
+		b.unreserve(p.ID, reserved)
 		return nil, fault.Wrap(fault.SandboxCreation, err, "a workspace could not be made on the server's disk")
 	}
 	s := &Session{sessions: b, lock: semaphore.NewWeighted(1), meter: meter,
 		cur: current{rec: r, booted: booted, reserved: reserved}}
 	if err := b.add(ctx, s); err != nil {
+		b.commit(s)
 		b.discard(booted, r.Workspace)
 		return nil, err
 	}

@@ -136,7 +136,8 @@ func TestTrafficOutlivesSandboxes(t *testing.T) {
 			}
 		}
 		// The operator lets it begin anew.
-		if n, err := w.ResetTraffic(t.Context(), auth.SocketOwner(), l.ID()); err != nil || n.Traffic != (egress.Traffic{}) {
+		if n, err := w.ResetTraffic(t.Context(), auth.SocketOwner(), l.ID()); err != nil ||
+			n.Traffic != (egress.Traffic{}) {
 			t.Errorf("%+v, %v", n, err)
 		}
 		if r := moves(t, l, 12_000); r.Code != wire.NetOK || r.Message != "" {

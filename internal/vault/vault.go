@@ -88,7 +88,8 @@ func (v *Vault) Set(ctx context.Context, owner, name string, value secret.Value)
 	text := value.Reveal()
 	if text == "" || len(text) > MaxValueBytes || !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
 		return Info{}, fault.New(fault.InvalidParameters,
-			"the value of a secret is text (UTF-8) of 1 to %d bytes, without NUL", MaxValueBytes).With("argument", "value")
+			"the value of a secret is text (UTF-8) of 1 to %d bytes, without NUL", MaxValueBytes).
+			With("argument", "value")
 	}
 	v.storeMu.Lock()
 	defer v.storeMu.Unlock()

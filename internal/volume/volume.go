@@ -124,6 +124,7 @@ func (v *Volumes) setReason(source string, s *state, reason Reason, err error) {
 	case reason == Disk:
 		v.Log.Warn("the disk of a volume fills up, and the volume is read-only; make room on it", "volume", source)
 	default:
-		v.Log.Warn("a volume cannot be measured and is read-only", "volume", source, "why", string(reason), "error", err)
+		v.Log.Warn("a volume cannot be measured and is read-only", "volume", source, "why", string(reason), "error",
+			err)
 	}
 }

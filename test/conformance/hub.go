@@ -144,7 +144,8 @@ func connectHub(ctx context.Context, base, token string) (*mcpclient.Session, er
 			return nil, ctx.Err()
 		}
 	}
-	return mcpclient.Connect(ctx, transport.HTTP(r), mcpclient.Options{Name: "conformance", Version: "1", StatefulFirst: true,
+	return mcpclient.Connect(ctx, transport.HTTP(r), mcpclient.Options{
+		Name: "conformance", Version: "1", StatefulFirst: true,
 		Capabilities: json.RawMessage(`{"elicitation":{"form":{}}}`), Handler: answering{}})
 }
 

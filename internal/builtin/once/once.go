@@ -208,7 +208,8 @@ func (r *Replies) removeOldest(owner string) bool {
 	var oldest replyKey
 	var oldestTime time.Time
 	for k, reply := range r.byKey {
-		if (owner == "" || k.owner == owner) && !reply.finished.IsZero() && (oldestTime.IsZero() || reply.finished.Before(oldestTime)) {
+		if (owner == "" || k.owner == owner) && !reply.finished.IsZero() &&
+			(oldestTime.IsZero() || reply.finished.Before(oldestTime)) {
 			oldest, oldestTime = k, reply.finished
 		}
 	}

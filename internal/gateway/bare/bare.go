@@ -112,7 +112,8 @@ func parse(body []byte) (request, any) {
 	return request{"2.0", id, name, raw.Params}, nil
 }
 
-func (h *Handler) answer(r *http.Request, p auth.Principal, q request, reservation *limit.Reservation) (_ any, err error) {
+func (h *Handler) answer(r *http.Request, p auth.Principal, q request,
+	reservation *limit.Reservation) (_ any, err error) {
 	defer rpc.Recover(r.Context(), h.Log, q.Method, &err)
 	switch q.Method {
 	case "ping":
@@ -157,7 +158,8 @@ func (h *Handler) call(r *http.Request, p auth.Principal, q request, reservation
 		return nil, fault.New(fault.InvalidParameters, "params.name, the tool's name, is missing").
 			With("argument", "name").With("allowed", "a tool's name, as tools/list gives it")
 	}
-	c := tool.Call{Principal: p, Name: name, Args: params.Arguments, NewSession: h.NewSession != nil && h.NewSession(p), Reservation: reservation}
+	c := tool.Call{Principal: p, Name: name, Args: params.Arguments, NewSession: h.NewSession != nil && h.NewSession(p),
+		Reservation: reservation}
 	res, err := h.Hub.Call(r.Context(), c)
 	if err != nil {
 		return nil, err

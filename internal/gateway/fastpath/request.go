@@ -33,7 +33,8 @@ type cacheable struct {
 }
 
 // fingerprintHeaders are the headers in a fingerprint.
-var fingerprintHeaders = []string{"Mcp-Session-Id", "Mcp-Protocol-Version", "Mcp-Method", "Mcp-Name", "Content-Type", "Accept"}
+var fingerprintHeaders = []string{"Mcp-Session-Id", "Mcp-Protocol-Version", "Mcp-Method", "Mcp-Name", "Content-Type",
+	"Accept"}
 
 // readRequest reads a request; nil: the fast path cannot answer it.
 func readRequest(r *http.Request, m rpc.Message) *cacheable {

@@ -74,7 +74,8 @@ func (s seal) decode(p auth.Principal, q *Request) (state, error) {
 	if q.Inputs.State == "" {
 		return st, nil
 	}
-	invalid := fault.Wrap(fault.InvalidParameters, errInvalidState, "%v", errInvalidState).With("argument", "requestState")
+	invalid := fault.Wrap(fault.InvalidParameters, errInvalidState, "%v", errInvalidState).
+		With("argument", "requestState")
 	text, sealed := strings.CutPrefix(q.Inputs.State, StatePrefix)
 	body, err := base64.RawURLEncoding.DecodeString(text)
 	if err != nil || !sealed {

@@ -169,8 +169,9 @@ func (y *Relay) answerStateless(ctx context.Context, calls *Calls, q *Request) (
 // start starts a call that may outlive ctx.
 func (y *Relay) start(ctx context.Context, calls *Calls, q *Request) *suspended {
 	callCtx, cancel := calls.Context(context.WithoutCancel(ctx))
-	c := &suspended{cancel: cancel, done: make(chan struct{}), reservation: y.Limits.NewReservation(calls.Principal.ID, limit.AnswerBytes),
-		client: &retryingClient{client: client{q: q, ctx: ctx}, questions: make(chan *question)}}
+	c := &suspended{cancel: cancel, done: make(chan struct{}),
+		reservation: y.Limits.NewReservation(calls.Principal.ID, limit.AnswerBytes),
+		client:      &retryingClient{client: client{q: q, ctx: ctx}, questions: make(chan *question)}}
 	inputs := q.Inputs
 	go func() {
 		defer close(c.done)

@@ -36,7 +36,8 @@ func TestSilence(t *testing.T) {
 		"at once, as a stream": {0, true, asStream, 200, "text/event-stream", "data: " + answer + "\n\n"},
 		"late, as JSON": {25 * time.Second, true, asJSON, 200, "text/event-stream", heartbeat + heartbeat +
 			"event: message\ndata: " + answer + "\n\n"},
-		"late, as a stream": {25 * time.Second, true, asStream, 200, "text/event-stream", heartbeat + heartbeat + "data: " +
+		"late, as a stream": {25 * time.Second, true, asStream, 200, "text/event-stream", heartbeat + heartbeat +
+			"data: " +
 			answer + "\n\n"},
 		"late, to one who cannot": {25 * time.Second, false, asJSON, 400, "application/json", answer + "\n"},
 		"nothing at all": {25 * time.Second, true, func(http.ResponseWriter) {}, 200, "text/event-stream",

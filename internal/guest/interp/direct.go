@@ -35,7 +35,8 @@ func (i *Interp) OpenDirect(ctx context.Context, socket string, ticket []byte) e
 	lossReason := i.lossReason
 	i.mu.Unlock()
 	if lossReason != "" {
-		return errors.New("the next cell goes through the agent, whose result says why variables were lost: " + lossReason)
+		return errors.New("the next cell goes through the agent, whose result says why variables were lost: " +
+			lossReason)
 	}
 	id := newCellID()
 	if err := p.sendDial(id, hex.EncodeToString(ticket)+" "+socket); err != nil {

@@ -259,7 +259,8 @@ func (i *Interp) recordDeath(p *process, reason string) {
 	case reason != "":
 		i.lossReason = reason
 	case p.closedPipes():
-		i.lossReason = "the code closed the interpreter's own file descriptors, from 3 on, without which it cannot answer"
+		i.lossReason = "the code closed the interpreter's own file descriptors, from 3 on, without which it cannot " +
+			"answer"
 	case p.exit.Signaled():
 		i.lossReason = fmt.Sprintf("it died of signal %d", p.exit.Signal())
 	default:

@@ -107,7 +107,8 @@ const pipeSize = 256 << 10
 
 // launch starts a process. Its driver becomes ready later.
 func (i *Interp) launch() (*process, error) {
-	p := &process{startedAt: time.Now(), ready: make(chan struct{}), done: make(chan struct{}), replies: make(chan Reply, 4)}
+	p := &process{startedAt: time.Now(), ready: make(chan struct{}), done: make(chan struct{}),
+		replies: make(chan Reply, 4)}
 	null, err := os.Open(os.DevNull)
 	if err != nil {
 		return nil, err

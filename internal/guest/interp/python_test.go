@@ -331,7 +331,7 @@ time.sleep(0.3)`, "", "first\nflushed\n")
 // writes its output.
 func TestPythonInterruptedWhileItForks(t *testing.T) {
 	l := python(t)
-	for _, hook := range []string{"parent", "release"} {
+	for _, hook := range []string{"before_fork", "after_fork_in_parent"} {
 		o := l.run(`import os, signal, sys
 def spy(frame, event, arg):
     if frame.f_code.co_name == '` + hook + `' and event == 'call':

@@ -159,7 +159,8 @@ func (n *Network) request(destination netip.AddrPort) wire.NetRequest {
 	if name := n.names.name(destination.Addr()); name != "" {
 		return wire.NetRequest{Kind: wire.NetConnect, Name: name, Port: uint32(destination.Port())}
 	}
-	return wire.NetRequest{Kind: wire.NetConnect, Address: destination.Addr().AsSlice(), Port: uint32(destination.Port())}
+	return wire.NetRequest{Kind: wire.NetConnect, Address: destination.Addr().AsSlice(),
+		Port: uint32(destination.Port())}
 }
 
 // relay connects c to a destination through the host.

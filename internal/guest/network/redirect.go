@@ -103,7 +103,8 @@ func rules(port uint16) (acceptAll, output []rule) {
 	return []rule{accept}, []rule{
 		{protocol: unix.IPPROTO_TCP, destination: refusedNet, target: verdict(accepted)},
 		{protocol: unix.IPPROTO_TCP, destination: loopbackNet, inverted: true, target: redirectTo(port)},
-		{protocol: unix.IPPROTO_UDP, destination: loopbackNet, inverted: true, matches: matchUDPPort(dnsPort), target: redirectTo(dnsPort)},
+		{protocol: unix.IPPROTO_UDP, destination: loopbackNet, inverted: true, matches: matchUDPPort(dnsPort),
+			target: redirectTo(dnsPort)},
 		accept,
 	}
 }

@@ -82,7 +82,7 @@ func (p *Process) Signal(s syscall.Signal) {
 func (p *Process) recordKill(limit string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.killedBy == "" && p.endedAt.IsZero() {
+	if p.killedBy == "" && (limit != killedByTimeout || p.endedAt.IsZero()) {
 		p.killedBy = limit
 	}
 }
@@ -279,7 +279,8 @@ func (p *Process) openTerminal(attr *syscall.ProcAttr, stdio Stdio) ([]*os.File,
 	if err != nil {
 		return nil, fmt.Errorf("opening a terminal: %w", err)
 	}
-	size := &pty.Winsize{Rows: uint16(min(stdio.TerminalSize.Rows, 4096)), Cols: uint16(min(stdio.TerminalSize.Cols, 4096))}
+	size := &pty.Winsize{Rows: uint16(min(stdio.TerminalSize.Rows, 4096)),
+		Cols: uint16(min(stdio.TerminalSize.Cols, 4096))}
 	if err := pty.Setsize(master, size); err != nil {
 		return []*os.File{master, slave}, err
 	}

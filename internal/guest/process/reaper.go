@@ -108,7 +108,8 @@ func (r *Reaper) Start(argv []string, attr *syscall.ProcAttr) (int, <-chan sysca
 // have reached the limit. The caller holds mu.
 func (r *Reaper) fork(path string, argv []string, attr *syscall.ProcAttr) (int, error) {
 	var agentLimit unix.Rlimit
-	if r.maxProcesses == 0 || unix.Getrlimit(unix.RLIMIT_NPROC, &agentLimit) != nil || agentLimit.Max <= r.maxProcesses {
+	if r.maxProcesses == 0 || unix.Getrlimit(unix.RLIMIT_NPROC, &agentLimit) != nil ||
+		agentLimit.Max <= r.maxProcesses {
 		return syscall.ForkExec(path, argv, attr)
 	}
 	if err := unix.Setrlimit(unix.RLIMIT_NPROC, &unix.Rlimit{Cur: r.maxProcesses, Max: agentLimit.Max}); err != nil {

@@ -148,7 +148,8 @@ func (r *remote) do(ctx context.Context, a httpRequest) (*http.Response, error) 
 		if resp.StatusCode != http.StatusUnauthorized && resp.StatusCode != http.StatusForbidden {
 			return resp, nil
 		}
-		refusal := &UnauthorizedError{Status: resp.StatusCode, Challenge: Clip(resp.Header.Get("WWW-Authenticate"), 1000)}
+		refusal := &UnauthorizedError{Status: resp.StatusCode,
+			Challenge: Clip(resp.Header.Get("WWW-Authenticate"), 1000)}
 		if r.OAuth == nil || loggedIn || tries > 1 || a.noLogin {
 			defer resp.Body.Close()
 			refusal.Body = bodyExcerpt(resp)

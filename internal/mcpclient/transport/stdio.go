@@ -32,8 +32,9 @@ func Stdio(stdout io.Reader, stdin io.WriteCloser, onOtherLine func(line []byte)
 	if onOtherLine == nil {
 		onOtherLine = func([]byte) {}
 	}
-	s := &stdio{stdout: stdout, stdin: stdin, onOtherLine: onOtherLine, queue: make(chan []byte), inputFailed: make(chan struct{}),
-		writeDone: make(chan struct{}), readDone: make(chan struct{})}
+	s := &stdio{stdout: stdout, stdin: stdin, onOtherLine: onOtherLine, queue: make(chan []byte),
+		inputFailed: make(chan struct{}),
+		writeDone:   make(chan struct{}), readDone: make(chan struct{})}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s
 }

@@ -66,7 +66,8 @@ func (c cgroups) probe() error {
 		if _, err := os.Stat(dir); err != nil {
 			continue // runsc reports a missing controller, if it needs it
 		}
-		if err := probeGroup(filepath.Join(dir, c.name+".try")); err != nil && (k.required || !errors.Is(err, unix.EROFS)) {
+		if err := probeGroup(filepath.Join(dir, c.name+".try")); err != nil &&
+			(k.required || !errors.Is(err, unix.EROFS)) {
 			return err
 		}
 	}

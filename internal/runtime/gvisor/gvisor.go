@@ -80,8 +80,8 @@ func New(c Config) (*Runtime, error) {
 		}
 	}
 	c.Rootless = c.Rootless || os.Getuid() != 0
-	r := &Runtime{Config: c, boxes: map[string]*box{}, rootfs: map[string]string{}, rootBinds: map[string][]image.Bind{},
-		images: map[string]*prebootImage{}, writeWatches: map[string]*writeWatch{}}
+	r := &Runtime{Config: c, boxes: map[string]*box{}, images: map[string]*prebootImage{},
+		rootfs: map[string]string{}, rootBinds: map[string][]image.Bind{}, writeWatches: map[string]*writeWatch{}}
 	if !c.Rootless {
 		r.chooseMode()
 	}
@@ -115,8 +115,8 @@ func (r *Runtime) chooseMode() {
 }
 
 // noCgroupsAdvice says what follows from having no cgroups, and what the operator can do.
-const noCgroupsAdvice = "the kernel bounds neither their memory, which the server watches instead, nor their CPU, nor " +
-	"gVisor's threads; give the server CAP_SYS_ADMIN and a writable " + cgroupRoot +
+const noCgroupsAdvice = "the kernel bounds neither their memory, which the server watches instead, nor their CPU, " +
+	"nor gVisor's threads; give the server CAP_SYS_ADMIN and a writable " + cgroupRoot +
 	", or bound all of it from outside (a container's memory and CPUs), and start it again"
 
 // hasSysAdmin says whether this process has CAP_SYS_ADMIN.

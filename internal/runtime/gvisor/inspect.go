@@ -72,7 +72,8 @@ func (r *Runtime) readRecord(id string) (rec record, err error) {
 	if !validID.MatchString(id) {
 		return rec, errors.New("not an id")
 	}
-	f, err := os.OpenFile(filepath.Join(r.sandboxDir(id), "sandbox.json"), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	path := filepath.Join(r.sandboxDir(id), "sandbox.json")
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return rec, err
 	}
@@ -90,7 +91,8 @@ func (r *Runtime) readRecord(id string) (rec record, err error) {
 // isRunning says whether the process of a record still runs, and belongs to the owner of
 // the state folder.
 func (r *Runtime) isRunning(rec record, folder os.FileInfo) bool {
-	if now, err := proc.StartTicks(rec.PID); err != nil || now != rec.Started || !r.isSandboxCommand(proc.Args(rec.PID), rec.ID) {
+	if now, err := proc.StartTicks(rec.PID); err != nil || now != rec.Started ||
+		!r.isSandboxCommand(proc.Args(rec.PID), rec.ID) {
 		return false
 	}
 	owner := folder.Sys().(*syscall.Stat_t).Uid

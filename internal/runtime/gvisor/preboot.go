@@ -48,8 +48,8 @@ func (r *Runtime) imageKind(spec sandbox.Spec) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	normalized := sandbox.Spec{ID: "any", Template: spec.Template, Limits: spec.Limits, OrphanTimeout: spec.OrphanTimeout,
-		Secret: make([]byte, wire.SecretLen), Mounts: slices.Clone(spec.Mounts)}
+	normalized := sandbox.Spec{ID: "any", Template: spec.Template, Limits: spec.Limits,
+		OrphanTimeout: spec.OrphanTimeout, Secret: make([]byte, wire.SecretLen), Mounts: slices.Clone(spec.Mounts)}
 	for i := range normalized.Mounts {
 		normalized.Mounts[i].Source = ""
 	}

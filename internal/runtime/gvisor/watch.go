@@ -87,7 +87,8 @@ func (b *box) hostUsage(pid int) (memory int64, cpu time.Duration) {
 	c, id := b.cgroups, b.spec.ID
 	switch c.version {
 	case 1:
-		return c.readNumber(id, "memory", "memory.usage_in_bytes"), time.Duration(c.readNumber(id, "cpuacct", "cpuacct.usage"))
+		return c.readNumber(id, "memory", "memory.usage_in_bytes"),
+			time.Duration(c.readNumber(id, "cpuacct", "cpuacct.usage"))
 	case 2:
 		return c.readNumber(id, "", "memory.current"),
 			time.Duration(readField(c.filePath(id, "", "cpu.stat"), "usage_usec")) * time.Microsecond
@@ -107,7 +108,8 @@ func (b *box) footprint(pid int) int64 {
 	total := memoryFileSize(b.memoryFiles)
 	if total == 0 {
 		files, _ := openFiles(pid)
-		b.memoryFiles = slices.DeleteFunc(files, func(f openFile) bool { return !strings.HasPrefix(f.target, memoryFile) })
+		b.memoryFiles = slices.DeleteFunc(files,
+			func(f openFile) bool { return !strings.HasPrefix(f.target, memoryFile) })
 		total = memoryFileSize(b.memoryFiles)
 	}
 	return total + anonymousMemory(pid)

@@ -123,7 +123,8 @@ type visit struct {
 // values of all other keywords are treated as schemas.
 var (
 	dataKeywords      = map[string]bool{"default": true, "const": true, "enum": true, "examples": true, "example": true}
-	schemaMapKeywords = map[string]bool{"properties": true, "patternProperties": true, "$defs": true, "definitions": true,
+	schemaMapKeywords = map[string]bool{"properties": true, "patternProperties": true, "$defs": true,
+		"definitions":      true,
 		"dependentSchemas": true, "dependencies": true}
 	refKeywords = map[string]bool{"$ref": true, "$dynamicRef": true, "$recursiveRef": true}
 )
@@ -284,7 +285,8 @@ func (w *refChecker) resolvePointer(pointer string) (to target) {
 // of it.
 func CheckInputRequest(params json.RawMessage) error {
 	var p rawjson.Object
-	if !bytes.Contains(bytes.ToLower(params), []byte("ref")) && !bytes.Contains(params, []byte(`\u`)) || json.Unmarshal(params, &p) != nil {
+	if !bytes.Contains(bytes.ToLower(params), []byte("ref")) && !bytes.Contains(params, []byte(`\u`)) ||
+		json.Unmarshal(params, &p) != nil {
 		return nil // without references; or invalid, which the client reports
 	}
 	all := []json.RawMessage{p["requestedSchema"]}

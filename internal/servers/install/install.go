@@ -60,14 +60,16 @@ func (r *Request) Check() (folder string, err error) {
 	case r.Spec == "" || len(r.Spec) > 500 || spec.HasControl(r.Spec):
 		return argumentError("install", "install.spec must name a package, or for git a URL, in at most 500 characters")
 	case strings.HasPrefix(r.Spec, "-"):
-		return argumentError("install", "install.spec %q begins with a -, which would be an option", spec.ClipName(r.Spec))
+		return argumentError("install", "install.spec %q begins with a -, which would be an option",
+			spec.ClipName(r.Spec))
 	}
 	if r.Type == "git" {
 		if u, err := url.Parse(r.Spec); err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil {
 			return argumentError("install", "install.spec %q: git URLs begin with https:// and hold no password; "+
 				"a branch, tag or commit may follow after #", spec.ClipName(r.Spec))
 		} else if u.Fragment != "" && !refPattern.MatchString(u.Fragment) {
-			return argumentError("install", "install.spec: %q is no name of a branch, tag or commit", spec.ClipName(u.Fragment))
+			return argumentError("install", "install.spec: %q is no name of a branch, tag or commit",
+				spec.ClipName(u.Fragment))
 		}
 	}
 	start := r.ConnectRequest // check it before anything is installed
@@ -81,7 +83,8 @@ func (r *Request) Check() (folder string, err error) {
 	if r.Workdir != "" {
 		folder = path.Join(pool.WorkspaceDir, strings.TrimPrefix(r.Workdir, pool.WorkspaceDir))
 		if folder == pool.WorkspaceDir || !strings.HasPrefix(folder, pool.WorkspaceDir+"/") || spec.HasControl(folder) {
-			return argumentError("workdir", "workdir %q: must be a folder beneath %s", spec.ClipName(r.Workdir), pool.WorkspaceDir)
+			return argumentError("workdir", "workdir %q: must be a folder beneath %s", spec.ClipName(r.Workdir),
+				pool.WorkspaceDir)
 		}
 	}
 	return folder, nil
@@ -216,7 +219,8 @@ func (i *Installer) failure(result *agent.ExecResult, argv []string) error {
 	if result.KilledBy != "" {
 		how = "was ended, as the sandbox reached its limit of " + result.KilledBy
 	}
-	f := fault.New(fault.CommandExecution, "the installation of %q failed: %s %s", i.request.Spec, displayCommand(argv), how).
+	f := fault.New(fault.CommandExecution, "the installation of %q failed: %s %s", i.request.Spec, displayCommand(argv),
+		how).
 		With("exit_code", result.ExitCode).With("command", displayCommand(argv)).With("log", i.Log())
 	var refused []string
 	for _, r := range i.lease.Refusals() {

@@ -287,7 +287,8 @@ func (l *Login) store(source *tokenSource, t *oauth2.Token, used string) {
 				"a restart", "why", err, "error", errors.Unwrap(err))
 		})
 	default:
-		logins.Log.Error("could not store a log-in; it is in memory alone, and is needed again after a restart", "owner",
+		logins.Log.Error("could not store a log-in; it is in memory alone, and is needed again after a restart",
+			"owner",
 			a.server.Owner.ID, "connection", a.server.ID, "error", err)
 	}
 }
@@ -323,7 +324,8 @@ func (l *Login) restore(ctx context.Context) error {
 	source := &tokenSource{login: l, restored: true, scopes: r.Scopes,
 		cfg: &oauth2.Config{ClientID: r.ClientID, ClientSecret: r.ClientSecret,
 			Endpoint: oauth2.Endpoint{TokenURL: r.TokenURL, AuthStyle: r.AuthStyle}},
-		token: &oauth2.Token{AccessToken: r.AccessToken, RefreshToken: r.RefreshToken, TokenType: r.TokenType, Expiry: r.Expiry}}
+		token: &oauth2.Token{AccessToken: r.AccessToken, RefreshToken: r.RefreshToken, TokenType: r.TokenType,
+			Expiry: r.Expiry}}
 	a.storeMu.Lock()
 	defer a.storeMu.Unlock()
 	a.mu.Lock()

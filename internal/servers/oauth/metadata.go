@@ -181,7 +181,8 @@ func (m *metadata) checkSecretTarget(to *url.URL) error {
 func (m *metadata) receivers(login string) (hosts []string, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for n, e := range []string{m.endpoints.AuthorizationEndpoint, m.endpoints.TokenEndpoint, m.endpoints.RegistrationEndpoint} {
+	for n, e := range []string{m.endpoints.AuthorizationEndpoint, m.endpoints.TokenEndpoint,
+		m.endpoints.RegistrationEndpoint} {
 		if e == "" {
 			continue
 		}

@@ -48,7 +48,8 @@ func LookupHostUser(name string) (HostUser, error) {
 		return HostUser{}, fmt.Errorf("user: only a server that runs as root can run a program as %q; leave it out, "+
 			"and the program runs as the server's own user", name)
 	}
-	a := HostUser{name: u.Username, home: u.HomeDir, Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}
+	a := HostUser{name: u.Username, home: u.HomeDir, Credential: &syscall.Credential{Uid: uint32(uid),
+		Gid: uint32(gid)}}
 	groups, err := u.GroupIds()
 	if err != nil {
 		return HostUser{}, fmt.Errorf("user: the groups of %q cannot be read: %w", name, err)

@@ -71,7 +71,8 @@ func (a *ConnectRequest) Check() error {
 		return err
 	}
 	if (a.Command == "") == (a.URL == "") {
-		return argumentError("command", "give either a command, which runs in your sandbox, or a url, which is connected to")
+		return argumentError("command",
+			"give either a command, which runs in your sandbox, or a url, which is connected to")
 	}
 	switch {
 	case a.Kind == "" && a.URL != "":
@@ -87,7 +88,8 @@ func (a *ConnectRequest) Check() error {
 	}
 	for _, s := range append([]string{a.Command, a.Cwd, a.URL}, a.Args...) {
 		if len(s) > maxArgLength || hasNUL(s) {
-			return argumentError("args", "command, cwd, url and each of args have at most %d bytes, and no NUL", maxArgLength)
+			return argumentError("args", "command, cwd, url and each of args have at most %d bytes, and no NUL",
+				maxArgLength)
 		}
 	}
 	if a.Kind != Stdio {
@@ -101,7 +103,8 @@ func (a *ConnectRequest) Check() error {
 func checkURL(s string) error {
 	u, err := url.Parse(s)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil {
-		return argumentError("url", "url %q: it must begin with https:// or http://, name a host and hold no password", ClipName(s))
+		return argumentError("url", "url %q: it must begin with https:// or http://, name a host and hold no password",
+			ClipName(s))
 	}
 	return nil
 }
@@ -112,7 +115,8 @@ func checkValues(env, headers map[string]string) error {
 	}
 	for k, v := range env {
 		if !envNamePattern.MatchString(k) {
-			return argumentError("env", "env name %q: a name has letters, digits and _, and does not begin with a digit",
+			return argumentError("env", "env name %q: a name has letters, digits and _, and does not begin with a "+
+				"digit",
 				ClipName(k))
 		}
 		if len(v) > maxValueLength || hasNUL(v) {

@@ -51,7 +51,8 @@ func (a ConnectRequest) Change() Change {
 // Change returns the change that starting the server means; it is installed already.
 func (s Spec) Change() Change {
 	return Change{Name: s.Name, Kind: s.Kind, Command: s.Command, Args: s.Args, Cwd: s.Cwd, URL: s.URL,
-		EnvKeys: s.EnvKeys, HeaderKeys: s.HeaderKeys, Env: maskedReferences(s.Env), Headers: maskedReferences(s.Headers)}
+		EnvKeys: s.EnvKeys, HeaderKeys: s.HeaderKeys, Env: maskedReferences(s.Env),
+		Headers: maskedReferences(s.Headers)}
 }
 
 var plainWordPattern = regexp.MustCompile(`^[A-Za-z0-9@%+=:,./_~^-]+$`)

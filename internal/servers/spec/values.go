@@ -32,8 +32,9 @@ func checkReferences(argument, key, value string) error {
 	if strings.Count(value, referencePrefix) == len(referencePattern.FindAllStringIndex(value, -1)) {
 		return nil
 	}
-	return argumentError(argument, "%s %s: a reference to a stored secret is ${secret:NAME}, with a name of 1 to 64 letters, "+
-		"digits and _ that does not begin with a digit", argument, key)
+	return argumentError(argument,
+		"%s %s: a reference to a stored secret is ${secret:NAME}, with a name of 1 to 64 letters, "+
+			"digits and _ that does not begin with a digit", argument, key)
 }
 
 // maskValue returns a value with "…" in place of all text but references.
@@ -99,7 +100,8 @@ func (v Values) Expand(reveal func(name string) (string, error)) (Values, error)
 		expanded := maps.Clone(values)
 		for _, k := range slices.Sorted(maps.Keys(values)) {
 			value, err := expandValue(values[k], revealed, reveal)
-			if err == nil && hasReference(values[k]) && (len(value) > maxExpanded || what == "header" && HasControl(value)) {
+			if err == nil && hasReference(values[k]) && (len(value) > maxExpanded || what == "header" &&
+				HasControl(value)) {
 				err = fault.New(fault.InvalidParameters,
 					"the %s %s, with the secret in its place, is larger than %d bytes, "+
 						"or none that HTTP knows (a line end?)", what, k, maxExpanded)
