@@ -41,7 +41,8 @@ func (s *noHostSockets) PrepareGofer(c extension.GoferPrepareContext) (extension
 // so it opens nothing. It leaves the mount of the agent's socket to gVisor.
 func (s *noHostSockets) TryHandleMount(_ *specs.Spec, m *specs.Mount, _ string,
 	readonly bool) (lisafs.ConnectionImpl, lisafs.ConnectionOpts, error) {
-	if m != nil && filepath.IsAbs(s.agentDir) && m.Source == s.agentDir && readonly && slices.Contains(m.Options, "ro") {
+	agents := m != nil && filepath.IsAbs(s.agentDir) && m.Source == s.agentDir
+	if agents && readonly && slices.Contains(m.Options, "ro") {
 		return nil, lisafs.ConnectionOpts{}, nil
 	}
 	return fsgofer.NewConnectionImpl(&s.otherMounts), fsgofer.ConnectionOpts(readonly), nil

@@ -27,12 +27,10 @@ type box struct {
 	dir     string
 	cgroups cgroups       // zero where the box has no group
 	exited  chan struct{} // closed when its process has ended
-	// stale: an earlier server made this sandbox, and it could not be recovered. Other
-	// programs may have the process ids in runsc's state by now, so Stop does not let runsc
-	// kill by them.
+	// stale: an earlier server made this sandbox, and it could not be recovered. Other programs may
+	// have the process ids in runsc's state by now, so Stop does not let runsc kill by them.
 	stale bool
-	// imageKind is the kind of the preboot image that the sandbox was started from; empty:
-	// it booted.
+	// imageKind is the kind of the preboot image that the sandbox was started from; empty: it booted.
 	imageKind string
 	seal      sealState // which of its mounts of shared folders are read-only now
 
@@ -70,9 +68,8 @@ func (b *box) Spec() sandbox.Spec {
 	return b.spec
 }
 
-// listen opens the socket that the agent dials. The sandbox sees the socket's folder
-// read-only. The path may be too long for a socket address, so the address goes through
-// /proc/self/fd.
+// listen opens the socket that the agent dials. The sandbox sees the socket's folder read-only. The
+// path may be too long for a socket address, so the address goes through /proc/self/fd.
 func (b *box) listen() error {
 	dir := b.socketDir()
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
@@ -272,8 +269,7 @@ func (b *box) Resize(_ context.Context, l sandbox.Limits) error {
 	return b.runtime.storeRecord(b.record())
 }
 
-// record returns the box's record. The caller holds b.mu, or no other goroutine has the
-// box yet.
+// record returns the box's record. The caller holds b.mu, or no other goroutine has the box yet.
 func (b *box) record() record {
 	return record{ID: b.spec.ID, Template: b.spec.Template.Name, Limits: b.spec.Limits, Mounts: b.spec.Mounts,
 		Secret: hex.EncodeToString(b.spec.Secret), HostNetwork: b.runtime.HostNetwork, PID: b.pid, Started: b.started}

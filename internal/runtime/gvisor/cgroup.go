@@ -85,8 +85,7 @@ func probeGroup(dir string) error {
 	return nil
 }
 
-// isPermanent says whether an error of try is permanent on this machine, unlike a temporary
-// shortage.
+// isPermanent says whether an error of try is permanent on this machine, unlike a temporary shortage.
 func isPermanent(err error) bool {
 	return errors.Is(err, unix.EROFS) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM)
 }

@@ -20,9 +20,8 @@ import (
 	"sandlot/internal/tree"
 )
 
-// mountLimits bound the number of files and the depth of a sandbox's own folders. A folder
-// beyond them counts as over the disk limit. No absolute path is that deep: a path has at
-// most 4096 characters.
+// mountLimits bound the number of files and the depth of a sandbox's own folders. A folder beyond them
+// counts as over the disk limit. No absolute path is that deep: a path has at most 4096 characters.
 var mountLimits = tree.Limits{Entries: 1_500_000, Depth: 4096}
 
 const (
