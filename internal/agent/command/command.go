@@ -1,6 +1,6 @@
-// Package command is how a client of the HTTP API starts a command in a sandbox and
-// speaks with it: the client sends a Command, the server answers with Started, and
-// then frames go both ways until the command has ended.
+// Package command is the protocol with which a client of the HTTP API runs a command in a
+// sandbox: the client sends a Command, the server answers with Started, and then both send
+// frames until the command has ended.
 package command
 
 import (
@@ -21,15 +21,14 @@ type Command struct {
 	Args []string          // the first is looked up in PATH
 	Env  map[string]string // added to the sandbox's own
 	Dir  string            // empty: the workspace
-	// Terminal, when it is not nil, is the size of the terminal that the program
-	// gets in place of pipes.
+	// Terminal is the size of the program's terminal; nil: the program gets pipes.
 	Terminal *Size
 }
 
-// Size is that of a terminal, in characters.
+// Size is the size of a terminal, in characters.
 type Size struct{ Rows, Cols int }
 
-// Message is the command as agents read it.
+// Message returns the command as a message for agents.
 func (c Command) Message() *agentv1.Command {
 	m := &agentv1.Command{Argv: c.Args, Env: c.Env, Cwd: c.Dir}
 	if c.Terminal != nil {
@@ -38,7 +37,7 @@ func (c Command) Message() *agentv1.Command {
 	return m
 }
 
-// Read reads what Write wrote.
+// Read reads a Command that Write sent.
 func Read(r io.Reader) (Command, error) {
 	m := new(agentv1.Command)
 	if err := wire.ReadMessage(r, m); err != nil {
@@ -54,15 +53,15 @@ func Read(r io.Reader) (Command, error) {
 // Write sends the command to the HTTP API.
 func (c Command) Write(w io.Writer) error { return wire.WriteMessage(w, c.Message()) }
 
-// Started is what the HTTP API answers to a command.
+// Started is the answer of the HTTP API to a Command.
 type Started struct {
-	Failure        string // why it did not start; empty: it did
+	Failure        string // why the command did not start; empty: it started
 	ProcessID      string
 	SessionID      string
 	SessionCreated bool
 }
 
-// ReadStarted reads what Started.Write wrote.
+// ReadStarted reads a Started that Write sent.
 func ReadStarted(r io.Reader) (Started, error) {
 	m := new(agentv1.StreamReply)
 	if err := wire.ReadMessage(r, m); err != nil {
@@ -75,7 +74,7 @@ func ReadStarted(r io.Reader) (Started, error) {
 	return s, nil
 }
 
-// Write answers a client of the HTTP API.
+// Write sends the answer to the client of the HTTP API.
 func (s Started) Write(w io.Writer) error {
 	m := &agentv1.StreamReply{ProcessId: s.ProcessID, SessionId: s.SessionID, SessionCreated: s.SessionCreated}
 	if s.Failure != "" {
@@ -84,8 +83,8 @@ func (s Started) Write(w io.Writer) error {
 	return wire.WriteMessage(w, m)
 }
 
-// The kinds of frames that this server's client knows: towards the command Stdin (empty:
-// the end of its input) and Resize; from it Stdout, Stderr, and Exit at the end.
+// The kinds of frames. To the command: Stdin, of which an empty one is the end of the input,
+// and Resize. From the command: Stdout, Stderr, and Exit as the last one.
 const (
 	Stdin  = wire.FrameStdin
 	Stdout = wire.FrameStdout
@@ -94,7 +93,7 @@ const (
 	Exit   = wire.FrameExit
 )
 
-// MaxFrame is how many bytes a frame may have.
+// MaxFrame bounds the data of a frame, in bytes.
 const MaxFrame = wire.MaxFrame
 
 // WriteFrame writes one frame of at most MaxFrame bytes.
@@ -106,8 +105,8 @@ func ReadFrame(r io.Reader, buf []byte) (kind byte, data []byte, err error) {
 	return wire.ReadFrame(r, buf)
 }
 
-// ExitStatus reads the data of a frame Exit: the exit code, and why the command ended
-// where that has to be said, which is printable.
+// ExitStatus reads the data of an Exit frame: the exit code, and, when the command did not
+// end by itself, the reason, which is printable.
 func ExitStatus(data []byte) (code int, why string, err error) {
 	if len(data) < 4 {
 		return 0, "", errors.New("the process ended without an exit code")
@@ -115,7 +114,7 @@ func ExitStatus(data []byte) (code int, why string, err error) {
 	return int(int32(binary.BigEndian.Uint32(data))), fault.Printable(string(data[4:]), 500), nil
 }
 
-// Resized is the data of a frame Resize.
+// Resized returns the data of a Resize frame.
 func (s Size) Resized() []byte {
 	b := binary.BigEndian.AppendUint16(nil, uint16(s.Rows))
 	return binary.BigEndian.AppendUint16(b, uint16(s.Cols))
