@@ -18,11 +18,11 @@ import (
 	"sandlot/internal/tool"
 )
 
-// An endpoint answers a request of a principal with a value, which is sent as JSON;
-// nil: without content. It may set headers, and writes nothing else.
+// An endpoint returns the value to send as JSON; nil: the response has no content. It may
+// set headers, and writes nothing to w.
 type endpoint func(w http.ResponseWriter, r *http.Request, p auth.Principal) (any, error)
 
-// answer serves an endpoint with the status that its value has.
+// answer serves an endpoint. Its value is sent with that status.
 func (s *Server) answer(status int, e endpoint) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		p, _ := auth.FromContext(r.Context())
@@ -38,11 +38,11 @@ func (s *Server) answer(status int, e endpoint) http.HandlerFunc {
 	}
 }
 
-// A streamer answers a request of a principal with more than a value. Its error is
-// answered: nothing was before.
+// A streamer writes the response itself. It returns an error only while nothing is written;
+// the client gets the error.
 type streamer func(w http.ResponseWriter, r *http.Request, p auth.Principal) error
 
-// stream serves a streamer, of which a principal has only so many at once.
+// stream serves a streamer, within the principal's limit of streams.
 func (s *Server) stream(serve streamer) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		release, err := s.hold(r.Context(), limit.Streams)
@@ -58,10 +58,10 @@ func (s *Server) stream(serve streamer) http.HandlerFunc {
 	}
 }
 
-// An input is what an operation gets of a request.
+// An input reads the input of an operation from a request.
 type input[In any] func(w http.ResponseWriter, r *http.Request) (In, error)
 
-// operation serves an operation that takes its input from the request.
+// operation serves an operation of the hub.
 func operation[In, Out any](s *Server, status int, o hub.Op[In, Out], in input[In]) http.HandlerFunc {
 	return s.answer(status, func(w http.ResponseWriter, r *http.Request, p auth.Principal) (any, error) {
 		given, err := in(w, r)
@@ -97,17 +97,17 @@ func write(w http.ResponseWriter, status int, kind string, v any) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
-	_ = enc.Encode(v) // a type of this server's, which can be encoded
+	_ = enc.Encode(v) // every type that is passed can be encoded
 	if err := heldBy(w).CountAnswer(context.Background(), int64(b.Len())); err != nil {
 		writeProblem(w, protocol.NewProblem(fault.From(err)))
 		return
 	}
 	w.Header().Set("Content-Type", kind)
 	w.WriteHeader(status)
-	_, _ = w.Write(b.Bytes()) // the client went away
+	_, _ = w.Write(b.Bytes()) // fails when the client is gone
 }
 
-// problem answers with problem details, RFC 9457.
+// problem sends an error as problem details (RFC 9457).
 func (s *Server) problem(w http.ResponseWriter, r *http.Request, err error) {
 	if refusal, ok := errors.AsType[*tool.ExternalError](err); ok {
 		writeProblem(w, refused(refusal))
@@ -120,13 +120,13 @@ func (s *Server) problem(w http.ResponseWriter, r *http.Request, err error) {
 	writeProblem(w, protocol.NewProblem(f))
 }
 
-// refused is the problem that a third-party server's refusal is.
+// refused returns the problem details for the error of a third-party server.
 func refused(refusal *tool.ExternalError) protocol.Problem {
 	kind, status := fault.Connection, http.StatusBadGateway
 	switch refusal.Code {
 	case -32602:
 		kind, status = fault.InvalidParameters, http.StatusBadRequest
-	case -32002: // of a resource, up to revision 2025-11-25
+	case -32002: // resource not found, up to revision 2025-11-25
 		kind, status = fault.NotFound, http.StatusNotFound
 	}
 	f := fault.New(kind, "%s", refusal.Message).With("rpc_code", refusal.Code)
@@ -141,7 +141,7 @@ func refused(refusal *tool.ExternalError) protocol.Problem {
 		Detail: fmt.Sprintf("the MCP server refused: %s (%d)", refusal.Message, refusal.Code)}
 }
 
-// busy answers a principal that holds too much: in JSON-RPC where that is spoken.
+// busy sends the error of an exceeded limit: as JSON-RPC at /mcp, else as problem details.
 func (s *Server) busy(w http.ResponseWriter, r *http.Request, err error) {
 	if r.URL.Path == "/mcp" {
 		gateway.Refuse(w, fault.From(err))
@@ -151,7 +151,7 @@ func (s *Server) busy(w http.ResponseWriter, r *http.Request, err error) {
 	s.problem(w, r, err)
 }
 
-// sendNoMore sets the headers for a body whose rest is not read.
+// sendNoMore closes the connection after the response, since the rest of the body is not read.
 func sendNoMore(w http.ResponseWriter, err error) {
 	if fault.Is(err, fault.ResourceLimit) {
 		w.Header().Set("Retry-After", gateway.RetryAfter)
@@ -159,13 +159,13 @@ func sendNoMore(w http.ResponseWriter, err error) {
 	w.Header().Set("Connection", "close")
 }
 
-// decode reads a JSON object of at most limit bytes into q, a struct with all that it
-// may have. Where it is another one, the error is that the body must be what must says.
+// decode reads a JSON object of at most limit bytes into q, a struct with all fields that
+// are allowed. must completes the error text: "the body must be a JSON object with …".
 func decode(w http.ResponseWriter, r *http.Request, limit int64, q any, must string) error {
 	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, limit))
 	d.DisallowUnknownFields()
 	err := d.Decode(q)
-	if f, ok := errors.AsType[*fault.Error](err); ok { // of the body that could not be read
+	if f, ok := errors.AsType[*fault.Error](err); ok { // from body.Read
 		sendNoMore(w, f)
 		return f
 	}
@@ -175,7 +175,7 @@ func decode(w http.ResponseWriter, r *http.Request, limit int64, q any, must str
 	return nil
 }
 
-// decodeAny is decode for a body that may be missing.
+// decodeAny is decode for an optional body.
 func decodeAny(w http.ResponseWriter, r *http.Request, limit int64, q any, must string) error {
 	err := decode(w, r, limit, q, must)
 	if errors.Is(err, io.EOF) {

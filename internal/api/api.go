@@ -1,5 +1,5 @@
-// Package api is the HTTP edge: health, metrics, sessions, files and streams of
-// processes, in front of which stand the checks that every request passes.
+// Package api serves HTTP: MCP, the HTTP API, health and metrics. It checks the origin,
+// the token and the limits of each request before any handler runs.
 package api
 
 import (
@@ -19,21 +19,21 @@ import (
 	"sandlot/internal/policy"
 )
 
-// Config is what the edge needs.
+// Config has the collaborators and settings of a Server.
 type Config struct {
 	Door *auth.Authenticator
-	// Watch ends what a token holds open with the token.
+	// Watch ends the open requests of a token when the token ends.
 	Watch *auth.TokenWatch
-	// Limits bounds what each principal holds; nil: the default.
+	// Limits bounds the requests, streams and memory of each principal; nil: the default.
 	Limits  *limit.Limiter
 	Gateway *gateway.Gateway
 	Hub     *hub.Hub
 	Metrics *Metrics
-	// Check says whether the runtime works.
+	// Check returns an error when the runtime does not work.
 	Check   func(ctx context.Context) error
 	Version string
-	// PublicURL is where clients reach this server, without a slash at its end;
-	// empty: where their requests come to.
+	// PublicURL is the URL at which clients reach this server, without a slash at its
+	// end; empty: the address of their requests.
 	PublicURL string
 	Origins   OriginCheck
 	Log       *slog.Logger
@@ -45,12 +45,12 @@ type Server struct {
 	mux      *http.ServeMux
 	previews *preview.Server
 
-	mu      sync.Mutex // guards the latest check of the runtime
+	mu      sync.Mutex // guards the result of the latest check of the runtime
 	checked time.Time
 	broken  error
 }
 
-// New returns the edge.
+// New returns a server; Handler and Owner serve it.
 func New(c Config) *Server {
 	if c.Limits == nil {
 		c.Limits = limit.New(limit.Default)
@@ -66,7 +66,7 @@ func New(c Config) *Server {
 		s.problem(w, r, fault.New(fault.NotFound, "there is no %s %s; see docs/guide/api.md", r.Method,
 			fault.Printable(r.URL.Path, 200)))
 	})))
-	s.mux.Handle("/mcp", s.mcp()) // names the operations of its own methods
+	s.mux.Handle("/mcp", s.mcp()) // the gateway names the operation of each MCP method
 	for _, route := range s.routes() {
 		switch route.to {
 		case everyone:
@@ -78,13 +78,15 @@ func New(c Config) *Server {
 	return s
 }
 
-// Handler is for listeners that anyone on the network, or on this machine, can reach.
+// Handler returns the handler for listeners that anyone on the network, or on this machine,
+// can reach.
 func (s *Server) Handler() http.Handler {
 	return s.Metrics.count(s.Log, s.previews.Before(s.Origins.protect(s.mux)))
 }
 
-// Owner is for the socket in the state folder: who can open it owns the server,
-// and needs no token. Who brings one has the rights of the token.
+// Owner returns the handler for the socket in the state folder: a client that can open
+// it owns the server, and needs no token. A client that sends a token has the rights of
+// the token.
 func (s *Server) Owner() http.Handler {
 	return s.Metrics.count(s.Log, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") == "" {
@@ -94,7 +96,7 @@ func (s *Server) Owner() http.Handler {
 	}))
 }
 
-// identify lets a request in when it is known who asks.
+// identify authenticates a request and passes it on to next, within the principal's limits.
 func (s *Server) identify(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, ok := auth.FromContext(r.Context()); ok {
@@ -113,14 +115,14 @@ func (s *Server) identify(next http.Handler) http.Handler {
 	})
 }
 
-// look lets handle answer what anyone may ask of the server itself.
+// look serves health requests, which need no principal.
 func (s *Server) look(handle http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		s.through(w, r, hub.Request{Operation: policy.HealthRead}, handle)
 	}
 }
 
-// through lets handle answer when policy allows the request.
+// through calls handle when the policy allows the request.
 func (s *Server) through(w http.ResponseWriter, r *http.Request, request hub.Request, handle http.HandlerFunc) {
 	_, err := hub.Do(r.Context(), s.Hub, request, func(context.Context) (struct{}, error) {
 		handle(w, r)
@@ -131,8 +133,8 @@ func (s *Server) through(w http.ResponseWriter, r *http.Request, request hub.Req
 	}
 }
 
-// mcp answers a GET that does not ask for events with the server's health, as
-// the Microsandbox server did.
+// mcp passes requests on to the gateway. A GET that does not ask for events gets the
+// server's health, as from the Microsandbox server.
 func (s *Server) mcp() http.Handler {
 	closed, health := s.identify(s.Gateway), s.look(s.health)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -15,8 +15,8 @@ func (s *Server) listConnections(w http.ResponseWriter, r *http.Request, p auth.
 	return s.fields(w, r, p, "list_external_mcp", map[string]string{})
 }
 
-// approveConnection approves those tools that still are what was seen; without a body,
-// all as they are now.
+// approveConnection approves the tools whose hash is still the one in the body; without a
+// body it approves all tools.
 func (s *Server) approveConnection(w http.ResponseWriter, r *http.Request, p auth.Principal) (any, error) {
 	q := hub.Approval{ServerName: hub.ServerName(r.PathValue("id"))}
 	const must = "nothing but tools, the hashes of what was seen by the server's names"
@@ -35,14 +35,14 @@ func (s *Server) approveConnection(w http.ResponseWriter, r *http.Request, p aut
 	return a, nil
 }
 
-// wantedPrompt is a prompt of a third-party server; the answer is as MCP has it.
+// wantedPrompt reads the request for a prompt of a third-party server.
 func wantedPrompt(w http.ResponseWriter, r *http.Request) (hub.PromptRequest, error) {
 	q := hub.PromptRequest{ServerName: hub.ServerName(r.PathValue("id"))}
 	err := decode(w, r, maxRequest, &q, "nothing but name and arguments, whose values are texts")
 	return q, err
 }
 
-// wantedResource is a resource of a third-party server; the answer is as MCP has it.
+// wantedResource reads the request for a resource of a third-party server.
 func wantedResource(w http.ResponseWriter, r *http.Request) (hub.ResourceRequest, error) {
 	q := hub.ResourceRequest{ServerName: hub.ServerName(r.PathValue("id"))}
 	err := decode(w, r, maxRequest, &q, "nothing but uri")

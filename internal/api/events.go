@@ -16,11 +16,11 @@ import (
 	"sandlot/internal/fault"
 )
 
-// heartbeat is how often a stream of events says that it is alive.
+// heartbeat is the interval of comments in a stream of events without events.
 const heartbeat = 15 * time.Second
 
-// events streams events as server-sent events: those that are kept, and then, but
-// with follow=false, those that happen.
+// events sends events as server-sent events: the stored ones, and then, unless
+// follow=false, new ones.
 func (s *Server) events(w http.ResponseWriter, r *http.Request, p auth.Principal) error {
 	f, err := eventFilter(r)
 	if err != nil {
@@ -34,7 +34,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request, p auth.Principal
 	h := w.Header()
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("Cache-Control", "no-store")
-	h.Set("X-Accel-Buffering", "no") // proxies pass each event on at once
+	h.Set("X-Accel-Buffering", "no") // proxies must forward each event at once
 	w.WriteHeader(http.StatusOK)
 	out := &eventWriter{w: w, flush: http.NewResponseController(w).Flush, place: all.Cursor}
 	if r.URL.Query().Get("follow") == "false" {
@@ -46,7 +46,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request, p auth.Principal
 		}
 		return nil
 	}
-	out.write(nil, event.Lost{}) // the client sees that it is connected
+	out.write(nil, event.Lost{}) // a heartbeat: the client sees that it is connected
 	for out.err == nil {
 		ctx, cancel := context.WithTimeout(r.Context(), heartbeat)
 		events, lost, err := all.Next(ctx)
@@ -59,7 +59,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request, p auth.Principal
 	return nil
 }
 
-// eventFilter reads which events a request wants.
+// eventFilter reads the filter from the query of a request.
 func eventFilter(r *http.Request) (f event.Filter, err error) {
 	q := r.URL.Query()
 	f.Session = q.Get("session")
@@ -79,7 +79,7 @@ func eventFilter(r *http.Request) (f event.Filter, err error) {
 	return f, nil
 }
 
-// eventWriter writes server-sent events until it fails.
+// eventWriter writes server-sent events. After an error it writes nothing more.
 type eventWriter struct {
 	w     http.ResponseWriter
 	flush func() error
@@ -87,7 +87,7 @@ type eventWriter struct {
 	err   error
 }
 
-// write writes events, and what was lost before them; of nothing, a heartbeat.
+// write writes the count of lost events and the events; without either, a heartbeat.
 func (o *eventWriter) write(events []event.Event, lost event.Lost) {
 	if lost.Any() {
 		o.event("lost", "", protocol.Lost(lost))

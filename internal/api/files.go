@@ -17,12 +17,12 @@ import (
 	"sandlot/internal/hub"
 )
 
-// place is the file that a request is about.
+// place returns the session and path of a request.
 func place(r *http.Request) hub.FilePath {
 	return hub.FilePath{SessionID: hub.SessionID(r.PathValue("id")), Path: path.Clean("/" + r.PathValue("path"))}
 }
 
-// span reads a Range header with one range. limit is 0 for "to the end".
+// span reads a Range header with one range. limit is in bytes; 0: to the end of the file.
 func span(h string) (offset, limit uint64, ok bool) {
 	rest, found := strings.CutPrefix(h, "bytes=")
 	from, to, dash := strings.Cut(rest, "-")
@@ -61,7 +61,7 @@ func (s *Server) download(w http.ResponseWriter, r *http.Request, p auth.Princip
 	if limit > 0 {
 		length = min(length, limit)
 	}
-	// What a sandbox wrote must never be a page of this origin.
+	// A browser must never show a file of a sandbox as a page of this origin.
 	h.Set("Content-Type", "application/octet-stream")
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Content-Security-Policy", "sandbox")
@@ -81,12 +81,12 @@ func (s *Server) download(w http.ResponseWriter, r *http.Request, p auth.Princip
 	n, err := conn.Copy(w, io.LimitReader(f, int64(length)), 256<<10)
 	if err != nil || uint64(n) != length {
 		f.Fail(cmp.Or(err, io.ErrUnexpectedEOF))
-		panic(http.ErrAbortHandler) // the client must not take a part for the whole
+		panic(http.ErrAbortHandler) // the client must notice that the file is incomplete
 	}
 	return nil
 }
 
-// upload writes a file whose length must be known, so that a broken transfer is noticed.
+// upload writes a file. It requires a Content-Length, so that a broken transfer is noticed.
 func (s *Server) upload(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength < 0 {
 		w.Header().Set("Connection", "close")

@@ -13,7 +13,7 @@ import (
 	"sandlot/internal/policy"
 )
 
-// working looks at the runtime, at most every five seconds.
+// working checks the runtime at most every five seconds, and returns the latest result.
 func (s *Server) working(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -29,7 +29,7 @@ func (s *Server) health(w http.ResponseWriter, r *http.Request) {
 		status, wrapper, code = "unhealthy", "disconnected", http.StatusServiceUnavailable
 	}
 	names := []string{}
-	for _, t := range s.Hub.OwnTools() { // anyone may ask, so nothing of anyone's is named or started
+	for _, t := range s.Hub.OwnTools() { // without authentication: built-in tools only, and nothing is started
 		if t.Alias == "" {
 			names = append(names, t.Name)
 		}
@@ -51,7 +51,7 @@ func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, protocol.Readiness{Status: "ready"})
 }
 
-// metrics answers who may read what is counted of all users.
+// metrics serves the metrics, which cover all users, to principals with the role.
 func (s *Server) metrics() http.HandlerFunc {
 	counted := promhttp.HandlerFor(s.Metrics.Registry, promhttp.HandlerOpts{})
 	return func(w http.ResponseWriter, r *http.Request) {

@@ -14,11 +14,11 @@ import (
 	"sandlot/internal/limit"
 )
 
-// holder is in the context of a request that counts for its principal. What comes
-// over the owner's socket does not.
+// holder is the context key of the principal's id, against whose limits a request counts.
+// Requests over the owner's socket have none, and count against no limit.
 type holder struct{}
 
-// hold takes one of a kind for the principal of a request.
+// hold counts one more of a kind against the limit of the request's principal.
 func (s *Server) hold(ctx context.Context, k limit.Kind) (release func(), err error) {
 	owner, counts := ctx.Value(holder{}).(string)
 	if !counts {
@@ -27,8 +27,8 @@ func (s *Server) hold(ctx context.Context, k limit.Kind) (release func(), err er
 	return s.Limits.Acquire(owner, k, 1)
 }
 
-// counted lets a request in when its principal has not too many already. All that
-// it holds ends with the token, and when nothing moves for a minute.
+// counted serves a request within the limits of its principal. The request ends with its
+// token, and when no byte of its body or response moves for conn.Stall.
 func (s *Server) counted(next http.Handler, w http.ResponseWriter, r *http.Request, p auth.Principal) {
 	ctx, release := s.Watch.TokenContext(context.WithValue(auth.NewContext(r.Context(), p), holder{}, p.ID), p)
 	defer release()
@@ -54,7 +54,7 @@ func (s *Server) counted(next http.Handler, w http.ResponseWriter, r *http.Reque
 	next.ServeHTTP(w, r)
 }
 
-// heldBy is what an answer holds of its principal's bytes; nil: it does not count.
+// heldBy returns the reservation of memory for a response; nil: it counts against no limit.
 func heldBy(w http.ResponseWriter) *limit.Reservation {
 	if sw, ok := w.(*statusWriter); ok {
 		return sw.held
@@ -62,8 +62,8 @@ func heldBy(w http.ResponseWriter) *limit.Reservation {
 	return nil
 }
 
-// cut ends a request that lasts longer than its token, whatever it waits for. There
-// is a moment to say so, where nothing was answered.
+// cut ends a request whose token has ended, whatever it waits for. A handler that has
+// written nothing yet has a second to send the error.
 func cut(ctx context.Context, w http.ResponseWriter) {
 	if !errors.Is(context.Cause(ctx), auth.ErrEnded) {
 		return
@@ -73,19 +73,21 @@ func cut(ctx context.Context, w http.ResponseWriter) {
 	}
 }
 
-// body is that of a request: each read has a minute. What is kept of it in memory
-// counts for its principal until the answer, and comes at slowestBody at least.
+// body is the body of a request. Each read has conn.Stall. A body that is read into memory
+// counts against its principal's limit until the response, and must arrive at slowestBody
+// at least.
 type body struct {
 	io.ReadCloser
 	began   time.Time
 	control *http.ResponseController
 	ctx     context.Context
 	held    *limit.Reservation
-	streams bool // nothing of it is kept, or counts
+	streams bool // it is not read into memory, and counts against no limit
 	ended   bool
 }
 
-// A body that is kept in memory has bodyLimit, and a second for each slowestBody bytes.
+// A body that is read into memory must arrive within bodyLimit plus a second for each
+// slowestBody bytes.
 const bodyLimit, slowestBody = 10 * time.Minute, 1 << 10
 
 // Read implements io.Reader.
@@ -105,11 +107,11 @@ func (b *body) Read(p []byte) (int, error) {
 	b.allow(until)
 	n, err := b.ReadCloser.Read(p)
 	if !b.streams {
-		_ = b.held.Add(int64(n)) // there was room
+		_ = b.held.Add(int64(n)) // n is at most what Room returned
 	}
 	if err != nil {
 		b.ended = true
-		b.allow(time.Time{}) // else the connection would end while the answer is made
+		b.allow(time.Time{}) // else the connection would end while the handler runs
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		err = fault.Wrap(fault.InvalidParameters, err, "nothing of the request came for %v, or it came too slowly",
@@ -120,11 +122,11 @@ func (b *body) Read(p []byte) (int, error) {
 
 func (b *body) allow(until time.Time) {
 	if context.Cause(b.ctx) == nil {
-		_ = b.control.SetReadDeadline(until) // tests have none
+		_ = b.control.SetReadDeadline(until) // fails for the recorders of tests
 	}
 }
 
-// streamed is for bodies of which nothing is kept.
+// streamed marks the body of a request as one that is not read into memory.
 func streamed(r *http.Request) {
 	if b, ok := r.Body.(*body); ok {
 		b.streams = true

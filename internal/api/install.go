@@ -14,7 +14,7 @@ import (
 	"sandlot/internal/policy"
 )
 
-// placeholder stands where the user's token goes: no answer holds one.
+// placeholder stands in place of the user's token, which no response contains.
 const placeholder = "YOUR_TOKEN"
 
 // installList lists the clients that installGuidance knows.
@@ -30,10 +30,9 @@ func (s *Server) installList(_ http.ResponseWriter, r *http.Request, p auth.Prin
 		})
 }
 
-// installGuidance says what to put into a client's file. The query may have the
-// url by which the client reaches this server, and the name for it there. Without
-// a url it is PublicURL, or else where the request came to: a proxy may have
-// given that another name.
+// installGuidance returns how to configure one client. The query may have the url at which
+// the client reaches this server, and the name of the server in the client. Without url
+// it is PublicURL, or else the address of the request, which a proxy may have changed.
 func (s *Server) installGuidance(_ http.ResponseWriter, r *http.Request, p auth.Principal) (any, error) {
 	return hub.Do(r.Context(), s.Hub, hub.Request{Principal: p, Operation: policy.ClientGuide},
 		func(context.Context) (*protocol.Guidance, error) { return s.guidance(r) })
@@ -73,7 +72,7 @@ func (s *Server) guidance(r *http.Request) (*protocol.Guidance, error) {
 		Command: c.Command(to), Steps: steps(c, needed)}, nil
 }
 
-// own is the address by which the request came.
+// own returns the MCP URL at the address of the request.
 func own(r *http.Request) (string, error) {
 	if at, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok && at.Network() == "unix" {
 		return "", fault.New(fault.InvalidParameters, "over the socket it is not known how clients reach this server: "+

@@ -13,18 +13,18 @@ import (
 	"sandlot/internal/hub"
 )
 
-// loginCookie begins the name of the cookie that binds a log-in to the browser in
-// which it was begun. The log-in's id is the rest.
+// loginCookie is the prefix, before the log-in's id, of the name of the cookie that binds
+// a log-in to the browser in which it began.
 const loginCookie = "sandlot_login_"
 
 //go:embed login.html
 var loginHTML string
 
-// loginPage is what people see of a log-in at a third-party server: an invitation
-// to go on, or words. It has no script, and nothing on it comes from elsewhere.
+// loginPage is the page for a log-in at a third-party server: the request for the user's
+// consent, or a message. It has no script, and loads nothing.
 var loginPage = template.Must(template.New("").Parse(loginHTML))
 
-// loginSays is what a page says.
+// loginSays is the content of a loginPage.
 type loginSays struct {
 	Title, Text string
 	Invitation  *hub.ConsentPage
@@ -39,7 +39,7 @@ func (s *Server) loginSays(w http.ResponseWriter, status int, p loginSays) {
 	h.Set("X-Frame-Options", "DENY")
 	h.Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
-	_ = loginPage.Execute(w, p) // the browser went away
+	_ = loginPage.Execute(w, p) // fails when the browser is gone
 }
 
 func loginHeaders(w http.ResponseWriter) {
@@ -47,10 +47,10 @@ func loginHeaders(w http.ResponseWriter) {
 	w.Header().Set("Referrer-Policy", "no-referrer")
 }
 
-// newLink is what helps when a log-in cannot go on.
+// newLink says what to do when a log-in failed.
 const newLink = " Use the connection again to get a new link, and open that in the browser in which you log in."
 
-// loginFails says why a log-in does not go on.
+// loginFails sends the page for a failed log-in. other is the text for hub.ErrOtherBrowser.
 func (s *Server) loginFails(w http.ResponseWriter, err error, other string) {
 	if f, ok := errors.AsType[*fault.Error](err); ok { // refused
 		s.loginSays(w, f.HTTP(), loginSays{Title: "Not allowed", Text: f.Error()})
@@ -65,8 +65,8 @@ func (s *Server) loginFails(w http.ResponseWriter, err error, other string) {
 			newLink})
 }
 
-// startLogin shows someone who opens a link to log in at a third-party server
-// what it is for, and leads them there when they go on from that page.
+// startLogin serves the link with which a user logs in at a third-party server: first a
+// page that says what the log-in is for, then, with the query of that page, the redirect.
 func (s *Server) startLogin(w http.ResponseWriter, r *http.Request) {
 	id := r.PathValue("id")
 	mine := loginCookies(r, id)
@@ -93,7 +93,7 @@ func (s *Server) startLogin(w http.ResponseWriter, r *http.Request) {
 	s.loginSays(w, http.StatusOK, loginSays{Title: "Log in for " + i.Server, Invitation: &i})
 }
 
-// cookie is the one of a log-in, for as many seconds; negative: no more.
+// cookie returns the cookie of a log-in, valid for age seconds; a negative age deletes it.
 func (s *Server) cookie(id, value string, age int) *http.Cookie {
 	c := &http.Cookie{Name: loginCookie + id, Value: value, MaxAge: age, HttpOnly: true, SameSite: http.SameSiteLaxMode}
 	if u, err := url.Parse(s.Hub.CallbackURL()); err == nil {
@@ -102,8 +102,8 @@ func (s *Server) cookie(id, value string, age int) *http.Cookie {
 	return c
 }
 
-// loginCookies are the values of the cookies of a log-in. There may be several:
-// others can set some of that name, for a longer path or a domain.
+// loginCookies returns the values of all cookies of a log-in. Another site of the same
+// domain can set a cookie of the same name, for a longer path or for the domain.
 func loginCookies(r *http.Request, id string) (values []string) {
 	for _, c := range r.CookiesNamed(loginCookie + id) {
 		values = append(values, c.Value)
@@ -111,9 +111,9 @@ func loginCookies(r *http.Request, id string) (values []string) {
 	return values
 }
 
-// loggedIn is where a browser comes back to when a user has logged in at a
-// third-party server. Who waits for it is found by the state that it brings, and
-// that it is the browser in which the user began, by its cookie.
+// loggedIn serves the OAuth redirect, to which the authorization server sends the browser.
+// The state in the query identifies the log-in; the cookie proves that it is the browser
+// in which the log-in began.
 func (s *Server) loggedIn(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	id, err := hub.FinishLogin.Do(r.Context(), s.Hub, auth.Principal{},

@@ -16,14 +16,14 @@ import (
 	"sandlot/internal/hub"
 )
 
-// Metrics counts what happens, for Prometheus.
+// Metrics has the metrics for Prometheus.
 type Metrics struct {
 	Registry *prometheus.Registry
 	requests *prometheus.CounterVec
 	calls    *prometheus.HistogramVec
 }
 
-// NewMetrics returns the counters. Gauges are read when they are asked for.
+// NewMetrics returns the metrics. live and pool are called at each scrape.
 func NewMetrics(live func() int, pool func() map[string]int, templates []string) *Metrics {
 	m := &Metrics{Registry: prometheus.NewRegistry()}
 	m.requests = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "sandlot_http_requests_total",
@@ -35,7 +35,7 @@ func NewMetrics(live func() int, pool func() map[string]int, templates []string)
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), m.requests, m.calls)
 	m.gauge("sandlot_sessions_live", "Sessions that have a sandbox.", nil, live)
 	for _, t := range templates {
-		m.gauge("sandlot_pool_ready", "Warm sandboxes that wait.", prometheus.Labels{"template": t},
+		m.gauge("sandlot_pool_ready", "Booted sandboxes in the pool.", prometheus.Labels{"template": t},
 			func() int { return pool()[t] })
 	}
 	return m
@@ -46,7 +46,7 @@ func (m *Metrics) gauge(name, help string, labels prometheus.Labels, value func(
 	m.Registry.MustRegister(prometheus.NewGaugeFunc(opts, func() float64 { return float64(value()) }))
 }
 
-// counter registers a counter whose one label has that value; an empty label: it has none.
+// counter registers a counter with one label and its value; label "": without a label.
 func (m *Metrics) counter(name, help, label, has string, value func() uint64) {
 	opts := prometheus.CounterOpts{Name: name, Help: help}
 	if label != "" {
@@ -55,7 +55,7 @@ func (m *Metrics) counter(name, help, label, has string, value func() uint64) {
 	m.Registry.MustRegister(prometheus.NewCounterFunc(opts, func() float64 { return float64(value()) }))
 }
 
-// Starts counts sandboxes by how they start, as started says.
+// Starts registers the counter of started sandboxes, which started returns at each scrape.
 func (m *Metrics) Starts(started func() (prebooted, booted int64)) {
 	const name = "sandlot_sandboxes_started_total"
 	const help = "Sandboxes that were started, from a snapshot or by booting."
@@ -63,7 +63,7 @@ func (m *Metrics) Starts(started func() (prebooted, booted int64)) {
 	m.counter(name, help, "from", "boot", func() uint64 { _, booted := started(); return uint64(booted) })
 }
 
-// Network counts what sandboxes did with the network.
+// Network registers the counters of the sandboxes' network, which totals returns at each scrape.
 func (m *Metrics) Network(totals func() hub.NetworkUsage) {
 	for _, c := range []struct {
 		name, help, label, has string
@@ -93,11 +93,11 @@ const (
 	perDirection = "Bytes that sandboxes sent and received."
 )
 
-// External is the one label of all tools of third-party servers: their names are
-// their users' alone, and there may be any number of them.
+// External is the label value of all tools of third-party servers: their names are
+// private to their users, and their number is not bounded.
 const External = "ext"
 
-// Call counts one tool call, of a tool of ours or of External.
+// Call counts one call of a built-in tool, or of External.
 func (m *Metrics) Call(tool, outcome string, took time.Duration) {
 	m.calls.WithLabelValues(tool, outcome).Observe(took.Seconds())
 }
@@ -120,9 +120,9 @@ func (m *Metrics) count(log *slog.Logger, next http.Handler) http.Handler {
 		w.Header().Set("X-Request-Id", id)
 		r = r.WithContext(context.WithValue(r.Context(), requestID{}, id))
 		sw := &statusWriter{ResponseWriter: w, status: 200}
-		sw.allow(time.Time{}) // of the request before
+		sw.allow(time.Time{}) // clear the deadline of the previous request on this connection
 		defer func() {
-			sw.allow(time.Now().Add(conn.Stall)) // for what is still on its way to the client
+			sw.allow(time.Now().Add(conn.Stall)) // net/http flushes the rest of the response after this
 			m.requests.WithLabelValues(method(r.Method), status(sw.status)).Inc()
 			log.DebugContext(r.Context(), "request", "method", r.Method, "path", r.URL.Path, "status", sw.status,
 				"took", time.Since(start))
@@ -131,7 +131,7 @@ func (m *Metrics) count(log *slog.Logger, next http.Handler) http.Handler {
 	})
 }
 
-// method keeps made-up methods out of the labels.
+// method returns the label for a method: clients may send any, and labels must be few.
 func method(m string) string {
 	switch m {
 	case "GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS":
@@ -140,7 +140,7 @@ func method(m string) string {
 	return "other"
 }
 
-// status keeps out those that a server in a sandbox made up.
+// status returns the label for a status code: programs in sandboxes may send any.
 func status(code int) string {
 	if http.StatusText(code) == "" {
 		return "other"

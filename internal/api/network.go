@@ -6,7 +6,7 @@ import (
 	"sandlot/internal/hub"
 )
 
-// networkChange is how the network of the path's session is to change.
+// networkChange reads the change of a session's network.
 func networkChange(w http.ResponseWriter, r *http.Request) (c hub.NetworkChange, err error) {
 	err = decode(w, r, 1<<20, &c, "mode, allow, deny, reset or recount")
 	c.SessionID = hub.SessionID(r.PathValue("id"))

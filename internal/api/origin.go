@@ -16,18 +16,18 @@ import (
 	"sandlot/internal/fault"
 )
 
-// OriginCheck refuses what a browser was tricked into sending: a Host that is not
-// this server (DNS rebinding), an Origin that is not allowed.
+// OriginCheck refuses requests that a malicious page makes a browser send: with a Host that
+// is not this server (DNS rebinding), or with an Origin that is not allowed.
 type OriginCheck struct {
-	Loopback bool     // the server listens on loopback alone
+	Loopback bool     // the server listens on loopback only
 	CORS     bool     // send CORS headers
 	Origins  []string // allowed ones; empty with CORS: any, without credentials
-	// Closed says whether every request needs a token now. Where it does not, or
-	// nothing says so, CORS allows no origin that is not listed: a page needs no
-	// credentials then to do what the user can.
+	// Closed returns whether every request needs a token now. If not, or if Closed is
+	// nil, CORS allows listed origins only: any page could act as the user otherwise,
+	// without credentials.
 	Closed func(context.Context) bool
-	// Apart says which hosts are those of servers in sandboxes: whatever CORS
-	// allows, their pages are not.
+	// Apart returns whether a host name is that of an exposed port. Pages of exposed
+	// ports are never allowed, whatever CORS allows.
 	Apart func(host string) bool
 }
 
@@ -54,7 +54,7 @@ func (c OriginCheck) protect(next http.Handler) http.Handler {
 	})
 }
 
-// known says whether the request is for this server, and refuses it otherwise.
+// known reports whether the Host of a request is this server. If not, it sends the error.
 func (c OriginCheck) known(w http.ResponseWriter, r *http.Request) bool {
 	ok := !c.Loopback || local(r.Host)
 	if !ok {
@@ -77,8 +77,8 @@ func local(hostport string) bool {
 	return auth.Loopback(host)
 }
 
-// allowed says whether a page of that origin may send the request. The origin
-// "null" is anybody's, such as of a page in a frame without rights: it never may.
+// allowed reports whether a page of that origin may send the request. The origin "null"
+// is never allowed: any page can send it, from a sandboxed frame.
 func (c OriginCheck) allowed(r *http.Request, origin string) bool {
 	u, err := url.Parse(origin)
 	if err != nil || u.Host == "" {
@@ -97,14 +97,14 @@ const (
 	corsMethods = "GET, HEAD, POST, PUT, DELETE, OPTIONS"
 	corsHeaders = "Authorization, Content-Type, Accept, Last-Event-ID, Mcp-Session-Id, Mcp-Protocol-Version, " +
 		"Mcp-Method, Mcp-Name"
-	// headerParam begins headers that repeat a tool's argument; tools name them.
+	// headerParam is the prefix of headers that repeat an argument of a tool.
 	headerParam = "Mcp-Param-"
-	// maxParams bounds how many of them are allowed by name.
+	// maxParams bounds how many of them one preflight response allows.
 	maxParams  = 64
 	corsExpose = "Mcp-Session-Id, Mcp-Protocol-Version, WWW-Authenticate, X-Request-Id"
 )
 
-// cors sets the headers; it answers a preflight and says that it did.
+// cors sets the CORS headers. It returns true when the request is a preflight, which it answers.
 func (c OriginCheck) cors(w http.ResponseWriter, r *http.Request, origin string) bool {
 	h := w.Header()
 	if len(c.Origins) == 0 {
@@ -126,9 +126,8 @@ func (c OriginCheck) cors(w http.ResponseWriter, r *http.Request, origin string)
 	return true
 }
 
-// params returns those of the headers that a preflight asks for that repeat an
-// argument of a tool. They have to be allowed by name, as a * does not hold for
-// requests with credentials.
+// params returns the Mcp-Param-… headers that a preflight asks for. Each must be allowed by
+// name, since "*" does not apply to requests with credentials.
 func params(r *http.Request) string {
 	var all []string
 	for line := range slices.Values(r.Header.Values("Access-Control-Request-Headers")) {

@@ -7,15 +7,15 @@ import (
 	"sandlot/internal/policy"
 )
 
-// audience is who reaches a route. What they may do there, policy says.
+// audience is who reaches a route. The policy decides what they may do there.
 type audience int
 
 const (
 	everyone   audience = iota // without a token
-	principals                 // whom a token, or the owner's socket, names
+	principals                 // authenticated by a token, or by the owner's socket
 )
 
-// route is one route, and the operation that it asks the hub for.
+// route is one route and its operation of the hub.
 type route struct {
 	pattern   string
 	to        audience
@@ -23,8 +23,8 @@ type route struct {
 	handle    http.HandlerFunc
 }
 
-// routes are all but /mcp, whose methods have operations of their own, and those of
-// exposed ports. An operation that is empty is that of the tool in the path.
+// routes returns all routes but /mcp, where each MCP method has an operation, and but those
+// of exposed ports. An empty operation: the tool in the path has one.
 func (s *Server) routes() []route {
 	answer := func(e endpoint) http.HandlerFunc { return s.answer(http.StatusOK, e) }
 	return []route{

@@ -17,7 +17,7 @@ func (s *Server) listSecrets(_ http.ResponseWriter, r *http.Request, p auth.Prin
 	return protocol.SecretList{Secrets: list}, err
 }
 
-// newSecret is the body, as it is. There is no way to read it back.
+// newSecret reads a secret: the value is the unchanged body. No route returns it.
 func newSecret(w http.ResponseWriter, r *http.Request) (hub.NewSecret, error) {
 	value, err := io.ReadAll(http.MaxBytesReader(w, r.Body, hub.MaxSecret))
 	if _, large := errors.AsType[*http.MaxBytesError](err); large {
@@ -27,7 +27,7 @@ func newSecret(w http.ResponseWriter, r *http.Request) (hub.NewSecret, error) {
 	return hub.NewSecret{SecretName: hub.SecretName(r.PathValue("name")), Value: secret.Value(value)}, err
 }
 
-// removeSecret answers with what still refers to the secret.
+// removeSecret removes a secret and returns the servers that still refer to it.
 func (s *Server) removeSecret(_ http.ResponseWriter, r *http.Request, p auth.Principal) (any, error) {
 	name := r.PathValue("name")
 	uses, err := hub.RemoveSecret.Do(r.Context(), s.Hub, p, hub.SecretName(name))

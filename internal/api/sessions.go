@@ -24,8 +24,8 @@ func wantedSession(w http.ResponseWriter, r *http.Request) (hub.SessionSpec, err
 	return hub.SessionSpec{Template: q.Template, Flavor: q.Flavor}, err
 }
 
-// callTool calls the tool of the path. The answer is that of a bare call: the result's
-// fields beside content and isError, which tools of third-party servers have too.
+// callTool calls the tool of the path. The response is flat, as that of a bare call: the
+// result's fields beside content and isError, for tools of third-party servers too.
 func (s *Server) callTool(w http.ResponseWriter, r *http.Request, p auth.Principal) (any, error) {
 	var args json.RawMessage
 	if err := decode(w, r, 16<<20, &args, "the tool's arguments"); err != nil {
@@ -38,7 +38,7 @@ func (s *Server) callTool(w http.ResponseWriter, r *http.Request, p auth.Princip
 	return rpc.FlatResult(res), nil
 }
 
-// fields calls a tool and answers with its structured result alone.
+// fields calls a tool and returns its structured content.
 func (s *Server) fields(w http.ResponseWriter, r *http.Request, p auth.Principal, name string,
 	args map[string]string) (any, error) {
 	given, err := json.Marshal(args)

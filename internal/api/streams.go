@@ -22,7 +22,7 @@ import (
 	"sandlot/internal/policy"
 )
 
-// upgrade takes the connection over. Nothing is answered by HTTP from then on.
+// upgrade switches the connection to the protocol to, after which it no longer speaks HTTP.
 func upgrade(w http.ResponseWriter, r *http.Request, to string) (*conn.Client, error) {
 	if !strings.EqualFold(r.Header.Get("Upgrade"), to) {
 		return nil, fault.New(fault.InvalidParameters, "this needs the header Upgrade: %s", to)
@@ -38,12 +38,12 @@ func upgrade(w http.ResponseWriter, r *http.Request, to string) (*conn.Client, e
 		}
 	})
 	rw.WriteString("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + to + "\r\n\r\n")
-	_ = rw.Flush() // the next read from a client that is gone fails too
+	_ = rw.Flush() // when the client is gone, the next read fails
 	return &conn.Client{Buffered: conn.Buffered{Conn: c, From: rw.Reader}}, nil
 }
 
-// exec runs an interactive process: after the upgrade the client sends one Command,
-// gets one Started, and then frames go both ways (package command).
+// exec runs an interactive process. After the upgrade the client sends a Command and gets
+// Started; then both sides send frames (package command).
 func (s *Server) exec(w http.ResponseWriter, r *http.Request, p auth.Principal) error {
 	q := r.URL.Query()
 	shell, err := s.Hub.OpenShell(r.Context(), p,
@@ -60,10 +60,10 @@ func (s *Server) exec(w http.ResponseWriter, r *http.Request, p auth.Principal) 
 	c.SetReadDeadline(time.Now().Add(startLimit))
 	cmd, err := command.Read(c)
 	if err != nil {
-		return nil // the client is gone, or speaks something else
+		return nil // the client is gone, or does not speak the protocol
 	}
 	c.SetReadDeadline(time.Time{})
-	// What was hijacked has a context that does not end with the client.
+	// The context of a hijacked connection does not end when the client is gone.
 	ctx, cancel := context.WithTimeout(r.Context(), startLimit)
 	defer cancel()
 	stream, started, err := shell.Run(ctx, cmd)
@@ -82,17 +82,17 @@ func (s *Server) exec(w http.ResponseWriter, r *http.Request, p auth.Principal) 
 }
 
 const (
-	startLimit    = 30 * time.Second // for a process to start
-	endLimit      = 10 * time.Second // for what a process writes at its end
-	probeInterval = 5 * time.Second  // how often a client is tried whose input waits
+	startLimit    = 30 * time.Second // for the start of a process
+	endLimit      = 10 * time.Second // for the last output of a process
+	probeInterval = 5 * time.Second  // between probes of a client whose input is blocked
 )
 
-// pipe passes frames on from both sides until one ends, and says whether it was the
-// process. The end of a client cannot be read while its input waits for the process;
-// then the client is written to: an empty frame of output says nothing.
+// pipe forwards frames both ways until one side ends. It returns true when the process
+// ended. While the client's input is blocked by the process, pipe reads nothing from the
+// client and cannot see that it is gone: an empty output frame probes the client then.
 func pipe(client net.Conn, fromClient io.Reader, stream net.Conn) bool {
 	var mu sync.Mutex       // held while a frame is written to the client
-	var closing atomic.Bool // the deadline of the end counts
+	var closing atomic.Bool // the final deadline is set: write must not extend it
 	write := func(kind byte, data []byte) error {
 		mu.Lock()
 		defer mu.Unlock()
@@ -103,7 +103,7 @@ func pipe(client net.Conn, fromClient io.Reader, stream net.Conn) bool {
 	}
 	input := &waitingWriter{Conn: stream}
 	over := make(chan struct{})
-	var lost atomic.Bool // the client is gone: it does not see what the process still writes
+	var lost atomic.Bool // the client is gone: nobody reads the remaining output
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		conn.Copy(input, fromClient, 64<<10)
@@ -140,7 +140,7 @@ func pipe(client net.Conn, fromClient io.Reader, stream net.Conn) bool {
 	return ended
 }
 
-// passOn passes a process's frames on, and says whether the last one came.
+// passOn forwards the frames of a process. It returns true when it read the Exit frame.
 func passOn(stream io.Reader, write func(byte, []byte) error) bool {
 	from, buf := bufio.NewReaderSize(stream, 64<<10), make([]byte, command.MaxFrame)
 	for {
@@ -154,7 +154,7 @@ func passOn(stream io.Reader, write func(byte, []byte) error) bool {
 	}
 }
 
-// waitingWriter is a connection that knows whether a write waits.
+// waitingWriter is a connection that records whether a write is blocked.
 type waitingWriter struct {
 	net.Conn
 	waits atomic.Bool
@@ -166,7 +166,7 @@ func (w *waitingWriter) Write(p []byte) (int, error) {
 	return w.Conn.Write(p)
 }
 
-// stdio speaks MCP's stdio transport on an upgraded connection.
+// stdio serves MCP's stdio transport on an upgraded connection.
 func (s *Server) stdio(w http.ResponseWriter, r *http.Request, p auth.Principal) error {
 	act, err := s.Hub.Begin(hub.Request{Principal: p, Operation: policy.ClientConnect, Name: "stdio"})
 	if err != nil {
@@ -185,8 +185,8 @@ func (s *Server) stdio(w http.ResponseWriter, r *http.Request, p auth.Principal)
 	return nil
 }
 
-// dial connects the client to a port of its session: after the upgrade bytes go
-// both ways, and each side's end by itself.
+// dial connects the client to a port of its session. After the upgrade it forwards bytes
+// and half-closes both ways.
 func (s *Server) dial(w http.ResponseWriter, r *http.Request, p auth.Principal) error {
 	number, err := strconv.Atoi(r.PathValue("port"))
 	if err != nil || number < 1 || number > 65535 {

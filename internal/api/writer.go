@@ -9,16 +9,16 @@ import (
 	"sandlot/internal/limit"
 )
 
-// statusWriter is the answer to a request, from the first check on: it bounds how long
-// the client may take to read it.
+// statusWriter is the response writer of every request. It records the status, and bounds
+// how long the client may take to read the response.
 type statusWriter struct {
 	http.ResponseWriter
 	status int
 
-	held *limit.Reservation // what the answer holds until it was written; nil: it does not count
+	held *limit.Reservation // reserved memory, until the response is written; nil: it counts against no limit
 
-	mu  sync.Mutex // guards cut, while a deadline is set too
-	cut bool       // the last deadline stays
+	mu  sync.Mutex // guards cut, and orders the setting of deadlines
+	cut bool       // set by end: later deadlines are ignored
 }
 
 func (s *statusWriter) WriteHeader(code int) {
@@ -26,7 +26,7 @@ func (s *statusWriter) WriteHeader(code int) {
 	s.ResponseWriter.WriteHeader(code)
 }
 
-// Write gives the client a time for each part of a long answer.
+// Write sets a new deadline for each part of a long response.
 func (s *statusWriter) Write(b []byte) (int, error) {
 	return conn.WriteChunks(b, func(part []byte) (int, error) {
 		s.allow(time.Now().Add(conn.Stall))
@@ -41,11 +41,10 @@ func (s *statusWriter) Flush() {
 }
 
 func (s *statusWriter) allow(until time.Time) {
-	_ = http.NewResponseController(s).SetWriteDeadline(until) // tests have none
+	_ = http.NewResponseController(s).SetWriteDeadline(until) // fails for the recorders of tests
 }
 
-// SetWriteDeadline is for http.ResponseController. A later one than that of a
-// request that was cut does not count.
+// SetWriteDeadline is for http.ResponseController. After end it does nothing.
 func (s *statusWriter) SetWriteDeadline(until time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -55,13 +54,13 @@ func (s *statusWriter) SetWriteDeadline(until time.Time) error {
 	return http.NewResponseController(s.ResponseWriter).SetWriteDeadline(until)
 }
 
-// end cuts the request soon, whatever it waits for.
+// end makes reads and writes of the request fail at the time soon, whatever it waits for.
 func (s *statusWriter) end(soon time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.cut = true
 	control := http.NewResponseController(s.ResponseWriter)
-	_ = control.SetReadDeadline(soon) // what was taken over is closed by who did
+	_ = control.SetReadDeadline(soon) // fails for a hijacked connection, which its handler closes
 	_ = control.SetWriteDeadline(soon)
 }
 

@@ -1,4 +1,4 @@
-// Package cli is the commands that people type.
+// Package cli has the commands of the program sandlot.
 package cli
 
 import (
@@ -28,7 +28,7 @@ type exit int
 
 func (e exit) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
 
-// program is what all commands share.
+// program has the streams and the global flags of all commands.
 type program struct {
 	in       io.Reader
 	out, err io.Writer
@@ -95,10 +95,10 @@ or let the client start "sandlot stdio".`,
 	})
 	f := root.PersistentFlags()
 	f.StringVar(&p.configFile, "config", "",
-		"settings file, or its folder (default: SANDLOT_CONFIG, or sandlot.yaml in the state folder)")
+		"settings file, or its folder (default: the variable SANDLOT_CONFIG, or sandlot.yaml in the state folder)")
 	f.StringVar(&p.stateDir, "state-dir", "", "folder with the server's state (default "+config.StateDir()+")")
 	f.StringVar(&p.server, "server", os.Getenv("SANDLOT_SERVER"),
-		"URL of a server (default: the one of the state folder); its token is read from SANDLOT_TOKEN")
+		"URL of a server (default: the server of the state folder); the token is read from SANDLOT_TOKEN")
 	root.AddCommand(p.serve(), p.ps(), p.stop(), p.stdio(), p.run(), p.exec(), p.shell(), p.sessions(), p.copy(),
 		p.forward(), p.ports(), p.network(), p.events(), p.mcp(), p.secret(), p.install(), p.doctor(), p.settings(),
 		p.token(),
@@ -110,8 +110,8 @@ or let the client start "sandlot stdio".`,
 	return root
 }
 
-// counted makes a command, and those in it, say how they are used when they get too
-// few arguments, or too many.
+// counted adds the usage of a command to the error for too few or too many arguments,
+// for the command and its subcommands.
 func counted(c *cobra.Command) {
 	for _, sub := range c.Commands() {
 		counted(sub)
@@ -128,7 +128,7 @@ func counted(c *cobra.Command) {
 	}
 }
 
-// group makes a command that has others refuse what is none of them.
+// group makes a command with subcommands refuse an unknown subcommand.
 func group(c *cobra.Command) {
 	if !c.HasSubCommands() {
 		return
@@ -139,7 +139,7 @@ func group(c *cobra.Command) {
 		names = append(names, sub.Name())
 	}
 	if c.Runnable() && c.Args != nil && c.Args(c, []string{""}) == nil {
-		return // a word may be its own
+		return // the first argument may be the argument of c itself
 	}
 	run := c.RunE
 	if run == nil {
@@ -155,7 +155,7 @@ func group(c *cobra.Command) {
 	}
 }
 
-// load reads the settings; flags are those that the command adds.
+// load reads the settings. flags has values by setting, from the flags of the command.
 func (p *program) load(flags map[string]string) (*config.Config, error) {
 	if flags == nil {
 		flags = map[string]string{}
@@ -166,13 +166,13 @@ func (p *program) load(flags map[string]string) (*config.Config, error) {
 	return app.Load(config.Source{File: p.configFile, Env: config.Environ(), Flags: flags})
 }
 
-// client returns a client for the server that is meant, whether or not it runs.
+// client returns a client of the server that the flags name. The server may not run.
 func (p *program) client() (*client.Client, error) {
 	return p.clientAs(secret.Value(os.Getenv("SANDLOT_TOKEN")))
 }
 
-// operator returns one for what operators alone may do: over the socket as its owner,
-// whatever token the user has for their own calls.
+// operator returns a client for the operations of operators: over the socket it acts as
+// the owner, without the token in SANDLOT_TOKEN, which is for the user's own calls.
 func (p *program) operator() (*client.Client, error) {
 	if p.server == "" {
 		return p.clientAs("")
@@ -199,14 +199,14 @@ func (p *program) json(v any) error {
 	return enc.Encode(v)
 }
 
-// line prints JSON on one line.
+// line prints v as JSON on one line.
 func (p *program) line(v any) error {
 	enc := json.NewEncoder(p.out)
 	enc.SetEscapeHTML(false)
 	return enc.Encode(v)
 }
 
-// withJSON makes run what a command does, which prints JSON where that is wanted.
+// withJSON gives a command the flag --json and the function to run, which must respect p.asJSON.
 func (p *program) withJSON(c *cobra.Command, run func(*cobra.Command, []string) error) *cobra.Command {
 	c.RunE = run
 	c.Flags().BoolVar(&p.asJSON, "json", false, "print JSON")

@@ -9,7 +9,7 @@ import (
 	"sandlot/internal/cli/doctor"
 )
 
-// examined is what the doctor found.
+// examined is the JSON of doctor.
 type examined struct {
 	OK     bool           `json:"ok"`
 	Checks []doctor.Check `json:"checks"`
@@ -18,7 +18,8 @@ type examined struct {
 func (p *program) doctor() *cobra.Command {
 	c := &cobra.Command{
 		Use: "doctor", Short: "Check that sandboxes work on this machine", Args: cobra.NoArgs,
-		Long: "Check the settings, the programs and the machine, boot one sandbox and run code in it.",
+		Long: "Check the settings, the programs and the machine, boot one sandbox and run code in it. The exit code " +
+			"is 1 when a check fails.",
 	}
 	return p.withJSON(c, func(c *cobra.Command, _ []string) error {
 		all := examined{OK: true, Checks: []doctor.Check{}}

@@ -26,22 +26,24 @@ func (p *program) events() *cobra.Command {
 		names[i] = string(k)
 	}
 	c := &cobra.Command{
-		Use: "events", Short: "Show what happens in the server",
-		Long: `Show who did what, when, and how it ended: calls, connections to the network,
-sessions, third-party MCP servers, and what users were asked.
+		Use: "events", Short: "Show who did what on the server, and with which result",
+		Long: `Show who did what, when, and with which result: calls, network connections, sessions,
+third-party MCP servers, requests for consent, and tokens.
 
-The server keeps the latest events of each user in memory, at most 256. A user sees
-their own. The operator sees those of all users: through the socket in the server's
-state folder, or by a token with the role operator. There is nothing of what a call
-was given or what it printed.`,
+The server keeps the latest events of each user in memory, at most 256. Users see their
+own events. The operator sees the events of all users: through the socket in the server's
+state folder, or with a token that has the role operator. Events have no arguments and no
+output of calls.
+
+The columns are time, principal, kind, operation, target, outcome, duration, session.`,
 		Example: `  sandlot events
   sandlot events --follow
   sandlot events --kind egress,session --session home`,
 		Args: cobra.NoArgs,
 	}
-	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on, and show what happens from now on too")
-	c.Flags().StringSliceVar(&kinds, "kind", nil, "these kinds alone: "+strings.Join(names, ", "))
-	c.Flags().StringVar(&session, "session", "", "those of this session alone, by its id")
+	c.Flags().BoolVarP(&follow, "follow", "f", false, "continue with new events until Ctrl-C")
+	c.Flags().StringSliceVar(&kinds, "kind", nil, "show only these kinds: "+strings.Join(names, ", "))
+	c.Flags().StringVar(&session, "session", "", "show only the events of this session, by its id")
 	return p.withJSON(c, func(cmd *cobra.Command, _ []string) error {
 		client, err := p.client()
 		if err != nil {
@@ -58,7 +60,7 @@ was given or what it printed.`,
 	})
 }
 
-// lostEvents stands, as JSON, where events are missing.
+// lostEvents is the JSON that stands where events are missing.
 type lostEvents struct {
 	Lost *protocol.Lost `json:"lost"`
 }
@@ -88,7 +90,7 @@ func (p *program) showEvents(ctx context.Context, client *client.Client, q url.V
 		}
 		return nil
 	})
-	if ended := ctx.Err(); ended != nil { // by the user
+	if ended := ctx.Err(); ended != nil { // the user ended the command
 		return nil
 	}
 	if err == nil && follow {
@@ -97,10 +99,10 @@ func (p *program) showEvents(ctx context.Context, client *client.Client, q url.V
 	return errors.Join(table.Flush(), err)
 }
 
-// word is a text in one cell of one line.
+// word returns a text of the server that fits a cell of the table: on one line, printable.
 func word(s string) string { return strings.Join(strings.Fields(harmless(s)), " ") }
 
-// missed says what a reader does not see.
+// missed returns how many events the reader does not see.
 func missed(l protocol.Lost) string {
 	switch {
 	case l.Count == 0:

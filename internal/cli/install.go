@@ -22,7 +22,7 @@ import (
 	"sandlot/internal/store"
 )
 
-// installing is what `sandlot install` is told.
+// installing has the flags of `sandlot install`.
 type installing struct {
 	server           clientconfig.Server
 	file             string
@@ -32,28 +32,29 @@ type installing struct {
 func (p *program) install() *cobra.Command {
 	var f installing
 	c := &cobra.Command{
-		Use: "install CLIENT", Short: "Put Sandlot into the settings of an MCP client", Args: cobra.MaximumNArgs(1),
+		Use: "install CLIENT", Short: "Add Sandlot to the settings of an MCP client", Args: cobra.MaximumNArgs(1),
 		ValidArgs: clientconfig.IDs(),
-		Long: `Put Sandlot into the settings of an MCP client on this machine: ` + strings.Join(clientconfig.IDs(), ", ") + `.
+		Long: `Add Sandlot to the settings file of an MCP client on this machine. CLIENT is one of
+` + strings.Join(clientconfig.IDs(), ", ") + `.
 
-What changes is shown, and asked for. All else in the client's file stays as it is, and a copy of
-the file is kept beside it. A second time nothing happens.
+The command shows the change and asks before it writes. The rest of the file stays as it is, and a
+backup is kept beside it. Running the command again changes nothing.
 
-A token that is given with --token is written into the file. With --token-env the file has the
-name of a variable only, and the client puts its value in.`,
+--token writes the token itself into the file. --token-env writes only the name of a variable, and
+the client inserts its value.`,
 		Example: "  sandlot install --list\n  sandlot install cursor\n  sandlot install vscode --dry-run\n  sandlot " +
 			"install claude-code --token \"$(sandlot token create --user alice)\" --yes\n  sandlot install crush " +
 			"--url https://sandlot.example.com/mcp --token-env SANDLOT_TOKEN",
 	}
 	flags := c.Flags()
-	flags.StringVar(&f.server.Name, "name", "sandlot", "what the server is called there")
+	flags.StringVar(&f.server.Name, "name", "sandlot", "name of the server in the client")
 	flags.StringVar(&f.server.URL, "url", "",
-		"address of MCP (default: of --server, or where the settings have it listen on this machine)")
-	flags.StringVar(&f.server.Token, "token", "", "token that the client is to send")
-	flags.StringVar(&f.server.TokenEnv, "token-env", "", "variable of the client's environment that has the token")
-	flags.StringVar(&f.file, "file", "", "settings file of the client (default: where the client has it; see --list)")
-	flags.BoolVar(&f.show, "dry-run", false, "show what would change, and change nothing")
-	flags.BoolVar(&f.sure, "yes", false, "do not ask")
+		"MCP address (default: the address of --server, or the local address in the settings)")
+	flags.StringVar(&f.server.Token, "token", "", "token that the client sends")
+	flags.StringVar(&f.server.TokenEnv, "token-env", "", "environment variable from which the client reads the token")
+	flags.StringVar(&f.file, "file", "", "settings file of the client (default: its usual place; see --list)")
+	flags.BoolVar(&f.show, "dry-run", false, "show the change without writing it")
+	flags.BoolVar(&f.sure, "yes", false, "write without asking")
 	flags.BoolVar(&f.list, "list", false, "list the clients and their files")
 	return p.withJSON(c, func(c *cobra.Command, args []string) error {
 		if f.list {
@@ -71,7 +72,7 @@ name of a variable only, and the client puts its value in.`,
 	})
 }
 
-// clients lists the clients, where their files are and whether one has the server.
+// clients prints the clients, their settings files, and which of them have the server.
 func (p *program) clients(name string) error {
 	type row struct {
 		Client    string `json:"client"`
@@ -154,7 +155,7 @@ func (p *program) installInto(ctx context.Context, k clientconfig.Client, f inst
 	return nil
 }
 
-// aim says how the client reaches the server that is meant.
+// aim sets how the client reaches the server that the flags name: by URL, or by `sandlot stdio`.
 func (p *program) aim(ctx context.Context, k clientconfig.Client, s *clientconfig.Server) error {
 	cfg, err := p.load(nil)
 	if err != nil {
@@ -195,8 +196,8 @@ func (p *program) aim(ctx context.Context, k clientconfig.Client, s *clientconfi
 	return nil
 }
 
-// local are the flags by which a program that somebody else starts finds the
-// same settings and the same state.
+// local returns the flags with which a program that the client starts, in another folder
+// and environment, uses the same settings file and state folder.
 func local(cfg *config.Config) []string {
 	var args []string
 	if place, named, needed := cfg.Source.SettingsFile(); named {
@@ -212,8 +213,8 @@ func local(cfg *config.Config) []string {
 	return args
 }
 
-// address is where a server with these settings has MCP on its own machine, where
-// the client is too: public_url may lead through a proxy that is elsewhere.
+// address returns the MCP address of a server with these settings on its own machine. It is
+// not public_url, which may lead through a proxy on another machine.
 func address(cfg *config.Config) string {
 	host := cfg.Server.Host
 	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
@@ -222,7 +223,7 @@ func address(cfg *config.Config) string {
 	return "http://" + net.JoinHostPort(host, strconv.Itoa(cfg.Server.Port)) + "/mcp"
 }
 
-// asksForToken says whether a server with these settings would.
+// asksForToken reports whether a server with these settings requires a token.
 func (p *program) asksForToken(ctx context.Context, cfg *config.Config) bool {
 	if _, err := os.Stat(filepath.Join(cfg.Server.StateDir, "sandlot.db")); err != nil {
 		return auth.Mode(cfg.Server.Auth) == auth.Required || !auth.Loopback(cfg.Server.Host)
@@ -238,17 +239,17 @@ func (p *program) asksForToken(ctx context.Context, cfg *config.Config) bool {
 	return asks || err != nil
 }
 
-// errUnsaid ends a command that was not confirmed.
+// errUnsaid is the error of a command that the user did not confirm.
 var errUnsaid = errors.New("nothing was written")
 
-// confirm asks on the terminal.
+// confirm asks a question on the terminal; nil: the user answered yes.
 func (p *program) confirm(ctx context.Context, question string) error {
 	if !p.onTerminal() {
 		return fmt.Errorf("%w: there is no terminal to ask on; look at what is shown above, and give --yes", errUnsaid)
 	}
 	fmt.Fprint(p.err, question, " [y/N] ")
 	said := make(chan string, 1)
-	go func() { // it ends with the program
+	go func() { // ends with the program, since a read of a terminal cannot be interrupted
 		line, _ := bufio.NewReader(p.in).ReadString('\n')
 		said <- strings.ToLower(strings.TrimSpace(line))
 	}()

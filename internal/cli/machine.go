@@ -17,17 +17,17 @@ import (
 	"sandlot/internal/servers/spec"
 )
 
-// machine is what of Sandlot runs on this machine.
+// machine is the JSON of ps.
 type machine struct {
 	StateFolders []app.StateFolder `json:"state_folders"`
 }
 
 func (p *program) ps() *cobra.Command {
 	c := &cobra.Command{
-		Use: "ps", Short: "Show what of Sandlot runs on this machine", Args: cobra.NoArgs,
-		Long: `Show the state folders of which something runs on this machine, their servers and
-their sandboxes, also those that have no server. It shows what the user who asks
-may see; root sees all. With --state-dir it shows that folder alone.`,
+		Use: "ps", Short: "Show the servers and sandboxes on this machine", Args: cobra.NoArgs,
+		Long: `Show the servers and sandboxes that run on this machine, by state folder. Sandboxes
+are shown even when their server does not run. Users see what they may see; root sees
+everything. --state-dir selects one folder.`,
 		Example: "  sandlot ps\n  sandlot ps --json",
 	}
 	return p.withJSON(c, func(c *cobra.Command, _ []string) error {
@@ -42,10 +42,11 @@ may see; root sees all. With --state-dir it shows that folder alone.`,
 	})
 }
 
-// errorLog is the log of a command that only errors matter for.
+// errorLog returns a logger that prints errors only.
 func (p *program) errorLog() *slog.Logger { return app.Logger(p.err, "ERROR", false) }
 
-// folders looks at the state folder that was named, or at all that run.
+// folders reads the state folder of --state-dir, or without it all that have a running
+// server or sandbox, and the one of the settings.
 func (p *program) folders(ctx context.Context) ([]app.StateFolder, error) {
 	if p.stateDir == "" {
 		var also []string
@@ -113,7 +114,7 @@ func (p *program) showFolders(folders []app.StateFolder) error {
 	return nil
 }
 
-// age is how long ago something was, in its largest two units.
+// age returns the time since then, in its two largest units.
 func age(since time.Time) string {
 	d := max(time.Since(since), 0).Truncate(time.Second)
 	switch {
@@ -128,20 +129,21 @@ func age(since time.Time) string {
 func (p *program) stop() *cobra.Command {
 	var sessions bool
 	c := &cobra.Command{
-		Use: "stop", Short: "Stop the server of a state folder, and with --sessions its sandboxes", Args: cobra.NoArgs,
-		Long: `Stop the server of the state folder and wait until it has ended. Running calls may
-end, for half a minute. Sessions' sandboxes live on for the next server, or until
-orphan_timeout is over; with --sessions they are ended too, also where no server
-runs. Sessions and the files in their workspaces are kept: the next call in one
-starts a sandbox over them.`,
+		Use: "stop", Short: "Stop the server; with --sessions its sandboxes too", Args: cobra.NoArgs,
+		Long: `Stop the server of the state folder and wait until it has ended. Running calls have
+half a minute to finish. Sandboxes keep running for the next server, for at most
+orphan_timeout (a setting, 1 h). With --sessions they are stopped now, also when no
+server runs. Sessions and the files in their workspaces are kept: the next call in a
+session starts a new sandbox with the same files. To remove sessions with their files,
+use "sandlot sessions stop".`,
 		Example: "  sandlot stop\n  sandlot stop --sessions",
 		RunE:    func(c *cobra.Command, _ []string) error { return p.stopAll(c.Context(), sessions) },
 	}
-	c.Flags().BoolVar(&sessions, "sessions", false, "end the sandboxes too")
+	c.Flags().BoolVar(&sessions, "sessions", false, "stop the sandboxes too")
 	return c
 }
 
-// stopLost ends the sandboxes of a state folder that was deleted.
+// stopLost stops the sandboxes of a state folder that was deleted.
 func (p *program) stopLost(ctx context.Context, dir string, sessions bool) error {
 	fmt.Fprintf(p.out, "there is no state folder %s\n", dir)
 	if !sessions {
@@ -156,7 +158,7 @@ func (p *program) stopLost(ctx context.Context, dir string, sessions bool) error
 
 func (p *program) stopAll(ctx context.Context, sessions bool) error {
 	cfg, wrong := p.load(nil)
-	named := p.stateDir // a server can be stopped though its settings have become wrong
+	named := p.stateDir // a server can be stopped even when its settings are invalid by now
 	if wrong == nil {
 		named = cfg.Server.StateDir
 	} else if named == "" || sessions {

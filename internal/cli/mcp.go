@@ -19,9 +19,10 @@ import (
 
 func (p *program) mcp() *cobra.Command {
 	c := &cobra.Command{
-		Use: "mcp", Short: "Third-party MCP servers in your home session, and remote ones",
-		Long: `Third-party MCP servers, whose tools your agents see beside Sandlot's own: yours, which run in
-your home session or are connected to over HTTP, and those of the operator's settings.`,
+		Use: "mcp", Short: "Add, list, call and remove third-party MCP servers",
+		Long: `Third-party MCP servers, whose tools your agents see beside Sandlot's own. Your servers run in your
+home session, or are remote and reached over HTTP. The operator's settings can add more. NAME is the name
+of a server or the id of its connection, which "sandlot mcp list" shows.`,
 		Example: "  sandlot mcp add time --pip mcp-server-time\n  sandlot mcp list\n  sandlot mcp call time " +
 			"get_current_time timezone=UTC",
 	}
@@ -30,12 +31,12 @@ your home session or are connected to over HTTP, and those of the operator's set
 	return c
 }
 
-// connectionRow is a server as list_external_mcp gives it.
+// connectionRow is a server in the result of the tool list_external_mcp.
 type connectionRow struct{ builtin.ServerRow }
 
-// exposed is the exposed name of a tool under either of its names: one that is
-// held back too, of which the server says why it cannot be called. Empty: it has
-// none of that name.
+// exposed returns the exposed name of a tool, which may be given by its exposed or its own
+// name; empty: the server has no such tool. A tool that is held back counts: the call's
+// error then says why it cannot be called.
 func (r connectionRow) exposed(tool string) string {
 	for _, t := range r.Tools {
 		if t.Remote == tool || t.Name == tool {
@@ -50,7 +51,7 @@ func (r connectionRow) exposed(tool string) string {
 	return ""
 }
 
-// path is the server's path in the API.
+// path returns the path of the server in the HTTP API.
 func (r connectionRow) path() string { return "/v1/connections/" + url.PathEscape(r.ID) }
 
 func (r connectionRow) runs() string {
@@ -64,7 +65,7 @@ func (r connectionRow) runs() string {
 }
 
 func (p *program) mcpList() *cobra.Command {
-	c := &cobra.Command{Use: "list", Short: "List the MCP servers and how they are", Args: cobra.NoArgs}
+	c := &cobra.Command{Use: "list", Short: "List the MCP servers and their states", Args: cobra.NoArgs}
 	return p.withJSON(c, func(c *cobra.Command, _ []string) error {
 		var list builtin.ServerList
 		if err := p.ask(c.Context(), "GET", "/v1/connections", nil, &list); err != nil {
@@ -88,8 +89,8 @@ func (p *program) mcpList() *cobra.Command {
 	})
 }
 
-// pairs reads NAME=VALUE; NAME alone takes the value of the environment, so that
-// it is in no history of commands.
+// pairs reads NAME=VALUE. NAME alone takes the value from the environment, so that it
+// stays out of the shell's history.
 func pairs(flag string, given []string) (map[string]string, error) {
 	m := map[string]string{}
 	for _, g := range given {
@@ -111,13 +112,13 @@ func (p *program) mcpAdd() *cobra.Command {
 	var env, headers []string
 	c := &cobra.Command{
 		Use:   "add NAME [flags] [-- COMMAND ARG...]",
-		Short: "Add an MCP server, install it where that is asked for, and start it", Args: cobra.MinimumNArgs(1),
-		Long: `Add an MCP server under a name of yours. What runs is shown. A used name replaces that server.
-With --npm, --pip or --git it is installed in your home session first; COMMAND may then be left out
-when the package has one program. Values of --env and --header are never stored: after a restart of
-the server give them again with "sandlot mcp restart". What "sandlot secret set NAME" has stored lasts:
-${secret:NAME} stands for it in a value (in single quotes, for the shell). Where the server wants its
-user's consent (mcp_consent: ask), what will be installed and run is shown first, and you are asked.`,
+		Short: "Add an MCP server: install it if necessary, and start it", Args: cobra.MinimumNArgs(1),
+		Long: `Add an MCP server under a name that you choose. A server of the same name is replaced. With --npm, --pip
+or --git it is installed in your home session first; COMMAND can then be omitted when the package has one
+program. Values of --env and --header are never stored: after a restart of Sandlot give them again with
+"sandlot mcp restart". To store a value, use "sandlot secret set NAME" and write ${secret:NAME} in its place
+(in single quotes, for the shell). Where the setting mcp_consent is ask, the command shows what it will
+install and run, and asks you.`,
 		Example: `  sandlot mcp add memory --npm @modelcontextprotocol/server-memory
   sandlot mcp add files --npm @modelcontextprotocol/server-filesystem -- mcp-server-filesystem /workspace
   sandlot mcp add mine --git https://example.com/server.git#main
@@ -129,9 +130,9 @@ user's consent (mcp_consent: ask), what will be installed and run is shown first
 	f.StringVar(&pip, "pip", "", "Python package to install")
 	f.StringVar(&git, "git", "", "repository to install: https://…, with an optional #branch, #tag or #commit")
 	f.StringVar(&address, "url", "", "address of a remote server")
-	f.BoolVar(&sse, "sse", false, "the remote server speaks the older HTTP+SSE")
+	f.BoolVar(&sse, "sse", false, "the remote server uses the older transport HTTP+SSE")
 	f.StringVar(&cwd, "cwd", "", "directory to start in (default /workspace)")
-	f.StringVar(&workdir, "workdir", "", "folder beneath /workspace to install into")
+	f.StringVar(&workdir, "workdir", "", "folder below /workspace to install into")
 	f.StringArrayVar(&env, "env", nil, "variable: NAME=VALUE, or NAME for the value that it has here")
 	f.StringArrayVar(&headers, "header", nil, "header of a remote server: NAME=VALUE")
 	f.BoolVar(&sure, "yes", false, "consent without being asked")
@@ -166,7 +167,7 @@ user's consent (mcp_consent: ask), what will be installed and run is shown first
 	})
 }
 
-// mcpConnect connects a remote server, or one that is started so.
+// mcpConnect adds a remote server, or one that the command start runs.
 func (p *program) mcpConnect(c *cobra.Command, ask builtin.ConnectInput, start []string, sure bool) error {
 	switch {
 	case ask.URL != "" && len(start) == 0:
@@ -179,7 +180,7 @@ func (p *program) mcpConnect(c *cobra.Command, ask builtin.ConnectInput, start [
 	return p.callWithConsent(c, "connect_external_mcp", ask, sure)
 }
 
-// mcpResult calls a tool and prints its words, or all of it.
+// mcpResult calls a tool and prints the text of the result, or with --json all of it.
 func (p *program) mcpResult(c *cobra.Command, name string, ask any) error {
 	var res json.RawMessage
 	if err := p.ask(c.Context(), "POST", "/v1/tools/"+url.PathEscape(name), ask, &res); err != nil {
@@ -197,7 +198,7 @@ func (p *program) printed(res json.RawMessage) error {
 	return p.show(res, p.asJSON)
 }
 
-// show prints the text of a result; one that is an error ends with code 1.
+// show prints the text of a result; its error is exit code 1 when the result is an error.
 func (p *program) show(raw json.RawMessage, quiet bool) error {
 	var r struct {
 		Content []struct {
@@ -231,7 +232,7 @@ func (p *program) show(raw json.RawMessage, quiet bool) error {
 	return nil
 }
 
-// harmless is a stranger's text without what a terminal would obey.
+// harmless returns an untrusted text without the control characters that a terminal would obey.
 func harmless(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' && r != '\n' && r != '\t' || r == 0x7f || r >= 0x80 && r < 0xa0 {
@@ -243,17 +244,17 @@ func harmless(s string) string {
 
 func (p *program) mcpRemove() *cobra.Command {
 	var keep bool
-	c := &cobra.Command{Use: "remove NAME", Short: "Stop an MCP server and forget it; its files in /workspace stay",
+	c := &cobra.Command{Use: "remove NAME", Short: "Stop and remove an MCP server; its files in /workspace stay",
 		Args: cobra.ExactArgs(1)}
-	c.Flags().BoolVar(&keep, "keep", false, "keep it in the list, for `sandlot mcp restart`")
+	c.Flags().BoolVar(&keep, "keep", false, "keep it in the list, for \"sandlot mcp restart\"")
 	return p.onServer(c, func(c *cobra.Command, r connectionRow, args []string) error {
 		return p.mcpResult(c, "disconnect_external_mcp",
 			builtin.DisconnectInput{ServerInput: builtin.ServerInput{ConnectionID: r.ID}, Delete: !keep})
 	})
 }
 
-// onServer makes run what a command does with the MCP server that its first argument
-// names; it gets the others. It prints JSON where that is wanted.
+// onServer makes a command call run with the MCP server that its first argument names and
+// the other arguments, and gives it the flag --json.
 func (p *program) onServer(c *cobra.Command,
 	run func(c *cobra.Command, r connectionRow, args []string) error) *cobra.Command {
 	return p.withJSON(c, func(c *cobra.Command, args []string) error {
@@ -265,7 +266,7 @@ func (p *program) onServer(c *cobra.Command,
 	})
 }
 
-// connection finds one by its id or name.
+// connection returns the server with that name or connection id.
 func (p *program) connection(c *cobra.Command, what string) (connectionRow, error) {
 	var list builtin.ServerList
 	if err := p.ask(c.Context(), "GET", "/v1/connections", nil, &list); err != nil {
@@ -285,11 +286,11 @@ func (p *program) connection(c *cobra.Command, what string) (connectionRow, erro
 func (p *program) mcpRestart() *cobra.Command {
 	var env, headers []string
 	var sure bool
-	c := &cobra.Command{Use: "restart NAME", Short: "Start an MCP server again, with values that were not stored",
+	c := &cobra.Command{Use: "restart NAME", Short: "Restart an MCP server, with new values of variables and headers",
 		Args: cobra.ExactArgs(1)}
 	c.Flags().StringArrayVar(&env, "env", nil, "variable: NAME=VALUE, or NAME for the value that it has here")
 	c.Flags().StringArrayVar(&headers, "header", nil, "header of a remote server: NAME=VALUE")
-	c.Flags().BoolVar(&sure, "yes", false, "consent to variables that it did not have without being asked")
+	c.Flags().BoolVar(&sure, "yes", false, "consent without being asked")
 	return p.onServer(c, func(c *cobra.Command, r connectionRow, args []string) error {
 		vars, err := pairs("env", env)
 		heads, herr := pairs("header", headers)
@@ -303,9 +304,9 @@ func (p *program) mcpRestart() *cobra.Command {
 
 func (p *program) mcpLogs() *cobra.Command {
 	var lines int
-	c := &cobra.Command{Use: "logs NAME", Short: "Print the last lines that an MCP server wrote",
+	c := &cobra.Command{Use: "logs NAME", Short: "Print the end of an MCP server's log",
 		Args: cobra.ExactArgs(1)}
-	c.Flags().IntVar(&lines, "lines", 100, "how many")
+	c.Flags().IntVar(&lines, "lines", 100, "number of lines")
 	return p.onServer(c, func(c *cobra.Command, r connectionRow, args []string) error {
 		return p.mcpResult(c, "external_mcp_logs", struct {
 			ID    string `json:"connectionId"`
@@ -317,8 +318,9 @@ func (p *program) mcpLogs() *cobra.Command {
 func (p *program) mcpCall() *cobra.Command {
 	c := &cobra.Command{
 		Use: "call NAME TOOL [JSON | KEY=VALUE...]", Short: "Call a tool of an MCP server", Args: cobra.MinimumNArgs(2),
-		Long: `Call a tool by the server's own name for it, or by the exposed one. Arguments are one JSON object
-("-" reads it from the input), or KEY=VALUE, where VALUE is JSON if it can be read as such, and else a text.`,
+		Long: `Call a tool, by the server's own name of the tool or by the exposed name. The arguments are one JSON object
+("-" reads it from standard input), or KEY=VALUE pairs. A VALUE that is valid JSON counts as JSON, any other
+as a string.`,
 		Example: "  sandlot mcp call time get_current_time timezone=Europe/Berlin\n  sandlot mcp call memory " +
 			"create_entities '{\"entities\": []}'",
 	}
@@ -334,7 +336,8 @@ func (p *program) mcpCall() *cobra.Command {
 	})
 }
 
-// lacks says that a server has no tool of that name, and its state when that may be why.
+// lacks returns the error for a tool that the server does not have, with the server's state
+// when it is not connected.
 func (r connectionRow) lacks(tool string) error {
 	state := ""
 	if r.State != "connected" && r.State != "idle" {
@@ -347,7 +350,7 @@ func (r connectionRow) lacks(tool string) error {
 	return fmt.Errorf("%s%s has no tool %q; `sandlot mcp inspect %s` shows what it has", r.Name, state, tool, r.Name)
 }
 
-// arguments reads a tool's arguments from the command line.
+// arguments reads the arguments of a tool from the command line.
 func (p *program) arguments(words []string) (map[string]any, error) {
 	ask := map[string]any{}
 	if len(words) == 1 && (words[0] == "-" || strings.HasPrefix(strings.TrimSpace(words[0]), "{")) {

@@ -16,8 +16,9 @@ import (
 )
 
 func (p *program) mcpInspect() *cobra.Command {
-	c := &cobra.Command{Use: "inspect NAME", Short: "Show what an MCP server offers, and what of it was approved",
-		Args: cobra.ExactArgs(1)}
+	c := &cobra.Command{Use: "inspect NAME",
+		Short: "Show the tools, prompts and resources of an MCP server, and what is approved",
+		Args:  cobra.ExactArgs(1)}
 	return p.onServer(c, func(c *cobra.Command, r connectionRow, _ []string) error {
 		var all hub.Server
 		err := p.ask(c.Context(), "GET", r.path(), nil, &all)
@@ -51,8 +52,8 @@ func (p *program) inspected(all hub.Server) {
 	}
 }
 
-// inspectedTool prints all that a model is told of a tool: who approves it must
-// have seen it.
+// inspectedTool prints everything that a model reads of a tool, so that the user sees what
+// they approve.
 func (p *program) inspectedTool(t hub.ServerTool) {
 	fmt.Fprintf(p.out, "\ntool %s\n  its own name: %s\n  definition:   %s", t.Exposed, fault.Printable(t.Remote, 200),
 		t.Hash)
@@ -63,7 +64,7 @@ func (p *program) inspectedTool(t hub.ServerTool) {
 		}
 	}
 	var d map[string]json.RawMessage
-	_ = json.Unmarshal(t.Raw, &d) // it is an object, or there is nothing to show
+	_ = json.Unmarshal(t.Raw, &d) // anything but an object has nothing to show
 	var description string
 	_ = json.Unmarshal(d["description"], &description)
 	fmt.Fprintf(p.out, "\n  %s\n", strings.ReplaceAll(harmless(description), "\n", "\n  "))
@@ -76,16 +77,16 @@ func (p *program) inspectedTool(t hub.ServerTool) {
 
 func (p *program) mcpApprove() *cobra.Command {
 	var sure bool
-	c := &cobra.Command{Use: "approve NAME", Short: "Approve an MCP server's tools as they are now",
+	c := &cobra.Command{Use: "approve NAME", Short: "Approve the new and changed tools of an MCP server",
 		Args: cobra.ExactArgs(1),
-		Long: `A tool that is new, or whose definition has changed, since its server was connected is held back,
-as it may say something else than what was approved. What is approved is shown, and on a terminal you
-are asked. What changes after it was shown stays held back.`}
-	c.Flags().BoolVar(&sure, "yes", false, "do not ask")
+		Long: `A tool that is new, or whose definition has changed, since its server was connected is held back until you
+approve it: agents cannot call it. The command shows the definitions, and asks on a terminal. A tool that
+changes after it was shown stays held back.`}
+	c.Flags().BoolVar(&sure, "yes", false, "approve without asking")
 	return p.onServer(c, func(c *cobra.Command, r connectionRow, _ []string) error { return p.approve(c, r, sure) })
 }
 
-// onTerminal says whether somebody is there to be asked.
+// onTerminal reports whether standard input is a terminal, on which the user can answer.
 func (p *program) onTerminal() bool {
 	in, ok := p.in.(*os.File)
 	return ok && term.IsTerminal(int(in.Fd()))

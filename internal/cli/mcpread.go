@@ -19,8 +19,8 @@ import (
 func (p *program) mcpPrompt() *cobra.Command {
 	c := &cobra.Command{
 		Use: "prompt NAME PROMPT [KEY=VALUE...]", Short: "Print a prompt of an MCP server", Args: cobra.MinimumNArgs(2),
-		Long: `Print a prompt of an MCP server, by the server's own name for it or by the exposed one, with these
-arguments, which are texts. Each message begins with whose it is; --json prints all of it.`,
+		Long: `Print a prompt of an MCP server, by the server's own name of the prompt or by the exposed name. The values
+of its arguments are strings. Each message follows its role. --json prints the whole answer.`,
 		Example: "  sandlot mcp prompt notes summarize topic=garden",
 	}
 	return p.onServer(c, func(c *cobra.Command, r connectionRow, args []string) error {
@@ -36,8 +36,8 @@ arguments, which are texts. Each message begins with whose it is; --json prints 
 	})
 }
 
-// post sends a request about a server, and prints the answer as JSON where that is
-// wanted, else as show does.
+// post sends a request about a server, and prints the answer: with --json as it is, else by
+// show.
 func (p *program) post(c *cobra.Command, r connectionRow, verb string, ask any,
 	show func(json.RawMessage) error) error {
 	var raw json.RawMessage
@@ -79,9 +79,9 @@ func (p *program) showPrompt(raw json.RawMessage) error {
 func (p *program) mcpRead() *cobra.Command {
 	c := &cobra.Command{
 		Use: "read NAME URI", Short: "Print a resource of an MCP server", Args: cobra.ExactArgs(2),
-		Long: `Print what a resource of an MCP server holds, of at most 8 MiB: text and data as they are, so that they
-can go into a file. On a terminal control characters are left out, and data is not printed. --json
-prints all of it, with types, and data in base64.`,
+		Long: `Print a resource of an MCP server, of at most 8 MiB, unchanged, so that it can be written to a file. On a
+terminal, control characters are left out and binary data is not printed. --json prints the whole answer,
+with media types, and binary data in base64.`,
 		Example: "  sandlot mcp read notes notes://garden\n  sandlot mcp read notes notes://map.png > map.png",
 	}
 	return p.onServer(c, func(c *cobra.Command, r connectionRow, args []string) error {
@@ -89,8 +89,8 @@ prints all of it, with types, and data in base64.`,
 	})
 }
 
-// showResource prints the contents of a resource, as bytes unless somebody reads
-// them on a terminal.
+// showResource prints the contents of a resource: the unchanged bytes, or on a terminal the
+// text without control characters.
 func (p *program) showResource(raw json.RawMessage) error {
 	var r struct {
 		Contents []struct {

@@ -17,14 +17,14 @@ import (
 
 func (p *program) network() *cobra.Command {
 	c := &cobra.Command{
-		Use: "network", Short: "Show and change what sandboxes may reach",
-		Long: `Show and change what sandboxes may reach.
+		Use: "network", Short: "Show and change which hosts sandboxes may reach",
+		Long: `Show and change which hosts sandboxes may reach.
 
-What holds for all of them stands in sandlot.yaml, and a change of it is taken up
-within a second, for running sandboxes too. These commands show that, and change
-what one session may reach beside it. They are for the operator: they go through
-the socket in the server's state folder, or, with --server, by a token that has the
-role operator.`,
+The rules for all sandboxes are in sandlot.yaml, under network:. A change of that file
+applies within a second, to running sandboxes too. Without --session this command shows
+those rules. With --session it shows the rules of one session, and the subcommands change
+them. Only the operator may do this: through the socket in the server's state folder, or,
+with --server, with a token that has the role operator.`,
 		Example: `  sandlot network
   sandlot network --session home
   sandlot network allow api.example.com:443 --session home
@@ -34,7 +34,7 @@ role operator.`,
 		Args: cobra.NoArgs,
 	}
 	var id string
-	c.PersistentFlags().StringVar(&id, "session", "", `a session's id, or "home" for your own`)
+	c.PersistentFlags().StringVar(&id, "session", "", `session: an id, or "home" for your home session`)
 	p.withJSON(c, func(cmd *cobra.Command, _ []string) error {
 		if id == "" {
 			return p.showNetwork(cmd.Context())
@@ -55,26 +55,26 @@ role operator.`,
 			return p.sessionNetwork(cmd.Context(), "PATCH", id, change)
 		}))
 	}
-	change("allow HOST[:PORT]...", "Let a session reach hosts", cobra.MinimumNArgs(1),
+	change("allow HOST[:PORT]...", "Allow hosts for a session, beside those of the settings", cobra.MinimumNArgs(1),
 		func(args []string) (hub.NetworkChange, error) {
 			r, err := parseRules(args)
 			return hub.NetworkChange{Allow: r}, err
 		})
-	change("deny HOST[:PORT]...", "Take back what allow added", cobra.MinimumNArgs(1),
+	change("deny HOST[:PORT]...", "Remove hosts that allow added to a session", cobra.MinimumNArgs(1),
 		func(args []string) (hub.NetworkChange, error) {
 			r, err := parseRules(args)
 			return hub.NetworkChange{Deny: r}, err
 		})
-	change("mode MODE", "Give a session a mode of its own: none, allowlist or public", cobra.ExactArgs(1),
+	change("mode MODE", "Set the network mode of a session: none, allowlist or public", cobra.ExactArgs(1),
 		func(args []string) (hub.NetworkChange, error) {
 			m, err := egress.ParseMode(args[0])
 			return hub.NetworkChange{Mode: &m}, err
 		})
-	change("reset", "Give a session what the settings say again", cobra.NoArgs,
+	change("reset", "Remove all changes of a session: the settings apply again", cobra.NoArgs,
 		func([]string) (hub.NetworkChange, error) {
 			return hub.NetworkChange{Reset: true}, nil
 		})
-	change("recount", "Let a session use network.max_mb from nothing again", cobra.NoArgs,
+	change("recount", "Reset the count of bytes of a session, which network.max_mb limits", cobra.NoArgs,
 		func([]string) (hub.NetworkChange, error) {
 			return hub.NetworkChange{ResetUsage: true}, nil
 		})

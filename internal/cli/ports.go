@@ -29,12 +29,12 @@ func portNumber(text string) (int, error) {
 func (p *program) forward() *cobra.Command {
 	var listen string
 	c := &cobra.Command{
-		Use: "forward SESSION PORT", Short: "Bring a port of a session to this machine", Args: cobra.ExactArgs(2),
-		Long: `Listen on this machine, and pass each TCP connection on to a port of a session, until Ctrl-C.
-The address that it listens on is printed. SESSION is an id or "home".`,
+		Use: "forward SESSION PORT", Short: "Forward a local port to a port of a session", Args: cobra.ExactArgs(2),
+		Long: `Listen on this machine and forward each TCP connection to a port of a session, until Ctrl-C.
+The command prints the address that it listens on. SESSION is an id or "home".`,
 		Example: "  sandlot forward home 8080\n  sandlot forward SESSION_ID 5432 --listen 127.0.0.1:5432",
 	}
-	c.Flags().StringVar(&listen, "listen", "127.0.0.1:0", "address to listen on; with port 0 a free one")
+	c.Flags().StringVar(&listen, "listen", "127.0.0.1:0", "address to listen on; port 0 selects a free port")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		port, err := portNumber(args[1])
 		if err != nil {
@@ -57,7 +57,7 @@ The address that it listens on is printed. SESSION is an id or "home".`,
 	return c
 }
 
-// carry passes connections on until ctx ends, and then ends them.
+// carry accepts connections and forwards them until ctx ends. It closes them before it returns.
 func (p *program) carry(ctx context.Context, l net.Listener, client *client.Client, session string, port int) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup
@@ -97,10 +97,10 @@ func (p *program) carry(ctx context.Context, l net.Listener, client *client.Clie
 func (p *program) ports() *cobra.Command {
 	var session string
 	c := &cobra.Command{
-		Use: "ports", Short: "List, expose and close ports of sessions", Args: cobra.NoArgs,
+		Use: "ports", Short: "List exposed ports; expose and close them", Args: cobra.NoArgs,
 		Example: "  sandlot ports\n  sandlot ports expose home 8080\n  sandlot ports close home 8080",
 	}
-	c.Flags().StringVar(&session, "session", "", `only those of this session: an id or "home"`)
+	c.Flags().StringVar(&session, "session", "", `show only the ports of this session: an id or "home"`)
 	p.withJSON(c, func(c *cobra.Command, _ []string) error {
 		path := "/v1/sessions"
 		if session != "" {
@@ -137,7 +137,7 @@ func (p *program) ports() *cobra.Command {
 	return c
 }
 
-// ask makes one call on the server that is meant.
+// ask sends one request to the server that the flags name, and reads the answer into out.
 func (p *program) ask(ctx context.Context, method, path string, in, out any) error {
 	client, done, err := p.connect(ctx)
 	if err != nil {
@@ -150,13 +150,13 @@ func (p *program) exposePort() *cobra.Command {
 	var public bool
 	var expires string
 	c := &cobra.Command{
-		Use: "expose SESSION PORT", Short: "Expose a port and print its link", Args: cobra.ExactArgs(2),
-		Long: "Expose a port of a session, and print the link by which it can be opened. The link of an earlier " +
-			"call is of no use any more.",
+		Use: "expose SESSION PORT", Short: "Expose a port and print its URL", Args: cobra.ExactArgs(2),
+		Long: "Expose a port of a session, and print a URL with a token that opens it in a browser. The URL of an " +
+			"earlier call for the same port becomes invalid.",
 		Example: "  sandlot ports expose home 8080\n  sandlot ports expose home 8080 --public --expires 2h",
 	}
-	c.Flags().BoolVar(&public, "public", false, "let in everybody who can reach the server, without a token")
-	c.Flags().StringVar(&expires, "expires", "", "how long the link works, such as 2h or 7d (default 24h)")
+	c.Flags().BoolVar(&public, "public", false, "the URL has no token: everybody who can reach the server can open it")
+	c.Flags().StringVar(&expires, "expires", "", "how long the URL works, such as 2h or 7d (default 24h)")
 	return p.withJSON(c, func(c *cobra.Command, args []string) error {
 		port, err := portNumber(args[1])
 		if err != nil {
@@ -187,8 +187,8 @@ func (p *program) exposePort() *cobra.Command {
 
 func (p *program) closePort() *cobra.Command {
 	return &cobra.Command{
-		Use: "close SESSION PORT", Short: "Take back a port's link", Args: cobra.ExactArgs(2),
-		Long:    "Take back a port's link. Connections that came by it end; the server in the session runs on.",
+		Use: "close SESSION PORT", Short: "Close an exposed port", Args: cobra.ExactArgs(2),
+		Long:    "Close an exposed port: its URL becomes invalid, and connections through it end. The program runs on.",
 		Example: "  sandlot ports close home 8080",
 		RunE: func(c *cobra.Command, args []string) error {
 			port, err := portNumber(args[1])

@@ -22,10 +22,10 @@ import (
 
 func (p *program) secret() *cobra.Command {
 	c := &cobra.Command{
-		Use: "secret", Short: "Values for third-party MCP servers, stored encrypted",
-		Long: `Values for your third-party MCP servers, such as API keys, stored encrypted on the server. In a value
-of --env or --header of "sandlot mcp add", ${secret:NAME} stands for one. A value can be stored, given
-to your servers and removed, and not be shown again.`,
+		Use: "secret", Short: "Store API keys and other values for third-party MCP servers",
+		Long: `Values for your third-party MCP servers, such as API keys, stored encrypted on the server.
+${secret:NAME} refers to a value, in --env and --header of "sandlot mcp add" and "sandlot mcp restart".
+A stored value is given to your MCP servers, and is never shown again.`,
 		Example: `  sandlot secret set GITHUB_TOKEN
   sandlot mcp add github --npm some-github-server --env 'GITHUB_TOKEN=${secret:GITHUB_TOKEN}'
   sandlot secret list`,
@@ -38,10 +38,10 @@ func (p *program) secretSet() *cobra.Command {
 	var file string
 	c := &cobra.Command{
 		Use: "set NAME", Short: "Store a value, read from the terminal, standard input or a file",
-		Long: `Store a value under a name, in the place of the one that was there. On a terminal it is asked for,
-and not shown; else it is standard input, or with --file a file. One line end at its end is not part of
-it. It is never an argument: others on the machine see those, and shells keep them. Servers that run
-take a new value up at their next start.`,
+		Long: `Store a value under a name, or replace the value of that name. On a terminal the command asks for the
+value without showing it. Otherwise it reads standard input, or the file of --file. One newline at the
+end is removed. The value is never an argument, since other users of the machine see arguments and shells
+store them. A running MCP server gets a new value at its next start.`,
 		Example: "  sandlot secret set GITHUB_TOKEN\n  pass show github | sandlot secret set GITHUB_TOKEN\n  sandlot " +
 			"secret set DEPLOY_KEY --file key.pem",
 		Args: func(_ *cobra.Command, args []string) error {
@@ -101,10 +101,10 @@ func (p *program) secretValue(ctx context.Context, name, file string) (secret.Va
 	return secret.Value(value), err
 }
 
-// longestLine is what Linux's terminals take of one, in bytes; the rest is lost.
+// longestLine is how many bytes of a line a terminal of Linux passes on; it drops the rest.
 const longestLine = 4095
 
-// unseen reads a line from the terminal without showing it.
+// unseen reads a line from the terminal without echoing it.
 func (p *program) unseen(ctx context.Context, question string) (secret.Value, error) {
 	fd := int(p.in.(*os.File).Fd())
 	before, err := term.GetState(fd)
@@ -118,7 +118,7 @@ func (p *program) unseen(ctx context.Context, question string) (secret.Value, er
 		err  error
 	}
 	said := make(chan answer, 1)
-	go func() { // it ends with the program
+	go func() { // ends with the program, since a read of a terminal cannot be interrupted
 		line, err := term.ReadPassword(fd)
 		if err == nil && len(line) >= longestLine {
 			err = fmt.Errorf("a terminal takes lines of at most %d bytes: give the value by --file or standard input",
@@ -135,7 +135,7 @@ func (p *program) unseen(ctx context.Context, question string) (secret.Value, er
 }
 
 func (p *program) secretList() *cobra.Command {
-	c := &cobra.Command{Use: "list", Short: "List your secrets, and what uses them; values are not shown",
+	c := &cobra.Command{Use: "list", Short: "List your secrets and the servers that use them, without values",
 		Args: cobra.NoArgs}
 	return p.withJSON(c, func(c *cobra.Command, _ []string) error {
 		var list protocol.SecretList
@@ -161,7 +161,7 @@ func (p *program) secretList() *cobra.Command {
 	})
 }
 
-// rekeyed counts the secrets and log-ins after a change of the key.
+// rekeyed is the JSON of rekey: how many entries the new key encrypts, and how many were removed.
 type rekeyed struct {
 	Sealed  int `json:"sealed"`
 	Removed int `json:"removed"`
@@ -170,14 +170,14 @@ type rekeyed struct {
 func (p *program) secretRekey() *cobra.Command {
 	var drop bool
 	c := &cobra.Command{Use: "rekey",
-		Short: "Change the key that secrets and log-ins are stored with, while no server runs", Args: cobra.NoArgs,
-		Long: `Make a new key, and store all users' secrets and log-ins with it: for when the old one may be known to
-others. The file of the key is replaced. The server of the state folder must not run meanwhile; a crash in
-between leaves the old key with what it opens, or the new one. Copies of the old key and of the database, as
-in backups, still open each other.`,
+		Short: "Change the encryption key of secrets and log-ins, while no server runs", Args: cobra.NoArgs,
+		Long: `Make a new key, and encrypt the secrets and log-ins of all users with it, for instance because others may
+know the old key. The file of the key is replaced. The server of the state folder must not run. After a crash
+the old key and its entries are there, or the new ones. A backup that has the old key and the database can
+still be decrypted.`,
 		Example: "  sandlot secret rekey"}
 	c.Flags().BoolVar(&drop, "drop", false,
-		"remove what cannot be read with the old key, or for an address that is not known")
+		"remove the entries that the old key cannot decrypt, and log-ins whose server address is not known")
 	return p.withJSON(c, func(c *cobra.Command, _ []string) error {
 		cfg, err := p.load(nil)
 		if err != nil {
@@ -200,7 +200,7 @@ in backups, still open each other.`,
 }
 
 func (p *program) secretRemove() *cobra.Command {
-	c := &cobra.Command{Use: "remove NAME", Short: "Forget a secret, and say what still refers to it",
+	c := &cobra.Command{Use: "remove NAME", Short: "Remove a secret, and list the servers that still refer to it",
 		Args: cobra.ExactArgs(1)}
 	return p.withJSON(c, func(c *cobra.Command, args []string) error {
 		var gone protocol.SecretRemoved

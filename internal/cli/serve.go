@@ -22,14 +22,15 @@ import (
 	"sandlot/internal/tree"
 )
 
-// serverFlags are settings that serve takes as flags too.
+// serverFlags adds the flags that override settings to serve, and returns a function that
+// reads the given ones, by setting.
 func serverFlags(c *cobra.Command) func() map[string]string {
 	f := c.Flags()
 	f.String("host", "", "address to listen on (default localhost)")
 	f.String("port", "", "port to listen on (default 8000)")
 	f.Bool("enable-cors", false, "send CORS headers")
 	f.String("log-level", "", "DEBUG, INFO, WARNING or ERROR (default INFO)")
-	f.String("runtime", "", "what makes sandboxes (default gvisor)")
+	f.String("runtime", "", "runtime that runs the sandboxes (default gvisor)")
 	return func() map[string]string {
 		m := map[string]string{}
 		for flag, key := range map[string]string{"host": "host", "port": "port", "enable-cors": "cors.enabled",
@@ -50,7 +51,7 @@ func (p *program) serve() *cobra.Command {
 			"alice && sandlot serve --host 0.0.0.0",
 	}
 	flags := serverFlags(c)
-	c.Flags().BoolVar(&jsonLog, "log-json", false, "log in JSON")
+	c.Flags().BoolVar(&jsonLog, "log-json", false, "write the log as JSON")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		cfg, err := p.load(flags())
 		if err != nil {
@@ -77,8 +78,8 @@ func (p *program) serve() *cobra.Command {
 	return c
 }
 
-// welcome says how to connect a client, by the address that clients have for this
-// server: public_url, or else what it listens on.
+// welcome returns the text that serve prints: how to connect a client. The address is
+// public_url, or else the address that the server listens on.
 func welcome(c *config.Config, at *net.TCPAddr, needsToken bool) string {
 	host := c.Server.Host
 	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
@@ -119,8 +120,8 @@ func (p *program) stdio() *cobra.Command {
 	return &cobra.Command{
 		Use: "stdio", Short: "Speak MCP on standard input and output", Args: cobra.NoArgs,
 		Long: `Speak MCP on standard input and output, for clients that start their servers.
-When the server of the state folder runs, it is used; else one lives as long as this command,
-and other commands started meanwhile use it too.`,
+This uses the running server of the state folder. When none runs, it starts a server that
+runs as long as this command; other commands use that server too.`,
 		Example: "  sandlot stdio",
 		RunE: func(c *cobra.Command, _ []string) error {
 			client, done, err := p.connect(c.Context())
@@ -132,8 +133,8 @@ and other commands started meanwhile use it too.`,
 	}
 }
 
-// connect returns a client of the server that is meant. Where none runs, and
-// none was named, one is started that lives until done is called.
+// connect returns a client of the server that the flags name. When they name none and the
+// server of the state folder does not run, connect starts one, which runs until done is called.
 func (p *program) connect(ctx context.Context) (c *client.Client, done func() error, err error) {
 	c, err = p.client()
 	if err != nil {
@@ -147,7 +148,7 @@ func (p *program) connect(ctx context.Context) (c *client.Client, done func() er
 		if !errors.Is(err, app.ErrRunning) {
 			return c, done, err
 		}
-		// Another one starts at this moment.
+		// Another process starts a server at this moment.
 		select {
 		case <-time.After(100 * time.Millisecond):
 		case <-ctx.Done():
@@ -194,7 +195,7 @@ func (p *program) runServer(ctx context.Context, temporary string) (done func() 
 
 const temporaryPrefix = "sandlot-fleeting-"
 
-// sweep removes what temporary servers left that were killed.
+// sweep removes the folders and sandboxes of temporary servers that were killed.
 func (p *program) sweep(ctx context.Context) {
 	dirs, _ := filepath.Glob(filepath.Join(os.TempDir(), temporaryPrefix+"*"))
 	for _, dir := range dirs {
@@ -203,16 +204,16 @@ func (p *program) sweep(ctx context.Context) {
 			continue
 		}
 		if _, err := os.Stat(filepath.Join(dir, "lock")); err != nil {
-			continue // it begins at this moment
+			continue // its server starts at this moment
 		}
 		if done, err := p.runServer(ctx, dir); err == nil && done() == nil {
-			tree.Remove(ctx, dir) // the next one tries again
+			tree.Remove(ctx, dir) // after an error the next sweep tries again
 		}
 	}
 }
 
-// temporary returns a client of a server that is gone, with all that it had,
-// when done is called.
+// temporary starts a server with a state folder of its own and returns a client of it.
+// done stops the server and removes its sandboxes and its folder.
 func (p *program) temporary(ctx context.Context) (*client.Client, func() error, error) {
 	p.sweep(ctx)
 	dir, err := os.MkdirTemp("", temporaryPrefix)
@@ -229,9 +230,9 @@ func (p *program) temporary(ctx context.Context) (*client.Client, func() error, 
 
 func (p *program) settings() *cobra.Command {
 	c := &cobra.Command{
-		Use: "config", Short: "Show the settings and where each comes from", Args: cobra.NoArgs,
-		Long: "Show the effective settings. Flags win over variables (SANDLOT_…, then those of older systems), these " +
-			"over sandlot.yaml.",
+		Use: "config", Short: "Show the settings, their values and the source of each value", Args: cobra.NoArgs,
+		Long: "Show the effective settings. A flag overrides a variable (SANDLOT_…, then the variables of other " +
+			"systems), and a variable overrides sandlot.yaml.",
 	}
 	return p.withJSON(c, func(*cobra.Command, []string) error {
 		cfg, err := p.load(nil)
@@ -258,7 +259,7 @@ func (p *program) token() *cobra.Command {
 	return c
 }
 
-// tokens opens the store of the state folder, with or without a server.
+// tokens calls use with the store of the state folder. A server need not run.
 func (p *program) tokens(ctx context.Context, use func(*store.DB) error) error {
 	cfg, err := p.load(nil)
 	if err != nil {
@@ -274,7 +275,7 @@ func (p *program) tokens(ctx context.Context, use func(*store.DB) error) error {
 	return errors.Join(use(db), db.Close())
 }
 
-// issued is a new token.
+// issued is the JSON of a new token.
 type issued struct {
 	ID      string     `json:"id"`
 	User    string     `json:"user"`
@@ -293,12 +294,12 @@ func (p *program) tokenCreate() *cobra.Command {
 			"--json\n  sandlot token create --user prometheus --role metrics\n  sandlot token create --user admin " +
 			"--role operator",
 	}
-	c.Flags().StringVar(&user, "user", "", "whose token it is")
+	c.Flags().StringVar(&user, "user", "", "name of the user whose token it is")
 	c.Flags().BoolVar(&service, "service", false,
-		"many people stand behind it: calls without session_id get a new session each")
-	c.Flags().StringSliceVar(&names, "role", nil, "what it may do beside what is its user's: operator, metrics or logs")
+		"token of a service that many people use: a call without session_id gets a new session, not a home")
+	c.Flags().StringSliceVar(&names, "role", nil, "additional rights: operator, metrics or logs; repeatable")
 	c.Flags().BoolVar(&metrics, "metrics", false, "the same as --role metrics")
-	c.Flags().StringVar(&expires, "expires", "", "how long it is valid, such as 90d (default: for ever)")
+	c.Flags().StringVar(&expires, "expires", "", "how long it is valid, such as 90d (default: without end)")
 	c.MarkFlagRequired("user")
 	return p.withJSON(c, func(c *cobra.Command, _ []string) error {
 		life, err := time.Duration(0), error(nil)
@@ -363,7 +364,7 @@ func (p *program) tokenList() *cobra.Command {
 }
 
 func (p *program) tokenRevoke() *cobra.Command {
-	return &cobra.Command{Use: "revoke ID", Short: "Revoke a token, at once", Args: cobra.ExactArgs(1),
+	return &cobra.Command{Use: "revoke ID", Short: "Revoke a token by its id (see list)", Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			return p.tokens(c.Context(), func(db *store.DB) error {
 				if err := db.RemoveToken(c.Context(), args[0]); err != nil {

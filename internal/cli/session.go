@@ -23,16 +23,16 @@ import (
 	"sandlot/internal/image"
 )
 
-// target is where a command runs: a session of a server, or a sandbox that is
-// made for it and removed after it.
+// target is the session in which a command runs. done removes it when it was created for
+// the command alone.
 type target struct {
 	session string
 	client  *client.Client
 	done    func() error
 }
 
-// reach finds the session that was named, or makes one for this command alone. A server
-// that runs makes it; else this process does.
+// reach returns the named session, or creates one for this command alone: on the server
+// when it runs, else on a temporary server in this process.
 func (p *program) reach(ctx context.Context, session string) (*target, error) {
 	if session != "" {
 		return p.lasting(ctx, session)
@@ -56,7 +56,7 @@ func (p *program) reach(ctx context.Context, session string) (*target, error) {
 	}}, nil
 }
 
-// lasting reaches a session that stays. A new one's id is said.
+// lasting returns a session that outlives the command; "new" creates one and prints its id.
 func (p *program) lasting(ctx context.Context, session string) (*target, error) {
 	api, done, err := p.connect(ctx)
 	if err != nil {
@@ -71,14 +71,14 @@ func (p *program) lasting(ctx context.Context, session string) (*target, error) 
 	return &target{session, api, done}, nil
 }
 
-const sessionHelp = `session to use: an id, "home" or "new" (default: a fresh sandbox that is removed afterwards)`
+const sessionHelp = `session to use: an id, "home", or "new" for one that stays (default: a new sandbox, removed afterwards)`
 
 func (p *program) run() *cobra.Command {
 	var session, language string
 	c := &cobra.Command{
 		Use: "run FILE|- [ARG...]", Short: "Run a program file in a sandbox", Args: cobra.MinimumNArgs(1),
-		Long: "Run a file of Python, JavaScript or shell, or standard input (-), in a fresh sandbox or in a " +
-			"session. Its exit code is this command's.",
+		Long: "Run a file of Python, JavaScript or shell, or standard input (-), in a new sandbox or in a " +
+			"session. The command exits with the exit code of the program.",
 		Example: "  sandlot run hello.py\n  echo 'print(6*7)' | sandlot run -\n  sandlot run --language node - < " +
 			"app.js\n  sandlot run --session home job.py arg",
 	}
@@ -139,7 +139,7 @@ func languageOf(language, file string) (image.Language, error) {
 	return image.Language{}, usage{fmt.Errorf("--language %q must be python, node or bash", language)}
 }
 
-// source returns the code, and what is left for the program's own input.
+// source returns the code, and the standard input of the program that runs it.
 func (p *program) source(file string) ([]byte, io.Reader, error) {
 	if file == "-" {
 		code, err := io.ReadAll(p.in)
@@ -154,14 +154,14 @@ func (p *program) exec() *cobra.Command {
 	var tty bool
 	c := &cobra.Command{
 		Use: "exec -- COMMAND [ARG...]", Short: "Run a command in a sandbox", Args: cobra.MinimumNArgs(1),
-		Long: "Run a command in a fresh sandbox or in a session. Input and output are passed on as they come; its " +
-			"exit code is this command's.",
+		Long: "Run a command in a new sandbox or in a session, with your standard input, output and error. sandlot " +
+			"exits with the exit code of the command.",
 		Example: "  sandlot exec -- uname -a\n  sandlot exec --session home -- ls -la\n  tar c . | sandlot exec " +
 			"--session home -- tar x",
 	}
 	c.Flags().SetInterspersed(false)
 	c.Flags().StringVar(&session, "session", "", sessionHelp)
-	c.Flags().BoolVarP(&tty, "tty", "t", false, "give it a terminal")
+	c.Flags().BoolVarP(&tty, "tty", "t", false, "allocate a terminal for the command")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		t, err := p.reach(c.Context(), session)
 		if err != nil {
@@ -176,10 +176,10 @@ func (p *program) exec() *cobra.Command {
 func (p *program) shell() *cobra.Command {
 	var session string
 	c := &cobra.Command{
-		Use: "shell", Short: "Open a shell in a session", Args: cobra.NoArgs,
+		Use: "shell", Short: "Open a shell in your home session, or in another one", Args: cobra.NoArgs,
 		Example: "  sandlot shell\n  sandlot shell --session SESSION_ID",
 	}
-	c.Flags().StringVar(&session, "session", "home", `session to use: an id, "home" or "new"`)
+	c.Flags().StringVar(&session, "session", "home", `session to use: an id, "home", or "new" for one that stays`)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		t, err := p.lasting(c.Context(), session)
 		if err != nil {
@@ -196,7 +196,7 @@ func (p *program) shell() *cobra.Command {
 	return c
 }
 
-// finish turns a program's exit code into this one's.
+// finish returns an error with which this program exits with the code of the other one.
 func finish(code int, err error) error {
 	if err == nil && code != 0 {
 		return exit(code & 0xff)
@@ -204,7 +204,7 @@ func finish(code int, err error) error {
 	return err
 }
 
-// attach runs argv in the target with this process's streams.
+// attach runs argv in the target with the standard streams of this process.
 func (p *program) attach(ctx context.Context, t *target, argv []string, in io.Reader, tty bool) (int, error) {
 	cmd := command.Command{Args: argv}
 	tm := client.Terminal{Stdin: in, Stdout: p.out, Stderr: p.err, Resize: make(chan command.Size, 1)}
@@ -218,7 +218,8 @@ func (p *program) attach(ctx context.Context, t *target, argv []string, in io.Re
 	return t.client.Exec(ctx, t.session, cmd, tm)
 }
 
-// terminal makes this terminal the process's.
+// terminal puts this terminal into raw mode, for the command that runs in the sandbox, and
+// forwards its size.
 func (p *program) terminal(cmd *command.Command, t client.Terminal) (restore func(), err error) {
 	if !p.onTerminal() {
 		return nil, usage{errors.New("standard input is not a terminal")}
@@ -254,7 +255,7 @@ func (p *program) terminal(cmd *command.Command, t client.Terminal) (restore fun
 }
 
 func (p *program) sessions() *cobra.Command {
-	c := &cobra.Command{Use: "sessions", Short: "List your sessions", Args: cobra.NoArgs,
+	c := &cobra.Command{Use: "sessions", Short: "List your sessions; 'stop' ends one", Args: cobra.NoArgs,
 		Example: "  sandlot sessions\n  sandlot sessions stop SESSION_ID"}
 	p.withJSON(c, func(c *cobra.Command, _ []string) error {
 		var list builtin.SessionList
@@ -281,12 +282,12 @@ func (p *program) sessions() *cobra.Command {
 func (p *program) stopSession() *cobra.Command {
 	var all bool
 	c := &cobra.Command{
-		Use: "stop ID", Short: "End a session", Args: cobra.MaximumNArgs(1),
-		Long: "End a session: its processes and its files; a home keeps its files. The server's operator can end " +
-			"those of all users.",
+		Use: "stop ID", Short: "End a session and remove its files", Args: cobra.MaximumNArgs(1),
+		Long: "End a session: its processes end and its files are removed. A home session keeps its files, and the " +
+			"next call starts it again. With --all the operator ends the sessions of all users.",
 		Example: "  sandlot sessions stop home\n  sandlot sessions stop --all",
 	}
-	c.Flags().BoolVar(&all, "all", false, "end all sessions of all users, as operator")
+	c.Flags().BoolVar(&all, "all", false, "end the sessions of all users, as operator")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if all == (len(args) == 1) {
 			return usage{errors.New("name one session, or --all")}
@@ -309,8 +310,8 @@ func (p *program) stopSession() *cobra.Command {
 func (p *program) copy() *cobra.Command {
 	return &cobra.Command{
 		Use: "cp FROM TO", Short: "Copy a file to or from a session", Args: cobra.ExactArgs(2),
-		Long: "Copy one file. A path in a session is SESSION:PATH, where SESSION is an id or \"home\"; - is " +
-			"standard input or output.",
+		Long: "Copy one file. A path in a session is SESSION:PATH, where SESSION is an id or \"home\", and a " +
+			"relative PATH is below /workspace; - is standard input or output.",
 		Example: "  sandlot cp data.csv home:/workspace/data.csv\n  sandlot cp home:out.png .\n  sandlot cp " +
 			"home:log.txt - | less",
 		RunE: func(c *cobra.Command, args []string) error {

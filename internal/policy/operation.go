@@ -2,17 +2,17 @@ package policy
 
 import "sandlot/internal/auth"
 
-// Operation names one act that a client can ask for: a noun and a verb.
+// Operation is the name of one act that a client can request: a noun and a verb.
 type Operation string
 
-// The operations. One act has one name, whichever tool, route or method asks for it.
+// The operations. One act has one name, whichever tool, route or MCP method requests it.
 const (
-	ClientConnect  Operation = "client.connect"   // begin to speak MCP
-	ClientSetLevel Operation = "client.set_level" // say how much of servers' logs the client wants
-	ClientGuide    Operation = "client.guide"     // how an MCP client is told of this server
+	ClientConnect  Operation = "client.connect"   // open an MCP session
+	ClientSetLevel Operation = "client.set_level" // the log level of notifications
+	ClientGuide    Operation = "client.guide"     // how to configure an MCP client for this server
 
 	ToolList           Operation = "tool.list"
-	ToolFind           Operation = "tool.find" // a tool that is not there: nothing is called
+	ToolFind           Operation = "tool.find" // a call of an unknown tool: nothing runs
 	PromptList         Operation = "prompt.list"
 	PromptGet          Operation = "prompt.get"
 	ResourceList       Operation = "resource.list"
@@ -35,8 +35,8 @@ const (
 
 	PortExpose Operation = "port.expose"
 	PortClose  Operation = "port.close"
-	PortDial   Operation = "port.dial"  // a connection of the session's owner
-	PortVisit  Operation = "port.visit" // a connection of the bearer of a link
+	PortDial   Operation = "port.dial"  // by the session's owner
+	PortVisit  Operation = "port.visit" // by the bearer of a link
 
 	SessionList    Operation = "session.list"
 	SessionCreate  Operation = "session.create"
@@ -55,15 +55,15 @@ const (
 	MCPLogs       Operation = "mcp.logs"
 	MCPCall       Operation = "mcp.call" // a tool of a third-party server
 
-	LoginBegin  Operation = "login.begin"  // the page that a log-in's link opens
-	LoginFinish Operation = "login.finish" // where a browser comes back to
+	LoginBegin  Operation = "login.begin"  // open the link of a log-in, and continue to the authorization server
+	LoginFinish Operation = "login.finish" // the OAuth redirect
 
 	SecretList   Operation = "secret.list"
 	SecretSet    Operation = "secret.set"
 	SecretRemove Operation = "secret.remove"
 
 	NetworkRead    Operation = "network.read"     // of one session
-	NetworkReadAll Operation = "network.read_all" // the settings that hold for all sessions
+	NetworkReadAll Operation = "network.read_all" // the settings, which apply to all sessions
 	NetworkChange  Operation = "network.change"
 
 	EventRead   Operation = "event.read"
@@ -74,17 +74,19 @@ const (
 // rule is one row of the table.
 type rule struct {
 	changes bool
-	// role is the one that a principal needs; empty: none. Without it they may not
-	// do what says: the end of a sentence.
+	// role is the role that a principal needs; empty: none. what completes the error
+	// text "you may not …".
 	role auth.Role
 	what string
-	// others: operators may do it with what is others'.
+	// others: operators may do it with resources of other principals.
 	others bool
-	// anyone: no principal is needed, as a link or a log-in's state admits.
+	// anyone: no principal is needed; the token of a link or the state of a log-in is
+	// checked in its place, or the act is public.
 	anyone bool
 }
 
-// reads and changes are the rules of what every principal may do with their own.
+// reads and changes are the rules of acts that every principal may do with their own
+// resources.
 var reads, changes = rule{}, rule{changes: true}
 
 var table = map[Operation]rule{
@@ -110,12 +112,12 @@ var table = map[Operation]rule{
 	HealthRead: {anyone: true},
 }
 
-// Known says whether the table has the operation.
+// Known reports whether the table has the operation.
 func (o Operation) Known() bool {
 	_, ok := table[o]
 	return ok
 }
 
-// Changes says whether the operation changes anything. One that may, counts as one
-// that does: what code, or a third-party server, does is not known before.
+// Changes reports whether the operation may change anything, as code and tools of
+// third-party servers may.
 func (o Operation) Changes() bool { return table[o].changes }

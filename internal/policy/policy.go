@@ -1,5 +1,5 @@
-// Package policy decides who may do what. It has the table of all operations, and
-// its decisions are pure: they depend on the question alone, and do no I/O.
+// Package policy decides which principal may do which operation. It has the table of all
+// operations. Its decisions are pure: they depend on the Question only, and do no I/O.
 package policy
 
 import (
@@ -7,47 +7,45 @@ import (
 	"sandlot/internal/fault"
 )
 
-// Resource is what an operation is about.
+// Resource is the object of an operation.
 type Resource struct {
-	// Kind is what it is: "session", "connection", "secret", …; empty: nothing
-	// that exists by itself.
+	// Kind is "session", "connection", "secret", …; empty: the operation has no object.
 	Kind string
 	// ID is its id, or its name among those of its owner.
 	ID string
-	// Owner is the id of the principal whose it is. Empty: it is nobody's, it is
-	// not there yet, or who carries the operation out finds only what is the
-	// principal's own.
+	// Owner is the id of the principal that owns it. Empty: nobody owns it, it does not
+	// exist yet, or the operation looks it up among the principal's own resources.
 	Owner string
 }
 
-// Question is what has to be decided.
+// Question is the input of a decision.
 type Question struct {
 	Principal auth.Principal // its zero value is nobody
 	Operation Operation
 	Resource  Resource
 }
 
-// Effect is what a decision is.
+// Effect is the result of a decision.
 type Effect int
 
 const (
-	// Refuse is the zero value: what nobody decided is refused.
+	// Refuse is the zero value, so that a missing decision refuses.
 	Refuse Effect = iota
 	Allow
 )
 
-// Decision is an answer. Its zero value refuses.
+// Decision is the answer to a Question. Its zero value refuses.
 type Decision struct {
 	Effect Effect
-	// Reason is why it is refused; nil: nothing is said of that.
+	// Reason is the fault of a refusal; nil: Err returns a general one.
 	Reason *fault.Error
 }
 
-// Decider decides; Decide is the one that servers have.
+// Decider decides; Decide is the Decider of servers.
 type Decider func(Question) Decision
 
-// Decide answers a question by the table of operations, by the roles of the
-// principal, and by whose the resource is.
+// Decide decides by the table of operations, the roles of the principal and the owner of the
+// resource.
 func Decide(q Question) Decision {
 	r, known := table[q.Operation]
 	p := q.Principal
@@ -66,7 +64,7 @@ func Decide(q Question) Decision {
 	return Decision{Effect: Allow}
 }
 
-// Err returns the fault that a refusal is; nil: it is none.
+// Err returns the fault of a refusal, or nil when the decision allows.
 func (d Decision) Err() error {
 	switch {
 	case d.Effect == Allow:

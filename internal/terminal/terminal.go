@@ -1,7 +1,7 @@
-// Package terminal makes of the bytes that a program wrote the text that a
-// terminal would show in the end: a progress bar is its last state, and colours
-// and other escape sequences are gone. What it is given may be hostile: time and
-// memory are linear in its length, whatever it asks for.
+// Package terminal turns the output of a program into the text that a terminal shows at the
+// end: a progress bar is in its last state, and colours and other escape sequences are gone.
+// The output may be hostile: time and memory are linear in its length, whatever its
+// sequences ask for.
 package terminal
 
 import (
@@ -9,10 +9,10 @@ import (
 	"unicode/utf8"
 )
 
-// Text returns what a terminal would show of s in the end: valid UTF-8 whose only
-// control characters are newlines and tabs. The terminal has no right edge, and
-// what has scrolled out of it is there too. Spaces at the end of a line stay,
-// unless something was written over on that line.
+// Text returns the text that a terminal shows after s: valid UTF-8 whose only control
+// characters are newlines and tabs. The terminal has no right margin, and lines that
+// scrolled out are included. Trailing spaces of a line stay, unless the line was
+// overwritten in part.
 func Text(s string) string {
 	if plain(s) {
 		return s
@@ -23,7 +23,7 @@ func Text(s string) string {
 	return v.text()
 }
 
-// plain says whether a terminal would show s as it is.
+// plain reports whether a terminal shows s unchanged.
 func plain(s string) bool {
 	for i := 0; i < len(s); i++ {
 		switch c := s[i]; {
@@ -43,35 +43,35 @@ func plain(s string) bool {
 	return true
 }
 
-// Limits of what a sequence can ask for, beyond what is there already.
+// Limits of what a sequence can move to or add beyond the existing text.
 const (
 	maxColumn = 512
 	maxRow    = 500
 	maxNumber = 9999
-	maxKept   = 1000 // rows that can still change; the others take what their text takes
+	maxKept   = 1000 // rows that can still change; earlier ones are stored as text
 	maxString = 4096 // bytes of a title and the like
 )
 
 type line struct {
 	cells []rune
-	over  bool // the cursor was moved on it
+	over  bool // it was overwritten or erased in part
 }
 
 type place struct{ row, col int }
 
 // screen is the state of the terminal. Lines are never empty.
 type screen struct {
-	above []byte // what has scrolled out, with a newline at its end
+	above []byte // lines that scrolled out, each with a newline
 	lines []line
 	place
-	top   int   // the row that a program means by its first
+	top   int   // the row that sequences address as the first
 	home  bool  // top was set
-	saved place // by the program
+	saved place // the cursor that the program saved
 
-	main *screen // what was there before the alternate screen
+	main *screen // the main screen, while the alternate one is shown
 
-	budget  int // cells that sequences may still touch
-	padding int // cells and lines that may still be made without being written
+	budget  int // cells that sequences may still change
+	padding int // cells and lines that cursor movements may still add
 }
 
 func (v *screen) feed(s string) {
@@ -107,7 +107,7 @@ func (v *screen) put(r rune) {
 	v.col++
 }
 
-// reach makes the line as long as the cursor stands.
+// reach pads the line with spaces up to the cursor.
 func (v *screen) reach() {
 	l := &v.lines[v.row]
 	for len(l.cells) < v.col {
@@ -119,7 +119,7 @@ func (v *screen) reach() {
 	}
 }
 
-// motion does what a control character asks for.
+// motion carries out a control character.
 func (v *screen) motion(r rune) {
 	switch r {
 	case '\n', '\v', '\f', 0x85:
@@ -138,7 +138,7 @@ func (v *screen) motion(r rune) {
 	}
 }
 
-// down goes to the next line, which it makes where there is none.
+// down moves the cursor to the next line, and adds one at the end.
 func (v *screen) down() {
 	if v.row++; v.row < len(v.lines) {
 		return
@@ -149,7 +149,7 @@ func (v *screen) down() {
 	v.lines = append(v.lines, line{})
 }
 
-// scroll moves the first lines out of the screen.
+// scroll moves the first n lines out of the screen.
 func (v *screen) scroll(n int) {
 	for _, l := range v.lines[:n] {
 		v.above = append(append(v.above, l.text()...), '\n')
@@ -168,7 +168,7 @@ func (l line) text() string {
 	return text
 }
 
-// escape takes a sequence that begins with ESC, and returns its length.
+// escape carries out a sequence that begins with ESC, and returns its length in bytes.
 func (v *screen) escape(s string) int {
 	if len(s) < 2 {
 		return 1
@@ -206,10 +206,10 @@ func (v *screen) escape(s string) int {
 	return 2
 }
 
-// opens says whether a control character of C1 begins a string.
+// opens reports whether a C1 control character begins a control string, such as a title.
 func opens(r rune) bool { return r == 0x90 || r == 0x98 || r >= 0x9d && r <= 0x9f }
 
-// str returns how long a string is, such as a title, with its end.
+// str returns the length in bytes of a control string, with its terminator.
 func str(s string) int {
 	for i := 0; i < len(s) && i < maxString; i++ {
 		switch {
@@ -219,9 +219,9 @@ func str(s string) int {
 			return i + 2
 		case s[i] == 0xc2 && i+1 < len(s) && s[i+1] == 0x9c:
 			return i + 2
-		case s[i] == 0x1b || s[i] == '\n': // it was never ended
+		case s[i] == 0x1b || s[i] == '\n': // without a terminator
 			return i
-		case s[i] == 0xc2 && i+1 < len(s) && opens(rune(s[i+1])): // nor was it here
+		case s[i] == 0xc2 && i+1 < len(s) && opens(rune(s[i+1])): // likewise
 			return i
 		}
 	}
@@ -231,9 +231,9 @@ func str(s string) int {
 	return 0
 }
 
-// control takes what follows a CSI, and returns its length.
+// control carries out the sequence that follows a CSI, and returns its length in bytes.
 func (v *screen) control(s string) int {
-	var numbers [2]int // the others say nothing that matters here
+	var numbers [2]int // no sequence that matters here has more
 	n, mark := 0, byte(0)
 	for i := 0; i < len(s) && i < 64; i++ {
 		switch c := s[i]; {
@@ -253,13 +253,13 @@ func (v *screen) control(s string) int {
 			}
 			return i + 1
 		default:
-			return i // no sequence
+			return i // not a valid sequence
 		}
 	}
 	return min(len(s), 64)
 }
 
-// move does what a CSI sequence asks for, as far as it is about the text.
+// move carries out a CSI sequence, if it affects the text.
 func (v *screen) move(c byte, a, b int) {
 	n := max(a, 1)
 	switch c {
@@ -301,8 +301,8 @@ func (v *screen) column(n int) {
 	v.col = min(n, max(maxColumn, len(v.lines[v.row].cells)))
 }
 
-// start returns the row that a program means by its first. What was written
-// before it first asked for it stays above.
+// start returns the row that sequences address as the first. At the first such sequence it
+// is the row below the existing text, which stays above.
 func (v *screen) start() int {
 	if !v.home {
 		v.home = true
@@ -325,7 +325,7 @@ func (v *screen) moveTo(p place) {
 	v.column(p.col)
 }
 
-// spend says whether a sequence may touch that many cells.
+// spend takes n cells from the budget, and reports whether it was enough.
 func (v *screen) spend(n int) bool {
 	v.budget -= n
 	return v.budget >= 0
@@ -361,7 +361,7 @@ func (v *screen) eraseLine(how int) {
 	}
 }
 
-// blank makes spaces of the cells from one column to another.
+// blank overwrites the cells from one column up to another with spaces.
 func (v *screen) blank(from, to int) {
 	l := &v.lines[v.row]
 	l.over = true
@@ -374,7 +374,7 @@ func (v *screen) blank(from, to int) {
 	}
 }
 
-// delete takes cells out at the cursor.
+// delete removes n cells at the cursor.
 func (v *screen) delete(n int) {
 	l := &v.lines[v.row]
 	if v.col >= len(l.cells) || !v.spend(len(l.cells)-v.col) {
@@ -384,7 +384,7 @@ func (v *screen) delete(n int) {
 	l.cells = append(l.cells[:v.col], l.cells[min(v.col+n, len(l.cells)):]...)
 }
 
-// insert puts spaces in at the cursor.
+// insert inserts n spaces at the cursor.
 func (v *screen) insert(n int) {
 	l := &v.lines[v.row]
 	n = min(n, maxColumn)
@@ -397,7 +397,7 @@ func (v *screen) insert(n int) {
 	l.cells = append(l.cells[:v.col], tail...)
 }
 
-// mode turns to the alternate screen, which leaves nothing, and back.
+// mode switches to the alternate screen, whose text is discarded, and back.
 func (v *screen) mode(n int, on bool) {
 	if n != 47 && n != 1047 && n != 1049 {
 		return

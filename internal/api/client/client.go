@@ -1,4 +1,4 @@
-// Package client is the client of the HTTP API, through the server's socket or its URL.
+// Package client is a client of the HTTP API, through the server's socket or its URL.
 package client
 
 import (
@@ -23,10 +23,10 @@ import (
 	"sandlot/internal/secret"
 )
 
-// buffer is through how many bytes files are copied.
+// buffer is the size of the buffers through which files are copied, in bytes.
 const buffer = 256 << 10
 
-// Client talks to a server.
+// Client is a client of one server.
 type Client struct {
 	base  string
 	token secret.Value
@@ -34,7 +34,8 @@ type Client struct {
 	http  *http.Client
 }
 
-// New returns a client. With an empty server, it uses the socket.
+// New returns a client of the server at a URL, or, when server is empty, of the one at the
+// path socket. It does not connect.
 func New(socket, server string, token secret.Value) (*Client, error) {
 	c := &Client{base: "http://sandlot", token: token}
 	c.dial = func(ctx context.Context) (net.Conn, error) {
@@ -66,14 +67,14 @@ func dialTo(u *url.URL) func(ctx context.Context) (net.Conn, error) {
 	return func(ctx context.Context) (net.Conn, error) { return dial(ctx, "tcp", address) }
 }
 
-// NewSession makes a session and returns its id.
+// NewSession creates a session and returns its id.
 func (c *Client) NewSession(ctx context.Context) (string, error) {
 	var made hub.Session
 	err := c.JSON(ctx, "POST", "/v1/sessions", nil, &made)
 	return made.ID, err
 }
 
-// Alive says whether a server answers.
+// Alive reports whether the server accepts connections.
 func (c *Client) Alive(ctx context.Context) bool {
 	conn, err := c.dial(ctx)
 	if err != nil {
@@ -94,7 +95,8 @@ func (c *Client) request(ctx context.Context, method, path string, body io.Reade
 	return r, nil
 }
 
-// do sends a request and returns a response with a good status.
+// do sends a request. The response has a status below 300; any other is an error. size is
+// the length of the body in bytes; negative: net/http finds it out.
 func (c *Client) do(ctx context.Context, method, path string, body io.Reader, size int64) (*http.Response, error) {
 	r, err := c.request(ctx, method, path, body)
 	if err != nil {
@@ -130,7 +132,8 @@ func failure(resp *http.Response) error {
 	return fmt.Errorf("the server answered with status %d: %s", resp.StatusCode, fault.Printable(string(text), 500))
 }
 
-// JSON sends in, if it is not nil, and reads the answer into out, if it is not nil.
+// JSON sends in as JSON, unless it is nil, and reads the JSON response into out, unless it
+// is nil.
 func (c *Client) JSON(ctx context.Context, method, path string, in, out any) error {
 	var body io.Reader
 	if in != nil {
@@ -143,7 +146,7 @@ func (c *Client) JSON(ctx context.Context, method, path string, in, out any) err
 	return c.read(ctx, method, path, body, out)
 }
 
-// read sends the body as it is, and reads the answer into out, if it is not nil.
+// read sends the body unchanged, and reads the JSON response into out, unless it is nil.
 func (c *Client) read(ctx context.Context, method, path string, body io.Reader, out any) error {
 	resp, err := c.do(ctx, method, path, body, -1)
 	if err != nil {
@@ -156,15 +159,15 @@ func (c *Client) read(ctx context.Context, method, path string, body io.Reader, 
 	return json.NewDecoder(resp.Body).Decode(out)
 }
 
-// SetSecret stores a secret of the caller. It returns what there is to know of it.
+// SetSecret stores a secret of the caller, and returns it without its value.
 func (c *Client) SetSecret(ctx context.Context, name string, value secret.Value) (s hub.Secret, err error) {
 	err = c.read(ctx, "PUT", "/v1/secrets/"+url.PathEscape(name), strings.NewReader(value.Reveal()), &s)
 	return s, err
 }
 
-// Events reads events: those that match the query (kind, session, follow). Each is
-// called for every event, or for what was lost, one of which is nil. It ends with
-// each's error, or with nil when the server has no more.
+// Events reads the events that match the query (kind, session, follow). It calls each for
+// every event, and for every report of lost events; the other argument is nil. It returns
+// the first error of each, or nil when the server ends the stream.
 func (c *Client) Events(ctx context.Context, query url.Values, each func(*event.Event, *protocol.Lost) error) error {
 	resp, err := c.do(ctx, "GET", "/v1/events?"+query.Encode(), nil, -1)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"sandlot/internal/api/protocol"
 )
 
-// upgrade opens a stream to the server.
+// upgrade connects to the server and switches the connection to the protocol to.
 func (c *Client) upgrade(ctx context.Context, path, to string) (*conn.Buffered, error) {
 	raw, err := c.dial(ctx)
 	if err != nil {
@@ -60,8 +60,8 @@ func (c *Client) Stdio(ctx context.Context, in io.Reader, out io.Writer) error {
 	return nil
 }
 
-// Dial connects to a port of a session. The connection has a CloseWrite, which
-// ends what is sent.
+// Dial connects to a port of a session. The connection has a CloseWrite, which half-closes
+// it.
 func (c *Client) Dial(ctx context.Context, session string, port int) (net.Conn, error) {
 	stream, err := c.upgrade(ctx, fmt.Sprintf("%s/ports/%d", SessionPath(session), port), protocol.UpgradeDial)
 	if err != nil {
@@ -70,11 +70,11 @@ func (c *Client) Dial(ctx context.Context, session string, port int) (net.Conn, 
 	return stream, nil
 }
 
-// Terminal is what an interactive process is connected to.
+// Terminal has the streams of an interactive process.
 type Terminal struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
-	// Resize tells the terminal's size whenever it changes.
+	// Resize receives the size of the terminal whenever it changes.
 	Resize chan command.Size
 }
 
@@ -109,7 +109,7 @@ func (c *Client) Exec(ctx context.Context, session string, cmd command.Command, 
 	return receive(stream, t)
 }
 
-// read passes input on; an empty part is its end.
+// read sends the input in parts; an empty part is the end of the input.
 func read(r io.Reader, input chan<- []byte, ended <-chan struct{}) {
 	for {
 		buf := make([]byte, 32<<10)

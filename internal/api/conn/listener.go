@@ -1,5 +1,5 @@
-// Package conn is about clients' connections: how many a listener may have, how long
-// a client may take, and passing bytes from one to another.
+// Package conn bounds the connections of clients, in number and in how long a client may
+// take to read, and forwards bytes between connections.
 package conn
 
 import (
@@ -12,31 +12,32 @@ import (
 	"syscall"
 )
 
-// Limiter bounds the connections of listeners, so that nobody uses up the server's
-// descriptors, with a token or without. Three kinds are told apart: strangers, on
-// which nobody was let in yet; resting ones, on which somebody was, and nothing is
-// on its way; and those that serve a request that was let in, whose number each
-// principal's limit bounds. A new connection always has a place, as long as there is
-// one of the first two kinds: where there are too many, the oldest of them ends. So
-// who floods ends their own, and who comes with a token, which takes a moment, stays.
+// Limiter bounds the connections of listeners, so that no client uses up the server's file
+// descriptors, with a token or without. A connection has one of three states:
+// unauthenticated, before its first authenticated request; serving, during an
+// authenticated request, whose number each principal's limit bounds; and idle, after one.
+// When there are too many, a new connection replaces the oldest unauthenticated or idle
+// one. So a flood closes its own connections, and a client with a token, which
+// authenticates within moments, keeps its connection.
 type Limiter struct {
-	most, each int // in all, and strangers of one address
+	most, each int // connections in all, and unauthenticated ones of one address
 
 	mu        sync.Mutex
 	open      int
-	strangers map[netip.Prefix]*list.List // of *conn, the oldest first
-	resting   *list.List                  // likewise
+	strangers map[netip.Prefix]*list.List // of *conn, oldest first
+	resting   *list.List                  // of *conn, oldest first
 }
 
 const (
-	// mostConns is the most that there may be, and strangersEach of one address.
+	// mostConns bounds the connections, and strangersEach the unauthenticated ones of
+	// one address.
 	mostConns, strangersEach = 8192, 512
-	// ownFiles is the part of a process's descriptors that is for connections: one in
-	// so many. Each may need others, to its sandbox.
+	// ownFiles is how many file descriptors there must be for each connection: each may
+	// need more, to its sandbox.
 	ownFiles = 4
 )
 
-// NewLimiter returns bounds that suit the descriptors that this process may have.
+// NewLimiter returns a limiter that fits this process's limit of file descriptors.
 func NewLimiter() *Limiter {
 	most := mostConns
 	var files syscall.Rlimit
@@ -46,13 +47,13 @@ func NewLimiter() *Limiter {
 	return Limit(most, strangersEach)
 }
 
-// Limit returns a bound of that many connections in all, and of that many strangers of
-// one address.
+// Limit returns a limiter of most connections in all, at least 16, and of each
+// unauthenticated ones of one address.
 func Limit(most, each int) *Limiter {
 	return &Limiter{most: max(most, 16), each: each, strangers: map[netip.Prefix]*list.List{}, resting: list.New()}
 }
 
-// Listener returns one whose connections count.
+// Listener returns a listener whose connections the limiter bounds.
 func (c *Limiter) Listener(l net.Listener) net.Listener { return &bounded{l, c} }
 
 type bounded struct {
@@ -70,24 +71,24 @@ func (b *bounded) Accept() (net.Conn, error) {
 		if c := b.conns.admit(raw); c != nil {
 			return c, nil
 		}
-		raw.Close() // all others serve requests
+		raw.Close() // all other connections serve requests
 	}
 }
 
-// conn is a connection that counts.
+// conn is a connection of a bounded listener.
 type conn struct {
 	net.Conn
 	of   *Limiter
 	from netip.Prefix
 
-	// The limiter's mu guards these.
-	in     *list.List // strangers or resting; nil: neither
+	// The limiter's mu guards the fields below.
+	in     *list.List // its list of unauthenticated or idle ones; nil: it serves a request
 	at     *list.Element
 	closed bool
 }
 
-// network is what counts as one address: whoever has an IPv6 address has all of
-// its network.
+// network returns the prefix that counts as one address: the IPv4 address, or the /64 of an
+// IPv6 address, of which a client usually has all addresses.
 func network(a net.Addr) netip.Prefix {
 	t, ok := a.(*net.TCPAddr)
 	if !ok {
@@ -98,11 +99,12 @@ func network(a net.Addr) netip.Prefix {
 	if ip.Is6() {
 		bits = 64
 	}
-	p, _ := ip.WithZone("").Prefix(bits) // the length suits
+	p, _ := ip.WithZone("").Prefix(bits) // bits is valid for ip
 	return p
 }
 
-// admit makes room for a connection; nil: there is none.
+// admit counts a new connection, and closes another one when there are too many. It returns
+// nil when all connections serve requests.
 func (c *Limiter) admit(raw net.Conn) *conn {
 	n := &conn{Conn: raw, of: c, from: network(raw.RemoteAddr())}
 	c.mu.Lock()
@@ -133,8 +135,9 @@ func (c *Limiter) admit(raw net.Conn) *conn {
 	return n
 }
 
-// oldest returns the connection that has to go: of the address with the most
-// strangers, or one that rests, where these are the more. The lock is held.
+// oldest returns the connection to close: the oldest unauthenticated one of the address that
+// has most of them, or the oldest idle one when more than half of all are idle. The lock
+// is held.
 func (c *Limiter) oldest() *conn {
 	var most *list.List
 	for _, l := range c.strangers {
@@ -151,7 +154,7 @@ func (c *Limiter) oldest() *conn {
 	return most.Front().Value.(*conn)
 }
 
-// take takes a connection out of its list. The lock is held.
+// take removes a connection from its list. The lock is held.
 func (c *Limiter) take(n *conn) {
 	if n.in == nil {
 		return
@@ -163,7 +166,7 @@ func (c *Limiter) take(n *conn) {
 	n.in, n.at = nil, nil
 }
 
-// drop counts a connection no more. The lock is held.
+// drop stops counting a connection. The lock is held.
 func (c *Limiter) drop(n *conn) {
 	if !n.closed {
 		n.closed = true
@@ -180,17 +183,18 @@ func (n *conn) Close() error {
 	return n.Conn.Close()
 }
 
-// CloseWrite ends what is sent.
+// CloseWrite half-closes the connection: the peer reads the end of the stream.
 func (n *conn) CloseWrite() error { return closeWrite(n.Conn) }
 
 type connKey struct{}
 
-// Context is for http.Server's ConnContext.
+// Context is the ConnContext of the http.Server that serves the listener.
 func (c *Limiter) Context(ctx context.Context, raw net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, raw)
 }
 
-// Serve says that a request was let in, until done is called: its connection stays.
+// Serve marks the connection of an authenticated request as serving, so that it is not
+// closed for others, until done is called.
 func Serve(r *http.Request) (done func()) {
 	n, ok := r.Context().Value(connKey{}).(*conn)
 	if !ok {

@@ -10,14 +10,14 @@ import (
 )
 
 const (
-	// Stall is how long a transfer may stand still.
+	// Stall is how long a transfer may make no progress.
 	Stall = time.Minute
-	// chunk is what a client has to take within Stall, in bytes.
+	// chunk is how many bytes a client must read within Stall.
 	chunk = 64 << 10
 )
 
-// WriteChunks writes b in parts of which a client can take each within Stall, so that
-// a client that reads steadily is not cut off in a long answer. Write sets the deadline.
+// WriteChunks writes b in parts, so that a client that reads slowly but steadily is not cut
+// off in a long response. write sets the deadline of each part.
 func WriteChunks(b []byte, write func(part []byte) (int, error)) (n int, err error) {
 	for err == nil && (n == 0 || n < len(b)) {
 		var k int
@@ -29,7 +29,7 @@ func WriteChunks(b []byte, write func(part []byte) (int, error)) (n int, err err
 	return n, err
 }
 
-// Buffered is a connection of which the buffer of its reader has the next bytes.
+// Buffered is a connection whose next bytes are in the buffer of a reader.
 type Buffered struct {
 	net.Conn
 	From *bufio.Reader
@@ -38,7 +38,7 @@ type Buffered struct {
 // Read implements net.Conn.
 func (b *Buffered) Read(p []byte) (int, error) { return b.From.Read(p) }
 
-// CloseWrite ends what is sent.
+// CloseWrite half-closes the connection: the peer reads the end of the stream.
 func (b *Buffered) CloseWrite() error { return closeWrite(b.Conn) }
 
 func closeWrite(c net.Conn) error {
@@ -48,11 +48,11 @@ func closeWrite(c net.Conn) error {
 	return errors.ErrUnsupported
 }
 
-// Client is the connection of a client that was upgraded. The client has to take what
-// is written to it.
+// Client is the upgraded connection of a client. A write fails when the client does not read
+// for Stall.
 type Client struct {
 	Buffered
-	// HalfClosed is how long the client may send on after CloseWrite; 0: for ever.
+	// HalfClosed is how long the client may send after CloseWrite; 0: without limit.
 	HalfClosed time.Duration
 }
 
@@ -64,7 +64,7 @@ func (c *Client) Write(b []byte) (int, error) {
 	})
 }
 
-// CloseWrite ends what is sent.
+// CloseWrite half-closes the connection: the client reads the end of the stream.
 func (c *Client) CloseWrite() error {
 	if c.HalfClosed > 0 {
 		c.SetReadDeadline(time.Now().Add(c.HalfClosed))
@@ -72,8 +72,8 @@ func (c *Client) CloseWrite() error {
 	return c.Buffered.CloseWrite()
 }
 
-// Splice passes bytes both ways, and the end of each side by itself, until both
-// have ended or one is lost. It closes both.
+// Splice forwards bytes and half-closes both ways, until both sides have ended or one fails.
+// It closes both connections.
 func Splice(a, b net.Conn) {
 	var both sync.WaitGroup
 	both.Go(func() { pass(a, b) })
@@ -90,8 +90,8 @@ func pass(to, from net.Conn) {
 	}
 }
 
-// Copy copies through a buffer of that many bytes. It keeps io.Copy from the ReadFrom
-// and WriteTo of both, which would copy in small parts.
+// Copy copies through a buffer of that many bytes. It hides ReadFrom and WriteTo from
+// io.CopyBuffer, which would copy in smaller parts with them.
 func Copy(to io.Writer, from io.Reader, buffer int) (int64, error) {
 	return io.CopyBuffer(struct{ io.Writer }{to}, struct{ io.Reader }{from}, make([]byte, buffer))
 }

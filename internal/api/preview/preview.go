@@ -1,5 +1,6 @@
-// Package preview serves exposed ports: it passes requests for links on to servers in
-// sandboxes, and lets neither say or see what is not theirs.
+// Package preview serves exposed ports: it forwards requests with a valid link to programs
+// in sandboxes. It removes this server's tokens and cookies from the requests, and headers
+// that would affect more than the program's own pages from the responses.
 package preview
 
 import (
@@ -17,12 +18,12 @@ import (
 	"sandlot/internal/limit"
 )
 
-// Config is what a Server needs.
+// Config has the collaborators of a Server.
 type Config struct {
 	Hub *hub.Hub
-	// Limits bounds the visits of each session's owner.
+	// Limits bounds the connections to exposed ports of each session's owner.
 	Limits *limit.Limiter
-	// Known says whether a request is for this server, and refuses it otherwise.
+	// Known reports whether the Host of a request is this server. If not, it sends the error.
 	Known func(w http.ResponseWriter, r *http.Request) bool
 	Log   *slog.Logger
 }
@@ -30,13 +31,14 @@ type Config struct {
 // Server serves exposed ports.
 type Server struct {
 	Config
-	inside *http.Transport // to servers in sandboxes
+	inside *http.Transport // to programs in sandboxes
 }
 
 // New returns a server of exposed ports.
 func New(c Config) *Server { return &Server{c, newInside()} }
 
-// Before answers requests for exposed ports; they never reach next, whatever their path.
+// Before serves requests for exposed ports, whatever their path, and passes all other
+// requests on to next, which is the API.
 func (s *Server) Before(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		secure := r.TLS != nil || strings.EqualFold(r.Header.Get("X-Forwarded-Proto"), "https")
@@ -72,7 +74,7 @@ func (s *Server) Before(next http.Handler) http.Handler {
 	})
 }
 
-// admit lets those in who may, and takes the token out of what is seen.
+// admit checks the link's token, removes it from the request, and forwards the request.
 func (s *Server) admit(w http.ResponseWriter, r *http.Request, v *visit) {
 	token, raw := r.Header.Get(TokenHeader), r.URL.RawQuery
 	linked, rest := cutToken(raw)
@@ -110,7 +112,7 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request, v *visit) {
 	s.forward(w, r.WithContext(context.WithValue(v.use.Context, visitor{}, v)), v, rest)
 }
 
-// welcome keeps the token in a cookie and sends the browser on without it.
+// welcome stores the token in a cookie and redirects the browser to the URL without it.
 func (v *visit) welcome(w http.ResponseWriter, r *http.Request, record hub.PortRecord, token, rest string) {
 	if record.HasToken(token) {
 		c := &http.Cookie{Name: Cookie, Value: token, Path: v.prefix + "/", Expires: record.Expires,
@@ -121,7 +123,7 @@ func (v *visit) welcome(w http.ResponseWriter, r *http.Request, record hub.PortR
 		http.SetCookie(w, c)
 	}
 	to := r.URL.EscapedPath()
-	if strings.HasPrefix(to, "//") { // which would be another host
+	if strings.HasPrefix(to, "//") { // a browser would read "//name" as another host
 		to = "/." + to
 	}
 	h := w.Header()
@@ -132,7 +134,7 @@ func (v *visit) welcome(w http.ResponseWriter, r *http.Request, record hub.PortR
 	w.WriteHeader(http.StatusSeeOther)
 }
 
-// cutToken returns the token of a link's query, and what is left of the query.
+// cutToken returns the token in the query of a link, and the query without it.
 func cutToken(raw string) (token, rest string) {
 	if !strings.Contains(raw, hub.PortParam) {
 		return "", raw
@@ -155,8 +157,8 @@ func query(raw string) string {
 	return "?" + raw
 }
 
-// cookie returns the token that the browser keeps, unless a page of another
-// origin sent the request.
+// cookie returns the token in the browser's cookie, or "" when a page of another origin sent
+// the request.
 func (v *visit) cookie(r *http.Request) string {
 	if !v.ownPage(r) {
 		return ""
@@ -173,11 +175,12 @@ func (v *visit) cookie(r *http.Request) string {
 	return found[Cookie]
 }
 
-// ownPage says that a request comes from a page of the port itself, or from no
-// page: names in one domain are of one site, whose cookies browsers send.
+// ownPage reports whether a request comes from a page of the port itself, or from no page.
+// SameSite cookies are not enough: host names below one domain are same-site, and browsers
+// send the cookies with requests from their pages.
 func (v *visit) ownPage(r *http.Request) bool {
 	origin := r.Header.Get("Origin")
-	if v.prefix != "" { // these pages have an opaque origin, which is of no site
+	if v.prefix != "" { // these pages have an opaque origin, so Sec-Fetch-Site is never same-origin
 		embeds := r.Header.Get("Sec-Fetch-Site") == "same-site" && r.Header.Get("Sec-Fetch-Dest") != "document"
 		return (origin == "" || origin == "null") && !embeds
 	}

@@ -20,8 +20,8 @@ import (
 
 type visitor struct{}
 
-// newInside returns what speaks HTTP to servers in sandboxes. No connection is
-// kept: it would outlive its request's lease, and many small servers close
+// newInside returns the HTTP transport to programs in sandboxes. It has no keep-alive: a
+// connection would outlive the lease of its request, and many small HTTP servers close
 // theirs at any time.
 func newInside() *http.Transport {
 	return &http.Transport{
@@ -51,7 +51,7 @@ type pooled struct{}
 func (pooled) Get() []byte  { return buffers.Get().(*[32 << 10]byte)[:] }
 func (pooled) Put(b []byte) { buffers.Put((*[32 << 10]byte)(b)) }
 
-// forward passes the request to the server inside, and its answer to the client.
+// forward sends the request to the program in the sandbox, and its response to the client.
 func (s *Server) forward(w http.ResponseWriter, r *http.Request, v *visit, query string) {
 	out := &response{ResponseWriter: w, control: http.NewResponseController(w)}
 	proxy := httputil.ReverseProxy{Transport: s.inside, FlushInterval: -1, BufferPool: pooled{},
@@ -66,7 +66,7 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request, v *visit, query
 	proxy.ServeHTTP(out, r)
 }
 
-// rewrite makes the request that the server inside sees.
+// rewrite makes the request for the program in the sandbox.
 func (v *visit) rewrite(p *httputil.ProxyRequest, query string) {
 	p.Out.URL = &url.URL{Scheme: "http", Host: "inside", RawQuery: query}
 	p.Out.URL.RawPath = v.path
@@ -96,18 +96,18 @@ func (v *visit) rewrite(p *httputil.ProxyRequest, query string) {
 	}
 }
 
-// isAPIToken says that the header carries a token of this server's API.
+// isAPIToken reports whether an Authorization header has a Sandlot token.
 func isAPIToken(authorization string) bool {
 	_, token, _ := strings.Cut(authorization, " ")
 	return strings.HasPrefix(strings.TrimSpace(token), "slt_")
 }
 
-// isOwn says that a cookie of that name is this server's.
+// isOwn reports whether a cookie of that name is Sandlot's.
 func isOwn(name string) bool {
 	return strings.EqualFold(name, Cookie) || strings.EqualFold(name, SecureCookie)
 }
 
-// cookiesIn returns the cookies that are for the server inside.
+// cookiesIn returns the cookies for the program in the sandbox.
 func (v *visit) cookiesIn(headers []string) string {
 	var kept []string
 	for pair := range strings.SplitSeq(strings.Join(headers, ";"), ";") {
@@ -126,8 +126,8 @@ func (v *visit) cookiesIn(headers []string) string {
 	return strings.Join(kept, "; ")
 }
 
-// Headers that a server inside cannot set, as they are about more than its own pages, or
-// are for a proxy of the operator: in no form of the link, and not by path.
+// Response headers that are removed, since they would affect more than the program's own
+// pages, or a proxy in front of Sandlot: always, and from links by path.
 var (
 	Forbidden = []string{"Clear-Site-Data", "Alt-Svc", "X-Accel-Redirect", "X-Accel-Expires", "X-Accel-Limit-Rate",
 		"X-Accel-Charset", "X-Sendfile", "X-Lighttpd-Send-File", "X-Reproxy-Url"}
@@ -136,7 +136,7 @@ var (
 		"Use-As-Dictionary"}
 )
 
-// clean takes out of an answer's header what is not the server's inside to say.
+// clean removes and rewrites headers of a program's response.
 func (v *visit) clean(h http.Header, host string) {
 	for _, name := range Forbidden {
 		h.Del(name)
@@ -160,8 +160,8 @@ func (v *visit) clean(h http.Header, host string) {
 	v.dress(h)
 }
 
-// location keeps a redirect of the server inside, which does not know of the
-// prefix, beneath it.
+// location puts the prefix before the target of a redirect: the program does not know the
+// prefix.
 func (v *visit) location(to, host string) string {
 	u, err := url.Parse(to)
 	switch {
@@ -179,7 +179,8 @@ func (v *visit) location(to, host string) string {
 	return to
 }
 
-// cookieOut returns a cookie as the server inside may set it, or nothing.
+// cookieOut returns the Set-Cookie header of a program, limited to its own host and path, or
+// "" when it may not set the cookie.
 func (v *visit) cookieOut(line string) string {
 	parts := strings.Split(line, ";")
 	name, value, ok := strings.Cut(parts[0], "=")
@@ -205,8 +206,8 @@ func (v *visit) cookieOut(line string) string {
 	return strings.Join(out, "; ")
 }
 
-// response is an answer on its way to a client, who has to take it. What the
-// server inside says before its status is not passed on.
+// response is the response writer for a client. It drops informational responses (1xx) of
+// the program.
 type response struct {
 	http.ResponseWriter
 	control *http.ResponseController

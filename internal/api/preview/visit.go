@@ -19,32 +19,32 @@ import (
 type visit struct {
 	session string
 	port    int
-	prefix  string // of its path, /ports/SESSION/PORT, where it came by path; else empty
-	path    string // for the server inside, escaped
+	prefix  string // /ports/SESSION/PORT for a link by path; empty for a link by host name
+	path    string // for the program in the sandbox, escaped
 	secure  bool   // the client came by HTTPS
 	use     *hub.Visit
 	log     *slog.Logger
 }
 
-// TokenHeader carries a link's token for programs.
+// TokenHeader is the header in which programs send a link's token.
 const TokenHeader = "Sandlot-Port-Token"
 
 const (
 	// Cookie and SecureCookie are the names of the cookie with a link's token.
 	Cookie       = "sandlot_port"
 	SecureCookie = "__Host-" + Cookie
-	// By path, the cookies of a server inside are told from those of other
-	// programs on this host by their names.
+	// innerCookie is the prefix of the cookies of programs, for links by path: it
+	// distinguishes them from Sandlot's cookies on the same host.
 	innerCookie = "sandlot_in_"
-	// PathPolicy is the policy of pages by path: they have this server's address, but
-	// never its origin.
+	// PathPolicy is the Content-Security-Policy of pages by path: they have this server's
+	// address, and get an opaque origin in place of its own.
 	PathPolicy = "sandbox allow-scripts allow-forms allow-popups allow-modals allow-downloads"
-	// OwnPolicy is the policy of pages in this server's words.
+	// OwnPolicy is the Content-Security-Policy of this server's own pages.
 	OwnPolicy = "default-src 'none'; style-src 'unsafe-inline'; sandbox"
 )
 
-// dress adds what keeps pages by path from acting as this server's origin. More
-// than one policy holds together: none takes anything from this one.
+// dress adds the headers that give pages by path an opaque origin. A policy that the program
+// sends applies too, and cannot weaken this one.
 func (v *visit) dress(h http.Header) {
 	if v.prefix == "" {
 		return
@@ -53,8 +53,8 @@ func (v *visit) dress(h http.Header) {
 	h.Set("X-Content-Type-Options", "nosniff")
 }
 
-// refuse answers those who may not use a port, in the same words whatever the
-// reason: they learn nothing of which sessions and ports there are.
+// refuse sends the page for a refused request. It is the same for an invalid token and for
+// a port that is not exposed, so that nobody learns which sessions and ports exist.
 func (v *visit) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	f, refused := errors.AsType[*fault.Error](err)
 	switch {
@@ -73,7 +73,7 @@ func (v *visit) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	}
 }
 
-// asleep answers when the session cannot be woken.
+// asleep sends the page for a session that could not be started.
 func (v *visit) asleep(w http.ResponseWriter, r *http.Request, err error) {
 	f := fault.From(err)
 	if f.Kind == fault.SessionNotFound {
@@ -87,7 +87,7 @@ func (v *visit) asleep(w http.ResponseWriter, r *http.Request, err error) {
 	v.page(w, r, f.HTTP(), "The session does not start", f.Error())
 }
 
-// failed answers when the server inside does not.
+// failed sends the page for a program that does not answer.
 func (v *visit) failed(w http.ResponseWriter, r *http.Request, err error) {
 	v.use.Fail(err)
 	var dial *dialError
@@ -108,7 +108,7 @@ func (v *visit) failed(w http.ResponseWriter, r *http.Request, err error) {
 	}
 }
 
-// page answers in the server's own words: for people, or as problem details.
+// page sends a message: as HTML to a client that accepts it, else as problem details.
 func (v *visit) page(w http.ResponseWriter, r *http.Request, status int, title, text string) {
 	h := w.Header()
 	v.dress(h)
@@ -123,7 +123,8 @@ func (v *visit) page(w http.ResponseWriter, r *http.Request, status int, title, 
 			Context: map[string]any{}}
 		enc := json.NewEncoder(w)
 		enc.SetEscapeHTML(false)
-		_ = enc.Encode(protocol.Problem{Title: code, Status: status, Detail: text, Data: data}) // the client went away
+		// It fails when the client is gone.
+		_ = enc.Encode(protocol.Problem{Title: code, Status: status, Detail: text, Data: data})
 		return
 	}
 	h.Set("Content-Type", "text/html; charset=utf-8")

@@ -1,6 +1,5 @@
-// Package protocol is what the HTTP API's server and its client agree on: the answers
-// that are the API's own, as Go types, and the names of its upgrades. Other answers are
-// types of hub.
+// Package protocol has what the server and the client of the HTTP API share: the Go types
+// of responses that package hub has no types for, and the names of upgrades.
 package protocol
 
 import (
@@ -8,14 +7,14 @@ import (
 	"sandlot/internal/hub"
 )
 
-// What a connection can be upgraded to.
+// The protocols to which a connection can be upgraded.
 const (
 	UpgradeExec = "sandlot-exec" // a command, in the messages of package command
 	UpgradeMCP  = "sandlot-mcp"  // MCP's stdio transport
 	UpgradeDial = "sandlot-dial" // a TCP connection to a port
 )
 
-// Problem is a fault over HTTP: problem details (RFC 9457) with the fault's data beside.
+// Problem is a fault over HTTP: problem details (RFC 9457) with the fields of the fault.
 type Problem struct {
 	Title  string `json:"title"`
 	Status int    `json:"status"`
@@ -23,12 +22,12 @@ type Problem struct {
 	fault.Data
 }
 
-// NewProblem returns the problem that a fault is.
+// NewProblem returns the problem details of a fault.
 func NewProblem(f *fault.Error) Problem {
 	return Problem{Title: f.Code(), Status: f.HTTP(), Detail: f.Error(), Data: f.Data()}
 }
 
-// Error returns the detail, and each of the suggestions on a line.
+// Error returns the detail, and each recovery suggestion on a line of its own.
 func (p *Problem) Error() string {
 	s := p.Detail
 	for _, a := range p.RecoverySuggestions {
@@ -37,7 +36,7 @@ func (p *Problem) Error() string {
 	return s
 }
 
-// Health is the answer to GET /.
+// Health is the response to GET /.
 type Health struct {
 	Status  string   `json:"status"` // healthy or unhealthy
 	Server  string   `json:"server"`
@@ -47,52 +46,52 @@ type Health struct {
 	Tools   []string `json:"available_tools"`
 }
 
-// Readiness is the answer to GET /readyz and /healthz.
+// Readiness is the response to GET /readyz and /healthz.
 type Readiness struct {
 	Status string `json:"status"`
 	Reason string `json:"reason,omitempty"`
 }
 
-// Lost is what a stream of events says where events are missing: how many, and
-// whether there may be more.
+// Lost stands in a stream of events where events are missing: how many, and whether there
+// may be more.
 type Lost struct {
 	Count   uint64 `json:"count"`
 	Unknown bool   `json:"more,omitempty"`
 }
 
-// Uploaded is the answer to a file that was written.
+// Uploaded is the response to the upload of a file.
 type Uploaded struct {
 	Path string `json:"path"`
 	Size int64  `json:"size"` // bytes
 }
 
-// SecretList is the answer to GET /v1/secrets.
+// SecretList is the response to GET /v1/secrets.
 type SecretList struct {
 	Secrets []hub.Secret `json:"secrets"`
 }
 
-// SecretRemoved is the answer to DELETE /v1/secrets/{name}.
+// SecretRemoved is the response to DELETE /v1/secrets/{name}.
 type SecretRemoved struct {
 	Name   string   `json:"name"`
 	UsedBy []string `json:"used_by"` // names of servers that still refer to it
 }
 
-// Approved is the answer to an approval.
+// Approved is the response to POST /v1/connections/{id}/approve.
 type Approved struct {
 	ConnectionID string     `json:"connectionId"`
 	Name         string     `json:"name"`
 	ToolCount    int        `json:"toolCount"`
 	State        string     `json:"state"`
-	HeldTools    []HeldTool `json:"heldTools"` // those that are still held back
+	HeldTools    []HeldTool `json:"heldTools"` // the tools that are still held back
 }
 
-// HeldTool is a tool that is held back.
+// HeldTool is a tool that is held back until the user approves it.
 type HeldTool struct {
 	Remote string `json:"remoteName"`
 	Reason string `json:"reason"`
 }
 
-// Guidance is how one MCP client is told of this server.
+// Guidance says how to configure one MCP client for this server.
 type Guidance struct {
 	Client  string            `json:"client"`
 	Title   string            `json:"title"`
@@ -103,12 +102,12 @@ type Guidance struct {
 	Steps   []string          `json:"instructions"`
 }
 
-// GuidanceList is the answer to GET /install.
+// GuidanceList is the response to GET /install.
 type GuidanceList struct {
 	Clients []GuidanceRow `json:"clients"`
 }
 
-// GuidanceRow is one client for which there is guidance.
+// GuidanceRow is one client in a GuidanceList.
 type GuidanceRow struct {
 	Client string            `json:"client"`
 	Title  string            `json:"title"`

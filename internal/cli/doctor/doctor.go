@@ -18,14 +18,14 @@ import (
 	"sandlot/internal/sandbox"
 )
 
-// Check is one thing that was looked at.
+// Check is the result of one check.
 type Check struct {
 	Name   string `json:"name"`
 	OK     bool   `json:"ok"`
 	Detail string `json:"detail"`
 }
 
-// A Starter starts a server that is gone, with all that it had, when done is called.
+// A Starter starts a temporary server. done stops it and removes its files.
 type Starter func(ctx context.Context) (c *client.Client, done func() error, err error)
 
 type examination struct {
@@ -34,8 +34,8 @@ type examination struct {
 	say    func(ok bool, what, detail string)
 }
 
-// Examine checks the machine with these settings, and reports each check when it is
-// done. It stops where nothing more can be looked at.
+// Examine checks the machine with these settings, and calls report after each check. It
+// stops after a failure that makes the following checks impossible.
 func Examine(ctx context.Context, c *config.Config, log *slog.Logger, start Starter, report func(Check)) {
 	e := &examination{c, start, func(ok bool, what, detail string) { report(Check{what, ok, detail}) }}
 	e.say(true, "settings", fmt.Sprintf("state in %s, runtime %s (see `sandlot config`)", c.Server.StateDir,
@@ -73,7 +73,7 @@ func Examine(ctx context.Context, c *config.Config, log *slog.Logger, start Star
 	e.bootOne(ctx)
 }
 
-// snapshots says whether a server's sandboxes start from preboot images, or why not.
+// snapshots returns whether sandboxes start from preboot images, or why not.
 func snapshots(rt sandbox.Runtime) string {
 	prebooter, ok := rt.(sandbox.Prebooter)
 	if !ok {
@@ -112,10 +112,10 @@ func (e *examination) bootOne(ctx context.Context) {
 		said, took.Milliseconds()))
 }
 
-// newSession is a session that is made for one call.
+// newSession makes a call create a session.
 var newSession = builtin.SessionInput{SessionID: "new"}
 
-// checkNetwork tries what no policy allows: an address for documentation.
+// checkNetwork connects to an address that no rule allows, and expects a refusal.
 func (e *examination) checkNetwork(ctx context.Context, c *client.Client) {
 	mode := e.config.Network.Mode
 	if mode == string(egress.Open) {

@@ -15,20 +15,20 @@ import (
 // sleeps (Linux, Documentation/virt/guest-halt-polling.rst).
 const haltPoll = "/sys/module/haltpoll/parameters/guest_halt_poll_ns"
 
-// idleGovernor names what heeds haltPoll, or does not.
+// idleGovernor has the name of the cpuidle governor. Only "haltpoll" uses haltPoll.
 const idleGovernor = "/sys/devices/system/cpu/cpuidle/current_governor_ro"
 
 const (
-	// slowWakeUp is far above what a processor needs that is not a guest's.
+	// slowWakeUp is far above the wake-up time of a physical processor.
 	slowWakeUp = 25 * time.Microsecond
 	// usualPoll is the kernel's own default of haltPoll.
 	usualPoll = 200000
 )
 
-// wakeUps says what took means for short calls, which need several of them each.
-// Poll and governor are what haltPoll and idleGovernor hold.
+// wakeUps describes the measured wake-up time. poll and governor are the contents of
+// haltPoll and idleGovernor.
 func wakeUps(took time.Duration, poll, governor string) string {
-	s := fmt.Sprintf("an idle processor needs %d µs to begin", took.Microseconds())
+	s := fmt.Sprintf("an idle processor takes %d µs to wake up", took.Microseconds())
 	if took < slowWakeUp {
 		return s
 	}
@@ -40,9 +40,9 @@ func wakeUps(took time.Duration, poll, governor string) string {
 	return s
 }
 
-// wakeUp measures how long a processor that has nothing to do needs to run a
-// program that another one wakes: the median of half a byte's way there and back.
-// It needs two processors.
+// wakeUp measures how long an idle processor takes to run a thread that another processor
+// wakes: half the median round trip of a byte through two pipes. With fewer than two
+// processors it returns errors.ErrUnsupported.
 func wakeUp() (time.Duration, error) {
 	var may unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &may); err != nil {
@@ -84,7 +84,7 @@ func wakeUp() (time.Duration, error) {
 		defer unix.Close(there[1])
 		b := []byte{0}
 		for range 100 {
-			time.Sleep(time.Millisecond) // the other one is idle by then
+			time.Sleep(time.Millisecond) // the other processor is idle by then
 			began := time.Now()
 			if _, err := unix.Write(there[1], b); err != nil {
 				return err
@@ -103,11 +103,11 @@ func wakeUp() (time.Duration, error) {
 	return took[len(took)/2], nil
 }
 
-// on runs f in a thread of its own, on that processor alone.
+// on runs f in a thread of its own, on that processor only.
 func on(cpu int, f func() error) <-chan error {
 	done := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // the thread ends with this
+		runtime.LockOSThread() // never unlocked, so that the thread ends with the goroutine
 		var only unix.CPUSet
 		only.Set(cpu)
 		err := unix.SchedSetaffinity(0, &only)
