@@ -18,8 +18,7 @@ type examined struct {
 func (p *program) doctor() *cobra.Command {
 	c := &cobra.Command{
 		Use: "doctor", Short: "Check that sandboxes work on this machine", Args: cobra.NoArgs,
-		Long: "Check the settings, the programs and the machine, boot one sandbox and run code in it. The exit code " +
-			"is 1 when a check fails.",
+		Long: "Check the settings and the machine, boot a sandbox and run code in it. The exit code is 1 when a check fails.",
 	}
 	return p.withJSON(c, func(c *cobra.Command, _ []string) error {
 		all := examined{OK: true, Checks: []doctor.Check{}}
