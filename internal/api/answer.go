@@ -22,8 +22,8 @@ import (
 // set headers, and writes nothing to w.
 type endpoint func(w http.ResponseWriter, r *http.Request, p auth.Principal) (any, error)
 
-// answer serves an endpoint. Its value is sent with that status.
-func (s *Server) answer(status int, e endpoint) http.HandlerFunc {
+// respond serves an endpoint. Its value is sent with that status.
+func (s *Server) respond(status int, e endpoint) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		p, _ := auth.FromContext(r.Context())
 		v, err := e(w, r, p)
@@ -45,9 +45,9 @@ type streamer func(w http.ResponseWriter, r *http.Request, p auth.Principal) err
 // stream serves a streamer, within the principal's limit of streams.
 func (s *Server) stream(serve streamer) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		release, err := s.hold(r.Context(), limit.Streams)
+		release, err := s.acquire(r.Context(), limit.Streams)
 		if err != nil {
-			s.busy(w, r, err)
+			s.limitExceeded(w, r, err)
 			return
 		}
 		defer release()
@@ -63,7 +63,7 @@ type input[In any] func(w http.ResponseWriter, r *http.Request) (In, error)
 
 // operation serves an operation of the hub.
 func operation[In, Out any](s *Server, status int, o hub.Op[In, Out], in input[In]) http.HandlerFunc {
-	return s.answer(status, func(w http.ResponseWriter, r *http.Request, p auth.Principal) (any, error) {
+	return s.respond(status, func(w http.ResponseWriter, r *http.Request, p auth.Principal) (any, error) {
 		given, err := in(w, r)
 		if err != nil {
 			return nil, err
@@ -77,7 +77,7 @@ func operation[In, Out any](s *Server, status int, o hub.Op[In, Out], in input[I
 	})
 }
 
-func none(http.ResponseWriter, *http.Request) (hub.None, error) { return hub.None{}, nil }
+func noInput(http.ResponseWriter, *http.Request) (hub.None, error) { return hub.None{}, nil }
 
 func sessionID(_ http.ResponseWriter, r *http.Request) (hub.SessionID, error) {
 	return hub.SessionID(r.PathValue("id")), nil
@@ -98,7 +98,7 @@ func write(w http.ResponseWriter, status int, kind string, v any) {
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
 	_ = enc.Encode(v) // every type that is passed can be encoded
-	if err := heldBy(w).CountAnswer(context.Background(), int64(b.Len())); err != nil {
+	if err := reservedFor(w).CountAnswer(context.Background(), int64(b.Len())); err != nil {
 		writeProblem(w, protocol.NewProblem(fault.From(err)))
 		return
 	}
@@ -110,7 +110,7 @@ func write(w http.ResponseWriter, status int, kind string, v any) {
 // problem sends an error as problem details (RFC 9457).
 func (s *Server) problem(w http.ResponseWriter, r *http.Request, err error) {
 	if refusal, ok := errors.AsType[*tool.ExternalError](err); ok {
-		writeProblem(w, refused(refusal))
+		writeProblem(w, refusalProblem(refusal))
 		return
 	}
 	f := fault.From(err)
@@ -120,8 +120,8 @@ func (s *Server) problem(w http.ResponseWriter, r *http.Request, err error) {
 	writeProblem(w, protocol.NewProblem(f))
 }
 
-// refused returns the problem details for the error of a third-party server.
-func refused(refusal *tool.ExternalError) protocol.Problem {
+// refusalProblem returns the problem details for the error of a third-party server.
+func refusalProblem(refusal *tool.ExternalError) protocol.Problem {
 	kind, status := fault.Connection, http.StatusBadGateway
 	switch refusal.Code {
 	case -32602:
@@ -141,18 +141,18 @@ func refused(refusal *tool.ExternalError) protocol.Problem {
 		Detail: fmt.Sprintf("the MCP server refused: %s (%d)", refusal.Message, refusal.Code)}
 }
 
-// busy sends the error of an exceeded limit: as JSON-RPC at /mcp, else as problem details.
-func (s *Server) busy(w http.ResponseWriter, r *http.Request, err error) {
+// limitExceeded sends the error of an exceeded limit: as JSON-RPC at /mcp, else as problem details.
+func (s *Server) limitExceeded(w http.ResponseWriter, r *http.Request, err error) {
 	if r.URL.Path == "/mcp" {
 		gateway.Refuse(w, fault.From(err))
 		return
 	}
-	sendNoMore(w, err)
+	closeAfter(w, err)
 	s.problem(w, r, err)
 }
 
-// sendNoMore closes the connection after the response, since the rest of the body is not read.
-func sendNoMore(w http.ResponseWriter, err error) {
+// closeAfter closes the connection after the response, since the rest of the body is not read.
+func closeAfter(w http.ResponseWriter, err error) {
 	if fault.Is(err, fault.ResourceLimit) {
 		w.Header().Set("Retry-After", gateway.RetryAfter)
 	}
@@ -161,23 +161,23 @@ func sendNoMore(w http.ResponseWriter, err error) {
 
 // decode reads a JSON object of at most limit bytes into q, a struct with all fields that
 // are allowed. must completes the error text: "the body must be a JSON object with …".
-func decode(w http.ResponseWriter, r *http.Request, limit int64, q any, must string) error {
+func decode(w http.ResponseWriter, r *http.Request, limit int64, q any, expected string) error {
 	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, limit))
 	d.DisallowUnknownFields()
 	err := d.Decode(q)
 	if f, ok := errors.AsType[*fault.Error](err); ok { // from body.Read
-		sendNoMore(w, f)
+		closeAfter(w, f)
 		return f
 	}
 	if err != nil {
-		return fault.Wrap(fault.InvalidParameters, err, "the body must be a JSON object with %s: %v", must, err)
+		return fault.Wrap(fault.InvalidParameters, err, "the body must be a JSON object with %s: %v", expected, err)
 	}
 	return nil
 }
 
-// decodeAny is decode for an optional body.
-func decodeAny(w http.ResponseWriter, r *http.Request, limit int64, q any, must string) error {
-	err := decode(w, r, limit, q, must)
+// decodeOptional is decode for an optional body.
+func decodeOptional(w http.ResponseWriter, r *http.Request, limit int64, q any, expected string) error {
+	err := decode(w, r, limit, q, expected)
 	if errors.Is(err, io.EOF) {
 		return nil
 	}

@@ -30,8 +30,8 @@ type Config struct {
 	Hub     *hub.Hub
 	Metrics *Metrics
 	// Check returns an error when the runtime does not work.
-	Check   func(ctx context.Context) error
-	Version string
+	CheckRuntime func(ctx context.Context) error
+	Version      string
 	// PublicURL is the URL at which clients reach this server, without a slash at its
 	// end; empty: the address of their requests.
 	PublicURL string
@@ -45,9 +45,9 @@ type Server struct {
 	mux      *http.ServeMux
 	previews *preview.Server
 
-	mu      sync.Mutex // guards the result of the latest check of the runtime
-	checked time.Time
-	broken  error
+	mu        sync.Mutex // guards the result of the latest check of the runtime
+	checkedAt time.Time
+	checkErr  error
 }
 
 // New returns a server; Handler and Owner serve it.
@@ -55,9 +55,9 @@ func New(c Config) *Server {
 	if c.Limits == nil {
 		c.Limits = limit.New(limit.Default)
 	}
-	c.Origins.Apart = c.Hub.Links().IsPortHost
+	c.Origins.IsPortHost = c.Hub.Links().IsPortHost
 	s := &Server{Config: c, mux: http.NewServeMux(),
-		previews: preview.New(preview.Config{Hub: c.Hub, Limits: c.Limits, Known: c.Origins.known, Log: c.Log})}
+		previews: preview.New(preview.Config{Hub: c.Hub, Limits: c.Limits, CheckHost: c.Origins.checkHost, Log: c.Log})}
 	s.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		s.problem(w, r, fault.New(fault.NotFound, "there is no %s %s; MCP is at /mcp, the API at /v1", r.Method,
 			fault.Printable(r.URL.Path, 200)))
@@ -68,7 +68,7 @@ func New(c Config) *Server {
 	})))
 	s.mux.Handle("/mcp", s.mcp()) // the gateway names the operation of each MCP method
 	for _, route := range s.routes() {
-		switch route.to {
+		switch route.audience {
 		case everyone:
 			s.mux.HandleFunc(route.pattern, route.handle)
 		case principals:
@@ -81,7 +81,7 @@ func New(c Config) *Server {
 // Handler returns the handler for listeners that anyone on the network, or on this machine,
 // can reach.
 func (s *Server) Handler() http.Handler {
-	return s.Metrics.count(s.Log, s.previews.Before(s.Origins.protect(s.mux)))
+	return s.Metrics.count(s.Log, s.previews.Middleware(s.Origins.protect(s.mux)))
 }
 
 // Owner returns the handler for the socket in the state folder: a client that can open
@@ -111,19 +111,19 @@ func (s *Server) identify(next http.Handler) http.Handler {
 			s.problem(w, r, err)
 			return
 		}
-		s.counted(next, w, r, p)
+		s.withinLimits(next, w, r, p)
 	})
 }
 
-// look serves health requests, which need no principal.
-func (s *Server) look(handle http.HandlerFunc) http.HandlerFunc {
+// publicHealth serves health requests, which need no principal.
+func (s *Server) publicHealth(handle http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		s.through(w, r, hub.Request{Operation: policy.HealthRead}, handle)
+		s.ifAllowed(w, r, hub.Request{Operation: policy.HealthRead}, handle)
 	}
 }
 
-// through calls handle when the policy allows the request.
-func (s *Server) through(w http.ResponseWriter, r *http.Request, request hub.Request, handle http.HandlerFunc) {
+// ifAllowed calls handle when the policy allows the request.
+func (s *Server) ifAllowed(w http.ResponseWriter, r *http.Request, request hub.Request, handle http.HandlerFunc) {
 	_, err := hub.Do(r.Context(), s.Hub, request, func(context.Context) (struct{}, error) {
 		handle(w, r)
 		return struct{}{}, nil
@@ -136,7 +136,7 @@ func (s *Server) through(w http.ResponseWriter, r *http.Request, request hub.Req
 // mcp passes requests on to the gateway. A GET that does not ask for events gets the
 // server's health, as from the Microsandbox server.
 func (s *Server) mcp() http.Handler {
-	closed, health := s.identify(s.Gateway), s.look(s.health)
+	authenticated, health := s.identify(s.Gateway), s.publicHealth(s.health)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := r.Header
 		events := strings.Contains(h.Get("Accept"), "text/event-stream") || h.Get("Mcp-Session-Id") != ""
@@ -144,6 +144,6 @@ func (s *Server) mcp() http.Handler {
 			health(w, r)
 			return
 		}
-		closed.ServeHTTP(w, r)
+		authenticated.ServeHTTP(w, r)
 	})
 }

@@ -173,8 +173,8 @@ func newEdge(t *testing.T, mode auth.Mode, g OriginCheck) *edge {
 	e.Server = New(Config{Door: door, Hub: h, Origins: g, Version: "v1.2.3", Log: log,
 		Gateway: gateway.New(gateway.Config{Hub: h, NewSession: func(auth.Principal) bool { return false },
 			Connected: func(auth.Principal) {}, MaxBody: 1 << 20, Log: log}),
-		Metrics: NewMetrics(book.Live, func() map[string]int { return nil }, nil),
-		Check:   func(context.Context) error { return e.broken }})
+		Metrics:      NewMetrics(book.Live, func() map[string]int { return nil }, nil),
+		CheckRuntime: func(context.Context) error { return e.broken }})
 	return e
 }
 
@@ -264,7 +264,7 @@ func TestOrigin(t *testing.T) {
 	offList := OriginCheck{Origins: []string{"https://app.example"}}
 	yes := func(context.Context) bool { return true }
 	no := func(context.Context) bool { return false }
-	any := OriginCheck{CORS: true, Closed: yes}
+	any := OriginCheck{CORS: true, TokenRequired: yes}
 	tests := []struct {
 		name   string
 		g      OriginCheck
@@ -291,10 +291,10 @@ func TestOrigin(t *testing.T) {
 		{"null where any may", any, "null", false},
 		{"a file where any may", any, "file://", false},
 		{"nonsense where any may", any, "%%%", false},
-		{"any without a token", OriginCheck{CORS: true, Closed: no}, "https://evil.example", false},
+		{"any without a token", OriginCheck{CORS: true, TokenRequired: no}, "https://evil.example", false},
 		{"any when nothing says that there is one", OriginCheck{CORS: true}, "https://evil.example", false},
-		{"its own without a token", OriginCheck{CORS: true, Closed: no}, "http://localhost:8000", true},
-		{"listed without a token", OriginCheck{CORS: true, Origins: []string{"https://app.example"}, Closed: no},
+		{"its own without a token", OriginCheck{CORS: true, TokenRequired: no}, "http://localhost:8000", true},
+		{"listed without a token", OriginCheck{CORS: true, Origins: []string{"https://app.example"}, TokenRequired: no},
 			"https://app.example", true},
 	}
 	for _, tt := range tests {
@@ -349,7 +349,8 @@ func TestCORS(t *testing.T) {
 		}
 	}
 	// Any: without credentials.
-	past, a := reached(OriginCheck{CORS: true, Closed: func(context.Context) bool { return true }}, "GET", "Origin",
+	past, a := reached(OriginCheck{CORS: true, TokenRequired: func(context.Context) bool { return true }}, "GET",
+		"Origin",
 		"https://a.example")
 	if !past || a.Header.Get("Access-Control-Allow-Origin") != "*" ||
 		a.Header.Get("Access-Control-Allow-Credentials") != "" ||
@@ -604,7 +605,7 @@ func TestSpan(t *testing.T) {
 		{"bytes=99999999999999999999-", 0, 0, false}, {"bytes=0-18446744073709551615", 0, 0, false},
 	}
 	for _, tt := range tests {
-		offset, limit, ok := span(tt.header)
+		offset, limit, ok := parseRange(tt.header)
 		if ok != tt.ok || ok && (offset != tt.offset || limit != tt.limit) {
 			t.Errorf("span(%q) = %d, %d, %v", tt.header, offset, limit, ok)
 		}

@@ -12,15 +12,15 @@ import (
 const maxRequest = 4 << 20
 
 func (s *Server) listConnections(w http.ResponseWriter, r *http.Request, p auth.Principal) (any, error) {
-	return s.fields(w, r, p, "list_external_mcp", map[string]string{})
+	return s.structured(w, r, p, "list_external_mcp", map[string]string{})
 }
 
 // approveConnection approves the tools whose hash is still the one in the body; without a
 // body it approves all tools.
 func (s *Server) approveConnection(w http.ResponseWriter, r *http.Request, p auth.Principal) (any, error) {
 	q := hub.Approval{ServerName: hub.ServerName(r.PathValue("id"))}
-	const must = "nothing but tools, the hashes of what was seen by the server's names"
-	if err := decodeAny(w, r, maxRequest, &q, must); err != nil {
+	const expected = "nothing but tools, the hashes of what was seen by the server's names"
+	if err := decodeOptional(w, r, maxRequest, &q, expected); err != nil {
 		return nil, err
 	}
 	i, err := hub.ApproveServer.Do(r.Context(), s.Hub, p, q)
@@ -35,15 +35,15 @@ func (s *Server) approveConnection(w http.ResponseWriter, r *http.Request, p aut
 	return a, nil
 }
 
-// wantedPrompt reads the request for a prompt of a third-party server.
-func wantedPrompt(w http.ResponseWriter, r *http.Request) (hub.PromptRequest, error) {
+// promptRequest reads the request for a prompt of a third-party server.
+func promptRequest(w http.ResponseWriter, r *http.Request) (hub.PromptRequest, error) {
 	q := hub.PromptRequest{ServerName: hub.ServerName(r.PathValue("id"))}
 	err := decode(w, r, maxRequest, &q, "nothing but name and arguments, whose values are texts")
 	return q, err
 }
 
-// wantedResource reads the request for a resource of a third-party server.
-func wantedResource(w http.ResponseWriter, r *http.Request) (hub.ResourceRequest, error) {
+// resourceRequest reads the request for a resource of a third-party server.
+func resourceRequest(w http.ResponseWriter, r *http.Request) (hub.ResourceRequest, error) {
 	q := hub.ResourceRequest{ServerName: hub.ServerName(r.PathValue("id"))}
 	err := decode(w, r, maxRequest, &q, "nothing but uri")
 	return q, err

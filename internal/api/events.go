@@ -36,7 +36,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request, p auth.Principal
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Accel-Buffering", "no") // proxies must forward each event at once
 	w.WriteHeader(http.StatusOK)
-	out := &eventWriter{w: w, flush: http.NewResponseController(w).Flush, place: all.Cursor}
+	out := &eventWriter{w: w, flush: http.NewResponseController(w).Flush, cursor: all.Cursor}
 	if r.URL.Query().Get("follow") == "false" {
 		for more := true; more && out.err == nil; {
 			var events []event.Event
@@ -81,10 +81,10 @@ func eventFilter(r *http.Request) (f event.Filter, err error) {
 
 // eventWriter writes server-sent events. After an error it writes nothing more.
 type eventWriter struct {
-	w     http.ResponseWriter
-	flush func() error
-	place func(id uint64) string
-	err   error
+	w      http.ResponseWriter
+	flush  func() error
+	cursor func(id uint64) string
+	err    error
 }
 
 // write writes the count of lost events and the events; without either, a heartbeat.
@@ -93,7 +93,7 @@ func (o *eventWriter) write(events []event.Event, lost event.Lost) {
 		o.event("lost", "", protocol.Lost(lost))
 	}
 	for _, e := range events {
-		o.event(string(e.Kind), o.place(e.ID), e)
+		o.event(string(e.Kind), o.cursor(e.ID), e)
 	}
 	if len(events) == 0 && !lost.Any() && o.err == nil {
 		_, o.err = fmt.Fprint(o.w, ": heartbeat\n\n")

@@ -17,13 +17,13 @@ import (
 	"sandlot/internal/hub"
 )
 
-// place returns the session and path of a request.
-func place(r *http.Request) hub.FilePath {
+// requestedFile returns the session and path of a request.
+func requestedFile(r *http.Request) hub.FilePath {
 	return hub.FilePath{SessionID: hub.SessionID(r.PathValue("id")), Path: path.Clean("/" + r.PathValue("path"))}
 }
 
-// span reads a Range header with one range. limit is in bytes; 0: to the end of the file.
-func span(h string) (offset, limit uint64, ok bool) {
+// parseRange reads a Range header with one range. limit is in bytes; 0: to the end of the file.
+func parseRange(h string) (offset, limit uint64, ok bool) {
 	rest, found := strings.CutPrefix(h, "bytes=")
 	from, to, dash := strings.Cut(rest, "-")
 	if !found || !dash || strings.Contains(rest, ",") {
@@ -44,8 +44,8 @@ func span(h string) (offset, limit uint64, ok bool) {
 }
 
 func (s *Server) download(w http.ResponseWriter, r *http.Request, p auth.Principal) error {
-	offset, limit, ranged := span(r.Header.Get("Range"))
-	f, err := s.Hub.ReadFile(r.Context(), p, place(r), hub.ByteRange{Offset: offset, Limit: limit})
+	offset, limit, ranged := parseRange(r.Header.Get("Range"))
+	f, err := s.Hub.ReadFile(r.Context(), p, requestedFile(r), hub.ByteRange{Offset: offset, Limit: limit})
 	if err != nil {
 		return err
 	}
@@ -66,7 +66,7 @@ func (s *Server) download(w http.ResponseWriter, r *http.Request, p auth.Princip
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Content-Security-Policy", "sandbox")
 	h.Set("Content-Disposition",
-		mime.FormatMediaType("attachment", map[string]string{"filename": path.Base(place(r).Path)}))
+		mime.FormatMediaType("attachment", map[string]string{"filename": path.Base(requestedFile(r).Path)}))
 	h.Set("Accept-Ranges", "bytes")
 	h.Set("Content-Length", strconv.FormatUint(length, 10))
 	status := http.StatusOK
@@ -96,8 +96,8 @@ func (s *Server) upload(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.stream(func(w http.ResponseWriter, r *http.Request, p auth.Principal) error {
-		streamed(r)
-		at := place(r)
+		markUnbuffered(r)
+		at := requestedFile(r)
 		size, err := s.Hub.WriteFile(r.Context(), p, at, r.Body, r.ContentLength)
 		if err != nil {
 			return err
@@ -107,6 +107,6 @@ func (s *Server) upload(w http.ResponseWriter, r *http.Request) {
 	})(w, r)
 }
 
-func removal(_ http.ResponseWriter, r *http.Request) (hub.Removal, error) {
-	return hub.Removal{FilePath: place(r), Recursive: r.URL.Query().Get("recursive") == "true"}, nil
+func fileRemoval(_ http.ResponseWriter, r *http.Request) (hub.Removal, error) {
+	return hub.Removal{FilePath: requestedFile(r), Recursive: r.URL.Query().Get("recursive") == "true"}, nil
 }

@@ -13,19 +13,19 @@ import (
 	"sandlot/internal/policy"
 )
 
-// working checks the runtime at most every five seconds, and returns the latest result.
-func (s *Server) working(ctx context.Context) error {
+// runtimeError checks the runtime at most every five seconds, and returns the latest result.
+func (s *Server) runtimeError(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if time.Since(s.checked) > 5*time.Second {
-		s.broken, s.checked = s.Check(ctx), time.Now()
+	if time.Since(s.checkedAt) > 5*time.Second {
+		s.checkErr, s.checkedAt = s.CheckRuntime(ctx), time.Now()
 	}
-	return s.broken
+	return s.checkErr
 }
 
 func (s *Server) health(w http.ResponseWriter, r *http.Request) {
 	status, wrapper, code := "healthy", "connected", http.StatusOK
-	if err := s.working(r.Context()); err != nil {
+	if err := s.runtimeError(r.Context()); err != nil {
 		status, wrapper, code = "unhealthy", "disconnected", http.StatusServiceUnavailable
 	}
 	names := []string{}
@@ -43,7 +43,7 @@ func (s *Server) alive(w http.ResponseWriter, _ *http.Request) {
 }
 
 func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
-	if err := s.working(r.Context()); err != nil {
+	if err := s.runtimeError(r.Context()); err != nil {
 		writeJSON(w, http.StatusServiceUnavailable,
 			protocol.Readiness{Status: "not ready", Reason: "the runtime does not work; run `sandlot doctor`"})
 		return
@@ -56,6 +56,6 @@ func (s *Server) metrics() http.HandlerFunc {
 	counted := promhttp.HandlerFor(s.Metrics.Registry, promhttp.HandlerOpts{})
 	return func(w http.ResponseWriter, r *http.Request) {
 		p, _ := auth.FromContext(r.Context())
-		s.through(w, r, hub.Request{Principal: p, Operation: policy.MetricsRead}, counted.ServeHTTP)
+		s.ifAllowed(w, r, hub.Request{Principal: p, Operation: policy.MetricsRead}, counted.ServeHTTP)
 	}
 }

@@ -14,62 +14,62 @@ import (
 	"sandlot/internal/limit"
 )
 
-// holder is the context key of the principal's id, against whose limits a request counts.
+// limitKey is the context key of the principal's id, against whose limits a request counts.
 // Requests over the owner's socket have none, and count against no limit.
-type holder struct{}
+type limitKey struct{}
 
-// hold counts one more of a kind against the limit of the request's principal.
-func (s *Server) hold(ctx context.Context, k limit.Kind) (release func(), err error) {
-	owner, counts := ctx.Value(holder{}).(string)
-	if !counts {
+// acquire counts one more of a kind against the limit of the request's principal.
+func (s *Server) acquire(ctx context.Context, k limit.Kind) (release func(), err error) {
+	owner, limited := ctx.Value(limitKey{}).(string)
+	if !limited {
 		return func() {}, nil
 	}
 	return s.Limits.Acquire(owner, k, 1)
 }
 
-// counted serves a request within the limits of its principal. The request ends with its
+// withinLimits serves a request within the limits of its principal. The request ends with its
 // token, and when no byte of its body or response moves for conn.Stall.
-func (s *Server) counted(next http.Handler, w http.ResponseWriter, r *http.Request, p auth.Principal) {
-	ctx, release := s.Watch.TokenContext(context.WithValue(auth.NewContext(r.Context(), p), holder{}, p.ID), p)
+func (s *Server) withinLimits(next http.Handler, w http.ResponseWriter, r *http.Request, p auth.Principal) {
+	ctx, release := s.Watch.TokenContext(context.WithValue(auth.NewContext(r.Context(), p), limitKey{}, p.ID), p)
 	defer release()
-	defer context.AfterFunc(ctx, func() { cut(ctx, w) })()
-	done, err := s.hold(ctx, limit.Requests)
+	defer context.AfterFunc(ctx, func() { endWithToken(ctx, w) })()
+	done, err := s.acquire(ctx, limit.Requests)
 	if err != nil {
-		s.busy(w, r, err)
+		s.limitExceeded(w, r, err)
 		return
 	}
 	defer done()
-	defer conn.Serve(r)()
+	defer conn.MarkServing(r)()
 	r = r.WithContext(ctx)
 	if sw, ok := w.(*statusWriter); ok {
-		sw.held = s.Limits.NewReservation(p.ID, limit.AnswerBytes)
-		defer sw.held.Release()
+		sw.reserved = s.Limits.NewReservation(p.ID, limit.AnswerBytes)
+		defer sw.reserved.Release()
 	}
 	if r.Body != nil && r.Body != http.NoBody {
 		b := &body{ReadCloser: r.Body, began: time.Now(), control: http.NewResponseController(w), ctx: ctx,
-			held: s.Limits.NewReservation(p.ID, limit.RequestBytes)}
-		defer b.held.Release()
+			reserved: s.Limits.NewReservation(p.ID, limit.RequestBytes)}
+		defer b.reserved.Release()
 		r.Body = b
 	}
 	next.ServeHTTP(w, r)
 }
 
-// heldBy returns the reservation of memory for a response; nil: it counts against no limit.
-func heldBy(w http.ResponseWriter) *limit.Reservation {
+// reservedFor returns the reservation of memory for a response; nil: it counts against no limit.
+func reservedFor(w http.ResponseWriter) *limit.Reservation {
 	if sw, ok := w.(*statusWriter); ok {
-		return sw.held
+		return sw.reserved
 	}
 	return nil
 }
 
-// cut ends a request whose token has ended, whatever it waits for. A handler that has
+// endWithToken ends a request whose token has ended, whatever it waits for. A handler that has
 // written nothing yet has a second to send the error.
-func cut(ctx context.Context, w http.ResponseWriter) {
+func endWithToken(ctx context.Context, w http.ResponseWriter) {
 	if !errors.Is(context.Cause(ctx), auth.ErrEnded) {
 		return
 	}
 	if sw, ok := w.(*statusWriter); ok {
-		sw.end(time.Now().Add(time.Second))
+		sw.endAt(time.Now().Add(time.Second))
 	}
 }
 
@@ -78,40 +78,40 @@ func cut(ctx context.Context, w http.ResponseWriter) {
 // at least.
 type body struct {
 	io.ReadCloser
-	began   time.Time
-	control *http.ResponseController
-	ctx     context.Context
-	held    *limit.Reservation
-	streams bool // it is not read into memory, and counts against no limit
-	ended   bool
+	began      time.Time
+	control    *http.ResponseController
+	ctx        context.Context
+	reserved   *limit.Reservation
+	unbuffered bool // it is not read into memory, and counts against no limit
+	ended      bool
 }
 
 // A body that is read into memory must arrive within bodyLimit plus a second for each
 // slowestBody bytes.
-const bodyLimit, slowestBody = 10 * time.Minute, 1 << 10
+const bodyTimeout, minBodyRate = 10 * time.Minute, 1 << 10
 
 // Read implements io.Reader.
 func (b *body) Read(p []byte) (int, error) {
-	if !b.streams && !b.ended {
-		room, err := b.held.Available()
+	if !b.unbuffered && !b.ended {
+		room, err := b.reserved.Available()
 		if err != nil {
 			return 0, err
 		}
 		p = p[:min(int64(len(p)), room)]
 	}
 	until := time.Now().Add(conn.Stall)
-	whole := b.began.Add(bodyLimit + time.Duration(b.held.Used()/slowestBody)*time.Second)
-	if !b.streams && whole.Before(until) {
-		until = whole
+	deadline := b.began.Add(bodyTimeout + time.Duration(b.reserved.Used()/minBodyRate)*time.Second)
+	if !b.unbuffered && deadline.Before(until) {
+		until = deadline
 	}
-	b.allow(until)
+	b.setReadDeadline(until)
 	n, err := b.ReadCloser.Read(p)
-	if !b.streams {
-		_ = b.held.Add(int64(n)) // n is at most what Room returned
+	if !b.unbuffered {
+		_ = b.reserved.Add(int64(n)) // n is at most what Room returned
 	}
 	if err != nil {
 		b.ended = true
-		b.allow(time.Time{}) // else the connection would end while the handler runs
+		b.setReadDeadline(time.Time{}) // else the connection would end while the handler runs
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		err = fault.Wrap(fault.InvalidParameters, err, "nothing of the request came for %v, or it came too slowly",
@@ -120,15 +120,15 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func (b *body) allow(until time.Time) {
+func (b *body) setReadDeadline(until time.Time) {
 	if context.Cause(b.ctx) == nil {
 		_ = b.control.SetReadDeadline(until) // fails for the recorders of tests
 	}
 }
 
-// streamed marks the body of a request as one that is not read into memory.
-func streamed(r *http.Request) {
+// markUnbuffered marks the body of a request as one that is not read into memory.
+func markUnbuffered(r *http.Request) {
 	if b, ok := r.Body.(*body); ok {
-		b.streams = true
+		b.unbuffered = true
 	}
 }

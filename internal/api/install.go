@@ -43,37 +43,38 @@ func (s *Server) guidance(r *http.Request) (*protocol.Guidance, error) {
 	if err != nil {
 		return nil, err
 	}
-	to := clientconfig.Server{Name: "sandlot", URL: r.URL.Query().Get("url"), Args: []string{"stdio"}}
+	server := clientconfig.Server{Name: "sandlot", URL: r.URL.Query().Get("url"), Args: []string{"stdio"}}
 	if n := r.URL.Query().Get("name"); n != "" {
-		to.Name = n
+		server.Name = n
 	}
-	if to.URL == "" && s.PublicURL != "" {
-		to.URL = s.PublicURL + "/mcp"
+	if server.URL == "" && s.PublicURL != "" {
+		server.URL = s.PublicURL + "/mcp"
 	}
-	if to.URL == "" {
-		if to.URL, err = own(r); err != nil {
+	if server.URL == "" {
+		if server.URL, err = requestURL(r); err != nil {
 			return nil, err
 		}
 	}
-	needed, err := s.Door.TokenRequired(r.Context())
+	tokenRequired, err := s.Door.TokenRequired(r.Context())
 	if err != nil {
 		return nil, err
 	}
-	if needed {
-		to.Token = placeholder
+	if tokenRequired {
+		server.Token = placeholder
 	}
-	if to.Program, err = os.Executable(); err != nil {
+	if server.Program, err = os.Executable(); err != nil {
 		return nil, err
 	}
-	if err := c.Check(&to); err != nil {
+	if err := c.Check(&server); err != nil {
 		return nil, fault.Wrap(fault.InvalidParameters, err, "%v", err)
 	}
-	return &protocol.Guidance{Client: c.ID, Title: c.Title, Name: to.Name, File: c.Files(), Config: c.Config(to),
-		Command: c.Command(to), Steps: steps(c, needed)}, nil
+	return &protocol.Guidance{Client: c.ID, Title: c.Title, Name: server.Name, File: c.Files(),
+		Config:  c.Config(server),
+		Command: c.Command(server), Steps: instructions(c, tokenRequired)}, nil
 }
 
-// own returns the MCP URL at the address of the request.
-func own(r *http.Request) (string, error) {
+// requestURL returns the MCP URL at the address of the request.
+func requestURL(r *http.Request) (string, error) {
 	if at, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok && at.Network() == "unix" {
 		return "", fault.New(fault.InvalidParameters, "over the socket it is not known how clients reach this server: "+
 			"say ?url=http://localhost:8000/mcp").With("argument", "url")
@@ -85,7 +86,7 @@ func own(r *http.Request) (string, error) {
 	return scheme + "://" + r.Host + "/mcp", nil
 }
 
-func steps(c clientconfig.Client, token bool) []string {
+func instructions(c clientconfig.Client, token bool) []string {
 	first := "Merge config into the client's file, and leave all else in it as it is; "
 	if c.Command(clientconfig.Server{Name: "x", URL: "http://x/"}) != "" {
 		first = "Run command, or merge config into the client's file and leave all else in it as it is; "

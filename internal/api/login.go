@@ -24,13 +24,13 @@ var loginHTML string
 // consent, or a message. It has no script, and loads nothing.
 var loginPage = template.Must(template.New("").Parse(loginHTML))
 
-// loginSays is the content of a loginPage.
-type loginSays struct {
+// showLogin is the content of a loginPage.
+type showLogin struct {
 	Title, Text string
 	Invitation  *hub.ConsentPage
 }
 
-func (s *Server) loginSays(w http.ResponseWriter, status int, p loginSays) {
+func (s *Server) showLogin(w http.ResponseWriter, status int, p showLogin) {
 	loginHeaders(w)
 	h := w.Header()
 	h.Set("Content-Type", "text/html; charset=utf-8")
@@ -50,17 +50,17 @@ func loginHeaders(w http.ResponseWriter) {
 // newLink says what to do when a log-in failed.
 const newLink = " Use the connection again to get a new link, and open that in the browser in which you log in."
 
-// loginFails sends the page for a failed log-in. other is the text for hub.ErrOtherBrowser.
-func (s *Server) loginFails(w http.ResponseWriter, err error, other string) {
+// showLoginError sends the page for a failed log-in. other is the text for hub.ErrOtherBrowser.
+func (s *Server) showLoginError(w http.ResponseWriter, err error, otherBrowser string) {
 	if f, ok := errors.AsType[*fault.Error](err); ok { // refused
-		s.loginSays(w, f.HTTP(), loginSays{Title: "Not allowed", Text: f.Error()})
+		s.showLogin(w, f.HTTP(), showLogin{Title: "Not allowed", Text: f.Error()})
 		return
 	}
 	if errors.Is(err, hub.ErrOtherBrowser) {
-		s.loginSays(w, http.StatusForbidden, loginSays{Title: "Not in this browser", Text: other + newLink})
+		s.showLogin(w, http.StatusForbidden, showLogin{Title: "Not in this browser", Text: otherBrowser + newLink})
 		return
 	}
-	s.loginSays(w, http.StatusNotFound, loginSays{Title: "This log-in is over",
+	s.showLogin(w, http.StatusNotFound, showLogin{Title: "This log-in is over",
 		Text: "Nobody waits for this log-in any more: it was done, given up, or not begun within ten minutes." +
 			newLink})
 }
@@ -69,12 +69,12 @@ func (s *Server) loginFails(w http.ResponseWriter, err error, other string) {
 // page that says what the log-in is for, then, with the query of that page, the redirect.
 func (s *Server) startLogin(w http.ResponseWriter, r *http.Request) {
 	id := r.PathValue("id")
-	mine := loginCookies(r, id)
+	cookies := loginCookies(r, id)
 	if proof := r.URL.Query().Get("go"); proof != "" {
-		to, err := hub.BeginLogin.Do(r.Context(), s.Hub, auth.Principal{}, hub.Login{ID: id, Cookies: mine,
+		to, err := hub.BeginLogin.Do(r.Context(), s.Hub, auth.Principal{}, hub.Login{ID: id, Cookies: cookies,
 			Proof: proof})
 		if err != nil {
-			s.loginFails(w, err,
+			s.showLoginError(w, err,
 				"This log-in is another browser's, or this one did not send back the cookie of the page before, "+
 					"without which it cannot log in here.")
 			return
@@ -84,13 +84,13 @@ func (s *Server) startLogin(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusFound)
 		return
 	}
-	i, err := hub.LoginPage.Do(r.Context(), s.Hub, auth.Principal{}, hub.Login{ID: id, Cookies: mine})
+	i, err := hub.LoginPage.Do(r.Context(), s.Hub, auth.Principal{}, hub.Login{ID: id, Cookies: cookies})
 	if err != nil {
-		s.loginFails(w, err, "Somebody went on to log in with this link in another browser.")
+		s.showLoginError(w, err, "Somebody went on to log in with this link in another browser.")
 		return
 	}
 	http.SetCookie(w, s.cookie(id, i.Browser, int(hub.LoginTimeout.Seconds())))
-	s.loginSays(w, http.StatusOK, loginSays{Title: "Log in for " + i.Server, Invitation: &i})
+	s.showLogin(w, http.StatusOK, showLogin{Title: "Log in for " + i.Server, Invitation: &i})
 }
 
 // cookie returns the cookie of a log-in, valid for age seconds; a negative age deletes it.
@@ -111,23 +111,23 @@ func loginCookies(r *http.Request, id string) (values []string) {
 	return values
 }
 
-// loggedIn serves the OAuth redirect, to which the authorization server sends the browser.
+// finishLogin serves the OAuth redirect, to which the authorization server sends the browser.
 // The state in the query identifies the log-in; the cookie proves that it is the browser
 // in which the log-in began.
-func (s *Server) loggedIn(w http.ResponseWriter, r *http.Request) {
+func (s *Server) finishLogin(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	id, err := hub.FinishLogin.Do(r.Context(), s.Hub, auth.Principal{},
 		hub.LoginCallback{Query: q, Cookies: func(id string) []string { return loginCookies(r, id) }})
 	if err != nil {
-		s.loginFails(w, err,
+		s.showLoginError(w, err,
 			"This log-in was begun in another browser, or the cookie of it is gone. Nothing was connected.")
 		return
 	}
 	http.SetCookie(w, s.cookie(id, "", -1))
 	if q.Get("code") == "" {
-		s.loginSays(w, http.StatusOK, loginSays{Title: "Not logged in", Text: "The log-in was refused." + newLink})
+		s.showLogin(w, http.StatusOK, showLogin{Title: "Not logged in", Text: "The log-in was refused." + newLink})
 		return
 	}
-	s.loginSays(w, http.StatusOK, loginSays{Title: "Back at Sandlot",
+	s.showLogin(w, http.StatusOK, showLogin{Title: "Back at Sandlot",
 		Text: "Sandlot finishes the log-in now; you can close this page. The connection shows whether it worked."})
 }

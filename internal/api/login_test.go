@@ -329,7 +329,7 @@ func TestLoginPageNamesAll(t *testing.T) {
 		warns     bool
 	}{{nil, false}, {[]string{"tokens.evil.test", "clients.evil.test:8443"}, true}} {
 		w := httptest.NewRecorder()
-		(&Server{}).loginSays(w, 200, loginSays{Title: "x",
+		(&Server{}).showLogin(w, 200, showLogin{Title: "x",
 			Invitation: &oauth.ConsentPage{User: "ann", Server: "bank", Host: "accounts.example.com",
 				Receivers: c.receivers}})
 		page := w.Body.String()

@@ -24,7 +24,7 @@ type Metrics struct {
 }
 
 // NewMetrics returns the metrics. live and pool are called at each scrape.
-func NewMetrics(live func() int, pool func() map[string]int, templates []string) *Metrics {
+func NewMetrics(liveSessions func() int, pool func() map[string]int, templates []string) *Metrics {
 	m := &Metrics{Registry: prometheus.NewRegistry()}
 	m.requests = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "sandlot_http_requests_total",
 		Help: "HTTP requests by method and status."}, []string{"method", "status"})
@@ -33,7 +33,7 @@ func NewMetrics(live func() int, pool func() map[string]int, templates []string)
 		Buckets: prometheus.ExponentialBuckets(0.0005, 4, 10)}, []string{"tool", "outcome"})
 	m.Registry.MustRegister(collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), m.requests, m.calls)
-	m.gauge("sandlot_sessions_live", "Sessions that have a sandbox.", nil, live)
+	m.gauge("sandlot_sessions_live", "Sessions that have a sandbox.", nil, liveSessions)
 	for _, t := range templates {
 		m.gauge("sandlot_pool_ready", "Booted sandboxes in the pool.", prometheus.Labels{"template": t},
 			func() int { return pool()[t] })
@@ -47,24 +47,24 @@ func (m *Metrics) gauge(name, help string, labels prometheus.Labels, value func(
 }
 
 // counter registers a counter with one label and its value; label "": without a label.
-func (m *Metrics) counter(name, help, label, has string, value func() uint64) {
+func (m *Metrics) counter(name, help, label, labelValue string, value func() uint64) {
 	opts := prometheus.CounterOpts{Name: name, Help: help}
 	if label != "" {
-		opts.ConstLabels = prometheus.Labels{label: has}
+		opts.ConstLabels = prometheus.Labels{label: labelValue}
 	}
 	m.Registry.MustRegister(prometheus.NewCounterFunc(opts, func() float64 { return float64(value()) }))
 }
 
-// Starts registers the counter of started sandboxes, which started returns at each scrape.
-func (m *Metrics) Starts(started func() (prebooted, booted int64)) {
+// CountStarts registers the counter of started sandboxes, which started returns at each scrape.
+func (m *Metrics) CountStarts(started func() (prebooted, booted int64)) {
 	const name = "sandlot_sandboxes_started_total"
 	const help = "Sandboxes that were started, from a snapshot or by booting."
 	m.counter(name, help, "from", "snapshot", func() uint64 { prebooted, _ := started(); return uint64(prebooted) })
 	m.counter(name, help, "from", "boot", func() uint64 { _, booted := started(); return uint64(booted) })
 }
 
-// Network registers the counters of the sandboxes' network, which totals returns at each scrape.
-func (m *Metrics) Network(totals func() hub.NetworkUsage) {
+// CountNetwork registers the counters of the sandboxes' network, which totals returns at each scrape.
+func (m *Metrics) CountNetwork(totals func() hub.NetworkUsage) {
 	for _, c := range []struct {
 		name, help, label, has string
 		value                  func(hub.NetworkUsage) uint64
@@ -120,9 +120,9 @@ func (m *Metrics) count(log *slog.Logger, next http.Handler) http.Handler {
 		w.Header().Set("X-Request-Id", id)
 		r = r.WithContext(context.WithValue(r.Context(), requestID{}, id))
 		sw := &statusWriter{ResponseWriter: w, status: 200}
-		sw.allow(time.Time{}) // clear the deadline of the previous request on this connection
+		sw.setWriteDeadline(time.Time{}) // clear the deadline of the previous request on this connection
 		defer func() {
-			sw.allow(time.Now().Add(conn.Stall)) // net/http flushes the rest of the response after this
+			sw.setWriteDeadline(time.Now().Add(conn.Stall)) // net/http flushes the rest of the response after this
 			m.requests.WithLabelValues(method(r.Method), status(sw.status)).Inc()
 			log.DebugContext(r.Context(), "request", "method", r.Method, "path", r.URL.Path, "status", sw.status,
 				"took", time.Since(start))

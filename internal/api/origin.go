@@ -25,51 +25,51 @@ type OriginCheck struct {
 	// Closed returns whether every request needs a token now. If not, or if Closed is
 	// nil, CORS allows listed origins only: any page could act as the user otherwise,
 	// without credentials.
-	Closed func(context.Context) bool
+	TokenRequired func(context.Context) bool
 	// Apart returns whether a host name is that of an exposed port. Pages of exposed
 	// ports are never allowed, whatever CORS allows.
-	Apart func(host string) bool
+	IsPortHost func(host string) bool
 }
 
 func (c OriginCheck) protect(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !c.known(w, r) {
+		if !c.checkHost(w, r) {
 			return
 		}
 		origin := r.Header.Get("Origin")
 		if origin != "" && !c.allowed(r, origin) {
-			refuse(w, "Origin "+strconv.Quote(fault.Clip(origin))+
+			forbid(w, "Origin "+strconv.Quote(fault.Clip(origin))+
 				" is not allowed; the operator can list it in cors.origins")
 			return
 		}
 		changes := r.Method != http.MethodGet && r.Method != http.MethodHead
 		if changes && origin == "" && r.Header.Get("Sec-Fetch-Site") == "cross-site" {
-			refuse(w, "a page of another site sent this request")
+			forbid(w, "a page of another site sent this request")
 			return
 		}
-		if c.CORS && origin != "" && c.cors(w, r, origin) {
+		if c.CORS && origin != "" && c.setCORS(w, r, origin) {
 			return
 		}
 		next.ServeHTTP(w, r)
 	})
 }
 
-// known reports whether the Host of a request is this server. If not, it sends the error.
-func (c OriginCheck) known(w http.ResponseWriter, r *http.Request) bool {
-	ok := !c.Loopback || local(r.Host)
+// checkHost reports whether the Host of a request is this server. If not, it sends the error.
+func (c OriginCheck) checkHost(w http.ResponseWriter, r *http.Request) bool {
+	ok := !c.Loopback || isLoopback(r.Host)
 	if !ok {
-		refuse(w, "Host "+strconv.Quote(fault.Clip(r.Host))+" is not this server; use localhost or 127.0.0.1")
+		forbid(w, "Host "+strconv.Quote(fault.Clip(r.Host))+" is not this server; use localhost or 127.0.0.1")
 	}
 	return ok
 }
 
-func refuse(w http.ResponseWriter, why string) {
+func forbid(w http.ResponseWriter, why string) {
 	data := fault.Data{ErrorCode: "FORBIDDEN", Category: "authentication", Severity: "medium",
 		RecoverySuggestions: []string{}, Context: map[string]any{}}
 	writeProblem(w, protocol.Problem{Title: "FORBIDDEN", Status: http.StatusForbidden, Detail: why, Data: data})
 }
 
-func local(hostport string) bool {
+func isLoopback(hostport string) bool {
 	host, _, err := net.SplitHostPort(hostport)
 	if err != nil { // without a port
 		host = hostport
@@ -84,13 +84,13 @@ func (c OriginCheck) allowed(r *http.Request, origin string) bool {
 	if err != nil || u.Host == "" {
 		return false
 	}
-	if c.Apart != nil && c.Apart(u.Host) {
+	if c.IsPortHost != nil && c.IsPortHost(u.Host) {
 		return false
 	}
 	if strings.EqualFold(u.Host, r.Host) || slices.Contains(c.Origins, origin) {
 		return true
 	}
-	return c.CORS && len(c.Origins) == 0 && c.Closed != nil && c.Closed(r.Context())
+	return c.CORS && len(c.Origins) == 0 && c.TokenRequired != nil && c.TokenRequired(r.Context())
 }
 
 const (
@@ -104,8 +104,8 @@ const (
 	corsExpose = "Mcp-Session-Id, Mcp-Protocol-Version, WWW-Authenticate, X-Request-Id"
 )
 
-// cors sets the CORS headers. It returns true when the request is a preflight, which it answers.
-func (c OriginCheck) cors(w http.ResponseWriter, r *http.Request, origin string) bool {
+// setCORS sets the CORS headers. It returns true when the request is a preflight, which it answers.
+func (c OriginCheck) setCORS(w http.ResponseWriter, r *http.Request, origin string) bool {
 	h := w.Header()
 	if len(c.Origins) == 0 {
 		h.Set("Access-Control-Allow-Origin", "*")
@@ -119,16 +119,16 @@ func (c OriginCheck) cors(w http.ResponseWriter, r *http.Request, origin string)
 		return false
 	}
 	h.Set("Access-Control-Allow-Methods", corsMethods)
-	h.Set("Access-Control-Allow-Headers", corsHeaders+params(r))
+	h.Set("Access-Control-Allow-Headers", corsHeaders+paramHeaders(r))
 	h.Add("Vary", "Access-Control-Request-Headers")
 	h.Set("Access-Control-Max-Age", "600")
 	w.WriteHeader(http.StatusNoContent)
 	return true
 }
 
-// params returns the Mcp-Param-… headers that a preflight asks for. Each must be allowed by
+// paramHeaders returns the Mcp-Param-… headers that a preflight asks for. Each must be allowed by
 // name, since "*" does not apply to requests with credentials.
-func params(r *http.Request) string {
+func paramHeaders(r *http.Request) string {
 	var all []string
 	for line := range slices.Values(r.Header.Values("Access-Control-Request-Headers")) {
 		for name := range strings.SplitSeq(line, ",") {

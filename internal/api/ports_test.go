@@ -186,7 +186,7 @@ func TestPortIsPrivate(t *testing.T) {
 			}
 			if a := ask(x.session, "/", "Accept", "text/html,*/*"); !strings.Contains(a.body,
 				"<p>Open this address with its whole link") ||
-				!strings.Contains(fmt.Sprint(a.Header["Content-Security-Policy"]), preview.OwnPolicy) {
+				!strings.Contains(fmt.Sprint(a.Header["Content-Security-Policy"]), preview.PageCSP) {
 				t.Errorf("for people: %v %s", a.Header, a.body)
 			}
 		})
@@ -246,7 +246,7 @@ func TestPortHostsAreApart(t *testing.T) {
 // Pages of ports are refused by the API, whatever CORS allows.
 func TestPortPagesDoNotReachTheAPI(t *testing.T) {
 	for name, g := range map[string]OriginCheck{"no CORS": {Loopback: true},
-		"any": {Loopback: true, CORS: true, Closed: func(context.Context) bool { return true }}} {
+		"any": {Loopback: true, CORS: true, TokenRequired: func(context.Context) bool { return true }}} {
 		t.Run(name, func(t *testing.T) {
 			x := expose(t, g, mirror)
 			for _, origin := range []string{"http://" + x.name, "https://" + strings.ToUpper(x.name),
@@ -330,7 +330,8 @@ func TestWhatTheInsideMaySay(t *testing.T) {
 			"d=4; Path=/../../mcp; Path=/x"} {
 			h.Add("Set-Cookie", c)
 		}
-		for _, name := range append(append([]string{"X-Kept"}, preview.Forbidden...), preview.ForbiddenByPath...) {
+		for _, name := range append(append([]string{"X-Kept"}, preview.RemovedHeaders...),
+			preview.RemovedHeadersByPath...) {
 			h.Set(name, "evil")
 		}
 		h.Set("Content-Security-Policy", "sandbox allow-same-origin allow-scripts")
@@ -355,16 +356,16 @@ func TestWhatTheInsideMaySay(t *testing.T) {
 	if got := strings.ReplaceAll(fmt.Sprintf("%q", p.Header["Set-Cookie"]), x.path, "P"); got != want {
 		t.Errorf("cookies by path\n%s, want\n%s", got, want)
 	}
-	if csp := p.Header["Content-Security-Policy"]; len(csp) != 2 || csp[1] != preview.PathPolicy ||
+	if csp := p.Header["Content-Security-Policy"]; len(csp) != 2 || csp[1] != preview.PathCSP ||
 		p.Header.Get("X-Content-Type-Options") != "nosniff" {
 		t.Errorf("by path: %v", p.Header)
 	}
-	for _, name := range preview.Forbidden {
+	for _, name := range preview.RemovedHeaders {
 		if a.Header[name] != nil || p.Header[name] != nil {
 			t.Errorf("says %s", name)
 		}
 	}
-	for _, name := range preview.ForbiddenByPath {
+	for _, name := range preview.RemovedHeadersByPath {
 		if p.Header[name] != nil {
 			t.Errorf("says %s by path", name)
 		}
@@ -469,7 +470,7 @@ func TestHostileServers(t *testing.T) {
 			"OK\r\nContent-Length: 2\r\n\r\nhi"), nil
 	}
 	if a := x.ask("GET", x.path+"/", preview.TokenHeader, x.token); a.body != "hi" ||
-		a.Header.Get("Content-Security-Policy") != preview.PathPolicy || len(a.Cookies()) > 0 ||
+		a.Header.Get("Content-Security-Policy") != preview.PathCSP || len(a.Cookies()) > 0 ||
 		a.Header.Get("Link") != "" {
 		t.Errorf("%v %q", a.Header, a.body)
 	}

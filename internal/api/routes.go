@@ -18,7 +18,7 @@ const (
 // route is one route and its operation of the hub.
 type route struct {
 	pattern   string
-	to        audience
+	audience  audience
 	operation policy.Operation
 	handle    http.HandlerFunc
 }
@@ -26,42 +26,42 @@ type route struct {
 // routes returns all routes but /mcp, where each MCP method has an operation, and but those
 // of exposed ports. An empty operation: the tool in the path has one.
 func (s *Server) routes() []route {
-	answer := func(e endpoint) http.HandlerFunc { return s.answer(http.StatusOK, e) }
+	answer := func(e endpoint) http.HandlerFunc { return s.respond(http.StatusOK, e) }
 	return []route{
-		{"GET /{$}", everyone, policy.HealthRead, s.look(s.health)},
-		{"GET /healthz", everyone, policy.HealthRead, s.look(s.alive)},
-		{"GET /readyz", everyone, policy.HealthRead, s.look(s.ready)},
+		{"GET /{$}", everyone, policy.HealthRead, s.publicHealth(s.health)},
+		{"GET /healthz", everyone, policy.HealthRead, s.publicHealth(s.alive)},
+		{"GET /readyz", everyone, policy.HealthRead, s.publicHealth(s.ready)},
 		{"GET /oauth/start/{id}", everyone, policy.LoginBegin, s.startLogin},
-		{"GET /oauth/callback", everyone, policy.LoginFinish, s.loggedIn},
+		{"GET /oauth/callback", everyone, policy.LoginFinish, s.finishLogin},
 		{"GET /metrics", principals, policy.MetricsRead, s.metrics()},
 		{"GET /v1/sessions", principals, policy.SessionList, answer(s.listSessions)},
 		{"POST /v1/sessions", principals, policy.SessionCreate,
-			operation(s, http.StatusCreated, hub.CreateSession, wantedSession)},
+			operation(s, http.StatusCreated, hub.CreateSession, sessionRequest)},
 		{"GET /v1/sessions/{id}", principals, policy.SessionList, answer(s.getSession)},
 		{"DELETE /v1/sessions/{id}", principals, policy.SessionStop,
 			operation(s, http.StatusOK, hub.StopSession, sessionID)},
 		{"DELETE /v1/sessions", principals, policy.SessionStopAll,
-			operation(s, http.StatusOK, hub.StopAllSessions, none)},
+			operation(s, http.StatusOK, hub.StopAllSessions, noInput)},
 		{"GET /v1/sessions/{id}/files/{path...}", principals, policy.FileRead, s.stream(s.download)}, // and HEAD
 		{"PUT /v1/sessions/{id}/files/{path...}", principals, policy.FileWrite, s.upload},
 		{"DELETE /v1/sessions/{id}/files/{path...}", principals, policy.FileRemove,
-			operation(s, http.StatusOK, hub.RemoveFile, removal)},
+			operation(s, http.StatusOK, hub.RemoveFile, fileRemoval)},
 		{"POST /v1/sessions/{id}/exec", principals, policy.ShellExecute, s.stream(s.exec)},
 		{"POST /v1/sessions/{id}/ports/{port}", principals, policy.PortDial, s.stream(s.dial)},
 		{"GET /v1/sessions/{id}/network", principals, policy.NetworkRead,
 			operation(s, http.StatusOK, hub.ReadSessionNetwork, sessionID)},
 		{"PATCH /v1/sessions/{id}/network", principals, policy.NetworkChange,
 			operation(s, http.StatusOK, hub.ChangeNetwork, networkChange)},
-		{"GET /v1/network", principals, policy.NetworkReadAll, operation(s, http.StatusOK, hub.ReadNetwork, none)},
+		{"GET /v1/network", principals, policy.NetworkReadAll, operation(s, http.StatusOK, hub.ReadNetwork, noInput)},
 		{"POST /v1/tools/{name}", principals, "", answer(s.callTool)},
 		{"GET /v1/connections", principals, policy.MCPList, answer(s.listConnections)},
 		{"GET /v1/connections/{id}", principals, policy.MCPInspect,
 			operation(s, http.StatusOK, hub.InspectServer, serverName)},
 		{"POST /v1/connections/{id}/approve", principals, policy.MCPApprove, answer(s.approveConnection)},
 		{"POST /v1/connections/{id}/prompt", principals, policy.PromptGet,
-			operation(s, http.StatusOK, hub.ServerPrompt, wantedPrompt)},
+			operation(s, http.StatusOK, hub.ServerPrompt, promptRequest)},
 		{"POST /v1/connections/{id}/read", principals, policy.ResourceRead,
-			operation(s, http.StatusOK, hub.ServerResource, wantedResource)},
+			operation(s, http.StatusOK, hub.ServerResource, resourceRequest)},
 		{"GET /v1/secrets", principals, policy.SecretList, answer(s.listSecrets)},
 		{"PUT /v1/secrets/{name}", principals, policy.SecretSet, operation(s, http.StatusOK, hub.SetSecret, newSecret)},
 		{"DELETE /v1/secrets/{name}", principals, policy.SecretRemove, answer(s.removeSecret)},

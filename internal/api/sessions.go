@@ -11,16 +11,16 @@ import (
 )
 
 func (s *Server) listSessions(w http.ResponseWriter, r *http.Request, p auth.Principal) (any, error) {
-	return s.fields(w, r, p, "get_sessions", map[string]string{})
+	return s.structured(w, r, p, "get_sessions", map[string]string{})
 }
 
 func (s *Server) getSession(w http.ResponseWriter, r *http.Request, p auth.Principal) (any, error) {
-	return s.fields(w, r, p, "get_sessions", map[string]string{"session_id": r.PathValue("id")})
+	return s.structured(w, r, p, "get_sessions", map[string]string{"session_id": r.PathValue("id")})
 }
 
-func wantedSession(w http.ResponseWriter, r *http.Request) (hub.SessionSpec, error) {
+func sessionRequest(w http.ResponseWriter, r *http.Request) (hub.SessionSpec, error) {
 	var q struct{ Template, Flavor string }
-	err := decodeAny(w, r, 64<<10, &q, "nothing but template and flavor")
+	err := decodeOptional(w, r, 64<<10, &q, "nothing but template and flavor")
 	return hub.SessionSpec{Template: q.Template, Flavor: q.Flavor}, err
 }
 
@@ -38,8 +38,8 @@ func (s *Server) callTool(w http.ResponseWriter, r *http.Request, p auth.Princip
 	return rpc.FlatResult(res), nil
 }
 
-// fields calls a tool and returns its structured content.
-func (s *Server) fields(w http.ResponseWriter, r *http.Request, p auth.Principal, name string,
+// structured calls a tool and returns its structured content.
+func (s *Server) structured(w http.ResponseWriter, r *http.Request, p auth.Principal, name string,
 	args map[string]string) (any, error) {
 	given, err := json.Marshal(args)
 	if err != nil {
@@ -54,5 +54,5 @@ func (s *Server) fields(w http.ResponseWriter, r *http.Request, p auth.Principal
 
 func (s *Server) call(w http.ResponseWriter, r *http.Request, p auth.Principal, name string,
 	args json.RawMessage) (*tool.Result, error) {
-	return s.Hub.Call(r.Context(), tool.Call{Principal: p, Name: name, Args: args, Reservation: heldBy(w)})
+	return s.Hub.Call(r.Context(), tool.Call{Principal: p, Name: name, Args: args, Reservation: reservedFor(w)})
 }

@@ -23,9 +23,9 @@ import (
 )
 
 // upgrade switches the connection to the protocol to, after which it no longer speaks HTTP.
-func upgrade(w http.ResponseWriter, r *http.Request, to string) (*conn.Client, error) {
-	if !strings.EqualFold(r.Header.Get("Upgrade"), to) {
-		return nil, fault.New(fault.InvalidParameters, "this needs the header Upgrade: %s", to)
+func upgrade(w http.ResponseWriter, r *http.Request, proto string) (*conn.Client, error) {
+	if !strings.EqualFold(r.Header.Get("Upgrade"), proto) {
+		return nil, fault.New(fault.InvalidParameters, "this needs the header Upgrade: %s", proto)
 	}
 	c, rw, err := http.NewResponseController(w).Hijack()
 	if err != nil {
@@ -37,9 +37,9 @@ func upgrade(w http.ResponseWriter, r *http.Request, to string) (*conn.Client, e
 			c.Close()
 		}
 	})
-	rw.WriteString("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + to + "\r\n\r\n")
+	rw.WriteString("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + proto + "\r\n\r\n")
 	_ = rw.Flush() // when the client is gone, the next read fails
-	return &conn.Client{Buffered: conn.Buffered{Conn: c, From: rw.Reader}}, nil
+	return &conn.Client{Buffered: conn.Buffered{Conn: c, Reader: rw.Reader}}, nil
 }
 
 // exec runs an interactive process. After the upgrade the client sends a Command and gets
@@ -72,7 +72,7 @@ func (s *Server) exec(w http.ResponseWriter, r *http.Request, p auth.Principal) 
 		return nil
 	}
 	defer stream.Close()
-	if started.Write(c) == nil && pipe(c.Conn, c.From, stream) {
+	if started.Write(c) == nil && pipe(c.Conn, c.Reader, stream) {
 		return nil
 	}
 	ctx, cancel = context.WithTimeout(context.WithoutCancel(r.Context()), endLimit)
@@ -91,28 +91,28 @@ const (
 // ended. While the client's input is blocked by the process, pipe reads nothing from the
 // client and cannot see that it is gone: an empty output frame probes the client then.
 func pipe(client net.Conn, fromClient io.Reader, stream net.Conn) bool {
-	var mu sync.Mutex       // held while a frame is written to the client
-	var closing atomic.Bool // the final deadline is set: write must not extend it
+	var mu sync.Mutex             // held while a frame is written to the client
+	var finalDeadline atomic.Bool // the final deadline is set: write must not extend it
 	write := func(kind byte, data []byte) error {
 		mu.Lock()
 		defer mu.Unlock()
-		if !closing.Load() {
+		if !finalDeadline.Load() {
 			client.SetWriteDeadline(time.Now().Add(conn.Stall))
 		}
 		return command.WriteFrame(client, kind, data)
 	}
-	input := &waitingWriter{Conn: stream}
-	over := make(chan struct{})
-	var lost atomic.Bool // the client is gone: nobody reads the remaining output
+	input := &blockedWriter{Conn: stream}
+	done := make(chan struct{})
+	var clientGone atomic.Bool // the client is gone: nobody reads the remaining output
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		conn.Copy(input, fromClient, 64<<10)
 		stream.Close()
 		end := time.Now()
-		if !lost.Load() {
+		if !clientGone.Load() {
 			end = end.Add(endLimit)
 		}
-		closing.Store(true)
+		finalDeadline.Store(true)
 		stream.SetDeadline(end)
 		client.SetWriteDeadline(end)
 	})
@@ -122,26 +122,26 @@ func pipe(client net.Conn, fromClient io.Reader, stream net.Conn) bool {
 		for {
 			select {
 			case <-tick.C:
-				if input.waits.Load() && write(command.Stdout, nil) != nil {
-					lost.Store(true)
+				if input.blocked.Load() && write(command.Stdout, nil) != nil {
+					clientGone.Store(true)
 					client.Close()
 					stream.Close()
 				}
-			case <-over:
+			case <-done:
 				return
 			}
 		}
 	})
-	ended := passOn(stream, write)
+	ended := forwardFrames(stream, write)
 	client.Close()
 	stream.Close()
-	close(over)
+	close(done)
 	wg.Wait()
 	return ended
 }
 
-// passOn forwards the frames of a process. It returns true when it read the Exit frame.
-func passOn(stream io.Reader, write func(byte, []byte) error) bool {
+// forwardFrames forwards the frames of a process. It returns true when it read the Exit frame.
+func forwardFrames(stream io.Reader, write func(byte, []byte) error) bool {
 	from, buf := bufio.NewReaderSize(stream, 64<<10), make([]byte, command.MaxFrame)
 	for {
 		kind, data, err := command.ReadFrame(from, buf)
@@ -154,15 +154,15 @@ func passOn(stream io.Reader, write func(byte, []byte) error) bool {
 	}
 }
 
-// waitingWriter is a connection that records whether a write is blocked.
-type waitingWriter struct {
+// blockedWriter is a connection that records whether a write is blocked.
+type blockedWriter struct {
 	net.Conn
-	waits atomic.Bool
+	blocked atomic.Bool
 }
 
-func (w *waitingWriter) Write(p []byte) (int, error) {
-	w.waits.Store(true)
-	defer w.waits.Store(false)
+func (w *blockedWriter) Write(p []byte) (int, error) {
+	w.blocked.Store(true)
+	defer w.blocked.Store(false)
 	return w.Conn.Write(p)
 }
 

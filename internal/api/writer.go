@@ -15,10 +15,10 @@ type statusWriter struct {
 	http.ResponseWriter
 	status int
 
-	held *limit.Reservation // reserved memory, until the response is written; nil: it counts against no limit
+	reserved *limit.Reservation // reserved memory, until the response is written; nil: it counts against no limit
 
-	mu  sync.Mutex // guards cut, and orders the setting of deadlines
-	cut bool       // set by end: later deadlines are ignored
+	mu    sync.Mutex // guards cut, and orders the setting of deadlines
+	ended bool       // set by end: later deadlines are ignored
 }
 
 func (s *statusWriter) WriteHeader(code int) {
@@ -29,18 +29,18 @@ func (s *statusWriter) WriteHeader(code int) {
 // Write sets a new deadline for each part of a long response.
 func (s *statusWriter) Write(b []byte) (int, error) {
 	return conn.WriteChunks(b, func(part []byte) (int, error) {
-		s.allow(time.Now().Add(conn.Stall))
+		s.setWriteDeadline(time.Now().Add(conn.Stall))
 		return s.ResponseWriter.Write(part)
 	})
 }
 
 // Flush implements http.Flusher.
 func (s *statusWriter) Flush() {
-	s.allow(time.Now().Add(conn.Stall))
+	s.setWriteDeadline(time.Now().Add(conn.Stall))
 	http.NewResponseController(s.ResponseWriter).Flush()
 }
 
-func (s *statusWriter) allow(until time.Time) {
+func (s *statusWriter) setWriteDeadline(until time.Time) {
 	_ = http.NewResponseController(s).SetWriteDeadline(until) // fails for the recorders of tests
 }
 
@@ -48,17 +48,17 @@ func (s *statusWriter) allow(until time.Time) {
 func (s *statusWriter) SetWriteDeadline(until time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.cut {
+	if s.ended {
 		return nil
 	}
 	return http.NewResponseController(s.ResponseWriter).SetWriteDeadline(until)
 }
 
-// end makes reads and writes of the request fail at the time soon, whatever it waits for.
-func (s *statusWriter) end(soon time.Time) {
+// endAt makes reads and writes of the request fail at the time soon, whatever it waits for.
+func (s *statusWriter) endAt(soon time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.cut = true
+	s.ended = true
 	control := http.NewResponseController(s.ResponseWriter)
 	_ = control.SetReadDeadline(soon) // fails for a hijacked connection, which its handler closes
 	_ = control.SetWriteDeadline(soon)

@@ -209,9 +209,9 @@ func (a *App) openEdges(ctx context.Context, templates []*image.Template) error 
 		Limits:  limiter, Log: a.log, NewSession: func(p auth.Principal) bool { return !p.Authenticated },
 		TokenContext: a.watch.TokenContext, Connected: a.prewarm})
 	a.api = api.New(api.Config{Door: a.authenticator, Watch: a.watch, Limits: limiter, Gateway: a.gateway, Hub: h,
-		Metrics: metrics, Check: a.runtime.Check, Version: Version, PublicURL: c.Server.PublicURL, Log: a.log,
+		Metrics: metrics, CheckRuntime: a.runtime.Check, Version: Version, PublicURL: c.Server.PublicURL, Log: a.log,
 		Origins: api.OriginCheck{Loopback: auth.Loopback(c.Server.Host), CORS: c.Server.CORS,
-			Origins: c.Server.CORSOrigins, Closed: a.tokenRequired}})
+			Origins: c.Server.CORSOrigins, TokenRequired: a.tokenRequired}})
 	return nil
 }
 
@@ -221,8 +221,8 @@ func (a *App) metrics(templates []*image.Template) *api.Metrics {
 		names = append(names, t.Name)
 	}
 	m := api.NewMetrics(a.sessions.Live, a.pool.Sizes, names)
-	m.Starts(a.pool.Started)
-	m.Network(a.egress.Totals)
+	m.CountStarts(a.pool.Started)
+	m.CountNetwork(a.egress.Totals)
 	return m
 }
 

@@ -65,7 +65,7 @@ func Main(args []string, in io.Reader, out, errw io.Writer) int {
 	}
 	if p, ok := errors.AsType[*protocol.Problem](err); ok {
 		if log, _ := p.Context["log"].(string); log != "" {
-			fmt.Fprintln(errw, "  it printed:\n    "+strings.ReplaceAll(harmless(log), "\n", "\n    "))
+			fmt.Fprintln(errw, "  it printed:\n    "+strings.ReplaceAll(stripControl(log), "\n", "\n    "))
 		}
 	}
 	var u usage
@@ -99,22 +99,22 @@ or let the client start "sandlot stdio".`,
 	f.StringVar(&p.stateDir, "state-dir", "", "folder with the server's state (default "+config.StateDir()+")")
 	f.StringVar(&p.server, "server", os.Getenv("SANDLOT_SERVER"),
 		"URL of a server (default: the server of the state folder); the token is read from SANDLOT_TOKEN")
-	root.AddCommand(p.serve(), p.ps(), p.stop(), p.stdio(), p.run(), p.exec(), p.shell(), p.sessions(), p.copy(),
+	root.AddCommand(p.serve(), p.ps(), p.stop(), p.stdio(), p.run(), p.exec(), p.shell(), p.sessions(), p.copyFile(),
 		p.forward(), p.ports(), p.network(), p.events(), p.mcp(), p.secret(), p.install(), p.doctor(), p.settings(),
 		p.token(),
 		p.version())
 	for _, c := range root.Commands() {
-		group(c)
-		counted(c)
+		refuseUnknown(c)
+		explainArgs(c)
 	}
 	return root
 }
 
-// counted adds the usage of a command to the error for too few or too many arguments,
+// explainArgs adds the usage of a command to the error for too few or too many arguments,
 // for the command and its subcommands.
-func counted(c *cobra.Command) {
+func explainArgs(c *cobra.Command) {
 	for _, sub := range c.Commands() {
-		counted(sub)
+		explainArgs(sub)
 	}
 	args := c.Args
 	if args == nil {
@@ -128,14 +128,14 @@ func counted(c *cobra.Command) {
 	}
 }
 
-// group makes a command with subcommands refuse an unknown subcommand.
-func group(c *cobra.Command) {
+// refuseUnknown makes a command with subcommands refuse an unknown subcommand.
+func refuseUnknown(c *cobra.Command) {
 	if !c.HasSubCommands() {
 		return
 	}
 	names := []string{}
 	for _, sub := range c.Commands() {
-		group(sub)
+		refuseUnknown(sub)
 		names = append(names, sub.Name())
 	}
 	if c.Runnable() && c.Args != nil && c.Args(c, []string{""}) == nil {

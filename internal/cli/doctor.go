@@ -9,8 +9,8 @@ import (
 	"sandlot/internal/cli/doctor"
 )
 
-// examined is the JSON of doctor.
-type examined struct {
+// doctorReport is the JSON of doctor.
+type doctorReport struct {
 	OK     bool           `json:"ok"`
 	Checks []doctor.Check `json:"checks"`
 }
@@ -18,10 +18,11 @@ type examined struct {
 func (p *program) doctor() *cobra.Command {
 	c := &cobra.Command{
 		Use: "doctor", Short: "Check that sandboxes work on this machine", Args: cobra.NoArgs,
-		Long: "Check the settings and the machine, boot a sandbox and run code in it. The exit code is 1 when a check fails.",
+		Long: "Check the settings and the machine, boot a sandbox and run code in it. The exit code is 1 when a " +
+			"check fails.",
 	}
 	return p.withJSON(c, func(c *cobra.Command, _ []string) error {
-		all := examined{OK: true, Checks: []doctor.Check{}}
+		all := doctorReport{OK: true, Checks: []doctor.Check{}}
 		report := func(one doctor.Check) {
 			mark := "ok  "
 			if !one.OK {

@@ -75,16 +75,17 @@ func (p *program) showEvents(ctx context.Context, client *client.Client, q url.V
 			return p.line(e)
 		}
 		if e == nil {
-			_, err := fmt.Fprintf(p.err, "sandlot: %s\n", missed(*lost))
+			_, err := fmt.Fprintf(p.err, "sandlot: %s\n", lostText(*lost))
 			return err
 		}
 		took := ""
 		if e.Duration > 0 {
 			took = e.Duration.Round(e.Duration / 100).String()
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", e.Time.Local().Format(time.DateTime), word(e.Principal),
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", e.Time.Local().Format(time.DateTime),
+			tableCell(e.Principal),
 			e.Kind,
-			word(e.Operation), word(e.Name), word(e.Outcome), took, word(e.Session))
+			tableCell(e.Operation), tableCell(e.Name), tableCell(e.Outcome), took, tableCell(e.Session))
 		if follow {
 			return table.Flush()
 		}
@@ -99,11 +100,11 @@ func (p *program) showEvents(ctx context.Context, client *client.Client, q url.V
 	return errors.Join(table.Flush(), err)
 }
 
-// word returns a text of the server that fits a cell of the table: on one line, printable.
-func word(s string) string { return strings.Join(strings.Fields(harmless(s)), " ") }
+// tableCell returns a text of the server that fits a cell of the table: on one line, printable.
+func tableCell(s string) string { return strings.Join(strings.Fields(stripControl(s)), " ") }
 
-// missed returns how many events the reader does not see.
-func missed(l protocol.Lost) string {
+// lostText returns how many events the reader does not see.
+func lostText(l protocol.Lost) string {
 	switch {
 	case l.Count == 0:
 		return "events are missing here"

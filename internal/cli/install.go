@@ -22,15 +22,15 @@ import (
 	"sandlot/internal/store"
 )
 
-// installing has the flags of `sandlot install`.
-type installing struct {
-	server           clientconfig.Server
-	file             string
-	list, sure, show bool
+// installFlags has the flags of `sandlot install`.
+type installFlags struct {
+	server            clientconfig.Server
+	file              string
+	list, yes, dryRun bool
 }
 
 func (p *program) install() *cobra.Command {
-	var f installing
+	var f installFlags
 	c := &cobra.Command{
 		Use: "install CLIENT", Short: "Add Sandlot to the settings of an MCP client", Args: cobra.MaximumNArgs(1),
 		ValidArgs: clientconfig.IDs(),
@@ -53,8 +53,8 @@ the client inserts its value.`,
 	flags.StringVar(&f.server.Token, "token", "", "token that the client sends")
 	flags.StringVar(&f.server.TokenEnv, "token-env", "", "environment variable from which the client reads the token")
 	flags.StringVar(&f.file, "file", "", "settings file of the client (default: its usual place; see --list)")
-	flags.BoolVar(&f.show, "dry-run", false, "show the change without writing it")
-	flags.BoolVar(&f.sure, "yes", false, "write without asking")
+	flags.BoolVar(&f.dryRun, "dry-run", false, "show the change without writing it")
+	flags.BoolVar(&f.yes, "yes", false, "write without asking")
 	flags.BoolVar(&f.list, "list", false, "list the clients and their files")
 	return p.withJSON(c, func(c *cobra.Command, args []string) error {
 		if f.list {
@@ -107,9 +107,9 @@ func (p *program) clients(name string) error {
 	return nil
 }
 
-func (p *program) installInto(ctx context.Context, k clientconfig.Client, f installing) error {
+func (p *program) installInto(ctx context.Context, k clientconfig.Client, f installFlags) error {
 	s := f.server
-	if err := p.aim(ctx, k, &s); err != nil {
+	if err := p.setAddress(ctx, k, &s); err != nil {
 		return err
 	}
 	if err := k.Check(&s); err != nil {
@@ -135,10 +135,10 @@ func (p *program) installInto(ctx context.Context, k clientconfig.Client, f inst
 	if _, err := os.Stat(filepath.Dir(change.Path)); err != nil {
 		fmt.Fprintf(p.err, "note: there is no %s: is %s installed for this user?\n", filepath.Dir(change.Path), k.Title)
 	}
-	if f.show {
+	if f.dryRun {
 		return nil
 	}
-	if !f.sure {
+	if !f.yes {
 		if err := p.confirm(ctx, "Write this to "+change.Path+"?"); err != nil {
 			return err
 		}
@@ -155,8 +155,8 @@ func (p *program) installInto(ctx context.Context, k clientconfig.Client, f inst
 	return nil
 }
 
-// aim sets how the client reaches the server that the flags name: by URL, or by `sandlot stdio`.
-func (p *program) aim(ctx context.Context, k clientconfig.Client, s *clientconfig.Server) error {
+// setAddress sets how the client reaches the server that the flags name: by URL, or by `sandlot stdio`.
+func (p *program) setAddress(ctx context.Context, k clientconfig.Client, s *clientconfig.Server) error {
 	cfg, err := p.load(nil)
 	if err != nil {
 		return err
@@ -174,7 +174,7 @@ func (p *program) aim(ctx context.Context, k clientconfig.Client, s *clientconfi
 				return usage{fmt.Errorf("%s starts `sandlot stdio`, which needs no token on this machine; give --url "+
 					"too for a server elsewhere", k.Title)}
 			}
-			s.Args = append(s.Args, local(cfg)...)
+			s.Args = append(s.Args, clientFlags(cfg)...)
 			place, _, _ := cfg.Source.SettingsFile()
 			if abs, err := filepath.Abs(place); err == nil {
 				fmt.Fprintf(p.err, "note: wherever it is started, its settings are those of %s\n", abs)
@@ -183,7 +183,7 @@ func (p *program) aim(ctx context.Context, k clientconfig.Client, s *clientconfi
 		}
 	}
 	if s.URL == "" {
-		s.URL = address(cfg)
+		s.URL = localURL(cfg)
 		if s.Token == "" && s.TokenEnv == "" && p.asksForToken(ctx, cfg) {
 			fmt.Fprintln(p.err, "note: this server asks for a token, and none is given: make one with `sandlot token "+
 				"create --user NAME`, and give it with --token")
@@ -196,9 +196,9 @@ func (p *program) aim(ctx context.Context, k clientconfig.Client, s *clientconfi
 	return nil
 }
 
-// local returns the flags with which a program that the client starts, in another folder
+// clientFlags returns the flags with which a program that the client starts, in another folder
 // and environment, uses the same settings file and state folder.
-func local(cfg *config.Config) []string {
+func clientFlags(cfg *config.Config) []string {
 	var args []string
 	if place, named, needed := cfg.Source.SettingsFile(); named {
 		if abs, err := filepath.Abs(place); err == nil && needed {
@@ -213,9 +213,9 @@ func local(cfg *config.Config) []string {
 	return args
 }
 
-// address returns the MCP address of a server with these settings on its own machine. It is
+// localURL returns the MCP address of a server with these settings on its own machine. It is
 // not public_url, which may lead through a proxy on another machine.
-func address(cfg *config.Config) string {
+func localURL(cfg *config.Config) string {
 	host := cfg.Server.Host
 	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
 		host = "localhost"
@@ -239,27 +239,28 @@ func (p *program) asksForToken(ctx context.Context, cfg *config.Config) bool {
 	return asks || err != nil
 }
 
-// errUnsaid is the error of a command that the user did not confirm.
-var errUnsaid = errors.New("nothing was written")
+// errNotConfirmed is the error of a command that the user did not confirm.
+var errNotConfirmed = errors.New("nothing was written")
 
 // confirm asks a question on the terminal; nil: the user answered yes.
 func (p *program) confirm(ctx context.Context, question string) error {
-	if !p.onTerminal() {
-		return fmt.Errorf("%w: there is no terminal to ask on; look at what is shown above, and give --yes", errUnsaid)
+	if !p.isInteractive() {
+		return fmt.Errorf("%w: there is no terminal to ask on; look at what is shown above, and give --yes",
+			errNotConfirmed)
 	}
 	fmt.Fprint(p.err, question, " [y/N] ")
-	said := make(chan string, 1)
+	answers := make(chan string, 1)
 	go func() { // ends with the program, since a read of a terminal cannot be interrupted
 		line, _ := bufio.NewReader(p.in).ReadString('\n')
-		said <- strings.ToLower(strings.TrimSpace(line))
+		answers <- strings.ToLower(strings.TrimSpace(line))
 	}()
 	select {
-	case answer := <-said:
+	case answer := <-answers:
 		if answer == "y" || answer == "yes" {
 			return nil
 		}
 	case <-ctx.Done():
 		fmt.Fprintln(p.err)
 	}
-	return errUnsaid
+	return errNotConfirmed
 }

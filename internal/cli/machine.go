@@ -17,8 +17,8 @@ import (
 	"sandlot/internal/servers/spec"
 )
 
-// machine is the JSON of ps.
-type machine struct {
+// machineState is the JSON of ps.
+type machineState struct {
 	StateFolders []app.StateFolder `json:"state_folders"`
 }
 
@@ -36,7 +36,7 @@ everything. --state-dir selects one folder.`,
 			return err
 		}
 		if p.asJSON {
-			return p.json(machine{folders})
+			return p.json(machineState{folders})
 		}
 		return p.showFolders(folders)
 	})
@@ -82,7 +82,7 @@ func (p *program) showFolders(folders []app.StateFolder) error {
 		if f.Deleted {
 			server = "the folder was deleted"
 		}
-		fmt.Fprintf(p.out, "%s: %s, %d sandboxes\n", harmless(f.Path), server, len(f.Sandboxes))
+		fmt.Fprintf(p.out, "%s: %s, %d sandboxes\n", stripControl(f.Path), server, len(f.Sandboxes))
 		if len(f.Sandboxes) == 0 {
 			continue
 		}
@@ -100,15 +100,15 @@ func (p *program) showFolders(folders []app.StateFolder) error {
 			case !s.HasServer:
 				held = "no"
 			}
-			fmt.Fprintf(t, "  %s\t%s\t%s\t%s\t%d MB\t%d\t%s\n", harmless(session), harmless(s.Owner),
-				harmless(s.Template), age(s.Since), s.MemoryBytes>>20, s.PID, held)
+			fmt.Fprintf(t, "  %s\t%s\t%s\t%s\t%d MB\t%d\t%s\n", stripControl(session), stripControl(s.Owner),
+				stripControl(s.Template), age(s.Since), s.MemoryBytes>>20, s.PID, held)
 		}
 		if err := t.Flush(); err != nil {
 			return err
 		}
 		if lost {
 			end := spec.CommandLine([]string{"sandlot", "--state-dir", f.Path, "stop", "--sessions"})
-			fmt.Fprintf(p.out, "  Records of lost ones were deleted; this ends them: %s\n", harmless(end))
+			fmt.Fprintf(p.out, "  Records of lost ones were deleted; this ends them: %s\n", stripControl(end))
 		}
 	}
 	return nil
@@ -157,16 +157,16 @@ func (p *program) stopLost(ctx context.Context, dir string, sessions bool) error
 }
 
 func (p *program) stopAll(ctx context.Context, sessions bool) error {
-	cfg, wrong := p.load(nil)
-	named := p.stateDir // a server can be stopped even when its settings are invalid by now
-	if wrong == nil {
-		named = cfg.Server.StateDir
-	} else if named == "" || sessions {
-		return wrong
+	cfg, configErr := p.load(nil)
+	folder := p.stateDir // a server can be stopped even when its settings are invalid by now
+	if configErr == nil {
+		folder = cfg.Server.StateDir
+	} else if folder == "" || sessions {
+		return configErr
 	}
-	dir, err := filepath.EvalSymlinks(named)
+	dir, err := filepath.EvalSymlinks(folder)
 	if errors.Is(err, os.ErrNotExist) {
-		return p.stopLost(ctx, named, sessions)
+		return p.stopLost(ctx, folder, sessions)
 	}
 	if err != nil {
 		return err
@@ -197,8 +197,8 @@ func (p *program) stopAll(ctx context.Context, sessions bool) error {
 		}
 		return err
 	}
-	if f, err = app.InspectStateFolder(ctx, p.errorLog(), dir); err == nil && len(f.Sandboxes) > 0 && wrong != nil {
-		fmt.Fprintf(p.out, "%d sandboxes live on; the settings are wrong: %v\n", len(f.Sandboxes), wrong)
+	if f, err = app.InspectStateFolder(ctx, p.errorLog(), dir); err == nil && len(f.Sandboxes) > 0 && configErr != nil {
+		fmt.Fprintf(p.out, "%d sandboxes live on; the settings are wrong: %v\n", len(f.Sandboxes), configErr)
 	} else if err == nil && len(f.Sandboxes) > 0 {
 		fmt.Fprintf(p.out, "%d sandboxes live on, for the next server or until %s without one are over; `sandlot "+
 			"stop --sessions` ends them\n", len(f.Sandboxes), cfg.Sessions.OrphanTimeout)

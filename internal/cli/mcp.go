@@ -34,10 +34,10 @@ of a server or the id of its connection, which "sandlot mcp list" shows.`,
 // connectionRow is a server in the result of the tool list_external_mcp.
 type connectionRow struct{ builtin.ServerRow }
 
-// exposed returns the exposed name of a tool, which may be given by its exposed or its own
+// exposedName returns the exposed name of a tool, which may be given by its exposed or its own
 // name; empty: the server has no such tool. A tool that is held back counts: the call's
 // error then says why it cannot be called.
-func (r connectionRow) exposed(tool string) string {
+func (r connectionRow) exposedName(tool string) string {
 	for _, t := range r.Tools {
 		if t.Remote == tool || t.Name == tool {
 			return t.Name
@@ -54,7 +54,7 @@ func (r connectionRow) exposed(tool string) string {
 // path returns the path of the server in the HTTP API.
 func (r connectionRow) path() string { return "/v1/connections/" + url.PathEscape(r.ID) }
 
-func (r connectionRow) runs() string {
+func (r connectionRow) commandText() string {
 	switch {
 	case r.Configured:
 		return "(by the operator's settings)"
@@ -77,7 +77,7 @@ func (p *program) mcpList() *cobra.Command {
 		for _, one := range list.Servers {
 			r := connectionRow{one}
 			fmt.Fprintf(p.out, "%-8s %-20s %-14s %3d tools  %s\n", r.ID, r.Name, r.State, r.ToolCount,
-				fault.Printable(r.runs(), 200))
+				fault.Printable(r.commandText(), 200))
 			if r.LastError != "" {
 				fmt.Fprintf(p.out, "         %s\n", fault.Printable(r.LastError, 500))
 			}
@@ -89,9 +89,9 @@ func (p *program) mcpList() *cobra.Command {
 	})
 }
 
-// pairs reads NAME=VALUE. NAME alone takes the value from the environment, so that it
+// parsePairs reads NAME=VALUE. NAME alone takes the value from the environment, so that it
 // stays out of the shell's history.
-func pairs(flag string, given []string) (map[string]string, error) {
+func parsePairs(flag string, given []string) (map[string]string, error) {
 	m := map[string]string{}
 	for _, g := range given {
 		k, v, ok := strings.Cut(g, "=")
@@ -108,7 +108,7 @@ func pairs(flag string, given []string) (map[string]string, error) {
 
 func (p *program) mcpAdd() *cobra.Command {
 	var npm, pip, git, address, cwd, workdir string
-	var sse, sure bool
+	var sse, yes bool
 	var env, headers []string
 	c := &cobra.Command{
 		Use:   "add NAME [flags] [-- COMMAND ARG...]",
@@ -135,10 +135,10 @@ install and run, and asks you.`,
 	f.StringVar(&workdir, "workdir", "", "folder below /workspace to install into")
 	f.StringArrayVar(&env, "env", nil, "variable: NAME=VALUE, or NAME for the value that it has here")
 	f.StringArrayVar(&headers, "header", nil, "header of a remote server: NAME=VALUE")
-	f.BoolVar(&sure, "yes", false, "consent without being asked")
+	f.BoolVar(&yes, "yes", false, "consent without being asked")
 	return p.withJSON(c, func(c *cobra.Command, args []string) error {
-		vars, err := pairs("env", env)
-		heads, herr := pairs("header", headers)
+		vars, err := parsePairs("env", env)
+		headerValues, herr := parsePairs("header", headers)
 		if err := errors.Join(err, herr); err != nil {
 			return err
 		}
@@ -154,21 +154,21 @@ install and run, and asks you.`,
 			ask.Install = builtin.InstallSource{Type: kind, Spec: spec}
 		}
 		if ask.Install.Type == "" {
-			to := builtin.ConnectInput{Name: args[0], Env: vars, URL: address, Cwd: cwd, Headers: heads}
+			to := builtin.ConnectInput{Name: args[0], Env: vars, URL: address, Cwd: cwd, Headers: headerValues}
 			if to.Transport = "http"; sse {
 				to.Transport = "sse"
 			}
-			return p.mcpConnect(c, to, start, sure)
+			return p.mcpConnect(c, to, start, yes)
 		}
 		if len(start) > 0 {
 			ask.Start = builtin.InstallCommand{Command: start[0], Args: start[1:]}
 		}
-		return p.callWithConsent(c, "auto_install_and_connect_mcp", ask, sure)
+		return p.callWithConsent(c, "auto_install_and_connect_mcp", ask, yes)
 	})
 }
 
 // mcpConnect adds a remote server, or one that the command start runs.
-func (p *program) mcpConnect(c *cobra.Command, ask builtin.ConnectInput, start []string, sure bool) error {
+func (p *program) mcpConnect(c *cobra.Command, ask builtin.ConnectInput, start []string, yes bool) error {
 	switch {
 	case ask.URL != "" && len(start) == 0:
 		ask.Cwd = ""
@@ -177,7 +177,7 @@ func (p *program) mcpConnect(c *cobra.Command, ask builtin.ConnectInput, start [
 	default:
 		return usage{errors.New("say what to add: --npm, --pip, --git or --url, or a command after --")}
 	}
-	return p.callWithConsent(c, "connect_external_mcp", ask, sure)
+	return p.callWithConsent(c, "connect_external_mcp", ask, yes)
 }
 
 // mcpResult calls a tool and prints the text of the result, or with --json all of it.
@@ -186,20 +186,20 @@ func (p *program) mcpResult(c *cobra.Command, name string, ask any) error {
 	if err := p.ask(c.Context(), "POST", "/v1/tools/"+url.PathEscape(name), ask, &res); err != nil {
 		return err
 	}
-	return p.printed(res)
+	return p.printResult(res)
 }
 
-func (p *program) printed(res json.RawMessage) error {
+func (p *program) printResult(res json.RawMessage) error {
 	if p.asJSON {
 		if err := p.json(res); err != nil {
 			return err
 		}
 	}
-	return p.show(res, p.asJSON)
+	return p.showResult(res, p.asJSON)
 }
 
-// show prints the text of a result; its error is exit code 1 when the result is an error.
-func (p *program) show(raw json.RawMessage, quiet bool) error {
+// showResult prints the text of a result; its error is exit code 1 when the result is an error.
+func (p *program) showResult(raw json.RawMessage, quiet bool) error {
 	var r struct {
 		Content []struct {
 			Type, Text, MIMEType, URI, Data string
@@ -216,11 +216,11 @@ func (p *program) show(raw json.RawMessage, quiet bool) error {
 		}
 		switch b.Type {
 		case "text":
-			fmt.Fprintln(p.out, harmless(b.Text))
+			fmt.Fprintln(p.out, stripControl(b.Text))
 		case "resource":
-			fmt.Fprintln(p.out, harmless(b.Resource.URI+"\n"+b.Resource.Text))
+			fmt.Fprintln(p.out, stripControl(b.Resource.URI+"\n"+b.Resource.Text))
 		case "resource_link":
-			fmt.Fprintln(p.out, harmless(b.URI))
+			fmt.Fprintln(p.out, stripControl(b.URI))
 		default:
 			fmt.Fprintf(p.out, "[%s, %s, %d bytes; --json prints it]\n", b.Type, fault.Printable(b.MIMEType, 100),
 				base64.StdEncoding.DecodedLen(len(b.Data)))
@@ -232,8 +232,8 @@ func (p *program) show(raw json.RawMessage, quiet bool) error {
 	return nil
 }
 
-// harmless returns an untrusted text without the control characters that a terminal would obey.
-func harmless(s string) string {
+// stripControl returns an untrusted text without the control characters that a terminal would obey.
+func stripControl(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' && r != '\n' && r != '\t' || r == 0x7f || r >= 0x80 && r < 0xa0 {
 			return -1
@@ -292,8 +292,8 @@ func (p *program) mcpRestart() *cobra.Command {
 	c.Flags().StringArrayVar(&headers, "header", nil, "header of a remote server: NAME=VALUE")
 	c.Flags().BoolVar(&sure, "yes", false, "consent without being asked")
 	return p.onServer(c, func(c *cobra.Command, r connectionRow, args []string) error {
-		vars, err := pairs("env", env)
-		heads, herr := pairs("header", headers)
+		vars, err := parsePairs("env", env)
+		heads, herr := parsePairs("header", headers)
 		if err := errors.Join(err, herr); err != nil {
 			return err
 		}
@@ -329,16 +329,16 @@ as a string.`,
 		if err != nil {
 			return err
 		}
-		if t := r.exposed(args[0]); t != "" {
+		if t := r.exposedName(args[0]); t != "" {
 			return p.mcpResult(c, t, ask)
 		}
-		return r.lacks(args[0])
+		return r.noTool(args[0])
 	})
 }
 
-// lacks returns the error for a tool that the server does not have, with the server's state
+// noTool returns the error for a tool that the server does not have, with the server's state
 // when it is not connected.
-func (r connectionRow) lacks(tool string) error {
+func (r connectionRow) noTool(tool string) error {
 	state := ""
 	if r.State != "connected" && r.State != "idle" {
 		state = ", which is " + r.State

@@ -28,33 +28,33 @@ func (p *program) mcpInspect() *cobra.Command {
 		case p.asJSON:
 			return p.json(all)
 		}
-		p.inspected(all)
+		p.showServer(all)
 		return nil
 	})
 }
 
-func (p *program) inspected(all hub.Server) {
+func (p *program) showServer(all hub.Server) {
 	fmt.Fprintf(p.out, "%s (%s): %s\n", all.Name, all.ID, all.State)
 	for _, t := range all.Tools {
-		p.inspectedTool(t)
+		p.showTool(t)
 	}
 	for _, d := range all.Prompts {
 		fmt.Fprintf(p.out, "\nprompt %s\n", d.Exposed)
 	}
 	for _, d := range all.Resources {
-		fmt.Fprintf(p.out, "\nresource %s\n", harmless(d.Exposed))
+		fmt.Fprintf(p.out, "\nresource %s\n", stripControl(d.Exposed))
 	}
 	for _, d := range all.Templates {
-		fmt.Fprintf(p.out, "\nresource template %s\n", harmless(d.Exposed))
+		fmt.Fprintf(p.out, "\nresource template %s\n", stripControl(d.Exposed))
 	}
 	for _, o := range all.LeftOut {
-		fmt.Fprintf(p.out, "\nleft out: %s\n", harmless(o))
+		fmt.Fprintf(p.out, "\nleft out: %s\n", stripControl(o))
 	}
 }
 
-// inspectedTool prints everything that a model reads of a tool, so that the user sees what
+// showTool prints everything that a model reads of a tool, so that the user sees what
 // they approve.
-func (p *program) inspectedTool(t hub.ServerTool) {
+func (p *program) showTool(t hub.ServerTool) {
 	fmt.Fprintf(p.out, "\ntool %s\n  its own name: %s\n  definition:   %s", t.Exposed, fault.Printable(t.Remote, 200),
 		t.Hash)
 	if t.HeldBecause != "" {
@@ -67,32 +67,32 @@ func (p *program) inspectedTool(t hub.ServerTool) {
 	_ = json.Unmarshal(t.Raw, &d) // anything but an object has nothing to show
 	var description string
 	_ = json.Unmarshal(d["description"], &description)
-	fmt.Fprintf(p.out, "\n  %s\n", strings.ReplaceAll(harmless(description), "\n", "\n  "))
+	fmt.Fprintf(p.out, "\n  %s\n", strings.ReplaceAll(stripControl(description), "\n", "\n  "))
 	delete(d, "name")
 	delete(d, "description")
 	if rest, err := json.MarshalIndent(d, "  ", "  "); err == nil && len(d) > 0 {
-		fmt.Fprintf(p.out, "  %s\n", harmless(string(rest)))
+		fmt.Fprintf(p.out, "  %s\n", stripControl(string(rest)))
 	}
 }
 
 func (p *program) mcpApprove() *cobra.Command {
-	var sure bool
+	var yes bool
 	c := &cobra.Command{Use: "approve NAME", Short: "Approve the new and changed tools of an MCP server",
 		Args: cobra.ExactArgs(1),
 		Long: `A tool that is new, or whose definition has changed, since its server was connected is held back until you
 approve it: agents cannot call it. The command shows the definitions, and asks on a terminal. A tool that
 changes after it was shown stays held back.`}
-	c.Flags().BoolVar(&sure, "yes", false, "approve without asking")
-	return p.onServer(c, func(c *cobra.Command, r connectionRow, _ []string) error { return p.approve(c, r, sure) })
+	c.Flags().BoolVar(&yes, "yes", false, "approve without asking")
+	return p.onServer(c, func(c *cobra.Command, r connectionRow, _ []string) error { return p.approve(c, r, yes) })
 }
 
-// onTerminal reports whether standard input is a terminal, on which the user can answer.
-func (p *program) onTerminal() bool {
+// isInteractive reports whether standard input is a terminal, on which the user can answer.
+func (p *program) isInteractive() bool {
 	in, ok := p.in.(*os.File)
 	return ok && term.IsTerminal(int(in.Fd()))
 }
 
-func (p *program) approve(c *cobra.Command, r connectionRow, sure bool) error {
+func (p *program) approve(c *cobra.Command, r connectionRow, yes bool) error {
 	var all hub.Server
 	if err := p.ask(c.Context(), "GET", r.path(), nil, &all); err != nil {
 		return err
@@ -105,10 +105,10 @@ func (p *program) approve(c *cobra.Command, r connectionRow, sure bool) error {
 		}
 		held++
 		if !p.asJSON {
-			p.inspectedTool(t)
+			p.showTool(t)
 		}
 	}
-	if held > 0 && !p.asJSON && !sure && p.onTerminal() {
+	if held > 0 && !p.asJSON && !yes && p.isInteractive() {
 		if err := p.confirm(c.Context(), fmt.Sprintf("\nApprove %d of the tools of %s as shown above?", held,
 			all.Name)); err != nil {
 			return errors.New("nothing was approved")

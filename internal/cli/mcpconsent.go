@@ -31,14 +31,14 @@ func (p *program) callWithConsent(c *cobra.Command, tool string, args any, yes b
 	if err = errors.Join(err, done()); err != nil {
 		return err
 	}
-	return p.printed(res)
+	return p.printResult(res)
 }
 
 // consents shows what the server asks consent for, and returns whether the user consents:
 // with --yes, or at the terminal.
 func (p *program) consents(ctx context.Context, message string, yes bool) bool {
-	fmt.Fprintf(p.err, "%s\n\n", harmless(message))
-	if !yes && !p.onTerminal() {
+	fmt.Fprintf(p.err, "%s\n\n", stripControl(message))
+	if !yes && !p.isInteractive() {
 		fmt.Fprintln(p.err, "There is no terminal to ask on: --yes consents.")
 		return false
 	}

@@ -69,7 +69,7 @@ func (p *program) showPrompt(raw json.RawMessage) error {
 		if err != nil {
 			return err
 		}
-		if err := p.show(blocks, false); err != nil {
+		if err := p.showResult(blocks, false); err != nil {
 			return err
 		}
 	}
@@ -106,7 +106,7 @@ func (p *program) showResource(raw json.RawMessage) error {
 	for _, c := range r.Contents {
 		switch {
 		case c.Text != nil && screen:
-			fmt.Fprintln(p.out, harmless(*c.Text))
+			fmt.Fprintln(p.out, stripControl(*c.Text))
 		case c.Text != nil:
 			if _, err := io.WriteString(p.out, *c.Text); err != nil {
 				return err

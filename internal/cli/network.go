@@ -112,7 +112,7 @@ func (p *program) showNetwork(ctx context.Context) error {
 	showPolicy(p.out, &n.Policy)
 	for name, t := range n.Templates {
 		if t.Mode != "" || len(t.Allow) > 0 {
-			fmt.Fprintf(p.out, "template %s: %s %s\n", name, t.Mode, texts(t.Allow))
+			fmt.Fprintf(p.out, "template %s: %s %s\n", name, t.Mode, joinRules(t.Allow))
 		}
 	}
 	if n.File != "" {
@@ -133,7 +133,7 @@ func (p *program) sessionNetwork(ctx context.Context, method, id string, body an
 	fmt.Fprintln(p.out, "session    ", n.Session)
 	showPolicy(p.out, n.Policy)
 	if !n.Change.Empty() {
-		fmt.Fprintf(p.out, "its own     %s %s\n", n.Change.Mode, texts(n.Change.Allow))
+		fmt.Fprintf(p.out, "its own     %s %s\n", n.Change.Mode, joinRules(n.Change.Allow))
 	}
 	if n.Usage != nil {
 		showUsage(p.out, *n.Usage)
@@ -144,7 +144,7 @@ func (p *program) sessionNetwork(ctx context.Context, method, id string, body an
 	return nil
 }
 
-func texts(rules []egress.Rule) string {
+func joinRules(rules []egress.Rule) string {
 	var all []string
 	for _, r := range rules {
 		all = append(all, r.String())
@@ -159,10 +159,10 @@ func showPolicy(w io.Writer, p *egress.Policy) {
 	}
 	fmt.Fprintln(w, "mode       ", p.Mode)
 	if len(p.Allow) > 0 {
-		fmt.Fprintln(w, "allowed    ", texts(p.Allow))
+		fmt.Fprintln(w, "allowed    ", joinRules(p.Allow))
 	}
 	if len(p.Registries) > 0 {
-		fmt.Fprintln(w, "registries ", texts(p.Registries))
+		fmt.Fprintln(w, "registries ", joinRules(p.Registries))
 	}
 	for _, e := range p.Private {
 		fmt.Fprintln(w, "private    ", e.Host, "in", e.Net)

@@ -52,13 +52,14 @@ The command prints the address that it listens on. SESSION is an id or "home".`,
 			return errors.Join(usage{fmt.Errorf("--listen %q: %w", listen, err)}, done())
 		}
 		fmt.Fprintln(p.out, l.Addr())
-		return errors.Join(p.carry(c.Context(), l, api, args[0], port), done())
+		return errors.Join(p.forwardConns(c.Context(), l, api, args[0], port), done())
 	}
 	return c
 }
 
-// carry accepts connections and forwards them until ctx ends. It closes them before it returns.
-func (p *program) carry(ctx context.Context, l net.Listener, client *client.Client, session string, port int) error {
+// forwardConns accepts connections and forwards them until ctx ends. It closes them before it returns.
+func (p *program) forwardConns(ctx context.Context, l net.Listener, client *client.Client, session string,
+	port int) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup
 	defer all.Wait()

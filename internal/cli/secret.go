@@ -81,8 +81,8 @@ store them. A running MCP server gets a new value at its next start.`,
 
 // secretValue reads the value of a secret.
 func (p *program) secretValue(ctx context.Context, name, file string) (secret.Value, error) {
-	if file == "" && p.onTerminal() {
-		return p.unseen(ctx, "Value of "+name+" (it is not shown): ")
+	if file == "" && p.isInteractive() {
+		return p.readHidden(ctx, "Value of "+name+" (it is not shown): ")
 	}
 	from := p.in
 	if file != "" {
@@ -101,11 +101,11 @@ func (p *program) secretValue(ctx context.Context, name, file string) (secret.Va
 	return secret.Value(value), err
 }
 
-// longestLine is how many bytes of a line a terminal of Linux passes on; it drops the rest.
-const longestLine = 4095
+// maxTerminalLine is how many bytes of a line a terminal of Linux passes on; it drops the rest.
+const maxTerminalLine = 4095
 
-// unseen reads a line from the terminal without echoing it.
-func (p *program) unseen(ctx context.Context, question string) (secret.Value, error) {
+// readHidden reads a line from the terminal without echoing it.
+func (p *program) readHidden(ctx context.Context, question string) (secret.Value, error) {
 	fd := int(p.in.(*os.File).Fd())
 	before, err := term.GetState(fd)
 	if err != nil {
@@ -117,17 +117,17 @@ func (p *program) unseen(ctx context.Context, question string) (secret.Value, er
 		line []byte
 		err  error
 	}
-	said := make(chan answer, 1)
+	answers := make(chan answer, 1)
 	go func() { // ends with the program, since a read of a terminal cannot be interrupted
 		line, err := term.ReadPassword(fd)
-		if err == nil && len(line) >= longestLine {
+		if err == nil && len(line) >= maxTerminalLine {
 			err = fmt.Errorf("a terminal takes lines of at most %d bytes: give the value by --file or standard input",
-				longestLine-1)
+				maxTerminalLine-1)
 		}
-		said <- answer{line, err}
+		answers <- answer{line, err}
 	}()
 	select {
-	case a := <-said:
+	case a := <-answers:
 		return secret.Value(a.line), a.err
 	case <-ctx.Done():
 		return "", errors.Join(errors.New("nothing was stored"), term.Restore(fd, before))

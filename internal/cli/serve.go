@@ -70,7 +70,7 @@ func (p *program) serve() *cobra.Command {
 		if err != nil {
 			return errors.Join(err, a.Close())
 		}
-		fmt.Fprint(p.out, welcome(cfg, network[0].Addr().(*net.TCPAddr), a.NeedsToken(c.Context())))
+		fmt.Fprint(p.out, connectHelp(cfg, network[0].Addr().(*net.TCPAddr), a.NeedsToken(c.Context())))
 		log.Info("serving", "version", app.Version, "address", network[0].Addr().String(), "state", cfg.Server.StateDir,
 			"runtime", cfg.Runtime.Name)
 		return errors.Join(a.Run(c.Context(), network, owner, app.Grace), a.Close())
@@ -78,9 +78,9 @@ func (p *program) serve() *cobra.Command {
 	return c
 }
 
-// welcome returns the text that serve prints: how to connect a client. The address is
+// connectHelp returns the text that serve prints: how to connect a client. The address is
 // public_url, or else the address that the server listens on.
-func welcome(c *config.Config, at *net.TCPAddr, needsToken bool) string {
+func connectHelp(c *config.Config, at *net.TCPAddr, needsToken bool) string {
 	host := c.Server.Host
 	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
 		host, _ = os.Hostname()
@@ -101,7 +101,7 @@ func welcome(c *config.Config, at *net.TCPAddr, needsToken bool) string {
 		headers = `, "headers": {"Authorization": "Bearer TOKEN"}`
 	}
 	state := ""
-	for _, arg := range local(c) {
+	for _, arg := range clientFlags(c) {
 		state += fmt.Sprintf(", %q", arg)
 	}
 	return fmt.Sprintf(`Sandlot %s is at %s%s%s
@@ -195,8 +195,8 @@ func (p *program) runServer(ctx context.Context, temporary string) (done func() 
 
 const temporaryPrefix = "sandlot-fleeting-"
 
-// sweep removes the folders and sandboxes of temporary servers that were killed.
-func (p *program) sweep(ctx context.Context) {
+// sweepTemporary removes the folders and sandboxes of temporary servers that were killed.
+func (p *program) sweepTemporary(ctx context.Context) {
 	dirs, _ := filepath.Glob(filepath.Join(os.TempDir(), temporaryPrefix+"*"))
 	for _, dir := range dirs {
 		if st, err := os.Lstat(dir); err != nil || !st.IsDir() ||
@@ -215,7 +215,7 @@ func (p *program) sweep(ctx context.Context) {
 // temporary starts a server with a state folder of its own and returns a client of it.
 // done stops the server and removes its sandboxes and its folder.
 func (p *program) temporary(ctx context.Context) (*client.Client, func() error, error) {
-	p.sweep(ctx)
+	p.sweepTemporary(ctx)
 	dir, err := os.MkdirTemp("", temporaryPrefix)
 	if err != nil {
 		return nil, nil, err
@@ -275,8 +275,8 @@ func (p *program) tokens(ctx context.Context, use func(*store.DB) error) error {
 	return errors.Join(use(db), db.Close())
 }
 
-// issued is the JSON of a new token.
-type issued struct {
+// issuedToken is the JSON of a new token.
+type issuedToken struct {
 	ID      string     `json:"id"`
 	User    string     `json:"user"`
 	Token   string     `json:"token"`
@@ -325,7 +325,7 @@ func (p *program) tokenCreate() *cobra.Command {
 				return err
 			}
 			if p.asJSON {
-				return p.json(issued{t.ID, t.User, value.Reveal(), t.Expires, t.Roles})
+				return p.json(issuedToken{t.ID, t.User, value.Reveal(), t.Expires, t.Roles})
 			}
 			_, err = fmt.Fprintln(p.out, value.Reveal())
 			return err

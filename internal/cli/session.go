@@ -31,11 +31,11 @@ type target struct {
 	done    func() error
 }
 
-// reach returns the named session, or creates one for this command alone: on the server
+// findSession returns the named session, or creates one for this command alone: on the server
 // when it runs, else on a temporary server in this process.
-func (p *program) reach(ctx context.Context, session string) (*target, error) {
+func (p *program) findSession(ctx context.Context, session string) (*target, error) {
 	if session != "" {
-		return p.lasting(ctx, session)
+		return p.lastingSession(ctx, session)
 	}
 	api, err := p.client()
 	if err != nil {
@@ -56,8 +56,8 @@ func (p *program) reach(ctx context.Context, session string) (*target, error) {
 	}}, nil
 }
 
-// lasting returns a session that outlives the command; "new" creates one and prints its id.
-func (p *program) lasting(ctx context.Context, session string) (*target, error) {
+// lastingSession returns a session that outlives the command; "new" creates one and prints its id.
+func (p *program) lastingSession(ctx context.Context, session string) (*target, error) {
 	api, done, err := p.connect(ctx)
 	if err != nil {
 		return nil, err
@@ -95,7 +95,7 @@ func (p *program) run() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		t, err := p.reach(c.Context(), session)
+		t, err := p.findSession(c.Context(), session)
 		if err != nil {
 			return err
 		}
@@ -105,12 +105,12 @@ func (p *program) run() *cobra.Command {
 			return errors.Join(err, t.done())
 		}
 		argv := append(slices.Clone(lang.Command), file)
-		code2, err := p.attach(c.Context(), t, append(argv, args[1:]...), stdin, false)
+		code2, err := p.runIn(c.Context(), t, append(argv, args[1:]...), stdin, false)
 		if session != "" {
 			err = errors.Join(err, t.client.JSON(context.WithoutCancel(c.Context()), "DELETE",
 				client.FilePath(t.session, file), nil, nil))
 		}
-		return finish(code2, errors.Join(err, t.done()))
+		return exitWith(code2, errors.Join(err, t.done()))
 	}
 	return c
 }
@@ -163,12 +163,12 @@ func (p *program) exec() *cobra.Command {
 	c.Flags().StringVar(&session, "session", "", sessionHelp)
 	c.Flags().BoolVarP(&tty, "tty", "t", false, "allocate a terminal for the command")
 	c.RunE = func(c *cobra.Command, args []string) error {
-		t, err := p.reach(c.Context(), session)
+		t, err := p.findSession(c.Context(), session)
 		if err != nil {
 			return err
 		}
-		code, err := p.attach(c.Context(), t, args, p.in, tty)
-		return finish(code, errors.Join(err, t.done()))
+		code, err := p.runIn(c.Context(), t, args, p.in, tty)
+		return exitWith(code, errors.Join(err, t.done()))
 	}
 	return c
 }
@@ -181,35 +181,35 @@ func (p *program) shell() *cobra.Command {
 	}
 	c.Flags().StringVar(&session, "session", "home", `session to use: an id, "home", or "new" for one that stays`)
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		t, err := p.lasting(c.Context(), session)
+		t, err := p.lastingSession(c.Context(), session)
 		if err != nil {
 			return err
 		}
-		tty := p.onTerminal()
+		tty := p.isInteractive()
 		argv := []string{"bash"}
 		if tty {
 			argv = append(argv, "-i")
 		}
-		code, err := p.attach(c.Context(), t, argv, p.in, tty)
-		return finish(code, errors.Join(err, t.done()))
+		code, err := p.runIn(c.Context(), t, argv, p.in, tty)
+		return exitWith(code, errors.Join(err, t.done()))
 	}
 	return c
 }
 
-// finish returns an error with which this program exits with the code of the other one.
-func finish(code int, err error) error {
+// exitWith returns an error with which this program exits with the code of the other one.
+func exitWith(code int, err error) error {
 	if err == nil && code != 0 {
 		return exit(code & 0xff)
 	}
 	return err
 }
 
-// attach runs argv in the target with the standard streams of this process.
-func (p *program) attach(ctx context.Context, t *target, argv []string, in io.Reader, tty bool) (int, error) {
+// runIn runs argv in the target with the standard streams of this process.
+func (p *program) runIn(ctx context.Context, t *target, argv []string, in io.Reader, tty bool) (int, error) {
 	cmd := command.Command{Args: argv}
 	tm := client.Terminal{Stdin: in, Stdout: p.out, Stderr: p.err, Resize: make(chan command.Size, 1)}
 	if tty {
-		restore, err := p.terminal(&cmd, tm)
+		restore, err := p.rawTerminal(&cmd, tm)
 		if err != nil {
 			return 0, err
 		}
@@ -218,10 +218,10 @@ func (p *program) attach(ctx context.Context, t *target, argv []string, in io.Re
 	return t.client.Exec(ctx, t.session, cmd, tm)
 }
 
-// terminal puts this terminal into raw mode, for the command that runs in the sandbox, and
+// rawTerminal puts this terminal into raw mode, for the command that runs in the sandbox, and
 // forwards its size.
-func (p *program) terminal(cmd *command.Command, t client.Terminal) (restore func(), err error) {
-	if !p.onTerminal() {
+func (p *program) rawTerminal(cmd *command.Command, t client.Terminal) (restore func(), err error) {
+	if !p.isInteractive() {
 		return nil, usage{errors.New("standard input is not a terminal")}
 	}
 	fd := int(p.in.(*os.File).Fd())
@@ -307,7 +307,7 @@ func (p *program) stopSession() *cobra.Command {
 	return c
 }
 
-func (p *program) copy() *cobra.Command {
+func (p *program) copyFile() *cobra.Command {
 	return &cobra.Command{
 		Use: "cp FROM TO", Short: "Copy a file to or from a session", Args: cobra.ExactArgs(2),
 		Long: "Copy one file. A path in a session is SESSION:PATH, where SESSION is an id or \"home\", and a " +
@@ -315,27 +315,27 @@ func (p *program) copy() *cobra.Command {
 		Example: "  sandlot cp data.csv home:/workspace/data.csv\n  sandlot cp home:out.png .\n  sandlot cp " +
 			"home:log.txt - | less",
 		RunE: func(c *cobra.Command, args []string) error {
-			from, fromSession := split(args[0])
-			to, toSession := split(args[1])
+			from, fromSession := splitPath(args[0])
+			to, toSession := splitPath(args[1])
 			if (fromSession == "") == (toSession == "") {
 				return usage{errors.New("one of FROM and TO must be in a session: SESSION:PATH")}
 			}
-			t, err := p.lasting(c.Context(), fromSession+toSession)
+			t, err := p.lastingSession(c.Context(), fromSession+toSession)
 			if err != nil {
 				return err
 			}
 			if fromSession != "" {
-				err = p.fetch(c.Context(), t.client, t.session, from, to)
+				err = p.download(c.Context(), t.client, t.session, from, to)
 			} else {
-				err = p.send(c.Context(), t.client, from, t.session, to)
+				err = p.upload(c.Context(), t.client, from, t.session, to)
 			}
 			return errors.Join(err, t.done())
 		},
 	}
 }
 
-// split returns the path and the session of SESSION:PATH.
-func split(s string) (file, session string) {
+// splitPath returns the path and the session of SESSION:PATH.
+func splitPath(s string) (file, session string) {
 	i := strings.IndexByte(s, ':')
 	if i <= 0 || strings.ContainsAny(s[:i], "/.") {
 		return s, ""
@@ -347,7 +347,7 @@ func split(s string) (file, session string) {
 	return file, s[:i]
 }
 
-func (p *program) fetch(ctx context.Context, client *client.Client, session, from, to string) error {
+func (p *program) download(ctx context.Context, client *client.Client, session, from, to string) error {
 	if to == "-" {
 		_, err := client.Download(ctx, session, from, p.out)
 		return err
@@ -367,7 +367,7 @@ func (p *program) fetch(ctx context.Context, client *client.Client, session, fro
 	return os.Rename(f.Name(), to)
 }
 
-func (p *program) send(ctx context.Context, client *client.Client, from, session, to string) error {
+func (p *program) upload(ctx context.Context, client *client.Client, from, session, to string) error {
 	in := p.in
 	if from != "-" {
 		f, err := os.Open(from)

@@ -76,10 +76,10 @@ type rule struct {
 	changes bool
 	// role is the role that a principal needs; empty: none. what completes the error
 	// text "you may not …".
-	role auth.Role
-	what string
+	role      auth.Role
+	deniedAct string
 	// others: operators may do it with resources of other principals.
-	others bool
+	operatorsMayForOthers bool
 	// anyone: no principal is needed; the token of a link or the state of a log-in is
 	// checked in its place, or the act is public.
 	anyone bool
@@ -98,17 +98,18 @@ var table = map[Operation]rule{
 	ProcessList: reads, ProcessRead: reads, ProcessWrite: changes, ProcessStop: changes,
 	PortExpose: changes, PortClose: changes, PortDial: changes, PortVisit: {anyone: true, changes: true},
 	SessionList: reads, SessionCreate: changes, SessionStop: changes,
-	SessionStopAll: {role: auth.Operator, what: "end the sessions of all users", changes: true},
+	SessionStopAll: {role: auth.Operator, deniedAct: "end the sessions of all users", changes: true},
 	VolumeList:     reads,
 	MCPConnect:     changes, MCPInstall: changes, MCPList: reads, MCPInspect: reads, MCPApprove: changes,
 	MCPRestart: changes, MCPDisconnect: changes, MCPLogs: reads, MCPCall: changes,
 	LoginBegin: {anyone: true, changes: true}, LoginFinish: {anyone: true, changes: true},
 	SecretList: reads, SecretSet: changes, SecretRemove: changes,
-	NetworkRead:    {others: true},
-	NetworkReadAll: {role: auth.Operator, what: "see what holds for the network of all users"},
-	NetworkChange:  {role: auth.Operator, what: "change what a session may reach", changes: true, others: true},
+	NetworkRead:    {operatorsMayForOthers: true},
+	NetworkReadAll: {role: auth.Operator, deniedAct: "see what holds for the network of all users"},
+	NetworkChange: {role: auth.Operator, deniedAct: "change what a session may reach", changes: true,
+		operatorsMayForOthers: true},
 
-	EventRead: reads, MetricsRead: {role: auth.Metrics, what: "read the metrics, which are of all users"},
+	EventRead: reads, MetricsRead: {role: auth.Metrics, deniedAct: "read the metrics, which are of all users"},
 	HealthRead: {anyone: true},
 }
 

@@ -57,8 +57,8 @@ func Decide(q Question) Decision {
 	case p.ID == "":
 		return Decision{Reason: fault.New(fault.Unauthorized, "it is not known who asks")}
 	case r.role != "" && !p.HasRole(r.role):
-		return Decision{Reason: fault.From(p.Require(r.role, r.what))}
-	case q.Resource.Owner != "" && q.Resource.Owner != p.ID && !(r.others && p.HasRole(auth.Operator)):
+		return Decision{Reason: fault.From(p.Require(r.role, r.deniedAct))}
+	case q.Resource.Owner != "" && q.Resource.Owner != p.ID && !(r.operatorsMayForOthers && p.HasRole(auth.Operator)):
 		return Decision{Reason: fault.New(fault.NotFound, "there is no such %s", q.Resource.Kind)}
 	}
 	return Decision{Effect: Allow}

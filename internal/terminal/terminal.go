@@ -53,20 +53,20 @@ const (
 )
 
 type line struct {
-	cells []rune
-	over  bool // it was overwritten or erased in part
+	cells       []rune
+	overwritten bool // it was overwritten or erased in part
 }
 
-type place struct{ row, col int }
+type position struct{ row, col int }
 
 // screen is the state of the terminal. Lines are never empty.
 type screen struct {
-	above []byte // lines that scrolled out, each with a newline
-	lines []line
-	place
-	top   int   // the row that sequences address as the first
-	home  bool  // top was set
-	saved place // the cursor that the program saved
+	scrolledOut []byte // lines that scrolled out, each with a newline
+	lines       []line
+	position
+	top    int      // the row that sequences address as the first
+	topSet bool     // top was set
+	saved  position // the cursor that the program saved
 
 	main *screen // the main screen, while the alternate one is shown
 
@@ -82,13 +82,13 @@ func (v *screen) feed(s string) {
 			i += v.escape(s[i:])
 			continue
 		case r == 0x9b:
-			i += n + v.control(s[i+n:])
+			i += n + v.csi(s[i+n:])
 			continue
-		case opens(r):
-			i += n + str(s[i+n:])
+		case opensString(r):
+			i += n + stringLength(s[i+n:])
 			continue
 		case r < ' ' || r >= 0x7f && r < 0xa0:
-			v.motion(r)
+			v.controlChar(r)
 		default:
 			v.put(r)
 		}
@@ -97,18 +97,18 @@ func (v *screen) feed(s string) {
 }
 
 func (v *screen) put(r rune) {
-	v.reach()
+	v.padToCursor()
 	l := &v.lines[v.row]
 	if v.col < len(l.cells) {
-		l.cells[v.col], l.over = r, true
+		l.cells[v.col], l.overwritten = r, true
 	} else {
 		l.cells = append(l.cells, r)
 	}
 	v.col++
 }
 
-// reach pads the line with spaces up to the cursor.
-func (v *screen) reach() {
+// padToCursor pads the line with spaces up to the cursor.
+func (v *screen) padToCursor() {
 	l := &v.lines[v.row]
 	for len(l.cells) < v.col {
 		if v.padding--; v.padding < 0 {
@@ -119,8 +119,8 @@ func (v *screen) reach() {
 	}
 }
 
-// motion carries out a control character.
-func (v *screen) motion(r rune) {
+// controlChar carries out a control character.
+func (v *screen) controlChar(r rune) {
 	switch r {
 	case '\n', '\v', '\f', 0x85:
 		v.down()
@@ -152,7 +152,7 @@ func (v *screen) down() {
 // scroll moves the first n lines out of the screen.
 func (v *screen) scroll(n int) {
 	for _, l := range v.lines[:n] {
-		v.above = append(append(v.above, l.text()...), '\n')
+		v.scrolledOut = append(append(v.scrolledOut, l.text()...), '\n')
 	}
 	kept := copy(v.lines, v.lines[n:])
 	clear(v.lines[kept:])
@@ -162,7 +162,7 @@ func (v *screen) scroll(n int) {
 
 func (l line) text() string {
 	text := string(l.cells)
-	if l.over {
+	if l.overwritten {
 		text = strings.TrimRight(text, " ")
 	}
 	return text
@@ -175,11 +175,11 @@ func (v *screen) escape(s string) int {
 	}
 	switch c := s[1]; {
 	case c == '[':
-		return 2 + v.control(s[2:])
+		return 2 + v.csi(s[2:])
 	case c == ']' || c == 'P' || c == 'X' || c == '^' || c == '_' || c == 'k':
-		return 2 + str(s[2:])
+		return 2 + stringLength(s[2:])
 	case c == '7':
-		v.saved = v.place
+		v.saved = v.position
 	case c == '8':
 		v.moveTo(v.saved)
 	case c == 'M':
@@ -187,7 +187,7 @@ func (v *screen) escape(s string) int {
 	case c == 'D':
 		v.down()
 	case c == 'E':
-		v.motion('\n')
+		v.controlChar('\n')
 	case c == 'c':
 		v.erase(2)
 		v.col = 0
@@ -206,11 +206,11 @@ func (v *screen) escape(s string) int {
 	return 2
 }
 
-// opens reports whether a C1 control character begins a control string, such as a title.
-func opens(r rune) bool { return r == 0x90 || r == 0x98 || r >= 0x9d && r <= 0x9f }
+// opensString reports whether a C1 control character begins a control string, such as a title.
+func opensString(r rune) bool { return r == 0x90 || r == 0x98 || r >= 0x9d && r <= 0x9f }
 
-// str returns the length in bytes of a control string, with its terminator.
-func str(s string) int {
+// stringLength returns the length in bytes of a control string, with its terminator.
+func stringLength(s string) int {
 	for i := 0; i < len(s) && i < maxString; i++ {
 		switch {
 		case s[i] == 0x07:
@@ -221,7 +221,7 @@ func str(s string) int {
 			return i + 2
 		case s[i] == 0x1b || s[i] == '\n': // without a terminator
 			return i
-		case s[i] == 0xc2 && i+1 < len(s) && opens(rune(s[i+1])): // likewise
+		case s[i] == 0xc2 && i+1 < len(s) && opensString(rune(s[i+1])): // likewise
 			return i
 		}
 	}
@@ -231,8 +231,8 @@ func str(s string) int {
 	return 0
 }
 
-// control carries out the sequence that follows a CSI, and returns its length in bytes.
-func (v *screen) control(s string) int {
+// csi carries out the sequence that follows a CSI, and returns its length in bytes.
+func (v *screen) csi(s string) int {
 	var numbers [2]int // no sequence that matters here has more
 	n, mark := 0, byte(0)
 	for i := 0; i < len(s) && i < 64; i++ {
@@ -247,7 +247,7 @@ func (v *screen) control(s string) int {
 			mark = c
 		case c >= 0x40 && c < 0x7f:
 			if mark == 0 {
-				v.move(c, numbers[0], numbers[1])
+				v.runCSI(c, numbers[0], numbers[1])
 			} else if mark == '?' && (c == 'h' || c == 'l') {
 				v.mode(numbers[0], c == 'h')
 			}
@@ -259,8 +259,8 @@ func (v *screen) control(s string) int {
 	return min(len(s), 64)
 }
 
-// move carries out a CSI sequence, if it affects the text.
-func (v *screen) move(c byte, a, b int) {
+// runCSI carries out a CSI sequence, if it affects the text.
+func (v *screen) runCSI(c byte, a, b int) {
 	n := max(a, 1)
 	switch c {
 	case 'A', 'F':
@@ -274,9 +274,9 @@ func (v *screen) move(c byte, a, b int) {
 	case 'G', '`':
 		v.column(n - 1)
 	case 'd':
-		v.moveTo(place{v.start() + n - 1, v.col})
+		v.moveTo(position{v.firstRow() + n - 1, v.col})
 	case 'H', 'f':
-		v.moveTo(place{v.start() + n - 1, max(b, 1) - 1})
+		v.moveTo(position{v.firstRow() + n - 1, max(b, 1) - 1})
 	case 'J':
 		v.erase(a)
 	case 'K':
@@ -288,7 +288,7 @@ func (v *screen) move(c byte, a, b int) {
 	case '@':
 		v.insert(n)
 	case 's':
-		v.saved = v.place
+		v.saved = v.position
 	case 'u':
 		v.moveTo(v.saved)
 	}
@@ -301,11 +301,11 @@ func (v *screen) column(n int) {
 	v.col = min(n, max(maxColumn, len(v.lines[v.row].cells)))
 }
 
-// start returns the row that sequences address as the first. At the first such sequence it
+// firstRow returns the row that sequences address as the first. At the first such sequence it
 // is the row below the existing text, which stays above.
-func (v *screen) start() int {
-	if !v.home {
-		v.home = true
+func (v *screen) firstRow() int {
+	if !v.topSet {
+		v.topSet = true
 		if v.col = 0; len(v.lines[v.row].cells) > 0 {
 			v.row = len(v.lines) - 1
 			v.down()
@@ -315,7 +315,7 @@ func (v *screen) start() int {
 	return v.top
 }
 
-func (v *screen) moveTo(p place) {
+func (v *screen) moveTo(p position) {
 	p.row = min(p.row, max(len(v.lines)-1, v.top+maxRow))
 	for len(v.lines) <= p.row && v.padding > 0 {
 		v.padding--
@@ -337,12 +337,12 @@ func (v *screen) erase(how int) {
 		v.eraseLine(0)
 		v.lines = v.lines[:v.row+1]
 	case 1:
-		for i := v.start(); i < v.row && v.spend(1); i++ {
+		for i := v.firstRow(); i < v.row && v.spend(1); i++ {
 			v.lines[i] = line{}
 		}
 		v.eraseLine(1)
 	case 2:
-		top := v.start()
+		top := v.firstRow()
 		v.lines = append(v.lines[:top], line{})
 		v.row = top
 	}
@@ -350,7 +350,7 @@ func (v *screen) erase(how int) {
 
 func (v *screen) eraseLine(how int) {
 	l := &v.lines[v.row]
-	l.over = true
+	l.overwritten = true
 	switch how {
 	case 0:
 		l.cells = l.cells[:min(v.col, len(l.cells))]
@@ -364,7 +364,7 @@ func (v *screen) eraseLine(how int) {
 // blank overwrites the cells from one column up to another with spaces.
 func (v *screen) blank(from, to int) {
 	l := &v.lines[v.row]
-	l.over = true
+	l.overwritten = true
 	to = min(to, len(l.cells))
 	if from >= to || !v.spend(to-from) {
 		return
@@ -380,7 +380,7 @@ func (v *screen) delete(n int) {
 	if v.col >= len(l.cells) || !v.spend(len(l.cells)-v.col) {
 		return
 	}
-	l.over = true
+	l.overwritten = true
 	l.cells = append(l.cells[:v.col], l.cells[min(v.col+n, len(l.cells)):]...)
 }
 
@@ -392,7 +392,7 @@ func (v *screen) insert(n int) {
 		return
 	}
 	v.padding -= n
-	l.over = true
+	l.overwritten = true
 	tail := append([]rune(strings.Repeat(" ", n)), l.cells[v.col:]...)
 	l.cells = append(l.cells[:v.col], tail...)
 }
@@ -406,10 +406,12 @@ func (v *screen) mode(n int, on bool) {
 	case on && v.main == nil:
 		before := *v
 		v.main = &before
-		v.above, v.lines, v.place, v.saved, v.top, v.home = nil, make([]line, 1), place{}, place{}, 0, true
+		v.scrolledOut, v.lines, v.position, v.saved, v.top, v.topSet = nil, make([]line, 1), position{}, position{}, 0,
+			true
 	case !on && v.main != nil:
 		m := v.main
-		v.above, v.lines, v.place, v.saved, v.top, v.home, v.main = m.above, m.lines, m.place, m.saved, m.top, m.home,
+		v.scrolledOut, v.lines, v.position, v.saved, v.top, v.topSet, v.main = m.scrolledOut, m.lines, m.position,
+			m.saved, m.top, m.topSet,
 			nil
 	}
 }
@@ -420,7 +422,7 @@ func (v *screen) text() string {
 		b.WriteString(v.main.text())
 		b.WriteByte('\n')
 	}
-	b.Write(v.above)
+	b.Write(v.scrolledOut)
 	for i, l := range v.lines {
 		if i > 0 {
 			b.WriteByte('\n')

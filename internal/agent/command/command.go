@@ -114,8 +114,8 @@ func ExitStatus(data []byte) (code int, why string, err error) {
 	return int(int32(binary.BigEndian.Uint32(data))), fault.Printable(string(data[4:]), 500), nil
 }
 
-// Resized returns the data of a Resize frame.
-func (s Size) Resized() []byte {
+// ResizeData returns the data of a Resize frame.
+func (s Size) ResizeData() []byte {
 	b := binary.BigEndian.AppendUint16(nil, uint16(s.Rows))
 	return binary.BigEndian.AppendUint16(b, uint16(s.Cols))
 }

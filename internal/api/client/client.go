@@ -116,14 +116,14 @@ func (c *Client) do(ctx context.Context, method, path string, body io.Reader, si
 		return resp, nil
 	}
 	defer resp.Body.Close()
-	return nil, failure(resp)
+	return nil, responseError(resp)
 }
 
 func noServer(err error) error {
 	return fmt.Errorf("no server answers: %w; start one with `sandlot serve`, or name one with --server", err)
 }
 
-func failure(resp *http.Response) error {
+func responseError(resp *http.Response) error {
 	text, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
 	p := new(protocol.Problem)
 	if json.Unmarshal(text, p) == nil && p.Detail != "" {

@@ -31,10 +31,10 @@ func (c *Client) upgrade(ctx context.Context, path, to string) (*conn.Buffered, 
 		raw.Close()
 		return nil, err
 	}
-	stream := &conn.Buffered{Conn: raw, From: bufio.NewReaderSize(raw, 64<<10)}
-	resp, err := http.ReadResponse(stream.From, r)
+	stream := &conn.Buffered{Conn: raw, Reader: bufio.NewReaderSize(raw, 64<<10)}
+	resp, err := http.ReadResponse(stream.Reader, r)
 	if err == nil && resp.StatusCode != http.StatusSwitchingProtocols {
-		err = failure(resp)
+		err = responseError(resp)
 	}
 	if err != nil {
 		raw.Close()
@@ -138,7 +138,7 @@ func send(w io.Writer, t Terminal, input <-chan []byte, ended <-chan struct{}) {
 		case b := <-input:
 			err = command.WriteFrame(w, command.Stdin, b)
 		case size := <-t.Resize:
-			err = command.WriteFrame(w, command.Resize, size.Resized())
+			err = command.WriteFrame(w, command.Resize, size.ResizeData())
 		case <-ended:
 			return
 		}

@@ -20,49 +20,50 @@ import (
 // one. So a flood closes its own connections, and a client with a token, which
 // authenticates within moments, keeps its connection.
 type Limiter struct {
-	most, each int // connections in all, and unauthenticated ones of one address
+	maxConns, maxPerAddress int // connections in all, and unauthenticated ones of one address
 
-	mu        sync.Mutex
-	open      int
-	strangers map[netip.Prefix]*list.List // of *conn, oldest first
-	resting   *list.List                  // of *conn, oldest first
+	mu              sync.Mutex
+	open            int
+	unauthenticated map[netip.Prefix]*list.List // of *conn, oldest first
+	idle            *list.List                  // of *conn, oldest first
 }
 
 const (
-	// mostConns bounds the connections, and strangersEach the unauthenticated ones of
+	// defaultConns bounds the connections, and strangersEach the unauthenticated ones of
 	// one address.
-	mostConns, strangersEach = 8192, 512
-	// ownFiles is how many file descriptors there must be for each connection: each may
+	defaultConns, defaultPerAddress = 8192, 512
+	// filesPerConn is how many file descriptors there must be for each connection: each may
 	// need more, to its sandbox.
-	ownFiles = 4
+	filesPerConn = 4
 )
 
 // NewLimiter returns a limiter that fits this process's limit of file descriptors.
 func NewLimiter() *Limiter {
-	most := mostConns
+	most := defaultConns
 	var files syscall.Rlimit
-	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files) == nil && files.Cur/ownFiles < mostConns {
-		most = int(files.Cur / ownFiles)
+	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files) == nil && files.Cur/filesPerConn < defaultConns {
+		most = int(files.Cur / filesPerConn)
 	}
-	return Limit(most, strangersEach)
+	return Limit(most, defaultPerAddress)
 }
 
 // Limit returns a limiter of most connections in all, at least 16, and of each
 // unauthenticated ones of one address.
 func Limit(most, each int) *Limiter {
-	return &Limiter{most: max(most, 16), each: each, strangers: map[netip.Prefix]*list.List{}, resting: list.New()}
+	return &Limiter{maxConns: max(most, 16), maxPerAddress: each, unauthenticated: map[netip.Prefix]*list.List{},
+		idle: list.New()}
 }
 
 // Listener returns a listener whose connections the limiter bounds.
-func (c *Limiter) Listener(l net.Listener) net.Listener { return &bounded{l, c} }
+func (c *Limiter) Listener(l net.Listener) net.Listener { return &boundedListener{l, c} }
 
-type bounded struct {
+type boundedListener struct {
 	net.Listener
 	conns *Limiter
 }
 
 // Accept implements net.Listener.
-func (b *bounded) Accept() (net.Conn, error) {
+func (b *boundedListener) Accept() (net.Conn, error) {
 	for {
 		raw, err := b.Listener.Accept()
 		if err != nil {
@@ -78,18 +79,18 @@ func (b *bounded) Accept() (net.Conn, error) {
 // conn is a connection of a bounded listener.
 type conn struct {
 	net.Conn
-	of   *Limiter
-	from netip.Prefix
+	limiter *Limiter
+	address netip.Prefix
 
 	// The limiter's mu guards the fields below.
-	in     *list.List // its list of unauthenticated or idle ones; nil: it serves a request
-	at     *list.Element
-	closed bool
+	list    *list.List // its list of unauthenticated or idle ones; nil: it serves a request
+	element *list.Element
+	closed  bool
 }
 
-// network returns the prefix that counts as one address: the IPv4 address, or the /64 of an
+// addressPrefix returns the prefix that counts as one address: the IPv4 address, or the /64 of an
 // IPv6 address, of which a client usually has all addresses.
-func network(a net.Addr) netip.Prefix {
+func addressPrefix(a net.Addr) netip.Prefix {
 	t, ok := a.(*net.TCPAddr)
 	if !ok {
 		return netip.Prefix{}
@@ -106,31 +107,31 @@ func network(a net.Addr) netip.Prefix {
 // admit counts a new connection, and closes another one when there are too many. It returns
 // nil when all connections serve requests.
 func (c *Limiter) admit(raw net.Conn) *conn {
-	n := &conn{Conn: raw, of: c, from: network(raw.RemoteAddr())}
+	n := &conn{Conn: raw, limiter: c, address: addressPrefix(raw.RemoteAddr())}
 	c.mu.Lock()
-	own := c.strangers[n.from]
-	var out *conn
+	sameAddress := c.unauthenticated[n.address]
+	var evicted *conn
 	switch {
-	case own != nil && own.Len() >= c.each:
-		out = own.Front().Value.(*conn)
-	case c.open >= c.most:
-		if out = c.oldest(); out == nil {
+	case sameAddress != nil && sameAddress.Len() >= c.maxPerAddress:
+		evicted = sameAddress.Front().Value.(*conn)
+	case c.open >= c.maxConns:
+		if evicted = c.oldest(); evicted == nil {
 			c.mu.Unlock()
 			return nil
 		}
 	}
-	if out != nil {
-		c.drop(out)
+	if evicted != nil {
+		c.drop(evicted)
 	}
 	c.open++
-	if own = c.strangers[n.from]; own == nil {
-		own = list.New()
-		c.strangers[n.from] = own
+	if sameAddress = c.unauthenticated[n.address]; sameAddress == nil {
+		sameAddress = list.New()
+		c.unauthenticated[n.address] = sameAddress
 	}
-	n.in, n.at = own, own.PushBack(n)
+	n.list, n.element = sameAddress, sameAddress.PushBack(n)
 	c.mu.Unlock()
-	if out != nil {
-		out.Conn.Close()
+	if evicted != nil {
+		evicted.Conn.Close()
 	}
 	return n
 }
@@ -139,31 +140,31 @@ func (c *Limiter) admit(raw net.Conn) *conn {
 // has most of them, or the oldest idle one when more than half of all are idle. The lock
 // is held.
 func (c *Limiter) oldest() *conn {
-	var most *list.List
-	for _, l := range c.strangers {
-		if most == nil || l.Len() > most.Len() {
-			most = l
+	var longest *list.List
+	for _, l := range c.unauthenticated {
+		if longest == nil || l.Len() > longest.Len() {
+			longest = l
 		}
 	}
-	if most == nil || c.resting.Len() > c.most/2 {
-		most = c.resting
+	if longest == nil || c.idle.Len() > c.maxConns/2 {
+		longest = c.idle
 	}
-	if most.Len() == 0 {
+	if longest.Len() == 0 {
 		return nil
 	}
-	return most.Front().Value.(*conn)
+	return longest.Front().Value.(*conn)
 }
 
-// take removes a connection from its list. The lock is held.
-func (c *Limiter) take(n *conn) {
-	if n.in == nil {
+// unlist removes a connection from its list. The lock is held.
+func (c *Limiter) unlist(n *conn) {
+	if n.list == nil {
 		return
 	}
-	n.in.Remove(n.at)
-	if n.in != c.resting && n.in.Len() == 0 {
-		delete(c.strangers, n.from)
+	n.list.Remove(n.element)
+	if n.list != c.idle && n.list.Len() == 0 {
+		delete(c.unauthenticated, n.address)
 	}
-	n.in, n.at = nil, nil
+	n.list, n.element = nil, nil
 }
 
 // drop stops counting a connection. The lock is held.
@@ -171,15 +172,15 @@ func (c *Limiter) drop(n *conn) {
 	if !n.closed {
 		n.closed = true
 		c.open--
-		c.take(n)
+		c.unlist(n)
 	}
 }
 
 // Close implements net.Conn.
 func (n *conn) Close() error {
-	n.of.mu.Lock()
-	n.of.drop(n)
-	n.of.mu.Unlock()
+	n.limiter.mu.Lock()
+	n.limiter.drop(n)
+	n.limiter.mu.Unlock()
 	return n.Conn.Close()
 }
 
@@ -193,22 +194,22 @@ func (c *Limiter) Context(ctx context.Context, raw net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, raw)
 }
 
-// Serve marks the connection of an authenticated request as serving, so that it is not
+// MarkServing marks the connection of an authenticated request as serving, so that it is not
 // closed for others, until done is called.
-func Serve(r *http.Request) (done func()) {
+func MarkServing(r *http.Request) (done func()) {
 	n, ok := r.Context().Value(connKey{}).(*conn)
 	if !ok {
 		return func() {}
 	}
-	c := n.of
+	c := n.limiter
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.take(n)
+	c.unlist(n)
 	return func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if !n.closed && n.in == nil {
-			n.in, n.at = c.resting, c.resting.PushBack(n)
+		if !n.closed && n.list == nil {
+			n.list, n.element = c.idle, c.idle.PushBack(n)
 		}
 	}
 }

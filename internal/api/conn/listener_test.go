@@ -26,7 +26,7 @@ func crowdedServer(t *testing.T, most, each int) (addr string, c *Limiter) {
 		case r.Header.Get("Authorization") != "Bearer ann's":
 			w.WriteHeader(http.StatusUnauthorized)
 		default:
-			defer Serve(r)()
+			defer MarkServing(r)()
 		}
 	})
 	srv := &http.Server{Handler: handler, ConnContext: c.Context}
@@ -89,10 +89,10 @@ func TestConnectionsAreBounded(t *testing.T) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.open > 60 || c.resting.Len() != 1 {
-		t.Errorf("%d are open, %d rest", c.open, c.resting.Len())
+	if c.open > 60 || c.idle.Len() != 1 {
+		t.Errorf("%d are open, %d rest", c.open, c.idle.Len())
 	}
-	for from, l := range c.strangers {
+	for from, l := range c.unauthenticated {
 		if l.Len() > 20 {
 			t.Errorf("%d strangers of %s", l.Len(), from)
 		}
@@ -127,7 +127,7 @@ func TestServingConnectionsStay(t *testing.T) {
 	for range 16 {
 		n := c.admit(pipe())
 		r, _ := http.NewRequestWithContext(context.WithValue(t.Context(), connKey{}, n), "GET", "/", nil)
-		rest = append(rest, Serve(r))
+		rest = append(rest, MarkServing(r))
 	}
 	if c.admit(pipe()) != nil {
 		t.Error("one more than there may be")
@@ -140,15 +140,15 @@ func TestServingConnectionsStay(t *testing.T) {
 	n.Close()
 	n.Close() // twice is once
 	rest[3]() // of one that has gone
-	if c.open != 15 || len(c.strangers) != 0 || c.resting.Len() != 0 {
-		t.Errorf("%d open, %d addresses, %d rest", c.open, len(c.strangers), c.resting.Len())
+	if c.open != 15 || len(c.unauthenticated) != 0 || c.idle.Len() != 0 {
+		t.Errorf("%d open, %d addresses, %d rest", c.open, len(c.unauthenticated), c.idle.Len())
 	}
 }
 
 func TestNetworks(t *testing.T) {
 	for a, want := range map[string]string{"192.0.2.7": "192.0.2.7/32", "::ffff:192.0.2.7": "192.0.2.7/32",
 		"2001:db8:1:2:3:4:5:6": "2001:db8:1:2::/64"} {
-		if got := network(&net.TCPAddr{IP: net.ParseIP(a)}); got.String() != want {
+		if got := addressPrefix(&net.TCPAddr{IP: net.ParseIP(a)}); got.String() != want {
 			t.Errorf("%s counts as %s, not %s", a, got, want)
 		}
 	}

@@ -32,11 +32,11 @@ func WriteChunks(b []byte, write func(part []byte) (int, error)) (n int, err err
 // Buffered is a connection whose next bytes are in the buffer of a reader.
 type Buffered struct {
 	net.Conn
-	From *bufio.Reader
+	Reader *bufio.Reader
 }
 
 // Read implements net.Conn.
-func (b *Buffered) Read(p []byte) (int, error) { return b.From.Read(p) }
+func (b *Buffered) Read(p []byte) (int, error) { return b.Reader.Read(p) }
 
 // CloseWrite half-closes the connection: the peer reads the end of the stream.
 func (b *Buffered) CloseWrite() error { return closeWrite(b.Conn) }
@@ -76,14 +76,14 @@ func (c *Client) CloseWrite() error {
 // It closes both connections.
 func Splice(a, b net.Conn) {
 	var both sync.WaitGroup
-	both.Go(func() { pass(a, b) })
-	pass(b, a)
+	both.Go(func() { forward(a, b) })
+	forward(b, a)
 	both.Wait()
 	a.Close()
 	b.Close()
 }
 
-func pass(to, from net.Conn) {
+func forward(to, from net.Conn) {
 	if _, err := Copy(to, from, chunk); err != nil || closeWrite(to) != nil {
 		to.Close()
 		from.Close()

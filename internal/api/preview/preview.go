@@ -24,22 +24,22 @@ type Config struct {
 	// Limits bounds the connections to exposed ports of each session's owner.
 	Limits *limit.Limiter
 	// Known reports whether the Host of a request is this server. If not, it sends the error.
-	Known func(w http.ResponseWriter, r *http.Request) bool
-	Log   *slog.Logger
+	CheckHost func(w http.ResponseWriter, r *http.Request) bool
+	Log       *slog.Logger
 }
 
 // Server serves exposed ports.
 type Server struct {
 	Config
-	inside *http.Transport // to programs in sandboxes
+	transport *http.Transport // to programs in sandboxes
 }
 
 // New returns a server of exposed ports.
-func New(c Config) *Server { return &Server{c, newInside()} }
+func New(c Config) *Server { return &Server{c, newTransport()} }
 
-// Before serves requests for exposed ports, whatever their path, and passes all other
+// Middleware serves requests for exposed ports, whatever their path, and passes all other
 // requests on to next, which is the API.
-func (s *Server) Before(next http.Handler) http.Handler {
+func (s *Server) Middleware(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		secure := r.TLS != nil || strings.EqualFold(r.Header.Get("X-Forwarded-Proto"), "https")
 		v := &visit{log: s.Log, path: r.URL.EscapedPath(), secure: secure}
@@ -48,7 +48,7 @@ func (s *Server) Before(next http.Handler) http.Handler {
 		case s.Hub.Links().IsPortHost(r.Host):
 			v.session, v.port, ok = s.Hub.Links().ParseHost(r.Host)
 		case strings.HasPrefix(r.URL.Path, hub.PortPrefix):
-			if !s.Known(w, r) {
+			if !s.CheckHost(w, r) {
 				return
 			}
 			v.prefix = hub.PortPrefix
@@ -63,10 +63,10 @@ func (s *Server) Before(next http.Handler) http.Handler {
 		case !ok, r.Method == http.MethodConnect:
 			v.refuse(w, r, hub.ErrUnknownPort)
 		case v.path == "":
-			v.dress(w.Header())
+			v.addSandboxHeaders(w.Header())
 			http.Redirect(w, r, v.prefix+"/"+query(r.URL.RawQuery), http.StatusPermanentRedirect)
 		case v.prefix != "" && r.Header.Get("Service-Worker") != "":
-			v.page(w, r, http.StatusForbidden, "No service workers here",
+			v.sendPage(w, r, http.StatusForbidden, "No service workers here",
 				"Service workers need the form of the link with a name of its own.")
 		default:
 			s.admit(w, r, v)
@@ -77,43 +77,45 @@ func (s *Server) Before(next http.Handler) http.Handler {
 // admit checks the link's token, removes it from the request, and forwards the request.
 func (s *Server) admit(w http.ResponseWriter, r *http.Request, v *visit) {
 	token, raw := r.Header.Get(TokenHeader), r.URL.RawQuery
-	linked, rest := cutToken(raw)
-	reads := (r.Method == http.MethodGet || r.Method == http.MethodHead) && r.Header.Get("Upgrade") == ""
-	browses := token == "" && rest != raw && reads
-	if token = cmp.Or(token, linked); token == "" {
+	linkToken, restQuery := cutToken(raw)
+	isRead := (r.Method == http.MethodGet || r.Method == http.MethodHead) && r.Header.Get("Upgrade") == ""
+	fromBrowser := token == "" && restQuery != raw && isRead
+	if token = cmp.Or(token, linkToken); token == "" {
 		token = v.cookie(r)
 	}
-	if browses {
+	if fromBrowser {
 		record, err := s.Hub.CheckLink(hub.Link{Session: v.session, Port: v.port, Token: token})
 		if err != nil {
 			v.refuse(w, r, err)
 			return
 		}
-		v.welcome(w, r, record, token, rest)
+		v.redirectWithoutToken(w, r, record, token, restQuery)
 		return
 	}
 	var err error
-	if v.use, err = s.Hub.VisitPort(r.Context(), hub.Link{Session: v.session, Port: v.port, Token: token}); err != nil {
+	if v.hubVisit, err = s.Hub.VisitPort(r.Context(), hub.Link{Session: v.session, Port: v.port,
+		Token: token}); err != nil {
 		v.refuse(w, r, err)
 		return
 	}
-	defer v.use.Close()
-	done, err := s.Limits.Acquire(v.use.Owner, limit.PortConns, 1)
+	defer v.hubVisit.Close()
+	done, err := s.Limits.Acquire(v.hubVisit.Owner, limit.PortConns, 1)
 	if err != nil {
-		v.refuse(w, r, v.use.Fail(hub.ErrTooManyConns))
+		v.refuse(w, r, v.hubVisit.Fail(hub.ErrTooManyConns))
 		return
 	}
 	defer done()
-	defer conn.Serve(r)()
-	if err := v.use.Wake(); err != nil {
-		v.asleep(w, r, err)
+	defer conn.MarkServing(r)()
+	if err := v.hubVisit.Wake(); err != nil {
+		v.startFailed(w, r, err)
 		return
 	}
-	s.forward(w, r.WithContext(context.WithValue(v.use.Context, visitor{}, v)), v, rest)
+	s.forward(w, r.WithContext(context.WithValue(v.hubVisit.Context, visitKey{}, v)), v, restQuery)
 }
 
-// welcome stores the token in a cookie and redirects the browser to the URL without it.
-func (v *visit) welcome(w http.ResponseWriter, r *http.Request, record hub.PortRecord, token, rest string) {
+// redirectWithoutToken stores the token in a cookie and redirects the browser to the URL without it.
+func (v *visit) redirectWithoutToken(w http.ResponseWriter, r *http.Request, record hub.PortRecord, token,
+	rest string) {
 	if record.HasToken(token) {
 		c := &http.Cookie{Name: Cookie, Value: token, Path: v.prefix + "/", Expires: record.Expires,
 			HttpOnly: true, Secure: v.secure, SameSite: http.SameSiteLaxMode}
@@ -127,7 +129,7 @@ func (v *visit) welcome(w http.ResponseWriter, r *http.Request, record hub.PortR
 		to = "/." + to
 	}
 	h := w.Header()
-	v.dress(h)
+	v.addSandboxHeaders(h)
 	h.Set("Cache-Control", "no-store")
 	h.Set("Referrer-Policy", "no-referrer")
 	h.Set("Location", to+query(rest))
@@ -160,7 +162,7 @@ func query(raw string) string {
 // cookie returns the token in the browser's cookie, or "" when a page of another origin sent
 // the request.
 func (v *visit) cookie(r *http.Request) string {
-	if !v.ownPage(r) {
+	if !v.fromOwnPage(r) {
 		return ""
 	}
 	found := map[string]string{}
@@ -175,10 +177,10 @@ func (v *visit) cookie(r *http.Request) string {
 	return found[Cookie]
 }
 
-// ownPage reports whether a request comes from a page of the port itself, or from no page.
+// fromOwnPage reports whether a request comes from a page of the port itself, or from no page.
 // SameSite cookies are not enough: host names below one domain are same-site, and browsers
 // send the cookies with requests from their pages.
-func (v *visit) ownPage(r *http.Request) bool {
+func (v *visit) fromOwnPage(r *http.Request) bool {
 	origin := r.Header.Get("Origin")
 	if v.prefix != "" { // these pages have an opaque origin, so Sec-Fetch-Site is never same-origin
 		embeds := r.Header.Get("Sec-Fetch-Site") == "same-site" && r.Header.Get("Sec-Fetch-Dest") != "document"

@@ -18,16 +18,16 @@ import (
 	"sandlot/internal/hub"
 )
 
-type visitor struct{}
+type visitKey struct{}
 
-// newInside returns the HTTP transport to programs in sandboxes. It has no keep-alive: a
+// newTransport returns the HTTP transport to programs in sandboxes. It has no keep-alive: a
 // connection would outlive the lease of its request, and many small HTTP servers close
 // theirs at any time.
-func newInside() *http.Transport {
+func newTransport() *http.Transport {
 	return &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			v := ctx.Value(visitor{}).(*visit)
-			c, err := v.use.Connect()
+			v := ctx.Value(visitKey{}).(*visit)
+			c, err := v.hubVisit.Connect()
 			if err != nil {
 				return nil, &dialError{err}
 			}
@@ -45,23 +45,23 @@ func (e *dialError) Unwrap() error { return e.error }
 
 var buffers = sync.Pool{New: func() any { return new([32 << 10]byte) }}
 
-// pooled implements httputil.BufferPool.
-type pooled struct{}
+// bufferPool implements httputil.BufferPool.
+type bufferPool struct{}
 
-func (pooled) Get() []byte  { return buffers.Get().(*[32 << 10]byte)[:] }
-func (pooled) Put(b []byte) { buffers.Put((*[32 << 10]byte)(b)) }
+func (bufferPool) Get() []byte  { return buffers.Get().(*[32 << 10]byte)[:] }
+func (bufferPool) Put(b []byte) { buffers.Put((*[32 << 10]byte)(b)) }
 
 // forward sends the request to the program in the sandbox, and its response to the client.
 func (s *Server) forward(w http.ResponseWriter, r *http.Request, v *visit, query string) {
 	out := &response{ResponseWriter: w, control: http.NewResponseController(w)}
-	proxy := httputil.ReverseProxy{Transport: s.inside, FlushInterval: -1, BufferPool: pooled{},
+	proxy := httputil.ReverseProxy{Transport: s.transport, FlushInterval: -1, BufferPool: bufferPool{},
 		ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
 		Rewrite:  func(p *httputil.ProxyRequest) { v.rewrite(p, query) },
 		ModifyResponse: func(resp *http.Response) error {
-			v.clean(resp.Header, r.Host)
+			v.cleanHeaders(resp.Header, r.Host)
 			return nil
 		},
-		ErrorHandler: func(_ http.ResponseWriter, r *http.Request, err error) { v.failed(w, r, err) },
+		ErrorHandler: func(_ http.ResponseWriter, r *http.Request, err error) { v.programFailed(w, r, err) },
 	}
 	proxy.ServeHTTP(out, r)
 }
@@ -89,7 +89,7 @@ func (v *visit) rewrite(p *httputil.ProxyRequest, query string) {
 		_, ref.RawQuery = cutToken(ref.RawQuery)
 		h.Set("Referer", ref.String())
 	}
-	cookies := v.cookiesIn(h.Values("Cookie"))
+	cookies := v.requestCookies(h.Values("Cookie"))
 	h.Del("Cookie")
 	if cookies != "" {
 		h.Set("Cookie", cookies)
@@ -102,24 +102,24 @@ func isAPIToken(authorization string) bool {
 	return strings.HasPrefix(strings.TrimSpace(token), "slt_")
 }
 
-// isOwn reports whether a cookie of that name is Sandlot's.
-func isOwn(name string) bool {
+// isSandlotCookie reports whether a cookie of that name is Sandlot's.
+func isSandlotCookie(name string) bool {
 	return strings.EqualFold(name, Cookie) || strings.EqualFold(name, SecureCookie)
 }
 
-// cookiesIn returns the cookies for the program in the sandbox.
-func (v *visit) cookiesIn(headers []string) string {
+// requestCookies returns the cookies for the program in the sandbox.
+func (v *visit) requestCookies(headers []string) string {
 	var kept []string
 	for pair := range strings.SplitSeq(strings.Join(headers, ";"), ";") {
 		pair = strings.TrimSpace(pair)
 		name, _, _ := strings.Cut(pair, "=")
 		name = strings.TrimSpace(name)
-		inner, byPath := strings.CutPrefix(pair, innerCookie)
+		inner, byPath := strings.CutPrefix(pair, programCookiePrefix)
 		switch {
 		case pair == "":
 		case v.prefix != "" && byPath:
 			kept = append(kept, inner)
-		case v.prefix == "" && !isOwn(name):
+		case v.prefix == "" && !isSandlotCookie(name):
 			kept = append(kept, pair)
 		}
 	}
@@ -129,40 +129,40 @@ func (v *visit) cookiesIn(headers []string) string {
 // Response headers that are removed, since they would affect more than the program's own
 // pages, or a proxy in front of Sandlot: always, and from links by path.
 var (
-	Forbidden = []string{"Clear-Site-Data", "Alt-Svc", "X-Accel-Redirect", "X-Accel-Expires", "X-Accel-Limit-Rate",
+	RemovedHeaders = []string{"Clear-Site-Data", "Alt-Svc", "X-Accel-Redirect", "X-Accel-Expires", "X-Accel-Limit-Rate",
 		"X-Accel-Charset", "X-Sendfile", "X-Lighttpd-Send-File", "X-Reproxy-Url"}
-	ForbiddenByPath = []string{"Service-Worker-Allowed", "Strict-Transport-Security", "Public-Key-Pins",
+	RemovedHeadersByPath = []string{"Service-Worker-Allowed", "Strict-Transport-Security", "Public-Key-Pins",
 		"Expect-Ct", "Nel", "Report-To", "Reporting-Endpoints", "Origin-Agent-Cluster", "Accept-Ch", "Critical-Ch",
 		"Use-As-Dictionary"}
 )
 
-// clean removes and rewrites headers of a program's response.
-func (v *visit) clean(h http.Header, host string) {
-	for _, name := range Forbidden {
+// cleanHeaders removes and rewrites headers of a program's response.
+func (v *visit) cleanHeaders(h http.Header, host string) {
+	for _, name := range RemovedHeaders {
 		h.Del(name)
 	}
 	cookies := h.Values("Set-Cookie")
 	h.Del("Set-Cookie")
 	for _, c := range cookies {
-		if c = v.cookieOut(c); c != "" {
+		if c = v.responseCookie(c); c != "" {
 			h.Add("Set-Cookie", c)
 		}
 	}
 	if v.prefix == "" {
 		return
 	}
-	for _, name := range ForbiddenByPath {
+	for _, name := range RemovedHeadersByPath {
 		h.Del(name)
 	}
 	if to := h.Get("Location"); to != "" {
-		h.Set("Location", v.location(to, host))
+		h.Set("Location", v.rewriteLocation(to, host))
 	}
-	v.dress(h)
+	v.addSandboxHeaders(h)
 }
 
-// location puts the prefix before the target of a redirect: the program does not know the
+// rewriteLocation puts the prefix before the target of a redirect: the program does not know the
 // prefix.
-func (v *visit) location(to, host string) string {
+func (v *visit) rewriteLocation(to, host string) string {
 	u, err := url.Parse(to)
 	switch {
 	case err != nil:
@@ -179,12 +179,12 @@ func (v *visit) location(to, host string) string {
 	return to
 }
 
-// cookieOut returns the Set-Cookie header of a program, limited to its own host and path, or
+// responseCookie returns the Set-Cookie header of a program, limited to its own host and path, or
 // "" when it may not set the cookie.
-func (v *visit) cookieOut(line string) string {
+func (v *visit) responseCookie(line string) string {
 	parts := strings.Split(line, ";")
 	name, value, ok := strings.Cut(parts[0], "=")
-	if name = strings.TrimSpace(name); !ok || name == "" || isOwn(name) {
+	if name = strings.TrimSpace(name); !ok || name == "" || isSandlotCookie(name) {
 		return ""
 	}
 	out := []string{name + "=" + strings.TrimSpace(value)}
@@ -200,7 +200,7 @@ func (v *visit) cookieOut(line string) string {
 		}
 	}
 	if v.prefix != "" {
-		out[0] = innerCookie + out[0]
+		out[0] = programCookiePrefix + out[0]
 		out = append(out, "Path="+v.prefix+within)
 	}
 	return strings.Join(out, "; ")
@@ -229,6 +229,6 @@ func (o *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 		return nil, nil, err
 	}
 	c.SetDeadline(time.Time{})
-	client := &conn.Client{Buffered: conn.Buffered{Conn: c, From: rw.Reader}}
+	client := &conn.Client{Buffered: conn.Buffered{Conn: c, Reader: rw.Reader}}
 	return struct{ net.Conn }{client}, rw, nil // without CloseWrite: the end of one side ends both
 }

@@ -17,13 +17,13 @@ import (
 
 // visit is one request for an exposed port.
 type visit struct {
-	session string
-	port    int
-	prefix  string // /ports/SESSION/PORT for a link by path; empty for a link by host name
-	path    string // for the program in the sandbox, escaped
-	secure  bool   // the client came by HTTPS
-	use     *hub.Visit
-	log     *slog.Logger
+	session  string
+	port     int
+	prefix   string // /ports/SESSION/PORT for a link by path; empty for a link by host name
+	path     string // for the program in the sandbox, escaped
+	secure   bool   // the client came by HTTPS
+	hubVisit *hub.Visit
+	log      *slog.Logger
 }
 
 // TokenHeader is the header in which programs send a link's token.
@@ -33,23 +33,23 @@ const (
 	// Cookie and SecureCookie are the names of the cookie with a link's token.
 	Cookie       = "sandlot_port"
 	SecureCookie = "__Host-" + Cookie
-	// innerCookie is the prefix of the cookies of programs, for links by path: it
+	// programCookiePrefix is the prefix of the cookies of programs, for links by path: it
 	// distinguishes them from Sandlot's cookies on the same host.
-	innerCookie = "sandlot_in_"
-	// PathPolicy is the Content-Security-Policy of pages by path: they have this server's
+	programCookiePrefix = "sandlot_in_"
+	// PathCSP is the Content-Security-Policy of pages by path: they have this server's
 	// address, and get an opaque origin in place of its own.
-	PathPolicy = "sandbox allow-scripts allow-forms allow-popups allow-modals allow-downloads"
-	// OwnPolicy is the Content-Security-Policy of this server's own pages.
-	OwnPolicy = "default-src 'none'; style-src 'unsafe-inline'; sandbox"
+	PathCSP = "sandbox allow-scripts allow-forms allow-popups allow-modals allow-downloads"
+	// PageCSP is the Content-Security-Policy of this server's own pages.
+	PageCSP = "default-src 'none'; style-src 'unsafe-inline'; sandbox"
 )
 
-// dress adds the headers that give pages by path an opaque origin. A policy that the program
+// addSandboxHeaders adds the headers that give pages by path an opaque origin. A policy that the program
 // sends applies too, and cannot weaken this one.
-func (v *visit) dress(h http.Header) {
+func (v *visit) addSandboxHeaders(h http.Header) {
 	if v.prefix == "" {
 		return
 	}
-	h.Add("Content-Security-Policy", PathPolicy)
+	h.Add("Content-Security-Policy", PathCSP)
 	h.Set("X-Content-Type-Options", "nosniff")
 }
 
@@ -59,22 +59,25 @@ func (v *visit) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	f, refused := errors.AsType[*fault.Error](err)
 	switch {
 	case refused:
-		v.page(w, r, f.HTTP(), "Not allowed", f.Error())
+		v.sendPage(w, r, f.HTTP(), "Not allowed", f.Error())
 	case errors.Is(err, hub.ErrNoToken):
-		v.page(w, r, http.StatusUnauthorized, "A link is needed", "Open this address with its whole link, which has a "+
-			hub.PortParam+" in it. Programs can send the token in the header "+TokenHeader+".")
+		v.sendPage(w, r, http.StatusUnauthorized, "A link is needed",
+			"Open this address with its whole link, which has a "+
+				hub.PortParam+" in it. Programs can send the token in the header "+TokenHeader+".")
 	case errors.Is(err, hub.ErrTooManyConns):
 		w.Header().Set("Retry-After", "1")
-		v.page(w, r, http.StatusServiceUnavailable, "Too many connections", fmt.Sprintf("This session, or its user, "+
-			"has %d connections from outside; more can be opened when some of them end.", hub.MaxPortConns))
+		v.sendPage(w, r, http.StatusServiceUnavailable, "Too many connections",
+			fmt.Sprintf("This session, or its user, "+
+				"has %d connections from outside; more can be opened when some of them end.", hub.MaxPortConns))
 	default:
-		v.page(w, r, http.StatusNotFound, "There is nothing here", "This link is not valid, or not any more: it was "+
-			"closed, has expired, or a newer one took its place.")
+		v.sendPage(w, r, http.StatusNotFound, "There is nothing here",
+			"This link is not valid, or not any more: it was "+
+				"closed, has expired, or a newer one took its place.")
 	}
 }
 
-// asleep sends the page for a session that could not be started.
-func (v *visit) asleep(w http.ResponseWriter, r *http.Request, err error) {
+// startFailed sends the page for a session that could not be started.
+func (v *visit) startFailed(w http.ResponseWriter, r *http.Request, err error) {
 	f := fault.From(err)
 	if f.Kind == fault.SessionNotFound {
 		v.refuse(w, r, hub.ErrUnknownPort)
@@ -84,35 +87,37 @@ func (v *visit) asleep(w http.ResponseWriter, r *http.Request, err error) {
 		v.log.WarnContext(r.Context(), "a session could not be woken", "session", v.session, "fault", f.Code(),
 			"cause", cause)
 	}
-	v.page(w, r, f.HTTP(), "The session does not start", f.Error())
+	v.sendPage(w, r, f.HTTP(), "The session does not start", f.Error())
 }
 
-// failed sends the page for a program that does not answer.
-func (v *visit) failed(w http.ResponseWriter, r *http.Request, err error) {
-	v.use.Fail(err)
+// programFailed sends the page for a program that does not answer.
+func (v *visit) programFailed(w http.ResponseWriter, r *http.Request, err error) {
+	v.hubVisit.Fail(err)
 	var dial *dialError
 	switch {
 	case errors.Is(err, hub.ErrNotListening):
-		v.page(w, r, http.StatusBadGateway, "Nothing listens here", fmt.Sprintf("Nothing listens on port %d of this "+
-			"session. Start the server in it, and load this again. When a session has stopped, or was started again, "+
-			"what ran in it is gone.", v.port))
+		v.sendPage(w, r, http.StatusBadGateway, "Nothing listens here",
+			fmt.Sprintf("Nothing listens on port %d of this "+
+				"session. Start the server in it, and load this again. When a session has stopped, or was started "+
+				"again, "+
+				"what ran in it is gone.", v.port))
 	case errors.Is(err, context.DeadlineExceeded):
-		v.page(w, r, http.StatusGatewayTimeout, "No answer",
+		v.sendPage(w, r, http.StatusGatewayTimeout, "No answer",
 			fmt.Sprintf("Port %d of this session takes no connection.", v.port))
 	case errors.As(err, &dial):
-		f := v.use.Fault(r.Context(), dial.error)
-		v.page(w, r, http.StatusBadGateway, "The session does not answer", f.Error())
+		f := v.hubVisit.Fault(r.Context(), dial.error)
+		v.sendPage(w, r, http.StatusBadGateway, "The session does not answer", f.Error())
 	default:
-		v.page(w, r, http.StatusBadGateway, "No proper answer",
+		v.sendPage(w, r, http.StatusBadGateway, "No proper answer",
 			fmt.Sprintf("The server on port %d of this session gave no answer that is HTTP.", v.port))
 	}
 }
 
-// page sends a message: as HTML to a client that accepts it, else as problem details.
-func (v *visit) page(w http.ResponseWriter, r *http.Request, status int, title, text string) {
+// sendPage sends a message: as HTML to a client that accepts it, else as problem details.
+func (v *visit) sendPage(w http.ResponseWriter, r *http.Request, status int, title, text string) {
 	h := w.Header()
-	v.dress(h)
-	h.Add("Content-Security-Policy", OwnPolicy)
+	v.addSandboxHeaders(h)
+	h.Add("Content-Security-Policy", PageCSP)
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cache-Control", "no-store")
 	if !strings.Contains(r.Header.Get("Accept"), "text/html") {

@@ -31,46 +31,46 @@ type Starter func(ctx context.Context) (c *client.Client, done func() error, err
 type examination struct {
 	config *config.Config
 	start  Starter
-	say    func(ok bool, what, detail string)
+	report func(ok bool, what, detail string)
 }
 
 // Examine checks the machine with these settings, and calls report after each check. It
 // stops after a failure that makes the following checks impossible.
 func Examine(ctx context.Context, c *config.Config, log *slog.Logger, start Starter, report func(Check)) {
 	e := &examination{c, start, func(ok bool, what, detail string) { report(Check{what, ok, detail}) }}
-	e.say(true, "settings", fmt.Sprintf("state in %s, runtime %s (see `sandlot config`)", c.Server.StateDir,
+	e.report(true, "settings", fmt.Sprintf("state in %s, runtime %s (see `sandlot config`)", c.Server.StateDir,
 		c.Runtime.Name))
 	templates, err := app.Templates(c)
 	if err != nil {
-		e.say(false, "templates", err.Error())
+		e.report(false, "templates", err.Error())
 		return
 	}
 	for _, t := range templates {
-		e.say(true, "template", fmt.Sprintf("%s: %v", t.Name, t.LanguageNames()))
+		e.report(true, "template", fmt.Sprintf("%s: %v", t.Name, t.LanguageNames()))
 	}
 	rt, err := app.Runtime(c, log)
 	if err == nil {
 		err = errors.Join(rt.Check(ctx), rt.Close())
 	}
 	if err != nil {
-		e.say(false, c.Runtime.Name, err.Error())
+		e.report(false, c.Runtime.Name, err.Error())
 		return
 	}
 	mode := "as root"
 	if os.Getuid() != 0 {
 		mode = "without root (boots are slower; memory is watched by the server, not enforced by the kernel)"
 	}
-	e.say(true, c.Runtime.Name, "runs here, "+mode)
+	e.report(true, c.Runtime.Name, "runs here, "+mode)
 	if w, ok := rt.(sandbox.Warner); ok && w.Warning() != "" {
-		e.say(true, "limits", "WARNING: "+w.Warning())
+		e.report(true, "limits", "WARNING: "+w.Warning())
 	}
-	e.say(true, "snapshots", snapshots(rt))
+	e.report(true, "snapshots", snapshots(rt))
 	if took, err := wakeUp(); err == nil {
-		poll, _ := os.ReadFile(haltPoll)
-		governor, _ := os.ReadFile(idleGovernor)
-		e.say(true, "wake-ups", wakeUps(took, strings.TrimSpace(string(poll)), strings.TrimSpace(string(governor))))
+		poll, _ := os.ReadFile(haltPollFile)
+		governor, _ := os.ReadFile(governorFile)
+		e.report(true, "wake-ups", wakeUps(took, strings.TrimSpace(string(poll)), strings.TrimSpace(string(governor))))
 	}
-	e.bootOne(ctx)
+	e.bootSandbox(ctx)
 }
 
 // snapshots returns whether sandboxes start from preboot images, or why not.
@@ -85,31 +85,31 @@ func snapshots(rt sandbox.Runtime) string {
 	return "new sandboxes start from one that has booted, some seconds after the server's start"
 }
 
-// bootOne boots a sandbox, runs code in it and tries its network.
-func (e *examination) bootOne(ctx context.Context) {
+// bootSandbox boots a sandbox, runs code in it and tries its network.
+func (e *examination) bootSandbox(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	start := time.Now()
 	c, done, err := e.start(ctx)
 	if err != nil {
-		e.say(false, "boot", err.Error())
+		e.report(false, "boot", err.Error())
 		return
 	}
 	var res builtin.CodeResult
 	err = c.JSON(ctx, "POST", "/v1/tools/execute_code", builtin.CodeInput{SessionInput: newSession, Code: "6*7"}, &res)
-	took, said := time.Since(start), ""
+	took, answer := time.Since(start), ""
 	if res.Value != nil {
-		said = *res.Value
+		answer = *res.Value
 	}
-	if err == nil && said == "42" {
+	if err == nil && answer == "42" {
 		e.checkNetwork(ctx, c)
 	}
 	if err = errors.Join(err, done()); err != nil {
-		e.say(false, "boot", err.Error())
+		e.report(false, "boot", err.Error())
 		return
 	}
-	e.say(said == "42", "boot", fmt.Sprintf("a sandbox booted, answered %s for 6*7 and was removed, %d ms",
-		said, took.Milliseconds()))
+	e.report(answer == "42", "boot", fmt.Sprintf("a sandbox booted, answered %s for 6*7 and was removed, %d ms",
+		answer, took.Milliseconds()))
 }
 
 // newSession makes a call create a session.
@@ -119,7 +119,7 @@ var newSession = builtin.SessionInput{SessionID: "new"}
 func (e *examination) checkNetwork(ctx context.Context, c *client.Client) {
 	mode := e.config.Network.Mode
 	if mode == string(egress.Open) {
-		e.say(true, "network", "WARNING: open: sandboxes use this machine's own network. No rule holds; they reach "+
+		e.report(true, "network", "WARNING: open: sandboxes use this machine's own network. No rule holds; they reach "+
 			"whatever it reaches, services on its loopback and cloud metadata included")
 		return
 	}
@@ -128,11 +128,11 @@ func (e *examination) checkNetwork(ctx context.Context, c *client.Client) {
 		Timeout: 20, Command: "exec 3<>/dev/tcp/192.0.2.1/9; head -c 1 <&3"}, &res)
 	switch {
 	case err != nil:
-		e.say(false, "network", err.Error())
+		e.report(false, "network", err.Error())
 	case len(res.NetworkRefused) != 1 || res.NetworkRefused[0].Host != "192.0.2.1":
-		e.say(false, "network", "a connection to an address that no rule allows was not led to the broker; "+
+		e.report(false, "network", "a connection to an address that no rule allows was not led to the broker; "+
 			"nothing but loopback can be reached, and package managers will fail")
 	default:
-		e.say(true, "network", fmt.Sprintf("%s; what no rule allows was refused (see `sandlot network`)", mode))
+		e.report(true, "network", fmt.Sprintf("%s; what no rule allows was refused (see `sandlot network`)", mode))
 	}
 }

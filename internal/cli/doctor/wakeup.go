@@ -11,18 +11,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// haltPoll says for how many ns an idle processor of a KVM guest waits before it
+// haltPollFile says for how many ns an idle processor of a KVM guest waits before it
 // sleeps (Linux, Documentation/virt/guest-halt-polling.rst).
-const haltPoll = "/sys/module/haltpoll/parameters/guest_halt_poll_ns"
+const haltPollFile = "/sys/module/haltpoll/parameters/guest_halt_poll_ns"
 
-// idleGovernor has the name of the cpuidle governor. Only "haltpoll" uses haltPoll.
-const idleGovernor = "/sys/devices/system/cpu/cpuidle/current_governor_ro"
+// governorFile has the name of the cpuidle governor. Only "haltpoll" uses haltPoll.
+const governorFile = "/sys/devices/system/cpu/cpuidle/current_governor_ro"
 
 const (
 	// slowWakeUp is far above the wake-up time of a physical processor.
 	slowWakeUp = 25 * time.Microsecond
-	// usualPoll is the kernel's own default of haltPoll.
-	usualPoll = 200000
+	// defaultHaltPoll is the kernel's own default of haltPoll.
+	defaultHaltPoll = 200000
 )
 
 // wakeUps describes the measured wake-up time. poll and governor are the contents of
@@ -33,9 +33,9 @@ func wakeUps(took time.Duration, poll, governor string) string {
 		return s
 	}
 	s += ", which is long, as on many virtual machines; a short call needs several of these"
-	if n, err := strconv.Atoi(poll); err == nil && n < usualPoll && governor == "haltpoll" {
+	if n, err := strconv.Atoi(poll); err == nil && n < defaultHaltPoll && governor == "haltpoll" {
 		s += fmt.Sprintf(". WARNING: it is less after `echo %d > %s`, as root on this machine: idle processors then "+
-			"wait a moment before they sleep", usualPoll, haltPoll)
+			"wait a moment before they sleep", defaultHaltPoll, haltPollFile)
 	}
 	return s
 }
@@ -44,67 +44,67 @@ func wakeUps(took time.Duration, poll, governor string) string {
 // wakes: half the median round trip of a byte through two pipes. With fewer than two
 // processors it returns errors.ErrUnsupported.
 func wakeUp() (time.Duration, error) {
-	var may unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &may); err != nil {
+	var allowed unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &allowed); err != nil {
 		return 0, err
 	}
 	var cpus []int
-	for n := range len(may) * 64 {
-		if may.IsSet(n) {
+	for n := range len(allowed) * 64 {
+		if allowed.IsSet(n) {
 			cpus = append(cpus, n)
 		}
 	}
 	if len(cpus) < 2 { // the first and the last are seldom threads of one core
 		return 0, errors.ErrUnsupported
 	}
-	var there, back [2]int
-	if err := unix.Pipe2(there[:], unix.O_CLOEXEC); err != nil {
+	var request, reply [2]int
+	if err := unix.Pipe2(request[:], unix.O_CLOEXEC); err != nil {
 		return 0, err
 	}
-	defer unix.Close(there[0])
-	if err := unix.Pipe2(back[:], unix.O_CLOEXEC); err != nil {
-		unix.Close(there[1])
+	defer unix.Close(request[0])
+	if err := unix.Pipe2(reply[:], unix.O_CLOEXEC); err != nil {
+		unix.Close(request[1])
 		return 0, err
 	}
-	defer unix.Close(back[0])
-	echoed := on(cpus[0], func() error {
-		defer unix.Close(back[1])
+	defer unix.Close(reply[0])
+	echoed := onCPU(cpus[0], func() error {
+		defer unix.Close(reply[1])
 		b := []byte{0}
 		for {
-			if n, err := unix.Read(there[0], b); n == 0 || err != nil {
+			if n, err := unix.Read(request[0], b); n == 0 || err != nil {
 				return err
 			}
-			if _, err := unix.Write(back[1], b); err != nil {
+			if _, err := unix.Write(reply[1], b); err != nil {
 				return err
 			}
 		}
 	})
 	var took []time.Duration
-	asked := on(cpus[len(cpus)-1], func() error {
-		defer unix.Close(there[1])
+	pinged := onCPU(cpus[len(cpus)-1], func() error {
+		defer unix.Close(request[1])
 		b := []byte{0}
 		for range 100 {
 			time.Sleep(time.Millisecond) // the other processor is idle by then
 			began := time.Now()
-			if _, err := unix.Write(there[1], b); err != nil {
+			if _, err := unix.Write(request[1], b); err != nil {
 				return err
 			}
-			if n, err := unix.Read(back[0], b); n == 0 || err != nil {
+			if n, err := unix.Read(reply[0], b); n == 0 || err != nil {
 				return errors.Join(errors.New("no answer"), err)
 			}
 			took = append(took, time.Since(began)/2)
 		}
 		return nil
 	})
-	if err := errors.Join(<-asked, <-echoed); err != nil {
+	if err := errors.Join(<-pinged, <-echoed); err != nil {
 		return 0, err
 	}
 	slices.Sort(took)
 	return took[len(took)/2], nil
 }
 
-// on runs f in a thread of its own, on that processor only.
-func on(cpu int, f func() error) <-chan error {
+// onCPU runs f in a thread of its own, on that processor only.
+func onCPU(cpu int, f func() error) <-chan error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // never unlocked, so that the thread ends with the goroutine
