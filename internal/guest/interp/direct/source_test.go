@@ -17,94 +17,98 @@ type side struct {
 }
 
 var sides = []side{
-	{"the driver's state", "../drivers/python.py", "        def say(", "        def take(", `self\.(word|fence)`,
+	{"the driver's state", "../drivers/python.py", "        def set_state(", "        def run_next(",
+		`self\.(words|fence)`,
 		[]string{
-			"self.word[STATE] = self.cell | word", // state = …
-			"with self.fence:",                    // fence
+			"self.words[STATE] = self.cell | value", // state = …
+			"with self.fence:",                      // fence
 		}},
-	{"the driver's cell", "../drivers/python.py", "            self.cell = (token", "        def warm(",
-		`self\.(word|say|end|link)|answer\(|run_cell\(`, []string{
-			"self.say(RUNNING)", // dRun, dRunFence
-			"while self.word[READS_OUT] or self.word[READS_ERR]:", // dReaders
-			`if self.word[SIGNALS] != state["sent"]:`,
+	{"the driver's cell", "../drivers/python.py", "            self.cell = (token", "        def warm_up(",
+		`self\.(words|set_state|finish|conn)|send_reply\(|await_signals\(|run_cell\(`, []string{
+			"self.set_state(RUNNING)", // dRun, dRunFence
+			"while self.words[READING_STDOUT] or self.words[READING_STDERR]:", // dReaders
+			`if self.words[SIGNALS_SENT] != state["signals_sent"]:`,
 			// no step: the cell has begun
-			"hear(self.word[SIGNALS])", //
-			`reply = run_cell(token, "<code %d>" % state["n"], code.decode("utf-8", "replace"))`, // dCell
-			"self.say(FINISHING)", // dFinish, dFinishFence
-			"while self.word[ASKED] and not self.word[SUPERVISED]:",  // dAsked, dDecided
-			"kept = self.word[SUPERVISED] or self.end(reply, limit)", // dSupervised
-			"answer(reply)",                       // dTellAgent
-			"self.word[STATE] = self.cell | IDLE", // dIdleAfter
+			"await_signals(self.words[SIGNALS_SENT])",                                               //
+			`reply = run_cell(token, "<code %d>" % state["cell"], code.decode("utf-8", "replace"))`, // dCell
+			// dFinish, dFinishFence
+			"self.set_state(FINISHING)",
+			"while self.words[REQUESTED] and not self.words[SUPERVISED]:",   // dAsked, dDecided
+			"outcome = self.words[SUPERVISED] or self.finish(reply, limit)", // dSupervised
+			"send_reply(reply)",                                             // dTellAgent
+			"self.words[STATE] = self.cell | IDLE",                          // dIdleAfter
 		}},
-	{"the driver's end", "../drivers/python.py", "        def end(", "        def waiting(",
-		`self\.(word|say|link|streams|waiting|gone)|read\(`, []string{
-			"for fd, event in self.streams(0):", // dLook
-			"out = self.waiting(6)",
-			"err = self.waiting(7)",
-			"self.word[NOTIFY] or self.word[KEEPS_OUT] or self.word[KEEPS_ERR] or cut:", // dNotify, dKeeps
-			"self.say(RUNNING)",                // dLeave, dLeaveFence
-			`self.link.sendall(b"0 0 0\n")`,    // dSayLeave
-			"while not self.word[SUPERVISED]:", // dWait
-			"if self.now() > until if cut else self.gone():",
-			"self.word[STATE] = self.cell | IDLE",
+	{"the driver's end", "../drivers/python.py", "        def finish(", "        def unread(",
+		`self\.(words|set_state|conn|poll|unread|host_gone)|read\(`, []string{
+			"for fd, event in self.poll(0):", // dLook
+			"out = self.unread(6)",
+			"err = self.unread(7)",
+			// dNotify, dKeeps
+			"self.words[HANDOVER] or self.words[BUFFERED_STDOUT] or self.words[BUFFERED_STDERR] or conn_closed:",
+			"self.set_state(RUNNING)",           // dLeave, dLeaveFence
+			`self.conn.sendall(b"0 0 0\n")`,     // dSayLeave
+			"while not self.words[SUPERVISED]:", // dWait
+			"if self.now() > deadline if conn_closed else self.host_gone():",
+			"self.words[STATE] = self.cell | IDLE",
 			`out, err = read(6, out) if out else b"", read(7, err) if err else b""`, // dRead
-			"self.word[STATE] = self.cell | IDLE",                                   // dIdle
-			"self.link.sendall(data)",                                               // dAnswer
+			"self.words[STATE] = self.cell | IDLE",                                  // dIdle
+			"self.conn.sendall(data)",                                               // dAnswer
 		}},
-	{"the agent's supervision", "../direct.go", "func (i *Interp) Supervise(", "// Notify",
-		`i\.shared|i\.acquire\(|i\.release|i\.supervised|attach|poll|finish|ctx\.Err`, []string{
+	{"the agent's supervision", "../direct.go", "func (i *Interp) Supervise(", "// SetHandover",
+		`i\.shared|i\.acquire\(|i\.release|i\.lastSupervised|attach|poll|finish|ctx\.Err`, []string{
 			"if err := i.acquire(ctx, nil); err != nil {", // aReady
 			"defer i.release()",
 			"if ctx.Err() != nil && !stop {",
-			"return nil, false, ctx.Err() // the host gave it up, and may be at the next cell",
-			"p, had := i.proc, i.supervised == id",
+			"return nil, false, ctx.Err() // the host has given the cell up, and may have sent the next one",
+			"p, supervisedBefore := i.process, i.lastSupervised == id",
 			"if p.alive() && !i.shared.Supervise(id) {", // aAsk, aOver, aWithdraw, aLeft, aAdopt
 			"defer i.shared.Release()",                  // aLeave, aWithdrawn
-			"i.supervised = id",
+			"i.lastSupervised = id",
 			"p.out.attach(c.Stdout)", // aAttach
 			"p.err.attach(c.Stderr)",
 			"p.out.poll()",
 			"p.err.poll()",
 			"return i.finish(ctx, p, id, began, c), true, nil", // aReply, aFlush
 		}},
-	{"the agent's decision", "shared.go", "func (s *Shared) Supervise(", "func (s *Shared) ask()",
-		`s\.(ask|over|withdraw|adopt|dismiss)`, []string{
-			"s.ask()",         // aAsk
-			"if s.over(id) {", // aOver
-			"s.withdraw()",    // aWithdraw
-			"s.adopt()",       // aAdopt
-			"s.dismiss()",     // aLeave
-			"s.withdraw()",    // aWithdrawn
+	{"the agent's decision", "shared.go", "func (s *Shared) Supervise(", "func (s *Shared) request()",
+		`s\.(request|isOver|withdraw|adopt|release)`, []string{
+			"s.request()",       // aAsk
+			"if s.isOver(id) {", // aOver
+			"s.withdraw()",      // aWithdraw
+			"s.adopt()",         // aAdopt
+			"s.release()",       // aLeave
+			"s.withdraw()",      // aWithdrawn
 		}},
-	{"the agent's look", "shared.go", "func (s *Shared) BeginRead(", "func (s *Shared) reads(",
-		`s\.(reads|Idle|EndRead)`, []string{
-			"s.reads(stream)",   // reads = 1
-			"if s.Idle() {",     // looks at state
-			"s.EndRead(stream)", // reads = 0
+	{"the agent's look", "shared.go", "func (s *Shared) BeginRead(", "func (s *Shared) beginReading(",
+		`s\.(beginReading|Idle|EndRead)`, []string{
+			"s.beginReading(stream)", // reads = 1
+			"if s.Idle() {",          // looks at state
+			"s.EndRead(stream)",      // reads = 0
 		}},
-	{"the agent's reader", "../output.go", "func (o *output) next(", "// once", `o\.(shared|mu|once)|sink`, []string{
-		"o.mu.Lock()",
-		"defer o.mu.Unlock()",
-		"if o.sink == nil && o.shared != nil {",
-		"if !o.shared.BeginRead(o.stream) {", // reads = 1, looks at state
-		"defer o.shared.EndRead(o.stream)",   // reads = 0
-		"n, err = o.once(fd)",                // reads, keeps = 1
-		"o.mu.Lock()",
-		"defer o.mu.Unlock()",
-		"n, err := o.once(fd)",
-	}},
-	{"the host's cell", "../../../agent/direct/way.go", "func (w *Way) Run(", "// How often",
-		`Fprintf|Peek|w\.answer|supervise\(`, []string{
+	{"the agent's reader", "../output.go", "func (o *output) next(", "// readOnce",
+		`o\.(shared|mu|readOnce)|writer|sink`, []string{
+			"o.mu.Lock()",
+			"defer o.mu.Unlock()",
+			"if o.sink == nil && o.shared != nil {",
+			"if !o.shared.BeginRead(o.stream) {", // reads = 1, looks at state
+			"defer o.shared.EndRead(o.stream)",   // reads = 0
+			"n, err = o.readOnce(fd)",            // reads, keeps = 1
+			"o.mu.Lock()",
+			"defer o.mu.Unlock()",
+			"n, err := o.readOnce(fd)",
+		}},
+	{"the host's cell", "../../../agent/direct/way.go", "func (w *Conn) Run(", "// How often",
+		`Fprintf|Peek|w\.readAnswer|supervise\(`, []string{
 			`if _, err := fmt.Fprintf(w.conn, "%d %d %d\n%s", id, len(code), limit, code); err != nil {`, // hSend
-			"_, err := w.r.Peek(1)",            // hWait
-			"a, err := w.answer(id, limit)",    // hWait, hDriver
-			"over, serr := supervise(ctx, id)", // hAsk, hAnswered
-			"_, err = w.r.Peek(1)",             // hDriver
+			"_, err := w.reader.Peek(1)",               // hWait
+			"a, err := w.readAnswer(id, limit)",        // hWait, hDriver
+			"over, superviseErr := supervise(ctx, id)", // hAsk, hAnswered
+			"_, err = w.reader.Peek(1)",                // hDriver
 		}},
-	{"the host's cell that is given up", "../../../agent/direct/way.go", "func (w *Way) Await(", "\n}\n",
-		`w\.answer|stop\(`, []string{
-			"over, err := stop(ctx, id)",        // hStop, hStopped
-			"a, err := w.answer(id, MaxAnswer)", // hStopDriver
+	{"the host's cell that is given up", "../../../agent/direct/way.go", "func (w *Conn) AwaitEnd(", "\n}\n",
+		`w\.readAnswer|stop\(`, []string{
+			"over, err := stop(ctx, id)",            // hStop, hStopped
+			"a, err := w.readAnswer(id, MaxAnswer)", // hStopDriver
 		}},
 }
 
