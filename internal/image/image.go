@@ -35,6 +35,13 @@ type Template struct {
 	// of Binds, Links and the few files that every program expects (/etc/passwd, /etc/hosts, /tmp …).
 	Rootfs string
 	Binds  []Bind
+	// RootfsImage is the absolute path of a file with the root file system, as EROFS: flat, uncompressed and
+	// unchanging. Sandboxes share it; what they write stays their own. It takes the place of Rootfs and Links.
+	RootfsImage string
+	// Image is the reference of the OCI image as the operator wrote it, and ImageID what the runtime calls the
+	// image that it stands for. Both are empty for templates without an image.
+	Image   string
+	ImageID string
 	// Links are symbolic links in the root file system: name → target.
 	Links map[string]string
 	// Files has the contents of additional files by path, without a leading slash. They replace files of
@@ -48,7 +55,23 @@ type Template struct {
 	Warm []string
 	// Provides are names of other templates in place of which this one can be used.
 	Provides []string
+	// User is who runs commands, interpreters and third-party servers, and uses files. Zero: root.
+	User User
+	// Workdir is the folder in which commands start. Empty: /workspace.
+	Workdir string
+	// Runtime is the name of the runtime that makes the sandboxes. Empty: the default one.
+	Runtime string
 }
+
+// User is a user of a sandbox, as its image's /etc/passwd and /etc/group say.
+type User struct {
+	UID, GID   uint32
+	Groups     []uint32 // further groups
+	Name, Home string
+}
+
+// IsRoot says whether the user is root in the sandbox.
+func (u User) IsRoot() bool { return u.UID == 0 }
 
 // AddFiles adds files, and environment variables that the template does not set itself.
 func (t *Template) AddFiles(files map[string][]byte, env map[string]string) {
