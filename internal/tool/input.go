@@ -25,16 +25,16 @@ func Decode[T any](t Tool, raw json.RawMessage) (T, error) {
 	if err != nil {
 		return in, err
 	}
-	o := t.Input
-	if o == nil {
-		o = new(Object)
+	var known arguments
+	if t.Input != nil {
+		known = t.Input.arguments()
 	}
 	if nested, ok := args["params"].(map[string]any); ok && len(args) == 1 {
-		if _, declared := o.fields["params"]; !declared {
+		if _, declared := known.fields["params"]; !declared {
 			args = nested
 		}
 	}
-	err = o.decode(t.Name, "", args, reflect.ValueOf(&in).Elem())
+	err = known.decode(t.Name, "", args, reflect.ValueOf(&in).Elem())
 	return in, err
 }
 
@@ -52,11 +52,11 @@ func parseObject(raw json.RawMessage) (map[string]any, error) {
 
 // decode sets the fields of a struct. In faults, prefix stands before the arguments' names:
 // it is empty, or the name of the object that they are in, and a dot.
-func (o *Object) decode(tool, prefix string, args map[string]any, into reflect.Value) error {
+func (a arguments) decode(tool, prefix string, args map[string]any, into reflect.Value) error {
 	for name, v := range args {
-		f, ok := o.fields[name]
+		f, ok := a.fields[name]
 		if !ok {
-			return o.unknownArgument(tool, prefix, name)
+			return a.unknownArgument(tool, prefix, name)
 		}
 		if v == nil {
 			continue
@@ -65,11 +65,11 @@ func (o *Object) decode(tool, prefix string, args map[string]any, into reflect.V
 			return err
 		}
 	}
-	if o.schema == nil {
+	if a.schema == nil {
 		return nil
 	}
-	for _, name := range o.schema.Required {
-		if p := o.schema.Properties[name]; args[name] == nil {
+	for _, name := range a.schema.Required {
+		if p := a.schema.Properties[name]; args[name] == nil {
 			return fault.New(fault.InvalidParameters, "argument %q is missing: %s", prefix+name, p.Description).
 				With("argument", prefix+name).With("allowed", p.Type)
 		}
@@ -77,10 +77,10 @@ func (o *Object) decode(tool, prefix string, args map[string]any, into reflect.V
 	return nil
 }
 
-func (o *Object) unknownArgument(tool, prefix, name string) error {
+func (a arguments) unknownArgument(tool, prefix, name string) error {
 	names := []string{}
-	if o.schema != nil {
-		for _, n := range o.schema.PropertyOrder {
+	if a.schema != nil {
+		for _, n := range a.schema.PropertyOrder {
 			names = append(names, prefix+n)
 		}
 	}

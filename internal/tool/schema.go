@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/google/jsonschema-go/jsonschema"
 )
@@ -48,42 +49,45 @@ func propsOf(t reflect.Type) (props []Prop) {
 	return props
 }
 
-// Object is the JSON schema (2020-12) of an object, generated from a struct.
+// Object is the JSON schema (2020-12) of an object, generated from a struct. It is
+// generated when it is first used: a server that starts does not wait for the schemas of all
+// tools.
 type Object struct {
-	schema  *jsonschema.Schema
-	encoded map[string]any
-	fields  map[string]field // of the struct, by the arguments' names; nil for a result
+	arguments func() arguments      // how arguments are decoded; nil for a result
+	encoded   func() map[string]any // the JSON
+}
+
+// arguments is what Decode needs to know of a struct of arguments.
+type arguments struct {
+	schema *jsonschema.Schema // nil: there are no arguments
+	fields map[string]field   // of the struct, by the arguments' names
 }
 
 // field is the struct field of one argument.
 type field struct {
 	index  []int
 	schema *jsonschema.Schema
-	object *Object // for an argument that is an object with known properties
+	object *arguments // for an argument that is an object with known properties
 }
 
 // InputOf returns the schema of a tool's arguments, the exported fields of the struct T.
 // Arguments with omitempty are optional. A pointer field distinguishes an absent argument
-// from an empty one. InputOf panics if a property has no field.
+// from an empty one. The schema's first use panics if a property has no field.
 func InputOf[T any](props ...Prop) *Object {
-	s := inferSchema[T]()
-	props = append(props, propsOf(reflect.TypeFor[T]())...)
-	describe(s, props)
-	o := newArguments(reflect.TypeFor[T](), s)
-	o.encoded = encode(s)
-	return o
+	get := sync.OnceValue(func() arguments { return argumentsOf(reflect.TypeFor[T](), describedSchema[T](props)) })
+	return &Object{arguments: get, encoded: sync.OnceValue(func() map[string]any { return encode(get().schema) })}
 }
 
 // OutputOf returns the schema of a tool's result, the struct T. It has only the fields that
 // props name or that have a description; tools may change the other fields. The fields in
 // required are always set.
 func OutputOf[T any](required []string, props ...Prop) *Object {
-	s := inferSchema[T]()
-	props = append(props, propsOf(reflect.TypeFor[T]())...)
-	describe(s, props)
-	keepDescribed(s, props)
-	s.Required = required
-	return &Object{schema: s, encoded: encode(s)}
+	return &Object{encoded: sync.OnceValue(func() map[string]any {
+		s := describedSchema[T](props)
+		keepDescribed(s, append(props, propsOf(reflect.TypeFor[T]())...))
+		s.Required = required
+		return encode(s)
+	})}
 }
 
 // Schema returns the JSON of the schema; for a nil Object, that of an object without
@@ -92,14 +96,17 @@ func (o *Object) Schema() map[string]any {
 	if o == nil {
 		return map[string]any{"type": "object", "properties": map[string]any{}, "additionalProperties": false}
 	}
-	return o.encoded
+	return o.encoded()
 }
 
-func inferSchema[T any]() *jsonschema.Schema {
+// describedSchema infers the schema of a struct, and adds the properties and those of the
+// struct itself.
+func describedSchema[T any](props []Prop) *jsonschema.Schema {
 	s, err := jsonschema.For[T](nil)
 	if err != nil {
 		panic(fmt.Sprintf("tool: %v", err))
 	}
+	describe(s, append(props, propsOf(reflect.TypeFor[T]())...))
 	return s
 }
 
@@ -177,9 +184,9 @@ func keepDescribed(s *jsonschema.Schema, props []Prop) {
 	}
 }
 
-// newArguments returns the Object of a struct of arguments, with the field of each argument.
-func newArguments(t reflect.Type, s *jsonschema.Schema) *Object {
-	o := &Object{schema: s, fields: map[string]field{}}
+// argumentsOf returns the arguments that are the fields of a struct.
+func argumentsOf(t reflect.Type, s *jsonschema.Schema) arguments {
+	a := arguments{schema: s, fields: map[string]field{}}
 	for _, f := range reflect.VisibleFields(t) {
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		p := s.Properties[name]
@@ -188,11 +195,12 @@ func newArguments(t reflect.Type, s *jsonschema.Schema) *Object {
 		}
 		arg := field{index: f.Index, schema: p}
 		if p.Properties != nil {
-			arg.object = newArguments(f.Type, p)
+			object := argumentsOf(f.Type, p)
+			arg.object = &object
 		}
-		o.fields[name] = arg
+		a.fields[name] = arg
 	}
-	return o
+	return a
 }
 
 // encode returns the JSON of a schema, decoded into a map.
