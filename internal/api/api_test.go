@@ -28,6 +28,7 @@ import (
 	"sandlot/internal/port"
 	"sandlot/internal/sandbox/sandboxtest"
 	"sandlot/internal/session"
+	"sandlot/internal/template"
 	"sandlot/internal/tool"
 	"sandlot/internal/workspace"
 )
@@ -152,9 +153,9 @@ func newEdge(t *testing.T, mode auth.Mode, g OriginCheck) *edge {
 	if err != nil {
 		t.Fatal(err)
 	}
-	templates := []*image.Template{{Name: "host"}}
+	templates := template.New(log, []*image.Template{{Name: "host"}}, nil, false)
 	p := pool.New(pool.Config{Runtime: e.fake, Workspaces: workspaces, BootTimeout: 10 * time.Second,
-		Templates: templates,
+		Templates: templates.Ready,
 		Flavor:    sandboxtest.Flavors[0], Log: log})
 	book := session.New(session.Config{Pool: p, Store: &records{all: map[string]session.Record{}}, Log: log,
 		Rules: session.Rules{DefaultTemplate: "host", DefaultFlavor: "small", Templates: templates,

@@ -25,7 +25,6 @@ import (
 	"sandlot/internal/fault"
 	"sandlot/internal/gateway"
 	"sandlot/internal/hub"
-	"sandlot/internal/image"
 	"sandlot/internal/limit"
 	"sandlot/internal/pool"
 	"sandlot/internal/port"
@@ -33,6 +32,7 @@ import (
 	"sandlot/internal/servers"
 	"sandlot/internal/session"
 	"sandlot/internal/store"
+	"sandlot/internal/template"
 	"sandlot/internal/tool"
 	"sandlot/internal/vault"
 	"sandlot/internal/volume"
@@ -45,7 +45,9 @@ type App struct {
 
 	log           *slog.Logger
 	store         *store.DB
-	runtime       sandbox.Runtime
+	runtimes      runtimeList
+	templates     *template.Set
+	builder       *template.Builder
 	volumes       *volume.Volumes
 	egress        *egress.Broker
 	pool          *pool.Pool
@@ -92,24 +94,25 @@ func New(ctx context.Context, c *config.Config, log *slog.Logger) (_ *App, err e
 			err)
 	}
 	a.closers = append(a.closers, a.store.Close)
-	templates, err := Templates(c)
-	if err != nil {
+	if err := a.registries.open(ctx, c); err != nil {
 		return nil, err
 	}
-	if err := a.registries.addToTemplates(ctx, c, templates); err != nil {
+	if a.templates, err = Templates(c, log, a.registries.prepare); err != nil {
 		return nil, err
 	}
-	if a.runtime, err = Runtime(c, log); err != nil {
+	if a.runtimes, err = Runtimes(c, log); err != nil {
 		return nil, err
 	}
-	a.closers = append(a.closers, a.runtime.Close)
-	if w, ok := a.runtime.(sandbox.Warner); ok && w.Warning() != "" {
-		log.Warn(w.Warning())
+	a.closers = append(a.closers, func() error { return closeAll(a.runtimes) })
+	for _, rt := range a.runtimes {
+		if w, ok := rt.(sandbox.Warner); ok && w.Warning() != "" {
+			log.Warn(w.Warning())
+		}
 	}
-	if err := a.openSessions(ctx, templates); err != nil {
+	if err := a.openSessions(ctx); err != nil {
 		return nil, err
 	}
-	if err := a.openEdges(ctx, templates); err != nil {
+	if err := a.openEdges(ctx); err != nil {
 		return nil, err
 	}
 	if err := a.servers.Recover(ctx); err != nil {
@@ -120,29 +123,27 @@ func New(ctx context.Context, c *config.Config, log *slog.Logger) (_ *App, err e
 }
 
 // openSessions creates the pool and the sessions, and recovers the sessions of the previous server.
-func (a *App) openSessions(ctx context.Context, templates []*image.Template) error {
+func (a *App) openSessions(ctx context.Context) error {
 	c := a.Config
 	workspaces, err := workspace.Open(filepath.Join(c.Server.StateDir, "workspaces"))
 	if err != nil {
 		return err
 	}
-	var seal func(context.Context, string, bool) int
-	if s, ok := a.runtime.(sandbox.Sealer); ok {
-		seal = s.Seal
-	}
-	a.volumes = volume.New(volume.Config{Mounts: mounts(c), LimitBytes: int64(c.VolumeLimitMB) << 20, Seal: seal,
-		Log: a.log})
+	a.volumes = volume.New(volume.Config{Mounts: mounts(c), LimitBytes: int64(c.VolumeLimitMB) << 20,
+		Seal: a.runtimes.seal, Log: a.log})
 	sessionFlavors, defaultFlavor := flavors(c)
-	a.pool = pool.New(pool.Config{Runtime: a.runtime, Workspaces: workspaces, Volumes: a.volumes.Mounts,
+	a.pool = pool.New(pool.Config{Runtime: a.runtimes[0], Further: a.runtimes[1:], Workspaces: workspaces,
+		Volumes:   a.volumes.Mounts,
 		Processes: int64(c.Runtime.MaxProcesses), DiskBytes: int64(c.Runtime.DiskMB) << 20,
 		BootTimeout:   c.Runtime.StartTimeout,
-		OrphanTimeout: c.Sessions.OrphanTimeout, WarmPerTemplate: c.Runtime.PoolSize, Templates: templates,
-		Flavor: defaultFlavor, Log: a.log})
+		OrphanTimeout: c.Sessions.OrphanTimeout, WarmPerTemplate: c.Runtime.PoolSize,
+		WarmMemoryMB: c.Runtime.PoolMemoryMB,
+		Templates:    a.templates.Ready, Flavors: sessionFlavors, Flavor: defaultFlavor, Log: a.log})
 	a.egress = egress.New(egress.Config{Log: a.log, Events: a.events, Resolve: a.resolveHost, Limits: egress.Limits{
 		Connections: c.Network.MaxConnections, Rate: c.Network.ConnectionRate, Bytes: int64(c.Network.MaxMB) << 20,
 		Idle: c.Network.Idle}})
 	rules := session.Rules{DefaultTemplate: c.Sessions.DefaultTemplate, DefaultFlavor: c.Sessions.DefaultFlavor,
-		Templates: templates, Flavors: sessionFlavors, MaxSessions: c.Sessions.MaxSessions,
+		Templates: a.templates, Flavors: sessionFlavors, MaxSessions: c.Sessions.MaxSessions,
 		MaxMemoryMB: c.Sessions.MaxMemoryMB,
 		IdleTimeout: c.Sessions.IdleTimeout, Retention: c.Sessions.Retention, SweepInterval: c.Sessions.SweepInterval,
 		EvictIdle:    c.Sessions.EvictIdle,
@@ -154,7 +155,15 @@ func (a *App) openSessions(ctx context.Context, templates []*image.Template) err
 		return err
 	}
 	a.apply(&activeSettings{c, networkPolicies})
-	if err := a.sessions.Recover(ctx, a.runtime); err != nil {
+	a.builder = template.NewBuilder(template.Config{Set: a.templates, Pool: a.pool, Flavor: defaultFlavor, Log: a.log,
+		Imager: imagerOf(a.pool), Dir: filepath.Join(c.Server.StateDir, "templates"), Prepare: a.registries.prepare,
+		Outlet: func(name, box string) *egress.Outlet {
+			return a.egress.Outlet(egress.Owner{Principal: "template " + name, Sandbox: box},
+				a.sessions.TemplatePolicy(name), egress.NewMeter(egress.Traffic{}))
+		}})
+	a.builder.Load(ctx)
+	a.templates.OnChange(a.pool.Refresh)
+	if err := a.sessions.Recover(ctx); err != nil {
 		return fault.Wrap(fault.Configuration, err, "what an earlier server left could not be taken over: %v", err)
 	}
 	return nil
@@ -162,7 +171,7 @@ func (a *App) openSessions(ctx context.Context, templates []*image.Template) err
 
 // openEdges creates everything that clients see. The third-party servers, which it creates first, notify
 // a.gateway, which it creates last: that is safe, as no third-party server runs yet.
-func (a *App) openEdges(ctx context.Context, templates []*image.Template) error {
+func (a *App) openEdges(ctx context.Context) error {
 	c := a.Config
 	var err error
 	if a.authenticator, err = auth.NewAuthenticator(ctx, auth.Mode(c.Server.Auth), c.Server.Host, a.store); err != nil {
@@ -185,12 +194,14 @@ func (a *App) openEdges(ctx context.Context, templates []*image.Template) error 
 	}
 	sessionFlavors, _ := flavors(c)
 	a.tools = builtin.New(builtin.Config{Events: a.events, Sessions: a.sessions, Ports: a.ports, Connections: a.servers,
-		Consent: tool.Policy(c.MCP.Consent), Templates: templates, Flavors: sessionFlavors, Volumes: a.volumes.Usage,
+		Consent: tool.Policy(c.MCP.Consent), Templates: a.templates.Offered, Flavors: sessionFlavors,
+		Volumes: a.volumes.Usage,
 		Timeout: c.Sessions.CallTimeout, MaxTimeout: c.Sessions.MaxCallTimeout, MaxOutput: c.Output.MaxCharacters,
 		Labeled: c.Output.Style == "labeled", TokenContext: a.watch.TokenContext, Log: a.log})
-	metrics := a.metrics(templates)
+	metrics := a.metrics()
 	h := hub.New(hub.Config{Sources: []tool.Source{a.tools, a.servers}, Sessions: a.sessions, Ports: a.ports,
-		Servers: a.servers, Vault: a.vault, Network: a.networkState, Events: a.events, Log: a.log,
+		Servers: a.servers, Vault: a.vault, Templates: a.templates, Network: a.networkState, Events: a.events,
+		Log: a.log,
 		Observe: func(ctx context.Context, call tool.Call, outcome string, took time.Duration) {
 			label := api.External
 			if a.isOwnTool(call.Name) {
@@ -209,15 +220,15 @@ func (a *App) openEdges(ctx context.Context, templates []*image.Template) error 
 		Limits:  limiter, Log: a.log, NewSession: func(p auth.Principal) bool { return !p.Authenticated },
 		TokenContext: a.watch.TokenContext, Connected: a.prewarm})
 	a.api = api.New(api.Config{Door: a.authenticator, Watch: a.watch, Limits: limiter, Gateway: a.gateway, Hub: h,
-		Metrics: metrics, CheckRuntime: a.runtime.Check, Version: Version, PublicURL: c.Server.PublicURL, Log: a.log,
+		Metrics: metrics, CheckRuntime: a.runtimes.check, Version: Version, PublicURL: c.Server.PublicURL, Log: a.log,
 		Origins: api.OriginCheck{Loopback: auth.Loopback(c.Server.Host), CORS: c.Server.CORS,
 			Origins: c.Server.CORSOrigins, TokenRequired: a.tokenRequired}})
 	return nil
 }
 
-func (a *App) metrics(templates []*image.Template) *api.Metrics {
+func (a *App) metrics() *api.Metrics {
 	names := []string{}
-	for _, t := range templates {
+	for _, t := range a.templates.List() {
 		names = append(names, t.Name)
 	}
 	m := api.NewMetrics(a.sessions.Live, a.pool.Sizes, names)
@@ -246,6 +257,7 @@ func (a *App) Run(ctx context.Context, networkListeners []net.Listener, ownerLis
 	defer stop()
 	var tasks sync.WaitGroup
 	tasks.Go(func() { a.pool.Run(background) })
+	tasks.Go(func() { a.builder.Run(background) })
 	tasks.Go(func() { a.sessions.Run(background) })
 	tasks.Go(func() { a.pool.Workspaces.Run(background, a.log) })
 	tasks.Go(func() { a.volumes.Run(background) })
@@ -304,10 +316,6 @@ func (a *App) Run(ctx context.Context, networkListeners []net.Listener, ownerLis
 
 // reapOrphans periodically removes sandboxes that neither the pool nor a session owns.
 func (a *App) reapOrphans(ctx context.Context) {
-	lister, ok := a.runtime.(sandbox.Lister)
-	if !ok {
-		return
-	}
 	tick := time.NewTicker(a.Config.Sessions.OrphanSweepInterval)
 	defer tick.Stop()
 	suspects := map[string]bool{}
@@ -318,7 +326,7 @@ func (a *App) reapOrphans(ctx context.Context) {
 			return
 		}
 		next := map[string]bool{}
-		for _, box := range lister.List() {
+		for _, box := range a.runtimes.sandboxes() {
 			id := box.Spec().ID
 			if a.pool.Owns(id) || a.sessions.Owns(id) {
 				continue

@@ -216,16 +216,20 @@ func EndSandboxes(ctx context.Context, c *config.Config, log *slog.Logger) (ende
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, lock.Close()) }()
-	rt, err := Runtime(c, log)
+	all, err := Runtimes(c, log)
 	if err != nil {
 		return 0, err
 	}
-	defer func() { err = errors.Join(err, rt.Close()) }()
-	ids, err := rt.Leftovers(ctx)
-	if err != nil {
-		return 0, err
+	defer func() { err = errors.Join(err, closeAll(all)) }()
+	for _, rt := range all {
+		ids, rtErr := rt.Leftovers(ctx)
+		if rtErr == nil {
+			var n int
+			n, rtErr = stopAll(ctx, rt, ids)
+			ended += n
+		}
+		err = errors.Join(err, rtErr)
 	}
-	ended, err = stopAll(ctx, rt, ids)
 	lost, lerr := gvisor.EndLost(ctx, c.Server.StateDir)
 	return ended + lost, errors.Join(err, lerr)
 }

@@ -28,11 +28,26 @@ type registries struct {
 	log    *slog.Logger
 	rules  atomic.Pointer[[]egress.Rule] // egress rules that allow the registries
 	cached bool                          // the registries are from the cache file, and may have changed
+
+	// What prepare adds to templates: files, variables, and, to the template host, trust stores.
+	files  map[string][]byte
+	env    map[string]string
+	stores []image.Bind
 }
 
-// addToTemplates adds to the templates what their programs need to use the network: the CA certificates that
-// this machine trusts, and the settings of the package registries.
-func (r *registries) addToTemplates(ctx context.Context, c *config.Config, templates []*image.Template) error {
+// prepare adds to a template what its programs need to use the network: the CA certificates that this machine
+// trusts, and the settings of the package registries.
+func (r *registries) prepare(t *image.Template) {
+	t.AddFiles(r.files, r.env)
+	if t.Rootfs == "" && t.Image == "" {
+		t.Binds = append(t.Binds, r.stores...) // the template host has the default variables already
+	} else {
+		t.AddDefaultEnv()
+	}
+}
+
+// open finds the registries and certificates.
+func (r *registries) open(ctx context.Context, c *config.Config) error {
 	set, err := r.load(ctx, c)
 	if err != nil {
 		return err
@@ -53,19 +68,9 @@ func (r *registries) addToTemplates(ctx context.Context, c *config.Config, templ
 	for _, note := range certificates.Notes {
 		r.log.Info("certificates", "note", note)
 	}
-	stores, err := javaStoreBinds(certificates, c.Server.StateDir)
-	if err != nil {
-		return err
-	}
-	for _, t := range templates {
-		t.AddFiles(files, env)
-		if t.Rootfs == "" {
-			t.Binds = append(t.Binds, stores...)
-		} else {
-			t.AddDefaultEnv() // the template host has these variables already
-		}
-	}
-	return nil
+	r.files, r.env = files, env
+	r.stores, err = javaStoreBinds(certificates, c.Server.StateDir)
+	return err
 }
 
 // javaStoreBinds returns binds that replace the machine's JDK trust stores in sandboxes by one with b.

@@ -1,9 +1,12 @@
 package app
 
 import (
+	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"sandlot/internal/config"
 	"sandlot/internal/egress"
@@ -28,9 +31,59 @@ var runtimes = map[string]func(*config.Config, *slog.Logger) (sandbox.Runtime, e
 	},
 }
 
-// Runtime creates the runtime of the settings.
-func Runtime(c *config.Config, log *slog.Logger) (sandbox.Runtime, error) {
-	return runtimes[c.Runtime.Name](c, log)
+// Runtimes creates the runtimes of the settings. The first is the default one. When one cannot be created, none is
+// left open.
+func Runtimes(c *config.Config, log *slog.Logger) (all []sandbox.Runtime, err error) {
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, closeAll(all))
+			all = nil
+		}
+	}()
+	names := append([]string{c.Runtime.Name}, slices.DeleteFunc(slices.Clone(c.Runtime.Names),
+		func(name string) bool { return name == c.Runtime.Name })...)
+	for _, name := range names {
+		rt, err := runtimes[name](c, log)
+		if err != nil {
+			return all, err
+		}
+		all = append(all, rt)
+	}
+	return all, nil
+}
+
+func closeAll(all []sandbox.Runtime) (err error) {
+	for _, rt := range all {
+		err = errors.Join(err, rt.Close())
+	}
+	return err
+}
+
+// runtimeList has the runtimes of a server, the default one first.
+type runtimeList []sandbox.Runtime
+
+// check returns an error if the default runtime makes no sandboxes. Without another one the server goes on, but for the
+// templates of that one.
+func (l runtimeList) check(ctx context.Context) error { return l[0].Check(ctx) }
+
+// seal makes a folder read-only or writable in the sandboxes of all runtimes that can do so.
+func (l runtimeList) seal(ctx context.Context, source string, readOnly bool) (failed int) {
+	for _, rt := range l {
+		if s, ok := rt.(sandbox.Sealer); ok {
+			failed += s.Seal(ctx, source, readOnly)
+		}
+	}
+	return failed
+}
+
+// sandboxes returns the sandboxes of all runtimes that can list them.
+func (l runtimeList) sandboxes() (all []sandbox.Sandbox) {
+	for _, rt := range l {
+		if lister, ok := rt.(sandbox.Lister); ok {
+			all = append(all, lister.List()...)
+		}
+	}
+	return all
 }
 
 // findProgram returns the path of one of Sandlot's programs: by the setting or, if that is empty, in the

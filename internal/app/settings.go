@@ -1,8 +1,6 @@
 package app
 
 import (
-	"strings"
-
 	"sandlot/internal/config"
 	"sandlot/internal/egress"
 	"sandlot/internal/fault"
@@ -77,32 +75,6 @@ func links(c *config.Config) (port.Links, error) {
 		err = c.InvalidSetting("ports_domain", err)
 	}
 	return l, err
-}
-
-// Templates returns the templates for sessions: the template host, with the machine's own programs, and
-// those of the settings.
-func Templates(c *config.Config) ([]*image.Template, error) {
-	host, err := image.Host()
-	if err != nil {
-		return nil, fault.Wrap(fault.Configuration, err, "the template host cannot be made of this machine: %v", err)
-	}
-	all := []*image.Template{host}
-	for _, t := range c.Templates {
-		template := &image.Template{Name: t.Name, Rootfs: t.Rootfs, Env: t.Env, Warm: t.Warm, Provides: t.Provides}
-		for _, l := range t.Languages {
-			template.Languages = append(template.Languages, image.Language(l))
-		}
-		all = append(all, template)
-	}
-	names := []string{}
-	for _, t := range all {
-		if t.Serves(c.Sessions.DefaultTemplate) {
-			return all, nil
-		}
-		names = append(names, append([]string{t.Name}, t.Provides...)...)
-	}
-	return nil, fault.New(fault.Configuration, "default_template=%q: must be one of %s", c.Sessions.DefaultTemplate,
-		strings.Join(names, ", "))
 }
 
 // flavors returns the flavors of the settings, and the default one.

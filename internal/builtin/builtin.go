@@ -30,8 +30,9 @@ type Config struct {
 	// Connections are the third-party MCP servers; nil leaves out the tools for them.
 	Connections *servers.Servers
 	// Consent is the initial policy for agents that add third-party servers; see SetConsent.
-	Consent   tool.Policy
-	Templates []*image.Template
+	Consent tool.Policy
+	// Templates returns all templates on offer. One that is not ready yet may have no languages.
+	Templates func() []*image.Template
 	Flavors   []image.Flavor
 	// Volumes lists the shared folders and how full they are; nil: there are none.
 	Volumes func() []volume.Usage
@@ -60,6 +61,9 @@ type Tools struct {
 
 // New returns the tools that c allows.
 func New(c Config) *Tools {
+	if c.Templates == nil {
+		c.Templates = func() []*image.Template { return nil }
+	}
 	t := &Tools{Config: c, byName: map[string]tool.Callable{}, replies: once.New(c.TokenContext)}
 	t.SetConsent(c.Consent)
 	add(t, policy.CodeExecute, t.executeCodeTool(), retryable(t.replies, t.executeCode))
@@ -174,7 +178,7 @@ type noInput struct{}
 
 func (t *Tools) templateProp() tool.Prop {
 	var names []string
-	for _, template := range t.Templates {
+	for _, template := range t.Templates() {
 		names = append(names, template.Name)
 		names = append(names, template.Provides...)
 	}

@@ -69,7 +69,7 @@ func (t *Tools) executeCodeTool() tool.Tool {
 // languages lists the names of all templates' languages, without duplicates.
 func (t *Tools) languages() []string {
 	var names []string
-	for _, template := range t.Templates {
+	for _, template := range t.Templates() {
 		for _, l := range template.LanguageNames() {
 			if !slices.Contains(names, l) {
 				names = append(names, l)
@@ -121,8 +121,8 @@ func (t *Tools) checkLanguage(name string) error {
 	if name == "" {
 		return nil
 	}
-	for _, template := range t.Templates {
-		if _, ok := template.Language(name); ok {
+	for _, template := range t.Templates() {
+		if _, ok := template.Language(name); ok || len(template.Languages) == 0 {
 			return nil
 		}
 	}

@@ -15,9 +15,11 @@ import (
 func TestToolsAreAsBefore(t *testing.T) {
 	tools := toolsWith(t, tool.Allow)
 	tools = New(Config{Connections: tools.Connections, Timeout: time.Minute, MaxTimeout: time.Hour,
-		Templates: []*image.Template{{Name: "python", Provides: []string{"node"},
-			Languages: []image.Language{{Name: "python"}, {Name: "bash"}}},
-			{Name: "go", Languages: []image.Language{{Name: "go"}}}},
+		Templates: func() []*image.Template {
+			return []*image.Template{{Name: "python", Provides: []string{"node"},
+				Languages: []image.Language{{Name: "python"}, {Name: "bash"}}},
+				{Name: "go", Languages: []image.Language{{Name: "go"}}}}
+		},
 		Flavors: []image.Flavor{{Name: "small", CPUs: 1, MemoryMB: 512}, {Name: "large", CPUs: 4, MemoryMB: 4096}}})
 	got := map[string]any{}
 	for _, d := range tools.Tools(t.Context(), auth.Local) {

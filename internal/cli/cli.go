@@ -18,6 +18,7 @@ import (
 	"sandlot/internal/api/client"
 	"sandlot/internal/api/protocol"
 	"sandlot/internal/app"
+	"sandlot/internal/cli/template"
 	"sandlot/internal/config"
 	"sandlot/internal/fault"
 	"sandlot/internal/secret"
@@ -100,8 +101,10 @@ or let the client start "sandlot stdio".`,
 	f.StringVar(&p.server, "server", os.Getenv("SANDLOT_SERVER"),
 		"URL of a server (default: the server of the state folder); the token is read from SANDLOT_TOKEN")
 	root.AddCommand(p.serve(), p.ps(), p.stop(), p.stdio(), p.run(), p.exec(), p.shell(), p.sessions(), p.copyFile(),
-		p.forward(), p.ports(), p.network(), p.events(), p.mcp(), p.secret(), p.install(), p.doctor(), p.settings(),
-		p.token(),
+		p.forward(), p.ports(), p.network(), p.events(), p.mcp(), p.secret(),
+		template.Command(p.connectOperator, p.out),
+		p.install(),
+		p.doctor(), p.settings(), p.token(),
 		p.version())
 	for _, c := range root.Commands() {
 		refuseUnknown(c)
@@ -178,6 +181,19 @@ func (p *program) operator() (*client.Client, error) {
 		return p.clientAs("")
 	}
 	return p.client()
+}
+
+// connectOperator is connect for the operations of operators.
+func (p *program) connectOperator(ctx context.Context) (*client.Client, func() error, error) {
+	_, done, err := p.connect(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	c, err := p.operator()
+	if err != nil {
+		return nil, nil, errors.Join(err, done())
+	}
+	return c, done, nil
 }
 
 func (p *program) clientAs(token secret.Value) (*client.Client, error) {

@@ -17,7 +17,7 @@ func TestComingFrom(t *testing.T) {
 	}
 	spans := regexp.MustCompile("`([^`]+)`")
 	variable := regexp.MustCompile(`^[A-Z]+(_[A-Z]+)+$`)
-	noticed := []string{"MSB_SERVER_URL", "MSB_API_KEY", "SANDBOX_IMAGE"} // and not used
+	noticed := []string{"MSB_SERVER_URL", "MSB_API_KEY"} // and not used
 	seen, rows := map[string]bool{}, Default().settings()
 	for line := range strings.Lines(string(text)) {
 		cells := strings.Split(line, "|")

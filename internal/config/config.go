@@ -38,6 +38,7 @@ type Config struct {
 	Origin map[string]string
 
 	containerMemory, containerCPU string // mcp-codemode's settings of a container's size
+	sandboxImage                  string // mcp-codemode's setting of a container's image
 	// texts has the settings' values, and the YAML texts of sections, by key, for Changed.
 	changeTexts map[string]string
 }
@@ -58,26 +59,6 @@ type Flavor struct {
 
 // builtinFlavors are the built-in flavors. The settings can replace them, and add others.
 var builtinFlavors = []Flavor{{"small", 1, 1024}, {"medium", 2, 2048}, {"large", 4, 4096}}
-
-// Template describes the programs and files of sandboxes: a root file system and its languages.
-type Template struct {
-	Name      string            `yaml:"-"`
-	Rootfs    string            `yaml:"rootfs"` // an existing folder, without symbolic links
-	Env       map[string]string `yaml:"env"`
-	Warm      []string          `yaml:"warm"`
-	Provides  []string          `yaml:"provides"`
-	Network   Rules             `yaml:"network"` // an empty Mode: network.mode of the settings applies
-	Languages []Language        `yaml:"languages"`
-}
-
-// Language is one of a template's languages. Driver is empty for a language that keeps no state
-// between calls.
-type Language struct {
-	Name, Driver string
-	Command      []string
-	Extension    string
-	Aliases      []string
-}
 
 // FileVersion identifies a version of a file: if it differs, the file has changed.
 type FileVersion struct {
@@ -118,11 +99,13 @@ type Sessions struct {
 
 // Runtime has the settings of the runtime that creates sandboxes, and the limits of a sandbox.
 type Runtime struct {
-	Name         string
+	Name         string        // of the default runtime
+	Names        []string      // of all runtimes, the default one included
 	RunscPath    string        // path; empty: beside the server
 	AgentPath    string        // path; empty: beside the server
 	StartTimeout time.Duration // timeout of a sandbox's start
 	PoolSize     int           // booted sandboxes in the pool, for each template
+	PoolMemoryMB int           // of all sandboxes in the pool together, by their flavors; 0: no limit
 	Snapshots    bool
 	MaxProcesses int
 	DiskMB       int

@@ -172,7 +172,7 @@ func TestTwoVariablesForOneSetting(t *testing.T) {
 }
 
 func TestNotesOfWhatThisVersionCannot(t *testing.T) {
-	for _, name := range []string{"MSB_SERVER_URL", "MSB_API_KEY", "SANDBOX_IMAGE"} {
+	for _, name := range []string{"MSB_SERVER_URL", "MSB_API_KEY"} {
 		c, err := load(t, "", vars{name: "something"}, nil)
 		if err != nil || len(c.Notes) != 1 || !strings.Contains(c.Notes[0], name) {
 			t.Errorf("%s: %v, %v, want one note that names it", name, c, err)

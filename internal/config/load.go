@@ -101,10 +101,6 @@ func (c *Config) noteUnusedVariables(env map[string]string) {
 				"the variable is not used. Unset it")
 		}
 	}
-	if env["SANDBOX_IMAGE"] != "" {
-		c.Notes = append(c.Notes, "SANDBOX_IMAGE is set, but this version makes no sandbox out of a container's "+
-			"image; default_template is used")
-	}
 }
 
 // setFromEnv sets a setting from its environment variables. Sandlot's own variable overrides those of
@@ -311,77 +307,6 @@ func (c *Config) putFlavor(f Flavor) {
 	slices.SortStableFunc(c.Flavors, func(a, b Flavor) int { return a.MemoryMB - b.MemoryMB })
 }
 
-func (c *Config) parseTemplates(n *yaml.Node) error {
-	nodes := map[string]yaml.Node{}
-	if err := n.Decode(&nodes); err != nil {
-		return errors.New("must be names with rootfs and languages")
-	}
-	for _, name := range slices.Sorted(maps.Keys(nodes)) {
-		node := nodes[name]
-		if err := checkTemplateKeys(&node); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(nodes)) {
-		node, t := nodes[name], Template{Name: name}
-		err := node.Decode(&t)
-		if err == nil {
-			err = t.validate()
-		}
-		if err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
-		c.Templates = append(c.Templates, t)
-	}
-	return nil
-}
-
-// validate returns an error if a template is invalid, and resolves symbolic links in its rootfs.
-func (t *Template) validate() error {
-	root, err := filepath.EvalSymlinks(t.Rootfs)
-	if err != nil || !filepath.IsAbs(root) {
-		return fmt.Errorf("rootfs %q must be an absolute path of an unpacked root file system", t.Rootfs)
-	}
-	t.Rootfs = root
-	for _, l := range t.Languages {
-		if l.Name == "" || len(l.Command) == 0 || !slices.Contains([]string{"", "python", "node", "bash"}, l.Driver) {
-			return errors.New("a language needs name, command and, if it keeps state, driver: python, node or bash")
-		}
-	}
-	if len(t.Languages) == 0 {
-		return errors.New("at least one language is needed")
-	}
-	switch t.Network.Mode {
-	case "", "none", "allowlist", "public":
-		return nil
-	case "open":
-		return errors.New("network: the mode open is for all templates: network.mode")
-	}
-	return fmt.Errorf("network: mode %q must be one of none, allowlist, public", t.Network.Mode)
-}
-
-func checkTemplateKeys(n *yaml.Node) error {
-	if err := checkKeys(n, "rootfs", "env", "warm", "provides", "languages", "network"); err != nil {
-		return err
-	}
-	var s struct {
-		Languages []yaml.Node
-		Network   yaml.Node
-	}
-	if err := n.Decode(&s); err != nil {
-		return err
-	}
-	if err := checkKeys(&s.Network, "mode", "allow"); err != nil {
-		return fmt.Errorf("network: %w", err)
-	}
-	for i := range s.Languages {
-		if err := checkKeys(&s.Languages[i], "name", "driver", "extension", "command", "aliases"); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // finish applies and checks what depends on more than one setting.
 func (c *Config) finish() error {
 	if c.File != "" {
@@ -418,6 +343,9 @@ func (c *Config) finish() error {
 	if !slices.Contains(names, c.Sessions.DefaultFlavor) {
 		return fault.New(fault.Configuration, "default_flavor=%q (%s): must be one of %s", c.Sessions.DefaultFlavor,
 			c.Origin["default_flavor"], strings.Join(names, ", "))
+	}
+	if err := c.finishTemplates(); err != nil {
+		return err
 	}
 	// In mcp-codemode, EXEC_TIMEOUT was not only the default but also the limit of calls.
 	if c.Origin["execution_timeout"] == "variable EXEC_TIMEOUT" && c.Origin["max_execution_timeout"] == "default" {

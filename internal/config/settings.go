@@ -182,7 +182,10 @@ func (c *Config) runtimeRows() []setting {
 	r := &c.Runtime
 	return []setting{
 		{"runtime", "gvisor", nil,
-			"what makes sandboxes", oneOf(&r.Name, "gvisor")},
+			"what makes sandboxes", oneOf(&r.Name, runtimeNames...)},
+		{"runtimes", "", nil,
+			"all runtimes of this server, separated by commas; a template names its own; empty: the one of runtime",
+			list(&r.Names, readRuntime)},
 		{"runsc", "", nil,
 			"path of sandlot-runsc; empty: beside the server's program", text(&r.RunscPath, nil)},
 		{"agent", "", nil,
@@ -191,6 +194,9 @@ func (c *Config) runtimeRows() []setting {
 			"seconds that a sandbox may take to start", duration(&r.StartTimeout, time.Second, time.Hour)},
 		{"pool_size", "2", []string{"POOL_SIZE"},
 			"booted sandboxes that wait for new sessions, for each template", number(&r.PoolSize, 0, 1000)},
+		{"pool_memory_mb", "8192", nil,
+			"memory of the flavors of all sandboxes that wait for new sessions, together; 0: no limit",
+			number(&r.PoolMemoryMB, 0, 1<<40)},
 		{"snapshots", "true", nil,
 			"start new sandboxes from a snapshot of one that has booted; false: boot each", boolean(&r.Snapshots)},
 		{"max_processes", "512", nil,
@@ -249,6 +255,10 @@ func (c *Config) outputRows() []setting {
 			number(&c.VolumeLimitMB, 0, 1<<30)},
 		{"container_memory_limit", "", []string{"CONTAINER_MEMORY_LIMIT"},
 			"memory of the default flavor, such as 256m", text(&c.containerMemory, readMemory)},
+		{"sandbox_image", "", []string{"SANDBOX_IMAGE"},
+			"an image of which the template " + ImageTemplate + " is made, which is the default one unless " +
+				"default_template is set",
+			text(&c.sandboxImage, readImage)},
 		{"container_cpu_limit", "", []string{"CONTAINER_CPU_LIMIT"},
 			"CPUs of the default flavor", text(&c.containerCPU, readCPU)},
 	}

@@ -19,6 +19,7 @@ import (
 	"sandlot/internal/port"
 	"sandlot/internal/servers"
 	"sandlot/internal/session"
+	"sandlot/internal/template"
 	"sandlot/internal/tool"
 	"sandlot/internal/vault"
 )
@@ -36,6 +37,8 @@ type Config struct {
 	Ports    *port.Ports
 	Servers  *servers.Servers
 	Vault    *vault.Vault
+	// Templates has the templates; nil: the server has none.
+	Templates *template.Set
 	// Network returns the network settings of all sessions.
 	Network func() NetworkState
 	// Events gets an event for every operation; nil: there are no events.

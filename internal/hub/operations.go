@@ -16,6 +16,9 @@ var (
 	ReadSessionNetwork = newOp(policy.NetworkRead, (*Hub).readSessionNetwork)
 	ChangeNetwork      = newOp(policy.NetworkChange, (*Hub).changeNetwork)
 
+	ListTemplates = newOp(policy.TemplateList, (*Hub).listTemplates)
+	BuildTemplate = newOp(policy.TemplateBuild, (*Hub).buildTemplate)
+
 	ListSecrets  = newOp(policy.SecretList, (*Hub).listSecrets)
 	SetSecret    = newOp(policy.SecretSet, (*Hub).setSecret)
 	RemoveSecret = newOp(policy.SecretRemove, (*Hub).removeSecret)

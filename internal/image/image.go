@@ -61,6 +61,12 @@ type Template struct {
 	Workdir string
 	// Runtime is the name of the runtime that makes the sandboxes. Empty: the default one.
 	Runtime string
+	// Flavor is the name of the flavor of sessions that ask for none. Empty: the default one.
+	Flavor string
+	// Pool is how many booted sandboxes wait for new sessions. Nil: as many as the settings say.
+	Pool *int
+	// Start are shell command lines that run in each sandbox that boots, before a session gets it.
+	Start []string
 }
 
 // User is a user of a sandbox, as its image's /etc/passwd and /etc/group say.

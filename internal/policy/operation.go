@@ -66,6 +66,9 @@ const (
 	NetworkReadAll Operation = "network.read_all" // the settings, which apply to all sessions
 	NetworkChange  Operation = "network.change"
 
+	TemplateList  Operation = "template.list"
+	TemplateBuild Operation = "template.build"
+
 	EventRead   Operation = "event.read"
 	MetricsRead Operation = "metrics.read"
 	HealthRead  Operation = "health.read"
@@ -108,6 +111,9 @@ var table = map[Operation]rule{
 	NetworkReadAll: {role: auth.Operator, deniedAct: "see what holds for the network of all users"},
 	NetworkChange: {role: auth.Operator, deniedAct: "change what a session may reach", changes: true,
 		operatorsMayForOthers: true},
+
+	TemplateList:  reads,
+	TemplateBuild: {role: auth.Operator, deniedAct: "build the templates of all users", changes: true},
 
 	EventRead: reads, MetricsRead: {role: auth.Metrics, deniedAct: "read the metrics, which are of all users"},
 	HealthRead: {anyone: true},

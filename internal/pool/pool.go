@@ -62,7 +62,9 @@ func (b *Booted) Destroy() error {
 
 // Config configures a Pool.
 type Config struct {
-	Runtime    sandbox.Runtime
+	Runtime sandbox.Runtime // of templates that name none
+	// Further are the other runtimes. Their names differ from that of Runtime.
+	Further    []sandbox.Runtime
 	Workspaces *workspace.Store
 	// Volumes returns the shared folders as a new sandbox gets them. It may be nil.
 	Volumes func() []sandbox.Mount
@@ -73,17 +75,22 @@ type Config struct {
 	OrphanTimeout time.Duration
 	// BootTimeout is how long a boot may take.
 	BootTimeout time.Duration
-	// WarmPerTemplate is how many warm sandboxes there are to be for each template.
+	// WarmPerTemplate is how many warm sandboxes there are to be for each template that does not
+	// say it itself.
 	WarmPerTemplate int
-	Templates       []*image.Template
-	Flavor          image.Flavor // of pooled sandboxes
-	Log             *slog.Logger
+	// WarmMemoryMB bounds the memory of all warm sandboxes together, by their flavors; 0: no limit.
+	WarmMemoryMB int
+	// Templates returns the templates that are ready. After a change, call Refresh.
+	Templates func() []*image.Template
+	// Flavors are those that a template can name for its sandboxes.
+	Flavors []image.Flavor
+	Flavor  image.Flavor // of warm sandboxes whose templates name none
+	Log     *slog.Logger
 }
 
 // Pool boots sandboxes and has the warm ones. Run fills it.
 type Pool struct {
 	Config
-	prebooter sandbox.Prebooter // the runtime, if it is a Prebooter; else nil
 
 	wake       chan struct{}  // makes Run look again which template lacks sandboxes
 	cellSlots  agent.Slots    // limits how many cells run at once, in all sandboxes
@@ -99,8 +106,7 @@ type Pool struct {
 
 // New returns an empty pool.
 func New(c Config) *Pool {
-	prebooter, _ := c.Runtime.(sandbox.Prebooter)
-	return &Pool{Config: c, prebooter: prebooter, wake: make(chan struct{}, 1),
+	return &Pool{Config: c, wake: make(chan struct{}, 1),
 		cellSlots: make(agent.Slots, runtime.NumCPU()+runtime.NumCPU()/2),
 		ready:     map[string][]*Booted{}, owned: map[string]bool{}}
 }
@@ -117,6 +123,8 @@ type Request struct {
 	Workspace string // its id; it must exist
 	Template  *image.Template
 	Flavor    image.Flavor
+	// Build: the sandbox is one in which a template is built; see sandbox.Spec.
+	Build bool
 	// SkipProbe makes Boot return a sandbox that was started from an image as soon as its
 	// agent is linked. The pool then probes the agent in the background, and stops the
 	// sandbox if it does not answer.
@@ -130,15 +138,19 @@ func (p *Pool) Boot(ctx context.Context, r Request) (*Booted, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.BootTimeout)
 	defer cancel()
 	r.ID = cmp.Or(r.ID, secret.ID())
-	spec := p.spec(r)
-	if p.prebooter != nil && p.prebooter.HasImage(spec) {
+	rt, err := p.RuntimeOf(r.Template)
+	if err != nil {
+		return nil, err
+	}
+	spec, prebooter := p.spec(r), prebooterOf(rt, r.Template)
+	if prebooter != nil && prebooter.HasImage(spec) {
 		b, err := p.boot(ctx, r, spec, p.restoreLimit())
 		if err == nil || callerCtx.Err() != nil {
 			return b, err
 		}
 		p.Log.Warn("a sandbox that was started from a preboot image did not get ready, and boots", "sandbox", r.ID,
 			"error", err)
-		p.prebooter.DropImage(spec)
+		prebooter.DropImage(spec)
 	}
 	return p.boot(ctx, r, spec, p.BootTimeout)
 }
@@ -164,26 +176,31 @@ func (p *Pool) spec(r Request) sandbox.Spec {
 	mounts := []sandbox.Mount{{Source: p.Workspaces.Path(r.Workspace), Target: WorkspaceDir}}
 	mounts = append(mounts, p.volumes()...)
 	return sandbox.Spec{ID: r.ID, Template: r.Template, Limits: p.Limits(r.Flavor), Mounts: mounts,
-		OrphanTimeout: p.OrphanTimeout,
-		Secret:        secret.Bytes(wire.SecretLen)}
+		OrphanTimeout: p.OrphanTimeout, Build: r.Build,
+		Secret: secret.Bytes(wire.SecretLen)}
 }
 
 func (p *Pool) boot(ctx context.Context, r Request, spec sandbox.Spec, limit time.Duration) (*Booted, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	box, err := p.Runtime.Create(ctx, spec)
+	rt, err := p.RuntimeOf(r.Template)
 	if err != nil {
 		return nil, err
 	}
+	box, err := rt.Create(ctx, spec)
+	if err != nil {
+		return nil, err
+	}
+	prebooter := prebooterOf(rt, r.Template)
 	b := p.Adopt(box, r)
 	started := &p.booted
-	switch prebooted := p.prebooter != nil && p.prebooter.Prebooted(box); {
+	switch prebooted := prebooter != nil && prebooter.Prebooted(box); {
 	case !prebooted:
 		err = p.makeReady(ctx, b)
 	case r.SkipProbe:
 		started, err = &p.prebooted, b.Agent.Wait(ctx)
 		if err == nil {
-			p.background.Go(func() { p.probeInBackground(b, spec) })
+			p.background.Go(func() { p.probeInBackground(b, prebooter, spec) })
 		}
 	default:
 		started, err = &p.prebooted, b.probe(ctx)
@@ -216,14 +233,14 @@ func (b *Booted) probe(ctx context.Context) error {
 // probeInBackground probes a restored sandbox that a session uses already. If the agent does not
 // answer, it stops the sandbox, which the session tells its user, and drops the image, so
 // that the next sandbox boots. The probe ends when the sandbox's client closes.
-func (p *Pool) probeInBackground(b *Booted, spec sandbox.Spec) {
+func (p *Pool) probeInBackground(b *Booted, prebooter sandbox.Prebooter, spec sandbox.Spec) {
 	ctx, cancel := context.WithTimeout(context.Background(), p.restoreLimit())
 	defer cancel()
 	if b.probe(ctx) == nil || ctx.Err() == nil {
 		return // the user's own calls notice other errors
 	}
 	p.Log.Warn("a sandbox that was started from a preboot image does not answer, and is stopped", "sandbox", b.ID)
-	p.prebooter.DropImage(spec)
+	prebooter.DropImage(spec)
 	stopCtx, done := context.WithTimeout(context.Background(), 30*time.Second)
 	defer done()
 	if err := b.Box.Stop(stopCtx); err != nil {
@@ -263,7 +280,7 @@ func (p *Pool) makeReady(ctx context.Context, b *Booted) error {
 			p.Log.Info("an interpreter did not start", "sandbox", b.ID, "language", l, "error", err)
 		}
 	}
-	return nil
+	return runStart(ctx, b)
 }
 
 // Configure tells the agent its languages, roots and limits.

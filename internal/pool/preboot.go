@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"sandlot/internal/image"
+	"sandlot/internal/sandbox"
 )
 
 const (
@@ -22,9 +24,13 @@ const (
 )
 
 // makeImages makes the missing preboot images of the templates, one after the other, if the
-// runtime supports images. A failure is logged; new sandboxes of that template then boot.
+// runtimes support images. A failure is logged; new sandboxes of that template then boot.
 func (p *Pool) makeImages(ctx context.Context) {
-	if p.prebooter == nil || p.prebooter.CanPreboot() != nil {
+	able := slices.ContainsFunc(p.Runtimes(), func(rt sandbox.Runtime) bool {
+		prebooter, ok := rt.(sandbox.Prebooter)
+		return ok && prebooter.CanPreboot() == nil
+	})
+	if !able {
 		return
 	}
 	for pause := firstImagesDelay; ; pause = imagesInterval {
@@ -33,7 +39,7 @@ func (p *Pool) makeImages(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		for _, t := range p.Templates {
+		for _, t := range p.Templates() {
 			began := time.Now()
 			made, err := p.makeImage(ctx, t)
 			switch {
@@ -50,14 +56,22 @@ func (p *Pool) makeImages(ctx context.Context) {
 
 // makeImage makes the image of one template, unless there is one.
 func (p *Pool) makeImage(ctx context.Context, t *image.Template) (made bool, err error) {
+	rt, err := p.RuntimeOf(t)
+	if err != nil {
+		return false, err
+	}
+	prebooter := prebooterOf(rt, t)
+	if prebooter == nil || prebooter.CanPreboot() != nil {
+		return false, nil
+	}
 	ws, err := p.Workspaces.New()
 	if err != nil {
 		return false, err
 	}
 	defer func() { err = errors.Join(err, p.Workspaces.Remove(ws)) }()
-	r := Request{ID: p.reserveID(), Workspace: ws, Template: t, Flavor: p.Flavor}
+	r := Request{ID: p.reserveID(), Workspace: ws, Template: t, Flavor: p.flavorOf(t)}
 	defer p.releaseID(r.ID)
-	if p.prebooter.HasImage(p.spec(r)) {
+	if prebooter.HasImage(p.spec(r)) {
 		return false, nil
 	}
 	b, err := p.Boot(ctx, r)
@@ -75,7 +89,7 @@ func (p *Pool) makeImage(ctx context.Context, t *image.Template) (made bool, err
 	}
 	makeCtx, cancel := context.WithTimeout(ctx, p.BootTimeout)
 	defer cancel()
-	if err := p.prebooter.MakeImage(makeCtx, b.Box); err != nil {
+	if err := prebooter.MakeImage(makeCtx, b.Box); err != nil {
 		return false, fmt.Errorf("making a preboot image: %w", err)
 	}
 	return true, nil

@@ -24,6 +24,9 @@ type prebooter struct {
 	start  time.Duration
 	// volumes is what the pool is given.
 	volumes func() []sandbox.Mount
+	// change changes the pool's settings; nil: they stay.
+	change    func(*Config)
+	templates atomic.Pointer[[]*image.Template] // nil: oneAndTwo
 
 	mu        sync.Mutex
 	there     map[string]bool // by template
@@ -101,6 +104,8 @@ func (s *prebooter) DropImage(spec sandbox.Spec) {
 
 var _ sandbox.Prebooter = (*prebooter)(nil)
 
+var oneAndTwo = []*image.Template{{Name: "one"}, {Name: "two"}}
+
 // within runs the pool for a minute in a bubble.
 func within(t *testing.T, rt *prebooter, warm int, f func(t *testing.T, p *Pool)) {
 	t.Helper()
@@ -117,9 +122,14 @@ func within(t *testing.T, rt *prebooter, warm int, f func(t *testing.T, p *Pool)
 		if err != nil {
 			t.Fatal(err)
 		}
-		p := New(Config{Runtime: rt, Workspaces: workspaces, BootTimeout: rt.start, WarmPerTemplate: warm,
-			Templates: []*image.Template{{Name: "one"}, {Name: "two"}},
-			Flavor:    sandboxtest.Flavors[0], Log: sandboxtest.Log(t), Volumes: rt.volumes})
+		c := Config{Runtime: rt, Workspaces: workspaces, BootTimeout: rt.start, WarmPerTemplate: warm,
+			Templates: func() []*image.Template { return *rt.templates.Load() },
+			Flavor:    sandboxtest.Flavors[0], Log: sandboxtest.Log(t), Volumes: rt.volumes}
+		rt.templates.CompareAndSwap(nil, &oneAndTwo)
+		if rt.change != nil {
+			rt.change(&c)
+		}
+		p := New(c)
 		ctx, cancel := context.WithCancel(t.Context())
 		var run sync.WaitGroup
 		run.Go(func() { p.Run(ctx) })
@@ -160,7 +170,7 @@ func TestDeadWithoutProbe(t *testing.T) {
 			t.Fatal(err)
 		}
 		began := time.Now()
-		b, err := p.Boot(t.Context(), Request{Workspace: ws, Template: p.Templates[0], Flavor: p.Flavor,
+		b, err := p.Boot(t.Context(), Request{Workspace: ws, Template: oneAndTwo[0], Flavor: p.Flavor,
 			SkipProbe: true})
 		if err != nil || time.Since(began) > time.Second {
 			t.Fatalf("it took %v: %v", time.Since(began), err)
@@ -198,7 +208,7 @@ func leftAlone(t *testing.T, detached bool) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		b, err := p.Boot(t.Context(), Request{Workspace: ws, Template: p.Templates[0], Flavor: p.Flavor,
+		b, err := p.Boot(t.Context(), Request{Workspace: ws, Template: oneAndTwo[0], Flavor: p.Flavor,
 			SkipProbe: true})
 		if err != nil {
 			t.Fatal(err)
@@ -230,7 +240,7 @@ func boots(t *testing.T, p *Pool) time.Duration {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	b, err := p.Boot(t.Context(), Request{Workspace: ws, Template: p.Templates[0], Flavor: p.Flavor})
+	b, err := p.Boot(t.Context(), Request{Workspace: ws, Template: oneAndTwo[0], Flavor: p.Flavor})
 	took := time.Since(began)
 	if err != nil {
 		t.Error(err)
@@ -309,7 +319,7 @@ func TestOutdated(t *testing.T) {
 		return []sandbox.Mount{{Source: "/a", Target: "/share", Shared: true, ReadOnly: full.Load()}}
 	}}
 	within(t, rt, 1, func(t *testing.T, p *Pool) {
-		take := func() *Booted { return p.Take(p.Templates[0], p.Flavor) }
+		take := func() *Booted { return p.Take(oneAndTwo[0], p.Flavor) }
 		b := take()
 		if b == nil || !b.Box.Spec().Mounts[1].ReadOnly {
 			t.Fatalf("%+v, want one that cannot write", b)

@@ -16,11 +16,11 @@ import (
 // have other CPUs or memory than the flavor: what a sandbox sees of its machine is fixed when
 // it boots.
 func (p *Pool) Take(t *image.Template, f image.Flavor) *Booted {
-	if f.CPUs != p.Flavor.CPUs || f.MemoryMB != p.Flavor.MemoryMB {
+	if warm := p.flavorOf(t); f.CPUs != warm.CPUs || f.MemoryMB != warm.MemoryMB {
 		return nil
 	}
 	for b := p.takeReady(t.Name); b != nil; b = p.takeReady(t.Name) {
-		if b.Agent.Linked() && !p.outdated(b) {
+		if b.Template == t && b.Agent.Linked() && !p.outdated(b) {
 			b.Flavor = f
 			return b
 		}
@@ -71,7 +71,7 @@ func (p *Pool) Sizes() map[string]int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	n := map[string]int{}
-	for _, t := range p.Templates {
+	for _, t := range p.Templates() {
 		n[t.Name] = len(p.ready[t.Name])
 	}
 	return n
@@ -145,26 +145,35 @@ type retry struct {
 }
 
 // nextToFill returns a template that lacks warm sandboxes and can boot one now, or nil and how
-// long to wait.
+// long to wait. Of several it is the one that has the fewest, so that all have some before the
+// bound of memory is reached.
 func (p *Pool) nextToFill(retries map[string]retry) (*image.Template, time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	wait := time.Hour
-	for _, t := range p.Templates {
+	left := p.WarmMemoryMB
+	for _, list := range p.ready {
+		for _, b := range list {
+			left -= b.Flavor.MemoryMB
+		}
+	}
+	var next *image.Template
+	fewest, wait := 0, time.Hour
+	for _, t := range p.Templates() {
 		n := len(p.ready[t.Name])
-		if n >= p.WarmPerTemplate {
+		if n >= p.warmCount(t) || p.WarmMemoryMB > 0 && p.flavorOf(t).MemoryMB > left {
 			continue
 		}
-		left := time.Until(retries[t.Name].until)
+		pause := time.Until(retries[t.Name].until)
 		if n > 0 {
-			left = max(left, time.Until(p.lastTaken.Add(refillDelay)))
+			pause = max(pause, time.Until(p.lastTaken.Add(refillDelay)))
 		}
-		if left <= 0 {
-			return t, 0
+		if pause > 0 {
+			wait = min(wait, pause)
+		} else if next == nil || n < fewest {
+			next, fewest = t, n
 		}
-		wait = min(wait, left)
 	}
-	return nil, wait
+	return next, wait
 }
 
 // addSandbox adds one sandbox to the pool.
@@ -174,7 +183,7 @@ func (p *Pool) addSandbox(ctx context.Context, t *image.Template) error {
 		return err
 	}
 	id := p.reserveID()
-	b, err := p.Boot(ctx, Request{ID: id, Workspace: ws, Template: t, Flavor: p.Flavor})
+	b, err := p.Boot(ctx, Request{ID: id, Workspace: ws, Template: t, Flavor: p.flavorOf(t)})
 	if err != nil {
 		p.releaseID(id)
 		return errors.Join(err, p.Workspaces.Remove(ws))
@@ -189,9 +198,26 @@ func (p *Pool) addSandbox(ctx context.Context, t *image.Template) error {
 }
 
 func (p *Pool) destroyReady() {
-	for _, t := range p.Templates {
-		for b := p.takeReady(t.Name); b != nil; b = p.takeReady(t.Name) {
-			p.discard(b)
-		}
+	for _, b := range p.takeAll(func(*Booted) bool { return true }) {
+		p.discard(b)
 	}
+}
+
+// takeAll removes the warm sandboxes for which stale is true from the pool, and returns them.
+func (p *Pool) takeAll(stale func(*Booted) bool) (taken []*Booted) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for name, list := range p.ready {
+		var kept []*Booted
+		for _, b := range list {
+			if stale(b) {
+				taken = append(taken, b)
+				delete(p.owned, b.ID)
+			} else {
+				kept = append(kept, b)
+			}
+		}
+		p.ready[name] = kept
+	}
+	return taken
 }

@@ -51,6 +51,8 @@ type Spec struct {
 	// OrphanTimeout is how long the sandbox lives without a server, until its agent ends it;
 	// 0: for ever.
 	OrphanTimeout time.Duration
+	// Build: the sandbox can write everywhere in its root file system, for Imager.Save.
+	Build bool
 	// Secret authenticates the agent to the server. It has wire.SecretLen bytes. A runtime
 	// stores it with mode 0600, so that the Spec has it after Recover.
 	Secret []byte
@@ -156,4 +158,24 @@ type Sealer interface {
 	// Seal makes the sandboxes' writable mounts of a folder read-only, or writable again, and
 	// returns for how many sandboxes that has not been possible so far.
 	Seal(ctx context.Context, source string, readOnly bool) (failed int)
+}
+
+// Image is an image of which a runtime makes sandboxes.
+type Image struct {
+	ID string // what the runtime calls it, by its content: it never comes to mean another image
+	// Rootfs is the path of a file with the root file system, of a runtime that needs one.
+	Rootfs  string
+	User    string // as the image has it: a name or an id, perhaps with a group; empty: root
+	Workdir string
+	Env     []string
+}
+
+// Imager is a Runtime that makes sandboxes of images.
+type Imager interface {
+	// Image returns the image of that reference. If there is none, it gets it from a registry. An ID
+	// is only looked up. Progress gets what is being done, in words.
+	Image(ctx context.Context, ref string, progress func(string)) (Image, error)
+	// Save makes a new image of what b has written outside its mounts, on top of its template's
+	// image, and gives it a name. The sandbox goes on.
+	Save(ctx context.Context, b Sandbox, name string) (Image, error)
 }

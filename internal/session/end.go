@@ -115,7 +115,7 @@ func (b *Sessions) endSession(ctx context.Context, s *Session) {
 	c := s.cur
 	s.mu.Unlock()
 	if c.waiting && !c.rec.Home {
-		b.queueRemoval(c.rec.Sandbox)
+		b.queueRemoval(b.boxOf(c.rec))
 	}
 	s.dropSandbox(c.booted, stoppedByUser)
 	if !c.rec.Home {

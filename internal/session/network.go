@@ -44,6 +44,12 @@ func (b *Sessions) policy(r Record) *egress.Policy {
 	return &p
 }
 
+// TemplatePolicy returns what a session of that template may reach, unless something is set for it
+// alone.
+func (b *Sessions) TemplatePolicy(template string) *egress.Policy {
+	return b.policy(Record{Template: template})
+}
+
 // HomePolicy returns what a principal's home may reach. It also applies to connections that
 // the server makes on the principal's behalf.
 func (b *Sessions) HomePolicy(p auth.Principal) *egress.Policy {

@@ -19,17 +19,38 @@ import (
 	"sandlot/internal/sandbox"
 )
 
+// boxID names a sandbox of an earlier server.
+type boxID struct{ runtime, id string }
+
+// leftovers returns the sandboxes of an earlier server, of all runtimes. Away are the names of the
+// runtimes that could not say.
+func (b *Sessions) leftovers(ctx context.Context) (found map[boxID]bool, away map[string]bool, err error) {
+	found, away = map[boxID]bool{}, map[string]bool{}
+	all := b.Pool.Runtimes()
+	for _, rt := range all {
+		ids, err := rt.Leftovers(ctx)
+		if err != nil && len(all) == 1 {
+			return nil, nil, fmt.Errorf("looking for sandboxes: %w", err)
+		}
+		if err != nil {
+			b.Log.Error("a runtime does not say which of its sandboxes are left; its sessions wait for it", "runtime",
+				rt.Name(), "error", err)
+			away[rt.Name()] = true
+		}
+		for _, id := range ids {
+			found[boxID{rt.Name(), id}] = true
+		}
+	}
+	return found, away, nil
+}
+
 // Recover loads the sessions of an earlier server. It is called once, before the first Open,
 // and is quick: it does not take sandboxes over. The first call for a session does that, or
 // Run, which also removes the sandboxes that belong to no session.
-func (b *Sessions) Recover(ctx context.Context, rt sandbox.Runtime) error {
-	ids, err := rt.Leftovers(ctx)
+func (b *Sessions) Recover(ctx context.Context) error {
+	unowned, away, err := b.leftovers(ctx)
 	if err != nil {
-		return fmt.Errorf("looking for sandboxes: %w", err)
-	}
-	unowned := map[string]bool{}
-	for _, id := range ids {
-		unowned[id] = true
+		return err
 	}
 	records, err := b.Store.Sessions(ctx)
 	if err != nil {
@@ -42,7 +63,7 @@ func (b *Sessions) Recover(ctx context.Context, rt sandbox.Runtime) error {
 			continue
 		}
 		owned[r.Workspace] = true
-		b.recover(r, unowned)
+		b.recover(r, unowned, away)
 	}
 	b.mu.Lock()
 	b.unowned = slices.Collect(maps.Keys(unowned))
@@ -69,18 +90,21 @@ func (b *Sessions) removeWorkspaces(owned map[string]bool) {
 }
 
 // recover adds the session of a stored record, and deletes its sandbox from unowned.
-func (b *Sessions) recover(r Record, unowned map[string]bool) {
+func (b *Sessions) recover(r Record, unowned map[boxID]bool, away map[string]bool) {
 	s := &Session{sessions: b, lock: semaphore.NewWeighted(1), meter: egress.NewMeter(r.Traffic), stored: r.Traffic,
 		cur: current{rec: r}}
 	c := &s.cur
-	if r.Sandbox != "" && unowned[r.Sandbox] {
-		if _, _, err := b.resolve(r.Template, r.Flavor); err == nil {
-			delete(unowned, r.Sandbox)
+	lost := lostWhileDown
+	if id := b.boxOf(r); r.Sandbox != "" && (unowned[id] || away[id.runtime]) {
+		if _, err := b.flavor(r.Flavor); err == nil && b.Templates.Exists(r.Template) {
+			delete(unowned, id)
 			c.waiting, c.stopPending = true, r.State == Stopped
+		} else if err == nil {
+			lost = lostTemplate
 		}
 	}
 	if !c.waiting && r.Sandbox != "" {
-		c.rec.Sandbox, c.rec.Lost = "", cmp.Or(r.Lost, lostWhileDown)
+		c.rec.Sandbox, c.rec.Lost = "", cmp.Or(r.Lost, lost)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -93,6 +117,23 @@ func (b *Sessions) recover(r Record, unowned map[string]bool) {
 // lostWhileDown is the reason for the loss of a sandbox that ended while no server ran.
 const lostWhileDown = "it ended while the server was away"
 
+// lostTemplate is the reason for the loss of a sandbox whose template was removed.
+const lostTemplate = "its template was removed"
+
+// boxOf returns the sandbox of a record.
+func (b *Sessions) boxOf(r Record) boxID {
+	return boxID{cmp.Or(r.Runtime, b.Pool.Runtime.Name()), r.Sandbox}
+}
+
+// recoverBox takes over one sandbox of an earlier server.
+func (b *Sessions) recoverBox(ctx context.Context, id boxID) (sandbox.Sandbox, error) {
+	rt := b.Pool.RuntimeNamed(id.runtime)
+	if rt == nil {
+		return nil, fmt.Errorf("%w: its runtime %s is not among the setting runtimes", sandbox.ErrGone, id.runtime)
+	}
+	return rt.Recover(ctx, id.id)
+}
+
 // adopt takes over the session's sandbox from an earlier server, if that has not been done
 // yet. The caller holds the lock. After an error it can be tried again.
 func (s *Session) adopt(ctx context.Context) error {
@@ -101,14 +142,18 @@ func (s *Session) adopt(ctx context.Context) error {
 	if !c.waiting {
 		return nil
 	}
-	t, f, err := s.sessions.resolve(r.Template, r.Flavor)
+	t, err := s.template(ctx)
+	if err != nil {
+		return err
+	}
+	f, err := s.sessions.flavor(r.Flavor)
 	if err != nil {
 		return err
 	}
 	// The takeover goes on when the caller's context ends.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 	defer cancel()
-	box, err := s.sessions.Pool.Runtime.Recover(ctx, r.Sandbox)
+	box, err := s.sessions.recoverBox(ctx, s.sessions.boxOf(r))
 	if err == nil && c.stopPending { // the session was stopped while its sandbox could not be taken over
 		if err = box.Stop(ctx); err == nil {
 			err = sandbox.ErrGone
@@ -209,7 +254,7 @@ func (b *Sessions) adoptOne(ctx context.Context, s *Session) error {
 }
 
 // queueRemoval hands sandboxes that have no session to Run, which removes them.
-func (b *Sessions) queueRemoval(ids ...string) {
+func (b *Sessions) queueRemoval(ids ...boxID) {
 	b.mu.Lock()
 	b.unowned = append(b.unowned, ids...)
 	b.mu.Unlock()
@@ -249,13 +294,14 @@ func (b *Sessions) removeUnowned(ctx context.Context) {
 	all := b.unowned
 	b.unowned = nil
 	b.mu.Unlock()
-	_ = forEach(ctx, all, func(ctx context.Context, id string) error {
-		box, err := b.Pool.Runtime.Recover(ctx, id)
+	_ = forEach(ctx, all, func(ctx context.Context, id boxID) error {
+		box, err := b.recoverBox(ctx, id)
 		if err == nil {
 			err = box.Stop(ctx)
 		}
 		if err != nil && !errors.Is(err, sandbox.ErrGone) {
-			b.Log.Error("could not remove an unowned sandbox; it is tried again", "sandbox", id, "error", err)
+			b.Log.Error("could not remove an unowned sandbox; it is tried again", "sandbox", id.id, "runtime",
+				id.runtime, "error", err)
 			b.queueRemoval(id)
 		}
 		return nil

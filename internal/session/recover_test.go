@@ -237,7 +237,7 @@ func TestUnowned(t *testing.T) {
 		stray := func() {
 			t.Helper()
 			if _, err := w.fake.Create(context.Background(),
-				sandbox.Spec{ID: secret.ID(), Template: w.Templates[0],
+				sandbox.Spec{ID: secret.ID(), Template: hostAndOther[0],
 					Secret: make([]byte, wire.SecretLen)}); err != nil {
 				t.Fatal(err)
 			}

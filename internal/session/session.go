@@ -31,6 +31,7 @@ type Record struct {
 	Template  string
 	Flavor    string
 	Sandbox   string // id of its sandbox; empty: it has none
+	Runtime   string // the runtime that made that sandbox; empty: the default one
 	Workspace string // id of its workspace
 	State     State
 	Created   time.Time
@@ -199,9 +200,17 @@ func (s *Session) ensureLinked(ctx context.Context) error {
 func (s *Session) boot(ctx context.Context) error {
 	c := s.current()
 	r := c.rec
-	t, f, err := s.sessions.resolve(r.Template, r.Flavor)
+	t, err := s.template(ctx)
 	if err != nil {
 		return err
+	}
+	f, err := s.sessions.flavor(r.Flavor)
+	if err != nil {
+		return err
+	}
+	rt, err := s.sessions.Pool.RuntimeOf(t)
+	if err != nil {
+		return fault.Wrap(fault.SandboxCreation, err, "%v", err)
 	}
 	if c.reserved == (quota{}) { // else create has reserved it
 		reserved, err := s.sessions.reserve(ctx, r.Owner, r.Home, f)
@@ -217,7 +226,7 @@ func (s *Session) boot(ctx context.Context) error {
 		return fault.Wrap(fault.SandboxCreation, err, "its workspace cannot be opened")
 	}
 	id := secret.ID()
-	if err := s.update(func(r *Record) { r.Sandbox, r.State = id, Live }); err != nil {
+	if err := s.update(func(r *Record) { r.Sandbox, r.Runtime, r.State = id, rt.Name(), Live }); err != nil {
 		return err
 	}
 	s.setBooting(true)
@@ -239,6 +248,9 @@ func (s *Session) boot(ctx context.Context) error {
 }
 
 func creationAdvice(err error) string {
+	if failed, ok := errors.AsType[*pool.StartError](err); ok {
+		return failed.Error()
+	}
 	switch {
 	case errors.Is(err, sandbox.ErrUnavailable):
 		return "the runtime does not work on this machine; run `sandlot doctor` there"

@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
@@ -23,7 +24,9 @@ import (
 	"sandlot/internal/fault"
 	"sandlot/internal/image"
 	"sandlot/internal/pool"
+	"sandlot/internal/sandbox"
 	"sandlot/internal/sandbox/sandboxtest"
+	"sandlot/internal/template"
 	"sandlot/internal/workspace"
 )
 
@@ -80,6 +83,8 @@ func (m *memory) RemoveSession(_ context.Context, id string) error {
 	return m.broken
 }
 
+var hostAndOther = []*image.Template{{Name: "host", Provides: []string{"python"}}, {Name: "other"}}
+
 // world is sessions over a fake runtime.
 type world struct {
 	*Sessions
@@ -88,6 +93,7 @@ type world struct {
 	store      *memory
 	workspaces string
 	out        *egress.Broker // of Sessions that are opened from now on
+	further    []sandbox.Runtime
 }
 
 var (
@@ -110,7 +116,7 @@ func (w *world) open(change func(*Rules)) {
 		w.t.Fatal(err)
 	}
 	rules := Rules{DefaultTemplate: "host", DefaultFlavor: "small",
-		Templates:   []*image.Template{{Name: "host", Provides: []string{"python"}}, {Name: "other"}},
+		Templates:   template.New(slog.New(slog.DiscardHandler), hostAndOther, nil, false),
 		Flavors:     sandboxtest.Flavors,
 		MaxSessions: 3, IdleTimeout: time.Minute, Retention: time.Hour, SweepInterval: time.Second, EvictIdle: true,
 		AgentTimeout: time.Second}
@@ -118,10 +124,10 @@ func (w *world) open(change func(*Rules)) {
 		change(&rules)
 	}
 	log := sandboxtest.Log(w.t)
-	p := pool.New(pool.Config{Runtime: w.fake, Workspaces: workspaces, BootTimeout: 2 * time.Second,
-		Templates: rules.Templates, Flavor: sandboxtest.Flavors[0], Log: log})
+	p := pool.New(pool.Config{Runtime: w.fake, Further: w.further, Workspaces: workspaces, BootTimeout: 2 * time.Second,
+		Templates: rules.Templates.(*template.Set).Ready, Flavor: sandboxtest.Flavors[0], Log: log})
 	w.Sessions = New(Config{Rules: rules, Pool: p, Store: w.store, Log: log, Egress: w.out})
-	if err := w.Recover(w.t.Context(), w.fake); err != nil {
+	if err := w.Recover(w.t.Context()); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -507,7 +513,7 @@ func TestNextServer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		orphan, err := w.Pool.Boot(context.Background(), pool.Request{Workspace: nobodys, Template: w.Templates[0],
+		orphan, err := w.Pool.Boot(context.Background(), pool.Request{Workspace: nobodys, Template: hostAndOther[0],
 			Flavor: sandboxtest.Flavors[0]})
 		if err != nil {
 			t.Fatal(err)

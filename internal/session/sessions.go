@@ -31,7 +31,7 @@ import (
 type Rules struct {
 	DefaultTemplate string
 	DefaultFlavor   string
-	Templates       []*image.Template
+	Templates       Templates
 	Flavors         []image.Flavor
 	MaxSessions     int           // live sessions of a principal, without the home
 	MaxMemoryMB     int           // of all live sessions together; 0: no limit
@@ -40,6 +40,21 @@ type Rules struct {
 	SweepInterval   time.Duration // between two checks for idle and old sessions
 	EvictIdle       bool          // at a limit, stop an idle session to make room for a new one
 	AgentTimeout    time.Duration // how long a call waits for an agent without a link
+}
+
+// Templates has the templates on offer. Its errors are faults that say what is known, or why a
+// template cannot be used.
+type Templates interface {
+	// Find returns the template that a new session gets for a name: the one of that name, or else
+	// one that provides it. It waits for one that is about to get ready, until ctx ends.
+	Find(ctx context.Context, name string) (*image.Template, error)
+	// Of returns the template of a session that was made with the template of that name. Exists is
+	// false if there is none any more.
+	Of(ctx context.Context, name string) (t *image.Template, exists bool, err error)
+	// Exists says whether Of will find one, though perhaps one that is not ready.
+	Exists(name string) bool
+	// Check returns an error if no template has or provides the name.
+	Check(name string) error
 }
 
 // Config configures Sessions.
@@ -70,7 +85,7 @@ type Sessions struct {
 	unownedAdded chan struct{}            // receives when a sandbox is added to unowned
 
 	mu       sync.Mutex
-	unowned  []string // ids of living sandboxes without a session; Run removes them
+	unowned  []boxID // living sandboxes without a session; Run removes them
 	sessions map[string]*Session
 	homes    map[string]*Session // by owner
 	reserved map[string]quota    // what sessions that are booting have reserved, by owner
@@ -170,7 +185,7 @@ func (b *Sessions) findOrCreate(ctx context.Context, p auth.Principal,
 			return nil, false, b.notFound(p.ID, a.ID)
 		}
 	}
-	return s, false, b.checkProvides(s, a)
+	return s, false, b.checkProvides(ctx, s, a)
 }
 
 var errExists = errors.New("the home exists")
@@ -178,9 +193,17 @@ var errExists = errors.New("the home exists")
 // create makes a session in the store and in memory, with a warm sandbox from the pool if
 // there is one. The session's quota stays reserved until commit.
 func (b *Sessions) create(ctx context.Context, p auth.Principal, a OpenRequest, home bool) (*Session, error) {
-	t, f, err := b.resolve(a.Template, a.Flavor)
+	t, err := b.Templates.Find(ctx, cmp.Or(a.Template, b.DefaultTemplate))
 	if err != nil {
 		return nil, err
+	}
+	f, err := b.flavor(cmp.Or(a.Flavor, t.Flavor))
+	if err != nil {
+		return nil, err
+	}
+	rt, err := b.Pool.RuntimeOf(t)
+	if err != nil {
+		return nil, fault.Wrap(fault.SandboxCreation, err, "%v", err)
 	}
 	reserved, err := b.reserve(ctx, p.ID, home, f)
 	if err != nil {
@@ -192,7 +215,7 @@ func (b *Sessions) create(ctx context.Context, p auth.Principal, a OpenRequest, 
 	meter := new(egress.Meter)
 	booted := b.Pool.Take(t, f)
 	if booted != nil {
-		r.Sandbox, r.Workspace = booted.ID, booted.Workspace
+		r.Sandbox, r.Runtime, r.Workspace = booted.ID, rt.Name(), booted.Workspace
 		b.connectOutlet(booted, r, meter)
 	} else if r.Workspace, err = b.Pool.Workspaces.New(); err != nil {
 		b.unreserve(p.ID, reserved)
@@ -254,37 +277,6 @@ func (b *Sessions) discard(booted *pool.Booted, workspace string) {
 	}
 }
 
-// resolve finds the template and flavor for their names; empty means default.
-func (b *Sessions) resolve(template, flavor string) (*image.Template, image.Flavor, error) {
-	t, err := b.template(template)
-	if err != nil {
-		return nil, image.Flavor{}, err
-	}
-	f, err := b.flavor(flavor)
-	return t, f, err
-}
-
-// template returns the template of that name, or else the first one that provides the name.
-func (b *Sessions) template(name string) (*image.Template, error) {
-	name = cmp.Or(name, b.DefaultTemplate)
-	var provides *image.Template
-	var names []string
-	for _, t := range b.Templates {
-		if t.Name == name {
-			return t, nil
-		}
-		if provides == nil && t.Serves(name) {
-			provides = t
-		}
-		names = append(append(names, t.Name), t.Provides...)
-	}
-	if provides != nil {
-		return provides, nil
-	}
-	slices.Sort(names)
-	return nil, unknownName("template", name, slices.Compact(names))
-}
-
 func (b *Sessions) flavor(name string) (image.Flavor, error) {
 	name = cmp.Or(name, b.DefaultFlavor)
 	var known []string
@@ -304,15 +296,18 @@ func unknownName(what, name string, known []string) error {
 }
 
 // checkProvides returns a fault if an existing session does not have the template or the flavor
-// that the call asks for.
-func (b *Sessions) checkProvides(s *Session, a OpenRequest) error {
+// that the call asks for. A session whose template was removed gets the one that the call asks for.
+func (b *Sessions) checkProvides(ctx context.Context, s *Session, a OpenRequest) error {
 	r := s.record()
-	t, err := b.template(r.Template)
-	if err != nil {
-		return err
-	}
 	if a.Template != "" {
-		if _, err := b.template(a.Template); err != nil {
+		if err := b.Templates.Check(a.Template); err != nil {
+			return err
+		}
+		if !b.Templates.Exists(r.Template) {
+			return s.replaceTemplate(ctx, a.Template)
+		}
+		t, err := s.template(ctx)
+		if err != nil {
 			return err
 		}
 		if !t.Serves(a.Template) {

@@ -217,14 +217,14 @@ func (s *DB) HasTokens(ctx context.Context) (bool, error) {
 }
 
 const sessionColumns = `id, owner, home, template, flavor, sandbox, workspace, state, created, used, lost, network, ` +
-	`sent, received`
+	`runtime, sent, received`
 
 func scanSession(row scanner) (session.Record, error) {
 	var r session.Record
 	var created, used int64
 	var network string
 	err := row.Scan(&r.ID, &r.Owner, &r.Home, &r.Template, &r.Flavor, &r.Sandbox, &r.Workspace, &r.State, &created,
-		&used, &r.Lost, &network, &r.Traffic.Up, &r.Traffic.Down)
+		&used, &r.Lost, &network, &r.Runtime, &r.Traffic.Up, &r.Traffic.Down)
 	if network != "" && json.Unmarshal([]byte(network), &r.Network) != nil {
 		r.Network = session.NetworkOverride{Mode: egress.None} // a policy that cannot be parsed allows nothing
 	}
@@ -242,12 +242,12 @@ func (s *DB) PutSession(ctx context.Context, r session.Record) error {
 		}
 		network = string(b)
 	}
-	_, err := s.db.ExecContext(ctx, `INSERT INTO sessions (`+sessionColumns+`) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,0,0)
+	_, err := s.db.ExecContext(ctx, `INSERT INTO sessions (`+sessionColumns+`) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,0,0)
 		ON CONFLICT (id) DO UPDATE SET template=excluded.template, flavor=excluded.flavor, sandbox=excluded.sandbox,
 		workspace=excluded.workspace, state=excluded.state, used=excluded.used, lost=excluded.lost,
-		network=excluded.network`,
+		network=excluded.network, runtime=excluded.runtime`,
 		r.ID, r.Owner, r.Home, r.Template, r.Flavor, r.Sandbox, r.Workspace, r.State, r.Created.UnixMilli(),
-		r.Used.UnixMilli(), r.Lost, network)
+		r.Used.UnixMilli(), r.Lost, network, r.Runtime)
 	return err
 }
 

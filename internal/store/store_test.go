@@ -78,6 +78,7 @@ func TestPutSessionAgain(t *testing.T) {
 	r := record("a")
 	put(t, db, r)
 	r.Template, r.Flavor, r.Sandbox, r.Workspace, r.State = "node", "large", "box2", "ws2", session.Stopped
+	r.Runtime = "docker"
 	r.Used, r.Lost = at.Add(time.Hour), "gone"
 	put(t, db, r)
 	if got := sessions(t, db); len(got) != 1 || !reflect.DeepEqual(got[0], r) {
@@ -128,7 +129,8 @@ func TestTrafficComesToAnOlderDatabase(t *testing.T) {
 		t.Fatal(err)
 	}
 	old.Close()
-	if got := sessions(t, open(t, dir)); len(got) != 1 || !got[0].Home || got[0].Traffic != (egress.Traffic{}) {
+	if got := sessions(t, open(t, dir)); len(got) != 1 || !got[0].Home || got[0].Traffic != (egress.Traffic{}) ||
+		got[0].Runtime != "gvisor" { // there was no other
 		t.Errorf("%+v", got)
 	}
 }

@@ -70,6 +70,11 @@ type SecretList struct {
 	Secrets []hub.Secret `json:"secrets"`
 }
 
+// TemplateList is the response to GET /v1/templates.
+type TemplateList struct {
+	Templates []hub.Template `json:"templates"`
+}
+
 // SecretRemoved is the response to DELETE /v1/secrets/{name}.
 type SecretRemoved struct {
 	Name   string   `json:"name"`

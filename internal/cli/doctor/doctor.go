@@ -40,37 +40,49 @@ func Examine(ctx context.Context, c *config.Config, log *slog.Logger, start Star
 	e := &examination{c, start, func(ok bool, what, detail string) { report(Check{what, ok, detail}) }}
 	e.report(true, "settings", fmt.Sprintf("state in %s, runtime %s (see `sandlot config`)", c.Server.StateDir,
 		c.Runtime.Name))
-	templates, err := app.Templates(c)
+	templates, err := app.Templates(c, log, nil)
 	if err != nil {
 		e.report(false, "templates", err.Error())
 		return
 	}
-	for _, t := range templates {
+	for _, t := range templates.Ready() {
 		e.report(true, "template", fmt.Sprintf("%s: %v", t.Name, t.LanguageNames()))
 	}
-	rt, err := app.Runtime(c, log)
-	if err == nil {
-		err = errors.Join(rt.Check(ctx), rt.Close())
-	}
+	all, err := app.Runtimes(c, log)
 	if err != nil {
-		e.report(false, c.Runtime.Name, err.Error())
+		e.report(false, "runtimes", err.Error())
 		return
 	}
-	mode := "as root"
-	if os.Getuid() != 0 {
-		mode = "without root (boots are slower; memory is watched by the server, not enforced by the kernel)"
+	usable := true
+	for _, rt := range all {
+		usable = e.checkRuntime(ctx, rt) && usable
 	}
-	e.report(true, c.Runtime.Name, "runs here, "+mode)
-	if w, ok := rt.(sandbox.Warner); ok && w.Warning() != "" {
-		e.report(true, "limits", "WARNING: "+w.Warning())
-	}
-	e.report(true, "snapshots", snapshots(rt))
 	if took, err := wakeUp(); err == nil {
 		poll, _ := os.ReadFile(haltPollFile)
 		governor, _ := os.ReadFile(governorFile)
 		e.report(true, "wake-ups", wakeUps(took, strings.TrimSpace(string(poll)), strings.TrimSpace(string(governor))))
 	}
-	e.bootSandbox(ctx)
+	if usable {
+		e.bootSandbox(ctx)
+	}
+}
+
+// checkRuntime checks one runtime and closes it. It reports whether the runtime works here.
+func (e *examination) checkRuntime(ctx context.Context, rt sandbox.Runtime) (usable bool) {
+	if err := errors.Join(rt.Check(ctx), rt.Close()); err != nil {
+		e.report(false, rt.Name(), err.Error())
+		return false
+	}
+	mode := "as root"
+	if os.Getuid() != 0 {
+		mode = "without root (boots are slower; memory is watched by the server, not enforced by the kernel)"
+	}
+	e.report(true, rt.Name(), "runs here, "+mode)
+	if w, ok := rt.(sandbox.Warner); ok && w.Warning() != "" {
+		e.report(true, "limits", "WARNING: "+w.Warning())
+	}
+	e.report(true, "snapshots", snapshots(rt))
+	return true
 }
 
 // snapshots returns whether sandboxes start from preboot images, or why not.

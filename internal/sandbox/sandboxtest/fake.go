@@ -3,6 +3,7 @@
 package sandboxtest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -23,6 +24,7 @@ var Flavors = []image.Flavor{{Name: "small", CPUs: 1, MemoryMB: 1024}, {Name: "m
 // run no code. It works in a synctest bubble. A test sets its fields before the calls that
 // they affect.
 type Fake struct {
+	Called       string        // its name; empty: "fake"
 	BootDelay    time.Duration // how long Create takes
 	CreateErr    error         // the error of Check and Create
 	LeftoversErr error         // the error of Leftovers
@@ -40,7 +42,7 @@ type Fake struct {
 }
 
 // Name implements sandbox.Runtime.
-func (f *Fake) Name() string { return "fake" }
+func (f *Fake) Name() string { return cmp.Or(f.Called, "fake") }
 
 // Check implements sandbox.Runtime.
 func (f *Fake) Check(context.Context) error { return f.CreateErr }

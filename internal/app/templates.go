@@ -1,0 +1,59 @@
+package app
+
+import (
+	"fmt"
+	"log/slog"
+
+	"sandlot/internal/config"
+	"sandlot/internal/fault"
+	"sandlot/internal/image"
+	"sandlot/internal/pool"
+	"sandlot/internal/sandbox"
+	"sandlot/internal/template"
+)
+
+// Templates returns all templates: the template host, with the machine's own programs, those of the settings, and
+// those that can be built on request. Prepare adds to each what its programs need; nil: nothing.
+func Templates(c *config.Config, log *slog.Logger, prepare func(*image.Template)) (*template.Set, error) {
+	host, err := image.Host()
+	if err != nil {
+		return nil, fault.Wrap(fault.Configuration, err, "the template host cannot be made of this machine: %v", err)
+	}
+	ready, others := []*image.Template{host}, []config.Template{}
+	for _, t := range c.Templates {
+		if t.Image != "" {
+			others = append(others, t)
+			continue
+		}
+		folder := &image.Template{Name: t.Name, Rootfs: t.Rootfs, Env: t.Env, Warm: t.Warm, Provides: t.Provides,
+			Flavor: t.Flavor, Pool: t.Pool, Runtime: t.Runtime, Start: t.Start}
+		for _, l := range t.Languages {
+			folder.Languages = append(folder.Languages, image.Language(l))
+		}
+		ready = append(ready, folder)
+	}
+	if prepare != nil {
+		for _, t := range ready {
+			prepare(t)
+		}
+	}
+	all := template.New(log, ready, others, true)
+	if err := all.Check(c.Sessions.DefaultTemplate); err != nil {
+		return nil, fault.Wrap(fault.Configuration, err, "default_template=%q: %v", c.Sessions.DefaultTemplate, err)
+	}
+	return all, nil
+}
+
+// imagerOf returns a function that returns what makes the images of a runtime.
+func imagerOf(p *pool.Pool) func(runtime string) (sandbox.Imager, error) {
+	return func(runtime string) (sandbox.Imager, error) {
+		switch rt := p.RuntimeNamed(runtime).(type) {
+		case nil:
+			return nil, fmt.Errorf("the runtime %s is not among the setting runtimes", runtime)
+		case sandbox.Imager:
+			return rt, nil
+		default:
+			return nil, fmt.Errorf("the runtime %s makes no sandboxes of images", rt.Name())
+		}
+	}
+}

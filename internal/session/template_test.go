@@ -1,0 +1,129 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"sandlot/internal/fault"
+	"sandlot/internal/image"
+	"sandlot/internal/sandbox"
+	"sandlot/internal/sandbox/sandboxtest"
+	"sandlot/internal/template"
+)
+
+func templatesOf(list ...*image.Template) func(*Rules) {
+	return func(r *Rules) { r.Templates = template.New(slog.New(slog.DiscardHandler), list, nil, false) }
+}
+
+// A session whose template was removed says so and keeps its files. It goes on with them in another template that a
+// call names, or in its own when that is there again.
+func TestRemovedTemplate(t *testing.T) {
+	mine := &image.Template{Name: "mine"}
+	in(t, templatesOf(hostAndOther[0], mine), func(t *testing.T, w *world) {
+		l := w.use(ann, OpenRequest{ID: "new", Template: "mine"})
+		back := w.use(ann, OpenRequest{ID: "new", Template: "mine"})
+		file := filepath.Join(w.Pool.Workspaces.Path(l.record().Workspace), "kept.txt")
+		if err := os.WriteFile(file, []byte("mine"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		w.Close(context.Background())
+
+		w.open(nil) // without it
+		w.removeUnowned(context.Background())
+		if _, alive := w.fake.Count(); alive != 0 {
+			t.Errorf("%d sandboxes of a removed template live on", alive)
+		}
+		for range 2 {
+			w.fails(ann, OpenRequest{ID: l.ID()}, fault.InvalidParameters, "mine", "/workspace are kept", l.ID(),
+				`"host"`)
+		}
+		w.fails(ann, OpenRequest{ID: l.ID(), Template: "mine"}, fault.InvalidParameters, "not known")
+		if infos, err := w.List(context.Background(), ann, l.ID()); err != nil || infos[0].Template != "mine" {
+			t.Errorf("%+v, %v", infos, err)
+		}
+		if text, err := os.ReadFile(file); err != nil || string(text) != "mine" {
+			t.Errorf("its file: %q, %v", text, err)
+		}
+		moved := w.use(ann, OpenRequest{ID: l.ID(), Template: "python"})
+		if moved.Booted.Template.Name != "host" || moved.record().Workspace != l.record().Workspace ||
+			!strings.Contains(moved.Notice, "its template was removed") {
+			t.Errorf("%+v, notice %q", moved.record(), moved.Notice)
+		}
+		if w.use(ann, OpenRequest{ID: l.ID()}).Booted.ID != moved.Booted.ID {
+			t.Error("another sandbox")
+		}
+		w.Close(context.Background())
+
+		w.open(templatesOf(hostAndOther[0], mine)) // it is there again
+		if got := w.use(ann, OpenRequest{ID: back.ID()}); got.Booted.Template.Name != "mine" {
+			t.Errorf("%+v", got.record())
+		}
+		if got := w.use(ann, OpenRequest{ID: l.ID()}); got.Booted.Template.Name != "host" {
+			t.Errorf("%+v", got.record())
+		}
+	})
+}
+
+// A template's flavor is that of its sessions, unless a call names another.
+func TestFlavorOfATemplate(t *testing.T) {
+	in(t, templatesOf(hostAndOther[0], &image.Template{Name: "big", Flavor: "large"}), func(t *testing.T, w *world) {
+		for _, want := range []struct{ template, asked, flavor string }{{"host", "", "small"}, {"big", "", "large"},
+			{"big", "medium", "medium"}} {
+			l := w.use(ann, OpenRequest{ID: "new", Template: want.template, Flavor: want.asked})
+			if l.Booted.Flavor.Name != want.flavor || l.record().Flavor != want.flavor {
+				t.Errorf("%+v has the flavor %s", want, l.record().Flavor)
+			}
+		}
+	})
+}
+
+// Two runtimes make sandboxes at once. The record of a session says whose its sandbox is, and the next server asks
+// that one for it.
+func TestTwoRuntimes(t *testing.T) {
+	second := &sandboxtest.Fake{Called: "second"}
+	rules := templatesOf(hostAndOther[0], &image.Template{Name: "far", Runtime: "second"},
+		&image.Template{Name: "lost", Runtime: "third"})
+	in(t, nil, func(t *testing.T, w *world) {
+		w.further = []sandbox.Runtime{second}
+		w.open(rules)
+		near, far := w.use(ann, OpenRequest{ID: "new"}), w.use(ann, OpenRequest{ID: "new", Template: "far"})
+		orphaned := w.use(bob, OpenRequest{ID: "new", Template: "far"})
+		if near.record().Runtime != "fake" || far.record().Runtime != "second" || second.Box(far.Booted.ID) == nil ||
+			w.fake.Box(near.Booted.ID) == nil {
+			t.Errorf("%+v, %+v", near.record(), far.record())
+		}
+		w.fails(ann, OpenRequest{ID: "new", Template: "lost"}, fault.SandboxCreation, "third", "runtimes")
+		w.Close(context.Background())
+
+		if err := w.store.RemoveSession(t.Context(), orphaned.ID()); err != nil {
+			t.Fatal(err)
+		}
+		w.open(rules) // the next server
+		for _, l := range []*Lease{near, far} {
+			if got := w.use(ann, OpenRequest{ID: l.ID()}); got.Booted.ID != l.Booted.ID || got.Notice != "" {
+				t.Errorf("%s has another sandbox: %q", got.Booted.Template.Name, got.Notice)
+			}
+		}
+		w.removeUnowned(context.Background())
+		if _, alive := second.Count(); alive != 1 {
+			t.Errorf("%d sandboxes of the second runtime live", alive)
+		}
+		w.Close(context.Background())
+
+		second.LeftoversErr = errors.New("no answer") // which does not mean that its sandboxes are dead
+		w.open(rules)
+		second.LeftoversErr = nil
+		if got := w.use(ann, OpenRequest{ID: far.ID()}); got.Booted.ID != far.Booted.ID || got.Notice != "" {
+			t.Errorf("it has another sandbox: %q", got.Notice)
+		}
+		w.StopAll(context.Background())
+		if _, alive := second.Count(); alive != 0 {
+			t.Errorf("%d sandboxes of the second runtime live on", alive)
+		}
+	})
+}

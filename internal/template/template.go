@@ -1,0 +1,359 @@
+// Package template owns which templates there are, and how they get ready. The template host, and templates
+// of unpacked folders, are ready at once. A template of an image is ready when the image is there, its
+// packages and files are in it, and its languages are known. Packages are installed in a sandbox; what it has
+// written becomes a new image.
+package template
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"sandlot/internal/config"
+	"sandlot/internal/fault"
+	"sandlot/internal/image"
+)
+
+// State is how far a template is.
+type State string
+
+const (
+	Ready    State = "ready"     // sandboxes are made of it
+	Waiting  State = "waiting"   // it is made as soon as the ones before it are
+	Building State = "building"  // it is made at the moment
+	Failed   State = "failed"    // it could not be made
+	Unbuilt  State = "not built" // it is ready-made, and nobody has asked to build it
+)
+
+// Info describes a template.
+type Info struct {
+	Name      string     `json:"name"`
+	State     State      `json:"state"`
+	Usable    bool       `json:"usable"`            // sandboxes can be made of it, perhaps of an earlier build
+	Step      string     `json:"step,omitempty"`    // what is done at the moment
+	Problem   string     `json:"problem,omitempty"` // why it could not be made
+	Source    string     `json:"source"`            // "host", or the folder or the image that it is made of
+	Image     string     `json:"image_id,omitempty"`
+	Languages []string   `json:"languages,omitempty"`
+	Provides  []string   `json:"provides,omitempty"`
+	Runtime   string     `json:"runtime,omitempty"`
+	ReadyMade bool       `json:"ready_made,omitempty"`
+	Built     *time.Time `json:"built,omitempty"`
+}
+
+// Set has all templates. It implements session.Templates.
+type Set struct {
+	log     *slog.Logger
+	changed func() // is called after the ready templates have changed; nil: nobody is to know
+
+	mu      sync.Mutex
+	entries []*entry
+}
+
+// entry is one template.
+type entry struct {
+	definition config.Template
+	readyMade  bool
+	template   *image.Template // nil: it is not ready. One that is built again stays ready meanwhile
+	state      State
+	step       string
+	problem    string
+	built      time.Time
+	retryAt    time.Time     // of one that failed: when it is tried again
+	failures   int           // in a row
+	news       chan struct{} // closed at the next change
+}
+
+// New returns the templates: those that are ready at once, the first of which is host, and the others. With
+// readyMade there are also those that can be built on request, but not under a name that the settings use.
+func New(log *slog.Logger, ready []*image.Template, others []config.Template, readyMade bool) *Set {
+	s := &Set{log: log}
+	for _, t := range ready {
+		s.entries = append(s.entries, &entry{definition: config.Template{Name: t.Name, Rootfs: t.Rootfs,
+			Provides: t.Provides, Runtime: t.Runtime}, template: t, state: Ready, news: make(chan struct{})})
+	}
+	for _, d := range others {
+		s.entries = append(s.entries, &entry{definition: d, state: Waiting, news: make(chan struct{})})
+	}
+	for _, d := range readyMadeTemplates {
+		if readyMade && s.entry(d.Name) == nil {
+			s.entries = append(s.entries, &entry{definition: d, readyMade: true, state: Unbuilt,
+				news: make(chan struct{})})
+		}
+	}
+	return s
+}
+
+// readyMadeTemplates can be built with `sandlot template build`. Until then the template host provides their
+// names.
+var readyMadeTemplates = []config.Template{
+	{Name: "python", Image: "python:3.13-slim", Provides: []string{"base"},
+		Packages: config.Packages{Pip: []string{"numpy", "pandas", "matplotlib"}}},
+	{Name: "node", Image: "node:24-slim", Provides: []string{"base"}},
+	{Name: "base", Image: "debian:bookworm-slim"},
+}
+
+// OnChange sets what is called after the ready templates have changed. It is called before the first change.
+func (s *Set) OnChange(changed func()) { s.changed = changed }
+
+// entry returns the entry of that name, or nil. The caller holds s.mu, or no other goroutine has s yet.
+func (s *Set) entry(name string) *entry {
+	for _, e := range s.entries {
+		if e.definition.Name == name {
+			return e
+		}
+	}
+	return nil
+}
+
+// isOffered says whether new sessions may ask for the template by its name.
+func (e *entry) isOffered() bool { return !e.readyMade || e.template != nil }
+
+func (e *entry) serves(name string) bool {
+	return name == e.definition.Name || slices.Contains(e.definition.Provides, name)
+}
+
+// Ready returns the templates of which sandboxes can be made.
+func (s *Set) Ready() (ready []*image.Template) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range s.entries {
+		if e.template != nil {
+			ready = append(ready, e.template)
+		}
+	}
+	return ready
+}
+
+// Offered returns all templates that a session can ask for. Of those that are not ready yet it has only what
+// the settings say.
+func (s *Set) Offered() (offered []*image.Template) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range s.entries {
+		switch {
+		case e.template != nil:
+			offered = append(offered, e.template)
+		case e.isOffered():
+			offered = append(offered, &image.Template{Name: e.definition.Name, Provides: e.definition.Provides,
+				Languages: languagesOf(e.definition)})
+		}
+	}
+	return offered
+}
+
+func languagesOf(d config.Template) (list []image.Language) {
+	for _, l := range d.Languages {
+		list = append(list, image.Language(l))
+	}
+	return list
+}
+
+// names returns what sessions can ask for. The caller holds s.mu.
+func (s *Set) names() []string {
+	var names []string
+	for _, e := range s.entries {
+		if e.isOffered() {
+			names = append(append(names, e.definition.Name), e.definition.Provides...)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// choose returns the entry for a new session that asks for a name: the one of that name, else the first ready
+// one that provides it, else the first of the others.
+func (s *Set) choose(name string) (*entry, error) {
+	if e := s.entry(name); e != nil && e.isOffered() {
+		return e, nil
+	}
+	var later *entry
+	for _, e := range s.entries {
+		if !e.isOffered() || !e.serves(name) {
+			continue
+		}
+		if e.template != nil {
+			return e, nil
+		}
+		if later == nil {
+			later = e
+		}
+	}
+	if later != nil {
+		return later, nil
+	}
+	known, hint := s.names(), ""
+	if e := s.entry(name); e != nil {
+		hint = "; the operator can build it: sandlot template build " + name
+	}
+	return nil, fault.New(fault.InvalidParameters, "template %q is not known; known are: %s%s",
+		fault.Printable(name, 80), strings.Join(known, ", "), hint).
+		With("argument", "template").With("given", fault.Printable(name, 80)).With("allowed", known)
+}
+
+// Check implements session.Templates.
+func (s *Set) Check(name string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, err := s.choose(name)
+	return err
+}
+
+// Find implements session.Templates.
+func (s *Set) Find(ctx context.Context, name string) (*image.Template, error) {
+	return s.await(ctx, func() (*entry, error) { return s.choose(name) })
+}
+
+// ofRecord returns the entry for a session that was made with the template of that name, or nil: the template
+// of that name, or else another one of the settings that provides it.
+func (s *Set) ofRecord(name string) *entry {
+	if e := s.entry(name); e != nil && e.state != Unbuilt {
+		return e
+	}
+	for _, e := range s.entries {
+		if e.serves(name) && !e.readyMade && e.definition.Name != "host" {
+			return e
+		}
+	}
+	return nil
+}
+
+// Exists implements session.Templates.
+func (s *Set) Exists(name string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ofRecord(name) != nil
+}
+
+// Of implements session.Templates.
+func (s *Set) Of(ctx context.Context, name string) (t *image.Template, exists bool, err error) {
+	t, err = s.await(ctx, func() (*entry, error) { return s.ofRecord(name), nil })
+	return t, t != nil || err != nil, err
+}
+
+// maxWait is how long a call waits for a template that is not ready yet.
+const maxWait = 45 * time.Second
+
+// await waits until the entry that choose returns is ready, or has failed. It returns nil if choose returns
+// nil.
+func (s *Set) await(ctx context.Context, choose func() (*entry, error)) (*image.Template, error) {
+	patience := time.NewTimer(maxWait)
+	defer patience.Stop()
+	for {
+		s.mu.Lock()
+		e, err := choose()
+		if err != nil || e == nil || e.template != nil || e.state == Failed {
+			defer s.mu.Unlock()
+			switch {
+			case err != nil || e == nil:
+				return nil, err
+			case e.template != nil:
+				return e.template, nil
+			}
+			return nil, fault.New(fault.SandboxCreation, "the template %s could not be made ready: %s. The operator "+
+				"can try again: sandlot template build %[1]s", e.definition.Name, e.problem).
+				With("template", e.definition.Name)
+		}
+		news, unready := e.news, e.unready()
+		s.mu.Unlock()
+		select {
+		case <-news:
+		case <-patience.C:
+			return nil, unready
+		case <-ctx.Done():
+			return nil, unready
+		}
+	}
+}
+
+func (e *entry) unready() error {
+	step := e.step
+	if step == "" {
+		step = "it waits for other templates"
+	}
+	return fault.New(fault.SandboxCreation, "the template %s is not ready yet (%s); try again in a moment",
+		e.definition.Name, step).With("template", e.definition.Name)
+}
+
+// List describes all templates.
+func (s *Set) List() []Info {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := []Info{}
+	for _, e := range s.entries {
+		list = append(list, e.info())
+	}
+	return list
+}
+
+func (e *entry) info() Info {
+	d := e.definition
+	i := Info{Name: d.Name, State: e.state, Usable: e.template != nil, Step: e.step, Problem: e.problem,
+		Provides: d.Provides, Runtime: d.Runtime, ReadyMade: e.readyMade, Source: "host"}
+	switch {
+	case d.Image != "":
+		i.Source = "image " + d.Image
+	case d.Rootfs != "":
+		i.Source = "folder " + d.Rootfs
+	}
+	if e.template != nil {
+		i.Languages, i.Image = e.template.LanguageNames(), e.template.ImageID
+	}
+	if built := e.built; !built.IsZero() {
+		i.Built = &built
+	}
+	return i
+}
+
+// update changes an entry, and tells those who wait for it.
+func (s *Set) update(e *entry, change func(*entry)) {
+	s.mu.Lock()
+	before := e.template
+	change(e)
+	close(e.news)
+	e.news = make(chan struct{})
+	replaced := e.template != before
+	s.mu.Unlock()
+	if replaced && s.changed != nil {
+		s.changed()
+	}
+}
+
+// Request asks for the template of that name to be built, even if it is ready. With an empty name it asks for
+// all of the settings that are made of images.
+func (s *Set) Request(name string) error {
+	s.mu.Lock()
+	var chosen []*entry
+	names := []string{}
+	for _, e := range s.entries {
+		if e.definition.Image == "" {
+			continue
+		}
+		names = append(names, e.definition.Name)
+		if e.definition.Name == name || name == "" && !e.readyMade {
+			chosen = append(chosen, e)
+		}
+	}
+	known := s.entry(name) != nil
+	s.mu.Unlock()
+	switch {
+	case len(chosen) > 0 || name == "":
+	case known:
+		return fault.New(fault.InvalidParameters, "the template %s is not made of an image: there is nothing to build",
+			name).With("argument", "name")
+	default:
+		return fault.New(fault.NotFound, "there is no template %q%s; those that can be built are %s",
+			fault.Printable(name, 80), fault.DidYouMean(name, names), strings.Join(names, ", "))
+	}
+	for _, e := range chosen {
+		s.update(e, func(e *entry) {
+			if e.state != Building {
+				e.state, e.step, e.problem, e.retryAt = Waiting, "", "", time.Time{}
+			}
+		})
+	}
+	return nil
+}

@@ -1,0 +1,310 @@
+package template
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"sandlot/internal/config"
+	"sandlot/internal/egress"
+	"sandlot/internal/fault"
+	"sandlot/internal/image"
+	"sandlot/internal/pool"
+	"sandlot/internal/sandbox"
+	"sandlot/internal/sandbox/sandboxtest"
+	"sandlot/internal/workspace"
+)
+
+var host = &image.Template{Name: "host", Provides: []string{"base", "python"}}
+
+// images is a fake sandbox.Imager.
+type images struct {
+	ids    map[string]string // of images by their references
+	broken error
+	saved  []string
+	looks  int // of Image for a reference that is no ID
+}
+
+func (i *images) Image(_ context.Context, ref string, progress func(string)) (sandbox.Image, error) {
+	if strings.HasPrefix(ref, "sha256:") {
+		for _, id := range i.ids {
+			if id == ref {
+				return sandbox.Image{ID: id}, nil
+			}
+		}
+		return sandbox.Image{}, errors.New("it is gone")
+	}
+	i.looks++
+	progress("getting " + ref)
+	if i.broken != nil {
+		return sandbox.Image{}, i.broken
+	}
+	return sandbox.Image{ID: i.ids[ref], Env: []string{"PATH=/opt/bin:/bin", "A=image"}}, nil
+}
+
+func (i *images) Save(_ context.Context, _ sandbox.Sandbox, name string) (sandbox.Image, error) {
+	i.saved = append(i.saved, name)
+	id := "sha256:saved-" + name[strings.LastIndex(name, ":")+1:]
+	i.ids[name] = id
+	return sandbox.Image{ID: id}, nil
+}
+
+// world is a builder over a fake runtime, whose sandboxes run nothing.
+type world struct {
+	*Builder
+	images *images
+	fake   *sandboxtest.Fake
+	stop   func()
+}
+
+var sh = []config.Language{{Name: "sh", Command: []string{"/bin/sh"}}}
+
+func newWorld(t *testing.T, dir string, i *images, templates ...config.Template) *world {
+	t.Helper()
+	workspaces, err := workspace.Open(filepath.Join(dir, "workspaces"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	set := New(log, []*image.Template{host}, templates, true)
+	w := &world{images: i, fake: &sandboxtest.Fake{}}
+	p := pool.New(pool.Config{Runtime: w.fake, Workspaces: workspaces, BootTimeout: time.Minute, Templates: set.Ready,
+		Flavor: sandboxtest.Flavors[0], Log: log})
+	w.Builder = NewBuilder(Config{Set: set, Pool: p, Dir: filepath.Join(dir, "templates"),
+		Flavor: sandboxtest.Flavors[0], Imager: func(string) (sandbox.Imager, error) { return i, nil }, Log: log,
+		Prepare: func(t *image.Template) { t.AddDefaultEnv() },
+		Outlet:  func(string, string) *egress.Outlet { return nil }})
+	w.Load(t.Context())
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { w.Run(ctx); close(done) }()
+	w.stop = func() {
+		cancel()
+		<-done
+		if _, alive := w.fake.Count(); alive != 0 {
+			t.Errorf("%d sandboxes live on", alive)
+		}
+		if left, _ := workspaces.All(); len(left) != 0 {
+			t.Errorf("%d workspaces are left", len(left))
+		}
+	}
+	return w
+}
+
+func (w *world) info(t *testing.T, name string) Info {
+	t.Helper()
+	list := w.Set.List()
+	i := slices.IndexFunc(list, func(i Info) bool { return i.Name == name })
+	if i < 0 {
+		t.Fatalf("no template %s among %+v", name, list)
+	}
+	return list[i]
+}
+
+func numpy(name string) config.Template {
+	return config.Template{Name: name, Image: "py", Packages: config.Packages{Pip: []string{"numpy"}}, Languages: sh,
+		Env: map[string]string{"B": "settings"}}
+}
+
+// A template that cannot be built says why, and the others go on; it is tried again.
+func TestBuild(t *testing.T) {
+	if !sandboxtest.Alone(t) {
+		return
+	}
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		i := &images{ids: map[string]string{"py": "sha256:1"}, broken: errors.New("no route to the registry")}
+		w := newWorld(t, dir, i, numpy("one"), config.Template{Name: "two", Image: "other", Languages: sh})
+		defer func() { w.stop() }()
+		time.Sleep(time.Second)
+		if got := w.info(t, "one"); got.State != Failed || !strings.Contains(got.Problem, "no route") {
+			t.Errorf("%+v", got)
+		}
+		_, err := w.Set.Find(t.Context(), "one")
+		if !fault.Is(err, fault.SandboxCreation) || !strings.Contains(err.Error(), "no route") ||
+			!strings.Contains(err.Error(), "sandlot template build one") {
+			t.Errorf("%v", err)
+		}
+		i.broken = nil
+		i.ids["other"] = "sha256:2"
+		if err := w.Set.Request("two"); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := w.Set.Find(t.Context(), "two"); err != nil || got.ImageID != "sha256:2" { // it waits
+			t.Errorf("%+v, %v", got, err)
+		}
+		time.Sleep(2 * firstRetry)
+		got, err := w.Set.Find(t.Context(), "one")
+		if err != nil || !strings.HasPrefix(got.ImageID, "sha256:saved-") || len(i.saved) != 1 {
+			t.Fatalf("%+v, %v, saved %q", got, err, i.saved)
+		}
+		if got.Env["A"] != "image" || got.Env["B"] != "settings" ||
+			!strings.Contains(got.Env["PATH"], ":/opt/bin:/bin:") {
+			t.Errorf("environment %v", got.Env)
+		}
+		w.stop()
+
+		i.looks = 0
+		w = newWorld(t, dir, i, numpy("one"), numpy("three")) // the next server
+		if got, err := w.Set.Find(t.Context(), "one"); err != nil || got.ImageID != i.ids[i.saved[0]] {
+			t.Errorf("%+v, %v", got, err)
+		}
+		time.Sleep(time.Second)
+		if len(i.saved) != 2 {
+			t.Errorf("saved %q: one was built before, and three was not", i.saved)
+		}
+		w.stop()
+
+		i.ids["py"] = "sha256:3" // the name means another image now
+		w = newWorld(t, dir, i, numpy("one"))
+		time.Sleep(time.Second)
+		if got := w.info(t, "one"); got.State != Ready || len(i.saved) != 3 {
+			t.Errorf("%+v, saved %q", got, i.saved)
+		}
+	})
+}
+
+// The ready-made templates are built on request only. Then new sessions get them, and host goes on to provide their
+// names for its own.
+func TestReadyMade(t *testing.T) {
+	if !sandboxtest.Alone(t) {
+		return
+	}
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		i := &images{ids: map[string]string{"debian:bookworm-slim": "sha256:1"}}
+		w := newWorld(t, dir, i)
+		defer func() { w.stop() }()
+		time.Sleep(time.Hour)
+		if got, err := w.Set.Find(t.Context(), "base"); err != nil || got != host || i.looks != 0 {
+			t.Errorf("%+v, %v, %d looks", got, err, i.looks)
+		}
+		if got := w.info(t, "base"); got.State != Unbuilt || !got.ReadyMade || w.Set.Exists("python") {
+			t.Errorf("%+v", got)
+		}
+		if err := w.Set.Request("bsae"); !fault.Is(err, fault.NotFound) || !strings.Contains(err.Error(), `"base"`) {
+			t.Errorf("%v", err)
+		}
+		if err := w.Set.Request("host"); !fault.Is(err, fault.InvalidParameters) {
+			t.Errorf("%v", err)
+		}
+		if err := w.Set.Request("base"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second) // its languages are not found: sandboxes of the fake run nothing
+		if got := w.info(t, "base"); got.State != Failed || !strings.Contains(got.Problem, "no interpreter") {
+			t.Errorf("%+v", got)
+		}
+		if got, err := w.Set.Find(t.Context(), "base"); err != nil || got != host {
+			t.Errorf("%+v, %v: a failed build takes nothing away", got, err)
+		}
+		w.Set.update(w.Set.entry("base"), func(e *entry) { e.definition.Languages = sh })
+		if err := w.Set.Request("base"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		if got, err := w.Set.Find(t.Context(), "base"); err != nil || got.Image != "debian:bookworm-slim" {
+			t.Errorf("%+v, %v", got, err)
+		}
+		if got, err := w.Set.Find(t.Context(), "python"); err != nil || got != host || !host.Serves("base") {
+			t.Errorf("%+v, %v", got, err)
+		}
+	})
+}
+
+// A call waits for a template that is about to get ready, but not for ever.
+func TestFindWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(slog.New(slog.DiscardHandler), []*image.Template{host},
+			[]config.Template{{Name: "slow", Image: "x", Provides: []string{"java"}}}, false)
+		s.update(s.entry("slow"), func(e *entry) { e.state, e.step = Building, "getting layer 3" })
+		began := time.Now()
+		_, err := s.Find(t.Context(), "java")
+		if !fault.Is(err, fault.SandboxCreation) || !strings.Contains(err.Error(), "getting layer 3") ||
+			time.Since(began) != maxWait {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, exists, err := s.Of(ctx, "slow"); !exists || err == nil {
+			t.Errorf("%v, %v", exists, err)
+		}
+		if _, exists, err := s.Of(ctx, "gone"); exists || err != nil {
+			t.Errorf("%v, %v", exists, err)
+		}
+		if !s.Exists("java") || s.Exists("python") { // host does not take over another template's sessions
+			t.Errorf("exists: %v, %v", s.Exists("java"), s.Exists("python"))
+		}
+		_, err = s.Find(t.Context(), "jav")
+		if !fault.Is(err, fault.InvalidParameters) || !strings.Contains(err.Error(), "java") {
+			t.Errorf("%v", err)
+		}
+		time.AfterFunc(time.Second, func() {
+			s.update(s.entry("slow"), func(e *entry) { e.template, e.state = &image.Template{Name: "slow"}, Ready })
+		})
+		if got, err := s.Find(t.Context(), "java"); err != nil || got.Name != "slow" {
+			t.Errorf("%+v, %v", got, err)
+		}
+	})
+}
+
+func TestParseLanguages(t *testing.T) {
+	got := parseLanguages("python /usr/bin/python3\nnode /opt/node/bin/node\nbash relative\nsh /bin/sh\nsh /evil\n" +
+		"ruby /usr/bin/ruby\npython\nbash /bin/\x1bbash\nbash /bin/bash")
+	names := []string{}
+	for _, l := range got {
+		names = append(names, l.Name+" "+strings.Join(l.Command, " "))
+	}
+	want := []string{"python /usr/bin/python3", "node /opt/node/bin/node", "typescript /opt/node/bin/node",
+		"sh /bin/sh", "bash /bin/bash"}
+	if !slices.Equal(names, want) {
+		t.Errorf("languages %q, want %q", names, want)
+	}
+}
+
+func TestTail(t *testing.T) {
+	var last tail
+	for range 100 {
+		last.add([]byte("noise\r\n"))
+	}
+	if line := last.add([]byte("the \x1b[31mrea")); line != "" {
+		t.Errorf("half a line: %q", line)
+	}
+	last.add([]byte("son\n" + strings.Repeat("x", 1<<20)))
+	text := last.text()
+	if !strings.Contains(text, "reason") || strings.Contains(text, "\x1b") || len(text) > 2*maxLine {
+		t.Errorf("%d bytes: %.200q", len(text), text)
+	}
+}
+
+// The same content gives the same key, in whatever order it is written, and other content another.
+func TestContentKey(t *testing.T) {
+	base := config.Template{Name: "a", Packages: config.Packages{Pip: []string{"x", "y"}, Apt: []string{"z"}},
+		Files: config.Files{"/a": {Content: []byte("1"), Mode: 0o644}}}
+	other := base
+	other.Packages.Pip = []string{"y", "x"}
+	if contentKey(base, "1") != contentKey(other, "1") || base.Packages.Pip[0] != "x" {
+		t.Error("the order of packages counts, or was changed")
+	}
+	keys := map[string]bool{contentKey(base, "1"): true, contentKey(base, "2"): true}
+	for _, change := range []func(*config.Template){
+		func(d *config.Template) { d.Packages.Pip = []string{"x"} },
+		func(d *config.Template) { d.Packages.Npm = []string{"z"} },
+		func(d *config.Template) { d.Files = config.Files{"/a": {Content: []byte("2"), Mode: 0o644}} },
+		func(d *config.Template) { d.Files = config.Files{"/a": {Content: []byte("1"), Mode: 0o755}} },
+		func(d *config.Template) { d.Runtime = "docker" },
+	} {
+		d := base
+		change(&d)
+		keys[contentKey(d, "1")] = true
+	}
+	if len(keys) != 7 {
+		t.Errorf("%d keys, want 7", len(keys))
+	}
+}
