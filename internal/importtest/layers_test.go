@@ -41,6 +41,7 @@ var places = map[string]place{
 	"auth":                                 {"L1", "event"},
 	"image":                                {"L1", ""},
 	"limit":                                {"L1", ""},
+	"oci/rootfs":                           {"L1", ""},
 	"sandbox":                              {"L1", "image"},
 	"tool":                                 {"L1", "auth limit policy"},
 	"agent":                                {"L2", "agent/direct"},
