@@ -38,6 +38,12 @@ func (t *Template) AddDefaultEnv() {
 	if base, ok := t.Env["PYTHONUSERBASE"]; ok && base != UserBase { // the template has another folder, or disables it
 		maps.DeleteFunc(env, func(_, v string) bool { return strings.HasPrefix(v, UserBase) })
 	}
+	if !t.User.IsRoot() {
+		env["USER"] = t.User.String()
+		if t.User.Home != "" {
+			env["HOME"] = t.User.Home // where it cannot be used, the agent uses another folder
+		}
+	}
 	maps.Copy(env, t.Env)
 	if env["PYTHONUSERBASE"] == UserBase {
 		folders := []string{UserBase + "/bin"}
