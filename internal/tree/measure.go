@@ -67,6 +67,7 @@ type level struct {
 // walk measures one folder.
 type walk struct {
 	limits Limits
+	visit  func(folder int, name string) error // called for each entry; nil: nothing
 	buffer []byte
 	size   Size
 	levels []level
@@ -122,6 +123,11 @@ func (w *walk) step(ctx context.Context) error {
 	for _, e := range list {
 		if w.size.Entries++; w.size.Entries >= w.limits.Entries {
 			return ErrEntries
+		}
+		if w.visit != nil {
+			if err := w.visit(current.fd, e.name); err != nil {
+				return err
+			}
 		}
 		if e.kind == unix.DT_DIR {
 			current.pending = append(current.pending, e.name)

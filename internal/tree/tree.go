@@ -1,5 +1,5 @@
 // Package tree measures and removes folders that hostile code has written, and may change at
-// the same time. It opens each folder by its name in the descriptor of its parent and
+// the same time, and changes their owners. It opens each folder by its name in the descriptor of its parent and
 // follows no link, so no path is longer than one name. The time is linear in the number of
 // files. Descriptors and memory are bounded, whatever the depth and width.
 package tree

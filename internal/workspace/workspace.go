@@ -64,6 +64,21 @@ func (s *Store) Ensure(id string) error {
 	return err
 }
 
+// SetOwner makes a workspace, and all files in it, belong to a user and a group, and says whether they
+// belonged to others. No sandbox may use the workspace meanwhile. The folder itself is last, so
+// that a call that did not end is repeated.
+func (s *Store) SetOwner(ctx context.Context, id string, uid, gid int) (changed bool, err error) {
+	path := s.Path(id)
+	var st unix.Stat_t
+	if err := unix.Lstat(path, &st); err != nil {
+		return false, &os.PathError{Op: "stat", Path: path, Err: err}
+	}
+	if int(st.Uid) == uid && int(st.Gid) == gid {
+		return false, nil
+	}
+	return true, tree.SetOwner(ctx, path, uid, gid)
+}
+
 // Path is the folder on the host.
 func (s *Store) Path(id string) string {
 	if !validID.MatchString(id) {

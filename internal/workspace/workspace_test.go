@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -295,4 +296,44 @@ func TestRemoveAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// A workspace is given to another user, and back, and only once.
+func TestSetOwner(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root can change owners; CI is root")
+	}
+	s := newStore(t)
+	id := fresh(t, s)
+	file := filepath.Join(s.Path(id), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, owner := range []int{61234, 61234, 0, 0} {
+		before := ownerOf(t, s.Path(id))
+		changed, err := s.SetOwner(t.Context(), id, owner, owner)
+		if err != nil || changed != (before != owner) {
+			t.Errorf("to %d: changed %v, %v", owner, changed, err)
+		}
+		for _, path := range []string{s.Path(id), file} {
+			if got := ownerOf(t, path); got != owner {
+				t.Errorf("%s belongs to %d, want %d", path, got, owner)
+			}
+		}
+	}
+	if err := s.Remove(id); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.SetOwner(t.Context(), id, 1, 1); err == nil {
+		t.Error("a workspace that is gone")
+	}
+}
+
+func ownerOf(t *testing.T, path string) int {
+	t.Helper()
+	st, err := os.Lstat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return int(st.Sys().(*syscall.Stat_t).Uid)
 }
