@@ -13,17 +13,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// localNets are all of IPv4 but 0.0.0.0/8 and what is local already, as addresses of the loopback interface with
+// their prefixes. Linux makes no route for a prefix that begins with 0, so 0.0.0.0/1 takes seven of them.
+var localNets = []string{"198.18.0.1/15", "1.0.0.1/8", "2.0.0.1/7", "4.0.0.1/6", "8.0.0.1/5", "16.0.0.1/4",
+	"32.0.0.1/3", "64.0.0.1/2", "128.0.0.1/1"}
+
 // redirect makes every IPv4 address a local one, and redirects to this process all TCP
 // connections that do not go to loopback, and the DNS queries to any name server. It needs
 // CAP_NET_ADMIN and CAP_NET_RAW.
 func redirect(port uint16) error {
-	for _, p := range []string{"198.18.0.1/15", "1.0.0.1/1", "128.0.0.1/1"} {
-		if err := addAddress(netip.MustParsePrefix(p)); err != nil {
-			return fmt.Errorf("adding %s to the loopback interface: %w", p, err)
-		}
+	if err := addAddresses(); err != nil {
+		return err
 	}
 	if err := setTable(rules(port)); err != nil {
 		return fmt.Errorf("setting the nat table: %w", err)
+	}
+	return nil
+}
+
+func addAddresses() error {
+	for _, p := range localNets {
+		if err := addAddress(netip.MustParsePrefix(p)); err != nil {
+			return fmt.Errorf("adding %s to the loopback interface: %w", p, err)
+		}
 	}
 	return nil
 }
