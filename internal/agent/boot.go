@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"sandlot/internal/agent/wire"
+	"sandlot/internal/image"
 	"sandlot/internal/sandbox"
 	"sandlot/proto/agentv1"
 )
@@ -37,7 +38,40 @@ func Environment(s sandbox.Spec, brokered bool) ([]string, error) {
 	if s.OrphanTimeout > 0 {
 		env = append(env, wire.EnvOrphan+"="+s.OrphanTimeout.String())
 	}
+	if who := userOf(s.Template); who != rootUser {
+		env = append(env, wire.EnvUser+"="+who)
+	}
 	return append(env, wire.EnvSecret+"="+hex.EncodeToString(s.Secret), wire.EnvSocket+"="+
 		path.Join(wire.SocketDir, wire.Socket),
 		wire.EnvBoot+"="+base64.StdEncoding.EncodeToString(boot)), nil
+}
+
+// rootUser is the user that an agent has without wire.EnvUser.
+var rootUser = wire.User{}.String()
+
+// userOf returns the user of a template, and where its programs start, as the agent reads them.
+func userOf(t *image.Template) string {
+	w := wire.User{Workdir: t.Workdir}
+	if u := t.User; !u.IsRoot() {
+		w.UID, w.GID, w.Groups, w.Name, w.Home = u.UID, u.GID, u.Groups, u.Name, u.Home
+	}
+	return w.String()
+}
+
+// Capabilities returns the capabilities that a runtime gives the agent in its bounding, permitted and
+// effective sets. The agent runs as root, and the programs that it starts have none of them. It
+// empties the bounding set, sets up the network of a sandbox that is brokered, and, for a user
+// other than root, starts programs, handles files and sends signals in that user's place.
+func Capabilities(t *image.Template, brokered bool) []string {
+	var list []string
+	if brokered {
+		list = append(list, "CAP_NET_ADMIN", "CAP_NET_RAW")
+	}
+	if !t.User.IsRoot() {
+		list = append(list, "CAP_SETUID", "CAP_SETGID", "CAP_KILL")
+	}
+	if len(list) == 0 {
+		return nil // the bounding set is empty already
+	}
+	return append(list, "CAP_SETPCAP")
 }

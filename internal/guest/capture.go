@@ -8,7 +8,10 @@ import (
 	"sync"
 	"unicode/utf8"
 
+	"golang.org/x/sys/unix"
+
 	"sandlot/internal/agent/wire"
+	"sandlot/internal/guest/user"
 	"sandlot/proto/agentv1"
 )
 
@@ -190,26 +193,40 @@ func (c *capture) lastChars() []byte {
 // outputFiles creates the files for outputs that do not fit inline, and removes the oldest when
 // there are more than maxFiles.
 type outputFiles struct {
-	dir string
+	dir  string
+	user *user.User // the owner of the files, who can write into the folder
 
 	mu      sync.Mutex
 	created int // how many were created
 	paths   []string
 }
 
-func newOutputFiles() *outputFiles { return &outputFiles{dir: wire.OutputDir} }
+func newOutputFiles(u *user.User) *outputFiles { return &outputFiles{dir: wire.OutputDir, user: u} }
 
-func (o *outputFiles) create(name string) (*os.File, error) {
-	if err := os.MkdirAll(o.dir, 0o755); err != nil {
+func (o *outputFiles) create(name string) (f *os.File, err error) {
+	if err := makeShared(o.dir, o.user); err != nil {
 		return nil, err
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.created++
 	path := filepath.Join(o.dir, fmt.Sprintf("%d-%s.txt", o.created, name))
-	if o.paths = append(o.paths, path); len(o.paths) > maxFiles {
-		os.Remove(o.paths[0])
-		o.paths = o.paths[1:]
+	err = o.user.Do(func() error {
+		if o.paths = append(o.paths, path); len(o.paths) > maxFiles {
+			os.Remove(o.paths[0])
+			o.paths = o.paths[1:]
+		}
+		// Code of the user may have made something at this path: follow no link, and wait for no pipe.
+		f, err = os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o644)
+		return err
+	})
+	return f, err
+}
+
+// makeShared makes a folder into which the user can write. Root's own folders are the agent's.
+func makeShared(dir string, u *user.User) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil || u == nil {
+		return err
 	}
-	return os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o644)
+	return os.Chmod(dir, 0o777|os.ModeSticky)
 }

@@ -13,7 +13,7 @@ import (
 )
 
 func testOutputFiles(t *testing.T) *outputFiles {
-	s := newOutputFiles()
+	s := newOutputFiles(nil)
 	s.dir = filepath.Join(t.TempDir(), "output")
 	return s
 }

@@ -51,7 +51,8 @@ func (a *Agent) interpreter(l *agentv1.Language) *interp.Interp {
 	if i := a.interps[name]; i != nil {
 		return i
 	}
-	i := interp.New(interp.Config{Driver: l.Driver, Command: l.Command, Dir: a.Base(), OutputDir: wire.OutputDir,
+	i := interp.New(interp.Config{Driver: l.Driver, Command: l.Command, Dir: a.workingFolder(),
+		OutputDir: wire.OutputDir, User: a.user,
 		Env:   func() []string { return a.environment(nil, true) },
 		Start: a.Fork, KilledSince: a.Enforcer.KilledSince})
 	if n := a.network.Load(); n != nil {
@@ -242,17 +243,22 @@ func (a *Agent) supervise(ctx context.Context, request *agentv1.SuperviseRequest
 // runFile runs code of a language without a driver, as `command file`.
 func (a *Agent) runFile(ctx context.Context,
 	l *agentv1.Language, request *agentv1.EvaluateRequest, live *liveOutput) (*agentv1.EvaluateDone, error) {
-	dir, err := os.MkdirTemp("", "code-")
-	if err != nil {
-		return nil, a.Explain("/tmp", err)
-	}
-	defer os.RemoveAll(dir)
 	ext := l.Extension
 	if strings.ContainsAny(ext, "/\x00") {
 		ext = ""
 	}
-	file := filepath.Join(dir, "code"+ext)
-	if err := os.WriteFile(file, []byte(request.Code), 0o600); err != nil {
+	var dir, file string
+	err := a.user.Do(func() (err error) {
+		if dir, err = os.MkdirTemp("", "code-"); err != nil {
+			return err
+		}
+		file = filepath.Join(dir, "code"+ext)
+		return os.WriteFile(file, []byte(request.Code), 0o600)
+	})
+	if dir != "" {
+		defer a.user.Do(func() error { return os.RemoveAll(dir) })
+	}
+	if err != nil {
 		return nil, a.Explain("/tmp", err)
 	}
 	argv := append(append([]string{}, l.Command...), file)

@@ -35,6 +35,7 @@ import (
 	"sandlot/internal/guest/interp"
 	"sandlot/internal/guest/network"
 	"sandlot/internal/guest/process"
+	"sandlot/internal/guest/user"
 	"sandlot/proto/agentv1"
 	"sandlot/proto/agentv1/agentv1connect"
 )
@@ -45,6 +46,9 @@ type Config struct {
 	Secret []byte
 	Boot   *agentv1.Boot
 	Env    []string // the variables of all programs that the agent starts
+	// User is the user of the sandbox, and Workdir where programs start; empty: in the first root.
+	User    *user.User
+	Workdir string
 	// Init is set when the agent is the first process of the sandbox.
 	Init bool
 	// OrphanTimeout is how long the agent runs without a host; 0: for ever. It is measured with
@@ -66,12 +70,20 @@ func FromEnvironment() (Config, error) {
 	if err = errors.Join(err, proto.Unmarshal(boot, c.Boot)); err != nil {
 		return Config{}, fmt.Errorf("%s: %w", wire.EnvBoot, err)
 	}
+	who, err := wire.ParseUser(os.Getenv(wire.EnvUser))
+	if err != nil {
+		return Config{}, err
+	}
+	c.Workdir = who.Workdir
+	if c.User, err = user.New(who.UID, who.GID, who.Groups, who.Name, who.Home); err != nil {
+		return Config{}, err
+	}
 	if v := os.Getenv(wire.EnvOrphan); v != "" {
 		if c.OrphanTimeout, err = time.ParseDuration(v); err != nil {
 			return Config{}, fmt.Errorf("%s: %w", wire.EnvOrphan, err)
 		}
 	}
-	for _, name := range []string{wire.EnvSecret, wire.EnvSocket, wire.EnvBoot, wire.EnvOrphan} {
+	for _, name := range []string{wire.EnvSecret, wire.EnvSocket, wire.EnvBoot, wire.EnvUser, wire.EnvOrphan} {
 		os.Unsetenv(name)
 	}
 	c.Env = os.Environ()
@@ -92,6 +104,9 @@ func Main() int {
 		err = dropBoundingSet()
 	}
 	if err == nil {
+		err = c.User.Do(func() error { return nil })
+	}
+	if err == nil {
 		err = New(c).Run(context.Background())
 	}
 	fmt.Fprintln(os.Stderr, "sandlot-agent:", err)
@@ -107,8 +122,12 @@ const freeMemoryDelay = 3 * time.Second
 func dropBoundingSet() error {
 	for c := uintptr(0); c <= unix.CAP_LAST_CAP; c++ {
 		_, _, errno := syscall.AllThreadsSyscall(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, c, 0)
-		if errno != 0 && errno != unix.EINVAL && errno != unix.EPERM {
-			return fmt.Errorf("dropping capability %d: %w", c, errno)
+		if errno == 0 || errno == unix.EINVAL { // EINVAL: the kernel does not know it
+			continue
+		}
+		if has, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, c, 0, 0, 0); err != nil || has != 0 {
+			return fmt.Errorf("programs would get capability %d, and it cannot be dropped: %w; the agent needs CAP_SETPCAP",
+				c, errno)
 		}
 	}
 	return nil
@@ -126,6 +145,7 @@ type Agent struct {
 	*files.Files
 	*process.Processes
 	config      Config
+	user        *user.User
 	output      *outputFiles
 	callStreams chan net.Conn                   // Call streams, for the HTTP server
 	network     atomic.Pointer[network.Network] // nil: the runtime gives the sandbox a network
@@ -143,7 +163,7 @@ type Agent struct {
 
 // New returns an agent. Run starts it.
 func New(c Config) *Agent {
-	a := &Agent{config: c, secret: c.Secret, bootID: newBootID(), output: newOutputFiles(),
+	a := &Agent{config: c, user: c.User, secret: c.Secret, bootID: newBootID(), output: newOutputFiles(c.User),
 		callStreams: make(chan net.Conn),
 		env:         map[string]string{}, interps: map[string]*interp.Interp{}, lastUsed: time.Now()}
 	for _, kv := range c.Env {
@@ -151,9 +171,9 @@ func New(c Config) *Agent {
 			a.env[k] = v
 		}
 	}
-	a.Files = files.New(func() string { return a.variables(nil)["PYTHONUSERBASE"] })
-	a.Processes = &process.Processes{Reaper: process.NewReaper(c.Init), Dir: a.Base, Env: a.environment,
-		OnEnded:  a.markUsed,
+	a.Files = files.New(func() string { return a.variables(nil)["PYTHONUSERBASE"] }, c.User)
+	a.Processes = &process.Processes{Reaper: process.NewReaper(c.Init, c.User), Dir: a.workingFolder,
+		Env: a.environment, OnEnded: a.markUsed, User: c.User,
 		Enforcer: process.NewEnforcer(a.recentlyActive, a.recordKill)}
 	if boot := c.Boot.GetConfigure(); boot != nil {
 		if err := a.configure(boot); err != nil {
@@ -176,6 +196,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer end()
 	if a.config.Init {
 		h := a.home()
+		h.takeFolders(a.Base(), a.output.dir)
 		h.prepare(pythonPrograms(a.languageTable()))
 		// The local user, until the host configures another.
 		h.configureGit(&agentv1.Identity{Name: "local", Email: "local@sandlot.invalid"})
@@ -194,6 +215,9 @@ func (a *Agent) Run(ctx context.Context) error {
 				_ = a.interpreter(l).Warm(ctx) // a call that needs it tries again, and gets the error
 			}
 		})
+	}
+	if a.config.Init && !process.InGVisor() {
+		a.work.Go(reserveThreads)
 	}
 	if a.config.Init && a.config.Boot.GetNetwork() {
 		a.work.Go(func() {
@@ -224,6 +248,26 @@ func (a *Agent) Run(ctx context.Context) error {
 		return ErrOrphaned
 	}
 	return ctx.Err()
+}
+
+// spareThreads is how many threads reserveThreads makes. The limits of a container have room for them.
+const spareThreads = 24
+
+// reserveThreads makes threads, which the Go runtime keeps for later. Where the kernel counts the agent's threads
+// with the programs of the sandbox, as in a container, a program that starts as many processes as it may would
+// otherwise end the agent: the Go runtime gives up when it cannot start a thread.
+func reserveThreads() {
+	var locked, together sync.WaitGroup
+	locked.Add(spareThreads)
+	for range spareThreads {
+		together.Go(func() {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			locked.Done()
+			locked.Wait() // each goroutine has a thread of its own until all have one
+		})
+	}
+	together.Wait()
 }
 
 // keepLinked links the agent to one host after the other until ctx ends, or until
@@ -426,7 +470,31 @@ func (a *Agent) recordKill(pids map[int]bool, limit string) {
 func (a *Agent) home() home {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return home{root: "/", env: maps.Clone(a.env)}
+	return home{root: "/", env: maps.Clone(a.env), user: a.user}
+}
+
+// workingFolder returns the directory where programs start that have no other.
+func (a *Agent) workingFolder() string {
+	if a.config.Workdir != "" {
+		return a.config.Workdir
+	}
+	return a.Base()
+}
+
+// withUserHome returns variables with those of the sandbox's user: HOME and USER.
+func (a *Agent) withUserHome(env map[string]string) map[string]string {
+	if a.user == nil || !a.config.Init {
+		return env
+	}
+	h := a.home()
+	maps.Copy(h.env, env)
+	all := map[string]string{"HOME": h.userHome(), "USER": a.user.Label()}
+	for k, v := range env {
+		if _, ok := all[k]; !ok {
+			all[k] = v
+		}
+	}
+	return all
 }
 
 // languageTable returns the languages of the sandbox's template.
@@ -483,9 +551,10 @@ func (a *Agent) configure(m *agentv1.ConfigureRequest) error {
 	if m.Git != nil && a.config.Init {
 		a.home().configureGit(m.Git)
 	}
+	env := a.withUserHome(m.Env)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	maps.Copy(a.env, m.Env)
+	maps.Copy(a.env, env)
 	a.languages = m.Languages
 	return nil
 }

@@ -2,17 +2,21 @@ package guest
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
 	"sandlot/internal/agent/wire"
+	"sandlot/internal/guest/user"
 	"sandlot/proto/agentv1"
 )
 
@@ -22,6 +26,7 @@ import (
 type home struct {
 	root string            // of the file system: "/", but in tests
 	env  map[string]string // of all programs
+	user *user.User        // of all programs
 }
 
 // userBase returns the folder where pip, npm and uv install packages; "": the template has none.
@@ -37,10 +42,13 @@ func (h home) prepare(python []string) {
 		return
 	}
 	h.makeFolders()
-	h.makeLinks()
-	for _, p := range python {
-		h.configurePip(p)
-	}
+	_ = h.user.Do(func() error {
+		h.makeLinks()
+		for _, p := range python {
+			h.configurePip(p)
+		}
+		return nil
+	})
 	if len(python) > 0 {
 		h.makeUVEnvironment(python[0])
 		h.linkPython(python[0])
@@ -74,9 +82,64 @@ func (h home) makeFolders() {
 	if h.userBase() == "" {
 		return
 	}
-	for _, d := range []string{"bin", "lib"} {
-		_ = os.MkdirAll(h.inRoot(filepath.Join(h.userBase(), d)), 0o755)
+	_ = h.user.Do(func() error {
+		for _, d := range []string{"bin", "lib"} {
+			_ = os.MkdirAll(h.inRoot(filepath.Join(h.userBase(), d)), 0o755)
+		}
+		return nil
+	})
+}
+
+// takeFolders makes the workspace, where the runtime has mounted none, and gives it to the user
+// where it is not theirs and the agent may do so; a server does that for its own folders. It
+// also makes the folder for outputs. Programs of the user cannot replace either folder.
+func (h home) takeFolders(workspace, output string) {
+	dir := h.inRoot(workspace)
+	if _, err := os.Lstat(dir); errors.Is(err, os.ErrNotExist) {
+		_ = makeShared(dir, h.user)
 	}
+	if h.user == nil {
+		return
+	}
+	if st, err := os.Lstat(dir); err == nil && st.IsDir() && st.Sys().(*syscall.Stat_t).Uid != h.user.UID {
+		_ = os.Lchown(dir, int(h.user.UID), int(h.user.GID))
+	}
+	_ = makeShared(h.inRoot(output), h.user)
+	if h.user.Do(func() error { return canWrite(dir) }) != nil {
+		fmt.Fprintf(os.Stderr, "sandlot-agent: the user %s may not write into %s\n", h.user.Label(), workspace)
+	}
+}
+
+// homesDir is the folder of homes for users whose image has none.
+const homesDir = "/var/lib/sandlot/home"
+
+// userHome returns the home folder of a user other than root: the one that the environment or the
+// image says, if the user can write into it, or else one of the agent's.
+func (h home) userHome() string {
+	for _, dir := range []string{h.env["HOME"], h.user.Home} {
+		if filepath.IsAbs(dir) && dir != "/" && h.user.Do(func() error { return canWrite(h.inRoot(dir)) }) == nil {
+			return dir
+		}
+	}
+	dir := filepath.Join(homesDir, strconv.FormatUint(uint64(h.user.UID), 10))
+	err := makeShared(h.inRoot(homesDir), h.user)
+	if err == nil {
+		err = h.user.Do(func() error {
+			if err := os.Mkdir(h.inRoot(dir), 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+				return err
+			}
+			return canWrite(h.inRoot(dir))
+		})
+	}
+	if err != nil {
+		return "/tmp" // a root file system that is read-only
+	}
+	return dir
+}
+
+// canWrite returns nil if this thread may make files in a folder.
+func canWrite(dir string) error {
+	return unix.Faccessat(unix.AT_FDCWD, dir, unix.W_OK|unix.X_OK, unix.AT_EACCESS)
 }
 
 // makeLinks makes ~/.local and ~/.gitconfig symbolic links to the user base, which outlives the
@@ -148,18 +211,31 @@ var versionedPython = regexp.MustCompile(`^python(3\.[0-9]+)$`)
 // makeUVEnvironment makes the virtual environment /.venv, which `uv pip` uses when it finds no
 // nearer one. Packages that are installed into it go to the user base.
 func (h home) makeUVEnvironment(python string) {
-	real, err := filepath.EvalSymlinks(h.inRoot(python))
-	if err != nil {
+	dir := h.inRoot("/.venv")
+	// A runtime whose root file system is read-only mounts an empty folder there.
+	if _, err := os.Lstat(filepath.Join(dir, "pyvenv.cfg")); err == nil || makeShared(dir, h.user) != nil {
 		return
 	}
+	made := false
+	_ = h.user.Do(func() error { made = h.fillUVEnvironment(dir, python); return nil })
+	if !made {
+		_ = os.Remove(dir)
+	}
+}
+
+// fillUVEnvironment makes the virtual environment in its empty folder, and reports whether it did.
+func (h home) fillUVEnvironment(dir, python string) bool {
+	real, err := filepath.EvalSymlinks(h.inRoot(python))
+	if err != nil {
+		return false
+	}
 	m := versionedPython.FindStringSubmatch(filepath.Base(real))
-	dir := h.inRoot("/.venv")
-	if _, err := os.Lstat(dir); m == nil || err == nil {
-		return
+	if m == nil {
+		return false
 	}
 	site := filepath.Join(dir, "lib", m[0], "site-packages")
 	if os.MkdirAll(filepath.Join(dir, "bin"), 0o755) != nil || os.MkdirAll(site, 0o755) != nil {
-		return
+		return false
 	}
 	_ = os.Symlink(python, filepath.Join(dir, "bin/python"))
 	_ = os.Symlink("python", filepath.Join(dir, "bin/python3"))
@@ -168,6 +244,7 @@ func (h home) makeUVEnvironment(python string) {
 	config := fmt.Sprintf("home = %s\ninclude-system-site-packages = true\nversion = %s.0\n",
 		filepath.Dir(python), m[1])
 	_ = os.WriteFile(filepath.Join(dir, "pyvenv.cfg"), []byte(config), 0o644)
+	return true
 }
 
 const uvSiteModule = `# What is installed into this environment goes to the user's base.

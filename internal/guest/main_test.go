@@ -18,12 +18,16 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandlot/internal/agent/wire"
+	"sandlot/internal/guest/user"
 	"sandlot/proto/agentv1"
 )
 
 // TestMain sees to it that no process outlives the tests: orphans become
 // children of this one.
 func TestMain(m *testing.M) {
+	if what := os.Getenv(childEnv); what != "" {
+		os.Exit(child(what))
+	}
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -67,9 +71,12 @@ type rig struct {
 	dir string
 }
 
-func newRig(t *testing.T) *rig {
+func newRig(t *testing.T) *rig { return newRigOf(t, nil) }
+
+// newRigOf returns a rig with that user.
+func newRigOf(t *testing.T, u *user.User) *rig {
 	t.Helper()
-	a := New(Config{Socket: filepath.Join(t.TempDir(), "none.sock"), Secret: make([]byte, wire.SecretLen),
+	a := New(Config{User: u, Socket: filepath.Join(t.TempDir(), "none.sock"), Secret: make([]byte, wire.SecretLen),
 		Env: []string{"PATH=/usr/bin:/bin", "HOME=/nonexistent", "LANG=C.UTF-8"}})
 	a.output.dir = t.TempDir()
 	dir, err := filepath.EvalSymlinks(t.TempDir())

@@ -17,7 +17,6 @@ import (
 	"github.com/hashicorp/yamux"
 
 	"sandlot/internal/agent/wire"
-	"sandlot/internal/guest/files"
 	"sandlot/internal/guest/process"
 	"sandlot/proto/agentv1"
 )
@@ -78,72 +77,59 @@ func copyFile(to io.Writer, from io.Reader) (int64, error) {
 }
 
 func (a *Agent) sendFile(s net.Conn, r *agentv1.ReadStream, ticket []byte) {
-	err := a.WithPath(r.Path, true, func(p *files.Path) error {
-		f, st, err := p.OpenRegular(os.O_RDONLY, 0)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		offset := int64(min(r.Offset, uint64(st.Size())))
-		length := st.Size() - offset
-		if r.Limit > 0 {
-			length = min(length, int64(min(r.Limit, 1<<62)))
-		}
-		var target io.Writer = s
-		conn := a.dialForFile(ticket, length)
-		if conn != nil {
-			defer conn.Close()
-			target = conn
-		}
-		if wire.WriteMessage(s, &agentv1.StreamReply{Size: uint64(st.Size()), Direct: conn != nil}) == nil {
-			copyFile(target, io.NewSectionReader(f, offset, length)) // after an error the host misses bytes
-		}
-		return nil
-	})
+	f, st, err := a.Open(r.Path)
 	if err != nil {
 		refuse(s, err)
+		return
+	}
+	defer f.Close()
+	offset := int64(min(r.Offset, uint64(st.Size())))
+	length := st.Size() - offset
+	if r.Limit > 0 {
+		length = min(length, int64(min(r.Limit, 1<<62)))
+	}
+	var target io.Writer = s
+	conn := a.dialForFile(ticket, length)
+	if conn != nil {
+		defer conn.Close()
+		target = conn
+	}
+	if wire.WriteMessage(s, &agentv1.StreamReply{Size: uint64(st.Size()), Direct: conn != nil}) == nil {
+		copyFile(target, io.NewSectionReader(f, offset, length)) // after an error the host misses bytes
 	}
 }
 
 func (a *Agent) receiveFile(s net.Conn, w *agentv1.WriteStream, ticket []byte) {
-	var source io.Reader
-	err := a.WithPath(w.Path, true, func(p *files.Path) error {
-		file, err := p.Replace(w.Mode)
-		if err != nil {
-			return err
-		}
-		source = s
-		conn := a.dialForFile(ticket, int64(min(w.GetSize(), 1<<62)))
-		if conn != nil {
-			defer conn.Close()
-			source = conn
-		}
-		if err := wire.WriteMessage(s, &agentv1.StreamReply{Direct: conn != nil}); err != nil {
-			return file.Commit(err)
-		}
+	file, err := a.Replace(w.Path, w.Mode)
+	if err != nil {
+		refuse(s, err)
+		return
+	}
+	var source io.Reader = s
+	conn := a.dialForFile(ticket, int64(min(w.GetSize(), 1<<62)))
+	if conn != nil {
+		defer conn.Close()
+		source = conn
+	}
+	var size int64
+	if err = wire.WriteMessage(s, &agentv1.StreamReply{Direct: conn != nil}); err == nil {
 		if w.Size != nil {
 			source = io.LimitReader(source, int64(min(*w.Size, 1<<62)))
 		}
-		size, err := copyFile(file.File, source)
-		if err == nil && w.Size != nil && uint64(size) != *w.Size {
-			err = wire.Errorf(connect.CodeInvalidArgument,
-				"the transfer was cut: %d of %d bytes arrived, and the file was not changed", size, *w.Size)
-		}
-		if err := file.Commit(err); err != nil {
-			return err
-		}
+		size, err = copyFile(file.File, source)
+	}
+	if err == nil && w.Size != nil && uint64(size) != *w.Size {
+		err = wire.Errorf(connect.CodeInvalidArgument,
+			"the transfer was cut: %d of %d bytes arrived, and the file was not changed", size, *w.Size)
+	}
+	if err = file.Commit(err); err == nil {
 		_ = wire.WriteMessage(s, &agentv1.StreamReply{Size: uint64(size)})
-		return nil
-	})
-	if err == nil {
 		return
 	}
 	refuse(s, err)
-	if source != nil {
-		// The host may be sending still, and reads the answer afterwards: discard the rest.
-		s.SetReadDeadline(time.Now().Add(10 * time.Second))
-		io.Copy(io.Discard, source)
-	}
+	// The host may be sending still, and reads the answer afterwards: discard the rest.
+	s.SetReadDeadline(time.Now().Add(10 * time.Second))
+	io.Copy(io.Discard, source)
 }
 
 // dialPort connects the stream to a port of the sandbox's loopback.

@@ -97,6 +97,7 @@ type Pool struct {
 	background sync.WaitGroup // what Wait waits for
 	prebooted  atomic.Int64   // number of sandboxes that were started from an image
 	booted     atomic.Int64   // number of sandboxes that booted
+	asRoot     sync.Map       // names of templates for which runnable has logged that
 
 	mu        sync.Mutex
 	ready     map[string][]*Booted // warm sandboxes, by template's name
@@ -142,6 +143,9 @@ func (p *Pool) Boot(ctx context.Context, r Request) (*Booted, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := p.giveWorkspace(ctx, r); err != nil {
+		return nil, err
+	}
 	spec, prebooter := p.spec(r), prebooterOf(rt, r.Template)
 	if prebooter != nil && prebooter.HasImage(spec) {
 		b, err := p.boot(ctx, r, spec, p.restoreLimit())
@@ -175,7 +179,7 @@ func (p *Pool) volumes() []sandbox.Mount {
 func (p *Pool) spec(r Request) sandbox.Spec {
 	mounts := []sandbox.Mount{{Source: p.Workspaces.Path(r.Workspace), Target: WorkspaceDir}}
 	mounts = append(mounts, p.volumes()...)
-	return sandbox.Spec{ID: r.ID, Template: r.Template, Limits: p.Limits(r.Flavor), Mounts: mounts,
+	return sandbox.Spec{ID: r.ID, Template: p.runnable(r.Template), Limits: p.Limits(r.Flavor), Mounts: mounts,
 		OrphanTimeout: p.OrphanTimeout, Build: r.Build,
 		Secret: secret.Bytes(wire.SecretLen)}
 }
@@ -285,8 +289,8 @@ func (p *Pool) makeReady(ctx context.Context, b *Booted) error {
 
 // Configure tells the agent its languages, roots and limits.
 func (p *Pool) Configure(ctx context.Context, b *Booted) error {
-	s := agent.Settings{Template: b.Template, Limits: p.Limits(b.Flavor), Roots: []agent.FileRoot{{Path: WorkspaceDir}},
-		Git: b.identity.Load()}
+	s := agent.Settings{Template: p.runnable(b.Template), Limits: p.Limits(b.Flavor),
+		Roots: []agent.FileRoot{{Path: WorkspaceDir}}, Git: b.identity.Load()}
 	for _, m := range b.Box.Spec().Mounts {
 		if m.Shared { // ReadOnly is as it was mounted: the agent need not know when a volume becomes full
 			s.Roots = append(s.Roots, agent.FileRoot{Path: m.Target, ReadOnly: m.ReadOnly})

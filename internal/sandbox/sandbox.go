@@ -141,6 +141,14 @@ type Prebooter interface {
 	DropImage(spec Spec)
 }
 
+// UserRunner is a Runtime that may not be able to run programs as another user than root. Any other
+// Runtime can.
+type UserRunner interface {
+	// CanRunAs returns nil if programs can run as any user of a template. The error says why not,
+	// in words that can end a sentence; templates then have root as their user.
+	CanRunAs() error
+}
+
 // Warner is a Runtime that may work on this machine without enforcing all limits.
 type Warner interface {
 	// Warning says which limits are not enforced on this machine, and what the operator can

@@ -100,6 +100,7 @@ const (
 	EnvSocket = "SANDLOT_AGENT_SOCKET"
 	EnvOrphan = "SANDLOT_AGENT_ORPHAN" // how long to run without a host, as time.Duration prints it; optional
 	EnvBoot   = "SANDLOT_AGENT_BOOT"   // base64 of a Boot
+	EnvUser   = "SANDLOT_AGENT_USER"   // a User as JSON; optional: root
 )
 
 // OutputDir is the folder in the sandbox for the files of outputs that do not fit inline.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"reflect"
 	"runtime"
 	"slices"
 	"strings"
@@ -325,3 +326,19 @@ func TestAFrameIsOneWrite(t *testing.T) {
 type writer func([]byte) (int, error)
 
 func (w writer) Write(p []byte) (int, error) { return w(p) }
+
+func TestUser(t *testing.T) {
+	for _, u := range []User{{}, {UID: 1, GID: 2, Groups: []uint32{3, 4}, Name: "n\"e", Home: "/h"}, {Workdir: "/w"}} {
+		if got, err := ParseUser(u.String()); err != nil || !reflect.DeepEqual(got, u) {
+			t.Errorf("%+v, %v, want %+v", got, err, u)
+		}
+	}
+	if u, err := ParseUser(""); err != nil || !reflect.DeepEqual(u, User{}) {
+		t.Errorf("without a value: %+v, %v", u, err)
+	}
+	for _, bad := range []string{"x", "[]", `{"uid":-1}`, `{"uid":4294967296}`, `{"groups":"x"}`} {
+		if u, err := ParseUser(bad); err == nil {
+			t.Errorf("%s: %+v", bad, u)
+		}
+	}
+}

@@ -1,6 +1,6 @@
 // Package files implements the RPCs about files. It confines them to the roots, which are
 // folders that the host names, whatever symbolic links there are, and also when a link is
-// replaced during a call.
+// replaced during a call. They have the rights of the sandbox's user.
 package files
 
 import (
@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandlot/internal/agent/wire"
+	"sandlot/internal/guest/user"
 	"sandlot/proto/agentv1"
 )
 
@@ -29,15 +30,17 @@ type Files struct {
 	// packageFolder returns the folder of installed packages, or "". A listing contains the
 	// folder, but not the files in it: they are many, and not the user's work.
 	packageFolder func() string
+	user          *user.User
 
 	mu    sync.Mutex
 	roots []*agentv1.FileRoot
 }
 
-// New returns a Files whose only root is /workspace. PackageFolder returns the folder of
-// installed packages, or "": a listing does not contain the files in it.
-func New(packageFolder func() string) *Files {
-	return &Files{packageFolder: packageFolder, roots: []*agentv1.FileRoot{{Path: "/workspace"}}}
+// New returns a Files whose only root is /workspace, and which has the rights of that user.
+// PackageFolder returns the folder of installed packages, or "": a listing does not contain the
+// files in it.
+func New(packageFolder func() string, u *user.User) *Files {
+	return &Files{packageFolder: packageFolder, user: u, roots: []*agentv1.FileRoot{{Path: "/workspace"}}}
 }
 
 // SetRoots replaces the roots. An empty list changes nothing.
@@ -70,15 +73,26 @@ type Path struct {
 	readOnly  bool   // of the root
 }
 
-// WithPath calls do with the path that the host requested. It returns do's error as Explain
-// does. With follow, a symbolic link at the end of the path is resolved, too.
-func (f *Files) WithPath(requested string, follow bool, do func(*Path) error) error {
-	p, err := f.find(requested, follow)
-	if err != nil {
+// withPath calls do with the path that the host requested, with the user's rights. It returns do's
+// error as Explain does. With follow, a symbolic link at the end of the path is resolved, too.
+func (f *Files) withPath(requested string, follow bool, do func(*Path) error) error {
+	return f.user.Do(func() error {
+		p, err := f.find(requested, follow)
+		if err != nil {
+			return err
+		}
+		defer p.root.Close()
+		return f.Explain(requested, do(p))
+	})
+}
+
+// Open opens a regular file to read it.
+func (f *Files) Open(requested string) (file *os.File, st fs.FileInfo, err error) {
+	err = f.withPath(requested, true, func(p *Path) error {
+		file, st, err = p.openRegular(os.O_RDONLY, 0)
 		return err
-	}
-	defer p.root.Close()
-	return f.Explain(requested, do(p))
+	})
+	return file, st, err
 }
 
 // find opens the root that a path is in. It resolves symbolic links first, since an absolute
@@ -198,8 +212,8 @@ func (f *Files) Explain(requested string, err error) error {
 	return wire.Errorf(connect.CodeFailedPrecondition, "%s: %w", requested, err)
 }
 
-// OpenRegular opens a regular file, and nothing else: reading a pipe or a device might block.
-func (p *Path) OpenRegular(flag int, mode os.FileMode) (*os.File, fs.FileInfo, error) {
+// openRegular opens a regular file, and nothing else: reading a pipe or a device might block.
+func (p *Path) openRegular(flag int, mode os.FileMode) (*os.File, fs.FileInfo, error) {
 	f, err := p.root.OpenFile(p.name, flag|unix.O_NONBLOCK, mode)
 	if err != nil {
 		return nil, nil, err
@@ -243,8 +257,8 @@ const maxReadBytes = 8 << 20
 // ReadFile implements the RPC.
 func (f *Files) ReadFile(_ context.Context, r *agentv1.ReadFileRequest) (*agentv1.ReadFileResponse, error) {
 	answer := new(agentv1.ReadFileResponse)
-	return answer, f.WithPath(r.Path, true, func(p *Path) error {
-		file, st, err := p.OpenRegular(os.O_RDONLY, 0)
+	return answer, f.withPath(r.Path, true, func(p *Path) error {
+		file, st, err := p.openRegular(os.O_RDONLY, 0)
 		if err != nil {
 			return err
 		}
@@ -267,13 +281,31 @@ func (f *Files) ReadFile(_ context.Context, r *agentv1.ReadFileRequest) (*agentv
 // Replacement is a temporary file beside the file that it replaces when it is committed.
 type Replacement struct {
 	File   *os.File
+	files  *Files
 	target *Path
 	temp   string
 }
 
 // Replace begins to replace a file, or to create one. With mode 0 the new file has the mode of
-// the old one, or 0644.
-func (p *Path) Replace(mode uint32) (*Replacement, error) {
+// the old one, or 0644. Commit ends it.
+func (f *Files) Replace(requested string, mode uint32) (r *Replacement, err error) {
+	err = f.user.Do(func() error {
+		p, err := f.find(requested, true)
+		if err != nil {
+			return err
+		}
+		if r, err = p.replace(mode); err != nil {
+			p.root.Close()
+			return f.Explain(requested, err)
+		}
+		r.files = f
+		return nil
+	})
+	return r, err
+}
+
+// replace begins to replace a file. The caller ends it with commit.
+func (p *Path) replace(mode uint32) (*Replacement, error) {
 	if err := p.checkWritable(); err != nil {
 		return nil, err
 	}
@@ -303,12 +335,19 @@ func (p *Path) Replace(mode uint32) (*Replacement, error) {
 		p.root.Remove(temp)
 		return nil, err
 	}
-	return &Replacement{f, p, temp}, nil
+	return &Replacement{File: f, target: p, temp: temp}, nil
 }
 
 // Commit renames the new file to the old one. When err, the error of writing the new file, is
 // not nil, it removes the new file instead. It returns err, or its own error.
 func (r *Replacement) Commit(err error) error {
+	return r.files.user.Do(func() error {
+		defer r.target.root.Close()
+		return r.files.Explain(r.target.requested, r.commit(err))
+	})
+}
+
+func (r *Replacement) commit(err error) error {
 	if cerr := r.File.Close(); err == nil {
 		err = cerr
 	}
@@ -324,7 +363,7 @@ func (r *Replacement) Commit(err error) error {
 // WriteFile implements the RPC.
 func (f *Files) WriteFile(_ context.Context, r *agentv1.WriteFileRequest) (*agentv1.WriteFileResponse, error) {
 	answer := new(agentv1.WriteFileResponse)
-	return answer, f.WithPath(r.Path, true, func(p *Path) (err error) {
+	return answer, f.withPath(r.Path, true, func(p *Path) (err error) {
 		answer.Size, err = p.write(r)
 		return err
 	})
@@ -333,12 +372,12 @@ func (f *Files) WriteFile(_ context.Context, r *agentv1.WriteFileRequest) (*agen
 // write writes to the file as a request says, and returns the file's size.
 func (p *Path) write(m *agentv1.WriteFileRequest) (uint64, error) {
 	if !m.Append && m.Offset == nil {
-		n, err := p.Replace(m.Mode)
+		n, err := p.replace(m.Mode)
 		if err != nil {
 			return 0, err
 		}
 		_, err = n.File.Write(m.Data)
-		return uint64(len(m.Data)), n.Commit(err)
+		return uint64(len(m.Data)), n.commit(err)
 	}
 	if err := p.checkWritable(); err != nil {
 		return 0, err
@@ -346,7 +385,7 @@ func (p *Path) write(m *agentv1.WriteFileRequest) (uint64, error) {
 	if err := p.makeParents(); err != nil {
 		return 0, err
 	}
-	f, st, err := p.OpenRegular(os.O_CREATE|os.O_WRONLY, 0o644)
+	f, st, err := p.openRegular(os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
 		return 0, err
 	}
@@ -387,7 +426,7 @@ func describe(name string, st fs.FileInfo) *agentv1.FileInfo {
 func (f *Files) ListFiles(ctx context.Context, r *agentv1.ListFilesRequest) (*agentv1.ListFilesResponse, error) {
 	l := &listing{skipped: f.packagesIn(r.Path), limit: int(min(max(r.Limit, 1), 10_000)),
 		depth: int(min(max(r.Depth, 1), 10))}
-	err := f.WithPath(r.Path, true, func(p *Path) error {
+	err := f.withPath(r.Path, true, func(p *Path) error {
 		l.root, l.base = p.root, p.name
 		if st, err := p.root.Stat(p.name); err != nil {
 			return err
@@ -485,7 +524,7 @@ func (l *listing) readDir(ctx context.Context, f *os.File, dir string) (subfolde
 
 // RemoveFile implements the RPC. It removes a symbolic link itself, and not its target.
 func (f *Files) RemoveFile(_ context.Context, r *agentv1.RemoveFileRequest) (*agentv1.RemoveFileResponse, error) {
-	return new(agentv1.RemoveFileResponse), f.WithPath(r.Path, false, func(p *Path) error {
+	return new(agentv1.RemoveFileResponse), f.withPath(r.Path, false, func(p *Path) error {
 		if err := p.checkWritable(); err != nil {
 			return err
 		}

@@ -30,7 +30,7 @@ func newRig(t *testing.T) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{New(func() string { return "" }), t, dir}
+	r := &rig{New(func() string { return "" }, nil), t, dir}
 	if err := r.SetRoots([]*agentv1.FileRoot{{Path: dir}}); err != nil {
 		t.Fatal(err)
 	}
@@ -320,7 +320,7 @@ func TestAFolderThatBecameALink(t *testing.T) {
 	}
 	r.link(out, "d")
 	for _, p := range places[:3] {
-		if f, _, err := p.OpenRegular(os.O_RDONLY, 0); err == nil {
+		if f, _, err := p.openRegular(os.O_RDONLY, 0); err == nil {
 			f.Close()
 			t.Errorf("%s was opened", p.name)
 		}

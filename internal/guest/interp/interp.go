@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandlot/internal/guest/interp/direct"
+	"sandlot/internal/guest/user"
 )
 
 // Start starts a program. The channel receives its exit status.
@@ -30,6 +31,7 @@ type Config struct {
 	Dir       string
 	OutputDir string // the folder for files with values that results link to; "": no such files
 	Env       func() []string
+	User      *user.User // of the interpreter's process
 	Start     Start
 	// KilledSince returns the limit of the sandbox because of which a process was killed since
 	// then, or "".
@@ -246,11 +248,9 @@ func (i *Interp) recordDeath(p *process, reason string) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.process = nil
-	if i.savedState != "" {
-		// The file is not that of an earlier shell: that one was removed when this shell started.
-		if st, err := os.Stat(i.savedState); err == nil && st.Size() > 0 {
-			return // the next shell restores the state from the file
-		}
+	// The file is not that of an earlier shell: that one was removed when this shell started.
+	if i.savedState != "" && i.hasSavedState() {
+		return // the next shell restores the state from the file
 	}
 	i.savedState = ""
 	switch {
@@ -266,6 +266,16 @@ func (i *Interp) recordDeath(p *process, reason string) {
 	default:
 		i.lossReason = fmt.Sprintf("the interpreter exited with code %d", p.exit.ExitStatus())
 	}
+}
+
+// hasSavedState reports whether the last shell has saved its state in the file savedState.
+func (i *Interp) hasSavedState() (saved bool) {
+	_ = i.config.User.Do(func() error {
+		st, err := os.Stat(i.savedState)
+		saved = err == nil && st.Size() > 0
+		return nil
+	})
+	return saved
 }
 
 // Cell is a cell of code to run.

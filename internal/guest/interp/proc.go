@@ -119,8 +119,10 @@ func (i *Interp) launch() (*process, error) {
 			f.Close()
 		}
 	}()
-	pipe := func(childReads bool) (*os.File, error) {
-		r, w, err := os.Pipe()
+	pipe := func(childReads bool) (agentEnd *os.File, err error) {
+		var r, w *os.File
+		// Programs may open their own streams again by name, in /dev.
+		err = i.config.User.Do(func() error { r, w, err = os.Pipe(); return err })
 		if err != nil {
 			return nil, err
 		}
@@ -183,7 +185,7 @@ func (i *Interp) environment() []string {
 	if i.savedState != "" {
 		env = append(env, "SANDLOT_RESTORE="+i.savedState)
 	} else {
-		os.Remove(i.stateFile())
+		_ = i.config.User.Do(func() error { return os.Remove(i.stateFile()) }) // mostly there is none
 	}
 	i.savedState = i.stateFile()
 	return env

@@ -21,16 +21,18 @@ func ownProcesses() []int {
 	return descendants(os.Getpid())
 }
 
-// inGVisor reports whether this is gVisor, whose /proc/meminfo is about the sandbox alone.
-var inGVisor = sync.OnceValue(func() bool {
+// InGVisor reports whether this is gVisor, whose kernel, with /proc/meminfo and the limits of users, is the
+// sandbox's own.
+var InGVisor = sync.OnceValue(func() bool {
 	b, err := os.ReadFile("/proc/version")
 	return err == nil && strings.Contains(string(b), "gvisor")
 })
 
-// memoryUsed returns how many bytes of memory all processes of the sandbox use.
+// memoryUsed returns how many bytes of memory all processes of the sandbox use, and outside gVisor
+// its tmpfs, which count against the memory of a container.
 func memoryUsed() uint64 {
-	if !inGVisor() {
-		var total uint64
+	if !InGVisor() {
+		total := tmpfsUsed("/proc/self/mountinfo")
 		for _, pid := range append(ownProcesses(), os.Getpid()) {
 			total += uint64(rssOf(pid))
 		}
@@ -60,12 +62,38 @@ func memoryUsed() uint64 {
 	return anonymous - min(shared, anonymous)
 }
 
+// tmpfsUsed returns how many bytes the files in the sandbox's own tmpfs have. Mountinfo is the path
+// of the process's mounts, see proc_pid_mountinfo(5). A mount of a folder in a tmpfs is the host's.
+func tmpfsUsed(mountinfo string) (total uint64) {
+	text, err := os.ReadFile(mountinfo)
+	if err != nil {
+		return 0
+	}
+	counted := map[string]bool{} // by device
+	for line := range strings.Lines(string(text)) {
+		mount, rest, _ := strings.Cut(line, " - ")
+		f := strings.Fields(mount)
+		if len(f) < 5 || !strings.HasPrefix(rest, "tmpfs ") || f[3] != "/" || counted[f[2]] {
+			continue
+		}
+		counted[f[2]] = true
+		var st unix.Statfs_t
+		if unix.Statfs(unescape.Replace(f[4]), &st) == nil && st.Type == unix.TMPFS_MAGIC && st.Blocks >= st.Bfree {
+			total += (st.Blocks - st.Bfree) * uint64(st.Bsize)
+		}
+	}
+	return total
+}
+
+// unescape replaces the escapes of paths in mountinfo.
+var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
+
 // memoryUpperBound returns a number of bytes that is at least memoryUsed, at a tenth of the
 // cost: gVisor counts its pages for each read of /proc/meminfo, and many sandboxes are idle. It
 // returns 0 where it knows no bound.
 func memoryUpperBound() uint64 {
 	var i unix.Sysinfo_t
-	if !inGVisor() || unix.Sysinfo(&i) != nil || i.Freeram == 0 || i.Freeram > i.Totalram {
+	if !InGVisor() || unix.Sysinfo(&i) != nil || i.Freeram == 0 || i.Freeram > i.Totalram {
 		return 0
 	}
 	return (i.Totalram - i.Freeram) * uint64(max(i.Unit, 1))
@@ -94,11 +122,11 @@ func rssOf(pid int) int64 {
 	return pages * int64(os.Getpagesize())
 }
 
-// threadCount returns the number of threads of all processes.
+// threadCount returns the number of threads of all processes but this one.
 func threadCount() int {
 	n := 0
 	for _, pid := range ownProcesses() {
-		if f, err := Stat(pid); err == nil {
+		if f, err := Stat(pid); err == nil && pid != os.Getpid() {
 			k, _ := strconv.Atoi(f[17])
 			n += max(k, 1)
 		}

@@ -5,6 +5,7 @@ package process
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,6 +25,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandlot/internal/agent/wire"
+	"sandlot/internal/guest/user"
 	"sandlot/proto/agentv1"
 )
 
@@ -111,6 +113,8 @@ type Processes struct {
 	Env func(call map[string]string, noColor bool) []string
 	// OnEnded is called when a process has ended.
 	OnEnded func()
+	// User is the user of all programs.
+	User *user.User
 
 	work sync.WaitGroup // goroutines that wait for a process, or write its input
 
@@ -167,11 +171,14 @@ func (ps *Processes) Spawn(kind string, c *agentv1.Command, stdio Stdio) (*Proce
 		done: make(chan struct{})}
 	attr := &syscall.ProcAttr{Dir: dir, Env: ps.Env(c.Env, kind != "interactive")}
 	var closeAfter []*os.File
-	if stdio.TerminalSize != nil {
-		closeAfter, err = p.openTerminal(attr, stdio)
-	} else {
-		closeAfter, err = p.openPipes(attr, stdio)
-	}
+	err = ps.User.Do(func() (err error) { // programs may open their own streams again by name, in /dev
+		if stdio.TerminalSize != nil {
+			closeAfter, err = p.openTerminal(attr, stdio)
+		} else {
+			closeAfter, err = p.openPipes(attr, stdio)
+		}
+		return err
+	})
 	defer func() {
 		for _, f := range closeAfter {
 			f.Close()
@@ -208,11 +215,34 @@ func (ps *Processes) Fork(argv []string, attr *syscall.ProcAttr) (int, <-chan sy
 		time.Sleep(50 * time.Millisecond)
 		pid, st, err = ps.Reaper.Start(argv, attr)
 	}
+	if err != nil {
+		err = cmp.Or(ps.checkDirectory(attr.Dir), err)
+	}
 	return pid, st, err
+}
+
+// checkDirectory returns an error that names the working directory when a program cannot start in
+// it. The kernel's error is the same as for a program that is missing, or may not be executed.
+func (ps *Processes) checkDirectory(dir string) error {
+	err := ps.User.Do(func() error {
+		_, err := os.Stat(dir + "/.") // a dot, as the user has to be allowed to enter it
+		return err
+	})
+	switch {
+	case errors.Is(err, syscall.ENOENT):
+		return wire.Errorf(connect.CodeFailedPrecondition, "the sandbox has no folder %s, in which programs start: "+
+			"make it, or pass another working directory", dir)
+	case errors.Is(err, syscall.EACCES):
+		return wire.Errorf(connect.CodePermissionDenied, "programs start in %s, which the user %s of the sandbox may "+
+			"not enter: pass another working directory", dir, ps.User.Label())
+	}
+	return nil
 }
 
 func startError(name string, err error) error {
 	switch {
+	case errors.As(err, new(*connect.Error)):
+		return err
 	case errors.Is(err, exec.ErrNotFound), errors.Is(err, syscall.ENOENT):
 		return wire.Errorf(connect.CodeNotFound, "command not found: %s", name)
 	case errors.Is(err, syscall.EACCES):
@@ -405,7 +435,11 @@ func (ps *Processes) directory(cwd string) (string, error) {
 	if !filepath.IsAbs(cwd) {
 		cwd = filepath.Join(base, cwd)
 	}
-	st, err := os.Stat(cwd)
+	var st os.FileInfo
+	err := ps.User.Do(func() (err error) {
+		st, err = os.Stat(cwd)
+		return err
+	})
 	if err != nil {
 		return "", wire.Errorf(connect.CodeNotFound, "directory not found in sandbox: %s", cwd)
 	}

@@ -12,21 +12,25 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"sandlot/internal/guest/user"
 )
 
 // Reaper starts processes and reaps them. In process 1 it also reaps the orphans of all other
 // processes. Nothing else in the agent waits for children.
 type Reaper struct {
-	reapAll bool // reap all children, also those that it has not started: this is process 1
+	reapAll bool       // reap all children, also those that it has not started: this is process 1
+	user    *user.User // of the programs that it starts
 
 	mu           sync.Mutex
 	children     map[int]chan syscall.WaitStatus
 	maxProcesses uint64 // of the sandbox, threads included; 0: no limit
 }
 
-// NewReaper returns a reaper of the processes that it starts, or, with all, of every child.
-func NewReaper(all bool) *Reaper {
-	return &Reaper{reapAll: all, children: map[int]chan syscall.WaitStatus{}}
+// NewReaper returns a reaper of the processes that it starts as that user, or, with all, of every
+// child.
+func NewReaper(all bool, u *user.User) *Reaper {
+	return &Reaper{reapAll: all, user: u, children: map[int]chan syscall.WaitStatus{}}
 }
 
 // Run reaps until stop is closed.
@@ -84,14 +88,18 @@ func (r *Reaper) SetLimit(maxProcesses uint64) {
 
 // Start starts a program in a new session. The channel receives the program's exit status.
 func (r *Reaper) Start(argv []string, attr *syscall.ProcAttr) (int, <-chan syscall.WaitStatus, error) {
-	path, err := lookup(argv[0], attr.Env, attr.Dir)
+	var path string
+	err := r.user.Do(func() (err error) {
+		path, err = lookup(argv[0], attr.Env, attr.Dir)
+		return err
+	})
 	if err != nil {
 		return 0, nil, err
 	}
 	if attr.Sys == nil {
 		attr.Sys = &syscall.SysProcAttr{}
 	}
-	attr.Sys.Setsid = true
+	attr.Sys.Setsid, attr.Sys.Credential = true, r.user.Credential()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	pid, err := r.fork(path, argv, attr)
@@ -105,10 +113,12 @@ func (r *Reaper) Start(argv []string, attr *syscall.ProcAttr) (int, <-chan sysca
 
 // fork starts the program with the sandbox's limit of processes (RLIMIT_NPROC). The agent's own
 // limit is higher: otherwise it would die when it cannot start a thread, because the programs
-// have reached the limit. The caller holds mu.
+// have reached the limit. Outside gVisor the limit would count the processes of a user in all
+// sandboxes and on the host; there the runtime limits the processes of the sandbox. The caller
+// holds mu.
 func (r *Reaper) fork(path string, argv []string, attr *syscall.ProcAttr) (int, error) {
 	var agentLimit unix.Rlimit
-	if r.maxProcesses == 0 || unix.Getrlimit(unix.RLIMIT_NPROC, &agentLimit) != nil ||
+	if r.maxProcesses == 0 || !InGVisor() || unix.Getrlimit(unix.RLIMIT_NPROC, &agentLimit) != nil ||
 		agentLimit.Max <= r.maxProcesses {
 		return syscall.ForkExec(path, argv, attr)
 	}

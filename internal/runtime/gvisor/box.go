@@ -68,11 +68,15 @@ func (b *box) Spec() sandbox.Spec {
 	return b.spec
 }
 
-// listen opens the socket that the agent dials. The sandbox sees the socket's folder read-only. The
-// path may be too long for a socket address, so the address goes through /proc/self/fd.
+// listen opens the socket that the agent dials. The sandbox sees the socket's folder read-only, and
+// its user may use the socket, as interpreters dial it, too; what is beside it belongs to root. On
+// the host the folder is in one of the server's own. The path may be too long for a socket address, so the address goes through /proc/self/fd.
 func (b *box) listen() error {
 	dir := b.socketDir()
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
 		return err
 	}
 	if err := os.Remove(filepath.Join(dir, wire.Socket)); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -89,6 +93,10 @@ func (b *box) listen() error {
 		return fmt.Errorf("opening the agent's socket: %w", err)
 	}
 	l.SetUnlinkOnClose(false)
+	if err := os.Chmod(filepath.Join(dir, wire.Socket), 0o666); err != nil {
+		l.Close()
+		return err
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.listener = l

@@ -235,7 +235,7 @@ func (r *Runtime) ociSpec(b *box, root string) (*specs.Spec, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := b.spec.Limits
+	l, capabilities := b.spec.Limits, agent.Capabilities(b.spec.Template, !r.HostNetwork)
 	spec := &specs.Spec{
 		Version: "1.0.2", Hostname: "sandbox",
 		Root: &specs.Root{Path: root},
@@ -252,7 +252,6 @@ func (r *Runtime) ociSpec(b *box, root string) (*specs.Spec, error) {
 		Annotations: machineAnnotations(l),
 	}
 	if r.HostNetwork {
-		spec.Process.Capabilities = &specs.LinuxCapabilities{}
 		spec.Linux.Namespaces = slices.DeleteFunc(spec.Linux.Namespaces,
 			func(n specs.LinuxNamespace) bool { return n.Type == specs.NetworkNamespace })
 	}
@@ -275,10 +274,6 @@ func machineAnnotations(l sandbox.Limits) map[string]string {
 	}
 	return m
 }
-
-// capabilities are those of the agent, which sets up the sandbox's network. The programs
-// that it starts have none of them.
-var capabilities = []string{"CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_SETPCAP"}
 
 // agentThreads is how many threads RLIMIT_NPROC allows on top of a sandbox's limit, for the
 // agent itself.

@@ -2,6 +2,7 @@ package sandboxtest
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -41,6 +42,11 @@ func (s *Subject) bench(t *testing.T) *Bench {
 		}
 	}
 	spec := s.Spec()
+	if u := spec.Template.User; !u.IsRoot() && os.Getuid() == 0 {
+		if err := os.Chown(b.Workspace, int(u.UID), int(u.GID)); err != nil {
+			t.Fatal(err)
+		}
+	}
 	spec.Mounts = []sandbox.Mount{{Source: b.Workspace, Target: "/workspace"},
 		{Source: readOnly, Target: "/data", ReadOnly: true}}
 	var err error
@@ -51,8 +57,8 @@ func (s *Subject) bench(t *testing.T) *Bench {
 	t.Cleanup(func() { b.close(t); s.clean(t) })
 	b.configure(t)
 	// What follows is hostile: it runs only where this is proven.
-	if got := b.sh(t, "dmesg 2>/dev/null | head -3; cat /proc/version"); !strings.Contains(strings.ToLower(got),
-		s.proof()) {
+	proof := cmp.Or(s.ProofCommand, "dmesg 2>/dev/null | head -3; cat /proc/version")
+	if got := b.sh(t, proof); !strings.Contains(strings.ToLower(got), s.proof()) {
 		t.Fatalf("this does not look like a sandbox of the runtime: %q", got)
 	}
 	return b
@@ -385,6 +391,36 @@ func disk(t *testing.T, b *Bench) {
 	b.want(t, "echo alive", "alive")
 }
 
+// scratch: a sandbox whose folders for temporary files are full lives on, and so do its programs.
+func scratch(t *testing.T, b *Bench) {
+	b.eval(t, "python", "kept = 1", time.Minute)
+	b.exec(t, "for d in /tmp /var/tmp ~ /dev/shm; do head -c 250000000 /dev/zero > $d/scratch; done 2>/dev/null", time.Minute)
+	b.want(t, "echo alive", "alive")
+	d := b.exec(t, "exec python3 -c '\nl=[]\nwhile True: l.append(bytearray(8<<20))'", time.Minute)
+	if d.ExitCode == 0 || d.TimedOut {
+		t.Errorf("a memory bomb beside full folders ended with %d, killed by %q", d.ExitCode, d.KilledBy)
+	}
+	b.sh(t, "rm -f /tmp/scratch /var/tmp/scratch ~/scratch /dev/shm/scratch")
+	if got := b.eval(t, "python", "kept", time.Minute); value(got) != "1" {
+		t.Errorf("another process lost its state: %+v", got)
+	}
+}
+
+// directory: a working directory that is missing is named, and not the program.
+func directory(t *testing.T, b *Bench) {
+	s := agent.Settings{Template: b.subject.Template, Limits: b.Box.Spec().Limits,
+		Roots: []agent.FileRoot{{Path: "/workspace/missing"}}}
+	if err := b.Configure(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	_, err := b.Exec(t.Context(), agent.Exec{Command: bash("true"), Timeout: time.Minute}, agent.Observer{})
+	if err == nil || !strings.Contains(err.Error(), "no folder /workspace/missing") {
+		t.Errorf("a command without its folder: %v", err)
+	}
+	b.configure(t)
+	b.want(t, "pwd", "/workspace")
+}
+
 func isolation(t *testing.T, b *Bench) {
 	for line, never := range map[string]string{
 		"cat " + b.Canary: canary,
@@ -420,15 +456,19 @@ s = socket.socket(socket.AF_UNIX); s.settimeout(5); s.connect("/run/sandlot/agen
 s.sendall(b"SANDLOT1" + bytes(32))
 try: print(s.recv(1) in (b"", b"\x15"))
 except OSError: print(True)'`, "True")
+	// The agent leads each connection to a host that serves none: an address without a route has another error.
 	b.want(t, `python3 -c '
-import socket
+import errno, socket
 # No packet is tried where one could leave.
 others = [l for l in open("/proc/net/dev").readlines()[2:] if not l.strip().startswith("lo:")]
-s = socket.socket(); s.settimeout(3)
-try:
-    if others: raise SystemExit("there is a network")
-    s.connect(("192.0.2.1", 80)); s.recv(1); print("connected") # the agent leads it to a host that serves none
-except OSError as e: print("refused")'`, "refused")
+for address in ("192.0.2.1", "198.51.100.1", "1.2.3.4", "5.6.7.8", "10.0.0.1", "20.1.2.3", "40.1.2.3", "93.184.216.34"):
+    s = socket.socket(); s.settimeout(3)
+    try:
+        if others: raise SystemExit("there is a network")
+        s.connect((address, 80)); s.recv(1); print("connected")
+    except OSError as e:
+        if e.errno == errno.ENETUNREACH: print(address, "has no route")
+print("refused")'`, "refused")
 	// The false agent did no harm.
 	if _, err := b.Hello(t.Context()); err != nil {
 		t.Error(err)

@@ -29,9 +29,12 @@ type Subject struct {
 	Remains func() []string
 	// Kill ends a sandbox from outside, as the kernel would.
 	Kill func(t *testing.T, b sandbox.Sandbox)
-	// VersionText is a text that /proc/version or the kernel log has in a sandbox of the
-	// runtime. Without it the suite runs nothing hostile. Default: "gvisor".
+	// VersionText is a text that ProofCommand prints in a sandbox of the runtime. Without it
+	// the suite runs nothing hostile. Default: "gvisor".
 	VersionText string
+	// ProofCommand is the shell line that prints VersionText in a sandbox of the runtime, and nowhere else. Default:
+	// it reads /proc/version and the kernel log.
+	ProofCommand string
 	// Template is what to boot; nil for a runtime that cannot run programs: tests that need
 	// them are skipped.
 	Template *image.Template
@@ -67,12 +70,15 @@ func (s *Subject) Run(t *testing.T) {
 		"Processes":    processes,
 		"Disk":         disk,
 		"Isolation":    isolation,
+		"Scratch":      scratch,
+		"Directory":    directory,
 		"SurvivesHost": survivesHost,
 	} {
 		t.Run(name, func(t *testing.T) {
 			test(t, s.bench(t))
 		})
 	}
+	t.Run("User", func(t *testing.T) { user(t, s.benchOfUser(t)) })
 }
 
 func (s *Subject) clean(t *testing.T) {

@@ -1,0 +1,48 @@
+package pool
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"sandlot/internal/image"
+	"sandlot/internal/sandbox"
+)
+
+// runnable returns the template as the runtime can run it: with root as its user where it cannot run
+// programs as another one. It logs that once for each template.
+func (p *Pool) runnable(t *image.Template) *image.Template {
+	if t.User.IsRoot() {
+		return t
+	}
+	rt, ok := p.RuntimeNamed(t.Runtime).(sandbox.UserRunner)
+	if !ok {
+		return t
+	}
+	err := rt.CanRunAs()
+	if err == nil {
+		return t
+	}
+	if _, logged := p.asRoot.LoadOrStore(t.Name, true); !logged {
+		p.Log.Warn("programs in sandboxes of this template run as root of the sandbox, not as its user", "template",
+			t.Name, "user", t.User.String(), "because", err)
+	}
+	return t.AsRoot()
+}
+
+// giveWorkspace makes the workspace of a sandbox that is not booted yet belong to the template's
+// user. A server that is not root cannot do that; the agent may.
+func (p *Pool) giveWorkspace(ctx context.Context, r Request) error {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	u := p.runnable(r.Template).User
+	changed, err := p.Workspaces.SetOwner(ctx, r.Workspace, int(u.UID), int(u.GID))
+	if err != nil {
+		return fmt.Errorf("its workspace cannot be given to the user %s of the template: %w", u, err)
+	}
+	if changed {
+		p.Log.Debug("a workspace has another owner", "workspace", r.Workspace, "user", u.String())
+	}
+	return nil
+}
