@@ -126,8 +126,8 @@ func dropBoundingSet() error {
 			continue
 		}
 		if has, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, c, 0, 0, 0); err != nil || has != 0 {
-			return fmt.Errorf("programs would get capability %d, and it cannot be dropped: %w; the agent needs CAP_SETPCAP",
-				c, errno)
+			return fmt.Errorf("programs would get capability %d, and it cannot be dropped: %w; the agent needs "+
+				"CAP_SETPCAP", c, errno)
 		}
 	}
 	return nil

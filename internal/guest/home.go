@@ -213,7 +213,8 @@ var versionedPython = regexp.MustCompile(`^python(3\.[0-9]+)$`)
 func (h home) makeUVEnvironment(python string) {
 	dir := h.inRoot("/.venv")
 	// A runtime whose root file system is read-only mounts an empty folder there.
-	if _, err := os.Lstat(filepath.Join(dir, "pyvenv.cfg")); err == nil || makeShared(dir, h.user) != nil {
+	if found, err := os.ReadDir(dir); len(found) > 0 || err != nil && !errors.Is(err, os.ErrNotExist) ||
+		makeShared(dir, h.user) != nil {
 		return
 	}
 	made := false

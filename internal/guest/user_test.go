@@ -160,8 +160,9 @@ func TestUserFolders(t *testing.T) {
 	if dir != "/var/lib/sandlot/home/61234" || h.userHome() != dir {
 		t.Errorf("the home is %s", dir)
 	}
-	writable := map[string]bool{"workspace": true, "workspace/.local/bin": true, dir: true, "var/lib/sandlot/output": true,
-		".venv": true, "var/lib/sandlot": false, "var/lib/sandlot/bin": false, ".": false, "root": false, "usr/bin": false}
+	writable := map[string]bool{"workspace": true, "workspace/.local/bin": true, dir: true,
+		"var/lib/sandlot/output": true, ".venv": true, "var/lib/sandlot": false, "var/lib/sandlot/bin": false,
+		".": false, "root": false, "usr/bin": false}
 	for name, want := range writable {
 		err := r.user.Do(func() error { return canWrite(filepath.Join(root, name)) })
 		if (err == nil) != want {

@@ -63,7 +63,8 @@ func ResolveUser(setting, passwd, group string) (User, error) {
 		return User{}, nil
 	}
 	if name == "" || hasGroup && groupName == "" || len(setting) > 2*maxNameLength {
-		return User{}, fmt.Errorf("the image's user %.80q is none: it has to be NAME, UID, NAME:GROUP or UID:GID", setting)
+		return User{}, fmt.Errorf("the image's user %.80q is none: it has to be NAME, UID, NAME:GROUP or UID:GID",
+			setting)
 	}
 	if len(passwd) > maxAccountFile || len(group) > maxAccountFile {
 		return User{}, fmt.Errorf("the image's /etc/passwd or /etc/group has more than %d bytes", maxAccountFile)
@@ -157,7 +158,8 @@ func findGroup(group, name string) (uint32, error) {
 	}
 	gid, ok := parseID(name)
 	if !ok {
-		return 0, fmt.Errorf("the group %q of the image's user is not in its /etc/group: name another one, or an id", name)
+		return 0, fmt.Errorf("the group %q of the image's user is not in its /etc/group: name another one, or an id",
+			name)
 	}
 	return gid, nil
 }
@@ -201,7 +203,8 @@ func parseID(s string) (uint32, bool) {
 
 // validName reports whether a name can be the value of USER.
 func validName(s string) bool {
-	return s != "" && len(s) <= maxNameLength && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' })
+	return s != "" && len(s) <= maxNameLength &&
+		!strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' })
 }
 
 // validHome reports whether a path can be the value of HOME.

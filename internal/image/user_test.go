@@ -53,7 +53,8 @@ func TestResolveUser(t *testing.T) {
 			t.Errorf("%q: %+v, %v, want %+v", setting, got, err, want)
 		}
 	}
-	for _, setting := range []string{"nobody", "app:nogroup", ":", ":app", "app:", "4294967295", "4294967296", "-1", "+5",
+	for _, setting := range []string{"nobody", "app:nogroup", ":", ":app", "app:", "4294967295", "4294967296", "-1",
+		"+5",
 		"2147483648", "large", "1000:4294967295", "app:-1", strings.Repeat("9", 1000), "app\n:x"} {
 		if got, err := ResolveUser(setting, passwd, group); err == nil {
 			t.Errorf("%.40q: %+v", setting, got)

@@ -15,10 +15,12 @@ func TestSetOwner(t *testing.T) {
 		t.Skip("only root can change owners; CI is root")
 	}
 	const uid, gid = 61234, 62345
-	dir, outside := t.TempDir(), filepath.Join(t.TempDir(), "outside")
+	dir := t.TempDir()
+	outside := filepath.Join(t.TempDir(), "outside")
 	err := errors.Join(os.WriteFile(outside, nil, 0o600), os.MkdirAll(filepath.Join(dir, "a/b"), 0o700),
 		os.WriteFile(filepath.Join(dir, "a/b/file"), nil, 0o000), os.Symlink(outside, filepath.Join(dir, "link")),
-		os.Symlink(filepath.Dir(outside), filepath.Join(dir, "a/folder")), os.Mkdir(filepath.Join(dir, "closed"), 0o000),
+		os.Symlink(filepath.Dir(outside), filepath.Join(dir, "a/folder")),
+		os.Mkdir(filepath.Join(dir, "closed"), 0o000),
 		syscall.Mkfifo(filepath.Join(dir, "pipe"), 0o600), os.WriteFile(filepath.Join(dir, "suid"), nil, 0o755),
 		os.Chmod(filepath.Join(dir, "suid"), 0o755|fs.ModeSetuid))
 	if err != nil {

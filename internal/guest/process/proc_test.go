@@ -3,6 +3,7 @@ package process
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -35,8 +36,7 @@ func TestTmpfsUsed(t *testing.T) {
 			t.Errorf("%q: %d bytes", other, got)
 		}
 	}
-	escaped := "25 30 0:22 / " + filepath.Dir(dir) + "/sandlot\\040test\\040" + filepath.Base(dir)[len("sandlot test "):] +
-		" rw - tmpfs tmpfs rw\n"
+	escaped := "25 30 0:22 / " + strings.ReplaceAll(dir, " ", `\040`) + " rw - tmpfs tmpfs rw\n"
 	if got := used(escaped); got < size/2 {
 		t.Errorf("%q: %d bytes", escaped, got)
 	}

@@ -70,7 +70,8 @@ func (b *box) Spec() sandbox.Spec {
 
 // listen opens the socket that the agent dials. The sandbox sees the socket's folder read-only, and
 // its user may use the socket, as interpreters dial it, too; what is beside it belongs to root. On
-// the host the folder is in one of the server's own. The path may be too long for a socket address, so the address goes through /proc/self/fd.
+// the host the folder is in one of the server's own. The path may be too long for a socket address,
+// so the address goes through /proc/self/fd.
 func (b *box) listen() error {
 	dir := b.socketDir()
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {

@@ -394,7 +394,8 @@ func disk(t *testing.T, b *Bench) {
 // scratch: a sandbox whose folders for temporary files are full lives on, and so do its programs.
 func scratch(t *testing.T, b *Bench) {
 	b.eval(t, "python", "kept = 1", time.Minute)
-	b.exec(t, "for d in /tmp /var/tmp ~ /dev/shm; do head -c 250000000 /dev/zero > $d/scratch; done 2>/dev/null", time.Minute)
+	b.exec(t, "for d in /tmp /var/tmp ~ /dev/shm; do head -c 250000000 /dev/zero > $d/scratch; done 2>/dev/null",
+		time.Minute)
 	b.want(t, "echo alive", "alive")
 	d := b.exec(t, "exec python3 -c '\nl=[]\nwhile True: l.append(bytearray(8<<20))'", time.Minute)
 	if d.ExitCode == 0 || d.TimedOut {

@@ -142,7 +142,8 @@ func filesOfUser(t *testing.T, b *Bench, u image.User) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.want(t, "ln -s secret link && ln -s locked/secret deep && ln -s /workspace/locked folder && ln -s shown/plain plain; echo $?", "0")
+	b.want(t, "ln -s secret link && ln -s locked/secret deep && ln -s /workspace/locked folder && "+
+		"ln -s shown/plain plain; echo $?", "0")
 	for _, p := range []string{"secret", "link", "locked/secret", "deep", "folder/secret"} {
 		if data, _, err := b.ReadFile(t.Context(), p, 0, 100); err == nil {
 			t.Errorf("reading %s: %q", p, data)
@@ -159,7 +160,8 @@ func filesOfUser(t *testing.T, b *Bench, u image.User) {
 			}
 		}
 	}
-	if _, err := b.WriteFile(t.Context(), agent.FileWrite{Path: "secret", Data: []byte("x"), Append: true}); err == nil {
+	w := agent.FileWrite{Path: "secret", Data: []byte("x"), Append: true}
+	if _, err := b.WriteFile(t.Context(), w); err == nil {
 		t.Error("a file of root's grew")
 	}
 	for _, p := range []string{"secret", "locked/secret", "shown/plain"} {
@@ -174,11 +176,16 @@ func filesOfUser(t *testing.T, b *Bench, u image.User) {
 		t.Error("a folder of root's was removed")
 	}
 
+	ownFilesOfUser(t, b, u)
+}
+
+// ownFilesOfUser: what file calls make belongs to the user.
+func ownFilesOfUser(t *testing.T, b *Bench, u image.User) {
 	if _, err := b.WriteFile(t.Context(), agent.FileWrite{Path: "of/the/user", Data: []byte("one")}); err != nil {
 		t.Fatal(err)
 	}
 	for _, p := range []string{"of", "of/the", "of/the/user"} {
-		st, err := os.Lstat(at(p))
+		st, err := os.Lstat(filepath.Join(b.Workspace, p))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -186,7 +193,8 @@ func filesOfUser(t *testing.T, b *Bench, u image.User) {
 			t.Errorf("%s belongs to %d:%d", p, owner.Uid, owner.Gid)
 		}
 	}
-	b.want(t, "echo two >> of/the/user; cat of/the/user; stat -c '%u %a' of/the/user", fmt.Sprintf("onetwo\n%d 644", u.UID))
+	b.want(t, "echo two >> of/the/user; cat of/the/user; stat -c '%u %a' of/the/user",
+		fmt.Sprintf("onetwo\n%d 644", u.UID))
 	e := b.exec(t, "head -c 1000000 /dev/zero | tr '\\0' y", time.Minute)
 	if e.Stdout.Path == "" {
 		t.Fatalf("long output: %+v", e)
@@ -203,7 +211,8 @@ func attackAsUser(t *testing.T, b *Bench) {
 		"echo x > /.sandlot/agent", "touch /.sandlot/x", "mv /.sandlot /tmp/s", "touch /var/lib/sandlot/x",
 		"mkdir -p /var/lib/sandlot/bin/x", "mv /var/lib/sandlot/output /tmp/o", "rm -r /var/lib/sandlot/output",
 		"ln -s /tmp /var/lib/sandlot/y", "echo x >> /etc/gitconfig", "touch /etc/x", "echo x >> /etc/resolv.conf",
-		"rm -f /etc/resolv.conf && test ! -e /etc/resolv.conf", "touch /run/sandlot/x", "cat /run/sandlot/secret", "mv /workspace /tmp/w",
+		"rm -f /etc/resolv.conf && test ! -e /etc/resolv.conf", "touch /run/sandlot/x", "cat /run/sandlot/secret",
+		"mv /workspace /tmp/w",
 		"touch /root/x", "touch /usr/x", "mount -t tmpfs none /tmp", "chown 0 /workspace",
 		"python3 -c 'import os; os.setuid(0)'", "python3 -c 'import os; os.setresuid(0, 0, 0)'",
 		"python3 -c 'import os; os.setgroups([0])'", "python3 -c 'import os; os.chroot(\"/tmp\")'",
@@ -220,7 +229,8 @@ func attackAsUser(t *testing.T, b *Bench) {
 	b.want(t, "ls /tmp | grep -c target || true", "0")
 	b.want(t, "cmp /etc/gitconfig /tmp/before && echo same", "same")
 	// While file calls run, with threads that have the user's ids, programs try to signal these.
-	id := b.start(t, "while :; do for t in /proc/1/task/*; do kill -STOP ${t##*/}; kill -9 ${t##*/}; done; done 2>/dev/null")
+	id := b.start(t, "while :; do for t in /proc/1/task/*; do kill -STOP ${t##*/}; kill -9 ${t##*/}; done; done "+
+		"2>/dev/null")
 	for range 200 {
 		if _, err := b.WriteFile(t.Context(), agent.FileWrite{Path: "target", Data: []byte("x")}); err != nil {
 			t.Fatal(err)
