@@ -67,11 +67,6 @@ func programsOfUser(t *testing.T, b *Bench, u image.User) {
 			}
 		}
 	}
-	d, err := b.Evaluate(t.Context(), agent.Code{Language: "python", Source: "import os; os.getuid()",
-		Timeout: time.Minute, Inline: agent.InlineBounds{Head: 100, Tail: 100}}, agent.Observer{})
-	if err != nil || value(d) != uid {
-		t.Errorf("a cell over a direct connection: %+v, %v", d, err)
-	}
 	if d := b.eval(t, "bash", "kept=7; exit", time.Minute); !d.OK {
 		t.Errorf("a shell that ends: %+v", d)
 	}
@@ -80,6 +75,12 @@ func programsOfUser(t *testing.T, b *Bench, u image.User) {
 	}
 	if c := b.eval(t, "python", "import time\ntime.sleep(60)", time.Second); !c.TimedOut || c.StateLost {
 		t.Errorf("an interrupted cell: %+v", c)
+	}
+	// From here on there is a direct connection, so no cell goes through the agent any more.
+	d, err := b.Evaluate(t.Context(), agent.Code{Language: "python", Source: "import os; os.getuid()",
+		Timeout: time.Minute, Inline: agent.InlineBounds{Head: 100, Tail: 100}}, agent.Observer{})
+	if err != nil || value(d) != uid {
+		t.Errorf("a cell over a direct connection: %+v, %v", d, err)
 	}
 	if e := b.exec(t, "trap '' TERM; sleep 100 & while :; do sleep 1; done", time.Second); !e.TimedOut {
 		t.Errorf("a command with a timeout: %+v", e)
