@@ -68,16 +68,12 @@ func (b *box) Spec() sandbox.Spec {
 	return b.spec
 }
 
-// listen opens the socket that the agent dials. The sandbox sees the socket's folder read-only, and
-// its user may use the socket, as interpreters dial it, too; what is beside it belongs to root. On
-// the host the folder is in one of the server's own. The path may be too long for a socket address,
-// so the address goes through /proc/self/fd.
+// listen opens the socket that the agent, and interpreters as any user, dial. The sandbox sees its folder
+// read-only; on the host, that is in a folder of the server's own. The path may be too long for a socket
+// address, so the address goes through /proc/self/fd.
 func (b *box) listen() error {
 	dir := b.socketDir()
-	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
-		return err
-	}
-	if err := os.Chmod(dir, 0o755); err != nil {
+	if err := errors.Join(os.MkdirAll(dir, 0o755), os.Chmod(dir, 0o755)); err != nil {
 		return err
 	}
 	if err := os.Remove(filepath.Join(dir, wire.Socket)); err != nil && !errors.Is(err, os.ErrNotExist) {

@@ -214,10 +214,8 @@ func makeMountTarget(root *os.Root, b image.Bind) error {
 
 // writeBundle writes config.json and makes the sandbox's folders.
 func (r *Runtime) writeBundle(b *box, root string) error {
-	for _, d := range []string{filepath.Join(b.dir, "disk"), b.socketDir()} {
-		if err := os.Mkdir(d, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
-			return err
-		}
+	if err := os.MkdirAll(filepath.Join(b.dir, "disk"), 0o700); err != nil {
+		return err
 	}
 	spec, err := r.ociSpec(b, root)
 	if err != nil {
@@ -247,8 +245,8 @@ func (r *Runtime) ociSpec(b *box, root string) (*specs.Spec, error) {
 		},
 		Mounts: r.mounts(b),
 		Linux: &specs.Linux{Namespaces: []specs.LinuxNamespace{{Type: specs.PIDNamespace},
-			{Type: specs.NetworkNamespace},
-			{Type: specs.IPCNamespace}, {Type: specs.UTSNamespace}, {Type: specs.MountNamespace}}},
+			{Type: specs.NetworkNamespace}, {Type: specs.IPCNamespace}, {Type: specs.UTSNamespace},
+			{Type: specs.MountNamespace}}},
 		Annotations: machineAnnotations(l),
 	}
 	if r.HostNetwork {
@@ -262,8 +260,7 @@ func (r *Runtime) ociSpec(b *box, root string) (*specs.Spec, error) {
 	return spec, nil
 }
 
-// machineAnnotations returns the annotations that tell sandlot-runsc how much memory and how many
-// CPUs the sandbox sees.
+// machineAnnotations returns what tells sandlot-runsc how much memory and how many CPUs a sandbox sees.
 func machineAnnotations(l sandbox.Limits) map[string]string {
 	m := map[string]string{}
 	if l.MemoryBytes > 0 {
@@ -275,8 +272,7 @@ func machineAnnotations(l sandbox.Limits) map[string]string {
 	return m
 }
 
-// agentThreads is how many threads RLIMIT_NPROC allows on top of a sandbox's limit, for the
-// agent itself.
+// agentThreads is how many threads RLIMIT_NPROC allows the agent itself, on top of a sandbox's limit.
 const agentThreads = 64
 
 func rlimits(l sandbox.Limits) []specs.POSIXRlimit {

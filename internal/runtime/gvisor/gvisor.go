@@ -129,8 +129,7 @@ func hasSysAdmin() bool {
 // Warning implements sandbox.Warner.
 func (r *Runtime) Warning() string { return r.warning }
 
-// CanRunAs implements sandbox.UserRunner. Files in a workspace belong, on the host, to the user of
-// the program that makes them.
+// CanRunAs implements sandbox.UserRunner. On the host, a program's files belong to the program's user.
 func (r *Runtime) CanRunAs() error {
 	if r.Rootless {
 		return errors.New("the server is not root, so that it can give files to no other user")

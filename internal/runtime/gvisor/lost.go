@@ -66,8 +66,7 @@ func (r *Runtime) socketDeleted(id string) bool {
 	return false
 }
 
-// EndLost ends the sandboxes of a state folder whose records are gone, and returns how
-// many there were.
+// EndLost ends the sandboxes of a state folder whose records are gone, and returns how many there were.
 func EndLost(ctx context.Context, stateDir string) (ended int, err error) {
 	r := &Runtime{Config: Config{StateDir: stateDir}}
 	groups := findCgroups(stateDir)

@@ -72,8 +72,7 @@ func parseCPUList(list string) (all []int) {
 	return all
 }
 
-// update pins or releases a sandbox with that many CPUs, which has used that much processor
-// time until now.
+// update pins or releases a sandbox with that many CPUs, which has used that much processor time until now.
 func (p *pinner) update(id string, cpus float64, used time.Duration, now time.Time, u *cpuUse) {
 	n := int(math.Ceil(cpus))
 	if n <= 0 || n >= len(p.cores) {

@@ -12,8 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fileState identifies a file, folder or link of the host in the state that it had when
-// statFile looked at it.
+// fileState identifies a file, folder or link of the host in the state that it had when statFile looked at it.
 type fileState struct {
 	Path                string `json:"path"`
 	Follow              bool   // the fields below are of the target of a link at Path
@@ -50,8 +49,7 @@ func (f fileState) checkUnchanged() error {
 	return err
 }
 
-// goferRoot is where the gofer, gVisor's file server of a sandbox, has mounted the
-// sandbox's root file system.
+// goferRoot is where the gofer, gVisor's file server of a sandbox, has mounted the sandbox's root file system.
 const goferRoot = "/root"
 
 // hostFiles returns the host's files that the sandbox holds open: those that its programs

@@ -118,8 +118,7 @@ func (s *sealState) knownGofer() int {
 // helperInterval is the pause after a failed try to set a mount by a helper process.
 const helperInterval = 5 * time.Second
 
-// applySeal makes the sandbox's mounts of the folder source, at targets, read-only or
-// writable.
+// applySeal makes the sandbox's mounts of the folder source, at targets, read-only or writable.
 func (r *Runtime) applySeal(ctx context.Context, b *box, source string, targets []string, readOnly bool) (err error) {
 	_, started := b.process()
 	s := &b.seal
@@ -156,8 +155,7 @@ func (r *Runtime) applySeal(ctx context.Context, b *box, source string, targets 
 	return nil
 }
 
-// findGofer returns the process id of a sandbox's gofer, which it reads from runsc's state
-// file, or 0.
+// findGofer returns the process id of a sandbox's gofer, which it reads from runsc's state file, or 0.
 func (r *Runtime) findGofer(id string) int {
 	files, _ := filepath.Glob(filepath.Join(r.runscRoot(), "*"+id+"*.state"))
 	for _, f := range files {

@@ -133,8 +133,7 @@ func memoryFileSize(files []openFile) (total int64) {
 // openFile is a descriptor of a process: its path below /proc, and the path of the file.
 type openFile struct{ path, target string }
 
-// openFiles lists the open descriptors of a process. When it returns an error, some are
-// missing.
+// openFiles lists the open descriptors of a process. When it returns an error, some are missing.
 func openFiles(pid int) (files []openFile, err error) {
 	dir := fmt.Sprintf("/proc/%d/fd", pid)
 	entries, err := os.ReadDir(dir)

@@ -80,8 +80,7 @@ func (r *Runtime) endWriters(source string, writers []*box) {
 	}
 }
 
-// closeWatches closes all watches, except one whose lock is held because its disk does not
-// answer.
+// closeWatches closes all watches, except one whose lock is held because its disk does not answer.
 func (r *Runtime) closeWatches() {
 	r.watchesMu.Lock()
 	defer r.watchesMu.Unlock()
