@@ -97,7 +97,7 @@ var sides = []side{
 			"defer o.mu.Unlock()",
 			"n, err := o.readOnce(fd)",
 		}},
-	{"the host's cell", "../../../agent/direct/way.go", "func (w *Conn) Run(", "// How often",
+	{"the host's cell", "../../../agent/direct/conn.go", "func (w *Conn) Run(", "// How often",
 		`Fprintf|Peek|w\.readAnswer|supervise\(`, []string{
 			`if _, err := fmt.Fprintf(w.conn, "%d %d %d\n%s", id, len(code), limit, code); err != nil {`, // hSend
 			"_, err := w.reader.Peek(1)",               // hWait
@@ -105,7 +105,7 @@ var sides = []side{
 			"over, superviseErr := supervise(ctx, id)", // hAsk, hAnswered
 			"_, err = w.reader.Peek(1)",                // hDriver
 		}},
-	{"the host's cell that is given up", "../../../agent/direct/way.go", "func (w *Conn) AwaitEnd(", "\n}\n",
+	{"the host's cell that is given up", "../../../agent/direct/conn.go", "func (w *Conn) AwaitEnd(", "\n}\n",
 		`w\.readAnswer|stop\(`, []string{
 			"over, err := stop(ctx, id)",            // hStop, hStopped
 			"a, err := w.readAnswer(id, MaxAnswer)", // hStopDriver
