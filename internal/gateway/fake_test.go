@@ -27,8 +27,8 @@ func (fakeBuiltin) Tools(context.Context, auth.Principal) []tool.Tool {
 	return []tool.Tool{{Name: "own"}}
 }
 
-func (h fakeBuiltin) Find(_ auth.Principal, name string) (tool.Callable, bool) {
-	call := func(context.Context, tool.Call) (*tool.Result, error) { return h.call() }
+func (f fakeBuiltin) Find(_ auth.Principal, name string) (tool.Callable, bool) {
+	call := func(context.Context, tool.Call) (*tool.Result, error) { return f.call() }
 	return tool.Callable{Operation: policy.ShellExecute, Call: call}, name == "own"
 }
 
@@ -56,36 +56,36 @@ type fakeExternal struct {
 	gone                          chan string
 }
 
-func (t *fakeExternal) Tools(context.Context, auth.Principal) []tool.Tool {
-	if t.list != nil {
-		t.list()
+func (f *fakeExternal) Tools(context.Context, auth.Principal) []tool.Tool {
+	if f.list != nil {
+		f.list()
 	}
-	return t.tools
+	return f.tools
 }
 
-func (t *fakeExternal) Find(_ auth.Principal, name string) (tool.Callable, bool) {
-	return tool.Callable{Operation: policy.MCPCall, Call: t.call}, strings.HasPrefix(name, "ext_")
+func (f *fakeExternal) Find(_ auth.Principal, name string) (tool.Callable, bool) {
+	return tool.Callable{Operation: policy.MCPCall, Call: f.call}, strings.HasPrefix(name, "ext_")
 }
 
-func (t *fakeExternal) WaitReady(context.Context, auth.Principal) bool { return false }
-func (t *fakeExternal) Prompts(auth.Principal) []tool.Item             { return t.prompts }
-func (t *fakeExternal) Resources(auth.Principal) []tool.Item           { return t.resources }
-func (t *fakeExternal) Templates(auth.Principal) []tool.Item           { return t.templates }
+func (f *fakeExternal) WaitReady(context.Context, auth.Principal) bool { return false }
+func (f *fakeExternal) Prompts(auth.Principal) []tool.Item             { return f.prompts }
+func (f *fakeExternal) Resources(auth.Principal) []tool.Item           { return f.resources }
+func (f *fakeExternal) Templates(auth.Principal) []tool.Item           { return f.templates }
 
-func (t *fakeExternal) Proxy(ctx context.Context, r tool.Request) (json.RawMessage, error) {
-	return t.proxy(ctx, r)
+func (f *fakeExternal) Proxy(ctx context.Context, r tool.Request) (json.RawMessage, error) {
+	return f.proxy(ctx, r)
 }
 
-func (t *fakeExternal) Subscribe(_ context.Context, _ auth.Principal, _, uri string) error {
-	t.subscribed = append(t.subscribed, uri)
+func (f *fakeExternal) Subscribe(_ context.Context, _ auth.Principal, _, uri string) error {
+	f.subscribed = append(f.subscribed, uri)
 	return nil
 }
 
-func (t *fakeExternal) Unsubscribe(context.Context, auth.Principal, string, string) error { return nil }
-func (t *fakeExternal) SetLevel(context.Context, auth.Principal, string, string)          {}
-func (t *fakeExternal) ClientGone(_ auth.Principal, client string) {
-	if t.gone != nil {
-		t.gone <- client
+func (f *fakeExternal) Unsubscribe(context.Context, auth.Principal, string, string) error { return nil }
+func (f *fakeExternal) SetLevel(context.Context, auth.Principal, string, string)          {}
+func (f *fakeExternal) ClientGone(_ auth.Principal, client string) {
+	if f.gone != nil {
+		f.gone <- client
 	}
 }
 
@@ -181,8 +181,8 @@ func (fakeElicitor) Tools(context.Context, auth.Principal) []tool.Tool {
 	return []tool.Tool{{Name: "careful", Elicits: true}, {Name: "careless"}}
 }
 
-func (a fakeElicitor) Find(_ auth.Principal, name string) (tool.Callable, bool) {
-	return tool.Callable{Operation: policy.MCPConnect, Call: a.call}, strings.HasPrefix(name, "care")
+func (f fakeElicitor) Find(_ auth.Principal, name string) (tool.Callable, bool) {
+	return tool.Callable{Operation: policy.MCPConnect, Call: f.call}, strings.HasPrefix(name, "care")
 }
 
 // stdioPipe serves p over stdio: the gateway reads what is written to in, and out has its

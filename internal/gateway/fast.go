@@ -9,7 +9,6 @@ import (
 
 	"sandlot/internal/gateway/fastpath"
 	"sandlot/internal/gateway/rpc"
-	"sandlot/internal/hub"
 	"sandlot/internal/limit"
 )
 
@@ -47,8 +46,8 @@ func (g *Gateway) newFastPath(e *endpoint) fastPath {
 		return noFastPath{}
 	}
 	return fastpath.New(fastpath.Config{
-		Calls: e.calls, Relay: g.relay, Server: g.implementation, HasSession: e.hasSession, Call: g.callOwnTool,
-		Log: g.Log,
+		Hub: g.Hub, Calls: e.calls, Relay: g.relay, Server: g.implementation, HasSession: e.hasSession,
+		Operations: operations, Log: g.Log,
 		Tool: func(name string) (fastpath.Tool, bool) {
 			k := featureKey{"tools/call", name}
 			if e.ownDefinitions[k] != nil {
@@ -63,9 +62,6 @@ func (g *Gateway) newFastPath(e *endpoint) fastPath {
 			}
 			g.sync(e)
 			return true
-		},
-		Do: func(ctx context.Context, method string, answer fastpath.Answer) (json.RawMessage, error) {
-			return hub.Do(ctx, g.Hub, hub.Request{Principal: e.principal, Operation: operations[method]}, answer)
 		},
 	})
 }

@@ -45,20 +45,20 @@ func withUser(g *Gateway) http.Handler {
 func newTestClient(t *testing.T, g *Gateway, capabilities string) *testClient {
 	s := httptest.NewServer(withUser(g))
 	t.Cleanup(s.Close)
-	r := &testClient{t: t, g: g, url: s.URL, capabilities: capabilities}
-	res := r.post(t.Context(), request("0", "initialize", initParams("2025-11-25", capabilities)), nil)
-	r.session = res.Header.Get("Mcp-Session-Id")
-	if r.session == "" {
+	c := &testClient{t: t, g: g, url: s.URL, capabilities: capabilities}
+	res := c.post(t.Context(), request("0", "initialize", initParams("2025-11-25", capabilities)), nil)
+	c.session = res.Header.Get("Mcp-Session-Id")
+	if c.session == "" {
 		t.Fatal("no session")
 	}
-	r.stateful(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
-	return r
+	c.stateful(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	return c
 }
 
-func (r *testClient) post(ctx context.Context, body string, headers map[string]string) *http.Response {
-	q, err := http.NewRequestWithContext(ctx, http.MethodPost, r.url, strings.NewReader(body))
+func (c *testClient) post(ctx context.Context, body string, headers map[string]string) *http.Response {
+	q, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, strings.NewReader(body))
 	if err != nil {
-		r.t.Fatal(err)
+		c.t.Fatal(err)
 	}
 	q.Header.Set("Content-Type", "application/json")
 	q.Header.Set("Accept", "application/json, text/event-stream")
@@ -70,7 +70,7 @@ func (r *testClient) post(ctx context.Context, body string, headers map[string]s
 	}
 	res, err := http.DefaultClient.Do(q)
 	if err != nil {
-		r.t.Fatal(err)
+		c.t.Fatal(err)
 	}
 	return res
 }
@@ -83,11 +83,11 @@ type response struct {
 	text   string         // the HTTP body
 }
 
-func (r *testClient) read(res *http.Response) response {
+func (c *testClient) read(res *http.Response) response {
 	defer res.Body.Close()
 	b, err := io.ReadAll(res.Body)
 	if err != nil {
-		r.t.Fatal(err)
+		c.t.Fatal(err)
 	}
 	s := response{status: res.StatusCode, text: string(b)}
 	s.fast = res.StatusCode == http.StatusOK && res.Header.Get("Content-Type") == "application/json"
@@ -99,12 +99,12 @@ func (r *testClient) read(res *http.Response) response {
 	return s
 }
 
-func (r *testClient) statefulHeaders() map[string]string {
-	return map[string]string{"Mcp-Session-Id": r.session, "Mcp-Protocol-Version": "2025-11-25"}
+func (c *testClient) statefulHeaders() map[string]string {
+	return map[string]string{"Mcp-Session-Id": c.session, "Mcp-Protocol-Version": "2025-11-25"}
 }
 
-func (r *testClient) stateful(body string) response {
-	return r.read(r.post(r.t.Context(), body, r.statefulHeaders()))
+func (c *testClient) stateful(body string) response {
+	return c.read(c.post(c.t.Context(), body, c.statefulHeaders()))
 }
 
 func statelessHeaders(name string) map[string]string {
@@ -113,12 +113,12 @@ func statelessHeaders(name string) map[string]string {
 
 // statelessCall returns the body of a call in the stateless protocol; meta is added to its
 // _meta.
-func (r *testClient) statelessCall(params, meta string) string {
-	return request("7", "tools/call", params+","+statelessMeta(r.capabilities, meta))
+func (c *testClient) statelessCall(params, meta string) string {
+	return request("7", "tools/call", params+","+statelessMeta(c.capabilities, meta))
 }
 
-func (r *testClient) stateless(name, params, meta string) response {
-	return r.read(r.post(r.t.Context(), r.statelessCall(params, meta), statelessHeaders(name)))
+func (c *testClient) stateless(name, params, meta string) response {
+	return c.read(c.post(c.t.Context(), c.statelessCall(params, meta), statelessHeaders(name)))
 }
 
 // newMixedGateway returns a gateway with Sandlot's own and third-party tools. The arguments of a call say

@@ -264,31 +264,22 @@ func argumentRank(t *mcp.Tool) int {
 // toolHandler returns the SDK's handler for one of Sandlot's own tools.
 func (g *Gateway) toolHandler(e *endpoint, name string) mcp.ToolHandler {
 	return func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-		var progress relay.SendProgress
+		c := tool.Call{Principal: e.principal, Name: name, Args: req.Params.Arguments,
+			Reservation: e.answers.find(req.Extra).NewReservation()}
 		if token := req.Params.GetProgressToken(); token != nil {
-			progress = func(p *mcp.ProgressNotificationParams) {
+			progress := relay.NewProgress(func(p *mcp.ProgressNotificationParams) {
 				p.ProgressToken = token
 				_ = req.Session.NotifyProgress(ctx, p) // if the client is gone, the call itself ends
-			}
+			})
+			defer progress.Stop()
+			c.Progress = progress.Notify
 		}
-		return g.callOwnTool(ctx, tool.Call{Principal: e.principal, Name: name, Args: req.Params.Arguments,
-			Reservation: e.answers.find(req.Extra).NewReservation()}, progress)
+		r, err := g.Hub.Call(ctx, c)
+		if err != nil {
+			return nil, rpc.LoggedError(ctx, g.Log, name, err)
+		}
+		return rpc.Result(r), nil
 	}
-}
-
-// callOwnTool calls one of Sandlot's own tools. Progress, if set, notifies the client.
-func (g *Gateway) callOwnTool(ctx context.Context, c tool.Call,
-	progress relay.SendProgress) (*mcp.CallToolResult, error) {
-	if progress != nil {
-		n := relay.NewProgress(progress)
-		defer n.Stop()
-		c.Progress = n.Notify
-	}
-	r, err := g.Hub.Call(ctx, c)
-	if err != nil {
-		return nil, rpc.LoggedError(ctx, g.Log, c.Name, err)
-	}
-	return rpc.Result(r), nil
 }
 
 // maxResource is the largest resource that resources/read returns, in bytes.

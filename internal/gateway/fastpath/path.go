@@ -18,16 +18,16 @@ import (
 
 	"sandlot/internal/gateway/relay"
 	"sandlot/internal/gateway/rpc"
+	"sandlot/internal/hub"
 	"sandlot/internal/limit"
+	"sandlot/internal/policy"
 	"sandlot/internal/rawjson"
 	"sandlot/internal/tool"
 )
 
-// Answer returns the result of a request.
-type Answer = func(context.Context) (json.RawMessage, error)
-
 // Config is what a Path needs of the gateway.
 type Config struct {
+	Hub   *hub.Hub
 	Calls *relay.Calls
 	Relay *relay.Relay
 	// Server returns the description of Sandlot for results of the stateless protocol.
@@ -36,15 +36,12 @@ type Config struct {
 	HasSession func(session string) bool
 	// Tool describes a tool; false: it is unknown.
 	Tool func(name string) (Tool, bool)
-	// Call calls one of Sandlot's own tools that does not elicit. Progress, if set, notifies
-	// the client.
-	Call func(ctx context.Context, c tool.Call, progress relay.SendProgress) (*mcp.CallToolResult, error)
+	// Operations are the operations of requests for lists, by method.
+	Operations map[string]policy.Operation
 	// Refresh updates tools and lists. It returns false if some servers have not listed
 	// theirs before ctx ends.
 	Refresh func(ctx context.Context) bool
-	// Do has the hub authorize the request for a list, and calls answer.
-	Do  func(ctx context.Context, method string, answer Answer) (json.RawMessage, error)
-	Log *slog.Logger
+	Log     *slog.Logger
 }
 
 // Tool describes a tool.
@@ -295,8 +292,9 @@ func (s *Path) serve(w http.ResponseWriter, r *http.Request, o *cacheable) bool 
 		}
 		writer := rpc.NewKeepAlive(w, false)
 		defer writer.Stop()
-		b, err := s.Do(r.Context(), o.method, func(context.Context) (json.RawMessage, error) {
-			return b, o.answers.NewReservation().ReserveAnswer(r.Context(), len(b))
+		request := hub.Request{Principal: s.Calls.Principal, Operation: s.Operations[o.method]}
+		b, err := hub.Do(r.Context(), s.Hub, request, func(ctx context.Context) (json.RawMessage, error) {
+			return b, o.answers.NewReservation().ReserveAnswer(ctx, len(b))
 		})
 		o.answer(writer, b, err)
 		return true
@@ -392,22 +390,30 @@ func (s *Path) call(ctx context.Context, o *cacheable, capabilities json.RawMess
 		}
 		return s.setResultType(b, o.stateless)
 	}
-	var progress relay.SendProgress
+	return s.callOwnTool(ctx, o, reply)
+}
+
+// callOwnTool calls one of Sandlot's own tools that does not elicit, and returns the MCP result object.
+func (s *Path) callOwnTool(ctx context.Context, o *cacheable, reply *replyWriter) (json.RawMessage, error) {
+	c := tool.Call{Principal: s.Calls.Principal, Name: o.name, Args: o.args, Reservation: o.answers.NewReservation()}
 	if reply.token != nil {
-		progress = func(p *mcp.ProgressNotificationParams) {
+		progress := relay.NewProgress(func(p *mcp.ProgressNotificationParams) {
 			b, _ := json.Marshal(p)
 			reply.Notify(ctx, "notifications/progress", b)
-		}
+		})
+		defer progress.Stop()
+		c.Progress = progress.Notify
 	}
-	res, err := s.Call(ctx, tool.Call{Principal: s.Calls.Principal, Name: o.name, Args: o.args,
-		Reservation: o.answers.NewReservation()}, progress)
+	r, err := s.Hub.Call(ctx, c)
 	if err != nil {
-		return nil, err
+		return nil, rpc.LoggedError(ctx, s.Log, c.Name, err)
 	}
+	res := rpc.Result(r)
 	if o.stateless {
 		res.Meta = mcp.Meta{mcp.MetaKeyServerInfo: s.Server()}
 	}
-	if b, err = json.Marshal(res); err == nil && o.stateless {
+	b, err := json.Marshal(res)
+	if err == nil && o.stateless {
 		b = append(b[:len(b)-1], `,"resultType":"complete"}`...)
 	}
 	return b, err

@@ -93,10 +93,10 @@ func visibleMeta(meta map[string]any) rpc.Object {
 }
 
 // call makes a call and waits for its result. Q is the request that began it.
-func (y *Relay) call(ctx context.Context, calls *Calls, q *Request, c tool.Client, inputs tool.Inputs,
+func (r *Relay) call(ctx context.Context, calls *Calls, q *Request, c tool.Client, inputs tool.Inputs,
 	reservation *limit.Reservation) (json.RawMessage, error) {
 	if q.Method != "tools/call" {
-		return y.Hub.Proxy(ctx, tool.Request{Principal: calls.Principal, Method: q.Method, Params: q.Params,
+		return r.Hub.Proxy(ctx, tool.Request{Principal: calls.Principal, Method: q.Method, Params: q.Params,
 			Client: c, Meta: visibleMeta(q.Meta), Inputs: inputs, Reservation: reservation})
 	}
 	call := tool.Call{Principal: calls.Principal, Name: q.Key, Args: q.Arguments, Client: c, Reservation: reservation}
@@ -110,7 +110,7 @@ func (y *Relay) call(ctx context.Context, calls *Calls, q *Request, c tool.Clien
 	} else {
 		call.Meta, call.Inputs = visibleMeta(q.Meta), inputs
 	}
-	res, err := y.Hub.Call(ctx, call)
+	res, err := r.Hub.Call(ctx, call)
 	switch {
 	case err != nil:
 		return nil, err
@@ -121,40 +121,40 @@ func (y *Relay) call(ctx context.Context, calls *Calls, q *Request, c tool.Clien
 }
 
 // SDKResult is Answer with a result for the SDK.
-func (y *Relay) SDKResult(ctx context.Context, calls *Calls, q *Request) (mcp.Result, error) {
-	b, err := y.Answer(ctx, calls, q)
+func (r *Relay) SDKResult(ctx context.Context, calls *Calls, q *Request) (mcp.Result, error) {
+	b, err := r.Answer(ctx, calls, q)
 	if err != nil {
 		return nil, err
 	}
-	r, err := rpc.ReadRawResult(b, q.Stateless)
+	result, err := rpc.ReadRawResult(b, q.Stateless)
 	if err != nil {
-		return nil, y.clientError(ctx, q, err)
+		return nil, r.clientError(ctx, q, err)
 	}
 	if q.Method == "resources/read" && q.Stateless {
-		r.SetDefaults(rpc.Object{"ttlMs": json.RawMessage("0"), "cacheScope": json.RawMessage(`"private"`)})
+		result.SetDefaults(rpc.Object{"ttlMs": json.RawMessage("0"), "cacheScope": json.RawMessage(`"private"`)})
 	}
-	return r, nil
+	return result, nil
 }
 
 // Answer answers a request with the MCP result object, or the error for the client.
-func (y *Relay) Answer(ctx context.Context, calls *Calls, q *Request) (b json.RawMessage, err error) {
+func (r *Relay) Answer(ctx context.Context, calls *Calls, q *Request) (b json.RawMessage, err error) {
 	if q.Stateless {
-		b, err = y.answerStateless(ctx, calls, q)
+		b, err = r.answerStateless(ctx, calls, q)
 	} else {
 		c := &client{q: q, ctx: ctx}
-		b, err = y.call(ctx, calls, q, c, tool.Inputs{}, q.Answers.NewReservation())
+		b, err = r.call(ctx, calls, q, c, tool.Inputs{}, q.Answers.NewReservation())
 		c.notifications.Flush(ctx, flushTimeout)
 		c.notifications.End()
 	}
 	if err != nil {
-		return nil, y.clientError(ctx, q, err)
+		return nil, r.clientError(ctx, q, err)
 	}
 	return b, nil
 }
 
 // clientError logs an error and returns the error for the client.
-func (y *Relay) clientError(ctx context.Context, q *Request, err error) error {
-	failed := rpc.LoggedError(ctx, y.Log, q.Method+" "+fault.Clip(q.Key), err)
+func (r *Relay) clientError(ctx context.Context, q *Request, err error) error {
+	failed := rpc.LoggedError(ctx, r.Log, q.Method+" "+fault.Clip(q.Key), err)
 	_, isExternal := errors.AsType[*tool.ExternalError](err)
 	if q.Method == "resources/read" && !isExternal && fault.Is(err, fault.NotFound) {
 		return mcp.ResourceNotFoundError(q.Key)

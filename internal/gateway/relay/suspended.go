@@ -146,8 +146,8 @@ func (s *Calls) claim(id string) *suspended {
 
 // answerStateless answers a request of the stateless protocol: it starts a call, or continues a
 // suspended one.
-func (y *Relay) answerStateless(ctx context.Context, calls *Calls, q *Request) (json.RawMessage, error) {
-	state, err := y.seal.decode(calls.Principal, q)
+func (r *Relay) answerStateless(ctx context.Context, calls *Calls, q *Request) (json.RawMessage, error) {
+	state, err := r.seal.decode(calls.Principal, q)
 	if err != nil {
 		return nil, err
 	}
@@ -161,22 +161,22 @@ func (y *Relay) answerStateless(ctx context.Context, calls *Calls, q *Request) (
 		call.answerPending(q.Inputs.Responses)
 	} else {
 		q.Inputs.State = state.Upstream
-		call = y.start(ctx, calls, q)
+		call = r.start(ctx, calls, q)
 	}
-	return y.await(ctx, calls, q, call)
+	return r.await(ctx, calls, q, call)
 }
 
 // start starts a call that may outlive ctx.
-func (y *Relay) start(ctx context.Context, calls *Calls, q *Request) *suspended {
+func (r *Relay) start(ctx context.Context, calls *Calls, q *Request) *suspended {
 	callCtx, cancel := calls.Context(context.WithoutCancel(ctx))
 	c := &suspended{cancel: cancel, done: make(chan struct{}),
-		reservation: y.Limits.NewReservation(calls.Principal.ID, limit.AnswerBytes),
+		reservation: r.Limits.NewReservation(calls.Principal.ID, limit.AnswerBytes),
 		client:      &retryingClient{client: client{q: q, ctx: ctx}, questions: make(chan *question)}}
 	inputs := q.Inputs
 	go func() {
 		defer close(c.done)
-		defer rpc.Recover(callCtx, y.Log, q.Method, &c.err)
-		c.result, c.err = y.call(callCtx, calls, q, c.client, inputs, c.reservation)
+		defer rpc.Recover(callCtx, r.Log, q.Method, &c.err)
+		c.result, c.err = r.call(callCtx, calls, q, c.client, inputs, c.reservation)
 	}()
 	return c
 }
@@ -202,9 +202,9 @@ func (c *suspended) answerPending(responses json.RawMessage) {
 }
 
 // await waits until the call ends or asks a question, and returns the result for the client.
-func (y *Relay) await(ctx context.Context, calls *Calls, q *Request, c *suspended) (json.RawMessage, error) {
+func (r *Relay) await(ctx context.Context, calls *Calls, q *Request, c *suspended) (json.RawMessage, error) {
 	if c.pending != nil { // the client sent no answer: ask it again
-		return y.suspend(calls, q, c)
+		return r.suspend(calls, q, c)
 	}
 	select {
 	case <-c.done:
@@ -215,9 +215,9 @@ func (y *Relay) await(ctx context.Context, calls *Calls, q *Request, c *suspende
 		if c.err != nil {
 			return nil, c.err
 		}
-		return y.sealState(calls, q, c.result)
+		return r.sealState(calls, q, c.result)
 	case c.pending = <-c.client.questions:
-		return y.suspend(calls, q, c)
+		return r.suspend(calls, q, c)
 	case <-ctx.Done():
 		c.cancelAndRelease()
 		c.client.notifications.End()
@@ -227,7 +227,7 @@ func (y *Relay) await(ctx context.Context, calls *Calls, q *Request, c *suspende
 }
 
 // suspend suspends a call, and returns the result that asks the client its question.
-func (y *Relay) suspend(calls *Calls, q *Request, c *suspended) (json.RawMessage, error) {
+func (r *Relay) suspend(calls *Calls, q *Request, c *suspended) (json.RawMessage, error) {
 	c.client.notifications.Flush(context.Background(), flushTimeout)
 	c.client.detach()
 	ask := map[string]any{"method": c.pending.method}
@@ -235,7 +235,7 @@ func (y *Relay) suspend(calls *Calls, q *Request, c *suspended) (json.RawMessage
 		ask["params"] = c.pending.params
 	}
 	var err error
-	if c.releaseLimit, err = y.Limits.Acquire(calls.Principal.ID, limit.WaitingCalls, 1); err != nil {
+	if c.releaseLimit, err = r.Limits.Acquire(calls.Principal.ID, limit.WaitingCalls, 1); err != nil {
 		c.cancelAndRelease()
 		return nil, err
 	}
@@ -245,7 +245,7 @@ func (y *Relay) suspend(calls *Calls, q *Request, c *suspended) (json.RawMessage
 		c.releaseLimit()
 		return nil, fault.New(fault.Canceled, "the call ended while it waited")
 	}
-	sealed, err := y.seal.encode(calls.Principal, q, state{Call: id})
+	sealed, err := r.seal.encode(calls.Principal, q, state{Call: id})
 	if err != nil {
 		c.cancelAndRelease()
 		calls.claim(id)
@@ -257,24 +257,25 @@ func (y *Relay) suspend(calls *Calls, q *Request, c *suspended) (json.RawMessage
 
 // sealState encrypts the requestState in the result of a server of the stateless protocol that
 // asks for input, so that only the same principal can return it, and only unchanged.
-func (y *Relay) sealState(calls *Calls, q *Request, b json.RawMessage) (json.RawMessage, error) {
+func (r *Relay) sealState(calls *Calls, q *Request, b json.RawMessage) (json.RawMessage, error) {
 	if !rpc.MayContain(b, "input_required") {
 		return b, nil
 	}
-	var r rpc.Object
+	var result rpc.Object
 	var kind, upstream string
-	if json.Unmarshal(b, &r) != nil || json.Unmarshal(r["resultType"], &kind) != nil || kind != "input_required" {
+	if json.Unmarshal(b, &result) != nil || json.Unmarshal(result["resultType"], &kind) != nil ||
+		kind != "input_required" {
 		return b, nil
 	}
-	if json.Unmarshal(r["requestState"], &upstream) != nil || upstream == "" {
+	if json.Unmarshal(result["requestState"], &upstream) != nil || upstream == "" {
 		return b, nil // the server has no state
 	}
-	sealedState, err := y.seal.encode(calls.Principal, q, state{Upstream: upstream})
+	sealedState, err := r.seal.encode(calls.Principal, q, state{Upstream: upstream})
 	if err != nil {
 		return nil, err
 	}
-	r["requestState"], _ = json.Marshal(sealedState)
-	return json.Marshal(r)
+	result["requestState"], _ = json.Marshal(sealedState)
+	return json.Marshal(result)
 }
 
 // End cancels all suspended calls, and waits until they have ended.
