@@ -76,12 +76,13 @@ type Result struct {
 	Raw json.RawMessage
 }
 
-// Size returns about how many bytes a result's texts and data take in memory.
+// Size returns about how many bytes of text and data a result has. The text of Content repeats
+// Fields, so only the larger of the two counts.
 func (r *Result) Size() int {
 	if r == nil {
 		return 0
 	}
-	n := len(r.Summary) + len(r.Raw)
+	n := 0
 	for _, c := range r.Content {
 		switch {
 		case c.Text != nil:
@@ -92,7 +93,7 @@ func (r *Result) Size() int {
 			n += len(c.Resource.Text)
 		}
 	}
-	return n + textBytes(reflect.ValueOf(r.Fields))
+	return len(r.Summary) + len(r.Raw) + max(n, textBytes(reflect.ValueOf(r.Fields)))
 }
 
 // textBytes returns the total size of the texts in a value.
