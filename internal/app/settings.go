@@ -28,23 +28,15 @@ func loadAll(source config.Source) (c *config.Config, allowed session.Policies, 
 	return c, allowed, err
 }
 
-// policies returns the network policies of the settings, without the package registries.
+// policies returns the network policies of the settings, without the package registries. It also
+// checks what the settings file has where a variable or a flag overrides it.
 func policies(c *config.Config) (session.Policies, error) {
-	operator, err := policy(c.Network.Rules)
+	operator, err := operatorPolicy(c.Network, c.InvalidSetting)
 	if err != nil {
-		return session.Policies{}, c.InvalidSetting("network.allow", err)
+		return session.Policies{}, err
 	}
-	for _, p := range c.Network.Private {
-		host, err := egress.ParseRule(p.Host)
-		if err != nil {
-			return session.Policies{}, c.InvalidSetting("network.allow_private", err)
-		}
-		operator.Private = append(operator.Private, egress.Private{Host: host, Net: p.Net})
-	}
-	for name := range c.Network.Hosts {
-		if _, err := egress.ParseRule(name); err != nil {
-			return session.Policies{}, c.InvalidSetting("network.hosts", err)
-		}
+	if _, err := operatorPolicy(c.FileNetwork, c.InvalidInFile); err != nil {
+		return session.Policies{}, err
 	}
 	all := session.Policies{Operator: operator, Templates: map[string]egress.Policy{}}
 	for _, t := range c.Templates {
@@ -54,6 +46,28 @@ func policies(c *config.Config) (session.Policies, error) {
 		}
 	}
 	return all, nil
+}
+
+// operatorPolicy returns the policy of the section network. For an invalid value, it returns the
+// error that invalid makes of the setting's key and the cause.
+func operatorPolicy(n config.Network, invalid func(key string, err error) error) (egress.Policy, error) {
+	p, err := policy(n.Rules)
+	if err != nil {
+		return p, invalid("network.allow", err)
+	}
+	for _, private := range n.Private {
+		host, err := egress.ParseRule(private.Host)
+		if err != nil {
+			return p, invalid("network.allow_private", err)
+		}
+		p.Private = append(p.Private, egress.Private{Host: host, Net: private.Net})
+	}
+	for name := range n.Hosts {
+		if _, err := egress.ParseRule(name); err != nil {
+			return p, invalid("network.hosts", err)
+		}
+	}
+	return p, nil
 }
 
 func policy(r config.Rules) (egress.Policy, error) {

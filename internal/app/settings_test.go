@@ -60,6 +60,28 @@ func TestBadRules(t *testing.T) {
 	}
 }
 
+// An invalid rule of the settings file is an error even if a variable overrides it: it would be in
+// effect as soon as the variable is gone.
+func TestBadRulesUnderVariables(t *testing.T) {
+	for text, variable := range map[string]string{
+		"network: {allow: ['https://a.example/']}":                    "SANDLOT_NETWORK_ALLOW=b.example",
+		"network: {allow_private: [{host: 'a b', cidr: 10.0.0.0/8}]}": "SANDLOT_NETWORK_ALLOW_PRIVATE=b.corp=10.0.0.0/8",
+		"network: {hosts: {'a b': 10.1.2.3}}":                         "SANDLOT_NETWORK_HOSTS=b.corp=10.1.2.3",
+	} {
+		key, _, _ := strings.Cut(strings.TrimPrefix(text, "network: {"), ":")
+		name, value, _ := strings.Cut(variable, "=")
+		_, err := load(t, text, map[string]string{name: value})
+		if !fault.Is(err, fault.Configuration) || !strings.Contains(err.Error(), "sandlot.yaml: network."+key+": ") {
+			t.Errorf("%s with %s: %v", text, variable, err)
+		}
+		valid := map[string]string{"network.allow": "c.example", "network.allow_private": "c.corp=10.0.0.0/8",
+			"network.hosts": "c.corp=10.1.2.3"}["network."+key]
+		if _, err := load(t, "network: {"+key+": '"+valid+"'}", map[string]string{name: value}); err != nil {
+			t.Errorf("a valid file with %s: %v", variable, err)
+		}
+	}
+}
+
 // The rules of the settings are those of the sessions.
 func TestPolicies(t *testing.T) {
 	const own = "network: {mode: none, allow: [c.example]}"

@@ -26,6 +26,9 @@ type Config struct {
 	Templates     []Template // the operator's own, by name
 	Flavors       []Flavor   // the smallest first
 
+	// FileNetwork is the section network of the settings file. Variables and flags may override it.
+	FileNetwork Network
+
 	// File is the settings file that was read, or empty. Source is the argument of Load.
 	File        string
 	Source      Source
@@ -33,13 +36,13 @@ type Config struct {
 
 	// Notes are messages for the log at the start.
 	Notes []string
-	// From has the origin of each setting, by its key: "default", "flag", "file PATH" or
+	// Origin has the origin of each setting, by its key: "default", "flag", "file PATH" or
 	// "variable NAME".
 	Origin map[string]string
 
 	containerMemory, containerCPU string // mcp-codemode's settings of a container's size
 	sandboxImage                  string // mcp-codemode's setting of a container's image
-	// texts has the settings' values, and the YAML texts of sections, by key, for Changed.
+	// changeTexts has the settings' values, and the YAML texts of sections, by key, for Changed.
 	changeTexts map[string]string
 }
 

@@ -19,7 +19,7 @@ import (
 
 // Source has everything that settings are read from.
 type Source struct {
-	File  string            // path of sandlot.yaml; empty: see Place
+	File  string            // path of sandlot.yaml; empty: see SettingsFile
 	Env   map[string]string // variables
 	Flags map[string]string // by key; only those that were given
 }
@@ -42,7 +42,13 @@ func (c *Config) InvalidSetting(key string, err error) error {
 	return c.invalidValue(key, c.settings()[i].get(), err)
 }
 
-// invalidValue is Wrong for a value that the setting does not have yet.
+// InvalidInFile returns a Configuration fault for the settings file's value of a setting. A variable or
+// a flag may override the value.
+func (c *Config) InvalidInFile(key string, err error) error {
+	return fault.Wrap(fault.Configuration, err, "%s: %s: %v", c.File, key, err)
+}
+
+// invalidValue is InvalidSetting for a value that the setting does not have yet.
 func (c *Config) invalidValue(key, value string, err error) error {
 	origin := c.Origin[key]
 	if file, ok := strings.CutPrefix(origin, "file "); ok {
@@ -71,6 +77,7 @@ func Load(s Source) (*Config, error) {
 	if err := c.readSettingsFile(s); err != nil {
 		return nil, err
 	}
+	c.FileNetwork = c.Network
 	for _, row := range c.settings() {
 		if err := c.setFromEnv(row, s.Env); err != nil {
 			return nil, err
@@ -125,7 +132,7 @@ func (c *Config) setFromEnv(row setting, env map[string]string) error {
 }
 
 // SettingsFile returns the path of the settings file. named: the user named the file or its folder;
-// needed: the user named the file itself, so it has to exist. The working directory is never searched:
+// required: the user named the file itself, so it has to exist. The working directory is never searched:
 // it may be a cloned repository or an unpacked archive, whose author would choose the settings.
 func (s Source) SettingsFile() (path string, named, required bool) {
 	path = s.File
@@ -248,8 +255,8 @@ func checkKeys(n *yaml.Node, known ...string) error {
 	return nil
 }
 
-// flatten adds the values of a YAML node to into, with dotted keys: a list as text with commas, and nil
-// for a key without a value.
+// flatten adds the values of a YAML node to values, with dotted keys: a list as text with commas, and
+// nil for a key without a value.
 func flatten(values map[string]*string, key string, n *yaml.Node) error {
 	switch n.Kind {
 	case yaml.ScalarNode:

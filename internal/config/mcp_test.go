@@ -23,7 +23,7 @@ var mcpEnv = vars{"TOKEN": "s3cret", "ODD": "s3cret \"$(id)\"\n`x` ${TOKEN}", "B
 // me is the user who runs the tests: root has to be named.
 var me = strconv.Itoa(os.Getuid())
 
-// servers loads a settings file and client files beside it.
+// readServers loads a settings file and client files beside it.
 func readServers(t *testing.T, text string, files map[string]string) (list []spec.Configured, notes []string) {
 	t.Helper()
 	dir := t.TempDir()

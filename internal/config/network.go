@@ -153,7 +153,7 @@ func (n *Network) registriesText() string {
 	return formatPairs(n.Registries)
 }
 
-// flattenNetwork adds the values of the section network to into, by their keys in the table of settings.
+// flattenNetwork adds the values of the section network to values, by their keys in the table of settings.
 func flattenNetwork(values map[string]*string, n *yaml.Node) error {
 	if n.Kind == yaml.ScalarNode && n.Tag == "!!null" {
 		return nil
