@@ -36,6 +36,9 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request, p auth.Principal
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Accel-Buffering", "no") // proxies must forward each event at once
 	w.WriteHeader(http.StatusOK)
+	if r.Method == http.MethodHead {
+		return nil
+	}
 	out := &eventWriter{w: w, flush: http.NewResponseController(w).Flush, cursor: all.Cursor}
 	if r.URL.Query().Get("follow") == "false" {
 		for more := true; more && out.err == nil; {

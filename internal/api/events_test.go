@@ -108,6 +108,24 @@ func (e *edge) follow(server, token, last string) (*http.Response, *bufio.Scanne
 	return resp, bufio.NewScanner(resp.Body)
 }
 
+// A HEAD request gets the headers of the stream, and ends.
+func TestHeadOfEvents(t *testing.T) {
+	e := newEdge(t, auth.Required, OriginCheck{Loopback: true})
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	r := httptest.NewRequestWithContext(ctx, http.MethodHead, "/v1/events", nil)
+	r.Host = "localhost:8000"
+	r.Header.Set("Authorization", e.token("ann"))
+	w := httptest.NewRecorder()
+	e.Handler().ServeHTTP(w, r)
+	if err := ctx.Err(); err != nil {
+		t.Errorf("the response did not end: %v", err)
+	}
+	if w.Code != 200 || w.Header().Get("Content-Type") != "text/event-stream" || w.Body.Len() > 0 {
+		t.Errorf("%d %v %q", w.Code, w.Header(), w.Body)
+	}
+}
+
 // until reads lines up to one that begins so, and returns that one.
 func until(t *testing.T, lines *bufio.Scanner, begins string) string {
 	t.Helper()
@@ -163,7 +181,7 @@ func TestFollowEvents(t *testing.T) {
 // What a token holds ends with it; events are no exception.
 func TestEventsEndWithTheToken(t *testing.T) {
 	e := newEdge(t, auth.Required, OriginCheck{Loopback: true})
-	e.Watch = auth.NewTokenWatch(e.Door, e.Log, e.Hub.Events)
+	e.TokenWatch = auth.NewTokenWatch(e.Authenticator, e.Log, e.Hub.Events)
 	server := httptest.NewServer(e.Handler())
 	e.t.Cleanup(server.Close)
 	tok, v, err := auth.Issue(t.Context(), e.tokens, "ann", false, 0)
@@ -175,7 +193,7 @@ func TestEventsEndWithTheToken(t *testing.T) {
 	watching := make(chan struct{})
 	go func() {
 		defer close(watching)
-		e.Watch.Run(ctx)
+		e.TokenWatch.Run(ctx)
 	}()
 	defer func() { cancel(); <-watching }()
 	_, lines := e.follow(server.URL, "Bearer "+v.Reveal(), "")
