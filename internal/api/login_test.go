@@ -85,7 +85,7 @@ func (e *edge) withLogins(prefix string) (base string) {
 	s := httptest.NewServer(http.StripPrefix(prefix, e.Handler()))
 	e.t.Cleanup(s.Close)
 	e.Hub.Servers = servers.New(servers.Config{Store: unkept{}, Version: "1",
-		Callback: s.URL + prefix + "/oauth/callback", Reach: serverstest.Reach})
+		Callback: s.URL + prefix + "/oauth/callback", Dial: serverstest.Dial})
 	e.t.Cleanup(e.Hub.Servers.Close)
 	return s.URL + prefix
 }
@@ -306,7 +306,7 @@ func TestLoginCookieIsSecure(t *testing.T) {
 		"http://127.0.0.1:8000/oauth/callback": false} {
 		e := newEdge(t, auth.Required, OriginCheck{})
 		e.Hub.Servers = servers.New(servers.Config{Store: unkept{}, Version: "1", Callback: callback,
-			Reach: serverstest.Reach})
+			Dial: serverstest.Dial})
 		t.Cleanup(e.Hub.Servers.Close)
 		link := e.link(ann, "bank", serverstest.NewProtected(t, 0).URL)
 		u, err := url.Parse(link)

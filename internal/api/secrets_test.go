@@ -74,7 +74,7 @@ func (e *edge) withSecrets() *edge {
 	e.Hub.Vault = &vault.Vault{Store: &sealed{all: map[[2]string]vault.Record{}},
 		KeyFile: filepath.Join(e.t.TempDir(), "secrets.key"), CreateKey: true}
 	e.Hub.Servers = servers.New(servers.Config{Store: unkept{}, Version: "1", Secrets: e.Hub.Vault,
-		Reach: serverstest.Reach})
+		Dial: serverstest.Dial})
 	e.t.Cleanup(e.Hub.Servers.Close)
 	return e
 }

@@ -28,7 +28,7 @@ func (a *App) openServers(ctx context.Context, limits *limit.Limiter) error {
 	}
 	a.servers = servers.New(servers.Config{Events: a.events, Store: a.store, Sessions: a.sessions, Secrets: a.vault,
 		Version: Version, Idle: c.MCP.IdleTimeout, InstallTimeout: c.MCP.InstallTimeout, Reserved: a.isOwnTool,
-		Reach:      a.dialServer,
+		Dial:       a.dialServer,
 		Callback:   callbackURL(c.Server.PublicURL, c.Server.Host, c.Server.Port),
 		LoginStore: &vault.Logins{Vault: a.vault, Store: a.store},
 		OnChange:   func(owner string) { a.gateway.SyncFeatures(owner) },

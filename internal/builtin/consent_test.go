@@ -54,7 +54,7 @@ func remote(t *testing.T) (address string, calls *atomic.Int32) {
 }
 
 func toolsWith(t *testing.T, policy tool.Policy) *Tools {
-	b := servers.New(servers.Config{Store: shelf{}, Version: "1", Reach: serverstest.Reach})
+	b := servers.New(servers.Config{Store: shelf{}, Version: "1", Dial: serverstest.Dial})
 	t.Cleanup(b.Close)
 	return New(Config{Connections: b, Consent: policy})
 }

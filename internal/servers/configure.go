@@ -13,8 +13,8 @@ import (
 	"sandlot/internal/servers/state"
 )
 
-// SetConfigured makes list the servers of the operator's settings from now on:
-// those that changed are stopped, and start again with what they are now.
+// SetConfigured replaces the servers of the operator's settings. Servers whose settings changed are
+// stopped and started again.
 func (servers *Servers) SetConfigured(list []spec.Configured) {
 	servers.mu.Lock()
 	servers.configured = list
@@ -26,23 +26,23 @@ func (servers *Servers) SetConfigured(list []spec.Configured) {
 		}
 	}
 	servers.mu.Unlock()
-	servers.Logins.DeleteOrphans(func(owner, key string) bool { // of users who have not come since, too
+	servers.Logins.DeleteOrphans(func(owner, key string) bool { // also of owners that are not in memory
 		name, configured := strings.CutPrefix(key, "=")
 		p, _ := auth.FromID(owner)
 		return configured && !slices.ContainsFunc(list,
 			func(c spec.Configured) bool { return c.Name == name && c.AllowsPrincipal(p.ID) && !c.Disabled })
 	})
 	for _, p := range known {
-		_ = servers.configure(p) // what cannot be read is in the log
+		_ = servers.configure(p) // an error is in the log
 		servers.changed(p.ID)
 	}
-	if servers.OnChange != nil { // clients of those who are not in memory may wait for it
+	if servers.OnChange != nil { // owners that are not in memory may have clients too
 		servers.spawn(func(context.Context) { servers.OnChange("") })
 	}
 }
 
-// configure makes sure that what is stored of a principal is there, gives them the
-// servers of the settings, and starts those that are new.
+// configure loads the principal's servers, as arrive and assign do, and starts the configured servers
+// whose lists have never been read.
 func (servers *Servers) configure(p auth.Principal) error {
 	if err := servers.arrive(p); err != nil {
 		return err
@@ -61,8 +61,8 @@ func (servers *Servers) configure(p auth.Principal) error {
 	return nil
 }
 
-// assign gives a principal the servers of the settings, and starts none: those of which
-// nothing is known yet wait in the owner's unread.
+// assign gives a principal the servers of the settings, and starts none: those whose lists have never
+// been read are added to the owner's unread.
 func (servers *Servers) assign(p auth.Principal) {
 	servers.mu.Lock()
 	defer servers.mu.Unlock()
@@ -80,7 +80,7 @@ func (servers *Servers) assign(p auth.Principal) {
 	for _, s := range sorted(o.servers) {
 		if c, stays := want[s.Name]; s.Configured {
 			delete(want, s.Name)
-			if !stays { // at once: it may come again
+			if !stays { // before it is stopped, so that its name can be used again at once
 				delete(o.servers, s.ID)
 			}
 			servers.spawn(func(ctx context.Context) { s.reconfigure(ctx, c, stays) })
@@ -96,25 +96,25 @@ func (servers *Servers) assign(p auth.Principal) {
 	servers.rebuild(o)
 }
 
-// configuredServer makes a principal's own instance of a configured server. The
-// lock is held.
+// configuredServer returns a new server of a principal for a server of the settings. The caller holds
+// servers.mu.
 func (servers *Servers) configuredServer(o *owner, c spec.Configured) *server {
 	now := time.Now().UTC()
 	r, known := o.stored[c.Name]
 	if !known {
 		r = Record{Owner: o.principal.ID, Configured: true, Spec: spec.Spec{Name: c.Name}, Created: now, Updated: now}
 	}
-	for r.ID = c.Name; o.servers[r.ID] != nil; { // a user's connection may have that id
+	for r.ID = c.Name; o.servers[r.ID] != nil; { // a server that the principal added may have that id
 		r.ID += "_"
 	}
-	s := servers.server(o.principal, r, spec.Values{Env: c.Env, Headers: c.Headers, Complete: true})
+	s := servers.newServer(o.principal, r, spec.Values{Env: c.Env, Headers: c.Headers, Complete: true})
 	s.Settings = c
 	s.apply(s.eventOfSettings())
 	return s
 }
 
-// eventOfSettings is what the settings of a server that does not run make of it. The lock is
-// held, or nobody else knows the server.
+// eventOfSettings returns the event for a server with new settings that does not run. The caller holds
+// s.mu, unless s is new.
 func (s *server) eventOfSettings() state.Event {
 	switch {
 	case s.Settings.Disabled:
@@ -125,7 +125,7 @@ func (s *server) eventOfSettings() state.Event {
 	return state.Event{What: state.Stopped}
 }
 
-// reconfigure takes up changed settings, or goes.
+// reconfigure gives the server changed settings, or removes it.
 func (s *server) reconfigure(ctx context.Context, c spec.Configured, stays bool) {
 	if !stays {
 		s.remove(context.WithoutCancel(ctx))
@@ -156,8 +156,8 @@ func (s *server) reconfigure(ctx context.Context, c spec.Configured, stays bool)
 	s.Changed()
 }
 
-// WaitReady waits until the configured servers of a principal of which nothing is
-// known yet have started, or failed to, or ctx ends. It says whether it waited.
+// WaitReady starts the principal's configured servers whose lists have never been read, and waits until
+// each has started or failed, or ctx ends. It reports whether there was one.
 func (servers *Servers) WaitReady(ctx context.Context, p auth.Principal) bool {
 	if servers.configure(p) != nil {
 		return false
@@ -171,13 +171,14 @@ func (servers *Servers) WaitReady(ctx context.Context, p auth.Principal) bool {
 			continue
 		}
 		waited = true
-		_ = st.wait(ctx) // why it failed is in its state
+		_ = st.wait(ctx) // the server's state has the error
 	}
 	return waited
 }
 
-// awaitPrefix lets servers of the settings with one prefix take their names in the
-// order of the servers' own names, when they start for the first time.
+// awaitPrefix waits for the first starts of configured servers with the same prefix that come before s in
+// the order of names. So their tools get the same names each time: the first server gets a name that
+// several have.
 func (servers *Servers) awaitPrefix(ctx context.Context, s *server) {
 	s.mu.Lock()
 	prefix, read := s.Settings.Prefix, s.rec.Catalog.Loaded

@@ -8,7 +8,7 @@ import (
 	"sandlot/internal/servers/spec"
 )
 
-// diagnosis returns what the server's failures are explained by. The lock is held.
+// diagnosis returns what package diagnosis needs to explain the server's failures. The caller holds s.mu.
 func (s *server) diagnosis() *diagnosis.Server {
 	d := &diagnosis.Server{Identity: s.Identity, Status: s.Status,
 		Launched: s.start != nil, Settings: s.Settings, Spec: s.rec.Spec, Values: s.Values, Prefix: s.prefix(),
@@ -19,15 +19,14 @@ func (s *server) diagnosis() *diagnosis.Server {
 	return d
 }
 
-// fault returns a fault that the server caused, with advice and the end of its log. The
-// lock is not held.
+// fault returns a fault that the server caused, with advice and the end of its log.
 func (s *server) fault(kind fault.Kind, cause error, format string, args ...any) *fault.Error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.diagnosis().Failure(kind, cause, format, args...)
 }
 
-// withAdvice adds advice to an error that the server caused. The lock is not held.
+// withAdvice adds advice to an error that the server caused.
 func (s *server) withAdvice(err error) error {
 	if err == nil {
 		return nil
@@ -37,23 +36,23 @@ func (s *server) withAdvice(err error) error {
 	return s.diagnosis().WithAdvice(err)
 }
 
-// lastWords returns what the server's log says of its end. The lock is not held.
+// lastWords returns the end of the server's log, for a fault.
 func (s *server) lastWords() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.diagnosis().LastWords()
 }
 
-// unusable returns why the server cannot be started; nil: it can. The lock is held.
+// unusable returns why the server cannot be started; nil: it can. The caller holds s.mu.
 func (s *server) unusable() error { return s.diagnosis().Unusable() }
 
-// shows says whether a principal may see what the server prints: a server on the
-// machine itself is the operator's. The lock is held.
+// shows reports whether a principal may see the server's log: that of a program on the host is for the
+// operator. The caller holds s.mu.
 func (s *server) shows(p auth.Principal) bool {
 	return !s.Configured || s.Settings.Where != spec.OnHost || p.HasRole(auth.Logs)
 }
 
-// prefix is what the names of its tools begin with. The lock is held.
+// prefix returns the prefix of the names of the server's tools. The caller holds s.mu.
 func (s *server) prefix() string {
 	if p := s.Settings.Prefix; p != nil && *p != "" {
 		return *p + "_"
@@ -63,9 +62,8 @@ func (s *server) prefix() string {
 	return "ext_" + catalog.SafeName(s.ID) + "_"
 }
 
-// WhyMissing implements tool.Explainer: it says why a tool cannot be called that one
-// of the principal's own servers has, had, or would have if it ran. Nil: no server
-// of theirs knows it.
+// WhyMissing implements tool.MissingExplainer: it returns why a tool cannot be called that one of the
+// principal's servers has, had, or may have when it runs; nil: none of them.
 func (servers *Servers) WhyMissing(p auth.Principal, name string) error {
 	if err := servers.configure(p); err != nil {
 		return err

@@ -71,7 +71,7 @@ func TestEveryChangeOfStateIsAnEvent(t *testing.T) {
 		t.Fatal(err)
 	}
 	see(s, "an unknown tool", state.Connected)
-	release, err := servers.installing(P, "x", "/workspace/x")
+	release, err := servers.beginInstall(P, "x", "/workspace/x")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,8 +11,8 @@ import (
 	"sandlot/internal/servers/catalog"
 )
 
-// followers are those who follow the changes of resources, by the server's own
-// URIs: clients of one principal, each once.
+// followers are the clients that have subscribed to resources of one server, by the server's own URIs
+// of the resources.
 type followers map[string]map[string]bool
 
 func (f followers) add(uri, client string) {
@@ -22,7 +22,7 @@ func (f followers) add(uri, client string) {
 	f[uri][client] = true
 }
 
-// drop takes one away and says whether they were the last.
+// drop removes a client's subscription, and reports whether it was the last one to the resource.
 func (f followers) drop(uri, client string) (last bool) {
 	if !f[uri][client] {
 		return false
@@ -39,8 +39,9 @@ func (f followers) drop(uri, client string) (last bool) {
 func (servers *Servers) Subscribe(ctx context.Context, p auth.Principal, client, uri string) error {
 	s, remote := servers.viewOf(p).Resource(uri, (*server).offersResources)
 	if s == nil {
-		_ = servers.configure(p) // of a server of which nothing is known yet it may be
-		return nil               // ours, or none that changes
+		// It may be a resource of a configured server whose lists have not been read yet.
+		_ = servers.configure(p) // an error is in the log
+		return nil               // a resource of Sandlot's own, or one that does not change
 	}
 	l, release, err := s.use(ctx)
 	if err != nil {
@@ -57,7 +58,7 @@ func (servers *Servers) Subscribe(ctx context.Context, p auth.Principal, client,
 		return nil
 	}
 	if most := catalog.MaxDefinitions; n >= most {
-		return fault.New(fault.ResourceLimit, "%d resources of one server are followed already", most).
+		return fault.New(fault.ResourceLimit, "there are subscriptions to %d resources of this server already", most).
 			With("resource_type", "subscriptions").With("current_usage", most).With("limit", most)
 	}
 	if err := l.Session.Subscribe(ctx, remote); err != nil {
@@ -81,7 +82,6 @@ func (servers *Servers) Unsubscribe(ctx context.Context, p auth.Principal, clien
 	if l == nil || !last {
 		return nil
 	}
-	// A client of the newer era ends it by going away.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), hearing)
 	defer cancel()
 	if err := l.Session.Unsubscribe(ctx, remote); err != nil {
@@ -90,7 +90,7 @@ func (servers *Servers) Unsubscribe(ctx context.Context, p auth.Principal, clien
 	return nil
 }
 
-// hearing is how long a server may take to hear what its clients want.
+// hearing is how long a server may take to answer a request about subscriptions or log levels.
 const hearing = 5 * time.Second
 
 // SetLevel implements tool.External.
@@ -105,9 +105,9 @@ func (servers *Servers) SetLevel(ctx context.Context, p auth.Principal, client, 
 	servers.relevel(ctx, o)
 }
 
-// relevel tells an owner's servers how much the most curious of their clients
-// wants to hear, when that changes: the others are told what they want of it.
-// When nobody is left it stays.
+// relevel sets the log level of an owner's servers to the lowest level that one of the clients has set,
+// if that has changed. The SDK drops the messages below a client's own level. The level stays as it is
+// when the last client disconnects.
 func (servers *Servers) relevel(ctx context.Context, o *owner) {
 	servers.mu.Lock()
 	level := ""
@@ -132,13 +132,13 @@ func (servers *Servers) relevel(ctx context.Context, o *owner) {
 		l := s.instance
 		s.mu.Unlock()
 		if l != nil && l.Session.Capabilities().Logging {
-			all.Go(func() { _ = l.Session.SetLevel(ctx, level) }) // it says less then, or more
+			all.Go(func() { _ = l.Session.SetLevel(ctx, level) }) // after an error, it keeps its level
 		}
 	}
 	all.Wait()
 }
 
-// levels of MCP's logging, the most talkative first.
+// levels are the log levels of MCP, the lowest first.
 var levels = []string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}
 
 // ClientGone implements tool.External.
@@ -160,7 +160,7 @@ func (servers *Servers) ClientGone(p auth.Principal, client string) {
 			ctx, cancel := context.WithTimeout(ctx, hearing)
 			defer cancel()
 			for _, uri := range over {
-				_ = l.Session.Unsubscribe(ctx, uri) // it tells in vain then
+				_ = l.Session.Unsubscribe(ctx, uri) // after an error, its notifications reach no client
 			}
 		})
 	}

@@ -12,16 +12,16 @@ import (
 	"sandlot/internal/session"
 )
 
-// Installed is what an installation printed.
+// Installed is the result of an installation.
 type Installed struct {
 	Info
-	Commands []string // that were run, as they would be typed
-	Log      string   // its end
+	Commands []string // the command lines that were run
+	Log      string   // the end of what they printed
 	Took     time.Duration
 }
 
-// Install installs a server in its owner's home, and connects it. An
-// installation that fails is a fault with its output; nothing is connected then.
+// Install installs a server in its owner's home session, and connects it. If the installation fails,
+// the fault has the end of its output, and nothing is connected.
 func (servers *Servers) Install(ctx context.Context, p auth.Principal, r install.Request) (Installed, error) {
 	folder, err := r.Check()
 	if err != nil {
@@ -38,15 +38,15 @@ func (servers *Servers) Install(ctx context.Context, p auth.Principal, r install
 	if err := servers.free(p, r.Name); err != nil {
 		return Installed{}, err
 	}
-	if err := servers.agreed(ctx, servers.named(p, r.Name), r.Consent, r.Change(folder)); err != nil {
+	if err := servers.askConsent(ctx, servers.named(p, r.Name), r.Consent, r.Change(folder)); err != nil {
 		return Installed{}, err
 	}
-	r.Consent = nil // to all that follows
-	leave, err := servers.installing(p, r.Name, folder)
+	r.Consent = nil // Connect need not ask for it again
+	end, err := servers.beginInstall(p, r.Name, folder)
 	if err != nil {
 		return Installed{}, err
 	}
-	defer leave()
+	defer end()
 	began := time.Now()
 	limited, cancel := context.WithTimeout(ctx, servers.InstallTimeout)
 	defer cancel()
@@ -72,18 +72,18 @@ func (servers *Servers) Install(ctx context.Context, p auth.Principal, r install
 		r.Progress("Installed; starting " + strings.Join(append([]string{a.Command}, a.Args...), " "))
 	}
 	info, err := servers.Connect(ctx, p, a)
-	info.Install = a.Install // whatever was connected under that name meanwhile
+	info.Install = a.Install // also if another call has replaced the server since
 	return Installed{Info: info, Commands: i.Commands(), Log: i.Log(), Took: time.Since(began)}, err
 }
 
-// free says whether a principal may give a connection that name.
+// free returns an error if the principal must not use a name for a server, or may add no more servers.
 func (servers *Servers) free(p auth.Principal, name string) error {
 	if err := servers.configure(p); err != nil {
 		return err
 	}
 	if s := servers.named(p, name); s != nil {
 		if s.Configured {
-			return taken(name)
+			return nameTaken(name)
 		}
 		return nil
 	}
@@ -92,9 +92,9 @@ func (servers *Servers) free(p auth.Principal, name string) error {
 	return servers.owner(p).full()
 }
 
-// installing takes a folder for one installation, and shows that it is on its
-// way. What is there of the same name, of another connection, is not taken.
-func (servers *Servers) installing(p auth.Principal, name, folder string) (leave func(), err error) {
+// beginInstall reserves a folder for one installation until end is called, and shows the server as being
+// installed. It refuses the folder of another server.
+func (servers *Servers) beginInstall(p auth.Principal, name, folder string) (end func(), err error) {
 	for _, s := range servers.all(p.ID) {
 		if i := s.record().Install; i != nil && i.Folder == folder && s.Name != name {
 			return nil, fault.New(fault.InvalidParameters,
@@ -122,8 +122,8 @@ func (servers *Servers) installing(p auth.Principal, name, folder string) (leave
 	}, nil
 }
 
-// setInstalling shows that the server of a name is being installed, or no longer is.
-// The lock of the Servers is held.
+// setInstalling sets whether the server with that name is shown as being installed. The caller holds the
+// mu of the Servers.
 func (o *owner) setInstalling(name string, yes bool) {
 	for _, s := range o.servers {
 		if s.Name == name {

@@ -120,7 +120,7 @@ func newLasting(t *testing.T) *lasting {
 func (l *lasting) server(configured ...spec.Configured) *Servers {
 	l.t.Helper()
 	servers := New(Config{Store: l.store, Version: "1", Callback: "http://localhost:1/oauth/callback",
-		Reach: serverstest.Reach, LoginStore: l.logins,
+		Dial: serverstest.Dial, LoginStore: l.logins,
 		Log: slog.New(slog.NewTextHandler(l.log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 	l.t.Cleanup(servers.Close)
 	if err := servers.Recover(l.t.Context()); err != nil {

@@ -30,7 +30,7 @@ import (
 // not count, and a used name is no further one.
 func TestHundredConnections(t *testing.T) {
 	url := serverstest.Empty(t, nil)
-	servers := newServers(t, &memStore{}, func(c *Config) { c.Reach = serverstest.Reach })
+	servers := newServers(t, &memStore{}, func(c *Config) { c.Dial = serverstest.Dial })
 	servers.SetConfigured([]spec.Configured{{Name: "operators", Kind: spec.HTTP, URL: url}})
 	servers.List(P)
 	for n := range maxConnections - 1 {
@@ -214,7 +214,7 @@ func TestWhereALoginLeads(t *testing.T) {
 			var dials []dial
 			servers := newServers(t, &memStore{}, func(c *Config) {
 				c.Callback = "http://localhost:1/cb"
-				c.Reach = func(ctx context.Context, p auth.Principal, operator bool, network, addr string) (net.Conn,
+				c.Dial = func(ctx context.Context, p auth.Principal, operator bool, network, addr string) (net.Conn,
 					error) {
 					mu.Lock()
 					dials = append(dials, dial{operator, addr})

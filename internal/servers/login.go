@@ -9,8 +9,8 @@ import (
 	"sandlot/internal/servers/state"
 )
 
-// loginKey is under which name a server's log-in is stored. Users' connections
-// have ids without "=", and those of the operator's servers may change.
+// loginKey returns the key of the server's log-in in the store. For a configured server it is the name:
+// the id may be another one after a restart. The "=" distinguishes it from the ids of other servers.
 func (s *server) loginKey() string {
 	if s.Configured {
 		return "=" + s.Name
@@ -21,7 +21,7 @@ func (s *server) loginKey() string {
 // LoginNeeded implements oauth.Events.
 func (s *server) LoginNeeded(ctx context.Context, l *oauth.Login, link string) bool {
 	s.mu.Lock()
-	if s.account.Current() != l || s.Removed || ctx.Err() != nil { // what runs under that name is another server by now
+	if s.account.Current() != l || s.Removed || ctx.Err() != nil { // the definition has changed since
 		s.mu.Unlock()
 		return false
 	}
@@ -34,7 +34,7 @@ func (s *server) LoginNeeded(ctx context.Context, l *oauth.Login, link string) b
 // LoginEnded implements oauth.Events: it starts the server when a log-in is done.
 func (s *server) LoginEnded(l *oauth.Login, link string, err error) {
 	s.mu.Lock()
-	if s.account.Current() != l || s.AuthURL != link { // it was given up
+	if s.account.Current() != l || s.AuthURL != link { // the log-in was dropped
 		s.mu.Unlock()
 		return
 	}
@@ -47,11 +47,10 @@ func (s *server) LoginEnded(l *oauth.Login, link string, err error) {
 	s.Changed()
 }
 
-// forgetLogin gives up the server's log-in, and what it brought: what runs under
-// that name is another one, or gone.
+// forgetLogin ends the server's log-in, and deletes its tokens from the store.
 func (s *server) forgetLogin() { s.account.DeleteStored(s.dropLogin()) }
 
-// dropLogin gives up the log-in, but for what is stored of it.
+// dropLogin ends the server's log-in. Its tokens stay in the store.
 func (s *server) dropLogin() *oauth.Login {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -59,7 +58,8 @@ func (s *server) dropLogin() *oauth.Login {
 	return s.account.EndLogin()
 }
 
-// beginReplace takes the log-in from a server that becomes another one.
+// beginReplace sets the log-in aside while the server gets another definition. Commit of the account
+// deletes it, and rollBack restores it.
 func (s *server) beginReplace() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -67,12 +67,11 @@ func (s *server) beginReplace() {
 	s.on(state.LoginDropped)
 }
 
-// rollBack ends what beginReplace began, as if it had not: l is the log-in that
-// there was.
+// rollBack restores the log-in l of the previous definition.
 func (s *server) rollBack(l *oauth.Login) {
 	link := ""
 	if l != nil {
-		link = l.Link() // it may not have come to beginReplace
+		link = l.Link() // also if adopt failed before beginReplace
 	}
 	s.mu.Lock()
 	discarded := s.account.RollBack(l)

@@ -91,7 +91,7 @@ func TestTokenStays(t *testing.T) {
 	evil = other.URL
 	servers := newServers(t, &memStore{}, func(c *Config) {
 		c.Callback = "http://localhost:1/cb"
-		c.Reach = func(ctx context.Context, _ auth.Principal, _ bool, n, a string) (net.Conn, error) {
+		c.Dial = func(ctx context.Context, _ auth.Principal, _ bool, n, a string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, n, a)
 		}
 	})

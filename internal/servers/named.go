@@ -13,12 +13,11 @@ import (
 	"sandlot/internal/servers/spec"
 )
 
-// Prompt gets a prompt of one connection, by the server's own name for it or the
-// exposed one. It returns the whole result object as MCP has it, made safe. There
-// is no client that the server could ask.
+// Prompt gets a prompt of one server, by the server's own name for it or by the one that clients use. It
+// returns the MCP result object, made safe. The server cannot ask the user: there is no MCP client.
 func (servers *Servers) Prompt(ctx context.Context, p auth.Principal, what, name string,
 	args map[string]string) (json.RawMessage, error) {
-	s, c, err := servers.offering(ctx, p, what)
+	s, c, err := servers.withCatalog(ctx, p, what)
 	if err != nil {
 		return nil, err
 	}
@@ -33,22 +32,21 @@ func (servers *Servers) Prompt(ctx context.Context, p auth.Principal, what, name
 				return nil, err
 			}
 		}
-		return s.whole(ctx, &instance.Request{Method: "prompts/get", Params: params})
+		return s.safeResult(ctx, &instance.Request{Method: "prompts/get", Params: params})
 	}
 	clipped := spec.ClipName(name)
 	return nil, fault.New(fault.NotFound, "%s has no prompt %q%s", s.Title(), clipped, fault.DidYouMean(name, names)).
 		With("prompt", clipped).With("prompts", names[:min(len(names), 100)])
 }
 
-// Resource reads a resource of one connection, by the server's own URI or the
-// exposed one; it need not be in a list. It returns the whole result object as MCP
-// has it, of at most 8 MiB, made safe.
+// Resource reads a resource of one server, by the server's own URI or by the one that clients use; the
+// URI need not be in a list. It returns the MCP result object of at most 8 MiB, made safe.
 func (servers *Servers) Resource(ctx context.Context, p auth.Principal, what, uri string) (json.RawMessage, error) {
 	if uri == "" || len(uri) > 4096 || spec.HasControl(uri) {
 		return nil, fault.New(fault.InvalidParameters,
 			"uri must have 1 to 4096 bytes, and no control characters").With("argument", "uri")
 	}
-	s, c, err := servers.offering(ctx, p, what)
+	s, c, err := servers.withCatalog(ctx, p, what)
 	if err != nil {
 		return nil, err
 	}
@@ -61,13 +59,14 @@ func (servers *Servers) Resource(ctx context.Context, p auth.Principal, what, ur
 			break
 		}
 	}
-	return s.whole(ctx, &instance.Request{Method: "resources/read",
+	return s.safeResult(ctx, &instance.Request{Method: "resources/read",
 		Params: rawjson.Object{"uri": rawjson.Quote(uri)}})
 }
 
-// offering returns a principal's connection and what it offers: it is started, if
-// that is not known yet.
-func (servers *Servers) offering(ctx context.Context, p auth.Principal, what string) (*server, catalog.Catalog, error) {
+// withCatalog returns a principal's server and its catalog. It starts the server if its lists have never
+// been read.
+func (servers *Servers) withCatalog(ctx context.Context, p auth.Principal, what string) (*server, catalog.Catalog,
+	error) {
 	s, err := servers.find(p, what)
 	if err != nil {
 		return nil, catalog.Catalog{}, err
@@ -80,8 +79,8 @@ func (servers *Servers) offering(ctx context.Context, p auth.Principal, what str
 	return s, s.record().Catalog, nil
 }
 
-// whole makes a request that is no tool call, and makes its result safe.
-func (s *server) whole(ctx context.Context, q *instance.Request) (json.RawMessage, error) {
+// safeResult makes a request that is no tool call, and returns the result, made safe.
+func (s *server) safeResult(ctx context.Context, q *instance.Request) (json.RawMessage, error) {
 	defer q.Release()
 	raw, err := s.request(ctx, q)
 	if err != nil {

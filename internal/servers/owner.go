@@ -12,33 +12,32 @@ import (
 	"sandlot/internal/servers/state"
 )
 
-// owner is what is known of one principal. What is in the store is read
-// when they come, and forgotten when they have not come for a while.
+// owner has the servers of one principal. They are read from the store with the principal's first
+// request, and leave memory some time after the last one.
 type owner struct {
 	principal auth.Principal
 	servers   map[string]*server // by id
 	view      *view
-	seen      bool              // the configured servers are among them
-	unread    []*server         // of them, those to start as nothing of them is known yet
-	changing  bool              // OnChange is on its way
-	updates   map[string]bool   // resources of which OnUpdate has to be told; nil: nobody does
-	naming    sync.Mutex        // held while exposed names are given
-	installs  map[string]bool   // folders into which something is being installed
-	levels    map[string]string // how much each client wants to be told
-	level     string            // what its servers have been told
+	seen      bool              // servers has the configured servers that the principal may use
+	unread    []*server         // configured servers whose lists have never been read: configure starts them
+	changing  bool              // a goroutine is about to call OnChange
+	updates   map[string]bool   // URIs with which OnUpdate has to be called; nil: no goroutine calls it
+	naming    sync.Mutex        // held while tools get the names that clients use
+	installs  map[string]bool   // folders of running installations
+	levels    map[string]string // log levels that clients have set, by client
+	level     string            // the log level of the servers
 
-	loading sync.Mutex        // held while it is read from the store
-	loaded  bool              // it was
-	stored  map[string]Record // of configured servers that they have not asked for yet, by name
-	used    time.Time         // when they last came
-	held    int               // calls that wait for people, or for the lock of a server
+	loading sync.Mutex        // held while the records are read from the store
+	loaded  bool              // the records have been read
+	stored  map[string]Record // records of configured servers that are not in servers, by name
+	used    time.Time         // the last request of the principal
+	held    int               // calls during which the owner has to stay in memory
 }
 
-// restAfter is how long an owner is kept in memory whom nobody asks for.
+// restAfter is how long an owner stays in memory after the principal's last request.
 const restAfter = 10 * time.Minute
 
-// owner returns what is known of a principal, which may not have been read yet.
-// The lock is held.
+// owner returns the owner of a principal, which may not have been loaded. The caller holds servers.mu.
 func (servers *Servers) owner(p auth.Principal) *owner {
 	o := servers.owners[p.ID]
 	if o == nil {
@@ -49,11 +48,11 @@ func (servers *Servers) owner(p auth.Principal) *owner {
 	return o
 }
 
-// arrive makes sure that what is stored of a principal has been read.
+// arrive reads the principal's records from the store, if they have not been read.
 func (servers *Servers) arrive(p auth.Principal) error {
 	servers.mu.Lock()
 	o := servers.owner(p)
-	o.used = time.Now() // nobody forgets it now
+	o.used = time.Now() // so that forgetIdle does not remove it now
 	loaded := o.loaded
 	servers.mu.Unlock()
 	if loaded {
@@ -83,10 +82,11 @@ func (servers *Servers) arrive(p auth.Principal) error {
 	return nil
 }
 
-// sync puts in what is stored of an owner. The lock is held.
+// sync gives an owner the servers of stored records. Servers that stayed in memory get only the part
+// of the record that forgetIdle freed. The caller holds servers.mu.
 func (servers *Servers) sync(o *owner, all []Record) {
 	o.stored = map[string]Record{}
-	kept := map[string]*server{} // while the owner was away
+	kept := map[string]*server{} // that forgetIdle left in memory
 	for _, s := range o.servers {
 		kept[s.loginKey()] = s
 	}
@@ -103,7 +103,7 @@ func (servers *Servers) sync(o *owner, all []Record) {
 		case r.Configured:
 			o.stored[r.Name] = r
 		default:
-			s := servers.server(o.principal, r, r.Values())
+			s := servers.newServer(o.principal, r, r.Values())
 			if r.Off {
 				s.on(state.Disconnected)
 			}
@@ -114,8 +114,8 @@ func (servers *Servers) sync(o *owner, all []Record) {
 	servers.rebuild(o)
 }
 
-// hold keeps an owner in memory until release is called, which a call does that
-// waits for people or for others.
+// hold keeps an owner in memory until release is called. Calls that may wait long, such as for the
+// user's consent, need it.
 func (servers *Servers) hold(p auth.Principal) (release func(), err error) {
 	servers.mu.Lock()
 	o := servers.owner(p)
@@ -134,8 +134,7 @@ func (servers *Servers) hold(p auth.Principal) (release func(), err error) {
 	return release, nil
 }
 
-// forgetIdle frees what is in memory of owners who have not come for a while, and of
-// whom nothing runs or waits. What the store does not have stays.
+// forgetIdle frees the memory of idle owners, except what is not in the store.
 func (servers *Servers) forgetIdle() {
 	logins := servers.waiting()
 	servers.mu.Lock()
@@ -156,8 +155,8 @@ func (servers *Servers) forgetIdle() {
 	}
 }
 
-// idle says whether nobody has asked for an owner for a while, and nothing of
-// theirs runs or waits. The lock of the Servers is held.
+// idle reports whether the principal has made no request for a while, and no server runs and nothing
+// waits for one. The caller holds the mu of the Servers.
 func (o *owner) idle() bool {
 	if time.Since(o.used) < restAfter || o.held > 0 || o.changing || o.updates != nil ||
 		len(o.installs)+len(o.levels) > 0 || !o.loading.TryLock() {
@@ -165,7 +164,7 @@ func (o *owner) idle() bool {
 	}
 	defer o.loading.Unlock()
 	if !o.loaded && len(o.servers) > 0 {
-		return false // it rests already
+		return false // forgetIdle has freed it already
 	}
 	for _, s := range o.servers {
 		if s.busy() {
@@ -175,7 +174,7 @@ func (o *owner) idle() bool {
 	return true
 }
 
-// busy says whether the server runs, or something is done with it.
+// busy reports whether the server runs, or is started, changed or stored at the moment.
 func (s *server) busy() bool {
 	if !s.storing.TryLock() {
 		return true
@@ -191,8 +190,8 @@ func (s *server) busy() bool {
 		time.Since(s.used) < restAfter
 }
 
-// shelve frees what the store has of a server, and says whether there is more:
-// values that are never stored, a log-in, or that it failed.
+// shelve frees the part of a server that is in the store, and reports whether there is something that
+// is not: values that are never stored, a log-in, or a failure.
 func (s *server) shelve() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -165,7 +165,7 @@ func TestOwnersWhoStay(t *testing.T) {
 			"trying":     func(_ auth.Principal, s *server) { s.retry = time.AfterFunc(24*time.Hour, func() {}) },
 			"following":  func(_ auth.Principal, s *server) { s.follows.add("x://a", "client") },
 			"listening":  func(p auth.Principal, _ *server) { servers.SetLevel(ctx, p, "client", "info") },
-			"installing": func(p auth.Principal, _ *server) { _, _ = servers.installing(p, "y", "/workspace/y") },
+			"installing": func(p auth.Principal, _ *server) { _, _ = servers.beginInstall(p, "y", "/workspace/y") },
 			"changing":   func(_ auth.Principal, s *server) { _ = s.acquire(ctx) },
 			"asked":      func(p auth.Principal, _ *server) { _, _ = servers.hold(p) },
 			"logging-in": func(_ auth.Principal, s *server) {

@@ -56,7 +56,7 @@ func (s *server) call(ctx context.Context, d catalog.Definition, c tool.Call) (*
 	q := &instance.Request{Method: "tools/call",
 		Params: rawjson.Object{"name": rawjson.Quote(d.Remote), "arguments": args}, Meta: c.Meta,
 		Schema: d.HeaderSchema,
-		Client: c.Client, Inputs: c.Inputs, Progress: c.Progress, Held: c.Reservation}
+		Client: c.Client, Inputs: c.Inputs, Progress: c.Progress, Answer: c.Reservation}
 	defer q.Release()
 	raw, err := s.request(ctx, q)
 	if err != nil {
@@ -72,23 +72,24 @@ func (s *server) call(ctx context.Context, d catalog.Definition, c tool.Call) (*
 	return &tool.Result{Raw: safe, IsError: isError}, nil
 }
 
-// Proxy implements tool.External. A request that finds nothing starts those of the
-// principal's servers of which nothing is known yet: the next request may find it.
+// Proxy implements tool.External. If no server has what the request names, it starts the configured
+// servers whose lists have never been read: the next request may find it.
 func (servers *Servers) Proxy(ctx context.Context, r tool.Request) (json.RawMessage, error) {
-	s, q, none, err := servers.destination(r)
+	s, q, empty, err := servers.destination(r)
 	if err != nil || s == nil {
 		_ = servers.configure(r.Principal)
-		return none, err
+		return empty, err
 	}
-	return s.whole(ctx, q)
+	return s.safeResult(ctx, q)
 }
 
-// destination finds which server a request is for, and what is to be said to it. Where
-// no server has an answer, none is what to answer.
-func (servers *Servers) destination(r tool.Request) (s *server, q *instance.Request, none json.RawMessage, err error) {
+// destination returns the server that a request is for, and the request with the server's own names. If
+// there is no server and no error, empty is the answer.
+func (servers *Servers) destination(r tool.Request) (s *server, q *instance.Request, empty json.RawMessage,
+	err error) {
 	v := servers.viewOf(r.Principal)
 	q = &instance.Request{Method: r.Method, Params: rawjson.Object{}, Meta: r.Meta, Client: r.Client,
-		Inputs: r.Inputs, Held: r.Reservation}
+		Inputs: r.Inputs, Answer: r.Reservation}
 	maps.Copy(q.Params, r.Params)
 	switch r.Method {
 	case "prompts/get":
@@ -114,7 +115,8 @@ func (servers *Servers) destination(r tool.Request) (s *server, q *instance.Requ
 	return s, q, nil, nil
 }
 
-// complete finds whose prompt or template a completion is about.
+// complete returns the server whose prompt or template a completion is about; nil: no server completes it.
+// It replaces the name in params by the server's own.
 func complete(v *view, params rawjson.Object) (*server, error) {
 	var ref rawjson.Object
 	if json.Unmarshal(params["ref"], &ref) != nil {
@@ -141,9 +143,9 @@ func complete(v *view, params rawjson.Object) (*server, error) {
 		return nil, nil
 	}
 	s.mu.Lock()
-	can := s.instance == nil || s.instance.Session.Capabilities().Completions
+	completes := s.instance == nil || s.instance.Session.Capabilities().Completions
 	s.mu.Unlock()
-	if !can {
+	if !completes {
 		return nil, nil
 	}
 	params["ref"], _ = json.Marshal(ref)

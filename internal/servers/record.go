@@ -1,8 +1,7 @@
-// Package servers owns third-party MCP servers: which ones a principal has,
-// where they run, when they start and end, and what of theirs is offered under
-// which name. What comes from them is hostile: it is bounded and made safe
-// before anyone sees it, and a definition that changes is held back until it
-// is approved.
+// Package servers owns third-party MCP servers: which ones a principal has, where they run, when they
+// start and end, and under which names clients see their tools, prompts and resources. Their messages are
+// hostile: they are bounded and made safe before a client gets them, and a tool whose definition changed
+// is held back until its user approves it.
 package servers
 
 import (
@@ -16,15 +15,15 @@ import (
 	"sandlot/internal/servers/state"
 )
 
-// Record is what is stored of a server.
+// Record is the stored part of a server.
 type Record struct {
 	ID         string // short; for a configured server its name
 	Owner      string // the principal's id
-	Configured bool   // the settings say what runs; the rest is what it offered
+	Configured bool   // it is a server of the operator's settings, which define it; Spec has only its name
 	spec.Spec
-	Off bool // disconnected: it is in the list, and nothing more
-	// It spoke a stateful revision the last time, and it has elicited in the middle of a
-	// call: under the names that they are stored with.
+	Off bool // its user has disconnected it: it is listed, and not started
+	// Stateful: it spoke a stateful revision the last time. Elicits: it has asked its client's user
+	// for input in the middle of a call. The names in JSON are older.
 	Stateful bool `json:"Older"`
 	Elicits  bool `json:"Asks"`
 	Created  time.Time
@@ -32,22 +31,21 @@ type Record struct {
 	Catalog  catalog.Catalog
 }
 
-// Store keeps records.
+// Store stores records.
 type Store interface {
 	PutConnection(ctx context.Context, r Record) error
-	// Connections returns those of one owner.
+	// Connections returns the records of one owner.
 	Connections(ctx context.Context, owner string) ([]Record, error)
-	// Connected lists owner and id of all that users have registered and not
-	// disconnected.
+	// Connected returns owner and id of each record that is not Configured and not Off.
 	Connected(ctx context.Context) ([][2]string, error)
 	RemoveConnection(ctx context.Context, owner, id string) error
 }
 
-// maxConnections bounds the servers that one principal registers.
+// maxConnections is how many servers one principal may add.
 const maxConnections = 100
 
-// newID returns an id of 6 letters and digits, for names of tools that are read
-// by models and people. It is no secret: it is looked up among its owner's own.
+// newID returns an id of 6 letters and digits. It is short since it is a part of the names of tools,
+// and it is no secret: only servers of the same owner are looked up by it.
 func newID() string {
 	const letters = "abcdefghijkmnpqrstuvwxyz23456789"
 	b := make([]byte, 6)
@@ -58,7 +56,7 @@ func newID() string {
 	return string(b)
 }
 
-// Info is what a principal may know of one of their connections.
+// Info is the part of a server that its owner may see.
 type Info struct {
 	ID         string      `json:"id"`
 	Name       string      `json:"name"`
@@ -70,42 +68,42 @@ type Info struct {
 	Cwd        string      `json:"cwd,omitempty"`
 	URL        string      `json:"url,omitempty"`
 	EnvKeys    []string    `json:"envKeys,omitempty"`
-	Secrets    []string    `json:"secrets,omitempty"` // stored ones that it refers to
+	Secrets    []string    `json:"secrets,omitempty"` // names of the stored secrets that it refers to
 	Created    time.Time   `json:"createdAt"`
 	Updated    time.Time   `json:"updatedAt"`
 	State      state.State `json:"state"`
 	LastError  string      `json:"lastError,omitempty"`
-	AuthURL    string      `json:"authUrl,omitempty"` // where its user logs in
+	AuthURL    string      `json:"authUrl,omitempty"` // where its user has to log in
 	Running
 	Offers
 	Install *spec.Install `json:"install,omitempty"`
 	Usage
 }
 
-// Running is what a server says of itself while it runs.
+// Running has what a running server said of itself in its handshake.
 type Running struct {
 	Version string          `json:"protocolVersion,omitempty"`
 	Server  json.RawMessage `json:"serverInfo,omitempty"`
 }
 
-// Offers is what a server offers.
+// Offers has what a server offers.
 type Offers struct {
 	Tools     []Named `json:"-"`
-	Held      []Named `json:"-"` // tools that are held back
-	Prompts   int     `json:"-"`
-	Resources int     `json:"-"` // with templates
+	Held      []Named `json:"-"` // tools that are held back until their user approves them
+	Prompts   int     `json:"-"` // how many
+	Resources int     `json:"-"` // how many, with templates
 }
 
-// Usage is how a server was used.
+// Usage counts what a server has done since the Sandlot server started.
 type Usage struct {
 	Restarts int           `json:"restarts"`
 	Calls    int           `json:"calls"`
-	P50      time.Duration `json:"-"` // of its last calls
-	P95      time.Duration `json:"-"`
+	P50      time.Duration `json:"-"` // the median duration of its last calls
+	P95      time.Duration `json:"-"` // the 95th percentile
 }
 
-// Named is a tool under its two names.
+// Named has the names of a tool: the one that clients use, and the server's own.
 type Named struct {
 	Exposed, Remote string
-	Why             string // why it is held back
+	Why             string // why it is held back; empty: it is not
 }

@@ -17,8 +17,9 @@ import (
 	"sandlot/internal/servers/state"
 )
 
-// agreed asks for consent to a change, where that has to be asked for.
-func (servers *Servers) agreed(ctx context.Context, old *server, consent spec.Consent, c spec.Change) error {
+// askConsent asks the user for consent to a change of a server; old is the server that it replaces, or
+// nil. Without a consent function no consent is needed.
+func (servers *Servers) askConsent(ctx context.Context, old *server, consent spec.Consent, c spec.Change) error {
 	if consent == nil {
 		return nil
 	}
@@ -31,8 +32,8 @@ func (servers *Servers) agreed(ctx context.Context, old *server, consent spec.Co
 	return consent(ctx, c)
 }
 
-// Connect adds a server, or replaces the one of that name, and starts it. Where
-// that fails nothing has changed.
+// Connect adds a server, or replaces the one with the same name, and starts it. If the start fails,
+// everything is as before.
 func (servers *Servers) Connect(ctx context.Context, p auth.Principal, a spec.ConnectRequest) (Info, error) {
 	if err := a.Check(); err != nil {
 		return Info{}, err
@@ -51,21 +52,21 @@ func (servers *Servers) Connect(ctx context.Context, p auth.Principal, a spec.Co
 		return Info{}, err
 	}
 	if old := servers.named(p, a.Name); old == nil || !old.record().Covers(r.Spec) {
-		if err := servers.agreed(ctx, old, a.Consent, a.Change()); err != nil {
+		if err := servers.askConsent(ctx, old, a.Consent, a.Change()); err != nil {
 			return Info{}, err
 		}
 	}
-	switch old := servers.named(p, a.Name); { // people take their time
+	switch old := servers.named(p, a.Name); { // again: while the user was asked, it may have changed
 	case old == nil:
 		return servers.add(ctx, p, r, known)
 	case old.Configured:
-		return Info{}, taken(a.Name)
+		return Info{}, nameTaken(a.Name)
 	default:
 		return old.replace(ctx, r, known)
 	}
 }
 
-// named returns a principal's server of that name, or nil.
+// named returns the principal's server with that name, or nil.
 func (servers *Servers) named(p auth.Principal, name string) *server {
 	for _, s := range servers.all(p.ID) {
 		if s.Name == name {
@@ -81,13 +82,12 @@ func (s *server) record() Record {
 	return s.rec
 }
 
-func taken(name string) error {
+func nameTaken(name string) error {
 	return fault.New(fault.InvalidParameters,
 		"the operator's settings have a server of the name %q; choose another name", name).With("argument", "name")
 }
 
-// full is an error when the owner may have no more connections. The lock of the Servers
-// is held.
+// full returns an error if the owner may add no more servers. The caller holds the mu of the Servers.
 func (o *owner) full() error {
 	n := 0
 	for _, s := range o.servers {
@@ -103,7 +103,7 @@ func (o *owner) full() error {
 		With("resource_type", "connections").With("current_usage", n).With("limit", maxConnections)
 }
 
-// add makes a new connection.
+// add adds a server and starts it.
 func (servers *Servers) add(ctx context.Context, p auth.Principal, r Record, known spec.Values) (Info, error) {
 	servers.mu.Lock()
 	o := servers.owner(p)
@@ -115,12 +115,12 @@ func (servers *Servers) add(ctx context.Context, p auth.Principal, r Record, kno
 		r.ID = newID()
 	}
 	for _, s := range o.servers {
-		if s.Name == r.Name { // another call was faster
+		if s.Name == r.Name { // a call at the same time has added it
 			servers.mu.Unlock()
 			return s.replace(ctx, r, known)
 		}
 	}
-	s := servers.server(p, r, known)
+	s := servers.newServer(p, r, known)
 	s.on(state.Created)
 	o.servers[r.ID] = s
 	servers.mu.Unlock()
@@ -132,22 +132,22 @@ func (servers *Servers) add(ctx context.Context, p auth.Principal, r Record, kno
 		return s.info(), nil
 	}
 	s.mu.Lock()
-	theirs := s.owners > 0
-	if !theirs {
+	replaced := s.takeovers > 0
+	if !replaced {
 		s.on(state.Removal)
 	}
 	if s.Removed {
 		s.account.Close()
 	}
 	s.mu.Unlock()
-	if theirs { // it is that call's to say what becomes of it
+	if replaced { // another call has taken the server over, and removes it if its own start fails
 		return Info{}, fault.Wrap(fault.Connection, err, "another call connected %q while this one started it", r.Name)
 	}
 	s.remove(context.WithoutCancel(ctx))
 	return Info{}, diagnosis.NotConnected(err, r.Spec.Configured())
 }
 
-// ready waits until the server runs.
+// ready starts the server if it does not run, and waits for the start.
 func (s *server) ready(ctx context.Context) error {
 	_, release, err := s.use(ctx)
 	if err != nil {
@@ -157,28 +157,29 @@ func (s *server) ready(ctx context.Context) error {
 	return nil
 }
 
-// replace takes up other settings for the same name: its tools keep their names.
+// replace gives the server another definition and starts it. Its tools keep their names. If the start
+// fails, the server gets its previous definition back.
 func (s *server) replace(ctx context.Context, r Record, known spec.Values) (Info, error) {
 	s.mu.Lock()
-	gone := s.Removed
-	s.owners++
-	claim := s.owners
+	removed := s.Removed
+	s.takeovers++
+	takeover := s.takeovers
 	s.mu.Unlock()
-	if gone {
-		return Info{}, fault.New(fault.Connection, "another connection of the name %q ends at this moment; try again",
+	if removed {
+		return Info{}, fault.New(fault.Connection, "another connection of the name %q is being removed; try again",
 			r.Name)
 	}
 	s.interrupt()
 	if err := s.acquire(ctx); err != nil {
-		return Info{}, s.unclaimed(ctx, err)
+		return Info{}, s.giveUpReplace(ctx, err)
 	}
 	s.mu.Lock()
-	before, settings, had := s.rec, s.Settings, s.Values
+	before, settings, values := s.rec, s.Settings, s.Values
 	login, neverStarted := s.account.Current(), s.NeverStarted
 	s.mu.Unlock()
 	r.ID, r.Created = before.ID, before.Created
 	r.Catalog = catalog.Catalog{Names: before.Catalog.Names, Prefix: before.Catalog.Prefix}
-	if r.SameTarget(before.Spec) { // what was approved of it is still what was approved
+	if r.SameTarget(before.Spec) { // approvals of its tools stay valid
 		r.Catalog, r.Stateful, r.Elicits = before.Catalog, before.Stateful, before.Elicits
 	}
 	s.stop(state.Stopped)
@@ -191,42 +192,42 @@ func (s *server) replace(ctx context.Context, r Record, known spec.Values) (Info
 		s.account.Commit()
 		return s.info(), nil
 	}
-	back := context.WithoutCancel(ctx)
-	if neverStarted { // what was there before has never worked, and whoever made it was told so
+	rollBackCtx := context.WithoutCancel(ctx)
+	if neverStarted { // the previous definition has never worked, and the call that made it has failed
 		s.mu.Lock()
-		last := s.owners == claim
+		last := s.takeovers == takeover
 		s.mu.Unlock()
 		if last {
-			s.remove(back)
+			s.remove(rollBackCtx)
 		}
 		return Info{}, diagnosis.NotConnected(err, r.Spec.Configured())
 	}
-	// What was there before is there again.
 	s.interrupt()
-	if s.acquire(back) == nil {
+	if s.acquire(rollBackCtx) == nil {
 		s.stop(state.Stopped)
-		if lost := s.adopt(before, had); lost != nil {
-			s.logger.Error("could not store a connection", "error", lost)
+		if err := s.adopt(before, values); err != nil {
+			s.logger.Error("could not store a connection", "error", err)
 		}
 		s.rollBack(login)
 		s.mu.Lock()
 		s.Settings = settings
+		s.announce()
 		if before.Off {
 			s.on(state.Disconnected)
 		}
 		s.mu.Unlock()
 		s.release()
-		s.servers.rebuildOf(s.owner.ID)
+		s.Changed()
 	}
 	return Info{}, diagnosis.NotConnected(err, r.Spec.Configured())
 }
 
-// unclaimed is for a call that gave up before it took a connection over: should
-// nobody else have one, it goes.
-func (s *server) unclaimed(ctx context.Context, err error) error {
+// giveUpReplace ends a replace whose context ended before it began. It removes a server that has never
+// started and that no other call starts or replaces.
+func (s *server) giveUpReplace(ctx context.Context, err error) error {
 	s.mu.Lock()
-	s.owners--
-	alone := s.owners == 0 && s.NeverStarted && s.start == nil
+	s.takeovers--
+	alone := s.takeovers == 0 && s.NeverStarted && s.start == nil
 	s.mu.Unlock()
 	if alone {
 		s.remove(context.WithoutCancel(ctx))
@@ -234,13 +235,13 @@ func (s *server) unclaimed(ctx context.Context, err error) error {
 	return err
 }
 
-// adopt makes r what runs from now on. The server is acquired, and nothing runs. Its
-// user has to log in anew: what ran before was another server.
+// adopt makes r the server's definition. The caller has acquired the server and stopped it. The user's
+// log-in belongs to the previous definition, so the user has to log in again.
 func (s *server) adopt(r Record, known spec.Values) error {
 	if err := s.updateIf(func(old *Record) error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.Number++ // what is still on its way belongs to what was
+		s.Number++ // messages of the previous instance that are still processed have the previous number
 		*old = r
 		return nil
 	}); err != nil {
@@ -255,9 +256,9 @@ func (s *server) adopt(r Record, known spec.Values) error {
 	return nil
 }
 
-// Disconnect stops a server and takes back what it offers. Its registration
-// stays in the list unless it is deleted.
-func (servers *Servers) Disconnect(ctx context.Context, p auth.Principal, what string, forget bool) (Info, error) {
+// Disconnect stops a server, and clients do not see its tools any more. The server stays in the list,
+// unless remove is set.
+func (servers *Servers) Disconnect(ctx context.Context, p auth.Principal, what string, remove bool) (Info, error) {
 	s, release, err := servers.holdServer(p, what)
 	if err != nil {
 		return Info{}, err
@@ -267,7 +268,7 @@ func (servers *Servers) Disconnect(ctx context.Context, p auth.Principal, what s
 		return Info{}, fault.New(fault.InvalidParameters,
 			"%s is the operator's, and can be disconnected in the settings alone (mcp.%s.disabled)", s.Title(), s.Name)
 	}
-	if forget {
+	if remove {
 		i := s.info()
 		s.remove(context.WithoutCancel(ctx))
 		return i, nil
@@ -286,17 +287,17 @@ func (servers *Servers) Disconnect(ctx context.Context, p auth.Principal, what s
 	return s.info(), err
 }
 
-// remove ends a server and forgets it.
+// remove stops a server and deletes it, with all that is stored of it.
 func (s *server) remove(ctx context.Context) {
 	servers := s.servers
 	s.mu.Lock()
 	s.on(state.Removal)
 	s.account.Close()
 	s.mu.Unlock()
-	servers.mu.Lock() // at once: its name may come again
+	servers.mu.Lock() // before the server is stopped, so that its name can be used again at once
 	o := servers.owners[s.owner.ID]
-	mine := o != nil && o.servers[s.ID] == s
-	if mine {
+	listed := o != nil && o.servers[s.ID] == s
+	if listed {
 		delete(o.servers, s.ID)
 	}
 	if o != nil {
@@ -311,53 +312,52 @@ func (s *server) remove(ctx context.Context) {
 	}
 	l := s.dropLogin()
 	servers.mu.Lock()
-	again, same := o != nil && o.servers[s.ID] != nil, false
+	idUsed, loginUsed := o != nil && o.servers[s.ID] != nil, false // by a server that was added since
 	if o != nil {
 		for _, other := range o.servers {
-			same = same || other != s && other.loginKey() == s.loginKey()
+			loginUsed = loginUsed || other != s && other.loginKey() == s.loginKey()
 		}
 	}
 	servers.mu.Unlock()
-	if !same { // else it is another's by now
+	if !loginUsed {
 		s.account.DeleteStored(l)
 	}
-	if !mine || again {
-		return // what is stored is another's by now
+	if !listed || idUsed {
+		return
 	}
-	s.storing.Lock() // what was being stored is stored
+	s.storing.Lock() // waits for an update that is being stored
 	defer s.storing.Unlock()
 	if err := servers.Store.RemoveConnection(ctx, s.owner.ID, s.ID); err != nil {
 		s.logger.Error("could not remove a connection", "error", err)
 	}
 }
 
-// Restart stops a server and starts it again, with values for variables that
-// were not stored; those that are not given stay as they are. With variables
-// that it did not have it is another one.
+// Restart stops a server and starts it again. The values in env and headers replace those of the same
+// names. A variable or header that the server did not have needs the user's consent, as for a new server.
 func (servers *Servers) Restart(ctx context.Context, p auth.Principal, what string, env, headers map[string]string,
-	agree spec.Consent) (Info, error) {
+	consent spec.Consent) (Info, error) {
 	s, release, err := servers.holdServer(p, what)
 	if err != nil {
 		return Info{}, err
 	}
 	defer release()
-	if err := s.barred(); err != nil {
+	if err := s.forbidden(); err != nil {
 		return Info{}, err
 	}
-	next, err := s.given(env, headers)
+	next, err := s.mergedValues(env, headers)
 	if err != nil {
 		return Info{}, err
 	}
 	r := s.record()
-	was := r
+	before := r
 	r.SetValues(next)
 	if len(env)+len(headers) > 0 {
 		if _, err := servers.revealed(ctx, p.ID, next); err != nil {
 			return Info{}, err
 		}
 	}
-	if !was.Covers(r.Spec) {
-		if err := servers.agreed(ctx, s, agree, r.Change()); err != nil {
+	if !before.Covers(r.Spec) {
+		if err := servers.askConsent(ctx, s, consent, r.Change()); err != nil {
 			return Info{}, err
 		}
 	}
@@ -365,7 +365,7 @@ func (servers *Servers) Restart(ctx context.Context, p auth.Principal, what stri
 	if err := s.acquire(ctx); err != nil {
 		return Info{}, err
 	}
-	if err := s.give(env, headers); err != nil {
+	if err := s.setValues(env, headers); err != nil {
 		s.release()
 		return Info{}, err
 	}
@@ -385,8 +385,8 @@ func (servers *Servers) Restart(ctx context.Context, p auth.Principal, what stri
 	return s.info(), err
 }
 
-// barred says why the operator's settings do not let the server start, if so.
-func (s *server) barred() error {
+// forbidden returns why the operator's settings do not let the server start; nil: they do.
+func (s *server) forbidden() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.Configured && (s.Settings.Disabled || s.Settings.Invalid != "") {
@@ -395,44 +395,44 @@ func (s *server) barred() error {
 	return nil
 }
 
-// given is what a server's values are with these, which may be none.
-func (s *server) given(env, headers map[string]string) (spec.Values, error) {
+// mergedValues returns the server's values with those of env and headers added; both may be empty.
+func (s *server) mergedValues(env, headers map[string]string) (spec.Values, error) {
 	s.mu.Lock()
-	rec, had := s.rec, s.Values
+	rec, values := s.rec, s.Values
 	s.mu.Unlock()
 	if len(env)+len(headers) == 0 {
-		return had, nil
+		return values, nil
 	}
 	if rec.Configured {
-		return had, fault.New(fault.InvalidParameters, "%s has its values from the operator's settings",
+		return values, fault.New(fault.InvalidParameters, "%s has its values from the operator's settings",
 			s.Title()).With("argument", "env")
 	}
 	a := spec.ConnectRequest{Name: rec.Name, Kind: rec.Kind, Command: rec.Command, URL: rec.URL, Env: env,
 		Headers: headers}
 	if err := a.Check(); err != nil {
-		return had, err
+		return values, err
 	}
-	next := had.Merge(env, headers)
+	next := values.Merge(env, headers)
 	if len(next.Env) > spec.MaxValues || len(next.Headers) > spec.MaxValues {
-		return had, fault.New(fault.InvalidParameters,
+		return values, fault.New(fault.InvalidParameters,
 			"%s would have %d variables and %d headers; at most %d of each can be given", s.Title(), len(next.Env),
 			len(next.Headers), spec.MaxValues).With("argument", "env")
 	}
 	lacksEnv, lacksHeaders := rec.Missing(next)
 	missing := append(lacksEnv, lacksHeaders...)
 	if next.Complete = len(missing) == 0; !next.Complete {
-		return had, fault.New(fault.InvalidParameters, "%s needs %s too", s.Title(),
+		return values, fault.New(fault.InvalidParameters, "%s needs %s too", s.Title(),
 			strings.Join(missing, ", ")).With("argument", "env").With("missing", missing)
 	}
 	return next, nil
 }
 
-// give takes values for variables and headers. The server is acquired.
-func (s *server) give(env, headers map[string]string) error {
+// setValues adds values of variables and headers. The caller has acquired the server.
+func (s *server) setValues(env, headers map[string]string) error {
 	if len(env)+len(headers) == 0 {
 		return nil
 	}
-	next, err := s.given(env, headers)
+	next, err := s.mergedValues(env, headers)
 	if err != nil {
 		return err
 	}
@@ -442,11 +442,12 @@ func (s *server) give(env, headers map[string]string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.Values = next
+	s.announce()
 	return nil
 }
 
-// Approve takes a server's tools as they are now; with seen, the hashes of tools
-// by their own names, those that are what was seen.
+// Approve releases a server's tools that are held back. If seen is not empty, it has the hashes of the
+// tools that the user has seen, by the server's own names: then it releases only tools with those hashes.
 func (servers *Servers) Approve(ctx context.Context, p auth.Principal, what string,
 	seen map[string]string) (Info, error) {
 	s, release, err := servers.holdServer(p, what)
@@ -461,7 +462,7 @@ func (servers *Servers) Approve(ctx context.Context, p auth.Principal, what stri
 		return Info{}, err
 	}
 	s.mu.Lock()
-	if s.instance != nil { // its descriptions may hold a warning
+	if s.instance != nil { // removes the warnings from the descriptions of changed tools
 		s.instance.Refresh()
 	}
 	s.mu.Unlock()

@@ -16,8 +16,8 @@ import (
 	"sandlot/internal/tool"
 )
 
-// request makes one request of a client, and starts the server when it does not run. A
-// session that the server has forgotten is replaced, once.
+// request makes one request of a client, and starts the server if it does not run. If the server has
+// lost its session, it makes the request once more in a new one.
 func (s *server) request(ctx context.Context, r *instance.Request) (json.RawMessage, error) {
 	raw, err := s.requestOnce(ctx, r)
 	if errors.Is(err, transport.ErrSessionLost) {
@@ -42,17 +42,17 @@ func (s *server) requestOnce(ctx context.Context, r *instance.Request) (json.Raw
 	return raw, nil
 }
 
-// callFault says in words why a call was not answered.
+// callFault returns the fault for a call that was not answered.
 func (s *server) callFault(l *instance.Instance, err error) error {
 	var f *fault.Error
-	var said *transport.Error
+	var answered *transport.Error
 	switch {
-	case errors.As(err, &said):
-		data := said.Data
-		if len(data) > limit.LargeAnswer { // errors count for nobody, as large answers do
+	case errors.As(err, &answered):
+		data := answered.Data
+		if len(data) > limit.LargeAnswer { // no reservation counts errors
 			data = nil
 		}
-		return &tool.ExternalError{Code: said.Code, Message: spec.SafeText(said.Message, 4000), Data: data}
+		return &tool.ExternalError{Code: answered.Code, Message: spec.SafeText(answered.Message, 4000), Data: data}
 	case errors.As(err, &f):
 		return s.withAdvice(f)
 	case errors.Is(err, transport.ErrSessionLost):
@@ -64,19 +64,19 @@ func (s *server) callFault(l *instance.Instance, err error) error {
 		return fault.From(context.Canceled)
 	case errors.Is(err, transport.ErrTimeout), errors.Is(err, context.DeadlineExceeded):
 		return s.fault(fault.Connection, err,
-			"did not answer within %s of its last sign of life; it was told to stop", l.CallLimit())
+			"did not answer within %s of its last sign of life; the call was cancelled", l.CallLimit())
 	case errors.Is(err, transport.ErrTooLarge):
-		return s.fault(fault.Connection, err, "answered with more than is taken")
+		return s.fault(fault.Connection, err, "sent an answer that is too large")
 	}
 	select {
 	case <-l.Session.Done():
-		how, itself := l.How(process.ExitGrace)
-		if itself {
-			return s.fault(fault.Connection, err, "died during the call: %s. It is started again when it is used", how)
+		how, byItself := l.ExitReason(process.ExitGrace)
+		if byItself {
+			return s.fault(fault.Connection, err, "ended during the call: %s. The next call starts it again", how)
 		}
 		return s.fault(fault.Connection, err,
-			"is gone: the connection to it ended during the call. It is made again when it is used")
+			"cannot be reached: the connection to it ended during the call. The next call connects again")
 	default:
 	}
-	return s.fault(fault.Connection, err, "could not be asked: %s", spec.SafeText(err.Error(), 500))
+	return s.fault(fault.Connection, err, "did not get the request: %s", spec.SafeText(err.Error(), 500))
 }

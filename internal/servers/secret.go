@@ -11,15 +11,14 @@ import (
 	"sandlot/internal/servers/state"
 )
 
-// Secrets are what principals have stored under names.
+// Secrets has the secrets that principals have stored.
 type Secrets interface {
-	// Reveal returns the value of one of an owner's, or a fault that says what its
-	// user does about it.
+	// Reveal returns the value of a secret, or a fault that tells its owner what to do.
 	Reveal(ctx context.Context, owner, name string) (secret.Value, error)
 }
 
-// revealed returns values with the owner's secrets, as they are now, in the place
-// of what refers to them.
+// revealed returns the values of variables and headers with their references to secrets replaced by the
+// owner's current secrets.
 func (servers *Servers) revealed(ctx context.Context, owner string, v spec.Values) (spec.Values, error) {
 	return v.Expand(func(name string) (string, error) {
 		if servers.Secrets == nil {
@@ -33,13 +32,13 @@ func (servers *Servers) revealed(ctx context.Context, owner string, v spec.Value
 	})
 }
 
-// unrevealed is in the chain of why a server did not start for want of a secret:
-// it did nothing wrong, and is tried again when it is used.
+// unrevealed marks the error of a start that failed because a secret is missing. Such a failure does
+// not count against the server: its next use starts it again without a pause.
 type unrevealed struct{ error }
 
 func (u unrevealed) Unwrap() error { return u.error }
 
-// lacking says in words that a server did not start for want of a secret.
+// lacking returns the fault for a start that failed because a secret is missing.
 func (s *server) lacking(err error) error {
 	why := fault.From(err)
 	f := s.fault(fault.Connection, err, "cannot start: %s", why.Message)
@@ -50,11 +49,11 @@ func (s *server) lacking(err error) error {
 	return unrevealed{f}
 }
 
-// UsesOf tells which of a principal's connections refer to which stored secrets:
-// their names, by those of the secrets.
+// UsesOf returns the names of the principal's servers that refer to each stored secret, by the secret's
+// name.
 func (servers *Servers) UsesOf(p auth.Principal) map[string][]string {
 	uses := map[string][]string{}
-	_ = servers.arrive(p) // what cannot be read is in the log
+	_ = servers.arrive(p) // an error is in the log
 	for _, s := range servers.all(p.ID) {
 		for _, name := range s.record().SecretNames() {
 			uses[name] = append(uses[name], s.Name)
@@ -63,10 +62,10 @@ func (servers *Servers) UsesOf(p auth.Principal) map[string][]string {
 	return uses
 }
 
-// Stored is called when a principal has stored a secret: what waited for it need
-// not say so any more. What runs takes it up at its next start.
+// Stored is called when a principal has stored a secret: servers that could not start without it can
+// be started now. A running server gets the secret with its next start.
 func (servers *Servers) Stored(p auth.Principal, name string) {
-	_ = servers.arrive(p) // what cannot be read is in the log
+	_ = servers.arrive(p) // an error is in the log
 	for _, s := range servers.all(p.ID) {
 		s.mu.Lock()
 		if slices.Contains(s.rec.SecretNames(), name) {

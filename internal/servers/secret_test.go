@@ -142,7 +142,7 @@ func (l *log) String() string {
 }
 
 func withSecrets(t *testing.T, st Store, s *safe, l *log) *Servers {
-	servers := New(Config{Store: st, Version: "1", Reach: serverstest.Reach, Secrets: s,
+	servers := New(Config{Store: st, Version: "1", Dial: serverstest.Dial, Secrets: s,
 		Log: slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 	t.Cleanup(servers.Close)
 	return servers

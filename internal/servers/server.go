@@ -22,37 +22,39 @@ import (
 	"sandlot/internal/servers/state"
 )
 
-// server is one server of one principal. Its locks, from outside in: lock (acquire), its owner's
-// naming, storing, the Servers' mu, mu, then those of its account.
+// server is one server of one principal.
+//
+// Lock order: lock (acquire), the owner's naming, storing, the mu of the Servers, mu, the locks of
+// account.
 type server struct {
 	servers *Servers
 	owner   auth.Principal
 	identity
 
-	log     process.Log
-	lock    *semaphore.Weighted // held by whoever starts, changes, stops or removes it
-	storing sync.Mutex          // held while the record changes, here and in the store
+	log     process.Log         // what the server's program wrote to standard error
+	lock    *semaphore.Weighted // held while the server is started, changed, stopped or removed
+	storing sync.Mutex          // held while the record changes, in memory and in the store
 	account *oauth.Account
 
 	mu                  sync.Mutex
 	rec                 Record
-	instance.Definition // what the next start runs
+	instance.Definition // of the next start
 	state.Status
-	announced  state.State // the last one that was published
-	instance   *instance.Instance
-	start      *start
-	retry      *time.Timer
-	owners     int  // how often another Connect took it over
-	installing bool // it is being installed anew
+	announced  state.State        // the state of the last event that was published
+	instance   *instance.Instance // nil: the server does not run
+	start      *start             // the running attempt to start it; nil: there is none
+	retry      *time.Timer        // starts it after a pause; nil: it is not to be started
+	takeovers  int                // how many calls have replaced the definition, or are about to
+	installing bool               // it is being installed again
 	follows    followers
 	usage
 }
 
-// on is apply for an event that has no details. The lock is held.
+// on is apply for an event without details. The caller holds s.mu.
 func (s *server) on(what state.Occurrence) { s.apply(state.Event{What: what}) }
 
-// apply changes the server's status by an event, and takes the actions that follow. The
-// lock is held.
+// apply changes the server's status by an event, publishes the new state, and takes the actions of the
+// state machine. The caller holds s.mu.
 func (s *server) apply(e state.Event) {
 	e.At = time.Now()
 	var actions []state.Action
@@ -77,15 +79,15 @@ func (s *server) apply(e state.Event) {
 	}
 }
 
-// shown is the state that the server's owner sees. The lock is held.
+// shown returns the state that the server's owner sees. The caller holds s.mu.
 func (s *server) shown() state.State {
 	held := s.Settings.TrustMode() == spec.TrustHold && slices.ContainsFunc(s.rec.Catalog.Tools,
 		func(d catalog.Definition) bool { return d.HeldBecause != "" })
 	return s.Shown(s.installing, !s.Values.Complete, held)
 }
 
-// announce publishes the state that the owner sees when it has changed. Whoever changes
-// what it depends on calls it. The lock is held.
+// announce publishes the state that the owner sees, if it has changed. It is called after each change of
+// a field that shown uses. The caller holds s.mu.
 func (s *server) announce() {
 	now := s.shown()
 	if now == s.announced {
@@ -97,34 +99,34 @@ func (s *server) announce() {
 	s.logger.Debug("connection", "state", now, "why", s.Why)
 }
 
-// beginUnlessBusy starts the server unless it runs, is started or may not run. The
-// lock is held.
+// beginUnlessBusy starts the server, unless it runs, is being started, or must not run. The caller holds
+// s.mu.
 func (s *server) beginUnlessBusy() {
 	if s.instance == nil && s.start == nil && s.unusable() == nil {
 		s.launch()
 	}
 }
 
-// identity is what never changes of a server.
+// identity has the part of a server that never changes.
 type identity struct {
 	diagnosis.Identity
 	created time.Time
-	logger  *slog.Logger // names the server
+	logger  *slog.Logger // with the server's name and owner
 }
 
-// usage is how a server was used.
+// usage counts what a server has done.
 type usage struct {
 	restarts int
 	calls    int
-	used     time.Time
-	took     samples
+	used     time.Time // the end of the last call
+	took     samples   // durations of calls
 }
 
-// start is one attempt to start, for which any number of calls wait.
+// start is one attempt to start a server. Any number of calls may wait for it.
 type start struct {
 	cancel context.CancelFunc
-	done   chan struct{}
-	err    error
+	done   chan struct{} // closed at the end
+	err    error         // valid after done is closed
 }
 
 // update changes the record: in the store first, then in memory.
@@ -132,7 +134,7 @@ func (s *server) update(change func(*Record)) error {
 	return s.updateIf(func(r *Record) error { change(r); return nil })
 }
 
-// updateIf changes the record unless change says why not.
+// updateIf is update, unless change returns an error.
 func (s *server) updateIf(change func(*Record) error) error {
 	s.storing.Lock()
 	defer s.storing.Unlock()
@@ -166,7 +168,7 @@ func (s *server) acquire(ctx context.Context) error {
 
 func (s *server) release() { s.lock.Release(1) }
 
-// worked is called when a call was answered.
+// worked counts a call that was answered.
 func (s *server) worked(took time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -176,10 +178,10 @@ func (s *server) worked(took time.Duration) {
 	s.took.add(took)
 }
 
-// samples are the last durations.
+// samples has the last durations of calls.
 type samples struct {
-	all [64]time.Duration
-	n   int
+	all [64]time.Duration // a ring buffer
+	n   int               // durations that were added, also those that are overwritten
 }
 
 func (s *samples) add(d time.Duration) {
@@ -187,6 +189,7 @@ func (s *samples) add(d time.Duration) {
 	s.n++
 }
 
+// at returns a quantile: at(0.5) is the median.
 func (s *samples) at(q float64) time.Duration {
 	n := min(s.n, len(s.all))
 	if n == 0 {
@@ -197,7 +200,7 @@ func (s *samples) at(q float64) time.Duration {
 	return sorted[min(int(q*float64(n)), n-1)]
 }
 
-// info is what its owner may know. The lock is not held.
+// info returns the part of the server that its owner may see.
 func (s *server) info() Info {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -207,7 +210,7 @@ func (s *server) info() Info {
 		State: s.shown(), LastError: s.Why, AuthURL: s.AuthURL, Install: r.Install,
 		Offers: Offers{Prompts: len(c.Prompts), Resources: len(c.Resources) + len(c.Templates)},
 		Usage:  Usage{s.restarts, s.calls, s.took.at(0.5), s.took.at(0.95)}}
-	if !r.Configured { // the operator's own settings are the operator's
+	if !r.Configured { // only the operator may see how a server of the settings is started
 		i.Command, i.Args, i.URL = r.Command, r.Args, r.URL
 	}
 	for _, d := range c.Tools {

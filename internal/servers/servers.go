@@ -27,35 +27,37 @@ import (
 	"sandlot/internal/session"
 )
 
-// Config is what Servers need.
+// Config has what Servers needs.
 type Config struct {
 	Store    Store
 	Sessions *session.Sessions
-	// Secrets are what values of variables and headers may refer to; nil: there
+	// Secrets has the stored secrets to which values of variables and headers may refer; nil: there
 	// are none.
 	Secrets Secrets
-	Version string
-	// Idle is how long a server that nobody uses runs on; InstallTimeout bounds
-	// an installation, and the start of a program that installs.
+	Version string // of Sandlot
+	// Idle is how long an unused server keeps running. InstallTimeout bounds an installation, and the
+	// start of a program that installs.
 	Idle, InstallTimeout time.Duration
-	// Reserved says whether a tool of ours has that name.
+	// Reserved reports whether one of Sandlot's own tools has that name.
 	Reserved func(tool string) bool
-	// Reach dials for a principal's own remote servers, as far as policy allows,
-	// and for what the operator's lead to: that is public, or listed.
-	Reach func(ctx context.Context, p auth.Principal, operator bool, network, addr string) (net.Conn, error)
-	// OnChange is told that what a principal is offered has changed, OnUpdate
-	// that a resource has, and OnLog what a server says that belongs to no call.
+	// Dial dials for a principal's remote servers, if the policy of the principal's network allows the
+	// address. With operator set, it dials an address that a server of the settings refers to: only
+	// public addresses, and those that the network rules allow.
+	Dial func(ctx context.Context, p auth.Principal, operator bool, network, addr string) (net.Conn, error)
+	// OnChange is called when a principal's tools, prompts or resources may have changed (an empty owner:
+	// any principal's), OnUpdate when a resource has changed to which a client has subscribed, and OnLog
+	// with the parameters of a log message that belongs to no call. Each may be nil.
 	OnChange func(owner string)
 	OnUpdate func(owner, uri string)
 	OnLog    func(owner string, params json.RawMessage)
-	// Events are told when a server's state changes.
+	// Events gets an event for each change of a server's state.
 	Events *event.Stream
-	// Callback is where a browser comes back from a log-in; without it there is
-	// none. The links to begin one are beside it: start/ and an id.
+	// Callback is the redirect URI of log-ins; empty: no server can have one. The links that begin a
+	// log-in are beside it: start/ and an id.
 	Callback string
-	// LoginStore holds the users' log-ins; nil: they are in memory alone.
+	// LoginStore stores the users' log-ins; nil: they are only in memory.
 	LoginStore oauth.Store
-	// Limits bound the bytes of large answers while they are read; nil: nothing does.
+	// Limits counts the bytes of large answers while they are read; nil: they are not counted.
 	Limits *limit.Limiter
 	Log    *slog.Logger
 }
@@ -64,21 +66,21 @@ type Config struct {
 type Servers struct {
 	Config
 	Logins  *oauth.Logins          // of the users at remote servers
-	waiting func() map[string]bool // owners of whom log-ins wait for a browser
+	waiting func() map[string]bool // ids of the owners with a log-in that waits for a browser
 
-	life context.Context // of everything that runs here
+	life context.Context // ends with Close
 	stop context.CancelFunc
 
-	going  sync.Mutex // guards closed, and the beginning of what wg counts
+	going  sync.Mutex // held while a goroutine begins, so that Close waits for all; guards closed
 	closed bool
-	wg     sync.WaitGroup
+	wg     sync.WaitGroup // goroutines
 
 	mu         sync.Mutex
 	owners     map[string]*owner
 	configured []spec.Configured
 }
 
-// New returns one without servers.
+// New returns Servers that have not read the store.
 func New(c Config) *Servers {
 	if c.Idle <= 0 {
 		c.Idle = 10 * time.Minute
@@ -100,8 +102,8 @@ func New(c Config) *Servers {
 	return servers
 }
 
-// Recover removes what an earlier server stored of log-ins at what is not there
-// any more, as a crash was faster. What it stored of users is read when they come.
+// Recover deletes stored log-ins whose servers are not in the store: after a crash between the two
+// removals they may be left.
 func (servers *Servers) Recover(ctx context.Context) error {
 	if servers.LoginStore == nil {
 		return nil
@@ -110,18 +112,18 @@ func (servers *Servers) Recover(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	there := map[[2]string]bool{}
+	stored := map[[2]string]bool{}
 	for _, c := range all {
-		there[c] = true
+		stored[c] = true
 	}
 	servers.Logins.DeleteOrphans(func(owner, key string) bool {
-		return !strings.HasPrefix(key, "=") && !there[[2]string{owner, key}]
+		return !strings.HasPrefix(key, "=") && !stored[[2]string{owner, key}]
 	})
 	return nil
 }
 
-// server makes one of a record.
-func (servers *Servers) server(p auth.Principal, r Record, known spec.Values) *server {
+// newServer returns a server for a record, which does not run.
+func (servers *Servers) newServer(p auth.Principal, r Record, known spec.Values) *server {
 	s := &server{servers: servers, owner: p, rec: r, lock: semaphore.NewWeighted(1), follows: followers{},
 		identity: identity{diagnosis.Identity{ID: r.ID, Name: r.Name, Configured: r.Configured}, r.Created,
 			servers.Log.With("owner", p.ID, "connection", r.ID, "name", r.Name)},
@@ -133,15 +135,14 @@ func (servers *Servers) server(p auth.Principal, r Record, known spec.Values) *s
 	return s
 }
 
-// Run stops servers that nobody uses, and frees what is known of users who do not
-// come, until ctx ends.
+// Run stops unused servers and frees the memory of idle owners, until ctx ends.
 func (servers *Servers) Run(ctx context.Context) {
 	tick := time.NewTicker(min(max(servers.Idle/4, 50*time.Millisecond), 15*time.Second))
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
-			servers.sweep()
+			servers.stopUnused()
 			servers.forgetIdle()
 		case <-ctx.Done():
 			return
@@ -149,11 +150,11 @@ func (servers *Servers) Run(ctx context.Context) {
 	}
 }
 
-func (servers *Servers) sweep() {
+func (servers *Servers) stopUnused() {
 	for _, s := range servers.all("") {
 		s.mu.Lock()
 		limit := servers.Idle
-		if len(s.follows) > 0 { // who follows a resource need not call; but clients go without a word
+		if len(s.follows) > 0 { // a subscribed client need not call, but some never end their subscriptions
 			limit = max(limit, followed)
 		}
 		idle := s.instance != nil && s.instance.Used == 0 && time.Since(s.used) > limit
@@ -164,7 +165,7 @@ func (servers *Servers) sweep() {
 	}
 }
 
-// stopIdle stops the server when nobody uses it.
+// stopIdle stops the server if no call uses it.
 func (s *server) stopIdle(ctx context.Context) {
 	if s.acquire(ctx) != nil {
 		return
@@ -181,11 +182,12 @@ func (s *server) stopIdle(ctx context.Context) {
 	}
 }
 
-// followed is how long a server runs without use for those who follow one of its
-// resources.
+// followed is how long a server keeps running for clients that have subscribed to one of its resources,
+// but make no calls.
 const followed = time.Hour
 
-// all returns the servers of one owner, or of all, in an order that stays.
+// all returns the servers of one owner, or of all owners if it is empty. The order of an owner's servers
+// does not change.
 func (servers *Servers) all(owner string) []*server {
 	servers.mu.Lock()
 	defer servers.mu.Unlock()
@@ -217,8 +219,7 @@ func sorted(m map[string]*server) []*server {
 	return all
 }
 
-// spawn runs something that ends with the Servers. It returns false when that is
-// closed.
+// spawn runs do in a goroutine, for which Close waits. After Close, it only returns false.
 func (servers *Servers) spawn(do func(ctx context.Context)) bool {
 	servers.going.Lock()
 	defer servers.going.Unlock()
@@ -229,7 +230,7 @@ func (servers *Servers) spawn(do func(ctx context.Context)) bool {
 	return true
 }
 
-// Close stops all servers. Their connections are there for the next server.
+// Close stops all servers, and waits. Their records stay in the store, for the next Sandlot server.
 func (servers *Servers) Close() {
 	servers.going.Lock()
 	servers.closed = true
@@ -251,7 +252,7 @@ func (servers *Servers) Close() {
 	servers.wg.Wait()
 }
 
-// holdServer is find, and holds the owner in memory until release is called.
+// holdServer is find, and keeps the owner in memory until release is called.
 func (servers *Servers) holdServer(p auth.Principal, what string) (s *server, release func(), err error) {
 	if release, err = servers.hold(p); err != nil {
 		return nil, nil, err
@@ -280,10 +281,10 @@ func (servers *Servers) find(p auth.Principal, what string) (*server, error) {
 		With("connection", clipped).With("connections", names)
 }
 
-// List returns a principal's connections: the configured ones, then their own,
-// the newest first.
+// List returns a principal's servers: the configured ones, then the principal's own ones, the newest
+// first.
 func (servers *Servers) List(p auth.Principal) []Info {
-	_ = servers.configure(p) // what cannot be read is in the log
+	_ = servers.configure(p) // an error is in the log
 	var own, all []Info
 	for _, s := range servers.all(p.ID) {
 		if i := s.info(); i.Configured {
@@ -296,7 +297,7 @@ func (servers *Servers) List(p auth.Principal) []Info {
 	return append(all, own...)
 }
 
-// Info returns one connection, and its definitions as they are offered.
+// Info returns one server, and its catalog.
 func (servers *Servers) Info(p auth.Principal, what string) (Info, catalog.Catalog, error) {
 	s, err := servers.find(p, what)
 	if err != nil {
@@ -305,17 +306,16 @@ func (servers *Servers) Info(p auth.Principal, what string) (Info, catalog.Catal
 	return s.info(), s.record().Catalog, nil
 }
 
-// Logs returns the last lines that a server wrote, and how many bytes it wrote
-// in all.
+// Logs returns the last lines of a server's log, and how many bytes the server has written in all.
 func (servers *Servers) Logs(p auth.Principal, what string, lines int) (Info, string, int64, error) {
 	s, err := servers.find(p, what)
 	if err != nil {
 		return Info{}, "", 0, err
 	}
 	s.mu.Lock()
-	shows := s.shows(p)
+	allowed := s.shows(p)
 	s.mu.Unlock()
-	if !shows {
+	if !allowed {
 		return Info{}, "", 0, fault.New(fault.NotFound, "the log of %s is the operator's", s.Title())
 	}
 	log, total := s.log.Tail(lines)

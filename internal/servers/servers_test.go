@@ -67,7 +67,8 @@ func (m *memStore) Connected(context.Context) ([][2]string, error)         { ret
 func (m *memStore) RemoveConnection(context.Context, string, string) error { return nil }
 func (m *memStore) set(f func(Record))                                     { m.mu.Lock(); m.hook = f; m.mu.Unlock() }
 
-// py writes a python MCP server whose handler body is given; older era.
+// pyHead is the beginning of an MCP server in Python, which speaks a stateful revision. A loop follows that
+// reads messages and handles them.
 const pyHead = `
 import sys, json, os, time
 def send(m):
@@ -150,7 +151,7 @@ func own(servers *Servers, p auth.Principal, name, id string, c spec.Configured)
 	defer servers.mu.Unlock()
 	o := servers.owner(p)
 	o.seen, o.loaded = true, true
-	s := servers.server(p, Record{ID: id, Owner: p.ID, Spec: spec.Spec{Name: name, Kind: spec.Stdio, Command: c.Command,
+	s := servers.newServer(p, Record{ID: id, Owner: p.ID, Spec: spec.Spec{Name: name, Kind: spec.Stdio, Command: c.Command,
 		Args: c.Args}, Created: time.Now()}, spec.Values{Complete: true, Env: c.Env})
 	s.Settings = c
 	o.servers[id] = s
@@ -473,7 +474,7 @@ sys.stderr.write("connecting to postgres://admin:hunter2@10.0.0.5/db\n"); sys.ex
 func TestLoginKeptAcrossURL(t *testing.T) {
 	servers := newServers(t, &memStore{}, func(c *Config) {
 		c.Callback = "http://localhost:1/cb"
-		c.Reach = func(context.Context, auth.Principal, bool, string, string) (net.Conn, error) {
+		c.Dial = func(context.Context, auth.Principal, bool, string, string) (net.Conn, error) {
 			return nil, errors.New("no")
 		}
 	})
@@ -629,7 +630,7 @@ func TestValuesAreBounded(t *testing.T) {
 		for i := range 50 {
 			env[fmt.Sprintf("V%d_%d", k, i)] = "x"
 		}
-		err = s.give(env, nil)
+		err = s.setValues(env, nil)
 	}
 	if n := len(s.Values.Env); err == nil || n > spec.MaxValues {
 		t.Errorf("%d variables are held: %v", n, err)

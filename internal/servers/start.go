@@ -19,8 +19,8 @@ import (
 	"sandlot/internal/servers/state"
 )
 
-// use returns the server as it runs, and starts it when it does not. The caller
-// calls release.
+// use returns the server's instance, and starts the server if it does not run. The instance is not
+// stopped as unused until the returned function is called.
 func (s *server) use(ctx context.Context) (*instance.Instance, func(), error) {
 	for {
 		s.mu.Lock()
@@ -50,7 +50,7 @@ func (s *server) use(ctx context.Context) (*instance.Instance, func(), error) {
 	}
 }
 
-// wait waits for the end of an attempt.
+// wait waits for the end of the attempt, and returns its error.
 func (st *start) wait(ctx context.Context) error {
 	select {
 	case <-st.done:
@@ -60,7 +60,7 @@ func (st *start) wait(ctx context.Context) error {
 	}
 }
 
-// launch starts an attempt. The lock is held, and there is none.
+// launch begins an attempt to start the server. The caller holds s.mu, and there is no other attempt.
 func (s *server) launch() *start {
 	ctx, cancel := context.WithCancel(s.servers.life)
 	st := &start{cancel: cancel, done: make(chan struct{})}
@@ -76,7 +76,7 @@ func (s *server) launch() *start {
 	return st
 }
 
-// attempt waits for the pause to end, and starts the server.
+// attempt waits for the pause after a failure, and then starts the server.
 func (s *server) attempt(ctx context.Context, st *start, wait time.Duration) {
 	var l *instance.Instance
 	err := s.acquire(ctx)
@@ -111,7 +111,7 @@ func (s *server) attempt(ctx context.Context, st *start, wait time.Duration) {
 			s.ID).With("name", s.Name)
 	case errors.As(err, new(unrevealed)):
 		s.apply(state.Event{What: state.LacksSecret, Why: fault.From(err).Message})
-	default: // one of which nothing is known yet cannot be used, so that nobody would start it
+	default: // no call can start a server whose lists have never been read, so it is started again
 		s.apply(state.Event{What: state.StartFailed, Why: fault.From(err).Message,
 			Wanted: s.Configured && !s.rec.Catalog.Loaded})
 	}
@@ -130,8 +130,7 @@ func (s *server) attempt(ctx context.Context, st *start, wait time.Duration) {
 	close(st.done)
 }
 
-// interrupt ends a start that is on its way: whoever wants the lock need not wait
-// for it.
+// interrupt cancels the running attempt to start the server, which holds the lock.
 func (s *server) interrupt() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -140,19 +139,19 @@ func (s *server) interrupt() {
 	}
 }
 
-// connect starts the server and reads what it offers. The server is acquired.
+// connect starts an instance of the server and reads its lists. The caller has acquired the server.
 func (s *server) connect(ctx context.Context) (*instance.Instance, error) {
 	began := time.Now()
 	s.mu.Lock()
 	c := instance.Config{Definition: s.Definition, Owner: s, Account: s.account, Output: &s.log,
 		Principal: s.owner, Name: s.Name, Configured: s.Configured, Cwd: s.rec.Cwd, Path: s.rec.Path,
-		Stateful: s.rec.Stateful, Sessions: s.servers.Sessions, Reach: s.reach, Limits: s.servers.Limits,
+		Stateful: s.rec.Stateful, Sessions: s.servers.Sessions, Dial: s.dial, Limits: s.servers.Limits,
 		Version: s.servers.Version, Log: s.servers.Log}
 	s.mu.Unlock()
 	limit := c.StartLimit(s.servers.InstallTimeout)
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	if !s.Configured { // the operator's values are not references
+	if !s.Configured { // values of the settings never refer to secrets
 		var err error
 		if c.Values, err = s.servers.revealed(ctx, s.owner.ID, c.Values); err != nil {
 			f := s.lacking(err)
@@ -172,24 +171,25 @@ func (s *server) connect(ctx context.Context) (*instance.Instance, error) {
 	return l, nil
 }
 
-func (s *server) reach(ctx context.Context, network, addr string) (net.Conn, error) {
-	if s.servers.Reach == nil {
-		return nil, errors.New("this server reaches no others for its users")
+// dial implements instance.Dial.
+func (s *server) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	if s.servers.Dial == nil {
+		return nil, errors.New("this Sandlot server does not connect to remote MCP servers")
 	}
-	return s.servers.Reach(ctx, s.owner, s.Configured, network, addr)
+	return s.servers.Dial(ctx, s.owner, s.Configured, network, addr)
 }
 
-// startFault says in words why a server did not start.
+// startFault returns the fault for a start that failed.
 func (s *server) startFault(l *instance.Instance, err error, limit time.Duration) error {
 	var f *fault.Error
 	if errors.As(err, &f) {
 		return s.withAdvice(f)
 	}
 	silent := errors.Is(err, transport.ErrTimeout) || errors.Is(err, context.DeadlineExceeded)
-	if how, itself := l.How(0); itself && !silent {
+	if how, byItself := l.ExitReason(0); byItself && !silent {
 		return s.fault(fault.Connection, err, "did not start: %s%s", how, s.lastWords())
 	}
-	if s.Configured && l.Settings.Kind != spec.Stdio && !s.owner.HasRole(auth.Logs) { // where it is, is the operator's
+	if s.Configured && l.Settings.Kind != spec.Stdio && !s.owner.HasRole(auth.Logs) { // err may have its address
 		return s.fault(fault.Connection, err, "cannot be reached, or does not speak MCP; the server's log says more")
 	}
 	if silent {
@@ -201,7 +201,7 @@ func (s *server) startFault(l *instance.Instance, err error, limit time.Duration
 	return s.fault(fault.Connection, err, "did not start: %s", spec.SafeText(err.Error(), 500))
 }
 
-// stop closes the instance, if one runs, and changes the state. The server is acquired.
+// stop closes the instance, if there is one, and applies an event. The caller has acquired the server.
 func (s *server) stop(what state.Occurrence) {
 	s.mu.Lock()
 	l := s.instance
@@ -215,7 +215,7 @@ func (s *server) stop(what state.Occurrence) {
 
 // Exited implements instance.Owner.
 func (s *server) Exited(l *instance.Instance) {
-	how, itself := l.How(process.ExitGrace)
+	how, byItself := l.ExitReason(process.ExitGrace)
 	l.Close()
 	err := l.Session.Err()
 	s.mu.Lock()
@@ -225,8 +225,8 @@ func (s *server) Exited(l *instance.Instance) {
 	}
 	s.instance = nil
 	s.restarts++
-	if errors.Is(err, transport.ErrSessionLost) || !itself && l.Local() {
-		// Its session, or the sandbox that it ran in, is over: it did nothing wrong.
+	if errors.Is(err, transport.ErrSessionLost) || !byItself && l.Local() {
+		// Its MCP session or its sandbox has ended, which does not count as a failure of the server.
 		s.on(state.SessionOver)
 	} else {
 		if how == "" && err != nil {
@@ -268,8 +268,8 @@ func (s *server) Logged(params json.RawMessage) {
 	}
 }
 
-// Wanted implements instance.Owner.
-func (s *server) Wanted() (level string, follows []string) {
+// Subscriptions implements instance.Owner.
+func (s *server) Subscriptions() (level string, uris []string) {
 	s.servers.mu.Lock()
 	if o := s.servers.owners[s.owner.ID]; o != nil {
 		level = o.level

@@ -13,12 +13,13 @@ import (
 	"sandlot/internal/servers/state"
 )
 
-// view is what one principal is offered by third-party servers now.
+// view has all names that third-party servers offer to one principal at the moment.
 type view = catalog.View[*server]
 
+// ConnectionID implements catalog.Server.
 func (s *server) ConnectionID() string { return s.ID }
 
-// offersResources says whether the server has resources that need not be listed.
+// offersResources reports whether the server may have resources that are in no list.
 func (s *server) offersResources() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -26,7 +27,7 @@ func (s *server) offersResources() bool {
 	return s.instance != nil && s.instance.Session.Capabilities().Resources || len(c.Resources)+len(c.Templates) > 0
 }
 
-// rebuild makes an owner's view anew. The lock is held.
+// rebuild makes an owner's view of the current catalogs. The caller holds servers.mu.
 func (servers *Servers) rebuild(o *owner) {
 	v := catalog.NewView[*server]()
 	for _, s := range sorted(o.servers) {
@@ -41,7 +42,7 @@ func (servers *Servers) rebuild(o *owner) {
 	o.view = v
 }
 
-// rebuildOf makes an owner's view anew.
+// rebuildOf is rebuild for the owner with that id.
 func (servers *Servers) rebuildOf(id string) {
 	servers.mu.Lock()
 	defer servers.mu.Unlock()
@@ -50,8 +51,8 @@ func (servers *Servers) rebuildOf(id string) {
 	}
 }
 
-// changed makes an owner's view anew and tells who listens, once for many
-// changes in a row.
+// changed rebuilds the view of the owner with that id, and makes a goroutine call OnChange, unless one
+// is about to do it already.
 func (servers *Servers) changed(id string) {
 	servers.mu.Lock()
 	defer servers.mu.Unlock()
@@ -71,16 +72,15 @@ func (servers *Servers) changed(id string) {
 	})
 }
 
-// listed is viewOf for who lists all of it: servers of the settings of which nothing is
-// known yet are started.
+// listed is viewOf for a list. It also starts the configured servers whose lists have never been read.
 func (servers *Servers) listed(p auth.Principal) *view {
-	_ = servers.configure(p) // what cannot be read is in the log
+	_ = servers.configure(p) // an error is in the log
 	return servers.viewOf(p)
 }
 
-// viewOf returns what a principal is offered now. Looking something up starts nothing.
+// viewOf returns a principal's view. It starts no server.
 func (servers *Servers) viewOf(p auth.Principal) *view {
-	if servers.arrive(p) == nil { // what cannot be read is in the log
+	if servers.arrive(p) == nil { // an error is in the log
 		servers.assign(p)
 	}
 	servers.mu.Lock()
@@ -88,24 +88,24 @@ func (servers *Servers) viewOf(p auth.Principal) *view {
 	return servers.owner(p).view
 }
 
-// errStale is for what comes from a server that is another one by now.
+// errStale refuses the lists of an instance whose server has got another definition since.
 var errStale = errors.New("the server was replaced")
 
-// publish stores what a server offers, and makes it known. gen says what the
-// server was when it was asked.
-func (servers *Servers) publish(s *server, gen int, o catalog.Offer, stateful bool) error {
+// publish makes a server's lists safe, stores them and adds them to the view. Number is that of the
+// definition that the lists belong to.
+func (servers *Servers) publish(s *server, number int, o catalog.Offer, stateful bool) error {
 	naming := servers.names(s.owner)
 	naming.Lock()
 	defer naming.Unlock()
 	s.mu.Lock()
-	settings, old, prefix, mark := s.Settings, s.rec.Catalog, s.prefix(), ""
+	settings, previous, prefix, mark := s.Settings, s.rec.Catalog, s.prefix(), ""
 	s.mu.Unlock()
 	if !s.Configured {
 		mark = "[external:" + s.Name + "]"
 	}
-	taken, left := servers.others(s)
-	r := &catalog.Reader{Settings: settings, DescriptionPrefix: mark, Trust: settings.TrustMode(), Previous: old,
-		CheckHeaders: mcpclient.CheckTool, ID: s.ID, Budget: min(catalog.MaxCatalog, left),
+	taken, budget := servers.others(s)
+	r := &catalog.Reader{Settings: settings, DescriptionPrefix: mark, Trust: settings.TrustMode(), Previous: previous,
+		CheckHeaders: mcpclient.CheckTool, ID: s.ID, Budget: min(catalog.MaxCatalog, budget),
 		Names: &catalog.Namer{Prefix: prefix, Taken: func(kind, name string) bool {
 			return taken[kind+"/"+name] || kind == "tool" && servers.Reserved(name)
 		}}}
@@ -113,7 +113,7 @@ func (servers *Servers) publish(s *server, gen int, o catalog.Offer, stateful bo
 	if err := s.updateIf(func(r *Record) error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if s.Number != gen {
+		if s.Number != number {
 			return errStale
 		}
 		r.Catalog, r.Stateful = c, stateful
@@ -125,33 +125,33 @@ func (servers *Servers) publish(s *server, gen int, o catalog.Offer, stateful bo
 	return nil
 }
 
-// names returns what is held while exposed names of one owner are given.
+// names returns the mutex that is held while a principal's tools get the names that clients use.
 func (servers *Servers) names(p auth.Principal) *sync.Mutex {
 	servers.mu.Lock()
 	defer servers.mu.Unlock()
 	return &servers.owner(p).naming
 }
 
-// others returns the names and URIs that the owner's other servers have, now or
-// when they run again, and how many bytes of definitions there is room for.
-func (servers *Servers) others(s *server) (taken map[string]bool, left int) {
-	taken, left = map[string]bool{}, catalog.MaxCatalogs
+// others returns the names and URIs of the owner's other servers, whether they run or not, and how
+// many bytes this server's definitions may have.
+func (servers *Servers) others(s *server) (taken map[string]bool, budget int) {
+	taken, budget = map[string]bool{}, catalog.MaxCatalogs
 	for _, other := range servers.all(s.owner.ID) {
 		if other == s {
 			continue
 		}
 		c := other.record().Catalog
-		left -= c.Size()
+		budget -= c.Size()
 		for key, name := range c.Names {
 			kind, _, _ := strings.Cut(key, "/")
 			taken[kind+"/"+name] = true
 		}
 	}
-	return taken, max(left, 0)
+	return taken, max(budget, 0)
 }
 
-// Updated implements instance.Owner: it tells that a resource has changed that somebody follows, by the URI
-// that clients know. However often that is said, it is told one at a time.
+// Updated implements instance.Owner: it has OnUpdate called, with the URI that clients use, if a client
+// has subscribed to the resource. Further updates before that call are part of it.
 func (s *server) Updated(uri string) {
 	servers := s.servers
 	s.mu.Lock()
@@ -171,7 +171,7 @@ func (s *server) Updated(uri string) {
 	o.updates[key] = true
 }
 
-// tell tells of the resources that have changed, until there are no more.
+// tell calls OnUpdate for the owner's updates, until there are no more.
 func (servers *Servers) tell(ctx context.Context, o *owner) {
 	for ctx.Err() == nil {
 		servers.mu.Lock()

@@ -11,9 +11,9 @@ type Server interface {
 	ConnectionID() string
 }
 
-// View is all that one principal is offered, and by which servers. The keys of its maps
-// are exposed names and URIs. A View is immutable after the calls of Add: a change makes a
-// new one.
+// View has all definitions that one principal's servers offer, with their servers. The keys of its maps
+// are the names and URIs that clients use. After the calls of Add, a View does not change: the next
+// version is another View.
 type View[O Server] struct {
 	Tools      map[string]entry[O]
 	List       []tool.Tool
@@ -37,7 +37,8 @@ func NewView[O Server]() *View[O] {
 		ByTemplate: map[string]entry[O]{}}
 }
 
-// Add adds what a server offers, except for names that are in the View already.
+// Add adds the definitions of a server, except for names that are in the View already, and, with
+// spec.TrustHold, tools that are held back.
 func (v *View[O]) Add(o O, c Catalog, trust spec.Trust) {
 	for _, d := range c.Tools {
 		if _, taken := v.Tools[d.Exposed]; taken || d.HeldBecause != "" && trust == spec.TrustHold {
@@ -70,7 +71,7 @@ func (v *View[O]) Add(o O, c Catalog, trust spec.Trust) {
 
 // Resource returns the server that has a resource, and the server's URI of the resource.
 // Results may link to resources that no server lists: such a resource belongs to the
-// server for which can returns true, if there is exactly one.
+// server for which hasResources returns true, if there is exactly one.
 func (v *View[O]) Resource(uri string, hasResources func(O) bool) (found O, remote string) {
 	if e, ok := v.resources[uri]; ok {
 		return e.Server, e.Remote

@@ -3,6 +3,7 @@ package instance
 import (
 	"context"
 	"encoding/json"
+	"time"
 
 	"sandlot/internal/fault"
 	"sandlot/internal/mcpclient/transport"
@@ -11,16 +12,17 @@ import (
 	"sandlot/internal/tool"
 )
 
-// call is a call in flight. While its user is asked it does not stand in the way of
-// others: people take their time.
+// call is a call in flight. While its user is asked, the calls of other clients do not wait for it,
+// since an answer may take minutes. The instance's mu guards the fields but client.
 type call struct {
-	client tool.Client // nil: it is no client of MCP
-	asked  bool        // its user is
-	waits  bool        // for the calls of others
+	client   tool.Client // nil: the call was not made by an MCP client
+	asked    bool        // the client's user is being asked
+	waits    bool        // the call has not been sent, and waits for the calls of other clients
+	lastSign time.Time   // of life: the server's last message, or the user's last answer
 }
 
-// start adds a call. One that is alone waits until the calls of other clients have
-// ended, or await their users.
+// start adds a call. A call that has to be alone waits until each call of another client has
+// ended, or awaits its user.
 func (i *Instance) start(ctx context.Context, client tool.Client, alone bool) (*call, error) {
 	c := &call{client: client, waits: alone && client != nil}
 	i.mu.Lock()
@@ -43,18 +45,17 @@ func (i *Instance) end(c *call) {
 	i.wake()
 }
 
-// wake has those that wait look again. The lock is held.
+// wake makes waiting calls check again whether they may go on. The caller holds i.mu.
 func (i *Instance) wake() {
 	close(i.free)
 	i.free = make(chan struct{})
 }
 
-// wait waits until no call of another client is in flight but those that await their
-// users.
+// wait waits until each call of another client has ended, or awaits its user.
 func (i *Instance) wait(ctx context.Context, c *call) error {
 	for {
 		i.mu.Lock()
-		c.waits = i.hindered(c)
+		c.waits = i.mustWait(c)
 		waits, free := c.waits, i.free
 		i.mu.Unlock()
 		if !waits {
@@ -70,9 +71,9 @@ func (i *Instance) wait(ctx context.Context, c *call) error {
 	}
 }
 
-// hindered says whether calls of other clients are in flight that a question may be
-// about. The lock is held.
-func (i *Instance) hindered(c *call) bool {
+// mustWait reports whether a call of another client is in flight that a question of the server may
+// be about. The caller holds i.mu.
+func (i *Instance) mustWait(c *call) bool {
 	for o := range i.calls {
 		if o != c && o.client != nil && !o.asked && !o.waits && o.client.ID() != c.client.ID() {
 			return true
@@ -81,21 +82,16 @@ func (i *Instance) hindered(c *call) bool {
 	return false
 }
 
-func (i *Instance) isAsked(c *call) bool {
+// awaitUser records whether a call's user is being asked from now on. In both cases the server has
+// its whole time again after the user's answer.
+func (i *Instance) awaitUser(c *call, asked bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	return c.asked
-}
-
-// awaitUser says whether a call's user is asked now.
-func (i *Instance) awaitUser(c *call, yes bool) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	c.asked = yes
+	c.asked, c.lastSign = asked, time.Now()
 	i.wake()
 }
 
-// clients are those of the calls in flight, each once.
+// clients returns the clients of the calls in flight, each once.
 func (i *Instance) clients() []tool.Client {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -110,8 +106,8 @@ func (i *Instance) clients() []tool.Client {
 	return all
 }
 
-// HandleRequest implements mcpclient.Handler. A stateful server does not say for which call it
-// asks: there must be no doubt.
+// HandleRequest implements mcpclient.Handler. In the stateful protocol, a server's request does not
+// name the call that it belongs to. So only the client of an only call is asked.
 func (i *Instance) HandleRequest(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
 	i.Owner.Elicits()
 	if err := catalog.CheckInputRequest(params); err != nil {
@@ -122,7 +118,7 @@ func (i *Instance) HandleRequest(ctx context.Context, method string, params json
 		return nil, err
 	}
 	r, err := c.client.Ask(ctx, method, params)
-	// The call goes on at once: the server may do one thing after the other.
+	// Now the call can delay others again. It does not wait for them: the server is working on it.
 	i.awaitUser(c, false)
 	if err != nil {
 		return nil, refusal(err)
@@ -130,8 +126,8 @@ func (i *Instance) HandleRequest(ctx context.Context, method string, params json
 	return r, nil
 }
 
-// addressee returns the one call that a question can be about, which awaits its user
-// from then on. Where there is doubt, nobody is asked.
+// addressee returns the only call that a question can be about, and marks it as asked. If there are
+// several such calls, of different clients, it returns an error: nobody is asked.
 func (i *Instance) addressee() (*call, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -152,19 +148,20 @@ func (i *Instance) addressee() (*call, error) {
 	}
 	switch {
 	case len(clients) == 0:
-		return nil, &transport.Error{Code: -32601, Message: "no call is on its way"}
+		return nil, &transport.Error{Code: -32601, Message: "no call is in flight"}
 	case one == nil:
-		return nil, &transport.Error{Code: -32601, Message: "the caller cannot be asked: it is no MCP client"}
+		return nil, &transport.Error{Code: -32601, Message: "the call was not made by an MCP client, so its " +
+			"user cannot be asked"}
 	case len(clients) > 1:
-		return nil, &transport.Error{Code: -32603, Message: "several clients have calls on their way, and it cannot " +
-			"be told which of them is asked; from now on their calls wait for each other, so try again"}
+		return nil, &transport.Error{Code: -32603, Message: "several clients have calls in flight, and the request " +
+			"does not say which of them it is for; from now on their calls wait for each other, so try again"}
 	}
 	one.asked = true
 	i.wake()
 	return one, nil
 }
 
-// refusal is a client's error as the server is told of it.
+// refusal returns the error that the server gets for a client's error.
 func refusal(err error) error {
 	f := fault.From(err)
 	if f.Kind == fault.Internal {

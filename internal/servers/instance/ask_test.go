@@ -67,7 +67,7 @@ func TestReferencesInQuestions(t *testing.T) {
 				t.Errorf("another's %s: %v", asks, err)
 			}
 			r := Request{Client: client("A")}
-			if _, err := r.answers(t.Context(), map[string]input{"a": {"elicitation/create",
+			if _, err := r.askAll(t.Context(), map[string]input{"a": {"elicitation/create",
 				json.RawMessage(params)}}); good != (err == nil || !strings.Contains(err.Error(), "its schema")) {
 				t.Errorf("answers of %s: %v", params, err)
 			}

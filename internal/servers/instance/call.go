@@ -21,10 +21,10 @@ import (
 
 // Limits of one call.
 const (
-	callLimit = 2 * time.Minute // since the last sign of life, where the settings say nothing
-	callMost  = time.Hour
-	maxRounds = 10
-	maxInputs = 16 // in one round
+	callTimeout    = 2 * time.Minute // since the server's last sign of life, unless the settings have another one
+	maxCallTimeout = time.Hour       // whatever the signs of life
+	maxRounds      = 10              // how often one call may ask for input
+	maxInputs      = 16              // in one round
 )
 
 // Request is one request of a client to a server.
@@ -33,43 +33,43 @@ type Request struct {
 	Params   rawjson.Object
 	Meta     rawjson.Object
 	Schema   json.RawMessage // of the tool
-	Client   tool.Client     // nil: it is no client of MCP
+	Client   tool.Client     // nil: the request was not made by an MCP client
 	Inputs   tool.Inputs
-	Progress func(text string)  // for those that are no clients of MCP; nil: they get none
-	Held     *limit.Reservation // for the answer, once it is handed to the client
+	Progress func(text string)  // notifies a client that is no MCP client; nil: it wants no notifications
+	Answer   *limit.Reservation // counts the answer until the client has read it
 
-	room transport.Reservation // of the answer as it came; nil: none
+	received transport.Reservation // counts the server's answer until Release; nil: there is none yet
 }
 
-// hold keeps the reservation of an answer until Release, in place of the last one.
-func (r *Request) hold(room transport.Reservation) {
+// setReceived replaces the reservation of the server's last answer.
+func (r *Request) setReceived(reservation transport.Reservation) {
 	r.Release()
-	r.room = room
+	r.received = reservation
 }
 
-// Release gives up the reservation of the answer as it came.
+// Release releases the reservation of the server's answer.
 func (r *Request) Release() {
-	if r.room != nil {
-		r.room.Release()
-		r.room = nil
+	if r.received != nil {
+		r.received.Release()
+		r.received = nil
 	}
 }
 
-// Deliver reserves for what is handed to the client, made of the answer, whose own
-// reservation ends.
+// Deliver reserves memory for the answer to the client, which was made of the server's answer, and
+// releases the reservation of the latter.
 func (r *Request) Deliver(ctx context.Context, safe json.RawMessage) error {
 	defer r.Release()
-	return r.Held.ReserveAnswer(ctx, len(safe))
+	return r.Answer.ReserveAnswer(ctx, len(safe))
 }
 
-// Starting tells the client that the server starts.
+// Starting notifies the client that the server starts.
 func (r *Request) Starting(name string) {
 	b, _ := json.Marshal(map[string]any{"progress": 0, "message": fmt.Sprintf("Starting the MCP server %q", name)})
-	r.relay(b)
+	r.notifyProgress(b)
 }
 
-// relay passes progress on.
-func (r *Request) relay(params json.RawMessage) {
+// notifyProgress sends the client a notification of the call's progress.
+func (r *Request) notifyProgress(params json.RawMessage) {
 	if r.Client != nil {
 		r.Client.Notify("notifications/progress", params)
 		return
@@ -80,8 +80,8 @@ func (r *Request) relay(params json.RawMessage) {
 	}
 }
 
-// Call makes a request, and says how long the server took. Where the server elicits in
-// the middle of calls, those of different clients wait for each other.
+// Call makes a request, and returns how long the server took. If the server elicits, which it may
+// do in the middle of any call, the calls of different clients wait for each other.
 func (i *Instance) Call(ctx context.Context, r *Request, elicits bool) (json.RawMessage, time.Duration, error) {
 	c, err := i.start(ctx, r.Client, elicits && !i.Session.Stateless())
 	if err != nil {
@@ -93,27 +93,45 @@ func (i *Instance) Call(ctx context.Context, r *Request, elicits bool) (json.Raw
 	return raw, time.Since(began), err
 }
 
-// CallLimit is how long a call may take since the server's last sign of life.
-func (i *Instance) CallLimit() time.Duration { return i.Settings.CallTimeout(callLimit) }
+// CallLimit returns how long a call may take since the server's last sign of life.
+func (i *Instance) CallLimit() time.Duration { return i.Settings.CallTimeout(callTimeout) }
 
-// watchdog ends a context with transport.ErrTimeout when alive is not called for the
-// limit, unless the user is being asked.
-func watchdog(ctx context.Context, limit time.Duration, asked func() bool) (_ context.Context, alive, stop func()) {
+// watch returns a context that ends with transport.ErrTimeout when the server has given no sign of
+// life for CallLimit. While the call's user is asked, and until CallLimit after the answer, it does
+// not end.
+func (i *Instance) watch(ctx context.Context, c *call) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
+	limit := i.CallLimit()
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	c.lastSign = time.Now()
 	var timer *time.Timer
-	alive = func() { timer.Reset(limit) }
-	timer = time.AfterFunc(callMost, func() {
-		if asked() {
-			alive()
-			return
+	timer = time.AfterFunc(limit, func() {
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		left := limit
+		if !c.asked {
+			left = time.Until(c.lastSign.Add(limit))
 		}
-		cancel(transport.ErrTimeout)
+		switch {
+		case ctx.Err() != nil: // stop was called
+		case left > 0:
+			timer.Reset(left)
+		default:
+			cancel(transport.ErrTimeout)
+		}
 	})
-	alive()
-	return ctx, alive, func() {
+	return ctx, func() {
 		timer.Stop()
 		cancel(nil)
 	}
+}
+
+// signOfLife restarts the time that the server has for a call.
+func (i *Instance) signOfLife(c *call) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	c.lastSign = time.Now()
 }
 
 // inputRequired is a result of a stateless server that asks for input.
@@ -128,22 +146,24 @@ type input struct {
 	Params json.RawMessage `json:"params"`
 }
 
-// rounds makes the call, and those that follow when a stateless server asks for input
-// and the client is one that is asked while it waits.
+// rounds makes a call. While a stateless server answers it by asking for input, and the client can be
+// asked during a call, it calls again with the client's input. A client that retries calls gets the
+// server's answer.
 func (i *Instance) rounds(ctx context.Context, r *Request, c *call) (json.RawMessage, error) {
-	ctx, alive, stop := watchdog(ctx, i.CallLimit(), func() bool { return i.isAsked(c) })
+	ctx, stop := i.watch(ctx, c)
 	defer stop()
-	relay := func(params json.RawMessage) {
-		alive()
-		r.relay(params)
+	progress := func(params json.RawMessage) {
+		i.signOfLife(c)
+		r.notifyProgress(params)
 	}
-	q := mcpclient.Request{Method: r.Method, Params: r.Params, Meta: r.Meta, Schema: r.Schema, Timeout: callMost,
-		TotalTimeout: callMost, Capabilities: json.RawMessage("{}"), Progress: relay, TakeReservation: r.hold}
+	q := mcpclient.Request{Method: r.Method, Params: r.Params, Meta: r.Meta, Schema: r.Schema, Timeout: maxCallTimeout,
+		TotalTimeout: maxCallTimeout, Capabilities: json.RawMessage("{}"), Progress: progress,
+		TakeReservation: r.setReceived}
 	if r.Client != nil {
 		q.Capabilities = r.Client.Capabilities()
 	}
 	if !r.Inputs.Empty() {
-		q.Params = with(r.Params, r.Inputs.Responses, r.Inputs.State)
+		q.Params = withInputs(r.Params, r.Inputs.Responses, r.Inputs.State)
 	}
 	for range maxRounds {
 		raw, err := i.Session.Call(ctx, q)
@@ -153,39 +173,40 @@ func (i *Instance) rounds(ctx context.Context, r *Request, c *call) (json.RawMes
 			}
 			return nil, err
 		}
-		var more inputRequired
+		var asks inputRequired
 		if !strings.Contains(string(raw[:min(len(raw), 1<<20)]), "input_required") ||
-			json.Unmarshal(raw, &more) != nil || more.ResultType != "input_required" {
+			json.Unmarshal(raw, &asks) != nil || asks.ResultType != "input_required" {
 			return raw, nil
 		}
 		if r.Client != nil && r.Client.Retries() {
 			return raw, nil
 		}
 		i.awaitUser(c, true)
-		answers, err := r.answers(ctx, more.InputRequests)
+		answers, err := r.askAll(ctx, asks.InputRequests)
 		i.awaitUser(c, false)
-		alive()
 		if err != nil {
 			return nil, err
 		}
-		q.Params = with(r.Params, answers, more.RequestState)
+		q.Params = withInputs(r.Params, answers, asks.RequestState)
 	}
-	return nil, fault.New(fault.Connection, "the server asked for input %d times, and that is enough", maxRounds)
+	return nil, fault.New(fault.Connection, "the server asked for input %d times in one call, which is the limit",
+		maxRounds)
 }
 
-// answers asks the client for all inputs.
-func (r *Request) answers(ctx context.Context, inputs map[string]input) (json.RawMessage, error) {
+// askAll asks the client for all inputs, and returns them by name.
+func (r *Request) askAll(ctx context.Context, inputs map[string]input) (json.RawMessage, error) {
 	if len(inputs) > maxInputs {
-		return nil, fault.New(fault.Connection, "the server asks for %d things at once", len(inputs))
+		return nil, fault.New(fault.Connection, "the server asks for %d inputs at once; the limit is %d",
+			len(inputs), maxInputs)
 	}
 	all := rawjson.Object{}
 	for name, n := range inputs {
 		if r.Client == nil {
-			return nil, fault.New(fault.Connection, "the server wants to ask something (%s), and this client "+
-				"cannot be asked: use an MCP client that can", spec.ClipName(n.Method))
+			return nil, fault.New(fault.Connection, "the server wants to ask its user (%s), and this client "+
+				"does not support that: use an MCP client that does", spec.ClipName(n.Method))
 		}
 		if err := catalog.CheckInputRequest(n.Params); err != nil {
-			return nil, fault.New(fault.Connection, "the server asks for input in a form that is not passed on: %v",
+			return nil, fault.New(fault.Connection, "the server asks for input with an invalid request: %v",
 				err)
 		}
 		a, err := r.Client.Ask(ctx, n.Method, n.Params)
@@ -197,8 +218,8 @@ func (r *Request) answers(ctx context.Context, inputs map[string]input) (json.Ra
 	return json.Marshal(all)
 }
 
-// with returns parameters with the answers to inputs.
-func with(params rawjson.Object, responses json.RawMessage, state string) rawjson.Object {
+// withInputs returns parameters with a client's input, for a retry.
+func withInputs(params rawjson.Object, responses json.RawMessage, state string) rawjson.Object {
 	out := maps.Clone(params)
 	if out == nil {
 		out = rawjson.Object{}

@@ -14,11 +14,11 @@ import (
 	"sandlot/internal/session"
 )
 
-// Reach dials for the owner of a server, as far as policy allows.
-type Reach func(ctx context.Context, network, addr string) (net.Conn, error)
+// Dial dials an address for the owner of a server, if the policy of the owner's network allows it.
+type Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// dial opens the way to the server. A second call starts the program again: it did not
-// survive the question for its revision.
+// dial returns the transport to the server. A second call starts the program again: mcpclient dials
+// again when the program did not survive the question for its revision.
 func (i *Instance) dial(ctx context.Context) (transport.Transport, error) {
 	if i.Settings.Kind != spec.Stdio {
 		return i.remote()(ctx)
@@ -55,7 +55,7 @@ func (i *Instance) inSandbox(ctx context.Context, c process.Command) (*process.P
 	return process.InSandbox(ctx, l, c, i.Output)
 }
 
-// remote is the way to a server that runs elsewhere.
+// remote returns the dialer of a remote server.
 func (i *Instance) remote() transport.Dial {
 	h := http.Header{}
 	for k, v := range i.Values.Headers {
@@ -70,40 +70,40 @@ func (i *Instance) remote() transport.Dial {
 	return transport.HTTP(r)
 }
 
-// newClient returns a client for a server that runs elsewhere. A server that a user
-// named is reached as far as policy lets their sandbox. One of the operator's settings is
-// reached directly; the addresses that it leads to, such as that of the log-in, only as
-// far as anyone may reach them.
+// newClient returns an HTTP client for a remote server. A server that a user added is dialed under
+// the network policy of the user's sandbox. A server of the operator's settings is dialed directly;
+// other addresses that it refers to, such as an authorization server, are dialed by i.Dial.
 func (i *Instance) newClient() *http.Client {
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	t.MaxResponseHeaderBytes = 64 << 10
-	t.ResponseHeaderTimeout = callMost
+	t.ResponseHeaderTimeout = maxCallTimeout
 	t.MaxIdleConnsPerHost = 8
 	t.IdleConnTimeout = 30 * time.Second
 	if !i.Configured {
-		t.Proxy = nil // the broker knows the operator's
-		t.DialContext = i.Reach
+		t.Proxy = nil // the broker uses the operator's proxy
+		t.DialContext = i.Dial
 		return &http.Client{Transport: t}
 	}
-	return &http.Client{Transport: ways{named: oauth.Origin(i.Settings.URL), direct: t, reach: i.Reach}}
+	return &http.Client{Transport: configuredTransport{origin: oauth.Origin(i.Settings.URL), direct: t, dial: i.Dial}}
 }
 
-// ways are those to a configured server, and to the addresses that it leads to.
-type ways struct {
-	named  string
+// configuredTransport sends requests to the origin of a configured server directly, and those to the
+// addresses that the server refers to through dial.
+type configuredTransport struct {
+	origin string
 	direct *http.Transport
-	reach  Reach
+	dial   Dial
 }
 
 // RoundTrip implements http.RoundTripper.
-func (w ways) RoundTrip(r *http.Request) (*http.Response, error) {
-	if oauth.Origin(r.URL.String()) == w.named {
-		return w.direct.RoundTrip(r)
+func (c configuredTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	if oauth.Origin(r.URL.String()) == c.origin {
+		return c.direct.RoundTrip(r)
 	}
-	t := w.direct.Clone()
-	t.Proxy, t.DialContext, t.DisableKeepAlives = nil, w.reach, true
+	t := c.direct.Clone()
+	t.Proxy, t.DialContext, t.DisableKeepAlives = nil, c.dial, true
 	return t.RoundTrip(r)
 }
 
 // CloseIdleConnections is called by http.Client.
-func (w ways) CloseIdleConnections() { w.direct.CloseIdleConnections() }
+func (c configuredTransport) CloseIdleConnections() { c.direct.CloseIdleConnections() }

@@ -32,9 +32,9 @@ import (
 type Owner interface {
 	// Publish stores and announces the offer of an instance.
 	Publish(ctx context.Context, i *Instance, o catalog.Offer) error
-	// Exited is called when a session is over that Close did not end.
+	// Exited is called when a session has ended, unless Close ended it.
 	Exited(i *Instance)
-	// Changed is called when the server was asked again for what it offers.
+	// Changed is called when the server's lists have been read again.
 	Changed()
 	// Updated is called when a resource has changed, by the server's own URI.
 	Updated(uri string)
@@ -42,24 +42,25 @@ type Owner interface {
 	Elicits()
 	// Logged gets the parameters of a log message that belongs to no call.
 	Logged(params json.RawMessage)
-	// Wanted returns the log level and the resources that clients want of a new
-	// session; the level may be empty.
-	Wanted() (level string, follows []string)
+	// Subscriptions returns what clients have set or subscribed to, for a new session: the log
+	// level, which may be empty, and the URIs of resources.
+	Subscriptions() (level string, uris []string)
 }
 
 // Definition is the program that runs, or the address that is reached.
 type Definition struct {
 	Settings spec.Configured
 	Values   spec.Values
-	Number   int // counts the definitions of one server: another one is another server
+	Number   int // distinguishes the definitions that one server has had
 }
 
-// Local says whether its program runs in a sandbox.
+// Local reports whether the server's program runs in a sandbox.
 func (d *Definition) Local() bool {
 	return d.Settings.Kind == spec.Stdio && d.Settings.Where != spec.OnHost
 }
 
-// StartLimit bounds the start of the server. A program that installs itself has install.
+// StartLimit returns how long the server may take to start. A program that installs what it runs, such
+// as npx, may take as long as an installation.
 func (d *Definition) StartLimit(install time.Duration) time.Duration {
 	switch {
 	case d.Settings.Timeout > 0:
@@ -70,22 +71,22 @@ func (d *Definition) StartLimit(install time.Duration) time.Duration {
 	return startLimit
 }
 
-// installs says whether the program installs what it runs when that is not there yet.
+// installs reports whether the program first installs what it runs, if that is missing.
 func (d *Definition) installs() bool {
 	return slices.Contains([]string{"npx", "uvx", "bunx", "pipx", "pnpm", "yarn", "uv", "go", "docker"},
 		path.Base(d.Settings.Command))
 }
 
-// startLimit bounds the start of a server whose settings name no limit.
+// startLimit bounds the start of a server whose settings have no limit.
 const startLimit = 30 * time.Second
 
 // Config is what an instance needs.
 type Config struct {
-	Definition       // its values have the stored secrets in their places
+	Definition       // values with the stored secrets that they refer to
 	Owner      Owner // the server
 	Account    *oauth.Account
-	Output     *process.Log   // of the program
-	Principal  auth.Principal // whose server it is
+	Output     *process.Log   // gets the program's standard error
+	Principal  auth.Principal // who has the server
 	Name       string         // of the server
 	Configured bool           // by the operator
 	Cwd        string
@@ -93,8 +94,8 @@ type Config struct {
 	Stateful   bool     // the server spoke a stateful revision the last time
 
 	Sessions *session.Sessions // nil: there are no sandboxes
-	Reach    Reach
-	Limits   *limit.Limiter // nil: large answers count for nobody
+	Dial     Dial
+	Limits   *limit.Limiter // counts large answers; nil: they are not counted
 	Version  string         // of Sandlot
 	Log      *slog.Logger
 }
@@ -104,18 +105,18 @@ type Instance struct {
 	Config
 	Session *mcpclient.Session
 	Since   time.Time
-	Used    int // by how many calls; the owner's lock guards it
+	Used    int // by how many calls at the moment; the owner's lock guards it
 
 	client  *http.Client     // of a remote server
 	process *process.Process // nil: there is no program
 	refresh chan struct{}
 	closing atomic.Bool
-	died    atomic.Bool // the program, before Close
+	died    atomic.Bool // the program ended before Close
 	close   sync.Once
 
-	mu    sync.Mutex // guards what follows, and the fields of calls
+	mu    sync.Mutex // guards the fields below, and those of each call
 	calls map[*call]bool
-	free  chan struct{} // closed and replaced when a call ends, or awaits its user
+	free  chan struct{} // closed and replaced when a call ends, or begins or ends to await its user
 }
 
 // New returns an instance that has not started.
@@ -124,8 +125,8 @@ func New(c Config) *Instance {
 		free: make(chan struct{})}
 }
 
-// Start connects to the server within a limit, reads and publishes its offer, and
-// restores what clients wanted of the session before. After an error Close is called.
+// Start connects to the server within limit, reads and publishes its lists, and restores the log level
+// and the subscriptions of the previous session. After an error, the caller calls Close.
 func (i *Instance) Start(ctx context.Context, limit time.Duration) (err error) {
 	i.Session, err = mcpclient.Connect(ctx, i.dial, mcpclient.Options{Name: "sandlot", Version: i.Version,
 		Capabilities: i.capabilities(), HandshakeTimeout: limit, ProbeTimeout: min(limit/3, 10*time.Second),
@@ -134,24 +135,25 @@ func (i *Instance) Start(ctx context.Context, limit time.Duration) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := i.read(ctx, true); err != nil {
+	if err := i.readLists(ctx, true); err != nil {
 		return err
 	}
-	level, follows := i.Owner.Wanted()
+	level, uris := i.Owner.Subscriptions()
 	if level != "" && i.Session.Capabilities().Logging {
 		_ = i.Session.SetLevel(ctx, level) // an error: the server logs at its own level
 	}
-	for _, uri := range follows {
+	for _, uri := range uris {
 		if err := i.Session.Subscribe(ctx, uri); err != nil {
-			i.Output.Printf("[sandlot] the changes of %s cannot be followed any more: %s", spec.ClipName(uri),
+			i.Output.Printf("[sandlot] the subscription to %s could not be renewed: %s", spec.ClipName(uri),
 				spec.SafeText(err.Error(), 200))
 		}
 	}
 	return nil
 }
 
-// capabilities are those that a stateful server is told once, before it is known which
-// clients will call. The clients' folders are not in a sandbox.
+// capabilities returns the capabilities that a stateful server gets in its handshake, before it is
+// known which clients will call. A server in a sandbox gets no roots: the clients' folders are not
+// there.
 func (i *Instance) capabilities() json.RawMessage {
 	if i.Local() {
 		return json.RawMessage(`{"elicitation":{"form":{},"url":{}},"sampling":{}}`)
@@ -159,7 +161,7 @@ func (i *Instance) capabilities() json.RawMessage {
 	return json.RawMessage(`{"elicitation":{"form":{},"url":{}},"sampling":{},"roots":{}}`)
 }
 
-// reserve makes reservations for large answers; nil: they count for nobody.
+// reserve returns a function that makes reservations for large answers; nil: they are not counted.
 func (i *Instance) reserve() func() transport.Reservation {
 	if i.Limits == nil {
 		return nil
@@ -169,14 +171,14 @@ func (i *Instance) reserve() func() transport.Reservation {
 	}
 }
 
-// read asks the server for all lists, and publishes them. A list of tools that cannot
-// be read fails the first reading; of any other list the last one stays.
-func (i *Instance) read(ctx context.Context, first bool) error {
+// readLists asks the server for all its lists, and publishes them. If the tools cannot be read the
+// first time, it fails. In all other cases, the previous list stays in place of one that cannot be read.
+func (i *Instance) readLists(ctx context.Context, first bool) error {
 	var o catalog.Offer
 	var failed error
-	can := i.Session.Capabilities()
-	list := func(when bool, method, field string) (all []json.RawMessage, unread bool) {
-		if !when {
+	capabilities := i.Session.Capabilities()
+	list := func(supported bool, method, field string) (all []json.RawMessage, unread bool) {
+		if !supported {
 			return nil, false
 		}
 		all, err := i.Session.List(ctx, method, field, catalog.MaxDefinitions)
@@ -192,10 +194,11 @@ func (i *Instance) read(ctx context.Context, first bool) error {
 		}
 		return nil, true
 	}
-	o.Tools, o.Unread.Tools = list(can.Tools, "tools/list", "tools")
-	o.Prompts, o.Unread.Prompts = list(can.Prompts, "prompts/list", "prompts")
-	o.Resources, o.Unread.Resources = list(can.Resources, "resources/list", "resources")
-	o.Templates, o.Unread.Templates = list(can.Resources, "resources/templates/list", "resourceTemplates")
+	o.Tools, o.Unread.Tools = list(capabilities.Tools, "tools/list", "tools")
+	o.Prompts, o.Unread.Prompts = list(capabilities.Prompts, "prompts/list", "prompts")
+	o.Resources, o.Unread.Resources = list(capabilities.Resources, "resources/list", "resources")
+	o.Templates, o.Unread.Templates = list(capabilities.Resources, "resources/templates/list",
+		"resourceTemplates")
 	o.Instructions = i.Session.Instructions()
 	if err := ctx.Err(); err != nil {
 		return err
@@ -205,13 +208,13 @@ func (i *Instance) read(ctx context.Context, first bool) error {
 	}
 	select {
 	case <-i.Session.Done():
-		return fmt.Errorf("it ended while it was asked what it offers: %w", i.Session.Err())
+		return fmt.Errorf("it ended while its lists were read: %w", i.Session.Err())
 	default:
 	}
 	return i.Owner.Publish(ctx, i, o)
 }
 
-// Refresh has the server be asked again for what it offers.
+// Refresh makes Watch read the server's lists again.
 func (i *Instance) Refresh() {
 	select {
 	case i.refresh <- struct{}{}:
@@ -219,7 +222,8 @@ func (i *Instance) Refresh() {
 	}
 }
 
-// Watch supervises the session until it is over, and closes it when ctx ends.
+// Watch reads the lists again when they change, until the session ends. It closes the session when ctx
+// ends.
 func (i *Instance) Watch(ctx context.Context) {
 	pause := 100 * time.Millisecond
 	last := time.Now()
@@ -250,8 +254,8 @@ func (i *Instance) Watch(ctx context.Context) {
 		}
 		last = time.Now()
 		limited, cancel := context.WithTimeout(ctx, startLimit)
-		if err := i.read(limited, false); err != nil && !i.closing.Load() {
-			i.Output.Printf("[sandlot] what it offers could not be read again: %s", spec.SafeText(err.Error(), 300))
+		if err := i.readLists(limited, false); err != nil && !i.closing.Load() {
+			i.Output.Printf("[sandlot] the lists could not be read again: %s", spec.SafeText(err.Error(), 300))
 		}
 		cancel()
 		i.Owner.Changed()
@@ -281,9 +285,9 @@ func (i *Instance) Close() {
 	})
 }
 
-// How says how the program ended, if it does within that time, and whether it ended by
-// itself.
-func (i *Instance) How(within time.Duration) (words string, itself bool) {
+// ExitReason returns how the program ended, if it ends within that time, and whether it ended by
+// itself and not by Close.
+func (i *Instance) ExitReason(within time.Duration) (reason string, byItself bool) {
 	switch {
 	case i.process == nil:
 		return "", false
@@ -300,7 +304,7 @@ func (i *Instance) How(within time.Duration) (words string, itself bool) {
 	}
 }
 
-// Pid is the process id of a program on the host; 0: there is none.
+// Pid returns the process id of a program on the host; 0: there is none.
 func (i *Instance) Pid() int {
 	if i.process == nil {
 		return 0

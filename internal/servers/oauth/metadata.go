@@ -33,7 +33,7 @@ type endpoints struct {
 	AuthorizationEndpoint string `json:"authorization_endpoint"`
 	TokenEndpoint         string `json:"token_endpoint"`
 	RegistrationEndpoint  string `json:"registration_endpoint"`
-	// SaysIssuer: authorization responses have the parameter iss (RFC 9207).
+	// ReturnsIssuer: authorization responses have the parameter iss (RFC 9207).
 	ReturnsIssuer bool `json:"authorization_response_iss_parameter_supported"`
 }
 

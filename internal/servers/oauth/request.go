@@ -60,7 +60,7 @@ func (l *Logins) addRequest(r *newRequest) error {
 			"do one of them, or try again later", n))
 	}
 	if len(l.byID) >= maxRequests {
-		return safeError("too many log-ins are on their way; try again later")
+		return safeError("too many log-ins are in progress; try again later")
 	}
 	l.byID[r.id], l.byState[r.state] = r, r
 	return nil

@@ -54,7 +54,7 @@ func answer(w http.ResponseWriter, r *http.Request, results map[string]any, saw 
 	say(w, 200, a)
 }
 
-// Reach dials whatever it is asked for, as the Reach of a servers.Config.
-func Reach(ctx context.Context, _ auth.Principal, _ bool, network, addr string) (net.Conn, error) {
+// Dial dials whatever it is asked for, as the Reach of a servers.Config.
+func Dial(ctx context.Context, _ auth.Principal, _ bool, network, addr string) (net.Conn, error) {
 	return new(net.Dialer).DialContext(ctx, network, addr)
 }

@@ -27,15 +27,15 @@ var (
 type ConnectRequest struct {
 	Name    string
 	Kind    Kind
-	Command string
+	Command string // of a program; empty for a remote server
 	Args    []string
-	Cwd     string
-	Path    []string
-	URL     string
+	Cwd     string   // the program's working directory; empty: /workspace
+	Path    []string // folders that come first in the program's PATH
+	URL     string   // of a remote server
 	Env     map[string]string
 	Headers map[string]string
-	Install *Install
-	Consent Consent
+	Install *Install // how the program was installed; nil: Sandlot did not install it
+	Consent Consent  // asks the user for consent; nil: none is needed
 }
 
 // Spec returns the part of a request that is stored.
@@ -84,7 +84,7 @@ func (a *ConnectRequest) Check() error {
 		return argumentError("transport", "transport %q goes with %s", a.Kind, want)
 	}
 	if len(a.Args) > maxArgs {
-		return argumentError("args", "there are %d args; at most %d are taken", len(a.Args), maxArgs)
+		return argumentError("args", "there are %d args; the limit is %d", len(a.Args), maxArgs)
 	}
 	for _, s := range append([]string{a.Command, a.Cwd, a.URL}, a.Args...) {
 		if len(s) > maxArgLength || hasNUL(s) {
@@ -128,7 +128,7 @@ func checkValues(env, headers map[string]string) error {
 	}
 	for k, v := range headers {
 		if !headerNamePattern.MatchString(k) || len(v) > maxValueLength || HasControl(v) {
-			return argumentError("headers", "the header %q, or its value, is none that HTTP knows", ClipName(k))
+			return argumentError("headers", "the name or the value of the header %q is not valid in HTTP", ClipName(k))
 		}
 		if err := checkReferences("headers", k, v); err != nil {
 			return err
