@@ -21,15 +21,15 @@ import (
 
 // Config has the collaborators and settings of a Server.
 type Config struct {
-	Door *auth.Authenticator
-	// Watch ends the open requests of a token when the token ends.
-	Watch *auth.TokenWatch
+	Authenticator *auth.Authenticator
+	// TokenWatch ends the open requests of a token when the token ends.
+	TokenWatch *auth.TokenWatch
 	// Limits bounds the requests, streams and memory of each principal; nil: the default.
 	Limits  *limit.Limiter
 	Gateway *gateway.Gateway
 	Hub     *hub.Hub
 	Metrics *Metrics
-	// Check returns an error when the runtime does not work.
+	// CheckRuntime returns an error when the runtime does not work.
 	CheckRuntime func(ctx context.Context) error
 	Version      string
 	// PublicURL is the URL at which clients reach this server, without a slash at its
@@ -50,7 +50,7 @@ type Server struct {
 	checkErr  error
 }
 
-// New returns a server; Handler and Owner serve it.
+// New returns a server; Handler and SocketHandler return its handlers.
 func New(c Config) *Server {
 	if c.Limits == nil {
 		c.Limits = limit.New(limit.Default)
@@ -84,10 +84,9 @@ func (s *Server) Handler() http.Handler {
 	return s.Metrics.count(s.Log, s.previews.Middleware(s.Origins.protect(s.mux)))
 }
 
-// Owner returns the handler for the socket in the state folder: a client that can open
-// it owns the server, and needs no token. A client that sends a token has the rights of
-// the token.
-func (s *Server) Owner() http.Handler {
+// SocketHandler returns the handler for the Unix socket in the state folder. Only the user who runs the
+// server can open it, so a client there needs no token. If it sends one, it has the rights of the token.
+func (s *Server) SocketHandler() http.Handler {
 	return s.Metrics.count(s.Log, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") == "" {
 			r = r.WithContext(auth.NewContext(r.Context(), auth.SocketOwner()))
@@ -103,7 +102,7 @@ func (s *Server) identify(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		p, err := s.Door.Authenticate(r.Context(), r.Header.Get("Authorization"))
+		p, err := s.Authenticator.Authenticate(r.Context(), r.Header.Get("Authorization"))
 		if err != nil {
 			if fault.Is(err, fault.Unauthorized) {
 				w.Header().Set("WWW-Authenticate", `Bearer realm="sandlot"`)
@@ -133,8 +132,8 @@ func (s *Server) ifAllowed(w http.ResponseWriter, r *http.Request, request hub.R
 	}
 }
 
-// mcp passes requests on to the gateway. A GET that does not ask for events gets the
-// server's health, as from the Microsandbox server.
+// mcp passes requests on to the gateway. A GET that does not ask for an event stream gets the server's
+// health: clients of the Microsandbox server check that with this request.
 func (s *Server) mcp() http.Handler {
 	authenticated, health := s.identify(s.Gateway), s.publicHealth(s.health)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

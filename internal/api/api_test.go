@@ -171,7 +171,7 @@ func newEdge(t *testing.T, mode auth.Mode, g OriginCheck) *edge {
 	}
 	ports := port.New(port.Config{Store: exposed{}, SessionExists: book.Has, Links: links, Log: log})
 	h := hub.New(hub.Config{Sources: []tool.Source{who{}}, Sessions: book, Ports: ports, Events: event.New(), Log: log})
-	e.Server = New(Config{Door: door, Hub: h, Origins: g, Version: "v1.2.3", Log: log,
+	e.Server = New(Config{Authenticator: door, Hub: h, Origins: g, Version: "v1.2.3", Log: log,
 		Gateway: gateway.New(gateway.Config{Hub: h, NewSession: func(auth.Principal) bool { return false },
 			Connected: func(auth.Principal) {}, MaxBody: 1 << 20, Log: log}),
 		Metrics:      NewMetrics(book.Live, func() map[string]int { return nil }, nil),
@@ -459,13 +459,13 @@ func TestWhoCalls(t *testing.T) {
 		t.Errorf("ann is %v", got)
 	}
 	// Who can open the owner's socket needs no token, but may have one.
-	if got := caller(e.Owner()); got != "local" {
+	if got := caller(e.SocketHandler()); got != "local" {
 		t.Errorf("the owner is %v", got)
 	}
-	if got := caller(e.Owner(), "Authorization", ann); got != "user:ann" {
+	if got := caller(e.SocketHandler(), "Authorization", ann); got != "user:ann" {
 		t.Errorf("ann, by the owner's socket, is %v", got)
 	}
-	if got := caller(e.Owner(), "Authorization", "Bearer slt_wrong"); got != nil {
+	if got := caller(e.SocketHandler(), "Authorization", "Bearer slt_wrong"); got != nil {
 		t.Errorf("a wrong token, by the owner's socket, is %v", got)
 	}
 }

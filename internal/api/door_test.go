@@ -80,7 +80,7 @@ func TestRoutesGoThroughTheDoor(t *testing.T) {
 			t.Errorf("%s asks for %q, which policy does not know", r.pattern, want)
 		}
 		method, path := concrete(r.pattern)
-		for name, h := range map[string]http.Handler{"network": e.Handler(), "socket": e.Owner()} {
+		for name, h := range map[string]http.Handler{"network": e.Handler(), "socket": e.SocketHandler()} {
 			headers := []string{"Upgrade", "sandlot-exec", "Content-Type", "application/json"}
 			if name == "network" {
 				headers = append(headers, "Authorization", token)
@@ -158,7 +158,7 @@ func TestCommandsGoThroughTheDoor(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := httptest.NewUnstartedServer(e.Owner())
+	server := httptest.NewUnstartedServer(e.SocketHandler())
 	server.Listener.Close()
 	server.Listener = l
 	server.Start()

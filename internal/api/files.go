@@ -80,8 +80,8 @@ func (s *Server) download(w http.ResponseWriter, r *http.Request, p auth.Princip
 	}
 	n, err := conn.Copy(w, io.LimitReader(f, int64(length)), 256<<10)
 	if err != nil || uint64(n) != length {
-		f.Fail(cmp.Or(err, io.ErrUnexpectedEOF))
-		panic(http.ErrAbortHandler) // the client must notice that the file is incomplete
+		f.Fail(cmp.Or(err, io.ErrUnexpectedEOF)) // for the event
+		panic(http.ErrAbortHandler)              // the client must notice that the file is incomplete
 	}
 	return nil
 }

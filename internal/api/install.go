@@ -14,7 +14,7 @@ import (
 	"sandlot/internal/policy"
 )
 
-// placeholder stands in place of the user's token, which no response contains.
+// placeholder stands for the user's token, which no response contains.
 const placeholder = "YOUR_TOKEN"
 
 // installList lists the clients that installGuidance knows.
@@ -30,9 +30,9 @@ func (s *Server) installList(_ http.ResponseWriter, r *http.Request, p auth.Prin
 		})
 }
 
-// installGuidance returns how to configure one client. The query may have the url at which
-// the client reaches this server, and the name of the server in the client. Without url
-// it is PublicURL, or else the address of the request, which a proxy may have changed.
+// installGuidance returns how to add this server to the configuration of one client. The query may have
+// url, at which the client reaches this server, and name, which the server gets in the client. The
+// default url is PublicURL, or else the address of the request, which a proxy may have changed.
 func (s *Server) installGuidance(_ http.ResponseWriter, r *http.Request, p auth.Principal) (any, error) {
 	return hub.Do(r.Context(), s.Hub, hub.Request{Principal: p, Operation: policy.ClientGuide},
 		func(context.Context) (*protocol.Guidance, error) { return s.guidance(r) })
@@ -55,7 +55,7 @@ func (s *Server) guidance(r *http.Request) (*protocol.Guidance, error) {
 			return nil, err
 		}
 	}
-	tokenRequired, err := s.Door.TokenRequired(r.Context())
+	tokenRequired, err := s.Authenticator.TokenRequired(r.Context())
 	if err != nil {
 		return nil, err
 	}
@@ -76,8 +76,8 @@ func (s *Server) guidance(r *http.Request) (*protocol.Guidance, error) {
 // requestURL returns the MCP URL at the address of the request.
 func requestURL(r *http.Request) (string, error) {
 	if at, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok && at.Network() == "unix" {
-		return "", fault.New(fault.InvalidParameters, "over the socket it is not known how clients reach this server: "+
-			"say ?url=http://localhost:8000/mcp").With("argument", "url")
+		return "", fault.New(fault.InvalidParameters, "a request over the socket does not show at which URL clients "+
+			"reach this server: add ?url=http://localhost:8000/mcp").With("argument", "url")
 	}
 	scheme := "http"
 	if r.TLS != nil {
@@ -86,7 +86,8 @@ func requestURL(r *http.Request) (string, error) {
 	return scheme + "://" + r.Host + "/mcp", nil
 }
 
-func instructions(c clientconfig.Client, token bool) []string {
+// instructions returns the steps for the user.
+func instructions(c clientconfig.Client, tokenRequired bool) []string {
 	first := "Merge config into the client's file, and leave all else in it as it is; "
 	if c.Command(clientconfig.Server{Name: "x", URL: "http://x/"}) != "" {
 		first = "Run command, or merge config into the client's file and leave all else in it as it is; "
@@ -96,7 +97,7 @@ func instructions(c clientconfig.Client, token bool) []string {
 		list = append(list, "The program's path is that on the server's machine; on another one, put the path of its "+
 			"own sandlot there.")
 	}
-	if token {
+	if tokenRequired {
 		list = append(list, "Put your token in the place of "+placeholder+"; the operator makes one with "+
 			"`sandlot token create --user NAME`.")
 	}

@@ -101,7 +101,7 @@ func TestInstallGuidanceBehindAProxy(t *testing.T) {
 	over = over.WithContext(context.WithValue(over.Context(), http.LocalAddrContextKey,
 		net.Addr(&net.UnixAddr{Net: "unix", Name: "s"})))
 	w := httptest.NewRecorder()
-	e.Owner().ServeHTTP(w, over)
+	e.SocketHandler().ServeHTTP(w, over)
 	if w.Code != 200 || !strings.Contains(w.Body.String(), "https://sandlot.example.com/box/mcp") {
 		t.Errorf("over the socket: %d %s", w.Code, w.Body)
 	}
@@ -114,7 +114,7 @@ func TestInstallGuidanceOverTheSocket(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &httptest.Server{Listener: l, Config: &http.Server{Handler: e.Owner()}}
+	s := &httptest.Server{Listener: l, Config: &http.Server{Handler: e.SocketHandler()}}
 	s.Start()
 	defer s.Close()
 	c := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {

@@ -20,7 +20,7 @@ func TestWhoMayReadMetrics(t *testing.T) {
 		t.Fatal(err)
 	}
 	isProblem(t, do(e.Handler(), "GET", "/metrics", "", "Authorization", ann), 403, "FORBIDDEN")
-	isProblem(t, do(e.Owner(), "GET", "/metrics", "", "Authorization", ann), 403, "FORBIDDEN")
+	isProblem(t, do(e.SocketHandler(), "GET", "/metrics", "", "Authorization", ann), 403, "FORBIDDEN")
 	if a := do(e.Handler(), "GET", "/metrics", ""); a.StatusCode != 401 {
 		t.Errorf("nobody: %d", a.StatusCode)
 	}
@@ -28,7 +28,7 @@ func TestWhoMayReadMetrics(t *testing.T) {
 		!strings.Contains(a.body, "go_goroutines") {
 		t.Errorf("a token with the right: %d", a.StatusCode)
 	}
-	if a := do(e.Owner(), "GET", "/metrics", ""); a.StatusCode != 200 {
+	if a := do(e.SocketHandler(), "GET", "/metrics", ""); a.StatusCode != 200 {
 		t.Errorf("the owner's socket: %d", a.StatusCode)
 	}
 	// A user who is called local is not the local user.

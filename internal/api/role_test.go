@@ -37,9 +37,9 @@ func TestRoles(t *testing.T) {
 		}
 	}
 	try("the local user on loopback", e.Handler(), auth.NewRoles(auth.Metrics))
-	try("the owner", e.Owner(), auth.NewRoles(auth.Operator))
+	try("the owner", e.SocketHandler(), auth.NewRoles(auth.Operator))
 	ann := e.token("ann")
-	for name, h := range map[string]http.Handler{"by the network": e.Handler(), "by the socket": e.Owner()} {
+	for name, h := range map[string]http.Handler{"by the network": e.Handler(), "by the socket": e.SocketHandler()} {
 		try("ann "+name, h, 0, "Authorization", ann)
 		for _, user := range []string{"operator", "admin", "root", "Local2"} {
 			try(user+" "+name, h, 0, "Authorization", e.token(user))
@@ -67,7 +67,7 @@ func TestRoles(t *testing.T) {
 		if a := do(e.Handler(), r.method, r.path, r.body); a.StatusCode != 401 {
 			t.Errorf("nobody: %s %s: %d", r.method, r.path, a.StatusCode)
 		}
-		if a := do(e.Owner(), r.method, r.path, r.body, "Authorization", "Bearer slt_wrong"); a.StatusCode != 401 {
+		if a := do(e.SocketHandler(), r.method, r.path, r.body, "Authorization", "Bearer slt_wrong"); a.StatusCode != 401 {
 			t.Errorf("a wrong token, by the socket: %s %s: %d", r.method, r.path, a.StatusCode)
 		}
 	}

@@ -30,7 +30,7 @@ func (s *Server) acquire(ctx context.Context, k limit.Kind) (release func(), err
 // withinLimits serves a request within the limits of its principal. The request ends with its
 // token, and when no byte of its body or response moves for conn.Stall.
 func (s *Server) withinLimits(next http.Handler, w http.ResponseWriter, r *http.Request, p auth.Principal) {
-	ctx, release := s.Watch.TokenContext(context.WithValue(auth.NewContext(r.Context(), p), limitKey{}, p.ID), p)
+	ctx, release := s.TokenWatch.TokenContext(context.WithValue(auth.NewContext(r.Context(), p), limitKey{}, p.ID), p)
 	defer release()
 	defer context.AfterFunc(ctx, func() { endWithToken(ctx, w) })()
 	done, err := s.acquire(ctx, limit.Requests)
@@ -73,9 +73,8 @@ func endWithToken(ctx context.Context, w http.ResponseWriter) {
 	}
 }
 
-// body is the body of a request. Each read has conn.Stall. A body that is read into memory
-// counts against its principal's limit until the response, and must arrive at slowestBody
-// at least.
+// body is the body of a request. A read takes at most conn.Stall. A body that is read into memory counts
+// against its principal's limit until the response ends, and must arrive at minBodyRate at least.
 type body struct {
 	io.ReadCloser
 	began      time.Time
@@ -86,18 +85,17 @@ type body struct {
 	ended      bool
 }
 
-// A body that is read into memory must arrive within bodyLimit plus a second for each
-// slowestBody bytes.
+// A body that is read into memory must arrive within bodyTimeout plus a second for each minBodyRate bytes.
 const bodyTimeout, minBodyRate = 10 * time.Minute, 1 << 10
 
 // Read implements io.Reader.
 func (b *body) Read(p []byte) (int, error) {
 	if !b.unbuffered && !b.ended {
-		room, err := b.reserved.Available()
+		available, err := b.reserved.Available()
 		if err != nil {
 			return 0, err
 		}
-		p = p[:min(int64(len(p)), room)]
+		p = p[:min(int64(len(p)), available)]
 	}
 	until := time.Now().Add(conn.Stall)
 	deadline := b.began.Add(bodyTimeout + time.Duration(b.reserved.Used()/minBodyRate)*time.Second)
@@ -107,14 +105,14 @@ func (b *body) Read(p []byte) (int, error) {
 	b.setReadDeadline(until)
 	n, err := b.ReadCloser.Read(p)
 	if !b.unbuffered {
-		_ = b.reserved.Add(int64(n)) // n is at most what Room returned
+		_ = b.reserved.Add(int64(n)) // n is at most what Available returned
 	}
 	if err != nil {
 		b.ended = true
 		b.setReadDeadline(time.Time{}) // else the connection would end while the handler runs
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		err = fault.Wrap(fault.InvalidParameters, err, "nothing of the request came for %v, or it came too slowly",
+		err = fault.Wrap(fault.InvalidParameters, err, "no byte of the request arrived for %v, or it arrived too slowly",
 			conn.Stall)
 	}
 	return n, err

@@ -23,12 +23,12 @@ import (
 func TestFloodWithoutToken(t *testing.T) {
 	e := newEdge(t, auth.Required, OriginCheck{Loopback: true})
 	ann := e.token("ann")
-	conns := conn.Limit(60, 20)
+	conns := conn.NewLimiterOf(60, 20)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv := &http.Server{Handler: e.Handler(), ConnContext: conns.Context}
+	srv := &http.Server{Handler: e.Handler(), ConnContext: conns.ConnContext}
 	served := make(chan struct{})
 	go func() { defer close(served); srv.Serve(conns.Listener(l)) }()
 	t.Cleanup(func() { srv.Close(); <-served })
@@ -110,7 +110,7 @@ func TestLimitsAreTold(t *testing.T) {
 		if a := do(h, r[0], r[1], "x", "Authorization", bob); a.StatusCode == 429 {
 			t.Errorf("bob, %s: %s", r[1], a.body)
 		}
-		if a := do(e.Owner(), r[0], r[1], "x"); a.StatusCode == 429 {
+		if a := do(e.SocketHandler(), r[0], r[1], "x"); a.StatusCode == 429 {
 			t.Errorf("the owner, %s: %s", r[1], a.body)
 		}
 	}

@@ -219,7 +219,8 @@ func (a *App) openEdges(ctx context.Context) error {
 		MaxBody: int64(c.Server.MaxBodyMB) << 20,
 		Limits:  limiter, Log: a.log, NewSession: func(p auth.Principal) bool { return !p.Authenticated },
 		TokenContext: a.watch.TokenContext, Connected: a.prewarm})
-	a.api = api.New(api.Config{Door: a.authenticator, Watch: a.watch, Limits: limiter, Gateway: a.gateway, Hub: h,
+	a.api = api.New(api.Config{Authenticator: a.authenticator, TokenWatch: a.watch, Limits: limiter,
+		Gateway: a.gateway, Hub: h,
 		Metrics: metrics, CheckRuntime: a.runtimes.check, Version: Version, PublicURL: c.Server.PublicURL, Log: a.log,
 		Origins: api.OriginCheck{Loopback: auth.Loopback(c.Server.Host), CORS: c.Server.CORS,
 			Origins: c.Server.CORSOrigins, TokenRequired: a.tokenRequired}})
@@ -276,8 +277,8 @@ func (a *App) Run(ctx context.Context, networkListeners []net.Listener, ownerLis
 	debug := slog.NewLogLogger(a.log.Handler(), slog.LevelDebug)
 	networkServer := &http.Server{Handler: a.api.Handler(), ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout: 5 * time.Minute,
-		ConnContext: conns.Context, MaxHeaderBytes: 64 << 10, ErrorLog: debug}
-	ownerServer := &http.Server{Handler: a.api.Owner(), ReadHeaderTimeout: 20 * time.Second, ErrorLog: debug}
+		ConnContext: conns.ConnContext, MaxHeaderBytes: 64 << 10, ErrorLog: debug}
+	ownerServer := &http.Server{Handler: a.api.SocketHandler(), ReadHeaderTimeout: 20 * time.Second, ErrorLog: debug}
 	networkServer.RegisterOnShutdown(a.ports.Drain)
 	networkServer.RegisterOnShutdown(a.events.Close)
 	failed := make(chan error, len(networkListeners)+1)

@@ -67,7 +67,7 @@ func (t *Tools) exposePort(ctx context.Context, c tool.Call, in ExposeInput) (*t
 	switch {
 	case err == nil:
 		conn.Close()
-	case errors.Is(err, session.ErrNobody):
+	case errors.Is(err, session.ErrNotListening):
 		listening = false
 	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil: // the program accepts slowly; it does listen
 	default:

@@ -19,7 +19,7 @@ var (
 	ErrNoToken      = port.ErrNoToken
 	ErrUnknownPort  = port.ErrUnknown
 	ErrTooManyConns = port.ErrFull
-	ErrNotListening = session.ErrNobody // nothing listens on the port
+	ErrNotListening = session.ErrNotListening // nothing listens on the port
 )
 
 // The parts of links to exposed ports.
@@ -52,12 +52,12 @@ var HalfCloseTimeout = wire.HostMuxConfig().StreamCloseTimeout
 
 // CloseWrite closes the direction to the port. Close of a stream to the sandbox does only
 // that; the other direction stays open.
-func (d *PortConn) CloseWrite() error { return d.Close() }
+func (c *PortConn) CloseWrite() error { return c.Close() }
 
 // End closes the connection, and ends the request, which releases the session.
-func (d *PortConn) End() {
-	d.Conn.Close()
-	d.request.Close()
+func (c *PortConn) End() {
+	c.Conn.Close()
+	c.request.Close()
 }
 
 // DialPort connects to a port of one of the principal's sessions.
@@ -90,11 +90,11 @@ func (h *Hub) dial(ctx context.Context, a *ActiveRequest, id string, number int)
 	switch {
 	case err == nil:
 		return conn, nil
-	case errors.Is(err, session.ErrNobody):
+	case errors.Is(err, session.ErrNotListening):
 		return nil, fault.New(fault.NotFound, "nothing listens on port %d of session %s", number, id).
 			With("session_id", id).With("port", number)
 	case errors.Is(err, context.DeadlineExceeded):
-		return nil, fault.Wrap(fault.Connection, err, "port %d of session %s takes no connection", number, id)
+		return nil, fault.Wrap(fault.Connection, err, "port %d of session %s accepts no connection", number, id)
 	}
 	return nil, l.Fault(ctx, err, fault.Connection)
 }
@@ -165,8 +165,8 @@ func (v *Visit) Connect() (net.Conn, error) {
 	return v.Dial(func(ctx context.Context) (net.Conn, error) { return v.lease.Dial(ctx, v.Port) })
 }
 
-// Fault returns the fault that the visitor gets for a failed Connect, and makes it the
-// outcome.
+// Fault returns the fault that the visitor gets for a failed Connect, and makes it the outcome of the
+// event.
 func (v *Visit) Fault(ctx context.Context, err error) *fault.Error {
 	return fault.From(v.Fail(v.lease.Fault(ctx, err, fault.Connection)))
 }

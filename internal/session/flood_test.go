@@ -21,33 +21,33 @@ import (
 	"sandlot/internal/sandbox"
 )
 
-// socket is a sandbox of which there is nothing but the socket that its agent
+// socketSandbox is a sandbox that has only the socket that its agent
 // dials; the test is the agent.
-type socket struct {
+type socketSandbox struct {
 	l    *net.UnixListener
 	spec sandbox.Spec
 }
 
-func newSocket(t *testing.T, id string) *socket {
+func newSocketSandbox(t *testing.T, id string) *socketSandbox {
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(t.TempDir(), "s"), Net: "unix"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &socket{l, sandbox.Spec{ID: id, Secret: bytes.Repeat([]byte{7}, wire.SecretLen)}}
+	return &socketSandbox{l, sandbox.Spec{ID: id, Secret: bytes.Repeat([]byte{7}, wire.SecretLen)}}
 }
 
-func (s *socket) Spec() sandbox.Spec { return s.spec }
+func (s *socketSandbox) Spec() sandbox.Spec { return s.spec }
 
-func (s *socket) Connect(ctx context.Context) (net.Conn, error) {
+func (s *socketSandbox) Connect(ctx context.Context) (net.Conn, error) {
 	defer context.AfterFunc(ctx, func() { s.l.Close() })()
 	return s.l.Accept()
 }
 
-func (s *socket) Status(context.Context) (sandbox.Status, error) { return sandbox.Status{}, nil }
-func (s *socket) Stop(context.Context) error                     { return nil }
+func (s *socketSandbox) Status(context.Context) (sandbox.Status, error) { return sandbox.Status{}, nil }
+func (s *socketSandbox) Stop(context.Context) error                     { return nil }
 
 // greeted dials as an agent does, for the network.
-func (s *socket) greeted() (net.Conn, error) {
+func (s *socketSandbox) greeted() (net.Conn, error) {
 	c, err := net.Dial("unix", s.l.Addr().String())
 	if err != nil {
 		return nil, err
@@ -60,7 +60,7 @@ func (s *socket) greeted() (net.Conn, error) {
 }
 
 // link dials as an agent does, for a link.
-func (s *socket) link() (net.Conn, error) {
+func (s *socketSandbox) link() (net.Conn, error) {
 	c, err := net.Dial("unix", s.l.Addr().String())
 	if err != nil {
 		return nil, err
@@ -73,7 +73,7 @@ func (s *socket) link() (net.Conn, error) {
 }
 
 // ask says one request on a connection of its own.
-func (s *socket) ask(r wire.NetRequest) (wire.NetCode, error) {
+func (s *socketSandbox) ask(r wire.NetRequest) (wire.NetCode, error) {
 	c, err := s.greeted()
 	if err != nil {
 		return 0, err
@@ -87,19 +87,19 @@ func (s *socket) ask(r wire.NetRequest) (wire.NetCode, error) {
 	return reply.Code, err
 }
 
-// lines is a log that counts its lines.
-type lines struct {
+// logBuffer is the output of a logger, whose lines can be counted.
+type logBuffer struct {
 	mu  sync.Mutex
 	log bytes.Buffer
 }
 
-func (l *lines) Write(p []byte) (int, error) {
+func (l *logBuffer) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.log.Write(p)
 }
 
-func (l *lines) String() string {
+func (l *logBuffer) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.log.String()
@@ -113,15 +113,15 @@ func TestFloodOfGreetings(t *testing.T) {
 	const rate, burst, floods = 50, 50, 32
 	const long = 2 * time.Second
 	refused := wire.NetRequest{Kind: wire.NetConnect, Address: []byte{127, 0, 0, 1}, Port: 1}
-	for name, attack := range map[string]func(*socket) bool{ // true: it was let in
-		"nothing": func(s *socket) bool {
+	for name, attack := range map[string]func(*socketSandbox) bool{ // true: it was let in
+		"nothing": func(s *socketSandbox) bool {
 			c, err := s.greeted()
 			if err == nil {
 				c.Close()
 			}
 			return err == nil
 		},
-		"nonsense": func(s *socket) bool {
+		"nonsense": func(s *socketSandbox) bool {
 			c, err := s.greeted()
 			if err != nil {
 				return false
@@ -131,11 +131,11 @@ func TestFloodOfGreetings(t *testing.T) {
 			io.Copy(io.Discard, c)
 			return true
 		},
-		"refused": func(s *socket) bool {
+		"refused": func(s *socketSandbox) bool {
 			_, err := s.ask(refused)
 			return err == nil
 		},
-		"a wrong secret and then a link": func(s *socket) bool {
+		"a wrong secret and then a link": func(s *socketSandbox) bool {
 			wrong := *s
 			wrong.spec.Secret = bytes.Repeat([]byte{8}, wire.SecretLen)
 			wrong.greeted()
@@ -146,11 +146,11 @@ func TestFloodOfGreetings(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			log := new(lines)
+			log := new(logBuffer)
 			logger := slog.New(slog.NewTextHandler(log, nil))
 			broker := egress.New(egress.Config{Log: logger, Limits: egress.Limits{Rate: rate, Burst: burst}})
-			booted := func(id string) (*socket, *pool.Booted) {
-				s := newSocket(t, id)
+			booted := func(id string) (*socketSandbox, *pool.Booted) {
+				s := newSocketSandbox(t, id)
 				b := &pool.Booted{ID: id, Box: s, Agent: agent.New(s, logger, nil)}
 				b.Connect(broker.Outlet(egress.Owner{Session: id}, &egress.Policy{Mode: egress.Public},
 					new(egress.Meter)))

@@ -37,7 +37,7 @@ func (b *Sessions) OwnerOf(id string) string {
 	return ""
 }
 
-// Has says whether the session with that id exists and belongs to the owner.
+// Has reports whether the session with that id exists and belongs to the owner.
 func (b *Sessions) Has(owner, id string) bool {
 	s := b.byID(id)
 	if s == nil {
@@ -47,8 +47,8 @@ func (b *Sessions) Has(owner, id string) bool {
 	return c.rec.Owner == owner && !c.removed
 }
 
-// ErrNobody is returned by Dial when nothing listens on the port.
-var ErrNobody = errors.New("nothing listens on that port")
+// ErrNotListening is returned by Dial when nothing listens on the port.
+var ErrNotListening = errors.New("nothing listens on that port")
 
 // dialTimeout is longer than the agent's own timeout to connect.
 const dialTimeout = 15 * time.Second
@@ -65,7 +65,7 @@ func (l *Lease) Dial(ctx context.Context, port int) (net.Conn, error) {
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	case agent.ReasonOf(err) == agent.NotFound:
-		return nil, ErrNobody
+		return nil, ErrNotListening
 	case agent.ReasonOf(err) == agent.TimedOut:
 		return nil, context.DeadlineExceeded
 	}

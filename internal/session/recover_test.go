@@ -21,7 +21,7 @@ import (
 
 // leave makes sessions of ann's with a sandbox each, and lets them go as a
 // server does that ends.
-func leave(w *world, n int) (left []*Lease) {
+func leave(w *testSessions, n int) (left []*Lease) {
 	for range n {
 		left = append(left, w.use(ann, OpenRequest{ID: "new"}))
 	}
@@ -33,7 +33,7 @@ func leave(w *world, n int) (left []*Lease) {
 // all others cannot be taken over, and those follow.
 func TestAskedForFirst(t *testing.T) {
 	const many = 50
-	in(t, func(r *Rules) { r.MaxSessions = many }, func(t *testing.T, w *world) {
+	in(t, func(r *Rules) { r.MaxSessions = many }, func(t *testing.T, w *testSessions) {
 		left := leave(w, many)
 		quick, slow := left[0], left[1]
 		free := make(chan struct{})
@@ -88,7 +88,7 @@ func TestAskedForFirst(t *testing.T) {
 // TestLeftCounts: what is not taken over yet counts towards the limits, keeps its
 // idle clock, and is stopped, removed and evicted as if it were.
 func TestLeftCounts(t *testing.T) {
-	in(t, nil, func(t *testing.T, w *world) {
+	in(t, nil, func(t *testing.T, w *testSessions) {
 		left := leave(w, 3)
 		w.open(func(r *Rules) { r.EvictIdle, r.MaxMemoryMB = false, 3*1024 })
 		w.fails(ann, OpenRequest{ID: "new"}, fault.ResourceLimit)
@@ -106,7 +106,7 @@ func TestLeftCounts(t *testing.T) {
 			t.Errorf("%d idle ones live", alive)
 		}
 	})
-	in(t, nil, func(t *testing.T, w *world) {
+	in(t, nil, func(t *testing.T, w *testSessions) {
 		leave(w, 3)
 		w.open(nil)
 		w.use(ann, OpenRequest{ID: "new"}) // one makes room
@@ -114,7 +114,7 @@ func TestLeftCounts(t *testing.T) {
 			t.Errorf("%d live", alive)
 		}
 	})
-	in(t, nil, func(t *testing.T, w *world) {
+	in(t, nil, func(t *testing.T, w *testSessions) {
 		left := leave(w, 2)
 		w.open(nil)
 		infos, err := w.List(context.Background(), ann, "")
@@ -130,7 +130,7 @@ func TestLeftCounts(t *testing.T) {
 // TestStopWhileRecovering: a server that stops, or dies, in the middle of taking
 // over loses nothing for the next one.
 func TestStopWhileRecovering(t *testing.T) {
-	bubble(t, nil, func(t *testing.T, w *world) {
+	bubble(t, nil, func(t *testing.T, w *testSessions) {
 		left := leave(w, 3)
 		var free atomic.Value
 		free.Store(left[0].Booted.ID)
@@ -179,13 +179,13 @@ func TestStopWhileRecovering(t *testing.T) {
 }
 
 // bubble is in within a synctest bubble.
-func bubble(t *testing.T, change func(*Rules), test func(*testing.T, *world)) {
+func bubble(t *testing.T, change func(*Rules), test func(*testing.T, *testSessions)) {
 	t.Helper()
 	if !sandboxtest.Alone(t) {
 		return
 	}
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, change)
+		w := newTestSessions(t, change)
 		defer synctest.Wait()
 		defer w.close()
 		test(t, w)
@@ -196,7 +196,7 @@ func bubble(t *testing.T, change func(*Rules), test func(*testing.T, *world)) {
 // used last before the others.
 func TestAFewAtOnce(t *testing.T) {
 	const many = 40
-	in(t, func(r *Rules) { r.MaxSessions = 1 }, func(t *testing.T, w *world) {
+	in(t, func(r *Rules) { r.MaxSessions = 1 }, func(t *testing.T, w *testSessions) {
 		var ids []string
 		for i := range many {
 			ids = append(ids, w.use(auth.User(fmt.Sprint("user", i), false), OpenRequest{ID: "new"}).Booted.ID)
@@ -232,7 +232,7 @@ func TestAFewAtOnce(t *testing.T) {
 // TestUnowned: what belongs to nobody is removed by a server that stops at once,
 // and by one that cannot take over a session's.
 func TestUnowned(t *testing.T) {
-	bubble(t, nil, func(t *testing.T, w *world) {
+	bubble(t, nil, func(t *testing.T, w *testSessions) {
 		left := leave(w, 1)
 		stray := func() {
 			t.Helper()
@@ -277,7 +277,7 @@ func TestUnowned(t *testing.T) {
 // TestStoppedInVain: the sandbox of a session that is stopped while nobody can take it
 // over ends as soon as that can be done: by this server or, of a home, by the next.
 func TestStoppedInVain(t *testing.T) {
-	bubble(t, nil, func(t *testing.T, w *world) {
+	bubble(t, nil, func(t *testing.T, w *testSessions) {
 		var full atomic.Bool
 		w.fake.OnRecover = func(context.Context, string) error {
 			if full.Load() {

@@ -30,17 +30,17 @@ import (
 	"sandlot/internal/workspace"
 )
 
-// memory is a Store that can fail.
-type memory struct {
+// fakeStore is a Store in memory that can fail.
+type fakeStore struct {
 	mu     sync.Mutex
 	all    map[string]Record
 	broken error
-	puts   int // of traffic
+	puts   int // calls of PutTraffic
 	// before is called before a record is stored, once.
 	before atomic.Pointer[func()]
 }
 
-func (m *memory) PutSession(_ context.Context, r Record) error {
+func (m *fakeStore) PutSession(_ context.Context, r Record) error {
 	if before := m.before.Swap(nil); before != nil {
 		(*before)()
 	}
@@ -54,7 +54,7 @@ func (m *memory) PutSession(_ context.Context, r Record) error {
 	return nil
 }
 
-func (m *memory) PutTraffic(_ context.Context, moved map[string]egress.Traffic) error {
+func (m *fakeStore) PutTraffic(_ context.Context, moved map[string]egress.Traffic) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.broken != nil {
@@ -70,13 +70,13 @@ func (m *memory) PutTraffic(_ context.Context, moved map[string]egress.Traffic) 
 	return nil
 }
 
-func (m *memory) Sessions(context.Context) ([]Record, error) {
+func (m *fakeStore) Sessions(context.Context) ([]Record, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Collect(maps.Values(m.all)), m.broken
 }
 
-func (m *memory) RemoveSession(_ context.Context, id string) error {
+func (m *fakeStore) RemoveSession(_ context.Context, id string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.all, id)
@@ -85,14 +85,14 @@ func (m *memory) RemoveSession(_ context.Context, id string) error {
 
 var hostAndOther = []*image.Template{{Name: "host", Provides: []string{"python"}}, {Name: "other"}}
 
-// world is sessions over a fake runtime.
-type world struct {
+// testSessions are Sessions with a fake runtime.
+type testSessions struct {
 	*Sessions
 	t          *testing.T
 	fake       *sandboxtest.Fake
-	store      *memory
+	store      *fakeStore
 	workspaces string
-	out        *egress.Broker // of Sessions that are opened from now on
+	out        *egress.Broker // used by the next open
 	further    []sandbox.Runtime
 }
 
@@ -102,15 +102,15 @@ var (
 	bot = auth.User("bot", true)
 )
 
-func newWorld(t *testing.T, change func(*Rules)) *world {
+func newTestSessions(t *testing.T, change func(*Rules)) *testSessions {
 	t.Helper()
-	w := &world{t: t, fake: &sandboxtest.Fake{}, store: &memory{all: map[string]Record{}}, workspaces: t.TempDir()}
+	w := &testSessions{t: t, fake: &sandboxtest.Fake{}, store: &fakeStore{all: map[string]Record{}}, workspaces: t.TempDir()}
 	w.open(change)
 	return w
 }
 
 // open makes sessions over the same store, runtime and files, as a new server does.
-func (w *world) open(change func(*Rules)) {
+func (w *testSessions) open(change func(*Rules)) {
 	workspaces, err := workspace.Open(w.workspaces)
 	if err != nil {
 		w.t.Fatal(err)
@@ -133,7 +133,7 @@ func (w *world) open(change func(*Rules)) {
 }
 
 // close ends all; the bubble may hold no goroutine.
-func (w *world) close() {
+func (w *testSessions) close() {
 	w.t.Helper()
 	w.fake.StopHangs = false
 	w.StopAll(context.Background())
@@ -143,7 +143,7 @@ func (w *world) close() {
 	}
 }
 
-func (w *world) use(p auth.Principal, a OpenRequest) *Lease {
+func (w *testSessions) use(p auth.Principal, a OpenRequest) *Lease {
 	w.t.Helper()
 	l, err := w.Open(context.Background(), p, a)
 	if err != nil {
@@ -153,7 +153,7 @@ func (w *world) use(p auth.Principal, a OpenRequest) *Lease {
 	return l
 }
 
-func (w *world) fails(p auth.Principal, a OpenRequest, kind fault.Kind, words ...string) {
+func (w *testSessions) fails(p auth.Principal, a OpenRequest, kind fault.Kind, words ...string) {
 	w.t.Helper()
 	l, err := w.Open(context.Background(), p, a)
 	if err == nil {
@@ -173,10 +173,10 @@ func (w *world) fails(p auth.Principal, a OpenRequest, kind fault.Kind, words ..
 
 // in runs a test with a world that is closed at the end, and looks for
 // goroutines that are left.
-func in(t *testing.T, change func(*Rules), test func(*testing.T, *world)) {
+func in(t *testing.T, change func(*Rules), test func(*testing.T, *testSessions)) {
 	t.Helper()
 	before := runtime.NumGoroutine()
-	w := newWorld(t, change)
+	w := newTestSessions(t, change)
 	test(t, w)
 	w.close()
 	for range 200 {
@@ -190,7 +190,7 @@ func in(t *testing.T, change func(*Rules), test func(*testing.T, *world)) {
 }
 
 func TestDefaults(t *testing.T) {
-	in(t, nil, func(t *testing.T, w *world) {
+	in(t, nil, func(t *testing.T, w *testSessions) {
 		home := w.use(ann, OpenRequest{})
 		if !home.Created || w.use(ann, OpenRequest{}).ID() != home.ID() || w.use(ann, OpenRequest{ID: "home"}).
 			ID() != home.ID() ||
@@ -215,7 +215,7 @@ func TestDefaults(t *testing.T) {
 }
 
 func TestRequests(t *testing.T) {
-	in(t, nil, func(t *testing.T, w *world) {
+	in(t, nil, func(t *testing.T, w *testSessions) {
 		s := w.use(ann, OpenRequest{ID: "new", Template: "python", Flavor: "medium"})
 		if s.record().Template != "host" || s.Booted.Flavor.Name != "medium" {
 			t.Errorf("%+v", s.record())
@@ -236,7 +236,7 @@ func TestIdle(t *testing.T) {
 		return
 	}
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(r *Rules) { r.SweepInterval, r.Retention = 5*time.Second, 10*time.Minute })
+		w := newTestSessions(t, func(r *Rules) { r.SweepInterval, r.Retention = 5*time.Second, 10*time.Minute })
 		defer synctest.Wait()
 		defer w.close()
 		ctx, stop := context.WithCancel(context.Background())
@@ -283,7 +283,7 @@ func TestIdle(t *testing.T) {
 }
 
 func TestHomeIsKept(t *testing.T) {
-	in(t, nil, func(t *testing.T, w *world) {
+	in(t, nil, func(t *testing.T, w *testSessions) {
 		home := w.use(ann, OpenRequest{})
 		w.sweep(context.Background(), time.Now().Add(1000*time.Hour))
 		if _, alive := w.fake.Count(); alive != 0 {
@@ -300,7 +300,7 @@ func TestHomeIsKept(t *testing.T) {
 }
 
 func TestLimits(t *testing.T) {
-	in(t, func(r *Rules) { r.MaxMemoryMB = 5 * 1024 }, func(t *testing.T, w *world) {
+	in(t, func(r *Rules) { r.MaxMemoryMB = 5 * 1024 }, func(t *testing.T, w *testSessions) {
 		w.use(ann, OpenRequest{}) // the home has its own place
 		first, second, third := w.use(ann, OpenRequest{ID: "new"}), w.use(ann, OpenRequest{ID: "new"}),
 			w.use(ann, OpenRequest{ID: "new"})
@@ -319,14 +319,14 @@ func TestLimits(t *testing.T) {
 		w.Stop(context.Background(), ann, first.ID())
 		w.use(ann, OpenRequest{ID: "new"})
 	})
-	in(t, func(r *Rules) { r.EvictIdle = false; r.MaxSessions = 1 }, func(t *testing.T, w *world) {
+	in(t, func(r *Rules) { r.EvictIdle = false; r.MaxSessions = 1 }, func(t *testing.T, w *testSessions) {
 		w.use(ann, OpenRequest{ID: "new"})
 		w.fails(ann, OpenRequest{ID: "new"}, fault.ResourceLimit)
 	})
 }
 
 func TestManyAtOnce(t *testing.T) {
-	in(t, func(r *Rules) { r.MaxSessions = 5; r.EvictIdle = false }, func(t *testing.T, w *world) {
+	in(t, func(r *Rules) { r.MaxSessions = 5; r.EvictIdle = false }, func(t *testing.T, w *testSessions) {
 		w.fake.BootDelay = time.Second
 		var all sync.WaitGroup
 		var mu sync.Mutex
@@ -363,7 +363,7 @@ func TestManyAtOnce(t *testing.T) {
 }
 
 func TestDeath(t *testing.T) {
-	in(t, nil, func(t *testing.T, w *world) {
+	in(t, nil, func(t *testing.T, w *testSessions) {
 		s := w.use(ann, OpenRequest{ID: "new"})
 		w.fake.Box(s.Booted.ID).CutLink() // the link alone: nothing is lost
 		if l := w.use(ann, OpenRequest{ID: s.ID()}); l.Notice != "" || l.Booted.ID != s.Booted.ID {
@@ -387,7 +387,7 @@ func TestDeath(t *testing.T) {
 
 // A fault of code says what happened to it, and where.
 func TestErrorTypes(t *testing.T) {
-	in(t, nil, func(t *testing.T, w *world) {
+	in(t, nil, func(t *testing.T, w *testSessions) {
 		s := w.use(ann, OpenRequest{ID: "new"})
 		is := func(err error, want any) {
 			t.Helper()
@@ -409,7 +409,7 @@ func TestErrorTypes(t *testing.T) {
 }
 
 func TestRuntimeFails(t *testing.T) {
-	in(t, nil, func(t *testing.T, w *world) {
+	in(t, nil, func(t *testing.T, w *testSessions) {
 		w.fake.CreateErr = errors.New("no")
 		w.fails(ann, OpenRequest{ID: "new"}, fault.SandboxCreation)
 		w.fails(bot, OpenRequest{}, fault.SandboxCreation)
@@ -433,7 +433,7 @@ func TestRuntimeFails(t *testing.T) {
 }
 
 func TestStoreFails(t *testing.T) {
-	in(t, nil, func(t *testing.T, w *world) {
+	in(t, nil, func(t *testing.T, w *testSessions) {
 		w.store.broken = errors.New("the disk is full")
 		if _, err := w.Open(context.Background(), ann, OpenRequest{}); err == nil {
 			t.Error("a session that is not stored")
@@ -446,7 +446,7 @@ func TestStoreFails(t *testing.T) {
 // TestHomeIsStoredOnce: a call that finds a home while its record is being stored, and
 // boots its sandbox, is not undone by that record.
 func TestHomeIsStoredOnce(t *testing.T) {
-	in(t, nil, func(t *testing.T, w *world) {
+	in(t, nil, func(t *testing.T, w *testSessions) {
 		booted := make(chan struct{})
 		meanwhile := func() {
 			go func() {
@@ -479,7 +479,7 @@ func TestNextServerStarts(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("only root can mount")
 	}
-	in(t, nil, func(t *testing.T, w *world) {
+	in(t, nil, func(t *testing.T, w *testSessions) {
 		stuck, nobodys := filepath.Join(w.workspaces, strings.Repeat("a", 26)),
 			filepath.Join(w.workspaces, strings.Repeat("b", 26))
 		if err := errors.Join(os.Mkdir(stuck, 0o700), os.Mkdir(nobodys, 0o700),
@@ -506,7 +506,7 @@ func TestNextServerStarts(t *testing.T) {
 
 // TestNextServer: what one server leaves, the next one finds, and nothing else.
 func TestNextServer(t *testing.T) {
-	in(t, nil, func(t *testing.T, w *world) {
+	in(t, nil, func(t *testing.T, w *testSessions) {
 		home, other, dead := w.use(ann, OpenRequest{}), w.use(bob, OpenRequest{ID: "new"}),
 			w.use(bob, OpenRequest{ID: "new"})
 		nobodys, err := w.Pool.Workspaces.New()
@@ -551,7 +551,7 @@ func TestNextServer(t *testing.T) {
 }
 
 func TestStop(t *testing.T) {
-	in(t, nil, func(t *testing.T, w *world) {
+	in(t, nil, func(t *testing.T, w *testSessions) {
 		s := w.use(ann, OpenRequest{ID: "new"})
 		if w.Stop(context.Background(), bob, s.ID()) || w.Stop(context.Background(), ann, "nothing") {
 			t.Error("somebody else's was stopped")
@@ -575,7 +575,7 @@ func TestStop(t *testing.T) {
 
 func TestMemoryTogether(t *testing.T) {
 	in(t, func(r *Rules) { r.MaxMemoryMB, r.MaxSessions, r.EvictIdle = 3*1024, 10, false },
-		func(t *testing.T, w *world) {
+		func(t *testing.T, w *testSessions) {
 			w.fake.BootDelay = 300 * time.Millisecond
 			var all sync.WaitGroup
 			for i := range 8 {
@@ -601,7 +601,7 @@ func TestMemoryTogether(t *testing.T) {
 
 // TestWoken: sessions that boot again take places too.
 func TestWoken(t *testing.T) {
-	in(t, func(r *Rules) { r.MaxSessions, r.EvictIdle = 2, false }, func(t *testing.T, w *world) {
+	in(t, func(r *Rules) { r.MaxSessions, r.EvictIdle = 2, false }, func(t *testing.T, w *testSessions) {
 		var ids []string
 		for range 4 {
 			l := w.use(ann, OpenRequest{ID: "new"})
@@ -631,7 +631,7 @@ func TestWoken(t *testing.T) {
 
 // TestStoppedAreBounded: what is kept of stopped sessions has an end.
 func TestStoppedAreBounded(t *testing.T) {
-	in(t, func(r *Rules) { r.MaxSessions = 1 }, func(t *testing.T, w *world) {
+	in(t, func(r *Rules) { r.MaxSessions = 1 }, func(t *testing.T, w *testSessions) {
 		var ids []string
 		for range maxStopped + 3 {
 			l := w.use(ann, OpenRequest{ID: "new"}) // it makes room
@@ -652,7 +652,7 @@ func TestStoppedAreBounded(t *testing.T) {
 // TestForgottenHalfway: a server that dies in the middle of forgetting a session
 // leaves nothing that comes back.
 func TestForgottenHalfway(t *testing.T) {
-	in(t, nil, func(t *testing.T, w *world) {
+	in(t, nil, func(t *testing.T, w *testSessions) {
 		l := w.use(ann, OpenRequest{ID: "new"})
 		r := l.record()
 		w.Close(context.Background())

@@ -33,20 +33,20 @@ func echoes(l egress.Limits) *egress.Broker {
 }
 
 // networked is a world whose sandboxes reach everything, at most 100 000 bytes.
-func networked(t *testing.T) *world {
-	w := newWorld(t, nil)
+func networked(t *testing.T) *testSessions {
+	w := newTestSessions(t, nil)
 	w.network()
 	return w
 }
 
-func (w *world) network() {
+func (w *testSessions) network() {
 	w.out = echoes(egress.Limits{Bytes: 100_000})
 	w.Egress = w.out
 	w.SetPolicies(Policies{Operator: egress.Policy{Mode: egress.Public}})
 }
 
 // again is a world after a crash of its server: nothing was closed in time.
-func (w *world) again() {
+func (w *testSessions) again() {
 	w.t.Helper()
 	old := w.Sessions
 	w.open(nil)
@@ -85,7 +85,7 @@ func moves(t *testing.T, l *Lease, n int) wire.NetReply {
 }
 
 // networkOf returns what a session's network is.
-func (w *world) networkOf(p auth.Principal, id string) Network {
+func (w *testSessions) networkOf(p auth.Principal, id string) Network {
 	w.t.Helper()
 	n, err := w.Network(p, id)
 	if err != nil {
@@ -97,7 +97,7 @@ func (w *world) networkOf(p auth.Principal, id string) Network {
 // What a session moved counts over all its sandboxes, and what it may move is no
 // other session's.
 func TestTrafficOutlivesSandboxes(t *testing.T) {
-	in(t, nil, func(t *testing.T, w *world) {
+	in(t, nil, func(t *testing.T, w *testSessions) {
 		w.network()
 		l := w.use(ann, OpenRequest{ID: "new"})
 		for i := range 4 {

@@ -29,8 +29,8 @@ type Limiter struct {
 }
 
 const (
-	// defaultConns bounds the connections, and strangersEach the unauthenticated ones of
-	// one address.
+	// defaultConns bounds the connections, and defaultPerAddress the unauthenticated ones of one
+	// address.
 	defaultConns, defaultPerAddress = 8192, 512
 	// filesPerConn is how many file descriptors there must be for each connection: each may
 	// need more, to its sandbox.
@@ -39,19 +39,19 @@ const (
 
 // NewLimiter returns a limiter that fits this process's limit of file descriptors.
 func NewLimiter() *Limiter {
-	most := defaultConns
+	maxConns := defaultConns
 	var files syscall.Rlimit
 	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files) == nil && files.Cur/filesPerConn < defaultConns {
-		most = int(files.Cur / filesPerConn)
+		maxConns = int(files.Cur / filesPerConn)
 	}
-	return Limit(most, defaultPerAddress)
+	return NewLimiterOf(maxConns, defaultPerAddress)
 }
 
-// Limit returns a limiter of most connections in all, at least 16, and of each
+// NewLimiterOf returns a limiter of maxConns connections in all, at least 16, and of maxPerAddress
 // unauthenticated ones of one address.
-func Limit(most, each int) *Limiter {
-	return &Limiter{maxConns: max(most, 16), maxPerAddress: each, unauthenticated: map[netip.Prefix]*list.List{},
-		idle: list.New()}
+func NewLimiterOf(maxConns, maxPerAddress int) *Limiter {
+	return &Limiter{maxConns: max(maxConns, 16), maxPerAddress: maxPerAddress,
+		unauthenticated: map[netip.Prefix]*list.List{}, idle: list.New()}
 }
 
 // Listener returns a listener whose connections the limiter bounds.
@@ -137,8 +137,8 @@ func (c *Limiter) admit(raw net.Conn) *conn {
 }
 
 // oldest returns the connection to close: the oldest unauthenticated one of the address that
-// has most of them, or the oldest idle one when more than half of all are idle. The lock
-// is held.
+// has most of them, or the oldest idle one when more than half of all are idle. The caller
+// holds mu.
 func (c *Limiter) oldest() *conn {
 	var longest *list.List
 	for _, l := range c.unauthenticated {
@@ -155,7 +155,7 @@ func (c *Limiter) oldest() *conn {
 	return longest.Front().Value.(*conn)
 }
 
-// unlist removes a connection from its list. The lock is held.
+// unlist removes a connection from its list. The caller holds mu.
 func (c *Limiter) unlist(n *conn) {
 	if n.list == nil {
 		return
@@ -167,7 +167,7 @@ func (c *Limiter) unlist(n *conn) {
 	n.list, n.element = nil, nil
 }
 
-// drop stops counting a connection. The lock is held.
+// drop stops counting a connection. The caller holds mu.
 func (c *Limiter) drop(n *conn) {
 	if !n.closed {
 		n.closed = true
@@ -189,8 +189,8 @@ func (n *conn) CloseWrite() error { return closeWrite(n.Conn) }
 
 type connKey struct{}
 
-// Context is the ConnContext of the http.Server that serves the listener.
-func (c *Limiter) Context(ctx context.Context, raw net.Conn) context.Context {
+// ConnContext is the ConnContext of the http.Server that serves the listener.
+func (c *Limiter) ConnContext(ctx context.Context, raw net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, raw)
 }
 

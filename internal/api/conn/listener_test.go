@@ -19,7 +19,7 @@ func crowdedServer(t *testing.T, most, each int) (addr string, c *Limiter) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c = Limit(most, each)
+	c = NewLimiterOf(most, each)
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case r.URL.Path == "/healthz":
@@ -29,7 +29,7 @@ func crowdedServer(t *testing.T, most, each int) (addr string, c *Limiter) {
 			defer MarkServing(r)()
 		}
 	})
-	srv := &http.Server{Handler: handler, ConnContext: c.Context}
+	srv := &http.Server{Handler: handler, ConnContext: c.ConnContext}
 	over := make(chan struct{})
 	go func() { defer close(over); _ = srv.Serve(c.Listener(l)) }()
 	t.Cleanup(func() { srv.Close(); <-over })
@@ -121,7 +121,7 @@ func TestRestingConnectionsGiveWay(t *testing.T) {
 
 // Connections that serve requests stay, and where all do, a new one is refused.
 func TestServingConnectionsStay(t *testing.T) {
-	c := Limit(16, 16)
+	c := NewLimiterOf(16, 16)
 	pipe := func() net.Conn { a, b := net.Pipe(); t.Cleanup(func() { b.Close() }); return a }
 	var rest []func()
 	for range 16 {

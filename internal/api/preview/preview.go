@@ -23,7 +23,7 @@ type Config struct {
 	Hub *hub.Hub
 	// Limits bounds the connections to exposed ports of each session's owner.
 	Limits *limit.Limiter
-	// Known reports whether the Host of a request is this server. If not, it sends the error.
+	// CheckHost reports whether the Host of a request is this server. If not, it sends the error.
 	CheckHost func(w http.ResponseWriter, r *http.Request) bool
 	Log       *slog.Logger
 }
@@ -67,7 +67,7 @@ func (s *Server) Middleware(next http.Handler) http.Handler {
 			http.Redirect(w, r, v.prefix+"/"+query(r.URL.RawQuery), http.StatusPermanentRedirect)
 		case v.prefix != "" && r.Header.Get("Service-Worker") != "":
 			v.sendPage(w, r, http.StatusForbidden, "No service workers here",
-				"Service workers need the form of the link with a name of its own.")
+				"Service workers need a link with a host name of its own.")
 		default:
 			s.admit(w, r, v)
 		}
@@ -113,7 +113,8 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request, v *visit) {
 	s.forward(w, r.WithContext(context.WithValue(v.hubVisit.Context, visitKey{}, v)), v, restQuery)
 }
 
-// redirectWithoutToken stores the token in a cookie and redirects the browser to the URL without it.
+// redirectWithoutToken stores the token in a cookie and redirects the browser to the URL without it, so
+// that the token is not in the browser's history and in Referer headers.
 func (v *visit) redirectWithoutToken(w http.ResponseWriter, r *http.Request, record hub.PortRecord, token,
 	rest string) {
 	if record.HasToken(token) {

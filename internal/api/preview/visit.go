@@ -19,10 +19,10 @@ import (
 type visit struct {
 	session  string
 	port     int
-	prefix   string // /ports/SESSION/PORT for a link by path; empty for a link by host name
-	path     string // for the program in the sandbox, escaped
-	secure   bool   // the client came by HTTPS
-	hubVisit *hub.Visit
+	prefix   string     // /ports/SESSION/PORT for a link by path; empty for a link by host name
+	path     string     // of the request to the program in the sandbox, escaped
+	secure   bool       // the client uses HTTPS
+	hubVisit *hub.Visit // set when the hub has admitted the request
 	log      *slog.Logger
 }
 
@@ -36,15 +36,15 @@ const (
 	// programCookiePrefix is the prefix of the cookies of programs, for links by path: it
 	// distinguishes them from Sandlot's cookies on the same host.
 	programCookiePrefix = "sandlot_in_"
-	// PathCSP is the Content-Security-Policy of pages by path: they have this server's
-	// address, and get an opaque origin in place of its own.
+	// PathCSP is the Content-Security-Policy of pages of links by path. Their URLs have the origin of
+	// this server; with this policy, browsers give them an opaque origin instead.
 	PathCSP = "sandbox allow-scripts allow-forms allow-popups allow-modals allow-downloads"
 	// PageCSP is the Content-Security-Policy of this server's own pages.
 	PageCSP = "default-src 'none'; style-src 'unsafe-inline'; sandbox"
 )
 
-// addSandboxHeaders adds the headers that give pages by path an opaque origin. A policy that the program
-// sends applies too, and cannot weaken this one.
+// addSandboxHeaders adds the headers that give pages of links by path an opaque origin. A policy that the
+// program sends applies too, and cannot weaken this one.
 func (v *visit) addSandboxHeaders(h http.Header) {
 	if v.prefix == "" {
 		return
@@ -103,7 +103,7 @@ func (v *visit) programFailed(w http.ResponseWriter, r *http.Request, err error)
 				"what ran in it is gone.", v.port))
 	case errors.Is(err, context.DeadlineExceeded):
 		v.sendPage(w, r, http.StatusGatewayTimeout, "No answer",
-			fmt.Sprintf("Port %d of this session takes no connection.", v.port))
+			fmt.Sprintf("Port %d of this session accepts no connection.", v.port))
 	case errors.As(err, &dial):
 		f := v.hubVisit.Fault(r.Context(), dial.error)
 		v.sendPage(w, r, http.StatusBadGateway, "The session does not answer", f.Error())
