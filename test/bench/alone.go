@@ -13,25 +13,25 @@ import (
 	"time"
 )
 
-// asking is the program of a spoken: it answers with the value of each line.
-const asking = `import socket
+// rawPythonProgram is the program of a rawPython: it evaluates each line that it reads, and writes the value.
+const rawPythonProgram = `import socket
 s = socket.socket(socket.AF_UNIX)
 s.connect("/run/sandlot/ask")
 while line := s.recv(65536):
     s.sendall(b"%d\n" % eval(line))
 `
 
-// spoken is a Python in a sandbox of gVisor's alone, that is asked over a socket
-// of the host: the least that a cell can cost there. It implements client.
-type spoken struct {
+// rawPython is a Python in a sandbox that gVisor runs without Sandlot. It gets expressions over a socket of the
+// host: no cell can be faster in a sandbox. It implements client.
+type rawPython struct {
 	bundle *bundle
 	id     string
 	cmd    *exec.Cmd
 	conn   net.Conn
 }
 
-// speak boots a sandbox whose Python waits for questions.
-func (b *bundle) speak(id string) (*spoken, error) {
+// newRawPython boots a sandbox whose Python waits for expressions.
+func (b *bundle) newRawPython(id string) (*rawPython, error) {
 	folder := filepath.Join(b.dir, id, "sock")
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return nil, err
@@ -42,11 +42,11 @@ func (b *bundle) speak(id string) (*spoken, error) {
 	}
 	defer l.Close()
 	b.mount("/run/sandlot", folder)
-	b.config.Process.Args = []string{b.python, "-c", asking}
+	b.config.Process.Args = []string{b.python, "-c", rawPythonProgram}
 	if err := b.write(id); err != nil {
 		return nil, err
 	}
-	s := &spoken{bundle: b, id: id, cmd: b.command(id, "run", "-bundle", filepath.Join(b.dir, id), id)}
+	s := &rawPython{bundle: b, id: id, cmd: b.command(id, "run", "-bundle", filepath.Join(b.dir, id), id)}
 	var says bytes.Buffer
 	s.cmd.Stdout, s.cmd.Stderr = &says, &says
 	if err := s.cmd.Start(); err != nil {
@@ -60,8 +60,8 @@ func (b *bundle) speak(id string) (*spoken, error) {
 	return s, nil
 }
 
-// call asks for the value of the code.
-func (s *spoken) call(_ context.Context, _ string, a args) (answer, error) {
+// call returns the value of an expression.
+func (s *rawPython) call(_ context.Context, _ string, a args) (answer, error) {
 	if _, err := fmt.Fprintln(s.conn, a["code"]); err != nil {
 		return answer{}, err
 	}
@@ -71,10 +71,10 @@ func (s *spoken) call(_ context.Context, _ string, a args) (answer, error) {
 	return answer{text: strings.TrimSpace(string(buf[:n])), session: session}, err
 }
 
-func (s *spoken) close() { s.conn.Close() }
+func (s *rawPython) close() { s.conn.Close() }
 
-// end waits for the sandbox, whose Python ends when it is closed.
-func (s *spoken) end() error {
+// end waits for the end of the sandbox: its Python ends when the connection is closed.
+func (s *rawPython) end() error {
 	if s.conn != nil {
 		s.close()
 	}
@@ -83,16 +83,16 @@ func (s *spoken) end() error {
 	return os.RemoveAll(filepath.Join(s.bundle.dir, s.id))
 }
 
-// speakers boots n of them. End ends all that there are.
-func (b *bundle) speakers(n int) (all []client, end func() error, err error) {
+// newRawPythons boots n sandboxes. End ends those that were booted, also after an error.
+func (b *bundle) newRawPythons(n int) (all []client, end func() error, err error) {
 	end = func() (err error) {
 		for _, c := range all {
-			err = errors.Join(err, c.(*spoken).end())
+			err = errors.Join(err, c.(*rawPython).end())
 		}
 		return err
 	}
 	for i := range n {
-		s, err := b.speak(fmt.Sprintf("spoken-%d", i))
+		s, err := b.newRawPython(fmt.Sprintf("spoken-%d", i))
 		if err != nil {
 			return all, end, err
 		}
@@ -101,8 +101,7 @@ func (b *bundle) speakers(n int) (all []client, end func() error, err error) {
 	return all, end, nil
 }
 
-// alone starts a server without a pool, and gives f what a session's sandbox is
-// made of. All of it is gone after.
+// alone starts a server without a pool, calls f with the bundle of a session's sandbox, and removes all.
 func (b *bench) alone(f func(*bundle) error) error {
 	return b.with(func(s *server) error {
 		c := s.bare("")
@@ -111,7 +110,7 @@ func (b *bench) alone(f func(*bundle) error) error {
 	}, "SANDLOT_POOL_SIZE=0", "SANDLOT_SNAPSHOTS=false")
 }
 
-// raw gives f what a session's sandbox is made of. The server has no other one.
+// raw calls f with the bundle of a session's sandbox, the only one of the server.
 func (s *server) raw(c client, f func(*bundle) error) error {
 	b, err := s.newBundle(c)
 	if err != nil {
@@ -126,7 +125,7 @@ type peer struct {
 	cmd     *exec.Cmd
 }
 
-// build makes a program below test/bench, static, in the folder.
+// build builds a static program from a folder below test/bench.
 func (b *bench) build(name, dir string) (string, error) {
 	program := filepath.Join(dir, name)
 	cmd := exec.CommandContext(b.ctx, "go", "build", "-o", program, "./test/bench/"+name)
@@ -137,7 +136,7 @@ func (b *bench) build(name, dir string) (string, error) {
 	return program, nil
 }
 
-// startPeer serves on a free port, with more arguments for what.
+// startPeer starts mcppeer on a free port, with more arguments.
 func startPeer(program string, more ...string) (*peer, error) {
 	port, err := freePort()
 	if err != nil {

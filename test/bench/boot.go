@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// boot measures new sessions without a pool beside gVisor alone.
+// boot measures new sessions without a pool, and sandboxes that gVisor boots without Sandlot.
 func boot(b *bench) (section, error) {
 	var copied, booted, printed, ended samples
 	err := b.with(func(copies *server) error {

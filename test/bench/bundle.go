@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bundle is what gVisor needs to run Python as Sandlot would, without Sandlot.
+// bundle is an OCI bundle with which gVisor runs Python without Sandlot, in a sandbox like Sandlot's.
 type bundle struct {
 	*bench
 	dir    string
@@ -53,7 +53,7 @@ func (s *server) newBundle(c client) (*bundle, error) {
 	return b, nil
 }
 
-// copy reads the only sandbox's bundle, and its flags from its command line.
+// copy reads the bundle of the only running sandbox, and runsc's flags from its command line.
 func (b *bundle) copy(boxes []string) error {
 	if len(boxes) != 1 {
 		return fmt.Errorf("%d sandboxes for one session without a pool", len(boxes))
@@ -80,8 +80,7 @@ func (b *bundle) copy(boxes []string) error {
 	return errors.New("the sandbox's process was not found")
 }
 
-// adapt puts Python in the agent's place, and folders of its own in those of
-// the session.
+// adapt replaces the agent by Python, and the session's folders by new ones.
 func (b *bundle) adapt() error {
 	p := b.config.Process
 	p.Args = []string{b.python, "-c", "print(1)"}
@@ -96,7 +95,7 @@ func (b *bundle) adapt() error {
 	return nil
 }
 
-// mount has another folder of the host at one of its places.
+// mount mounts another folder of the host at one of the bundle's mount points.
 func (b *bundle) mount(at, folder string) {
 	for i, m := range b.config.Mounts {
 		if m.Destination == at {
@@ -105,7 +104,7 @@ func (b *bundle) mount(at, folder string) {
 	}
 }
 
-// command makes a runsc command, in the environment that the server gives it.
+// command returns a runsc command with the environment in which the server starts it.
 func (b *bundle) command(id string, args ...string) *exec.Cmd {
 	disk := filepath.Join(b.dir, id, "disk")
 	all := []string{"--root=" + filepath.Join(b.dir, "runsc")}
@@ -128,7 +127,7 @@ func (b *bundle) command(id string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// write makes the folder of one container.
+// write writes the folder of one container.
 func (b *bundle) write(id string) error {
 	if err := os.MkdirAll(filepath.Join(b.dir, id, "disk"), 0o700); err != nil {
 		return err
@@ -145,8 +144,7 @@ func (b *bundle) write(id string) error {
 
 func (b *bundle) cgroup() string { return filepath.Base(b.dir) }
 
-// run boots one container and adds how long it took until it had printed, and
-// until it had ended.
+// run boots one container, and adds the time until it has printed, and the time until it has ended.
 func (b *bundle) run(id string, printed, ended *samples) error {
 	if err := b.write(id); err != nil {
 		return err
@@ -177,7 +175,7 @@ func (b *bundle) run(id string, printed, ended *samples) error {
 	return os.RemoveAll(filepath.Join(b.dir, id))
 }
 
-// close removes what runsc keeps for all its containers, and the folders.
+// close removes runsc's state, and the folders.
 func (b *bundle) close() error {
 	netns := filepath.Join(b.dir, "runsc", "null-netns")
 	for unix.Unmount(netns, unix.MNT_DETACH) == nil {

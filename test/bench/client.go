@@ -22,14 +22,14 @@ const (
 
 type args = map[string]any
 
-// answer is a tool's result, as far as it is looked at.
+// answer is the part of a tool's result that the benchmarks check.
 type answer struct {
 	text    string // of the first block
 	session string
 	created bool
 }
 
-// client calls tools. Each has a connection of its own.
+// client calls tools, on its own connection.
 type client interface {
 	call(ctx context.Context, tool string, a args) (answer, error)
 	close()
@@ -94,7 +94,7 @@ func (c *sdkClient) call(ctx context.Context, tool string, a args) (answer, erro
 	return out, nil
 }
 
-// bareClient sends what curl would, over one connection that is kept.
+// bareClient makes bare calls, as with curl, over one keep-alive connection.
 type bareClient struct {
 	url  string
 	http *http.Client
@@ -148,7 +148,7 @@ func parse(text []byte) (answer, error) {
 	return answer{r.Result.Content[0].Text, r.Result.SessionID, r.Result.Created}, nil
 }
 
-// want runs Python in a session and fails if the answer is another one.
+// want runs Python code in a session, and returns an error if the answer differs.
 func want(ctx context.Context, c client, session, code, text string) (answer, error) {
 	r, err := c.call(ctx, "execute_code", args{"code": code, "session_id": session})
 	if err != nil {
@@ -163,13 +163,13 @@ func want(ctx context.Context, c client, session, code, text string) (answer, er
 	return r, nil
 }
 
-// onePlusOne is the warm call that most topics make.
+// onePlusOne makes the call that most topics measure.
 func onePlusOne(ctx context.Context, c client, session string) error {
 	_, err := want(ctx, c, session, "1+1", "2")
 	return err
 }
 
-// open makes a session.
+// open creates a session.
 func open(ctx context.Context, c client) (string, error) {
 	r, err := want(ctx, c, "new", "40+2", "42")
 	return r.session, err

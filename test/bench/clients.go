@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// crowds are how many clients call at the same time.
+// crowds are the numbers of clients that call at the same time.
 var crowds = []int{1, 2, 4, 8, 16, 32}
 
-// crowd is what so many clients of one kind found.
+// crowd has the measurements of a number of clients of one kind.
 type crowd struct {
 	clients int
 	took    samples
@@ -22,7 +22,7 @@ type crowd struct {
 
 func (c *crowd) rate() float64 { return float64(len(c.took)) / c.length.Seconds() }
 
-// group is the crowds of one kind of client.
+// group has the measurements of one kind of client.
 type group struct {
 	name  string
 	found []*crowd
@@ -47,7 +47,7 @@ func clients(b *bench) (section, error) {
 	}, fmt.Sprintf("MSB_MAX_SESSIONS=%d", most), "SANDLOT_POOL_SIZE=0")
 	if err == nil {
 		err = b.alone(func(raw *bundle) error {
-			boxes, end, err := raw.speakers(most)
+			boxes, end, err := raw.newRawPythons(most)
 			if err == nil {
 				err = b.grow(kinds[2:], [][]client{boxes}, make([]string, most))
 			}
@@ -76,7 +76,7 @@ func clients(b *bench) (section, error) {
 func (b *bench) rounds() int         { return pick(b, 3, 1) }
 func (b *bench) turn() time.Duration { return pick(b, 4*time.Second, 300*time.Millisecond) }
 
-// grow lets ever more clients of each kind call.
+// grow measures each kind with more and more clients.
 func (b *bench) grow(kinds []*group, all [][]client, sessions []string) error {
 	for _, k := range kinds {
 		for _, n := range crowds {
@@ -95,7 +95,7 @@ func (b *bench) grow(kinds []*group, all [][]client, sessions []string) error {
 	return nil
 }
 
-// members makes the sessions, and clients of each kind for them.
+// members creates the sessions, and a client of each kind for each.
 func (s *server) members(n int) (all [2][]client, sessions []string, err error) {
 	for range n {
 		sdk, err := s.connect(newer, "")
@@ -112,7 +112,7 @@ func (s *server) members(n int) (all [2][]client, sessions []string, err error) 
 	return all, sessions, nil
 }
 
-// run lets the first of them call for so long, and adds what it took.
+// run makes the first clients call for some time, and adds the durations.
 func (f *crowd) run(ctx context.Context, all []client, sessions []string, length time.Duration) error {
 	var (
 		took    = make([]samples, f.clients)
@@ -125,7 +125,7 @@ func (f *crowd) run(ctx context.Context, all []client, sessions []string, length
 		callers.Go(func() {
 			for now := time.Now(); now.Before(end) && errs[i] == nil; now = time.Now() {
 				errs[i] = onePlusOne(ctx, all[i], sessions[i])
-				if now.After(begin) { // also what ends later: the slow ones count
+				if now.After(begin) { // also calls that end later, so that slow calls count
 					took[i] = append(took[i], time.Since(now))
 				}
 			}

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// transfer moves the same bytes to a session and back, and on the host.
+// transfer copies the same bytes to a session and back, and on the host.
 type transfer struct {
 	*server
 	http *http.Client
@@ -24,7 +24,7 @@ type transfer struct {
 	back []byte
 }
 
-// move is one way that the bytes go.
+// move is one kind of copy.
 type move struct {
 	name       string
 	run, check func() error
@@ -121,7 +121,7 @@ func (t *transfer) read() error {
 	return err
 }
 
-// moves are the ways, in the order in which they are gone.
+// moves returns the kinds of copies, in the order in which they are measured.
 func (t *transfer) moves(c client, session string) []*move {
 	fine := func() error { return nil }
 	return []*move{
@@ -132,7 +132,7 @@ func (t *transfer) moves(c client, session string) []*move {
 	}
 }
 
-// arrived has the sandbox say what it holds.
+// arrived compares the hash of the file in the sandbox.
 func (t *transfer) arrived(c client, session string) error {
 	sum := sha256.Sum256(t.data)
 	code := "import hashlib; hashlib.file_digest(open('/workspace/data', 'rb'), 'sha256').hexdigest()"
@@ -140,7 +140,7 @@ func (t *transfer) arrived(c client, session string) error {
 	return err
 }
 
-// returned compares what came back, and forgets it.
+// returned compares the bytes that came back, and clears them.
 func (t *transfer) returned() error {
 	if !bytes.Equal(t.back, t.data) {
 		return errors.New("a wrong answer: other bytes came back")

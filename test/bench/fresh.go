@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// poolSize is the default of the setting.
+// poolSize is the default of the setting pool_size.
 const poolSize = 2
 
-// fresh measures new sessions out of the pool.
+// fresh measures new sessions with a sandbox of the pool.
 func fresh(b *bench) (section, error) {
 	sec := section{title: "A new session from the pool",
 		method: fmt.Sprintf("`execute_code(\"40+2\")` with `session_id: \"new\"`, from the call to the answer. The "+
@@ -43,7 +43,7 @@ func fresh(b *bench) (section, error) {
 	return sec, err
 }
 
-// newSession makes a session, adds how long that took, and stops it.
+// newSession creates a session, adds how long that took, and stops it.
 func newSession(ctx context.Context, c client, took *samples) error {
 	session := ""
 	err := took.take(func() (err error) {

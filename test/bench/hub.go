@@ -15,15 +15,15 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// hubServer is the real server whose start is measured.
+// hubServer is the third-party server whose start is measured.
 const hubServer = "@modelcontextprotocol/server-memory"
 
-// third is the hub and the servers behind it.
-type third struct {
+// hubBench is a Sandlot server with third-party servers.
+type hubBench struct {
 	*server
 	dir     string
 	program string  // mcppeer, on the host
-	peers   []*peer // it, over HTTP; and a proxy before that
+	peers   []*peer // mcppeer over HTTP, and a proxy to it
 	clients []client
 	ways    []*way
 
@@ -32,19 +32,19 @@ type third struct {
 	tools               catalog
 }
 
-// way is one path to the echo tool.
+// way is one way to call the echo tool: with or without Sandlot, over one of the transports.
 type way struct {
 	name string
 	tool string
 	c    client
-	base *way // what it is compared with
+	base *way // the way without Sandlot that this one is compared with
 	goal time.Duration
 	took samples
 }
 
-// hub measures what calls of third-party servers cost.
+// hub measures calls of third-party servers.
 func hub(b *bench) (sec section, err error) {
-	h := &third{}
+	h := &hubBench{}
 	if h.dir, err = tempDir(); err != nil {
 		return sec, err
 	}
@@ -89,7 +89,7 @@ func hub(b *bench) (sec section, err error) {
 	return h.section(), err
 }
 
-func (h *third) end() error {
+func (h *hubBench) end() error {
 	for _, c := range h.clients {
 		c.close()
 	}
@@ -99,8 +99,8 @@ func (h *third) end() error {
 	return h.tools.end()
 }
 
-// serve starts the peer over HTTP, and a proxy before it.
-func (h *third) serve() error {
+// serve starts mcppeer over HTTP, and a proxy to it.
+func (h *hubBench) serve() error {
 	p, err := startPeer(h.program)
 	if err != nil {
 		return err
@@ -113,8 +113,8 @@ func (h *third) serve() error {
 	return err
 }
 
-// direct connects to a server without the hub.
-func (h *third) direct(t mcp.Transport) (client, error) {
+// direct connects to a server without Sandlot.
+func (h *hubBench) direct(t mcp.Transport) (client, error) {
 	c, err := mcp.NewClient(&mcp.Implementation{Name: "bench", Version: "1"}, nil).Connect(h.ctx, t, nil)
 	if err != nil {
 		return nil, err
@@ -124,7 +124,7 @@ func (h *third) direct(t mcp.Transport) (client, error) {
 	return k, nil
 }
 
-func (h *third) enter() error {
+func (h *hubBench) enter() error {
 	stdio, err := h.direct(&mcp.CommandTransport{Command: exec.Command(h.program)})
 	if err != nil {
 		return err
@@ -163,9 +163,9 @@ func (h *third) enter() error {
 	return nil
 }
 
-// enterParts adds what a hub cannot do without: one more HTTP server between the
-// client and the other, and a sandbox around a program. End ends the sandbox.
-func (h *third) enterParts(raw *bundle) (end func() error, err error) {
+// enterParts adds the least that a gateway costs: one more HTTP server between client and server, and a sandbox
+// for the program. End ends the sandbox.
+func (h *hubBench) enterParts(raw *bundle) (end func() error, err error) {
 	proxied, err := h.direct(&mcp.StreamableClientTransport{Endpoint: h.peers[1].url(), DisableStandaloneSSE: true})
 	if err != nil {
 		return nil, err
@@ -200,15 +200,15 @@ func between(s, before, after string) string {
 	return s
 }
 
-// calls calls the echo tool on each way, in turns.
-func (h *third) calls() error {
+// calls calls the echo tool in each way, alternating.
+func (h *hubBench) calls() error {
 	const block = 20
 	for range pick(h.bench, 50, 3) {
 		for _, w := range h.ways {
 			for n := range block + 1 {
 				took := &w.took
 				if n == 0 {
-					took = new(samples) // after a rest
+					took = new(samples) // without the first round
 				}
 				text := fmt.Sprintf("%d", n)
 				if err := took.take(func() error {
@@ -226,9 +226,8 @@ func (h *third) calls() error {
 	return nil
 }
 
-// startsUp compares the first call of a server that does not run with its start on
-// the host.
-func (h *third) startsUp() error {
+// startsUp compares the first call of a server that does not run with the server's start on the host.
+func (h *hubBench) startsUp() error {
 	host := filepath.Join(h.dir, "npm")
 	if out, err := exec.CommandContext(h.ctx, "npm", "install", "--prefix", host, "--no-audit", "--no-fund",
 		"--loglevel=error", hubServer).CombinedOutput(); err != nil {
@@ -251,7 +250,7 @@ func (h *third) startsUp() error {
 		if err := h.starts.take(func() error { return h.startOnHost(host) }); err != nil {
 			return err
 		}
-		// It is stopped when nobody has used it for a second.
+		// Sandlot stops it after a second without a call.
 		for {
 			time.Sleep(500 * time.Millisecond)
 			out, err := h.cli("mcp", "list", "--json")
@@ -275,9 +274,9 @@ func (h *third) startsUp() error {
 	return nil
 }
 
-// node takes how long Node takes to do nothing, the home's and the same on the
-// host, both timed by a Python beside it.
-func (h *third) node(c client) error {
+// node measures an empty program of Node, in the home session and on the host. A Python program beside it takes
+// the time.
+func (h *hubBench) node(c client) error {
 	r, err := c.call(h.ctx, "execute_code",
 		args{"session_id": "home", "code": "import shutil; print(shutil.which('node'))"})
 	if err != nil {
@@ -301,7 +300,7 @@ func (h *third) node(c client) error {
 	return add(&h.nodeThere, r.text, err)
 }
 
-func (h *third) startOnHost(dir string) error {
+func (h *hubBench) startOnHost(dir string) error {
 	ctx, cancel := context.WithTimeout(h.ctx, time.Minute)
 	defer cancel()
 	c, err := mcp.NewClient(&mcp.Implementation{Name: "bench", Version: "1"}, nil).Connect(ctx,
@@ -311,11 +310,11 @@ func (h *third) startOnHost(dir string) error {
 		return err
 	}
 	_, err = c.CallTool(ctx, &mcp.CallToolParams{Name: "read_graph", Arguments: args{}})
-	go c.Close() // its end is not its start
+	go c.Close() // the end is not measured
 	return err
 }
 
-func (h *third) section() section {
+func (h *hubBench) section() section {
 	calls := timings("the tool echo")
 	for _, w := range h.ways {
 		verdict := ""

@@ -18,11 +18,11 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// catalog is what it takes to list the tools of fifty servers.
+// catalog has the measurements of listing the tools of fifty servers.
 type catalog struct {
 	raw, decoded, canned samples
 	listed               int
-	grown                int64 // of the server's memory, bytes
+	grown                int64 // growth of the server's memory, in bytes
 	many                 []*http.Server
 }
 
@@ -123,7 +123,7 @@ func (c *catalog) measure(b *bench, dir string) error {
 	}, "SANDLOT_CONFIG="+file, "SANDLOT_POOL_SIZE=0")
 }
 
-// take measures the three ways, in turns.
+// take measures the three clients, alternating.
 func (c *catalog) take(s *server, client, other *sdkClient) error {
 	all := func(k *sdkClient) func() error {
 		return func() error {
@@ -169,13 +169,13 @@ func tools(ctx context.Context, k *sdkClient) (n int, err error) {
 	return n, nil
 }
 
-// book is the pages of a list, as they came, by the cursor that leads to each. It
-// serves them, too.
-type book map[string][]byte
+// pageSet has the pages of a list, as the server sent them, by their cursors. It is also an http.Handler that
+// serves them.
+type pageSet map[string][]byte
 
-// pages fetches all pages in a client's session.
-func pages(s *server, session string) (book, error) {
-	all := book{}
+// pages reads all pages in a client's session.
+func pages(s *server, session string) (pageSet, error) {
+	all := pageSet{}
 	for cursor := ""; ; {
 		params := args{}
 		if cursor != "" {
@@ -214,8 +214,8 @@ func pages(s *server, session string) (book, error) {
 	}
 }
 
-// ServeHTTP is a server that sends the pages, and does nothing else.
-func (b book) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+// ServeHTTP sends the pages, and does nothing else.
+func (b pageSet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var m struct {
 		ID     json.RawMessage
 		Method string

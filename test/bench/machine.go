@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// preface says what was measured, on what, and how.
+// preface returns the beginning of the report: what was measured, on which machine, and how.
 func (b *bench) preface() string {
 	few := ""
 	if b.quick {
@@ -42,7 +42,7 @@ func (b *bench) machine() table {
 	}}
 }
 
-// apart says what a section was measured on that was not measured with the others.
+// apart returns the note for a section that was measured at another time than the others.
 func (b *bench) apart() string {
 	return fmt.Sprintf("*Measured apart from the other sections: %s, Sandlot %s, %s, %d cores, load before the run "+
 		"%s.*",
@@ -50,7 +50,7 @@ func (b *bench) apart() string {
 		processor(), runtime.NumCPU(), load())
 }
 
-// said is what a program prints, or "unknown".
+// said returns what a program prints, or "unknown".
 func said(name string, args ...string) string {
 	out, err := exec.Command(name, args...).Output()
 	if err != nil {
@@ -69,7 +69,7 @@ func processor() string {
 	return runtime.GOARCH
 }
 
-// wakeUp is what the doctor says of idle processors.
+// wakeUp returns what sandlot doctor reports about idle processors.
 func (b *bench) wakeUp() string {
 	dir, err := tempDir()
 	if err != nil {
@@ -78,7 +78,7 @@ func (b *bench) wakeUp() string {
 	defer os.RemoveAll(dir)
 	cmd := exec.CommandContext(b.ctx, filepath.Join(b.bin, "sandlot"), "doctor")
 	cmd.Env = append(os.Environ(), "SANDLOT_STATE_DIR="+dir)
-	out, _ := cmd.Output() // something else may not be well
+	out, _ := cmd.Output() // another check of the doctor may fail
 	for line := range strings.Lines(string(out)) {
 		if _, text, ok := strings.Cut(line, "wake-ups"); ok {
 			text, _, _ = strings.Cut(strings.TrimSpace(text), ", which")
@@ -101,7 +101,7 @@ func load() string {
 	return strings.Join(strings.Fields(string(text))[:1], "")
 }
 
-// cpu is how long all cores have been busy, and how long they have been there.
+// cpu returns how long all cores together have been busy, and how long they have run.
 type cpu struct{ busy, all float64 }
 
 func cpuNow() cpu {
@@ -111,7 +111,7 @@ func cpuNow() cpu {
 	for i, f := range strings.Fields(strings.TrimPrefix(first, "cpu")) {
 		var n float64
 		fmt.Sscan(f, &n)
-		if i >= 8 { // a guest's time is in the user's already
+		if i >= 8 { // the time of guests is a part of the user time
 			break
 		}
 		c.all += n
@@ -122,7 +122,7 @@ func cpuNow() cpu {
 	return c
 }
 
-// since is the share of the cores' time that was busy since then, in percent.
+// since returns how busy the cores were since then, in percent.
 func (c cpu) since(then cpu) float64 {
 	if c.all == then.all {
 		return 0

@@ -1,6 +1,5 @@
-// Bench measures Sandlot on this machine and writes what it found as Markdown.
-// It compares side by side, in one run, and a wrong answer ends it: a wrong
-// result is not a measurement. It needs the programs of `make build`.
+// Bench measures Sandlot on this machine, and writes a report in Markdown. It compares with other programs in
+// the same run. It checks all answers, and ends at the first wrong one. It needs the programs of `make build`.
 package main
 
 import (
@@ -16,7 +15,7 @@ import (
 	"syscall"
 )
 
-// topics is what can be measured, in the order of the report.
+// topics are the sections of the report, in its order.
 var topics = []struct {
 	name string
 	run  func(*bench) (section, error)
@@ -43,7 +42,7 @@ type bench struct {
 	quick bool
 }
 
-// pick chooses how much to measure.
+// pick returns how much to measure: few with -quick, else full.
 func pick[T any](b *bench, full, quick T) T {
 	if b.quick {
 		return quick
@@ -100,8 +99,7 @@ func run(ctx context.Context) error {
 	return os.WriteFile(*out, []byte(merge(string(before), append([]string{preface}, parts...))), 0o644)
 }
 
-// measure runs the topics one after the other and returns the report's sections, each
-// with the note. Each section is printed as soon as it is there.
+// measure runs the topics one after the other, prints each section when it is measured, and returns all sections
 func (b *bench) measure(match *regexp.Regexp, note string) (parts []string, err error) {
 	for _, t := range topics {
 		if !match.MatchString(t.name) {

@@ -12,7 +12,7 @@ import (
 // share is the memory of a sandbox's processes, in bytes.
 type share struct {
 	sentry, gofer, stubs int64
-	charged              int64 // what its cgroup counts; 0 where there is none
+	charged              int64 // what its cgroup counts; 0: it has none
 }
 
 func (s share) all() int64 { return s.sentry + s.gofer + s.stubs }
@@ -63,9 +63,8 @@ func memory(b *bench) (section, error) {
 		tables: []table{sizes(shares)}}, nil
 }
 
-// measure adds up the processes of a sandbox: runsc's, which have its id as an
-// argument, and their descendants. gVisor's stubs are several processes in one
-// address space, which counts once.
+// measure adds up the memory of a sandbox's processes: those of runsc, which have the sandbox's id as an argument,
+// and their descendants. Several of gVisor's processes share one address space, which counts once.
 func measure(id string) (s share, err error) {
 	kinds := map[string]map[int]bool{"runsc-sandbox": {}, "runsc-gofer": {}}
 	roots := map[int]bool{}
@@ -98,7 +97,7 @@ func measure(id string) (s share, err error) {
 	return s, nil
 }
 
-// charged is what the kernel counts for the sandbox's cgroup.
+// charged returns the memory that the kernel counts for the sandbox's cgroup.
 func charged(id string) (n int64) {
 	for _, pattern := range []string{"/sys/fs/cgroup/memory/sandlot-*/" + id + "/memory.usage_in_bytes",
 		"/sys/fs/cgroup/sandlot-*/" + id + "/memory.current"} {

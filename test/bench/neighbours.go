@@ -11,7 +11,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
-// attack is what another user's sandbox does meanwhile.
+// attack is code in another user's sandbox.
 type attack struct {
 	name, language, code string
 
@@ -20,7 +20,7 @@ type attack struct {
 	runs int // of the code
 }
 
-// attacks are the first one, which is none, and those of test/attack_test.go.
+// attacks returns the attacks of test/attack_test.go, after one that does nothing.
 func attacks() []*attack {
 	return []*attack{
 		{name: "nothing"},
@@ -35,7 +35,7 @@ func attacks() []*attack {
 	}
 }
 
-// neighbours measures a user's warm calls beside the sandbox of another.
+// neighbours measures a user's warm calls while another user's sandbox attacks.
 func neighbours(b *bench) (section, error) {
 	all := attacks()
 	rounds, length := pick(b, 3, 1), pick(b, 10*time.Second, 3*time.Second)
@@ -79,7 +79,7 @@ func neighbours(b *bench) (section, error) {
 		tables: []table{t}}, nil
 }
 
-// user connects a user, who has a session.
+// user creates a user with a session, and connects.
 func (s *server) user(name string) (client, string, error) {
 	token, err := s.token(name)
 	if err != nil {
@@ -93,8 +93,7 @@ func (s *server) user(name string) (client, string, error) {
 	return c, id, err
 }
 
-// proven says that the session is a gVisor sandbox: nothing hostile runs
-// anywhere else.
+// proven returns an error if the session is not in a gVisor sandbox: no attack may run anywhere else.
 func proven(ctx context.Context, c client, session string) error {
 	r, err := c.call(ctx, "execute_command", args{"session_id": session,
 		"command": "cat /proc/version; dmesg 2>/dev/null | head -1; ls /dev/sda /dev/vda /root/.ssh 2>&1 | grep -c " +
@@ -116,7 +115,7 @@ func (a *attack) beside(ctx context.Context, mallory, victim client, id string, 
 	if err := proven(ctx, mallory, session); err != nil {
 		return err
 	}
-	time.Sleep(500 * time.Millisecond) // what the one before left is cleared away
+	time.Sleep(500 * time.Millisecond) // until the previous attack's processes are removed
 	window, cancel := context.WithTimeout(ctx, length)
 	defer cancel()
 	var hostile sync.WaitGroup
@@ -132,7 +131,7 @@ func (a *attack) beside(ctx context.Context, mallory, victim client, id string, 
 	return errors.Join(err, wrong, discard(ctx, mallory, session))
 }
 
-// watch makes the victim's calls, each of which has to go well.
+// watch makes the victim's calls. None of them may fail.
 func (a *attack) watch(ctx, window context.Context, victim client, id string) error {
 	for window.Err() == nil {
 		limited, done := context.WithTimeout(ctx, 20*time.Second)
@@ -146,8 +145,7 @@ func (a *attack) watch(ctx, window context.Context, victim client, id string) er
 	return ctx.Err()
 }
 
-// repeat runs the hostile code until the window closes. That it fails is its
-// purpose, but it must have run most of the time.
+// repeat runs the attack until the window closes. The code may fail, but it must run most of the time.
 func (a *attack) repeat(window context.Context, mallory client, session string, length time.Duration) error {
 	began, idle := time.Now(), time.Duration(0)
 	for window.Err() == nil {

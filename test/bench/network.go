@@ -20,21 +20,21 @@ import (
 const (
 	// netHost is the name under which a sandbox finds this machine's loopback.
 	netHost = "bench.test"
-	// netCrowd is how many streams there are at once.
+	// netCrowd is the number of streams at the same time.
 	netCrowd = 50
-	// netTimeout bounds each thing that runs in the sandbox or beside it.
+	// netTimeout bounds each program of the benchmark.
 	netTimeout = 3 * time.Minute
 )
 
-// wheels are what is installed: half of them are pure Python.
+// wheels are the Python packages that are installed; half of them are pure Python.
 var wheels = []string{"requests", "urllib3", "idna", "certifi", "charset-normalizer", "packaging", "click", "jinja2",
 	"markupsafe", "pyyaml"}
 
 //go:embed connect.py
 var connectScript string
 
-// exits is a session with a way out, and a server on the host for it.
-type exits struct {
+// networkBench is a session with access to a server on the host.
+type networkBench struct {
 	*server
 	c       client
 	session string
@@ -56,28 +56,27 @@ type exits struct {
 // kind is a program that connects.
 type kind struct {
 	name                    string
-	host, box               []string // its command there
+	host, box               []string // its command on the host, and in the sandbox
 	direct, within, through times
 }
 
-// stream is some streams at once, in one direction.
+// stream is a number of streams at the same time, in one direction.
 type stream struct {
 	way             string
 	count, megabyte int // streams, and the length of each
 	inside, outside samples
 }
 
-// idleCost is what the processes' memory grew by with count connections more
-// than the first, in bytes.
+// idleCost is by how many bytes the memory of the processes grew with count connections more than the first ones.
 type idleCost struct {
 	first, count    int
 	server, sandbox int64
 }
 
-// network measures the way out of a sandbox.
+// network measures connections from a sandbox to the host.
 func network(b *bench) (section, error) {
-	e := &exits{}
-	// Without snapshots there is one sandbox at a time, and it is known whose a process is.
+	e := &networkBench{}
+	// Without preboot images there is one sandbox at a time, so it is known which processes belong to it.
 	settings := []string{"SANDLOT_NETWORK_HOSTS=" + netHost + "=127.0.0.1", "SANDLOT_NETWORK_ALLOW_PRIVATE=" + netHost +
 		"=127.0.0.0/8",
 		"SANDLOT_NETWORK_CONNECTION_RATE=100000", "SANDLOT_NETWORK_MAX_CONNECTIONS=2000",
@@ -101,8 +100,8 @@ func network(b *bench) (section, error) {
 	return e.section(), nil
 }
 
-// inherited are the variables of this machine that begin so: where and how it
-// finds its registries.
+// inherited returns the environment variables with these prefixes: they say how this machine reaches its package
+// registries.
 func inherited(prefixes ...string) (settings []string) {
 	for _, kv := range os.Environ() {
 		if slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(kv, p) }) {
@@ -112,9 +111,8 @@ func inherited(prefixes ...string) (settings []string) {
 	return settings
 }
 
-// enter makes the session, starts the server on the host, and brings the client
-// into the session.
-func (e *exits) enter() (err error) {
+// enter creates the session, starts the server on the host, and uploads the client to the session.
+func (e *networkBench) enter() (err error) {
 	if e.dir, err = tempDir(); err != nil {
 		return err
 	}
@@ -152,8 +150,8 @@ func (e *exits) enter() (err error) {
 	return err
 }
 
-// run begins with memory, before anything else needs some.
-func (e *exits) run() error {
+// run measures all. It begins with the memory, which the other measurements change.
+func (e *networkBench) run() error {
 	for _, f := range []func() error{e.idling, e.connections, e.allStreams, e.packages} {
 		if err := f(); err != nil {
 			return err
@@ -162,7 +160,7 @@ func (e *exits) run() error {
 	return nil
 }
 
-func (e *exits) servePeer() error {
+func (e *networkBench) servePeer() error {
 	cmd := exec.Command(e.peer, "serve")
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
@@ -184,7 +182,7 @@ func (e *exits) servePeer() error {
 	return err
 }
 
-func (e *exits) endPeer() error {
+func (e *networkBench) endPeer() error {
 	var err error
 	if e.serving != nil {
 		e.orders.Close()
@@ -193,8 +191,8 @@ func (e *exits) endPeer() error {
 	return errors.Join(err, os.RemoveAll(e.dir))
 }
 
-// shell runs a command in the sandbox, which must say something.
-func (e *exits) shell(command string) (string, error) {
+// shell runs a command in the sandbox, and returns its output, which must not be empty.
+func (e *networkBench) shell(command string) (string, error) {
 	ctx, cancel := context.WithTimeout(e.ctx, netTimeout)
 	defer cancel()
 	c := e.bare("") // two commands can run at once
@@ -207,7 +205,7 @@ func (e *exits) shell(command string) (string, error) {
 	return r.text, err
 }
 
-// times is what the clients print.
+// times are the measurements that the clients print.
 type times struct{ Connect, Both, Took samples }
 
 func parseTimes(text string, err error) (t times, _ error) {
@@ -219,33 +217,33 @@ func parseTimes(text string, err error) (t times, _ error) {
 	return t, err
 }
 
-// peerHere is the server's address for programs on the host.
-func (e *exits) peerHere() string { return "127.0.0.1:" + strconv.Itoa(e.port) }
+// peerHere returns the server's address for programs on the host.
+func (e *networkBench) peerHere() string { return "127.0.0.1:" + strconv.Itoa(e.port) }
 
-// peerThere is the same for programs in the sandbox.
-func (e *exits) peerThere() string { return netHost + ":" + strconv.Itoa(e.port) }
+// peerThere returns the server's address for programs in the sandbox.
+func (e *networkBench) peerThere() string { return netHost + ":" + strconv.Itoa(e.port) }
 
 // sandboxed runs a client in the sandbox.
-func (e *exits) sandboxed(command ...string) (times, error) {
+func (e *networkBench) sandboxed(command ...string) (times, error) {
 	return parseTimes(e.shell(strings.Join(command, " ")))
 }
 
-// within runs a client in the sandbox, and a server beside it.
-func (e *exits) within(client, count string) (times, error) {
+// within runs a client and a server in the sandbox.
+func (e *networkBench) within(client, count string) (times, error) {
 	return e.sandboxed(`d=$(mktemp -d) && mkfifo $d/in && { /workspace/netpeer serve < $d/in > $d/port & } && exec 3> $d/in && until [ -s $d/port ]; do sleep 0.05; done;`,
 		client, `127.0.0.1:$(cat $d/port)`, count, `; exec 3>&-; wait; rm -r $d`)
 }
 
 // plain runs a client on the host.
-func (e *exits) plain(command ...string) (times, error) {
+func (e *networkBench) plain(command ...string) (times, error) {
 	ctx, cancel := context.WithTimeout(e.ctx, netTimeout)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, command[0], command[1:]...).Output()
 	return parseTimes(string(out), err)
 }
 
-// connections takes turns.
-func (e *exits) connections() error {
+// connections measures connections, alternating between the kinds.
+func (e *networkBench) connections() error {
 	n := strconv.Itoa(pick(e.bench, 100, 20))
 	for range pick(e.bench, 10, 2) {
 		for _, k := range e.kinds {
@@ -277,8 +275,8 @@ func (t *times) more(other times, err error) error {
 	return err
 }
 
-// allStreams takes turns, too.
-func (e *exits) allStreams() error {
+// allStreams measures the streams, alternating between the kinds.
+func (e *networkBench) allStreams() error {
 	one, each := pick(e.bench, 500, 50), pick(e.bench, 10, 1)
 	for _, way := range []string{"down", "up"} {
 		e.streams = append(e.streams, &stream{way: way, count: 1, megabyte: one},
@@ -308,10 +306,9 @@ type install struct {
 	inside, outside samples
 }
 
-// packages installs the wheels, from the registry and from a folder, which shows
-// what the network has to do with it. The same must be installed each time. The
-// host alone tries first whether there is a registry.
-func (e *exits) packages() error {
+// packages installs the wheels from the registry and from a folder: the difference is the network's. Each time
+// the same versions must be installed. Before, it tries on the host whether the registry can be reached.
+func (e *networkBench) packages() error {
 	all := []*install{{name: "from the registry"}, {name: "from a folder, without a network",
 		options: "--no-index --find-links %s/wheels"}}
 	const common = "-q --no-cache-dir --no-deps --only-binary :all:"
@@ -358,7 +355,7 @@ func (e *exits) packages() error {
 }
 
 // onHost runs a command in the server's environment.
-func (e *exits) onHost(command string) (string, error) {
+func (e *networkBench) onHost(command string) (string, error) {
 	ctx, cancel := context.WithTimeout(e.ctx, netTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "bash", "-c", command)
@@ -367,9 +364,9 @@ func (e *exits) onHost(command string) (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
-// idling opens connections that rest, in two parts, and ends them. The first part
-// fills what there is once, whatever their number.
-func (e *exits) idling() (err error) {
+// idling measures the memory of idle connections. It opens them in two parts: the first part has the cost that does
+// not depend on their number.
+func (e *networkBench) idling() (err error) {
 	e.idle.first, e.idle.count = pick(e.bench, 200, 100), pick(e.bench, 1000, 300)
 	before, err := e.holding(e.idle.first, e.idle.first)
 	if err != nil {
@@ -384,16 +381,16 @@ func (e *exits) idling() (err error) {
 	return after.end()
 }
 
-// held are idle connections, and the memory of all processes while they rest.
+// held has the idle connections, and the memory of all processes with them.
 type held struct {
-	*exits
+	*networkBench
 	ended           chan error
 	server, sandbox int64
 }
 
-// holding opens some connections, so that there are all.
-func (e *exits) holding(some, all int) (*held, error) {
-	h := &held{exits: e, ended: make(chan error, 1)}
+// holding opens connections until there are as many as given.
+func (e *networkBench) holding(some, all int) (*held, error) {
+	h := &held{networkBench: e, ended: make(chan error, 1)}
 	go func() {
 		_, err := e.sandboxed("/workspace/netpeer idle", e.peerThere(), strconv.Itoa(some))
 		h.ended <- err
@@ -429,8 +426,8 @@ func (h *held) end() error {
 	return errors.Join(err, <-h.ended)
 }
 
-// waitOpen waits until so many connections are open.
-func (e *exits) waitOpen(n int, ended chan error) error {
+// waitOpen waits until that many connections are open.
+func (e *networkBench) waitOpen(n int, ended chan error) error {
 	ctx, cancel := context.WithTimeout(e.ctx, time.Minute)
 	defer cancel()
 	for {
@@ -447,7 +444,7 @@ func (e *exits) waitOpen(n int, ended chan error) error {
 	}
 }
 
-func (e *exits) section() section {
+func (e *networkBench) section() section {
 	s := section{title: "The network",
 		method: fmt.Sprintf("A program in a sandbox of the default flavor reaches a server on the host's loopback by "+
 			"the transparent way out, under a name that is allowed; and the same program does it directly on the "+
@@ -476,7 +473,7 @@ func (e *exits) section() section {
 	return s
 }
 
-func (e *exits) delays() table {
+func (e *networkBench) delays() table {
 	t := timings("connections")
 	for _, k := range e.kinds {
 		t.add(k.name+", direct: connect", k.direct.Connect)
@@ -492,7 +489,7 @@ func (e *exits) delays() table {
 	return t
 }
 
-func (e *exits) speeds() table {
+func (e *networkBench) speeds() table {
 	t := table{head: []string{"streams", "samples", "sandbox, P50 MB/s", "slowest", "direct, P50 MB/s", "goal"}}
 	var one float64
 	for _, s := range e.streams {
@@ -511,7 +508,7 @@ func (e *exits) speeds() table {
 	return t
 }
 
-func (e *exits) pip() table {
+func (e *networkBench) pip() table {
 	t := timings("`pip install` of ten wheels")
 	for n, i := range e.installs {
 		r := ratio(i.inside, i.outside, 50)
@@ -525,7 +522,7 @@ func (e *exits) pip() table {
 	return t
 }
 
-func (e *exits) idles() table {
+func (e *networkBench) idles() table {
 	each := func(n int64) float64 { return float64(n) / float64(e.idle.count) / 1000 }
 	row := func(name string, n int64) []string {
 		return []string{name, fmt.Sprint(e.idle.count), fmt.Sprintf("%.1f", each(n))}

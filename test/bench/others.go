@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// prints runs a program that must print just that.
+// prints runs a program, and returns an error if it prints another text.
 func prints(text, name string, args ...string) error {
 	out, err := exec.Command(name, args...).Output()
 	if err != nil {
@@ -27,14 +27,14 @@ func prints(text, name string, args ...string) error {
 	return nil
 }
 
-// container is a running one of Docker's.
+// container is a running Docker container.
 type container struct{ id string }
 
-// dockerImage has Python, and is fetched if a Docker engine answers. Where no
-// registry can be reached, SANDLOT_BENCH_IMAGE names one that is there.
+// dockerImage is an image with Python. It is pulled if a Docker engine answers. SANDLOT_BENCH_IMAGE names a local
+// image in place of it, for machines that reach no registry.
 func dockerImage() string { return cmp.Or(os.Getenv("SANDLOT_BENCH_IMAGE"), "python:3-slim") }
 
-// dockerBox starts a container, if this machine can.
+// dockerBox starts a container, or returns why this machine cannot.
 func dockerBox(ctx context.Context) (*container, error) {
 	short, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -57,8 +57,7 @@ func (c *container) exec() error {
 
 func (c *container) remove() { exec.Command("docker", "rm", "--force", c.id).Run() }
 
-// pythonClient is a program with the official Python client, which makes one
-// call for each line that it reads.
+// pythonClient is a program with the official Python client. It makes one call for each line that it reads.
 type pythonClient struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser
@@ -87,8 +86,7 @@ func (s *server) pythonClient(session string) (*pythonClient, error) {
 	return c, c.cmd.Start()
 }
 
-// call orders one call, whose answer the script checks. The pipes' own cost is
-// in the time.
+// call makes the program do one call; the program checks the answer. The time includes that of the pipes.
 func (c *pythonClient) call() error {
 	if _, err := io.WriteString(c.in, "\n"); err != nil {
 		return err

@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// printer is one language that prints, and the same program on a pipe.
+// printer is a language, and the program that runs the same code on the host with its output in a pipe.
 type printer struct {
-	language, program string // of the pipe: %s is the code
+	language, program string // the program's command line; %s is the code
 	lines, bytes      string
 }
 
@@ -20,7 +20,7 @@ var printing = []printer{
 		`x=$(printf %%099999d 0); for ((i=0; i<100; i++)); do echo $x; done`},
 }
 
-// output measures code that prints much.
+// output measures code that prints much text.
 func output(b *bench) (section, error) {
 	t := table{head: []string{"", "execute_code", "on a pipe", "goal"}}
 	err := b.with(func(s *server) error {
@@ -68,7 +68,7 @@ func output(b *bench) (section, error) {
 			"`execute_command`, with its output on a pipe to `wc -c`. Medians, each in turn.", tables: []table{t}}, nil
 }
 
-// say makes a call whose text ends in some way.
+// say makes a call, and returns an error if its text does not end with the given text.
 func say(b *bench, c client, tool string, a args, end string) error {
 	got, err := c.call(b.ctx, tool, a)
 	text := strings.TrimSpace(got.text)

@@ -11,8 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// commandLines are all processes of the machine with their arguments, each of
-// which ends with a zero byte.
+// commandLines returns the arguments of all processes of the machine, each argument with a zero byte at its end.
 func commandLines() map[int]string {
 	all := map[int]string{}
 	entries, _ := os.ReadDir("/proc")
@@ -28,7 +27,7 @@ func commandLines() map[int]string {
 	return all
 }
 
-// parents tells each process's parent.
+// parents returns the parent of each process.
 func parents() map[int]int {
 	all := map[int]int{}
 	for pid := range commandLines() {
@@ -44,7 +43,7 @@ func parents() map[int]int {
 	return all
 }
 
-// descends says whether pid is one of the roots, or descends from one.
+// descends reports whether pid is one of the roots, or a descendant of one.
 func descends(pid int, roots map[int]bool, parent map[int]int) bool {
 	for ; pid > 1; pid = parent[pid] {
 		if roots[pid] {
@@ -54,8 +53,7 @@ func descends(pid int, roots map[int]bool, parent map[int]int) bool {
 	return false
 }
 
-// spaces are the processes that are one of the roots, or descend from one: of
-// those that share an address space, one.
+// spaces returns the roots and their descendants: of the processes that share an address space, only one.
 func spaces(roots map[int]bool) (pids []int, err error) {
 	parent := parents()
 	for _, pid := range slices.Sorted(maps.Keys(parent)) { // parents mostly first
@@ -77,7 +75,7 @@ func spaces(roots map[int]bool) (pids []int, err error) {
 	return pids, nil
 }
 
-// sameSpace asks the kernel whether two processes share their address space.
+// sameSpace reports whether two processes share their address space, as the kernel says.
 func sameSpace(a, b int) (bool, error) {
 	const kcmpVM = 1
 	r, _, errno := unix.Syscall6(unix.SYS_KCMP, uintptr(a), uintptr(b), kcmpVM, 0, 0, 0)
@@ -87,8 +85,7 @@ func sameSpace(a, b int) (bool, error) {
 	return r == 0, nil
 }
 
-// proportional is the memory of a process, where a page that n processes share
-// counts as 1/n of a page.
+// proportional returns the memory of a process, in which a page that n processes share counts as 1/n of a page.
 func proportional(pid int) (int64, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
 	if err != nil {

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// section is one topic of the report.
+// section is one section of the report.
 type section struct {
 	title  string
 	method string
@@ -18,12 +18,12 @@ type table struct {
 	rows [][]string
 }
 
-// add adds a row: its name, the columns of the samples, and what more there is.
+// add adds a row: its name, the columns of the samples, and more columns.
 func (t *table) add(name string, s samples, more ...string) {
 	t.rows = append(t.rows, append(append([]string{name}, s.cells()...), more...))
 }
 
-// timings is a table whose rows are samples with a goal.
+// timings returns a table whose rows are samples with goals.
 func timings(first string) table {
 	return table{head: append(append([]string{first}, headings...), "goal")}
 }
@@ -37,8 +37,8 @@ func (s section) markdown() string {
 	return strings.Join(parts, "\n\n") + "\n"
 }
 
-// merge puts new sections into a report, in place of those with the same title, else at
-// its end. The first of the parts is the preface, or empty: the report's own stays.
+// merge replaces the sections of a report that have the titles of new ones, and adds the other new ones at the end.
+// The first of the parts is the preface; if it is empty, the report's own preface stays.
 func merge(report string, parts []string) string {
 	old := strings.Split(report, "\n## ")
 	if parts[0] != "" {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// restart measures how long a crash of the server lasts for its users.
+// restart measures how long users wait after a crash of the server.
 func restart(b *bench) (section, error) {
 	const sessions = 5
 	var serves, first, last samples
@@ -51,7 +51,7 @@ func restart(b *bench) (section, error) {
 		tables: []table{t}}, nil
 }
 
-// crash kills the server, starts it again and asks all sessions, a bare client's.
+// crash kills the server, starts it again, and makes a call in each session of a bare client.
 func (s *server) crash(c client, ids []string, serves, first, last *samples) error {
 	began := time.Now()
 	s.kill()

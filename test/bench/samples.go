@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// samples are how long something took, each time.
+// samples are the durations of repeated measurements.
 type samples []time.Duration
 
-// take runs f once and adds how long it took, if it went well.
+// take runs f, and adds its duration unless it fails.
 func (s *samples) take(f func() error) error {
 	began := time.Now()
 	err := f()
@@ -22,8 +22,7 @@ func (s *samples) take(f func() error) error {
 	return err
 }
 
-// p is a percentile, by the nearest rank: of fewer than 100 samples, P99 is the
-// longest.
+// p returns a percentile, by the nearest rank: of fewer than 100 samples, P99 is the longest.
 func (s samples) p(percent float64) time.Duration {
 	if len(s) == 0 {
 		return 0
@@ -33,12 +32,12 @@ func (s samples) p(percent float64) time.Duration {
 	return sorted[max(rank, 1)-1]
 }
 
-// cells are the columns samples, P50, P95 and P99.
+// cells returns the columns samples, P50, P95 and P99.
 func (s samples) cells() []string {
 	return []string{fmt.Sprint(len(s)), show(s.p(50)), show(s.p(95)), show(s.p(99))}
 }
 
-// headings go with cells.
+// headings are the headings of the columns of cells.
 var headings = []string{"samples", "P50", "P95", "P99"}
 
 func show(d time.Duration) string {
@@ -54,13 +53,13 @@ func show(d time.Duration) string {
 	return fmt.Sprintf("%.1f s", ms/1000)
 }
 
-// goal is the most that a percentile may be.
+// goal is the highest value that a percentile should have.
 type goal struct {
 	percent float64
 	most    time.Duration
 }
 
-// against says for each goal whether the samples meet it.
+// against returns a text that says whether the samples meet each goal.
 func (s samples) against(goals ...goal) string {
 	var all []string
 	for _, g := range goals {

@@ -28,7 +28,7 @@ type server struct {
 	log   *tail
 }
 
-// tail keeps the last part of what a program says.
+// tail keeps the last part of a program's output.
 type tail struct {
 	mu   sync.Mutex
 	data []byte
@@ -48,7 +48,7 @@ func (t *tail) String() string {
 	return string(t.data)
 }
 
-// with starts a server, runs f and ends the server. Settings are NAME=VALUE.
+// with starts a server, runs f, and ends the server. Settings are environment variables: NAME=VALUE.
 func (b *bench) with(f func(*server) error, settings ...string) (err error) {
 	state, err := tempDir()
 	if err != nil {
@@ -71,7 +71,7 @@ func (b *bench) with(f func(*server) error, settings ...string) (err error) {
 	return f(s)
 }
 
-// tempDir makes a folder whose path has no symbolic link.
+// tempDir creates a folder whose path has no symbolic link.
 func tempDir() (string, error) {
 	dir, err := os.MkdirTemp("", "sandlot-bench-")
 	if err != nil {
@@ -99,7 +99,7 @@ func (s *server) begin() error {
 	return s.cmd.Start()
 }
 
-// ready waits until it serves.
+// ready waits until the server answers.
 func (s *server) ready() error {
 	for range 3000 {
 		r, err := http.Get(s.url + "/readyz")
@@ -114,13 +114,13 @@ func (s *server) ready() error {
 	return errors.New("the server does not come up")
 }
 
-// kill ends the server as a crash does.
+// kill kills the server, as in a crash.
 func (s *server) kill() {
 	s.cmd.Process.Kill()
 	s.cmd.Wait()
 }
 
-// end stops all sessions and the server, and says what is left.
+// end stops all sessions and the server. If sandboxes are left on the machine, it returns an error.
 func (s *server) end() error {
 	_, err := s.cli("sessions", "stop", "--all")
 	s.cmd.Process.Signal(syscall.SIGTERM)
@@ -150,7 +150,7 @@ func (s *server) end() error {
 	return nil
 }
 
-// left lists what there is of the server's sandboxes on the machine.
+// left lists the processes and cgroups of the server's sandboxes on the machine.
 func (s *server) left() []string {
 	found := append(s.boxes(), mounts(s.state)...)
 	for pid, line := range commandLines() {
@@ -161,7 +161,7 @@ func (s *server) left() []string {
 	return found
 }
 
-// boxes lists the folders of the living sandboxes.
+// boxes returns the folders of the running sandboxes.
 func (s *server) boxes() []string {
 	all, _ := filepath.Glob(filepath.Join(s.state, "sandboxes", "*"))
 	return all
@@ -177,7 +177,7 @@ func mounts(under string) (found []string) {
 	return found
 }
 
-// cli runs one of the server's commands and returns what it printed.
+// cli runs a command of sandlot for this server, and returns its output.
 func (s *server) cli(args ...string) (string, error) {
 	cmd := exec.Command(filepath.Join(s.bin, "sandlot"), append([]string{"--state-dir", s.state}, args...)...)
 	cmd.Env = s.env
@@ -189,10 +189,10 @@ func (s *server) cli(args ...string) (string, error) {
 	return strings.TrimSpace(out.String()), nil
 }
 
-// token makes a token for a user.
+// token creates a token for a user.
 func (s *server) token(user string) (string, error) { return s.cli("token", "create", "--user", user) }
 
-// waitPool waits until the pool is full, and a moment more.
+// waitPool waits until the pool is full, and then for a moment, so that the machine is idle.
 func (s *server) waitPool(size int) error {
 	ctx, cancel := context.WithTimeout(s.ctx, time.Minute)
 	defer cancel()

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// crashes is how long crashes of a server with many sessions last.
+// crashes has the measurements of a server with many sessions.
 type crashes struct {
 	ended  samples // kill to the end of the old process
 	empty  samples // start to answer of a server that has nothing to take over
@@ -22,7 +22,7 @@ type crashes struct {
 	loads  []string
 }
 
-// takeover measures a crash of a server with many sessions, which do nothing.
+// takeover measures a crash of a server with many idle sessions.
 func takeover(b *bench) (section, error) {
 	sessions := pick(b, 200, 20)
 	c := new(crashes)
@@ -63,7 +63,7 @@ func takeover(b *bench) (section, error) {
 			strings.Join(c.loads, "; ") + "."}}, nil
 }
 
-// again crashes a server without sessions.
+// again kills a server without sessions, and starts it again.
 func (s *server) again(c *crashes) error {
 	if err := s.waitPool(poolSize); err != nil {
 		return err
@@ -91,7 +91,7 @@ func (s *server) launch() error {
 	return errors.New("the new server does not answer")
 }
 
-// many makes that many sessions, each with a variable of its own.
+// many creates sessions, each with its own value of a variable.
 func (s *server) many(sessions int) ([]string, error) {
 	ids := make([]string, sessions)
 	errs := make([]error, 2)
@@ -116,7 +116,7 @@ func (s *server) many(sessions int) ([]string, error) {
 	return ids, nil
 }
 
-// takenOver kills the server, starts it again, and asks one session, then all.
+// takenOver kills the server, starts it again, and makes a call in one session, then in all.
 func (s *server) takenOver(ids []string, all *crashes) error {
 	time.Sleep(10 * time.Second)
 	load, _ := os.ReadFile("/proc/loadavg")

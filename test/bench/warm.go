@@ -9,29 +9,29 @@ import (
 	"time"
 )
 
-// contender is one of the ways to get an answer.
+// contender is one of the compared ways to evaluate 1+1.
 type contender struct {
 	name  string
 	goals []goal
-	rest  time.Duration // before each, not counted
+	rest  time.Duration // pause before each call, which is not measured
 	run   func() error
 	took  samples
 }
 
-// race is the contenders of the warm call.
+// race has the compared ways.
 type race struct {
 	*server
 	session string
 	python  string       // the interpreter
 	fast    []*contender // over connections
-	beside  []*contender // the parts of a call, each alone
-	slow    []*contender // a process for each call
-	docker  *contender   // of slow; nil without Docker
+	beside  []*contender // parts of a call, measured separately
+	slow    []*contender // with a new process for each call
+	docker  *contender   // one of slow; nil: there is no Docker
 	notes   []string
 	ends    []func()
 }
 
-// warm measures a call in a session that is there.
+// warm measures a call in an existing session.
 func warm(b *bench) (sec section, err error) {
 	err = b.alone(func(raw *bundle) error {
 		return b.with(func(s *server) (err error) {
@@ -71,10 +71,10 @@ func (r *race) section() section {
 		tables: []table{results("1+1", slices.Concat(r.fast, r.beside, r.slow))}, notes: append(r.notes, r.faster()...)}
 }
 
-// timesFaster is how much faster than `docker exec` a call has to be.
+// timesFaster is how many times faster than `docker exec` a call has to be.
 const timesFaster = 50
 
-// faster compares the call with `docker exec`, where that was measured.
+// faster compares the call with `docker exec`, if that was measured.
 func (r *race) faster() (notes []string) {
 	if r.docker == nil {
 		return nil
@@ -97,7 +97,7 @@ func results(what string, all []*contender) table {
 	return t
 }
 
-// enter gathers the contenders. Those that this machine has not are noted.
+// enter prepares the compared ways. It notes those that this machine does not have.
 func (r *race) enter() error {
 	goals := []goal{{50, time.Millisecond}, {99, 5 * time.Millisecond}}
 	bare := r.bare("")
@@ -127,11 +127,11 @@ func (r *race) calls(c client) func() error {
 	return func() error { return onePlusOne(r.ctx, c, r.session) }
 }
 
-// partRest is how long a raw sandbox rests between two questions: in a call, that
-// is what the client and the server take.
+// partRest is the pause between two expressions in a raw sandbox. In a call, it waits that long for the client and
+// the server.
 const partRest = 700 * time.Microsecond
 
-// enterParts adds the parts of a call, each by itself.
+// enterParts prepares the parts of a call.
 func (r *race) enterParts(raw *bundle) (end func() error, err error) {
 	bare := r.bare("")
 	defer bare.close()
@@ -157,7 +157,7 @@ func (r *race) enterParts(raw *bundle) (end func() error, err error) {
 		return nil, err
 	}
 	r.ends = append(r.ends, c.close)
-	box, err := raw.speak("spoken")
+	box, err := raw.newRawPython("spoken")
 	if err != nil {
 		return nil, err
 	}
@@ -168,7 +168,7 @@ func (r *race) enterParts(raw *bundle) (end func() error, err error) {
 	return box.end, nil
 }
 
-// enterOthers adds the rows for comparison.
+// enterOthers prepares the ways without Sandlot.
 func (r *race) enterOthers() {
 	if py, err := r.pythonClient(r.session); err != nil {
 		r.notes = append(r.notes, fmt.Sprintf("The official Python client was not measured: %v.", err))
@@ -187,7 +187,7 @@ func (r *race) enterOthers() {
 	}
 }
 
-// start lets them take turns.
+// start measures all, alternating.
 func (r *race) start() error {
 	const turn = 20
 	for range pick(r.bench, 100, 3) {
@@ -216,7 +216,7 @@ func (r *race) close() {
 	}
 }
 
-// interpreter is the sandbox's Python, which the host has at the same place.
+// interpreter returns the path of the sandbox's Python, which is the same on the host.
 func interpreter(s *server, c client, session string) (string, error) {
 	r, err := c.call(s.ctx, "execute_code", args{"code": "import sys; print(sys.executable)", "session_id": session})
 	if err == nil && !strings.HasPrefix(r.text, "/") {

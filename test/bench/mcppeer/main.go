@@ -55,7 +55,7 @@ func echo() *mcp.Server {
 	return server
 }
 
-// constant is as little of a server as a client of 2025-11-25 can call.
+// constant is the smallest server that a client of the revision 2025-11-25 can call.
 type constant string
 
 func (c constant) ServeHTTP(w http.ResponseWriter, r *http.Request) {

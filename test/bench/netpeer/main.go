@@ -1,5 +1,5 @@
-// Netpeer is both ends of what the benchmark of the network measures. Its client
-// runs in a sandbox and outside of one, measures by itself and prints JSON.
+// Netpeer is the server and the client of the network benchmark. The client runs in a sandbox and on the host,
+// takes the times itself, and prints them as JSON.
 //
 //	netpeer serve                        prints its port; see hold
 //	netpeer connect HOST:PORT COUNT      times of connect, and of an echo after it
@@ -26,7 +26,7 @@ import (
 	"time"
 )
 
-// found is what a client prints: times in nanoseconds.
+// found has the measurements that a client prints, in nanoseconds.
 type found struct {
 	Connect, Both, Took []time.Duration `json:",omitempty"`
 }
@@ -35,18 +35,18 @@ const (
 	warmUp  = 20
 	pause   = 5 * time.Millisecond // between look-ups, whose rate the agent bounds
 	piece   = 64 << 10
-	patient = 2 * time.Minute // for all that a client does
+	patient = 2 * time.Minute // for all measurements of a client
 )
 
 // A connection begins with one of these, and for a stream the length.
 const (
-	opEcho = 'e' // gets the byte back
-	opHold = 'h' // the same, and ends when the server is told to
+	opEcho = 'e' // the server sends the byte back
+	opHold = 'h' // the same; the connection stays open until the server ends it
 	opDown = 'd'
-	opUp   = 'u' // gets a byte when all has come
+	opUp   = 'u' // the server sends a byte when it has received all
 )
 
-// pattern is what streams consist of.
+// pattern is the content of streams, repeated.
 var pattern = func() []byte {
 	b := make([]byte, piece)
 	rand.NewChaCha8([32]byte{1}).Read(b)
@@ -104,7 +104,7 @@ func run(args []string) error {
 	return json.NewEncoder(os.Stdout).Encode(f)
 }
 
-// repeat takes the time of do.
+// repeat measures do.
 func (f *found) repeat(n int, do func() error) error {
 	for i := range warmUp + n {
 		began := time.Now()
@@ -119,7 +119,7 @@ func (f *found) repeat(n int, do func() error) error {
 	return nil
 }
 
-// connects looks the name up once.
+// connects measures connections to an address; it looks the name up once, before.
 func (f *found) connects(to string, n int) error {
 	a, err := net.ResolveTCPAddr("tcp4", to)
 	if err != nil {
@@ -169,7 +169,7 @@ func ask(c net.Conn, op byte) error {
 	return nil
 }
 
-// streams opens all connections first.
+// streams measures streams; it opens all connections before.
 func (f *found) streams(op byte, to string, n int, size uint64) error {
 	all := make([]net.Conn, n)
 	for i := range all {
@@ -212,7 +212,7 @@ func give(w io.Writer, size uint64) error {
 	return nil
 }
 
-// take checks what comes.
+// take reads a stream and checks its content.
 func take(r io.Reader, size uint64) error {
 	b := make([]byte, piece)
 	for at := uint64(0); at < size; {
@@ -248,13 +248,13 @@ func idle(to string, n int) error {
 	return nil
 }
 
-// holder has the connections that wait to be ended.
+// holder has the idle connections.
 type holder struct {
 	mu   sync.Mutex
 	held []net.Conn
 }
 
-// serve ends with standard input; a line of it ends the idle connections.
+// serve serves until the end of standard input. A line of input ends the idle connections.
 func serve() error {
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
