@@ -421,7 +421,7 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// fault is what a call must fail with.
+// wantFault checks that a call failed with a fault, and returns its data.
 func wantFault(t *testing.T, err error, code int64, name string, words ...string) map[string]any {
 	t.Helper()
 	var e *jsonrpc.Error

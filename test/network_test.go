@@ -34,7 +34,7 @@ type web struct {
 	Hits          atomic.Int64
 }
 
-// big is what /big sends, in bytes.
+// big256 is how many bytes /big sends.
 const big256 = 256 << 20
 
 func startWeb(t *testing.T) *web {

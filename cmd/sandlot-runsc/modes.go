@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	_ "unsafe" // for the link
+	_ "unsafe" // for go:linkname
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -14,7 +14,7 @@ import (
 	"gvisor.dev/gvisor/runsc/cmd/sentry/sentrycmd"
 )
 
-// goferCaps are the capabilities of gVisor's file server.
+// goferCaps are the capabilities of the gofer, gVisor's file server.
 //
 //go:linkname goferCaps gvisor.dev/gvisor/runsc/cmd.goferCaps
 var goferCaps *specs.LinuxCapabilities
@@ -25,7 +25,9 @@ var goferCaps *specs.LinuxCapabilities
 // which the program in the sandbox gets. Without CAP_FSETID, the host's kernel clears such
 // bits of a file that is written to.
 func blockSpecialModes() error {
-	for _, c := range []*specs.LinuxCapabilities{goferCaps, sentrycmd.DirectfsSandboxLinuxCaps} {
+	// With directfs, the sandbox's kernel opens files of the host itself, with these capabilities.
+	kernelCaps := sentrycmd.DirectfsSandboxLinuxCaps
+	for _, c := range []*specs.LinuxCapabilities{goferCaps, kernelCaps} {
 		for _, set := range []*[]string{&c.Bounding, &c.Effective, &c.Permitted, &c.Inheritable, &c.Ambient} {
 			*set = slices.DeleteFunc(slices.Clone(*set), func(name string) bool { return name == "CAP_FSETID" })
 		}
@@ -44,7 +46,8 @@ func specialModesFilter() ([]bpf.Instruction, error) {
 	for nr, arg := range modeArgument {
 		rules.Set(nr, seccomp.Or{masked(arg, linux.S_ISUID, linux.S_ISUID), masked(arg, linux.S_ISGID, linux.S_ISGID)})
 	}
-	for nr, arg := range openArguments {
+	for nr, arg := range flagsArgument {
+		// The mode counts only if the call creates a file: with O_CREAT, or the bit that only O_TMPFILE has.
 		var either seccomp.Or
 		for _, flag := range []uintptr{unix.O_CREAT, unix.O_TMPFILE &^ unix.O_DIRECTORY} {
 			for _, bit := range []uintptr{linux.S_ISUID, linux.S_ISGID} {
@@ -55,12 +58,12 @@ func specialModesFilter() ([]bpf.Instruction, error) {
 		}
 		rules.Set(nr, either)
 	}
-	for nr, arg := range nodeArgument {
+	for nr, arg := range nodeModeArgument {
 		rules.Set(nr, seccomp.Or{masked(arg, linux.S_ISUID, linux.S_ISUID), masked(arg, linux.S_ISGID, linux.S_ISGID),
 			masked(arg, linux.S_IFMT, linux.S_IFCHR), masked(arg, linux.S_IFMT, linux.S_IFBLK)})
 	}
-	// The host processes in which gVisor runs the sandbox's programs inherit this filter.
-	// gVisor intercepts all of their system calls before, so the filter does not affect them.
+	// The host's processes in which gVisor runs the sandbox's programs inherit this filter. It does not
+	// affect them: gVisor intercepts their system calls before the host's kernel gets them.
 	p := seccomp.Program{RuleSets: []seccomp.RuleSet{{Rules: rules,
 		Action: seccomp.ReturnError.Code(uint16(unix.EPERM))}},
 		Options: seccomp.ProgramOptions{DefaultAction: seccomp.Allow, BadArchAction: seccomp.Allow}}
@@ -68,7 +71,7 @@ func specialModesFilter() ([]bpf.Instruction, error) {
 	return instructions, err
 }
 
-// masked matches an argument of which some bits have a value.
+// masked matches the calls whose argument number arg has the given value in the bits of mask.
 func masked(arg int, mask, value uintptr) seccomp.PerArg {
 	var p seccomp.PerArg
 	for i := range p {

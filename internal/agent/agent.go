@@ -98,11 +98,11 @@ func New(box sandbox.Sandbox, log *slog.Logger, slots Slots) *Client {
 // Network serves a sandbox's requests for the network.
 type Network interface {
 	// Pace waits until one more connection may be served, or ctx ends: it bounds the rate of a
-	// sandbox's connections. While maxGreeting connections wait, no other connection of the
+	// sandbox's connections. While maxGreetings connections wait, no other connection of the
 	// sandbox is accepted.
 	Pace(ctx context.Context)
-	// Serve serves a connection that the sandbox made to reach the network, and
-	// closes it. It returns when it ends, or ctx does.
+	// Serve serves a connection that the sandbox made to reach the network, and closes it. It returns
+	// when the connection or ctx ends.
 	Serve(ctx context.Context, c net.Conn)
 }
 
@@ -121,7 +121,7 @@ func (c *Client) Close() {
 		select {
 		case i.slot <- struct{}{}: // the slot is never released, so no cell runs any more
 			i.closeConn()
-		default: // freeSlot of the cell that holds the slot closes the connection
+		default: // the cell that holds the slot closes the connection when it releases the slot
 		}
 	}
 }
@@ -434,7 +434,7 @@ func (c *Client) stream(ctx context.Context, open *agentv1.StreamOpen) (net.Conn
 	return s, reply, nil
 }
 
-// readMessage reads a message of the agent. Its error is ErrProtocol or ErrLost.
+// readMessage reads a message of the agent. Its error is ErrProtocol or ErrLinkBroken.
 func readMessage(s net.Conn, m proto.Message) error {
 	switch err := wire.ReadMessage(s, m); {
 	case err == nil:

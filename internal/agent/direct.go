@@ -13,7 +13,7 @@ import (
 	"sandlot/proto/agentv1"
 )
 
-// expectedConn is a direct connection that the host has asked the sandbox to make.
+// expectedConns is a direct connection that the host has asked the sandbox to make.
 type expectedConns struct {
 	ticket    wire.Ticket
 	conn      chan net.Conn // gets the connection, without waiting

@@ -19,8 +19,7 @@ type File struct {
 	Target   string // of a symbolic link
 }
 
-// ReadFile returns at most limit bytes of a file, from an offset on, and the size of the whole
-// file.
+// ReadFile returns at most maxBytes of a file, from an offset on, and the size of the whole file.
 func (c *Client) ReadFile(ctx context.Context, path string, offset,
 	maxBytes int64) (data []byte, size int64, err error) {
 	m, err := call(ctx, c.rpc.ReadFile, &agentv1.ReadFileRequest{Path: path, Offset: uint64(offset),
@@ -60,16 +59,16 @@ func (c *Client) WriteFile(ctx context.Context, w FileWrite) (size int64, err er
 	return int64(m.Size), nil
 }
 
-// ListFiles returns at most limit entries of a folder, and of the folders in it down to a depth;
-// depth 1 is the folder alone. Truncated says that there are more entries.
+// ListFiles returns at most maxEntries entries of a folder, and of the folders in it down to a depth;
+// depth 1 is the folder alone. Truncated is set if there are more entries.
 func (c *Client) ListFiles(ctx context.Context, path string, depth,
-	maxBytes int) (files []File, truncated bool, err error) {
+	maxEntries int) (files []File, truncated bool, err error) {
 	m, err := call(ctx, c.rpc.ListFiles, &agentv1.ListFilesRequest{Path: path, Depth: uint32(depth),
-		Limit: uint32(maxBytes)})
+		Limit: uint32(maxEntries)})
 	if err != nil {
 		return nil, false, err
 	}
-	if len(m.Files) > maxBytes {
+	if len(m.Files) > maxEntries {
 		return nil, false, ErrProtocol
 	}
 	files = make([]File, len(m.Files))
@@ -95,8 +94,8 @@ func (c *Client) RemoveFile(ctx context.Context, path string, recursive bool) er
 	return err
 }
 
-// Download opens a file for reading, from an offset on and at most limit bytes; limit 0: to its
-// end. It also returns the size of the whole file. The sandbox may send fewer bytes, or more.
+// Download opens a file for reading, from an offset on and at most maxBytes; 0: to its end. It also
+// returns the size of the whole file. The sandbox may send fewer bytes, or more.
 func (c *Client) Download(ctx context.Context, path string, offset,
 	maxBytes int64) (conn net.Conn, size int64, err error) {
 	conn, reply, err := c.transfer(ctx, &agentv1.StreamOpen{Kind: &agentv1.StreamOpen_ReadFile{

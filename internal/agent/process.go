@@ -41,7 +41,7 @@ const maxProcessID = 32
 type Process struct {
 	ID             string // for the other methods; printable
 	Args           []string
-	Kind           string // background, exec, interactive or interpreter
+	Kind           string // how it was started: background, exec, interactive or interpreter
 	PID            int    // inside the sandbox
 	Running        bool
 	Busy           bool // an interpreter that runs code now
@@ -83,8 +83,8 @@ type ProcessOutput struct {
 	Timeout   time.Duration // as in Process
 }
 
-// ReadProcess returns at most limit bytes of a process's output, from the offset cursor on. When
-// there are none it waits for output, or the end of the process, no longer than wait.
+// ReadProcess returns at most maxBytes of a process's output, from the offset cursor on. If there are none
+// yet, it waits for output or the end of the process, but not longer than wait.
 func (c *Client) ReadProcess(ctx context.Context, id string, cursor int64, maxBytes int,
 	wait time.Duration) (ProcessOutput, error) {
 	m, err := call(ctx, c.rpc.ReadProcess, &agentv1.ReadProcessRequest{ProcessId: id, Cursor: uint64(cursor),

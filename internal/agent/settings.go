@@ -10,7 +10,7 @@ import (
 	"sandlot/proto/agentv1"
 )
 
-// Settings are the settings of an agent. They may be sent more than once; the last ones count.
+// Settings are the settings of an agent. Configure may send them more than once; the last ones count.
 type Settings struct {
 	Template *image.Template // its languages, and its variables for all programs that start from now on
 	Limits   sandbox.Limits
@@ -55,7 +55,7 @@ func (c *Client) Configure(ctx context.Context, s Settings) error {
 
 // Hello returns the boot id, which the agent makes at random when it starts. The call also shows
 // that the agent answers.
-func (c *Client) Hello(ctx context.Context) (boot string, err error) {
+func (c *Client) Hello(ctx context.Context) (bootID string, err error) {
 	m, err := call(ctx, c.rpc.Hello, &agentv1.HelloRequest{})
 	if err != nil {
 		return "", err
@@ -76,7 +76,7 @@ type Usage struct {
 	DiskBytes   uint64 // of the writable root file system
 	Processes   int
 	Busy        bool          // a call or a background process runs
-	Idle        time.Duration // since the end of the last call or process
+	Idle        time.Duration // since the end of the last call or background process
 }
 
 // Usage asks the agent for the sandbox's usage.

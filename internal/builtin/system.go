@@ -33,8 +33,8 @@ const installAdvice = "The system's folders of the template %q (/usr, /etc …) 
 	"the machine, where sandboxes find it at once, or add a template with a root file system of its own: templates " +
 	"in sandlot.yaml."
 
-// addInstallAdvice adds systemAdvice to a result, if the command tried to install something into the root file
-// system and that is the machine's.
+// addInstallAdvice adds installAdvice to a result, if the command tried to install something into the root
+// file system, and this is the machine's own.
 func addInstallAdvice(l *session.Lease, r *tool.Result, command string, outputs ...string) {
 	if l.Booted.Template.Rootfs != "" || !triedInstall(command, outputs...) {
 		return

@@ -12,20 +12,20 @@ import (
 	"software.sslmate.com/src/go-pkcs12"
 )
 
-// Bundle is the certificates that one machine trusts, each once, in an order
-// that does not depend on where they were found. It is not changed after
-// Collect, and any number of goroutines may use it.
+// Bundle has the CA certificates that a machine trusts, each once. The same certificates are in the same
+// order, wherever they were found. Any number of goroutines may use a Bundle: it does not change after
+// Collect.
 type Bundle struct {
 	certs []*x509.Certificate
-	// local are those that are not on the public list of CAs: a program that has this
-	// list itself (Node) lacks only these.
+	// nonPublic are the certificates that are not on the public list of CAs. Node has that list itself,
+	// and lacks only these.
 	nonPublic []*x509.Certificate
 	java      []byte // the trust store for Java
-	// Notes lists what was left out, for the operator's log.
+	// Notes says which files and certificates were left out and why, for the operator's log.
 	Notes []string
 }
 
-// Len is the number of certificates.
+// Len returns the number of certificates.
 func (b Bundle) Len() int { return len(b.certs) }
 
 const (
@@ -34,8 +34,7 @@ const (
 	hashedDir  = "etc/ssl/certs/"
 )
 
-// bundlePaths are the places where the distributions' programs look for all
-// certificates in one file.
+// bundlePaths are the paths at which programs of the distributions look for a file with all certificates.
 var bundlePaths = []string{
 	bundlePath,         // Debian, Ubuntu, Alpine, Arch, Gentoo
 	"etc/ssl/cert.pem", // Alpine, and OpenSSL's own name
@@ -48,7 +47,7 @@ var bundlePaths = []string{
 	"etc/ca-certificates/extracted/tls-ca-bundle.pem", // Arch
 }
 
-// javaPaths are the places to which the distributions' JDKs link their store.
+// javaPaths are the paths to which the trust stores of the distributions' JDKs are symbolic links.
 var javaPaths = []string{
 	"etc/ssl/certs/java/cacerts",                 // Debian, Alpine, Arch
 	"etc/pki/java/cacerts",                       // Fedora
@@ -57,8 +56,8 @@ var javaPaths = []string{
 	"etc/ca-certificates/extracted/java/cacerts", // Arch
 }
 
-// Files are the files of a sandbox, by path without a leading slash. The same
-// certificates give the same bytes. The slices are shared: do not write to them.
+// Files returns the files for a sandbox, by path without a leading slash. Equal bundles have equal files.
+// The caller must not change the slices.
 func (b Bundle) Files() map[string][]byte {
 	if len(b.certs) == 0 {
 		return nil
@@ -82,11 +81,11 @@ func (b Bundle) Files() map[string][]byte {
 	return files
 }
 
-// JavaStore is the trust store to mount over each of JavaStores.
+// JavaStore returns the trust store that has to be mounted over each path of JavaStores.
 func (b Bundle) JavaStore() []byte { return b.java }
 
-// Env is the environment that makes programs with a list of CAs of their own use the
-// machine's instead.
+// Env returns the environment variables for a sandbox. They make programs that have their own list of CAs
+// use the machine's list.
 func (b Bundle) Env() map[string]string {
 	if len(b.certs) == 0 {
 		return nil
@@ -94,10 +93,10 @@ func (b Bundle) Env() map[string]string {
 	env := map[string]string{}
 	for _, name := range []string{
 		"SSL_CERT_FILE",                    // OpenSSL, Go, uv, rustls
-		"PIP_CERT",                         // pip, whose own list counts otherwise
+		"PIP_CERT",                         // pip, which else uses its own list
 		"REQUESTS_CA_BUNDLE",               // Python's requests, botocore
-		"CURL_CA_BUNDLE",                   // a curl that was built elsewhere
-		"GIT_SSL_CAINFO",                   // a git that was built elsewhere
+		"CURL_CA_BUNDLE",                   // a curl that another distribution built
+		"GIT_SSL_CAINFO",                   // a git that another distribution built
 		"AWS_CA_BUNDLE",                    // AWS's SDKs and command line
 		"CARGO_HTTP_CAINFO",                // cargo's own curl
 		"DENO_CERT",                        // Deno
@@ -106,19 +105,19 @@ func (b Bundle) Env() map[string]string {
 	} {
 		env[name] = "/" + bundlePath
 	}
-	// With this variable, however small its file is, Node reads its own list at each
-	// start, which takes 30 to 40 ms. So it is set only if Node's list lacks something.
+	// If this variable is set, Node parses its own list at each start, which takes 30 to 40 ms. So it is
+	// set only if that list lacks a certificate.
 	if len(b.nonPublic) > 0 {
 		env["NODE_EXTRA_CA_CERTS"] = "/" + nodePath
 	}
 	return env
 }
 
-// encode writes certificates in PEM, and nothing else: no name, no comment.
+// encode returns certificates in PEM, without names and comments.
 func encode(certs []*x509.Certificate) []byte {
 	var out bytes.Buffer
 	for _, c := range certs {
-		pem.Encode(&out, &pem.Block{Type: "CERTIFICATE", Bytes: c.Raw}) // a Buffer does not fail
+		pem.Encode(&out, &pem.Block{Type: "CERTIFICATE", Bytes: c.Raw}) // writing to a Buffer cannot fail
 	}
 	return out.Bytes()
 }
@@ -127,7 +126,7 @@ type fingerprint [sha256.Size]byte
 
 func fingerprintOf(c *x509.Certificate) fingerprint { return sha256.Sum256(c.Raw) }
 
-// javaStore makes a trust store (PKCS #12). It is neither encrypted nor signed: Java opens its
+// javaStore returns a trust store (PKCS #12). It is neither encrypted nor signed: Java opens its
 // default store without a password, skips encrypted entries, and would then trust no
 // certificate. The store also opens with the usual password "changeit", as there is nothing
 // to check. The JDK's own store has had this form since version 18; Java 8 reads it too.

@@ -1,6 +1,6 @@
-// Package cacerts finds out which CA certificates the machine trusts, and makes the files and
-// variables with which a sandbox trusts the same. It returns only certificates, never a
-// private key or any other part of a file that it has read.
+// Package cacerts finds the CA certificates that the machine trusts, and makes the files and variables
+// with which programs in a sandbox trust them too. Of the files that it reads, it returns only
+// certificates, never a private key.
 package cacerts
 
 import (
@@ -8,16 +8,14 @@ import (
 	"os"
 )
 
-// Collect reads the system's certificates and, in addition, those that the
-// variables of OpenSSL, Node, pip, git and others name in the server's own
-// environment. What cannot be read is left out, with a note. It is an error if the
-// machine trusts no certificate.
+// Collect reads the system's certificates, and the files that the variables of OpenSSL, Node, pip, git
+// and others name in the server's own environment. A file that cannot be read is left out, with a note.
+// It returns an error if it finds no certificate.
 func Collect() (Bundle, error) { return source{"", os.Getenv}.collect() }
 
-// JavaStores returns the paths of those trust stores of the machine's JDKs over which
-// Bundle.JavaStore must be mounted in a sandbox that sees the JDK. The paths have no
-// symbolic links and are sorted. A JDK whose store is a link to a path of Bundle.Files is
-// not listed: its Java finds the right file there.
+// JavaStores returns the paths of the trust stores of the machine's JDKs, without symbolic links, sorted.
+// In a sandbox that sees a JDK, Bundle.JavaStore has to be mounted over them. A store that is a symbolic
+// link to a path of Bundle.Files is left out: Java finds the right file there.
 func JavaStores() []string { return source{"", os.Getenv}.javaStores() }
 
 var errNone = errors.New("no CA certificate was found on this machine: install ca-certificates, or name a file with " +

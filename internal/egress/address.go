@@ -20,7 +20,7 @@ type addrClass struct {
 
 // specialRanges are the classes of addresses that are not public, from IANA's registries of special
 // purposes (RFC 6890) and the documentation of the large clouds. The first one that
-// contains an address applies. kindOf adds all IPv6 addresses outside 2000::/3.
+// contains an address applies. classOf adds all IPv6 addresses outside 2000::/3.
 var specialRanges = []addrClass{
 	{cidr("169.254.0.0/16"), "link-local (where clouds have their metadata)", innerRange},
 	{cidr("168.63.129.16/32"), "a cloud's metadata service", innerRange},
@@ -96,8 +96,8 @@ func embeddedIPv4(a netip.Addr) netip.Addr {
 // network: a shorter one has more addresses than any real network.
 const minNeighborBits = 8
 
-// describeOwn says whether a is one of the machine's addresses own ("the server's own"), or in one
-// of their networks ("in the server's own network"); else it returns "".
+// describeOwn returns "the server's own" if a is one of the machine's addresses own, "in the server's own
+// network" if it is in the network of one of them, and else "".
 func describeOwn(a netip.Addr, own []netip.Prefix) (what string) {
 	if nat64.Contains(a) {
 		a = embeddedIPv4(a)

@@ -12,8 +12,8 @@ import (
 	"sandlot/internal/event"
 )
 
-// reserveDelay takes one event from a limiter, and returns how long the caller must wait to keep to
-// its rate, at most a second.
+// reserveDelay takes one token of a limiter, and returns how long the caller must wait to keep its rate,
+// at most a second.
 func reserveDelay(l *rate.Limiter) time.Duration {
 	r := l.Reserve()
 	d := r.Delay()
@@ -24,12 +24,12 @@ func reserveDelay(l *rate.Limiter) time.Duration {
 	return d
 }
 
-// logRate bounds the lines per second about requests that failed.
+// logRate bounds the log lines per second about requests that failed.
 const logRate = 10
 
 // limitedLog logs the connections and failures of one sandbox. A sandbox can cause any number
 // of failures, so their lines are limited by rate; lines about connections are not. A
-// second after the first line that was left out, one line says how many were, by verdict.
+// second after the first line that was left out, one line says how many were, by outcome.
 // The mutex of the Outlet, mu, guards it.
 type limitedLog struct {
 	log     *slog.Logger
@@ -37,7 +37,7 @@ type limitedLog struct {
 	owner   Owner
 	mu      *sync.Mutex
 	limiter *rate.Limiter
-	omitted map[string]int // by verdict
+	omitted map[string]int // lines that were left out, by outcome
 	timer   *time.Timer    // calls flush; nil: nothing was left out
 }
 
@@ -52,7 +52,6 @@ func (l *limitedLog) publish(e event.Event) {
 
 // logFailure logs and publishes a failure, or counts it if there were too many.
 func (l *limitedLog) logFailure(failed event.Event, args ...any) {
-	verdict := failed.Outcome
 	if l.limiter.Allow() {
 		l.log.Info("network: failed", args...)
 		l.publish(failed)
@@ -61,7 +60,7 @@ func (l *limitedLog) logFailure(failed event.Event, args ...any) {
 	if l.omitted == nil {
 		l.omitted = map[string]int{}
 	}
-	l.omitted[verdict]++
+	l.omitted[failed.Outcome]++
 	if l.timer == nil {
 		l.timer = time.AfterFunc(summaryDelay, func() {
 			l.mu.Lock()
@@ -79,9 +78,9 @@ func (l *limitedLog) flush() {
 	l.timer.Stop()
 	lines := 0
 	var args []any
-	for _, v := range slices.Sorted(maps.Keys(l.omitted)) {
-		lines += l.omitted[v]
-		args = append(args, v, l.omitted[v])
+	for _, outcome := range slices.Sorted(maps.Keys(l.omitted)) {
+		lines += l.omitted[outcome]
+		args = append(args, outcome, l.omitted[outcome])
 	}
 	l.log.Info("network: lines left out", append([]any{"lines", lines}, args...)...)
 	l.timer, l.omitted = nil, nil

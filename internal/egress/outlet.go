@@ -17,7 +17,7 @@ import (
 
 const (
 	// maxWaiting is how many connections from an agent may wait for a request without a
-	// timeout. Further ones wait at most spareTimeout, as the agent may have made one for a
+	// timeout. Further ones wait at most extraWaitTimeout, as the agent may have made one for a
 	// request that it is about to send. At most Limits.Connections+extraConns connections
 	// from one agent are served at all.
 	maxWaiting       = 16

@@ -143,7 +143,7 @@ func normalize(addrs []netip.Addr) []netip.Addr {
 const ownTTL = time.Second
 
 // cacheAddresses returns a function that calls ask, which returns the machine's addresses,
-// at most once in ownKept, and returns the last addresses when ask returns none.
+// at most once in ownTTL, and returns the last addresses when ask returns none.
 func cacheAddresses(ask func() []netip.Prefix) func() []netip.Prefix {
 	var (
 		mu    sync.Mutex

@@ -31,7 +31,7 @@ var defaultEnv = map[string]string{
 	"UV_LINK_MODE":       "copy", // its cache is on another file system
 }
 
-// AddDefaultEnv adds homeEnv to the template's environment, so that installed programs are found and outlive
+// AddDefaultEnv adds defaultEnv to the template's environment, so that installed programs are found and outlive
 // the sandbox. It does not change variables that the template sets itself.
 func (t *Template) AddDefaultEnv() {
 	env := maps.Clone(defaultEnv)

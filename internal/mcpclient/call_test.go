@@ -399,7 +399,7 @@ func TestRequestsOfTheServer(t *testing.T) {
 	})), Options{Handler: e})
 	want := map[string]string{"\"p\"": `{}`, "9007199254740993": `{"method":"roots/list"}`,
 		"\"u\"": "unknown method", "\"f\"": "could not be answered", "\"r\"": `no{"a":1}`,
-		"16": "16 requests are on their way", "0": "this id is on its way"}
+		"16": "16 requests are in flight", "0": "this id is in flight"}
 	for len(want) > 0 {
 		m := <-answers
 		got := string(m.Result)

@@ -1,5 +1,5 @@
-// Package mcpclient speaks MCP as a client to one third-party server: raw,
-// bounded, and in wire order.
+// Package mcpclient is an MCP client for one third-party server. It passes on raw JSON, bounds what it
+// reads, and keeps the order of the messages.
 //
 // Results and notifications of the server are returned unchanged: numbers, unknown
 // fields and unknown kinds of content are never decoded. Every call ends, whatever the
@@ -34,8 +34,8 @@ type Options struct {
 	// stateless protocol, requests without Capabilities of their own declare them. nil: {}
 	Capabilities     json.RawMessage
 	HandshakeTimeout time.Duration // bounds everything until the session is ready; 0: 15 s
-	// Probe is how long a program may leave server/discover unanswered; 0: 2 s, or a
-	// third of HandshakeTimeout if that is less
+	// ProbeTimeout is how long a program may leave server/discover unanswered; 0: 2 s, or a third of
+	// HandshakeTimeout if that is less.
 	ProbeTimeout  time.Duration
 	StatefulFirst bool // send initialize first: the server spoke the stateful protocol last time
 	MaxMessage    int  // bytes; 0: 16 MiB

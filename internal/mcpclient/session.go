@@ -278,10 +278,10 @@ func (s *Session) dispatchRequest(m *transport.Message, r transport.Reservation)
 	switch {
 	case duplicate:
 		cancel()
-		refuse(transport.CodeInvalidRequest, "a request with this id is on its way")
+		refuse(transport.CodeInvalidRequest, "a request with this id is in flight")
 	case full:
 		cancel()
-		refuse(transport.CodeBusy, fmt.Sprintf("%d requests are on their way; try again", maxServerRequests))
+		refuse(transport.CodeBusy, fmt.Sprintf("%d requests are in flight; try again", maxServerRequests))
 	default:
 		if !s.startGoroutine(func(context.Context) {
 			defer r.Release()

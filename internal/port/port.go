@@ -48,7 +48,7 @@ type Config struct {
 }
 
 const (
-	// DefaultLifetime is the default lifetime of a link, MaxLife the maximum.
+	// DefaultLifetime is the default lifetime of a link, MaxLifetime the maximum.
 	DefaultLifetime = 24 * time.Hour
 	MaxLifetime     = 30 * 24 * time.Hour
 	// MaxPorts is the maximum number of exposed ports of a session. MaxConns is the maximum number of

@@ -37,11 +37,11 @@ type Store interface {
 	// PutSecret stores a record. If there is one of the same owner and name, it replaces its Sealed and
 	// Changed.
 	PutSecret(ctx context.Context, r Record) error
-	// Secret returns a record, or ErrNone.
+	// Secret returns a record, or ErrNotFound.
 	Secret(ctx context.Context, owner, name string) (Record, error)
 	// Secrets returns the records of an owner, sorted by name.
 	Secrets(ctx context.Context, owner string) ([]Record, error)
-	// RemoveSecret removes a record, or returns ErrNone.
+	// RemoveSecret removes a record, or returns ErrNotFound.
 	RemoveSecret(ctx context.Context, owner, name string) error
 }
 
@@ -79,7 +79,7 @@ func checkName(name string) error {
 		With("argument", "name")
 }
 
-// Set stores a value under a name, and replaces an earlier value. A value is a text of 1 to MaxValue
+// Set stores a value under a name, and replaces an earlier value. A value is a text of 1 to MaxValueBytes
 // bytes, without NUL. Faults never contain any part of it.
 func (v *Vault) Set(ctx context.Context, owner, name string, value secret.Value) (Info, error) {
 	if err := checkName(name); err != nil {

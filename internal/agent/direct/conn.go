@@ -68,14 +68,14 @@ type Conn struct {
 // Open waits until the driver that has dialed conn is ready for cells. It closes conn when that
 // fails, or ctx ends.
 func Open(ctx context.Context, conn net.Conn) (*Conn, error) {
-	w := &Conn{conn: conn, reader: bufio.NewReaderSize(conn, 16<<10)}
+	c := &Conn{conn: conn, reader: bufio.NewReaderSize(conn, 16<<10)}
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
 	conn.SetDeadline(time.Now().Add(SendLimit))
 	_, err := io.WriteString(conn, WarmUp)
 	if err == nil {
 		var answer []byte
-		if answer, err = w.reader.ReadSlice('\n'); err == nil && string(answer) != Handover {
+		if answer, err = c.reader.ReadSlice('\n'); err == nil && string(answer) != Handover {
 			err = ErrProtocol
 		}
 	}
@@ -83,21 +83,21 @@ func Open(ctx context.Context, conn net.Conn) (*Conn, error) {
 		conn.Close()
 		return nil, err
 	}
-	return w, nil
+	return c, nil
 }
 
 // Close closes the connection. The driver then gets its cells from the agent.
-func (w *Conn) Close() { w.conn.Close() }
+func (c *Conn) Close() { c.conn.Close() }
 
-// Idle reports whether the connection is open and has nothing to read, as it has to be between
-// cells. A Handover that came too late for its cell is read, and ignored.
-func (w *Conn) Idle() bool {
-	sc, ok := w.conn.(syscall.Conn)
+// Idle reports whether the connection is open and has nothing to read, which has to be so between cells.
+// It ignores a Handover of the last cell that arrived after the end of the cell.
+func (c *Conn) Idle() bool {
+	sc, ok := c.conn.(syscall.Conn)
 	if !ok {
 		return false
 	}
 	raw, err := sc.SyscallConn()
-	if err != nil || w.reader.Buffered() > 0 {
+	if err != nil || c.reader.Buffered() > 0 {
 		return false
 	}
 	idle := false
@@ -119,29 +119,29 @@ type Supervise func(ctx context.Context, id int64) (over bool, err error)
 // nextID returns the id of the next cell, which has 53 bits. The last 16 are the cell's number,
 // by which the agent distinguishes a cell that is over from one that has not begun. The others
 // are random, as code must not guess the id of another cell.
-func (w *Conn) nextID() int64 {
-	w.lastCell++
-	return 1<<52 | rand.Int64N(1<<36)<<16 | int64(w.lastCell)
+func (c *Conn) nextID() int64 {
+	c.lastCell++
+	return 1<<52 | rand.Int64N(1<<36)<<16 | int64(c.lastCell)
 }
 
 // Run runs a cell to its end, and returns its id. It returns the driver's answer, in which each
 // stream, and the value, has at most limit bytes; or nil when the agent supervised the cell. An
 // error of supervise is returned unchanged, and leaves the connection open. After any other
 // error the connection is closed.
-func (w *Conn) Run(ctx context.Context, code string, limit int, supervise Supervise) (*Answer, int64, error) {
-	began, id := time.Now(), w.nextID()
-	w.conn.SetDeadline(began.Add(SendLimit))
-	if _, err := fmt.Fprintf(w.conn, "%d %d %d\n%s", id, len(code), limit, code); err != nil {
-		w.Close() // the driver may have read a part of the cell
+func (c *Conn) Run(ctx context.Context, code string, limit int, supervise Supervise) (*Answer, int64, error) {
+	began, id := time.Now(), c.nextID()
+	c.conn.SetDeadline(began.Add(SendLimit))
+	if _, err := fmt.Fprintf(c.conn, "%d %d %d\n%s", id, len(code), limit, code); err != nil {
+		c.Close() // the driver may have read a part of the cell
 		return nil, id, ErrNotSent
 	}
-	w.conn.SetReadDeadline(began.Add(SuperviseAfter))
-	_, err := w.reader.Peek(1)
+	c.conn.SetReadDeadline(began.Add(SuperviseAfter))
+	_, err := c.reader.Peek(1)
 	for attempts := 1; ; attempts++ {
 		if err == nil {
-			a, err := w.readAnswer(id, limit)
+			a, err := c.readAnswer(id, limit)
 			if err != nil {
-				w.Close()
+				c.Close()
 			}
 			if a != nil || err != nil {
 				return a, id, err
@@ -153,8 +153,8 @@ func (w *Conn) Run(ctx context.Context, code string, limit int, supervise Superv
 			return nil, id, superviseErr
 		}
 		// The cell was over already: the driver answers.
-		w.conn.SetReadDeadline(time.Now().Add(SendLimit))
-		_, err = w.reader.Peek(1)
+		c.conn.SetReadDeadline(time.Now().Add(SendLimit))
+		_, err = c.reader.Peek(1)
 		if errors.Is(err, io.EOF) && attempts < maxAttempts {
 			// The driver's process may be dying. The agent answers so once it knows.
 			select {
@@ -164,35 +164,35 @@ func (w *Conn) Run(ctx context.Context, code string, limit int, supervise Superv
 			}
 		}
 		if err != nil || attempts > 1 {
-			w.Close()
+			c.Close()
 			return nil, id, ErrBroken
 		}
 	}
 }
 
-// How often, and after which pause, Run calls supervise for a driver that has closed its
-// connection without an answer.
+// How often, and after which interval, Run calls supervise for a driver that has closed its connection
+// without an answer.
 const (
 	maxAttempts     = 50
 	attemptInterval = 20 * time.Millisecond
 )
 
-// AwaitEnd waits until a cell is over that its caller has given up, after the agent was told with
-// stop to stop it. Then the next answer on the connection is that to the next cell. After an
-// error the connection is closed.
-func (w *Conn) AwaitEnd(ctx context.Context, id int64, stop Supervise) error {
+// AwaitEnd stops a cell whose caller has cancelled it, by stop, and waits for the end of the cell. After
+// that, the next answer on the connection is the answer to the next cell. After an error, the connection
+// is closed.
+func (c *Conn) AwaitEnd(ctx context.Context, id int64, stop Supervise) error {
 	for {
 		over, err := stop(ctx, id)
 		if err != nil {
-			w.Close()
+			c.Close()
 			return err
 		}
 		if !over {
 			return nil // the driver has answered the agent
 		}
-		a, err := w.readAnswer(id, MaxAnswer)
+		a, err := c.readAnswer(id, MaxAnswer)
 		if err != nil {
-			w.Close()
+			c.Close()
 			return err
 		}
 		if a != nil {
@@ -202,9 +202,9 @@ func (w *Conn) AwaitEnd(ctx context.Context, id int64, stop Supervise) error {
 }
 
 // readAnswer reads a driver's answer to a cell; nil: it was a Handover.
-func (w *Conn) readAnswer(id int64, limit int) (*Answer, error) {
-	w.conn.SetReadDeadline(time.Now().Add(SendLimit))
-	line, err := w.reader.ReadSlice('\n')
+func (c *Conn) readAnswer(id int64, limit int) (*Answer, error) {
+	c.conn.SetReadDeadline(time.Now().Add(SendLimit))
+	line, err := c.reader.ReadSlice('\n')
 	if errors.Is(err, bufio.ErrBufferFull) {
 		return nil, ErrProtocol
 	}
@@ -220,7 +220,7 @@ func (w *Conn) readAnswer(id int64, limit int) (*Answer, error) {
 		return nil, nil
 	}
 	data := make([]byte, size+stdout+stderr)
-	if _, err := io.ReadFull(w.reader, data); err != nil {
+	if _, err := io.ReadFull(c.reader, data); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrBroken, err)
 	}
 	a := &Answer{Stdout: data[size : size+stdout : size+stdout], Stderr: data[size+stdout:]}

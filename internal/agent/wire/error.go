@@ -15,8 +15,9 @@ func Errorf(code connect.Code, format string, args ...any) error {
 	return connect.NewError(code, fmt.Errorf(format, args...))
 }
 
-// UTF8 returns a text as valid UTF-8, which the strings of messages have to be.
+// UTF8 returns a text with its invalid bytes replaced: strings of messages must be valid UTF-8.
 func UTF8(s string) string { return strings.ToValidUTF8(s, string(utf8.RuneError)) }
 
-// Milliseconds returns the duration of a message's number of milliseconds.
+// Milliseconds returns a duration that a message has in milliseconds. It bounds the number, which may come
+// from the sandbox, so that the duration does not overflow.
 func Milliseconds(n uint64) time.Duration { return time.Duration(min(n, 1<<40)) * time.Millisecond }

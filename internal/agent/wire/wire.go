@@ -72,8 +72,8 @@ const (
 	agentWindow = 4 << 20
 )
 
-// MaxMessage bounds one message in either direction, MaxFrame one frame, and
-// MaxNet a NetRequest or NetReply, in bytes.
+// MaxMessage bounds one message in either direction, MaxFrame one frame, and MaxNetMessage a NetRequest or
+// NetReply, in bytes.
 const (
 	MaxMessage    = 16 << 20
 	MaxFrame      = 256 << 10

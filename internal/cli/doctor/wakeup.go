@@ -15,18 +15,18 @@ import (
 // sleeps (Linux, Documentation/virt/guest-halt-polling.rst).
 const haltPollFile = "/sys/module/haltpoll/parameters/guest_halt_poll_ns"
 
-// governorFile has the name of the cpuidle governor. Only "haltpoll" uses haltPoll.
+// governorFile has the name of the cpuidle governor. Only "haltpoll" uses the value in haltPollFile.
 const governorFile = "/sys/devices/system/cpu/cpuidle/current_governor_ro"
 
 const (
 	// slowWakeUp is far above the wake-up time of a physical processor.
 	slowWakeUp = 25 * time.Microsecond
-	// defaultHaltPoll is the kernel's own default of haltPoll.
+	// defaultHaltPoll is the kernel's own default of the value in haltPollFile.
 	defaultHaltPoll = 200000
 )
 
 // wakeUps describes the measured wake-up time. poll and governor are the contents of
-// haltPoll and idleGovernor.
+// haltPollFile and governorFile.
 func wakeUps(took time.Duration, poll, governor string) string {
 	s := fmt.Sprintf("an idle processor takes %d µs to wake up", took.Microseconds())
 	if took < slowWakeUp {

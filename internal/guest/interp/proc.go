@@ -398,7 +398,7 @@ func (p *process) requestFlush() {
 // requests or replies.
 const closedPipesExit = 113
 
-// closedPipes reports whether the process ended with closedExit.
+// closedPipes reports whether the process ended with closedPipesExit.
 func (p *process) closedPipes() bool {
 	return !p.exit.Signaled() && p.exit.ExitStatus() == closedPipesExit
 }

@@ -21,11 +21,11 @@ type host struct {
 	// busyUntil is when requests are sent again, after the host has answered that the sandbox
 	// sends too many.
 	busyUntil time.Time
-	cache     map[string]cache // the host's last answers, by name
+	cache     map[string]cachedAnswer // the host's last answers, by name
 }
 
 // cachedAnswer is the host's answer about a name.
-type cache struct {
+type cachedAnswer struct {
 	code  wire.NetCode
 	until time.Time
 }
@@ -106,9 +106,9 @@ func (h *host) cacheAnswer(name string, code wire.NetCode) {
 		return
 	}
 	if len(h.cache) >= maxCached || h.cache == nil {
-		h.cache = map[string]cache{}
+		h.cache = map[string]cachedAnswer{}
 	}
-	h.cache[name] = cache{code, time.Now().Add(ttl * time.Second)}
+	h.cache[name] = cachedAnswer{code, time.Now().Add(ttl * time.Second)}
 }
 
 // roundTrip sends a request and reads the answer. An idle connection may be broken, since the

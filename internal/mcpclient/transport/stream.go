@@ -68,8 +68,8 @@ func (h *streamable) deliver(s *stream, e event) error {
 	return nil
 }
 
-// followStream reads the stream that answers a request. If the stream breaks, follow resumes
-// it, in the stateful protocol and if the server sent event ids to resume from.
+// followStream reads the stream that answers a request. If the stream breaks, it resumes the stream, in the
+// stateful protocol and if the server sent event ids to resume from.
 func (h *streamable) followStream(ctx context.Context, m Outgoing, resp *http.Response) error {
 	s := &stream{id: m.ID}
 	tries := 0
@@ -92,7 +92,7 @@ func (h *streamable) followStream(ctx context.Context, m Outgoing, resp *http.Re
 		}
 		if resp, err = h.resume(ctx, s, &tries); errors.Is(err, ErrSessionLost) {
 			h.endIfLost(err)
-			return fmt.Errorf("%w: %s was on its way (%v)", ErrClosed, Clip(m.Method, 100), err) // it may have run
+			return fmt.Errorf("%w: %s was in flight (%v)", ErrClosed, Clip(m.Method, 100), err) // it may have run
 		} else if err != nil {
 			return err
 		}
@@ -131,7 +131,7 @@ func (h *streamable) resume(ctx context.Context, s *stream, tries *int) (*http.R
 	}
 }
 
-// openStream opens a stream with a GET; after is the id of the last event to resume from, or "".
+// openStream opens a stream with a GET. With lastEventID, it resumes the stream after that event.
 func (h *streamable) openStream(ctx context.Context, lastEventID string, noLogin bool) (*http.Response, error) {
 	header := h.headers("")
 	header.Set("Accept", "text/event-stream")

@@ -6,10 +6,9 @@ import (
 	"testing"
 )
 
-// Alone runs the test in a process of its own, and is true there: yamux keeps
-// its timers for others to use, and those of a synctest bubble are of no use
-// outside of it. Each test that has a Fake in a bubble needs it, and has one
-// bubble.
+// Alone runs the test in a process of its own, and returns true there and false in the first process. A
+// test with a Fake in a synctest bubble needs it, and may have only one bubble: yamux reuses its timers,
+// and those of a bubble cannot be used outside of it.
 func Alone(t *testing.T) bool {
 	t.Helper()
 	if os.Getenv("SANDLOT_TEST_ALONE") == t.Name() {

@@ -19,8 +19,8 @@ import (
 	"sandlot/internal/sandbox"
 )
 
-// Bench is one booted sandbox of real programs, with a workspace, a folder that
-// may only be read, and a file of the host that it must never see.
+// Bench is a running sandbox of the tested runtime, with a workspace, a read-only folder, and a file of
+// the host that the sandbox must never see.
 type Bench struct {
 	*agent.Client
 	Box       sandbox.Sandbox
@@ -89,7 +89,7 @@ func (b *Bench) close(t *testing.T) {
 	closeRuntime(t, b.runtime)
 }
 
-// exec runs a shell line to its end.
+// exec runs a line of shell code, and waits for its end.
 func (b *Bench) exec(t *testing.T, line string, timeout time.Duration) *agent.ExecResult {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), timeout+20*time.Second)
@@ -102,10 +102,10 @@ func (b *Bench) exec(t *testing.T, line string, timeout time.Duration) *agent.Ex
 	return d
 }
 
-// bash is a shell line.
+// bash returns a command that runs a line of shell code.
 func bash(line string) agent.Command { return agent.Command{Args: []string{"/bin/bash", "-c", line}} }
 
-// sh runs a shell line and returns what it printed.
+// sh runs a line of shell code and returns its output.
 func (b *Bench) sh(t *testing.T, line string) string {
 	t.Helper()
 	d := b.exec(t, line, 20*time.Second)
@@ -124,7 +124,7 @@ func (b *Bench) eval(t *testing.T, language, code string, timeout time.Duration)
 	return d
 }
 
-// value is the text of a cell's value; empty: there is none.
+// value returns the text of a cell's value; empty: there is none.
 func value(d *agent.CodeResult) string {
 	if d.Value == nil {
 		return ""
@@ -158,7 +158,7 @@ func commands(t *testing.T, b *Bench) {
 	if n := b.sh(t, "wc -c < "+d.Stdout.Path); n != fmt.Sprint(d.Stdout.Kept) || d.Stdout.Kept < 50_000_000 {
 		t.Errorf("the whole output has %s bytes, and %d were announced", n, d.Stdout.Kept)
 	}
-	// The end of the time ends the whole group, whatever it does about signals.
+	// The timeout ends the whole process group, also if it ignores signals.
 	d = b.exec(t, "trap '' TERM INT HUP; (trap '' TERM INT HUP; while :; do sleep 0.1; done) & while :; do sleep "+
 		"0.1; done", time.Second)
 	if !d.TimedOut || d.ExitCode != 124 {
@@ -289,8 +289,8 @@ func mounts(t *testing.T, b *Bench) {
 	b.want(t, "touch /usr/x 2>/dev/null || echo refused", "refused")
 	b.want(t, "echo t > /tmp/t && cat /tmp/t", "t")
 
-	// What others change in a shared folder is seen at once, though the sandbox
-	// has looked there before.
+	// The sandbox sees a change of the host in a mounted folder at once, also in a folder that it has
+	// read before.
 	readOnly := b.Box.Spec().Mounts[1].Source
 	for _, m := range []struct{ host, inside string }{{b.Workspace, "/workspace"}, {readOnly, "/data"}} {
 		b.want(t, "ls "+m.inside+"/later 2>/dev/null || echo none; cat "+m.inside+"/later 2>/dev/null || echo none",
@@ -353,7 +353,7 @@ func terminal(t *testing.T, b *Bench) {
 	}
 }
 
-// memory: who takes too much is ended, and the sandbox lives on.
+// memory tests that a program with too much memory is killed, and that the sandbox keeps running.
 func memory(t *testing.T, b *Bench) {
 	b.eval(t, "python", "kept = 1", time.Minute)
 	d := b.exec(t, "exec python3 -c '\nl=[]\nwhile True: l.append(bytearray(8<<20))'", time.Minute)
@@ -371,9 +371,9 @@ func processes(t *testing.T, b *Bench) {
 	if strings.TrimSpace(string(d.Stdout.Head)) == "400" {
 		t.Error("400 processes were started where 128 are allowed")
 	}
-	// A bomb: each member starts two. It cannot get out of its sandbox.
+	// A fork bomb: each process starts two. It cannot leave the sandbox.
 	b.exec(t, "f() { f | f & }; f; sleep 3", 10*time.Second)
-	for range 40 { // until the bomb was put out
+	for range 40 { // until the agent has killed its processes
 		if d := b.exec(t, "echo alive", 20*time.Second); d.ExitCode == 0 && string(d.Stdout.Head) == "alive\n" {
 			return
 		}
@@ -435,7 +435,7 @@ func isolation(t *testing.T, b *Bench) {
 			t.Errorf("%s: %q", line, got)
 		}
 	}
-	// A link that the sandbox made is not followed by the host.
+	// The host does not follow a symbolic link of the sandbox.
 	if _, _, err := b.ReadFile(t.Context(), "/workspace/l", 0, 100); err == nil {
 		t.Error("a file call followed a link out of the workspace")
 	}
@@ -448,7 +448,7 @@ func isolation(t *testing.T, b *Bench) {
 	b.want(t, "awk 'NR>2 {print $1}' /proc/net/dev | tr -d ' '", "lo:")
 	b.want(t, "touch /run/sandlot/x 2>/dev/null || echo refused", "refused")
 	b.want(t, "rm -f /run/sandlot/agent.sock 2>/dev/null; ls /run/sandlot", "agent.sock")
-	// The agent's socket is of no use without the secret, which nobody can read.
+	// A connection to the socket needs the secret, which no program in the sandbox can read.
 	b.want(t, "cat /proc/1/environ 2>/dev/null | tr '\\0' '\\n' | grep -ci secret || true", "0")
 	b.want(t, "env | grep -ci secret || true", "0")
 	b.want(t, `python3 -c '
@@ -476,7 +476,7 @@ print("refused")'`, "refused")
 	}
 }
 
-// survivesHost: what the agent owns outlives the server.
+// survivesHost tests that interpreters and processes outlive the server.
 func survivesHost(t *testing.T, b *Bench) {
 	b.eval(t, "python", "x = 5", time.Minute)
 	id := b.start(t, "echo before; read l; echo after $l; sleep 1000")

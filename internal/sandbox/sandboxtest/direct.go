@@ -13,16 +13,16 @@ import (
 	"sandlot/internal/agent"
 )
 
-// inline is how much of each stream comes inline here, at each end.
+// inline is how many bytes a result has of the head and of the tail of each stream.
 const inline = 1000
 
-// cell runs code as the server does.
+// cell runs a Python cell as the server does: over a direct connection, if there is one.
 func (b *Bench) cell(t *testing.T, code string, timeout time.Duration) *agent.CodeResult {
 	t.Helper()
 	return b.run(t, agent.Code{Source: code, Timeout: timeout})
 }
 
-// viaAgent runs code as a server does that has no way to the interpreter.
+// viaAgent runs a Python cell without a direct connection.
 func (b *Bench) viaAgent(t *testing.T, code string, timeout time.Duration) *agent.CodeResult {
 	t.Helper()
 	return b.run(t, agent.Code{Source: code, Timeout: timeout, ThroughAgent: true})
@@ -40,8 +40,7 @@ func (b *Bench) run(t *testing.T, code agent.Code) *agent.CodeResult {
 	return d
 }
 
-// direct compares the results of the same cells when the agent gives them to the
-// interpreter, and when the host does.
+// direct tests that cells have the same results over a direct connection as through the agent.
 func direct(t *testing.T, b *Bench) {
 	cells := []string{
 		"1 + 1", "x = 1", "print('a')", "print('a')\n'b'", "import sys\nprint('e', file=sys.stderr)\nprint('o')", "1/0",
@@ -72,9 +71,9 @@ func direct(t *testing.T, b *Bench) {
 	for _, code := range cells {
 		through = append(through, b.viaAgent(t, code, limit(code)))
 	}
-	b.viaAgent(t, "import os; os._exit(0)", time.Minute) // the next interpreter knows nothing of these cells
+	b.viaAgent(t, "import os; os._exit(0)", time.Minute) // the next interpreter has no variables of these cells
 	if !b.OpenDirect(t.Context(), "python") {
-		t.Fatal("there is no way to the interpreter")
+		t.Fatal("there is no direct connection to the interpreter")
 	}
 	for n, code := range cells {
 		d := b.cell(t, code, limit(code))
@@ -82,7 +81,7 @@ func direct(t *testing.T, b *Bench) {
 			t.Errorf("%.100q:\n directly %s\nby agent %s", code, got, want)
 		}
 		if !b.OpenDirect(t.Context(), "python") {
-			t.Fatalf("%.100q took the way to the interpreter away", code)
+			t.Fatalf("after %.100q, there is no direct connection any more", code)
 		}
 	}
 	between(t, b)
@@ -92,8 +91,8 @@ func direct(t *testing.T, b *Bench) {
 	transfers(t, b)
 }
 
-// transfers moves files that are large enough for a connection of their own,
-// and one that is not.
+// transfers tests uploads and downloads: of a file that is large enough for a direct connection, and of
+// one that is not.
 func transfers(t *testing.T, b *Bench) {
 	for _, n := range []int{1000, 9 << 20} {
 		data := bytes.Repeat([]byte("0123456789abcdef"), n/16)
@@ -115,7 +114,7 @@ func transfers(t *testing.T, b *Bench) {
 			t.Errorf("sent %d bytes: %d, %v", len(data), size, err)
 		}
 		up.Close()
-		// One that breaks changes nothing.
+		// An upload that is cut off leaves the file as it was.
 		half := open()
 		half.Write(make([]byte, len(data)/2))
 		half.Close()
@@ -140,7 +139,7 @@ func limit(code string) time.Duration {
 	return time.Minute
 }
 
-// shape is what two runs of a cell have in common.
+// shape returns the part of a result that is the same each time.
 func shape(d *agent.CodeResult) string {
 	same := *d
 	same.Duration = 0
@@ -164,8 +163,8 @@ func shape(d *agent.CodeResult) string {
 	return string(text)
 }
 
-// between tests output that is written while no cell runs: the next cell's result has it,
-// and the writer never blocks.
+// between tests output that is written while no cell runs: the next result has it, and its writer never
+// blocks.
 func between(t *testing.T, b *Bench) {
 	b.cell(t, "import subprocess\np = subprocess.Popen(['sh', '-c', 'sleep 0.2; head -c 300000 /dev/zero | tr "+
 		"\"\\\\0\" y; echo end > /tmp/written'])", time.Minute)
@@ -179,7 +178,7 @@ func between(t *testing.T, b *Bench) {
 	if got := b.cell(t, "", time.Minute).Stdout.Total; got == 0 || got > 300_000 {
 		t.Errorf("%d bytes were kept of what was written between cells", got)
 	}
-	// A writer that never rests does not take a cell's own output.
+	// A process that writes all the time does not displace a cell's own output.
 	b.cell(t, "q = subprocess.Popen(['sh', '-c', 'while :; do echo -; done'])", time.Minute)
 	for n := range 30 {
 		d := b.cell(t, fmt.Sprintf("print('mine', %d)", n), time.Minute)
@@ -190,11 +189,10 @@ func between(t *testing.T, b *Bench) {
 		}
 	}
 	b.cell(t, "q.kill(); _ = q.wait()", time.Minute)
-	b.cell(t, "", time.Minute) // takes the rest
+	b.cell(t, "", time.Minute) // reads what is left of its output
 }
 
-// held looks at cells that the driver cannot begin: another thread holds the
-// interpreter's lock.
+// held tests cells that the driver cannot begin, as another thread holds Python's global lock.
 func held(t *testing.T, b *Bench) {
 	b.cell(t, "import threading\nkept = 7\nthreading.Thread(target=lambda: sum(range(6 * 10 ** 7))).start()",
 		time.Minute)
@@ -216,8 +214,8 @@ func held(t *testing.T, b *Bench) {
 	}
 }
 
-// givenUp looks at cells whose caller goes away, at once and later. Whoever
-// waits for the interpreter has it soon after, and directly.
+// givenUp tests cells whose caller cancels them, at once and later. The next cell can run soon after,
+// over the direct connection.
 func givenUp(t *testing.T, b *Bench) {
 	for _, after := range []time.Duration{0, time.Millisecond, 10 * time.Millisecond, 50 * time.Millisecond,
 		300 * time.Millisecond} {
@@ -236,7 +234,7 @@ func givenUp(t *testing.T, b *Bench) {
 	}
 }
 
-// died looks at an interpreter that ends in a cell, and between two.
+// died tests an interpreter that ends during a cell, and between two cells.
 func died(t *testing.T, b *Bench) {
 	b.OpenDirect(t.Context(), "python")
 	if d := b.cell(t, "import os, signal\nprint('last', flush=True)\nos.kill(os.getpid(), signal.SIGKILL)",
@@ -263,7 +261,7 @@ func died(t *testing.T, b *Bench) {
 	if d := b.cell(t, "6 * 7", time.Minute); value(d) != "42" || !d.StateLost {
 		t.Errorf("killed between cells: %v", d)
 	}
-	// One that hangs at its start takes no more time than the call has.
+	// The timeout of a call also bounds an interpreter that hangs at its start.
 	b.sh(t,
 		`d=$(python3 -m site --user-site); mkdir -p $d; echo 'import time; time.sleep(100)' > $d/usercustomize.py; echo $d > /tmp/site; pkill -KILL -x python3; pkill -KILL python; sleep 0.1`)
 	b.Prepare("python")
@@ -276,7 +274,7 @@ func died(t *testing.T, b *Bench) {
 	if d := b.cell(t, "6 * 7", time.Minute); value(d) != "42" {
 		t.Errorf("after that: %v", d)
 	}
-	// Its child holds the connection open.
+	// The interpreter ends, and its child keeps the connection open.
 	b.OpenDirect(t.Context(), "python")
 	d := b.cell(t, "import os, time\nif os.fork() == 0:\n    time.sleep(3)\n    os._exit(0)\nos._exit(9)", time.Minute)
 	if !d.StateLost || d.ExitCode != 9 {

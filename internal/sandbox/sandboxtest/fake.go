@@ -112,7 +112,7 @@ func (f *Fake) List() []sandbox.Sandbox {
 // Close implements sandbox.Runtime.
 func (f *Fake) Close() error { return nil }
 
-// Count returns how many sandboxes were created, and how many live.
+// Count returns how many sandboxes were created, and how many of them are running.
 func (f *Fake) Count() (created, alive int) {
 	alive = len(f.List())
 	f.mu.Lock()
@@ -132,7 +132,7 @@ type FakeBox struct {
 	fake                *Fake
 	silent, wrongSecret bool
 	exited              chan struct{}
-	linked              chan struct{} // held by the agent while it has a link
+	linked              chan struct{} // has a value while the agent has a link
 
 	mu     sync.Mutex
 	spec   sandbox.Spec
@@ -168,7 +168,7 @@ func (b *FakeBox) cut() {
 	b.links = nil
 }
 
-// SetBusy makes the agent say that something runs.
+// SetBusy makes the agent report that a call runs, or that none does.
 func (b *FakeBox) SetBusy(busy bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -13,8 +13,8 @@ import (
 	"testing"
 )
 
-// listen opens a socket of the host in a folder that the sandbox sees, and counts
-// who reaches it.
+// listen opens a Unix socket of the host in a folder that the sandbox sees, and counts the connections to
+// it.
 func listen(t *testing.T, dir, name string) (reached func() int) {
 	t.Helper()
 	count := make(chan struct{}, 100)
@@ -37,7 +37,7 @@ func listen(t *testing.T, dir, name string) (reached func() int) {
 		}
 	}()
 	t.Cleanup(func() { l.Close(); <-ended })
-	c, err := net.Dial("unix", path) // on the host it is there
+	c, err := net.Dial("unix", path) // the host itself can connect
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,8 +46,8 @@ func listen(t *testing.T, dir, name string) (reached func() int) {
 	return func() int { return len(count) }
 }
 
-// sockets: no socket of the host but the agent's own is reached from a sandbox,
-// wherever it is, and by whatever name.
+// sockets tests that a sandbox can connect to no Unix socket of the host but the agent's own, wherever the
+// socket is and by whatever name.
 func sockets(t *testing.T, b *Bench) {
 	readOnly := b.Box.Spec().Mounts[1].Source
 	reached := []func() int{listen(t, b.Workspace, "host.sock"), listen(t, readOnly, "host.sock"),
@@ -63,7 +63,7 @@ func sockets(t *testing.T, b *Bench) {
 	}
 	b.want(t,
 		`cd /workspace && ln -s /data/host.sock link && ln host.sock hard && mkdir sub && mv host.sock sub/agent.sock; echo $?`, "0")
-	// The agent's own socket has one name, which stays.
+	// The sandbox can neither rename the agent's own socket nor link to it.
 	b.want(t, `ln /run/sandlot/agent.sock /workspace/own 2>/dev/null || echo refused`, "refused")
 	b.want(t, `mv /run/sandlot/agent.sock /workspace/own 2>/dev/null || echo refused`, "refused")
 	got := b.sh(t, `timeout 15 python3 -c '
@@ -95,8 +95,8 @@ a.bind("/tmp/mine"); a.listen(); c.connect("/tmp/mine"); print("own")
 	}
 }
 
-// plainFiles: what a sandbox makes on the host is no program that runs as another
-// user, no device, and nobody else's.
+// plainFiles tests that the files that a sandbox makes on the host have no set-user-ID and set-group-ID
+// bits, are no devices, and have the server's owner.
 func plainFiles(t *testing.T, b *Bench) {
 	had := filepath.Join(b.Workspace, "had")
 	if err := errors.Join(os.WriteFile(had, []byte("#!/bin/sh\n"), 0o755),
@@ -151,7 +151,7 @@ os.chmod("f", 0o1755); os.chmod("f", 0o640); os.mkdir("d/e", 0o2755)
 	}
 }
 
-// machine: a sandbox sees a machine of its limits.
+// machine tests that a sandbox sees as many processors and as much memory as its limits allow.
 func machine(t *testing.T, b *Bench) {
 	l := b.Box.Spec().Limits
 	b.want(t, "awk '/^MemTotal/ {print $2}' /proc/meminfo", fmt.Sprint(l.MemoryBytes>>10))
@@ -164,8 +164,7 @@ func machine(t *testing.T, b *Bench) {
 		fmt.Sprintf("%s %d", cpus, l.MemoryBytes))
 }
 
-// hostFiles is sockets, plainFiles and machine in one sandbox, and the end of what
-// one may hold open of the host's.
+// hostFiles runs sockets, plainFiles, machine and descriptors in one sandbox.
 func hostFiles(t *testing.T, b *Bench) {
 	t.Run("sockets", func(t *testing.T) { sockets(t, b) })
 	t.Run("plain", func(t *testing.T) { plainFiles(t, b) })
@@ -173,8 +172,8 @@ func hostFiles(t *testing.T, b *Bench) {
 	t.Run("descriptors", func(t *testing.T) { descriptors(t, b) })
 }
 
-// descriptors: a sandbox that opens all files that it may has an end, of which it
-// is told, and lives on.
+// descriptors tests that a sandbox that opens as many files as it can gets an error at the limit, and keeps
+// running.
 func descriptors(t *testing.T, b *Bench) {
 	got := b.sh(t, `mkdir /workspace/many && cd /workspace/many && timeout 60 python3 -c '
 import os, resource

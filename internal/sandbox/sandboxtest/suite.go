@@ -22,12 +22,12 @@ import (
 
 // Subject is a runtime under test.
 type Subject struct {
-	// Open makes the runtime as a starting server does. Each call uses the same state folder.
+	// Open returns the runtime, as for a server that starts. Each call uses the same state folder.
 	Open func(t *testing.T) sandbox.Runtime
-	// Remains lists what sandboxes have left on the machine: processes, mounts, cgroups,
-	// files. It is empty when no sandbox lives.
+	// Remains lists the processes, mounts, cgroups and files of sandboxes on the machine. It is empty when
+	// no sandbox runs.
 	Remains func() []string
-	// Kill ends a sandbox from outside, as the kernel would.
+	// Kill kills a sandbox, as the kernel does when memory is exhausted.
 	Kill func(t *testing.T, b sandbox.Sandbox)
 	// VersionText is a text that ProofCommand prints in a sandbox of the runtime. Without it
 	// the suite runs nothing hostile. Default: "gvisor".
@@ -139,7 +139,7 @@ func closeRuntime(t *testing.T, rt sandbox.Runtime) {
 	}
 }
 
-// life: a sandbox is made, answers, is stopped, and nothing is left.
+// life tests that a sandbox boots, answers and stops, and leaves nothing behind.
 func life(t *testing.T, s *Subject) {
 	rt := s.Open(t)
 	defer closeRuntime(t, rt)
@@ -162,7 +162,7 @@ func life(t *testing.T, s *Subject) {
 		}
 	}
 	stop(t, b)
-	stop(t, b) // again is fine
+	stop(t, b) // a second call is allowed
 	if _, err := b.Connect(t.Context()); !errors.Is(err, sandbox.ErrGone) {
 		t.Errorf("connecting to a stopped sandbox: %v", err)
 	}
@@ -171,7 +171,7 @@ func life(t *testing.T, s *Subject) {
 	}
 }
 
-// RecoverAll takes over all that an earlier server left alive.
+// RecoverAll recovers all sandboxes that an earlier server left running.
 func RecoverAll(t *testing.T, rt sandbox.Runtime) []sandbox.Sandbox {
 	t.Helper()
 	ids, err := rt.Leftovers(t.Context())
@@ -191,7 +191,7 @@ func RecoverAll(t *testing.T, rt sandbox.Runtime) []sandbox.Sandbox {
 	return alive
 }
 
-// recovery: the next server finds what the last one left.
+// recovery tests that the next server recovers the sandboxes of the previous one.
 func recovery(t *testing.T, s *Subject) {
 	rt := s.Open(t)
 	b := s.create(t, rt)
@@ -215,7 +215,7 @@ func recovery(t *testing.T, s *Subject) {
 	stop(t, found[0])
 }
 
-// recoverDead: what died while no server ran is removed.
+// recoverDead tests that a sandbox that died while no server ran is removed.
 func recoverDead(t *testing.T, s *Subject) {
 	rt := s.Open(t)
 	dead, alive := s.create(t, rt), s.create(t, rt)
@@ -237,7 +237,7 @@ func recoverDead(t *testing.T, s *Subject) {
 	stop(t, found[0])
 }
 
-// death: who waits for a sandbox that dies is told.
+// death tests that a call in progress fails when its sandbox dies.
 func death(t *testing.T, s *Subject) {
 	rt := s.Open(t)
 	defer closeRuntime(t, rt)
@@ -265,14 +265,14 @@ func death(t *testing.T, s *Subject) {
 	stop(t, b)
 }
 
-// cancel: a call that is given up leaves nothing.
+// cancel tests that a cancelled Create leaves nothing behind, and a cancelled Connect a sandbox that works.
 func cancel(t *testing.T, s *Subject) {
 	rt := s.Open(t)
 	defer closeRuntime(t, rt)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if b, err := rt.Create(ctx, s.Spec()); err == nil {
-		stop(t, b) // it was faster
+		stop(t, b) // it returned before the cancellation
 	}
 	b := s.create(t, rt)
 	hello(t, b)
@@ -286,11 +286,11 @@ func cancel(t *testing.T, s *Subject) {
 			t.Error("Connect that was given up:", err)
 		}
 	}
-	hello(t, b) // it works after that
+	hello(t, b)
 	stop(t, b)
 }
 
-// together: many at once do not disturb each other.
+// together tests that many sandboxes can boot and stop at the same time.
 func together(t *testing.T, s *Subject) {
 	rt := s.Open(t)
 	defer closeRuntime(t, rt)
@@ -308,7 +308,7 @@ func together(t *testing.T, s *Subject) {
 				t.Error(err)
 			}
 			var stops sync.WaitGroup
-			for range 2 { // at the same time
+			for range 2 {
 				stops.Go(func() {
 					if err := b.Stop(t.Context()); err != nil {
 						t.Error(err)
@@ -321,7 +321,7 @@ func together(t *testing.T, s *Subject) {
 	all.Wait()
 }
 
-// badSpec: what cannot be made leaves nothing.
+// badSpec tests that Create with an invalid spec fails, and leaves nothing behind.
 func badSpec(t *testing.T, s *Subject) {
 	if s.Template == nil {
 		return
@@ -343,7 +343,7 @@ func badSpec(t *testing.T, s *Subject) {
 	}
 }
 
-// linkComesNew: the agent dials again after its link broke.
+// linkComesNew tests that the agent dials again after its link broke.
 func linkComesNew(t *testing.T, s *Subject) {
 	rt := s.Open(t)
 	defer closeRuntime(t, rt)
@@ -357,7 +357,7 @@ func linkComesNew(t *testing.T, s *Subject) {
 	stop(t, b)
 }
 
-// Log returns a logger whose lines belong to the test.
+// Log returns a logger that writes to the test's log.
 func Log(t testing.TB) *slog.Logger {
 	if os.Getenv("SANDLOT_TEST_LOG") == "" {
 		return slog.New(slog.NewTextHandler(io.Discard, nil))

@@ -97,18 +97,18 @@ var sides = []side{
 			"defer o.mu.Unlock()",
 			"n, err := o.readOnce(fd)",
 		}},
-	{"the host's cell", "../../../agent/direct/conn.go", "func (w *Conn) Run(", "// How often",
-		`Fprintf|Peek|w\.readAnswer|supervise\(`, []string{
-			`if _, err := fmt.Fprintf(w.conn, "%d %d %d\n%s", id, len(code), limit, code); err != nil {`, // hSend
-			"_, err := w.reader.Peek(1)",               // hWait
-			"a, err := w.readAnswer(id, limit)",        // hWait, hDriver
+	{"the host's cell", "../../../agent/direct/conn.go", "func (c *Conn) Run(", "// How often",
+		`Fprintf|Peek|c\.readAnswer|supervise\(`, []string{
+			`if _, err := fmt.Fprintf(c.conn, "%d %d %d\n%s", id, len(code), limit, code); err != nil {`, // hSend
+			"_, err := c.reader.Peek(1)",               // hWait
+			"a, err := c.readAnswer(id, limit)",        // hWait, hDriver
 			"over, superviseErr := supervise(ctx, id)", // hAsk, hAnswered
-			"_, err = w.reader.Peek(1)",                // hDriver
+			"_, err = c.reader.Peek(1)",                // hDriver
 		}},
-	{"the host's cell that is given up", "../../../agent/direct/conn.go", "func (w *Conn) AwaitEnd(", "\n}\n",
-		`w\.readAnswer|stop\(`, []string{
+	{"the host's cell that is given up", "../../../agent/direct/conn.go", "func (c *Conn) AwaitEnd(", "\n}\n",
+		`c\.readAnswer|stop\(`, []string{
 			"over, err := stop(ctx, id)",            // hStop, hStopped
-			"a, err := w.readAnswer(id, MaxAnswer)", // hStopDriver
+			"a, err := c.readAnswer(id, MaxAnswer)", // hStopDriver
 		}},
 }
 
