@@ -30,24 +30,24 @@ type debugHandler struct{ slog.Handler }
 func debugLogger(log *slog.Logger) *slog.Logger { return slog.New(debugHandler{log.Handler()}) }
 
 // Enabled implements slog.Handler.
-func (q debugHandler) Enabled(ctx context.Context, _ slog.Level) bool {
-	return q.Handler.Enabled(ctx, slog.LevelDebug)
+func (h debugHandler) Enabled(ctx context.Context, _ slog.Level) bool {
+	return h.Handler.Enabled(ctx, slog.LevelDebug)
 }
 
 // Handle implements slog.Handler.
-func (q debugHandler) Handle(ctx context.Context, r slog.Record) error {
+func (h debugHandler) Handle(ctx context.Context, r slog.Record) error {
 	r.Level = slog.LevelDebug
-	return q.Handler.Handle(ctx, r)
+	return h.Handler.Handle(ctx, r)
 }
 
 // WithAttrs implements slog.Handler.
-func (q debugHandler) WithAttrs(a []slog.Attr) slog.Handler {
-	return debugHandler{q.Handler.WithAttrs(a)}
+func (h debugHandler) WithAttrs(a []slog.Attr) slog.Handler {
+	return debugHandler{h.Handler.WithAttrs(a)}
 }
 
 // WithGroup implements slog.Handler.
-func (q debugHandler) WithGroup(name string) slog.Handler {
-	return debugHandler{q.Handler.WithGroup(name)}
+func (h debugHandler) WithGroup(name string) slog.Handler {
+	return debugHandler{h.Handler.WithGroup(name)}
 }
 
 const instructions = `Sandlot gives you an isolated Linux computer. ` +

@@ -55,14 +55,14 @@ func (h *Hub) ReadFile(ctx context.Context, p auth.Principal, file FilePath, spa
 // deadlineConn is a connection that fails a read or write after stallTimeout.
 type deadlineConn struct{ net.Conn }
 
-func (m *deadlineConn) Read(b []byte) (int, error) {
-	m.Conn.SetReadDeadline(time.Now().Add(stallTimeout))
-	return m.Conn.Read(b)
+func (c *deadlineConn) Read(b []byte) (int, error) {
+	c.Conn.SetReadDeadline(time.Now().Add(stallTimeout))
+	return c.Conn.Read(b)
 }
 
-func (m *deadlineConn) Write(b []byte) (int, error) {
-	m.Conn.SetWriteDeadline(time.Now().Add(stallTimeout))
-	return m.Conn.Write(b)
+func (c *deadlineConn) Write(b []byte) (int, error) {
+	c.Conn.SetWriteDeadline(time.Now().Add(stallTimeout))
+	return c.Conn.Write(b)
 }
 
 // errorRecorder records the error that ended reading, except io.EOF.
@@ -71,10 +71,10 @@ type errorRecorder struct {
 	err error
 }
 
-func (s *errorRecorder) Read(b []byte) (int, error) {
-	n, err := s.Reader.Read(b)
+func (r *errorRecorder) Read(b []byte) (int, error) {
+	n, err := r.Reader.Read(b)
 	if err != nil && err != io.EOF {
-		s.err = err
+		r.err = err
 	}
 	return n, err
 }

@@ -42,7 +42,7 @@ func (s *Session) List(ctx context.Context, method, field string, maxItems int) 
 		case cursor == "":
 			return all, nil
 		case seen[cursor]:
-			return all, fmt.Errorf("%s: the server gives the same page again and again", method)
+			return all, fmt.Errorf("%s: the server sends the same page again and again", method)
 		case remaining.bytes <= 0:
 			return all, fmt.Errorf("%s: %w", method, errListTooLarge)
 		}
@@ -55,7 +55,7 @@ func (s *Session) List(ctx context.Context, method, field string, maxItems int) 
 // listBudget is how much of a list may still be read.
 type listBudget struct{ items, bytes int }
 
-var errListTooLarge = fmt.Errorf("%w: the list has more bytes than there is room for", transport.ErrTooLarge)
+var errListTooLarge = fmt.Errorf("%w: the list has more bytes than the limit", transport.ErrTooLarge)
 
 // readPage reads one page. It decodes item by item and stops at the limits: a page of 16 MiB
 // can have millions of items.
@@ -99,7 +99,7 @@ func readItems(d *json.Decoder, items []json.RawMessage, remaining listBudget) (
 	}
 	for d.More() {
 		if len(items) >= remaining.items {
-			return items, fmt.Errorf("%w: the list has more items than the %d that there is room for",
+			return items, fmt.Errorf("%w: the list has more items than the limit of %d",
 				transport.ErrTooLarge, remaining.items)
 		}
 		var item json.RawMessage

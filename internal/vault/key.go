@@ -45,9 +45,9 @@ func (v *Vault) key(create bool) (cipher.AEAD, error) {
 	case err != nil:
 		f := fault.Wrap(fault.Configuration, fmt.Errorf("%s: %w", v.KeyFile, err),
 			"the server's file with the key of secrets cannot be used")
-		f.Advice = []string{"The operator of this server puts the file back as it was. Where that is lost: they " +
-			"remove it, or make a new one of 32 random bytes, and secrets are stored again",
-			"The server's log says what is wrong with it"}
+		f.Advice = []string{"The operator of this server restores the file. If it is lost: remove it, or write a " +
+			"new key of 32 random bytes; then each secret has to be stored again",
+			"The server's log says what is wrong with the file"}
 		return nil, f
 	}
 	block, err := aes.NewCipher(b)

@@ -24,7 +24,7 @@ const (
 )
 
 // Stdio is the transport over a program's standard output and input: one message a
-// line. Other lines (banners, logs) are passed to stray, which may be nil; each is cut at
+// line. Other lines (banners, logs) are passed to onOtherLine, which may be nil; each is cut at
 // 4 KiB and valid only during the call. Close closes both streams: stdout if it is an
 // io.Closer, else stdout has to end when stdin is closed. The caller starts and ends the
 // program, and reads its standard error.
@@ -69,7 +69,7 @@ func (s *stdio) Send(ctx context.Context, m Outgoing) error {
 	case <-s.ctx.Done():
 		return ErrClosed
 	case <-s.inputFailed:
-		return fmt.Errorf("%w: it takes no input any more", ErrClosed)
+		return fmt.Errorf("%w: it reads no input any more", ErrClosed)
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	case s.queue <- append(m.Body, '\n'):
@@ -93,7 +93,7 @@ func (s *stdio) writeLoop(to Receiver) {
 			case <-s.ctx.Done():
 			case <-s.readDone:
 			case <-time.After(finalOutputTimeout):
-				to.Ended(fmt.Errorf("%w: it takes no input any more (%w)", ErrClosed, err))
+				to.Ended(fmt.Errorf("%w: it reads no input any more (%w)", ErrClosed, err))
 			}
 			return
 		}
@@ -139,7 +139,7 @@ func (s *stdio) receive(to Receiver, line []byte, r Reservation) {
 		return
 	}
 	if id, ok := guessID(line); ok && line[0] == '{' {
-		to.Fail(id, errors.New("the server's answer is no JSON that can be read"))
+		to.Fail(id, errors.New("the server's answer is not valid JSON"))
 	}
 	s.onOtherLine(line[:min(len(line), maxOtherLine)])
 }

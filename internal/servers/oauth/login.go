@@ -232,7 +232,7 @@ func (l *Login) fetchCode(ctx context.Context, args *sdk.AuthorizationArgs) (*sd
 	defer logins.removeRequest(r)
 	a.link = logins.startLink(r.id)
 	if !l.account.events.LoginNeeded(ctx, l, a.link) { // the server was replaced
-		return nil, safeError("it was given up")
+		return nil, safeError("it was cancelled")
 	}
 	l.mu.Lock()
 	l.prompts++

@@ -370,7 +370,7 @@ func (m *metadata) redact(settings spec.OAuth, err error) error {
 		}
 		return safeError(text)
 	}
-	return safeError("the authorization server gives no token" + failure)
+	return safeError("the authorization server issued no token" + failure)
 }
 
 // checkIssuer returns an error if the parameter iss of an authorization response is wrong

@@ -99,7 +99,7 @@ func TestAskAfterItsEnd(t *testing.T) {
 	a := &attempt{linkReady: make(chan struct{})}
 	_, err := l.fetchCode(context.WithValue(t.Context(), attemptKey{}, a),
 		&sdk.AuthorizationArgs{URL: "https://accounts.example.com/authorize?state=x"})
-	if err == nil || err.Error() != "it was given up" || len(all.WaitingOwners()) != 0 || l.prompts != 0 {
+	if err == nil || err.Error() != "it was cancelled" || len(all.WaitingOwners()) != 0 || l.prompts != 0 {
 		t.Errorf("%v; %v wait", err, all.WaitingOwners())
 	}
 	select {

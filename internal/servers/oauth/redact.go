@@ -21,7 +21,7 @@ func (e safeError) Error() string { return string(e) }
 
 // errIssuer means that the MCP server names another authorization server than the
 // operator's settings.
-const errIssuer = safeError("the server leads to another authorization server than the one that its settings name " +
+const errIssuer = safeError("the server refers to another authorization server than the one that its settings name " +
 	"(oauth_issuer)")
 
 // redactToken returns a safe error for an error of the token endpoint.
@@ -31,7 +31,7 @@ func redactToken(err error) error {
 	}
 	refused, ok := errors.AsType[*oauth2.RetrieveError](err)
 	if !ok {
-		return safeError("the authorization server gives no token: " + safeCause(err))
+		return safeError("the authorization server issued no token: " + safeCause(err))
 	}
 	r := &tokenRefusal{}
 	if refused.Response != nil {
@@ -55,7 +55,7 @@ func safeCause(err error) string {
 	case errors.As(err, &f):
 		return f.Message
 	case errors.Is(err, context.Canceled):
-		return "it was given up"
+		return "it was cancelled"
 	case errors.As(err, &netErr) && netErr.Timeout(), errors.Is(err, context.DeadlineExceeded):
 		return "there was no answer in time"
 	case errors.Is(err, syscall.ECONNREFUSED):
@@ -81,7 +81,7 @@ type tokenRefusal struct {
 }
 
 func (r *tokenRefusal) Error() string {
-	s := "the authorization server gives no token"
+	s := "the authorization server issued no token"
 	if r.status != 0 {
 		s += fmt.Sprintf(" (HTTP %d)", r.status)
 	}
