@@ -47,10 +47,10 @@ func loginHeaders(w http.ResponseWriter) {
 	w.Header().Set("Referrer-Policy", "no-referrer")
 }
 
-// newLink says what to do when a log-in failed.
+// newLink is the advice for a log-in that failed.
 const newLink = " Use the connection again to get a new link, and open that in the browser in which you log in."
 
-// showLoginError sends the page for a failed log-in. other is the text for hub.ErrOtherBrowser.
+// showLoginError sends the page for a failed log-in. otherBrowser is the text for hub.ErrOtherBrowser.
 func (s *Server) showLoginError(w http.ResponseWriter, err error, otherBrowser string) {
 	if f, ok := errors.AsType[*fault.Error](err); ok { // refused
 		s.showLogin(w, f.HTTP(), showLogin{Title: "Not allowed", Text: f.Error()})

@@ -50,15 +50,15 @@ func (a *App) resolveHost(ctx context.Context, name string) ([]netip.Addr, error
 	return net.DefaultResolver.LookupNetIP(ctx, "ip", name+".")
 }
 
-// pollInterval is the interval in which follow checks the settings files for changes.
+// pollInterval is the interval in which watchSettings checks the settings files for changes.
 const pollInterval = time.Second / 2
 
 // watchSettings applies changes of the settings file (the sections network and mcp, and mcp_consent), and of the
 // files in mcp_files, to the running server, until ctx ends. A file that is invalid or empty changes
 // nothing, and is logged once. A file that is being written is not read until two samples are the same.
 // If there was no settings file at the start, one that is created at the default path is used. Once
-// after the start, follow also checks the package registries again: in the same goroutine, since both
-// change the policies.
+// after the start, watchSettings also checks the package registries again: in the same goroutine, since
+// both change the policies.
 func (a *App) watchSettings(ctx context.Context) {
 	applied := readVersions{a.Config.File, a.Config.FileVersion, a.readVersions().clientFiles}
 	previous := applied
@@ -86,11 +86,11 @@ func (a *App) watchSettings(ctx context.Context) {
 	}
 }
 
-// readVersions identifies the versions of all files that follow checks: if it differs, a file has changed.
+// readVersions identifies the versions of all files that watchSettings checks: if it differs, a file has changed.
 type readVersions struct {
 	path            string // of the settings file, or empty
 	settingsChanged config.FileVersion
-	clientFiles     string // paths and stamps of the files in mcp_files
+	clientFiles     string // paths and versions of the files in mcp_files
 }
 
 func (a *App) readVersions() readVersions {
@@ -126,7 +126,8 @@ func versionOf(file string) config.FileVersion {
 	return config.FileVersion{Modified: st.ModTime(), Size: st.Size()}
 }
 
-// applyChanges applies changed files. file: the settings file has changed, not only files in mcp_files.
+// applyChanges applies changed files. settingsChanged: the settings file has changed, not only files in
+// mcp_files.
 func (a *App) applyChanges(ctx context.Context, now readVersions, settingsChanged bool) {
 	before := a.active.Load()
 	if !settingsChanged {

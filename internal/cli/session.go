@@ -115,7 +115,7 @@ func (p *program) run() *cobra.Command {
 	return c
 }
 
-// languageOf says which program runs a file.
+// languageOf returns the language of a file, by its name, unless language names it.
 func languageOf(language, file string) (image.Language, error) {
 	table := []image.Language{
 		{Name: "python", Command: []string{"python3"}, Extension: ".py", Aliases: []string{"py"}},

@@ -131,7 +131,7 @@ func timeoutSeconds(v any) any {
 	return v
 }
 
-// expandEditor expands ${env:VAR} and, if plain is set, Claude Code's ${VAR} and ${VAR:-text}. It does not
+// expandEditor expands ${env:VAR} and, if bareNames is set, Claude Code's ${VAR} and ${VAR:-text}. It does not
 // expand the inserted values again.
 func expandEditor(text string, v Variables, bareNames bool) (string, error) {
 	var out strings.Builder

@@ -58,7 +58,7 @@ func oneOf(target *string, allowed ...string) accessor {
 	})
 }
 
-// list is a setting with a list of words, separated by commas. read is called for each word, as in text;
+// list is a setting with a list of words, separated by commas. normalize is called for each word, as in text;
 // words for which it returns "" are left out.
 func list(target *[]string, normalize func(string) (string, error)) accessor {
 	return accessor{func(v string) error {

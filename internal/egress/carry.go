@@ -97,7 +97,7 @@ func (s *pooledReader) release() {
 // flow copies bytes between the sandbox and the network for one connection.
 type flow struct {
 	in, out net.Conn // the sandbox's side, the network's side
-	// count counts bytes that were received, and says whether they may be passed on.
+	// count counts bytes that were received, and reports whether they may be passed on.
 	count func(n int, up bool) bool
 	// inspect, if not nil, gets the first bytes from the sandbox, and may read more. It
 	// returns all of them; an error ends the flow.

@@ -100,7 +100,7 @@ func (l *conn) readFirst(b []byte) error {
 	return err
 }
 
-// handle handles a request, and says whether the conn can take another one.
+// handle handles a request, and reports whether the conn can take another one.
 func (l *conn) handle(ctx context.Context, r wire.NetRequest) bool {
 	switch r.Kind {
 	case wire.NetLookup:
@@ -353,7 +353,7 @@ func wrongServer(name string) error {
 	return refusalError{why: "TLS asked for this server on a connection to " + name}
 }
 
-// recordServerName records that TLS asked for another server than the target, and says whether the
+// recordServerName records that TLS asked for another server than the target, and reports whether the
 // policy forbids that.
 func (e *Outlet) recordServerName(l *conn, other string) bool {
 	e.mu.Lock()

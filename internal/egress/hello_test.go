@@ -79,7 +79,7 @@ func TestServerName(t *testing.T) {
 	}
 }
 
-// through443 says whether exactly what was sent comes to the server; else
+// through443 reports whether exactly what was sent comes to the server; else
 // nothing may.
 func through443(t *testing.T, p *Policy, sent []byte, host string) bool {
 	t.Helper()

@@ -199,7 +199,7 @@ func (e *Outlet) endWait() {
 	e.waiting--
 }
 
-// limitReached says whether the bytes of this session are used up.
+// limitReached reports whether the bytes of this session are used up.
 func (e *Outlet) limitReached() bool {
 	t := e.meter.Traffic()
 	return e.b.config.Limits.Bytes > 0 && t.Up+t.Down > uint64(e.b.config.Limits.Bytes)

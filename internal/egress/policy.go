@@ -51,7 +51,7 @@ type Private struct {
 	Net  netip.Prefix `json:"cidr"`
 }
 
-// allows says whether the exception allows an address of class k. A cloud's metadata service
+// allows reports whether the exception allows an address of class k. A cloud's metadata service
 // is hardly meant by a large range around it, so it needs a range within that of its class.
 func (p Private) allows(a netip.Addr, k addrClass) bool {
 	if !p.Net.Contains(a) || k.exception == noException {
@@ -73,19 +73,19 @@ type Policy struct {
 	Registries []Rule `json:"registries,omitempty"`
 }
 
-// enabled says whether the policy allows anything.
+// enabled reports whether the policy allows anything.
 func (p *Policy) enabled() bool { return p != nil && (p.Mode == Allowlist || p.Mode == Public) }
 
-// listed says whether one of the operator's rules or exceptions matches the target.
+// listed reports whether one of the operator's rules or exceptions matches the target.
 func (p *Policy) listed(t Target) bool { return anyMatches(p.Allow, t) || p.isException(t) }
 
-// isException says whether the operator allows the target at addresses that are not public.
+// isException reports whether the operator allows the target at addresses that are not public.
 func (p *Policy) isException(t Target) bool {
 	return anyMatches(p.Registries, t) ||
 		slices.ContainsFunc(p.Private, func(x Private) bool { return x.Host.matches(t) })
 }
 
-// anyMatches says whether one of the rules matches the target.
+// anyMatches reports whether one of the rules matches the target.
 func anyMatches(rules []Rule, t Target) bool {
 	return slices.ContainsFunc(rules, func(r Rule) bool { return r.matches(t) })
 }
@@ -118,7 +118,7 @@ func addressRefused(a netip.Addr, what string) error {
 	return refusalError{fmt.Sprintf("its address %s is %s", a, what), AddException}
 }
 
-// localName says whether a name stands for the machine that resolves it.
+// localName reports whether a name stands for the machine that resolves it.
 func localName(name string) bool {
 	last := name[strings.LastIndexByte(name, '.')+1:]
 	return last == "localhost" || last == "localdomain" || strings.HasSuffix(name, "-localhost") ||

@@ -142,7 +142,7 @@ func (r *Rule) UnmarshalText(b []byte) (err error) {
 	return err
 }
 
-// matches says whether the rule matches a target: its name if it has one, else its address.
+// matches reports whether the rule matches a target: its name if it has one, else its address.
 // Port 0 of the target stands for any port.
 func (r Rule) matches(t Target) bool {
 	switch {
@@ -204,7 +204,7 @@ func isNameByte(c byte) bool {
 	return c == '-' || c == '_' || '0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'z'
 }
 
-// isNumeric says whether some resolvers take a name for an address because of its last label,
+// isNumeric reports whether some resolvers take a name for an address because of its last label,
 // by the rule of the URL standard (https://url.spec.whatwg.org/#ends-in-a-number-checker).
 func isNumeric(label string) bool {
 	hex := len(label) >= 2 && label[0] == '0' && label[1]|0x20 == 'x'

@@ -315,7 +315,7 @@ func TestNothingIsLeft(t *testing.T) {
 	}
 }
 
-// alive says whether a process runs; one that only waits to be reaped does not.
+// alive reports whether a process runs; one that only waits to be reaped does not.
 func alive(pid int) bool {
 	if syscall.Kill(pid, 0) != nil {
 		return false
@@ -502,8 +502,8 @@ func TestRealDefaults(t *testing.T) {
 	}
 }
 
-// found says whether the machine has a tool; python3 stands for its pip.
-// found says whether the machine has a tool; python3 stands for its pip.
+// found reports whether the machine has a tool; python3 stands for its pip.
+// found reports whether the machine has a tool; python3 stands for its pip.
 func found(t *testing.T, name string) bool {
 	t.Helper()
 	if name == "python3" {

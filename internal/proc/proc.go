@@ -59,7 +59,7 @@ func StartTicks(pid int) (uint64, error) {
 // flagExiting is the kernel's PF_EXITING.
 const flagExiting = 0x4
 
-// IsEnding says whether the process with that id and start time has ended or is exiting. An
+// IsEnding reports whether the process with that id and start time has ended or is exiting. An
 // exiting process runs no more code; the kernel is closing its files.
 func IsEnding(pid int, started uint64) bool {
 	f, err := stat(pid)
@@ -129,7 +129,7 @@ func Args(pid int) []string {
 	return strings.Split(strings.TrimRight(string(line), "\x00"), "\x00")
 }
 
-// IsOwn says whether all user ids of a process are this user's. A set-user-ID program of this
+// IsOwn reports whether all user ids of a process are this user's. A set-user-ID program of this
 // user that another user has started is not.
 func IsOwn(pid int) bool {
 	ids := strings.Fields(fileLine(pid, "status", "Uid:")) // real, effective, saved, file system
@@ -148,7 +148,7 @@ func Parent(pid int) int {
 	return parent
 }
 
-// InOwnPIDNamespace says whether a process is in this process's PID namespace, and not in one below it,
+// InOwnPIDNamespace reports whether a process is in this process's PID namespace, and not in one below it,
 // such as a container's.
 func InOwnPIDNamespace(pid int) bool {
 	return len(strings.Fields(fileLine(pid, "status", "NSpid:"))) == 1
@@ -179,7 +179,7 @@ func Mounts(pid int) (mounts []Mount) {
 	return mounts
 }
 
-// RunsProgram says whether a process belongs to this user and runs a program with that file name,
+// RunsProgram reports whether a process belongs to this user and runs a program with that file name,
 // whose file may have been replaced since it started.
 func RunsProgram(pid int, name string) bool {
 	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))

@@ -186,7 +186,7 @@ func logInAt(t *testing.T, servers *Servers, p auth.Principal, name, link string
 	})
 }
 
-// works says whether a server can be used, or its user has to log in.
+// works reports whether a server can be used, or its user has to log in.
 func works(t *testing.T, servers *Servers, p auth.Principal, name string, want bool) {
 	t.Helper()
 	err := get(servers, p, name).ready(t.Context())

@@ -26,7 +26,7 @@ import (
 	"sandlot/internal/tool"
 )
 
-// has says whether the principal can call a tool of that name.
+// has reports whether the principal can call a tool of that name.
 func has(servers *Servers, p auth.Principal, name string) bool {
 	_, ok := servers.Find(p, name)
 	return ok

@@ -10,7 +10,7 @@ import (
 	"sandlot/internal/fault"
 )
 
-// Policy says whether users' agents may do something that the operator restricts, such as
+// Policy reports whether users' agents may do something that the operator restricts, such as
 // connecting a third-party server.
 type Policy string
 

@@ -214,19 +214,19 @@ func checkUnreadable(dirFD int, name string) error {
 	return nil
 }
 
-// lookupDenied says whether look-ups in an open folder are denied.
+// lookupDenied reports whether look-ups in an open folder are denied.
 func lookupDenied(fd int) bool {
 	var st unix.Stat_t
 	return errors.Is(unix.Fstatat(fd, ".", &st, 0), unix.EACCES)
 }
 
-// modesApply says whether a file belongs to this user, and its mode can deny this process access.
+// modesApply reports whether a file belongs to this user, and its mode can deny this process access.
 // Modes do not apply to root, except on a file system that maps root to another user.
 func modesApply(st *unix.Stat_t) bool {
 	return int(st.Uid) == os.Geteuid() && !canReadAll()
 }
 
-// canReadAll says whether this process has a capability that lets it read every folder.
+// canReadAll reports whether this process has a capability that lets it read every folder.
 func canReadAll() bool {
 	h := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var has [2]unix.CapUserData

@@ -206,7 +206,7 @@ func (r *remover) leave() {
 	r.unlink(parent, last.name, unix.AT_REMOVEDIR)
 }
 
-// isTemporary says whether an error means that the server lacks descriptors or memory. Such an
+// isTemporary reports whether an error means that the server lacks descriptors or memory. Such an
 // error is not about the folder.
 func isTemporary(err error) bool {
 	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM)

@@ -130,7 +130,7 @@ func (f folder) stat(e *entry) (unix.Stat_t, error) {
 	return st, err
 }
 
-// isGone says whether an error means that a name was removed or replaced since it was read.
+// isGone reports whether an error means that a name was removed or replaced since it was read.
 func isGone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP)
 }

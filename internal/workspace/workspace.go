@@ -90,7 +90,7 @@ func (s *Store) Path(id string) string {
 // agentFolders are the folders that a sandbox's agent makes in its workspace.
 var agentFolders = map[string][]string{"": {".local"}, ".local": {"bin", "lib"}}
 
-// Empty says whether a workspace has nothing but the folders that every agent makes.
+// Empty reports whether a workspace has nothing but the folders that every agent makes.
 func (s *Store) Empty(id string) (bool, error) {
 	f, err := os.Open(s.Path(id))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -103,7 +103,7 @@ func (s *Store) Empty(id string) (bool, error) {
 	return isEmpty(f, "")
 }
 
-// isEmpty says whether an open folder has nothing but the agent's folders, for which name is
+// isEmpty reports whether an open folder has nothing but the agent's folders, for which name is
 // the key of agentFolders. It does not follow links.
 func isEmpty(f *os.File, name string) (bool, error) {
 	expected := agentFolders[name]
@@ -177,7 +177,7 @@ func (s *Store) Run(ctx context.Context, log *slog.Logger) {
 	}
 }
 
-// emptyTrash empties the trash, and says whether everything was removed.
+// emptyTrash empties the trash, and reports whether everything was removed.
 func (s *Store) emptyTrash(ctx context.Context, log *slog.Logger) bool {
 	entries, err := os.ReadDir(s.trash())
 	if err != nil {

@@ -123,7 +123,7 @@ func (w *Watch) handleEvents(events []byte, ownerOf func(pid int, mount uint64) 
 	}
 }
 
-// handleEvent handles the event of one write to the open file fd, and says whether the Watch keeps
+// handleEvent handles the event of one write to the open file fd, and reports whether the Watch keeps
 // the descriptor open.
 func (w *Watch) handleEvent(fd, pid int, ownerOf func(pid int, mount uint64) string) bool {
 	var st unix.Statx_t

@@ -96,7 +96,7 @@ type HeldTool struct {
 	Reason string `json:"reason"`
 }
 
-// Guidance says how to configure one MCP client for this server.
+// Guidance describes how to add this server to the configuration of one MCP client.
 type Guidance struct {
 	Client  string            `json:"client"`
 	Title   string            `json:"title"`

@@ -17,7 +17,7 @@ type prebooter struct {
 
 func (s *prebooter) CanPreboot() error { return s.why }
 
-// The doctor says whether sandboxes start from preboot images, or else why not.
+// The doctor reports whether sandboxes start from preboot images, or else why not.
 func TestDoctorOnSnapshots(t *testing.T) {
 	for want, rt := range map[string]sandbox.Runtime{
 		"new sandboxes start from one that has booted, some seconds after the server's start": &prebooter{},

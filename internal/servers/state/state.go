@@ -94,7 +94,7 @@ type Action int
 
 const (
 	DropTimer  Action = iota // no start is due any more
-	StartNow                 // unless it runs, is on its way or may not
+	StartNow                 // unless it runs, is being started, or must not run
 	StartLater               // when its pause has ended
 )
 
@@ -173,7 +173,7 @@ func nextOfStart(s Status, e Event) (Status, []Action) {
 	return s, nil
 }
 
-// nextOfEnd is Next for an instance that nobody stopped.
+// nextOfEnd is Next for an instance that ended without a stop.
 func nextOfEnd(s Status, e Event) (Status, []Action) {
 	if e.What == SessionOver {
 		s.State, s.Why = Idle, ""
