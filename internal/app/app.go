@@ -63,7 +63,7 @@ type App struct {
 	events        *event.Stream
 	registries    registries
 	active        atomic.Pointer[activeSettings]
-	needRestart   []string // changed settings that need a restart; only follow uses it
+	needRestart   []string // changed settings that need a restart; only watchSettings uses it
 
 	applyMu       sync.Mutex // held during changes of active
 	closers       []func() error

@@ -182,7 +182,7 @@ func (a *App) logChanges(c, before *config.Config) {
 	a.needRestart = needRestart
 }
 
-// recheckDelay returns the delay after which follow checks the registries again. The check takes a second of
+// recheckDelay returns the delay after which watchSettings checks the registries again. The check takes a second of
 // CPU time; if there are sessions of the previous server, their recovery comes first.
 func (a *App) recheckDelay() time.Duration {
 	if a.sessions.Live() == 0 {

@@ -39,7 +39,7 @@ func Value(ctx context.Context, text string, env map[string]string) (string, err
 	})
 }
 
-// Variables expands a text that somebody else may have written: a command in it is an error, and may is
+// Variables expands a text that somebody else may have written: a command in it is an error, and allow is
 // called for each variable that the text refers to, used or not. The expansion fails if may returns an
 // error.
 func Variables(text string, env map[string]string, allow func(name string) error) (string, error) {
