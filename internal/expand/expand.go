@@ -40,7 +40,7 @@ func Value(ctx context.Context, text string, env map[string]string) (string, err
 }
 
 // Variables expands a text that somebody else may have written: a command in it is an error, and allow is
-// called for each variable that the text refers to, used or not. The expansion fails if may returns an
+// called for each variable that the text refers to, used or not. The expansion fails if allow returns an
 // error.
 func Variables(text string, env map[string]string, allow func(name string) error) (string, error) {
 	return expandText(text, env, allow, nil)
