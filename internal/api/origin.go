@@ -22,11 +22,11 @@ type OriginCheck struct {
 	Loopback bool     // the server listens on loopback only
 	CORS     bool     // send CORS headers
 	Origins  []string // allowed ones; empty with CORS: any, without credentials
-	// Closed returns whether every request needs a token now. If not, or if Closed is
+	// TokenRequired returns whether every request needs a token now. If not, or if TokenRequired is
 	// nil, CORS allows listed origins only: any page could act as the user otherwise,
 	// without credentials.
 	TokenRequired func(context.Context) bool
-	// Apart returns whether a host name is that of an exposed port. Pages of exposed
+	// IsPortHost returns whether a host name is that of an exposed port. Pages of exposed
 	// ports are never allowed, whatever CORS allows.
 	IsPortHost func(host string) bool
 }

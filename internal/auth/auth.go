@@ -31,7 +31,7 @@ type Principal struct {
 	Authenticated bool
 	// Token is the id of the request's token; empty: it had none.
 	Token string
-	// Open is set for a request over the network that needed no token.
+	// WithoutToken is set for a request over the network that needed no token.
 	WithoutToken bool
 	// Roles are rights beyond the principal's own sessions and data. Only a token or the owner's socket
 	// gives roles; a name, id or header never does.

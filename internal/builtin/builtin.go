@@ -44,7 +44,7 @@ type Config struct {
 	Events *event.Stream
 	// Labeled gives the text of execute_code the form with [stdout] and [stderr] headings.
 	Labeled bool
-	// Hold returns a context that is cancelled when the principal's token ends; nil: it never is.
+	// TokenContext returns a context that is cancelled when the principal's token ends; nil: it never is.
 	TokenContext func(context.Context, auth.Principal) (_ context.Context, release func())
 	Log          *slog.Logger
 }
@@ -153,7 +153,7 @@ type SessionInput struct {
 	SessionID string `json:"session_id,omitempty"`
 }
 
-// Props implements tool.Described.
+// Props implements tool.Describer.
 func (SessionInput) Props() []tool.Prop {
 	return []tool.Prop{{Name: "session_id", Description: "Which computer to use. Leave it out for your default one; " +
 		"pass the session_id of an earlier result to go on there, \"new\" for a fresh one, \"home\" for your " +
@@ -167,7 +167,7 @@ type IdempotencyInput struct {
 
 func (in IdempotencyInput) key() string { return in.IdempotencyKey }
 
-// Props implements tool.Described.
+// Props implements tool.Describer.
 func (IdempotencyInput) Props() []tool.Prop {
 	return []tool.Prop{{Name: "idempotency_key", Description: "Any text. A second call with the same key within ten " +
 		"minutes gets the first one's result instead of running again: pass one when you may retry."}}
@@ -232,7 +232,7 @@ type Warnings struct {
 	NetworkRefused []RefusedHost `json:"network_refused,omitempty"`
 }
 
-// Props implements tool.Described.
+// Props implements tool.Describer.
 func (Warnings) Props() []tool.Prop {
 	return []tool.Prop{
 		{Name: "notice", Description: "What was lost before this call, when the session's sandbox had to start again."},

@@ -337,7 +337,7 @@ func (t *Tools) listFiles(ctx context.Context, c tool.Call, in listFilesInput) (
 		tool.Text(text)), nil
 }
 
-// ResourceTemplates implements tool.Reader.
+// ResourceTemplates implements tool.ResourceReader.
 func (t *Tools) ResourceTemplates() []tool.Link {
 	return []tool.Link{{URI: "sandlot://sessions/{session_id}/files/{+path}", Name: "session file",
 		Description: "A file of one of your sessions, by its absolute path. Larger files: GET " +
@@ -346,7 +346,7 @@ func (t *Tools) ResourceTemplates() []tool.Link {
 
 var fileURI = regexp.MustCompile(`^sandlot://sessions/([a-z0-9-]{1,64})/files(/.*)$`)
 
-// Read implements tool.Reader.
+// Read implements tool.ResourceReader.
 func (t *Tools) Read(ctx context.Context, p auth.Principal, uri string, maxBytes int) (tool.Blob, int64, error) {
 	m := fileURI.FindStringSubmatch(uri)
 	name, err := "", error(nil)

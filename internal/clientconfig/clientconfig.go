@@ -25,7 +25,7 @@ type Client struct {
 	paths  paths
 	// entry returns the client's entry for a server.
 	entry func(Server) entry
-	// variable is the format of a reference to an environment variable; empty: the client expands none.
+	// variableFormat is the format of a reference to an environment variable; empty: the client expands none.
 	variableFormat string
 	// command returns the client's own shell command that adds the server; nil: there is none.
 	command func(Server) string

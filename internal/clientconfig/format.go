@@ -44,7 +44,7 @@ func (f *Format) Expand(text string, v Variables) (string, error) { return f.exp
 // Variables are the environment variables for Expand.
 type Variables struct {
 	Values map[string]string
-	// May returns an error if the file may not use the variable.
+	// Allow returns an error if the file may not use the variable.
 	Allow func(name string) error
 }
 

@@ -19,7 +19,7 @@ import (
 // and so does the documentation.
 type setting struct {
 	key, value string
-	// older are the variables of the systems that Sandlot replaces, in order of precedence.
+	// legacyEnv are the variables of the systems that Sandlot replaces, in order of precedence.
 	legacyEnv []string
 	help      string
 	accessor

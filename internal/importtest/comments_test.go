@@ -1,11 +1,14 @@
 package importtest
 
 import (
+	"go/ast"
+	"go/parser"
 	"go/scanner"
 	"go/token"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"unicode"
@@ -77,6 +80,72 @@ func TestCommentsNameWhatExists(t *testing.T) {
 		parameter := string(unicode.ToLower(rune(m.word[0]))) + m.word[1:]
 		if !exist[m.word] && !exist[parameter] && !exist[strings.TrimSuffix(m.word, "s")] {
 			t.Errorf("%s: a comment mentions %s, which does not exist", m.at, m.word)
+		}
+	}
+}
+
+var (
+	// fieldStart matches the beginning of a comment that says what a field is.
+	fieldStart = regexp.MustCompile(`^//\s+(\w+)(?::| is | are | has | says | returns | reports | bounds )`)
+	// implementsName matches a comment about a method of an interface.
+	implementsName = regexp.MustCompile(`^// \w+ implements (\w+)\.(\w+)[.:,]`)
+)
+
+// determiners begin comments that do not begin with the name of their field.
+var determiners = strings.Fields("A All An Both Each If It One Only Other That The There These This What Where")
+
+// The comment of a field begins with the field's name, if it begins with a name; and an interface that a
+// comment names exists.
+func TestCommentsOfFieldsAndMethods(t *testing.T) {
+	type use struct {
+		at            token.Position
+		pkg, declared string
+	}
+	var uses []use
+	declared, packages := map[string]bool{}, map[string]bool{}
+	fields := 0
+	fset := token.NewFileSet()
+	for _, name := range files(t) {
+		if filepath.Ext(name) != ".go" || strings.Contains(name, "agentv1/") {
+			continue
+		}
+		f, err := parser.ParseFile(fset, filepath.Join("../..", name), nil, parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		packages[f.Name.Name] = true
+		ast.Inspect(f, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.TypeSpec:
+				declared[f.Name.Name+"."+n.Name.Name] = true
+			case *ast.FuncDecl:
+				if n.Doc != nil {
+					if m := implementsName.FindStringSubmatch(n.Doc.List[0].Text); m != nil {
+						uses = append(uses, use{fset.Position(n.Pos()), m[1], m[2]})
+					}
+				}
+			case *ast.StructType:
+				for _, field := range n.Fields.List {
+					if field.Doc == nil || len(field.Names) == 0 {
+						continue
+					}
+					fields++
+					m := fieldStart.FindStringSubmatch(field.Doc.List[0].Text)
+					named := func(id *ast.Ident) bool { return id.Name == m[1] }
+					if m != nil && !slices.ContainsFunc(field.Names, named) && !slices.Contains(determiners, m[1]) {
+						t.Errorf("%s: the comment of %s begins with %q", fset.Position(field.Pos()), field.Names[0], m[1])
+					}
+				}
+			}
+			return true
+		})
+	}
+	if fields < 300 || len(uses) < 100 {
+		t.Fatalf("only %d fields and %d methods were found", fields, len(uses))
+	}
+	for _, u := range uses {
+		if packages[u.pkg] && !declared[u.pkg+"."+u.declared] {
+			t.Errorf("%s: there is no %s.%s", u.at, u.pkg, u.declared)
 		}
 	}
 }

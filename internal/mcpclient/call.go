@@ -39,12 +39,12 @@ type Request struct {
 	// behalf the call is made; nil: Options.Capabilities.
 	Capabilities json.RawMessage
 
-	// Held is called with the reservation of the result, which the caller has to release;
+	// TakeReservation is called with the reservation of the result, which the caller has to release;
 	// nil: Call releases it before it returns.
 	TakeReservation func(transport.Reservation)
 
 	stayOpen bool // for subscriptions/listen, which stays open
-	// begun is called with the id of the request before the request is sent.
+	// beforeSend is called with the id of the request before the request is sent.
 	beforeSend func(id int64)
 }
 

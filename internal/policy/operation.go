@@ -81,7 +81,7 @@ type rule struct {
 	// text "you may not …".
 	role      auth.Role
 	deniedAct string
-	// others: operators may do it with resources of other principals.
+	// operatorsMayForOthers: operators may do it with resources of other principals.
 	operatorsMayForOthers bool
 	// anyone: no principal is needed; the token of a link or the state of a log-in is
 	// checked in its place, or the act is public.

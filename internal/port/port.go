@@ -41,7 +41,7 @@ type Store interface {
 // Config is what Ports need.
 type Config struct {
 	Store Store
-	// Has reports whether the session exists and belongs to owner.
+	// SessionExists reports whether the session exists and belongs to owner.
 	SessionExists func(owner, session string) bool
 	Links         Links
 	Log           *slog.Logger

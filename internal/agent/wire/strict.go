@@ -25,7 +25,7 @@ type strict struct {
 	header     [headerLen]byte
 	headerRead int    // how many bytes of header are read
 	bodyLeft   uint32 // bytes of the current frame's data that are not read yet
-	// control is the number of frames without data after since.
+	// controlFrames is the number of frames without data after since.
 	controlFrames int
 	since         time.Time
 	err           error

@@ -18,7 +18,7 @@ import (
 // Replies are the stored results. When there are too many, a new one replaces its owner's oldest.
 type Replies struct {
 	now func() time.Time
-	// hold returns a context that is cancelled when the principal's token ends.
+	// tokenContext returns a context that is cancelled when the principal's token ends.
 	tokenContext func(context.Context, auth.Principal) (context.Context, func())
 
 	runsCtx    context.Context // of all runs; Close cancels it

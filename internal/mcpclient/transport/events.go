@@ -18,7 +18,7 @@ type event struct {
 	id    string
 	hasID bool
 	data  []byte
-	// cut: the stream ended before the event did, so the event may be incomplete.
+	// truncated: the stream ended before the event did, so the event may be incomplete.
 	truncated bool
 	// reservation has to be released by the caller; never nil.
 	reservation Reservation
@@ -40,7 +40,7 @@ type eventReader struct {
 	retry        time.Duration // the pause before a reconnection that the server asked for; 0: none
 	reserver     reserver
 	begun        bool     // the beginning was read, where a byte order mark may stand
-	pendingLines [][]byte // read, but not returned by line yet
+	pendingLines [][]byte // read, but not returned by readLine yet
 }
 
 func newEventReader(r io.Reader, limit int) *eventReader {

@@ -29,7 +29,7 @@ type Transport interface {
 
 // Traits are the properties in which transports differ.
 type Traits struct {
-	// Streams: each request has a stream of its own. In the stateless protocol, to close
+	// StreamPerRequest: each request has a stream of its own. In the stateless protocol, to close
 	// it cancels the request. A request that the server does not know does not affect
 	// later ones.
 	StreamPerRequest bool

@@ -35,7 +35,7 @@ type Catalog struct {
 	Names map[string]string `json:"names,omitempty"`
 	// Pins are the hashes of the tools that were approved, by the server's names.
 	Pins map[string]string `json:"pins,omitempty"`
-	// Odd has a sentence for each definition that was left out, with the cause.
+	// Omissions has a sentence for each definition that was left out, with the cause.
 	Omissions []string `json:"odd,omitempty"`
 }
 

@@ -108,7 +108,7 @@ func (s *tokenSource) renew(serverCtx context.Context, r *renewal, old *oauth2.T
 // limits returns the timeouts of renewals.
 func (l *Login) limits() Limits { return l.account.logins.Limits }
 
-// endIfStuck implements Account.Unstick.
+// endIfStuck is Account.EndStuckLogin for the log-in.
 func (l *Login) endIfStuck() {
 	source := l.currentSource()
 	if source == nil {

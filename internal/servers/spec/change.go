@@ -31,7 +31,7 @@ type Change struct {
 	// Env and Headers are the values that refer to stored secrets; all other text in
 	// them is replaced by "…".
 	Env, Headers map[string]string
-	// Instead is the command or URL of the server that has the name so far, if any.
+	// Replaces is the command or URL of the server that has the name so far, if any.
 	Replaces string
 }
 

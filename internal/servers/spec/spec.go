@@ -61,9 +61,9 @@ type Configured struct {
 	// Principals are the ids of those who may use the server; empty: everyone may.
 	Principals []string
 	Trust      Trust
-	// From is the file that has the settings, for messages.
+	// Source is the file that has the settings, for messages.
 	Source string
-	// Broken says why the settings of this server are invalid; empty: they are valid.
+	// Invalid says why the settings of this server are invalid; empty: they are valid.
 	// Invalid settings of one server do not affect the others.
 	Invalid string
 }
