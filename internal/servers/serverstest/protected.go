@@ -44,7 +44,7 @@ type code struct{ client, challenge, redirect string }
 // NewProtected starts the servers. Responses say that access tokens are valid for lifetime seconds; 0: they
 // do not say how long.
 func NewProtected(t testing.TB, lifetime int) *Protected {
-	b := &Protected{lifetime: lifetime, clients: map[string]string{}, codes: map[string]code{},
+	p := &Protected{lifetime: lifetime, clients: map[string]string{}, codes: map[string]code{},
 		access: map[string]bool{}, refresh: map[string]int{}}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/mcp", p.mcp)
@@ -65,7 +65,7 @@ func NewProtected(t testing.TB, lifetime int) *Protected {
 	s := httptest.NewServer(mux)
 	t.Cleanup(s.Close)
 	p.origin, p.URL = s.URL, s.URL+"/mcp"
-	return b
+	return p
 }
 
 func say(w http.ResponseWriter, status int, v any) {
