@@ -24,7 +24,7 @@ func templatesOf(list ...*image.Template) func(*Rules) {
 // call names, or in its own when that is there again.
 func TestRemovedTemplate(t *testing.T) {
 	mine := &image.Template{Name: "mine"}
-	in(t, templatesOf(hostAndOther[0], mine), func(t *testing.T, w *world) {
+	in(t, templatesOf(hostAndOther[0], mine), func(t *testing.T, w *testSessions) {
 		l := w.use(ann, OpenRequest{ID: "new", Template: "mine"})
 		back := w.use(ann, OpenRequest{ID: "new", Template: "mine"})
 		file := filepath.Join(w.Pool.Workspaces.Path(l.record().Workspace), "kept.txt")
@@ -71,7 +71,7 @@ func TestRemovedTemplate(t *testing.T) {
 
 // A template's flavor is that of its sessions, unless a call names another.
 func TestFlavorOfATemplate(t *testing.T) {
-	in(t, templatesOf(hostAndOther[0], &image.Template{Name: "big", Flavor: "large"}), func(t *testing.T, w *world) {
+	in(t, templatesOf(hostAndOther[0], &image.Template{Name: "big", Flavor: "large"}), func(t *testing.T, w *testSessions) {
 		for _, want := range []struct{ template, asked, flavor string }{{"host", "", "small"}, {"big", "", "large"},
 			{"big", "medium", "medium"}} {
 			l := w.use(ann, OpenRequest{ID: "new", Template: want.template, Flavor: want.asked})
@@ -88,7 +88,7 @@ func TestTwoRuntimes(t *testing.T) {
 	second := &sandboxtest.Fake{Called: "second"}
 	rules := templatesOf(hostAndOther[0], &image.Template{Name: "far", Runtime: "second"},
 		&image.Template{Name: "lost", Runtime: "third"})
-	in(t, nil, func(t *testing.T, w *world) {
+	in(t, nil, func(t *testing.T, w *testSessions) {
 		w.further = []sandbox.Runtime{second}
 		w.open(rules)
 		near, far := w.use(ann, OpenRequest{ID: "new"}), w.use(ann, OpenRequest{ID: "new", Template: "far"})
