@@ -67,7 +67,8 @@ func TestRoles(t *testing.T) {
 		if a := do(e.Handler(), r.method, r.path, r.body); a.StatusCode != 401 {
 			t.Errorf("nobody: %s %s: %d", r.method, r.path, a.StatusCode)
 		}
-		if a := do(e.SocketHandler(), r.method, r.path, r.body, "Authorization", "Bearer slt_wrong"); a.StatusCode != 401 {
+		a := do(e.SocketHandler(), r.method, r.path, r.body, "Authorization", "Bearer slt_wrong")
+		if a.StatusCode != 401 {
 			t.Errorf("a wrong token, by the socket: %s %s: %d", r.method, r.path, a.StatusCode)
 		}
 	}

@@ -64,9 +64,9 @@ func TestBadRules(t *testing.T) {
 // effect as soon as the variable is gone.
 func TestBadRulesUnderVariables(t *testing.T) {
 	for text, variable := range map[string]string{
-		"network: {allow: ['http://a']}":                                   "SANDLOT_NETWORK_ALLOW=b.example",
-		"network: {allow_private: [{host: 'http://a', cidr: 10.0.0.0/8}]}": "SANDLOT_NETWORK_ALLOW_PRIVATE=b.corp=10.0.0.0/8",
-		"network: {hosts: {'http://a': 10.1.2.3}}":                         "SANDLOT_NETWORK_HOSTS=b.corp=10.1.2.3",
+		"network: {allow: ['http://a']}":                                "SANDLOT_NETWORK_ALLOW=b.example",
+		"network: {allow_private: [{host: 'http:', cidr: 10.0.0.0/8}]}": "SANDLOT_NETWORK_ALLOW_PRIVATE=b.x=10.0.0.0/8",
+		"network: {hosts: {'http://a': 10.1.2.3}}":                      "SANDLOT_NETWORK_HOSTS=b.corp=10.1.2.3",
 	} {
 		key, _, _ := strings.Cut(strings.TrimPrefix(text, "network: {"), ":")
 		name, value, _ := strings.Cut(variable, "=")

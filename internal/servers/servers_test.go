@@ -151,8 +151,9 @@ func own(servers *Servers, p auth.Principal, name, id string, c spec.Configured)
 	defer servers.mu.Unlock()
 	o := servers.owner(p)
 	o.seen, o.loaded = true, true
-	s := servers.newServer(p, Record{ID: id, Owner: p.ID, Spec: spec.Spec{Name: name, Kind: spec.Stdio, Command: c.Command,
-		Args: c.Args}, Created: time.Now()}, spec.Values{Complete: true, Env: c.Env})
+	s := servers.newServer(p, Record{ID: id, Owner: p.ID, Created: time.Now(),
+		Spec: spec.Spec{Name: name, Kind: spec.Stdio, Command: c.Command, Args: c.Args}},
+		spec.Values{Complete: true, Env: c.Env})
 	s.Settings = c
 	o.servers[id] = s
 	return s

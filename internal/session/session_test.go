@@ -104,7 +104,8 @@ var (
 
 func newTestSessions(t *testing.T, change func(*Rules)) *testSessions {
 	t.Helper()
-	w := &testSessions{t: t, fake: &sandboxtest.Fake{}, store: &fakeStore{all: map[string]Record{}}, workspaces: t.TempDir()}
+	w := &testSessions{t: t, fake: &sandboxtest.Fake{}, store: &fakeStore{all: map[string]Record{}},
+		workspaces: t.TempDir()}
 	w.open(change)
 	return w
 }
