@@ -133,7 +133,8 @@ func TestCommentsOfFieldsAndMethods(t *testing.T) {
 					m := fieldStart.FindStringSubmatch(field.Doc.List[0].Text)
 					named := func(id *ast.Ident) bool { return id.Name == m[1] }
 					if m != nil && !slices.ContainsFunc(field.Names, named) && !slices.Contains(determiners, m[1]) {
-						t.Errorf("%s: the comment of %s begins with %q", fset.Position(field.Pos()), field.Names[0], m[1])
+						t.Errorf("%s: the comment of %s begins with %q", fset.Position(field.Pos()),
+							field.Names[0], m[1])
 					}
 				}
 			}

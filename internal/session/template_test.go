@@ -71,7 +71,8 @@ func TestRemovedTemplate(t *testing.T) {
 
 // A template's flavor is that of its sessions, unless a call names another.
 func TestFlavorOfATemplate(t *testing.T) {
-	in(t, templatesOf(hostAndOther[0], &image.Template{Name: "big", Flavor: "large"}), func(t *testing.T, w *testSessions) {
+	templates := templatesOf(hostAndOther[0], &image.Template{Name: "big", Flavor: "large"})
+	in(t, templates, func(t *testing.T, w *testSessions) {
 		for _, want := range []struct{ template, asked, flavor string }{{"host", "", "small"}, {"big", "", "large"},
 			{"big", "medium", "medium"}} {
 			l := w.use(ann, OpenRequest{ID: "new", Template: want.template, Flavor: want.asked})
