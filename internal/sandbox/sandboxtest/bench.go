@@ -56,7 +56,7 @@ func (s *Subject) bench(t *testing.T) *Bench {
 	b.Client = agent.New(b.Box, Log(t), nil)
 	t.Cleanup(func() { b.close(t); s.clean(t) })
 	b.configure(t)
-	// What follows is hostile: it runs only where this is proven.
+	// The tests attack the sandbox, so they first prove that they run in one.
 	proof := cmp.Or(s.ProofCommand, "dmesg 2>/dev/null | head -3; cat /proc/version")
 	if got := b.sh(t, proof); !strings.Contains(strings.ToLower(got), s.proof()) {
 		t.Fatalf("this does not look like a sandbox of the runtime: %q", got)
@@ -457,10 +457,11 @@ s = socket.socket(socket.AF_UNIX); s.settimeout(5); s.connect("/run/sandlot/agen
 s.sendall(b"SANDLOT1" + bytes(32))
 try: print(s.recv(1) in (b"", b"\x15"))
 except OSError: print(True)'`, "True")
-	// The agent leads each connection to a host that serves none: an address without a route has another error.
+	// The agent redirects each connection to the host, which refuses it; an address without a route has another
+	// error.
 	b.want(t, `python3 -c '
 import errno, socket
-# No packet is tried where one could leave.
+# No packet is sent if it could leave the sandbox.
 others = [l for l in open("/proc/net/dev").readlines()[2:] if not l.strip().startswith("lo:")]
 for address in ("192.0.2.1", "198.51.100.1", "1.2.3.4", "5.6.7.8", "10.0.0.1", "20.1.2.3", "40.1.2.3", "93.184.216.34"):
     s = socket.socket(); s.settimeout(3)
@@ -470,7 +471,7 @@ for address in ("192.0.2.1", "198.51.100.1", "1.2.3.4", "5.6.7.8", "10.0.0.1", "
     except OSError as e:
         if e.errno == errno.ENETUNREACH: print(address, "has no route")
 print("refused")'`, "refused")
-	// The false agent did no harm.
+	// After the connection with a wrong secret, the agent still answers.
 	if _, err := b.Hello(t.Context()); err != nil {
 		t.Error(err)
 	}
