@@ -17,6 +17,7 @@ import (
 
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/proc"
+	"sandlot/internal/runtime/gvisor/cgroup"
 	"sandlot/internal/sandbox"
 )
 
@@ -25,7 +26,7 @@ import (
 type box struct {
 	runtime *Runtime
 	dir     string
-	cgroups cgroups       // zero where the box has no group
+	cgroups cgroup.Groups // zero where the box has no group
 	exited  chan struct{} // closed when its process has ended
 	// stale: an earlier server made this sandbox, and it could not be recovered. Other programs may
 	// have the process ids in runsc's state by now, so Stop does not let runsc kill by them.
@@ -252,7 +253,7 @@ func (b *box) Status(context.Context) (sandbox.Status, error) {
 		return st, nil
 	}
 	st := sandbox.Status{State: sandbox.Dead, Reason: reason}
-	if st.Reason == "" && b.cgroups.oomKilled(b.spec.ID) {
+	if st.Reason == "" && b.cgroups.OOMKilled(b.spec.ID) {
 		st.Reason = "memory"
 	}
 	if st.Reason == "" {
@@ -263,8 +264,8 @@ func (b *box) Status(context.Context) (sandbox.Status, error) {
 
 // Resize implements sandbox.Resizer.
 func (b *box) Resize(_ context.Context, l sandbox.Limits) error {
-	if b.cgroups.usable() {
-		if err := b.cgroups.resize(b.spec.ID, l); err != nil {
+	if b.cgroups.Usable() {
+		if err := b.cgroups.Resize(b.spec.ID, l); err != nil {
 			return err
 		}
 	}
@@ -319,7 +320,7 @@ func (b *box) Stop(ctx context.Context) error {
 	}
 	b.markExited()
 	b.detach()
-	if cerr := b.cgroups.remove(ctx, id); cerr != nil {
+	if cerr := b.cgroups.Remove(ctx, id); cerr != nil {
 		return errors.Join(err, cerr)
 	}
 	leftovers, _ := filepath.Glob(filepath.Join(r.runscRoot(), "*"+id+"*"))

@@ -21,6 +21,7 @@ import (
 	"sandlot/internal/agent"
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/image"
+	"sandlot/internal/runtime/gvisor/cgroup"
 	"sandlot/internal/sandbox"
 )
 
@@ -253,9 +254,9 @@ func (r *Runtime) ociSpec(b *box, root string) (*specs.Spec, error) {
 		spec.Linux.Namespaces = slices.DeleteFunc(spec.Linux.Namespaces,
 			func(n specs.LinuxNamespace) bool { return n.Type == specs.NetworkNamespace })
 	}
-	if b.cgroups.usable() {
-		spec.Linux.CgroupsPath = b.cgroups.ociPath(b.spec.ID)
-		spec.Linux.Resources = resources(l)
+	if b.cgroups.Usable() {
+		spec.Linux.CgroupsPath = b.cgroups.OCIPath(b.spec.ID)
+		spec.Linux.Resources = cgroup.Resources(l)
 	}
 	return spec, nil
 }

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandlot/internal/agent"
+	"sandlot/internal/runtime/gvisor/cgroup"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/sandbox/sandboxtest"
 )
@@ -35,7 +36,7 @@ func apart(t *testing.T, inner ...string) bool {
 	if os.Getenv(nested) == t.Name() {
 		return true
 	}
-	if !findCgroups("any").usable() {
+	if !cgroup.Find("any").Usable() {
 		t.Skip("this machine has no cgroups")
 	}
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^"+t.Name()+"$/^("+strings.Join(inner, "|")+
@@ -65,7 +66,7 @@ func remount(t *testing.T, readOnly bool, only ...string) {
 	n := 0
 	for line := range strings.Lines(string(text)) {
 		at := strings.Fields(line)[1]
-		if at != cgroupRoot && !strings.HasPrefix(at, cgroupRoot+"/") ||
+		if at != cgroup.Root && !strings.HasPrefix(at, cgroup.Root+"/") ||
 			len(only) > 0 && !slices.Contains(only, filepath.Base(at)) {
 			continue
 		}
@@ -96,9 +97,9 @@ func TestReadOnlyCgroups(t *testing.T) {
 		remount(t, true)
 		s := subject(t, false)
 		r := open(t, s)
-		if w := r.Warning(); r.cgroups.usable() || !strings.Contains(w, "read-only file system") ||
+		if w := r.Warning(); r.cgroups.Usable() || !strings.Contains(w, "read-only file system") ||
 			!strings.Contains(w, "memory") || !strings.Contains(w, "CPU") {
-			t.Errorf("usable: %v; it warns %q", r.cgroups.usable(), w)
+			t.Errorf("usable: %v; it warns %q", r.cgroups.Usable(), w)
 		}
 		if err := r.Close(); err != nil {
 			t.Fatal(err)
@@ -147,10 +148,10 @@ func TestWithoutCgroups(t *testing.T) {
 
 	remount(t, false)
 	r = open(t, s)
-	if !r.cgroups.usable() || r.Warning() != "" {
+	if !r.cgroups.Usable() || r.Warning() != "" {
 		t.Fatalf("where cgroups can be made they are not used: %q", r.Warning())
 	}
-	if r.cgroups.has(spec.ID) {
+	if r.cgroups.Has(spec.ID) {
 		t.Error("the sandbox has a cgroup")
 	}
 	found := sandboxtest.RecoverAll(t, r)
@@ -164,7 +165,7 @@ func TestWithoutCgroups(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !r.cgroups.has(other.Spec().ID) {
+	if !r.cgroups.Has(other.Spec().ID) {
 		t.Error("a new sandbox has no cgroup")
 	}
 	for _, b := range []sandbox.Sandbox{b, other} {
@@ -215,7 +216,7 @@ func TestWithoutSysAdmin(t *testing.T) {
 		return
 	}
 	r := open(t, subject(t, false))
-	if w := r.Warning(); !r.Rootless || r.cgroups.usable() || r.CanPreboot() == nil ||
+	if w := r.Warning(); !r.Rootless || r.cgroups.Usable() || r.CanPreboot() == nil ||
 		!strings.Contains(w, "CAP_SYS_ADMIN") || !strings.Contains(w, "memory") {
 		t.Errorf("rootless: %v; it warns %q", r.Rootless, w)
 	}
@@ -274,47 +275,47 @@ func TestTryCgroups(t *testing.T) {
 	if !apart(t) {
 		return
 	}
-	c := findCgroups(t.TempDir())
-	if err := c.probe(); err != nil {
+	c := cgroup.Find(t.TempDir())
+	if err := c.Probe(); err != nil {
 		t.Fatalf("as it is: %v", err)
 	}
-	if left := c.tries(); len(left) > 0 {
+	if left := tries(c); len(left) > 0 {
 		t.Errorf("this is left: %q", left)
 	}
-	if c.version == 2 {
+	if unified() {
 		remount(t, true)
-		if err := c.probe(); !isPermanent(err) {
+		if err := c.Probe(); !cgroup.IsPermanent(err) {
 			t.Errorf("read-only: %v", err)
 		}
 		return
 	}
 	remount(t, true, "freezer", "blkio")
-	if err := c.probe(); err != nil {
+	if err := c.Probe(); err != nil {
 		t.Errorf("without what sandboxes can do without: %v", err)
 	}
 	// One that was killed at it leaves its group to the next one.
-	if err := os.Mkdir(filepath.Join(cgroupRoot, "memory", c.name+".try"), 0o755); err != nil {
+	if err := os.Mkdir(filepath.Join(cgroup.Root, "memory", filepath.Clean(c.OCIPath(""))+".try"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.probe(); err != nil {
+	if err := c.Probe(); err != nil {
 		t.Errorf("after one that was killed: %v", err)
 	}
 	remount(t, true, "pids")
-	if err := c.probe(); !isPermanent(err) || !strings.Contains(err.Error(), "/pids/") {
+	if err := c.Probe(); !cgroup.IsPermanent(err) || !strings.Contains(err.Error(), "/pids/") {
 		t.Errorf("one controller is read-only: %v", err)
 	}
 	remount(t, false, "pids")
 	// A folder with room for nothing more stands in for a limit of cgroups.
-	if err := unix.Mount("none", filepath.Join(cgroupRoot, "cpu"), "tmpfs", 0, "nr_inodes=1"); err != nil {
+	if err := unix.Mount("none", filepath.Join(cgroup.Root, "cpu"), "tmpfs", 0, "nr_inodes=1"); err != nil {
 		t.Fatal(err)
 	}
 	s := subject(t, false)
 	r := open(t, s)
 	defer r.Close()
-	if err := r.cgroups.probe(); !errors.Is(err, unix.ENOSPC) || isPermanent(err) {
+	if err := r.cgroups.Probe(); !errors.Is(err, unix.ENOSPC) || cgroup.IsPermanent(err) {
 		t.Errorf("without room: %v", err)
 	}
-	if !r.cgroups.usable() || r.Warning() != "" {
+	if !r.cgroups.Usable() || r.Warning() != "" {
 		t.Errorf("for want of room limits are given up: %q", r.Warning())
 	}
 	if b, err := r.Create(t.Context(), s.Spec()); err == nil || !strings.Contains(err.Error(), "no space left") {
@@ -323,14 +324,21 @@ func TestTryCgroups(t *testing.T) {
 			b.Stop(t.Context())
 		}
 	}
-	if left := append(c.tries(), s.Remains()...); len(left) > 0 {
+	if left := append(tries(c), s.Remains()...); len(left) > 0 {
 		t.Errorf("this is left: %q", left)
 	}
 }
 
 // tries are the groups that try left.
-func (c cgroups) tries() []string {
-	all, _ := filepath.Glob(filepath.Join(cgroupRoot, "*", c.name+".try"))
-	unified, _ := filepath.Glob(filepath.Join(cgroupRoot, c.name+".try"))
+func tries(c cgroup.Groups) []string {
+	name := filepath.Clean(c.OCIPath("")) + ".try"
+	all, _ := filepath.Glob(filepath.Join(cgroup.Root, "*", name))
+	unified, _ := filepath.Glob(filepath.Join(cgroup.Root, name))
 	return append(all, unified...)
+}
+
+// unified says whether the machine has version 2 of cgroups.
+func unified() bool {
+	_, err := os.Stat(filepath.Join(cgroup.Root, "cgroup.controllers"))
+	return err == nil
 }

@@ -26,6 +26,7 @@ import (
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/image"
 	"sandlot/internal/proc"
+	"sandlot/internal/runtime/gvisor/cgroup"
 	"sandlot/internal/sandbox"
 )
 
@@ -51,7 +52,7 @@ type Config struct {
 // then box.seal.mu, then box.mu.
 type Runtime struct {
 	Config
-	cgroups cgroups
+	cgroups cgroup.Groups
 	warning string
 	// weightWarning: that the weight of the sandboxes' cgroup cannot be set is logged once.
 	weightWarning sync.Once
@@ -101,11 +102,11 @@ func (r *Runtime) chooseMode() {
 			"unprivileged user's, without cgroups: " + noCgroupsAdvice
 		return
 	}
-	c := findCgroups(r.StateDir)
-	why := "this machine has none at " + cgroupRoot
-	if c.usable() {
-		err := c.probe()
-		if !isPermanent(err) {
+	c := cgroup.Find(r.StateDir)
+	why := "this machine has none at " + cgroup.Root
+	if c.Usable() {
+		err := c.Probe()
+		if !cgroup.IsPermanent(err) {
 			r.cgroups = c
 			return
 		}
@@ -116,7 +117,7 @@ func (r *Runtime) chooseMode() {
 
 // noCgroupsAdvice says what follows from having no cgroups, and what the operator can do.
 const noCgroupsAdvice = "the kernel bounds neither their memory, which the server watches instead, nor their CPU, " +
-	"nor gVisor's threads; give the server CAP_SYS_ADMIN and a writable " + cgroupRoot +
+	"nor gVisor's threads; give the server CAP_SYS_ADMIN and a writable " + cgroup.Root +
 	", or bound all of it from outside (a container's memory and CPUs), and start it again"
 
 // hasSysAdmin says whether this process has CAP_SYS_ADMIN.
@@ -254,8 +255,8 @@ func (r *Runtime) start(ctx context.Context, b *box, root string) error {
 	if err := r.runRunsc(ctx, b, append(args, b.spec.ID)...); err != nil {
 		return err
 	}
-	if b.cgroups.usable() {
-		if err := b.cgroups.setWeight(); err != nil { // without the weight, sandboxes are only slower on a busy machine
+	if b.cgroups.Usable() {
+		if err := b.cgroups.SetWeight(); err != nil { // without the weight, sandboxes are only slower on a busy machine
 			r.weightWarning.Do(func() { r.Log.Warn("could not set the weight of the sandboxes' cgroup", "error", err) })
 		}
 	}
@@ -340,8 +341,8 @@ func (r *Runtime) recoverBox(id string) (*box, error) {
 	} else if err != nil || now != rec.Started {
 		return b, errors.New("it died")
 	}
-	if !b.cgroups.has(id) { // the sandbox was made without cgroups
-		b.cgroups = cgroups{}
+	if !b.cgroups.Has(id) { // the sandbox was made without cgroups
+		b.cgroups = cgroup.Groups{}
 	}
 	if err := b.listen(); err != nil {
 		return b, err
@@ -384,7 +385,7 @@ func (r *Runtime) Close() error {
 	if left, err := os.ReadDir(r.sandboxesDir()); err == nil && len(left) == 0 {
 		r.removeSharedState()
 	}
-	r.cgroups.removeParent()
+	r.cgroups.RemoveParent()
 	return nil
 }
 

@@ -19,6 +19,7 @@ import (
 
 	"sandlot/internal/image"
 	"sandlot/internal/proc"
+	"sandlot/internal/runtime/gvisor/cgroup"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/sandbox/sandboxtest"
 )
@@ -112,8 +113,8 @@ func left(state string) (found []string) {
 			add("mount", line)
 		}
 	}
-	if c := findCgroups(state); os.Getuid() == 0 && c.usable() {
-		for _, d := range c.hostDirs("*") {
+	if c := cgroup.Find(state); os.Getuid() == 0 && c.Usable() {
+		for _, d := range c.Dirs("*") {
 			groups, _ := filepath.Glob(d)
 			for _, g := range groups {
 				if st, err := os.Stat(g); err == nil && st.IsDir() {
@@ -277,7 +278,7 @@ func TestWeight(t *testing.T) {
 	}
 	s := subject(t, false)
 	rt := s.Open(t).(*Runtime)
-	if !rt.cgroups.usable() {
+	if !rt.cgroups.Usable() {
 		t.Skip("this machine has no cgroups")
 	}
 	b, err := rt.Create(t.Context(), s.Spec())
@@ -285,13 +286,21 @@ func TestWeight(t *testing.T) {
 		t.Fatal(err)
 	}
 	name, each, most := "cpu.shares", int64(1024), int64(1<<18)
-	if rt.cgroups.version == 2 {
+	if unified() {
 		name, each, most = "cpu.weight", 100, 10_000
 	}
-	if got, want := rt.cgroups.readNumber("", "cpu", name), min(each*int64(goruntime.NumCPU()), most); got != want {
+	number := func(id string) (n int64) {
+		for _, dir := range rt.cgroups.Dirs(id) {
+			if text, err := os.ReadFile(filepath.Join(dir, name)); err == nil {
+				fmt.Sscan(string(text), &n)
+			}
+		}
+		return n
+	}
+	if got, want := number(""), min(each*int64(goruntime.NumCPU()), most); got != want {
 		t.Errorf("%s is %d, not %d", name, got, want)
 	}
-	if got := rt.cgroups.readNumber(b.Spec().ID, "cpu", name); got != each {
+	if got := number(b.Spec().ID); got != each {
 		t.Errorf("a sandbox's %s is %d, not %d", name, got, each)
 	}
 	if err := errors.Join(b.Stop(t.Context()), rt.Close()); err != nil {

@@ -15,6 +15,7 @@ import (
 
 	"sandlot/internal/image"
 	"sandlot/internal/proc"
+	"sandlot/internal/runtime/gvisor/cgroup"
 	"sandlot/internal/sandbox"
 )
 
@@ -56,7 +57,7 @@ func Inspect(stateDir string) ([]Process, error) {
 // the process and its start time.
 func (r *Runtime) inspect(rec record) Process {
 	b := newBox(r, sandbox.Spec{ID: rec.ID, Template: &image.Template{}})
-	if groups := findCgroups(r.StateDir); groups.has(rec.ID) {
+	if groups := cgroup.Find(r.StateDir); groups.Has(rec.ID) {
 		b.cgroups = groups
 	}
 	memory, _ := b.hostUsage(rec.PID)

@@ -14,6 +14,7 @@ import (
 
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/proc"
+	"sandlot/internal/runtime/gvisor/cgroup"
 )
 
 // runscName is the file name of Sandlot's runsc, unless a setting has another.
@@ -69,14 +70,14 @@ func (r *Runtime) socketDeleted(id string) bool {
 // EndLost ends the sandboxes of a state folder whose records are gone, and returns how many there were.
 func EndLost(ctx context.Context, stateDir string) (ended int, err error) {
 	r := &Runtime{Config: Config{StateDir: stateDir}}
-	groups := findCgroups(stateDir)
+	groups := cgroup.Find(stateDir)
 	for _, p := range Lost()[stateDir] {
 		e := killProcess(p.PID, p.started)
 		if e == nil {
 			e = r.killProcesses(ctx, p.ID)
 		}
-		if e == nil && groups.has(p.ID) {
-			e = groups.remove(ctx, p.ID)
+		if e == nil && groups.Has(p.ID) {
+			e = groups.Remove(ctx, p.ID)
 		}
 		if e != nil {
 			err = errors.Join(err, fmt.Errorf("sandbox %s: %w", p.ID, e))

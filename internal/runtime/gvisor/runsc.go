@@ -32,7 +32,7 @@ func (r *Runtime) command(ctx context.Context, b *box, args ...string) *exec.Cmd
 	}
 	if r.Rootless {
 		flags = append(flags, "--rootless", "--ignore-cgroups")
-	} else if !b.cgroups.usable() {
+	} else if !b.cgroups.Usable() {
 		flags = append(flags, "--ignore-cgroups")
 	}
 	cmd := exec.CommandContext(ctx, r.Runsc, append(flags, args...)...)

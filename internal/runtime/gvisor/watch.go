@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandlot/internal/proc"
+	"sandlot/internal/runtime/gvisor/cgroup"
 )
 
 // sampleInterval is the time between two checks of what the kernel does not limit: how much
@@ -21,7 +22,7 @@ const sampleInterval = 250 * time.Millisecond
 // sample is what the runtime remembers of one sandbox from one check to the next.
 type sample struct {
 	disk diskUse
-	cpu  cpuUse
+	cpu  cgroup.CPUUse
 }
 
 // watchBoxes checks all sandboxes at each sampleInterval until the runtime closes.
@@ -29,7 +30,7 @@ func (r *Runtime) watchBoxes() {
 	tick := time.NewTicker(sampleInterval)
 	defer tick.Stop()
 	previous := map[*box]*sample{}
-	pinner := newPinner(r.cgroups)
+	pinner := cgroup.NewPinner(r.cgroups)
 	for {
 		select {
 		case <-tick.C:
@@ -48,14 +49,14 @@ func (r *Runtime) watchBoxes() {
 				current[b] = s
 			}
 			r.enforceLimits(b, s)
-			if b.cgroups.usable() {
+			if b.cgroups.Usable() {
 				_, cpu := b.hostUsage(0)
-				pinner.update(b.spec.ID, b.Spec().Limits.CPUs, cpu, time.Now(), &s.cpu)
+				pinner.Update(b.spec.ID, b.Spec().Limits.CPUs, cpu, time.Now(), &s.cpu)
 			}
 		}
 		for b, s := range previous {
-			if current[b] == nil && b.cgroups.usable() {
-				pinner.remove(b.spec.ID, &s.cpu)
+			if current[b] == nil && b.cgroups.Usable() {
+				pinner.Remove(b.spec.ID, &s.cpu)
 			}
 		}
 		previous = current
@@ -69,8 +70,8 @@ func (r *Runtime) enforceLimits(b *box, s *sample) {
 	if pid == 0 {
 		return
 	}
-	if !b.cgroups.usable() && limits.MemoryBytes > 0 {
-		if used := b.footprint(pid); used > groupMemory(limits.MemoryBytes) {
+	if !b.cgroups.Usable() && limits.MemoryBytes > 0 {
+		if used := b.footprint(pid); used > cgroup.MemoryLimit(limits.MemoryBytes) {
 			r.Log.Warn("a sandbox reached its memory limit", "sandbox", b.spec.ID, "bytes", used)
 			b.kill("memory")
 			return
@@ -84,14 +85,8 @@ func (r *Runtime) enforceLimits(b *box, s *sample) {
 // hostUsage returns the host's memory and processor time that the sandbox uses. pid is its
 // process, which is needed where it has no cgroup.
 func (b *box) hostUsage(pid int) (memory int64, cpu time.Duration) {
-	c, id := b.cgroups, b.spec.ID
-	switch c.version {
-	case 1:
-		return c.readNumber(id, "memory", "memory.usage_in_bytes"),
-			time.Duration(c.readNumber(id, "cpuacct", "cpuacct.usage"))
-	case 2:
-		return c.readNumber(id, "", "memory.current"),
-			time.Duration(readField(c.filePath(id, "", "cpu.stat"), "usage_usec")) * time.Microsecond
+	if b.cgroups.Usable() {
+		return b.cgroups.Usage(b.spec.ID)
 	}
 	return b.footprint(pid), proc.CPUTime(pid)
 }

@@ -1,4 +1,4 @@
-package gvisor
+package cgroup
 
 import (
 	"math"
@@ -10,20 +10,20 @@ import (
 	"time"
 )
 
-// pinner pins each sandbox that computes all the time to as many cores as it has CPUs, so
+// Pinner pins each sandbox that computes all the time to as many cores as it has CPUs, so
 // that the short calls of other sandboxes find a free core. A CPU quota alone does not
 // ensure that: a sandbox may use its quota on all cores at once, and delays every wake-up of
 // the others. When so many sandboxes compute that no core would stay free, none is pinned.
-// Only one goroutine uses a pinner.
-type pinner struct {
-	cgroups     cgroups
+// Only one goroutine uses a Pinner.
+type Pinner struct {
+	groups      Groups
 	cores       []int
 	pinsPerCore map[int]int // how many sandboxes are pinned to each core
 	wantedCores int         // sum of wantedCores over all sandboxes
 }
 
-// cpuUse is what a pinner knows of one sandbox.
-type cpuUse struct {
+// CPUUse is what a Pinner knows of one sandbox.
+type CPUUse struct {
 	lastCPU     time.Duration // processor time that it had used at the last update
 	lastLook    time.Time     // of the last update
 	busyScore   int           // grows with each update at which it was busy, and falls with others
@@ -38,12 +38,13 @@ const (
 	maxBusyScore = 8
 )
 
-func newPinner(c cgroups) *pinner {
-	p := &pinner{cgroups: c, pinsPerCore: map[int]int{}}
-	if c.usable() {
-		file := filepath.Join(cgroupRoot, "cpuset", "cpuset.cpus")
+// NewPinner reads which cores there are. Without cgroups it pins nothing.
+func NewPinner(c Groups) *Pinner {
+	p := &Pinner{groups: c, pinsPerCore: map[int]int{}}
+	if c.Usable() {
+		file := filepath.Join(Root, "cpuset", "cpuset.cpus")
 		if c.version == 2 {
-			file = filepath.Join(cgroupRoot, "cpuset.cpus.effective")
+			file = filepath.Join(Root, "cpuset.cpus.effective")
 		}
 		text, err := os.ReadFile(file)
 		if err == nil {
@@ -72,8 +73,9 @@ func parseCPUList(list string) (all []int) {
 	return all
 }
 
-// update pins or releases a sandbox with that many CPUs, which has used that much processor time until now.
-func (p *pinner) update(id string, cpus float64, used time.Duration, now time.Time, u *cpuUse) {
+// Update pins or releases a sandbox with that many CPUs, which has used that much processor
+// time until now.
+func (p *Pinner) Update(id string, cpus float64, used time.Duration, now time.Time, u *CPUUse) {
 	n := int(math.Ceil(cpus))
 	if n <= 0 || n >= len(p.cores) {
 		return // its limit allows all cores
@@ -104,20 +106,20 @@ func (p *pinner) update(id string, cpus float64, used time.Duration, now time.Ti
 	}
 }
 
-// remove forgets a sandbox that is gone.
-func (p *pinner) remove(id string, u *cpuUse) {
+// Remove forgets a sandbox that is gone.
+func (p *Pinner) Remove(id string, u *CPUUse) {
 	p.uncountWanted(u)
 	p.release(id, u)
 }
 
 // uncountWanted records that a sandbox does not compute all the time any more.
-func (p *pinner) uncountWanted(u *cpuUse) {
+func (p *Pinner) uncountWanted(u *CPUUse) {
 	p.wantedCores -= u.wanted
 	u.wanted = 0
 }
 
 // pin pins the sandbox to the n cores to which the fewest others are pinned.
-func (p *pinner) pin(id string, n int, u *cpuUse) {
+func (p *Pinner) pin(id string, n int, u *CPUUse) {
 	byLoad := slices.Clone(p.cores)
 	slices.SortStableFunc(byLoad, func(a, b int) int { return p.pinsPerCore[a] - p.pinsPerCore[b] })
 	if p.writeCPUs(id, byLoad[:n]) {
@@ -129,7 +131,7 @@ func (p *pinner) pin(id string, n int, u *cpuUse) {
 }
 
 // release gives the sandbox, which may be dead, all cores.
-func (p *pinner) release(id string, u *cpuUse) {
+func (p *Pinner) release(id string, u *CPUUse) {
 	p.writeCPUs(id, p.cores)
 	for _, c := range u.pinnedCores {
 		p.pinsPerCore[c]--
@@ -137,11 +139,11 @@ func (p *pinner) release(id string, u *cpuUse) {
 	u.pinnedCores = nil
 }
 
-func (p *pinner) writeCPUs(id string, list []int) bool {
+func (p *Pinner) writeCPUs(id string, list []int) bool {
 	text := make([]string, len(list))
 	for i, c := range list {
 		text[i] = strconv.Itoa(c)
 	}
 	// Without the cpuset controller this fails, and sandboxes have all cores.
-	return os.WriteFile(p.cgroups.filePath(id, "cpuset", "cpuset.cpus"), []byte(strings.Join(text, ",")), 0) == nil
+	return os.WriteFile(p.groups.filePath(id, "cpuset", "cpuset.cpus"), []byte(strings.Join(text, ",")), 0) == nil
 }

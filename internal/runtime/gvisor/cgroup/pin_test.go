@@ -1,7 +1,8 @@
-package gvisor
+package cgroup
 
 import (
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -17,26 +18,48 @@ func TestCores(t *testing.T) {
 	}
 }
 
-// TestPin lets a sandbox compute: it is pinned to its one core while it does, and
-// released after that.
-func TestPin(t *testing.T) {
-	if os.Getuid() != 0 {
+// group makes the group of a sandbox, as runsc does, with all cores. It returns the file with its cores.
+func group(t *testing.T, c Groups, id string) string {
+	t.Helper()
+	if os.Getuid() != 0 || !c.Usable() {
 		t.Skip("cgroups need root")
 	}
-	s := subject(t, false)
-	r := s.Open(t).(*Runtime)
-	defer r.Close()
-	pins := newPinner(r.cgroups)
-	if !r.cgroups.usable() || len(pins.cores) < 2 {
+	dir, files := filepath.Join(Root, "cpuset"), []string{"cpuset.cpus", "cpuset.mems"}
+	if c.version == 2 {
+		dir, files = Root, nil
+	}
+	for _, name := range []string{c.name, id} {
+		parent := dir
+		dir = filepath.Join(dir, name)
+		if c.version == 2 { // fails where the controller is off, or is on already
+			os.WriteFile(filepath.Join(parent, "cgroup.subtree_control"), []byte("+cpuset"), 0)
+		}
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Skipf("no group can be made: %v", err)
+		}
+		t.Cleanup(func() { os.Remove(dir) })
+		for _, f := range files {
+			text, err := os.ReadFile(filepath.Join(parent, f))
+			if err == nil {
+				err = os.WriteFile(filepath.Join(dir, f), text, 0)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return c.filePath(id, "cpuset", "cpuset.cpus")
+}
+
+// TestPin: a sandbox that computes is pinned to its one core while it does, and
+// released after that.
+func TestPin(t *testing.T) {
+	c := Find(t.TempDir())
+	file := group(t, c, "busy")
+	pins := NewPinner(c)
+	if len(pins.cores) < 2 {
 		t.Skip("one core cannot be shared out")
 	}
-	spec := s.Spec()
-	b, err := r.Create(t.Context(), spec)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.Stop(t.Context())
-	file := pins.cgroups.filePath(spec.ID, "cpuset", "cpuset.cpus")
 	if _, err := os.Stat(file); err != nil {
 		t.Skip("the cpuset controller is off")
 	}
@@ -48,11 +71,11 @@ func TestPin(t *testing.T) {
 		return parseCPUList(strings.TrimSpace(string(text)))
 	}
 	now, used := time.Now(), time.Duration(0)
-	p, other := &cpuUse{}, &cpuUse{}
-	look := func(p *cpuUse, share float64) {
+	p, other := &CPUUse{}, &CPUUse{}
+	look := func(p *CPUUse, share float64) {
 		now = now.Add(time.Second)
 		used += time.Duration(share * float64(time.Second))
-		pins.update(spec.ID, 1, used, now, p)
+		pins.Update("busy", 1, used, now, p)
 	}
 	look(p, 0)
 	look(p, 1.4)

@@ -1,4 +1,6 @@
-package gvisor
+// Package cgroup owns the cgroups of sandboxes: which there are, their limits, what they say of the sandboxes in
+// them, and to which cores a busy sandbox is pinned. runsc makes the group of a sandbox when it starts it.
+package cgroup
 
 import (
 	"context"
@@ -19,30 +21,32 @@ import (
 	"sandlot/internal/sandbox"
 )
 
-// cgroups are the cgroups of this instance: one for each sandbox, below one for the
+// Groups are the cgroups of this instance: one for each sandbox, below one for the
 // instance. The zero value means that sandboxes have no cgroups.
-type cgroups struct {
+type Groups struct {
 	version int    // of the cgroup interface: 1 or 2
 	name    string // of the instance's group
 }
 
-const cgroupRoot = "/sys/fs/cgroup"
+// Root is where the machine has its cgroups.
+const Root = "/sys/fs/cgroup"
 
-// findCgroups finds out which version of cgroups the machine has, if any.
-func findCgroups(stateDir string) cgroups {
+// Find finds out which version of cgroups the machine has, if any.
+func Find(stateDir string) Groups {
 	sum := sha256.Sum256([]byte(stateDir))
 	name := "sandlot-" + hex.EncodeToString(sum[:6])
 	var st unix.Statfs_t
-	if unix.Statfs(cgroupRoot, &st) == nil && st.Type == unix.CGROUP2_SUPER_MAGIC {
-		return cgroups{2, name}
+	if unix.Statfs(Root, &st) == nil && st.Type == unix.CGROUP2_SUPER_MAGIC {
+		return Groups{2, name}
 	}
-	if unix.Statfs(cgroupRoot+"/memory", &st) == nil && st.Type == unix.CGROUP_SUPER_MAGIC {
-		return cgroups{1, name}
+	if unix.Statfs(Root+"/memory", &st) == nil && st.Type == unix.CGROUP_SUPER_MAGIC {
+		return Groups{1, name}
 	}
-	return cgroups{}
+	return Groups{}
 }
 
-func (c cgroups) usable() bool { return c.version != 0 }
+// Usable says whether sandboxes have cgroups.
+func (c Groups) Usable() bool { return c.version != 0 }
 
 // controllers are the controllers of version 1 in which runsc makes a group for a sandbox,
 // if the machine has them. runsc fails with a read-only controller only if a limit is set
@@ -55,14 +59,14 @@ var controllers = []struct {
 	{"hugetlb", false}, {"net_cls", false}, {"net_prio", false}, {"perf_event", false}, {"rdma", false},
 	{"systemd", false}}
 
-// probe makes and removes a group in each place where a sandbox needs one, and returns the
+// Probe makes and removes a group in each place where a sandbox needs one, and returns the
 // first error. It ignores read-only controllers that are not required.
-func (c cgroups) probe() error {
+func (c Groups) Probe() error {
 	if c.version == 2 {
-		return probeGroup(filepath.Join(cgroupRoot, c.name+".try"))
+		return probeGroup(filepath.Join(Root, c.name+".try"))
 	}
 	for _, k := range controllers {
-		dir := filepath.Join(cgroupRoot, k.name)
+		dir := filepath.Join(Root, k.name)
 		if _, err := os.Stat(dir); err != nil {
 			continue // runsc reports a missing controller, if it needs it
 		}
@@ -85,36 +89,37 @@ func probeGroup(dir string) error {
 	return nil
 }
 
-// isPermanent says whether an error of try is permanent on this machine, unlike a temporary shortage.
-func isPermanent(err error) bool {
+// IsPermanent says whether an error of Probe is permanent on this machine, unlike a temporary shortage.
+func IsPermanent(err error) bool {
 	return errors.Is(err, unix.EROFS) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM)
 }
 
-// has says whether that sandbox has a group.
-func (c cgroups) has(id string) bool {
-	if !c.usable() {
+// Has says whether that sandbox has a group.
+func (c Groups) Has(id string) bool {
+	if !c.Usable() {
 		return false
 	}
 	_, err := os.Stat(c.filePath(id, "memory", ""))
 	return err == nil
 }
 
-// ociPath is the group's path in the OCI bundle (linux.cgroupsPath).
-func (c cgroups) ociPath(id string) string { return "/" + c.name + "/" + id }
+// OCIPath is the group's path in the OCI bundle (linux.cgroupsPath).
+func (c Groups) OCIPath(id string) string { return "/" + c.name + "/" + id }
 
-// groupMemory returns the memory limit of the cgroup for a sandbox's memory limit. It adds what
+// MemoryLimit returns the memory limit of the cgroup for a sandbox's memory limit. It adds what
 // gVisor itself needs: at the sandbox's limit the agent kills single processes, before the
 // kernel kills the whole sandbox at the cgroup's.
-func groupMemory(memory int64) int64 { return memory + memory/4 + 96<<20 }
+func MemoryLimit(memory int64) int64 { return memory + memory/4 + 96<<20 }
 
 // maxHostThreads bounds gVisor's own threads on the host. RLIMIT_NPROC bounds the threads that
 // programs have in the sandbox.
 const maxHostThreads = 8192
 
-func resources(l sandbox.Limits) *specs.LinuxResources {
+// Resources are the limits of a sandbox's group, for the OCI bundle.
+func Resources(l sandbox.Limits) *specs.LinuxResources {
 	r := &specs.LinuxResources{Pids: &specs.LinuxPids{Limit: maxHostThreads}}
 	if l.MemoryBytes > 0 {
-		r.Memory = &specs.LinuxMemory{Limit: ptr(groupMemory(l.MemoryBytes))}
+		r.Memory = &specs.LinuxMemory{Limit: ptr(MemoryLimit(l.MemoryBytes))}
 	}
 	if l.CPUs > 0 {
 		r.CPU = &specs.LinuxCPU{Quota: ptr(cpuQuota(l)), Period: ptr(uint64(cpuPeriod))}
@@ -132,27 +137,28 @@ func cpuQuota(l sandbox.Limits) int64 { return int64((l.CPUs + 0.5) * cpuPeriod)
 
 func ptr[T any](v T) *T { return &v }
 
-// hostDirs lists the cgroup folders of a sandbox, or, for an empty id, of the instance.
-func (c cgroups) hostDirs(id string) []string {
+// Dirs lists the cgroup folders of a sandbox, or, for an empty id, of the instance.
+func (c Groups) Dirs(id string) []string {
 	switch c.version {
 	case 0:
 		return nil
 	case 2:
-		return []string{filepath.Join(cgroupRoot, c.name, id)}
+		return []string{filepath.Join(Root, c.name, id)}
 	}
-	all, _ := filepath.Glob(filepath.Join(cgroupRoot, "*", c.name, id))
+	all, _ := filepath.Glob(filepath.Join(Root, "*", c.name, id))
 	return all
 }
 
-func (c cgroups) filePath(id, controller, name string) string {
+func (c Groups) filePath(id, controller, name string) string {
 	if c.version == 2 {
-		return filepath.Join(cgroupRoot, c.name, id, name)
+		return filepath.Join(Root, c.name, id, name)
 	}
-	return filepath.Join(cgroupRoot, controller, c.name, id, name)
+	return filepath.Join(Root, controller, c.name, id, name)
 }
 
-func (c cgroups) resize(id string, l sandbox.Limits) error {
-	memory, cpu := strconv.FormatInt(groupMemory(l.MemoryBytes), 10), strconv.FormatInt(cpuQuota(l), 10)
+// Resize changes the limits of a sandbox's group.
+func (c Groups) Resize(id string, l sandbox.Limits) error {
+	memory, cpu := strconv.FormatInt(MemoryLimit(l.MemoryBytes), 10), strconv.FormatInt(cpuQuota(l), 10)
 	if c.version == 2 {
 		return errors.Join(os.WriteFile(c.filePath(id, "", "memory.max"), []byte(memory), 0),
 			os.WriteFile(c.filePath(id, "", "cpu.max"), fmt.Appendf(nil, "%s %d", cpu, cpuPeriod), 0))
@@ -161,10 +167,10 @@ func (c cgroups) resize(id string, l sandbox.Limits) error {
 		os.WriteFile(c.filePath(id, "cpu", "cpu.cfs_quota_us"), []byte(cpu), 0))
 }
 
-// setWeight gives all sandboxes together the weight of one busy process on each processor. With
+// SetWeight gives all sandboxes together the weight of one busy process on each processor. With
 // the default weight they would together get the time of one single thread, while each
 // thread of the server and its clients gets as much.
-func (c cgroups) setWeight() error {
+func (c Groups) SetWeight() error {
 	n := runtime.NumCPU()
 	if c.version == 2 {
 		return os.WriteFile(c.filePath("", "", "cpu.weight"), fmt.Append(nil, min(100*n, 10_000)), 0)
@@ -172,13 +178,26 @@ func (c cgroups) setWeight() error {
 	return os.WriteFile(c.filePath("", "cpu", "cpu.shares"), fmt.Append(nil, min(1024*n, 1<<18)), 0)
 }
 
-// oomKilled says whether the kernel killed a process in the sandbox's group for its memory.
-func (c cgroups) oomKilled(id string) bool {
+// OOMKilled says whether the kernel killed a process in the sandbox's group for its memory.
+func (c Groups) OOMKilled(id string) bool {
 	name := "memory.events"
 	if c.version == 1 {
 		name = "memory.oom_control"
 	}
-	return c.usable() && readField(c.filePath(id, "memory", name), "oom_kill") > 0
+	return c.Usable() && readField(c.filePath(id, "memory", name), "oom_kill") > 0
+}
+
+// Usage returns the memory and the processor time that the processes in a sandbox's group use.
+func (c Groups) Usage(id string) (memory int64, cpu time.Duration) {
+	switch c.version {
+	case 1:
+		return c.readNumber(id, "memory", "memory.usage_in_bytes"),
+			time.Duration(c.readNumber(id, "cpuacct", "cpuacct.usage"))
+	case 2:
+		return c.readNumber(id, "", "memory.current"),
+			time.Duration(readField(c.filePath(id, "", "cpu.stat"), "usage_usec")) * time.Microsecond
+	}
+	return 0, 0
 }
 
 // readField reads a number from a file of lines "name number".
@@ -196,7 +215,7 @@ func readField(file, name string) int64 {
 	return 0
 }
 
-func (c cgroups) readNumber(id, controller, name string) int64 {
+func (c Groups) readNumber(id, controller, name string) int64 {
 	text, err := os.ReadFile(c.filePath(id, controller, name))
 	if err != nil {
 		return 0
@@ -205,11 +224,11 @@ func (c cgroups) readNumber(id, controller, name string) int64 {
 	return n
 }
 
-// remove removes the sandbox's groups. All processes in them have ended.
-func (c cgroups) remove(ctx context.Context, id string) error {
+// Remove removes the sandbox's groups. All processes in them have ended.
+func (c Groups) Remove(ctx context.Context, id string) error {
 	for {
 		var err error
-		for _, d := range c.hostDirs(id) {
+		for _, d := range c.Dirs(id) {
 			if e := unix.Rmdir(d); e != nil && e != unix.ENOENT {
 				err = fmt.Errorf("removing the cgroup %s: %w", d, e)
 			}
@@ -225,9 +244,9 @@ func (c cgroups) remove(ctx context.Context, id string) error {
 	}
 }
 
-// removeParent removes the instance's groups when no sandbox is left in them.
-func (c cgroups) removeParent() {
-	for _, d := range c.hostDirs("") {
+// RemoveParent removes the instance's groups when no sandbox is left in them.
+func (c Groups) RemoveParent() {
+	for _, d := range c.Dirs("") {
 		unix.Rmdir(d) // fails while sandboxes live on
 	}
 }
