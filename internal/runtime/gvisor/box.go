@@ -18,6 +18,7 @@ import (
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/proc"
 	"sandlot/internal/runtime/gvisor/cgroup"
+	"sandlot/internal/runtime/gvisor/root"
 	"sandlot/internal/sandbox"
 )
 
@@ -33,6 +34,7 @@ type box struct {
 	stale bool
 	// imageKind is the kind of the preboot image that the sandbox was started from; empty: it booted.
 	imageKind string
+	root      root.FS   // its root file system; zero after Recover
 	seal      sealState // which of its mounts of shared folders are read-only now
 
 	mu            sync.Mutex

@@ -86,11 +86,11 @@ func answering(t *testing.T, dir string, came *atomic.Int64) {
 // withRoot is the template with a root of the operator's, which is at that folder.
 func withRoot(t *testing.T, r *Runtime, of *image.Template, dir string) *image.Template {
 	t.Helper()
-	from, err := r.rootfsFor(of)
+	from, err := r.roots.For(of)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.Command("cp", "-a", from+"/.", dir).CombinedOutput(); err != nil {
+	if out, err := exec.Command("cp", "-a", from.Path+"/.", dir).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	own := *of

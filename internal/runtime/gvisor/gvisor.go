@@ -27,6 +27,7 @@ import (
 	"sandlot/internal/image"
 	"sandlot/internal/proc"
 	"sandlot/internal/runtime/gvisor/cgroup"
+	"sandlot/internal/runtime/gvisor/root"
 	"sandlot/internal/sandbox"
 )
 
@@ -65,11 +66,11 @@ type Runtime struct {
 	watchesMu    sync.Mutex
 	writeWatches map[string]*writeWatch // by the source folder of a full volume
 
-	mu        sync.Mutex
-	boxes     map[string]*box
-	rootfs    map[string]string        // root folders, by template's name
-	rootBinds map[string][]image.Bind  // files to mount over a template's own root, by template's name
-	images    map[string]*prebootImage // by kind; nil: there is none on the disk
+	roots *root.Store // its lock is taken after all others
+
+	mu     sync.Mutex
+	boxes  map[string]*box
+	images map[string]*prebootImage // by kind; nil: there is none on the disk
 }
 
 // New returns the runtime. As root it creates and removes a cgroup, to find out whether
@@ -82,7 +83,7 @@ func New(c Config) (*Runtime, error) {
 	}
 	c.Rootless = c.Rootless || os.Getuid() != 0
 	r := &Runtime{Config: c, boxes: map[string]*box{}, images: map[string]*prebootImage{},
-		rootfs: map[string]string{}, rootBinds: map[string][]image.Bind{}, writeWatches: map[string]*writeWatch{}}
+		roots: root.New(filepath.Join(c.StateDir, "roots"), c.HostNetwork), writeWatches: map[string]*writeWatch{}}
 	if !c.Rootless {
 		r.chooseMode()
 	}
@@ -203,8 +204,9 @@ func (r *Runtime) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbo
 	if !validID.MatchString(spec.ID) || len(spec.Secret) != wire.SecretLen || spec.Template == nil {
 		return nil, errors.New("gvisor: the spec is incomplete")
 	}
-	root, err := r.rootfsFor(spec.Template)
-	if err != nil {
+	b := newBox(r, spec)
+	var err error
+	if b.root, err = r.roots.For(spec.Template); err != nil {
 		return nil, fmt.Errorf("making the root file system: %w", err)
 	}
 	if err := os.MkdirAll(r.sandboxesDir(), 0o700); err != nil {
@@ -213,8 +215,7 @@ func (r *Runtime) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbo
 	if err := os.Mkdir(r.sandboxDir(spec.ID), 0o700); err != nil {
 		return nil, fmt.Errorf("making the sandbox's folder: %w", err)
 	}
-	b := newBox(r, spec)
-	err = r.start(ctx, b, root)
+	err = r.start(ctx, b)
 	if err == nil {
 		return b, nil
 	}
@@ -231,13 +232,13 @@ func (r *Runtime) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbo
 }
 
 // start boots a sandbox whose folder exists, or restores it from the preboot image of its
-// kind. root is the folder with the sandbox's root file system.
-func (r *Runtime) start(ctx context.Context, b *box, root string) error {
+// kind.
+func (r *Runtime) start(ctx context.Context, b *box) error {
 	rec := b.record()
 	if err := r.storeRecord(rec); err != nil {
 		return err
 	}
-	if err := r.writeBundle(b, root); err != nil {
+	if err := r.writeBundle(b); err != nil {
 		return fmt.Errorf("writing the bundle: %w", err)
 	}
 	if err := b.listen(); err != nil {

@@ -238,11 +238,11 @@ func TestCompiledFilters(t *testing.T) {
 	rt := s.Open(t).(*Runtime)
 	defer rt.Close()
 	b := newBox(rt, s.Spec())
-	root, err := rt.rootfsFor(b.spec.Template)
-	if err != nil {
+	var err error
+	if b.root, err = rt.roots.For(b.spec.Template); err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(os.MkdirAll(b.dir, 0o700), rt.writeBundle(b, root), b.listen()); err != nil {
+	if err := errors.Join(os.MkdirAll(b.dir, 0o700), rt.writeBundle(b), b.listen()); err != nil {
 		t.Fatal(err)
 	}
 	defer b.Stop(context.WithoutCancel(t.Context()))

@@ -44,7 +44,7 @@ func (r *Runtime) imagesDir() string { return filepath.Join(r.StateDir, "snapsho
 // on, except the files that it lists. Sandboxes of one kind differ only in their ids,
 // secrets and the sources of their mounts.
 func (r *Runtime) imageKind(spec sandbox.Spec) (string, error) {
-	root, err := r.rootfsFor(spec.Template)
+	root, err := r.roots.For(spec.Template)
 	if err != nil {
 		return "", err
 	}
@@ -54,7 +54,8 @@ func (r *Runtime) imageKind(spec sandbox.Spec) (string, error) {
 		normalized.Mounts[i].Source = ""
 	}
 	b := newBox(r, normalized)
-	bundle, err := r.ociSpec(b, root)
+	b.root = root
+	bundle, err := r.ociSpec(b)
 	if err != nil {
 		return "", err
 	}

@@ -99,12 +99,9 @@ func (b *box) hostFiles() ([]fileState, error) {
 // hostPath returns the host's path of a file in the sandbox. shared means that all
 // sandboxes of the kind see the file, and that none can change it.
 func (b *box) hostPath(path string) (host string, shared bool) {
-	r := b.runtime
-	r.mu.Lock()
-	source, target := r.rootfs[b.spec.Template.Name], ""
-	r.mu.Unlock()
+	source, target := b.root.Path, ""
 	shared = true
-	for _, m := range r.mounts(b) {
+	for _, m := range b.runtime.mounts(b) {
 		if len(m.Destination) > len(target) && (path == m.Destination || strings.HasPrefix(path, m.Destination+"/")) {
 			source, target = m.Source, m.Destination
 			shared = m.Type == "bind" && slices.Contains(m.Options, "ro") && source != b.socketDir()

@@ -1,4 +1,4 @@
-package gvisor
+package root
 
 import (
 	"os"
@@ -54,8 +54,8 @@ func TestCoverFollowsNoLinkOut(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(root, "usr"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	r := &Runtime{Config: Config{StateDir: t.TempDir()}}
-	over, err := r.fileBinds(&image.Template{Name: "x", Rootfs: root,
+	s := New(t.TempDir(), false)
+	over, err := s.fileBinds(&image.Template{Name: "x", Rootfs: root,
 		Files: map[string][]byte{"etc/certs": {1}, "usr/certs": {1}}})
 	if err != nil || len(over) != 1 || over[0].Target != "/usr/certs" {
 		t.Errorf("%v, %v", over, err)
