@@ -22,15 +22,16 @@ var properNames = strings.Fields("CentOS FreeBSD GitHub gRPC IPv4 IPv6 JavaScrip
 // a capital in its middle counts as a name.
 func TestCommentsNameWhatExists(t *testing.T) {
 	type mention struct {
-		at   token.Position
-		word string
+		at        token.Position
+		pkg, word string // pkg is empty if the word is not qualified
 	}
 	var mentions []mention
-	exist := map[string]bool{}
+	exist, packages := map[string]bool{}, map[string]bool{"": true}
 	for _, name := range properNames {
 		exist[name] = true
 	}
 	word, mixed := regexp.MustCompile(`\w+`), regexp.MustCompile(`^[A-Za-z][a-z0-9]+[A-Z]\w*$`)
+	qualified := regexp.MustCompile(`(?:(\w+)\.)?(\w+)`)
 	fset := token.NewFileSet()
 	for _, name := range files(t) {
 		switch filepath.Ext(name) {
@@ -49,6 +50,7 @@ func TestCommentsNameWhatExists(t *testing.T) {
 			continue
 		}
 		generated := strings.Contains(name, "agentv1/")
+		packages[filepath.Base(filepath.Dir(name))] = true
 		var s scanner.Scanner
 		s.Init(fset.AddFile(name, -1, len(data)), data, nil, scanner.ScanComments)
 		for {
@@ -65,9 +67,9 @@ func TestCommentsNameWhatExists(t *testing.T) {
 				}
 				continue
 			}
-			for _, w := range word.FindAllString(text, -1) {
-				if mixed.MatchString(w) && !generated {
-					mentions = append(mentions, mention{fset.Position(pos), w})
+			for _, m := range qualified.FindAllStringSubmatch(text, -1) {
+				if mixed.MatchString(m[2]) && !generated {
+					mentions = append(mentions, mention{fset.Position(pos), m[1], m[2]})
 				}
 			}
 		}
@@ -76,6 +78,9 @@ func TestCommentsNameWhatExists(t *testing.T) {
 		t.Fatalf("only %d mentions were found", len(mentions))
 	}
 	for _, m := range mentions {
+		if first := m.pkg; !packages[first] && !unicode.IsUpper(rune((first + "a")[0])) {
+			continue // a name of another module, or of the standard library
+		}
 		// A parameter at the start of a sentence has a capital.
 		parameter := string(unicode.ToLower(rune(m.word[0]))) + m.word[1:]
 		if !exist[m.word] && !exist[parameter] && !exist[strings.TrimSuffix(m.word, "s")] {
