@@ -9,18 +9,18 @@ import (
 
 // Run takes over the sandboxes of an earlier server, stops idle sessions, removes old ones,
 // and stores sessions' traffic, until ctx ends.
-func (b *Sessions) Run(ctx context.Context) {
+func (s *Sessions) Run(ctx context.Context) {
 	var work sync.WaitGroup
-	work.Go(func() { b.runTrafficStore(ctx) }) // in a goroutine of its own, as sweep may wait for a sandbox
-	work.Go(func() { b.adoptAll(ctx) })
-	work.Go(func() { b.endUnowned(ctx) })
+	work.Go(func() { s.runTrafficStore(ctx) }) // in a goroutine of its own, as sweep may wait for a sandbox
+	work.Go(func() { s.adoptAll(ctx) })
+	work.Go(func() { s.endUnowned(ctx) })
 	defer work.Wait()
-	tick := time.NewTicker(b.SweepInterval)
+	tick := time.NewTicker(s.SweepInterval)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
-			b.sweep(ctx, time.Now())
+			s.sweep(ctx, time.Now())
 		case <-ctx.Done():
 			return
 		}
@@ -28,19 +28,19 @@ func (b *Sessions) Run(ctx context.Context) {
 }
 
 // sweep stops idle sessions and removes stopped ones after their retention.
-func (b *Sessions) sweep(ctx context.Context, now time.Time) {
-	for _, s := range b.all() {
-		c := s.current()
+func (s *Sessions) sweep(ctx context.Context, now time.Time) {
+	for _, session := range s.all() {
+		c := session.current()
 		unused := now.Sub(c.rec.Used)
 		switch {
-		case c.hasSandbox() && unused > b.IdleTimeout:
-			if !s.busy(ctx) && now.Sub(s.record().Used) > b.IdleTimeout {
-				b.stopUnused(ctx, s, fmt.Sprintf("it was idle for %s", b.IdleTimeout))
+		case c.hasSandbox() && unused > s.IdleTimeout:
+			if !session.busy(ctx) && now.Sub(session.record().Used) > s.IdleTimeout {
+				s.stopUnused(ctx, session, fmt.Sprintf("it was idle for %s", s.IdleTimeout))
 			}
 		case c.hasSandbox():
-			s.persistUse(ctx)
-		case !c.rec.Home && unused > b.Retention:
-			b.removeIfStopped(ctx, s)
+			session.persistUse(ctx)
+		case !c.rec.Home && unused > s.Retention:
+			s.removeIfStopped(ctx, session)
 		}
 	}
 }

@@ -10,30 +10,30 @@ import (
 
 // stopUnused stops a session's sandbox unless a call uses the session, and says whether it did.
 // A session without files is removed, unless it is a home.
-func (b *Sessions) stopUnused(ctx context.Context, s *Session, why string) bool {
-	if s.acquire(ctx) != nil {
+func (s *Sessions) stopUnused(ctx context.Context, session *Session, why string) bool {
+	if session.acquire(ctx) != nil {
 		return false
 	}
-	defer s.release()
-	s.mu.Lock()
-	booted := s.cur.booted
-	if s.cur.active > 0 || s.cur.removed || booted == nil {
-		s.mu.Unlock()
+	defer session.release()
+	session.mu.Lock()
+	booted := session.cur.booted
+	if session.cur.active > 0 || session.cur.removed || booted == nil {
+		session.mu.Unlock()
 		return false
 	}
-	s.cur.booted = nil
-	s.mu.Unlock()
+	session.cur.booted = nil
+	session.mu.Unlock()
 	if err := booted.Destroy(); err != nil {
-		b.Log.Error("could not stop an idle sandbox", "sandbox", booted.ID, "error", err)
+		s.Log.Error("could not stop an idle sandbox", "sandbox", booted.ID, "error", err)
 	}
-	r := s.record()
-	b.publish(r, event.SessionStopped, why, 0)
-	if empty, err := b.Pool.Workspaces.Empty(r.Workspace); err == nil && empty && !r.Home {
-		b.removeStored(ctx, s)
+	r := session.record()
+	s.publish(r, event.SessionStopped, why, 0)
+	if empty, err := s.Pool.Workspaces.Empty(r.Workspace); err == nil && empty && !r.Home {
+		s.removeStored(ctx, session)
 		return true
 	}
-	s.updateOrLog("that a session stopped", func(r *Record) { r.Sandbox, r.State, r.Lost = "", Stopped, why })
-	b.limitStopped(ctx, r.Owner)
+	session.updateOrLog("that a session stopped", func(r *Record) { r.Sandbox, r.State, r.Lost = "", Stopped, why })
+	s.limitStopped(ctx, r.Owner)
 	return true
 }
 
@@ -42,52 +42,52 @@ func (b *Sessions) stopUnused(ctx context.Context, s *Session, why string) bool 
 const maxStopped = 5
 
 // limitStopped removes the owner's oldest stopped sessions when there are too many.
-func (b *Sessions) limitStopped(ctx context.Context, owner string) {
-	stopped := b.filter(func(c current) bool {
+func (s *Sessions) limitStopped(ctx context.Context, owner string) {
+	stopped := s.filter(func(c current) bool {
 		return c.rec.Owner == owner && !c.rec.Home && c.rec.State == Stopped && !c.hasSandbox()
 	})
-	for _, s := range stopped[:max(0, len(stopped)-maxStopped*b.MaxSessions)] {
-		b.removeIfStopped(ctx, s)
+	for _, session := range stopped[:max(0, len(stopped)-maxStopped*s.MaxSessions)] {
+		s.removeIfStopped(ctx, session)
 	}
 }
 
 // removeIfStopped removes a stopped session, unless a call uses it again.
-func (b *Sessions) removeIfStopped(ctx context.Context, s *Session) {
-	if !s.lock.TryAcquire(1) {
+func (s *Sessions) removeIfStopped(ctx context.Context, session *Session) {
+	if !session.lock.TryAcquire(1) {
 		return
 	}
-	defer s.release()
-	if c := s.current(); c.booted == nil && !c.waiting && c.active == 0 && !c.removed {
-		b.removeStored(ctx, s)
+	defer session.release()
+	if c := session.current(); c.booted == nil && !c.waiting && c.active == 0 && !c.removed {
+		s.removeStored(ctx, session)
 	}
 }
 
 // removeStored removes the session's record and workspace. The caller holds the lock, and has
 // stopped the sandbox.
-func (b *Sessions) removeStored(ctx context.Context, s *Session) {
-	s.storing.Lock() // so that no update stores the record after its removal
-	defer s.storing.Unlock()
-	s.mu.Lock()
-	s.cur.removed = true
-	r := s.cur.rec
-	s.mu.Unlock()
+func (s *Sessions) removeStored(ctx context.Context, session *Session) {
+	session.storing.Lock() // so that no update stores the record after its removal
+	defer session.storing.Unlock()
+	session.mu.Lock()
+	session.cur.removed = true
+	r := session.cur.rec
+	session.mu.Unlock()
 	r.State, r.Sandbox = Removed, ""
-	b.publish(r, event.SessionRemoved, "", 0)
-	if err := b.Store.PutSession(context.WithoutCancel(ctx), r); err != nil {
-		b.Log.Error("could not store that a session is removed", "session", r.ID, "error", err)
+	s.publish(r, event.SessionRemoved, "", 0)
+	if err := s.Store.PutSession(context.WithoutCancel(ctx), r); err != nil {
+		s.Log.Error("could not store that a session is removed", "session", r.ID, "error", err)
 	}
-	b.mu.Lock()
-	delete(b.sessions, r.ID)
-	if b.homes[r.Owner] == s {
-		delete(b.homes, r.Owner)
+	s.mu.Lock()
+	delete(s.sessions, r.ID)
+	if s.homes[r.Owner] == session {
+		delete(s.homes, r.Owner)
 	}
-	b.mu.Unlock()
-	if err := b.Pool.Workspaces.Remove(r.Workspace); err != nil {
-		b.Log.Error("could not remove a workspace", "session", r.ID, "error", err)
+	s.mu.Unlock()
+	if err := s.Pool.Workspaces.Remove(r.Workspace); err != nil {
+		s.Log.Error("could not remove a workspace", "session", r.ID, "error", err)
 		return // the record stays, so that the next start tries again
 	}
-	if err := b.Store.RemoveSession(context.WithoutCancel(ctx), r.ID); err != nil {
-		b.Log.Error("could not remove a session's record", "session", r.ID, "error", err)
+	if err := s.Store.RemoveSession(context.WithoutCancel(ctx), r.ID); err != nil {
+		s.Log.Error("could not remove a session's record", "session", r.ID, "error", err)
 	}
 }
 
@@ -96,73 +96,73 @@ const stoppedByUser = "it was stopped"
 
 // endSession stops a session's sandbox, and, unless it is a home, removes its workspace and
 // record.
-func (b *Sessions) endSession(ctx context.Context, s *Session) {
+func (s *Sessions) endSession(ctx context.Context, session *Session) {
 	// The holder of the lock may be waiting for the sandbox: destroy it before acquire.
-	s.dropSandbox(s.current().booted, stoppedByUser)
-	if s.acquire(ctx) != nil {
+	session.dropSandbox(session.current().booted, stoppedByUser)
+	if session.acquire(ctx) != nil {
 		return
 	}
-	defer s.release()
-	if s.current().removed {
+	defer session.release()
+	if session.current().removed {
 		return // another call has removed it
 	}
-	if err := s.adopt(ctx); err != nil {
-		b.Log.Error("could not take over the sandbox of a session that is stopped; it ends as soon as that can be done",
-			"session", s.record().ID, "error", err)
+	if err := session.adopt(ctx); err != nil {
+		s.Log.Error("could not take over the sandbox of a session that is stopped; it ends as soon as that can be done",
+			"session", session.record().ID, "error", err)
 	}
-	s.mu.Lock()
-	s.cur.stopPending = s.cur.waiting
-	c := s.cur
-	s.mu.Unlock()
+	session.mu.Lock()
+	session.cur.stopPending = session.cur.waiting
+	c := session.cur
+	session.mu.Unlock()
 	if c.waiting && !c.rec.Home {
-		b.queueRemoval(b.boxOf(c.rec))
+		s.queueRemoval(s.boxOf(c.rec))
 	}
-	s.dropSandbox(c.booted, stoppedByUser)
+	session.dropSandbox(c.booted, stoppedByUser)
 	if !c.rec.Home {
-		b.removeStored(ctx, s)
+		s.removeStored(ctx, session)
 		return
 	}
-	s.updateOrLog("that a session stopped", func(r *Record) { r.State, r.Lost = Stopped, stoppedByUser })
+	session.updateOrLog("that a session stopped", func(r *Record) { r.State, r.Lost = Stopped, stoppedByUser })
 }
 
 // Stop ends the principal's session with that id. It returns false when there is none.
-func (b *Sessions) Stop(ctx context.Context, p auth.Principal, id string) bool {
-	s := b.ownedSession(p, id)
-	if s == nil {
+func (s *Sessions) Stop(ctx context.Context, p auth.Principal, id string) bool {
+	session := s.ownedSession(p, id)
+	if session == nil {
 		return false
 	}
-	b.endSession(context.WithoutCancel(ctx), s)
+	s.endSession(context.WithoutCancel(ctx), session)
 	return true
 }
 
 // Close detaches all sandboxes. They live on for the next server.
-func (b *Sessions) Close(ctx context.Context) {
-	for _, s := range b.all() {
-		if booted := s.current().booted; booted != nil {
-			s.persistUse(ctx)
+func (s *Sessions) Close(ctx context.Context) {
+	for _, session := range s.all() {
+		if booted := session.current().booted; booted != nil {
+			session.persistUse(ctx)
 			booted.Detach()
 		}
 	}
-	b.storeTraffic(ctx)
+	s.storeTraffic(ctx)
 }
 
 // StopOwned stops the sandboxes that this process has booted, but not those that it has
 // taken over. Sessions with files stay.
-func (b *Sessions) StopOwned(ctx context.Context) {
+func (s *Sessions) StopOwned(ctx context.Context) {
 	var wg sync.WaitGroup
-	for _, s := range b.all() {
-		if c := s.current(); c.booted != nil && c.booted != c.adopted {
-			wg.Go(func() { b.stopUnused(ctx, s, "the program that served it ended") })
+	for _, session := range s.all() {
+		if c := session.current(); c.booted != nil && c.booted != c.adopted {
+			wg.Go(func() { s.stopUnused(ctx, session, "the program that served it ended") })
 		}
 	}
 	wg.Wait()
 }
 
 // StopAll ends all sessions of all principals; homes keep their files.
-func (b *Sessions) StopAll(ctx context.Context) {
+func (s *Sessions) StopAll(ctx context.Context) {
 	var wg sync.WaitGroup
-	for _, s := range b.all() {
-		wg.Go(func() { b.endSession(ctx, s) })
+	for _, session := range s.all() {
+		wg.Go(func() { s.endSession(ctx, session) })
 	}
 	wg.Wait()
 }

@@ -28,8 +28,8 @@ type Policies struct {
 }
 
 // policy returns what a session may reach.
-func (b *Sessions) policy(r Record) *egress.Policy {
-	all := b.policies.Load()
+func (s *Sessions) policy(r Record) *egress.Policy {
+	all := s.policies.Load()
 	if all == nil {
 		return nil
 	}
@@ -46,31 +46,31 @@ func (b *Sessions) policy(r Record) *egress.Policy {
 
 // TemplatePolicy returns what a session of that template may reach, unless something is set for it
 // alone.
-func (b *Sessions) TemplatePolicy(template string) *egress.Policy {
-	return b.policy(Record{Template: template})
+func (s *Sessions) TemplatePolicy(template string) *egress.Policy {
+	return s.policy(Record{Template: template})
 }
 
 // HomePolicy returns what a principal's home may reach. It also applies to connections that
 // the server makes on the principal's behalf.
-func (b *Sessions) HomePolicy(p auth.Principal) *egress.Policy {
-	if s := b.ownedSession(p, "home"); s != nil {
-		return b.policy(s.record())
+func (s *Sessions) HomePolicy(p auth.Principal) *egress.Policy {
+	if session := s.ownedSession(p, "home"); session != nil {
+		return s.policy(session.record())
 	}
-	return b.policy(Record{Template: b.DefaultTemplate})
+	return s.policy(Record{Template: s.DefaultTemplate})
 }
 
 // SetPolicies applies policies to all sessions from now on.
-func (b *Sessions) SetPolicies(p Policies) {
+func (s *Sessions) SetPolicies(p Policies) {
 	p.Templates = maps.Clone(p.Templates)
-	b.policies.Store(&p)
-	for _, s := range b.all() {
-		s.applyPolicy()
+	s.policies.Store(&p)
+	for _, session := range s.all() {
+		session.applyPolicy()
 	}
 }
 
 // Policies returns the present policies.
-func (b *Sessions) Policies() Policies {
-	if p := b.policies.Load(); p != nil {
+func (s *Sessions) Policies() Policies {
+	if p := s.policies.Load(); p != nil {
 		return *p
 	}
 	return Policies{}
@@ -87,9 +87,9 @@ func (s *Session) applyPolicy() {
 
 // connectOutlet gives a sandbox the session's access to the network. No other goroutine uses the
 // sandbox yet.
-func (b *Sessions) connectOutlet(booted *pool.Booted, r Record, meter *egress.Meter) {
-	if b.Egress != nil {
-		booted.Connect(b.Egress.Outlet(egress.Owner{Principal: r.Owner, Session: r.ID, Sandbox: booted.ID}, b.policy(r),
+func (s *Sessions) connectOutlet(booted *pool.Booted, r Record, meter *egress.Meter) {
+	if s.Egress != nil {
+		booted.Connect(s.Egress.Outlet(egress.Owner{Principal: r.Owner, Session: r.ID, Sandbox: booted.ID}, s.policy(r),
 			meter))
 	}
 }
@@ -109,14 +109,14 @@ type Network struct {
 
 // Network returns the network of one of the principal's sessions, or, for an operator, of
 // anyone's.
-func (b *Sessions) Network(p auth.Principal, id string) (Network, error) {
-	s, err := b.findAny(p, id)
+func (s *Sessions) Network(p auth.Principal, id string) (Network, error) {
+	session, err := s.findAny(p, id)
 	if err != nil {
 		return Network{}, err
 	}
-	c := s.current()
-	n := Network{Session: c.rec.ID, Owner: c.rec.Owner, Change: c.rec.Network, Policy: b.policy(c.rec),
-		Traffic: s.meter.Traffic(), MaxBytes: b.maxBytes()}
+	c := session.current()
+	n := Network{Session: c.rec.ID, Owner: c.rec.Owner, Change: c.rec.Network, Policy: s.policy(c.rec),
+		Traffic: session.meter.Traffic(), MaxBytes: s.maxBytes()}
 	if c.booted != nil && c.booted.Outlet != nil {
 		u := c.booted.Outlet.Usage()
 		n.Usage = &u
@@ -126,40 +126,40 @@ func (b *Sessions) Network(p auth.Principal, id string) (Network, error) {
 
 // findAny returns one of the principal's sessions, or, for an operator, anyone's. "home" is
 // always the principal's own.
-func (b *Sessions) findAny(p auth.Principal, id string) (*Session, error) {
-	s := b.ownedSession(p, id)
-	if s == nil && p.HasRole(auth.Operator) {
-		s = b.byID(id)
+func (s *Sessions) findAny(p auth.Principal, id string) (*Session, error) {
+	session := s.ownedSession(p, id)
+	if session == nil && p.HasRole(auth.Operator) {
+		session = s.byID(id)
 	}
-	if s == nil {
-		return nil, b.notFound(p.ID, id)
+	if session == nil {
+		return nil, s.notFound(p.ID, id)
 	}
-	return s, nil
+	return session, nil
 }
 
 // ChangeNetwork changes what one session may reach, and stores the change before it applies
 // it. Only operators may call it.
-func (b *Sessions) ChangeNetwork(ctx context.Context, p auth.Principal, id string,
+func (s *Sessions) ChangeNetwork(ctx context.Context, p auth.Principal, id string,
 	change func(*NetworkOverride)) (Network, error) {
-	s, err := b.findAny(p, id)
+	session, err := s.findAny(p, id)
 	if err != nil {
 		return Network{}, err
 	}
-	if err := s.acquire(ctx); err != nil {
+	if err := session.acquire(ctx); err != nil {
 		return Network{}, err
 	}
-	defer s.release()
-	if s.current().removed {
-		return Network{}, b.notFound(p.ID, id)
+	defer session.release()
+	if session.current().removed {
+		return Network{}, s.notFound(p.ID, id)
 	}
-	if err := s.update(func(r *Record) {
+	if err := session.update(func(r *Record) {
 		r.Network.Allow = slices.Clone(r.Network.Allow)
 		change(&r.Network)
 	}); err != nil {
 		return Network{}, err
 	}
-	s.applyPolicy()
-	return b.Network(p, s.record().ID)
+	session.applyPolicy()
+	return s.Network(p, session.record().ID)
 }
 
 // Refusals returns what the session's sandbox was not allowed to reach since the last call.

@@ -13,37 +13,37 @@ import (
 
 // Wake opens the principal's session with that id for something other than a tool call. The
 // notice of what was lost is left to the next call.
-func (b *Sessions) Wake(ctx context.Context, p auth.Principal, id string) (*Lease, error) {
-	return b.Open(ctx, p, OpenRequest{ID: id, keepNotice: true})
+func (s *Sessions) Wake(ctx context.Context, p auth.Principal, id string) (*Lease, error) {
+	return s.Open(ctx, p, OpenRequest{ID: id, keepNotice: true})
 }
 
 // Find returns the id of one of the principal's sessions, and does not wake it. An empty id
 // and "home" stand for the home.
-func (b *Sessions) Find(p auth.Principal, id string) (string, error) {
+func (s *Sessions) Find(p auth.Principal, id string) (string, error) {
 	id = cmp.Or(id, "home")
-	s := b.ownedSession(p, id)
-	if s == nil {
-		return "", b.notFound(p.ID, id)
+	session := s.ownedSession(p, id)
+	if session == nil {
+		return "", s.notFound(p.ID, id)
 	}
-	return s.record().ID, nil
+	return session.record().ID, nil
 }
 
 // OwnerOf returns the id of the principal who owns the session, or "" if there is no such
 // session.
-func (b *Sessions) OwnerOf(id string) string {
-	if s := b.byID(id); s != nil {
-		return s.record().Owner
+func (s *Sessions) OwnerOf(id string) string {
+	if session := s.byID(id); session != nil {
+		return session.record().Owner
 	}
 	return ""
 }
 
 // Has reports whether the session with that id exists and belongs to the owner.
-func (b *Sessions) Has(owner, id string) bool {
-	s := b.byID(id)
-	if s == nil {
+func (s *Sessions) Has(owner, id string) bool {
+	session := s.byID(id)
+	if session == nil {
 		return false
 	}
-	c := s.current()
+	c := session.current()
 	return c.rec.Owner == owner && !c.removed
 }
 

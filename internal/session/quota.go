@@ -20,89 +20,89 @@ func (q quota) minus(r quota) quota { return quota{q.sessions - r.sessions, q.me
 // reserve reserves a quota for one more live session of the owner, and may stop an idle one
 // for that. A home counts only by its memory, not as one of the sessions. The error is a
 // fault that says which limit is reached.
-func (b *Sessions) reserve(ctx context.Context, owner string, home bool, f image.Flavor) (quota, error) {
+func (s *Sessions) reserve(ctx context.Context, owner string, home bool, f image.Flavor) (quota, error) {
 	want := quota{1, f.MemoryMB}
 	if home {
 		want.sessions = 0
 	}
 	for try := 0; ; try++ {
-		used, ok := b.tryReserve(owner, want)
+		used, ok := s.tryReserve(owner, want)
 		if ok {
 			return want, nil
 		}
-		if try < 3 && b.EvictIdle && b.evict(ctx, owner) {
+		if try < 3 && s.EvictIdle && s.evict(ctx, owner) {
 			continue
 		}
-		if used.sessions+want.sessions > b.MaxSessions {
+		if used.sessions+want.sessions > s.MaxSessions {
 			return want, fault.New(fault.ResourceLimit,
 				"%d of your %d sessions are live; stop one with stop_session, or use one of them", used.sessions,
-				b.MaxSessions).
-				With("resource_type", "sessions").With("current_usage", used.sessions).With("limit", b.MaxSessions)
+				s.MaxSessions).
+				With("resource_type", "sessions").With("current_usage", used.sessions).With("limit", s.MaxSessions)
 		}
 		return want, fault.New(fault.ResourceLimit,
 			"the live sessions have %d MB of memory together, and %d MB are allowed; a session of %d MB does not fit",
-			used.memoryMB, b.MaxMemoryMB, want.memoryMB).
-			With("resource_type", "memory").With("current_usage", used.memoryMB).With("limit", b.MaxMemoryMB).
-			With("current_memory_mb", used.memoryMB).With("limit_memory_mb", b.MaxMemoryMB)
+			used.memoryMB, s.MaxMemoryMB, want.memoryMB).
+			With("resource_type", "memory").With("current_usage", used.memoryMB).With("limit", s.MaxMemoryMB).
+			With("current_memory_mb", used.memoryMB).With("limit_memory_mb", s.MaxMemoryMB)
 	}
 }
 
 // tryReserve reserves a quota if the limits allow it. It returns how many sessions of the
 // owner, and how much memory of all sessions, were in use before.
-func (b *Sessions) tryReserve(owner string, want quota) (used quota, ok bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	used.sessions = b.reserved[owner].sessions
-	for _, r := range b.reserved {
+func (s *Sessions) tryReserve(owner string, want quota) (used quota, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	used.sessions = s.reserved[owner].sessions
+	for _, r := range s.reserved {
 		used.memoryMB += r.memoryMB
 	}
-	for _, s := range b.sessions {
-		c := s.current()
+	for _, session := range s.sessions {
+		c := session.current()
 		if c.reserved != (quota{}) || !c.hasSandbox() {
 			continue // a session with a reservation is counted by that
 		}
 		if c.rec.Owner == owner && !c.rec.Home {
 			used.sessions++
 		}
-		if f, err := b.flavor(c.rec.Flavor); err == nil {
+		if f, err := s.flavor(c.rec.Flavor); err == nil {
 			used.memoryMB += f.MemoryMB
 		}
 	}
 	all := used.plus(want)
-	if all.sessions > b.MaxSessions || b.MaxMemoryMB != 0 && all.memoryMB > b.MaxMemoryMB {
+	if all.sessions > s.MaxSessions || s.MaxMemoryMB != 0 && all.memoryMB > s.MaxMemoryMB {
 		return used, false
 	}
-	b.reserved[owner] = b.reserved[owner].plus(want)
+	s.reserved[owner] = s.reserved[owner].plus(want)
 	return used, true
 }
 
 // unreserve releases a reserved quota.
-func (b *Sessions) unreserve(owner string, q quota) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	remaining := b.reserved[owner].minus(q)
+func (s *Sessions) unreserve(owner string, q quota) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	remaining := s.reserved[owner].minus(q)
 	if remaining == (quota{}) {
-		delete(b.reserved, owner)
+		delete(s.reserved, owner)
 		return
 	}
-	b.reserved[owner] = remaining
+	s.reserved[owner] = remaining
 }
 
 // commit ends a session's reservation. If the session has a sandbox by now, tryReserve
 // counts it without one.
-func (b *Sessions) commit(s *Session) {
-	s.mu.Lock()
-	reserved, owner := s.cur.reserved, s.cur.rec.Owner
-	s.cur.reserved = quota{}
-	s.mu.Unlock()
-	b.unreserve(owner, reserved)
+func (s *Sessions) commit(session *Session) {
+	session.mu.Lock()
+	reserved, owner := session.cur.reserved, session.cur.rec.Owner
+	session.cur.reserved = quota{}
+	session.mu.Unlock()
+	s.unreserve(owner, reserved)
 }
 
 // evict stops the idle session of the owner that was used longest ago, but never the home.
-func (b *Sessions) evict(ctx context.Context, owner string) bool {
-	live := b.filter(func(c current) bool { return c.rec.Owner == owner && !c.rec.Home && c.hasSandbox() })
-	for _, s := range live {
-		if !s.busy(ctx) && b.stopUnused(ctx, s, "it made room for a newer session") {
+func (s *Sessions) evict(ctx context.Context, owner string) bool {
+	live := s.filter(func(c current) bool { return c.rec.Owner == owner && !c.rec.Home && c.hasSandbox() })
+	for _, session := range live {
+		if !session.busy(ctx) && s.stopUnused(ctx, session, "it made room for a newer session") {
 			return true
 		}
 	}

@@ -24,16 +24,16 @@ type boxID struct{ runtime, id string }
 
 // leftovers returns the sandboxes of an earlier server, of all runtimes. Away are the names of the
 // runtimes that could not say.
-func (b *Sessions) leftovers(ctx context.Context) (found map[boxID]bool, away map[string]bool, err error) {
+func (s *Sessions) leftovers(ctx context.Context) (found map[boxID]bool, away map[string]bool, err error) {
 	found, away = map[boxID]bool{}, map[string]bool{}
-	all := b.Pool.Runtimes()
+	all := s.Pool.Runtimes()
 	for _, rt := range all {
 		ids, err := rt.Leftovers(ctx)
 		if err != nil && len(all) == 1 {
 			return nil, nil, fmt.Errorf("looking for sandboxes: %w", err)
 		}
 		if err != nil {
-			b.Log.Error("a runtime does not say which of its sandboxes are left; its sessions wait for it", "runtime",
+			s.Log.Error("a runtime does not say which of its sandboxes are left; its sessions wait for it", "runtime",
 				rt.Name(), "error", err)
 			away[rt.Name()] = true
 		}
@@ -47,56 +47,56 @@ func (b *Sessions) leftovers(ctx context.Context) (found map[boxID]bool, away ma
 // Recover loads the sessions of an earlier server. It is called once, before the first Open,
 // and is quick: it does not take sandboxes over. The first call for a session does that, or
 // Run, which also removes the sandboxes that belong to no session.
-func (b *Sessions) Recover(ctx context.Context) error {
-	unowned, away, err := b.leftovers(ctx)
+func (s *Sessions) Recover(ctx context.Context) error {
+	unowned, away, err := s.leftovers(ctx)
 	if err != nil {
 		return err
 	}
-	records, err := b.Store.Sessions(ctx)
+	records, err := s.Store.Sessions(ctx)
 	if err != nil {
 		return fmt.Errorf("reading the sessions: %w", err)
 	}
 	owned := map[string]bool{} // workspaces
 	for _, r := range records {
 		if r.State == Removed { // the last server did not finish removing it
-			err = errors.Join(err, b.Pool.Workspaces.Remove(r.Workspace), b.Store.RemoveSession(ctx, r.ID))
+			err = errors.Join(err, s.Pool.Workspaces.Remove(r.Workspace), s.Store.RemoveSession(ctx, r.ID))
 			continue
 		}
 		owned[r.Workspace] = true
-		b.recover(r, unowned, away)
+		s.recover(r, unowned, away)
 	}
-	b.mu.Lock()
-	b.unowned = slices.Collect(maps.Keys(unowned))
-	b.mu.Unlock()
+	s.mu.Lock()
+	s.unowned = slices.Collect(maps.Keys(unowned))
+	s.mu.Unlock()
 	if err != nil { // the next start tries again
-		b.Log.Error("could not remove what is left of a session", "error", err)
+		s.Log.Error("could not remove what is left of a session", "error", err)
 	}
-	b.removeWorkspaces(owned)
+	s.removeWorkspaces(owned)
 	return nil
 }
 
 // removeWorkspaces removes the workspaces that belong to no session. The next start tries
 // again with those that cannot be removed now.
-func (b *Sessions) removeWorkspaces(owned map[string]bool) {
-	all, err := b.Pool.Workspaces.All()
+func (s *Sessions) removeWorkspaces(owned map[string]bool) {
+	all, err := s.Pool.Workspaces.All()
 	for _, id := range all {
 		if !owned[id] {
-			err = errors.Join(err, b.Pool.Workspaces.Remove(id))
+			err = errors.Join(err, s.Pool.Workspaces.Remove(id))
 		}
 	}
 	if err != nil {
-		b.Log.Error("could not remove the workspaces that belong to nobody", "error", err)
+		s.Log.Error("could not remove the workspaces that belong to nobody", "error", err)
 	}
 }
 
 // recover adds the session of a stored record, and deletes its sandbox from unowned.
-func (b *Sessions) recover(r Record, unowned map[boxID]bool, away map[string]bool) {
-	s := &Session{sessions: b, lock: semaphore.NewWeighted(1), meter: egress.NewMeter(r.Traffic), stored: r.Traffic,
-		cur: current{rec: r}}
-	c := &s.cur
+func (s *Sessions) recover(r Record, unowned map[boxID]bool, away map[string]bool) {
+	session := &Session{sessions: s, lock: semaphore.NewWeighted(1), meter: egress.NewMeter(r.Traffic),
+		stored: r.Traffic, cur: current{rec: r}}
+	c := &session.cur
 	lost := lostWhileDown
-	if id := b.boxOf(r); r.Sandbox != "" && (unowned[id] || away[id.runtime]) {
-		if _, err := b.flavor(r.Flavor); err == nil && b.Templates.Exists(r.Template) {
+	if id := s.boxOf(r); r.Sandbox != "" && (unowned[id] || away[id.runtime]) {
+		if _, err := s.flavor(r.Flavor); err == nil && s.Templates.Exists(r.Template) {
 			delete(unowned, id)
 			c.waiting, c.stopPending = true, r.State == Stopped
 		} else if err == nil {
@@ -106,11 +106,11 @@ func (b *Sessions) recover(r Record, unowned map[boxID]bool, away map[string]boo
 	if !c.waiting && r.Sandbox != "" {
 		c.rec.Sandbox, c.rec.Lost = "", cmp.Or(r.Lost, lost)
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.sessions[r.ID] = s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sessions[r.ID] = session
 	if r.Home {
-		b.homes[r.Owner] = s
+		s.homes[r.Owner] = session
 	}
 }
 
@@ -121,13 +121,13 @@ const lostWhileDown = "it ended while the server was away"
 const lostTemplate = "its template was removed"
 
 // boxOf returns the sandbox of a record.
-func (b *Sessions) boxOf(r Record) boxID {
-	return boxID{cmp.Or(r.Runtime, b.Pool.Runtime.Name()), r.Sandbox}
+func (s *Sessions) boxOf(r Record) boxID {
+	return boxID{cmp.Or(r.Runtime, s.Pool.Runtime.Name()), r.Sandbox}
 }
 
 // recoverBox takes over one sandbox of an earlier server.
-func (b *Sessions) recoverBox(ctx context.Context, id boxID) (sandbox.Sandbox, error) {
-	rt := b.Pool.RuntimeNamed(id.runtime)
+func (s *Sessions) recoverBox(ctx context.Context, id boxID) (sandbox.Sandbox, error) {
+	rt := s.Pool.RuntimeNamed(id.runtime)
 	if rt == nil {
 		return nil, fmt.Errorf("%w: its runtime %s is not among the setting runtimes", sandbox.ErrGone, id.runtime)
 	}
@@ -213,20 +213,20 @@ func maxAdoptions() int { return 4 * runtime.NumCPU() }
 // adoptAll takes over the sandboxes of an earlier server for their sessions, beginning with
 // the session that was used last. Then, or when ctx ends, it removes the sandboxes without a
 // session.
-func (b *Sessions) adoptAll(ctx context.Context) {
-	defer b.removeUnowned(ctx)
+func (s *Sessions) adoptAll(ctx context.Context) {
+	defer s.removeUnowned(ctx)
 	select {
 	case <-time.After(adoptDelay):
 	case <-ctx.Done():
 	}
 	for ctx.Err() == nil {
-		waiting := b.filter(func(c current) bool { return c.waiting })
+		waiting := s.filter(func(c current) bool { return c.waiting })
 		if len(waiting) == 0 {
 			break
 		}
 		slices.Reverse(waiting)
-		err := forEach(ctx, waiting, b.adoptOne)
-		b.removeUnowned(ctx)
+		err := forEach(ctx, waiting, s.adoptOne)
+		s.removeUnowned(ctx)
 		if err == nil {
 			continue
 		}
@@ -237,15 +237,15 @@ func (b *Sessions) adoptAll(ctx context.Context) {
 	}
 }
 
-func (b *Sessions) adoptOne(ctx context.Context, s *Session) error {
-	if err := s.awaitTakeover(ctx); err != nil {
+func (s *Sessions) adoptOne(ctx context.Context, session *Session) error {
+	if err := session.awaitTakeover(ctx); err != nil {
 		if ctx.Err() == nil {
-			b.Log.Error("could not take over a session's sandbox; it is tried again", "session", s.record().ID, "error",
-				err)
+			s.Log.Error("could not take over a session's sandbox; it is tried again", "session", session.record().ID,
+				"error", err)
 		}
 		return err
 	}
-	if booted := s.current().booted; booted != nil {
+	if booted := session.current().booted; booted != nil {
 		ctx, cancel := context.WithTimeout(ctx, linkTimeout)
 		defer cancel()
 		_ = booted.Agent.Wait(ctx) // a call that needs the agent waits longer
@@ -254,23 +254,23 @@ func (b *Sessions) adoptOne(ctx context.Context, s *Session) error {
 }
 
 // queueRemoval hands sandboxes that have no session to Run, which removes them.
-func (b *Sessions) queueRemoval(ids ...boxID) {
-	b.mu.Lock()
-	b.unowned = append(b.unowned, ids...)
-	b.mu.Unlock()
+func (s *Sessions) queueRemoval(ids ...boxID) {
+	s.mu.Lock()
+	s.unowned = append(s.unowned, ids...)
+	s.mu.Unlock()
 	select {
-	case b.unownedAdded <- struct{}{}:
+	case s.unownedAdded <- struct{}{}:
 	default:
 	}
 }
 
 // endUnowned removes sandboxes that abandon has added to unowned, until ctx ends: those of
 // sessions that were stopped before their takeover, and those that could not be removed.
-func (b *Sessions) endUnowned(ctx context.Context) {
-	defer b.removeUnowned(ctx)
+func (s *Sessions) endUnowned(ctx context.Context) {
+	defer s.removeUnowned(ctx)
 	for {
 		select {
-		case <-b.unownedAdded:
+		case <-s.unownedAdded:
 		case <-ctx.Done():
 			return
 		}
@@ -279,7 +279,7 @@ func (b *Sessions) endUnowned(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		b.removeUnowned(ctx)
+		s.removeUnowned(ctx)
 	}
 }
 
@@ -287,22 +287,22 @@ func (b *Sessions) endUnowned(ctx context.Context) {
 // those that were booting when that server died, and those of sessions that were removed. It
 // does so even if ctx has ended, as nobody will use them. A sandbox that cannot be removed
 // stays in unowned; if the server ends, the next one removes it.
-func (b *Sessions) removeUnowned(ctx context.Context) {
+func (s *Sessions) removeUnowned(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
 	defer cancel()
-	b.mu.Lock()
-	all := b.unowned
-	b.unowned = nil
-	b.mu.Unlock()
+	s.mu.Lock()
+	all := s.unowned
+	s.unowned = nil
+	s.mu.Unlock()
 	_ = forEach(ctx, all, func(ctx context.Context, id boxID) error {
-		box, err := b.recoverBox(ctx, id)
+		box, err := s.recoverBox(ctx, id)
 		if err == nil {
 			err = box.Stop(ctx)
 		}
 		if err != nil && !errors.Is(err, sandbox.ErrGone) {
-			b.Log.Error("could not remove an unowned sandbox; it is tried again", "sandbox", id.id, "runtime",
+			s.Log.Error("could not remove an unowned sandbox; it is tried again", "sandbox", id.id, "runtime",
 				id.runtime, "error", err)
-			b.queueRemoval(id)
+			s.queueRemoval(id)
 		}
 		return nil
 	})

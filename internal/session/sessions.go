@@ -72,8 +72,8 @@ type Config struct {
 
 // publish publishes an event of a session. name is a detail, such as a flavor or the reason
 // of a stop; it never contains a user's text.
-func (b *Sessions) publish(r Record, operation, name string, took time.Duration) {
-	b.Events.Publish(event.Event{Kind: event.Session, Principal: r.Owner, Session: r.ID,
+func (s *Sessions) publish(r Record, operation, name string, took time.Duration) {
+	s.Events.Publish(event.Event{Kind: event.Session, Principal: r.Owner, Session: r.ID,
 		Operation: operation, Name: name, Outcome: event.OK, Duration: took})
 }
 
@@ -110,26 +110,26 @@ type OpenRequest struct {
 
 // Open returns a lease of the session that the caller asks for, with a sandbox that answers.
 // The caller releases the lease.
-func (b *Sessions) Open(ctx context.Context, p auth.Principal, a OpenRequest) (*Lease, error) {
-	s, created, err := b.findOrCreate(ctx, p, a)
+func (s *Sessions) Open(ctx context.Context, p auth.Principal, a OpenRequest) (*Lease, error) {
+	session, created, err := s.findOrCreate(ctx, p, a)
 	if err != nil {
 		return nil, err
 	}
 	if created {
-		defer b.commit(s)
+		defer s.commit(session)
 	}
-	s.mu.Lock()
-	s.cur.active++
-	s.mu.Unlock()
-	l := &Lease{Session: s, Created: created}
-	if l.Booted, l.Notice, err = s.ensureSandbox(ctx, a.keepNotice); err != nil {
+	session.mu.Lock()
+	session.cur.active++
+	session.mu.Unlock()
+	l := &Lease{Session: session, Created: created}
+	if l.Booted, l.Notice, err = session.ensureSandbox(ctx, a.keepNotice); err != nil {
 		l.Release()
 		if created {
-			b.endSession(context.WithoutCancel(ctx), s)
+			s.endSession(context.WithoutCancel(ctx), session)
 		}
 		return nil, err
 	}
-	b.setIdentity(ctx, p, l.Booted)
+	s.setIdentity(ctx, p, l.Booted)
 	return l, nil
 }
 
@@ -138,14 +138,14 @@ const identityTimeout = 5 * time.Second
 
 // setIdentity sets the git identity of a sandbox to the principal, unless that is the local
 // user, for whom the default is right.
-func (b *Sessions) setIdentity(ctx context.Context, p auth.Principal, booted *pool.Booted) {
+func (s *Sessions) setIdentity(ctx context.Context, p auth.Principal, booted *pool.Booted) {
 	if p.ID == auth.Local.ID {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), identityTimeout)
 	defer cancel()
-	if err := b.Pool.SetIdentity(ctx, booted, identity(p)); err != nil {
-		b.Log.Warn("could not tell a sandbox who its user is", "sandbox", booted.ID, "error", err)
+	if err := s.Pool.SetIdentity(ctx, booted, identity(p)); err != nil {
+		s.Log.Warn("could not tell a sandbox who its user is", "sandbox", booted.ID, "error", err)
 	}
 }
 
@@ -166,46 +166,46 @@ func identity(p auth.Principal) *agent.Identity {
 }
 
 // findOrCreate returns the session that a asks for, and creates it if necessary.
-func (b *Sessions) findOrCreate(ctx context.Context, p auth.Principal,
-	a OpenRequest) (s *Session, created bool, err error) {
+func (s *Sessions) findOrCreate(ctx context.Context, p auth.Principal,
+	a OpenRequest) (session *Session, created bool, err error) {
 	switch {
 	case a.ID == "new", a.ID == "" && (a.NewByDefault || p.Service):
-		s, err = b.create(ctx, p, a, false)
-		return s, true, err
+		session, err = s.create(ctx, p, a, false)
+		return session, true, err
 	case a.ID == "", a.ID == "home":
-		if s = b.ownedSession(p, "home"); s == nil {
-			s, err = b.create(ctx, p, a, true)
+		if session = s.ownedSession(p, "home"); session == nil {
+			session, err = s.create(ctx, p, a, true)
 			if errors.Is(err, errExists) {
-				return b.findOrCreate(ctx, p, a) // another call has created it at the same time
+				return s.findOrCreate(ctx, p, a) // another call has created it at the same time
 			}
-			return s, true, err
+			return session, true, err
 		}
 	default:
-		if s = b.ownedSession(p, a.ID); s == nil {
-			return nil, false, b.notFound(p.ID, a.ID)
+		if session = s.ownedSession(p, a.ID); session == nil {
+			return nil, false, s.notFound(p.ID, a.ID)
 		}
 	}
-	return s, false, b.checkProvides(ctx, s, a)
+	return session, false, s.checkProvides(ctx, session, a)
 }
 
 var errExists = errors.New("the home exists")
 
 // create makes a session in the store and in memory, with a warm sandbox from the pool if
 // there is one. The session's quota stays reserved until commit.
-func (b *Sessions) create(ctx context.Context, p auth.Principal, a OpenRequest, home bool) (*Session, error) {
-	t, err := b.Templates.Find(ctx, cmp.Or(a.Template, b.DefaultTemplate))
+func (s *Sessions) create(ctx context.Context, p auth.Principal, a OpenRequest, home bool) (*Session, error) {
+	t, err := s.Templates.Find(ctx, cmp.Or(a.Template, s.DefaultTemplate))
 	if err != nil {
 		return nil, err
 	}
-	f, err := b.flavor(cmp.Or(a.Flavor, t.Flavor))
+	f, err := s.flavor(cmp.Or(a.Flavor, t.Flavor))
 	if err != nil {
 		return nil, err
 	}
-	rt, err := b.Pool.RuntimeOf(t)
+	rt, err := s.Pool.RuntimeOf(t)
 	if err != nil {
 		return nil, fault.Wrap(fault.SandboxCreation, err, "%v", err)
 	}
-	reserved, err := b.reserve(ctx, p.ID, home, f)
+	reserved, err := s.reserve(ctx, p.ID, home, f)
 	if err != nil {
 		return nil, err
 	}
@@ -213,74 +213,74 @@ func (b *Sessions) create(ctx context.Context, p auth.Principal, a OpenRequest, 
 	r := Record{ID: secret.ID(), Owner: p.ID, Home: home, Template: t.Name, Flavor: f.Name, State: Live, Created: now,
 		Used: now}
 	meter := new(egress.Meter)
-	booted := b.Pool.Take(t, f)
+	booted := s.Pool.Take(t, f)
 	if booted != nil {
 		r.Sandbox, r.Runtime, r.Workspace = booted.ID, rt.Name(), booted.Workspace
-		b.connectOutlet(booted, r, meter)
-	} else if r.Workspace, err = b.Pool.Workspaces.New(); err != nil {
-		b.unreserve(p.ID, reserved)
+		s.connectOutlet(booted, r, meter)
+	} else if r.Workspace, err = s.Pool.Workspaces.New(); err != nil {
+		s.unreserve(p.ID, reserved)
 		return nil, fault.Wrap(fault.SandboxCreation, err, "a workspace could not be made on the server's disk")
 	}
-	s := &Session{sessions: b, lock: semaphore.NewWeighted(1), meter: meter,
+	session := &Session{sessions: s, lock: semaphore.NewWeighted(1), meter: meter,
 		cur: current{rec: r, booted: booted, reserved: reserved}}
-	if err := b.add(ctx, s); err != nil {
-		b.commit(s)
-		b.discard(booted, r.Workspace)
+	if err := s.add(ctx, session); err != nil {
+		s.commit(session)
+		s.discard(booted, r.Workspace)
 		return nil, err
 	}
-	s.applyPolicy() // it may have changed before the session was added
-	b.publish(r, event.SessionCreated, r.Template, 0)
-	return s, nil
+	session.applyPolicy() // it may have changed before the session was added
+	s.publish(r, event.SessionCreated, r.Template, 0)
+	return session, nil
 }
 
 // add adds a new session to the store and to memory.
-func (b *Sessions) add(ctx context.Context, s *Session) error {
-	r := s.record()
+func (s *Sessions) add(ctx context.Context, session *Session) error {
+	r := session.record()
 	// Another call may find a home as soon as it is in homes, boot its sandbox, and store
 	// the record. storing makes that call wait until the new record is stored.
-	s.storing.Lock()
-	defer s.storing.Unlock()
-	b.mu.Lock()
-	if r.Home && b.homes[r.Owner] != nil {
-		b.mu.Unlock()
+	session.storing.Lock()
+	defer session.storing.Unlock()
+	s.mu.Lock()
+	if r.Home && s.homes[r.Owner] != nil {
+		s.mu.Unlock()
 		return errExists
 	}
 	if r.Home {
-		b.homes[r.Owner] = s
+		s.homes[r.Owner] = session
 	}
-	b.mu.Unlock()
-	err := b.Store.PutSession(context.WithoutCancel(ctx), r)
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	s.mu.Unlock()
+	err := s.Store.PutSession(context.WithoutCancel(ctx), r)
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if err == nil {
-		b.sessions[r.ID] = s
+		s.sessions[r.ID] = session
 		return nil
 	}
 	if r.Home {
-		delete(b.homes, r.Owner)
+		delete(s.homes, r.Owner)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.cur.removed, s.cur.booted = true, nil // other calls may have found the home meanwhile
+	session.mu.Lock()
+	defer session.mu.Unlock()
+	session.cur.removed, session.cur.booted = true, nil // other calls may have found the home meanwhile
 	return fmt.Errorf("storing the new session: %w", err)
 }
 
 // discard removes the sandbox and the workspace of a session that could not be stored.
-func (b *Sessions) discard(booted *pool.Booted, workspace string) {
+func (s *Sessions) discard(booted *pool.Booted, workspace string) {
 	if booted != nil {
 		if err := booted.Destroy(); err != nil {
-			b.Log.Error("could not remove a sandbox", "sandbox", booted.ID, "error", err)
+			s.Log.Error("could not remove a sandbox", "sandbox", booted.ID, "error", err)
 		}
 	}
-	if err := b.Pool.Workspaces.Remove(workspace); err != nil {
-		b.Log.Error("could not remove a workspace", "workspace", workspace, "error", err)
+	if err := s.Pool.Workspaces.Remove(workspace); err != nil {
+		s.Log.Error("could not remove a workspace", "workspace", workspace, "error", err)
 	}
 }
 
-func (b *Sessions) flavor(name string) (image.Flavor, error) {
-	name = cmp.Or(name, b.DefaultFlavor)
+func (s *Sessions) flavor(name string) (image.Flavor, error) {
+	name = cmp.Or(name, s.DefaultFlavor)
 	var known []string
-	for _, f := range b.Flavors {
+	for _, f := range s.Flavors {
 		if f.Name == name {
 			return f, nil
 		}
@@ -297,16 +297,16 @@ func unknownName(what, name string, known []string) error {
 
 // checkProvides returns a fault if an existing session does not have the template or the flavor
 // that the call asks for. A session whose template was removed gets the one that the call asks for.
-func (b *Sessions) checkProvides(ctx context.Context, s *Session, a OpenRequest) error {
-	r := s.record()
+func (s *Sessions) checkProvides(ctx context.Context, session *Session, a OpenRequest) error {
+	r := session.record()
 	if a.Template != "" {
-		if err := b.Templates.Check(a.Template); err != nil {
+		if err := s.Templates.Check(a.Template); err != nil {
 			return err
 		}
-		if !b.Templates.Exists(r.Template) {
-			return s.replaceTemplate(ctx, a.Template)
+		if !s.Templates.Exists(r.Template) {
+			return session.replaceTemplate(ctx, a.Template)
 		}
-		t, err := s.template(ctx)
+		t, err := session.template(ctx)
 		if err != nil {
 			return err
 		}
@@ -320,11 +320,11 @@ func (b *Sessions) checkProvides(ctx context.Context, s *Session, a OpenRequest)
 	if a.Flavor == "" {
 		return nil
 	}
-	want, err := b.flavor(a.Flavor)
+	want, err := s.flavor(a.Flavor)
 	if err != nil {
 		return err
 	}
-	has, err := b.flavor(r.Flavor)
+	has, err := s.flavor(r.Flavor)
 	if err != nil {
 		return err
 	}
@@ -339,63 +339,63 @@ func (b *Sessions) checkProvides(ctx context.Context, s *Session, a OpenRequest)
 
 // notFound is the fault for an id that is not one of owner's sessions. It does not reveal
 // whether the id is another principal's session.
-func (b *Sessions) notFound(owner, id string) error {
+func (s *Sessions) notFound(owner, id string) error {
 	live := []string{}
-	for _, s := range b.filter(func(c current) bool { return c.rec.Owner == owner && c.rec.ID != id }) {
-		live = append(live, s.record().ID)
+	for _, session := range s.filter(func(c current) bool { return c.rec.Owner == owner && c.rec.ID != id }) {
+		live = append(live, session.record().ID)
 	}
 	slices.Sort(live)
 	return fault.New(fault.SessionNotFound, "%s", fault.Printable(id, 80)).With("session_id", fault.Printable(id, 80)).
 		With("live_sessions", live)
 }
 
-func (b *Sessions) all() []*Session {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return slices.Collect(maps.Values(b.sessions))
+func (s *Sessions) all() []*Session {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Values(s.sessions))
 }
 
 // byID returns the session of that id, whoever owns it, or nil.
-func (b *Sessions) byID(id string) *Session {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.sessions[id]
+func (s *Sessions) byID(id string) *Session {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.sessions[id]
 }
 
 // filter returns the sessions that meet a condition, the one used longest ago first.
-func (b *Sessions) filter(matches func(current) bool) []*Session {
-	list := slices.DeleteFunc(b.all(), func(s *Session) bool { return !matches(s.current()) })
+func (s *Sessions) filter(matches func(current) bool) []*Session {
+	list := slices.DeleteFunc(s.all(), func(session *Session) bool { return !matches(session.current()) })
 	slices.SortFunc(list, func(x, y *Session) int { return x.record().Used.Compare(y.record().Used) })
 	return list
 }
 
 // ownedSession returns the principal's session with that id, or nil. "home" stands for the home.
-func (b *Sessions) ownedSession(p auth.Principal, id string) *Session {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+func (s *Sessions) ownedSession(p auth.Principal, id string) *Session {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if id == "home" {
-		return b.homes[p.ID]
+		return s.homes[p.ID]
 	}
-	if s := b.sessions[id]; s != nil && s.record().Owner == p.ID {
-		return s
+	if session := s.sessions[id]; session != nil && session.record().Owner == p.ID {
+		return session
 	}
 	return nil
 }
 
 // List returns the principal's sessions, oldest first, or only the one with the id.
-func (b *Sessions) List(ctx context.Context, p auth.Principal, id string) ([]Info, error) {
-	list := b.filter(func(c current) bool { return c.rec.Owner == p.ID })
+func (s *Sessions) List(ctx context.Context, p auth.Principal, id string) ([]Info, error) {
+	list := s.filter(func(c current) bool { return c.rec.Owner == p.ID })
 	if id != "" {
-		s := b.ownedSession(p, id)
-		if s == nil {
-			return nil, b.notFound(p.ID, id)
+		session := s.ownedSession(p, id)
+		if session == nil {
+			return nil, s.notFound(p.ID, id)
 		}
-		list = []*Session{s}
+		list = []*Session{session}
 	}
 	infos := make([]Info, len(list))
 	var wg sync.WaitGroup
-	for i, s := range list {
-		wg.Go(func() { infos[i] = s.info(ctx) })
+	for i, session := range list {
+		wg.Go(func() { infos[i] = session.info(ctx) })
 	}
 	wg.Wait()
 	slices.SortFunc(infos, func(x, y Info) int { return x.Created.Compare(y.Created) })
@@ -403,20 +403,20 @@ func (b *Sessions) List(ctx context.Context, p auth.Principal, id string) ([]Inf
 }
 
 // Live counts the sessions that have a sandbox.
-func (b *Sessions) Live() int { return len(b.filter(current.hasSandbox)) }
+func (s *Sessions) Live() int { return len(s.filter(current.hasSandbox)) }
 
 // Prewarm boots the home of a principal who has connected, so that the first call need not
 // wait for it.
-func (b *Sessions) Prewarm(ctx context.Context, p auth.Principal) {
+func (s *Sessions) Prewarm(ctx context.Context, p auth.Principal) {
 	if p.Service {
 		return
 	}
-	if l, err := b.Open(ctx, p, OpenRequest{ID: "home", keepNotice: true}); err == nil {
+	if l, err := s.Open(ctx, p, OpenRequest{ID: "home", keepNotice: true}); err == nil {
 		l.Release()
 	}
 }
 
 // Owns says whether a session has that sandbox.
-func (b *Sessions) Owns(sandbox string) bool {
-	return len(b.filter(func(c current) bool { return c.rec.Sandbox == sandbox })) > 0
+func (s *Sessions) Owns(sandbox string) bool {
+	return len(s.filter(func(c current) bool { return c.rec.Sandbox == sandbox })) > 0
 }

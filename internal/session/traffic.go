@@ -13,13 +13,13 @@ import (
 const trafficInterval = 2 * time.Second
 
 // runTrafficStore stores the sessions' traffic at each interval until ctx ends.
-func (b *Sessions) runTrafficStore(ctx context.Context) {
+func (s *Sessions) runTrafficStore(ctx context.Context) {
 	tick := time.NewTicker(trafficInterval)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
-			b.storeTraffic(context.WithoutCancel(ctx))
+			s.storeTraffic(context.WithoutCancel(ctx))
 		case <-ctx.Done():
 			return
 		}
@@ -28,52 +28,52 @@ func (b *Sessions) runTrafficStore(ctx context.Context) {
 
 // storeTraffic stores the traffic that has changed, in one write. If that fails, the next
 // call stores it.
-func (b *Sessions) storeTraffic(ctx context.Context) {
-	b.traffic.Lock()
-	defer b.traffic.Unlock()
+func (s *Sessions) storeTraffic(ctx context.Context) {
+	s.traffic.Lock()
+	defer s.traffic.Unlock()
 	changed := map[string]egress.Traffic{}
-	all := b.all()
-	for _, s := range all {
-		if t := s.meter.Traffic(); t != s.stored {
-			changed[s.record().ID] = t
+	all := s.all()
+	for _, session := range all {
+		if t := session.meter.Traffic(); t != session.stored {
+			changed[session.record().ID] = t
 		}
 	}
 	if len(changed) == 0 {
 		return
 	}
-	if err := b.Store.PutTraffic(ctx, changed); err != nil {
-		b.Log.Error("could not store what sessions moved over the network", "error", err)
+	if err := s.Store.PutTraffic(ctx, changed); err != nil {
+		s.Log.Error("could not store what sessions moved over the network", "error", err)
 		return
 	}
-	for _, s := range all {
-		if t, ok := changed[s.record().ID]; ok {
-			s.stored = t
+	for _, session := range all {
+		if t, ok := changed[session.record().ID]; ok {
+			session.stored = t
 		}
 	}
 }
 
 // ResetTraffic sets a session's traffic to zero, first in the store, so that the session may
 // transfer as much as a new one. Only operators may call it.
-func (b *Sessions) ResetTraffic(ctx context.Context, p auth.Principal, id string) (Network, error) {
-	s, err := b.findAny(p, id)
+func (s *Sessions) ResetTraffic(ctx context.Context, p auth.Principal, id string) (Network, error) {
+	session, err := s.findAny(p, id)
 	if err != nil {
 		return Network{}, err
 	}
-	id = s.record().ID
-	b.traffic.Lock()
-	defer b.traffic.Unlock()
-	if err := b.Store.PutTraffic(ctx, map[string]egress.Traffic{id: {}}); err != nil {
+	id = session.record().ID
+	s.traffic.Lock()
+	defer s.traffic.Unlock()
+	if err := s.Store.PutTraffic(ctx, map[string]egress.Traffic{id: {}}); err != nil {
 		return Network{}, err
 	}
-	s.meter.Reset()
-	s.stored = egress.Traffic{}
-	return b.Network(p, id)
+	session.meter.Reset()
+	session.stored = egress.Traffic{}
+	return s.Network(p, id)
 }
 
 // maxBytes is how much a session may transfer; 0: no limit.
-func (b *Sessions) maxBytes() int64 {
-	if b.Egress == nil {
+func (s *Sessions) maxBytes() int64 {
+	if s.Egress == nil {
 		return 0
 	}
-	return b.Egress.MaxBytes()
+	return s.Egress.MaxBytes()
 }
