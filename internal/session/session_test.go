@@ -172,7 +172,7 @@ func (w *testSessions) fails(p auth.Principal, a OpenRequest, kind fault.Kind, w
 	}
 }
 
-// in runs a test with a world that is closed at the end, and looks for
+// in runs a test with testSessions that are closed at the end, and looks for
 // goroutines that are left.
 func in(t *testing.T, change func(*Rules), test func(*testing.T, *testSessions)) {
 	t.Helper()

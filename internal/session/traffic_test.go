@@ -32,7 +32,7 @@ func echoes(l egress.Limits) *egress.Broker {
 	})
 }
 
-// networked is a world whose sandboxes reach everything, at most 100 000 bytes.
+// networked runs a test with testSessions whose sandboxes reach everything, at most 100 000 bytes.
 func networked(t *testing.T) *testSessions {
 	w := newTestSessions(t, nil)
 	w.network()
@@ -45,7 +45,7 @@ func (w *testSessions) network() {
 	w.SetPolicies(Policies{Operator: egress.Policy{Mode: egress.Public}})
 }
 
-// again is a world after a crash of its server: nothing was closed in time.
+// again opens the Sessions again, as after a crash of the server.
 func (w *testSessions) again() {
 	w.t.Helper()
 	old := w.Sessions
