@@ -32,7 +32,7 @@ func echoes(l egress.Limits) *egress.Broker {
 	})
 }
 
-// networked runs a test with testSessions whose sandboxes reach everything, at most 100 000 bytes.
+// networked returns testSessions whose sandboxes reach everything, at most 100 000 bytes.
 func networked(t *testing.T) *testSessions {
 	w := newTestSessions(t, nil)
 	w.network()
