@@ -285,7 +285,7 @@ type Cell struct {
 	Timeout        time.Duration // counted from when the cell begins; 0: none
 	Stdout, Stderr io.Writer
 	Waiting        func(time.Duration) // see acquire
-	// Tick is called on each tick of Ticks while the code runs.
+	// Ticks has a tick for each call of Tick while the code runs.
 	Ticks <-chan time.Time
 	Tick  func() error
 }
