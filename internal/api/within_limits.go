@@ -112,8 +112,8 @@ func (b *body) Read(p []byte) (int, error) {
 		b.setReadDeadline(time.Time{}) // else the connection would end while the handler runs
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		err = fault.Wrap(fault.InvalidParameters, err, "no byte of the request arrived for %v, or it arrived "+
-			"too slowly", conn.Stall)
+		err = fault.Wrap(fault.InvalidParameters, err, "nothing of the request came for %v, or it came too slowly",
+			conn.Stall)
 	}
 	return n, err
 }
