@@ -2,6 +2,7 @@ package rootfs
 
 import (
 	"archive/tar"
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -22,9 +23,10 @@ func streamed(write func(*tar.Writer) error) Layer {
 	return func(context.Context) (io.ReadCloser, error) {
 		r, w := io.Pipe()
 		go func() {
-			archive := tar.NewWriter(w)
+			buffered := bufio.NewWriterSize(w, 1<<20)
+			archive := tar.NewWriter(buffered)
 			err := write(archive)
-			w.CloseWithError(errors.Join(err, archive.Close()))
+			w.CloseWithError(errors.Join(err, archive.Close(), buffered.Flush()))
 		}()
 		return r, nil
 	}
