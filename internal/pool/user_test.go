@@ -1,0 +1,67 @@
+package pool
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	"sandlot/internal/image"
+	"sandlot/internal/sandbox/sandboxtest"
+	"sandlot/internal/workspace"
+)
+
+// rootOnly is a runtime whose programs can only be root.
+type rootOnly struct {
+	*sandboxtest.Fake
+	err error
+}
+
+func (r rootOnly) CanRunAs() error { return r.err }
+
+// A template has root as its user where the runtime can run programs as no other, and the log says so
+// once. Elsewhere the workspace belongs to the user before the sandbox boots.
+func TestUserOfTemplate(t *testing.T) {
+	workspaces, err := workspace.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &image.Template{Name: "app", User: image.User{UID: 61234, GID: 62345, Name: "app"}}
+	template.AddDefaultEnv()
+	for why, wantUID := range map[error]uint32{nil: 61234, errors.New("the server is not root"): 0} {
+		var log bytes.Buffer
+		p := New(Config{Runtime: rootOnly{&sandboxtest.Fake{}, why}, Workspaces: workspaces,
+			Log: slog.New(slog.NewTextHandler(&log, nil))})
+		for range 3 {
+			got := p.runnable(template)
+			if got.User.UID != wantUID || got.User.IsRoot() && got.Env["USER"] != "root" {
+				t.Errorf("with %v the template has the user %+v", why, got.User)
+			}
+			if adopted := p.runnable(got); adopted != got {
+				t.Error("a template that can run is changed again")
+			}
+		}
+		if n := strings.Count(log.String(), "run as root of the sandbox"); n != 0 != (why != nil) || n > 1 {
+			t.Errorf("with %v the log is: %s", why, log.String())
+		}
+		if os.Getuid() != 0 {
+			continue
+		}
+		ws, err := workspaces.New()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if err := p.giveWorkspace(t.Context(), Request{Workspace: ws, Template: template}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		st, err := os.Stat(workspaces.Path(ws))
+		if err != nil || st.Sys().(*syscall.Stat_t).Uid != wantUID {
+			t.Errorf("the workspace: %+v, %v, want the user %d", st, err, wantUID)
+		}
+	}
+}
