@@ -1,4 +1,5 @@
-// Sandlot-agent is the agent, the first process of every sandbox. See package guest.
+// Sandlot-agent is the agent, the first process of every sandbox. With the argument connect it
+// carries the agent's connections over its standard input and output. See package guest.
 package main
 
 import (
@@ -7,4 +8,9 @@ import (
 	"sandlot/internal/guest"
 )
 
-func main() { os.Exit(guest.Main()) }
+func main() {
+	if len(os.Args) > 1 && os.Args[1] == "connect" {
+		os.Exit(guest.Connect(os.Args[2:]))
+	}
+	os.Exit(guest.Main())
+}

@@ -336,7 +336,7 @@ func (a *Agent) currentSecret() []byte {
 
 // link makes one link to the host, serves it until it breaks, and returns how it ended.
 func (a *Agent) link(ctx context.Context) linkResult {
-	c, err := net.Dial("unix", a.config.Socket)
+	c, err := a.dialHost(ctx)
 	if err != nil {
 		return noServer
 	}
@@ -361,9 +361,35 @@ func (a *Agent) link(ctx context.Context) linkResult {
 	}
 }
 
+// dialHost dials the host's socket, and makes sure that no program of the sandbox listens there:
+// programs that are root may be able to replace the socket of `sandlot-agent connect`.
+func (a *Agent) dialHost(ctx context.Context) (net.Conn, error) {
+	c, err := new(net.Dialer).DialContext(ctx, "unix", a.config.Socket)
+	if err != nil || !a.config.Init || process.InGVisor() {
+		return c, err
+	}
+	raw, err := c.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		c.Close()
+		return nil, err
+	}
+	var peer *unix.Ucred
+	cerr := raw.Control(func(fd uintptr) {
+		peer, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	})
+	if err = errors.Join(cerr, err); err == nil && peer.Pid != 0 && !process.StartedFromOutside(int(peer.Pid)) {
+		err = fmt.Errorf("process %d of the sandbox listens in place of the host", peer.Pid)
+	}
+	if err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
 // dialNet makes a connection for requests of the sandbox's network.
 func (a *Agent) dialNet(ctx context.Context) (net.Conn, error) {
-	c, err := new(net.Dialer).DialContext(ctx, "unix", a.config.Socket)
+	c, err := a.dialHost(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -380,7 +406,7 @@ func (a *Agent) dialDirect(ticket []byte) (*os.File, error) {
 	if len(ticket) != wire.SecretLen {
 		return nil, wire.Errorf(connect.CodeInvalidArgument, "the ticket of a connection has a wrong length")
 	}
-	c, err := net.Dial("unix", a.config.Socket)
+	c, err := a.dialHost(context.Background())
 	if err != nil {
 		return nil, err
 	}

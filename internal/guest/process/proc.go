@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -15,10 +16,24 @@ import (
 // ownProcesses returns the processes that the agent may kill: all of the sandbox when the agent
 // is process 1; in tests, where it is not, its descendants.
 func ownProcesses() []int {
-	if os.Getpid() == 1 {
-		return allPIDs()
+	if os.Getpid() != 1 {
+		return descendants(os.Getpid())
 	}
-	return descendants(os.Getpid())
+	all := allPIDs()
+	if InGVisor() {
+		return all
+	}
+	return slices.DeleteFunc(all, StartedFromOutside)
+}
+
+// StartedFromOutside reports whether a process was started by the runtime, such as `sandlot-agent
+// connect`: its parent is in no PID namespace of the sandbox. No program can start such a process.
+func StartedFromOutside(pid int) bool {
+	if pid == 1 {
+		return false
+	}
+	f, err := Stat(pid)
+	return err == nil && f[1] == "0"
 }
 
 // InGVisor reports whether this is gVisor, whose kernel, with /proc/meminfo and the limits of users, is the
