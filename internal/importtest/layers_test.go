@@ -49,6 +49,7 @@ var places = map[string]place{
 		"agent builtin/once egress port servers servers/install session volume"},
 	"builtin/once": {"L2", ""},
 	"egress":       {"L2", ""},
+	"oci":          {"L2", ""},
 	"pool":         {"L2", "agent egress workspace"},
 	"port":         {"L2", ""},
 	"session":      {"L2", "agent egress pool"},

@@ -1,0 +1,211 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"sandlot/internal/app"
+	"sandlot/internal/oci"
+)
+
+func (p *program) image() *cobra.Command {
+	c := &cobra.Command{
+		Use: "image", Short: "Get, list and remove container images",
+		Long: `Container images of which templates are made: from a registry, an archive or a Docker daemon.
+The images of a state folder are in its folder images. No server and no Docker is needed, and
+a server that runs sees what the commands change.`,
+		Example: "  sandlot image pull python:3.12-slim\n  sandlot image import backup.tar my-image:1\n  sandlot image list",
+	}
+	c.AddCommand(p.imagePull(), p.imageImport(), p.imageList(), p.imageRemove(), p.imagePrune())
+	return c
+}
+
+// images opens the image store of the state folder.
+func (p *program) images() (*oci.Store, error) {
+	if p.server != "" {
+		return nil, usage{errors.New("images are changed on the server's own machine, without --server")}
+	}
+	cfg, err := p.load(nil)
+	if err != nil {
+		return nil, err
+	}
+	return oci.Open(filepath.Join(cfg.Server.StateDir, "images"), app.Logger(p.err, "WARNING", false)), nil
+}
+
+func (p *program) imagePull() *cobra.Command {
+	var platform string
+	c := &cobra.Command{
+		Use: "pull IMAGE", Short: "Get an image from a registry", Args: cobra.ExactArgs(1),
+		Long: `Get an image from its registry, unpack it and store it. IMAGE is a reference as Docker
+has them: python:3.12-slim, HOST/NAME:TAG or NAME@sha256:DIGEST. Credentials come from Docker's
+configuration and its helpers ("docker login"). What is there already is not downloaded again.
+A pull that was interrupted goes on where it ended.`,
+		Example: "  sandlot image pull python:3.12-slim\n  sandlot image pull node:22 --platform linux/arm64",
+	}
+	platformFlag(c, &platform)
+	return p.withJSON(c, func(c *cobra.Command, args []string) error {
+		return p.addImage(platform, func(s *oci.Store, o oci.Options) (oci.Image, error) {
+			return s.Pull(c.Context(), args[0], o)
+		})
+	})
+}
+
+func (p *program) imageImport() *cobra.Command {
+	var platform string
+	c := &cobra.Command{
+		Use: "import SOURCE [NAME]", Short: "Get an image from a file, a folder or a Docker daemon",
+		Args: cobra.RangeArgs(1, 2),
+		Long: `Unpack an image and store it. SOURCE is a folder or archive with an OCI image layout, a file that
+"docker save" wrote, a tar archive of a root file system (which needs a NAME), or
+docker-daemon:IMAGE for an image of the Docker daemon that DOCKER_HOST names. Archives may be
+compressed with gzip or zstd. Without NAME the image keeps its own name.`,
+		Example: "  sandlot image import saved.tar\n  sandlot image import rootfs.tar.gz my-image:1\n" +
+			"  sandlot image import docker-daemon:my-image:1",
+	}
+	platformFlag(c, &platform)
+	return p.withJSON(c, func(c *cobra.Command, args []string) error {
+		return p.addImage(platform, func(s *oci.Store, o oci.Options) (oci.Image, error) {
+			return s.Import(c.Context(), args[0], strings.Join(args[1:], ""), o)
+		})
+	})
+}
+
+func platformFlag(c *cobra.Command, platform *string) {
+	c.Flags().StringVar(platform, "platform", "", "linux/amd64 or linux/arm64 (default: this machine's)")
+}
+
+// addImage gets an image, and shows how far that is.
+func (p *program) addImage(platform string, add func(*oci.Store, oci.Options) (oci.Image, error)) error {
+	store, err := p.images()
+	if err != nil {
+		return err
+	}
+	show := newTransferDisplay(p.err)
+	image, err := add(store, oci.Options{Platform: platform, Progress: show.update})
+	show.close()
+	if err != nil {
+		return err
+	}
+	if p.asJSON {
+		return p.json(image)
+	}
+	_, err = fmt.Fprintf(p.out, "%s is ready: %s, %s, %s\n", image.Name, image.Platform, byteCount(image.Size),
+		image.Digest)
+	return err
+}
+
+func (p *program) imageList() *cobra.Command {
+	c := &cobra.Command{Use: "list", Short: "List the images", Args: cobra.NoArgs,
+		Long: `List the images: name, digest, platform, size of the root file system, when the image was
+added, and when it was last used. An image without a name had one that another image has now.`}
+	return p.withJSON(c, func(*cobra.Command, []string) error {
+		store, err := p.images()
+		if err != nil {
+			return err
+		}
+		images, err := store.List()
+		if err != nil {
+			return err
+		}
+		if p.asJSON {
+			return p.json(images)
+		}
+		table := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
+		fmt.Fprintln(table, "NAME\tDIGEST\tPLATFORM\tSIZE\tADDED\tUSED")
+		for _, i := range images {
+			name := i.Name
+			if name == "" {
+				name = "-"
+			}
+			size := byteCount(i.Size)
+			if i.Size == 0 {
+				size = "gone: get it again"
+			}
+			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", tableCell(name), i.Digest[:min(len(i.Digest), 19)], i.Platform,
+				size, age(i.Created), age(i.Used))
+		}
+		return table.Flush()
+	})
+}
+
+// removedImage is the JSON of image remove.
+type removedImage struct {
+	Name   string `json:"name"`
+	Digest string `json:"digest"`
+}
+
+func (p *program) imageRemove() *cobra.Command {
+	c := &cobra.Command{Use: "remove IMAGE...", Short: "Remove images", Args: cobra.MinimumNArgs(1),
+		Long: `Remove images by name, or by digest (sha256:…). Layers that other images have too are kept.`}
+	return p.withJSON(c, func(c *cobra.Command, args []string) error {
+		store, err := p.images()
+		if err != nil {
+			return err
+		}
+		removed := []removedImage{}
+		for _, ref := range args {
+			image, err := store.Remove(c.Context(), ref, nil)
+			if err != nil {
+				return err
+			}
+			removed = append(removed, removedImage{image.Name, image.Digest})
+			if !p.asJSON {
+				fmt.Fprintf(p.out, "%s is removed\n", ref)
+			}
+		}
+		if p.asJSON {
+			return p.json(removed)
+		}
+		return nil
+	})
+}
+
+// prunedImages is the JSON of image prune.
+type prunedImages struct {
+	FreedBytes int64 `json:"freed_bytes"`
+}
+
+func (p *program) imagePrune() *cobra.Command {
+	c := &cobra.Command{Use: "prune", Short: "Remove images without a name, and what interrupted pulls left",
+		Args: cobra.NoArgs,
+		Long: `Remove images that have no name any more, layers that no image has, and downloads that were
+interrupted. Images with a name are kept.`}
+	return p.withJSON(c, func(c *cobra.Command, _ []string) error {
+		store, err := p.images()
+		if err != nil {
+			return err
+		}
+		freed, err := p.prune(c.Context(), store)
+		if err != nil {
+			return err
+		}
+		if p.asJSON {
+			return p.json(prunedImages{freed})
+		}
+		_, err = fmt.Fprintf(p.out, "%s freed\n", byteCount(freed))
+		return err
+	})
+}
+
+func (p *program) prune(ctx context.Context, store *oci.Store) (int64, error) {
+	return store.Prune(ctx, nil)
+}
+
+// byteCount returns a number of bytes for people.
+func byteCount(n int64) string {
+	const unit = 1000
+	if n < unit {
+		return fmt.Sprintf("%d B", n)
+	}
+	value, prefix := float64(n)/unit, 0
+	for value >= unit && prefix < 3 {
+		value, prefix = value/unit, prefix+1
+	}
+	return fmt.Sprintf("%.1f %cB", value, "kMGT"[prefix])
+}

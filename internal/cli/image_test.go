@@ -1,0 +1,85 @@
+package cli
+
+import (
+	"archive/tar"
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"sandlot/internal/oci"
+)
+
+// The commands of images work on the state folder's store, without a server.
+func TestImageCommands(t *testing.T) {
+	dir := t.TempDir()
+	var archive bytes.Buffer
+	w := tar.NewWriter(&archive)
+	if err := w.WriteHeader(&tar.Header{Name: "f", Size: 5, Mode: 0o644}); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = w.Write([]byte("hello"))
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	root := filepath.Join(dir, "root.tar")
+	if err := os.WriteFile(root, archive.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run := func(code int, args ...string) (out, problems string) {
+		t.Helper()
+		var o, e bytes.Buffer
+		all := append([]string{"--state-dir", filepath.Join(dir, "state"), "image"}, args...)
+		if got := Main(all, strings.NewReader(""), &o, &e); got != code {
+			t.Fatalf("sandlot %v ends with %d: %s%s", all, got, o.String(), e.String())
+		}
+		return o.String(), e.String()
+	}
+	if out, _ := run(0, "list"); !strings.HasPrefix(out, "NAME ") || strings.Count(out, "\n") != 1 {
+		t.Errorf("the empty list is %q", out)
+	}
+	out, progress := run(0, "import", root, "my-image:1")
+	if !strings.HasPrefix(out, "my-image:1 is ready: linux/") || !strings.Contains(progress, "loaded") {
+		t.Errorf("import prints %q, %q", out, progress)
+	}
+	var images []oci.Image
+	out, _ = run(0, "list", "--json")
+	if err := json.Unmarshal([]byte(out), &images); err != nil || len(images) != 1 || images[0].Name != "my-image:1" {
+		t.Errorf("the list is %s, %v", out, err)
+	}
+	if out, _ := run(0, "list"); !strings.Contains(out, "my-image:1  sha256:") {
+		t.Errorf("the list is %q", out)
+	}
+	if _, problems := run(1, "import", root, "My-Image"); !strings.Contains(problems, "lower case") {
+		t.Errorf("a wrong name: %q", problems)
+	}
+	if _, problems := run(2, "pull"); !strings.Contains(problems, "pull IMAGE") {
+		t.Errorf("pull without an image: %q", problems)
+	}
+	if out, _ := run(0, "prune"); out != "0 B freed\n" {
+		t.Errorf("prune prints %q", out)
+	}
+	if out, _ := run(0, "remove", "my-image:1"); out != "my-image:1 is removed\n" {
+		t.Errorf("remove prints %q", out)
+	}
+	if _, problems := run(1, "remove", "my-image:1"); !strings.Contains(problems, "there is no image my-image:1") {
+		t.Errorf("the second remove: %q", problems)
+	}
+}
+
+func TestLayerLine(t *testing.T) {
+	l := oci.Progress{Layer: "sha256:" + strings.Repeat("ab", 32), Stage: oci.Loading, Done: 1_500_000, Total: 3_000_000}
+	want := "abababababab  loading  [===============               ]  1.5 MB of 3.0 MB"
+	if got := layerLine(l); got != want {
+		t.Errorf("the line is %q", got)
+	}
+	l.Stage = oci.Present
+	if got := layerLine(l); got != "abababababab  present  3.0 MB" {
+		t.Errorf("the line is %q", got)
+	}
+	if got := layerName("docker-daemon:a\x1b[2J"); got != "docker-daemon:a[2J" {
+		t.Errorf("the name is %q", got)
+	}
+}

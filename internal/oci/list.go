@@ -1,0 +1,116 @@
+package oci
+
+import (
+	"cmp"
+	"errors"
+	"io/fs"
+	"os"
+	"slices"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"sandlot/internal/fault"
+)
+
+// Get returns the image with a name, such as python:3.12-slim, or with the digest of a manifest. It reports false
+// for an image that is not there, or whose root file system is gone: Pull and Import get it again.
+func (s *Store) Get(ref string) (Image, bool, error) {
+	entry, ok, err := s.find(ref)
+	if err != nil || !ok {
+		return Image{}, false, err
+	}
+	image, err := s.describe(entry)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Image{}, false, nil
+	} else if err != nil {
+		return Image{}, false, err
+	}
+	s.markUsed(entry.Digest)
+	return image, true, nil
+}
+
+// find returns the entry of a name or a digest.
+func (s *Store) find(ref string) (v1.Descriptor, bool, error) {
+	index, err := s.readIndex()
+	if err != nil {
+		return v1.Descriptor{}, false, err
+	}
+	matches := func(e v1.Descriptor) bool { return false }
+	if digest, ok := digestText(ref); ok {
+		matches = func(e v1.Descriptor) bool { return e.Digest == digest }
+	} else {
+		parsed, err := parseReference(ref)
+		if err != nil {
+			return v1.Descriptor{}, false, err
+		}
+		matches = func(e v1.Descriptor) bool { return nameOf(e) == familiar(parsed) }
+	}
+	if i := slices.IndexFunc(index.Manifests, matches); i >= 0 {
+		return index.Manifests[i], true, nil
+	}
+	return v1.Descriptor{}, false, nil
+}
+
+// List returns the images, sorted by name. Size is 0 where the root file system is gone.
+func (s *Store) List() ([]Image, error) {
+	index, err := s.readIndex()
+	if err != nil {
+		return nil, err
+	}
+	images := []Image{}
+	for _, entry := range index.Manifests {
+		image, err := s.describe(entry)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fault.Wrap(fault.Configuration, err, "the image %s is damaged. Remove it (`sandlot image remove "+
+				"%[1]s`) and get it again", cmp.Or(nameOf(entry), entry.Digest.String()))
+		}
+		images = append(images, image)
+	}
+	slices.SortStableFunc(images, func(a, b Image) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Digest, b.Digest))
+	})
+	return images, nil
+}
+
+// describe returns the image of an entry. With fs.ErrNotExist, the image says what the entry does.
+func (s *Store) describe(entry v1.Descriptor) (Image, error) {
+	image := Image{Name: nameOf(entry), Digest: entry.Digest.String(), Rootfs: s.rootfsPath(entry.Digest)}
+	if entry.Platform != nil {
+		image.Platform = platformText(*entry.Platform)
+	}
+	image.Created, _ = time.Parse(time.RFC3339, entry.Annotations[annotationAdded])
+	image.Used = image.Created
+	_, config, err := s.readImage(entry.Digest)
+	if err != nil {
+		return image, err
+	}
+	c := config.Config
+	image.Config = Config{User: c.User, Workdir: c.WorkingDir, Env: c.Env, Entrypoint: c.Entrypoint, Cmd: c.Cmd}
+	info, err := os.Stat(image.Rootfs)
+	if err != nil {
+		return image, err
+	}
+	image.Size = info.Size()
+	if used, err := os.Stat(s.usedPath(entry.Digest)); err == nil && used.ModTime().After(image.Created) {
+		image.Used = used.ModTime()
+	}
+	return image, nil
+}
+
+// usedInterval is how often a use of an image is noted.
+const usedInterval = time.Minute
+
+// markUsed notes that an image is used. A store that cannot be written is used as well.
+func (s *Store) markUsed(digest v1.Hash) {
+	path := s.usedPath(digest)
+	if info, err := os.Stat(path); err == nil && time.Since(info.ModTime()) < usedInterval {
+		return
+	}
+	now := time.Now()
+	if os.Chtimes(path, now, now) != nil {
+		if f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o644); err == nil {
+			_ = f.Close()
+		}
+	}
+}

@@ -1,0 +1,84 @@
+package oci
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// nonblock opens a pipe without waiting for its other end.
+const nonblock = unix.O_NONBLOCK
+
+// How a file is locked: by one holder, or by several that share it.
+const (
+	exclusive = unix.LOCK_EX
+	shared    = unix.LOCK_SH
+)
+
+// lockInterval is how often a lock that somebody else holds is tried again: flock itself cannot be cancelled.
+const lockInterval = 20 * time.Millisecond
+
+// lock opens a file, makes it where it is missing, and waits until it is locked. Closing the file unlocks it.
+func lock(ctx context.Context, path string, how int) (*os.File, error) {
+	for {
+		f, err := tryLock(path, how)
+		if f != nil || err != nil {
+			return f, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(lockInterval):
+		}
+	}
+}
+
+// tryLock is lock without waiting: it returns nil when somebody else holds the lock.
+func tryLock(path string, how int) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		err = unix.Flock(int(f.Fd()), how|unix.LOCK_NB)
+		if !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return nil, f.Close()
+	} else if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	// Whoever held the lock may have renamed or removed the file.
+	mine, err := f.Stat()
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	if there, err := os.Lstat(path); err != nil || !os.SameFile(mine, there) {
+		return nil, f.Close()
+	}
+	return f, nil
+}
+
+// lockUsers keeps blobs from being removed until the file is closed.
+func (s *Store) lockUsers(ctx context.Context) (*os.File, error) {
+	if err := s.makeFolders(); err != nil {
+		return nil, err
+	}
+	f, err := lock(ctx, filepath.Join(s.dir, "users"), shared)
+	if err != nil && ctx.Err() == nil {
+		err = s.diskError(err)
+	}
+	return f, err
+}
+
+// isDiskFull reports whether a file could not be written because there is no space, or no quota, for it.
+func isDiskFull(err error) bool {
+	return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
+}

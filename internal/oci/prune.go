@@ -1,0 +1,172 @@
+package oci
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"sandlot/internal/fault"
+)
+
+// staleAfter is the age at which what an interrupted pull or import left is not waited for any more.
+const staleAfter = 24 * time.Hour
+
+// Remove removes the name of an image, and the image itself when that was its last name. used, which may be nil,
+// returns what uses an image, such as "the template python", or "" for nothing: then Remove refuses.
+func (s *Store) Remove(ctx context.Context, ref string, used func(Image) string) (Image, error) {
+	entry, there, err := s.find(ref)
+	if err != nil {
+		return Image{}, err
+	}
+	if !there {
+		return Image{}, fault.New(fault.NotFound, "there is no image %s; `sandlot image list` shows those that there are",
+			ref)
+	}
+	image, _ := s.describe(entry) // a damaged image, too, can be removed
+	if used != nil {
+		if by := used(image); by != "" {
+			return Image{}, fault.New(fault.InvalidParameters, "the image %s is used by %s: change that first", ref, by)
+		}
+	}
+	err = s.changeIndex(ctx, func(entries []v1.Descriptor) ([]v1.Descriptor, error) {
+		return slices.DeleteFunc(entries, func(e v1.Descriptor) bool {
+			return e.Digest == entry.Digest && nameOf(e) == nameOf(entry)
+		}), nil
+	})
+	if err != nil {
+		return Image{}, err
+	}
+	// While something is added, the blobs stay for the next prune.
+	held, err := tryLock(filepath.Join(s.dir, "users"), exclusive)
+	if err != nil || held == nil {
+		return image, err
+	}
+	defer held.Close()
+	_, err = s.sweep()
+	return image, err
+}
+
+// Prune removes the images without a name that keep, which may be nil, does not keep, what no image needs, and what
+// interrupted pulls and imports left. It returns the bytes that it has freed.
+func (s *Store) Prune(ctx context.Context, keep func(Image) bool) (freed int64, err error) {
+	if err := s.makeFolders(); err != nil {
+		return 0, err
+	}
+	held, err := tryLock(filepath.Join(s.dir, "users"), exclusive)
+	if err != nil {
+		return 0, s.diskError(err)
+	}
+	if held == nil {
+		return 0, fault.New(fault.Configuration, "an image is being pulled or imported: prune again when that has ended")
+	}
+	defer held.Close()
+	err = s.changeIndex(ctx, func(entries []v1.Descriptor) ([]v1.Descriptor, error) {
+		return slices.DeleteFunc(entries, func(e v1.Descriptor) bool {
+			if nameOf(e) != "" {
+				return false
+			}
+			image, _ := s.describe(e)
+			return keep == nil || !keep(image)
+		}), nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	freed, err = s.sweep()
+	more, partialErr := s.removePartial(0)
+	return freed + more, errors.Join(err, partialErr)
+}
+
+// sweep removes the blobs and root file systems that no image of the index has. Nothing may be added meanwhile.
+func (s *Store) sweep() (freed int64, err error) {
+	index, err := s.readIndex()
+	if err != nil {
+		return 0, err
+	}
+	needed := map[string]bool{}
+	for _, e := range index.Manifests {
+		needed[e.Digest.Hex] = true
+		manifest, _, err := s.readImage(e.Digest)
+		if errors.Is(err, fs.ErrNotExist) && manifest == nil {
+			continue
+		}
+		if err != nil {
+			return 0, fault.Wrap(fault.Configuration, err, "the image %s is damaged: remove it first (`sandlot image remove "+
+				"%[1]s`)", e.Digest)
+		}
+		needed[manifest.Config.Digest.Hex] = true
+		for _, l := range manifest.Layers {
+			needed[l.Digest.Hex] = true
+		}
+	}
+	for _, dir := range []string{s.blobs(), filepath.Join(s.dir, "rootfs")} {
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			return freed, s.diskError(err)
+		}
+		for _, e := range entries {
+			digest, _, _ := strings.Cut(e.Name(), ".")
+			if needed[digest] {
+				continue
+			}
+			n, err := removeFile(filepath.Join(dir, e.Name()))
+			if freed += n; err != nil {
+				return freed, s.diskError(err)
+			}
+		}
+	}
+	return freed, nil
+}
+
+// Clean removes what pulls and imports left that were interrupted over a day ago. Servers call it when they start.
+func (s *Store) Clean() error {
+	_, err := s.removePartial(staleAfter)
+	return err
+}
+
+func (s *Store) removeStale() {
+	if err := s.Clean(); err != nil {
+		s.log.Warn("what interrupted pulls left could not be removed", "error", err)
+	}
+}
+
+// removePartial removes the files of partial/ that are older than that and that nobody writes.
+func (s *Store) removePartial(older time.Duration) (freed int64, err error) {
+	entries, err := os.ReadDir(s.partial())
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	} else if err != nil {
+		return 0, err
+	}
+	for _, e := range entries {
+		age := older
+		if strings.HasPrefix(e.Name(), documentPrefix) { // it has no lock, and lives for milliseconds
+			age = max(age, time.Minute)
+		}
+		info, err := e.Info()
+		if err != nil || time.Since(info.ModTime()) < age || !info.Mode().IsRegular() {
+			continue
+		}
+		path := filepath.Join(s.partial(), e.Name())
+		held, err := tryLock(path, exclusive)
+		if err != nil {
+			return freed, err
+		}
+		if held == nil {
+			continue
+		}
+		n, err := removeFile(path)
+		freed += n
+		if err = errors.Join(err, held.Close()); err != nil {
+			return freed, err
+		}
+	}
+	return freed, nil
+}

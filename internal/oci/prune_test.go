@@ -1,0 +1,198 @@
+package oci
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"sandlot/internal/fault"
+)
+
+func blobsOf(t *testing.T, s *Store) int {
+	t.Helper()
+	return len(must[[]os.DirEntry](t)(os.ReadDir(s.blobs())))
+}
+
+func TestRemove(t *testing.T) {
+	ctx, s, r := testContext(t), newStore(t), newRegistry(t)
+	base := layerOf(t, map[string][]byte{"base": noise(2, 100_000)})
+	one := imageOf(t, base, layerOf(t, map[string][]byte{"one": []byte("1")}))
+	two := imageOf(t, base, layerOf(t, map[string][]byte{"two": []byte("2")}))
+	oneRef, twoRef, alias := r.push(t, "one:1", one), r.push(t, "two:1", two), r.push(t, "alias:1", one)
+	for _, ref := range []string{oneRef, twoRef, alias} {
+		if _, err := s.Pull(ctx, ref, Options{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := blobsOf(t, s); n != 7 {
+		t.Errorf("there are %d blobs", n)
+	}
+	_, err := s.Remove(ctx, oneRef, func(i Image) string {
+		if i.Name != oneRef {
+			t.Errorf("asked about %+v", i)
+		}
+		return "the template python"
+	})
+	refused(t, err, fault.InvalidParameters, "is used by the template python")
+	if _, there, err := s.Get(oneRef); !there || err != nil {
+		t.Errorf("it is gone: %v", err)
+	}
+	if _, err := s.Remove(ctx, oneRef, nil); err != nil {
+		t.Fatal(err)
+	}
+	if got, there, err := s.Get(alias); !there || err != nil || content(t, got, "one") != "1" {
+		t.Errorf("the other name: %t, %v", there, err)
+	}
+	if _, err := s.Remove(ctx, alias, nil); err != nil {
+		t.Fatal(err)
+	}
+	if got, there, err := s.Get(twoRef); !there || err != nil || content(t, got, "base") != string(noise(2, 100_000)) {
+		t.Errorf("the other image: %t, %v", there, err)
+	}
+	if n := blobsOf(t, s); n != 4 {
+		t.Errorf("%d blobs are left", n)
+	}
+	_, err = s.Remove(ctx, oneRef, nil)
+	refused(t, err, fault.NotFound, "sandlot image list")
+	if _, err := s.Remove(ctx, must[v1.Hash](t)(two.Digest()).String(), nil); err != nil {
+		t.Fatal(err)
+	}
+	if images := must[[]Image](t)(s.List()); len(images) > 0 || blobsOf(t, s) > 0 {
+		t.Errorf("the store has %v and %d blobs", images, blobsOf(t, s))
+	}
+	if left := must[[]os.DirEntry](t)(os.ReadDir(filepath.Join(s.dir, "rootfs"))); len(left) > 0 {
+		t.Errorf("root file systems are left: %v", left)
+	}
+}
+
+// An image whose name another one has got stays until prune, and as long as something keeps it.
+func TestPrune(t *testing.T) {
+	ctx, s, r := testContext(t), newStore(t), newRegistry(t)
+	old := imageOf(t, layerOf(t, map[string][]byte{"f": []byte("old")}))
+	ref := r.push(t, "app:1", old)
+	if _, err := s.Pull(ctx, ref, Options{}); err != nil {
+		t.Fatal(err)
+	}
+	r.push(t, "app:1", imageOf(t, layerOf(t, map[string][]byte{"f": []byte("new")})))
+	if got, err := s.Pull(ctx, ref, Options{}); err != nil || content(t, got, "f") != "new" {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	digest := must[v1.Hash](t)(old.Digest()).String()
+	if got, there, err := s.Get(digest); !there || err != nil || content(t, got, "f") != "old" || got.Name != "" {
+		t.Errorf("the old one: %+v, %t, %v", got, there, err)
+	}
+	if _, err := s.Prune(ctx, func(i Image) bool { return i.Digest == digest }); err != nil {
+		t.Fatal(err)
+	}
+	if _, there, err := s.Get(digest); !there || err != nil {
+		t.Errorf("what is kept is gone: %v", err)
+	}
+	if err := os.WriteFile(s.partialPath("left"), make([]byte, 1000), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	freed, err := s.Prune(ctx, nil)
+	if err != nil || freed < 1000+4096 {
+		t.Errorf("%d bytes are freed, %v", freed, err)
+	}
+	if _, there, _ := s.Get(digest); there || len(partials(t, s)) > 0 {
+		t.Errorf("there is still the image: %t, or a partial file: %v", there, partials(t, s))
+	}
+	if got, there, err := s.Get(ref); !there || err != nil || content(t, got, "f") != "new" {
+		t.Errorf("the new one: %t, %v", there, err)
+	}
+	if freed, err := s.Prune(ctx, nil); err != nil || freed != 0 {
+		t.Errorf("the second one frees %d bytes, %v", freed, err)
+	}
+}
+
+// While an image is added, nothing is pruned, and what it needs is not removed with another image.
+func TestPruneWhileAdding(t *testing.T) {
+	ctx, s := testContext(t), newStore(t)
+	users, err := s.lockUsers(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer users.Close()
+	if _, err := s.writeDocument([]byte("a blob that no image names yet")); err != nil {
+		t.Fatal(err)
+	}
+	_, err = s.Prune(ctx, nil)
+	refused(t, err, fault.Configuration, "prune again")
+	if n := blobsOf(t, s); n != 1 {
+		t.Errorf("there are %d blobs", n)
+	}
+}
+
+// What was interrupted over a day ago is removed by the next pull; what is younger or is being written is not.
+func TestStaleFiles(t *testing.T) {
+	ctx, s := testContext(t), newStore(t)
+	if err := s.makeFolders(); err != nil {
+		t.Fatal(err)
+	}
+	held, err := lock(ctx, s.partialPath("held"), exclusive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	for name, age := range map[string]time.Duration{"old": 25, "young": 23, "held": 48} {
+		if err := os.WriteFile(s.partialPath(name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		then := time.Now().Add(-age * time.Hour)
+		if err := os.Chtimes(s.partialPath(name), then, then); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Clean(); err != nil {
+		t.Fatal(err)
+	}
+	if left := partials(t, s); len(left) != 2 || left[0] != "held" || left[1] != "young" {
+		t.Errorf("there are %v", left)
+	}
+}
+
+// A store that was damaged says so, and what to do.
+func TestDamagedStore(t *testing.T) {
+	ctx, s, r := testContext(t), newStore(t), newRegistry(t)
+	image := imageOf(t, layerOf(t, map[string][]byte{"f": []byte("x")}))
+	ref := r.push(t, "app:1", image)
+	pull := func() Image {
+		t.Helper()
+		got, err := s.Pull(ctx, ref, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	got := pull()
+	// The root file system is gone: the image counts as not there, and the next pull makes it of the layers.
+	if err := os.Remove(got.Rootfs); err != nil {
+		t.Fatal(err)
+	}
+	if _, there, err := s.Get(ref); there || err != nil {
+		t.Errorf("%t, %v", there, err)
+	}
+	r.reset()
+	if pull(); len(r.sent) > 0 {
+		t.Errorf("blobs were sent: %v", r.sent)
+	}
+	// The config was changed.
+	config := must[v1.Hash](t)(image.ConfigName())
+	if err := os.WriteFile(s.blobPath(config), []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := s.List()
+	refused(t, err, fault.Configuration, "is damaged", "sandlot image remove "+ref)
+	if _, err := s.Remove(ctx, ref, nil); err != nil {
+		t.Fatal(err)
+	}
+	pull()
+	if err := os.WriteFile(filepath.Join(s.dir, "index.json"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err = s.List()
+	refused(t, err, fault.Configuration, "index.json is damaged")
+}

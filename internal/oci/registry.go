@@ -1,0 +1,255 @@
+package oci
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+
+	"sandlot/internal/fault"
+)
+
+// A repository of a registry is a source of images.
+type repository struct {
+	repo   name.Repository
+	client *http.Client
+	retry  retryPolicy
+	tag    string // what manifest gets for an empty descriptor
+}
+
+// acceptedManifests are the types of documents that can be read.
+var acceptedManifests = strings.Join([]string{string(types.OCIImageIndex), string(types.DockerManifestList),
+	string(types.OCIManifestSchema1), string(types.DockerManifestSchema2)}, ", ")
+
+// dialRegistry logs in at the registry of a repository, with the credentials of Docker's configuration and its
+// helpers.
+func dialRegistry(ctx context.Context, repo name.Repository, retry retryPolicy) (*repository, error) {
+	r := &repository{repo: repo, retry: retry}
+	auth, err := authn.Resolve(ctx, authn.DefaultKeychain, repo)
+	if err != nil {
+		return nil, fault.Wrap(fault.Configuration, err, "the credentials for %s cannot be read from Docker's "+
+			"configuration: %s", repo.RegistryStr(), printable(err.Error()))
+	}
+	base := http.DefaultTransport.(*http.Transport).Clone()
+	base.DisableCompression = true // a layer is compressed, and its digest is of what is transferred
+	base.ResponseHeaderTimeout = time.Minute
+	base.MaxResponseHeaderBytes = 1 << 20
+	base.MaxIdleConnsPerHost = parallelTransfers
+	err = r.again(ctx, func() error {
+		inner, err := transport.NewWithContext(ctx, repo.Registry, auth, plainOnLoopback{base},
+			[]string{repo.Scope(transport.PullScope)})
+		r.client = &http.Client{Transport: inner, CheckRedirect: checkRedirect}
+		return r.explain(err, repo.RepositoryStr())
+	})
+	if err != nil {
+		base.CloseIdleConnections()
+	}
+	return r, err
+}
+
+// A refusedError is a request that is not made.
+type refusedError string
+
+func (e refusedError) Error() string { return string(e) }
+
+// plainOnLoopback refuses plain HTTP with other machines.
+type plainOnLoopback struct{ inner http.RoundTripper }
+
+func (p plainOnLoopback) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Scheme != "https" && !isLoopback(r.URL.Host) {
+		return nil, refusedError("plain HTTP is for registries on this machine, and not for " + printable(r.URL.Host))
+	}
+	return p.inner.RoundTrip(r)
+}
+
+// checkRedirect lets a registry send us to where its blobs are, but not from the internet to addresses of this
+// network.
+func checkRedirect(r *http.Request, via []*http.Request) error {
+	const most = 10
+	if len(via) >= most {
+		return refusedError(fmt.Sprintf("over %d redirects", most))
+	}
+	addr, err := netip.ParseAddr(strings.Trim(r.URL.Hostname(), "[]"))
+	if err != nil || via[0].URL.Hostname() == r.URL.Hostname() || isLocal(via[0].URL.Hostname()) {
+		return nil
+	}
+	if addr = addr.Unmap(); addr.IsPrivate() || addr.IsLoopback() || addr.IsLinkLocalUnicast() || addr.IsUnspecified() {
+		return refusedError(fmt.Sprintf("a redirect from %s to %s, an address of this network", printable(via[0].URL.Hostname()), addr))
+	}
+	return nil
+}
+
+func isLocal(host string) bool {
+	addr, err := netip.ParseAddr(strings.Trim(host, "[]"))
+	return isLoopback(host) || err == nil && (addr.IsPrivate() || addr.IsLinkLocalUnicast())
+}
+
+func (r *repository) String() string { return r.repo.RegistryStr() }
+
+func (r *repository) manifest(ctx context.Context, d v1.Descriptor) ([]byte, error) {
+	identifier := r.tag
+	if d.Digest.Hex != "" {
+		identifier = d.Digest.String()
+	}
+	var raw []byte
+	err := r.again(ctx, func() error {
+		response, err := r.get(ctx, "manifests", identifier, http.Header{"Accept": {acceptedManifests}}, http.StatusOK)
+		if err != nil {
+			return err
+		}
+		defer response.Body.Close()
+		raw, err = io.ReadAll(io.LimitReader(response.Body, maxDocument+1))
+		return r.explain(err, identifier)
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case len(raw) > maxDocument:
+		return nil, malformed(r.repo.Name(), "its manifest has over %d MiB", maxDocument>>20)
+	case d.Digest.Hex != "":
+		return raw, checkDocument(raw, d, r.repo.Name())
+	}
+	return raw, nil
+}
+
+func (r *repository) blob(ctx context.Context, d v1.Descriptor, offset int64) (io.ReadCloser, int64, error) {
+	header := http.Header{}
+	if offset > 0 {
+		header.Set("Range", fmt.Sprintf("bytes=%d-%d", offset, d.Size-1))
+	}
+	response, err := r.get(ctx, "blobs", d.Digest.String(), header, http.StatusOK, http.StatusPartialContent,
+		http.StatusRequestedRangeNotSatisfiable)
+	if err != nil {
+		return nil, 0, err
+	}
+	start, length := int64(0), d.Size
+	if response.StatusCode == http.StatusRequestedRangeNotSatisfiable && offset > 0 {
+		_ = response.Body.Close()
+		return r.blob(ctx, d, 0)
+	}
+	if response.StatusCode == http.StatusPartialContent {
+		first, last, all := int64(0), int64(0), int64(0)
+		_, err := fmt.Sscanf(response.Header.Get("Content-Range"), "bytes %d-%d/%d", &first, &last, &all)
+		if err != nil || first != offset || all != d.Size {
+			_ = response.Body.Close()
+			return nil, 0, malformed(r.String(), "asked for %s from byte %d, it answered with the range %q", d.Digest, offset,
+				response.Header.Get("Content-Range"))
+		}
+		start, length = offset, d.Size-offset
+	}
+	if response.ContentLength > length {
+		_ = response.Body.Close()
+		return nil, 0, malformed(r.String(), "%s has %d bytes, and its manifest says %d", d.Digest,
+			start+response.ContentLength, d.Size)
+	}
+	return body{response.Body, r}, start, nil
+}
+
+// body gives errors of reading a blob their kind.
+type body struct {
+	io.ReadCloser
+	from *repository
+}
+
+func (b body) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = b.from.explain(err, "")
+	}
+	return n, err
+}
+
+// get asks for something of the repository, and returns an answer that has one of the statuses.
+func (r *repository) get(ctx context.Context, kind, identifier string, header http.Header, statuses ...int) (
+	*http.Response, error) {
+	url := fmt.Sprintf("%s://%s/v2/%s/%s/%s", r.repo.Scheme(), r.repo.RegistryStr(), r.repo.RepositoryStr(), kind,
+		identifier)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	request.Header = header
+	response, err := r.client.Do(request)
+	if err != nil {
+		return nil, r.explain(err, identifier)
+	}
+	if err := transport.CheckError(response, statuses...); err != nil {
+		return nil, errors.Join(r.explain(err, identifier), response.Body.Close())
+	}
+	return response, nil
+}
+
+// again repeats what failed for a reason that passes.
+func (r *repository) again(ctx context.Context, do func() error) error {
+	for attempt := 1; ; attempt++ {
+		err := do()
+		if err == nil || ctx.Err() != nil || !isTemporary(err) || isRefused(err) || attempt >= r.retry.attempts {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(r.retry.pause << attempt):
+		}
+	}
+}
+
+// isRefused reports whether there is nobody to answer.
+func isRefused(err error) bool {
+	var lookup *net.DNSError
+	var dial *net.OpError
+	return errors.As(err, &lookup) && lookup.IsNotFound || errors.As(err, &dial) && dial.Op == "dial"
+}
+
+// explain says in plain words why a request failed.
+func (r *repository) explain(err error, identifier string) error {
+	if err == nil {
+		return nil
+	}
+	host, repo := r.repo.RegistryStr(), familiar(r.repo.Tag(""))
+	repo = strings.TrimSuffix(repo, ":")
+	cause := errors.New(printable(err.Error()))
+	if answer, ok := errors.AsType[*transport.Error](err); ok {
+		switch code := answer.StatusCode; {
+		case code == http.StatusUnauthorized:
+			return fault.Wrap(fault.Unauthorized, cause, "%s does not let you read %s: there is no such image, or you have to "+
+				"log in (`docker login %s`)", host, repo, host)
+		case code == http.StatusForbidden:
+			return fault.Wrap(fault.Forbidden, cause, "%s does not let you read %s with the credentials of Docker's "+
+				"configuration (`docker login %[1]s`)", host, repo)
+		case code == http.StatusNotFound:
+			return fault.Wrap(fault.NotFound, cause, "%s has no %s with %s", host, repo, identifier)
+		case code == http.StatusTooManyRequests:
+			return fault.Wrap(fault.Connection, cause, "%s answers that there are too many requests: log in (`docker login "+
+				"%[1]s`), or try again later", host)
+		case code >= 500 || code == http.StatusRequestTimeout:
+			return fault.Wrap(fault.Connection, cause, "%s cannot answer now (status %d): try again later", host, code)
+		default:
+			return fault.Wrap(fault.InvalidParameters, cause, "%s refuses to give %s (status %d)", host, repo, code)
+		}
+	}
+	var refused refusedError
+	var unknown x509.UnknownAuthorityError
+	var wrong x509.HostnameError
+	var certificate *tls.CertificateVerificationError
+	switch {
+	case errors.As(err, &unknown), errors.As(err, &wrong), errors.As(err, &certificate):
+		return fault.Wrap(fault.Configuration, cause, "the certificate of %s is not one that this machine trusts", host)
+	case errors.As(err, &refused):
+		return fault.Wrap(fault.Forbidden, cause, "%s leads to where Sandlot does not go: %s", host, refused)
+	}
+	return fault.Wrap(fault.Connection, err, "%s cannot be reached: %s", host, cause)
+}
