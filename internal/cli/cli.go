@@ -18,6 +18,7 @@ import (
 	"sandlot/internal/api/client"
 	"sandlot/internal/api/protocol"
 	"sandlot/internal/app"
+	"sandlot/internal/cli/image"
 	"sandlot/internal/cli/template"
 	"sandlot/internal/config"
 	"sandlot/internal/fault"
@@ -101,7 +102,8 @@ or let the client start "sandlot stdio".`,
 	f.StringVar(&p.server, "server", os.Getenv("SANDLOT_SERVER"),
 		"URL of a server (default: the server of the state folder); the token is read from SANDLOT_TOKEN")
 	root.AddCommand(p.serve(), p.ps(), p.stop(), p.stdio(), p.run(), p.exec(), p.shell(), p.sessions(), p.copyFile(),
-		p.forward(), p.ports(), p.network(), p.events(), p.mcp(), p.secret(), p.image(),
+		p.forward(), p.ports(), p.network(), p.events(), p.mcp(), p.secret(),
+		image.Command(p.images, p.out, p.err),
 		template.Command(p.connectOperator, p.out),
 		p.install(),
 		p.doctor(), p.settings(), p.token(),

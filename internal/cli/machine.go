@@ -14,6 +14,7 @@ import (
 
 	"sandlot/internal/app"
 	"sandlot/internal/fault"
+	"sandlot/internal/oci"
 	"sandlot/internal/servers/spec"
 )
 
@@ -44,6 +45,18 @@ everything. --state-dir selects one folder.`,
 
 // errorLog returns a logger that prints errors only.
 func (p *program) errorLog() *slog.Logger { return app.Logger(p.err, "ERROR", false) }
+
+// images opens the image store of the state folder.
+func (p *program) images() (*oci.Store, error) {
+	if p.server != "" {
+		return nil, usage{errors.New("images are changed on the server's own machine, without --server")}
+	}
+	cfg, err := p.load(nil)
+	if err != nil {
+		return nil, err
+	}
+	return oci.Open(filepath.Join(cfg.Server.StateDir, "images"), app.Logger(p.err, "WARNING", false)), nil
+}
 
 // folders reads the state folder of --state-dir, or without it all that have a running
 // server or sandbox, and the one of the settings.

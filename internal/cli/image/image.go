@@ -1,20 +1,32 @@
-package cli
+// Package image has the commands that get, list and remove container images.
+package image
 
 import (
-	"context"
-	"errors"
+	"encoding/json"
 	"fmt"
-	"path/filepath"
+	"io"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 
-	"sandlot/internal/app"
 	"sandlot/internal/oci"
 )
 
-func (p *program) image() *cobra.Command {
+// Open opens the image store of the state folder.
+type Open func() (*oci.Store, error)
+
+// commands are the commands of `sandlot image`.
+type commands struct {
+	open     Open
+	out, err io.Writer
+	asJSON   bool
+}
+
+// Command returns the command `sandlot image`, which prints to out, and its progress to err.
+func Command(open Open, out, err io.Writer) *cobra.Command {
+	p := &commands{open: open, out: out, err: err}
 	c := &cobra.Command{
 		Use: "image", Short: "Get, list and remove container images",
 		Long: `Container images of which templates are made: from a registry, an archive or a Docker daemon.
@@ -22,23 +34,25 @@ The images of a state folder are in its folder images. No server and no Docker i
 a server that runs sees what the commands change.`,
 		Example: "  sandlot image pull python:3.12-slim\n  sandlot image import backup.tar my-image:1\n  sandlot image list",
 	}
-	c.AddCommand(p.imagePull(), p.imageImport(), p.imageList(), p.imageRemove(), p.imagePrune())
+	c.AddCommand(p.pull(), p.importSource(), p.list(), p.remove(), p.prune())
 	return c
 }
 
-// images opens the image store of the state folder.
-func (p *program) images() (*oci.Store, error) {
-	if p.server != "" {
-		return nil, usage{errors.New("images are changed on the server's own machine, without --server")}
-	}
-	cfg, err := p.load(nil)
-	if err != nil {
-		return nil, err
-	}
-	return oci.Open(filepath.Join(cfg.Server.StateDir, "images"), app.Logger(p.err, "WARNING", false)), nil
+// withJSON gives a command the flag --json, and the function to run.
+func (p *commands) withJSON(c *cobra.Command, run func(*cobra.Command, []string) error) *cobra.Command {
+	c.RunE = run
+	c.Flags().BoolVar(&p.asJSON, "json", false, "print JSON")
+	return c
 }
 
-func (p *program) imagePull() *cobra.Command {
+func (p *commands) json(v any) error {
+	encoder := json.NewEncoder(p.out)
+	encoder.SetIndent("", "  ")
+	encoder.SetEscapeHTML(false)
+	return encoder.Encode(v)
+}
+
+func (p *commands) pull() *cobra.Command {
 	var platform string
 	c := &cobra.Command{
 		Use: "pull IMAGE", Short: "Get an image from a registry", Args: cobra.ExactArgs(1),
@@ -56,7 +70,7 @@ A pull that was interrupted goes on where it ended.`,
 	})
 }
 
-func (p *program) imageImport() *cobra.Command {
+func (p *commands) importSource() *cobra.Command {
 	var platform string
 	c := &cobra.Command{
 		Use: "import SOURCE [NAME]", Short: "Get an image from a file, a folder or a Docker daemon",
@@ -81,8 +95,8 @@ func platformFlag(c *cobra.Command, platform *string) {
 }
 
 // addImage gets an image, and shows how far that is.
-func (p *program) addImage(platform string, add func(*oci.Store, oci.Options) (oci.Image, error)) error {
-	store, err := p.images()
+func (p *commands) addImage(platform string, add func(*oci.Store, oci.Options) (oci.Image, error)) error {
+	store, err := p.open()
 	if err != nil {
 		return err
 	}
@@ -100,12 +114,12 @@ func (p *program) addImage(platform string, add func(*oci.Store, oci.Options) (o
 	return err
 }
 
-func (p *program) imageList() *cobra.Command {
+func (p *commands) list() *cobra.Command {
 	c := &cobra.Command{Use: "list", Short: "List the images", Args: cobra.NoArgs,
 		Long: `List the images: name, digest, platform, size of the root file system, when the image was
 added, and when it was last used. An image without a name had one that another image has now.`}
 	return p.withJSON(c, func(*cobra.Command, []string) error {
-		store, err := p.images()
+		store, err := p.open()
 		if err != nil {
 			return err
 		}
@@ -127,8 +141,8 @@ added, and when it was last used. An image without a name had one that another i
 			if i.Size == 0 {
 				size = "gone: get it again"
 			}
-			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", tableCell(name), i.Digest[:min(len(i.Digest), 19)], i.Platform,
-				size, age(i.Created), age(i.Used))
+			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", name, i.Digest[:min(len(i.Digest), 19)], i.Platform,
+				size, i.Created.Local().Format(time.DateTime), i.Used.Local().Format(time.DateTime))
 		}
 		return table.Flush()
 	})
@@ -140,11 +154,11 @@ type removedImage struct {
 	Digest string `json:"digest"`
 }
 
-func (p *program) imageRemove() *cobra.Command {
+func (p *commands) remove() *cobra.Command {
 	c := &cobra.Command{Use: "remove IMAGE...", Short: "Remove images", Args: cobra.MinimumNArgs(1),
 		Long: `Remove images by name, or by digest (sha256:…). Layers that other images have too are kept.`}
 	return p.withJSON(c, func(c *cobra.Command, args []string) error {
-		store, err := p.images()
+		store, err := p.open()
 		if err != nil {
 			return err
 		}
@@ -171,17 +185,17 @@ type prunedImages struct {
 	FreedBytes int64 `json:"freed_bytes"`
 }
 
-func (p *program) imagePrune() *cobra.Command {
+func (p *commands) prune() *cobra.Command {
 	c := &cobra.Command{Use: "prune", Short: "Remove images without a name, and what interrupted pulls left",
 		Args: cobra.NoArgs,
 		Long: `Remove images that have no name any more, layers that no image has, and downloads that were
 interrupted. Images with a name are kept.`}
 	return p.withJSON(c, func(c *cobra.Command, _ []string) error {
-		store, err := p.images()
+		store, err := p.open()
 		if err != nil {
 			return err
 		}
-		freed, err := p.prune(c.Context(), store)
+		freed, err := store.Prune(c.Context(), nil)
 		if err != nil {
 			return err
 		}
@@ -191,10 +205,6 @@ interrupted. Images with a name are kept.`}
 		_, err = fmt.Fprintf(p.out, "%s freed\n", byteCount(freed))
 		return err
 	})
-}
-
-func (p *program) prune(ctx context.Context, store *oci.Store) (int64, error) {
-	return store.Prune(ctx, nil)
 }
 
 // byteCount returns a number of bytes for people.

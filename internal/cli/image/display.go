@@ -1,4 +1,4 @@
-package cli
+package image
 
 import (
 	"fmt"
@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/term"
 
+	"sandlot/internal/fault"
 	"sandlot/internal/oci"
 )
 
@@ -110,11 +111,14 @@ func layerLine(l oci.Progress) string {
 		byteCount(l.Done), byteCount(l.Total))
 }
 
+// maxName bounds the name of what has no digest.
+const maxName = 60
+
 // layerName returns the digest of a layer as Docker shows it, or what has no digest.
 func layerName(layer string) string {
 	hex, ok := strings.CutPrefix(layer, "sha256:")
 	if !ok {
-		return stripControl(layer)
+		return fault.Printable(layer, maxName)
 	}
 	return hex[:min(len(hex), 12)]
 }
