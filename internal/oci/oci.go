@@ -125,11 +125,17 @@ func (s *Store) makeFolders() error {
 type progress struct {
 	mu   sync.Mutex
 	call func(Progress)
-	last map[string]time.Time
+	last map[string]report
+}
+
+// A report is the last one of a layer.
+type report struct {
+	stage Stage
+	at    time.Time
 }
 
 func newProgress(call func(Progress)) *progress {
-	return &progress{call: call, last: map[string]time.Time{}}
+	return &progress{call: call, last: map[string]report{}}
 }
 
 // progressInterval is how often the progress of a layer in one stage is told.
@@ -141,10 +147,11 @@ func (r *progress) tell(one Progress) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if one.Stage == Loading && time.Since(r.last[one.Layer]) < progressInterval {
+	before := r.last[one.Layer]
+	if one.Stage == Loading && before.stage == Loading && time.Since(before.at) < progressInterval {
 		return
 	}
-	r.last[one.Layer] = time.Now()
+	r.last[one.Layer] = report{one.Stage, time.Now()}
 	r.call(one)
 }
 

@@ -21,7 +21,7 @@ type transferDisplay struct {
 	order    []string
 	layers   map[string]oci.Progress
 	shown    int // lines on the terminal
-	told     time.Time
+	shownAt     time.Time
 }
 
 // How often the display changes: on a terminal, and elsewhere.
@@ -31,7 +31,7 @@ const (
 )
 
 func newTransferDisplay(out io.Writer) *transferDisplay {
-	d := &transferDisplay{out: out, layers: map[string]oci.Progress{}, told: time.Now()}
+	d := &transferDisplay{out: out, layers: map[string]oci.Progress{}, shownAt: time.Now()}
 	if f, ok := out.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		d.terminal = f
 	}
@@ -46,15 +46,15 @@ func (d *transferDisplay) update(now oci.Progress) {
 	}
 	d.layers[now.Layer] = now
 	if d.terminal != nil {
-		if time.Since(d.told) >= redrawInterval {
+		if time.Since(d.shownAt) >= redrawInterval {
 			d.redraw()
 		}
 		return
 	}
 	if ended := now.Stage == oci.Loaded || now.Stage == oci.Present; ended && before.Stage != now.Stage {
 		fmt.Fprintf(d.out, "%s  %-7s  %s\n", layerName(now.Layer), now.Stage, byteCount(max(now.Done, now.Total)))
-	} else if time.Since(d.told) >= lineInterval {
-		d.told = time.Now()
+	} else if time.Since(d.shownAt) >= lineInterval {
+		d.shownAt = time.Now()
 		var done, total int64
 		for _, l := range d.layers {
 			done, total = done+l.Done, total+l.Total
@@ -65,7 +65,7 @@ func (d *transferDisplay) update(now oci.Progress) {
 
 // redraw writes the lines of the layers over those that the terminal shows.
 func (d *transferDisplay) redraw() {
-	d.told = time.Now()
+	d.shownAt = time.Now()
 	width, height, err := term.GetSize(int(d.terminal.Fd()))
 	if err != nil {
 		width, height = 80, 24
