@@ -21,7 +21,7 @@ type transferDisplay struct {
 	order    []string
 	layers   map[string]oci.Progress
 	shown    int // lines on the terminal
-	shownAt     time.Time
+	shownAt  time.Time
 }
 
 // How often the display changes: on a terminal, and elsewhere.
