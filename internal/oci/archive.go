@@ -81,8 +81,8 @@ func archiveHasImages(r io.Reader, title string) (bool, error) {
 			if fault.From(err).Kind != fault.Internal {
 				return false, err
 			}
-			return false, fault.Wrap(fault.InvalidParameters, err, "%s is no image: neither a folder nor a tar archive "+
-				"(plain, gzip or zstd)", title)
+			return false, fault.Wrap(fault.InvalidParameters, err, "%s is no image: neither a folder nor a tar "+
+				"archive (plain, gzip or zstd)", title)
 		}
 		switch name := memberPath(h.Name); {
 		case name == ".":

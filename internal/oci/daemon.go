@@ -34,8 +34,8 @@ func (s *Store) openDaemon(ctx context.Context, image string, want v1.Platform, 
 	}
 	response, err := client.Do(request)
 	if err != nil {
-		return nil, fault.Wrap(fault.Connection, err, "no Docker daemon answers at %s: %v. The variable DOCKER_HOST says "+
-			"where it is; without a daemon, import a file that `docker save` wrote", host, err)
+		return nil, fault.Wrap(fault.Connection, err, "no Docker daemon answers at %s: %v. The variable DOCKER_HOST "+
+			"says where it is; without a daemon, import a file that `docker save` wrote", host, err)
 	}
 	defer response.Body.Close()
 	f := newFolder(daemonPrefix + image)
@@ -60,8 +60,9 @@ func (s *Store) openDaemon(ctx context.Context, image string, want v1.Platform, 
 func daemonClient(host string) (*http.Client, string, error) {
 	address, err := url.Parse(host)
 	if err != nil || address.Scheme != "unix" && (address.Scheme != "tcp" || os.Getenv("DOCKER_TLS_VERIFY") != "") {
-		return nil, "", fault.New(fault.Configuration, "images are read from Docker daemons at unix:// and, without TLS, tcp://, "+
-			"and not at %q (DOCKER_HOST): write the image with `docker save -o FILE NAME`, and import the file", host)
+		return nil, "", fault.New(fault.Configuration, "images are read from Docker daemons at unix:// and, without "+
+			"TLS, tcp://, and not at %q (DOCKER_HOST): write the image with `docker save -o FILE NAME`, and import "+
+			"the file", host)
 	}
 	dialer := &net.Dialer{}
 	transport := &http.Transport{DisableCompression: true, MaxResponseHeaderBytes: 1 << 20}

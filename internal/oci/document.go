@@ -40,8 +40,8 @@ func parseDocument(raw []byte, what string) (*document, error) {
 	}
 	switch {
 	case d.FSLayers != nil || d.SchemaVersion == 1:
-		return nil, fault.New(fault.InvalidParameters, "%s has Docker's format of before 2016 (schema 1), which is not "+
-			"supported: build or push it again", what)
+		return nil, fault.New(fault.InvalidParameters, "%s has Docker's format of before 2016 (schema 1), which is "+
+			"not supported: build or push it again", what)
 	case d.Manifests != nil && (d.Layers != nil || d.Config != nil):
 		return nil, malformed(what, "one document is both an index and a manifest")
 	case d.isIndex():
@@ -151,9 +151,6 @@ func checkDocument(raw []byte, d v1.Descriptor, what string) error {
 	}
 	return nil
 }
-
-// short returns a digest as Docker shows it.
-func short(h v1.Hash) string { return h.Hex[:12] }
 
 // mediaTypeOf returns the media type of a manifest that may not have one.
 func mediaTypeOf(d *document) types.MediaType {

@@ -167,11 +167,14 @@ func (t *transfer) load(ctx context.Context, sum hash.Hash) error {
 			case got == t.blob.Digest.Hex:
 				return nil
 			case !takenUp:
-				return errors.Join(malformed(t.from.String(), "the bytes of %s have the digest sha256:%s", t.blob.Digest, got),
+				return errors.Join(malformed(t.from.String(), "the bytes of %s have the digest sha256:%s",
+					t.blob.Digest, got),
 					t.discard())
 			}
-			// What an earlier transfer left was not what it should be, or this one's end: once more, from the beginning.
-			t.store.log.Warn("a partial download was damaged, and is downloaded again", "digest", t.blob.Digest.String())
+			// What an earlier transfer left was not what it should be, or this one's end: once more, from the
+			// beginning.
+			t.store.log.Warn("a partial download was damaged, and is downloaded again", "digest",
+				t.blob.Digest.String())
 			if takenUp, err = false, t.restart(sum); err != nil {
 				return t.store.diskError(err)
 			}

@@ -33,7 +33,8 @@ func (s *Store) Import(ctx context.Context, path, name string, o Options) (Image
 			return Image{}, err
 		}
 		if strings.Contains(name, "@") {
-			return Image{}, fault.New(fault.InvalidParameters, "an imported image gets a name such as my-image:1, and no digest")
+			return Image{}, fault.New(fault.InvalidParameters, "an imported image gets a name such as my-image:1, and "+
+				"no digest")
 		}
 		name = familiar(parsed)
 	}
@@ -140,8 +141,8 @@ func (f *folder) readImages() error {
 	} else if !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	return fault.New(fault.InvalidParameters, "%s is no image: it has neither index.json (an OCI layout) nor manifest.json "+
-		"(`docker save`). A folder with a root file system can be imported as a tar archive", f.title)
+	return fault.New(fault.InvalidParameters, "%s is no image: it has neither index.json (an OCI layout) nor "+
+		"manifest.json (`docker save`). A folder with a root file system can be imported as a tar archive", f.title)
 }
 
 // read reads a document.
@@ -185,7 +186,8 @@ func (f *folder) blob(_ context.Context, d v1.Descriptor, offset int64) (io.Read
 		return nil, 0, f.missing(d, err)
 	}
 	if size != d.Size {
-		return nil, 0, errors.Join(malformed(f.title, "%s has %d bytes, and its manifest says %d", d.Digest, size, d.Size),
+		return nil, 0, errors.Join(malformed(f.title, "%s has %d bytes, and its manifest says %d", d.Digest, size,
+			d.Size),
 			file.Close())
 	}
 	if _, err := file.Seek(offset, io.SeekStart); err != nil {
@@ -226,10 +228,12 @@ func (f *folder) pick(called string) (v1.Descriptor, string, error) {
 	case len(images) > 1 && len(names) < 2: // one image for several platforms
 		return f.join(images, called, names)
 	case len(images) > 1:
-		return v1.Descriptor{}, "", fault.New(fault.InvalidParameters, "%s has several images: say which one by its name (%s)",
+		return v1.Descriptor{}, "", fault.New(fault.InvalidParameters, "%s has several images: say which one by its "+
+			"name (%s)",
 			f.title, printable(strings.Join(names, ", ")))
 	case called == "" && len(names) == 0:
-		return v1.Descriptor{}, "", fault.New(fault.InvalidParameters, "%s has no name for its image: give one", f.title)
+		return v1.Descriptor{}, "", fault.New(fault.InvalidParameters, "%s has no name for its image: give one",
+			f.title)
 	case called == "":
 		called = names[0]
 	}
@@ -239,7 +243,8 @@ func (f *folder) pick(called string) (v1.Descriptor, string, error) {
 // join makes an index of images that are one for several platforms.
 func (f *folder) join(images []v1.Descriptor, called string, names []string) (v1.Descriptor, string, error) {
 	if called == "" && len(names) == 0 {
-		return v1.Descriptor{}, "", fault.New(fault.InvalidParameters, "%s has no name for its image: give one", f.title)
+		return v1.Descriptor{}, "", fault.New(fault.InvalidParameters, "%s has no name for its image: give one",
+			f.title)
 	}
 	if called == "" {
 		called = names[0]

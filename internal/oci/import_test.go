@@ -108,7 +108,8 @@ func savedArchive(t *testing.T, image v1.Image, tags ...string) []byte {
 		one.Layers = append(one.Layers, id)
 		diffID := must[v1.Hash](t)(l.DiffID())
 		if earlier, ok := first[diffID]; ok { // Docker links to a layer that is there already
-			if err := w.WriteHeader(&tar.Header{Name: id, Typeflag: tar.TypeSymlink, Linkname: "../" + earlier}); err != nil {
+			if err := w.WriteHeader(&tar.Header{Name: id, Typeflag: tar.TypeSymlink, Linkname: "../" +
+				earlier}); err != nil {
 				t.Fatal(err)
 			}
 			continue
@@ -242,7 +243,8 @@ func TestNamesOfImports(t *testing.T) {
 	path := must[layout.Path](t)(layout.Write(platforms, empty.Index))
 	for _, arch := range []string{"amd64", "arm64"} {
 		image := imageFor(t, arch, layerOf(t, map[string][]byte{"f": []byte(arch)}))
-		if err := path.AppendImage(image, layout.WithPlatform(v1.Platform{OS: "linux", Architecture: arch})); err != nil {
+		if err := path.AppendImage(image, layout.WithPlatform(v1.Platform{OS: "linux",
+			Architecture: arch})); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -279,21 +281,23 @@ func TestHostileImports(t *testing.T) {
 	}
 	a, c := strings.Repeat("a", 64)+".json", strings.Repeat("c", 64)+".json"
 	for name, tt := range map[string]struct{ source, word string }{
-		"missing":         {"/nowhere/at/all", "cannot be read"},
-		"empty":           {writeFile(t, nil), "is no image"},
-		"text":            {writeFile(t, bytes.Repeat([]byte("hello "), 1000)), "is no image"},
-		"no archive":      {writeFile(t, gzipped(t, []byte("hello"))), "is no image"},
-		"cut":             {writeFile(t, good[:len(good)/4]), ""},
-		"cut gzip":        {writeFile(t, gzipped(t, good)[:200]), ""},
-		"empty folder":    {t.TempDir(), "neither index.json"},
-		"leads out":       {escaping, "escapes"},
-		"config outside":  {document("manifest.json", `[{"Config":"../../`+canary+`","Layers":[]}]`), "cannot be read"},
-		"circle of links": {document("manifest.json", `[{"Config":"`+a+`","Layers":[]}]`, a, c, c, a), "cannot be read"},
-		"many images":     {document("manifest.json", "["+strings.Repeat("{},", 99)+"{}]"), "over 64 images"},
-		"huge document":   {document("manifest.json", strings.Repeat(" ", maxDocument+1)), "over 4 MiB"},
-		"no images":       {document("index.json", `{"schemaVersion":2,"manifests":[]}`), "has no image"},
+		"missing":        {"/nowhere/at/all", "cannot be read"},
+		"empty":          {writeFile(t, nil), "is no image"},
+		"text":           {writeFile(t, bytes.Repeat([]byte("hello "), 1000)), "is no image"},
+		"no archive":     {writeFile(t, gzipped(t, []byte("hello"))), "is no image"},
+		"cut":            {writeFile(t, good[:len(good)/4]), ""},
+		"cut gzip":       {writeFile(t, gzipped(t, good)[:200]), ""},
+		"empty folder":   {t.TempDir(), "neither index.json"},
+		"leads out":      {escaping, "escapes"},
+		"config outside": {document("manifest.json", `[{"Config":"../../`+canary+`","Layers":[]}]`), "cannot be read"},
+		"circle of links": {document("manifest.json", `[{"Config":"`+a+`","Layers":[]}]`, a, c, c, a), "cannot be " +
+			"read"},
+		"many images":   {document("manifest.json", "["+strings.Repeat("{},", 99)+"{}]"), "over 64 images"},
+		"huge document": {document("manifest.json", strings.Repeat(" ", maxDocument+1)), "over 4 MiB"},
+		"no images":     {document("index.json", `{"schemaVersion":2,"manifests":[]}`), "has no image"},
 		"missing blob": {document("index.json", `{"schemaVersion":2,"manifests":[{"mediaType":`+
-			`"application/vnd.oci.image.manifest.v1+json","size":3,"digest":"`+digestOf([]byte("abc")).String()+`"}]}`), "is not in it"},
+			`"application/vnd.oci.image.manifest.v1+json","size":3,"digest":"`+digestOf([]byte("abc")).String()+`"}]}`),
+			"is not in it"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStore(t)

@@ -37,8 +37,8 @@ func (s *Store) readIndex() (*v1.IndexManifest, error) {
 	}
 	defer f.Close()
 	if err := json.NewDecoder(io.LimitReader(f, maxIndex)).Decode(index); err != nil {
-		return nil, fault.Wrap(fault.Configuration, err, "%s is damaged: %v. Move the folder %s away, and get the images "+
-			"again", f.Name(), err, s.dir)
+		return nil, fault.Wrap(fault.Configuration, err, "%s is damaged: %v. Move the folder %s away, and get the "+
+			"images again", f.Name(), err, s.dir)
 	}
 	return index, nil
 }

@@ -36,7 +36,7 @@ func (s *Store) find(ref string) (v1.Descriptor, bool, error) {
 	if err != nil {
 		return v1.Descriptor{}, false, err
 	}
-	matches := func(e v1.Descriptor) bool { return false }
+	var matches func(v1.Descriptor) bool
 	if digest, ok := digestText(ref); ok {
 		matches = func(e v1.Descriptor) bool { return e.Digest == digest }
 	} else {
@@ -62,8 +62,8 @@ func (s *Store) List() ([]Image, error) {
 	for _, entry := range index.Manifests {
 		image, err := s.describe(entry)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, fault.Wrap(fault.Configuration, err, "the image %s is damaged. Remove it (`sandlot image remove "+
-				"%[1]s`) and get it again", cmp.Or(nameOf(entry), entry.Digest.String()))
+			return nil, fault.Wrap(fault.Configuration, err, "the image %s is damaged. Remove it (`sandlot image "+
+				"remove %[1]s`) and get it again", cmp.Or(nameOf(entry), entry.Digest.String()))
 		}
 		images = append(images, image)
 	}

@@ -222,9 +222,6 @@ func imageFor(t *testing.T, architecture string, layers ...v1.Layer) v1.Image {
 	return image
 }
 
-// rawLayer is a layer with any bytes.
-type rawLayer struct{ v1.Layer }
-
 func must[T any](t *testing.T) func(T, error) T {
 	return func(v T, err error) T {
 		t.Helper()

@@ -20,7 +20,8 @@ func parsePlatform(text string) (v1.Platform, error) {
 	}
 	words := strings.Split(text, "/")
 	if len(words) < 2 || len(words) > 3 || words[0] != "linux" || !slices.Contains(architectures, words[1]) {
-		return v1.Platform{}, fault.New(fault.InvalidParameters, "the platform %q is not supported: it is one of linux/%s",
+		return v1.Platform{}, fault.New(fault.InvalidParameters, "the platform %q is not supported: it is one of "+
+			"linux/%s",
 			text, strings.Join(architectures, ", linux/"))
 	}
 	p := v1.Platform{OS: words[0], Architecture: words[1]}

@@ -26,7 +26,8 @@ func (s *Store) Remove(ctx context.Context, ref string, used func(Image) string)
 		return Image{}, err
 	}
 	if !there {
-		return Image{}, fault.New(fault.NotFound, "there is no image %s; `sandlot image list` shows those that there are",
+		return Image{}, fault.New(fault.NotFound, "there is no image %s; `sandlot image list` shows those that there "+
+			"are",
 			ref)
 	}
 	image, _ := s.describe(entry) // a damaged image, too, can be removed
@@ -64,7 +65,8 @@ func (s *Store) Prune(ctx context.Context, keep func(Image) bool) (freed int64, 
 		return 0, s.diskError(err)
 	}
 	if held == nil {
-		return 0, fault.New(fault.Configuration, "an image is being pulled or imported: prune again when that has ended")
+		return 0, fault.New(fault.Configuration, "an image is being pulled or imported: prune again when that has "+
+			"ended")
 	}
 	defer held.Close()
 	err = s.changeIndex(ctx, func(entries []v1.Descriptor) ([]v1.Descriptor, error) {
@@ -98,8 +100,8 @@ func (s *Store) sweep() (freed int64, err error) {
 			continue
 		}
 		if err != nil {
-			return 0, fault.Wrap(fault.Configuration, err, "the image %s is damaged: remove it first (`sandlot image remove "+
-				"%[1]s`)", e.Digest)
+			return 0, fault.Wrap(fault.Configuration, err, "the image %s is damaged: remove it first (`sandlot image "+
+				"remove %[1]s`)", e.Digest)
 		}
 		needed[manifest.Config.Digest.Hex] = true
 		for _, l := range manifest.Layers {

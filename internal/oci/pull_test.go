@@ -52,10 +52,12 @@ func TestPull(t *testing.T) {
 	want := Config{User: "app:staff", Workdir: "/srv", Env: []string{"A=b"}, Entrypoint: []string{"/run"},
 		Cmd: []string{"x", "y"}}
 	if fmt.Sprint(got.Config) != fmt.Sprint(want) || got.Name != ref || got.Platform != "linux/"+runtime.GOARCH ||
-		got.Digest != must[v1.Hash](t)(image.Digest()).String() || got.Size == 0 || time.Since(got.Created) > time.Minute {
+		got.Digest != must[v1.Hash](t)(image.Digest()).String() || got.Size == 0 ||
+		time.Since(got.Created) > time.Minute {
 		t.Errorf("the image is %+v", got)
 	}
-	if content(t, got, "a") != "upper" || content(t, got, "b") != "stays" || content(t, got, "c") != string(noise(1, 1<<20)) {
+	if content(t, got, "a") != "upper" || content(t, got, "b") != "stays" || content(t, got, "c") != string(noise(1,
+		1<<20)) {
 		t.Error("the root file system has other files")
 	}
 	for _, d := range digestsOf(t, image) {
@@ -344,7 +346,8 @@ func TestPullKilled(t *testing.T) {
 		if digest, ok := blobOf(q); !ok || digest != d.Digest.Hex {
 			return w
 		}
-		return &haltingWriter{ResponseWriter: w, left: d.Size / 2, half: sync.OnceFunc(func() { close(half) }), release: release}
+		return &haltingWriter{ResponseWriter: w, left: d.Size / 2, half: sync.OnceFunc(func() { close(half) }),
+			release: release}
 	})
 	child := exec.CommandContext(ctx, os.Args[0])
 	child.Env = append(os.Environ(), childStore+"="+s.dir, childStore+"_REF="+ref)
@@ -428,7 +431,8 @@ func TestPlatforms(t *testing.T) {
 	}
 	// By the digest of the index, too.
 	byDigest := strings.TrimSuffix(ref, ":1") + "@" + must[v1.Hash](t)(index.Digest()).String()
-	if got, err := s.Pull(ctx, byDigest, Options{Platform: "linux/arm64/v8"}); err != nil || content(t, got, "arch") != "arm64" {
+	if got, err := s.Pull(ctx, byDigest, Options{Platform: "linux/arm64/v8"}); err != nil || content(t, got,
+		"arch") != "arm64" {
 		t.Errorf("by digest: %+v, %v", got, err)
 	}
 	_, err := s.Pull(ctx, ref, Options{Platform: "linux/riscv64"})
@@ -471,8 +475,9 @@ func TestHostileBlobs(t *testing.T) {
 	}{
 		"wrong digest": {body: wrong, kind: fault.InvalidParameters, word: "have the digest"},
 		"too long":     {body: append(wrong, 1), kind: fault.InvalidParameters, word: "its manifest says"},
-		"too long, without a length": {body: append(wrong, 1), header: map[string]string{"Transfer-Encoding": "chunked"},
-			kind: fault.InvalidParameters, word: "its manifest says"},
+		"too long, without a length": {body: append(wrong, 1),
+			header: map[string]string{"Transfer-Encoding": "chunked"},
+			kind:   fault.InvalidParameters, word: "its manifest says"},
 		"truncated": {body: wrong[:1000], kind: fault.Connection, word: "ended before"},
 		"nothing":   {kind: fault.Connection, word: "ended before"},
 	}
@@ -533,33 +538,43 @@ func TestHostileManifests(t *testing.T) {
 		body []byte
 		word string
 	}{
-		"huge":            {[]byte(`{"schemaVersion":2,"x":"` + strings.Repeat("x", maxDocument) + `"}`), "has over 4 MiB"},
-		"no JSON":         {[]byte("\x1b[2Jhello"), "cannot be read"},
-		"deep":            {[]byte(strings.Repeat(`[`, 100_000)), "cannot be read"},
-		"schema 1":        {[]byte(`{"schemaVersion":1,"fsLayers":[]}`), "schema 1"},
-		"both":            {[]byte(`{"schemaVersion":2,"manifests":[],"layers":[]}`), "both"},
-		"no config":       {[]byte(`{"schemaVersion":2,"layers":[]}`), "names no config"},
-		"loop":            {self, "something with the digest"},
-		"empty index":     {[]byte(`{"schemaVersion":2,"manifests":[]}`), "names no other platform"},
-		"large index":     {sparse(5000), "5000 entries"},
-		"digest":          {[]byte(`{"schemaVersion":2,"config":{"digest":"sha256:../../../x"}}`), "cannot be read"},
-		"sha512":          {edit(func(m *v1.Manifest) { m.Config.Digest = v1.Hash{Algorithm: "sha512", Hex: strings.Repeat("a", 128)} }), "sha256:"},
-		"many layers":     {edit(func(m *v1.Manifest) { m.Layers = slices.Repeat(m.Layers, 5000) }), "5000 layers"},
-		"negative size":   {edit(func(m *v1.Manifest) { m.Layers[0].Size = -1 }), "-1 bytes"},
-		"giant layer":     {edit(func(m *v1.Manifest) { m.Layers[0].Size = 1 << 62 }), "at most"},
-		"giant config":    {edit(func(m *v1.Manifest) { m.Config.Size = 1 << 40 }), "at most"},
-		"two sizes":       {edit(func(m *v1.Manifest) { m.Layers = append(m.Layers, m.Layers[0]); m.Layers[0].Size++ }), "two sizes"},
-		"missing diff_id": {edit(func(m *v1.Manifest) { m.Layers = append(m.Layers, m.Layers[0]) }), "has 2 layers, and its config 1"},
-		"foreign layer":   {edit(func(m *v1.Manifest) { m.Layers[0].MediaType = types.DockerForeignLayer }), "may not give away"},
-		"elsewhere":       {edit(func(m *v1.Manifest) { m.Layers[0].URLs = []string{r.URL} }), "may not give away"},
-		"no layer":        {edit(func(m *v1.Manifest) { m.Layers[0].MediaType = "text/plain" }), "unknown type"},
+		"huge": {[]byte(`{"schemaVersion":2,"x":"` + strings.Repeat("x", maxDocument) + `"}`), "has over 4 " +
+			"MiB"},
+		"no JSON":     {[]byte("\x1b[2Jhello"), "cannot be read"},
+		"deep":        {[]byte(strings.Repeat(`[`, 100_000)), "cannot be read"},
+		"schema 1":    {[]byte(`{"schemaVersion":1,"fsLayers":[]}`), "schema 1"},
+		"both":        {[]byte(`{"schemaVersion":2,"manifests":[],"layers":[]}`), "both"},
+		"no config":   {[]byte(`{"schemaVersion":2,"layers":[]}`), "names no config"},
+		"loop":        {self, "something with the digest"},
+		"empty index": {[]byte(`{"schemaVersion":2,"manifests":[]}`), "names no other platform"},
+		"large index": {sparse(5000), "5000 entries"},
+		"digest":      {[]byte(`{"schemaVersion":2,"config":{"digest":"sha256:../../../x"}}`), "cannot be read"},
+		"sha512": {edit(func(m *v1.Manifest) {
+			m.Config.Digest = v1.Hash{Algorithm: "sha512",
+				Hex: strings.Repeat("a", 128)}
+		}), "sha256:"},
+		"many layers":   {edit(func(m *v1.Manifest) { m.Layers = slices.Repeat(m.Layers, 5000) }), "5000 layers"},
+		"negative size": {edit(func(m *v1.Manifest) { m.Layers[0].Size = -1 }), "-1 bytes"},
+		"giant layer":   {edit(func(m *v1.Manifest) { m.Layers[0].Size = 1 << 62 }), "at most"},
+		"giant config":  {edit(func(m *v1.Manifest) { m.Config.Size = 1 << 40 }), "at most"},
+		"two sizes": {edit(func(m *v1.Manifest) {
+			m.Layers = append(m.Layers, m.Layers[0])
+			m.Layers[0].Size++
+		}), "two sizes"},
+		"missing diff_id": {edit(func(m *v1.Manifest) { m.Layers = append(m.Layers, m.Layers[0]) }), "has 2 layers, " +
+			"and its config 1"},
+		"foreign layer": {edit(func(m *v1.Manifest) { m.Layers[0].MediaType = types.DockerForeignLayer }), "may not " +
+			"give away"},
+		"elsewhere": {edit(func(m *v1.Manifest) { m.Layers[0].URLs = []string{r.URL} }), "may not give away"},
+		"no layer":  {edit(func(m *v1.Manifest) { m.Layers[0].MediaType = "text/plain" }), "unknown type"},
 		"chart": {edit(func(m *v1.Manifest) { m.Config.MediaType = "application/vnd.cncf.helm.config.v1+json" }),
 			"is no container image"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			s := newStore(t)
-			r.answer("/manifests/", http.StatusOK, map[string]string{"Content-Type": string(types.OCIImageIndex)}, tt.body)
+			r.answer("/manifests/", http.StatusOK, map[string]string{"Content-Type": string(types.OCIImageIndex)},
+				tt.body)
 			_, err := s.Pull(ctx, ref, Options{})
 			if err == nil || !strings.Contains(err.Error(), tt.word) {
 				t.Fatalf("the error is %v, and does not say %q", err, tt.word)
@@ -575,7 +590,8 @@ func TestHostileManifests(t *testing.T) {
 func TestNestedIndexes(t *testing.T) {
 	ctx, s, r := testContext(t), newStore(t), newRegistry(t)
 	here := &v1.Platform{OS: "linux", Architecture: runtime.GOARCH}
-	index := mutate.AppendManifests(empty.Index, mutate.IndexAddendum{Add: imageOf(t, layerOf(t, map[string][]byte{"f": []byte("x")})),
+	index := mutate.AppendManifests(empty.Index, mutate.IndexAddendum{Add: imageOf(t, layerOf(t,
+		map[string][]byte{"f": []byte("x")})),
 		Descriptor: v1.Descriptor{Platform: here}})
 	for depth := 1; depth <= 6; depth++ {
 		ref := r.push(t, fmt.Sprintf("nested:%d", depth), index)
@@ -585,7 +601,8 @@ func TestNestedIndexes(t *testing.T) {
 		} else if depth > maxNesting {
 			refused(t, err, fault.InvalidParameters, "leads to over")
 		}
-		index = mutate.AppendManifests(empty.Index, mutate.IndexAddendum{Add: index, Descriptor: v1.Descriptor{Platform: here}})
+		index = mutate.AppendManifests(empty.Index, mutate.IndexAddendum{Add: index,
+			Descriptor: v1.Descriptor{Platform: here}})
 	}
 }
 

@@ -17,7 +17,8 @@ const maxReference = 512
 // parseReference reads the reference of an image as Docker does: python:3.12-slim, HOST/NAME:TAG, NAME@sha256:….
 func parseReference(ref string) (name.Reference, error) {
 	if len(ref) > maxReference {
-		return nil, fault.New(fault.InvalidParameters, "a reference to an image has at most %d characters", maxReference)
+		return nil, fault.New(fault.InvalidParameters, "a reference to an image has at most %d characters",
+			maxReference)
 	}
 	parsed, err := name.ParseReference(ref)
 	if err == nil && (strings.Contains(ref, "://") || strings.HasPrefix(ref, ".") || strings.HasPrefix(ref, "/")) {

@@ -87,7 +87,8 @@ func checkRedirect(r *http.Request, via []*http.Request) error {
 		return nil
 	}
 	if addr = addr.Unmap(); addr.IsPrivate() || addr.IsLoopback() || addr.IsLinkLocalUnicast() || addr.IsUnspecified() {
-		return refusedError(fmt.Sprintf("a redirect from %s to %s, an address of this network", printable(via[0].URL.Hostname()), addr))
+		return refusedError(fmt.Sprintf("a redirect from %s to %s, an address of this network",
+			printable(via[0].URL.Hostname()), addr))
 	}
 	return nil
 }
@@ -145,7 +146,8 @@ func (r *repository) blob(ctx context.Context, d v1.Descriptor, offset int64) (i
 		_, err := fmt.Sscanf(response.Header.Get("Content-Range"), "bytes %d-%d/%d", &first, &last, &all)
 		if err != nil || first != offset || all != d.Size {
 			_ = response.Body.Close()
-			return nil, 0, malformed(r.String(), "asked for %s from byte %d, it answered with the range %q", d.Digest, offset,
+			return nil, 0, malformed(r.String(), "asked for %s from byte %d, it answered with the range %q", d.Digest,
+				offset,
 				response.Header.Get("Content-Range"))
 		}
 		start, length = offset, d.Size-offset
@@ -225,16 +227,16 @@ func (r *repository) explain(err error, identifier string) error {
 	if answer, ok := errors.AsType[*transport.Error](err); ok {
 		switch code := answer.StatusCode; {
 		case code == http.StatusUnauthorized:
-			return fault.Wrap(fault.Unauthorized, cause, "%s does not let you read %s: there is no such image, or you have to "+
-				"log in (`docker login %s`)", host, repo, host)
+			return fault.Wrap(fault.Unauthorized, cause, "%s does not let you read %s: there is no such image, or you "+
+				"have to log in (`docker login %s`)", host, repo, host)
 		case code == http.StatusForbidden:
 			return fault.Wrap(fault.Forbidden, cause, "%s does not let you read %s with the credentials of Docker's "+
 				"configuration (`docker login %[1]s`)", host, repo)
 		case code == http.StatusNotFound:
 			return fault.Wrap(fault.NotFound, cause, "%s has no %s with %s", host, repo, identifier)
 		case code == http.StatusTooManyRequests:
-			return fault.Wrap(fault.Connection, cause, "%s answers that there are too many requests: log in (`docker login "+
-				"%[1]s`), or try again later", host)
+			return fault.Wrap(fault.Connection, cause, "%s answers that there are too many requests: log in (`docker "+
+				"login %[1]s`), or try again later", host)
 		case code >= 500 || code == http.StatusRequestTimeout:
 			return fault.Wrap(fault.Connection, cause, "%s cannot answer now (status %d): try again later", host, code)
 		default:

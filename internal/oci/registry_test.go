@@ -18,7 +18,8 @@ func dockerConfig(t *testing.T, config map[string]any) {
 	t.Helper()
 	dir := t.TempDir()
 	t.Setenv("DOCKER_CONFIG", dir)
-	if err := os.WriteFile(filepath.Join(dir, "config.json"), must[[]byte](t)(json.Marshal(config)), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "config.json"), must[[]byte](t)(json.Marshal(config)),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -64,7 +65,8 @@ func TestCredentials(t *testing.T) {
 	r := newRegistry(t)
 	ref := r.push(t, "app:1", imageOf(t, layerOf(t, map[string][]byte{"f": []byte("secret")})))
 	helpers := t.TempDir()
-	helper := "#!/bin/sh\n[ \"$1\" = get ] && [ \"$(cat)\" = " + r.host + " ] || { echo 'credentials not found in native keychain'; exit 1; }\n" +
+	helper := "#!/bin/sh\n[ \"$1\" = get ] && [ \"$(cat)\" = " + r.host + " ] || { echo 'credentials not found in " +
+		"native keychain'; exit 1; }\n" +
 		`echo '{"ServerURL":"x","Username":"ann","Secret":"right"}'` + "\n"
 	if err := os.WriteFile(filepath.Join(helpers, "docker-credential-sandlottest"), []byte(helper), 0o755); err != nil {
 		t.Fatal(err)
@@ -135,7 +137,8 @@ func TestAnswersInPlainWords(t *testing.T) {
 
 // Plain HTTP is spoken with this machine only, and a redirect from elsewhere does not lead into this network.
 func TestWhereRequestsGo(t *testing.T) {
-	for host, want := range map[string]bool{"localhost": true, "localhost:5000": true, "127.0.0.1:80": true, "127.1.2.3": true,
+	for host, want := range map[string]bool{"localhost": true, "localhost:5000": true, "127.0.0.1:80": true,
+		"127.1.2.3":  true,
 		"[::1]:5000": true, "::1": true, "x.localhost:1": true, "10.0.0.1:5000": false, "192.168.1.1": false,
 		"example.test": false, "localhost.example.test": false, "127.0.0.1.example.test": false} {
 		if got := isLoopback(host); got != want {
@@ -215,8 +218,9 @@ func TestReferences(t *testing.T) {
 			t.Errorf("%s is called %s", ref, got)
 		}
 	}
-	for _, ref := range []string{"", "Python", "a b", "../x", "x:" + strings.Repeat("y", 600), "a@sha256:12", "a@sha512:" +
-		strings.Repeat("a", 128), "http://example.test/a", "a\x1b[2J"} {
+	for _, ref := range []string{"", "Python", "a b", "../x", "x:" + strings.Repeat("y", 600), "a@sha256:12",
+		"a@sha512:" +
+			strings.Repeat("a", 128), "http://example.test/a", "a\x1b[2J"} {
 		_, err := parseReference(ref)
 		if err == nil {
 			t.Errorf("%q is a reference", ref)

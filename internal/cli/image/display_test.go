@@ -8,7 +8,8 @@ import (
 )
 
 func TestLayerLine(t *testing.T) {
-	l := oci.Progress{Layer: "sha256:" + strings.Repeat("ab", 32), Stage: oci.Loading, Done: 1_500_000, Total: 3_000_000}
+	l := oci.Progress{Layer: "sha256:" + strings.Repeat("ab", 32), Stage: oci.Loading, Done: 1_500_000,
+		Total: 3_000_000}
 	want := "abababababab  loading  [===============               ]  1.5 MB of 3.0 MB"
 	if got := layerLine(l); got != want {
 		t.Errorf("the line is %q", got)

@@ -32,7 +32,8 @@ func Command(open Open, out, err io.Writer) *cobra.Command {
 		Long: `Container images of which templates are made: from a registry, an archive or a Docker daemon.
 The images of a state folder are in its folder images. No server and no Docker is needed, and
 a server that runs sees what the commands change.`,
-		Example: "  sandlot image pull python:3.12-slim\n  sandlot image import backup.tar my-image:1\n  sandlot image list",
+		Example: "  sandlot image pull python:3.12-slim\n  sandlot image import backup.tar my-image:1\n  sandlot " +
+			"image list",
 	}
 	c.AddCommand(p.pull(), p.importSource(), p.list(), p.remove(), p.prune())
 	return c
@@ -205,17 +206,4 @@ interrupted. Images with a name are kept.`}
 		_, err = fmt.Fprintf(p.out, "%s freed\n", byteCount(freed))
 		return err
 	})
-}
-
-// byteCount returns a number of bytes for people.
-func byteCount(n int64) string {
-	const unit = 1000
-	if n < unit {
-		return fmt.Sprintf("%d B", n)
-	}
-	value, prefix := float64(n)/unit, 0
-	for value >= unit && prefix < 3 {
-		value, prefix = value/unit, prefix+1
-	}
-	return fmt.Sprintf("%.1f %cB", value, "kMGT"[prefix])
 }
