@@ -40,6 +40,7 @@ var places = map[string]place{
 	"policy":                               {"L1", "auth"},
 	"auth":                                 {"L1", "event"},
 	"image":                                {"L1", ""},
+	"image/imagetest":                      {"test", "oci/rootfs"},
 	"limit":                                {"L1", ""},
 	"oci/rootfs":                           {"L1", ""},
 	"sandbox":                              {"L1", "image"},

@@ -34,7 +34,7 @@ type box struct {
 	stale bool
 	// imageKind is the kind of the preboot image that the sandbox was started from; empty: it booted.
 	imageKind string
-	root      root.FS   // its root file system; zero after Recover
+	root      root.FS   // its root file system; after Recover only its Image
 	seal      sealState // which of its mounts of shared folders are read-only now
 
 	mu            sync.Mutex
@@ -280,7 +280,8 @@ func (b *box) Resize(_ context.Context, l sandbox.Limits) error {
 // record returns the box's record. The caller holds b.mu, or no other goroutine has the box yet.
 func (b *box) record() record {
 	return record{ID: b.spec.ID, Template: b.spec.Template.Name, Limits: b.spec.Limits, Mounts: b.spec.Mounts,
-		Secret: hex.EncodeToString(b.spec.Secret), HostNetwork: b.runtime.HostNetwork, PID: b.pid, Started: b.started}
+		Secret: hex.EncodeToString(b.spec.Secret), HostNetwork: b.runtime.HostNetwork, PID: b.pid, Started: b.started,
+		Image: b.root.Image}
 }
 
 // kill kills the sandbox's process. Status returns the first reason.

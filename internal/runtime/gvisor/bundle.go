@@ -2,6 +2,8 @@ package gvisor
 
 import (
 	"encoding/json"
+	"fmt"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -56,6 +58,9 @@ func (r *Runtime) ociSpec(b *box) (*specs.Spec, error) {
 			{Type: specs.MountNamespace}}},
 		Annotations: machineAnnotations(l),
 	}
+	if b.root.Image != "" {
+		maps.Copy(spec.Annotations, r.imageAnnotations(b))
+	}
 	if r.HostNetwork {
 		spec.Linux.Namespaces = slices.DeleteFunc(spec.Linux.Namespaces,
 			func(n specs.LinuxNamespace) bool { return n.Type == specs.NetworkNamespace })
@@ -78,6 +83,19 @@ func machineAnnotations(l sandbox.Limits) map[string]string {
 	}
 	return m
 }
+
+// imageAnnotations tell runsc which image is the root file system. With them it ignores for the root what
+// --overlay2 says of the size. It takes the folder of the overlay's file from --overlay2, and from the annotation
+// only that there is one: gVisor restores no sandbox whose annotations differ from those of its preboot image.
+func (r *Runtime) imageAnnotations(b *box) map[string]string {
+	const prefix = "dev.gvisor.spec.rootfs."
+	return map[string]string{prefix + "source": b.root.Image, prefix + "type": "erofs",
+		prefix + "overlay": "dir=" + r.StateDir, prefix + "options": fmt.Sprintf("size=%d", diskSize(b.spec.Limits)),
+		"dev.gvisor.tar.rootfs.upper": b.root.Layer}
+}
+
+// diskSize is how much a sandbox may write into its root file system, in bytes.
+func diskSize(l sandbox.Limits) int64 { return max(l.DiskBytes, 16<<20) }
 
 // agentThreads is how many threads RLIMIT_NPROC allows the agent itself, on top of a sandbox's limit.
 const agentThreads = 64

@@ -55,6 +55,7 @@ type diskQuery struct {
 	pid    int
 	limit  int64
 	mounts []sandbox.Mount
+	image  string // the file that is the root file system; it may be deleted meanwhile
 }
 
 // watchDisk measures a sandbox's mounts, in the background, when the sandbox has written
@@ -148,14 +149,14 @@ func largestMount(ctx context.Context, mounts []sandbox.Mount) (most int64, err 
 }
 
 // unlinkedSize returns the size of deleted files that the sandbox's process still holds open.
-// gVisor's own files do not count. Neither do files of a shared folder that are open for
+// gVisor's own files and the image do not count. Neither do files of a shared folder that are open for
 // reading only: other sandboxes may have written and deleted them.
 func unlinkedSize(u diskQuery) (size int64) {
 	seen := map[uint64]bool{}
 	files, _ := openFiles(u.pid)
 	for _, f := range files {
 		if !strings.HasSuffix(f.target, " (deleted)") || strings.HasPrefix(f.target, "/memfd:") ||
-			strings.Contains(f.target, "/runsc-filestore-") {
+			strings.Contains(f.target, "/runsc-filestore-") || u.isImage(f) {
 			continue
 		}
 		var st unix.Stat_t
@@ -167,6 +168,11 @@ func unlinkedSize(u diskQuery) (size int64) {
 		size += st.Blocks * 512
 	}
 	return size
+}
+
+// isImage says whether a descriptor is that of the image.
+func (u diskQuery) isImage(f openFile) bool {
+	return u.image != "" && f.target == u.image+" (deleted)" && !openForWriting(u.pid, filepath.Base(f.path))
 }
 
 // isShared says whether a path, as the gofer sees it, is in a shared folder.

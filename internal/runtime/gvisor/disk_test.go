@@ -51,7 +51,7 @@ func TestDiskIsItsOwn(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := sb.(*box)
-	u := diskQuery{b.pid, spec.Limits.DiskBytes, spec.Mounts}
+	u := diskQuery{b.pid, spec.Limits.DiskBytes, spec.Mounts, ""}
 	life := func() sandbox.Status {
 		st, err := b.Status(t.Context())
 		if err != nil {

@@ -83,11 +83,12 @@ func New(c Config) (*Runtime, error) {
 	}
 	c.Rootless = c.Rootless || os.Getuid() != 0
 	r := &Runtime{Config: c, boxes: map[string]*box{}, images: map[string]*prebootImage{},
-		roots: root.New(filepath.Join(c.StateDir, "roots"), c.HostNetwork), writeWatches: map[string]*writeWatch{}}
+		writeWatches: map[string]*writeWatch{}}
 	if !c.Rootless {
 		r.chooseMode()
 	}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
+	r.roots = root.New(r.ctx, filepath.Join(c.StateDir, "roots"), c.HostNetwork)
 	r.background.Go(r.watchBoxes)
 	return r, nil
 }
@@ -180,9 +181,10 @@ type record struct {
 	Limits      sandbox.Limits  `json:"limits"`
 	Mounts      []sandbox.Mount `json:"mounts"`
 	Secret      string          `json:"secret"`
-	HostNetwork bool            `json:"open"`    // the sandbox has the machine's own network
-	PID         int             `json:"pid"`     // of the sandbox's process; 0 while it boots
-	Started     uint64          `json:"started"` // of that process, in clock ticks since boot
+	HostNetwork bool            `json:"open"`            // the sandbox has the machine's own network
+	PID         int             `json:"pid"`             // of the sandbox's process; 0 while it boots
+	Started     uint64          `json:"started"`         // of that process, in clock ticks since boot
+	Image       string          `json:"image,omitempty"` // the EROFS file that is its root file system
 }
 
 func (r *Runtime) storeRecord(rec record) error {
@@ -331,6 +333,7 @@ func (r *Runtime) recoverBox(id string) (*box, error) {
 	}
 	b.spec = sandbox.Spec{ID: id, Template: &image.Template{Name: rec.Template}, Limits: rec.Limits, Mounts: rec.Mounts,
 		Secret: secret}
+	b.root.Image = rec.Image
 	if rec.PID == 0 {
 		return b, errors.New("it had not finished booting")
 	}

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandlot/internal/image"
+	"sandlot/internal/image/imagetest"
 	"sandlot/internal/proc"
 	"sandlot/internal/runtime/gvisor/cgroup"
 	"sandlot/internal/sandbox"
@@ -156,6 +157,9 @@ func TestRootless(t *testing.T) {
 		copyFile(t, from, filepath.Join(dir, to))
 	}
 	const nobody = 65534
+	made, base := filepath.Join(dir, "image.erofs"), filepath.Join(dir, "base.tar")
+	copyFile(t, testImage(t), made)
+	copyFile(t, imagetest.BaseArchive(t), base)
 	tmp := filepath.Join(dir, "tmp")
 	if err := os.Mkdir(tmp, 0o700); err != nil {
 		t.Fatal(err)
@@ -164,15 +168,18 @@ func TestRootless(t *testing.T) {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "suite"),
-		"-test.run=^(TestSuite|TestMemoryFromOutside)$", "-test.v", "-test.timeout=8m")
+		"-test.run=^(TestSuite|TestMemoryFromOutside|TestImageSuite|TestImageIsShared|TestImageDisk|TestImageIsRemoved|"+
+			"TestFolderIsReadOnly)$", "-test.v", "-test.timeout=8m")
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "TMPDIR=" + tmp, "SANDLOT_TEST_BIN=" + dir, "SANDLOT_TEST_LOG=" +
-		os.Getenv("SANDLOT_TEST_LOG")}
+		os.Getenv("SANDLOT_TEST_LOG"), "SANDLOT_TEST_IMAGE=" + made, "SANDLOT_TEST_BASE=" + base}
 	cmd.Dir = tmp
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 	out, err := cmd.CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "--- PASS: TestSuite/Isolation") ||
-		!strings.Contains(string(out), "--- PASS: TestMemoryFromOutside") {
-		t.Fatalf("%v\n%s", err, out)
+	for _, name := range []string{"TestSuite/Isolation", "TestMemoryFromOutside", "TestImageSuite/Isolation",
+		"TestImageIsShared", "TestImageDisk", "TestImageIsRemoved", "TestFolderIsReadOnly"} {
+		if err != nil || !strings.Contains(string(out), "--- PASS: "+name) {
+			t.Fatalf("%s: %v\n%s", name, err, out)
+		}
 	}
 }
 

@@ -22,9 +22,11 @@ import (
 func (r *Runtime) command(ctx context.Context, b *box, args ...string) *exec.Cmd {
 	flags := []string{"--root=" + r.runscRoot(), "--host-uds=open", "--platform=systrap",
 		"--host-settings=ignore", "--sidecar-usage-policy=LEGACY_DEPRECATED_SLOW_EMBEDDED_FALLBACK",
-		fmt.Sprintf("--overlay2=root:dir=%s,size=%d", filepath.Join(b.dir, "disk"),
-			max(b.spec.Limits.DiskBytes, 16<<20)),
+		fmt.Sprintf("--overlay2=root:dir=%s,size=%d", filepath.Join(b.dir, "disk"), diskSize(b.spec.Limits)),
 		fmt.Sprintf("--fdlimit=%d", maxDescriptors())}
+	if b.root.Image != "" {
+		flags = append(flags, "--allow-rootfs-tar-annotation")
+	}
 	if r.HostNetwork {
 		flags = append(flags, "--network=host")
 	} else {
@@ -55,6 +57,10 @@ var maxDescriptors = sync.OnceValue(func() int {
 
 // runRunsc runs one of runsc's commands. An error contains the command's output.
 func (r *Runtime) runRunsc(ctx context.Context, b *box, args ...string) error {
+	return runCommand(r.command(ctx, b, args...), args[0])
+}
+
+func runCommand(cmd *exec.Cmd, name string) error {
 	// The output of a command goes to memory, not to a pipe: the sandbox that it
 	// starts inherits it, and would be killed by writing to a pipe without reader.
 	fd, err := unix.MemfdCreate("runsc", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
@@ -63,7 +69,6 @@ func (r *Runtime) runRunsc(ctx context.Context, b *box, args ...string) error {
 	}
 	output := os.NewFile(uintptr(fd), "runsc's output")
 	defer output.Close()
-	cmd := r.command(ctx, b, args...)
 	cmd.Stdout, cmd.Stderr = output, output
 	if err = cmd.Run(); err == nil {
 		_, err = unix.FcntlInt(output.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_WRITE|unix.F_SEAL_GROW|unix.F_SEAL_SEAL)
@@ -71,7 +76,7 @@ func (r *Runtime) runRunsc(ctx context.Context, b *box, args ...string) error {
 	}
 	text := make([]byte, 8<<10)
 	n, _ := output.ReadAt(text, 0)
-	return fmt.Errorf("runsc %s: %w: %s", args[0], err, strings.TrimSpace(string(text[:n])))
+	return fmt.Errorf("runsc %s: %w: %s", name, err, strings.TrimSpace(string(text[:n])))
 }
 
 // killProcesses waits until the processes of a sandbox have ended, and kills those that do

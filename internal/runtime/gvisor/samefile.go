@@ -62,9 +62,16 @@ func (b *box) hostFiles() ([]fileState, error) {
 		return nil, err
 	}
 	files := map[string]fileState{}
+	if b.root.Image != "" {
+		f, err := b.imageFile(open)
+		if err != nil {
+			return nil, err
+		}
+		files[f.Path] = f
+	}
 	for _, o := range open {
 		relative, ok := strings.CutPrefix(o.target, goferRoot+"/")
-		if !ok {
+		if !ok || o.target == b.root.Image {
 			continue
 		}
 		path, shared := b.hostPath("/" + relative)
@@ -96,11 +103,28 @@ func (b *box) hostFiles() ([]fileState, error) {
 	return slices.Collect(maps.Values(files)), nil
 }
 
+// imageFile returns the image that is the sandbox's root file system, if it is the one that the sandbox has open.
+func (b *box) imageFile(open []openFile) (fileState, error) {
+	f, err := statFile(b.root.Image, false)
+	if err != nil {
+		return f, err
+	}
+	for _, o := range open {
+		if o.target != b.root.Image {
+			continue
+		}
+		if opened, err := statFile(o.path, true); err == nil && f.sameAs(opened) {
+			return f, nil
+		}
+	}
+	return f, fmt.Errorf("%s is not the image that the sandbox has open", b.root.Image)
+}
+
 // hostPath returns the host's path of a file in the sandbox. shared means that all
 // sandboxes of the kind see the file, and that none can change it.
 func (b *box) hostPath(path string) (host string, shared bool) {
 	source, target := b.root.Path, ""
-	shared = true
+	shared = b.root.Image == "" // else this folder has none of its files
 	for _, m := range b.runtime.mounts(b) {
 		if len(m.Destination) > len(target) && (path == m.Destination || strings.HasPrefix(path, m.Destination+"/")) {
 			source, target = m.Source, m.Destination

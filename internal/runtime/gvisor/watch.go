@@ -78,7 +78,7 @@ func (r *Runtime) enforceLimits(b *box, s *sample) {
 		}
 	}
 	if limits.DiskBytes > 0 {
-		r.watchDisk(b, &s.disk, diskQuery{pid, limits.DiskBytes, b.spec.Mounts})
+		r.watchDisk(b, &s.disk, diskQuery{pid, limits.DiskBytes, b.spec.Mounts, b.root.Image})
 	}
 }
 

@@ -286,7 +286,9 @@ func mounts(t *testing.T, b *Bench) {
 	if got, err := os.ReadFile(filepath.Join(b.Workspace, "f")); err != nil || string(got) != "hi\n" {
 		t.Errorf("on the host: %q, %v", got, err)
 	}
-	b.want(t, "touch /usr/x 2>/dev/null || echo refused", "refused")
+	if !b.subject.WritableRoot {
+		b.want(t, "touch /usr/x 2>/dev/null || echo refused", "refused")
+	}
 	b.want(t, "echo t > /tmp/t && cat /tmp/t", "t")
 
 	// The sandbox sees a change of the host in a mounted folder at once, also in a folder that it has
@@ -423,14 +425,17 @@ func directory(t *testing.T, b *Bench) {
 }
 
 func isolation(t *testing.T, b *Bench) {
-	for line, never := range map[string]string{
+	attacks := map[string]string{
 		"cat " + b.Canary: canary,
 		"cat /workspace/../../../../../../.." + b.Canary:         canary,
 		"cat /proc/1/root" + b.Canary:                            canary,
 		"ln -sf " + b.Canary + " /workspace/l; cat /workspace/l": canary,
-		"cat /etc/shadow": "root:",
-		"ls /root /home":  ".ssh",
-	} {
+		"ls /root /home": ".ssh",
+	}
+	if b.subject.Template.Image == "" { // an image has a file of its own
+		attacks["cat /etc/shadow"] = "root:"
+	}
+	for line, never := range attacks {
 		if got := b.sh(t, line); strings.Contains(got, never) {
 			t.Errorf("%s: %q", line, got)
 		}

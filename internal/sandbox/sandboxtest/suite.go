@@ -35,6 +35,8 @@ type Subject struct {
 	// ProofCommand is the shell line that prints VersionText in a sandbox of the runtime, and nowhere else. Default:
 	// it reads /proc/version and the kernel log.
 	ProofCommand string
+	// WritableRoot: sandboxes can write everywhere in their root file system, and nobody else sees that.
+	WritableRoot bool
 	// Template is what to boot; nil for a runtime that cannot run programs: tests that need
 	// them are skipped.
 	Template *image.Template

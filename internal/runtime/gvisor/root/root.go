@@ -3,7 +3,7 @@
 package root
 
 import (
-	"cmp"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -12,28 +12,32 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"regexp"
-	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"sandlot/internal/image"
+	"sandlot/internal/oci/rootfs"
 )
 
 // AgentPath is where the sandbox sees the agent.
 const AgentPath = "/.sandlot/agent"
 
-// baseFiles are the files that programs expect in every root file system, by path.
+// baseFiles are the files of every root file system that depend on the sandbox, by path.
 var baseFiles = map[string]string{
+	"etc/hosts":       "127.0.0.1 localhost sandbox\n::1 localhost\n",
+	"etc/hostname":    "sandbox\n",
+	"etc/resolv.conf": "nameserver 127.0.0.1\noptions timeout:10 attempts:2\n",
+	// gVisor mounts a tmpfs over /tmp if it is empty; this file prevents that.
+	"tmp/.sandlot": "",
+}
+
+// hostFiles are the files that programs expect, where no image has them.
+var hostFiles = map[string]string{
 	"etc/passwd": "root:x:0:0:root:/root:/bin/bash\n" +
 		"nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
 	"etc/group":         "root:x:0:\nnogroup:x:65534:\n",
-	"etc/hosts":         "127.0.0.1 localhost sandbox\n::1 localhost\n",
-	"etc/hostname":      "sandbox\n",
 	"etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
-	"etc/resolv.conf":   "nameserver 127.0.0.1\noptions timeout:10 attempts:2\n",
-	// gVisor mounts a tmpfs over /tmp if it is empty; this file prevents that.
-	"tmp/.sandlot": "",
 }
 
 // baseFolders are the folders that programs expect, and mount points.
@@ -42,48 +46,56 @@ var baseFolders = []string{"etc", "proc", "sys", "dev", "tmp", "run/sandlot", "v
 
 // FS is the root file system of a template's sandboxes.
 type FS struct {
-	Path  string       // the folder that the bundle names as the root
+	Path  string       // the folder that the bundle names as the root: it is empty where there is an image
 	Binds []image.Bind // what is mounted over it, read-only
+	Image string       // an EROFS file that is the root file system; empty: the folder is
+	Layer string       // with Image: a tar archive of what each sandbox has in its own layer when it starts
 }
 
 // Store has the root file systems of one instance.
 type Store struct {
+	ctx         context.Context // ends the making of images
 	dir         string
 	hostNetwork bool // sandboxes have the machine's own network, and look names up where it does
 
 	mu   sync.Mutex
-	made map[*image.Template]FS
+	made map[*image.Template]*made
 }
 
-// New returns the root file systems below dir, which need not exist yet.
-func New(dir string, hostNetwork bool) *Store {
-	return &Store{dir: dir, hostNetwork: hostNetwork, made: map[*image.Template]FS{}}
+// made is a root file system that is made once. The next use after an error tries again.
+type made struct {
+	mu   sync.Mutex
+	done bool
+	fs   FS
+}
+
+// New returns the root file systems below dir, which need not exist yet. Making one ends with ctx.
+func New(ctx context.Context, dir string, hostNetwork bool) *Store {
+	return &Store{ctx: ctx, dir: dir, hostNetwork: hostNetwork, made: map[*image.Template]*made{}}
 }
 
 // For returns the root file system of a template, which must not change any more. It is made once, and again
-// when the template, or the files that Sandlot adds, have changed. A template with a root file system of its
-// own keeps that one; Sandlot adds only missing mount points.
+// when the template, or the files that Sandlot adds, have changed. That of a template with a folder of the
+// operator's is copied into an image, which can take a minute.
 func (s *Store) For(t *image.Template) (FS, error) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if f, ok := s.made[t]; ok {
-		return f, nil
+	m := s.made[t]
+	if m == nil {
+		m = &made{}
+		s.made[t] = m
+	}
+	s.mu.Unlock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.done {
+		return m.fs, nil
 	}
 	f, err := s.build(t)
-	if err == nil {
-		s.made[t] = f
-	}
+	m.fs, m.done = f, err == nil
 	return f, err
 }
 
 func (s *Store) build(t *image.Template) (FS, error) {
-	if t.Rootfs != "" {
-		if err := makeMountTargets(t.Rootfs); err != nil {
-			return FS{}, err
-		}
-		binds, err := s.fileBinds(t)
-		return FS{t.Rootfs, slices.Concat(t.Binds, binds)}, err
-	}
 	files := maps.Clone(baseFiles)
 	if s.hostNetwork {
 		resolvers, err := os.ReadFile("/etc/resolv.conf")
@@ -92,84 +104,70 @@ func (s *Store) build(t *image.Template) (FS, error) {
 		}
 		files["etc/resolv.conf"] = string(resolvers)
 	}
+	switch {
+	case t.RootfsImage != "":
+		return s.imageFS(t, t.RootfsImage, files)
+	case t.Rootfs != "":
+		file, err := s.copyFolder(t)
+		if err != nil {
+			return FS{}, fmt.Errorf("copying the root file system %s: %w", t.Rootfs, err)
+		}
+		return s.imageFS(t, file, files)
+	}
+	maps.Copy(files, hostFiles)
 	key, err := json.Marshal([]any{t, files, baseFolders})
 	if err != nil {
 		return FS{}, err
 	}
-	sum := sha256.Sum256(key)
-	dir := filepath.Join(s.dir, t.Name+"-"+hex.EncodeToString(sum[:8]))
+	dir := filepath.Join(s.dir, t.Name+"-"+shortHash(key))
 	if _, err := os.Stat(dir); err != nil {
 		if err := buildRootfs(dir, t, files); err != nil {
 			return FS{}, err
 		}
 	}
-	return FS{dir, t.Binds}, nil
+	return FS{Path: dir, Binds: t.Binds}, nil
 }
 
-// fileBinds writes the files that Sandlot adds to a template with its own root file system,
-// which Sandlot does not change, into the state folder. It returns the bind mounts by
-// which sandboxes see these files in their root.
-func (s *Store) fileBinds(t *image.Template) ([]image.Bind, error) {
-	dir := filepath.Join(s.dir, t.Name+"-files")
-	root, err := os.OpenRoot(t.Rootfs)
+// imageFS returns the root file system of an image.
+func (s *Store) imageFS(t *image.Template, file string, files map[string]string) (FS, error) {
+	file, err := filepath.EvalSymlinks(file)
 	if err != nil {
-		return nil, err
+		return FS{}, err
 	}
-	defer root.Close()
-	var binds []image.Bind
-	for _, name := range slices.Sorted(maps.Keys(t.Files)) {
-		if hashedCertName.MatchString(name) {
-			continue
-		}
-		source := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(source), 0o755); err != nil {
-			return nil, err
-		}
-		if err := os.WriteFile(source, t.Files[name], 0o644); err != nil {
-			return nil, err
-		}
-		if st, err := root.Stat(filepath.Dir(name)); err != nil || !st.IsDir() {
-			continue // no program of this root file system looks there, or a link leads out of it
-		}
-		if st, err := root.Lstat(name); err == nil && !st.Mode().IsRegular() {
-			continue // a link to another of these files
-		}
-		if err := touch(root, name); err != nil {
-			return nil, err
-		}
-		binds = append(binds, image.Bind{Source: source, Target: "/" + name})
+	f, err := os.Open(file)
+	if err != nil {
+		return FS{}, err
 	}
-	return binds, nil
+	defer f.Close()
+	i, err := rootfs.OpenImage(f)
+	if err != nil {
+		return FS{}, err
+	}
+	// An archive of another time differs in the times of files alone: its name is that of all else.
+	text, err := buildLayer(i, t, files, time.Unix(0, 0))
+	if err != nil {
+		return FS{}, err
+	}
+	layer := filepath.Join(s.dir, t.Name+"-"+shortHash(text)+".tar")
+	empty := filepath.Join(s.dir, "empty")
+	if err := os.MkdirAll(empty, 0o700); err != nil {
+		return FS{}, err
+	}
+	if _, err := os.Stat(layer); err == nil {
+		return FS{empty, t.Binds, file, layer}, nil
+	}
+	if text, err = buildLayer(i, t, files, time.Now()); err != nil {
+		return FS{}, err
+	}
+	if err := os.WriteFile(layer+".new", text, 0o600); err != nil {
+		return FS{}, err
+	}
+	return FS{empty, t.Binds, file, layer}, os.Rename(layer+".new", layer)
 }
 
-// hashedCertName matches the name by which OpenSSL finds a certificate in a folder: a hash of the
-// subject, and a number.
-var hashedCertName = regexp.MustCompile(`/[0-9a-f]{8}\.[0-9]+$`)
-
-// makeMountTargets makes the missing mount points in an operator's root file system: runsc cannot
-// make them in a folder that is shared read-only. It follows no link out of the root.
-func makeMountTargets(dir string) error {
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return err
-	}
-	defer root.Close()
-	for _, d := range []string{"proc", "dev", "tmp", "workspace", "run/sandlot", ".sandlot"} {
-		err = cmp.Or(err, root.MkdirAll(d, 0o755))
-	}
-	if err = cmp.Or(err, touch(root, strings.TrimPrefix(AgentPath, "/"))); err != nil { // the first error
-		return fmt.Errorf("the root file system %s needs a folder, and no link out of it, at this place: %w", dir, err)
-	}
-	return nil
-}
-
-// touch makes an empty file, unless there is one.
-func touch(root *os.Root, name string) error {
-	f, err := root.OpenFile(name, os.O_CREATE|os.O_WRONLY, 0o755)
-	if err != nil {
-		return err
-	}
-	return f.Close()
+func shortHash(b []byte) string {
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:8])
 }
 
 // buildRootfs makes the root folder dir of a template. When it fails, dir does not exist.
@@ -215,6 +213,15 @@ func fillRootfs(root *os.Root, t *image.Template, files map[string]string) error
 		err = errors.Join(err, makeMountTarget(root, b))
 	}
 	return errors.Join(err, touch(root, strings.TrimPrefix(AgentPath, "/")))
+}
+
+// touch makes an empty file, unless there is one.
+func touch(root *os.Root, name string) error {
+	f, err := root.OpenFile(name, os.O_CREATE|os.O_WRONLY, 0o755)
+	if err != nil {
+		return err
+	}
+	return f.Close()
 }
 
 // makeMountTarget makes the mount point for a bind mount: a folder or a file, like its source.
