@@ -36,10 +36,11 @@ const installAdvice = "The system's folders of the template %q (/usr, /etc …) 
 // addInstallAdvice adds installAdvice to a result, if the command tried to install something into the root
 // file system, and this is the machine's own.
 func addInstallAdvice(l *session.Lease, r *tool.Result, command string, outputs ...string) {
-	if l.Booted.Template.Rootfs != "" || !triedInstall(command, outputs...) {
+	t := l.Booted.Template
+	if t.Rootfs != "" || t.Image != "" || !triedInstall(command, outputs...) {
 		return
 	}
-	r.Content = append(r.Content, tool.Text(fmt.Sprintf(installAdvice, l.Booted.Template.Name)))
+	r.Content = append(r.Content, tool.Text(fmt.Sprintf(installAdvice, t.Name)))
 }
 
 // triedInstall reports whether a command, to judge by itself or by its output, tried to install

@@ -154,7 +154,7 @@ func TestImageIsShared(t *testing.T) {
 	t.Parallel()
 	s := imageSubject(t, os.Getuid() != 0)
 	r := open(t, s)
-	defer r.Close()
+	t.Cleanup(func() { r.Close() })
 	spec := s.Spec()
 	before := hashOf(t, spec.Template.RootfsImage)
 	const state = "cat /attack/data; stat -c '%a %u %s' /attack/data /attack/other /etc/passwd /usr/bin/python3.*; " +
@@ -187,7 +187,7 @@ func TestImageDisk(t *testing.T) {
 	t.Parallel()
 	s := imageSubject(t, os.Getuid() != 0)
 	r := open(t, s)
-	defer r.Close()
+	t.Cleanup(func() { r.Close() })
 	spec := s.Spec()
 	spec.Limits.DiskBytes, spec.Limits.MemoryBytes = 48<<20, 256<<20
 	c := boot(t, r, spec)
@@ -301,7 +301,7 @@ func TestExport(t *testing.T) {
 	t.Parallel()
 	s := imageSubject(t, os.Getuid() != 0)
 	r := open(t, s)
-	defer r.Close()
+	t.Cleanup(func() { r.Close() })
 	spec := s.Spec()
 	spec.Mounts = []sandbox.Mount{{Source: t.TempDir(), Target: "/workspace"}}
 	c := boot(t, r, spec)
@@ -382,7 +382,7 @@ func TestFolderIsReadOnly(t *testing.T) {
 	t.Parallel()
 	s := subject(t, os.Getuid() != 0)
 	r := open(t, s)
-	defer r.Close()
+	t.Cleanup(func() { r.Close() })
 	folder := filepath.Join(t.TempDir(), "root")
 	if err := os.Mkdir(folder, 0o755); err != nil {
 		t.Fatal(err)

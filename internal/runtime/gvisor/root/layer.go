@@ -129,7 +129,7 @@ func (l *layer) addFolder(h tar.Header) error {
 }
 
 // placeFor returns where one of the template's files goes, in the image's own paths. There is no place where no
-// program of the image looks: in a folder that the image lacks, except for one directly below /etc. A link to
+// program of the image looks: in a folder that the image lacks, except for /etc and one directly below it. A link to
 // another of the files stays.
 func (l *layer) placeFor(name string) (string, bool) {
 	if hashedCertName.MatchString(name) {
@@ -139,7 +139,7 @@ func (l *layer) placeFor(name string) (string, bool) {
 	if err != nil {
 		return "", false
 	}
-	if _, err := l.image.Lstat(dir); err != nil && path.Dir(path.Dir(name)) != "etc" {
+	if _, err := l.image.Lstat(dir); err != nil && path.Dir(name) != "etc" && path.Dir(path.Dir(name)) != "etc" {
 		return "", false
 	}
 	at := path.Join(dir, path.Base(name))
