@@ -168,8 +168,8 @@ func TestRootless(t *testing.T) {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "suite"),
-		"-test.run=^(TestSuite|TestMemoryFromOutside|TestImageSuite|TestImageIsShared|TestImageDisk|TestImageIsRemoved|"+
-			"TestFolderIsReadOnly)$", "-test.v", "-test.timeout=8m")
+		"-test.run=^(TestSuite|TestMemoryFromOutside|TestImageSuite|TestImageIsShared|TestImageDisk|"+
+			"TestImageIsRemoved|TestFolderIsReadOnly)$", "-test.v", "-test.timeout=8m")
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "TMPDIR=" + tmp, "SANDLOT_TEST_BIN=" + dir, "SANDLOT_TEST_LOG=" +
 		os.Getenv("SANDLOT_TEST_LOG"), "SANDLOT_TEST_IMAGE=" + made, "SANDLOT_TEST_BASE=" + base}
 	cmd.Dir = tmp

@@ -334,7 +334,8 @@ func TestExport(t *testing.T) {
 	if found["./etc/passwd"] != nil || found["./workspace/private"] != nil {
 		t.Error("what it did not write is there")
 	}
-	if err := r.Export(t.Context(), r.List()[0], brokenWriter{}); err == nil || !strings.Contains(err.Error(), "broken") {
+	err := r.Export(t.Context(), r.List()[0], brokenWriter{})
+	if err == nil || !strings.Contains(err.Error(), "broken") {
 		t.Errorf("to a broken writer: %v", err)
 	}
 	if got := shell(t, c, "cat /opt/new"); got != "new" {

@@ -18,29 +18,29 @@ import (
 	"sandlot/internal/oci/rootfs"
 )
 
-// copyFolder copies the folder with a template's root file system into an image, and returns its file. The copy
-// of an earlier server is used again while nothing in the folder has changed. Sandlot writes nothing into the
+// copyFolder copies the folder with a template's root file system into an image in dir, and returns its file. The
+// copy of an earlier server is used again while nothing in the folder has changed. Sandlot writes nothing into the
 // folder, which is the operator's.
-func (s *Store) copyFolder(t *image.Template) (string, error) {
-	key, err := fingerprint(s.ctx, t.Rootfs)
+func copyFolder(ctx context.Context, dir string, t *image.Template) (string, error) {
+	key, err := fingerprint(ctx, t.Rootfs)
 	if err != nil {
 		return "", err
 	}
-	file := filepath.Join(s.dir, t.Name+"-"+key+".erofs")
+	file := filepath.Join(dir, t.Name+"-"+key+".erofs")
 	if _, err := os.Stat(file); err == nil {
 		return file, nil
 	}
-	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", err
 	}
-	f, err := os.CreateTemp(s.dir, ".making-*.erofs")
+	f, err := os.CreateTemp(dir, ".making-*.erofs")
 	if err != nil {
 		return "", err
 	}
 	defer os.Remove(f.Name()) // fails once it is renamed
 	defer f.Close()
 	archive := func(ctx context.Context) (io.ReadCloser, error) { return archiveFolder(ctx, t.Rootfs), nil }
-	_, err = rootfs.Write(s.ctx, f, []rootfs.Layer{archive}, rootfs.Limits{})
+	_, err = rootfs.Write(ctx, f, []rootfs.Layer{archive}, rootfs.Limits{})
 	if err == nil {
 		err = f.Sync()
 	}
@@ -50,17 +50,17 @@ func (s *Store) copyFolder(t *image.Template) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	s.removeOlder(t.Name, file)
+	removeOlder(dir, t.Name, file)
 	return file, nil
 }
 
 // removeOlder removes earlier copies of a template's folder. Sandboxes that have one open go on with it.
-func (s *Store) removeOlder(name, newest string) {
+func removeOlder(dir, name, newest string) {
 	older := regexp.MustCompile("^" + regexp.QuoteMeta(name) + "-[0-9a-f]{32}\\.erofs$")
-	entries, _ := os.ReadDir(s.dir)
+	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {
 		if older.MatchString(e.Name()) && e.Name() != filepath.Base(newest) {
-			os.Remove(filepath.Join(s.dir, e.Name()))
+			os.Remove(filepath.Join(dir, e.Name()))
 		}
 	}
 }

@@ -61,7 +61,8 @@ func buildLayer(i *rootfs.Image, t *image.Template, files map[string]string, now
 
 // imageFolders are the folders that each sandbox of an image needs.
 var imageFolders = []tar.Header{{Name: "tmp", Mode: 0o1777}, {Name: "var/tmp", Mode: 0o1777},
-	{Name: "proc", Mode: 0o755}, {Name: "sys", Mode: 0o755}, {Name: "dev", Mode: 0o755}, {Name: "run/sandlot", Mode: 0o755},
+	{Name: "proc", Mode: 0o755}, {Name: "sys", Mode: 0o755}, {Name: "dev", Mode: 0o755},
+	{Name: "run/sandlot", Mode: 0o755},
 	{Name: "workspace", Mode: 0o755}, {Name: "var/lib/sandlot", Mode: 0o755}, {Name: ".sandlot", Mode: 0o755}}
 
 // addHome adds the home folder of the user, if there can be one.

@@ -108,7 +108,7 @@ func (s *Store) build(t *image.Template) (FS, error) {
 	case t.RootfsImage != "":
 		return s.imageFS(t, t.RootfsImage, files)
 	case t.Rootfs != "":
-		file, err := s.copyFolder(t)
+		file, err := copyFolder(s.ctx, s.dir, t)
 		if err != nil {
 			return FS{}, fmt.Errorf("copying the root file system %s: %w", t.Rootfs, err)
 		}

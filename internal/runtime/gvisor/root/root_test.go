@@ -116,15 +116,17 @@ func TestLayerOfImage(t *testing.T) {
 // The template's files go where programs of the image look, and nowhere else.
 func TestFilesOfTemplate(t *testing.T) {
 	f, err := forImage(t, map[string][]byte{"etc/ssl/certs/all.crt": []byte("certificates"),
-		"etc/ssl/cert.pem": []byte("certificates"), "etc/pki/tls/cert.pem": []byte("certificates"), "etc/pip.conf": []byte("pip"), "etc/uv/uv.toml": []byte("uv"),
-		"etc/alias.pem": []byte("certificates"), "etc/ssl/certs/0a0b0c0d.0": []byte("one"), ".yarnrc.yml": []byte("yarn")},
+		"etc/ssl/cert.pem": []byte("certificates"), "etc/pki/tls/cert.pem": []byte("certificates"),
+		"etc/pip.conf": []byte("pip"), "etc/uv/uv.toml": []byte("uv"), "etc/alias.pem": []byte("certificates"),
+		"etc/ssl/certs/0a0b0c0d.0": []byte("one"), ".yarnrc.yml": []byte("yarn")},
 		image.User{}, folder("etc", 0o755), folder("etc/ssl", 0o755), link("etc/ssl/certs", "/usr/certs"),
 		folder("usr/certs", 0o755), link("etc/alias.pem", "ssl/cert.pem"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	got := entries(t, f)
-	for name, want := range map[string]string{"./usr/certs/all.crt": "certificates", "./etc/ssl/cert.pem": "certificates",
+	for name, want := range map[string]string{"./usr/certs/all.crt": "certificates",
+		"./etc/ssl/cert.pem": "certificates",
 		"./etc/pip.conf": "pip", "./etc/uv/uv.toml": "uv", "./.yarnrc.yml": "yarn"} {
 		e := got[name]
 		if e.Typeflag == tar.TypeLink { // to a file with the same content
@@ -178,7 +180,8 @@ func TestHostileLinks(t *testing.T) {
 func TestFolderOfOperator(t *testing.T) {
 	folder := t.TempDir()
 	inside := func(name string) string { return filepath.Join(folder, name) }
-	err := errors.Join(os.MkdirAll(inside("usr/bin"), 0o755), os.WriteFile(inside("usr/bin/tool"), []byte("tool"), 0o755),
+	err := errors.Join(os.MkdirAll(inside("usr/bin"), 0o755),
+		os.WriteFile(inside("usr/bin/tool"), []byte("tool"), 0o755),
 		os.Link(inside("usr/bin/tool"), inside("usr/bin/same")), os.Symlink("usr/bin", inside("bin")),
 		os.WriteFile(inside("secret"), []byte("x"), 0o600), unix.Mkfifo(inside("pipe"), 0o600))
 	if err != nil {
@@ -213,7 +216,8 @@ func TestFolderOfOperator(t *testing.T) {
 	if text, err := fs.ReadFile(i, "bin/same"); err != nil || string(text) != "tool" {
 		t.Errorf("through a link: %q, %v", text, err)
 	}
-	if info, err := i.Lstat("usr/bin/tool"); err != nil || info.Sys().(*rootfs.Stat).Links != 2 || info.Mode() != 0o755 {
+	info, err := i.Lstat("usr/bin/tool")
+	if err != nil || info.Sys().(*rootfs.Stat).Links != 2 || info.Mode() != 0o755 {
 		t.Errorf("a file with two names: %v, %v", info, err)
 	}
 	if info, err := i.Lstat("pipe"); err != nil || info.Mode()&fs.ModeNamedPipe == 0 {
