@@ -127,7 +127,7 @@ func TestFilesOfTemplate(t *testing.T) {
 	got := entries(t, f)
 	for name, want := range map[string]string{"./usr/certs/all.crt": "certificates",
 		"./etc/ssl/cert.pem": "certificates",
-		"./etc/pip.conf": "pip", "./etc/uv/uv.toml": "uv", "./.yarnrc.yml": "yarn"} {
+		"./etc/pip.conf":     "pip", "./etc/uv/uv.toml": "uv", "./.yarnrc.yml": "yarn"} {
 		e := got[name]
 		if e.Typeflag == tar.TypeLink { // to a file with the same content
 			e = got[e.Linkname]
