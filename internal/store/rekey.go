@@ -8,7 +8,7 @@ import (
 	"sandlot/internal/vault"
 )
 
-// SealedRows implements vault.Rows.
+// SealedRows implements vault.SealedStore.
 func (s *DB) SealedRows(ctx context.Context) ([]vault.SealedRow, error) {
 	return queryAll(ctx, s.db, func(row scanner) (r vault.SealedRow, err error) {
 		err = row.Scan(&r.Login, &r.Owner, &r.Name, &r.Sealed)
@@ -16,7 +16,7 @@ func (s *DB) SealedRows(ctx context.Context) ([]vault.SealedRow, error) {
 	}, `SELECT 0, principal, name, value FROM secrets UNION ALL SELECT 1, principal, connection, value FROM logins`)
 }
 
-// Reseal implements vault.Rows.
+// Reseal implements vault.SealedStore.
 func (s *DB) Reseal(ctx context.Context, rows []vault.SealedRow, fingerprint string) error {
 	return s.withDurability(ctx, func(c *sql.Conn) error {
 		if err := reseal(ctx, c, rows, fingerprint); err != nil {
@@ -55,7 +55,7 @@ func reseal(ctx context.Context, c *sql.Conn, rows []vault.SealedRow, fingerprin
 	return tx.Commit()
 }
 
-// KeyFingerprint implements vault.Rows.
+// KeyFingerprint implements vault.SealedStore.
 func (s *DB) KeyFingerprint(ctx context.Context) (string, error) {
 	var f string
 	err := s.db.QueryRowContext(ctx, `SELECT fingerprint FROM vault_key`).Scan(&f)

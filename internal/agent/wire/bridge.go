@@ -17,13 +17,13 @@ import (
 // connect` has one end, which opens a connection for each that arrives at the agent's socket; the
 // host has the other one, and accepts them. The host trusts nothing that arrives.
 //
-// The bytes of a connection are in pieces, each after its length (uint32, big endian). A piece
+// The bytes of a connection are in chunks, each after its length (uint32, big endian). A chunk
 // without bytes says that its sender writes no more. When the yamux stream ends without such a
-// piece, the connection was reset.
+// chunk, the connection was reset.
 type Bridge struct{ mux *yamux.Session }
 
-// maxPiece bounds one piece of a connection's bytes.
-const maxPiece = 64 << 10
+// maxChunk bounds one chunk of a connection's bytes.
+const maxChunk = 64 << 10
 
 // NewBridge returns one end of a bridge. It closes stream when it ends.
 func NewBridge(stream io.ReadWriteCloser, host bool) (*Bridge, error) {
@@ -94,7 +94,7 @@ func (c *BridgeConn) Read(p []byte) (int, error) {
 			return 0, resetError(err)
 		}
 		c.left = binary.BigEndian.Uint32(header[:])
-		if c.left > maxPiece {
+		if c.left > maxChunk {
 			return 0, ErrMessage
 		}
 		c.ended = c.left == 0
@@ -119,9 +119,9 @@ func (c *BridgeConn) Write(p []byte) (written int, err error) {
 	if c.closed {
 		return 0, syscall.EPIPE
 	}
-	buffer := make([]byte, 0, 4+min(len(p), maxPiece))
+	buffer := make([]byte, 0, 4+min(len(p), maxChunk))
 	for len(p) > 0 {
-		k := min(len(p), maxPiece)
+		k := min(len(p), maxChunk)
 		buffer = append(binary.BigEndian.AppendUint32(buffer[:0], uint32(k)), p[:k]...)
 		if _, err := c.Stream.Write(buffer); err != nil {
 			return written, err
