@@ -7,6 +7,7 @@ import (
 	"sandlot/internal/config"
 	"sandlot/internal/fault"
 	"sandlot/internal/image"
+	"sandlot/internal/oci"
 	"sandlot/internal/pool"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/template"
@@ -44,14 +45,17 @@ func Templates(c *config.Config, log *slog.Logger, prepare func(*image.Template)
 	return all, nil
 }
 
-// imagerOf returns a function that returns what makes the images of a runtime.
-func imagerOf(p *pool.Pool) func(runtime string) (sandbox.Imager, error) {
+// imagerOf returns a function that returns what makes the images of a runtime: the runtime itself, or the store of
+// this machine.
+func imagerOf(p *pool.Pool, store *oci.Store) func(runtime string) (sandbox.Imager, error) {
 	return func(runtime string) (sandbox.Imager, error) {
 		switch rt := p.RuntimeNamed(runtime).(type) {
 		case nil:
 			return nil, fmt.Errorf("the runtime %s is not among the setting runtimes", runtime)
 		case sandbox.Imager:
 			return rt, nil
+		case template.Exporter:
+			return template.Store{Images: store, Exporter: rt}, nil
 		default:
 			return nil, fmt.Errorf("the runtime %s makes no sandboxes of images", rt.Name())
 		}

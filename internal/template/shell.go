@@ -154,6 +154,12 @@ p=$(command -v bash) && echo "bash $p"
 p=$(command -v sh) && echo "sh $p"
 exit 0`
 
+// accountsScript prints /etc/passwd, a line with a colon, and /etc/group, with nothing but the shell.
+const accountsScript = `for f in /etc/passwd /etc/group; do
+	if [ -r "$f" ]; then while IFS= read -r l || [ -n "$l" ]; do printf '%s\n' "$l"; done <"$f"; fi
+	echo :
+done`
+
 // probe finds out which languages an image has, and who its user is. Both come from the sandbox, and are checked.
 func (r *record) probe(ctx context.Context, s *shell, d config.Template) error {
 	if len(d.Languages) == 0 {
@@ -169,7 +175,13 @@ func (r *record) probe(ctx context.Context, s *shell, d config.Template) error {
 	if isRoot(r.Image.User) {
 		return nil
 	}
-	return fmt.Errorf("the image's user %q is not root, which this version needs", r.Image.User)
+	out, err := s.output(ctx, accountsScript)
+	if err != nil {
+		return fmt.Errorf("the user %q of the image could not be looked up: %w", r.Image.User, err)
+	}
+	passwd, group, _ := strings.Cut(out, "\n:\n")
+	r.User, err = image.ResolveUser(r.Image.User, passwd, group)
+	return err
 }
 
 func isRoot(user string) bool {

@@ -1,8 +1,11 @@
 package template
 
 import (
+	"archive/tar"
+	"bytes"
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"path/filepath"
 	"slices"
@@ -280,6 +283,70 @@ func TestTail(t *testing.T) {
 	text := last.text()
 	if !strings.Contains(text, "reason") || strings.Contains(text, "\x1b") || len(text) > 2*maxLine {
 		t.Errorf("%d bytes: %.200q", len(text), text)
+	}
+}
+
+// What becomes a layer of an image: not what is mounted or temporary, and whiteouts as images have them.
+func TestFilterLayer(t *testing.T) {
+	in := new(bytes.Buffer)
+	w := tar.NewWriter(in)
+	for _, h := range []*tar.Header{
+		{Name: "./", Typeflag: tar.TypeDir, Mode: 0o755},
+		{Name: "./opt/", Typeflag: tar.TypeDir, Mode: 0o755,
+			PAXRecords: map[string]string{opaqueXattr: "y", "SCHILY.xattr.user.mine": "1"}},
+		{Name: "./opt/new", Typeflag: tar.TypeReg, Mode: 0o644, Size: 3},
+		{Name: "./opt/old", Typeflag: tar.TypeChar},
+		{Name: "./opt/older", Typeflag: tar.TypeLink, Linkname: "./opt/old"},
+		{Name: "./tmp/old", Typeflag: tar.TypeChar},
+		{Name: "./opt/oldest", Typeflag: tar.TypeLink, Linkname: "./tmp/old"},
+		{Name: "./etc/link", Typeflag: tar.TypeLink, Linkname: "./etc/pip.conf"},
+		{Name: "./opt/null", Typeflag: tar.TypeChar, Devmajor: 1, Devminor: 3},
+		{Name: "./opt/link", Typeflag: tar.TypeLink, Linkname: "./opt/new"},
+		{Name: "./opt/dangling", Typeflag: tar.TypeLink, Linkname: "./tmp/x"},
+		{Name: "./tmp/x", Typeflag: tar.TypeReg},
+		{Name: "./workspace/secret", Typeflag: tar.TypeReg},
+		{Name: "./etc/resolv.conf", Typeflag: tar.TypeReg},
+		{Name: "./etc/pip.conf", Typeflag: tar.TypeReg},
+		{Name: "../../etc/hosts", Typeflag: tar.TypeReg},
+		{Name: "/var/lib/sandlot/../sandlot/bin", Typeflag: tar.TypeReg},
+		{Name: "./tmpfile", Typeflag: tar.TypeReg},
+	} {
+		if err := w.WriteHeader(h); err != nil {
+			t.Fatal(err)
+		}
+		if h.Size > 0 {
+			io.WriteString(w, "new")
+		}
+	}
+	w.Close()
+	out := new(bytes.Buffer)
+	if err := filterLayer(out, in, map[string][]byte{"etc/pip.conf": nil}); err != nil {
+		t.Fatal(err)
+	}
+	names := []string{}
+	for r := tar.NewReader(out); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h.PAXRecords[opaqueXattr] != "" || h.Name == "./opt/" && h.PAXRecords["SCHILY.xattr.user.mine"] != "1" {
+			t.Errorf("attributes %v", h.PAXRecords)
+		}
+		if text, _ := io.ReadAll(r); h.Name == "./opt/new" && string(text) != "new" {
+			t.Errorf("content %q", text)
+		}
+		names = append(names, h.Name)
+	}
+	want := []string{"./", "./opt/", "opt/.wh..wh..opq", "./opt/new", "opt/.wh.old", "opt/.wh.older", "opt/.wh.oldest",
+		"./opt/null", "./opt/link", "./tmpfile"}
+	if !slices.Equal(names, want) {
+		t.Errorf("entries %q, want %q", names, want)
+	}
+	if err := filterLayer(io.Discard, strings.NewReader("no archive, but a text of some length"), nil); err == nil {
+		t.Error("a text is taken for a layer")
 	}
 }
 
