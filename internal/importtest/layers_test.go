@@ -53,7 +53,7 @@ var places = map[string]place{
 	"oci":          {"L2", ""},
 	"pool":         {"L2", "agent egress workspace"},
 	"port":         {"L2", ""},
-	"session":      {"L2", "agent egress oci pool"},
+	"session":      {"L2", "agent egress pool"},
 	"servers": {"L2",
 		"pool servers/install servers/instance servers/oauth servers/process session mcpclient mcpclient/transport"},
 	"servers/instance": {"L2",
