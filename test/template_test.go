@@ -83,7 +83,8 @@ func TestTemplates(t *testing.T) {
 	s.restart()
 	out, errs, code := s.cli("template", "build")
 	for _, want := range []string{"data: ready: python node typescript bash sh",
-		"plain: ready: python node typescript bash sh", "broken: failed: ", "No matching distribution", "away: failed: "} {
+		"plain: ready: python node typescript bash sh", "broken: failed: ", "No matching distribution",
+		"away: failed: "} {
 		if !strings.Contains(out, want) {
 			t.Errorf("the progress does not say %q:\n%s", want, out)
 		}

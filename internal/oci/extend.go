@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/types"
@@ -23,7 +22,7 @@ func (s *Store) Extend(ctx context.Context, base string, layer io.Reader, name s
 		return Image{}, err
 	}
 	called := familiar(parsed)
-	image, err := s.using(ctx, func() (Image, error) {
+	return s.using(ctx, func() (Image, error) {
 		entry, there, err := s.find(base)
 		if err == nil && !there {
 			err = fault.New(fault.NotFound, "the image %s is not in the store any more", base)
@@ -39,10 +38,6 @@ func (s *Store) Extend(ctx context.Context, base string, layer io.Reader, name s
 		a := &addition{store: s, from: from, called: called, want: want, progress: newProgress(nil)}
 		return a.add(ctx, from.images[0])
 	})
-	if err != nil && ctx.Err() != nil {
-		err = fault.Wrap(fault.Canceled, errors.Join(ctx.Err(), err), "making the image %s was interrupted", called)
-	}
-	return image, err
 }
 
 // extension returns a source with the image of the store that has that digest, and one more layer.
@@ -52,37 +47,27 @@ func (s *Store) extension(ctx context.Context, base v1.Hash, layer io.Reader, ca
 	if err != nil {
 		return nil, want, err
 	}
-	if len(manifest.Layers) >= maxLayers {
-		return nil, want, fault.New(fault.ResourceLimit, "an image has at most %d layers", maxLayers)
-	}
 	sum := sha256.New()
 	file, err := s.spool(io.TeeReader(contextReader{ctx, layer}, sum))
 	if err != nil {
 		return nil, want, err
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, file.Close())
-		}
-	}()
+	f = newFolder("the store")
 	info, err := file.Stat()
 	if err != nil {
-		return nil, want, err
+		return nil, want, errors.Join(err, file.Close())
 	}
+	f.files = oneFile{file, info.Size()}
 	digest := v1.Hash{Algorithm: "sha256", Hex: hex.EncodeToString(sum.Sum(nil))}
 	config.RootFS.DiffIDs = append(config.RootFS.DiffIDs, digest)
-	config.History = append(config.History, v1.History{Created: v1.Time{Time: time.Now().UTC()},
-		CreatedBy: "sandlot template build", Comment: called})
-	text, err := json.Marshal(config)
-	if err != nil {
-		return nil, want, err
-	}
-	f = newFolder("the store")
-	f.files = oneFile{file, info.Size()}
-	layers := append(manifest.Layers, v1.Descriptor{MediaType: types.OCIUncompressedLayer, Digest: digest,
-		Size: info.Size()})
+	config.History = append(config.History, v1.History{CreatedBy: "sandlot", Comment: called})
+	text, configErr := json.Marshal(config)
+	added := v1.Descriptor{MediaType: types.OCIUncompressedLayer, Digest: digest, Size: info.Size()}
 	text, err = json.Marshal(v1.Manifest{SchemaVersion: 2, MediaType: types.OCIManifestSchema1,
-		Config: f.make(text, types.OCIConfigJSON), Layers: layers})
+		Config: f.make(text, types.OCIConfigJSON), Layers: append(manifest.Layers, added)})
 	f.images = []v1.Descriptor{f.make(text, types.OCIManifestSchema1)}
+	if err = errors.Join(err, configErr); err != nil {
+		f.close()
+	}
 	return f, v1.Platform{OS: config.OS, Architecture: config.Architecture, Variant: config.Variant}, err
 }

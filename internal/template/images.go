@@ -104,7 +104,8 @@ func filterLayer(to io.Writer, from io.Reader, mounted map[string][]byte) error 
 			return fmt.Errorf("reading what the sandbox has written: %w", err)
 		}
 		isLink := h.Typeflag == tar.TypeLink
-		if h.Typeflag == tar.TypeChar && h.Devmajor == 0 && h.Devminor == 0 || isLink && whiteouts[cleanName(h.Linkname)] {
+		isWhiteout := h.Typeflag == tar.TypeChar && h.Devmajor == 0 && h.Devminor == 0
+		if isWhiteout || isLink && whiteouts[cleanName(h.Linkname)] {
 			if len(whiteouts) == maxWhiteouts {
 				return fmt.Errorf("the sandbox has removed more than %d files", maxWhiteouts)
 			}
@@ -146,7 +147,8 @@ func writeEntry(out *tar.Writer, h *tar.Header, content io.Reader) error {
 	name := cleanName(h.Name)
 	isOpaque := h.Typeflag == tar.TypeDir && h.PAXRecords[opaqueXattr] == "y"
 	kept := &tar.Header{Typeflag: h.Typeflag, Name: h.Name, Linkname: h.Linkname, Size: h.Size, Mode: h.Mode,
-		Uid: h.Uid, Gid: h.Gid, ModTime: h.ModTime, Devmajor: h.Devmajor, Devminor: h.Devminor, PAXRecords: map[string]string{}}
+		Uid: h.Uid, Gid: h.Gid, ModTime: h.ModTime, Devmajor: h.Devmajor, Devminor: h.Devminor,
+		PAXRecords: map[string]string{}}
 	for key, value := range h.PAXRecords {
 		if strings.HasPrefix(key, "SCHILY.xattr.") && !strings.HasPrefix(key, "SCHILY.xattr.trusted.") {
 			kept.PAXRecords[key] = value
