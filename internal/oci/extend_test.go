@@ -15,7 +15,8 @@ import (
 // An image and one more layer are a new image, with the settings of the old one, which stays as it is.
 func TestExtend(t *testing.T) {
 	s, ctx := newStore(t), testContext(t)
-	base := imageOf(t, layerOf(t, map[string][]byte{"kept": []byte("base"), "changed": []byte("old"), "gone": []byte("x")}))
+	base := imageOf(t, layerOf(t, map[string][]byte{"kept": []byte("base"), "changed": []byte("old"),
+		"gone": []byte("x")}))
 	old := must[Image](t)(s.Import(ctx, layoutOf(t, map[string]v1.Image{"": base}), "base:1", Options{}))
 	layer := tarOf(t, map[string][]byte{"changed": []byte("new"), "added": []byte("layer"), ".wh.gone": nil})
 	got := must[Image](t)(s.Extend(ctx, old.Digest, bytes.NewReader(layer), "sandlot/more:1"))
