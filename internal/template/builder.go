@@ -82,7 +82,7 @@ func (b *Builder) Run(ctx context.Context) {
 	b.check(ctx)
 	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
-	for {
+	for ctx.Err() == nil {
 		if e := b.Set.next(); e != nil {
 			b.make(ctx, e)
 			continue

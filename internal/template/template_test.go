@@ -32,6 +32,8 @@ type images struct {
 	broken error
 	saved  []string
 	looks  int // of Image for a reference that is no ID
+
+	bootDelay time.Duration // of sandboxes
 }
 
 func (i *images) Image(_ context.Context, ref string, progress func(string)) (sandbox.Image, error) {
@@ -76,7 +78,7 @@ func newWorld(t *testing.T, dir string, i *images, templates ...config.Template)
 	}
 	log := slog.New(slog.DiscardHandler)
 	set := New(log, []*image.Template{host}, templates, true)
-	w := &world{images: i, fake: &sandboxtest.Fake{}}
+	w := &world{images: i, fake: &sandboxtest.Fake{BootDelay: i.bootDelay}}
 	p := pool.New(pool.Config{Runtime: w.fake, Workspaces: workspaces, BootTimeout: time.Minute, Templates: set.Ready,
 		Flavor: sandboxtest.Flavors[0], Log: log})
 	w.Builder = NewBuilder(Config{Set: set, Pool: p, Dir: filepath.Join(dir, "templates"),
@@ -169,6 +171,25 @@ func TestBuild(t *testing.T) {
 		time.Sleep(time.Second)
 		if got := w.info(t, "one"); got.State != Ready || len(i.saved) != 3 {
 			t.Errorf("%+v, saved %q", got, i.saved)
+		}
+	})
+}
+
+// A builder that is stopped in the middle of a build ends, and leaves nothing.
+func TestStopWhileBuilding(t *testing.T) {
+	if !sandboxtest.Alone(t) {
+		return
+	}
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, dir, &images{ids: map[string]string{"py": "sha256:1"}, bootDelay: time.Hour}, numpy("one"))
+		time.Sleep(time.Second)
+		if got := w.info(t, "one"); got.State != Building {
+			t.Errorf("%+v", got)
+		}
+		w.stop()
+		if got := w.info(t, "one"); got.State != Waiting {
+			t.Errorf("%+v", got)
 		}
 	})
 }
