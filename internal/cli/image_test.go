@@ -61,6 +61,16 @@ func TestImageCommands(t *testing.T) {
 	if out, _ := run(0, "prune"); out != "0 B freed\n" {
 		t.Errorf("prune prints %q", out)
 	}
+	settings := filepath.Join(dir, "state", "sandlot.yaml")
+	if err := os.WriteFile(settings, []byte("templates:\n  mine: {image: my-image:1}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, problems := run(1, "remove", "my-image:1"); !strings.Contains(problems, "is used by the template mine") {
+		t.Errorf("the image of a template: %q", problems)
+	}
+	if err := os.Remove(settings); err != nil {
+		t.Fatal(err)
+	}
 	if out, _ := run(0, "remove", "my-image:1"); out != "my-image:1 is removed\n" {
 		t.Errorf("remove prints %q", out)
 	}

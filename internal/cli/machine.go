@@ -46,16 +46,22 @@ everything. --state-dir selects one folder.`,
 // errorLog returns a logger that prints errors only.
 func (p *program) errorLog() *slog.Logger { return app.Logger(p.err, "ERROR", false) }
 
-// images opens the image store of the state folder.
-func (p *program) images() (*oci.Store, error) {
+// images opens the image store of the state folder, and returns the images of the settings' templates.
+func (p *program) images() (*oci.Store, map[string]string, error) {
 	if p.server != "" {
-		return nil, usage{errors.New("images are changed on the server's own machine, without --server")}
+		return nil, nil, usage{errors.New("images are changed on the server's own machine, without --server")}
 	}
 	cfg, err := p.load(nil)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return oci.Open(filepath.Join(cfg.Server.StateDir, "images"), app.Logger(p.err, "WARNING", false)), nil
+	templates := map[string]string{}
+	for _, t := range cfg.Templates {
+		if t.Image != "" {
+			templates[t.Name] = t.Image
+		}
+	}
+	return oci.Open(filepath.Join(cfg.Server.StateDir, "images"), app.Logger(p.err, "WARNING", false)), templates, nil
 }
 
 // folders reads the state folder of --state-dir, or without it all that have a running

@@ -14,8 +14,8 @@ import (
 	"sandlot/internal/oci"
 )
 
-// Open opens the image store of the state folder.
-type Open func() (*oci.Store, error)
+// Open opens the image store of the state folder. It returns the images of the settings' templates, by their names.
+type Open func() (store *oci.Store, templates map[string]string, err error)
 
 // commands are the commands of `sandlot image`.
 type commands struct {
@@ -97,7 +97,7 @@ func platformFlag(c *cobra.Command, platform *string) {
 
 // addImage gets an image, and shows how far that is.
 func (p *commands) addImage(platform string, add func(*oci.Store, oci.Options) (oci.Image, error)) error {
-	store, err := p.open()
+	store, _, err := p.open()
 	if err != nil {
 		return err
 	}
@@ -120,7 +120,7 @@ func (p *commands) list() *cobra.Command {
 		Long: `List the images: name, digest, platform, size of the root file system, when the image was
 added, and when it was last used. An image without a name had one that another image has now.`}
 	return p.withJSON(c, func(*cobra.Command, []string) error {
-		store, err := p.open()
+		store, _, err := p.open()
 		if err != nil {
 			return err
 		}
@@ -155,17 +155,30 @@ type removedImage struct {
 	Digest string `json:"digest"`
 }
 
+// usedBy returns a function that says which template is made of an image.
+func usedBy(store *oci.Store, templates map[string]string) func(oci.Image) string {
+	return func(image oci.Image) string {
+		for name, ref := range templates {
+			if of, there, err := store.Get(ref); err == nil && there && of.Name == image.Name && of.Name != "" {
+				return "the template " + name
+			}
+		}
+		return ""
+	}
+}
+
 func (p *commands) remove() *cobra.Command {
 	c := &cobra.Command{Use: "remove IMAGE...", Short: "Remove images", Args: cobra.MinimumNArgs(1),
-		Long: `Remove images by name, or by digest (sha256:…). Layers that other images have too are kept.`}
+		Long: `Remove images by name, or by digest (sha256:…). Layers that other images have too are kept. The image
+of a template of the settings file is not removed.`}
 	return p.withJSON(c, func(c *cobra.Command, args []string) error {
-		store, err := p.open()
+		store, templates, err := p.open()
 		if err != nil {
 			return err
 		}
 		removed := []removedImage{}
 		for _, ref := range args {
-			image, err := store.Remove(c.Context(), ref, nil)
+			image, err := store.Remove(c.Context(), ref, usedBy(store, templates))
 			if err != nil {
 				return err
 			}
@@ -192,7 +205,7 @@ func (p *commands) prune() *cobra.Command {
 		Long: `Remove images that have no name any more, layers that no image has, and downloads that were
 interrupted. Images with a name are kept.`}
 	return p.withJSON(c, func(c *cobra.Command, _ []string) error {
-		store, err := p.open()
+		store, _, err := p.open()
 		if err != nil {
 			return err
 		}
