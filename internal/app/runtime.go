@@ -11,6 +11,7 @@ import (
 	"sandlot/internal/config"
 	"sandlot/internal/egress"
 	"sandlot/internal/fault"
+	"sandlot/internal/runtime/docker"
 	"sandlot/internal/runtime/gvisor"
 	"sandlot/internal/sandbox"
 )
@@ -28,6 +29,23 @@ var runtimes = map[string]func(*config.Config, *slog.Logger) (sandbox.Runtime, e
 		}
 		return gvisor.New(gvisor.Config{Runsc: runsc, Agent: agent, StateDir: c.Server.StateDir, Log: log,
 			HostNetwork: egress.Mode(c.Network.Mode) == egress.Open, Preboot: c.Runtime.Snapshots})
+	},
+	"docker": func(c *config.Config, log *slog.Logger) (sandbox.Runtime, error) {
+		if egress.Mode(c.Network.Mode) == egress.Open {
+			return nil, fault.New(fault.Configuration, "network.mode=open: the runtime docker has no sandboxes "+
+				"with the machine's network; use `allowlist` or `public`")
+		}
+		agent, err := findProgram(c.Runtime.AgentPath, "sandlot-agent", "agent")
+		if err != nil {
+			return nil, err
+		}
+		d := c.Docker
+		rt, err := docker.New(docker.Config{Host: d.Host, Context: d.Context, OCIRuntime: d.Runtime,
+			WritableRoot: d.WritableRoot, Agent: agent, StateDir: c.Server.StateDir, Log: log})
+		if err != nil {
+			return nil, fault.Wrap(fault.Configuration, err, "%v", err)
+		}
+		return rt, nil
 	},
 }
 

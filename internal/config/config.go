@@ -17,6 +17,7 @@ type Config struct {
 	Server   Server
 	Sessions Sessions
 	Runtime  Runtime
+	Docker   Docker
 	Output   Output
 	Network  Network
 	MCP      MCP
@@ -112,6 +113,14 @@ type Runtime struct {
 	Snapshots    bool
 	MaxProcesses int
 	DiskMB       int
+}
+
+// Docker has the settings of the runtime docker.
+type Docker struct {
+	Host         string // the daemon's address; empty: as for the docker command
+	Context      string // a context of the docker command; empty: the current one
+	Runtime      string // the daemon's runtime for containers; empty: its default
+	WritableRoot bool
 }
 
 // Output has the form and the limits of results.

@@ -221,7 +221,7 @@ func TestBadValues(t *testing.T) {
 		{"CONTAINER_CPU_LIMIT", "NaN", "0.1 to"},
 		{"SANDLOT_AUTH", "none", "auto, required, off"},
 		{"SANDLOT_LOG_LEVEL", "LOUD", "DEBUG, INFO, WARNING, ERROR"},
-		{"SANDLOT_RUNTIME", "docker", "gvisor"},
+		{"SANDLOT_RUNTIME", "firecracker", "gvisor, docker"},
 		{"SANDLOT_OUTPUT_STYLE", "fancy", "plain, labeled"},
 		{"SANDLOT_CORS_ORIGINS", "a.example", "https://"},
 	}

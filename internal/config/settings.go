@@ -136,7 +136,8 @@ const day = 24 * time.Hour
 
 // settings returns the table of settings, whose rows set and get the values of c.
 func (c *Config) settings() []setting {
-	return slices.Concat(c.serverRows(), c.runtimeRows(), c.sessionRows(), c.networkRows(), c.mcpRows(), c.outputRows())
+	return slices.Concat(c.serverRows(), c.runtimeRows(), c.dockerRows(), c.sessionRows(), c.networkRows(),
+		c.mcpRows(), c.outputRows())
 }
 
 // serverRows returns the settings of the server.
@@ -203,6 +204,24 @@ func (c *Config) runtimeRows() []setting {
 			"processes and threads in a sandbox", number(&r.MaxProcesses, 16, 1<<20)},
 		{"disk_mb", "10240", nil,
 			"what a sandbox may write outside /workspace, and in it, in MB each", number(&r.DiskMB, 16, 1<<30)},
+	}
+}
+
+// dockerRows returns the settings of the runtime docker.
+func (c *Config) dockerRows() []setting {
+	d := &c.Docker
+	return []setting{
+		{"docker.host", "", nil,
+			"the Docker daemon's or Podman's socket, such as unix:///run/docker.sock; empty: as for the docker command",
+			text(&d.Host, nil)},
+		{"docker.context", "", nil,
+			"the context of the docker command that has the daemon's address; empty: the current one",
+			text(&d.Context, nil)},
+		{"docker.runtime", "", nil,
+			"the daemon's runtime for sandboxes, such as runsc; empty: the daemon's default", text(&d.Runtime, nil)},
+		{"docker.writable_root", "false", nil,
+			"sandboxes may write everywhere in their root file system, without a limit of the disk",
+			boolean(&d.WritableRoot)},
 	}
 }
 

@@ -20,7 +20,7 @@ import (
 const ImageTemplate = "sandbox-image"
 
 // runtimeNames are the runtimes that there are.
-var runtimeNames = []string{"gvisor"}
+var runtimeNames = []string{"gvisor", "docker"}
 
 // Template describes the programs and files of sandboxes: a root file system, what is added to it, and its
 // languages.

@@ -124,8 +124,6 @@ func TestSandboxImage(t *testing.T) {
 }
 
 func TestRuntimes(t *testing.T) {
-	defer func(before []string) { runtimeNames = before }(runtimeNames)
-	runtimeNames = []string{"gvisor", "docker"}
 	tests := []struct {
 		yaml, name string
 		names      []string

@@ -31,6 +31,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"sandlot/internal/agent/wire"
+	"sandlot/internal/guest/confine"
 	"sandlot/internal/guest/files"
 	"sandlot/internal/guest/interp"
 	"sandlot/internal/guest/network"
@@ -58,13 +59,18 @@ type Config struct {
 
 // FromEnvironment reads the configuration and removes it from the environment.
 func FromEnvironment() (Config, error) {
-	secret, err := hex.DecodeString(os.Getenv(wire.EnvSecret))
-	if err != nil || len(secret) != wire.SecretLen {
-		return Config{}, fmt.Errorf("%s must be %d bytes in hexadecimal", wire.EnvSecret, wire.SecretLen)
-	}
-	c := Config{Socket: os.Getenv(wire.EnvSocket), Secret: secret, Boot: new(agentv1.Boot), Init: os.Getpid() == 1}
+	c := Config{Socket: os.Getenv(wire.EnvSocket), Boot: new(agentv1.Boot), Init: os.Getpid() == 1}
 	if c.Socket == "" {
 		c.Socket = wire.SocketDir + "/" + wire.Socket
+	}
+	text := []byte(os.Getenv(wire.EnvSecret))
+	if len(text) == 0 { // others can read the environment of a container
+		text, _ = os.ReadFile(filepath.Join(filepath.Dir(c.Socket), wire.SecretFile))
+	}
+	var err error
+	if c.Secret, err = hex.DecodeString(string(text)); err != nil || len(c.Secret) != wire.SecretLen {
+		return Config{}, fmt.Errorf("%s, or else the file %s beside the socket, must be %d bytes in hexadecimal",
+			wire.EnvSecret, wire.SecretFile, wire.SecretLen)
 	}
 	boot, err := base64.StdEncoding.DecodeString(os.Getenv(wire.EnvBoot))
 	if err = errors.Join(err, proto.Unmarshal(boot, c.Boot)); err != nil {
@@ -83,7 +89,8 @@ func FromEnvironment() (Config, error) {
 			return Config{}, fmt.Errorf("%s: %w", wire.EnvOrphan, err)
 		}
 	}
-	for _, name := range []string{wire.EnvSecret, wire.EnvSocket, wire.EnvBoot, wire.EnvUser, wire.EnvOrphan} {
+	for _, name := range []string{wire.EnvSecret, wire.EnvSocket, wire.EnvBoot, wire.EnvUser, wire.EnvOrphan,
+		wire.EnvPlainFiles} {
 		os.Unsetenv(name)
 	}
 	c.Env = os.Environ()
@@ -99,9 +106,13 @@ func Main() int {
 	// A setuid file gives programs no privileges, and they cannot read this process's memory.
 	_ = unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
+	plainFiles := os.Getenv(wire.EnvPlainFiles) != ""
 	c, err := FromEnvironment()
 	if err == nil {
 		err = dropBoundingSet()
+	}
+	if err == nil && plainFiles {
+		err = confine.PlainFiles()
 	}
 	if err == nil {
 		err = c.User.Do(func() error { return nil })

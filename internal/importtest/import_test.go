@@ -11,6 +11,7 @@ import (
 var only = map[string][]string{
 	// Implementations are put together in one place.
 	"sandlot/internal/runtime/gvisor": {"sandlot/internal/app"},
+	"sandlot/internal/runtime/docker": {"sandlot/internal/app"},
 	"sandlot/internal/store":          {"sandlot/internal/app", "sandlot/internal/cli"},
 	// Edges.
 	"sandlot/internal/gateway":      {"sandlot/internal/app", "sandlot/internal/api"},
@@ -23,7 +24,7 @@ var only = map[string][]string{
 	// The operator's own texts alone are expanded, and their commands run.
 	"sandlot/internal/expand": {"sandlot/internal/config", "sandlot/internal/clientconfig"},
 	// What hostile code has written is walked through in one place.
-	"sandlot/internal/tree": {"sandlot/internal/workspace", "sandlot/internal/runtime/gvisor",
+	"sandlot/internal/tree": {"sandlot/internal/workspace", "sandlot/internal/runtime",
 		"sandlot/internal/volume", "sandlot/internal/cli"},
 	"sandlot/internal/volume": {"sandlot/internal/app", "sandlot/internal/builtin"},
 	"sandlot/internal/limit": {"sandlot/internal/api", "sandlot/internal/gateway", "sandlot/internal/app",
@@ -63,6 +64,10 @@ var only = map[string][]string{
 	"mvdan.cc/sh":                            {"sandlot/internal/expand"},
 	"github.com/tailscale/hujson":            {"sandlot/internal/clientconfig"},
 	"software.sslmate.com/src/go-pkcs12":     {"sandlot/internal/cacerts"},
+	"github.com/moby/moby/client":            {"sandlot/internal/runtime/docker"},
+	"github.com/moby/moby/api":               {"sandlot/internal/runtime/docker"},
+	"github.com/distribution/reference":      {"sandlot/internal/runtime/docker"},
+	"github.com/containerd/errdefs":          {"sandlot/internal/runtime/docker"},
 	"github.com/opencontainers/runtime-spec": {"sandlot/internal/runtime/gvisor", "sandlot/cmd/sandlot-runsc",
 		"sandlot/test/bench"},
 }

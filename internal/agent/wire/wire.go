@@ -101,6 +101,9 @@ const (
 	EnvOrphan = "SANDLOT_AGENT_ORPHAN" // how long to run without a host, as time.Duration prints it; optional
 	EnvBoot   = "SANDLOT_AGENT_BOOT"   // base64 of a Boot
 	EnvUser   = "SANDLOT_AGENT_USER"   // a User as JSON; optional: root
+	// EnvPlainFiles is set where programs run on the host's kernel and are to make no set-user-ID
+	// files and no devices; optional.
+	EnvPlainFiles = "SANDLOT_AGENT_PLAIN_FILES"
 )
 
 // OutputDir is the folder in the sandbox for the files of outputs that do not fit inline.

@@ -37,6 +37,9 @@ type Subject struct {
 	ProofCommand string
 	// WritableRoot: sandboxes can write everywhere in their root file system, and nobody else sees that.
 	WritableRoot bool
+	// SharedKernel: programs in the sandbox run on the host's kernel. They see the machine's memory and CPUs, and reach
+	// sockets of the host in folders that are mounted.
+	SharedKernel bool
 	// Template is what to boot; nil for a runtime that cannot run programs: tests that need
 	// them are skipped.
 	Template *image.Template

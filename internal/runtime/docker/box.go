@@ -1,0 +1,303 @@
+package docker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/client"
+
+	"sandlot/internal/agent/wire"
+	"sandlot/internal/runtime/socket"
+	"sandlot/internal/sandbox"
+)
+
+// box implements sandbox.Sandbox.
+type box struct {
+	runtime *Runtime
+	dir     string
+	name    string        // of the container
+	exited  chan struct{} // closed when the container has ended
+
+	mu      sync.Mutex
+	spec    sandbox.Spec   // only Limits changes once other goroutines use the box
+	socket  *socket.Folder // nil before listen
+	reason  string         // why this runtime killed it
+	stopped bool
+}
+
+func newBox(r *Runtime, spec sandbox.Spec) *box {
+	return &box{runtime: r, dir: r.sandboxDir(spec.ID), name: "sandlot-" + spec.ID, spec: spec,
+		exited: make(chan struct{})}
+}
+
+// socketDir is the folder of the socket that the agent dials.
+func (b *box) socketDir() string { return filepath.Join(b.dir, "sock") }
+
+// filesDir is the folder of the files that are mounted over those of the image.
+func (b *box) filesDir() string { return filepath.Join(b.dir, "files") }
+
+// Spec implements sandbox.Sandbox.
+func (b *box) Spec() sandbox.Spec {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.spec
+}
+
+func (b *box) listen() error {
+	f, err := socket.Listen(b.socketDir())
+	if err != nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.socket = f
+	return nil
+}
+
+// Connect implements sandbox.Sandbox.
+func (b *box) Connect(ctx context.Context) (net.Conn, error) {
+	b.mu.Lock()
+	f := b.socket
+	b.mu.Unlock()
+	if f == nil {
+		return nil, sandbox.ErrGone
+	}
+	c, err := f.Accept(ctx)
+	if err == nil || ctx.Err() != nil {
+		return c, err
+	}
+	return nil, fmt.Errorf("%w: %w", sandbox.ErrGone, err)
+}
+
+// wakeAgent makes the agent of a recovered sandbox dial at once. Without the signal it dials some seconds later.
+func (b *box) wakeAgent() {
+	ctx, cancel := context.WithTimeout(b.runtime.ctx, 5*time.Second)
+	defer cancel()
+	_, err := b.runtime.client.ContainerKill(ctx, b.name,
+		client.ContainerKillOptions{Signal: fmt.Sprint(int(wire.WakeSignal))})
+	if err != nil {
+		b.runtime.Log.Debug("could not wake an agent", "sandbox", b.spec.ID, "error", err)
+	}
+}
+
+// retryInterval is the pause between two questions to a daemon that does not answer.
+const retryInterval = 100 * time.Millisecond
+
+// inspect returns the state of the container; nil: there is none of this instance.
+func (b *box) inspect(ctx context.Context) (*container.State, error) {
+	instance, err := b.runtime.instanceID()
+	if err != nil {
+		return nil, err
+	}
+	found, err := b.runtime.client.ContainerInspect(ctx, b.name, client.ContainerInspectOptions{})
+	if isMissing(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if found.Container.Config == nil || found.Container.Config.Labels[labelInstance] != instance {
+		return nil, nil
+	}
+	return found.Container.State, nil
+}
+
+// awaitEnd waits until the container has ended, or the runtime closes. A daemon that does not answer says nothing
+// about the container, which may live on without it.
+func (b *box) awaitEnd() {
+	ctx := b.runtime.ctx
+	for {
+		wait := b.runtime.client.ContainerWait(ctx, b.name,
+			client.ContainerWaitOptions{Condition: container.WaitConditionNotRunning})
+		select {
+		case <-wait.Result:
+		case <-wait.Error:
+		case <-b.exited:
+			return
+		}
+		// Only this answer counts: a wait also ends with the daemon.
+		if state, err := b.inspect(ctx); err == nil && (state == nil || !state.Running) {
+			b.markExited()
+			return
+		}
+		select {
+		case <-time.After(retryInterval):
+		case <-b.exited:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// markExited records that the container has ended: it closes b.exited and the socket.
+func (b *box) markExited() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	select {
+	case <-b.exited:
+		return
+	default:
+	}
+	close(b.exited)
+	if b.socket != nil {
+		b.socket.Close()
+	}
+}
+
+// Status implements sandbox.Sandbox.
+func (b *box) Status(ctx context.Context) (sandbox.Status, error) {
+	state, err := b.inspect(ctx)
+	if err != nil {
+		return sandbox.Status{}, fmt.Errorf("asking the Docker daemon about a sandbox: %w", err)
+	}
+	if state != nil && state.Running {
+		st := sandbox.Status{State: sandbox.Running}
+		st.MemoryBytes, st.CPU, err = b.usage(ctx)
+		return st, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	st := sandbox.Status{State: sandbox.Dead, Reason: b.reason}
+	switch {
+	case st.Reason != "":
+	case state == nil:
+		st.Reason = "killed"
+	case state.OOMKilled:
+		st.Reason = "memory"
+	case state.ExitCode == 128+9:
+		st.Reason = "killed"
+	default:
+		st.Reason = "exited"
+	}
+	return st, nil
+}
+
+// maxStats bounds the daemon's answer about a container's usage, in bytes.
+const maxStats = 1 << 20
+
+// usage returns the memory and processor time that the container uses.
+func (b *box) usage(ctx context.Context) (memory int64, cpu time.Duration, err error) {
+	stats, err := b.runtime.client.ContainerStats(ctx, b.name, client.ContainerStatsOptions{})
+	if err != nil {
+		return 0, 0, err
+	}
+	defer stats.Body.Close()
+	var s container.StatsResponse
+	if err := json.NewDecoder(io.LimitReader(stats.Body, maxStats)).Decode(&s); err != nil {
+		return 0, 0, err
+	}
+	used := s.MemoryStats.Usage
+	for _, name := range []string{"total_inactive_file", "inactive_file"} { // cgroup versions 1 and 2
+		if cache := s.MemoryStats.Stats[name]; cache < used {
+			used -= cache
+			break
+		}
+	}
+	return int64(used), time.Duration(s.CPUStats.CPUUsage.TotalUsage), nil
+}
+
+// resizable is a box of a daemon that can change the limits of a container that runs.
+type resizable struct{ *box }
+
+// boxOf returns the box of a sandbox of this package.
+func boxOf(s sandbox.Sandbox) (*box, bool) {
+	if r, ok := s.(resizable); ok {
+		return r.box, true
+	}
+	b, ok := s.(*box)
+	return b, ok
+}
+
+// sandbox returns the box with what it can do.
+func (b *box) sandbox() sandbox.Sandbox {
+	if b.runtime.kind() == podman {
+		return b
+	}
+	return resizable{b}
+}
+
+// Resize implements sandbox.Resizer.
+func (b resizable) Resize(ctx context.Context, l sandbox.Limits) error {
+	resources := b.runtime.resources(l)
+	resources.Ulimits = nil // the daemon changes no others
+	_, err := b.runtime.client.ContainerUpdate(ctx, b.name, client.ContainerUpdateOptions{Resources: &resources})
+	if err != nil {
+		return fmt.Errorf("changing the limits of a container: %w", err)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.spec.Limits = l
+	return b.runtime.storeRecord(b.record())
+}
+
+// Stop implements sandbox.Sandbox.
+func (b *box) Stop(ctx context.Context) error {
+	b.mu.Lock()
+	stopped := b.stopped
+	if b.reason == "" {
+		b.reason = "stopped"
+	}
+	b.mu.Unlock()
+	if stopped {
+		return nil
+	}
+	if err := b.removeContainer(ctx); err != nil {
+		return err
+	}
+	b.markExited()
+	if err := os.RemoveAll(b.dir); err != nil {
+		return err
+	}
+	b.mu.Lock()
+	b.stopped = true
+	b.mu.Unlock()
+	b.runtime.mu.Lock()
+	delete(b.runtime.boxes, b.spec.ID)
+	b.runtime.mu.Unlock()
+	return nil
+}
+
+// removeContainer removes the container with its volumes, until ctx ends. It touches no container of another
+// instance that has the name.
+func (b *box) removeContainer(ctx context.Context) error {
+	for {
+		state, err := b.inspect(ctx)
+		if err == nil && state == nil {
+			return nil
+		}
+		if err == nil {
+			_, err = b.runtime.client.ContainerRemove(ctx, b.name,
+				client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
+		}
+		// A conflict: another call removes it already. The next round sees whether it is gone.
+		if err != nil && !isMissing(err) && !errdefs.IsConflict(err) && !client.IsErrConnectionFailed(err) &&
+			!errdefs.IsInternal(err) && !errors.Is(err, io.EOF) {
+			return fmt.Errorf("removing the container: %w", err)
+		}
+		select {
+		case <-time.After(retryInterval / 5):
+		case <-ctx.Done():
+			return fmt.Errorf("removing the container: %w", errors.Join(ctx.Err(), err))
+		}
+	}
+}
+
+// detach closes this process's socket of the sandbox. The sandbox lives on.
+func (b *box) detach() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.socket != nil {
+		b.socket.Close()
+	}
+}

@@ -1,0 +1,225 @@
+package docker
+
+import (
+	"errors"
+	"maps"
+	"math"
+	"net/netip"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/mount"
+	"github.com/moby/moby/client"
+
+	"sandlot/internal/agent"
+	"sandlot/internal/agent/wire"
+	"sandlot/internal/image"
+	"sandlot/internal/sandbox"
+)
+
+// agentPath is where the sandbox sees the agent.
+const agentPath = "/.sandlot/agent"
+
+// ownFiles are the files that each sandbox has instead of its image's, by path. Docker would copy the host's name
+// servers into resolv.conf. The agent writes into gitconfig, which has to be a file for that in a read-only root.
+var ownFiles = map[string]string{
+	"/etc/resolv.conf": "nameserver 127.0.0.1\noptions timeout:10 attempts:2\n",
+	"/etc/hosts":       "127.0.0.1 localhost sandbox\n::1 localhost\n",
+	"/etc/hostname":    "sandbox\n",
+	"/etc/gitconfig":   "",
+	"/etc/gitignore":   "# What pip and npm installed.\n/.local/\n",
+}
+
+// writableFile is the one of ownFiles that the agent writes.
+const writableFile = "/etc/gitconfig"
+
+// temporary are the folders for files that are of no use to another sandbox, and scratch the others that programs
+// expect to write to in a root file system that is read-only. Each is a volume on the daemon's disk, with what the
+// image has there at first, which is removed with the container. It is no tmpfs: that would count as memory of the
+// sandbox.
+var (
+	temporary = []string{"/tmp", "/var/tmp", "/run", "/var/lib/sandlot"}
+	scratch   = []string{"/root", "/home"}
+)
+
+// templateDir is the folder of the template's files.
+func (b *box) templateDir() string { return filepath.Join(b.dir, "template") }
+
+// uvEnvironment is where the agent makes the virtual environment that `uv pip` uses (package guest).
+const uvEnvironment = "/.venv"
+
+// hashedName matches the name by which OpenSSL finds a certificate in a folder: a hash of the subject, and a number.
+var hashedName = regexp.MustCompile(`/[0-9a-f]{8}\.[0-9]+$`)
+
+// fileNames returns the names of a template's files that are mounted over those of its image: all but those that are
+// only links to others by their hash.
+func fileNames(t *image.Template) []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(t.Files)), hashedName.MatchString)
+}
+
+// makeFolders makes the sandbox's folders, and the files that are mounted over those of the image. The sandbox's
+// users may be others than on the host, so all may read them; nobody else gets into the state folder.
+func (b *box) makeFolders() error {
+	for _, d := range []string{b.socketDir(), b.filesDir()} {
+		if err := errors.Join(os.Mkdir(d, 0o755), os.Chmod(d, 0o755)); err != nil {
+			return err
+		}
+	}
+	if t := b.spec.Template; t.Image != "" {
+		for _, name := range fileNames(t) {
+			if err := writeFile(filepath.Join(b.templateDir(), name), t.Files[name], 0o644); err != nil {
+				return err
+			}
+		}
+	}
+	for path, text := range ownFiles {
+		mode := os.FileMode(0o644)
+		if path == writableFile {
+			mode = 0o666
+		}
+		if err := writeFile(filepath.Join(b.filesDir(), filepath.Base(path)), []byte(text), mode); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeFile writes a file and makes its folder, with these modes whatever the umask is.
+func writeFile(path string, content []byte, mode os.FileMode) error {
+	err := os.MkdirAll(filepath.Dir(path), 0o755)
+	return errors.Join(err, os.WriteFile(path, content, mode), os.Chmod(path, mode))
+}
+
+// container returns the container of a sandbox.
+func (r *Runtime) container(b *box, image, instance string) (client.ContainerCreateOptions, error) {
+	env, err := agent.Environment(b.spec, true)
+	if err != nil {
+		return client.ContainerCreateOptions{}, err
+	}
+	// The daemon shows the environment to all its users, and stores it. The agent reads the secret from a file.
+	env = slices.DeleteFunc(env, func(kv string) bool { return strings.HasPrefix(kv, wire.EnvSecret+"=") })
+	for _, name := range []string{wire.EnvOrphan, wire.EnvUser} { // an image that was made of a sandbox may have it
+		if !slices.ContainsFunc(env, func(kv string) bool { return strings.HasPrefix(kv, name+"=") }) {
+			env = append(env, name+"=")
+		}
+	}
+	plainFiles := "1"
+	if b.spec.Build { // package managers set such modes, and the mounts of a build are its own
+		plainFiles = ""
+	}
+	env = append(env, wire.EnvPlainFiles+"="+plainFiles)
+	never := false
+	config := &container.Config{
+		Image: image, Entrypoint: []string{agentPath}, Cmd: []string{}, WorkingDir: "/", Hostname: "sandbox",
+		// The agent sets up the network. It starts programs as the user of the template.
+		User: "0:0", Env: env,
+		// A check is a program of the image, which the daemon would start with the agent's capabilities.
+		Healthcheck: &container.HealthConfig{Test: []string{"NONE"}},
+		Labels: map[string]string{labelInstance: instance, labelID: b.spec.ID,
+			labelTemplate: b.spec.Template.Name, labelState: r.StateDir},
+	}
+	host := &container.HostConfig{
+		Runtime: r.OCIRuntime, NetworkMode: "none", IpcMode: "private", DNS: []netip.Addr{},
+		CapDrop: []string{"ALL"}, CapAdd: agent.Capabilities(b.spec.Template, true),
+		SecurityOpt:    []string{"no-new-privileges"},
+		ReadonlyRootfs: !r.WritableRoot && !b.spec.Build,
+		Resources:      r.resources(b.spec.Limits),
+		Sysctls:        map[string]string{"net.ipv4.ip_unprivileged_port_start": "0"}, // for the agent's name server
+		// The agent has to be process 1, whatever the daemon's default is.
+		Init: &never,
+		// What the agent complains of is here only.
+		LogConfig: container.LogConfig{Type: "json-file",
+			Config: map[string]string{"max-size": "256k", "max-file": "1"}},
+		Mounts: r.mounts(b),
+	}
+	return client.ContainerCreateOptions{Config: config, HostConfig: host, Name: b.name}, nil
+}
+
+const (
+	// agentMemory and agentThreads are what the kernel allows on top of a sandbox's limits, for the agent itself.
+	agentMemory  = 32 << 20
+	agentThreads = 64
+	// maxFiles is how many files each program may have open. The daemon may not be allowed to allow more.
+	maxFiles = 16384
+)
+
+// podmanProcesses is the limit for the processes of each user that Podman gives a container, which has another one
+// for the container itself. Its own default may be more than it is allowed to set.
+const podmanProcesses = 4096
+
+// resources returns the limits that the kernel enforces.
+func (r *Runtime) resources(l sandbox.Limits) container.Resources {
+	all := container.Resources{Ulimits: []*container.Ulimit{{Name: "core"},
+		{Name: "nofile", Soft: maxFiles, Hard: maxFiles}}}
+	if r.kind() == podman {
+		all.Ulimits = append(all.Ulimits,
+			&container.Ulimit{Name: "nproc", Soft: podmanProcesses, Hard: podmanProcesses})
+	}
+	if l.MemoryBytes > 0 {
+		all.Memory = l.MemoryBytes + agentMemory
+		all.MemorySwap = all.Memory // no swap
+	}
+	if l.CPUs > 0 {
+		all.NanoCPUs = int64(math.Round(l.CPUs * 1e9))
+	}
+	if l.Processes > 0 {
+		n := l.Processes + agentThreads
+		all.PidsLimit = &n
+	}
+	if l.DiskBytes > 0 {
+		all.Ulimits = append(all.Ulimits, &container.Ulimit{Name: "fsize", Soft: l.DiskBytes, Hard: l.DiskBytes})
+	}
+	return all
+}
+
+// mounts returns the mounts of a sandbox, without those that are below a mount of the same target.
+func (r *Runtime) mounts(b *box) []mount.Mount {
+	list := []mount.Mount{bind(r.Agent, agentPath, true), bind(b.socketDir(), wire.SocketDir, true)}
+	for path := range ownFiles {
+		list = append(list, bind(filepath.Join(b.filesDir(), filepath.Base(path)), path, path != writableFile))
+	}
+	for _, x := range b.spec.Template.Binds {
+		list = append(list, bind(x.Source, x.Target, true))
+	}
+	if b.spec.Template.Image != "" { // the files of others are in an image that this package has made
+		for _, name := range fileNames(b.spec.Template) {
+			list = append(list, bind(filepath.Join(b.templateDir(), name), "/"+name, true))
+		}
+	}
+	for _, m := range b.spec.Mounts {
+		list = append(list, bind(m.Source, m.Target, m.ReadOnly))
+	}
+	volumes := append([]string{"/workspace"}, temporary...) // an image may lack /workspace, where programs start
+	if !r.WritableRoot && !b.spec.Build {
+		volumes = append(volumes, scratch...)
+		if slices.ContainsFunc(b.spec.Template.Languages, func(l image.Language) bool { return l.Driver == "python" }) {
+			volumes = append(volumes, uvEnvironment)
+		}
+		if home := b.spec.Template.User.Home; path.IsAbs(home) && path.Clean(home) == home && !isBelow(home, volumes) {
+			volumes = append(volumes, home)
+		}
+	}
+	for _, target := range volumes {
+		if !slices.ContainsFunc(list, func(m mount.Mount) bool { return m.Target == target }) {
+			list = append(list, mount.Mount{Type: mount.TypeVolume, Target: target,
+				VolumeOptions: &mount.VolumeOptions{Labels: map[string]string{labelID: b.spec.ID}}})
+		}
+	}
+	slices.SortFunc(list, func(x, y mount.Mount) int { return strings.Compare(x.Target, y.Target) })
+	return list
+}
+
+// isBelow reports whether a path is the root, or one of the folders, or in one of them.
+func isBelow(name string, folders []string) bool {
+	return name == "/" || slices.ContainsFunc(folders,
+		func(f string) bool { return name == f || strings.HasPrefix(name, f+"/") })
+}
+
+func bind(source, target string, readOnly bool) mount.Mount {
+	return mount.Mount{Type: mount.TypeBind, Source: source, Target: target, ReadOnly: readOnly}
+}

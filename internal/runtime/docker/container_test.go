@@ -1,0 +1,83 @@
+package docker
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/moby/moby/api/types/mount"
+
+	"sandlot/internal/agent"
+	"sandlot/internal/image"
+	"sandlot/internal/sandbox"
+)
+
+// TestContainer looks at what the daemon is asked for.
+func TestContainer(t *testing.T) {
+	r, err := New(Config{Host: "unix:///none", Agent: "/bin/agent", StateDir: t.TempDir(), OCIRuntime: "runsc"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	spec := sandbox.Spec{ID: "a", Template: &image.Template{Name: "t", Image: "i",
+		Files: map[string][]byte{"etc/pip.conf": nil, "etc/ssl/certs/01234567.0": nil}}, Secret: make([]byte, 32),
+		Limits: sandbox.Limits{CPUs: 1.5, MemoryBytes: 512 << 20, Processes: 100, DiskBytes: 1 << 30},
+		Mounts: []sandbox.Mount{{Source: "/w", Target: "/workspace"},
+			{Source: "/d", Target: "/data", ReadOnly: true}},
+		OrphanTimeout: time.Hour}
+	made, err := r.container(newBox(r, spec), "sha256:i", "instance")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, h := made.Config, made.HostConfig
+	if c.User != "0:0" || !slices.Equal(c.Entrypoint, []string{agentPath}) || c.Cmd == nil || len(c.Cmd) != 0 ||
+		!slices.Equal(c.Healthcheck.Test, []string{"NONE"}) || c.Labels[labelInstance] != "instance" {
+		t.Errorf("%+v", c)
+	}
+	if slices.ContainsFunc(c.Env, func(kv string) bool { return strings.Contains(kv, "SECRET") }) {
+		t.Errorf("environment %q", c.Env)
+	}
+	if h.Privileged || h.NetworkMode != "none" || !h.ReadonlyRootfs || h.Init == nil || *h.Init ||
+		h.Runtime != "runsc" || !slices.Equal(h.CapDrop, []string{"ALL"}) ||
+		!slices.Equal(h.CapAdd, []string{"CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_SETPCAP"}) ||
+		!slices.Equal(h.SecurityOpt, []string{"no-new-privileges"}) || len(h.Binds) != 0 || len(h.Devices) != 0 ||
+		h.PidMode != "" || h.IpcMode != "private" || h.UsernsMode != "" {
+		t.Errorf("%+v", h)
+	}
+	if h.Memory != 544<<20 || h.MemorySwap != h.Memory || h.NanoCPUs != 1500_000_000 || *h.PidsLimit != 164 {
+		t.Errorf("limits %+v", h.Resources)
+	}
+	targets := map[string]mount.Mount{}
+	for _, m := range h.Mounts {
+		if _, twice := targets[m.Target]; twice {
+			t.Errorf("%s is mounted twice", m.Target)
+		}
+		targets[m.Target] = m
+		writable := m.Target == "/workspace" || m.Target == writableFile || m.Type == mount.TypeVolume
+		if m.ReadOnly == writable || m.Type == mount.TypeVolume && m.Source != "" {
+			t.Errorf("%+v", m)
+		}
+	}
+	for _, target := range []string{"/tmp", "/root", "/data", "/etc/pip.conf", "/etc/resolv.conf", "/run/sandlot"} {
+		if _, found := targets[target]; !found {
+			t.Errorf("nothing is mounted at %s", target)
+		}
+	}
+	if _, found := targets["/etc/ssl/certs/01234567.0"]; found {
+		t.Error("a link to a certificate is mounted")
+	}
+
+	build := spec
+	build.Build, build.OrphanTimeout = true, 0
+	other := *spec.Template
+	other.User = image.User{UID: 1000, GID: 1000, Home: "/srv/app"}
+	build.Template = &other
+	if made, err = r.container(newBox(r, build), "sha256:i", "instance"); err != nil {
+		t.Fatal(err)
+	}
+	if made.HostConfig.ReadonlyRootfs || !slices.Contains(made.Config.Env, "SANDLOT_AGENT_ORPHAN=") ||
+		!slices.Equal(made.HostConfig.CapAdd, agent.Capabilities(&other, true)) {
+		t.Errorf("of a build: %+v, %q", made.HostConfig, made.Config.Env)
+	}
+}

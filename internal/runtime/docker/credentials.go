@@ -1,0 +1,119 @@
+package docker
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"os/exec"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/distribution/reference"
+	"github.com/moby/moby/api/types/registry"
+)
+
+// registryAuth returns the credentials that the docker command has for the registry of an image, as the daemon wants
+// them; "": it has none.
+func registryAuth(ctx context.Context, name reference.Named) (string, error) {
+	c, err := readCommandConfig()
+	if err != nil {
+		return "", err
+	}
+	domain := reference.Domain(name)
+	auth, err := c.credentials(ctx, domain)
+	if err != nil || auth == nil {
+		return "", err
+	}
+	text, err := json.Marshal(auth)
+	return base64.URLEncoding.EncodeToString(text), err
+}
+
+// credentials returns the credentials for a registry; nil: there are none.
+func (c commandConfig) credentials(ctx context.Context, domain string) (*registry.AuthConfig, error) {
+	for key, helper := range c.CredHelpers {
+		if isRegistry(key, domain) {
+			return askHelper(ctx, helper, key)
+		}
+	}
+	for key, entry := range c.Auths {
+		if !isRegistry(key, domain) {
+			continue
+		}
+		if c.CredsStore != "" {
+			return askHelper(ctx, c.CredsStore, key)
+		}
+		var stored struct{ Auth, IdentityToken string }
+		if err := json.Unmarshal(entry, &stored); err != nil {
+			return nil, fmt.Errorf("docker: the entry of %s in config.json: %w", key, err)
+		}
+		plain, err := base64.StdEncoding.DecodeString(stored.Auth)
+		user, password, found := strings.Cut(string(plain), ":")
+		if err != nil || !found && stored.IdentityToken == "" {
+			return nil, fmt.Errorf("docker: the entry of %s in config.json is broken; log in again with `docker login`",
+				key)
+		}
+		return &registry.AuthConfig{Username: user, Password: password, IdentityToken: stored.IdentityToken,
+			ServerAddress: key}, nil
+	}
+	return nil, nil
+}
+
+// isRegistry reports whether a key of config.json, a host name or an address, is of a registry. The key of the
+// default registry is the name of another host in its domain.
+func isRegistry(key, domain string) bool {
+	host := key
+	if u, err := url.Parse(key); err == nil && u.Host != "" {
+		host = u.Host
+	}
+	host, _, _ = strings.Cut(host, "/")
+	return host == domain || domain == defaultDomain() && strings.HasSuffix(host, "."+domain)
+}
+
+// defaultDomain returns the domain of images whose name has none.
+func defaultDomain() string {
+	name, err := reference.ParseNormalizedNamed("any")
+	if err != nil {
+		return ""
+	}
+	return reference.Domain(name)
+}
+
+const (
+	// helperTimeout is how long a credential helper may take. It may ask the user's key ring.
+	helperTimeout = 30 * time.Second
+	// tokenUser is the user name with which a helper says that the secret is a token.
+	tokenUser = "<token>"
+)
+
+var helperName = regexp.MustCompile(`^[A-Za-z0-9_.-]+$`)
+
+// askHelper asks a credential helper of the docker command; nil: it knows none.
+func askHelper(ctx context.Context, helper, server string) (*registry.AuthConfig, error) {
+	if !helperName.MatchString(helper) {
+		return nil, fmt.Errorf("docker: %q in config.json is not the name of a credential helper", helper)
+	}
+	ctx, cancel := context.WithTimeout(ctx, helperTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "docker-credential-"+helper, "get")
+	cmd.Stdin = strings.NewReader(server)
+	cmd.WaitDelay = time.Second
+	out, err := cmd.Output()
+	if err != nil {
+		if bytes.Contains(out, []byte("credentials not found")) {
+			return nil, nil
+		}
+		return nil, fmt.Errorf("docker: the credential helper %s: %w: %.200s", helper, err, bytes.TrimSpace(out))
+	}
+	var answer struct{ Username, Secret string }
+	if err := json.Unmarshal(out, &answer); err != nil {
+		return nil, fmt.Errorf("docker: the answer of the credential helper %s: %w", helper, err)
+	}
+	if answer.Username == tokenUser {
+		return &registry.AuthConfig{IdentityToken: answer.Secret, ServerAddress: server}, nil
+	}
+	return &registry.AuthConfig{Username: answer.Username, Password: answer.Secret, ServerAddress: server}, nil
+}

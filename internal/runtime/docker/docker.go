@@ -1,0 +1,243 @@
+// Package docker makes sandboxes as containers of a Docker daemon, or of Podman, on this machine. It owns the
+// containers that carry the label of its instance, and touches no others.
+//
+// A box is one sandbox of this package. What is needed to find it again is stored in a folder of its own in the
+// state folder, before the container is made.
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/moby/moby/api/types/system"
+	"github.com/moby/moby/client"
+
+	"sandlot/internal/sandbox"
+	"sandlot/internal/secret"
+)
+
+// Labels of what this package makes.
+const (
+	labelInstance = "dev.sandlot.instance" // random, one for each state folder
+	labelID       = "dev.sandlot.sandbox"
+	labelTemplate = "dev.sandlot.template"
+	labelState    = "dev.sandlot.state" // the path of the state folder
+)
+
+// Runtime implements sandbox.Runtime. Lock order: setupMu, mu, box.mu.
+type Runtime struct {
+	Config
+	client     *client.Client
+	ctx        context.Context
+	cancel     context.CancelFunc
+	background sync.WaitGroup
+
+	setupMu   sync.Mutex
+	instance  string            // the value of labelInstance; empty: not read yet
+	skeletons map[string]string // ids of the images of templates without image, by the template's name
+	warning   *string           // nil: the daemon was not asked yet
+
+	daemonKind atomic.Pointer[string] // nil: the daemon was not asked yet
+
+	mu    sync.Mutex
+	boxes map[string]*box
+}
+
+// New returns the runtime. It reads the settings of the docker command, and does not call the daemon.
+func New(c Config) (*Runtime, error) {
+	for _, p := range []string{c.Agent, c.StateDir} {
+		if !filepath.IsAbs(p) {
+			return nil, fmt.Errorf("docker: %q must be an absolute path", p)
+		}
+	}
+	options, err := clientOptions(c)
+	if err != nil {
+		return nil, err
+	}
+	daemon, err := client.New(append(options, client.WithUserAgent("sandlot"))...)
+	if err != nil {
+		return nil, fmt.Errorf("docker: the daemon's address: %w", err)
+	}
+	r := &Runtime{Config: c, client: daemon, boxes: map[string]*box{}, skeletons: map[string]string{}}
+	r.ctx, r.cancel = context.WithCancel(context.Background())
+	return r, nil
+}
+
+// Name implements sandbox.Runtime.
+func (r *Runtime) Name() string { return "docker" }
+
+func (r *Runtime) dir() string                 { return filepath.Join(r.StateDir, "docker") }
+func (r *Runtime) sandboxesDir() string        { return filepath.Join(r.dir(), "sandboxes") }
+func (r *Runtime) sandboxDir(id string) string { return filepath.Join(r.sandboxesDir(), id) }
+
+// Check implements sandbox.Runtime.
+func (r *Runtime) Check(ctx context.Context) error {
+	st, err := os.Stat(r.Agent)
+	if err != nil || st.Mode()&0o111 == 0 {
+		return fmt.Errorf("%w: the program sandlot-agent is not at %s; run `make build`", sandbox.ErrUnavailable,
+			r.Agent)
+	}
+	if host := r.client.DaemonHost(); !strings.HasPrefix(host, "unix://") {
+		return fmt.Errorf("%w: the Docker daemon at %s is not on this machine; sandboxes need a folder of the "+
+			"server's machine with the agent's socket: set docker.host to the socket of a daemon here, such as "+
+			"unix:///run/docker.sock", sandbox.ErrUnavailable, host)
+	}
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	info, err := r.client.Info(ctx, client.InfoOptions{})
+	if err != nil {
+		return fmt.Errorf("%w: the Docker daemon at %s does not answer: %w; start it, or set docker.host",
+			sandbox.ErrUnavailable, r.client.DaemonHost(), err)
+	}
+	if info.Info.OSType != "" && info.Info.OSType != "linux" {
+		return fmt.Errorf("%w: the Docker daemon runs %s containers; switch it to Linux containers",
+			sandbox.ErrUnavailable, info.Info.OSType)
+	}
+	if _, found := info.Info.Runtimes[r.OCIRuntime]; r.OCIRuntime != "" && !found && len(info.Info.Runtimes) > 0 &&
+		!strings.Contains(r.OCIRuntime, ".") { // io.containerd.kata.v2 need not be listed
+		return fmt.Errorf("%w: the Docker daemon has no runtime %s (docker.runtime); install it and add it to the "+
+			"runtimes in the daemon's settings", sandbox.ErrUnavailable, r.OCIRuntime)
+	}
+	return nil
+}
+
+// checkTimeout is how long the daemon may take to answer Check.
+const checkTimeout = 10 * time.Second
+
+// instanceID returns the random id of this state folder. The first call makes it.
+func (r *Runtime) instanceID() (string, error) {
+	r.setupMu.Lock()
+	defer r.setupMu.Unlock()
+	if r.instance != "" {
+		return r.instance, nil
+	}
+	path := filepath.Join(r.dir(), "instance")
+	text, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		text = []byte(secret.ID())
+		if err = os.MkdirAll(r.dir(), 0o700); err == nil {
+			err = os.WriteFile(path+".new", text, 0o600)
+		}
+		if err == nil {
+			err = os.Rename(path+".new", path)
+		}
+	}
+	if err != nil {
+		return "", fmt.Errorf("docker: the id of this instance: %w", err)
+	}
+	if !validID.Match(text) {
+		return "", fmt.Errorf("docker: %s is broken; remove it, and the containers with the label %s=%s", path,
+			labelState, r.StateDir)
+	}
+	r.instance = string(text)
+	return r.instance, nil
+}
+
+// List implements sandbox.Lister.
+func (r *Runtime) List() []sandbox.Sandbox {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := make([]sandbox.Sandbox, 0, len(r.boxes))
+	for _, b := range r.boxes {
+		all = append(all, b.sandbox())
+	}
+	return all
+}
+
+// Close implements sandbox.Runtime.
+func (r *Runtime) Close() error {
+	r.cancel()
+	r.mu.Lock()
+	boxes := r.boxes
+	r.boxes = map[string]*box{}
+	r.mu.Unlock()
+	for _, b := range boxes {
+		b.detach()
+	}
+	r.background.Wait()
+	return r.client.Close()
+}
+
+// Warning implements sandbox.Warner.
+func (r *Runtime) Warning() string {
+	r.setupMu.Lock()
+	defer r.setupMu.Unlock()
+	if r.warning == nil {
+		ctx, cancel := context.WithTimeout(r.ctx, checkTimeout)
+		defer cancel()
+		text, err := r.findWarnings(ctx)
+		if err != nil { // Check returns it
+			return ""
+		}
+		r.warning = &text
+	}
+	return *r.warning
+}
+
+// Kinds of daemons.
+const (
+	engine = "docker"
+	podman = "podman" // it changes no limits of containers that run, and has limits of its own for users' processes
+)
+
+// kind returns the kind of the daemon, which findKind has found out.
+func (r *Runtime) kind() string {
+	if kind := r.daemonKind.Load(); kind != nil {
+		return *kind
+	}
+	return engine
+}
+
+// findKind asks the daemon what it is, unless it has answered before.
+func (r *Runtime) findKind(ctx context.Context) error {
+	if r.daemonKind.Load() != nil {
+		return nil
+	}
+	version, err := r.client.ServerVersion(ctx, client.ServerVersionOptions{})
+	if err != nil {
+		return fmt.Errorf("asking the Docker daemon for its version: %w", err)
+	}
+	kind := engine
+	if slices.ContainsFunc(version.Components, func(c system.ComponentVersion) bool {
+		return strings.HasPrefix(c.Name, "Podman")
+	}) {
+		kind = podman
+	}
+	r.daemonKind.Store(&kind)
+	return nil
+}
+
+// findWarnings asks the daemon what it does not guarantee.
+func (r *Runtime) findWarnings(ctx context.Context) (string, error) {
+	if err := r.findKind(ctx); err != nil {
+		return "", err
+	}
+	info, err := r.client.Info(ctx, client.InfoOptions{})
+	if err != nil {
+		return "", err
+	}
+	var all []string
+	if !info.Info.LiveRestoreEnabled && r.kind() != podman { // Podman has no daemon that sandboxes could end with
+		all = append(all, "sandboxes end when the Docker daemon does: set \"live-restore\": true in its daemon.json")
+	}
+	if !info.Info.MemoryLimit || !info.Info.PidsLimit || !info.Info.CPUCfsQuota {
+		all = append(all, "the kernel bounds not all of memory, processors and processes of a sandbox: give the "+
+			"daemon cgroups with these controllers")
+	}
+	if r.WritableRoot {
+		all = append(all, "what sandboxes write outside /workspace is not limited (docker.writable_root)")
+	}
+	return strings.Join(all, "; "), nil
+}
+
+// isMissing reports whether the daemon says that there is no such container or image.
+func isMissing(err error) bool { return errdefs.IsNotFound(err) }

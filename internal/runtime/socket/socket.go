@@ -1,0 +1,137 @@
+// Package socket is the host's end of a sandbox's socket folder: the socket that the agent dials, and the file
+// with the agent's secret, which is there only until the agent has dialed.
+package socket
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sandlot/internal/agent/wire"
+)
+
+// ErrClosed is returned by Accept when the folder was closed.
+var ErrClosed = errors.New("the socket is closed")
+
+// Folder is a socket folder with a listening socket.
+type Folder struct {
+	dir      string
+	listener *net.UnixListener
+	closed   chan struct{}
+
+	mu            sync.Mutex
+	secretRemoved bool
+	isClosed      bool
+}
+
+// Listen opens the socket in an existing folder, in place of one that an earlier server has left. Every user may
+// connect to the socket: the users in a sandbox may be others than on the host. Nobody but the sandbox and the
+// server's user may reach the folder, and the secret protects the socket. Its path may be too long for the address
+// of a socket, so the address goes through /proc/self/fd.
+func Listen(dir string) (*Folder, error) {
+	path := filepath.Join(dir, wire.Socket)
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("opening the agent's socket folder: %w", err)
+	}
+	defer unix.Close(fd)
+	l, err := net.ListenUnix("unix",
+		&net.UnixAddr{Net: "unix", Name: fmt.Sprintf("/proc/self/fd/%d/%s", fd, wire.Socket)})
+	if err != nil {
+		return nil, fmt.Errorf("opening the agent's socket: %w", err)
+	}
+	l.SetUnlinkOnClose(false)
+	if err := os.Chmod(path, 0o666); err != nil {
+		l.Close()
+		return nil, err
+	}
+	return &Folder{dir: dir, listener: l, closed: make(chan struct{})}, nil
+}
+
+// WriteSecret writes the file with the agent's secret. Accept removes it when the agent has dialed: until then no
+// program of a user runs in the sandbox.
+func (f *Folder) WriteSecret(secret []byte) error {
+	path := filepath.Join(f.dir, wire.SecretFile)
+	if err := os.WriteFile(path, []byte(hex.EncodeToString(secret)), 0o600); err != nil {
+		return err
+	}
+	return os.Chmod(path, 0o644) // the agent may be another user on the host
+}
+
+// Accept waits for the agent's next connection. It removes the secret's file.
+func (f *Folder) Accept(ctx context.Context) (net.Conn, error) {
+	f.listener.SetDeadline(time.Time{})
+	stop := context.AfterFunc(ctx, func() { f.listener.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	for {
+		c, err := f.listener.AcceptUnix()
+		if err == nil {
+			if err = f.removeSecret(); err != nil {
+				c.Close()
+				return nil, err
+			}
+			return c, nil
+		}
+		select {
+		case <-f.closed:
+			return nil, ErrClosed
+		default:
+		}
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if !isTemporary(err) {
+			return nil, err
+		}
+		select { // the server is out of descriptors or memory
+		case <-time.After(20 * time.Millisecond):
+		case <-f.closed:
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (f *Folder) removeSecret() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.secretRemoved {
+		return nil
+	}
+	if err := os.Remove(filepath.Join(f.dir, wire.SecretFile)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("removing the agent's secret: %w", err)
+	}
+	f.secretRemoved = true
+	return nil
+}
+
+// Close closes the socket. Its file stays.
+func (f *Folder) Close() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.isClosed {
+		f.isClosed = true
+		close(f.closed)
+		f.listener.Close()
+	}
+}
+
+// isTemporary reports whether an error of accept(2) is temporary.
+func isTemporary(err error) bool {
+	for _, e := range []error{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.ECONNABORTED, unix.EINTR} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
