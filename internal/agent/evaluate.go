@@ -46,8 +46,7 @@ func (c *Client) evaluate(ctx context.Context, q *agentv1.EvaluateRequest, o Obs
 	if err := c.acquireInterpreter(ctx, i, o.Waiting); err != nil {
 		return nil, err
 	}
-	now := time.Now()
-	i.cellBegan.Store(&now)
+	i.cellBegan.Store(new(time.Now()))
 	defer func() { c.releaseInterpreter(i) }()
 	if i.isDirect() {
 		d, err := c.evaluateDirect(ctx, i, q, o)

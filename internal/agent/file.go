@@ -22,7 +22,7 @@ type File struct {
 // ReadFile returns at most maxBytes of a file, from an offset on, and the size of the whole file.
 func (c *Client) ReadFile(ctx context.Context, path string, offset,
 	maxBytes int64) (data []byte, size int64, err error) {
-	m, err := call(ctx, c.rpc.ReadFile, &agentv1.ReadFileRequest{Path: path, Offset: uint64(offset),
+	m, err := timedCall(ctx, 0, c.rpc.ReadFile, &agentv1.ReadFileRequest{Path: path, Offset: uint64(offset),
 		Limit: uint32(maxBytes)})
 	if err != nil {
 		return nil, 0, err
@@ -46,10 +46,9 @@ type FileWrite struct {
 func (c *Client) WriteFile(ctx context.Context, w FileWrite) (size int64, err error) {
 	q := &agentv1.WriteFileRequest{Path: w.Path, Data: w.Data, Append: w.Append, Mode: w.Mode}
 	if w.Offset != nil {
-		at := uint64(*w.Offset)
-		q.Offset = &at
+		q.Offset = new(uint64(*w.Offset))
 	}
-	m, err := call(ctx, c.rpc.WriteFile, q)
+	m, err := timedCall(ctx, 0, c.rpc.WriteFile, q)
 	if err != nil {
 		return 0, err
 	}
@@ -63,7 +62,7 @@ func (c *Client) WriteFile(ctx context.Context, w FileWrite) (size int64, err er
 // depth 1 is the folder alone. Truncated is set if there are more entries.
 func (c *Client) ListFiles(ctx context.Context, path string, depth,
 	maxEntries int) (files []File, truncated bool, err error) {
-	m, err := call(ctx, c.rpc.ListFiles, &agentv1.ListFilesRequest{Path: path, Depth: uint32(depth),
+	m, err := timedCall(ctx, 0, c.rpc.ListFiles, &agentv1.ListFilesRequest{Path: path, Depth: uint32(depth),
 		Limit: uint32(maxEntries)})
 	if err != nil {
 		return nil, false, err
@@ -119,9 +118,8 @@ type Upload struct {
 // Upload opens a file for writing. After size bytes were written, Commit replaces the file in
 // the sandbox with it. Closing it before that changes nothing.
 func (c *Client) Upload(ctx context.Context, path string, size int64) (*Upload, error) {
-	n := uint64(size)
-	conn, reply, err := c.transfer(ctx,
-		&agentv1.StreamOpen{Kind: &agentv1.StreamOpen_WriteFile{WriteFile: &agentv1.WriteStream{Path: path, Size: &n}}})
+	conn, reply, err := c.transfer(ctx, &agentv1.StreamOpen{Kind: &agentv1.StreamOpen_WriteFile{
+		WriteFile: &agentv1.WriteStream{Path: path, Size: new(uint64(size))}}})
 	if err != nil {
 		return nil, err
 	}

@@ -26,7 +26,7 @@ type Background struct {
 
 // StartProcess starts a program in the background and returns its process id.
 func (c *Client) StartProcess(ctx context.Context, b Background) (id string, err error) {
-	m, err := call(ctx, c.rpc.StartProcess, &agentv1.StartProcessRequest{Command: b.Message(), Stdin: b.Stdin,
+	m, err := timedCall(ctx, 0, c.rpc.StartProcess, &agentv1.StartProcessRequest{Command: b.Message(), Stdin: b.Stdin,
 		StdinOpen: b.KeepStdin, TimeoutMillis: uint64(b.Timeout.Milliseconds())})
 	if err != nil {
 		return "", err
@@ -55,7 +55,7 @@ type Process struct {
 // ListProcesses returns the processes that run, and the background processes that have ended
 // and that the agent still has in its table.
 func (c *Client) ListProcesses(ctx context.Context) ([]Process, error) {
-	m, err := call(ctx, c.rpc.ListProcesses, &agentv1.ListProcessesRequest{})
+	m, err := timedCall(ctx, 0, c.rpc.ListProcesses, &agentv1.ListProcessesRequest{})
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +87,7 @@ type ProcessOutput struct {
 // yet, it waits for output or the end of the process, but not longer than wait.
 func (c *Client) ReadProcess(ctx context.Context, id string, cursor int64, maxBytes int,
 	wait time.Duration) (ProcessOutput, error) {
-	m, err := call(ctx, c.rpc.ReadProcess, &agentv1.ReadProcessRequest{ProcessId: id, Cursor: uint64(cursor),
+	m, err := timedCall(ctx, wait, c.rpc.ReadProcess, &agentv1.ReadProcessRequest{ProcessId: id, Cursor: uint64(cursor),
 		MaxBytes: uint32(maxBytes), WaitMillis: uint64(wait.Milliseconds())})
 	if err != nil {
 		return ProcessOutput{}, err
@@ -104,7 +104,7 @@ func (c *Client) ReadProcess(ctx context.Context, id string, cursor int64, maxBy
 // WriteProcess writes to a process's input, and closes it afterwards when eof is set. It returns
 // how many bytes were written.
 func (c *Client) WriteProcess(ctx context.Context, id string, data []byte, eof bool) (written int, err error) {
-	m, err := call(ctx, c.rpc.WriteProcess, &agentv1.WriteProcessRequest{ProcessId: id, Data: data, Eof: eof})
+	m, err := timedCall(ctx, 0, c.rpc.WriteProcess, &agentv1.WriteProcessRequest{ProcessId: id, Data: data, Eof: eof})
 	if err != nil {
 		return 0, err
 	}
@@ -118,7 +118,7 @@ func (c *Client) WriteProcess(ctx context.Context, id string, data []byte, eof b
 // grace is 0. It returns whether the process still runs, and its exit code when it does not.
 func (c *Client) StopProcess(ctx context.Context, id string, signal syscall.Signal,
 	grace time.Duration) (running bool, exitCode int, err error) {
-	m, err := call(ctx, c.rpc.StopProcess, &agentv1.StopProcessRequest{ProcessId: id, Signal: int32(signal),
+	m, err := timedCall(ctx, 0, c.rpc.StopProcess, &agentv1.StopProcessRequest{ProcessId: id, Signal: int32(signal),
 		GraceMillis: uint64(grace.Milliseconds())})
 	if err != nil {
 		return false, 0, err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
@@ -65,6 +66,17 @@ func checkSize(m proto.Message) error {
 		return &Refusal{Invalid, text}
 	}
 	return nil
+}
+
+// AnswerTimeout is how long the agent may take to answer, beside the time that the request itself takes.
+const AnswerTimeout = 15 * time.Second
+
+// timedCall is call for a request that takes at most that time, and AnswerTimeout.
+func timedCall[Q, A any](ctx context.Context, takes time.Duration, rpc func(context.Context, *Q) (*A, error),
+	q *Q) (*A, error) {
+	ctx, cancel := context.WithTimeout(ctx, takes+AnswerTimeout)
+	defer cancel()
+	return call(ctx, rpc, q)
 }
 
 // call makes one RPC. Its error is a Refusal, ErrProtocol, or says why there is no answer.

@@ -22,18 +22,22 @@ import (
 // set headers, and writes nothing to w.
 type endpoint func(w http.ResponseWriter, r *http.Request, p auth.Principal) (any, error)
 
-// respond serves an endpoint. Its value is sent with that status.
-func (s *Server) respond(status int, e endpoint) http.HandlerFunc {
+// respond serves an endpoint.
+func (s *Server) respond(e endpoint) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		p, _ := auth.FromContext(r.Context())
 		v, err := e(w, r, p)
-		switch {
-		case err != nil:
+		if err != nil {
 			s.problem(w, r, err)
-		case v == nil:
+			return
+		}
+		switch v.(type) {
+		case nil:
 			w.WriteHeader(http.StatusNoContent)
+		case hub.Session:
+			writeJSON(w, http.StatusCreated, v)
 		default:
-			writeJSON(w, status, v)
+			writeJSON(w, http.StatusOK, v)
 		}
 	}
 }
@@ -62,8 +66,8 @@ func (s *Server) stream(serve streamer) http.HandlerFunc {
 type input[In any] func(w http.ResponseWriter, r *http.Request) (In, error)
 
 // operation serves an operation of the hub.
-func operation[In, Out any](s *Server, status int, o hub.Op[In, Out], in input[In]) http.HandlerFunc {
-	return s.respond(status, func(w http.ResponseWriter, r *http.Request, p auth.Principal) (any, error) {
+func operation[In, Out any](s *Server, o hub.Op[In, Out], in input[In]) http.HandlerFunc {
+	return s.respond(func(w http.ResponseWriter, r *http.Request, p auth.Principal) (any, error) {
 		given, err := in(w, r)
 		if err != nil {
 			return nil, err

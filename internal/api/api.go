@@ -58,14 +58,8 @@ func New(c Config) *Server {
 	c.Origins.IsPortHost = c.Hub.Links().IsPortHost
 	s := &Server{Config: c, mux: http.NewServeMux(),
 		previews: preview.New(preview.Config{Hub: c.Hub, Limits: c.Limits, CheckHost: c.Origins.checkHost, Log: c.Log})}
-	s.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		s.problem(w, r, fault.New(fault.NotFound, "there is no %s %s; MCP is at /mcp, the API at /v1", r.Method,
-			fault.Printable(r.URL.Path, 200)))
-	})
-	s.mux.Handle("/v1/", s.identify(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		s.problem(w, r, fault.New(fault.NotFound, "there is no %s %s; see docs/guide/api.md", r.Method,
-			fault.Printable(r.URL.Path, 200)))
-	})))
+	s.mux.Handle("/", s.notFound("MCP is at /mcp, the API at /v1"))
+	s.mux.Handle("/v1/", s.identify(s.notFound("see docs/guide/api.md")))
 	s.mux.Handle("/mcp", s.mcp()) // the gateway names the operation of each MCP method
 	for _, route := range s.routes() {
 		switch route.audience {
@@ -76,6 +70,14 @@ func New(c Config) *Server {
 		}
 	}
 	return s
+}
+
+// notFound serves requests for paths that do not exist.
+func (s *Server) notFound(hint string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		s.problem(w, r, fault.New(fault.NotFound, "there is no %s %s; %s", r.Method, fault.Printable(r.URL.Path, 200),
+			hint))
+	}
 }
 
 // Handler returns the handler for listeners that anyone on the network, or on this machine,

@@ -70,14 +70,14 @@ func eventFilter(r *http.Request) (f event.Filter, err error) {
 		for kind := range strings.SplitSeq(list, ",") {
 			k := event.Kind(kind)
 			if !slices.Contains(event.Kinds, k) {
-				return f, fault.New(fault.InvalidParameters, "kind %q must be one of %v", fault.Clip(kind),
-					event.Kinds).With("argument", "kind").With("allowed", event.Kinds)
+				return f, fault.Argument("kind", "kind %q must be one of %v", fault.Clip(kind),
+					event.Kinds).With("allowed", event.Kinds)
 			}
 			f.Kinds = append(f.Kinds, k)
 		}
 	}
 	if follow := q.Get("follow"); follow != "" && follow != "true" && follow != "false" {
-		return f, fault.New(fault.InvalidParameters, "follow must be true or false").With("argument", "follow")
+		return f, fault.Argument("follow", "follow must be true or false")
 	}
 	return f, nil
 }

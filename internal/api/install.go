@@ -76,8 +76,8 @@ func (s *Server) guidance(r *http.Request) (*protocol.Guidance, error) {
 // requestURL returns the MCP URL at the address of the request.
 func requestURL(r *http.Request) (string, error) {
 	if at, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok && at.Network() == "unix" {
-		return "", fault.New(fault.InvalidParameters, "a request over the socket does not show at which URL clients "+
-			"reach this server: add ?url=http://localhost:8000/mcp").With("argument", "url")
+		return "", fault.Argument("url", "a request over the socket does not show at which URL clients "+
+			"reach this server: add ?url=http://localhost:8000/mcp")
 	}
 	scheme := "http"
 	if r.TLS != nil {

@@ -24,13 +24,8 @@ var loginHTML string
 // consent, or a message. It has no script, and loads nothing.
 var loginPage = template.Must(template.New("").Parse(loginHTML))
 
-// showLogin is the content of a loginPage.
-type showLogin struct {
-	Title, Text string
-	Invitation  *hub.ConsentPage
-}
-
-func (s *Server) showLogin(w http.ResponseWriter, status int, p showLogin) {
+// showLogin sends a page with a title and a text or, with a consent page, the request for the user's consent.
+func showLogin(w http.ResponseWriter, status int, title, text string, consent *hub.ConsentPage) {
 	loginHeaders(w)
 	h := w.Header()
 	h.Set("Content-Type", "text/html; charset=utf-8")
@@ -39,7 +34,11 @@ func (s *Server) showLogin(w http.ResponseWriter, status int, p showLogin) {
 	h.Set("X-Frame-Options", "DENY")
 	h.Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
-	_ = loginPage.Execute(w, p) // fails when the browser is gone
+	page := struct {
+		Title, Text string
+		Invitation  *hub.ConsentPage
+	}{title, text, consent}
+	_ = loginPage.Execute(w, page) // fails when the browser is gone
 }
 
 func loginHeaders(w http.ResponseWriter) {
@@ -51,18 +50,17 @@ func loginHeaders(w http.ResponseWriter) {
 const newLink = " Use the connection again to get a new link, and open that in the browser in which you log in."
 
 // showLoginError sends the page for a failed log-in. otherBrowser is the text for hub.ErrOtherBrowser.
-func (s *Server) showLoginError(w http.ResponseWriter, err error, otherBrowser string) {
+func showLoginError(w http.ResponseWriter, err error, otherBrowser string) {
 	if f, ok := errors.AsType[*fault.Error](err); ok { // refused
-		s.showLogin(w, f.HTTP(), showLogin{Title: "Not allowed", Text: f.Error()})
+		showLogin(w, f.HTTP(), "Not allowed", f.Error(), nil)
 		return
 	}
 	if errors.Is(err, hub.ErrOtherBrowser) {
-		s.showLogin(w, http.StatusForbidden, showLogin{Title: "Not in this browser", Text: otherBrowser + newLink})
+		showLogin(w, http.StatusForbidden, "Not in this browser", otherBrowser+newLink, nil)
 		return
 	}
-	s.showLogin(w, http.StatusNotFound, showLogin{Title: "This log-in is over",
-		Text: "Nobody waits for this log-in any more: it was done, given up, or not begun within ten minutes." +
-			newLink})
+	showLogin(w, http.StatusNotFound, "This log-in is over",
+		"Nobody waits for this log-in any more: it was done, given up, or not begun within ten minutes."+newLink, nil)
 }
 
 // startLogin serves the link with which a user logs in at a third-party server: first a
@@ -74,7 +72,7 @@ func (s *Server) startLogin(w http.ResponseWriter, r *http.Request) {
 		to, err := hub.BeginLogin.Do(r.Context(), s.Hub, auth.Principal{}, hub.Login{ID: id, Cookies: cookies,
 			Proof: proof})
 		if err != nil {
-			s.showLoginError(w, err,
+			showLoginError(w, err,
 				"This log-in is another browser's, or this one did not send back the cookie of the page before, "+
 					"without which it cannot log in here.")
 			return
@@ -86,11 +84,11 @@ func (s *Server) startLogin(w http.ResponseWriter, r *http.Request) {
 	}
 	i, err := hub.LoginPage.Do(r.Context(), s.Hub, auth.Principal{}, hub.Login{ID: id, Cookies: cookies})
 	if err != nil {
-		s.showLoginError(w, err, "Somebody went on to log in with this link in another browser.")
+		showLoginError(w, err, "Somebody went on to log in with this link in another browser.")
 		return
 	}
 	http.SetCookie(w, s.cookie(id, i.Browser, int(hub.LoginTimeout.Seconds())))
-	s.showLogin(w, http.StatusOK, showLogin{Title: "Log in for " + i.Server, Invitation: &i})
+	showLogin(w, http.StatusOK, "Log in for "+i.Server, "", &i)
 }
 
 // cookie returns the cookie of a log-in, valid for age seconds; a negative age deletes it.
@@ -119,15 +117,15 @@ func (s *Server) finishLogin(w http.ResponseWriter, r *http.Request) {
 	id, err := hub.FinishLogin.Do(r.Context(), s.Hub, auth.Principal{},
 		hub.LoginCallback{Query: q, Cookies: func(id string) []string { return loginCookies(r, id) }})
 	if err != nil {
-		s.showLoginError(w, err,
+		showLoginError(w, err,
 			"This log-in was begun in another browser, or the cookie of it is gone. Nothing was connected.")
 		return
 	}
 	http.SetCookie(w, s.cookie(id, "", -1))
 	if q.Get("code") == "" {
-		s.showLogin(w, http.StatusOK, showLogin{Title: "Not logged in", Text: "The log-in was refused." + newLink})
+		showLogin(w, http.StatusOK, "Not logged in", "The log-in was refused."+newLink, nil)
 		return
 	}
-	s.showLogin(w, http.StatusOK, showLogin{Title: "Back at Sandlot",
-		Text: "Sandlot finishes the log-in now; you can close this page. The connection shows whether it worked."})
+	showLogin(w, http.StatusOK, "Back at Sandlot",
+		"Sandlot finishes the log-in now; you can close this page. The connection shows whether it worked.", nil)
 }

@@ -329,9 +329,8 @@ func TestLoginPageNamesAll(t *testing.T) {
 		warns     bool
 	}{{nil, false}, {[]string{"tokens.evil.test", "clients.evil.test:8443"}, true}} {
 		w := httptest.NewRecorder()
-		(&Server{}).showLogin(w, 200, showLogin{Title: "x",
-			Invitation: &oauth.ConsentPage{User: "ann", Server: "bank", Host: "accounts.example.com",
-				Receivers: c.receivers}})
+		showLogin(w, 200, "x", "", &oauth.ConsentPage{User: "ann", Server: "bank", Host: "accounts.example.com",
+			Receivers: c.receivers})
 		page := w.Body.String()
 		if strings.Contains(page, "may take over your account") != c.warns ||
 			!strings.HasSuffix(strings.TrimSpace(page), "Sandlot</p>") {

@@ -2,8 +2,6 @@ package api
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"log/slog"
 	"net/http"
 	"strconv"
@@ -14,6 +12,7 @@ import (
 
 	"sandlot/internal/api/conn"
 	"sandlot/internal/hub"
+	"sandlot/internal/secret"
 )
 
 // Metrics has the metrics for Prometheus.
@@ -65,33 +64,24 @@ func (m *Metrics) CountStarts(started func() (prebooted, booted int64)) {
 
 // CountNetwork registers the counters of the sandboxes' network, which totals returns at each scrape.
 func (m *Metrics) CountNetwork(totals func() hub.NetworkUsage) {
-	for _, c := range []struct {
-		name, help, label, has string
-		value                  func(hub.NetworkUsage) uint64
-	}{
-		{connections, perVerdict, "verdict", "ok", func(u hub.NetworkUsage) uint64 { return u.Connected }},
-		{connections, perVerdict, "verdict", "refused", func(u hub.NetworkUsage) uint64 { return u.Refused }},
-		{connections, perVerdict, "verdict", "unreachable", func(u hub.NetworkUsage) uint64 { return u.Unreachable }},
-		{connections, perVerdict, "verdict", "busy", func(u hub.NetworkUsage) uint64 { return u.Busy }},
-		{connections, perVerdict, "verdict", "broken", func(u hub.NetworkUsage) uint64 { return u.Broken }},
-		{bytesMoved, perDirection, "direction", "sent", func(u hub.NetworkUsage) uint64 { return u.Up }},
-		{bytesMoved, perDirection, "direction", "received", func(u hub.NetworkUsage) uint64 { return u.Down }},
-		{"sandlot_network_lookups_total", "Names that sandboxes looked up.", "", "",
-			func(u hub.NetworkUsage) uint64 { return u.Lookups }},
-	} {
-		m.counter(c.name, c.help, c.label, c.has, func() uint64 { return c.value(totals()) })
+	for verdict := range verdicts(hub.NetworkUsage{}) {
+		m.counter("sandlot_network_connections_total", "Connections that sandboxes asked for, by verdict.", "verdict",
+			verdict, func() uint64 { return verdicts(totals())[verdict] })
 	}
+	const moved, help = "sandlot_network_bytes_total", "Bytes that sandboxes sent and received."
+	m.counter(moved, help, "direction", "sent", func() uint64 { return totals().Up })
+	m.counter(moved, help, "direction", "received", func() uint64 { return totals().Down })
+	m.counter("sandlot_network_lookups_total", "Names that sandboxes looked up.", "", "",
+		func() uint64 { return totals().Lookups })
 	m.gauge("sandlot_network_connections_open", "Connections of sandboxes now.", nil,
 		func() int { return int(totals().Open) })
 }
 
-// Counters of the network that have a label.
-const (
-	connections  = "sandlot_network_connections_total"
-	perVerdict   = "Connections that sandboxes asked for, by verdict."
-	bytesMoved   = "sandlot_network_bytes_total"
-	perDirection = "Bytes that sandboxes sent and received."
-)
+// verdicts are the numbers of connections that sandboxes asked for, by verdict.
+func verdicts(u hub.NetworkUsage) map[string]uint64 {
+	return map[string]uint64{"ok": u.Connected, "refused": u.Refused, "unreachable": u.Unreachable, "busy": u.Busy,
+		"broken": u.Broken}
+}
 
 // External is the label value of all tools of third-party servers: their names are
 // private to their users, and their number is not bounded.
@@ -114,9 +104,7 @@ func RequestID(ctx context.Context) string {
 func (m *Metrics) count(log *slog.Logger, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
-		var b [8]byte
-		rand.Read(b[:])
-		id := hex.EncodeToString(b[:])
+		id := secret.ID()
 		w.Header().Set("X-Request-Id", id)
 		r = r.WithContext(context.WithValue(r.Context(), requestID{}, id))
 		sw := &statusWriter{ResponseWriter: w, status: 200}

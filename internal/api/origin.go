@@ -64,9 +64,7 @@ func (c OriginCheck) checkHost(w http.ResponseWriter, r *http.Request) bool {
 }
 
 func forbid(w http.ResponseWriter, why string) {
-	data := fault.Data{ErrorCode: "FORBIDDEN", Category: "authentication", Severity: "medium",
-		RecoverySuggestions: []string{}, Context: map[string]any{}}
-	writeProblem(w, protocol.Problem{Title: "FORBIDDEN", Status: http.StatusForbidden, Detail: why, Data: data})
+	writeProblem(w, protocol.NewProblem(fault.New(fault.Forbidden, "%s", why)))
 }
 
 func isLoopback(hostport string) bool {

@@ -21,8 +21,7 @@ func (s *Server) listSecrets(_ http.ResponseWriter, r *http.Request, p auth.Prin
 func newSecret(w http.ResponseWriter, r *http.Request) (hub.NewSecret, error) {
 	value, err := io.ReadAll(http.MaxBytesReader(w, r.Body, hub.MaxSecret))
 	if _, large := errors.AsType[*http.MaxBytesError](err); large {
-		err = fault.New(fault.InvalidParameters, "the value of a secret has at most %d bytes", hub.MaxSecret).
-			With("argument", "value")
+		err = fault.Argument("value", "the value of a secret has at most %d bytes", hub.MaxSecret)
 	}
 	return hub.NewSecret{SecretName: hub.SecretName(r.PathValue("name")), Value: secret.Value(value)}, err
 }

@@ -219,13 +219,14 @@ func (d *Authenticator) TokenRequired(ctx context.Context) (bool, error) {
 
 // Authenticate returns the principal of a request with that Authorization header.
 func (d *Authenticator) Authenticate(ctx context.Context, header string) (Principal, error) {
+	refuse := func(why string) (Principal, error) { return Principal{}, fault.New(fault.Unauthorized, "%s", why) }
 	if header == "" {
 		required, err := d.TokenRequired(ctx)
 		if err != nil {
 			return Principal{}, err
 		}
 		if required {
-			return Principal{}, fault.New(fault.Unauthorized, "this server needs a token")
+			return refuse("this server needs a token")
 		}
 		p := Local
 		p.WithoutToken = true
@@ -233,26 +234,22 @@ func (d *Authenticator) Authenticate(ctx context.Context, header string) (Princi
 	}
 	scheme, token, _ := strings.Cut(header, " ")
 	if !strings.EqualFold(scheme, "bearer") || token == "" {
-		return Principal{}, fault.New(fault.Unauthorized, "the Authorization header must be `Bearer TOKEN`")
+		return refuse("the Authorization header must be `Bearer TOKEN`")
 	}
 	hash := secret.Hash(token)
 	t, err := d.store.TokenByHash(ctx, hash)
-	if errors.Is(err, ErrNoToken) {
-		return Principal{}, fault.New(fault.Unauthorized, "the token is unknown or was revoked")
-	}
-	if err != nil {
+	if err != nil && !errors.Is(err, ErrNoToken) {
 		return Principal{}, err
 	}
-	if subtle.ConstantTimeCompare([]byte(t.Hash), []byte(hash)) != 1 {
-		return Principal{}, fault.New(fault.Unauthorized, "the token is unknown or was revoked")
+	if err != nil || subtle.ConstantTimeCompare([]byte(t.Hash), []byte(hash)) != 1 {
+		return refuse("the token is unknown or was revoked")
 	}
 	if t.expired(d.now()) {
-		return Principal{}, fault.New(fault.Unauthorized, "the token has expired")
+		return refuse("the token has expired")
 	}
 	p, ok := t.principal()
 	if !ok {
-		return Principal{}, fault.New(fault.Unauthorized,
-			"the token is of a user that this version of the server does not know")
+		return refuse("the token is of a user that this version of the server does not know")
 	}
 	return p, nil
 }
@@ -284,8 +281,7 @@ func Issue(ctx context.Context, store Store, user string, service bool, expires 
 		Roles:   NewRoles(roles...),
 		Created: time.Now().UTC().Truncate(time.Second), Hash: secret.Hash(value.Reveal())}
 	if expires > 0 {
-		e := t.Created.Add(expires)
-		t.Expires = &e
+		t.Expires = new(t.Created.Add(expires))
 	}
 	if err := store.AddToken(ctx, t); err != nil {
 		return Token{}, "", fmt.Errorf("storing the token: %w", err)

@@ -30,8 +30,8 @@ var allRoles = []Role{Operator, Metrics, Logs}
 func ParseRole(name string) (Role, error) {
 	r := Role(name)
 	if !slices.Contains(allRoles, r) {
-		return "", fault.New(fault.InvalidParameters, "role %q: must be one of %s", name, NewRoles(allRoles...)).
-			With("argument", "role").With("allowed", allRoles)
+		return "", fault.Argument("role", "role %q: must be one of %s", name, NewRoles(allRoles...)).
+			With("allowed", allRoles)
 	}
 	return r, nil
 }
@@ -102,10 +102,7 @@ func (p Principal) Require(r Role, what string) error {
 	if p.HasRole(r) {
 		return nil
 	}
-	f := fault.New(fault.Forbidden, "you may not %s: that needs the role %s", what, r).With("role", string(r))
-	f.Advice = []string{
-		fmt.Sprintf("The operator makes a token that has it: sandlot token create --user NAME --role %s", r),
-		"On the server's machine, who can open the socket api.sock in the state folder needs no token",
-	}
-	return f
+	return fault.New(fault.Forbidden, "you may not %s: that needs the role %s", what, r).With("role", string(r)).
+		Advise(fmt.Sprintf("The operator makes a token that has it: sandlot token create --user NAME --role %s", r),
+			"On the server's machine, who can open the socket api.sock in the state folder needs no token")
 }

@@ -6,8 +6,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -15,7 +13,6 @@ import (
 	"sandlot/internal/builtin/once"
 	"sandlot/internal/event"
 	"sandlot/internal/image"
-	"sandlot/internal/policy"
 	"sandlot/internal/port"
 	"sandlot/internal/servers"
 	"sandlot/internal/session"
@@ -52,47 +49,13 @@ type Config struct {
 // Tools implements tool.Source and tool.Reader.
 type Tools struct {
 	Config
-	tools   []tool.Tool
-	byName  map[string]tool.Callable // by name
-	replies *once.Replies
+	definitions func() map[string]definition // read when they are first used, as reading them takes time
+	tools       []func() tool.Tool
+	list        func() []tool.Tool
+	byName      map[string]tool.Callable
+	replies     *once.Replies
 
 	consent atomic.Pointer[tool.Policy]
-}
-
-// New returns the tools that c allows.
-func New(c Config) *Tools {
-	if c.Templates == nil {
-		c.Templates = func() []*image.Template { return nil }
-	}
-	t := &Tools{Config: c, byName: map[string]tool.Callable{}, replies: once.New(c.TokenContext)}
-	t.SetConsent(c.Consent)
-	add(t, policy.CodeExecute, t.executeCodeTool(), retryable(t.replies, t.executeCode))
-	add(t, policy.ShellExecute, t.executeCommandTool(), retryable(t.replies, t.executeCommand))
-	add(t, policy.FileRead, readFileTool(), t.readFile)
-	add(t, policy.FileWrite, writeFileTool(), t.writeFile)
-	add(t, policy.FileList, listFilesTool(), t.listFiles)
-	add(t, policy.ProcessList, listProcessesTool(), t.listProcesses)
-	add(t, policy.ProcessRead, readProcessTool(), t.readProcess)
-	add(t, policy.ProcessWrite, writeProcessTool(), t.writeProcess)
-	add(t, policy.ProcessStop, stopProcessTool(), t.stopProcess)
-	add(t, policy.PortExpose, exposePortTool(), t.exposePort)
-	add(t, policy.PortClose, closePortTool(), t.closePort)
-	add(t, policy.SessionList, getSessionsTool(), t.getSessions)
-	add(t, policy.SessionStop, stopSessionTool(), t.stopSession)
-	add(t, policy.VolumeList, getVolumePathTool(), t.getVolumePath)
-	if c.Connections != nil {
-		add(t, policy.ShellExecute, shellExecTool(), t.shellExec)
-		add(t, policy.MCPConnect, connectExternalTool(), declineAsResult(t.connectExternal))
-		add(t, policy.MCPInstall, installExternalTool(), declineAsResult(t.installExternal))
-		add(t, policy.MCPList, listExternalTool(), t.listExternal)
-		add(t, policy.MCPDisconnect, disconnectExternalTool(), t.disconnectExternal)
-		add(t, policy.MCPRestart, restartExternalTool(), declineAsResult(t.restartExternal))
-		add(t, policy.MCPLogs, externalLogsTool(), t.externalLogs)
-	}
-	alias := getVolumePathTool()
-	alias.Name, alias.Alias = "get_volume_mappings", alias.Name
-	add(t, policy.VolumeList, alias, t.getVolumePath)
-	return t
 }
 
 // Close cancels the calls whose clients have disconnected, and waits for them.
@@ -102,45 +65,8 @@ func (t *Tools) Close() { t.replies.Close() }
 // on. A question that a user is being asked at the moment stays valid.
 func (t *Tools) SetConsent(p tool.Policy) { t.consent.Store(&p) }
 
-// Hints of tools that change nothing, and of tools that change something but have the same
-// effect when they are called twice.
-var (
-	readOnlyHints   = tool.Hints{ReadOnly: true, Idempotent: true}
-	idempotentHints = tool.Hints{Destructive: true, Idempotent: true}
-)
-
-// A handler runs the calls of a tool whose arguments are In.
-type handler[In any] func(context.Context, tool.Call, In) (*tool.Result, error)
-
-// add adds a tool. Policy sees its calls as operation o.
-func add[In any](t *Tools, o policy.Operation, d tool.Tool, h handler[In]) {
-	d.Operation = o
-	t.tools = append(t.tools, d)
-	t.byName[d.Name] = tool.Callable{Operation: o, Call: func(ctx context.Context, c tool.Call) (*tool.Result, error) {
-		in, err := tool.Decode[In](d, c.Args)
-		if err != nil {
-			return nil, err
-		}
-		r, err := h(ctx, c, in)
-		if err == nil {
-			err = c.Reservation.CountAnswer(ctx, int64(r.Size()))
-		}
-		if err != nil {
-			return nil, err
-		}
-		return r, nil
-	}}
-}
-
-// retryable returns a handler that runs calls with the same idempotency key only once.
-func retryable[In interface{ key() string }](replies *once.Replies, h handler[In]) handler[In] {
-	return func(ctx context.Context, c tool.Call, in In) (*tool.Result, error) {
-		return replies.Do(ctx, c, in.key(), func(ctx context.Context) (*tool.Result, error) { return h(ctx, c, in) })
-	}
-}
-
 // Tools implements tool.Source.
-func (t *Tools) Tools(context.Context, auth.Principal) []tool.Tool { return t.tools }
+func (t *Tools) Tools(context.Context, auth.Principal) []tool.Tool { return t.list() }
 
 // Find implements tool.Source.
 func (t *Tools) Find(_ auth.Principal, name string) (tool.Callable, bool) {
@@ -175,35 +101,6 @@ func (IdempotencyInput) Props() []tool.Prop {
 
 // noInput is the input of tools that take no arguments.
 type noInput struct{}
-
-func (t *Tools) templateProp() tool.Prop {
-	var names []string
-	for _, template := range t.Templates() {
-		names = append(names, template.Name)
-		names = append(names, template.Provides...)
-	}
-	slices.Sort(names)
-	return tool.Prop{Name: "template", Description: "What the session must provide: " +
-		strings.Join(slices.Compact(names), ", ") + ". Only needed for a new session, or to say the language: " +
-		"python or node."}
-}
-
-func (t *Tools) flavorProp() tool.Prop {
-	var names, sizes []string
-	for _, f := range t.Flavors {
-		names = append(names, f.Name)
-		sizes = append(sizes, f.String())
-	}
-	return tool.Prop{Name: "flavor", Enum: names,
-		Description: "How large a new session is: " + strings.Join(sizes, ", ") + "."}
-}
-
-func (t *Tools) timeoutProp() tool.Prop {
-	return tool.Prop{Name: "timeout", Default: int(t.Timeout.Seconds()),
-		Description: "Seconds after which it is stopped. What was printed until then is returned, with exit code " +
-			"124. In the background there is no limit unless this gives one."}.
-		Range(1, t.MaxTimeout.Seconds())
-}
 
 // timeout returns the time limit of a call whose argument timeout is seconds; 0: it was not given.
 func (t *Tools) timeout(seconds int64) time.Duration {

@@ -44,28 +44,6 @@ type CodeResult struct {
 	StateLost bool    `json:"state_lost,omitempty" jsonschema:"The interpreter had to be restarted: variables are gone."`
 }
 
-func (t *Tools) executeCodeTool() tool.Tool {
-	return tool.Tool{
-		Name: "execute_code", Title: "Run code",
-		Description: "Run code in an isolated Linux sandbox and return what it prints and the value of its last " +
-			"expression. Variables, imports and functions stay for the next call with the same session_id and " +
-			"language. Files belong in /workspace. Languages: " + strings.Join(t.languages(), ", ") + ". Top-level " +
-			"await works. Figures (matplotlib) come back as images. For shell commands and programs use " +
-			"execute_command.",
-		Input: tool.InputOf[CodeInput](
-			tool.Prop{Name: "language", Description: "The language of the code: " + strings.Join(t.languages(), ", ") +
-				". Default: python, or what the template is named after."},
-			t.templateProp(), t.flavorProp(), t.timeoutProp()),
-		Output: tool.OutputOf[CodeResult]([]string{"session_id", "session_created", "code_success"},
-			tool.Prop{Name: "code_success", Description: "False when the code raised, was rejected or ran " +
-				"out of time."},
-			tool.Prop{Name: "result", Nullable: true},
-			tool.Prop{Name: "truncated", Description: "Whether output was left out here; the whole is in the " +
-				"linked resource."}),
-		Hints: tool.Hints{Destructive: true},
-	}
-}
-
 // languages lists the names of all templates' languages, without duplicates.
 func (t *Tools) languages() []string {
 	var names []string
@@ -131,9 +109,8 @@ func (t *Tools) checkLanguage(name string) error {
 
 func unknownLanguage(name string, known []string) error {
 	name = fault.Printable(name, 60)
-	return fault.New(fault.InvalidParameters, "language %q is not known; known are: %s", name,
-		strings.Join(known, ", ")).
-		With("argument", "language").With("given", name).With("allowed", known)
+	return fault.Argument("language", "language %q is not known; known are: %s", name,
+		strings.Join(known, ", ")).With("given", name).With("allowed", known)
 }
 
 // chooseLanguage chooses the language of a call by its arguments language (asked) and template. A template
@@ -153,16 +130,11 @@ func chooseLanguage(t *image.Template, requested, template string) (image.Langua
 	// The shells are allowed with every template, and TypeScript with the template node: it has the same interpreter.
 	same := byTemplate.Driver == l.Driver && slices.Equal(byTemplate.Command, l.Command)
 	if named && template != "" && !same && l.Name != "bash" && l.Name != "sh" {
-		return l, fault.New(fault.InvalidParameters, "language %q and template %q do not go together; leave "+
-			"one of them out", requested, template).
-			With("argument", "language").With("given", requested).With("template", template)
+		return l, fault.Argument("language", "language %q and template %q do not go together; leave "+
+			"one of them out", requested, template).With("given", requested).With("template", template)
 	}
 	return l, nil
 }
-
-// agentTimeout is how long the host waits for an agent's answer, in addition to the time limit of
-// the code or command.
-const agentTimeout = 15 * time.Second
 
 // evaluate runs code and returns its result. The timeout does not include the time during which the code
 // waits for other code in the same interpreter.
@@ -170,7 +142,7 @@ func (t *Tools) evaluate(ctx context.Context, l *session.Lease, c tool.Call,
 	code agent.Code) (*agent.CodeResult, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	limit := code.Timeout + agentTimeout
+	limit := code.Timeout + agent.AnswerTimeout
 	timer := time.AfterFunc(limit, func() { cancel(context.DeadlineExceeded) })
 	defer timer.Stop()
 	o := progressObserver(c)
@@ -328,10 +300,9 @@ func richContent(l *session.Lease, values []agent.Rich) []tool.Content {
 			blocks = append(blocks, tool.Content{Link: link})
 			continue
 		}
-		switch v.MIME {
-		case "image/png", "image/jpeg", "image/gif", "image/webp":
+		if isImage(v.MIME) {
 			blocks = append(blocks, tool.Content{Image: &tool.Blob{MIME: v.MIME, Data: v.Data}})
-		default:
+		} else {
 			blocks = append(blocks, tool.Content{Resource: &tool.Resource{URI: fmt.Sprintf("sandlot://output/%d", i),
 				MIME: v.MIME,
 				Text: strings.ToValidUTF8(string(v.Data), "\uFFFD")}})

@@ -47,37 +47,9 @@ type CommandResult struct {
 	ProcessID string   `json:"process_id,omitempty" jsonschema:"Of a command in the background."`
 }
 
-func (t *Tools) executeCommandTool() tool.Tool {
-	return tool.Tool{
-		Name: "execute_command", Title: "Run a shell command",
-		Description: "Run a shell command line (pipes, redirections, && and globbing work) in an isolated Linux " +
-			"sandbox and return its output and exit code. It starts in /workspace. Set background to true for " +
-			"servers and long jobs: it returns a process_id at once, for read_process, write_process and " +
-			"stop_process. For Python or JavaScript that should keep its variables use execute_code. pip, npm and " +
-			"go install packages; which other hosts can be reached is the operator's choice, and a result says " +
-			"what was refused.",
-		Input: tool.InputOf[CommandInput](
-			tool.Prop{Name: "command",
-				Description: `The command line, such as "ls -la | head". With args: the program alone.`},
-			tool.Prop{Name: "args", Description: "Arguments of the program, passed as they are, without a shell."},
-			tool.Prop{Name: "cwd", Default: "/workspace"},
-			tool.Prop{Name: "background", Default: false},
-			t.templateProp(), t.flavorProp(), t.timeoutProp()),
-		Output: tool.OutputOf[CommandResult]([]string{"session_id", "session_created", "success"},
-			tool.Prop{Name: "args"},
-			tool.Prop{Name: "exit_code", Nullable: true,
-				Description: "Null while it runs in the background; 124 when the time was over; 128+n after signal n."},
-			tool.Prop{Name: "success", Description: "Whether the exit code is 0; in the background: " +
-				"whether it started."},
-			tool.Prop{Name: "truncated", Description: "Whether output was left out here; the whole is in the " +
-				"linked resource."}),
-		Hints: tool.Hints{Destructive: true},
-	}
-}
-
 func (t *Tools) executeCommand(ctx context.Context, c tool.Call, in CommandInput) (*tool.Result, error) {
 	if strings.TrimSpace(in.Command) == "" {
-		return nil, fault.New(fault.InvalidParameters, "argument \"command\" is empty").With("argument", "command")
+		return nil, fault.Argument("command", "argument \"command\" is empty")
 	}
 	l, err := t.openSession(ctx, c, session.OpenRequest{ID: in.SessionID, Template: in.Template, Flavor: in.Flavor})
 	if err != nil {
@@ -112,8 +84,6 @@ func commandFields(l *session.Lease, in CommandInput) *CommandResult {
 func (t *Tools) runInBackground(ctx context.Context, l *session.Lease, in CommandInput, cmd agent.Command) (
 	*tool.Result, error) {
 	start, limit := time.Now(), time.Duration(in.Timeout)*time.Second // 0: no limit
-	ctx, cancel := context.WithTimeout(ctx, agentTimeout)
-	defer cancel()
 	p, err := l.Agent().StartProcess(ctx, agent.Background{Command: cmd, Stdin: in.stdin(), KeepStdin: in.Stdin == nil,
 		Timeout: limit})
 	if err != nil {
@@ -145,7 +115,7 @@ func (t *Tools) runInForeground(ctx context.Context, l *session.Lease, c tool.Ca
 // execute runs a command until it ends.
 func (t *Tools) execute(ctx context.Context, l *session.Lease, c tool.Call, x agent.Exec) (*agent.ExecResult, error) {
 	x.Inline = t.inlineLimits()
-	agentCtx, cancel := context.WithTimeout(ctx, x.Timeout+agentTimeout)
+	agentCtx, cancel := context.WithTimeout(ctx, x.Timeout+agent.AnswerTimeout)
 	defer cancel()
 	d, err := l.Agent().Exec(agentCtx, x, progressObserver(c))
 	if err != nil {
@@ -156,22 +126,29 @@ func (t *Tools) execute(ctx context.Context, l *session.Lease, c tool.Call, x ag
 
 func commandResult(l *session.Lease, in CommandInput, d *agent.ExecResult, timeout time.Duration) *tool.Result {
 	stdout, stderr := renderStream(l, "stdout", d.Stdout), renderStream(l, "stderr", d.Stderr)
+	fields := commandFields(l, in)
+	fields.Timing, fields.ExitCode, fields.Success = timing(d.Duration), &d.ExitCode, d.ExitCode == 0
+	r := sessionResult(l, fields)
+	fields.Streams = addOutputs(l, r, d, timeout, stdout, stderr)
+	fields.NetworkRefused = addRefusals(l, r)
+	addInstallAdvice(l, r, strings.Join(append([]string{in.Command}, in.Args...), " "), stdout.text, stderr.text)
+	r.Summary = summary(l, fmt.Sprintf("exit_code: %d", d.ExitCode), fmt.Sprintf("%.1f ms", millis(d.Duration)))
+	return r
+}
+
+// addOutputs adds to a result what a command printed and how it ended, and returns the fields about the outputs.
+func addOutputs(l *session.Lease, r *tool.Result, d *agent.ExecResult, timeout time.Duration,
+	stdout, stderr renderedStream) Streams {
 	endText := ""
 	switch {
 	case d.TimedOut:
-		endText = fmt.Sprintf("Execution timed out after %d seconds", int(timeout.Seconds()))
+		endText = fmt.Sprintf("Execution timed out after %g seconds", timeout.Seconds())
 	case d.KilledBy != "":
 		endText = limitText(l, d.KilledBy)
 	case d.ExitCode != 0 && stdout.text == "" && stderr.text == "":
 		endText = fmt.Sprintf("The command printed nothing and ended with exit code %d", d.ExitCode)
 	}
-	fields := commandFields(l, in)
-	fields.Timing, fields.ExitCode, fields.Success = timing(d.Duration), &d.ExitCode, d.ExitCode == 0
-	r := sessionResult(l, fields, tool.Text(joinNonEmpty(stdout.text, stderr.text, endText)))
+	r.Content = append(r.Content, tool.Text(joinNonEmpty(stdout.text, stderr.text, endText)))
 	r.IsError = d.ExitCode != 0
-	fields.Streams = addStreams(r, stdout, stderr)
-	fields.NetworkRefused = addRefusals(l, r)
-	addInstallAdvice(l, r, strings.Join(append([]string{in.Command}, in.Args...), " "), stdout.text, stderr.text)
-	r.Summary = summary(l, fmt.Sprintf("exit_code: %d", d.ExitCode), fmt.Sprintf("%.1f ms", millis(d.Duration)))
-	return r
+	return addStreams(r, stdout, stderr)
 }

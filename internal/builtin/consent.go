@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"text/template"
 	"time"
 
 	"sandlot/internal/event"
@@ -74,72 +75,72 @@ func declineAsResult[In serverNamer](h handler[In]) handler[In] {
 	}
 }
 
-// consentQuestion returns the question to the user, with all that the change would run and send. It quotes text
-// from an agent with spec.Exactly, so that the text cannot hide anything.
-func consentQuestion(p spec.Change) tool.Question {
-	var b strings.Builder
-	remote := p.Kind != spec.Stdio
-	verb := "Start"
-	switch {
-	case p.Install != nil:
-		verb = "Install and start"
-	case remote:
-		verb = "Connect"
-	}
-	fmt.Fprintf(&b, "%s the MCP server %q?\n", verb, p.Name)
-	if i := p.Install; i != nil {
-		packageKind := map[string]string{"npm": "npm package", "pip": "Python package", "git": "git repository"}[i.Type]
-		fmt.Fprintf(&b, "\nInstalls: %s %s, into %s of your home session, with\n", packageKind,
-			spec.ExactCommandLine([]string{i.Spec}),
-			spec.ExactCommandLine([]string{i.Folder}))
-		for _, c := range p.Commands {
-			fmt.Fprintf(&b, "  %s\n", c)
-		}
-		if i.Type == "git" {
-			b.WriteString("  and what npm or pip install for it, as it says itself\n")
-		}
-	}
-	if remote {
-		fmt.Fprintf(&b, "\nConnects to: %s\n", spec.ExactCommandLine([]string{p.URL}))
-	} else {
-		commandText := spec.ExactCommandLine(append([]string{p.Command}, p.Args...))
-		if p.Command == "" {
-			commandText = strings.TrimSpace("the one program that it brings " + spec.ExactCommandLine(p.Args))
-		}
-		fmt.Fprintf(&b, "\nRuns: %s\nIn: %s of your home session\n", commandText,
-			spec.ExactCommandLine([]string{p.Cwd}))
-	}
-	writeNames(&b, "Variables", p.EnvKeys, p.Env)
-	writeNames(&b, "Headers", p.HeaderKeys, p.Headers)
-	if len(p.Env)+len(p.Headers) > 0 {
-		b.WriteString("It is given the values of your stored secrets that are named in ${secret:…}.\n")
-	}
-	if p.Replaces != "" {
-		fmt.Fprintf(&b, "Instead of: %s\n", p.Replaces)
-	}
-	if remote {
-		b.WriteString("\nIt is sent what your agents pass to its tools.")
-	} else {
-		b.WriteString("\nIt can read and change all that is in /workspace, and use the network of your home session.")
-	}
-	return tool.Question{What: fmt.Sprintf("%s the MCP server %q",
-		map[string]string{"Start": "starting", "Install and start": "installing and starting",
-			"Connect": "connecting"}[verb], p.Name),
-		Message: b.String(), WithoutAgent: commandLine(p)}
+// questionText is the template of the question to the user.
+const questionText = `{{.Verb}} the MCP server {{printf "%q" .Name}}?
+{{with .Install}}
+Installs: {{packageKind .Type}} {{exact .Spec}}, into {{exact .Folder}} of your home session, with
+{{range $.Commands}}  {{.}}
+{{end}}{{if eq .Type "git"}}  and what npm or pip install for it, as it says itself
+{{end}}{{end}}{{if .Remote}}
+Connects to: {{exact .URL}}
+{{else}}
+Runs: {{.Program}}
+In: {{exact .Cwd}} of your home session
+{{end}}{{names "Variables" .EnvKeys .Env}}{{names "Headers" .HeaderKeys .Headers -}}
+{{if or .Env .Headers}}It is given the values of your stored secrets that are named in ${secret:…}.
+{{end}}{{with .Replaces}}Instead of: {{.}}
+{{end}}
+{{if .Remote}}It is sent what your agents pass to its tools.
+{{- else}}It can read and change all that is in /workspace, and use the network of your home session.{{end}}`
+
+var questionFuncs = template.FuncMap{
+	"exact": func(word string) string { return spec.ExactCommandLine([]string{word}) },
+	"names": nameList,
+	"packageKind": func(kind string) string {
+		return map[string]string{"npm": "npm package", "pip": "Python package", "git": "git repository"}[kind]
+	},
 }
 
-// writeNames writes the names of variables or headers. Where secrets has a name's reference to stored
-// secrets, it writes the reference too; values are never written.
-func writeNames(b *strings.Builder, label string, keys []string, secrets map[string]string) {
+// consentQuestion returns the question to the user, with all that the change would run and send. It quotes text
+// from an agent with spec.ExactCommandLine, so that the text cannot hide anything.
+func consentQuestion(p spec.Change) tool.Question {
+	data := struct {
+		spec.Change
+		Verb, Program string
+		Remote        bool
+	}{p, "Start", spec.ExactCommandLine(append([]string{p.Command}, p.Args...)), p.Kind != spec.Stdio}
+	doing := "starting"
+	switch {
+	case p.Install != nil:
+		data.Verb, doing = "Install and start", "installing and starting"
+	case data.Remote:
+		data.Verb, doing = "Connect", "connecting"
+	}
+	if p.Command == "" {
+		data.Program = strings.TrimSpace("the one program that it brings " + spec.ExactCommandLine(p.Args))
+	}
+	var text strings.Builder
+	question := template.Must(template.New("").Funcs(questionFuncs).Parse(questionText))
+	if err := question.Execute(&text, data); err != nil {
+		panic(err) // the template does not fit the change
+	}
+	return tool.Question{What: fmt.Sprintf("%s the MCP server %q", doing, p.Name), Message: text.String(),
+		WithoutAgent: commandLine(p)}
+}
+
+// nameList returns a line with the names of variables or headers; empty: there are none. Where secrets has a name's
+// reference to stored secrets, the line has the reference too; values are never in it.
+func nameList(label string, keys []string, secrets map[string]string) string {
+	if len(keys) == 0 {
+		return ""
+	}
 	shown := slices.Clone(keys)
 	for i, k := range keys {
 		if r := secrets[k]; r != "" {
 			shown[i] = k + " = " + r
 		}
 	}
-	if len(keys) > 0 {
-		fmt.Fprintf(b, "%s: %s (values are not shown)\n", label, strings.Join(shown, ", "))
-	}
+	return fmt.Sprintf("%s: %s (values are not shown)\n", label, strings.Join(shown, ", "))
 }
 
 // keyOption returns a variable or header for the command line: KEY=REFERENCE if its value is only a

@@ -36,23 +36,9 @@ type ShellResult struct {
 	NetworkRefused []RefusedHost `json:"network_refused,omitempty"`
 }
 
-func shellExecTool() tool.Tool {
-	return tool.Tool{
-		Name: "sandbox_shell_exec", Title: "Run a shell command in the home session",
-		Description: "Run a shell command line in your home session, the persistent computer in which your " +
-			"external MCP servers run, for example to look at what auto_install_and_connect_mcp installed in " +
-			"/workspace/external-mcp. For other work use execute_command, which takes a session_id.",
-		Input: tool.InputOf[shellInput](
-			tool.Prop{Name: "cwd", Default: "/workspace"},
-			tool.Prop{Name: "timeoutMs", Default: 60000}.Range(1, 3_600_000)),
-		Output: tool.OutputOf[ShellResult]([]string{"exitCode", "stdout", "stderr", "timedOut"}),
-		Hints:  tool.Hints{Destructive: true, OpenWorld: true},
-	}
-}
-
 func (t *Tools) shellExec(ctx context.Context, c tool.Call, in shellInput) (*tool.Result, error) {
 	if strings.TrimSpace(in.Command) == "" {
-		return nil, fault.New(fault.InvalidParameters, "argument \"command\" is empty").With("argument", "command")
+		return nil, fault.Argument("command", "argument \"command\" is empty")
 	}
 	l, err := t.Sessions.Open(ctx, c.Principal, session.OpenRequest{ID: "home"})
 	if err != nil {
@@ -67,34 +53,14 @@ func (t *Tools) shellExec(ctx context.Context, c tool.Call, in shellInput) (*too
 		return nil, addContext(err, fault.CommandExecution, map[string]any{"command": in.Command, "session_id": l.ID()})
 	}
 	stdout, stderr := renderStream(l, "stdout", d.Stdout), renderStream(l, "stderr", d.Stderr)
-	endText := ""
-	switch {
-	case d.TimedOut:
-		endText = fmt.Sprintf("Execution timed out after %s", timeout)
-	case d.KilledBy != "":
-		endText = limitText(l, d.KilledBy)
-	}
 	fields := &ShellResult{ExitCode: d.ExitCode, Stdout: stdout.data, Stderr: stderr.data, TimedOut: d.TimedOut,
 		SessionID: l.ID()}
-	r := sessionResult(l, fields, tool.Text(joinNonEmpty(stdout.text, stderr.text, endText)))
-	r.IsError = d.ExitCode != 0
-	fields.Streams = addStreams(r, stdout, stderr)
+	r := sessionResult(l, fields)
+	fields.Streams = addOutputs(l, r, d, timeout, stdout, stderr)
 	fields.NetworkRefused = addRefusals(l, r)
 	addInstallAdvice(l, r, in.Command, stdout.text, stderr.text)
 	r.Summary = fmt.Sprintf("exitCode: %d", d.ExitCode)
 	return r, nil
-}
-
-func nameProp() tool.Prop {
-	return tool.Prop{Name: "name", Description: "What you call it; one name is one connection. A used name replaces " +
-		"that connection."}
-}
-
-func envProp() tool.Prop {
-	return tool.Prop{Name: "env", Description: "Environment variables. Values are never stored: after a restart of " +
-		"Sandlot they have to be given again. For an API key or a password, ask the user to run `sandlot secret " +
-		"set NAME` on a terminal, and give ${secret:NAME} in its place: that lasts, and keeps the value out of " +
-		"this chat."}
 }
 
 // ConnectInput are the arguments of connect_external_mcp.
@@ -156,45 +122,6 @@ type Installed struct {
 	Folder   string   `json:"folder"`
 	Commands []string `json:"commands"`
 	Seconds  float64  `json:"seconds"`
-}
-
-func connectExternalTool() tool.Tool {
-	return tool.Tool{
-		Name: "connect_external_mcp", Title: "Connect an MCP server",
-		Description: "Add a third-party MCP server and offer its tools here as ext_{connectionId}_{toolName}. With " +
-			"command it runs in your home session (isolated; in /workspace); with url it is a remote server. The " +
-			"program must be there already: for a package use auto_install_and_connect_mcp. Show the user what " +
-			"will run before you call this.",
-		Input: tool.InputOf[ConnectInput](nameProp(),
-			tool.Prop{Name: "command", Description: "The program, such as node or /workspace/server. Not " +
-				"a shell line."},
-			envProp(),
-			tool.Prop{Name: "cwd", Default: "/workspace"},
-			tool.Prop{Name: "transport", Enum: []string{"stdio", "http", "sse"},
-				Description: "How it is spoken to; http (Streamable HTTP) when there is a url, else stdio."},
-			tool.Prop{Name: "headers", Description: "Headers for a remote server, such as Authorization. " +
-				"As with env: Bearer ${secret:NAME} for what the user has stored."}),
-		Output: connectOutput(), Hints: tool.Hints{OpenWorld: true}, Elicits: true,
-	}
-}
-
-func connectOutput() *tool.Object {
-	return tool.OutputOf[Connected]([]string{"success", "connectionId", "name", "toolCount", "tools"},
-		tool.Prop{Name: "success", Description: "Whether it runs."},
-		tool.Prop{Name: "connectionId", Description: "For disconnect_external_mcp and the others."},
-		tool.Prop{Name: "name", Description: "Its name."},
-		tool.Prop{Name: "toolCount", Description: "How many tools it offers."},
-		tool.Prop{Name: "tools", Props: []tool.Prop{{Name: "toolName", Description: "The name to call."},
-			{Name: "remoteName", Description: "The server's own name for it."}}},
-		tool.Prop{Name: "promptCount", Description: "How many prompts it offers."},
-		tool.Prop{Name: "resourceCount", Description: "How many resources, with the templates of such."},
-		tool.Prop{Name: "envKeys"},
-		tool.Prop{Name: "envStored", Description: "Always false: values are not stored; those with ${secret:NAME} " +
-			"are, as they are written."},
-		tool.Prop{Name: "secrets", Description: "Names of the user's stored secrets that it is given."},
-		tool.Prop{Name: "state", Description: "Where it is."},
-		tool.Prop{Name: "runs", Description: "Exactly what runs, or is connected to."},
-		tool.Prop{Name: "installLog", Description: "The end of what the installation printed."})
 }
 
 func (t *Tools) connectExternal(ctx context.Context, c tool.Call, in ConnectInput) (*tool.Result, error) {
@@ -295,31 +222,6 @@ type InstallCommand struct {
 
 func (in InstallInput) serverName() string { return in.Name }
 
-func installExternalTool() tool.Tool {
-	return tool.Tool{
-		Name: "auto_install_and_connect_mcp", Title: "Install and connect an MCP server",
-		Description: "Install a third-party MCP server into your home session (npm or pip package, or a git " +
-			"repository over https) and offer its tools here as ext_{connectionId}_{toolName}. It stays installed in " +
-			"/workspace/external-mcp. Show the user what will be installed before you call this. It may " +
-			"take minutes.",
-		Input: tool.InputOf[InstallInput](nameProp(),
-			tool.Prop{Name: "install",
-				Description: `What to install: {"type": "npm"|"pip"|"git", "spec": "..."}. spec is a package such as ` +
-					`@modelcontextprotocol/server-memory, mcp-server-time==1.0 or https://host/repository.git#branch.`,
-				Props: []tool.Prop{{Name: "type", Enum: []string{"npm", "pip", "git"}, Description: "npm, pip or git."},
-					{Name: "spec", Description: "The package or repository."}}},
-			tool.Prop{Name: "start", Description: `How it starts: {"command": "...", "args": [...]}. ` +
-				`command may be left out when the package brings one program.`,
-				Props: []tool.Prop{{Name: "command", Description: "A program, found in node_modules/.bin or the " +
-					"virtual environment first."},
-					{Name: "args", Description: "Its arguments."}}},
-			envProp(),
-			tool.Prop{Name: "workdir", Description: "The folder beneath /workspace to install into.",
-				Default: "external-mcp/{name}"}),
-		Output: connectOutput(), Hints: tool.Hints{OpenWorld: true}, Elicits: true,
-	}
-}
-
 func (t *Tools) installExternal(ctx context.Context, c tool.Call, in InstallInput) (*tool.Result, error) {
 	request := spec.ConnectRequest{Name: in.Name, Command: in.Start.Command, Args: in.Start.Args, Env: in.Env,
 		Consent: t.consentFor(c)}
@@ -380,16 +282,6 @@ type Latency struct {
 	P95 float64 `json:"p95"`
 }
 
-func listExternalTool() tool.Tool {
-	return tool.Tool{
-		Name: "list_external_mcp", Title: "List MCP servers",
-		Description: "List your third-party MCP servers, the newest first after those of the operator: their state, " +
-			"tools, and what went wrong.",
-		Output: tool.OutputOf[ServerList]([]string{"connections"}, tool.Prop{Name: "connections"}),
-		Hints:  readOnlyHints,
-	}
-}
-
 func (t *Tools) listExternal(_ context.Context, c tool.Call, _ noInput) (*tool.Result, error) {
 	rows := []ServerRow{}
 	var b strings.Builder
@@ -434,8 +326,7 @@ func (in ServerInput) serverName() string { return in.Name }
 
 func (in ServerInput) nameOrID() (string, error) {
 	if (in.ConnectionID == "") == (in.Name == "") {
-		return "", fault.New(fault.InvalidParameters, "give connectionId or name, one of them").
-			With("argument", "connectionId")
+		return "", fault.Argument("connectionId", "give connectionId or name, one of them")
 	}
 	return cmp.Or(in.ConnectionID, in.Name), nil
 }
@@ -451,17 +342,6 @@ type Disconnected struct {
 	Success      bool   `json:"success" jsonschema:"Whether it was there."`
 	ConnectionID string `json:"connectionId" jsonschema:"Its id."`
 	Deleted      bool   `json:"deleted" jsonschema:"Whether its registration is gone."`
-}
-
-func disconnectExternalTool() tool.Tool {
-	return tool.Tool{
-		Name: "disconnect_external_mcp", Title: "Disconnect an MCP server",
-		Description: "Stop a third-party MCP server and take its tools away. Its registration stays, and " +
-			"restart_external_mcp connects it again, unless delete is true. What was installed stays in /workspace.",
-		Input:  tool.InputOf[DisconnectInput](tool.Prop{Name: "delete", Default: false}),
-		Output: tool.OutputOf[Disconnected]([]string{"success", "connectionId", "deleted"}),
-		Hints:  idempotentHints,
-	}
 }
 
 func (t *Tools) disconnectExternal(ctx context.Context, c tool.Call, in DisconnectInput) (*tool.Result, error) {
@@ -490,16 +370,6 @@ type RestartInput struct {
 	Headers map[string]string `json:"headers,omitempty" jsonschema:"Headers of a remote server. As with env."`
 }
 
-func restartExternalTool() tool.Tool {
-	return tool.Tool{
-		Name: "restart_external_mcp", Title: "Restart an MCP server",
-		Description: "Stop a third-party MCP server and start it again; also one that was disconnected, that was " +
-			"given up, or that needs values of env again.",
-		Input:  tool.InputOf[RestartInput](envProp()),
-		Output: connectOutput(), Hints: tool.Hints{OpenWorld: true}, Elicits: true,
-	}
-}
-
 func (t *Tools) restartExternal(ctx context.Context, c tool.Call, in RestartInput) (*tool.Result, error) {
 	server, err := in.nameOrID()
 	if err != nil {
@@ -525,17 +395,6 @@ type ServerLog struct {
 	TotalBytes   int64  `json:"totalBytes" jsonschema:"What it wrote in all; the last 64 KB are kept."`
 	State        string `json:"state" jsonschema:"Where it is."`
 	LastError    string `json:"lastError" jsonschema:"What went wrong."`
-}
-
-func externalLogsTool() tool.Tool {
-	return tool.Tool{
-		Name: "external_mcp_logs", Title: "Show an MCP server's log",
-		Description: "Show the last lines that a third-party MCP server printed on its standard error, and what " +
-			"stood between its messages.",
-		Input:  tool.InputOf[logsInput](tool.Prop{Name: "lines", Default: 100}.Range(1, 2000)),
-		Output: tool.OutputOf[ServerLog]([]string{"connectionId", "log"}),
-		Hints:  readOnlyHints,
-	}
 }
 
 func (t *Tools) externalLogs(_ context.Context, c tool.Call, in logsInput) (*tool.Result, error) {

@@ -28,8 +28,6 @@ func FileURI(session, file string) string {
 	return "sandlot://sessions/" + session + "/files" + (&url.URL{Path: path.Clean("/" + file)}).EscapedPath()
 }
 
-const maxReadBytes = 1 << 20
-
 type readFileInput struct {
 	Path string `json:"path"`
 	SessionInput
@@ -47,26 +45,6 @@ type FileRead struct {
 	Bytes     int    `json:"bytes" jsonschema:"How many were returned."`
 	Encoding  string `json:"encoding" jsonschema:"utf-8 or base64."`
 	Truncated bool   `json:"truncated" jsonschema:"Whether there is more after them."`
-}
-
-const pathText = "Absolute, or relative to /workspace."
-
-// encodings are the allowed values of the argument encoding.
-var encodings = []string{"utf-8", "base64"}
-
-func readFileTool() tool.Tool {
-	return tool.Tool{
-		Name: "sandbox_read_file", Title: "Read a file",
-		Description: "Read a file of the sandbox as text; images come back as images, other binary files as base64. " +
-			"Long files are cut: go on with offset.",
-		Input: tool.InputOf[readFileInput](
-			tool.Prop{Name: "path", Description: pathText},
-			tool.Prop{Name: "encoding", Enum: encodings, Default: "utf-8"},
-			tool.Prop{Name: "offset", Default: 0}.Range(0, 1<<53),
-			tool.Prop{Name: "limit", Default: defaultReadBytes}.Range(1, maxReadBytes)),
-		Output: tool.OutputOf[FileRead]([]string{"path", "size"}),
-		Hints:  readOnlyHints,
-	}
 }
 
 func (t *Tools) readFile(ctx context.Context, c tool.Call, in readFileInput) (*tool.Result, error) {
@@ -92,10 +70,8 @@ func (t *Tools) readFile(ctx context.Context, c tool.Call, in readFileInput) (*t
 		return r, nil
 	}
 	if !binary {
-		if trimmed := trimPartialRunes(data); offset+int64(len(data)) < size && len(trimmed) > 0 &&
-			len(trimmed) < len(data) &&
-			utf8.Valid(data[:len(trimmed)]) {
-			data = data[:len(trimmed)]
+		if offset+int64(len(data)) < size {
+			data = wholeRunes(data)
 		}
 		binary = !utf8.Valid(data)
 	}
@@ -170,9 +146,7 @@ func readRange(ctx context.Context, l *session.Lease, held *limit.Reservation, r
 
 // readUpTo reads at most limit bytes of a file, and returns the file's size too.
 func readUpTo(ctx context.Context, l *session.Lease, p string, offset, limit int64) ([]byte, int64, error) {
-	agentCtx, cancel := context.WithTimeout(ctx, agentTimeout)
-	defer cancel()
-	data, size, err := l.Agent().ReadFile(agentCtx, p, offset, limit)
+	data, size, err := l.Agent().ReadFile(ctx, p, offset, limit)
 	if err != nil {
 		return nil, 0, l.Fault(ctx, err, fault.FileAccess)
 	}
@@ -197,22 +171,6 @@ type FileWritten struct {
 	Size    int64  `json:"size" jsonschema:"Bytes in the file now."`
 }
 
-func writeFileTool() tool.Tool {
-	return tool.Tool{
-		Name: "sandbox_write_file", Title: "Write a file",
-		Description: "Write a file in the sandbox; folders on the way are made. It replaces the whole file at once, " +
-			"unless append or offset is given.",
-		Input: tool.InputOf[writeFileInput](
-			tool.Prop{Name: "path", Description: pathText},
-			tool.Prop{Name: "encoding", Enum: encodings, Default: "utf-8"},
-			tool.Prop{Name: "append", Default: false},
-			tool.Prop{Name: "offset"}.Range(0, 1<<40),
-			tool.Prop{Name: "mode", Description: `Permissions in octal, such as "0755".`}),
-		Output: tool.OutputOf[FileWritten]([]string{"path", "bytes_written"}),
-		Hints:  idempotentHints,
-	}
-}
-
 var octalMode = regexp.MustCompile(`^0?[0-7]{3}$`)
 
 // request returns the agent's request for the arguments.
@@ -221,20 +179,18 @@ func (in writeFileInput) request() (agent.FileWrite, error) {
 	if in.Encoding == "base64" {
 		data, err := base64.StdEncoding.DecodeString(in.Content)
 		if err != nil {
-			return w, fault.New(fault.InvalidParameters, "argument \"content\" is not base64: %v", err).
-				With("argument", "content").With("allowed", "base64 with padding")
+			return w, fault.Argument("content", "argument \"content\" is not base64: %v", err).
+				With("allowed", "base64 with padding")
 		}
 		w.Data = data
 	}
 	if in.Offset != nil && in.Append {
-		return w, fault.New(fault.InvalidParameters, "append and offset do not go together; leave one of them out").
-			With("argument", "offset")
+		return w, fault.Argument("offset", "append and offset do not go together; leave one of them out")
 	}
 	if in.Mode != "" {
 		if !octalMode.MatchString(in.Mode) {
-			return w, fault.New(fault.InvalidParameters, "mode %q must be three octal digits, such as 0644",
-				fault.Printable(in.Mode, 20)).
-				With("argument", "mode").With("allowed", "0000 to 0777")
+			return w, fault.Argument("mode", "mode %q must be three octal digits, such as 0644",
+				fault.Printable(in.Mode, 20)).With("allowed", "0000 to 0777")
 		}
 		mode, _ := strconv.ParseUint(in.Mode, 8, 32)
 		w.Mode = uint32(mode)
@@ -252,9 +208,7 @@ func (t *Tools) writeFile(ctx context.Context, c tool.Call, in writeFileInput) (
 		return nil, err
 	}
 	defer l.Release()
-	agentCtx, cancel := context.WithTimeout(ctx, agentTimeout)
-	defer cancel()
-	size, err := l.Agent().WriteFile(agentCtx, w)
+	size, err := l.Agent().WriteFile(ctx, w)
 	if err != nil {
 		return nil, l.Fault(ctx, err, fault.FileAccess)
 	}
@@ -287,20 +241,6 @@ type File struct {
 	Target   string `json:"target,omitempty"`
 }
 
-func listFilesTool() tool.Tool {
-	return tool.Tool{
-		Name: "sandbox_list_files", Title: "List files",
-		Description: "List a directory of the sandbox: name, type, size, mode and time of each entry.",
-		Input: tool.InputOf[listFilesInput](
-			tool.Prop{Name: "path", Default: "/workspace", Description: pathText},
-			tool.Prop{Name: "depth", Default: 1}.Range(1, 10),
-			tool.Prop{Name: "limit", Default: 500}.Range(1, 10000)),
-		Output: tool.OutputOf[FileList]([]string{"path", "files"},
-			tool.Prop{Name: "files"}),
-		Hints: readOnlyHints,
-	}
-}
-
 func (t *Tools) listFiles(ctx context.Context, c tool.Call, in listFilesInput) (*tool.Result, error) {
 	dir := cmp.Or(in.Path, "/workspace")
 	l, err := t.openSession(ctx, c, session.OpenRequest{ID: in.SessionID})
@@ -308,9 +248,7 @@ func (t *Tools) listFiles(ctx context.Context, c tool.Call, in listFilesInput) (
 		return nil, err
 	}
 	defer l.Release()
-	agentCtx, cancel := context.WithTimeout(ctx, agentTimeout)
-	defer cancel()
-	files, truncated, err := l.Agent().ListFiles(agentCtx, dir, cmp.Or(in.Depth, 1), cmp.Or(in.Limit, 500))
+	files, truncated, err := l.Agent().ListFiles(ctx, dir, cmp.Or(in.Depth, 1), cmp.Or(in.Limit, 500))
 	if err != nil {
 		return nil, l.Fault(ctx, err, fault.FileAccess)
 	}

@@ -30,10 +30,10 @@ func TestKnowing(t *testing.T) {
 // Every tool names an operation that policy knows, and one that only reads says so.
 func TestToolsNameOperations(t *testing.T) {
 	tools := New(Config{Connections: new(servers.Servers)})
-	if len(tools.tools) < 20 {
-		t.Fatalf("only %d tools were found", len(tools.tools))
+	if len(tools.list()) < 20 {
+		t.Fatalf("only %d tools were found", len(tools.list()))
 	}
-	for _, d := range tools.tools {
+	for _, d := range tools.list() {
 		f, ok := tools.Find(auth.Local, d.Name)
 		if !ok || f.Operation != d.Operation || !d.Operation.Known() {
 			t.Errorf("%s is the operation %q, which policy does not know", d.Name, d.Operation)

@@ -77,21 +77,17 @@ func validUTF8(b []byte) string {
 	return string([]rune(string(b)))
 }
 
-// trimPartialRunes returns b without incomplete UTF-8 characters at its beginning and end, where it may
-// have been cut.
-func trimPartialRunes(b []byte) string {
-	for i := 0; i < utf8.UTFMax && len(b) > 0 && !utf8.RuneStart(b[0]); i++ {
-		b = b[1:]
-	}
-	for i := 1; i <= utf8.UTFMax && i <= len(b); i++ {
-		if c := b[len(b)-i]; utf8.RuneStart(c) {
-			if !utf8.FullRune(b[len(b)-i:]) {
-				b = b[:len(b)-i]
+// wholeRunes returns b without the incomplete character at its end, if b is text and more than that.
+func wholeRunes(b []byte) []byte {
+	for i := 1; i < min(utf8.UTFMax, len(b)); i++ {
+		if end := len(b) - i; utf8.RuneStart(b[end]) {
+			if !utf8.FullRune(b[end:]) && utf8.Valid(b[:end]) {
+				return b[:end]
 			}
 			break
 		}
 	}
-	return strings.ToValidUTF8(string(b), "\uFFFD")
+	return b
 }
 
 func outputLink(session, name string, c agent.Output) *tool.Link {

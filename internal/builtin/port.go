@@ -13,11 +13,6 @@ import (
 	"sandlot/internal/tool"
 )
 
-func portProp() tool.Prop {
-	return tool.Prop{Name: "port", Description: "The TCP port that the server in the session listens on, on " +
-		"127.0.0.1 or any address."}.Range(1, 65535)
-}
-
 // ExposeInput are the arguments of expose_port.
 type ExposeInput struct {
 	Port int `json:"port"`
@@ -35,24 +30,6 @@ type Exposed struct {
 	Public    bool   `json:"public" jsonschema:"Whether no token is needed."`
 	Expires   string `json:"expires_at" jsonschema:"When the link ends, RFC 3339."`
 	Listening bool   `json:"listening" jsonschema:"Whether something listens on the port now."`
-}
-
-func exposePortTool() tool.Tool {
-	return tool.Tool{
-		Name: "expose_port", Title: "Expose a port",
-		Description: "Give a link by which the user can open a web server that runs in a session, in their browser " +
-			"or from programs. The link holds a token: whoever has it gets in, until it expires or close_port is " +
-			"called. A new link for the same port takes the old one's place.",
-		Input: tool.InputOf[ExposeInput](portProp(),
-			tool.Prop{Name: "public", Default: false, Description: "Let in everybody who can reach this server, " +
-				"without the link's token."},
-			tool.Prop{Name: "expires_in", Default: int(port.DefaultLifetime.Seconds())}.Range(1,
-				port.MaxLifetime.Seconds())),
-		Output: tool.OutputOf[Exposed]([]string{"url", "port", "expires_at", "session_id"},
-			tool.Prop{Name: "path_url", Description: "The same for where that host name cannot be resolved; " +
-				"pages that need cookies, storage or an origin of their own do not work there."}),
-		Hints: tool.Hints{OpenWorld: true},
-	}
 }
 
 func (t *Tools) exposePort(ctx context.Context, c tool.Call, in ExposeInput) (*tool.Result, error) {
@@ -113,18 +90,6 @@ type Closed struct {
 	Port      int    `json:"port" jsonschema:"The port."`
 	SessionID string `json:"session_id" jsonschema:"The session."`
 	Warnings
-}
-
-func closePortTool() tool.Tool {
-	return tool.Tool{
-		Name: "close_port", Title: "Close a port",
-		Description: "Take back a link of expose_port: it is of no use any more, and connections that came by " +
-			"it end. The server in the session runs on.",
-		Input: tool.InputOf[ClosePortInput](portProp(),
-			tool.Prop{Name: "session_id", Description: "The session whose port it is; leave it out for your home."}),
-		Output: tool.OutputOf[Closed]([]string{"success", "port", "session_id"}),
-		Hints:  idempotentHints,
-	}
 }
 
 func (t *Tools) closePort(ctx context.Context, c tool.Call, in ClosePortInput) (*tool.Result, error) {

@@ -23,17 +23,12 @@ import (
 // take it need no session_id.
 func processID(l *session.Lease, id string) string { return l.ID() + "." + id }
 
-func processProp() tool.Prop {
-	return tool.Prop{Name: "process_id", Description: "As execute_command or list_processes gave it."}
-}
-
 // openProcess returns a lease on the session of a process handle, and the agent's id of the process.
 func (t *Tools) openProcess(ctx context.Context, c tool.Call, id string) (*session.Lease, string, error) {
 	sessionID, pid, ok := strings.Cut(id, ".")
 	if !ok || sessionID == "new" || sessionID == "home" || sessionID == "" || pid == "" {
-		return nil, "", fault.New(fault.InvalidParameters, "process_id %q is not one that execute_command gave",
-			fault.Printable(id, 80)).
-			With("argument", "process_id").With("allowed", "a process_id of execute_command or list_processes")
+		return nil, "", fault.Argument("process_id", "process_id %q is not one that execute_command gave",
+			fault.Printable(id, 80)).With("allowed", "a process_id of execute_command or list_processes")
 	}
 	l, err := t.Sessions.Open(ctx, c.Principal, session.OpenRequest{ID: sessionID})
 	return l, pid, err
@@ -61,17 +56,6 @@ type Process struct {
 	KilledBy    string `json:"killed_by,omitempty"` // the limit that ended it
 }
 
-func listProcessesTool() tool.Tool {
-	return tool.Tool{
-		Name: "list_processes", Title: "List processes",
-		Description: "List what runs, or ran, in a session: background processes, commands and interpreters, with " +
-			"process_id, state and exit code.",
-		Input:  tool.InputOf[SessionInput](),
-		Output: tool.OutputOf[ProcessList]([]string{"processes"}, tool.Prop{Name: "processes"}),
-		Hints:  readOnlyHints,
-	}
-}
-
 func (t *Tools) listProcesses(ctx context.Context, c tool.Call, in SessionInput) (*tool.Result, error) {
 	c.NewSession = false
 	l, err := t.openSession(ctx, c, session.OpenRequest{ID: in.SessionID})
@@ -79,9 +63,7 @@ func (t *Tools) listProcesses(ctx context.Context, c tool.Call, in SessionInput)
 		return nil, err
 	}
 	defer l.Release()
-	agentCtx, cancel := context.WithTimeout(ctx, agentTimeout)
-	defer cancel()
-	all, err := l.Agent().ListProcesses(agentCtx)
+	all, err := l.Agent().ListProcesses(ctx)
 	if err != nil {
 		return nil, l.Fault(ctx, err, fault.CommandExecution)
 	}
@@ -133,30 +115,6 @@ type ProcessOutput struct {
 	Truncated bool   `json:"truncated"`
 }
 
-func readProcessTool() tool.Tool {
-	return tool.Tool{
-		Name: "read_process", Title: "Read a process's output",
-		Description: "Read what a background process has printed (stdout and stderr in one stream). Pass the cursor " +
-			"of the last result to get only what is new, and wait to be told when there is something.",
-		Input: tool.InputOf[readProcessInput](processProp(),
-			tool.Prop{Name: "cursor", Default: 0, Description: "Where to go on: the cursor of the last result. 0 is " +
-				"the beginning."}.Range(0, 1<<53),
-			tool.Prop{Name: "max_bytes", Default: defaultReadBytes}.Range(1, 1<<20),
-			tool.Prop{Name: "wait", Default: 0, Description: "Seconds to wait for new output or the end, if there " +
-				"is none yet."}.Range(0, 300)),
-		Output: tool.OutputOf[ProcessOutput]([]string{"output", "cursor", "running"},
-			tool.Prop{Name: "exit_code", Nullable: true,
-				Description: "Null while it runs; 124 when its time was over; 128+n after signal n."},
-			tool.Prop{Name: "bytes_left",
-				Description: "How much was printed that is not in this output: call again with cursor for it. 0: " +
-					"that was all until now."},
-			tool.Prop{Name: "truncated",
-				Description: "Whether output between the given cursor and this was dropped: a process keeps " +
-					"its last MiB."}),
-		Hints: readOnlyHints,
-	}
-}
-
 // defaultReadBytes is the number of bytes of a process's output, or of a file, that a call returns by default.
 const defaultReadBytes = 50000
 
@@ -172,19 +130,13 @@ func (t *Tools) readProcess(ctx context.Context, c tool.Call, in readProcessInpu
 			return nil, err
 		}
 	}
-	agentCtx, cancel := context.WithTimeout(ctx, wait+agentTimeout)
-	defer cancel()
-	output, err := l.Agent().ReadProcess(agentCtx, pid, in.Cursor, maxBytes, wait)
+	output, err := l.Agent().ReadProcess(ctx, pid, in.Cursor, maxBytes, wait)
 	if err != nil {
 		return nil, l.Fault(ctx, err, fault.CommandExecution)
 	}
-	data := output.Data
-	if trimmed := trimPartialRunes(data); len(trimmed) < len(data) && utf8.ValidString(trimmed) && len(trimmed) > 0 &&
-		utf8.Valid(data[:len(trimmed)]) {
-		partial := int64(len(data) - len(trimmed)) // an incomplete character: the next call returns it
-		output.Cursor, output.Available = output.Cursor-partial, output.Available+partial
-		data = data[:len(trimmed)]
-	}
+	data := wholeRunes(output.Data)
+	partial := int64(len(output.Data) - len(data)) // of an incomplete character: the next call returns it
+	output.Cursor, output.Available = output.Cursor-partial, output.Available+partial
 	fields := &ProcessOutput{SessionOutput: sessionOutput(l), ProcessID: in.ProcessID,
 		Output: strings.ToValidUTF8(string(data), "\uFFFD"), Cursor: output.Cursor,
 		Running: output.Running, BytesLeft: output.Available, Truncated: output.Skipped > 0}
@@ -233,37 +185,19 @@ type ProcessInput struct {
 	Written   int    `json:"written" jsonschema:"Bytes written."`
 }
 
-func writeProcessTool() tool.Tool {
-	return tool.Tool{
-		Name: "write_process", Title: "Write to a process's input",
-		Description: "Write to the standard input of a background process. End lines with a newline, as the " +
-			"Enter key would.",
-		Input: tool.InputOf[writeProcessInput](processProp(),
-			tool.Prop{Name: "data", Default: ""},
-			tool.Prop{Name: "eof", Default: false}),
-		Output: tool.OutputOf[ProcessInput]([]string{"written"}),
-		Hints:  tool.Hints{Destructive: true},
-	}
-}
-
 func (t *Tools) writeProcess(ctx context.Context, c tool.Call, in writeProcessInput) (*tool.Result, error) {
 	l, pid, err := t.openProcess(ctx, c, in.ProcessID)
 	if err != nil {
 		return nil, err
 	}
 	defer l.Release()
-	agentCtx, cancel := context.WithTimeout(ctx, agentTimeout)
-	defer cancel()
-	written, err := l.Agent().WriteProcess(agentCtx, pid, []byte(in.Data), in.EOF)
+	written, err := l.Agent().WriteProcess(ctx, pid, []byte(in.Data), in.EOF)
 	if err != nil {
 		return nil, l.Fault(ctx, err, fault.CommandExecution)
 	}
 	fields := &ProcessInput{SessionOutput: sessionOutput(l), ProcessID: in.ProcessID, Written: written}
 	return sessionResult(l, fields, tool.Text(fmt.Sprintf("Wrote %d bytes", written))), nil
 }
-
-// signals are the signals that stop_process may send.
-var signals = []string{"TERM", "INT", "HUP", "QUIT", "KILL", "USR1", "USR2", "STOP", "CONT"}
 
 type stopProcessInput struct {
 	ProcessID string `json:"process_id"`
@@ -278,20 +212,6 @@ type ProcessEnd struct {
 	ExitCode  *int   `json:"exit_code"`
 }
 
-func stopProcessTool() tool.Tool {
-	return tool.Tool{
-		Name: "stop_process", Title: "Stop a process",
-		Description: "Send a signal to a process and all that it started. After TERM, INT, HUP and QUIT comes KILL " +
-			"when it still runs five seconds later. Works on background processes, running commands and " +
-			"interpreters: there it stops the code that runs and keeps the variables; KILL ends the interpreter.",
-		Input: tool.InputOf[stopProcessInput](processProp(),
-			tool.Prop{Name: "signal", Enum: signals, Default: "TERM"}),
-		Output: tool.OutputOf[ProcessEnd]([]string{"running"},
-			tool.Prop{Name: "exit_code", Nullable: true}),
-		Hints: idempotentHints,
-	}
-}
-
 func (t *Tools) stopProcess(ctx context.Context, c tool.Call, in stopProcessInput) (*tool.Result, error) {
 	l, pid, err := t.openProcess(ctx, c, in.ProcessID)
 	if err != nil {
@@ -304,9 +224,7 @@ func (t *Tools) stopProcess(ctx context.Context, c tool.Call, in stopProcessInpu
 	case "TERM", "INT", "HUP", "QUIT":
 		grace = 5 * time.Second
 	}
-	agentCtx, cancel := context.WithTimeout(ctx, agentTimeout)
-	defer cancel()
-	running, exitCode, err := l.Agent().StopProcess(agentCtx, pid, unix.SignalNum("SIG"+signal), grace)
+	running, exitCode, err := l.Agent().StopProcess(ctx, pid, unix.SignalNum("SIG"+signal), grace)
 	if err != nil {
 		return nil, l.Fault(ctx, err, fault.CommandExecution)
 	}

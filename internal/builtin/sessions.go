@@ -1,6 +1,7 @@
 package builtin
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -54,16 +55,6 @@ type Usage struct {
 	DiskMB     float64 `json:"disk_mb"`
 }
 
-func getSessionsTool() tool.Tool {
-	return tool.Tool{
-		Name: "get_sessions", Title: "List sessions",
-		Description: "List your sessions: what each is made of, how large it is, what it uses, what runs in it.",
-		Input:       tool.InputOf[SessionInput](tool.Prop{Name: "session_id", Description: "Only this one."}),
-		Output:      tool.OutputOf[SessionList]([]string{"sessions"}, tool.Prop{Name: "sessions"}),
-		Hints:       readOnlyHints,
-	}
-}
-
 func (t *Tools) getSessions(ctx context.Context, c tool.Call, in SessionInput) (*tool.Result, error) {
 	infos, err := t.Sessions.List(ctx, c.Principal, in.SessionID)
 	if err != nil {
@@ -81,10 +72,7 @@ func (t *Tools) getSessions(ctx context.Context, c tool.Call, in SessionInput) (
 		lines = append(lines, fmt.Sprintf("%s%s  %s  %s  %s  last used %s", info.ID, kind, info.Status, info.Template,
 			info.Flavor.Name, row.Used))
 	}
-	text := strings.Join(lines, "\n")
-	if text == "" {
-		text = "No sessions. The first execute_code or execute_command makes one."
-	}
+	text := cmp.Or(strings.Join(lines, "\n"), "No sessions. The first execute_code or execute_command makes one.")
 	return textResult(&SessionList{Sessions: rows}, text), nil
 }
 
@@ -119,17 +107,6 @@ type stopSessionInput struct {
 	SessionID string `json:"session_id"`
 }
 
-func stopSessionTool() tool.Tool {
-	return tool.Tool{
-		Name: "stop_session", Title: "Stop a session",
-		Description: "End a session: its processes and variables are gone, and, except for your home, its files too.",
-		Input: tool.InputOf[stopSessionInput](tool.Prop{Name: "session_id",
-			Description: "Which one; \"home\" for your home, whose files stay."}),
-		Output: tool.OutputOf[SessionEnd]([]string{"success", "session_id"}),
-		Hints:  idempotentHints,
-	}
-}
-
 func (t *Tools) stopSession(ctx context.Context, c tool.Call, in stopSessionInput) (*tool.Result, error) {
 	id := fault.Printable(in.SessionID, 80)
 	ok := t.Sessions.Stop(ctx, c.Principal, in.SessionID)
@@ -158,15 +135,6 @@ type Volume struct {
 	Full    *bool  `json:"full,omitempty"`
 }
 
-func getVolumePathTool() tool.Tool {
-	return tool.Tool{
-		Name: "get_volume_path", Title: "Show shared folders",
-		Description: "Show which folders of the host are shared with every session, and where they are in it.",
-		Output:      tool.OutputOf[VolumeList]([]string{"volume_mappings"}, tool.Prop{Name: "volume_mappings"}),
-		Hints:       readOnlyHints,
-	}
-}
-
 func (t *Tools) getVolumePath(context.Context, tool.Call, noInput) (*tool.Result, error) {
 	rows, lines := []Volume{}, []string{}
 	var all []volume.Usage
@@ -185,10 +153,7 @@ func (t *Tools) getVolumePath(context.Context, tool.Call, noInput) (*tool.Result
 		}
 		rows, lines = append(rows, row), append(lines, line)
 	}
-	text := strings.Join(lines, "\n")
-	if text == "" {
-		text = "No shared folders are set."
-	}
+	text := cmp.Or(strings.Join(lines, "\n"), "No shared folders are set.")
 	return textResult(&VolumeList{Volumes: rows}, text), nil
 }
 

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/aymanbagabas/go-udiff"
 )
 
 // MaxFile is the maximum size of a client's file, in bytes. Claude Code's grows large.
@@ -151,58 +153,15 @@ func (ch *Change) backUp(now time.Time) (string, error) {
 // tokenPattern matches Sandlot's tokens.
 var tokenPattern = regexp.MustCompile(`slt_[a-z2-7]{20,}`)
 
-// Diff returns the change as a unified diff, without Sandlot's tokens. It has a single hunk, since only
-// one entry changes.
+// Diff returns the change as a unified diff, without Sandlot's tokens.
 func (ch *Change) Diff() string {
-	oldLines, newLines := splitLines(ch.before), splitLines(ch.after)
-	head, tail := 0, 0
-	for head < len(oldLines) && head < len(newLines) && oldLines[head] == newLines[head] {
-		head++
-	}
-	for tail < len(oldLines)-head && tail < len(newLines)-head &&
-		oldLines[len(oldLines)-1-tail] == newLines[len(newLines)-1-tail] {
-		tail++
-	}
-	const context = 3
-	start, rest := max(head-context, 0), max(tail-context, 0)
 	name := ch.Path
 	if ch.New {
 		name = "/dev/null"
 	}
-	var out strings.Builder
-	fmt.Fprintf(&out, "--- %s\n+++ %s\n@@ -%s +%s @@\n", name, ch.Path, lineRange(start, len(oldLines)-rest-start),
-		lineRange(start, len(newLines)-rest-start))
-	writeLines := func(mark string, part []string) {
-		for _, l := range part {
-			out.WriteString(mark + l)
-			if !strings.HasSuffix(l, "\n") {
-				out.WriteString("\n\\ No newline at end of file\n")
-			}
-		}
-	}
-	writeLines(" ", oldLines[start:head])
-	writeLines("-", oldLines[head:len(oldLines)-tail])
-	writeLines("+", newLines[head:len(newLines)-tail])
-	writeLines(" ", oldLines[len(oldLines)-tail:len(oldLines)-rest])
-	text := out.String()
+	text := udiff.Unified(name, ch.Path, string(ch.before), string(ch.after))
 	if ch.secret != "" {
 		text = strings.ReplaceAll(text, ch.secret, "[secret]")
 	}
 	return tokenPattern.ReplaceAllString(text, "[secret]")
-}
-
-// lineRange returns a range of lines in the notation of unified diffs.
-func lineRange(from, count int) string {
-	if count == 0 {
-		return fmt.Sprintf("%d,0", from)
-	}
-	return fmt.Sprintf("%d,%d", from+1, count)
-}
-
-func splitLines(text []byte) []string {
-	all := strings.SplitAfter(string(text), "\n")
-	if all[len(all)-1] == "" {
-		all = all[:len(all)-1]
-	}
-	return all
 }

@@ -133,36 +133,8 @@ func memberName(m hujson.ObjectMember) string {
 	return l.String()
 }
 
-// keyValue is a key with its value.
-type keyValue struct {
-	key   string
-	value json.RawMessage
-}
-
-// orderedObject is a JSON object whose keys keep their order.
-type orderedObject []keyValue
-
-func (p orderedObject) MarshalJSON() ([]byte, error) {
-	var b bytes.Buffer
-	b.WriteByte('{')
-	for i, e := range p {
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		key, err := json.Marshal(e.key)
-		if err != nil {
-			return nil, err
-		}
-		b.Write(key)
-		b.WriteByte(':')
-		b.Write(e.value)
-	}
-	b.WriteByte('}')
-	return b.Bytes(), nil
-}
-
-// merge returns an existing entry with the new values of the keys in entryKeys. same: nothing changed.
-func merge(old *hujson.Object, e entry) (merged orderedObject, unchanged bool, err error) {
+// merge returns an existing entry with the new values of the keys in entryKeys; unchanged: it has them already.
+func merge(old *hujson.Object, e entry) (merged json.RawMessage, unchanged bool, err error) {
 	want := map[string]json.RawMessage{}
 	text, err := json.Marshal(e)
 	if err == nil {
@@ -171,28 +143,34 @@ func merge(old *hujson.Object, e entry) (merged orderedObject, unchanged bool, e
 	if err != nil {
 		return nil, false, err
 	}
+	var members []string
+	set := func(key string, value []byte) {
+		quoted, _ := json.Marshal(key) // a string always encodes
+		members = append(members, string(quoted)+":"+string(value))
+	}
 	unchanged = true
 	for _, m := range old.Members {
 		key, value := memberName(m), m.Value.Clone()
 		value.BeforeExtra, value.AfterExtra = nil, nil
 		value.Standardize()
-		oldValue, newValue := json.RawMessage(value.Pack()), want[key]
+		oldValue, newValue := value.Pack(), want[key]
 		if !slices.Contains(entryKeys, key) {
-			merged = append(merged, keyValue{key, oldValue})
+			set(key, oldValue)
 			continue
 		}
 		unchanged = unchanged && newValue != nil && equalJSON(oldValue, newValue)
 		if newValue != nil {
-			merged = append(merged, keyValue{key, newValue})
+			set(key, newValue)
 		}
 		delete(want, key)
 	}
 	for _, key := range entryKeys {
 		if newValue := want[key]; newValue != nil {
-			merged, unchanged = append(merged, keyValue{key, newValue}), false
+			unchanged = false
+			set(key, newValue)
 		}
 	}
-	return merged, unchanged, nil
+	return json.RawMessage("{" + strings.Join(members, ",") + "}"), unchanged, nil
 }
 
 func equalJSON(a, b []byte) bool {

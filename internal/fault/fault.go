@@ -93,6 +93,23 @@ func Wrap(kind Kind, cause error, format string, args ...any) *Error {
 	return e
 }
 
+// Argument returns an InvalidParameters fault about one argument of a call.
+func Argument(name, format string, args ...any) *Error {
+	return New(InvalidParameters, format, args...).With("argument", name)
+}
+
+// Limit returns a ResourceLimit fault: so much of a resource is used, or asked for, and that is the limit.
+func Limit(resource string, used, limit any, format string, args ...any) *Error {
+	return New(ResourceLimit, format, args...).With("resource_type", resource).With("current_usage", used).
+		With("limit", limit)
+}
+
+// Advise sets what the user can do, and returns e.
+func (e *Error) Advise(advice ...string) *Error {
+	e.Advice = advice
+	return e
+}
+
 // With adds one detail to the context, and returns e.
 func (e *Error) With(key string, value any) *Error {
 	if e.Context == nil {

@@ -20,9 +20,8 @@ import (
 //
 // Lock order: external.syncMu, then mu.
 type endpoint struct {
-	principal           auth.Principal  // including the token
-	tokenCtx            context.Context // ends with the token
-	release             func()          // ends tokenCtx
+	principal           auth.Principal // including the token
+	release             func()         // ends the context of the token
 	server              *mcp.Server
 	stateful, stateless http.Handler
 	calls               *relay.Calls

@@ -90,7 +90,6 @@ func (g *Gateway) newEmptyEndpoint(tokenCtx context.Context, p auth.Principal) *
 	})
 	e := &endpoint{
 		principal:      p,
-		tokenCtx:       tokenCtx,
 		server:         s,
 		calls:          &relay.Calls{Principal: p, TokenContext: tokenCtx},
 		ownDefinitions: map[featureKey]json.RawMessage{},
@@ -299,9 +298,9 @@ func (g *Gateway) resourceHandler(e *endpoint) mcp.ResourceHandler {
 			return nil, failed
 		}
 		if b.Size > int64(len(b.Data)) {
-			return nil, rpc.Error(fault.New(fault.ResourceLimit, "the file has %d bytes, and a resource is read "+
-				"up to %d; use GET /v1/sessions/{id}/files/{path}", b.Size, maxResource).
-				With("resource_type", "resource_bytes").With("current_usage", b.Size).With("limit", maxResource))
+			return nil, rpc.Error(fault.Limit("resource_bytes", b.Size, maxResource,
+				"the file has %d bytes, and a resource is read "+
+					"up to %d; use GET /v1/sessions/{id}/files/{path}", b.Size, maxResource))
 		}
 		c := &mcp.ResourceContents{URI: req.Params.URI, MIMEType: b.MIME}
 		if utf8.Valid(b.Data) {

@@ -47,7 +47,7 @@ var proxied = map[string]policy.Operation{
 // Proxy sends a request to the third-party server that it is for, and returns the whole MCP
 // result object.
 func (h *Hub) Proxy(ctx context.Context, r tool.Request) (json.RawMessage, error) {
-	q := Request{Principal: r.Principal, Operation: proxied[r.Method], Client: r.Client}
+	q := Request{Principal: r.Principal, Operation: proxied[r.Method]}
 	return Do(ctx, h, q, func(ctx context.Context) (json.RawMessage, error) {
 		if h.external == nil {
 			return nil, fault.New(fault.NotFound, "no server answers %s", fault.Clip(r.Method))

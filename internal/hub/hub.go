@@ -6,7 +6,6 @@ package hub
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"log/slog"
 	"slices"
@@ -86,9 +85,6 @@ type Request struct {
 	// Name is the name for the event, such as a tool's. It must not contain the value of an
 	// argument.
 	Name string
-	// Arguments are the client's. Both Arguments and Client may be nil.
-	Arguments json.RawMessage
-	Client    tool.Client
 }
 
 // Do asks policy whether a request is allowed, calls handle to carry it out, and publishes

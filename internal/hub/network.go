@@ -27,12 +27,11 @@ const maxRules = 1000
 func (c NetworkChange) check() error {
 	if c.Mode != nil && *c.Mode != "" {
 		if _, err := egress.ParseMode(string(*c.Mode)); err != nil || *c.Mode == egress.Open {
-			return fault.New(fault.InvalidParameters, "mode %q must be none, allowlist or public", *c.Mode).
-				With("argument", "mode")
+			return fault.Argument("mode", "mode %q must be none, allowlist or public", *c.Mode)
 		}
 	}
 	if len(c.Allow) > maxRules {
-		return fault.New(fault.InvalidParameters, "allow has more than %d rules", maxRules).With("argument", "allow")
+		return fault.Argument("allow", "allow has more than %d rules", maxRules)
 	}
 	return nil
 }

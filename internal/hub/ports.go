@@ -30,9 +30,7 @@ const (
 )
 
 // PortByPath parses the path of a link that names the port in its path.
-func PortByPath(escaped string) (session string, number int, rest string, ok bool) {
-	return port.ParsePath(escaped)
-}
+var PortByPath = port.ParsePath
 
 // PortRecord is an exposed port.
 type PortRecord = port.Record
@@ -77,8 +75,8 @@ func (h *Hub) dial(ctx context.Context, a *ActiveRequest, id string, number int)
 	a.session = id
 	release, err := h.Ports.AcquireForOwner(id)
 	if err != nil {
-		return nil, fault.Wrap(fault.ResourceLimit, err, "the session has %d connections from outside", port.MaxConns).
-			With("resource_type", "connections").With("current_usage", port.MaxConns).With("limit", port.MaxConns)
+		return nil, fault.Limit("connections", port.MaxConns, port.MaxConns,
+			"the session has %d connections from outside", port.MaxConns)
 	}
 	a.cleanups = append(a.cleanups, release)
 	l, err := h.Sessions.Wake(ctx, p, id)

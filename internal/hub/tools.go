@@ -45,8 +45,7 @@ func (h *Hub) Call(ctx context.Context, c tool.Call) (*tool.Result, error) {
 	if !ok {
 		return nil, h.toolNotFound(ctx, c.Principal, c.Name)
 	}
-	a, err := h.authorize(Request{Principal: c.Principal, Operation: f.Operation, Name: c.Name, Arguments: c.Args,
-		Client: c.Client})
+	a, err := h.authorize(Request{Principal: c.Principal, Operation: f.Operation, Name: c.Name})
 	if err != nil {
 		return nil, err
 	}

@@ -49,7 +49,7 @@ var only = map[string][]string{
 	"gvisor.dev/gvisor":                   {"sandlot/cmd/sandlot-runsc"},
 	"modernc.org/sqlite":                  {"sandlot/internal/store"},
 	"github.com/spf13/cobra":              {"sandlot/internal/cli"},
-	"go.yaml.in/yaml":                     {"sandlot/internal/config"},
+	"go.yaml.in/yaml":                     {"sandlot/internal/builtin", "sandlot/internal/config"},
 	"github.com/hashicorp/yamux":          {"sandlot/internal/agent", "sandlot/internal/guest", "sandlot/test/hostile"},
 	"github.com/prometheus/client_golang": {"sandlot/internal/api"},
 	"golang.org/x/net/dns":                {"sandlot/internal/guest/network"},

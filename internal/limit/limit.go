@@ -93,11 +93,9 @@ func (l *Limiter) Acquire(owner string, k Kind, n int64) (release func(), err er
 
 // overLimit returns the fault for a principal that is over a limit.
 func (l *Limiter) overLimit(k Kind, s *share) error {
-	f := fault.New(fault.ResourceLimit, "there are as many %s as one user may have (%d)", kindTexts[k].text,
-		l.limits[k]).
-		With("resource_type", kindTexts[k].resource).With("current_usage", s.reserved[k].Load()).
-		With("limit", l.limits[k])
-	f.Advice = []string{"Wait for some of them to end, and try again", "End what is not needed any more"}
+	f := fault.Limit(kindTexts[k].resource, s.reserved[k].Load(), l.limits[k],
+		"there are as many %s as one user may have (%d)", kindTexts[k].text, l.limits[k]).
+		Advise("Wait for some of them to end, and try again", "End what is not needed any more")
 	if k == AnswerBytes || k == IncomingAnswerBytes {
 		f.Advice = []string{"Read the answers of other calls first, and try again", "Ask for less at once"}
 	}

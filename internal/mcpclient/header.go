@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 
+	"golang.org/x/net/http/httpguts"
+
 	"sandlot/internal/mcpclient/transport"
 	"sandlot/internal/rawjson"
 )
@@ -103,7 +105,7 @@ func headerName(p property) (string, error) {
 	if json.Unmarshal(p.Header, &name) != nil || name == "" || len(name) > 128 {
 		return "", fmt.Errorf("x-mcp-header is not a string of 1 to 128 characters")
 	}
-	if strings.ContainsFunc(name, func(r rune) bool { return !isTokenRune(r) }) {
+	if !httpguts.ValidHeaderFieldName(name) {
 		return "", fmt.Errorf("x-mcp-header %q is not a name that a header can have", transport.Clip(name, 100))
 	}
 	switch string(p.Type) {
@@ -111,12 +113,6 @@ func headerName(p property) (string, error) {
 		return name, nil
 	}
 	return "", fmt.Errorf("x-mcp-header stands at a type that is not string, integer or boolean")
-}
-
-// isTokenRune reports whether RFC 9110 allows a character in the name of a header.
-func isTokenRune(r rune) bool {
-	return r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' ||
-		strings.ContainsRune("!#$%&'*+-.^_`|~", r)
 }
 
 // paramHeaders returns the headers that repeat the marked arguments of a call.

@@ -1,29 +1,75 @@
 package pkgregistry
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
+	"text/template"
 )
 
-// Files returns the config files of a sandbox, by path without a leading slash. Each has
-// the lowest precedence that its tool knows, so that the settings of a user or project
-// and environment variables override it.
+// configFiles are the templates of the config files of a sandbox, by path without a leading slash. Each file has
+// the lowest precedence that its tool knows, so that the settings of a user or project and environment variables
+// override it.
+var configFiles = map[string]string{
+	"etc/pip.conf": `{{if or .PyPI .PyPIExtra}}[global]
+{{with .PyPI}}index-url = {{.}}
+{{end}}{{with .PyPIExtra}}extra-index-url ={{range .}}
+    {{.}}{{end}}
+{{end}}{{with .PyPITrusted}}trusted-host ={{range .}}
+    {{.}}{{end}}
+{{end}}{{end}}`,
+
+	"etc/uv/uv.toml": `{{if or .PyPI .PyPIExtra}}{{with .PyPITrusted -}}
+allow-insecure-host = [{{range $i, $host := .}}{{if $i}}, {{end}}{{printf "%q" $host}}{{end}}]
+{{end}}{{range .PyPIExtra}}[[index]]
+url = {{printf "%q" .}}
+{{end}}{{with .PyPI}}[[index]]
+url = {{printf "%q" .}}
+default = true
+{{end}}{{end}}`,
+
+	"etc/npmrc": `{{with .NPM}}registry={{.}}
+{{end}}{{range $scope, $url := .Scopes}}{{$scope}}:registry={{$url}}
+{{end}}`,
+
+	// Yarn 1
+	"etc/yarnrc": `{{with .NPM}}registry {{printf "%q" .}}
+{{end}}`,
+
+	// Yarn 2 and later reads no file in /etc, but one in each folder above the project.
+	".yarnrc.yml": `{{with .NPM}}npmRegistryServer: {{printf "%q" .}}
+{{end}}{{with .Scopes}}npmScopes:
+{{range $scope, $url := .}}  {{printf "%q" (slice $scope 1)}}:
+    npmRegistryServer: {{printf "%q" $url}}
+{{end}}{{end}}{{with .PlainHTTP}}unsafeHttpWhitelist:
+{{range .}}  - {{printf "%q" .}}
+{{end}}{{end}}`,
+}
+
+// Files returns the config files of a sandbox, by path without a leading slash.
 func (s Set) Files() map[string]string {
 	files := map[string]string{}
-	if s.PyPI != "" || len(s.PyPIExtra) > 0 {
-		files["etc/pip.conf"] = s.pipConf()
-		files["etc/uv/uv.toml"] = s.uvTOML()
-	}
-	if s.NPM != "" || len(s.Scopes) > 0 {
-		files["etc/npmrc"] = s.npmrc()
-		files[".yarnrc.yml"] = s.yarnYML()
-	}
-	if s.NPM != "" {
-		files["etc/yarnrc"] = fmt.Sprintf("registry %q\n", s.NPM) // Yarn 1
+	for path, text := range configFiles {
+		var f strings.Builder
+		if err := template.Must(template.New(path).Parse(text)).Execute(&f, s); err != nil {
+			panic(err) // a template that does not fit Set
+		}
+		if f.Len() > 0 {
+			files[path] = f.String()
+		}
 	}
 	return files
+}
+
+// PlainHTTP returns the hosts of npm's registries without TLS, sorted: Yarn refuses those that are not listed.
+func (s Set) PlainHTTP() (hosts []string) {
+	for _, u := range append(slices.Collect(maps.Values(s.Scopes)), s.NPM) {
+		if a, err := parseAddress(u); err == nil && strings.HasPrefix(u, "http:") {
+			hosts = append(hosts, a.host.Name)
+		}
+	}
+	slices.Sort(hosts)
+	return slices.Compact(hosts)
 }
 
 // Env returns the environment variables for tools that read no config file for all
@@ -49,80 +95,4 @@ func (s Set) Env() map[string]string {
 		env["pnpm_config_npmrc_auth_file"] = "/etc/npmrc"
 	}
 	return env
-}
-
-func (s Set) pipConf() string {
-	var f strings.Builder
-	f.WriteString("[global]\n")
-	if s.PyPI != "" {
-		fmt.Fprintf(&f, "index-url = %s\n", s.PyPI)
-	}
-	lines := func(key string, values []string) {
-		if len(values) > 0 {
-			fmt.Fprintf(&f, "%s =\n    %s\n", key, strings.Join(values, "\n    "))
-		}
-	}
-	lines("extra-index-url", s.PyPIExtra)
-	lines("trusted-host", s.PyPITrusted)
-	return f.String()
-}
-
-func (s Set) uvTOML() string {
-	var f strings.Builder
-	if len(s.PyPITrusted) > 0 {
-		quoted := make([]string, len(s.PyPITrusted))
-		for i, h := range s.PyPITrusted {
-			quoted[i] = fmt.Sprintf("%q", h)
-		}
-		fmt.Fprintf(&f, "allow-insecure-host = [%s]\n", strings.Join(quoted, ", "))
-	}
-	for _, u := range s.PyPIExtra {
-		fmt.Fprintf(&f, "[[index]]\nurl = %q\n", u)
-	}
-	if s.PyPI != "" {
-		fmt.Fprintf(&f, "[[index]]\nurl = %q\ndefault = true\n", s.PyPI)
-	}
-	return f.String()
-}
-
-func (s Set) npmrc() string {
-	var f strings.Builder
-	if s.NPM != "" {
-		fmt.Fprintf(&f, "registry=%s\n", s.NPM)
-	}
-	for _, scope := range slices.Sorted(maps.Keys(s.Scopes)) {
-		fmt.Fprintf(&f, "%s:registry=%s\n", scope, s.Scopes[scope])
-	}
-	return f.String()
-}
-
-// yarnYML returns the config file of Yarn 2 and later, which reads none in /etc, but one
-// in each folder above the project; that of the root has the lowest precedence. Yarn
-// refuses plain HTTP to hosts that are not listed.
-func (s Set) yarnYML() string {
-	var f strings.Builder
-	plainHTTP := map[string]bool{}
-	writeServer := func(indent, u string) {
-		fmt.Fprintf(&f, "%snpmRegistryServer: %q\n", indent, u)
-		if a, err := parseAddress(u); err == nil && strings.HasPrefix(u, "http:") {
-			plainHTTP[a.host.Name] = true
-		}
-	}
-	if s.NPM != "" {
-		writeServer("", s.NPM)
-	}
-	if len(s.Scopes) > 0 {
-		f.WriteString("npmScopes:\n")
-	}
-	for _, scope := range slices.Sorted(maps.Keys(s.Scopes)) {
-		fmt.Fprintf(&f, "  %q:\n", strings.TrimPrefix(scope, "@"))
-		writeServer("    ", s.Scopes[scope])
-	}
-	if len(plainHTTP) > 0 {
-		f.WriteString("unsafeHttpWhitelist:\n")
-	}
-	for _, h := range slices.Sorted(maps.Keys(plainHTTP)) {
-		fmt.Fprintf(&f, "  - %q\n", h)
-	}
-	return f.String()
 }

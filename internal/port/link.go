@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"sandlot/internal/auth"
 	"sandlot/internal/secret"
 )
 
@@ -31,14 +32,13 @@ type Links struct {
 // ports_domain: empty, a name, or a URL without a path.
 func NewLinks(host string, port int, domain string) (Links, error) {
 	ip := net.ParseIP(host)
-	loopback := strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback()
 	if ip != nil && ip.IsUnspecified() {
 		name, _ := os.Hostname()
 		host = cmp.Or(name, "localhost")
 	}
 	l := Links{base: "http://" + net.JoinHostPort(host, strconv.Itoa(port)), scheme: "http"}
 	switch {
-	case domain == "" && loopback:
+	case domain == "" && auth.Loopback(host):
 		l.domain = "localhost:" + strconv.Itoa(port)
 	case domain != "":
 		var err error

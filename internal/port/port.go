@@ -182,9 +182,8 @@ func (p *Ports) Expose(ctx context.Context, owner, session string, port int, pub
 	defer p.storeMu.Unlock()
 	others := slices.DeleteFunc(p.List(owner, session), func(r Record) bool { return r.Port == port })
 	if n := len(others); n >= MaxPorts {
-		return Record{}, "", fault.New(fault.ResourceLimit,
-			"%d ports of session %s are exposed, and %d are allowed; close one with close_port", n, session, MaxPorts).
-			With("resource_type", "ports").With("current_usage", n).With("limit", MaxPorts)
+		return Record{}, "", fault.Limit("ports", n, MaxPorts,
+			"%d ports of session %s are exposed, and %d are allowed; close one with close_port", n, session, MaxPorts)
 	}
 	if err := p.Store.PutPort(ctx, r); err != nil {
 		return Record{}, "", fmt.Errorf("storing the exposed port: %w", err)

@@ -3,6 +3,8 @@
 package secret
 
 import (
+	"crypto/aes"
+	"crypto/cipher"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base32"
@@ -35,6 +37,15 @@ func Bytes(n int) []byte {
 	b := make([]byte, n)
 	rand.Read(b)
 	return b
+}
+
+// NewCipher returns the cipher, AES-GCM, that seals values with a key of 32 bytes. It makes nonces itself.
+func NewCipher(key []byte) (cipher.AEAD, error) {
+	block, err := aes.NewCipher(key)
+	if err != nil {
+		return nil, err
+	}
+	return cipher.NewGCMWithRandomNonce(block)
 }
 
 // NewToken returns a bearer token: "slt_" and 40 characters, 200 bits.

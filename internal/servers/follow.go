@@ -58,8 +58,8 @@ func (servers *Servers) Subscribe(ctx context.Context, p auth.Principal, client,
 		return nil
 	}
 	if most := catalog.MaxDefinitions; n >= most {
-		return fault.New(fault.ResourceLimit, "there are subscriptions to %d resources of this server already", most).
-			With("resource_type", "subscriptions").With("current_usage", most).With("limit", most)
+		return fault.Limit("subscriptions", most, most,
+			"there are subscriptions to %d resources of this server already", most)
 	}
 	if err := l.Session.Subscribe(ctx, remote); err != nil {
 		return s.callFault(l, err)

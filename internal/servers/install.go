@@ -97,17 +97,16 @@ func (servers *Servers) free(p auth.Principal, name string) error {
 func (servers *Servers) beginInstall(p auth.Principal, name, folder string) (end func(), err error) {
 	for _, s := range servers.all(p.ID) {
 		if i := s.record().Install; i != nil && i.Folder == folder && s.Name != name {
-			return nil, fault.New(fault.InvalidParameters,
-				"the folder %s is that of %q; choose another name, or a workdir", folder, s.Name).
-				With("argument", "name")
+			return nil, fault.Argument("name",
+				"the folder %s is that of %q; choose another name, or a workdir", folder, s.Name)
 		}
 	}
 	servers.mu.Lock()
 	defer servers.mu.Unlock()
 	o := servers.owner(p)
 	if o.installs[folder] {
-		return nil, fault.New(fault.InvalidParameters,
-			"something is being installed into %s already; wait until that is done", folder).With("argument", "name")
+		return nil, fault.Argument("name",
+			"something is being installed into %s already; wait until that is done", folder)
 	}
 	if o.installs == nil {
 		o.installs = map[string]bool{}

@@ -43,8 +43,8 @@ func (servers *Servers) Prompt(ctx context.Context, p auth.Principal, what, name
 // URI need not be in a list. It returns the MCP result object of at most 8 MiB, made safe.
 func (servers *Servers) Resource(ctx context.Context, p auth.Principal, what, uri string) (json.RawMessage, error) {
 	if uri == "" || len(uri) > 4096 || spec.HasControl(uri) {
-		return nil, fault.New(fault.InvalidParameters,
-			"uri must have 1 to 4096 bytes, and no control characters").With("argument", "uri")
+		return nil, fault.Argument("uri",
+			"uri must have 1 to 4096 bytes, and no control characters")
 	}
 	s, c, err := servers.withCatalog(ctx, p, what)
 	if err != nil {

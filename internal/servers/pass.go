@@ -51,7 +51,7 @@ func (s *server) call(ctx context.Context, d catalog.Definition, c tool.Call) (*
 		args = json.RawMessage("{}")
 	}
 	if !rawjson.IsObject(args) {
-		return nil, fault.New(fault.InvalidParameters, "arguments must be a JSON object").With("argument", "arguments")
+		return nil, fault.Argument("arguments", "arguments must be a JSON object")
 	}
 	q := &instance.Request{Method: "tools/call",
 		Params: rawjson.Object{"name": rawjson.Quote(d.Remote), "arguments": args}, Meta: c.Meta,
@@ -120,7 +120,7 @@ func (servers *Servers) destination(r tool.Request) (s *server, q *instance.Requ
 func complete(v *view, params rawjson.Object) (*server, error) {
 	var ref rawjson.Object
 	if json.Unmarshal(params["ref"], &ref) != nil {
-		return nil, fault.New(fault.InvalidParameters, "ref must be an object").With("argument", "ref")
+		return nil, fault.Argument("ref", "ref must be an object")
 	}
 	var s *server
 	switch name, uri := rawjson.Text(ref["name"]), rawjson.Text(ref["uri"]); {

@@ -6,7 +6,6 @@ package servers
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"time"
 
@@ -43,18 +42,6 @@ type Store interface {
 
 // maxConnections is how many servers one principal may add.
 const maxConnections = 100
-
-// newID returns an id of 6 letters and digits. It is short since it is a part of the names of tools,
-// and it is no secret: only servers of the same owner are looked up by it.
-func newID() string {
-	const letters = "abcdefghijkmnpqrstuvwxyz23456789"
-	b := make([]byte, 6)
-	rand.Read(b)
-	for i := range b {
-		b[i] = letters[int(b[i])%len(letters)]
-	}
-	return string(b)
-}
 
 // Info is the part of a server that its owner may see.
 type Info struct {

@@ -10,6 +10,7 @@ import (
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
 	"sandlot/internal/pool"
+	"sandlot/internal/secret"
 	"sandlot/internal/servers/catalog"
 	"sandlot/internal/servers/diagnosis"
 	"sandlot/internal/servers/oauth"
@@ -83,8 +84,8 @@ func (s *server) record() Record {
 }
 
 func nameTaken(name string) error {
-	return fault.New(fault.InvalidParameters,
-		"the operator's settings have a server of the name %q; choose another name", name).With("argument", "name")
+	return fault.Argument("name",
+		"the operator's settings have a server of the name %q; choose another name", name)
 }
 
 // full returns an error if the owner may add no more servers. The caller holds the mu of the Servers.
@@ -98,9 +99,8 @@ func (o *owner) full() error {
 	if n < maxConnections {
 		return nil
 	}
-	return fault.New(fault.ResourceLimit,
-		"you have %d connections, which is the limit; disconnect_external_mcp with delete: true removes one", n).
-		With("resource_type", "connections").With("current_usage", n).With("limit", maxConnections)
+	return fault.Limit("connections", n, maxConnections,
+		"you have %d connections, which is the limit; disconnect_external_mcp with delete: true removes one", n)
 }
 
 // add adds a server and starts it.
@@ -112,7 +112,7 @@ func (servers *Servers) add(ctx context.Context, p auth.Principal, r Record, kno
 		return Info{}, err
 	}
 	for r.ID == "" || o.servers[r.ID] != nil {
-		r.ID = newID()
+		r.ID = secret.ID()[:6] // short, as it is in names of tools that models and people read
 	}
 	for _, s := range o.servers {
 		if s.Name == r.Name { // a call at the same time has added it
@@ -404,8 +404,7 @@ func (s *server) mergedValues(env, headers map[string]string) (spec.Values, erro
 		return values, nil
 	}
 	if rec.Configured {
-		return values, fault.New(fault.InvalidParameters, "%s has its values from the operator's settings",
-			s.Title()).With("argument", "env")
+		return values, fault.Argument("env", "%s has its values from the operator's settings", s.Title())
 	}
 	a := spec.ConnectRequest{Name: rec.Name, Kind: rec.Kind, Command: rec.Command, URL: rec.URL, Env: env,
 		Headers: headers}
@@ -414,15 +413,15 @@ func (s *server) mergedValues(env, headers map[string]string) (spec.Values, erro
 	}
 	next := values.Merge(env, headers)
 	if len(next.Env) > spec.MaxValues || len(next.Headers) > spec.MaxValues {
-		return values, fault.New(fault.InvalidParameters,
+		return values, fault.Argument("env",
 			"%s would have %d variables and %d headers; at most %d of each can be given", s.Title(), len(next.Env),
-			len(next.Headers), spec.MaxValues).With("argument", "env")
+			len(next.Headers), spec.MaxValues)
 	}
 	lacksEnv, lacksHeaders := rec.Missing(next)
 	missing := append(lacksEnv, lacksHeaders...)
 	if next.Complete = len(missing) == 0; !next.Complete {
-		return values, fault.New(fault.InvalidParameters, "%s needs %s too", s.Title(),
-			strings.Join(missing, ", ")).With("argument", "env").With("missing", missing)
+		return values, fault.Argument("env", "%s needs %s too", s.Title(),
+			strings.Join(missing, ", ")).With("missing", missing)
 	}
 	return next, nil
 }

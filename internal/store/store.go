@@ -182,8 +182,7 @@ func scanToken(row scanner) (auth.Token, error) {
 	t.Roles = auth.ParseRoles(roles)
 	t.Created = time.Unix(created, 0).UTC()
 	if expires.Valid {
-		e := time.Unix(expires.Int64, 0).UTC()
-		t.Expires = &e
+		t.Expires = new(time.Unix(expires.Int64, 0).UTC())
 	}
 	return t, nil
 }

@@ -405,14 +405,11 @@ func (v *screen) mode(n int, on bool) {
 	switch {
 	case on && v.main == nil:
 		before := *v
-		v.main = &before
-		v.scrolledOut, v.lines, v.position, v.saved, v.top, v.topSet = nil, make([]line, 1), position{}, position{}, 0,
-			true
+		*v = screen{main: &before, lines: make([]line, 1), topSet: true, budget: v.budget, padding: v.padding}
 	case !on && v.main != nil:
-		m := v.main
-		v.scrolledOut, v.lines, v.position, v.saved, v.top, v.topSet, v.main = m.scrolledOut, m.lines, m.position,
-			m.saved, m.top, m.topSet,
-			nil
+		budget, padding := v.budget, v.padding
+		*v = *v.main
+		v.budget, v.padding = budget, padding
 	}
 }
 

@@ -50,18 +50,15 @@ func (d *Declined) Error() string { return d.Message }
 func (p Policy) Consent(ctx context.Context, c Call, q Question) error {
 	switch {
 	case p == Deny:
-		f := fault.New(fault.Forbidden, "%s is forbidden by the operator of this server", q.What).
-			With("consent", string(p))
-		f.Advice = []string{"Use the servers that are there (list_external_mcp)",
-			"Ask the operator of this server to add it to the settings (mcp in sandlot.yaml), " +
-				"or to change mcp_consent"}
-		return f
+		return fault.New(fault.Forbidden, "%s is forbidden by the operator of this server", q.What).
+			With("consent", string(p)).Advise("Use the servers that are there (list_external_mcp)",
+			"Ask the operator of this server to add it to the settings (mcp in sandlot.yaml), "+
+				"or to change mcp_consent")
 	case p != Ask, !c.Principal.Authenticated:
 		return nil
 	case len(q.Message) > maxQuestion:
-		return fault.New(fault.InvalidParameters, "%s needs the user's consent, and what they would have to read has "+
-			"%d bytes: at most %d can be shown; put long arguments into a file", q.What, len(q.Message), maxQuestion).
-			With("argument", "args")
+		return fault.Argument("args", "%s needs the user's consent, and what they would have to read has "+
+			"%d bytes: at most %d can be shown; put long arguments into a file", q.What, len(q.Message), maxQuestion)
 	case c.Client == nil || !hasForms(c.Client.Capabilities()):
 		return cannotAsk(q)
 	}
@@ -70,13 +67,11 @@ func (p Policy) Consent(ctx context.Context, c Call, q Question) error {
 
 // cannotAsk returns the fault for a client that cannot ask its user.
 func cannotAsk(q Question) error {
-	f := fault.New(fault.Forbidden, "%s needs the user's consent, and this client cannot ask them", q.What).
-		With("consent", string(Ask))
-	f.Advice = []string{
-		"The user adds it themselves, on a terminal and with their token in SANDLOT_TOKEN: " + q.WithoutAgent,
-		"Use an MCP client that can ask its user (elicitation)",
-		"The operator of this server can do without consent: mcp_consent: allow"}
-	return f
+	return fault.New(fault.Forbidden, "%s needs the user's consent, and this client cannot ask them", q.What).
+		With("consent", string(Ask)).
+		Advise("The user adds it themselves, on a terminal and with their token in SANDLOT_TOKEN: "+q.WithoutAgent,
+			"Use an MCP client that can ask its user (elicitation)",
+			"The operator of this server can do without consent: mcp_consent: allow")
 }
 
 // hasForms reports whether a client's capabilities include elicitation by a form. A client

@@ -44,8 +44,7 @@ func parseObject(raw json.RawMessage) (map[string]any, error) {
 	}
 	var args map[string]any
 	if err := json.Unmarshal(raw, &args); err != nil {
-		return nil, fault.New(fault.InvalidParameters, "arguments must be a JSON object").
-			With("argument", "arguments").With("allowed", "object")
+		return nil, fault.Argument("arguments", "arguments must be a JSON object").With("allowed", "object")
 	}
 	return args, nil
 }
@@ -70,8 +69,8 @@ func (a arguments) decode(tool, prefix string, args map[string]any, into reflect
 	}
 	for _, name := range a.schema.Required {
 		if p := a.schema.Properties[name]; args[name] == nil {
-			return fault.New(fault.InvalidParameters, "argument %q is missing: %s", prefix+name, p.Description).
-				With("argument", prefix+name).With("allowed", p.Type)
+			return fault.Argument(prefix+name, "argument %q is missing: %s", prefix+name, p.Description).
+				With("allowed", p.Type)
 		}
 	}
 	return nil
@@ -92,15 +91,14 @@ func (a arguments) unknownArgument(tool, prefix, name string) error {
 	if meant := fault.DidYouMean(name, names); meant != "" {
 		hint = meant
 	}
-	return fault.New(fault.InvalidParameters, "%s has no argument %q%s", tool, name, hint).
-		With("argument", name).With("allowed", names)
+	return fault.Argument(name, "%s has no argument %q%s", tool, name, hint).With("allowed", names)
 }
 
 func invalidArgument(name string, v any, allowed string) error {
 	b, _ := json.Marshal(v)
 	given := fault.Clip(string(b))
-	return fault.New(fault.InvalidParameters, "argument %q is %s, but must be %s", name, given, allowed).
-		With("argument", name).With("given", given).With("allowed", allowed)
+	return fault.Argument(name, "argument %q is %s, but must be %s", name, given, allowed).With("given", given).
+		With("allowed", allowed)
 }
 
 // set checks a value, and sets a struct's field to it.

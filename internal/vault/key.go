@@ -1,7 +1,6 @@
 package vault
 
 import (
-	"crypto/aes"
 	"crypto/cipher"
 	"errors"
 	"fmt"
@@ -43,18 +42,13 @@ func (v *Vault) key(create bool) (cipher.AEAD, error) {
 	case errors.Is(err, fs.ErrNotExist) && v.CreateKey:
 		return nil, err
 	case err != nil:
-		f := fault.Wrap(fault.Configuration, fmt.Errorf("%s: %w", v.KeyFile, err),
-			"the server's file with the key of secrets cannot be used")
-		f.Advice = []string{"The operator of this server restores the file. If it is lost: remove it, or write a " +
-			"new key of 32 random bytes; then each secret has to be stored again",
-			"The server's log says what is wrong with the file"}
-		return nil, f
+		return nil, fault.Wrap(fault.Configuration, fmt.Errorf("%s: %w", v.KeyFile, err),
+			"the server's file with the key of secrets cannot be used").
+			Advise("The operator of this server restores the file. If it is lost: remove it, or write a "+
+				"new key of 32 random bytes; then each secret has to be stored again",
+				"The server's log says what is wrong with the file")
 	}
-	block, err := aes.NewCipher(b)
-	if err != nil {
-		return nil, err
-	}
-	return cipher.NewGCMWithRandomNonce(block)
+	return secret.NewCipher(b)
 }
 
 // Check returns an error if the key file cannot be used, or if it was named in the settings and does not

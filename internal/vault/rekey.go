@@ -2,7 +2,6 @@ package vault
 
 import (
 	"context"
-	"crypto/aes"
 	"crypto/cipher"
 	"crypto/sha256"
 	"encoding/hex"
@@ -96,11 +95,7 @@ func (v *Vault) Rekey(ctx context.Context, rows SealedStore, address func(owner,
 // reseal seals rows with the new key. It sets Sealed to nil in rows that the old key does not open.
 func reseal(all []SealedRow, old cipher.AEAD, key []byte,
 	addressOf func(owner, connection string) string) (sealed, dropped int, err error) {
-	block, err := aes.NewCipher(key)
-	if err != nil {
-		return 0, 0, err
-	}
-	newCipher, err := cipher.NewGCMWithRandomNonce(block)
+	newCipher, err := secret.NewCipher(key)
 	if err != nil {
 		return 0, 0, err
 	}

@@ -74,9 +74,8 @@ func checkName(name string) error {
 	if namePattern.MatchString(name) {
 		return nil
 	}
-	return fault.New(fault.InvalidParameters,
-		"the name of a secret has 1 to 64 letters, digits and _, and does not begin with a digit").
-		With("argument", "name")
+	return fault.Argument("name",
+		"the name of a secret has 1 to 64 letters, digits and _, and does not begin with a digit")
 }
 
 // Set stores a value under a name, and replaces an earlier value. A value is a text of 1 to MaxValueBytes
@@ -87,9 +86,8 @@ func (v *Vault) Set(ctx context.Context, owner, name string, value secret.Value)
 	}
 	text := value.Reveal()
 	if text == "" || len(text) > MaxValueBytes || !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
-		return Info{}, fault.New(fault.InvalidParameters,
-			"the value of a secret is text (UTF-8) of 1 to %d bytes, without NUL", MaxValueBytes).
-			With("argument", "value")
+		return Info{}, fault.Argument("value",
+			"the value of a secret is text (UTF-8) of 1 to %d bytes, without NUL", MaxValueBytes)
 	}
 	v.storeMu.Lock()
 	defer v.storeMu.Unlock()
@@ -106,11 +104,9 @@ func (v *Vault) Set(ctx context.Context, owner, name string, value secret.Value)
 		}
 	}
 	if !exists && len(all) >= MaxSecrets {
-		f := fault.New(fault.ResourceLimit, "you have %d secrets, which is the limit", len(all)).
-			With("resource_type", "secrets").With("current_usage", len(all)).With("limit", MaxSecrets)
-		f.Advice = []string{"Remove one that is not needed any more: `sandlot secret list`, `sandlot secret remove " +
-			"NAME`"}
-		return Info{}, f
+		return Info{}, fault.Limit("secrets", len(all), MaxSecrets, "you have %d secrets, which is the limit",
+			len(all)).Advise("Remove one that is not needed any more: `sandlot secret list`, `sandlot secret remove " +
+			"NAME`")
 	}
 	k, err := v.key(v.CreateKey)
 	if err != nil {
@@ -136,11 +132,10 @@ func (v *Vault) Reveal(ctx context.Context, owner, name string) (secret.Value, e
 	if !lost {
 		return value, err
 	}
-	f := fault.Wrap(fault.Configuration, err,
+	return "", fault.Wrap(fault.Configuration, err,
 		"the secret %s cannot be read any more (its key is gone, or what is stored was changed): store it again with "+
-			"`sandlot secret set %s`", name, name).With("secret", name)
-	f.Advice = []string{"Store it again: `sandlot secret set " + name + "`"}
-	return "", f
+			"`sandlot secret set %s`", name, name).With("secret", name).
+		Advise("Store it again: `sandlot secret set " + name + "`")
 }
 
 // decrypt decrypts a value that was sealed with that additional data. lost: the value can never be
@@ -159,11 +154,10 @@ func NotFound(name string) error {
 	if checkName(name) != nil {
 		return fault.New(fault.NotFound, "there is no such secret")
 	}
-	f := fault.New(fault.NotFound, "there is no secret %s: its user stores it with `sandlot secret set %s`", name,
-		name).With("secret", name)
-	f.Advice = []string{"The user stores it, so that its value is in no chat: `sandlot secret set " + name + "`",
-		"See which there are: `sandlot secret list`"}
-	return f
+	return fault.New(fault.NotFound, "there is no secret %s: its user stores it with `sandlot secret set %s`", name,
+		name).With("secret", name).
+		Advise("The user stores it, so that its value is in no chat: `sandlot secret set "+name+"`",
+			"See which there are: `sandlot secret list`")
 }
 
 // List describes a principal's secrets, sorted by name.

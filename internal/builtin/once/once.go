@@ -130,9 +130,8 @@ func (r *Replies) claim(k replyKey, args [32]byte) (_ *savedReply, first bool, e
 	}
 	if stored := r.byKey[k]; stored != nil {
 		if stored.args != args {
-			return nil, false, fault.New(fault.InvalidParameters,
-				"idempotency_key %q was used with other arguments; use a new key", k.key).
-				With("argument", "idempotency_key")
+			return nil, false, fault.Argument("idempotency_key",
+				"idempotency_key %q was used with other arguments; use a new key", k.key)
 		}
 		return stored, false, nil
 	}
@@ -144,9 +143,8 @@ func (r *Replies) claim(k replyKey, args [32]byte) (_ *savedReply, first bool, e
 		limit = maxReplies
 	}
 	if limit > 0 && !r.removeOldest(k.owner) && !(limit == maxReplies && r.removeOldest("")) {
-		return nil, false, fault.New(fault.ResourceLimit,
-			"%d calls with an idempotency_key are remembered already; leave it out or try again in ten minutes", limit).
-			With("resource_type", "idempotency_keys").With("current_usage", limit).With("limit", limit)
+		return nil, false, fault.Limit("idempotency_keys", limit, limit,
+			"%d calls with an idempotency_key are remembered already; leave it out or try again in ten minutes", limit)
 	}
 	reply := &savedReply{args: args, done: make(chan struct{})}
 	r.byKey[k] = reply

@@ -155,8 +155,8 @@ func (h *Handler) call(r *http.Request, p auth.Principal, q request, reservation
 	}
 	name, ok := params.Name.(string)
 	if !ok || name == "" {
-		return nil, fault.New(fault.InvalidParameters, "params.name, the tool's name, is missing").
-			With("argument", "name").With("allowed", "a tool's name, as tools/list gives it")
+		return nil, fault.Argument("name", "params.name, the tool's name, is missing").
+			With("allowed", "a tool's name, as tools/list gives it")
 	}
 	c := tool.Call{Principal: p, Name: name, Args: params.Arguments, NewSession: h.NewSession != nil && h.NewSession(p),
 		Reservation: reservation}

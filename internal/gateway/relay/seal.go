@@ -1,9 +1,7 @@
 package relay
 
 import (
-	"crypto/aes"
 	"crypto/cipher"
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
@@ -12,6 +10,7 @@ import (
 
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
+	"sandlot/internal/secret"
 )
 
 // state is what the requestState of a result contains. A client of the stateless protocol
@@ -33,16 +32,11 @@ const StatePrefix = "slt1."
 // random one.
 func newSeal(key []byte) seal {
 	if len(key) != 32 {
-		key = make([]byte, 32)
-		rand.Read(key)
+		key = secret.Bytes(32)
 	}
-	block, err := aes.NewCipher(key)
+	aead, err := secret.NewCipher(key)
 	if err != nil {
 		panic(err) // the key has a valid length
-	}
-	aead, err := cipher.NewGCMWithRandomNonce(block)
-	if err != nil {
-		panic(err)
 	}
 	return seal{aead}
 }

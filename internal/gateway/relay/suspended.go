@@ -154,8 +154,7 @@ func (r *Relay) answerStateless(ctx context.Context, calls *Calls, q *Request) (
 	var call *suspended
 	if state.Call != "" {
 		if call = calls.claim(state.Call); call == nil {
-			return nil, fault.New(fault.InvalidParameters, "the call that asked for this is over; make it again").
-				With("argument", "requestState")
+			return nil, fault.Argument("requestState", "the call that asked for this is over; make it again")
 		}
 		call.client.attach(ctx, q)
 		call.answerPending(q.Inputs.Responses)

@@ -5,7 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"unicode"
+
+	"sandlot/internal/fault"
 )
 
 var (
@@ -97,14 +98,5 @@ func (e *statusError) Unwrap() error { return e.cause }
 // Clip makes a text of the server fit for an error or a log: one line of about max bytes,
 // without control characters.
 func Clip(s string, max int) string {
-	if len(s) > max {
-		s = s[:max] + "…"
-	}
-	s = strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(s, "\uFFFD"))
-	return strings.Join(strings.Fields(s), " ")
+	return strings.Join(strings.Fields(fault.Printable(s, max)), " ")
 }

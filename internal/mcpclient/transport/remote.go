@@ -2,6 +2,7 @@ package transport
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,16 +22,15 @@ const (
 	maxRedirects = 5
 	maxErrorBody = 64 << 10 // bytes that are read of the body of an error
 	maxExcerpt   = 300      // bytes of a response body that an error repeats
-	maxHeader    = 1 << 20
 )
 
 // Remote is the address of a server, and how HTTP requests to it are made.
 type Remote struct {
 	URL    string
 	Header http.Header // sent with every request
-	// Client makes the requests; nil: each session makes one, which bounds the headers
-	// of responses. Its Timeout and CheckRedirect are not used: sessions have their own
-	// limits, and follow no redirect to another origin.
+	// Client makes the requests; nil: http.DefaultClient. It has to bound the headers of responses.
+	// Its Timeout and CheckRedirect are not used: sessions have their own limits, and follow no
+	// redirect to another origin.
 	Client *http.Client
 	// OAuth logs in when the server asks for it; nil: no log-in is possible.
 	OAuth auth.OAuthHandler
@@ -39,9 +39,8 @@ type Remote struct {
 // remote makes the HTTP requests of one session to one origin.
 type remote struct {
 	Remote
-	url          *url.URL
-	client       *http.Client
-	ownTransport *http.Transport // closed with the session; nil: the caller's Client is used
+	url    *url.URL
+	client http.Client
 
 	// Set by Start.
 	receiver Receiver
@@ -62,21 +61,9 @@ func (r Remote) newRemote() (*remote, error) {
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 		return nil, fmt.Errorf("the server's address %q is not a URL with http or https", Clip(r.URL, 200))
 	}
-	c := &http.Client{}
-	out := &remote{Remote: r, url: u, client: c}
-	if r.Client != nil {
-		*c = *r.Client
-	} else {
-		t, ok := http.DefaultTransport.(*http.Transport)
-		if !ok {
-			t = &http.Transport{Proxy: http.ProxyFromEnvironment}
-		}
-		out.ownTransport = t.Clone()
-		out.ownTransport.MaxResponseHeaderBytes = maxHeader
-		c.Transport = out.ownTransport
-	}
-	c.Timeout = 0
-	c.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	out := &remote{Remote: r, url: u, client: *cmp.Or(r.Client, http.DefaultClient)}
+	out.client.Timeout = 0
+	out.client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	out.ctx, out.cancel = context.WithCancel(context.Background())
 	return out, nil
 }
@@ -110,9 +97,6 @@ func (r *remote) close() {
 	r.stopStarting()
 	r.cancel()
 	r.goroutines.Wait()
-	if r.ownTransport != nil {
-		r.ownTransport.CloseIdleConnections()
-	}
 }
 
 // newReserver returns a reserver for the messages of a response.

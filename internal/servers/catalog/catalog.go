@@ -201,13 +201,11 @@ func (c *Catalog) pruneNames() {
 	maps.DeleteFunc(c.Names, func(k, _ string) bool { return !offered[k] })
 }
 
-// Offer is what a server's lists contain, unchanged.
+// Offer is what a server's lists contain, unchanged. A list is nil if it could not be read this time.
 type Offer struct {
 	Tools, Prompts, Resources, Templates []json.RawMessage
-	// Unread has the lists that could not be read this time.
-	Unread       struct{ Tools, Prompts, Resources, Templates bool }
-	Instructions string
-	Omissions    []string
+	Instructions                         string
+	Omissions                            []string
 }
 
 // Reader makes a catalog from an offer.
@@ -232,7 +230,7 @@ func (r *Reader) Read(o Offer) Catalog {
 		Instructions: spec.SafeText(o.Instructions, maxDescription), Pins: map[string]string{}, Omissions: o.Omissions}
 	maps.Copy(c.Pins, r.Previous.Pins)
 	readTool := func(raw json.RawMessage) (Definition, error) { return r.readTool(raw, &c) }
-	for _, d := range c.readAll(kindTool, o.Tools, readTool) {
+	for _, d := range c.readAll(kindTool, o.Tools, r.Previous.Tools, readTool) {
 		if r.Settings.AllowsTool(d.Remote) {
 			c.Tools = append(c.Tools, d)
 		}
@@ -242,21 +240,10 @@ func (r *Reader) Read(o Offer) Catalog {
 			c.Pins[d.Remote], c.Tools[i].HeldBecause = d.Hash, ""
 		}
 	}
-	c.Prompts = c.readAll(kindPrompt, o.Prompts, r.definitionReader(kindPrompt, "name"))
-	c.Resources = c.readAll(kindResource, o.Resources, r.definitionReader(kindResource, "uri"))
-	c.Templates = c.readAll(kindTemplate, o.Templates, r.definitionReader(kindTemplate, "uriTemplate"))
-	if o.Unread.Tools {
-		c.Tools, c.Pins = r.Previous.Tools, r.Previous.Pins
-	}
-	if o.Unread.Prompts {
-		c.Prompts = r.Previous.Prompts
-	}
-	if o.Unread.Resources {
-		c.Resources = r.Previous.Resources
-	}
-	if o.Unread.Templates {
-		c.Templates = r.Previous.Templates
-	}
+	c.Prompts = c.readAll(kindPrompt, o.Prompts, r.Previous.Prompts, r.definitionReader(kindPrompt, "name"))
+	c.Resources = c.readAll(kindResource, o.Resources, r.Previous.Resources, r.definitionReader(kindResource, "uri"))
+	c.Templates = c.readAll(kindTemplate, o.Templates, r.Previous.Templates,
+		r.definitionReader(kindTemplate, "uriTemplate"))
 	c.Names = r.Names.assigned
 	c.pruneNames()
 	return c
@@ -342,9 +329,13 @@ func (r *Reader) readTool(raw json.RawMessage, c *Catalog) (Definition, error) {
 	return d, err
 }
 
-// readAll reads definitions. It leaves out, and notes, invalid and duplicate ones.
-func (c *Catalog) readAll(kind string, all []json.RawMessage,
+// readAll reads definitions. It leaves out, and notes, invalid and duplicate ones. If the list could not be read,
+// it returns the previous ones.
+func (c *Catalog) readAll(kind string, all []json.RawMessage, previous []Definition,
 	read func(json.RawMessage) (Definition, error)) []Definition {
+	if all == nil {
+		return previous
+	}
 	var out []Definition
 	seen := map[string]bool{}
 	for _, raw := range all {

@@ -12,7 +12,7 @@ import (
 func reread(old Catalog, tools ...string) Catalog {
 	r := &Reader{DescriptionPrefix: "[external:it]", Trust: spec.TrustHold, Previous: old, Budget: MaxCatalog,
 		Names: &Namer{Prefix: "ext_abc_"}}
-	var o Offer
+	o := Offer{Tools: []json.RawMessage{}}
 	for _, t := range tools {
 		o.Tools = append(o.Tools, json.RawMessage(t))
 	}

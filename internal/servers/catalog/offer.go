@@ -19,7 +19,6 @@ type View[O Server] struct {
 	List       []tool.Tool
 	Prompts    map[string]entry[O]
 	resources  map[string]entry[O]
-	templates  []entry[O]
 	ByTemplate map[string]entry[O]
 
 	PromptList, ResourceList, TemplateList []tool.Item
@@ -47,26 +46,17 @@ func (v *View[O]) Add(o O, c Catalog, trust spec.Trust) {
 		v.Tools[d.Exposed] = entry[O]{o, d}
 		v.List = append(v.List, tool.Tool{Name: d.Exposed, Raw: d.Raw})
 	}
-	for _, d := range c.Prompts {
-		if _, taken := v.Prompts[d.Exposed]; !taken {
-			v.Prompts[d.Exposed] = entry[O]{o, d}
-			v.PromptList = append(v.PromptList, tool.Item{Key: d.Exposed, Raw: d.Raw})
+	add := func(offered map[string]entry[O], list *[]tool.Item, definitions []Definition) {
+		for _, d := range definitions {
+			if _, taken := offered[d.Exposed]; !taken {
+				offered[d.Exposed] = entry[O]{o, d}
+				*list = append(*list, tool.Item{Key: d.Exposed, Raw: d.Raw})
+			}
 		}
 	}
-	for _, d := range c.Resources {
-		if _, taken := v.resources[d.Exposed]; !taken {
-			v.resources[d.Exposed] = entry[O]{o, d}
-			v.ResourceList = append(v.ResourceList, tool.Item{Key: d.Exposed, Raw: d.Raw})
-		}
-	}
-	for _, d := range c.Templates {
-		if _, taken := v.ByTemplate[d.Exposed]; !taken {
-			e := entry[O]{o, d}
-			v.ByTemplate[d.Exposed] = e
-			v.templates = append(v.templates, e)
-			v.TemplateList = append(v.TemplateList, tool.Item{Key: d.Exposed, Raw: d.Raw})
-		}
-	}
+	add(v.Prompts, &v.PromptList, c.Prompts)
+	add(v.resources, &v.ResourceList, c.Resources)
+	add(v.ByTemplate, &v.TemplateList, c.Templates)
 }
 
 // Resource returns the server that has a resource, and the server's URI of the resource.
@@ -83,9 +73,9 @@ func (v *View[O]) Resource(uri string, hasResources func(O) bool) (found O, remo
 			}
 		}
 	}
-	for _, e := range v.templates {
-		if matchesTemplate(e.Exposed, uri) {
-			return e.Server, uri
+	for _, i := range v.TemplateList {
+		if matchesTemplate(i.Key, uri) {
+			return v.ByTemplate[i.Key].Server, uri
 		}
 	}
 	var none O
@@ -117,8 +107,8 @@ func (v *View[O]) servers() []O {
 	for _, i := range v.ResourceList {
 		add(v.resources[i.Key].Server)
 	}
-	for _, e := range v.templates {
-		add(e.Server)
+	for _, i := range v.TemplateList {
+		add(v.ByTemplate[i.Key].Server)
 	}
 	return all
 }

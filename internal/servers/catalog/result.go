@@ -271,9 +271,9 @@ func SafeOtherResult(raw json.RawMessage) (json.RawMessage, error) {
 		return nil, fault.New(fault.Connection, "the server's answer is no object, or nested too deep")
 	}
 	if len(raw) > maxResult {
-		return nil, fault.New(fault.ResourceLimit, "the server's answer has %d bytes, and %d are passed on", len(raw),
-			maxResult).
-			With("resource_type", "result_bytes").With("current_usage", len(raw)).With("limit", maxResult)
+		return nil, fault.Limit("result_bytes", len(raw), maxResult,
+			"the server's answer has %d bytes, and %d are passed on", len(raw),
+			maxResult)
 	}
 	CleanMeta(r)
 	if string(r["resultType"]) != `"input_required"` {

@@ -7,9 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"net/url"
-	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 
 	"sandlot/internal/fault"
@@ -102,21 +100,16 @@ func cleanTexts(v any) {
 // refChecker finds out whether a schema refers to anything outside of it. To validate by
 // such a schema, a client would have to fetch URLs of the server's choice.
 type refChecker struct {
-	root    map[string]any
-	seen    map[visit]bool
-	anchors map[string][]target
+	// data are the values that are not schemas. They count if a reference may lead into them.
+	data        []position
+	reachesData bool
 }
 
-// target is the target of a reference. It is moved if it is inside an object with $id,
-// against which its own references would be resolved.
-type target struct {
-	schema map[string]any
-	moved  bool
-}
-
-type visit struct {
-	object uintptr
-	moved  bool
+// position is a value in a schema. It is moved if it is inside an object with $id, against
+// which its references would be resolved.
+type position struct {
+	value any
+	moved bool
 }
 
 // Keywords of JSON Schema whose values are data, schemas by name, and references. The
@@ -131,9 +124,12 @@ var (
 
 // checkSelfContained returns an error if a schema refers to anything outside of it.
 func checkSelfContained(root map[string]any) error {
-	w := &refChecker{root: root, seen: map[visit]bool{}, anchors: map[string][]target{}}
-	w.collectAnchors(root, false)
-	return w.checkSchema(root, false)
+	var w refChecker
+	err := w.check(position{root, false}, false)
+	for i := 0; err == nil && w.reachesData && i < len(w.data); i++ {
+		err = w.check(w.data[i], false)
+	}
+	return err
 }
 
 // hasBaseURI reports whether an object has a base URI, against which the references in it are
@@ -147,72 +143,33 @@ func hasBaseURI(m map[string]any) bool {
 	return false
 }
 
-// collectAnchors collects all anchors, also those in data, where validators may look for them.
-func (w *refChecker) collectAnchors(v any, moved bool) {
-	switch v := v.(type) {
-	case []any:
-		for _, e := range v {
-			w.collectAnchors(e, moved)
-		}
-	case map[string]any:
-		moved = moved || hasBaseURI(v)
-		for _, k := range []string{"$anchor", "$dynamicAnchor", "$id", "id"} {
-			if s, ok := v[k].(string); ok {
-				s = strings.TrimPrefix(s, "#")
-				w.anchors[s] = append(w.anchors[s], target{v, moved})
-			}
-		}
-		for _, e := range v {
-			w.collectAnchors(e, moved)
-		}
-	}
-}
-
-// checkSchema checks a value that is treated as a schema, or as a list of schemas.
-func (w *refChecker) checkSchema(v any, moved bool) error {
-	if list, ok := v.([]any); ok {
+// check checks a schema, a list of schemas or, with names, an object of schemas by name.
+func (w *refChecker) check(at position, names bool) error {
+	if list, ok := at.value.([]any); ok {
 		for _, e := range list {
-			if err := w.checkSchema(e, moved); err != nil {
+			if err := w.check(position{e, at.moved}, false); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
-	m, ok := v.(map[string]any)
-	if !ok {
-		return nil
-	}
-	moved = moved || hasBaseURI(m)
-	at := visit{reflect.ValueOf(m).Pointer(), moved}
-	if w.seen[at] {
-		return nil
-	}
-	w.seen[at] = true
+	m, _ := at.value.(map[string]any)
+	moved := at.moved || hasBaseURI(m)
 	if s, ok := m["$schema"].(string); ok && !isKnownDialect(s) {
 		delete(m, "$schema")
 	}
 	for _, k := range slices.Sorted(maps.Keys(m)) {
-		if err := w.checkKeyword(k, m[k], moved); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (w *refChecker) checkKeyword(k string, v any, moved bool) error {
-	named, isMap := v.(map[string]any)
-	switch {
-	case dataKeywords[k]:
-		return nil
-	case refKeywords[k]:
-		return w.checkReference(k, v, moved)
-	case !schemaMapKeywords[k] || !isMap:
-		return w.checkSchema(v, moved)
-	}
-	for _, name := range slices.Sorted(maps.Keys(named)) {
-		err := w.checkSchema(named[name], moved)
-		if _, text := named[name].(string); text && refKeywords[name] { // no schema, but some validators follow it
-			err = w.checkReference(name, named[name], moved)
+		var err error
+		text, isText := m[k].(string)
+		switch value := (position{m[k], moved}); {
+		case refKeywords[k] && isText: // also as a name: it is no schema then, but some validators follow it
+			err = w.checkReference(k, text, moved)
+		case refKeywords[k] && !names:
+			err = fmt.Errorf("its schema has a %s that is no text", k)
+		case dataKeywords[k] && !names:
+			w.data = append(w.data, value)
+		default:
+			err = w.check(value, schemaMapKeywords[k] && !names)
 		}
 		if err != nil {
 			return err
@@ -227,57 +184,20 @@ func isKnownDialect(dialect string) bool {
 	return err == nil && (u.Scheme == "https" || u.Scheme == "http") && u.Host == "json-schema.org"
 }
 
-// checkReference checks a reference and the schema that it refers to, which may be inside
-// data.
-func (w *refChecker) checkReference(k string, v any, moved bool) error {
-	s, ok := v.(string)
-	if !ok {
-		return fmt.Errorf("its schema has a %s that is no text", k)
-	}
-	pointerOrAnchor, isFragment := strings.CutPrefix(s, "#")
-	pointerOrAnchor, err := url.PathUnescape(pointerOrAnchor)
+// checkReference checks a reference. What it leads to is checked where that is.
+func (w *refChecker) checkReference(keyword, text string, moved bool) error {
+	fragment, inside := strings.CutPrefix(text, "#")
+	fragment, err := url.PathUnescape(fragment)
 	switch {
-	case !isFragment && s != "" || err != nil:
-		return fmt.Errorf("its schema refers to something outside of it: %s %q", k, spec.ClipName(s))
+	case !inside && text != "" || err != nil:
+		return fmt.Errorf("its schema refers to something outside of it: %s %q", keyword, spec.ClipName(text))
 	case moved:
-		return fmt.Errorf("its schema refers to something from beneath an $id: %s %q", k, spec.ClipName(s))
-	case pointerOrAnchor == "": // the root
-		return nil
-	case strings.HasPrefix(pointerOrAnchor, "/"):
-		to := w.resolvePointer(pointerOrAnchor)
-		return w.checkSchema(to.schema, to.moved)
+		return fmt.Errorf("its schema refers to something from beneath an $id: %s %q", keyword, spec.ClipName(text))
 	}
-	all := w.anchors[pointerOrAnchor]
-	delete(w.anchors, pointerOrAnchor) // once is enough
-	for _, to := range all {
-		if err := w.checkSchema(to.schema, to.moved); err != nil {
-			return err
-		}
-	}
+	definition := strings.Count(fragment, "/") == 2 &&
+		(strings.HasPrefix(fragment, "/$defs/") || strings.HasPrefix(fragment, "/definitions/"))
+	w.reachesData = w.reachesData || fragment != "" && !definition // a pointer or an anchor may be anywhere
 	return nil
-}
-
-// resolvePointer returns the object that a JSON pointer (RFC 6901) refers to, if any.
-func (w *refChecker) resolvePointer(pointer string) (to target) {
-	var at any = w.root
-	for token := range strings.SplitSeq(pointer[1:], "/") {
-		token = strings.ReplaceAll(strings.ReplaceAll(token, "~1", "/"), "~0", "~")
-		switch v := at.(type) {
-		case map[string]any:
-			to.moved = to.moved || hasBaseURI(v)
-			at = v[token]
-		case []any:
-			i, err := strconv.Atoi(token)
-			if err != nil || i < 0 || i >= len(v) {
-				return target{}
-			}
-			at = v[i]
-		default:
-			return target{}
-		}
-	}
-	to.schema, _ = at.(map[string]any)
-	return to
 }
 
 // CheckInputRequest returns an error if a server's request for input (elicitation or

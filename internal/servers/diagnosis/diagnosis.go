@@ -92,15 +92,13 @@ func (s *Server) Unusable() error {
 	case s.Removed:
 		return s.Fault(fault.NotFound, "is gone")
 	case s.Configured && s.Settings.Disabled:
-		f := s.Fault(fault.Connection, "is disabled in the settings (mcp.%s.disabled)", s.Name)
-		f.Advice = []string{"Ask the operator of this server to enable it"}
-		return f
+		return s.Fault(fault.Connection, "is disabled in the settings (mcp.%s.disabled)", s.Name).
+			Advise("Ask the operator of this server to enable it")
 	case s.Settings.Invalid != "":
 		return s.Fault(fault.Configuration, "cannot be used: %s", s.Settings.Invalid)
 	case s.State == state.Disabled:
-		f := s.Fault(fault.Connection, "is disconnected; restart_external_mcp connects it again")
-		f.Advice = []string{"Connect it again: restart_external_mcp, or " + s.command("restart")}
-		return f
+		return s.Fault(fault.Connection, "is disconnected; restart_external_mcp connects it again").
+			Advise("Connect it again: restart_external_mcp, or " + s.command("restart"))
 	case !s.Values.Complete:
 		return s.lacksValues()
 	case s.State == state.Failed:
@@ -114,11 +112,11 @@ func (s *Server) Unusable() error {
 // given again.
 func (s *Server) lacksValues() *fault.Error {
 	env, headers := s.Spec.Missing(s.Values)
-	f := s.Fault(fault.Connection, "needs values again that are never stored: give %s to restart_external_mcp as env, "+
-		"or ${secret:NAME} in place of one that its user stores with `sandlot secret set NAME`",
+	return s.Fault(fault.Connection,
+		"needs values again that are never stored: give %s to restart_external_mcp as env, "+
+			"or ${secret:NAME} in place of one that its user stores with `sandlot secret set NAME`",
 		strings.Join(slices.Concat(env, headers), ", ")).
-		With("env_keys", env).With("header_keys", headers)
-	f.Advice = []string{"Give all of the values again: restart_external_mcp, or " +
-		s.command("restart", options(env, headers)...)}
-	return f
+		With("env_keys", env).With("header_keys", headers).
+		Advise("Give all of the values again: restart_external_mcp, or " +
+			s.command("restart", options(env, headers)...))
 }

@@ -46,13 +46,12 @@ func (s *Server) heldBack(d catalog.Definition) *fault.Error {
 	if d.HeldBecause == "" || s.Settings.TrustMode() != spec.TrustHold { // another server's tool has that name
 		return nil
 	}
-	f := s.Fault(fault.Forbidden, "has a tool %q that is held back: %s", spec.ClipName(d.Remote), d.HeldBecause).
+	return s.Fault(fault.Forbidden, "has a tool %q that is held back: %s", spec.ClipName(d.Remote), d.HeldBecause).
 		With("held",
-			d.HeldBecause)
-	f.Advice = []string{"The user looks at it, and approves it on a terminal: " + s.command("inspect") + ", then " +
-		s.command("approve"),
-		"list_external_mcp shows what is held back, and which tools can be called"}
-	return f
+			d.HeldBecause).
+		Advise("The user looks at it, and approves it on a terminal: "+s.command("inspect")+", then "+
+			s.command("approve"),
+			"list_external_mcp shows what is held back, and which tools can be called")
 }
 
 // withdrawn returns the fault of a tool that the server offered once.
@@ -67,9 +66,8 @@ func (s *Server) withdrawn(remote string) *fault.Error {
 	if why, ok := c.WhyOmitted(func(n string) bool { return n == spec.ClipName(remote) }); ok {
 		return s.refused(why)
 	}
-	f := s.Fault(fault.NotFound, "had a tool %q, and does not offer it any more", spec.ClipName(remote))
-	f.Advice = []string{"list_external_mcp shows what it offers now", "Look at it: " + s.command("inspect")}
-	return f
+	return s.Fault(fault.NotFound, "had a tool %q, and does not offer it any more", spec.ClipName(remote)).
+		Advise("list_external_mcp shows what it offers now", "Look at it: "+s.command("inspect"))
 }
 
 // unread returns the fault of a tool of a server whose lists have not been read yet.
@@ -107,7 +105,6 @@ func (s *Server) leftOut(name string) *fault.Error {
 
 // refused returns the fault of a tool that is left out of the server's offer.
 func (s *Server) refused(why string) *fault.Error {
-	f := s.Fault(fault.NotFound, "offers this tool, which cannot be passed on: %s", why)
-	f.Advice = []string{"Tell the maker of the server", "Look at what was left out: " + s.command("inspect")}
-	return f
+	return s.Fault(fault.NotFound, "offers this tool, which cannot be passed on: %s", why).
+		Advise("Tell the maker of the server", "Look at what was left out: "+s.command("inspect"))
 }

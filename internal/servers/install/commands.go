@@ -144,8 +144,8 @@ func (i *Installer) installGit(ctx context.Context) (Result, error) {
 		return Result{}, err
 	}
 	if strings.TrimSpace(notRepo) != "" {
-		return Result{}, fault.New(fault.InvalidParameters,
-			"%s is there, and is no repository: choose another workdir", repo).With("argument", "workdir")
+		return Result{}, fault.Argument("workdir",
+			"%s is there, and is no repository: choose another workdir", repo)
 	}
 	// An existing clone is replaced only when the new one is complete.
 	if err := i.cloneRef(ctx, u.String(), ref, newRepo); err != nil {

@@ -47,28 +47,26 @@ func slug(name string) string {
 
 // Check checks a request, and returns the folder to install in.
 func (r *Request) Check() (folder string, err error) {
-	argumentError := func(argument, format string, args ...any) (string, error) {
-		return "", fault.New(fault.InvalidParameters, format, args...).With("argument", argument)
-	}
 	if err := spec.CheckName(r.Name); err != nil {
 		return "", err
 	}
 	r.Spec = strings.TrimSpace(r.Spec)
 	switch {
 	case r.Type != "npm" && r.Type != "pip" && r.Type != "git":
-		return argumentError("install", "install.type %q: must be npm, pip or git", spec.ClipName(r.Type))
+		return "", fault.Argument("install", "install.type %q: must be npm, pip or git", spec.ClipName(r.Type))
 	case r.Spec == "" || len(r.Spec) > 500 || spec.HasControl(r.Spec):
-		return argumentError("install", "install.spec must name a package, or for git a URL, in at most 500 characters")
+		return "", fault.Argument("install",
+			"install.spec must name a package, or for git a URL, in at most 500 characters")
 	case strings.HasPrefix(r.Spec, "-"):
-		return argumentError("install", "install.spec %q begins with a -, which would be an option",
+		return "", fault.Argument("install", "install.spec %q begins with a -, which would be an option",
 			spec.ClipName(r.Spec))
 	}
 	if r.Type == "git" {
 		if u, err := url.Parse(r.Spec); err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil {
-			return argumentError("install", "install.spec %q: git URLs begin with https:// and hold no password; "+
+			return "", fault.Argument("install", "install.spec %q: git URLs begin with https:// and hold no password; "+
 				"a branch, tag or commit may follow after #", spec.ClipName(r.Spec))
 		} else if u.Fragment != "" && !refPattern.MatchString(u.Fragment) {
-			return argumentError("install", "install.spec: %q is no name of a branch, tag or commit",
+			return "", fault.Argument("install", "install.spec: %q is no name of a branch, tag or commit",
 				spec.ClipName(u.Fragment))
 		}
 	}
@@ -83,7 +81,7 @@ func (r *Request) Check() (folder string, err error) {
 	if r.Workdir != "" {
 		folder = path.Join(pool.WorkspaceDir, strings.TrimPrefix(r.Workdir, pool.WorkspaceDir))
 		if folder == pool.WorkspaceDir || !strings.HasPrefix(folder, pool.WorkspaceDir+"/") || spec.HasControl(folder) {
-			return argumentError("workdir", "workdir %q: must be a folder beneath %s", spec.ClipName(r.Workdir),
+			return "", fault.Argument("workdir", "workdir %q: must be a folder beneath %s", spec.ClipName(r.Workdir),
 				pool.WorkspaceDir)
 		}
 	}
@@ -141,13 +139,13 @@ func (result Result) ServerProgram(r Request) (string, error) {
 		}
 	}
 	if len(result.Bins) == 0 {
-		return "", fault.New(fault.InvalidParameters, "it is installed in %s, but brings no program: "+
-			"say with start how its server starts", result.Cwd).With("argument", "start")
+		return "", fault.Argument("start", "it is installed in %s, but brings no program: "+
+			"say with start how its server starts", result.Cwd)
 	}
 	some := result.Bins[:min(len(result.Bins), 20)]
-	return "", fault.New(fault.InvalidParameters, "it is installed in %s, and brings %d programs (%s): "+
+	return "", fault.Argument("start", "it is installed in %s, and brings %d programs (%s): "+
 		"say with start which of them is the server", result.Cwd, len(result.Bins), strings.Join(some, ", ")).
-		With("argument", "start").With("programs", some)
+		With("programs", some)
 }
 
 // Installer runs one installation.

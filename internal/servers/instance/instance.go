@@ -177,28 +177,28 @@ func (i *Instance) readLists(ctx context.Context, first bool) error {
 	var o catalog.Offer
 	var failed error
 	capabilities := i.Session.Capabilities()
-	list := func(supported bool, method, field string) (all []json.RawMessage, unread bool) {
+	list := func(supported bool, method, field string) []json.RawMessage {
+		none := []json.RawMessage{}
 		if !supported {
-			return nil, false
+			return none
 		}
 		all, err := i.Session.List(ctx, method, field, catalog.MaxDefinitions)
 		if err == nil {
-			return all, false
+			return append(none, all...)
 		}
 		o.Omissions = append(o.Omissions, fmt.Sprintf("%s: %s", method, spec.SafeText(err.Error(), 300)))
 		if len(all) > 0 && errors.Is(err, transport.ErrTooLarge) {
-			return all, false // the rest is left out
+			return all // the rest is left out
 		}
 		if field == "tools" && first {
 			failed = fmt.Errorf("%s: %w", method, err)
 		}
-		return nil, true
+		return nil
 	}
-	o.Tools, o.Unread.Tools = list(capabilities.Tools, "tools/list", "tools")
-	o.Prompts, o.Unread.Prompts = list(capabilities.Prompts, "prompts/list", "prompts")
-	o.Resources, o.Unread.Resources = list(capabilities.Resources, "resources/list", "resources")
-	o.Templates, o.Unread.Templates = list(capabilities.Resources, "resources/templates/list",
-		"resourceTemplates")
+	o.Tools = list(capabilities.Tools, "tools/list", "tools")
+	o.Prompts = list(capabilities.Prompts, "prompts/list", "prompts")
+	o.Resources = list(capabilities.Resources, "resources/list", "resources")
+	o.Templates = list(capabilities.Resources, "resources/templates/list", "resourceTemplates")
 	o.Instructions = i.Session.Instructions()
 	if err := ctx.Err(); err != nil {
 		return err

@@ -171,11 +171,9 @@ func (l *Login) Authorize(ctx context.Context, req *http.Request, resp *http.Res
 	case <-a.done:
 		return a.err
 	case <-a.linkReady:
-		f := l.fault(ErrLoginNeeded, "wants its user to log in: open %s in a browser, and use it again after that",
-			a.link).With("auth_url", a.link)
-		f.Advice = []string{"Open the link in auth_url in a browser, log in, and call again",
-			"Open only links that you asked for yourself"}
-		return f
+		return l.fault(ErrLoginNeeded, "wants its user to log in: open %s in a browser, and use it again after that",
+			a.link).With("auth_url", a.link).Advise("Open the link in auth_url in a browser, log in, and call again",
+			"Open only links that you asked for yourself")
 	case <-ctx.Done():
 		return ctx.Err()
 	}

@@ -51,15 +51,10 @@ func (a ConnectRequest) Values() Values {
 	return Values{Env: a.Env, Headers: a.Headers, Complete: true}
 }
 
-// argumentError returns a fault about one argument of a tool.
-func argumentError(argument, format string, args ...any) error {
-	return fault.New(fault.InvalidParameters, format, args...).With("argument", argument)
-}
-
 // CheckName returns an error if a server's name is invalid.
 func CheckName(name string) error {
 	if !namePattern.MatchString(name) {
-		return argumentError("name", "name %q: a name has 1 to %d letters, digits, spaces and . _ @ / -, "+
+		return fault.Argument("name", "name %q: a name has 1 to %d letters, digits, spaces and . _ @ / -, "+
 			"and begins with a letter or digit", ClipName(name), maxNameLength)
 	}
 	return nil
@@ -71,7 +66,7 @@ func (a *ConnectRequest) Check() error {
 		return err
 	}
 	if (a.Command == "") == (a.URL == "") {
-		return argumentError("command",
+		return fault.Argument("command",
 			"give either a command, which runs in your sandbox, or a url, which is connected to")
 	}
 	switch {
@@ -81,14 +76,14 @@ func (a *ConnectRequest) Check() error {
 		a.Kind = Stdio
 	case a.Kind == Stdio != (a.Command != ""):
 		want := map[bool]string{true: "a command", false: "a url"}[a.Kind == Stdio]
-		return argumentError("transport", "transport %q goes with %s", a.Kind, want)
+		return fault.Argument("transport", "transport %q goes with %s", a.Kind, want)
 	}
 	if len(a.Args) > maxArgs {
-		return argumentError("args", "there are %d args; the limit is %d", len(a.Args), maxArgs)
+		return fault.Argument("args", "there are %d args; the limit is %d", len(a.Args), maxArgs)
 	}
 	for _, s := range append([]string{a.Command, a.Cwd, a.URL}, a.Args...) {
 		if len(s) > maxArgLength || hasNUL(s) {
-			return argumentError("args", "command, cwd, url and each of args have at most %d bytes, and no NUL",
+			return fault.Argument("args", "command, cwd, url and each of args have at most %d bytes, and no NUL",
 				maxArgLength)
 		}
 	}
@@ -103,7 +98,7 @@ func (a *ConnectRequest) Check() error {
 func checkURL(s string) error {
 	u, err := url.Parse(s)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil {
-		return argumentError("url", "url %q: it must begin with https:// or http://, name a host and hold no password",
+		return fault.Argument("url", "url %q: it must begin with https:// or http://, name a host and hold no password",
 			ClipName(s))
 	}
 	return nil
@@ -111,16 +106,16 @@ func checkURL(s string) error {
 
 func checkValues(env, headers map[string]string) error {
 	if len(env) > MaxValues || len(headers) > MaxValues {
-		return argumentError("env", "at most %d variables and %d headers can be given", MaxValues, MaxValues)
+		return fault.Argument("env", "at most %d variables and %d headers can be given", MaxValues, MaxValues)
 	}
 	for k, v := range env {
 		if !envNamePattern.MatchString(k) {
-			return argumentError("env", "env name %q: a name has letters, digits and _, and does not begin with a "+
+			return fault.Argument("env", "env name %q: a name has letters, digits and _, and does not begin with a "+
 				"digit",
 				ClipName(k))
 		}
 		if len(v) > maxValueLength || hasNUL(v) {
-			return argumentError("env", "the value of env %s has over %d bytes, or a NUL in it", k, maxValueLength)
+			return fault.Argument("env", "the value of env %s has over %d bytes, or a NUL in it", k, maxValueLength)
 		}
 		if err := checkReferences("env", k, v); err != nil {
 			return err
@@ -128,7 +123,7 @@ func checkValues(env, headers map[string]string) error {
 	}
 	for k, v := range headers {
 		if !headerNamePattern.MatchString(k) || len(v) > maxValueLength || HasControl(v) {
-			return argumentError("headers", "the name or the value of the header %q is not valid in HTTP", ClipName(k))
+			return fault.Argument("headers", "the name or the value of the header %q is not valid in HTTP", ClipName(k))
 		}
 		if err := checkReferences("headers", k, v); err != nil {
 			return err

@@ -32,7 +32,7 @@ func checkReferences(argument, key, value string) error {
 	if strings.Count(value, referencePrefix) == len(referencePattern.FindAllStringIndex(value, -1)) {
 		return nil
 	}
-	return argumentError(argument,
+	return fault.Argument(argument,
 		"%s %s: a reference to a stored secret is ${secret:NAME}, with a name of 1 to 64 letters, "+
 			"digits and _ that does not begin with a digit", argument, key)
 }
@@ -40,18 +40,15 @@ func checkReferences(argument, key, value string) error {
 // maskValue returns a value with "…" in place of all text but references.
 func maskValue(value string) string {
 	var b strings.Builder
-	end := 0
-	maskUpTo := func(to int) {
-		if to > end {
+	references := referencePattern.FindAllString(value, -1)
+	for i, text := range referencePattern.Split(value, -1) {
+		if text != "" {
 			b.WriteString("…")
 		}
+		if i < len(references) {
+			b.WriteString(references[i])
+		}
 	}
-	for _, at := range referencePattern.FindAllStringIndex(value, -1) {
-		maskUpTo(at[0])
-		b.WriteString(value[at[0]:at[1]])
-		end = at[1]
-	}
-	maskUpTo(len(value))
 	return b.String()
 }
 

@@ -1,0 +1,139 @@
+package builtin
+
+import (
+	"context"
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"go.yaml.in/yaml/v3"
+
+	"sandlot/internal/builtin/once"
+	"sandlot/internal/image"
+	"sandlot/internal/policy"
+	"sandlot/internal/port"
+	"sandlot/internal/tool"
+)
+
+// New returns the tools that c allows.
+func New(c Config) *Tools {
+	if c.Templates == nil {
+		c.Templates = func() []*image.Template { return nil }
+	}
+	t := &Tools{Config: c, byName: map[string]tool.Callable{}, replies: once.New(c.TokenContext)}
+	t.definitions = sync.OnceValue(t.readDefinitions)
+	t.list = sync.OnceValue(func() (all []tool.Tool) {
+		for _, get := range t.tools {
+			all = append(all, get())
+		}
+		return all
+	})
+	t.SetConsent(c.Consent)
+	add[CodeResult](t, policy.CodeExecute, "execute_code", retryable(t.replies, t.executeCode))
+	add[CommandResult](t, policy.ShellExecute, "execute_command", retryable(t.replies, t.executeCommand))
+	add[FileRead](t, policy.FileRead, "sandbox_read_file", t.readFile)
+	add[FileWritten](t, policy.FileWrite, "sandbox_write_file", t.writeFile)
+	add[FileList](t, policy.FileList, "sandbox_list_files", t.listFiles)
+	add[ProcessList](t, policy.ProcessList, "list_processes", t.listProcesses)
+	add[ProcessOutput](t, policy.ProcessRead, "read_process", t.readProcess)
+	add[ProcessInput](t, policy.ProcessWrite, "write_process", t.writeProcess)
+	add[ProcessEnd](t, policy.ProcessStop, "stop_process", t.stopProcess)
+	add[Exposed](t, policy.PortExpose, "expose_port", t.exposePort)
+	add[Closed](t, policy.PortClose, "close_port", t.closePort)
+	add[SessionList](t, policy.SessionList, "get_sessions", t.getSessions)
+	add[SessionEnd](t, policy.SessionStop, "stop_session", t.stopSession)
+	add[VolumeList](t, policy.VolumeList, "get_volume_path", t.getVolumePath)
+	if c.Connections != nil {
+		add[ShellResult](t, policy.ShellExecute, "sandbox_shell_exec", t.shellExec)
+		add[Connected](t, policy.MCPConnect, "connect_external_mcp", declineAsResult(t.connectExternal))
+		add[Connected](t, policy.MCPInstall, "auto_install_and_connect_mcp", declineAsResult(t.installExternal))
+		add[ServerList](t, policy.MCPList, "list_external_mcp", t.listExternal)
+		add[Disconnected](t, policy.MCPDisconnect, "disconnect_external_mcp", t.disconnectExternal)
+		add[Connected](t, policy.MCPRestart, "restart_external_mcp", declineAsResult(t.restartExternal))
+		add[ServerLog](t, policy.MCPLogs, "external_mcp_logs", t.externalLogs)
+	}
+	add[VolumeList](t, policy.VolumeList, "get_volume_mappings", t.getVolumePath)
+	return t
+}
+
+// A handler runs the calls of a tool whose arguments are In.
+type handler[In any] func(context.Context, tool.Call, In) (*tool.Result, error)
+
+// add adds the tool of that name in tools.yaml, whose arguments are In and whose result has the fields
+// Out. Policy sees its calls as operation o.
+func add[Out, In any](t *Tools, o policy.Operation, name string, h handler[In]) {
+	get := sync.OnceValue(func() tool.Tool {
+		d := t.definitions()[name]
+		d.Name, d.Operation = name, o
+		d.Input, d.Output = tool.InputOf[In](d.Arguments...), tool.OutputOf[Out](d.Required, d.Result...)
+		return d.Tool
+	})
+	t.tools = append(t.tools, get)
+	t.byName[name] = tool.Callable{Operation: o, Call: func(ctx context.Context, c tool.Call) (*tool.Result, error) {
+		in, err := tool.Decode[In](get(), c.Args)
+		if err != nil {
+			return nil, err
+		}
+		r, err := h(ctx, c, in)
+		if err == nil {
+			err = c.Reservation.CountAnswer(ctx, int64(r.Size()))
+		}
+		if err != nil {
+			return nil, err
+		}
+		return r, nil
+	}}
+}
+
+// retryable returns a handler that runs calls with the same idempotency key only once.
+func retryable[In interface{ key() string }](replies *once.Replies, h handler[In]) handler[In] {
+	return func(ctx context.Context, c tool.Call, in In) (*tool.Result, error) {
+		return replies.Do(ctx, c, in.key(), func(ctx context.Context) (*tool.Result, error) { return h(ctx, c, in) })
+	}
+}
+
+//go:embed tools.yaml
+var toolsYAML string
+
+// definition is what tools.yaml says of a tool.
+type definition struct {
+	tool.Tool `yaml:",inline"`
+	Arguments []tool.Prop
+	Required  []string // the fields of every result
+	Result    []tool.Prop
+}
+
+// readDefinitions reads tools.yaml, with the settings of this server in it. It panics if the file is invalid.
+func (t *Tools) readDefinitions() map[string]definition {
+	var templates, flavors, sizes []string
+	for _, template := range t.Templates() {
+		templates = append(append(templates, template.Name), template.Provides...)
+	}
+	slices.Sort(templates)
+	for _, f := range t.Flavors {
+		flavors = append(flavors, f.Name)
+		sizes = append(sizes, f.String())
+	}
+	flavorNames, _ := json.Marshal(flavors) // strings always encode
+	text := strings.NewReplacer(
+		"{languages}", strings.Join(t.languages(), ", "),
+		"{templates}", strings.Join(slices.Compact(templates), ", "),
+		"{flavors}", strings.Join(sizes, ", "),
+		"{flavor names}", string(flavorNames),
+		"{timeout}", fmt.Sprint(int(t.Timeout.Seconds())),
+		"{max timeout}", fmt.Sprint(int(t.MaxTimeout.Seconds())),
+		"{read bytes}", fmt.Sprint(defaultReadBytes),
+		"{link lifetime}", fmt.Sprint(int(port.DefaultLifetime.Seconds())),
+		"{max link lifetime}", fmt.Sprint(int(port.MaxLifetime.Seconds())),
+	).Replace(toolsYAML)
+	var all map[string]definition
+	d := yaml.NewDecoder(strings.NewReader(text))
+	d.KnownFields(true)
+	if err := d.Decode(&all); err != nil {
+		panic(fmt.Sprintf("tools.yaml: %v", err))
+	}
+	return all
+}
