@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -28,6 +29,7 @@ var host = &image.Template{Name: "host", Provides: []string{"base", "python"}}
 
 // images is a fake sandbox.Imager.
 type images struct {
+	mu     sync.Mutex        // held by the fake's calls, and by tests while a builder runs
 	ids    map[string]string // of images by their references
 	broken error
 	saved  []string
@@ -37,6 +39,8 @@ type images struct {
 }
 
 func (i *images) Image(_ context.Context, ref string, progress func(string)) (sandbox.Image, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
 	if strings.HasPrefix(ref, "sha256:") {
 		for _, id := range i.ids {
 			if id == ref {
@@ -54,10 +58,26 @@ func (i *images) Image(_ context.Context, ref string, progress func(string)) (sa
 }
 
 func (i *images) Save(_ context.Context, _ sandbox.Sandbox, name string) (sandbox.Image, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
 	i.saved = append(i.saved, name)
 	id := "sha256:saved-" + name[strings.LastIndex(name, ":")+1:]
 	i.ids[name] = id
 	return sandbox.Image{ID: id}, nil
+}
+
+// savedNames returns the names of the images that were saved.
+func (i *images) savedNames() []string {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return slices.Clone(i.saved)
+}
+
+// lookCount returns how often an image was looked for by its name.
+func (i *images) lookCount() int {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.looks
 }
 
 // world is a builder over a fake runtime, whose sandboxes run nothing.
@@ -136,8 +156,10 @@ func TestBuild(t *testing.T) {
 			!strings.Contains(err.Error(), "sandlot template build one") {
 			t.Errorf("%v", err)
 		}
+		i.mu.Lock()
 		i.broken = nil
 		i.ids["other"] = "sha256:2"
+		i.mu.Unlock()
 		if err := w.Set.Request("two"); err != nil {
 			t.Fatal(err)
 		}
@@ -146,8 +168,8 @@ func TestBuild(t *testing.T) {
 		}
 		time.Sleep(2 * firstRetry)
 		got, err := w.Set.Find(t.Context(), "one")
-		if err != nil || !strings.HasPrefix(got.ImageID, "sha256:saved-") || len(i.saved) != 1 {
-			t.Fatalf("%+v, %v, saved %q", got, err, i.saved)
+		if err != nil || !strings.HasPrefix(got.ImageID, "sha256:saved-") || len(i.savedNames()) != 1 {
+			t.Fatalf("%+v, %v, saved %q", got, err, i.savedNames())
 		}
 		if got.Env["A"] != "image" || got.Env["B"] != "settings" ||
 			!strings.Contains(got.Env["PATH"], ":/opt/bin:/bin:") {
@@ -155,22 +177,22 @@ func TestBuild(t *testing.T) {
 		}
 		w.stop()
 
-		i.looks = 0
+		first := i.ids[i.saved[0]]
 		w = newWorld(t, dir, i, numpy("one"), numpy("three")) // the next server
-		if got, err := w.Set.Find(t.Context(), "one"); err != nil || got.ImageID != i.ids[i.saved[0]] {
+		if got, err := w.Set.Find(t.Context(), "one"); err != nil || got.ImageID != first {
 			t.Errorf("%+v, %v", got, err)
 		}
 		time.Sleep(time.Second)
-		if len(i.saved) != 2 {
-			t.Errorf("saved %q: one was built before, and three was not", i.saved)
+		if len(i.savedNames()) != 2 {
+			t.Errorf("saved %q: one was built before, and three was not", i.savedNames())
 		}
 		w.stop()
 
 		i.ids["py"] = "sha256:3" // the name means another image now
 		w = newWorld(t, dir, i, numpy("one"))
 		time.Sleep(time.Second)
-		if got := w.info(t, "one"); got.State != Ready || len(i.saved) != 3 {
-			t.Errorf("%+v, saved %q", got, i.saved)
+		if got := w.info(t, "one"); got.State != Ready || len(i.savedNames()) != 3 {
+			t.Errorf("%+v, saved %q", got, i.savedNames())
 		}
 	})
 }
@@ -206,8 +228,8 @@ func TestReadyMade(t *testing.T) {
 		w := newWorld(t, dir, i)
 		defer func() { w.stop() }()
 		time.Sleep(time.Hour)
-		if got, err := w.Set.Find(t.Context(), "base"); err != nil || got != host || i.looks != 0 {
-			t.Errorf("%+v, %v, %d looks", got, err, i.looks)
+		if got, err := w.Set.Find(t.Context(), "base"); err != nil || got != host || i.lookCount() != 0 {
+			t.Errorf("%+v, %v, %d looks", got, err, i.lookCount())
 		}
 		if got := w.info(t, "base"); got.State != Unbuilt || !got.ReadyMade || w.Set.Exists("python") {
 			t.Errorf("%+v", got)
