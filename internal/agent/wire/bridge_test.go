@@ -98,15 +98,15 @@ func TestBridgeReset(t *testing.T) {
 	}
 }
 
-// The host takes no piece that is too large from the sandbox.
+// The host takes no chunk that is too large from the sandbox.
 func TestBridgeHostile(t *testing.T) {
 	host, inside := bridges(t)
-	c, err := inside.Open()
-	if err != nil {
+	if _, err := inside.Open(); err != nil {
 		t.Fatal(err)
 	}
 	for _, text := range [][]byte{{0, 1, 0, 1}, {255, 255, 255, 255}} {
-		if c, err = inside.Open(); err != nil {
+		c, err := inside.Open()
+		if err != nil {
 			t.Fatal(err)
 		}
 		if _, err := c.Stream.Write(append(text, 'x')); err != nil {

@@ -240,8 +240,7 @@ func TestImageIsRemoved(t *testing.T) {
 	r := open(t, s)
 	spec := s.Spec()
 	spec.Mounts = []sandbox.Mount{{Source: t.TempDir(), Target: "/workspace"}}
-	b, err := r.Create(t.Context(), spec)
-	if err != nil {
+	if _, err := r.Create(t.Context(), spec); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Remove(spec.Template.RootfsImage); err != nil {
@@ -259,7 +258,7 @@ func TestImageIsRemoved(t *testing.T) {
 	if len(found) != 1 {
 		t.Fatalf("recovered %d sandboxes", len(found))
 	}
-	b = found[0]
+	b := found[0]
 	defer b.Stop(context.WithoutCancel(t.Context()))
 	c := agent.New(b, sandboxtest.Log(t), nil)
 	defer c.Close()
