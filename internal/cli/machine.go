@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"sandlot/internal/app"
+	"sandlot/internal/cli/image"
 	"sandlot/internal/fault"
 	"sandlot/internal/oci"
 	"sandlot/internal/servers/spec"
@@ -46,22 +47,28 @@ everything. --state-dir selects one folder.`,
 // errorLog returns a logger that prints errors only.
 func (p *program) errorLog() *slog.Logger { return app.Logger(p.err, "ERROR", false) }
 
-// images opens the image store of the state folder, and returns the images of the settings' templates.
-func (p *program) images() (*oci.Store, map[string]string, error) {
+// images opens the state folder for the commands of images.
+func (p *program) images() (image.State, error) {
 	if p.server != "" {
-		return nil, nil, usage{errors.New("images are changed on the server's own machine, without --server")}
+		return image.State{}, usage{errors.New("images are changed on the server's own machine, without --server")}
 	}
 	cfg, err := p.load(nil)
 	if err != nil {
-		return nil, nil, err
+		return image.State{}, err
 	}
-	templates := map[string]string{}
+	dir := cfg.Server.StateDir
+	state := image.State{Templates: map[string]string{},
+		Store: oci.Open(filepath.Join(dir, "images"), app.Logger(p.err, "WARNING", false))}
 	for _, t := range cfg.Templates {
 		if t.Image != "" {
-			templates[t.Name] = t.Image
+			state.Templates[t.Name] = t.Image
 		}
 	}
-	return oci.Open(filepath.Join(cfg.Server.StateDir, "images"), app.Logger(p.err, "WARNING", false)), templates, nil
+	// A folder that cannot be inspected has no server yet.
+	if folder, err := app.InspectStateFolder(context.Background(), p.errorLog(), dir); err == nil && folder.Server != nil {
+		state.Server = folder.Server.Since
+	}
+	return state, nil
 }
 
 // folders reads the state folder of --state-dir, or without it all that have a running

@@ -14,8 +14,15 @@ import (
 	"sandlot/internal/oci"
 )
 
-// Open opens the image store of the state folder. It returns the images of the settings' templates, by their names.
-type Open func() (store *oci.Store, templates map[string]string, err error)
+// State is what the commands need of a state folder.
+type State struct {
+	Store     *oci.Store
+	Templates map[string]string // the images of the settings' templates, by the templates' names
+	Server    time.Time         // when the server that runs on the folder started; zero: none runs
+}
+
+// Open opens a state folder.
+type Open func() (State, error)
 
 // commands are the commands of `sandlot image`.
 type commands struct {
@@ -97,12 +104,12 @@ func platformFlag(c *cobra.Command, platform *string) {
 
 // addImage gets an image, and shows how far that is.
 func (p *commands) addImage(platform string, add func(*oci.Store, oci.Options) (oci.Image, error)) error {
-	store, _, err := p.open()
+	state, err := p.open()
 	if err != nil {
 		return err
 	}
 	show := newTransferDisplay(p.err)
-	image, err := add(store, oci.Options{Platform: platform, Progress: show.update})
+	image, err := add(state.Store, oci.Options{Platform: platform, Progress: show.update})
 	show.close()
 	if err != nil {
 		return err
@@ -120,11 +127,11 @@ func (p *commands) list() *cobra.Command {
 		Long: `List the images: name, digest, platform, size of the root file system, when the image was
 added, and when it was last used. An image without a name had one that another image has now.`}
 	return p.withJSON(c, func(*cobra.Command, []string) error {
-		store, _, err := p.open()
+		state, err := p.open()
 		if err != nil {
 			return err
 		}
-		images, err := store.List()
+		images, err := state.Store.List()
 		if err != nil {
 			return err
 		}
@@ -156,10 +163,10 @@ type removedImage struct {
 }
 
 // usedBy returns a function that says which template is made of an image.
-func usedBy(store *oci.Store, templates map[string]string) func(oci.Image) string {
+func usedBy(state State) func(oci.Image) string {
 	return func(image oci.Image) string {
-		for name, ref := range templates {
-			if of, there, err := store.Get(ref); err == nil && there && of.Name == image.Name && of.Name != "" {
+		for name, ref := range state.Templates {
+			if of, there, err := state.Store.Get(ref); err == nil && there && of.Name == image.Name && of.Name != "" {
 				return "the template " + name
 			}
 		}
@@ -172,13 +179,13 @@ func (p *commands) remove() *cobra.Command {
 		Long: `Remove images by name, or by digest (sha256:…). Layers that other images have too are kept. The image
 of a template of the settings file is not removed.`}
 	return p.withJSON(c, func(c *cobra.Command, args []string) error {
-		store, templates, err := p.open()
+		state, err := p.open()
 		if err != nil {
 			return err
 		}
 		removed := []removedImage{}
 		for _, ref := range args {
-			image, err := store.Remove(c.Context(), ref, usedBy(store, templates))
+			image, err := state.Store.Remove(c.Context(), ref, usedBy(state))
 			if err != nil {
 				return err
 			}
@@ -203,13 +210,16 @@ func (p *commands) prune() *cobra.Command {
 	c := &cobra.Command{Use: "prune", Short: "Remove images without a name, and what interrupted pulls left",
 		Args: cobra.NoArgs,
 		Long: `Remove images that have no name any more, layers that no image has, and downloads that were
-interrupted. Images with a name are kept.`}
+interrupted. Images with a name are kept, and those that a server has used that still runs.`}
 	return p.withJSON(c, func(c *cobra.Command, _ []string) error {
-		store, _, err := p.open()
+		state, err := p.open()
 		if err != nil {
 			return err
 		}
-		freed, err := store.Prune(c.Context(), nil)
+		// A template of the running server may be made of an image that has lost its name.
+		freed, err := state.Store.Prune(c.Context(), func(i oci.Image) bool {
+			return !state.Server.IsZero() && !i.Used.Before(state.Server)
+		})
 		if err != nil {
 			return err
 		}
