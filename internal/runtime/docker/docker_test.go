@@ -48,8 +48,8 @@ func subject(t *testing.T, d *dockertest.Daemon, template *image.Template) (*san
 		Kill:         func(t *testing.T, b sandbox.Sandbox) { d.Kill(t, nameOf(b)) },
 		ProofCommand: "cat /" + proofFile,
 		VersionText:  proof,
-		SharedKernel: true,
-		Template:     template,
+		SharedKernel: true, NoQuota: true,
+		Template: template,
 	}, c
 }
 

@@ -40,6 +40,8 @@ type Subject struct {
 	// SharedKernel: programs in the sandbox run on the host's kernel. They see the machine's memory and CPUs, and reach
 	// sockets of the host in folders that are mounted.
 	SharedKernel bool
+	// NoQuota: the storage of the sandboxes has no quota. A sandbox over its disk limit is ended.
+	NoQuota bool
 	// Template is what to boot; nil for a runtime that cannot run programs: tests that need
 	// them are skipped.
 	Template *image.Template

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -149,9 +150,12 @@ func (d *Daemon) lastLog() []byte {
 	return text[max(0, len(text)-4000):]
 }
 
-// Signal sends the daemon a signal that ends it, and waits for its end.
+// Signal sends the daemon a signal that ends it, and waits for its end and that of its containerd: the next daemon
+// would take one that has ended, but has not been reaped yet, for one that runs, and would wait for it in vain.
 func (d *Daemon) Signal(t testing.TB, s syscall.Signal) {
 	t.Helper()
+	text, _ := os.ReadFile(filepath.Join(d.dir, "exec", "containerd", "containerd.pid"))
+	containerd, _ := strconv.Atoi(strings.TrimSpace(string(text)))
 	if err := d.cmd.Process.Signal(s); err != nil {
 		t.Fatal(err)
 	}
@@ -160,6 +164,13 @@ func (d *Daemon) Signal(t testing.TB, s syscall.Signal) {
 	case <-time.After(time.Minute):
 		t.Fatalf("the daemon does not end:\n%s", d.lastLog())
 	}
+	for range 600 {
+		if containerd == 0 || unix.Kill(containerd, 0) != nil {
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	t.Fatalf("containerd (%d) has not ended:\n%s", containerd, d.lastLog())
 }
 
 // remove ends the daemon and everything that it has started, and removes its folders.
