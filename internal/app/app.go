@@ -26,7 +26,6 @@ import (
 	"sandlot/internal/gateway"
 	"sandlot/internal/hub"
 	"sandlot/internal/limit"
-	"sandlot/internal/oci"
 	"sandlot/internal/pool"
 	"sandlot/internal/port"
 	"sandlot/internal/sandbox"
@@ -157,7 +156,7 @@ func (a *App) openSessions(ctx context.Context) error {
 	}
 	a.apply(&activeSettings{c, networkPolicies})
 	a.builder = template.NewBuilder(template.Config{Set: a.templates, Pool: a.pool, Flavor: defaultFlavor, Log: a.log,
-		Imager: imagerOf(a.pool, oci.Open(filepath.Join(c.Server.StateDir, "images"), a.log)),
+		Imager: imagerOf(a.pool, openImages(c.Server.StateDir, a.log)),
 		Dir:    filepath.Join(c.Server.StateDir, "templates"), Prepare: a.registries.prepare,
 		Outlet: func(name, box string) *egress.Outlet {
 			return a.egress.Outlet(egress.Owner{Principal: "template " + name, Sandbox: box},

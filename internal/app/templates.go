@@ -3,6 +3,7 @@ package app
 import (
 	"fmt"
 	"log/slog"
+	"path/filepath"
 
 	"sandlot/internal/config"
 	"sandlot/internal/fault"
@@ -43,6 +44,15 @@ func Templates(c *config.Config, log *slog.Logger, prepare func(*image.Template)
 		return nil, fault.Wrap(fault.Configuration, err, "default_template=%q: %v", c.Sessions.DefaultTemplate, err)
 	}
 	return all, nil
+}
+
+// openImages opens the image store of a state folder, and removes what pulls left that nobody has gone on with.
+func openImages(stateDir string, log *slog.Logger) *oci.Store {
+	store := oci.Open(filepath.Join(stateDir, "images"), log)
+	if err := store.Clean(); err != nil {
+		log.Warn("what interrupted pulls left could not be removed", "error", err)
+	}
+	return store
 }
 
 // imagerOf returns a function that returns what makes the images of a runtime: the runtime itself, or the store of

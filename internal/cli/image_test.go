@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,22 +13,25 @@ import (
 	"sandlot/internal/oci"
 )
 
+// writeTar writes an archive of a root file system with one file.
+func writeTar(t *testing.T, path, text string) {
+	t.Helper()
+	var archive bytes.Buffer
+	w := tar.NewWriter(&archive)
+	if err := w.WriteHeader(&tar.Header{Name: "f", Size: int64(len(text)), Mode: 0o644}); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = w.Write([]byte(text))
+	if err := errors.Join(w.Close(), os.WriteFile(path, archive.Bytes(), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // The commands of images work on the state folder's store, without a server.
 func TestImageCommands(t *testing.T) {
 	dir := t.TempDir()
-	var archive bytes.Buffer
-	w := tar.NewWriter(&archive)
-	if err := w.WriteHeader(&tar.Header{Name: "f", Size: 5, Mode: 0o644}); err != nil {
-		t.Fatal(err)
-	}
-	_, _ = w.Write([]byte("hello"))
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
 	root := filepath.Join(dir, "root.tar")
-	if err := os.WriteFile(root, archive.Bytes(), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	writeTar(t, root, "hello")
 	run := func(code int, args ...string) (out, problems string) {
 		t.Helper()
 		var o, e bytes.Buffer
@@ -67,6 +71,37 @@ func TestImageCommands(t *testing.T) {
 	}
 	if _, problems := run(1, "remove", "my-image:1"); !strings.Contains(problems, "is used by the template mine") {
 		t.Errorf("the image of a template: %q", problems)
+	}
+	digest := images[0].Digest
+	if err := os.MkdirAll(filepath.Join(dir, "state", "templates"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	// The template is of another image now, whose name this one has had.
+	text := "templates:\n  mine: {image: other:1}\n"
+	if err := errors.Join(os.WriteFile(settings, []byte(text), 0o600),
+		os.WriteFile(filepath.Join(dir, "state", "templates", "mine.json"),
+			[]byte(`{"base": "sha256:0", "image": {"ID": "`+digest+`"}}`), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for _, ref := range []string{"my-image:1", digest} {
+		if _, problems := run(1, "remove", ref); !strings.Contains(problems, "is used by the template mine") {
+			t.Errorf("%s, of which a template was built: %q", ref, problems)
+		}
+	}
+	writeTar(t, root, "other")
+	run(0, "import", root, "my-image:1") // the name means another image
+	run(0, "prune")
+	out, _ = run(0, "list", "--json")
+	if err := json.Unmarshal([]byte(out), &images); err != nil || len(images) != 2 {
+		t.Errorf("after prune there are %s, %v", out, err)
+	}
+	if err := os.Remove(filepath.Join(dir, "state", "templates", "mine.json")); err != nil {
+		t.Fatal(err)
+	}
+	run(0, "prune")
+	out, _ = run(0, "list", "--json")
+	if err := json.Unmarshal([]byte(out), &images); err != nil || len(images) != 1 || images[0].Digest == digest {
+		t.Errorf("without the template, after prune there are %s, %v", out, err)
 	}
 	if err := os.Remove(settings); err != nil {
 		t.Fatal(err)

@@ -17,6 +17,7 @@ import (
 	"sandlot/internal/fault"
 	"sandlot/internal/oci"
 	"sandlot/internal/servers/spec"
+	"sandlot/internal/template"
 )
 
 // machineState is the JSON of ps.
@@ -58,6 +59,7 @@ func (p *program) images() (image.State, error) {
 	}
 	dir := cfg.Server.StateDir
 	state := image.State{Templates: map[string]string{},
+		Used:  template.Used(filepath.Join(dir, "templates"), cfg.Templates),
 		Store: oci.Open(filepath.Join(dir, "images"), app.Logger(p.err, "WARNING", false))}
 	for _, t := range cfg.Templates {
 		if t.Image != "" {

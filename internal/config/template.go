@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -91,15 +92,32 @@ func (f *Files) UnmarshalYAML(n *yaml.Node) error {
 	return nil
 }
 
+// notKept are the folders and files of a sandbox that are not part of an image: what is mounted, what Sandlot writes,
+// and what is temporary.
+var notKept = []string{"/workspace", "/proc", "/sys", "/dev", "/run", "/tmp", "/var/tmp", "/.sandlot", "/.venv",
+	"/var/lib/sandlot", "/var/cache/apt", "/root/.cache", "/root/.npm", "/root/.local", "/root/.gitconfig",
+	"/etc/resolv.conf", "/etc/hosts", "/etc/hostname", "/etc/gitconfig", "/etc/gitignore"}
+
+// NotKept returns the path by which a file of a sandbox, with a clean absolute path, does not become part of a
+// template: its own, or that of a folder above it. It returns "" for a file that does.
+func NotKept(file string) string {
+	for _, own := range notKept {
+		if file == own || strings.HasPrefix(file, own+"/") {
+			return own
+		}
+	}
+	return ""
+}
+
 func parseFile(target string, n *yaml.Node) (File, error) {
 	if !path.IsAbs(target) || path.Clean(target) != target || target == "/" || strings.ContainsRune(target, 0) {
 		return File{}, errors.New("the path in the sandbox must be absolute, and clean, such as /etc/app.conf")
 	}
-	for _, own := range []string{"/workspace", "/proc", "/sys", "/dev", "/tmp", "/run", "/.sandlot",
-		"/var/lib/sandlot"} {
-		if target == own || strings.HasPrefix(target, own+"/") {
-			return File{}, fmt.Errorf("%s is not part of a template: it is each sandbox's own", own)
-		}
+	switch own := NotKept(target); {
+	case strings.HasPrefix(own, "/etc/"):
+		return File{}, fmt.Errorf("Sandlot writes %s itself, for each sandbox", own)
+	case own != "":
+		return File{}, fmt.Errorf("%s is not kept in a template: it is each sandbox's own", own)
 	}
 	if n.Kind == yaml.ScalarNode && n.Tag != "!!null" {
 		return checkFile(File{[]byte(n.Value), 0o644})
@@ -301,6 +319,9 @@ func checkTemplateKeys(n *yaml.Node) error {
 // finishTemplates checks the templates against the flavors and runtimes, and adds the one of sandbox_image.
 func (c *Config) finishTemplates() error {
 	r := &c.Runtime
+	if sorted := slices.Sorted(slices.Values(r.Names)); len(slices.Compact(sorted)) < len(r.Names) {
+		return c.InvalidSetting("runtimes", errors.New("a runtime is named twice"))
+	}
 	switch {
 	case len(r.Names) == 0:
 		r.Names = []string{r.Name}
@@ -329,6 +350,11 @@ func (c *Config) finishTemplates() error {
 		}
 		if t.Runtime != "" && !slices.Contains(r.Names, t.Runtime) {
 			return c.invalidTemplate(t, "runtime", t.Runtime, r.Names)
+		}
+		if t.Rootfs != "" && cmp.Or(t.Runtime, r.Name) == "docker" {
+			return fault.New(fault.Configuration, "%s: templates: %s: the runtime docker makes no sandboxes of a folder "+
+				"(rootfs); make an image of it (tar -C FOLDER -c . | docker import - NAME), and name it as image, or "+
+				"use the runtime gvisor", c.File, t.Name)
 		}
 	}
 	return nil

@@ -58,6 +58,29 @@ func TestSizesOfTemplates(t *testing.T) {
 	})
 }
 
+// A sandbox that boots while its template is replaced is destroyed, and does not take the place of one of the new
+// template.
+func TestReplacedWhileBooting(t *testing.T) {
+	rt := &prebooter{cannot: true}
+	within(t, rt, 1, func(t *testing.T, p *Pool) {
+		settle(p, rt)
+		rt.BootDelay = 10 * time.Second
+		old, newer := &image.Template{Name: "plain"}, &image.Template{Name: "plain"}
+		rt.templates.Store(&[]*image.Template{old})
+		p.Refresh()
+		time.Sleep(time.Second)
+		settle(p, rt, newer)
+		if _, alive := rt.Count(); alive != 1 {
+			t.Errorf("%d sandboxes live, want 1", alive)
+		}
+		if b := p.Take(newer, p.Flavor); b == nil || b.Template != newer {
+			t.Errorf("took %+v", b)
+		} else {
+			drop(t, p, b)
+		}
+	})
+}
+
 // All warm sandboxes together have no more memory than the bound, and no template is without one as long as another
 // has two.
 func TestMemoryOfAllPools(t *testing.T) {

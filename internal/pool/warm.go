@@ -193,6 +193,11 @@ func (p *Pool) addSandbox(ctx context.Context, t *image.Template) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if !slices.Contains(p.Templates(), t) { // Refresh came while it booted
+		delete(p.owned, id)
+		p.background.Go(func() { p.discard(b) })
+		return nil
+	}
 	p.ready[t.Name] = append(p.ready[t.Name], b)
 	return nil
 }

@@ -40,12 +40,17 @@ type Builder struct{ Config }
 // NewBuilder returns a builder. Load and Run do the work.
 func NewBuilder(c Config) *Builder { return &Builder{c} }
 
-// Load makes those templates ready that an earlier server has built, unless their definitions have changed or
-// their images are gone. It boots no sandbox and gets no image.
+// Load makes those templates ready that an earlier server has built, unless their images are gone. One whose
+// definition has changed since serves with the earlier build until Run has made it again. Load boots no sandbox and
+// gets no image.
 func (b *Builder) Load(ctx context.Context) {
 	for _, e := range b.Set.buildable() {
 		r, err := b.readRecord(e.definition.Name)
-		if err != nil || r.Definition != definitionHash(e.definition) {
+		if err != nil {
+			continue
+		}
+		changed := r.Definition != definitionHash(e.definition)
+		if changed && (r.Runtime != e.definition.Runtime || len(r.Languages)+len(e.definition.Languages) == 0) {
 			continue
 		}
 		if img, err := b.lookUp(ctx, e.definition, r.Image.ID); err != nil || img.ID != r.Image.ID {
@@ -54,6 +59,9 @@ func (b *Builder) Load(ctx context.Context) {
 			r.Image = img // a runtime may have moved its files
 		}
 		b.publish(e, r)
+		if changed {
+			b.Set.update(e, func(e *entry) { e.state = Waiting })
+		}
 	}
 }
 
@@ -164,7 +172,7 @@ func (b *Builder) build(ctx context.Context, d config.Template, report func(stri
 	if err != nil {
 		return record{}, fmt.Errorf("its image %s: %w", d.Image, err)
 	}
-	r := record{Definition: definitionHash(d), Base: base.ID, Image: base, Built: time.Now().UTC()}
+	r := record{Definition: definitionHash(d), Runtime: d.Runtime, Base: base.ID, Image: base, Built: time.Now().UTC()}
 	if d.Built() {
 		r.Content = contentKey(d, base.ID)
 		if r.Image, err = b.addTo(ctx, imager, d, base, report); err != nil {

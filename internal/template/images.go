@@ -7,8 +7,11 @@ import (
 	"fmt"
 	"io"
 	"path"
+	"runtime"
 	"strings"
 
+	"sandlot/internal/config"
+	"sandlot/internal/fault"
 	"sandlot/internal/oci"
 	"sandlot/internal/sandbox"
 )
@@ -47,6 +50,11 @@ func (s Store) Image(ctx context.Context, ref string, progress func(string)) (sa
 			return sandbox.Image{}, err
 		}
 	}
+	own := "linux/" + runtime.GOARCH
+	if i.Platform != "" && i.Platform != own && !strings.HasPrefix(i.Platform, own+"/") {
+		return sandbox.Image{}, fault.New(fault.InvalidParameters, "the image %s is for %s, and this machine is %s; get "+
+			"the one for it: sandlot image pull --platform %[3]s %[1]s", ref, i.Platform, own)
+	}
 	return imageOf(i), nil
 }
 
@@ -83,12 +91,6 @@ func (s Store) Save(ctx context.Context, b sandbox.Sandbox, name string) (sandbo
 	}
 	return imageOf(i), nil
 }
-
-// notSaved are the folders and files of a sandbox that are not part of an image: what is mounted, what the agent
-// writes, and what is temporary.
-var notSaved = []string{"workspace", "proc", "sys", "dev", "run", "tmp", "var/tmp", ".sandlot", ".venv",
-	"var/lib/sandlot", "var/cache/apt", "root/.cache", "root/.npm", "root/.local", "root/.gitconfig",
-	"etc/resolv.conf", "etc/hosts", "etc/hostname", "etc/gitconfig", "etc/gitignore"}
 
 // filterLayer makes a layer of an image out of the upper layer of an overlay: it leaves out what is not saved, and
 // writes whiteouts as images have them.
@@ -173,10 +175,5 @@ func isSaved(name string, mounted map[string][]byte) bool {
 	if _, isMountPoint := mounted[name]; isMountPoint {
 		return false
 	}
-	for _, p := range notSaved {
-		if name == p || strings.HasPrefix(name, p+"/") {
-			return false
-		}
-	}
-	return true
+	return config.NotKept("/"+name) == ""
 }

@@ -17,8 +17,9 @@ import (
 // record is the result of a build, as JSON in a file of its template.
 type record struct {
 	Definition string           `json:"definition"` // the hash of the settings that it was made of
-	Base       string           `json:"base"`       // the ID of the image that the settings name
-	Content    string           `json:"content"`    // hash of packages, files and Base; empty: nothing was added
+	Runtime    string           `json:"runtime,omitempty"`
+	Base       string           `json:"base"`    // the ID of the image that the settings name
+	Content    string           `json:"content"` // hash of packages, files and Base; empty: nothing was added
 	Image      sandbox.Image    `json:"image"`
 	User       image.User       `json:"user"`
 	Languages  []image.Language `json:"languages"`
@@ -42,7 +43,7 @@ func hashOf(parts ...any) string {
 
 // definitionHash returns a hash of the settings on which a record depends.
 func definitionHash(d config.Template) string {
-	return hashOf(d.Image, d.Packages, d.Files, d.Runtime, d.Env["PATH"])
+	return hashOf(d.Image, d.Packages, d.Files, d.Runtime, d.Env["PATH"], len(d.Languages) > 0)
 }
 
 // contentKey returns the hash of an image, and of the packages and files that are added to it.
@@ -52,6 +53,24 @@ func contentKey(d config.Template, base string) string {
 		*list = slices.Sorted(slices.Values(*list))
 	}
 	return hashOf(base, p, d.Files, d.Runtime)[:32]
+}
+
+// Used returns the templates that are made of images, by the digests of those images: of those that settings have,
+// and of the ready-made ones, as records in a folder say.
+func Used(dir string, settings []config.Template) map[string]string {
+	b, used := Builder{Config{Dir: dir}}, map[string]string{}
+	for _, d := range slices.Concat(settings, readyMadeTemplates) {
+		r, err := b.readRecord(d.Name)
+		if err != nil {
+			continue
+		}
+		for _, digest := range []string{r.Base, r.Image.ID} {
+			if digest != "" {
+				used[digest] = d.Name
+			}
+		}
+	}
+	return used
 }
 
 func (b *Builder) recordPath(name string) string { return filepath.Join(b.Dir, name+".json") }

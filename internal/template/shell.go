@@ -94,6 +94,9 @@ func (s *shell) output(ctx context.Context, script string) (string, error) {
 // install adds a template's files and packages to the sandbox.
 func (s *shell) install(ctx context.Context, d config.Template) error {
 	for _, target := range slices.Sorted(maps.Keys(d.Files)) {
+		if _, mounted := s.booted.Template.Files[strings.TrimPrefix(target, "/")]; mounted {
+			return fmt.Errorf("files: Sandlot writes %s itself, for each sandbox: remove it from the template", target)
+		}
 		if err := s.writeFile(ctx, target, d.Files[target]); err != nil {
 			return err
 		}

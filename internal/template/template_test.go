@@ -418,3 +418,59 @@ func TestContentKey(t *testing.T) {
 		t.Errorf("%d keys, want 7", len(keys))
 	}
 }
+
+// Whether languages are looked for is part of what a record depends on.
+func TestDefinitionHash(t *testing.T) {
+	named, found := numpy("a"), numpy("a")
+	found.Languages = nil
+	if definitionHash(named) == definitionHash(found) {
+		t.Error("a record without languages is used for a template that names none")
+	}
+}
+
+// A template whose definition has changed serves with its earlier build until it is built again. Its images are used.
+func TestChangedDefinition(t *testing.T) {
+	if !sandboxtest.Alone(t) {
+		return
+	}
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		i := &images{ids: map[string]string{"py": "sha256:1"}}
+		w := newWorld(t, dir, i, numpy("one"))
+		time.Sleep(time.Second)
+		w.stop()
+		first := i.ids[i.saved[0]]
+		changed := numpy("one")
+		changed.Packages.Pip = []string{"pandas"}
+		used := Used(w.Dir, []config.Template{changed})
+		if used["sha256:1"] != "one" || used[first] != "one" || len(used) != 2 || len(Used(w.Dir, nil)) != 0 {
+			t.Errorf("used %v", used)
+		}
+
+		i.broken = errors.New("no route to the registry")
+		w = newWorld(t, dir, i, changed)
+		defer func() { w.stop() }()
+		time.Sleep(time.Second)
+		got := w.info(t, "one")
+		if found, err := w.Set.Find(t.Context(), "one"); err != nil || found.ImageID != first || got.State != Failed {
+			t.Errorf("%+v, %v, %+v", found, err, got)
+		}
+		i.mu.Lock()
+		i.broken = nil
+		i.mu.Unlock()
+		time.Sleep(2 * firstRetry)
+		if found, err := w.Set.Find(t.Context(), "one"); err != nil || found.ImageID == first ||
+			len(i.savedNames()) != 2 {
+			t.Errorf("%+v, %v", found, err)
+		}
+		w.stop()
+
+		changed.Runtime = "docker" // another runtime does not have the image
+		i.broken = errors.New("no route to the registry")
+		w = newWorld(t, dir, i, changed)
+		time.Sleep(time.Second)
+		if got := w.info(t, "one"); got.Usable {
+			t.Errorf("%+v", got)
+		}
+	})
+}

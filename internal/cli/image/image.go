@@ -18,6 +18,7 @@ import (
 type State struct {
 	Store     *oci.Store
 	Templates map[string]string // the images of the settings' templates, by the templates' names
+	Used      map[string]string // the templates that were made of images, by the images' digests
 	Server    time.Time         // when the server that runs on the folder started; zero: none runs
 }
 
@@ -165,6 +166,9 @@ type removedImage struct {
 // usedBy returns a function that says which template is made of an image.
 func usedBy(state State) func(oci.Image) string {
 	return func(image oci.Image) string {
+		if name := state.Used[image.Digest]; name != "" {
+			return "the template " + name
+		}
 		for name, ref := range state.Templates {
 			if of, there, err := state.Store.Get(ref); err == nil && there && of.Name == image.Name && of.Name != "" {
 				return "the template " + name
@@ -177,7 +181,7 @@ func usedBy(state State) func(oci.Image) string {
 func (p *commands) remove() *cobra.Command {
 	c := &cobra.Command{Use: "remove IMAGE...", Short: "Remove images", Args: cobra.MinimumNArgs(1),
 		Long: `Remove images by name, or by digest (sha256:…). Layers that other images have too are kept. The image
-of a template of the settings file is not removed.`}
+of a template of the settings file is not removed, nor one of which a template was built.`}
 	return p.withJSON(c, func(c *cobra.Command, args []string) error {
 		state, err := p.open()
 		if err != nil {
@@ -210,7 +214,8 @@ func (p *commands) prune() *cobra.Command {
 	c := &cobra.Command{Use: "prune", Short: "Remove images without a name, and what interrupted pulls left",
 		Args: cobra.NoArgs,
 		Long: `Remove images that have no name any more, layers that no image has, and downloads that were
-interrupted. Images with a name are kept, and those that a server has used that still runs.`}
+interrupted. Images with a name are kept, those of which a template was built, and
+those that a server has used that still runs.`}
 	return p.withJSON(c, func(c *cobra.Command, _ []string) error {
 		state, err := p.open()
 		if err != nil {
@@ -218,7 +223,7 @@ interrupted. Images with a name are kept, and those that a server has used that 
 		}
 		// A template of the running server may be made of an image that has lost its name.
 		freed, err := state.Store.Prune(c.Context(), func(i oci.Image) bool {
-			return !state.Server.IsZero() && !i.Used.Before(state.Server)
+			return state.Used[i.Digest] != "" || !state.Server.IsZero() && !i.Used.Before(state.Server)
 		})
 		if err != nil {
 			return err

@@ -58,6 +58,8 @@ type Store struct {
 	dir         string
 	hostNetwork bool // sandboxes have the machine's own network, and look names up where it does
 
+	cleaned sync.Once
+
 	mu   sync.Mutex
 	made map[*image.Template]*made
 }
@@ -90,6 +92,7 @@ func (s *Store) For(t *image.Template) (FS, error) {
 	if m.done {
 		return m.fs, nil
 	}
+	s.cleaned.Do(s.removeStale)
 	f, err := s.build(t)
 	m.fs, m.done = f, err == nil
 	return f, err
@@ -159,10 +162,38 @@ func (s *Store) imageFS(t *image.Template, file string, files map[string]string)
 	if text, err = buildLayer(i, t, files, time.Now()); err != nil {
 		return FS{}, err
 	}
-	if err := os.WriteFile(layer+".new", text, 0o600); err != nil {
-		return FS{}, err
+	return FS{empty, t.Binds, file, layer}, writeWhole(layer, text)
+}
+
+// writeWhole writes a file that exists with all its content, or not at all, even after a crash.
+func writeWhole(path string, text []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(path), ".making-*.tar")
+	if err != nil {
+		return err
 	}
-	return FS{empty, t.Binds, file, layer}, os.Rename(layer+".new", layer)
+	defer os.Remove(f.Name()) // fails once it is renamed
+	_, err = f.Write(text)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}
+
+// staleAfter is the age at which nobody makes a root file system any more.
+const staleAfter = time.Hour
+
+// removeStale removes what a server left that ended while it made a root file system.
+func (s *Store) removeStale() {
+	entries, _ := os.ReadDir(s.dir)
+	for _, e := range entries {
+		info, err := e.Info()
+		if err == nil && strings.HasPrefix(e.Name(), ".making-") && time.Since(info.ModTime()) > staleAfter {
+			os.RemoveAll(filepath.Join(s.dir, e.Name()))
+		}
+	}
 }
 
 func shortHash(b []byte) string {

@@ -8,8 +8,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -237,5 +239,30 @@ func TestFolderOfOperator(t *testing.T) {
 	}
 	if _, err := os.Stat(first.Image); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the older copy is kept: %v", err)
+	}
+}
+
+// What a server left that ended while it made a root file system is removed, and not what another one makes.
+func TestLeftovers(t *testing.T) {
+	dir := t.TempDir()
+	long := time.Now().Add(-2 * staleAfter)
+	for _, name := range []string{".making-old.tar", ".making-new.tar", "kept.tar"} {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if name == ".making-new.tar" {
+			continue
+		}
+		if err := os.Chtimes(filepath.Join(dir, name), long, long); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := New(t.Context(), dir, false).For(&image.Template{Name: "x"}); err != nil {
+		t.Fatal(err)
+	}
+	left, err := filepath.Glob(filepath.Join(dir, "*.tar"))
+	if want := []string{filepath.Join(dir, ".making-new.tar"), filepath.Join(dir, "kept.tar")}; err != nil ||
+		!slices.Equal(left, want) {
+		t.Errorf("left are %q, %v", left, err)
 	}
 }
