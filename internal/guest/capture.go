@@ -2,9 +2,11 @@ package guest
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"unicode/utf8"
 
@@ -223,10 +225,43 @@ func (o *outputFiles) create(name string) (f *os.File, err error) {
 	return f, err
 }
 
-// makeShared makes a folder into which the user can write. Root's own folders are the agent's.
+// makeShared makes a folder into which the user can write. Root's own folders are the agent's. For
+// another user it follows no link: an image may have one there, to a folder that others trust, and
+// the user may be able to make one at any time.
 func makeShared(dir string, u *user.User) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil || u == nil {
+	if u == nil {
+		return os.MkdirAll(dir, 0o755)
+	}
+	fd, err := unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	for name := range strings.SplitSeq(strings.Trim(filepath.Clean(dir), "/"), "/") {
+		if err != nil {
+			break
+		}
+		parent := fd
+		const flags = unix.O_PATH | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
+		if fd, err = unix.Openat(parent, name, flags, 0); errors.Is(err, unix.ENOENT) {
+			if err = unix.Mkdirat(parent, name, 0o755); err == nil {
+				fd, err = unix.Openat(parent, name, flags, 0)
+			}
+		}
+		unix.Close(parent)
+	}
+	if err != nil {
+		return &os.PathError{Op: "making the folder", Path: dir, Err: err}
+	}
+	defer unix.Close(fd)
+	// Modes are not changed by a descriptor of O_PATH.
+	folder, err := unix.Openat(fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return &os.PathError{Op: "opening the folder", Path: dir, Err: err}
+	}
+	defer unix.Close(folder)
+	var st unix.Stat_t
+	if err := unix.Fstat(folder, &st); err != nil {
 		return err
 	}
-	return os.Chmod(dir, 0o777|os.ModeSticky)
+	if int(st.Uid) != os.Geteuid() {
+		return fmt.Errorf("the folder %s belongs to user %d, and not to the agent", dir, st.Uid)
+	}
+	return unix.Fchmod(folder, 0o777|unix.S_ISVTX)
 }

@@ -24,6 +24,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"connectrpc.com/connect"
 	"github.com/hashicorp/yamux"
@@ -141,6 +142,26 @@ func dropBoundingSet() error {
 				"CAP_SETPCAP", c, errno)
 		}
 	}
+	return clearInheritable()
+}
+
+// clearInheritable clears the inheritable set, which some versions of Docker fill, and with it the
+// ambient one: a program gets those of a file's inheritable set, whatever the bounding set is.
+func clearInheritable() error {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var own [2]unix.CapUserData
+	if err := unix.Capget(&header, &own[0]); err != nil {
+		return fmt.Errorf("reading the capabilities: %w", err)
+	}
+	if own[0].Inheritable|own[1].Inheritable == 0 { // then the ambient set is empty, too
+		return nil
+	}
+	own[0].Inheritable, own[1].Inheritable = 0, 0
+	_, _, errno := syscall.AllThreadsSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&header)),
+		uintptr(unsafe.Pointer(&own[0])), 0)
+	if errno != 0 {
+		return fmt.Errorf("clearing the inheritable capabilities: %w", errno)
+	}
 	return nil
 }
 
@@ -222,6 +243,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.work.Go(func() { server.Serve(&wire.Listener{Conns: a.callStreams, Closed: ctx.Done()}) })
 	for _, name := range a.config.Boot.GetWarm() {
 		a.work.Go(func() {
+			a.awaitSecretGone(ctx)
 			if l, err := a.language(name); err == nil && l.Driver != "" {
 				_ = a.interpreter(l).Warm(ctx) // a call that needs it tries again, and gets the error
 			}
@@ -259,6 +281,22 @@ func (a *Agent) Run(ctx context.Context) error {
 		return ErrOrphaned
 	}
 	return ctx.Err()
+}
+
+// awaitSecretGone waits until the file with the secret is gone, which the host removes at the first
+// dial. Code of the workspace, such as a .pth file, runs as soon as an interpreter starts, and must
+// not read it. On gVisor a sandbox that boots has no such file.
+func (a *Agent) awaitSecretGone(ctx context.Context) {
+	path := filepath.Join(filepath.Dir(a.config.Socket), wire.SecretFile)
+	for ctx.Err() == nil {
+		if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
+			return
+		}
+		select {
+		case <-time.After(2 * time.Millisecond):
+		case <-ctx.Done():
+		}
+	}
 }
 
 // spareThreads is how many threads reserveThreads makes. The limits of a container have room for them.

@@ -12,7 +12,9 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"golang.org/x/sys/unix"
 
+	"sandlot/internal/agent/wire"
 	"sandlot/internal/guest/user"
 	"sandlot/proto/agentv1"
 )
@@ -29,6 +31,10 @@ func child(what string) int {
 		fmt.Println(string(text), err)
 	case "capabilities":
 		fmt.Println(dropBoundingSet())
+	case "inheritable":
+		err := clearInheritable()
+		text, rerr := os.ReadFile("/proc/self/task/" + strconv.Itoa(os.Getpid()) + "/status")
+		fmt.Println(string(text), err, rerr)
 	default:
 		return 1
 	}
@@ -72,6 +78,84 @@ func TestNoSETPCAP(t *testing.T) {
 	if out := runChild(t, "capabilities", attr); !strings.Contains(out, "CAP_SETPCAP") {
 		t.Errorf("without the capability: %s", out)
 	}
+}
+
+// Capabilities that a daemon has made inheritable, or ambient, are taken from all that the agent starts; an agent
+// that cannot do that says so (such as one with C code, as under the race detector).
+func TestInheritable(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root can have ambient capabilities; CI is root")
+	}
+	out := runChild(t, "inheritable", &syscall.SysProcAttr{AmbientCaps: []uintptr{unix.CAP_NET_RAW}})
+	const none = ":\t0000000000000000\n"
+	if cleared := strings.Contains(out, "CapInh"+none) && strings.Contains(out, "CapAmb"+none); cleared ==
+		strings.Contains(out, "clearing the inheritable capabilities") {
+		t.Errorf("the agent has: %s", out)
+	}
+}
+
+// A folder of the agent's is shared with the user, and never one to which an image or the user has made a link.
+func TestSharedFolderFollowsNoLink(t *testing.T) {
+	r := newUserRig(t)
+	if err := os.Chown(r.dir, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	tree(t, r.dir, "other/sub/")
+	for _, name := range []string{"link", "parent/link"} {
+		tree(t, r.dir, filepath.Dir(name)+"/")
+		if err := os.Symlink(filepath.Join(r.dir, "other"), filepath.Join(r.dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Mkdir(filepath.Join(r.dir, "theirs"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(filepath.Join(r.dir, "theirs"), testUID, testGID); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"link", "parent/link/sub", "parent/link/new", "theirs"} {
+		if err := makeShared(filepath.Join(r.dir, name), r.user); err == nil {
+			t.Errorf("%s was shared", name)
+		}
+	}
+	for _, name := range []string{"other", "other/sub", "theirs"} {
+		if st, err := os.Lstat(filepath.Join(r.dir, name)); err != nil || st.Mode().Perm() != 0o755 {
+			t.Errorf("%s: %v, %v", name, st, err)
+		}
+	}
+	if _, err := os.Lstat(filepath.Join(r.dir, "other/new")); err == nil {
+		t.Error("a folder was made behind a link")
+	}
+	for range 2 {
+		name := filepath.Join(r.dir, "a/b")
+		if err := makeShared(name, r.user); err != nil {
+			t.Fatal(err)
+		}
+		if st, err := os.Lstat(name); err != nil || st.Mode() != os.ModeDir|os.ModeSticky|0o777 {
+			t.Errorf("the folder: %v, %v", st, err)
+		}
+	}
+}
+
+// No interpreter starts before the host has removed the file with the secret.
+func TestWarmAwaitsSecret(t *testing.T) {
+	dir := t.TempDir()
+	a := New(Config{Socket: filepath.Join(dir, wire.Socket), Secret: make([]byte, wire.SecretLen)})
+	secret := filepath.Join(dir, wire.SecretFile)
+	if err := os.WriteFile(secret, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	gone := make(chan struct{})
+	go func() { defer close(gone); a.awaitSecretGone(t.Context()) }()
+	select {
+	case <-gone:
+		t.Error("the file is there")
+	case <-time.After(50 * time.Millisecond):
+	}
+	if err := os.Remove(secret); err != nil {
+		t.Fatal(err)
+	}
+	<-gone
 }
 
 // newUserRig is a rig whose user is not root, with a folder of that user's.

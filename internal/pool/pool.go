@@ -178,7 +178,9 @@ func (p *Pool) volumes() []sandbox.Mount {
 
 func (p *Pool) spec(r Request) sandbox.Spec {
 	mounts := []sandbox.Mount{{Source: p.Workspaces.Path(r.Workspace), Target: WorkspaceDir}}
-	mounts = append(mounts, p.volumes()...)
+	if !r.Build { // programs of packages, such as their install scripts, have no business in folders of the machine
+		mounts = append(mounts, p.volumes()...)
+	}
 	return sandbox.Spec{ID: r.ID, Template: p.runnable(r.Template), Limits: p.Limits(r.Flavor), Mounts: mounts,
 		OrphanTimeout: p.OrphanTimeout, Build: r.Build,
 		Secret: secret.Bytes(wire.SecretLen)}

@@ -87,10 +87,13 @@ func PlainFiles() error {
 	}
 	filter := program(list)
 	p := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
-	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, setFilter, allThreads, uintptr(unsafe.Pointer(&p)))
+	thread, _, errno := unix.Syscall(unix.SYS_SECCOMP, setFilter, allThreads, uintptr(unsafe.Pointer(&p)))
 	runtime.KeepAlive(filter)
 	if errno != 0 {
 		return fmt.Errorf("setting the system call filter: %w", errno)
+	}
+	if thread != 0 { // then no thread has it
+		return fmt.Errorf("setting the system call filter: thread %d has another one", thread)
 	}
 	return nil
 }

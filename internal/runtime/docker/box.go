@@ -119,11 +119,11 @@ func (b *box) awaitEnd() {
 	for {
 		wait := b.runtime.client.ContainerWait(ctx, b.name,
 			client.ContainerWaitOptions{Condition: container.WaitConditionNotRunning})
+		// Not b.exited as well: the client's goroutine sends one of these, and would wait for ever. The wait ends with the
+		// container, with the daemon, or with ctx.
 		select {
 		case <-wait.Result:
 		case <-wait.Error:
-		case <-b.exited:
-			return
 		}
 		// Only this answer counts: a wait also ends with the daemon.
 		if state, err := b.inspect(ctx); err == nil && (state == nil || !state.Running) {

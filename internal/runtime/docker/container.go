@@ -26,7 +26,8 @@ import (
 const agentPath = "/.sandlot/agent"
 
 // ownFiles are the files that each sandbox has instead of its image's, by path. Docker would copy the host's name
-// servers into resolv.conf. The agent writes into gitconfig, which has to be a file for that in a read-only root.
+// servers into resolv.conf. The agent, which is root and owns it, writes into gitconfig, which has to be a file for
+// that in a read-only root.
 var ownFiles = map[string]string{
 	"/etc/resolv.conf": "nameserver 127.0.0.1\noptions timeout:10 attempts:2\n",
 	"/etc/hosts":       "127.0.0.1 localhost sandbox\n::1 localhost\n",
@@ -78,11 +79,7 @@ func (b *box) makeFolders() error {
 		}
 	}
 	for path, text := range ownFiles {
-		mode := os.FileMode(0o644)
-		if path == writableFile {
-			mode = 0o666
-		}
-		if err := writeFile(filepath.Join(b.filesDir(), filepath.Base(path)), []byte(text), mode); err != nil {
+		if err := writeFile(filepath.Join(b.filesDir(), filepath.Base(path)), []byte(text), 0o644); err != nil {
 			return err
 		}
 	}
@@ -103,13 +100,15 @@ func (r *Runtime) container(b *box, image, instance string) (client.ContainerCre
 	}
 	// The daemon shows the environment to all its users, and stores it. The agent reads the secret from a file.
 	env = slices.DeleteFunc(env, func(kv string) bool { return strings.HasPrefix(kv, wire.EnvSecret+"=") })
-	for _, name := range []string{wire.EnvOrphan, wire.EnvUser} { // an image that was made of a sandbox may have it
+	// What is not said here would be the image's to say.
+	for _, name := range []string{wire.EnvSecret, wire.EnvOrphan, wire.EnvUser} {
 		if !slices.ContainsFunc(env, func(kv string) bool { return strings.HasPrefix(kv, name+"=") }) {
 			env = append(env, name+"=")
 		}
 	}
 	plainFiles := "1"
-	if b.spec.Build { // package managers set such modes, and the mounts of a build are its own
+	// Package managers set such modes. A build has no folders that others use; with one it would be filtered.
+	if b.spec.Build && !slices.ContainsFunc(b.spec.Mounts, func(m sandbox.Mount) bool { return m.Shared }) {
 		plainFiles = ""
 	}
 	env = append(env, wire.EnvPlainFiles+"="+plainFiles)
@@ -124,7 +123,8 @@ func (r *Runtime) container(b *box, image, instance string) (client.ContainerCre
 			labelTemplate: b.spec.Template.Name, labelState: r.StateDir},
 	}
 	host := &container.HostConfig{
-		Runtime: r.OCIRuntime, NetworkMode: "none", IpcMode: "private", DNS: []netip.Addr{},
+		Runtime: r.OCIRuntime, NetworkMode: "none", IpcMode: "private",
+		CgroupnsMode: container.CgroupnsModePrivate, DNS: []netip.Addr{},
 		CapDrop: []string{"ALL"}, CapAdd: agent.Capabilities(b.spec.Template, true),
 		SecurityOpt:    []string{"no-new-privileges"},
 		ReadonlyRootfs: !r.WritableRoot && !b.spec.Build,

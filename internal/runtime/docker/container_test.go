@@ -35,14 +35,17 @@ func TestContainer(t *testing.T) {
 		!slices.Equal(c.Healthcheck.Test, []string{"NONE"}) || c.Labels[labelInstance] != "instance" {
 		t.Errorf("%+v", c)
 	}
-	if slices.ContainsFunc(c.Env, func(kv string) bool { return strings.Contains(kv, "SECRET") }) {
+	// An image's secret would come before the file.
+	if !slices.Contains(c.Env, "SANDLOT_AGENT_SECRET=") || slices.ContainsFunc(c.Env, func(kv string) bool {
+		return strings.Contains(kv, "SECRET") && !strings.HasSuffix(kv, "=")
+	}) {
 		t.Errorf("environment %q", c.Env)
 	}
 	if h.Privileged || h.NetworkMode != "none" || !h.ReadonlyRootfs || h.Init == nil || *h.Init ||
 		h.Runtime != "runsc" || !slices.Equal(h.CapDrop, []string{"ALL"}) ||
 		!slices.Equal(h.CapAdd, []string{"CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_SETPCAP"}) ||
 		!slices.Equal(h.SecurityOpt, []string{"no-new-privileges"}) || len(h.Binds) != 0 || len(h.Devices) != 0 ||
-		h.PidMode != "" || h.IpcMode != "private" || h.UsernsMode != "" {
+		h.PidMode != "" || h.IpcMode != "private" || h.CgroupnsMode != "private" || h.UsernsMode != "" {
 		t.Errorf("%+v", h)
 	}
 	if h.Memory != 544<<20 || h.MemorySwap != h.Memory || h.NanoCPUs != 1500_000_000 || *h.PidsLimit != 164 {
@@ -79,5 +82,14 @@ func TestContainer(t *testing.T) {
 	if made.HostConfig.ReadonlyRootfs || !slices.Contains(made.Config.Env, "SANDLOT_AGENT_ORPHAN=") ||
 		!slices.Equal(made.HostConfig.CapAdd, agent.Capabilities(&other, true)) {
 		t.Errorf("of a build: %+v, %q", made.HostConfig, made.Config.Env)
+	}
+	const filtered = "SANDLOT_AGENT_PLAIN_FILES=1"
+	if !slices.Contains(c.Env, filtered) || slices.Contains(made.Config.Env, filtered) {
+		t.Errorf("the filter of set-user-ID files: %q, of a build %q", c.Env, made.Config.Env)
+	}
+	build.Mounts = append(slices.Clone(spec.Mounts), sandbox.Mount{Source: "/s", Target: "/share", Shared: true})
+	if made, err = r.container(newBox(r, build), "sha256:i", "instance"); err != nil ||
+		!slices.Contains(made.Config.Env, filtered) {
+		t.Errorf("of a build with a shared folder: %q, %v", made.Config.Env, err)
 	}
 }

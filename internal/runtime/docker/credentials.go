@@ -6,9 +6,11 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/url"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -34,15 +36,11 @@ func registryAuth(ctx context.Context, name reference.Named) (string, error) {
 
 // credentials returns the credentials for a registry; nil: there are none.
 func (c commandConfig) credentials(ctx context.Context, domain string) (*registry.AuthConfig, error) {
-	for key, helper := range c.CredHelpers {
-		if isRegistry(key, domain) {
-			return askHelper(ctx, helper, key)
-		}
+	for _, key := range keysOf(c.CredHelpers, domain) {
+		return askHelper(ctx, c.CredHelpers[key], key)
 	}
-	for key, entry := range c.Auths {
-		if !isRegistry(key, domain) {
-			continue
-		}
+	for _, key := range keysOf(c.Auths, domain) {
+		entry := c.Auths[key]
 		if c.CredsStore != "" {
 			return askHelper(ctx, c.CredsStore, key)
 		}
@@ -62,15 +60,30 @@ func (c commandConfig) credentials(ctx context.Context, domain string) (*registr
 	return nil, nil
 }
 
-// isRegistry reports whether a key of config.json, a host name or an address, is of a registry. The key of the
-// default registry is the name of another host in its domain.
-func isRegistry(key, domain string) bool {
-	host := key
-	if u, err := url.Parse(key); err == nil && u.Host != "" {
-		host = u.Host
+// keysOf returns the keys of a section of config.json that are of a registry: the one that is its name first, and
+// always in the same order.
+func keysOf[V any](section map[string]V, domain string) []string {
+	keys := slices.Sorted(maps.Keys(section))
+	keys = slices.DeleteFunc(keys, func(key string) bool { return !isRegistry(key, domain) })
+	if i := slices.Index(keys, domain); i > 0 {
+		keys = slices.Insert(slices.Delete(keys, i, i+1), 0, domain)
 	}
-	host, _, _ = strings.Cut(host, "/")
-	return host == domain || domain == defaultDomain() && strings.HasSuffix(host, "."+domain)
+	return keys
+}
+
+// isRegistry reports whether a key of config.json, a host name or an address, is of a registry. The key of the
+// default registry is its domain, or the address of its index; other hosts of the domain, and other paths, are of
+// others, such as a log-in's.
+func isRegistry(key, domain string) bool {
+	address := key
+	if u, err := url.Parse(key); err == nil && u.Host != "" {
+		address = u.Host + u.Path
+	}
+	host, path, _ := strings.Cut(address, "/")
+	if domain != defaultDomain() {
+		return host == domain
+	}
+	return (host == domain || host == "index."+domain) && (path == "" || path == "v1" || path == "v1/")
 }
 
 // defaultDomain returns the domain of images whose name has none.

@@ -38,18 +38,12 @@ const (
 // the daemon's usual storage has no limits. It runs until the runtime closes, for one sandbox.
 func (b *box) watchDisk() {
 	ctx := b.runtime.ctx
-	limit := b.Spec().Limits.DiskBytes
-	if limit <= 0 {
-		return
-	}
-	folders, usageFile, err := b.findFolders(ctx)
-	if err != nil {
-		b.runtime.Log.Warn("a sandbox's use of the disk is not watched", "sandbox", b.spec.ID, "error", err)
-		return
-	}
+	var folders ownFolders // nil: not found yet
+	var usageFile string
 	var lastCPU time.Duration
+	warned, measured, isOver := false, false, false
 	pause := diskInterval
-	for first := true; ; first = false {
+	for {
 		select {
 		case <-time.After(pause):
 		case <-b.exited:
@@ -57,16 +51,40 @@ func (b *box) watchDisk() {
 		case <-ctx.Done():
 			return
 		}
-		cpu, err := readUsage(usageFile)
-		if pause = diskInterval; err == nil && cpu-lastCPU < busyCPU && !first {
+		pause = diskInterval
+		if isOver { // the daemon did not kill it yet: it may be away
+			if b.kill(ctx, "disk") == nil {
+				return
+			}
 			continue
 		}
-		lastCPU = cpu
+		if folders == nil {
+			var err error
+			if folders, usageFile, err = b.findFolders(ctx); err != nil {
+				if !warned && ctx.Err() == nil {
+					b.runtime.Log.Warn("a sandbox's use of the disk is not watched until its folders are found",
+						"sandbox", b.spec.ID, "error", err)
+				}
+				warned = true
+				continue
+			}
+		}
+		cpu, err := readUsage(usageFile)
+		limit := b.Spec().Limits.DiskBytes // it may have been changed
+		if limit <= 0 || err == nil && cpu-lastCPU < busyCPU && measured {
+			continue
+		}
+		lastCPU, measured = cpu, true
 		began := time.Now()
 		if why := b.overDisk(ctx, folders, limit+diskSlack); why != "" && ctx.Err() == nil {
 			b.runtime.Log.Warn("a sandbox reached its disk limit", "sandbox", b.spec.ID, "reason", why)
-			b.kill(ctx, "disk")
-			return
+			err := b.kill(ctx, "disk")
+			if err == nil {
+				return
+			}
+			b.runtime.Log.Error("could not kill a sandbox, and will try again", "sandbox", b.spec.ID, "error", err)
+			isOver = true
+			continue
 		}
 		pause = max(diskInterval, restFactor*time.Since(began))
 	}
@@ -81,7 +99,7 @@ func (b *box) findFolders(ctx context.Context) (folders ownFolders, usageFile st
 	if err != nil {
 		return nil, "", err
 	}
-	var volumes []string
+	volumes := []string{b.filesDir()} // with the file that root in the sandbox can write
 	for _, m := range found.Container.Mounts {
 		if m.Type != mount.TypeVolume {
 			continue
@@ -96,6 +114,9 @@ func (b *box) findFolders(ctx context.Context) (folders ownFolders, usageFile st
 		if !m.ReadOnly && !m.Shared {
 			folders = append(folders, []string{m.Source})
 		}
+	}
+	if found.Container.State == nil {
+		return nil, "", errors.New("the daemon does not say whether the container runs")
 	}
 	return folders, usageFileOf(found.Container.State.Pid), nil
 }
@@ -179,13 +200,12 @@ func readUsage(file string) (time.Duration, error) {
 }
 
 // kill kills the container. Status returns the first reason.
-func (b *box) kill(ctx context.Context, reason string) {
+func (b *box) kill(ctx context.Context, reason string) error {
 	b.mu.Lock()
 	if b.reason == "" {
 		b.reason = reason
 	}
 	b.mu.Unlock()
-	if _, err := b.runtime.client.ContainerKill(ctx, b.name, client.ContainerKillOptions{Signal: "KILL"}); err != nil {
-		b.runtime.Log.Error("could not kill a sandbox", "sandbox", b.spec.ID, "error", err)
-	}
+	_, err := b.runtime.client.ContainerKill(ctx, b.name, client.ContainerKillOptions{Signal: "KILL"})
+	return err
 }

@@ -125,7 +125,7 @@ func (r *Runtime) instanceID() (string, error) {
 	if errors.Is(err, os.ErrNotExist) {
 		text = []byte(secret.ID())
 		if err = os.MkdirAll(r.dir(), 0o700); err == nil {
-			err = os.WriteFile(path+".new", text, 0o600)
+			err = writeThrough(path+".new", text)
 		}
 		if err == nil {
 			err = os.Rename(path+".new", path)
@@ -140,6 +140,20 @@ func (r *Runtime) instanceID() (string, error) {
 	}
 	r.instance = string(text)
 	return r.instance, nil
+}
+
+// writeThrough writes a file of this user's alone, and returns when it is on the disk: after a crash of the machine
+// an empty instance would disown all containers.
+func writeThrough(path string, text []byte) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	if err == nil {
+		err = f.Sync()
+	}
+	return errors.Join(err, f.Close())
 }
 
 // List implements sandbox.Lister.

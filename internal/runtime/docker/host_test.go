@@ -87,7 +87,9 @@ esac
 	}
 	stored := base64.StdEncoding.EncodeToString([]byte("user:pass:word"))
 	settings := `{"auths":{"b.example:5000":{"auth":"` + stored + `"},
-		"https://x.` + defaultDomain() + `/v1/":{"auth":"` + stored + `"},"broken.example":{"auth":"?"}},
+		"https://auth.` + defaultDomain() + `/v1/":{"auth":"?"},"https://index.` + defaultDomain() + `/v2/":{"auth":"?"},
+		"https://index.` + defaultDomain() + `/v1/":{"auth":"` + stored + `"},"a.` + defaultDomain() + `":{"auth":"?"},
+		"https://b.example:5000/v1/":{"auth":"?"},"broken.example":{"auth":"?"}},
 		"credHelpers":{"a.example":"test","t.example":"test","n.example":"test","evil.example":"../../sh"}}`
 	if err := os.WriteFile(filepath.Join(dir, "config.json"), []byte(settings), 0o600); err != nil {
 		t.Fatal(err)
@@ -97,9 +99,9 @@ esac
 		"t.example/i":      {IdentityToken: "a token", ServerAddress: "t.example"},
 		"b.example:5000/i": {Username: "user", Password: "pass:word", ServerAddress: "b.example:5000"},
 		"python": {Username: "user", Password: "pass:word",
-			ServerAddress: "https://x." + defaultDomain() + "/v1/"},
+			ServerAddress: "https://index." + defaultDomain() + "/v1/"},
 		"n.example/i": {}, "b.example/i": {}, "c.b.example:5000/i": {}, "example/i/j": {
-			Username: "user", Password: "pass:word", ServerAddress: "https://x." + defaultDomain() + "/v1/"},
+			Username: "user", Password: "pass:word", ServerAddress: "https://index." + defaultDomain() + "/v1/"},
 	} {
 		name, err := reference.ParseNormalizedNamed(image)
 		if err != nil {

@@ -40,31 +40,49 @@ func (r *Runtime) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbo
 	}
 	stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 	defer cancel()
-	return nil, errors.Join(err, b.Stop(stopCtx))
+	stopErr := b.Stop(stopCtx)
+	if stopErr != nil { // there may be a container: List has the box, so that it is not forgotten
+		r.mu.Lock()
+		r.boxes[spec.ID] = b
+		r.mu.Unlock()
+	}
+	return nil, errors.Join(err, stopErr)
 }
 
-// checkMounts refuses a mount without its folder, which Podman does not, and one with the daemon's socket: that is
-// root's access to the machine.
+// otherSockets are the usual sockets of daemons that are root's access to the machine, as Docker's is.
+var otherSockets = []string{"/run/containerd/containerd.sock", "/run/podman/podman.sock"}
+
+// checkMounts refuses a mount without its folder, which Podman does not, and one with the socket of the daemon or of
+// another one like it, even if that one does not run yet: it is root's access to the machine.
 func (r *Runtime) checkMounts(mounts []sandbox.Mount) error {
-	daemon, isPath := strings.CutPrefix(r.client.DaemonHost(), "unix://")
-	if resolved, err := filepath.EvalSymlinks(daemon); err == nil {
-		daemon = resolved
+	sockets := otherSockets
+	if daemon, isPath := strings.CutPrefix(r.client.DaemonHost(), "unix://"); isPath {
+		if resolved, err := filepath.EvalSymlinks(daemon); err == nil {
+			daemon = resolved
+		}
+		sockets = append([]string{daemon}, otherSockets...)
 	}
 	for _, m := range mounts {
 		source, err := filepath.EvalSymlinks(m.Source)
 		if st, serr := os.Stat(source); err != nil || serr != nil || !st.IsDir() {
 			return fmt.Errorf("docker: the folder %s, which is to be mounted at %s, is missing", m.Source, m.Target)
 		}
-		if isPath && strings.HasPrefix(daemon, strings.TrimSuffix(source, "/")+"/") {
-			return fmt.Errorf("docker: the folder %s, which is to be mounted at %s, contains the socket of the Docker "+
-				"daemon, with which a sandbox would be root on this machine; share another folder", m.Source, m.Target)
+		inSource := func(socket string) bool { return strings.HasPrefix(socket, strings.TrimSuffix(source, "/")+"/") }
+		if i := slices.IndexFunc(sockets, inSource); i >= 0 {
+			return fmt.Errorf("docker: the folder %s, which is to be mounted at %s, is the place of %s, the socket of "+
+				"a daemon, with which a sandbox would be root on this machine; share another folder", m.Source, m.Target,
+				sockets[i])
 		}
 	}
 	return nil
 }
 
-// stopTimeout is how long Create may take to remove what a failed start has left.
-const stopTimeout = 20 * time.Second
+const (
+	// stopTimeout is how long Create may take to remove what a failed start has left.
+	stopTimeout = 20 * time.Second
+	// makeTimeout is how long the daemon may take to make a container.
+	makeTimeout = 2 * time.Minute
+)
 
 // start makes and starts the container of a sandbox whose folder exists.
 func (r *Runtime) start(ctx context.Context, b *box) error {
@@ -95,9 +113,15 @@ func (r *Runtime) start(ctx context.Context, b *box) error {
 	if err != nil {
 		return err
 	}
-	created, err := r.client.ContainerCreate(ctx, options)
+	// The daemon goes on with a request that was given up, and would make a container of which nobody here knows.
+	makeCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), makeTimeout)
+	defer cancel()
+	created, err := r.client.ContainerCreate(makeCtx, options)
 	if err != nil {
 		return fmt.Errorf("making the container: %w", err)
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
 	}
 	for _, w := range created.Warnings {
 		r.Log.Debug("the Docker daemon warns about a container", "sandbox", b.spec.ID, "warning", w)
