@@ -105,6 +105,8 @@ func (a *addition) readBlob(ctx context.Context, d v1.Descriptor) ([]byte, error
 			return raw, nil
 		}
 	}
+	ctx, cancel := context.WithTimeout(ctx, a.store.retry.document)
+	defer cancel()
 	body, _, err := a.from.blob(ctx, d, 0)
 	if err != nil {
 		return nil, err
@@ -166,16 +168,23 @@ func (a *addition) fill(ctx context.Context, file *os.File) error {
 	}()
 	unpacked := unpack(groupCtx, file, layers, a.what())
 	bad := unpacked != nil && groupCtx.Err() == nil // the layers are, and not their transfer
-	restarted := false
 	for _, t := range byDigest {
-		restarted = restarted || t.wasRestarted()
+		bad = bad && t.failure() == nil // a reader learns of it before the group does
 	}
-	if bad && !restarted {
-		cancel() // no need to load the rest
+	resumed, restarted := originOf(byDigest)
+	canceled := bad && !resumed && !restarted
+	if canceled {
+		cancel() // no need to load the rest; where some is of an earlier transfer, the digest says whose fault it is
 	}
 	loaded := group.Wait()
+	_, restarted = originOf(byDigest)
+	for _, t := range byDigest {
+		if bad && t.partial && !isDiskFull(unpacked) { // nobody shall go on from what may have made the image bad
+			loaded = errors.Join(loaded, t.discard())
+		}
+	}
 	switch {
-	case unpacked == nil, loaded != nil && (!bad || restarted):
+	case unpacked == nil, loaded != nil && !canceled:
 		return loaded
 	case restarted: // what was unpacked was of a damaged partial download
 		unpacked = unpack(ctx, file, layers, a.what())
@@ -184,6 +193,15 @@ func (a *addition) fill(ctx context.Context, file *os.File) error {
 		return a.store.diskError(unpacked)
 	}
 	return unpacked
+}
+
+// originOf returns whether any transfer was resumed, and whether any was restarted.
+func originOf(transfers map[v1.Hash]*transfer) (resumed, restarted bool) {
+	for _, t := range transfers {
+		has, again := t.origin()
+		resumed, restarted = resumed || has, restarted || again
+	}
+	return resumed, restarted
 }
 
 // what returns the image and its source for messages.

@@ -20,8 +20,11 @@ import (
 	"sandlot/internal/oci/rootfs"
 )
 
-// maxMembers bounds the members of an archive with images.
-const maxMembers = 1 << 16
+// maxMembers and maxMemberName bound the members of an archive with images, which are kept in memory.
+const (
+	maxMembers    = 1 << 16
+	maxMemberName = 4096
+)
 
 // ofImages are the names of members of archives with images: of OCI layouts, and of `docker save` in its forms.
 var ofImages = regexp.MustCompile(`^(blobs(/.*)?|oci-layout|index\.json|manifest\.json|repositories|` +
@@ -163,6 +166,9 @@ func readMembers(ctx context.Context, file *os.File, title string) (*members, er
 		}
 		if n == maxMembers {
 			return nil, malformed(title, "it has over %d members", maxMembers)
+		}
+		if len(h.Name) > maxMemberName || len(h.Linkname) > maxMemberName {
+			return nil, malformed(title, "a name in it has over %d bytes", maxMemberName)
 		}
 		name := memberPath(h.Name)
 		switch h.Typeflag {

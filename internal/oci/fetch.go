@@ -22,10 +22,16 @@ type retryPolicy struct {
 	attempts int           // in a row that get nothing
 	most     int           // in all, for a source that gives a byte each time
 	pause    time.Duration // before the second one; it doubles
-	stall    time.Duration // without a byte
+	stall    time.Duration // of an attempt, with fewer than stallBytes
+	document time.Duration // for a manifest or a config, in all
 }
 
-var defaultRetry = retryPolicy{attempts: 5, most: 200, pause: 500 * time.Millisecond, stall: time.Minute}
+var defaultRetry = retryPolicy{attempts: 5, most: 200, pause: 500 * time.Millisecond, stall: time.Minute,
+	document: 2 * time.Minute}
+
+// stallBytes is what an attempt has to get in each retryPolicy.stall, so that a source cannot hold it with a byte at a
+// time.
+const stallBytes = 64 << 10
 
 // A transfer brings one blob into the store. One goroutine runs it; others read what there is so far.
 //
@@ -40,12 +46,14 @@ type transfer struct {
 
 	started chan struct{} // closed when file can be read, or the transfer has failed
 	file    *os.File
+	partial bool // file is a partial file, and has not been removed
 
 	mu        sync.Mutex
 	changed   sync.Cond // of what follows
 	written   int64
 	ended     bool
 	err       error
+	resumed   bool // the file begins with what an earlier transfer has left, and nothing has verified
 	restarted bool // what was read of the file before may not be what the blob is
 }
 
@@ -93,7 +101,7 @@ func (t *transfer) get(ctx context.Context, begun func()) error {
 	if t.openPresent() { // somebody else has got it meanwhile
 		return errors.Join(os.Remove(file.Name()), file.Close())
 	}
-	t.file = file
+	t.file, t.partial = file, true
 	sum := sha256.New()
 	if err := t.takeUp(sum); err != nil {
 		return t.store.diskError(err)
@@ -131,6 +139,9 @@ func (t *transfer) takeUp(sum hash.Hash) error {
 	if err == nil && n > t.blob.Size {
 		return t.restart(sum)
 	}
+	t.mu.Lock()
+	t.resumed = n > 0
+	t.mu.Unlock()
 	t.advance(n)
 	return err
 }
@@ -215,10 +226,13 @@ func (t *transfer) attempt(ctx context.Context, sum hash.Hash) error {
 			return t.store.diskError(err)
 		}
 	}
-	buffer := make([]byte, 256<<10)
+	buffer, recent := make([]byte, 256<<10), 0
 	for {
 		n, err := body.Read(buffer)
-		stalled.Reset(t.store.retry.stall)
+		if recent += n; recent >= stallBytes {
+			stalled.Reset(t.store.retry.stall)
+			recent = 0
+		}
 		if int64(n) > t.blob.Size-t.written {
 			return errors.Join(malformed(t.from.String(), "%s has more than the %d bytes that its manifest says",
 				t.blob.Digest, t.blob.Size), t.discard())
@@ -244,13 +258,17 @@ func (t *transfer) attempt(ctx context.Context, sum hash.Hash) error {
 }
 
 // discard removes a partial file that no later transfer could use.
-func (t *transfer) discard() error { return os.Remove(t.file.Name()) }
+func (t *transfer) discard() error {
+	t.partial = false
+	return os.Remove(t.file.Name())
+}
 
 // commit makes the file part of the store.
 func (t *transfer) commit() error {
 	if err := t.file.Sync(); err != nil {
 		return err
 	}
+	t.partial = false
 	return os.Rename(t.file.Name(), t.store.blobPath(t.blob.Digest))
 }
 
@@ -263,7 +281,7 @@ func (t *transfer) report(stage Stage) {
 
 // errStalled and errBrokeOff end one attempt.
 var (
-	errStalled  = fault.New(fault.Connection, "no byte came for too long")
+	errStalled  = fault.New(fault.Connection, "too few bytes came for too long")
 	errBrokeOff = fault.New(fault.Connection, "the connection ended before the layer did")
 )
 
@@ -350,9 +368,9 @@ func (r *blobReader) Close() error {
 	return nil
 }
 
-// wasRestarted reports whether what was read may not have been the blob.
-func (t *transfer) wasRestarted() bool {
+// origin reports whether what was read was in part of an earlier transfer, and whether it was thrown away since.
+func (t *transfer) origin() (resumed, restarted bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.restarted
+	return t.resumed, t.restarted
 }

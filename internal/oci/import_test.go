@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -21,6 +22,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 	"github.com/klauspost/compress/zstd"
 
 	"sandlot/internal/fault"
@@ -279,6 +281,14 @@ func TestHostileImports(t *testing.T) {
 		_ = w.Close()
 		return writeFile(t, b.Bytes())
 	}
+	outside := t.TempDir() // its manifest.json names a config that is right, and outside
+	config := writeFile(t, must[[]byte](t)(image.RawConfigFile()))
+	up := must[string](t)(filepath.Rel(outside, config))
+	manifest := must[[]byte](t)(json.Marshal([]saved{{Config: up, RepoTags: []string{"x:1"}, Layers: []string{"l"}}}))
+	if err := errors.Join(os.WriteFile(filepath.Join(outside, "manifest.json"), manifest, 0o600),
+		os.WriteFile(filepath.Join(outside, "l"), tarOf(t, map[string][]byte{"f": []byte("x")}), 0o600)); err != nil {
+		t.Fatal(err)
+	}
 	a, c := strings.Repeat("a", 64)+".json", strings.Repeat("c", 64)+".json"
 	for name, tt := range map[string]struct{ source, word string }{
 		"missing":        {"/nowhere/at/all", "cannot be read"},
@@ -289,7 +299,9 @@ func TestHostileImports(t *testing.T) {
 		"cut gzip":       {writeFile(t, gzipped(t, good)[:200]), ""},
 		"empty folder":   {t.TempDir(), "neither index.json"},
 		"leads out":      {escaping, "escapes"},
-		"config outside": {document("manifest.json", `[{"Config":"../../`+canary+`","Layers":[]}]`), "cannot be read"},
+		"config outside": {outside, "escapes"},
+		"long name":      {document("index.json", "{}", strings.Repeat("blobs/", 1000), "x"), "over 4096 bytes"},
+		"long link":      {document("index.json", "{}", "blobs/x", strings.Repeat("x/", 3000)), "over 4096 bytes"},
 		"circle of links": {document("manifest.json", `[{"Config":"`+a+`","Layers":[]}]`, a, c, c, a), "cannot be " +
 			"read"},
 		"many images":   {document("manifest.json", "["+strings.Repeat("{},", 99)+"{}]"), "over 64 images"},
@@ -312,5 +324,20 @@ func TestHostileImports(t *testing.T) {
 	}
 	if b := must[[]byte](t)(os.ReadFile(canary)); string(b) != "canary" {
 		t.Error("the canary was changed")
+	}
+}
+
+// A manifest may say of a document of its source that it is a larger layer, of which there is a part already.
+func TestMadeDocumentIsShort(t *testing.T) {
+	f := newFolder("x")
+	d := f.make([]byte("abc"), types.OCIConfigJSON)
+	for offset, want := range map[int64]string{0: "abc", 1: "bc", 3: "", 9: "abc"} {
+		body, start, err := f.blob(testContext(t), d, offset)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := must[[]byte](t)(io.ReadAll(body)); string(got) != want || start != offset && start != 0 {
+			t.Errorf("from %d: %q from %d", offset, got, start)
+		}
 	}
 }

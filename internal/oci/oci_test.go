@@ -59,7 +59,8 @@ func newStore(t *testing.T) *Store {
 
 func openStore(dir string) *Store {
 	s := Open(dir, slog.New(slog.DiscardHandler))
-	s.retry = retryPolicy{attempts: 3, most: 20, pause: time.Millisecond, stall: 5 * time.Second}
+	s.retry = retryPolicy{attempts: 3, most: 20, pause: time.Millisecond, stall: 5 * time.Second,
+		document: time.Minute}
 	return s
 }
 

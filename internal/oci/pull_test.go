@@ -1,6 +1,7 @@
 package oci
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -201,7 +202,7 @@ func TestPullResumes(t *testing.T) {
 		s := newStore(t)
 		seed := must[v1.Hash](t)(image.ConfigName())
 		r.misbehave(nil)
-		prepare(t, ctx, s, r, seed)
+		prepare(t, ctx, s, r, "big", seed)
 		r.cut(at)
 		_, err := s.Pull(ctx, ref, Options{})
 		refused(t, err, fault.Connection, r.host)
@@ -224,12 +225,12 @@ func TestPullResumes(t *testing.T) {
 }
 
 // prepare has the store have a config, so that the layer is the first blob that is fetched.
-func prepare(t *testing.T, ctx context.Context, s *Store, r *testRegistry, config v1.Hash) {
+func prepare(t *testing.T, ctx context.Context, s *Store, r *testRegistry, repo string, config v1.Hash) {
 	t.Helper()
 	if err := s.makeFolders(); err != nil {
 		t.Fatal(err)
 	}
-	response := must[*http.Response](t)(http.Get(r.URL + "/v2/big/blobs/" + config.String()))
+	response := must[*http.Response](t)(http.Get(r.URL + "/v2/" + repo + "/blobs/" + config.String()))
 	defer response.Body.Close()
 	if _, err := s.writeDocument(must[[]byte](t)(io.ReadAll(response.Body))); err != nil {
 		t.Fatal(err)
@@ -254,20 +255,23 @@ func TestPullContinuesItself(t *testing.T) {
 	}
 }
 
-// A registry that ignores Range, or refuses it, sends the whole layer again.
+// A registry that ignores Range, or refuses it, or answers with another one, sends the whole layer again.
 func TestRegistryWithoutRange(t *testing.T) {
-	for _, status := range []int{http.StatusOK, http.StatusRequestedRangeNotSatisfiable} {
+	for contentRange, status := range map[string]int{"": http.StatusOK,
+		"bytes */9": http.StatusRequestedRangeNotSatisfiable, "bytes 5-9/*": http.StatusPartialContent,
+		"bytes 5-9/1000": http.StatusPartialContent} {
 		ctx, s, r := testContext(t), newStore(t), newRegistry(t)
 		image := imageOf(t, layerOf(t, map[string][]byte{"big": noise(5, 1<<20)}))
 		ref := r.push(t, "big", image)
 		d := digestsOf(t, image)[0]
-		prepare(t, ctx, s, r, must[v1.Hash](t)(image.ConfigName()))
+		prepare(t, ctx, s, r, "big", must[v1.Hash](t)(image.ConfigName()))
 		r.cut(300_000)
 		_, err := s.Pull(ctx, ref, Options{})
 		refused(t, err, fault.Connection)
 		r.reset()
 		r.misbehave(func(w http.ResponseWriter, q *http.Request) http.ResponseWriter {
 			if q.Header.Get("Range") != "" && status != http.StatusOK {
+				w.Header().Set("Content-Range", contentRange)
 				w.WriteHeader(status)
 				return nil
 			}
@@ -284,12 +288,31 @@ func TestRegistryWithoutRange(t *testing.T) {
 	}
 }
 
-// A partial file that was damaged on the disk is not continued: the layer is downloaded again.
+// slowly has the registry take its time for the rest of a blob, so that what there is of it is unpacked before.
+func (r *testRegistry) slowly() {
+	r.misbehave(func(w http.ResponseWriter, q *http.Request) http.ResponseWriter {
+		if q.Header.Get("Range") == "" {
+			return w
+		}
+		return slowWriter{w}
+	})
+}
+
+type slowWriter struct{ http.ResponseWriter }
+
+func (w slowWriter) Write(b []byte) (int, error) {
+	time.Sleep(20 * time.Millisecond)
+	n, err := w.ResponseWriter.Write(b)
+	return n, errors.Join(err, http.NewResponseController(w.ResponseWriter).Flush())
+}
+
+// A partial file that was damaged on the disk is not continued: the layer is downloaded again, also when what was
+// damaged is unpacked before the rest has come.
 func TestDamagedPartialFile(t *testing.T) {
-	for _, size := range []int{100_000, 5 << 20} {
+	for _, size := range []int{100_000, 500_000, 5 << 20} {
 		ctx, s, r := testContext(t), newStore(t), newRegistry(t)
-		ref := r.push(t, "big", imageOf(t, layerOf(t, map[string][]byte{"big": noise(6, 1<<20)})))
 		image := imageOf(t, layerOf(t, map[string][]byte{"big": noise(6, 1<<20)}))
+		ref := r.push(t, "big", image)
 		d := digestsOf(t, image)[0]
 		if err := s.makeFolders(); err != nil {
 			t.Fatal(err)
@@ -297,13 +320,68 @@ func TestDamagedPartialFile(t *testing.T) {
 		if err := os.WriteFile(s.partialPath(d.Digest.Hex), noise(7, size), 0o600); err != nil {
 			t.Fatal(err)
 		}
+		r.slowly()
 		got, err := s.Pull(ctx, ref, Options{})
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("%d bytes were damaged: %v", size, err)
 		}
 		if content(t, got, "big") != string(noise(6, 1<<20)) {
 			t.Error("the file differs")
 		}
+	}
+}
+
+// Another registry sends something else under a layer's digest, and then nothing more, or breaks off. Neither keeps
+// the layer from anybody.
+func TestPoisonedPartialFile(t *testing.T) {
+	image := imageOf(t, layerOf(t, map[string][]byte{"big": noise(6, 1<<20)}))
+	d := digestsOf(t, image)[0]
+	junk := must[io.ReadCloser](t)(layerOf(t, map[string][]byte{"evil": noise(7, 2<<20)}).Compressed())
+	defer junk.Close()
+	tests := map[string]struct {
+		body []byte
+		hold bool
+		left int64 // of the partial file
+		kind fault.Kind
+	}{
+		"no layer, and holds": {noise(7, 600_000), true, 0, fault.InvalidParameters},
+		"a layer, breaks off": {must[[]byte](t)(io.ReadAll(io.LimitReader(junk, 500_000))), false, 500_000,
+			fault.Connection},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			ctx, s, evil, r := testContext(t), newStore(t), newRegistry(t), newRegistry(t)
+			ref, poison := r.push(t, "good", image), evil.push(t, "evil", image)
+			prepare(t, ctx, s, r, "good", must[v1.Hash](t)(image.ConfigName()))
+			evil.misbehave(func(w http.ResponseWriter, q *http.Request) http.ResponseWriter {
+				if digest, ok := blobOf(q); !ok || digest != d.Digest.Hex {
+					return w
+				} else if q.Header.Get("Range") != "" {
+					w.WriteHeader(http.StatusServiceUnavailable)
+					return nil
+				}
+				_, _ = w.Write(tt.body)
+				_ = http.NewResponseController(w).Flush()
+				if tt.hold {
+					<-q.Context().Done()
+				}
+				panic(http.ErrAbortHandler)
+			})
+			_, err := s.Pull(ctx, poison, Options{})
+			refused(t, err, tt.kind)
+			info, err := os.Stat(s.partialPath(d.Digest.Hex))
+			if err == nil && info.Size() != tt.left || err != nil && tt.left > 0 {
+				t.Fatalf("the partial file is %v, %v", info, err)
+			}
+			r.slowly()
+			got, err := s.Pull(ctx, ref, Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if content(t, got, "big") != string(noise(6, 1<<20)) {
+				t.Error("the file differs")
+			}
+		})
 	}
 }
 
@@ -469,6 +547,7 @@ func TestHostileBlobs(t *testing.T) {
 	wrong := noise(11, int(d.Size))
 	tests := map[string]struct {
 		body   []byte
+		status int
 		header map[string]string
 		kind   fault.Kind
 		word   string
@@ -480,11 +559,14 @@ func TestHostileBlobs(t *testing.T) {
 			kind:   fault.InvalidParameters, word: "its manifest says"},
 		"truncated": {body: wrong[:1000], kind: fault.Connection, word: "ended before"},
 		"nothing":   {kind: fault.Connection, word: "ended before"},
+		"a range": {body: wrong[:5], status: http.StatusPartialContent,
+			header: map[string]string{"Content-Range": "bytes 5-9/*"}, kind: fault.InvalidParameters, word: "whole"},
+		"no range": {status: http.StatusRequestedRangeNotSatisfiable, kind: fault.InvalidParameters, word: "whole"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			s := newStore(t)
-			r.answer("/blobs/"+d.Digest.String(), http.StatusOK, tt.header, tt.body)
+			r.answer("/blobs/"+d.Digest.String(), cmp.Or(tt.status, http.StatusOK), tt.header, tt.body)
 			_, err := s.Pull(ctx, ref, Options{})
 			refused(t, err, tt.kind, tt.word)
 			if _, err := os.Stat(s.blobPath(d.Digest)); err == nil {
@@ -646,8 +728,37 @@ func TestStalledRegistry(t *testing.T) {
 		return &haltingWriter{ResponseWriter: w, left: 1000, half: func() {}, release: release}
 	})
 	_, err := s.Pull(ctx, ref, Options{})
-	refused(t, err, fault.Connection, "no byte came")
+	refused(t, err, fault.Connection, "too few bytes")
 	if errors.Is(err, context.DeadlineExceeded) {
 		t.Error("the test's own deadline ended it")
+	}
+}
+
+// A source that sends a byte at a time is given up, too, and so is one that never ends a manifest or a config.
+func TestTricklingRegistry(t *testing.T) {
+	image := imageOf(t, layerOf(t, map[string][]byte{"big": noise(13, 1<<20)}))
+	config := must[v1.Hash](t)(image.ConfigName())
+	for _, part := range []string{"/blobs/" + digestsOf(t, image)[0].Digest.String(), "/manifests/",
+		"/blobs/" + config.String()} {
+		ctx, s, r := testContext(t), newStore(t), newRegistry(t)
+		s.retry.stall, s.retry.attempts, s.retry.most = 200*time.Millisecond, 2, 3
+		s.retry.document = time.Second
+		ref := r.push(t, "big", image)
+		r.misbehave(func(w http.ResponseWriter, q *http.Request) http.ResponseWriter {
+			if !strings.Contains(q.URL.Path, part) {
+				return w
+			}
+			for q.Context().Err() == nil {
+				_, _ = w.Write([]byte{' '})
+				_ = http.NewResponseController(w).Flush()
+				time.Sleep(10 * time.Millisecond)
+			}
+			return nil
+		})
+		_, err := s.Pull(ctx, ref, Options{})
+		refused(t, err, fault.Connection)
+		if ctx.Err() != nil {
+			t.Errorf("%s: the test's own deadline ended it", part)
+		}
 	}
 }

@@ -75,20 +75,22 @@ func (p plainOnLoopback) RoundTrip(r *http.Request) (*http.Response, error) {
 	return p.inner.RoundTrip(r)
 }
 
-// checkRedirect lets a registry send us to where its blobs are, but not from the internet to addresses of this
-// network.
+// checkRedirect lets a registry send us to where its blobs are, but not from the internet to this machine or addresses
+// of this network. Other names are not looked up: a name may mean an address of this network.
 func checkRedirect(r *http.Request, via []*http.Request) error {
 	const most = 10
 	if len(via) >= most {
 		return refusedError(fmt.Sprintf("over %d redirects", most))
 	}
-	addr, err := netip.ParseAddr(strings.Trim(r.URL.Hostname(), "[]"))
-	if err != nil || via[0].URL.Hostname() == r.URL.Hostname() || isLocal(via[0].URL.Hostname()) {
+	from, to := via[0].URL.Hostname(), strings.TrimSuffix(strings.ToLower(r.URL.Hostname()), ".")
+	if from == r.URL.Hostname() || isLocal(from) {
 		return nil
 	}
-	if addr = addr.Unmap(); addr.IsPrivate() || addr.IsLoopback() || addr.IsLinkLocalUnicast() || addr.IsUnspecified() {
-		return refusedError(fmt.Sprintf("a redirect from %s to %s, an address of this network",
-			printable(via[0].URL.Hostname()), addr))
+	addr, _ := netip.ParseAddr(to) // a name is the zero address
+	addr = addr.Unmap()
+	if isLoopback(to) || addr.IsPrivate() || addr.IsLinkLocalUnicast() || addr.IsUnspecified() {
+		return refusedError(fmt.Sprintf("a redirect from %s to %s, an address of this network", printable(from),
+			printable(to)))
 	}
 	return nil
 }
@@ -106,6 +108,8 @@ func (r *repository) manifest(ctx context.Context, d v1.Descriptor) ([]byte, err
 		identifier = d.Digest.String()
 	}
 	var raw []byte
+	ctx, cancel := context.WithTimeout(ctx, r.retry.document)
+	defer cancel()
 	err := r.again(ctx, func() error {
 		response, err := r.get(ctx, "manifests", identifier, http.Header{"Accept": {acceptedManifests}}, http.StatusOK)
 		if err != nil {
@@ -137,20 +141,21 @@ func (r *repository) blob(ctx context.Context, d v1.Descriptor, offset int64) (i
 		return nil, 0, err
 	}
 	start, length := int64(0), d.Size
-	if response.StatusCode == http.StatusRequestedRangeNotSatisfiable && offset > 0 {
-		_ = response.Body.Close()
-		return r.blob(ctx, d, 0)
-	}
+	other := response.StatusCode == http.StatusRequestedRangeNotSatisfiable // than what was asked for
 	if response.StatusCode == http.StatusPartialContent {
 		first, last, all := int64(0), int64(0), int64(0)
 		_, err := fmt.Sscanf(response.Header.Get("Content-Range"), "bytes %d-%d/%d", &first, &last, &all)
-		if err != nil || first != offset || all != d.Size {
-			_ = response.Body.Close()
-			return nil, 0, malformed(r.String(), "asked for %s from byte %d, it answered with the range %q", d.Digest,
-				offset,
-				response.Header.Get("Content-Range"))
-		}
+		other = err != nil || first != offset || all != d.Size
 		start, length = offset, d.Size-offset
+	}
+	switch {
+	case other && offset > 0:
+		_ = response.Body.Close()
+		return r.blob(ctx, d, 0)
+	case other:
+		_ = response.Body.Close()
+		return nil, 0, malformed(r.String(), "asked for the whole %s, it answered with status %d and the range %q",
+			d.Digest, response.StatusCode, response.Header.Get("Content-Range"))
 	}
 	if response.ContentLength > length {
 		_ = response.Body.Close()

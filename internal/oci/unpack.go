@@ -55,7 +55,7 @@ func (l *layer) uncompressed(ctx context.Context, what string) (io.ReadCloser, e
 		return nil, errors.Join(decompressError(what, err), blob.Close())
 	}
 	return &layerReader{layer: l, what: what, sum: sha256.New(),
-		cancel: cancel, blob: blob, plain: plain, ahead: startReadAhead(ctx, plain)}, nil
+		cancel: cancel, blob: blob, plain: plain, ahead: rootfs.StartReadAhead(ctx, plain)}, nil
 }
 
 // decompressError gives an error of a decoder its kind; errors of the transfer have one.
@@ -75,7 +75,7 @@ type layerReader struct {
 
 	cancel      context.CancelFunc // ends reads of blob
 	blob, plain io.Closer
-	ahead       *readAhead
+	ahead       *rootfs.ReadAhead
 }
 
 func (r *layerReader) Read(b []byte) (int, error) {
@@ -103,83 +103,4 @@ func (r *layerReader) Close() error {
 	r.cancel()
 	r.ahead.Close()
 	return errors.Join(r.plain.Close(), r.blob.Close())
-}
-
-// A readAhead reads in a goroutine of its own what its reader will need next, so that decompressing and unpacking
-// run at the same time.
-type readAhead struct {
-	full, empty chan []byte
-	err         error // set before full is closed
-	current     []byte
-	rest        []byte
-	stop        context.CancelFunc
-}
-
-// How much a readAhead is ahead.
-const (
-	aheadBuffers = 4
-	aheadBytes   = 256 << 10
-)
-
-func startReadAhead(ctx context.Context, from io.Reader) *readAhead {
-	ctx, stop := context.WithCancel(ctx)
-	r := &readAhead{full: make(chan []byte, aheadBuffers), empty: make(chan []byte, aheadBuffers), stop: stop}
-	for range aheadBuffers {
-		r.empty <- make([]byte, aheadBytes)
-	}
-	go r.run(ctx, from) // Close waits for it
-	return r
-}
-
-func (r *readAhead) run(ctx context.Context, from io.Reader) {
-	defer close(r.full)
-	for {
-		var b []byte
-		select {
-		case b = <-r.empty:
-		case <-ctx.Done():
-			r.err = ctx.Err()
-			return
-		}
-		n, err := fill(from, b[:aheadBytes])
-		r.full <- b[:n] // there is room for every buffer
-		if err != nil {
-			r.err = err
-			return
-		}
-	}
-}
-
-// fill reads until b is full or there is an error.
-func fill(from io.Reader, b []byte) (n int, err error) {
-	for n < len(b) && err == nil {
-		var more int
-		more, err = from.Read(b[n:])
-		n += more
-	}
-	return n, err
-}
-
-func (r *readAhead) Read(b []byte) (int, error) {
-	for len(r.rest) == 0 {
-		if r.current != nil {
-			r.empty <- r.current
-			r.current = nil
-		}
-		next, ok := <-r.full
-		if !ok {
-			return 0, r.err
-		}
-		r.current, r.rest = next, next
-	}
-	n := copy(b, r.rest)
-	r.rest = r.rest[n:]
-	return n, nil
-}
-
-// Close ends the goroutine, and waits for it.
-func (r *readAhead) Close() {
-	r.stop()
-	for range r.full {
-	}
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// maxWindow bounds the memory that a Zstandard stream may ask for: what `zstd --ultra` needs.
-const maxWindow = 128 << 20
+// maxWindow bounds the memory that a Zstandard stream may ask for. Tools that make images ask for 8 MiB and less.
+const maxWindow = 32 << 20
 
 // Uncompressed returns the content of a layer that is compressed with gzip or Zstandard, or is
 // not: its first bytes say which. Closing it does not close r. The content is not bounded.
@@ -30,7 +30,8 @@ func Uncompressed(r io.Reader) (io.ReadCloser, error) {
 		return z, nil
 	case bytes.Equal(first, []byte{0x28, 0xb5, 0x2f, 0xfd}),
 		len(first) == 4 && first[0]&0xf0 == 0x50 && bytes.Equal(first[1:], []byte{0x2a, 0x4d, 0x18}):
-		z, err := zstd.NewReader(buffered, zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderConcurrency(2))
+		z, err := zstd.NewReader(buffered, zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderConcurrency(2),
+			zstd.WithDecoderLowmem(true))
 		if err != nil {
 			return nil, invalid("a layer is no Zstandard stream: %v", err)
 		}
