@@ -146,7 +146,7 @@ func TestRuntimes(t *testing.T) {
 		{"runtimes: [gvisor, docker]\ntemplates: {a: {rootfs: /, runtime: docker, languages: [{name: a, command: [b]}]}}",
 			"", nil, "no sandboxes of a folder"},
 		{"runtimes: [docker, gvisor]\ntemplates: {a: {rootfs: /, runtime: gvisor, languages: [{name: a, command: [b]}]}}",
-			"docker", []string{"docker", "gvisor"}, ""},
+			"gvisor", []string{"docker", "gvisor"}, ""},
 		{"runtimes: [gvisor, docker]\ntemplates: {a: {image: b, runtime: docker}}", "gvisor",
 			[]string{"gvisor", "docker"}, ""},
 		{"templates: {a: {image: b, runtime: docker}}", "", nil, `runtime "docker" must be one of gvisor`},
