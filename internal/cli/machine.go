@@ -67,7 +67,8 @@ func (p *program) images() (image.State, error) {
 		}
 	}
 	// A folder that cannot be inspected has no server yet.
-	if folder, err := app.InspectStateFolder(context.Background(), p.errorLog(), dir); err == nil && folder.Server != nil {
+	folder, err := app.InspectStateFolder(context.Background(), p.errorLog(), dir)
+	if err == nil && folder.Server != nil {
 		state.Server = folder.Server.Since
 	}
 	return state, nil

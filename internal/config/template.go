@@ -352,9 +352,10 @@ func (c *Config) finishTemplates() error {
 			return c.invalidTemplate(t, "runtime", t.Runtime, r.Names)
 		}
 		if t.Rootfs != "" && cmp.Or(t.Runtime, r.Name) == "docker" {
-			return fault.New(fault.Configuration, "%s: templates: %s: the runtime docker makes no sandboxes of a folder "+
-				"(rootfs); make an image of it (tar -C FOLDER -c . | docker import - NAME), and name it as image, or "+
-				"use the runtime gvisor", c.File, t.Name)
+			return fault.New(fault.Configuration,
+				"%s: templates: %s: the runtime docker makes no sandboxes of a folder "+
+					"(rootfs); make an image of it (tar -C FOLDER -c . | docker import - NAME), and name it as image, "+
+					"or use the runtime gvisor", c.File, t.Name)
 		}
 	}
 	return nil

@@ -143,9 +143,11 @@ func TestRuntimes(t *testing.T) {
 		{"runtimes: [gvisor, docker, gvisor]", "", nil, "named twice"},
 		{"runtime: docker\ntemplates: {a: {rootfs: /, languages: [{name: a, command: [b]}]}}", "", nil,
 			"no sandboxes of a folder"},
-		{"runtimes: [gvisor, docker]\ntemplates: {a: {rootfs: /, runtime: docker, languages: [{name: a, command: [b]}]}}",
+		{"runtimes: [gvisor, docker]\n" +
+			"templates: {a: {rootfs: /, runtime: docker, languages: [{name: a, command: [b]}]}}",
 			"", nil, "no sandboxes of a folder"},
-		{"runtimes: [docker, gvisor]\ntemplates: {a: {rootfs: /, runtime: gvisor, languages: [{name: a, command: [b]}]}}",
+		{"runtimes: [docker, gvisor]\n" +
+			"templates: {a: {rootfs: /, runtime: gvisor, languages: [{name: a, command: [b]}]}}",
 			"gvisor", []string{"docker", "gvisor"}, ""},
 		{"runtimes: [gvisor, docker]\ntemplates: {a: {image: b, runtime: docker}}", "gvisor",
 			[]string{"gvisor", "docker"}, ""},

@@ -52,8 +52,9 @@ func (s Store) Image(ctx context.Context, ref string, progress func(string)) (sa
 	}
 	own := "linux/" + runtime.GOARCH
 	if i.Platform != "" && i.Platform != own && !strings.HasPrefix(i.Platform, own+"/") {
-		return sandbox.Image{}, fault.New(fault.InvalidParameters, "the image %s is for %s, and this machine is %s; get "+
-			"the one for it: sandlot image pull --platform %[3]s %[1]s", ref, i.Platform, own)
+		return sandbox.Image{}, fault.New(fault.InvalidParameters,
+			"the image %s is for %s, and this machine is %s; get "+
+				"the one for it: sandlot image pull --platform %[3]s %[1]s", ref, i.Platform, own)
 	}
 	return imageOf(i), nil
 }

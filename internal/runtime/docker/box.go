@@ -119,8 +119,8 @@ func (b *box) awaitEnd() {
 	for {
 		wait := b.runtime.client.ContainerWait(ctx, b.name,
 			client.ContainerWaitOptions{Condition: container.WaitConditionNotRunning})
-		// Not b.exited as well: the client's goroutine sends one of these, and would wait for ever. The wait ends with the
-		// container, with the daemon, or with ctx.
+		// Not b.exited as well: the client's goroutine sends one of these, and would wait for ever. The wait ends with
+		// the container, with the daemon, or with ctx.
 		select {
 		case <-wait.Result:
 		case <-wait.Error:

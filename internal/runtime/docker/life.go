@@ -70,7 +70,8 @@ func (r *Runtime) checkMounts(mounts []sandbox.Mount) error {
 		inSource := func(socket string) bool { return strings.HasPrefix(socket, strings.TrimSuffix(source, "/")+"/") }
 		if i := slices.IndexFunc(sockets, inSource); i >= 0 {
 			return fmt.Errorf("docker: the folder %s, which is to be mounted at %s, is the place of %s, the socket of "+
-				"a daemon, with which a sandbox would be root on this machine; share another folder", m.Source, m.Target,
+				"a daemon, with which a sandbox would be root on this machine; share another folder",
+				m.Source, m.Target,
 				sockets[i])
 		}
 	}
