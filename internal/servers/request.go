@@ -72,7 +72,7 @@ func (s *server) callFault(l *instance.Instance, err error) error {
 	case <-l.Session.Done():
 		how, byItself := l.ExitReason(process.ExitGrace)
 		if byItself {
-			return s.fault(fault.Connection, err, "ended during the call: %s. The next call starts it again", how)
+			return s.fault(fault.Connection, err, "ended during the call: %s. It is started again when it is used", how)
 		}
 		return s.fault(fault.Connection, err,
 			"cannot be reached: the connection to it ended during the call. The next call connects again")

@@ -36,10 +36,11 @@ func registryAuth(ctx context.Context, name reference.Named) (string, error) {
 
 // credentials returns the credentials for a registry; nil: there are none.
 func (c commandConfig) credentials(ctx context.Context, domain string) (*registry.AuthConfig, error) {
-	for _, key := range keysOf(c.CredHelpers, domain) {
-		return askHelper(ctx, c.CredHelpers[key], key)
+	if keys := keysOf(c.CredHelpers, domain); len(keys) > 0 {
+		return askHelper(ctx, c.CredHelpers[keys[0]], keys[0])
 	}
-	for _, key := range keysOf(c.Auths, domain) {
+	if keys := keysOf(c.Auths, domain); len(keys) > 0 {
+		key := keys[0]
 		entry := c.Auths[key]
 		if c.CredsStore != "" {
 			return askHelper(ctx, c.CredsStore, key)

@@ -92,11 +92,3 @@ func TestSuite(t *testing.T) {
 		})
 	}
 }
-
-// TestPodman passes the suite with Podman's service.
-func TestPodman(t *testing.T) {
-	needsRoot(t)
-	d := dockertest.StartPodman(t)
-	s, _ := subject(t, d, baseTemplate())
-	s.Run(t)
-}
