@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"regexp"
 	"strconv"
 	"strings"
 )
@@ -171,11 +170,13 @@ func parseHost(s string) (name string, a netip.Addr, err error) {
 	if s == "" || len(s) > 253 {
 		return "", a, errors.New("a name has 1 to 253 characters")
 	}
-	if !hostName.MatchString(s) {
-		return "", a, errors.New("each part of a name has 1 to 63 letters, digits, hyphens and underscores, and " +
-			"neither begins nor ends with a hyphen")
+	labels := strings.Split(s, ".")
+	for _, l := range labels {
+		if err := checkLabel(l); err != nil {
+			return "", a, err
+		}
 	}
-	if numericLabel.MatchString(s) {
+	if isNumeric(labels[len(labels)-1]) {
 		if a, err = netip.ParseAddr(s); err != nil {
 			return "", a, errors.New("it is a number, but not an address as addresses are written")
 		}
@@ -184,17 +185,39 @@ func parseHost(s string) (name string, a netip.Addr, err error) {
 	return strings.ToLower(s), a, nil
 }
 
-const label = `[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?`
-
-var (
-	hostName = regexp.MustCompile(`^(` + label + `\.)*` + label + `$`)
-	// numericLabel matches names that some resolvers take for an address because of the last label, by the rule of
-	// the URL standard (https://url.spec.whatwg.org/#ends-in-a-number-checker).
-	numericLabel = regexp.MustCompile(`(^|\.)(0[xX][0-9a-fA-F]*|[0-9]+)$`)
-)
+func checkLabel(l string) error {
+	if l == "" || len(l) > 63 {
+		return errors.New("each part of a name has 1 to 63 characters")
+	}
+	for i := range len(l) {
+		if !isNameByte(l[i]) {
+			return errors.New("a name has letters, digits, hyphens and underscores")
+		}
+	}
+	if l[0] == '-' || l[len(l)-1] == '-' {
+		return errors.New("no part of a name begins or ends with a hyphen")
+	}
+	return nil
+}
 
 func isNameByte(c byte) bool {
 	return c == '-' || c == '_' || '0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'z'
+}
+
+// isNumeric reports whether some resolvers take a name for an address because of its last label,
+// by the rule of the URL standard (https://url.spec.whatwg.org/#ends-in-a-number-checker).
+func isNumeric(label string) bool {
+	hex := len(label) >= 2 && label[0] == '0' && label[1]|0x20 == 'x'
+	if hex {
+		label = label[2:]
+	}
+	for i := range len(label) {
+		c := label[i]
+		if (c < '0' || c > '9') && (!hex || c|0x20 < 'a' || c|0x20 > 'f') {
+			return false
+		}
+	}
+	return true
 }
 
 // printable makes text from a sandbox safe to log and to show: it shortens the text, and

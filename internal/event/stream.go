@@ -91,9 +91,11 @@ func (r *reader) wake() {
 // log stores the latest events of one class of one principal.
 type log struct {
 	mu          sync.Mutex
-	events      []Event // the oldest first
+	events      []Event // a ring buffer once it has maxEvents elements
+	oldest      int     // index of the oldest event in events
 	bytes       int
 	added       uint64 // how many events were ever added
+	stored      int    // how many of them are stored
 	lastDropped uint64 // id of the newest event that was removed
 	readers     []*reader
 	evicted     bool
@@ -127,11 +129,18 @@ func (l *log) add(s *Stream, e Event) bool {
 	e.ID = s.lastID.Add(1) // under the lock, so that a reader that locks the log finds all ids up to s.lastID
 	l.lastUsed = e.Time
 	size := e.size()
-	for len(l.events) > 0 && (len(l.events) == maxEvents || l.bytes+size > maxBytes) {
+	for l.stored > 0 && (l.stored == maxEvents || l.bytes+size > maxBytes) {
 		l.drop()
 	}
-	l.events = append(l.events, e)
+	if index := l.oldest + l.stored; index < len(l.events) {
+		l.events[index] = e
+	} else if len(l.events) < maxEvents {
+		l.events = append(l.events, e)
+	} else {
+		l.events[index%maxEvents] = e
+	}
 	l.added++
+	l.stored++
 	l.bytes += size
 	for _, r := range l.readers {
 		r.wake()
@@ -141,11 +150,15 @@ func (l *log) add(s *Stream, e Event) bool {
 
 // drop removes the oldest event. The caller holds l.mu.
 func (l *log) drop() {
-	e := &l.events[0]
+	e := &l.events[l.oldest]
 	l.bytes -= e.size()
 	l.lastDropped = e.ID
-	*e = Event{} // it stays in memory until the slice grows
-	l.events = l.events[1:]
+	*e = Event{}
+	l.stored--
+	l.oldest++
+	if l.oldest == maxEvents || l.stored == 0 && len(l.events) < maxEvents {
+		l.oldest = 0
+	}
 }
 
 // log returns a principal's log of a class, and creates it if there is none.
@@ -198,11 +211,8 @@ func (s *Stream) evict(logs map[logKey]*log) {
 
 // event returns the n-th event that was ever added. It must still be stored.
 func (l *log) event(n uint64) *Event {
-	return &l.events[n-l.first()]
+	return &l.events[(l.oldest+int(n-(l.added-uint64(l.stored))))%maxEvents]
 }
-
-// first returns the number of the oldest event. The caller holds the lock.
-func (l *log) first() uint64 { return l.added - uint64(len(l.events)) }
 
 // subscribe makes the events of a principal wake r; an empty principal means all.
 func (s *Stream) subscribe(r *reader, principal string) {

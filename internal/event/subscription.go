@@ -48,7 +48,7 @@ func (s *Stream) Subscribe(f Filter, since uint64) *Subscription {
 	s.subscribe(&sub.reader, f.Principal)
 	for _, l := range sub.currentLogs() {
 		l.mu.Lock()
-		n := l.first()
+		n := l.added - uint64(l.stored)
 		for n < l.added && l.event(n).ID <= since {
 			n++
 		}
@@ -136,7 +136,7 @@ func (sub *Subscription) Read() (events []Event, lost Lost, more bool) {
 func (sub *Subscription) readLog(l *log, limit uint64) (p logBatch, more bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	first := l.first()
+	first := l.added - uint64(l.stored)
 	from := sub.read[l] // 0 for a log that is newer than the subscription: nothing of it was read
 	if from < first {
 		sub.lost.Count += first - from
