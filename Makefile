@@ -4,6 +4,8 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X sandlot/internal/app.Version=$(VERSION)
 TOOLS   := $(CURDIR)/.tools
 GO_DIRS := cmd internal proto test
+# How many tests of the whole program run at once. They mostly wait.
+AT_ONCE := $(shell expr 2 '*' $$(nproc))
 
 # The same for all but the race detector: nothing is compiled twice.
 export CGO_ENABLED := 0
@@ -34,12 +36,19 @@ lint: build ## gofmt, go vet, staticcheck, and the bounds of test/measure
 	go tool staticcheck ./...
 	go run ./test/measure
 
+# Without the race detector: packages whose tests start no goroutine, and a test that measures memory.
+NO_RACE := sandlot/internal/importtest sandlot/internal/guest/interp/direct
+MEMORY  := ^TestManyEntries$$
+
+# lint has run all of vet already.
 unit: build ## the packages' own tests with the race detector, real gVisor included
-	CGO_ENABLED=1 go test -race -timeout 15m ./internal/...
-	go test ./cmd/...
+	CGO_ENABLED=1 go test -race -vet=off -timeout 15m -skip '$(MEMORY)' \
+		$$(go list ./internal/... | grep -vx $(foreach p,$(NO_RACE),-e $(p)))
+	go test -vet=off ./cmd/... $(NO_RACE)
+	go test -vet=off -run '$(MEMORY)' ./internal/oci/rootfs
 
 whole: build tools ## the whole program: clients, attacks, faults, leaks
-	SANDLOT_TOOLS=$(TOOLS) go test -timeout 40m -v ./test/... 2>&1 | test/quiet
+	SANDLOT_TOOLS=$(TOOLS) go test -vet=off -parallel $(AT_ONCE) -timeout 40m -v ./test/... 2>&1 | test/quiet
 
 bench: build tools ## measure, and write docs/benchmarks.md
 	go run ./test/bench -tools $(TOOLS) -out docs/benchmarks.md
@@ -47,8 +56,9 @@ bench: build tools ## measure, and write docs/benchmarks.md
 proto: ## make proto/agentv1 again from proto/agent.proto (needs Python)
 	test/proto
 
-tools: ## what the tests need beside Go: a C compiler, Node, Python packages
+tools: ## what the tests need beside Go: a C compiler, Node, Python packages, Docker's engine, a small Debian
 	@test/tools $(TOOLS)
+	@SANDLOT_TOOLS=$(TOOLS) go test -vet=off ./internal/image/imagetest/
 
 clean: ## remove what the other targets made
 	rm -rf bin .tools

@@ -14,6 +14,7 @@ import (
 )
 
 func TestCommandLine(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	check := func(stdin string, wantCode int, wantOut string, args ...string) string {
 		t.Helper()
@@ -62,6 +63,7 @@ func TestCommandLine(t *testing.T) {
 
 // TestNoServer uses the commands that need none; nothing is left.
 func TestNoServer(t *testing.T) {
+	t.Parallel()
 	s := &server{t: t, program: binary(t), State: t.TempDir(),
 		env: []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")}}
 	if out, errs, code := s.cliIn("print(6*7)", "run", "-"); code != 0 || out != "42\n" {
@@ -91,6 +93,7 @@ func TestNoServer(t *testing.T) {
 
 // TestTerminal is a person at a shell.
 func TestTerminal(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	cmd := exec.Command(binary(t), "--state-dir", s.State, "shell")
 	cmd.Env = append(s.env, "TERM=xterm")
@@ -135,6 +138,7 @@ func TestTerminal(t *testing.T) {
 
 // TestSettings: bad settings stop the start, and say what is allowed.
 func TestSettings(t *testing.T) {
+	t.Parallel()
 	for env, want := range map[string]string{
 		"MCP_SERVER_PORT=99999":                  "MCP_SERVER_PORT",
 		"MSB_MAX_SESSIONS=many":                  "MSB_MAX_SESSIONS",
@@ -162,6 +166,7 @@ func TestSettings(t *testing.T) {
 
 // TestVolumes shares folders of the host.
 func TestVolumes(t *testing.T) {
+	t.Parallel()
 	shared, readOnly := t.TempDir(), t.TempDir()
 	if err := os.WriteFile(filepath.Join(readOnly, "f"), []byte("data"), 0o644); err != nil {
 		t.Fatal(err)

@@ -38,6 +38,7 @@ func TestPythonSDK(t *testing.T) {
 }
 
 func TestTypeScriptSDK(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	// Node looks for packages beside the script.
 	text, err := os.ReadFile("clients/tour.mjs")
@@ -56,6 +57,7 @@ func TestTypeScriptSDK(t *testing.T) {
 }
 
 func TestInspector(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	inspect := func(more ...string) string {
 		t.Helper()

@@ -13,9 +13,13 @@ import (
 
 // TestDay does a day's work as an agent would, with the real tools, in a fresh
 // home: in the template host, on a server without root, and in a root file system
-// of its own.
+// of its own. On Docker the server is root, and there is the template host alone.
 func TestDay(t *testing.T) {
 	t.Parallel()
+	if daemonOf(t) != nil {
+		spendDay(t, start(t, registries()...), "host")
+		return
+	}
 	file := filepath.Join(t.TempDir(), "sandlot.yaml")
 	settings := fmt.Sprintf("templates: {own: {rootfs: %s, languages: [{name: python, driver: python, command: "+
 		"[/usr/bin/python3]}, "+
@@ -30,18 +34,22 @@ func TestDay(t *testing.T) {
 	} {
 		t.Run(template, func(t *testing.T) {
 			t.Parallel()
-			d := &day{t: t, server: s, template: template, token: s.token("ann")}
-			d.client = s.connect(older, d.token, nil)
-			d.installs()
-			d.commits()
-			d.shows()
-			d.background()
-			d.system()
-			d.call("stop_session", args{"session_id": d.session})
-			d.uses("after a new start")
-			d.keeps()
+			spendDay(t, s, template)
 		})
 	}
+}
+
+func spendDay(t *testing.T, s *server, template string) {
+	d := &day{t: t, server: s, template: template, token: s.token("ann")}
+	d.client = s.connect(older, d.token, nil)
+	d.installs()
+	d.commits()
+	d.shows()
+	d.background()
+	d.system()
+	d.call("stop_session", args{"session_id": d.session})
+	d.uses("after a new start")
+	d.keeps()
 }
 
 // rootfs makes a root file system of its own of the machine's programs.

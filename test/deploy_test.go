@@ -32,17 +32,23 @@ func TestImagesArePinned(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pinned := regexp.MustCompile(`^FROM [a-z]+:[a-z0-9.-]+@sha256:[0-9a-f]{64}( AS [a-z]+)?$`)
-	bases := 0
+	pinned := regexp.MustCompile(`^ARG ([A-Z_]+)=[a-z]+:[a-z0-9.-]+@sha256:[0-9a-f]{64}$`)
+	bases := map[string]bool{}
+	stages := 0
 	for line := range strings.Lines(string(text)) {
-		if line = strings.TrimSpace(line); strings.HasPrefix(line, "FROM ") {
-			if bases++; !pinned.MatchString(line) {
+		line = strings.TrimSpace(line)
+		if found := pinned.FindStringSubmatch(line); found != nil {
+			bases[found[1]] = true
+		}
+		if strings.HasPrefix(line, "FROM ") {
+			stages++
+			if base := strings.TrimPrefix(strings.Fields(line)[1], "$"); !bases[base] {
 				t.Errorf("%s: no digest", line)
 			}
 		}
 	}
-	if bases != 2 {
-		t.Errorf("%d base images were found", bases)
+	if stages != 2 {
+		t.Errorf("%d base images were found", stages)
 	}
 }
 

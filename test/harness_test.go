@@ -28,6 +28,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"sandlot/internal/revision"
+	"sandlot/internal/runtime/docker/dockertest"
 )
 
 const (
@@ -46,8 +47,9 @@ type server struct {
 	log   *logBuffer
 
 	program string
-	user    int    // 0: the test's own
-	dir     string // in which it starts; empty: the test's own
+	docker  *dockertest.Daemon // which may have sandboxes of it; nil: it has none on Docker
+	user    int                // 0: the test's own
+	dir     string             // in which it starts; empty: the test's own
 }
 
 // as makes a command run as the server's user.
@@ -132,8 +134,12 @@ func (s *server) begin(settings []string) {
 	port := freePort(s.t)
 	s.URL = fmt.Sprintf("http://127.0.0.1:%d", port)
 	// Registries are for the tests that use one: to look for them takes a second.
-	s.env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"),
-		"SANDLOT_NETWORK_REGISTRIES=none"}, settings...)
+	s.env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "SANDLOT_NETWORK_REGISTRIES=none"}
+	if d := daemonOf(s.t); d != nil {
+		s.docker = d
+		s.env = append(s.env, "SANDLOT_RUNTIME=docker", "SANDLOT_DOCKER_HOST="+d.Host)
+	}
+	s.env = append(s.env, settings...)
 	s.args = []string{"serve", "--state-dir", s.State, "--port", strconv.Itoa(port), "--host", "127.0.0.1"}
 	s.launch()
 	s.t.Cleanup(s.end)
@@ -230,12 +236,19 @@ func (s *server) end() {
 	s.t.Errorf("this is left: %q", left)
 }
 
+// folders are the folders of the server's sandboxes.
+func (s *server) folders() []string {
+	onGVisor, _ := filepath.Glob(filepath.Join(s.State, "sandboxes", "*"))
+	onDocker, _ := filepath.Glob(filepath.Join(s.State, "docker", "sandboxes", "*"))
+	return append(onGVisor, onDocker...)
+}
+
 // left lists what there is of the server's sandboxes on the machine.
 func (s *server) left() (found []string) {
-	folders, _ := filepath.Glob(filepath.Join(s.State, "sandboxes", "*"))
-	for _, f := range folders {
+	for _, f := range s.folders() {
 		found = append(found, "folder "+f)
 	}
+	found = append(found, s.containers()...)
 	all, _ := os.ReadDir("/proc")
 	for _, e := range all {
 		line, err := os.ReadFile("/proc/" + e.Name() + "/cmdline")
@@ -286,14 +299,17 @@ func (s *server) token(user string, flags ...string) string {
 }
 
 // bearer adds a token to each request.
-type bearer struct{ token string }
+type bearer struct {
+	token string
+	next  http.RoundTripper
+}
 
 func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	if b.token != "" {
 		r = r.Clone(r.Context())
 		r.Header.Set("Authorization", "Bearer "+b.token)
 	}
-	return transport.RoundTrip(r)
+	return b.next.RoundTrip(r)
 }
 
 var transport = &http.Transport{MaxIdleConnsPerHost: 200}
@@ -309,7 +325,7 @@ func (s *server) connect(version, token string, opts *mcp.ClientOptions) *client
 	s.t.Helper()
 	c := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, opts)
 	session, err := c.Connect(s.t.Context(), &mcp.StreamableClientTransport{Endpoint: s.URL + "/mcp",
-		HTTPClient: &http.Client{Transport: bearer{token}}, DisableStandaloneSSE: true},
+		HTTPClient: &http.Client{Transport: bearer{token, transport}}, DisableStandaloneSSE: true},
 		&mcp.ClientSessionOptions{ProtocolVersion: version})
 	if err != nil {
 		s.t.Fatalf("connecting: %v", err)

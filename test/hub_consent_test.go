@@ -185,6 +185,7 @@ func TestConsent(t *testing.T) {
 // TestConsentOnTerminal: on the command line it is the one at the terminal who
 // is asked.
 func TestConsentOnTerminal(t *testing.T) {
+	t.Parallel()
 	s := start(t, "SANDLOT_MCP_CONSENT=ask")
 	token := s.token("ann")
 	s.put(token, "odd.py")
@@ -256,6 +257,7 @@ func TestConsentOnTerminal(t *testing.T) {
 // TestConsentDenied: with mcp_consent: deny the operator's servers are all that
 // there are.
 func TestConsentDenied(t *testing.T) {
+	t.Parallel()
 	// the local user's would be starting when the test ends
 	s := startConfigured(t, "mcp_consent: deny\nmcp:\n  theirs: {command: python3, args: [/workspace/odd.py, plain, "+
 		"theirs], principals: [ann]}\n")
@@ -295,6 +297,7 @@ func TestConsentDenied(t *testing.T) {
 
 // TestConsentIsFollowed: a change of mcp_consent holds while the server runs.
 func TestConsentIsFollowed(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "sandlot.yaml")
 	rewrite(t, file, "mcp_consent: deny\n")
 	s := start(t, "SANDLOT_CONFIG="+file)
@@ -326,6 +329,7 @@ func TestConsentIsFollowed(t *testing.T) {
 // TestClientHeadersStay: what a client sends to Sandlot beside its request goes
 // to no server.
 func TestClientHeadersStay(t *testing.T) {
+	t.Parallel()
 	l := listen(t)
 	inner := mcp.NewServer(&mcp.Implementation{Name: "curious", Version: "1"}, nil)
 	inner.AddTool(&mcp.Tool{Name: "look", InputSchema: map[string]any{"type": "object"}}, nothing("seen"))
@@ -351,7 +355,7 @@ func TestClientHeadersStay(t *testing.T) {
 	for _, era := range []string{older, newer} {
 		c := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil)
 		session, err := c.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: s.URL + "/mcp",
-			HTTPClient: &http.Client{Transport: adding{bearer{token}, own}}},
+			HTTPClient: &http.Client{Transport: adding{bearer{token, transport}, own}}},
 			&mcp.ClientSessionOptions{ProtocolVersion: era})
 		if err != nil {
 			t.Fatal(err)
@@ -416,6 +420,7 @@ func (a adding) RoundTrip(r *http.Request) (*http.Response, error) {
 // TestLoginOfConfigured: where a configured server's log-in leads is reached if
 // it is public or listed, whoever the server itself is.
 func TestLoginOfConfigured(t *testing.T) {
+	t.Parallel()
 	led := make(chan string, 100)
 	away := listen(t)
 	place := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

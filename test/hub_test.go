@@ -94,6 +94,7 @@ func until(t *testing.T, what string, ok func() bool) {
 // TestConnection: connecting, calling, listing, disconnecting, as the documents
 // of the succeeded system say.
 func TestConnection(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	s.put("", "odd.py")
 	eachEra(t, s, func(t *testing.T, c *client) {
@@ -178,6 +179,7 @@ func TestConnection(t *testing.T) {
 
 // TestShellExec: the result has the succeeded system's fields.
 func TestShellExec(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	eachEra(t, s, func(t *testing.T, c *client) {
 		r := c.call("sandbox_shell_exec", args{"command": "pwd; echo err >&2; exit 3"})
@@ -196,6 +198,7 @@ func TestShellExec(t *testing.T) {
 // TestConnectionInput: bad input is refused with a word of what to do, and a
 // server that does not start leaves nothing.
 func TestConnectionInput(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	s.put("", "odd.py")
 	c := s.connect(older, "", nil)
@@ -355,6 +358,7 @@ func TestConnectionFaults(t *testing.T) {
 
 // TestConnectionPasses: what a server sends comes through whole.
 func TestConnectionPasses(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	s.put("", "odd.py")
 	var mu sync.Mutex
@@ -455,6 +459,7 @@ func TestConnectionPasses(t *testing.T) {
 
 // TestConnectionChanges: a tool that changes after it was approved is held back.
 func TestConnectionChanges(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	s.put("", "odd.py")
 	changes := make(chan struct{}, 100)
@@ -517,6 +522,7 @@ func TestConnectionChanges(t *testing.T) {
 
 // TestConnectionShelf: prompts and resources, from the command line.
 func TestConnectionShelf(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	s.put("", "odd.py")
 	c := s.connect(newer, "", nil)
@@ -557,6 +563,7 @@ func TestConnectionShelf(t *testing.T) {
 // TestConnectionUsers: two users with a connection of the same name, and an
 // attacker who knows its id.
 func TestConnectionUsers(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	ann, bob, eve := s.token("ann"), s.token("bob"), s.token("eve")
 	s.put(ann, "odd.py")
@@ -649,6 +656,7 @@ func TestConnectionUsers(t *testing.T) {
 
 // TestConnectionServerKilled: connections are there after a crash of Sandlot.
 func TestConnectionServerKilled(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	s.put("", "odd.py")
 	c := s.connect(older, "", nil)

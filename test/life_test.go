@@ -22,6 +22,7 @@ type folder struct {
 	Sandboxes []struct {
 		ID          string `json:"id"`
 		Session     string `json:"session"`
+		Runtime     string `json:"runtime"`
 		PID         int    `json:"pid"`
 		MemoryBytes int64  `json:"memory_bytes"`
 		Held        bool   `json:"held"`
@@ -72,6 +73,7 @@ func (s *server) running() (found []string) {
 // TestPsAndStop: what runs is shown with and without a server, and ended on
 // demand, and nothing else is.
 func TestPsAndStop(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	c := s.connect(older, "", nil)
 	id := c.code("new", "x = 1\nopen('/workspace/f', 'w').write('kept')").session()
@@ -108,7 +110,10 @@ func TestPsAndStop(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { bystander.Process.Kill(); bystander.Wait() }()
-	forged := filepath.Join(s.State, "sandboxes", "forged")
+	forged := filepath.Join(s.State, "sandboxes", "forged") // Docker has no processes by their ids
+	if s.docker != nil {
+		forged = filepath.Join(s.State, "docker", "sandboxes", "forged")
+	}
 	text := fmt.Sprintf(`{"id":"forged","template":"host","secret":"%064d","pid":%d,"started":1}`, 0,
 		bystander.Process.Pid)
 	if err := os.Mkdir(forged, 0o700); err != nil {
@@ -188,6 +193,7 @@ func procState(t *testing.T, pid int) string {
 // TestDeletedStateFolder: sandboxes whose records, or whole state folder, were deleted
 // under them are shown, and ended on demand; programs that pretend are neither.
 func TestDeletedStateFolder(t *testing.T) {
+	t.Parallel()
 	s := start(t, "SANDLOT_POOL_SIZE=0")
 	pretender := exec.Command("bash", "-c", "read x", "x", "--root="+s.State+"/runsc", "boot",
 		"aaaaaaaaaaaaaaaaaaaaaaaaaa")
@@ -232,6 +238,7 @@ func TestDeletedStateFolder(t *testing.T) {
 // TestOrphanTimeout: sandboxes that have no server for that long end themselves,
 // the session's and the pool's; while there is one they live.
 func TestOrphanTimeout(t *testing.T) {
+	t.Parallel()
 	s := start(t, "SANDLOT_ORPHAN_TIMEOUT=4")
 	c := s.connect(older, "", nil)
 	id := c.code("new", "x = 1").session()
@@ -257,8 +264,12 @@ func TestOrphanTimeout(t *testing.T) {
 // TestKilledWhileRecovering: servers that are killed, or stopped, while they take
 // over what the last one left lose no session, and leave nothing to nobody.
 func TestKilledWhileRecovering(t *testing.T) {
+	t.Parallel()
 	const sessions = 6
 	s := start(t, "SANDLOT_POOL_SIZE=0", fmt.Sprintf("SANDLOT_MAX_SESSIONS=%d", sessions+1))
+	if s.docker == nil {
+		s.awaitImage() // a sandbox makes it, which would be counted
+	}
 	c := s.connect(older, "", nil)
 	var ids, before []string
 	for i := range sessions {
@@ -301,8 +312,12 @@ func TestKilledWhileRecovering(t *testing.T) {
 	// told so, and goes on.
 	lost := sessions - 1
 	s.kill()
-	if err := os.RemoveAll(filepath.Join(s.State, "sandboxes", boxed[ids[lost]], "sock")); err != nil {
-		t.Fatal(err)
+	for _, folder := range s.folders() {
+		if filepath.Base(folder) == boxed[ids[lost]] {
+			if err := os.RemoveAll(filepath.Join(folder, "sock")); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
 	transport.CloseIdleConnections()
 	s.launch()
@@ -312,11 +327,22 @@ func TestKilledWhileRecovering(t *testing.T) {
 			t.Errorf("session %d: %q", i, r.All)
 		}
 	}
+	why := "stopped answering"
+	if s.docker != nil {
+		why = "while the server was away" // which ended it
+	}
 	if r := c.code(ids[lost], fmt.Sprintf("(open('/workspace/f%d').read(), 'kept' in globals())",
-		lost)); !strings.Contains(r.All, "('kept', False)") || !strings.Contains(r.All, "stopped answering") {
+		lost)); !strings.Contains(r.All, "('kept', False)") || !strings.Contains(r.All, why) {
 		t.Errorf("%q", r.All)
 	}
-	if now := s.running(); len(now) != processes {
+	var now []string
+	for range 100 { // until what ended is gone
+		if now = s.running(); len(now) == processes {
+			break
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	if len(now) != processes {
 		t.Errorf("%d processes of sandboxes, want %d: %q", len(now), processes, now)
 	}
 	for _, b := range s.ps(false).Sandboxes {

@@ -49,6 +49,7 @@ func logIn(t *testing.T, link string) {
 // again after a crash of Sandlot, also when the token is too old by then; what
 // they were given stands nowhere; and it is theirs alone.
 func TestLoginServerKilled(t *testing.T) {
+	t.Parallel()
 	bank := serverstest.NewProtected(t, 12) // seconds, of which the last ten do not count
 	host := strings.TrimSuffix(strings.TrimPrefix(bank.URL, "http://"), "/mcp")
 	s := start(t, "SANDLOT_LOG_LEVEL=DEBUG", "SANDLOT_POOL_SIZE=0", "SANDLOT_NETWORK_ALLOW_PRIVATE="+host+

@@ -43,6 +43,7 @@ func eachEra(t *testing.T, s *server, test func(*testing.T, *client)) {
 }
 
 func TestTools(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	var first []string
 	eachEra(t, s, func(t *testing.T, c *client) {
@@ -77,6 +78,7 @@ func TestTools(t *testing.T) {
 }
 
 func TestCode(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	eachEra(t, s, func(t *testing.T, c *client) {
 		r := c.code("new", "x = 41\nprint('hi')\nx + 1")
@@ -198,6 +200,7 @@ func TestCancellation(t *testing.T) {
 }
 
 func TestProgress(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	for _, v := range []string{older, newer} {
 		var mu sync.Mutex
@@ -229,6 +232,7 @@ func TestProgress(t *testing.T) {
 }
 
 func TestCommands(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	c := s.connect(older, "", nil)
 	id := c.code("new", "1").session()
@@ -308,6 +312,7 @@ func testCharacters(t *testing.T, c *client, id string) {
 }
 
 func TestBackground(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	c := s.connect(newer, "", nil)
 	r := c.call("execute_command", args{"command": "while read l; do echo \"got $l\"; done; exit 4", "background": true,
@@ -352,6 +357,7 @@ func TestBackground(t *testing.T) {
 
 // TestStopCode stops running code by its interpreter's process.
 func TestStopCode(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	c := s.connect(older, "", nil)
 	id := c.code("new", "x = 1").session()
@@ -380,6 +386,7 @@ func TestStopCode(t *testing.T) {
 }
 
 func TestFiles(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	c := s.connect(older, "", nil)
 	id := c.code("new", "1").session()
@@ -444,6 +451,7 @@ func wantFault(t *testing.T, err error, code int64, name string, words ...string
 }
 
 func TestBadInput(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	eachEra(t, s, func(t *testing.T, c *client) {
 		for _, bad := range []struct {
@@ -500,6 +508,7 @@ func TestBadInput(t *testing.T) {
 
 // TestBare makes the plain calls that older clients make.
 func TestBare(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	for body, want := range map[string]string{
 		`{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{}}`:   `"execute_code"`,
@@ -573,6 +582,7 @@ func TestBare(t *testing.T) {
 // TestCORS: pages of any origin come in with a token alone; without one they are
 // listed, or the server does not start.
 func TestCORS(t *testing.T) {
+	t.Parallel()
 	state := t.TempDir()
 	for _, settings := range [][]string{{"MCP_ENABLE_CORS=true"},
 		{"SANDLOT_CORS_ENABLED=true", "SANDLOT_CORS_ORIGINS=*"}, {"SANDLOT_CORS_ENABLED=true", "SANDLOT_AUTH=off"}} {
@@ -618,6 +628,7 @@ func TestCORS(t *testing.T) {
 }
 
 func TestIdempotency(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	c := s.connect(older, "", nil)
 	id := c.code("new", "n = 0").session()
@@ -635,6 +646,7 @@ func TestIdempotency(t *testing.T) {
 }
 
 func TestTurns(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	c := s.connect(older, "", nil)
 	id := c.code("new", "order = []").session()

@@ -210,6 +210,9 @@ func TestNetwork(t *testing.T) {
 	t.Parallel()
 	w := startWeb(t)
 	t.Run("root", func(t *testing.T) { w.everyWay(t, start(t, w.settings("web.test")...)) })
+	if daemonOf(t) != nil {
+		return // no preboot image, and no server without root
+	}
 	t.Run("from a preboot image", func(t *testing.T) {
 		s := start(t, append(w.settings("web.test"), "SANDLOT_POOL_SIZE=0")...)
 		s.awaitImage()
@@ -269,6 +272,7 @@ print("aaaa", [a for a in socket.getaddrinfo("web.test", 80) if a[0] == socket.A
 
 // TestNetworkRefused: what is refused, and what the user is told.
 func TestNetworkRefused(t *testing.T) {
+	t.Parallel()
 	w := startWeb(t)
 	s := start(t, w.settings("web.test")...)
 	c := s.connect(newer, "", nil)
@@ -318,6 +322,7 @@ func TestNetworkRefused(t *testing.T) {
 // TestNetworkChanges: a change holds at once, for running sandboxes and open
 // connections, and after a crash of the server.
 func TestNetworkChanges(t *testing.T) {
+	t.Parallel()
 	w := startWeb(t)
 	file := filepath.Join(t.TempDir(), "sandlot.yaml")
 	write := func(mode string) {
@@ -399,6 +404,7 @@ func TestNetworkChanges(t *testing.T) {
 // TestNetworkServerKilled: a download ends with an error, the sandbox lives, and
 // the next attempt works.
 func TestNetworkServerKilled(t *testing.T) {
+	t.Parallel()
 	w := startWeb(t)
 	s := start(t, w.settings("web.test")...)
 	c := s.connect(older, "", nil)
@@ -504,6 +510,7 @@ func TestNetworkLimit(t *testing.T) {
 
 // TestNetworkUsers: what one user may reach, and did, is not another's.
 func TestNetworkUsers(t *testing.T) {
+	t.Parallel()
 	w := startWeb(t)
 	s := start(t, w.settings("web.test")...)
 	ann, bob := s.connect(older, s.token("ann"), nil), s.connect(older, s.token("bob"), nil)
@@ -696,6 +703,7 @@ func TestPackages(t *testing.T) {
 
 // TestNetworkOpen: the operator's explicit choice, which needs tokens.
 func TestNetworkOpen(t *testing.T) {
+	t.Parallel()
 	w := startWeb(t)
 	s := start(t, "SANDLOT_NETWORK_MODE=open", "SANDLOT_AUTH=required")
 	c := s.connect(older, s.token("ann"), nil)

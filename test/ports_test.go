@@ -99,6 +99,7 @@ print('up' if i < 199 else 'down')`, port), "up")
 }
 
 func TestPorts(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	alice, bob := s.token("alice"), s.token("bob")
 	c, other := s.connect(older, alice, nil), s.connect(newer, bob, nil)
@@ -284,6 +285,7 @@ func TestPorts(t *testing.T) {
 
 // TestPortsNothingListens gives a link all the same, and wakes a stopped session.
 func TestPortsNothingListens(t *testing.T) {
+	t.Parallel()
 	s := start(t, "MSB_SESSION_TIMEOUT=2", "MSB_CLEANUP_INTERVAL=1")
 	c := s.connect(older, "", nil)
 	l := s.expose(c, args{"port": 8080})
@@ -346,6 +348,7 @@ S(('127.0.0.1', int(sys.argv[1])), H).serve_forever()
 `
 
 func TestPortsWebSocket(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	c := s.connect(older, "", nil)
 	begin(c, "home", "ws.py", webSocket, 9000)
@@ -444,6 +447,7 @@ func (s *server) forwarding(flags []string, a ...string) (address string, cmd *e
 }
 
 func TestPortsForward(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	c := s.connect(older, "", nil)
 	begin(c, "home", "talk.py", talk, 7000)
@@ -516,6 +520,7 @@ func TestPortsForward(t *testing.T) {
 }
 
 func TestPortsCommand(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	c := s.connect(older, "", nil)
 	id := begin(c, "home", "mirror.py", mirror, 8080)
@@ -555,6 +560,7 @@ func TestPortsCommand(t *testing.T) {
 // TestPortsFlood fills a session with connections that say nothing: other
 // sessions do not notice, and it is free again when they end.
 func TestPortsFlood(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	c := s.connect(older, "", nil)
 	hang := "import socket, sys, time\ns = socket.socket()\ns.bind(('127.0.0.1', " +

@@ -10,6 +10,7 @@ import (
 // TestRekey: the key of secrets is changed when no server runs, and they are there
 // with the new one.
 func TestRekey(t *testing.T) {
+	t.Parallel()
 	s := start(t, "SANDLOT_POOL_SIZE=0", "SANDLOT_SNAPSHOTS=false")
 	key := filepath.Join(s.State, "secrets.key")
 	if out, errs, code := s.cliIn("hunter2", "secret", "set", "A"); code != 0 {

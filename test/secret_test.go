@@ -53,6 +53,7 @@ func (s *server) holds(value string) {
 // TestSecretServerKilled: what a user stored is given to their servers after a
 // crash of Sandlot too, without being given again, and stands nowhere.
 func TestSecretServerKilled(t *testing.T) {
+	t.Parallel()
 	s := start(t, "SANDLOT_LOG_LEVEL=DEBUG")
 	tokens, tools := map[string]string{"ann": s.token("ann"), "bob": s.token("bob")}, map[string]string{}
 	for user, token := range tokens {

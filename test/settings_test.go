@@ -13,6 +13,7 @@ import (
 // TestSettingsAppear: a settings file that was not there at the start is followed
 // when it comes, goes and comes back, and what waits for a restart is told once.
 func TestSettingsAppear(t *testing.T) {
+	t.Parallel()
 	odd, err := filepath.Abs("servers/odd.py")
 	if err != nil {
 		t.Fatal(err)
@@ -77,6 +78,7 @@ func TestSettingsAppear(t *testing.T) {
 // TestSettingsOfASandbox: neither a settings file nor a client's file that a sandbox
 // can write is taken up by a server that runs, wherever it looks for them.
 func TestSettingsOfASandbox(t *testing.T) {
+	t.Parallel()
 	shared, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -118,6 +120,7 @@ open("/data/sandlot.yaml", "w").write("mcp: {evil: {command: touch, args: ['`+tr
 // TestHostileFolder: what stands in the folder in which a command is started, or
 // comes there later, is no settings file of any command.
 func TestHostileFolder(t *testing.T) {
+	t.Parallel()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
 		t.Fatal(err)

@@ -41,6 +41,7 @@ func shape(v any) any {
 // TestResultShapes: what programs read of results keeps its names and kinds, until
 // somebody changes testdata/results.json on purpose (-update).
 func TestResultShapes(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	s.put("", "odd.py")
 	id, process := "", ""

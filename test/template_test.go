@@ -1,24 +1,21 @@
 package test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
-)
 
-// baseImage is the archive of a root file system with Python, pip and bash that test/tools makes.
-func baseImage(t *testing.T) string {
-	t.Helper()
-	path := filepath.Join(tools(t), "base.tar")
-	if _, err := os.Stat(path); err != nil {
-		t.Fatalf("%v; run `make tools`", err)
-	}
-	return path
-}
+	"sandlot/internal/image/imagetest"
+	"sandlot/internal/runtime/docker/dockertest"
+)
 
 // templates returns what `sandlot template list --json` says, by name.
 func (s *server) templates() map[string]map[string]any {
@@ -51,42 +48,100 @@ func (s *server) restart() {
 	s.launch()
 }
 
+// testTemplates are settings of two runtimes. The texts in capitals stand for what is known when the test runs.
 const testTemplates = `
+runtimes: [gvisor, docker]
+docker: {host: "DAEMON"}
+network: {allow_private: [PRIVATE]}
 templates:
-  plain: {image: "test/base:1", pool: 0}
-  data:
-    image: test/base:1
-    packages: {pip: [six==1.17.0]}
-    files:
-      /etc/greeting: hello from the template
-      /usr/local/bin/greet: {text: "#!/bin/sh\ncat /etc/greeting\n", mode: "0755"}
-    start: echo started >>/workspace/log
-    env: {GREETING: hi}
-    flavor: medium
-    pool: 1
+  plain: {image: "sandlot-test/base:1", pool: 0}
+  data: {runtime: gvisor, DATA}
+  python: {runtime: docker, DATA}
+  users: {image: "sandlot-test/base:1", packages: {apt: [openssh-client]}, network: {allow: [MIRRORS]}, pool: 0}
   broken:
-    image: test/base:1
+    image: sandlot-test/base:1
     packages: {pip: ["no-such-package-of-sandlots-tests==9.9"]}
+    pool: 0
+  alone:
+    image: sandlot-test/base:1
+    packages: {pip: [six==1.17.0]}
+    network: {mode: none}
     pool: 0
   away: {image: "127.0.0.1:1/no/such:1", pool: 0}
 `
 
-// TestTemplates: templates of images get ready by themselves; those that cannot be built say why, and the others go
-// on. What was built is used again. A session whose template was removed says so, and keeps its files.
+// testData is the definition of the templates data and python.
+const testData = `
+    image: "sandlot-test/base:1",
+    packages: {pip: [six==1.17.0], npm: [semver@7.7.2], apt: [hello]},
+    files: {/etc/greeting: hello from the template,
+      /usr/local/bin/greet: {text: "#!/bin/sh\ncat /etc/greeting\n", mode: "0755"}},
+    start: echo started >>/workspace/log,
+    env: {GREETING: hi},
+    network: {allow: [MIRRORS]},
+    flavor: medium,
+    pool: 1`
+
+// withData returns settings for that Docker daemon, in which the archive's package manager may reach its mirrors.
+func withData(t *testing.T, settings, archive, daemon string) string {
+	t.Helper()
+	sources, err := exec.Command("tar", "-xOf", archive, "./etc/apt/sources.list").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var allow, private []string
+	for _, source := range regexp.MustCompile(`http://([^/ ]+)`).FindAllStringSubmatch(string(sources), -1) {
+		rule := strconv.Quote(source[1] + ":80")
+		allow = append(allow, rule)
+		// A machine may have them at addresses of its own.
+		private = append(private, "{host: "+rule+", cidr: 0.0.0.0/0}")
+	}
+	return strings.NewReplacer("DAEMON", daemon, "PRIVATE", strings.Join(private, ", "),
+		"MIRRORS", strings.Join(allow, ", ")).Replace(strings.ReplaceAll(settings, "DATA", testData))
+}
+
+// TestTemplates: images make templates, on both runtimes.
 func TestTemplates(t *testing.T) {
 	t.Parallel()
-	s := start(t, registries()...)
-	if out, errs, code := s.cli("image", "import", baseImage(t), "test/base:1"); code != 0 {
+	daemon := dockertest.Start(t)
+	t.Run("each", func(t *testing.T) {
+		t.Run("settings", func(t *testing.T) { t.Parallel(); testSettings(t, daemon) })
+		for _, runtime := range []string{"gvisor", "docker"} {
+			t.Run("SANDBOX_IMAGE on "+runtime, func(t *testing.T) {
+				t.Parallel()
+				testSandboxImage(t, runtime, daemon)
+			})
+		}
+	})
+	gone(t, daemon)
+}
+
+// testSettings: templates of images get ready by themselves, with packages of all kinds; those that cannot be built
+// say why to the operator, and the others go on. What was built is used again. A session whose template was removed
+// says so, and keeps its files.
+func testSettings(t *testing.T, daemon *dockertest.Daemon) {
+	s := start(t, append(registries(), "DOCKER_HOST="+daemon.Host)...)
+	if out, errs, code := s.cli("image", "import", "docker-daemon:"+dockertest.BaseImage); code != 0 {
 		t.Fatalf("%s%s", out, errs)
 	}
-	s.settings(testTemplates)
+	settings := withData(t, testTemplates, imagetest.BaseArchive(t), daemon.Host)
+	s.settings(settings)
 	s.restart()
+	progress := ""
+	for _, name := range []string{"data", "python", "users"} { // these take longest
+		out, errs, code := s.cli("template", "build", name)
+		if progress += out; code != 0 {
+			t.Fatalf("%s%s", out, errs)
+		}
+	}
 	out, errs, code := s.cli("template", "build")
-	for _, want := range []string{"data: ready: python node typescript bash sh",
-		"plain: ready: python node typescript bash sh", "broken: failed: ", "No matching distribution",
-		"away: failed: "} {
-		if !strings.Contains(out, want) {
-			t.Errorf("the progress does not say %q:\n%s", want, out)
+	progress += out
+	for _, want := range []string{"data: apt-get install: ", "data: ready: python node typescript bash sh",
+		"python: ready: python node typescript bash sh", "plain: ready: ", "broken: failed: ",
+		"No matching distribution",
+		"alone: failed: ", "network.allow of the template", "away: failed: "} {
+		if !strings.Contains(progress, want) {
+			t.Errorf("the progress does not say %q:\n%s", want, progress)
 		}
 	}
 	if code != 1 || !strings.Contains(errs, "broken") || !strings.Contains(errs, "away") ||
@@ -106,50 +161,76 @@ func TestTemplates(t *testing.T) {
 		!strings.Contains(r.All, "No such file") {
 		t.Errorf("plain: %q", r.All)
 	}
-	useData(t, c)
+	// Packages may give files to other users. Programs of sessions have no capabilities all the same.
+	users := c.call("execute_command", args{"template": "users", "session_id": "new", "command": "stat -c %G:%a " +
+		"/usr/bin/ssh-agent; chown _apt /usr/bin/ssh-agent 2>/dev/null || echo refused; grep CapBnd /proc/self/status"})
+	if users.Text != "_ssh:2755\nrefused\nCapBnd:\t0000000000000000" {
+		t.Errorf("users: %q", users.All)
+	}
+	s.useData(c, "data", "1")
+	s.useData(c, "python", "0")
 	if r := s.bare("execute_code", args{"template": "broken", "session_id": "new", "code": "1"}); r.Error == nil ||
-		!strings.Contains(r.Error.Message, "No matching distribution") {
+		strings.Contains(r.Error.Message, "No matching") || !strings.Contains(r.Error.Message, "Ask the operator") {
 		t.Errorf("broken: %+v", r)
 	}
 
 	c.call("sandbox_write_file", args{"path": "/workspace/kept", "content": "kept", "session_id": plain.session()})
-	before := s.templates()["data"]["built"]
-	s.settings(strings.Replace(testTemplates, `plain: {image: "test/base:1", pool: 0}`, "", 1))
+	before := s.templates()
+	s.settings(strings.Replace(settings, `plain: {image: "sandlot-test/base:1", pool: 0}`, "", 1))
 	s.restart()
-	if now := s.templates()["data"]; now["state"] != "ready" || now["built"] != before {
-		t.Errorf("data was built at %v, and is now %v", before, now)
+	for name, now := range s.templates() {
+		if now["state"] == "ready" && now["built"] != before[name]["built"] {
+			t.Errorf("%s was built at %v, and is now %v", name, before[name]["built"], now)
+		}
 	}
-	c = s.connect(older, "", nil)
-	r := s.bare("execute_code", args{"session_id": plain.session(), "code": "1"})
+	s.removedTemplate(plain.session())
+}
+
+// removedTemplate looks at a session whose template was removed.
+func (s *server) removedTemplate(id string) {
+	s.t.Helper()
+	c := s.connect(older, "", nil)
+	r := s.bare("execute_code", args{"session_id": id, "code": "1"})
 	if r.Error == nil || !strings.Contains(r.Error.Message, `template "plain"`) ||
 		!strings.Contains(r.Error.Message, "/workspace are kept") {
-		t.Errorf("a removed template: %+v", r)
+		s.t.Errorf("a removed template: %+v", r)
 	}
-	moved := c.call("execute_code", args{"session_id": plain.session(), "template": "data",
+	moved := c.call("execute_code", args{"session_id": id, "template": "data",
 		"code": "print(open('/workspace/kept').read(), open('/etc/greeting').read())"})
 	if !strings.Contains(moved.All, "kept hello from the template") {
-		t.Errorf("moved: %q", moved.All)
+		s.t.Errorf("moved: %q", moved.All)
 	}
 }
 
-// useData looks at a session of the template data.
-func useData(t *testing.T, c *client) {
-	t.Helper()
-	r := c.call("execute_code", args{"template": "data", "session_id": "new", "code": "import os, six; " +
+// useData looks at a session of a template that is made like data. Gvisor is how often its kernel says that it is
+// gVisor's.
+func (s *server) useData(c *client, template, gvisor string) {
+	s.t.Helper()
+	r := c.call("execute_code", args{"template": template, "session_id": "new", "code": "import os, six; " +
 		"print(six.__version__, six.__file__, os.environ['GREETING'], open('/workspace/log').read())"})
 	if !strings.Contains(r.Text, "1.17.0 /usr/local/lib/") || !strings.Contains(r.Text, "hi started") {
-		t.Errorf("data: %q", r.All)
+		s.t.Errorf("%s: %q", template, r.All)
 	}
-	if r := c.shell(r.session(), "greet; ls /workspace; pip install -q six==1.16.0 >/dev/null 2>&1; "+
-		"python3 -c 'import six; print(six.__version__)'"); !strings.HasPrefix(r.Text, "hello from the template") ||
-		!strings.Contains(r.Text, "log\n1.16.0") {
-		t.Errorf("data: %q", r.All)
+	const look = "greet; echo; ls /workspace; hello; semver --increment minor 1.2.3; " +
+		"dmesg 2>/dev/null | grep -c gVisor; " +
+		"pip install -q six==1.16.0 >/dev/null 2>&1; python3 -c 'import six; print(six.__version__)'"
+	if got, want := c.shell(r.session(), look).Text, "hello from the template\nlog\nHello, world!\n1.3.0\n"+gvisor+
+		"\n1.16.0"; got != want {
+		s.t.Errorf("%s: %q, want %q", template, got, want)
 	}
 	for _, info := range c.call("get_sessions", args{"session_id": r.session()}).Fields["sessions"].([]any) {
-		if got := info.(map[string]any); got["flavor"] != "medium" || got["template"] != "data" {
-			t.Errorf("its session %v", got)
+		if got := info.(map[string]any); got["flavor"] != "medium" || got["template"] != template {
+			s.t.Errorf("its session %v", got)
 		}
 	}
+	for range 600 { // its pool boots another one
+		if _, _, text := s.request("GET", "/metrics", nil); strings.Contains(text,
+			`sandlot_pool_ready{template="`+template+`"} 1`) {
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	s.t.Errorf("%s has no sandbox in the pool", template)
 }
 
 // TestReadyMadeTemplate: host provides the name of a ready-made template until that is built. Then new sessions get
@@ -170,8 +251,15 @@ func TestReadyMadeTemplate(t *testing.T) {
 	if now := s.templates()["base"]; now["state"] != "not built" || now["usable"] != false {
 		t.Errorf("%v", now)
 	}
-	if out, errs, code := s.cli("image", "import", baseImage(t), "debian:bookworm-slim"); code != 0 {
+	if out, errs, code := s.cli("image", "import", imagetest.BaseArchive(t), "debian:bookworm-slim"); code != 0 {
 		t.Fatalf("%s%s", out, errs)
+	}
+	out, err := exec.Command("curl", "-sSi", "-X", "POST", "--unix-socket", filepath.Join(s.State, "api.sock"),
+		"http://sandlot/v1/templates/base/build").CombinedOutput()
+	if answer := string(out); err != nil || !strings.HasPrefix(answer, "HTTP/1.1 202 ") ||
+		!strings.Contains(answer, "Location: /v1/templates\r\n") || !strings.Contains(answer, `"name":"base"`) ||
+		!strings.Contains(answer, `"progress":"/v1/templates"`) {
+		t.Errorf("the request is answered with %v, %s", err, answer)
 	}
 	if out, errs, code := s.cli("template", "build", "base"); code != 0 || !strings.Contains(out, "base: ready: ") {
 		t.Fatalf("code %d, %s%s", code, out, errs)
@@ -189,19 +277,61 @@ func TestReadyMadeTemplate(t *testing.T) {
 	}
 }
 
-// TestSandboxImage: mcp-codemode's variable makes a template, which is the default one.
-func TestSandboxImage(t *testing.T) {
-	t.Parallel()
-	s := start(t, "SANDBOX_IMAGE=test/base:1", "SANDLOT_POOL_SIZE=0", "SANDLOT_SNAPSHOTS=false")
-	if out, errs, code := s.cli("image", "import", baseImage(t), "test/base:1"); code != 0 {
-		t.Fatalf("%s%s", out, errs)
+// testSandboxImage runs the calls of mcp-codemode with its variables, on one runtime.
+func testSandboxImage(t *testing.T, runtime string, daemon *dockertest.Daemon) {
+	s := start(t, "SANDBOX_IMAGE="+dockertest.BaseImage, "POOL_SIZE=1", "EXEC_TIMEOUT=10", "MAX_OUTPUT_SIZE=50000",
+		"CONTAINER_MEMORY_LIMIT=256m", "CONTAINER_CPU_LIMIT=1.0", "SANDLOT_OUTPUT_STYLE=labeled",
+		"SANDLOT_NETWORK_MODE=none", "SANDLOT_RUNTIME="+runtime, "DOCKER_HOST="+daemon.Host, "SANDLOT_SNAPSHOTS=false")
+	if runtime == "gvisor" {
+		if out, errs, code := s.cli("image", "import", "docker-daemon:"+dockertest.BaseImage); code != 0 {
+			t.Fatalf("%s%s", out, errs)
+		}
 	}
 	if out, errs, code := s.cli("template", "build"); code != 0 {
 		t.Fatalf("code %d, %s%s", code, out, errs)
 	}
-	began := time.Now()
-	r := s.bare("execute_code", args{"code": "print(open('/etc/debian_version').read() != '', 6 * 7)"})
-	if text := fmt.Sprint(r.Result["content"]); r.Error != nil || !strings.Contains(text, "True 42") {
-		t.Errorf("after %v: %+v", time.Since(began), r)
+	c := s.connect(older, "", nil)
+	for _, call := range []struct {
+		tool string
+		args args
+		want string
+	}{
+		{"execute_code", args{"code": "print(6 * 7)", "language": "python"}, "[stdout]\n42\n[exit_code] 0"},
+		{"execute_code", args{"code": "print(open('/etc/debian_version').read() != '')"},
+			"[stdout]\nTrue\n[exit_code] 0"},
+		{"execute_code", args{"code": "echo out; echo err >&2; (exit 3)", "language": "bash"},
+			"[stdout]\nout\n[stderr]\nerr\n[exit_code] 3"},
+		{"execute_code", args{"code": "echo $((6 * 7))", "language": "SH"}, "[stdout]\n42\n[exit_code] 0"},
+		{"execute_code", args{"code": "console.log(6 * 7)", "language": "node"}, "[stdout]\n42\n[exit_code] 0"},
+		{"execute_code", args{"code": "console.log([1, 2].length)", "language": "JavaScript"},
+			"[stdout]\n2\n[exit_code] 0"},
+		{"execute_code", args{"code": "raise ValueError('no')", "language": "Python"}, "ValueError: no\n[exit_code] 1"},
+		{"execute_code", args{"code": "print('x' * 60000)", "language": "python"},
+			"[exit_code] 0\n[note] Output was truncated due to size limits."},
+		{"execute_code", args{"code": "import time; time.sleep(1000)", "language": "python"}, "[exit_code] 124"},
+		{"execute_code", args{"code": "1", "language": "cobol"}, "python, node, typescript, bash, sh"},
+		{"execute_code", args{"code": "from urllib.request import urlopen; urlopen('http://192.0.2.1/', timeout=5)"},
+			"Error"},
+		{"sandbox_write_file", args{"path": "/workspace/a.txt", "content": "hello"},
+			"Wrote 5 bytes to /workspace/a.txt"},
+		{"sandbox_read_file", args{"path": "/workspace/a.txt"}, "hello"},
+		{"execute_code", args{"code": "print(open('/workspace/a.txt').read())"}, "[stdout]\nhello\n[exit_code] 0"},
+		{"sandbox_list_files", args{}, "a.txt"},
+		{"sandbox_list_files", args{"path": "/workspace"}, "a.txt"},
+		{"sandbox_read_file", args{"path": "/workspace/none"}, "File not found in sandbox: /workspace/none"},
+		{"sandbox_read_file", args{"path": "/etc/passwd"},
+			"Path '/etc/passwd' resolves outside the sandbox workspace. " +
+				"All paths must be within /workspace."},
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		r, err := c.try(ctx, call.tool, call.args)
+		cancel()
+		got := fmt.Sprint(err)
+		if err == nil {
+			got = r.All
+		}
+		if !strings.Contains(got, call.want) {
+			t.Errorf("%s %v: %.2000q, want %q", call.tool, call.args, got, call.want)
+		}
 	}
 }

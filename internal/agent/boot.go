@@ -4,8 +4,10 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"path"
 	"slices"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 
@@ -31,7 +33,7 @@ func Environment(s sandbox.Spec, brokered bool) ([]string, error) {
 		return nil, fmt.Errorf("the agent's settings: %w", err)
 	}
 	var env []string
-	for k, v := range s.Template.Env {
+	for k, v := range variables(s.Template) {
 		env = append(env, k+"="+v)
 	}
 	slices.Sort(env)
@@ -44,6 +46,13 @@ func Environment(s sandbox.Spec, brokered bool) ([]string, error) {
 	return append(env, wire.EnvSecret+"="+hex.EncodeToString(s.Secret), wire.EnvSocket+"="+
 		path.Join(wire.SocketDir, wire.Socket),
 		wire.EnvBoot+"="+base64.StdEncoding.EncodeToString(boot)), nil
+}
+
+// variables returns the variables of a template, without those of the agent: an image may have any.
+func variables(t *image.Template) map[string]string {
+	env := maps.Clone(t.Env)
+	maps.DeleteFunc(env, func(name, _ string) bool { return strings.HasPrefix(name, wire.EnvPrefix) })
+	return env
 }
 
 // rootUser is the user that an agent has without wire.EnvUser.

@@ -31,7 +31,7 @@ type Identity struct{ Name, Email string }
 
 func (s Settings) message() *agentv1.ConfigureRequest {
 	l := s.Limits
-	m := &agentv1.ConfigureRequest{Env: s.Template.Env,
+	m := &agentv1.ConfigureRequest{Env: variables(s.Template),
 		Limits: &agentv1.Limits{MemoryBytes: uint64(l.MemoryBytes), Processes: uint64(l.Processes),
 			DiskBytes: uint64(l.DiskBytes)}}
 	for _, r := range s.Roots {
@@ -77,6 +77,9 @@ type Usage struct {
 	Processes   int
 	Busy        bool          // a call or a background process runs
 	Idle        time.Duration // since the end of the last call or background process
+	// Network is how programs reach the network: redirected by "iptables" or "nftables", or by a "proxy". Empty: the
+	// runtime gives the sandbox a network.
+	Network string
 }
 
 // Usage asks the agent for the sandbox's usage.
@@ -86,5 +89,6 @@ func (c *Client) Usage(ctx context.Context) (Usage, error) {
 		return Usage{}, err
 	}
 	return Usage{MemoryBytes: m.MemoryBytes, CPU: duration(m.CpuMicros, time.Microsecond), DiskBytes: m.DiskBytes,
-		Processes: int(m.Processes), Busy: m.Busy, Idle: duration(m.IdleMicros, time.Microsecond)}, nil
+		Processes: int(m.Processes), Busy: m.Busy, Idle: duration(m.IdleMicros, time.Microsecond),
+		Network: fault.Printable(m.Network, 20)}, nil
 }

@@ -36,6 +36,8 @@ func (s *Server) respond(e endpoint) http.HandlerFunc {
 			w.WriteHeader(http.StatusNoContent)
 		case hub.Session:
 			writeJSON(w, http.StatusCreated, v)
+		case protocol.TemplateRequested:
+			writeJSON(w, http.StatusAccepted, v)
 		default:
 			writeJSON(w, http.StatusOK, v)
 		}

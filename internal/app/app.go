@@ -119,6 +119,11 @@ func New(ctx context.Context, c *config.Config, log *slog.Logger) (_ *App, err e
 		return nil, fmt.Errorf("reading the connections: %w", err)
 	}
 	a.configureServers(ctx, c)
+	a.templates.OnChange(func() {
+		a.pool.Refresh()
+		a.tools.Refresh()
+		a.gateway.SyncOwn()
+	})
 	return a, nil
 }
 
@@ -163,7 +168,6 @@ func (a *App) openSessions(ctx context.Context) error {
 				a.sessions.TemplatePolicy(name), egress.NewMeter(egress.Traffic{}))
 		}})
 	a.builder.Load(ctx)
-	a.templates.OnChange(a.pool.Refresh)
 	if err := a.sessions.Recover(ctx); err != nil {
 		return fault.Wrap(fault.Configuration, err, "what an earlier server left could not be taken over: %v", err)
 	}

@@ -21,6 +21,7 @@ import (
 	"sandlot/internal/config"
 	"sandlot/internal/fault"
 	"sandlot/internal/proc"
+	"sandlot/internal/runtime/docker"
 	"sandlot/internal/runtime/gvisor"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/store"
@@ -50,7 +51,8 @@ type Sandbox struct {
 	Session     string    `json:"session"`
 	Owner       string    `json:"owner"`
 	Template    string    `json:"template"`
-	PID         int       `json:"pid"`
+	Runtime     string    `json:"runtime"`
+	PID         int       `json:"pid"` // 0: its processes are not on this machine
 	Since       time.Time `json:"since"`
 	MemoryBytes int64     `json:"memory_bytes"`
 	HasServer   bool      `json:"held"` // the state folder has a running server
@@ -59,19 +61,31 @@ type Sandbox struct {
 }
 
 // RunningStateFolders returns the state folders of this machine that have a running server or sandbox. It finds
-// those whose processes this user may see, and looks into the folders in also.
-func RunningStateFolders(ctx context.Context, log *slog.Logger, extra ...string) []StateFolder {
+// those whose processes this user may see, and looks into the folder of the settings. Without settings, nil, it does
+// not look for containers.
+func RunningStateFolders(ctx context.Context, c *config.Config, log *slog.Logger) []StateFolder {
 	var found []StateFolder
-	for _, dir := range append(extra, append(gvisor.StateDirs(), lockedDirs()...)...) {
+	candidates := append(gvisor.StateDirs(), lockedDirs()...)
+	if c != nil {
+		candidates = append([]string{c.Server.StateDir}, candidates...)
+	}
+	if hasDocker(c) {
+		dirs, err := docker.StateDirs(ctx, daemon(c, c.Server.StateDir, log))
+		if err != nil {
+			log.ErrorContext(ctx, "the Docker daemon does not say which sandboxes run", "error", err)
+		}
+		candidates = append(candidates, dirs...)
+	}
+	for _, dir := range candidates {
 		resolved, err := filepath.EvalSymlinks(dir)
 		if err != nil || slices.ContainsFunc(found, func(f StateFolder) bool { return f.Path == resolved }) {
 			continue
 		}
-		if f, err := InspectStateFolder(ctx, log, resolved); err == nil {
+		if f, err := InspectStateFolder(ctx, c, log, resolved); err == nil {
 			found = append(found, f)
 		}
 	}
-	for dir, lost := range gvisor.Lost() {
+	for dir, lost := range lostSandboxes(ctx, c, log) {
 		if !slices.ContainsFunc(found, func(f StateFolder) bool { return f.Path == dir }) {
 			f := StateFolder{Path: dir, UID: os.Geteuid(), Deleted: true}
 			f.addLost(lost)
@@ -81,8 +95,21 @@ func RunningStateFolders(ctx context.Context, log *slog.Logger, extra ...string)
 	return slices.DeleteFunc(found, func(f StateFolder) bool { return f.Server == nil && len(f.Sandboxes) == 0 })
 }
 
-// InspectStateFolder returns the state of one state folder.
-func InspectStateFolder(ctx context.Context, log *slog.Logger, dir string) (StateFolder, error) {
+// ResolveStateFolder returns the path of a state folder without links, and whether the folder is this user's own.
+func ResolveStateFolder(dir string) (path string, own bool, err error) {
+	if path, err = filepath.Abs(dir); err == nil {
+		path, err = filepath.EvalSymlinks(path)
+	}
+	if err != nil {
+		return "", false, err
+	}
+	st, err := os.Stat(path)
+	return path, err == nil && st.Sys().(*syscall.Stat_t).Uid == uint32(os.Getuid()), err
+}
+
+// InspectStateFolder returns the state of one state folder. Sandboxes on Docker are those of the settings' daemon;
+// without settings, nil, there are none.
+func InspectStateFolder(ctx context.Context, c *config.Config, log *slog.Logger, dir string) (StateFolder, error) {
 	dir, err := filepath.Abs(dir) // sandboxes know the folder by its absolute path
 	if err != nil {
 		return StateFolder{}, err
@@ -109,17 +136,61 @@ func InspectStateFolder(ctx context.Context, log *slog.Logger, dir string) (Stat
 	for _, p := range processes {
 		s := sessions[p.ID]
 		f.Sandboxes = append(f.Sandboxes, Sandbox{ID: p.ID, Session: s[0], Owner: s[1], Template: p.Template,
-			PID: p.PID, Since: p.Since, MemoryBytes: p.MemoryBytes, HasServer: f.Server != nil})
+			Runtime: "gvisor", PID: p.PID, Since: p.Since, MemoryBytes: p.MemoryBytes, HasServer: f.Server != nil})
 	}
-	f.addLost(gvisor.Lost()[dir])
+	if c != nil {
+		f.addContainers(ctx, daemon(c, dir, log), sessions)
+	}
+	f.addLost(lostSandboxes(ctx, c, log)[dir])
 	return f, nil
 }
 
+// addContainers adds the sandboxes on Docker. Sessions has the session and the owner of each.
+func (f *StateFolder) addContainers(ctx context.Context, d docker.Config, sessions map[string][2]string) {
+	containers, err := docker.Inspect(ctx, d)
+	if err != nil {
+		d.Log.ErrorContext(ctx, "the Docker daemon does not say which sandboxes of a state folder run", "folder",
+			f.Path, "error", err)
+	}
+	for _, p := range containers {
+		s := sessions[p.ID]
+		f.Sandboxes = append(f.Sandboxes, Sandbox{ID: p.ID, Session: s[0], Owner: s[1], Template: p.Template,
+			Runtime: "docker", PID: p.PID, Since: p.Since, MemoryBytes: p.MemoryBytes, HasServer: f.Server != nil})
+	}
+}
+
+// lostSandboxes returns the sandboxes whose records are deleted, by state folder.
+func lostSandboxes(ctx context.Context, c *config.Config, log *slog.Logger) map[string][]Sandbox {
+	found := map[string][]Sandbox{}
+	for dir, all := range gvisor.Lost() {
+		for _, p := range all {
+			found[dir] = append(found[dir], Sandbox{ID: p.ID, Runtime: "gvisor", PID: p.PID, Since: p.Since,
+				MemoryBytes: p.MemoryBytes, Lost: true})
+		}
+	}
+	if !hasDocker(c) {
+		return found
+	}
+	containers, err := docker.Lost(ctx, daemon(c, c.Server.StateDir, log))
+	if err != nil {
+		log.ErrorContext(ctx, "the Docker daemon does not say which sandboxes have lost their records", "error", err)
+	}
+	for dir, all := range containers {
+		for _, p := range all {
+			found[dir] = append(found[dir], Sandbox{ID: p.ID, Template: p.Template, Runtime: "docker", PID: p.PID,
+				Since: p.Since, MemoryBytes: p.MemoryBytes, Lost: true})
+		}
+	}
+	return found
+}
+
+// hasDocker reports whether sandboxes may be on Docker with these settings; nil: there are none.
+func hasDocker(c *config.Config) bool { return c != nil && slices.Contains(c.Runtime.Names, "docker") }
+
 // addLost adds sandboxes whose records are deleted, and sorts all sandboxes by start.
-func (f *StateFolder) addLost(lost []gvisor.Process) {
-	for _, p := range lost {
-		f.Sandboxes = append(f.Sandboxes, Sandbox{ID: p.ID, PID: p.PID, Since: p.Since, MemoryBytes: p.MemoryBytes,
-			Lost: true})
+func (f *StateFolder) addLost(lost []Sandbox) {
+	for _, s := range lost { // the daemon knows one whose folder alone was deleted
+		f.Sandboxes = append(slices.DeleteFunc(f.Sandboxes, func(x Sandbox) bool { return x.ID == s.ID }), s)
 	}
 	slices.SortFunc(f.Sandboxes, func(x, y Sandbox) int { return x.Since.Compare(y.Since) })
 }
@@ -220,7 +291,9 @@ func EndSandboxes(ctx context.Context, c *config.Config, log *slog.Logger) (ende
 	if err != nil {
 		return 0, err
 	}
-	defer func() { err = errors.Join(err, closeAll(all)) }()
+	former, formerErr := formerRuntimes(ctx, c, log)
+	all = append(all, former...)
+	defer func() { err = errors.Join(err, formerErr, closeAll(all)) }()
 	for _, rt := range all {
 		ids, rtErr := rt.Leftovers(ctx)
 		if rtErr == nil {
@@ -230,13 +303,13 @@ func EndSandboxes(ctx context.Context, c *config.Config, log *slog.Logger) (ende
 		}
 		err = errors.Join(err, rtErr)
 	}
-	lost, lerr := gvisor.EndLost(ctx, c.Server.StateDir)
-	return ended + lost, errors.Join(err, lerr)
+	lost, lostErr := endLost(ctx, c, log, c.Server.StateDir)
+	return ended + lost, errors.Join(err, lostErr)
 }
 
 // EndLost ends the sandboxes whose state folder was deleted while they were running, and returns how many
 // there were. dir is the folder's former path.
-func EndLost(ctx context.Context, dir string) (int, error) {
+func EndLost(ctx context.Context, c *config.Config, log *slog.Logger, dir string) (int, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return 0, err
@@ -244,7 +317,16 @@ func EndLost(ctx context.Context, dir string) (int, error) {
 	if parent, err := filepath.EvalSymlinks(filepath.Dir(dir)); err == nil {
 		dir = filepath.Join(parent, filepath.Base(dir))
 	}
-	return gvisor.EndLost(ctx, dir)
+	return endLost(ctx, c, log, dir)
+}
+
+func endLost(ctx context.Context, c *config.Config, log *slog.Logger, dir string) (int, error) {
+	ended, err := gvisor.EndLost(ctx, dir)
+	if !hasDocker(c) {
+		return ended, err
+	}
+	containers, dockerErr := docker.EndLost(ctx, daemon(c, dir, log))
+	return ended + containers, errors.Join(err, dockerErr)
 }
 
 // stopAll ends sandboxes, a few at a time, until ctx ends.
@@ -258,7 +340,7 @@ func stopAll(ctx context.Context, rt sandbox.Runtime, ids []string) (ended int, 
 				return nil // reported once, below
 			}
 			box, boxErr := rt.Recover(ctx, id)
-			if errors.Is(boxErr, sandbox.ErrGone) {
+			if sandbox.Removed(boxErr) {
 				return nil // it was not running; Recover has removed its remains
 			}
 			if boxErr == nil {

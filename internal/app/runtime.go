@@ -3,7 +3,9 @@ package app
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,18 +20,7 @@ import (
 
 // runtimes are the constructors of the runtimes, by the setting runtime. A new runtime is added here.
 var runtimes = map[string]func(*config.Config, *slog.Logger) (sandbox.Runtime, error){
-	"gvisor": func(c *config.Config, log *slog.Logger) (sandbox.Runtime, error) {
-		runsc, err := findProgram(c.Runtime.RunscPath, "sandlot-runsc", "runsc")
-		if err != nil {
-			return nil, err
-		}
-		agent, err := findProgram(c.Runtime.AgentPath, "sandlot-agent", "agent")
-		if err != nil {
-			return nil, err
-		}
-		return gvisor.New(gvisor.Config{Runsc: runsc, Agent: agent, StateDir: c.Server.StateDir, Log: log,
-			HostNetwork: egress.Mode(c.Network.Mode) == egress.Open, Preboot: c.Runtime.Snapshots})
-	},
+	"gvisor": func(c *config.Config, log *slog.Logger) (sandbox.Runtime, error) { return newGVisor(c, log, false) },
 	"docker": func(c *config.Config, log *slog.Logger) (sandbox.Runtime, error) {
 		if egress.Mode(c.Network.Mode) == egress.Open {
 			return nil, fault.New(fault.Configuration, "network.mode=open: the runtime docker has no sandboxes "+
@@ -39,14 +30,90 @@ var runtimes = map[string]func(*config.Config, *slog.Logger) (sandbox.Runtime, e
 		if err != nil {
 			return nil, err
 		}
-		d := c.Docker
-		rt, err := docker.New(docker.Config{Host: d.Host, Context: d.Context, OCIRuntime: d.Runtime,
-			WritableRoot: d.WritableRoot, Agent: agent, StateDir: c.Server.StateDir, Log: log})
+		settings := daemon(c, c.Server.StateDir, log)
+		settings.Agent = agent
+		rt, err := docker.New(settings)
 		if err != nil {
 			return nil, fault.Wrap(fault.Configuration, err, "%v", err)
 		}
 		return rt, nil
 	},
+}
+
+func newGVisor(c *config.Config, log *slog.Logger, rootless bool) (sandbox.Runtime, error) {
+	runsc, err := findProgram(c.Runtime.RunscPath, "sandlot-runsc", "runsc")
+	if err != nil {
+		return nil, err
+	}
+	agent, err := findProgram(c.Runtime.AgentPath, "sandlot-agent", "agent")
+	if err != nil {
+		return nil, err
+	}
+	return gvisor.New(gvisor.Config{Runsc: runsc, Agent: agent, StateDir: c.Server.StateDir, Log: log,
+		HostNetwork: egress.Mode(c.Network.Mode) == egress.Open, Preboot: c.Runtime.Snapshots, Rootless: rootless})
+}
+
+// A Candidate says which runtime is to be tried in place of the settings', and how.
+type Candidate struct {
+	Name     string
+	Rootless bool   // gVisor as a server without root has it
+	Host     string // of the runtime docker: docker.host; empty: as in the settings
+	Runtime  string // docker.runtime
+}
+
+// Try returns an error if the runtime makes no sandboxes here, and what it would not guarantee. It makes nothing.
+func (r Candidate) Try(ctx context.Context, c *config.Config, log *slog.Logger) (warning string, err error) {
+	settings := *c
+	settings.Docker.Runtime = r.Runtime
+	if r.Host != "" {
+		settings.Docker.Host, settings.Docker.Context = r.Host, ""
+	}
+	var rt sandbox.Runtime
+	if r.Rootless {
+		rt, err = newGVisor(&settings, log, true)
+	} else {
+		rt, err = runtimes[r.Name](&settings, log)
+	}
+	if err != nil {
+		return "", err
+	}
+	err = rt.Check(ctx)
+	if w, ok := rt.(sandbox.Warner); ok && err == nil {
+		warning = w.Warning()
+	}
+	return warning, errors.Join(err, rt.Close())
+}
+
+// daemon returns the settings of the runtime docker, without the path of the agent.
+func daemon(c *config.Config, stateDir string, log *slog.Logger) docker.Config {
+	d := c.Docker
+	return docker.Config{Host: d.Host, Context: d.Context, OCIRuntime: d.Runtime, WritableRoot: d.WritableRoot,
+		StateDir: stateDir, Log: log}
+}
+
+// formerRuntimes returns runtimes that are not among the settings', and have sandboxes of the state folder from a time
+// when they were. Those that cannot be created have none that could be ended. The error is of those that do not say
+// what they have.
+func formerRuntimes(ctx context.Context, c *config.Config, log *slog.Logger) (former []sandbox.Runtime, all error) {
+	for _, name := range slices.Sorted(maps.Keys(runtimes)) {
+		if name == c.Runtime.Name || slices.Contains(c.Runtime.Names, name) {
+			continue
+		}
+		rt, err := runtimes[name](c, log)
+		if err != nil {
+			continue
+		}
+		ids, err := rt.Leftovers(ctx)
+		if err != nil {
+			all = errors.Join(all, fmt.Errorf("the runtime %s, which the settings no longer have: %w", name, err))
+		}
+		if len(ids) > 0 {
+			former = append(former, rt)
+		} else {
+			rt.Close()
+		}
+	}
+	return former, all
 }
 
 // Runtimes creates the runtimes of the settings. The first is the default one. When one cannot be created, none is

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sandlot/internal/atomicfile"
 	"sandlot/internal/config"
 	"sandlot/internal/fault"
 	"sandlot/internal/proc"
@@ -104,10 +105,7 @@ func stateKey(stateDir string) ([]byte, error) {
 		return nil, err
 	}
 	b = secret.Bytes(32)
-	if err := os.WriteFile(path+".new", b, 0o600); err != nil {
-		return nil, err
-	}
-	return b, os.Rename(path+".new", path)
+	return b, atomicfile.WriteThrough(path, b)
 }
 
 // listenOwner opens the socket in the state folder, to which only the folder's owner can connect. The

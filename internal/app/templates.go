@@ -27,12 +27,7 @@ func Templates(c *config.Config, log *slog.Logger, prepare func(*image.Template)
 			others = append(others, t)
 			continue
 		}
-		folder := &image.Template{Name: t.Name, Rootfs: t.Rootfs, Env: t.Env, Warm: t.Warm, Provides: t.Provides,
-			Flavor: t.Flavor, Pool: t.Pool, Runtime: t.Runtime, Start: t.Start}
-		for _, l := range t.Languages {
-			folder.Languages = append(folder.Languages, image.Language(l))
-		}
-		ready = append(ready, folder)
+		ready = append(ready, template.FromSettings(t))
 	}
 	if prepare != nil {
 		for _, t := range ready {

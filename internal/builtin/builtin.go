@@ -49,12 +49,11 @@ type Config struct {
 // Tools implements tool.Source and tool.Reader.
 type Tools struct {
 	Config
-	definitions func() map[string]definition // read when they are first used, as reading them takes time
-	tools       []func() tool.Tool
-	list        func() []tool.Tool
-	byName      map[string]tool.Callable
-	replies     *once.Replies
+	kinds   []kind
+	byName  map[string]tool.Callable
+	replies *once.Replies
 
+	current atomic.Pointer[descriptions]
 	consent atomic.Pointer[tool.Policy]
 }
 
@@ -66,7 +65,7 @@ func (t *Tools) Close() { t.replies.Close() }
 func (t *Tools) SetConsent(p tool.Policy) { t.consent.Store(&p) }
 
 // Tools implements tool.Source.
-func (t *Tools) Tools(context.Context, auth.Principal) []tool.Tool { return t.list() }
+func (t *Tools) Tools(context.Context, auth.Principal) []tool.Tool { return t.current.Load().list() }
 
 // Find implements tool.Source.
 func (t *Tools) Find(_ auth.Principal, name string) (tool.Callable, bool) {

@@ -314,7 +314,7 @@ func TestByHand(t *testing.T) {
 		}
 	}
 	var asks []string
-	for _, d := range New(Config{Connections: servers.New(servers.Config{})}).list() {
+	for _, d := range New(Config{Connections: servers.New(servers.Config{})}).Tools(t.Context(), auth.Local) {
 		if d.Elicits {
 			asks = append(asks, d.Name)
 		}
@@ -357,7 +357,7 @@ func TestToolsTellOfSecrets(t *testing.T) {
 	tools := toolsWith(t, tool.Allow)
 	for _, name := range []string{"connect_external_mcp", "auto_install_and_connect_mcp", "restart_external_mcp"} {
 		found := false
-		for _, d := range tools.list() {
+		for _, d := range tools.Tools(t.Context(), auth.Local) {
 			if d.Name != name {
 				continue
 			}
@@ -370,7 +370,7 @@ func TestToolsTellOfSecrets(t *testing.T) {
 			t.Errorf("%s does not tell", name)
 		}
 	}
-	for _, d := range tools.list() {
+	for _, d := range tools.Tools(t.Context(), auth.Local) {
 		if strings.Contains(d.Name, "secret") {
 			t.Errorf("there is a tool %s", d.Name)
 		}

@@ -2,10 +2,13 @@ package builtin
 
 import (
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
+	"sandlot/internal/image"
 	"sandlot/internal/servers"
 )
 
@@ -27,13 +30,36 @@ func TestKnowing(t *testing.T) {
 	}
 }
 
+// The tools' descriptions name the templates and languages that there are.
+func TestRefresh(t *testing.T) {
+	templates := []*image.Template{{Name: "red-template", Languages: []image.Language{{Name: "python"}}}}
+	tools := New(Config{Connections: new(servers.Servers), Templates: func() []*image.Template { return templates }})
+	describe := func() string {
+		text := ""
+		for _, d := range tools.Tools(t.Context(), auth.Local) {
+			text += fmt.Sprintln(d.Description, d.Input.Schema())
+		}
+		return text
+	}
+	if got := describe(); !strings.Contains(got, "red-template") || strings.Contains(got, "cobol") {
+		t.Errorf("before: %s", got)
+	}
+	templates = []*image.Template{{Name: "blue-template", Languages: []image.Language{{Name: "cobol"}}}}
+	tools.Refresh()
+	if got := describe(); strings.Contains(got, "red-template") || !strings.Contains(got, "blue-template") ||
+		!strings.Contains(got, "cobol") {
+		t.Errorf("after: %s", got)
+	}
+}
+
 // Every tool names an operation that policy knows, and one that only reads says so.
 func TestToolsNameOperations(t *testing.T) {
 	tools := New(Config{Connections: new(servers.Servers)})
-	if len(tools.list()) < 20 {
-		t.Fatalf("only %d tools were found", len(tools.list()))
+	all := tools.Tools(t.Context(), auth.Local)
+	if len(all) < 20 {
+		t.Fatalf("only %d tools were found", len(all))
 	}
-	for _, d := range tools.list() {
+	for _, d := range all {
 		f, ok := tools.Find(auth.Local, d.Name)
 		if !ok || f.Operation != d.Operation || !d.Operation.Known() {
 			t.Errorf("%s is the operation %q, which policy does not know", d.Name, d.Operation)

@@ -24,13 +24,6 @@ func New(c Config) *Tools {
 		c.Templates = func() []*image.Template { return nil }
 	}
 	t := &Tools{Config: c, byName: map[string]tool.Callable{}, replies: once.New(c.TokenContext)}
-	t.definitions = sync.OnceValue(t.readDefinitions)
-	t.list = sync.OnceValue(func() (all []tool.Tool) {
-		for _, get := range t.tools {
-			all = append(all, get())
-		}
-		return all
-	})
 	t.SetConsent(c.Consent)
 	add[CodeResult](t, policy.CodeExecute, "execute_code", retryable(t.replies, t.executeCode))
 	add[CommandResult](t, policy.ShellExecute, "execute_command", retryable(t.replies, t.executeCommand))
@@ -56,7 +49,36 @@ func New(c Config) *Tools {
 		add[ServerLog](t, policy.MCPLogs, "external_mcp_logs", t.externalLogs)
 	}
 	add[VolumeList](t, policy.VolumeList, "get_volume_mappings", t.getVolumePath)
+	t.Refresh()
 	return t
+}
+
+// A kind is a tool without its description.
+type kind struct {
+	name     string
+	describe func(definition) tool.Tool
+}
+
+// descriptions are the tools as clients see them. They are made when they are first used, as that takes time.
+type descriptions struct {
+	byName map[string]func() tool.Tool
+	list   func() []tool.Tool
+}
+
+// Refresh makes the tools' descriptions again, after the templates have changed.
+func (t *Tools) Refresh() {
+	definitions := sync.OnceValue(t.readDefinitions)
+	d := &descriptions{byName: map[string]func() tool.Tool{}}
+	for _, k := range t.kinds {
+		d.byName[k.name] = sync.OnceValue(func() tool.Tool { return k.describe(definitions()[k.name]) })
+	}
+	d.list = sync.OnceValue(func() (all []tool.Tool) {
+		for _, k := range t.kinds {
+			all = append(all, d.byName[k.name]())
+		}
+		return all
+	})
+	t.current.Store(d)
 }
 
 // A handler runs the calls of a tool whose arguments are In.
@@ -65,15 +87,13 @@ type handler[In any] func(context.Context, tool.Call, In) (*tool.Result, error)
 // add adds the tool of that name in tools.yaml, whose arguments are In and whose result has the fields
 // Out. Policy sees its calls as operation o.
 func add[Out, In any](t *Tools, o policy.Operation, name string, h handler[In]) {
-	get := sync.OnceValue(func() tool.Tool {
-		d := t.definitions()[name]
+	t.kinds = append(t.kinds, kind{name, func(d definition) tool.Tool {
 		d.Name, d.Operation = name, o
 		d.Input, d.Output = tool.InputOf[In](d.Arguments...), tool.OutputOf[Out](d.Required, d.Result...)
 		return d.Tool
-	})
-	t.tools = append(t.tools, get)
+	}})
 	t.byName[name] = tool.Callable{Operation: o, Call: func(ctx context.Context, c tool.Call) (*tool.Result, error) {
-		in, err := tool.Decode[In](get(), c.Args)
+		in, err := tool.Decode[In](t.current.Load().byName[name](), c.Args)
 		if err != nil {
 			return nil, err
 		}

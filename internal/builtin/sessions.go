@@ -46,6 +46,8 @@ type Limits struct {
 type Traffic struct {
 	SentMB     float64 `json:"sent_mb"`
 	ReceivedMB float64 `json:"received_mb"`
+	// Access is how programs reach the network: "iptables", "nftables" or "proxy". Empty if that is not known.
+	Access string `json:"access,omitempty"`
 }
 
 // Usage is what a session's sandbox uses.
@@ -86,7 +88,7 @@ func sessionRow(i session.Info) Session {
 		row.Limits.NetworkMB = megabytes(uint64(i.MaxBytes))
 	}
 	if u := i.Usage; u != nil {
-		row.Processes = u.Processes
+		row.Processes, row.Network.Access = u.Processes, u.Network
 		row.Usage = &Usage{MemoryMB: megabytes(u.MemoryBytes), CPUSeconds: float64(u.CPU.Microseconds()) / 1e6,
 			DiskMB: megabytes(u.DiskBytes)}
 	}

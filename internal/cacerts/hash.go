@@ -6,6 +6,7 @@ import (
 	"encoding/asn1"
 	"encoding/binary"
 	"fmt"
+	"regexp"
 	"strings"
 	"unicode/utf16"
 )
@@ -28,6 +29,11 @@ func hashedNames(certs []*x509.Certificate) map[string]*x509.Certificate {
 	}
 	return names
 }
+
+var hashedName = regexp.MustCompile(`/[0-9a-f]{8}\.[0-9]+$`)
+
+// IsHashedName reports whether a path is that of a certificate under a name by which OpenSSL looks for it.
+func IsHashedName(path string) bool { return hashedName.MatchString(path) }
 
 type attribute struct {
 	Type  asn1.ObjectIdentifier

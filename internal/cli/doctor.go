@@ -9,20 +9,17 @@ import (
 	"sandlot/internal/cli/doctor"
 )
 
-// doctorReport is the JSON of doctor.
-type doctorReport struct {
-	OK     bool           `json:"ok"`
-	Checks []doctor.Check `json:"checks"`
-}
-
 func (p *program) doctor() *cobra.Command {
+	var compare bool
 	c := &cobra.Command{
 		Use: "doctor", Short: "Check that sandboxes work on this machine", Args: cobra.NoArgs,
 		Long: "Check the settings and the machine, boot a sandbox and run code in it. The exit code is 1 when a " +
-			"check fails.",
+			"check fails. With --all it also looks at each runtime that Sandlot can use: whether it works here, what " +
+			"is missing, and what it costs; that has no influence on the exit code.",
 	}
+	c.Flags().BoolVar(&compare, "all", false, "compare all runtimes on this machine")
 	return p.withJSON(c, func(c *cobra.Command, _ []string) error {
-		all := doctorReport{OK: true, Checks: []doctor.Check{}}
+		all := doctor.Report{OK: true, Checks: []doctor.Check{}}
 		report := func(one doctor.Check) {
 			mark := "ok  "
 			if !one.OK {
@@ -37,6 +34,14 @@ func (p *program) doctor() *cobra.Command {
 			report(doctor.Check{Name: "settings", Detail: err.Error()})
 		} else {
 			doctor.Examine(c.Context(), cfg, p.errorLog(), p.temporary, report)
+			if compare {
+				doctor.Compare(c.Context(), cfg, p.errorLog(), func(one doctor.Runtime) {
+					all.Runtimes = append(all.Runtimes, one)
+					if !p.asJSON {
+						fmt.Fprint(p.out, one)
+					}
+				})
+			}
 		}
 		var err error
 		if p.asJSON {

@@ -5,12 +5,14 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"sandlot/internal/oci"
+	"sandlot/internal/proc"
 )
 
 // writeTar writes an archive of a root file system with one file.
@@ -88,6 +90,19 @@ func TestImageCommands(t *testing.T) {
 			t.Errorf("%s, of which a template was built: %q", ref, problems)
 		}
 	}
+	// A server runs with settings that this command does not have.
+	started, err := proc.StartTicks(os.Getpid())
+	lock := filepath.Join(dir, "state", "lock")
+	if err := errors.Join(err, os.WriteFile(settings, nil, 0o600), os.WriteFile(lock, fmt.Appendf(nil, "%d %d\n",
+		os.Getpid(), started), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if _, problems := run(1, "remove", digest); !strings.Contains(problems, "is used by the template mine") {
+		t.Errorf("the image of a template of the server: %q", problems)
+	}
+	if err := errors.Join(os.Remove(lock), os.WriteFile(settings, []byte(text), 0o600)); err != nil {
+		t.Fatal(err)
+	}
 	writeTar(t, root, "other")
 	run(0, "import", root, "my-image:1") // the name means another image
 	run(0, "prune")
@@ -98,6 +113,8 @@ func TestImageCommands(t *testing.T) {
 	if err := os.Remove(filepath.Join(dir, "state", "templates", "mine.json")); err != nil {
 		t.Fatal(err)
 	}
+	writeTar(t, root, "built")
+	run(0, "import", root, "sandlot/mine:"+strings.Repeat("a", 32)) // as an earlier build has it
 	run(0, "prune")
 	out, _ = run(0, "list", "--json")
 	if err := json.Unmarshal([]byte(out), &images); err != nil || len(images) != 1 || images[0].Digest == digest {

@@ -14,6 +14,7 @@ import (
 
 	"sandlot/internal/app"
 	"sandlot/internal/cli/image"
+	"sandlot/internal/config"
 	"sandlot/internal/fault"
 	"sandlot/internal/oci"
 	"sandlot/internal/servers/spec"
@@ -58,8 +59,8 @@ func (p *program) images() (image.State, error) {
 		return image.State{}, err
 	}
 	dir := cfg.Server.StateDir
-	state := image.State{Templates: map[string]string{},
-		Used:  template.Used(filepath.Join(dir, "templates"), cfg.Templates),
+	records := filepath.Join(dir, "templates")
+	state := image.State{Templates: map[string]string{}, Used: template.Used(records, cfg.Templates),
 		Store: oci.Open(filepath.Join(dir, "images"), app.Logger(p.err, "WARNING", false))}
 	for _, t := range cfg.Templates {
 		if t.Image != "" {
@@ -67,31 +68,36 @@ func (p *program) images() (image.State, error) {
 		}
 	}
 	// A folder that cannot be inspected has no server yet.
-	folder, err := app.InspectStateFolder(context.Background(), p.errorLog(), dir)
+	folder, err := app.InspectStateFolder(context.Background(), nil, p.errorLog(), dir)
 	if err == nil && folder.Server != nil {
-		state.Server = folder.Server.Since
+		state.Server, state.Used = folder.Server.Since, template.AllUsed(records) // its settings may be others
 	}
 	return state, nil
+}
+
+// loaded returns the settings, or nil where they are wrong.
+func (p *program) loaded() *config.Config {
+	if c, err := p.load(nil); err == nil {
+		return c
+	}
+	return nil
 }
 
 // folders reads the state folder of --state-dir, or without it all that have a running
 // server or sandbox, and the one of the settings.
 func (p *program) folders(ctx context.Context) ([]app.StateFolder, error) {
 	if p.stateDir == "" {
-		var also []string
-		if cfg, err := p.load(nil); err == nil {
-			also = append(also, cfg.Server.StateDir)
-		}
-		return append([]app.StateFolder{}, app.RunningStateFolders(ctx, p.errorLog(), also...)...), nil
+		return append([]app.StateFolder{}, app.RunningStateFolders(ctx, p.loaded(), p.errorLog())...), nil
 	}
-	dir, err := filepath.Abs(p.stateDir)
-	if err == nil {
-		dir, err = filepath.EvalSymlinks(dir)
-	}
+	dir, own, err := app.ResolveStateFolder(p.stateDir)
 	if err != nil {
 		return nil, fault.Wrap(fault.Configuration, err, "the state folder %s cannot be read: %v", p.stateDir, err)
 	}
-	f, err := app.InspectStateFolder(ctx, p.errorLog(), dir)
+	var cfg *config.Config
+	if own { // else another user has put its settings there
+		cfg = p.loaded()
+	}
+	f, err := app.InspectStateFolder(ctx, cfg, p.errorLog(), dir)
 	return []app.StateFolder{f}, err
 }
 
@@ -117,7 +123,7 @@ func (p *program) showFolders(folders []app.StateFolder) error {
 		}
 		t := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
 		lost := false
-		fmt.Fprintln(t, "  SESSION\tOWNER\tTEMPLATE\tAGE\tMEMORY\tPID\tSERVER")
+		fmt.Fprintln(t, "  SESSION\tOWNER\tTEMPLATE\tRUNTIME\tAGE\tMEMORY\tPID\tSERVER")
 		for _, s := range f.Sandboxes {
 			session, held := s.Session, "yes"
 			if session == "" {
@@ -129,8 +135,8 @@ func (p *program) showFolders(folders []app.StateFolder) error {
 			case !s.HasServer:
 				held = "no"
 			}
-			fmt.Fprintf(t, "  %s\t%s\t%s\t%s\t%d MB\t%d\t%s\n", stripControl(session), stripControl(s.Owner),
-				stripControl(s.Template), age(s.Since), s.MemoryBytes>>20, s.PID, held)
+			fmt.Fprintf(t, "  %s\t%s\t%s\t%s\t%s\t%d MB\t%d\t%s\n", stripControl(session), stripControl(s.Owner),
+				stripControl(s.Template), s.Runtime, age(s.Since), s.MemoryBytes>>20, s.PID, held)
 		}
 		if err := t.Flush(); err != nil {
 			return err
@@ -173,12 +179,12 @@ use "sandlot sessions stop".`,
 }
 
 // stopLost stops the sandboxes of a state folder that was deleted.
-func (p *program) stopLost(ctx context.Context, dir string, sessions bool) error {
+func (p *program) stopLost(ctx context.Context, c *config.Config, dir string, sessions bool) error {
 	fmt.Fprintf(p.out, "there is no state folder %s\n", dir)
 	if !sessions {
 		return nil
 	}
-	n, err := app.EndLost(ctx, dir)
+	n, err := app.EndLost(ctx, c, p.errorLog(), dir)
 	if err == nil || n > 0 {
 		fmt.Fprintf(p.out, "%d sandboxes were ended\n", n)
 	}
@@ -195,12 +201,12 @@ func (p *program) stopAll(ctx context.Context, sessions bool) error {
 	}
 	dir, err := filepath.EvalSymlinks(folder)
 	if errors.Is(err, os.ErrNotExist) {
-		return p.stopLost(ctx, folder, sessions)
+		return p.stopLost(ctx, cfg, folder, sessions)
 	}
 	if err != nil {
 		return err
 	}
-	f, err := app.InspectStateFolder(ctx, p.errorLog(), dir)
+	f, err := app.InspectStateFolder(ctx, nil, p.errorLog(), dir)
 	if err != nil {
 		return err
 	}
@@ -226,7 +232,8 @@ func (p *program) stopAll(ctx context.Context, sessions bool) error {
 		}
 		return err
 	}
-	if f, err = app.InspectStateFolder(ctx, p.errorLog(), dir); err == nil && len(f.Sandboxes) > 0 && configErr != nil {
+	f, err = app.InspectStateFolder(ctx, p.loaded(), p.errorLog(), dir)
+	if err == nil && len(f.Sandboxes) > 0 && configErr != nil {
 		fmt.Fprintf(p.out, "%d sandboxes live on; the settings are wrong: %v\n", len(f.Sandboxes), configErr)
 	} else if err == nil && len(f.Sandboxes) > 0 {
 		fmt.Fprintf(p.out, "%d sandboxes live on, for the next server or until %s without one are over; `sandlot "+

@@ -144,7 +144,7 @@ func (p *program) connect(ctx context.Context) (c *client.Client, done func() er
 		if p.server != "" || c.Alive(ctx) {
 			return c, func() error { return nil }, nil
 		}
-		done, err = p.runServer(ctx, "")
+		done, err = p.runServer(ctx, "", p.errorLog())
 		if !errors.Is(err, app.ErrRunning) {
 			return c, done, err
 		}
@@ -161,7 +161,7 @@ func (p *program) connect(ctx context.Context) (c *client.Client, done func() er
 // runServer runs a server in this process, until done is called, that listens on its
 // socket alone. A temporary folder is its state folder, and done empties it; with "" the
 // state folder is that of the settings.
-func (p *program) runServer(ctx context.Context, temporary string) (done func() error, err error) {
+func (p *program) runServer(ctx context.Context, temporary string, log *slog.Logger) (done func() error, err error) {
 	var flags map[string]string
 	if temporary != "" {
 		flags = map[string]string{"state_dir": temporary, "pool_size": "0", "snapshots": "false", "auth": "off"}
@@ -171,7 +171,7 @@ func (p *program) runServer(ctx context.Context, temporary string) (done func() 
 		return nil, err
 	}
 	cfg.Server.Host = "localhost"
-	a, err := app.New(ctx, cfg, p.errorLog())
+	a, err := app.New(ctx, cfg, log)
 	if err != nil {
 		return nil, err
 	}
@@ -206,7 +206,7 @@ func (p *program) sweepTemporary(ctx context.Context) {
 		if _, err := os.Stat(filepath.Join(dir, "lock")); err != nil {
 			continue // its server starts at this moment
 		}
-		if done, err := p.runServer(ctx, dir); err == nil && done() == nil {
+		if done, err := p.runServer(ctx, dir, p.errorLog()); err == nil && done() == nil {
 			tree.Remove(ctx, dir) // after an error the next sweep tries again
 		}
 	}
@@ -214,13 +214,13 @@ func (p *program) sweepTemporary(ctx context.Context) {
 
 // temporary starts a server with a state folder of its own and returns a client of it.
 // done stops the server and removes its sandboxes and its folder.
-func (p *program) temporary(ctx context.Context) (*client.Client, func() error, error) {
+func (p *program) temporary(ctx context.Context, log *slog.Logger) (*client.Client, func() error, error) {
 	p.sweepTemporary(ctx)
 	dir, err := os.MkdirTemp("", temporaryPrefix)
 	if err != nil {
 		return nil, nil, err
 	}
-	done, err := p.runServer(ctx, dir)
+	done, err := p.runServer(ctx, dir, log)
 	if err != nil {
 		return nil, nil, errors.Join(err, os.RemoveAll(dir))
 	}

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"net"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -86,5 +87,22 @@ func TestDoctorJSON(t *testing.T) {
 		said.Checks[0].Name != "settings" || said.Checks[0].OK ||
 		!strings.Contains(said.Checks[0].Detail, "SANDLOT_PORT") {
 		t.Errorf("%d %v %s%s", code, err, out.String(), errs.String())
+	}
+}
+
+// TestDoctorSaysWhy: the doctor says itself why its sandbox does not boot.
+func TestDoctorSaysWhy(t *testing.T) {
+	bin, err := filepath.Abs("../../bin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("SANDLOT_RUNSC", filepath.Join(bin, "sandlot-runsc"))
+	t.Setenv("SANDLOT_AGENT", "/bin/false")
+	var out, errs bytes.Buffer
+	code := Main([]string{"doctor", "--state-dir", t.TempDir()}, strings.NewReader(""), &out, &errs)
+	if code != 1 || !strings.Contains(out.String(), "FAIL  boot") ||
+		!strings.Contains(out.String(), "sandbox is gone") ||
+		strings.Contains(out.String(), "sandlot doctor") || strings.Contains(out.String(), "log says why") {
+		t.Errorf("%d %s%s", code, out.String(), errs.String())
 	}
 }

@@ -43,7 +43,7 @@ func (p *program) findSession(ctx context.Context, session string) (*target, err
 	}
 	done := func() error { return nil }
 	if p.server == "" && !api.Alive(ctx) {
-		if api, done, err = p.temporary(ctx); err != nil {
+		if api, done, err = p.temporary(ctx, p.errorLog()); err != nil {
 			return nil, err
 		}
 	}

@@ -209,6 +209,9 @@ func TestBadValues(t *testing.T) {
 		{"MSB_SHARED_VOLUME_PATH", "/tmp:data", "absolute path"},
 		{"MSB_SHARED_VOLUME_PATH", "/tmp:/workspace", "absolute path of its own"},
 		{"MSB_SHARED_VOLUME_PATH", "/tmp:/data/..", "absolute path of its own"},
+		{"MSB_SHARED_VOLUME_PATH", "/tmp:/workspace/team/files", "absolute path of its own"},
+		{"MSB_SHARED_VOLUME_PATH", "/tmp:/.sandlot/x:ro", "absolute path of its own"},
+		{"MSB_SHARED_VOLUME_PATH", "/tmp:/data/../dev/shm", "absolute path of its own"},
 		{"MSB_SHARED_VOLUME_PATH", "/tmp:/a,/tmp:/a", "target of two volumes"},
 		{"MSB_SHARED_VOLUME_PATH", `["/tmp:/a"`, "JSON array"},
 		{"MSB_SHARED_VOLUME_PATH", `[1]`, "JSON array"},
@@ -531,6 +534,7 @@ func TestVolumeForms(t *testing.T) {
 		" " + dir + ":/a , " + dir + ":/b:ro,": dir + ":/a," + dir + ":/b:ro",
 		`["` + dir + `:/a", "` + dir + `:/b"]`: dir + ":/a," + dir + ":/b",
 		link + ":/data/":                       dir + ":/data",
+		dir + ":/workspaces/a":                 dir + ":/workspaces/a",
 		"[]":                                   "",
 	} {
 		c, err := load(t, "", vars{"MSB_SHARED_VOLUME_PATH": in}, nil)

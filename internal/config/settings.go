@@ -364,10 +364,18 @@ func (c *Config) setVolumes(v string) error {
 	return nil
 }
 
-// reservedTargets are the paths in the sandbox at which a volume must not be mounted.
-var reservedTargets = []string{"/", "/workspace", "/proc", "/sys", "/dev", "/run/sandlot", "/var/lib/sandlot", "/usr",
-	"/bin",
-	"/lib", "/lib64", "/etc", "/tmp", "/.sandlot"}
+// reservedTargets are the paths in the sandbox at which a volume must not be mounted, and reservedTrees those below
+// which none must be, either. Below /workspace a session could put a link in the place of the mount point.
+var (
+	reservedTargets = []string{"/", "/usr", "/bin", "/lib", "/lib64", "/etc", "/tmp"}
+	reservedTrees   = []string{"/workspace", "/proc", "/sys", "/dev", "/run/sandlot", "/var/lib/sandlot", "/.sandlot"}
+)
+
+// isReserved reports whether no volume must be mounted at a path in the sandbox.
+func isReserved(target string) bool {
+	return slices.Contains(reservedTargets, target) || slices.ContainsFunc(reservedTrees,
+		func(tree string) bool { return target == tree || strings.HasPrefix(target, tree+"/") })
+}
 
 func parseVolume(e string) (Volume, error) {
 	rest, ro := strings.CutSuffix(e, ":ro")
@@ -379,7 +387,7 @@ func parseVolume(e string) (Volume, error) {
 		return Volume{}, fmt.Errorf("%q must be host:sandbox or host:sandbox:ro", e)
 	}
 	host, target := rest[:i], path.Clean(rest[i+1:])
-	if !path.IsAbs(target) || slices.Contains(reservedTargets, target) {
+	if !path.IsAbs(target) || isReserved(target) {
 		return Volume{}, fmt.Errorf("%q: the place in the sandbox must be an absolute path of its own, such as /data",
 			e)
 	}

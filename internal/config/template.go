@@ -205,16 +205,20 @@ func (c *Config) parseTemplates(n *yaml.Node) error {
 	return nil
 }
 
-// templateName is what a template may be called: names become names of files and images.
-var templateName = regexp.MustCompile(`^[a-z0-9][a-z0-9_.-]{0,62}$`)
+// templateName is what a template may be called, in at most maxTemplateName bytes: names become names of files, and of
+// images, which are bounded as here.
+var templateName = regexp.MustCompile(`^[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*$`)
+
+const maxTemplateName = 63
 
 // validate returns an error if a template is invalid, and resolves symbolic links in its rootfs.
 func (t *Template) validate() error {
 	if t.Name == "host" {
 		return errors.New("the template host is the machine's; choose another name")
 	}
-	if !templateName.MatchString(t.Name) {
-		return errors.New("a template's name has small letters, digits, and dots, dashes and underscores in between")
+	if len(t.Name) > maxTemplateName || !templateName.MatchString(t.Name) {
+		return fmt.Errorf("a template's name has at most %d small letters, digits, and dots, dashes and underscores "+
+			"in between", maxTemplateName)
 	}
 	for _, check := range []func() error{t.validateRoot, t.validateLanguages, t.validatePackages} {
 		if err := check(); err != nil {

@@ -100,9 +100,14 @@ func TestWrongTemplates(t *testing.T) {
 			}
 		})
 	}
-	for _, name := range []string{"host", "My", "a/b", "-a", strings.Repeat("a", 70)} {
+	for _, name := range []string{"host", "My", "a/b", "-a", strings.Repeat("a", 70), "a.", "a..b", "a.-b", "a___b"} {
 		if _, err := load(t, "templates: {"+name+": {image: a}}", nil, nil); !fault.Is(err, fault.Configuration) {
 			t.Errorf("the name %q: %v", name, err)
+		}
+	}
+	for _, name := range []string{"a", "0", "a-b", "a--b", "a_b", "a__b", "a.b-c_d", strings.Repeat("a", 63)} {
+		if _, err := load(t, "templates: {"+name+": {image: a}}", nil, nil); err != nil {
+			t.Error(err)
 		}
 	}
 }

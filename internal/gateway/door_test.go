@@ -60,7 +60,7 @@ func newUntouchableGateway(t *testing.T) *Gateway {
 			return json.RawMessage(`{}`), nil
 		},
 	}
-	return newGateway(fakeBuiltin{func() (*tool.Result, error) {
+	return newGateway(fakeBuiltin{call: func() (*tool.Result, error) {
 		touched("a call")
 		return &tool.Result{}, nil
 	}}, external)
@@ -157,7 +157,7 @@ func TestRoadsGoThroughTheDoor(t *testing.T) {
 // Policy can also refuse calls and lists that the fast path would answer.
 func TestFastPathGoesThroughTheDoor(t *testing.T) {
 	calls := 0
-	g := newGateway(fakeBuiltin{func() (*tool.Result, error) {
+	g := newGateway(fakeBuiltin{call: func() (*tool.Result, error) {
 		calls++
 		return &tool.Result{}, nil
 	}}, &fakeExternal{tools: []tool.Tool{externalTool("ext_t", `{"type":"object"}`)},

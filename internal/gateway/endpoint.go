@@ -5,13 +5,13 @@ import (
 	"encoding/json"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"sandlot/internal/auth"
 	"sandlot/internal/gateway/relay"
-	"sandlot/internal/gateway/rpc"
 )
 
 // endpoint serves the clients of one token. Each endpoint has its own SDK server, so that
@@ -28,9 +28,10 @@ type endpoint struct {
 	answers             runningAnswers
 	fast                fastPath
 
-	fillOnce       sync.Once                      // adds the features to server, which takes time
-	ownDefinitions map[featureKey]json.RawMessage // Sandlot's own definitions; nil: an alias, which is not listed
-	elicits        map[string]bool                // whether one of Sandlot's own tools may ask the client's user
+	fillOnce sync.Once // adds the features to server, which takes time
+	// ownDefinitions are Sandlot's own definitions; nil: an alias, which is not listed. A change replaces the map.
+	ownDefinitions atomic.Pointer[map[featureKey]json.RawMessage]
+	elicits        map[string]bool // whether one of Sandlot's own tools may ask the client's user
 	external       externalFeatures
 
 	mu        sync.Mutex
@@ -152,24 +153,11 @@ func (e *endpoint) busy() bool {
 func (g *Gateway) ensureFilled(e *endpoint) {
 	e.fillOnce.Do(func() {
 		for _, t := range g.Hub.Tools(context.Background(), e.principal) {
-			if t.Raw != nil {
-				continue
+			if t.Raw == nil {
+				e.elicits[t.Name] = t.Elicits
 			}
-			k := featureKey{"tools/call", t.Name}
-			e.elicits[t.Name] = t.Elicits
-			if t.Alias != "" {
-				e.ownDefinitions[k] = nil
-				continue
-			}
-			d := rpc.Describe(t)
-			e.ownDefinitions[k], _ = json.Marshal(d)
-			e.server.AddTool(d, g.toolHandler(e, t.Name))
 		}
-		for _, r := range g.Hub.ResourceTemplates() {
-			d := &mcp.ResourceTemplate{URITemplate: r.URI, Name: r.Name, Description: r.Description}
-			e.ownDefinitions[featureKey{"resources/templates", r.URI}], _ = json.Marshal(d)
-			e.server.AddResourceTemplate(d, g.resourceHandler(e))
-		}
+		g.syncOwn(e)
 		g.sync(e)
 	})
 }

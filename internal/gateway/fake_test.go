@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
@@ -20,11 +21,15 @@ import (
 
 // fakeBuiltin is a source of Sandlot's own, with one tool and one resource.
 type fakeBuiltin struct {
-	call func() (*tool.Result, error)
+	call        func() (*tool.Result, error)
+	description *atomic.Value // of its tool, a string; nil: it has none
 }
 
-func (fakeBuiltin) Tools(context.Context, auth.Principal) []tool.Tool {
-	return []tool.Tool{{Name: "own"}}
+func (f fakeBuiltin) Tools(context.Context, auth.Principal) []tool.Tool {
+	if f.description == nil {
+		return []tool.Tool{{Name: "own"}}
+	}
+	return []tool.Tool{{Name: "own", Description: f.description.Load().(string)}}
 }
 
 func (f fakeBuiltin) Find(_ auth.Principal, name string) (tool.Callable, bool) {

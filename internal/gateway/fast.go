@@ -50,7 +50,7 @@ func (g *Gateway) newFastPath(e *endpoint) fastPath {
 		Operations: operations, Log: g.Log,
 		Tool: func(name string) (fastpath.Tool, bool) {
 			k := featureKey{"tools/call", name}
-			if e.ownDefinitions[k] != nil {
+			if e.own()[k] != nil {
 				return fastpath.Tool{Own: true, Elicits: e.elicits[name]}, true
 			}
 			definition := e.external.current()[k]

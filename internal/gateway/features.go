@@ -64,7 +64,7 @@ func (e *endpoint) externalDefinitions(o hub.ExternalFeatures) map[featureKey]js
 	all := make(map[featureKey]json.RawMessage, len(o.Tools)+len(o.Prompts)+len(o.Resources)+len(o.Templates))
 	add := func(method, key string, raw json.RawMessage) {
 		k := featureKey{method, key}
-		_, own := e.ownDefinitions[k]
+		_, own := e.own()[k]
 		if _, there := all[k]; !own && !there {
 			all[k] = raw
 		}
@@ -86,6 +86,48 @@ func (e *endpoint) externalDefinitions(o hub.ExternalFeatures) map[featureKey]js
 		}
 	}
 	return all
+}
+
+// own returns Sandlot's own definitions. The map must not be changed.
+func (e *endpoint) own() map[featureKey]json.RawMessage {
+	if all := e.ownDefinitions.Load(); all != nil {
+		return *all
+	}
+	return nil
+}
+
+// syncOwn updates the SDK's features to Sandlot's own. The SDK notifies clients of the changes.
+func (g *Gateway) syncOwn(e *endpoint) {
+	e.external.syncMu.Lock()
+	defer e.external.syncMu.Unlock()
+	old, now, changes := e.own(), map[featureKey]json.RawMessage{}, []func(){}
+	add := func(k featureKey, definition any, change func()) {
+		now[k], _ = json.Marshal(definition)
+		if !bytes.Equal(now[k], old[k]) {
+			changes = append(changes, change)
+		}
+	}
+	for _, t := range g.Hub.Tools(context.Background(), e.principal) {
+		switch k := (featureKey{"tools/call", t.Name}); {
+		case t.Raw != nil:
+		case t.Alias != "":
+			now[k] = nil
+		default:
+			d := rpc.Describe(t)
+			add(k, d, func() { e.server.AddTool(d, g.toolHandler(e, t.Name)) })
+		}
+	}
+	for _, r := range g.Hub.ResourceTemplates() {
+		d := &mcp.ResourceTemplate{URITemplate: r.URI, Name: r.Name, Description: r.Description}
+		add(featureKey{"resources/templates", r.URI}, d, func() {
+			e.server.AddResourceTemplate(d, g.resourceHandler(e))
+		})
+	}
+	e.ownDefinitions.Store(&now) // before the SDK lists them, so that a client can use what it sees in a list
+	for _, change := range changes {
+		change()
+	}
+	e.fast.Reset()
 }
 
 // sync updates the SDK's features to what third-party servers offer. The SDK notifies clients
@@ -221,7 +263,7 @@ func (e *endpoint) removeFeature(k featureKey) {
 // from earlier.
 func (g *Gateway) isExternal(ctx context.Context, e *endpoint, method, key string) bool {
 	k := featureKey{method, key}
-	_, own := e.ownDefinitions[k]
+	_, own := e.own()[k]
 	if _, ok := e.external.current()[k]; ok || own || !g.Hub.HasExternal() {
 		return ok
 	}

@@ -2,14 +2,20 @@ package gateway
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"sandlot/internal/auth"
 	"sandlot/internal/hub"
@@ -60,6 +66,48 @@ func TestOwnFeaturesStay(t *testing.T) {
 		if got := ask(g, "tools/list", "", ""); strings.Contains(got, "ext_a_t") {
 			t.Errorf("theirs is still there: %s", got)
 		}
+	}
+}
+
+// Clients see a changed description of one of Sandlot's own tools, and are told of it.
+func TestOwnDescriptionsChange(t *testing.T) {
+	var description atomic.Value
+	description.Store("the first text")
+	g := newGateway(fakeBuiltin{description: &description}, &fakeExternal{tools: manyTools(1)})
+	defer g.Close()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		g.ServeHTTP(w, r.WithContext(auth.NewContext(r.Context(), auth.Local)))
+	}))
+	defer server.Close()
+	changed := make(chan struct{}, 10)
+	c, err := mcp.NewClient(&mcp.Implementation{Name: "t", Version: "1"}, &mcp.ClientOptions{
+		ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { changed <- struct{}{} },
+	}).Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: server.URL},
+		&mcp.ClientSessionOptions{ProtocolVersion: "2025-11-25"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for range 2 { // the second one comes from the fast path
+		if got := ask(g, "tools/list", "", ""); !strings.Contains(got, "the first text") {
+			t.Errorf("before: %s", got)
+		}
+	}
+	g.SyncOwn()
+	description.Store("the second text")
+	g.SyncOwn()
+	select {
+	case <-changed:
+	case <-time.After(time.Minute):
+		t.Error("the client is not told")
+	}
+	if got := ask(g, "tools/list", "", ""); !strings.Contains(got, "the second text") ||
+		!strings.Contains(got, "ext_s_tool_00000") {
+		t.Errorf("after: %s", got)
+	}
+	list, err := c.ListTools(t.Context(), nil)
+	if err != nil || len(list.Tools) != 2 {
+		t.Fatalf("%+v, %v", list, err)
 	}
 }
 

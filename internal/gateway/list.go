@@ -47,7 +47,7 @@ func newPage[T any](e *endpoint, field, method string, listed []T, key func(T) s
 	external := e.external.current()
 	for _, feature := range listed {
 		k := featureKey{method, key(feature)}
-		raw := e.ownDefinitions[k]
+		raw := e.own()[k]
 		if raw == nil {
 			raw = external[k]
 		}

@@ -30,7 +30,7 @@ func (g *Gateway) proxyMiddleware(e *endpoint) mcp.Middleware {
 				g.waitReady(ctx, e)
 				g.sync(e)
 			case *mcp.CallToolRequest:
-				if _, own := e.ownDefinitions[featureKey{method, r.Params.Name}]; !own && g.Hub.HasExternal() {
+				if _, own := e.own()[featureKey{method, r.Params.Name}]; !own && g.Hub.HasExternal() {
 					if missing := g.Hub.CheckTool(ctx, e.principal, r.Params.Name); missing != nil {
 						return nil, rpc.Error(missing)
 					}

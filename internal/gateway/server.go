@@ -89,14 +89,13 @@ func (g *Gateway) newEmptyEndpoint(tokenCtx context.Context, p auth.Principal) *
 		},
 	})
 	e := &endpoint{
-		principal:      p,
-		server:         s,
-		calls:          &relay.Calls{Principal: p, TokenContext: tokenCtx},
-		ownDefinitions: map[featureKey]json.RawMessage{},
-		elicits:        map[string]bool{},
-		closing:        map[*mcp.ServerSession]bool{},
-		notifiers:      map[*mcp.ServerSession]*relay.Notifier{},
-		lastUsed:       time.Now(),
+		principal: p,
+		server:    s,
+		calls:     &relay.Calls{Principal: p, TokenContext: tokenCtx},
+		elicits:   map[string]bool{},
+		closing:   map[*mcp.ServerSession]bool{},
+		notifiers: map[*mcp.ServerSession]*relay.Notifier{},
+		lastUsed:  time.Now(),
 	}
 	e.fast = g.newFastPath(e)
 	s.AddReceivingMiddleware(g.limitMiddleware(e), g.recoverMiddleware, g.levelMiddleware(e), g.proxyMiddleware(e),
@@ -189,6 +188,16 @@ func (g *Gateway) SyncFeatures(owner string) {
 		defer rpc.Recover(context.Background(), g.Log, "features", &err) // it logs the panic
 		g.ensureFilled(e)
 		g.sync(e)
+	})
+}
+
+// SyncOwn updates what all clients see of Sandlot's own features, after their descriptions changed.
+func (g *Gateway) SyncOwn() {
+	g.forEachEndpoint("", func(e *endpoint) {
+		var err error
+		defer rpc.Recover(context.Background(), g.Log, "features", &err) // it logs the panic
+		g.ensureFilled(e)
+		g.syncOwn(e)
 	})
 }
 

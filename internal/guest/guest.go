@@ -90,9 +90,10 @@ func FromEnvironment() (Config, error) {
 			return Config{}, fmt.Errorf("%s: %w", wire.EnvOrphan, err)
 		}
 	}
-	for _, name := range []string{wire.EnvSecret, wire.EnvSocket, wire.EnvBoot, wire.EnvUser, wire.EnvOrphan,
-		wire.EnvPlainFiles} {
-		os.Unsetenv(name)
+	for _, kv := range os.Environ() { // others of these names are the image's
+		if name, _, _ := strings.Cut(kv, "="); strings.HasPrefix(name, wire.EnvPrefix) {
+			os.Unsetenv(name)
+		}
 	}
 	c.Env = os.Environ()
 	return c, nil
@@ -108,9 +109,13 @@ func Main() int {
 	_ = unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
 	plainFiles := os.Getenv(wire.EnvPlainFiles) != ""
+	var kept []uintptr
+	if os.Getenv(wire.EnvBuild) != "" {
+		kept = slices.Collect(maps.Values(wire.BuildCapabilities))
+	}
 	c, err := FromEnvironment()
 	if err == nil {
-		err = dropBoundingSet()
+		err = dropBoundingSet(kept)
 	}
 	if err == nil && plainFiles {
 		err = confine.PlainFiles()
@@ -128,11 +133,14 @@ func Main() int {
 // freeMemoryDelay is how long after its start the agent has booted, and is most likely idle.
 const freeMemoryDelay = 3 * time.Second
 
-// dropBoundingSet makes the programs that this process starts have no capabilities: a program
-// that root executes gets those of the bounding set, which is empty from now on. The agent
+// dropBoundingSet makes the programs that this process starts have no other capabilities: a program
+// that root executes gets those of the bounding set, which has only kept from now on. The agent
 // keeps its own capabilities, since it sets up the network again after a restore.
-func dropBoundingSet() error {
+func dropBoundingSet(kept []uintptr) error {
 	for c := uintptr(0); c <= unix.CAP_LAST_CAP; c++ {
+		if slices.Contains(kept, c) {
+			continue
+		}
 		_, _, errno := syscall.AllThreadsSyscall(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, c, 0)
 		if errno == 0 || errno == unix.EINVAL { // EINVAL: the kernel does not know it
 			continue
@@ -233,6 +241,9 @@ func (a *Agent) Run(ctx context.Context) error {
 		// The local user, until the host configures another.
 		h.configureGit(&agentv1.Identity{Name: "local", Email: "local@sandlot.invalid"})
 	}
+	if a.config.Init && a.config.Boot.GetNetwork() {
+		a.startNetwork(ctx)
+	}
 	stop := make(chan struct{})
 	a.work.Go(func() { a.Reaper.Run(stop) })
 	a.work.Go(func() { a.Enforcer.Run(stop) })
@@ -251,16 +262,6 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	if a.config.Init && !process.InGVisor() {
 		a.work.Go(reserveThreads)
-	}
-	if a.config.Init && a.config.Boot.GetNetwork() {
-		a.work.Go(func() {
-			n := network.New(a.dialNet, func() { a.setHandover(true) })
-			a.network.Store(n)
-			if err := n.Start(ctx); err != nil {
-				fmt.Fprintln(os.Stderr, "sandlot-agent: the network:", err)
-			}
-			n.Wait(ctx)
-		})
 	}
 	orphaned := a.keepLinked(ctx)
 	if orphaned && a.config.Init { // the sandbox has to end, even when something below hangs
@@ -281,6 +282,16 @@ func (a *Agent) Run(ctx context.Context) error {
 		return ErrOrphaned
 	}
 	return ctx.Err()
+}
+
+// startNetwork starts the sandbox's network before any program that might need its variables.
+func (a *Agent) startNetwork(ctx context.Context) {
+	n := network.New(a.dialNet, func() { a.setHandover(true) })
+	if err := n.Start(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "sandlot-agent: the network:", err)
+	}
+	a.network.Store(n)
+	a.work.Go(func() { n.Wait(ctx) })
 }
 
 // awaitSecretGone waits until the file with the secret is gone, which the host removes at the first
@@ -594,11 +605,14 @@ func (a *Agent) environment(call map[string]string, noColor bool) []string {
 	return list
 }
 
-// variables returns the variables of the template, the session and the call.
+// variables returns the variables of the template, the session, the network and the call.
 func (a *Agent) variables(call map[string]string) map[string]string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	env := maps.Clone(a.env)
+	if n := a.network.Load(); n != nil {
+		maps.Copy(env, n.Environment())
+	}
 	maps.Copy(env, call)
 	return env
 }
@@ -642,6 +656,9 @@ func (a *Agent) Usage(context.Context, *agentv1.UsageRequest) (*agentv1.UsageRes
 	defer a.mu.Unlock()
 	u.IdleMicros = uint64(time.Since(a.lastUsed).Microseconds())
 	u.Busy = busy || a.activeCalls > 0
+	if n := a.network.Load(); n != nil {
+		u.Network = string(n.Access())
+	}
 	return u, nil
 }
 

@@ -298,7 +298,7 @@ func (h home) configureGit(id *agentv1.Identity) {
 	}
 	ignore, err := os.OpenFile(h.inRoot("/etc/gitignore"), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err == nil {
-		_, _ = ignore.WriteString("# What pip and npm installed.\n/.local/\n")
+		_, _ = ignore.WriteString(wire.GitIgnore)
 		ignore.Close()
 	}
 }

@@ -30,7 +30,7 @@ func child(what string) int {
 		text, err := os.ReadFile("/proc/self/status")
 		fmt.Println(string(text), err)
 	case "capabilities":
-		fmt.Println(dropBoundingSet())
+		fmt.Println(dropBoundingSet(nil))
 	case "inheritable":
 		err := clearInheritable()
 		text, rerr := os.ReadFile("/proc/self/task/" + strconv.Itoa(os.Getpid()) + "/status")

@@ -36,11 +36,11 @@ func (h *Hub) listTemplates(_ context.Context, p auth.Principal, _ None) ([]Temp
 	return list, nil
 }
 
-// buildTemplate asks for a template to be built, and does not wait for it.
-func (h *Hub) buildTemplate(ctx context.Context, _ auth.Principal, name TemplateName) (None, error) {
-	err := h.Templates.Request(string(name))
+// buildTemplate asks for a template to be built, and does not wait for it. It describes the template.
+func (h *Hub) buildTemplate(ctx context.Context, _ auth.Principal, name TemplateName) (Template, error) {
+	requested, err := h.Templates.Request(string(name))
 	if err == nil {
 		h.Log.InfoContext(ctx, "a template is to be built", "template", string(name))
 	}
-	return None{}, err
+	return requested, err
 }

@@ -89,29 +89,27 @@ func readable(path string) bool {
 // addInterpreters adds the languages whose interpreters the machine has.
 func (t *Template) addInterpreters() {
 	if p := t.findInterpreter("python3", "import sys; print(sys.executable); print(sys.base_prefix)", "-c"); p != "" {
-		t.Languages = append(t.Languages, Language{Name: "python", Driver: "python", Command: []string{p},
-			Extension: ".py", Aliases: []string{"py", "python3"}})
+		t.addLanguages("python", p)
 		t.Provides = append(t.Provides, "python")
 		t.Warm = append(t.Warm, "python")
 	}
 	if p := t.findInterpreter("node", "console.log(process.execPath); console.log('')", "-e"); p != "" {
-		t.Languages = append(t.Languages, Language{Name: "node", Driver: "node", Command: []string{p},
-			Extension: ".mjs", Aliases: []string{"javascript", "js", "nodejs"}},
-			// If Node is too old for TypeScript, the driver reports it.
-			Language{Name: "typescript", Driver: "node", Command: []string{p}, Extension: ".mts",
-				Aliases: []string{"ts"}})
+		t.addLanguages("node", p)
 		t.Provides = append(t.Provides, "node")
 	}
 	if p := t.findInterpreter("bash", "", ""); p != "" {
-		t.Languages = append(t.Languages, Language{Name: "bash", Driver: "bash", Command: []string{p}, Extension: ".sh",
-			Aliases: []string{"shell"}})
+		t.addLanguages("bash", p)
 	}
 	if isELF("/usr/local/go/bin/go") { // where Go's installer puts it
 		t.Env["PATH"] += ":/usr/local/go/bin"
 	}
 	if _, err := os.Stat("/bin/sh"); err == nil {
-		t.Languages = append(t.Languages, Language{Name: "sh", Command: []string{"/bin/sh"}, Extension: ".sh"})
+		t.addLanguages("sh", "/bin/sh")
 	}
+}
+
+func (t *Template) addLanguages(interpreter, program string) {
+	t.Languages = append(t.Languages, LanguagesOf(interpreter, program)...)
 }
 
 // findInterpreter returns the path of an interpreter in the sandbox, or "". If it is not in one of the system's

@@ -9,19 +9,6 @@ import (
 	"strings"
 )
 
-// Language is a language of a template.
-type Language struct {
-	Name string
-	// Driver is "python", "node" or "bash" for a language that keeps its
-	// variables between calls, and empty for one that runs as `command file`.
-	Driver  string
-	Command []string
-	// Extension is the extension, with its dot, of the file with the code; for languages without driver.
-	Extension string
-	// Aliases are other names of the language, in lower case.
-	Aliases []string
-}
-
 // Bind is a folder or file of the machine that is mounted read-only in the root file system.
 type Bind struct {
 	Source string // on the host, without symbolic links
@@ -99,26 +86,6 @@ func (t *Template) AddFiles(files map[string][]byte, env map[string]string) {
 	}
 	maps.Copy(merged, t.Env)
 	t.Env = merged
-}
-
-// Language returns a language by its name or an alias, ignoring case.
-func (t *Template) Language(name string) (Language, bool) {
-	name = strings.ToLower(name)
-	for _, l := range t.Languages {
-		if l.Name == name || slices.Contains(l.Aliases, name) {
-			return l, true
-		}
-	}
-	return Language{}, false
-}
-
-// LanguageNames lists the languages, in the table's order.
-func (t *Template) LanguageNames() []string {
-	names := make([]string, len(t.Languages))
-	for i, l := range t.Languages {
-		names[i] = l.Name
-	}
-	return names
 }
 
 // Serves reports whether a session with this template can execute a call that asks for the template name.

@@ -1,10 +1,7 @@
 package image
 
 import (
-	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"iter"
 	"maps"
 	"math"
@@ -82,47 +79,6 @@ func ResolveUser(setting, passwd, group string) (User, error) {
 		return User{}, err
 	}
 	return u, nil
-}
-
-// ResolveUserIn is ResolveUser with the files of a root file system. Opening one of its files must
-// not lead out of it.
-func ResolveUserIn(root fs.FS, setting string) (User, error) {
-	if setting == "" {
-		return User{}, nil
-	}
-	passwd, err := readAccounts(root, "etc/passwd")
-	if err != nil {
-		return User{}, err
-	}
-	group, err := readAccounts(root, "etc/group")
-	if err != nil {
-		return User{}, err
-	}
-	return ResolveUser(setting, passwd, group)
-}
-
-// readAccounts reads a file such as /etc/passwd. One that does not exist is empty.
-func readAccounts(root fs.FS, name string) (string, error) {
-	st, err := fs.Stat(root, name) // opening a pipe would block
-	if errors.Is(err, fs.ErrNotExist) {
-		return "", nil
-	}
-	if err == nil && !st.Mode().IsRegular() {
-		err = errors.New("it is no regular file")
-	}
-	var f fs.File
-	if err == nil {
-		f, err = root.Open(name)
-	}
-	if err != nil {
-		return "", fmt.Errorf("the image's /%s cannot be read: %w", name, err)
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxAccountFile+1))
-	if err != nil {
-		return "", fmt.Errorf("the image's /%s cannot be read: %w", name, err)
-	}
-	return string(text), nil
 }
 
 // findUser returns the user with that name or id.

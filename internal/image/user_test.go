@@ -1,15 +1,9 @@
 package image
 
 import (
-	"io/fs"
-	"os"
-	"path/filepath"
 	"reflect"
 	"strings"
-	"syscall"
 	"testing"
-	"testing/fstest"
-	"time"
 )
 
 const (
@@ -70,48 +64,6 @@ func TestResolveUser(t *testing.T) {
 	if got, err := ResolveUser("app", passwd, many.String()[:min(many.Len(), maxAccountFile)]); err != nil ||
 		len(got.Groups) > maxGroups {
 		t.Errorf("%d groups, %v", len(got.Groups), err)
-	}
-}
-
-// The files of an image are hostile: pipes, folders, links and giants.
-func TestResolveUserIn(t *testing.T) {
-	files := fstest.MapFS{"etc/passwd": {Data: []byte(passwd)}, "etc/group": {Data: []byte(group)}}
-	if u, err := ResolveUserIn(files, "app"); err != nil || u.UID != 1000 || len(u.Groups) != 2 {
-		t.Errorf("%+v, %v", u, err)
-	}
-	if u, err := ResolveUserIn(fstest.MapFS{}, "1000:5"); err != nil || u.UID != 1000 || u.GID != 5 {
-		t.Errorf("without files: %+v, %v", u, err)
-	}
-	if _, err := ResolveUserIn(fstest.MapFS{}, "app"); err == nil {
-		t.Error("a name without files")
-	}
-	for name, file := range map[string]*fstest.MapFile{"a folder": {Mode: fs.ModeDir},
-		"too large": {Data: make([]byte, maxAccountFile+1)}, "a device": {Mode: fs.ModeDevice}} {
-		if u, err := ResolveUserIn(fstest.MapFS{"etc/passwd": file}, "1000"); err == nil {
-			t.Errorf("%s: %+v", name, u)
-		}
-	}
-	dir := t.TempDir()
-	if err := os.Mkdir(filepath.Join(dir, "etc"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Mkfifo(filepath.Join(dir, "etc/passwd"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer root.Close()
-	done := make(chan error, 1)
-	go func() { _, err := ResolveUserIn(root.FS(), "1000"); done <- err }()
-	select {
-	case err := <-done:
-		if err == nil {
-			t.Error("a pipe was read")
-		}
-	case <-time.After(10 * time.Second):
-		t.Fatal("it waits for a pipe")
 	}
 }
 

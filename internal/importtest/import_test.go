@@ -11,7 +11,7 @@ import (
 var only = map[string][]string{
 	// Implementations are put together in one place.
 	"sandlot/internal/runtime/gvisor": {"sandlot/internal/app"},
-	"sandlot/internal/runtime/docker": {"sandlot/internal/app"},
+	"sandlot/internal/runtime/docker": {"sandlot/internal/app", "sandlot/test/bench"}, // the latter its dockertest
 	"sandlot/internal/store":          {"sandlot/internal/app", "sandlot/internal/cli"},
 	// Edges.
 	"sandlot/internal/gateway":      {"sandlot/internal/app", "sandlot/internal/api"},
@@ -57,17 +57,18 @@ var only = map[string][]string{
 	"golang.org/x/time": {"sandlot/internal/egress", "sandlot/internal/agent",
 		"sandlot/internal/guest/network"},
 	"golang.org/x/sync": {"sandlot/internal/limit", "sandlot/internal/port", "sandlot/internal/servers",
-		"sandlot/internal/session", "sandlot/internal/app", "sandlot/internal/guest/network", "sandlot/internal/oci"},
+		"sandlot/internal/session", "sandlot/internal/app", "sandlot/internal/guest/network", "sandlot/internal/oci",
+		"sandlot/internal/runtime/docker", "sandlot/test/bench"},
 	"github.com/klauspost/compress":          {"sandlot/internal/oci"},
-	"github.com/google/go-containerregistry": {"sandlot/internal/oci"},
+	"github.com/google/go-containerregistry": {"sandlot/internal/oci", "sandlot/test/bench"},
 	"golang.org/x/net/proxy":                 {"sandlot/internal/egress"},
 	"mvdan.cc/sh":                            {"sandlot/internal/expand"},
 	"github.com/tailscale/hujson":            {"sandlot/internal/clientconfig"},
 	"software.sslmate.com/src/go-pkcs12":     {"sandlot/internal/cacerts"},
-	"github.com/moby/moby/client":            {"sandlot/internal/runtime/docker"},
-	"github.com/moby/moby/api":               {"sandlot/internal/runtime/docker"},
-	"github.com/distribution/reference":      {"sandlot/internal/runtime/docker"},
-	"github.com/containerd/errdefs":          {"sandlot/internal/runtime/docker"},
+	"github.com/moby/moby/client":            {"sandlot/internal/runtime/docker", "sandlot/internal/dockercommand"},
+	"github.com/moby/moby/api":               {"sandlot/internal/runtime/docker", "sandlot/internal/dockercommand"},
+	"github.com/distribution/reference":      {"sandlot/internal/runtime/docker", "sandlot/internal/dockercommand"},
+	"github.com/containerd/errdefs":          {"sandlot/internal/runtime/docker", "sandlot/internal/oci"},
 	"github.com/opencontainers/runtime-spec": {"sandlot/internal/runtime/gvisor", "sandlot/cmd/sandlot-runsc",
 		"sandlot/test/bench"},
 }

@@ -10,6 +10,7 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
+	"sandlot/internal/atomicfile"
 	"sandlot/internal/fault"
 )
 
@@ -47,16 +48,7 @@ func (s *Store) writeFile(path string, content []byte) error {
 	if err != nil {
 		return s.diskError(errors.Join(err, os.Remove(f.Name())))
 	}
-	return syncFolder(filepath.Dir(path))
-}
-
-// syncFolder makes renames in a folder durable.
-func syncFolder(dir string) error {
-	f, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
+	return atomicfile.Sync(filepath.Dir(path))
 }
 
 // readDocument reads a document of the store, and compares it with its digest.

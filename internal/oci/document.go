@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"slices"
 	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -44,10 +45,23 @@ func parseDocument(raw []byte, what string) (*document, error) {
 			"not supported: build or push it again", what)
 	case d.Manifests != nil && (d.Layers != nil || d.Config != nil):
 		return nil, malformed(what, "one document is both an index and a manifest")
+	case !d.hasKnownType():
+		return nil, fault.New(fault.InvalidParameters, "%s is no container image: its manifest has the type %q", what,
+			printable(string(d.MediaType)))
 	case d.isIndex():
 		return &d, checkIndex(&d, what)
 	}
 	return &d, checkManifest(&d, what)
+}
+
+// hasKnownType reports whether a document says that it is what its fields say, or nothing. The type goes into the
+// store's index.
+func (d *document) hasKnownType() bool {
+	known := []types.MediaType{"", types.OCIManifestSchema1, types.DockerManifestSchema2}
+	if d.isIndex() {
+		known = []types.MediaType{"", types.OCIImageIndex, types.DockerManifestList}
+	}
+	return slices.Contains(known, d.MediaType)
 }
 
 func checkIndex(d *document, what string) error {

@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -185,12 +186,15 @@ func fakeDaemon(t *testing.T, archive []byte) {
 	listener := must[net.Listener](t)(net.Listen("unix", socket))
 	server := &httptest.Server{Listener: listener, Config: &http.Server{Handler: http.HandlerFunc(
 		func(w http.ResponseWriter, r *http.Request) {
-			if r.URL.Path != "/images/my/image:1/get" {
+			switch {
+			case r.URL.Path == "/_ping":
+				w.Header().Set("API-Version", "1.45")
+			case r.URL.Path == "/v1.45/images/get" && r.URL.Query().Get("names") == "my/image:1":
+				_, _ = w.Write(archive)
+			default:
 				w.WriteHeader(http.StatusNotFound)
 				fmt.Fprint(w, `{"message":"No such image\u001b[2J"}`)
-				return
 			}
-			_, _ = w.Write(archive)
 		})}}
 	server.Start()
 	t.Cleanup(server.Close)
@@ -208,11 +212,25 @@ func TestImportFromDaemon(t *testing.T) {
 	if got.Name != "my/image:1" || content(t, got, "f") != "x" {
 		t.Errorf("the image is %+v", got)
 	}
+	home, socket := t.TempDir(), os.Getenv("DOCKER_HOST")
+	t.Setenv("DOCKER_HOST", "")
+	t.Setenv("DOCKER_CONFIG", home)
+	t.Setenv("DOCKER_CONTEXT", "mine")
+	_, err = s.Import(testContext(t), "docker-daemon:my/image:1", "", Options{})
+	refused(t, err, fault.Configuration, "mine")
+	meta := filepath.Join(home, "contexts", "meta", fmt.Sprintf("%x", sha256.Sum256([]byte("mine"))))
+	if err := errors.Join(os.MkdirAll(meta, 0o700), os.WriteFile(filepath.Join(meta, "meta.json"),
+		fmt.Appendf(nil, `{"Name":"mine","Endpoints":{"docker":{"Host":%q}}}`, socket), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err = s.Import(testContext(t), "docker-daemon:my/image:1", "", Options{}); err != nil {
+		t.Errorf("from the daemon of a context: %v", err)
+	}
 	_, err = s.Import(testContext(t), "docker-daemon:other:1", "", Options{})
 	refused(t, err, fault.NotFound, "has no image other:1")
 	t.Setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
 	_, err = s.Import(testContext(t), "docker-daemon:my/image:1", "", Options{})
-	refused(t, err, fault.Connection, "no Docker daemon answers", "docker save")
+	refused(t, err, fault.Connection, "/nowhere/docker.sock", "docker save")
 	t.Setenv("DOCKER_HOST", "ssh://somewhere")
 	_, err = s.Import(testContext(t), "docker-daemon:my/image:1", "", Options{})
 	refused(t, err, fault.Configuration, "docker save")

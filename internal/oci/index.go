@@ -64,6 +64,10 @@ func (s *Store) changeIndex(ctx context.Context, change func([]v1.Descriptor) ([
 	if err != nil {
 		return err
 	}
+	if len(raw) > maxIndex { // nobody could read it
+		return fault.New(fault.ResourceLimit, "the image store %s has too many images for its index: make room "+
+			"(`sandlot image prune`, `sandlot image remove NAME`)", s.dir)
+	}
 	const layout = `{"imageLayoutVersion":"1.0.0"}`
 	if path := filepath.Join(s.dir, "oci-layout"); !isFile(path) {
 		if err := s.writeFile(path, []byte(layout)); err != nil {

@@ -13,9 +13,19 @@ import (
 	"sandlot/internal/fault"
 )
 
-// Get returns the image with a name, such as python:3.12-slim, or with the digest of a manifest. It reports false
-// for an image that is not there, or whose root file system is gone: Pull and Import get it again.
+// Get returns the image with a name, such as python:3.12-slim, or with the digest of a manifest, and notes that it is
+// used. It reports false for an image that is not there, or whose root file system is gone: Pull and Import get it
+// again.
 func (s *Store) Get(ref string) (Image, bool, error) {
+	image, there, err := s.Find(ref)
+	if err == nil && there {
+		s.markUsed(image.Digest)
+	}
+	return image, there, err
+}
+
+// Find is Get for who does not use the image.
+func (s *Store) Find(ref string) (Image, bool, error) {
 	entry, ok, err := s.find(ref)
 	if err != nil || !ok {
 		return Image{}, false, err
@@ -26,7 +36,6 @@ func (s *Store) Get(ref string) (Image, bool, error) {
 	} else if err != nil {
 		return Image{}, false, err
 	}
-	s.markUsed(entry.Digest)
 	return image, true, nil
 }
 
@@ -98,13 +107,17 @@ func (s *Store) describe(entry v1.Descriptor) (Image, error) {
 	return image, nil
 }
 
-// usedInterval is how often a use of an image is noted.
-const usedInterval = time.Minute
+// UsedInterval is how often a use of an image is noted: Image.Used may be as much before its last use.
+const UsedInterval = time.Minute
 
-// markUsed notes that an image is used. A store that cannot be written is used as well.
-func (s *Store) markUsed(digest v1.Hash) {
-	path := s.usedPath(digest)
-	if info, err := os.Stat(path); err == nil && time.Since(info.ModTime()) < usedInterval {
+// markUsed notes that the image with a digest is used. A store that cannot be written is used as well.
+func (s *Store) markUsed(digest string) {
+	h, err := v1.NewHash(digest)
+	if err != nil {
+		return
+	}
+	path := s.usedPath(h)
+	if info, err := os.Stat(path); err == nil && time.Since(info.ModTime()) < UsedInterval {
 		return
 	}
 	now := time.Now()

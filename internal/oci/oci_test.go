@@ -34,6 +34,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if dir := os.Getenv(childStore); dir != "" { // with the variables that its parent has set below
+		os.Exit(pullAsChild(dir))
+	}
 	// The credentials of whoever runs the tests are none of theirs.
 	home, err := os.MkdirTemp("", "sandlot-oci-home-")
 	if err != nil {
@@ -43,9 +46,6 @@ func TestMain(m *testing.M) {
 		os.Setenv(name, home)
 	}
 	os.Unsetenv("REGISTRY_AUTH_FILE")
-	if dir := os.Getenv(childStore); dir != "" {
-		os.Exit(pullAsChild(dir))
-	}
 	code := m.Run()
 	os.RemoveAll(home)
 	os.Exit(code)

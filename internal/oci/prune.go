@@ -54,7 +54,7 @@ func (s *Store) Remove(ctx context.Context, ref string, used func(Image) string)
 	return image, err
 }
 
-// Prune removes the images without a name that keep, which may be nil, does not keep, what no image needs, and what
+// Prune removes the images that keep does not keep (nil: those without a name), what no image needs, and what
 // interrupted pulls and imports left. It returns the bytes that it has freed.
 func (s *Store) Prune(ctx context.Context, keep func(Image) bool) (freed int64, err error) {
 	if err := s.makeFolders(); err != nil {
@@ -71,11 +71,11 @@ func (s *Store) Prune(ctx context.Context, keep func(Image) bool) (freed int64, 
 	defer held.Close()
 	err = s.changeIndex(ctx, func(entries []v1.Descriptor) ([]v1.Descriptor, error) {
 		return slices.DeleteFunc(entries, func(e v1.Descriptor) bool {
-			if nameOf(e) != "" {
-				return false
+			if keep == nil {
+				return nameOf(e) == ""
 			}
 			image, _ := s.describe(e)
-			return keep == nil || !keep(image)
+			return !keep(image)
 		}), nil
 	})
 	if err != nil {

@@ -3,10 +3,12 @@ package oci
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"sandlot/internal/fault"
 )
@@ -84,7 +86,7 @@ func TestPrune(t *testing.T) {
 	if got, there, err := s.Get(digest); !there || err != nil || content(t, got, "f") != "old" || got.Name != "" {
 		t.Errorf("the old one: %+v, %t, %v", got, there, err)
 	}
-	if _, err := s.Prune(ctx, func(i Image) bool { return i.Digest == digest }); err != nil {
+	if _, err := s.Prune(ctx, func(i Image) bool { return i.Name != "" || i.Digest == digest }); err != nil {
 		t.Fatal(err)
 	}
 	if _, there, err := s.Get(digest); !there || err != nil {
@@ -151,6 +153,20 @@ func TestStaleFiles(t *testing.T) {
 	}
 	if left := partials(t, s); len(left) != 2 || left[0] != "held" || left[1] != "young" {
 		t.Errorf("there are %v", left)
+	}
+}
+
+// What is too large for the index to be read again is not written.
+func TestLargeIndex(t *testing.T) {
+	ctx, s, r := testContext(t), newStore(t), newRegistry(t)
+	ref := r.push(t, "app:1", imageOf(t, layerOf(t, map[string][]byte{"f": []byte("x")})))
+	if _, err := s.Pull(ctx, ref, Options{}); err != nil {
+		t.Fatal(err)
+	}
+	large := v1.Descriptor{Digest: digestOf(nil), MediaType: types.MediaType(strings.Repeat("x", maxIndex))}
+	refused(t, s.giveName(ctx, "large", large), fault.ResourceLimit, "image prune")
+	if images, err := s.List(); err != nil || len(images) != 1 {
+		t.Errorf("afterwards there are %+v, %v", images, err)
 	}
 }
 

@@ -635,6 +635,11 @@ func TestHostileManifests(t *testing.T) {
 			m.Config.Digest = v1.Hash{Algorithm: "sha512",
 				Hex: strings.Repeat("a", 128)}
 		}), "sha256:"},
+		"type": {edit(func(m *v1.Manifest) {
+			m.MediaType = types.MediaType(strings.Repeat("<", 600<<10))
+		}), "its manifest has the type"},
+		"type of an index": {[]byte(`{"schemaVersion":2,"mediaType":"` + string(types.OCIManifestSchema1) +
+			`","manifests":[]}`), "its manifest has the type"},
 		"many layers":   {edit(func(m *v1.Manifest) { m.Layers = slices.Repeat(m.Layers, 5000) }), "5000 layers"},
 		"negative size": {edit(func(m *v1.Manifest) { m.Layers[0].Size = -1 }), "-1 bytes"},
 		"giant layer":   {edit(func(m *v1.Manifest) { m.Layers[0].Size = 1 << 62 }), "at most"},
@@ -739,13 +744,18 @@ func TestTricklingRegistry(t *testing.T) {
 	image := imageOf(t, layerOf(t, map[string][]byte{"big": noise(13, 1<<20)}))
 	config := must[v1.Hash](t)(image.ConfigName())
 	for _, part := range []string{"/blobs/" + digestsOf(t, image)[0].Digest.String(), "/manifests/",
-		"/blobs/" + config.String()} {
+		"/blobs/" + config.String(), "/v2/ ", "/token "} {
 		ctx, s, r := testContext(t), newStore(t), newRegistry(t)
 		s.retry.stall, s.retry.attempts, s.retry.most = 200*time.Millisecond, 2, 3
 		s.retry.document = time.Second
 		ref := r.push(t, "big", image)
 		r.misbehave(func(w http.ResponseWriter, q *http.Request) http.ResponseWriter {
-			if !strings.Contains(q.URL.Path, part) {
+			if part == "/token " && q.URL.Path == "/v2/" {
+				w.Header().Set("WWW-Authenticate", `Bearer realm="`+r.URL+`/token",service="test"`)
+				w.WriteHeader(http.StatusUnauthorized)
+				return nil
+			}
+			if !strings.Contains(q.URL.Path+" ", part) {
 				return w
 			}
 			for q.Context().Err() == nil {

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"strings"
 	"time"
 
@@ -35,7 +36,7 @@ var acceptedManifests = strings.Join([]string{string(types.OCIImageIndex), strin
 	string(types.OCIManifestSchema1), string(types.DockerManifestSchema2)}, ", ")
 
 // dialRegistry logs in at the registry of a repository, with the credentials of Docker's configuration and its
-// helpers.
+// helpers. It ends after the time for a document.
 func dialRegistry(ctx context.Context, repo name.Repository, retry retryPolicy) (*repository, error) {
 	r := &repository{repo: repo, retry: retry}
 	auth, err := authn.Resolve(ctx, authn.DefaultKeychain, repo)
@@ -48,10 +49,15 @@ func dialRegistry(ctx context.Context, repo name.Repository, retry retryPolicy) 
 	base.ResponseHeaderTimeout = time.Minute
 	base.MaxResponseHeaderBytes = 1 << 20
 	base.MaxIdleConnsPerHost = parallelTransfers
+	ctx, cancel := context.WithTimeout(ctx, retry.document) // the transport does not keep it
+	defer cancel()
 	err = r.again(ctx, func() error {
-		inner, err := transport.NewWithContext(ctx, repo.Registry, auth, plainOnLoopback{base},
+		inner, err := transport.NewWithContext(ctx, repo.Registry, auth, reach{base, repo.RegistryStr()},
 			[]string{repo.Scope(transport.PullScope)})
-		r.client = &http.Client{Transport: inner, CheckRedirect: checkRedirect}
+		if err == nil {
+			err = ctx.Err() // the body of an answer without an end is no error
+		}
+		r.client = &http.Client{Transport: inner, CheckRedirect: checkRedirects}
 		return r.explain(err, repo.RepositoryStr())
 	})
 	if err != nil {
@@ -65,38 +71,52 @@ type refusedError string
 
 func (e refusedError) Error() string { return string(e) }
 
-// plainOnLoopback refuses plain HTTP with other machines.
-type plainOnLoopback struct{ inner http.RoundTripper }
-
-func (p plainOnLoopback) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.URL.Scheme != "https" && !isLoopback(r.URL.Host) {
-		return nil, refusedError("plain HTTP is for registries on this machine, and not for " + printable(r.URL.Host))
-	}
-	return p.inner.RoundTrip(r)
+// reach bounds where requests for a registry go: the registry itself, its log-in server, and where both redirect to.
+// A registry on the internet leads neither to this machine nor to addresses of this network, one of this network not to
+// this machine. Names are not looked up: one may mean an address of this network.
+type reach struct {
+	inner    http.RoundTripper
+	registry string // its host, perhaps with a port
 }
 
-// checkRedirect lets a registry send us to where its blobs are, but not from the internet to this machine or addresses
-// of this network. Other names are not looked up: a name may mean an address of this network.
-func checkRedirect(r *http.Request, via []*http.Request) error {
-	const most = 10
-	if len(via) >= most {
-		return refusedError(fmt.Sprintf("over %d redirects", most))
+func (b reach) RoundTrip(r *http.Request) (*http.Response, error) {
+	if err := b.check(r.URL); err != nil {
+		return nil, err
 	}
-	from, to := via[0].URL.Hostname(), strings.TrimSuffix(strings.ToLower(r.URL.Hostname()), ".")
-	if from == r.URL.Hostname() || isLocal(from) {
-		return nil
-	}
-	addr, _ := netip.ParseAddr(to) // a name is the zero address
+	return b.inner.RoundTrip(r)
+}
+
+func (b reach) check(to *url.URL) error {
+	host := strings.TrimSuffix(strings.ToLower(to.Hostname()), ".")
+	addr, _ := netip.ParseAddr(host) // a name is the zero address
 	addr = addr.Unmap()
-	if isLoopback(to) || addr.IsPrivate() || addr.IsLinkLocalUnicast() || addr.IsUnspecified() {
-		return refusedError(fmt.Sprintf("a redirect from %s to %s, an address of this network", printable(from),
-			printable(to)))
+	onLoopback := isLoopback(host) || addr.IsUnspecified()
+	switch {
+	case onLoopback && !isLoopback(b.registry), (addr.IsPrivate() || addr.IsLinkLocalUnicast()) && !isLocal(b.registry):
+		return refusedError(fmt.Sprintf("a request for %s to %s, an address of this network", printable(b.registry),
+			printable(host)))
+	case to.Scheme != "https" && !onLoopback:
+		return refusedError("plain HTTP is for registries on this machine, and not for " + printable(to.Host))
 	}
 	return nil
 }
 
+// checkRedirects bounds how often a request is redirected. To where, reach bounds.
+func checkRedirects(_ *http.Request, via []*http.Request) error {
+	const most = 10
+	if len(via) >= most {
+		return refusedError(fmt.Sprintf("over %d redirects", most))
+	}
+	return nil
+}
+
+// isLocal reports whether a host, perhaps with a port, is this machine or an address of this network.
 func isLocal(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
 	addr, err := netip.ParseAddr(strings.Trim(host, "[]"))
+	addr = addr.Unmap()
 	return isLoopback(host) || err == nil && (addr.IsPrivate() || addr.IsLinkLocalUnicast())
 }
 
@@ -182,9 +202,9 @@ func (b body) Read(p []byte) (int, error) {
 // get asks for something of the repository, and returns an answer that has one of the statuses.
 func (r *repository) get(ctx context.Context, kind, identifier string, header http.Header, statuses ...int) (
 	*http.Response, error) {
-	url := fmt.Sprintf("%s://%s/v2/%s/%s/%s", r.repo.Scheme(), r.repo.RegistryStr(), r.repo.RepositoryStr(), kind,
+	address := fmt.Sprintf("%s://%s/v2/%s/%s/%s", r.repo.Scheme(), r.repo.RegistryStr(), r.repo.RepositoryStr(), kind,
 		identifier)
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {
 		return nil, err
 	}

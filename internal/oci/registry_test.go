@@ -1,13 +1,20 @@
 package oci
 
 import (
+	"context"
+	"crypto/tls"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net"
 	"net/http"
+	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"sandlot/internal/fault"
@@ -145,32 +152,99 @@ func TestWhereRequestsGo(t *testing.T) {
 			t.Errorf("isLoopback(%q) is %t", host, got)
 		}
 	}
-	_, err := plainOnLoopback{nil}.RoundTrip(must[*http.Request](t)(http.NewRequest("GET", "http://10.0.0.1/v2/", nil)))
-	if err == nil || !strings.Contains(err.Error(), "plain HTTP") {
-		t.Errorf("the error is %v", err)
-	}
-	request := func(url string) *http.Request { return must[*http.Request](t)(http.NewRequest("GET", url, nil)) }
 	for _, tt := range []struct {
-		from, to string
-		refused  bool
+		registry, to string
+		refused      bool
 	}{
-		{"https://registry.test/v2/", "https://cdn.test/blob", false},
-		{"https://registry.test/v2/", "https://169.254.169.254/latest", true},
-		{"https://registry.test/v2/", "https://127.0.0.1/x", true},
-		{"https://registry.test/v2/", "https://[::1]/x", true},
-		{"https://registry.test/v2/", "https://localhost/x", true},
-		{"https://registry.test/v2/", "https://LOCALHOST.:443/x", true},
-		{"https://registry.test/v2/", "https://x.localhost/x", true},
-		{"https://registry.test/v2/", "https://0.0.0.0/x", true},
-		{"https://registry.test/v2/", "https://registry.test/x", false},
-		{"http://localhost:5000/v2/", "http://localhost:6000/x", false},
-		{"https://registry.test/v2/", "https://[::ffff:10.0.0.1]/x", true},
-		{"https://10.0.0.2/v2/", "https://10.0.0.3/x", false},
-		{"http://127.0.0.1:5000/v2/", "http://127.0.0.1:6000/x", false},
+		{"registry.test", "https://cdn.test/blob", false},
+		{"registry.test", "https://169.254.169.254/latest", true},
+		{"registry.test", "https://127.0.0.1/x", true},
+		{"registry.test", "https://[::1]/x", true},
+		{"registry.test", "https://localhost/x", true},
+		{"registry.test", "https://LOCALHOST.:443/x", true},
+		{"registry.test", "https://x.localhost/x", true},
+		{"registry.test", "https://0.0.0.0/x", true},
+		{"registry.test", "https://registry.test/x", false},
+		{"localhost:5000", "http://localhost:6000/x", false},
+		{"registry.test", "https://[::ffff:10.0.0.1]/x", true},
+		{"10.0.0.2", "https://10.0.0.3/x", false},
+		{"127.0.0.1:5000", "http://127.0.0.1:6000/x", false},
+		{"registry.test", "http://registry.test/x", true},
+		{"registry.test", "http://localhost/x", true},
+		{"10.0.0.1", "http://10.0.0.1/v2/", true},
+		{"10.0.0.1:5000", "https://127.0.0.1/x", true},
+		{"[fd00::1]:5000", "https://10.0.0.3/x", false},
 	} {
-		err := checkRedirect(request(tt.to), []*http.Request{request(tt.from)})
+		err := reach{registry: tt.registry}.check(must[*url.URL](t)(url.Parse(tt.to)))
 		if (err != nil) != tt.refused {
-			t.Errorf("from %s to %s: %v", tt.from, tt.to, err)
+			t.Errorf("for %s to %s: %v", tt.registry, tt.to, err)
+		}
+	}
+}
+
+// A registry of the internet leads no request to this machine: not when it is asked whether it is one, not for a token,
+// and not for an image.
+func TestNoWayToThisMachine(t *testing.T) {
+	var hits atomic.Int32
+	canary := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { hits.Add(1) })
+	plain, secured := httptest.NewServer(canary), httptest.NewTLSServer(canary)
+	defer plain.Close()
+	defer secured.Close()
+	var lead http.HandlerFunc
+	evil := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) { lead(w, q) }))
+	defer evil.Close()
+	usual := http.DefaultTransport
+	defer func() { http.DefaultTransport = usual }()
+	toTest := usual.(*http.Transport).Clone()
+	toTest.Proxy, toTest.TLSClientConfig = nil, &tls.Config{InsecureSkipVerify: true}
+	toTest.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		if address == "registry.test:443" {
+			address = evil.Listener.Addr().String()
+		} else if host, _, err := net.SplitHostPort(address); err != nil || !isLoopback(host) {
+			return nil, errors.New("not in this test: " + address)
+		}
+		return (&net.Dialer{}).DialContext(ctx, network, address)
+	}
+	http.DefaultTransport = toTest
+	dockerConfig(t, map[string]any{})
+	asked := 0
+	redirect := func(part, to string) http.HandlerFunc {
+		return func(w http.ResponseWriter, q *http.Request) {
+			if asked++; strings.HasPrefix(q.URL.Path, part) {
+				http.Redirect(w, q, to, http.StatusFound)
+			}
+		}
+	}
+	token := func(realm string, next http.HandlerFunc) http.HandlerFunc {
+		return func(w http.ResponseWriter, q *http.Request) {
+			if asked++; q.URL.Path == "/v2/" {
+				w.Header().Set("WWW-Authenticate", `Bearer realm="`+realm+`",service="test"`)
+				w.WriteHeader(http.StatusUnauthorized)
+				return
+			}
+			next(w, q)
+		}
+	}
+	_, plainPort, _ := strings.Cut(plain.URL, "127.0.0.1")
+	_, securedPort, _ := strings.Cut(secured.URL, "127.0.0.1")
+	for name, handler := range map[string]http.HandlerFunc{
+		"/v2/ to plain":     redirect("/v2/", plain.URL+"/any?query"),
+		"/v2/ to a name":    redirect("/v2/", "http://localhost"+plainPort),
+		"/v2/ to TLS":       redirect("/v2/", secured.URL),
+		"a realm by name":   token("https://localhost"+securedPort+"/token", nil),
+		"a token to plain":  token("https://registry.test/token", redirect("/token", "http://localhost"+plainPort)),
+		"a token to TLS":    token("https://registry.test/token", redirect("/token", "https://localhost"+securedPort)),
+		"an image to plain": redirect("/v2/app", "http://localhost"+plainPort),
+		"an image to TLS":   redirect("/v2/app", "https://[::ffff:127.0.0.1]"+securedPort),
+	} {
+		lead, asked = handler, 0
+		_, err := newStore(t).Pull(testContext(t), "registry.test/app:1", Options{})
+		if hits.Swap(0) != 0 || asked == 0 {
+			t.Errorf("%s: this machine was asked, or the registry was not (%d)", name, asked)
+		}
+		// The library has a rule, too.
+		if err == nil || !strings.Contains(err.Error(), "refusing token-server redirect") {
+			refused(t, err, fault.Forbidden, "leads to where Sandlot does not go")
 		}
 	}
 }

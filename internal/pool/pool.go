@@ -97,7 +97,7 @@ type Pool struct {
 	background sync.WaitGroup // what Wait waits for
 	prebooted  atomic.Int64   // number of sandboxes that were started from an image
 	booted     atomic.Int64   // number of sandboxes that booted
-	asRoot     sync.Map       // names of templates for which runnable has logged that
+	asRoot     sync.Map       // what runnable has made of templates, by *image.Template
 
 	mu        sync.Mutex
 	ready     map[string][]*Booted // warm sandboxes, by template's name
@@ -133,7 +133,8 @@ type Request struct {
 }
 
 // Boot makes one sandbox and waits until its agent answers and the interpreters that its
-// template warms have started. When it fails, only the workspace is left.
+// template warms have started. When it fails, only the workspace is left, unless the error is
+// sandbox.ErrRemains.
 func (p *Pool) Boot(ctx context.Context, r Request) (*Booted, error) {
 	callerCtx := ctx
 	ctx, cancel := context.WithTimeout(ctx, p.BootTimeout)
@@ -149,7 +150,7 @@ func (p *Pool) Boot(ctx context.Context, r Request) (*Booted, error) {
 	spec, prebooter := p.spec(r), prebooterOf(rt, r.Template)
 	if prebooter != nil && prebooter.HasImage(spec) {
 		b, err := p.boot(ctx, r, spec, p.restoreLimit())
-		if err == nil || callerCtx.Err() != nil {
+		if err == nil || callerCtx.Err() != nil || errors.Is(err, sandbox.ErrRemains) {
 			return b, err
 		}
 		p.Log.Warn("a sandbox that was started from a preboot image did not get ready, and boots", "sandbox", r.ID,
@@ -212,7 +213,11 @@ func (p *Pool) boot(ctx context.Context, r Request, spec sandbox.Spec, limit tim
 		started, err = &p.prebooted, b.probe(ctx)
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("the sandbox booted but its agent did not get ready: %w", err), b.Destroy())
+		err = fmt.Errorf("the sandbox booted but its agent did not get ready: %w", err)
+		if stopErr := b.Destroy(); stopErr != nil {
+			err = errors.Join(err, sandbox.ErrRemains, stopErr)
+		}
+		return nil, err
 	}
 	started.Add(1)
 	return b, nil

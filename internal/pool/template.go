@@ -69,6 +69,7 @@ func (p *Pool) warmCount(t *image.Template) int {
 // templates that are not among them any more, and makes Run boot others.
 func (p *Pool) Refresh() {
 	current := p.Templates()
+	p.forgetReplaced(current)
 	for _, b := range p.takeAll(func(b *Booted) bool { return !slices.Contains(current, b.Template) }) {
 		p.background.Go(func() { p.discard(b) })
 	}

@@ -4,13 +4,15 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 
 	"sandlot/internal/image"
 	"sandlot/internal/sandbox"
 )
 
 // runnable returns the template as the runtime can run it: with root as its user where it cannot run
-// programs as another one. It logs that once for each template.
+// programs as another one. It logs that once for each template, and returns the same one each time: a runtime makes
+// what sandboxes share once for each.
 func (p *Pool) runnable(t *image.Template) *image.Template {
 	if t.User.IsRoot() {
 		return t
@@ -23,11 +25,22 @@ func (p *Pool) runnable(t *image.Template) *image.Template {
 	if err == nil {
 		return t
 	}
-	if _, logged := p.asRoot.LoadOrStore(t.Name, true); !logged {
+	asRoot, known := p.asRoot.LoadOrStore(t, t.AsRoot())
+	if !known {
 		p.Log.Warn("programs in sandboxes of this template run as root of the sandbox, not as its user", "template",
 			t.Name, "user", t.User.String(), "because", err)
 	}
-	return t.AsRoot()
+	return asRoot.(*image.Template)
+}
+
+// forgetReplaced forgets what runnable has made of templates that are not among these any more.
+func (p *Pool) forgetReplaced(current []*image.Template) {
+	p.asRoot.Range(func(t, _ any) bool {
+		if !slices.Contains(current, t.(*image.Template)) {
+			p.asRoot.Delete(t)
+		}
+		return true
+	})
 }
 
 // giveWorkspace makes the workspace of a sandbox that is not booted yet belong to the template's

@@ -40,12 +40,20 @@ func TestUserOfTemplate(t *testing.T) {
 			if got.User.UID != wantUID || got.User.IsRoot() && got.Env["USER"] != "root" {
 				t.Errorf("with %v the template has the user %+v", why, got.User)
 			}
-			if adopted := p.runnable(got); adopted != got {
+			if again, adopted := p.runnable(template), p.runnable(got); again != got || adopted != got {
 				t.Error("a template that can run is changed again")
 			}
 		}
 		if n := strings.Count(log.String(), "run as root of the sandbox"); n != 0 != (why != nil) || n > 1 {
 			t.Errorf("with %v the log is: %s", why, log.String())
+		}
+		p.Templates = func() []*image.Template { return []*image.Template{template} }
+		p.Refresh()
+		kept, _ := p.asRoot.Load(template)
+		p.Templates = func() []*image.Template { return nil }
+		p.Refresh()
+		if forgotten, known := p.asRoot.Load(template); known || kept == nil != (why == nil) {
+			t.Errorf("with %v a template is kept as %v, and a replaced one as %v", why, kept, forgotten)
 		}
 		if os.Getuid() != 0 {
 			continue

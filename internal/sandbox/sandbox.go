@@ -20,7 +20,15 @@ var (
 	ErrGone = errors.New("sandbox is gone")
 	// ErrUnavailable is returned when the runtime itself does not work here.
 	ErrUnavailable = errors.New("runtime unavailable")
+	// ErrNoImage is returned by an Imager for an image that is not there.
+	ErrNoImage = errors.New("there is no such image")
+	// ErrRemains is returned beside other errors when what is left of a sandbox could not be removed: it has to be
+	// recovered and stopped. Without ErrGone it may live.
+	ErrRemains = errors.New("not all of the sandbox could be removed")
 )
+
+// Removed reports whether an error of Recover means that nothing is left of the sandbox.
+func Removed(err error) bool { return errors.Is(err, ErrGone) && !errors.Is(err, ErrRemains) }
 
 // Limits bound a sandbox. Zero means the runtime's own default.
 type Limits struct {
@@ -84,15 +92,16 @@ type Runtime interface {
 	// Check returns nil if sandboxes can be made on this machine, or else an error that
 	// tells the operator what to do. It is quick and changes nothing.
 	Check(ctx context.Context) error
-	// Create makes and starts a sandbox. When it fails, nothing of it is left. The sandbox
-	// goes on when ctx ends, and when the server does.
+	// Create makes and starts a sandbox. When it fails, nothing of it is left, unless the error
+	// is ErrRemains. The sandbox goes on when ctx ends, and when the server does.
 	Create(ctx context.Context, spec Spec) (Sandbox, error)
 	// Leftovers returns the ids of the sandboxes of an earlier server of this instance, alive
 	// or dead. It is called before the first Create, and is quick even with many of them.
 	Leftovers(ctx context.Context) ([]string, error)
 	// Recover takes over one of these sandboxes. If it is dead, or cannot be used, Recover
-	// removes what is left of it and returns ErrGone. After any other error nothing has
-	// changed, and the caller may try again.
+	// removes what is left of it and returns ErrGone; if that cannot be removed, the error is
+	// ErrRemains too. After an error without ErrGone it may live. After both the caller may try
+	// again. A sandbox that this Runtime has already is returned as it is.
 	Recover(ctx context.Context, id string) (Sandbox, error)
 	// Close releases the runtime's resources in this process. Sandboxes live on.
 	Close() error
@@ -180,10 +189,16 @@ type Image struct {
 
 // Imager is a Runtime that makes sandboxes of images.
 type Imager interface {
-	// Image returns the image of that reference. If there is none, it gets it from a registry. An ID
-	// is only looked up. Progress gets what is being done, in words.
+	// Image returns the image of that reference, to be used. If there is none, it gets it from a
+	// registry. An ID is only looked up. Progress gets what is being done, in words.
 	Image(ctx context.Context, ref string, progress func(string)) (Image, error)
+	// Find returns the image of that name or ID if it is there, or else ErrNoImage. It asks no
+	// registry. What Save of another instance has made is not there.
+	Find(ctx context.Context, ref string) (Image, error)
 	// Save makes a new image of what b has written outside its mounts, on top of its template's
 	// image, and gives it a name. The sandbox goes on.
 	Save(ctx context.Context, b Sandbox, name string) (Image, error)
+	// RemoveSaved removes the images that Save has made, but not those of which keep says so, and
+	// those that must stay for sandboxes. The name is the one that Save gave it; it may have lost it.
+	RemoveSaved(ctx context.Context, keep func(name, id string) bool) error
 }

@@ -72,6 +72,7 @@ func (s *server) callFault(l *instance.Instance, err error) error {
 	case <-l.Session.Done():
 		how, byItself := l.ExitReason(process.ExitGrace)
 		if byItself {
+			s.Exited(l) // so that the next call starts it again, however soon it comes
 			return s.fault(fault.Connection, err, "ended during the call: %s. It is started again when it is used", how)
 		}
 		return s.fault(fault.Connection, err,

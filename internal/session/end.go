@@ -21,18 +21,19 @@ func (s *Sessions) stopUnused(ctx context.Context, session *Session, why string)
 		session.mu.Unlock()
 		return false
 	}
-	session.cur.booted = nil
+	session.giveUp(why)
 	session.mu.Unlock()
-	if err := booted.Destroy(); err != nil {
-		s.Log.Error("could not stop an idle sandbox", "sandbox", booted.ID, "error", err)
-	}
+	ended := session.destroy(booted)
 	r := session.record()
 	s.publish(r, event.SessionStopped, why, 0)
-	if empty, err := s.Pool.Workspaces.Empty(r.Workspace); err == nil && empty && !r.Home {
+	if empty, err := s.Pool.Workspaces.Empty(r.Workspace); err == nil && empty && ended && !r.Home {
 		s.removeStored(ctx, session)
 		return true
 	}
-	session.updateOrLog("that a session stopped", func(r *Record) { r.Sandbox, r.State, r.Lost = "", Stopped, why })
+	session.updateOrLog("that a session stopped", func(r *Record) {
+		r.State, r.Lost = Stopped, why
+		r.endSandbox(booted.ID, ended)
+	})
 	s.limitStopped(ctx, r.Owner)
 	return true
 }
@@ -106,9 +107,11 @@ func (s *Sessions) endSession(ctx context.Context, session *Session) {
 	if session.current().removed {
 		return // another call has removed it
 	}
-	if err := session.adopt(ctx); err != nil {
-		s.Log.Error("could not take over the sandbox of a session that is stopped; it ends as soon as that can be done",
-			"session", session.record().ID, "error", err)
+	if c := session.current(); !c.stopPending { // else ending it has just failed
+		if err := session.adopt(ctx); err != nil {
+			s.Log.Error("could not take over the sandbox of a session that is stopped; it ends as soon as that can be "+
+				"done", "session", c.rec.ID, "error", err)
+		}
 	}
 	session.mu.Lock()
 	session.cur.stopPending = session.cur.waiting

@@ -15,6 +15,7 @@ import (
 
 	"sandlot/internal/egress"
 	"sandlot/internal/fault"
+	"sandlot/internal/image"
 	"sandlot/internal/pool"
 	"sandlot/internal/sandbox"
 )
@@ -142,24 +143,32 @@ func (s *Session) adopt(ctx context.Context) error {
 	if !c.waiting {
 		return nil
 	}
-	t, err := s.template(ctx)
-	if err != nil {
-		return err
-	}
-	f, err := s.sessions.flavor(r.Flavor)
-	if err != nil {
+	t, f, err := s.made(ctx)
+	if err != nil && !c.stopPending {
 		return err
 	}
 	// The takeover goes on when the caller's context ends.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 	defer cancel()
 	box, err := s.sessions.recoverBox(ctx, s.sessions.boxOf(r))
-	if err == nil && c.stopPending { // the session was stopped while its sandbox could not be taken over
-		if err = box.Stop(ctx); err == nil {
-			err = sandbox.ErrGone
-		}
+	if err == nil && c.stopPending {
+		err = endBox(ctx, box)
 	}
-	if err != nil && !errors.Is(err, sandbox.ErrGone) {
+	gone := errors.Is(err, sandbox.ErrGone)
+	if gone && !sandbox.Removed(err) {
+		s.sessions.Log.Error("could not remove a dead sandbox; it is tried again", "sandbox", r.Sandbox, "error", err)
+		s.sessions.queueRemoval(s.sessions.boxOf(r))
+	}
+	if errors.Is(err, sandbox.ErrUnavailable) && !gone {
+		return fault.Wrap(fault.SandboxCreation, err, "the runtime of the session's sandbox does not answer. The "+
+			"sandbox may live on, and is taken over as soon as the runtime answers: try again later. On the server's "+
+			"machine `sandlot doctor` says more")
+	}
+	if err != nil && !gone && c.stopPending {
+		return fault.Wrap(fault.SandboxCreation, err, "the session's sandbox was stopped, and has not ended yet. "+
+			"Until it has, none is started beside it in the same workspace: try again later")
+	}
+	if err != nil && !gone {
 		return fault.Wrap(fault.SandboxCreation, err,
 			"the session's sandbox could not be taken over from an earlier server")
 	}
@@ -177,9 +186,39 @@ func (s *Session) adopt(ctx context.Context) error {
 	return nil
 }
 
+// made returns what the session's sandbox was made of.
+func (s *Session) made(ctx context.Context) (*image.Template, image.Flavor, error) {
+	f, err := s.sessions.flavor(s.record().Flavor)
+	if err != nil {
+		return nil, f, err
+	}
+	t, err := s.template(ctx)
+	return t, f, err
+}
+
+// endBox ends a sandbox that was to be stopped. If it has ended, the error is sandbox.ErrGone, as that of
+// sandbox.Runtime.Recover.
+func endBox(ctx context.Context, box sandbox.Sandbox) error {
+	if st, err := box.Status(ctx); err == nil && st.State == sandbox.Dead {
+		return errors.Join(sandbox.ErrGone, sandbox.ErrRemains)
+	}
+	if err := box.Stop(ctx); err != nil {
+		return err
+	}
+	return sandbox.ErrGone
+}
+
 // awaitTakeover makes sure that the session has taken over the sandbox of an earlier server,
-// if it had one.
+// if it had one that is not to be stopped.
 func (s *Session) awaitTakeover(ctx context.Context) error {
+	if s.current().stopPending {
+		return nil
+	}
+	return s.takeOver(ctx)
+}
+
+// takeOver takes over, or stops, the session's sandbox if that has to be done.
+func (s *Session) takeOver(ctx context.Context) error {
 	if !s.current().waiting {
 		return nil
 	}
@@ -238,7 +277,7 @@ func (s *Sessions) adoptAll(ctx context.Context) {
 }
 
 func (s *Sessions) adoptOne(ctx context.Context, session *Session) error {
-	if err := session.awaitTakeover(ctx); err != nil {
+	if err := session.takeOver(ctx); err != nil {
 		if ctx.Err() == nil {
 			s.Log.Error("could not take over a session's sandbox; it is tried again", "session", session.record().ID,
 				"error", err)
@@ -264,8 +303,9 @@ func (s *Sessions) queueRemoval(ids ...boxID) {
 	}
 }
 
-// endUnowned removes sandboxes that abandon has added to unowned, until ctx ends: those of
-// sessions that were stopped before their takeover, and those that could not be removed.
+// endUnowned removes sandboxes that queueRemoval has added to unowned, until ctx ends: those of
+// sessions that were stopped before their takeover, and those that could not be removed. It also
+// ends those that sessions have given up.
 func (s *Sessions) endUnowned(ctx context.Context) {
 	defer s.removeUnowned(ctx)
 	for {
@@ -280,6 +320,9 @@ func (s *Sessions) endUnowned(ctx context.Context) {
 			return
 		}
 		s.removeUnowned(ctx)
+		if forEach(ctx, s.filter(func(c current) bool { return c.stopPending }), s.adoptOne) != nil {
+			s.queueRemoval()
+		}
 	}
 }
 
@@ -299,7 +342,7 @@ func (s *Sessions) removeUnowned(ctx context.Context) {
 		if err == nil {
 			err = box.Stop(ctx)
 		}
-		if err != nil && !errors.Is(err, sandbox.ErrGone) {
+		if err != nil && !sandbox.Removed(err) {
 			s.Log.Error("could not remove an unowned sandbox; it is tried again", "sandbox", id.id, "runtime",
 				id.runtime, "error", err)
 			s.queueRemoval(id)

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"sandlot/internal/agent"
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
@@ -271,6 +272,88 @@ func TestUnowned(t *testing.T) {
 		stop()
 		<-done
 		w.fake.OnRecover = nil
+	})
+}
+
+// TestStopFails: while the sandbox of a session cannot be stopped, whyever that is to be done, the session gets no
+// other one, which would have the same workspace. It ends as soon as that can be done, by this server or the next.
+func TestStopFails(t *testing.T) {
+	for name, stop := range map[string]func(w *testSessions, l *Lease){
+		"idle": func(w *testSessions, l *Lease) {
+			w.sweep(context.Background(), time.Now().Add(w.IdleTimeout+w.SweepInterval))
+		},
+		"user": func(w *testSessions, l *Lease) { w.Stop(context.Background(), ann, "home") },
+		"fault": func(w *testSessions, l *Lease) {
+			l.Fault(context.Background(), agent.ErrProtocol, fault.CommandExecution)
+		},
+		"boot": func(w *testSessions, l *Lease) {
+			w.fake.StopHangs = false
+			w.Stop(context.Background(), ann, "home")
+			w.fake.StopHangs, w.fake.Silent = true, true
+			w.fails(ann, OpenRequest{ID: "home"}, fault.SandboxCreation)
+			w.fake.Silent = false
+		},
+		"next server": func(w *testSessions, l *Lease) {
+			w.Stop(context.Background(), ann, "home")
+			w.Close(context.Background())
+			w.open(nil)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, nil, func(t *testing.T, w *testSessions) {
+				one := func(want int) {
+					t.Helper()
+					if _, alive := w.fake.Count(); alive != want || len(w.fake.List()) != want {
+						t.Errorf("%d live, want %d", alive, want)
+					}
+				}
+				home := w.use(ann, OpenRequest{ID: "home"})
+				w.fake.StopHangs = true
+				stop(w, home)
+				ctx, cancel := context.WithCancel(t.Context())
+				done := make(chan struct{})
+				go func() { w.Run(ctx); close(done) }()
+				defer func() { cancel(); <-done }()
+				w.fails(ann, OpenRequest{ID: "home"}, fault.SandboxCreation, "workspace")
+				one(1)
+				w.fake.StopHangs = false
+				time.Sleep(3 * time.Minute)
+				one(0)
+				if w.Live() != 0 {
+					t.Error("a session without a sandbox counts as live")
+				}
+				if l := w.use(ann, OpenRequest{ID: "home"}); l.Booted.ID == home.Booted.ID || l.Notice == "" {
+					t.Errorf("after the end: the same sandbox, or no notice: %q", l.Notice)
+				}
+				one(1)
+			})
+		})
+	}
+}
+
+// TestDeadRemains: a dead sandbox that cannot be removed does not keep its session from a new one. It is removed later.
+func TestDeadRemains(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, w *testSessions) {
+		left := leave(w, 1)[0]
+		var asked atomic.Int64
+		w.fake.OnRecover = func(context.Context, string) error {
+			if asked.Add(1) <= 2 {
+				return errors.Join(sandbox.ErrGone, sandbox.ErrRemains, sandbox.ErrUnavailable)
+			}
+			return nil
+		}
+		w.open(nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { w.Run(ctx); close(done) }()
+		defer func() { cancel(); <-done }()
+		if l := w.use(ann, OpenRequest{ID: left.ID()}); l.Booted.ID == left.Booted.ID || l.Notice == "" {
+			t.Errorf("the dead sandbox is used again: %q", l.Notice)
+		}
+		time.Sleep(3 * adoptRetry)
+		if w.fake.Box(left.Booted.ID) != nil || asked.Load() != 3 {
+			t.Errorf("what is left of the dead one was not removed, %d attempts", asked.Load())
+		}
 	})
 }
 

@@ -5,6 +5,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -85,7 +86,7 @@ type current struct {
 	booting     bool
 	active      int // number of leases
 	removed     bool
-	waiting     bool  // the sandbox of an earlier server has not been taken over yet
+	waiting     bool  // it has a sandbox that has not been taken over yet, from an earlier server or after giveUp
 	stopPending bool  // that sandbox is to be stopped as soon as it is taken over
 	reserved    quota // what reserve has reserved for the session; zero after commit
 }
@@ -193,6 +194,9 @@ func (s *Session) ensureLinked(ctx context.Context) error {
 		}
 		s.dropSandbox(b, reason)
 	}
+	if err := s.adopt(ctx); err != nil { // a sandbox that could not be ended has the workspace
+		return err
+	}
 	return s.boot(ctx)
 }
 
@@ -200,11 +204,7 @@ func (s *Session) ensureLinked(ctx context.Context) error {
 func (s *Session) boot(ctx context.Context) error {
 	c := s.current()
 	r := c.rec
-	t, err := s.template(ctx)
-	if err != nil {
-		return err
-	}
-	f, err := s.sessions.flavor(r.Flavor)
+	t, f, err := s.made(ctx)
 	if err != nil {
 		return err
 	}
@@ -236,7 +236,14 @@ func (s *Session) boot(ctx context.Context) error {
 	b, err := s.sessions.Pool.Boot(context.WithoutCancel(ctx), pool.Request{ID: id, Workspace: r.Workspace, Template: t,
 		Flavor: f, SkipProbe: true})
 	if err != nil {
-		err = errors.Join(err, s.update(func(r *Record) { r.Sandbox = "" }))
+		remains := errors.Is(err, sandbox.ErrRemains)
+		if remains {
+			s.mu.Lock()
+			s.giveUp(cmp.Or(s.cur.rec.Lost, "it did not get ready"))
+			s.mu.Unlock()
+			s.sessions.queueRemoval()
+		}
+		err = errors.Join(err, s.update(func(r *Record) { r.endSandbox(id, !remains) }))
 		return fault.Wrap(fault.SandboxCreation, err, "%s", creationAdvice(err))
 	}
 	s.mu.Lock()
@@ -274,18 +281,55 @@ func (s *Session) dropSandbox(b *pool.Booted, why string) {
 		s.mu.Unlock()
 		return
 	}
-	s.cur.booted = nil
+	s.giveUp(why)
 	s.mu.Unlock()
-	if err := b.Destroy(); err != nil {
-		s.sessions.Log.Error("could not remove a sandbox", "sandbox", b.ID, "error", err)
-	}
+	ended := s.destroy(b)
 	s.sessions.publish(s.record(), event.SessionStopped, why, 0)
-	if err := s.update(func(r *Record) { r.Sandbox, r.Lost = "", why }); err != nil && !s.current().removed {
+	change := func(r *Record) {
+		r.Lost = why
+		r.endSandbox(b.ID, ended)
+	}
+	if err := s.update(change); err != nil && !s.current().removed {
 		s.mu.Lock() // the user is told in any case, and the next update stores it
-		s.cur.rec.Sandbox, s.cur.rec.Lost = "", why
+		change(&s.cur.rec)
 		s.mu.Unlock()
 		s.sessions.Log.Error("could not store that a sandbox ended", "session", s.record().ID, "error", err)
 	}
+}
+
+// endSandbox notes that the session does not have that sandbox any more or, if it lives on, that it is to be stopped.
+func (r *Record) endSandbox(id string, ended bool) {
+	switch {
+	case r.Sandbox != id: // it has another one by now
+	case ended:
+		r.Sandbox = ""
+	default:
+		r.State = Stopped
+	}
+}
+
+// giveUp takes the session's sandbox away from it. Until that has ended, the session boots no other one, which would
+// have the same workspace. The caller holds mu.
+func (s *Session) giveUp(why string) {
+	s.cur.booted, s.cur.waiting, s.cur.stopPending = nil, true, true
+	s.cur.rec.Lost = why
+}
+
+// destroy ends a sandbox after giveUp, and reports whether it has ended. If not, Run tries again, and so does each call
+// that needs a sandbox.
+func (s *Session) destroy(b *pool.Booted) (ended bool) {
+	err := b.Destroy()
+	if err != nil {
+		s.sessions.Log.Error("could not remove a sandbox; it is tried again", "sandbox", b.ID, "error", err)
+		s.sessions.queueRemoval()
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cur.rec.Sandbox == b.ID {
+		s.cur.waiting, s.cur.stopPending = false, false
+	}
+	return true
 }
 
 // deathReason says why a sandbox is dead, in words for the user.
@@ -354,7 +398,7 @@ func (l *Lease) Fault(ctx context.Context, err error, kind fault.Kind) error {
 	// When a sandbox dies, its link closes a moment before Status reports it as dead.
 	for range 20 {
 		st, serr := l.Booted.Box.Status(statusCtx)
-		if serr != nil || st.State == sandbox.Dead {
+		if serr == nil && st.State == sandbox.Dead { // a runtime that does not answer says nothing about it
 			reason = deathReason(l.Booted)
 			break
 		}
@@ -447,8 +491,10 @@ func (s *Session) info(ctx context.Context) Info {
 		if c.active > 0 {
 			i.Status = "processing"
 		}
-		if st, serr := b.Box.Status(ctx); err != nil && serr == nil && st.State == sandbox.Dead {
-			i.Status = "error"
+		if err != nil { // a Docker daemon may take a second to answer
+			if st, err := b.Box.Status(ctx); err == nil && st.State == sandbox.Dead {
+				i.Status = "error"
+			}
 		}
 	}
 	return i

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -35,10 +36,13 @@ type Config struct {
 }
 
 // Builder makes the templates of a Set ready.
-type Builder struct{ Config }
+type Builder struct {
+	Config
+	swept time.Time // when removed templates were last looked for
+}
 
 // NewBuilder returns a builder. Load and Run do the work.
-func NewBuilder(c Config) *Builder { return &Builder{c} }
+func NewBuilder(c Config) *Builder { return &Builder{Config: c} }
 
 // Load makes those templates ready that an earlier server has built, unless their images are gone. One whose
 // definition has changed since serves with the earlier build until Run has made it again. Load boots no sandbox and
@@ -46,78 +50,149 @@ func NewBuilder(c Config) *Builder { return &Builder{c} }
 func (b *Builder) Load(ctx context.Context) {
 	for _, e := range b.Set.buildable() {
 		r, err := b.readRecord(e.definition.Name)
-		if err != nil {
-			continue
+		if err != nil || r.Runtime != "" && r.Runtime != b.runtimeOf(e.definition) {
+			continue // another runtime does not have the image
 		}
 		changed := r.Definition != definitionHash(e.definition)
-		if changed && (r.Runtime != e.definition.Runtime || len(r.Languages)+len(e.definition.Languages) == 0) {
+		if changed && len(r.Languages)+len(e.definition.Languages) == 0 {
 			continue
 		}
-		if img, err := b.lookUp(ctx, e.definition, r.Image.ID); err != nil || img.ID != r.Image.ID {
+		img, err := b.image(ctx, e.definition, r.Image.ID)
+		answered := !isUnavailable(err)
+		switch {
+		case !answered && r.Runtime != "": // such as a daemon that starts later; its sandboxes may live
+		case err != nil || img.ID != r.Image.ID:
 			continue
-		} else {
+		default:
 			r.Image = img // a runtime may have moved its files
 		}
 		b.publish(e, r)
-		if changed {
-			b.Set.update(e, func(e *entry) { e.state = Waiting })
-		}
+		b.Set.update(e, func(e *entry) {
+			e.unchecked = true
+			if changed {
+				e.state = Waiting
+			}
+		})
 	}
 }
 
-func (b *Builder) lookUp(ctx context.Context, d config.Template, id string) (sandbox.Image, error) {
+// runtimeOf returns the name of the runtime that makes a template's sandboxes.
+func (b *Builder) runtimeOf(d config.Template) string {
+	if rt := b.Pool.RuntimeNamed(d.Runtime); rt != nil {
+		return rt.Name()
+	}
+	return d.Runtime
+}
+
+// image returns the image of a template with an ID, to be used.
+func (b *Builder) image(ctx context.Context, d config.Template, id string) (sandbox.Image, error) {
+	return b.lookUp(ctx, d, func(ctx context.Context, i sandbox.Imager) (sandbox.Image, error) {
+		return i.Image(ctx, id, func(string) {})
+	})
+}
+
+// find returns an image that the runtime of a template has.
+func (b *Builder) find(ctx context.Context, d config.Template, ref string) (sandbox.Image, error) {
+	return b.lookUp(ctx, d, func(ctx context.Context, i sandbox.Imager) (sandbox.Image, error) {
+		return i.Find(ctx, ref)
+	})
+}
+
+func (b *Builder) lookUp(ctx context.Context, d config.Template,
+	look func(context.Context, sandbox.Imager) (sandbox.Image, error)) (sandbox.Image, error) {
 	imager, err := b.Imager(d.Runtime)
 	if err != nil {
 		return sandbox.Image{}, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookUpTimeout)
 	defer cancel()
-	return imager.Image(ctx, id, func(string) {})
+	return look(ctx, imager)
+}
+
+// isUnavailable reports whether a runtime did not answer.
+func isUnavailable(err error) bool {
+	return errors.Is(err, sandbox.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded)
 }
 
 const (
 	// lookUpTimeout is how long it may take to look an image up.
 	lookUpTimeout = 5 * time.Second
-	// pollInterval is the interval in which Run looks for templates to make.
-	pollInterval = 200 * time.Millisecond
 	// firstRetry is the pause after the first failure, which doubles up to lastRetry.
 	firstRetry, lastRetry = time.Minute, time.Hour
+	// checkInterval is how often the images of ready templates are looked for, and soonCheck while a runtime has not
+	// answered yet.
+	checkInterval, soonCheck = time.Minute, 10 * time.Second
+	// maxSilence is how long nothing may be heard of an image that a runtime gets.
+	maxSilence = 30 * time.Minute
 )
 
 // Run makes the waiting templates ready, one after the other, until ctx ends. One that fails is tried again with
 // growing pauses, and does not keep the others.
 func (b *Builder) Run(ctx context.Context) {
-	b.check(ctx)
-	tick := time.NewTicker(pollInterval)
-	defer tick.Stop()
 	for ctx.Err() == nil {
-		if e := b.Set.next(); e != nil {
+		recheck := b.check(ctx)
+		if time.Since(b.swept) >= sweepInterval {
+			b.swept = time.Now()
+			b.sweep(ctx)
+		}
+		e, pause := b.Set.next()
+		if e != nil {
 			b.make(ctx, e)
 			continue
 		}
 		select {
-		case <-tick.C:
+		case <-b.Set.wake:
+		case <-time.After(min(pause, recheck)):
 		case <-ctx.Done():
-			return
 		}
 	}
 }
 
-// check makes a template that an earlier server has built wait to be made again if its image's name has come to
-// mean another image.
-func (b *Builder) check(ctx context.Context) {
+// check looks at the ready templates, and returns when to look again. One whose image is gone waits to be made again.
+// Of those that an earlier server has built it also removes the builds before, and makes them wait if their image's
+// name has come to mean another image.
+func (b *Builder) check(ctx context.Context) (recheck time.Duration) {
+	recheck = checkInterval
 	for _, e := range b.Set.buildable() {
-		r, err := b.readRecord(e.definition.Name)
-		if err != nil || !b.Set.isReady(e) {
+		id, state, unchecked := b.Set.built(e)
+		if id == "" {
 			continue
 		}
-		base, err := b.lookUp(ctx, e.definition, e.definition.Image)
-		if err == nil && base.ID != r.Base && ctx.Err() == nil {
-			b.Log.Info("the image of a template is another one now: it is built again", "template", e.definition.Name,
-				"image", e.definition.Image)
-			b.Set.update(e, func(e *entry) { e.state = Waiting })
+		_, err := b.find(ctx, e.definition, id)
+		switch {
+		case ctx.Err() != nil:
+			return recheck
+		case errors.Is(err, sandbox.ErrNoImage):
+			b.Log.Warn("the image of a template is gone: it is built again", "template", e.definition.Name, "image", id)
+			b.Set.update(e, func(e *entry) { e.template, e.unchecked, e.state = nil, false, Waiting })
+		case unchecked && isUnavailable(err):
+			recheck = soonCheck
+		case unchecked && err == nil && state == Ready:
+			b.checkLoaded(ctx, e, id)
 		}
 	}
+	return recheck
+}
+
+// checkLoaded looks at a template that an earlier server has built, and of which there is the image with that ID.
+func (b *Builder) checkLoaded(ctx context.Context, e *entry, id string) {
+	base, err := b.find(ctx, e.definition, e.definition.Image)
+	if isUnavailable(err) {
+		return
+	}
+	b.removeBuilds(ctx, e.definition, id)
+	r, recordErr := b.readRecord(e.definition.Name)
+	isOther := err == nil && recordErr == nil && base.ID != r.Base
+	if isOther {
+		b.Log.Info("the image of a template is another one now: it is built again", "template", e.definition.Name,
+			"image", e.definition.Image)
+	}
+	b.Set.update(e, func(e *entry) {
+		e.unchecked = false
+		if isOther {
+			e.request()
+		}
+	})
 }
 
 // make makes one template ready.
@@ -127,8 +202,13 @@ func (b *Builder) make(ctx context.Context, e *entry) {
 		step = fault.Printable(strings.Join(strings.Fields(step), " "), maxStep)
 		b.Set.update(e, func(e *entry) { e.step = step })
 	}
-	b.Set.update(e, func(e *entry) { e.state, e.step, e.problem = Building, "looking for its image", "" })
+	problem := ""
+	b.Set.update(e, func(e *entry) {
+		problem = e.problem
+		e.state, e.step, e.problem, e.again = Building, "looking for its image", "", false
+	})
 	r, err := b.build(ctx, e.definition, report)
+	last, _ := b.readRecord(name)
 	if err == nil {
 		err = b.writeRecord(name, r)
 	}
@@ -136,17 +216,51 @@ func (b *Builder) make(ctx context.Context, e *entry) {
 		b.Set.update(e, func(e *entry) { e.state, e.step = Waiting, "" })
 		return
 	}
+	b.settleRequest(ctx, e, r.Base)
 	if err != nil {
-		b.Log.Error("a template could not be made ready; the others go on", "template", name, "error", err)
 		b.Set.update(e, func(e *entry) { e.fail(err) })
+		if problemOf(err) != problem { // else the log has it
+			b.Log.Error("a template could not be made ready; the others go on", "template", name, "error", err)
+		}
+		if r.Image.ID != "" { // the next attempt goes on with it
+			b.removeBuilds(ctx, e.definition, r.Image.ID, last.Image.ID)
+		}
 		return
 	}
 	b.publish(e, r)
+	// A sandbox of the last build may just boot.
+	b.removeBuilds(ctx, e.definition, r.Image.ID, last.Image.ID)
 	b.Log.Info("a template is ready", "template", name, "image", r.Image.ID, "languages", r.names(), "took",
 		time.Since(began).Round(time.Millisecond))
 	if e.readyMade {
 		b.Log.Info("new sessions that ask for the template "+name+" get it from now on; homes of the template host go "+
 			"on serving", "template", name)
+	}
+}
+
+// settleRequest forgets that a template was asked for while it was built of an image, if its image's name still means
+// that one: the build would be the same.
+func (b *Builder) settleRequest(ctx context.Context, e *entry, base string) {
+	asked := false
+	b.Set.update(e, func(e *entry) { asked, e.again = e.again, false })
+	if !asked {
+		return
+	}
+	if now, err := b.find(ctx, e.definition, e.definition.Image); err != nil || now.ID != base {
+		b.Set.update(e, func(e *entry) { e.again = true })
+	}
+}
+
+// removeBuilds removes the images of earlier builds of a template, except those to keep.
+func (b *Builder) removeBuilds(ctx context.Context, d config.Template, keep ...string) {
+	imager, err := b.Imager(d.Runtime)
+	if err == nil {
+		err = imager.RemoveSaved(ctx, func(name, id string) bool {
+			return repositoryIn(name) != repositoryOf(d.Name) || slices.Contains(keep, id)
+		})
+	}
+	if err != nil && ctx.Err() == nil {
+		b.Log.Warn("images of earlier builds of a template could not be removed", "template", d.Name, "error", err)
 	}
 }
 
@@ -156,27 +270,34 @@ const (
 	maxProblem = 4000
 )
 
+func problemOf(err error) string { return fault.Printable(err.Error(), maxProblem) }
+
 func (e *entry) fail(err error) {
-	e.state, e.step, e.problem = Failed, "", fault.Printable(err.Error(), maxProblem)
-	e.failures++
-	e.retryAt = time.Now().Add(min(firstRetry<<min(e.failures-1, 6), lastRetry))
+	e.state, e.step, e.problem = Failed, "", problemOf(err)
+	if !errors.Is(err, sandbox.ErrUnavailable) { // else it works as soon as the runtime does
+		e.failures++
+	}
+	e.retryAt = time.Now().Add(min(firstRetry<<min(max(e.failures-1, 0), 6), lastRetry))
+	e.runAgain()
 }
 
-// build makes the image of a template, and finds out what is in it.
+// build makes the image of a template, and finds out what is in it. With an error, the record has the base and the
+// image as far as it got.
 func (b *Builder) build(ctx context.Context, d config.Template, report func(string)) (record, error) {
 	imager, err := b.Imager(d.Runtime)
 	if err != nil {
 		return record{}, err
 	}
-	base, err := imager.Image(ctx, d.Image, report)
+	base, err := getImage(ctx, imager, d.Image, report)
 	if err != nil {
 		return record{}, fmt.Errorf("its image %s: %w", d.Image, err)
 	}
-	r := record{Definition: definitionHash(d), Runtime: d.Runtime, Base: base.ID, Image: base, Built: time.Now().UTC()}
+	r := record{Definition: definitionHash(d), Runtime: b.runtimeOf(d), Base: base.ID, Image: base,
+		Built: time.Now().UTC()}
 	if d.Built() {
 		r.Content = contentKey(d, base.ID)
-		if r.Image, err = b.addTo(ctx, imager, d, base, report); err != nil {
-			return record{}, err
+		if r.Image, err = b.addTo(ctx, imager, d, r, report); err != nil {
+			return record{Base: base.ID}, err
 		}
 		// The name of the new image stands for the old one's settings, too.
 		r.Image.User, r.Image.Workdir, r.Image.Env = base.User, base.Workdir, base.Env
@@ -189,23 +310,48 @@ func (b *Builder) build(ctx context.Context, d config.Template, report func(stri
 	return r, err
 }
 
-// addTo adds a template's packages and files to an image, or returns the image that an earlier build has made of
-// the same.
-func (b *Builder) addTo(ctx context.Context, imager sandbox.Imager, d config.Template, base sandbox.Image,
+// getImage gets an image. It gives up when nothing is heard of it for too long: other templates wait.
+func getImage(ctx context.Context, imager sandbox.Imager, ref string, report func(string)) (sandbox.Image, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	silent := time.AfterFunc(maxSilence, func() { cancel(errSilent) })
+	defer silent.Stop()
+	last := ""
+	img, err := imager.Image(ctx, ref, func(step string) {
+		if step != last {
+			last = step
+			silent.Reset(maxSilence)
+		}
+		report(step)
+	})
+	if err != nil && errors.Is(context.Cause(ctx), errSilent) {
+		err = errSilent
+	}
+	return img, err
+}
+
+var errSilent = fmt.Errorf("for %s nothing more came of it", maxSilence)
+
+// addTo adds a template's packages and files to the image of a record, or returns the image that an earlier build has
+// made of the same, also one that failed afterwards.
+func (b *Builder) addTo(ctx context.Context, imager sandbox.Imager, d config.Template, r record,
 	report func(string)) (made sandbox.Image, err error) {
-	content := contentKey(d, base.ID)
-	if last, err := b.readRecord(d.Name); err == nil && last.Content == content {
-		if img, err := b.lookUp(ctx, d, last.Image.ID); err == nil {
+	if last, err := b.readRecord(d.Name); err == nil && last.Content == r.Content {
+		if img, err := b.image(ctx, d, last.Image.ID); err == nil && img.ID == last.Image.ID {
 			return img, nil
 		}
 	}
+	name := repositoryOf(d.Name) + ":" + r.Content
+	if img, err := b.find(ctx, d, name); err == nil {
+		return b.image(ctx, d, img.ID)
+	}
 	report("starting a sandbox of " + d.Image)
-	err = b.inSandbox(ctx, d, base, report, func(s *shell) error {
+	err = b.inSandbox(ctx, d, r.Image, report, func(s *shell) error {
 		if err := s.install(ctx, d); err != nil {
 			return err
 		}
 		report("saving what was written")
-		made, err = imager.Save(ctx, s.booted.Box, "sandlot/"+d.Name+":"+content)
+		made, err = imager.Save(ctx, s.booted.Box, name)
 		return err
 	})
 	return made, err
@@ -214,7 +360,9 @@ func (b *Builder) addTo(ctx context.Context, imager sandbox.Imager, d config.Tem
 // inSandbox calls do with a sandbox of an image, which it removes afterwards. Programs in it run as root.
 func (b *Builder) inSandbox(ctx context.Context, d config.Template, img sandbox.Image, report func(string),
 	do func(*shell) error) (err error) {
-	t := &image.Template{Name: d.Name, Runtime: d.Runtime, Image: d.Image, ImageID: img.ID, RootfsImage: img.Rootfs,
+	// Its name is no other template's: what a runtime keeps for that is not this one's.
+	t := &image.Template{Name: d.Name + "+build", Runtime: d.Runtime, Image: d.Image, ImageID: img.ID,
+		RootfsImage: img.Rootfs,
 		// Without this folder the agent leaves the package managers' settings as they are.
 		Env: mergeEnv(img.Env, d.Env, map[string]string{"PYTHONUSERBASE": ""})}
 	b.Prepare(t)
@@ -248,10 +396,9 @@ func mergeEnv(imageEnv []string, settings ...map[string]string) map[string]strin
 // publish makes a template ready, as a record says.
 func (b *Builder) publish(e *entry, r record) {
 	d := e.definition
-	t := &image.Template{Name: d.Name, Image: d.Image, ImageID: r.Image.ID, RootfsImage: r.Image.Rootfs,
-		Languages: languagesOf(d), Warm: d.Warm, Provides: d.Provides, Runtime: d.Runtime, Flavor: d.Flavor,
-		Pool: d.Pool, Start: d.Start, User: r.User, Workdir: r.Image.Workdir,
-		Env: mergeEnv(r.Image.Env, homeOf(r.User), d.Env)}
+	t := FromSettings(d)
+	t.Image, t.ImageID, t.RootfsImage, t.Workdir = d.Image, r.Image.ID, r.Image.Rootfs, r.Image.Workdir
+	t.User, t.Env = r.User, mergeEnv(r.Image.Env, homeOf(r.User), d.Env)
 	if len(t.Languages) == 0 {
 		t.Languages = r.Languages
 	}
@@ -264,6 +411,8 @@ func (b *Builder) publish(e *entry, r record) {
 			t = e.template // its warm sandboxes stay
 		}
 		e.template, e.state, e.step, e.problem, e.built, e.failures = t, Ready, "", "", r.Built, 0
+		e.unchecked = false
+		e.runAgain()
 	})
 }
 
@@ -295,22 +444,33 @@ func (s *Set) buildable() (list []*entry) {
 	return list
 }
 
-func (s *Set) isReady(e *entry) bool {
+// built returns the ID of the image of which sandboxes of an entry are made, empty if there is none, how far the entry
+// is, and whether nobody has looked at the image.
+func (s *Set) built(e *entry) (id string, state State, unchecked bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return e.state == Ready
+	if e.template != nil {
+		id = e.template.ImageID
+	}
+	return id, e.state, e.unchecked
 }
 
-// next returns an entry that waits to be made, or that failed long enough ago; or nil. Those that have never
-// failed come first.
-func (s *Set) next() (chosen *entry) {
+// next returns an entry that waits to be made, or that failed long enough ago; or nil, and the time until one may
+// be tried again. Those that have never failed come first.
+func (s *Set) next() (chosen *entry, pause time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	pause = lastRetry
 	for _, e := range s.entries {
-		due := e.state == Waiting || e.state == Failed && !e.readyMade && time.Now().After(e.retryAt)
-		if due && e.definition.Image != "" && (chosen == nil || e.failures < chosen.failures) {
+		isRetried := e.state == Failed && !e.readyMade
+		if e.definition.Image == "" || e.state != Waiting && !isRetried {
+			continue
+		}
+		if left := time.Until(e.retryAt); isRetried && left > 0 {
+			pause = min(pause, left)
+		} else if chosen == nil || e.failures < chosen.failures {
 			chosen = e
 		}
 	}
-	return chosen
+	return chosen, pause
 }

@@ -36,7 +36,7 @@ func (s Store) Image(ctx context.Context, ref string, progress func(string)) (sa
 		return sandbox.Image{}, err
 	}
 	if !found && strings.HasPrefix(ref, "sha256:") {
-		return sandbox.Image{}, fmt.Errorf("there is no image %s any more", ref)
+		return sandbox.Image{}, fmt.Errorf("%w: %s", sandbox.ErrNoImage, ref)
 	}
 	if !found {
 		progress("getting the image " + ref)
@@ -50,6 +50,23 @@ func (s Store) Image(ctx context.Context, ref string, progress func(string)) (sa
 			return sandbox.Image{}, err
 		}
 	}
+	return usable(i, ref)
+}
+
+// Find implements sandbox.Imager.
+func (s Store) Find(_ context.Context, ref string) (sandbox.Image, error) {
+	i, found, err := s.Images.Find(ref)
+	if err != nil {
+		return sandbox.Image{}, err
+	}
+	if !found {
+		return sandbox.Image{}, fmt.Errorf("%w: %s", sandbox.ErrNoImage, ref)
+	}
+	return usable(i, ref)
+}
+
+// usable returns an image, or an error if it is for another architecture.
+func usable(i oci.Image, ref string) (sandbox.Image, error) {
 	own := "linux/" + runtime.GOARCH
 	if i.Platform != "" && i.Platform != own && !strings.HasPrefix(i.Platform, own+"/") {
 		return sandbox.Image{}, fault.New(fault.InvalidParameters,
@@ -91,6 +108,18 @@ func (s Store) Save(ctx context.Context, b sandbox.Sandbox, name string) (sandbo
 		return sandbox.Image{}, fmt.Errorf("saving what was written: %w", err)
 	}
 	return imageOf(i), nil
+}
+
+// RemoveSaved implements sandbox.Imager. Sandboxes that run have their image's file open.
+func (s Store) RemoveSaved(ctx context.Context, keep func(name, id string) bool) error {
+	list, err := s.Images.List()
+	for _, i := range list {
+		if IsBuild(i.Name) && !keep(i.Name, i.Digest) {
+			_, removeErr := s.Images.Remove(ctx, i.Name, nil)
+			err = errors.Join(err, removeErr)
+		}
+	}
+	return err
 }
 
 // filterLayer makes a layer of an image out of the upper layer of an overlay: it leaves out what is not saved, and

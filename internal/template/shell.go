@@ -104,6 +104,11 @@ func (s *shell) install(ctx context.Context, d config.Template) error {
 	apt := []string{"apt-get", "-y", "-q", "-o", "APT::Sandbox::User=root", "-o", "Dpkg::Use-Pty=0"}
 	aptEnv := map[string]string{"DEBIAN_FRONTEND": "noninteractive"}
 	if p := d.Packages.Apt; len(p) > 0 {
+		// They belong to apt's own user: where root has no capabilities, it cannot write there.
+		owned := "rm -rf /var/lib/apt/lists/partial /var/cache/apt/archives/partial"
+		if err := s.run(ctx, "apt-get", aptEnv, "/bin/sh", "-c", owned); err != nil {
+			return err
+		}
 		if err := s.run(ctx, "apt-get update", aptEnv, append(apt, "update")...); err != nil {
 			return err
 		}
@@ -191,15 +196,6 @@ func isRoot(user string) bool {
 	return slices.Contains([]string{"", "0", "root", "0:0", "root:root"}, user)
 }
 
-// known are the languages that a probe can find.
-var known = map[string][]image.Language{
-	"python": {{Name: "python", Driver: "python", Extension: ".py", Aliases: []string{"py", "python3"}}},
-	"node": {{Name: "node", Driver: "node", Extension: ".mjs", Aliases: []string{"javascript", "js", "nodejs"}},
-		{Name: "typescript", Driver: "node", Extension: ".mts", Aliases: []string{"ts"}}},
-	"bash": {{Name: "bash", Driver: "bash", Extension: ".sh", Aliases: []string{"shell"}}},
-	"sh":   {{Name: "sh", Extension: ".sh"}},
-}
-
 // parseLanguages reads the output of probeScript.
 func parseLanguages(out string) (found []image.Language) {
 	seen := map[string]bool{}
@@ -209,10 +205,7 @@ func parseLanguages(out string) (found []image.Language) {
 			continue
 		}
 		seen[name] = true
-		for _, l := range known[name] {
-			l.Command = []string{program}
-			found = append(found, l)
-		}
+		found = append(found, image.LanguagesOf(name, program)...)
 	}
 	return found
 }

@@ -6,6 +6,7 @@ package template
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"strings"
@@ -47,7 +48,8 @@ type Info struct {
 // Set has all templates. It implements session.Templates.
 type Set struct {
 	log     *slog.Logger
-	changed func() // is called after the ready templates have changed; nil: nobody is to know
+	changed func()        // is called after the ready templates have changed; nil: nobody is to know
+	wake    chan struct{} // makes a Builder look for templates that wait
 
 	mu      sync.Mutex
 	entries []*entry
@@ -64,13 +66,15 @@ type entry struct {
 	built      time.Time
 	retryAt    time.Time     // of one that failed: when it is tried again
 	failures   int           // in a row
+	again      bool          // it was asked for while it was built
+	unchecked  bool          // an earlier server has built it, and nobody has looked at its image since
 	news       chan struct{} // closed at the next change
 }
 
 // New returns the templates: those that are ready at once, the first of which is host, and the others. With
 // readyMade there are also those that can be built on request, but not under a name that the settings use.
 func New(log *slog.Logger, ready []*image.Template, others []config.Template, readyMade bool) *Set {
-	s := &Set{log: log}
+	s := &Set{log: log, wake: make(chan struct{}, 1)}
 	for _, t := range ready {
 		s.entries = append(s.entries, &entry{definition: config.Template{Name: t.Name, Rootfs: t.Rootfs,
 			Provides: t.Provides, Runtime: t.Runtime}, template: t, state: Ready, news: make(chan struct{})})
@@ -138,18 +142,20 @@ func (s *Set) Offered() (offered []*image.Template) {
 		case e.template != nil:
 			offered = append(offered, e.template)
 		case e.isOffered():
-			offered = append(offered, &image.Template{Name: e.definition.Name, Provides: e.definition.Provides,
-				Languages: languagesOf(e.definition)})
+			offered = append(offered, FromSettings(e.definition))
 		}
 	}
 	return offered
 }
 
-func languagesOf(d config.Template) (list []image.Language) {
+// FromSettings returns a template with what settings say of it. One of a folder is complete.
+func FromSettings(d config.Template) *image.Template {
+	t := &image.Template{Name: d.Name, Rootfs: d.Rootfs, Env: d.Env, Warm: d.Warm, Provides: d.Provides,
+		Flavor: d.Flavor, Pool: d.Pool, Runtime: d.Runtime, Start: d.Start}
 	for _, l := range d.Languages {
-		list = append(list, image.Language(l))
+		t.Languages = append(t.Languages, image.Language(l))
 	}
-	return list
+	return t
 }
 
 // names returns what sessions can ask for. The caller holds s.mu.
@@ -253,9 +259,10 @@ func (s *Set) await(ctx context.Context, choose func() (*entry, error)) (*image.
 			case e.template != nil:
 				return e.template, nil
 			}
-			return nil, fault.New(fault.SandboxCreation, "the template %s could not be made ready: %s. The operator "+
-				"can try again: sandlot template build %[1]s", e.definition.Name, e.problem).
-				With("template", e.definition.Name)
+			// What it says is the operator's: output of package managers, and names of hosts.
+			return nil, fault.Wrap(fault.SandboxCreation, errors.New(e.problem), "the template %s could not be made "+
+				"ready. Ask the operator of this server, who sees why with `sandlot template list`, and tries again "+
+				"with `sandlot template build %[1]s`", e.definition.Name).With("template", e.definition.Name)
 		}
 		news, unready := e.news, e.unready()
 		s.mu.Unlock()
@@ -270,12 +277,13 @@ func (s *Set) await(ctx context.Context, choose func() (*entry, error)) (*image.
 }
 
 func (e *entry) unready() error {
-	step := e.step
-	if step == "" {
-		step = "it waits for other templates"
+	doing := "it waits for other templates"
+	if e.state == Building {
+		doing = "it is being built"
 	}
-	return fault.New(fault.SandboxCreation, "the template %s is not ready yet (%s); try again in a moment",
-		e.definition.Name, step).With("template", e.definition.Name)
+	return fault.New(fault.SandboxCreation, "the template %s is not ready yet: %s. Try again in a moment; the "+
+		"operator of this server sees how far it is with `sandlot template list`", e.definition.Name, doing).
+		With("template", e.definition.Name)
 }
 
 // List describes all templates.
@@ -315,45 +323,56 @@ func (s *Set) update(e *entry, change func(*entry)) {
 	change(e)
 	close(e.news)
 	e.news = make(chan struct{})
-	replaced := e.template != before
+	replaced, waits := e.template != before, e.state == Waiting
 	s.mu.Unlock()
+	if waits {
+		select {
+		case s.wake <- struct{}{}:
+		default:
+		}
+	}
 	if replaced && s.changed != nil {
 		s.changed()
 	}
 }
 
-// Request asks for the template of that name to be built, even if it is ready. With an empty name it asks for
-// all of the settings that are made of images.
-func (s *Set) Request(name string) error {
+// request makes an entry wait to be made.
+func (e *entry) request() { e.state, e.step, e.problem, e.retryAt = Waiting, "", "", time.Time{} }
+
+// runAgain makes an entry whose build has ended wait for the next one, if it was asked for meanwhile.
+func (e *entry) runAgain() {
+	if e.again {
+		e.again = false
+		e.request()
+	}
+}
+
+// Request asks for the template of that name to be built, even if it is ready or just built, and describes it.
+func (s *Set) Request(name string) (Info, error) {
 	s.mu.Lock()
-	var chosen []*entry
-	names := []string{}
+	e, names := s.entry(name), []string{}
 	for _, e := range s.entries {
-		if e.definition.Image == "" {
-			continue
-		}
-		names = append(names, e.definition.Name)
-		if e.definition.Name == name || name == "" && !e.readyMade {
-			chosen = append(chosen, e)
+		if e.definition.Image != "" {
+			names = append(names, e.definition.Name)
 		}
 	}
-	known := s.entry(name) != nil
 	s.mu.Unlock()
 	switch {
-	case len(chosen) > 0 || name == "":
-	case known:
-		return fault.New(fault.InvalidParameters, "the template %s is not made of an image: there is nothing to build",
-			name).With("argument", "name")
-	default:
-		return fault.New(fault.NotFound, "there is no template %q%s; those that can be built are %s",
+	case e == nil:
+		return Info{}, fault.New(fault.NotFound, "there is no template %q%s; those that can be built are %s",
 			fault.Printable(name, 80), fault.DidYouMean(name, names), strings.Join(names, ", "))
+	case e.definition.Image == "":
+		return Info{}, fault.New(fault.InvalidParameters,
+			"the template %s is not made of an image: there is nothing to build", name).With("argument", "name")
 	}
-	for _, e := range chosen {
-		s.update(e, func(e *entry) {
-			if e.state != Building {
-				e.state, e.step, e.problem, e.retryAt = Waiting, "", "", time.Time{}
-			}
-		})
-	}
-	return nil
+	var requested Info
+	s.update(e, func(e *entry) {
+		if e.state == Building { // its image was looked up before
+			e.again = true
+		} else {
+			e.request()
+		}
+		requested = e.info()
+	})
+	return requested, nil
 }

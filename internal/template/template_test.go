@@ -5,10 +5,13 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -33,21 +36,31 @@ type images struct {
 	ids    map[string]string // of images by their references
 	broken error
 	saved  []string
-	looks  int // of Image for a reference that is no ID
+	looks  int            // of Image for a reference that is no ID
+	away   error          // of all calls
+	silent bool           // Image gets nothing, and does not end by itself
+	built  map[string]int // how many sandboxes of templates with that name were saved
 
 	bootDelay time.Duration // of sandboxes
+	runtime   string        // its name
 }
 
-func (i *images) Image(_ context.Context, ref string, progress func(string)) (sandbox.Image, error) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
+func (i *images) Image(ctx context.Context, ref string, progress func(string)) (sandbox.Image, error) {
 	if strings.HasPrefix(ref, "sha256:") {
-		for _, id := range i.ids {
-			if id == ref {
-				return sandbox.Image{ID: id}, nil
-			}
+		return i.Find(ctx, ref)
+	}
+	i.mu.Lock()
+	if i.silent {
+		i.mu.Unlock()
+		for ctx.Err() == nil {
+			progress("the same") // a byte at a time
+			time.Sleep(time.Second)
 		}
-		return sandbox.Image{}, errors.New("it is gone")
+		return sandbox.Image{}, ctx.Err()
+	}
+	defer i.mu.Unlock()
+	if i.away != nil {
+		return sandbox.Image{}, i.away
 	}
 	i.looks++
 	progress("getting " + ref)
@@ -57,13 +70,66 @@ func (i *images) Image(_ context.Context, ref string, progress func(string)) (sa
 	return sandbox.Image{ID: i.ids[ref], Env: []string{"PATH=/opt/bin:/bin", "A=image"}}, nil
 }
 
-func (i *images) Save(_ context.Context, _ sandbox.Sandbox, name string) (sandbox.Image, error) {
+func (i *images) Find(_ context.Context, ref string) (sandbox.Image, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.away != nil {
+		return sandbox.Image{}, i.away
+	}
+	for name, id := range i.ids {
+		if ref == id || ref == name {
+			return sandbox.Image{ID: id}, nil
+		}
+	}
+	return sandbox.Image{}, sandbox.ErrNoImage
+}
+
+// Save gives what it saves another ID each time, as the times of files do.
+func (i *images) Save(_ context.Context, b sandbox.Sandbox, name string) (sandbox.Image, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.saved = append(i.saved, name)
-	id := "sha256:saved-" + name[strings.LastIndex(name, ":")+1:]
+	if i.built == nil {
+		i.built = map[string]int{}
+	}
+	i.built[b.Spec().Template.Name]++
+	id := fmt.Sprintf("sha256:saved-%s-%d", name[strings.LastIndex(name, ":")+1:], len(i.saved))
+	if before := i.ids[name]; before != "" {
+		i.ids["nameless "+before] = before
+	}
 	i.ids[name] = id
 	return sandbox.Image{ID: id}, nil
+}
+
+func (i *images) RemoveSaved(_ context.Context, keep func(name, id string) bool) error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.away != nil {
+		return i.away
+	}
+	maps.DeleteFunc(i.ids, func(name, id string) bool { return IsBuild(name) && !keep(name, id) })
+	return nil
+}
+
+// remove removes an image, as somebody else may.
+func (i *images) remove(id string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	maps.DeleteFunc(i.ids, func(_, other string) bool { return id == other })
+}
+
+// set changes the fake while a builder runs.
+func (i *images) set(change func()) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	change()
+}
+
+// count returns how many images there are, and of how many different templates sandboxes were saved.
+func (i *images) count() (images, templates int) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return len(i.ids), len(i.built)
 }
 
 // savedNames returns the names of the images that were saved.
@@ -71,6 +137,20 @@ func (i *images) savedNames() []string {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return slices.Clone(i.saved)
+}
+
+// savedID returns the ID of the image that was saved under the same name as the one of that number.
+func (i *images) savedID(number int) string {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.ids[i.saved[number]]
+}
+
+// builtOf returns how many sandboxes were saved of templates with that name.
+func (i *images) builtOf(template string) int {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.built[template]
 }
 
 // lookCount returns how often an image was looked for by its name.
@@ -105,6 +185,7 @@ func newWorld(t *testing.T, dir string, i *images, templates ...config.Template)
 		Flavor: sandboxtest.Flavors[0], Imager: func(string) (sandbox.Imager, error) { return i, nil }, Log: log,
 		Prepare: func(t *image.Template) { t.AddDefaultEnv() },
 		Outlet:  func(string, string) *egress.Outlet { return nil }})
+	w.fake.Called = i.runtime
 	w.Load(t.Context())
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -152,15 +233,16 @@ func TestBuild(t *testing.T) {
 			t.Errorf("%+v", got)
 		}
 		_, err := w.Set.Find(t.Context(), "one")
-		if !fault.Is(err, fault.SandboxCreation) || !strings.Contains(err.Error(), "no route") ||
-			!strings.Contains(err.Error(), "sandlot template build one") {
-			t.Errorf("%v", err)
+		if !fault.Is(err, fault.SandboxCreation) || strings.Contains(err.Error(), "no route") ||
+			!strings.Contains(err.Error(), "sandlot template build one") ||
+			!strings.Contains(fault.From(err).Cause.Error(), "no route") {
+			t.Errorf("%v", err) // why is for the log
 		}
 		i.mu.Lock()
 		i.broken = nil
 		i.ids["other"] = "sha256:2"
 		i.mu.Unlock()
-		if err := w.Set.Request("two"); err != nil {
+		if _, err := w.Set.Request("two"); err != nil {
 			t.Fatal(err)
 		}
 		if got, err := w.Set.Find(t.Context(), "two"); err != nil || got.ImageID != "sha256:2" { // it waits
@@ -197,6 +279,46 @@ func TestBuild(t *testing.T) {
 	})
 }
 
+// A builder looks at once for a template that is asked for, and for one that failed as soon as it may be tried again.
+func TestWake(t *testing.T) {
+	if !sandboxtest.Alone(t) {
+		return
+	}
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		i := &images{ids: map[string]string{"py": "sha256:1"}, broken: errors.New("no route to the registry")}
+		w := newWorld(t, dir, i, config.Template{Name: "one", Image: "py", Languages: sh})
+		defer w.stop()
+		synctest.Wait()
+		if got := w.info(t, "one"); got.State != Failed {
+			t.Fatalf("%+v", got)
+		}
+		looks := i.lookCount()
+		for _, pause := range []time.Duration{firstRetry, 2 * firstRetry, 4 * firstRetry} {
+			time.Sleep(pause - 1)
+			synctest.Wait()
+			if now := i.lookCount(); now != looks {
+				t.Errorf("it was tried again %s too early", pause)
+			}
+			time.Sleep(time.Nanosecond)
+			synctest.Wait()
+			if looks++; i.lookCount() != looks {
+				t.Errorf("it was not tried again after %s", pause)
+			}
+		}
+		i.mu.Lock()
+		i.broken = nil
+		i.mu.Unlock()
+		if _, err := w.Set.Request("one"); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if got := w.info(t, "one"); got.State != Ready {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
 // A builder that is stopped in the middle of a build ends, and leaves nothing.
 func TestStopWhileBuilding(t *testing.T) {
 	if !sandboxtest.Alone(t) {
@@ -212,6 +334,46 @@ func TestStopWhileBuilding(t *testing.T) {
 		w.stop()
 		if got := w.info(t, "one"); got.State != Waiting {
 			t.Errorf("%+v", got)
+		}
+	})
+}
+
+// A build removes the images of the builds before the last one, and the next server that of the last one.
+func TestOldBuilds(t *testing.T) {
+	if !sandboxtest.Alone(t) {
+		return
+	}
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		i := &images{ids: map[string]string{"py": "sha256:1", "sandlot/other:1": "sha256:other"}}
+		w := newWorld(t, dir, i, numpy("one"))
+		builds := func() int {
+			time.Sleep(time.Second)
+			i.mu.Lock()
+			defer i.mu.Unlock()
+			return len(i.ids) - 2
+		}
+		for n, want := range []int{1, 2, 2, 2} {
+			if got := builds(); got != want || len(i.savedNames()) != n+1 {
+				t.Fatalf("after %d builds of %q there are %d images", n+1, i.savedNames(), got)
+			}
+			if n < 3 {
+				i.mu.Lock()
+				i.ids["py"] = "sha256:" + strconv.Itoa(n+2)
+				i.mu.Unlock()
+				if _, err := w.Set.Request("one"); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		w.stop()
+		w = newWorld(t, dir, i, numpy("one"))
+		defer w.stop()
+		if got := builds(); got != 1 || i.ids["sandlot/other:1"] == "" {
+			t.Errorf("the next server leaves %d images", got)
+		}
+		if got, err := w.Set.Find(t.Context(), "one"); err != nil || got.ImageID != i.ids[i.saved[3]] {
+			t.Errorf("%+v, %v", got, err)
 		}
 	})
 }
@@ -234,13 +396,13 @@ func TestReadyMade(t *testing.T) {
 		if got := w.info(t, "base"); got.State != Unbuilt || !got.ReadyMade || w.Set.Exists("python") {
 			t.Errorf("%+v", got)
 		}
-		if err := w.Set.Request("bsae"); !fault.Is(err, fault.NotFound) || !strings.Contains(err.Error(), `"base"`) {
+		if _, err := w.Set.Request("bsae"); !fault.Is(err, fault.NotFound) || !strings.Contains(err.Error(), `"base"`) {
 			t.Errorf("%v", err)
 		}
-		if err := w.Set.Request("host"); !fault.Is(err, fault.InvalidParameters) {
+		if _, err := w.Set.Request("host"); !fault.Is(err, fault.InvalidParameters) {
 			t.Errorf("%v", err)
 		}
-		if err := w.Set.Request("base"); err != nil {
+		if got, err := w.Set.Request("base"); got.State != Waiting || err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second) // its languages are not found: sandboxes of the fake run nothing
@@ -251,7 +413,7 @@ func TestReadyMade(t *testing.T) {
 			t.Errorf("%+v, %v: a failed build takes nothing away", got, err)
 		}
 		w.Set.update(w.Set.entry("base"), func(e *entry) { e.definition.Languages = sh })
-		if err := w.Set.Request("base"); err != nil {
+		if got, err := w.Set.Request("base"); got.State != Waiting || err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)
@@ -272,7 +434,8 @@ func TestFindWaits(t *testing.T) {
 		s.update(s.entry("slow"), func(e *entry) { e.state, e.step = Building, "getting layer 3" })
 		began := time.Now()
 		_, err := s.Find(t.Context(), "java")
-		if !fault.Is(err, fault.SandboxCreation) || !strings.Contains(err.Error(), "getting layer 3") ||
+		if !fault.Is(err, fault.SandboxCreation) || strings.Contains(err.Error(), "getting layer 3") ||
+			!strings.Contains(err.Error(), "it is being built") ||
 			time.Since(began) != maxWait {
 			t.Errorf("%v after %v", err, time.Since(began))
 		}

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sandlot/internal/atomicfile"
 	"sandlot/internal/fault"
 	"sandlot/internal/secret"
 )
@@ -100,19 +101,12 @@ func (v *Vault) writeKey(path string, key []byte) error {
 		unix.AT_SYMLINK_FOLLOW); err != nil {
 		return &fs.PathError{Op: "link", Path: path, Err: err}
 	}
-	return syncFolder(dir)
+	syncFolder(dir)
+	return nil
 }
 
-// syncFolder syncs a folder, so that the names of new files in it survive a crash, if its file system can
-// do that.
-func syncFolder(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return nil
-	}
-	_ = d.Sync()
-	return d.Close()
-}
+// syncFolder makes the names of new files in a folder survive a crash, if its file system can do that.
+func syncFolder(dir string) { _ = atomicfile.Sync(dir) }
 
 // checkPrivate returns an error if others than its owner can read the key file.
 func checkPrivate(path string) error {

@@ -631,7 +631,10 @@ type UsageResponse struct {
 	// busy: a call or a background process runs.
 	Busy bool `protobuf:"varint,5,opt,name=busy,proto3" json:"busy,omitempty"`
 	// idle_micros: since the end of the last call or process.
-	IdleMicros    uint64 `protobuf:"varint,7,opt,name=idle_micros,json=idleMicros,proto3" json:"idle_micros,omitempty"`
+	IdleMicros uint64 `protobuf:"varint,7,opt,name=idle_micros,json=idleMicros,proto3" json:"idle_micros,omitempty"`
+	// network: how programs reach the network, "iptables", "nftables" or "proxy";
+	// empty: the runtime gives the sandbox one.
+	Network       string `protobuf:"bytes,8,opt,name=network,proto3" json:"network,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -706,6 +709,13 @@ func (x *UsageResponse) GetIdleMicros() uint64 {
 		return x.IdleMicros
 	}
 	return 0
+}
+
+func (x *UsageResponse) GetNetwork() string {
+	if x != nil {
+		return x.Network
+	}
+	return ""
 }
 
 type Command struct {
@@ -3879,7 +3889,7 @@ const file_agent_proto_rawDesc = "" +
 	"\tprocesses\x18\x02 \x01(\x04R\tprocesses\x12\x1d\n" +
 	"\n" +
 	"disk_bytes\x18\x03 \x01(\x04R\tdiskBytes\"\x0e\n" +
-	"\fUsageRequest\"\xc9\x01\n" +
+	"\fUsageRequest\"\xe3\x01\n" +
 	"\rUsageResponse\x12!\n" +
 	"\fmemory_bytes\x18\x01 \x01(\x04R\vmemoryBytes\x12\x1d\n" +
 	"\n" +
@@ -3889,7 +3899,8 @@ const file_agent_proto_rawDesc = "" +
 	"\tprocesses\x18\x04 \x01(\rR\tprocesses\x12\x12\n" +
 	"\x04busy\x18\x05 \x01(\bR\x04busy\x12\x1f\n" +
 	"\vidle_micros\x18\a \x01(\x04R\n" +
-	"idleMicrosJ\x04\b\x06\x10\a\"\xe0\x01\n" +
+	"idleMicros\x12\x18\n" +
+	"\anetwork\x18\b \x01(\tR\anetworkJ\x04\b\x06\x10\a\"\xe0\x01\n" +
 	"\aCommand\x12\x12\n" +
 	"\x04argv\x18\x01 \x03(\tR\x04argv\x124\n" +
 	"\x03env\x18\x02 \x03(\v2\".sandlot.agent.v1.Command.EnvEntryR\x03env\x12\x10\n" +

@@ -26,7 +26,7 @@ func fresh(b *bench) (section, error) {
 		defer bare.close()
 		for range pick(b, 100, 3) {
 			for i, c := range []client{sdk, bare} {
-				if err := s.waitPool(poolSize); err != nil {
+				if err := s.waitPool("host", poolSize); err != nil {
 					return err
 				}
 				if err := newSession(b.ctx, c, &all[i].took); err != nil {

@@ -26,7 +26,7 @@ func restart(b *bench) (section, error) {
 			ids = append(ids, r.session)
 		}
 		for range pick(b, 20, 2) {
-			if err := s.waitPool(poolSize); err != nil {
+			if err := s.waitPool("host", poolSize); err != nil {
 				return err
 			}
 			if err := s.crash(c, ids, &serves, &first, &last); err != nil {

@@ -192,12 +192,12 @@ func (s *server) cli(args ...string) (string, error) {
 // token creates a token for a user.
 func (s *server) token(user string) (string, error) { return s.cli("token", "create", "--user", user) }
 
-// waitPool waits until the pool is full, and then for a moment, so that the machine is idle.
-func (s *server) waitPool(size int) error {
+// waitPool waits until the pool of a template is full, and then for a moment, so that the machine is idle.
+func (s *server) waitPool(template string, size int) error {
 	ctx, cancel := context.WithTimeout(s.ctx, time.Minute)
 	defer cancel()
 	for {
-		n, err := s.metric(ctx, `sandlot_pool_ready{template="host"}`)
+		n, err := s.metric(ctx, `sandlot_pool_ready{template="`+template+`"}`)
 		if err != nil {
 			return fmt.Errorf("waiting for the pool: %w", err)
 		}

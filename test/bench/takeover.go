@@ -65,7 +65,7 @@ func takeover(b *bench) (section, error) {
 
 // again kills a server without sessions, and starts it again.
 func (s *server) again(c *crashes) error {
-	if err := s.waitPool(poolSize); err != nil {
+	if err := s.waitPool("host", poolSize); err != nil {
 		return err
 	}
 	s.kill()

@@ -73,7 +73,7 @@ func (b *Bridge) Done() <-chan struct{} { return b.mux.CloseChan() }
 type BridgeConn struct {
 	*yamux.Stream
 
-	left  uint32 // bytes of the piece that is being read
+	left  uint32 // bytes of the chunk that is being read
 	ended bool   // the peer writes no more
 
 	mu     sync.Mutex // for writes

@@ -90,6 +90,15 @@ const (
 	SecretFile = "secret"
 )
 
+// AgentPath is where the sandbox sees the agent's program.
+const AgentPath = "/.sandlot/agent"
+
+// ResolvConf is the sandbox's /etc/resolv.conf: the agent is the name server. GitIgnore is its /etc/gitignore.
+const (
+	ResolvConf = "nameserver 127.0.0.1\noptions timeout:10 attempts:2\n"
+	GitIgnore  = "# What pip and npm installed.\n/.local/\n"
+)
+
 // WakeSignal tells an agent that a server has opened its socket again, so that the agent dials at
 // once. A runtime sends it if it can. Agents that do not know the signal ignore it.
 const WakeSignal = unix.SIGWINCH
@@ -104,7 +113,19 @@ const (
 	// EnvPlainFiles is set where programs run on the host's kernel and are to make no set-user-ID
 	// files and no devices; optional.
 	EnvPlainFiles = "SANDLOT_AGENT_PLAIN_FILES"
+	// EnvBuild is set where a template is built, and programs keep BuildCapabilities; optional.
+	EnvBuild = "SANDLOT_AGENT_BUILD"
+	// EnvPrefix begins the names of all of these.
+	EnvPrefix = "SANDLOT_AGENT_"
 )
+
+// EnvNames are all of these. Where an image can supply variables, a runtime sets each, if only to nothing.
+var EnvNames = []string{EnvSecret, EnvSocket, EnvOrphan, EnvBoot, EnvUser, EnvPlainFiles, EnvBuild}
+
+// BuildCapabilities are the numbers of the capabilities that package managers need: they give files to other users,
+// and become them.
+var BuildCapabilities = map[string]uintptr{"CAP_CHOWN": 0, "CAP_DAC_OVERRIDE": 1, "CAP_FOWNER": 3, "CAP_FSETID": 4,
+	"CAP_SETGID": 6, "CAP_SETUID": 7}
 
 // OutputDir is the folder in the sandbox for the files of outputs that do not fit inline.
 const OutputDir = "/var/lib/sandlot/output"

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"reflect"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -340,5 +342,24 @@ func TestUser(t *testing.T) {
 		if u, err := ParseUser(bad); err == nil {
 			t.Errorf("%s: %+v", bad, u)
 		}
+	}
+}
+
+// TestEnvNames: no variable of the agent is missing in the list of those that a runtime sets.
+func TestEnvNames(t *testing.T) {
+	text, err := os.ReadFile("wire.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, m := range regexp.MustCompile(`Env\w+\s+= "(SANDLOT_AGENT_\w+)"`).FindAllSubmatch(text, -1) {
+		if string(m[1]) != EnvPrefix {
+			names = append(names, string(m[1]))
+		}
+	}
+	listed := slices.Clone(EnvNames)
+	slices.Sort(listed)
+	if slices.Sort(names); len(names) < 7 || !slices.Equal(names, listed) {
+		t.Errorf("the constants are %q, and listed are %q", names, listed)
 	}
 }

@@ -75,6 +75,12 @@ type TemplateList struct {
 	Templates []hub.Template `json:"templates"`
 }
 
+// TemplateRequested is the response to POST /v1/templates/{name}/build.
+type TemplateRequested struct {
+	Template hub.Template `json:"template"`
+	Progress string       `json:"progress"` // the path of the list that says how far it is
+}
+
 // SecretRemoved is the response to DELETE /v1/secrets/{name}.
 type SecretRemoved struct {
 	Name   string   `json:"name"`

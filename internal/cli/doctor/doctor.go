@@ -25,19 +25,28 @@ type Check struct {
 	Detail string `json:"detail"`
 }
 
-// A Starter starts a temporary server. done stops it and removes its files.
-type Starter func(ctx context.Context) (c *client.Client, done func() error, err error)
+// Report is the JSON of the command.
+type Report struct {
+	OK       bool      `json:"ok"`
+	Checks   []Check   `json:"checks"`
+	Runtimes []Runtime `json:"runtimes,omitempty"` // with --all
+}
+
+// A Starter starts a temporary server with that log. done stops it and removes its files.
+type Starter func(ctx context.Context, log *slog.Logger) (c *client.Client, done func() error, err error)
 
 type examination struct {
 	config *config.Config
 	start  Starter
+	causes causes // why requests to the temporary server failed
 	report func(ok bool, what, detail string)
 }
 
 // Examine checks the machine with these settings, and calls report after each check. It
 // stops after a failure that makes the following checks impossible.
 func Examine(ctx context.Context, c *config.Config, log *slog.Logger, start Starter, report func(Check)) {
-	e := &examination{c, start, func(ok bool, what, detail string) { report(Check{what, ok, detail}) }}
+	e := &examination{config: c, start: start, causes: newCauses(log.Handler()),
+		report: func(ok bool, what, detail string) { report(Check{what, ok, detail}) }}
 	e.report(true, "settings", fmt.Sprintf("state in %s, runtime %s (see `sandlot config`)", c.Server.StateDir,
 		c.Runtime.Name))
 	templates, err := app.Templates(c, log, nil)
@@ -102,7 +111,7 @@ func (e *examination) bootSandbox(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	start := time.Now()
-	c, done, err := e.start(ctx)
+	c, done, err := e.start(ctx, slog.New(e.causes))
 	if err != nil {
 		e.report(false, "boot", err.Error())
 		return
@@ -113,6 +122,7 @@ func (e *examination) bootSandbox(ctx context.Context) {
 	if res.Value != nil {
 		answer = *res.Value
 	}
+	err = e.causes.of(err)
 	if err == nil && answer == "42" {
 		e.checkNetwork(ctx, c)
 	}
@@ -137,14 +147,39 @@ func (e *examination) checkNetwork(ctx context.Context, c *client.Client) {
 	}
 	var res builtin.CommandResult
 	err := c.JSON(ctx, "POST", "/v1/tools/execute_command", builtin.CommandInput{SessionInput: newSession,
-		Timeout: 20, Command: "exec 3<>/dev/tcp/192.0.2.1/9; head -c 1 <&3"}, &res)
+		Timeout: 20, Command: refusedConnection}, &res)
 	switch {
 	case err != nil:
-		e.report(false, "network", err.Error())
+		e.report(false, "network", e.causes.of(err).Error())
 	case len(res.NetworkRefused) != 1 || res.NetworkRefused[0].Host != "192.0.2.1":
 		e.report(false, "network", "a connection to an address that no rule allows was not led to the broker; "+
 			"nothing but loopback can be reached, and package managers will fail")
 	default:
-		e.report(true, "network", fmt.Sprintf("%s; what no rule allows was refused (see `sandlot network`)", mode))
+		e.report(true, "network", fmt.Sprintf("%s; what no rule allows was refused (see `sandlot network`)%s", mode,
+			e.access(ctx, c, res.SessionID)))
+	}
+}
+
+// refusedConnection connects to an address that no rule allows: as programs do that need no settings, or by the proxy
+// that the agent has set.
+const refusedConnection = `if [ "$https_proxy" = http://127.0.0.1:3128 ]; then
+exec 3<>/dev/tcp/127.0.0.1/3128; printf 'CONNECT 192.0.2.1:9 HTTP/1.1\r\n\r\n' >&3
+else exec 3<>/dev/tcp/192.0.2.1/9; fi; head -c 1 <&3`
+
+// access describes how programs of a session reach the network; empty if that is not known.
+func (e *examination) access(ctx context.Context, c *client.Client, session string) string {
+	var list builtin.SessionList
+	err := c.JSON(ctx, "POST", "/v1/tools/get_sessions", builtin.SessionInput{SessionID: session}, &list)
+	if err != nil || len(list.Sessions) != 1 {
+		return ""
+	}
+	switch access := list.Sessions[0].Network.Access; access {
+	case "":
+		return ""
+	case "proxy":
+		return ". WARNING: the kernel can redirect no connections in sandboxes; only programs that use the proxy of " +
+			"HTTP_PROXY and HTTPS_PROXY reach anything"
+	default:
+		return "; connections are redirected by " + access
 	}
 }

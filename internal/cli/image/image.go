@@ -12,13 +12,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"sandlot/internal/oci"
+	"sandlot/internal/template"
 )
 
 // State is what the commands need of a state folder.
 type State struct {
 	Store     *oci.Store
 	Templates map[string]string // the images of the settings' templates, by the templates' names
-	Used      map[string]string // the templates that were made of images, by the images' digests
+	Used      map[string]string // the templates that use images, by the images' digests
 	Server    time.Time         // when the server that runs on the folder started; zero: none runs
 }
 
@@ -86,7 +87,7 @@ func (p *commands) importSource() *cobra.Command {
 		Args: cobra.RangeArgs(1, 2),
 		Long: `Unpack an image and store it. SOURCE is a folder or archive with an OCI image layout, a file that
 "docker save" wrote, a tar archive of a root file system (which needs a NAME), or
-docker-daemon:IMAGE for an image of the Docker daemon that DOCKER_HOST names. Archives may be
+docker-daemon:IMAGE for an image of the daemon that the docker command uses. Archives may be
 compressed with gzip or zstd. Without NAME the image keeps its own name.`,
 		Example: "  sandlot image import saved.tar\n  sandlot image import rootfs.tar.gz my-image:1\n" +
 			"  sandlot image import docker-daemon:my-image:1",
@@ -170,7 +171,7 @@ func usedBy(state State) func(oci.Image) string {
 			return "the template " + name
 		}
 		for name, ref := range state.Templates {
-			if of, there, err := state.Store.Get(ref); err == nil && there && of.Name == image.Name && of.Name != "" {
+			if of, there, err := state.Store.Find(ref); err == nil && there && of.Name == image.Name && of.Name != "" {
 				return "the template " + name
 			}
 		}
@@ -211,11 +212,12 @@ type prunedImages struct {
 }
 
 func (p *commands) prune() *cobra.Command {
-	c := &cobra.Command{Use: "prune", Short: "Remove images without a name, and what interrupted pulls left",
-		Args: cobra.NoArgs,
-		Long: `Remove images that have no name any more, layers that no image has, and downloads that were
-interrupted. Images with a name are kept, those of which a template was built, and
-those that a server has used that still runs.`}
+	c := &cobra.Command{Use: "prune",
+		Short: "Remove images without a name, earlier builds, and what interrupted pulls left",
+		Args:  cobra.NoArgs,
+		Long: `Remove images that have no name any more, earlier builds of templates, layers that no image has, and
+downloads that were interrupted. Other images with a name are kept, those of which a
+template was built, and those that a server has used that still runs.`}
 	return p.withJSON(c, func(c *cobra.Command, _ []string) error {
 		state, err := p.open()
 		if err != nil {
@@ -223,7 +225,8 @@ those that a server has used that still runs.`}
 		}
 		// A template of the running server may be made of an image that has lost its name.
 		freed, err := state.Store.Prune(c.Context(), func(i oci.Image) bool {
-			return state.Used[i.Digest] != "" || !state.Server.IsZero() && !i.Used.Before(state.Server)
+			return i.Name != "" && !template.IsBuild(i.Name) || state.Used[i.Digest] != "" ||
+				!state.Server.IsZero() && !i.Used.Before(state.Server.Add(-oci.UsedInterval))
 		})
 		if err != nil {
 			return err

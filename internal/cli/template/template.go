@@ -145,12 +145,14 @@ func (p *commands) build(ctx context.Context, c *client.Client, names []string) 
 		fmt.Fprintln(p.out, "No template of the settings file is made of an image: there is nothing to build.")
 		return nil
 	}
+	failed, said := []string{}, map[string]string{}
 	for _, name := range names {
-		if err := c.JSON(ctx, "POST", "/v1/templates/"+url.PathEscape(name)+"/build", nil, nil); err != nil {
+		var requested protocol.TemplateRequested
+		if err := c.JSON(ctx, "POST", "/v1/templates/"+url.PathEscape(name)+"/build", nil, &requested); err != nil {
 			return err
 		}
+		p.sayProgress(requested.Template, said)
 	}
-	failed, said := []string{}, map[string]string{}
 	for len(names) > 0 {
 		select {
 		case <-time.After(buildPoll):

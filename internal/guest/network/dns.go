@@ -28,19 +28,16 @@ const (
 	maxQuery   = 1232 // bytes
 )
 
-// resolvConf is the sandbox's /etc/resolv.conf. The one in a template's root file system may
-// have another name server.
-const resolvConf = "nameserver 127.0.0.1\noptions timeout:10 attempts:2\n"
-
-// writeResolvConf makes this package the name server that programs use.
+// writeResolvConf makes this package the name server that programs use. The file in a template's root file system may
+// have another one.
 func writeResolvConf(file string) error {
-	if text, err := os.ReadFile(file); err == nil && string(text) == resolvConf {
+	if text, err := os.ReadFile(file); err == nil && string(text) == wire.ResolvConf {
 		return nil
 	}
 	if err := os.Remove(file); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	return os.WriteFile(file, []byte(resolvConf), 0o644)
+	return os.WriteFile(file, []byte(wire.ResolvConf), 0o644)
 }
 
 // serveDNS serves the DNS queries of all programs: those to the name server of resolv.conf,

@@ -5,15 +5,18 @@
 //
 // After Redirect every IPv4 address is a local one, and a rule redirects TCP connections to
 // this package, which learns the destination from the kernel. Each name that a program looks
-// up gets an address that stands for it, so that the host gets the name.
+// up gets an address that stands for it, so that the host gets the name. Where the kernel redirects
+// nothing, programs use this package as a proxy.
 package network
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -45,6 +48,7 @@ type Network struct {
 	work      sync.WaitGroup
 	listeners []io.Closer   // the listeners, closed by Wait
 	port      atomic.Uint32 // where redirected connections arrive; 0 before Start
+	access    atomic.Value  // an Access, after Redirect
 
 	lastRefused atomic.Int64        // when a refused name was last looked up, in ns since 1970
 	attempts    chan netip.AddrPort // connections to refused names that reportRefused is to report
@@ -65,7 +69,8 @@ func New(dial func(ctx context.Context) (net.Conn, error), onRefused func()) *Ne
 }
 
 // Start starts to serve, until ctx ends; Wait waits for that. When the kernel does not allow
-// the redirection, only the proxy works, and the error says why.
+// the redirection, only the proxy works, and the error says why. No program starts before Start has returned, as
+// Environment is not known earlier.
 func (n *Network) Start(ctx context.Context) error {
 	redirected, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: loopback})
 	if err != nil {
@@ -85,7 +90,32 @@ func (n *Network) Start(ctx context.Context) error {
 
 // Redirect redirects every connection to this package. Start calls it. It is called again in
 // a sandbox that was restored from a snapshot, where the kernel's tables are empty.
-func (n *Network) Redirect() error { return redirect(uint16(n.port.Load())) }
+func (n *Network) Redirect() error {
+	access, err := redirect(uint16(n.port.Load()))
+	n.access.Store(access)
+	return err
+}
+
+// Access returns how programs reach the network, after Start.
+func (n *Network) Access() Access {
+	access, _ := n.access.Load().(Access)
+	return access
+}
+
+// Environment returns the variables by which programs find the proxy; nil: they need none. All protocols have the
+// proxy for HTTP: some programs fail with SOCKS.
+func (n *Network) Environment() map[string]string {
+	if n.Access() != Proxy {
+		return nil
+	}
+	env := map[string]string{"NODE_USE_ENV_PROXY": "1"} // else Node's own functions use none
+	proxy := fmt.Sprintf("http://127.0.0.1:%d", ProxyPort)
+	for name, value := range map[string]string{"HTTP_PROXY": proxy, "HTTPS_PROXY": proxy, "ALL_PROXY": proxy,
+		"NO_PROXY": "localhost,127.0.0.1,::1"} {
+		env[name], env[strings.ToLower(name)] = value, value
+	}
+	return env
+}
 
 // Wait waits until ctx, which is that of Start, has ended and all goroutines have returned.
 func (n *Network) Wait(ctx context.Context) {

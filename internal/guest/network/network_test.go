@@ -374,11 +374,11 @@ func TestPoint(t *testing.T) {
 		if err := writeResolvConf(file); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := os.ReadFile(file); err != nil || string(got) != resolvConf {
+		if got, err := os.ReadFile(file); err != nil || string(got) != wire.ResolvConf {
 			t.Errorf("%q %v", got, err)
 		}
 	}
-	if got, _ := os.ReadFile(elsewhere); string(got) == resolvConf {
+	if got, _ := os.ReadFile(elsewhere); string(got) == wire.ResolvConf {
 		t.Error("it wrote through a link")
 	}
 }

@@ -18,8 +18,8 @@ import (
 	"sandlot/internal/oci/rootfs"
 )
 
-// BaseArchive returns the path of a tar archive with the root file system of a small Debian with Python, Node, bash,
-// procps and Git. It is made once, and kept in the folder of the tools.
+// BaseArchive returns the path of a tar archive with the root file system of a small Debian with Python, pip, Node,
+// npm, bash, procps and Git. It is made once, and kept in the folder of the tools.
 func BaseArchive(t testing.TB) string {
 	t.Helper()
 	dir := os.Getenv("SANDLOT_TOOLS")
@@ -29,16 +29,20 @@ func BaseArchive(t testing.TB) string {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	path := filepath.Join(dir, "base-1.tar")
+	path := filepath.Join(dir, "base-2.tar")
 	defer lock(t, path+".lock")()
 	if _, err := os.Stat(path); err == nil {
 		return path
 	}
-	install(t, "mmdebstrap")
+	Install(t, "mmdebstrap", "mmdebstrap")
+	Install(t, "npm", "npm")
 	cmd := exec.Command("mmdebstrap", "--variant=minbase",
-		"--include=python3-minimal,python3,nodejs,ca-certificates,bash,procps,git",
+		"--include=python3-minimal,python3,python3-pip,nodejs,ca-certificates,bash,procps,git",
 		"--dpkgopt=path-exclude=/usr/share/doc/*", "--dpkgopt=path-exclude=/usr/share/man/*",
-		"--dpkgopt=path-exclude=/usr/share/locale/*", "bookworm", path+".new.tar")
+		"--dpkgopt=path-exclude=/usr/share/locale/*",
+		// Debian's own npm needs 300 packages more. This one is the last for Debian's Node.
+		`--customize-hook=npm install --global --prefix "$1/usr/local" --no-audit --no-fund npm@10`,
+		"bookworm", path+".new.tar")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("mmdebstrap: %v\n%s", err, out)
 	}
@@ -48,18 +52,23 @@ func BaseArchive(t testing.TB) string {
 	return path
 }
 
-// install installs a Debian package, unless its program of the same name is there.
-func install(t testing.TB, program string) {
+// Install installs Debian's packages, unless their program is there.
+func Install(t testing.TB, program string, packages ...string) {
 	t.Helper()
 	if _, err := exec.LookPath(program); err == nil {
 		return
 	}
 	defer lock(t, filepath.Join(os.TempDir(), "sandlot-test-apt.lock"))()
-	for _, args := range []string{"update", "install -y --no-install-recommends " + program} {
-		cmd := exec.Command("apt-get", append([]string{"-o", "DPkg::Lock::Timeout=300"}, strings.Fields(args)...)...)
-		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
+	if _, err := exec.LookPath(program); err == nil {
+		return
+	}
+	for _, args := range [][]string{{"update"}, append([]string{"install", "-y", "--no-install-recommends"},
+		packages...)} {
+		cmd := exec.Command("apt-get", append([]string{"-o", "DPkg::Lock::Timeout=300"}, args...)...)
+		// Debian would start the services that it installs.
+		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "RUNLEVEL=1")
 		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("apt-get %s: %v\n%s", args, err, out)
+			t.Fatalf("apt-get %s: %v\n%s", strings.Join(args, " "), err, out)
 		}
 	}
 }

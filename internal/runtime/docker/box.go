@@ -18,6 +18,7 @@ import (
 
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/runtime/socket"
+	"sandlot/internal/runtime/specfile"
 	"sandlot/internal/sandbox"
 )
 
@@ -27,6 +28,11 @@ type box struct {
 	dir     string
 	name    string        // of the container
 	exited  chan struct{} // closed when the container has ended
+	unmade  bool          // the daemon was not asked for a container yet; only Create changes it, and calls Stop
+	// unanswered: the daemon was asked for a container, and did not answer. It may still make one, which will not be
+	// started. Only Create changes it.
+	unanswered bool
+	daemon     daemonID // which has the container; set before other goroutines use the box
 
 	mu      sync.Mutex
 	spec    sandbox.Spec   // only Limits changes once other goroutines use the box
@@ -72,11 +78,7 @@ func (b *box) Connect(ctx context.Context) (net.Conn, error) {
 	if f == nil {
 		return nil, sandbox.ErrGone
 	}
-	c, err := f.Accept(ctx)
-	if err == nil || ctx.Err() != nil {
-		return c, err
-	}
-	return nil, fmt.Errorf("%w: %w", sandbox.ErrGone, err)
+	return f.Accept(ctx)
 }
 
 // wakeAgent makes the agent of a recovered sandbox dial at once. Without the signal it dials some seconds later.
@@ -157,6 +159,9 @@ func (b *box) markExited() {
 
 // Status implements sandbox.Sandbox.
 func (b *box) Status(ctx context.Context) (sandbox.Status, error) {
+	if b.unanswered {
+		return sandbox.Status{State: sandbox.Dead}, nil
+	}
 	state, err := b.inspect(ctx)
 	if err != nil {
 		return sandbox.Status{}, fmt.Errorf("asking the Docker daemon about a sandbox: %w", err)
@@ -238,7 +243,7 @@ func (b resizable) Resize(ctx context.Context, l sandbox.Limits) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.spec.Limits = l
-	return b.runtime.storeRecord(b.record())
+	return specfile.Write(b.dir, b.record())
 }
 
 // Stop implements sandbox.Sandbox.
@@ -252,8 +257,10 @@ func (b *box) Stop(ctx context.Context) error {
 	if stopped {
 		return nil
 	}
-	if err := b.removeContainer(ctx); err != nil {
-		return err
+	if !b.unmade {
+		if err := b.removeContainer(ctx); err != nil {
+			return err
+		}
 	}
 	b.markExited()
 	if err := os.RemoveAll(b.dir); err != nil {
@@ -271,14 +278,21 @@ func (b *box) Stop(ctx context.Context) error {
 // removeContainer removes the container with its volumes, until ctx ends. It touches no container of another
 // instance that has the name.
 func (b *box) removeContainer(ctx context.Context) error {
+	removed := false
 	for {
 		state, err := b.inspect(ctx)
-		if err == nil && state == nil {
-			return nil
-		}
-		if err == nil {
+		switch {
+		case err != nil:
+		case state != nil:
 			_, err = b.runtime.client.ContainerRemove(ctx, b.name,
 				client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
+			removed = err == nil
+		case removed:
+			return nil
+		default:
+			if err = b.removeVolumes(ctx); err == nil {
+				return nil
+			}
 		}
 		// A conflict: another call removes it already. The next round sees whether it is gone.
 		if err != nil && !isMissing(err) && !errdefs.IsConflict(err) && !client.IsErrConnectionFailed(err) &&
@@ -291,6 +305,27 @@ func (b *box) removeContainer(ctx context.Context) error {
 			return fmt.Errorf("removing the container: %w", errors.Join(ctx.Err(), err))
 		}
 	}
+}
+
+// removeVolumes removes the volumes of a container that is gone. A daemon that is killed while it makes or removes a
+// container forgets the container, and leaves its volumes.
+func (b *box) removeVolumes(ctx context.Context) error {
+	instance, err := b.runtime.instanceID()
+	if err != nil {
+		return err
+	}
+	list, err := b.runtime.client.VolumeList(ctx, client.VolumeListOptions{
+		Filters: make(client.Filters).Add("label", labelInstance+"="+instance, labelID+"="+b.spec.ID)})
+	if err != nil {
+		return err
+	}
+	for _, v := range list.Items {
+		_, removeErr := b.runtime.client.VolumeRemove(ctx, v.Name, client.VolumeRemoveOptions{})
+		if removeErr != nil && !isMissing(removeErr) {
+			err = removeErr
+		}
+	}
+	return err
 }
 
 // detach closes this process's socket of the sandbox. The sandbox lives on.

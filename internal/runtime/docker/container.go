@@ -8,32 +8,32 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/client"
+	"golang.org/x/sys/unix"
 
 	"sandlot/internal/agent"
 	"sandlot/internal/agent/wire"
+	"sandlot/internal/cacerts"
 	"sandlot/internal/image"
+	"sandlot/internal/proc"
 	"sandlot/internal/sandbox"
 )
 
-// agentPath is where the sandbox sees the agent.
-const agentPath = "/.sandlot/agent"
-
-// ownFiles are the files that each sandbox has instead of its image's, by path. Docker would copy the host's name
+// ownFiles returns the files that each sandbox has instead of its image's, by path. Docker would copy the host's name
 // servers into resolv.conf. The agent, which is root and owns it, writes into gitconfig, which has to be a file for
 // that in a read-only root.
-var ownFiles = map[string]string{
-	"/etc/resolv.conf": "nameserver 127.0.0.1\noptions timeout:10 attempts:2\n",
-	"/etc/hosts":       "127.0.0.1 localhost sandbox\n::1 localhost\n",
-	"/etc/hostname":    "sandbox\n",
-	"/etc/gitconfig":   "",
-	"/etc/gitignore":   "# What pip and npm installed.\n/.local/\n",
+func ownFiles() map[string]string {
+	files := map[string]string{writableFile: "", "/etc/gitignore": wire.GitIgnore}
+	for name, text := range image.OwnFiles() {
+		files["/"+name] = text
+	}
+	return files
 }
 
 // writableFile is the one of ownFiles that the agent writes.
@@ -54,13 +54,10 @@ func (b *box) templateDir() string { return filepath.Join(b.dir, "template") }
 // uvEnvironment is where the agent makes the virtual environment that `uv pip` uses (package guest).
 const uvEnvironment = "/.venv"
 
-// hashedName matches the name by which OpenSSL finds a certificate in a folder: a hash of the subject, and a number.
-var hashedName = regexp.MustCompile(`/[0-9a-f]{8}\.[0-9]+$`)
-
 // fileNames returns the names of a template's files that are mounted over those of its image: all but those that are
 // only links to others by their hash.
 func fileNames(t *image.Template) []string {
-	return slices.DeleteFunc(slices.Sorted(maps.Keys(t.Files)), hashedName.MatchString)
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(t.Files)), cacerts.IsHashedName)
 }
 
 // makeFolders makes the sandbox's folders, and the files that are mounted over those of the image. The sandbox's
@@ -78,7 +75,7 @@ func (b *box) makeFolders() error {
 			}
 		}
 	}
-	for path, text := range ownFiles {
+	for path, text := range ownFiles() {
 		if err := writeFile(filepath.Join(b.filesDir(), filepath.Base(path)), []byte(text), 0o644); err != nil {
 			return err
 		}
@@ -100,21 +97,19 @@ func (r *Runtime) container(b *box, image, instance string) (client.ContainerCre
 	}
 	// The daemon shows the environment to all its users, and stores it. The agent reads the secret from a file.
 	env = slices.DeleteFunc(env, func(kv string) bool { return strings.HasPrefix(kv, wire.EnvSecret+"=") })
+	// Package managers set such modes. A build has no folders that others use; with one it would be filtered.
+	if !b.spec.Build || slices.ContainsFunc(b.spec.Mounts, func(m sandbox.Mount) bool { return m.Shared }) {
+		env = append(env, wire.EnvPlainFiles+"=1")
+	}
 	// What is not said here would be the image's to say.
-	for _, name := range []string{wire.EnvSecret, wire.EnvOrphan, wire.EnvUser} {
+	for _, name := range wire.EnvNames {
 		if !slices.ContainsFunc(env, func(kv string) bool { return strings.HasPrefix(kv, name+"=") }) {
 			env = append(env, name+"=")
 		}
 	}
-	plainFiles := "1"
-	// Package managers set such modes. A build has no folders that others use; with one it would be filtered.
-	if b.spec.Build && !slices.ContainsFunc(b.spec.Mounts, func(m sandbox.Mount) bool { return m.Shared }) {
-		plainFiles = ""
-	}
-	env = append(env, wire.EnvPlainFiles+"="+plainFiles)
 	never := false
 	config := &container.Config{
-		Image: image, Entrypoint: []string{agentPath}, Cmd: []string{}, WorkingDir: "/", Hostname: "sandbox",
+		Image: image, Entrypoint: []string{wire.AgentPath}, Cmd: []string{}, WorkingDir: "/", Hostname: "sandbox",
 		// The agent sets up the network. It starts programs as the user of the template.
 		User: "0:0", Env: env,
 		// A check is a program of the image, which the daemon would start with the agent's capabilities.
@@ -135,7 +130,7 @@ func (r *Runtime) container(b *box, image, instance string) (client.ContainerCre
 		// What the agent complains of is here only.
 		LogConfig: container.LogConfig{Type: "json-file",
 			Config: map[string]string{"max-size": "256k", "max-file": "1"}},
-		Mounts: r.mounts(b),
+		Mounts: r.mounts(b, instance),
 	}
 	return client.ContainerCreateOptions{Config: config, HostConfig: host, Name: b.name}, nil
 }
@@ -148,24 +143,35 @@ const (
 	maxFiles = 16384
 )
 
-// podmanProcesses is the limit for the processes of each user that Podman gives a container, which has another one
-// for the container itself. Its own default may be more than it is allowed to set.
-const podmanProcesses = 4096
+// cpuPeriod is the time in which a sandbox may use its processors, in microseconds.
+const cpuPeriod = 100_000
+
+// maxProcesses returns the limit for the processes of a user that this process may set; -1: there is none. The kernel
+// counts all processes of the user on the machine, so that a smaller one would be shared by all sandboxes. Each has
+// another one, its own.
+func maxProcesses() int64 {
+	var l unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NPROC, &l); err != nil || l.Max > math.MaxInt64 {
+		return -1
+	}
+	return int64(l.Max)
+}
 
 // resources returns the limits that the kernel enforces.
 func (r *Runtime) resources(l sandbox.Limits) container.Resources {
 	all := container.Resources{Ulimits: []*container.Ulimit{{Name: "core"},
 		{Name: "nofile", Soft: maxFiles, Hard: maxFiles}}}
-	if r.kind() == podman {
-		all.Ulimits = append(all.Ulimits,
-			&container.Ulimit{Name: "nproc", Soft: podmanProcesses, Hard: podmanProcesses})
+	if r.kind() == podman { // its own default may be more than it is allowed to set
+		n := maxProcesses()
+		all.Ulimits = append(all.Ulimits, &container.Ulimit{Name: "nproc", Soft: n, Hard: n})
 	}
 	if l.MemoryBytes > 0 {
 		all.Memory = l.MemoryBytes + agentMemory
 		all.MemorySwap = all.Memory // no swap
 	}
 	if l.CPUs > 0 {
-		all.NanoCPUs = int64(math.Round(l.CPUs * 1e9))
+		// Not as a number of processors: the daemon refuses more processors than there are, and a flavor may have them.
+		all.CPUPeriod, all.CPUQuota = cpuPeriod, int64(math.Round(l.CPUs*cpuPeriod))
 	}
 	if l.Processes > 0 {
 		n := l.Processes + agentThreads
@@ -178,13 +184,16 @@ func (r *Runtime) resources(l sandbox.Limits) container.Resources {
 }
 
 // mounts returns the mounts of a sandbox, without those that are below a mount of the same target.
-func (r *Runtime) mounts(b *box) []mount.Mount {
-	list := []mount.Mount{bind(r.Agent, agentPath, true), bind(b.socketDir(), wire.SocketDir, true)}
-	for path := range ownFiles {
+func (r *Runtime) mounts(b *box, instance string) []mount.Mount {
+	list := []mount.Mount{bind(r.Agent, wire.AgentPath, true), bind(b.socketDir(), wire.SocketDir, true)}
+	for path := range ownFiles() {
 		list = append(list, bind(filepath.Join(b.filesDir(), filepath.Base(path)), path, path != writableFile))
 	}
 	for _, x := range b.spec.Template.Binds {
 		list = append(list, bind(x.Source, x.Target, true))
+		for _, below := range mountsBelow(x.Source) {
+			list = append(list, bind(below, x.Target+strings.TrimPrefix(below, x.Source), true))
+		}
 	}
 	if b.spec.Template.Image != "" { // the files of others are in an image that this package has made
 		for _, name := range fileNames(b.spec.Template) {
@@ -192,7 +201,11 @@ func (r *Runtime) mounts(b *box) []mount.Mount {
 		}
 	}
 	for _, m := range b.spec.Mounts {
-		list = append(list, bind(m.Source, m.Target, m.ReadOnly))
+		x := bind(m.Source, m.Target, m.ReadOnly)
+		if m.ReadOnly && r.sealsSubmounts() && len(mountsBelow(m.Source)) > 0 {
+			x.BindOptions = &mount.BindOptions{ReadOnlyForceRecursive: true, Propagation: mount.PropagationRPrivate}
+		}
+		list = append(list, x)
 	}
 	volumes := append([]string{"/workspace"}, temporary...) // an image may lack /workspace, where programs start
 	if !r.WritableRoot && !b.spec.Build {
@@ -200,14 +213,16 @@ func (r *Runtime) mounts(b *box) []mount.Mount {
 		if slices.ContainsFunc(b.spec.Template.Languages, func(l image.Language) bool { return l.Driver == "python" }) {
 			volumes = append(volumes, uvEnvironment)
 		}
-		if home := b.spec.Template.User.Home; path.IsAbs(home) && path.Clean(home) == home && !isBelow(home, volumes) {
+		taken := slices.Concat(volumes, reservedPaths)
+		if home := b.spec.Template.User.Home; path.IsAbs(home) && path.Clean(home) == home && !isBelow(home, taken) {
 			volumes = append(volumes, home)
 		}
 	}
 	for _, target := range volumes {
 		if !slices.ContainsFunc(list, func(m mount.Mount) bool { return m.Target == target }) {
 			list = append(list, mount.Mount{Type: mount.TypeVolume, Target: target,
-				VolumeOptions: &mount.VolumeOptions{Labels: map[string]string{labelID: b.spec.ID}}})
+				VolumeOptions: &mount.VolumeOptions{Labels: map[string]string{labelInstance: instance,
+					labelID: b.spec.ID}}})
 		}
 	}
 	slices.SortFunc(list, func(x, y mount.Mount) int { return strings.Compare(x.Target, y.Target) })
@@ -216,10 +231,37 @@ func (r *Runtime) mounts(b *box) []mount.Mount {
 
 // isBelow reports whether a path is the root, or one of the folders, or in one of them.
 func isBelow(name string, folders []string) bool {
-	return name == "/" || slices.ContainsFunc(folders,
-		func(f string) bool { return name == f || strings.HasPrefix(name, f+"/") })
+	return name == "/" || slices.ContainsFunc(folders, func(f string) bool { return isIn(name, f) })
 }
 
+// isIn reports whether a path is that folder, or in it.
+func isIn(name, folder string) bool {
+	return name == folder || strings.HasPrefix(name, strings.TrimSuffix(folder, "/")+"/")
+}
+
+// bind returns the mount of a folder or file of this machine. One that is read-only has no mounts that are below it on
+// the machine: most daemons would leave these writable.
 func bind(source, target string, readOnly bool) mount.Mount {
-	return mount.Mount{Type: mount.TypeBind, Source: source, Target: target, ReadOnly: readOnly}
+	m := mount.Mount{Type: mount.TypeBind, Source: source, Target: target, ReadOnly: readOnly}
+	if readOnly {
+		m.BindOptions = &mount.BindOptions{NonRecursive: true}
+	}
+	return m
+}
+
+// sealsSubmounts reports whether the daemon can make a folder read-only with all that is mounted in it.
+func (r *Runtime) sealsSubmounts() bool {
+	minor, found := strings.CutPrefix(r.client.ClientVersion(), "1.")
+	n, err := strconv.Atoi(minor)
+	return found && err == nil && n >= 44 && r.kind() == engine
+}
+
+// mountsBelow returns the mount points of this machine in a folder.
+func mountsBelow(folder string) (points []string) {
+	for _, m := range proc.Mounts(os.Getpid()) {
+		if m.Target != folder && isIn(m.Target, folder) && !slices.Contains(points, m.Target) {
+			points = append(points, m.Target)
+		}
+	}
+	return points
 }

@@ -6,9 +6,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/api/types/mount"
+	"golang.org/x/sys/unix"
 
 	"sandlot/internal/agent"
+	"sandlot/internal/agent/wire"
 	"sandlot/internal/image"
 	"sandlot/internal/sandbox"
 )
@@ -31,7 +34,7 @@ func TestContainer(t *testing.T) {
 		t.Fatal(err)
 	}
 	c, h := made.Config, made.HostConfig
-	if c.User != "0:0" || !slices.Equal(c.Entrypoint, []string{agentPath}) || c.Cmd == nil || len(c.Cmd) != 0 ||
+	if c.User != "0:0" || !slices.Equal(c.Entrypoint, []string{wire.AgentPath}) || c.Cmd == nil || len(c.Cmd) != 0 ||
 		!slices.Equal(c.Healthcheck.Test, []string{"NONE"}) || c.Labels[labelInstance] != "instance" {
 		t.Errorf("%+v", c)
 	}
@@ -48,7 +51,7 @@ func TestContainer(t *testing.T) {
 		h.PidMode != "" || h.IpcMode != "private" || h.CgroupnsMode != "private" || h.UsernsMode != "" {
 		t.Errorf("%+v", h)
 	}
-	if h.Memory != 544<<20 || h.MemorySwap != h.Memory || h.NanoCPUs != 1500_000_000 || *h.PidsLimit != 164 {
+	if h.Memory != 544<<20 || h.MemorySwap != h.Memory || h.CPUQuota != 150_000 || *h.PidsLimit != 164 {
 		t.Errorf("limits %+v", h.Resources)
 	}
 	targets := map[string]mount.Mount{}
@@ -58,7 +61,8 @@ func TestContainer(t *testing.T) {
 		}
 		targets[m.Target] = m
 		writable := m.Target == "/workspace" || m.Target == writableFile || m.Type == mount.TypeVolume
-		if m.ReadOnly == writable || m.Type == mount.TypeVolume && m.Source != "" {
+		if m.ReadOnly == writable || m.Type == mount.TypeVolume && m.Source != "" ||
+			m.ReadOnly != (m.BindOptions != nil && m.BindOptions.NonRecursive) {
 			t.Errorf("%+v", m)
 		}
 	}
@@ -91,5 +95,53 @@ func TestContainer(t *testing.T) {
 	if made, err = r.container(newBox(r, build), "sha256:i", "instance"); err != nil ||
 		!slices.Contains(made.Config.Env, filtered) {
 		t.Errorf("of a build with a shared folder: %q, %v", made.Config.Env, err)
+	}
+}
+
+// TestSubmounts: a daemon that can make what is mounted in a folder read-only is told to. An older one gets no such
+// folder (Submounts of TestSandboxes).
+func TestSubmounts(t *testing.T) {
+	workspace := sandbox.Mount{Source: "/w", Target: "/workspace"}
+	machine := sandbox.Mount{Source: "/", Target: "/data", ReadOnly: true} // with /proc
+	for version, seals := range map[string]bool{"1.41": false, "1.43": false, "1.44": true, "1.52": true} {
+		t.Setenv("DOCKER_API_VERSION", version)
+		r, err := New(Config{Host: "unix:///none", Agent: "/bin/agent", StateDir: t.TempDir()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		spec := sandbox.Spec{ID: "a", Template: &image.Template{Name: "t", Image: "i",
+			User: image.User{UID: 1, GID: 1, Home: "/dev/null"}}, Mounts: []sandbox.Mount{workspace, machine}}
+		for _, m := range r.mounts(newBox(r, spec), "instance") {
+			if m.Target == "/data" && (m.BindOptions.ReadOnlyForceRecursive != seals ||
+				m.BindOptions.NonRecursive == seals) {
+				t.Errorf("API %s: %+v", version, m.BindOptions)
+			}
+			if strings.HasPrefix(m.Target, "/dev") {
+				t.Errorf("a home of no use is mounted: %+v", m)
+			}
+		}
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestProcessesOfUsers: the limit for the processes of a user, which the kernel counts on the whole machine, is none
+// that sandboxes could use up for each other. What bounds each of them is its own.
+func TestProcessesOfUsers(t *testing.T) {
+	t.Parallel()
+	r, kind := &Runtime{}, podman
+	r.daemonKind.Store(&kind)
+	var own unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NPROC, &own); err != nil {
+		t.Fatal(err)
+	}
+	limits := r.resources(sandbox.Limits{Processes: 100})
+	i := slices.IndexFunc(limits.Ulimits, func(l *container.Ulimit) bool { return l.Name == "nproc" })
+	if i < 0 || uint64(limits.Ulimits[i].Hard) != own.Max || limits.Ulimits[i].Soft != limits.Ulimits[i].Hard {
+		t.Errorf("the limits: %+v", limits.Ulimits)
+	}
+	if *limits.PidsLimit != 100+agentThreads {
+		t.Errorf("the sandbox's own: %d", *limits.PidsLimit)
 	}
 }

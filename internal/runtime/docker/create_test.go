@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -32,6 +33,8 @@ func (d *fakeDaemon) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case strings.HasSuffix(path, "/_ping"):
 	case strings.HasSuffix(path, "/version"):
 		w.Write([]byte(`{"ApiVersion":"1.41"}`))
+	case strings.HasSuffix(path, "/info"):
+		w.Write([]byte(`{}`))
 	case strings.HasSuffix(path, "/containers/create"):
 		d.onMake()
 		d.exists.Store(true)
@@ -81,16 +84,58 @@ func TestCancelledCreate(t *testing.T) {
 	}
 }
 
-// TestSocketsOfDaemons: no folder with the socket of another daemon gets into a sandbox, even before it runs.
-func TestSocketsOfDaemons(t *testing.T) {
-	r, err := New(Config{Host: "unix:///none/d.sock", Agent: "/bin/agent", StateDir: t.TempDir()})
+// TestRefusedMounts: a sandbox has no folder with the socket of a daemon, of this one or another, even before it runs,
+// and none in another folder of the sandbox, where a program could put a link in its place.
+func TestRefusedMounts(t *testing.T) {
+	own, other, harmless := t.TempDir(), t.TempDir(), t.TempDir()
+	listen := func(path string) {
+		l, err := net.Listen("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { l.Close() })
+	}
+	if err := os.MkdirAll(filepath.Join(other, "a/b/c"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	listen(filepath.Join(own, "d.sock"))
+	listen(filepath.Join(other, "a/b/c/other daemon.sock"))
+	stale, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: filepath.Join(harmless, "stale")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stale.SetUnlinkOnClose(false) // as a sandbox may leave it
+	stale.Close()
+	link := filepath.Join(harmless, "link")
+	if err := os.Symlink(own, link); err != nil {
+		t.Fatal(err)
+	}
+	r, err := New(Config{Host: "unix://" + own + "/d.sock", Agent: "/bin/agent", StateDir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	for source, allowed := range map[string]bool{t.TempDir(): true, "/run": false, "/": false} {
-		if err := r.checkMounts([]sandbox.Mount{{Source: source, Target: "/data"}}); (err == nil) != allowed {
-			t.Errorf("%s: %v", source, err)
+	workspace := sandbox.Mount{Source: harmless, Target: "/workspace"}
+	const daemon, place = "the socket of the Docker daemon", "in a folder that the sandbox has for something else"
+	for _, tt := range []struct{ source, target, refusal string }{
+		{harmless, "/data", ""}, {harmless, "/root/share", ""}, {harmless, "/workspaces", ""},
+		{own, "/data", daemon}, {filepath.Dir(own), "/data", daemon}, {link, "/data", daemon},
+		{"/", "/data", "the place of the sockets of daemons"}, {"/run", "/data", "the place of the sockets of daemons"},
+		{harmless, "/workspace/team/files", place}, {harmless, "/.sandlot/x", place}, {harmless, "/run/sandlot", place},
+		{harmless, "/proc/sys", place}, {harmless, "/", place}, {harmless, "/x/../dev/shm", place},
+		{filepath.Join(harmless, "missing"), "/data", "is missing"},
+	} {
+		err := r.checkMounts([]sandbox.Mount{workspace, {Source: tt.source, Target: tt.target}})
+		if tt.refusal == "" && err != nil ||
+			tt.refusal != "" && (err == nil || !strings.Contains(err.Error(), tt.refusal)) {
+			t.Errorf("%s at %s: %v", tt.source, tt.target, err)
 		}
+	}
+	if os.Getuid() != 0 {
+		return // the socket is not root's
+	}
+	err = r.checkMounts([]sandbox.Mount{workspace, {Source: other, Target: "/data"}})
+	if err == nil || !strings.Contains(err.Error(), "a socket of a program of root's") {
+		t.Errorf("a socket of another daemon: %v", err)
 	}
 }

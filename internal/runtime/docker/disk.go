@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -17,21 +18,21 @@ import (
 	"sandlot/internal/tree"
 )
 
-// mountLimits bound the number of files and the depth of a sandbox's own folders. A folder beyond them counts as
-// over the disk limit.
-var mountLimits = tree.Limits{Entries: 1_500_000, Depth: 4096}
-
 const (
 	// diskInterval is the time between two looks at how much sandboxes write.
 	diskInterval = time.Second
 	// busyCPU is the processor time after which a sandbox's folders are measured again.
 	busyCPU = 200 * time.Millisecond
-	// diskSlack is how far folders may be over the limit, as files grow between two looks.
-	diskSlack = 64 << 20
-	// measureTimeout is how long measuring may take. Folders that take longer count as over the limit.
-	measureTimeout = 10 * time.Minute
 	// restFactor is how many times as long as the last measuring took the next one waits.
 	restFactor = 20
+	// idleInterval is the time after which folders are measured again even if the sandbox seems to do nothing: space
+	// on the disk can be had for no processor time.
+	idleInterval = time.Minute
+	// gracePeriod is how long a sandbox may take to remove files if its folders had too many of them, or were too deep,
+	// when it started.
+	gracePeriod = 30 * time.Second
+	// startSlack is how much a sandbox whose folders were full at its start may add: the agent makes some files.
+	startSlack = 1 << 20
 )
 
 // watchDisk measures the folders of sandboxes that have worked, and kills a sandbox that is over its disk limit:
@@ -41,8 +42,10 @@ func (b *box) watchDisk() {
 	var folders ownFolders // nil: not found yet
 	var usageFile string
 	var lastCPU time.Duration
-	warned, measured, isOver := false, false, false
-	pause := diskInterval
+	var lastLook time.Time // zero: the folders were not measured yet
+	var use diskUse
+	warned, isOver := false, false
+	var pause time.Duration // the first time none: what the sandbox finds it may keep
 	for {
 		select {
 		case <-time.After(pause):
@@ -71,12 +74,13 @@ func (b *box) watchDisk() {
 		}
 		cpu, err := readUsage(usageFile)
 		limit := b.Spec().Limits.DiskBytes // it may have been changed
-		if limit <= 0 || err == nil && cpu-lastCPU < busyCPU && measured {
+		if limit <= 0 || err == nil && cpu-lastCPU < busyCPU && time.Since(lastLook) < b.runtime.idleInterval {
 			continue
 		}
-		lastCPU, measured = cpu, true
 		began := time.Now()
-		if why := b.overDisk(ctx, folders, limit+diskSlack); why != "" && ctx.Err() == nil {
+		lastCPU, lastLook = cpu, began
+		sizes, err := b.measure(ctx, folders)
+		if why := use.judge(sizes, err, limit); why != "" && ctx.Err() == nil {
 			b.runtime.Log.Warn("a sandbox reached its disk limit", "sandbox", b.spec.ID, "reason", why)
 			err := b.kill(ctx, "disk")
 			if err == nil {
@@ -121,37 +125,58 @@ func (b *box) findFolders(ctx context.Context) (folders ownFolders, usageFile st
 	return folders, usageFileOf(found.Container.State.Pid), nil
 }
 
-// overDisk returns why folders are over a limit; "": they are not.
-func (b *box) overDisk(ctx context.Context, folders ownFolders, limit int64) string {
-	ctx, cancel := context.WithTimeout(ctx, measureTimeout)
+// measure returns the size of each group of folders. The error is one by which they count as full.
+func (b *box) measure(ctx context.Context, folders ownFolders) (sizes []int64, fault error) {
+	ctx, cancel := context.WithTimeout(ctx, tree.SandboxTimeout)
 	defer cancel()
 	for _, group := range folders {
 		var total int64
 		for _, dir := range group {
-			size, err := tree.Measure(ctx, dir, mountLimits)
+			size, err := tree.Measure(ctx, dir, tree.SandboxLimits)
 			total += size.Bytes
-			if isSandboxFault(err) {
-				return err.Error()
-			}
-			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			switch {
+			case tree.IsSandboxFault(err):
+				fault = err
+			case err != nil && !errors.Is(err, fs.ErrNotExist):
 				b.runtime.Log.Warn("could not measure a sandbox's folders", "sandbox", b.spec.ID, "error", err)
 			}
 		}
-		if total > limit {
-			return fmt.Sprintf("its files have %d MB", total>>20)
+		sizes = append(sizes, total)
+	}
+	return sizes, fault
+}
+
+// diskUse is what is known of how much one sandbox has on the disk.
+type diskUse struct {
+	kept     []int64   // sizes of the groups of folders when they were measured first, or the least since then
+	graceEnd time.Time // the end of its grace period; zero: it has none
+}
+
+// judge returns why a sandbox has to be ended whose groups of folders have these sizes, or count as full by the error;
+// "": it does not. A sandbox whose folders were full when it started must be able to remove files.
+func (d *diskUse) judge(sizes []int64, fault error, limit int64) string {
+	first := d.kept == nil
+	if first {
+		d.kept = slices.Clone(sizes)
+	}
+	if first && (errors.Is(fault, tree.ErrEntries) || errors.Is(fault, tree.ErrDepth)) {
+		d.graceEnd = time.Now().Add(gracePeriod)
+	}
+	if fault != nil && !time.Now().Before(d.graceEnd) {
+		return fault.Error()
+	}
+	if fault == nil {
+		d.graceEnd = time.Time{}
+	}
+	for i, size := range sizes {
+		if size > max(limit+tree.SandboxSlack, d.kept[i]+startSlack) {
+			return fmt.Sprintf("its files have %d MB", size>>20)
+		}
+		if fault == nil {
+			d.kept[i] = min(d.kept[i], size)
 		}
 	}
 	return ""
-}
-
-// isSandboxFault reports whether a sandbox can have caused an error of measuring.
-func isSandboxFault(err error) bool {
-	for _, e := range []error{tree.ErrEntries, tree.ErrDepth, tree.ErrMoved, context.DeadlineExceeded} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
 }
 
 // usageFileOf returns the file of the control group of a process that has its processor time; "": there is none.

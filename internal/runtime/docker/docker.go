@@ -21,6 +21,8 @@ import (
 	"github.com/moby/moby/api/types/system"
 	"github.com/moby/moby/client"
 
+	"sandlot/internal/atomicfile"
+	"sandlot/internal/dockercommand"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/secret"
 )
@@ -31,6 +33,8 @@ const (
 	labelID       = "dev.sandlot.sandbox"
 	labelTemplate = "dev.sandlot.template"
 	labelState    = "dev.sandlot.state" // the path of the state folder
+	labelSaved    = "dev.sandlot.saved" // of images that Save makes: the instance
+	labelName     = "dev.sandlot.name"  // of these images: the name that Save gave them
 )
 
 // Runtime implements sandbox.Runtime. Lock order: setupMu, mu, box.mu.
@@ -46,7 +50,12 @@ type Runtime struct {
 	skeletons map[string]string // ids of the images of templates without image, by the template's name
 	warning   *string           // nil: the daemon was not asked yet
 
-	daemonKind atomic.Pointer[string] // nil: the daemon was not asked yet
+	idleInterval time.Duration // the constant; tests have less
+
+	daemonKind atomic.Pointer[string]   // nil: the daemon was not asked yet
+	daemon     atomic.Pointer[daemonID] // nil: the daemon was not asked yet
+
+	checkedPaths sync.Map // images and mount points that checkPaths has passed
 
 	mu    sync.Mutex
 	boxes map[string]*box
@@ -59,15 +68,12 @@ func New(c Config) (*Runtime, error) {
 			return nil, fmt.Errorf("docker: %q must be an absolute path", p)
 		}
 	}
-	options, err := clientOptions(c)
+	daemon, err := dockercommand.Client(c.Host, c.Context)
 	if err != nil {
 		return nil, err
 	}
-	daemon, err := client.New(append(options, client.WithUserAgent("sandlot"))...)
-	if err != nil {
-		return nil, fmt.Errorf("docker: the daemon's address: %w", err)
-	}
-	r := &Runtime{Config: c, client: daemon, boxes: map[string]*box{}, skeletons: map[string]string{}}
+	r := &Runtime{Config: c, client: daemon, boxes: map[string]*box{}, skeletons: map[string]string{},
+		idleInterval: idleInterval}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	return r, nil
 }
@@ -125,10 +131,8 @@ func (r *Runtime) instanceID() (string, error) {
 	if errors.Is(err, os.ErrNotExist) {
 		text = []byte(secret.ID())
 		if err = os.MkdirAll(r.dir(), 0o700); err == nil {
-			err = writeThrough(path+".new", text)
-		}
-		if err == nil {
-			err = os.Rename(path+".new", path)
+			// After a crash of the machine an empty instance would disown all containers.
+			err = atomicfile.WriteThrough(path, text)
 		}
 	}
 	if err != nil {
@@ -140,20 +144,6 @@ func (r *Runtime) instanceID() (string, error) {
 	}
 	r.instance = string(text)
 	return r.instance, nil
-}
-
-// writeThrough writes a file of this user's alone, and returns when it is on the disk: after a crash of the machine
-// an empty instance would disown all containers.
-func writeThrough(path string, text []byte) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	if err == nil {
-		err = f.Sync()
-	}
-	return errors.Join(err, f.Close())
 }
 
 // List implements sandbox.Lister.
@@ -251,6 +241,15 @@ func (r *Runtime) findWarnings(ctx context.Context) (string, error) {
 		all = append(all, "what sandboxes write outside /workspace is not limited (docker.writable_root)")
 	}
 	return strings.Join(all, "; "), nil
+}
+
+// explain marks the error of a daemon that does not answer as the runtime's.
+func (r *Runtime) explain(err error) error {
+	if client.IsErrConnectionFailed(err) && !errors.Is(err, sandbox.ErrUnavailable) {
+		return fmt.Errorf("%w: the Docker daemon at %s does not answer: %w; start it", sandbox.ErrUnavailable,
+			r.client.DaemonHost(), err)
+	}
+	return err
 }
 
 // isMissing reports whether the daemon says that there is no such container or image.

@@ -77,18 +77,46 @@ func needsRoot(t *testing.T) {
 	}
 }
 
-// TestSuite passes with sandboxes of an image, and with those of the machine's own programs.
-func TestSuite(t *testing.T) {
+// The tests of one daemon run one after another, and each leaves nothing on it. Those of other daemons run beside them:
+// they mostly wait.
+
+// TestImageSuite passes with sandboxes of an image.
+func TestImageSuite(t *testing.T) {
 	needsRoot(t)
-	d := dockertest.Start(t, "--live-restore")
+	t.Parallel()
+	s, _ := subject(t, dockertest.Start(t, "--live-restore"), baseTemplate())
+	s.Run(t)
+}
+
+// TestHostSuite passes with sandboxes of the machine's own programs.
+func TestHostSuite(t *testing.T) {
+	needsRoot(t)
+	t.Parallel()
 	host, err := image.Host()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, template := range map[string]*image.Template{"Image": baseTemplate(), "Host": host} {
-		t.Run(name, func(t *testing.T) {
-			s, _ := subject(t, d, template)
-			s.Run(t)
-		})
+	s, _ := subject(t, dockertest.Start(t, "--live-restore"), host)
+	s.Run(t)
+}
+
+// TestSandboxes has the tests of this package's own whose daemon goes on.
+func TestSandboxes(t *testing.T) {
+	needsRoot(t)
+	t.Parallel()
+	d := dockertest.Start(t)
+	for name, test := range map[string]func(*testing.T, *dockertest.Daemon){
+		"ForeignContainers": foreignContainers,
+		"LostFolder":        lostFolder,
+		"LostContainer":     lostContainer,
+		"LostState":         lostState,
+		"Secret":            secretIsHidden,
+		"DaemonSocket":      daemonSocket,
+		"DiskLimit":         diskLimit,
+		"Save":              saveImage,
+		"HostileImages":     imposeImages,
+		"Submounts":         mountBelow,
+	} {
+		t.Run(name, func(t *testing.T) { test(t, d) })
 	}
 }

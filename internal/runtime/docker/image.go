@@ -15,10 +15,14 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/containerd/errdefs"
 	"github.com/distribution/reference"
 	"github.com/moby/moby/api/types/container"
+	apiimage "github.com/moby/moby/api/types/image"
 	"github.com/moby/moby/client"
 
+	"sandlot/internal/agent/wire"
+	"sandlot/internal/dockercommand"
 	"sandlot/internal/image"
 	"sandlot/internal/sandbox"
 )
@@ -28,6 +32,9 @@ func (r *Runtime) Image(ctx context.Context, ref string, progress func(string)) 
 	found, err := r.inspectImage(ctx, ref)
 	if !isMissing(err) {
 		return found, err
+	}
+	if strings.HasPrefix(ref, "sha256:") { // as a name, it would be looked for at a registry
+		return sandbox.Image{}, fmt.Errorf("docker: %w: %s", sandbox.ErrNoImage, ref)
 	}
 	name, err := reference.ParseNormalizedNamed(ref)
 	if err != nil {
@@ -40,30 +47,49 @@ func (r *Runtime) Image(ctx context.Context, ref string, progress func(string)) 
 	return r.inspectImage(ctx, ref)
 }
 
+// Find implements sandbox.Imager.
+func (r *Runtime) Find(ctx context.Context, ref string) (sandbox.Image, error) {
+	instance, err := r.instanceID()
+	if err != nil {
+		return sandbox.Image{}, err
+	}
+	found, err := r.client.ImageInspect(ctx, ref)
+	isTheirs := err == nil && found.Config != nil && !strings.HasPrefix(ref, "sha256:") &&
+		found.Config.Labels[labelSaved] != "" && found.Config.Labels[labelSaved] != instance
+	if isMissing(err) || isTheirs {
+		return sandbox.Image{}, fmt.Errorf("docker: %w: %s", sandbox.ErrNoImage, ref)
+	}
+	if err != nil {
+		return sandbox.Image{}, r.explain(err)
+	}
+	return imageFrom(found.InspectResponse), nil
+}
+
 // inspectImage returns an image that the daemon has. The error satisfies isMissing if it has none.
 func (r *Runtime) inspectImage(ctx context.Context, ref string) (sandbox.Image, error) {
 	found, err := r.client.ImageInspect(ctx, ref)
 	if err != nil {
-		return sandbox.Image{}, err
+		return sandbox.Image{}, r.explain(err)
 	}
+	return imageFrom(found.InspectResponse), nil
+}
+
+func imageFrom(found apiimage.InspectResponse) sandbox.Image {
 	i := sandbox.Image{ID: found.ID}
 	if found.Config != nil {
 		i.User, i.Workdir = found.Config.User, found.Config.WorkingDir
 		for _, kv := range found.Config.Env { // an image that was made of a sandbox has the agent's variables
-			if !strings.HasPrefix(kv, agentVariables) {
+			if !strings.HasPrefix(kv, wire.EnvPrefix) {
 				i.Env = append(i.Env, kv)
 			}
 		}
 	}
-	return i, nil
+	return i
 }
-
-// agentVariables begins the names of the variables for the agent (package wire).
-const agentVariables = "SANDLOT_AGENT_"
 
 // pull makes the daemon pull an image.
 func (r *Runtime) pull(ctx context.Context, name reference.Named, progress func(string)) error {
-	auth, err := registryAuth(ctx, name)
+	auth, err := dockercommand.RegistryAuth(ctx, name)
 	if err != nil {
 		return err
 	}
@@ -106,6 +132,10 @@ func (r *Runtime) Save(ctx context.Context, b sandbox.Sandbox, name string) (san
 	if err != nil {
 		return sandbox.Image{}, fmt.Errorf("docker: the image of the container to save: %w", err)
 	}
+	instance, err := r.instanceID()
+	if err != nil {
+		return sandbox.Image{}, err
+	}
 	config := &container.Config{Labels: map[string]string{}}
 	if base.Config != nil {
 		config.User, config.WorkingDir, config.Env = base.Config.User, base.Config.WorkingDir, base.Config.Env
@@ -115,12 +145,65 @@ func (r *Runtime) Save(ctx context.Context, b sandbox.Sandbox, name string) (san
 			config.Labels[label] = ""
 		}
 	}
+	config.Labels[labelSaved], config.Labels[labelName] = instance, name
 	saved, err := r.client.ContainerCommit(ctx, box.name,
-		client.ContainerCommitOptions{Reference: name, Config: config})
+		client.ContainerCommitOptions{Reference: name, Comment: savedComment(name), Config: config})
 	if err != nil {
 		return sandbox.Image{}, fmt.Errorf("docker: saving a container as an image: %w", err)
 	}
 	return r.inspectImage(ctx, saved.ID)
+}
+
+// savedComment tells an image that Save has made from those that others have made of it, with its labels.
+func savedComment(name string) string { return "saved by Sandlot as " + name }
+
+// RemoveSaved implements sandbox.Imager. The daemon keeps images of which there are containers.
+func (r *Runtime) RemoveSaved(ctx context.Context, keep func(name, id string) bool) (failed error) {
+	instance, err := r.instanceID()
+	if err != nil {
+		return err
+	}
+	list, err := r.client.ImageList(ctx, client.ImageListOptions{Filters: make(client.Filters).
+		Add("label", labelSaved+"="+instance)})
+	if err != nil {
+		return fmt.Errorf("docker: images of earlier builds: %w", err)
+	}
+	for _, i := range list.Items {
+		name, err := r.nameOfSaved(ctx, i)
+		if err == nil && (name == "" || keep(name, i.ID)) {
+			continue
+		}
+		if err == nil {
+			_, err = r.client.ImageRemove(ctx, i.ID, client.ImageRemoveOptions{PruneChildren: true})
+		}
+		if err != nil && !isMissing(err) && !errdefs.IsConflict(err) {
+			failed = errors.Join(failed, err)
+		}
+	}
+	return failed
+}
+
+// nameOfSaved returns the name that Save gave an image, also if another image has it by now. It is empty for an image
+// that somebody else has made of a saved one, or has named.
+func (r *Runtime) nameOfSaved(ctx context.Context, i apiimage.Summary) (string, error) {
+	tags := slices.DeleteFunc(slices.Clone(i.RepoTags), func(tag string) bool { return tag == "<none>:<none>" })
+	name := i.Labels[labelName]
+	if name == "" && len(tags) == 1 && strings.HasPrefix(tags[0], "sandlot/") { // an earlier version has made it
+		name = tags[0]
+	}
+	for _, tag := range tags {
+		if tag != name && !strings.HasSuffix(tag, "/"+name) { // Podman says localhost/NAME
+			return "", nil
+		}
+	}
+	if len(tags) > 0 {
+		return name, nil
+	}
+	found, err := r.client.ImageInspect(ctx, i.ID)
+	if err != nil || found.Comment != savedComment(name) {
+		return "", err
+	}
+	return name, nil
 }
 
 // imageOf returns the id of the image for a template's containers.
@@ -136,14 +219,6 @@ func (r *Runtime) imageOf(ctx context.Context, t *image.Template) (string, error
 			"makes no sandboxes; give it an image, or `runtime: gvisor`", t.Name)
 	}
 	return r.skeleton(ctx, t)
-}
-
-// baseFiles are the files that programs expect in every root file system.
-var baseFiles = map[string]string{
-	"etc/passwd": "root:x:0:0:root:/root:/bin/bash\n" +
-		"nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
-	"etc/group":         "root:x:0:\nnogroup:x:65534:\n",
-	"etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
 }
 
 // baseFolders are the folders that programs expect, with their modes.
@@ -205,7 +280,7 @@ func (r *Runtime) importImage(ctx context.Context, archive io.Reader, name strin
 // skeletonArchive returns a tar archive with the files of a template. It is always the same for the same template.
 func skeletonArchive(t *image.Template) ([]byte, error) {
 	files := map[string][]byte{}
-	for name, text := range baseFiles {
+	for name, text := range image.BaseFiles() {
 		files[name] = []byte(text)
 	}
 	maps.Copy(files, t.Files)

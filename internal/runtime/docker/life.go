@@ -4,16 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/moby/moby/client"
 
 	"sandlot/internal/agent/wire"
+	"sandlot/internal/runtime/specfile"
 	"sandlot/internal/sandbox"
 )
 
@@ -34,45 +36,49 @@ func (r *Runtime) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbo
 		return nil, fmt.Errorf("making the sandbox's folder: %w", err)
 	}
 	b := newBox(r, spec)
-	err := r.start(ctx, b)
+	b.unmade = true
+	err := r.explain(r.start(ctx, b))
 	if err == nil {
 		return b.sandbox(), nil
 	}
 	stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 	defer cancel()
-	stopErr := b.Stop(stopCtx)
-	if stopErr != nil { // there may be a container: List has the box, so that it is not forgotten
+	var stopErr error
+	if !b.unanswered {
+		stopErr = b.Stop(stopCtx)
+	}
+	if stopErr != nil {
+		err = errors.Join(err, sandbox.ErrRemains, stopErr)
+	}
+	if b.unanswered || stopErr != nil { // there may be a container: List has the box, so that it is not forgotten
 		r.mu.Lock()
 		r.boxes[spec.ID] = b
 		r.mu.Unlock()
 	}
-	return nil, errors.Join(err, stopErr)
+	return nil, err
 }
 
-// otherSockets are the usual sockets of daemons that are root's access to the machine, as Docker's is.
-var otherSockets = []string{"/run/containerd/containerd.sock", "/run/podman/podman.sock"}
-
-// checkMounts refuses a mount without its folder, which Podman does not, and one with the socket of the daemon or of
-// another one like it, even if that one does not run yet: it is root's access to the machine.
+// checkMounts refuses a mount without its folder, which Podman does not, and those by which a sandbox could change the
+// machine or another sandbox's mounts.
 func (r *Runtime) checkMounts(mounts []sandbox.Mount) error {
-	sockets := otherSockets
-	if daemon, isPath := strings.CutPrefix(r.client.DaemonHost(), "unix://"); isPath {
-		if resolved, err := filepath.EvalSymlinks(daemon); err == nil {
-			daemon = resolved
-		}
-		sockets = append([]string{daemon}, otherSockets...)
-	}
-	for _, m := range mounts {
+	for i, m := range mounts {
 		source, err := filepath.EvalSymlinks(m.Source)
 		if st, serr := os.Stat(source); err != nil || serr != nil || !st.IsDir() {
 			return fmt.Errorf("docker: the folder %s, which is to be mounted at %s, is missing", m.Source, m.Target)
 		}
-		inSource := func(socket string) bool { return strings.HasPrefix(socket, strings.TrimSuffix(source, "/")+"/") }
-		if i := slices.IndexFunc(sockets, inSource); i >= 0 {
-			return fmt.Errorf("docker: the folder %s, which is to be mounted at %s, is the place of %s, the socket of "+
-				"a daemon, with which a sandbox would be root on this machine; share another folder",
-				m.Source, m.Target,
-				sockets[i])
+		if err := r.checkSource(source, m.ReadOnly); err != nil {
+			return fmt.Errorf("docker: the folder %s, which is to be mounted at %s, %w", m.Source, m.Target, err)
+		}
+		taken := slices.Clone(reservedPaths)
+		for j, other := range mounts {
+			if i != j {
+				taken = append(taken, other.Target)
+			}
+		}
+		if isBelow(path.Clean(m.Target), taken) {
+			return fmt.Errorf("docker: the folder %s cannot be mounted at %s, in a folder that the sandbox has for "+
+				"something else: a sandbox could put a link there, and the next one would have it elsewhere; choose a "+
+				"place of its own, such as /data", m.Source, m.Target)
 		}
 	}
 	return nil
@@ -91,10 +97,13 @@ func (r *Runtime) start(ctx context.Context, b *box) error {
 	if err != nil {
 		return err
 	}
-	if err := r.storeRecord(b.record()); err != nil {
+	if err := r.findKind(ctx); err != nil {
 		return err
 	}
-	if err := r.findKind(ctx); err != nil {
+	if b.daemon, err = r.identify(ctx); err != nil {
+		return err
+	}
+	if err := specfile.Write(b.dir, b.record()); err != nil {
 		return err
 	}
 	image, err := r.imageOf(ctx, b.spec.Template)
@@ -107,7 +116,8 @@ func (r *Runtime) start(ctx context.Context, b *box) error {
 	if err := b.listen(); err != nil {
 		return err
 	}
-	if err := b.socket.WriteSecret(b.spec.Secret); err != nil {
+	// The agent may be another user on the host.
+	if err := b.socket.WriteSecret(b.spec.Secret, 0o644); err != nil {
 		return err
 	}
 	options, err := r.container(b, image, instance)
@@ -117,8 +127,10 @@ func (r *Runtime) start(ctx context.Context, b *box) error {
 	// The daemon goes on with a request that was given up, and would make a container of which nobody here knows.
 	makeCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), makeTimeout)
 	defer cancel()
+	b.unmade = false
 	created, err := r.client.ContainerCreate(makeCtx, options)
 	if err != nil {
+		_, b.unanswered = errors.AsType[*url.Error](err) // an answer has no URL, and no more has a failure to connect
 		return fmt.Errorf("making the container: %w", err)
 	}
 	if ctx.Err() != nil {
@@ -127,8 +139,8 @@ func (r *Runtime) start(ctx context.Context, b *box) error {
 	for _, w := range created.Warnings {
 		r.Log.Debug("the Docker daemon warns about a container", "sandbox", b.spec.ID, "warning", w)
 	}
-	if _, err := r.client.ContainerStart(ctx, created.ID, client.ContainerStartOptions{}); err != nil {
-		return fmt.Errorf("starting the container: %w", err)
+	if err := b.startChecked(ctx, created.ID, options); err != nil {
+		return err
 	}
 	r.adopt(b)
 	return nil
@@ -163,10 +175,12 @@ func (r *Runtime) Leftovers(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
 	list, err := r.client.ContainerList(ctx, client.ContainerListOptions{All: true,
 		Filters: make(client.Filters).Add("label", labelInstance+"="+instance)})
 	if err != nil {
-		r.Log.Warn("the Docker daemon did not list its containers; those without a folder in the state folder stay",
+		r.Log.Error("the Docker daemon did not list its containers; those without a folder in the state folder stay",
 			"error", err)
 	}
 	for _, c := range list.Items {
@@ -182,8 +196,14 @@ func (r *Runtime) Recover(ctx context.Context, id string) (sandbox.Sandbox, erro
 	if !validID.MatchString(id) {
 		return nil, fmt.Errorf("docker: %q is not a sandbox id", id)
 	}
+	r.mu.Lock()
+	b, found := r.boxes[id]
+	r.mu.Unlock()
+	if found { // Stop has failed
+		return b.sandbox(), nil
+	}
 	b, err := r.recoverBox(ctx, id)
-	if err == nil {
+	if err = r.explain(err); err == nil {
 		return b.sandbox(), nil
 	}
 	if !errors.Is(err, sandbox.ErrGone) { // it may live, and can be recovered later
@@ -191,24 +211,40 @@ func (r *Runtime) Recover(ctx context.Context, id string) (sandbox.Sandbox, erro
 		return nil, err
 	}
 	r.Log.Info("removing what is left of a sandbox", "sandbox", id, "reason", err)
-	if stopErr := b.Stop(ctx); stopErr != nil {
-		r.Log.Error("could not remove what is left of a sandbox", "sandbox", id, "error", stopErr)
+	stopErr := r.explain(b.Stop(ctx))
+	switch {
+	case stopErr == nil:
+		return nil, err
+	case errors.Is(err, errEnded):
+		return nil, errors.Join(err, sandbox.ErrRemains, stopErr)
 	}
-	return nil, err
+	return nil, fmt.Errorf("%w: it cannot be used (%v), and may live on: %w", sandbox.ErrRemains, err, stopErr)
 }
+
+// errEnded means that the daemon has no such container, or one that does not run.
+var errEnded = errors.New("its container has ended")
 
 // recoverBox takes one sandbox over. The box that it returns with an error can only be stopped or detached.
 func (r *Runtime) recoverBox(ctx context.Context, id string) (*box, error) {
 	b := newBox(r, sandbox.Spec{ID: id})
-	spec, err := r.readRecord(id)
-	if errors.Is(err, os.ErrNotExist) || errors.Is(err, errBrokenRecord) {
+	var rec record
+	err := specfile.Read(b.dir, &rec)
+	if err == nil {
+		var spec sandbox.Spec
+		if spec, err = rec.Spec(id); err == nil {
+			b.spec, b.daemon = spec, rec.Daemon
+		}
+	}
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, specfile.ErrBroken) {
 		return b, fmt.Errorf("%w: %w", sandbox.ErrGone, err)
 	}
 	if err != nil { // such as no free descriptors
 		return b, err
 	}
-	b.spec = spec
 	if err := r.findKind(ctx); err != nil {
+		return b, err
+	}
+	if err := r.checkDaemon(ctx, rec); err != nil {
 		return b, err
 	}
 	state, err := b.inspect(ctx)
@@ -216,9 +252,13 @@ func (r *Runtime) recoverBox(ctx context.Context, id string) (*box, error) {
 		return b, err
 	}
 	if state == nil || !state.Running {
-		return b, fmt.Errorf("%w: its container has ended", sandbox.ErrGone)
+		return b, fmt.Errorf("%w: %w", sandbox.ErrGone, errEnded)
 	}
-	if err := b.listen(); err != nil {
+	err = b.listen()
+	if errors.Is(err, os.ErrNotExist) {
+		return b, fmt.Errorf("%w: the folder that its agent dials is lost: %w", sandbox.ErrGone, err)
+	}
+	if err != nil {
 		return b, err
 	}
 	r.adopt(b)

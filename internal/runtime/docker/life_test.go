@@ -18,9 +18,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandlot/internal/agent"
+	"sandlot/internal/agent/wire"
 	"sandlot/internal/runtime/docker/dockertest"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/sandbox/sandboxtest"
+	"sandlot/internal/tree"
 )
 
 // create makes a sandbox and waits for its agent.
@@ -75,15 +77,61 @@ func mustStop(t *testing.T, s *sandboxtest.Subject, rt sandbox.Runtime, boxes ..
 	t.Errorf("this is left: %q", s.Remains())
 }
 
-func deadline(t *testing.T, after time.Duration) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), after)
-	t.Cleanup(cancel)
-	return ctx
+// TestDaemonKilled: with live-restore, calls go on while the daemon is away, and nobody takes the sandbox for dead.
+// The next daemon has the sandbox with its variables, and tells when it ends.
+func TestDaemonKilled(t *testing.T) {
+	needsRoot(t)
+	t.Parallel()
+	d := dockertest.Start(t, "--live-restore")
+	s, _ := subject(t, d, baseTemplate())
+	rt := s.Open(t)
+	b, c := create(t, s, rt)
+	first := sum(t, c)
+	for _, signal := range []unix.Signal{unix.SIGKILL, unix.SIGTERM} {
+		d.Signal(t, signal)
+		for range 20 {
+			sum(t, c)
+		}
+		if _, err := b.Status(t.Context()); err == nil || errors.Is(err, sandbox.ErrGone) {
+			t.Errorf("status while the daemon is away: %v", err)
+		}
+		d.Run(t)
+		if st, err := b.Status(t.Context()); err != nil || st.State != sandbox.Running {
+			t.Errorf("status after the daemon's restart: %+v, %v", st, err)
+		}
+	}
+	if last := sum(t, c); first != "1" || last != "42" {
+		t.Errorf("the interpreter is another: it counts %s, and %s at the end", first, last)
+	}
+	d.Kill(t, nameOf(b))
+	awaitGone(t, c)
+	if st, err := b.Status(t.Context()); err != nil || st.State != sandbox.Dead || st.Reason != "killed" {
+		t.Errorf("status of the sandbox that was killed: %+v, %v", st, err)
+	}
+	mustStop(t, s, rt, b)
+}
+
+// awaitGone waits until calls end with sandbox.ErrGone.
+func awaitGone(t *testing.T, c *agent.Client) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for {
+		_, err := c.Hello(ctx)
+		if errors.Is(err, sandbox.ErrGone) {
+			return
+		}
+		if ctx.Err() != nil {
+			t.Fatalf("a call ends with %v", err)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
 }
 
 // TestDaemonEnds: without live-restore, sandboxes end with the daemon. Whoever waits is told, and nothing is left.
 func TestDaemonEnds(t *testing.T) {
 	needsRoot(t)
+	t.Parallel()
 	d := dockertest.Start(t)
 	s, _ := subject(t, d, baseTemplate())
 	rt := s.Open(t)
@@ -95,15 +143,7 @@ func TestDaemonEnds(t *testing.T) {
 		sum(t, c)
 		d.Signal(t, signal)
 		d.Run(t)
-		ctx := deadline(t, time.Minute)
-		for {
-			if _, err := c.Hello(ctx); errors.Is(err, sandbox.ErrGone) {
-				break
-			} else if ctx.Err() != nil {
-				t.Fatalf("after %v a call ends with %v", signal, err)
-			}
-			time.Sleep(50 * time.Millisecond)
-		}
+		awaitGone(t, c)
 		if st, err := b.Status(t.Context()); err != nil || st.State != sandbox.Dead || st.Reason == "" {
 			t.Errorf("status: %+v, %v", st, err)
 		}
@@ -114,10 +154,8 @@ func TestDaemonEnds(t *testing.T) {
 	mustStop(t, s, rt)
 }
 
-// TestForeignContainers: what others made stays, even if it has the name of a sandbox.
-func TestForeignContainers(t *testing.T) {
-	needsRoot(t)
-	d := dockertest.Start(t)
+// foreignContainers: what others made stays, even if it has the name of a sandbox.
+func foreignContainers(t *testing.T, d *dockertest.Daemon) {
 	s, _ := subject(t, d, baseTemplate())
 	other, _ := subject(t, d, baseTemplate())
 	theirs := other.Open(t)
@@ -162,10 +200,8 @@ func TestForeignContainers(t *testing.T) {
 	mustStop(t, other, theirs, b)
 }
 
-// TestLostFolder: a container whose folder in the state folder is lost is removed at the next start.
-func TestLostFolder(t *testing.T) {
-	needsRoot(t)
-	d := dockertest.Start(t)
+// lostFolder: a container whose folder in the state folder is lost is removed at the next start.
+func lostFolder(t *testing.T, d *dockertest.Daemon) {
 	s, c := subject(t, d, baseTemplate())
 	rt := s.Open(t)
 	b, _ := create(t, s, rt)
@@ -182,11 +218,90 @@ func TestLostFolder(t *testing.T) {
 	mustStop(t, s, rt)
 }
 
-// TestSecret: the agent's secret is not among what the daemon shows and stores, and its file is gone once the agent
+// lostState: a sandbox whose state folder was deleted is found, and ended. One whose folder only cannot be seen from
+// here is not, nor one of another folder.
+func lostState(t *testing.T, d *dockertest.Daemon) {
+	other, otherConfig := subject(t, d, baseTemplate())
+	theirs := other.Open(t)
+	kept, _ := create(t, other, theirs)
+	s, c := subject(t, d, baseTemplate())
+	rt := s.Open(t)
+	b, client := create(t, s, rt)
+	client.Close()
+	if err := rt.Close(); err != nil {
+		t.Fatal(err)
+	}
+	lost := func(when string, want ...string) {
+		t.Helper()
+		all, err := Lost(t.Context(), c)
+		if err != nil || len(all[otherConfig.StateDir]) > 0 || len(all[c.StateDir]) != len(want) {
+			t.Errorf("%s: %+v, %v", when, all, err)
+		}
+		for i, p := range all[c.StateDir] {
+			if p.ID != want[i] || p.PID != d.PID(t, nameOf(b)) || p.Template != "base" || p.MemoryBytes == 0 ||
+				p.Since.IsZero() {
+				t.Errorf("%s: %+v", when, p)
+			}
+		}
+	}
+	end := func(when string, c Config, want int) {
+		t.Helper()
+		if n, err := EndLost(t.Context(), c); n != want || err != nil {
+			t.Errorf("%s: %d were ended, %v", when, n, err)
+		}
+	}
+	lost("with its folder")
+	elsewhere := c.StateDir + "-elsewhere" // as the folder of a server in another mount namespace
+	if err := os.Rename(c.StateDir, elsewhere); err != nil {
+		t.Fatal(err)
+	}
+	lost("with a folder that cannot be seen")
+	end("with a folder that cannot be seen", c, 0)
+	if err := os.RemoveAll(elsewhere); err != nil {
+		t.Fatal(err)
+	}
+	lost("without its folder", b.Spec().ID)
+	end("of another folder", otherConfig, 0)
+	lost("without its folder", b.Spec().ID)
+	end("without its folder", c, 1)
+	lost("after its end")
+	if d.PID(t, nameOf(kept)) == 0 {
+		t.Error("a sandbox with a folder was ended")
+	}
+	mustStop(t, other, theirs, kept)
+}
+
+// lostContainer: the volumes of a container that the daemon has forgotten go with the sandbox, and no others.
+func lostContainer(t *testing.T, d *dockertest.Daemon) {
+	s, _ := subject(t, d, baseTemplate())
+	rt := s.Open(t)
+	b, _ := create(t, s, rt)
+	other, _ := create(t, s, rt)
+	// As a daemon does that is killed while it removes a container.
+	_, err := d.Client.ContainerRemove(t.Context(), nameOf(b), client.ContainerRemoveOptions{Force: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	volumes := func() int {
+		list, err := d.Client.VolumeList(t.Context(), client.VolumeListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(list.Items)
+	}
+	before := volumes()
+	if err := b.Stop(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if after := volumes(); before == 0 || after != before/2 {
+		t.Errorf("%d volumes of two sandboxes, and %d without the first", before, after)
+	}
+	mustStop(t, s, rt, other)
+}
+
+// secretIsHidden: the agent's secret is not among what the daemon shows and stores, and its file is gone once the agent
 // has dialed.
-func TestSecret(t *testing.T) {
-	needsRoot(t)
-	d := dockertest.Start(t)
+func secretIsHidden(t *testing.T, d *dockertest.Daemon) {
 	s, c := subject(t, d, baseTemplate())
 	rt := s.Open(t)
 	b, _ := create(t, s, rt)
@@ -208,10 +323,8 @@ func TestSecret(t *testing.T) {
 	mustStop(t, s, rt, b)
 }
 
-// TestDaemonSocket: no folder with the daemon's socket gets into a sandbox.
-func TestDaemonSocket(t *testing.T) {
-	needsRoot(t)
-	d := dockertest.Start(t)
+// daemonSocket: no folder with the daemon's socket gets into a sandbox.
+func daemonSocket(t *testing.T, d *dockertest.Daemon) {
 	s, _ := subject(t, d, baseTemplate())
 	rt := s.Open(t)
 	dir := filepath.Dir(strings.TrimPrefix(d.Host, "unix://"))
@@ -222,51 +335,94 @@ func TestDaemonSocket(t *testing.T) {
 	for _, source := range []string{dir, filepath.Dir(dir), "/", link} {
 		spec := s.Spec()
 		spec.Mounts = []sandbox.Mount{{Source: source, Target: "/data", ReadOnly: true}}
-		if b, err := rt.Create(t.Context(), spec); err == nil {
-			t.Errorf("%s was mounted", source)
+		b, err := rt.Create(t.Context(), spec)
+		if err == nil {
 			b.Stop(t.Context())
 		}
+		if err == nil || !strings.Contains(err.Error(), "the folder "+source) ||
+			!strings.Contains(err.Error(), "a sandbox would be root on this machine") {
+			t.Errorf("%s: %v", source, err)
+		}
 	}
 	mustStop(t, s, rt)
 }
 
-// TestDiskLimit: a sandbox that writes more than it may into its workspace, or into the folders for temporary files,
-// is ended.
-func TestDiskLimit(t *testing.T) {
-	needsRoot(t)
-	d := dockertest.Start(t)
+// diskLimit: a sandbox that writes more than it may into its workspace, or into the folders for temporary files,
+// is ended, also if it uses no processor time. One that finds too much in its workspace can remove it.
+func diskLimit(t *testing.T, d *dockertest.Daemon) {
 	s, _ := subject(t, d, baseTemplate())
 	rt := s.Open(t)
+	rt.(*Runtime).idleInterval = time.Second
 	for _, dir := range []string{"/workspace", "/tmp"} {
 		b, c := create(t, s, rt)
-		line := "for i in 1 2 3 4 5 6; do head -c 100000000 /dev/zero > " + dir + "/$i; done; sleep 100"
-		_, err := c.Exec(t.Context(), agent.Exec{Command: agent.Command{Args: []string{"/bin/bash", "-c", line}},
-			Timeout: 2 * time.Minute, Inline: agent.InlineBounds{Head: 100, Tail: 100}}, agent.Observer{})
-		if err == nil {
-			t.Errorf("600 MB fit into %s, where 256 MB are allowed", dir)
+		// After the start it uses next to no processor time.
+		line := "sleep 3; for i in 1 2 3 4 5 6; do fallocate -l 100000000 " + dir + "/$i; done; exec sleep 100"
+		if dir == "/tmp" {
+			line = strings.ReplaceAll(line, "fallocate -l 100000000 ", "head -c 100000000 /dev/zero > ")
 		}
-		st, err := b.Status(t.Context())
-		for range 200 { // the link breaks before the daemon has noted the end
-			if err != nil || st.State == sandbox.Dead {
-				break
-			}
-			time.Sleep(50 * time.Millisecond)
-			st, err = b.Status(t.Context())
-		}
-		if err != nil || st.Reason != "disk" {
-			t.Errorf("%s: status %+v, %v", dir, st, err)
-		}
-		if err := b.Stop(t.Context()); err != nil {
-			t.Error(err)
-		}
+		endsFull(t, b, c, line)
 	}
+	workspace := t.TempDir()
+	deep, err := unix.Open(workspace, unix.O_PATH|unix.O_CLOEXEC, 0)
+	for range tree.SandboxLimits.Depth + 10 {
+		if err != nil {
+			t.Fatal(err)
+		}
+		next := -1
+		if err = unix.Mkdirat(deep, "d", 0o777); err == nil {
+			next, err = unix.Openat(deep, "d", unix.O_PATH|unix.O_CLOEXEC, 0)
+		}
+		unix.Close(deep)
+		deep = next
+	}
+	defer unix.Close(deep)
+	f, err := os.Create(filepath.Join(workspace, "large"))
+	if err = errors.Join(err, unix.Fallocate(int(f.Fd()), 0, 0, 400_000_000), f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	spec := s.Spec()
+	spec.Mounts = []sandbox.Mount{{Source: workspace, Target: "/workspace"}}
+	b, err := rt.Create(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := agent.New(b, sandboxtest.Log(t), nil)
+	defer c.Close()
+	// The pauses are for several looks.
+	got := shell(t, c, "cd /workspace; sleep 3; rm -r d && ls; sleep 3; rm large; ls -A")
+	if got != "large\n.local" {
+		t.Errorf("in a sandbox whose workspace was full: %q", got)
+	}
+	endsFull(t, b, c, "cd /workspace; for i in 1 2 3; do fallocate -l 200000000 $i; done; exec sleep 100")
 	mustStop(t, s, rt)
 }
 
-// TestSave: what a build writes is in the image that is made of it, and nothing else.
-func TestSave(t *testing.T) {
-	needsRoot(t)
-	d := dockertest.Start(t)
+// endsFull runs a shell line in a sandbox that is ended for what the line writes.
+func endsFull(t *testing.T, b sandbox.Sandbox, c *agent.Client, line string) {
+	t.Helper()
+	_, err := c.Exec(t.Context(), agent.Exec{Command: agent.Command{Args: []string{"/bin/bash", "-c", line}},
+		Timeout: time.Minute, Inline: agent.InlineBounds{Head: 100, Tail: 100}}, agent.Observer{})
+	if err == nil {
+		t.Errorf("more than 256 MB are allowed: %s", line)
+	}
+	st, err := b.Status(t.Context())
+	for range 200 { // the link breaks before the daemon has noted the end
+		if err != nil || st.State == sandbox.Dead {
+			break
+		}
+		time.Sleep(50 * time.Millisecond)
+		st, err = b.Status(t.Context())
+	}
+	if err != nil || st.Reason != "disk" {
+		t.Errorf("%s: status %+v, %v", line, st, err)
+	}
+	if err := b.Stop(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// saveImage: what a build writes is in the image that is made of it, and nothing else.
+func saveImage(t *testing.T, d *dockertest.Daemon) {
 	s, _ := subject(t, d, baseTemplate())
 	rt := s.Open(t)
 	spec := s.Spec()
@@ -285,13 +441,15 @@ func TestSave(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !slices.Contains(saved.Env, "FROM_IMAGE=yes") || slices.ContainsFunc(saved.Env,
-		func(kv string) bool { return strings.HasPrefix(kv, agentVariables) }) {
+		func(kv string) bool { return strings.HasPrefix(kv, wire.EnvPrefix) }) {
 		t.Errorf("the environment of the saved image: %q", saved.Env)
 	}
+	hostile := saveHostile(t, d, b)
 	c.Close()
 	if err := b.Stop(t.Context()); err != nil {
 		t.Error(err)
 	}
+	checkEnvironment(t, d, s, rt, hostile)
 	again, err := rt.(sandbox.Imager).Image(t.Context(), "sandlot-test/built:1", nil)
 	if err != nil || again.ID != saved.ID {
 		t.Errorf("the saved image: %+v, %v", again, err)
@@ -309,7 +467,134 @@ func TestSave(t *testing.T) {
 		t.Errorf("in a sandbox of the saved image: %q", got)
 	}
 	c.Close()
-	mustStop(t, s, rt, b)
+	for _, theirs := range []string{"sandlot-test/built:theirs", "sandlot-test/other:1"} {
+		if _, err := d.Client.ImageTag(t.Context(), client.ImageTagOptions{Source: dockertest.BaseImage,
+			Target: theirs}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var told []string
+	remove := func(why string, removed bool, keep ...string) {
+		t.Helper()
+		if err := rt.(sandbox.Imager).RemoveSaved(t.Context(), func(name, id string) bool {
+			told = append(told, name)
+			return slices.Contains(keep, id)
+		}); err != nil {
+			t.Error(err)
+		}
+		if _, err := d.Client.ImageInspect(t.Context(), saved.ID); isMissing(err) != removed {
+			t.Errorf("%s: %v", why, err)
+		}
+	}
+	theirs := saveOthers(t, d, b)
+	lost, err := rt.(sandbox.Imager).Save(t.Context(), b, "sandlot-test/built:2")
+	if err == nil {
+		_, err = rt.(sandbox.Imager).Save(t.Context(), b, "sandlot-test/built:2")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := rt.(sandbox.Imager).Find(t.Context(), "sandlot-test/theirs:1"); !errors.Is(err, sandbox.ErrNoImage) {
+		t.Errorf("the image of another instance: %v", err)
+	}
+	if found, err := rt.(sandbox.Imager).Find(t.Context(), "sandlot-test/built:1"); err != nil || found.ID != saved.ID {
+		t.Errorf("the saved image by its name: %+v, %v", found, err)
+	}
+	remove("with a sandbox of it", false)
+	if _, err := d.Client.ImageInspect(t.Context(), lost.ID); !isMissing(err) {
+		t.Errorf("an image that has lost its name: %v", err)
+	}
+	if err := b.Stop(t.Context()); err != nil {
+		t.Error(err)
+	}
+	remove("one to keep", false, saved.ID)
+	for _, id := range theirs { // while there are these, the daemon keeps the image that they are made of
+		if _, err := d.Client.ImageRemove(t.Context(), id, client.ImageRemoveOptions{}); err != nil {
+			t.Errorf("an image of others: %v", err)
+		}
+	}
+	remove("an earlier build", true)
+	slices.Sort(told)
+	if !slices.Equal(slices.Compact(told), []string{"sandlot-test/built:1", "sandlot-test/built:2"}) {
+		t.Errorf("names of what was saved: %q", told)
+	}
+	for _, theirs := range []string{"sandlot-test/built:theirs", "sandlot-test/other:1"} {
+		if _, err := d.Client.ImageInspect(t.Context(), theirs); err != nil {
+			t.Errorf("an image of others: %v", err)
+		}
+	}
+	_, err = rt.(sandbox.Imager).Image(t.Context(), saved.ID, nil)
+	if !errors.Is(err, sandbox.ErrNoImage) { // and not an error of a registry that was asked
+		t.Errorf("an ID that is not there: %v", err)
+	}
+	mustStop(t, s, rt)
+}
+
+// saveOthers makes images of a sandbox of a saved image, with its labels, as others may: with a name, without one, and
+// as another instance does. It returns their ids.
+func saveOthers(t *testing.T, d *dockertest.Daemon, b sandbox.Sandbox) (ids []string) {
+	t.Helper()
+	for name, labels := range map[string]map[string]string{"mine:1": nil, "": nil,
+		"sandlot-test/theirs:1": {labelSaved: "another", labelName: "sandlot-test/theirs:1"}} {
+		made, err := d.Client.ContainerCommit(t.Context(), nameOf(b), client.ContainerCommitOptions{Reference: name,
+			Comment: "somebody's", Config: &container.Config{Labels: labels}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, made.ID)
+	}
+	return ids
+}
+
+// saveHostile makes an image of a sandbox, which has variables of the agent.
+func saveHostile(t *testing.T, d *dockertest.Daemon, b sandbox.Sandbox) (id string) {
+	t.Helper()
+	config := &container.Config{Env: []string{"PATH=/usr/bin:/bin", wire.EnvPrefix + "NEW=hostile"}}
+	for _, name := range wire.EnvNames {
+		config.Env = append(config.Env, name+"=hostile")
+	}
+	made, err := d.Client.ContainerCommit(t.Context(), nameOf(b), client.ContainerCommitOptions{Config: config})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return made.ID
+}
+
+// checkEnvironment makes a sandbox of an image that has variables of the agent: none of them reaches the agent, nor
+// programs.
+func checkEnvironment(t *testing.T, d *dockertest.Daemon, s *sandboxtest.Subject, rt sandbox.Runtime, id string) {
+	t.Helper()
+	spec := s.Spec()
+	template := *spec.Template
+	template.ImageID, spec.Template = id, &template
+	b, err := rt.Create(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := d.Client.ContainerInspect(t.Context(), nameOf(b), client.ContainerInspectOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	has := false
+	for _, kv := range found.Container.Config.Env {
+		name, value, _ := strings.Cut(kv, "=")
+		has = has || value == "hostile"
+		if value == "hostile" && slices.Contains(wire.EnvNames, name) {
+			t.Errorf("the agent gets %s of its image", name)
+		}
+	}
+	if !has {
+		t.Error("the image has no variables: nothing was tested")
+	}
+	c := agent.New(b, sandboxtest.Log(t), nil)
+	const look = "env | grep SANDLOT_AGENT_; id -u; grep CapBnd /proc/self/status"
+	if got := shell(t, c, look); got != "0\nCapBnd:\t0000000000000000" {
+		t.Errorf("in the sandbox: %q", got)
+	}
+	c.Close()
+	if err := b.Stop(t.Context()); err != nil {
+		t.Error(err)
+	}
 }
 
 // shell runs a shell line and returns its output.

@@ -1,72 +1,58 @@
 package docker
 
 import (
-	"encoding/hex"
-	"encoding/json"
-	"errors"
-	"io"
-	"os"
-	"path/filepath"
+	"context"
+	"fmt"
 
-	"golang.org/x/sys/unix"
+	"github.com/moby/moby/client"
 
-	"sandlot/internal/agent/wire"
-	"sandlot/internal/image"
+	"sandlot/internal/runtime/specfile"
 	"sandlot/internal/sandbox"
 )
 
-// record is what a sandbox's file sandbox.json holds. The file has mode 0600.
+// record is what this runtime stores of a sandbox.
 type record struct {
-	ID       string          `json:"id"`
-	Template string          `json:"template"`
-	Limits   sandbox.Limits  `json:"limits"`
-	Mounts   []sandbox.Mount `json:"mounts"`
-	Secret   string          `json:"secret"`
+	specfile.Record
+	Daemon daemonID `json:"daemon"` // which has the container
 }
 
-// record returns the box's record. The caller holds b.mu, or no other goroutine has the box yet.
-func (b *box) record() record {
-	return record{ID: b.spec.ID, Template: b.spec.Template.Name, Limits: b.spec.Limits, Mounts: b.spec.Mounts,
-		Secret: hex.EncodeToString(b.spec.Secret)}
+func (b *box) record() record { return record{specfile.Of(b.spec), b.daemon} }
+
+// daemonID tells daemons apart.
+type daemonID struct {
+	Host string `json:"host"` // its address
+	ID   string `json:"id"`   // what it says of itself, whatever its address is
 }
 
-func (r *Runtime) storeRecord(rec record) error {
-	text, err := json.Marshal(rec)
+// identify asks the daemon which one it is, unless it has answered before.
+func (r *Runtime) identify(ctx context.Context) (daemonID, error) {
+	if known := r.daemon.Load(); known != nil {
+		return *known, nil
+	}
+	answer, err := r.client.Info(ctx, client.InfoOptions{})
 	if err != nil {
+		return daemonID{}, fmt.Errorf("asking the Docker daemon which one it is: %w", err)
+	}
+	d := daemonID{r.client.DaemonHost(), answer.Info.ID}
+	if r.kind() == podman { // its ID is another one each time
+		d.ID = answer.Info.Name + ":" + answer.Info.DockerRootDir
+	}
+	r.daemon.Store(&d)
+	return d, nil
+}
+
+// checkDaemon returns an error if another daemon has the container of a record: that this one has no such container
+// would mean nothing. A daemon that has come in the place of that one, at its address, has taken its place.
+func (r *Runtime) checkDaemon(ctx context.Context, rec record) error {
+	host := r.client.DaemonHost()
+	if rec.Daemon.Host == host || rec.Daemon.Host == "" {
+		return nil
+	}
+	d, err := r.identify(ctx)
+	if err != nil || d.ID == rec.Daemon.ID {
 		return err
 	}
-	path := filepath.Join(r.sandboxDir(rec.ID), "sandbox.json")
-	if err := os.WriteFile(path+".new", text, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(path+".new", path)
-}
-
-// maxRecord bounds sandbox.json, in bytes.
-const maxRecord = 1 << 20
-
-var errBrokenRecord = errors.New("its record is broken")
-
-// readRecord returns the spec in the record of a sandbox.
-func (r *Runtime) readRecord(id string) (sandbox.Spec, error) {
-	path := filepath.Join(r.sandboxDir(id), "sandbox.json")
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return sandbox.Spec{}, err
-	}
-	defer f.Close()
-	var rec record
-	text, err := io.ReadAll(io.LimitReader(f, maxRecord))
-	if err != nil {
-		return sandbox.Spec{}, err
-	}
-	if json.Unmarshal(text, &rec) != nil || rec.ID != id {
-		return sandbox.Spec{}, errBrokenRecord
-	}
-	secret, err := hex.DecodeString(rec.Secret)
-	if err != nil || len(secret) != wire.SecretLen {
-		return sandbox.Spec{}, errBrokenRecord
-	}
-	return sandbox.Spec{ID: id, Template: &image.Template{Name: rec.Template}, Limits: rec.Limits, Mounts: rec.Mounts,
-		Secret: secret}, nil
+	return fmt.Errorf("%w: the container of the sandbox is on the Docker daemon at %s, and this one, at %s, is "+
+		"another: set docker.host to %[2]s, or DOCKER_HOST for `sandlot stop --sessions`; if that daemon is gone for "+
+		"good, remove the folder %[4]s", sandbox.ErrUnavailable, rec.Daemon.Host, host, r.sandboxDir(rec.ID))
 }

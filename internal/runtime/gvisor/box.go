@@ -2,7 +2,6 @@ package gvisor
 
 import (
 	"context"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,6 +18,8 @@ import (
 	"sandlot/internal/proc"
 	"sandlot/internal/runtime/gvisor/cgroup"
 	"sandlot/internal/runtime/gvisor/root"
+	"sandlot/internal/runtime/socket"
+	"sandlot/internal/runtime/specfile"
 	"sandlot/internal/sandbox"
 )
 
@@ -37,16 +38,15 @@ type box struct {
 	root      root.FS   // its root file system; after Recover only its Image
 	seal      sealState // which of its mounts of shared folders are read-only now
 
-	mu            sync.Mutex
-	spec          sandbox.Spec // only Limits changes once other goroutines use the box
-	listener      *net.UnixListener
-	pid           int
-	started       uint64
-	pidfd         *os.File
-	memoryFiles   []openFile // gVisor's memfds that hold the sandbox's memory
-	reason        string     // why this runtime killed it
-	stopped       bool
-	secretRemoved bool // the secret's file is removed: the agent has dialed
+	mu          sync.Mutex
+	spec        sandbox.Spec   // only Limits changes once other goroutines use the box
+	socket      *socket.Folder // nil before listen
+	pid         int
+	started     uint64
+	pidfd       *os.File
+	memoryFiles []openFile // gVisor's memfds that hold the sandbox's memory
+	reason      string     // why this runtime killed it
+	stopped     bool
 }
 
 func newBox(r *Runtime, spec sandbox.Spec) *box {
@@ -72,34 +72,19 @@ func (b *box) Spec() sandbox.Spec {
 }
 
 // listen opens the socket that the agent, and interpreters as any user, dial. The sandbox sees its folder
-// read-only; on the host, that is in a folder of the server's own. The path may be too long for a socket
-// address, so the address goes through /proc/self/fd.
+// read-only; on the host, that is in a folder of the server's own.
 func (b *box) listen() error {
 	dir := b.socketDir()
 	if err := errors.Join(os.MkdirAll(dir, 0o755), os.Chmod(dir, 0o755)); err != nil {
 		return err
 	}
-	if err := os.Remove(filepath.Join(dir, wire.Socket)); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	f, err := socket.Listen(dir)
 	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	l, err := net.ListenUnix("unix",
-		&net.UnixAddr{Net: "unix", Name: fmt.Sprintf("/proc/self/fd/%d/%s", fd, wire.Socket)})
-	if err != nil {
-		return fmt.Errorf("opening the agent's socket: %w", err)
-	}
-	l.SetUnlinkOnClose(false)
-	if err := os.Chmod(filepath.Join(dir, wire.Socket), 0o666); err != nil {
-		l.Close()
 		return err
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.listener = l
+	b.socket = f
 	return nil
 }
 
@@ -134,7 +119,7 @@ func (b *box) supervise(pid int, started uint64) error {
 	}
 	if now, err := proc.StartTicks(pid); err != nil || now != started {
 		unix.Close(fd)
-		if isTemporary(err) {
+		if socket.IsTemporary(err) {
 			return err
 		}
 		return sandbox.ErrGone
@@ -161,7 +146,7 @@ func (b *box) supervise(pid int, started uint64) error {
 	return nil
 }
 
-// markExited records that the sandbox's process is gone: it closes b.gone and the listener.
+// markExited records that the sandbox's process is gone: it closes b.exited and the socket.
 func (b *box) markExited() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -171,77 +156,20 @@ func (b *box) markExited() {
 	default:
 	}
 	close(b.exited)
-	if b.listener != nil {
-		b.listener.Close()
+	if b.socket != nil {
+		b.socket.Close()
 	}
 }
 
 // Connect implements sandbox.Sandbox.
 func (b *box) Connect(ctx context.Context) (net.Conn, error) {
 	b.mu.Lock()
-	l := b.listener
+	f := b.socket
 	b.mu.Unlock()
-	if l == nil {
+	if f == nil {
 		return nil, sandbox.ErrGone
 	}
-	l.SetDeadline(time.Time{})
-	stop := context.AfterFunc(ctx, func() { l.SetDeadline(time.Unix(1, 0)) })
-	defer stop()
-	for {
-		c, err := l.AcceptUnix()
-		if err == nil {
-			b.removeSecret()
-			return c, nil
-		}
-		select {
-		case <-b.exited:
-			return nil, sandbox.ErrGone
-		default:
-		}
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		if !isTemporary(err) {
-			return nil, fmt.Errorf("%w: %w", sandbox.ErrGone, err)
-		}
-		select { // the sandbox lives, and the server is out of descriptors or memory
-		case <-time.After(20 * time.Millisecond):
-		case <-b.exited:
-		case <-ctx.Done():
-		}
-	}
-}
-
-// writeSecret writes the secret to a file for the agent of a prebooted sandbox, whose
-// environment is that of the image. removeSecret removes the file once the agent has
-// dialed: until then no other program runs in the sandbox.
-func (b *box) writeSecret() error {
-	text := hex.EncodeToString(b.spec.Secret)
-	return os.WriteFile(filepath.Join(b.socketDir(), wire.SecretFile), []byte(text), 0o600)
-}
-
-func (b *box) removeSecret() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.secretRemoved {
-		return
-	}
-	err := os.Remove(filepath.Join(b.socketDir(), wire.SecretFile))
-	b.secretRemoved = err == nil || errors.Is(err, os.ErrNotExist)
-	if !b.secretRemoved {
-		b.runtime.Log.Error("could not remove a sandbox's secret from its folder", "sandbox", b.spec.ID, "error", err)
-	}
-}
-
-// isTemporary says whether an error is temporary, such as when the server lacks descriptors or
-// memory. Such an error does not mean that the sandbox is dead.
-func isTemporary(err error) bool {
-	for _, e := range []error{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.ECONNABORTED, unix.EINTR} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
+	return f.Accept(ctx)
 }
 
 // Status implements sandbox.Sandbox.
@@ -274,13 +202,12 @@ func (b *box) Resize(_ context.Context, l sandbox.Limits) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.spec.Limits = l
-	return b.runtime.storeRecord(b.record())
+	return specfile.Write(b.dir, b.record())
 }
 
 // record returns the box's record. The caller holds b.mu, or no other goroutine has the box yet.
 func (b *box) record() record {
-	return record{ID: b.spec.ID, Template: b.spec.Template.Name, Limits: b.spec.Limits, Mounts: b.spec.Mounts,
-		Secret: hex.EncodeToString(b.spec.Secret), HostNetwork: b.runtime.HostNetwork, PID: b.pid, Started: b.started,
+	return record{Record: specfile.Of(b.spec), HostNetwork: b.runtime.HostNetwork, PID: b.pid, Started: b.started,
 		Image: b.root.Image}
 }
 
@@ -309,6 +236,9 @@ func (b *box) Stop(ctx context.Context) error {
 	}
 	b.kill("stopped")
 	r, id := b.runtime, b.spec.ID
+	if !validID.MatchString(id) { // what follows would be done to all sandboxes
+		return fmt.Errorf("gvisor: the sandbox in %s has no id", b.dir)
+	}
 	var err error
 	if !b.stale {
 		// "runsc delete" also removes runsc's state, cgroups and mounts of the sandbox. It
@@ -346,8 +276,8 @@ func (b *box) Stop(ctx context.Context) error {
 func (b *box) detach() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.listener != nil {
-		b.listener.Close()
+	if b.socket != nil {
+		b.socket.Close()
 	}
 	if b.pidfd != nil {
 		b.pidfd.Close()

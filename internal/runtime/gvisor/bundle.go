@@ -17,7 +17,6 @@ import (
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/image"
 	"sandlot/internal/runtime/gvisor/cgroup"
-	"sandlot/internal/runtime/gvisor/root"
 	"sandlot/internal/sandbox"
 )
 
@@ -43,11 +42,15 @@ func (r *Runtime) ociSpec(b *box) (*specs.Spec, error) {
 		return nil, err
 	}
 	l, capabilities := b.spec.Limits, agent.Capabilities(b.spec.Template, !r.HostNetwork)
+	if b.spec.Build { // they mean something to gVisor's kernel only
+		env = append(env, wire.EnvBuild+"=1")
+		capabilities = append(capabilities, slices.Sorted(maps.Keys(wire.BuildCapabilities))...)
+	}
 	spec := &specs.Spec{
 		Version: "1.0.2", Hostname: "sandbox",
 		Root: &specs.Root{Path: b.root.Path},
 		Process: &specs.Process{
-			Args: []string{root.AgentPath}, Env: env, Cwd: "/", NoNewPrivileges: true,
+			Args: []string{wire.AgentPath}, Env: env, Cwd: "/", NoNewPrivileges: true,
 			Capabilities: &specs.LinuxCapabilities{Bounding: capabilities, Permitted: capabilities,
 				Effective: capabilities},
 			Rlimits: rlimits(l),
@@ -121,7 +124,7 @@ func (r *Runtime) mounts(b *box) []specs.Mount {
 		{Destination: "/dev/shm", Type: "tmpfs", Source: "shm",
 			Options: []string{"nosuid", "nodev", "mode=1777", "size=65536k"}},
 		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"ro"}},
-		bind(r.Agent, root.AgentPath, true),
+		bind(r.Agent, wire.AgentPath, true),
 		bind(b.socketDir(), wire.SocketDir, true),
 	}
 	binds := slices.Clone(b.root.Binds)

@@ -20,19 +20,12 @@ import (
 	"sandlot/internal/tree"
 )
 
-// mountLimits bound the number of files and the depth of a sandbox's own folders. A folder beyond them
-// counts as over the disk limit. No absolute path is that deep: a path has at most 4096 characters.
-var mountLimits = tree.Limits{Entries: 1_500_000, Depth: 4096}
-
 const (
 	// measureInterval is the time after which the mounts of a sandbox that uses its CPUs
 	// are measured again, even if it has written little.
 	measureInterval = time.Minute
-	// measureTimeout is how long measuring may take: mountLimits.Entries files take a few
-	// minutes on a slow disk. A folder that takes longer counts as over the limit.
-	measureTimeout = 10 * time.Minute
-	// slack is how far a mount may be over its limit, as files grow between two checks.
-	slack = 64 << 20
+	// slack is how far a mount may be over its limit.
+	slack = tree.SandboxSlack
 	// gracePeriod is how long a sandbox may take to remove files if its folders had too many of
 	// them, or were too deep, when it started. It may write no more than slack meanwhile.
 	gracePeriod = 30 * time.Second
@@ -93,7 +86,7 @@ func (r *Runtime) watchDisk(b *box, d *diskUse, u diskQuery) {
 }
 
 func (r *Runtime) measureDisk(b *box, d *diskUse, u diskQuery, first bool) {
-	ctx, cancel := context.WithTimeout(r.ctx, measureTimeout)
+	ctx, cancel := context.WithTimeout(r.ctx, tree.SandboxTimeout)
 	defer cancel()
 	size, err := largestMount(ctx, u.mounts)
 	size += unlinkedSize(u)
@@ -104,7 +97,7 @@ func (r *Runtime) measureDisk(b *box, d *diskUse, u diskQuery, first bool) {
 	case r.ctx.Err() != nil:
 	case first && (errors.Is(err, tree.ErrEntries) || errors.Is(err, tree.ErrDepth)):
 		d.graceEnd = time.Now().Add(gracePeriod)
-	case causedBySandbox(err):
+	case tree.IsSandboxFault(err), errors.Is(err, fs.ErrPermission):
 		r.killOverDisk(b, err.Error())
 	case err != nil: // the next check measures again
 		r.Log.Warn("could not measure a sandbox's folders", "sandbox", b.spec.ID, "error", err)
@@ -113,18 +106,6 @@ func (r *Runtime) measureDisk(b *box, d *diskUse, u diskQuery, first bool) {
 	default:
 		d.graceEnd = time.Time{}
 	}
-}
-
-// causedBySandbox says whether the sandbox itself may have caused an error of measuring, by
-// what it put into its folders.
-func causedBySandbox(err error) bool {
-	for _, e := range []error{tree.ErrEntries, tree.ErrDepth, tree.ErrMoved, context.DeadlineExceeded,
-		fs.ErrPermission} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
 }
 
 func (r *Runtime) killOverDisk(b *box, why string) {
@@ -139,7 +120,7 @@ func largestMount(ctx context.Context, mounts []sandbox.Mount) (most int64, err 
 		if m.ReadOnly || m.Shared {
 			continue
 		}
-		size, err := tree.Measure(ctx, m.Source, mountLimits)
+		size, err := tree.Measure(ctx, m.Source, tree.SandboxLimits)
 		most = max(most, size.Bytes)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return most, err

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandlot/internal/sandbox"
+	"sandlot/internal/tree"
 )
 
 // deepen makes so many levels of folders in dir, from the top.
@@ -62,12 +63,12 @@ func TestDiskIsItsOwn(t *testing.T) {
 	var d diskUse
 	rt.measureDisk(b, &d, u, true)
 	allocate(t, filepath.Join(shared, "big"), spec.Limits.DiskBytes+slack+1<<20).Close()
-	deepen(t, shared, mountLimits.Depth+10)
+	deepen(t, shared, tree.SandboxLimits.Depth+10)
 	rt.measureDisk(b, &d, u, false)
 	if st := life(); st.State != sandbox.Running || !d.graceEnd.IsZero() {
 		t.Errorf("what is in a shared folder ended it: %+v", st)
 	}
-	deepen(t, own, mountLimits.Depth+10)
+	deepen(t, own, tree.SandboxLimits.Depth+10)
 	var found diskUse // what a next life of it finds
 	rt.measureDisk(b, &found, u, true)
 	if st := life(); st.State != sandbox.Running || found.graceEnd.IsZero() {

@@ -9,8 +9,6 @@ package gvisor
 
 import (
 	"context"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -28,6 +26,8 @@ import (
 	"sandlot/internal/proc"
 	"sandlot/internal/runtime/gvisor/cgroup"
 	"sandlot/internal/runtime/gvisor/root"
+	"sandlot/internal/runtime/socket"
+	"sandlot/internal/runtime/specfile"
 	"sandlot/internal/sandbox"
 )
 
@@ -174,29 +174,13 @@ func (r *Runtime) Check(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// record is what a sandbox's file sandbox.json holds. The file has mode 0600.
+// record is what this runtime stores of a sandbox.
 type record struct {
-	ID          string          `json:"id"`
-	Template    string          `json:"template"`
-	Limits      sandbox.Limits  `json:"limits"`
-	Mounts      []sandbox.Mount `json:"mounts"`
-	Secret      string          `json:"secret"`
-	HostNetwork bool            `json:"open"`            // the sandbox has the machine's own network
-	PID         int             `json:"pid"`             // of the sandbox's process; 0 while it boots
-	Started     uint64          `json:"started"`         // of that process, in clock ticks since boot
-	Image       string          `json:"image,omitempty"` // the EROFS file that is its root file system
-}
-
-func (r *Runtime) storeRecord(rec record) error {
-	b, err := json.Marshal(rec)
-	if err != nil {
-		return err
-	}
-	path := filepath.Join(r.sandboxDir(rec.ID), "sandbox.json")
-	if err := os.WriteFile(path+".new", b, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(path+".new", path)
+	specfile.Record
+	HostNetwork bool   `json:"open"`            // the sandbox has the machine's own network
+	PID         int    `json:"pid"`             // of the sandbox's process; 0 while it boots
+	Started     uint64 `json:"started"`         // of that process, in clock ticks since boot
+	Image       string `json:"image,omitempty"` // the EROFS file that is its root file system
 }
 
 var validID = regexp.MustCompile(`^[a-z0-9-]{1,64}$`)
@@ -224,8 +208,11 @@ func (r *Runtime) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbo
 	stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
 	defer cancel()
 	stopErr := b.Stop(stopCtx)
-	if b.imageKind == "" || ctx.Err() != nil || stopErr != nil {
-		return nil, errors.Join(err, stopErr)
+	if stopErr != nil {
+		return nil, errors.Join(err, sandbox.ErrRemains, stopErr)
+	}
+	if b.imageKind == "" || ctx.Err() != nil {
+		return nil, err
 	}
 	r.Log.Warn("a sandbox did not start from its preboot image, and boots", "template", spec.Template.Name,
 		"error", err)
@@ -237,7 +224,7 @@ func (r *Runtime) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbo
 // kind.
 func (r *Runtime) start(ctx context.Context, b *box) error {
 	rec := b.record()
-	if err := r.storeRecord(rec); err != nil {
+	if err := specfile.Write(b.dir, rec); err != nil {
 		return err
 	}
 	if err := r.writeBundle(b); err != nil {
@@ -249,7 +236,8 @@ func (r *Runtime) start(ctx context.Context, b *box) error {
 	pidFile := filepath.Join(b.dir, "pid")
 	args := []string{"run", "-bundle", b.dir, "-detach", "-pid-file", pidFile}
 	if i := r.imageFor(b.spec); i != nil {
-		if err := b.writeSecret(); err != nil {
+		// The environment of the agent is that of the image.
+		if err := b.socket.WriteSecret(b.spec.Secret, 0o600); err != nil {
 			return err
 		}
 		b.imageKind = i.Kind
@@ -273,7 +261,7 @@ func (r *Runtime) start(ctx context.Context, b *box) error {
 	if rec.Started, err = proc.StartTicks(rec.PID); err != nil {
 		return fmt.Errorf("%w: it died at once", sandbox.ErrGone)
 	}
-	if err := r.storeRecord(rec); err != nil {
+	if err := specfile.Write(b.dir, rec); err != nil {
 		return err
 	}
 	b.seal.reset(b.spec.Mounts)
@@ -303,21 +291,34 @@ func (r *Runtime) Recover(ctx context.Context, id string) (sandbox.Sandbox, erro
 	if !validID.MatchString(id) {
 		return nil, fmt.Errorf("gvisor: %q is not a sandbox id", id)
 	}
+	r.mu.Lock()
+	b, found := r.boxes[id]
+	r.mu.Unlock()
+	if found { // Stop has failed
+		return b, nil
+	}
 	b, err := r.recoverBox(id)
 	if err == nil {
 		return b, nil
 	}
-	if isTemporary(err) { // the sandbox lives, and can be recovered later
+	if socket.IsTemporary(err) { // the sandbox lives, and can be recovered later
 		b.detach()
 		return nil, err
 	}
 	r.Log.Info("removing what is left of a sandbox", "sandbox", id, "reason", err)
 	b.stale = true
-	if serr := b.Stop(ctx); serr != nil {
-		r.Log.Error("could not remove what is left of a sandbox", "sandbox", id, "error", serr)
+	stopErr := b.Stop(ctx)
+	switch {
+	case stopErr == nil:
+		return nil, fmt.Errorf("%w: %w", sandbox.ErrGone, err)
+	case errors.Is(err, errDied):
+		return nil, errors.Join(sandbox.ErrGone, err, sandbox.ErrRemains, stopErr)
 	}
-	return nil, fmt.Errorf("%w: %w", sandbox.ErrGone, err)
+	return nil, fmt.Errorf("%w: it cannot be used (%v), and may live on: %w", sandbox.ErrRemains, err, stopErr)
 }
+
+// errDied means that a sandbox's process has ended.
+var errDied = errors.New("it died")
 
 // recoverBox takes one sandbox over. The box that it returns with an error can only be
 // stopped or detached.
@@ -327,12 +328,11 @@ func (r *Runtime) recoverBox(id string) (*box, error) {
 	if err != nil {
 		return b, err
 	}
-	secret, err := hex.DecodeString(rec.Secret)
-	if err != nil || len(secret) != wire.SecretLen {
-		return b, errors.New("its record is broken")
+	spec, err := rec.Spec(id)
+	if err != nil {
+		return b, err
 	}
-	b.spec = sandbox.Spec{ID: id, Template: &image.Template{Name: rec.Template}, Limits: rec.Limits, Mounts: rec.Mounts,
-		Secret: secret}
+	b.spec = spec
 	b.root.Image = rec.Image
 	if rec.PID == 0 {
 		return b, errors.New("it had not finished booting")
@@ -340,10 +340,10 @@ func (r *Runtime) recoverBox(id string) (*box, error) {
 	if rec.HostNetwork != r.HostNetwork {
 		return b, errors.New("its network is of another kind than the settings want")
 	}
-	if now, err := proc.StartTicks(rec.PID); isTemporary(err) {
+	if now, err := proc.StartTicks(rec.PID); socket.IsTemporary(err) {
 		return b, err
 	} else if err != nil || now != rec.Started {
-		return b, errors.New("it died")
+		return b, errDied
 	}
 	if !b.cgroups.Has(id) { // the sandbox was made without cgroups
 		b.cgroups = cgroup.Groups{}

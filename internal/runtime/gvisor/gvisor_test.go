@@ -53,6 +53,11 @@ func subject(t *testing.T, rootless bool) *sandboxtest.Subject {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// The mount that a runtime keeps for its sandboxes, where a failed test closed none, or left a sandbox.
+	t.Cleanup(func() {
+		for unix.Unmount(filepath.Join(state, "runsc", "null-netns"), unix.MNT_DETACH) == nil {
+		}
+	})
 	bin := programs(t)
 	return &sandboxtest.Subject{
 		Open: func(t *testing.T) sandbox.Runtime {

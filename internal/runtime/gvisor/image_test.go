@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"sandlot/internal/agent"
+	"sandlot/internal/agent/wire"
 	"sandlot/internal/image"
 	"sandlot/internal/image/imagetest"
 	"sandlot/internal/sandbox"
@@ -411,8 +412,16 @@ func TestFolderIsReadOnly(t *testing.T) {
 	}
 	before := list()
 	spec := s.Spec()
-	spec.Template = &image.Template{Name: "own", Rootfs: folder, Env: map[string]string{"PATH": "/usr/bin:/bin"}}
+	env := map[string]string{"PATH": "/usr/bin:/bin", wire.EnvPrefix + "NEW": "hostile"}
+	for _, name := range wire.EnvNames { // as an image may have them; the agent would not start
+		env[name] = "hostile"
+	}
+	spec.Template = &image.Template{Name: "own", Rootfs: folder, Env: env}
 	c := boot(t, r, spec)
+	const look = "env | grep SANDLOT_AGENT_; id -u; grep CapBnd /proc/self/status"
+	if got := shell(t, c, look); got != "0\nCapBnd:\t0000000000000000" {
+		t.Errorf("with variables of the agent in the template: %q", got)
+	}
 	const use = "touch /usr/bin/new /workspace/new && ls -d /proc/self /run/sandlot && python3 -c 'print(6*7)'"
 	if got := shell(t, c, use); got != "/proc/self\n/run/sandlot\n42" {
 		t.Errorf("it says %q", got)

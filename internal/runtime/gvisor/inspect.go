@@ -1,9 +1,7 @@
 package gvisor
 
 import (
-	"encoding/json"
 	"errors"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,11 +9,10 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"sandlot/internal/image"
 	"sandlot/internal/proc"
 	"sandlot/internal/runtime/gvisor/cgroup"
+	"sandlot/internal/runtime/specfile"
 	"sandlot/internal/sandbox"
 )
 
@@ -65,26 +62,14 @@ func (r *Runtime) inspect(rec record) Process {
 		MemoryBytes: memory, started: rec.Started}
 }
 
-// maxRecord bounds sandbox.json, in bytes.
-const maxRecord = 1 << 20
-
-// readRecord reads the record of a sandbox. It does not follow a link.
+// readRecord reads the record of a sandbox.
 func (r *Runtime) readRecord(id string) (rec record, err error) {
 	if !validID.MatchString(id) {
 		return rec, errors.New("not an id")
 	}
-	path := filepath.Join(r.sandboxDir(id), "sandbox.json")
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return rec, err
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxRecord))
-	if err == nil {
-		err = json.Unmarshal(text, &rec)
-	}
+	err = specfile.Read(r.sandboxDir(id), &rec)
 	if err == nil && rec.ID != id {
-		err = errors.New("its record is broken")
+		err = specfile.ErrBroken
 	}
 	return rec, err
 }

@@ -15,6 +15,7 @@ import (
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/proc"
 	"sandlot/internal/runtime/gvisor/cgroup"
+	"sandlot/internal/runtime/specfile"
 )
 
 // runscName is the file name of Sandlot's runsc, unless a setting has another.
@@ -31,12 +32,13 @@ func Lost() map[string][]Process {
 			continue // in a container, the same path means another state folder
 		}
 		r := &Runtime{Config: Config{StateDir: dir}}
-		if _, err := os.Lstat(filepath.Join(r.sandboxDir(id), "sandbox.json")); !errors.Is(err, os.ErrNotExist) ||
+		if _, err := os.Lstat(filepath.Join(r.sandboxDir(id), specfile.Name)); !errors.Is(err, os.ErrNotExist) ||
 			!r.socketDeleted(id) {
 			continue
 		}
 		if started, err := proc.StartTicks(pid); err == nil {
-			found[dir] = append(found[dir], r.inspect(record{ID: id, PID: pid, Started: started}))
+			rec := record{Record: specfile.Record{ID: id}, PID: pid, Started: started}
+			found[dir] = append(found[dir], r.inspect(rec))
 		}
 	}
 	return found

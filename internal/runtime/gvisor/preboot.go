@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandlot/internal/agent/wire"
+	"sandlot/internal/atomicfile"
 	"sandlot/internal/sandbox"
 )
 
@@ -181,16 +182,6 @@ func digests(dir string) (map[string]string, error) {
 	return sums, nil
 }
 
-// syncPath calls fsync on a file or folder.
-func syncPath(path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return f.Sync()
-}
-
 // dropKind removes the image of that kind.
 func (r *Runtime) dropKind(kind string) {
 	r.mu.Lock()
@@ -278,12 +269,12 @@ func (r *Runtime) MakeImage(ctx context.Context, sb sandbox.Sandbox) error {
 		return err
 	}
 	for _, name := range append(slices.Collect(maps.Keys(i.Images)), imageInfoFile, "") { // and the folder
-		if err := syncPath(filepath.Join(tmpDir, name)); err != nil {
+		if err := atomicfile.Sync(filepath.Join(tmpDir, name)); err != nil {
 			return err
 		}
 	}
 	r.dropKind(kind)
-	if err := errors.Join(os.Rename(tmpDir, i.dir), syncPath(r.imagesDir())); err != nil {
+	if err := errors.Join(os.Rename(tmpDir, i.dir), atomicfile.Sync(r.imagesDir())); err != nil {
 		return err
 	}
 	r.mu.Lock()

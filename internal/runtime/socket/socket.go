@@ -16,10 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandlot/internal/agent/wire"
+	"sandlot/internal/sandbox"
 )
-
-// ErrClosed is returned by Accept when the folder was closed.
-var ErrClosed = errors.New("the socket is closed")
 
 // Folder is a socket folder with a listening socket.
 type Folder struct {
@@ -59,45 +57,51 @@ func Listen(dir string) (*Folder, error) {
 	return &Folder{dir: dir, listener: l, closed: make(chan struct{})}, nil
 }
 
-// WriteSecret writes the file with the agent's secret. Accept removes it when the agent has dialed: until then no
-// program of a user runs in the sandbox.
-func (f *Folder) WriteSecret(secret []byte) error {
+// WriteSecret writes the file with the agent's secret, with that mode whatever the umask is. Accept removes it when
+// the agent has dialed: until then no program of a user runs in the sandbox.
+func (f *Folder) WriteSecret(secret []byte, mode os.FileMode) error {
 	path := filepath.Join(f.dir, wire.SecretFile)
 	if err := os.WriteFile(path, []byte(hex.EncodeToString(secret)), 0o600); err != nil {
 		return err
 	}
-	return os.Chmod(path, 0o644) // the agent may be another user on the host
+	return os.Chmod(path, mode)
 }
 
-// Accept waits for the agent's next connection. It removes the secret's file.
+// Accept waits for the agent's next connection, and removes the secret's file. It is never called twice at a time. It
+// returns sandbox.ErrGone once the folder is closed, or the socket is of no use any more.
 func (f *Folder) Accept(ctx context.Context) (net.Conn, error) {
-	f.listener.SetDeadline(time.Time{})
 	stop := context.AfterFunc(ctx, func() { f.listener.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	for {
+		// An earlier call's function may still set the deadline. It says nothing of this call, whose own one runs
+		// after ctx has ended, so that it cannot be undone here unseen.
+		f.listener.SetDeadline(time.Time{})
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
 		c, err := f.listener.AcceptUnix()
 		if err == nil {
 			if err = f.removeSecret(); err != nil {
 				c.Close()
-				return nil, err
+				return nil, fmt.Errorf("%w: %w", sandbox.ErrGone, err)
 			}
 			return c, nil
 		}
 		select {
 		case <-f.closed:
-			return nil, ErrClosed
+			return nil, sandbox.ErrGone
 		default:
 		}
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		if !isTemporary(err) {
-			return nil, err
-		}
-		select { // the server is out of descriptors or memory
-		case <-time.After(20 * time.Millisecond):
-		case <-f.closed:
-		case <-ctx.Done():
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+		case IsTemporary(err):
+			select { // the server is out of descriptors or memory
+			case <-time.After(20 * time.Millisecond):
+			case <-f.closed:
+			case <-ctx.Done():
+			}
+		default:
+			return nil, fmt.Errorf("%w: %w", sandbox.ErrGone, err)
 		}
 	}
 }
@@ -126,8 +130,9 @@ func (f *Folder) Close() {
 	}
 }
 
-// isTemporary reports whether an error of accept(2) is temporary.
-func isTemporary(err error) bool {
+// IsTemporary reports whether an error is that of a server that lacks descriptors or memory, or of an interrupted
+// call. It says nothing of the sandbox.
+func IsTemporary(err error) bool {
 	for _, e := range []error{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.ECONNABORTED, unix.EINTR} {
 		if errors.Is(err, e) {
 			return true

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"sandlot/internal/agent/wire"
+	"sandlot/internal/sandbox"
 )
 
 // TestFolder: the secret's file is there until the first connection, a later server takes over the folder, and
@@ -26,7 +27,7 @@ func TestFolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	secret := []byte("0123456789")
-	if err := f.WriteSecret(secret); err != nil {
+	if err := f.WriteSecret(secret, 0o644); err != nil {
 		t.Fatal(err)
 	}
 	file := filepath.Join(dir, wire.SecretFile)
@@ -59,7 +60,7 @@ func TestFolder(t *testing.T) {
 		}
 		f.Close()
 		f.Close()
-		if _, err := f.Accept(t.Context()); !errors.Is(err, ErrClosed) {
+		if _, err := f.Accept(t.Context()); !errors.Is(err, sandbox.ErrGone) {
 			t.Errorf("closed: %v", err)
 		}
 		if f, err = Listen(dir); err != nil {
@@ -73,7 +74,45 @@ func TestFolder(t *testing.T) {
 		waiting <- err
 	}()
 	f.Close()
-	if err := <-waiting; !errors.Is(err, ErrClosed) {
+	if err := <-waiting; !errors.Is(err, sandbox.ErrGone) {
 		t.Errorf("closed while it waits: %v", err)
+	}
+}
+
+// TestLateDeadline: the deadline of an earlier call, which may be set after that call has returned, ends no later one.
+func TestLateDeadline(t *testing.T) {
+	dir := t.TempDir()
+	f, err := Listen(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	accepted := make(chan error)
+	ctx, cancel := context.WithCancel(t.Context())
+	accept := func() {
+		c, err := f.Accept(ctx)
+		if err == nil {
+			c.Close()
+		}
+		accepted <- err
+	}
+	go accept()
+	for range 10 {
+		time.Sleep(5 * time.Millisecond)
+		f.listener.SetDeadline(time.Unix(1, 0))
+	}
+	c, err := net.Dial("unix", filepath.Join(dir, wire.Socket))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := <-accepted; err != nil {
+		t.Errorf("accepting: %v", err)
+	}
+	go accept()
+	time.Sleep(5 * time.Millisecond)
+	cancel()
+	if err := <-accepted; !errors.Is(err, context.Canceled) {
+		t.Errorf("its own end: %v", err)
 	}
 }

@@ -108,7 +108,7 @@ func bash(line string) agent.Command { return agent.Command{Args: []string{"/bin
 // sh runs a line of shell code and returns its output.
 func (b *Bench) sh(t *testing.T, line string) string {
 	t.Helper()
-	d := b.exec(t, line, 20*time.Second)
+	d := b.exec(t, line, time.Minute) // on a busy machine
 	return strings.TrimSpace(string(d.Stdout.Head) + string(d.Stdout.Tail) + string(d.Stderr.Head))
 }
 
@@ -376,7 +376,7 @@ func processes(t *testing.T, b *Bench) {
 	// A fork bomb: each process starts two. It cannot leave the sandbox.
 	b.exec(t, "f() { f | f & }; f; sleep 3", 10*time.Second)
 	for range 40 { // until the agent has killed its processes
-		if d := b.exec(t, "echo alive", 20*time.Second); d.ExitCode == 0 && string(d.Stdout.Head) == "alive\n" {
+		if d := b.exec(t, "echo alive", time.Minute); d.ExitCode == 0 && string(d.Stdout.Head) == "alive\n" {
 			return
 		}
 		time.Sleep(250 * time.Millisecond)

@@ -257,13 +257,13 @@ func died(t *testing.T, b *Bench) {
 		}
 	}
 	b.OpenDirect(t.Context(), "python")
-	b.sh(t, "pkill -KILL -x python3; pkill -KILL -f sandlot_driver; pkill -KILL python; sleep 0.1")
+	b.sh(t, "pkill -KILL -x python3; pkill -KILL -f sandlot_driver; pkill -KILL python; sleep 0.5")
 	if d := b.cell(t, "6 * 7", time.Minute); value(d) != "42" || !d.StateLost {
 		t.Errorf("killed between cells: %v", d)
 	}
 	// The timeout of a call also bounds an interpreter that hangs at its start.
 	b.sh(t,
-		`d=$(python3 -m site --user-site); mkdir -p $d; echo 'import time; time.sleep(100)' > $d/usercustomize.py; echo $d > /tmp/site; pkill -KILL -x python3; pkill -KILL python; sleep 0.1`)
+		`d=$(python3 -m site --user-site); mkdir -p $d; echo 'import time; time.sleep(100)' > $d/usercustomize.py; echo $d > /tmp/site; pkill -KILL -x python3; pkill -KILL python; sleep 0.5`)
 	b.Prepare("python")
 	began := time.Now()
 	if d := b.cell(t, "6 * 7", 4*time.Second); d.OK || d.TimedOut || !strings.Contains(d.Error, "usercustomize.py") ||

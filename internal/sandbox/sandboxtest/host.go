@@ -177,7 +177,7 @@ func hostFiles(t *testing.T, b *Bench) {
 // descriptors tests that a sandbox that opens as many files as it can gets an error at the limit, and keeps
 // running.
 func descriptors(t *testing.T, b *Bench) {
-	got := b.sh(t, `mkdir /workspace/many && cd /workspace/many && timeout 60 python3 -c '
+	got := b.sh(t, `mkdir /workspace/many && cd /workspace/many && timeout 40 python3 -c '
 import os, resource
 most = min(65536, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
 resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -8,11 +8,11 @@ import (
 	"io/fs"
 	"maps"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
+	"sandlot/internal/cacerts"
 	"sandlot/internal/image"
 	"sandlot/internal/oci/rootfs"
 )
@@ -133,7 +133,7 @@ func (l *layer) addFolder(h tar.Header) error {
 // program of the image looks: in a folder that the image lacks, except for /etc and one directly below it. A link to
 // another of the files stays.
 func (l *layer) placeFor(name string) (string, bool) {
-	if hashedCertName.MatchString(name) {
+	if cacerts.IsHashedName(name) {
 		return "", false
 	}
 	dir, err := l.resolve(path.Dir(name))
@@ -203,7 +203,3 @@ func (l *layer) archive() ([]byte, error) {
 	err := w.Close()
 	return b.Bytes(), err
 }
-
-// hashedCertName matches the name by which OpenSSL finds a certificate in a folder: a hash of the
-// subject, and a number.
-var hashedCertName = regexp.MustCompile(`/[0-9a-f]{8}\.[0-9]+$`)

@@ -16,29 +16,11 @@ import (
 	"sync"
 	"time"
 
+	"sandlot/internal/agent/wire"
+	"sandlot/internal/atomicfile"
 	"sandlot/internal/image"
 	"sandlot/internal/oci/rootfs"
 )
-
-// AgentPath is where the sandbox sees the agent.
-const AgentPath = "/.sandlot/agent"
-
-// baseFiles are the files of every root file system that depend on the sandbox, by path.
-var baseFiles = map[string]string{
-	"etc/hosts":       "127.0.0.1 localhost sandbox\n::1 localhost\n",
-	"etc/hostname":    "sandbox\n",
-	"etc/resolv.conf": "nameserver 127.0.0.1\noptions timeout:10 attempts:2\n",
-	// gVisor mounts a tmpfs over /tmp if it is empty; this file prevents that.
-	"tmp/.sandlot": "",
-}
-
-// hostFiles are the files that programs expect, where no image has them.
-var hostFiles = map[string]string{
-	"etc/passwd": "root:x:0:0:root:/root:/bin/bash\n" +
-		"nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
-	"etc/group":         "root:x:0:\nnogroup:x:65534:\n",
-	"etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
-}
 
 // baseFolders are the folders that programs expect, and mount points.
 var baseFolders = []string{"etc", "proc", "sys", "dev", "tmp", "run/sandlot", "var/tmp", "var/lib/sandlot", "root",
@@ -61,45 +43,51 @@ type Store struct {
 	cleaned sync.Once
 
 	mu   sync.Mutex
-	made map[*image.Template]*made
+	made map[string]*made // by template's name
 }
 
-// made is a root file system that is made once. The next use after an error tries again.
+// made is the root file system of the templates of one name: that of the last one, since a template that is built
+// again takes the place of the earlier one. They are made one at a time, as the names of their files may be the same.
 type made struct {
-	mu   sync.Mutex
-	done bool
-	fs   FS
+	mu sync.Mutex
+	of *image.Template // nil: nothing was made yet
+	fs FS
 }
 
 // New returns the root file systems below dir, which need not exist yet. Making one ends with ctx.
 func New(ctx context.Context, dir string, hostNetwork bool) *Store {
-	return &Store{ctx: ctx, dir: dir, hostNetwork: hostNetwork, made: map[*image.Template]*made{}}
+	return &Store{ctx: ctx, dir: dir, hostNetwork: hostNetwork, made: map[string]*made{}}
 }
 
-// For returns the root file system of a template, which must not change any more. It is made once, and again
+// For returns the root file system of a template, which must not change any more, and whose name no template has that
+// is made of something else at the same time: one to build it has a name of its own. It is made once, and again
 // when the template, or the files that Sandlot adds, have changed. That of a template with a folder of the
 // operator's is copied into an image, which can take a minute.
 func (s *Store) For(t *image.Template) (FS, error) {
 	s.mu.Lock()
-	m := s.made[t]
+	m := s.made[t.Name]
 	if m == nil {
 		m = &made{}
-		s.made[t] = m
+		s.made[t.Name] = m
 	}
 	s.mu.Unlock()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.done {
+	if m.of == t {
 		return m.fs, nil
 	}
 	s.cleaned.Do(s.removeStale)
 	f, err := s.build(t)
-	m.fs, m.done = f, err == nil
+	if err == nil {
+		m.of, m.fs = t, f
+	}
 	return f, err
 }
 
 func (s *Store) build(t *image.Template) (FS, error) {
-	files := maps.Clone(baseFiles)
+	files := image.OwnFiles()
+	// gVisor mounts a tmpfs over /tmp if it is empty; this file prevents that.
+	files["tmp/.sandlot"] = ""
 	if s.hostNetwork {
 		resolvers, err := os.ReadFile("/etc/resolv.conf")
 		if err != nil {
@@ -117,7 +105,7 @@ func (s *Store) build(t *image.Template) (FS, error) {
 		}
 		return s.imageFS(t, file, files)
 	}
-	maps.Copy(files, hostFiles)
+	maps.Copy(files, image.BaseFiles())
 	key, err := json.Marshal([]any{t, files, baseFolders})
 	if err != nil {
 		return FS{}, err
@@ -162,24 +150,7 @@ func (s *Store) imageFS(t *image.Template, file string, files map[string]string)
 	if text, err = buildLayer(i, t, files, time.Now()); err != nil {
 		return FS{}, err
 	}
-	return FS{empty, t.Binds, file, layer}, writeWhole(layer, text)
-}
-
-// writeWhole writes a file that exists with all its content, or not at all, even after a crash.
-func writeWhole(path string, text []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".making-*.tar")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name()) // fails once it is renamed
-	_, err = f.Write(text)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
+	return FS{empty, t.Binds, file, layer}, atomicfile.WriteThrough(layer, text)
 }
 
 // staleAfter is the age at which nobody makes a root file system any more.
@@ -190,7 +161,8 @@ func (s *Store) removeStale() {
 	entries, _ := os.ReadDir(s.dir)
 	for _, e := range entries {
 		info, err := e.Info()
-		if err == nil && strings.HasPrefix(e.Name(), ".making-") && time.Since(info.ModTime()) > staleAfter {
+		isUnfinished := strings.HasPrefix(e.Name(), ".making-") || strings.HasSuffix(e.Name(), ".tar.new")
+		if err == nil && isUnfinished && time.Since(info.ModTime()) > staleAfter {
 			os.RemoveAll(filepath.Join(s.dir, e.Name()))
 		}
 	}
@@ -243,7 +215,7 @@ func fillRootfs(root *os.Root, t *image.Template, files map[string]string) error
 	for _, b := range t.Binds {
 		err = errors.Join(err, makeMountTarget(root, b))
 	}
-	return errors.Join(err, touch(root, strings.TrimPrefix(AgentPath, "/")))
+	return errors.Join(err, touch(root, strings.TrimPrefix(wire.AgentPath, "/")))
 }
 
 // touch makes an empty file, unless there is one.

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -246,7 +247,7 @@ func TestFolderOfOperator(t *testing.T) {
 func TestLeftovers(t *testing.T) {
 	dir := t.TempDir()
 	long := time.Now().Add(-2 * staleAfter)
-	for _, name := range []string{".making-old.tar", ".making-new.tar", "kept.tar"} {
+	for _, name := range []string{".making-old.tar", ".making-new.tar", "kept.tar", "x-0.tar.new"} {
 		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -260,9 +261,65 @@ func TestLeftovers(t *testing.T) {
 	if _, err := New(t.Context(), dir, false).For(&image.Template{Name: "x"}); err != nil {
 		t.Fatal(err)
 	}
-	left, err := filepath.Glob(filepath.Join(dir, "*.tar"))
+	left, err := filepath.Glob(filepath.Join(dir, "*.tar*"))
 	if want := []string{filepath.Join(dir, ".making-new.tar"), filepath.Join(dir, "kept.tar")}; err != nil ||
 		!slices.Equal(left, want) {
 		t.Errorf("left are %q, %v", left, err)
+	}
+}
+
+// A root file system is made once for each template, and that of a replaced one is forgotten.
+func TestMadeOnce(t *testing.T) {
+	s := New(t.Context(), t.TempDir(), false)
+	template := func(text string) *image.Template {
+		return &image.Template{Name: "x", Files: map[string][]byte{"etc/motd": []byte(text)}}
+	}
+	first := template("first")
+	before, err := s.For(first)
+	if err == nil {
+		err = os.RemoveAll(before.Path) // making it again would write it
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := s.For(first); err != nil || again.Path != before.Path {
+		t.Errorf("%+v, %v", again, err)
+	}
+	if _, err := os.Stat(before.Path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("it was made twice: %v", err)
+	}
+	for _, text := range []string{"second", "third"} {
+		if f, err := s.For(template(text)); err != nil || f.Path == before.Path || len(s.made) != 1 {
+			t.Errorf("%+v, %v; %d are kept", f, err, len(s.made))
+		}
+	}
+}
+
+// Templates of one name, and with the same files, are booted from at the same time.
+func TestMadeAtOnce(t *testing.T) {
+	erofs := filepath.Join(t.TempDir(), "image.erofs")
+	imagetest.Write(t, erofs, imagetest.Archive(t, folder("etc", 0o755)))
+	files := map[string][]byte{"etc/motd": bytes.Repeat([]byte("x"), 1<<20)}
+	for range 5 {
+		dir, err := filepath.EvalSymlinks(t.TempDir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := New(t.Context(), dir, false)
+		var all sync.WaitGroup
+		begin := make(chan struct{})
+		for range 8 {
+			all.Go(func() {
+				<-begin
+				f, err := s.For(&image.Template{Name: "x", RootfsImage: erofs, Files: files})
+				if err != nil {
+					t.Error(err)
+				} else if got := entries(t, f)["./etc/motd"]; len(got.Content) != 1<<20 {
+					t.Errorf("the layer has %d bytes of the file", len(got.Content))
+				}
+			})
+		}
+		close(begin)
+		all.Wait()
 	}
 }

@@ -1,9 +1,7 @@
-package docker
+package dockercommand
 
 import (
-	"crypto/sha256"
 	"encoding/base64"
-	"encoding/hex"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -12,59 +10,56 @@ import (
 
 	"github.com/distribution/reference"
 	"github.com/moby/moby/api/types/registry"
-	"github.com/moby/moby/client"
 )
 
-// TestHost finds the daemon where the docker command does.
-func TestHost(t *testing.T) {
+// TestStore: the store of all credentials is asked for each registry, also for those of which the settings say nothing.
+func TestStore(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("DOCKER_CONFIG", dir)
-	for _, name := range []string{"DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH"} {
-		t.Setenv(name, "")
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	index := "https://index." + defaultDomain() + "/v1/"
+	helper := `#!/bin/sh
+read server
+case $server in
+` + index + `|a.example|https://b.example/v1/) echo "{\"Username\":\"stored\",\"Secret\":\"for $server\"}";;
+broken.example) echo "the key ring is locked"; exit 1;;
+*) echo "credentials not found in native keychain"; exit 1;;
+esac
+`
+	if err := os.WriteFile(filepath.Join(dir, "docker-credential-test"), []byte(helper), 0o755); err != nil {
+		t.Fatal(err)
 	}
-	write := func(name, text string) {
-		path := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want := func(what, host string, c Config) {
+	ask := func(store, image string) (*registry.AuthConfig, error) {
 		t.Helper()
-		c.Agent, c.StateDir = "/agent", dir
-		r, err := New(c)
+		settings := `{"auths":{"https://b.example/v1/":{}},"credsStore":"` + store + `"}`
+		if err := os.WriteFile(filepath.Join(dir, "config.json"), []byte(settings), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s, err := readSettings()
 		if err != nil {
-			t.Fatalf("%s: %v", what, err)
+			t.Fatal(err)
 		}
-		defer r.Close()
-		if got := r.client.DaemonHost(); got != host {
-			t.Errorf("%s: %s, want %s", what, got, host)
+		name, err := reference.ParseNormalizedNamed(image)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s.credentials(t.Context(), reference.Domain(name))
+	}
+	for image, server := range map[string]string{"python": index, "a.example/i": "a.example",
+		"b.example/i": "https://b.example/v1/", "n.example/i": ""} {
+		got, err := ask("test", image)
+		if err != nil || (got == nil) != (server == "") || got != nil && got.Password != "for "+server {
+			t.Errorf("%s: %+v, %v", image, got, err)
 		}
 	}
-	want("nothing set", client.DefaultDockerHost, Config{})
-	for _, name := range []string{"one", "two"} {
-		sum := sha256.Sum256([]byte(name))
-		write("contexts/meta/"+hex.EncodeToString(sum[:])+"/meta.json",
-			`{"Name":"`+name+`","Endpoints":{"docker":{"Host":"unix:///`+name+`","SkipTLSVerify":false}}}`)
+	if _, err := ask("test", "broken.example/i"); err == nil || !strings.Contains(err.Error(), "locked") {
+		t.Errorf("a store that fails: %v", err)
 	}
-	write("config.json", `{"currentContext":"one","auths":{}}`)
-	want("the current context", "unix:///one", Config{})
-	want("another in the settings", "unix:///two", Config{Context: "two"})
-	t.Setenv("DOCKER_CONTEXT", "two")
-	want("another by variable", "unix:///two", Config{})
-	t.Setenv("DOCKER_CONTEXT", "default")
-	want("the default one", client.DefaultDockerHost, Config{})
-	t.Setenv("DOCKER_HOST", "unix:///three")
-	want("a host by variable", "unix:///three", Config{})
-	want("a host in the settings", "unix:///four", Config{Host: "unix:///four"})
-	for what, c := range map[string]Config{"both": {Host: "unix:///x", Context: "one"},
-		"an unknown context": {Context: "missing"}, "no address": {Host: "x"}} {
-		c.Agent, c.StateDir = "/agent", dir
-		if _, err := New(c); err == nil {
-			t.Errorf("accepted: %s", what)
-		}
+	if got, err := ask("missing", "a.example/i"); got != nil || err != nil {
+		t.Errorf("a store that is not installed, for a registry without an entry: %+v, %v", got, err)
+	}
+	if _, err := ask("missing", "b.example/i"); err == nil {
+		t.Error("a store that is not installed has the credentials of an entry")
 	}
 }
 
@@ -107,7 +102,7 @@ esac
 		if err != nil {
 			t.Fatal(err)
 		}
-		text, err := registryAuth(t.Context(), name)
+		text, err := RegistryAuth(t.Context(), name)
 		if err != nil {
 			t.Errorf("%s: %v", image, err)
 		}
@@ -127,7 +122,7 @@ esac
 	}
 	for _, image := range []string{"broken.example/i", "evil.example/i"} {
 		name, _ := reference.ParseNormalizedNamed(image)
-		if _, err := registryAuth(t.Context(), name); err == nil || !strings.Contains(err.Error(), "config.json") {
+		if _, err := RegistryAuth(t.Context(), name); err == nil || !strings.Contains(err.Error(), "config.json") {
 			t.Errorf("%s: %v", image, err)
 		}
 	}

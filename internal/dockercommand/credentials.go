@@ -1,10 +1,11 @@
-package docker
+package dockercommand
 
 import (
 	"bytes"
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/url"
@@ -18,15 +19,14 @@ import (
 	"github.com/moby/moby/api/types/registry"
 )
 
-// registryAuth returns the credentials that the docker command has for the registry of an image, as the daemon wants
-// them; "": it has none.
-func registryAuth(ctx context.Context, name reference.Named) (string, error) {
-	c, err := readCommandConfig()
+// RegistryAuth returns the credentials for the registry of an image, as a daemon wants them; "": there are none.
+func RegistryAuth(ctx context.Context, name reference.Named) (string, error) {
+	s, err := readSettings()
 	if err != nil {
 		return "", err
 	}
 	domain := reference.Domain(name)
-	auth, err := c.credentials(ctx, domain)
+	auth, err := s.credentials(ctx, domain)
 	if err != nil || auth == nil {
 		return "", err
 	}
@@ -35,15 +35,15 @@ func registryAuth(ctx context.Context, name reference.Named) (string, error) {
 }
 
 // credentials returns the credentials for a registry; nil: there are none.
-func (c commandConfig) credentials(ctx context.Context, domain string) (*registry.AuthConfig, error) {
-	if keys := keysOf(c.CredHelpers, domain); len(keys) > 0 {
-		return askHelper(ctx, c.CredHelpers[keys[0]], keys[0])
+func (s settings) credentials(ctx context.Context, domain string) (*registry.AuthConfig, error) {
+	if keys := keysOf(s.CredHelpers, domain); len(keys) > 0 {
+		return askHelper(ctx, s.CredHelpers[keys[0]], keys[0])
 	}
-	if keys := keysOf(c.Auths, domain); len(keys) > 0 {
+	if keys := keysOf(s.Auths, domain); len(keys) > 0 {
 		key := keys[0]
-		entry := c.Auths[key]
-		if c.CredsStore != "" {
-			return askHelper(ctx, c.CredsStore, key)
+		entry := s.Auths[key]
+		if s.CredsStore != "" {
+			return askHelper(ctx, s.CredsStore, key)
 		}
 		var stored struct{ Auth, IdentityToken string }
 		if err := json.Unmarshal(entry, &stored); err != nil {
@@ -58,7 +58,18 @@ func (c commandConfig) credentials(ctx context.Context, domain string) (*registr
 		return &registry.AuthConfig{Username: user, Password: password, IdentityToken: stored.IdentityToken,
 			ServerAddress: key}, nil
 	}
-	return nil, nil
+	if s.CredsStore == "" {
+		return nil, nil
+	}
+	server := domain // helpers that make credentials have no entry
+	if domain == defaultDomain() {
+		server = "https://index." + domain + "/v1/"
+	}
+	auth, err := askHelper(ctx, s.CredsStore, server)
+	if errors.Is(err, exec.ErrNotFound) { // as on a machine that has got its settings from another
+		return nil, nil
+	}
+	return auth, err
 }
 
 // keysOf returns the keys of a section of config.json that are of a registry: the one that is its name first, and

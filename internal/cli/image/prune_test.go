@@ -1,0 +1,83 @@
+package image
+
+import (
+	"archive/tar"
+	"bytes"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"sandlot/internal/oci"
+)
+
+// world is a state folder with a store.
+func world(t *testing.T) (state *State, add func(name string) oci.Image, run func(args ...string) error) {
+	t.Helper()
+	dir := t.TempDir()
+	state = &State{Store: oci.Open(filepath.Join(dir, "images"), slog.New(slog.DiscardHandler)),
+		Templates: map[string]string{}, Used: map[string]string{}}
+	add = func(name string) oci.Image {
+		t.Helper()
+		var archive bytes.Buffer
+		w := tar.NewWriter(&archive)
+		if err := w.WriteHeader(&tar.Header{Name: "f", Mode: 0o644}); err != nil {
+			t.Fatal(err)
+		}
+		w.Close()
+		path := filepath.Join(dir, "root.tar")
+		if err := os.WriteFile(path, archive.Bytes(), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		added, err := state.Store.Import(t.Context(), path, name, oci.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return added
+	}
+	run = func(args ...string) error {
+		c := Command(func() (State, error) { return *state, nil }, io.Discard, io.Discard)
+		c.SetArgs(args)
+		c.SilenceErrors, c.SilenceUsage = true, true
+		return c.ExecuteContext(t.Context())
+	}
+	return state, add, run
+}
+
+// The image of a template is kept of which a server was started again so soon that its use was not noted twice.
+func TestPruneAfterRestart(t *testing.T) {
+	for since, kept := range map[time.Duration]bool{oci.UsedInterval / 2: true, 2 * oci.UsedInterval: false} {
+		state, add, run := world(t)
+		name := "sandlot/data:" + strings.Repeat("a", 32)
+		add(name)
+		if _, there, err := state.Store.Get(name); err != nil || !there {
+			t.Fatal(err)
+		}
+		state.Server = time.Now().Add(since)
+		if err := run("prune"); err != nil {
+			t.Fatal(err)
+		}
+		if _, there, err := state.Store.Find(name); err != nil || there != kept {
+			t.Errorf("by a server that started %s after it was used, it is kept: %t, %v", since, there, err)
+		}
+	}
+}
+
+// To remove an image uses no other one.
+func TestRemoveUsesNothing(t *testing.T) {
+	state, add, run := world(t)
+	added := add("my:1")
+	state.Templates["t"] = "my:1"
+	if err := os.Remove(strings.TrimSuffix(added.Rootfs, ".erofs") + ".used"); err != nil { // that of its import
+		t.Fatal(err)
+	}
+	if err := run("remove", "my:1"); err == nil || !strings.Contains(err.Error(), "is used by the template t") {
+		t.Errorf("%v", err)
+	}
+	if i, _, err := state.Store.Find("my:1"); err != nil || !i.Used.Equal(i.Created) {
+		t.Errorf("it was used at %s, and is of %s; %v", i.Used, i.Created, err)
+	}
+}

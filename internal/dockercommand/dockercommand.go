@@ -1,0 +1,180 @@
+// Package dockercommand reads the settings of the docker command: which daemon it uses, and its credentials for
+// registries.
+package dockercommand
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/moby/moby/client"
+)
+
+// maxConfig bounds a file with settings of the docker command, in bytes.
+const maxConfig = 1 << 20
+
+// settings is what this package needs of config.json.
+type settings struct {
+	CurrentContext string                     `json:"currentContext"`
+	Auths          map[string]json.RawMessage `json:"auths"`
+	CredsStore     string                     `json:"credsStore"`
+	CredHelpers    map[string]string          `json:"credHelpers"`
+}
+
+// settingsDir returns the folder with the settings of the docker command; "" where there is no home folder.
+func settingsDir() string {
+	if dir := os.Getenv("DOCKER_CONFIG"); dir != "" {
+		return dir
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return ""
+	}
+	return filepath.Join(home, ".docker")
+}
+
+// readSettings returns the settings of the docker command. They are empty where there is no such file.
+func readSettings() (c settings, err error) {
+	path := filepath.Join(settingsDir(), "config.json")
+	if err := readJSON(path, &c); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return c, fmt.Errorf("docker: %s: %w", path, err)
+	}
+	return c, nil
+}
+
+func readJSON(path string, into any) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxConfig))
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(text, into)
+}
+
+// Client returns a client of the daemon at an address, or that of a context; at most one is given. Without both it is
+// the daemon of the docker command: of DOCKER_HOST, DOCKER_CONTEXT, the current context, or else the usual socket.
+func Client(host, context string) (*client.Client, error) {
+	options, err := clientOptions(host, context)
+	if err != nil {
+		return nil, err
+	}
+	c, err := client.New(append(options, client.WithUserAgent("sandlot"))...)
+	if err != nil {
+		return nil, fmt.Errorf("docker: the daemon's address: %w", err)
+	}
+	return c, nil
+}
+
+func clientOptions(host, context string) ([]client.Opt, error) {
+	if host != "" && context != "" {
+		return nil, errors.New("docker.host and docker.context are both set; remove one of them")
+	}
+	if host != "" {
+		return environmentOptions(host)
+	}
+	name := context
+	if name == "" && os.Getenv("DOCKER_HOST") == "" {
+		s, err := readSettings()
+		if err != nil {
+			return nil, err
+		}
+		name = cmp.Or(os.Getenv("DOCKER_CONTEXT"), s.CurrentContext)
+	}
+	if name == "" || name == "default" { // the docker command has it always, and stores nothing of it
+		return environmentOptions(os.Getenv("DOCKER_HOST"))
+	}
+	return contextOptions(name)
+}
+
+// environmentOptions returns the options of the daemon at an address, empty for the usual socket, with TLS as the
+// environment says. The library's own reading of it knows DOCKER_CERT_PATH alone.
+func environmentOptions(host string) (options []client.Opt, err error) {
+	dir, verify := os.Getenv("DOCKER_CERT_PATH"), os.Getenv("DOCKER_TLS_VERIFY") != ""
+	if isRemote(host) && (dir != "" || verify || os.Getenv("DOCKER_TLS") != "") {
+		secured, err := withTLS(cmp.Or(dir, settingsDir()), verify, dir != "")
+		if err != nil {
+			return nil, err
+		}
+		options = append(options, secured)
+	}
+	if host != "" {
+		options = append(options, client.WithHost(host))
+	}
+	return append(options, client.WithAPIVersionFromEnv()), nil
+}
+
+func isRemote(host string) bool { return host != "" && !strings.HasPrefix(host, "unix://") }
+
+// withTLS returns the option for TLS with the files of a folder: the certificate of an authority, without which the
+// machine's are trusted, and the client's own. Unless all are required, each may be missing.
+func withTLS(dir string, verify, required bool) (client.Opt, error) {
+	settings := &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: !verify}
+	ca, err := os.ReadFile(filepath.Join(dir, "ca.pem"))
+	switch {
+	case err == nil:
+		settings.RootCAs = x509.NewCertPool()
+		if !settings.RootCAs.AppendCertsFromPEM(ca) {
+			return nil, fmt.Errorf("docker: %s/ca.pem has no certificate", dir)
+		}
+	case required || !errors.Is(err, os.ErrNotExist):
+		return nil, fmt.Errorf("docker: the certificates for TLS: %w", err)
+	}
+	own, err := tls.LoadX509KeyPair(filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"))
+	_, certErr := os.Stat(filepath.Join(dir, "cert.pem"))
+	switch {
+	case err == nil:
+		settings.Certificates = []tls.Certificate{own}
+	case required || !errors.Is(certErr, os.ErrNotExist):
+		return nil, fmt.Errorf("docker: the certificates for TLS: %w", err)
+	}
+	return client.WithHTTPClient(&http.Client{Transport: &http.Transport{TLSClientConfig: settings},
+		CheckRedirect: client.CheckRedirect}), nil
+}
+
+// contextMeta is the file of a context of the docker command.
+type contextMeta struct {
+	Name      string
+	Endpoints map[string]struct {
+		Host          string
+		SkipTLSVerify bool
+	}
+}
+
+// contextOptions returns the options of a context of the docker command.
+func contextOptions(name string) ([]client.Opt, error) {
+	sum := sha256.Sum256([]byte(name))
+	id := hex.EncodeToString(sum[:])
+	path := filepath.Join(settingsDir(), "contexts", "meta", id, "meta.json")
+	var meta contextMeta
+	if err := readJSON(path, &meta); err != nil {
+		return nil, fmt.Errorf("docker: the context %q cannot be read: %w; `docker context ls` lists them", name, err)
+	}
+	endpoint := meta.Endpoints["docker"]
+	if endpoint.Host == "" {
+		return nil, fmt.Errorf("docker: the context %q names no daemon", name)
+	}
+	options := []client.Opt{client.WithHost(endpoint.Host), client.WithAPIVersionFromEnv()}
+	dir := filepath.Join(settingsDir(), "contexts", "tls", id, "docker")
+	if _, err := os.Stat(dir); isRemote(endpoint.Host) && (err == nil || endpoint.SkipTLSVerify) {
+		secured, err := withTLS(dir, !endpoint.SkipTLSVerify, false)
+		if err != nil {
+			return nil, err
+		}
+		options = append([]client.Opt{secured}, options...)
+	}
+	return options, nil
+}

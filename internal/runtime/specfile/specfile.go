@@ -1,0 +1,79 @@
+// Package specfile owns the file in a sandbox's folder from which the next server makes the sandbox's Spec again.
+package specfile
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"sandlot/internal/agent/wire"
+	"sandlot/internal/atomicfile"
+	"sandlot/internal/image"
+	"sandlot/internal/sandbox"
+)
+
+// Name is the name of the file, which only the server's user may read.
+const Name = "sandbox.json"
+
+// maxSize bounds the file, in bytes.
+const maxSize = 1 << 20
+
+// ErrBroken means that a file is not what Write has written.
+var ErrBroken = errors.New("its record is broken")
+
+// Record is what every runtime stores of a sandbox. One that stores more embeds it.
+type Record struct {
+	ID       string          `json:"id"`
+	Template string          `json:"template"`
+	Limits   sandbox.Limits  `json:"limits"`
+	Mounts   []sandbox.Mount `json:"mounts"`
+	Secret   string          `json:"secret"`
+}
+
+// Of returns the record of a sandbox.
+func Of(spec sandbox.Spec) Record {
+	return Record{ID: spec.ID, Template: spec.Template.Name, Limits: spec.Limits, Mounts: spec.Mounts,
+		Secret: hex.EncodeToString(spec.Secret)}
+}
+
+// Spec returns the spec of the sandbox with that id. Its template has only the name.
+func (r Record) Spec(id string) (sandbox.Spec, error) {
+	secret, err := hex.DecodeString(r.Secret)
+	if err != nil || len(secret) != wire.SecretLen || r.ID != id {
+		return sandbox.Spec{}, ErrBroken
+	}
+	return sandbox.Spec{ID: id, Template: &image.Template{Name: r.Template}, Limits: r.Limits, Mounts: r.Mounts,
+		Secret: secret}, nil
+}
+
+// Write replaces the file in a sandbox's folder.
+func Write(dir string, record any) error {
+	text, err := json.Marshal(record)
+	if err != nil {
+		return err
+	}
+	return atomicfile.Write(filepath.Join(dir, Name), text)
+}
+
+// Read reads the file in a sandbox's folder. It follows no link, and waits for nobody.
+func Read(dir string, record any) error {
+	f, err := os.OpenFile(filepath.Join(dir, Name), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxSize))
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(text, record); err != nil {
+		return fmt.Errorf("%w: %w", ErrBroken, err)
+	}
+	return nil
+}
