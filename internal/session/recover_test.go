@@ -287,9 +287,10 @@ func TestStopFails(t *testing.T) {
 			l.Fault(context.Background(), agent.ErrProtocol, fault.CommandExecution)
 		},
 		"boot": func(w *testSessions, l *Lease) {
-			w.fake.StopHangs = false
+			w.fake.StopHangs.Store(false)
 			w.Stop(context.Background(), ann, "home")
-			w.fake.StopHangs, w.fake.Silent = true, true
+			w.fake.Silent = true
+			w.fake.StopHangs.Store(true)
 			w.fails(ann, OpenRequest{ID: "home"}, fault.SandboxCreation)
 			w.fake.Silent = false
 		},
@@ -308,7 +309,7 @@ func TestStopFails(t *testing.T) {
 					}
 				}
 				home := w.use(ann, OpenRequest{ID: "home"})
-				w.fake.StopHangs = true
+				w.fake.StopHangs.Store(true)
 				stop(w, home)
 				ctx, cancel := context.WithCancel(t.Context())
 				done := make(chan struct{})
@@ -316,7 +317,7 @@ func TestStopFails(t *testing.T) {
 				defer func() { cancel(); <-done }()
 				w.fails(ann, OpenRequest{ID: "home"}, fault.SandboxCreation, "workspace")
 				one(1)
-				w.fake.StopHangs = false
+				w.fake.StopHangs.Store(false)
 				time.Sleep(3 * time.Minute)
 				one(0)
 				if w.Live() != 0 {

@@ -136,7 +136,7 @@ func (w *testSessions) open(change func(*Rules)) {
 // close ends all; the bubble may hold no goroutine.
 func (w *testSessions) close() {
 	w.t.Helper()
-	w.fake.StopHangs = false
+	w.fake.StopHangs.Store(false)
 	w.StopAll(context.Background())
 	w.Close(context.Background())
 	if _, alive := w.fake.Count(); alive != 0 {

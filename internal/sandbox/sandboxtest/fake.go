@@ -8,6 +8,7 @@ import (
 	"errors"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"sandlot/internal/agent/agenttest"
@@ -30,7 +31,7 @@ type Fake struct {
 	LeftoversErr error         // the error of Leftovers
 	Silent       bool          // the agents of new sandboxes dial and authenticate, but never answer
 	WrongSecret  bool          // the agents of new sandboxes have a wrong secret
-	StopHangs    bool          // Stop hangs until its context ends
+	StopHangs    atomic.Bool   // Stop hangs until its context ends
 	// OnRecover is called by Recover, which returns its error. It may be nil.
 	OnRecover func(ctx context.Context, id string) error
 	// Dial connects to a port in a sandbox. By default nothing listens on any port.
@@ -261,7 +262,7 @@ func (b *FakeBox) Resize(_ context.Context, l sandbox.Limits) error {
 
 // Stop implements sandbox.Sandbox.
 func (b *FakeBox) Stop(ctx context.Context) error {
-	if b.fake.StopHangs {
+	if b.fake.StopHangs.Load() {
 		<-ctx.Done()
 		return ctx.Err()
 	}
