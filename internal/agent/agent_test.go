@@ -673,18 +673,28 @@ func TestEndlessOutput(t *testing.T) {
 // A link that dies in the middle of calls ends them, and the next one serves.
 func TestDeathInTheMiddle(t *testing.T) {
 	c, b := client(t, nil)
-	mux := b.serve(t, &fakeAgent{})
-	if err := c.Wait(t.Context()); err != nil {
-		t.Fatal(err)
+	begun, broken := make(chan struct{}, 3), make(chan struct{})
+	// A call of which the agent has read nothing yet would wait for the next link.
+	hang := func(s net.Conn) {
+		if _, err := s.Read(make([]byte, 1)); err == nil {
+			begun <- struct{}{}
+			<-broken
+		}
 	}
+	mux := b.serve(t, &fakeAgent{run: hang, raw: hang, call: http.HandlerFunc(func(http.ResponseWriter,
+		*http.Request) {
+		begun <- struct{}{}
+		<-broken
+	})})
 	errs := make(chan error, 3)
 	go func() { _, err := c.run(context.Background(), execOf("x"), ignore); errs <- err }()
 	go func() { _, _, err := c.stream(context.Background(), &agentv1.StreamOpen{}); errs <- err }()
 	go func() { _, err := hello(context.Background(), c); errs <- err }()
-	for mux.NumStreams() < 3 {
-		time.Sleep(time.Millisecond)
+	for range 3 {
+		<-begun
 	}
 	mux.Close()
+	close(broken)
 	for range 3 {
 		if err := <-errs; err == nil {
 			t.Error("a call over a link that broke succeeded")
