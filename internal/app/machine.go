@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -18,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"sandlot/internal/atomicfile"
 	"sandlot/internal/config"
 	"sandlot/internal/fault"
 	"sandlot/internal/proc"
@@ -198,12 +198,7 @@ func (f *StateFolder) addLost(lost []Sandbox) {
 // runningServer returns the server whose process is named in the lock file of a state folder, if it runs. The
 // process must belong to owner, the folder's owner, unless that is root: the file could name any.
 func runningServer(dir string, owner int) *Server {
-	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil
-	}
-	defer lock.Close()
-	text, err := io.ReadAll(io.LimitReader(lock, 100))
+	text, err := atomicfile.Read(filepath.Join(dir, "lock"), 100)
 	if err != nil {
 		return nil
 	}

@@ -82,6 +82,7 @@ func New(c Config) (*Runtime, error) {
 func (r *Runtime) Name() string { return "docker" }
 
 func (r *Runtime) dir() string                 { return filepath.Join(r.StateDir, "docker") }
+func (r *Runtime) instanceFile() string        { return filepath.Join(r.dir(), "instance") }
 func (r *Runtime) sandboxesDir() string        { return filepath.Join(r.dir(), "sandboxes") }
 func (r *Runtime) sandboxDir(id string) string { return filepath.Join(r.sandboxesDir(), id) }
 
@@ -119,6 +120,9 @@ func (r *Runtime) Check(ctx context.Context) error {
 // checkTimeout is how long the daemon may take to answer Check.
 const checkTimeout = 10 * time.Second
 
+// maxInstance is more than the bytes of an instance's id, which validID bounds.
+const maxInstance = 100
+
 // instanceID returns the random id of this state folder. The first call makes it.
 func (r *Runtime) instanceID() (string, error) {
 	r.setupMu.Lock()
@@ -126,8 +130,8 @@ func (r *Runtime) instanceID() (string, error) {
 	if r.instance != "" {
 		return r.instance, nil
 	}
-	path := filepath.Join(r.dir(), "instance")
-	text, err := os.ReadFile(path)
+	path := r.instanceFile()
+	text, err := atomicfile.Read(path, maxInstance)
 	if errors.Is(err, os.ErrNotExist) {
 		text = []byte(secret.ID())
 		if err = os.MkdirAll(r.dir(), 0o700); err == nil {

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"sandlot/internal/agent/wire"
+	"sandlot/internal/atomicfile"
 	"sandlot/internal/dockercommand"
 	"sandlot/internal/proc"
 	"sandlot/internal/runtime/specfile"
@@ -38,7 +39,7 @@ func Inspect(ctx context.Context, c Config) ([]Process, error) {
 	if err != nil || len(folders) == 0 { // none, or those of another user
 		return nil, nil
 	}
-	instance, err := os.ReadFile(filepath.Join(r.dir(), "instance"))
+	instance, err := atomicfile.Read(r.instanceFile(), maxInstance)
 	if err != nil || !validID.Match(instance) {
 		return nil, err
 	}

@@ -6,11 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"path/filepath"
-
-	"golang.org/x/sys/unix"
 
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/atomicfile"
@@ -63,12 +59,7 @@ func Write(dir string, record any) error {
 
 // Read reads the file in a sandbox's folder. It follows no link, and waits for nobody.
 func Read(dir string, record any) error {
-	f, err := os.OpenFile(filepath.Join(dir, Name), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxSize))
+	text, err := atomicfile.Read(filepath.Join(dir, Name), maxSize)
 	if err != nil {
 		return err
 	}
