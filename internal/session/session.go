@@ -392,7 +392,7 @@ func (l *Lease) Fault(ctx context.Context, err error, kind fault.Kind) error {
 	if f := refusal(err); f != nil {
 		return f.With("session_id", l.ID())
 	}
-	reason, errorType := "", "sandbox_ended"
+	reason, errorType := "", typeEnded
 	statusCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
 	// When a sandbox dies, its link closes a moment before Status reports it as dead.
@@ -404,7 +404,7 @@ func (l *Lease) Fault(ctx context.Context, err error, kind fault.Kind) error {
 		}
 		if agent.ReasonOf(err) == agent.TimedOut || errors.Is(err, context.DeadlineExceeded) ||
 			errors.Is(err, agent.ErrProtocol) {
-			reason, errorType = "its agent stopped answering", "sandbox_unresponsive"
+			reason, errorType = "its agent stopped answering", typeUnresponsive
 			break
 		}
 		time.Sleep(10 * time.Millisecond)
@@ -413,15 +413,36 @@ func (l *Lease) Fault(ctx context.Context, err error, kind fault.Kind) error {
 		return l.withSession(fault.Wrap(kind, err,
 			"the link to the sandbox broke in the middle of the call; the session lives on"), "link_lost")
 	}
-	if l.acquire(statusCtx) == nil {
-		l.dropSandbox(l.Booted, reason)
-		l.release()
+	if !l.drop(ctx, reason) && errorType == typeUnresponsive { // a dead one is dropped by the next call
+		return l.withSession(fault.Wrap(kind, err, "the session's sandbox did not answer, and could not be ended: "+
+			"other calls are starting or ending it; try again"), errorType)
 	}
 	return l.withSession(fault.Wrap(kind, err,
 		"the session's sandbox had to end: %s. Files in /workspace are kept; variables, processes and everything "+
 			"outside /workspace are gone. The next call starts it again", reason), errorType).
 		With("lost", []string{"variables", "processes"}).With("kept", []string{pool.WorkspaceDir})
 }
+
+// dropTimeout is how long a call whose sandbox has failed waits for the session's lock.
+const dropTimeout = 5 * time.Second
+
+// drop destroys the lease's sandbox, and reports whether the session has it no more.
+func (l *Lease) drop(ctx context.Context, why string) bool {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), dropTimeout)
+	defer cancel()
+	if l.acquire(ctx) != nil {
+		return false
+	}
+	defer l.release()
+	l.dropSandbox(l.Booted, why)
+	return true
+}
+
+// Types of errors of calls whose sandbox failed.
+const (
+	typeEnded        = "sandbox_ended"
+	typeUnresponsive = "sandbox_unresponsive"
+)
 
 // withSession adds the session's id to a fault, and, if the call ran code, the error type.
 func (l *Lease) withSession(f *fault.Error, errorType string) *fault.Error {

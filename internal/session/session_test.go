@@ -409,6 +409,38 @@ func TestErrorTypes(t *testing.T) {
 	})
 }
 
+// TestFaultOfSlowRuntime: a sandbox that does not answer is ended also if its runtime is slow to say how it is; and
+// what a call says to be gone is gone.
+func TestFaultOfSlowRuntime(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, w *testSessions) {
+		w.fake.StatusHangs.Store(true)
+		s := w.use(ann, OpenRequest{ID: "new"})
+		data := fault.From(s.Fault(t.Context(), agent.ErrProtocol, fault.CodeExecution)).Data().Context
+		if data["error_type"] != "sandbox_unresponsive" || data["lost"] == nil {
+			t.Errorf("%v", data)
+		}
+		if _, alive := w.fake.Count(); alive != 0 {
+			t.Errorf("after the fault %d live", alive)
+		}
+		l := w.use(ann, OpenRequest{ID: s.ID()})
+		if l.Booted.ID == s.Booted.ID || !strings.Contains(l.Notice, "its agent stopped answering") {
+			t.Errorf("the next call has the same sandbox, or no notice: %q", l.Notice)
+		}
+		if err := l.acquire(t.Context()); err != nil { // as a call that boots or stops
+			t.Fatal(err)
+		}
+		err := l.Fault(t.Context(), agent.ErrProtocol, fault.CodeExecution)
+		if data := fault.From(err).Data().Context; data["error_type"] != "sandbox_unresponsive" ||
+			data["lost"] != nil || !strings.Contains(err.Error(), "try again") {
+			t.Errorf("%v, %v", err, data)
+		}
+		l.release()
+		if next := w.use(ann, OpenRequest{ID: s.ID()}); next.Booted.ID != l.Booted.ID || next.Notice != "" {
+			t.Errorf("what nobody has ended is another: %q", next.Notice)
+		}
+	})
+}
+
 func TestRuntimeFails(t *testing.T) {
 	in(t, nil, func(t *testing.T, w *testSessions) {
 		w.fake.CreateErr = errors.New("no")

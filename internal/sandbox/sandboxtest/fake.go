@@ -32,6 +32,7 @@ type Fake struct {
 	Silent       bool          // the agents of new sandboxes dial and authenticate, but never answer
 	WrongSecret  bool          // the agents of new sandboxes have a wrong secret
 	StopHangs    atomic.Bool   // Stop hangs until its context ends
+	StatusHangs  atomic.Bool   // Status hangs until its context ends
 	// OnRecover is called by Recover, which returns its error. It may be nil.
 	OnRecover func(ctx context.Context, id string) error
 	// Dial connects to a port in a sandbox. By default nothing listens on any port.
@@ -243,7 +244,11 @@ func (b *FakeBox) usage() (busy bool, idle time.Duration) {
 }
 
 // Status implements sandbox.Sandbox.
-func (b *FakeBox) Status(context.Context) (sandbox.Status, error) {
+func (b *FakeBox) Status(ctx context.Context) (sandbox.Status, error) {
+	if b.fake.StatusHangs.Load() {
+		<-ctx.Done()
+		return sandbox.Status{}, ctx.Err()
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.alive() {
