@@ -88,6 +88,8 @@ func TestCancelledCreate(t *testing.T) {
 // and none in another folder of the sandbox, where a program could put a link in its place.
 func TestRefusedMounts(t *testing.T) {
 	own, other, harmless := t.TempDir(), t.TempDir(), t.TempDir()
+	const runtimeDir = "/nowhere/user" // of the server's user, who may have a daemon
+	t.Setenv("XDG_RUNTIME_DIR", runtimeDir)
 	listen := func(path string) {
 		l, err := net.Listen("unix", path)
 		if err != nil {
@@ -117,10 +119,12 @@ func TestRefusedMounts(t *testing.T) {
 	defer r.Close()
 	workspace := sandbox.Mount{Source: harmless, Target: "/workspace"}
 	const daemon, place = "the socket of the Docker daemon", "in a folder that the sandbox has for something else"
+	const places = "the place of the sockets of daemons"
 	for _, tt := range []struct{ source, target, refusal string }{
 		{harmless, "/data", ""}, {harmless, "/root/share", ""}, {harmless, "/workspaces", ""},
 		{own, "/data", daemon}, {filepath.Dir(own), "/data", daemon}, {link, "/data", daemon},
-		{"/", "/data", "the place of the sockets of daemons"}, {"/run", "/data", "the place of the sockets of daemons"},
+		{"/", "/data", places}, {"/run", "/data", places}, {"/var/run", "/data", places}, {"/var/lib", "/data", places},
+		{other, "/data", "other daemon.sock in it, a socket of a program of this machine"},
 		{harmless, "/workspace/team/files", place}, {harmless, "/.sandlot/x", place}, {harmless, "/run/sandlot", place},
 		{harmless, "/proc/sys", place}, {harmless, "/", place}, {harmless, "/x/../dev/shm", place},
 		{filepath.Join(harmless, "missing"), "/data", "is missing"},
@@ -131,11 +135,20 @@ func TestRefusedMounts(t *testing.T) {
 			t.Errorf("%s at %s: %v", tt.source, tt.target, err)
 		}
 	}
-	if os.Getuid() != 0 {
-		return // the socket is not root's
+	for _, source := range []string{"/run/user/1000/podman", "/run/containerd/s", "/run/crio", "/run/k3s/containerd",
+		"/var/lib/lxd", "/var/snap/lxd/common/lxd", filepath.Join(runtimeDir, "docker"), filepath.Dir(runtimeDir)} {
+		if err := r.checkSource(source, true); err == nil || !strings.Contains(err.Error(), places) {
+			t.Errorf("%s: %v", source, err)
+		}
 	}
-	err = r.checkMounts([]sandbox.Mount{workspace, {Source: other, Target: "/data"}})
-	if err == nil || !strings.Contains(err.Error(), "a socket of a program of root's") {
-		t.Errorf("a socket of another daemon: %v", err)
+	if os.Getuid() == 0 { // of another user than the server's
+		socket := filepath.Join(other, "a/b/c/other daemon.sock")
+		if err := os.Chown(socket, 65534, 65534); err != nil {
+			t.Fatal(err)
+		}
+		err := r.checkSource(filepath.Join(other, "a"), false)
+		if err == nil || !strings.Contains(err.Error(), socket) {
+			t.Errorf("a socket of another user's: %v", err)
+		}
 	}
 }

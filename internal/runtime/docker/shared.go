@@ -1,23 +1,39 @@
 package docker
 
 import (
-	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
-	"syscall"
 )
 
+// socketPlaces are folders in which daemons have sockets: Docker, Podman, containerd, CRI-O and k3s in /run, and those
+// of users in /run/user.
+var socketPlaces = []string{"/run", "/var/run", "/var/lib/lxd", "/var/snap/lxd", "/var/lib/incus", "/var/lib/kubelet"}
+
 // checkSource refuses to share a folder of this machine, by its path without links, in which there are the socket of
-// the daemon, or of another one like it, even if that one does not run yet, or other sockets of root's: these are
-// root's access to the machine. It refuses one that is to be read-only if other file systems are mounted in it: most
-// daemons would leave them writable. The error continues a sentence about the folder.
+// the daemon, or of another one like it, even if that one does not run yet, or any socket that a program of this
+// machine has open: with it a sandbox may do what the program's user may. It refuses one that is to be read-only if
+// other file systems are mounted in it: most daemons would leave them writable. The error continues a sentence about
+// the folder.
 func (r *Runtime) checkSource(source string, readOnly bool) error {
 	const advice = "with which a sandbox would be root on this machine; share another folder"
-	if isIn(source, "/run") || isIn("/run", source) {
-		return errors.New("is the place of the sockets of daemons, " + advice)
+	places := socketPlaces
+	if own := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(own) {
+		places = append(slices.Clone(places), own)
+	}
+	for _, place := range places {
+		if resolved, err := filepath.EvalSymlinks(place); err == nil {
+			place = resolved
+		}
+		switch {
+		case isIn(source, place):
+			return fmt.Errorf("is in %s, the place of the sockets of daemons, %s", place, advice)
+		case isIn(place, source):
+			return fmt.Errorf("has %s in it, the place of the sockets of daemons, %s", place, advice)
+		}
 	}
 	if daemon, isPath := strings.CutPrefix(r.client.DaemonHost(), "unix://"); isPath {
 		if resolved, err := filepath.EvalSymlinks(daemon); err == nil {
@@ -27,8 +43,9 @@ func (r *Runtime) checkSource(source string, readOnly bool) error {
 			return fmt.Errorf("is the place of %s, the socket of the Docker daemon, %s", daemon, advice)
 		}
 	}
-	if socket := rootSocketIn(source); socket != "" {
-		return fmt.Errorf("has %s in it, a socket of a program of root's, %s", socket, advice)
+	if socket := openSocketIn(source); socket != "" {
+		return fmt.Errorf("has %s in it, a socket of a program of this machine, with which a sandbox could act as the "+
+			"program's user; share another folder, or end the program", socket)
 	}
 	if below := mountsBelow(source); readOnly && len(below) > 0 && !r.sealsSubmounts() {
 		return fmt.Errorf("has another file system in it, at %s, which would not be read-only; share the folders "+
@@ -37,9 +54,10 @@ func (r *Runtime) checkSource(source string, readOnly bool) error {
 	return nil
 }
 
-// rootSocketIn returns a socket in a folder that a program of root's on this machine has made and has open; "": there
-// is none. What sandboxes make is not among them: their sockets are in other network namespaces.
-func rootSocketIn(folder string) string {
+// openSocketIn returns a socket in a folder that a program of this machine has made and has open; "": there is none.
+// What sandboxes make is not among them: their sockets are in other network namespaces. Whose the socket is does not
+// matter: its mode may let everybody use it, and a sandbox's programs may have the id of any user.
+func openSocketIn(folder string) string {
 	text, err := os.ReadFile("/proc/net/unix")
 	if err != nil {
 		return ""
@@ -56,11 +74,7 @@ func rootSocketIn(folder string) string {
 		if err != nil || !isIn(resolved, folder) {
 			continue
 		}
-		st, err := os.Lstat(resolved)
-		if err != nil || st.Mode()&fs.ModeSocket == 0 {
-			continue
-		}
-		if owner, ok := st.Sys().(*syscall.Stat_t); ok && owner.Uid == 0 {
+		if st, err := os.Lstat(resolved); err == nil && st.Mode()&fs.ModeSocket != 0 {
 			return resolved
 		}
 	}
