@@ -275,11 +275,17 @@ func (b *box) Stop(ctx context.Context) error {
 	return nil
 }
 
+// The pause between two attempts to remove a container doubles from the first to the last.
+const (
+	firstRemovalPause = 20 * time.Millisecond
+	maxRemovalPause   = time.Second
+)
+
 // removeContainer removes the container with its volumes, until ctx ends. It touches no container of another
 // instance that has the name.
 func (b *box) removeContainer(ctx context.Context) error {
 	removed := false
-	for {
+	for pause := firstRemovalPause; ; pause = min(2*pause, maxRemovalPause) {
 		state, err := b.inspect(ctx)
 		switch {
 		case err != nil:
@@ -300,7 +306,7 @@ func (b *box) removeContainer(ctx context.Context) error {
 			return fmt.Errorf("removing the container: %w", err)
 		}
 		select {
-		case <-time.After(retryInterval / 5):
+		case <-time.After(pause):
 		case <-ctx.Done():
 			return fmt.Errorf("removing the container: %w", errors.Join(ctx.Err(), err))
 		}

@@ -30,6 +30,7 @@ type oneContainer struct {
 	state    string // of the container; empty: there is none
 	unmade   bool   // the daemon does not answer the request to make it
 	stuck    bool   // it cannot be removed
+	removals int    // requests to remove it
 }
 
 // set changes the daemon.
@@ -71,6 +72,7 @@ func (d *oneContainer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		d.state = "running"
 		w.WriteHeader(http.StatusNoContent)
 	case r.Method == http.MethodDelete && d.stuck:
+		d.removals++
 		w.WriteHeader(http.StatusInternalServerError)
 		w.Write([]byte(`{"message":"device busy"}`))
 	case r.Method == http.MethodDelete:
@@ -165,6 +167,38 @@ func TestStuckContainer(t *testing.T) {
 		if _, err := r.Recover(t.Context(), recordSpec.ID); !sandbox.Removed(err) || d.state != "" || hasFolder(dir) {
 			t.Errorf("%s: %v; the container is %q", name, err, d.state)
 		}
+	}
+}
+
+// TestStopRepeated: a daemon that cannot remove a container is asked less and less often. The sandbox is the same when
+// it is recovered then, and is stopped when that can be done.
+func TestStopRepeated(t *testing.T) {
+	t.Parallel()
+	d, dir := serve(t, "d"), t.TempDir()
+	r := d.open(t, dir)
+	b, err := r.Create(t.Context(), recordSpec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.set(func() { d.stuck = true })
+	ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
+	defer cancel()
+	if err := b.Stop(ctx); err == nil || !strings.Contains(err.Error(), "device busy") {
+		t.Errorf("a container that stays: %v", err)
+	}
+	d.set(func() {
+		if d.removals < 2 || d.removals > 10 {
+			t.Errorf("in one and a half seconds the daemon was asked %d times to remove a container", d.removals)
+		}
+		d.stuck = false
+	})
+	again, err := r.Recover(t.Context(), recordSpec.ID)
+	first, _ := boxOf(b)
+	if second, _ := boxOf(again); err != nil || second != first {
+		t.Errorf("recovered: %v, another one: %t", err, second != first)
+	}
+	if err := again.Stop(t.Context()); err != nil || d.state != "" || hasFolder(dir) || len(r.List()) != 0 {
+		t.Errorf("%v; the container is %q, %d are listed", err, d.state, len(r.List()))
 	}
 }
 
