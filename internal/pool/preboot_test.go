@@ -310,14 +310,30 @@ func TestDeadPrebooted(t *testing.T) {
 	})
 }
 
-// A warm sandbox that booted while a shared folder was full is not given out when
-// the folder can be written again.
+// sealer is a prebooter that makes shared folders read-only in sandboxes that run.
+type sealer struct{ *prebooter }
+
+func (sealer) Seal(context.Context, string, bool) int { return 0 }
+
+// A warm sandbox that booted while a shared folder was full is not given out when the folder can be written again; nor
+// one that can write a folder that is full, unless its runtime sees to it that it cannot.
 func TestOutdated(t *testing.T) {
+	for name, seals := range map[string]bool{"docker": false, "gvisor": true} {
+		t.Run(name, func(t *testing.T) { outdated(t, seals) })
+	}
+}
+
+func outdated(t *testing.T, seals bool) {
 	var full atomic.Bool
 	full.Store(true)
 	rt := &prebooter{cannot: true, volumes: func() []sandbox.Mount {
 		return []sandbox.Mount{{Source: "/a", Target: "/share", Shared: true, ReadOnly: full.Load()}}
 	}}
+	rt.change = func(c *Config) {
+		if seals {
+			c.Runtime = sealer{rt}
+		}
+	}
 	within(t, rt, 1, func(t *testing.T, p *Pool) {
 		take := func() *Booted { return p.Take(oneAndTwo[0], p.Flavor) }
 		b := take()
@@ -336,5 +352,13 @@ func TestOutdated(t *testing.T) {
 			t.Fatalf("%+v, want one that can write", b)
 		}
 		p.discard(b)
+		time.Sleep(time.Minute)
+		full.Store(true)
+		if b = take(); (b != nil) != seals {
+			t.Errorf("when the folder is full: %+v", b)
+		}
+		if b != nil {
+			p.discard(b)
+		}
 	})
 }

@@ -29,13 +29,16 @@ func (p *Pool) Take(t *image.Template, f image.Flavor) *Booted {
 	return nil
 }
 
-// outdated says whether a sandbox sees a shared folder read-only that is writable now: the
-// folder was full when the sandbox booted.
+// outdated says whether a sandbox sees a shared folder read-only that is writable now, because the folder was full when
+// the sandbox booted; or can write one that is full now, which its runtime does not change.
 func (p *Pool) outdated(b *Booted) bool {
+	rt, _ := p.RuntimeOf(b.Template)
+	_, seals := rt.(sandbox.Sealer)
 	mounts := b.Box.Spec().Mounts
 	return slices.ContainsFunc(p.volumes(), func(v sandbox.Mount) bool {
-		return !v.ReadOnly && slices.ContainsFunc(mounts,
-			func(m sandbox.Mount) bool { return m.Target == v.Target && m.ReadOnly })
+		return slices.ContainsFunc(mounts, func(m sandbox.Mount) bool {
+			return m.Target == v.Target && m.ReadOnly != v.ReadOnly && (m.ReadOnly || !seals)
+		})
 	})
 }
 
