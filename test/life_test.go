@@ -19,15 +19,18 @@ type folder struct {
 	Server *struct {
 		PID int `json:"pid"`
 	} `json:"server"`
-	Sandboxes []struct {
-		ID          string `json:"id"`
-		Session     string `json:"session"`
-		Runtime     string `json:"runtime"`
-		PID         int    `json:"pid"`
-		MemoryBytes int64  `json:"memory_bytes"`
-		Held        bool   `json:"held"`
-		Lost        bool   `json:"lost"`
-	} `json:"sandboxes"`
+	Sandboxes []shownSandbox `json:"sandboxes"`
+}
+
+// shownSandbox is a sandbox as `sandlot ps --json` shows it.
+type shownSandbox struct {
+	ID          string `json:"id"`
+	Session     string `json:"session"`
+	Runtime     string `json:"runtime"`
+	PID         int    `json:"pid"`
+	MemoryBytes int64  `json:"memory_bytes"`
+	Held        bool   `json:"held"`
+	Lost        bool   `json:"lost"`
 }
 
 // ps shows the server's state folder; with all, it is picked from what runs on

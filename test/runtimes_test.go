@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -261,6 +262,15 @@ func whileAway(t *testing.T, d *dockertest.Daemon, s *server, sessions []string)
 	t.Helper()
 	c := s.connect(older, "", nil)
 	before := c.code(sessions[0], "n").Text
+	stopped := 0
+	for _, b := range s.ps(false).Sandboxes {
+		if b.Session == sessions[2] {
+			stopped = b.PID
+		}
+	}
+	if stopped <= 1 {
+		t.Fatalf("ps does not show the sandbox of %s", sessions[2])
+	}
 	d.Signal(t, syscall.SIGKILL)
 	c.want(sessions[0], "n == "+before, "True")
 	refused := func(what, want string, a args) {
@@ -289,9 +299,20 @@ func whileAway(t *testing.T, d *dockertest.Daemon, s *server, sessions []string)
 	refused("a session whose runtime is away", "as soon as the runtime answers: try again later",
 		args{"session_id": sessions[0], "code": "n"})
 	began := time.Now()
-	r, err := c.try(t.Context(), "stop_session", args{"session_id": sessions[2]})
-	t.Logf("stopping a session whose runtime is away: %v, %v, %v", time.Since(began), r, err)
+	if r := c.call("stop_session", args{"session_id": sessions[2]}); r.Fields["success"] != true ||
+		time.Since(began) > 30*time.Second {
+		t.Errorf("stopping a session whose runtime is away: %v after %v", r.Fields, time.Since(began))
+	}
+	_, err := c.try(t.Context(), "execute_code", args{"session_id": sessions[2], "code": "n"})
+	wantFault(t, err, -32602, "SESSION_NOT_FOUND")
+	if syscall.Kill(stopped, 0) != nil {
+		t.Error("a sandbox ended without its daemon, and the test proves nothing")
+	}
 	d.Run(t)
+	waitFor(t, "the sandbox of the session that was stopped ends", func() bool {
+		return syscall.Kill(stopped, 0) != nil && !slices.ContainsFunc(s.ps(false).Sandboxes,
+			func(b shownSandbox) bool { return b.PID == stopped })
+	})
 	for _, session := range sessions[:2] {
 		waitFor(t, "the session is back", func() bool {
 			r, err := c.try(t.Context(), "execute_code", args{"session_id": session, "code": "n > 0"})
