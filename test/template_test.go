@@ -8,10 +8,14 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/moby/moby/api/types/container"
+	daemonapi "github.com/moby/moby/client"
 
 	"sandlot/internal/image/imagetest"
 	"sandlot/internal/runtime/docker/dockertest"
@@ -277,6 +281,27 @@ func TestReadyMadeTemplate(t *testing.T) {
 	}
 }
 
+// provenRuntime says that the sandbox of a session is of that runtime, by what is seen in it: the messages of gVisor's
+// kernel, or the process namespace of a container that the daemon has for the server.
+func provenRuntime(t *testing.T, s *server, daemon *dockertest.Daemon, session, runtime string) {
+	t.Helper()
+	inside := s.connect(older, "", nil).shell(session, "dmesg 2>/dev/null | grep -q 'Starting gVisor' && "+
+		"echo of gVisor; readlink /proc/self/ns/pid").All
+	list, err := daemon.Client.ContainerList(t.Context(), daemonapi.ContainerListOptions{
+		Filters: make(daemonapi.Filters).Add("label", "dev.sandlot.state="+s.State)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	isContainer := slices.ContainsFunc(list.Items, func(c container.Summary) bool {
+		space, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", daemon.PID(t, c.ID)))
+		return err == nil && strings.Contains(inside, space)
+	})
+	isGVisor := strings.Contains(inside, "of gVisor\n")
+	if isGVisor != (runtime == "gvisor") || isContainer != (runtime == "docker") {
+		t.Fatalf("this is no sandbox of %s: %q", runtime, inside)
+	}
+}
+
 // testSandboxImage runs the calls of mcp-codemode with its variables, on one runtime.
 func testSandboxImage(t *testing.T, runtime string, daemon *dockertest.Daemon) {
 	s := start(t, "SANDBOX_IMAGE="+dockertest.BaseImage, "POOL_SIZE=1", "EXEC_TIMEOUT=10", "MAX_OUTPUT_SIZE=50000",
@@ -291,6 +316,7 @@ func testSandboxImage(t *testing.T, runtime string, daemon *dockertest.Daemon) {
 		t.Fatalf("code %d, %s%s", code, out, errs)
 	}
 	c := s.connect(older, "", nil)
+	provenRuntime(t, s, daemon, c.code("", "1").session(), runtime)
 	for _, call := range []struct {
 		tool string
 		args args
