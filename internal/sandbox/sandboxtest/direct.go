@@ -257,7 +257,8 @@ func died(t *testing.T, b *Bench) {
 		}
 	}
 	b.OpenDirect(t.Context(), "python")
-	b.sh(t, "pkill -KILL -x python3; pkill -KILL -f sandlot_driver; pkill -KILL python; sleep 0.5")
+	// The brackets keep the shell from killing itself, so that it waits until the agent knows.
+	b.sh(t, "pkill -KILL -x python3; pkill -KILL -f '[s]andlot_driver'; pkill -KILL python; sleep 0.5")
 	if d := b.cell(t, "6 * 7", time.Minute); value(d) != "42" || !d.StateLost {
 		t.Errorf("killed between cells: %v", d)
 	}
