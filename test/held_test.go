@@ -362,7 +362,7 @@ func TestAnswersNobodyReads(t *testing.T) {
 	after := slowest(t, s, bob)
 	looks()
 	t.Logf("bob's P99 was %v and is %v; the server had %d MiB", before, after, most>>20)
-	if most > 300<<20 {
+	if most > 400<<20 { // of 2,800 MiB of answers; what the collector has not freed yet counts too
 		t.Errorf("the server had %d MiB", most>>20)
 	}
 	if after > 3*before+500*time.Millisecond {
