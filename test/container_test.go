@@ -154,6 +154,7 @@ func TestContainer(t *testing.T) {
 		debianImage)
 	c.run(strings.Replace(printed(t, "Docker")[0], "docker build", "docker build "+bases, 1))
 	t.Run("Docker", func(t *testing.T) { c.in(t, "..").byDocker() })
+	t.Run("Coolify", func(t *testing.T) { c.in(t, "..").byCoolify(bases) })
 	t.Run("Compose", func(t *testing.T) { c.in(t, "../deploy").byCompose(bases) })
 }
 

@@ -1,12 +1,14 @@
 package test
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -127,35 +129,54 @@ func TestCoolifyValues(t *testing.T) {
 	}
 }
 
-// TestCoolifyPaths: Compose finds the source and the seccomp profile from the base directory that the guide names,
-// and not from the root of the repository.
-func TestCoolifyPaths(t *testing.T) {
-	t.Parallel()
-	for _, at := range []struct {
-		base, file string
-		right      bool
-	}{{"deploy", "deploy/compose.yaml", true}, {".", "deploy/compose.yaml", false}} {
-		cmd := exec.Command(compose(t), "--project-directory", at.base, "-f", at.file, "config", "--format", "json")
-		cmd.Dir = ".."
-		out, err := cmd.Output()
-		if err != nil {
-			t.Fatal(err)
-		}
-		var found struct {
-			Services map[string]struct {
-				Build struct{ Context, Dockerfile string }
-			}
-		}
-		if err := json.Unmarshal(out, &found); err != nil {
-			t.Fatal(err)
-		}
-		build := found.Services["sandlot"].Build
-		_, err = os.Stat(filepath.Join(build.Context, build.Dockerfile))
-		if (err == nil) != at.right {
-			t.Errorf("base directory %s: %+v, %v", at.base, build, err)
-		}
-		if _, err := os.Stat(filepath.Join("..", at.base, "seccomp.json")); (err == nil) != at.right {
-			t.Errorf("base directory %s: %v", at.base, err)
-		}
+// byCoolify builds the image and makes the container as Coolify does with the base directory that the guide names; with
+// the one that it warns of, Compose finds neither the source nor the seccomp profile.
+func (c *containers) byCoolify(bases string) {
+	guide, err := os.ReadFile("../docs/guide/deploy.md")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	paths := regexp.MustCompile("base directory `(/[^`]*)` and compose file `(/[^`]*)`.* with `(/[^`]*)` and " +
+		"`(/[^`]*)` Compose finds neither").FindStringSubmatch(string(guide))
+	row := regexp.MustCompile("\n\\| `(unable to prepare context: )… (/deploy: no such file or directory)` \\| base " +
+		"directory").FindStringSubmatch(string(guide))
+	if paths == nil || row == nil {
+		c.t.Fatal("the guide does not name the paths for Coolify, or what goes wrong without them")
+	}
+	dir := c.t.TempDir()
+	err = errors.Join(os.WriteFile(filepath.Join(dir, ".env"), nil, 0o600),
+		os.WriteFile(filepath.Join(dir, "override.yaml"), fmt.Appendf(nil, override, dir), 0o644))
+	root, rootErr := filepath.Abs("..")
+	if err = errors.Join(err, rootErr); err != nil {
+		c.t.Fatal(err)
+	}
+	coolify := func(base, file string) string {
+		return fmt.Sprintf("docker compose --project-name coolify --env-file %s/.env --project-directory %s -f %s "+
+			"-f %[1]s/override.yaml ", dir, root+base, filepath.Join(root, base, file))
+	}
+	c.t.Cleanup(func() { c.try(coolify(paths[1], paths[2]) + "down --volumes") })
+	wrong := coolify(paths[3], paths[4])
+	if out, err := c.try(wrong + "build " + bases); err == nil || !strings.Contains(out, row[1]) ||
+		!strings.Contains(out, row[2]) {
+		c.t.Errorf("building from the base directory %s: %v, %s", paths[3], err, out)
+	}
+	if out, err := c.try(wrong + "create"); err == nil || !strings.Contains(out, "seccomp.json: no such file") {
+		c.t.Errorf("a container from the base directory %s: %v, %s", paths[3], err, out)
+	}
+	right := coolify(paths[1], paths[2])
+	c.run(right + "build " + bases)
+	c.run(right + "create --no-build")
+	profile, err := os.ReadFile("../deploy/seccomp.json")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	var compact bytes.Buffer
+	if err := json.Compact(&compact, profile); err != nil {
+		c.t.Fatal(err)
+	}
+	var options []string
+	err = json.Unmarshal([]byte(c.status("coolify-sandlot-1", "json .HostConfig.SecurityOpt")), &options)
+	if err != nil || !slices.Contains(options, "seccomp="+compact.String()) {
+		c.t.Errorf("the container has not the profile: %v, %.200q", err, options)
 	}
 }
