@@ -41,8 +41,7 @@ func (b *box) watchDisk() {
 	ctx := b.runtime.ctx
 	var folders ownFolders // nil: not found yet
 	var usageFile string
-	var lastCPU time.Duration
-	var lastLook time.Time // zero: the folders were not measured yet
+	var last look
 	var use diskUse
 	warned, isOver := false, false
 	var pause time.Duration // the first time none: what the sandbox finds it may keep
@@ -74,11 +73,11 @@ func (b *box) watchDisk() {
 		}
 		cpu, err := readUsage(usageFile)
 		limit := b.Spec().Limits.DiskBytes // it may have been changed
-		if limit <= 0 || err == nil && cpu-lastCPU < busyCPU && time.Since(lastLook) < b.runtime.idleInterval {
+		if limit <= 0 || err == nil && !last.isOld(cpu, b.runtime.idleInterval) {
 			continue
 		}
 		began := time.Now()
-		lastCPU, lastLook = cpu, began
+		last = look{cpu, began}
 		sizes, err := b.measure(ctx, folders)
 		if why := use.judge(sizes, err, limit); why != "" && ctx.Err() == nil {
 			b.runtime.Log.Warn("a sandbox reached its disk limit", "sandbox", b.spec.ID, "reason", why)
@@ -92,6 +91,17 @@ func (b *box) watchDisk() {
 		}
 		pause = max(diskInterval, restFactor*time.Since(began))
 	}
+}
+
+// look is when a sandbox's folders were measured, and the processor time that it had used then. Zero: they were not.
+type look struct {
+	cpu time.Duration
+	at  time.Time
+}
+
+// isOld reports whether the sandbox, which has used cpu so far, may have written much since.
+func (l look) isOld(cpu, idleInterval time.Duration) bool {
+	return cpu-l.cpu >= busyCPU || time.Since(l.at) >= idleInterval
 }
 
 // ownFolders are the folders of the host that a sandbox writes: groups whose sizes are limited together.
