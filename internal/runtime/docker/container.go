@@ -161,7 +161,7 @@ func maxProcesses() int64 {
 func (r *Runtime) resources(l sandbox.Limits) container.Resources {
 	all := container.Resources{Ulimits: []*container.Ulimit{{Name: "core"},
 		{Name: "nofile", Soft: maxFiles, Hard: maxFiles}}}
-	if r.kind() == podman { // its own default may be more than it is allowed to set
+	if r.known().isPodman { // its own default may be more than it is allowed to set
 		n := maxProcesses()
 		all.Ulimits = append(all.Ulimits, &container.Ulimit{Name: "nproc", Soft: n, Hard: n})
 	}
@@ -253,7 +253,7 @@ func bind(source, target string, readOnly bool) mount.Mount {
 func (r *Runtime) sealsSubmounts() bool {
 	minor, found := strings.CutPrefix(r.client.ClientVersion(), "1.")
 	n, err := strconv.Atoi(minor)
-	return found && err == nil && n >= 44 && r.kind() == engine
+	return found && err == nil && n >= 44 && !r.known().isPodman
 }
 
 // mountsBelow returns the mount points of this machine in a folder.

@@ -130,8 +130,8 @@ func TestSubmounts(t *testing.T) {
 // that sandboxes could use up for each other. What bounds each of them is its own.
 func TestProcessesOfUsers(t *testing.T) {
 	t.Parallel()
-	r, kind := &Runtime{}, podman
-	r.daemonKind.Store(&kind)
+	r := &Runtime{}
+	r.asked.Store(&daemon{isPodman: true})
 	var own unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NPROC, &own); err != nil {
 		t.Fatal(err)

@@ -11,14 +11,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/containerd/errdefs"
-	"github.com/moby/moby/api/types/system"
 	"github.com/moby/moby/client"
 
 	"sandlot/internal/atomicfile"
@@ -52,8 +50,7 @@ type Runtime struct {
 
 	idleInterval time.Duration // the constant; tests have less
 
-	daemonKind atomic.Pointer[string]   // nil: the daemon was not asked yet
-	daemon     atomic.Pointer[daemonID] // nil: the daemon was not asked yet
+	asked atomic.Pointer[daemon] // nil: the daemon was not asked yet
 
 	checkedPaths sync.Map // images and mount points that checkPaths has passed
 
@@ -68,11 +65,11 @@ func New(c Config) (*Runtime, error) {
 			return nil, fmt.Errorf("docker: %q must be an absolute path", p)
 		}
 	}
-	daemon, err := dockercommand.Client(c.Host, c.Context)
+	to, err := dockercommand.Client(c.Host, c.Context)
 	if err != nil {
 		return nil, err
 	}
-	r := &Runtime{Config: c, client: daemon, boxes: map[string]*box{}, skeletons: map[string]string{},
+	r := &Runtime{Config: c, client: to, boxes: map[string]*box{}, skeletons: map[string]string{},
 		idleInterval: idleInterval}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	return r, nil
@@ -191,53 +188,17 @@ func (r *Runtime) Warning() string {
 	return *r.warning
 }
 
-// Kinds of daemons.
-const (
-	engine = "docker"
-	podman = "podman" // it changes no limits of containers that run, and has limits of its own for users' processes
-)
-
-// kind returns the kind of the daemon, which findKind has found out.
-func (r *Runtime) kind() string {
-	if kind := r.daemonKind.Load(); kind != nil {
-		return *kind
-	}
-	return engine
-}
-
-// findKind asks the daemon what it is, unless it has answered before.
-func (r *Runtime) findKind(ctx context.Context) error {
-	if r.daemonKind.Load() != nil {
-		return nil
-	}
-	version, err := r.client.ServerVersion(ctx, client.ServerVersionOptions{})
-	if err != nil {
-		return fmt.Errorf("asking the Docker daemon for its version: %w", err)
-	}
-	kind := engine
-	if slices.ContainsFunc(version.Components, func(c system.ComponentVersion) bool {
-		return strings.HasPrefix(c.Name, "Podman")
-	}) {
-		kind = podman
-	}
-	r.daemonKind.Store(&kind)
-	return nil
-}
-
 // findWarnings asks the daemon what it does not guarantee.
 func (r *Runtime) findWarnings(ctx context.Context) (string, error) {
-	if err := r.findKind(ctx); err != nil {
-		return "", err
-	}
-	info, err := r.client.Info(ctx, client.InfoOptions{})
+	d, err := r.ask(ctx)
 	if err != nil {
 		return "", err
 	}
 	var all []string
-	if !info.Info.LiveRestoreEnabled && r.kind() != podman { // Podman has no daemon that sandboxes could end with
+	if d.endsSandboxes {
 		all = append(all, "sandboxes end when the Docker daemon does: set \"live-restore\": true in its daemon.json")
 	}
-	if !info.Info.MemoryLimit || !info.Info.PidsLimit || !info.Info.CPUCfsQuota {
+	if !d.hasLimits {
 		all = append(all, "the kernel bounds not all of memory, processors and processes of a sandbox: give the "+
 			"daemon cgroups with these controllers")
 	}

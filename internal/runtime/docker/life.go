@@ -26,6 +26,10 @@ func (r *Runtime) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbo
 	if !validID.MatchString(spec.ID) || len(spec.Secret) != wire.SecretLen || spec.Template == nil {
 		return nil, errors.New("docker: the spec is incomplete")
 	}
+	d, err := r.ask(ctx)
+	if err != nil {
+		return nil, r.explain(err)
+	}
 	if err := r.checkMounts(spec.Mounts); err != nil {
 		return nil, err
 	}
@@ -36,8 +40,8 @@ func (r *Runtime) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbo
 		return nil, fmt.Errorf("making the sandbox's folder: %w", err)
 	}
 	b := newBox(r, spec)
-	b.unmade = true
-	err := r.explain(r.start(ctx, b))
+	b.unmade, b.daemon = true, d.identity
+	err = r.explain(r.start(ctx, b))
 	if err == nil {
 		return b.sandbox(), nil
 	}
@@ -95,12 +99,6 @@ const (
 func (r *Runtime) start(ctx context.Context, b *box) error {
 	instance, err := r.instanceID()
 	if err != nil {
-		return err
-	}
-	if err := r.findKind(ctx); err != nil {
-		return err
-	}
-	if b.daemon, err = r.identify(ctx); err != nil {
 		return err
 	}
 	if err := specfile.Write(b.dir, b.record()); err != nil {
@@ -241,7 +239,7 @@ func (r *Runtime) recoverBox(ctx context.Context, id string) (*box, error) {
 	if err != nil { // such as no free descriptors
 		return b, err
 	}
-	if err := r.findKind(ctx); err != nil {
+	if _, err := r.ask(ctx); err != nil {
 		return b, err
 	}
 	if err := r.checkDaemon(ctx, rec); err != nil {

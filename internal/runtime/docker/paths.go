@@ -26,7 +26,7 @@ var reservedPaths = []string{path.Dir(wire.AgentPath), wire.SocketDir, "/proc", 
 // startChecked starts a container whose first process is the agent, and no program of the image or of a user. That
 // process has capabilities.
 func (b *box) startChecked(ctx context.Context, id string, options client.ContainerCreateOptions) error {
-	prepared := b.runtime.kind() == podman && b.runtime.seesProcesses()
+	prepared := b.runtime.known().isPodman && b.runtime.seesProcesses()
 	check := b.checkPaths
 	if prepared {
 		check = b.prepare

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/moby/moby/client"
-
 	"sandlot/internal/runtime/specfile"
 	"sandlot/internal/sandbox"
 )
@@ -24,23 +22,6 @@ type daemonID struct {
 	ID   string `json:"id"`   // what it says of itself, whatever its address is
 }
 
-// identify asks the daemon which one it is, unless it has answered before.
-func (r *Runtime) identify(ctx context.Context) (daemonID, error) {
-	if known := r.daemon.Load(); known != nil {
-		return *known, nil
-	}
-	answer, err := r.client.Info(ctx, client.InfoOptions{})
-	if err != nil {
-		return daemonID{}, fmt.Errorf("asking the Docker daemon which one it is: %w", err)
-	}
-	d := daemonID{r.client.DaemonHost(), answer.Info.ID}
-	if r.kind() == podman { // its ID is another one each time
-		d.ID = answer.Info.Name + ":" + answer.Info.DockerRootDir
-	}
-	r.daemon.Store(&d)
-	return d, nil
-}
-
 // checkDaemon returns an error if another daemon has the container of a record: that this one has no such container
 // would mean nothing. A daemon that has come in the place of that one, at its address, has taken its place.
 func (r *Runtime) checkDaemon(ctx context.Context, rec record) error {
@@ -48,8 +29,8 @@ func (r *Runtime) checkDaemon(ctx context.Context, rec record) error {
 	if rec.Daemon.Host == host || rec.Daemon.Host == "" {
 		return nil
 	}
-	d, err := r.identify(ctx)
-	if err != nil || d.ID == rec.Daemon.ID {
+	d, err := r.ask(ctx)
+	if err != nil || d.identity.ID == rec.Daemon.ID {
 		return err
 	}
 	return fmt.Errorf("%w: the container of the sandbox is on the Docker daemon at %s, and this one, at %s, is "+
