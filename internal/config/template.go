@@ -335,6 +335,10 @@ func (c *Config) finishTemplates() error {
 	default:
 		return c.InvalidSetting("runtime", fmt.Errorf("must be one of runtimes: %s", strings.Join(r.Names, ", ")))
 	}
+	if c.Network.Mode == "open" && slices.Contains(r.Names, "docker") {
+		return c.InvalidSetting("network.mode", errors.New("the runtime docker gives no sandbox the machine's own "+
+			"network; use public, or the runtime gvisor alone"))
+	}
 	if c.sandboxImage != "" {
 		if slices.ContainsFunc(c.Templates, func(t Template) bool { return t.Name == ImageTemplate }) {
 			return c.InvalidSetting("sandbox_image", fmt.Errorf("there is a template %s already", ImageTemplate))

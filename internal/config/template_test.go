@@ -156,6 +156,9 @@ func TestRuntimes(t *testing.T) {
 			"gvisor", []string{"docker", "gvisor"}, ""},
 		{"runtimes: [gvisor, docker]\ntemplates: {a: {image: b, runtime: docker}}", "gvisor",
 			[]string{"gvisor", "docker"}, ""},
+		{"network: {mode: open}\nauth: required", "gvisor", []string{"gvisor"}, ""},
+		{"network: {mode: open}\nauth: required\nruntimes: [gvisor, docker]", "", nil,
+			"the runtime docker gives no sandbox"},
 		{"templates: {a: {image: b, runtime: docker}}", "", nil, `runtime "docker" must be one of gvisor`},
 	}
 	for _, tt := range tests {

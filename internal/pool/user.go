@@ -50,7 +50,15 @@ func (p *Pool) giveWorkspace(ctx context.Context, r Request) error {
 		return nil
 	}
 	u := p.runnable(r.Template).User
-	changed, err := p.Workspaces.SetOwner(ctx, r.Workspace, int(u.UID), int(u.GID))
+	uid, gid := int(u.UID), int(u.GID)
+	var err error
+	if rt, ok := p.RuntimeNamed(r.Template.Runtime).(sandbox.UserMapper); ok {
+		uid, gid, err = rt.HostUser(ctx, u)
+	}
+	var changed bool
+	if err == nil {
+		changed, err = p.Workspaces.SetOwner(ctx, r.Workspace, uid, gid)
+	}
 	if err != nil {
 		return fmt.Errorf("its workspace cannot be given to the user %s of the template: %w", u, err)
 	}

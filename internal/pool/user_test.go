@@ -2,6 +2,7 @@ package pool
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"log/slog"
 	"os"
@@ -21,6 +22,13 @@ type rootOnly struct {
 }
 
 func (r rootOnly) CanRunAs() error { return r.err }
+
+// firstUser is the id on the host of root in sandboxes of rootOnly.
+const firstUser = 100_000
+
+func (r rootOnly) HostUser(_ context.Context, u image.User) (uid, gid int, err error) {
+	return firstUser + int(u.UID), firstUser + int(u.GID), nil
+}
 
 // A template has root as its user where the runtime can run programs as no other, and the log says so
 // once. Elsewhere the workspace belongs to the user before the sandbox boots.
@@ -68,8 +76,8 @@ func TestUserOfTemplate(t *testing.T) {
 			}
 		}
 		st, err := os.Stat(workspaces.Path(ws))
-		if err != nil || st.Sys().(*syscall.Stat_t).Uid != wantUID {
-			t.Errorf("the workspace: %+v, %v, want the user %d", st, err, wantUID)
+		if err != nil || st.Sys().(*syscall.Stat_t).Uid != firstUser+wantUID {
+			t.Errorf("the workspace: %+v, %v, want the user %d", st, err, firstUser+wantUID)
 		}
 	}
 }

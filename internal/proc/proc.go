@@ -156,9 +156,11 @@ func InOwnPIDNamespace(pid int) bool {
 
 // Mount is a mount in a process's mount namespace (proc_pid_mountinfo(5)).
 type Mount struct {
-	ID     uint64
-	Root   string // the folder in its file system that is mounted
-	Target string // the mount point
+	ID       uint64
+	Parent   uint64 // the mount in which its mount point is
+	Root     string // the folder in its file system that is mounted
+	Target   string // the mount point
+	ReadOnly bool
 }
 
 // Mounts returns the mounts that a process sees; none if it does not exist.
@@ -169,11 +171,14 @@ func Mounts(pid int) (mounts []Mount) {
 	}
 	for l := range strings.Lines(string(text)) {
 		f := strings.Fields(l)
-		if len(f) < 5 {
+		if len(f) < 6 {
 			continue
 		}
-		if id, err := strconv.ParseUint(f[0], 10, 64); err == nil {
-			mounts = append(mounts, Mount{id, f[3], strings.ReplaceAll(f[4], `\040`, " ")})
+		id, err := strconv.ParseUint(f[0], 10, 64)
+		parent, parentErr := strconv.ParseUint(f[1], 10, 64)
+		if err == nil && parentErr == nil {
+			mounts = append(mounts, Mount{id, parent, f[3], strings.ReplaceAll(f[4], `\040`, " "),
+				slices.Contains(strings.Split(f[5], ","), "ro")})
 		}
 	}
 	return mounts

@@ -158,6 +158,12 @@ type UserRunner interface {
 	CanRunAs() error
 }
 
+// UserMapper is a Runtime whose sandboxes' users may have other ids on the host.
+type UserMapper interface {
+	// HostUser returns the ids on the host of a user of sandboxes. A workspace belongs to these.
+	HostUser(ctx context.Context, u image.User) (uid, gid int, err error)
+}
+
 // Warner is a Runtime that may work on this machine without enforcing all limits.
 type Warner interface {
 	// Warning says which limits are not enforced on this machine, and what the operator can

@@ -91,7 +91,7 @@ func ways(c *config.Config, isRoot bool) []way {
 		}
 		return nil
 	}
-	daemonNeedsRoot := needsRoot // a server that is not, and rootless daemons, were not tried
+	daemonNeedsRoot := needsRoot // rootless Podman, and rootless Docker with kata, were not tried
 	return []way{
 		{Runtime: Runtime{Name: "gvisor, server as root", Settings: "runtime: gvisor", InUse: gvisor && isRoot,
 			Isolation: ownKernel + "; the machine's bounds its memory, processors and processes",
@@ -103,8 +103,8 @@ func ways(c *config.Config, isRoot bool) []way {
 			Speed: gvisorSpeed + "; each sandbox boots, as there are no snapshots"},
 			candidate: app.Candidate{Name: "gvisor", Rootless: true}},
 		{Runtime: Runtime{Name: "docker", Settings: "runtime: docker", InUse: docker(host, ""),
-			Isolation: sharedKernel, Speed: dockerSpeed},
-			candidate: app.Candidate{Name: "docker", Host: host}, needs: daemonNeedsRoot,
+			Isolation: sharedKernel + ". With a rootless daemon, a way out leads to no rights of root",
+			Speed:     dockerSpeed}, candidate: app.Candidate{Name: "docker", Host: host},
 			advice: "install Docker's engine, 20.10 or newer"},
 		{Runtime: Runtime{Name: "podman", Settings: "runtime: docker; docker.host: " + podman,
 			InUse: docker(podman, ""), Isolation: sharedKernel, Speed: dockerSpeed +

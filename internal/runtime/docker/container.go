@@ -80,6 +80,9 @@ func (b *box) makeFolders() error {
 			return err
 		}
 	}
+	if uid, gid := b.runtime.known().hostIDs(image.User{}); uid != 0 && os.Geteuid() == 0 {
+		return os.Chown(filepath.Join(b.filesDir(), filepath.Base(writableFile)), uid, gid)
+	}
 	return nil
 }
 
@@ -146,15 +149,24 @@ const (
 // cpuPeriod is the time in which a sandbox may use its processors, in microseconds.
 const cpuPeriod = 100_000
 
-// maxProcesses returns the limit for the processes of a user that this process may set; -1: there is none. The kernel
-// counts all processes of the user on the machine, so that a smaller one would be shared by all sandboxes. Each has
-// another one, its own.
+// maxProcesses returns the limit for the processes of a user that Podman may set; -1: there is none. It lowers its own
+// to the number of process ids of the machine. The kernel counts all processes of the user on the machine, so that a
+// smaller one would be shared by all sandboxes. Each has another one, its own.
 func maxProcesses() int64 {
-	var l unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NPROC, &l); err != nil || l.Max > math.MaxInt64 {
+	n := int64(math.MaxInt64)
+	var own unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NPROC, &own); err == nil && own.Max < math.MaxInt64 {
+		n = int64(own.Max)
+	}
+	if text, err := os.ReadFile("/proc/sys/kernel/pid_max"); err == nil {
+		if ids, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil {
+			n = min(n, ids)
+		}
+	}
+	if n == math.MaxInt64 {
 		return -1
 	}
-	return int64(l.Max)
+	return n
 }
 
 // resources returns the limits that the kernel enforces.
@@ -190,10 +202,7 @@ func (r *Runtime) mounts(b *box, instance string) []mount.Mount {
 		list = append(list, bind(filepath.Join(b.filesDir(), filepath.Base(path)), path, path != writableFile))
 	}
 	for _, x := range b.spec.Template.Binds {
-		list = append(list, bind(x.Source, x.Target, true))
-		for _, below := range mountsBelow(x.Source) {
-			list = append(list, bind(below, x.Target+strings.TrimPrefix(below, x.Source), true))
-		}
+		list = append(list, r.bindWhole(x.Source, x.Target)...)
 	}
 	if b.spec.Template.Image != "" { // the files of others are in an image that this package has made
 		for _, name := range fileNames(b.spec.Template) {
@@ -247,6 +256,22 @@ func bind(source, target string, readOnly bool) mount.Mount {
 		m.BindOptions = &mount.BindOptions{NonRecursive: true}
 	}
 	return m
+}
+
+// bindWhole returns the mounts of a folder of this machine with all that is mounted in it, read-only.
+func (r *Runtime) bindWhole(source, target string) []mount.Mount {
+	list := []mount.Mount{bind(source, target, true)}
+	for _, below := range mountsBelow(source) {
+		list = append(list, bind(below, target+strings.TrimPrefix(below, source), true))
+	}
+	if len(list) > 1 && r.known().mapsUsers() {
+		// The kernel shows other users no folder without what is mounted in it. Each of these has another mount over
+		// it.
+		for i := range list {
+			list[i].BindOptions = nil
+		}
+	}
+	return list
 }
 
 // sealsSubmounts reports whether the daemon can make a folder read-only with all that is mounted in it.

@@ -2,12 +2,17 @@ package docker
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"path"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/moby/moby/api/types/system"
 	"github.com/moby/moby/client"
+
+	"sandlot/internal/sandbox"
 )
 
 // daemon is what a daemon says of itself.
@@ -18,7 +23,14 @@ type daemon struct {
 	isPodman      bool
 	endsSandboxes bool // containers end with it
 	hasLimits     bool // the kernel bounds memory, processors and processes of containers
+	isRootless    bool // it runs as a user without root's rights, who is root in containers
+	// uid and gid are the ids on the host of root in containers, after which those of others follow (userns-remap). 0:
+	// users have the same ids on the host.
+	uid, gid int
 }
+
+// mapsUsers reports whether users of containers have other ids on the host.
+func (d daemon) mapsUsers() bool { return d.isRootless || d.uid != 0 }
 
 // known returns what the daemon has said of itself, or the zero value: it was not asked yet.
 func (r *Runtime) known() daemon {
@@ -49,6 +61,12 @@ func (r *Runtime) ask(ctx context.Context) (daemon, error) {
 		}),
 		endsSandboxes: !info.LiveRestoreEnabled,
 		hasLimits:     info.MemoryLimit && info.PidsLimit && info.CPUCfsQuota,
+		isRootless:    hasOption(info.SecurityOptions, "rootless"),
+	}
+	if hasOption(info.SecurityOptions, "userns") {
+		if d.uid, d.gid, err = remapped(info.DockerRootDir); err != nil {
+			return daemon{}, err
+		}
 	}
 	if d.isPodman {
 		d.identity.ID = info.Name + ":" + info.DockerRootDir // its ID is another one each time
@@ -56,4 +74,24 @@ func (r *Runtime) ask(ctx context.Context) (daemon, error) {
 	}
 	r.asked.Store(&d)
 	return d, nil
+}
+
+// hasOption reports whether one of a daemon's security options has that name.
+func hasOption(options []string, name string) bool {
+	return slices.ContainsFunc(options, func(o string) bool {
+		return slices.Contains(strings.Split(o, ","), "name="+name)
+	})
+}
+
+// remapped returns the ids on the host of root in containers of a daemon that maps users. Its folder, which has them in
+// its name, is the only place where it says them.
+func remapped(dir string) (uid, gid int, err error) {
+	first, second, _ := strings.Cut(path.Base(dir), ".")
+	uid, err = strconv.Atoi(first)
+	gid, gidErr := strconv.Atoi(second)
+	if err = errors.Join(err, gidErr); err != nil || uid <= 0 || gid <= 0 {
+		return 0, 0, fmt.Errorf("%w: the Docker daemon maps users (userns-remap), and its folder %s does not say to "+
+			"which", sandbox.ErrUnavailable, dir)
+	}
+	return uid, gid, nil
 }

@@ -111,7 +111,11 @@ func (r *Runtime) Check(ctx context.Context) error {
 		return fmt.Errorf("%w: the Docker daemon has no runtime %s (docker.runtime); install it and add it to the "+
 			"runtimes in the daemon's settings", sandbox.ErrUnavailable, r.OCIRuntime)
 	}
-	return nil
+	d, err := r.ask(ctx)
+	if err != nil {
+		return r.explain(err)
+	}
+	return r.checkUser(d)
 }
 
 // checkTimeout is how long the daemon may take to answer Check.

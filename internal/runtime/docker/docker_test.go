@@ -1,8 +1,14 @@
 package docker
 
 import (
+	"cmp"
+	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
 	"testing"
 
 	"sandlot/internal/image"
@@ -18,11 +24,10 @@ const proofFile = "etc/sandlot-proof"
 // subject returns the runtime with that daemon, as the suite wants it, and the configuration of each that it opens.
 func subject(t *testing.T, d *dockertest.Daemon, template *image.Template) (*sandboxtest.Subject, Config) {
 	t.Helper()
-	bin, err := filepath.Abs("../../../bin")
+	agent, err := filepath.Abs(cmp.Or(os.Getenv("SANDLOT_TEST_AGENT"), "../../../bin/sandlot-agent"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	agent := filepath.Join(bin, "sandlot-agent")
 	if _, err := os.Stat(agent); err != nil {
 		t.Fatalf("%v; run `make build`", err)
 	}
@@ -100,11 +105,114 @@ func TestHostSuite(t *testing.T) {
 	s.Run(t)
 }
 
+// TestPodman passes the suite, and this package's own tests, with Podman's service.
+func TestPodman(t *testing.T) {
+	needsRoot(t)
+	t.Parallel()
+	d := dockertest.StartPodman(t)
+	s, _ := subject(t, d, baseTemplate())
+	s.Run(t)
+	// Podman keeps no labels of volumes without a name, and so not LostContainer.
+	runSandboxes(t, d, "LostContainer")
+}
+
+// TestRemapped passes the suite, and this package's own tests, with a daemon that maps users.
+func TestRemapped(t *testing.T) {
+	needsRoot(t)
+	t.Parallel()
+	d := dockertest.StartRemapped(t)
+	s, _ := subject(t, d, baseTemplate())
+	s.Run(t)
+	runSandboxes(t, d, "ForeignContainers", "LostFolder", "LostContainer") // no users are in these
+}
+
+// TestRootless passes the suite with a rootless daemon, and a server of the same user.
+func TestRootless(t *testing.T) {
+	needsRoot(t)
+	t.Parallel()
+	d := dockertest.StartRootless(t)
+	dir, err := os.MkdirTemp("", "sandlot-rootless-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, agent, tmp := filepath.Join(dir, "suite"), filepath.Join(dir, "sandlot-agent"), filepath.Join(dir, "tmp")
+	copyProgram(t, self, program)
+	copyProgram(t, "../../../bin/sandlot-agent", agent)
+	if err := errors.Join(os.Chmod(dir, 0o755), os.Mkdir(tmp, 0o700),
+		os.Chown(tmp, dockertest.Nobody, dockertest.Nobody)); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), program, "-test.run=^TestRootlessServer$", "-test.v", "-test.timeout=5m")
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "TMPDIR=" + tmp, "SANDLOT_TEST_AGENT=" + agent,
+		"SANDLOT_TEST_ROOTLESS=" + d.Host, "SANDLOT_TEST_LOG=" + os.Getenv("SANDLOT_TEST_LOG")}
+	cmd.Dir = tmp
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: dockertest.Nobody,
+		Gid: dockertest.Nobody}}
+	out, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "--- PASS: TestRootlessServer/Isolation") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	s, _ := subject(t, d, baseTemplate())
+	rt := s.Open(t)
+	if err := rt.Check(t.Context()); err == nil || !strings.Contains(err.Error(), "is that of the user 65534") {
+		t.Errorf("a server that is another user than the daemon: %v", err)
+	}
+	if err := rt.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func copyProgram(t *testing.T, from, to string) {
+	t.Helper()
+	text, err := os.ReadFile(from)
+	if err == nil {
+		err = os.WriteFile(to, text, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestRootlessServer runs as the user of a rootless daemon, in a process that TestRootless starts.
+func TestRootlessServer(t *testing.T) {
+	host := os.Getenv("SANDLOT_TEST_ROOTLESS")
+	if host == "" {
+		t.Skip("TestRootless runs it")
+	}
+	d := dockertest.Use(t, host)
+	s, _ := subject(t, d, baseTemplate())
+	rt := s.Open(t)
+	if err := rt.Check(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.NoLimits = !rt.(*Runtime).known().hasLimits
+	if w := rt.(sandbox.Warner).Warning(); s.NoLimits != strings.Contains(w, "the kernel bounds not all") {
+		t.Errorf("the warning says %q", w)
+	}
+	if err := rt.Close(); err != nil {
+		t.Error(err)
+	}
+	s.Run(t)
+	for name, test := range map[string]func(*testing.T, *dockertest.Daemon){"LostState": lostState,
+		"DaemonSocket": daemonSocket, "DiskLimit": diskLimit, "Save": saveImage} {
+		t.Run(name, func(t *testing.T) { test(t, d) })
+	}
+}
+
 // TestSandboxes has the tests of this package's own whose daemon goes on.
 func TestSandboxes(t *testing.T) {
 	needsRoot(t)
 	t.Parallel()
-	d := dockertest.Start(t)
+	runSandboxes(t, dockertest.Start(t))
+}
+
+// runSandboxes runs the tests of this package's own whose daemon goes on, but some.
+func runSandboxes(t *testing.T, d *dockertest.Daemon, but ...string) {
 	for name, test := range map[string]func(*testing.T, *dockertest.Daemon){
 		"ForeignContainers": foreignContainers,
 		"LostFolder":        lostFolder,
@@ -117,6 +225,9 @@ func TestSandboxes(t *testing.T) {
 		"HostileImages":     imposeImages,
 		"Submounts":         mountBelow,
 	} {
+		if slices.Contains(but, name) {
+			continue
+		}
 		t.Run(name, func(t *testing.T) { test(t, d) })
 	}
 }

@@ -146,12 +146,11 @@ func (r *Runtime) Save(ctx context.Context, b sandbox.Sandbox, name string) (san
 		}
 	}
 	config.Labels[labelSaved], config.Labels[labelName] = instance, name
-	saved, err := r.client.ContainerCommit(ctx, box.name,
-		client.ContainerCommitOptions{Reference: name, Comment: savedComment(name), Config: config})
+	id, err := r.commit(ctx, box.name, name, savedComment(name), config)
 	if err != nil {
 		return sandbox.Image{}, fmt.Errorf("docker: saving a container as an image: %w", err)
 	}
-	return r.inspectImage(ctx, saved.ID)
+	return r.inspectImage(ctx, id)
 }
 
 // savedComment tells an image that Save has made from those that others have made of it, with its labels.

@@ -19,6 +19,7 @@ import (
 
 	"sandlot/internal/agent"
 	"sandlot/internal/agent/wire"
+	"sandlot/internal/image"
 	"sandlot/internal/runtime/docker/dockertest"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/sandbox/sandboxtest"
@@ -30,6 +31,7 @@ func create(t *testing.T, s *sandboxtest.Subject, rt sandbox.Runtime) (sandbox.S
 	t.Helper()
 	spec := s.Spec()
 	spec.Mounts = []sandbox.Mount{{Source: t.TempDir(), Target: "/workspace"}}
+	giveTo(t, rt, spec.Template.User, spec.Mounts[0].Source)
 	b, err := rt.Create(t.Context(), spec)
 	if err != nil {
 		t.Fatal(err)
@@ -40,6 +42,15 @@ func create(t *testing.T, s *sandboxtest.Subject, rt sandbox.Runtime) (sandbox.S
 		t.Fatal(err)
 	}
 	return b, c
+}
+
+// giveTo makes a workspace belong to a user of sandboxes, as the pool does.
+func giveTo(t *testing.T, rt sandbox.Runtime, u image.User, dir string) {
+	t.Helper()
+	uid, gid := sandboxtest.HostUser(t, rt, u)
+	if err := tree.SetOwner(t.Context(), dir, uid, gid); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // sum runs a cell that counts, so that its result says whether the interpreter is the same.
@@ -161,8 +172,10 @@ func foreignContainers(t *testing.T, d *dockertest.Daemon) {
 	theirs := other.Open(t)
 	b, _ := create(t, other, theirs)
 	made, err := d.Client.ContainerCreate(t.Context(), client.ContainerCreateOptions{Name: "sandlot-mine",
-		Config:     &container.Config{Image: dockertest.BaseImage, Cmd: []string{"sleep", "1000"}},
-		HostConfig: &container.HostConfig{NetworkMode: "none"}})
+		Config: &container.Config{Image: dockertest.BaseImage, Cmd: []string{"sleep", "1000"}},
+		HostConfig: &container.HostConfig{NetworkMode: "none", // Podman's own limits may be more than it may set
+			Resources: container.Resources{Ulimits: []*container.Ulimit{{Name: "nofile", Soft: 1024, Hard: 1024},
+				{Name: "nproc", Soft: maxProcesses(), Hard: maxProcesses()}}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -382,6 +395,7 @@ func diskLimit(t *testing.T, d *dockertest.Daemon) {
 	}
 	spec := s.Spec()
 	spec.Mounts = []sandbox.Mount{{Source: workspace, Target: "/workspace"}}
+	giveTo(t, rt, spec.Template.User, workspace)
 	b, err := rt.Create(t.Context(), spec)
 	if err != nil {
 		t.Fatal(err)
@@ -444,7 +458,7 @@ func saveImage(t *testing.T, d *dockertest.Daemon) {
 		func(kv string) bool { return strings.HasPrefix(kv, wire.EnvPrefix) }) {
 		t.Errorf("the environment of the saved image: %q", saved.Env)
 	}
-	hostile := saveHostile(t, d, b)
+	hostile := saveHostile(t, rt.(*Runtime), b)
 	c.Close()
 	if err := b.Stop(t.Context()); err != nil {
 		t.Error(err)
@@ -486,7 +500,7 @@ func saveImage(t *testing.T, d *dockertest.Daemon) {
 			t.Errorf("%s: %v", why, err)
 		}
 	}
-	theirs := saveOthers(t, d, b)
+	theirs := saveOthers(t, rt.(*Runtime), b)
 	lost, err := rt.(sandbox.Imager).Save(t.Context(), b, "sandlot-test/built:2")
 	if err == nil {
 		_, err = rt.(sandbox.Imager).Save(t.Context(), b, "sandlot-test/built:2")
@@ -532,32 +546,31 @@ func saveImage(t *testing.T, d *dockertest.Daemon) {
 
 // saveOthers makes images of a sandbox of a saved image, with its labels, as others may: with a name, without one, and
 // as another instance does. It returns their ids.
-func saveOthers(t *testing.T, d *dockertest.Daemon, b sandbox.Sandbox) (ids []string) {
+func saveOthers(t *testing.T, r *Runtime, b sandbox.Sandbox) (ids []string) {
 	t.Helper()
 	for name, labels := range map[string]map[string]string{"mine:1": nil, "": nil,
 		"sandlot-test/theirs:1": {labelSaved: "another", labelName: "sandlot-test/theirs:1"}} {
-		made, err := d.Client.ContainerCommit(t.Context(), nameOf(b), client.ContainerCommitOptions{Reference: name,
-			Comment: "somebody's", Config: &container.Config{Labels: labels}})
+		id, err := r.commit(t.Context(), nameOf(b), name, "somebody's", &container.Config{Labels: labels})
 		if err != nil {
 			t.Fatal(err)
 		}
-		ids = append(ids, made.ID)
+		ids = append(ids, id)
 	}
 	return ids
 }
 
 // saveHostile makes an image of a sandbox, which has variables of the agent.
-func saveHostile(t *testing.T, d *dockertest.Daemon, b sandbox.Sandbox) (id string) {
+func saveHostile(t *testing.T, r *Runtime, b sandbox.Sandbox) (id string) {
 	t.Helper()
 	config := &container.Config{Env: []string{"PATH=/usr/bin:/bin", wire.EnvPrefix + "NEW=hostile"}}
 	for _, name := range wire.EnvNames {
 		config.Env = append(config.Env, name+"=hostile")
 	}
-	made, err := d.Client.ContainerCommit(t.Context(), nameOf(b), client.ContainerCommitOptions{Config: config})
+	id, err := r.commit(t.Context(), nameOf(b), "", "", config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return made.ID
+	return id
 }
 
 // checkEnvironment makes a sandbox of an image that has variables of the agent: none of them reaches the agent, nor

@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net"
-	"net/http"
 	"os"
 	"path"
 	"slices"
@@ -17,6 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandlot/internal/agent/wire"
+	"sandlot/internal/proc"
+	"sandlot/internal/sandbox"
 )
 
 // reservedPaths are the places of a container at and below which nothing of the image, and no folder of others, may
@@ -44,29 +43,6 @@ func (b *box) startChecked(ctx context.Context, id string, options client.Contai
 		return fmt.Errorf("docker: no sandbox of the template %s: %w", b.spec.Template.Name, err)
 	}
 	return nil
-}
-
-// prepare makes Podman mount everything and not start the first program yet, and checks that this is the agent. Docker
-// has nothing like it.
-func (b *box) prepare(ctx context.Context, id string, _ client.ContainerCreateOptions) error {
-	dial := b.runtime.client.Dialer()
-	daemon := http.Client{Transport: &http.Transport{DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) }}}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost,
-		"http://podman/v4.0.0/libpod/containers/"+id+"/init", nil)
-	if err != nil {
-		return err
-	}
-	answer, err := daemon.Do(request)
-	if err != nil {
-		return err
-	}
-	defer answer.Body.Close()
-	if answer.StatusCode != http.StatusNoContent {
-		text, _ := io.ReadAll(io.LimitReader(answer.Body, 4096))
-		return fmt.Errorf("Podman does not prepare the container: %s: %s", answer.Status, text)
-	}
-	return b.checkAgent(ctx)
 }
 
 // checkPaths refuses a container, before it starts, if anything could be mounted over the agent, which is the first
@@ -169,7 +145,50 @@ func (b *box) checkAgent(ctx context.Context) error {
 				"or a shared folder, has links: %w", target, source, err)
 		}
 	}
+	return b.checkFolders(root, proc.Mounts(state.Pid))
+}
+
+// checkFolders proves that the folders of this machine that a container has are what the server sees at their paths: a
+// daemon with mounts of its own may see something else there. What is mounted in read-only ones is read-only, too.
+func (b *box) checkFolders(root int, mounts []proc.Mount) error {
+	folders := slices.Clone(b.spec.Mounts)
+	for _, x := range b.spec.Template.Binds {
+		folders = append(folders, sandbox.Mount{Source: x.Source, Target: x.Target, ReadOnly: true})
+		for _, below := range mountsBelow(x.Source) {
+			folders = append(folders, sandbox.Mount{Source: below, Target: x.Target + below[len(x.Source):],
+				ReadOnly: true})
+		}
+	}
+	var writable []string
+	for _, m := range folders {
+		if err := isMounted(root, m.Target, m.Source); err != nil {
+			return fmt.Errorf("in the container, %s is something else than %s, which was mounted there; if this was "+
+				"mounted on the machine after the daemon's start, start the daemon again: %w", m.Target, m.Source, err)
+		}
+		if !m.ReadOnly {
+			writable = append(writable, m.Target)
+		}
+	}
+	for _, m := range folders {
+		if at := writableIn(mounts, m.Target); m.ReadOnly && at != "" && !isBelow(at, writable) {
+			return fmt.Errorf("in the container, %s, in %s, is not read-only", at, m.Target)
+		}
+	}
 	return nil
+}
+
+// writableIn returns where something that is not read-only is mounted in a folder; "": nowhere. What is mounted over
+// counts no more.
+func writableIn(mounts []proc.Mount, folder string) string {
+	for _, m := range mounts {
+		isCovered := slices.ContainsFunc(mounts, func(over proc.Mount) bool {
+			return over.Parent == m.ID && over.Target == m.Target
+		})
+		if isIn(m.Target, folder) && !m.ReadOnly && !isCovered {
+			return m.Target
+		}
+	}
+	return ""
 }
 
 // isMounted returns an error unless a path in a root file system is a file of this machine, without links on the way.
@@ -191,28 +210,4 @@ func isMounted(root int, target, source string) error {
 		return errors.New("it is another file")
 	}
 	return nil
-}
-
-// seesProcesses reports whether the daemon's processes are processes of the server's machine, and not outside of a
-// container in which the server runs, or on another machine.
-func (r *Runtime) seesProcesses() bool {
-	name, isPath := strings.CutPrefix(r.client.DaemonHost(), "unix://")
-	if !isPath {
-		return false
-	}
-	conn, err := net.Dial("unix", name)
-	if err != nil {
-		return true
-	}
-	defer conn.Close()
-	raw, err := conn.(*net.UnixConn).SyscallConn()
-	if err != nil {
-		return true
-	}
-	visible := true
-	raw.Control(func(fd uintptr) {
-		peer, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-		visible = err != nil || peer.Pid != 0
-	})
-	return visible
 }

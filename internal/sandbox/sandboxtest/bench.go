@@ -16,6 +16,7 @@ import (
 
 	"sandlot/internal/agent"
 	"sandlot/internal/agent/wire"
+	"sandlot/internal/image"
 	"sandlot/internal/sandbox"
 )
 
@@ -42,10 +43,9 @@ func (s *Subject) bench(t *testing.T) *Bench {
 		}
 	}
 	spec := s.Spec()
-	if u := spec.Template.User; !u.IsRoot() && os.Getuid() == 0 {
-		if err := os.Chown(b.Workspace, int(u.UID), int(u.GID)); err != nil {
-			t.Fatal(err)
-		}
+	uid, gid := HostUser(t, b.runtime, spec.Template.User)
+	if err := os.Chown(b.Workspace, uid, gid); err != nil {
+		t.Fatal(err)
 	}
 	spec.Mounts = []sandbox.Mount{{Source: b.Workspace, Target: "/workspace"},
 		{Source: readOnly, Target: "/data", ReadOnly: true}}
@@ -62,6 +62,22 @@ func (s *Subject) bench(t *testing.T) *Bench {
 		t.Fatalf("this does not look like a sandbox of the runtime: %q", got)
 	}
 	return b
+}
+
+// HostUser returns the ids on the host of a user of a runtime's sandboxes: the server's own if that is not root.
+func HostUser(t *testing.T, rt sandbox.Runtime, u image.User) (uid, gid int) {
+	t.Helper()
+	uid, gid = int(u.UID), int(u.GID)
+	if os.Getuid() != 0 {
+		return os.Getuid(), os.Getgid()
+	}
+	if m, ok := rt.(sandbox.UserMapper); ok {
+		var err error
+		if uid, gid, err = m.HostUser(t.Context(), u); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return uid, gid
 }
 
 func (s *Subject) proof() string {

@@ -99,7 +99,8 @@ a.bind("/tmp/mine"); a.listen(); c.connect("/tmp/mine"); print("own")
 // bits, are no devices, and have the server's owner.
 func plainFiles(t *testing.T, b *Bench) {
 	had := filepath.Join(b.Workspace, "had")
-	if err := errors.Join(os.WriteFile(had, []byte("#!/bin/sh\n"), 0o755),
+	uid, gid := HostUser(t, b.runtime, b.subject.Template.User)
+	if err := errors.Join(os.WriteFile(had, []byte("#!/bin/sh\n"), 0o755), os.Chown(had, uid, gid),
 		os.Chmod(had, 0o755|fs.ModeSetuid|fs.ModeSetgid)); err != nil {
 		t.Fatal(err)
 	}
@@ -141,7 +142,7 @@ os.chmod("f", 0o1755); os.chmod("f", 0o640); os.mkdir("d/e", 0o2755)
 		if bad := i.Mode() & (fs.ModeSetuid | fs.ModeSetgid | fs.ModeDevice); bad != 0 {
 			t.Errorf("%s is %v on the host", path, i.Mode())
 		}
-		if owner := i.Sys().(*syscall.Stat_t).Uid; owner != uint32(os.Getuid()) {
+		if owner := i.Sys().(*syscall.Stat_t).Uid; owner != uint32(uid) {
 			t.Errorf("%s belongs to %d", path, owner)
 		}
 		return nil

@@ -42,6 +42,8 @@ type Subject struct {
 	SharedKernel bool
 	// NoQuota: the storage of the sandboxes has no quota. A sandbox over its disk limit is ended.
 	NoQuota bool
+	// NoLimits: nothing bounds the memory and the processes of sandboxes. What would use them up is skipped.
+	NoLimits bool
 	// Template is what to boot; nil for a runtime that cannot run programs: tests that need
 	// them are skipped.
 	Template *image.Template
@@ -82,6 +84,9 @@ func (s *Subject) Run(t *testing.T) {
 		"SurvivesHost": survivesHost,
 	} {
 		t.Run(name, func(t *testing.T) {
+			if s.NoLimits && slices.Contains([]string{"Memory", "Processes", "Scratch"}, name) {
+				t.Skip("nothing bounds this sandbox")
+			}
 			test(t, s.bench(t))
 		})
 	}

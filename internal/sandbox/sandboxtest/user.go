@@ -185,12 +185,13 @@ func ownFilesOfUser(t *testing.T, b *Bench, u image.User) {
 	if _, err := b.WriteFile(t.Context(), agent.FileWrite{Path: "of/the/user", Data: []byte("one")}); err != nil {
 		t.Fatal(err)
 	}
+	uid, gid := HostUser(t, b.runtime, u)
 	for _, p := range []string{"of", "of/the", "of/the/user"} {
 		st, err := os.Lstat(filepath.Join(b.Workspace, p))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if owner := st.Sys().(*syscall.Stat_t); owner.Uid != u.UID || owner.Gid != u.GID {
+		if owner := st.Sys().(*syscall.Stat_t); owner.Uid != uint32(uid) || owner.Gid != uint32(gid) {
 			t.Errorf("%s belongs to %d:%d", p, owner.Uid, owner.Gid)
 		}
 	}

@@ -47,12 +47,19 @@ type Daemon struct {
 func Start(t testing.TB, args ...string) *Daemon {
 	t.Helper()
 	imagetest.Install(t, "dockerd", "docker.io")
-	return start(t, func(dir string) []string {
-		return append([]string{"dockerd", "--data-root", filepath.Join(dir, "data"),
-			"--exec-root", filepath.Join(dir, "exec"), "-H", "unix://" + filepath.Join(dir, "socket"),
-			"--pidfile", filepath.Join(dir, "dockerd.pid"), "--bridge=none", "--iptables=false",
-			"--ip6tables=false", "--ip-forward=false", "--ip-masq=false"}, args...)
-	})
+	return start(t, func(dir string) []string { return append(dockerd(dir), args...) })
+}
+
+// dockerd returns the program of a daemon, with its arguments, whose containers have no network.
+func dockerd(dir string) []string {
+	return append(dockerdIn(dir), "--bridge=none", "--iptables=false", "--ip6tables=false", "--ip-forward=false",
+		"--ip-masq=false")
+}
+
+// dockerdIn returns the program of a daemon, with the arguments that name its folders.
+func dockerdIn(dir string) []string {
+	return []string{"dockerd", "--data-root", filepath.Join(dir, "data"), "--exec-root", filepath.Join(dir, "exec"),
+		"-H", "unix://" + filepath.Join(dir, "socket"), "--pidfile", filepath.Join(dir, "dockerd.pid")}
 }
 
 // StartPodman starts Podman's service, which has BaseImage too. Debian's crun refuses machines with both versions of

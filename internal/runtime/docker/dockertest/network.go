@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"path/filepath"
 	"runtime"
 	"testing"
 
@@ -24,10 +23,8 @@ func StartNetworked(t testing.TB) *Daemon {
 	t.Helper()
 	imagetest.Install(t, "dockerd", "docker.io")
 	return startAs(t, unix.CLONE_NEWNET, func(dir string) []string {
-		return []string{"dockerd", "--data-root", filepath.Join(dir, "data"),
-			"--exec-root", filepath.Join(dir, "exec"), "-H", "unix://" + filepath.Join(dir, "socket"),
-			"--pidfile", filepath.Join(dir, "dockerd.pid"), "--bip", Gateway + "/16", "--iptables=false",
-			"--ip6tables=false", "--ip-forward=false", "--ip-masq=false"}
+		return append(dockerdIn(dir), "--bip", Gateway+"/16", "--iptables=false", "--ip6tables=false",
+			"--ip-forward=false", "--ip-masq=false")
 	})
 }
 
