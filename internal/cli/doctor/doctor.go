@@ -78,7 +78,12 @@ func Examine(ctx context.Context, c *config.Config, log *slog.Logger, start Star
 
 // checkRuntime checks one runtime and closes it. It reports whether the runtime works here.
 func (e *examination) checkRuntime(ctx context.Context, rt sandbox.Runtime) (usable bool) {
-	if err := errors.Join(rt.Check(ctx), rt.Close()); err != nil {
+	err := rt.Check(ctx)
+	warning, how := "", snapshots(rt)
+	if w, ok := rt.(sandbox.Warner); ok && err == nil {
+		warning = w.Warning()
+	}
+	if err = errors.Join(err, rt.Close()); err != nil {
 		e.report(false, rt.Name(), err.Error())
 		return false
 	}
@@ -87,10 +92,10 @@ func (e *examination) checkRuntime(ctx context.Context, rt sandbox.Runtime) (usa
 		mode = "without root (boots are slower; memory is watched by the server, not enforced by the kernel)"
 	}
 	e.report(true, rt.Name(), "runs here, "+mode)
-	if w, ok := rt.(sandbox.Warner); ok && w.Warning() != "" {
-		e.report(true, "limits", "WARNING: "+w.Warning())
+	if warning != "" {
+		e.report(true, "limits", "WARNING: "+warning)
 	}
-	e.report(true, "snapshots", snapshots(rt))
+	e.report(true, "snapshots", how)
 	return true
 }
 

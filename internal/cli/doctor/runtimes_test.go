@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"sandlot/internal/app"
 	"sandlot/internal/config"
 )
 
@@ -127,5 +128,21 @@ func TestUntried(t *testing.T) {
 			strings.Contains(r.String(), "not tried") != isKata {
 			t.Errorf("%+v", r)
 		}
+	}
+}
+
+// TestLimits: the doctor says what a runtime in use does not guarantee.
+func TestLimits(t *testing.T) {
+	c := &config.Config{}
+	c.Server.StateDir, c.Runtime.AgentPath = t.TempDir(), "/bin/true"
+	c.Runtime.Name, c.Runtime.Names, c.Docker.Host = "docker", []string{"docker"}, daemon(t)
+	all, err := app.Runtimes(c, slog.New(slog.DiscardHandler))
+	if err != nil || len(all) != 1 {
+		t.Fatalf("%d runtimes, %v", len(all), err)
+	}
+	said := map[string]string{}
+	e := &examination{config: c, report: func(ok bool, what, detail string) { said[what] = detail }}
+	if !e.checkRuntime(t.Context(), all[0]) || !strings.Contains(said["limits"], "live-restore") {
+		t.Errorf("%q", said)
 	}
 }
