@@ -70,6 +70,11 @@ func TestFolders(t *testing.T) {
 	}
 
 	t.Run("full volume", func(t *testing.T) {
+		reader := "Bearer " + s.token("eye", "--metrics")
+		eventually(t, "a sandbox that can write the volume is in the pool", func() bool {
+			_, _, text := s.request("GET", "/metrics", nil, "Authorization", reader)
+			return strings.Contains(text, `sandlot_pool_ready{template="host"} 1`)
+		})
 		if r := ann.shell(a, "head -c 100000000 /dev/zero > /share/log; ls /share"); !strings.Contains(r.Text, "log") {
 			t.Errorf("%q", r.All)
 		}
