@@ -42,7 +42,7 @@ var onDocker = map[string]func(*testing.T){
 	"TestConnection": TestConnection, "TestShellExec": TestShellExec, "TestConnectionFaults": TestConnectionFaults,
 	"TestConnectionPasses": TestConnectionPasses, "TestConnectionChanges": TestConnectionChanges,
 	"TestConnectionUsers": TestConnectionUsers, "TestConnectionServerKilled": TestConnectionServerKilled,
-	"TestThirdParty": TestThirdParty,
+	"TestThirdParty": TestThirdParty, "TestManyCycles": TestManyCycles,
 }
 
 // daemons has the daemon on which the sandboxes of a test run, by the test's name.

@@ -443,6 +443,7 @@ func directory(t *testing.T, b *Bench) {
 	}
 	b.configure(t)
 	b.want(t, "pwd", "/workspace")
+	b.want(t, "git config --system init.defaultBranch", "main") // the agent writes it
 }
 
 func isolation(t *testing.T, b *Bench) {
