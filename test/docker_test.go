@@ -20,7 +20,7 @@ import (
 // machine's network, and sandboxes that are found when their state folder was deleted.
 var onDocker = map[string]func(*testing.T){
 	"TestAttacks": TestAttacks, "TestEscapes": TestEscapes, "TestUsers": TestUsers,
-	"TestNetworkAttacks": TestNetworkAttacks,
+	"TestNetworkAttacks": TestNetworkAttacks, "TestHostileAgent": TestHostileAgent,
 
 	"TestTools": TestTools, "TestCode": TestCode, "TestTimeLimit": TestTimeLimit, "TestCancellation": TestCancellation,
 	"TestProgress": TestProgress, "TestCommands": TestCommands, "TestBackground": TestBackground,

@@ -17,6 +17,7 @@ import (
 
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/guest"
+	"sandlot/internal/guest/process"
 	"sandlot/proto/agentv1"
 )
 
@@ -27,6 +28,8 @@ func main() {
 	if err != nil {
 		panic(err)
 	}
+	// In a container, the honest agent would not take a program of the sandbox for its host.
+	c.Init = c.Init && process.InGVisor()
 	host := c.Socket
 	c.Socket = "/tmp/.between"
 	l, err := net.Listen("unix", c.Socket)
