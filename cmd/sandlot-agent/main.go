@@ -5,11 +5,12 @@ package main
 import (
 	"os"
 
+	"sandlot/internal/agent/wire"
 	"sandlot/internal/guest"
 )
 
 func main() {
-	if len(os.Args) > 1 && os.Args[1] == "connect" {
+	if len(os.Args) > 1 && os.Args[1] == wire.ConnectCommand {
 		os.Exit(guest.Connect(os.Args[2:]))
 	}
 	os.Exit(guest.Main())

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"sandlot/internal/agent/direct"
@@ -124,9 +125,16 @@ func (c *Client) openDirect(ctx context.Context, i *interpreter) {
 		i.unsupported.Store(ReasonOf(err) == Unsupported)
 		return
 	}
-	if conn, err := e.wait(ctx); err == nil {
-		i.conn, _ = direct.Open(ctx, conn)
+	conn, err := e.wait(ctx)
+	if err != nil {
+		return
 	}
+	if _, ok := conn.(syscall.Conn); !ok { // it is carried over another one: the way through the agent is quicker
+		i.unsupported.Store(true)
+		conn.Close()
+		return
+	}
+	i.conn, _ = direct.Open(ctx, conn)
 }
 
 // acquireInterpreter waits for an interpreter's slot. It calls waiting, which may be nil, at once and then

@@ -121,6 +121,7 @@ type Docker struct {
 	Context      string // a context of the docker command; empty: the current one
 	Runtime      string // the daemon's runtime for containers; empty: its default
 	WritableRoot bool
+	Files        string // auto, shared or separate: whether the daemon sees the server's files
 }
 
 // Output has the form and the limits of results.

@@ -8,6 +8,9 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -16,11 +19,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandlot/internal/agent/wire"
+	"sandlot/internal/guest/process"
 )
 
 // Connect is the command `sandlot-agent connect`, which a runtime starts in a sandbox whose agent's
-// socket it cannot share with the host. It listens at the socket, and carries each connection
-// over its standard input and output.
+// socket it cannot share with the host, as a user whom no program of the sandbox has. It listens at
+// the socket, and carries each connection over its standard input and output.
 func Connect(args []string) int {
 	socket := wire.SocketDir + "/" + wire.Socket
 	if len(args) > 1 {
@@ -34,7 +38,10 @@ func Connect(args []string) int {
 	err := errors.Join(unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0),
 		dropCapabilities())
 	if err == nil {
-		err = carry(context.Background(), socket, stdio{})
+		runtime.GOMAXPROCS(1)
+		reserveThreads()
+		displace()
+		err = carry(context.Background(), socket, newStdio())
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "sandlot-agent connect:", err)
@@ -44,11 +51,39 @@ func Connect(args []string) int {
 }
 
 // stdio is the standard input and output as one stream.
-type stdio struct{}
+type stdio struct{ in, out *os.File }
 
-func (stdio) Read(p []byte) (int, error)  { return os.Stdin.Read(p) }
-func (stdio) Write(p []byte) (int, error) { return os.Stdout.Write(p) }
-func (stdio) Close() error                { return errors.Join(os.Stdin.Close(), os.Stdout.Close()) }
+// newStdio returns the standard input and output so that Close ends a call of Read that waits.
+func newStdio() stdio {
+	for _, fd := range []int{0, 1} {
+		_ = unix.SetNonblock(fd, true) // without it, Read waits on
+	}
+	return stdio{os.NewFile(0, "stdin"), os.NewFile(1, "stdout")}
+}
+
+func (s stdio) Read(p []byte) (int, error)  { return s.in.Read(p) }
+func (s stdio) Write(p []byte) (int, error) { return s.out.Write(p) }
+func (s stdio) Close() error                { return errors.Join(s.in.Close(), s.out.Close()) }
+
+// displace ends earlier processes of this command. One whose daemon was killed does not see the end of its standard
+// input, which the container's monitor holds open, and would keep the agent's link.
+func displace() {
+	own, err := process.Stat(os.Getpid())
+	if err != nil || own[1] != "0" {
+		return // the runtime has not started it: this is no sandbox
+	}
+	folders, _ := filepath.Glob("/proc/[0-9]*")
+	for _, folder := range folders {
+		pid, err := strconv.Atoi(filepath.Base(folder))
+		if err != nil || pid == os.Getpid() || !process.StartedFromOutside(pid) {
+			continue
+		}
+		args, err := os.ReadFile(filepath.Join(folder, "cmdline"))
+		if err == nil && strings.HasPrefix(string(args), wire.AgentPath+"\x00"+wire.ConnectCommand+"\x00") {
+			_ = unix.Kill(pid, unix.SIGKILL)
+		}
+	}
+}
 
 // dropCapabilities gives up all capabilities of this process: it needs none.
 func dropCapabilities() error {
@@ -68,19 +103,18 @@ const maxBridged = 8192
 // carry carries the connections that arrive at the socket over a stream, until the stream or ctx
 // ends.
 func carry(ctx context.Context, socket string, stream io.ReadWriteCloser) error {
-	bridge, err := wire.NewBridge(stream, false)
+	l, err := listenAt(socket) // before the bridge: the host takes its first answer for a sign of that
 	if err != nil {
 		return err
 	}
-	defer bridge.Close()
-	l, err := listenAt(socket)
+	defer l.Close()
+	bridge, err := wire.NewBridge(stream, false)
 	if err != nil {
 		return err
 	}
 	var conns sync.WaitGroup
 	defer conns.Wait()
 	defer bridge.Close()
-	defer l.Close()
 	stop := context.AfterFunc(ctx, func() { bridge.Close() })
 	defer stop()
 	conns.Go(func() { <-bridge.Done(); l.Close() })
@@ -93,6 +127,12 @@ func carry(ctx context.Context, socket string, stream io.ReadWriteCloser) error 
 		if err != nil { // such as too many open files
 			time.Sleep(5 * time.Millisecond)
 			continue
+		}
+		// The agent has read it, and starts no program before it is gone.
+		err = os.Remove(filepath.Join(filepath.Dir(socket), wire.SecretFile))
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			c.Close()
+			return fmt.Errorf("removing the agent's secret: %w", err)
 		}
 		select {
 		case slots <- struct{}{}:

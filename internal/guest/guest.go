@@ -337,6 +337,7 @@ func (a *Agent) keepLinked(ctx context.Context) (orphaned bool) {
 	signal.Notify(wakeSignals, wire.WakeSignal)
 	defer signal.Stop(wakeSignals)
 	var backoff redialBackoff
+	a.awaitSocket(ctx)
 	for lastLinked := time.Now(); ctx.Err() == nil; {
 		if a.renewIdentity() {
 			lastLinked = time.Now() // a copy does not count the time of the original
@@ -359,6 +360,27 @@ func (a *Agent) keepLinked(ctx context.Context) (orphaned bool) {
 	}
 	return false
 }
+
+// awaitSocket waits at the agent's start until there is a socket: `sandlot-agent connect`, which may have to make it,
+// starts after the agent.
+func (a *Agent) awaitSocket(ctx context.Context) {
+	limit := maxSocketWait
+	if a.config.OrphanTimeout > 0 {
+		limit = min(limit, a.config.OrphanTimeout)
+	}
+	for began := time.Now(); ctx.Err() == nil && time.Since(began) < limit; {
+		if _, err := os.Lstat(a.config.Socket); !errors.Is(err, os.ErrNotExist) {
+			return
+		}
+		select {
+		case <-time.After(3 * time.Millisecond):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// maxSocketWait is how long the agent waits for its socket before it dials now and then.
+const maxSocketWait = 2 * time.Second
 
 // ErrOrphaned is returned by Run when there was no host for Config.OrphanTimeout.
 var ErrOrphaned = errors.New("there was no server for too long")

@@ -38,9 +38,11 @@ type Limits struct {
 	DiskBytes   int64 // of the root file system, and of each writable mount that is not shared
 }
 
-// Mount is a folder of the host that the sandbox sees.
+// Mount is a folder of the host, or a volume, that the sandbox sees.
 type Mount struct {
-	Source   string // an existing folder, without symbolic links
+	Source string // an existing folder, without symbolic links; empty with a Volume
+	// Volume is the name of a volume that the runtime has; see VolumeKeeper.
+	Volume   string `json:",omitempty"`
 	Target   string // an absolute, clean path in the sandbox
 	ReadOnly bool
 	// Shared: other sandboxes have the folder mounted too. Its files do not count against
@@ -181,6 +183,20 @@ type Sealer interface {
 	// Seal makes the sandboxes' writable mounts of a folder read-only, or writable again, and
 	// returns for how many sandboxes that has not been possible so far.
 	Seal(ctx context.Context, source string, readOnly bool) (failed int)
+}
+
+// VolumeKeeper is a Runtime that may be unable to give sandboxes folders of the server's machine, such as one whose
+// sandboxes are on another machine. It then has volumes for their workspaces, by names of 1 to 64 characters of
+// [a-z0-9-].
+type VolumeKeeper interface {
+	// KeepsVolumes reports whether sandboxes have volumes in place of folders.
+	KeepsVolumes(ctx context.Context) (bool, error)
+	// MakeVolume makes a volume, which belongs to a user and a group, unless there is one of that name.
+	MakeVolume(ctx context.Context, name string, uid, gid int) error
+	// RemoveVolume removes a volume that no sandbox has, if there is one.
+	RemoveVolume(ctx context.Context, name string) error
+	// Volumes returns the names of all volumes that MakeVolume has made.
+	Volumes(ctx context.Context) ([]string, error)
 }
 
 // Image is an image of which a runtime makes sandboxes.

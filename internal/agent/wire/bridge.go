@@ -44,6 +44,12 @@ func NewBridge(stream io.ReadWriteCloser, host bool) (*Bridge, error) {
 	return &b, nil
 }
 
+// Ping waits until the other end answers.
+func (b *Bridge) Ping() error {
+	_, err := b.mux.Ping()
+	return err
+}
+
 // Open opens a connection. It is for the end in the sandbox.
 func (b *Bridge) Open() (*BridgeConn, error) {
 	s, err := b.mux.OpenStream()

@@ -93,6 +93,14 @@ const (
 // AgentPath is where the sandbox sees the agent's program.
 const AgentPath = "/.sandlot/agent"
 
+// ConnectCommand is the agent's command that carries its connections over the standard input and output. ConnectUser is
+// the user and group that runs it, and owns the socket's folder, where the runtime cannot share that with the host:
+// not root, as programs of a sandbox may be. It is below 65536, as many daemons map no others.
+const (
+	ConnectCommand = "connect"
+	ConnectUser    = 65531
+)
+
 // ResolvConf is the sandbox's /etc/resolv.conf: the agent is the name server. GitIgnore is its /etc/gitignore.
 const (
 	ResolvConf = "nameserver 127.0.0.1\noptions timeout:10 attempts:2\n"

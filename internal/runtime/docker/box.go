@@ -17,6 +17,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"sandlot/internal/agent/wire"
+	"sandlot/internal/runtime/docker/carrier"
 	"sandlot/internal/runtime/socket"
 	"sandlot/internal/runtime/specfile"
 	"sandlot/internal/sandbox"
@@ -33,10 +34,15 @@ type box struct {
 	// started. Only Create changes it.
 	unanswered bool
 	daemon     daemonID // which has the container; set before other goroutines use the box
+	separate   bool     // the daemon does not see the server's files; set like daemon
+	// agentVolume and volumePath are the name of the volume with the agent, and the folder of the sandbox's volume on
+	// the daemon's machine. Only Create uses them, for a separate daemon.
+	agentVolume, volumePath string
 
 	mu      sync.Mutex
 	spec    sandbox.Spec   // only Limits changes once other goroutines use the box
-	socket  *socket.Folder // nil before listen
+	socket  *socket.Folder // nil before listen, and for a separate daemon
+	link    *carrier.Link  // nil before openLink
 	reason  string         // why this runtime killed it
 	stopped bool
 }
@@ -73,8 +79,11 @@ func (b *box) listen() error {
 // Connect implements sandbox.Sandbox.
 func (b *box) Connect(ctx context.Context) (net.Conn, error) {
 	b.mu.Lock()
-	f := b.socket
+	f, l := b.socket, b.link
 	b.mu.Unlock()
+	if l != nil {
+		return l.Accept(ctx)
+	}
 	if f == nil {
 		return nil, sandbox.ErrGone
 	}
@@ -152,9 +161,7 @@ func (b *box) markExited() {
 	default:
 	}
 	close(b.exited)
-	if b.socket != nil {
-		b.socket.Close()
-	}
+	b.disconnect()
 }
 
 // Status implements sandbox.Sandbox.
@@ -234,7 +241,7 @@ func (b *box) sandbox() sandbox.Sandbox {
 
 // Resize implements sandbox.Resizer.
 func (b resizable) Resize(ctx context.Context, l sandbox.Limits) error {
-	resources := b.runtime.resources(l)
+	resources := b.resources(l)
 	resources.Ulimits = nil // the daemon changes no others
 	_, err := b.runtime.client.ContainerUpdate(ctx, b.name, client.ContainerUpdateOptions{Resources: &resources})
 	if err != nil {
@@ -293,7 +300,7 @@ func (b *box) removeContainer(ctx context.Context) error {
 			_, err = b.runtime.client.ContainerRemove(ctx, b.name,
 				client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
 			removed = err == nil
-		case removed:
+		case removed && !b.separate: // the daemon removes only volumes without a name
 			return nil
 		default:
 			if err = b.removeVolumes(ctx); err == nil {
@@ -338,7 +345,15 @@ func (b *box) removeVolumes(ctx context.Context) error {
 func (b *box) detach() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.disconnect()
+}
+
+// disconnect closes the sandbox's socket or link. The caller holds mu.
+func (b *box) disconnect() {
 	if b.socket != nil {
 		b.socket.Close()
+	}
+	if b.link != nil {
+		b.link.Close()
 	}
 }

@@ -126,7 +126,7 @@ func (r *Runtime) container(b *box, image, instance string) (client.ContainerCre
 		CapDrop: []string{"ALL"}, CapAdd: agent.Capabilities(b.spec.Template, true),
 		SecurityOpt:    []string{"no-new-privileges"},
 		ReadonlyRootfs: !r.WritableRoot && !b.spec.Build,
-		Resources:      r.resources(b.spec.Limits),
+		Resources:      b.resources(b.spec.Limits),
 		Sysctls:        map[string]string{"net.ipv4.ip_unprivileged_port_start": "0"}, // for the agent's name server
 		// The agent has to be process 1, whatever the daemon's default is.
 		Init: &never,
@@ -197,24 +197,9 @@ func (r *Runtime) resources(l sandbox.Limits) container.Resources {
 
 // mounts returns the mounts of a sandbox, without those that are below a mount of the same target.
 func (r *Runtime) mounts(b *box, instance string) []mount.Mount {
-	list := []mount.Mount{bind(r.Agent, wire.AgentPath, true), bind(b.socketDir(), wire.SocketDir, true)}
-	for path := range ownFiles() {
-		list = append(list, bind(filepath.Join(b.filesDir(), filepath.Base(path)), path, path != writableFile))
-	}
-	for _, x := range b.spec.Template.Binds {
-		list = append(list, r.bindWhole(x.Source, x.Target)...)
-	}
-	if b.spec.Template.Image != "" { // the files of others are in an image that this package has made
-		for _, name := range fileNames(b.spec.Template) {
-			list = append(list, bind(filepath.Join(b.templateDir(), name), "/"+name, true))
-		}
-	}
-	for _, m := range b.spec.Mounts {
-		x := bind(m.Source, m.Target, m.ReadOnly)
-		if m.ReadOnly && r.sealsSubmounts() && len(mountsBelow(m.Source)) > 0 {
-			x.BindOptions = &mount.BindOptions{ReadOnlyForceRecursive: true, Propagation: mount.PropagationRPrivate}
-		}
-		list = append(list, x)
+	list := r.sharedMounts(b)
+	if b.separate {
+		list = b.separateMounts()
 	}
 	volumes := append([]string{"/workspace"}, temporary...) // an image may lack /workspace, where programs start
 	if !r.WritableRoot && !b.spec.Build {
@@ -235,6 +220,30 @@ func (r *Runtime) mounts(b *box, instance string) []mount.Mount {
 		}
 	}
 	slices.SortFunc(list, func(x, y mount.Mount) int { return strings.Compare(x.Target, y.Target) })
+	return list
+}
+
+// sharedMounts returns the mounts of folders and files of the server's machine.
+func (r *Runtime) sharedMounts(b *box) []mount.Mount {
+	list := []mount.Mount{bind(r.Agent, wire.AgentPath, true), bind(b.socketDir(), wire.SocketDir, true)}
+	for path := range ownFiles() {
+		list = append(list, bind(filepath.Join(b.filesDir(), filepath.Base(path)), path, path != writableFile))
+	}
+	for _, x := range b.spec.Template.Binds {
+		list = append(list, r.bindWhole(x.Source, x.Target)...)
+	}
+	if b.spec.Template.Image != "" { // the files of others are in an image that this package has made
+		for _, name := range fileNames(b.spec.Template) {
+			list = append(list, bind(filepath.Join(b.templateDir(), name), "/"+name, true))
+		}
+	}
+	for _, m := range b.spec.Mounts {
+		x := bind(m.Source, m.Target, m.ReadOnly)
+		if m.ReadOnly && r.sealsSubmounts() && len(mountsBelow(m.Source)) > 0 {
+			x.BindOptions = &mount.BindOptions{ReadOnlyForceRecursive: true, Propagation: mount.PropagationRPrivate}
+		}
+		list = append(list, x)
+	}
 	return list
 }
 

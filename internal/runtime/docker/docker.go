@@ -21,13 +21,14 @@ import (
 
 	"sandlot/internal/atomicfile"
 	"sandlot/internal/dockercommand"
+	"sandlot/internal/runtime/docker/volumes"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/secret"
 )
 
 // Labels of what this package makes.
 const (
-	labelInstance = "dev.sandlot.instance" // random, one for each state folder
+	labelInstance = volumes.LabelInstance // random, one for each state folder
 	labelID       = "dev.sandlot.sandbox"
 	labelTemplate = "dev.sandlot.template"
 	labelState    = "dev.sandlot.state" // the path of the state folder
@@ -52,6 +53,8 @@ type Runtime struct {
 
 	asked atomic.Pointer[daemon] // nil: the daemon was not asked yet
 
+	filesMode    atomic.Pointer[bool] // whether the daemon is separate; nil: not found out yet
+	volumes      *volumes.Store
 	checkedPaths sync.Map // images and mount points that checkPaths has passed
 
 	mu    sync.Mutex
@@ -71,6 +74,7 @@ func New(c Config) (*Runtime, error) {
 	}
 	r := &Runtime{Config: c, client: to, boxes: map[string]*box{}, skeletons: map[string]string{},
 		idleInterval: idleInterval}
+	r.volumes = &volumes.Store{Daemon: to, Agent: c.Agent, Instance: r.instanceID, Import: r.importArchive, Log: c.Log}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	return r, nil
 }
@@ -89,11 +93,6 @@ func (r *Runtime) Check(ctx context.Context) error {
 	if err != nil || st.Mode()&0o111 == 0 {
 		return fmt.Errorf("%w: the program sandlot-agent is not at %s; run `make build`", sandbox.ErrUnavailable,
 			r.Agent)
-	}
-	if host := r.client.DaemonHost(); !strings.HasPrefix(host, "unix://") {
-		return fmt.Errorf("%w: the Docker daemon at %s is not on this machine; sandboxes need a folder of the "+
-			"server's machine with the agent's socket: set docker.host to the socket of a daemon here, such as "+
-			"unix:///run/docker.sock", sandbox.ErrUnavailable, host)
 	}
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
@@ -114,6 +113,9 @@ func (r *Runtime) Check(ctx context.Context) error {
 	d, err := r.ask(ctx)
 	if err != nil {
 		return r.explain(err)
+	}
+	if separate, err := r.checkFiles(ctx); err != nil || separate {
+		return err
 	}
 	return r.checkUser(d)
 }
@@ -173,6 +175,7 @@ func (r *Runtime) Close() error {
 		b.detach()
 	}
 	r.background.Wait()
+	r.volumes.Close()
 	return r.client.Close()
 }
 

@@ -13,7 +13,10 @@ type Config struct {
 	// WritableRoot lets sandboxes write anywhere in their root file system, and not only in /tmp, home folders
 	// and the like.
 	WritableRoot bool
-	Agent        string // path of sandlot-agent
+	// Files says whether the daemon sees the server's files: FilesAuto, FilesSeparate, or FilesShared, which it also is
+	// if empty.
+	Files string
+	Agent string // path of sandlot-agent
 	// StateDir is an existing folder for this instance alone. No part of its path is a symbolic link.
 	StateDir string
 	Log      *slog.Logger

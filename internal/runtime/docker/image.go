@@ -241,17 +241,30 @@ func (r *Runtime) skeleton(ctx context.Context, t *image.Template) (string, erro
 	if err != nil {
 		return "", fmt.Errorf("docker: the files of the template %s: %w", t.Name, err)
 	}
+	id, err := r.archiveImage(ctx, archive)
+	if err != nil {
+		return "", fmt.Errorf("docker: the image of the template %s: %w", t.Name, err)
+	}
+	r.skeletons[t.Name] = id
+	return id, nil
+}
+
+// archiveImage returns the id of the image of an archive, which it makes if there is none. The caller holds setupMu.
+func (r *Runtime) archiveImage(ctx context.Context, archive []byte) (string, error) {
 	sum := sha256.Sum256(archive)
 	name := skeletonName + ":" + hex.EncodeToString(sum[:8])
 	found, err := r.inspectImage(ctx, name)
 	if isMissing(err) {
 		found, err = r.importImage(ctx, bytes.NewReader(archive), name)
 	}
-	if err != nil {
-		return "", fmt.Errorf("docker: the image of the template %s: %w", t.Name, err)
-	}
-	r.skeletons[t.Name] = found.ID
-	return found.ID, nil
+	return found.ID, err
+}
+
+// importArchive is archiveImage for callers that do not hold setupMu.
+func (r *Runtime) importArchive(ctx context.Context, archive []byte) (string, error) {
+	r.setupMu.Lock()
+	defer r.setupMu.Unlock()
+	return r.archiveImage(ctx, archive)
 }
 
 // importImage makes an image of an archive.

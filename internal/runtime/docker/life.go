@@ -30,7 +30,14 @@ func (r *Runtime) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbo
 	if err != nil {
 		return nil, r.explain(err)
 	}
-	if err := r.checkMounts(spec.Mounts); err != nil {
+	separate, err := r.isSeparate(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if separate {
+		err = r.checkSeparate(spec)
+	}
+	if err = errors.Join(err, r.checkMounts(spec.Mounts)); err != nil {
 		return nil, err
 	}
 	if err := os.MkdirAll(r.sandboxesDir(), 0o700); err != nil {
@@ -40,7 +47,7 @@ func (r *Runtime) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbo
 		return nil, fmt.Errorf("making the sandbox's folder: %w", err)
 	}
 	b := newBox(r, spec)
-	b.unmade, b.daemon = true, d.identity
+	b.unmade, b.daemon, b.separate = true, d.identity, separate
 	err = r.explain(r.start(ctx, b))
 	if err == nil {
 		return b.sandbox(), nil
@@ -66,6 +73,12 @@ func (r *Runtime) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbo
 // machine or another sandbox's mounts.
 func (r *Runtime) checkMounts(mounts []sandbox.Mount) error {
 	for i, m := range mounts {
+		if err := checkTarget(mounts, i); err != nil {
+			return err
+		}
+		if m.Volume != "" {
+			continue
+		}
 		source, err := filepath.EvalSymlinks(m.Source)
 		if st, serr := os.Stat(source); err != nil || serr != nil || !st.IsDir() {
 			return fmt.Errorf("docker: the folder %s, which is to be mounted at %s, is missing", m.Source, m.Target)
@@ -73,17 +86,22 @@ func (r *Runtime) checkMounts(mounts []sandbox.Mount) error {
 		if err := r.checkSource(source, m.ReadOnly); err != nil {
 			return fmt.Errorf("docker: the folder %s, which is to be mounted at %s, %w", m.Source, m.Target, err)
 		}
-		taken := slices.Clone(reservedPaths)
-		for j, other := range mounts {
-			if i != j {
-				taken = append(taken, other.Target)
-			}
+	}
+	return nil
+}
+
+// checkTarget refuses a mount in a folder of another one, or of the sandbox's own.
+func checkTarget(mounts []sandbox.Mount, i int) error {
+	m, taken := mounts[i], slices.Clone(reservedPaths)
+	for j, other := range mounts {
+		if i != j {
+			taken = append(taken, other.Target)
 		}
-		if isBelow(path.Clean(m.Target), taken) {
-			return fmt.Errorf("docker: the folder %s cannot be mounted at %s, in a folder that the sandbox has for "+
-				"something else: a sandbox could put a link there, and the next one would have it elsewhere; choose a "+
-				"place of its own, such as /data", m.Source, m.Target)
-		}
+	}
+	if isBelow(path.Clean(m.Target), taken) {
+		return fmt.Errorf("docker: the folder %s cannot be mounted at %s, in a folder that the sandbox has for "+
+			"something else: a sandbox could put a link there, and the next one would have it elsewhere; choose a "+
+			"place of its own, such as /data", m.Source, m.Target)
 	}
 	return nil
 }
@@ -108,14 +126,7 @@ func (r *Runtime) start(ctx context.Context, b *box) error {
 	if err != nil {
 		return err
 	}
-	if err := b.makeFolders(); err != nil {
-		return err
-	}
-	if err := b.listen(); err != nil {
-		return err
-	}
-	// The agent may be another user on the host.
-	if err := b.socket.WriteSecret(b.spec.Secret, 0o644); err != nil {
+	if err := b.provideFiles(ctx, instance); err != nil {
 		return err
 	}
 	options, err := r.container(b, image, instance)
@@ -140,8 +151,26 @@ func (r *Runtime) start(ctx context.Context, b *box) error {
 	if err := b.startChecked(ctx, created.ID, options); err != nil {
 		return err
 	}
+	if b.separate {
+		b.openLink()
+	}
 	r.adopt(b)
 	return nil
+}
+
+// provideFiles brings what a sandbox needs to where the daemon sees it.
+func (b *box) provideFiles(ctx context.Context, instance string) error {
+	if b.separate {
+		return b.fillVolumes(ctx, instance)
+	}
+	if err := b.makeFolders(); err != nil {
+		return err
+	}
+	if err := b.listen(); err != nil {
+		return err
+	}
+	// The agent may be another user on the host.
+	return b.socket.WriteSecret(b.spec.Secret, 0o644)
 }
 
 // adopt adds a box whose container runs, and waits for the container's end in the background.
@@ -181,6 +210,7 @@ func (r *Runtime) Leftovers(ctx context.Context) ([]string, error) {
 		r.Log.Error("the Docker daemon did not list its containers; those without a folder in the state folder stay",
 			"error", err)
 	}
+	r.volumes.RemoveHelpers(ctx, list.Items)
 	for _, c := range list.Items {
 		if id := c.Labels[labelID]; validID.MatchString(id) && !slices.Contains(ids, id) {
 			ids = append(ids, id)
@@ -230,10 +260,14 @@ func (r *Runtime) recoverBox(ctx context.Context, id string) (*box, error) {
 	if err == nil {
 		var spec sandbox.Spec
 		if spec, err = rec.Spec(id); err == nil {
-			b.spec, b.daemon = spec, rec.Daemon
+			b.spec, b.daemon, b.separate = spec, rec.Daemon, rec.Separate
+			if rec.Separate {
+				r.volumes.Use()
+			}
 		}
 	}
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, specfile.ErrBroken) {
+		b.separate = true // perhaps: it has volumes
 		return b, fmt.Errorf("%w: %w", sandbox.ErrGone, err)
 	}
 	if err != nil { // such as no free descriptors
@@ -251,6 +285,11 @@ func (r *Runtime) recoverBox(ctx context.Context, id string) (*box, error) {
 	}
 	if state == nil || !state.Running {
 		return b, fmt.Errorf("%w: %w", sandbox.ErrGone, errEnded)
+	}
+	if b.separate {
+		b.openLink()
+		r.adopt(b)
+		return b, nil
 	}
 	err = b.listen()
 	if errors.Is(err, os.ErrNotExist) {

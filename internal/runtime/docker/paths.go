@@ -123,7 +123,8 @@ func (r *Runtime) refuseLinks(ctx context.Context, id string, paths []string) er
 // its socket's folder the server's: no program in a container can mount anything. That the paths lead there without
 // a link can be seen from the outside, where the container is a process of this machine.
 func (b *box) checkAgent(ctx context.Context) error {
-	if !slices.Contains([]string{"", "runc", "crun", "youki"}, b.runtime.OCIRuntime) || !b.runtime.seesProcesses() {
+	isNative := slices.Contains([]string{"", "runc", "crun", "youki"}, b.runtime.OCIRuntime)
+	if b.separate || !isNative || !b.runtime.seesProcesses() {
 		return nil // its file systems are inside of a virtual machine, or another kernel
 	}
 	state, err := b.inspect(ctx)

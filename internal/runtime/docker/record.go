@@ -12,9 +12,11 @@ import (
 type record struct {
 	specfile.Record
 	Daemon daemonID `json:"daemon"` // which has the container
+	// Separate: the sandbox was made for a daemon that does not see the server's files.
+	Separate bool `json:"separate,omitempty"`
 }
 
-func (b *box) record() record { return record{specfile.Of(b.spec), b.daemon} }
+func (b *box) record() record { return record{specfile.Of(b.spec), b.daemon, b.separate} }
 
 // daemonID tells daemons apart.
 type daemonID struct {

@@ -50,7 +50,8 @@ func (r *Runtime) checkUser(d daemon) error {
 	if !d.isRootless {
 		if os.Geteuid() != 0 {
 			return fmt.Errorf("%w: the server is not root, and the Docker daemon at %s is; start the server as root, "+
-				"or use rootless Docker", sandbox.ErrUnavailable, r.client.DaemonHost())
+				"use rootless Docker, or set docker.files to auto or separate", sandbox.ErrUnavailable,
+				r.client.DaemonHost())
 		}
 		return nil
 	}

@@ -26,6 +26,7 @@ type Bench struct {
 	*agent.Client
 	Box       sandbox.Sandbox
 	Workspace string // on the host
+	ReadOnly  string // on the host; the sandbox has it at /data
 	Canary    string // a file of the host, outside of all mounts
 	subject   *Subject
 	runtime   sandbox.Runtime
@@ -35,26 +36,28 @@ const canary = "the host's own secret"
 
 func (s *Subject) bench(t *testing.T) *Bench {
 	t.Helper()
-	b := &Bench{subject: s, runtime: s.Open(t), Workspace: t.TempDir(), Canary: filepath.Join(t.TempDir(), "canary")}
-	readOnly := t.TempDir()
-	for file, text := range map[string]string{b.Canary: canary, filepath.Join(readOnly, "data"): "data"} {
+	b := &Bench{subject: s, runtime: s.Open(t), Canary: filepath.Join(t.TempDir(), "canary")}
+	t.Cleanup(func() { s.clean(t) })
+	spec := s.Spec()
+	var workspace, readOnly sandbox.Mount
+	workspace, b.Workspace = s.folder(t, "/workspace", false)
+	readOnly, b.ReadOnly = s.folder(t, "/data", true)
+	spec.Mounts = []sandbox.Mount{workspace, readOnly}
+	t.Cleanup(func() { b.close(t) })
+	for file, text := range map[string]string{b.Canary: canary, filepath.Join(b.ReadOnly, "data"): "data"} {
 		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
-	spec := s.Spec()
 	uid, gid := HostUser(t, b.runtime, spec.Template.User)
 	if err := os.Chown(b.Workspace, uid, gid); err != nil {
 		t.Fatal(err)
 	}
-	spec.Mounts = []sandbox.Mount{{Source: b.Workspace, Target: "/workspace"},
-		{Source: readOnly, Target: "/data", ReadOnly: true}}
 	var err error
 	if b.Box, err = b.runtime.Create(t.Context(), spec); err != nil {
 		t.Fatal(err)
 	}
 	b.Client = agent.New(b.Box, Log(t), nil)
-	t.Cleanup(func() { b.close(t); s.clean(t) })
 	b.configure(t)
 	// The tests attack the sandbox, so they first prove that they run in one.
 	proof := cmp.Or(s.ProofCommand, "dmesg 2>/dev/null | head -3; cat /proc/version")
@@ -98,9 +101,13 @@ func (b *Bench) configure(t *testing.T) {
 
 func (b *Bench) close(t *testing.T) {
 	t.Helper()
-	b.Client.Close()
-	if err := b.Box.Stop(context.Background()); err != nil {
-		t.Error("stopping:", err)
+	if b.Client != nil {
+		b.Client.Close()
+	}
+	if b.Box != nil {
+		if err := b.Box.Stop(context.Background()); err != nil {
+			t.Error("stopping:", err)
+		}
 	}
 	closeRuntime(t, b.runtime)
 }
@@ -309,8 +316,7 @@ func mounts(t *testing.T, b *Bench) {
 
 	// The sandbox sees a change of the host in a mounted folder at once, also in a folder that it has
 	// read before.
-	readOnly := b.Box.Spec().Mounts[1].Source
-	for _, m := range []struct{ host, inside string }{{b.Workspace, "/workspace"}, {readOnly, "/data"}} {
+	for _, m := range []struct{ host, inside string }{{b.Workspace, "/workspace"}, {b.ReadOnly, "/data"}} {
 		b.want(t, "ls "+m.inside+"/later 2>/dev/null || echo none; cat "+m.inside+"/later 2>/dev/null || echo none",
 			"none\nnone")
 		for _, text := range []string{"first", "second, longer", "3"} {

@@ -72,8 +72,15 @@ func direct(t *testing.T, b *Bench) {
 		through = append(through, b.viaAgent(t, code, limit(code)))
 	}
 	b.viaAgent(t, "import os; os._exit(0)", time.Minute) // the next interpreter has no variables of these cells
-	if !b.OpenDirect(t.Context(), "python") {
-		t.Fatal("there is no direct connection to the interpreter")
+	if opened := b.OpenDirect(t.Context(), "python"); opened == b.subject.Bridged {
+		t.Fatalf("there is a direct connection to the interpreter: %t", opened)
+	}
+	if b.subject.Bridged {
+		if d := b.cell(t, "6 * 7", time.Minute); value(d) != "42" {
+			t.Errorf("a cell without a direct connection: %+v", d)
+		}
+		transfers(t, b)
+		return
 	}
 	for n, code := range cells {
 		d := b.cell(t, code, limit(code))

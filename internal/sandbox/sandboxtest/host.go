@@ -49,9 +49,8 @@ func listen(t *testing.T, dir, name string) (reached func() int) {
 // sockets tests that a sandbox can connect to no Unix socket of the host but the agent's own, wherever the
 // socket is and by whatever name.
 func sockets(t *testing.T, b *Bench) {
-	readOnly := b.Box.Spec().Mounts[1].Source
-	reached := []func() int{listen(t, b.Workspace, "host.sock"), listen(t, readOnly, "host.sock"),
-		listen(t, readOnly, "agent.sock")}
+	reached := []func() int{listen(t, b.Workspace, "host.sock"), listen(t, b.ReadOnly, "host.sock"),
+		listen(t, b.ReadOnly, "agent.sock")}
 	datagrams, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Net: "unixgram",
 		Name: filepath.Join(b.Workspace, "datagram.sock")})
 	if err != nil {

@@ -44,6 +44,11 @@ type Subject struct {
 	NoQuota bool
 	// NoLimits: nothing bounds the memory and the processes of sandboxes. What would use them up is skipped.
 	NoLimits bool
+	// Bridged: the agent's connections are carried over another one. Cells have no direct ones.
+	Bridged bool
+	// Folder makes what a sandbox is to have mounted, and returns it with its path on this machine. Default: it makes
+	// a temporary folder.
+	Folder func(t *testing.T) (sandbox.Mount, string)
 	// Template is what to boot; nil for a runtime that cannot run programs: tests that need
 	// them are skipped.
 	Template *image.Template
@@ -113,6 +118,21 @@ func (s *Subject) Spec() sandbox.Spec {
 	}
 	return sandbox.Spec{ID: secret.ID(), Template: t, Secret: secret.Bytes(wire.SecretLen),
 		Limits: sandbox.Limits{CPUs: 1, MemoryBytes: 512 << 20, Processes: 128, DiskBytes: 256 << 20}}
+}
+
+// folder makes a folder for sandboxes, and returns its mount and its path on this machine.
+func (s *Subject) folder(t *testing.T, target string, readOnly bool) (sandbox.Mount, string) {
+	t.Helper()
+	var m sandbox.Mount
+	var path string
+	if s.Folder != nil {
+		m, path = s.Folder(t)
+	} else {
+		path = t.TempDir()
+		m.Source = path
+	}
+	m.Target, m.ReadOnly = target, readOnly
+	return m, path
 }
 
 func (s *Subject) create(t *testing.T, rt sandbox.Runtime) sandbox.Sandbox {

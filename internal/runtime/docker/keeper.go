@@ -1,0 +1,22 @@
+package docker
+
+import "context"
+
+// KeepsVolumes implements sandbox.VolumeKeeper.
+func (r *Runtime) KeepsVolumes(ctx context.Context) (bool, error) { return r.isSeparate(ctx) }
+
+// MakeVolume implements sandbox.VolumeKeeper.
+func (r *Runtime) MakeVolume(ctx context.Context, name string, uid, gid int) error {
+	return r.explain(r.volumes.MakeVolume(ctx, name, uid, gid))
+}
+
+// RemoveVolume implements sandbox.VolumeKeeper.
+func (r *Runtime) RemoveVolume(ctx context.Context, name string) error {
+	return r.explain(r.volumes.RemoveVolume(ctx, name))
+}
+
+// Volumes implements sandbox.VolumeKeeper.
+func (r *Runtime) Volumes(ctx context.Context) ([]string, error) {
+	names, err := r.volumes.Volumes(ctx)
+	return names, r.explain(err)
+}

@@ -1,0 +1,229 @@
+package docker
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/moby/moby/client"
+	"golang.org/x/sys/unix"
+
+	"sandlot/internal/agent"
+	"sandlot/internal/agent/wire"
+	"sandlot/internal/proc"
+	"sandlot/internal/runtime/docker/dockertest"
+	"sandlot/internal/runtime/docker/volumes"
+	"sandlot/internal/sandbox"
+	"sandlot/internal/sandbox/sandboxtest"
+	"sandlot/internal/secret"
+)
+
+// separate makes a subject one whose daemon sees no files of the server: each runtime that it opens has volumes.
+func separate(t *testing.T, d *dockertest.Daemon, s *sandboxtest.Subject, c Config) {
+	t.Helper()
+	c.Files, s.Bridged = FilesSeparate, true
+	open := func() *Runtime {
+		r, err := New(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	s.Open = func(*testing.T) sandbox.Runtime { return open() }
+	s.Folder = func(t *testing.T) (sandbox.Mount, string) {
+		r := open()
+		defer r.Close()
+		name := secret.ID()
+		if err := r.MakeVolume(t.Context(), name, 0, 0); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			r := open()
+			defer r.Close()
+			if err := r.RemoveVolume(context.Background(), name); err != nil {
+				t.Error(err)
+			}
+		})
+		found, err := d.Client.VolumeInspect(t.Context(), volumes.Name(name), client.VolumeInspectOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return sandbox.Mount{Volume: name}, found.Volume.Mountpoint
+	}
+}
+
+// TestRemoteSuite passes with a daemon that is reached by TCP with TLS, and sees no files of the server.
+func TestRemoteSuite(t *testing.T) {
+	needsRoot(t)
+	t.Parallel()
+	d := dockertest.StartTLS(t, "--live-restore")
+	// Only daemons that are reached by TCP heed them, and no other test has one.
+	os.Setenv("DOCKER_CERT_PATH", d.Certificates)
+	os.Setenv("DOCKER_TLS_VERIFY", "1")
+	s, c := subject(t, d.Daemon, baseTemplate())
+	c.Host = d.Address
+	t.Run("Files", func(t *testing.T) { findsFiles(t, d.Daemon, c) })
+	separate(t, d.Daemon, s, c)
+	t.Run("Refusals", func(t *testing.T) { refusesFolders(t, s) })
+	s.Run(t)
+}
+
+// findsFiles: the runtime finds out whether the daemon sees the server's files.
+func findsFiles(t *testing.T, d *dockertest.Daemon, c Config) {
+	for _, tt := range []struct {
+		host, files string
+		separate    bool
+	}{{c.Host, FilesAuto, true}, {d.Host, FilesAuto, false}, {d.Host, FilesShared, false}, {d.Host, "", false},
+		{d.Host, FilesSeparate, true}} {
+		c.Host, c.Files = tt.host, tt.files
+		r, err := New(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Check(t.Context()); err != nil {
+			t.Errorf("%s, files %s: %v", c.Host, c.Files, err)
+		}
+		if separate, err := r.KeepsVolumes(t.Context()); err != nil || separate != tt.separate {
+			t.Errorf("%s, files %s: separate %t, %v", c.Host, c.Files, separate, err)
+		}
+		sees, err := r.canBind(t.Context(), filepath.Join(t.TempDir(), "missing"))
+		if err != nil || sees {
+			t.Errorf("%s has a file that does not exist: %t, %v", c.Host, sees, err)
+		}
+		r.Close()
+	}
+	c.Host, c.Files = "tcp://127.0.0.1:1", FilesShared
+	r, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if _, err := r.checkFiles(t.Context()); err == nil || !strings.Contains(err.Error(), "docker.files") {
+		t.Errorf("shared files with a daemon elsewhere: %v", err)
+	}
+	if left, err := os.ReadDir(r.dir()); err != nil || len(left) > 1 {
+		t.Errorf("the state folder has %v, %v", left, err)
+	}
+}
+
+// refusesFolders: a sandbox that would need folders of the server's machine, a volume that does not exist, or the user
+// of `sandlot-agent connect` is refused, and nothing is left of it.
+func refusesFolders(t *testing.T, s *sandboxtest.Subject) {
+	rt := s.Open(t)
+	refused := func(word string, change func(*sandbox.Spec)) {
+		t.Helper()
+		spec := s.Spec()
+		template := *spec.Template
+		spec.Template = &template
+		change(&spec)
+		if b, err := rt.Create(t.Context(), spec); err == nil || !strings.Contains(err.Error(), word) {
+			t.Errorf("want an error about %q: %v", word, err)
+			if err == nil {
+				b.Stop(t.Context())
+			}
+		}
+	}
+	refused("give it an image", func(spec *sandbox.Spec) { spec.Template.Image = "" })
+	refused("remove it from the shared folders", func(spec *sandbox.Spec) {
+		spec.Mounts = []sandbox.Mount{{Source: t.TempDir(), Target: "/data"}}
+	})
+	refused("no such volume", func(spec *sandbox.Spec) {
+		spec.Mounts = []sandbox.Mount{{Volume: "missing", Target: "/workspace"}}
+	})
+	refused("another id", func(spec *sandbox.Spec) { spec.Template.User.UID = wire.ConnectUser })
+	mustStop(t, s, rt)
+}
+
+// connects returns the processes of `sandlot-agent connect` in a sandbox.
+func connects(t *testing.T, d *dockertest.Daemon, b sandbox.Sandbox) (found []int) {
+	t.Helper()
+	top, err := d.Client.ContainerTop(t.Context(), nameOf(b), client.ContainerTopOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range top.Processes {
+		pid, err := strconv.Atoi(p[slices.Index(top.Titles, "PID")])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if slices.Equal(proc.Args(pid), []string{wire.AgentPath, wire.ConnectCommand}) {
+			found = append(found, pid)
+		}
+	}
+	return found
+}
+
+// TestRemoteRestarts: sessions go on when the daemon is killed and starts again, when the server does, and when the
+// process that carries the connections is killed. Each time one such process is left.
+func TestRemoteRestarts(t *testing.T) {
+	needsRoot(t)
+	t.Parallel()
+	d := dockertest.Start(t, "--live-restore")
+	s, c := subject(t, d, baseTemplate())
+	separate(t, d, s, c)
+	rt := s.Open(t)
+	b, err := rt.Create(t.Context(), s.Spec())
+	if err != nil {
+		t.Fatal(err)
+	}
+	link := agent.New(b, sandboxtest.Log(t), nil)
+	defer func() { link.Close() }()
+	calls := 0
+	goesOn := func(what string) {
+		t.Helper()
+		calls++
+		if got := sumWhenLinked(t, link); got != strconv.Itoa(calls) {
+			t.Errorf("%s, the interpreter counts %s in place of %d", what, got, calls)
+		}
+		for range 100 {
+			if len(connects(t, d, b)) == 1 {
+				return
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+		t.Errorf("%s, these carry connections: %v", what, connects(t, d, b))
+	}
+	goesOn("at first")
+	for _, signal := range []unix.Signal{unix.SIGKILL, unix.SIGTERM} {
+		d.Signal(t, signal)
+		d.Run(t)
+		goesOn("after the daemon's " + signal.String())
+	}
+	if err := unix.Kill(connects(t, d, b)[0], unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	goesOn("after the process was killed")
+	link.Close()
+	if err := rt.Close(); err != nil {
+		t.Fatal(err)
+	}
+	rt = s.Open(t)
+	all := sandboxtest.RecoverAll(t, rt)
+	if len(all) != 1 {
+		t.Fatalf("recovered %d", len(all))
+	}
+	b = all[0]
+	link = agent.New(b, sandboxtest.Log(t), nil)
+	goesOn("with the next server")
+	mustStop(t, s, rt, b)
+}
+
+// sumWhenLinked is sum, once the agent has a link: a call in which it breaks fails.
+func sumWhenLinked(t *testing.T, c *agent.Client) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for range 1000 {
+		if _, err := c.Hello(ctx); err == nil {
+			return sum(t, c)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	t.Fatal("the agent has no link")
+	return ""
+}
