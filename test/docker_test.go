@@ -80,6 +80,32 @@ func TestDocker(t *testing.T) {
 	gone(t, d)
 }
 
+// TestMappedUsers: with a daemon that maps users, workspaces belong to those who are root in sandboxes.
+func TestMappedUsers(t *testing.T) {
+	t.Parallel()
+	runSome(t, dockertest.StartRemapped(t))
+}
+
+// TestPodman runs some of onDocker with Podman's service.
+func TestPodman(t *testing.T) {
+	t.Parallel()
+	runSome(t, dockertest.StartPodman(t))
+}
+
+// runSome runs some tests of onDocker with another daemon, side by side. Nothing is left of them on it.
+func runSome(t *testing.T, d *dockertest.Daemon) {
+	daemons.Store(t.Name(), d)
+	t.Run("each", func(t *testing.T) {
+		for _, name := range []string{"TestCode", "TestFiles", "TestServerKilled"} {
+			t.Run(strings.TrimPrefix(name, "Test"), func(t *testing.T) {
+				t.Parallel()
+				t.Run("test", onDocker[name])
+			})
+		}
+	})
+	gone(t, d)
+}
+
 // gone waits until a daemon has nothing.
 func gone(t *testing.T, d *dockertest.Daemon) {
 	t.Helper()
