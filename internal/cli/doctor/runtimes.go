@@ -113,10 +113,11 @@ func ways(c *config.Config, isRoot bool) []way {
 			advice: "install Podman, 4.3 or newer, and start its service: systemctl start podman.socket"},
 		{Runtime: Runtime{Name: "docker with runsc", Settings: "runtime: docker; docker.runtime: runsc",
 			InUse:     docker(host, "runsc"),
-			Isolation: ownKernel + ", below Docker",
-			Speed:     gvisorSpeed + "; each sandbox boots, as there are no snapshots"},
-			candidate: app.Candidate{Name: "docker", Host: host, Runtime: "runsc"}, needs: refuseRunsc,
-			advice: "use the runtime gvisor, which needs no daemon"},
+			Isolation: ownKernel + ", below Docker; the machine's bounds its memory and processors",
+			Speed: gvisorSpeed + "; each sandbox boots, as there are no snapshots; limits do not change while a " +
+				"sandbox runs"},
+			candidate: app.Candidate{Name: "docker", Host: host, Runtime: "runsc"},
+			advice:    "add gVisor to the daemon's runtimes, or use the runtime gvisor, which needs no daemon"},
 		{Runtime: Runtime{Name: "docker with kata", Settings: "runtime: docker; docker.runtime: kata",
 			InUse:     docker(host, "kata"),
 			Isolation: "each sandbox is a virtual machine with a Linux of its own; Sandlot's tests do not cover it",
@@ -133,11 +134,6 @@ func podmanSocket() string {
 	}
 	return "unix://" + cmp.Or(os.Getenv("XDG_RUNTIME_DIR"), fmt.Sprintf("/run/user/%d", os.Getuid())) +
 		"/podman/podman.sock"
-}
-
-// refuseRunsc returns what was found when containers of runsc were tried.
-func refuseRunsc() error {
-	return errors.New("with runsc the agent in the container does not reach the server")
 }
 
 func needsKVM() error {

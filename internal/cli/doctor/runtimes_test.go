@@ -77,13 +77,13 @@ func compare(t *testing.T, host string, names ...string) map[string]Runtime {
 func TestCompare(t *testing.T) {
 	all := compare(t, daemon(t, "runsc"), "gvisor", "docker")
 	isRoot := os.Getuid() == 0
-	for name, want := range map[string]bool{"docker": isRoot, "docker with runsc": false, "docker with kata": false} {
+	for name, want := range map[string]bool{"docker": isRoot, "docker with runsc": true, "docker with kata": false} {
 		if all[name].Works != want {
 			t.Errorf("%+v", all[name])
 		}
 	}
-	if m := all["docker with runsc"].Missing; !strings.Contains(m, "does not reach the server") {
-		t.Errorf("runsc: %q", m)
+	if w := all["docker with runsc"].Warning; !strings.Contains(w, "--net-raw") {
+		t.Errorf("the warning of runsc without arguments: %q", w)
 	}
 	if !all["docker"].InUse || all["docker with runsc"].InUse || all["podman"].InUse {
 		t.Errorf("in use: %+v", all)
@@ -110,7 +110,7 @@ func TestServerWithoutRoot(t *testing.T) {
 	c.Docker.Host = daemon(t, "kata")
 	for _, isRoot := range []bool{true, false} {
 		for _, w := range ways(c, isRoot) {
-			if w.needs == nil || w.Name == "docker with runsc" { // Docker's daemon may be rootless
+			if w.needs == nil { // Docker's daemon may be rootless
 				continue
 			}
 			if err := w.needs(); strings.Contains(fmt.Sprint(err), "not root") == isRoot {

@@ -233,7 +233,7 @@ func boxOf(s sandbox.Sandbox) (*box, bool) {
 
 // sandbox returns the box with what it can do.
 func (b *box) sandbox() sandbox.Sandbox {
-	if d := b.runtime.known(); d.isPodman || d.isRootless && !d.hasLimits {
+	if d := b.runtime.known(); d.isPodman || d.isGVisor || d.isRootless && !d.hasLimits {
 		return b
 	}
 	return resizable{b}

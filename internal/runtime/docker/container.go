@@ -185,7 +185,7 @@ func (r *Runtime) resources(l sandbox.Limits) container.Resources {
 		// Not as a number of processors: the daemon refuses more processors than there are, and a flavor may have them.
 		all.CPUPeriod, all.CPUQuota = cpuPeriod, int64(math.Round(l.CPUs*cpuPeriod))
 	}
-	if l.Processes > 0 {
+	if l.Processes > 0 && !r.known().isGVisor {
 		n := l.Processes + agentThreads
 		all.PidsLimit = &n
 	}

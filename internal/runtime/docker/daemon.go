@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,6 +28,18 @@ type daemon struct {
 	// uid and gid are the ids on the host of root in containers, after which those of others follow (userns-remap). 0:
 	// users have the same ids on the host.
 	uid, gid int
+	// separateKernel: sandboxes have a kernel of their own (gVisor, Kata), and cannot connect to the machine's sockets.
+	separateKernel bool
+	// isGVisor: processes of sandboxes are no processes of the machine, whose number the agent bounds, and limits of
+	// containers that run do not change. arguments are those of its program runsc, if the daemon tells.
+	isGVisor  bool
+	arguments []string
+}
+
+// lacks reports whether the daemon starts gVisor without an argument.
+func (d daemon) lacks(argument string) bool {
+	return d.isGVisor && d.arguments != nil && !slices.Contains(d.arguments, argument) &&
+		!slices.Contains(d.arguments, argument+"=true")
 }
 
 // mapsUsers reports whether users of containers have other ids on the host.
@@ -62,6 +75,14 @@ func (r *Runtime) ask(ctx context.Context) (daemon, error) {
 		endsSandboxes: !info.LiveRestoreEnabled,
 		hasLimits:     info.MemoryLimit && info.PidsLimit && info.CPUCfsQuota,
 		isRootless:    hasOption(info.SecurityOptions, "rootless"),
+	}
+	name := cmp.Or(r.OCIRuntime, info.DefaultRuntime)
+	program := info.Runtimes[name]
+	kind := strings.ToLower(name + " " + path.Base(program.Path) + " " + program.Type)
+	d.isGVisor = strings.Contains(kind, "runsc") || strings.Contains(kind, "gvisor")
+	d.separateKernel = d.isGVisor || strings.Contains(kind, "kata")
+	if program.Path != "" {
+		d.arguments = append([]string{}, program.Args...)
 	}
 	if hasOption(info.SecurityOptions, "userns") {
 		if d.uid, d.gid, err = remapped(info.DockerRootDir); err != nil {

@@ -195,6 +195,12 @@ func (r *Runtime) Warning() string {
 	return *r.warning
 }
 
+// Arguments of gVisor's program runsc.
+const (
+	rawSockets  = "--net-raw"       // the agent redirects connections to the broker by a raw socket
+	daemonFiles = "--overlay2=none" // what sandboxes write is where the daemon looks for it, and not in memory
+)
+
 // findWarnings asks the daemon what it does not guarantee.
 func (r *Runtime) findWarnings(ctx context.Context) (string, error) {
 	d, err := r.ask(ctx)
@@ -208,6 +214,10 @@ func (r *Runtime) findWarnings(ctx context.Context) (string, error) {
 	if !d.hasLimits {
 		all = append(all, "the kernel bounds not all of memory, processors and processes of a sandbox: give the "+
 			"daemon cgroups with these controllers")
+	}
+	if d.lacks(rawSockets) {
+		all = append(all, "programs reach the network only by the variables for proxies: add "+rawSockets+
+			" to the runtimeArgs of runsc in the daemon's daemon.json")
 	}
 	if r.WritableRoot {
 		all = append(all, "what sandboxes write outside /workspace is not limited (docker.writable_root)")

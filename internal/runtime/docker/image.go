@@ -124,6 +124,10 @@ func (r *Runtime) Save(ctx context.Context, b sandbox.Sandbox, name string) (san
 	if !ok {
 		return sandbox.Image{}, errors.New("docker: this is a sandbox of another runtime")
 	}
+	if r.known().lacks(daemonFiles) {
+		return sandbox.Image{}, errors.New("docker: gVisor keeps what sandboxes write where the daemon cannot save " +
+			"it: add " + daemonFiles + " to the runtimeArgs of runsc in the daemon's daemon.json")
+	}
 	found, err := r.client.ContainerInspect(ctx, box.name, client.ContainerInspectOptions{})
 	if err != nil {
 		return sandbox.Image{}, fmt.Errorf("docker: the container to save: %w", err)

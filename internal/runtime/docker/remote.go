@@ -44,7 +44,7 @@ func (r *Runtime) findFilesMode(ctx context.Context) (separate bool, err error) 
 		return false, r.explain(err)
 	}
 	switch {
-	case r.Files == FilesSeparate:
+	case r.Files == FilesSeparate, d.separateKernel:
 		return true, nil
 	case r.Files != FilesAuto:
 		return false, nil
@@ -104,6 +104,10 @@ func (r *Runtime) checkFiles(ctx context.Context) (separate bool, err error) {
 	if r.Files == FilesShared && !strings.HasPrefix(host, "unix://") {
 		return false, fmt.Errorf("%w: the Docker daemon at %s is on another machine, and docker.files is shared: set "+
 			"it to auto or separate", sandbox.ErrUnavailable, host)
+	}
+	if r.Files == FilesShared && r.known().separateKernel {
+		return false, fmt.Errorf("%w: sandboxes with a kernel of their own cannot connect to the server's "+
+			"sockets, and docker.files is shared: set it to auto or separate", sandbox.ErrUnavailable)
 	}
 	return r.isSeparate(ctx)
 }
