@@ -266,6 +266,7 @@ func (a *App) Run(ctx context.Context, networkListeners []net.Listener, ownerLis
 	tasks.Go(func() { a.builder.Run(background) })
 	tasks.Go(func() { a.sessions.Run(background) })
 	tasks.Go(func() { a.pool.Workspaces.Run(background, a.log) })
+	tasks.Go(func() { a.pool.RunVolumes(background) })
 	tasks.Go(func() { a.volumes.Run(background) })
 	tasks.Go(func() { a.reapOrphans(background) })
 	tasks.Go(func() { a.watchSettings(background) })
@@ -314,10 +315,20 @@ func (a *App) Run(ctx context.Context, networkListeners []net.Listener, ownerLis
 	serving.Wait()
 	stop()
 	tasks.Wait()
+	a.removeVolumes()
 	if errors.Is(err, http.ErrServerClosed) {
 		err = nil
 	}
 	return err
+}
+
+// removeVolumes removes the volumes of the workspaces that were removed last. The next server tries again.
+func (a *App) removeVolumes() {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if err := a.pool.RemoveVolumes(ctx); err != nil {
+		a.log.Warn("could not remove all volumes of workspaces that are gone; the next server does", "error", err)
+	}
 }
 
 // reapOrphans periodically removes sandboxes that neither the pool nor a session owns.

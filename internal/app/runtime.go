@@ -88,7 +88,7 @@ func (r Candidate) Try(ctx context.Context, c *config.Config, log *slog.Logger) 
 func daemon(c *config.Config, stateDir string, log *slog.Logger) docker.Config {
 	d := c.Docker
 	return docker.Config{Host: d.Host, Context: d.Context, OCIRuntime: d.Runtime, WritableRoot: d.WritableRoot,
-		Files: d.Files, StateDir: stateDir, Log: log}
+		Files: d.Files, HasFolders: len(c.Volumes) > 0, StateDir: stateDir, Log: log}
 }
 
 // formerRuntimes returns runtimes that are not among the settings', and have sandboxes of the state folder from a time

@@ -93,6 +93,7 @@ type Pool struct {
 	Config
 
 	wake       chan struct{}  // makes Run look again which template lacks sandboxes
+	removed    chan struct{}  // makes RunVolumes look again which volumes are of no use
 	cellSlots  agent.Slots    // limits how many cells run at once, in all sandboxes
 	background sync.WaitGroup // what Wait waits for
 	prebooted  atomic.Int64   // number of sandboxes that were started from an image
@@ -107,7 +108,7 @@ type Pool struct {
 
 // New returns an empty pool.
 func New(c Config) *Pool {
-	return &Pool{Config: c, wake: make(chan struct{}, 1),
+	return &Pool{Config: c, wake: make(chan struct{}, 1), removed: make(chan struct{}, 1),
 		cellSlots: make(agent.Slots, runtime.NumCPU()+runtime.NumCPU()/2),
 		ready:     map[string][]*Booted{}, owned: map[string]bool{}}
 }
@@ -130,6 +131,8 @@ type Request struct {
 	// agent is linked. The pool then probes the agent in the background, and stops the
 	// sandbox if it does not answer.
 	SkipProbe bool
+
+	inVolume bool // the runtime keeps the workspace's files
 }
 
 // Boot makes one sandbox and waits until its agent answers and the interpreters that its
@@ -145,6 +148,9 @@ func (p *Pool) Boot(ctx context.Context, r Request) (*Booted, error) {
 		return nil, err
 	}
 	if err := p.giveWorkspace(ctx, r); err != nil {
+		return nil, err
+	}
+	if r.inVolume, err = p.makeVolume(ctx, rt, r); err != nil {
 		return nil, err
 	}
 	spec, prebooter := p.spec(r), prebooterOf(rt, r.Template)
@@ -179,6 +185,9 @@ func (p *Pool) volumes() []sandbox.Mount {
 
 func (p *Pool) spec(r Request) sandbox.Spec {
 	mounts := []sandbox.Mount{{Source: p.Workspaces.Path(r.Workspace), Target: WorkspaceDir}}
+	if r.inVolume {
+		mounts[0] = sandbox.Mount{Volume: r.Workspace, Target: WorkspaceDir}
+	}
 	if !r.Build { // programs of packages, such as their install scripts, have no business in folders of the machine
 		mounts = append(mounts, p.volumes()...)
 	}

@@ -68,7 +68,7 @@ func (p *Pool) makeImage(ctx context.Context, t *image.Template) (made bool, err
 	if err != nil {
 		return false, err
 	}
-	defer func() { err = errors.Join(err, p.Workspaces.Remove(ws)) }()
+	defer func() { err = errors.Join(err, p.RemoveWorkspace(ws)) }()
 	r := Request{ID: p.reserveID(), Workspace: ws, Template: t, Flavor: p.flavorOf(t)}
 	defer p.releaseID(r.ID)
 	if prebooter.HasImage(p.spec(r)) {

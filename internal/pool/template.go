@@ -91,11 +91,11 @@ func (p *Pool) BootTemporary(ctx context.Context, t *image.Template, f image.Fla
 	b, err := p.Boot(ctx, Request{ID: id, Workspace: ws, Template: t, Flavor: f, Build: true})
 	if err != nil {
 		p.releaseID(id)
-		return nil, nil, errors.Join(err, p.Workspaces.Remove(ws))
+		return nil, nil, errors.Join(err, p.RemoveWorkspace(ws))
 	}
 	return b, func() error {
 		defer p.releaseID(id)
-		return errors.Join(b.Destroy(), p.Workspaces.Remove(ws))
+		return errors.Join(b.Destroy(), p.RemoveWorkspace(ws))
 	}, nil
 }
 

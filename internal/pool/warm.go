@@ -64,7 +64,7 @@ func (p *Pool) discard(b *Booted) {
 	if err := b.Destroy(); err != nil {
 		p.Log.Warn("could not remove a warm sandbox", "sandbox", b.ID, "error", err)
 	}
-	if err := p.Workspaces.Remove(b.Workspace); err != nil {
+	if err := p.RemoveWorkspace(b.Workspace); err != nil {
 		p.Log.Warn("could not remove a warm sandbox's workspace", "sandbox", b.ID, "error", err)
 	}
 }
@@ -189,7 +189,7 @@ func (p *Pool) addSandbox(ctx context.Context, t *image.Template) error {
 	b, err := p.Boot(ctx, Request{ID: id, Workspace: ws, Template: t, Flavor: p.flavorOf(t)})
 	if err != nil {
 		p.releaseID(id)
-		return errors.Join(err, p.Workspaces.Remove(ws))
+		return errors.Join(err, p.RemoveWorkspace(ws))
 	}
 	for _, l := range t.Warm {
 		b.Agent.Prepare(l) // a session may take the sandbox before that has finished

@@ -191,8 +191,11 @@ type Sealer interface {
 type VolumeKeeper interface {
 	// KeepsVolumes reports whether sandboxes have volumes in place of folders.
 	KeepsVolumes(ctx context.Context) (bool, error)
-	// MakeVolume makes a volume, which belongs to a user and a group, unless there is one of that name.
+	// MakeVolume makes a volume, which belongs to a user and a group, unless there is one of that name. It fails if
+	// that belongs to others.
 	MakeVolume(ctx context.Context, name string, uid, gid int) error
+	// VolumeEmpty reports whether a volume has nothing but folders whose paths in it are expected, or does not exist.
+	VolumeEmpty(ctx context.Context, name string, isExpected func(path string) bool) (bool, error)
 	// RemoveVolume removes a volume that no sandbox has, if there is one.
 	RemoveVolume(ctx context.Context, name string) error
 	// Volumes returns the names of all volumes that MakeVolume has made.

@@ -26,7 +26,7 @@ func (s *Sessions) stopUnused(ctx context.Context, session *Session, why string)
 	ended := session.destroy(booted)
 	r := session.record()
 	s.publish(r, event.SessionStopped, why, 0)
-	if empty, err := s.Pool.Workspaces.Empty(r.Workspace); err == nil && empty && ended && !r.Home {
+	if empty, err := s.Pool.WorkspaceEmpty(ctx, r.Workspace); err == nil && empty && ended && !r.Home {
 		s.removeStored(ctx, session)
 		return true
 	}
@@ -83,7 +83,7 @@ func (s *Sessions) removeStored(ctx context.Context, session *Session) {
 		delete(s.homes, r.Owner)
 	}
 	s.mu.Unlock()
-	if err := s.Pool.Workspaces.Remove(r.Workspace); err != nil {
+	if err := s.Pool.RemoveWorkspace(r.Workspace); err != nil {
 		s.Log.Error("could not remove a workspace", "session", r.ID, "error", err)
 		return // the record stays, so that the next start tries again
 	}

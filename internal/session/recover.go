@@ -60,17 +60,19 @@ func (s *Sessions) Recover(ctx context.Context) error {
 	owned := map[string]bool{} // workspaces
 	for _, r := range records {
 		if r.State == Removed { // the last server did not finish removing it
-			err = errors.Join(err, s.Pool.Workspaces.Remove(r.Workspace), s.Store.RemoveSession(ctx, r.ID))
+			err = errors.Join(err, s.Pool.RemoveWorkspace(r.Workspace), s.Store.RemoveSession(ctx, r.ID))
 			continue
 		}
 		owned[r.Workspace] = true
+		// A backup may lack empty folders. Without one, a volume with the session's files would be removed.
+		err = errors.Join(err, s.Pool.Workspaces.Ensure(r.Workspace))
 		s.recover(r, unowned, away)
 	}
 	s.mu.Lock()
 	s.unowned = slices.Collect(maps.Keys(unowned))
 	s.mu.Unlock()
 	if err != nil { // the next start tries again
-		s.Log.Error("could not remove what is left of a session", "error", err)
+		s.Log.Error("could not remove what is left of a session, or make a workspace's folder", "error", err)
 	}
 	s.removeWorkspaces(owned)
 	return nil
@@ -82,7 +84,7 @@ func (s *Sessions) removeWorkspaces(owned map[string]bool) {
 	all, err := s.Pool.Workspaces.All()
 	for _, id := range all {
 		if !owned[id] {
-			err = errors.Join(err, s.Pool.Workspaces.Remove(id))
+			err = errors.Join(err, s.Pool.RemoveWorkspace(id))
 		}
 	}
 	if err != nil {

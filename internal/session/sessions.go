@@ -272,7 +272,7 @@ func (s *Sessions) discard(booted *pool.Booted, workspace string) {
 			s.Log.Error("could not remove a sandbox", "sandbox", booted.ID, "error", err)
 		}
 	}
-	if err := s.Pool.Workspaces.Remove(workspace); err != nil {
+	if err := s.Pool.RemoveWorkspace(workspace); err != nil {
 		s.Log.Error("could not remove a workspace", "workspace", workspace, "error", err)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -89,6 +90,12 @@ func (s *Store) Path(id string) string {
 
 // agentFolders are the folders that a sandbox's agent makes in its workspace.
 var agentFolders = map[string][]string{"": {".local"}, ".local": {"bin", "lib"}}
+
+// IsAgents reports whether a path in a workspace is one of a folder that every agent makes.
+func IsAgents(name string) bool {
+	dir, base := filepath.Split(name)
+	return slices.Contains(agentFolders[strings.TrimSuffix(dir, "/")], base)
+}
 
 // Empty reports whether a workspace has nothing but the folders that every agent makes.
 func (s *Store) Empty(id string) (bool, error) {

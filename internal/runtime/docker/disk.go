@@ -109,9 +109,6 @@ type ownFolders [][]string
 
 // findFolders returns what a sandbox can write, and the file with its processor time.
 func (b *box) findFolders(ctx context.Context) (folders ownFolders, usageFile string, err error) {
-	if b.separate {
-		return nil, "", errors.New("the daemon does not see the server's files")
-	}
 	found, err := b.runtime.client.ContainerInspect(ctx, b.name, client.ContainerInspectOptions{})
 	if err != nil {
 		return nil, "", err

@@ -219,6 +219,12 @@ func (r *Runtime) findWarnings(ctx context.Context) (string, error) {
 		all = append(all, "programs reach the network only by the variables for proxies: add "+rawSockets+
 			" to the runtimeArgs of runsc in the daemon's daemon.json")
 	}
+	if separate, err := r.isSeparate(ctx); err != nil {
+		return "", err
+	} else if separate {
+		all = append(all, "how much sandboxes write is not measured, as the Docker daemon does not see the server's "+
+			"files: disk_mb bounds each file alone")
+	}
 	if r.WritableRoot {
 		all = append(all, "what sandboxes write outside /workspace is not limited (docker.writable_root)")
 	}

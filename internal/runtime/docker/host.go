@@ -16,7 +16,9 @@ type Config struct {
 	// Files says whether the daemon sees the server's files: FilesAuto, FilesSeparate, or FilesShared, which it also is
 	// if empty.
 	Files string
-	Agent string // path of sandlot-agent
+	// HasFolders: the settings share folders of this machine with sandboxes.
+	HasFolders bool
+	Agent      string // path of sandlot-agent
 	// StateDir is an existing folder for this instance alone. No part of its path is a symbolic link.
 	StateDir string
 	Log      *slog.Logger

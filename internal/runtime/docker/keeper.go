@@ -15,6 +15,12 @@ func (r *Runtime) RemoveVolume(ctx context.Context, name string) error {
 	return r.explain(r.volumes.RemoveVolume(ctx, name))
 }
 
+// VolumeEmpty implements sandbox.VolumeKeeper.
+func (r *Runtime) VolumeEmpty(ctx context.Context, name string, isExpected func(path string) bool) (bool, error) {
+	empty, err := r.volumes.IsEmpty(ctx, name, isExpected)
+	return empty, r.explain(err)
+}
+
 // Volumes implements sandbox.VolumeKeeper.
 func (r *Runtime) Volumes(ctx context.Context) ([]string, error) {
 	names, err := r.volumes.Volumes(ctx)

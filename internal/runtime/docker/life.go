@@ -179,7 +179,9 @@ func (r *Runtime) adopt(b *box) {
 	r.boxes[b.spec.ID] = b
 	r.mu.Unlock()
 	r.background.Go(b.awaitEnd)
-	r.background.Go(b.watchDisk)
+	if !b.separate { // its folders cannot be seen from here
+		r.background.Go(b.watchDisk)
+	}
 }
 
 // Leftovers implements sandbox.Runtime. Each sandbox has a folder before it has a container; the daemon also knows

@@ -109,7 +109,13 @@ func (r *Runtime) checkFiles(ctx context.Context) (separate bool, err error) {
 		return false, fmt.Errorf("%w: sandboxes with a kernel of their own cannot connect to the server's "+
 			"sockets, and docker.files is shared: set it to auto or separate", sandbox.ErrUnavailable)
 	}
-	return r.isSeparate(ctx)
+	separate, err = r.isSeparate(ctx)
+	if err == nil && separate && r.HasFolders {
+		err = fmt.Errorf("%w: the Docker daemon at %s does not see the folders of the server's machine that the "+
+			"setting volumes shares with sandboxes; remove that setting, or use a daemon that does",
+			sandbox.ErrUnavailable, host)
+	}
+	return separate, err
 }
 
 // openLink starts the link of a separate daemon's box whose container runs.

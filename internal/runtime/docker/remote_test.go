@@ -70,6 +70,7 @@ func TestRemoteSuite(t *testing.T) {
 	t.Run("Files", func(t *testing.T) { findsFiles(t, d.Daemon, c) })
 	separate(t, d.Daemon, s, c)
 	t.Run("Refusals", func(t *testing.T) { refusesFolders(t, s) })
+	t.Run("Volumes", func(t *testing.T) { keepsVolumes(t, s) })
 	s.Run(t)
 }
 
@@ -137,6 +138,66 @@ func refusesFolders(t *testing.T, s *sandboxtest.Subject) {
 	})
 	refused("another id", func(spec *sandbox.Spec) { spec.Template.User.UID = wire.ConnectUser })
 	mustStop(t, s, rt)
+}
+
+// keepsVolumes: a volume is made once, with its owner, and tells whether it is empty; those of other instances are not
+// touched.
+func keepsVolumes(t *testing.T, s *sandboxtest.Subject) {
+	m, dir := s.Folder(t)
+	rt := s.Open(t).(*Runtime)
+	defer rt.Close()
+	isEmpty := func(want bool) {
+		t.Helper()
+		got, err := rt.VolumeEmpty(t.Context(), m.Volume, func(path string) bool { return path == ".local" })
+		if err != nil || got != want {
+			t.Errorf("empty: %t, %v", got, err)
+		}
+	}
+	isEmpty(true)
+	if err := os.Mkdir(filepath.Join(dir, ".local"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	isEmpty(true)
+	if err := os.Symlink("x", filepath.Join(dir, ".local/link")); err != nil {
+		t.Fatal(err)
+	}
+	isEmpty(false)
+	if err := rt.MakeVolume(t.Context(), m.Volume, 0, 0); err != nil {
+		t.Errorf("making it again: %v", err)
+	}
+	if err := rt.MakeVolume(t.Context(), m.Volume, 7, 7); err == nil || !strings.Contains(err.Error(), "new session") {
+		t.Errorf("making it for another user: %v", err)
+	}
+	isEmpty(false)
+	if err := rt.MakeVolume(t.Context(), "owned", 61234, 62345); err != nil {
+		t.Fatal(err)
+	}
+	var st unix.Stat_t
+	err := unix.Stat(strings.Replace(dir, volumes.Name(m.Volume), volumes.Name("owned"), 1), &st)
+	if err != nil || st.Uid != 61234 || st.Gid != 62345 || st.Mode&0o7777 != 0o755 {
+		t.Errorf("it belongs to %d:%d, mode %o, %v", st.Uid, st.Gid, st.Mode, err)
+	}
+	c := rt.Config
+	c.StateDir = t.TempDir()
+	other, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if names, err := other.Volumes(t.Context()); err != nil || len(names) != 0 {
+		t.Errorf("another instance has %q, %v", names, err)
+	}
+	if err := other.RemoveVolume(t.Context(), "owned"); err == nil {
+		t.Error("another instance removed a volume")
+	}
+	for range 2 {
+		if err := rt.RemoveVolume(t.Context(), "owned"); err != nil {
+			t.Error(err)
+		}
+	}
+	if names, err := rt.Volumes(t.Context()); err != nil || !slices.Equal(names, []string{m.Volume}) {
+		t.Errorf("the volumes are %q, %v", names, err)
+	}
 }
 
 // connects returns the processes of `sandlot-agent connect` in a sandbox.

@@ -15,6 +15,7 @@ import (
 	"os"
 	"path"
 	"regexp"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,6 +23,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/api/types/mount"
+	"github.com/moby/moby/api/types/volume"
 	"github.com/moby/moby/client"
 
 	"sandlot/internal/agent/wire"
@@ -36,6 +38,7 @@ const (
 	labelVolume = "dev.sandlot.volume"    // of volumes: what is in it
 	labelHelper = "dev.sandlot.helper"    // of helpers: the volume
 	labelKept   = "dev.sandlot.workspace" // of workspaces: the name that MakeVolume was given
+	labelOwner  = "dev.sandlot.owner"     // of workspaces: the ids of the user and group
 )
 
 // Values of labelVolume.
@@ -235,12 +238,18 @@ func (s *Store) MakeVolume(ctx context.Context, name string, uid, gid int) error
 	if err != nil {
 		return err
 	}
-	err = s.checkVolume(ctx, instance, name)
+	owner := fmt.Sprintf("%d:%d", uid, gid)
+	found, err := s.find(ctx, instance, name)
+	if err == nil && found.Labels[labelOwner] != owner {
+		return fmt.Errorf("docker: the volume %s belongs to the user %s, and the template's user is now %s; files "+
+			"of a volume do not get another owner: begin a new session", Name(name), found.Labels[labelOwner], owner)
+	}
 	if !isMissing(err) {
 		return err
 	}
 	_, err = s.Daemon.VolumeCreate(ctx, client.VolumeCreateOptions{Name: Name(name),
-		Labels: map[string]string{LabelInstance: instance, labelVolume: keptVolume, labelKept: name}})
+		Labels: map[string]string{LabelInstance: instance, labelVolume: keptVolume, labelKept: name,
+			labelOwner: owner}})
 	if err != nil {
 		return fmt.Errorf("making a volume: %w", err)
 	}
@@ -257,16 +266,54 @@ func (s *Store) MakeVolume(ctx context.Context, name string, uid, gid int) error
 	return nil
 }
 
-// checkVolume returns an error if there is no volume of that name, which isMissing knows, or it is not this server's.
-func (s *Store) checkVolume(ctx context.Context, instance, name string) error {
+// find returns a workspace's volume. The error is one that isMissing knows if there is none.
+func (s *Store) find(ctx context.Context, instance, name string) (volume.Volume, error) {
 	found, err := s.Daemon.VolumeInspect(ctx, Name(name), client.VolumeInspectOptions{})
 	if err != nil {
-		return err
+		return volume.Volume{}, err
 	}
 	if found.Volume.Labels[LabelInstance] != instance {
-		return fmt.Errorf("docker: the volume %s is not this server's", Name(name))
+		return volume.Volume{}, fmt.Errorf("docker: the volume %s is not this server's", Name(name))
 	}
-	return nil
+	return found.Volume, nil
+}
+
+// IsEmpty reports whether there is nothing in a workspace but folders that isExpected knows by their paths in it, or
+// there is no workspace of that name. It reads no further than the first other entry.
+func (s *Store) IsEmpty(ctx context.Context, name string, isExpected func(path string) bool) (empty bool, err error) {
+	instance, err := s.Instance()
+	if err != nil {
+		return false, err
+	}
+	if _, err = s.find(ctx, instance, name); isMissing(err) {
+		return true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	err = s.withHelper(ctx, Name(name), func(id string) error {
+		answer, err := s.Daemon.CopyFromContainer(ctx, id,
+			client.CopyFromContainerOptions{SourcePath: "/" + HelperDir})
+		if err != nil {
+			return err
+		}
+		defer answer.Content.Close()
+		for archive := tar.NewReader(answer.Content); ; {
+			h, err := archive.Next()
+			if errors.Is(err, io.EOF) {
+				empty = true
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			name := strings.TrimPrefix(strings.TrimPrefix(path.Clean(h.Name), HelperDir), "/")
+			if name != "" && (h.Typeflag != tar.TypeDir || !isExpected(name)) {
+				return nil
+			}
+		}
+	})
+	return empty, err
 }
 
 // RemoveVolume implements sandbox.VolumeKeeper.
@@ -275,7 +322,7 @@ func (s *Store) RemoveVolume(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	err = s.checkVolume(ctx, instance, name)
+	_, err = s.find(ctx, instance, name)
 	if err == nil {
 		_, err = s.Daemon.VolumeRemove(ctx, Name(name), client.VolumeRemoveOptions{})
 	}
@@ -311,7 +358,7 @@ func (s *Store) Check(ctx context.Context, mounts []sandbox.Mount) error {
 		return err
 	}
 	for _, m := range mounts {
-		if err := s.checkVolume(ctx, instance, m.Volume); err != nil {
+		if _, err := s.find(ctx, instance, m.Volume); err != nil {
 			return fmt.Errorf("the volume %s, which is to be mounted at %s: %w", m.Volume, m.Target, err)
 		}
 	}
