@@ -82,25 +82,39 @@ func (c *containers) run(line string) string {
 }
 
 // printed returns the commands of the first console block of a section of the guide to deployment.
-func printed(t *testing.T, section string) (commands []string) {
+func printed(t *testing.T, section string) []string {
+	t.Helper()
+	return printedBlocks(t, section)[0]
+}
+
+// printedBlocks returns the commands of each console block of a section of that guide.
+func printedBlocks(t *testing.T, section string) (blocks [][]string) {
 	t.Helper()
 	text, err := os.ReadFile("../docs/guide/deploy.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, rest, _ := strings.Cut(string(text), "\n## "+section+"\n")
-	_, rest, _ = strings.Cut(rest, "```console\n")
-	block, _, found := strings.Cut(rest, "```")
-	if !found {
+	rest, _, _ = strings.Cut(rest, "\n## ")
+	for {
+		var block string
+		var found bool
+		if _, rest, found = strings.Cut(rest, "```console\n"); !found {
+			break
+		}
+		block, rest, _ = strings.Cut(rest, "```")
+		var commands []string
+		for line := range strings.Lines(strings.ReplaceAll(block, "\\\n", "")) {
+			if command, found := strings.CutPrefix(strings.TrimSpace(line), "$ "); found {
+				commands = append(commands, command)
+			}
+		}
+		blocks = append(blocks, commands)
+	}
+	if len(blocks) == 0 {
 		t.Fatalf("the guide has no commands for %s", section)
 	}
-	block = strings.ReplaceAll(block, "\\\n", "")
-	for line := range strings.Lines(block) {
-		if command, found := strings.CutPrefix(strings.TrimSpace(line), "$ "); found {
-			commands = append(commands, command)
-		}
-	}
-	return commands
+	return blocks
 }
 
 // status returns a field of what the daemon knows of a container.
@@ -156,6 +170,7 @@ func TestContainer(t *testing.T) {
 	t.Run("Docker", func(t *testing.T) { c.in(t, "..").byDocker() })
 	t.Run("Coolify", func(t *testing.T) { c.in(t, "..").byCoolify(bases) })
 	t.Run("Compose", func(t *testing.T) { c.in(t, "../deploy").byCompose(bases) })
+	t.Run("Socket", func(t *testing.T) { c.in(t, "../deploy").bySocket() })
 }
 
 // in returns c for a subtest whose commands run in a folder.
@@ -304,5 +319,53 @@ func (c *containers) byCompose(bases string) {
 		return !strings.HasPrefix(r, "volume sandlot") // of the container without Compose
 	}) {
 		c.t.Errorf("this is left: %q", remains)
+	}
+}
+
+// bySocket runs the server with the socket of its own daemon, which makes the sandboxes, of the server's image.
+func (c *containers) bySocket() {
+	dir := c.t.TempDir()
+	socket := strings.TrimPrefix(c.daemon.Host, "unix://")
+	err := errors.Join(os.Mkdir(filepath.Join(dir, "config"), 0o755), os.WriteFile(filepath.Join(dir, "override.yaml"),
+		fmt.Appendf(nil, override, filepath.Join(dir, "config")), 0o644))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	commands := printed(c.t, "Docker Compose, with Docker's sandboxes")
+	group, found := strings.CutPrefix(commands[0], "export DOCKER_GROUP=$(")
+	group = strings.ReplaceAll(strings.TrimSuffix(group, ")"), "/var/run/docker.sock", socket)
+	file, found2 := strings.CutPrefix(commands[1], "export COMPOSE_FILE=")
+	if !found || !found2 {
+		c.t.Fatalf("the guide's commands are %q", commands)
+	}
+	c.env = append(c.env, "COMPOSE_FILE="+file+":"+filepath.Join(dir, "override.yaml"), "COMPOSE_PROJECT_NAME=socket",
+		"SANDBOX_IMAGE=sandlot", "DOCKER_SOCKET="+socket)
+	if out, err := c.try(commands[4]); err == nil || !strings.Contains(out, "stat -c %g") {
+		c.t.Errorf("it starts without the socket's group: %v, %s", err, out)
+	}
+	c.env = append(c.env, "DOCKER_GROUP="+c.run(group))
+	before := c.daemon.Remains()
+	token := c.run(commands[3])
+	c.run(commands[4])
+	c.awaitHealthy("socket-sandlot-1")
+	c.run(commands[5])
+
+	alice := c.connect(token)
+	session := alice.code("", `n = 41; print(open("/workspace/kept", "w").write("a file"))`).session()
+	provenContainer(c.t, alice, session)
+	if r := alice.shell(session, "ls /var/run/docker.sock /run/docker.sock"); !strings.Contains(r.All, "No such file") {
+		c.t.Errorf("a sandbox sees the daemon's socket: %q", r.All)
+	}
+	for _, again := range []string{"docker compose restart -t 10", "docker compose down -t 10 && " + commands[4]} {
+		c.run(again)
+		c.awaitHealthy("socket-sandlot-1")
+		alice = c.connect(token)
+		alice.want(session, `print(n + 1, open("/workspace/kept").read())`, "42 a file")
+	}
+	for _, command := range printedBlocks(c.t, "Docker Compose, with Docker's sandboxes")[1] {
+		c.run(command)
+	}
+	if remains := c.daemon.Remains(); !slices.Equal(remains, before) {
+		c.t.Errorf("this is left: %q, before it was %q", remains, before)
 	}
 }
