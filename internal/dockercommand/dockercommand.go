@@ -103,6 +103,10 @@ func clientOptions(host, context string) ([]client.Opt, error) {
 // environmentOptions returns the options of the daemon at an address, empty for the usual socket, with TLS as the
 // environment says. The library's own reading of it knows DOCKER_CERT_PATH alone.
 func environmentOptions(host string) (options []client.Opt, err error) {
+	if isSSH(host) {
+		options, err := sshOptions(host)
+		return append(options, client.WithAPIVersionFromEnv()), err
+	}
 	dir, verify := os.Getenv("DOCKER_CERT_PATH"), os.Getenv("DOCKER_TLS_VERIFY") != ""
 	if isRemote(host) && (dir != "" || verify || os.Getenv("DOCKER_TLS") != "") {
 		secured, err := withTLS(cmp.Or(dir, settingsDir()), verify, dir != "")
@@ -116,6 +120,8 @@ func environmentOptions(host string) (options []client.Opt, err error) {
 	}
 	return append(options, client.WithAPIVersionFromEnv()), nil
 }
+
+func isSSH(host string) bool { return strings.HasPrefix(host, "ssh://") }
 
 func isRemote(host string) bool { return host != "" && !strings.HasPrefix(host, "unix://") }
 
@@ -166,6 +172,10 @@ func contextOptions(name string) ([]client.Opt, error) {
 	endpoint := meta.Endpoints["docker"]
 	if endpoint.Host == "" {
 		return nil, fmt.Errorf("docker: the context %q names no daemon", name)
+	}
+	if isSSH(endpoint.Host) {
+		options, err := sshOptions(endpoint.Host)
+		return append(options, client.WithAPIVersionFromEnv()), err
 	}
 	options := []client.Opt{client.WithHost(endpoint.Host), client.WithAPIVersionFromEnv()}
 	dir := filepath.Join(settingsDir(), "contexts", "tls", id, "docker")

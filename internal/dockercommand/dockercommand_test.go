@@ -13,6 +13,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -150,5 +151,32 @@ func TestTLS(t *testing.T) {
 				t.Errorf("%v; the daemon was asked %d times", err, asked.Load())
 			}
 		})
+	}
+}
+
+// TestSSHAddresses: an address of a daemon by ssh becomes arguments of ssh, and none of them is an option of the
+// address's own making. What ssh says when it fails is said.
+func TestSSHAddresses(t *testing.T) {
+	for _, bad := range []string{"ssh://", "ssh://a:secret@host", "ssh://host?x=y", "ssh://host#x"} {
+		if _, err := Client(bad, ""); err == nil || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: %v", bad, err)
+		}
+	}
+	dir := t.TempDir()
+	program := "#!/bin/sh\necho \"refused: $*\" >&2\nexit 255\n"
+	if err := os.WriteFile(filepath.Join(dir, "ssh"), []byte(program), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+":/usr/bin:/bin")
+	c, err := Client("ssh://-oProxyCommand=x/run/other.sock", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	const want = "refused: -o BatchMode=yes -o ConnectTimeout=30 -T -- -oProxyCommand=x docker --host " +
+		"unix:///run/other.sock system dial-stdio"
+	_, err = c.Info(t.Context(), client.InfoOptions{})
+	if err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("the error is %v", err)
 	}
 }
