@@ -12,6 +12,7 @@ import (
 
 	"github.com/moby/moby/api/types/system"
 	"github.com/moby/moby/client"
+	"golang.org/x/sys/unix"
 
 	"sandlot/internal/sandbox"
 )
@@ -28,7 +29,8 @@ type daemon struct {
 	// uid and gid are the ids on the host of root in containers, after which those of others follow (userns-remap). 0:
 	// users have the same ids on the host.
 	uid, gid int
-	// separateKernel: sandboxes have a kernel of their own (gVisor, Kata), and cannot connect to the machine's sockets.
+	// separateKernel: sandboxes have another kernel than the server (gVisor, Kata, a daemon in a virtual machine), and
+	// cannot connect to its sockets, even if they see its files.
 	separateKernel bool
 	// isGVisor: processes of sandboxes are no processes of the machine, whose number the agent bounds, and limits of
 	// containers that run do not change. arguments are those of its program runsc, if the daemon tells.
@@ -80,7 +82,7 @@ func (r *Runtime) ask(ctx context.Context) (daemon, error) {
 	program := info.Runtimes[name]
 	kind := strings.ToLower(name + " " + path.Base(program.Path) + " " + program.Type)
 	d.isGVisor = strings.Contains(kind, "runsc") || strings.Contains(kind, "gvisor")
-	d.separateKernel = d.isGVisor || strings.Contains(kind, "kata")
+	d.separateKernel = d.isGVisor || strings.Contains(kind, "kata") || !onThisKernel(info)
 	if program.Path != "" {
 		d.arguments = append([]string{}, program.Args...)
 	}
@@ -95,6 +97,16 @@ func (r *Runtime) ask(ctx context.Context) (daemon, error) {
 	}
 	r.asked.Store(&d)
 	return d, nil
+}
+
+// onThisKernel reports whether a daemon may be one on the kernel of this process. Docker Desktop, and others like it,
+// are in a virtual machine that shows some folders of the server's machine, but no sockets in them.
+func onThisKernel(info system.Info) bool {
+	var own unix.Utsname
+	if unix.Uname(&own) != nil || strings.Contains(info.OperatingSystem, "Docker Desktop") {
+		return false
+	}
+	return info.KernelVersion == "" || info.KernelVersion == unix.ByteSliceToString(own.Release[:])
 }
 
 // hasOption reports whether one of a daemon's security options has that name.

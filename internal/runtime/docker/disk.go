@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -15,6 +14,7 @@ import (
 	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/client"
 
+	"sandlot/internal/runtime/docker/volumes"
 	"sandlot/internal/tree"
 )
 
@@ -28,11 +28,6 @@ const (
 	// idleInterval is the time after which folders are measured again even if the sandbox seems to do nothing: space
 	// on the disk can be had for no processor time.
 	idleInterval = time.Minute
-	// gracePeriod is how long a sandbox may take to remove files if its folders had too many of them, or were too deep,
-	// when it started.
-	gracePeriod = 30 * time.Second
-	// startSlack is how much a sandbox whose folders were full at its start may add: the agent makes some files.
-	startSlack = 1 << 20
 )
 
 // watchDisk measures the folders of sandboxes that have worked, and kills a sandbox that is over its disk limit:
@@ -42,7 +37,7 @@ func (b *box) watchDisk() {
 	var folders ownFolders // nil: not found yet
 	var usageFile string
 	var last look
-	var use diskUse
+	var use volumes.Use
 	warned, isOver := false, false
 	var pause time.Duration // the first time none: what the sandbox finds it may keep
 	for {
@@ -79,7 +74,7 @@ func (b *box) watchDisk() {
 		began := time.Now()
 		last = look{cpu, began}
 		sizes, err := b.measure(ctx, folders)
-		if why := use.judge(sizes, err, limit); why != "" && ctx.Err() == nil {
+		if why := use.Judge(sizes, err, limit); why != "" && ctx.Err() == nil {
 			b.runtime.Log.Warn("a sandbox reached its disk limit", "sandbox", b.spec.ID, "reason", why)
 			err := b.kill(ctx, "disk")
 			if err == nil {
@@ -154,39 +149,6 @@ func (b *box) measure(ctx context.Context, folders ownFolders) (sizes []int64, f
 		sizes = append(sizes, total)
 	}
 	return sizes, fault
-}
-
-// diskUse is what is known of how much one sandbox has on the disk.
-type diskUse struct {
-	kept     []int64   // sizes of the groups of folders when they were measured first, or the least since then
-	graceEnd time.Time // the end of its grace period; zero: it has none
-}
-
-// judge returns why a sandbox has to be ended whose groups of folders have these sizes, or count as full by the error;
-// "": it does not. A sandbox whose folders were full when it started must be able to remove files.
-func (d *diskUse) judge(sizes []int64, fault error, limit int64) string {
-	first := d.kept == nil
-	if first {
-		d.kept = slices.Clone(sizes)
-	}
-	if first && (errors.Is(fault, tree.ErrEntries) || errors.Is(fault, tree.ErrDepth)) {
-		d.graceEnd = time.Now().Add(gracePeriod)
-	}
-	if fault != nil && !time.Now().Before(d.graceEnd) {
-		return fault.Error()
-	}
-	if fault == nil {
-		d.graceEnd = time.Time{}
-	}
-	for i, size := range sizes {
-		if size > max(limit+tree.SandboxSlack, d.kept[i]+startSlack) {
-			return fmt.Sprintf("its files have %d MB", size>>20)
-		}
-		if fault == nil {
-			d.kept[i] = min(d.kept[i], size)
-		}
-	}
-	return ""
 }
 
 // usageFileOf returns the file of the control group of a process that has its processor time; "": there is none.

@@ -55,7 +55,8 @@ type Runtime struct {
 
 	filesMode    atomic.Pointer[bool] // whether the daemon is separate; nil: not found out yet
 	volumes      *volumes.Store
-	checkedPaths sync.Map // images and mount points that checkPaths has passed
+	sizes        *volumes.Sizes // of the volumes of a separate daemon
+	checkedPaths sync.Map       // images and mount points that checkPaths has passed
 
 	mu    sync.Mutex
 	boxes map[string]*box
@@ -75,6 +76,7 @@ func New(c Config) (*Runtime, error) {
 	r := &Runtime{Config: c, client: to, boxes: map[string]*box{}, skeletons: map[string]string{},
 		idleInterval: idleInterval}
 	r.volumes = &volumes.Store{Daemon: to, Agent: c.Agent, Instance: r.instanceID, Import: r.importArchive, Log: c.Log}
+	r.sizes = &volumes.Sizes{Daemon: to, Interval: sizeInterval}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	return r, nil
 }
@@ -218,12 +220,6 @@ func (r *Runtime) findWarnings(ctx context.Context) (string, error) {
 	if d.lacks(rawSockets) {
 		all = append(all, "programs reach the network only by the variables for proxies: add "+rawSockets+
 			" to the runtimeArgs of runsc in the daemon's daemon.json")
-	}
-	if separate, err := r.isSeparate(ctx); err != nil {
-		return "", err
-	} else if separate {
-		all = append(all, "how much sandboxes write is not measured, as the Docker daemon does not see the server's "+
-			"files: disk_mb bounds each file alone")
 	}
 	if r.WritableRoot {
 		all = append(all, "what sandboxes write outside /workspace is not limited (docker.writable_root)")

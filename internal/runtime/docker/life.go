@@ -179,7 +179,9 @@ func (r *Runtime) adopt(b *box) {
 	r.boxes[b.spec.ID] = b
 	r.mu.Unlock()
 	r.background.Go(b.awaitEnd)
-	if !b.separate { // its folders cannot be seen from here
+	if b.separate {
+		r.background.Go(b.watchVolumes)
+	} else {
 		r.background.Go(b.watchDisk)
 	}
 }

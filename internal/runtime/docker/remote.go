@@ -106,7 +106,7 @@ func (r *Runtime) checkFiles(ctx context.Context) (separate bool, err error) {
 			"it to auto or separate", sandbox.ErrUnavailable, host)
 	}
 	if r.Files == FilesShared && r.known().separateKernel {
-		return false, fmt.Errorf("%w: sandboxes with a kernel of their own cannot connect to the server's "+
+		return false, fmt.Errorf("%w: sandboxes with another kernel than the server's cannot connect to its "+
 			"sockets, and docker.files is shared: set it to auto or separate", sandbox.ErrUnavailable)
 	}
 	separate, err = r.isSeparate(ctx)

@@ -2,6 +2,7 @@ package docker
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moby/moby/api/types/system"
 	"github.com/moby/moby/client"
 	"golang.org/x/sys/unix"
 
@@ -71,7 +73,47 @@ func TestRemoteSuite(t *testing.T) {
 	separate(t, d.Daemon, s, c)
 	t.Run("Refusals", func(t *testing.T) { refusesFolders(t, s) })
 	t.Run("Volumes", func(t *testing.T) { keepsVolumes(t, s) })
+	t.Run("DiskLimit", func(t *testing.T) { volumesFull(t, s) })
 	s.Run(t)
+}
+
+// volumesFull: a sandbox that writes too much into its volumes is ended. One that began with a full workspace may
+// remove files, and gets no others.
+func volumesFull(t *testing.T, s *sandboxtest.Subject) {
+	rt := s.Open(t)
+	rt.(*Runtime).sizes.Interval = time.Second
+	m, dir := s.Folder(t)
+	m.Target = "/workspace"
+	begin := func() (sandbox.Sandbox, *agent.Client) {
+		spec := s.Spec()
+		spec.Mounts = []sandbox.Mount{m}
+		b, err := rt.Create(t.Context(), spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := agent.New(b, sandboxtest.Log(t), nil)
+		t.Cleanup(c.Close)
+		return b, c
+	}
+	const write = "sleep 3; for i in 1 2 3 4; do fallocate -l 100000000 %s/$i; done; exec sleep 100"
+	for _, folder := range []string{"/tmp", "/workspace"} {
+		b, c := begin()
+		endsFull(t, b, c, fmt.Sprintf(write, folder))
+	}
+	if _, err := os.Stat(filepath.Join(dir, "4")); err != nil {
+		t.Errorf("what the sandbox wrote is gone: %v", err)
+	}
+	b, c := begin()
+	if got := shell(t, c, "cd /workspace; sleep 5; rm 1; ls; sleep 3"); got != "2\n3\n4" {
+		t.Errorf("in a sandbox whose workspace was full: %q", got)
+	}
+	endsFull(t, b, c, "cd /workspace; fallocate -l 200000000 5; exec sleep 100")
+	if left := rt.(sandbox.Lister).List(); len(left) > 0 {
+		t.Errorf("%d sandboxes are left", len(left))
+	}
+	if err := rt.Close(); err != nil {
+		t.Error(err)
+	}
 }
 
 // findsFiles: the runtime finds out whether the daemon sees the server's files.
@@ -287,4 +329,26 @@ func sumWhenLinked(t *testing.T, c *agent.Client) string {
 	}
 	t.Fatal("the agent has no link")
 	return ""
+}
+
+// TestOnThisKernel: what a daemon in a virtual machine says of itself is noticed.
+func TestOnThisKernel(t *testing.T) {
+	t.Parallel()
+	var own unix.Utsname
+	if err := unix.Uname(&own); err != nil {
+		t.Fatal(err)
+	}
+	release := unix.ByteSliceToString(own.Release[:])
+	for _, tt := range []struct {
+		info system.Info
+		want bool
+	}{
+		{system.Info{KernelVersion: release, OperatingSystem: "Debian GNU/Linux 12 (bookworm)"}, true},
+		{system.Info{KernelVersion: release, OperatingSystem: "Docker Desktop"}, false},
+		{system.Info{KernelVersion: "6.10.14-linuxkit", OperatingSystem: "Alpine Linux v3.20"}, false},
+	} {
+		if got := onThisKernel(tt.info); got != tt.want {
+			t.Errorf("%+v: %t", tt.info, got)
+		}
+	}
 }

@@ -56,7 +56,7 @@ func TestRunscArguments(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	if err := r.Check(t.Context()); err == nil || !strings.Contains(err.Error(), "a kernel of their own") {
+	if err := r.Check(t.Context()); err == nil || !strings.Contains(err.Error(), "another kernel") {
 		t.Errorf("shared files: %v", err)
 	}
 	c.Files = FilesAuto
