@@ -25,11 +25,14 @@ type Bridge struct{ mux *yamux.Session }
 // maxChunk bounds one chunk of a connection's bytes.
 const maxChunk = 64 << 10
 
+// backlog bounds the connections that the host has not accepted yet: it holds what arrives for them.
+const backlog = 16
+
 // NewBridge returns one end of a bridge. It closes stream when it ends.
 func NewBridge(stream io.ReadWriteCloser, host bool) (*Bridge, error) {
 	c := HostMuxConfig()
 	c.EnableKeepAlive = true // a daemon on another machine may be gone without a word
-	c.AcceptBacklog = 256
+	c.AcceptBacklog = backlog
 	var b Bridge
 	var err error
 	if host {

@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/hashicorp/yamux"
 )
 
 // bridges returns the two ends of a bridge, and the bytes that the end in the sandbox sends.
@@ -176,4 +178,34 @@ func TestSplice(t *testing.T) {
 		t.Errorf("%q, %v", got, err)
 	}
 	all.Wait()
+}
+
+// The host holds nothing of connections that it has no room to accept.
+func TestBridgeBacklog(t *testing.T) {
+	left, right := net.Pipe()
+	host, err := NewBridge(left, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer host.Close()
+	hostile := HostMuxConfig()
+	hostile.AcceptBacklog = 1000
+	mux, err := yamux.Client(right, hostile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mux.Close()
+	for range 10 * backlog {
+		s, err := mux.OpenStream()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = s.Write([]byte("x")) // the host may have reset it
+	}
+	if _, err := mux.Ping(); err != nil { // the host has read all that is before it
+		t.Fatal(err)
+	}
+	if n := host.mux.NumStreams(); n > backlog {
+		t.Errorf("the host holds %d connections", n)
+	}
 }
