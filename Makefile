@@ -42,7 +42,7 @@ MEMORY  := ^TestManyEntries$$
 
 # lint has run all of vet already.
 unit: build ## the packages' own tests with the race detector, real gVisor included
-	CGO_ENABLED=1 go test -race -vet=off -timeout 15m -skip '$(MEMORY)' \
+	CGO_ENABLED=1 go test -race -vet=off -timeout 25m -skip '$(MEMORY)' \
 		$$(go list ./internal/... | grep -vx $(foreach p,$(NO_RACE),-e $(p)))
 	go test -vet=off ./cmd/... $(NO_RACE)
 	go test -vet=off -run '$(MEMORY)' ./internal/oci/rootfs
