@@ -194,8 +194,21 @@ func (d *Daemon) remove(t testing.TB) {
 		}
 	}
 	d.log.Close()
-	// After a daemon that was killed: its containerd with the shims, and before them what these have started, which
-	// would live on.
+	// Twice at least: what watches a container of Podman's starts a process that cleans up, and mounts again.
+	for range 50 {
+		killed := d.killAll()
+		d.unmount()
+		if err := os.RemoveAll(d.dir); err == nil && !killed {
+			return
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	t.Errorf("the folder of a Docker daemon stays: %s", d.dir)
+}
+
+// killAll kills the processes that a killed daemon has left, and reports whether there were any: its containerd with
+// the shims, and before them what these have started, which would live on.
+func (d *Daemon) killAll() bool {
 	var own, started []int
 	for _, pid := range proc.PIDs() {
 		if d.owns(pid) {
@@ -207,19 +220,17 @@ func (d *Daemon) remove(t testing.TB) {
 	for _, pid := range append(started, own...) {
 		unix.Kill(pid, unix.SIGKILL)
 	}
+	return len(own)+len(started) > 0
+}
+
+// unmount unmounts what is mounted in the daemon's folder.
+func (d *Daemon) unmount() {
 	mounts, _ := os.ReadFile("/proc/self/mounts")
 	for line := range strings.Lines(string(mounts)) {
 		if fields := strings.Fields(line); len(fields) > 1 && strings.HasPrefix(fields[1], d.dir) {
 			unix.Unmount(fields[1], unix.MNT_DETACH)
 		}
 	}
-	for range 50 {
-		if err := os.RemoveAll(d.dir); err == nil {
-			return
-		}
-		time.Sleep(100 * time.Millisecond)
-	}
-	t.Errorf("the folder of a Docker daemon stays: %s", d.dir)
 }
 
 // owns reports whether a process is the daemon, or its containerd, or watches one of its containers.
