@@ -303,7 +303,8 @@ func (b *box) removeContainer(ctx context.Context) error {
 		case removed && !b.separate: // the daemon removes only volumes without a name
 			return nil
 		default:
-			if err = b.removeVolumes(ctx); err == nil {
+			// A daemon that is killed while it makes or removes a container forgets it, and leaves its volumes.
+			if err = b.runtime.volumes.RemoveAll(ctx, labelID, b.spec.ID); err == nil {
 				return nil
 			}
 		}
@@ -318,27 +319,6 @@ func (b *box) removeContainer(ctx context.Context) error {
 			return fmt.Errorf("removing the container: %w", errors.Join(ctx.Err(), err))
 		}
 	}
-}
-
-// removeVolumes removes the volumes of a container that is gone. A daemon that is killed while it makes or removes a
-// container forgets the container, and leaves its volumes.
-func (b *box) removeVolumes(ctx context.Context) error {
-	instance, err := b.runtime.instanceID()
-	if err != nil {
-		return err
-	}
-	list, err := b.runtime.client.VolumeList(ctx, client.VolumeListOptions{
-		Filters: make(client.Filters).Add("label", labelInstance+"="+instance, labelID+"="+b.spec.ID)})
-	if err != nil {
-		return err
-	}
-	for _, v := range list.Items {
-		_, removeErr := b.runtime.client.VolumeRemove(ctx, v.Name, client.VolumeRemoveOptions{})
-		if removeErr != nil && !isMissing(removeErr) {
-			err = removeErr
-		}
-	}
-	return err
 }
 
 // detach closes this process's socket of the sandbox. The sandbox lives on.

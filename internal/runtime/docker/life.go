@@ -126,7 +126,7 @@ func (r *Runtime) start(ctx context.Context, b *box) error {
 	if err != nil {
 		return err
 	}
-	if err := b.provideFiles(ctx, instance); err != nil {
+	if err := b.provideFiles(ctx); err != nil {
 		return err
 	}
 	options, err := r.container(b, image, instance)
@@ -159,9 +159,9 @@ func (r *Runtime) start(ctx context.Context, b *box) error {
 }
 
 // provideFiles brings what a sandbox needs to where the daemon sees it.
-func (b *box) provideFiles(ctx context.Context, instance string) error {
+func (b *box) provideFiles(ctx context.Context) error {
 	if b.separate {
-		return b.fillVolumes(ctx, instance)
+		return b.fillVolumes(ctx)
 	}
 	if err := b.makeFolders(); err != nil {
 		return err
@@ -187,11 +187,13 @@ func (r *Runtime) adopt(b *box) {
 }
 
 // Leftovers implements sandbox.Runtime. Each sandbox has a folder before it has a container; the daemon also knows
-// containers whose folder was lost.
+// containers and volumes whose folder was lost.
 func (r *Runtime) Leftovers(ctx context.Context) ([]string, error) {
 	entries, err := os.ReadDir(r.sandboxesDir())
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
+		if _, err = os.Stat(r.instanceFile()); errors.Is(err, os.ErrNotExist) { // there was no use of a daemon
+			return nil, nil
+		}
 	}
 	if err != nil {
 		return nil, err
@@ -215,8 +217,15 @@ func (r *Runtime) Leftovers(ctx context.Context) ([]string, error) {
 			"error", err)
 	}
 	r.volumes.RemoveHelpers(ctx, list.Items)
+	found, err := r.volumes.Values(ctx, labelID)
+	if err != nil {
+		r.Log.Error("the Docker daemon did not list its volumes", "error", err)
+	}
 	for _, c := range list.Items {
-		if id := c.Labels[labelID]; validID.MatchString(id) && !slices.Contains(ids, id) {
+		found = append(found, c.Labels[labelID])
+	}
+	for _, id := range found {
+		if validID.MatchString(id) && !slices.Contains(ids, id) {
 			ids = append(ids, id)
 		}
 	}

@@ -2,6 +2,7 @@ package docker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/api/types/system"
 	"github.com/moby/moby/client"
 	"golang.org/x/sys/unix"
@@ -72,7 +74,7 @@ func TestRemoteSuite(t *testing.T) {
 	t.Run("Files", func(t *testing.T) { findsFiles(t, d.Daemon, c) })
 	separate(t, d.Daemon, s, c)
 	t.Run("Refusals", func(t *testing.T) { refusesFolders(t, s) })
-	t.Run("Volumes", func(t *testing.T) { keepsVolumes(t, s) })
+	t.Run("Volumes", func(t *testing.T) { keepsVolumes(t, s); findsLost(t, d.Daemon, s.Open(t).(*Runtime).Config) })
 	t.Run("DiskLimit", func(t *testing.T) { volumesFull(t, s) })
 	s.Run(t)
 }
@@ -239,6 +241,53 @@ func keepsVolumes(t *testing.T, s *sandboxtest.Subject) {
 	}
 	if names, err := rt.Volumes(t.Context()); err != nil || !slices.Equal(names, []string{m.Volume}) {
 		t.Errorf("the volumes are %q, %v", names, err)
+	}
+}
+
+// findsLost: a sandbox's volume without container and folder, and a helper, are found and removed, also if the state
+// folder has no sandboxes. One that never used a daemon does not ask it.
+func findsLost(t *testing.T, d *dockertest.Daemon, c Config) {
+	c.StateDir = t.TempDir()
+	r, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if ids, err := r.Leftovers(t.Context()); err != nil || len(ids) > 0 {
+		t.Errorf("at first: %q, %v", ids, err)
+	}
+	if _, err := os.Stat(r.dir()); !os.IsNotExist(err) {
+		t.Errorf("the state folder has a folder for Docker: %v", err)
+	}
+	instance, err := r.instanceID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = d.Client.VolumeCreate(t.Context(), client.VolumeCreateOptions{Name: "sandlot-lost",
+		Labels: map[string]string{labelInstance: instance, labelID: "lost"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	helper, err := d.Client.ContainerCreate(t.Context(), client.ContainerCreateOptions{
+		Config: &container.Config{Image: dockertest.BaseImage, Cmd: []string{"/none"},
+			Labels: map[string]string{labelInstance: instance, "dev.sandlot.helper": "sandlot-lost"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ids, err := r.Leftovers(t.Context()); err != nil || !slices.Equal(ids, []string{"lost"}) {
+		t.Errorf("found %q, %v", ids, err)
+	}
+	_, err = d.Client.ContainerInspect(t.Context(), helper.ID, client.ContainerInspectOptions{})
+	if !isMissing(err) {
+		t.Errorf("the helper: %v", err)
+	}
+	_, err = r.Recover(t.Context(), "lost")
+	if !errors.Is(err, sandbox.ErrGone) || errors.Is(err, sandbox.ErrRemains) {
+		t.Errorf("recovering: %v", err)
+	}
+	_, err = d.Client.VolumeInspect(t.Context(), "sandlot-lost", client.VolumeInspectOptions{})
+	if !isMissing(err) {
+		t.Errorf("the volume: %v", err)
 	}
 }
 

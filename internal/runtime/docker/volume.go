@@ -13,7 +13,6 @@ import (
 	"strconv"
 
 	"github.com/moby/moby/api/types/mount"
-	"github.com/moby/moby/client"
 
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/runtime/docker/volumes"
@@ -28,7 +27,7 @@ const filesDirName = ".files"
 func (b *box) volumeName() string { return b.name }
 
 // fillVolumes makes the volumes that the container of a separate daemon's sandbox needs.
-func (b *box) fillVolumes(ctx context.Context, instance string) error {
+func (b *box) fillVolumes(ctx context.Context) error {
 	r := b.runtime
 	if u := b.spec.Template.User; u.UID == wire.ConnectUser {
 		return fmt.Errorf("docker: the template %s has a user with the id %d, which a sandbox on a daemon that does "+
@@ -43,20 +42,18 @@ func (b *box) fillVolumes(ctx context.Context, instance string) error {
 		return fmt.Errorf("docker: bringing the agent to the daemon: %w", err)
 	}
 	b.unmade = false
-	labels := map[string]string{labelInstance: instance, labelID: b.spec.ID}
-	made, err := r.client.VolumeCreate(ctx, client.VolumeCreateOptions{Name: b.volumeName(), Labels: labels})
+	made, err := r.volumes.Make(ctx, b.volumeName(), map[string]string{labelID: b.spec.ID})
 	if err != nil {
-		return fmt.Errorf("making the sandbox's volume: %w", err)
+		return fmt.Errorf("docker: making the sandbox's volume: %w", err)
 	}
-	if made.Volume.Labels[labelInstance] != instance || made.Volume.Mountpoint == "" {
-		return fmt.Errorf("docker: the volume %s is not this server's, or has no folder", b.volumeName())
+	if b.volumePath = made.Mountpoint; b.volumePath == "" {
+		return fmt.Errorf("docker: the volume %s has no folder", b.volumeName())
 	}
-	b.volumePath = made.Volume.Mountpoint
 	archive, err := b.volumeArchive()
 	if err != nil {
 		return err
 	}
-	return r.volumes.Fill(ctx, b.volumeName(), archive)
+	return r.volumes.Fill(ctx, made, archive)
 }
 
 // volumeArchive returns what is in the volume of a sandbox at first: its own files, those of its template, and the

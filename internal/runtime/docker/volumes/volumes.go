@@ -11,64 +11,18 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
+	"io/fs"
 	"os"
 	"path"
 	"regexp"
 	"strings"
-	"sync"
-	"sync/atomic"
-	"time"
 
-	"github.com/containerd/errdefs"
-	"github.com/moby/moby/api/types/container"
-	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/api/types/volume"
 	"github.com/moby/moby/client"
 
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/sandbox"
 )
-
-// LabelInstance is the label of all that a server has on a daemon, with a random value for each state folder.
-const LabelInstance = "dev.sandlot.instance"
-
-// Further labels.
-const (
-	labelVolume = "dev.sandlot.volume"    // of volumes: what is in it
-	labelHelper = "dev.sandlot.helper"    // of helpers: the volume
-	labelKept   = "dev.sandlot.workspace" // of workspaces: the name that MakeVolume was given
-	labelOwner  = "dev.sandlot.owner"     // of workspaces: the ids of the user and group
-)
-
-// Values of labelVolume.
-const (
-	agentVolume = "agent"
-	keptVolume  = "workspace"
-)
-
-// HelperDir is the folder in which a helper has its volume.
-const HelperDir = "volume"
-
-const (
-	// removeTimeout is how long the daemon may take to remove a helper.
-	removeTimeout = 20 * time.Second
-	// listTimeout is how long it may take to remove the volumes with agents.
-	listTimeout = 10 * time.Second
-)
-
-// Store has the volumes of one server on one daemon.
-type Store struct {
-	Daemon   *client.Client
-	Agent    string                                                         // the path of the agent's program
-	Instance func() (string, error)                                         // the value of LabelInstance
-	Import   func(ctx context.Context, archive []byte) (id string, _ error) // makes an image of an archive, once
-	Log      *slog.Logger
-
-	used  atomic.Bool // there are, or were, sandboxes with a volume that has the agent
-	mu    sync.Mutex
-	agent string // the name of the volume with the agent; empty: not made yet
-}
 
 // Use tells that there are sandboxes of an earlier server, so that Close removes the volumes with agents.
 func (s *Store) Use() { s.used.Store(true) }
@@ -93,15 +47,11 @@ func (s *Store) ProvideAgent(ctx context.Context) (name string, err error) {
 	s.used.Store(true)
 	sum := sha256.Sum256(program)
 	name = "sandlot-agent-" + instance + "-" + hex.EncodeToString(sum[:8])
-	made, err := s.Daemon.VolumeCreate(ctx, client.VolumeCreateOptions{Name: name,
-		Labels: map[string]string{LabelInstance: instance, labelVolume: agentVolume}})
+	made, err := s.Make(ctx, name, map[string]string{labelVolume: agentVolume})
 	if err != nil {
 		return "", err
 	}
-	if made.Volume.Labels[LabelInstance] != instance {
-		return "", fmt.Errorf("the volume %s is not this server's", name)
-	}
-	err = s.withHelper(ctx, name, func(id string) error { return s.fillAgent(ctx, id, program) })
+	err = s.withHelper(ctx, made, func(id string) error { return s.fillAgent(ctx, id, program) })
 	if err != nil {
 		return "", err
 	}
@@ -137,68 +87,6 @@ func (s *Store) fillAgent(ctx context.Context, helper string, program []byte) er
 	return err
 }
 
-// withHelper calls do with a container that has a volume and is never started.
-func (s *Store) withHelper(ctx context.Context, volume string, do func(id string) error) (err error) {
-	instance, err := s.Instance()
-	if err != nil {
-		return err
-	}
-	image, err := s.helperImage(ctx)
-	if err != nil {
-		return fmt.Errorf("making the image for helpers: %w", err)
-	}
-	made, err := s.Daemon.ContainerCreate(ctx, client.ContainerCreateOptions{
-		Config: &container.Config{Image: image, Cmd: []string{"/none"},
-			Labels: map[string]string{LabelInstance: instance, labelHelper: volume}},
-		HostConfig: &container.HostConfig{NetworkMode: "none", Mounts: []mount.Mount{{Type: mount.TypeVolume,
-			Source: volume, Target: "/" + HelperDir, VolumeOptions: &mount.VolumeOptions{NoCopy: true}}}}})
-	if err != nil {
-		return err
-	}
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
-		defer cancel()
-		_, removeErr := s.Daemon.ContainerRemove(ctx, made.ID, client.ContainerRemoveOptions{Force: true})
-		if removeErr != nil && !isMissing(removeErr) {
-			err = errors.Join(err, fmt.Errorf("removing a helper: %w", removeErr))
-		}
-	}()
-	return do(made.ID)
-}
-
-// helperImage returns the id of the image of helpers, which has an empty folder.
-func (s *Store) helperImage(ctx context.Context) (string, error) {
-	var archive bytes.Buffer
-	w := tar.NewWriter(&archive)
-	err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: HelperDir + "/", Mode: 0o755})
-	if err = errors.Join(err, w.Close()); err != nil {
-		return "", err
-	}
-	return s.Import(ctx, archive.Bytes())
-}
-
-// Fill unpacks an archive, in which the volume is the folder HelperDir, into a volume.
-func (s *Store) Fill(ctx context.Context, volume string, archive []byte) error {
-	return s.withHelper(ctx, volume, func(id string) error {
-		_, err := s.Daemon.CopyToContainer(ctx, id, client.CopyToContainerOptions{DestinationPath: "/",
-			Content: bytes.NewReader(archive)})
-		return err
-	})
-}
-
-// RemoveHelpers removes the containers of helpers that a server which died has left.
-func (s *Store) RemoveHelpers(ctx context.Context, all []container.Summary) {
-	for _, c := range all {
-		if c.Labels[labelHelper] == "" {
-			continue
-		}
-		_, err := s.Daemon.ContainerRemove(ctx, c.ID, client.ContainerRemoveOptions{Force: true})
-		if err != nil && !isMissing(err) {
-			s.Log.Warn("could not remove a container that filled a volume", "container", c.ID, "error", err)
-		}
-	}
-}
-
 // Close removes the volumes with agents of which no sandbox is left, if this server has used one. The daemon keeps the
 // others.
 func (s *Store) Close() {
@@ -209,18 +97,7 @@ func (s *Store) Close() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), listTimeout)
 	defer cancel()
-	instance, err := s.Instance()
-	if err != nil {
-		return
-	}
-	list, err := s.Daemon.VolumeList(ctx, client.VolumeListOptions{Filters: make(client.Filters).
-		Add("label", LabelInstance+"="+instance, labelVolume+"="+agentVolume)})
-	if err != nil {
-		return
-	}
-	for _, v := range list.Items {
-		_, _ = s.Daemon.VolumeRemove(ctx, v.Name, client.VolumeRemoveOptions{}) // it may be in use
-	}
+	_ = s.RemoveAll(ctx, labelVolume, agentVolume) // those of sandboxes stay
 	s.agent = ""
 }
 
@@ -244,26 +121,46 @@ func (s *Store) MakeVolume(ctx context.Context, name string, uid, gid int) error
 		return fmt.Errorf("docker: the volume %s belongs to the user %s, and the template's user is now %s; files "+
 			"of a volume do not get another owner: begin a new session", Name(name), found.Labels[labelOwner], owner)
 	}
-	if !isMissing(err) {
-		return err
+	if isMissing(err) {
+		s.owned.Delete(name)
+		found, err = s.Make(ctx, Name(name), map[string]string{labelVolume: keptVolume, labelKept: name,
+			labelOwner: owner})
 	}
-	_, err = s.Daemon.VolumeCreate(ctx, client.VolumeCreateOptions{Name: Name(name),
-		Labels: map[string]string{LabelInstance: instance, labelVolume: keptVolume, labelKept: name,
-			labelOwner: owner}})
 	if err != nil {
 		return fmt.Errorf("making a volume: %w", err)
 	}
+	if _, isOwned := s.owned.Load(name); isOwned {
+		return nil
+	}
+	// A server that was killed may have made the volume and not have given it to its owner.
+	err = s.withHelper(ctx, found, func(id string) error { return s.own(ctx, id, uid, gid) })
+	if err != nil { // the next call tries again
+		return fmt.Errorf("giving a volume its owner: %w", err)
+	}
+	s.owned.Store(name, true)
+	return nil
+}
+
+// own gives the folder of a helper's volume its owner. It keeps the folder's mode, which its owner may have changed.
+func (s *Store) own(ctx context.Context, helper string, uid, gid int) error {
+	st, err := s.Daemon.ContainerStatPath(ctx, helper, client.ContainerStatPathOptions{Path: "/" + HelperDir})
+	if err != nil {
+		return err
+	}
+	mode := int64(st.Stat.Mode.Perm())
+	for bit, value := range map[fs.FileMode]int64{fs.ModeSetuid: 0o4000, fs.ModeSetgid: 0o2000, fs.ModeSticky: 0o1000} {
+		if st.Stat.Mode&bit != 0 {
+			mode |= value
+		}
+	}
 	var archive bytes.Buffer
 	w := tar.NewWriter(&archive)
-	err = w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: HelperDir + "/", Mode: 0o755, Uid: uid, Gid: gid})
-	if err = errors.Join(err, w.Close()); err == nil {
-		err = s.Fill(ctx, Name(name), archive.Bytes())
+	err = w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: HelperDir + "/", Mode: mode, Uid: uid, Gid: gid,
+		ModTime: st.Stat.Mtime})
+	if err = errors.Join(err, w.Close()); err != nil {
+		return err
 	}
-	if err != nil { // as it is, it would belong to root
-		_, removeErr := s.Daemon.VolumeRemove(context.WithoutCancel(ctx), Name(name), client.VolumeRemoveOptions{})
-		return errors.Join(fmt.Errorf("giving a volume its owner: %w", err), removeErr)
-	}
-	return nil
+	return s.unpack(ctx, helper, archive.Bytes())
 }
 
 // find returns a workspace's volume. The error is one that isMissing knows if there is none.
@@ -285,13 +182,14 @@ func (s *Store) IsEmpty(ctx context.Context, name string, isExpected func(path s
 	if err != nil {
 		return false, err
 	}
-	if _, err = s.find(ctx, instance, name); isMissing(err) {
+	found, err := s.find(ctx, instance, name)
+	if isMissing(err) {
 		return true, nil
 	}
 	if err != nil {
 		return false, err
 	}
-	err = s.withHelper(ctx, Name(name), func(id string) error {
+	err = s.withHelper(ctx, found, func(id string) error {
 		answer, err := s.Daemon.CopyFromContainer(ctx, id,
 			client.CopyFromContainerOptions{SourcePath: "/" + HelperDir})
 		if err != nil {
@@ -324,20 +222,22 @@ func (s *Store) RemoveVolume(ctx context.Context, name string) error {
 	}
 	_, err = s.find(ctx, instance, name)
 	if err == nil {
-		_, err = s.Daemon.VolumeRemove(ctx, Name(name), client.VolumeRemoveOptions{})
+		err = s.Remove(ctx, Name(name))
 	}
 	if err != nil && !isMissing(err) {
 		return fmt.Errorf("removing a volume: %w", err)
 	}
+	s.owned.Delete(name)
 	return nil
 }
 
-// Volumes implements sandbox.VolumeKeeper.
+// Volumes implements sandbox.VolumeKeeper. It removes helpers that are left, too: it is called once in a while.
 func (s *Store) Volumes(ctx context.Context) (names []string, err error) {
 	instance, err := s.Instance()
 	if err != nil {
 		return nil, err
 	}
+	s.removeOldHelpers(ctx, instance)
 	list, err := s.Daemon.VolumeList(ctx, client.VolumeListOptions{Filters: make(client.Filters).
 		Add("label", LabelInstance+"="+instance, labelVolume+"="+keptVolume)})
 	if err != nil {
@@ -364,5 +264,3 @@ func (s *Store) Check(ctx context.Context, mounts []sandbox.Mount) error {
 	}
 	return nil
 }
-
-func isMissing(err error) bool { return errdefs.IsNotFound(err) }
