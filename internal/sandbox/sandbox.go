@@ -195,6 +195,7 @@ type VolumeKeeper interface {
 	// that belongs to others.
 	MakeVolume(ctx context.Context, name string, uid, gid int) error
 	// VolumeEmpty reports whether a volume has nothing but folders whose paths in it are expected, or does not exist.
+	// If that is not certain, such as with a volume without any of them, it may say that there is more.
 	VolumeEmpty(ctx context.Context, name string, isExpected func(path string) bool) (bool, error)
 	// RemoveVolume removes a volume that no sandbox has, if there is one.
 	RemoveVolume(ctx context.Context, name string) error

@@ -60,15 +60,10 @@ func (s *Store) ProvideAgent(ctx context.Context) (name string, err error) {
 }
 
 // fillAgent copies the agent's program into the volume of a helper, unless it is there. A server or a daemon that was
-// killed meanwhile has left a part of it.
+// killed meanwhile has left a part of it, and a machine that crashed perhaps something else of the same size.
 func (s *Store) fillAgent(ctx context.Context, helper string, program []byte) error {
 	base := path.Base(wire.AgentPath)
-	st, err := s.Daemon.ContainerStatPath(ctx, helper,
-		client.ContainerStatPathOptions{Path: path.Join("/", HelperDir, base)})
-	if err == nil && st.Stat.Size == int64(len(program)) {
-		return nil
-	}
-	if err != nil && !isMissing(err) {
+	if is, err := s.hasFile(ctx, helper, base, program); err != nil || is {
 		return err
 	}
 	content, w := io.Pipe()
@@ -82,9 +77,29 @@ func (s *Store) fillAgent(ctx context.Context, helper string, program []byte) er
 		w.CloseWithError(errors.Join(err, archive.Close()))
 	}()
 	defer content.Close()
-	_, err = s.Daemon.CopyToContainer(ctx, helper, client.CopyToContainerOptions{DestinationPath: "/",
+	_, err := s.Daemon.CopyToContainer(ctx, helper, client.CopyToContainerOptions{DestinationPath: "/",
 		Content: content})
 	return err
+}
+
+// hasFile reports whether a file in a helper's volume has a content.
+func (s *Store) hasFile(ctx context.Context, helper, name string, content []byte) (bool, error) {
+	answer, err := s.Daemon.CopyFromContainer(ctx, helper,
+		client.CopyFromContainerOptions{SourcePath: path.Join("/", HelperDir, name)})
+	if isMissing(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer answer.Content.Close()
+	archive := tar.NewReader(answer.Content)
+	h, err := archive.Next()
+	if err != nil || h.Typeflag != tar.TypeReg || h.Size != int64(len(content)) {
+		return false, nil
+	}
+	found, err := io.ReadAll(archive)
+	return err == nil && bytes.Equal(found, content), nil
 }
 
 // Close removes the volumes with agents of which no sandbox is left, if this server has used one. The daemon keeps the
@@ -176,7 +191,9 @@ func (s *Store) find(ctx context.Context, instance, name string) (volume.Volume,
 }
 
 // IsEmpty reports whether there is nothing in a workspace but folders that isExpected knows by their paths in it, or
-// there is no workspace of that name. It reads no further than the first other entry.
+// there is no workspace of that name. It reads no further than the first other entry. The daemon leaves out what it
+// cannot read, and says nothing of it: only a workspace in which there is an expected folder counts as empty. The agent
+// makes such folders, so that one without them was not read, or never used.
 func (s *Store) IsEmpty(ctx context.Context, name string, isExpected func(path string) bool) (empty bool, err error) {
 	instance, err := s.Instance()
 	if err != nil {
@@ -196,22 +213,33 @@ func (s *Store) IsEmpty(ctx context.Context, name string, isExpected func(path s
 			return err
 		}
 		defer answer.Content.Close()
-		for archive := tar.NewReader(answer.Content); ; {
-			h, err := archive.Next()
-			if errors.Is(err, io.EOF) {
-				empty = true
-				return nil
-			}
-			if err != nil {
-				return err
-			}
-			name := strings.TrimPrefix(strings.TrimPrefix(path.Clean(h.Name), HelperDir), "/")
-			if name != "" && (h.Typeflag != tar.TypeDir || !isExpected(name)) {
-				return nil
-			}
-		}
+		empty, err = onlyExpected(tar.NewReader(answer.Content), isExpected)
+		return err
 	})
-	return empty, err
+	return empty && err == nil, err
+}
+
+// onlyExpected is IsEmpty for the archive of a workspace.
+func onlyExpected(archive *tar.Reader, isExpected func(path string) bool) (bool, error) {
+	var hasRoot, hasExpected bool
+	for {
+		h, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			return hasRoot && hasExpected, nil
+		}
+		if err != nil {
+			return false, err
+		}
+		name := strings.TrimPrefix(strings.TrimPrefix(path.Clean(h.Name), HelperDir), "/")
+		switch {
+		case h.Typeflag != tar.TypeDir || name != "" && !isExpected(name):
+			return false, nil
+		case name == "":
+			hasRoot = true
+		default:
+			hasExpected = true
+		}
+	}
 }
 
 // RemoveVolume implements sandbox.VolumeKeeper.

@@ -1,8 +1,10 @@
 package volumes
 
 import (
+	"archive/tar"
 	"bytes"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"io"
@@ -23,6 +25,7 @@ import (
 	"github.com/moby/moby/client"
 	"golang.org/x/sys/unix"
 
+	"sandlot/internal/agent/wire"
 	"sandlot/internal/runtime/docker/dockertest"
 )
 
@@ -151,6 +154,8 @@ func TestVolumes(t *testing.T) {
 	t.Run("GivenUp", func(t *testing.T) { survivesGivingUp(t, d) })
 	t.Run("Killed", func(t *testing.T) { repairsOwner(t, d) })
 	t.Run("Helpers", func(t *testing.T) { removesHelpers(t, d) })
+	t.Run("Agent", func(t *testing.T) { repairsAgent(t, d) })
+	t.Run("Empty", func(t *testing.T) { doubtsArchives(t, d) })
 }
 
 // survivesGivingUp: after a call that its caller gave up while the daemon made something, no helper is left, and the
@@ -297,5 +302,102 @@ func removesHelpers(t *testing.T, d *daemon) {
 	})
 	if err != nil {
 		t.Error(err)
+	}
+}
+
+// repairsAgent: a program of the agent's size that is another one, or a part of it, is replaced, once for each process.
+func repairsAgent(t *testing.T, d *daemon) {
+	s := d.store(t)
+	name, err := s.ProvideAgent(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, err := os.ReadFile(s.Agent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(d.folder(t, name), filepath.Base(wire.AgentPath))
+	for _, broken := range [][]byte{make([]byte, len(program)), program[:100], {}} {
+		if err := os.WriteFile(file, broken, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		s = d.store(t)
+		for range 2 {
+			before := d.made
+			if again, err := s.ProvideAgent(t.Context()); err != nil || again != name {
+				t.Errorf("again: %q, %v", again, err)
+			}
+			if got, err := os.ReadFile(file); err != nil || !bytes.Equal(got, program) {
+				t.Errorf("after %d bytes the program has %d, %v", len(broken), len(got), err)
+			}
+			if again := d.made == before; again != (broken == nil) {
+				t.Errorf("%d helpers", d.made-before)
+			}
+			broken = nil
+		}
+	}
+	s.Close()
+	_, err = d.Client.VolumeInspect(t.Context(), name, client.VolumeInspectOptions{})
+	if !isMissing(err) {
+		t.Errorf("after Close: %v", err)
+	}
+}
+
+// doubtsArchives: an archive in which something is missing that a used workspace has does not count as empty.
+func doubtsArchives(t *testing.T, d *daemon) {
+	s := d.store(t)
+	isEmpty := func() (bool, error) {
+		return s.IsEmpty(t.Context(), "doubted", func(path string) bool {
+			return path == ".local" || path == ".local/bin"
+		})
+	}
+	if empty, err := isEmpty(); err != nil || !empty {
+		t.Errorf("a workspace that does not exist: %t, %v", empty, err)
+	}
+	if err := s.MakeVolume(t.Context(), "doubted", 1234, 1234); err != nil {
+		t.Fatal(err)
+	}
+	if empty, err := isEmpty(); err != nil || empty {
+		t.Errorf("a workspace that was never used: %t, %v", empty, err)
+	}
+	if err := os.MkdirAll(filepath.Join(d.folder(t, Name("doubted")), ".local/bin"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if empty, err := isEmpty(); err != nil || !empty {
+		t.Errorf("a workspace that was used: %t, %v", empty, err)
+	}
+	defer d.at(nil)
+	for _, tt := range []struct {
+		names []string
+		whole bool
+		want  bool
+	}{{nil, true, false}, {[]string{"volume/"}, true, false}, {[]string{"volume/.local/"}, true, false},
+		{[]string{"volume/", "volume/.local/"}, true, true}, {[]string{"volume/", "volume/.local/"}, false, false},
+		{[]string{"volume/", "volume/.local/", "volume/x/"}, true, false}} {
+		var archive bytes.Buffer
+		w := tar.NewWriter(&archive)
+		for _, name := range tt.names {
+			if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: name, Mode: 0o755}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if !tt.whole {
+			archive.Truncate(512*len(tt.names) - 100)
+		}
+		d.at(func(w http.ResponseWriter, method, path string) bool {
+			if method != http.MethodGet || !strings.HasSuffix(path, "/archive") {
+				return false
+			}
+			w.Header().Set("X-Docker-Container-Path-Stat", base64.StdEncoding.EncodeToString([]byte("{}")))
+			_, _ = w.Write(archive.Bytes())
+			return true
+		})
+		empty, err := isEmpty()
+		if empty != tt.want || (err == nil) != tt.whole {
+			t.Errorf("an archive with %q: %t, %v", tt.names, empty, err)
+		}
 	}
 }
