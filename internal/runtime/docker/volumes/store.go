@@ -236,8 +236,8 @@ func (s *Store) isBusy(name string) bool {
 	return busy
 }
 
-// removeOldHelpers removes helpers that are left, but none that another process may use.
-func (s *Store) removeOldHelpers(ctx context.Context, instance string) {
+// removeOldHelpers removes helpers that are left, but none that is so young that another process may use it.
+func (s *Store) removeOldHelpers(ctx context.Context, instance string, age time.Duration) {
 	list, err := s.Daemon.ContainerList(ctx, client.ContainerListOptions{All: true,
 		Filters: make(client.Filters).Add("label", LabelInstance+"="+instance, labelHelper)})
 	if err != nil {
@@ -245,7 +245,7 @@ func (s *Store) removeOldHelpers(ctx context.Context, instance string) {
 		return
 	}
 	s.RemoveHelpers(ctx, slices.DeleteFunc(list.Items, func(c container.Summary) bool {
-		return time.Since(time.Unix(c.Created, 0)) < helperAge
+		return time.Since(time.Unix(c.Created, 0)) < age
 	}))
 }
 

@@ -265,7 +265,7 @@ func (s *Store) Volumes(ctx context.Context) (names []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s.removeOldHelpers(ctx, instance)
+	s.removeOldHelpers(ctx, instance, helperAge)
 	list, err := s.Daemon.VolumeList(ctx, client.VolumeListOptions{Filters: make(client.Filters).
 		Add("label", LabelInstance+"="+instance, labelVolume+"="+keptVolume)})
 	if err != nil {

@@ -266,21 +266,20 @@ func repairsOwner(t *testing.T, d *daemon) {
 	}
 }
 
-// removesHelpers: a helper that is left does not keep its volume from being removed. One that is in use stays, and so
-// does a young one that another process may use.
+// removesHelpers: a helper that is left does not keep its volume from being removed, and goes when it is old. One that
+// is in use stays, and so does a young one that another process may use.
 func removesHelpers(t *testing.T, d *daemon) {
 	s := d.store(t)
 	if err := s.MakeVolume(t.Context(), "left", 1234, 1234); err != nil {
 		t.Fatal(err)
 	}
 	before := d.containers(t)
-	_, err := d.Client.ContainerCreate(t.Context(), client.ContainerCreateOptions{
-		Config: &container.Config{Image: dockertest.BaseImage, Cmd: []string{"/none"},
-			Labels: map[string]string{LabelInstance: "this", labelHelper: Name("left")}},
-		HostConfig: &container.HostConfig{Binds: []string{Name("left") + ":/mnt"}}})
-	if err != nil {
-		t.Fatal(err)
+	leaveHelper(t, d)
+	s.removeOldHelpers(t.Context(), "this", -time.Hour) // no clocks differ by as much
+	if n := d.containers(t); n != before {
+		t.Errorf("%d old helpers", n-before)
 	}
+	leaveHelper(t, d)
 	if _, err := s.Volumes(t.Context()); err != nil || d.containers(t) != before+1 {
 		t.Errorf("a young helper: %d containers, %v", d.containers(t)-before, err)
 	}
@@ -292,6 +291,7 @@ func removesHelpers(t *testing.T, d *daemon) {
 		t.Fatal(err)
 	}
 	err = s.withHelper(t.Context(), v, func(string) error {
+		s.removeOldHelpers(t.Context(), "this", -time.Hour)
 		if err := s.Remove(t.Context(), v.Name); err == nil {
 			t.Error("a volume with a helper in use was removed")
 		}
@@ -302,6 +302,18 @@ func removesHelpers(t *testing.T, d *daemon) {
 	})
 	if err != nil {
 		t.Error(err)
+	}
+}
+
+// leaveHelper makes a helper that no process uses for the workspace "left".
+func leaveHelper(t *testing.T, d *daemon) {
+	t.Helper()
+	_, err := d.Client.ContainerCreate(t.Context(), client.ContainerCreateOptions{
+		Config: &container.Config{Image: dockertest.BaseImage, Cmd: []string{"/none"},
+			Labels: map[string]string{LabelInstance: "this", labelHelper: Name("left")}},
+		HostConfig: &container.HostConfig{Binds: []string{Name("left") + ":/mnt"}}})
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 
