@@ -137,6 +137,13 @@ func (d *daemon) owner(t *testing.T, name string) (uid, mode uint32) {
 	return st.Uid, st.Mode & 0o7777
 }
 
+// helpers returns how many containers were to be made.
+func (d *daemon) helpers() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.made
+}
+
 // containers returns how many containers there are.
 func (d *daemon) containers(t *testing.T) int {
 	t.Helper()
@@ -236,12 +243,12 @@ func repairsOwner(t *testing.T, d *daemon) {
 	s := d.store(t)
 	again := func(helpers int) {
 		t.Helper()
-		before := d.made
+		before := d.helpers()
 		if err := s.MakeVolume(t.Context(), "killed", 1234, 1234); err != nil {
 			t.Error(err)
 		}
-		if d.made != before+helpers {
-			t.Errorf("%d helpers in place of %d", d.made-before, helpers)
+		if d.helpers() != before+helpers {
+			t.Errorf("%d helpers in place of %d", d.helpers()-before, helpers)
 		}
 	}
 	again(1)
@@ -335,15 +342,15 @@ func repairsAgent(t *testing.T, d *daemon) {
 		}
 		s = d.store(t)
 		for range 2 {
-			before := d.made
+			before := d.helpers()
 			if again, err := s.ProvideAgent(t.Context()); err != nil || again != name {
 				t.Errorf("again: %q, %v", again, err)
 			}
 			if got, err := os.ReadFile(file); err != nil || !bytes.Equal(got, program) {
 				t.Errorf("after %d bytes the program has %d, %v", len(broken), len(got), err)
 			}
-			if again := d.made == before; again != (broken == nil) {
-				t.Errorf("%d helpers", d.made-before)
+			if again := d.helpers() == before; again != (broken == nil) {
+				t.Errorf("%d helpers", d.helpers()-before)
 			}
 			broken = nil
 		}
