@@ -266,7 +266,7 @@ func (a *App) Run(ctx context.Context, networkListeners []net.Listener, ownerLis
 	tasks.Go(func() { a.builder.Run(background) })
 	tasks.Go(func() { a.sessions.Run(background) })
 	tasks.Go(func() { a.pool.Workspaces.Run(background, a.log) })
-	tasks.Go(func() { a.pool.RunVolumes(background) })
+	tasks.Go(func() { a.pool.RunVolumes(background, a.sessions.Workspaces) })
 	tasks.Go(func() { a.volumes.Run(background) })
 	tasks.Go(func() { a.reapOrphans(background) })
 	tasks.Go(func() { a.watchSettings(background) })
@@ -326,7 +326,7 @@ func (a *App) Run(ctx context.Context, networkListeners []net.Listener, ownerLis
 func (a *App) removeVolumes() {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	if err := a.pool.RemoveVolumes(ctx); err != nil {
+	if err := a.pool.RemoveVolumes(ctx, a.sessions.Workspaces); err != nil {
 		a.log.Warn("could not remove all volumes of workspaces that are gone; the next server does", "error", err)
 	}
 }

@@ -99,6 +99,8 @@ type Pool struct {
 	prebooted  atomic.Int64   // number of sandboxes that were started from an image
 	booted     atomic.Int64   // number of sandboxes that booted
 	asRoot     sync.Map       // what runnable has made of templates, by *image.Template
+	// unknown are the volumes that belonged to no workspace when RemoveVolumes looked last, and since when.
+	unknown map[string]time.Time
 
 	mu        sync.Mutex
 	ready     map[string][]*Booted // warm sandboxes, by template's name

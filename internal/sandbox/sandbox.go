@@ -191,6 +191,9 @@ type Sealer interface {
 type VolumeKeeper interface {
 	// KeepsVolumes reports whether sandboxes have volumes in place of folders.
 	KeepsVolumes(ctx context.Context) (bool, error)
+	// KeeperID returns where the volumes are: an address, and what tells whoever is there from others, whatever the
+	// address is.
+	KeeperID(ctx context.Context) (address, id string, err error)
 	// MakeVolume makes a volume, which belongs to a user and a group, unless there is one of that name. It fails if
 	// that belongs to others.
 	MakeVolume(ctx context.Context, name string, uid, gid int) error

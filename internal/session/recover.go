@@ -58,6 +58,7 @@ func (s *Sessions) Recover(ctx context.Context) error {
 		return fmt.Errorf("reading the sessions: %w", err)
 	}
 	owned := map[string]bool{} // workspaces
+	var ensured error
 	for _, r := range records {
 		if r.State == Removed { // the last server did not finish removing it
 			err = errors.Join(err, s.Pool.RemoveWorkspace(r.Workspace), s.Store.RemoveSession(ctx, r.ID))
@@ -65,17 +66,35 @@ func (s *Sessions) Recover(ctx context.Context) error {
 		}
 		owned[r.Workspace] = true
 		// A backup may lack empty folders. Without one, a volume with the session's files would be removed.
-		err = errors.Join(err, s.Pool.Workspaces.Ensure(r.Workspace))
+		ensured = errors.Join(ensured, s.Pool.Workspaces.Ensure(r.Workspace))
 		s.recover(r, unowned, away)
 	}
 	s.mu.Lock()
-	s.unowned = slices.Collect(maps.Keys(unowned))
+	s.unowned, s.unensured = slices.Collect(maps.Keys(unowned)), ensured
 	s.mu.Unlock()
-	if err != nil { // the next start tries again
+	if err = errors.Join(err, ensured); err != nil { // the next start tries again
 		s.Log.Error("could not remove what is left of a session, or make a workspace's folder", "error", err)
 	}
 	s.removeWorkspaces(owned)
 	return nil
+}
+
+// Workspaces returns the ids of the workspaces that stored sessions have. It fails if Recover could not make the folders
+// of all: what else belongs to nobody is not certain then.
+func (s *Sessions) Workspaces(ctx context.Context) (ids []string, err error) {
+	s.mu.Lock()
+	err = s.unensured
+	s.mu.Unlock()
+	if err != nil {
+		return nil, fmt.Errorf("the workspaces of all sessions could not be made: %w", err)
+	}
+	records, err := s.Store.Sessions(ctx)
+	for _, r := range records {
+		if r.State != Removed {
+			ids = append(ids, r.Workspace)
+		}
+	}
+	return ids, err
 }
 
 // removeWorkspaces removes the workspaces that belong to no session. The next start tries

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -18,6 +20,7 @@ import (
 	"sandlot/internal/sandbox"
 	"sandlot/internal/sandbox/sandboxtest"
 	"sandlot/internal/secret"
+	"sandlot/internal/workspace"
 )
 
 // leave makes sessions of ann's with a sandbox each, and lets them go as a
@@ -414,5 +417,85 @@ func TestStoppedInVain(t *testing.T) {
 		time.Sleep(2 * adoptRetry)
 		alive(0)
 		stop()
+	})
+}
+
+// volumeRuntime keeps the files of workspaces.
+type volumeRuntime struct {
+	*sandboxtest.Fake
+	volumes map[string]bool
+}
+
+func (r *volumeRuntime) KeepsVolumes(context.Context) (bool, error) { return true, nil }
+
+func (r *volumeRuntime) KeeperID(context.Context) (address, id string, err error) { return "there", "k", nil }
+
+func (r *volumeRuntime) MakeVolume(_ context.Context, name string, _, _ int) error {
+	r.volumes[name] = true
+	return nil
+}
+
+func (r *volumeRuntime) VolumeEmpty(context.Context, string, func(string) bool) (bool, error) { return false, nil }
+
+func (r *volumeRuntime) RemoveVolume(_ context.Context, name string) error {
+	delete(r.volumes, name)
+	return nil
+}
+
+func (r *volumeRuntime) Volumes(context.Context) ([]string, error) { return slices.Collect(maps.Keys(r.volumes)), nil }
+
+// A session keeps its volume if its workspace has no folder and no note, and no volume is removed if a folder could not
+// be made.
+func TestVolumesOfSessions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestSessions(t, nil)
+		defer func() { w.close() }()
+		kept := w.use(ann, OpenRequest{ID: "new"}).record().Workspace
+		w.Close(context.Background())
+		rt := &volumeRuntime{&sandboxtest.Fake{Called: "keeping"}, map[string]bool{kept: true, "of-nobody": true}}
+		w.further = []sandbox.Runtime{rt}
+		w.open(nil)
+		look := func(want int) (err error) {
+			t.Helper()
+			for range 2 {
+				err = w.Pool.RemoveVolumes(context.Background(), w.Workspaces)
+				time.Sleep(2 * time.Hour)
+			}
+			if len(rt.volumes) != want || !rt.volumes[kept] {
+				t.Errorf("there are the volumes %v, want %d with that of the session %s", rt.volumes, want, kept)
+			}
+			return err
+		}
+		away := w.workspaces + "-away"
+		if err := errors.Join(os.Rename(w.workspaces, away), w.Recover(t.Context()),
+			os.Rename(away, w.workspaces)); err != nil {
+			t.Fatal(err)
+		}
+		if err := look(2); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("after a start that could not make the folders: %v", err)
+		}
+		w.open(nil)
+		if err := os.RemoveAll(w.Pool.Workspaces.Path(kept)); err != nil {
+			t.Fatal(err)
+		}
+		if err := look(1); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A call says that the session's files are where its runtime does not see them, and no such session is removed for being
+// without files.
+func TestFilesElsewhere(t *testing.T) {
+	in(t, nil, func(t *testing.T, w *testSessions) {
+		l := w.use(ann, OpenRequest{ID: "new"})
+		ws := l.record().Workspace
+		volume := workspace.Volume{Runtime: "keeping", Address: "there", Keeper: "k", Made: true}
+		if err := w.Pool.Workspaces.SetVolume(ws, volume); err != nil {
+			t.Fatal(err)
+		}
+		w.sweep(context.Background(), time.Now().Add(w.IdleTimeout+w.SweepInterval))
+		w.fails(ann, OpenRequest{ID: l.ID()}, fault.SandboxCreation, "another runtime has them", "new session",
+			"Nothing of them is lost")
 	})
 }

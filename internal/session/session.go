@@ -259,6 +259,10 @@ func creationAdvice(err error) string {
 		return failed.Error()
 	}
 	switch {
+	case errors.Is(err, pool.ErrElsewhere):
+		return pool.ErrElsewhere.Error() + ". Nothing of them is lost; the server's log says where they are"
+	case errors.Is(err, pool.ErrMissing):
+		return pool.ErrMissing.Error() + "; begin a new session. The server's log says where it was"
 	case errors.Is(err, sandbox.ErrUnavailable):
 		return "the runtime does not work on this machine; run `sandlot doctor` there"
 	case errors.Is(err, context.DeadlineExceeded):

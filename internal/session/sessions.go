@@ -84,11 +84,12 @@ type Sessions struct {
 	traffic      sync.Mutex               // held to store the sessions' traffic
 	unownedAdded chan struct{}            // receives when a sandbox is added to unowned
 
-	mu       sync.Mutex
-	unowned  []boxID // living sandboxes without a session; Run removes them
-	sessions map[string]*Session
-	homes    map[string]*Session // by owner
-	reserved map[string]quota    // what sessions that are booting have reserved, by owner
+	mu        sync.Mutex
+	unowned   []boxID // living sandboxes without a session; Run removes them
+	unensured error   // why Recover could not make the folders of all workspaces
+	sessions  map[string]*Session
+	homes     map[string]*Session // by owner
+	reserved  map[string]quota    // what sessions that are booting have reserved, by owner
 }
 
 // New returns Sessions without any session. Recover loads the stored ones.

@@ -136,9 +136,12 @@ func isEmpty(f *os.File, name string) (bool, error) {
 	return true, nil
 }
 
-// Remove moves a workspace to the trash; Run then removes its files. It returns nil if the
-// workspace does not exist.
+// Remove moves a workspace to the trash; Run then removes its files. Its volume, if it has one, becomes one of
+// Removed. It returns nil if the workspace does not exist.
 func (s *Store) Remove(id string) error {
+	if err := os.Rename(s.volumeFile(id), s.removedFile(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("removing a workspace: %w", err)
+	}
 	from, to := s.Path(id), filepath.Join(s.trash(), id+"-"+secret.ID())
 	err := os.Rename(from, to)
 	if errors.Is(err, fs.ErrPermission) { // its sandbox may have changed its mode
@@ -208,16 +211,30 @@ func (s *Store) emptyTrash(ctx context.Context, log *slog.Logger) bool {
 // trash is the folder of removed workspaces whose files are not removed yet.
 func (s *Store) trash() string { return filepath.Join(s.dir, ".removed") }
 
-// All lists the ids of all workspaces.
+// All lists the ids of all workspaces: those that have a folder, and those that have a volume.
 func (s *Store) All() ([]string, error) {
+	ids, err := s.list("")
+	if err != nil {
+		return nil, err
+	}
+	inVolumes, err := s.list(volumeSuffix)
+	for _, id := range inVolumes {
+		if !slices.Contains(ids, id) {
+			ids = append(ids, id)
+		}
+	}
+	return ids, err
+}
+
+// list returns the ids that, with a suffix, are names in the store's folder.
+func (s *Store) list(suffix string) (ids []string, err error) {
 	entries, err := os.ReadDir(s.dir)
 	if err != nil {
 		return nil, err
 	}
-	var ids []string
 	for _, e := range entries {
-		if validID.MatchString(e.Name()) {
-			ids = append(ids, e.Name())
+		if id, ok := strings.CutSuffix(e.Name(), suffix); ok && validID.MatchString(id) {
+			ids = append(ids, id)
 		}
 	}
 	return ids, nil

@@ -5,6 +5,12 @@ import "context"
 // KeepsVolumes implements sandbox.VolumeKeeper.
 func (r *Runtime) KeepsVolumes(ctx context.Context) (bool, error) { return r.isSeparate(ctx) }
 
+// KeeperID implements sandbox.VolumeKeeper.
+func (r *Runtime) KeeperID(ctx context.Context) (address, id string, err error) {
+	d, err := r.ask(ctx)
+	return d.identity.Host, d.identity.ID, r.explain(err)
+}
+
 // MakeVolume implements sandbox.VolumeKeeper.
 func (r *Runtime) MakeVolume(ctx context.Context, name string, uid, gid int) error {
 	return r.explain(r.volumes.MakeVolume(ctx, name, uid, gid))
