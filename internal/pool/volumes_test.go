@@ -28,7 +28,9 @@ type keeping struct {
 
 func (k *keeping) KeepsVolumes(context.Context) (bool, error) { return !k.shared, nil }
 
-func (k *keeping) KeeperID(context.Context) (address, id string, err error) { return k.address, k.id, nil }
+func (k *keeping) KeeperID(context.Context) (address, id string, err error) {
+	return k.address, k.id, nil
+}
 
 func (k *keeping) MakeVolume(_ context.Context, name string, _, _ int) error {
 	if k.making != nil {

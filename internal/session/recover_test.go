@@ -428,21 +428,27 @@ type volumeRuntime struct {
 
 func (r *volumeRuntime) KeepsVolumes(context.Context) (bool, error) { return true, nil }
 
-func (r *volumeRuntime) KeeperID(context.Context) (address, id string, err error) { return "there", "k", nil }
+func (r *volumeRuntime) KeeperID(context.Context) (address, id string, err error) {
+	return "there", "k", nil
+}
 
 func (r *volumeRuntime) MakeVolume(_ context.Context, name string, _, _ int) error {
 	r.volumes[name] = true
 	return nil
 }
 
-func (r *volumeRuntime) VolumeEmpty(context.Context, string, func(string) bool) (bool, error) { return false, nil }
+func (r *volumeRuntime) VolumeEmpty(context.Context, string, func(string) bool) (bool, error) {
+	return false, nil
+}
 
 func (r *volumeRuntime) RemoveVolume(_ context.Context, name string) error {
 	delete(r.volumes, name)
 	return nil
 }
 
-func (r *volumeRuntime) Volumes(context.Context) ([]string, error) { return slices.Collect(maps.Keys(r.volumes)), nil }
+func (r *volumeRuntime) Volumes(context.Context) ([]string, error) {
+	return slices.Collect(maps.Keys(r.volumes)), nil
+}
 
 // A session keeps its volume if its workspace has no folder and no note, and no volume is removed if a folder could not
 // be made.
