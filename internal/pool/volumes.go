@@ -12,7 +12,8 @@ import (
 )
 
 // A runtime may keep the files of workspaces itself, as volumes with the workspaces' ids. Each still has its folder on
-// the server's machine, which is empty, and beside that a note of who keeps the files. A volume goes with its workspace.
+// the server's machine, which is empty, and beside that a note of who keeps the files. A volume goes with its
+// workspace.
 
 // keeper returns a runtime if it keeps the files of workspaces, or else nil.
 func keeper(ctx context.Context, rt sandbox.Runtime) (sandbox.VolumeKeeper, error) {

@@ -79,8 +79,8 @@ func (s *Sessions) Recover(ctx context.Context) error {
 	return nil
 }
 
-// Workspaces returns the ids of the workspaces that stored sessions have. It fails if Recover could not make the folders
-// of all: what else belongs to nobody is not certain then.
+// Workspaces returns the ids of the workspaces that stored sessions have. It fails if Recover could not make the
+// folders of all: what else belongs to nobody is not certain then.
 func (s *Sessions) Workspaces(ctx context.Context) (ids []string, err error) {
 	s.mu.Lock()
 	err = s.unensured

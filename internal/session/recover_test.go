@@ -490,8 +490,8 @@ func TestVolumesOfSessions(t *testing.T) {
 	})
 }
 
-// A call says that the session's files are where its runtime does not see them, and no such session is removed for being
-// without files.
+// A call says that the session's files are where its runtime does not see them, and no such session is removed for
+// being without files.
 func TestFilesElsewhere(t *testing.T) {
 	in(t, nil, func(t *testing.T, w *testSessions) {
 		l := w.use(ann, OpenRequest{ID: "new"})
