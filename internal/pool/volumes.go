@@ -67,13 +67,8 @@ func (p *Pool) makeVolume(ctx context.Context, rt sandbox.Runtime, r Request) (k
 		return false, err
 	case k == nil && known != nil && known.Made:
 		return false, elsewhere(*known)
-	case k == nil:
-		return false, p.keepers(ctx, func(other sandbox.VolumeKeeper) error {
-			if names, err := other.Volumes(ctx); err == nil && slices.Contains(names, r.Workspace) {
-				return ErrElsewhere
-			}
-			return nil
-		})
+	case k == nil: // no runtime is asked: another one may be away
+		return false, nil
 	}
 	if empty, err := p.Workspaces.Empty(r.Workspace); err != nil || !empty {
 		if err == nil {
@@ -138,9 +133,12 @@ func (p *Pool) WorkspaceEmpty(ctx context.Context, id string) (empty bool, err e
 	if err != nil {
 		return false, err
 	}
-	seen := known == nil || !known.Made
+	if known == nil { // no runtime is asked: one may be away
+		return true, nil
+	}
+	seen := !known.Made
 	err = p.keepers(ctx, func(k sandbox.VolumeKeeper) error {
-		if known != nil && known.Made {
+		if known.Made {
 			address, keeper, err := k.KeeperID(ctx)
 			if err != nil || !known.IsAt(address, keeper) {
 				return err
