@@ -20,7 +20,8 @@ func TestWakeUp(t *testing.T) {
 	if err != nil || took <= 0 || took > time.Second {
 		t.Errorf("%v, %v", took, err)
 	}
-	if after, _ := os.ReadDir("/proc/self/fd"); len(after) != len(before) {
+	// What earlier tests used may end meanwhile.
+	if after, _ := os.ReadDir("/proc/self/fd"); len(after) > len(before) {
 		t.Errorf("%d open files, %d before", len(after), len(before))
 	}
 }
