@@ -328,9 +328,10 @@ func TestBackground(t *testing.T) {
 	}
 	cursor := r.Fields["cursor"]
 	c.call("write_process", args{"process_id": process, "data": "two\n", "eof": true})
-	for range 20 {
+	// It does not wait for the end: there is output.
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		r = c.call("read_process", args{"process_id": process, "wait": 10, "cursor": cursor})
-		if r.Fields["running"] == false {
+		if r.Fields["running"] == false || time.Now().After(deadline) {
 			break
 		}
 	}
