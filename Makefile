@@ -5,7 +5,7 @@ LDFLAGS := -s -w -X sandlot/internal/app.Version=$(VERSION)
 TOOLS   := $(CURDIR)/.tools
 GO_DIRS := cmd internal proto test
 # How many tests of the whole program run at once. They mostly wait.
-AT_ONCE := $(shell expr 2 '*' $$(nproc))
+AT_ONCE := $(shell expr 1 + $$(nproc))
 
 # The same for all but the race detector: nothing is compiled twice.
 export CGO_ENABLED := 0
