@@ -120,7 +120,16 @@ func tools(t *testing.T) string {
 // the test ends, all its sessions are stopped, and nothing may be left.
 func start(t *testing.T, settings ...string) *server {
 	t.Helper()
-	state, err := filepath.EvalSymlinks(t.TempDir())
+	folder := t.TempDir()
+	t.Cleanup(func() { // what a killed server had begun to start may write for a moment
+		for range 50 {
+			if os.RemoveAll(folder) == nil {
+				break
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+	})
+	state, err := filepath.EvalSymlinks(folder)
 	if err != nil {
 		t.Fatal(err)
 	}
