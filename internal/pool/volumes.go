@@ -133,12 +133,9 @@ func (p *Pool) WorkspaceEmpty(ctx context.Context, id string) (empty bool, err e
 	if err != nil {
 		return false, err
 	}
-	if known == nil { // no runtime is asked: one may be away
-		return true, nil
-	}
-	seen := !known.Made
+	seen := known == nil || !known.Made // without a note too there may be a volume, such as after a backup
 	err = p.keepers(ctx, func(k sandbox.VolumeKeeper) error {
-		if known.Made {
+		if known != nil && known.Made {
 			address, keeper, err := k.KeeperID(ctx)
 			if err != nil || !known.IsAt(address, keeper) {
 				return err
