@@ -30,9 +30,10 @@ test: ## install what the tests need and run all of them
 quick: ## lint and test what changed since BASE (else: since main), in minutes
 	@test/quick $(BASE)
 
-lint: build ## gofmt, go vet, staticcheck, and the bounds of test/measure
+lint: build ## gofmt, go vet (for macOS and Windows, too), staticcheck, and the bounds of test/measure
 	@bad=$$(gofmt -l $(GO_DIRS)); if [ -n "$$bad" ]; then echo "not gofmt'd:"; echo "$$bad"; exit 1; fi
 	go vet ./...
+	test/cross darwin/arm64 windows/amd64
 	go tool staticcheck ./...
 	go run ./test/measure
 

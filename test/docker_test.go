@@ -28,6 +28,8 @@ var onDocker = map[string]func(*testing.T){
 	"TestResultShapes": TestResultShapes, "TestCommandLine": TestCommandLine, "TestTerminal": TestTerminal,
 	"TestVolumes": TestVolumes, "TestTheClientIsKilled": TestTheClientIsKilled,
 
+	"TestBoundSecret": TestBoundSecret,
+
 	"TestServerKilled": TestServerKilled, "TestSandboxKilled": TestSandboxKilled, "TestGracefulStop": TestGracefulStop,
 	"TestIdle": TestIdle, "TestLimits": TestLimits, "TestDiskFull": TestDiskFull, "TestFolders": TestFolders,
 	"TestPsAndStop": TestPsAndStop, "TestOrphanTimeout": TestOrphanTimeout,

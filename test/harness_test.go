@@ -9,6 +9,7 @@ package test
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,6 +19,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -50,6 +52,16 @@ type server struct {
 	docker  *dockertest.Daemon // which may have sandboxes of it; nil: it has none on Docker
 	user    int                // 0: the test's own
 	dir     string             // in which it starts; empty: the test's own
+	port    int                // 0: one that is free
+	tls     *tls.Config        // of its clients; nil: it has no TLS
+}
+
+// web is how requests reach the server.
+func (s *server) web() http.RoundTripper {
+	if s.tls == nil {
+		return transport
+	}
+	return &http.Transport{TLSClientConfig: s.tls, DisableKeepAlives: true}
 }
 
 // as makes a command run as the server's user.
@@ -120,6 +132,14 @@ func tools(t *testing.T) string {
 // the test ends, all its sessions are stopped, and nothing may be left.
 func start(t *testing.T, settings ...string) *server {
 	t.Helper()
+	s := prepare(t)
+	s.begin(settings)
+	return s
+}
+
+// prepare makes a server's state folder.
+func prepare(t *testing.T) *server {
+	t.Helper()
 	folder := t.TempDir()
 	t.Cleanup(func() { // what a killed server had begun to start may write for a moment
 		for range 50 {
@@ -133,15 +153,19 @@ func start(t *testing.T, settings ...string) *server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &server{t: t, State: state, log: &logBuffer{}, program: binary(t)}
-	s.begin(settings)
-	return s
+	return &server{t: t, State: state, log: &logBuffer{}, program: binary(t)}
 }
 
 func (s *server) begin(settings []string) {
 	s.t.Helper()
-	port := freePort(s.t)
+	port := s.port
+	if port == 0 {
+		port = freePort(s.t)
+	}
 	s.URL = fmt.Sprintf("http://127.0.0.1:%d", port)
+	if s.tls != nil {
+		s.URL = strings.Replace(s.URL, "http", "https", 1)
+	}
 	// Registries are for the tests that use one: to look for them takes a second.
 	s.env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "SANDLOT_NETWORK_REGISTRIES=none"}
 	if d := daemonOf(s.t); d != nil {
@@ -175,7 +199,7 @@ func (s *server) launch() {
 	}
 	deadline := time.Now().Add(30 * time.Second)
 	for {
-		r, err := http.Get(s.URL + "/readyz")
+		r, err := (&http.Client{Transport: s.web()}).Get(s.URL + "/readyz")
 		if err == nil {
 			r.Body.Close()
 			if r.StatusCode == 200 {
@@ -307,6 +331,19 @@ func (s *server) token(user string, flags ...string) string {
 	return strings.TrimSpace(out)
 }
 
+// actingAs is a token of a service with the name of its user, for connect and credentials.
+func actingAs(token, user string) string { return token + " " + user }
+
+// credentials are the headers of a token, or of actingAs.
+func credentials(token string) []string {
+	token, user, acts := strings.Cut(token, " ")
+	header := []string{"Authorization", "Bearer " + token}
+	if acts {
+		header = append(header, "Sandlot-User", user)
+	}
+	return header
+}
+
 // bearer adds a token to each request.
 type bearer struct {
 	token string
@@ -316,7 +353,9 @@ type bearer struct {
 func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	if b.token != "" {
 		r = r.Clone(r.Context())
-		r.Header.Set("Authorization", "Bearer "+b.token)
+		for header := range slices.Chunk(credentials(b.token), 2) {
+			r.Header.Set(header[0], header[1])
+		}
 	}
 	return b.next.RoundTrip(r)
 }
@@ -334,7 +373,7 @@ func (s *server) connect(version, token string, opts *mcp.ClientOptions) *client
 	s.t.Helper()
 	c := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, opts)
 	session, err := c.Connect(s.t.Context(), &mcp.StreamableClientTransport{Endpoint: s.URL + "/mcp",
-		HTTPClient: &http.Client{Transport: bearer{token, transport}}, DisableStandaloneSSE: true},
+		HTTPClient: &http.Client{Transport: bearer{token, s.web()}}, DisableStandaloneSSE: true},
 		&mcp.ClientSessionOptions{ProtocolVersion: version})
 	if err != nil {
 		s.t.Fatalf("connecting: %v", err)
@@ -431,7 +470,7 @@ func (s *server) request(method, path string, body io.Reader, header ...string) 
 		}
 		r.Header.Set(header[i], header[i+1])
 	}
-	resp, err := transport.RoundTrip(r)
+	resp, err := s.web().RoundTrip(r)
 	if err != nil {
 		s.t.Fatalf("%s %s: %v", method, path, err)
 	}

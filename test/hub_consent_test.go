@@ -349,7 +349,7 @@ func TestClientHeadersStay(t *testing.T) {
 		strings.Split(l.Addr().String(), ":")[1], l.Addr()))
 	token := s.token("ann")
 	own := map[string]string{"Cookie": "session=crumbs", "Proxy-Authorization": "Basic cHJveHk6c2VjcmV0",
-		"X-Api-Key": "key-of-the-client", "Sandlot-User": "somebody",
+		"X-Api-Key": "key-of-the-client", "Sandlot-Note": "somebody",
 		"X-Forwarded-For": "192.0.2.7", "Forwarded": "for=192.0.2.7", "Referer": "https://client.example/page",
 		"User-Agent": "client-of-ann", "X-Operator": "of ann"}
 	for _, era := range []string{older, newer} {

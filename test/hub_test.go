@@ -25,7 +25,7 @@ func (s *server) put(token, name string) string {
 	}
 	headers := []string{}
 	if token != "" {
-		headers = append(headers, "Authorization", "Bearer "+token)
+		headers = credentials(token)
 	}
 	if code, _, body := s.request("PUT", "/v1/sessions/home/files/workspace/"+name, strings.NewReader(string(text)),
 		headers...); code >= 300 {

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -27,7 +28,7 @@ func with(token string, header ...string) []string {
 	if token == "" {
 		return header
 	}
-	return append(header, "Authorization", "Bearer "+token)
+	return append(header, credentials(token)...)
 }
 
 // lasting opens all that a token can hold.
@@ -45,7 +46,9 @@ func (s *server) lasting(t *testing.T, token string) (all []held) {
 			head += "\r\nConnection: close" // after the answer
 		}
 		if token != "" {
-			head += "\r\nAuthorization: Bearer " + token
+			for line := range slices.Chunk(credentials(token), 2) {
+				head += "\r\n" + line[0] + ": " + line[1]
+			}
 		}
 		fmt.Fprintf(c, "%s\r\nHost: localhost\r\n\r\n%s", head, body)
 		h := held{what, c, bufio.NewReader(c)}

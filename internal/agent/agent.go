@@ -17,7 +17,6 @@ import (
 
 	"connectrpc.com/connect"
 	"github.com/hashicorp/yamux"
-	"golang.org/x/sys/unix"
 	"golang.org/x/time/rate"
 	"google.golang.org/protobuf/proto"
 
@@ -305,9 +304,7 @@ func enlargeBuffer(conn net.Conn) {
 		return
 	}
 	raw.Control(func(fd uintptr) {
-		if unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, linkBuffer) != nil {
-			unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF, linkBuffer)
-		}
+		setSendBuffer(fd, linkBuffer)
 	})
 }
 

@@ -2,6 +2,8 @@ package agent
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"time"
 
 	"sandlot/internal/fault"
@@ -18,6 +20,20 @@ type Settings struct {
 	// directory of programs, and relative paths are relative to it.
 	Roots []FileRoot
 	Git   *Identity // nil: unchanged
+	Bound *Bound    // nil: unchanged
+}
+
+// Bound is what stands in a sandbox for secrets that only the server has.
+type Bound struct {
+	Env map[string]string // replaces that of the last Bound, also in interpreters that run
+	// CA is a certificate in PEM that programs are to trust; empty: none. Bundles are the paths of files with all
+	// certificates, to which it is added, and Files are further files that have it, by path.
+	CA      []byte
+	Bundles []string
+	Files   map[string][]byte
+	// Java is a trust store with the certificate, which replaces those at the paths JavaStores.
+	Java       []byte
+	JavaStores []string
 }
 
 // FileRoot is a folder of the sandbox that file calls may access.
@@ -44,13 +60,54 @@ func (s Settings) message() *agentv1.ConfigureRequest {
 	if s.Git != nil {
 		m.Git = &agentv1.Identity{Name: s.Git.Name, Email: s.Git.Email}
 	}
+	if b := s.Bound; b != nil {
+		m.Bound = &agentv1.Bound{Env: b.Env, Ca: b.CA, Bundles: b.Bundles, Files: b.Files,
+			Java: b.Java, JavaStores: b.JavaStores}
+	}
 	return m
 }
 
 // Configure sends the agent its settings.
 func (c *Client) Configure(ctx context.Context, s Settings) error {
+	if s.Bound != nil {
+		defer c.closeDirect()()
+	}
 	_, err := call(ctx, c.rpc.Configure, s.message())
 	return err
+}
+
+// closeDirect closes the direct connections to drivers: only a driver without one hears the agent, which sets its
+// variables. Those that run a cell are closed after it. The function that it returns lets cells run again.
+func (c *Client) closeDirect() (open func()) {
+	c.mu.Lock()
+	all := slices.Collect(maps.Values(c.interps))
+	c.mu.Unlock()
+	var held, opened []*interpreter
+	for _, i := range all {
+		select {
+		case i.slot <- struct{}{}:
+			held = append(held, i)
+			if i.conn != nil {
+				opened = append(opened, i)
+			}
+			i.closeConn()
+		default:
+			c.spawn(func() {
+				if c.acquireInterpreter(c.ctx, i, nil) == nil {
+					i.closeConn()
+					c.freeInterpreter(i)
+				}
+			})
+		}
+	}
+	return func() {
+		for _, i := range held {
+			c.freeInterpreter(i)
+		}
+		for _, i := range opened {
+			c.Prepare(i.language)
+		}
+	}
 }
 
 // Hello returns the boot id, which the agent makes at random when it starts. The call also shows

@@ -7,14 +7,19 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"mime"
 	"net/http"
+	"strings"
+	"unicode/utf8"
 
+	"sandlot/internal/api/openapi"
 	"sandlot/internal/api/protocol"
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
 	"sandlot/internal/gateway"
 	"sandlot/internal/hub"
 	"sandlot/internal/limit"
+	"sandlot/internal/once"
 	"sandlot/internal/tool"
 )
 
@@ -31,6 +36,7 @@ func (s *Server) respond(e endpoint) http.HandlerFunc {
 			s.problem(w, r, err)
 			return
 		}
+		once.Begun(r.Context()) // also if there is no memory for the answer
 		switch v.(type) {
 		case nil:
 			w.WriteHeader(http.StatusNoContent)
@@ -119,9 +125,16 @@ func (s *Server) problem(w http.ResponseWriter, r *http.Request, err error) {
 		writeProblem(w, refusalProblem(refusal))
 		return
 	}
+	if other, ok := errors.AsType[*statusError](err); ok {
+		writeProblem(w, protocol.ProblemAs(other.status, other.title, other.fault))
+		return
+	}
 	f := fault.From(err)
 	if cause := f.Unwrap(); cause != nil && f.HTTP() >= 500 {
 		s.Log.WarnContext(r.Context(), "request failed", "path", r.URL.Path, "fault", f.Code(), "cause", cause)
+	}
+	if scope, ok := f.Context["required_scope"].(string); ok && f.Kind == fault.Forbidden { // RFC 6750, 3.1
+		w.Header().Set("WWW-Authenticate", `Bearer realm="sandlot", error="insufficient_scope", scope="`+scope+`"`)
 	}
 	writeProblem(w, protocol.NewProblem(f))
 }
@@ -143,8 +156,23 @@ func refusalProblem(refusal *tool.ExternalError) protocol.Problem {
 	if json.Valid(refusal.Data) {
 		f.With("rpc_data", refusal.Data)
 	}
-	return protocol.Problem{Title: f.Code(), Status: status, Data: f.Data(),
-		Detail: fmt.Sprintf("the MCP server refused: %s (%d)", refusal.Message, refusal.Code)}
+	p := protocol.ProblemAs(status, f.Code(), f)
+	p.Detail = fmt.Sprintf("the MCP server refused: %s (%d)", refusal.Message, refusal.Code)
+	return p
+}
+
+// statusError is an error with a status that no kind of fault has.
+type statusError struct {
+	status int
+	title  string
+	fault  *fault.Error
+}
+
+func (e *statusError) Error() string { return e.fault.Error() }
+
+// wrongRequest returns an error for a request that HTTP itself has a status for.
+func wrongRequest(status int, title, format string, args ...any) error {
+	return &statusError{status, title, fault.New(fault.InvalidParameters, format, args...)}
 }
 
 // limitExceeded sends the error of an exceeded limit: as JSON-RPC at /mcp, else as problem details.
@@ -166,19 +194,56 @@ func closeAfter(w http.ResponseWriter, err error) {
 }
 
 // decode reads a JSON object of at most limit bytes into q, a struct with all fields that
-// are allowed. must completes the error text: "the body must be a JSON object with …".
+// are allowed. expected completes the error text: "the body must be a JSON object with …".
 func decode(w http.ResponseWriter, r *http.Request, limit int64, q any, expected string) error {
-	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, limit))
-	d.DisallowUnknownFields()
-	err := d.Decode(q)
+	if err := checkContentType(r); err != nil {
+		return err
+	}
+	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
 	if f, ok := errors.AsType[*fault.Error](err); ok { // from body.Read
 		closeAfter(w, f)
 		return f
+	}
+	text = bytes.TrimSpace(text)
+	switch {
+	case err != nil:
+	case len(text) == 0:
+		err = io.EOF
+	case !utf8.Valid(text):
+		err = errors.New("it is not UTF-8")
+	case text[0] != '{':
+		err = errors.New("it is no object")
+	case !json.Valid(text):
+		err = json.Unmarshal(text, &struct{}{}) // says where the mistake is
+	default:
+		if whole, raw := q.(*json.RawMessage); raw {
+			*whole = text
+			return nil
+		}
+		d := json.NewDecoder(bytes.NewReader(text))
+		d.DisallowUnknownFields()
+		err = d.Decode(q)
 	}
 	if err != nil {
 		return fault.Wrap(fault.InvalidParameters, err, "the body must be a JSON object with %s: %v", expected, err)
 	}
 	return nil
+}
+
+// checkContentType returns an error for a body of a type that is not JSON. A request without a type is
+// JSON, and so is one with the type that `curl -d` gives to anything.
+func checkContentType(r *http.Request) error {
+	given := r.Header.Get("Content-Type")
+	if given == "" || r.ContentLength == 0 {
+		return nil
+	}
+	kind, _, err := mime.ParseMediaType(given)
+	if err == nil && (kind == openapi.JSON || kind == "application/x-www-form-urlencoded" ||
+		strings.HasPrefix(kind, "application/") && strings.HasSuffix(kind, "+json")) {
+		return nil
+	}
+	return wrongRequest(http.StatusUnsupportedMediaType, "UNSUPPORTED_MEDIA_TYPE",
+		"the body must be JSON, with the Content-Type application/json; it has %q", fault.Clip(given))
 }
 
 // decodeOptional is decode for an optional body.

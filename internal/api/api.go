@@ -5,6 +5,7 @@ package api
 import (
 	"context"
 	"log/slog"
+	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -12,10 +13,12 @@ import (
 
 	"sandlot/internal/api/preview"
 	"sandlot/internal/auth"
+	"sandlot/internal/event"
 	"sandlot/internal/fault"
 	"sandlot/internal/gateway"
 	"sandlot/internal/hub"
 	"sandlot/internal/limit"
+	"sandlot/internal/once"
 	"sandlot/internal/policy"
 )
 
@@ -35,8 +38,12 @@ type Config struct {
 	// PublicURL is the URL at which clients reach this server, without a slash at its
 	// end; empty: the address of their requests.
 	PublicURL string
-	Origins   OriginCheck
-	Log       *slog.Logger
+	// Resource has the OIDC issuers whose tokens are accepted.
+	Resource Resource
+	// Proxies are those whose X-Forwarded-… headers count.
+	Proxies Proxies
+	Origins OriginCheck
+	Log     *slog.Logger
 }
 
 // Server serves the API.
@@ -44,6 +51,8 @@ type Server struct {
 	Config
 	mux      *http.ServeMux
 	previews *preview.Server
+	document storedDocument
+	replies  *once.Replies[*storedAnswer]
 
 	mu        sync.Mutex // guards the result of the latest check of the runtime
 	checkedAt time.Time
@@ -56,12 +65,16 @@ func New(c Config) *Server {
 		c.Limits = limit.New(limit.Default)
 	}
 	c.Origins.IsPortHost = c.Hub.Links().IsPortHost
-	s := &Server{Config: c, mux: http.NewServeMux(),
-		previews: preview.New(preview.Config{Hub: c.Hub, Limits: c.Limits, CheckHost: c.Origins.checkHost, Log: c.Log})}
+	s := &Server{Config: c, mux: http.NewServeMux(), replies: newReplies(c.TokenWatch),
+		previews: preview.New(preview.Config{Hub: c.Hub, Limits: c.Limits, CheckHost: c.Origins.checkHost,
+			IsToken: c.Authenticator.IsToken, Log: c.Log})}
 	s.mux.Handle("/", s.notFound("MCP is at /mcp, the API at /v1"))
 	s.mux.Handle("/v1/", s.identify(s.notFound("see docs/guide/api.md")))
 	s.mux.Handle("/mcp", s.mcp()) // the gateway names the operation of each MCP method
 	for _, route := range s.routes() {
+		if retryable(route.pattern) {
+			route.handle = s.onlyOnce(route.handle)
+		}
 		switch route.audience {
 		case everyone:
 			s.mux.HandleFunc(route.pattern, route.handle)
@@ -75,15 +88,36 @@ func New(c Config) *Server {
 // notFound serves requests for paths that do not exist.
 func (s *Server) notFound(hint string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
+		if allowed := s.allowedMethods(r); allowed != "" {
+			w.Header().Set("Allow", allowed)
+			s.problem(w, r, wrongRequest(http.StatusMethodNotAllowed, "METHOD_NOT_ALLOWED",
+				"%s is not possible here; possible are: %s", fault.Clip(r.Method), allowed))
+			return
+		}
 		s.problem(w, r, fault.New(fault.NotFound, "there is no %s %s; %s", r.Method, fault.Printable(r.URL.Path, 200),
 			hint))
 	}
 }
 
+// allowedMethods returns the methods for which the path of a request has a route, separated by commas.
+func (s *Server) allowedMethods(r *http.Request) string {
+	var allowed []string
+	for method := range strings.SplitSeq(apiMethods, ", ") {
+		_, pattern := s.mux.Handler(&http.Request{Method: method, URL: r.URL, Host: r.Host})
+		if strings.Contains(pattern, " ") { // not one of those for all methods, where this handler is
+			allowed = append(allowed, method)
+		}
+	}
+	return strings.Join(allowed, ", ")
+}
+
+// apiMethods are the methods of all routes, separated by commas.
+const apiMethods = "GET, HEAD, POST, PUT, PATCH, DELETE"
+
 // Handler returns the handler for listeners that anyone on the network, or on this machine,
 // can reach.
 func (s *Server) Handler() http.Handler {
-	return s.Metrics.count(s.Log, s.previews.Middleware(s.Origins.protect(s.mux)))
+	return s.Proxies.forwarded(s.Metrics.count(s.Log, s.previews.Middleware(s.Origins.protect(s.mux))))
 }
 
 // SocketHandler returns the handler for the Unix socket in the state folder. Only the user who runs the
@@ -97,19 +131,35 @@ func (s *Server) SocketHandler() http.Handler {
 	}))
 }
 
+// withOrigin gives the context of a request its origin, for events.
+func withOrigin(r *http.Request) *http.Request {
+	address, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		address = event.Socket
+	}
+	return r.WithContext(event.NewContext(r.Context(), address, r.Header.Get("Traceparent")))
+}
+
 // identify authenticates a request and passes it on to next, within the principal's limits.
 func (s *Server) identify(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if _, ok := auth.FromContext(r.Context()); ok {
-			next.ServeHTTP(w, r)
-			return
+		p, onSocket := auth.FromContext(r.Context())
+		var err error
+		if !onSocket {
+			p, err = s.Authenticator.Authenticate(r.Context(), r.Header.Get("Authorization"))
 		}
-		p, err := s.Authenticator.Authenticate(r.Context(), r.Header.Get("Authorization"))
+		if err == nil {
+			p, err = p.ActFor(r.Header.Values(auth.UserHeader))
+		}
 		if err != nil {
 			if fault.Is(err, fault.Unauthorized) {
-				w.Header().Set("WWW-Authenticate", `Bearer realm="sandlot"`)
+				w.Header().Set("WWW-Authenticate", s.challenge(r))
 			}
 			s.problem(w, r, err)
+			return
+		}
+		if onSocket {
+			next.ServeHTTP(w, r)
 			return
 		}
 		s.withinLimits(next, w, r, p)

@@ -58,6 +58,8 @@ func (s *tokens) HasTokens(context.Context) (bool, error) {
 	return len(s.all) > 0, nil
 }
 
+func (s *tokens) PutTokenUses(context.Context, map[string]time.Time) error { return nil }
+
 func (s *tokens) RemoveToken(_ context.Context, id string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -149,7 +151,7 @@ func newEdge(t *testing.T, mode auth.Mode, g OriginCheck) *edge {
 	if err != nil {
 		t.Fatal(err)
 	}
-	door, err := auth.NewAuthenticator(t.Context(), mode, "localhost", e.tokens)
+	door, err := auth.NewAuthenticator(t.Context(), mode, "localhost", e.tokens, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +167,7 @@ func newEdge(t *testing.T, mode auth.Mode, g OriginCheck) *edge {
 		book.StopAll(context.Background())
 		book.Close(context.Background())
 	})
-	links, err := port.NewLinks("localhost", 8000, "")
+	links, err := port.NewLinks("http", "localhost", 8000, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -176,6 +178,7 @@ func newEdge(t *testing.T, mode auth.Mode, g OriginCheck) *edge {
 			Connected: func(auth.Principal) {}, MaxBody: 1 << 20, Log: log}),
 		Metrics:      NewMetrics(book.Live, func() map[string]int { return nil }, nil),
 		CheckRuntime: func(context.Context) error { return e.broken }})
+	t.Cleanup(e.Server.Close)
 	return e
 }
 
@@ -207,7 +210,7 @@ func do(h http.Handler, method, path, body string, headers ...string) answer {
 		if headers[i] == "Host" {
 			r.Host = headers[i+1]
 		} else {
-			r.Header.Set(headers[i], headers[i+1])
+			r.Header.Add(headers[i], headers[i+1])
 		}
 	}
 	w := httptest.NewRecorder()

@@ -172,7 +172,7 @@ func TestCommandsGoThroughTheDoor(t *testing.T) {
 	for name, try := range map[string]func() error{
 		"a session": func() error { _, err := c.NewSession(ctx); return err },
 		"a tool":    func() error { return c.JSON(ctx, "POST", "/v1/tools/get_sessions", map[string]any{}, nil) },
-		"a secret":  func() error { _, err := c.SetSecret(ctx, "GH", "x"); return err },
+		"a secret":  func() error { _, err := c.SetSecret(ctx, "GH", nil, "x"); return err },
 		"download":  func() error { _, err := c.Download(ctx, "home", "f", io.Discard); return err },
 		"upload":    func() error { return c.Upload(ctx, "home", "f", strings.NewReader("x"), 1) },
 		"events":    func() error { return c.Events(ctx, nil, nil) },

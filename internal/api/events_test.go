@@ -86,8 +86,10 @@ func TestEvents(t *testing.T) {
 	if all, _ := e.read(ann, "kind=egress,session"); len(all) != 0 {
 		t.Errorf("of other kinds: %v", all)
 	}
-	isProblem(t, do(e.Handler(), "GET", "/v1/events?kind=secrets", "", "Authorization", ann), 400, "INVALID_PARAMETERS")
-	isProblem(t, do(e.Handler(), "GET", "/v1/events?follow=maybe", "", "Authorization", ann), 400, "INVALID_PARAMETERS")
+	isProblem(t, do(e.Handler(), "GET", "/v1/events?kind=secrets", "", "Authorization", ann), 400,
+		"INVALID_PARAMETERS")
+	isProblem(t, do(e.Handler(), "GET", "/v1/events?follow=maybe", "", "Authorization", ann), 400,
+		"INVALID_PARAMETERS")
 	isProblem(t, do(e.Handler(), "GET", "/v1/events", ""), 401, "UNAUTHORIZED")
 }
 
@@ -225,4 +227,25 @@ func TestEventStreamsAreBounded(t *testing.T) {
 	}
 	isProblem(t, do(e.Handler(), "GET", "/v1/events", "", "Authorization", ann), 429, "RESOURCE_LIMIT_EXCEEDED")
 	e.follow(server.URL, e.token("bob"), "")
+}
+
+// An id that no session can have is in no event; one that a session could have is, whether or not there is one.
+func TestRequestedTextsAreNoSessions(t *testing.T) {
+	e := newEdge(t, auth.Required, OriginCheck{Loopback: true})
+	ann, bob := e.token("ann"), e.token("bob")
+	other, _ := do(e.Handler(), "POST", "/v1/sessions", "", "Authorization", ann).json()["session_id"].(string)
+	for _, c := range []struct{ path, id string }{{"a%ffb", ""}, {"a%00b", ""}, {"a%0Ab", ""}, {"nothing", ""},
+		{other, other}, {strings.Repeat("a", 26), strings.Repeat("a", 26)}} {
+		if a := do(e.Handler(), "GET", "/v1/sessions/"+c.path+"/files/x", "", "Authorization",
+			bob); a.StatusCode < 400 {
+			t.Errorf("%s: %d", c.path, a.StatusCode)
+		}
+		all, _ := e.read(bob, "")
+		if len(all) == 0 {
+			t.Fatalf("%s: there is no event", c.path)
+		}
+		if last := all[len(all)-1]; last.Session != c.id || last.Operation != "file.read" {
+			t.Errorf("%s: the event is %+v", c.path, last)
+		}
+	}
 }

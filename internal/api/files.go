@@ -90,9 +90,8 @@ func (s *Server) download(w http.ResponseWriter, r *http.Request, p auth.Princip
 func (s *Server) upload(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength < 0 {
 		w.Header().Set("Connection", "close")
-		writeProblem(w, protocol.Problem{Title: "LENGTH_REQUIRED", Status: http.StatusLengthRequired,
-			Detail: "send a Content-Length, so that a broken transfer is noticed",
-			Data:   fault.New(fault.InvalidParameters, "").Data()})
+		s.problem(w, r, wrongRequest(http.StatusLengthRequired, "LENGTH_REQUIRED",
+			"send a Content-Length, so that a broken transfer is noticed"))
 		return
 	}
 	s.stream(func(w http.ResponseWriter, r *http.Request, p auth.Principal) error {

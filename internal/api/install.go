@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"net"
 	"net/http"
 	"os"
 
@@ -47,13 +46,13 @@ func (s *Server) guidance(r *http.Request) (*protocol.Guidance, error) {
 	if n := r.URL.Query().Get("name"); n != "" {
 		server.Name = n
 	}
-	if server.URL == "" && s.PublicURL != "" {
-		server.URL = s.PublicURL + "/mcp"
-	}
 	if server.URL == "" {
-		if server.URL, err = requestURL(r); err != nil {
-			return nil, err
+		base, ok := s.baseURL(r)
+		if !ok {
+			return nil, fault.Argument("url", "a request over the socket does not show at which URL clients "+
+				"reach this server: add ?url=http://localhost:8000/mcp")
 		}
+		server.URL = base + "/mcp"
 	}
 	tokenRequired, err := s.Authenticator.TokenRequired(r.Context())
 	if err != nil {
@@ -71,19 +70,6 @@ func (s *Server) guidance(r *http.Request) (*protocol.Guidance, error) {
 	return &protocol.Guidance{Client: c.ID, Title: c.Title, Name: server.Name, File: c.Files(),
 		Config:  c.Config(server),
 		Command: c.Command(server), Steps: instructions(c, tokenRequired)}, nil
-}
-
-// requestURL returns the MCP URL at the address of the request.
-func requestURL(r *http.Request) (string, error) {
-	if at, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok && at.Network() == "unix" {
-		return "", fault.Argument("url", "a request over the socket does not show at which URL clients "+
-			"reach this server: add ?url=http://localhost:8000/mcp")
-	}
-	scheme := "http"
-	if r.TLS != nil {
-		scheme = "https"
-	}
-	return scheme + "://" + r.Host + "/mcp", nil
 }
 
 // instructions returns the steps for the user.

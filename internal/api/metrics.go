@@ -77,6 +77,21 @@ func (m *Metrics) CountNetwork(totals func() hub.NetworkUsage) {
 		func() int { return int(totals().Open) })
 }
 
+// CountEvents registers the counters of stored events, which stats returns at each scrape.
+func (m *Metrics) CountEvents(stats func() hub.EventStats) {
+	m.counter("sandlot_events_stored_total", "Events that were stored.", "", "",
+		func() uint64 { return stats().Stored })
+	m.counter("sandlot_events_lost_total", "Events that could not be stored.", "", "",
+		func() uint64 { return stats().Lost })
+	m.gauge("sandlot_events_waiting", "Events that wait to be stored.", nil, func() int { return stats().Waiting })
+}
+
+// CountLostTelemetry registers the counter of one signal's telemetry that could not be sent.
+func (m *Metrics) CountLostTelemetry(signal string, lost func() uint64) {
+	m.counter("sandlot_telemetry_lost_total", "Spans, log records and exports of metrics that could not be sent.",
+		"signal", signal, lost)
+}
+
 // verdicts are the numbers of connections that sandboxes asked for, by verdict.
 func verdicts(u hub.NetworkUsage) map[string]uint64 {
 	return map[string]uint64{"ok": u.Connected, "refused": u.Refused, "unreachable": u.Unreachable, "busy": u.Busy,
@@ -106,14 +121,14 @@ func (m *Metrics) count(log *slog.Logger, next http.Handler) http.Handler {
 		start := time.Now()
 		id := secret.ID()
 		w.Header().Set("X-Request-Id", id)
-		r = r.WithContext(context.WithValue(r.Context(), requestID{}, id))
+		r = withOrigin(r.WithContext(context.WithValue(r.Context(), requestID{}, id)))
 		sw := &statusWriter{ResponseWriter: w, status: 200}
 		sw.setWriteDeadline(time.Time{}) // clear the deadline of the previous request on this connection
 		defer func() {
 			sw.setWriteDeadline(time.Now().Add(conn.Stall)) // net/http flushes the rest of the response after this
 			m.requests.WithLabelValues(method(r.Method), status(sw.status)).Inc()
 			log.DebugContext(r.Context(), "request", "method", r.Method, "path", r.URL.Path, "status", sw.status,
-				"took", time.Since(start))
+				"client", r.RemoteAddr, "took", time.Since(start))
 		}()
 		next.ServeHTTP(sw, r)
 	})

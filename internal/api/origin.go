@@ -36,6 +36,12 @@ func (c OriginCheck) protect(next http.Handler) http.Handler {
 		if !c.checkHost(w, r) {
 			return
 		}
+		if isResourceMetadata(r.URL.Path) {
+			if !allowAnyOrigin(w, r) {
+				next.ServeHTTP(w, r)
+			}
+			return
+		}
 		origin := r.Header.Get("Origin")
 		if origin != "" && !c.allowed(r, origin) {
 			forbid(w, "Origin "+strconv.Quote(fault.Clip(origin))+
@@ -92,14 +98,14 @@ func (c OriginCheck) allowed(r *http.Request, origin string) bool {
 }
 
 const (
-	corsMethods = "GET, HEAD, POST, PUT, DELETE, OPTIONS"
+	corsMethods = apiMethods + ", OPTIONS"
 	corsHeaders = "Authorization, Content-Type, Accept, Last-Event-ID, Mcp-Session-Id, Mcp-Protocol-Version, " +
-		"Mcp-Method, Mcp-Name"
+		"Idempotency-Key, Mcp-Method, Mcp-Name"
 	// headerParam is the prefix of headers that repeat an argument of a tool.
 	headerParam = "Mcp-Param-"
 	// maxParams bounds how many of them one preflight response allows.
 	maxParams  = 64
-	corsExpose = "Mcp-Session-Id, Mcp-Protocol-Version, WWW-Authenticate, X-Request-Id"
+	corsExpose = "Idempotency-Replayed, Mcp-Session-Id, Mcp-Protocol-Version, WWW-Authenticate, X-Request-Id"
 )
 
 // setCORS sets the CORS headers. It returns true when the request is a preflight, which it answers.

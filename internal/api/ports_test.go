@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"net/url"
 	"strings"
 	"sync"
@@ -273,6 +274,11 @@ func TestPortPagesDoNotReachTheAPI(t *testing.T) {
 
 func TestWhatTheInsideSees(t *testing.T) {
 	x := expose(t, OriginCheck{Loopback: true}, mirror)
+	withIssuers, err := auth.NewAuthenticator(t.Context(), auth.Auto, "localhost", x.tokens, down{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	x.previews.IsToken = withIssuers.IsToken
 	headers := []string{preview.TokenHeader, x.token, "X-Forwarded-For", "1.2.3.4", "X-Forwarded-Host", "evil.example",
 		"Forwarded", "for=1.2.3.4", "X-Forwarded-Prefix", "/evil",
 		"Authorization", "Bearer slt_abc", "Connection", "close, X-Hop", "X-Hop", "1", "Te", "gzip",
@@ -312,6 +318,19 @@ func TestWhatTheInsideSees(t *testing.T) {
 		"Basic dTpw")); s.Header.Get("Authorization") != "Basic dTpw" {
 		t.Errorf("the application's own authorization: %v", s.Header)
 	}
+	for header, stays := range map[string]bool{"Bearer a.b.c": false, "bearer  a.b.c ": false, "Bearer a.b": true} {
+		s := x.mirrored(x.ask("GET", "/", preview.TokenHeader, x.token, "Authorization", header))
+		if (s.Header.Get("Authorization") != "") != stays {
+			t.Errorf("%q: %v", header, s.Header)
+		}
+	}
+	if c := x.ask("GET", "/?sandlot_token="+x.token, "X-Forwarded-Proto", "https").Cookies(); len(c) != 1 ||
+		c[0].Secure {
+		t.Errorf("not behind a proxy: %v", c)
+	}
+	x.Proxies = Proxies{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}
+	x.front = httptest.NewServer(x.Handler())
+	t.Cleanup(x.front.Close)
 	a := x.ask("GET", "/?sandlot_token="+x.token, "X-Forwarded-Proto", "https") // behind a proxy
 	if c := a.Cookies(); len(c) != 1 || c[0].Name != preview.SecureCookie || !c[0].Secure || c[0].Path != "/" {
 		t.Fatalf("%v", a.Header)

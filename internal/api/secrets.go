@@ -17,13 +17,18 @@ func (s *Server) listSecrets(_ http.ResponseWriter, r *http.Request, p auth.Prin
 	return protocol.SecretList{Secrets: list}, err
 }
 
-// newSecret reads a secret: the value is the unchanged body. No route returns it.
+// newSecret reads a secret: the value is the unchanged body. The query binds it to hosts. No route returns it.
 func newSecret(w http.ResponseWriter, r *http.Request) (hub.NewSecret, error) {
 	value, err := io.ReadAll(http.MaxBytesReader(w, r.Body, hub.MaxSecret))
 	if _, large := errors.AsType[*http.MaxBytesError](err); large {
 		err = fault.Argument("value", "the value of a secret has at most %d bytes", hub.MaxSecret)
 	}
-	return hub.NewSecret{SecretName: hub.SecretName(r.PathValue("name")), Value: secret.Value(value)}, err
+	s := hub.NewSecret{SecretName: hub.SecretName(r.PathValue("name")), Value: secret.Value(value)}
+	q := r.URL.Query()
+	if q.Has("host") || q.Has("header") || q.Has("basic") {
+		s.Bind = &hub.Binding{Hosts: q["host"], Header: q.Get("header"), Basic: q.Get("basic") == "true"}
+	}
+	return s, err
 }
 
 // removeSecret removes a secret and returns the servers that still refer to it.

@@ -116,8 +116,10 @@ func TestSecrets(t *testing.T) {
 			t.Errorf("%s stored %q, %v", user, v.Reveal(), err)
 		}
 	}
-	for _, path := range []string{"/v1/secrets/GH", "/v1/secrets/"} { // nothing reads one
-		isProblem(t, as(ann, "GET", path, ""), 404, "NOT_FOUND")
+	isProblem(t, as(ann, "GET", "/v1/secrets/", ""), 404, "NOT_FOUND") // nothing reads one
+	a := as(ann, "GET", "/v1/secrets/GH", "")
+	if a.StatusCode != 405 || a.Header.Get("Allow") != "PUT, DELETE" {
+		t.Errorf("%d %s", a.StatusCode, a.body)
 	}
 	isProblem(t, as(ann, "PUT", "/v1/secrets/A-B", "hunter2"), 400, "INVALID_PARAMETERS")
 	isProblem(t, as(ann, "PUT", "/v1/secrets/A", ""), 400, "INVALID_PARAMETERS")

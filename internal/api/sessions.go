@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/http"
 
+	"sandlot/internal/api/protocol"
 	"sandlot/internal/auth"
 	"sandlot/internal/gateway/rpc"
 	"sandlot/internal/hub"
@@ -19,7 +20,7 @@ func (s *Server) getSession(w http.ResponseWriter, r *http.Request, p auth.Princ
 }
 
 func sessionRequest(w http.ResponseWriter, r *http.Request) (hub.SessionSpec, error) {
-	var q struct{ Template, Flavor string }
+	var q protocol.SessionRequest
 	err := decodeOptional(w, r, 64<<10, &q, "nothing but template and flavor")
 	return hub.SessionSpec{Template: q.Template, Flavor: q.Flavor}, err
 }

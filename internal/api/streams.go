@@ -168,7 +168,7 @@ func (w *blockedWriter) Write(p []byte) (int, error) {
 
 // stdio serves MCP's stdio transport on an upgraded connection.
 func (s *Server) stdio(w http.ResponseWriter, r *http.Request, p auth.Principal) error {
-	act, err := s.Hub.Begin(hub.Request{Principal: p, Operation: policy.ClientConnect, Name: "stdio"})
+	act, err := s.Hub.Begin(r.Context(), hub.Request{Principal: p, Operation: policy.ClientConnect, Name: "stdio"})
 	if err != nil {
 		return err
 	}

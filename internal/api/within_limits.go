@@ -56,8 +56,11 @@ func (s *Server) withinLimits(next http.Handler, w http.ResponseWriter, r *http.
 
 // reservedFor returns the reservation of memory for a response; nil: it counts against no limit.
 func reservedFor(w http.ResponseWriter) *limit.Reservation {
-	if sw, ok := w.(*statusWriter); ok {
-		return sw.reserved
+	switch w := w.(type) {
+	case *statusWriter:
+		return w.reserved
+	case *storedAnswer:
+		return w.reserved
 	}
 	return nil
 }

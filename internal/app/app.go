@@ -17,21 +17,29 @@ import (
 
 	"sandlot/internal/api"
 	"sandlot/internal/api/conn"
+	"sandlot/internal/audit"
 	"sandlot/internal/auth"
+	"sandlot/internal/auth/oidc"
 	"sandlot/internal/builtin"
+	"sandlot/internal/certificate"
 	"sandlot/internal/config"
 	"sandlot/internal/egress"
+	"sandlot/internal/egress/bound"
 	"sandlot/internal/event"
 	"sandlot/internal/fault"
 	"sandlot/internal/gateway"
 	"sandlot/internal/hub"
 	"sandlot/internal/limit"
+	"sandlot/internal/policy"
 	"sandlot/internal/pool"
 	"sandlot/internal/port"
+	"sandlot/internal/question"
+	"sandlot/internal/quota"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/servers"
 	"sandlot/internal/session"
 	"sandlot/internal/store"
+	"sandlot/internal/telemetry"
 	"sandlot/internal/template"
 	"sandlot/internal/tool"
 	"sandlot/internal/vault"
@@ -53,17 +61,26 @@ type App struct {
 	pool          *pool.Pool
 	sessions      *session.Sessions
 	ports         *port.Ports
+	verifier      *oidc.Verifier // nil: there are no OIDC issuers
 	authenticator *auth.Authenticator
 	watch         *auth.TokenWatch
+	certificate   *certificate.Source // nil: plain HTTP
 	vault         *vault.Vault
+	bound         *bound.Terminator
 	servers       *servers.Servers
 	tools         *builtin.Tools
 	gateway       *gateway.Gateway
 	api           *api.Server
 	events        *event.Stream
+	recorder      *audit.Recorder     // nil: events are only in memory
+	telemetry     *telemetry.Exporter // nil: there is no collector
 	registries    registries
 	active        atomic.Pointer[activeSettings]
-	needRestart   []string // changed settings that need a restart; only watchSettings uses it
+	rules         policy.Current
+	quotas        *quota.Quotas
+	hub           *hub.Hub
+	reachHub      atomic.Pointer[hub.Hub] // hub, for reach, which runs before it is set
+	needRestart   []string                // changed settings that need a restart; only watchSettings uses it
 
 	applyMu       sync.Mutex // held during changes of active
 	closers       []func() error
@@ -77,7 +94,8 @@ var Version = "0.1.0-dev"
 
 // New creates a server. It locks the state folder, and adopts the sandboxes of the previous server.
 func New(ctx context.Context, c *config.Config, log *slog.Logger) (_ *App, err error) {
-	a := &App{Config: c, log: log, events: event.New(), registries: registries{log: log}}
+	a := &App{Config: c, log: log, events: event.New(), registries: registries{log: log},
+		certificate: CertificateSource(c, log), quotas: quota.New()}
 	a.prewarmCtx, a.cancelPrewarm = context.WithCancel(context.Background())
 	defer func() {
 		if err != nil {
@@ -89,11 +107,15 @@ func New(ctx context.Context, c *config.Config, log *slog.Logger) (_ *App, err e
 		return nil, err
 	}
 	a.closers = append(a.closers, lock.Close)
-	if a.store, err = store.Open(ctx, c.Server.StateDir); err != nil {
-		return nil, fault.Wrap(fault.Configuration, err, "the database in %s cannot be used: %v", c.Server.StateDir,
-			err)
+	if err := a.openStore(ctx); err != nil {
+		return nil, err
 	}
-	a.closers = append(a.closers, a.store.Close)
+	if err := a.openTelemetry(ctx); err != nil {
+		return nil, err
+	}
+	if err := a.recordEvents(ctx); err != nil {
+		return nil, err
+	}
 	if err := a.registries.open(ctx, c); err != nil {
 		return nil, err
 	}
@@ -144,21 +166,35 @@ func (a *App) openSessions(ctx context.Context) error {
 		OrphanTimeout: c.Sessions.OrphanTimeout, WarmPerTemplate: c.Runtime.PoolSize,
 		WarmMemoryMB: c.Runtime.PoolMemoryMB,
 		Templates:    a.templates.Ready, Flavors: sessionFlavors, Flavor: defaultFlavor, Log: a.log})
-	a.egress = egress.New(egress.Config{Log: a.log, Events: a.events, Resolve: a.resolveHost, Limits: egress.Limits{
-		Connections: c.Network.MaxConnections, Rate: c.Network.ConnectionRate, Bytes: int64(c.Network.MaxMB) << 20,
-		Idle: c.Network.Idle}})
-	rules := session.Rules{DefaultTemplate: c.Sessions.DefaultTemplate, DefaultFlavor: c.Sessions.DefaultFlavor,
+	if err := a.openNetwork(ctx); err != nil {
+		return err
+	}
+	limits := session.Rules{DefaultTemplate: c.Sessions.DefaultTemplate, DefaultFlavor: c.Sessions.DefaultFlavor,
 		Templates: a.templates, Flavors: sessionFlavors, MaxSessions: c.Sessions.MaxSessions,
 		MaxMemoryMB: c.Sessions.MaxMemoryMB,
 		IdleTimeout: c.Sessions.IdleTimeout, Retention: c.Sessions.Retention, SweepInterval: c.Sessions.SweepInterval,
 		EvictIdle:    c.Sessions.EvictIdle,
-		AgentTimeout: 10 * time.Second}
+		AgentTimeout: 10 * time.Second,
+		MayCreate: func(ctx context.Context, p auth.Principal, template string) error {
+			return a.hub.MayCreateSession(ctx, p, template)
+		}}
 	a.sessions = session.New(session.Config{Pool: a.pool, Store: a.store, Log: a.log, Egress: a.egress,
-		Events: a.events, Rules: rules})
+		Bound:  boundSettings{a.bound, a.registries.certificates},
+		Quotas: a.quotas, Events: a.events, Rules: limits})
 	networkPolicies, err := policies(c)
 	if err != nil {
 		return err
 	}
+	rules, err := compileRules(c)
+	if err != nil {
+		return err
+	}
+	a.rules.Set(rules)
+	principals, err := quotas(c)
+	if err != nil {
+		return err
+	}
+	a.quotas.Set(principals)
 	a.apply(&activeSettings{c, networkPolicies})
 	a.builder = template.NewBuilder(template.Config{Set: a.templates, Pool: a.pool, Flavor: defaultFlavor, Log: a.log,
 		Imager: imagerOf(a.pool, openImages(c.Server.StateDir, a.log)),
@@ -174,12 +210,31 @@ func (a *App) openSessions(ctx context.Context) error {
 	return nil
 }
 
+// openNetwork opens the vault, and creates the network broker.
+func (a *App) openNetwork(ctx context.Context) error {
+	c := a.Config
+	a.vault = openVault(c, a.store)
+	a.vault.Quotas = a.quotas
+	if err := a.vault.FinishRekey(ctx, a.store); err != nil {
+		return err
+	}
+	if err := a.vault.Check(); err != nil {
+		return err
+	}
+	a.bound = bound.New(a.vault, a.log)
+	a.egress = egress.New(egress.Config{Log: a.log, Events: a.events, Resolve: a.resolveHost, Terminator: a.bound,
+		Reach: a.reach,
+		Limits: egress.Limits{Connections: c.Network.MaxConnections, Rate: c.Network.ConnectionRate,
+			Bytes: int64(c.Network.MaxMB) << 20, Idle: c.Network.Idle}})
+	return nil
+}
+
 // openEdges creates everything that clients see. The third-party servers, which it creates first, notify
 // a.gateway, which it creates last: that is safe, as no third-party server runs yet.
 func (a *App) openEdges(ctx context.Context) error {
 	c := a.Config
-	var err error
-	if a.authenticator, err = auth.NewAuthenticator(ctx, auth.Mode(c.Server.Auth), c.Server.Host, a.store); err != nil {
+	err := a.openAuthenticator(ctx)
+	if err != nil {
 		return err
 	}
 	a.watch = auth.NewTokenWatch(a.authenticator, a.log, a.events)
@@ -204,9 +259,22 @@ func (a *App) openEdges(ctx context.Context) error {
 		Timeout: c.Sessions.CallTimeout, MaxTimeout: c.Sessions.MaxCallTimeout, MaxOutput: c.Output.MaxCharacters,
 		Labeled: c.Output.Style == "labeled", TokenContext: a.watch.TokenContext, Log: a.log})
 	metrics := a.metrics()
-	h := hub.New(hub.Config{Sources: []tool.Source{a.tools, a.servers}, Sessions: a.sessions, Ports: a.ports,
-		Servers: a.servers, Vault: a.vault, Templates: a.templates, Network: a.networkState, Events: a.events,
-		Log: a.log,
+	questions, err := question.New(ctx, a.store)
+	if err != nil {
+		return err
+	}
+	a.closers = append(a.closers, func() error { questions.Close(); return nil })
+	if err := a.sendTelemetry(metrics); err != nil {
+		return err
+	}
+	a.hub = hub.New(hub.Config{Sources: []tool.Source{a.tools, a.servers}, Sessions: a.sessions, Ports: a.ports,
+		Servers: a.servers, Vault: a.vault, SecretsChanged: a.bound.Changed, Templates: a.templates,
+		Network: a.networkState, Events: a.events,
+		Recorder: a.recorder,
+		Quotas:   a.quotas,
+		Rules:    &a.rules, Questions: questions,
+		QuestionTimeout: func() time.Duration { return a.active.Load().Policy.QuestionTimeout },
+		Log:             a.log,
 		Observe: func(ctx context.Context, call tool.Call, outcome string, took time.Duration) {
 			label := api.External
 			if a.isOwnTool(call.Name) {
@@ -220,13 +288,15 @@ func (a *App) openEdges(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	a.gateway = gateway.New(gateway.Config{Hub: h, Version: Version, SealKey: key,
+	a.reachHub.Store(a.hub)
+	a.gateway = gateway.New(gateway.Config{Hub: a.hub, Version: Version, SealKey: key,
 		MaxBody: int64(c.Server.MaxBodyMB) << 20,
 		Limits:  limiter, Log: a.log, NewSession: func(p auth.Principal) bool { return !p.Authenticated },
 		TokenContext: a.watch.TokenContext, Connected: a.prewarm})
 	a.api = api.New(api.Config{Authenticator: a.authenticator, TokenWatch: a.watch, Limits: limiter,
-		Gateway: a.gateway, Hub: h,
+		Gateway: a.gateway, Hub: a.hub,
 		Metrics: metrics, CheckRuntime: a.runtimes.check, Version: Version, PublicURL: c.Server.PublicURL, Log: a.log,
+		Resource: resource(c), Proxies: c.Server.TrustedProxies,
 		Origins: api.OriginCheck{Loopback: auth.Loopback(c.Server.Host), CORS: c.Server.CORS,
 			Origins: c.Server.CORSOrigins, TokenRequired: a.tokenRequired}})
 	return nil
@@ -240,6 +310,9 @@ func (a *App) metrics() *api.Metrics {
 	m := api.NewMetrics(a.sessions.Live, a.pool.Sizes, names)
 	m.CountStarts(a.pool.Started)
 	m.CountNetwork(a.egress.Totals)
+	if a.recorder != nil {
+		m.CountEvents(a.recorder.Stats)
+	}
 	return m
 }
 
@@ -272,6 +345,9 @@ func (a *App) Run(ctx context.Context, networkListeners []net.Listener, ownerLis
 	tasks.Go(func() { a.watchSettings(background) })
 	tasks.Go(func() { a.ports.Run(background) })
 	tasks.Go(func() { a.watch.Run(background) })
+	if a.verifier != nil {
+		tasks.Go(func() { a.verifier.Run(background) })
+	}
 	tasks.Go(func() { boundMemory(background) })
 	tasks.Go(func() { a.gateway.Run(background) })
 	tasks.Go(func() { a.servers.Run(background) })
@@ -279,7 +355,7 @@ func (a *App) Run(ctx context.Context, networkListeners []net.Listener, ownerLis
 		a.ports.SetOffline()
 	}
 
-	conns := conn.NewLimiter()
+	conns := conn.NewLimiter(a.api.Proxies.ContainsAddr)
 	debug := slog.NewLogLogger(a.log.Handler(), slog.LevelDebug)
 	networkServer := &http.Server{Handler: a.api.Handler(), ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout: 5 * time.Minute,
@@ -290,7 +366,7 @@ func (a *App) Run(ctx context.Context, networkListeners []net.Listener, ownerLis
 	failed := make(chan error, len(networkListeners)+1)
 	var serving sync.WaitGroup
 	for _, l := range networkListeners {
-		serving.Go(func() { failed <- networkServer.Serve(conns.Listener(l)) })
+		serving.Go(func() { failed <- networkServer.Serve(a.secure(conns.Listener(l))) })
 	}
 	serving.Go(func() { failed <- ownerServer.Serve(ownerListener) })
 
@@ -299,6 +375,8 @@ func (a *App) Run(ctx context.Context, networkListeners []net.Listener, ownerLis
 	case <-ctx.Done():
 		a.log.Info("stopping; running calls may end", "within", grace)
 	case err = <-failed:
+	case err = <-a.store.Lost():
+		a.log.Error("stopping", "error", err)
 	}
 	a.cancelPrewarm()
 	drainCtx, cancel := context.WithTimeout(context.Background(), grace)
@@ -409,6 +487,7 @@ func (a *App) endCalls() {
 	a.cancelPrewarm()
 	a.prewarms.Wait()
 	a.tools.Close()
+	a.api.Close()
 }
 
 // runClosers calls the closers of what New has opened, in reverse order.

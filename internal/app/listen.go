@@ -2,12 +2,9 @@ package app
 
 import (
 	"context"
-	"errors"
 	"net"
 	"strconv"
 	"strings"
-
-	"golang.org/x/sys/unix"
 
 	"sandlot/internal/auth"
 	"sandlot/internal/egress"
@@ -31,6 +28,9 @@ func (a *App) Listen(ctx context.Context) (network []net.Listener, owner net.Lis
 				"(SANDLOT_CORS_ORIGINS), or set auth: required and make tokens with `sandlot token create --user NAME`",
 			a.Config.Origin["cors.enabled"])
 	}
+	if err := a.certificate.Check(); err != nil {
+		return nil, nil, fault.Wrap(fault.Configuration, err, "the TLS certificate cannot be used: %v", err)
+	}
 	addrs := []string{c.Host}
 	if strings.EqualFold(c.Host, "localhost") {
 		addrs = []string{"127.0.0.1", "::1"}
@@ -41,7 +41,7 @@ func (a *App) Listen(ctx context.Context) (network []net.Listener, owner net.Lis
 			network = append(network, l)
 			continue
 		}
-		noIPv6 := errors.Is(listenErr, unix.EADDRNOTAVAIL) || errors.Is(listenErr, unix.EAFNOSUPPORT)
+		noIPv6 := lacksFamily(listenErr)
 		if h == "::1" && len(addrs) > 1 && noIPv6 {
 			continue
 		}

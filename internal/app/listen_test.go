@@ -28,7 +28,7 @@ func listener(t *testing.T, port int) *App {
 	t.Cleanup(func() { db.Close() })
 	a := &App{Config: c}
 	if a.authenticator, err = auth.NewAuthenticator(t.Context(), auth.Mode(c.Server.Auth), c.Server.Host,
-		db); err != nil {
+		db, nil); err != nil {
 		t.Fatal(err)
 	}
 	return a

@@ -9,20 +9,16 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sys/unix"
 
 	"sandlot/internal/atomicfile"
 	"sandlot/internal/config"
 	"sandlot/internal/fault"
 	"sandlot/internal/proc"
 	"sandlot/internal/runtime/docker"
-	"sandlot/internal/runtime/gvisor"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/store"
 )
@@ -65,7 +61,7 @@ type Sandbox struct {
 // not look for containers.
 func RunningStateFolders(ctx context.Context, c *config.Config, log *slog.Logger) []StateFolder {
 	var found []StateFolder
-	candidates := append(gvisor.StateDirs(), lockedDirs()...)
+	candidates := append(gvisorStateDirs(), lockedDirs()...)
 	if c != nil {
 		candidates = append([]string{c.Server.StateDir}, candidates...)
 	}
@@ -104,7 +100,7 @@ func ResolveStateFolder(dir string) (path string, own bool, err error) {
 		return "", false, err
 	}
 	st, err := os.Stat(path)
-	return path, err == nil && st.Sys().(*syscall.Stat_t).Uid == uint32(os.Getuid()), err
+	return path, err == nil && fileOwner(st) == os.Getuid(), err
 }
 
 // InspectStateFolder returns the state of one state folder. Sandboxes on Docker are those of the settings' daemon;
@@ -121,28 +117,37 @@ func InspectStateFolder(ctx context.Context, c *config.Config, log *slog.Logger,
 	if !st.IsDir() {
 		return StateFolder{}, fmt.Errorf("%s is not a folder", dir)
 	}
-	f := StateFolder{Path: dir, UID: int(st.Sys().(*syscall.Stat_t).Uid), Sandboxes: []Sandbox{}}
-	processes, err := gvisor.Inspect(dir)
+	f := StateFolder{Path: dir, UID: fileOwner(st), Sandboxes: []Sandbox{}}
+	own, err := gvisorSandboxes(dir)
 	if err != nil {
 		return f, err
 	}
 	f.Server = runningServer(dir, f.UID)
 	sessions := map[string][2]string{}
 	if f.UID == os.Getuid() { // a database that another user created is not trusted
-		if sessions, err = store.Sandboxes(ctx, dir); err != nil {
+		if sessions, err = store.Sandboxes(ctx, databaseOf(c, dir)); err != nil {
 			log.DebugContext(ctx, "the sessions of a state folder cannot be read", "folder", dir, "error", err)
 		}
 	}
-	for _, p := range processes {
-		s := sessions[p.ID]
-		f.Sandboxes = append(f.Sandboxes, Sandbox{ID: p.ID, Session: s[0], Owner: s[1], Template: p.Template,
-			Runtime: "gvisor", PID: p.PID, Since: p.Since, MemoryBytes: p.MemoryBytes, HasServer: f.Server != nil})
+	for _, s := range own {
+		s.Session, s.Owner, s.HasServer = sessions[s.ID][0], sessions[s.ID][1], f.Server != nil
+		f.Sandboxes = append(f.Sandboxes, s)
 	}
 	if c != nil {
 		f.addContainers(ctx, daemon(c, dir, log), sessions)
 	}
 	f.addLost(lostSandboxes(ctx, c, log)[dir])
 	return f, nil
+}
+
+// databaseOf returns where the database of a state folder is. Other settings than those of the folder do not say it.
+func databaseOf(c *config.Config, dir string) string {
+	if c != nil {
+		if own, err := filepath.EvalSymlinks(c.Server.StateDir); err == nil && own == dir {
+			return c.Server.Database()
+		}
+	}
+	return dir
 }
 
 // addContainers adds the sandboxes on Docker. Sessions has the session and the owner of each.
@@ -161,13 +166,7 @@ func (f *StateFolder) addContainers(ctx context.Context, d docker.Config, sessio
 
 // lostSandboxes returns the sandboxes whose records are deleted, by state folder.
 func lostSandboxes(ctx context.Context, c *config.Config, log *slog.Logger) map[string][]Sandbox {
-	found := map[string][]Sandbox{}
-	for dir, all := range gvisor.Lost() {
-		for _, p := range all {
-			found[dir] = append(found[dir], Sandbox{ID: p.ID, Runtime: "gvisor", PID: p.PID, Since: p.Since,
-				MemoryBytes: p.MemoryBytes, Lost: true})
-		}
-	}
+	found := gvisorLost()
 	if !hasDocker(c) {
 		return found
 	}
@@ -206,8 +205,7 @@ func runningServer(dir string, owner int) *Server {
 	if _, err := fmt.Fscan(bytes.NewReader(text), &s.PID, &s.startTicks); err != nil || s.PID <= 1 {
 		return nil
 	}
-	st, err := os.Stat(fmt.Sprintf("/proc/%d", s.PID))
-	if err != nil || owner != 0 && int(st.Sys().(*syscall.Stat_t).Uid) != owner {
+	if uid, err := proc.Owner(s.PID); err != nil || owner != 0 && uid != owner {
 		return nil
 	}
 	if now, err := proc.StartTicks(s.PID); err != nil || now != s.startTicks {
@@ -217,54 +215,14 @@ func runningServer(dir string, owner int) *Server {
 	return s
 }
 
-// lockedDirs returns the folders in which a running program called sandlot has opened a file called lock.
-func lockedDirs() []string {
-	programs, _ := filepath.Glob("/proc/[0-9]*/exe")
-	var dirs []string
-	for _, exe := range programs {
-		name, err := os.Readlink(exe)
-		if err != nil || filepath.Base(strings.TrimSuffix(name, " (deleted)")) != "sandlot" {
-			continue
-		}
-		open, _ := filepath.Glob(filepath.Join(filepath.Dir(exe), "fd", "*"))
-		for _, fd := range open {
-			if file, err := os.Readlink(fd); err == nil && filepath.Base(file) == "lock" {
-				dirs = append(dirs, filepath.Dir(file))
-			}
-		}
-	}
-	return dirs
-}
-
 // StopServer stops the server of a state folder, if there is one, and waits for its end. It returns
 // whether there was one.
 func StopServer(ctx context.Context, f StateFolder) (bool, error) {
 	if f.Server == nil {
 		return false, nil
 	}
-	fd, err := unix.PidfdOpen(f.Server.PID, 0)
-	if errors.Is(err, unix.ESRCH) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	defer unix.Close(fd)
-	if now, err := proc.StartTicks(f.Server.PID); err != nil || now != f.Server.startTicks {
-		return false, nil // another process has the id now
-	}
-	if err := unix.PidfdSendSignal(fd, unix.SIGTERM, nil, 0); err != nil {
-		return false, fault.Wrap(fault.Configuration, err,
-			"process %d, the server, cannot be stopped: %v; do it as its user", f.Server.PID, err)
-	}
-	for ctx.Err() == nil {
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 100)
-		if n > 0 {
-			return true, nil
-		}
-		if err != nil && !errors.Is(err, unix.EINTR) {
-			return true, err
-		}
+	if found, ended, err := stopProcess(ctx, f.Server); ended || !found || err != nil {
+		return found, err
 	}
 	return true, fault.New(fault.Configuration,
 		"the server, process %d, has not ended yet; running calls have %s to end. `kill -9 %d` ends it at once, and "+
@@ -316,7 +274,7 @@ func EndLost(ctx context.Context, c *config.Config, log *slog.Logger, dir string
 }
 
 func endLost(ctx context.Context, c *config.Config, log *slog.Logger, dir string) (int, error) {
-	ended, err := gvisor.EndLost(ctx, dir)
+	ended, err := endGVisorLost(ctx, dir)
 	if !hasDocker(c) {
 		return ended, err
 	}

@@ -53,8 +53,8 @@ func (a *App) resolveHost(ctx context.Context, name string) ([]netip.Addr, error
 // pollInterval is the interval in which watchSettings checks the settings files for changes.
 const pollInterval = time.Second / 2
 
-// watchSettings applies changes of the settings file (the sections network and mcp, and mcp_consent), and of the
-// files in mcp_files, to the running server, until ctx ends. A file that is invalid or empty changes
+// watchSettings applies changes of the settings file (the sections network, mcp and policy, and mcp_consent), and of
+// the files in mcp_files, to the running server, until ctx ends. A file that is invalid or empty changes
 // nothing, and is logged once. A file that is being written is not read until two samples are the same.
 // If there was no settings file at the start, one that is created at the default path is used. Once
 // after the start, watchSettings also checks the package registries again: in the same goroutine, since
@@ -159,6 +159,18 @@ func (a *App) applyChanges(ctx context.Context, now readVersions, settingsChange
 			return
 		}
 	}
+	rules, err := compileRules(c)
+	if err != nil {
+		a.log.Error("the changed rules are wrong; those from before hold", "error", err)
+		return
+	}
+	limits, err := quotas(c)
+	if err != nil {
+		a.log.Error("the changed quotas are wrong; those from before hold", "error", err)
+		return
+	}
+	a.rules.Set(rules)
+	a.quotas.Set(limits)
 	a.apply(&activeSettings{c, newPolicies})
 	a.configureServers(ctx, c)
 	a.tools.SetConsent(tool.Policy(c.MCP.Consent))

@@ -33,6 +33,8 @@ type registries struct {
 	files  map[string][]byte
 	env    map[string]string
 	stores []image.Bind
+
+	certificates cacerts.Bundle
 }
 
 // prepare adds to a template what its programs need to use the network: the CA certificates that this machine
@@ -68,7 +70,7 @@ func (r *registries) open(ctx context.Context, c *config.Config) error {
 	for _, note := range certificates.Notes {
 		r.log.Info("certificates", "note", note)
 	}
-	r.files, r.env = files, env
+	r.files, r.env, r.certificates = files, env, certificates
 	r.stores, err = javaStoreBinds(certificates, c.Server.StateDir)
 	return err
 }

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"log/slog"
 	"path/filepath"
 
 	"sandlot/internal/auth"
@@ -13,13 +14,13 @@ import (
 
 // Rekey creates a new key for users' secrets and log-ins, and encrypts all of them with it. No server may
 // be running. With drop it removes those that cannot be decrypted, else it fails if there are any.
-func Rekey(ctx context.Context, c *config.Config, drop bool) (sealed, dropped int, err error) {
+func Rekey(ctx context.Context, c *config.Config, log *slog.Logger, drop bool) (sealed, dropped int, err error) {
 	lock, err := lockStateFolder(&c.Server)
 	if err != nil {
 		return 0, 0, fault.Wrap(fault.Configuration, err, "the key is not changed: %v", err)
 	}
 	defer lock.Close()
-	db, err := store.Open(ctx, c.Server.StateDir)
+	db, err := store.OpenServer(ctx, c.Server.Database(), log)
 	if err != nil {
 		return 0, 0, err
 	}

@@ -14,7 +14,6 @@ import (
 	"sandlot/internal/egress"
 	"sandlot/internal/fault"
 	"sandlot/internal/runtime/docker"
-	"sandlot/internal/runtime/gvisor"
 	"sandlot/internal/sandbox"
 )
 
@@ -38,19 +37,6 @@ var runtimes = map[string]func(*config.Config, *slog.Logger) (sandbox.Runtime, e
 		}
 		return rt, nil
 	},
-}
-
-func newGVisor(c *config.Config, log *slog.Logger, rootless bool) (sandbox.Runtime, error) {
-	runsc, err := findProgram(c.Runtime.RunscPath, "sandlot-runsc", "runsc")
-	if err != nil {
-		return nil, err
-	}
-	agent, err := findProgram(c.Runtime.AgentPath, "sandlot-agent", "agent")
-	if err != nil {
-		return nil, err
-	}
-	return gvisor.New(gvisor.Config{Runsc: runsc, Agent: agent, StateDir: c.Server.StateDir, Log: log,
-		HostNetwork: egress.Mode(c.Network.Mode) == egress.Open, Preboot: c.Runtime.Snapshots, Rootless: rootless})
 }
 
 // A Candidate says which runtime is to be tried in place of the settings', and how.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"net"
-	"net/url"
 	"strconv"
 
 	"sandlot/internal/auth"
@@ -16,25 +15,18 @@ import (
 	"sandlot/internal/vault"
 )
 
-// openServers opens the vault and creates a.servers. It starts no third-party server.
+// openServers creates a.servers. It starts no third-party server.
 func (a *App) openServers(ctx context.Context, limits *limit.Limiter) error {
 	c := a.Config
-	a.vault = openVault(c, a.store)
-	if err := a.vault.FinishRekey(ctx, a.store); err != nil {
-		return err
-	}
-	if err := a.vault.Check(); err != nil {
-		return err
-	}
 	a.servers = servers.New(servers.Config{Events: a.events, Store: a.store, Sessions: a.sessions, Secrets: a.vault,
 		Version: Version, Idle: c.MCP.IdleTimeout, InstallTimeout: c.MCP.InstallTimeout, Reserved: a.isOwnTool,
 		Dial:       a.dialServer,
-		Callback:   callbackURL(c.Server.PublicURL, c.Server.Host, c.Server.Port),
+		Callback:   callbackURL(c.Server),
 		LoginStore: &vault.Logins{Vault: a.vault, Store: a.store},
 		OnChange:   func(owner string) { a.gateway.SyncFeatures(owner) },
 		OnUpdate:   func(owner, uri string) { a.gateway.ResourceUpdated(owner, uri) },
 		OnLog:      func(owner string, params json.RawMessage) { a.gateway.ForwardLog(owner, params) },
-		Limits:     limits, Log: a.log})
+		Limits:     limits, Quotas: a.quotas, Log: a.log})
 	a.closers = append(a.closers, func() error { a.servers.Close(); return nil })
 	return nil
 }
@@ -69,11 +61,12 @@ func (a *App) dialServer(ctx context.Context, p auth.Principal, operator bool, _
 	if err != nil {
 		return nil, err
 	}
+	owner := egress.Owner{Principal: p.ID}
 	policy := a.sessions.HomePolicy(p)
 	if operator {
 		operatorPolicy := a.sessions.Policies().Operator
 		operatorPolicy.Mode = egress.Public
-		policy = &operatorPolicy
+		policy, owner = &operatorPolicy, egress.Owner{}
 	}
 	// With the mode open, sandboxes do without the broker. These connections always use it.
 	if policy != nil && policy.Mode == egress.Open {
@@ -81,17 +74,17 @@ func (a *App) dialServer(ctx context.Context, p auth.Principal, operator bool, _
 		public.Mode = egress.Public
 		policy = &public
 	}
-	return a.egress.Dial(ctx, policy, host, uint16(number))
+	return a.egress.Dial(ctx, owner, policy, host, uint16(number))
 }
 
 // callbackURL returns the redirect URL of log-ins, or empty if there is none that a browser can open.
-func callbackURL(publicURL, host string, port int) string {
-	if publicURL != "" {
-		return publicURL + "/oauth/callback"
+func callbackURL(s config.Server) string {
+	const path = "/oauth/callback"
+	switch {
+	case s.PublicURL != "":
+		return s.PublicURL + path
+	case len(s.TLS.Domains) > 0, auth.Loopback(s.Host):
+		return s.LocalURL(s.Host) + path
 	}
-	if !auth.Loopback(host) {
-		return "" // an address such as 0.0.0.0 is none that a browser can open
-	}
-	u := url.URL{Scheme: "http", Host: net.JoinHostPort(host, strconv.Itoa(port)), Path: "/oauth/callback"}
-	return u.String()
+	return "" // an address such as 0.0.0.0 is none that a browser can open
 }

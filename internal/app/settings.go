@@ -25,6 +25,15 @@ func loadAll(source config.Source) (c *config.Config, allowed session.Policies, 
 	if err == nil {
 		_, err = links(c)
 	}
+	if err == nil {
+		_, err = issuers(c)
+	}
+	if err == nil {
+		_, err = compileRules(c)
+	}
+	if err == nil {
+		_, err = quotas(c)
+	}
 	return c, allowed, err
 }
 
@@ -40,7 +49,7 @@ func policies(c *config.Config) (session.Policies, error) {
 	}
 	all := session.Policies{Operator: operator, Templates: map[string]egress.Policy{}}
 	for _, t := range c.Templates {
-		if all.Templates[t.Name], err = policy(t.Network); err != nil {
+		if all.Templates[t.Name], err = networkPolicy(t.Network); err != nil {
 			return session.Policies{}, fault.Wrap(fault.Configuration, err, "%s: templates: %s: network: %v", c.File,
 				t.Name, err)
 		}
@@ -51,7 +60,7 @@ func policies(c *config.Config) (session.Policies, error) {
 // operatorPolicy returns the policy of the section network. For an invalid value, it returns the
 // error that invalid makes of the setting's key and the cause.
 func operatorPolicy(n config.Network, invalid func(key string, err error) error) (egress.Policy, error) {
-	p, err := policy(n.Rules)
+	p, err := networkPolicy(n.Rules)
 	if err != nil {
 		return p, invalid("network.allow", err)
 	}
@@ -70,7 +79,7 @@ func operatorPolicy(n config.Network, invalid func(key string, err error) error)
 	return p, nil
 }
 
-func policy(r config.Rules) (egress.Policy, error) {
+func networkPolicy(r config.Rules) (egress.Policy, error) {
 	p := egress.Policy{Mode: egress.Mode(r.Mode)}
 	for _, text := range r.Allow {
 		rule, err := egress.ParseRule(text)
@@ -84,7 +93,7 @@ func policy(r config.Rules) (egress.Policy, error) {
 
 // links returns the links of exposed ports.
 func links(c *config.Config) (port.Links, error) {
-	l, err := port.NewLinks(c.Server.Host, c.Server.Port, c.Server.PortsDomain)
+	l, err := port.NewLinks(c.Server.Scheme(), c.Server.Host, c.Server.Port, c.Server.PortsDomain)
 	if err != nil {
 		err = c.InvalidSetting("ports_domain", err)
 	}

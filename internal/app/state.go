@@ -9,11 +9,10 @@ import (
 	"path/filepath"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"sandlot/internal/atomicfile"
 	"sandlot/internal/config"
 	"sandlot/internal/fault"
+	"sandlot/internal/filelock"
 	"sandlot/internal/proc"
 	"sandlot/internal/secret"
 )
@@ -40,10 +39,10 @@ func lockStateFolder(s *config.Server) (lock *os.File, err error) {
 		return nil, err
 	}
 	s.StateDir = resolved
-	if err := os.Chmod(resolved, 0o700); err != nil {
+	if err := makePrivate(resolved); err != nil {
 		return nil, unusable(resolved, "is not yours", err)
 	}
-	lock, err = os.OpenFile(filepath.Join(resolved, "lock"), os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
+	lock, err = filelock.Open(filepath.Join(resolved, "lock"), 0o600)
 	if err != nil {
 		return nil, unusable(resolved, "cannot be written", err)
 	}
@@ -79,9 +78,12 @@ const lockTimeout = 20 * time.Second
 // that process is ending.
 func waitForLock(lock *os.File) error {
 	for start := time.Now(); ; time.Sleep(5 * time.Millisecond) {
-		err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil || !errors.Is(err, unix.EWOULDBLOCK) || time.Since(start) > lockTimeout {
+		locked, err := filelock.Try(lock, true)
+		if locked || err != nil {
 			return err
+		}
+		if time.Since(start) > lockTimeout {
+			return ErrRunning
 		}
 		text := make([]byte, 100)
 		n, _ := lock.ReadAt(text, 0)
@@ -89,7 +91,7 @@ func waitForLock(lock *os.File) error {
 		var started uint64
 		if _, scanErr := fmt.Fscan(bytes.NewReader(text[:n]), &pid, &started); scanErr != nil ||
 			!proc.IsEnding(pid, started) {
-			return err
+			return ErrRunning
 		}
 	}
 }
@@ -122,14 +124,14 @@ func listenOwner(stateDir string) (net.Listener, error) {
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
-	tempPath := filepath.Join(dir, "s")
+	tempPath := bindPath(dir, path)
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: tempPath, Net: "unix"})
 	if err != nil {
 		return nil, fault.Wrap(fault.Configuration, err,
 			"cannot listen on %s: %v (a state folder's path may have at most 90 characters)", path, err)
 	}
 	l.SetUnlinkOnClose(false) // it is renamed below
-	if err := errors.Join(os.Chmod(tempPath, 0o600), os.Rename(tempPath, path)); err != nil {
+	if err := publish(tempPath, path); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
 	return ownerSocket{l, path}, nil

@@ -4,118 +4,17 @@ package auth
 
 import (
 	"context"
+	"crypto/sha256"
 	"crypto/subtle"
 	"errors"
 	"fmt"
 	"net"
-	"regexp"
 	"strings"
 	"time"
 
 	"sandlot/internal/fault"
 	"sandlot/internal/secret"
 )
-
-// Principal is the user for whom a call is made, with the rights of the call. The zero value is nobody.
-// Two principals are == if no call can have different outcomes for them.
-type Principal struct {
-	// ID identifies the user as the owner of sessions, secrets and so on: "local", or "user:" and the
-	// name. Only this package creates and parses ids.
-	ID string
-	// Name is for people only: it is not unique, and must not decide anything.
-	Name string
-	// Service marks a token that a service uses for many people: each call without a session id gets a
-	// new session.
-	Service bool
-	// Authenticated is false for the local user on loopback.
-	Authenticated bool
-	// Token is the id of the request's token; empty: it had none.
-	Token string
-	// WithoutToken is set for a request over the network that needed no token.
-	WithoutToken bool
-	// Roles are rights beyond the principal's own sessions and data. Only a token or the owner's socket
-	// gives roles; a name, id or header never does.
-	Roles Roles
-}
-
-// HasRole reports whether the principal has a role.
-func (p Principal) HasRole(r Role) bool { return p.Roles.Has(r) }
-
-// Identity returns p without the rights of its token. It is the owner of what outlives a request and is
-// shared by all tokens of the user.
-func (p Principal) Identity() Principal {
-	if p.ID == Local.ID {
-		return Local
-	}
-	return Principal{ID: p.ID, Name: p.Name, Authenticated: p.Authenticated}
-}
-
-// Local is the only user of a server without authentication. Its clients may read metrics and logs. They
-// do not have the role Operator: otherwise every program on the machine would have it, and every web page
-// that makes a browser send a request.
-var Local = Principal{ID: "local", Name: "local", Roles: NewRoles(Metrics, Logs)}
-
-// SocketOwner returns the principal of clients on the socket in the state folder: the local user with the role
-// Operator.
-func SocketOwner() Principal {
-	p := Local
-	p.Roles |= NewRoles(Operator)
-	return p
-}
-
-// User returns the principal of a named user.
-func User(name string, service bool) Principal {
-	return Principal{ID: userPrefix + name, Name: name, Service: service, Authenticated: true}
-}
-
-// userPrefix is the prefix of the ids of users with tokens.
-const userPrefix = "user:"
-
-// FromID returns the principal with a stored id. It returns false for an id of another form, which a later
-// version may have stored.
-func FromID(id string) (Principal, bool) {
-	if id == Local.ID {
-		return Local, true
-	}
-	if name, ok := strings.CutPrefix(id, userPrefix); ok && userNamePattern.MatchString(name) {
-		return User(name, false), true
-	}
-	return Principal{}, false
-}
-
-// OnBehalfOf returns the principal with a stored id for an action of somebody else on its behalf, such as a
-// visitor with the link of an exposed port. It can access what the principal owns, and has no roles. For
-// an unknown id it returns nobody.
-func OnBehalfOf(id string) Principal {
-	p, _ := FromID(id)
-	p.Roles = 0
-	return p
-}
-
-// ParseID returns the id of a principal in the settings, which is given as local, a user's name, or an
-// id.
-func ParseID(text string) (string, error) {
-	if p, ok := FromID(text); ok {
-		return p.ID, nil
-	}
-	if p, ok := FromID(userPrefix + text); ok {
-		return p.ID, nil
-	}
-	return "", fmt.Errorf("%q must be local, or the name of a user", text)
-}
-
-type contextKey struct{}
-
-// NewContext returns a context that carries p.
-func NewContext(ctx context.Context, p Principal) context.Context {
-	return context.WithValue(ctx, contextKey{}, p)
-}
-
-// FromContext returns the principal that ctx carries.
-func FromContext(ctx context.Context) (Principal, bool) {
-	p, ok := ctx.Value(contextKey{}).(Principal)
-	return p, ok
-}
 
 // Token is a stored token, without its secret.
 type Token struct {
@@ -124,19 +23,23 @@ type Token struct {
 	User    string     `json:"user"` // the principal's name
 	Service bool       `json:"service,omitempty"`
 	Roles   Roles      `json:"roles,omitempty"`
+	Scope   Scope      `json:"scope,omitempty"`
+	ActsFor bool       `json:"acts_for,omitempty"`
 	Created time.Time  `json:"created"`
 	Expires *time.Time `json:"expires"`
+	Used    *time.Time `json:"last_used"` // at most useInterval too early; nil: never
 	Hash    string     `json:"-"`
 }
 
 // principal returns the principal of the token. It returns false if the stored owner is not a user with
-// an id that this version can parse; the local user has no tokens.
+// an id that this version can parse; the local user and users of services have no tokens.
 func (t Token) principal() (Principal, bool) {
 	p, ok := FromID(t.Owner)
-	if !ok || p.ID == Local.ID {
+	if _, isServices := ServiceOf(t.Owner); !ok || isServices || p.ID == Local.ID {
 		return Principal{}, false
 	}
 	p.Name, p.Service, p.Roles, p.Token = t.User, t.Service, t.Roles, t.ID
+	p.Scope, p.ActsFor = t.Scope, t.ActsFor
 	return p, true
 }
 
@@ -151,6 +54,8 @@ type Store interface {
 	// RemoveToken returns ErrNoToken when there is none.
 	RemoveToken(ctx context.Context, id string) error
 	HasTokens(ctx context.Context) (bool, error)
+	// PutTokenUses stores when tokens were last used, by id. It ignores tokens that do not exist.
+	PutTokenUses(ctx context.Context, uses map[string]time.Time) error
 }
 
 // ErrNoToken is returned by a Store for a token that does not exist.
@@ -170,13 +75,16 @@ type Authenticator struct {
 	mode     Mode
 	loopback bool
 	store    Store
+	issuers  Issuers // of JWTs; nil: there are none
 	now      func() time.Time
+	uses     tokenUses
 }
 
 // NewAuthenticator returns the Door of a server that listens on host. It returns an error for settings with which
-// anyone on the network could use the server.
-func NewAuthenticator(ctx context.Context, mode Mode, host string, store Store) (*Authenticator, error) {
-	d := &Authenticator{mode: mode, loopback: Loopback(host), store: store, now: time.Now}
+// anyone on the network could use the server. issuers verifies JWTs; nil: there are none.
+func NewAuthenticator(ctx context.Context, mode Mode, host string, store Store,
+	issuers Issuers) (*Authenticator, error) {
+	d := &Authenticator{mode: mode, loopback: Loopback(host), store: store, issuers: issuers, now: time.Now}
 	if d.loopback {
 		return d, nil
 	}
@@ -184,6 +92,9 @@ func NewAuthenticator(ctx context.Context, mode Mode, host string, store Store) 
 		return nil, fault.New(fault.Configuration,
 			"auth is off and host is %q: without authentication the server listens on loopback only; set auth to "+
 				"auto or required, or host to localhost", host)
+	}
+	if issuers != nil {
+		return d, nil
 	}
 	has, err := store.HasTokens(ctx)
 	if err != nil {
@@ -211,7 +122,7 @@ func (d *Authenticator) TokenRequired(ctx context.Context) (bool, error) {
 	switch {
 	case d.mode == Off:
 		return false, nil
-	case d.mode == Required || !d.loopback:
+	case d.mode == Required || !d.loopback || d.issuers != nil:
 		return true, nil
 	}
 	return d.store.HasTokens(ctx)
@@ -236,6 +147,9 @@ func (d *Authenticator) Authenticate(ctx context.Context, header string) (Princi
 	if !strings.EqualFold(scheme, "bearer") || token == "" {
 		return refuse("the Authorization header must be `Bearer TOKEN`")
 	}
+	if d.issuers != nil && isJWT(token) {
+		return d.authenticateJWT(ctx, token)
+	}
 	hash := secret.Hash(token)
 	t, err := d.store.TokenByHash(ctx, hash)
 	if err != nil && !errors.Is(err, ErrNoToken) {
@@ -244,47 +158,95 @@ func (d *Authenticator) Authenticate(ctx context.Context, header string) (Princi
 	if err != nil || subtle.ConstantTimeCompare([]byte(t.Hash), []byte(hash)) != 1 {
 		return refuse("the token is unknown or was revoked")
 	}
-	if t.expired(d.now()) {
+	now := d.now()
+	if t.expired(now) {
 		return refuse("the token has expired")
 	}
 	p, ok := t.principal()
 	if !ok {
 		return refuse("the token is of a user that this version of the server does not know")
 	}
+	d.uses.record(t.ID, now)
 	return p, nil
 }
 
-var userNamePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}$`)
+// NewToken describes a token that is to be created.
+type NewToken struct {
+	User    string
+	Service bool
+	// ActsFor lets the service name its user for each request.
+	ActsFor bool
+	Expires time.Duration // 0: never
+	Roles   []Role
+	Scope   Scope // empty: all operations
+}
 
-// Issue creates and stores a token. Only its hash is stored, so its value cannot be shown again. With
-// expires 0, the token does not expire.
-func Issue(ctx context.Context, store Store, user string, service bool, expires time.Duration,
-	roles ...Role) (Token, secret.Value, error) {
-	if !userNamePattern.MatchString(user) {
-		return Token{}, "", fault.New(fault.InvalidParameters,
-			"user %q: a name has 1 to 64 letters, digits and . _ @ + -, and begins with a letter or digit", user)
+// check returns an error if no such token can be created.
+func (n *NewToken) check() error {
+	if !userNamePattern.MatchString(n.User) {
+		return fault.New(fault.InvalidParameters, "user %q: %s", n.User, userNameRule)
 	}
-	if strings.EqualFold(user, Local.Name) { // ParseID takes this name for the local user
-		return Token{}, "", fault.New(fault.InvalidParameters,
-			"user %q: that is what the user of the server's own machine is called; choose another name", user)
+	if strings.EqualFold(n.User, Local.Name) { // ParseID takes this name for the local user
+		return fault.New(fault.InvalidParameters,
+			"user %q: that is what the user of the server's own machine is called; choose another name", n.User)
 	}
-	if expires < 0 {
-		return Token{}, "", fault.New(fault.InvalidParameters, "expires %s: must not be negative", expires)
+	if n.Expires < 0 {
+		return fault.New(fault.InvalidParameters, "expires %s: must not be negative", n.Expires)
 	}
-	for _, r := range roles {
+	if n.ActsFor && !n.Service {
+		return fault.New(fault.InvalidParameters, "only the token of a service can act for its users: add --service")
+	}
+	for _, r := range n.Roles {
 		if _, err := ParseRole(string(r)); err != nil {
-			return Token{}, "", err
+			return err
 		}
 	}
-	value, owner := secret.NewToken(), User(user, service)
+	return nil
+}
+
+// Issue creates and stores a token without a scope. With expires 0, the token does not expire.
+func Issue(ctx context.Context, store Store, user string, service bool, expires time.Duration,
+	roles ...Role) (Token, secret.Value, error) {
+	return IssueToken(ctx, store, NewToken{User: user, Service: service, Expires: expires, Roles: roles})
+}
+
+// IssueToken creates and stores a token. Only its hash is stored, so its value cannot be shown again.
+func IssueToken(ctx context.Context, store Store, n NewToken) (Token, secret.Value, error) {
+	if err := n.check(); err != nil {
+		return Token{}, "", err
+	}
+	value, owner := secret.NewToken(), User(n.User, n.Service)
 	t := Token{ID: "tok_" + secret.ID()[:12], Owner: owner.ID, User: owner.Name, Service: owner.Service,
-		Roles:   NewRoles(roles...),
+		Roles: NewRoles(n.Roles...), Scope: n.Scope, ActsFor: n.ActsFor,
 		Created: time.Now().UTC().Truncate(time.Second), Hash: secret.Hash(value.Reveal())}
-	if expires > 0 {
-		t.Expires = new(t.Created.Add(expires))
+	if n.Expires > 0 {
+		t.Expires = new(t.Created.Add(n.Expires))
 	}
 	if err := store.AddToken(ctx, t); err != nil {
 		return Token{}, "", fmt.Errorf("storing the token: %w", err)
 	}
 	return t, value, nil
+}
+
+// IsToken reports whether an Authorization header has a token of this server, valid or not. It must not reach
+// anybody else, such as a program behind an exposed port.
+func (d *Authenticator) IsToken(header string) bool {
+	_, token, _ := strings.Cut(strings.TrimSpace(header), " ")
+	token = strings.TrimSpace(token)
+	return secret.IsToken(token) || d.issuers != nil && isJWT(token) && d.issuers.IsForServer(token)
+}
+
+// authenticateJWT returns the principal of a JWT.
+func (d *Authenticator) authenticateJWT(ctx context.Context, token string) (Principal, error) {
+	c, err := d.issuers.Verify(ctx, token)
+	if err != nil {
+		return Principal{}, err
+	}
+	p := oidcUser(oidcID(c.Issuer, c.Subject))
+	if c.Name != "" {
+		p.Name = displayName(c.Name)
+	}
+	hash := sha256.Sum256([]byte(token))
+	p.Token, p.Expires = "jwt_"+lowerBase32.EncodeToString(hash[:10]), c.Expires
+	return p, nil
 }

@@ -66,6 +66,17 @@ func (s *shelf) RemoveToken(_ context.Context, id string) error {
 	return s.broken
 }
 
+func (s *shelf) PutTokenUses(_ context.Context, uses map[string]time.Time) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.tokens {
+		if used, ok := uses[s.tokens[i].ID]; ok && s.broken == nil {
+			s.tokens[i].Used = &used
+		}
+	}
+	return s.broken
+}
+
 // anyone is the local user as they come over the network.
 func anyone() Principal {
 	p := Local
@@ -75,7 +86,7 @@ func anyone() Principal {
 
 func door(t *testing.T, mode Mode, host string, s Store) *Authenticator {
 	t.Helper()
-	d, err := NewAuthenticator(t.Context(), mode, host, s)
+	d, err := NewAuthenticator(t.Context(), mode, host, s, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +133,7 @@ func TestNewDoor(t *testing.T) {
 		{Off, "", full, false},
 	}
 	for _, tt := range tests {
-		_, err := NewAuthenticator(t.Context(), tt.mode, tt.host, tt.store)
+		_, err := NewAuthenticator(t.Context(), tt.mode, tt.host, tt.store, nil)
 		if (err == nil) != tt.opens {
 			t.Errorf("auth %s on %q: %v, want to start: %v", tt.mode, tt.host, err, tt.opens)
 		}
@@ -131,7 +142,7 @@ func TestNewDoor(t *testing.T) {
 		}
 	}
 	broken := errors.New("no disk")
-	if _, err := NewAuthenticator(t.Context(), Auto, "0.0.0.0", &shelf{broken: broken}); !errors.Is(err, broken) {
+	if _, err := NewAuthenticator(t.Context(), Auto, "0.0.0.0", &shelf{broken: broken}, nil); !errors.Is(err, broken) {
 		t.Errorf("a store that fails: %v", err)
 	}
 }
@@ -372,7 +383,7 @@ func TestAUserCalledLocal(t *testing.T) {
 		Hash: secret.Hash(value.Reveal())}); err != nil {
 		t.Fatal(err)
 	}
-	d, err := NewAuthenticator(t.Context(), Auto, "localhost", s)
+	d, err := NewAuthenticator(t.Context(), Auto, "localhost", s, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

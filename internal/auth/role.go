@@ -2,7 +2,6 @@ package auth
 
 import (
 	"encoding/json"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -95,14 +94,4 @@ func (s *Roles) UnmarshalJSON(text []byte) error {
 	}
 	*s = NewRoles(list...)
 	return nil
-}
-
-// Require returns a fault if p does not have the role. The fault's text is "you may not" and what.
-func (p Principal) Require(r Role, what string) error {
-	if p.HasRole(r) {
-		return nil
-	}
-	return fault.New(fault.Forbidden, "you may not %s: that needs the role %s", what, r).With("role", string(r)).
-		Advise(fmt.Sprintf("The operator makes a token that has it: sandlot token create --user NAME --role %s", r),
-			"On the server's machine, who can open the socket api.sock in the state folder needs no token")
 }

@@ -47,6 +47,8 @@ type tokenContext struct {
 	cancel    context.CancelCauseFunc
 	principal string // the principal's id
 	token     string // the token's id, or noTokenID
+	// expires is the time at which a JWT ends; zero: the store knows when the token ends.
+	expires time.Time
 }
 
 // NewTokenWatch returns a TokenWatch for requests that d has authenticated. It checks tokens while Run is
@@ -63,7 +65,7 @@ func (w *TokenWatch) TokenContext(ctx context.Context, p Principal) (_ context.C
 	if w == nil || p.Token == noTokenID && !p.WithoutToken {
 		return ctx, func() { cancel(nil) }
 	}
-	c := &tokenContext{cancel, p.ID, p.Token}
+	c := &tokenContext{cancel, p.ID, p.Token, p.Expires}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.contexts[c] = true
@@ -75,7 +77,8 @@ func (w *TokenWatch) TokenContext(ctx context.Context, p Principal) (_ context.C
 	}
 }
 
-// Run checks the tokens periodically until ctx ends. Tokens that are stored when it starts get no event.
+// Run checks the tokens periodically until ctx ends, and stores when they were last used. Tokens that are
+// stored when it starts get no event.
 func (w *TokenWatch) Run(ctx context.Context) {
 	tick := time.NewTicker(checkInterval)
 	defer tick.Stop()
@@ -84,11 +87,24 @@ func (w *TokenWatch) Run(ctx context.Context) {
 			w.log.Error("cannot read the tokens; connections of revoked tokens stay open until that works again",
 				"error", err)
 		}
+		if err := w.storeUses(ctx, useInterval); err != nil && ctx.Err() == nil {
+			w.log.Warn("cannot store when tokens were last used; trying again", "error", err)
+		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
+			w.storeLastUses()
 			return
 		}
+	}
+}
+
+// storeLastUses stores all last uses of tokens, at the server's end.
+func (w *TokenWatch) storeLastUses() {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if err := w.storeUses(ctx, 0); err != nil {
+		w.log.Warn("cannot store when tokens were last used", "error", err)
 	}
 }
 
@@ -99,6 +115,18 @@ func (w *TokenWatch) check(ctx context.Context) error {
 	w.mu.Lock()
 	contexts := slices.Collect(maps.Keys(w.contexts))
 	w.mu.Unlock()
+	ended := map[string][]*tokenContext{} // by token
+	defer func() {
+		for token, contexts := range ended {
+			w.cancelContexts(token, contexts)
+		}
+	}()
+	contexts = slices.DeleteFunc(contexts, func(c *tokenContext) bool { // JWTs, which end without the store
+		if !c.expires.IsZero() && !w.now().Before(c.expires) {
+			ended[c.token] = append(ended[c.token], c)
+		}
+		return !c.expires.IsZero()
+	})
 	required, err := w.authenticator.TokenRequired(ctx)
 	if err != nil {
 		return err
@@ -112,7 +140,6 @@ func (w *TokenWatch) check(ctx context.Context) error {
 		stored[t.ID] = t
 	}
 	w.publishChanges(stored)
-	ended := map[string][]*tokenContext{} // by token
 	for _, c := range contexts {
 		t, valid := stored[c.token]
 		if valid = valid && !t.expired(w.now()); c.token == noTokenID {
@@ -121,9 +148,6 @@ func (w *TokenWatch) check(ctx context.Context) error {
 		if !valid {
 			ended[c.token] = append(ended[c.token], c)
 		}
-	}
-	for token, contexts := range ended {
-		w.cancelContexts(token, contexts)
 	}
 	return nil
 }
@@ -155,7 +179,13 @@ func (w *TokenWatch) publish(operation, principal, id string) {
 
 // cancelContexts cancels the contexts of a token.
 func (w *TokenWatch) cancelContexts(token string, contexts []*tokenContext) {
-	w.publish(event.TokenEnded, contexts[0].principal, token) // a token has one principal
+	principals := map[string]bool{} // a service's token has that of each user it acts for
+	for _, c := range contexts {
+		principals[c.principal] = true
+	}
+	for principal := range principals {
+		w.publish(event.TokenEnded, principal, token)
+	}
 	w.mu.Lock()
 	for _, c := range contexts {
 		delete(w.contexts, c)
@@ -167,4 +197,22 @@ func (w *TokenWatch) cancelContexts(token string, contexts []*tokenContext) {
 		return
 	}
 	w.log.Info("a token is no longer valid; its connections were ended", "token", token, "held", len(contexts))
+}
+
+// storeUses stores the last uses of tokens that are at least interval later than those in the store.
+func (w *TokenWatch) storeUses(ctx context.Context, interval time.Duration) error {
+	uses := &w.authenticator.uses
+	changed := uses.changed(interval)
+	if len(changed) == 0 {
+		return nil
+	}
+	if err := w.authenticator.store.PutTokenUses(ctx, changed); err != nil {
+		return err
+	}
+	uses.setStored(changed, func(token string) bool {
+		_, ok := w.stored[token]
+		_, now := changed[token] // it may be newer than the last check
+		return ok || now
+	})
+	return nil
 }

@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"sandlot/internal/auth"
-	"sandlot/internal/builtin/once"
 	"sandlot/internal/event"
 	"sandlot/internal/image"
+	"sandlot/internal/once"
 	"sandlot/internal/port"
 	"sandlot/internal/servers"
 	"sandlot/internal/session"
@@ -51,7 +51,7 @@ type Tools struct {
 	Config
 	kinds   []kind
 	byName  map[string]tool.Callable
-	replies *once.Replies
+	replies *once.Replies[*tool.Result]
 
 	current atomic.Pointer[descriptions]
 	consent atomic.Pointer[tool.Policy]
@@ -77,6 +77,8 @@ func (t *Tools) Find(_ auth.Principal, name string) (tool.Callable, bool) {
 type SessionInput struct {
 	SessionID string `json:"session_id,omitempty"`
 }
+
+func (in SessionInput) namedSession() string { return in.SessionID }
 
 // Props implements tool.Describer.
 func (SessionInput) Props() []tool.Prop {

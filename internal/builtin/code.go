@@ -15,6 +15,7 @@ import (
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/fault"
 	"sandlot/internal/image"
+	"sandlot/internal/once"
 	"sandlot/internal/session"
 	"sandlot/internal/terminal"
 	"sandlot/internal/tool"
@@ -84,7 +85,13 @@ func (t *Tools) executeCode(ctx context.Context, c tool.Call, in CodeInput) (*to
 	if err != nil {
 		return nil, err
 	}
+	if c.Decide != nil {
+		if err := c.Decide(ctx, lang.Name); err != nil {
+			return nil, err
+		}
+	}
 	timeout := t.timeout(in.Timeout)
+	once.Begun(ctx)
 	result, err := t.evaluate(ctx, l, c, agent.Code{Language: lang.Name, Source: in.Code, Timeout: timeout,
 		Inline: t.inlineLimits()})
 	if err != nil {

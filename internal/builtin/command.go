@@ -9,6 +9,8 @@ import (
 	"sandlot/internal/agent"
 	"sandlot/internal/fault"
 	"sandlot/internal/image"
+	"sandlot/internal/once"
+	"sandlot/internal/policy"
 	"sandlot/internal/session"
 	"sandlot/internal/tool"
 )
@@ -35,6 +37,14 @@ func (in CommandInput) stdin() []byte {
 	return []byte(*in.Stdin)
 }
 
+// detail implements detailed.
+func (in CommandInput) detail() string {
+	if in.Args == nil {
+		return policy.CommandLine([]string{"sh", "-c", in.Command}, in.Env)
+	}
+	return policy.CommandLine(append([]string{in.Command}, in.Args...), in.Env)
+}
+
 // CommandResult is the result of execute_command.
 type CommandResult struct {
 	SessionOutput
@@ -58,6 +68,7 @@ func (t *Tools) executeCommand(ctx context.Context, c tool.Call, in CommandInput
 	defer l.Release()
 	cmd := Command(l.Booted.Template, in.Command, in.Args, in.Args != nil)
 	cmd.Dir, cmd.Env = in.Cwd, in.Env
+	once.Begun(ctx)
 	if in.Background {
 		return t.runInBackground(ctx, l, in, cmd)
 	}

@@ -20,6 +20,9 @@ import (
 func (t *Tools) consentFor(c tool.Call) spec.Consent {
 	return func(ctx context.Context, p spec.Change) error {
 		policy, began := *t.consent.Load(), time.Now()
+		if c.Consent != nil { // a rule decides
+			return c.Consent(ctx, consentQuestion(p))
+		}
 		err := policy.Consent(ctx, c, consentQuestion(p))
 		if policy != tool.Allow && c.Principal.Authenticated {
 			t.Events.Publish(event.Event{Kind: event.Consent, Principal: c.Principal.ID, Operation: event.ConsentAsk,

@@ -11,6 +11,7 @@ import (
 
 	"sandlot/internal/agent"
 	"sandlot/internal/fault"
+	"sandlot/internal/policy"
 	"sandlot/internal/servers"
 	"sandlot/internal/servers/install"
 	"sandlot/internal/servers/spec"
@@ -24,6 +25,9 @@ type shellInput struct {
 	Cwd     string `json:"cwd,omitempty" jsonschema:"The directory to start in."`
 	Timeout int64  `json:"timeoutMs,omitempty" jsonschema:"Milliseconds after which it is stopped."`
 }
+
+// detail implements detailed.
+func (in shellInput) detail() string { return in.Command }
 
 // ShellResult is the result of sandbox_shell_exec.
 type ShellResult struct {
@@ -76,6 +80,14 @@ type ConnectInput struct {
 }
 
 func (in ConnectInput) serverName() string { return in.Name }
+
+// detail implements detailed.
+func (in ConnectInput) detail() string {
+	if in.URL != "" {
+		return policy.ServerName(in.Name) + " " + policy.Address(in.URL)
+	}
+	return policy.ServerName(in.Name) + " " + policy.ServerCommand(append([]string{in.Command}, in.Args...))
+}
 
 // Server is a third-party server in the results for its owner.
 type Server struct {
@@ -221,6 +233,16 @@ type InstallCommand struct {
 }
 
 func (in InstallInput) serverName() string { return in.Name }
+
+// detail implements detailed.
+func (in InstallInput) detail() string {
+	text := policy.ServerName(in.Name) + " " + in.Install.Type + ":" +
+		strings.ReplaceAll(strings.TrimSpace(in.Install.Spec), " ", "%20")
+	if in.Start.Command != "" || len(in.Start.Args) > 0 {
+		text += " " + policy.ServerCommand(append([]string{in.Start.Command}, in.Start.Args...))
+	}
+	return text
+}
 
 func (t *Tools) installExternal(ctx context.Context, c tool.Call, in InstallInput) (*tool.Result, error) {
 	request := spec.ConnectRequest{Name: in.Name, Command: in.Start.Command, Args: in.Start.Args, Env: in.Env,

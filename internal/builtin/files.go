@@ -36,6 +36,9 @@ type readFileInput struct {
 	Limit    int64  `json:"limit,omitempty" jsonschema:"The most bytes to return."`
 }
 
+// detail implements detailed.
+func (in readFileInput) detail() string { return in.Path }
+
 // FileRead is the result of sandbox_read_file.
 type FileRead struct {
 	SessionOutput
@@ -174,6 +177,9 @@ type FileWritten struct {
 var octalMode = regexp.MustCompile(`^0?[0-7]{3}$`)
 
 // request returns the agent's request for the arguments.
+// detail implements detailed.
+func (in writeFileInput) detail() string { return in.Path }
+
 func (in writeFileInput) request() (agent.FileWrite, error) {
 	w := agent.FileWrite{Path: in.Path, Data: []byte(in.Content), Append: in.Append, Offset: in.Offset}
 	if in.Encoding == "base64" {
@@ -222,6 +228,9 @@ type listFilesInput struct {
 	Depth int `json:"depth,omitempty" jsonschema:"How many levels down."`
 	Limit int `json:"limit,omitempty" jsonschema:"The most entries to return."`
 }
+
+// detail implements detailed.
+func (in listFilesInput) detail() string { return in.Path }
 
 // FileList is the result of sandbox_list_files.
 type FileList struct {
@@ -284,18 +293,24 @@ func (t *Tools) ResourceTemplates() []tool.Link {
 
 var fileURI = regexp.MustCompile(`^sandlot://sessions/([a-z0-9-]{1,64})/files(/.*)$`)
 
+// File implements tool.ResourceReader.
+func (t *Tools) File(uri string) (session, file string, ok bool) {
+	m := fileURI.FindStringSubmatch(uri)
+	if m == nil || m[1] == "new" {
+		return "", "", false
+	}
+	file, err := url.PathUnescape(m[2])
+	return m[1], file, err == nil
+}
+
 // Read implements tool.ResourceReader.
 func (t *Tools) Read(ctx context.Context, p auth.Principal, uri string, maxBytes int) (tool.Blob, int64, error) {
-	m := fileURI.FindStringSubmatch(uri)
-	name, err := "", error(nil)
-	if m != nil {
-		name, err = url.PathUnescape(m[2])
-	}
-	if m == nil || err != nil || m[1] == "new" {
+	id, name, ok := t.File(uri)
+	if !ok {
 		return tool.Blob{}, 0, fault.New(fault.NotFound, "resource not found: %s", fault.Printable(uri, 200)).
 			With("uri", fault.Printable(uri, 200))
 	}
-	l, err := t.Sessions.Open(ctx, p, session.OpenRequest{ID: m[1]})
+	l, err := t.Sessions.Open(ctx, p, session.OpenRequest{ID: id})
 	if err != nil {
 		return tool.Blob{}, 0, err
 	}

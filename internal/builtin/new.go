@@ -8,11 +8,13 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"go.yaml.in/yaml/v3"
 
-	"sandlot/internal/builtin/once"
+	"sandlot/internal/auth"
 	"sandlot/internal/image"
+	"sandlot/internal/once"
 	"sandlot/internal/policy"
 	"sandlot/internal/port"
 	"sandlot/internal/tool"
@@ -23,7 +25,8 @@ func New(c Config) *Tools {
 	if c.Templates == nil {
 		c.Templates = func() []*image.Template { return nil }
 	}
-	t := &Tools{Config: c, byName: map[string]tool.Callable{}, replies: once.New(c.TokenContext)}
+	t := &Tools{Config: c, byName: map[string]tool.Callable{},
+		replies: once.New(once.Config[*tool.Result]{TokenContext: c.TokenContext, Size: (*tool.Result).Size})}
 	t.SetConsent(c.Consent)
 	add[CodeResult](t, policy.CodeExecute, "execute_code", retryable(t.replies, t.executeCode))
 	add[CommandResult](t, policy.ShellExecute, "execute_command", retryable(t.replies, t.executeCommand))
@@ -92,27 +95,72 @@ func add[Out, In any](t *Tools, o policy.Operation, name string, h handler[In]) 
 		d.Input, d.Output = tool.InputOf[In](d.Arguments...), tool.OutputOf[Out](d.Required, d.Result...)
 		return d.Tool
 	}})
-	t.byName[name] = tool.Callable{Operation: o, Call: func(ctx context.Context, c tool.Call) (*tool.Result, error) {
-		in, err := tool.Decode[In](t.current.Load().byName[name](), c.Args)
-		if err != nil {
-			return nil, err
-		}
-		r, err := h(ctx, c, in)
-		if err == nil {
-			err = c.Reservation.CountAnswer(ctx, int64(r.Size()))
-		}
-		if err != nil {
-			return nil, err
-		}
-		return r, nil
-	}}
+	t.byName[name] = tool.Callable{Operation: o, DetailFollows: o == policy.CodeExecute,
+		Consents: o == policy.MCPInstall || o == policy.MCPConnect,
+		Detail: func(c tool.Call) (d tool.Detail, err error) {
+			in, err := tool.Decode[In](t.current.Load().byName[name](), c.Args)
+			if with, ok := any(in).(detailed); ok {
+				d.Text = with.detail()
+			}
+			if with, ok := any(in).(interface{ namedSession() string }); ok {
+				d.Session = with.namedSession()
+			}
+			return d, err
+		}, Call: func(ctx context.Context, c tool.Call) (*tool.Result, error) {
+			in, err := tool.Decode[In](t.current.Load().byName[name](), c.Args)
+			if err != nil {
+				return nil, err
+			}
+			r, err := h(ctx, c, in)
+			if err == nil {
+				once.Begun(ctx) // an answer for which there is no memory was made
+				err = c.Reservation.CountAnswer(ctx, int64(r.Size()))
+			}
+			if err != nil {
+				return nil, err
+			}
+			return r, nil
+		}}
 }
 
+// detailed is an input with a detail for the patterns of rules.
+type detailed interface{ detail() string }
+
 // retryable returns a handler that runs calls with the same idempotency key only once.
-func retryable[In interface{ key() string }](replies *once.Replies, h handler[In]) handler[In] {
+func retryable[In interface{ key() string }](replies *once.Replies[*tool.Result], h handler[In]) handler[In] {
 	return func(ctx context.Context, c tool.Call, in In) (*tool.Result, error) {
-		return replies.Do(ctx, c, in.key(), func(ctx context.Context) (*tool.Result, error) { return h(ctx, c, in) })
+		key := in.key()
+		if key == "" {
+			return h(ctx, c, in)
+		}
+		q := once.Request{Principal: c.Principal, Name: c.Name + " " + rights(c.Principal), Input: c.Args, Key: key,
+			Hold: c.Hold}
+		ran := make(chan struct{}) // closed by the run: c.Decide is asked there
+		r, err := replies.Do(ctx, q, func(ctx context.Context) (*tool.Result, error) {
+			close(ran)
+			return h(ctx, c, in)
+		})
+		select {
+		case <-ran:
+			return r, err
+		default:
+		}
+		if r == nil || err != nil || c.Decide == nil {
+			return r, err
+		}
+		if code, ok := r.Fields.(*CodeResult); ok {
+			if err := c.Decide(ctx, code.Language); err != nil { // the rules may have changed since
+				return nil, err
+			}
+		}
+		return r, nil
 	}
+}
+
+// rights returns what a principal may do as text: a stored result is only for who may do the same.
+func rights(p auth.Principal) string {
+	p.Name, p.Token, p.Expires = "", "", time.Time{}
+	return fmt.Sprintf("%+v", p)
 }
 
 //go:embed tools.yaml

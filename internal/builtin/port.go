@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"sandlot/internal/fault"
@@ -20,6 +21,9 @@ type ExposeInput struct {
 	Public    bool  `json:"public,omitempty"`
 	ExpiresIn int64 `json:"expires_in,omitempty" jsonschema:"Seconds until the link ends."`
 }
+
+// detail implements detailed.
+func (in ExposeInput) detail() string { return strconv.Itoa(in.Port) }
 
 // Exposed is the result of expose_port.
 type Exposed struct {

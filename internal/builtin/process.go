@@ -6,10 +6,9 @@ import (
 	"encoding/base64"
 	"fmt"
 	"strings"
+	"syscall"
 	"time"
 	"unicode/utf8"
-
-	"golang.org/x/sys/unix"
 
 	"sandlot/internal/agent"
 	"sandlot/internal/fault"
@@ -199,6 +198,10 @@ func (t *Tools) writeProcess(ctx context.Context, c tool.Call, in writeProcessIn
 	return sessionResult(l, fields, tool.Text(fmt.Sprintf("Wrote %d bytes", written))), nil
 }
 
+// linuxSignals are the numbers of the signals in a sandbox, whatever the server's system is.
+var linuxSignals = map[string]syscall.Signal{"HUP": 1, "INT": 2, "QUIT": 3, "KILL": 9, "USR1": 10, "USR2": 12,
+	"TERM": 15, "CONT": 18, "STOP": 19}
+
 type stopProcessInput struct {
 	ProcessID string `json:"process_id"`
 	Signal    string `json:"signal,omitempty" jsonschema:"The signal's name, without SIG."`
@@ -224,7 +227,7 @@ func (t *Tools) stopProcess(ctx context.Context, c tool.Call, in stopProcessInpu
 	case "TERM", "INT", "HUP", "QUIT":
 		grace = 5 * time.Second
 	}
-	running, exitCode, err := l.Agent().StopProcess(ctx, pid, unix.SignalNum("SIG"+signal), grace)
+	running, exitCode, err := l.Agent().StopProcess(ctx, pid, linuxSignals[signal], grace)
 	if err != nil {
 		return nil, l.Fault(ctx, err, fault.CommandExecution)
 	}

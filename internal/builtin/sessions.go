@@ -75,6 +75,9 @@ func (t *Tools) getSessions(ctx context.Context, c tool.Call, in SessionInput) (
 			info.Flavor.Name, row.Used))
 	}
 	text := cmp.Or(strings.Join(lines, "\n"), "No sessions. The first execute_code or execute_command makes one.")
+	if quota := t.Sessions.QuotaText(c.Principal.ID); quota != "" && in.SessionID == "" {
+		text += "\nOf your quota are in use: " + quota
+	}
 	return textResult(&SessionList{Sessions: rows}, text), nil
 }
 

@@ -14,7 +14,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"syscall"
 )
 
 // Bounds of reading: a variable may name any file.
@@ -221,7 +220,7 @@ var errFull = fmt.Errorf("more than %d certificates or %d MiB: the rest is left 
 
 // read returns a regular file's bytes. It does not block on a pipe or a device.
 func (s *collector) read(path string) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	f, err := os.OpenFile(path, os.O_RDONLY|nonblock, 0)
 	if err != nil {
 		return nil, err
 	}

@@ -18,7 +18,9 @@ import (
 	"sandlot/internal/api/client"
 	"sandlot/internal/api/protocol"
 	"sandlot/internal/app"
+	"sandlot/internal/cli/connection"
 	"sandlot/internal/cli/image"
+	"sandlot/internal/cli/plain"
 	"sandlot/internal/cli/template"
 	"sandlot/internal/config"
 	"sandlot/internal/fault"
@@ -67,7 +69,7 @@ func Main(args []string, in io.Reader, out, errw io.Writer) int {
 	}
 	if p, ok := errors.AsType[*protocol.Problem](err); ok {
 		if log, _ := p.Context["log"].(string); log != "" {
-			fmt.Fprintln(errw, "  it printed:\n    "+strings.ReplaceAll(stripControl(log), "\n", "\n    "))
+			fmt.Fprintln(errw, "  it printed:\n    "+strings.ReplaceAll(plain.Text(log), "\n", "\n    "))
 		}
 	}
 	var u usage
@@ -100,19 +102,26 @@ or let the client start "sandlot stdio".`,
 		"settings file, or its folder (default: the variable SANDLOT_CONFIG, or sandlot.yaml in the state folder)")
 	f.StringVar(&p.stateDir, "state-dir", "", "folder with the server's state (default "+config.StateDir()+")")
 	f.StringVar(&p.server, "server", os.Getenv("SANDLOT_SERVER"),
-		"URL of a server (default: the server of the state folder); the token is read from SANDLOT_TOKEN")
+		"URL of a server (default: the server of the state folder); the token is read from SANDLOT_TOKEN, and the "+
+			"name of a service's user from SANDLOT_USER")
 	root.AddCommand(p.serve(), p.ps(), p.stop(), p.stdio(), p.run(), p.exec(), p.shell(), p.sessions(), p.copyFile(),
-		p.forward(), p.ports(), p.network(), p.events(), p.mcp(), p.secret(),
+		p.forward(), p.ports(), p.network(), p.events(), p.mcp(), p.secret(), p.policy(), p.questions(),
 		image.Command(p.images, p.out, p.err),
 		template.Command(p.connectOperator, p.out),
 		p.install(),
-		p.doctor(), p.settings(), p.token(),
+		p.doctor(), p.settings(), p.token(), p.backup(), p.restore(),
 		p.version())
 	for _, c := range root.Commands() {
 		refuseUnknown(c)
 		explainArgs(c)
 	}
 	return root
+}
+
+func (p *program) mcp() *cobra.Command {
+	return connection.Command(connection.Program{In: p.in, Out: p.out, Err: p.err, Connect: p.connect,
+		IsInteractive: p.isInteractive, Confirm: p.confirm,
+		Usage: func(err error) error { return usage{err} }, Failed: exit(1)})
 }
 
 // explainArgs adds the usage of a command to the error for too few or too many arguments,
@@ -173,7 +182,11 @@ func (p *program) load(flags map[string]string) (*config.Config, error) {
 
 // client returns a client of the server that the flags name. The server may not run.
 func (p *program) client() (*client.Client, error) {
-	return p.clientAs(secret.Value(os.Getenv("SANDLOT_TOKEN")))
+	c, err := p.clientAs(secret.Value(os.Getenv("SANDLOT_TOKEN")))
+	if err == nil {
+		c.ActFor(os.Getenv("SANDLOT_USER"))
+	}
+	return c, err
 }
 
 // operator returns a client for the operations of operators: over the socket it acts as

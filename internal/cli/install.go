@@ -10,11 +10,11 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
 	"sandlot/internal/auth"
 	"sandlot/internal/clientconfig"
@@ -220,17 +220,21 @@ func localURL(cfg *config.Config) string {
 	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
 		host = "localhost"
 	}
-	return "http://" + net.JoinHostPort(host, strconv.Itoa(cfg.Server.Port)) + "/mcp"
+	return cfg.Server.LocalURL(host) + "/mcp"
 }
 
 // asksForToken reports whether a server with these settings requires a token.
 func (p *program) asksForToken(ctx context.Context, cfg *config.Config) bool {
-	if _, err := os.Stat(filepath.Join(cfg.Server.StateDir, "sandlot.db")); err != nil {
+	if len(cfg.Server.OIDC) > 0 && auth.Mode(cfg.Server.Auth) != auth.Off {
+		return true
+	}
+	_, err := os.Stat(filepath.Join(cfg.Server.StateDir, "sandlot.db"))
+	if cfg.Server.Store == "" && err != nil {
 		return auth.Mode(cfg.Server.Auth) == auth.Required || !auth.Loopback(cfg.Server.Host)
 	}
 	asks := false
-	err := p.tokens(ctx, func(db *store.DB) error {
-		door, err := auth.NewAuthenticator(ctx, auth.Mode(cfg.Server.Auth), cfg.Server.Host, db)
+	err = p.tokens(ctx, func(db *store.DB) error {
+		door, err := auth.NewAuthenticator(ctx, auth.Mode(cfg.Server.Auth), cfg.Server.Host, db, nil)
 		if err == nil {
 			asks, err = door.TokenRequired(ctx)
 		}
@@ -263,4 +267,10 @@ func (p *program) confirm(ctx context.Context, question string) error {
 		fmt.Fprintln(p.err)
 	}
 	return errNotConfirmed
+}
+
+// isInteractive reports whether standard input is a terminal, on which the user can answer.
+func (p *program) isInteractive() bool {
+	in, ok := p.in.(*os.File)
+	return ok && term.IsTerminal(int(in.Fd()))
 }

@@ -14,6 +14,7 @@ import (
 
 	"sandlot/internal/app"
 	"sandlot/internal/cli/image"
+	"sandlot/internal/cli/plain"
 	"sandlot/internal/config"
 	"sandlot/internal/fault"
 	"sandlot/internal/oci"
@@ -117,7 +118,7 @@ func (p *program) showFolders(folders []app.StateFolder) error {
 		if f.Deleted {
 			server = "the folder was deleted"
 		}
-		fmt.Fprintf(p.out, "%s: %s, %d sandboxes\n", stripControl(f.Path), server, len(f.Sandboxes))
+		fmt.Fprintf(p.out, "%s: %s, %d sandboxes\n", plain.Cell(f.Path), server, len(f.Sandboxes))
 		if len(f.Sandboxes) == 0 {
 			continue
 		}
@@ -135,15 +136,15 @@ func (p *program) showFolders(folders []app.StateFolder) error {
 			case !s.HasServer:
 				held = "no"
 			}
-			fmt.Fprintf(t, "  %s\t%s\t%s\t%s\t%s\t%d MB\t%d\t%s\n", stripControl(session), stripControl(s.Owner),
-				stripControl(s.Template), s.Runtime, age(s.Since), s.MemoryBytes>>20, s.PID, held)
+			fmt.Fprintf(t, "  %s\t%s\t%s\t%s\t%s\t%d MB\t%d\t%s\n", plain.Cell(session), plain.Cell(s.Owner),
+				plain.Cell(s.Template), s.Runtime, age(s.Since), s.MemoryBytes>>20, s.PID, held)
 		}
 		if err := t.Flush(); err != nil {
 			return err
 		}
 		if lost {
 			end := spec.CommandLine([]string{"sandlot", "--state-dir", f.Path, "stop", "--sessions"})
-			fmt.Fprintf(p.out, "  Records of lost ones were deleted; this ends them: %s\n", stripControl(end))
+			fmt.Fprintf(p.out, "  Records of lost ones were deleted; this ends them: %s\n", plain.Text(end))
 		}
 	}
 	return nil

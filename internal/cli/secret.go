@@ -15,6 +15,7 @@ import (
 
 	"sandlot/internal/api/protocol"
 	"sandlot/internal/app"
+	"sandlot/internal/hub"
 	"sandlot/internal/secret"
 	"sandlot/internal/servers/spec"
 	"sandlot/internal/vault"
@@ -35,15 +36,23 @@ A stored value is given to your MCP servers, and is never shown again.`,
 }
 
 func (p *program) secretSet() *cobra.Command {
-	var file string
+	var file, header string
+	var hosts []string
+	var basic bool
 	c := &cobra.Command{
 		Use: "set NAME", Short: "Store a value, read from the terminal, standard input or a file",
 		Long: `Store a value under a name, or replace the value of that name. On a terminal the command asks for the
 value without showing it. Otherwise it reads standard input, or the file of --file. One newline at the
 end is removed. The value is never an argument, since other users of the machine see arguments and shells
-store them. A running MCP server gets a new value at its next start.`,
+store them. A running MCP server gets a new value at its next start.
+
+With --host the secret is bound: no sandbox ever has its value. Programs in your sandboxes have a placeholder in
+the variable NAME, in upper case, and send that. Sandlot replaces it by the value in headers of HTTPS requests to
+these hosts, and nowhere else. This opens no network: the network's rules say which hosts sandboxes reach. A
+new value of a bound secret holds at once, and the hosts stay if none is given.`,
 		Example: "  sandlot secret set GITHUB_TOKEN\n  pass show github | sandlot secret set GITHUB_TOKEN\n  sandlot " +
-			"secret set DEPLOY_KEY --file key.pem",
+			"secret set DEPLOY_KEY --file key.pem\n  sandlot secret set OPENAI_API_KEY --host api.openai.com\n" +
+			"  sandlot secret set GIT_LOGIN --host github.com --basic",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return usage{errors.New("give one name, and no value: that is read from the terminal, standard input " +
@@ -53,7 +62,14 @@ store them. A running MCP server gets a new value at its next start.`,
 		},
 	}
 	c.Flags().StringVar(&file, "file", "", "file with the value")
+	c.Flags().StringArrayVar(&hosts, "host", nil, "bind it to HTTPS requests to this HOST[:PORT]; may be repeated")
+	c.Flags().StringVar(&header, "header", "", "replace its placeholder in this header alone")
+	c.Flags().BoolVar(&basic, "basic", false, "the value is user:password, as Git sends them")
 	return p.withJSON(c, func(c *cobra.Command, args []string) error {
+		query, err := boundQuery(hosts, header, basic)
+		if err != nil {
+			return err
+		}
 		value, err := p.secretValue(c.Context(), args[0], file)
 		if err != nil {
 			return err
@@ -62,21 +78,50 @@ store them. A running MCP server gets a new value at its next start.`,
 		if err != nil {
 			return err
 		}
-		s, err := client.SetSecret(c.Context(), args[0], value)
+		s, err := client.SetSecret(c.Context(), args[0], query, value)
 		if err := errors.Join(err, done()); err != nil {
 			return err
 		}
 		if p.asJSON {
 			return p.json(s)
 		}
-		fmt.Fprintf(p.out, "%s is stored. Its reference, in a value of a variable or header: ${secret:%s}\n", s.Name,
-			s.Name)
-		for _, name := range s.UsedBy {
-			fmt.Fprintf(p.out, "%s takes it up at its next start: %s\n", name,
-				spec.CommandLine([]string{"sandlot", "mcp", "restart", name}))
-		}
+		p.printStored(s)
 		return nil
 	})
+}
+
+// boundQuery returns the query that binds a secret; it is empty for one that is not to be bound.
+func boundQuery(hosts []string, header string, basic bool) (url.Values, error) {
+	query := url.Values{}
+	if len(hosts) > 0 {
+		query["host"] = hosts
+	}
+	if header != "" {
+		query.Set("header", header)
+	}
+	if basic {
+		query.Set("basic", "true")
+	}
+	if len(query) > 0 && len(hosts) == 0 {
+		return nil, usage{errors.New("--header and --basic are for bound secrets: give --host, too")}
+	}
+	return query, nil
+}
+
+// printStored says how a secret that was stored is used.
+func (p *program) printStored(s hub.Secret) {
+	if s.Binding != nil {
+		fmt.Fprintf(p.out,
+			"%s is stored, for requests to %s alone. Programs have its placeholder in the variable %s\n",
+			s.Name, strings.Join(s.Binding.Hosts, ", "), vault.Variable(s.Name))
+		return
+	}
+	fmt.Fprintf(p.out, "%s is stored. Its reference, in a value of a variable or header: ${secret:%s}\n", s.Name,
+		s.Name)
+	for _, name := range s.UsedBy {
+		fmt.Fprintf(p.out, "%s takes it up at its next start: %s\n", name,
+			spec.CommandLine([]string{"sandlot", "mcp", "restart", name}))
+	}
 }
 
 // secretValue reads the value of a secret.
@@ -152,6 +197,10 @@ func (p *program) secretList() *cobra.Command {
 			}
 			fmt.Fprintf(p.out, "%-24s created %s  changed %s  %s\n", s.Name, s.Created.Format(time.RFC3339),
 				s.Changed.Format(time.RFC3339), used)
+			if b := s.Binding; b != nil {
+				fmt.Fprintf(p.out, "  bound to %s%s, as the variable %s\n", strings.Join(b.Hosts, ", "), boundIn(*b),
+					vault.Variable(s.Name))
+			}
 			if !s.Readable {
 				fmt.Fprintf(p.out, "  it cannot be read any more (its key is gone, or what is stored was changed): "+
 					"store it again with `sandlot secret set %s`\n", s.Name)
@@ -159,6 +208,17 @@ func (p *program) secretList() *cobra.Command {
 		}
 		return nil
 	})
+}
+
+// boundIn says in which header a bound secret goes, after its hosts.
+func boundIn(b vault.Binding) string {
+	switch {
+	case b.Basic:
+		return " as user and password"
+	case b.Header != "":
+		return " in the header " + b.Header
+	}
+	return ""
 }
 
 // rekeyed is the JSON of rekey: how many entries the new key encrypts, and how many were removed.
@@ -186,7 +246,7 @@ still be decrypted.`,
 		if p.server != "" {
 			return usage{errors.New("the key is changed on the server's own machine, without --server")}
 		}
-		sealed, dropped, err := app.Rekey(c.Context(), cfg, drop)
+		sealed, dropped, err := app.Rekey(c.Context(), cfg, p.errorLog(), drop)
 		if err != nil {
 			return err
 		}

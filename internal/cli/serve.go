@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -18,6 +17,7 @@ import (
 	"sandlot/internal/app"
 	"sandlot/internal/auth"
 	"sandlot/internal/config"
+	"sandlot/internal/policy"
 	"sandlot/internal/store"
 	"sandlot/internal/tree"
 )
@@ -30,7 +30,7 @@ func serverFlags(c *cobra.Command) func() map[string]string {
 	f.String("port", "", "port to listen on (default 8000)")
 	f.Bool("enable-cors", false, "send CORS headers")
 	f.String("log-level", "", "DEBUG, INFO, WARNING or ERROR (default INFO)")
-	f.String("runtime", "", "runtime that runs the sandboxes (default gvisor)")
+	f.String("runtime", "", "runtime that runs the sandboxes (default "+config.Default().Runtime.Name+")")
 	return func() map[string]string {
 		m := map[string]string{}
 		for flag, key := range map[string]string{"host": "host", "port": "port", "enable-cors": "cors.enabled",
@@ -85,7 +85,9 @@ func connectHelp(c *config.Config, at *net.TCPAddr, needsToken bool) string {
 	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
 		host, _ = os.Hostname()
 	}
-	url, behind := "http://"+net.JoinHostPort(host, strconv.Itoa(at.Port))+"/mcp", ""
+	server := c.Server
+	server.Port = at.Port
+	url, behind := server.LocalURL(host)+"/mcp", ""
 	if c.Server.PublicURL != "" {
 		url, behind = c.Server.PublicURL+"/mcp", fmt.Sprintf(" (public_url), and listens on %s", at)
 	}
@@ -164,7 +166,8 @@ func (p *program) connect(ctx context.Context) (c *client.Client, done func() er
 func (p *program) runServer(ctx context.Context, temporary string, log *slog.Logger) (done func() error, err error) {
 	var flags map[string]string
 	if temporary != "" {
-		flags = map[string]string{"state_dir": temporary, "pool_size": "0", "snapshots": "false", "auth": "off"}
+		flags = map[string]string{"state_dir": temporary, "pool_size": "0", "snapshots": "false", "auth": "off",
+			"store": ""}
 	}
 	cfg, err := p.load(flags)
 	if err != nil {
@@ -199,8 +202,10 @@ const temporaryPrefix = "sandlot-fleeting-"
 func (p *program) sweepTemporary(ctx context.Context) {
 	dirs, _ := filepath.Glob(filepath.Join(os.TempDir(), temporaryPrefix+"*"))
 	for _, dir := range dirs {
-		if st, err := os.Lstat(dir); err != nil || !st.IsDir() ||
-			st.Sys().(*syscall.Stat_t).Uid != uint32(os.Getuid()) {
+		if st, err := os.Lstat(dir); err != nil || !st.IsDir() {
+			continue
+		}
+		if _, own, err := app.ResolveStateFolder(dir); err != nil || !own {
 			continue
 		}
 		if _, err := os.Stat(filepath.Join(dir, "lock")); err != nil {
@@ -268,7 +273,7 @@ func (p *program) tokens(ctx context.Context, use func(*store.DB) error) error {
 	if err := os.MkdirAll(cfg.Server.StateDir, 0o700); err != nil {
 		return err
 	}
-	db, err := store.Open(ctx, cfg.Server.StateDir)
+	db, err := store.Open(ctx, cfg.Server.Database())
 	if err != nil {
 		return err
 	}
@@ -282,55 +287,79 @@ type issuedToken struct {
 	Token   string     `json:"token"`
 	Expires *time.Time `json:"expires"`
 	Roles   auth.Roles `json:"roles,omitzero"`
+	Scope   auth.Scope `json:"scope,omitempty"`
+	ActsFor bool       `json:"acts_for,omitempty"`
+}
+
+// tokenFlags are the flags of `sandlot token create`.
+type tokenFlags struct {
+	user, expires             string
+	service, actsFor, metrics bool
+	roles, scope              []string
 }
 
 func (p *program) tokenCreate() *cobra.Command {
-	var user, expires string
-	var service, metrics bool
-	var names []string
+	var f tokenFlags
 	c := &cobra.Command{
 		Use: "create --user NAME", Short: "Create a token and print it, once", Args: cobra.NoArgs,
 		Example: "  sandlot token create --user alice\n  sandlot token create --user ci --service --expires 90d " +
-			"--json\n  sandlot token create --user prometheus --role metrics\n  sandlot token create --user admin " +
-			"--role operator",
+			"--json\n  sandlot token create --user bot --scope code.execute --scope 'file.*'\n  sandlot token create " +
+			"--user gitu --service --acts-for\n  sandlot token create --user prometheus --role metrics\n  sandlot " +
+			"token create --user admin --role operator",
 	}
-	c.Flags().StringVar(&user, "user", "", "name of the user whose token it is")
-	c.Flags().BoolVar(&service, "service", false,
+	flags := c.Flags()
+	flags.StringVar(&f.user, "user", "", "name of the user whose token it is")
+	flags.BoolVar(&f.service, "service", false,
 		"token of a service that many people use: a call without session_id gets a new session, not a home")
-	c.Flags().StringSliceVar(&names, "role", nil, "additional rights: operator, metrics or logs; repeatable")
-	c.Flags().BoolVar(&metrics, "metrics", false, "the same as --role metrics")
-	c.Flags().StringVar(&expires, "expires", "", "how long it is valid, such as 90d (default: without end)")
+	flags.BoolVar(&f.actsFor, "acts-for", false,
+		"with --service: each request may name the user it is for, by the header "+auth.UserHeader)
+	flags.StringSliceVar(&f.scope, "scope", nil,
+		"the only operations it is for, such as code.execute or 'file.*'; repeatable (default: all)")
+	flags.StringSliceVar(&f.roles, "role", nil, "additional rights: operator, metrics or logs; repeatable")
+	flags.BoolVar(&f.metrics, "metrics", false, "the same as --role metrics")
+	flags.StringVar(&f.expires, "expires", "", "how long it is valid, such as 90d (default: without end)")
 	c.MarkFlagRequired("user")
 	return p.withJSON(c, func(c *cobra.Command, _ []string) error {
-		life, err := time.Duration(0), error(nil)
-		if expires != "" {
-			if life, err = config.ParseDuration(expires); err != nil || life <= 0 {
-				return usage{fmt.Errorf("--expires %q must be a duration such as 90d or 12h", expires)}
-			}
-		}
-		if metrics {
-			names = append(names, string(auth.Metrics))
-		}
-		var roles []auth.Role
-		for _, name := range names {
-			r, err := auth.ParseRole(name)
-			if err != nil {
-				return usage{err}
-			}
-			roles = append(roles, r)
+		n, err := f.newToken(c.Flags().Changed("scope"))
+		if err != nil {
+			return usage{err}
 		}
 		return p.tokens(c.Context(), func(db *store.DB) error {
-			t, value, err := auth.Issue(c.Context(), db, user, service, life, roles...)
+			t, value, err := auth.IssueToken(c.Context(), db, n)
 			if err != nil {
 				return err
 			}
 			if p.asJSON {
-				return p.json(issuedToken{t.ID, t.User, value.Reveal(), t.Expires, t.Roles})
+				return p.json(issuedToken{t.ID, t.User, value.Reveal(), t.Expires, t.Roles, t.Scope, t.ActsFor})
 			}
 			_, err = fmt.Fprintln(p.out, value.Reveal())
 			return err
 		})
 	})
+}
+
+// newToken returns the token that the flags describe. With scoped, the flag --scope is there.
+func (f *tokenFlags) newToken(scoped bool) (n auth.NewToken, err error) {
+	n = auth.NewToken{User: f.user, Service: f.service, ActsFor: f.actsFor}
+	if f.expires != "" {
+		if n.Expires, err = config.ParseDuration(f.expires); err != nil || n.Expires <= 0 {
+			return n, fmt.Errorf("--expires %q must be a duration such as 90d or 12h", f.expires)
+		}
+	}
+	if f.metrics {
+		f.roles = append(f.roles, string(auth.Metrics))
+	}
+	for _, name := range f.roles {
+		r, err := auth.ParseRole(name)
+		if err != nil {
+			return n, err
+		}
+		n.Roles = append(n.Roles, r)
+	}
+	if scoped {
+		n.Scope, err = policy.ParseScope(f.scope)
+	}
+	return n, err
 }
 
 func (p *program) tokenList() *cobra.Command {
@@ -352,15 +381,30 @@ func (p *program) tokenList() *cobra.Command {
 				if t.Service {
 					kind = "service"
 				}
-				if t.Roles != 0 {
-					expires += "  roles " + t.Roles.String()
-				}
-				fmt.Fprintf(p.out, "%s  %-8s %-20s created %s  expires %s\n", t.ID, kind, t.User,
-					t.Created.Format(time.RFC3339), expires)
+				fmt.Fprintf(p.out, "%s  %-8s %-20s created %s  expires %s%s\n", t.ID, kind, t.User,
+					t.Created.Format(time.RFC3339), expires, tokenDetails(t))
 			}
 			return nil
 		})
 	})
+}
+
+// tokenDetails returns the last columns of the list: when the token was last used, and its rights.
+func tokenDetails(t auth.Token) string {
+	text := "  last used never"
+	if t.Used != nil {
+		text = "  last used " + t.Used.Format(time.RFC3339)
+	}
+	if t.Roles != 0 {
+		text += "  roles " + t.Roles.String()
+	}
+	if t.Scope != "" {
+		text += "  scope " + string(t.Scope)
+	}
+	if t.ActsFor {
+		text += "  acts for its users"
+	}
+	return text
 }
 
 func (p *program) tokenRevoke() *cobra.Command {

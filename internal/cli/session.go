@@ -7,12 +7,10 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"path"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -21,6 +19,7 @@ import (
 	"sandlot/internal/api/client"
 	"sandlot/internal/builtin"
 	"sandlot/internal/image"
+	"sandlot/internal/terminal"
 )
 
 // target is the session in which a command runs. done removes it when it was created for
@@ -236,7 +235,7 @@ func (p *program) rawTerminal(cmd *command.Command, t client.Terminal) (restore 
 		return nil, err
 	}
 	resized := make(chan os.Signal, 1)
-	signal.Notify(resized, syscall.SIGWINCH)
+	stop := terminal.NotifyResize(resized)
 	go func() {
 		for range resized {
 			if cols, rows, err := term.GetSize(fd); err == nil {
@@ -248,7 +247,7 @@ func (p *program) rawTerminal(cmd *command.Command, t client.Terminal) (restore 
 		}
 	}()
 	return func() {
-		signal.Stop(resized)
+		stop()
 		close(resized)
 		term.Restore(fd, old)
 	}, nil

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/aymanbagabas/go-udiff"
@@ -50,9 +49,7 @@ func (c Client) Plan(path string, s Server) (*Change, error) {
 		return nil, fmt.Errorf("%s is not a file", path)
 	default:
 		change.mode = st.Mode().Perm()
-		if stat, ok := st.Sys().(*syscall.Stat_t); ok {
-			change.uid, change.gid = int(stat.Uid), int(stat.Gid)
-		}
+		change.uid, change.gid = owner(st)
 		if change.before, err = readLimited(target); err != nil {
 			return nil, err
 		}

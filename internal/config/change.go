@@ -10,12 +10,13 @@ import (
 // reloadableKeys are the settings that a running server applies when the file changes.
 var reloadableKeys = []string{"mcp", "mcp_consent", "mcp_files", "mcp_files_env", "network.allow",
 	"network.allow_private",
-	"network.hosts", "network.mode", "network.registries", templateNetworks}
+	"network.hosts", "network.mode", "network.registries", "policy", "policy.question_timeout", "quotas",
+	templateNetworks}
 
 const templateNetworks = "templates.*.network"
 
 // Changed returns the keys of the settings whose values differ from those of before: the ones that a
-// running server applies, and the ones that need a restart. For flavors, mcp and templates it returns
+// running server applies, and the ones that need a restart. For flavors, mcp, oidc, quotas and templates it returns
 // the key of the whole section.
 func (c *Config) Changed(before *Config) (reloaded, needRestart []string) {
 	all := maps.Clone(c.changeTexts)
@@ -35,7 +36,7 @@ func (c *Config) Changed(before *Config) (reloaded, needRestart []string) {
 // storeText stores the text of a section, for Changed.
 func (c *Config) storeText(key string, n yaml.Node) error {
 	switch key {
-	case "flavors", "mcp":
+	case "flavors", "mcp", "oidc", "policy", "quotas":
 		text, err := yaml.Marshal(&n)
 		c.changeTexts[key] = string(text)
 		return err

@@ -6,21 +6,28 @@ package config
 
 import (
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"time"
+
+	"sandlot/internal/secret"
 )
 
 // Config has the effective settings.
 type Config struct {
-	Server   Server
-	Sessions Sessions
-	Runtime  Runtime
-	Docker   Docker
-	Output   Output
-	Network  Network
-	MCP      MCP
+	Server    Server
+	Sessions  Sessions
+	Runtime   Runtime
+	Docker    Docker
+	Output    Output
+	Network   Network
+	MCP       MCP
+	Events    Events
+	Telemetry Telemetry
+	Policy    Policy
+	Quotas    Quotas
 
 	Volumes       []Volume
 	VolumeLimitMB int        // limit for the content of each volume; 0: no limit
@@ -80,9 +87,34 @@ type Server struct {
 	LogLevel       string
 	StateDir       string
 	MaxBodyMB      int
-	PortsDomain    string // the domain of exposed ports' host names
-	SecretsKeyFile string // path of the file with the key that encrypts secrets; empty: in the state folder
-	PublicURL      string // without a trailing slash; empty: http://Host:Port
+	PortsDomain    string       // the domain of exposed ports' host names
+	SecretsKeyFile string       // path of the file with the key that encrypts secrets; empty: in the state folder
+	Store          secret.Value // the URL of a PostgreSQL database; empty: SQLite in StateDir
+	PublicURL      string       // without a trailing slash; empty: http://Host:Port
+	TLS            TLS
+	TrustedProxies []netip.Prefix
+	OIDC           []OIDC // by issuer
+}
+
+// Events has the settings of stored events.
+type Events struct {
+	KeepMax  int    // events that stay stored, of each of the two chains; 0: events are only in memory
+	KeepDays int    // days that an event stays stored; 0: any
+	File     string // path of a file that gets all events as lines of JSON; empty: none
+}
+
+// Database returns where the store's database is: the URL of a PostgreSQL database, or the folder of the SQLite file.
+func (s *Server) Database() string {
+	if s.Store != "" {
+		return s.Store.Reveal()
+	}
+	return s.StateDir
+}
+
+// Telemetry has the settings of the OpenTelemetry collector.
+type Telemetry struct {
+	Endpoint string            // its URL; empty: there is none
+	Headers  map[string]string // of each request to it; they may have secrets
 }
 
 // Sessions has the defaults and limits of sessions and their calls.
@@ -171,5 +203,5 @@ func (c *Config) Rows() []Row {
 	for _, s := range c.settings() {
 		rows = append(rows, Row{s.key, s.get(), c.Origin[s.key], s.help, s.env()})
 	}
-	return append(rows, c.mcpServerRows()...)
+	return slices.Concat(rows, c.oidcRows(), c.mcpServerRows())
 }

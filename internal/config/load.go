@@ -57,7 +57,8 @@ func (c *Config) invalidValue(key, value string, err error) error {
 	if origin == "flag" {
 		origin = "--" + strings.NewReplacer("_", "-", ".", "-").Replace(key)
 	}
-	return fault.Wrap(fault.Configuration, err, "%s=%q: %v", strings.TrimPrefix(origin, "variable "), value, err)
+	return fault.Wrap(fault.Configuration, err, "%s=%q: %v", strings.TrimPrefix(origin, "variable "),
+		shown(key, value), err)
 }
 
 // setValue sets a setting to a value, and stores the value's origin.
@@ -95,6 +96,7 @@ func Load(s Source) (*Config, error) {
 	for _, row := range c.settings() {
 		c.changeTexts[row.key] = row.get()
 	}
+	c.changeTexts[storeKey] = c.Server.Store.Reveal() // another password is a change
 	return c, nil
 }
 
@@ -104,8 +106,8 @@ func (c *Config) noteUnusedVariables(env map[string]string) {
 	for _, pair := range [][2]string{{"MSB_SERVER_URL", "MSB_API_KEY"}, {"MSB_API_KEY", "MSB_SERVER_URL"}} {
 		if env[pair[0]] != "" {
 			c.Notes = append(c.Notes, pair[0]+" is set, which chooses the microsandbox runtime together with "+pair[1]+
-				"; this version does not have that runtime yet: sandboxes are made by gvisor on this machine, and "+
-				"the variable is not used. Unset it")
+				"; this version does not have that runtime yet: sandboxes are made by "+defaultRuntime+
+				" on this machine, and the variable is not used. Unset it")
 		}
 	}
 }
@@ -177,7 +179,7 @@ func (c *Config) readSettingsFile(s Source) error {
 		return err
 	}
 	if info != nil {
-		if !s.Explicit() && !ownedByServer(info) {
+		if !s.Explicit() && !isServersFile(p, info) {
 			return fault.New(fault.Configuration,
 				"the settings file %s is another user's; take it over (chown), or name it with --config", c.File)
 		}
@@ -203,10 +205,16 @@ func (c *Config) parse(path string, text []byte) error {
 			err = c.parseFlavors(&node)
 		case "templates":
 			err = c.parseTemplates(&node)
+		case "oidc":
+			err = c.parseOIDC(&node)
 		case "network":
 			err = flattenNetwork(flat, &node)
 		case "mcp":
 			err = c.parseMCP(&node, path)
+		case "quotas":
+			err = c.parseQuotas(&node)
+		case "policy":
+			err = c.parsePolicy(flat, &node, path)
 		default:
 			err = flatten(flat, key, &node)
 		}
@@ -229,7 +237,7 @@ func (c *Config) setValues(path string, values map[string]*string) error {
 		value := values[key]
 		if i < 0 && (value != nil || !slices.ContainsFunc(rows,
 			func(s setting) bool { return strings.HasPrefix(s.key, key+".") })) {
-			known := []string{"flavors", "templates", "network", "mcp"}
+			known := []string{"flavors", "templates", "network", "mcp", "oidc", "policy.rules", "quotas"}
 			for _, s := range rows {
 				known = append(known, s.key)
 			}
@@ -324,6 +332,12 @@ func (c *Config) finish() error {
 		if err := c.CheckTrusted(c.File, explicit); err != nil {
 			return fault.Wrap(fault.Configuration, err, "the settings file %s is not used: %v%s", c.File, err, hint)
 		}
+	}
+	if err := c.finishTLS(); err != nil {
+		return err
+	}
+	if err := c.finishOIDC(); err != nil {
+		return err
 	}
 	if c.containerMemory != "" || c.containerCPU != "" {
 		f := Flavor{Name: "container", CPUs: 1, MemoryMB: 256}

@@ -15,6 +15,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"sandlot/internal/config/entry"
 	"sandlot/internal/fault"
 	"sandlot/internal/servers/spec"
 )
@@ -30,18 +31,9 @@ type MCP struct {
 	// FilesEnv are the names of environment variables that these files may refer to.
 	FilesEnv []string
 
-	ownEntries     []entry
-	lastValid      map[string][]entry // the entries of each of Files when it was last valid
-	runningVolumes []Volume           // volumes that the running server mounts, with its earlier settings
-}
-
-// entry is one server as a file describes it.
-type entry struct {
-	name   string
-	file   string
-	format *format
-	keys   map[string]any // values: string, []any, map[string]any; nil for null
-	err    error          // set if the entry is not a section at all
+	ownEntries     []entry.Entry
+	lastValid      map[string][]entry.Entry // the entries of each of Files when it was last valid
+	runningVolumes []Volume                 // volumes that the running server mounts, with its earlier settings
 }
 
 // mcpRows returns the settings of MCP servers, except for the servers themselves.
@@ -92,7 +84,7 @@ func (m *MCP) setFiles(v string) error {
 }
 
 func checkVariableName(name string) (string, error) {
-	if !variablePattern.MatchString(name) {
+	if !entry.VariableName.MatchString(name) {
 		return "", fmt.Errorf("%q must be the name of a variable, such as GITHUB_TOKEN", fault.Clip(name))
 	}
 	return name, nil
@@ -107,9 +99,9 @@ func (c *Config) Inherit(before *Config, volumes []Volume) {
 
 // clientEntries returns the entries of a client's file. If the file is invalid, missing, or writable by
 // others, it returns the last valid entries, if there are any, and a note.
-func (c *Config) clientEntries(file string) (entries []entry, note string) {
+func (c *Config) clientEntries(file string) (entries []entry.Entry, note string) {
 	if c.MCP.lastValid == nil {
-		c.MCP.lastValid = map[string][]entry{}
+		c.MCP.lastValid = map[string][]entry.Entry{}
 	}
 	entries, err := readClients(file, c.fileChecker(true))
 	if err == nil {
@@ -135,20 +127,10 @@ func (c *Config) parseMCP(n *yaml.Node, path string) error {
 			"[-y, server-github]}")
 	}
 	for i := 0; i+1 < len(n.Content); i += 2 {
-		e := entry{name: n.Content[i].Value, file: path, format: &ownFormat}
 		tree, err := yamlTree(n.Content[i+1], 0)
-		e.keys, e.err = entryKeys(tree, err)
-		c.MCP.ownEntries = append(c.MCP.ownEntries, e)
+		c.MCP.ownEntries = append(c.MCP.ownEntries, entry.New(n.Content[i].Value, path, tree, err))
 	}
 	return nil
-}
-
-func entryKeys(tree any, err error) (map[string]any, error) {
-	keys, ok := tree.(map[string]any)
-	if err == nil && !ok {
-		err = errors.New("it must be a section with command or url")
-	}
-	return keys, err
 }
 
 // Servers returns the servers that the operator configured: those of the settings file, then those of
@@ -170,17 +152,19 @@ func (c *Config) Servers(ctx context.Context, principal func(text string) (id st
 	notes = append(notes, more...)
 	list = make([]spec.Configured, len(all))
 	entryNotes := make([][]string, len(all))
+	settings := entry.Settings{Env: c.Source.Env, Allowed: c.MCP.FilesEnv, Home: c.homeFolder,
+		Duration: ParseDuration, Principal: principal}
 	var readers sync.WaitGroup
 	for i, e := range all {
 		readers.Go(func() {
-			list[i], entryNotes[i] = e.server(ctx, c, principal)
-			list[i].Name, list[i].Source = names[i], e.file
+			list[i], entryNotes[i] = e.Server(ctx, settings)
+			list[i].Name, list[i].Source = names[i], e.File
 		})
 	}
 	readers.Wait()
 	for i, words := range entryNotes {
 		for _, w := range words {
-			notes = append(notes, fmt.Sprintf("MCP server %q of %s: %s", names[i], all[i].file, w))
+			notes = append(notes, fmt.Sprintf("MCP server %q of %s: %s", names[i], all[i].File, w))
 		}
 	}
 	return list, notes
@@ -188,22 +172,22 @@ func (c *Config) Servers(ctx context.Context, principal func(text string) (id st
 
 // uniqueNames assigns a valid, unique name to each entry. Of two entries with the same name in the files, it
 // keeps the first, so the settings file takes precedence over the files of clients.
-func uniqueNames(all []entry) (unique []entry, names, notes []string) {
+func uniqueNames(all []entry.Entry) (unique []entry.Entry, names, notes []string) {
 	firstFile := map[string]string{}
 	for _, e := range all {
-		if from, duplicate := firstFile[e.name]; duplicate {
+		if from, duplicate := firstFile[e.Name]; duplicate {
 			notes = append(notes, fmt.Sprintf("MCP server %q of %s is left out: %s has one of that name",
-				fault.Clip(e.name), e.file, from))
+				fault.Clip(e.Name), e.File, from))
 			continue
 		}
-		firstFile[e.name] = e.file
-		name := safeName(e.name)
+		firstFile[e.Name] = e.File
+		name := safeName(e.Name)
 		for n := 2; slices.Contains(names, name); n++ {
-			name = fmt.Sprintf("%.28s-%d", safeName(e.name), n)
+			name = fmt.Sprintf("%.28s-%d", safeName(e.Name), n)
 		}
-		if name != e.name {
+		if name != e.Name {
 			notes = append(notes, fmt.Sprintf("MCP server %q of %s is called %s here: a name has 1 to %d letters, "+
-				"digits, _ and -", fault.Clip(e.name), e.file, name, maxServerName))
+				"digits, _ and -", fault.Clip(e.Name), e.File, name, maxServerName))
 		}
 		unique, names = append(unique, e), append(names, name)
 	}
@@ -242,8 +226,29 @@ func safeName(s string) string {
 func (c *Config) mcpServerRows() []Row {
 	var rows []Row
 	for _, e := range c.MCP.ownEntries {
-		rows = append(rows, Row{Key: "mcp." + e.name, Value: e.summary(), From: "file " + e.file,
+		rows = append(rows, Row{Key: "mcp." + e.Name, Value: e.Summary(), From: "file " + e.File,
 			Help: "a third-party MCP server"})
 	}
 	return rows
+}
+
+// homeFolder returns the folder that ~ means for the server: on the host, or in a sandbox.
+func (c *Config) homeFolder(s spec.Configured) string {
+	if s.Where == spec.OnHost {
+		if h := spec.HostUserHome(s.User); h != "" {
+			return h
+		}
+		if h := c.Source.Env["HOME"]; h != "" {
+			return h
+		}
+		h, _ := os.UserHomeDir()
+		return h
+	}
+	for _, t := range c.Templates {
+		serves := t.Name == c.Sessions.DefaultTemplate || slices.Contains(t.Provides, c.Sessions.DefaultTemplate)
+		if serves && t.Env["HOME"] != "" {
+			return t.Env["HOME"]
+		}
+	}
+	return "/root"
 }

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -13,59 +12,12 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"sandlot/internal/clientconfig"
-	"sandlot/internal/expand"
+	"sandlot/internal/config/entry"
 	"sandlot/internal/fault"
 )
 
-// format is the syntax of the entries in a kind of file.
-type format struct {
-	// translate returns the values by their keys in sandlot.yaml.
-	translate func(keys map[string]any) (translated map[string]any, notes []string, err error)
-	expand    func(ctx context.Context, text string, env variables) (string, error)
-}
-
-// variables are the environment variables to which an entry may refer.
-type variables struct {
-	values  map[string]string
-	allowed []string // names in mcp_files_env: the only ones for clients' files
-}
-
-// checkAllowed returns an error if a client's file may not use the variable.
-func (v variables) checkAllowed(name string) error {
-	if slices.Contains(v.allowed, name) {
-		return nil
-	}
-	return fmt.Errorf("the variable %s is not given to files of MCP clients; "+
-		"the operator can list it in mcp_files_env", fault.Clip(name))
-}
-
-// ownFormat is the syntax of sandlot.yaml.
-var ownFormat = format{
-	translate: func(keys map[string]any) (map[string]any, []string, error) {
-		for _, k := range slices.Sorted(maps.Keys(keys)) {
-			if !slices.Contains(ownKeys, k) {
-				return keys, nil, fmt.Errorf("unknown setting %q%s", fault.Clip(k), fault.DidYouMean(k, ownKeys))
-			}
-		}
-		return keys, nil, nil
-	},
-	expand: func(ctx context.Context, text string, env variables) (string, error) {
-		return expand.Value(ctx, text, env.values)
-	},
-}
-
-// clientFormat returns the syntax of a client's file.
-func clientFormat(f *clientconfig.Format) *format {
-	return &format{
-		translate: f.Translate,
-		expand: func(_ context.Context, text string, env variables) (string, error) {
-			return f.Expand(text, clientconfig.Variables{Values: env.values, Allow: env.checkAllowed})
-		},
-	}
-}
-
 // readClients reads the servers in a client's file, whose keys tell the format.
-func readClients(path string, checker *fileChecker) ([]entry, error) {
+func readClients(path string, checker *fileChecker) ([]entry.Entry, error) {
 	f, err := checker.open(path)
 	if errors.As(err, new(*os.PathError)) {
 		err = errors.New("it cannot be read: " + withoutPath(err))
@@ -85,11 +37,9 @@ func readClients(path string, checker *fileChecker) ([]entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	var all []entry
+	var all []entry.Entry
 	for _, name := range slices.Sorted(maps.Keys(servers)) {
-		e := entry{name: name, file: path, format: clientFormat(format)}
-		e.keys, e.err = entryKeys(servers[name], nil)
-		all = append(all, e)
+		all = append(all, entry.OfClient(name, path, format, servers[name]))
 	}
 	return all, nil
 }

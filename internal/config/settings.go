@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/url"
 	"os"
@@ -13,6 +14,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/net/http/httpguts"
 )
 
 // setting is one row of the table of settings. The parsers of the file, variables and flags use it,
@@ -137,7 +140,7 @@ const day = 24 * time.Hour
 // settings returns the table of settings, whose rows set and get the values of c.
 func (c *Config) settings() []setting {
 	return slices.Concat(c.serverRows(), c.runtimeRows(), c.dockerRows(), c.sessionRows(), c.networkRows(),
-		c.mcpRows(), c.outputRows())
+		c.mcpRows(), c.policyRows(), c.outputRows(), c.eventRows())
 }
 
 // serverRows returns the settings of the server.
@@ -161,6 +164,10 @@ func (c *Config) serverRows() []setting {
 			"DEBUG, INFO, WARNING or ERROR", text(&s.LogLevel, readLevel)},
 		{"state_dir", StateDir(), nil,
 			"where the server keeps its state", text(&s.StateDir, absoluteFolder)},
+		{"store", "", nil,
+			"the URL of a PostgreSQL database, such as postgres://USER:PASSWORD@HOST/DATABASE, for tokens, sessions, " +
+				"connections, secrets; empty: an SQLite file in the state folder",
+			database(&s.Store)},
 		{"max_body_mb", "16", nil,
 			"the largest MCP request, in MiB; files have no such limit", number(&s.MaxBodyMB, 1, 1024)},
 		{"public_url", "", nil,
@@ -168,6 +175,23 @@ func (c *Config) serverRows() []setting {
 				"the start and GET /install name it, and log-ins at third-party MCP servers come back there; empty: " +
 				"http://HOST:PORT",
 			text(&s.PublicURL, readURL)},
+		{"tls.cert_file", "", nil,
+			"a PEM file with the certificate of the server, and those up to its authority; read again when it changes",
+			text(&s.TLS.CertFile, absoluteFile)},
+		{"tls.key_file", "", nil,
+			"a PEM file with the certificate's key", text(&s.TLS.KeyFile, absoluteFile)},
+		{"tls.domains", "", nil,
+			"domains of this server, separated by commas: it gets certificates for them by ACME, and clients must " +
+				"reach it at port 443",
+			list(&s.TLS.Domains, readDomain)},
+		{"tls.email", "", nil,
+			"the address that the ACME server gets, for warnings", text(&s.TLS.Email, nil)},
+		{"tls.acme_directory", "https://acme-v02.api.letsencrypt.org/directory", nil,
+			"the directory of the ACME server", text(&s.TLS.Directory, readURL)},
+		{"trusted_proxies", "", nil,
+			"addresses and networks, such as 127.0.0.1 or 10.0.0.0/8, of the proxies whose X-Forwarded-For, -Proto " +
+				"and -Host count; separated by commas",
+			networks(&s.TrustedProxies)},
 		{"secrets.key_file", "", nil,
 			"a file of 32 random bytes, with which users' secrets and log-ins are stored; empty: secrets.key in the " +
 				"state folder, which is made",
@@ -182,7 +206,7 @@ func (c *Config) serverRows() []setting {
 func (c *Config) runtimeRows() []setting {
 	r := &c.Runtime
 	return []setting{
-		{"runtime", "gvisor", nil,
+		{"runtime", defaultRuntime, nil,
 			"what makes sandboxes", oneOf(&r.Name, runtimeNames...)},
 		{"runtimes", "", nil,
 			"all runtimes of this server, separated by commas; a template names its own; empty: the one of runtime",
@@ -284,6 +308,56 @@ func (c *Config) outputRows() []setting {
 		{"container_cpu_limit", "", []string{"CONTAINER_CPU_LIMIT"},
 			"CPUs of the default flavor", text(&c.containerCPU, readCPU)},
 	}
+}
+
+// eventRows returns the settings of stored events.
+func (c *Config) eventRows() []setting {
+	e := &c.Events
+	return []setting{
+		{"events.keep_max", "100000", nil,
+			"events that stay stored, and as many of the network and of exposed ports; 0: events are only in memory",
+			number(&e.KeepMax, 0, 100_000_000)},
+		{"events.keep_days", "30", nil,
+			"days after which a stored event is removed; 0: never", number(&e.KeepDays, 0, 36500)},
+		{"events.file", "", nil,
+			"a file that gets all stored events as lines of JSON; empty: none", text(&e.File, absoluteFile)},
+		{"telemetry.otlp_endpoint", "", nil,
+			"the URL of an OpenTelemetry collector that gets traces, metrics and logs over OTLP/HTTP, such as " +
+				"http://localhost:4318; empty: none",
+			text(&c.Telemetry.Endpoint, readURL)},
+		{"telemetry.otlp_headers", "", nil,
+			"headers of the requests to the collector, NAME=VALUE, separated by commas; they are not shown",
+			accessor{c.setTelemetryHeaders, c.telemetryHeadersText}},
+	}
+}
+
+// telemetryHeadersKey is a setting whose value may have secrets.
+const telemetryHeadersKey = "telemetry.otlp_headers"
+
+// setTelemetryHeaders sets the headers by a text NAME=VALUE,NAME=VALUE. Errors have no values.
+func (c *Config) setTelemetryHeaders(v string) error {
+	c.Telemetry.Headers = map[string]string{}
+	for part := range strings.SplitSeq(v, ",") {
+		if strings.TrimSpace(part) == "" {
+			continue
+		}
+		name, value, ok := strings.Cut(part, "=")
+		name, value = strings.TrimSpace(name), strings.TrimSpace(value)
+		if !ok || !httpguts.ValidHeaderFieldName(name) || !httpguts.ValidHeaderFieldValue(value) {
+			return errors.New("must be NAME=VALUE, separated by commas")
+		}
+		c.Telemetry.Headers[name] = value
+	}
+	return nil
+}
+
+// telemetryHeadersText returns the headers without their values, which may be secrets.
+func (c *Config) telemetryHeadersText() string {
+	var all []string
+	for _, name := range slices.Sorted(maps.Keys(c.Telemetry.Headers)) {
+		all = append(all, name+"=…")
+	}
+	return strings.Join(all, ",")
 }
 
 func readHost(v string) (string, error) {

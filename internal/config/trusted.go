@@ -6,8 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
-	"syscall"
 )
 
 // fileChecker checks files whose content is treated as the operator's own, and so can make the server run
@@ -21,9 +19,6 @@ type fileChecker struct {
 	accountFiles
 }
 
-// maxLinks is the maximum number of symbolic links in a path, as in the kernel.
-const maxLinks = 40
-
 // open checks a file and opens it. The error says why the file must not be read, and what to do.
 func (t *fileChecker) open(file string) (*os.File, error) {
 	abs, err := filepath.Abs(file)
@@ -34,8 +29,7 @@ func (t *fileChecker) open(file string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	// With O_NONBLOCK, opening a named pipe does not block.
-	f, err := os.OpenFile(resolved, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
+	f, err := os.OpenFile(resolved, openFlags, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -56,61 +50,6 @@ func (t *fileChecker) open(file string) (*os.File, error) {
 	return f, nil
 }
 
-// resolve resolves a path component by component, as the kernel does, and checks each folder and each
-// link on the way.
-func (t *fileChecker) resolve(abs string) (string, os.FileInfo, error) {
-	dir, names := "/", strings.Split(abs, "/")
-	if err := t.checkFolder(dir); err != nil {
-		return "", nil, err
-	}
-	for len(names) > 0 {
-		name := names[0]
-		names = names[1:]
-		switch name {
-		case "", ".":
-			continue
-		case "..":
-			dir = filepath.Dir(dir)
-			continue
-		}
-		next := filepath.Join(dir, name)
-		st, err := os.Lstat(next)
-		if err != nil {
-			return "", nil, err
-		}
-		if st.Mode()&os.ModeSymlink != 0 {
-			destination, err := t.readLink(next, st)
-			if err != nil {
-				return "", nil, err
-			}
-			if filepath.IsAbs(destination) {
-				dir = "/"
-			}
-			names = append(strings.Split(destination, "/"), names...)
-			continue
-		}
-		if strings.Join(names, "") == "" {
-			return next, st, nil
-		}
-		if err := t.checkFolder(next); err != nil {
-			return "", nil, err
-		}
-		dir = next
-	}
-	return "", nil, errors.New("it is a directory")
-}
-
-func (t *fileChecker) readLink(path string, st os.FileInfo) (string, error) {
-	if t.linkCount++; t.linkCount > maxLinks {
-		return "", errors.New("its name leads through too many links")
-	}
-	if t.checkUsers && !ownedByServer(st) {
-		return "", fmt.Errorf("others than the server's user can write it: the link %s is another user's; name the "+
-			"file itself", path)
-	}
-	return os.Readlink(path)
-}
-
 // checkFolder checks a folder on the path.
 func (t *fileChecker) checkFolder(path string) error {
 	st, err := os.Stat(path)
@@ -123,12 +62,11 @@ func (t *fileChecker) checkFolder(path string) error {
 				"to the volume", folder)
 		}
 	}
-	// In a folder with the sticky bit, only a file's owner can move or remove it.
 	if !t.checkUsers {
 		return nil
 	}
-	reason := t.otherWriters(st)
-	if ownedByServer(st) && (reason == "" || st.Mode()&os.ModeSticky != 0) {
+	reason, private := t.privateFolder(path, st)
+	if private {
 		return nil
 	}
 	return fmt.Errorf("others than the server's user can write it, as they can write the folder %s%s; "+
@@ -137,34 +75,15 @@ func (t *fileChecker) checkFolder(path string) error {
 }
 
 func (t *fileChecker) checkFile(path string, st os.FileInfo) error {
-	if reason := t.otherWriters(st); t.checkUsers && (!ownedByServer(st) || reason != "") {
+	if reason, private := t.privateFile(path, st); t.checkUsers && !private {
 		return fmt.Errorf("others than the server's user can write it%s; take the right away (chown, chmod go-w %s)",
 			inParentheses(reason), path)
 	}
-	if sys, ok := st.Sys().(*syscall.Stat_t); ok && sys.Nlink > 1 && t.hasVolumes {
+	if t.hasVolumes && hasSecondName(path, st) {
 		return errors.New("sandboxes may write it, as it has a second name (a hard link), which may be in a volume; " +
 			"make it a file of its own")
 	}
 	return nil
-}
-
-// ownedByServer reports whether a file belongs to the server's user or to root.
-func ownedByServer(st os.FileInfo) bool {
-	sys, ok := st.Sys().(*syscall.Stat_t)
-	return ok && (sys.Uid == 0 || int(sys.Uid) == os.Getuid())
-}
-
-// otherWriters returns a text that says who besides the server's user and root can write a file; empty:
-// nobody.
-func (t *fileChecker) otherWriters(st os.FileInfo) string {
-	sys, ok := st.Sys().(*syscall.Stat_t)
-	switch mode := st.Mode().Perm(); {
-	case !ok || mode&0o002 != 0:
-		return "everyone can"
-	case mode&0o020 != 0:
-		return t.otherMembers(int(sys.Gid), os.Getuid())
-	}
-	return ""
 }
 
 func inParentheses(reason string) string {

@@ -17,7 +17,7 @@ var buffers = sync.Pool{New: func() any { return new(buffer) }}
 
 // pooledReader reads a connection, and takes a buffer from the pool only while there are bytes to
 // read: an idle connection costs two goroutines and little else. For a connection without a
-// descriptor (one to a proxy over TLS) it keeps a small buffer of its own.
+// descriptor (one to a proxy over TLS), and on Windows, it keeps a small buffer of its own.
 //
 // splice(2) would take a third less processor time, but would report how many bytes moved
 // only at the end, and limits and idle timeouts need to know earlier.
@@ -36,9 +36,9 @@ func newPooledReader(c net.Conn) *pooledReader {
 	s := &pooledReader{conn: c}
 	switch c := c.(type) {
 	case *net.TCPConn:
-		s.raw, _ = c.SyscallConn()
+		s.raw = readable(c)
 	case *net.UnixConn:
-		s.raw, _ = c.SyscallConn()
+		s.raw = readable(c)
 	}
 	s.tryFunc = s.tryRead
 	return s
@@ -73,13 +73,7 @@ func (s *pooledReader) next() ([]byte, error) {
 // there was nothing to read, and is then called again later.
 func (s *pooledReader) tryRead(fd uintptr) bool {
 	s.buf = buffers.Get().(*buffer)
-	for {
-		s.n, s.err = syscall.Read(int(fd), s.buf[:])
-		if s.err != syscall.EINTR {
-			break
-		}
-	}
-	if s.err == syscall.EAGAIN {
+	if s.n, s.err = readNow(fd, s.buf[:]); s.err == syscall.EAGAIN {
 		s.release()
 		return false
 	}

@@ -9,7 +9,6 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"syscall"
 	"time"
 
 	"sandlot/internal/agent/wire"
@@ -35,7 +34,10 @@ type conn struct {
 	endReason string // why this server ended it; empty: it did not
 	target    Target
 	out       net.Conn // to the target; nil before it is connected
+	granted   bool     // a person has agreed to the target
 	otherName string   // the server name in TLS, if it is not target.Name
+
+	serverName string // in TLS; empty: there is none. checkServerName sets it
 }
 
 // cut closes both connections and cancels a dial. The reason of the first call stays.
@@ -180,7 +182,7 @@ func failureOf(err error) failure {
 		return failure{wire.NetUnreachable, p, nil}
 	case errors.As(err, &dns):
 		return unreachable("the name cannot be looked up now", err)
-	case errors.Is(err, syscall.ECONNREFUSED):
+	case errors.Is(err, errConnRefused):
 		return unreachable("it refused the connection", nil)
 	case errors.As(err, &timeout) && timeout.Timeout():
 		return unreachable("it did not answer in time", nil)
@@ -211,7 +213,14 @@ func (e *Outlet) lookup(ctx context.Context, p *Policy, name string) error {
 	if t.Name == "" {
 		return p.check(t, e.b.config.OwnAddresses())
 	}
-	if err := p.checkName(t); err != nil {
+	p, v, err := e.b.decide(e.owner, p, t, Lookup)
+	if v == Asked { // the name is not looked up, and the connection asks
+		return nil
+	}
+	if err == nil {
+		err = p.checkName(t)
+	}
+	if err != nil {
 		return err
 	}
 	return e.b.checkExists(ctx, p, t.Name)
@@ -265,9 +274,14 @@ func (l *conn) connect(ctx context.Context, r wire.NetRequest) bool {
 // dial connects the conn to t, if p allows it, and the policy at the moment when it is
 // connected, too.
 func (l *conn) dial(ctx context.Context, p *Policy, t Target) error {
-	if err := p.checkName(t); err != nil {
+	p, v, err := l.outlet.b.decide(l.outlet.owner, p, t, Connecting)
+	if err == nil {
+		err = p.checkName(t)
+	}
+	if err != nil {
 		return err
 	}
+	l.granted = v == Granted
 	out, t, err := l.outlet.b.dialAllowed(ctx, p, t)
 	if err != nil {
 		return err
@@ -287,6 +301,13 @@ func (l *conn) relay() {
 	e.countBoth(func(c *counters) { c.connected.Add(1); c.open.Add(1) })
 	defer e.countBoth(func(c *counters) { c.open.Add(-1) })
 	f := &flow{in: l.in, out: l.out, count: l.countBytes, cut: l.cut, began: time.Now()}
+	if l.terminates() {
+		if l.reply(wire.NetOK, "") {
+			l.terminate(f)
+		}
+		e.recordConnection(l, f)
+		return
+	}
 	if l.target.Name != "" {
 		f.inspect = l.checkServerName
 	}
@@ -335,6 +356,7 @@ func (l *conn) checkServerName(first []byte) ([]byte, error) {
 	if err != nil {
 		refusal = refusalError{why: "what its TLS asks for cannot be read"}
 	} else if name != "" {
+		l.serverName = name
 		if n, _, err := parseHost(name); err != nil || n != l.target.Name {
 			refusal, host = wrongServer(l.target.Name), printable(name)
 		}

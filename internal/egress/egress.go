@@ -41,7 +41,12 @@ type Config struct {
 	// OwnAddresses returns the machine's addresses, each with the prefix of its network. As
 	// long as it returns none, every connection is refused.
 	OwnAddresses func() []netip.Prefix
-	Limits       Limits
+	// Terminator ends TLS for connections to some hosts; nil: to none.
+	Terminator Terminator
+	// Reach returns what the operator's rules say about a host, which has a port except in the
+	// phase Lookup. It is called with locks held, and does not wait. Nil: there are no rules.
+	Reach  func(o Owner, host string, phase Phase) Verdict
+	Limits Limits
 }
 
 // Limits bound one sandbox; Bytes bounds a session. Zero means the default.
@@ -76,7 +81,7 @@ const maxWindow = 1 << 20
 
 func limitReceiveWindow(_, _ string, c syscall.RawConn) error {
 	return c.Control(func(fd uintptr) {
-		_ = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, syscall.TCP_WINDOW_CLAMP, maxWindow)
+		limitWindow(fd)
 	})
 }
 
@@ -146,13 +151,19 @@ func (b *Broker) dialAllowed(ctx context.Context, p *Policy, t Target) (net.Conn
 
 // Dial connects to host:port for a user who may reach what p allows. The server uses it for
 // what it does on the user's behalf, such as connecting to an MCP server that the user
-// added. If p does not allow the host, the error is a Forbidden.
-func (b *Broker) Dial(ctx context.Context, p *Policy, host string, port uint16) (net.Conn, error) {
+// added; without an owner, the operator's rules do not apply. If p does not allow the host, the error is a Forbidden.
+func (b *Broker) Dial(ctx context.Context, o Owner, p *Policy, host string, port uint16) (net.Conn, error) {
 	t := Target{Name: strings.ToLower(strings.TrimSuffix(host, ".")), Port: port}
 	if a, err := netip.ParseAddr(host); err == nil {
 		t = Target{Addr: a.Unmap(), Port: port}
 	}
-	err := p.checkName(t)
+	var err error
+	if o.Principal != "" {
+		p, _, err = b.decide(o, p, t, Connecting)
+	}
+	if err == nil {
+		err = p.checkName(t)
+	}
 	if err == nil && t.Name == "" {
 		err = p.checkAddress(t, b.config.OwnAddresses())
 	}

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"sandlot/internal/agent/wire"
+	"sandlot/internal/event"
 )
 
 func limits(f func(*Limits)) func(*Config) { return func(c *Config) { f(&c.Limits) } }
@@ -253,7 +254,12 @@ func leftOut(t *testing.T, log, verdict string) (sum int) {
 func TestLeftOutIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log safeBuffer
-		e, c, _, _ := piped(t, func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+		stream := event.New()
+		events := stream.Subscribe(event.Filter{}, 0)
+		defer events.Close()
+		e, c, _, _ := piped(t, func(c *Config) {
+			c.Log, c.Events = slog.New(slog.NewTextHandler(&log, nil)), stream
+		})
 		defer e.Close()
 		for range 2 * logRate {
 			wire.WriteNetRequest(c, toAddr("127.0.0.1", 1))
@@ -269,6 +275,20 @@ func TestLeftOutIsTold(t *testing.T) {
 		synctest.Wait()
 		if n := leftOut(t, log.String(), "refused"); n != logRate {
 			t.Errorf("%d were left out: %s", n, log.String())
+		}
+		all, _, _ := events.Read()
+		single, counted := 0, uint64(0)
+		for _, e := range all {
+			if e.Outcome != "refused" || e.Kind != event.Egress || e.Operation != event.NetworkConnect {
+				t.Errorf("%+v", e)
+			}
+			if e.Count == 0 {
+				single++
+			}
+			counted += e.Count
+		}
+		if single != logRate || counted != logRate || len(all) != logRate+1 {
+			t.Errorf("%d events are of one failure each, and all %d stand for %d more", single, len(all), counted)
 		}
 	})
 }

@@ -29,7 +29,8 @@ const logRate = 10
 
 // limitedLog logs the connections and failures of one sandbox. A sandbox can cause any number
 // of failures, so their lines are limited by rate; lines about connections are not. A
-// second after the first line that was left out, one line says how many were, by outcome.
+// second after the first line that was left out, one line says how many were, by outcome, and an
+// event for each operation and outcome has the Count.
 // The mutex of the Outlet, mu, guards it.
 type limitedLog struct {
 	log     *slog.Logger
@@ -37,8 +38,8 @@ type limitedLog struct {
 	owner   Owner
 	mu      *sync.Mutex
 	limiter *rate.Limiter
-	omitted map[string]int // lines that were left out, by outcome
-	timer   *time.Timer    // calls flush; nil: nothing was left out
+	omitted map[event.Event]uint64 // failures that were left out, by operation and outcome
+	timer   *time.Timer            // calls flush; nil: nothing was left out
 }
 
 // summaryDelay is how long lines that are left out are counted before their number is logged.
@@ -58,9 +59,9 @@ func (l *limitedLog) logFailure(failed event.Event, args ...any) {
 		return
 	}
 	if l.omitted == nil {
-		l.omitted = map[string]int{}
+		l.omitted = map[event.Event]uint64{}
 	}
-	l.omitted[failed.Outcome]++
+	l.omitted[event.Event{Kind: failed.Kind, Operation: failed.Operation, Outcome: failed.Outcome}]++
 	if l.timer == nil {
 		l.timer = time.AfterFunc(summaryDelay, func() {
 			l.mu.Lock()
@@ -70,18 +71,24 @@ func (l *limitedLog) logFailure(failed event.Event, args ...any) {
 	}
 }
 
-// flush logs how many lines were left out.
+// flush logs how many lines were left out, and publishes an event for each operation and outcome of them.
 func (l *limitedLog) flush() {
 	if l.timer == nil {
 		return
 	}
 	l.timer.Stop()
-	lines := 0
-	var args []any
-	for _, outcome := range slices.Sorted(maps.Keys(l.omitted)) {
-		lines += l.omitted[outcome]
-		args = append(args, outcome, l.omitted[outcome])
+	var lines uint64
+	outcomes := map[string]uint64{}
+	for e, n := range l.omitted {
+		lines += n
+		outcomes[e.Outcome] += n
+		e.Count = n
+		l.publish(e)
 	}
-	l.log.Info("network: lines left out", append([]any{"lines", lines}, args...)...)
+	args := []any{"lines", lines}
+	for _, outcome := range slices.Sorted(maps.Keys(outcomes)) {
+		args = append(args, outcome, outcomes[outcome])
+	}
+	l.log.Info("network: lines left out", args...)
 	l.timer, l.omitted = nil, nil
 }

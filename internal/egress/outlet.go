@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -31,10 +32,12 @@ type Owner struct{ Principal, Session, Sandbox string }
 // Outlet is one sandbox's access to the network.
 type Outlet struct {
 	b     *Broker
+	owner Owner
 	count counters
 	meter *Meter
 
-	wg sync.WaitGroup // counts conns
+	terminated atomic.Int64   // connections whose TLS is ended now
+	wg         sync.WaitGroup // counts conns
 
 	mu         sync.Mutex
 	closed     bool
@@ -57,7 +60,7 @@ func (b *Broker) Outlet(owner Owner, policy *Policy, meter *Meter) *Outlet {
 		return rate.NewLimiter(rate.Limit(times*b.config.Limits.Rate), times*b.config.Limits.Burst)
 	}
 	e := &Outlet{
-		b: b, policy: policy, meter: meter, conns: map[*conn]bool{},
+		b: b, owner: owner, policy: policy, meter: meter, conns: map[*conn]bool{},
 		connectRate: per(1), lookupRate: per(1), busyRate: per(1),
 		// An agent needs one for each connection to the network, and makes a spare one
 		// with each look-up.
@@ -137,7 +140,7 @@ func (e *Outlet) SetPolicy(p *Policy) {
 		if l.out == nil {
 			continue // admit checks it when it is connected
 		}
-		err := p.check(l.target, own)
+		err := e.recheck(p, l, l.target, own)
 		if err == nil && l.otherName != "" && p.Mode == Allowlist {
 			err = wrongServer(l.target.Name)
 		}
@@ -146,6 +149,17 @@ func (e *Outlet) SetPolicy(p *Policy) {
 			l.cutLocked("policy")
 		}
 	}
+}
+
+// recheck checks the target of a conn that was allowed before. The caller holds e.mu.
+func (e *Outlet) recheck(p *Policy, l *conn, t Target, own []netip.Prefix) error {
+	if p.enabled() && e.b.verdict(e.owner, t, Connected) == Denied {
+		return ruleDenies
+	}
+	if l.granted && p.enabled() {
+		p = p.granting(t)
+	}
+	return p.check(t, own)
 }
 
 // Close ends all connections and waits for them. It can be called twice.
@@ -268,7 +282,7 @@ func (e *Outlet) attach(l *conn, t Target, out net.Conn) error {
 	if l.endReason != "" {
 		return errCut
 	}
-	if err := e.policy.check(t, own); err != nil {
+	if err := e.recheck(e.policy, l, t, own); err != nil {
 		return err
 	}
 	l.target, l.out = t, out

@@ -1,12 +1,15 @@
 // Package event is the server's stream of events: who did what, when, and with which
-// outcome. Events are stored in memory, in bounded logs, and publishing never waits for a
-// reader. An event has names and ids, but no secrets, no values of arguments and no output.
+// outcome. The latest events are in memory, in bounded logs, and publishing never waits for a
+// reader; package audit stores events for longer. An event has names and ids, but no secrets,
+// no values of arguments and no output.
 package event
 
 import (
 	"encoding/json"
+	"math"
 	"strings"
 	"time"
+	"unicode"
 )
 
 // Kind is a kind of event.
@@ -20,10 +23,11 @@ const (
 	Session    Kind = "session"    // a session began, got a sandbox, or ended
 	Consent    Kind = "consent"    // a user was asked for consent, and their answer
 	Token      Kind = "token"      // a token was created or revoked, or what it admitted ended
+	Server     Kind = "server"     // the server itself began, ended, or lost events
 )
 
 // Kinds lists all kinds.
-var Kinds = []Kind{Call, Connection, Egress, Session, Consent, Token}
+var Kinds = []Kind{Call, Connection, Egress, Session, Consent, Token, Server}
 
 // Outcomes. An operation that failed with a fault has the fault's code instead.
 const (
@@ -46,13 +50,25 @@ const (
 	TokenCreated   = "token.created"
 	TokenRevoked   = "token.revoked"
 	TokenEnded     = "token.ended" // open requests of a token were ended: it was revoked or has expired
+	// The Outcome of ServerStarted is OK, or AfterCrash.
+	ServerStarted = "server.started"
+	ServerStopped = "server.stopped"
+	EventsLost    = "server.events_lost" // Count events could not be stored
 )
+
+// AfterCrash is the outcome of ServerStarted when the previous server did not end by itself:
+// its events of the last second may be missing.
+const AfterCrash = "after_crash"
+
+// ServerPrincipal is the principal of events of the kind Server, which only operators read. It
+// is the id of no principal.
+const ServerPrincipal = "server"
 
 // Event is one event.
 type Event struct {
-	// ID grows with each event while the server runs.
+	// ID grows with each event. Where events are stored, it grows over restarts of the server too.
 	ID   uint64    `json:"id"`
-	Time time.Time `json:"time"`
+	Time time.Time `json:"time"` // the end of an operation
 	Kind Kind      `json:"kind"`
 	// Principal is the id of the principal that the event belongs to. Only that principal
 	// and operators may read it.
@@ -74,17 +90,37 @@ type Event struct {
 	// Duration is how long the operation took; 0 if it has no duration or has not ended. In
 	// JSON it is duration_ms, in milliseconds.
 	Duration time.Duration `json:"-"`
+	// Origin is where the request came from; the zero value: it was no request.
+	Origin
+	// RequestBytes and AnswerBytes are about the sizes of a call's arguments and result, or what a
+	// connection or file moved from and to the client or sandbox, in bytes; 0: unknown or nothing.
+	RequestBytes int64 `json:"request_bytes,omitempty"`
+	AnswerBytes  int64 `json:"answer_bytes,omitempty"`
+	// Count is the number of events that EventsLost reports, or that an event of the kind Egress
+	// stands for; 0: one.
+	Count uint64 `json:"count,omitempty"`
+	// Offers is what a third-party server offers in its new state; the zero value: nothing is known.
+	Offers Offers `json:"offers,omitzero"`
+}
+
+// Offers counts what a third-party server offers.
+type Offers struct {
+	Tools     int `json:"tools"`
+	Prompts   int `json:"prompts"`
+	Resources int `json:"resources"`
 }
 
 // eventFields is Event without its methods, for encoding and decoding its fields.
 type eventFields Event
 
-// MarshalJSON implements json.Marshaler.
+// MarshalJSON implements json.Marshaler. Events are shown, stored and hashed in this form.
 func (e Event) MarshalJSON() ([]byte, error) {
+	fields := eventFields(e)
+	fields.Time = fields.Time.UTC()
 	return json.Marshal(struct {
 		eventFields
 		Millis float64 `json:"duration_ms,omitempty"`
-	}{eventFields(e), float64(e.Duration.Microseconds()) / 1000})
+	}{fields, float64(e.Duration.Microseconds()) / 1000})
 }
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -97,24 +133,47 @@ func (e *Event) UnmarshalJSON(b []byte) error {
 		return err
 	}
 	*e = Event(in.eventFields)
-	e.Duration = time.Duration(in.Millis * float64(time.Millisecond))
+	e.Duration = time.Duration(math.Round(in.Millis*1000)) * time.Microsecond
 	return nil
 }
 
 // maxText bounds each text of an event, in bytes.
 const maxText = 200
 
-// clip bounds a text, and copies it so that the longer text can be freed.
+// clip bounds and cleans a text, and copies a longer one so that it can be freed.
 func clip(s string) string {
-	if len(s) <= maxText {
-		return s
+	if len(s) > maxText {
+		s = strings.Clone(strings.ToValidUTF8(s[:maxText], ""))
 	}
-	return strings.Clone(strings.ToValidUTF8(s[:maxText], ""))
+	if s = clean(s); len(s) > maxText { // what clean puts in is longer
+		s = strings.ToValidUTF8(s[:maxText], "")
+	}
+	return s
+}
+
+// clean replaces control characters and what is not UTF-8: clients choose texts, PostgreSQL stores no NUL,
+// and JSON has other bytes than the text if the text is not UTF-8.
+func clean(s string) string {
+	for i := range len(s) {
+		if s[i] < ' ' || s[i] >= 0x7f {
+			return strings.Map(printable, s)
+		}
+	}
+	return s
+}
+
+func printable(r rune) rune {
+	if unicode.IsControl(r) {
+		return unicode.ReplacementChar
+	}
+	return r
 }
 
 // fixedSize is about how much memory an event takes without its texts, in bytes.
-const fixedSize = 160
+const fixedSize = 320
 
 func (e *Event) size() int {
-	return fixedSize + len(e.Principal) + len(e.Session) + len(e.Operation) + len(e.Name) + len(e.Outcome)
+	return fixedSize + len(e.Principal) + len(e.Session) + len(e.Operation) + len(e.Name) + len(e.Outcome) +
+		len(e.Token) + len(e.Service) + len(e.Address) + len(e.Trace) +
+		len(e.Method) + len(e.ClientSession)
 }

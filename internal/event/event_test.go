@@ -298,3 +298,29 @@ func BenchmarkPublishParallel(b *testing.B) {
 		}
 	})
 }
+
+// Texts that a client chose are texts that every store stores as they are, and stay bounded.
+func TestTextsAreClean(t *testing.T) {
+	for text, want := range map[string]string{
+		"a\x00b": "a\ufffdb", "a\xffb": "a\ufffdb", "a\nb\x7f\u0085": "a\ufffdb\ufffd\ufffd", "grün €": "grün €",
+		strings.Repeat("\x01", maxText):   strings.Repeat("\ufffd", maxText/3),
+		strings.Repeat("\xff", maxText+9): "",
+	} {
+		s := New()
+		sub := s.Subscribe(Filter{}, 0)
+		s.Publish(Event{Principal: text, Session: text, Operation: text, Name: text, Outcome: text,
+			Origin: Origin{Token: text, Service: text, Address: text, Trace: text, Method: text, ClientSession: text}})
+		events, _ := drain(t, sub)
+		e := events[0]
+		for i, got := range []string{e.Session, e.Operation, e.Name, e.Outcome, e.Token, e.Service, e.Address, e.Trace,
+			e.Method, e.ClientSession} {
+			if got != want {
+				t.Errorf("text %d of %.9q is %.9q of %d bytes, want %.9q", i, text, got, len(got), want)
+			}
+		}
+		if !utf8.ValidString(e.Principal) || strings.ContainsAny(e.Principal, "\x00\n") {
+			t.Errorf("the principal is %q", e.Principal)
+		}
+		sub.Close()
+	}
+}

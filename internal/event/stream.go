@@ -16,7 +16,7 @@ import (
 // own oldest events.
 const (
 	maxEvents = 256
-	maxBytes  = 64 << 10
+	maxBytes  = 112 << 10
 	maxLogs   = 256
 )
 
@@ -28,6 +28,9 @@ const (
 	noisy
 	numClasses
 )
+
+// Noisy reports whether others than the principal's clients cause such events, at any number.
+func (e *Event) Noisy() bool { return e.class() == noisy }
 
 func (e *Event) class() int {
 	if e.Kind == Egress || e.ByOthers {
@@ -45,10 +48,10 @@ type logKey struct {
 // Stream stores the latest events of each principal for readers. Publishing to a nil Stream
 // does nothing.
 //
-// Lock order: the stream's mu, then a log's mu.
+// Lock order: the stream's mu, then a log's mu, then orderMu.
 type Stream struct {
-	// Epoch is random. It distinguishes this server's ids of events from those before a
-	// restart.
+	// Epoch distinguishes the ids of events of this stream from others. It is random, unless
+	// RecordTo sets it.
 	Epoch string
 
 	lastID     atomic.Uint64 // id of the newest event
@@ -57,6 +60,10 @@ type Stream struct {
 
 	closed chan struct{}
 	close  sync.Once
+
+	record  func(Event) // nil: events are only in memory
+	observe func(Event) // nil: nobody observes
+	orderMu sync.Mutex  // held while an event gets its id and is recorded, so that ids are in order there
 
 	mu sync.Mutex // held while logs and allReaders are replaced
 }
@@ -68,6 +75,17 @@ func New() *Stream {
 	s.allReaders.Store(new([]*reader))
 	return s
 }
+
+// RecordTo makes record get each event, in the order of their ids, which continue after lastID.
+// record must not wait. RecordTo is called before the first event is published.
+func (s *Stream) RecordTo(record func(Event), epoch string, lastID uint64) {
+	s.record, s.Epoch = record, epoch
+	s.lastID.Store(lastID)
+}
+
+// ObserveBy makes observe get each event, in any order and without its id. observe must not wait.
+// ObserveBy is called before the first event is published.
+func (s *Stream) ObserveBy(observe func(Event)) { s.observe = observe }
 
 // ErrClosed is the error of Subscription.Next when the stream is closed.
 var ErrClosed = errors.New("the server stops")
@@ -111,8 +129,14 @@ func (s *Stream) Publish(e Event) {
 	if e.Time.IsZero() {
 		e.Time = time.Now()
 	}
+	e.Principal = clean(e.Principal) // not clipped: two principals would become one
 	e.Session, e.Name, e.Operation, e.Outcome = clip(e.Session), clip(e.Name), clip(e.Operation), clip(e.Outcome)
+	e.Token, e.Service, e.Address = clip(e.Token), clip(e.Service), clip(e.Address)
+	e.Trace, e.Method, e.ClientSession = clip(e.Trace), clip(e.Method), clip(e.ClientSession)
 	for !s.log(e.Principal, e.class()).add(s, e) {
+	}
+	if s.observe != nil {
+		s.observe(e)
 	}
 	for _, r := range *s.allReaders.Load() {
 		r.wake()
@@ -126,7 +150,15 @@ func (l *log) add(s *Stream, e Event) bool {
 	if l.evicted {
 		return false
 	}
-	e.ID = s.lastID.Add(1) // under the lock, so that a reader that locks the log finds all ids up to s.lastID
+	// Under the lock, so that a reader that locks the log finds all ids up to s.lastID.
+	if s.record == nil {
+		e.ID = s.lastID.Add(1)
+	} else {
+		s.orderMu.Lock()
+		e.ID = s.lastID.Add(1)
+		s.record(e)
+		s.orderMu.Unlock()
+	}
 	l.lastUsed = e.Time
 	size := e.size()
 	for l.stored > 0 && (l.stored == maxEvents || l.bytes+size > maxBytes) {

@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 	"unicode/utf8"
 
@@ -210,11 +209,12 @@ func run(ctx context.Context, w io.Writer, command string, env []string) error {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	out := &limitedWriter{w: w, remaining: maxOutput}
-	c := exec.CommandContext(ctx, "/bin/sh", "-c", command)
+	c, err := shellCommand(ctx, command)
+	if err != nil {
+		return err
+	}
 	c.Env, c.Stdout, c.WaitDelay = env, out, time.Second
-	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGKILL) }
-	err := c.Run()
+	err = c.Run()
 	var exit *exec.ExitError
 	switch {
 	case out.exceeded:

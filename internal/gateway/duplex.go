@@ -11,6 +11,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"sandlot/internal/event"
 	"sandlot/internal/gateway/rpc"
 	"sandlot/internal/limit"
 )
@@ -24,6 +25,7 @@ type duplex struct {
 	owner   string
 	limits  *limit.Limiter
 	answers *runningAnswers
+	origin  event.Origin // of the request that carries the messages
 
 	lines    chan inputResult // from the goroutine that reads the input
 	readers  sync.WaitGroup
@@ -133,7 +135,7 @@ func (d *duplex) register(p inputLine) (errorAnswer any) {
 		p.reservation.Release()
 		return nil
 	}
-	key, unregister := d.answers.add(x.answers)
+	key, unregister := d.answers.add(x.answers, d.origin)
 	x.unregister, x.unanswered, x.responses = unregister, len(x.indexes), make([]json.RawMessage, len(x.indexes))
 	for id := range x.indexes {
 		d.calls[id] = x

@@ -49,6 +49,7 @@ func (g *Gateway) acquire(p auth.Principal) (e *endpoint, release func()) {
 	g.mu.Lock()
 	e = g.endpoints[p]
 	if e == nil {
+		g.makeRoom(p)
 		e = g.newEndpoint(p)
 		g.endpoints[p] = e
 	}
@@ -60,6 +61,35 @@ func (g *Gateway) acquire(p auth.Principal) (e *endpoint, release func()) {
 		defer g.mu.Unlock()
 		e.runningRequests--
 		e.lastUsed = time.Now()
+	}
+}
+
+// maxServiceEndpoints is how many endpoints one token of a service can have at once, for the users that it
+// names. An endpoint takes some hundred KiB.
+const maxServiceEndpoints = 512
+
+// makeRoom ends the endpoint that was used longest ago of all of a service's token, if the token has too many.
+// Clients that had a session there get an error for their next request, and begin a new one. The caller
+// holds g.mu.
+func (g *Gateway) makeRoom(p auth.Principal) {
+	if _, isServices := auth.ServiceOf(p.ID); !isServices {
+		return
+	}
+	var oldest auth.Principal
+	count := 0
+	for q, e := range g.endpoints {
+		if _, isServices := auth.ServiceOf(q.ID); !isServices || q.Token != p.Token {
+			continue
+		}
+		count++
+		if e.runningRequests == 0 && (oldest.ID == "" || e.lastUsed.Before(g.endpoints[oldest].lastUsed)) {
+			oldest = q
+		}
+	}
+	if count >= maxServiceEndpoints && oldest.ID != "" { // the running requests of a service are limited too
+		e := g.endpoints[oldest]
+		delete(g.endpoints, oldest)
+		e.release()
 	}
 }
 
@@ -167,18 +197,34 @@ func (g *Gateway) ensureFilled(e *endpoint) {
 // never end theirs.
 const maxSessions = 256
 
+// maxServiceSessions is how many all users of one service can have together.
+const maxServiceSessions = 1024
+
 // trimSessions closes sessions of a principal who has too many: the oldest ones of the token
 // with the most. Their clients get an error for their next request, and begin new sessions. A
 // call that runs in such a session continues, but the SDK drops its answer.
 func (g *Gateway) trimSessions(p auth.Principal) {
 	g.trimMu.Lock()
 	defer g.trimMu.Unlock()
+	g.trim(maxSessions, func(q auth.Principal) bool { return q.ID == p.ID })
+	if service, ok := auth.ServiceOf(p.ID); ok {
+		g.trim(maxServiceSessions, func(q auth.Principal) bool {
+			of, ok := auth.ServiceOf(q.ID)
+			return ok && of == service
+		})
+	}
+}
+
+// trim closes the sessions beyond a limit of the principals that counts selects. The caller holds g.trimMu.
+func (g *Gateway) trim(limit int, counts func(auth.Principal) bool) {
 	sessions, total := map[*endpoint][]*mcp.ServerSession{}, 0
-	g.forEachEndpoint(p.ID, func(e *endpoint) {
-		sessions[e] = e.sessions()
-		total += len(sessions[e])
+	g.forEachEndpoint("", func(e *endpoint) {
+		if counts(e.principal) {
+			sessions[e] = e.sessions()
+			total += len(sessions[e])
+		}
 	})
-	for ; total > maxSessions; total-- {
+	for ; total > limit; total-- {
 		var most *endpoint
 		for e, list := range sessions {
 			if most == nil || len(list) > len(sessions[most]) {

@@ -27,9 +27,9 @@ type fakeBuiltin struct {
 
 func (f fakeBuiltin) Tools(context.Context, auth.Principal) []tool.Tool {
 	if f.description == nil {
-		return []tool.Tool{{Name: "own"}}
+		return []tool.Tool{{Name: "own", Operation: policy.ShellExecute}}
 	}
-	return []tool.Tool{{Name: "own", Description: f.description.Load().(string)}}
+	return []tool.Tool{{Name: "own", Operation: policy.ShellExecute, Description: f.description.Load().(string)}}
 }
 
 func (f fakeBuiltin) Find(_ auth.Principal, name string) (tool.Callable, bool) {
@@ -38,6 +38,8 @@ func (f fakeBuiltin) Find(_ auth.Principal, name string) (tool.Callable, bool) {
 }
 
 const ownTemplate = "sandlot://sessions/{session_id}/files/{+path}"
+
+func (fakeBuiltin) File(string) (session, path string, ok bool) { return "", "", false }
 
 func (fakeBuiltin) ResourceTemplates() []tool.Link {
 	return []tool.Link{{URI: ownTemplate, Name: "session file"}}
@@ -76,6 +78,8 @@ func (f *fakeExternal) WaitReady(context.Context, auth.Principal) bool { return 
 func (f *fakeExternal) Prompts(auth.Principal) []tool.Item             { return f.prompts }
 func (f *fakeExternal) Resources(auth.Principal) []tool.Item           { return f.resources }
 func (f *fakeExternal) Templates(auth.Principal) []tool.Item           { return f.templates }
+
+func (f *fakeExternal) Detail(tool.Request) string { return "" }
 
 func (f *fakeExternal) Proxy(ctx context.Context, r tool.Request) (json.RawMessage, error) {
 	return f.proxy(ctx, r)
@@ -183,7 +187,8 @@ type fakeElicitor struct {
 }
 
 func (fakeElicitor) Tools(context.Context, auth.Principal) []tool.Tool {
-	return []tool.Tool{{Name: "careful", Elicits: true}, {Name: "careless"}}
+	return []tool.Tool{{Name: "careful", Elicits: true, Operation: policy.MCPConnect},
+		{Name: "careless", Operation: policy.MCPConnect}}
 }
 
 func (f fakeElicitor) Find(_ auth.Principal, name string) (tool.Callable, bool) {

@@ -17,12 +17,14 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"sandlot/internal/auth"
+	"sandlot/internal/event"
 	"sandlot/internal/fault"
 	"sandlot/internal/gateway/bare"
 	"sandlot/internal/gateway/relay"
 	"sandlot/internal/gateway/rpc"
 	"sandlot/internal/hub"
 	"sandlot/internal/limit"
+	"sandlot/internal/policy"
 	"sandlot/internal/revision"
 )
 
@@ -125,7 +127,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if answered {
 			return
 		}
-		entry, remove := e.answers.add(answers)
+		entry, remove := e.answers.add(answers, event.FromContext(r.Context()))
 		defer remove()
 		r.Header.Set(answersHeader, entry)
 	}
@@ -190,7 +192,8 @@ func (g *Gateway) Serve(ctx context.Context, p auth.Principal, in io.ReadCloser,
 	stdout := &messageWriter{Closer: out, out: out}
 	input := newLineReader(in, stdout, g.MaxBody)
 	input.newReservation = func() *limit.Reservation { return g.Limits.NewReservation(p.ID, limit.RequestBytes) }
-	return e.server.Run(ctx, &duplex{in: input, out: stdout, owner: p.ID, limits: g.Limits, answers: &e.answers})
+	return e.server.Run(ctx, &duplex{in: input, out: stdout, owner: p.ID, limits: g.Limits, answers: &e.answers,
+		origin: event.FromContext(ctx)})
 }
 
 // Close ends all endpoints with their sessions and suspended calls, and waits until they have
@@ -215,9 +218,11 @@ func (g *Gateway) Close() {
 
 const closeTimeout = 10 * time.Second
 
-// connected calls Config.Connected after a client's first message.
+// connected calls Config.Connected after a client's first message, if the client's token has the
+// scope to run something in a sandbox.
 func (g *Gateway) connected(p auth.Principal) {
-	if g.Connected != nil {
+	runs := policy.InScope(p, policy.CodeExecute) || policy.InScope(p, policy.ShellExecute)
+	if g.Connected != nil && runs {
 		g.Connected(p)
 	}
 }

@@ -30,7 +30,8 @@ func (g *Gateway) proxyMiddleware(e *endpoint) mcp.Middleware {
 				g.waitReady(ctx, e)
 				g.sync(e)
 			case *mcp.CallToolRequest:
-				if _, own := e.own()[featureKey{method, r.Params.Name}]; !own && g.Hub.HasExternal() {
+				_, own := e.own()[featureKey{method, r.Params.Name}]
+				if !own && (g.Hub.HasExternal() || e.principal.Scope != "") {
 					if missing := g.Hub.CheckTool(ctx, e.principal, r.Params.Name); missing != nil {
 						return nil, rpc.Error(missing)
 					}
@@ -68,7 +69,7 @@ func (g *Gateway) relayRequest(ctx context.Context, e *endpoint, method string, 
 	switch r := req.(type) {
 	case *mcp.CallToolRequest:
 		external := g.isExternal(ctx, e, method, r.Params.Name)
-		if !external && !e.elicits[r.Params.Name] {
+		if !external && !g.elicits(e, r.Params.Name) {
 			return nil
 		}
 		q := newRelayRequest(method, r, r.Params.Name, r.Params.InputResponses, r.Params.RequestState)
@@ -125,4 +126,9 @@ func newRelayRequest[P mcp.Params](method string, r *mcp.ServerRequest[P], key s
 	}
 	q.Inputs.State = state
 	return q
+}
+
+// elicits reports whether a call of one of Sandlot's own tools may ask the client's user.
+func (g *Gateway) elicits(e *endpoint, name string) bool {
+	return e.elicits[name] || g.Hub.MayAsk(e.principal, name)
 }

@@ -98,8 +98,8 @@ func (g *Gateway) newEmptyEndpoint(tokenCtx context.Context, p auth.Principal) *
 		lastUsed:  time.Now(),
 	}
 	e.fast = g.newFastPath(e)
-	s.AddReceivingMiddleware(g.limitMiddleware(e), g.recoverMiddleware, g.levelMiddleware(e), g.proxyMiddleware(e),
-		sortTools)
+	s.AddReceivingMiddleware(originMiddleware(e), g.limitMiddleware(e), g.recoverMiddleware, g.levelMiddleware(e),
+		g.proxyMiddleware(e), sortTools)
 	return e
 }
 

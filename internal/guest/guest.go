@@ -190,11 +190,13 @@ type Agent struct {
 	callStreams chan net.Conn                   // Call streams, for the HTTP server
 	network     atomic.Pointer[network.Network] // nil: the runtime gives the sandbox a network
 	work        sync.WaitGroup
+	boundMu     sync.Mutex // held while bound secrets are applied
 
 	mu          sync.Mutex
 	secret      []byte
 	bootID      string
 	env         map[string]string
+	bound       map[string]string // variables for bound secrets, which replace those of env
 	languages   []*agentv1.Language
 	interps     map[string]*interp.Interp // by interpreterName
 	activeCalls int                       // calls that run now
@@ -632,6 +634,7 @@ func (a *Agent) variables(call map[string]string) map[string]string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	env := maps.Clone(a.env)
+	maps.Copy(env, a.bound)
 	if n := a.network.Load(); n != nil {
 		maps.Copy(env, n.Environment())
 	}
@@ -647,8 +650,12 @@ func (a *Agent) Hello(context.Context, *agentv1.HelloRequest) (*agentv1.HelloRes
 }
 
 // Configure implements the RPC.
-func (a *Agent) Configure(_ context.Context, r *agentv1.ConfigureRequest) (*agentv1.ConfigureResponse, error) {
-	return &agentv1.ConfigureResponse{}, a.configure(r)
+func (a *Agent) Configure(ctx context.Context, r *agentv1.ConfigureRequest) (*agentv1.ConfigureResponse, error) {
+	err := a.configure(r)
+	if r.Bound != nil && err == nil {
+		a.applyBound(ctx, r.Bound)
+	}
+	return &agentv1.ConfigureResponse{}, err
 }
 
 func (a *Agent) configure(m *agentv1.ConfigureRequest) error {

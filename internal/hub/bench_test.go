@@ -2,6 +2,7 @@ package hub
 
 import (
 	"context"
+	"fmt"
 	"testing"
 
 	"sandlot/internal/auth"
@@ -18,6 +19,27 @@ func (q quick) Tools(context.Context, auth.Principal) []tool.Tool {
 }
 
 func (q quick) Find(auth.Principal, string) (tool.Callable, bool) { return q.found, true }
+
+// The event of a call says whose token it was, which service acted, from where, and how large it was.
+func TestEventHasItsOrigin(t *testing.T) {
+	res := &tool.Result{Raw: []byte(`{"content":[]}`)}
+	call := func(context.Context, tool.Call) (*tool.Result, error) { return res, nil }
+	events := event.New()
+	h := New(Config{Sources: []tool.Source{quick{tool.Callable{Operation: policy.ShellExecute, Call: call}}},
+		Events: events})
+	sub := events.Subscribe(event.Filter{}, 0)
+	defer sub.Close()
+	ctx := event.NewContext(t.Context(), "192.0.2.1", "")
+	p := auth.Principal{ID: "user:gitu/ann", Token: "tok_1", Authenticated: true}
+	if _, err := h.Call(ctx, tool.Call{Principal: p, Name: "nothing", Args: []byte(`{"a":1}`)}); err != nil {
+		t.Fatal(err)
+	}
+	all, _, _ := sub.Read()
+	if len(all) != 1 || all[0].Token != "tok_1" || all[0].Service != "user:gitu" || all[0].Address != "192.0.2.1" ||
+		all[0].RequestBytes != 7 || all[0].AnswerBytes != int64(len(res.Raw)) {
+		t.Errorf("%+v", all)
+	}
+}
 
 // BenchmarkCall measures a call of a tool that does nothing, without the door and
 // through it: with events and without, one call at a time and many at once.
@@ -49,6 +71,39 @@ func BenchmarkCall(b *testing.B) {
 					_, _ = h.Call(ctx, c)
 				}
 			})
+		})
+	}
+}
+
+// BenchmarkCallWithRules measures what 100 rules about the operation of a call add to it, with patterns that do not
+// match.
+func BenchmarkCallWithRules(b *testing.B) {
+	res := &tool.Result{Fields: map[string]any{"session_id": "s"}}
+	q := quick{tool.Callable{Operation: policy.ShellExecute,
+		Detail: func(tool.Call) (tool.Detail, error) {
+			return tool.Detail{Text: "cd /workspace/project && git log --oneline -20 | grep -v merge"}, nil
+		},
+		Call: func(context.Context, tool.Call) (*tool.Result, error) { return res, nil }}}
+	c := tool.Call{Principal: auth.User("ann", false), Name: "nothing"}
+	for _, n := range []int{0, 100} {
+		var list []policy.Rule
+		for i := range n {
+			r, err := policy.ParseRule(fmt.Sprintf("deny * shell.execute command-%d *", i), "bench")
+			if err != nil {
+				b.Fatal(err)
+			}
+			list = append(list, r)
+		}
+		rules := new(policy.Current)
+		rules.Set(policy.Compile(list))
+		h := New(Config{Sources: []tool.Source{q}, Rules: rules})
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := h.Call(b.Context(), c); err != nil {
+					b.Fatal(err)
+				}
+			}
 		})
 	}
 }

@@ -21,14 +21,24 @@ type ExternalFeatures struct {
 	Prompts, Resources, Templates []tool.Item
 }
 
-// External returns what third-party servers offer. It is for the gateway, which stores lists
-// for its clients; a client's request for a list goes through Do.
+// External returns what third-party servers offer, as far as the principal's token has the scope to
+// use it. It is for the gateway, which stores lists for its clients; a client's request for a list goes
+// through Do.
 func (h *Hub) External(ctx context.Context, p auth.Principal) ExternalFeatures {
 	if h.external == nil {
 		return ExternalFeatures{}
 	}
-	e := h.external
-	return ExternalFeatures{e.Tools(ctx, p), e.Prompts(p), e.Resources(p), e.Templates(p)}
+	e, features := h.external, ExternalFeatures{}
+	if policy.InScope(p, policy.MCPCall) {
+		features.Tools = e.Tools(ctx, p)
+	}
+	if policy.InScope(p, policy.PromptGet) {
+		features.Prompts = e.Prompts(p)
+	}
+	if policy.InScope(p, policy.ResourceRead) {
+		features.Resources, features.Templates = e.Resources(p), e.Templates(p)
+	}
+	return features
 }
 
 // WaitReady waits until third-party servers have listed their features, or ctx ends. It
@@ -47,7 +57,10 @@ var proxied = map[string]policy.Operation{
 // Proxy sends a request to the third-party server that it is for, and returns the whole MCP
 // result object.
 func (h *Hub) Proxy(ctx context.Context, r tool.Request) (json.RawMessage, error) {
-	q := Request{Principal: r.Principal, Operation: proxied[r.Method]}
+	q := Request{Principal: r.Principal, Operation: proxied[r.Method], call: &tool.Call{Client: r.Client}}
+	if h.external != nil && h.Rules.Load().UsesDetail(q.Operation) {
+		q.Detail = h.external.Detail(r)
+	}
 	return Do(ctx, h, q, func(ctx context.Context) (json.RawMessage, error) {
 		if h.external == nil {
 			return nil, fault.New(fault.NotFound, "no server answers %s", fault.Clip(r.Method))
@@ -117,9 +130,28 @@ type ResourceRead struct {
 	Reservation *limit.Reservation
 }
 
+// detail implements detailInput.
+func (r ResourceRead) detail(*Hub, auth.Principal) string { return r.URI }
+
+// mayReadFile asks policy about a resource that is a file of a session, as for reading the file.
+func (h *Hub) mayReadFile(ctx context.Context, p auth.Principal, reader tool.ResourceReader, uri string) error {
+	session, file, ok := reader.File(uri)
+	if !ok {
+		return nil
+	}
+	r := Request{Principal: p, Operation: policy.FileRead}
+	if h.Rules.Load().Any(policy.FileRead) {
+		r = h.fileRequest(policy.FileRead, p, FilePath{SessionID(session), file})
+	}
+	return h.permit(ctx, r)
+}
+
 func (h *Hub) readResource(ctx context.Context, p auth.Principal, r ResourceRead) (ResourceContent, error) {
 	var last error = fault.New(fault.NotFound, "resource not found: %s", fault.Clip(r.URI))
 	for _, reader := range h.resourceReaders {
+		if err := h.mayReadFile(ctx, p, reader, r.URI); err != nil {
+			return ResourceContent{}, err
+		}
 		b, size, err := reader.Read(ctx, p, r.URI, min(r.Max, limit.LargeAnswer))
 		if err == nil && size > int64(len(b.Data)) && len(b.Data) < r.Max {
 			most := min(size, int64(r.Max))

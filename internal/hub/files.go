@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"sync/atomic"
 	"time"
 
 	"sandlot/internal/agent"
@@ -18,6 +19,16 @@ import (
 type FilePath struct {
 	SessionID
 	Path string
+}
+
+// detail implements detailInput.
+func (f FilePath) detail(*Hub, auth.Principal) string { return f.Path }
+
+// fileRequest returns the request for an operation on a file.
+func (h *Hub) fileRequest(o policy.Operation, p auth.Principal, f FilePath) Request {
+	r := h.sessionRequest(o, p, f.SessionID)
+	r.Detail = f.Path
+	return r
 }
 
 // ByteRange is a part of a file, in bytes. Limit 0 means everything from Offset on.
@@ -38,7 +49,7 @@ const (
 
 // ReadFile opens a file of a session for reading.
 func (h *Hub) ReadFile(ctx context.Context, p auth.Principal, file FilePath, span ByteRange) (*File, error) {
-	return begin(h, h.sessionRequest(policy.FileRead, p, file.SessionID), func(a *ActiveRequest) (*File, error) {
+	return begin(ctx, h, h.fileRequest(policy.FileRead, p, file), func(a *ActiveRequest) (*File, error) {
 		l, err := a.openSession(ctx, SessionSpec{ID: string(file.SessionID)})
 		if err != nil {
 			return nil, err
@@ -48,7 +59,7 @@ func (h *Hub) ReadFile(ctx context.Context, p auth.Principal, file FilePath, spa
 			return nil, l.Fault(ctx, err, fault.FileAccess)
 		}
 		a.cleanups = append(a.cleanups, func() { stream.Close() })
-		return &File{a, &deadlineConn{stream}, size}, nil
+		return &File{a, &countingReader{&deadlineConn{stream}, &a.sent}, size}, nil
 	})
 }
 
@@ -63,6 +74,18 @@ func (c *deadlineConn) Read(b []byte) (int, error) {
 func (c *deadlineConn) Write(b []byte) (int, error) {
 	c.Conn.SetWriteDeadline(time.Now().Add(stallTimeout))
 	return c.Conn.Write(b)
+}
+
+// countingReader counts what is read.
+type countingReader struct {
+	io.Reader
+	count *atomic.Int64
+}
+
+func (r *countingReader) Read(b []byte) (int, error) {
+	n, err := r.Reader.Read(b)
+	r.count.Add(int64(n))
+	return n, err
 }
 
 // errorRecorder records the error that ended reading, except io.EOF.
@@ -90,7 +113,7 @@ type upload struct {
 // file's size. If content ends with an error, the file does not change.
 func (h *Hub) WriteFile(ctx context.Context, p auth.Principal, file FilePath, content io.Reader,
 	size int64) (int64, error) {
-	u, err := begin(h, h.sessionRequest(policy.FileWrite, p, file.SessionID), func(a *ActiveRequest) (*upload, error) {
+	u, err := begin(ctx, h, h.fileRequest(policy.FileWrite, p, file), func(a *ActiveRequest) (*upload, error) {
 		l, err := a.openSession(ctx, SessionSpec{ID: string(file.SessionID)})
 		if err != nil {
 			return nil, err
@@ -111,7 +134,7 @@ func (h *Hub) WriteFile(ctx context.Context, p auth.Principal, file FilePath, co
 }
 
 func (u *upload) copy(ctx context.Context, content io.Reader) (int64, error) {
-	body := &errorRecorder{Reader: content}
+	body := &errorRecorder{Reader: &countingReader{content, &u.request.received}}
 	_, copyErr := io.CopyBuffer(struct{ io.Writer }{&deadlineConn{u.stream}}, body, make([]byte, copyBuffer))
 	if body.err != nil { // closing the stream tells the agent to discard what arrived
 		return 0, fault.Wrap(fault.InvalidParameters, body.err, "the transfer broke, and nothing was changed")

@@ -9,13 +9,18 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"sync/atomic"
 	"time"
 
+	"sandlot/internal/audit"
 	"sandlot/internal/auth"
 	"sandlot/internal/event"
 	"sandlot/internal/fault"
 	"sandlot/internal/policy"
 	"sandlot/internal/port"
+	"sandlot/internal/question"
+	"sandlot/internal/quota"
+	"sandlot/internal/secret"
 	"sandlot/internal/servers"
 	"sandlot/internal/session"
 	"sandlot/internal/template"
@@ -28,7 +33,13 @@ type Config struct {
 	// Sources are the sources of tools. If two have a tool of the same name, the first one's
 	// counts.
 	Sources []tool.Source
-	// Decide is the policy; nil: policy.Decide.
+	// Rules are the rules of the settings; nil: there are none.
+	Rules *policy.Current
+	// Questions has the questions that rules ask; nil: what a rule asks about is refused.
+	Questions *question.Questions
+	// QuestionTimeout returns how long a call waits for an answer.
+	QuestionTimeout func() time.Duration
+	// Decide is the policy; nil: Rules.Decide.
 	Decide policy.Decider
 	// Sessions, Ports, Servers and Vault carry out the operations that are not tool calls;
 	// nil: the server has none of them.
@@ -36,12 +47,18 @@ type Config struct {
 	Ports    *port.Ports
 	Servers  *servers.Servers
 	Vault    *vault.Vault
+	// SecretsChanged, if set, is called when a principal's secrets have changed.
+	SecretsChanged func(owner string)
 	// Templates has the templates; nil: the server has none.
 	Templates *template.Set
 	// Network returns the network settings of all sessions.
 	Network func() NetworkState
+	// Quotas has how many calls each principal may make; nil: any number.
+	Quotas *quota.Quotas
 	// Events gets an event for every operation; nil: there are no events.
 	Events *event.Stream
+	// Recorder has the stored events; nil: events are only in memory.
+	Recorder *audit.Recorder
 	// Observe, if set, is called at the end of every tool call. The outcome is that of the
 	// event.
 	Observe func(ctx context.Context, c tool.Call, outcome string, took time.Duration)
@@ -61,7 +78,7 @@ type Hub struct {
 func New(c Config) *Hub {
 	h := &Hub{Config: c}
 	if h.Decide == nil {
-		h.Decide = policy.Decide
+		h.Decide = h.Rules.Decide
 	}
 	if h.Log == nil {
 		h.Log = slog.New(slog.DiscardHandler)
@@ -82,6 +99,12 @@ type Request struct {
 	Principal auth.Principal // the zero value: unknown, as for the link of a log-in
 	Operation policy.Operation
 	Resource  policy.Resource
+	// Detail is what policy compares with the patterns of rules. DetailFollows: it is not known
+	// yet, and ActiveRequest.decide follows.
+	Detail        string
+	DetailFollows bool
+	call          *tool.Call // its client is asked; nil: see withCall
+	consents      bool       // the call asks for consent itself
 	// Name is the name for the event, such as a tool's. It must not contain the value of an
 	// argument.
 	Name string
@@ -90,7 +113,7 @@ type Request struct {
 // Do asks policy whether a request is allowed, calls handle to carry it out, and publishes
 // the outcome as an event. If policy refuses, it returns the refusal.
 func Do[T any](ctx context.Context, h *Hub, r Request, handle func(context.Context) (T, error)) (answer T, err error) {
-	a, err := h.authorize(r)
+	a, err := h.authorize(ctx, r)
 	if err != nil {
 		return answer, err
 	}
@@ -124,12 +147,21 @@ func (o Op[In, Out]) Do(ctx context.Context, h *Hub, p auth.Principal, in In) (O
 	if n, ok := any(in).(resourceInput); ok {
 		r.Resource = n.resource(h, p)
 	}
+	if d, ok := any(in).(detailInput); ok {
+		r.Detail = d.detail(h, p)
+	}
+	r.DetailFollows = o.operation == policy.SessionCreate // see MayCreateSession
 	return Do(ctx, h, r, func(ctx context.Context) (Out, error) { return o.handle(h, ctx, p, in) })
 }
 
 // resourceInput is an input that names a resource.
 type resourceInput interface {
 	resource(*Hub, auth.Principal) policy.Resource
+}
+
+// detailInput is an input with a detail for the patterns of rules.
+type detailInput interface {
+	detail(*Hub, auth.Principal) string
 }
 
 // None is the input or output of an operation without one.
@@ -139,18 +171,26 @@ type None = struct{}
 // connection, are returned to the edge (api or gateway). Their beginning and their end are
 // two events.
 type ActiveRequest struct {
-	hub      *Hub
-	request  Request
-	start    time.Time
-	session  string // for the event; empty: the request's resource, if it is a session
-	outcome  string
-	cleanups []func() // called by Close, the last one first
+	hub     *Hub
+	request Request
+	start   time.Time
+	session string // for the event; empty: the request's resource, if it is a session
+	outcome string
+	origin  event.Origin
+	// received and sent are the sizes for the event, in bytes.
+	received, sent atomic.Int64
+	cleanups       []func() // called by Close, the last one first
 }
 
 // authorize asks policy. It publishes a refusal as an event.
-func (h *Hub) authorize(r Request) (ActiveRequest, error) {
-	a := ActiveRequest{hub: h, request: r, start: time.Now(), outcome: outcomePanicked}
-	err := h.Decide(policy.Question{Principal: r.Principal, Operation: r.Operation, Resource: r.Resource}).Err()
+func (h *Hub) authorize(ctx context.Context, r Request) (*ActiveRequest, error) {
+	a := &ActiveRequest{hub: h, request: r, start: time.Now(), outcome: outcomePanicked,
+		origin: event.FromContext(ctx)}
+	a.origin.Token = r.Principal.Token
+	if service, ok := auth.ServiceOf(r.Principal.ID); ok {
+		a.origin.Service = service
+	}
+	err := h.permit(ctx, r)
 	if err == nil {
 		return a, nil
 	}
@@ -161,22 +201,22 @@ func (h *Hub) authorize(r Request) (ActiveRequest, error) {
 		}
 	}
 	a.publish(fault.From(err).Code(), 0)
-	return ActiveRequest{}, err
+	return nil, err
 }
 
 // Begin authorizes a request that lasts until the ActiveRequest's Close.
-func (h *Hub) Begin(r Request) (*ActiveRequest, error) {
-	return begin(h, r, func(a *ActiveRequest) (*ActiveRequest, error) { return a, nil })
+func (h *Hub) Begin(ctx context.Context, r Request) (*ActiveRequest, error) {
+	return begin(ctx, h, r, func(a *ActiveRequest) (*ActiveRequest, error) { return a, nil })
 }
 
 // begin authorizes a request that lasts, and calls open, which makes the answer. If open
 // fails, the request ends with its error, and otherwise it lasts until Close.
-func begin[T any](h *Hub, r Request, open func(*ActiveRequest) (T, error)) (answer T, err error) {
-	allowed, err := h.authorize(r)
+func begin[T any](ctx context.Context, h *Hub, r Request,
+	open func(*ActiveRequest) (T, error)) (answer T, err error) {
+	a, err := h.authorize(ctx, r)
 	if err != nil {
 		return answer, err
 	}
-	a := &allowed
 	a.outcome = event.OK
 	if answer, err = open(a); err != nil {
 		a.Fail(err)
@@ -185,6 +225,13 @@ func begin[T any](h *Hub, r Request, open func(*ActiveRequest) (T, error)) (answ
 	}
 	a.publish(event.Started, time.Since(a.start))
 	return answer, nil
+}
+
+// decide asks policy again, when the detail of the request is known. The error is the outcome of
+// the request.
+func (a *ActiveRequest) decide(ctx context.Context, detail string) error {
+	a.request.Detail, a.request.DetailFollows = detail, false
+	return a.Fail(a.hub.permit(ctx, a.request))
 }
 
 // Fail makes err the outcome of the request, if it is the first error. It returns err.
@@ -216,11 +263,13 @@ func (a *ActiveRequest) publish(outcome string, duration time.Duration) {
 		return
 	}
 	session := a.session
-	if session == "" && r.Resource.Kind == sessionKind {
+	if session == "" && r.Resource.Kind == sessionKind &&
+		(r.Resource.Owner == r.Principal.ID || secret.IsID(r.Resource.ID)) { // clients may request any text
 		session = r.Resource.ID
 	}
 	a.hub.Events.Publish(event.Event{Time: a.start.Add(duration), Kind: event.Call, Principal: r.Principal.ID,
 		Session: session, Operation: string(r.Operation), Name: r.Name, Outcome: outcome, Duration: duration,
+		Origin: a.origin, RequestBytes: a.received.Load(), AnswerBytes: a.sent.Load(),
 		ByOthers: r.Operation == policy.PortVisit})
 }
 

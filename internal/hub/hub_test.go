@@ -53,6 +53,8 @@ type library struct {
 	uri string
 }
 
+func (library) File(string) (session, path string, ok bool) { return "", "", false }
+
 func (l library) ResourceTemplates() []tool.Link { return []tool.Link{{URI: l.uri, Name: l.name}} }
 
 func (l library) Read(_ context.Context, _ auth.Principal, uri string, max int) (tool.Blob, int64, error) {

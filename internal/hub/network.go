@@ -30,6 +30,9 @@ func (c NetworkChange) check() error {
 			return fault.Argument("mode", "mode %q must be none, allowlist or public", *c.Mode)
 		}
 	}
+	if slices.Contains(c.Allow, egress.Rule{}) || slices.Contains(c.Deny, egress.Rule{}) { // of null
+		return fault.Argument("allow", "a rule must be a text")
+	}
 	if len(c.Allow) > maxRules {
 		return fault.Argument("allow", "allow has more than %d rules", maxRules)
 	}

@@ -16,6 +16,10 @@ var (
 	ReadSessionNetwork = newOp(policy.NetworkRead, (*Hub).readSessionNetwork)
 	ChangeNetwork      = newOp(policy.NetworkChange, (*Hub).changeNetwork)
 
+	ListQuestions  = newOp(policy.QuestionList, (*Hub).listQuestions)
+	AnswerQuestion = newOp(policy.QuestionAnswer, (*Hub).answerQuestion)
+	ForgetAnswer   = newOp(policy.QuestionForget, (*Hub).forgetAnswer)
+
 	ListTemplates = newOp(policy.TemplateList, (*Hub).listTemplates)
 	BuildTemplate = newOp(policy.TemplateBuild, (*Hub).buildTemplate)
 

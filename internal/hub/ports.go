@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"strconv"
 
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/auth"
@@ -60,7 +61,9 @@ func (c *PortConn) End() {
 
 // DialPort connects to a port of one of the principal's sessions.
 func (h *Hub) DialPort(ctx context.Context, p auth.Principal, id string, number int) (*PortConn, error) {
-	return begin(h, h.sessionRequest(policy.PortDial, p, SessionID(id)), func(a *ActiveRequest) (*PortConn, error) {
+	r := h.sessionRequest(policy.PortDial, p, SessionID(id))
+	r.Detail = strconv.Itoa(number)
+	return begin(ctx, h, r, func(a *ActiveRequest) (*PortConn, error) {
 		conn, err := h.dial(ctx, a, id, number)
 		return &PortConn{conn, a}, err
 	})
@@ -115,17 +118,17 @@ type Visit struct {
 // request returns the request of a visitor, in the name of the session's owner.
 func (l Link) request(owner string) Request {
 	return Request{Principal: auth.OnBehalfOf(owner), Operation: policy.PortVisit,
-		Resource: policy.Resource{Kind: sessionKind, ID: l.Session, Owner: owner}}
+		Resource: policy.Resource{Kind: sessionKind, ID: l.Session, Owner: owner}, Detail: strconv.Itoa(l.Port)}
 }
 
 // CheckLink returns the port of a link if the link may be used. The errors are those of
 // port.Ports, or a refusal by policy.
-func (h *Hub) CheckLink(l Link) (port.Record, error) {
+func (h *Hub) CheckLink(ctx context.Context, l Link) (port.Record, error) {
 	r, err := h.Ports.Check(l.Session, l.Port, l.Token)
 	if err != nil {
 		return port.Record{}, err
 	}
-	_, err = h.authorize(l.request(r.Owner))
+	_, err = h.authorize(ctx, l.request(r.Owner))
 	return r, err
 }
 
@@ -137,12 +140,11 @@ func (h *Hub) VisitPort(ctx context.Context, l Link) (*Visit, error) {
 	if err != nil {
 		return nil, err
 	}
-	allowed, err := h.authorize(l.request(use.Owner))
+	a, err := h.authorize(ctx, l.request(use.Owner))
 	if err != nil {
 		use.Release()
 		return nil, err
 	}
-	a := &allowed
 	a.outcome, a.cleanups = event.OK, []func(){use.Release}
 	return &Visit{ActiveRequest: a, Conn: use}, nil
 }

@@ -30,14 +30,27 @@ func (h *Hub) listSecrets(ctx context.Context, p auth.Principal, _ None) ([]Secr
 	return list, nil
 }
 
+// Binding says where a bound secret goes.
+type Binding = vault.Binding
+
 // NewSecret is a secret to be stored. No operation returns its value.
 type NewSecret struct {
 	SecretName
 	Value secret.Value
+	Bind  *Binding // nil: as it was, or not bound
 }
 
 func (h *Hub) setSecret(ctx context.Context, p auth.Principal, s NewSecret) (Secret, error) {
-	i, err := h.Vault.Set(ctx, p.ID, string(s.SecretName), s.Value)
+	var i vault.Info
+	var err error
+	if s.Bind != nil {
+		i, err = h.Vault.Bind(ctx, p.ID, string(s.SecretName), s.Value, *s.Bind)
+	} else {
+		i, err = h.Vault.Set(ctx, p.ID, string(s.SecretName), s.Value)
+	}
+	if h.SecretsChanged != nil { // also after an error: the store may have the change
+		h.SecretsChanged(p.ID)
+	}
 	if err != nil {
 		return Secret{}, err
 	}
@@ -49,7 +62,11 @@ func (h *Hub) setSecret(ctx context.Context, p auth.Principal, s NewSecret) (Sec
 // removeSecret removes a secret, and returns the names of the third-party servers that still
 // refer to it.
 func (h *Hub) removeSecret(ctx context.Context, p auth.Principal, name SecretName) ([]string, error) {
-	if err := h.Vault.Remove(ctx, p.ID, string(name)); err != nil {
+	err := h.Vault.Remove(ctx, p.ID, string(name))
+	if h.SecretsChanged != nil {
+		h.SecretsChanged(p.ID)
+	}
+	if err != nil {
 		return nil, err
 	}
 	h.Log.InfoContext(ctx, "secret removed", "principal", p.ID, "name", string(name))
@@ -69,3 +86,6 @@ type SecretName string
 func (n SecretName) resource(_ *Hub, p auth.Principal) policy.Resource {
 	return policy.Resource{Kind: "secret", ID: string(n), Owner: p.ID}
 }
+
+// detail implements detailInput.
+func (n SecretName) detail(*Hub, auth.Principal) string { return string(n) }

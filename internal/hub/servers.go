@@ -67,6 +67,21 @@ type PromptRequest struct {
 	Arguments  map[string]string `json:"arguments"`
 }
 
+// detail implements detailInput.
+func (r PromptRequest) detail(h *Hub, p auth.Principal) string {
+	return h.serverDetail(p, r.ServerName, r.Name)
+}
+
+// serverDetail returns the detail of a request for something of one server: the name of the
+// server, and that of the thing. It is the same as that of Hub.Proxy.
+func (h *Hub) serverDetail(p auth.Principal, server ServerName, name string) string {
+	i, _, err := h.Servers.Info(p, string(server))
+	if err != nil {
+		return string(server) + "/" + name // the request fails
+	}
+	return policy.ServerName(i.Name) + "/" + name
+}
+
 func (h *Hub) serverPrompt(ctx context.Context, p auth.Principal, r PromptRequest) (json.RawMessage, error) {
 	return h.Servers.Prompt(ctx, p, string(r.ServerName), r.Name, r.Arguments)
 }
@@ -75,6 +90,11 @@ func (h *Hub) serverPrompt(ctx context.Context, p auth.Principal, r PromptReques
 type ResourceRequest struct {
 	ServerName `json:"-"`
 	URI        string `json:"uri"`
+}
+
+// detail implements detailInput.
+func (r ResourceRequest) detail(h *Hub, p auth.Principal) string {
+	return h.serverDetail(p, r.ServerName, r.URI)
 }
 
 func (h *Hub) serverResource(ctx context.Context, p auth.Principal, r ResourceRequest) (json.RawMessage, error) {

@@ -36,6 +36,15 @@ type Session struct {
 // session implements sessionAnswer.
 func (s Session) session() string { return s.ID }
 
+// MayCreateSession returns nil if scope and rules allow a principal a session of a template. Sessions are
+// created by calls too, not only by CreateSession: session.Sessions asks for each.
+func (h *Hub) MayCreateSession(ctx context.Context, p auth.Principal, template string) error {
+	if p.Scope == "" && !h.Rules.Load().Any(policy.SessionCreate) {
+		return nil
+	}
+	return h.permit(ctx, Request{Principal: p, Operation: policy.SessionCreate, Detail: template})
+}
+
 // createSession creates a session. It ignores the spec's ID.
 func (h *Hub) createSession(ctx context.Context, p auth.Principal, a SessionSpec) (Session, error) {
 	l, err := h.Sessions.Open(ctx, p, session.OpenRequest{ID: "new", Template: a.Template, Flavor: a.Flavor})

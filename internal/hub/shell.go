@@ -22,7 +22,9 @@ type Shell struct {
 
 // OpenShell opens the session for an interactive process.
 func (h *Hub) OpenShell(ctx context.Context, p auth.Principal, spec SessionSpec) (*Shell, error) {
-	return begin(h, h.sessionRequest(policy.ShellExecute, p, SessionID(spec.ID)),
+	r := h.sessionRequest(policy.ShellExecute, p, SessionID(spec.ID))
+	r.DetailFollows = true
+	return begin(ctx, h, r,
 		func(a *ActiveRequest) (*Shell, error) {
 			l, err := a.openSession(ctx, spec)
 			return &Shell{a, l}, err
@@ -33,6 +35,9 @@ func (h *Hub) OpenShell(ctx context.Context, p auth.Principal, spec SessionSpec)
 // command, and the message that describes the process to the client. The caller closes the
 // stream.
 func (s *Shell) Run(ctx context.Context, c command.Command) (*agent.Interactive, command.Started, error) {
+	if err := s.decide(ctx, policy.CommandLine(c.Args, c.Env)); err != nil {
+		return nil, command.Started{}, err
+	}
 	stream, err := s.lease.Agent().Interactive(ctx, c)
 	if err != nil {
 		return nil, command.Started{}, s.Fail(s.lease.Fault(ctx, err, fault.CommandExecution))

@@ -25,6 +25,9 @@ func (n TemplateName) resource(*Hub, auth.Principal) policy.Resource {
 	return policy.Resource{Kind: "template", ID: string(n)}
 }
 
+// detail implements detailInput.
+func (n TemplateName) detail(*Hub, auth.Principal) string { return string(n) }
+
 // listTemplates describes the templates. What they are made of, and why one could not be made, is for operators.
 func (h *Hub) listTemplates(_ context.Context, p auth.Principal, _ None) ([]Template, error) {
 	list := h.Templates.List()

@@ -8,12 +8,14 @@ import (
 	"sandlot/internal/auth"
 	"sandlot/internal/event"
 	"sandlot/internal/fault"
+	"sandlot/internal/once"
 	"sandlot/internal/policy"
 	"sandlot/internal/tool"
 )
 
-// Tools lists the tools that the principal can call, in a stable order. It is for the gateway,
-// which stores lists for its clients; a client's request for a list goes through Do.
+// Tools lists the tools that the principal can call, in a stable order. Tools that are not in the scope
+// of the principal's token are left out. It is for the gateway, which stores lists for its clients; a
+// client's request for a list goes through Do.
 func (h *Hub) Tools(ctx context.Context, p auth.Principal) []tool.Tool {
 	var all []tool.Tool
 	seen := map[string]bool{}
@@ -21,7 +23,13 @@ func (h *Hub) Tools(ctx context.Context, p auth.Principal) []tool.Tool {
 		for _, t := range s.Tools(ctx, p) {
 			if !seen[t.Name] {
 				seen[t.Name] = true
-				all = append(all, t)
+				operation := t.Operation
+				if t.Raw != nil { // of a third-party server
+					operation = policy.MCPCall
+				}
+				if policy.InScope(p, operation) {
+					all = append(all, t)
+				}
 			}
 		}
 	}
@@ -45,15 +53,36 @@ func (h *Hub) Call(ctx context.Context, c tool.Call) (*tool.Result, error) {
 	if !ok {
 		return nil, h.toolNotFound(ctx, c.Principal, c.Name)
 	}
-	a, err := h.authorize(Request{Principal: c.Principal, Operation: f.Operation, Name: c.Name})
+	r, invalid := h.callRequest(f, &c)
+	a, err := h.authorize(ctx, r)
 	if err != nil {
 		return nil, err
 	}
-	defer a.Close()
-	res, err := f.Call(ctx, c)
+	request := once.NewShared(func() { _ = a.Close() }) // a run with an idempotency key may outlast this call
+	defer request.Release()
+	c.Hold = request.Hold
+	if r.DetailFollows {
+		c.Decide = func(ctx context.Context, detail string) error {
+			r := r
+			r.Detail, r.DetailFollows = detail, false
+			return h.permit(ctx, r)
+		}
+	}
+	if f.Consents && invalid == nil {
+		c.Consent = h.consent(r)
+	}
+	if r.call != nil {
+		ctx = withCall(ctx, r.call)
+	}
+	var res *tool.Result
+	if err = invalid; err == nil {
+		res, err = a.callWithinQuota(ctx, f, c)
+	}
 	a.outcome = outcomeOf(err)
+	a.received.Store(int64(len(c.Args)))
 	if err == nil {
 		a.session = res.Session
+		a.sent.Store(int64(res.Size()))
 		if res.IsError {
 			a.outcome = event.Error
 		}
@@ -62,6 +91,48 @@ func (h *Hub) Call(ctx context.Context, c tool.Call) (*tool.Result, error) {
 		h.Observe(ctx, c, a.outcome, time.Since(a.start))
 	}
 	return res, err
+}
+
+// callWithinQuota calls a tool, if the principal's quota of calls allows one more. The call counts until the
+// request is closed.
+func (a *ActiveRequest) callWithinQuota(ctx context.Context, f tool.Callable, c tool.Call) (*tool.Result, error) {
+	end, err := a.hub.Quotas.BeginCall(c.Principal)
+	if err != nil {
+		return nil, err
+	}
+	a.cleanups = append(a.cleanups, end)
+	return f.Call(ctx, c)
+}
+
+// callRequest returns the request of a tool's call. An error is that of the arguments, after policy
+// has decided.
+func (h *Hub) callRequest(f tool.Callable, c *tool.Call) (r Request, invalid error) {
+	r = Request{Principal: c.Principal, Operation: f.Operation, Name: c.Name, consents: f.Consents}
+	rules := h.Rules.Load()
+	if rules.MayAsk(f.Operation) || rules.MayAsk(policy.SessionCreate) {
+		r.call = &tool.Call{Client: c.Client, Progress: c.Progress}
+	}
+	if f.Detail == nil || !rules.UsesDetail(f.Operation) {
+		return r, nil
+	}
+	d, invalid := f.Detail(*c)
+	r.Detail, r.DetailFollows = d.Text, f.DetailFollows || invalid != nil
+	if r.call != nil && h.Sessions != nil {
+		if id, err := h.Sessions.Find(c.Principal, d.Session); err == nil {
+			r.Resource = policy.Resource{Kind: sessionKind, ID: id, Owner: c.Principal.ID}
+		}
+	}
+	return r, invalid
+}
+
+// MayAsk reports whether rules may ask about a call of a tool.
+func (h *Hub) MayAsk(p auth.Principal, name string) bool {
+	rules := h.Rules.Load()
+	if !rules.Elicits() {
+		return false
+	}
+	f, ok := h.findTool(p, name)
+	return ok && (rules.MayAsk(f.Operation) || rules.MayAsk(policy.SessionCreate))
 }
 
 func (h *Hub) findTool(p auth.Principal, name string) (tool.Callable, bool) {
@@ -76,8 +147,12 @@ func (h *Hub) findTool(p auth.Principal, name string) (tool.Callable, bool) {
 // CheckTool returns nil if the principal can call a tool, and otherwise the fault for its
 // call.
 func (h *Hub) CheckTool(ctx context.Context, p auth.Principal, name string) error {
-	if _, ok := h.findTool(p, name); ok {
-		return nil
+	if f, ok := h.findTool(p, name); ok {
+		if policy.InScope(p, f.Operation) {
+			return nil // whether rules allow it depends on the arguments
+		}
+		_, err := h.authorize(ctx, Request{Principal: p, Operation: f.Operation, Name: name})
+		return err
 	}
 	return h.toolNotFound(ctx, p, name)
 }

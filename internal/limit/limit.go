@@ -4,11 +4,13 @@
 package limit
 
 import (
+	"context"
 	"sync"
 	"sync/atomic"
 
 	"golang.org/x/sync/semaphore"
 
+	"sandlot/internal/auth"
 	"sandlot/internal/fault"
 )
 
@@ -47,6 +49,11 @@ type Limits [numKinds]int64
 var Default = Limits{Requests: 512, Streams: 64, PortConns: 192, RequestBytes: 32 << 20, Calls: 512, WaitingCalls: 64,
 	AnswerBytes: 24 << 20, IncomingAnswerBytes: 24 << 20}
 
+// serviceFactor is how much more of each kind all users of one service may hold together, and the service
+// itself, than one principal: a service can name any number of users.
+var serviceFactor = Limits{Requests: 8, Streams: 8, PortConns: 8, RequestBytes: 4, Calls: 8, WaitingCalls: 8,
+	AnswerBytes: 4, IncomingAnswerBytes: 4}
+
 // kindText is a kind's name in the context of a fault, and its name in the message.
 type kindText struct{ resource, text string }
 
@@ -70,11 +77,13 @@ type Limiter struct {
 	shares map[string]*share // by the principal's id
 }
 
-// share counts what one principal uses.
+// share counts what one principal uses, or all users of a service.
 type share struct {
+	limits     Limits
 	semaphores [numKinds]*semaphore.Weighted
 	reserved   [numKinds]atomic.Int64
-	references int // reservations that use the share; guarded by the limiter's mu
+	service    *share // of the service whose user the principal is; nil: of none
+	references int    // reservations and shares that use the share; guarded by the limiter's mu
 }
 
 // New returns a limiter with these limits for each principal.
@@ -91,10 +100,14 @@ func (l *Limiter) Acquire(owner string, k Kind, n int64) (release func(), err er
 	return reservation.Release, nil
 }
 
-// overLimit returns the fault for a principal that is over a limit.
-func (l *Limiter) overLimit(k Kind, s *share) error {
-	f := fault.Limit(kindTexts[k].resource, s.reserved[k].Load(), l.limits[k],
-		"there are as many %s as one user may have (%d)", kindTexts[k].text, l.limits[k]).
+// overLimit returns the fault for a principal for whom n more of a kind do not fit in a share.
+func overLimit(k Kind, s *share, n int64) error {
+	whose := "one user"
+	if s.service != nil && s.reserved[k].Load()+n <= s.limits[k] {
+		s, whose = s.service, "all users of a service together"
+	}
+	f := fault.Limit(kindTexts[k].resource, s.reserved[k].Load(), s.limits[k],
+		"there are as many %s as %s may have (%d)", kindTexts[k].text, whose, s.limits[k]).
 		Advise("Wait for some of them to end, and try again", "End what is not needed any more")
 	if k == AnswerBytes || k == IncomingAnswerBytes {
 		f.Advice = []string{"Read the answers of other calls first, and try again", "Ask for less at once"}
@@ -107,13 +120,33 @@ func (l *Limiter) overLimit(k Kind, s *share) error {
 func (l *Limiter) acquireShare(owner string) *share {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s := l.shares[owner]
-	if s == nil {
-		s = &share{}
-		for k := range s.semaphores {
-			s.semaphores[k] = semaphore.NewWeighted(l.limits[k])
+	if s := l.shares[owner]; s != nil {
+		s.references++
+		return s
+	}
+	s := l.reference(owner, l.limits)
+	if service, ok := auth.ServiceOf(owner); ok {
+		together := l.limits
+		for k := range together {
+			together[k] *= serviceFactor[k]
 		}
-		l.shares[owner] = s
+		s.service = l.reference(usersOf(service), together)
+	}
+	return s
+}
+
+// usersOf is the key of the share of all users of a service. It is no principal's id.
+func usersOf(service string) string { return service + "/" }
+
+// reference returns a share and counts the reference. The caller holds l.mu.
+func (l *Limiter) reference(key string, limits Limits) *share {
+	s := l.shares[key]
+	if s == nil {
+		s = &share{limits: limits}
+		for k := range s.semaphores {
+			s.semaphores[k] = semaphore.NewWeighted(limits[k])
+		}
+		l.shares[key] = s
 	}
 	s.references++
 	return s
@@ -122,13 +155,53 @@ func (l *Limiter) acquireShare(owner string) *share {
 func (l *Limiter) releaseShare(owner string, s *share) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if s.references--; s.references == 0 {
-		delete(l.shares, owner)
+	if s.references--; s.references > 0 {
+		return
 	}
+	delete(l.shares, owner)
+	if s.service == nil {
+		return
+	}
+	if s.service.references--; s.service.references == 0 {
+		service, _ := auth.ServiceOf(owner)
+		delete(l.shares, usersOf(service))
+	}
+}
+
+// tryAcquire takes n of a kind, of the principal's share and of the service's.
+func (s *share) tryAcquire(k Kind, n int64) bool {
+	if !s.semaphores[k].TryAcquire(n) {
+		return false
+	}
+	if s.service != nil && !s.service.tryAcquire(k, n) {
+		s.semaphores[k].Release(n)
+		return false
+	}
+	s.reserved[k].Add(n)
+	return true
+}
+
+// acquire waits until n of a kind are free, of the principal's share and of the service's. All callers wait
+// for the shares in this order.
+func (s *share) acquire(ctx context.Context, k Kind, n int64) error {
+	if err := s.semaphores[k].Acquire(ctx, n); err != nil {
+		return err
+	}
+	if s.service != nil {
+		if err := s.service.acquire(ctx, k, n); err != nil {
+			s.semaphores[k].Release(n)
+			return err
+		}
+	}
+	s.reserved[k].Add(n)
+	return nil
 }
 
 // release gives n of a kind back.
 func (s *share) release(k Kind, n int64) {
 	s.reserved[k].Add(-n)
 	s.semaphores[k].Release(n)
+	if s.service != nil {
+		s.service.release(k, n)
+	}
 }

@@ -169,3 +169,96 @@ func TestHeldWaits(t *testing.T) {
 		}
 	})
 }
+
+// Users of a service have limits of their own, and all of them together a limit too: neither another
+// service nor a user with a token loses anything by that.
+func TestLimitsOfAService(t *testing.T) {
+	l := New(Limits{Requests: 2, AnswerBytes: 100})
+	var releases []func()
+	take := func(owner string, k Kind, n int64) error {
+		release, err := l.Acquire(owner, k, n)
+		if err == nil {
+			releases = append(releases, release)
+		}
+		return err
+	}
+	for user := range 8 {
+		owner := "user:gitu/" + string(rune('a'+user))
+		for range 2 {
+			if err := take(owner, Requests, 1); err != nil {
+				t.Fatalf("%s: %v", owner, err)
+			}
+		}
+		if err := take(owner, Requests, 1); !fault.Is(err, fault.ResourceLimit) ||
+			fault.From(err).Context["limit"] != int64(2) {
+			t.Errorf("%s holds too many: %v", owner, err)
+		}
+	}
+	if err := take("user:gitu/z", Requests, 1); !fault.Is(err, fault.ResourceLimit) ||
+		fault.From(err).Context["limit"] != int64(16) || fault.From(err).Context["current_usage"] != int64(16) {
+		t.Errorf("the service holds too many: %v", err)
+	}
+	for _, owner := range []string{"user:gitu", "user:rival/a", "user:a"} {
+		if err := take(owner, Requests, 2); err != nil {
+			t.Errorf("%s: %v", owner, err)
+		}
+	}
+	releases[0]()
+	if err := take("user:gitu/z", Requests, 1); err != nil {
+		t.Errorf("after one ended: %v", err)
+	}
+	for _, release := range releases {
+		release()
+	}
+	if len(l.shares) != 0 {
+		t.Errorf("%d are kept", len(l.shares))
+	}
+}
+
+// An answer of one user waits until another user of the same service has read theirs.
+func TestAnswersOfAServiceWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := New(Limits{AnswerBytes: 100})
+		var all []*Reservation
+		for _, user := range []string{"a", "b", "c", "d"} {
+			h := l.NewReservation("user:gitu/"+user, AnswerBytes)
+			if err := h.TryReserve(100); err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, h)
+		}
+		waiting := l.NewReservation("user:gitu/e", AnswerBytes)
+		if err := waiting.Reserve(t.Context(), 50); !fault.Is(err, fault.ResourceLimit) ||
+			fault.From(err).Context["limit"] != int64(400) {
+			t.Errorf("nobody reads: %v", err)
+		}
+		done := make(chan error)
+		go func() { done <- waiting.Reserve(t.Context(), 50) }()
+		synctest.Wait()
+		all[0].Release()
+		if err := <-done; err != nil {
+			t.Errorf("after one was read: %v", err)
+		}
+		for _, h := range append(all, waiting) {
+			h.Release()
+		}
+		if len(l.shares) != 0 {
+			t.Errorf("%d are kept", len(l.shares))
+		}
+	})
+}
+
+func BenchmarkAcquire(b *testing.B) {
+	for name, owner := range map[string]string{"user": "user:ann", "service's user": "user:gitu/ann"} {
+		b.Run(name, func(b *testing.B) {
+			l := New(Default)
+			for b.Loop() {
+				release, err := l.Acquire(owner, Calls, 1)
+				if err != nil {
+					b.Fatal(err)
+				}
+				release()
+			}
+		})
+	}
+}

@@ -89,10 +89,10 @@ func (h *Reservation) tryReserve(n int64) error {
 		return nil // the caller discards what arrives after Release
 	}
 	h.ensureShare()
-	if !h.share.semaphores[h.kind].TryAcquire(n) {
-		return h.limiter.overLimit(h.kind, h.share)
+	if !h.share.tryAcquire(h.kind, n) {
+		return overLimit(h.kind, h.share, n)
 	}
-	h.record(n)
+	h.reserved += n
 	return nil
 }
 
@@ -112,24 +112,24 @@ func (h *Reservation) Reserve(ctx context.Context, n int64) error {
 	h.mu.Unlock()
 	defer h.limiter.releaseShare(h.owner, s)
 	if n > h.limiter.limits[h.kind] {
-		return h.limiter.overLimit(h.kind, s)
+		return overLimit(h.kind, s, n)
 	}
 	waitCtx, cancel := context.WithTimeout(ctx, waitTimeout)
 	defer cancel()
-	if err := s.semaphores[h.kind].Acquire(waitCtx, n); err != nil {
+	if err := s.acquire(waitCtx, h.kind, n); err != nil {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		return h.limiter.overLimit(h.kind, s)
+		return overLimit(h.kind, s, n)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.released {
-		s.semaphores[h.kind].Release(n)
+		s.release(h.kind, n)
 		return nil
 	}
 	h.ensureShare()
-	h.record(n)
+	h.reserved += n
 	return nil
 }
 
@@ -177,12 +177,6 @@ func (h *Reservation) ensureShare() {
 	if h.share == nil {
 		h.share = h.limiter.acquireShare(h.owner)
 	}
-}
-
-// record adds n bytes that the semaphore granted. The caller holds h.mu.
-func (h *Reservation) record(n int64) {
-	h.reserved += n
-	h.share.reserved[h.kind].Add(n)
 }
 
 // ShrinkTo gives back what is reserved beyond n bytes, but nothing that is used.

@@ -5,28 +5,24 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"sandlot/internal/filelock"
 )
-
-// nonblock opens a pipe without waiting for its other end.
-const nonblock = unix.O_NONBLOCK
 
 // How a file is locked: by one holder, or by several that share it.
 const (
-	exclusive = unix.LOCK_EX
-	shared    = unix.LOCK_SH
+	exclusive = true
+	shared    = false
 )
 
 // lockInterval is how often a lock that somebody else holds is tried again: flock itself cannot be cancelled.
 const lockInterval = 20 * time.Millisecond
 
 // lock opens a file, makes it where it is missing, and waits until it is locked. Closing the file unlocks it.
-func lock(ctx context.Context, path string, how int) (*os.File, error) {
+func lock(ctx context.Context, path string, alone bool) (*os.File, error) {
 	for {
-		f, err := tryLock(path, how)
+		f, err := tryLock(path, alone)
 		if f != nil || err != nil {
 			return f, err
 		}
@@ -39,21 +35,15 @@ func lock(ctx context.Context, path string, how int) (*os.File, error) {
 }
 
 // tryLock is lock without waiting: it returns nil when somebody else holds the lock.
-func tryLock(path string, how int) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o644)
+func tryLock(path string, alone bool) (*os.File, error) {
+	f, err := filelock.Open(path, 0o644)
 	if err != nil {
 		return nil, err
 	}
-	for {
-		err = unix.Flock(int(f.Fd()), how|unix.LOCK_NB)
-		if !errors.Is(err, unix.EINTR) {
-			break
-		}
-	}
-	if errors.Is(err, unix.EWOULDBLOCK) {
-		return nil, f.Close()
-	} else if err != nil {
+	if locked, err := filelock.Try(f, alone); err != nil {
 		return nil, errors.Join(err, f.Close())
+	} else if !locked {
+		return nil, f.Close()
 	}
 	// Whoever held the lock may have renamed or removed the file.
 	mine, err := f.Stat()
@@ -76,9 +66,4 @@ func (s *Store) lockUsers(ctx context.Context) (*os.File, error) {
 		err = s.diskError(err)
 	}
 	return f, err
-}
-
-// isDiskFull reports whether a file could not be written because there is no space, or no quota, for it.
-func isDiskFull(err error) bool {
-	return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
 }

@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"syscall"
+	"path/filepath"
 	"time"
+
+	"sandlot/internal/processgroup"
 )
 
 // The output of a tool is usually a few kilobytes, within a second.
@@ -28,16 +30,25 @@ func run(ctx context.Context, env []string, name string, args ...string) ([]byte
 	defer stop(nil)
 	out := &boundedBuffer{onFull: func() { stop(errTooMuchOutput) }}
 	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Dir = "/" // where no project has settings
+	cmd.Dir = filepath.VolumeName(os.TempDir()) + string(filepath.Separator) // where no project has settings
 	cmd.Env = append(os.Environ(), env...)
 	cmd.Stdout = out
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	killGroup := func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.Cancel = killGroup
+	var group *processgroup.Group
+	started := make(chan struct{})
+	cmd.Cancel = func() error {
+		<-started
+		return group.Kill()
+	}
 	cmd.WaitDelay = time.Second
-	err := cmd.Run()
+	group, err := processgroup.Start(cmd)
+	close(started)
+	if err != nil {
+		return nil, err
+	}
+	defer group.Close()
+	err = cmd.Wait()
 	if errors.Is(err, exec.ErrWaitDelay) { // it ended, but something that it started has its output open
-		killGroup()
+		group.Kill()
 		err = nil
 	}
 	if cause := context.Cause(ctx); cause != nil {

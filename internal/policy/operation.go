@@ -1,6 +1,10 @@
 package policy
 
-import "sandlot/internal/auth"
+import (
+	"slices"
+
+	"sandlot/internal/auth"
+)
 
 // Operation is the name of one act that a client can request: a noun and a verb.
 type Operation string
@@ -10,6 +14,7 @@ const (
 	ClientConnect  Operation = "client.connect"   // open an MCP session
 	ClientSetLevel Operation = "client.set_level" // the log level of notifications
 	ClientGuide    Operation = "client.guide"     // how to configure an MCP client for this server
+	ClientDiscover Operation = "client.discover"  // where a client's user logs in
 
 	ToolList           Operation = "tool.list"
 	ToolFind           Operation = "tool.find" // a call of an unknown tool: nothing runs
@@ -65,6 +70,11 @@ const (
 	NetworkRead    Operation = "network.read"     // of one session
 	NetworkReadAll Operation = "network.read_all" // the settings, which apply to all sessions
 	NetworkChange  Operation = "network.change"
+	NetworkReach   Operation = "network.reach" // by a program in a sandbox
+
+	QuestionList   Operation = "question.list"
+	QuestionAnswer Operation = "question.answer"
+	QuestionForget Operation = "question.forget" // a stored answer
 
 	TemplateList  Operation = "template.list"
 	TemplateBuild Operation = "template.build"
@@ -72,6 +82,7 @@ const (
 	EventRead   Operation = "event.read"
 	MetricsRead Operation = "metrics.read"
 	HealthRead  Operation = "health.read"
+	APIDescribe Operation = "api.describe" // the description of the HTTP API
 )
 
 // rule is one row of the table.
@@ -93,7 +104,7 @@ type rule struct {
 var reads, changes = rule{}, rule{changes: true}
 
 var table = map[Operation]rule{
-	ClientConnect: reads, ClientSetLevel: changes, ClientGuide: reads,
+	ClientConnect: reads, ClientSetLevel: changes, ClientGuide: reads, ClientDiscover: {anyone: true},
 	ToolList: reads, ToolFind: reads, PromptList: reads, PromptGet: reads,
 	ResourceList: reads, ResourceRead: reads, ResourceSubscribe: changes, CompletionComplete: reads,
 	CodeExecute: changes, ShellExecute: changes,
@@ -112,11 +123,27 @@ var table = map[Operation]rule{
 	NetworkChange: {role: auth.Operator, deniedAct: "change what a session may reach", changes: true,
 		operatorsMayForOthers: true},
 
+	NetworkReach: changes,
+
+	QuestionList:   reads,
+	QuestionAnswer: {changes: true, operatorsMayForOthers: true},
+	QuestionForget: {changes: true, operatorsMayForOthers: true},
+
 	TemplateList:  reads,
 	TemplateBuild: {role: auth.Operator, deniedAct: "build the templates of all users", changes: true},
 
 	EventRead: reads, MetricsRead: {role: auth.Metrics, deniedAct: "read the metrics, which are of all users"},
-	HealthRead: {anyone: true},
+	HealthRead: {anyone: true}, APIDescribe: {anyone: true},
+}
+
+// Operations lists the names of all operations, sorted.
+func Operations() []string {
+	names := make([]string, 0, len(table))
+	for o := range table {
+		names = append(names, string(o))
+	}
+	slices.Sort(names)
+	return names
 }
 
 // Known reports whether the table has the operation.
@@ -128,3 +155,15 @@ func (o Operation) Known() bool {
 // Changes reports whether the operation may change anything, as code and tools of
 // third-party servers may.
 func (o Operation) Changes() bool { return table[o].changes }
+
+// unasked are the operations about which nobody is asked: those without which no client works,
+// and those that no principal requests.
+var unasked = map[Operation]bool{
+	ClientConnect: true, ClientSetLevel: true, ClientGuide: true, ToolList: true, ToolFind: true, PromptList: true,
+	ResourceList: true, ResourceSubscribe: true, CompletionComplete: true, PortVisit: true, LoginBegin: true,
+	LoginFinish: true, QuestionList: true, QuestionAnswer: true, QuestionForget: true, EventRead: true,
+	MetricsRead: true, HealthRead: true,
+}
+
+// askable reports whether a rule may ask about the operation.
+func (o Operation) askable() bool { return o.Known() && !unasked[o] }

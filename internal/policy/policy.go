@@ -23,6 +23,10 @@ type Question struct {
 	Principal auth.Principal // its zero value is nobody
 	Operation Operation
 	Resource  Resource
+	// Detail is what rules compare with their patterns, such as the command of ShellExecute.
+	Detail string
+	// DetailFollows: the detail is not known yet, and another decision follows when it is.
+	DetailFollows bool
 }
 
 // Effect is the result of a decision.
@@ -32,6 +36,7 @@ const (
 	// Refuse is the zero value, so that a missing decision refuses.
 	Refuse Effect = iota
 	Allow
+	Ask // the principal, or an operator, before it is done
 )
 
 // Decision is the answer to a Question. Its zero value refuses.
@@ -39,13 +44,15 @@ type Decision struct {
 	Effect Effect
 	// Reason is the fault of a refusal; nil: Err returns a general one.
 	Reason *fault.Error
+	// Rule is the rule that decided; nil: the table of operations did.
+	Rule *Rule
 }
 
-// Decider decides; Decide is the Decider of servers.
+// Decider decides. Servers use Current.Decide, which applies the rules of the settings after Decide.
 type Decider func(Question) Decision
 
-// Decide decides by the table of operations, the roles of the principal and the owner of the
-// resource.
+// Decide decides by the table of operations, the scope and the roles of the principal and the
+// owner of the resource.
 func Decide(q Question) Decision {
 	r, known := table[q.Operation]
 	p := q.Principal
@@ -56,6 +63,8 @@ func Decide(q Question) Decision {
 		return Decision{Effect: Allow}
 	case p.ID == "":
 		return Decision{Reason: fault.New(fault.Unauthorized, "it is not known who asks")}
+	case !inScope(p, q.Operation):
+		return Decision{Reason: outOfScope(p, q.Operation)}
 	case r.role != "" && !p.HasRole(r.role):
 		return Decision{Reason: fault.From(p.Require(r.role, r.deniedAct))}
 	case q.Resource.Owner != "" && q.Resource.Owner != p.ID && !(r.operatorsMayForOthers && p.HasRole(auth.Operator)):
@@ -69,6 +78,8 @@ func (d Decision) Err() error {
 	switch {
 	case d.Effect == Allow:
 		return nil
+	case d.Effect == Ask && d.Reason == nil:
+		return fault.New(fault.Forbidden, "this needs a person's consent, and nobody could be asked")
 	case d.Reason == nil:
 		return fault.New(fault.Forbidden, "this server does not allow it")
 	}

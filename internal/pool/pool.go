@@ -36,6 +36,9 @@ type Booted struct {
 	Outlet    *egress.Outlet // its access to the network; nil before Connect
 
 	identity atomic.Pointer[agent.Identity] // author of its git commits; nil: the agent's default
+
+	boundMu      sync.Mutex // held while bound secrets are applied
+	boundVersion atomic.Uint64
 }
 
 // Connect gives the sandbox its access to the network.
@@ -306,15 +309,38 @@ func (p *Pool) makeReady(ctx context.Context, b *Booted) error {
 }
 
 // Configure tells the agent its languages, roots and limits.
-func (p *Pool) Configure(ctx context.Context, b *Booted) error {
+func (p *Pool) Configure(ctx context.Context, b *Booted) error { return p.configure(ctx, b, nil) }
+
+func (p *Pool) configure(ctx context.Context, b *Booted, bound *agent.Bound) error {
 	s := agent.Settings{Template: p.runnable(b.Template), Limits: p.Limits(b.Flavor),
-		Roots: []agent.FileRoot{{Path: WorkspaceDir}}, Git: b.identity.Load()}
+		Roots: []agent.FileRoot{{Path: WorkspaceDir}}, Git: b.identity.Load(), Bound: bound}
 	for _, m := range b.Box.Spec().Mounts {
 		if m.Shared { // ReadOnly is as it was mounted: the agent need not know when a volume becomes full
 			s.Roots = append(s.Roots, agent.FileRoot{Path: m.Target, ReadOnly: m.ReadOnly})
 		}
 	}
 	return b.Agent.Configure(ctx, s)
+}
+
+// SetBound gives a sandbox what settings returns for its principal's bound secrets, unless it has that version of it
+// already.
+func (p *Pool) SetBound(ctx context.Context, b *Booted, version uint64, settings func() (*agent.Bound, error)) error {
+	if b.boundVersion.Load() == version {
+		return nil
+	}
+	b.boundMu.Lock()
+	defer b.boundMu.Unlock()
+	if b.boundVersion.Load() == version {
+		return nil
+	}
+	bound, err := settings()
+	if err == nil {
+		err = p.configure(ctx, b, bound)
+	}
+	if err == nil {
+		b.boundVersion.Store(version)
+	}
+	return err
 }
 
 // SetIdentity sets the default author of git commits in a sandbox. It does so once for each

@@ -103,11 +103,10 @@ func findVolume(ctx context.Context, k sandbox.VolumeKeeper, id string, known, n
 	if mayHaveFiles && !known.IsAt(now.Address, now.Keeper) {
 		return false, elsewhere(*known)
 	}
-	names, err := k.Volumes(ctx)
+	found, err := k.HasVolume(ctx, id)
 	if err != nil {
 		return false, err
 	}
-	found := slices.Contains(names, id)
 	if mayHaveFiles && !found {
 		return false, fmt.Errorf("%w: the runtime %s had it at %s (%s). Restore it, or begin a new session", ErrMissing,
 			known.Runtime, known.Address, known.Keeper)

@@ -60,6 +60,13 @@ func (k *keeping) RemoveVolume(_ context.Context, name string) error {
 	return nil
 }
 
+func (k *keeping) HasVolume(_ context.Context, name string) (bool, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	_, has := k.volumes[name]
+	return has, nil
+}
+
 func (k *keeping) Volumes(context.Context) ([]string, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

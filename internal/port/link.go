@@ -28,15 +28,15 @@ type Links struct {
 	domain string // of the host names, with the TCP port if necessary; empty: there are no host names
 }
 
-// NewLinks returns the Links of a server that listens on host and port. domain is the setting
-// ports_domain: empty, a name, or a URL without a path.
-func NewLinks(host string, port int, domain string) (Links, error) {
+// NewLinks returns the Links of a server that listens on host and port, with http or https as its scheme. domain is
+// the setting ports_domain: empty, a name, or a URL without a path.
+func NewLinks(scheme, host string, port int, domain string) (Links, error) {
 	ip := net.ParseIP(host)
 	if ip != nil && ip.IsUnspecified() {
 		name, _ := os.Hostname()
 		host = cmp.Or(name, "localhost")
 	}
-	l := Links{base: "http://" + net.JoinHostPort(host, strconv.Itoa(port)), scheme: "http"}
+	l := Links{base: scheme + "://" + net.JoinHostPort(host, strconv.Itoa(port)), scheme: scheme}
 	switch {
 	case domain == "" && auth.Loopback(host):
 		l.domain = "localhost:" + strconv.Itoa(port)
@@ -44,6 +44,9 @@ func NewLinks(host string, port int, domain string) (Links, error) {
 		var err error
 		if l.scheme, l.domain, err = ParseDomain(domain); err != nil {
 			return Links{}, err
+		}
+		if !strings.Contains(domain, "://") {
+			l.scheme = scheme
 		}
 		if !strings.Contains(domain, "://") && !strings.Contains(l.domain, ":") {
 			l.domain = net.JoinHostPort(l.domain, strconv.Itoa(port))

@@ -9,7 +9,7 @@ const id = "abcdefghijklmnopqrstuvwx27"
 
 func links(t *testing.T, host string, port int, domain string) Links {
 	t.Helper()
-	l, err := NewLinks(host, port, domain)
+	l, err := NewLinks("http", host, port, domain)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +51,7 @@ func TestLinks(t *testing.T) {
 	}
 	for _, bad := range []string{"a b", "ftp://x.y", "https://u@x.y", "x.y/path", "x.y?q", "x..y", "-x.y", "10.0.0.1",
 		"x.y:0", "x.y:99999", "*.x.y", "https://"} {
-		if _, err := NewLinks("localhost", 8000, bad); err == nil {
+		if _, err := NewLinks("http", "localhost", 8000, bad); err == nil {
 			t.Errorf("%q is a domain", bad)
 		}
 	}

@@ -197,6 +197,8 @@ type VolumeKeeper interface {
 	// MakeVolume makes a volume, which belongs to a user and a group, unless there is one of that name. It fails if
 	// that belongs to others.
 	MakeVolume(ctx context.Context, name string, uid, gid int) error
+	// HasVolume reports whether there is a volume that MakeVolume has made.
+	HasVolume(ctx context.Context, name string) (bool, error)
 	// VolumeEmpty reports whether a volume has nothing but folders whose paths in it are expected, or does not exist.
 	// If that is not certain, such as with a volume without any of them, it may say that there is more.
 	VolumeEmpty(ctx context.Context, name string, isExpected func(path string) bool) (bool, error)

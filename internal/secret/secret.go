@@ -32,6 +32,11 @@ var lowerBase32 = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPad
 // a DNS label, a folder and a URL.
 func ID() string { return lowerBase32.EncodeToString(Bytes(17))[:26] }
 
+// IsID reports whether s has the form of an ID.
+func IsID(s string) bool {
+	return len(s) == 26 && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz234567") == ""
+}
+
 // Bytes returns n random bytes.
 func Bytes(n int) []byte {
 	b := make([]byte, n)
@@ -48,8 +53,14 @@ func NewCipher(key []byte) (cipher.AEAD, error) {
 	return cipher.NewGCMWithRandomNonce(block)
 }
 
+// tokenPrefix is the prefix of bearer tokens.
+const tokenPrefix = "slt_"
+
+// IsToken reports whether a text has the form of a result of NewToken.
+func IsToken(text string) bool { return strings.HasPrefix(text, tokenPrefix) }
+
 // NewToken returns a bearer token: "slt_" and 40 characters, 200 bits.
-func NewToken() Value { return Value("slt_" + lowerBase32.EncodeToString(Bytes(25))) }
+func NewToken() Value { return Value(tokenPrefix + lowerBase32.EncodeToString(Bytes(25))) }
 
 // Hash returns the hash under which a token is stored. A token is random enough to need
 // neither a salt nor a slow hash.

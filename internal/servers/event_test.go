@@ -36,7 +36,7 @@ func TestEveryChangeOfStateIsAnEvent(t *testing.T) {
 		}
 		all, _, _ := events.Read()
 		for _, e := range all {
-			if e.Kind != event.Connection || e.Name != "x" {
+			if e.Kind != event.Connection || e.Name != "x" || e.ByOthers {
 				t.Errorf("%+v", e)
 			}
 			got = append(got, e.Outcome)
@@ -53,7 +53,7 @@ func TestEveryChangeOfStateIsAnEvent(t *testing.T) {
 				if flags&4 != 0 {
 					s.rec.Catalog = held
 				}
-				s.announced = s.shown()
+				s.announced, s.offered = s.shown(), s.offersIn(s.shown())
 				before := s.announced
 				then, _ := state.Next(s.Status, state.Event{What: what, Why: "why"})
 				s.mu.Lock()
@@ -66,11 +66,21 @@ func TestEveryChangeOfStateIsAnEvent(t *testing.T) {
 	}
 	s := own(servers, P, "x", "aaaaaa", spec.Configured{})
 	s.State = state.Connected
-	s.announced = s.shown()
+	s.announced, s.offered = s.shown(), s.offersIn(s.shown())
 	if err := s.update(func(r *Record) { r.Catalog = held }); err != nil {
 		t.Fatal(err)
 	}
 	see(s, "an unknown tool", state.Connected)
+	if err := s.update(func(r *Record) {
+		r.Catalog.Tools = append(slices.Clone(r.Catalog.Tools), catalog.Definition{Remote: "more", HeldBecause: "new"})
+		r.Catalog.Prompts = []catalog.Definition{{Remote: "p"}}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	all, _, _ := events.Read()
+	if len(all) != 1 || !all[0].ByOthers || all[0].Offers != (event.Offers{Tools: len(held.Tools) + 1, Prompts: 1}) {
+		t.Errorf("another tool and a prompt are told by %+v", all)
+	}
 	release, err := servers.beginInstall(P, "x", "/workspace/x")
 	if err != nil {
 		t.Fatal(err)

@@ -89,7 +89,7 @@ func (servers *Servers) free(p auth.Principal, name string) error {
 	}
 	servers.mu.Lock()
 	defer servers.mu.Unlock()
-	return servers.owner(p).full()
+	return servers.full(p.ID, servers.owner(p))
 }
 
 // beginInstall reserves a folder for one installation until end is called, and shows the server as being

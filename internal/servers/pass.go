@@ -26,9 +26,13 @@ func (servers *Servers) Find(p auth.Principal, name string) (tool.Callable, bool
 	if !ok {
 		return tool.Callable{}, false
 	}
-	return tool.Callable{Operation: policy.MCPCall, Call: func(ctx context.Context, c tool.Call) (*tool.Result, error) {
-		return e.Server.call(ctx, e.Definition, c)
-	}}, true
+	return tool.Callable{Operation: policy.MCPCall,
+		Detail: func(tool.Call) (tool.Detail, error) {
+			return tool.Detail{Text: policy.ServerName(e.Server.Name) + "/" + e.Definition.Remote}, nil
+		},
+		Call: func(ctx context.Context, c tool.Call) (*tool.Result, error) {
+			return e.Server.call(ctx, e.Definition, c)
+		}}, true
 }
 
 // Prompts implements tool.External.
@@ -81,6 +85,15 @@ func (servers *Servers) Proxy(ctx context.Context, r tool.Request) (json.RawMess
 		return empty, err
 	}
 	return s.safeResult(ctx, q)
+}
+
+// Detail implements tool.External.
+func (servers *Servers) Detail(r tool.Request) string {
+	s, q, _, err := servers.destination(r)
+	if s == nil || err != nil {
+		return ""
+	}
+	return policy.ServerName(s.Name) + "/" + rawjson.Text(q.Params["name"]) + rawjson.Text(q.Params["uri"])
 }
 
 // destination returns the server that a request is for, and the request with the server's own names. If

@@ -10,6 +10,7 @@ import (
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
 	"sandlot/internal/pool"
+	"sandlot/internal/quota"
 	"sandlot/internal/secret"
 	"sandlot/internal/servers/catalog"
 	"sandlot/internal/servers/diagnosis"
@@ -88,13 +89,18 @@ func nameTaken(name string) error {
 		"the operator's settings have a server of the name %q; choose another name", name)
 }
 
-// full returns an error if the owner may add no more servers. The caller holds the mu of the Servers.
-func (o *owner) full() error {
+// full returns an error if the owner, who has that id, may add no more servers. The caller holds servers.mu.
+func (servers *Servers) full(id string, o *owner) error {
 	n := 0
 	for _, s := range o.servers {
 		if !s.Configured {
 			n++
 		}
+	}
+	if limit := servers.Quotas.Of(id).Connections; limit > 0 && n >= limit {
+		return quota.Reached("connections", n, limit,
+			"you have %d connections, and your quota is %d; disconnect_external_mcp with delete: true removes one", n,
+			limit)
 	}
 	if n < maxConnections {
 		return nil
@@ -107,7 +113,7 @@ func (o *owner) full() error {
 func (servers *Servers) add(ctx context.Context, p auth.Principal, r Record, known spec.Values) (Info, error) {
 	servers.mu.Lock()
 	o := servers.owner(p)
-	if err := o.full(); err != nil {
+	if err := servers.full(p.ID, o); err != nil {
 		servers.mu.Unlock()
 		return Info{}, err
 	}

@@ -41,6 +41,7 @@ type server struct {
 	instance.Definition // of the next start
 	state.Status
 	announced  state.State        // the state of the last event that was published
+	offered    event.Offers       // of that event
 	instance   *instance.Instance // nil: the server does not run
 	start      *start             // the running attempt to start it; nil: there is none
 	retry      *time.Timer        // starts it after a pause; nil: it is not to be started
@@ -86,17 +87,29 @@ func (s *server) shown() state.State {
 	return s.Shown(s.installing, !s.Values.Complete, held)
 }
 
-// announce publishes the state that the owner sees, if it has changed. It is called after each change of
-// a field that shown uses. The caller holds s.mu.
+// announce publishes the state that the owner sees, with what the server offers, if either has changed. It is
+// called after each change of a field that shown uses. The caller holds s.mu.
 func (s *server) announce() {
 	now := s.shown()
-	if now == s.announced {
+	offers := s.offersIn(now)
+	if now == s.announced && offers == s.offered {
 		return
 	}
-	s.announced = now
+	// The third-party server can change what it offers at any time.
+	byOthers := now == s.announced
+	s.announced, s.offered = now, offers
 	s.servers.Events.Publish(event.Event{Kind: event.Connection, Principal: s.owner.ID, Operation: event.ServerState,
-		Name: s.Name, Outcome: string(now)})
+		Name: s.Name, Outcome: string(now), Offers: offers, ByOthers: byOthers})
 	s.logger.Debug("connection", "state", now, "why", s.Why)
+}
+
+// offersIn returns what the server offers in a state. The caller holds s.mu.
+func (s *server) offersIn(now state.State) event.Offers {
+	if now != state.Connected && now != state.NeedsApproval {
+		return event.Offers{}
+	}
+	c := &s.rec.Catalog
+	return event.Offers{Tools: len(c.Tools), Prompts: len(c.Prompts), Resources: len(c.Resources) + len(c.Templates)}
 }
 
 // beginUnlessBusy starts the server, unless it runs, is being started, or must not run. The caller holds

@@ -18,6 +18,7 @@ import (
 	"sandlot/internal/event"
 	"sandlot/internal/fault"
 	"sandlot/internal/limit"
+	"sandlot/internal/quota"
 	"sandlot/internal/servers/catalog"
 	"sandlot/internal/servers/diagnosis"
 	"sandlot/internal/servers/instance"
@@ -59,6 +60,8 @@ type Config struct {
 	LoginStore oauth.Store
 	// Limits counts the bytes of large answers while they are read; nil: they are not counted.
 	Limits *limit.Limiter
+	// Quotas has how many servers each principal may add; nil: maxConnections.
+	Quotas *quota.Quotas
 	Log    *slog.Logger
 }
 

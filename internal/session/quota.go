@@ -2,29 +2,52 @@ package session
 
 import (
 	"context"
+	"fmt"
+	"math"
+	"strings"
 	"time"
 
 	"sandlot/internal/fault"
 	"sandlot/internal/image"
+	quotas "sandlot/internal/quota"
 	"sandlot/internal/sandbox"
 )
 
-// quota is a number of sessions, without homes, and their memory, as they count against the
+// quota is a number of sessions, without homes, with their memory and CPUs, as they count against the
 // limits.
-type quota struct{ sessions, memoryMB int }
+type quota struct{ sessions, memoryMB, milliCPUs int }
 
-func (q quota) plus(r quota) quota { return quota{q.sessions + r.sessions, q.memoryMB + r.memoryMB} }
+func (q quota) plus(r quota) quota {
+	return quota{q.sessions + r.sessions, q.memoryMB + r.memoryMB, q.milliCPUs + r.milliCPUs}
+}
 
-func (q quota) minus(r quota) quota { return quota{q.sessions - r.sessions, q.memoryMB - r.memoryMB} }
+func (q quota) minus(r quota) quota {
+	return quota{q.sessions - r.sessions, q.memoryMB - r.memoryMB, q.milliCPUs - r.milliCPUs}
+}
+
+// quotaOf returns what a live session of a flavor counts. A home counts by its memory and its CPUs, not as
+// one of the sessions.
+func quotaOf(home bool, f image.Flavor) quota {
+	q := quota{1, f.MemoryMB, milliCPUs(f.CPUs)}
+	if home {
+		q.sessions = 0
+	}
+	return q
+}
+
+// milliCPUs returns thousandths, whose sums are exact.
+func milliCPUs(cpus float64) int { return int(math.Round(cpus * 1000)) }
+
+// usage is what is in use: by one principal, and the memory of the sessions of all.
+type usage struct {
+	own      quota
+	memoryMB int
+}
 
 // reserve reserves a quota for one more live session of the owner, and may stop an idle one
-// for that. A home counts only by its memory, not as one of the sessions. The error is a
-// fault that says which limit is reached.
+// for that. The error is a fault that says which limit is reached.
 func (s *Sessions) reserve(ctx context.Context, owner string, home bool, f image.Flavor) (quota, error) {
-	want := quota{1, f.MemoryMB}
-	if home {
-		want.sessions = 0
-	}
+	want := quotaOf(home, f)
 	for try := 0; ; try++ {
 		used, ok := s.tryReserve(owner, want)
 		if ok {
@@ -33,26 +56,62 @@ func (s *Sessions) reserve(ctx context.Context, owner string, home bool, f image
 		if try < 3 && s.EvictIdle && s.evict(ctx, owner) {
 			continue
 		}
-		if used.sessions+want.sessions > s.MaxSessions {
-			return want, fault.New(fault.ResourceLimit,
-				"%d of your %d sessions are live; stop one with stop_session, or use one of them", used.sessions,
-				s.MaxSessions).
-				With("resource_type", "sessions").With("current_usage", used.sessions).With("limit", s.MaxSessions)
-		}
-		return want, fault.New(fault.ResourceLimit,
-			"the live sessions have %d MB of memory together, and %d MB are allowed; a session of %d MB does not fit",
-			used.memoryMB, s.MaxMemoryMB, want.memoryMB).
-			With("resource_type", "memory").With("current_usage", used.memoryMB).With("limit", s.MaxMemoryMB).
-			With("current_memory_mb", used.memoryMB).With("limit_memory_mb", s.MaxMemoryMB)
+		return want, s.reached(owner, used, want)
 	}
 }
 
-// tryReserve reserves a quota if the limits allow it. It returns how many sessions of the
-// owner, and how much memory of all sessions, were in use before.
-func (s *Sessions) tryReserve(owner string, want quota) (used quota, ok bool) {
+// reached returns the fault of the limit that a principal has reached. There is one.
+func (s *Sessions) reached(owner string, used usage, want quota) error {
+	own, limits := used.own, s.Quotas.Of(owner)
+	switch all := own.plus(want); {
+	case all.sessions > s.MaxSessions:
+		return fault.Limit("sessions", own.sessions, s.MaxSessions,
+			"%d of your %d sessions are live; stop one with stop_session, or use one of them", own.sessions,
+			s.MaxSessions)
+	case limits.Sessions > 0 && all.sessions > limits.Sessions:
+		return quotas.Reached("sessions", own.sessions, limits.Sessions,
+			"%d of your sessions are live, and your quota is %d; stop one with stop_session, or use one of them",
+			own.sessions, limits.Sessions)
+	case limits.MemoryMB > 0 && all.memoryMB > limits.MemoryMB:
+		return quotas.Reached("memory_mb", own.memoryMB, limits.MemoryMB,
+			"your live sessions have %d MB of memory together, and your quota is %d MB; a session of %d MB does "+
+				"not fit",
+			own.memoryMB, limits.MemoryMB, want.memoryMB)
+	case limits.CPUs > 0 && all.milliCPUs > milliCPUs(limits.CPUs):
+		return quotas.Reached("cpus", float64(own.milliCPUs)/1000, limits.CPUs,
+			"your live sessions have %g CPUs together, and your quota is %g; a session of %g CPUs does not fit",
+			float64(own.milliCPUs)/1000, limits.CPUs, float64(want.milliCPUs)/1000)
+	}
+	return fault.Limit("memory", used.memoryMB, s.MaxMemoryMB,
+		"the live sessions have %d MB of memory together, and %d MB are allowed; a session of %d MB does not fit",
+		used.memoryMB, s.MaxMemoryMB, want.memoryMB).
+		With("current_memory_mb", used.memoryMB).With("limit_memory_mb", s.MaxMemoryMB)
+}
+
+// fits reports whether the limits allow a principal so much more.
+func (s *Sessions) fits(owner string, used usage, want quota) bool {
+	all, limits := used.own.plus(want), s.Quotas.Of(owner)
+	within := func(used, limit int) bool { return limit == 0 || used <= limit }
+	return all.sessions <= s.MaxSessions && within(all.sessions, limits.Sessions) &&
+		within(all.memoryMB, limits.MemoryMB) && within(all.milliCPUs, milliCPUs(limits.CPUs)) &&
+		within(used.memoryMB+want.memoryMB, s.MaxMemoryMB)
+}
+
+// tryReserve reserves a quota if the limits allow it. It returns what was in use before.
+func (s *Sessions) tryReserve(owner string, want quota) (used usage, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	used.sessions = s.reserved[owner].sessions
+	used = s.used(owner)
+	if !s.fits(owner, used, want) {
+		return used, false
+	}
+	s.reserved[owner] = s.reserved[owner].plus(want)
+	return used, true
+}
+
+// used returns what is in use. The caller holds s.mu.
+func (s *Sessions) used(owner string) usage {
+	used := usage{own: s.reserved[owner]}
 	for _, r := range s.reserved {
 		used.memoryMB += r.memoryMB
 	}
@@ -61,19 +120,52 @@ func (s *Sessions) tryReserve(owner string, want quota) (used quota, ok bool) {
 		if c.reserved != (quota{}) || !c.hasSandbox() {
 			continue // a session with a reservation is counted by that
 		}
-		if c.rec.Owner == owner && !c.rec.Home {
-			used.sessions++
+		f, err := s.flavor(c.rec.Flavor)
+		if err != nil {
+			f = image.Flavor{} // the flavor was removed from the settings
 		}
-		if f, err := s.flavor(c.rec.Flavor); err == nil {
-			used.memoryMB += f.MemoryMB
+		q := quotaOf(c.rec.Home, f)
+		used.memoryMB += q.memoryMB
+		if c.rec.Owner == owner {
+			used.own = used.own.plus(q)
 		}
 	}
-	all := used.plus(want)
-	if all.sessions > s.MaxSessions || s.MaxMemoryMB != 0 && all.memoryMB > s.MaxMemoryMB {
-		return used, false
+	return used
+}
+
+// QuotaText says how much of its quotas of sessions, memory and CPUs a principal uses; empty: there are none.
+func (s *Sessions) QuotaText(owner string) string {
+	limits := s.Quotas.Of(owner)
+	s.mu.Lock()
+	own := s.used(owner).own
+	s.mu.Unlock()
+	var parts []string
+	if limits.Sessions > 0 {
+		parts = append(parts, fmt.Sprintf("%d of %d sessions", own.sessions, limits.Sessions))
 	}
-	s.reserved[owner] = s.reserved[owner].plus(want)
-	return used, true
+	if limits.MemoryMB > 0 {
+		parts = append(parts, fmt.Sprintf("%d of %d MB of memory", own.memoryMB, limits.MemoryMB))
+	}
+	if limits.CPUs > 0 {
+		parts = append(parts, fmt.Sprintf("%g of %g CPUs", float64(own.milliCPUs)/1000, limits.CPUs))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// hasRoom reports whether the home of a principal can boot without another session's end.
+func (s *Sessions) hasRoom(owner string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	name := ""
+	if home := s.homes[owner]; home != nil {
+		c := home.current()
+		if c.hasSandbox() {
+			return true
+		}
+		name = c.rec.Flavor
+	}
+	f, err := s.flavor(name)
+	return err == nil && s.fits(owner, s.used(owner), quotaOf(true, f))
 }
 
 // unreserve releases a reserved quota.

@@ -446,6 +446,11 @@ func (r *volumeRuntime) RemoveVolume(_ context.Context, name string) error {
 	return nil
 }
 
+func (r *volumeRuntime) HasVolume(_ context.Context, name string) (bool, error) {
+	_, has := r.volumes[name]
+	return has, nil
+}
+
 func (r *volumeRuntime) Volumes(context.Context) ([]string, error) {
 	return slices.Collect(maps.Keys(r.volumes)), nil
 }

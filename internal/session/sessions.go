@@ -24,6 +24,7 @@ import (
 	"sandlot/internal/fault"
 	"sandlot/internal/image"
 	"sandlot/internal/pool"
+	quotas "sandlot/internal/quota"
 	"sandlot/internal/secret"
 )
 
@@ -40,6 +41,9 @@ type Rules struct {
 	SweepInterval   time.Duration // between two checks for idle and old sessions
 	EvictIdle       bool          // at a limit, stop an idle session to make room for a new one
 	AgentTimeout    time.Duration // how long a call waits for an agent without a link
+	// MayCreate returns an error if a principal may not create a session of a template; nil: all
+	// may.
+	MayCreate func(ctx context.Context, p auth.Principal, template string) error
 }
 
 // Templates has the templates on offer. Its errors are faults that say what is known, or why a
@@ -65,6 +69,10 @@ type Config struct {
 	Log   *slog.Logger
 	// Egress is the sandboxes' access to the network; nil: they have none.
 	Egress *egress.Broker
+	// Bound has the bound secrets of principals; nil: there are none.
+	Bound Bound
+	// Quotas has what each principal may have; nil: as much as Rules allow.
+	Quotas *quotas.Quotas
 	// Events receives an event when a session is created, is removed, or gets or loses a
 	// sandbox.
 	Events *event.Stream
@@ -75,6 +83,14 @@ type Config struct {
 func (s *Sessions) publish(r Record, operation, name string, took time.Duration) {
 	s.Events.Publish(event.Event{Kind: event.Session, Principal: r.Owner, Session: r.ID,
 		Operation: operation, Name: name, Outcome: event.OK, Duration: took})
+}
+
+// Bound has what stands in sandboxes for bound secrets.
+type Bound interface {
+	// Version returns a number that changes when the bound secrets of a principal do; 0: there are none.
+	Version(owner string) uint64
+	// Settings returns what a session's sandbox gets for them.
+	Settings(owner, session string) (*agent.Bound, error)
 }
 
 // Sessions has all sessions of all principals.
@@ -131,8 +147,32 @@ func (s *Sessions) Open(ctx context.Context, p auth.Principal, a OpenRequest) (*
 		return nil, err
 	}
 	s.setIdentity(ctx, p, l.Booted)
+	s.applyBound(ctx, session.record(), l.Booted)
 	return l, nil
 }
+
+// applyBound gives a sandbox the placeholders of its principal's bound secrets, when they have changed.
+func (s *Sessions) applyBound(ctx context.Context, r Record, booted *pool.Booted) {
+	if s.Bound == nil {
+		return
+	}
+	version := s.Bound.Version(r.Owner)
+	if version == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), boundTimeout)
+	defer cancel()
+	err := s.Pool.SetBound(ctx, booted, version, func() (*agent.Bound, error) {
+		return s.Bound.Settings(r.Owner,
+			r.ID)
+	})
+	if err != nil { // the next call tries again
+		s.Log.Warn("could not give a sandbox the placeholders of bound secrets", "sandbox", booted.ID, "error", err)
+	}
+}
+
+// boundTimeout is the timeout to give a sandbox the placeholders of bound secrets.
+const boundTimeout = 10 * time.Second
 
 // identityTimeout is the timeout to set the git identity of a sandbox.
 const identityTimeout = 5 * time.Second
@@ -201,6 +241,12 @@ func (s *Sessions) create(ctx context.Context, p auth.Principal, a OpenRequest, 
 	f, err := s.flavor(cmp.Or(a.Flavor, t.Flavor))
 	if err != nil {
 		return nil, err
+	}
+	// The home is always there, unless somebody wants it to be of a certain template.
+	if s.MayCreate != nil && (!home || a.Template != "") {
+		if err := s.MayCreate(ctx, p, t.Name); err != nil {
+			return nil, err
+		}
 	}
 	rt, err := s.Pool.RuntimeOf(t)
 	if err != nil {
@@ -407,9 +453,9 @@ func (s *Sessions) List(ctx context.Context, p auth.Principal, id string) ([]Inf
 func (s *Sessions) Live() int { return len(s.filter(current.hasSandbox)) }
 
 // Prewarm boots the home of a principal who has connected, so that the first call need not
-// wait for it.
+// wait for it. It does so only while there is room: no other session ends for it.
 func (s *Sessions) Prewarm(ctx context.Context, p auth.Principal) {
-	if p.Service {
+	if p.Service || !s.hasRoom(p.ID) {
 		return
 	}
 	if l, err := s.Open(ctx, p, OpenRequest{ID: "home", keepNotice: true}); err == nil {

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
 	"fmt"
 
@@ -47,9 +48,26 @@ func (s *DB) Connections(ctx context.Context, owner string) ([]servers.Record, e
 
 // Connected implements servers.Store. It includes records that cannot be parsed.
 func (s *DB) Connected(ctx context.Context) ([][2]string, error) {
-	return s.queryPairs(ctx, `SELECT owner, id FROM connections WHERE NOT json_valid(record)
-		OR (NOT coalesce(json_extract(CASE WHEN json_valid(record) THEN record END, '$.Configured'), 0)
-			AND NOT coalesce(json_extract(CASE WHEN json_valid(record) THEN record END, '$.Off'), 0)) ORDER BY owner, id`)
+	type row struct {
+		key  [2]string
+		used bool
+	}
+	all, err := queryAll(ctx, s.db, func(columns scanner) (r row, err error) {
+		var record sql.RawBytes
+		if err := columns.Scan(&r.key[0], &r.key[1], &record); err != nil {
+			return r, err
+		}
+		var state struct{ Configured, Off bool }
+		r.used = json.Unmarshal(record, &state) != nil || !state.Configured && !state.Off
+		return r, nil
+	}, `SELECT owner, id, record FROM connections ORDER BY owner, id`)
+	var keys [][2]string
+	for _, r := range all {
+		if r.used {
+			keys = append(keys, r.key)
+		}
+	}
+	return keys, err
 }
 
 // RemoveConnection implements servers.Store.

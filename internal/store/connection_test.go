@@ -8,12 +8,15 @@ import (
 	"sandlot/internal/servers"
 	"sandlot/internal/servers/catalog"
 	"sandlot/internal/servers/spec"
+	"sandlot/internal/store/storetest"
 )
 
 // Connections are read for one owner, and all that is connected can be listed
 // without what it offers; what cannot be read is there all the same.
-func TestConnections(t *testing.T) {
-	db := open(t, t.TempDir())
+func TestConnections(t *testing.T) { storetest.Each(t, testConnections) }
+
+func testConnections(t *testing.T, dir string) {
+	db := open(t, dir)
 	catalog := catalog.Catalog{Loaded: true,
 		Tools: []catalog.Definition{{Remote: "t", Exposed: "ext_aaaaaa_t", Raw: json.RawMessage(`{}`)}}}
 	for _, r := range []servers.Record{{Owner: "user:ann", ID: "aaaaaa", Spec: spec.Spec{Name: "x"}, Catalog: catalog},
@@ -45,11 +48,13 @@ func TestConnections(t *testing.T) {
 }
 
 // A record is read as earlier versions stored it, and stored so that they can read it.
-func TestStoredRecordsStay(t *testing.T) {
+func TestStoredRecordsStay(t *testing.T) { storetest.Each(t, testStoredRecordsStay) }
+
+func testStoredRecordsStay(t *testing.T, dir string) {
 	const earlier = `{"ID":"aaaaaa","Owner":"user:ann","Name":"x","Configured":false,"Kind":"stdio","Command":"npx","Args":["-y","it"],"Cwd":"","Path":["/p"],"URL":"",
 		"EnvKeys":["K"],"HeaderKeys":null,"Env":{"K":"${secret:K}"},"Headers":null,"Install":{"type":"npm","spec":"it","folder":"/workspace/it"},
 		"Off":true,"Older":true,"Asks":true,"Created":"2026-01-02T03:04:05Z","Updated":"2026-01-02T03:04:06Z","Catalog":{}}`
-	db := open(t, t.TempDir())
+	db := open(t, dir)
 	if _, err := db.db.Exec(`INSERT INTO connections VALUES ('user:ann', 'aaaaaa', ?, '{}')`, earlier); err != nil {
 		t.Fatal(err)
 	}

@@ -10,13 +10,15 @@ import (
 	"testing"
 
 	"sandlot/internal/secret"
+	"sandlot/internal/store/storetest"
 	"sandlot/internal/vault"
 )
 
 var _ vault.LoginStore = (*DB)(nil)
 
-func TestLogins(t *testing.T) {
-	dir := t.TempDir()
+func TestLogins(t *testing.T) { storetest.Each(t, testLogins) }
+
+func testLogins(t *testing.T, dir string) {
 	db := open(t, dir)
 	put := func(owner, connection, value string) {
 		t.Helper()

@@ -6,12 +6,14 @@ import (
 	"time"
 
 	"sandlot/internal/port"
+	"sandlot/internal/store/storetest"
 )
 
 var _ port.Store = (*DB)(nil)
 
-func TestPorts(t *testing.T) {
-	dir := t.TempDir()
+func TestPorts(t *testing.T) { storetest.Each(t, testPorts) }
+
+func testPorts(t *testing.T, dir string) {
 	db := open(t, dir)
 	put(t, db, record("a"))
 	put(t, db, record("b"))

@@ -11,9 +11,10 @@ import (
 // SealedRows implements vault.SealedStore.
 func (s *DB) SealedRows(ctx context.Context) ([]vault.SealedRow, error) {
 	return queryAll(ctx, s.db, func(row scanner) (r vault.SealedRow, err error) {
-		err = row.Scan(&r.Login, &r.Owner, &r.Name, &r.Sealed)
+		err = row.Scan(&r.Login, &r.Owner, &r.Name, &r.Binding, &r.Sealed)
 		return r, err
-	}, `SELECT 0, principal, name, value FROM secrets UNION ALL SELECT 1, principal, connection, value FROM logins`)
+	}, `SELECT 0, principal, name, binding, value FROM secrets
+		UNION ALL SELECT 1, principal, connection, '', value FROM logins`)
 }
 
 // Reseal implements vault.SealedStore.
@@ -22,8 +23,13 @@ func (s *DB) Reseal(ctx context.Context, rows []vault.SealedRow, fingerprint str
 		if err := reseal(ctx, c, rows, fingerprint); err != nil {
 			return err
 		}
-		// Values sealed with the old key must not remain in the write-ahead log.
-		_, err := c.ExecContext(ctx, `PRAGMA wal_checkpoint(TRUNCATE)`)
+		// Values sealed with the old key must not remain in the write-ahead log. Those that PostgreSQL has are its
+		// operator's; here the tables are written anew.
+		statement := `PRAGMA wal_checkpoint(TRUNCATE)`
+		if s.postgres {
+			statement = `VACUUM FULL secrets, logins`
+		}
+		_, err := c.ExecContext(withoutTimeout(ctx), statement)
 		return err
 	})
 }

@@ -7,20 +7,14 @@ import (
 	"io/fs"
 	"net/url"
 	"os"
-	"path/filepath"
 )
 
-// Sandboxes returns the session id and the owner's id of each sandbox in the database in the folder dir,
-// by the sandbox's id. It opens the database read-only, without migration, so it works with databases of
-// other versions.
-func Sandboxes(ctx context.Context, dir string) (sandboxes map[string][2]string, err error) {
+// Sandboxes returns the session id and the owner's id of each sandbox in a database, by the sandbox's id. where is an
+// argument of Open. It opens the database read-only, without migration, so it works with databases of other versions.
+func Sandboxes(ctx context.Context, where string) (sandboxes map[string][2]string, err error) {
 	sandboxes = map[string][2]string{}
-	path := filepath.Join(dir, "sandlot.db")
-	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-		return sandboxes, nil
-	}
-	db, err := sql.Open("sqlite", (&url.URL{Scheme: "file", Path: path}).String()+"?mode=ro&_pragma=busy_timeout(2000)")
-	if err != nil {
+	db, err := openReadOnly(where)
+	if db == nil || err != nil {
 		return sandboxes, err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
@@ -32,4 +26,21 @@ func Sandboxes(ctx context.Context, dir string) (sandboxes map[string][2]string,
 		sandboxes[columns[0]] = [2]string(columns[1:])
 	}
 	return sandboxes, err
+}
+
+// openReadOnly opens a database for reading, without migration. It returns nil if there is none.
+func openReadOnly(where string) (*sql.DB, error) {
+	if IsPostgres(where) {
+		p, err := newPostgres(where)
+		if err != nil {
+			return nil, err
+		}
+		p.config.RuntimeParams["default_transaction_read_only"] = "on"
+		return p.pool(nil), nil
+	}
+	path := sqliteFile(where)
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return sql.Open("sqlite", (&url.URL{Scheme: "file", Path: path}).String()+"?mode=ro&_pragma=busy_timeout(2000)")
 }

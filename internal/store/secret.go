@@ -11,9 +11,11 @@ import (
 
 // PutSecret implements vault.Store.
 func (s *DB) PutSecret(ctx context.Context, r vault.Record) error {
-	_, err := s.db.ExecContext(ctx, `INSERT INTO secrets (principal, name, value, created, changed) VALUES (?,?,?,?,?)
-		ON CONFLICT (principal, name) DO UPDATE SET value=excluded.value, changed=excluded.changed`,
-		r.Owner, r.Name, r.Sealed, r.Created.UnixMilli(), r.Changed.UnixMilli())
+	_, err := s.db.ExecContext(ctx, `INSERT INTO secrets (principal, name, value, binding, created, changed)
+		VALUES (?,?,?,?,?,?)
+		ON CONFLICT (principal, name) DO UPDATE SET value=excluded.value, binding=excluded.binding,
+		changed=excluded.changed`,
+		r.Owner, r.Name, r.Sealed, r.Binding, r.Created.UnixMilli(), r.Changed.UnixMilli())
 	return err
 }
 
@@ -38,11 +40,11 @@ func (s *DB) RemoveSecret(ctx context.Context, owner, name string) error {
 	return s.deleteRows(ctx, vault.ErrNotFound, `DELETE FROM secrets WHERE principal = ? AND name = ?`, owner, name)
 }
 
-const secretColumns = `principal, name, value, created, changed`
+const secretColumns = `principal, name, value, binding, created, changed`
 
 func scanSecret(row scanner) (r vault.Record, err error) {
 	var created, changed int64
-	err = row.Scan(&r.Owner, &r.Name, &r.Sealed, &created, &changed)
+	err = row.Scan(&r.Owner, &r.Name, &r.Sealed, &r.Binding, &created, &changed)
 	r.Created, r.Changed = time.UnixMilli(created).UTC(), time.UnixMilli(changed).UTC()
 	return r, err
 }

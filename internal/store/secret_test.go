@@ -4,17 +4,15 @@ import (
 	"bytes"
 	"database/sql"
 	"errors"
-	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"reflect"
-	"sort"
 	"testing"
 	"time"
 
 	"sandlot/internal/secret"
 	"sandlot/internal/servers"
+	"sandlot/internal/store/storetest"
 	"sandlot/internal/vault"
 )
 
@@ -23,8 +21,9 @@ var (
 	_ servers.Store = (*DB)(nil)
 )
 
-func TestSecrets(t *testing.T) {
-	dir := t.TempDir()
+func TestSecrets(t *testing.T) { storetest.Each(t, testSecrets) }
+
+func testSecrets(t *testing.T, dir string) {
 	db := open(t, dir)
 	exact := at.Truncate(time.Millisecond)
 	one := vault.Record{Owner: "user:ann", Name: "B", Sealed: []byte{0, 1, 255}, Created: exact, Changed: exact}
@@ -111,36 +110,35 @@ func TestSecretsAreSealed(t *testing.T) {
 }
 
 // before makes a database as it was with so many migrations.
-func before(t *testing.T, dir string, version int) *sql.DB {
+func before(t *testing.T, place string, version int) *sql.DB {
 	t.Helper()
-	names, err := fs.Glob(migrations, "migrations/*.sql")
+	names, err := migrationNames()
 	if err != nil || len(names) < version {
 		t.Fatal(names, err)
 	}
-	sort.Strings(names)
-	db, err := sql.Open("sqlite", filepath.Join(dir, "sandlot.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { db.Close() })
-	for _, name := range names[:version] {
-		text, err := migrations.ReadFile(name)
-		if err == nil {
-			_, err = db.Exec(string(text))
-		}
+	old := &DB{}
+	if IsPostgres(place) {
+		p, err := newPostgres(place)
 		if err != nil {
-			t.Fatal(name, err)
+			t.Fatal(err)
 		}
+		old.db, old.postgres = p.pool(nil), true
+	} else {
+		old.db = sqlitePool(sqliteFile(place))
 	}
-	if _, err := db.Exec(fmt.Sprintf(`PRAGMA user_version = %d`, version)); err != nil {
+	t.Cleanup(func() { old.Close() })
+	if err := old.migrateTo(t.Context(), names[:version]); err != nil {
 		t.Fatal(err)
 	}
-	return db
+	return old.db
 }
 
 // A database of before there were secrets is taken over, with what is in it.
 func TestSecretsComeToAnOlderDatabase(t *testing.T) {
-	dir := t.TempDir()
+	storetest.Each(t, testSecretsComeToAnOlderDatabase)
+}
+
+func testSecretsComeToAnOlderDatabase(t *testing.T, dir string) {
 	old := before(t, dir, 4)
 	if _, err := old.Exec(`SELECT * FROM secrets`); err == nil {
 		t.Fatal("the older database has secrets")

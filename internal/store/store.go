@@ -1,69 +1,94 @@
-// Package store stores what must outlive the server in an SQLite database: tokens, sessions, exposed
-// ports, connections (third-party MCP servers), secrets and log-ins.
+// Package store stores what must outlive the server in a database, SQLite or PostgreSQL: tokens, sessions, exposed
+// ports, connections (third-party MCP servers), secrets, log-ins and events.
 package store
 
 import (
 	"context"
 	"database/sql"
-	"embed"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"io/fs"
-	"net/url"
-	"os"
-	"path/filepath"
-	"sort"
+	"log/slog"
 	"time"
-
-	_ "modernc.org/sqlite"
 
 	"sandlot/internal/auth"
 	"sandlot/internal/egress"
 	"sandlot/internal/session"
 )
 
-//go:embed migrations/*.sql
-var migrations embed.FS
-
 // DB is the database. It implements auth.Store, session.Store, port.Store,
-// servers.Store, vault.Store and vault.LoginStore.
+// servers.Store, vault.Store, vault.LoginStore and audit.Store.
 type DB struct {
-	db *sql.DB
+	db       *sql.DB
+	postgres bool
+	lock     *serverLock // of a server on PostgreSQL
 
 	hasTokens, tokenByHash *sql.Stmt
 }
 
-// Open opens the database in the folder dir, creates it if it does not exist, and migrates it to the
-// current version. Several processes may have it open.
-func Open(ctx context.Context, dir string) (*DB, error) {
-	path := filepath.Join(dir, "sandlot.db")
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("opening the database: %w", err)
+// Open opens a database, creates it if it does not exist, and migrates it to the current version. where is a
+// folder, in which the database is an SQLite file, or the URL of a PostgreSQL database (postgres://…). Several
+// processes may have it open.
+func Open(ctx context.Context, where string) (*DB, error) {
+	if IsPostgres(where) {
+		p, err := newPostgres(where)
+		if err != nil {
+			return nil, err
+		}
+		return p.open(ctx)
 	}
-	f.Close()
-	dsn := (&url.URL{Scheme: "file", Path: path}).String() + "?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)" +
-		"&_pragma=synchronous(NORMAL)&_pragma=secure_delete(1)&_pragma=foreign_keys(1)&_txlock=immediate"
-	db, err := sql.Open("sqlite", dsn)
+	return openSQLite(ctx, where)
+}
+
+// OpenServer is Open for a server. A PostgreSQL database has one server: while another one uses it, OpenServer returns
+// an error. The state folder's lock does the same for SQLite.
+func OpenServer(ctx context.Context, where string, log *slog.Logger) (*DB, error) {
+	if !IsPostgres(where) {
+		return Open(ctx, where)
+	}
+	p, err := newPostgres(where)
 	if err != nil {
 		return nil, err
 	}
-	db.SetMaxOpenConns(4)
-	s := &DB{db: db}
-	if err := s.migrate(ctx); err != nil {
-		db.Close()
-		return nil, fmt.Errorf("bringing the database %s up to date: %w", path, err)
+	return p.openServer(ctx, log)
+}
+
+// ready migrates the database and prepares statements, or closes it.
+func (s *DB) ready(ctx context.Context) (*DB, error) {
+	err := s.migrate(withoutTimeout(ctx))
+	if err == nil {
+		err = s.prepare(ctx)
 	}
-	if err := s.prepare(ctx); err != nil {
-		db.Close()
+	if err != nil {
+		s.Close()
 		return nil, err
 	}
 	return s, nil
 }
 
+// Lost gets an error when the server must end, since another one has used its database.
+func (s *DB) Lost() <-chan error {
+	if s.lock == nil {
+		return nil
+	}
+	return s.lock.lost
+}
+
+// ID returns an id by which a PostgreSQL database differs from others. That of SQLite is empty.
+func (s *DB) ID(ctx context.Context) (id string, err error) {
+	if s.postgres {
+		err = s.db.QueryRowContext(ctx, `SELECT id FROM sandlot_state`).Scan(&id)
+	}
+	return id, err
+}
+
 // Close closes the database.
-func (s *DB) Close() error { return s.db.Close() }
+func (s *DB) Close() error {
+	err := s.db.Close()
+	if s.lock != nil {
+		s.lock.close()
+	}
+	return err
+}
 
 // prepare prepares the statements that each request executes.
 func (s *DB) prepare(ctx context.Context) (err error) {
@@ -111,12 +136,16 @@ func (s *DB) deleteRows(ctx context.Context, notFound error, statement string, a
 // withDurability runs do with synchronous=FULL, so that its changes are on the disk when it returns. Other
 // changes survive a crash of the server, but not always one of the machine. That is not enough for a
 // token that a remote server has issued in exchange for the stored one: only the new token is valid.
+// In PostgreSQL all changes are on the disk.
 func (s *DB) withDurability(ctx context.Context, change func(*sql.Conn) error) error {
 	c, err := s.db.Conn(ctx)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
+	if s.postgres {
+		return change(c)
+	}
 	if _, err := c.ExecContext(ctx, `PRAGMA synchronous=FULL`); err != nil {
 		return err
 	}
@@ -125,64 +154,36 @@ func (s *DB) withDurability(ctx context.Context, change func(*sql.Conn) error) e
 	return change(c)
 }
 
-func (s *DB) migrate(ctx context.Context) error {
-	names, err := fs.Glob(migrations, "migrations/*.sql")
-	if err != nil {
-		return err
-	}
-	sort.Strings(names)
-	tx, err := s.db.BeginTx(ctx, nil)
-	if err != nil {
-		return err
-	}
-	defer tx.Rollback()
-	var version int
-	if err := tx.QueryRowContext(ctx, `PRAGMA user_version`).Scan(&version); err != nil {
-		return err
-	}
-	if version > len(names) {
-		return fmt.Errorf("it was written by a newer Sandlot (version %d, this one knows %d)", version, len(names))
-	}
-	for i, name := range names[version:] {
-		text, err := migrations.ReadFile(name)
-		if err != nil {
-			return err
-		}
-		if _, err := tx.ExecContext(ctx, string(text)); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
-		if _, err := tx.ExecContext(ctx, fmt.Sprintf(`PRAGMA user_version = %d`, version+i+1)); err != nil {
-			return err
-		}
-	}
-	return tx.Commit()
-}
-
 // AddToken implements auth.Store.
 func (s *DB) AddToken(ctx context.Context, t auth.Token) error {
 	var expires any
 	if t.Expires != nil {
 		expires = t.Expires.Unix()
 	}
-	_, err := s.db.ExecContext(ctx, `INSERT INTO tokens (`+tokenColumns+`) VALUES (?,?,?,?,?,?,?,?)`,
-		t.ID, t.Hash, t.Owner, t.User, t.Service, t.Roles.String(), t.Created.Unix(), expires)
+	_, err := s.db.ExecContext(ctx, `INSERT INTO tokens (`+tokenColumns+`) VALUES (?,?,?,?,?,?,?,?,?,?,NULL)`,
+		t.ID, t.Hash, t.Owner, t.User, t.Service, t.Roles.String(), string(t.Scope), t.ActsFor, t.Created.Unix(),
+		expires)
 	return err
 }
 
-const tokenColumns = `id, hash, principal, user, service, roles, created, expires`
+const tokenColumns = `id, hash, principal, "user", service, roles, scope, acts_for, created, expires, used`
 
 func scanToken(row scanner) (auth.Token, error) {
 	var t auth.Token
 	var created int64
-	var expires sql.NullInt64
+	var expires, used sql.NullInt64
 	var roles string
-	if err := row.Scan(&t.ID, &t.Hash, &t.Owner, &t.User, &t.Service, &roles, &created, &expires); err != nil {
+	if err := row.Scan(&t.ID, &t.Hash, &t.Owner, &t.User, &t.Service, &roles, &t.Scope, &t.ActsFor, &created, &expires,
+		&used); err != nil {
 		return t, err
 	}
 	t.Roles = auth.ParseRoles(roles)
 	t.Created = time.Unix(created, 0).UTC()
 	if expires.Valid {
 		t.Expires = new(time.Unix(expires.Int64, 0).UTC())
+	}
+	if used.Valid {
+		t.Used = new(time.Unix(used.Int64, 0).UTC())
 	}
 	return t, nil
 }
@@ -201,6 +202,21 @@ func (s *DB) TokenByHash(ctx context.Context, hash string) (auth.Token, error) {
 		return t, auth.ErrNoToken
 	}
 	return t, err
+}
+
+// PutTokenUses implements auth.Store.
+func (s *DB) PutTokenUses(ctx context.Context, uses map[string]time.Time) error {
+	tx, err := s.db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback()
+	for id, used := range uses {
+		if _, err := tx.ExecContext(ctx, `UPDATE tokens SET used = ? WHERE id = ?`, used.Unix(), id); err != nil {
+			return err
+		}
+	}
+	return tx.Commit()
 }
 
 // RemoveToken implements auth.Store.

@@ -14,12 +14,15 @@ import (
 	"sandlot/internal/auth"
 	"sandlot/internal/egress"
 	"sandlot/internal/session"
+	"sandlot/internal/store/storetest"
 )
 
 var (
 	_ auth.Store    = (*DB)(nil)
 	_ session.Store = (*DB)(nil)
 )
+
+func TestMain(m *testing.M) { os.Exit(storetest.Main(m)) }
 
 func open(t *testing.T, dir string) *DB {
 	t.Helper()
@@ -54,8 +57,9 @@ func sessions(t *testing.T, db *DB) []session.Record {
 	return all
 }
 
-func TestSessionsSurviveReopening(t *testing.T) {
-	dir := t.TempDir()
+func TestSessionsSurviveReopening(t *testing.T) { storetest.Each(t, testSessionsSurviveReopening) }
+
+func testSessionsSurviveReopening(t *testing.T, dir string) {
 	db := open(t, dir)
 	a, b := record("a"), record("b")
 	b.Home, b.Created, b.Lost, b.State, b.Sandbox = true, at.Add(-time.Hour), "it slept", session.Stopped, ""
@@ -73,8 +77,10 @@ func TestSessionsSurviveReopening(t *testing.T) {
 	}
 }
 
-func TestPutSessionAgain(t *testing.T) {
-	db := open(t, t.TempDir())
+func TestPutSessionAgain(t *testing.T) { storetest.Each(t, testPutSessionAgain) }
+
+func testPutSessionAgain(t *testing.T, dir string) {
+	db := open(t, dir)
 	r := record("a")
 	put(t, db, r)
 	r.Template, r.Flavor, r.Sandbox, r.Workspace, r.State = "node", "large", "box2", "ws2", session.Stopped
@@ -93,8 +99,9 @@ func TestPutSessionAgain(t *testing.T) {
 	}
 }
 
-func TestTraffic(t *testing.T) {
-	dir := t.TempDir()
+func TestTraffic(t *testing.T) { storetest.Each(t, testTraffic) }
+
+func testTraffic(t *testing.T, dir string) {
 	db := open(t, dir)
 	a, b := record("a"), record("b")
 	a.Traffic = egress.Traffic{Up: 5, Down: 5} // is nothing that PutSession stores
@@ -122,7 +129,10 @@ func TestTraffic(t *testing.T) {
 // A database of before traffic was counted is taken over: its sessions have
 // moved nothing.
 func TestTrafficComesToAnOlderDatabase(t *testing.T) {
-	dir := t.TempDir()
+	storetest.Each(t, testTrafficComesToAnOlderDatabase)
+}
+
+func testTrafficComesToAnOlderDatabase(t *testing.T, dir string) {
 	old := before(t, dir, 6)
 	if _, err := old.Exec(`INSERT INTO sessions (id, owner, home, template, flavor, sandbox, workspace, state, created, used, lost, network)
 		VALUES ('a', 'user:ann', true, 'host', 'small', '', 'ws', 'stopped', 1, 2, '', '')`); err != nil {
@@ -135,8 +145,10 @@ func TestTrafficComesToAnOlderDatabase(t *testing.T) {
 	}
 }
 
-func TestOneHomeForEachOwner(t *testing.T) {
-	db := open(t, t.TempDir())
+func TestOneHomeForEachOwner(t *testing.T) { storetest.Each(t, testOneHomeForEachOwner) }
+
+func testOneHomeForEachOwner(t *testing.T, dir string) {
+	db := open(t, dir)
 	home := func(id, owner string) session.Record {
 		r := record(id)
 		r.Home, r.Owner = true, owner
@@ -153,8 +165,10 @@ func TestOneHomeForEachOwner(t *testing.T) {
 	}
 }
 
-func TestRemoveSession(t *testing.T) {
-	db := open(t, t.TempDir())
+func TestRemoveSession(t *testing.T) { storetest.Each(t, testRemoveSession) }
+
+func testRemoveSession(t *testing.T, dir string) {
+	db := open(t, dir)
 	put(t, db, record("a"))
 	put(t, db, record("b"))
 	for range 2 { // one that is gone is fine
@@ -167,8 +181,10 @@ func TestRemoveSession(t *testing.T) {
 	}
 }
 
-func TestTokens(t *testing.T) {
-	ctx, dir := t.Context(), t.TempDir()
+func TestTokens(t *testing.T) { storetest.Each(t, testTokens) }
+
+func testTokens(t *testing.T, dir string) {
+	ctx := t.Context()
 	db := open(t, dir)
 	if has, err := db.HasTokens(ctx); err != nil || has {
 		t.Errorf("HasTokens = %v, %v on a new database", has, err)
@@ -214,10 +230,11 @@ func TestTokens(t *testing.T) {
 }
 
 // The command line works on the state folder while a server runs.
-func TestASecondProcessIsSeenAtOnce(t *testing.T) {
-	dir := t.TempDir()
+func TestASecondProcessIsSeenAtOnce(t *testing.T) { storetest.Each(t, testASecondProcessIsSeenAtOnce) }
+
+func testASecondProcessIsSeenAtOnce(t *testing.T, dir string) {
 	server, command := open(t, dir), open(t, dir)
-	d, err := auth.NewAuthenticator(t.Context(), auth.Required, "localhost", server)
+	d, err := auth.NewAuthenticator(t.Context(), auth.Required, "localhost", server, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -238,8 +255,9 @@ func TestASecondProcessIsSeenAtOnce(t *testing.T) {
 	}
 }
 
-func TestManyAtOnce(t *testing.T) {
-	dir := t.TempDir()
+func TestManyAtOnce(t *testing.T) { storetest.Each(t, testManyAtOnce) }
+
+func testManyAtOnce(t *testing.T, dir string) {
 	dbs := []*DB{open(t, dir), open(t, dir)}
 	var work sync.WaitGroup
 	const each = 15
@@ -266,8 +284,9 @@ func TestManyAtOnce(t *testing.T) {
 	}
 }
 
-func TestOpenedTwiceAtOnce(t *testing.T) {
-	dir := t.TempDir()
+func TestOpenedTwiceAtOnce(t *testing.T) { storetest.Each(t, testOpenedTwiceAtOnce) }
+
+func testOpenedTwiceAtOnce(t *testing.T, dir string) {
 	var work sync.WaitGroup
 	for range 6 {
 		work.Go(func() {
@@ -319,10 +338,15 @@ func TestFolderWithOddCharacters(t *testing.T) {
 	}
 }
 
-func TestANewerDatabaseIsRefused(t *testing.T) {
-	dir := t.TempDir()
+func TestANewerDatabaseIsRefused(t *testing.T) { storetest.Each(t, testANewerDatabaseIsRefused) }
+
+func testANewerDatabaseIsRefused(t *testing.T, dir string) {
 	db := open(t, dir)
-	if _, err := db.db.Exec(`PRAGMA user_version = 999`); err != nil {
+	tx, err := db.db.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(db.setVersion(t.Context(), tx, 999), tx.Commit()); err != nil {
 		t.Fatal(err)
 	}
 	db.Close()

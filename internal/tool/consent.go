@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"sandlot/internal/fault"
@@ -59,11 +60,18 @@ func (p Policy) Consent(ctx context.Context, c Call, q Question) error {
 	case len(q.Message) > maxQuestion:
 		return fault.Argument("args", "%s needs the user's consent, and what they would have to read has "+
 			"%d bytes: at most %d can be shown; put long arguments into a file", q.What, len(q.Message), maxQuestion)
-	case c.Client == nil || !hasForms(c.Client.Capabilities()):
+	case !CanAsk(c):
 		return cannotAsk(q)
 	}
-	return askUser(ctx, c, q)
+	choice, err := AskUser(ctx, c, q, []string{yes, no}, UserTimeout)
+	if err == nil && choice != yes {
+		err = &Declined{"The user was asked, and refused"}
+	}
+	return err
 }
+
+// CanAsk reports whether the client of a call can ask its user.
+func CanAsk(c Call) bool { return c.Client != nil && hasForms(c.Client.Capabilities()) }
 
 // cannotAsk returns the fault for a client that cannot ask its user.
 func cannotAsk(q Question) error {
@@ -92,40 +100,42 @@ func hasForms(capabilities json.RawMessage) bool {
 // boolean as a checkbox, which has an answer before the user has seen it.
 const yes, no = "allow", "deny"
 
-// askUser asks the user by elicitation, and returns nil if they consent.
-func askUser(ctx context.Context, c Call, q Question) error {
-	decision := map[string]any{"type": "string", "title": "Your decision", "enum": []string{yes, no}}
+// AskUser asks the user by elicitation, and returns one of the choices, or an error: a user who
+// gives no answer has declined.
+func AskUser(ctx context.Context, c Call, q Question, choices []string, timeout time.Duration) (string, error) {
+	decision := map[string]any{"type": "string", "title": "Your decision", "enum": choices}
 	params, err := json.Marshal(map[string]any{"message": q.Message, "requestedSchema": map[string]any{
 		"type": "object", "required": []string{"decision"}, "properties": map[string]any{"decision": decision}}})
 	if err != nil {
-		return err
+		return "", err
 	}
 	if c.Progress != nil {
 		c.Progress("Waiting for the user's consent")
 	}
-	askCtx, cancel := context.WithTimeout(ctx, UserTimeout)
+	askCtx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	raw, err := c.Client.Ask(askCtx, "elicitation/create", params)
 	switch {
 	case ctx.Err() != nil:
-		return fault.From(ctx.Err())
+		return "", fault.From(ctx.Err())
 	case errors.Is(askCtx.Err(), context.DeadlineExceeded):
-		return &Declined{fmt.Sprintf("The user was asked, and did not answer within %s", UserTimeout)}
+		return "", &Declined{fmt.Sprintf("The user was asked, and did not answer within %s", timeout)}
 	case err != nil:
-		return &Declined{"The user's client was asked, and gave no answer that counts"}
+		return "", &Declined{"The user's client was asked, and gave no answer that counts"}
 	}
 	var answer struct {
 		Action  string
 		Content struct{ Decision any }
 	}
 	if json.Unmarshal(raw, &answer) != nil {
-		return &Declined{"The user was asked, and what their client answered could not be read"}
+		return "", &Declined{"The user was asked, and what their client answered could not be read"}
 	}
+	choice, _ := answer.Content.Decision.(string)
 	switch {
-	case answer.Action == "accept" && answer.Content.Decision == yes:
-		return nil
+	case answer.Action == "accept" && slices.Contains(choices, choice):
+		return choice, nil
 	case answer.Action == "cancel":
-		return &Declined{"The user was asked, and put the question away without an answer"}
+		return "", &Declined{"The user was asked, and put the question away without an answer"}
 	}
-	return &Declined{"The user was asked, and refused"}
+	return "", &Declined{"The user was asked, and refused"}
 }

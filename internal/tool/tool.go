@@ -58,6 +58,14 @@ type Call struct {
 	Inputs Inputs
 	// Reservation counts a large result for the principal until the client has read it.
 	Reservation *limit.Reservation
+	// Consent asks the user for consent, in place of Tools' own settings; nil: no rule decides it.
+	Consent func(ctx context.Context, q Question) error
+	// Decide asks policy about the call with its detail, if Callable.DetailFollows; nil: no rule
+	// depends on the detail.
+	Decide func(ctx context.Context, detail string) error
+	// Hold keeps the call open, with its place in the quota, until release: for a run that may outlast the client.
+	// nil: nothing ends with the call.
+	Hold func() (release func())
 }
 
 // Result is the result of a call. A call that fails with a fault has none.
@@ -163,9 +171,23 @@ type Source interface {
 	Find(p auth.Principal, name string) (Callable, bool)
 }
 
+// Detail is what policy has to know of a call.
+type Detail struct {
+	Text    string // for the patterns of rules
+	Session string // the session that the call names, as its argument does
+}
+
 // Callable is a tool that Source.Find returned for a principal and a name.
 type Callable struct {
 	Operation policy.Operation
+	// Detail returns what policy has to know, or an error, which is that of the call too; nil:
+	// calls have no detail.
+	Detail func(c Call) (Detail, error)
+	// Consents: the call asks for consent itself, as only it knows all of what it will do. If a
+	// rule asks, it calls Call.Consent.
+	Consents bool
+	// DetailFollows: the call finds its detail out, and calls Call.Decide with it.
+	DetailFollows bool
 	// Call calls the tool. The call must have the principal and the name that Find got.
 	// Errors are faults.
 	Call func(ctx context.Context, c Call) (*Result, error)
@@ -183,6 +205,8 @@ type MissingExplainer interface {
 type ResourceReader interface {
 	// ResourceTemplates lists the URI templates of the resources.
 	ResourceTemplates() []Link
+	// File returns the session and the path of a resource that is a file; false: it is none.
+	File(uri string) (session, path string, ok bool)
 	// Read returns at most max bytes of a resource's data, its media type, and its whole
 	// size.
 	Read(ctx context.Context, p auth.Principal, uri string, max int) (Blob, int64, error)

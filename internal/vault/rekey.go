@@ -19,6 +19,7 @@ import (
 type SealedRow struct {
 	Login       bool
 	Owner, Name string
+	Binding     string // of a bound secret
 	Sealed      []byte // nil: the row is to be removed
 }
 
@@ -101,7 +102,7 @@ func reseal(all []SealedRow, old cipher.AEAD, key []byte,
 	}
 	for i := range all {
 		r := &all[i]
-		additionalData := secretAdditionalData(r.Owner, r.Name)
+		additionalData := secretAdditionalData(r.Owner, r.Name, r.Binding)
 		if r.Login {
 			additionalData = loginAdditionalData(r.Owner, r.Name, addressOf(r.Owner, r.Name))
 		}

@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"sandlot/internal/fault"
+	"sandlot/internal/quota"
 	"sandlot/internal/secret"
 )
 
@@ -28,14 +29,15 @@ type Record struct {
 	Owner   string // the principal's id
 	Name    string
 	Sealed  []byte
+	Binding string // of a bound secret, as JSON; empty: it is not bound
 	Created time.Time
 	Changed time.Time
 }
 
 // Store stores records.
 type Store interface {
-	// PutSecret stores a record. If there is one of the same owner and name, it replaces its Sealed and
-	// Changed.
+	// PutSecret stores a record. If there is one of the same owner and name, it replaces its Sealed,
+	// Binding and Changed.
 	PutSecret(ctx context.Context, r Record) error
 	// Secret returns a record, or ErrNotFound.
 	Secret(ctx context.Context, owner, name string) (Record, error)
@@ -55,6 +57,8 @@ type Info struct {
 	Changed time.Time `json:"changed"`
 	// Readable is false if the value cannot be decrypted: its key is gone, or the record was changed.
 	Readable bool `json:"readable"`
+	// Binding says where a bound secret goes; nil: it is not bound.
+	Binding *Binding `json:"bound,omitempty"`
 }
 
 // Vault stores the secrets of all principals.
@@ -64,6 +68,8 @@ type Vault struct {
 	// a key is needed and it does not exist.
 	KeyFile   string
 	CreateKey bool
+	// Quotas has how many secrets each principal may have; nil: MaxSecrets.
+	Quotas *quota.Quotas
 
 	storeMu sync.Mutex // held from counting secrets until one more is stored
 }
@@ -79,8 +85,17 @@ func checkName(name string) error {
 }
 
 // Set stores a value under a name, and replaces an earlier value. A value is a text of 1 to MaxValueBytes
-// bytes, without NUL. Faults never contain any part of it.
+// bytes, without NUL. Faults never contain any part of it. A secret that is bound stays so.
 func (v *Vault) Set(ctx context.Context, owner, name string, value secret.Value) (Info, error) {
+	return v.set(ctx, owner, name, value, nil)
+}
+
+// Bind is Set for a secret that is bound from now on, as to says. Its placeholder is made here.
+func (v *Vault) Bind(ctx context.Context, owner, name string, value secret.Value, to Binding) (Info, error) {
+	return v.set(ctx, owner, name, value, &to)
+}
+
+func (v *Vault) set(ctx context.Context, owner, name string, value secret.Value, to *Binding) (Info, error) {
 	if err := checkName(name); err != nil {
 		return Info{}, err
 	}
@@ -100,26 +115,36 @@ func (v *Vault) Set(ctx context.Context, owner, name string, value secret.Value)
 	exists := false
 	for _, o := range all {
 		if o.Name == name {
-			exists, r.Created = true, o.Created
+			exists, r.Created, r.Binding = true, o.Created, o.Binding
 		}
+	}
+	if limit := v.Quotas.Of(owner).Secrets; !exists && limit > 0 && len(all) >= limit {
+		return Info{}, quota.Reached("secrets", len(all), limit, "you have %d secrets, and your quota is %d", len(all),
+			limit).Advise("Remove one that is not needed any more: `sandlot secret list`, `sandlot secret remove NAME`")
 	}
 	if !exists && len(all) >= MaxSecrets {
 		return Info{}, fault.Limit("secrets", len(all), MaxSecrets, "you have %d secrets, which is the limit",
 			len(all)).Advise("Remove one that is not needed any more: `sandlot secret list`, `sandlot secret remove " +
 			"NAME`")
 	}
+	b, binding, err := bind(name, text, readBinding(r.Binding), to)
+	if err != nil {
+		return Info{}, err
+	}
 	k, err := v.key(v.CreateKey)
 	if err != nil {
 		return Info{}, err
 	}
-	r.Sealed = k.Seal(nil, nil, []byte(text), secretAdditionalData(owner, name))
+	r.Binding = binding
+	r.Sealed = k.Seal(nil, nil, []byte(text), secretAdditionalData(owner, name, r.Binding))
 	if err := v.Store.PutSecret(ctx, r); err != nil {
 		return Info{}, err
 	}
-	return Info{Name: name, Created: r.Created, Changed: r.Changed, Readable: true}, nil
+	return Info{Name: name, Created: r.Created, Changed: r.Changed, Readable: true, Binding: b}, nil
 }
 
-// Reveal returns the value of a principal's secret. Its faults tell the user what to do.
+// Reveal returns the value of a principal's secret, or the placeholder of one that is bound, whose value programs
+// never get. Its faults tell the user what to do.
 func (v *Vault) Reveal(ctx context.Context, owner, name string) (secret.Value, error) {
 	r, err := v.Store.Secret(ctx, owner, name)
 	if errors.Is(err, ErrNotFound) {
@@ -128,7 +153,10 @@ func (v *Vault) Reveal(ctx context.Context, owner, name string) (secret.Value, e
 	if err != nil {
 		return "", err
 	}
-	value, lost, err := v.decrypt(r.Sealed, secretAdditionalData(owner, name))
+	if b := readBinding(r.Binding); b != nil {
+		return secret.Value(b.Placeholder), nil
+	}
+	value, lost, err := v.decrypt(r.Sealed, secretAdditionalData(owner, name, ""))
 	if !lost {
 		return value, err
 	}
@@ -169,9 +197,9 @@ func (v *Vault) List(ctx context.Context, owner string) ([]Info, error) {
 	k, keyErr := v.key(false)
 	list := []Info{}
 	for _, r := range all {
-		i := Info{Name: r.Name, Created: r.Created, Changed: r.Changed}
+		i := Info{Name: r.Name, Created: r.Created, Changed: r.Changed, Binding: readBinding(r.Binding)}
 		if keyErr == nil {
-			_, err := k.Open(nil, nil, r.Sealed, secretAdditionalData(owner, r.Name))
+			_, err := k.Open(nil, nil, r.Sealed, secretAdditionalData(owner, r.Name, r.Binding))
 			i.Readable = err == nil
 		}
 		list = append(list, i)

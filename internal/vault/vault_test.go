@@ -171,8 +171,8 @@ func TestSwappedRows(t *testing.T) {
 	}
 	put(own, own.Sealed)
 	is(t, v, ann, "A", "of ann")
-	if string(secretAdditionalData("a", "b_c")) == string(secretAdditionalData("a\x00b", "c")) ||
-		bytes.Equal(secretAdditionalData("user:a", "b"), secretAdditionalData("user:", "ab")) {
+	if string(secretAdditionalData("a", "b_c", "")) == string(secretAdditionalData("a\x00b", "c", "")) ||
+		bytes.Equal(secretAdditionalData("user:a", "b", ""), secretAdditionalData("user:", "ab", "")) {
 		t.Error("two purposes are one")
 	}
 }

@@ -6,8 +6,6 @@ import (
 	"io/fs"
 	"math"
 
-	"golang.org/x/sys/unix"
-
 	"sandlot/internal/tree"
 )
 
@@ -23,14 +21,6 @@ type diskSpace struct{ free, total uint64 }
 
 // reserve is how much of the file system must be free.
 func (s diskSpace) reserve() uint64 { return min(s.total/freeShare, maxReserve) }
-
-func readDiskSpace(path string) diskSpace {
-	var st unix.Statfs_t
-	if unix.Statfs(path, &st) != nil {
-		return diskSpace{}
-	}
-	return diskSpace{st.Bavail * uint64(st.Bsize), st.Blocks * uint64(st.Bsize)}
-}
 
 // measurement is the result of a measurement.
 type measurement struct {

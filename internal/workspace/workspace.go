@@ -17,8 +17,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"sandlot/internal/secret"
 	"sandlot/internal/tree"
 )
@@ -70,11 +68,11 @@ func (s *Store) Ensure(id string) error {
 // that a call that did not end is repeated.
 func (s *Store) SetOwner(ctx context.Context, id string, uid, gid int) (changed bool, err error) {
 	path := s.Path(id)
-	var st unix.Stat_t
-	if err := unix.Lstat(path, &st); err != nil {
-		return false, &os.PathError{Op: "stat", Path: path, Err: err}
+	nowUID, nowGID, err := owner(path)
+	if err != nil {
+		return false, err
 	}
-	if int(st.Uid) == uid && int(st.Gid) == gid {
+	if nowUID == uid && nowGID == gid {
 		return false, nil
 	}
 	return true, tree.SetOwner(ctx, path, uid, gid)
@@ -122,11 +120,10 @@ func isEmpty(f *os.File, name string) (bool, error) {
 		if len(names) > len(expected) || !slices.Contains(expected, n) {
 			return false, nil
 		}
-		fd, err := unix.Openat(int(f.Fd()), n, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		subfolder, err := openFolder(f, n)
 		if err != nil {
 			return false, nil // not a folder, or not readable
 		}
-		subfolder := os.NewFile(uintptr(fd), n)
 		empty, err := isEmpty(subfolder, n)
 		subfolder.Close()
 		if err != nil || !empty {

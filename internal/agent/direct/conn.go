@@ -20,8 +20,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"golang.org/x/sys/unix"
-
 	"sandlot/internal/agent/wire"
 )
 
@@ -103,11 +101,11 @@ func (c *Conn) Idle() bool {
 	idle := false
 	raw.Control(func(fd uintptr) {
 		var b [len(Handover)]byte
-		n, _, err := unix.Recvfrom(int(fd), b[:], unix.MSG_DONTWAIT)
+		n, err := receiveNow(fd, b[:])
 		if err == nil && string(b[:n]) == Handover {
-			_, _, err = unix.Recvfrom(int(fd), b[:], unix.MSG_DONTWAIT)
+			_, err = receiveNow(fd, b[:])
 		}
-		idle = errors.Is(err, unix.EAGAIN)
+		idle = errors.Is(err, syscall.EAGAIN)
 	})
 	return idle
 }

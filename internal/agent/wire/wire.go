@@ -19,10 +19,10 @@ import (
 	"io"
 	"net"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/hashicorp/yamux"
-	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -109,7 +109,8 @@ const (
 
 // WakeSignal tells an agent that a server has opened its socket again, so that the agent dials at
 // once. A runtime sends it if it can. Agents that do not know the signal ignore it.
-const WakeSignal = unix.SIGWINCH
+// It is SIGWINCH of Linux, whatever the server's system is.
+const WakeSignal = syscall.Signal(28)
 
 // The variables of the agent's environment. The agent removes them when it has read them.
 const (

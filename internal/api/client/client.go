@@ -17,6 +17,7 @@ import (
 
 	"sandlot/internal/api/conn"
 	"sandlot/internal/api/protocol"
+	"sandlot/internal/auth"
 	"sandlot/internal/event"
 	"sandlot/internal/fault"
 	"sandlot/internal/hub"
@@ -30,6 +31,7 @@ const buffer = 256 << 10
 type Client struct {
 	base  string
 	token secret.Value
+	user  string // of the service whose token it is; empty: none
 	dial  func(ctx context.Context) (net.Conn, error)
 	http  *http.Client
 }
@@ -54,6 +56,9 @@ func New(socket, server string, token secret.Value) (*Client, error) {
 		WriteBufferSize: buffer, ReadBufferSize: buffer}}
 	return c, nil
 }
+
+// ActFor makes c send its requests for a user of the service whose token it has.
+func (c *Client) ActFor(user string) { c.user = user }
 
 func dialTo(u *url.URL) func(ctx context.Context) (net.Conn, error) {
 	dial, port := new(net.Dialer).DialContext, "80"
@@ -91,6 +96,9 @@ func (c *Client) request(ctx context.Context, method, path string, body io.Reade
 	}
 	if c.token != "" {
 		r.Header.Set("Authorization", "Bearer "+c.token.Reveal())
+	}
+	if c.user != "" {
+		r.Header.Set(auth.UserHeader, c.user)
 	}
 	return r, nil
 }
@@ -159,16 +167,37 @@ func (c *Client) read(ctx context.Context, method, path string, body io.Reader, 
 	return json.NewDecoder(resp.Body).Decode(out)
 }
 
-// SetSecret stores a secret of the caller, and returns it without its value.
-func (c *Client) SetSecret(ctx context.Context, name string, value secret.Value) (s hub.Secret, err error) {
-	err = c.read(ctx, "PUT", "/v1/secrets/"+url.PathEscape(name), strings.NewReader(value.Reveal()), &s)
+// SetSecret stores a secret of the caller, and returns it without its value. The query has what it is bound to: host,
+// header, basic.
+func (c *Client) SetSecret(ctx context.Context, name string, query url.Values,
+	value secret.Value) (s hub.Secret, err error) {
+	err = c.read(ctx, "PUT", "/v1/secrets/"+url.PathEscape(name)+"?"+query.Encode(),
+		strings.NewReader(value.Reveal()), &s)
 	return s, err
 }
 
-// Events reads the events that match the query (kind, session, follow). It calls each for
-// every event, and for every report of lost events; the other argument is nil. It returns
-// the first error of each, or nil when the server ends the stream.
+// Events reads the events that match the query (kind, session, principal, since, limit, follow). It
+// calls each for every event, and for every report of lost events; the other argument is nil. It
+// returns the first error of each, or nil when the server ends the stream.
 func (c *Client) Events(ctx context.Context, query url.Values, each func(*event.Event, *protocol.Lost) error) error {
+	return c.EventLines(ctx, query, func(data []byte, lost bool) error {
+		if lost {
+			l := new(protocol.Lost)
+			if err := json.Unmarshal(data, l); err != nil {
+				return err
+			}
+			return each(nil, l)
+		}
+		e := new(event.Event)
+		if err := json.Unmarshal(data, e); err != nil {
+			return err
+		}
+		return each(e, nil)
+	})
+}
+
+// EventLines is Events with the JSON as the server sent it: of an event, or of a report of lost events.
+func (c *Client) EventLines(ctx context.Context, query url.Values, each func(data []byte, lost bool) error) error {
 	resp, err := c.do(ctx, "GET", "/v1/events?"+query.Encode(), nil, -1)
 	if err != nil {
 		return err
@@ -178,22 +207,13 @@ func (c *Client) Events(ctx context.Context, query url.Values, each func(*event.
 	kind := ""
 	for lines.Scan() {
 		name, value, _ := strings.Cut(lines.Text(), ": ")
-		switch {
-		case name == "event":
+		switch name {
+		case "event":
 			kind = value
-		case name == "data" && kind == "lost":
-			lost := new(protocol.Lost)
-			if err = json.Unmarshal([]byte(value), lost); err == nil {
-				err = each(nil, lost)
+		case "data":
+			if err := each([]byte(value), kind == "lost"); err != nil {
+				return err
 			}
-		case name == "data":
-			e := new(event.Event)
-			if err = json.Unmarshal([]byte(value), e); err == nil {
-				err = each(e, nil)
-			}
-		}
-		if err != nil {
-			return err
 		}
 	}
 	return lines.Err()

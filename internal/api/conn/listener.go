@@ -5,11 +5,11 @@ package conn
 import (
 	"container/list"
 	"context"
+	"crypto/tls"
 	"net"
 	"net/http"
 	"net/netip"
 	"sync"
-	"syscall"
 )
 
 // Limiter bounds the connections of listeners, so that no client uses up the server's file
@@ -20,7 +20,8 @@ import (
 // one. So a flood closes its own connections, and a client with a token, which
 // authenticates within moments, keeps its connection.
 type Limiter struct {
-	maxConns, maxPerAddress int // connections in all, and unauthenticated ones of one address
+	maxConns, maxPerAddress int                 // connections in all, and unauthenticated ones of one address
+	isProxy                 func(net.Addr) bool // addresses that stand for many clients; nil: there are none
 
 	mu              sync.Mutex
 	open            int
@@ -37,14 +38,12 @@ const (
 	filesPerConn = 4
 )
 
-// NewLimiter returns a limiter that fits this process's limit of file descriptors.
-func NewLimiter() *Limiter {
-	maxConns := defaultConns
-	var files syscall.Rlimit
-	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files) == nil && files.Cur/filesPerConn < defaultConns {
-		maxConns = int(files.Cur / filesPerConn)
-	}
-	return NewLimiterOf(maxConns, defaultPerAddress)
+// NewLimiter returns a limiter that fits this process's limit of file descriptors. isProxy reports whether an address
+// is that of a proxy, which may have any number of unauthenticated connections.
+func NewLimiter(isProxy func(net.Addr) bool) *Limiter {
+	c := NewLimiterOf(int(min(maxFiles()/filesPerConn, defaultConns)), defaultPerAddress)
+	c.isProxy = isProxy
+	return c
 }
 
 // NewLimiterOf returns a limiter of maxConns connections in all, at least 16, and of maxPerAddress
@@ -112,7 +111,8 @@ func (c *Limiter) admit(raw net.Conn) *conn {
 	sameAddress := c.unauthenticated[n.address]
 	var evicted *conn
 	switch {
-	case sameAddress != nil && sameAddress.Len() >= c.maxPerAddress:
+	case sameAddress != nil && sameAddress.Len() >= c.maxPerAddress &&
+		!(c.isProxy != nil && c.isProxy(raw.RemoteAddr())):
 		evicted = sameAddress.Front().Value.(*conn)
 	case c.open >= c.maxConns:
 		if evicted = c.oldest(); evicted == nil {
@@ -191,6 +191,9 @@ type connKey struct{}
 
 // ConnContext is the ConnContext of the http.Server that serves the listener.
 func (c *Limiter) ConnContext(ctx context.Context, raw net.Conn) context.Context {
+	if secured, ok := raw.(*tls.Conn); ok {
+		raw = secured.NetConn()
+	}
 	return context.WithValue(ctx, connKey{}, raw)
 }
 

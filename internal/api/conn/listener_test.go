@@ -3,6 +3,7 @@ package conn
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"fmt"
 	"io"
 	"net"
@@ -152,4 +153,55 @@ func TestNetworks(t *testing.T) {
 			t.Errorf("%s counts as %s, not %s", a, got, want)
 		}
 	}
+}
+
+// A proxy may have any number of connections without a token, since many clients share its address; the number of all
+// is bounded.
+func TestProxiesConnections(t *testing.T) {
+	addr, c := crowdedServer(t, 60, 5)
+	c.mu.Lock()
+	c.isProxy = func(a net.Addr) bool { return a.(*net.TCPAddr).IP.String() == "127.0.0.2" }
+	c.mu.Unlock()
+	open := func(ip string) (held []net.Conn) {
+		for range 40 {
+			held = append(held, from(t, ip, addr))
+		}
+		if code, err := get(held[39], "/healthz", ""); err != nil || code != 200 { // all have been accepted
+			t.Errorf("%s: %d, %v", ip, code, err)
+		}
+		return held
+	}
+	if code, err := get(open("127.0.0.2")[0], "/healthz", ""); err != nil || code != 200 {
+		t.Errorf("the first of the proxy: %d, %v", code, err)
+	}
+	if code, err := get(open("127.0.0.1")[0], "/healthz", ""); err == nil {
+		t.Errorf("the first of a flood: %d", code)
+	}
+	open("127.0.0.2")
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.open > 60 {
+		t.Errorf("%d are open", c.open)
+	}
+}
+
+// A connection with TLS is the one below it.
+func TestSecuredConnections(t *testing.T) {
+	c := NewLimiterOf(16, 16)
+	a, b := net.Pipe()
+	defer b.Close()
+	n := c.admit(a)
+	ctx := c.ConnContext(t.Context(), tls.Server(n, &tls.Config{}))
+	r, err := http.NewRequestWithContext(ctx, "GET", "/", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := MarkServing(r)
+	if len(c.unauthenticated) != 0 {
+		t.Error("a connection that serves a request counts as one without a token")
+	}
+	if done(); c.idle.Len() != 1 {
+		t.Error("the connection is not idle")
+	}
+	n.Close()
 }

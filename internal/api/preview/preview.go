@@ -25,7 +25,9 @@ type Config struct {
 	Limits *limit.Limiter
 	// CheckHost reports whether the Host of a request is this server. If not, it sends the error.
 	CheckHost func(w http.ResponseWriter, r *http.Request) bool
-	Log       *slog.Logger
+	// IsToken reports whether an Authorization header has a token of this server.
+	IsToken func(header string) bool
+	Log     *slog.Logger
 }
 
 // Server serves exposed ports.
@@ -42,7 +44,7 @@ func New(c Config) *Server { return &Server{c, newTransport()} }
 func (s *Server) Middleware(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		secure := r.TLS != nil || strings.EqualFold(r.Header.Get("X-Forwarded-Proto"), "https")
-		v := &visit{log: s.Log, path: r.URL.EscapedPath(), secure: secure}
+		v := &visit{log: s.Log, isToken: s.IsToken, path: r.URL.EscapedPath(), secure: secure}
 		ok := false
 		switch {
 		case s.Hub.Links().IsPortHost(r.Host):
@@ -84,7 +86,7 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request, v *visit) {
 		token = v.cookie(r)
 	}
 	if fromBrowser {
-		record, err := s.Hub.CheckLink(hub.Link{Session: v.session, Port: v.port, Token: token})
+		record, err := s.Hub.CheckLink(r.Context(), hub.Link{Session: v.session, Port: v.port, Token: token})
 		if err != nil {
 			v.refuse(w, r, err)
 			return

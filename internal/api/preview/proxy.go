@@ -82,7 +82,7 @@ func (v *visit) rewrite(p *httputil.ProxyRequest, query string) {
 		h.Set("X-Forwarded-Prefix", v.prefix)
 	}
 	h.Del(TokenHeader)
-	if slices.ContainsFunc(h.Values("Authorization"), isAPIToken) {
+	if slices.ContainsFunc(h.Values("Authorization"), v.isToken) {
 		h.Del("Authorization")
 	}
 	if ref, err := url.Parse(h.Get("Referer")); err == nil && strings.Contains(ref.RawQuery, hub.PortParam) {
@@ -94,12 +94,6 @@ func (v *visit) rewrite(p *httputil.ProxyRequest, query string) {
 	if cookies != "" {
 		h.Set("Cookie", cookies)
 	}
-}
-
-// isAPIToken reports whether an Authorization header has a Sandlot token.
-func isAPIToken(authorization string) bool {
-	_, token, _ := strings.Cut(authorization, " ")
-	return strings.HasPrefix(strings.TrimSpace(token), "slt_")
 }
 
 // isSandlotCookie reports whether a cookie of that name is Sandlot's.

@@ -23,6 +23,7 @@ type visit struct {
 	path     string     // of the request to the program in the sandbox, escaped
 	secure   bool       // the client uses HTTPS
 	hubVisit *hub.Visit // set when the hub has admitted the request
+	isToken  func(header string) bool
 	log      *slog.Logger
 }
 
@@ -124,12 +125,13 @@ func (v *visit) sendPage(w http.ResponseWriter, r *http.Request, status int, tit
 		code := strings.ToUpper(strings.ReplaceAll(http.StatusText(status), " ", "_"))
 		h.Set("Content-Type", "application/problem+json")
 		w.WriteHeader(status)
-		data := fault.Data{ErrorCode: code, Category: "network", Severity: "low", RecoverySuggestions: []string{},
-			Context: map[string]any{}}
+		p := protocol.ProblemAs(status, code, fault.New(fault.Connection, ""))
+		p.Detail, p.Data = text, fault.Data{ErrorCode: code, Category: "network", Severity: "low",
+			RecoverySuggestions: []string{}, Context: map[string]any{}}
 		enc := json.NewEncoder(w)
 		enc.SetEscapeHTML(false)
 		// It fails when the client is gone.
-		_ = enc.Encode(protocol.Problem{Title: code, Status: status, Detail: text, Data: data})
+		_ = enc.Encode(p)
 		return
 	}
 	h.Set("Content-Type", "text/html; charset=utf-8")

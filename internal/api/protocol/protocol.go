@@ -3,6 +3,8 @@
 package protocol
 
 import (
+	"strings"
+
 	"sandlot/internal/fault"
 	"sandlot/internal/hub"
 )
@@ -16,15 +18,20 @@ const (
 
 // Problem is a fault over HTTP: problem details (RFC 9457) with the fields of the fault.
 type Problem struct {
-	Title  string `json:"title"`
-	Status int    `json:"status"`
-	Detail string `json:"detail"`
+	Type   string `json:"type" jsonschema:"The title as a URN: urn:sandlot:problem:session-not-found."`
+	Title  string `json:"title" jsonschema:"What kind of problem it is: a code that does not change."`
+	Status int    `json:"status" jsonschema:"The HTTP status."`
+	Detail string `json:"detail" jsonschema:"What went wrong here, for people."`
 	fault.Data
 }
 
 // NewProblem returns the problem details of a fault.
-func NewProblem(f *fault.Error) Problem {
-	return Problem{Title: f.Code(), Status: f.HTTP(), Detail: f.Error(), Data: f.Data()}
+func NewProblem(f *fault.Error) Problem { return ProblemAs(f.HTTP(), f.Code(), f) }
+
+// ProblemAs returns the problem details of a fault with another status and title than its kind has.
+func ProblemAs(status int, title string, f *fault.Error) Problem {
+	return Problem{Type: "urn:sandlot:problem:" + strings.ReplaceAll(strings.ToLower(title), "_", "-"), Title: title,
+		Status: status, Detail: f.Error(), Data: f.Data()}
 }
 
 // Error returns the detail, and each recovery suggestion on a line of its own.
@@ -57,6 +64,12 @@ type Readiness struct {
 type Lost struct {
 	Count   uint64 `json:"count"`
 	Unknown bool   `json:"more,omitempty"`
+}
+
+// SessionRequest is the body of POST /v1/sessions.
+type SessionRequest struct {
+	Template string `json:"template,omitempty"`
+	Flavor   string `json:"flavor,omitempty"`
 }
 
 // Uploaded is the response to the upload of a file.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"runtime"
 	"strings"
 	"time"
 
@@ -49,6 +50,8 @@ func Examine(ctx context.Context, c *config.Config, log *slog.Logger, start Star
 		report: func(ok bool, what, detail string) { report(Check{what, ok, detail}) }}
 	e.report(true, "settings", fmt.Sprintf("state in %s, runtime %s (see `sandlot config`)", c.Server.StateDir,
 		c.Runtime.Name))
+	e.checkCertificate(log)
+	e.checkIssuers(ctx, log)
 	templates, err := app.Templates(c, log, nil)
 	if err != nil {
 		e.report(false, "templates", err.Error())
@@ -88,7 +91,10 @@ func (e *examination) checkRuntime(ctx context.Context, rt sandbox.Runtime) (usa
 		return false
 	}
 	mode := "as root"
-	if os.Getuid() != 0 {
+	switch {
+	case runtime.GOOS != "linux":
+		mode = "by a daemon elsewhere: in a virtual machine of this one, or on another one"
+	case os.Getuid() != 0:
 		mode = "without root (boots are slower; memory is watched by the server, not enforced by the kernel)"
 	}
 	e.report(true, rt.Name(), "runs here, "+mode)

@@ -13,6 +13,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 
 	"sandlot/internal/auth"
+	"sandlot/internal/event"
 	"sandlot/internal/fault"
 	"sandlot/internal/gateway/rpc"
 	"sandlot/internal/hub"
@@ -115,6 +116,11 @@ func parse(body []byte) (request, any) {
 func (h *Handler) answer(r *http.Request, p auth.Principal, q request,
 	reservation *limit.Reservation) (_ any, err error) {
 	defer rpc.Recover(r.Context(), h.Log, q.Method, &err)
+	var params struct {
+		Meta map[string]json.RawMessage `json:"_meta"`
+	}
+	_ = json.Unmarshal(q.Params, &params) // call returns the error
+	r = r.WithContext(event.WithMCP(r.Context(), q.Method, "", rpc.Traceparent(params.Meta)))
 	switch q.Method {
 	case "ping":
 		return map[string]any{}, nil

@@ -16,6 +16,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"sandlot/internal/event"
 	"sandlot/internal/gateway/relay"
 	"sandlot/internal/gateway/rpc"
 	"sandlot/internal/hub"
@@ -285,6 +286,10 @@ func (s *Path) serve(w http.ResponseWriter, r *http.Request, o *cacheable) bool 
 	if !ok || o.session != "" && !s.HasSession(o.session) {
 		return false
 	}
+	if t, _ := s.Tool(o.name); o.method == "tools/call" && t.Own && t.Elicits && match.capabilities == nil {
+		return false // since the SDK took it, rules have changed: whether the client can ask is not known
+	}
+	r = r.WithContext(event.WithMCP(r.Context(), o.method, o.session, rpc.Traceparent(o.meta)))
 	if o.method != "tools/call" {
 		b := s.storedPage(r.Context(), o)
 		if b == nil {

@@ -31,6 +31,7 @@ func (i *Interp) OpenDirect(ctx context.Context, socket string, ticket []byte) e
 	if err != nil {
 		return err
 	}
+	i.applyEnvironment(ctx, p)
 	i.mu.Lock()
 	lossReason := i.lossReason
 	i.mu.Unlock()

@@ -15,7 +15,6 @@ import (
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/client"
-	"golang.org/x/sys/unix"
 
 	"sandlot/internal/agent"
 	"sandlot/internal/agent/wire"
@@ -149,32 +148,12 @@ const (
 // cpuPeriod is the time in which a sandbox may use its processors, in microseconds.
 const cpuPeriod = 100_000
 
-// maxProcesses returns the limit for the processes of a user that Podman may set; -1: there is none. It lowers its own
-// to the number of process ids of the machine. The kernel counts all processes of the user on the machine, so that a
-// smaller one would be shared by all sandboxes. Each has another one, its own.
-func maxProcesses() int64 {
-	n := int64(math.MaxInt64)
-	var own unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NPROC, &own); err == nil && own.Max < math.MaxInt64 {
-		n = int64(own.Max)
-	}
-	if text, err := os.ReadFile("/proc/sys/kernel/pid_max"); err == nil {
-		if ids, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil {
-			n = min(n, ids)
-		}
-	}
-	if n == math.MaxInt64 {
-		return -1
-	}
-	return n
-}
-
 // resources returns the limits that the kernel enforces.
 func (r *Runtime) resources(l sandbox.Limits) container.Resources {
 	all := container.Resources{Ulimits: []*container.Ulimit{{Name: "core"},
 		{Name: "nofile", Soft: maxFiles, Hard: maxFiles}}}
 	if r.known().isPodman { // its own default may be more than it is allowed to set
-		n := maxProcesses()
+		n := proc.MaxProcesses()
 		all.Ulimits = append(all.Ulimits, &container.Ulimit{Name: "nproc", Soft: n, Hard: n})
 	}
 	if l.MemoryBytes > 0 {
@@ -267,11 +246,19 @@ func bind(source, target string, readOnly bool) mount.Mount {
 	return m
 }
 
+// whole returns a read-only folder of this machine, and what is mounted in it.
+func whole(source, target string) (list []sandbox.Mount) {
+	for _, s := range append([]string{source}, mountsBelow(source)...) {
+		list = append(list, sandbox.Mount{Source: s, Target: target + strings.TrimPrefix(s, source), ReadOnly: true})
+	}
+	return list
+}
+
 // bindWhole returns the mounts of a folder of this machine with all that is mounted in it, read-only.
 func (r *Runtime) bindWhole(source, target string) []mount.Mount {
-	list := []mount.Mount{bind(source, target, true)}
-	for _, below := range mountsBelow(source) {
-		list = append(list, bind(below, target+strings.TrimPrefix(below, source), true))
+	var list []mount.Mount
+	for _, m := range whole(source, target) {
+		list = append(list, bind(m.Source, m.Target, m.ReadOnly))
 	}
 	if len(list) > 1 && r.known().mapsUsers() {
 		// The kernel shows other users no folder without what is mounted in it. Each of these has another mount over
@@ -288,14 +275,4 @@ func (r *Runtime) sealsSubmounts() bool {
 	minor, found := strings.CutPrefix(r.client.ClientVersion(), "1.")
 	n, err := strconv.Atoi(minor)
 	return found && err == nil && n >= 44 && !r.known().isPodman
-}
-
-// mountsBelow returns the mount points of this machine in a folder.
-func mountsBelow(folder string) (points []string) {
-	for _, m := range proc.Mounts(os.Getpid()) {
-		if m.Target != folder && isIn(m.Target, folder) && !slices.Contains(points, m.Target) {
-			points = append(points, m.Target)
-		}
-	}
-	return points
 }

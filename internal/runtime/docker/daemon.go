@@ -12,8 +12,8 @@ import (
 
 	"github.com/moby/moby/api/types/system"
 	"github.com/moby/moby/client"
-	"golang.org/x/sys/unix"
 
+	"sandlot/internal/proc"
 	"sandlot/internal/sandbox"
 )
 
@@ -102,11 +102,11 @@ func (r *Runtime) ask(ctx context.Context) (daemon, error) {
 // onThisKernel reports whether a daemon may be one on the kernel of this process. Docker Desktop, and others like it,
 // are in a virtual machine that shows some folders of the server's machine, but no sockets in them.
 func onThisKernel(info system.Info) bool {
-	var own unix.Utsname
-	if unix.Uname(&own) != nil || strings.Contains(info.OperatingSystem, "Docker Desktop") {
+	own := proc.KernelRelease()
+	if own == "" || strings.Contains(info.OperatingSystem, "Docker Desktop") {
 		return false
 	}
-	return info.KernelVersion == "" || info.KernelVersion == unix.ByteSliceToString(own.Release[:])
+	return info.KernelVersion == "" || info.KernelVersion == own
 }
 
 // hasOption reports whether one of a daemon's security options has that name.

@@ -75,12 +75,9 @@ func (b *box) watchDisk() {
 		last = look{cpu, began}
 		sizes, err := b.measure(ctx, folders)
 		if why := use.Judge(sizes, err, limit); why != "" && ctx.Err() == nil {
-			b.runtime.Log.Warn("a sandbox reached its disk limit", "sandbox", b.spec.ID, "reason", why)
-			err := b.kill(ctx, "disk")
-			if err == nil {
+			if b.endFull(ctx, why) {
 				return
 			}
-			b.runtime.Log.Error("could not kill a sandbox, and will try again", "sandbox", b.spec.ID, "error", err)
 			isOver = true
 			continue
 		}
@@ -194,6 +191,16 @@ func readUsage(file string) (time.Duration, error) {
 		return 0, errors.New("no processor time in " + file)
 	}
 	return time.Duration(n) * time.Microsecond, nil
+}
+
+// endFull kills the container of a sandbox that is over its disk limit, and reports whether the daemon has done so.
+func (b *box) endFull(ctx context.Context, why string) bool {
+	b.runtime.Log.Warn("a sandbox reached its disk limit", "sandbox", b.spec.ID, "reason", why)
+	err := b.kill(ctx, "disk")
+	if err != nil {
+		b.runtime.Log.Error("could not kill a sandbox, and will try again", "sandbox", b.spec.ID, "error", err)
+	}
+	return err == nil
 }
 
 // kill kills the container. Status returns the first reason.

@@ -14,10 +14,8 @@ import (
 	"github.com/moby/moby/client"
 	"golang.org/x/sync/errgroup"
 
-	"sandlot/internal/agent/wire"
 	"sandlot/internal/atomicfile"
 	"sandlot/internal/dockercommand"
-	"sandlot/internal/proc"
 	"sandlot/internal/runtime/specfile"
 	"sandlot/internal/sandbox"
 )
@@ -123,17 +121,6 @@ func eachLost(ctx context.Context, c Config, label string, f func(*box, Process)
 		if p, running := b.process(ctx, labels); running && b.socketDeleted(p.PID) {
 			f(b, p)
 		}
-	})
-}
-
-// socketDeleted reports whether the kernel marks the folder of the agent's socket as deleted in the mounts of the
-// container's process. That the folder cannot be seen from here is not enough: it may be a folder of another machine,
-// or belong to a living server in another mount namespace. Neither is the process id: the daemon may be elsewhere.
-// Both together are: no other process has this folder, whose name nobody can guess.
-func (b *box) socketDeleted(pid int) bool {
-	folder := strings.TrimPrefix(b.socketDir(), b.runtime.StateDir)
-	return slices.ContainsFunc(proc.Mounts(pid), func(m proc.Mount) bool {
-		return m.Target == wire.SocketDir && strings.HasSuffix(m.Root, folder+"//deleted")
 	})
 }
 

@@ -16,6 +16,12 @@ func (r *Runtime) MakeVolume(ctx context.Context, name string, uid, gid int) err
 	return r.explain(r.volumes.MakeVolume(ctx, name, uid, gid))
 }
 
+// HasVolume implements sandbox.VolumeKeeper.
+func (r *Runtime) HasVolume(ctx context.Context, name string) (bool, error) {
+	has, err := r.volumes.HasVolume(ctx, name)
+	return has, r.explain(err)
+}
+
 // RemoveVolume implements sandbox.VolumeKeeper.
 func (r *Runtime) RemoveVolume(ctx context.Context, name string) error {
 	return r.explain(r.volumes.RemoveVolume(ctx, name))

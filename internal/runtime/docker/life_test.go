@@ -20,6 +20,7 @@ import (
 	"sandlot/internal/agent"
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/image"
+	"sandlot/internal/proc"
 	"sandlot/internal/runtime/docker/dockertest"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/sandbox/sandboxtest"
@@ -175,7 +176,7 @@ func foreignContainers(t *testing.T, d *dockertest.Daemon) {
 		Config: &container.Config{Image: dockertest.BaseImage, Cmd: []string{"sleep", "1000"}},
 		HostConfig: &container.HostConfig{NetworkMode: "none", // Podman's own limits may be more than it may set
 			Resources: container.Resources{Ulimits: []*container.Ulimit{{Name: "nofile", Soft: 1024, Hard: 1024},
-				{Name: "nproc", Soft: maxProcesses(), Hard: maxProcesses()}}}}})
+				{Name: "nproc", Soft: proc.MaxProcesses(), Hard: proc.MaxProcesses()}}}}})
 	if err != nil {
 		t.Fatal(err)
 	}

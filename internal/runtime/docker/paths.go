@@ -2,7 +2,6 @@ package docker
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path"
@@ -11,11 +10,8 @@ import (
 
 	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/client"
-	"golang.org/x/sys/unix"
 
 	"sandlot/internal/agent/wire"
-	"sandlot/internal/proc"
-	"sandlot/internal/sandbox"
 )
 
 // reservedPaths are the places of a container at and below which nothing of the image, and no folder of others, may
@@ -115,100 +111,6 @@ func (r *Runtime) refuseLinks(ctx context.Context, id string, paths []string) er
 					"which would be mounted elsewhere: make it a folder in the image", part, p)
 			}
 		}
-	}
-	return nil
-}
-
-// checkAgent proves, after the start, that the path that the first process was started from is the server's agent, and
-// its socket's folder the server's: no program in a container can mount anything. That the paths lead there without
-// a link can be seen from the outside, where the container is a process of this machine.
-func (b *box) checkAgent(ctx context.Context) error {
-	isNative := slices.Contains([]string{"", "runc", "crun", "youki"}, b.runtime.OCIRuntime)
-	if b.separate || !isNative || !b.runtime.seesProcesses() {
-		return nil // its file systems are inside of a virtual machine, or another kernel
-	}
-	state, err := b.inspect(ctx)
-	if err != nil {
-		return err
-	}
-	if state == nil || state.Pid == 0 {
-		return errors.New("the container ended at its start; the daemon has its log")
-	}
-	root, err := unix.Open(fmt.Sprintf("/proc/%d/root", state.Pid), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("the root file system of the container's first process: %w", err)
-	}
-	defer unix.Close(root)
-	mounted := map[string]string{wire.AgentPath: b.runtime.Agent, wire.SocketDir: b.socketDir()}
-	for target, source := range mounted {
-		if err := isMounted(root, target, source); err != nil {
-			return fmt.Errorf("in the container, %s is something else than %s, which was mounted there; the image, "+
-				"or a shared folder, has links: %w", target, source, err)
-		}
-	}
-	return b.checkFolders(root, proc.Mounts(state.Pid))
-}
-
-// checkFolders proves that the folders of this machine that a container has are what the server sees at their paths: a
-// daemon with mounts of its own may see something else there. What is mounted in read-only ones is read-only, too.
-func (b *box) checkFolders(root int, mounts []proc.Mount) error {
-	folders := slices.Clone(b.spec.Mounts)
-	for _, x := range b.spec.Template.Binds {
-		folders = append(folders, sandbox.Mount{Source: x.Source, Target: x.Target, ReadOnly: true})
-		for _, below := range mountsBelow(x.Source) {
-			folders = append(folders, sandbox.Mount{Source: below, Target: x.Target + below[len(x.Source):],
-				ReadOnly: true})
-		}
-	}
-	var writable []string
-	for _, m := range folders {
-		if err := isMounted(root, m.Target, m.Source); err != nil {
-			return fmt.Errorf("in the container, %s is something else than %s, which was mounted there; if this was "+
-				"mounted on the machine after the daemon's start, start the daemon again: %w", m.Target, m.Source, err)
-		}
-		if !m.ReadOnly {
-			writable = append(writable, m.Target)
-		}
-	}
-	for _, m := range folders {
-		if at := writableIn(mounts, m.Target); m.ReadOnly && at != "" && !isBelow(at, writable) {
-			return fmt.Errorf("in the container, %s, in %s, is not read-only", at, m.Target)
-		}
-	}
-	return nil
-}
-
-// writableIn returns where something that is not read-only is mounted in a folder; "": nowhere. What is mounted over
-// counts no more.
-func writableIn(mounts []proc.Mount, folder string) string {
-	for _, m := range mounts {
-		isCovered := slices.ContainsFunc(mounts, func(over proc.Mount) bool {
-			return over.Parent == m.ID && over.Target == m.Target
-		})
-		if isIn(m.Target, folder) && !m.ReadOnly && !isCovered {
-			return m.Target
-		}
-	}
-	return ""
-}
-
-// isMounted returns an error unless a path in a root file system is a file of this machine, without links on the way.
-func isMounted(root int, target, source string) error {
-	fd := root
-	for part := range strings.SplitSeq(strings.TrimPrefix(target, "/"), "/") {
-		next, err := unix.Openat(fd, part, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-		if err != nil {
-			return &os.PathError{Op: "open", Path: part, Err: err}
-		}
-		defer unix.Close(next)
-		fd = next
-	}
-	var found, want unix.Stat_t
-	if err := errors.Join(unix.Fstat(fd, &found), unix.Stat(source, &want)); err != nil {
-		return err
-	}
-	if found.Dev != want.Dev || found.Ino != want.Ino {
-		return errors.New("it is another file")
 	}
 	return nil
 }

@@ -4,11 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
-	"strings"
-
-	"golang.org/x/sys/unix"
 
 	"sandlot/internal/image"
 	"sandlot/internal/sandbox"
@@ -60,38 +56,4 @@ func (r *Runtime) checkUser(d daemon) error {
 			"user, too", sandbox.ErrUnavailable, r.client.DaemonHost(), peer.Uid)
 	}
 	return nil
-}
-
-// seesProcesses reports whether the daemon's processes are processes of the server's machine, and not outside of a
-// container in which the server runs, or on another machine.
-func (r *Runtime) seesProcesses() bool {
-	if !strings.HasPrefix(r.client.DaemonHost(), "unix://") {
-		return false
-	}
-	peer := r.peer()
-	return peer == nil || peer.Pid != 0
-}
-
-// peer returns the daemon's process and user, as the kernel knows them from its socket; nil: that is not known.
-func (r *Runtime) peer() *unix.Ucred {
-	name, isPath := strings.CutPrefix(r.client.DaemonHost(), "unix://")
-	if !isPath {
-		return nil
-	}
-	conn, err := net.Dial("unix", name)
-	if err != nil {
-		return nil
-	}
-	defer conn.Close()
-	raw, err := conn.(*net.UnixConn).SyscallConn()
-	if err != nil {
-		return nil
-	}
-	var peer *unix.Ucred
-	raw.Control(func(fd uintptr) {
-		if found, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
-			peer = found
-		}
-	})
-	return peer
 }

@@ -3,6 +3,7 @@ package docker
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/moby/moby/api/types/mount"
@@ -40,10 +41,7 @@ func (b *box) watchVolumes() {
 		if err == nil && at.After(measured) {
 			measured = at
 			if why := use.Judge(sums(groups, sizes), nil, limit); why != "" {
-				r.Log.Warn("a sandbox reached its disk limit", "sandbox", b.spec.ID, "reason", why)
-				if err := b.kill(ctx, "disk"); err != nil { // the daemon may be away: the next look sees it again
-					r.Log.Error("could not kill a sandbox, and will try again", "sandbox", b.spec.ID, "error", err)
-				}
+				b.endFull(ctx, why) // if the daemon is away, the next look sees it again
 			}
 		}
 		select {
@@ -69,10 +67,7 @@ func (b *box) findVolumes(ctx context.Context) (groups [][]string, err error) {
 		}
 	}
 	for _, m := range found.Container.Mounts {
-		isKept := false
-		for _, group := range groups[1:] {
-			isKept = isKept || group[0] == m.Name
-		}
+		isKept := slices.ContainsFunc(groups[1:], func(group []string) bool { return group[0] == m.Name })
 		if m.Type == mount.TypeVolume && m.RW && !isKept {
 			groups[0] = append(groups[0], m.Name)
 		}

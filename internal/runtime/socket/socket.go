@@ -13,8 +13,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/sandbox"
 )
@@ -32,20 +30,18 @@ type Folder struct {
 
 // Listen opens the socket in an existing folder, in place of one that an earlier server has left. Every user may
 // connect to the socket: the users in a sandbox may be others than on the host. Nobody but the sandbox and the
-// server's user may reach the folder, and the secret protects the socket. Its path may be too long for the address
-// of a socket, so the address goes through /proc/self/fd.
+// server's user may reach the folder, and the secret protects the socket.
 func Listen(dir string) (*Folder, error) {
 	path := filepath.Join(dir, wire.Socket)
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
-	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	name, done, err := address(dir)
 	if err != nil {
 		return nil, fmt.Errorf("opening the agent's socket folder: %w", err)
 	}
-	defer unix.Close(fd)
-	l, err := net.ListenUnix("unix",
-		&net.UnixAddr{Net: "unix", Name: fmt.Sprintf("/proc/self/fd/%d/%s", fd, wire.Socket)})
+	defer done()
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: name})
 	if err != nil {
 		return nil, fmt.Errorf("opening the agent's socket: %w", err)
 	}
@@ -133,7 +129,7 @@ func (f *Folder) Close() {
 // IsTemporary reports whether an error is that of a server that lacks descriptors or memory, or of an interrupted
 // call. It says nothing of the sandbox.
 func IsTemporary(err error) bool {
-	for _, e := range []error{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.ECONNABORTED, unix.EINTR} {
+	for _, e := range temporary {
 		if errors.Is(err, e) {
 			return true
 		}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"slices"
-	"syscall"
 
 	"golang.org/x/oauth2"
 
@@ -58,7 +57,7 @@ func safeCause(err error) string {
 		return "it was cancelled"
 	case errors.As(err, &netErr) && netErr.Timeout(), errors.Is(err, context.DeadlineExceeded):
 		return "there was no answer in time"
-	case errors.Is(err, syscall.ECONNREFUSED):
+	case errors.Is(err, errConnRefused):
 		return "nothing listens there"
 	case errors.As(err, &netErr):
 		return "it cannot be reached"

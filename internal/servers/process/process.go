@@ -18,12 +18,11 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"sandlot/internal/agent"
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/fault"
 	"sandlot/internal/mcpclient/transport"
+	"sandlot/internal/processgroup"
 	"sandlot/internal/servers/spec"
 	"sandlot/internal/session"
 )
@@ -157,7 +156,7 @@ func readBuffered(from net.Conn, buf []byte) (n int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	if cerr := raw.Control(func(fd uintptr) { n, err = unix.Read(int(fd), buf) }); cerr != nil {
+	if cerr := raw.Control(func(fd uintptr) { n, err = readNow(fd, buf) }); cerr != nil {
 		return 0, cerr
 	}
 	if err == nil && n <= 0 {
@@ -196,7 +195,7 @@ func exitText(data []byte) string {
 
 func exitCodeText(code int) string {
 	if code > 128 && code < 192 {
-		return fmt.Sprintf("it was ended by signal %d (%s)", code-128, syscall.Signal(code-128))
+		return fmt.Sprintf("it was ended by signal %d%s", code-128, signalText(code-128))
 	}
 	return fmt.Sprintf("it ended with exit code %d", code)
 }
@@ -222,7 +221,7 @@ func OnHost(c Command, user string, log *Log) (*Process, error) {
 		cmd.Dir = hostUser.DefaultDir()
 	}
 	cmd.Env = c.environ(hostUser.Environment())
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL, Credential: hostUser.Credential}
+	cmd.SysProcAttr = attributes(hostUser.Credential)
 	cmd.Stderr = log
 	cmd.WaitDelay = ExitGrace
 	stdin, err := cmd.StdinPipe()
@@ -235,14 +234,15 @@ func OnHost(c Command, user string, log *Log) (*Process, error) {
 	}
 	cmd.Stdout = w
 	p := &Process{stdout: stdout, stdin: stdin, done: make(chan struct{})}
-	started := make(chan error, 1)
+	group, started := (*processgroup.Group)(nil), make(chan error, 1)
 	go func() {
 		// Pdeathsig is sent when the thread that started the program ends, not only when
 		// the server does: keep the thread until the program has ended.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		defer close(p.done)
-		err := cmd.Start()
+		var err error
+		group, err = processgroup.Start(cmd)
 		w.Close()
 		if err == nil {
 			p.Pid = cmd.Process.Pid
@@ -251,9 +251,10 @@ func OnHost(c Command, user string, log *Log) (*Process, error) {
 		if err != nil {
 			return
 		}
+		defer group.Close()
 		// Kill the process group before Wait: after that, another process could get its id.
-		_ = unix.Waitid(unix.P_PID, p.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
-		_ = syscall.Kill(-p.Pid, syscall.SIGKILL)
+		awaitExit(cmd.Process)
+		_ = group.Kill()
 		_ = cmd.Wait() // cmd.ProcessState has the exit status
 		p.setExit(exitCodeText(exitCode(cmd.ProcessState)))
 	}()
@@ -270,11 +271,11 @@ func OnHost(c Command, user string, log *Log) (*Process, error) {
 			return
 		case <-time.After(ExitGrace):
 		}
-		_ = syscall.Kill(-p.Pid, syscall.SIGTERM)
+		_ = group.Terminate()
 		select {
 		case <-p.done:
 		case <-time.After(ExitGrace):
-			_ = syscall.Kill(-p.Pid, syscall.SIGKILL)
+			_ = group.Kill()
 			<-p.done
 		}
 	}
@@ -285,8 +286,8 @@ func exitCode(st *os.ProcessState) int {
 	if st == nil {
 		return -1
 	}
-	if w, ok := st.Sys().(syscall.WaitStatus); ok && w.Signaled() {
-		return 128 + int(w.Signal())
+	if signal := endSignal(st); signal != 0 {
+		return 128 + signal
 	}
 	return st.ExitCode()
 }

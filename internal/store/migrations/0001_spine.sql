@@ -1,7 +1,7 @@
 CREATE TABLE tokens (
     id      TEXT PRIMARY KEY,
     hash    TEXT NOT NULL UNIQUE,
-    user    TEXT NOT NULL,
+    "user"  TEXT NOT NULL,
     service BOOLEAN NOT NULL,
     created BIGINT NOT NULL, -- seconds
     expires BIGINT           -- seconds; NULL: never

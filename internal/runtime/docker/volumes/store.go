@@ -98,29 +98,41 @@ func (s *Store) Remove(ctx context.Context, name string) error {
 	if !errdefs.IsConflict(err) {
 		return err
 	}
-	instance, instanceErr := s.Instance()
-	if instanceErr != nil {
-		return errors.Join(err, instanceErr)
-	}
-	list, listErr := s.Daemon.ContainerList(ctx, client.ContainerListOptions{All: true,
-		Filters: make(client.Filters).Add("label", LabelInstance+"="+instance, labelHelper+"="+name)})
+	left, listErr := s.helpers(ctx, labelHelper+"="+name)
 	if listErr != nil {
 		return errors.Join(err, listErr)
 	}
-	s.RemoveHelpers(ctx, list.Items)
+	s.RemoveHelpers(ctx, left)
 	_, err = s.Daemon.VolumeRemove(ctx, name, client.VolumeRemoveOptions{})
 	return err
 }
 
-// RemoveAll removes the volumes of this server in which a label has a value.
-func (s *Store) RemoveAll(ctx context.Context, label, value string) error {
+// list returns the volumes of this server with a label: its name, or NAME=VALUE.
+func (s *Store) list(ctx context.Context, label string) ([]volume.Volume, error) {
 	instance, err := s.Instance()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	list, err := s.Daemon.VolumeList(ctx, client.VolumeListOptions{
-		Filters: make(client.Filters).Add("label", LabelInstance+"="+instance, label+"="+value)})
-	for _, v := range list.Items {
+		Filters: make(client.Filters).Add("label", LabelInstance+"="+instance, label)})
+	return list.Items, err
+}
+
+// helpers returns the containers of this server that are helpers, with a label: its name, or NAME=VALUE.
+func (s *Store) helpers(ctx context.Context, label string) ([]container.Summary, error) {
+	instance, err := s.Instance()
+	if err != nil {
+		return nil, err
+	}
+	list, err := s.Daemon.ContainerList(ctx, client.ContainerListOptions{All: true,
+		Filters: make(client.Filters).Add("label", LabelInstance+"="+instance, label)})
+	return list.Items, err
+}
+
+// RemoveAll removes the volumes of this server in which a label has a value.
+func (s *Store) RemoveAll(ctx context.Context, label, value string) error {
+	all, err := s.list(ctx, label+"="+value)
+	for _, v := range all {
 		if removeErr := s.Remove(ctx, v.Name); removeErr != nil && !isMissing(removeErr) {
 			err = removeErr
 		}
@@ -130,13 +142,8 @@ func (s *Store) RemoveAll(ctx context.Context, label, value string) error {
 
 // Values returns the values that a label has in the volumes of this server.
 func (s *Store) Values(ctx context.Context, label string) (values []string, err error) {
-	instance, err := s.Instance()
-	if err != nil {
-		return nil, err
-	}
-	list, err := s.Daemon.VolumeList(ctx, client.VolumeListOptions{
-		Filters: make(client.Filters).Add("label", LabelInstance+"="+instance, label)})
-	for _, v := range list.Items {
+	all, err := s.list(ctx, label)
+	for _, v := range all {
 		values = append(values, v.Labels[label])
 	}
 	return values, err
@@ -237,14 +244,13 @@ func (s *Store) isBusy(name string) bool {
 }
 
 // removeOldHelpers removes helpers that are left, but none that is so young that another process may use it.
-func (s *Store) removeOldHelpers(ctx context.Context, instance string, age time.Duration) {
-	list, err := s.Daemon.ContainerList(ctx, client.ContainerListOptions{All: true,
-		Filters: make(client.Filters).Add("label", LabelInstance+"="+instance, labelHelper)})
+func (s *Store) removeOldHelpers(ctx context.Context, age time.Duration) {
+	all, err := s.helpers(ctx, labelHelper)
 	if err != nil {
 		s.Log.Warn("the Docker daemon did not list the containers that fill volumes", "error", err)
 		return
 	}
-	s.RemoveHelpers(ctx, slices.DeleteFunc(list.Items, func(c container.Summary) bool {
+	s.RemoveHelpers(ctx, slices.DeleteFunc(all, func(c container.Summary) bool {
 		return time.Since(time.Unix(c.Created, 0)) < age
 	}))
 }

@@ -126,12 +126,8 @@ func (s *Store) MakeVolume(ctx context.Context, name string, uid, gid int) error
 	if !validName.MatchString(name) {
 		return fmt.Errorf("docker: %q cannot be a volume's name", name)
 	}
-	instance, err := s.Instance()
-	if err != nil {
-		return err
-	}
 	owner := fmt.Sprintf("%d:%d", uid, gid)
-	found, err := s.find(ctx, instance, name)
+	found, err := s.find(ctx, name)
 	if err == nil && found.Labels[labelOwner] != owner {
 		return fmt.Errorf("docker: the volume %s belongs to the user %s, and the template's user is now %s; files "+
 			"of a volume do not get another owner: begin a new session", Name(name), found.Labels[labelOwner], owner)
@@ -178,14 +174,29 @@ func (s *Store) own(ctx context.Context, helper string, uid, gid int) error {
 	return s.unpack(ctx, helper, archive.Bytes())
 }
 
+var errForeign = errors.New("is not this server's")
+
+// HasVolume implements sandbox.VolumeKeeper.
+func (s *Store) HasVolume(ctx context.Context, name string) (bool, error) {
+	_, err := s.find(ctx, name)
+	if isMissing(err) || errors.Is(err, errForeign) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
 // find returns a workspace's volume. The error is one that isMissing knows if there is none.
-func (s *Store) find(ctx context.Context, instance, name string) (volume.Volume, error) {
+func (s *Store) find(ctx context.Context, name string) (volume.Volume, error) {
+	instance, err := s.Instance()
+	if err != nil {
+		return volume.Volume{}, err
+	}
 	found, err := s.Daemon.VolumeInspect(ctx, Name(name), client.VolumeInspectOptions{})
 	if err != nil {
 		return volume.Volume{}, err
 	}
 	if found.Volume.Labels[LabelInstance] != instance {
-		return volume.Volume{}, fmt.Errorf("docker: the volume %s is not this server's", Name(name))
+		return volume.Volume{}, fmt.Errorf("docker: the volume %s %w", Name(name), errForeign)
 	}
 	return found.Volume, nil
 }
@@ -195,11 +206,7 @@ func (s *Store) find(ctx context.Context, instance, name string) (volume.Volume,
 // cannot read, and says nothing of it: only a workspace in which there is an expected folder counts as empty. The agent
 // makes such folders, so that one without them was not read, or never used.
 func (s *Store) IsEmpty(ctx context.Context, name string, isExpected func(path string) bool) (empty bool, err error) {
-	instance, err := s.Instance()
-	if err != nil {
-		return false, err
-	}
-	found, err := s.find(ctx, instance, name)
+	found, err := s.find(ctx, name)
 	if isMissing(err) {
 		return true, nil
 	}
@@ -244,11 +251,7 @@ func onlyExpected(archive *tar.Reader, isExpected func(path string) bool) (bool,
 
 // RemoveVolume implements sandbox.VolumeKeeper.
 func (s *Store) RemoveVolume(ctx context.Context, name string) error {
-	instance, err := s.Instance()
-	if err != nil {
-		return err
-	}
-	_, err = s.find(ctx, instance, name)
+	_, err := s.find(ctx, name)
 	if err == nil {
 		err = s.Remove(ctx, Name(name))
 	}
@@ -261,17 +264,12 @@ func (s *Store) RemoveVolume(ctx context.Context, name string) error {
 
 // Volumes implements sandbox.VolumeKeeper. It removes helpers that are left, too: it is called once in a while.
 func (s *Store) Volumes(ctx context.Context) (names []string, err error) {
-	instance, err := s.Instance()
-	if err != nil {
-		return nil, err
-	}
-	s.removeOldHelpers(ctx, instance, helperAge)
-	list, err := s.Daemon.VolumeList(ctx, client.VolumeListOptions{Filters: make(client.Filters).
-		Add("label", LabelInstance+"="+instance, labelVolume+"="+keptVolume)})
+	s.removeOldHelpers(ctx, helperAge)
+	all, err := s.list(ctx, labelVolume+"="+keptVolume)
 	if err != nil {
 		return nil, fmt.Errorf("listing volumes: %w", err)
 	}
-	for _, v := range list.Items {
+	for _, v := range all {
 		if name := v.Labels[labelKept]; v.Name == Name(name) && validName.MatchString(name) {
 			names = append(names, name)
 		}
@@ -281,12 +279,8 @@ func (s *Store) Volumes(ctx context.Context) (names []string, err error) {
 
 // Check returns an error if a volume that a sandbox is to have is missing: the daemon would make an empty one.
 func (s *Store) Check(ctx context.Context, mounts []sandbox.Mount) error {
-	instance, err := s.Instance()
-	if err != nil {
-		return err
-	}
 	for _, m := range mounts {
-		if _, err := s.find(ctx, instance, m.Volume); err != nil {
+		if _, err := s.find(ctx, m.Volume); err != nil {
 			return fmt.Errorf("the volume %s, which is to be mounted at %s: %w", m.Volume, m.Target, err)
 		}
 	}

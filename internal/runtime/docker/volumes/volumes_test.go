@@ -282,7 +282,7 @@ func removesHelpers(t *testing.T, d *daemon) {
 	}
 	before := d.containers(t)
 	leaveHelper(t, d)
-	s.removeOldHelpers(t.Context(), "this", -time.Hour) // no clocks differ by as much
+	s.removeOldHelpers(t.Context(), -time.Hour) // no clocks differ by as much
 	if n := d.containers(t); n != before {
 		t.Errorf("%d old helpers", n-before)
 	}
@@ -298,7 +298,7 @@ func removesHelpers(t *testing.T, d *daemon) {
 		t.Fatal(err)
 	}
 	err = s.withHelper(t.Context(), v, func(string) error {
-		s.removeOldHelpers(t.Context(), "this", -time.Hour)
+		s.removeOldHelpers(t.Context(), -time.Hour)
 		if err := s.Remove(t.Context(), v.Name); err == nil {
 			t.Error("a volume with a helper in use was removed")
 		}

@@ -1,0 +1,256 @@
+package api
+
+import (
+	"net/http"
+
+	"sandlot/internal/api/openapi"
+	"sandlot/internal/api/protocol"
+	"sandlot/internal/event"
+	"sandlot/internal/hub"
+	"sandlot/internal/tool"
+)
+
+// pathParameters describes the parameters of paths. The name after a slash is the parameter's; the one
+// before it is the part of the path before it, for parameters that have the same name.
+var pathParameters = map[string]openapi.Parameter{
+	"sessions/id":    {Description: "The session's id, or `home`; `new` for a fresh one.", Schema: openapi.Text("")},
+	"connections/id": {Description: "The connection's id or name.", Schema: openapi.Text("")},
+	"start/id":       {Description: "The id of the log-in, which is in its link.", Schema: openapi.Text("")},
+	"files/path": {Description: "An absolute path in the sandbox without its first slash, with slashes in it.",
+		Schema: openapi.Text("")},
+	"ports/port":     {Description: "The number of the port.", Schema: openapi.Between(1, 65535)},
+	"tools/name":     {Description: "The tool's name, as in MCP's `tools/list`.", Schema: openapi.Text("")},
+	"secrets/name":   {Description: "The secret's name.", Schema: openapi.Text("^[A-Za-z_][A-Za-z0-9_]{0,63}$")},
+	"questions/id":   {Description: "The id of the question, or of the stored answer.", Schema: openapi.Text("")},
+	"templates/name": {Description: "The template's name.", Schema: openapi.Text("")},
+	"install/client": {Description: "The MCP client's name, as in the list.", Schema: openapi.Text("")},
+}
+
+// Lists of statuses of errors.
+var (
+	badRequest = []int{http.StatusBadRequest}
+	missing    = []int{http.StatusNotFound}
+	badOrGone  = []int{http.StatusBadRequest, http.StatusNotFound}
+	upgrades   = []int{http.StatusBadRequest, http.StatusNotFound}
+	remote     = []int{http.StatusBadRequest, http.StatusNotFound, http.StatusBadGateway}
+)
+
+// noContent is the answer of routes that answer with nothing.
+var noContent = map[int]openapi.Answer{http.StatusNoContent: {Text: "It is done."}}
+
+// answers returns the answers of a route with one: status 200 and a body of type T.
+func answers[T any](text string, example any) map[int]openapi.Answer {
+	return map[int]openapi.Answer{http.StatusOK: openapi.Answers[T](text, example)}
+}
+
+// upgraded is the answer of routes after which the connection no longer speaks HTTP.
+func upgraded(to, text string) map[int]openapi.Answer {
+	return map[int]openapi.Answer{http.StatusSwitchingProtocols: {
+		Text: text + " The connection speaks `" + to + "` from now on.", Headers: []string{"Upgrade: " + to}}}
+}
+
+// upgradeHeaders are the headers with which a request asks for an upgrade.
+func upgradeHeaders(to string) []openapi.Parameter {
+	upgrade := openapi.RequestHeader("Upgrade", "The request has `Connection: Upgrade`, too.", openapi.OneOf(to))
+	upgrade.Required = true
+	return []openapi.Parameter{upgrade}
+}
+
+// notJSON is an answer that is not JSON.
+func notJSON(text, kind string, headers ...string) openapi.Answer {
+	return openapi.Answer{Text: text, Headers: headers,
+		Body: &openapi.Body{Type: kind, Schema: &openapi.Schema{Schema: openapi.Text("")}}}
+}
+
+// jsonBody is the body of a request with the fields of T alone, of which some are required.
+func jsonBody[T any](example any, required ...string) *openapi.Body {
+	return &openapi.Body{Type: openapi.JSON, Schema: openapi.Input[T](required...), Example: example}
+}
+
+var (
+	sessionExample = hub.Session{ID: "62l7d54sk2mbrglvt7ii5ftyzc", Template: "host", Flavor: "medium"}
+	exampleSecret  = map[string]any{"name": "SEARCH_KEY", "created": "2026-11-21T20:19:43.778Z",
+		"changed": "2026-11-21T20:19:51.552Z", "readable": true, "used_by": []string{"search"}}
+)
+
+// descriptions describes every route, by its pattern. A test fails for a route that is not here.
+var descriptions = map[string]openapi.Description{
+	"GET /{$}": {Summary: "Health, with the names of the tools", ID: "health.read", Answers: map[int]openapi.Answer{
+		http.StatusOK:                 openapi.Answers[protocol.Health]("The runtime works.", nil),
+		http.StatusServiceUnavailable: openapi.Answers[protocol.Health]("The runtime does not work.", nil)}},
+	"GET /healthz": {Summary: "Whether the server runs", ID: "health.read.alive",
+		Answers: answers[protocol.Readiness]("The server runs.", protocol.Readiness{Status: "ok"})},
+	"GET /readyz": {Summary: "Whether sandboxes can be created", ID: "health.read.ready",
+		Answers: map[int]openapi.Answer{
+			http.StatusOK: openapi.Answers[protocol.Readiness]("They can.", protocol.Readiness{Status: "ready"}),
+			http.StatusServiceUnavailable: openapi.Answers[protocol.Readiness]("They cannot.",
+				protocol.Readiness{Status: "not ready", Reason: "the runtime does not work; run `sandlot doctor`"})}},
+	"GET /v1/openapi.json": {Summary: "This document", Text: "The tools in it are those of Sandlot itself.",
+		Answers: answers[map[string]any]("The OpenAPI document.", nil)},
+	"GET " + resourceMetadata: {Summary: "Where users log in, for OAuth clients (RFC 9728)",
+		Text: "For the API. Only with issuers of tokens in the settings.", ID: "client.discover", Errors: missing,
+		Answers: answers[protectedResource]("The metadata.", nil)},
+	"GET " + resourceMetadata + "/mcp": {Summary: "Where users of MCP log in, for OAuth clients (RFC 9728)",
+		Text: "Only with issuers of tokens in the settings.", ID: "client.discover.mcp", Errors: missing,
+		Answers: answers[protectedResource]("The metadata.", nil)},
+	"GET /oauth/start/{id}": {Summary: "The page where a log-in at a third-party server begins",
+		Text:       "For browsers. `go` is in the link of that page, and leads to the authorization server.",
+		Parameters: []openapi.Parameter{openapi.Query("go", "The proof that the page was seen.", openapi.Text(""))},
+		Answers: pages(map[int]string{http.StatusOK: "What the log-in is for.",
+			http.StatusNotFound:  "No such log-in is in progress.",
+			http.StatusForbidden: "The log-in began in another browser."}, http.StatusFound)},
+	"GET /oauth/callback": {Summary: "The OAuth redirect address", Text: "For browsers.",
+		Parameters: []openapi.Parameter{openapi.Query("state", "Identifies the log-in.", openapi.Text("")),
+			openapi.Query("code", "The authorization server's code.", openapi.Text(""))},
+		Answers: pages(map[int]string{http.StatusOK: "The log-in goes on.",
+			http.StatusNotFound:  "No such log-in is in progress.",
+			http.StatusForbidden: "The log-in began in another browser."})},
+	"GET /metrics": {Summary: "Prometheus metrics; needs the role `metrics`",
+		Answers: map[int]openapi.Answer{http.StatusOK: notJSON("The metrics of all users.", openapi.Plain)}},
+	"GET /v1/sessions": {Summary: "List your sessions",
+		Answers: answers[hub.SessionList]("The sessions, with what each uses.", nil)},
+	"POST /v1/sessions": {Summary: "Create a session",
+		Request: jsonBody[protocol.SessionRequest](protocol.SessionRequest{Flavor: "medium"}), Optional: true,
+		Answers: map[int]openapi.Answer{http.StatusCreated: openapi.Answers[hub.Session]("It exists.",
+			sessionExample)}},
+	"GET /v1/sessions/{id}": {Summary: "Get one session", ID: "session.list.one", Errors: missing,
+		Answers: answers[hub.SessionList]("A list with that session.", nil)},
+	"DELETE /v1/sessions/{id}": {Summary: "End a session", Answers: noContent, Errors: missing},
+	"DELETE /v1/sessions": {Summary: "End the sessions of all principals; needs the role `operator`",
+		Answers: noContent},
+	"GET /v1/sessions/{id}/files/{path...}": {Summary: "Read a file", Errors: badOrGone,
+		Text: "`HEAD` is answered too. When a transfer fails, the connection is cut, so that a part is not mistaken " +
+			"for the whole.",
+		Parameters: []openapi.Parameter{openapi.RequestHeader("Range", "One range, `bytes=from-to`.",
+			openapi.Text(""))},
+		Answers: map[int]openapi.Answer{
+			http.StatusOK: notJSON("The bytes of the file.", openapi.Bytes,
+				"Content-Disposition: `attachment`, with the file's name"),
+			http.StatusPartialContent: notJSON("The bytes of the range.", openapi.Bytes,
+				"Content-Range: which bytes of how many")}},
+	"PUT /v1/sessions/{id}/files/{path...}": {Summary: "Write a file", Errors: append(badOrGone,
+		http.StatusLengthRequired), Text: "Replaces the file at once when all bytes have come, and creates missing " +
+		"parent folders. The `Content-Type` does not matter. A `Content-Length` is required.",
+		Request: &openapi.Body{Type: openapi.Bytes}, Optional: true,
+		Answers: map[int]openapi.Answer{http.StatusCreated: openapi.Answers[protocol.Uploaded]("It is written.",
+			protocol.Uploaded{Path: "/workspace/in/hello.txt", Size: 6})}},
+	"DELETE /v1/sessions/{id}/files/{path...}": {Summary: "Remove a file or an empty folder", Errors: badOrGone,
+		Parameters: []openapi.Parameter{openapi.Query("recursive", "Remove a folder with everything in it.",
+			openapi.OneOf("true", "false"))}, Answers: noContent},
+	"POST /v1/sessions/{id}/exec": {Summary: "Run an interactive process", ID: "shell.execute", Errors: upgrades,
+		Text: "The connection is upgraded; docs/guide/api.md describes the frames.",
+		Parameters: append(upgradeHeaders(protocol.UpgradeExec),
+			openapi.Query("template", "The template of a session that is created.", openapi.Text("")),
+			openapi.Query("flavor", "The flavor of a session that is created.", openapi.Text(""))),
+		Answers: upgraded(protocol.UpgradeExec, "The client sends the command.")},
+	"POST /v1/sessions/{id}/ports/{port}": {Summary: "Connect to a port of a session", Errors: upgrades,
+		Parameters: upgradeHeaders(protocol.UpgradeDial),
+		Answers:    upgraded(protocol.UpgradeDial, "Bytes go both ways, and each direction is closed separately.")},
+	"GET /v1/sessions/{id}/network": {Summary: "What a session may reach, and what it did", Errors: missing,
+		Answers: answers[hub.SessionNetwork]("The session's network.", nil)},
+	"PATCH /v1/sessions/{id}/network": {Summary: "Change what a session may reach; needs the role `operator`",
+		Errors:  badOrGone,
+		Request: jsonBody[hub.NetworkChange](map[string]any{"allow": []string{"api.example.com:443"}}),
+		Answers: answers[hub.SessionNetwork]("The session's network as it is now.", nil)},
+	"GET /v1/network": {Summary: "The network settings of all sessions; needs the role `operator`",
+		Answers: answers[hub.NetworkState]("The settings and the usage.", nil)},
+	"POST /v1/tools/{name}": {Summary: "Call a tool", ID: "mcp.call", Errors: remote,
+		Text: "The tools of Sandlot itself have paths of their own in this document; here is the call of any other. " +
+			"Each has the operation of what it does.",
+		Request: jsonBody[map[string]any](map[string]any{"code": "6*7"}),
+		Answers: map[int]openapi.Answer{http.StatusOK: toolAnswer(tool.Tool{})}},
+	"GET /v1/connections": {Summary: "List your third-party MCP servers",
+		Answers: answers[hub.ServerList]("The connections.", nil)},
+	"GET /v1/connections/{id}": {Summary: "Get one with everything that it offers", Errors: missing,
+		Answers: answers[hub.Server]("The connection.", nil)},
+	"POST /v1/connections/{id}/approve": {Summary: "Approve the tools of a connection", Errors: missing,
+		Text: "`tools` are the hashes that the person saw, by the server's own names of the tools. Without a body " +
+			"all present tools are approved.", Request: jsonBody[hub.Approval](map[string]any{
+			"tools": map[string]string{"hello": "37ff7a745db2604e4d5b35586cf863ec"}}), Optional: true,
+		Answers: answers[protocol.Approved]("What is approved, and what is still held back.", protocol.Approved{
+			ConnectionID: "ht6e5u", Name: "hello", ToolCount: 1, State: "connected",
+			HeldTools: []protocol.HeldTool{}})},
+	"POST /v1/connections/{id}/prompt": {Summary: "Get a prompt of a connection", Errors: remote,
+		Request: jsonBody[hub.PromptRequest](map[string]any{"name": "greet",
+			"arguments": map[string]string{"to": "Ann"}}, "name"),
+		Answers: answers[map[string]any]("The MCP result.", nil)},
+	"POST /v1/connections/{id}/read": {Summary: "Read a resource of a connection", Errors: remote,
+		Request: jsonBody[hub.ResourceRequest](map[string]any{"uri": "file:///notes.txt"}, "uri"),
+		Answers: answers[map[string]any]("The MCP result.", nil)},
+	"GET /v1/secrets": {Summary: "List your stored secrets, without their values",
+		Answers: answers[protocol.SecretList]("The secrets.", map[string]any{"secrets": []any{exampleSecret}})},
+	"PUT /v1/secrets/{name}": {Summary: "Store a secret", Request: &openapi.Body{Type: openapi.Bytes,
+		Schema: &openapi.Schema{Schema: openapi.Length(1, hub.MaxSecret)}},
+		Text: "The body is the value, byte for byte: 1 byte to 64 KiB of text (UTF-8), without NUL. With `host` the " +
+			"secret is bound: no sandbox has its value, and it goes into requests to these hosts alone.",
+		Parameters: []openapi.Parameter{
+			openapi.Query("host", "A host that the secret is bound to, `name` or `name:port`. May be repeated.",
+				openapi.List(openapi.Text(""))),
+			openapi.Query("header", "The one header in which the placeholder of a bound secret is replaced.",
+				openapi.Text("")),
+			openapi.Query("basic", "`true`: the value of a bound secret is `user:password`.", openapi.Text(""))},
+		Answers: answers[hub.Secret]("It is stored.", exampleSecret)},
+	"DELETE /v1/secrets/{name}": {Summary: "Delete a secret", Errors: badOrGone,
+		Answers: answers[protocol.SecretRemoved]("It is deleted.",
+			protocol.SecretRemoved{Name: "SEARCH_KEY", UsedBy: []string{"search"}})},
+	"GET /v1/questions": {Summary: "List the questions that wait for an answer, and the stored answers",
+		Text:    "Those of the principal; for an operator, those of all.",
+		Answers: answers[hub.QuestionList]("The questions and answers.", nil)},
+	"POST /v1/questions/{id}": {Summary: "Answer a question", Errors: badOrGone,
+		Request: jsonBody[hub.QuestionAnswer](map[string]any{"answer": "yes", "for": "session"}, "answer"),
+		Answers: noContent},
+	"DELETE /v1/questions/{id}": {Summary: "Remove a stored answer: the rule asks again", Errors: badOrGone,
+		Answers: noContent},
+	"GET " + templatesPath: {Summary: "List the templates",
+		Answers: answers[protocol.TemplateList]("The templates.", nil)},
+	"POST /v1/templates/{name}/build": {Summary: "Build a template; needs the role `operator`", Errors: badOrGone,
+		Answers: map[int]openapi.Answer{http.StatusAccepted: openapi.Answers[protocol.TemplateRequested](
+			"It is going to be built; the list shows how far it is.", nil)}},
+	"GET /v1/events": {Summary: "The event stream", Errors: badRequest,
+		Text: "Server-sent events. The type of each is its kind, and its data is an object (`Event`). An event of " +
+			"the type `lost` says how many are missing. The stream does not end by itself, unless `follow` is `false`.",
+		Parameters: []openapi.Parameter{openapi.Query("session", "Events of that session alone.", openapi.Text("")),
+			openapi.Query("kind", "Events of these kinds alone, separated by commas.", kindList()),
+			openapi.Query("principal", "Events of that principal alone; for operators.", openapi.Text("")),
+			openapi.Query("since", "Events since a time (RFC 3339), or in the last `90s`, `30m`, `12h` or `7d`.",
+				openapi.Text("")),
+			openapi.Query("limit", "At most so many past events, the newest.", openapi.Between(1, maxEventLimit)),
+			openapi.Query("follow", "`false`: end after the events that there are.", openapi.OneOf("true", "false")),
+			openapi.RequestHeader("Last-Event-ID", "Continue after this event.", openapi.Text(""))},
+		Answers: map[int]openapi.Answer{http.StatusOK: notJSON("The events.", openapi.Events)}},
+	"POST /v1/stdio": {Summary: "MCP's stdio transport over the connection", ID: "client.connect",
+		Errors: badRequest, Parameters: upgradeHeaders(protocol.UpgradeMCP),
+		Answers: upgraded(protocol.UpgradeMCP, "One JSON message in each line.")},
+	"GET /install": {Summary: "The known MCP clients", Answers: answers[protocol.GuidanceList]("The clients.", nil)},
+	"GET /install/{client}": {Summary: "How to configure an MCP client for this server", ID: "client.guide.one",
+		Errors: badOrGone,
+		Parameters: []openapi.Parameter{
+			openapi.Query("url", "The address of this server for the client.", openapi.Text("")),
+			openapi.Query("name", "The name of this server in the client.",
+				openapi.Text("^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$"))},
+		Answers: answers[protocol.Guidance]("The file, and what goes into it.", nil)},
+}
+
+// pages returns answers that are pages for browsers.
+func pages(texts map[int]string, redirects ...int) map[int]openapi.Answer {
+	all := map[int]openapi.Answer{}
+	for status, text := range texts {
+		all[status] = notJSON(text, openapi.HTML)
+	}
+	for _, status := range redirects {
+		all[status] = openapi.Answer{Text: "To the authorization server.", Headers: []string{"Location: its page"}}
+	}
+	return all
+}
+
+// kindList is the schema of a list of kinds of events, separated by commas.
+func kindList() *openapi.JSONSchema {
+	one := ""
+	for i, k := range event.Kinds {
+		if i > 0 {
+			one += "|"
+		}
+		one += string(k)
+	}
+	return openapi.Text("^(" + one + ")(,(" + one + "))*$")
+}

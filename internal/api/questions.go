@@ -1,0 +1,18 @@
+package api
+
+import (
+	"net/http"
+
+	"sandlot/internal/hub"
+)
+
+// questionAnswer reads the answer to a question.
+func questionAnswer(w http.ResponseWriter, r *http.Request) (hub.QuestionAnswer, error) {
+	a := hub.QuestionAnswer{QuestionID: hub.QuestionID(r.PathValue("id"))}
+	err := decode(w, r, 4<<10, &a, "nothing but answer (yes or no) and for (once, session or always)")
+	return a, err
+}
+
+func questionID(_ http.ResponseWriter, r *http.Request) (hub.QuestionID, error) {
+	return hub.QuestionID(r.PathValue("id")), nil
+}

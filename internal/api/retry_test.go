@@ -1,0 +1,136 @@
+package api
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"sandlot/internal/auth"
+)
+
+// A request that is sent again with its key does nothing, and gets the first answer: that of the same token alone.
+func TestIdempotencyKey(t *testing.T) {
+	e := newEdge(t, auth.Required, OriginCheck{Loopback: true})
+	ann, other, bob := e.token("ann"), e.token("ann"), e.token("bob")
+	create := func(token, key, body string) answer {
+		return do(e.Handler(), "POST", "/v1/sessions", body, "Authorization", token, idempotencyKey, key)
+	}
+	first := create(ann, "k1", `{"flavor":"small"}`)
+	if first.StatusCode != 201 || first.json()["session_id"] == nil || first.Header.Get(idempotencyReplayed) != "" {
+		t.Fatalf("%d %v %s", first.StatusCode, first.Header, first.body)
+	}
+	again := create(ann, "k1", `{"flavor":"small"}`)
+	if again.StatusCode != 201 || again.body != first.body || again.Header.Get(idempotencyReplayed) != "true" ||
+		again.Header.Get("Content-Type") != "application/json" {
+		t.Errorf("again: %d %v %s", again.StatusCode, again.Header, again.body)
+	}
+	for name, a := range map[string]answer{
+		"another body": create(ann, "k1", `{}`),
+		"another path": do(e.Handler(), "POST", "/v1/tools/get_sessions", `{"flavor":"small"}`, "Authorization", ann,
+			idempotencyKey, "k1"),
+	} {
+		if a.StatusCode != 422 || a.json()["title"] != "IDEMPOTENCY_KEY_REUSED" {
+			t.Errorf("%s: %d %s", name, a.StatusCode, a.body)
+		}
+	}
+	for name, token := range map[string]string{"another token of the user": other, "another user": bob} {
+		if a := create(token, "k1", `{"flavor":"small"}`); a.StatusCode != 201 || a.body == first.body {
+			t.Errorf("%s: %d %s", name, a.StatusCode, a.body)
+		}
+	}
+	for _, key := range []string{"", "a b", "ü", strings.Repeat("k", maxKey+1)} {
+		if a := create(ann, key, "{}"); a.StatusCode != 400 {
+			t.Errorf("the key %.20q: %d %s", key, a.StatusCode, a.body)
+		}
+	}
+	if a := create(ann, "large", strings.Repeat(" ", maxKeyed+1)); a.StatusCode != 400 {
+		t.Errorf("a large body: %d %s", a.StatusCode, a.body)
+	}
+	// What was refused may be tried again.
+	if a := create(ann, "k2", `{"flavor":"no"}`); a.StatusCode != 400 {
+		t.Errorf("%d %s", a.StatusCode, a.body)
+	}
+	if a := create(ann, "k2", `{"flavor":"small"}`); a.StatusCode != 201 {
+		t.Errorf("%d %s", a.StatusCode, a.body)
+	}
+	isProblem(t, do(e.Handler(), "POST", "/v1/sessions", "{}", idempotencyKey, "k1"), 401, "UNAUTHORIZED")
+}
+
+// While the first request runs, a second one gets 409. The first one goes on when its client is gone, and
+// the second one gets its answer then.
+func TestIdempotencyKeyInUse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &Server{replies: newReplies(nil)}
+		defer s.Close()
+		finish := make(chan struct{})
+		ran := 0
+		h := s.onlyOnce(func(w http.ResponseWriter, r *http.Request) {
+			ran++
+			<-finish
+			body, _ := io.ReadAll(r.Body)
+			w.WriteHeader(http.StatusAccepted)
+			w.Write(append(body, '!'))
+		})
+		send := func(ctx context.Context) *httptest.ResponseRecorder {
+			r := httptest.NewRequestWithContext(auth.NewContext(ctx, auth.Local), "POST", "/x", strings.NewReader("hi"))
+			r.Header.Set(idempotencyKey, "k")
+			w := httptest.NewRecorder()
+			h(w, r)
+			return w
+		}
+		ctx, hangUp := context.WithCancel(t.Context())
+		var client sync.WaitGroup
+		client.Go(func() { send(ctx) })
+		synctest.Wait()
+		if w := send(t.Context()); w.Code != http.StatusConflict || w.Header().Get("Retry-After") == "" ||
+			!strings.Contains(w.Body.String(), "IDEMPOTENCY_KEY_IN_USE") {
+			t.Errorf("%d %s", w.Code, w.Body)
+		}
+		hangUp()
+		client.Wait()
+		close(finish)
+		synctest.Wait()
+		if w := send(t.Context()); w.Code != http.StatusAccepted || w.Body.String() != "hi!" || ran != 1 {
+			t.Errorf("%d %s after %d runs", w.Code, w.Body, ran)
+		}
+	})
+}
+
+// A client whose JWT was renewed between its tries gets the first answer, if the new one has the same rights.
+func TestIdempotencyKeyOverTokens(t *testing.T) {
+	s := &Server{replies: newReplies(nil)}
+	defer s.Close()
+	ran := 0
+	h := s.onlyOnce(func(w http.ResponseWriter, r *http.Request) { ran++ })
+	ann := auth.Principal{ID: "oidc:https://issuer.test ann", Name: "ann", Authenticated: true, Token: "1",
+		Expires: time.Now().Add(time.Hour), Scope: auth.NewScope("file.*")}
+	send := func(change func(*auth.Principal)) bool {
+		p, before := ann, ran
+		change(&p)
+		r := httptest.NewRequestWithContext(auth.NewContext(t.Context(), p), "POST", "/x", strings.NewReader("hi"))
+		r.Header.Set(idempotencyKey, "k")
+		h(httptest.NewRecorder(), r)
+		return ran > before
+	}
+	renew := func(p *auth.Principal) { p.Token, p.Expires, p.Name = "2", p.Expires.Add(time.Hour), "Ann" }
+	if !send(func(*auth.Principal) {}) || send(renew) {
+		t.Error("with a renewed JWT the request runs again")
+	}
+	for what, change := range map[string]func(*auth.Principal){
+		"another scope":          func(p *auth.Principal) { p.Scope = auth.NewScope("code.execute") },
+		"another role":           func(p *auth.Principal) { p.Roles = auth.NewRoles(auth.Operator) },
+		"another user":           func(p *auth.Principal) { p.ID += "2" },
+		"a service":              func(p *auth.Principal) { p.Service = true },
+		"a token that is no JWT": func(p *auth.Principal) { p.Expires = time.Time{} },
+	} {
+		if !send(func(p *auth.Principal) { renew(p); change(p) }) {
+			t.Errorf("%s gets the answer", what)
+		}
+	}
+}

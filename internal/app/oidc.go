@@ -1,0 +1,77 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+
+	"sandlot/internal/api"
+	"sandlot/internal/auth"
+	"sandlot/internal/auth/oidc"
+	"sandlot/internal/config"
+	"sandlot/internal/fault"
+)
+
+// issuers returns the OIDC issuers of the settings.
+func issuers(c *config.Config) ([]oidc.Issuer, error) {
+	var all []oidc.Issuer
+	for _, o := range c.Server.OIDC {
+		invalid := func(format string, args ...any) error {
+			return fault.New(fault.Configuration, "%s: oidc: issuer %q: %s", c.File, o.Issuer,
+				fmt.Sprintf(format, args...))
+		}
+		if err := oidc.CheckURL(o.Issuer); err != nil {
+			return nil, invalid("it %v", err)
+		}
+		for _, name := range o.Algorithms {
+			if !slices.Contains(oidc.Algorithms, name) {
+				return nil, invalid("algorithms: %q must be one of %s", name, strings.Join(oidc.Algorithms, ", "))
+			}
+		}
+		if len(o.Algorithms) == 0 {
+			return nil, invalid("algorithms: must name at least one of %s", strings.Join(oidc.Algorithms, ", "))
+		}
+		all = append(all, oidc.Issuer{URL: o.Issuer, Audiences: o.Audience, Algorithms: o.Algorithms,
+			NameClaim: o.UsernameClaim, Required: o.RequiredClaims})
+	}
+	return all, nil
+}
+
+// Verifier returns the verifier of the settings' OIDC issuers; nil: there are none.
+func Verifier(c *config.Config, log *slog.Logger) (*oidc.Verifier, error) {
+	all, err := issuers(c)
+	if err != nil || len(all) == 0 {
+		return nil, err
+	}
+	return oidc.New(all, log), nil
+}
+
+// openAuthenticator creates what authenticates requests.
+func (a *App) openAuthenticator(ctx context.Context) (err error) {
+	if a.verifier, err = Verifier(a.Config, a.log); err != nil {
+		return err
+	}
+	var jwts auth.Issuers
+	if a.verifier != nil {
+		jwts = a.verifier
+		a.closers = append(a.closers, a.verifier.Close)
+	}
+	c := a.Config.Server
+	a.authenticator, err = auth.NewAuthenticator(ctx, auth.Mode(c.Auth), c.Host, a.store, jwts)
+	return err
+}
+
+// resource describes the server to OAuth clients.
+func resource(c *config.Config) (r api.Resource) {
+	for _, o := range c.Server.OIDC {
+		r.Issuers = append(r.Issuers, o.Issuer)
+		for _, s := range o.Scopes {
+			if !slices.Contains(r.Scopes, s) {
+				r.Scopes = append(r.Scopes, s)
+			}
+		}
+	}
+	return r
+}

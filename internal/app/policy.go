@@ -1,0 +1,80 @@
+package app
+
+import (
+	"sandlot/internal/auth"
+	"sandlot/internal/config"
+	"sandlot/internal/egress"
+	"sandlot/internal/fault"
+	"sandlot/internal/policy"
+)
+
+// compileRules returns the rules of the settings, with the default ones behind them.
+func compileRules(c *config.Config) (*policy.Rules, error) {
+	var list []policy.Rule
+	for _, text := range c.Policy.Rules {
+		r, err := policy.ParseRule(text.Text, text.Place)
+		if err != nil {
+			return nil, fault.Wrap(fault.Configuration, err, "%s: policy: rules: %v", text.Place, err)
+		}
+		list = append(list, r)
+	}
+	// Nobody can be asked about what the many people behind a service would share. Who sets mcp_consent has
+	// decided it.
+	if c.Origin["mcp_consent"] == "default" {
+		for _, o := range []policy.Operation{policy.MCPInstall, policy.MCPConnect} {
+			r, err := policy.ParseRule("deny service "+string(o), "default")
+			if err != nil {
+				return nil, err
+			}
+			list = append(list, r)
+		}
+	}
+	return policy.Compile(list), nil
+}
+
+// Verdict is what a policy decides, and by which rule.
+type Verdict struct {
+	Effect string `json:"effect"` // allow, ask or deny
+	Rule   string `json:"rule"`   // empty: none
+	Place  string `json:"place"`
+	Reason string `json:"reason,omitempty"` // of a refusal
+}
+
+// CheckPolicy returns what the settings decide about an operation.
+func CheckPolicy(c *config.Config, q policy.Question) (Verdict, error) {
+	rules, err := compileRules(c)
+	if err != nil {
+		return Verdict{}, err
+	}
+	d := rules.Decide(q)
+	v := Verdict{Effect: d.Effect.String(), Place: "the table of operations"}
+	if d.Reason != nil {
+		v.Reason = d.Reason.Error()
+	}
+	switch {
+	case d.Rule != nil:
+		v.Rule, v.Place = d.Rule.Text, d.Rule.Place
+	case d.Effect == policy.Allow && asksConsent(c, q):
+		v.Effect, v.Rule, v.Place = c.MCP.Consent, "mcp_consent: "+c.MCP.Consent, c.Origin["mcp_consent"]
+	}
+	return v, nil
+}
+
+// asksConsent reports whether the setting mcp_consent decides about an operation.
+func asksConsent(c *config.Config, q policy.Question) bool {
+	return (q.Operation == policy.MCPInstall || q.Operation == policy.MCPConnect) && c.MCP.Consent != "allow" &&
+		q.Principal.ID != auth.Local.ID
+}
+
+// reach is hub.Reach. While the server starts, sandboxes of the previous server may connect already: until the hub is
+// there, they reach nothing.
+func (a *App) reach(o egress.Owner, host string, phase egress.Phase) egress.Verdict {
+	h := a.reachHub.Load()
+	switch {
+	case h != nil:
+		return h.Reach(o, host, phase)
+	case !a.rules.Load().Any(policy.NetworkReach):
+		return egress.ByPolicy
+	}
+	return egress.Denied
+}

@@ -1,0 +1,63 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"sandlot/internal/atomicfile"
+	"sandlot/internal/config"
+	"sandlot/internal/fault"
+	"sandlot/internal/store"
+)
+
+// openStore opens the database of the settings.
+func (a *App) openStore(ctx context.Context) (err error) {
+	if a.store, err = store.OpenServer(ctx, a.Config.Server.Database(), a.log); err != nil {
+		if a.Config.Server.Store != "" {
+			return err // which names the database
+		}
+		return fault.Wrap(fault.Configuration, err, "the database in %s cannot be used: %v",
+			a.Config.Server.StateDir, err)
+	}
+	a.closers = append(a.closers, a.store.Close)
+	return checkDatabase(ctx, a.Config, a.store, false)
+}
+
+// databaseFile is the file of the state folder with the id of the PostgreSQL database that the folder belongs to.
+const databaseFile = "database"
+
+// checkDatabase checks that the database is the one whose sessions have the workspaces of the state folder: the
+// server removes all others. With adopt, the state folder belongs to the database from now on.
+func checkDatabase(ctx context.Context, c *config.Config, db *store.DB, adopt bool) error {
+	id, err := db.ID(ctx)
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(c.Server.StateDir, databaseFile)
+	was, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if string(was) == id {
+		return nil
+	}
+	workspaces, err := filepath.Glob(filepath.Join(c.Server.StateDir, "workspaces", "[^.]*"))
+	if err != nil {
+		return err
+	}
+	if len(workspaces) > 0 && !adopt {
+		return fault.New(fault.Configuration,
+			"the state folder %s has workspaces of sessions in another database than "+
+				"the one of the setting store, and the server would remove them; put the sessions into this database "+
+				"(sandlot backup FILE with the earlier value of store, then sandlot restore FILE with the new one), "+
+				"name another folder with --state-dir, or move %s away", c.Server.StateDir,
+			filepath.Join(c.Server.StateDir, "workspaces"))
+	}
+	if id == "" {
+		return os.Remove(path)
+	}
+	return atomicfile.WriteThrough(path, []byte(id))
+}

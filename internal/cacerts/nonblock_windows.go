@@ -1,0 +1,4 @@
+package cacerts
+
+// nonblock is nothing: folders of Windows have no pipes.
+const nonblock = 0

@@ -1,0 +1,63 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"sandlot/internal/app"
+)
+
+// renewal is how long before its end a certificate is a warning.
+const renewal = 7 * 24 * time.Hour
+
+// checkCertificate checks the certificate of the settings, if there is one.
+func (e *examination) checkCertificate(log *slog.Logger) {
+	t := e.config.Server.TLS
+	if len(t.Domains) > 0 {
+		e.report(true, "tls", fmt.Sprintf("certificates for %s come from %s, when the first client connects",
+			strings.Join(t.Domains, ", "), t.Directory))
+		return
+	}
+	source := app.CertificateSource(e.config, log)
+	if source == nil {
+		return
+	}
+	end, names, err := source.Expires()
+	left := time.Until(end)
+	detail := fmt.Sprintf("the certificate is for %s, until %s", strings.Join(names, ", "), end.Format(time.DateTime))
+	switch {
+	case err != nil:
+		e.report(false, "tls", err.Error())
+	case left <= 0:
+		e.report(false, "tls", detail+": it has expired")
+	case left < renewal:
+		e.report(true, "tls", "WARNING: "+detail)
+	default:
+		e.report(true, "tls", detail)
+	}
+}
+
+// checkIssuers fetches the keys of each OIDC issuer of the settings.
+func (e *examination) checkIssuers(ctx context.Context, log *slog.Logger) {
+	verifier, err := app.Verifier(e.config, log)
+	if err != nil {
+		e.report(false, "oidc", err.Error())
+		return
+	}
+	if verifier == nil {
+		return
+	}
+	for _, o := range e.config.Server.OIDC {
+		n, err := verifier.Fetch(ctx, o.Issuer)
+		if err != nil {
+			e.report(false, "oidc", fmt.Sprintf("the keys of %s cannot be fetched: %v", o.Issuer, err))
+			continue
+		}
+		e.report(true, "oidc", fmt.Sprintf("%s has %d keys; its tokens must be for %s", o.Issuer, n,
+			strings.Join(o.Audience, " or ")))
+	}
+	verifier.Close()
+}

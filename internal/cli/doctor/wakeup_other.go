@@ -1,0 +1,11 @@
+//go:build !linux
+
+package doctor
+
+import (
+	"errors"
+	"time"
+)
+
+// wakeUp returns that it cannot be measured: the system lets no thread choose its processor.
+func wakeUp() (time.Duration, error) { return 0, errors.ErrUnsupported }

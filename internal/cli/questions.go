@@ -1,0 +1,96 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"sandlot/internal/auth"
+	"sandlot/internal/cli/plain"
+	"sandlot/internal/hub"
+	"sandlot/internal/question"
+	"sandlot/internal/servers/spec"
+)
+
+func (p *program) questions() *cobra.Command {
+	c := &cobra.Command{
+		Use: "questions", Short: "Show and answer what rules ask before an agent goes on",
+		Long: `Show and answer what rules ask before an agent goes on. A rule that asks, in sandlot.yaml under policy:,
+asks through the agent's client where that can ask its user. Otherwise the call waits for an answer
+here. You answer your own questions; an operator (without SANDLOT_TOKEN, on the server's machine)
+answers those of all.`,
+		Example: `  sandlot questions
+  sandlot questions answer q_4k2mzr7x9qwe yes
+  sandlot questions answer q_4k2mzr7x9qwe no --always
+  sandlot questions forget a_9xw2c5b8nmlk`,
+		Args: cobra.NoArgs,
+	}
+	list := &cobra.Command{Use: "list", Short: "List the questions that wait, and the stored answers",
+		Args: cobra.NoArgs}
+	c.AddCommand(p.withJSON(list, p.listQuestions), p.answerQuestion(), p.forgetAnswer())
+	return p.withJSON(c, p.listQuestions)
+}
+
+func (p *program) listQuestions(c *cobra.Command, _ []string) error {
+	var list hub.QuestionList
+	if err := p.ask(c.Context(), "GET", "/v1/questions", nil, &list); err != nil {
+		return err
+	}
+	if p.asJSON {
+		return p.json(list)
+	}
+	if len(list.Questions) == 0 {
+		fmt.Fprintln(p.out, "No question waits for an answer.")
+	}
+	for _, q := range list.Questions {
+		fmt.Fprintf(p.out, "%s  (the answer is no in %s)\n%s\n\n", q.ID, time.Until(q.Until).Round(time.Second),
+			plain.Text(q.Text))
+	}
+	for i, a := range list.Answers {
+		if i == 0 {
+			fmt.Fprintln(p.out, "Answers that always count:")
+		}
+		answer := "no "
+		if a.Allowed {
+			answer = "yes"
+		}
+		who, _ := auth.FromID(a.Principal)
+		fmt.Fprintf(p.out, "%s  %s  %s %s %s\n", a.ID, answer, who.Name, a.Operation,
+			spec.ExactCommandLine([]string{a.Detail}))
+	}
+	return nil
+}
+
+func (p *program) answerQuestion() *cobra.Command {
+	spans := map[question.Span]*bool{question.Once: new(bool), question.Session: new(bool), question.Always: new(bool)}
+	c := &cobra.Command{Use: "answer ID yes|no", Short: "Answer a question", Args: cobra.ExactArgs(2)}
+	f := c.Flags()
+	f.BoolVar(spans[question.Once], "once", false, "the answer counts once (default)")
+	f.BoolVar(spans[question.Session], "session", false, "the answer counts until the session ends")
+	f.BoolVar(spans[question.Always], "always", false, "the answer always counts: see forget")
+	c.MarkFlagsMutuallyExclusive("once", "session", "always")
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if args[1] != "yes" && args[1] != "no" {
+			return usage{errors.New("the answer is yes or no")}
+		}
+		a := hub.QuestionAnswer{Answer: args[1], For: question.Once}
+		for span, set := range spans {
+			if *set {
+				a.For = span
+			}
+		}
+		return p.ask(c.Context(), "POST", "/v1/questions/"+url.PathEscape(args[0]), a, nil)
+	}
+	return c
+}
+
+func (p *program) forgetAnswer() *cobra.Command {
+	return &cobra.Command{Use: "forget ID", Short: "Remove a stored answer: the rule asks again",
+		Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			return p.ask(c.Context(), "DELETE", "/v1/questions/"+url.PathEscape(args[0]), nil, nil)
+		}}
+}

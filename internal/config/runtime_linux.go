@@ -1,0 +1,4 @@
+package config
+
+// defaultRuntime is the runtime of settings that name none.
+const defaultRuntime = "gvisor"

@@ -1,0 +1,55 @@
+package config
+
+import (
+	"errors"
+	"net/url"
+	"strings"
+
+	"sandlot/internal/secret"
+)
+
+// storeKey is the setting whose value may have a password. No text of this package has it.
+const storeKey = "store"
+
+// database is the setting of the store's database. Its text has no password.
+func database(target *secret.Value) accessor {
+	return accessor{func(v string) error {
+		u, err := url.Parse(v)
+		if v != "" && (err != nil || u.Scheme != "postgres" && u.Scheme != "postgresql") {
+			return errors.New("must be empty, or the URL of a PostgreSQL database such as " +
+				"postgres://USER:PASSWORD@HOST/DATABASE, with %40 for @ and %2F for / in the password")
+		}
+		*target = secret.Value(v)
+		return nil
+	}, func() string { return withoutPassword(target.Reveal()) }}
+}
+
+// withoutPassword returns the URL of a database without what may be a password.
+func withoutPassword(v string) string {
+	if v == "" {
+		return ""
+	}
+	u, err := url.Parse(v)
+	if err != nil || u.Host == "" && u.Path == "" {
+		return "(not shown: it may have a password)"
+	}
+	query := u.Query()
+	for key := range query {
+		if strings.Contains(strings.ToLower(key), "password") {
+			query.Set(key, "xxxxx")
+		}
+	}
+	u.RawQuery = query.Encode()
+	return u.Redacted()
+}
+
+// shown returns the value of a setting for messages.
+func shown(key, value string) string {
+	if key == storeKey {
+		return withoutPassword(value)
+	}
+	if key == telemetryHeadersKey {
+		return "…"
+	}
+	return value
+}

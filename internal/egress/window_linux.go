@@ -1,0 +1,7 @@
+package egress
+
+import "syscall"
+
+func limitWindow(fd uintptr) {
+	_ = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, syscall.TCP_WINDOW_CLAMP, maxWindow)
+}

@@ -1,0 +1,216 @@
+package hub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"sandlot/internal/auth"
+	"sandlot/internal/event"
+	"sandlot/internal/fault"
+	"sandlot/internal/policy"
+	"sandlot/internal/question"
+	"sandlot/internal/servers/spec"
+	"sandlot/internal/tool"
+)
+
+// The answers that a user can choose in their client, and what each counts for.
+const (
+	allowOnce    = "allow"
+	allowSession = "allow for this session"
+	allowAlways  = "always allow"
+	denyOnce     = "deny"
+)
+
+var spans = map[string]question.Span{allowOnce: question.Once, allowSession: question.Session,
+	allowAlways: question.Always, denyOnce: question.Once}
+
+// maxShown is the largest text of a question in bytes; people would not read more.
+const maxShown = 8 << 10
+
+// asker asks a person about one request.
+type asker struct {
+	hub     *Hub
+	request Request
+}
+
+type askerKey struct{}
+
+// withCall returns a context from which requests that a tool's call makes on the way, such as one
+// for a new session, ask the client of the call.
+func withCall(ctx context.Context, c *tool.Call) context.Context {
+	return context.WithValue(ctx, askerKey{}, c)
+}
+
+// permit returns nil if policy allows a request, or a person does whom a rule asks.
+func (h *Hub) permit(ctx context.Context, r Request) error {
+	d := h.Decide(policy.Question{Principal: r.Principal, Operation: r.Operation, Resource: r.Resource,
+		Detail: r.Detail, DetailFollows: r.DetailFollows})
+	if d.Effect != policy.Ask {
+		return d.Err()
+	}
+	if r.consents {
+		return nil // the call asks, see consent
+	}
+	if err := h.unknownSession(r); err != nil {
+		return err
+	}
+	a := asker{h, r}
+	return a.ask(ctx, a.text(), "")
+}
+
+// unknownSession returns the error of a request for a session that the principal does not have: nobody is asked
+// about it, and the name that a client made up for it is shown to nobody.
+func (h *Hub) unknownSession(r Request) error {
+	id := r.Resource.ID
+	if r.Resource.Kind != sessionKind || r.Resource.Owner != "" || h.Sessions == nil || id == "" || id == "home" ||
+		id == "new" {
+		return nil
+	}
+	_, err := h.Sessions.Find(r.Principal, id)
+	return err
+}
+
+// consent returns the function by which a call asks for consent that knows better than the
+// request what it does; nil: no rule decides.
+func (h *Hub) consent(r Request) func(context.Context, tool.Question) error {
+	d := h.Decide(policy.Question{Principal: r.Principal, Operation: r.Operation, Detail: r.Detail})
+	if d.Rule == nil {
+		return nil
+	}
+	return func(ctx context.Context, q tool.Question) error {
+		if d.Effect == policy.Ask {
+			a := asker{h, r}
+			return a.ask(ctx, q.Message, question.TextHash(q.Message))
+		}
+		return d.Err()
+	}
+}
+
+// text returns the question for people. It has the detail with escapes for all characters that are
+// invisible or may look like others.
+func (a *asker) text() string {
+	p := a.request.Principal
+	name := spec.ExactCommandLine([]string{p.Name})
+	if known, _ := auth.FromID(p.ID); known.Name != p.Name {
+		name += " (" + spec.ExactCommandLine([]string{p.ID}) + ")" // others chose the name
+	}
+	text := fmt.Sprintf("May an agent of %s do this?\n%s", name, a.request.Operation)
+	if a.request.Detail != "" {
+		text += ": " + spec.ExactCommandLine([]string{a.request.Detail})
+	}
+	if a.request.Resource.Kind == sessionKind && a.request.Resource.ID != "" {
+		text += "\nin the session " + spec.ExactCommandLine([]string{a.request.Resource.ID})
+	}
+	return text
+}
+
+// ask asks a person, and returns nil for a yes. The hash is that of a text which says more than the request's
+// detail: an answer counts for that text only.
+func (a *asker) ask(ctx context.Context, text, hash string) error {
+	h, r := a.hub, a.request
+	if h.Questions == nil {
+		return policy.Decision{Effect: policy.Ask}.Err()
+	}
+	if len(text) > maxShown || len(r.Detail) > policy.MaxDetail || !utf8.ValidString(r.Detail) ||
+		strings.ContainsRune(r.Detail, 0) {
+		return fault.New(fault.InvalidParameters,
+			"a person has to agree to this, and what they would have to read has "+
+				"%d bytes: at most %d can be shown", max(len(text), len(r.Detail)), maxShown).
+			With("operation", string(r.Operation))
+	}
+	q := question.Question{Subject: question.Subject{Principal: r.Principal.ID, Operation: r.Operation,
+		Detail: r.Detail, Shown: hash}, Text: text}
+	if r.Resource.Kind == sessionKind {
+		q.Session = r.Resource.ID
+	}
+	began := time.Now()
+	allowed, known := h.Questions.Known(q.Subject, q.Session)
+	var err error
+	switch {
+	case known && allowed || !known && h.Questions.TakeOnce(q.Subject, q.Session):
+		return nil
+	case known:
+		err = a.declined("it was answered with no before")
+	default:
+		err = a.askNow(ctx, q)
+	}
+	h.Events.Publish(event.Event{Kind: event.Consent, Principal: r.Principal.ID, Session: q.Session,
+		Operation: event.ConsentAsk, Name: string(r.Operation), Outcome: consentOutcome(err),
+		Duration: time.Since(began)})
+	return err
+}
+
+// askNow asks through the client of the call, or else puts a question and waits.
+func (a *asker) askNow(ctx context.Context, q question.Question) error {
+	h, timeout := a.hub, a.hub.QuestionTimeout()
+	call := a.request.call
+	if call == nil {
+		call, _ = ctx.Value(askerKey{}).(*tool.Call)
+	}
+	if call == nil {
+		call = &tool.Call{}
+	}
+	if !tool.CanAsk(*call) {
+		return a.wait(ctx, q, call.Progress, timeout)
+	}
+	choices := []string{allowOnce, allowSession, allowAlways, denyOnce}
+	if q.Session == "" {
+		choices = []string{allowOnce, allowAlways, denyOnce}
+	}
+	choice, err := tool.AskUser(ctx, *call, tool.Question{Message: q.Text}, choices, timeout)
+	if declined, ok := errors.AsType[*tool.Declined](err); ok {
+		return a.declined(declined.Message)
+	}
+	if err != nil {
+		return err
+	}
+	if err := h.Questions.Remember(ctx, q, choice != denyOnce, spans[choice], a.request.Principal); err != nil {
+		return err
+	}
+	if choice == denyOnce {
+		return a.declined("the user was asked, and refused")
+	}
+	return nil
+}
+
+// wait puts a question, and waits for its answer.
+func (a *asker) wait(ctx context.Context, q question.Question, progress func(string), timeout time.Duration) error {
+	o, err := a.hub.Questions.Ask(q, timeout, true)
+	if err != nil {
+		return err
+	}
+	if progress != nil {
+		progress("Waiting for a person's answer: sandlot questions answer " + o.ID + " yes")
+	}
+	a.hub.Log.InfoContext(ctx, "a question waits for an answer", "id", o.ID, "principal", q.Principal, "operation",
+		q.Operation)
+	reason, err := a.hub.Questions.Wait(ctx, o)
+	if err != nil || reason == "" {
+		return err
+	}
+	return a.declined(reason).With("question", o.ID)
+}
+
+// declined returns the fault of a request to which nobody agreed.
+func (a *asker) declined(why string) *fault.Error {
+	return fault.New(fault.Forbidden, "a person has to agree to this (%s): %s", a.request.Operation,
+		strings.TrimSuffix(why, ".")).With("operation", string(a.request.Operation)).With("consent", "ask").
+		Advise("Do not try again unless the user asks for it",
+			"The user, or an operator of this server, answers questions by `sandlot questions`")
+}
+
+// consentOutcome returns the outcome of a question for its event.
+func consentOutcome(err error) string {
+	f := fault.From(err)
+	switch {
+	case err == nil:
+		return "given"
+	case f.Context["consent"] != nil:
+		return "declined"
+	}
+	return f.Code()
+}

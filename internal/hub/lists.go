@@ -1,0 +1,9 @@
+package hub
+
+import "sandlot/internal/builtin"
+
+// The lists that tools return, for edges that return them too.
+type (
+	SessionList = builtin.SessionList
+	ServerList  = builtin.ServerList
+)

@@ -1,0 +1,55 @@
+package hub
+
+import (
+	"strings"
+
+	"sandlot/internal/auth"
+	"sandlot/internal/egress"
+	"sandlot/internal/policy"
+	"sandlot/internal/question"
+)
+
+// Reach implements egress.Config.Reach by the rules. If a rule asks, it puts a question and does not
+// wait for the answer, so a program in a sandbox never holds a connection open for a person.
+func (h *Hub) Reach(o egress.Owner, host string, phase egress.Phase) egress.Verdict {
+	rules := h.Rules.Load()
+	p := auth.OnBehalfOf(o.Principal)
+	if !rules.Any(policy.NetworkReach) || p.ID == "" {
+		return egress.ByPolicy
+	}
+	r := Request{Principal: p, Operation: policy.NetworkReach, Detail: host,
+		Resource: policy.Resource{Kind: sessionKind, ID: o.Session, Owner: p.ID}}
+	switch d := rules.Decide(policy.Question{Principal: p, Operation: r.Operation, Resource: r.Resource,
+		Detail: host}); d.Effect {
+	case policy.Refuse:
+		return egress.Denied
+	case policy.Allow:
+		return egress.ByPolicy // it ends the search; the settings of the network decide
+	}
+	return h.reachAsked(r, phase)
+}
+
+// reachAsked returns the verdict about a host about which a rule asks.
+func (h *Hub) reachAsked(r Request, phase egress.Phase) egress.Verdict {
+	switch phase {
+	case egress.Connected:
+		return egress.ByPolicy
+	case egress.Lookup: // the answer is about a host and a port
+		return egress.Asked
+	}
+	about := question.Subject{Principal: r.Principal.ID, Operation: r.Operation, Detail: r.Detail}
+	allowed, known := h.Questions.Known(about, r.Resource.ID)
+	switch {
+	case known && !allowed:
+		return egress.Denied
+	case known || h.Questions.TakeOnce(about, r.Resource.ID):
+		return egress.Granted
+	}
+	a := asker{h, r}
+	q := question.Question{Subject: about, Session: r.Resource.ID, Text: strings.Replace(a.text(), "May an agent of",
+		"May a program of", 1)}
+	if _, err := h.Questions.Ask(q, question.Grace, false); err != nil {
+		h.Log.Warn("a question about a host was not put", "principal", r.Principal.ID, "error", err)
+	}
+	return egress.Asked
+}

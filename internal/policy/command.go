@@ -1,0 +1,145 @@
+package policy
+
+import (
+	"path"
+	"slices"
+	"strings"
+)
+
+// CommandLine returns the detail of a command: its line for a shell. A program with arguments
+// is quoted as a shell needs it, unless it is a shell that runs one line: then it is that line.
+// The names of variables stand in front, as the shell has them.
+func CommandLine(argv []string, env map[string]string) string {
+	line := ""
+	if len(argv) == 3 && argv[1] == "-c" && isShell(argv[0]) {
+		line = argv[2]
+	} else {
+		words := make([]string, len(argv))
+		for i, a := range argv {
+			words[i] = quoteWord(a)
+		}
+		line = strings.Join(words, " ")
+	}
+	if len(env) == 0 {
+		return line
+	}
+	names := make([]string, 0, len(env))
+	for name := range env {
+		names = append(names, name+"=")
+	}
+	slices.Sort(names)
+	return strings.Join(names, " ") + " " + line
+}
+
+var shells = []string{"sh", "bash", "dash", "ash", "zsh"}
+
+// isShell reports whether a program is a shell of the system: by its bare name, or in the system's folders.
+// A program at any other path, such as /workspace/bash or ./sh, can be anything.
+func isShell(program string) bool {
+	for _, folder := range []string{"/usr/bin/", "/bin/"} {
+		if name, ok := strings.CutPrefix(program, folder); ok {
+			program = name
+			break
+		}
+	}
+	return slices.Contains(shells, program)
+}
+
+// quoteWord quotes a word for the shell, if that is necessary.
+func quoteWord(w string) string {
+	plain := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' ||
+			strings.ContainsRune("@%+=:,./_~^-", r)
+	}
+	if w != "" && strings.IndexFunc(w, func(r rune) bool { return !plain(r) }) < 0 {
+		return w
+	}
+	return "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
+}
+
+// operators are the characters that begin or end a command in a line for a shell, or expand to
+// something else.
+const operators = ";&|<>()`$\n\r{}"
+
+// wrappers are words that a command may follow in the same line.
+var wrappers = []string{"sudo", "env", "nohup", "exec", "command", "builtin", "time", "xargs", "eval", "then", "do",
+	"else", "if", "elif", "while", "until", "!", "nice", "setsid"}
+
+// unquote removes what may stand inside of a word: c\url, 'c'url.
+var unquote = strings.NewReplacer(`\`, "", `'`, "", `"`, "")
+
+// commandParts returns the commands of a line for a shell, each in the forms that rules are
+// compared with. It does not understand the shell's quotes: a text in quotes is taken for a
+// command, too, and then a rule denies too much.
+func commandParts(line string) (parts []string) {
+	add := func(s string) {
+		if s != "" && !slices.Contains(parts[max(0, len(parts)-8):], s) {
+			parts = append(parts, s)
+		}
+	}
+	isEnd := func(r rune) bool { return strings.ContainsRune(operators, r) || r == '\'' || r == '"' }
+	line = strings.ReplaceAll(line, "\\\n", "") // the shell removes them first
+	unquoted := unquote.Replace(line)
+	for _, text := range []string{line, unquoted} {
+		for part := range strings.FieldsFuncSeq(text, isEnd) {
+			part = collapse(part)
+			add(part)
+			for {
+				word, rest, _ := strings.Cut(part, " ")
+				if name, _, assigns := strings.Cut(word, "="); !slices.Contains(wrappers, word) &&
+					!(assigns && isVariable(name)) {
+					break
+				}
+				part = rest
+			}
+			add(part)
+			word, rest, more := strings.Cut(part, " ")
+			if base := path.Base(word); word != "" && base != word {
+				if more {
+					base += " " + rest
+				}
+				add(base)
+			}
+		}
+	}
+	return parts
+}
+
+// isVariable reports whether a text is the name of a variable.
+func isVariable(name string) bool {
+	return name != "" && strings.IndexFunc(name, func(r rune) bool {
+		return r != '_' && !(r >= '0' && r <= '9') && !(r|0x20 >= 'a' && r|0x20 <= 'z')
+	}) < 0
+}
+
+// collapse replaces each run of spaces and tabs by one space.
+func collapse(line string) string {
+	if !strings.Contains(line, "  ") && !strings.Contains(line, "\t") {
+		return strings.Trim(line, " ")
+	}
+	return strings.Join(strings.FieldsFunc(line, func(r rune) bool { return r == ' ' || r == '\t' }), " ")
+}
+
+// commandPattern compares commands. In a rule that allows, * and ? do not stand for operators
+// of the shell: `git *` does not allow `git status; rm x`. A rule that asks or denies matches
+// each of the commands in a line, and `git *` also matches git alone.
+func commandPattern(pattern string, strict bool) func(detail) bool {
+	if strict {
+		return func(d detail) bool { return glob(pattern, d.text, operators) }
+	}
+	bare, withArguments := strings.CutSuffix(pattern, " *")
+	if strings.ContainsAny(bare, "*?") {
+		withArguments = false
+	}
+	return func(d detail) bool {
+		if glob(pattern, d.text, "") {
+			return true
+		}
+		for _, part := range d.parts {
+			if glob(pattern, part, "") || withArguments && part == bare {
+				return true
+			}
+		}
+		return false
+	}
+}

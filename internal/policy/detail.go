@@ -1,0 +1,288 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"net/url"
+	"path"
+	"strings"
+	"unicode/utf8"
+
+	"golang.org/x/net/idna"
+)
+
+// MaxDetail is the longest detail in bytes that patterns are compared with.
+const MaxDetail = 8 << 10
+
+// detailKind says what a detail is, and so when it matches a pattern.
+type detailKind int
+
+const (
+	noDetail     detailKind = iota
+	plainText               // compared as it is
+	command                 // a line for a shell, or a program with its arguments
+	filePath                // an absolute path, or one relative to /workspace
+	removedPath             // a path that is removed with everything below it
+	serverTarget            // an MCP server's name, and its URL, package or command
+	hostPort                // host:port, with an IPv6 address in brackets
+)
+
+// details are the operations with a detail.
+var details = map[Operation]detailKind{
+	ShellExecute: command,
+	FileRead:     filePath, FileWrite: filePath, FileList: filePath, FileRemove: removedPath,
+	NetworkReach: hostPort,
+
+	CodeExecute: plainText,    // the language
+	MCPInstall:  serverTarget, // NAME TYPE:SPEC
+	MCPConnect:  serverTarget, // NAME URL, or NAME COMMAND
+	MCPCall:     plainText,    // SERVER/TOOL
+
+	PortExpose: plainText, PortClose: plainText, PortDial: plainText, PortVisit: plainText, // the port
+	SessionCreate: plainText, TemplateBuild: plainText, // the template
+	PromptGet: plainText, ResourceRead: plainText, // the name, or the URI
+	SecretSet: plainText, SecretRemove: plainText, // the name
+}
+
+func (o Operation) hasDetail() bool { return details[o] != noDetail }
+
+// detail is a detail in the form that patterns are compared with.
+type detail struct {
+	text string
+	// opaque: the detail is too long, or is no text. Rules with a pattern that ask or deny match
+	// it, and rules that allow do not.
+	opaque bool
+	// parts are the commands of a line for a shell.
+	parts []string
+}
+
+// newDetail returns the comparable form of a detail.
+func newDetail(kind detailKind, text string) detail {
+	if len(text) > MaxDetail || strings.ContainsRune(text, 0) || !utf8.ValidString(text) {
+		return detail{opaque: true}
+	}
+	switch kind {
+	case command:
+		return detail{text: collapse(text), parts: commandParts(text)}
+	case filePath, removedPath:
+		return detail{text: CleanPath(text)}
+	case hostPort:
+		host, err := normalHost(text)
+		return detail{text: host, opaque: err != nil}
+	}
+	return detail{text: text}
+}
+
+// Workspace is the folder in the sandbox to which relative paths refer.
+const Workspace = "/workspace"
+
+// CleanPath returns a path in the sandbox as the agent reads it: absolute, without "." and "..".
+// Symbolic links are not resolved.
+func CleanPath(p string) string {
+	if !path.IsAbs(p) {
+		p = Workspace + "/" + p
+	}
+	return path.Clean(p)
+}
+
+// normalHost returns host:port, or a host, in one form: letters in lower case, names in ASCII
+// and without a final dot, addresses as Go writes them.
+func normalHost(text string) (string, error) {
+	host, port, _ := cutPort(text)
+	if a, err := netip.ParseAddr(host); err == nil {
+		host = a.Unmap().WithZone("").String()
+	} else {
+		host = strings.TrimSuffix(strings.ToLower(host), ".")
+		ascii, err := idna.Lookup.ToASCII(strings.TrimPrefix(host, "*."))
+		switch {
+		case err == nil && strings.HasPrefix(host, "*."):
+			host = "*." + ascii
+		case err == nil:
+			host = ascii
+		case !isASCII(host) || host == "":
+			return "", errors.New("it is no name of a host")
+		}
+	}
+	if strings.Contains(host, ":") {
+		host = "[" + host + "]"
+	}
+	if port != "" {
+		host += ":" + port
+	}
+	return host, nil
+}
+
+// cutPort splits host:port. The host of a text without a port may be an IPv6 address.
+func cutPort(text string) (host, port string, bracket bool) {
+	if in, ok := strings.CutPrefix(text, "["); ok {
+		host, rest, _ := strings.Cut(in, "]")
+		return host, strings.TrimPrefix(rest, ":"), true
+	}
+	if strings.Count(text, ":") == 1 {
+		host, port, _ = strings.Cut(text, ":")
+		return host, port, false
+	}
+	return text, "", false
+}
+
+func isASCII(s string) bool {
+	for i := range len(s) {
+		if s[i] >= utf8.RuneSelf {
+			return false
+		}
+	}
+	return true
+}
+
+// compilePattern returns the function that reports whether a detail matches a pattern. In a
+// pattern, * stands for any characters and ? for one.
+func compilePattern(kind detailKind, pattern string, e Effect) (func(detail) bool, error) {
+	if len(pattern) > MaxDetail || strings.ContainsRune(pattern, 0) || !utf8.ValidString(pattern) {
+		return nil, fmt.Errorf("a pattern is text of at most %d bytes", MaxDetail)
+	}
+	var matches func(detail) bool
+	strict := e == Allow
+	switch kind {
+	case command:
+		matches = commandPattern(collapse(pattern), strict)
+	case filePath:
+		matches = pathPattern(pattern, strict)
+	case removedPath:
+		matches = removalPattern(pattern, strict)
+	case serverTarget:
+		matches = serverPattern(pattern, strict)
+	case hostPort:
+		var err error
+		if matches, err = hostPattern(pattern, e); err != nil {
+			return nil, err
+		}
+	default:
+		matches = func(d detail) bool { return glob(pattern, d.text, "") }
+	}
+	return func(d detail) bool {
+		if d.opaque {
+			return !strict
+		}
+		return matches(d)
+	}, nil
+}
+
+// pathPattern compares paths. A rule that asks or denies, and ends with /*, is also about the
+// folder itself.
+func pathPattern(pattern string, strict bool) func(detail) bool {
+	pattern = absolutePattern(pattern)
+	folder, inFolder := strings.CutSuffix(pattern, "/*")
+	return func(d detail) bool {
+		return glob(pattern, d.text, "") || !strict && inFolder && glob(folder, d.text, "")
+	}
+}
+
+// removalPattern is pathPattern for removing. A rule that asks or denies is also about the folders
+// that contain what the pattern matches, as they are removed with everything in them.
+func removalPattern(pattern string, strict bool) func(detail) bool {
+	matches, pattern := pathPattern(pattern, strict), absolutePattern(pattern)
+	literal := pattern
+	if i := strings.IndexAny(pattern, "*?"); i >= 0 {
+		literal = pattern[:i]
+	}
+	return func(d detail) bool {
+		return matches(d) || !strict && strings.HasPrefix(literal, strings.TrimSuffix(d.text, "/")+"/")
+	}
+}
+
+// absolutePattern returns a pattern for paths as an absolute one.
+func absolutePattern(pattern string) string {
+	if !path.IsAbs(pattern) && !strings.HasPrefix(pattern, "*") {
+		pattern = Workspace + "/" + pattern
+	}
+	if !strings.ContainsAny(pattern, "*?") {
+		pattern = path.Clean(pattern)
+	}
+	return pattern
+}
+
+// hostPattern compares hosts: a name, names below one (*.example.com), an address or a range of
+// addresses, each with a port or without. A look-up of a name has no port: rules that deny some
+// ports do not match it, and the others do.
+func hostPattern(pattern string, e Effect) (func(detail) bool, error) {
+	if p, err := netip.ParsePrefix(pattern); err == nil {
+		return func(d detail) bool {
+			host, _, _ := cutPort(d.text)
+			a, err := netip.ParseAddr(host)
+			return err == nil && p.Contains(a)
+		}, nil
+	}
+	normal, err := normalHost(pattern)
+	if err != nil || strings.ContainsAny(normal, "/ ") {
+		return nil, fmt.Errorf("%q is no host: a host is a name, names below one (*.example.com), an address or a "+
+			"range of addresses, with a port (:443) or without", pattern)
+	}
+	hostOnly, port, bracket := cutPort(normal)
+	if bracket {
+		hostOnly = "[" + hostOnly + "]"
+	}
+	return func(d detail) bool {
+		if _, p, _ := cutPort(d.text); p == "" && port != "" {
+			return e != Refuse && glob(hostOnly, d.text, "")
+		}
+		if port != "" {
+			return glob(normal, d.text, "")
+		}
+		host, _, bracket := cutPort(d.text)
+		if bracket {
+			host = "[" + host + "]"
+		}
+		return glob(normal, host, "")
+	}, nil
+}
+
+// glob reports whether text matches a pattern, in time len(pattern)·len(text) at most. The
+// wildcards * and ? do not stand for the characters of except.
+func glob(pattern, text, except string) bool {
+	p, t, star, mark := 0, 0, -1, 0
+	for t < len(text) {
+		switch {
+		case p < len(pattern) && pattern[p] == '*':
+			star, mark = p, t
+			p++
+		case p < len(pattern) && pattern[p] == '?' && strings.IndexByte(except, text[t]) < 0:
+			_, size := utf8.DecodeRuneInString(text[t:])
+			p, t = p+1, t+size
+		case p < len(pattern) && pattern[p] != '?' && pattern[p] == text[t]:
+			p, t = p+1, t+1
+		case star >= 0 && strings.IndexByte(except, text[mark]) < 0:
+			mark++
+			p, t = star+1, mark
+		default:
+			return false
+		}
+	}
+	return strings.Trim(pattern[p:], "*") == ""
+}
+
+// ServerName returns the name of a third-party server as details have it: without the characters
+// that separate the parts of a detail.
+func ServerName(name string) string {
+	return strings.NewReplacer("%", "%25", "/", "%2F", " ", "%20").Replace(name)
+}
+
+// Address returns a URL in the form that details have: the scheme and the host in lower case,
+// without a final dot of the host and without the scheme's own port.
+func Address(text string) string {
+	u, err := url.Parse(strings.TrimSpace(text))
+	if err != nil || u.Host == "" {
+		return text
+	}
+	host, err := normalHost(u.Host)
+	if err != nil {
+		return text
+	}
+	for scheme, port := range map[string]string{"http": ":80", "https": ":443"} {
+		if strings.EqualFold(u.Scheme, scheme) {
+			host = strings.TrimSuffix(host, port)
+		}
+	}
+	u.Host = host
+	return u.String()
+}

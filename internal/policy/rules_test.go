@@ -1,0 +1,333 @@
+package policy
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"sandlot/internal/auth"
+	"sandlot/internal/fault"
+)
+
+func compileText(t testing.TB, text ...string) *Rules {
+	t.Helper()
+	var list []Rule
+	for i, line := range text {
+		r, err := ParseRule(line, fmt.Sprintf("rules:%d", i+1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, r)
+	}
+	return Compile(list)
+}
+
+var (
+	ann = auth.User("ann", false)
+	bob = auth.User("bob", false)
+	bot = auth.User("bot", true)
+	eve = func() auth.Principal {
+		p := auth.User("eve", false)
+		p.Roles = auth.NewRoles(auth.Operator)
+		return p
+	}()
+)
+
+func TestRules(t *testing.T) {
+	for _, c := range []struct {
+		rules  string // separated by " / "
+		who    auth.Principal
+		op     Operation
+		detail string
+		want   Effect
+		place  string // empty: no rule decided
+	}{
+		{"", ann, ShellExecute, "rm -rf /", Allow, ""},
+		{"deny ann shell.execute", ann, ShellExecute, "ls", Refuse, "rules:1"},
+		{"deny ann shell.execute", bob, ShellExecute, "ls", Allow, ""},
+		{"deny user:ann shell.execute", ann, ShellExecute, "ls", Refuse, "rules:1"},
+		{"deny user shell.execute", bot, ShellExecute, "ls", Allow, ""},
+		{"deny user shell.execute", auth.Local, ShellExecute, "ls", Allow, ""},
+		{"deny service shell.execute", bot, ShellExecute, "ls", Refuse, "rules:1"},
+		{"deny service shell.execute", ann, ShellExecute, "ls", Allow, ""},
+		{"deny local shell.execute", auth.Local, ShellExecute, "ls", Refuse, "rules:1"},
+		{"allow role:operator * / deny * *", eve, ShellExecute, "ls", Allow, "rules:1"},
+		{"allow role:operator * / deny * *", ann, ShellExecute, "ls", Refuse, "rules:2"},
+		{"deny * *", auth.Principal{}, HealthRead, "", Allow, ""},
+		{"deny * *", auth.Principal{}, LoginBegin, "", Allow, ""},
+		{"allow * shell.execute git * / deny * shell.execute", ann, ShellExecute, "git status", Allow, "rules:1"},
+		{"allow * shell.execute git * / deny * shell.execute", ann, ShellExecute, "ls", Refuse, "rules:2"},
+		{"ask * file.* / deny * file.write", ann, FileWrite, "x", Ask, "rules:1"},
+		{"ask * *", ann, ToolList, "", Allow, ""}, // nobody is asked about it
+		{"ask * *", ann, MCPCall, "a/b", Ask, "rules:1"},
+		{"deny * mcp.call github/* / allow * mcp.call", ann, MCPCall, "github/create", Refuse, "rules:1"},
+		{"deny * mcp.call github/*", ann, MCPCall, "gitlab/create", Allow, ""},
+		{"deny * mcp.install * npm:*", ann, MCPInstall, "x npm:evil", Refuse, "rules:1"},
+		{"deny * mcp.connect d curl *", ann, MCPConnect, "d sh -c 'curl x'", Refuse, "rules:1"},
+		{"deny * mcp.install * npm:evil", ann, MCPInstall, "x npm:evil sh", Refuse, "rules:1"},
+		{"allow * mcp.connect * https://*.example.com/* / deny * *", ann, MCPConnect, "d https://a.example.com/mcp",
+			Allow,
+			"rules:1"},
+		{"allow * mcp.connect * python3 * / deny * *", ann, MCPConnect, "d python3 a b", Allow, "rules:1"},
+		{"allow * mcp.install * npm:@mcp/* / deny * *", ann, MCPInstall, "d npm:@mcp/docs", Allow, "rules:1"},
+		{"deny * code.execute bash", ann, CodeExecute, "bash", Refuse, "rules:1"},
+		{"deny * code.execute bash", ann, CodeExecute, "python", Allow, ""},
+		{"deny * port.expose 22", ann, PortExpose, "22", Refuse, "rules:1"},
+		{"deny * port.expose 22", ann, PortExpose, "2222", Allow, ""},
+		{"deny * network.*", ann, NetworkReach, "a.example:443", Refuse, "rules:1"},
+		// A look-up has no port.
+		{"allow * network.reach a.example:443 / deny * network.reach", ann, NetworkReach, "a.example", Allow,
+			"rules:1"},
+		{"deny * network.reach a.example:22", ann, NetworkReach, "a.example", Allow, ""},
+		{"ask * network.reach *.example:443", ann, NetworkReach, "a.example", Ask, "rules:1"},
+		{"deny * * secret*", ann, SecretSet, "secret_a", Refuse, "rules:1"},
+		// A look-up has no port.
+		{"allow * network.reach a.example:443 / deny * network.reach", ann, NetworkReach, "a.example", Allow,
+			"rules:1"},
+		{"deny * network.reach a.example:22", ann, NetworkReach, "a.example", Allow, ""},
+		{"ask * network.reach *.example:443", ann, NetworkReach, "a.example", Ask, "rules:1"},
+		{"deny * * secret*", ann, SessionList, "", Allow, ""}, // it has no detail
+		{"deny * session.create node", ann, SessionCreate, "node", Refuse, "rules:1"},
+	} {
+		var text []string
+		if c.rules != "" {
+			text = strings.Split(c.rules, " / ")
+		}
+		d := compileText(t, text...).Decide(Question{Principal: c.who, Operation: c.op, Detail: c.detail})
+		place := ""
+		if d.Rule != nil {
+			place = d.Rule.Place
+		}
+		if d.Effect != c.want || place != c.place {
+			t.Errorf("%q: %s does %s %q: %s by %q, want %s by %q", c.rules, c.who.ID, c.op, c.detail, d.Effect, place,
+				c.want, c.place)
+		}
+		if (d.Err() == nil) != (c.want == Allow) {
+			t.Errorf("%q: the error is %v", c.rules, d.Err())
+		}
+	}
+}
+
+// Rules never give what the table of operations refuses.
+func TestRulesOnlyNarrow(t *testing.T) {
+	rules := compileText(t, "allow * *")
+	for _, q := range []Question{
+		{Principal: ann, Operation: SessionStopAll},
+		{Principal: ann, Operation: NetworkReadAll},
+		{Principal: ann, Operation: FileRead, Resource: Resource{Kind: "session", Owner: "user:bob"}},
+		{Operation: ShellExecute},
+		{Principal: ann, Operation: "no.such"},
+	} {
+		if got, want := rules.Decide(q), Decide(q); got.Effect != Refuse ||
+			got.Reason.Error() != want.Reason.Error() {
+			t.Errorf("%v: %v", q, got)
+		}
+	}
+	if (*Rules)(nil).Decide(Question{Principal: ann, Operation: ShellExecute}).Effect != Allow {
+		t.Error("without rules the table decides")
+	}
+}
+
+// An attacker writes what a rule denies in another way.
+func TestEvasion(t *testing.T) {
+	long := strings.Repeat("x", MaxDetail)
+	for rule, tries := range map[string]map[Operation][]string{
+		"deny * shell.execute curl *": {ShellExecute: {"curl x", "curl", " curl x", "\tcurl\tx", "cd /tmp && curl x",
+			"ls;curl x", "ls\ncurl x", "ls\r\ncurl x", "true|curl x", "echo $(curl x)", "echo `curl x`", "(curl x)",
+			"{ curl x; }", "A=1 curl x", "A=1 B='2' curl x", "sudo curl x", "env A=1 curl x", "/usr/bin/curl x",
+			"./curl x",
+			"exec curl x", "if true; then curl x; fi", `bash -c "curl x"`, "bash -c 'curl x'", "'curl' x", `"curl" x`,
+			`c\url x`, "c\\\nurl x", "c''url x", "!  curl x", "true & curl x", "eval 'curl x'", "diff <(curl x) y",
+			long + "; curl x", "curl \x00", "a\x00; curl x", "\xff; curl x"}},
+		"deny * file.* /workspace/private/*": {
+			FileRead: {"/workspace/private/a", "private/a", "./private/a", "/workspace//private/a",
+				"/workspace/./private/a",
+				"/workspace/x/../private/a", "x/../private/a", "../workspace/private/a", "/../workspace/private/a",
+				"private//a", "private/../private/a", "/workspace/private/a/", "/workspace/private/a\x00.txt",
+				"/workspace/" + long, "\xffprivate/a"},
+			FileWrite:  {"private/b/c", "/workspace/private/../private/b"},
+			FileList:   {"/workspace/private", "private", "private/", "private/."},
+			FileRemove: {"/workspace", "/workspace/", "/", ".", "private", "private/a", "x/.."},
+		},
+		"deny * network.reach bad.example": {NetworkReach: {"bad.example:443", "BAD.example:80", "bad.example.:443",
+			"bad.example", "ｂａｄ.example:443", "bad。example:443"}},
+		"deny * network.reach *.bad.example:443": {NetworkReach: {"a.bad.example:443", "A.B.BAD.EXAMPLE.:443"}},
+		"deny * network.reach bücher.example": {NetworkReach: {"xn--bcher-kva.example:443",
+			"BÜCHER.example:1"}},
+		"deny * network.reach xn--bcher-kva.example": {NetworkReach: {"bücher.example:443"}},
+		"deny * network.reach 127.0.0.1":             {NetworkReach: {"127.0.0.1:80", "[::ffff:127.0.0.1]:80"}},
+		"deny * network.reach [2001:db8::1]":         {NetworkReach: {"[2001:db8::1]:443", "[2001:0DB8:0::1]:443"}},
+		"deny * network.reach 10.0.0.0/8":            {NetworkReach: {"10.1.2.3:80", "[::ffff:10.1.2.3]:80"}},
+		"deny * mcp.connect * https://bad.example/*": {MCPConnect: {"x " + Address("HTTPS://BAD.example:443/mcp"),
+			"x " + Address("https://bad.example./mcp"), "x " + Address(" https://bad.example/mcp")}},
+	} {
+		rules := compileText(t, rule)
+		for op, details := range tries {
+			for _, d := range details {
+				if got := rules.Decide(Question{Principal: ann, Operation: op, Detail: d}); got.Effect != Refuse {
+					t.Errorf("%s: %s %.60q passes", rule, op, d)
+				}
+			}
+		}
+	}
+}
+
+// A rule that allows does not allow more than its text says.
+func TestAllowIsStrict(t *testing.T) {
+	for rule, tries := range map[string]map[Operation][]string{
+		"allow * shell.execute git *": {ShellExecute: {"git status; rm x", "git status && rm x", "git status\nrm x",
+			"git $(rm x)", "git `rm x`", "git status | sh", "git log > x", "git", "gitx y", "/tmp/git status",
+			"A=1 git status",
+			"GIT_SSH_COMMAND= git status", "git <(rm x)", "git " + strings.Repeat("x", MaxDetail), "git \x00",
+			"git ${IFS}x"}},
+		"allow * file.read /workspace/public/*": {FileRead: {"/workspace/public", "/workspace/public/../private/a",
+			"public/../../etc/passwd", "/workspace/publicity", "public/a\x00"}},
+		"allow * file.remove /workspace/public/*": {FileRemove: {"/workspace", "/workspace/public", "/"}},
+		"allow * network.reach api.example:443": {NetworkReach: {"api.example:80", "api.example.evil:443",
+			"xapi.example:443",
+			"evil:443", "evil"}},
+		"allow * network.reach *.example:443": {NetworkReach: {"example:443", "example.evil:443", "a.example:4430"}},
+		"allow * mcp.call github/*": {MCPCall: {ServerName("github/evil") + "/tool", "githubx/tool",
+			"github"}},
+		"allow * mcp.connect * https://mcp.example.com/*": {MCPConnect: {
+			"d python3 /workspace/evil.py https://mcp.example.com/",
+			"d " + ServerCommand([]string{"https://mcp.example.com/x"}), "d https://mcp.example.com@evil.test/",
+			"d " + ServerCommand([]string{"sh", "-c", "https://mcp.example.com/ || evil"}),
+			"d https://mcp.example.com/../x"}},
+		"allow * mcp.connect * https://*.example.com/*": {MCPConnect: {"d https://evil.test/.example.com/"}},
+		"allow * mcp.install * npm:@mcp/*":              {MCPInstall: {"d npm:@mcp/docs sh -c evil"}},
+		"allow * mcp.install good npm:good": {MCPInstall: {ServerName("good npm:good") + " npm:evil",
+			"good npm:good@1",
+			"good pip:good"}},
+	} {
+		rules := compileText(t, rule, "deny * *")
+		for op, details := range tries {
+			for _, d := range details {
+				if got := rules.Decide(Question{Principal: ann, Operation: op, Detail: d}); got.Effect != Refuse {
+					t.Errorf("%s: %s %.60q is allowed", rule, op, d)
+				}
+			}
+		}
+	}
+}
+
+func TestParseRule(t *testing.T) {
+	for text, word := range map[string]string{
+		"":                                 "begins with allow, ask or deny",
+		"refuse * shell.execute":           "begins with allow, ask or deny",
+		"deny *":                           "an operation is missing",
+		"deny nobody! shell.execute":       "role:NAME",
+		"deny role:king shell.execute":     "must be one of",
+		"deny * shell.exec":                `did you mean "shell.execute"?`,
+		"deny * sh*":                       "there is no operation",
+		"ask * tool.list":                  "nobody is asked",
+		"deny * session.list x":            "has no detail",
+		"deny * network.reach https://x/y": "is no host",
+		"deny service network.reach":       "name the user",
+		"deny * shell.execute a\x00":       "a pattern is text",
+	} {
+		if _, err := ParseRule(text, "x:1"); err == nil || !strings.Contains(err.Error(), word) {
+			t.Errorf("%q: %v, want %q", text, err, word)
+		}
+	}
+	r, err := ParseRule("  deny \t service   shell.execute   curl  * ", "x:1")
+	if err != nil || r.operation != "shell.execute" || r.pattern != "curl  *" {
+		t.Errorf("%+v %v", r, err)
+	}
+}
+
+// What follows is decided when it is known.
+func TestDetailFollows(t *testing.T) {
+	rules := compileText(t, "allow * shell.execute git *", "deny * shell.execute", "deny * code.execute")
+	if d := rules.Decide(Question{Principal: ann, Operation: ShellExecute, DetailFollows: true}); d.Effect != Allow {
+		t.Error("refused before it is known what runs")
+	}
+	if d := rules.Decide(Question{Principal: ann, Operation: CodeExecute, DetailFollows: true}); d.Effect != Refuse {
+		t.Error("a rule that needs no detail can decide at once")
+	}
+}
+
+// A refusal does not tell what stands in the rules.
+func TestRefusalNamesNoRule(t *testing.T) {
+	err := compileText(t, "deny * shell.execute *topsecret*").Decide(Question{Principal: ann, Operation: ShellExecute,
+		Detail: "topsecret"}).Err()
+	if text := fmt.Sprint(err, fault.From(err).Data()); strings.Contains(text, "topsecret") ||
+		!strings.Contains(text, "rule") {
+		t.Error(text)
+	}
+}
+
+func TestCommandLine(t *testing.T) {
+	for want, c := range map[string]struct {
+		argv []string
+		env  map[string]string
+	}{
+		"ls -l":                                {[]string{"sh", "-c", "ls -l"}, nil},
+		"a; b":                                 {[]string{"/bin/bash", "-c", "a; b"}, nil},
+		"/workspace/evil/bash -c 'git status'": {[]string{"/workspace/evil/bash", "-c", "git status"}, nil},
+		"./sh -c ls":                           {[]string{"./sh", "-c", "ls"}, nil},
+		"/bin/../workspace/sh -c ls":           {[]string{"/bin/../workspace/sh", "-c", "ls"}, nil},
+		"/usr/bin//bin/sh -c ls":               {[]string{"/usr/bin//bin/sh", "-c", "ls"}, nil},
+		"busybox -c ls":                        {[]string{"busybox", "-c", "ls"}, nil},
+		"ls -a":                                {[]string{"/usr/bin/dash", "-c", "ls -a"}, nil},
+		"bash -lc ls":                          {[]string{"bash", "-lc", "ls"}, nil},
+		"git 'a b' ''":                         {[]string{"git", "a b", ""}, nil},
+		"A= B= ls":                             {[]string{"ls"}, map[string]string{"B": "x", "A": "y"}},
+	} {
+		if got := CommandLine(c.argv, c.env); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
+func TestGlob(t *testing.T) {
+	for _, c := range []struct {
+		pattern, text string
+		want          bool
+	}{
+		{"", "", true}, {"*", "", true}, {"?", "", false}, {"a*c", "abc", true}, {"a*c", "ac", true}, {"a*c", "acb",
+			false},
+		{"a?c", "aüc", true}, {"*a*b*", "xxaxxbxx", true}, {"a", "b", false}, {"**", "x", true}, {"a*", "b", false},
+		{"?", "?", true}, {"*.example", "a.b.example", true},
+	} {
+		if glob(c.pattern, c.text, "") != c.want {
+			t.Errorf("glob(%q, %q) is not %v", c.pattern, c.text, c.want)
+		}
+	}
+}
+
+func FuzzDetail(f *testing.F) {
+	f.Add("curl x; ls", "/a/../b", "[::1]:80")
+	rules := compileText(f, "allow * shell.execute git *", "deny * shell.execute *", "deny * file.read /a/*",
+		"deny * network.reach *.x")
+	f.Fuzz(func(t *testing.T, command, file, host string) {
+		rules.Decide(Question{Principal: ann, Operation: FileRead, Detail: file})
+		rules.Decide(Question{Principal: ann, Operation: NetworkReach, Detail: host})
+		d := rules.Decide(Question{Principal: ann, Operation: ShellExecute, Detail: command})
+		if d.Effect == Allow && strings.ContainsAny(command, operators) {
+			t.Errorf("%q is allowed", command)
+		}
+	})
+}
+
+// BenchmarkDecide measures a decision by 100 rules, of which none matches before the last one.
+func BenchmarkDecide(b *testing.B) {
+	for name, form := range map[string]string{"one operation": "deny * shell.execute command-%d *",
+		"one user": "deny user%d *"} {
+		var text []string
+		for i := range 100 {
+			text = append(text, fmt.Sprintf(form, i))
+		}
+		rules := compileText(b, text...)
+		q := Question{Principal: ann, Operation: ShellExecute,
+			Detail: "cd /workspace/project && git log --oneline -20 | grep -v merge > /tmp/log.txt"}
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if rules.Decide(q).Effect != Allow {
+					b.Fatal("denied")
+				}
+			}
+		})
+	}
+}

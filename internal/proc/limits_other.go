@@ -1,0 +1,9 @@
+//go:build !linux
+
+package proc
+
+// KernelRelease returns "": containers of Linux have no kernel of this machine.
+func KernelRelease() string { return "" }
+
+// MaxProcesses returns -1: this machine has no limit for the processes of a user in a container of Linux.
+func MaxProcesses() int64 { return -1 }

@@ -1,0 +1,327 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"sandlot/internal/audit"
+	"sandlot/internal/auth"
+	"sandlot/internal/event"
+	"sandlot/internal/fault"
+	"sandlot/internal/port"
+	"sandlot/internal/question"
+	"sandlot/internal/servers"
+	"sandlot/internal/servers/spec"
+	"sandlot/internal/store/storetest"
+	"sandlot/internal/vault"
+)
+
+// fill stores something of everything.
+func fill(t *testing.T, db *DB) {
+	t.Helper()
+	ctx, second := t.Context(), at.Truncate(time.Second)
+	home := record("home")
+	home.Home, home.Lost = true, "it's “gone” 🙂\n"
+	put(t, db, home)
+	put(t, db, record("plain"))
+	rows := make([]audit.Row, 200)
+	for i := range rows {
+		e := event.Event{ID: uint64(i + 1), Time: at, Kind: event.Token, Principal: "user:ann", Name: "tok"}
+		content, err := json.Marshal(e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rows[i] = audit.Row{ID: e.ID, Chain: audit.Chain(i % 2), Time: at, Kind: e.Kind, Principal: e.Principal,
+			Content: content}
+	}
+	_, _, err := auth.Issue(ctx, db, "ann", true, time.Hour, auth.Operator)
+	for _, err := range []error{err,
+		db.AddToken(ctx, auth.Token{ID: "tok", Hash: "h", Owner: "user:b", User: "b", Created: second}),
+		db.PutPort(ctx, port.Record{Session: "home", Port: 80, Owner: "user:ann", Hash: "h", Public: true,
+			Created: second, Expires: second}),
+		db.PutConnection(ctx, servers.Record{Owner: "user:ann", ID: "aaaaaa", Spec: spec.Spec{Name: "x"}}),
+		db.PutSecret(ctx, vault.Record{Owner: "user:ann", Name: "A", Sealed: []byte{0, 1, 255, 0}, Created: at,
+			Changed: at}),
+		db.PutLogin(ctx, "user:ann", "aaaaaa", []byte("sealed")),
+		db.Reseal(ctx, nil, "print"),
+		db.AppendEvents(ctx, rows),
+		db.PutAnswer(ctx, question.Answer{ID: "a", By: "user:ann", Allowed: true, Given: at}),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// dump returns all rows of a backup as text, but for what is different after each restore.
+func dump(t *testing.T, file string) string {
+	t.Helper()
+	db := sqlitePool(file)
+	defer db.Close()
+	tables, err := tablesOf(t.Context(), db)
+	if err != nil || len(tables) < 9 {
+		t.Fatal(tables, err)
+	}
+	var b strings.Builder
+	for _, table := range tables {
+		if table.name == "event_stream" {
+			continue
+		}
+		rows, err := db.Query(fmt.Sprintf(`SELECT %s FROM %q ORDER BY 1, 2`, strings.Join(table.columns, ","), table.name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		for ; rows.Next(); n++ {
+			values, err := table.scan(rows)
+			if err != nil {
+				t.Fatal(err)
+			}
+			fmt.Fprintf(&b, "%s %#v\n", table.name, values)
+		}
+		if err := errors.Join(rows.Err(), rows.Close()); err != nil || n == 0 {
+			t.Fatalf("%s has %d rows, %v", table.name, n, err)
+		}
+	}
+	return b.String()
+}
+
+func backup(t *testing.T, place string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "backup")
+	if err := Backup(t.Context(), place, file, false); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// What was backed up of one kind of database is there after a restore into either.
+func TestBackupAndRestore(t *testing.T) {
+	storetest.Each(t, func(t *testing.T, from string) {
+		db := open(t, from)
+		fill(t, db)
+		file := backup(t, from)
+		want := dump(t, file)
+		storetest.Each(t, func(t *testing.T, to string) {
+			other := open(t, to)
+			put(t, other, record("later"))
+			if err := other.Restore(t.Context(), file); err != nil {
+				t.Fatal(err)
+			}
+			if got := dump(t, backup(t, to)); got != want {
+				t.Errorf("got\n%s\nwant\n%s", got, want)
+			}
+			if got := sessions(t, other); !reflect.DeepEqual(got, sessions(t, db)) {
+				t.Errorf("%+v", got)
+			}
+			if r, err := other.VerifyEvents(t.Context()); err != nil {
+				t.Errorf("%+v, %v", r, err)
+			}
+			before, err := db.OpenEvents(t.Context())
+			after, afterErr := other.OpenEvents(t.Context())
+			if err != nil || afterErr != nil || before.Epoch == after.Epoch || after.Crashed || after.LastID != 200 {
+				t.Errorf("events: %+v, %v; %+v, %v", before, err, after, afterErr)
+			}
+			put(t, other, record("more")) // it goes on
+		})
+	})
+}
+
+func TestBackupFile(t *testing.T) { storetest.Each(t, testBackupFile) }
+
+func testBackupFile(t *testing.T, place string) {
+	fill(t, open(t, place))
+	dir := t.TempDir()
+	file := filepath.Join(dir, "a b?c=d#e")
+	for i, force := range []bool{false, true} {
+		if err := Backup(t.Context(), place, file, force); err != nil {
+			t.Fatal(err)
+		}
+		st, err := os.Stat(file)
+		if err != nil || st.Mode() != 0o600 {
+			t.Errorf("%d: %v, %v", i, st.Mode(), err)
+		}
+	}
+	was, _ := os.ReadFile(file)
+	if err := Backup(t.Context(), place, file, false); !hasKind(err, fault.InvalidParameters) ||
+		!strings.Contains(err.Error(), "--force") {
+		t.Errorf("it was replaced: %v", err)
+	}
+	if is, err := os.ReadFile(file); err != nil || !bytes.Equal(is, was) {
+		t.Error("the file has changed")
+	}
+	if all, err := os.ReadDir(dir); err != nil || len(all) != 1 {
+		t.Errorf("left: %v, %v", all, err)
+	}
+	if err := Backup(t.Context(), place, filepath.Join(dir, "none", "file"), false); err == nil {
+		t.Error("a folder that is not there")
+	}
+}
+
+// A backup has what was stored at one moment, while others write.
+func TestBackupOfOneMoment(t *testing.T) { storetest.Each(t, testBackupOfOneMoment) }
+
+func testBackupOfOneMoment(t *testing.T, place string) {
+	db := open(t, place)
+	ctx, cancel := context.WithCancel(t.Context())
+	var work sync.WaitGroup
+	defer work.Wait()
+	defer cancel()
+	for n := range 3 {
+		work.Go(func() {
+			for i := 0; ctx.Err() == nil; i++ {
+				id := fmt.Sprintf("%d-%d", n, i)
+				if db.PutSession(ctx, record(id)) != nil {
+					continue
+				}
+				if db.PutPort(ctx, port.Record{Session: id, Port: 1, Created: at, Expires: at}) == nil {
+					db.AddToken(ctx, auth.Token{ID: id, Hash: id, Created: at})
+				}
+			}
+		})
+	}
+	eventually(t, func() bool { all, err := db.Tokens(t.Context()); return err == nil && len(all) > 30 })
+	for range 5 {
+		copied := sqlitePool(backup(t, place))
+		var sessions, ports, tokens, wrong int
+		err := copied.QueryRow(`SELECT (SELECT count(*) FROM sessions), (SELECT count(*) FROM ports),
+			(SELECT count(*) FROM tokens), (SELECT count(*) FROM tokens WHERE id NOT IN (SELECT session FROM ports)) +
+			(SELECT count(*) FROM ports WHERE session NOT IN (SELECT id FROM sessions))`).
+			Scan(&sessions, &ports, &tokens, &wrong)
+		if err != nil || wrong > 0 || tokens < 30 || sessions-tokens > 3 {
+			t.Errorf("%d sessions, %d ports, %d tokens, %d wrong, %v", sessions, ports, tokens, wrong, err)
+		}
+		copied.Close()
+	}
+}
+
+// A file that is no good backup changes nothing.
+func TestRestoreRefuses(t *testing.T) { storetest.Each(t, testRestoreRefuses) }
+
+func testRestoreRefuses(t *testing.T, place string) {
+	db := open(t, place)
+	fill(t, db)
+	good, err := os.ReadFile(backup(t, place))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	change := func(statement string) func(string) {
+		return func(file string) {
+			os.WriteFile(file, good, 0o600)
+			db := sqlitePool(file)
+			db.SetMaxOpenConns(1)
+			defer db.Close()
+			if _, err := db.Exec(`PRAGMA foreign_keys = OFF; ` + statement + `; PRAGMA journal_mode = DELETE`); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for name, test := range map[string]struct {
+		write func(file string)
+		want  string
+	}{
+		"none":   {func(string) {}, "no such file"},
+		"folder": {func(file string) { os.Mkdir(file, 0o700) }, "it is no file"},
+		"text": {func(file string) { os.WriteFile(file, bytes.Repeat([]byte("text "), 1000), 0o600) },
+			"no SQLite file"},
+		"empty":     {func(file string) { os.WriteFile(file, nil, 0o600) }, "it is no backup"},
+		"other":     {change(`PRAGMA application_id = 7`), "it is no backup"},
+		"truncated": {func(file string) { os.WriteFile(file, good[:len(good)/2], 0o600) }, "damaged"},
+		"newer":     {change(`PRAGMA user_version = 999`), "newer Sandlot"},
+		"negative":  {change(`PRAGMA user_version = -1`), "damaged"},
+		"trigger": {change(`CREATE TRIGGER x AFTER INSERT ON tokens BEGIN DELETE FROM tokens; END`),
+			"triggers or views"},
+		"dangling":  {change(`DELETE FROM sessions`), "not there"},
+		"no table":  {change(`DROP TABLE secrets`), "not those of its version"},
+		"null hash": {change(`ALTER TABLE tokens RENAME TO t; CREATE TABLE tokens AS SELECT * FROM t; DROP TABLE t; UPDATE tokens SET hash = NULL`), ""},
+		"extra": {change(`CREATE TABLE sandlot_state (one, version, server); INSERT INTO sandlot_state VALUES (1, 0, 99)`),
+			"not those of its version"},
+		"odd column": {change(`ALTER TABLE tokens ADD COLUMN "a"", evil" TEXT`), "not those of its version"},
+	} {
+		file := filepath.Join(dir, name)
+		test.write(file)
+		before := dump(t, backup(t, place))
+		if err := db.Restore(t.Context(), file); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: %v, want %q", name, err, test.want)
+		}
+		if after := dump(t, backup(t, place)); after != before {
+			t.Errorf("%s has changed something", name)
+		}
+	}
+}
+
+// A backup of an earlier version is brought up to date.
+func TestRestoreOfAnEarlierVersion(t *testing.T) { storetest.Each(t, testRestoreOfAnEarlierVersion) }
+
+func testRestoreOfAnEarlierVersion(t *testing.T, place string) {
+	dir := t.TempDir()
+	old := before(t, dir, 9)
+	for _, statement := range []string{`INSERT INTO tokens (id, hash, user, service, created, expires, metrics)
+		VALUES ('tok_1', 'h', 'ann', true, 1, NULL, true)`, fmt.Sprintf(`PRAGMA application_id = %d`, backupID),
+		`VACUUM INTO '` + filepath.Join(dir, "backup") + `'`} {
+		if _, err := old.Exec(statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	db := open(t, place)
+	if err := db.Restore(t.Context(), filepath.Join(dir, "backup")); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := db.Tokens(t.Context()); err != nil || len(all) != 1 || !all[0].Roles.Has(auth.Metrics) {
+		t.Errorf("%+v, %v", all, err)
+	}
+}
+
+// A full disk is said, and what was stored before is there.
+func TestFullDisk(t *testing.T) {
+	dir := t.TempDir()
+	db := open(t, dir)
+	db.db.SetMaxOpenConns(1)
+	var pages int
+	if err := db.db.QueryRow(`PRAGMA page_count`).Scan(&pages); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.db.Exec(fmt.Sprintf(`PRAGMA max_page_count = %d`, pages+10)); err != nil {
+		t.Fatal(err)
+	}
+	stored := fillDisk(t, db)
+	db.Close()
+	if got := sessions(t, open(t, dir)); len(got) != stored {
+		t.Errorf("%d sessions, want %d", len(got), stored)
+	}
+}
+
+// fillDisk stores sessions until that fails, and returns how many it has stored.
+func fillDisk(t *testing.T, db *DB) (stored int) {
+	t.Helper()
+	for ; ; stored++ {
+		r := record(fmt.Sprint(stored))
+		r.Lost = strings.Repeat("x", 5000)
+		err := db.PutSession(t.Context(), r)
+		if err == nil {
+			continue
+		}
+		if !hasKind(err, fault.ResourceLimit) ||
+			!strings.Contains(err.Error(), "disk with Sandlot's database is full") {
+			t.Errorf("after %d: %v", stored, err)
+		}
+		if stored == 0 {
+			t.Error("nothing was stored")
+		}
+		if got := sessions(t, db); len(got) != stored { // reading goes on
+			t.Errorf("%d sessions, want %d", len(got), stored)
+		}
+		return stored
+	}
+}

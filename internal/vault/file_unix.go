@@ -1,0 +1,35 @@
+//go:build unix
+
+package vault
+
+import (
+	"fmt"
+	"os"
+	"syscall"
+)
+
+// giveToOwner makes a new file belong to the owner of another one, if that exists and is another user's.
+func giveToOwner(f *os.File, like string) error {
+	if st, err := os.Stat(like); err == nil {
+		if sys, ok := st.Sys().(*syscall.Stat_t); ok && int(sys.Uid) != os.Geteuid() {
+			return f.Chown(int(sys.Uid), int(sys.Gid))
+		}
+	}
+	return nil
+}
+
+// checkPrivate returns an error if others than its owner can read the key file.
+func checkPrivate(path string) error {
+	st, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	sys, ok := st.Sys().(*syscall.Stat_t)
+	mode := st.Mode().Perm()
+	group := mode&0o070 != 0 && !(ok && (sys.Gid == 0 || int(sys.Gid) == os.Getgid()) && mode&0o030 == 0)
+	if mode&0o007 != 0 || group {
+		return fmt.Errorf("others can read it (mode %04o): chmod 600 %s, and consider a new key (sandlot secret "+
+			"rekey), as this one may be known", mode, path)
+	}
+	return nil
+}
