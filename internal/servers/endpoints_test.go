@@ -454,6 +454,22 @@ func TestServersWordsAreNotTold(t *testing.T) {
 	}
 }
 
+// Calls while the user logs in neither count as failures, nor do they stop what the end of the log-in starts.
+func TestCallsDuringLogin(t *testing.T) {
+	r := newRogue(t)
+	b := newLasting(t).server()
+	link := linkOf(t, b, "bank", r.URL+"/mcp")
+	for n := range state.MaxFailures + 1 {
+		err := get(b, P, "bank").ready(t.Context())
+		if i, _, _ := b.Info(P, "bank"); !errors.Is(err, oauth.ErrLoginNeeded) || i.State != state.NeedsAuth ||
+			i.AuthURL != link {
+			t.Fatalf("call %d: %v; %s, %q", n, err, i.State, i.AuthURL)
+		}
+	}
+	comes(t, b, link)
+	connected(t, b, "bank")
+}
+
 // One principal cannot take all places of log-ins.
 func TestOwnLogins(t *testing.T) {
 	r := newRogue(t)

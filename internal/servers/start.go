@@ -14,6 +14,7 @@ import (
 	"sandlot/internal/mcpclient/transport"
 	"sandlot/internal/servers/catalog"
 	"sandlot/internal/servers/instance"
+	"sandlot/internal/servers/oauth"
 	"sandlot/internal/servers/process"
 	"sandlot/internal/servers/spec"
 	"sandlot/internal/servers/state"
@@ -109,6 +110,8 @@ func (s *server) attempt(ctx context.Context, st *start, wait time.Duration) {
 		s.on(state.Interrupted)
 		err = fault.New(fault.Connection, "%s was stopped while it started", s.Title()).With("connection_id",
 			s.ID).With("name", s.Name)
+	case errors.Is(err, oauth.ErrLoginNeeded):
+		s.apply(state.Event{What: state.AwaitsLogin, Why: fault.From(err).Message})
 	case errors.As(err, new(unrevealed)):
 		s.apply(state.Event{What: state.LacksSecret, Why: fault.From(err).Message})
 	default: // no call can start a server whose lists have never been read, so it is started again

@@ -62,6 +62,7 @@ const (
 	Interrupted                    // its start was interrupted
 	LacksSecret                    // it did not start for want of a secret
 	StartFailed                    // it did not start
+	AwaitsLogin                    // it did not start, since its user has not logged in yet
 	Exited                         // it ended by itself
 	SessionOver                    // what it ran in is over, or it forgot its session: it did nothing wrong
 	Worked                         // a call was answered
@@ -128,7 +129,7 @@ func Next(s Status, e Event) (Status, []Action) {
 	case Removal:
 		s.Removed = true
 		return s, []Action{DropTimer}
-	case Begins, Started, Interrupted, LacksSecret, StartFailed:
+	case Begins, Started, Interrupted, LacksSecret, StartFailed, AwaitsLogin:
 		return nextOfStart(s, e)
 	case Exited, SessionOver:
 		return nextOfEnd(s, e)
@@ -152,11 +153,13 @@ func Next(s Status, e Event) (Status, []Action) {
 }
 
 // nextOfStart is Next for an attempt to start. A server that was disconnected meanwhile
-// stays so, however the attempt ends.
+// stays so, however the attempt ends. One that waits for its user to log in goes on waiting while a call
+// tries it again.
 func nextOfStart(s Status, e Event) (Status, []Action) {
 	switch {
 	case e.What == Begins:
-		if !e.At.Before(s.Earliest) {
+		waits := s.State == NeedsAuth && s.AuthURL != ""
+		if !waits && !e.At.Before(s.Earliest) {
 			s.State = Starting
 		}
 		return s, []Action{DropTimer}
@@ -167,6 +170,13 @@ func nextOfStart(s Status, e Event) (Status, []Action) {
 		s.State, s.Why = Idle, ""
 	case e.What == LacksSecret:
 		s.State, s.Why = NeedsEnv, e.Why
+	case e.What == AwaitsLogin:
+		switch s.State {
+		case NeedsAuth:
+			s.Why = e.Why
+		case Starting:
+			s.State, s.Why = Idle, e.Why
+		} // in every other state the log-in has ended meanwhile, and has said how
 	default:
 		return failed(s, e)
 	}

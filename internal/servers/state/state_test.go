@@ -28,6 +28,10 @@ func TestStates(t *testing.T) {
 	}{
 		{"is made", Status{}, Event{What: Created}, from, nil, "", func(s Status) bool { return s.NeverStarted }},
 		{"starts", Status{Earliest: now}, Event{What: Begins, At: now}, "SSSSSSSS", timer, from, nil},
+		{"is tried while its user logs in", Status{AuthURL: "l"}, Event{What: Begins, At: now}, "SSSSSSSA", timer, from,
+			nil},
+		{"awaits a log-in", Status{Failures: 1}, Event{What: AwaitsLogin, Why: "n"}, "DICIBFEA", nil, "",
+			func(s Status) bool { return s.Failures == 1 && s.State != Failed || s.Why != "n" }},
 		{"is to start after a pause", Status{Earliest: now.Add(1)}, Event{What: Begins, At: now}, from, timer, from,
 			nil},
 		{"runs", Status{NeverStarted: true, AuthURL: "l", Why: "w", Failures: 2}, Event{What: Started}, "CCCCCCCC",
