@@ -7,6 +7,10 @@ GO_DIRS := cmd internal proto test
 # How many tests of the whole program run at once. They mostly wait.
 AT_ONCE := $(shell expr 1 + $$(nproc))
 
+# A test that fails runs once more, alone, and both results are printed (docs/decisions/0056-second-attempt.md).
+GOTESTSUM := go run gotest.tools/gotestsum@v1.13.0 --rerun-fails=1 --rerun-fails-max-failures=6 \
+	--rerun-fails-run-root-test --rerun-fails-abort-on-data-race
+
 # The same for all but the race detector: nothing is compiled twice.
 export CGO_ENABLED := 0
 export GOFLAGS := $(strip $(GOFLAGS) -trimpath)
@@ -43,13 +47,15 @@ MEMORY  := ^TestManyEntries$$
 
 # lint has run all of vet already.
 unit: build ## the packages' own tests with the race detector, real gVisor included
-	CGO_ENABLED=1 go test -race -vet=off -timeout 25m -skip '$(MEMORY)' \
-		$$(go list ./internal/... | grep -vx $(foreach p,$(NO_RACE),-e $(p)))
+	CGO_ENABLED=1 $(GOTESTSUM) --format pkgname-and-test-fails \
+		--packages="$$(go list ./internal/... | grep -vx $(foreach p,$(NO_RACE),-e $(p)) | xargs)" \
+		-- -race -vet=off -timeout 25m -skip '$(MEMORY)'
 	go test -vet=off ./cmd/... $(NO_RACE)
 	go test -vet=off -run '$(MEMORY)' ./internal/oci/rootfs
 
 whole: build tools ## the whole program: clients, attacks, faults, leaks
-	SANDLOT_TOOLS=$(TOOLS) go test -vet=off -parallel $(AT_ONCE) -timeout 40m -v ./test/... 2>&1 | test/quiet
+	SANDLOT_TOOLS=$(TOOLS) $(GOTESTSUM) --format testname --packages="./test/..." \
+		-- -vet=off -parallel $(AT_ONCE) -timeout 40m
 
 bench: build tools ## measure, and write docs/benchmarks.md
 	go run ./test/bench -tools $(TOOLS) -out docs/benchmarks.md

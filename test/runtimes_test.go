@@ -300,7 +300,7 @@ func whileAway(t *testing.T, d *dockertest.Daemon, s *server, sessions []string)
 		args{"session_id": sessions[0], "code": "n"})
 	began := time.Now()
 	if r := c.call("stop_session", args{"session_id": sessions[2]}); r.Fields["success"] != true ||
-		time.Since(began) > 30*time.Second {
+		time.Since(began) > 2*time.Minute {
 		t.Errorf("stopping a session whose runtime is away: %v after %v", r.Fields, time.Since(began))
 	}
 	_, err := c.try(t.Context(), "execute_code", args{"session_id": sessions[2], "code": "n"})

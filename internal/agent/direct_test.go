@@ -273,7 +273,7 @@ func TestAnAgentThatSupervisesInSilence(t *testing.T) {
 	if e, err := evaluate(ctx, c); e != nil || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Evaluate = %v, %v", e, err)
 	}
-	if took := time.Since(start); took > 5*time.Second {
+	if took := time.Since(start); took > time.Minute {
 		t.Errorf("it held the call for %s", took)
 	}
 }

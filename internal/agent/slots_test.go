@@ -89,7 +89,7 @@ func TestSlotsAreGivenBack(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	for began := time.Now(); len(slots) > 0; time.Sleep(time.Millisecond) {
-		if time.Since(began) > 10*time.Second {
+		if time.Since(began) > time.Minute {
 			t.Fatal("a cell that runs for long keeps its slot")
 		}
 	}

@@ -164,7 +164,7 @@ func TestLoginInABrowser(t *testing.T) {
 		if _, said := anns.see(back, 200); !strings.Contains(said, "Sandlot finishes the log-in now") {
 			t.Error(said)
 		}
-		for end := time.Now().Add(10 * time.Second); e.state(ann,
+		for end := time.Now().Add(time.Minute); e.state(ann,
 			"my bank").State != state.Connected; time.Sleep(10 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("it is %+v", e.state(ann, "my bank"))
@@ -279,7 +279,7 @@ func TestLoginPageEscapes(t *testing.T) {
 	const name, user = `</title><script>alert(1)</script>`, `<img src=x onerror="alert(2)">`
 	p := auth.Principal{ID: "user:" + user, Name: user, Authenticated: true}
 	e.Hub.Servers.SetConfigured([]spec.Configured{{Name: name, Kind: spec.HTTP, URL: bank.URL}})
-	for end := time.Now().Add(10 * time.Second); e.state(p, name).AuthURL == ""; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); e.state(p, name).AuthURL == ""; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("it is %+v", e.state(p, name))
 		}

@@ -173,7 +173,7 @@ func TestServerSpeaksFirst(t *testing.T) {
 	begun := time.Now()
 	c := r.connected(toName("a.example", 25))
 	b := make([]byte, 11)
-	if _, err := io.ReadFull(c, b); err != nil || string(b) != "220 hello\r\n" || time.Since(begun) > 5*time.Second {
+	if _, err := io.ReadFull(c, b); err != nil || string(b) != "220 hello\r\n" || time.Since(begun) >= helloTimeout {
 		t.Errorf("%q, %v after %v", b, err, time.Since(begun))
 	}
 	c.roundTrip("EHLO\r\n")

@@ -165,14 +165,14 @@ func TestTimeLimit(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "did not end within") {
 			t.Errorf("%q: %v", text, err)
 		}
-		if took := time.Since(start); took > 5*time.Second {
+		if took := time.Since(start); took > 45*time.Second {
 			t.Errorf("%q took %s", text, took)
 		}
 	}
 	start := time.Now()
 	if _, err := Value(t.Context(), "$(sleep 60 & echo x)", env); err == nil {
 		t.Error("a program that was left behind holds the output, and that is no error")
-	} else if time.Since(start) > 5*time.Second {
+	} else if time.Since(start) > 45*time.Second {
 		t.Errorf("it took %s: %v", time.Since(start), err)
 	}
 }

@@ -219,10 +219,9 @@ func TestUser(t *testing.T) {
 	if _, _, err := r.Open("secret"); err == nil {
 		t.Error("a file of root's was opened")
 	}
-	start := time.Now()
 	e, err := r.execute(t.Context(), &agentv1.ExecRequest{TimeoutMillis: 200, Command: &agentv1.Command{
 		Argv: []string{"sh", "-c", "trap '' TERM; while :; do sleep 1; done"}}}, nil)
-	if err != nil || !e.TimedOut || time.Since(start) > 15*time.Second {
+	if err != nil || !e.TimedOut {
 		t.Errorf("a command that ignores signals: %v, %v", e, err)
 	}
 }

@@ -268,7 +268,7 @@ func TestOddTools(t *testing.T) {
 			tools(t, map[string]string{"npm": script, "python3": says(pipSays), "go": says(goSays)})
 			start := time.Now()
 			s := detect(t, nil)
-			if d := time.Since(start); d > 10*time.Second {
+			if d := time.Since(start); d > time.Minute {
 				t.Errorf("it took %v", d)
 			}
 			if s.NPM != "" || s.Scopes != nil || s.PyPI == "" || s.Go == "" {
@@ -305,7 +305,7 @@ func TestNothingIsLeft(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		deadline := time.Now().Add(5 * time.Second)
+		deadline := time.Now().Add(time.Minute)
 		for alive(pid) {
 			if time.Now().After(deadline) {
 				t.Fatalf("%s lives on", name)
@@ -331,7 +331,7 @@ func TestBackgroundChild(t *testing.T) {
 	if s := detect(t, nil); s.Go == "" || len(s.Notes) > 0 {
 		t.Errorf("%+v", s)
 	}
-	if d := time.Since(start); d > 10*time.Second {
+	if d := time.Since(start); d > time.Minute {
 		t.Errorf("it took %v", d)
 	}
 }

@@ -66,7 +66,7 @@ func TestHostile(t *testing.T) {
 			began := time.Now()
 			out := Text(in)
 			t.Logf("%q %d: %v", piece, len(head), time.Since(began))
-			if took := time.Since(began); took > 30*time.Second { // what is not linear takes hours
+			if took := time.Since(began); took > 2*time.Minute { // what is not linear takes hours
 				t.Errorf("%q takes %v", piece, took)
 			}
 			if len(out) > 3*len(in)+1<<16 {

@@ -74,7 +74,7 @@ func TestNodeTailOfABurst(t *testing.T) {
 			few = n
 		}
 		lines := func() int { return strings.Count(out.String(), "\n") }
-		for end := time.Now().Add(20 * time.Second); lines() < few && time.Now().Before(end); {
+		for end := time.Now().Add(time.Minute); lines() < few && time.Now().Before(end); {
 			time.Sleep(5 * time.Millisecond)
 		}
 		if got := lines(); got < few || got > n {

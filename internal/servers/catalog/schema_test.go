@@ -93,7 +93,7 @@ func TestReferencesAreBounded(t *testing.T) {
 		t.Fatal(len(raw))
 	}
 	began := time.Now()
-	if _, err := readSchema(json.RawMessage(raw)); err != nil || time.Since(began) > 10*time.Second {
+	if _, err := readSchema(json.RawMessage(raw)); err != nil || time.Since(began) > time.Minute {
 		t.Errorf("%v after %s", err, time.Since(began))
 	}
 }
