@@ -20,9 +20,15 @@ export GOFLAGS := $(strip $(GOFLAGS) -trimpath)
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' Makefile | expand -t 10
 
-build: ## make the three programs in bin/
+# The agent runs in sandboxes, which are Linux everywhere; gVisor runs on Linux alone.
+build: ## make the programs in bin/
 	@mkdir -p bin
+ifeq ($(shell go env GOOS),linux)
 	go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/sandlot ./cmd/sandlot-agent ./cmd/sandlot-runsc
+else
+	go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/sandlot
+	GOOS=linux go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/sandlot-agent
+endif
 
 run: build ## build and start the server on http://localhost:8000/mcp
 	@exec bin/sandlot serve

@@ -21,6 +21,7 @@ import (
 
 	"sandlot/internal/atomicfile"
 	"sandlot/internal/dockercommand"
+	"sandlot/internal/runtime/docker/program"
 	"sandlot/internal/runtime/docker/volumes"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/secret"
@@ -91,11 +92,6 @@ func (r *Runtime) sandboxDir(id string) string { return filepath.Join(r.sandboxe
 
 // Check implements sandbox.Runtime.
 func (r *Runtime) Check(ctx context.Context) error {
-	st, err := os.Stat(r.Agent)
-	if err != nil || st.Mode()&0o111 == 0 {
-		return fmt.Errorf("%w: the program sandlot-agent is not at %s; run `make build`", sandbox.ErrUnavailable,
-			r.Agent)
-	}
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	info, err := r.client.Info(ctx, client.InfoOptions{})
@@ -106,6 +102,9 @@ func (r *Runtime) Check(ctx context.Context) error {
 	if info.Info.OSType != "" && info.Info.OSType != "linux" {
 		return fmt.Errorf("%w: the Docker daemon runs %s containers; switch it to Linux containers",
 			sandbox.ErrUnavailable, info.Info.OSType)
+	}
+	if err := program.Check(r.Agent, info.Info.Architecture); err != nil {
+		return fmt.Errorf("%w: %w", sandbox.ErrUnavailable, err)
 	}
 	if _, found := info.Info.Runtimes[r.OCIRuntime]; r.OCIRuntime != "" && !found && len(info.Info.Runtimes) > 0 &&
 		!strings.Contains(r.OCIRuntime, ".") { // io.containerd.kata.v2 need not be listed
