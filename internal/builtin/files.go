@@ -176,10 +176,10 @@ type FileWritten struct {
 
 var octalMode = regexp.MustCompile(`^0?[0-7]{3}$`)
 
-// request returns the agent's request for the arguments.
 // detail implements detailed.
 func (in writeFileInput) detail() string { return in.Path }
 
+// request returns the agent's request for the arguments.
 func (in writeFileInput) request() (agent.FileWrite, error) {
 	w := agent.FileWrite{Path: in.Path, Data: []byte(in.Content), Append: in.Append, Offset: in.Offset}
 	if in.Encoding == "base64" {

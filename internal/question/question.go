@@ -3,6 +3,7 @@
 package question
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -295,12 +296,20 @@ func (s *Questions) OwnerOf(id string) string {
 	if o := s.find(id); o != nil {
 		return o.Principal
 	}
-	for _, a := range s.Answers(nil) {
+	a, _ := s.answer(id)
+	return a.Principal
+}
+
+// answer returns a stored answer.
+func (s *Questions) answer(id string) (a Answer, found bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, a := range s.always {
 		if a.ID == id {
-			return a.Principal
+			return a, true
 		}
 	}
-	return ""
+	return Answer{}, false
 }
 
 // List lists the open questions of the principals for which of returns true, the oldest first;
@@ -315,10 +324,7 @@ func (s *Questions) List(of func(id string) bool) []Question {
 		}
 	}
 	slices.SortFunc(list, func(a, b Question) int {
-		if c := a.Asked.Compare(b.Asked); c != 0 {
-			return c
-		}
-		return strings.Compare(a.ID, b.ID)
+		return cmp.Or(a.Asked.Compare(b.Asked), strings.Compare(a.ID, b.ID))
 	})
 	return list
 }
@@ -334,10 +340,7 @@ func (s *Questions) Answers(of func(id string) bool) []Answer {
 		}
 	}
 	slices.SortFunc(list, func(a, b Answer) int {
-		if c := a.Given.Compare(b.Given); c != 0 {
-			return c
-		}
-		return strings.Compare(a.ID, b.ID)
+		return cmp.Or(a.Given.Compare(b.Given), strings.Compare(a.ID, b.ID))
 	})
 	return list
 }
@@ -349,19 +352,17 @@ var ErrNone = errors.New("there is no such answer")
 func (s *Questions) Forget(ctx context.Context, id string) error {
 	s.storing.Lock()
 	defer s.storing.Unlock()
-	for _, a := range s.Answers(nil) {
-		if a.ID != id {
-			continue
-		}
-		if err := s.store.RemoveAnswer(context.WithoutCancel(ctx), id); err != nil {
-			return err
-		}
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		delete(s.always, a.Subject)
-		return nil
+	a, found := s.answer(id)
+	if !found {
+		return ErrNone
 	}
-	return ErrNone
+	if err := s.store.RemoveAnswer(context.WithoutCancel(ctx), id); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.always, a.Subject)
+	return nil
 }
 
 // Close ends all open questions.
