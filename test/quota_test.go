@@ -15,6 +15,7 @@ func TestQuotas(t *testing.T) {
 	ann, gitu := s.token("ann"), s.token("gitu", "--service", "--acts-for")
 	s.applySettings(`quotas:
   users: {sessions: 1, secrets: 1, connections: 1, calls: 2}
+  services: {sessions: 2}
   principals:
     bob: {sessions: 2}
     gitu/eve: {calls_per_minute: 3}
@@ -41,6 +42,14 @@ func TestQuotas(t *testing.T) {
 			}
 		}
 		reached(bare(token, "execute_code", another), "sessions", sessions)
+	}
+	for i, robot := 0, s.token("robot", "--service"); i < 3; i++ { // a service from its first request on
+		code, _, text := s.request("POST", "/v1/sessions", strings.NewReader("{}"), credentials(robot)...)
+		if i < 2 && code >= 300 {
+			t.Errorf("session %d of a service: %d %s", i, code, text)
+		} else if i == 2 {
+			reached(text, "sessions", 2)
+		}
 	}
 	if code, _, text := s.request("PUT", "/v1/secrets/ONE", strings.NewReader("x"), credentials(ann)...); code != 200 {
 		t.Errorf("the first secret: %d %s", code, text)

@@ -190,11 +190,9 @@ func (a *App) openSessions(ctx context.Context) error {
 		return err
 	}
 	a.rules.Set(rules)
-	principals, err := quotas(c)
-	if err != nil {
+	if err := a.setQuotas(ctx); err != nil {
 		return err
 	}
-	a.quotas.Set(principals)
 	a.apply(&activeSettings{c, networkPolicies})
 	a.builder = template.NewBuilder(template.Config{Set: a.templates, Pool: a.pool, Flavor: defaultFlavor, Log: a.log,
 		Imager: imagerOf(a.pool, openImages(c.Server.StateDir, a.log)),

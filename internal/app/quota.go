@@ -1,6 +1,7 @@
 package app
 
 import (
+	"context"
 	"fmt"
 
 	"sandlot/internal/auth"
@@ -8,6 +9,26 @@ import (
 	"sandlot/internal/fault"
 	"sandlot/internal/quota"
 )
+
+// setQuotas puts the quotas of the settings into effect. Services are known by their stored tokens, before their first
+// requests.
+func (a *App) setQuotas(ctx context.Context) error {
+	settings, err := quotas(a.Config)
+	if err != nil {
+		return err
+	}
+	tokens, err := a.store.Tokens(ctx)
+	if err != nil {
+		return fmt.Errorf("reading which principals are services: %w", err)
+	}
+	for _, t := range tokens {
+		if t.Service {
+			a.quotas.AddService(t.Owner)
+		}
+	}
+	a.quotas.Set(settings)
+	return nil
+}
 
 // quotas returns the quotas of the settings. An exception has what it does not name from the default for
 // users.

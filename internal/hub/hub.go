@@ -190,6 +190,9 @@ func (h *Hub) authorize(ctx context.Context, r Request) (*ActiveRequest, error) 
 	if service, ok := auth.ServiceOf(r.Principal.ID); ok {
 		a.origin.Service = service
 	}
+	if r.Principal.Service {
+		h.Quotas.AddService(r.Principal.ID)
+	}
 	err := h.permit(ctx, r)
 	if err == nil {
 		return a, nil

@@ -13,6 +13,7 @@ import (
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
 	"sandlot/internal/policy"
+	"sandlot/internal/quota"
 	"sandlot/internal/tool"
 )
 
@@ -210,5 +211,20 @@ func TestResources(t *testing.T) {
 		ResourceRead{URI: strings.Repeat("x", 10_000), Max: 10})
 	if err == nil || len(err.Error()) > 1000 {
 		t.Errorf("a long name: %d bytes", len(err.Error()))
+	}
+}
+
+// A service is one from its first request of any kind on, before the request does anything.
+func TestServiceIsKnownFirst(t *testing.T) {
+	quotas := quota.New()
+	quotas.Set(quota.Settings{Users: quota.Limits{Sessions: 1}, Services: quota.Limits{Sessions: 2}})
+	h := New(Config{Quotas: quotas})
+	limit := 0
+	if _, err := Do(t.Context(), h, Request{Principal: auth.User("gitu", true), Operation: policy.SessionCreate},
+		func(context.Context) (None, error) {
+			limit = quotas.Of("user:gitu").Sessions
+			return None{}, nil
+		}); err != nil || limit != 2 {
+		t.Errorf("its limit is %d, %v", limit, err)
 	}
 }

@@ -32,7 +32,7 @@ type Settings struct {
 // Quotas has the quotas in effect, and counts calls. A nil *Quotas limits nothing.
 type Quotas struct {
 	settings atomic.Pointer[Settings]
-	services sync.Map // ids of the services that have made a request
+	services sync.Map // ids of the services that are known
 
 	mu      sync.Mutex
 	callers map[string]*caller // those that have a limit of calls, and call
@@ -56,6 +56,16 @@ func New() *Quotas {
 // Set puts settings into effect, for what is requested from now on.
 func (q *Quotas) Set(s Settings) { q.settings.Store(&s) }
 
+// AddService remembers that the principal with that id is a service. It is called before anything is done for it.
+func (q *Quotas) AddService(id string) {
+	if q == nil {
+		return
+	}
+	if _, known := q.services.Load(id); !known {
+		q.services.Store(id, true)
+	}
+}
+
 // Of returns the limits of the principal with that id.
 func (q *Quotas) Of(id string) Limits {
 	if q == nil {
@@ -75,11 +85,6 @@ func (q *Quotas) Of(id string) Limits {
 func (q *Quotas) BeginCall(p auth.Principal) (end func(), err error) {
 	if q == nil {
 		return func() {}, nil
-	}
-	if p.Service {
-		if _, known := q.services.Load(p.ID); !known {
-			q.services.Store(p.ID, true)
-		}
 	}
 	limits := q.Of(p.ID)
 	if limits.Calls == 0 && limits.CallsPerMinute == 0 {

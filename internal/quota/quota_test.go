@@ -15,9 +15,7 @@ func TestOf(t *testing.T) {
 	q := New()
 	q.Set(Settings{Users: Limits{Sessions: 1}, Services: Limits{Sessions: 2},
 		Principals: map[string]Limits{"user:ann": {Sessions: 3}, "user:gitu/bob": {Sessions: 4}}})
-	if _, err := q.BeginCall(auth.User("gitu", true)); err != nil {
-		t.Fatal(err)
-	}
+	q.AddService("user:gitu")
 	for id, want := range map[string]int{"user:ann": 3, "user:bob": 1, "user:gitu": 2, "user:gitu/bob": 4,
 		"user:gitu/ann": 1, "local": 1} {
 		if got := q.Of(id).Sessions; got != want {
