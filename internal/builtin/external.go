@@ -397,12 +397,36 @@ func (t *Tools) restartExternal(ctx context.Context, c tool.Call, in RestartInpu
 	if err != nil {
 		return nil, err
 	}
+	if len(in.Env)+len(in.Headers) > 0 {
+		if c.Consent, err = t.connectsAgain(ctx, c, server); err != nil {
+			return nil, err
+		}
+	}
 	i, err := t.Connections.Restart(ctx, c.Principal, server, in.Env, in.Headers, t.consentFor(c))
 	if err != nil {
 		return nil, err
 	}
 	r, _ := connectResult(i)
 	return r, nil
+}
+
+// connectsAgain asks policy about a restart with other values: it makes another server of the user's, as connecting or
+// installing it with them does. It returns the function that asks for consent; nil: no rule decides.
+func (t *Tools) connectsAgain(ctx context.Context, c tool.Call,
+	server string) (func(context.Context, tool.Question) error, error) {
+	if c.Imply == nil {
+		return nil, nil
+	}
+	i, _, err := t.Connections.Info(c.Principal, server)
+	switch {
+	case err != nil || i.Configured: // the restart fails
+		return nil, err
+	case i.Install != nil:
+		in := InstallInput{Name: i.Name, Install: InstallSource{i.Install.Type, i.Install.Spec}}
+		return c.Imply(ctx, policy.MCPInstall, in.detail())
+	}
+	in := ConnectInput{Name: i.Name, Command: i.Command, Args: i.Args, URL: i.URL}
+	return c.Imply(ctx, policy.MCPConnect, in.detail())
 }
 
 type logsInput struct {

@@ -95,7 +95,11 @@ func add[Out, In any](t *Tools, o policy.Operation, name string, h handler[In]) 
 		d.Input, d.Output = tool.InputOf[In](d.Arguments...), tool.OutputOf[Out](d.Required, d.Result...)
 		return d.Tool
 	}})
-	t.byName[name] = tool.Callable{Operation: o, DetailFollows: o == policy.CodeExecute,
+	var implies []policy.Operation
+	if o == policy.MCPRestart {
+		implies = []policy.Operation{policy.MCPConnect, policy.MCPInstall} // see connectsAgain
+	}
+	t.byName[name] = tool.Callable{Operation: o, Implies: implies, DetailFollows: o == policy.CodeExecute,
 		Consents: o == policy.MCPInstall || o == policy.MCPConnect,
 		Detail: func(c tool.Call) (d tool.Detail, err error) {
 			in, err := tool.Decode[In](t.current.Load().byName[name](), c.Args)

@@ -90,6 +90,19 @@ func (h *Hub) consent(r Request) func(context.Context, tool.Question) error {
 	}
 }
 
+// imply returns the function by which the call of a request asks policy about another operation.
+func (h *Hub) imply(r Request) tool.Imply {
+	return func(ctx context.Context, o policy.Operation, detail string) (func(context.Context, tool.Question) error,
+		error) {
+		r := r
+		r.Operation, r.Detail, r.DetailFollows, r.consents = o, detail, false, true
+		if err := h.permit(ctx, r); err != nil {
+			return nil, err
+		}
+		return h.consent(r), nil
+	}
+}
+
 // text returns the question for people. It has the detail with escapes for all characters that are
 // invisible or may look like others.
 func (a *asker) text() string {

@@ -71,6 +71,9 @@ func (h *Hub) Call(ctx context.Context, c tool.Call) (*tool.Result, error) {
 	if f.Consents && invalid == nil {
 		c.Consent = h.consent(r)
 	}
+	if len(f.Implies) > 0 {
+		c.Imply = h.imply(r)
+	}
 	if r.call != nil {
 		ctx = withCall(ctx, r.call)
 	}
@@ -109,7 +112,7 @@ func (a *ActiveRequest) callWithinQuota(ctx context.Context, f tool.Callable, c 
 func (h *Hub) callRequest(f tool.Callable, c *tool.Call) (r Request, invalid error) {
 	r = Request{Principal: c.Principal, Operation: f.Operation, Name: c.Name, consents: f.Consents}
 	rules := h.Rules.Load()
-	if rules.MayAsk(f.Operation) || rules.MayAsk(policy.SessionCreate) {
+	if mayAsk(rules, f) {
 		r.call = &tool.Call{Client: c.Client, Progress: c.Progress}
 	}
 	if f.Detail == nil || !rules.UsesDetail(f.Operation) {
@@ -132,7 +135,12 @@ func (h *Hub) MayAsk(p auth.Principal, name string) bool {
 		return false
 	}
 	f, ok := h.findTool(p, name)
-	return ok && (rules.MayAsk(f.Operation) || rules.MayAsk(policy.SessionCreate))
+	return ok && mayAsk(rules, f)
+}
+
+// mayAsk reports whether rules may ask about a call of a tool.
+func mayAsk(rules *policy.Rules, f tool.Callable) bool {
+	return rules.MayAsk(f.Operation) || rules.MayAsk(policy.SessionCreate) || slices.ContainsFunc(f.Implies, rules.MayAsk)
 }
 
 func (h *Hub) findTool(p auth.Principal, name string) (tool.Callable, bool) {

@@ -63,10 +63,17 @@ type Call struct {
 	// Decide asks policy about the call with its detail, if Callable.DetailFollows; nil: no rule
 	// depends on the detail.
 	Decide func(ctx context.Context, detail string) error
+	// Imply asks policy about another operation that the call does on the way, one of Callable.Implies. consent
+	// is Consent for that operation; nil: no rule decides it.
+	Imply Imply
 	// Hold keeps the call open, with its place in the quota, until release: for a run that may outlast the client.
 	// nil: nothing ends with the call.
 	Hold func() (release func())
 }
+
+// Imply is the type of Call.Imply. An error refuses the call.
+type Imply func(ctx context.Context, o policy.Operation, detail string) (consent func(context.Context, Question) error,
+	err error)
 
 // Result is the result of a call. A call that fails with a fault has none.
 type Result struct {
@@ -188,6 +195,8 @@ type Callable struct {
 	Consents bool
 	// DetailFollows: the call finds its detail out, and calls Call.Decide with it.
 	DetailFollows bool
+	// Implies are operations that a call may do on the way. Before it does, it calls Call.Imply.
+	Implies []policy.Operation
 	// Call calls the tool. The call must have the principal and the name that Find got.
 	// Errors are faults.
 	Call func(ctx context.Context, c Call) (*Result, error)

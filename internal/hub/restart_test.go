@@ -1,0 +1,86 @@
+package hub
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"sandlot/internal/auth"
+	"sandlot/internal/builtin"
+	"sandlot/internal/event"
+	"sandlot/internal/fault"
+	"sandlot/internal/policy"
+	"sandlot/internal/servers"
+	"sandlot/internal/servers/serverstest"
+	"sandlot/internal/tool"
+)
+
+// noConnections is a store without connections, which keeps none.
+type noConnections struct{}
+
+func (noConnections) PutConnection(context.Context, servers.Record) error           { return nil }
+func (noConnections) Connections(context.Context, string) ([]servers.Record, error) { return nil, nil }
+func (noConnections) Connected(context.Context) ([][2]string, error)                { return nil, nil }
+func (noConnections) RemoveConnection(context.Context, string, string) error        { return nil }
+
+// A restart with other values is what a rule about connecting is about, too.
+func TestRestartWithValuesConnects(t *testing.T) {
+	h := askingHub(t)
+	connections := servers.New(servers.Config{Store: noConnections{}, Version: "1", Dial: serverstest.Dial})
+	t.Cleanup(connections.Close)
+	h = New(Config{Rules: h.Rules, Questions: h.Questions,
+		QuestionTimeout: func() time.Duration { return time.Millisecond }, Events: event.New(),
+		Sources: []tool.Source{builtin.New(builtin.Config{Connections: connections})}})
+	address := serverstest.Empty(t, nil)
+	call := func(p auth.Principal, name, arguments string) error {
+		_, err := h.Call(t.Context(), tool.Call{Principal: p, Name: name, Args: []byte(arguments)})
+		return err
+	}
+	if err := call(ann, "connect_external_mcp", fmt.Sprintf(`{"name":"docs","url":%q}`, address)); err != nil {
+		t.Fatal(err)
+	}
+	const plain, withHeader = `{"name":"docs"}`, `{"name":"docs","headers":{"X-Mode":"1"}}`
+	const withAnother = `{"name":"docs","headers":{"X-Other":"1"}}`
+	for _, c := range []struct {
+		rules, arguments string
+		want             bool
+	}{
+		{"", withHeader, true},
+		{"deny * mcp.connect docs *", plain, true}, // it runs as it did before
+		{"deny * mcp.connect docs *", withHeader, false},
+		{"deny * mcp.connect * " + address, withHeader, false},
+		{"deny * mcp.connect other *", withHeader, true},
+		{"deny * mcp.install", withHeader, true},
+		{"ask * mcp.connect", withHeader, true}, // it has that header already
+		{"ask * mcp.connect", withAnother, false},
+	} {
+		h.Rules.Set(rulesOf(t, c.rules))
+		err := call(ann, "restart_external_mcp", c.arguments)
+		if (err == nil) != c.want || err != nil && !fault.Is(err, fault.Forbidden) {
+			t.Errorf("%q: a restart with %s: %v", c.rules, c.arguments, err)
+		}
+	}
+	narrow := ann
+	narrow.Scope = auth.NewScope("mcp.restart")
+	h.Rules.Set(nil)
+	if err := call(narrow, "restart_external_mcp", plain); err != nil {
+		t.Error(err)
+	}
+	if err := call(narrow, "restart_external_mcp", withHeader); !fault.Is(err, fault.Forbidden) {
+		t.Errorf("a token that may not connect restarts with other values: %v", err)
+	}
+}
+
+// rulesOf compiles one rule; empty: none.
+func rulesOf(t *testing.T, text string) *policy.Rules {
+	t.Helper()
+	if text == "" {
+		return nil
+	}
+	r, err := policy.ParseRule(text, "rules:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return policy.Compile([]policy.Rule{r})
+}
