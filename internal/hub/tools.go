@@ -140,7 +140,8 @@ func (h *Hub) MayAsk(p auth.Principal, name string) bool {
 
 // mayAsk reports whether rules may ask about a call of a tool.
 func mayAsk(rules *policy.Rules, f tool.Callable) bool {
-	return rules.MayAsk(f.Operation) || rules.MayAsk(policy.SessionCreate) || slices.ContainsFunc(f.Implies, rules.MayAsk)
+	return rules.MayAsk(f.Operation) || rules.MayAsk(policy.SessionCreate) ||
+		slices.ContainsFunc(f.Implies, rules.MayAsk)
 }
 
 func (h *Hub) findTool(p auth.Principal, name string) (tool.Callable, bool) {
