@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"sandlot/internal/api/page"
 	"sandlot/internal/api/preview"
 	"sandlot/internal/auth"
 	"sandlot/internal/event"
@@ -52,7 +53,9 @@ type Server struct {
 	mux      *http.ServeMux
 	previews *preview.Server
 	document storedDocument
+	began    time.Time // when the server started
 	replies  *once.Replies[*storedAnswer]
+	cursors  page.Cursors
 
 	mu        sync.Mutex // guards the result of the latest check of the runtime
 	checkedAt time.Time
@@ -65,7 +68,8 @@ func New(c Config) *Server {
 		c.Limits = limit.New(limit.Default)
 	}
 	c.Origins.IsPortHost = c.Hub.Links().IsPortHost
-	s := &Server{Config: c, mux: http.NewServeMux(), replies: newReplies(c.TokenWatch),
+	s := &Server{Config: c, mux: http.NewServeMux(), replies: newReplies(c.TokenWatch), cursors: page.NewCursors(),
+		began: time.Now(),
 		previews: preview.New(preview.Config{Hub: c.Hub, Limits: c.Limits, CheckHost: c.Origins.checkHost,
 			IsToken: c.Authenticator.IsToken, Log: c.Log})}
 	s.mux.Handle("/", s.notFound("MCP is at /mcp, the API at /v1"))

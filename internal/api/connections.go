@@ -11,10 +11,6 @@ import (
 // maxRequest bounds the body of a request about a server, in bytes.
 const maxRequest = 4 << 20
 
-func (s *Server) listConnections(w http.ResponseWriter, r *http.Request, p auth.Principal) (any, error) {
-	return s.structured(w, r, p, "list_external_mcp", map[string]string{})
-}
-
 // approveConnection approves the tools whose hash is still the one in the body; without a
 // body it approves all tools.
 func (s *Server) approveConnection(w http.ResponseWriter, r *http.Request, p auth.Principal) (any, error) {

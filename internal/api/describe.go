@@ -31,8 +31,8 @@ var (
 	badRequest = []int{http.StatusBadRequest}
 	missing    = []int{http.StatusNotFound}
 	badOrGone  = []int{http.StatusBadRequest, http.StatusNotFound}
-	upgrades   = []int{http.StatusBadRequest, http.StatusNotFound}
 	remote     = []int{http.StatusBadRequest, http.StatusNotFound, http.StatusBadGateway}
+	upload     = []int{http.StatusBadRequest, http.StatusNotFound, http.StatusLengthRequired}
 )
 
 // noContent is the answer of routes that answer with nothing.
@@ -107,8 +107,8 @@ var descriptions = map[string]openapi.Description{
 			http.StatusForbidden: "The log-in began in another browser."})},
 	"GET /metrics": {Summary: "Prometheus metrics; needs the role `metrics`",
 		Answers: map[int]openapi.Answer{http.StatusOK: notJSON("The metrics of all users.", openapi.Plain)}},
-	"GET /v1/sessions": {Summary: "List your sessions",
-		Answers: answers[hub.SessionList]("The sessions, with what each uses.", nil)},
+	"GET /v1/sessions": {Summary: "List your sessions", Parameters: pageParameters, Errors: badRequest,
+		Answers: answers[protocol.SessionPage]("The sessions, with what each uses.", nil)},
 	"POST /v1/sessions": {Summary: "Create a session",
 		Request: jsonBody[protocol.SessionRequest](protocol.SessionRequest{Flavor: "medium"}), Optional: true,
 		Answers: map[int]openapi.Answer{http.StatusCreated: openapi.Answers[hub.Session]("It exists.",
@@ -128,22 +128,22 @@ var descriptions = map[string]openapi.Description{
 				"Content-Disposition: `attachment`, with the file's name"),
 			http.StatusPartialContent: notJSON("The bytes of the range.", openapi.Bytes,
 				"Content-Range: which bytes of how many")}},
-	"PUT /v1/sessions/{id}/files/{path...}": {Summary: "Write a file", Errors: append(badOrGone,
-		http.StatusLengthRequired), Text: "Replaces the file at once when all bytes have come, and creates missing " +
-		"parent folders. The `Content-Type` does not matter. A `Content-Length` is required.",
+	"PUT /v1/sessions/{id}/files/{path...}": {Summary: "Write a file", Errors: upload,
+		Text: "Replaces the file at once when all bytes have come, and creates missing " +
+			"parent folders. The `Content-Type` does not matter. A `Content-Length` is required.",
 		Request: &openapi.Body{Type: openapi.Bytes}, Optional: true,
 		Answers: map[int]openapi.Answer{http.StatusCreated: openapi.Answers[protocol.Uploaded]("It is written.",
 			protocol.Uploaded{Path: "/workspace/in/hello.txt", Size: 6})}},
 	"DELETE /v1/sessions/{id}/files/{path...}": {Summary: "Remove a file or an empty folder", Errors: badOrGone,
 		Parameters: []openapi.Parameter{openapi.Query("recursive", "Remove a folder with everything in it.",
 			openapi.OneOf("true", "false"))}, Answers: noContent},
-	"POST /v1/sessions/{id}/exec": {Summary: "Run an interactive process", ID: "shell.execute", Errors: upgrades,
+	"POST /v1/sessions/{id}/exec": {Summary: "Run an interactive process", ID: "shell.execute", Errors: badOrGone,
 		Text: "The connection is upgraded; docs/guide/api.md describes the frames.",
 		Parameters: append(upgradeHeaders(protocol.UpgradeExec),
 			openapi.Query("template", "The template of a session that is created.", openapi.Text("")),
 			openapi.Query("flavor", "The flavor of a session that is created.", openapi.Text(""))),
 		Answers: upgraded(protocol.UpgradeExec, "The client sends the command.")},
-	"POST /v1/sessions/{id}/ports/{port}": {Summary: "Connect to a port of a session", Errors: upgrades,
+	"POST /v1/sessions/{id}/ports/{port}": {Summary: "Connect to a port of a session", Errors: badOrGone,
 		Parameters: upgradeHeaders(protocol.UpgradeDial),
 		Answers:    upgraded(protocol.UpgradeDial, "Bytes go both ways, and each direction is closed separately.")},
 	"GET /v1/sessions/{id}/network": {Summary: "What a session may reach, and what it did", Errors: missing,
@@ -159,8 +159,8 @@ var descriptions = map[string]openapi.Description{
 			"Each has the operation of what it does.",
 		Request: jsonBody[map[string]any](map[string]any{"code": "6*7"}),
 		Answers: map[int]openapi.Answer{http.StatusOK: toolAnswer(tool.Tool{})}},
-	"GET /v1/connections": {Summary: "List your third-party MCP servers",
-		Answers: answers[hub.ServerList]("The connections.", nil)},
+	"GET /v1/connections": {Summary: "List your third-party MCP servers", Parameters: pageParameters,
+		Errors: badRequest, Answers: answers[protocol.ServerPage]("The connections.", nil)},
 	"GET /v1/connections/{id}": {Summary: "Get one with everything that it offers", Errors: missing,
 		Answers: answers[hub.Server]("The connection.", nil)},
 	"POST /v1/connections/{id}/approve": {Summary: "Approve the tools of a connection", Errors: missing,
@@ -177,7 +177,8 @@ var descriptions = map[string]openapi.Description{
 	"POST /v1/connections/{id}/read": {Summary: "Read a resource of a connection", Errors: remote,
 		Request: jsonBody[hub.ResourceRequest](map[string]any{"uri": "file:///notes.txt"}, "uri"),
 		Answers: answers[map[string]any]("The MCP result.", nil)},
-	"GET /v1/secrets": {Summary: "List your stored secrets, without their values",
+	"GET /v1/secrets": {Summary: "List your stored secrets, without their values", Parameters: pageParameters,
+		Errors:  badRequest,
 		Answers: answers[protocol.SecretList]("The secrets.", map[string]any{"secrets": []any{exampleSecret}})},
 	"PUT /v1/secrets/{name}": {Summary: "Store a secret", Request: &openapi.Body{Type: openapi.Bytes,
 		Schema: &openapi.Schema{Schema: openapi.Length(1, hub.MaxSecret)}},
@@ -194,14 +195,15 @@ var descriptions = map[string]openapi.Description{
 		Answers: answers[protocol.SecretRemoved]("It is deleted.",
 			protocol.SecretRemoved{Name: "SEARCH_KEY", UsedBy: []string{"search"}})},
 	"GET /v1/questions": {Summary: "List the questions that wait for an answer, and the stored answers",
-		Text:    "Those of the principal; for an operator, those of all.",
-		Answers: answers[hub.QuestionList]("The questions and answers.", nil)},
+		Text: "Those of the principal; for an operator, those of all. Pages have first the questions, then the " +
+			"answers.", Parameters: pageParameters, Errors: badRequest,
+		Answers: answers[protocol.QuestionPage]("The questions and answers.", nil)},
 	"POST /v1/questions/{id}": {Summary: "Answer a question", Errors: badOrGone,
 		Request: jsonBody[hub.QuestionAnswer](map[string]any{"answer": "yes", "for": "session"}, "answer"),
 		Answers: noContent},
 	"DELETE /v1/questions/{id}": {Summary: "Remove a stored answer: the rule asks again", Errors: badOrGone,
 		Answers: noContent},
-	"GET " + templatesPath: {Summary: "List the templates",
+	"GET " + templatesPath: {Summary: "List the templates", Parameters: pageParameters, Errors: badRequest,
 		Answers: answers[protocol.TemplateList]("The templates.", nil)},
 	"POST /v1/templates/{name}/build": {Summary: "Build a template; needs the role `operator`", Errors: badOrGone,
 		Answers: map[int]openapi.Answer{http.StatusAccepted: openapi.Answers[protocol.TemplateRequested](

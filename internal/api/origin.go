@@ -100,7 +100,7 @@ func (c OriginCheck) allowed(r *http.Request, origin string) bool {
 const (
 	corsMethods = apiMethods + ", OPTIONS"
 	corsHeaders = "Authorization, Content-Type, Accept, Last-Event-ID, Mcp-Session-Id, Mcp-Protocol-Version, " +
-		"Idempotency-Key, Mcp-Method, Mcp-Name"
+		"Idempotency-Age, Idempotency-Key, Mcp-Method, Mcp-Name"
 	// headerParam is the prefix of headers that repeat an argument of a tool.
 	headerParam = "Mcp-Param-"
 	// maxParams bounds how many of them one preflight response allows.

@@ -8,9 +8,11 @@ import (
 	"io"
 	"net/http"
 	"slices"
+	"strconv"
 	"time"
 
 	"sandlot/internal/api/openapi"
+	"sandlot/internal/api/protocol"
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
 	"sandlot/internal/limit"
@@ -19,13 +21,19 @@ import (
 
 // The headers of requests that may be sent again.
 const (
-	idempotencyKey      = "Idempotency-Key"
+	idempotencyKey      = protocol.IdempotencyKey
 	idempotencyReplayed = "Idempotency-Replayed" // true in an answer that was stored
 )
 
 const (
-	maxKey      = 255     // bytes of an idempotency key
-	maxKeyed    = 1 << 20 // bytes of the body of a request with a key
+	// startMargin is how much older than the first request a server has to be to know that it never got it.
+	startMargin = 30 * time.Second
+	maxAge      = 1 << 40 // milliseconds
+)
+
+const (
+	maxKey      = 255 // bytes of an idempotency key
+	maxKeyed    = protocol.MaxKeyed
 	plainKey    = `^[!-~]+$`
 	keyProblems = "; send the same request with the same key, and a new key with another request"
 )
@@ -43,7 +51,9 @@ func describeRetries(d openapi.Description) openapi.Description {
 	key.Pattern = plainKey
 	d.Parameters = append(slices.Clone(d.Parameters), openapi.RequestHeader(idempotencyKey,
 		"A second request with the same key within ten minutes does nothing, and gets the first one's answer.",
-		key))
+		key), openapi.RequestHeader(protocol.IdempotencyAge, "For a client that sends a request again: how many "+
+		"milliseconds ago it sent the first one. A server that has no answer for the key, and cannot have one because "+
+		"it started later, does nothing and answers 409.", openapi.Between(0, maxAge)))
 	d.Errors = append(slices.Clone(d.Errors), http.StatusBadRequest, http.StatusConflict,
 		http.StatusUnprocessableEntity)
 	return d
@@ -99,6 +109,10 @@ func (s *Server) onlyOnce(next http.HandlerFunc) http.HandlerFunc {
 			return
 		}
 		q, body, err := onceRequest(w, r)
+		var age time.Duration
+		if err == nil {
+			age, err = requestAge(r)
+		}
 		if err != nil {
 			s.problem(w, r, err)
 			return
@@ -107,6 +121,10 @@ func (s *Server) onlyOnce(next http.HandlerFunc) http.HandlerFunc {
 		a, err := s.replies.Do(r.Context(), q, func(ctx context.Context) (*storedAnswer, error) {
 			replayed = false
 			a := &storedAnswer{header: http.Header{}}
+			if err := s.checkAge(age); err != nil {
+				s.problem(a, r, err)
+				return a, nil
+			}
 			if owner, limited := ctx.Value(limitKey{}).(string); limited {
 				a.reserved = s.Limits.NewReservation(owner, limit.AnswerBytes)
 				defer a.reserved.Release()
@@ -118,11 +136,11 @@ func (s *Server) onlyOnce(next http.HandlerFunc) http.HandlerFunc {
 		})
 		switch {
 		case errors.Is(err, once.ErrOtherInput):
-			err = wrongRequest(http.StatusUnprocessableEntity, "IDEMPOTENCY_KEY_REUSED",
+			err = wrongRequest(http.StatusUnprocessableEntity, protocol.KeyReused,
 				"the Idempotency-Key was used with another request"+keyProblems)
 		case errors.Is(err, once.ErrRunning):
 			w.Header().Set("Retry-After", "1")
-			err = wrongRequest(http.StatusConflict, "IDEMPOTENCY_KEY_IN_USE",
+			err = wrongRequest(http.StatusConflict, protocol.KeyInUse,
 				"the first request with this Idempotency-Key is still running; try again in a moment")
 		case err == nil:
 			err = a.send(w, replayed)
@@ -131,6 +149,30 @@ func (s *Server) onlyOnce(next http.HandlerFunc) http.HandlerFunc {
 			s.problem(w, r, err)
 		}
 	}
+}
+
+// requestAge returns how long ago the first request with the key of r was sent; 0: r is that one.
+func requestAge(r *http.Request) (time.Duration, error) {
+	given := r.Header.Get(protocol.IdempotencyAge)
+	if given == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseInt(given, 10, 64)
+	if err != nil || n < 0 || n > maxAge {
+		return 0, fault.Argument(protocol.IdempotencyAge, "%s is %q, but must be a number of milliseconds",
+			protocol.IdempotencyAge, fault.Clip(given))
+	}
+	return time.Duration(min(n, once.Lifetime.Milliseconds())) * time.Millisecond, nil
+}
+
+// checkAge returns an error for a repeated request whose first one may have run although its answer is not stored:
+// answers do not outlive the server, nor their lifetime.
+func (s *Server) checkAge(age time.Duration) error {
+	if age == 0 || age < once.Lifetime && time.Since(s.began) >= age+startMargin {
+		return nil
+	}
+	return wrongRequest(http.StatusConflict, protocol.KeyLost, "the answers of the time when this request was first "+
+		"sent are gone, and nobody can tell whether it was done; look at what is there, and use a new key")
 }
 
 // onceRequest reads the key and the body of a request.

@@ -11,7 +11,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"sandlot/internal/api/client"
+	"sandlot/internal/api/protocol"
 	"sandlot/internal/auth"
+	"sandlot/internal/secret"
 )
 
 // A request that is sent again with its key does nothing, and gets the first answer: that of the same token alone.
@@ -132,5 +135,84 @@ func TestIdempotencyKeyOverTokens(t *testing.T) {
 		if !send(func(p *auth.Principal) { renew(p); change(p) }) {
 			t.Errorf("%s gets the answer", what)
 		}
+	}
+}
+
+// A request that is sent again to a server that cannot have its answer any more does nothing: the server of the first
+// one may have done it.
+func TestIdempotencyKeyOfAnEarlierServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &Server{replies: newReplies(nil), began: time.Now()}
+		defer s.Close()
+		ran := 0
+		h := s.onlyOnce(func(w http.ResponseWriter, r *http.Request) { ran++ })
+		send := func(key, age string) *httptest.ResponseRecorder {
+			ctx := auth.NewContext(t.Context(), auth.Local)
+			r := httptest.NewRequestWithContext(ctx, "POST", "/x", strings.NewReader(""))
+			r.Header.Set(idempotencyKey, key)
+			r.Header.Set(protocol.IdempotencyAge, age)
+			w := httptest.NewRecorder()
+			h(w, r)
+			return w
+		}
+		for _, bad := range []string{"x", "-1", "1.5", "99999999999999999999"} {
+			if w := send("k", bad); w.Code != http.StatusBadRequest {
+				t.Errorf("the age %q: %d %s", bad, w.Code, w.Body)
+			}
+		}
+		time.Sleep(10 * time.Second)
+		for _, age := range []string{"1", "11000", "9999999999"} {
+			w := send("k", age)
+			if w.Code != http.StatusConflict || !strings.Contains(w.Body.String(), protocol.KeyLost) {
+				t.Errorf("the age %s: %d %s", age, w.Code, w.Body)
+			}
+		}
+		if ran != 0 {
+			t.Fatal("it ran")
+		}
+		// What has an answer gets it. What the server never got, or refused, runs.
+		if send("k", "0"); ran != 1 {
+			t.Error("a first request does not run")
+		}
+		if w := send("k", "11000"); w.Code != http.StatusOK || w.Header().Get(idempotencyReplayed) == "" || ran != 1 {
+			t.Errorf("%d %s after %d runs", w.Code, w.Body, ran)
+		}
+		time.Sleep(time.Minute)
+		if w := send("k2", "1000"); w.Code != http.StatusOK || ran != 2 {
+			t.Errorf("%d %s after %d runs", w.Code, w.Body, ran)
+		}
+		// An answer that was stored may be gone.
+		time.Sleep(20 * time.Minute)
+		if w := send("k2", "1200000"); w.Code != http.StatusConflict || ran != 2 {
+			t.Errorf("%d %s after %d runs", w.Code, w.Body, ran)
+		}
+	})
+}
+
+// A client whose connections break makes one session of each request.
+func TestClientMakesOne(t *testing.T) {
+	e := newEdge(t, auth.Required, OriginCheck{Loopback: true})
+	e.began = time.Now().Add(-time.Hour)
+	requests := 0
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		done := httptest.NewRecorder()
+		e.Handler().ServeHTTP(done, r)
+		if requests++; requests < 3 {
+			panic(http.ErrAbortHandler)
+		}
+		w.WriteHeader(done.Code)
+		w.Write(done.Body.Bytes())
+	}))
+	defer s.Close()
+	token := e.token("ann")
+	c, err := client.New("", s.URL, secret.Value(strings.TrimPrefix(token, "Bearer ")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := c.NewSession(t.Context())
+	p := auth.Principal{ID: "user:ann"}
+	list, listErr := e.Hub.Sessions.List(t.Context(), p, "")
+	if err != nil || listErr != nil || len(list) != 1 || list[0].ID != id || requests != 3 {
+		t.Errorf("%q, %v; %v, %v after %d requests", id, err, list, listErr, requests)
 	}
 }

@@ -12,11 +12,6 @@ import (
 	"sandlot/internal/secret"
 )
 
-func (s *Server) listSecrets(_ http.ResponseWriter, r *http.Request, p auth.Principal) (any, error) {
-	list, err := hub.ListSecrets.Do(r.Context(), s.Hub, p, hub.None{})
-	return protocol.SecretList{Secrets: list}, err
-}
-
 // newSecret reads a secret: the value is the unchanged body. The query binds it to hosts. No route returns it.
 func newSecret(w http.ResponseWriter, r *http.Request) (hub.NewSecret, error) {
 	value, err := io.ReadAll(http.MaxBytesReader(w, r.Body, hub.MaxSecret))

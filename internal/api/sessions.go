@@ -11,10 +11,6 @@ import (
 	"sandlot/internal/tool"
 )
 
-func (s *Server) listSessions(w http.ResponseWriter, r *http.Request, p auth.Principal) (any, error) {
-	return s.structured(w, r, p, "get_sessions", map[string]string{})
-}
-
 func (s *Server) getSession(w http.ResponseWriter, r *http.Request, p auth.Principal) (any, error) {
 	return s.structured(w, r, p, "get_sessions", map[string]string{"session_id": r.PathValue("id")})
 }

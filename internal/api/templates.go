@@ -8,11 +8,6 @@ import (
 	"sandlot/internal/hub"
 )
 
-func (s *Server) listTemplates(_ http.ResponseWriter, r *http.Request, p auth.Principal) (any, error) {
-	list, err := hub.ListTemplates.Do(r.Context(), s.Hub, p, hub.None{})
-	return protocol.TemplateList{Templates: list}, err
-}
-
 // templatesPath is the path of the list of templates.
 const templatesPath = "/v1/templates"
 

@@ -108,7 +108,7 @@ func (p *program) ports() *cobra.Command {
 			path = client.SessionPath(session)
 		}
 		var list builtin.SessionList
-		if err := p.ask(c.Context(), "GET", path, nil, &list); err != nil {
+		if err := p.list(c.Context(), path, &list); err != nil {
 			return err
 		}
 		type row struct {
@@ -145,6 +145,15 @@ func (p *program) ask(ctx context.Context, method, path string, in, out any) err
 		return err
 	}
 	return errors.Join(client.JSON(ctx, method, path, in, out), done())
+}
+
+// list connects to the server and reads a list with all its pages.
+func (p *program) list(ctx context.Context, path string, out any) error {
+	client, done, err := p.connect(ctx)
+	if err != nil {
+		return err
+	}
+	return errors.Join(client.List(ctx, path, out), done())
 }
 
 func (p *program) exposePort() *cobra.Command {

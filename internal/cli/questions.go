@@ -36,7 +36,7 @@ answers those of all.`,
 
 func (p *program) listQuestions(c *cobra.Command, _ []string) error {
 	var list hub.QuestionList
-	if err := p.ask(c.Context(), "GET", "/v1/questions", nil, &list); err != nil {
+	if err := p.list(c.Context(), "/v1/questions", &list); err != nil {
 		return err
 	}
 	if p.asJSON {

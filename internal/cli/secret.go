@@ -184,7 +184,7 @@ func (p *program) secretList() *cobra.Command {
 		Args: cobra.NoArgs}
 	return p.withJSON(c, func(c *cobra.Command, _ []string) error {
 		var list protocol.SecretList
-		if err := p.ask(c.Context(), "GET", "/v1/secrets", nil, &list); err != nil {
+		if err := p.list(c.Context(), "/v1/secrets", &list); err != nil {
 			return err
 		}
 		if p.asJSON {

@@ -258,7 +258,7 @@ func (p *program) sessions() *cobra.Command {
 		Example: "  sandlot sessions\n  sandlot sessions stop SESSION_ID"}
 	p.withJSON(c, func(c *cobra.Command, _ []string) error {
 		var list builtin.SessionList
-		if err := p.ask(c.Context(), "GET", "/v1/sessions", nil, &list); err != nil {
+		if err := p.list(c.Context(), "/v1/sessions", &list); err != nil {
 			return err
 		}
 		if p.asJSON {

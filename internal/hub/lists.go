@@ -5,5 +5,7 @@ import "sandlot/internal/builtin"
 // The lists that tools return, for edges that return them too.
 type (
 	SessionList = builtin.SessionList
+	SessionRow  = builtin.Session
 	ServerList  = builtin.ServerList
+	ServerRow   = builtin.ServerRow
 )

@@ -57,8 +57,10 @@ type savedReply[T any] struct {
 	finished time.Time // when the run ended; zero: it is running
 }
 
+// Lifetime is how long results are stored, unless newer ones need their place.
+const Lifetime = 10 * time.Minute
+
 const (
-	replyLifetime   = 10 * time.Minute
 	maxReplies      = 1000
 	maxOwnerReplies = 100
 	// Limits of the results' sizes, in bytes.
@@ -157,7 +159,7 @@ func (r *Replies[T]) claim(k replyKey, input [32]byte, noWait bool) (_ *savedRep
 		return nil, false, fault.New(fault.Connection, "the server is stopping; try again in a moment")
 	}
 	for k, stored := range r.byKey {
-		if !stored.finished.IsZero() && r.now().Sub(stored.finished) > replyLifetime {
+		if !stored.finished.IsZero() && r.now().Sub(stored.finished) > Lifetime {
 			delete(r.byKey, k)
 		}
 	}

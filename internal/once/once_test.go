@@ -80,7 +80,7 @@ func TestARetryRunsOnce(t *testing.T) {
 		if !d.runs(t, "bob", "k") {
 			t.Error("bob got ann's result")
 		}
-		time.Sleep(replyLifetime + time.Second)
+		time.Sleep(Lifetime + time.Second)
 		if !d.runs(t, "ann", "k") {
 			t.Error("it is remembered for ever")
 		}

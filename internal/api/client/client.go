@@ -113,6 +113,10 @@ func (c *Client) do(ctx context.Context, method, path string, body io.Reader, si
 	if size >= 0 {
 		r.ContentLength = size
 	}
+	return c.send(r)
+}
+
+func (c *Client) send(r *http.Request) (*http.Response, error) {
 	resp, err := c.http.Do(r)
 	if err != nil {
 		if failed, ok := errors.AsType[*net.OpError](err); ok && failed.Op == "dial" {
@@ -141,18 +145,67 @@ func responseError(resp *http.Response) error {
 }
 
 // JSON sends in as JSON, unless it is nil, and reads the JSON response into out, unless it
-// is nil.
+// is nil. A request that makes something has an idempotency key, and is sent again when its connection is lost.
 func (c *Client) JSON(ctx context.Context, method, path string, in, out any) error {
 	var body io.Reader
+	var encoded []byte
 	if in != nil {
-		b, err := json.Marshal(in)
-		if err != nil {
+		var err error
+		if encoded, err = json.Marshal(in); err != nil {
 			return err
 		}
-		body = bytes.NewReader(b)
+		body = bytes.NewReader(encoded)
+	}
+	if makes(method, path) && len(encoded) <= protocol.MaxKeyed {
+		return c.readOnce(ctx, path, encoded, out)
 	}
 	return c.read(ctx, method, path, body, out)
 }
+
+// pageSize is how many entries List asks for at once.
+const pageSize = "1000"
+
+// List reads a list of the API with all its pages. out is a pointer to a struct with the fields of the answer.
+func (c *Client) List(ctx context.Context, path string, out any) error {
+	fields, lists := map[string]json.RawMessage{}, map[string][]json.RawMessage{}
+	for query := (url.Values{"limit": {pageSize}}); ; {
+		page := map[string]json.RawMessage{}
+		if err := c.JSON(ctx, "GET", path+"?"+query.Encode(), nil, &page); err != nil {
+			return err
+		}
+		for name, value := range page {
+			var entries []json.RawMessage
+			if json.Unmarshal(value, &entries) != nil || entries == nil {
+				fields[name] = value
+				continue
+			}
+			lists[name] = append(lists[name], entries...)
+		}
+		var next string
+		if json.Unmarshal(page[nextCursor], &next) != nil || next == "" {
+			break
+		}
+		if next == query.Get("cursor") {
+			return errors.New("the server answers with the same page again")
+		}
+		query.Set("cursor", next)
+	}
+	delete(fields, nextCursor)
+	for name, entries := range lists {
+		if entries == nil {
+			entries = []json.RawMessage{}
+		}
+		fields[name], _ = json.Marshal(entries) // JSON of the server
+	}
+	whole, err := json.Marshal(fields)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(whole, out)
+}
+
+// nextCursor is the field of an answer that has the cursor of the next page.
+const nextCursor = "next_cursor"
 
 // read sends the body unchanged, and reads the JSON response into out, unless it is nil.
 func (c *Client) read(ctx context.Context, method, path string, body io.Reader, out any) error {

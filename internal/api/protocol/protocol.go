@@ -16,6 +16,22 @@ const (
 	UpgradeDial = "sandlot-dial" // a TCP connection to a port
 )
 
+// The headers of requests that may be sent again.
+const (
+	IdempotencyKey = "Idempotency-Key"
+	IdempotencyAge = "Idempotency-Age" // milliseconds since the first request with the key was sent
+)
+
+// Titles of problems with idempotency keys.
+const (
+	KeyReused = "IDEMPOTENCY_KEY_REUSED" // with another request
+	KeyInUse  = "IDEMPOTENCY_KEY_IN_USE" // the first request is running
+	KeyLost   = "IDEMPOTENCY_KEY_LOST"   // nobody can tell whether the first request ran
+)
+
+// MaxKeyed is how large the body of a request with a key can be, in bytes.
+const MaxKeyed = 1 << 20
+
 // Problem is a fault over HTTP: problem details (RFC 9457) with the fields of the fault.
 type Problem struct {
 	Type   string `json:"type" jsonschema:"The title as a URN: urn:sandlot:problem:session-not-found."`
@@ -78,14 +94,40 @@ type Uploaded struct {
 	Size int64  `json:"size"` // bytes
 }
 
+// Page is in the response to a request for a list with pages.
+type Page struct {
+	// NextCursor is the cursor of the request for the next page; empty: there is none.
+	NextCursor string `json:"next_cursor,omitempty" jsonschema:"The cursor of the next page; missing on the last one."`
+}
+
+// SessionPage is the response to GET /v1/sessions.
+type SessionPage struct {
+	hub.SessionList
+	Page
+}
+
+// ServerPage is the response to GET /v1/connections.
+type ServerPage struct {
+	hub.ServerList
+	Page
+}
+
 // SecretList is the response to GET /v1/secrets.
 type SecretList struct {
 	Secrets []hub.Secret `json:"secrets"`
+	Page
+}
+
+// QuestionPage is the response to GET /v1/questions.
+type QuestionPage struct {
+	hub.QuestionList
+	Page
 }
 
 // TemplateList is the response to GET /v1/templates.
 type TemplateList struct {
 	Templates []hub.Template `json:"templates"`
+	Page
 }
 
 // TemplateRequested is the response to POST /v1/templates/{name}/build.

@@ -96,7 +96,7 @@ func (p *commands) list() *cobra.Command {
 	c := &cobra.Command{Use: "list", Short: "List the MCP servers and their states", Args: cobra.NoArgs}
 	return p.withJSON(c, func(c *cobra.Command, _ []string) error {
 		var list builtin.ServerList
-		if err := p.ask(c.Context(), "GET", "/v1/connections", nil, &list); err != nil {
+		if err := p.listAll(c.Context(), "/v1/connections", &list); err != nil {
 			return err
 		}
 		if p.asJSON {
@@ -287,7 +287,7 @@ func (p *commands) onServer(c *cobra.Command,
 // connection returns the server with that name or connection id.
 func (p *commands) connection(c *cobra.Command, what string) (connectionRow, error) {
 	var list builtin.ServerList
-	if err := p.ask(c.Context(), "GET", "/v1/connections", nil, &list); err != nil {
+	if err := p.listAll(c.Context(), "/v1/connections", &list); err != nil {
 		return connectionRow{}, err
 	}
 	var names []string
@@ -407,6 +407,15 @@ func (p *commands) ask(ctx context.Context, method, path string, in, out any) er
 		return err
 	}
 	return errors.Join(client.JSON(ctx, method, path, in, out), done())
+}
+
+// listAll reads a list of the server with all its pages.
+func (p *commands) listAll(ctx context.Context, path string, out any) error {
+	client, done, err := p.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	return errors.Join(client.List(ctx, path, out), done())
 }
 
 func (p *commands) json(v any) error {

@@ -102,7 +102,7 @@ func describe(t hub.Template) string {
 
 func listTemplates(ctx context.Context, c *client.Client) ([]hub.Template, error) {
 	var list protocol.TemplateList
-	err := c.JSON(ctx, "GET", "/v1/templates", nil, &list)
+	err := c.List(ctx, "/v1/templates", &list)
 	return list.Templates, err
 }
 
