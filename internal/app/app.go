@@ -189,7 +189,7 @@ func (a *App) openSessions(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	a.rules.Set(rules)
+	a.setRules(c, rules)
 	if err := a.setQuotas(ctx); err != nil {
 		return err
 	}

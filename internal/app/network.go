@@ -169,7 +169,7 @@ func (a *App) applyChanges(ctx context.Context, now readVersions, settingsChange
 		a.log.Error("the changed quotas are wrong; those from before hold", "error", err)
 		return
 	}
-	a.rules.Set(rules)
+	a.setRules(c, rules)
 	a.quotas.Set(limits)
 	a.apply(&activeSettings{c, newPolicies})
 	a.configureServers(ctx, c)

@@ -32,6 +32,24 @@ func compileRules(c *config.Config) (*policy.Rules, error) {
 	return policy.Compile(list), nil
 }
 
+// RuleWarnings returns what rules of the settings are not about, though one may think so. The rules are valid.
+func RuleWarnings(c *config.Config) (list []string) {
+	for _, text := range c.Policy.Rules {
+		if r, err := policy.ParseRule(text.Text, text.Place); err == nil && r.Warning() != "" {
+			list = append(list, r.Warning())
+		}
+	}
+	return list
+}
+
+// setRules puts rules of the settings into effect.
+func (a *App) setRules(c *config.Config, rules *policy.Rules) {
+	a.rules.Set(rules)
+	for _, w := range RuleWarnings(c) {
+		a.log.Warn("a rule is narrower than it reads", "rule", w)
+	}
+}
+
 // Verdict is what a policy decides, and by which rule.
 type Verdict struct {
 	Effect string `json:"effect"` // allow, ask or deny

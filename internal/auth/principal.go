@@ -43,6 +43,12 @@ type Principal struct {
 // HasRole reports whether the principal has a role.
 func (p Principal) HasRole(r Role) bool { return p.Roles.Has(r) }
 
+// OfService reports whether the principal is a service or one of a service's users.
+func (p Principal) OfService() bool {
+	_, isUser := ServiceOf(p.ID)
+	return p.Service || isUser
+}
+
 // Require returns a fault if p does not have the role. The fault's text is "you may not" and what.
 func (p Principal) Require(r Role, what string) error {
 	if p.HasRole(r) {

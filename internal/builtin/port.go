@@ -88,6 +88,9 @@ type ClosePortInput struct {
 	SessionInput
 }
 
+// detail implements detailed.
+func (in ClosePortInput) detail() string { return strconv.Itoa(in.Port) }
+
 // Closed is the result of close_port.
 type Closed struct {
 	Success   bool   `json:"success" jsonschema:"False when that port is not exposed."`

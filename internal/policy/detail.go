@@ -10,6 +10,8 @@ import (
 	"unicode/utf8"
 
 	"golang.org/x/net/idna"
+
+	"sandlot/internal/fault"
 )
 
 // MaxDetail is the longest detail in bytes that patterns are compared with.
@@ -26,6 +28,8 @@ const (
 	removedPath             // a path that is removed with everything below it
 	serverTarget            // an MCP server's name, and its URL, package or command
 	hostPort                // host:port, with an IPv6 address in brackets
+	serverTool              // SERVER/TOOL
+	portNumber
 )
 
 // details are the operations with a detail.
@@ -37,9 +41,9 @@ var details = map[Operation]detailKind{
 	CodeExecute: plainText,    // the language
 	MCPInstall:  serverTarget, // NAME TYPE:SPEC
 	MCPConnect:  serverTarget, // NAME URL, or NAME COMMAND
-	MCPCall:     plainText,    // SERVER/TOOL
+	MCPCall:     serverTool,
 
-	PortExpose: plainText, PortClose: plainText, PortDial: plainText, PortVisit: plainText, // the port
+	PortExpose: portNumber, PortClose: portNumber, PortDial: portNumber, PortVisit: portNumber,
 	SessionCreate: plainText, TemplateBuild: plainText, // the template
 	PromptGet: plainText, ResourceRead: plainText, // the name, or the URI
 	SecretSet: plainText, SecretRemove: plainText, // the name
@@ -141,6 +145,9 @@ func compilePattern(kind detailKind, pattern string, e Effect) (func(detail) boo
 	if len(pattern) > MaxDetail || strings.ContainsRune(pattern, 0) || !utf8.ValidString(pattern) {
 		return nil, fmt.Errorf("a pattern is text of at most %d bytes", MaxDetail)
 	}
+	if why := unmatchable(kind, pattern, e); why != "" {
+		return nil, fmt.Errorf("%q never matches: %s", fault.Clip(pattern), why)
+	}
 	var matches func(detail) bool
 	strict := e == Allow
 	switch kind {
@@ -167,6 +174,32 @@ func compilePattern(kind detailKind, pattern string, e Effect) (func(detail) boo
 		return matches(d)
 	}, nil
 }
+
+// unmatchable returns why no detail of a kind can match a pattern; empty: one may.
+func unmatchable(kind detailKind, pattern string, e Effect) string {
+	switch kind {
+	case portNumber:
+		if strings.ContainsFunc(pattern, noPort) {
+			return "a port is a number"
+		}
+	case serverTool:
+		if !strings.ContainsAny(pattern, "/*?") {
+			return "it is compared with SERVER/TOOL, such as " + pattern + "/*"
+		}
+	case serverTarget:
+		if !strings.ContainsAny(pattern, " *?") || e == Allow && len(strings.Fields(pattern)) == 1 {
+			return "it is compared with the name and what follows it, such as " + pattern + " *"
+		}
+	case filePath, removedPath:
+		if p := absolutePattern(pattern); path.Clean(p) != p {
+			return "paths are compared without . and .., and without / at the end"
+		}
+	}
+	return ""
+}
+
+// noPort reports whether a character can be in no pattern for ports.
+func noPort(r rune) bool { return (r < '0' || r > '9') && r != '*' && r != '?' }
 
 // pathPattern compares paths. A rule that asks or denies, and ends with /*, is also about the
 // folder itself.
@@ -219,6 +252,9 @@ func hostPattern(pattern string, e Effect) (func(detail) bool, error) {
 			"range of addresses, with a port (:443) or without", pattern)
 	}
 	hostOnly, port, bracket := cutPort(normal)
+	if strings.ContainsFunc(port, noPort) {
+		return nil, fmt.Errorf("%q never matches: a port is a number", fault.Clip(pattern))
+	}
 	if bracket {
 		hostOnly = "[" + hostOnly + "]"
 	}

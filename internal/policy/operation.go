@@ -165,5 +165,11 @@ var unasked = map[Operation]bool{
 	MetricsRead: true, HealthRead: true,
 }
 
+// ofNobody reports whether the operation has no principal, ever.
+func (o Operation) ofNobody() bool { return table[o].anyone && o != PortVisit }
+
+// withoutToken reports whether the operation is decided for the owner of a sandbox, whose token is not known.
+func (o Operation) withoutToken() bool { return o == NetworkReach || o == PortVisit }
+
 // askable reports whether a rule may ask about the operation.
 func (o Operation) askable() bool { return o.Known() && !unasked[o] }

@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -17,7 +16,8 @@ type Rule struct {
 	Text   string // as in the settings
 	Place  string // where it stands, such as "sandlot.yaml:12"
 
-	who       func(auth.Principal) bool
+	who       func(auth.Principal, Operation) bool
+	byToken   bool   // who depends on the token of a request
 	operation string // a name, "noun.*" or "*"
 	pattern   string // of the detail; empty: every detail
 }
@@ -54,9 +54,7 @@ func ParseRule(text, place string) (Rule, error) {
 	if r.operation == "" {
 		return r, fmt.Errorf("%q is no rule: an operation is missing; a rule is %s", fault.Clip(text), ruleForm)
 	}
-	if r.operation == string(NetworkReach) && (who == "service" || strings.HasPrefix(who, "role:")) {
-		return r, fmt.Errorf("%q: a sandbox belongs to a user, and not to a token: name the user", fault.Clip(text))
-	}
+	r.byToken = who == "service" || strings.HasPrefix(who, "role:")
 	var err error
 	if r.who, err = parseWho(who); err != nil {
 		return r, fmt.Errorf("%q: %w", fault.Clip(text), err)
@@ -76,25 +74,31 @@ func nextWord(text string) (word, rest string) {
 	return text, ""
 }
 
-// parseWho returns the function that reports whether a rule is about a principal.
-func parseWho(text string) (func(auth.Principal) bool, error) {
+// parseWho returns the function that reports whether a rule is about a principal's request for an operation. A rule
+// about a service is also about its users, who have the service's token.
+func parseWho(text string) (func(auth.Principal, Operation) bool, error) {
 	switch text {
 	case "*":
-		return func(auth.Principal) bool { return true }, nil
-	case "user":
-		return func(p auth.Principal) bool { return p.Authenticated && !p.Service }, nil
+		return func(auth.Principal, Operation) bool { return true }, nil
+	case "user": // of a sandbox it is not known whether it belongs to a service
+		return func(p auth.Principal, o Operation) bool {
+			return p.Authenticated && (o.withoutToken() || !p.OfService())
+		}, nil
 	case "service":
-		return func(p auth.Principal) bool { return p.Service }, nil
+		return func(p auth.Principal, _ Operation) bool { return p.OfService() }, nil
 	}
 	if name, ok := strings.CutPrefix(text, "role:"); ok {
 		role, err := auth.ParseRole(name)
-		return func(p auth.Principal) bool { return p.HasRole(role) }, err
+		return func(p auth.Principal, _ Operation) bool { return p.HasRole(role) }, err
 	}
 	id, err := auth.ParseID(text)
 	if err != nil {
 		return nil, fmt.Errorf("%q must be *, user, service, local, role:NAME, or the name of a user", fault.Clip(text))
 	}
-	return func(p auth.Principal) bool { return p.ID == id }, nil
+	return func(p auth.Principal, _ Operation) bool {
+		service, _ := auth.ServiceOf(p.ID)
+		return p.ID == id || service == id
+	}, nil
 }
 
 // check checks the operation and the pattern of a rule.
@@ -104,6 +108,11 @@ func (r *Rule) check() error {
 	case len(list) == 0:
 		return fmt.Errorf("there is no operation %q%s", fault.Clip(r.operation),
 			fault.DidYouMean(r.operation, Operations()))
+	case !slices.ContainsFunc(list, func(o Operation) bool { return !o.ofNobody() }):
+		return fmt.Errorf("no rule is about %s: whoever asks for it is not known", r.operation)
+	case r.byToken && !slices.ContainsFunc(list, func(o Operation) bool { return !o.withoutToken() }):
+		return fmt.Errorf("%s is decided for the user whose sandbox it is, and not for a token: name the user",
+			r.operation)
 	case r.Effect == Ask && !slices.ContainsFunc(list, Operation.askable):
 		return fmt.Errorf("nobody is asked about %s: allow or deny it", r.operation)
 	case r.pattern == "" || r.pattern == "*":
@@ -117,7 +126,7 @@ func (r *Rule) check() error {
 	for _, o := range list {
 		if o.hasDetail() {
 			_, err := compilePattern(details[o], r.pattern, r.Effect)
-			failed, usable = errors.Join(failed, err), usable || err == nil
+			failed, usable = err, usable || err == nil
 		}
 	}
 	if usable {
@@ -126,7 +135,21 @@ func (r *Rule) check() error {
 	return failed
 }
 
-// operations returns the operations that a rule is about.
+// Warning says what a rule is not about, though one may think so; empty: nothing.
+func (r *Rule) Warning() string {
+	if !r.byToken || r.Effect == Allow {
+		return ""
+	}
+	for _, o := range r.operations() {
+		if o.withoutToken() && (o.askable() || r.Effect == Refuse) && (r.pattern == "" || o.hasDetail()) {
+			return fmt.Sprintf("%s: %s: it is not about %s, which is decided for the user whose sandbox it is, and not "+
+				"for a token: name the user in a rule of its own", r.Place, r.Text, o)
+		}
+	}
+	return ""
+}
+
+// operations returns the operations that a rule is about, sorted.
 func (r *Rule) operations() (list []Operation) {
 	noun, all := strings.CutSuffix(r.operation, "*")
 	for o := range table {
@@ -135,6 +158,7 @@ func (r *Rule) operations() (list []Operation) {
 			list = append(list, o)
 		}
 	}
+	slices.Sort(list)
 	return list
 }
 
@@ -188,7 +212,7 @@ func (s *Rules) Decide(q Question) Decision {
 	what := newDetail(details[q.Operation], q.Detail)
 	for i := range list {
 		c := &list[i]
-		if !c.who(q.Principal) || c.matches != nil && !c.matches(what) {
+		if !c.who(q.Principal, q.Operation) || c.matches != nil && !c.matches(what) {
 			continue
 		}
 		d = Decision{Effect: c.Effect, Rule: c.Rule}

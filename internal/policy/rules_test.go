@@ -26,6 +26,9 @@ var (
 	ann = auth.User("ann", false)
 	bob = auth.User("bob", false)
 	bot = auth.User("bot", true)
+	// The user of a service.
+	svcAnn, _ = auth.FromID("user:svc/ann")
+
 	eve = func() auth.Principal {
 		p := auth.User("eve", false)
 		p.Roles = auth.NewRoles(auth.Operator)
@@ -49,6 +52,13 @@ func TestRules(t *testing.T) {
 		{"deny user shell.execute", bot, ShellExecute, "ls", Allow, ""},
 		{"deny user shell.execute", auth.Local, ShellExecute, "ls", Allow, ""},
 		{"deny service shell.execute", bot, ShellExecute, "ls", Refuse, "rules:1"},
+		{"deny service shell.execute", svcAnn, ShellExecute, "ls", Refuse, "rules:1"},
+		{"deny user shell.execute", svcAnn, ShellExecute, "ls", Allow, ""},
+		{"deny svc shell.execute", svcAnn, ShellExecute, "ls", Refuse, "rules:1"},
+		{"deny svc shell.execute", ann, ShellExecute, "ls", Allow, ""},
+		{"deny user:svc/ann shell.execute", svcAnn, ShellExecute, "ls", Refuse, "rules:1"},
+		{"deny user:svc/ann shell.execute", auth.User("svc", true), ShellExecute, "ls", Allow, ""},
+		{"deny user network.reach", svcAnn, NetworkReach, "a.example:443", Refuse, "rules:1"},
 		{"deny service shell.execute", ann, ShellExecute, "ls", Allow, ""},
 		{"deny local shell.execute", auth.Local, ShellExecute, "ls", Refuse, "rules:1"},
 		{"allow role:operator * / deny * *", eve, ShellExecute, "ls", Allow, "rules:1"},
@@ -224,6 +234,16 @@ func TestParseRule(t *testing.T) {
 		"deny * session.list x":            "has no detail",
 		"deny * network.reach https://x/y": "is no host",
 		"deny service network.reach":       "name the user",
+		"allow role:operator port.visit":   "name the user",
+		"deny * login.*":                   "is not known",
+		"deny ann health.read":             "is not known",
+		"deny * port.expose http":          "a port is a number",
+		"deny * network.reach a.b:https":   "a port is a number",
+		"deny * mcp.call github":           "github/*",
+		"deny * mcp.connect evil":          "evil *",
+		"allow * mcp.connect docs*":        "docs* *",
+		"deny * file.read /a/../b/*":       "without . and ..",
+		"deny * file.* ./private/*":        "without . and ..",
 		"deny * shell.execute a\x00":       "a pattern is text",
 	} {
 		if _, err := ParseRule(text, "x:1"); err == nil || !strings.Contains(err.Error(), word) {
@@ -233,6 +253,30 @@ func TestParseRule(t *testing.T) {
 	r, err := ParseRule("  deny \t service   shell.execute   curl  * ", "x:1")
 	if err != nil || r.operation != "shell.execute" || r.pattern != "curl  *" {
 		t.Errorf("%+v %v", r, err)
+	}
+}
+
+// What a valid rule is not about is told where one may think otherwise.
+func TestRuleWarnings(t *testing.T) {
+	for text, about := range map[string]string{
+		"deny service network.*":     "network.reach",
+		"deny service *":             "it is not about",
+		"deny service port.* 22":     "port.visit",
+		"ask role:operator *":        "network.reach",
+		"ask service port.*":         "",
+		"allow role:operator *":      "",
+		"deny * *":                   "",
+		"deny ann network.*":         "",
+		"deny service mcp.*":         "",
+		"deny service shell.execute": "",
+	} {
+		r, err := ParseRule(text, "x:1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := r.Warning(); !strings.Contains(got, about) || (got == "") != (about == "") {
+			t.Errorf("%q: %q, want %q", text, got, about)
+		}
 	}
 }
 

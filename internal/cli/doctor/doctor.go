@@ -50,6 +50,9 @@ func Examine(ctx context.Context, c *config.Config, log *slog.Logger, start Star
 		report: func(ok bool, what, detail string) { report(Check{what, ok, detail}) }}
 	e.report(true, "settings", fmt.Sprintf("state in %s, runtime %s (see `sandlot config`)", c.Server.StateDir,
 		c.Runtime.Name))
+	for _, w := range app.RuleWarnings(c) {
+		e.report(true, "policy", "WARNING: "+w)
+	}
 	e.checkCertificate(log)
 	e.checkIssuers(ctx, log)
 	templates, err := app.Templates(c, log, nil)
