@@ -142,8 +142,8 @@ func (r *Rule) Warning() string {
 	}
 	for _, o := range r.operations() {
 		if o.withoutToken() && (o.askable() || r.Effect == Refuse) && (r.pattern == "" || o.hasDetail()) {
-			return fmt.Sprintf("%s: %s: it is not about %s, which is decided for the user whose sandbox it is, and not "+
-				"for a token: name the user in a rule of its own", r.Place, r.Text, o)
+			return fmt.Sprintf("%s: %s: it is not about %s, which is decided for the user whose sandbox it is, "+
+				"and not for a token: name the user in a rule of its own", r.Place, r.Text, o)
 		}
 	}
 	return ""
