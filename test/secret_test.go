@@ -143,3 +143,89 @@ func TestSecretServerKilled(t *testing.T) {
 	shows(newer, "bob", "hunter2 anew")
 	s.holds("hunter2")
 }
+
+// TestSecretInCommands: a variable of a command has a stored secret in place of its reference, by every door, also
+// after a crash of Sandlot, and nothing that Sandlot writes has it. A bound one is its placeholder. A service gets
+// none unless a rule says so.
+func TestSecretInCommands(t *testing.T) {
+	t.Parallel()
+	s := start(t, "SANDLOT_LOG_LEVEL=DEBUG")
+	ann, bob, bot := s.token("ann"), s.token("bob"), s.token("ann", "--service")
+	env := map[string]string{"MINE": "a ${secret:KEY} b"}
+	run := func(token, session string) *result {
+		t.Helper()
+		return s.connect(older, token, nil).call("execute_command", args{"command": `echo "<$MINE>"`, "env": env,
+			"session_id": session})
+	}
+	set := func(value string, arguments ...string) {
+		t.Helper()
+		if out, code := s.cliAs(ann, value, append([]string{"secret", "set"}, arguments...)...); code != 0 {
+			t.Fatal(out)
+		}
+	}
+	if got := s.connect(older, ann, nil).refusal("execute_command", args{"command": "true", "env": env}); got !=
+		"NOT_FOUND" {
+		t.Errorf("without the secret: %q", got)
+	}
+	if _, _, body := s.post("/v1/tools/execute_command", `{"command":"true","env":{"A":"${secret:KEY}"}}`,
+		"Authorization", "Bearer "+ann); !strings.Contains(body, "sandlot secret set KEY") {
+		t.Errorf("without the secret: %s", body)
+	}
+	set("hunter2 of ann", "KEY")
+	if got := run(ann, "home"); !strings.Contains(got.Text, "<a hunter2 of ann b>") {
+		t.Errorf("ann's command: %s", got.All)
+	}
+	if _, _, body := s.post("/v1/tools/execute_command", `{"command":"echo $A","env":{"A":"${secret:KEY}"}}`,
+		"Authorization", "Bearer "+ann); !strings.Contains(body, "hunter2 of ann") {
+		t.Errorf("over HTTP: %s", body)
+	}
+	if out, code := s.cliAs(ann, "", "exec", "--session", "home", "--env", "A=${secret:KEY}", "--", "sh", "-c",
+		"echo $A"); code != 0 || out != "hunter2 of ann\n" {
+		t.Errorf("the command line: %d %s", code, out)
+	}
+	if out, code := s.cliAs(ann, "", "exec", "--session", "home", "--env", "A=${secret:NONE}", "--",
+		"true"); code == 0 || !strings.Contains(out, "sandlot secret set NONE") {
+		t.Errorf("the command line, without the secret: %d %s", code, out)
+	}
+	if got := s.connect(newer, bob, nil).refusal("execute_command", args{"command": "true", "env": env}); got !=
+		"NOT_FOUND" {
+		t.Errorf("another user's: %q", got)
+	}
+	if got := s.connect(newer, bot, nil).refusal("execute_command", args{"command": "true", "env": env}); got !=
+		"FORBIDDEN" {
+		t.Errorf("a service: %q", got)
+	}
+	s.applySettings("policy: {rules: [\"allow service secret.use KEY\", \"deny ann secret.use PROD_*\"]}\n")
+	if got := run(bot, "new"); !strings.Contains(got.Text, "<a hunter2 of ann b>") {
+		t.Errorf("a service that may: %s", got.All)
+	}
+	set("hunter2-of-prod", "PROD_KEY")
+	if got := s.connect(newer, ann, nil).refusal("execute_command", args{"command": "true",
+		"env": map[string]string{"A": "${secret:PROD_KEY}"}}); got != "FORBIDDEN" {
+		t.Errorf("one that a rule denies: %q", got)
+	}
+	set("hunter2-bound", "BOUND", "--host", "api.example.com")
+	if got := s.connect(newer, ann, nil).call("execute_command", args{"command": "echo $A",
+		"env": map[string]string{"A": "${secret:BOUND}"}}); !strings.HasPrefix(got.Text, "sandlot_") {
+		t.Errorf("a bound one: %s", got.All)
+	}
+	s.connect(older, ann, nil).call("execute_command", args{"command": "echo $MINE; sleep 600", "env": env,
+		"background": true, "session_id": "home"})
+	s.holds("hunter2")
+
+	s.kill()
+	transport.CloseIdleConnections()
+	s.launch()
+	if got := run(ann, "home"); !strings.Contains(got.Text, "<a hunter2 of ann b>") {
+		t.Errorf("after a crash: %s", got.All)
+	}
+	set("hunter2 again", "KEY")
+	if got := run(ann, "home"); !strings.Contains(got.Text, "<a hunter2 again b>") {
+		t.Errorf("with another value: %s", got.All)
+	}
+	events, _, _ := s.cli("events", "--json", "--since", "1h")
+	if !strings.Contains(events, `"operation":"secret.use","name":"KEY"`) {
+		t.Errorf("the events do not name it: %s", events)
+	}
+	s.holds("hunter2")
+}

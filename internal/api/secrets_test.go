@@ -162,7 +162,7 @@ func TestSecretsAreGuarded(t *testing.T) {
 func TestSecretsInUse(t *testing.T) {
 	e := newEdge(t, auth.Off, OriginCheck{Loopback: true}).withSecrets()
 	there := serverstest.Empty(t, nil)
-	if _, err := e.Hub.Vault.Set(t.Context(), auth.Local.ID, "GH", secret.Value("hunter2")); err != nil {
+	if _, err := e.Hub.Vault.Set(t.Context(), auth.Local.ID, "GH", secret.Value("hunter2"), nil); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := e.Hub.Servers.Connect(t.Context(), auth.Local,

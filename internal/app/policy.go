@@ -19,15 +19,17 @@ func compileRules(c *config.Config) (*policy.Rules, error) {
 		list = append(list, r)
 	}
 	// Nobody can be asked about what the many people behind a service would share. Who sets mcp_consent has
-	// decided it.
+	// decided it for servers.
+	denied := []policy.Operation{policy.SecretUse}
 	if c.Origin["mcp_consent"] == "default" {
-		for _, o := range []policy.Operation{policy.MCPInstall, policy.MCPConnect} {
-			r, err := policy.ParseRule("deny service "+string(o), "default")
-			if err != nil {
-				return nil, err
-			}
-			list = append(list, r)
+		denied = append(denied, policy.MCPInstall, policy.MCPConnect)
+	}
+	for _, o := range denied {
+		r, err := policy.ParseRule("deny service "+string(o), "default")
+		if err != nil {
+			return nil, err
 		}
+		list = append(list, r)
 	}
 	return policy.Compile(list), nil
 }

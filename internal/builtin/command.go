@@ -20,7 +20,7 @@ type CommandInput struct {
 	Command    string            `json:"command"`
 	Args       []string          `json:"args,omitempty"` // nil: Command is a shell line
 	Cwd        string            `json:"cwd,omitempty" jsonschema:"The directory to start in."`
-	Env        map[string]string `json:"env,omitempty" jsonschema:"Environment variables, added to the sandbox's own."`
+	Env        map[string]string `json:"env,omitempty"`
 	Stdin      *string           `json:"stdin,omitempty" jsonschema:"Text for its standard input."`
 	Background bool              `json:"background,omitempty" jsonschema:"Return at once and let it run on."`
 	SessionInput
@@ -61,13 +61,20 @@ func (t *Tools) executeCommand(ctx context.Context, c tool.Call, in CommandInput
 	if strings.TrimSpace(in.Command) == "" {
 		return nil, fault.Argument("command", "argument \"command\" is empty")
 	}
+	env := in.Env
+	if c.Reveal != nil {
+		var err error
+		if env, err = c.Reveal(ctx, in.Env); err != nil {
+			return nil, err
+		}
+	}
 	l, err := t.openSession(ctx, c, session.OpenRequest{ID: in.SessionID, Template: in.Template, Flavor: in.Flavor})
 	if err != nil {
 		return nil, err
 	}
 	defer l.Release()
 	cmd := Command(l.Booted.Template, in.Command, in.Args, in.Args != nil)
-	cmd.Dir, cmd.Env = in.Cwd, in.Env
+	cmd.Dir, cmd.Env = in.Cwd, env
 	once.Begun(ctx)
 	if in.Background {
 		return t.runInBackground(ctx, l, in, cmd)

@@ -96,8 +96,11 @@ func add[Out, In any](t *Tools, o policy.Operation, name string, h handler[In]) 
 		return d.Tool
 	}})
 	var implies []policy.Operation
-	if o == policy.MCPRestart {
+	switch name {
+	case "restart_external_mcp":
 		implies = []policy.Operation{policy.MCPConnect, policy.MCPInstall} // see connectsAgain
+	case "execute_command":
+		implies = []policy.Operation{policy.SecretUse} // see tool.Call.Reveal
 	}
 	t.byName[name] = tool.Callable{Operation: o, Implies: implies, DetailFollows: o == policy.CodeExecute,
 		Consents: o == policy.MCPInstall || o == policy.MCPConnect,

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -18,6 +19,7 @@ import (
 	"sandlot/internal/agent/command"
 	"sandlot/internal/api/client"
 	"sandlot/internal/builtin"
+	"sandlot/internal/cli/connection"
 	"sandlot/internal/image"
 	"sandlot/internal/terminal"
 )
@@ -104,7 +106,7 @@ func (p *program) run() *cobra.Command {
 			return errors.Join(err, t.done())
 		}
 		argv := append(slices.Clone(lang.Command), file)
-		code2, err := p.runIn(c.Context(), t, append(argv, args[1:]...), stdin, false)
+		code2, err := p.runIn(c.Context(), t, command.Command{Args: append(argv, args[1:]...)}, stdin, false)
 		if session != "" {
 			err = errors.Join(err, t.client.JSON(context.WithoutCancel(c.Context()), "DELETE",
 				client.FilePath(t.session, file), nil, nil))
@@ -151,22 +153,28 @@ func (p *program) source(file string) ([]byte, io.Reader, error) {
 func (p *program) exec() *cobra.Command {
 	var session string
 	var tty bool
+	var env []string
 	c := &cobra.Command{
 		Use: "exec -- COMMAND [ARG...]", Short: "Run a command in a sandbox", Args: cobra.MinimumNArgs(1),
 		Long: "Run a command in a new sandbox or in a session, with your standard input, output and error. sandlot " +
-			"exits with the exit code of the command.",
+			"exits with the exit code of the command. In a value of --env, ${secret:NAME} stands for a stored secret.",
 		Example: "  sandlot exec -- uname -a\n  sandlot exec --session home -- ls -la\n  tar c . | sandlot exec " +
-			"--session home -- tar x",
+			"--session home -- tar x\n  sandlot exec --env 'KEY=${secret:KEY}' -- python3 job.py",
 	}
 	c.Flags().SetInterspersed(false)
 	c.Flags().StringVar(&session, "session", "", sessionHelp)
 	c.Flags().BoolVarP(&tty, "tty", "t", false, "allocate a terminal for the command")
+	c.Flags().StringArrayVar(&env, "env", nil, "variable: NAME=VALUE, or NAME for the value that it has here")
 	c.RunE = func(c *cobra.Command, args []string) error {
+		vars, err := connection.Pairs("env", env)
+		if err != nil {
+			return usage{err}
+		}
 		t, err := p.findSession(c.Context(), session)
 		if err != nil {
 			return err
 		}
-		code, err := p.runIn(c.Context(), t, args, p.in, tty)
+		code, err := p.runIn(c.Context(), t, command.Command{Args: args, Env: vars}, p.in, tty)
 		return exitWith(code, errors.Join(err, t.done()))
 	}
 	return c
@@ -189,7 +197,7 @@ func (p *program) shell() *cobra.Command {
 		if tty {
 			argv = append(argv, "-i")
 		}
-		code, err := p.runIn(c.Context(), t, argv, p.in, tty)
+		code, err := p.runIn(c.Context(), t, command.Command{Args: argv}, p.in, tty)
 		return exitWith(code, errors.Join(err, t.done()))
 	}
 	return c
@@ -203,9 +211,8 @@ func exitWith(code int, err error) error {
 	return err
 }
 
-// runIn runs argv in the target with the standard streams of this process.
-func (p *program) runIn(ctx context.Context, t *target, argv []string, in io.Reader, tty bool) (int, error) {
-	cmd := command.Command{Args: argv}
+// runIn runs a command in the target with the standard streams of this process.
+func (p *program) runIn(ctx context.Context, t *target, cmd command.Command, in io.Reader, tty bool) (int, error) {
 	tm := client.Terminal{Stdin: in, Stdout: p.out, Stderr: p.err, Resize: make(chan command.Size, 1)}
 	if tty {
 		restore, err := p.rawTerminal(&cmd, tm)
@@ -229,7 +236,9 @@ func (p *program) rawTerminal(cmd *command.Command, t client.Terminal) (restore 
 		return nil, err
 	}
 	cmd.Terminal = &command.Size{Rows: rows, Cols: cols}
-	cmd.Env = map[string]string{"TERM": os.Getenv("TERM")}
+	env := map[string]string{"TERM": os.Getenv("TERM")}
+	maps.Copy(env, cmd.Env)
+	cmd.Env = env
 	old, err := term.MakeRaw(fd)
 	if err != nil {
 		return nil, err

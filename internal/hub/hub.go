@@ -47,7 +47,7 @@ type Config struct {
 	Ports    *port.Ports
 	Servers  *servers.Servers
 	Vault    *vault.Vault
-	// SecretsChanged, if set, is called when a principal's secrets have changed.
+	// SecretsChanged is called when a principal's secrets have changed; nil: nobody wants to know.
 	SecretsChanged func(owner string)
 	// Templates has the templates; nil: the server has none.
 	Templates *template.Set
@@ -82,6 +82,9 @@ func New(c Config) *Hub {
 	}
 	if h.Log == nil {
 		h.Log = slog.New(slog.DiscardHandler)
+	}
+	if h.SecretsChanged == nil {
+		h.SecretsChanged = func(string) {}
 	}
 	for _, s := range c.Sources {
 		if r, ok := s.(tool.ResourceReader); ok {

@@ -4,8 +4,10 @@ import (
 	"context"
 
 	"sandlot/internal/auth"
+	"sandlot/internal/fault"
 	"sandlot/internal/policy"
 	"sandlot/internal/secret"
+	"sandlot/internal/servers/spec"
 	"sandlot/internal/vault"
 )
 
@@ -41,16 +43,8 @@ type NewSecret struct {
 }
 
 func (h *Hub) setSecret(ctx context.Context, p auth.Principal, s NewSecret) (Secret, error) {
-	var i vault.Info
-	var err error
-	if s.Bind != nil {
-		i, err = h.Vault.Bind(ctx, p.ID, string(s.SecretName), s.Value, *s.Bind)
-	} else {
-		i, err = h.Vault.Set(ctx, p.ID, string(s.SecretName), s.Value)
-	}
-	if h.SecretsChanged != nil { // also after an error: the store may have the change
-		h.SecretsChanged(p.ID)
-	}
+	i, err := h.Vault.Set(ctx, p.ID, string(s.SecretName), s.Value, s.Bind)
+	h.SecretsChanged(p.ID) // also after an error: the store may have the change
 	if err != nil {
 		return Secret{}, err
 	}
@@ -63,14 +57,38 @@ func (h *Hub) setSecret(ctx context.Context, p auth.Principal, s NewSecret) (Sec
 // refer to it.
 func (h *Hub) removeSecret(ctx context.Context, p auth.Principal, name SecretName) ([]string, error) {
 	err := h.Vault.Remove(ctx, p.ID, string(name))
-	if h.SecretsChanged != nil {
-		h.SecretsChanged(p.ID)
-	}
+	h.SecretsChanged(p.ID)
 	if err != nil {
 		return nil, err
 	}
 	h.Log.InfoContext(ctx, "secret removed", "principal", p.ID, "name", string(name))
 	return h.serversUsing(p, string(name)), nil
+}
+
+// reveal returns variables of a command with the principal's secrets in place of references to them.
+func (h *Hub) reveal(ctx context.Context, p auth.Principal, env map[string]string) (map[string]string, error) {
+	return spec.RevealEnv(env, func(name string) (string, error) { return h.useSecret(ctx, p, SecretName(name)) })
+}
+
+// useSecret returns the value of a secret for a command, or the placeholder of one that is bound.
+func (h *Hub) useSecret(ctx context.Context, p auth.Principal, name SecretName) (string, error) {
+	a, err := h.authorize(ctx, Request{Principal: p, Operation: policy.SecretUse, Resource: name.resource(h, p),
+		Detail: string(name)})
+	if err != nil {
+		return "", err
+	}
+	defer a.Close()
+	if h.Vault == nil {
+		err = fault.New(fault.NotFound, "this server stores no secrets")
+		a.outcome = outcomeOf(err)
+		return "", err
+	}
+	value, err := h.Vault.Reveal(ctx, p.ID, string(name))
+	if err == nil {
+		a.request.Name = string(name) // a secret has this name, so it is no value that was typed by mistake
+	}
+	a.outcome = outcomeOf(err)
+	return value.Reveal(), err
 }
 
 // serversUsing returns the names of the third-party servers that refer to a secret.

@@ -38,6 +38,11 @@ func (s *Shell) Run(ctx context.Context, c command.Command) (*agent.Interactive,
 	if err := s.decide(ctx, policy.CommandLine(c.Args, c.Env)); err != nil {
 		return nil, command.Started{}, err
 	}
+	env, err := s.hub.reveal(ctx, s.request.Principal, c.Env)
+	if err != nil {
+		return nil, command.Started{}, s.Fail(err)
+	}
+	c.Env = env
 	stream, err := s.lease.Agent().Interactive(ctx, c)
 	if err != nil {
 		return nil, command.Started{}, s.Fail(s.lease.Fault(ctx, err, fault.CommandExecution))

@@ -61,6 +61,9 @@ func (h *Hub) Call(ctx context.Context, c tool.Call) (*tool.Result, error) {
 	request := once.NewShared(func() { _ = a.Close() }) // a run with an idempotency key may outlast this call
 	defer request.Release()
 	c.Hold = request.Hold
+	c.Reveal = func(ctx context.Context, env map[string]string) (map[string]string, error) {
+		return h.reveal(ctx, c.Principal, env)
+	}
 	if r.DetailFollows {
 		c.Decide = func(ctx context.Context, detail string) error {
 			r := r

@@ -46,7 +46,7 @@ var details = map[Operation]detailKind{
 	PortExpose: portNumber, PortClose: portNumber, PortDial: portNumber, PortVisit: portNumber,
 	SessionCreate: plainText, TemplateBuild: plainText, // the template
 	PromptGet: plainText, ResourceRead: plainText, // the name, or the URI
-	SecretSet: plainText, SecretRemove: plainText, // the name
+	SecretSet: plainText, SecretRemove: plainText, SecretUse: plainText, // the name
 }
 
 func (o Operation) hasDetail() bool { return details[o] != noDetail }

@@ -66,6 +66,7 @@ const (
 	SecretList   Operation = "secret.list"
 	SecretSet    Operation = "secret.set"
 	SecretRemove Operation = "secret.remove"
+	SecretUse    Operation = "secret.use" // by a reference in a variable of a command
 
 	NetworkRead    Operation = "network.read"     // of one session
 	NetworkReadAll Operation = "network.read_all" // the settings, which apply to all sessions
@@ -117,7 +118,7 @@ var table = map[Operation]rule{
 	MCPConnect:     changes, MCPInstall: changes, MCPList: reads, MCPInspect: reads, MCPApprove: changes,
 	MCPRestart: changes, MCPDisconnect: changes, MCPLogs: reads, MCPCall: changes,
 	LoginBegin: {anyone: true, changes: true}, LoginFinish: {anyone: true, changes: true},
-	SecretList: reads, SecretSet: changes, SecretRemove: changes,
+	SecretList: reads, SecretSet: changes, SecretRemove: changes, SecretUse: reads,
 	NetworkRead:    {operatorsMayForOthers: true},
 	NetworkReadAll: {role: auth.Operator, deniedAct: "see what holds for the network of all users"},
 	NetworkChange: {role: auth.Operator, deniedAct: "change what a session may reach", changes: true,

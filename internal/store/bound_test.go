@@ -18,10 +18,10 @@ func TestBoundSecrets(t *testing.T) {
 	db := open(t, dir)
 	v := &vault.Vault{Store: db, KeyFile: filepath.Join(dir, "secrets.key"), CreateKey: true}
 	to := vault.Binding{Hosts: []string{"api.test"}, Header: "X-Key"}
-	if _, err := v.Bind(t.Context(), "user:ann", "KEY", secret.Value("hunter2-bound"), to); err != nil {
+	if _, err := v.Set(t.Context(), "user:ann", "KEY", secret.Value("hunter2-bound"), &to); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := v.Set(t.Context(), "user:ann", "PLAIN", secret.Value("hunter2-plain")); err != nil {
+	if _, err := v.Set(t.Context(), "user:ann", "PLAIN", secret.Value("hunter2-plain"), nil); err != nil {
 		t.Fatal(err)
 	}
 	bound := func() []vault.BoundSecret {

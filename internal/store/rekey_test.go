@@ -84,7 +84,7 @@ func TestRekeyKilled(t *testing.T) {
 		v := &vault.Vault{Store: db, KeyFile: file, CreateKey: true}
 		for i := range killed {
 			if _, err := v.Set(t.Context(), fmt.Sprintf("user:u%d", i%40), fmt.Sprintf("S%d", i),
-				secret.Value(fmt.Sprint(i))); err != nil {
+				secret.Value(fmt.Sprint(i)), nil); err != nil {
 				t.Fatal(err)
 			}
 		}

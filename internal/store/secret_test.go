@@ -80,7 +80,7 @@ func TestSecretsAreSealed(t *testing.T) {
 	db := open(t, dir)
 	v := &vault.Vault{Store: db, KeyFile: filepath.Join(dir, "secrets.key"), CreateKey: true}
 	for _, owner := range []string{"user:ann", "user:bob"} {
-		if _, err := v.Set(t.Context(), owner, "KEY", secret.Value("hunter2 of "+owner)); err != nil {
+		if _, err := v.Set(t.Context(), owner, "KEY", secret.Value("hunter2 of "+owner), nil); err != nil {
 			t.Fatal(err)
 		}
 	}

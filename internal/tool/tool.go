@@ -66,6 +66,9 @@ type Call struct {
 	// Imply asks policy about another operation that the call does on the way, one of Callable.Implies. consent
 	// is Consent for that operation; nil: no rule decides it.
 	Imply Imply
+	// Reveal returns variables of a command with the principal's secrets in place of references to them; nil: there
+	// are no secrets. What it returns goes to the sandbox, and is stored nowhere.
+	Reveal func(ctx context.Context, env map[string]string) (map[string]string, error)
 	// Hold keeps the call open, with its place in the quota, until release: for a run that may outlast the client.
 	// nil: nothing ends with the call.
 	Hold func() (release func())
@@ -195,7 +198,8 @@ type Callable struct {
 	Consents bool
 	// DetailFollows: the call finds its detail out, and calls Call.Decide with it.
 	DetailFollows bool
-	// Implies are operations that a call may do on the way. Before it does, it calls Call.Imply.
+	// Implies are operations that a call may do on the way. Before it does, it calls Call.Imply, or
+	// for policy.SecretUse Call.Reveal.
 	Implies []policy.Operation
 	// Call calls the tool. The call must have the principal and the name that Find got.
 	// Errors are faults.

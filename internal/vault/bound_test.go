@@ -10,7 +10,7 @@ import (
 
 func bindTo(t *testing.T, v *Vault, owner, name, value string, hosts ...string) Info {
 	t.Helper()
-	i, err := v.Bind(t.Context(), owner, name, secret.Value(value), Binding{Hosts: hosts})
+	i, err := v.Set(t.Context(), owner, name, secret.Value(value), &Binding{Hosts: hosts})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +129,7 @@ func TestBindRefuses(t *testing.T) {
 		"a variable of all":  {"path", "hunter2", Binding{Hosts: []string{"a.test"}}},
 		"of the linker":      {"ld_preload", "hunter2", Binding{Hosts: []string{"a.test"}}},
 	} {
-		_, err := v.Bind(t.Context(), ann, test.name, secret.Value(test.value), test.to)
+		_, err := v.Set(t.Context(), ann, test.name, secret.Value(test.value), &test.to)
 		if !fault.Is(err, fault.InvalidParameters) || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%s: %v", what, err)
 		}

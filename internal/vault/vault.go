@@ -85,17 +85,9 @@ func checkName(name string) error {
 }
 
 // Set stores a value under a name, and replaces an earlier value. A value is a text of 1 to MaxValueBytes
-// bytes, without NUL. Faults never contain any part of it. A secret that is bound stays so.
-func (v *Vault) Set(ctx context.Context, owner, name string, value secret.Value) (Info, error) {
-	return v.set(ctx, owner, name, value, nil)
-}
-
-// Bind is Set for a secret that is bound from now on, as to says. Its placeholder is made here.
-func (v *Vault) Bind(ctx context.Context, owner, name string, value secret.Value, to Binding) (Info, error) {
-	return v.set(ctx, owner, name, value, &to)
-}
-
-func (v *Vault) set(ctx context.Context, owner, name string, value secret.Value, to *Binding) (Info, error) {
+// bytes, without NUL. Faults never contain any part of it. From now on the secret is bound as to says, whose
+// placeholder is made here; nil: one that is bound stays so.
+func (v *Vault) Set(ctx context.Context, owner, name string, value secret.Value, to *Binding) (Info, error) {
 	if err := checkName(name); err != nil {
 		return Info{}, err
 	}

@@ -75,7 +75,7 @@ func fresh(t *testing.T) (*Vault, *records) {
 
 func set(t *testing.T, v *Vault, owner, name, value string) Info {
 	t.Helper()
-	i, err := v.Set(t.Context(), owner, name, secret.Value(value))
+	i, err := v.Set(t.Context(), owner, name, secret.Value(value), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -219,7 +219,7 @@ func TestLostKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, err := range []error{func() error { _, err := v.Reveal(t.Context(), ann, "A"); return err }(),
-		func() error { _, err := v.Set(t.Context(), ann, "A", "x"); return err }()} {
+		func() error { _, err := v.Set(t.Context(), ann, "A", "x", nil); return err }()} {
 		f := fault.From(err)
 		if f.Kind != fault.Configuration || len(f.Advice) == 0 || strings.Contains(f.Error(), filepath.Dir(v.KeyFile)) {
 			t.Errorf("with a file that is no key: %v %q", err, f.Advice)
@@ -240,7 +240,7 @@ func TestLostKey(t *testing.T) {
 func TestNamedKey(t *testing.T) {
 	v, _ := fresh(t)
 	v.CreateKey = false
-	if _, err := v.Set(t.Context(), ann, "A", "a"); !fault.Is(err, fault.Configuration) {
+	if _, err := v.Set(t.Context(), ann, "A", "a", nil); !fault.Is(err, fault.Configuration) {
 		t.Errorf("without it: %v", err)
 	}
 	if _, err := os.Stat(v.KeyFile); !errors.Is(err, os.ErrNotExist) {
@@ -261,8 +261,8 @@ func TestAtOnce(t *testing.T) {
 	for n := range 10 {
 		work.Go(func() {
 			for _, v := range []*Vault{v, other} {
-				if _, err := v.Set(t.Context(), fmt.Sprintf("user:%d", n), "A",
-					secret.Value(fmt.Sprint("value ", n))); err != nil {
+				if _, err := v.Set(t.Context(), fmt.Sprintf("user:%d", n), "A", secret.Value(fmt.Sprint("value ", n)),
+					nil); err != nil {
 					t.Error(err)
 				}
 			}
@@ -274,7 +274,7 @@ func TestAtOnce(t *testing.T) {
 	}
 	for n := range MaxSecrets + 10 {
 		work.Go(func() {
-			if _, err := v.Set(t.Context(), ann, fmt.Sprintf("S%d", n), "x"); err != nil &&
+			if _, err := v.Set(t.Context(), ann, fmt.Sprintf("S%d", n), "x", nil); err != nil &&
 				!fault.Is(err, fault.ResourceLimit) {
 				t.Error(err)
 			}
@@ -292,7 +292,7 @@ func TestAtOnce(t *testing.T) {
 func TestRefused(t *testing.T) {
 	v, m := fresh(t)
 	for _, name := range []string{"", "1A", "A-B", "A B", "ä", "A\n", "A}", "../A", strings.Repeat("A", 65)} {
-		if _, err := v.Set(t.Context(), ann, name, "hunter2"); !fault.Is(err, fault.InvalidParameters) ||
+		if _, err := v.Set(t.Context(), ann, name, "hunter2", nil); !fault.Is(err, fault.InvalidParameters) ||
 			strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("name %q: %v", name, err)
 		}
@@ -305,7 +305,7 @@ func TestRefused(t *testing.T) {
 	}
 	for what, value := range map[string]string{"nothing": "", "a NUL": "hunter2\x00", "no text": "hunter2\xff",
 		"too much": strings.Repeat("hunter2", MaxValueBytes/7+1)} {
-		if _, err := v.Set(t.Context(), ann, "A", secret.Value(value)); !fault.Is(err, fault.InvalidParameters) ||
+		if _, err := v.Set(t.Context(), ann, "A", secret.Value(value), nil); !fault.Is(err, fault.InvalidParameters) ||
 			strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%s: %v", what, err)
 		}

@@ -117,19 +117,27 @@ func (p *commands) list() *cobra.Command {
 	})
 }
 
-// parsePairs reads NAME=VALUE. NAME alone takes the value from the environment, so that it
+// Pairs reads NAME=VALUE of a flag that may be repeated. NAME alone takes the value from the environment, so that it
 // stays out of the shell's history.
-func (p *commands) parsePairs(flag string, given []string) (map[string]string, error) {
+func Pairs(flag string, given []string) (map[string]string, error) {
 	m := map[string]string{}
 	for _, g := range given {
 		k, v, ok := strings.Cut(g, "=")
 		if !ok {
 			if v, ok = os.LookupEnv(k); !ok {
-				return nil, p.Usage(fmt.Errorf("--%s %s: write NAME=VALUE, or set the variable %s and name it alone",
-					flag, k, k))
+				return nil, fmt.Errorf("--%s %s: write NAME=VALUE, or set the variable %s and name it alone", flag, k,
+					k)
 			}
 		}
 		m[k] = v
+	}
+	return m, nil
+}
+
+func (p *commands) parsePairs(flag string, given []string) (map[string]string, error) {
+	m, err := Pairs(flag, given)
+	if err != nil {
+		return nil, p.Usage(err)
 	}
 	return m, nil
 }

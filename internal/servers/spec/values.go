@@ -22,6 +22,7 @@ var referencePattern = regexp.MustCompile(`\$\{secret:([A-Za-z_][A-Za-z0-9_]{0,6
 const (
 	referencePrefix = "${secret:"
 	maxExpanded     = 64 << 10 // bytes of one value after expansion
+	maxRevealed     = 1 << 20  // bytes of all variables of a command after expansion
 )
 
 // hasReference reports whether a value has a reference, valid or not.
@@ -116,6 +117,31 @@ func (v Values) Expand(reveal func(name string) (string, error)) (Values, error)
 	}
 	headers, err := expand("header", v.Headers)
 	return Values{Env: env, Headers: headers, Complete: v.Complete}, err
+}
+
+// RevealEnv returns the variables of a command with all references replaced by their secrets, as Expand does. Without
+// references it returns env itself.
+func RevealEnv(env map[string]string, reveal func(name string) (string, error)) (map[string]string, error) {
+	if len(withReferences(env)) == 0 {
+		return env, nil
+	}
+	expanded, revealed, total := maps.Clone(env), map[string]string{}, 0
+	for _, k := range slices.Sorted(maps.Keys(env)) {
+		if err := checkReferences("env", k, env[k]); err != nil {
+			return nil, err
+		}
+		value, err := expandValue(env[k], revealed, reveal)
+		if err != nil {
+			return nil, err
+		}
+		total += len(value)
+		if hasReference(env[k]) && len(value) > maxExpanded || total > maxRevealed {
+			return nil, fault.Argument("env", "with secrets in place of their references, a variable has at most %d "+
+				"bytes, and all variables of a command %d: %s is more", maxExpanded, maxRevealed, fault.Clip(k))
+		}
+		expanded[k] = value
+	}
+	return expanded, nil
 }
 
 // expandValue expands one value. It stops when the result has more than maxExpanded bytes;

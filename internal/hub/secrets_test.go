@@ -1,0 +1,134 @@
+package hub
+
+import (
+	"context"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"sandlot/internal/auth"
+	"sandlot/internal/event"
+	"sandlot/internal/fault"
+	"sandlot/internal/policy"
+	"sandlot/internal/secret"
+	"sandlot/internal/tool"
+	"sandlot/internal/vault"
+)
+
+// secretStore is a vault.Store in memory.
+type secretStore map[[2]string]vault.Record
+
+func (s secretStore) PutSecret(_ context.Context, r vault.Record) error {
+	s[[2]string{r.Owner, r.Name}] = r
+	return nil
+}
+
+func (s secretStore) Secret(_ context.Context, owner, name string) (vault.Record, error) {
+	r, ok := s[[2]string{owner, name}]
+	if !ok {
+		return r, vault.ErrNotFound
+	}
+	return r, nil
+}
+
+func (s secretStore) Secrets(context.Context, string) ([]vault.Record, error) { return nil, nil }
+
+func (s secretStore) RemoveSecret(context.Context, string, string) error { return nil }
+
+// revealing is a source with the tool run, which reveals its variable.
+type revealing struct {
+	source
+	value string
+}
+
+func (s *revealing) Find(auth.Principal, string) (tool.Callable, bool) {
+	return tool.Callable{Operation: policy.ShellExecute, Call: func(ctx context.Context, c tool.Call) (*tool.Result,
+		error) {
+		env, err := c.Reveal(ctx, map[string]string{"A": s.value})
+		return &tool.Result{Summary: env["A"]}, err
+	}}, true
+}
+
+// A command's variables get the secrets of its own principal, as far as the scope of the token and the rules allow;
+// the event has the name of a secret that exists.
+func TestSecretsInCommands(t *testing.T) {
+	v := &vault.Vault{Store: secretStore{}, KeyFile: filepath.Join(t.TempDir(), "key"), CreateKey: true}
+	ann, bob, bot := auth.User("ann", false), auth.User("bob", false), auth.User("ann", true)
+	set := func(p auth.Principal, name, value string, to *vault.Binding) vault.Info {
+		t.Helper()
+		i, err := v.Set(t.Context(), p.ID, name, secret.Value(value), to)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return i
+	}
+	set(ann, "KEY", "hunter2 of ann", nil)
+	set(ann, "PROD_KEY", "hunter2 of prod", nil)
+	set(bob, "KEY", "hunter2 of bob", nil)
+	bound := set(ann, "BOUND", "hunter2-bound", &vault.Binding{Hosts: []string{"a.test"}})
+	src, events, rules, used := &revealing{}, event.New(), &policy.Current{}, []string{}
+	defer events.Close()
+	events.ObserveBy(func(e event.Event) {
+		if e.Operation == string(policy.SecretUse) {
+			used = append(used, e.Principal+" "+e.Name+" "+e.Outcome)
+		}
+	})
+	h := New(Config{Sources: []tool.Source{src}, Vault: v, Events: events, Rules: rules})
+	call := func(p auth.Principal, value string) (string, error) {
+		src.value = value
+		r, err := h.Call(t.Context(), tool.Call{Principal: p, Name: "run"})
+		if err != nil {
+			return "", err
+		}
+		return r.Summary, nil
+	}
+	for p, want := range map[string]string{ann.ID: "a hunter2 of ann", bob.ID: "a hunter2 of bob"} {
+		if got, err := call(auth.OnBehalfOf(p), "a ${secret:KEY}"); err != nil || got != want {
+			t.Errorf("%s: %q, %v", p, got, err)
+		}
+	}
+	if got, err := call(ann, "${secret:BOUND}"); err != nil || got != bound.Binding.Placeholder {
+		t.Errorf("a bound one: %q, %v", got, err)
+	}
+	if _, err := call(bob, "${secret:PROD_KEY}"); !fault.Is(err, fault.NotFound) || !strings.Contains(err.Error(),
+		"sandlot secret set PROD_KEY") {
+		t.Errorf("another's: %v", err)
+	}
+	scoped := ann
+	scoped.Scope = "shell.execute"
+	if _, err := call(scoped, "${secret:KEY}"); !fault.Is(err, fault.Forbidden) {
+		t.Errorf("without the scope: %v", err)
+	}
+	if _, err := call(scoped, "plain"); err != nil {
+		t.Errorf("without the scope, and without a secret: %v", err)
+	}
+	slices.Sort(used)
+	if got := strings.Join(used, ", "); got != "user:ann  FORBIDDEN, user:ann BOUND ok, user:ann KEY ok, "+
+		"user:bob  NOT_FOUND, user:bob KEY ok" {
+		t.Errorf("the events are %s", got)
+	}
+	var list []policy.Rule
+	for _, text := range []string{"deny ann secret.use PROD_*", "allow service secret.use KEY",
+		"deny service secret.use"} {
+		r, err := policy.ParseRule(text, "here")
+		if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, r)
+	}
+	rules.Set(policy.Compile(list))
+	for text, allowed := range map[string]bool{"${secret:KEY}": true, "${secret:PROD_KEY}": false,
+		"${secret:KEY}${secret:PROD_KEY}": false} {
+		if got, err := call(ann, text); (err == nil) != allowed || err != nil && (!fault.Is(err, fault.Forbidden) ||
+			got != "") {
+			t.Errorf("%s: %q, %v", text, got, err)
+		}
+	}
+	if _, err := call(bot, "${secret:KEY}"); err != nil {
+		t.Errorf("a service that may: %v", err)
+	}
+	if _, err := call(bot, "${secret:BOUND}"); !fault.Is(err, fault.Forbidden) {
+		t.Errorf("a service that may not: %v", err)
+	}
+}
