@@ -6,6 +6,7 @@ import (
 	"sandlot/internal/egress"
 	"sandlot/internal/fault"
 	"sandlot/internal/policy"
+	"sandlot/internal/policy/cedar"
 )
 
 // compileRules returns the rules of the settings, with the default ones behind them.
@@ -31,7 +32,15 @@ func compileRules(c *config.Config) (*policy.Rules, error) {
 		}
 		list = append(list, r)
 	}
-	return policy.Compile(list), nil
+	rules := policy.Compile(list)
+	if c.Policy.Cedar.Text == "" {
+		return rules, nil
+	}
+	policies, err := cedar.Parse(c.Policy.Cedar.Text, c.Policy.Cedar.File, c.Policy.Cedar.Line)
+	if err != nil {
+		return nil, fault.Wrap(fault.Configuration, err, "policy: %v", err)
+	}
+	return rules.With(policies), nil
 }
 
 // RuleWarnings returns what rules of the settings are not about, though one may think so. The rules are valid.
@@ -68,6 +77,10 @@ func CheckPolicy(c *config.Config, q policy.Question) (Verdict, error) {
 	}
 	d := rules.Decide(q)
 	v := Verdict{Effect: d.Effect.String(), Place: "the table of operations"}
+	if d.Effect == policy.Refuse && d.Rule == nil && c.Policy.Cedar.Text != "" && policy.Decide(q).Effect ==
+		policy.Allow {
+		v.Place = "policy.cedar: no policy permits it"
+	}
 	if d.Reason != nil {
 		v.Reason = d.Reason.Error()
 	}

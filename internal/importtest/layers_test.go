@@ -45,6 +45,7 @@ var places = map[string]place{
 	"writes":                               {"L0", ""},
 	"event":                                {"L1", ""},
 	"policy":                               {"L1", "auth"},
+	"policy/cedar":                         {"L1", "auth policy"},
 	"question":                             {"L1", "auth policy"},
 	"auth":                                 {"L1", "event"},
 	"auth/oidc":                            {"L1", "auth"},
