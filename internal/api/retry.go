@@ -15,6 +15,7 @@ import (
 	"sandlot/internal/api/protocol"
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
+	"sandlot/internal/hub"
 	"sandlot/internal/limit"
 	"sandlot/internal/once"
 )
@@ -64,6 +65,7 @@ type storedAnswer struct {
 	status int
 	header http.Header
 	body   bytes.Buffer
+	trail  hub.Trail // what the request asked policy
 
 	reserved *limit.Reservation // memory of the request while it runs; nil: it counts against no limit
 }
@@ -99,9 +101,9 @@ func newReplies(watch *auth.TokenWatch) *once.Replies[*storedAnswer] {
 	return once.New(once.Config[*storedAnswer]{TokenContext: watch.TokenContext, Size: answerSize, Undone: nothingDone})
 }
 
-// onlyOnce serves requests with an idempotency key: the first one runs, and later ones get its answer. An
-// answer is only for the principal with the same rights: a token does not get what another one was answered, unless
-// both are JWTs of the same user with the same roles and scope.
+// onlyOnce serves requests with an idempotency key: the first one runs, and later ones get its answer, as long
+// as policy allows it. An answer is only for the principal with the same rights: a token does not get what another one
+// was answered, unless both are JWTs of the same user with the same roles and scope.
 func (s *Server) onlyOnce(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if _, given := r.Header[idempotencyKey]; !given {
@@ -129,7 +131,7 @@ func (s *Server) onlyOnce(next http.HandlerFunc) http.HandlerFunc {
 				a.reserved = s.Limits.NewReservation(owner, limit.AnswerBytes)
 				defer a.reserved.Release()
 			}
-			again := r.Clone(ctx)
+			again := r.Clone(hub.WithTrail(ctx, &a.trail))
 			again.Body = io.NopCloser(bytes.NewReader(body))
 			next(a, again)
 			return a, nil
@@ -143,7 +145,12 @@ func (s *Server) onlyOnce(next http.HandlerFunc) http.HandlerFunc {
 			err = wrongRequest(http.StatusConflict, protocol.KeyInUse,
 				"the first request with this Idempotency-Key is still running; try again in a moment")
 		case err == nil:
-			err = a.send(w, replayed)
+			if replayed {
+				err = s.Hub.Replay(r.Context(), q.Principal, &a.trail)
+			}
+			if err == nil {
+				err = a.send(w, replayed)
+			}
 		}
 		if err != nil {
 			s.problem(w, r, err)
@@ -201,8 +208,9 @@ func onceRequest(w http.ResponseWriter, r *http.Request) (q once.Request, body [
 		rights.Name, rights.Token, rights.Expires = "", "", time.Time{}
 	}
 	input := fmt.Appendf(nil, "%s %s\n%s\n", r.Method, r.URL.RequestURI(), r.Header.Get("Content-Type"))
+	held, _ := r.Context().Value(heldKey{}).(*once.Shared)
 	return once.Request{Principal: p, Name: fmt.Sprintf("http %+v", rights), Key: keys[0], NoWait: true,
-		Input: append(input, body...)}, body, nil
+		Hold: held.Hold, Input: append(input, body...)}, body, nil
 }
 
 // send sends the answer to a client.

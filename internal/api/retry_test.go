@@ -14,6 +14,9 @@ import (
 	"sandlot/internal/api/client"
 	"sandlot/internal/api/protocol"
 	"sandlot/internal/auth"
+	"sandlot/internal/event"
+	"sandlot/internal/limit"
+	"sandlot/internal/policy"
 	"sandlot/internal/secret"
 )
 
@@ -215,4 +218,89 @@ func TestClientMakesOne(t *testing.T) {
 	if err != nil || listErr != nil || len(list) != 1 || list[0].ID != id || requests != 3 {
 		t.Errorf("%q, %v; %v, %v after %d requests", id, err, list, listErr, requests)
 	}
+}
+
+// A stored answer is for who may still do the request, and an event tells of it.
+func TestReplayAsksPolicy(t *testing.T) {
+	e := newEdge(t, auth.Required, OriginCheck{Loopback: true})
+	rules := new(policy.Current)
+	e.Hub.Rules, e.Hub.Decide = rules, rules.Decide
+	ann := e.token("ann")
+	events := e.Hub.Events.Subscribe(event.Filter{}, 0)
+	defer events.Close()
+	send := func(rule string) (answer, string) {
+		var list []policy.Rule
+		if rule != "" {
+			r, err := policy.ParseRule(rule, "x:1")
+			if err != nil {
+				t.Fatal(err)
+			}
+			list = append(list, r)
+		}
+		rules.Set(policy.Compile(list))
+		a := do(e.Handler(), "POST", "/v1/sessions", "{}", "Authorization", ann, idempotencyKey, "k")
+		outcome := ""
+		for more := true; more; {
+			var all []event.Event
+			all, _, more = events.Read()
+			for _, v := range all {
+				if v.Kind == event.Call && v.Operation == "session.create" {
+					outcome = v.Outcome
+				}
+			}
+		}
+		return a, outcome
+	}
+	first, outcome := send("")
+	if first.StatusCode != 201 || outcome != event.OK {
+		t.Fatalf("%d %q", first.StatusCode, outcome)
+	}
+	if a, outcome := send("ask * session.create"); a.body != first.body || outcome != event.Replayed {
+		t.Errorf("again: %d %s, the event says %q", a.StatusCode, a.body, outcome)
+	}
+	if a, outcome := send("deny ann session.create"); a.StatusCode != 403 || outcome != "FORBIDDEN" {
+		t.Errorf("after a rule: %d %s, the event says %q", a.StatusCode, a.body, outcome)
+	}
+	if a, _ := send(""); a.body != first.body {
+		t.Errorf("without the rule: %d %s", a.StatusCode, a.body)
+	}
+}
+
+// A request with a key counts against the limits of its principal until it ends, also when its client has left.
+func TestARunHoldsItsLimits(t *testing.T) {
+	for name, limits := range map[string]limit.Limits{"requests": {limit.Requests: 1, limit.RequestBytes: 1 << 20},
+		"bytes": {limit.Requests: 9, limit.RequestBytes: 256 << 10}} {
+		t.Run(name, func(t *testing.T) { holdsItsLimits(t, limits) })
+	}
+}
+
+func holdsItsLimits(t *testing.T, limits limit.Limits) {
+	synctest.Test(t, func(t *testing.T) {
+		limits[limit.AnswerBytes] = 1 << 20
+		s := &Server{Config: Config{Limits: limit.New(limits)}, replies: newReplies(nil)}
+		defer s.Close()
+		finish := make(chan struct{})
+		h := s.onlyOnce(func(http.ResponseWriter, *http.Request) { <-finish })
+		send := func(ctx context.Context, key string) int {
+			r := httptest.NewRequestWithContext(ctx, "POST", "/x", strings.NewReader(strings.Repeat("x", 130<<10)))
+			r.Header.Set(idempotencyKey, key)
+			w := httptest.NewRecorder()
+			s.withinLimits(h, w, r, auth.User("ann", false))
+			return w.Code
+		}
+		ctx, hangUp := context.WithCancel(t.Context())
+		var client sync.WaitGroup
+		client.Go(func() { send(ctx, "1") })
+		synctest.Wait()
+		hangUp()
+		client.Wait()
+		if code := send(t.Context(), "2"); code != http.StatusTooManyRequests {
+			t.Errorf("a second request runs beside the first one: %d", code)
+		}
+		close(finish)
+		synctest.Wait()
+		if code := send(t.Context(), "3"); code != http.StatusOK {
+			t.Errorf("after the run: %d", code)
+		}
+	})
 }

@@ -12,11 +12,16 @@ import (
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
 	"sandlot/internal/limit"
+	"sandlot/internal/once"
 )
 
 // limitKey is the context key of the principal's id, against whose limits a request counts.
 // Requests over the owner's socket have none, and count against no limit.
 type limitKey struct{}
+
+// heldKey is the context key of what a request holds of its principal's limits: a run with an idempotency key holds it
+// until it ends, though its client may leave before.
+type heldKey struct{}
 
 // acquire counts one more of a kind against the limit of the request's principal.
 func (s *Server) acquire(ctx context.Context, k limit.Kind) (release func(), err error) {
@@ -38,9 +43,8 @@ func (s *Server) withinLimits(next http.Handler, w http.ResponseWriter, r *http.
 		s.limitExceeded(w, r, err)
 		return
 	}
-	defer done()
+	end := done
 	defer conn.MarkServing(r)()
-	r = r.WithContext(ctx)
 	if sw, ok := w.(*statusWriter); ok {
 		sw.reserved = s.Limits.NewReservation(p.ID, limit.AnswerBytes)
 		defer sw.reserved.Release()
@@ -48,9 +52,12 @@ func (s *Server) withinLimits(next http.Handler, w http.ResponseWriter, r *http.
 	if r.Body != nil && r.Body != http.NoBody {
 		b := &body{ReadCloser: r.Body, began: time.Now(), control: http.NewResponseController(w), ctx: ctx,
 			reserved: s.Limits.NewReservation(p.ID, limit.RequestBytes)}
-		defer b.reserved.Release()
+		end = func() { b.reserved.Release(); done() }
 		r.Body = b
 	}
+	held := once.NewShared(end)
+	defer held.Release()
+	r = r.WithContext(context.WithValue(ctx, heldKey{}, held))
 	next.ServeHTTP(w, r)
 }
 

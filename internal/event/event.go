@@ -31,9 +31,10 @@ var Kinds = []Kind{Call, Connection, Egress, Session, Consent, Token, Server}
 
 // Outcomes. An operation that failed with a fault has the fault's code instead.
 const (
-	OK      = "ok"
-	Error   = "error"   // a tool's result, or a third-party server's answer, is an error
-	Started = "started" // an operation that lasts has begun; its end is another event
+	OK       = "ok"
+	Error    = "error"    // a tool's result, or a third-party server's answer, is an error
+	Replayed = "replayed" // a repeated request got the stored answer
+	Started  = "started"  // an operation that lasts has begun; its end is another event
 )
 
 // Operations of events that are not calls: no client requests them. The operations of calls

@@ -47,6 +47,7 @@ func withCall(ctx context.Context, c *tool.Call) context.Context {
 
 // permit returns nil if policy allows a request, or a person does whom a rule asks.
 func (h *Hub) permit(ctx context.Context, r Request) error {
+	trailOf(ctx).add(r)
 	d := h.Decide(policy.Question{Principal: r.Principal, Operation: r.Operation, Resource: r.Resource,
 		Detail: r.Detail, DetailFollows: r.DetailFollows})
 	if d.Effect != policy.Ask {

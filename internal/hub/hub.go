@@ -185,14 +185,20 @@ type ActiveRequest struct {
 	cleanups       []func() // called by Close, the last one first
 }
 
-// authorize asks policy. It publishes a refusal as an event.
-func (h *Hub) authorize(ctx context.Context, r Request) (*ActiveRequest, error) {
+// active returns a request that policy has not decided about yet.
+func (h *Hub) active(ctx context.Context, r Request) *ActiveRequest {
 	a := &ActiveRequest{hub: h, request: r, start: time.Now(), outcome: outcomePanicked,
 		origin: event.FromContext(ctx)}
 	a.origin.Token = r.Principal.Token
 	if service, ok := auth.ServiceOf(r.Principal.ID); ok {
 		a.origin.Service = service
 	}
+	return a
+}
+
+// authorize asks policy. It publishes a refusal as an event.
+func (h *Hub) authorize(ctx context.Context, r Request) (*ActiveRequest, error) {
+	a := h.active(ctx, r)
 	if r.Principal.Service {
 		h.Quotas.AddService(r.Principal.ID)
 	}

@@ -97,3 +97,34 @@ func TestARunDecidesWithoutItsClient(t *testing.T) {
 		}
 	})
 }
+
+// What a run asked policy is asked again with its details, also if no rule was about them when it ran.
+func TestReplayAsksAboutDetails(t *testing.T) {
+	k := newKeyed()
+	defer k.replies.Close()
+	close(k.block)
+	rules := new(policy.Current)
+	h := New(Config{Sources: []tool.Source{k}, Rules: rules, Events: event.New()})
+	var trail Trail
+	c := tool.Call{Principal: ann, Name: "x", Args: []byte("k")}
+	if _, err := h.Call(WithTrail(t.Context(), &trail), c); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Replay(t.Context(), ann, &trail); err != nil {
+		t.Error(err)
+	}
+	for text, allowed := range map[string]bool{"deny * code.execute bash": true, "deny * code.execute python": false,
+		"deny * code.execute": false, "ask * code.execute": true, "deny bob code.execute": true} {
+		rules.Set(rulesOf(t, text))
+		if err := h.Replay(t.Context(), ann, &trail); (err == nil) != allowed || err != nil &&
+			!fault.Is(err, fault.Forbidden) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	narrow := ann
+	narrow.Scope = auth.NewScope("file.read")
+	rules.Set(nil)
+	if err := h.Replay(t.Context(), narrow, &trail); !fault.Is(err, fault.Forbidden) {
+		t.Errorf("a token without the operation gets the answer: %v", err)
+	}
+}

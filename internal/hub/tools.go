@@ -53,7 +53,7 @@ func (h *Hub) Call(ctx context.Context, c tool.Call) (*tool.Result, error) {
 	if !ok {
 		return nil, h.toolNotFound(ctx, c.Principal, c.Name)
 	}
-	r, invalid := h.callRequest(f, &c)
+	r, invalid := h.callRequest(ctx, f, &c)
 	a, err := h.authorize(ctx, r)
 	if err != nil {
 		return nil, err
@@ -112,13 +112,13 @@ func (a *ActiveRequest) callWithinQuota(ctx context.Context, f tool.Callable, c 
 
 // callRequest returns the request of a tool's call. An error is that of the arguments, after policy
 // has decided.
-func (h *Hub) callRequest(f tool.Callable, c *tool.Call) (r Request, invalid error) {
+func (h *Hub) callRequest(ctx context.Context, f tool.Callable, c *tool.Call) (r Request, invalid error) {
 	r = Request{Principal: c.Principal, Operation: f.Operation, Name: c.Name, consents: f.Consents}
 	rules := h.Rules.Load()
 	if mayAsk(rules, f) {
 		r.call = &tool.Call{Client: c.Client, Progress: c.Progress}
 	}
-	if f.Detail == nil || !rules.UsesDetail(f.Operation) {
+	if f.Detail == nil || !rules.UsesDetail(f.Operation) && trailOf(ctx) == nil {
 		return r, nil
 	}
 	d, invalid := f.Detail(*c)

@@ -82,7 +82,7 @@ func errorType(e *event.Event) string {
 	switch {
 	case e.Outcome == event.Error:
 		return "tool_error" // the convention's value for a result with isError
-	case e.Kind == event.Call && e.Outcome != event.OK && e.Outcome != event.Started:
+	case e.Kind == event.Call && e.Outcome != event.OK && e.Outcome != event.Started && e.Outcome != event.Replayed:
 		return e.Outcome
 	}
 	return ""
