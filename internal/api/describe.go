@@ -85,7 +85,8 @@ var descriptions = map[string]openapi.Description{
 			http.StatusOK: openapi.Answers[protocol.Readiness]("They can.", protocol.Readiness{Status: "ready"}),
 			http.StatusServiceUnavailable: openapi.Answers[protocol.Readiness]("They cannot.",
 				protocol.Readiness{Status: "not ready", Reason: "the runtime does not work; run `sandlot doctor`"})}},
-	"GET /v1/openapi.json": {Summary: "This document", Text: "The tools in it are those of Sandlot itself.",
+	"GET /v1/openapi.json": {Summary: "The description of this API, an OpenAPI document",
+		Text:    "The tools in it are those of Sandlot itself.",
 		Answers: answers[map[string]any]("The OpenAPI document.", nil)},
 	"GET " + resourceMetadata: {Summary: "Where users log in, for OAuth clients (RFC 9728)",
 		Text: "For the API. Only with issuers of tokens in the settings.", ID: "client.discover", Errors: missing,
@@ -229,7 +230,7 @@ var descriptions = map[string]openapi.Description{
 		Parameters: []openapi.Parameter{
 			openapi.Query("url", "The address of this server for the client.", openapi.Text("")),
 			openapi.Query("name", "The name of this server in the client.",
-				openapi.Text("^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$"))},
+				openapi.Text("^([A-Za-z0-9][A-Za-z0-9_-]{0,31})?$"))},
 		Answers: answers[protocol.Guidance]("The file, and what goes into it.", nil)},
 }
 

@@ -29,7 +29,7 @@ const (
 const (
 	// startMargin is how much older than the first request a server has to be to know that it never got it.
 	startMargin = 30 * time.Second
-	maxAge      = 1 << 40 // milliseconds
+	maxAge      = 1e13 - 1 // milliseconds
 )
 
 const (
@@ -54,7 +54,7 @@ func describeRetries(d openapi.Description) openapi.Description {
 		"A second request with the same key within ten minutes does nothing, and gets the first one's answer.",
 		key), openapi.RequestHeader(protocol.IdempotencyAge, "For a client that sends a request again: how many "+
 		"milliseconds ago it sent the first one. A server that has no answer for the key, and cannot have one because "+
-		"it started later, does nothing and answers 409.", openapi.Between(0, maxAge)))
+		"it started later, does nothing and answers 409.", openapi.Text("^[0-9]{1,13}$")))
 	d.Errors = append(slices.Clone(d.Errors), http.StatusBadRequest, http.StatusConflict,
 		http.StatusUnprocessableEntity)
 	return d
@@ -106,7 +106,8 @@ func newReplies(watch *auth.TokenWatch) *once.Replies[*storedAnswer] {
 // was answered, unless both are JWTs of the same user with the same roles and scope.
 func (s *Server) onlyOnce(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		if _, given := r.Header[idempotencyKey]; !given {
+		_, given := r.Header[idempotencyKey]
+		if _, again := r.Header[protocol.IdempotencyAge]; !given && !again {
 			next(w, r)
 			return
 		}
@@ -160,14 +161,14 @@ func (s *Server) onlyOnce(next http.HandlerFunc) http.HandlerFunc {
 
 // requestAge returns how long ago the first request with the key of r was sent; 0: r is that one.
 func requestAge(r *http.Request) (time.Duration, error) {
-	given := r.Header.Get(protocol.IdempotencyAge)
-	if given == "" {
+	given := r.Header[protocol.IdempotencyAge]
+	if len(given) == 0 {
 		return 0, nil
 	}
-	n, err := strconv.ParseInt(given, 10, 64)
-	if err != nil || n < 0 || n > maxAge {
+	n, err := strconv.ParseInt(given[0], 10, 64)
+	if err != nil || len(given) > 1 || given[0][0] < '0' || n > maxAge {
 		return 0, fault.Argument(protocol.IdempotencyAge, "%s is %q, but must be a number of milliseconds",
-			protocol.IdempotencyAge, fault.Clip(given))
+			protocol.IdempotencyAge, fault.Clip(given[0]))
 	}
 	return time.Duration(min(n, once.Lifetime.Milliseconds())) * time.Millisecond, nil
 }
@@ -190,8 +191,8 @@ func onceRequest(w http.ResponseWriter, r *http.Request) (q once.Request, body [
 		valid = keys[0][i] > ' ' && keys[0][i] <= '~'
 	}
 	if !valid {
-		return q, nil, fault.Argument(idempotencyKey, "%s must be 1 to %d characters of ASCII, without spaces",
-			idempotencyKey, maxKey)
+		return q, nil, fault.Argument(idempotencyKey, "%s must be there once, with 1 to %d characters of ASCII, "+
+			"without spaces", idempotencyKey, maxKey)
 	}
 	body, err = io.ReadAll(http.MaxBytesReader(w, r.Body, maxKeyed))
 	if f, ok := errors.AsType[*fault.Error](err); ok { // from body.Read

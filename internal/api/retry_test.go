@@ -158,10 +158,13 @@ func TestIdempotencyKeyOfAnEarlierServer(t *testing.T) {
 			h(w, r)
 			return w
 		}
-		for _, bad := range []string{"x", "-1", "1.5", "99999999999999999999"} {
+		for _, bad := range []string{"x", "", "+1", "1 ", "-1", "1.5", "99999999999999999999"} {
 			if w := send("k", bad); w.Code != http.StatusBadRequest {
 				t.Errorf("the age %q: %d %s", bad, w.Code, w.Body)
 			}
+		}
+		if w := send("", "1"); w.Code != http.StatusBadRequest {
+			t.Errorf("an age without a key: %d %s", w.Code, w.Body)
 		}
 		time.Sleep(10 * time.Second)
 		for _, age := range []string{"1", "11000", "9999999999"} {

@@ -15,7 +15,7 @@ var only = map[string][]string{
 	"sandlot/internal/store":          {"sandlot/internal/app", "sandlot/internal/cli"},
 	// Edges.
 	"sandlot/internal/gateway":      {"sandlot/internal/app", "sandlot/internal/api"},
-	"sandlot/internal/api":          {"sandlot/internal/app", "sandlot/internal/cli"},
+	"sandlot/internal/api":          {"sandlot/internal/app", "sandlot/internal/cli", "sandlot/test/reference"},
 	"sandlot/internal/cli":          {"sandlot/cmd/sandlot"},
 	"sandlot/internal/app":          {"sandlot/internal/cli"},
 	"sandlot/internal/clientconfig": {"sandlot/internal/api", "sandlot/internal/cli", "sandlot/internal/config"},
