@@ -79,13 +79,15 @@ type logBuffer struct {
 	mu   sync.Mutex
 	data []byte
 	loud []byte
+
+	whole bool // keep all
 }
 
 func (b *logBuffer) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.data = append(b.data, p...)
-	if over := len(b.data) - 64<<10; over > 0 {
+	if over := len(b.data) - 64<<10; over > 0 && !b.whole {
 		over += bytes.IndexByte(b.data[over:], '\n') + 1 // a whole line, if there is one
 		for line := range bytes.Lines(b.data[:over]) {
 			if bytes.Contains(line, []byte("level=WARN")) || bytes.Contains(line, []byte("level=ERROR")) {

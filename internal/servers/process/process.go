@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -260,8 +261,7 @@ func OnHost(c Command, user string, log *Log) (*Process, error) {
 	}()
 	if err := <-started; err != nil {
 		stdout.Close()
-		return nil, fault.Wrap(fault.CommandExecution, err, "%s could not be started on the server's machine: %v",
-			c.Argv[0], err)
+		return nil, notStarted(err)
 	}
 	p.stop = func() {
 		defer stdout.Close()
@@ -299,4 +299,16 @@ func WithPath(path []string, command string, args []string) []string {
 		return argv
 	}
 	return append([]string{"/bin/sh", "-c", `PATH="$1:$PATH"; export PATH; shift; exec "$@"`, "sh", strings.Join(path, ":")}, argv...)
+}
+
+// notStarted returns the fault for a program that could not be started on the host. It has no path: the command is of
+// the settings, may have a secret, and users do not see it.
+func notStarted(err error) error {
+	if e, ok := errors.AsType[*exec.Error](err); ok {
+		err = e.Err
+	}
+	if e, ok := errors.AsType[*fs.PathError](err); ok {
+		err = e.Err
+	}
+	return fault.Wrap(fault.CommandExecution, err, "its program could not be started on the server's machine: %v", err)
 }
