@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"time"
 
 	"modernc.org/sqlite"
 )
@@ -36,14 +37,42 @@ func sqlitePool(path string) *sql.DB {
 	dsn := (&url.URL{Scheme: "file", Path: path}).String() + "?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)" +
 		"&_pragma=synchronous(NORMAL)&_pragma=secure_delete(1)&_pragma=foreign_keys(1)&_txlock=immediate"
 	d := &sqlite.Driver{}
-	db := sql.OpenDB(connector{func(context.Context) (driver.Conn, error) { return d.Open(dsn) }, d,
-		&dialect{translate: sqliteFault}})
+	connect := func(ctx context.Context) (driver.Conn, error) {
+		return whenFree(ctx, func() (driver.Conn, error) { return d.Open(dsn) })
+	}
+	db := sql.OpenDB(connector{connect, d, &dialect{translate: sqliteFault}})
 	db.SetMaxOpenConns(4)
 	return db
 }
 
+const (
+	openTimeout = 10 * time.Second
+	openPause   = 10 * time.Millisecond
+)
+
+// whenFree opens a connection, again while the file is busy. The first connection of a new file makes it one with a
+// write-ahead log: for that it reads the file, and then wants to write. Who has read and wants to write is not made
+// to wait by busy_timeout, since two of them would wait for each other: the second one of two servers that open a new
+// file at once gets SQLITE_BUSY at once.
+func whenFree(ctx context.Context, open func() (driver.Conn, error)) (driver.Conn, error) {
+	began := time.Now()
+	for {
+		c, err := open()
+		var e *sqlite.Error
+		if !errors.As(err, &e) || e.Code()&0xff != sqliteBusy || time.Since(began) > openTimeout {
+			return c, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(openPause):
+		}
+	}
+}
+
 // Codes of SQLite.
 const (
+	sqliteBusy       = 5
 	sqliteFull       = 13
 	sqliteTooBig     = 18
 	sqliteConstraint = 19

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"os"
@@ -367,4 +368,28 @@ func TestOpenFails(t *testing.T) {
 	if _, err := Open(t.Context(), dir); err == nil {
 		t.Error("a file that is no database was opened")
 	}
+}
+
+// A new database is opened while another process writes to it, as one does that creates it too.
+func TestOpenedWhileWritten(t *testing.T) {
+	dir := t.TempDir()
+	other, err := sql.Open("sqlite", sqliteFile(dir)+"?_txlock=immediate")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if _, err := other.Exec(`CREATE TABLE other (a)`); err != nil {
+		t.Fatal(err)
+	}
+	writing, err := other.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	end := time.AfterFunc(200*time.Millisecond, func() { _ = writing.Rollback() })
+	defer end.Stop()
+	db, err := Open(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	db.Close()
 }
