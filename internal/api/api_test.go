@@ -89,7 +89,9 @@ func (m *records) PutSession(_ context.Context, r session.Record) error {
 	return nil
 }
 
-func (m *records) PutTraffic(context.Context, map[string]egress.Traffic) error { return nil }
+func (m *records) PutCounts(context.Context, session.Counts) error { return nil }
+
+func (m *records) Days(context.Context, int64) (map[string]egress.Day, error) { return nil, nil }
 
 func (m *records) Sessions(context.Context) ([]session.Record, error) {
 	m.mu.Lock()

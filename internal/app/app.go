@@ -199,7 +199,7 @@ func (a *App) openSessions(ctx context.Context) error {
 		Dir:    filepath.Join(c.Server.StateDir, "templates"), Prepare: a.registries.prepare,
 		Outlet: func(name, box string) *egress.Outlet {
 			return a.egress.Outlet(egress.Owner{Principal: "template " + name, Sandbox: box},
-				a.sessions.TemplatePolicy(name), egress.NewMeter(egress.Traffic{}))
+				a.sessions.TemplatePolicy(name), egress.NewMeter(egress.Traffic{}, nil))
 		}})
 	a.builder.Load(ctx)
 	if err := a.sessions.Recover(ctx); err != nil {

@@ -52,6 +52,7 @@ func quotas(c *config.Config) (quota.Settings, error) {
 // overlay returns the limits with the values of a quota in the settings.
 func overlay(l quota.Limits, q config.Quota) quota.Limits {
 	for _, f := range []struct{ to, from *int }{{&l.Sessions, q.Sessions}, {&l.MemoryMB, q.MemoryMB},
+		{&l.DiskMB, q.DiskMB}, {&l.TrafficMBPerDay, q.TrafficMBPerDay},
 		{&l.Connections, q.Connections}, {&l.Secrets, q.Secrets}, {&l.Calls, q.Calls},
 		{&l.CallsPerMinute, q.CallsPerMinute}} {
 		if f.from != nil {

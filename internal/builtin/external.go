@@ -245,6 +245,11 @@ func (in InstallInput) detail() string {
 }
 
 func (t *Tools) installExternal(ctx context.Context, c tool.Call, in InstallInput) (*tool.Result, error) {
+	if t.Sessions != nil {
+		if err := t.Sessions.DiskReached(c.Principal.ID); err != nil {
+			return nil, err
+		}
+	}
 	request := spec.ConnectRequest{Name: in.Name, Command: in.Start.Command, Args: in.Start.Args, Env: in.Env,
 		Consent: t.consentFor(c)}
 	result, err := t.Connections.Install(ctx, c.Principal, install.Request{Type: in.Install.Type, Spec: in.Install.Spec,

@@ -214,6 +214,9 @@ func (t *Tools) writeFile(ctx context.Context, c tool.Call, in writeFileInput) (
 		return nil, err
 	}
 	defer l.Release()
+	if err := l.ReserveDisk(w.Path, int64(len(w.Data))); err != nil {
+		return nil, err
+	}
 	size, err := l.Agent().WriteFile(ctx, w)
 	if err != nil {
 		return nil, l.Fault(ctx, err, fault.FileAccess)

@@ -58,6 +58,10 @@ func addRefusals(l *session.Lease, r *tool.Result) []RefusedHost {
 			"of this server can give this one more: `sandlot network recount --session %s`, or network.max_mb in "+
 			"sandlot.yaml.", l.ID()))
 	}
+	if remedies[egress.RaiseDayQuota] {
+		lines = append(lines, "The next day begins at 00:00 UTC. The operator of this server can raise "+
+			"traffic_mb_per_day in the section quotas of sandlot.yaml.")
+	}
 	r.Content = append(r.Content, tool.Text(strings.Join(lines, "\n")))
 	return hosts
 }

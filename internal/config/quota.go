@@ -18,13 +18,15 @@ type Quotas struct {
 
 // Quota is what one principal may hold; nil: the default for the principal, or no limit.
 type Quota struct {
-	Sessions       *int     `yaml:"sessions"`
-	MemoryMB       *int     `yaml:"memory_mb"`
-	CPUs           *float64 `yaml:"cpus"`
-	Connections    *int     `yaml:"connections"`
-	Secrets        *int     `yaml:"secrets"`
-	Calls          *int     `yaml:"calls"`
-	CallsPerMinute *int     `yaml:"calls_per_minute"`
+	Sessions        *int     `yaml:"sessions"`
+	MemoryMB        *int     `yaml:"memory_mb"`
+	CPUs            *float64 `yaml:"cpus"`
+	DiskMB          *int     `yaml:"disk_mb"`
+	TrafficMBPerDay *int     `yaml:"traffic_mb_per_day"`
+	Connections     *int     `yaml:"connections"`
+	Secrets         *int     `yaml:"secrets"`
+	Calls           *int     `yaml:"calls"`
+	CallsPerMinute  *int     `yaml:"calls_per_minute"`
 }
 
 // maxQuota bounds the values of quotas, so that sums do not overflow.
@@ -44,7 +46,7 @@ func (c *Config) parseQuotas(n *yaml.Node) error {
 	d.KnownFields(true)
 	if err := d.Decode(&q); err != nil {
 		return fmt.Errorf("must have users, services and principals, each with sessions, memory_mb, cpus, "+
-			"connections, secrets, calls or calls_per_minute: %w", err)
+			"disk_mb, traffic_mb_per_day, connections, secrets, calls or calls_per_minute: %w", err)
 	}
 	all := map[string]Quota{"users": q.Users, "services": q.Services}
 	for name, quota := range q.Principals {
@@ -60,7 +62,8 @@ func (c *Config) parseQuotas(n *yaml.Node) error {
 }
 
 func (q Quota) check() error {
-	for _, n := range []*int{q.Sessions, q.MemoryMB, q.Connections, q.Secrets, q.Calls, q.CallsPerMinute} {
+	for _, n := range []*int{q.Sessions, q.MemoryMB, q.DiskMB, q.TrafficMBPerDay, q.Connections, q.Secrets, q.Calls,
+		q.CallsPerMinute} {
 		if n != nil && (*n < 1 || *n > maxQuota) {
 			return fmt.Errorf("%d must be from 1 to %d; leave a quota out to have none", *n, maxQuota)
 		}

@@ -27,7 +27,10 @@ func TestQuotas(t *testing.T) {
 	for text, place := range map[string]string{
 		"users: {session: 2}": "session", "users: {sessions: 0}": "users", "users: {sessions: -1}": "users",
 		"services: {cpus: 0}": "services", "services: {cpus: .nan}": "cpus", "users: {calls: 99999999999}": "users",
-		"principals: {ann: {secrets: 0}}": "ann", "user: {sessions: 1}": "user", "[]": "quotas", "users: 3": "users",
+		"principals: {ann: {secrets: 0}}": "ann", "users: {disk_mb: 0}": "users",
+		"services: {traffic_mb_per_day: -1}": "services",
+		"users: {traffic_mb: 5}":             "per_day", "user: {sessions: 1}": "user", "[]": "quotas",
+		"users: 3":                "users",
 		"users: {sessions: many}": "many",
 	} {
 		if _, err := load("quotas:\n  " + text + "\n"); err == nil || !strings.Contains(err.Error(), place) ||

@@ -317,25 +317,25 @@ func (l *conn) relay() {
 	e.recordConnection(l, f)
 }
 
-// countBytes counts bytes that were received. When the session has reached its limit, it cuts all
-// connections of the sandbox and returns false.
+// countBytes counts bytes that were received. When the session, or its principal for this day, has reached the limit,
+// it cuts all connections of the sandbox and returns false.
 func (l *conn) countBytes(n int, up bool) bool {
 	l.outlet.countBoth(func(c *counters) { c.moved.add(n, up) })
 	l.outlet.meter.add(n, up)
-	if l.outlet.limitReached() {
-		l.outlet.cutAll()
+	if why := l.outlet.byteLimit(); why != nil {
+		l.outlet.cutAll(why)
 		return false
 	}
 	return true
 }
 
-// cutAll cuts all connections to the network, as the session has reached its limit of bytes.
-func (e *Outlet) cutAll() {
+// cutAll cuts all connections to the network, as a limit of bytes is reached.
+func (e *Outlet) cutAll(why error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for l := range e.conns {
 		if l.out != nil && l.endReason == "" {
-			e.refusals.add(l.target.Host(), l.target.Port, e.byteLimitRefusal())
+			e.refusals.add(l.target.Host(), l.target.Port, why)
 			l.cutLocked("limit")
 		}
 	}

@@ -141,7 +141,7 @@ func TestBytesOfASession(t *testing.T) {
 func TestAccount(t *testing.T) {
 	r := newRig(t, &Policy{Mode: Public}, limits(func(l *Limits) { l.Bytes = 100_000 }))
 	r.serve("20.0.0.1:1", echo)
-	meter := NewMeter(Traffic{Up: 20_000, Down: 20_000}) // of an earlier server
+	meter := NewMeter(Traffic{Up: 20_000, Down: 20_000}, nil) // of an earlier server
 	sandbox := func(a *Meter) *client {
 		e := r.b.Outlet(Owner{}, &Policy{Mode: Public}, a)
 		here, there := socketpair(t)

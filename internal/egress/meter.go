@@ -56,11 +56,15 @@ type Traffic struct {
 
 // Meter counts traffic. The outlets of all sandboxes of a session share one, so that a
 // new sandbox does not begin at zero.
-type Meter struct{ up, down atomic.Uint64 }
+type Meter struct {
+	up, down atomic.Uint64
+	day      *DayMeter // counts too; nil: none does
+}
 
-// NewMeter returns a meter that begins at t, the traffic that the session has had already.
-func NewMeter(t Traffic) *Meter {
-	m := new(Meter)
+// NewMeter returns a meter that begins at t, the traffic that the session has had already. The day's meter is that
+// of the session's principal; nil: there is none.
+func NewMeter(t Traffic, day *DayMeter) *Meter {
+	m := &Meter{day: day}
 	m.up.Store(t.Up)
 	m.down.Store(t.Down)
 	return m
@@ -76,6 +80,7 @@ func (m *Meter) Reset() {
 }
 
 func (m *Meter) add(n int, up bool) {
+	m.day.add(n, up)
 	if up {
 		m.up.Add(uint64(n))
 	} else {

@@ -213,15 +213,12 @@ func (e *Outlet) endWait() {
 	e.waiting--
 }
 
-// limitReached reports whether the bytes of this session are used up.
-func (e *Outlet) limitReached() bool {
-	t := e.meter.Traffic()
-	return e.b.config.Limits.Bytes > 0 && t.Up+t.Down > uint64(e.b.config.Limits.Bytes)
-}
-
-// byteLimitRefusal returns the refusal for a session that has reached its limit of bytes.
-func (e *Outlet) byteLimitRefusal() error {
+// byteLimit returns a refusal if the bytes of this session, or those of its principal for this day, are used up.
+func (e *Outlet) byteLimit() error {
 	n, unit := e.b.config.Limits.Bytes, "bytes"
+	if t := e.meter.Traffic(); n == 0 || t.Up+t.Down <= uint64(n) {
+		return e.meter.day.refusal()
+	}
 	if n%(1<<20) == 0 {
 		n, unit = n>>20, "MB"
 	}
@@ -233,14 +230,15 @@ func (e *Outlet) byteLimitRefusal() error {
 // policy to check it against. If a limit does not allow the connection, it returns a
 // busyError or a refusalError.
 func (e *Outlet) beginConnect() (*Policy, error) {
+	used := e.byteLimit()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch {
 	case !e.connectRate.Allow(): // before the other checks, so that refused connections count too
 		return nil, busyError(fmt.Sprintf("this session opens more than %d connections a second",
 			e.b.config.Limits.Rate))
-	case e.limitReached():
-		return nil, e.byteLimitRefusal()
+	case used != nil:
+		return nil, used
 	case e.connecting >= e.b.config.Limits.Connections:
 		return nil, busyError(fmt.Sprintf("this session has %d connections open, which is the limit", e.connecting))
 	}
@@ -256,13 +254,14 @@ func (e *Outlet) endConnect() {
 
 // beginLookup is the same for a look-up of a name. Nothing has to be called at its end.
 func (e *Outlet) beginLookup() (*Policy, error) {
+	used := e.byteLimit()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch {
 	case !e.lookupRate.Allow():
 		return nil, busyError(fmt.Sprintf("this session looks up more than %d names a second", e.b.config.Limits.Rate))
-	case e.limitReached():
-		return nil, e.byteLimitRefusal()
+	case used != nil:
+		return nil, used
 	}
 	return e.policy, nil
 }

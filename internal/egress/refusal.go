@@ -29,6 +29,7 @@ const (
 	ChangeMode            // change the network mode
 	AddException          // allow the name in the range of its address (network.allow_private)
 	RaiseByteLimit        // raise the limit of bytes, or reset the session's meter
+	RaiseDayQuota         // raise the principal's quota of a day, or wait for the next day
 )
 
 // refusalError is the error for a target that may not be reached: why, for the user, and what

@@ -118,6 +118,9 @@ func (h *Hub) WriteFile(ctx context.Context, p auth.Principal, file FilePath, co
 		if err != nil {
 			return nil, err
 		}
+		if err := l.ReserveDisk(file.Path, size); err != nil {
+			return nil, err
+		}
 		stream, err := l.Agent().Upload(ctx, file.Path, size)
 		if err != nil {
 			return nil, l.Fault(ctx, err, fault.FileAccess)

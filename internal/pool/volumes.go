@@ -151,6 +151,36 @@ func (p *Pool) WorkspaceEmpty(ctx context.Context, id string) (empty bool, err e
 	return empty && seen && err == nil, err
 }
 
+// WorkspaceBytes returns how many bytes the files of a workspace have on the disk, wherever they are, and when
+// measuring that began. It reads all of the workspace. One that cannot be measured since a sandbox made it so has as
+// much as a sandbox may write.
+func (p *Pool) WorkspaceBytes(ctx context.Context, id string) (size int64, at time.Time, err error) {
+	at = time.Now()
+	size, err = p.Workspaces.Size(ctx, id)
+	if errors.Is(err, workspace.ErrUnmeasurable) {
+		return max(size, p.DiskBytes), at, nil
+	}
+	if err != nil {
+		return 0, at, err
+	}
+	known, err := p.Workspaces.Volume(id)
+	if err != nil || known == nil {
+		return size, at, err
+	}
+	err = p.keepers(ctx, func(k sandbox.VolumeKeeper) error {
+		m, ok := k.(sandbox.VolumeMeter)
+		if !ok {
+			return nil
+		}
+		n, measured, err := m.VolumeBytes(ctx, id)
+		if size += n; measured.Before(at) {
+			at = measured
+		}
+		return err
+	})
+	return size, at, err
+}
+
 // RemoveWorkspace removes a workspace, of which Run removes the files. It returns nil if there is none.
 func (p *Pool) RemoveWorkspace(id string) error {
 	err := p.Workspaces.Remove(id)

@@ -14,13 +14,16 @@ import (
 
 // Limits are what one principal may hold; 0: as much as the server's other limits allow.
 type Limits struct {
-	Sessions       int     `json:"sessions,omitempty"`         // live ones, without the home
-	MemoryMB       int     `json:"memory_mb,omitempty"`        // of all live sandboxes together, by their flavors
-	CPUs           float64 `json:"cpus,omitempty"`             // of all live sandboxes together, by their flavors
-	Connections    int     `json:"connections,omitempty"`      // third-party servers
-	Secrets        int     `json:"secrets,omitempty"`          // stored ones
-	Calls          int     `json:"calls,omitempty"`            // calls of tools at once
-	CallsPerMinute int     `json:"calls_per_minute,omitempty"` // calls of tools that begin in a minute
+	Sessions int     `json:"sessions,omitempty"`  // live ones, without the home
+	MemoryMB int     `json:"memory_mb,omitempty"` // of all live sandboxes together, by their flavors
+	CPUs     float64 `json:"cpus,omitempty"`      // of all live sandboxes together, by their flavors
+	DiskMB   int     `json:"disk_mb,omitempty"`   // of the workspaces of all sessions, stopped ones too
+	// TrafficMBPerDay is what all sandboxes together may send and receive on one day (UTC).
+	TrafficMBPerDay int `json:"traffic_mb_per_day,omitempty"`
+	Connections     int `json:"connections,omitempty"`      // third-party servers
+	Secrets         int `json:"secrets,omitempty"`          // stored ones
+	Calls           int `json:"calls,omitempty"`            // calls of tools at once
+	CallsPerMinute  int `json:"calls_per_minute,omitempty"` // calls of tools that begin in a minute
 }
 
 // Settings are the quotas of the settings. Principals has the whole limits of those with an exception, by id.

@@ -208,6 +208,13 @@ type VolumeKeeper interface {
 	Volumes(ctx context.Context) ([]string, error)
 }
 
+// VolumeMeter is a VolumeKeeper that knows how large its volumes are.
+type VolumeMeter interface {
+	// VolumeBytes returns how many bytes the files of a volume have on the disk, and when that was measured, which may
+	// be some seconds ago; 0: it does not exist.
+	VolumeBytes(ctx context.Context, name string) (bytes int64, at time.Time, err error)
+}
+
 // Image is an image of which a runtime makes sandboxes.
 type Image struct {
 	ID string // what the runtime calls it, by its content: it never comes to mean another image

@@ -8,10 +8,11 @@ import (
 )
 
 // Run takes over the sandboxes of an earlier server, stops idle sessions, removes old ones,
-// and stores sessions' traffic, until ctx ends.
+// measures workspaces, and stores counts, until ctx ends.
 func (s *Sessions) Run(ctx context.Context) {
 	var work sync.WaitGroup
-	work.Go(func() { s.runTrafficStore(ctx) }) // in a goroutine of its own, as sweep may wait for a sandbox
+	work.Go(func() { s.runCountStore(ctx) }) // in a goroutine of its own, as sweep may wait for a sandbox
+	work.Go(func() { s.runMeasure(ctx) })
 	work.Go(func() { s.adoptAll(ctx) })
 	work.Go(func() { s.endUnowned(ctx) })
 	defer work.Wait()

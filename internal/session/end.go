@@ -146,7 +146,7 @@ func (s *Sessions) Close(ctx context.Context) {
 			booted.Detach()
 		}
 	}
-	s.storeTraffic(ctx)
+	s.storeCounts(ctx)
 }
 
 // StopOwned stops the sandboxes that this process has booted, but not those that it has

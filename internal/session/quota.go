@@ -133,7 +133,7 @@ func (s *Sessions) used(owner string) usage {
 	return used
 }
 
-// QuotaText says how much of its quotas of sessions, memory and CPUs a principal uses; empty: there are none.
+// QuotaText says how much a principal uses of its quotas of what sessions have; empty: there are none.
 func (s *Sessions) QuotaText(owner string) string {
 	limits := s.Quotas.Of(owner)
 	s.mu.Lock()
@@ -148,6 +148,13 @@ func (s *Sessions) QuotaText(owner string) string {
 	}
 	if limits.CPUs > 0 {
 		parts = append(parts, fmt.Sprintf("%g of %g CPUs", float64(own.milliCPUs)/1000, limits.CPUs))
+	}
+	if limits.DiskMB > 0 {
+		parts = append(parts, fmt.Sprintf("%d of %d MB of disk", megabytes(s.diskOf(owner)), limits.DiskMB))
+	}
+	if limits.TrafficMBPerDay > 0 {
+		parts = append(parts, fmt.Sprintf("%d of %d MB of network today (UTC)", s.trafficMB(owner),
+			limits.TrafficMBPerDay))
 	}
 	return strings.Join(parts, ", ")
 }

@@ -57,6 +57,9 @@ func (s *Sessions) Recover(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("reading the sessions: %w", err)
 	}
+	if err := s.recoverDays(ctx); err != nil {
+		return err
+	}
 	owned := map[string]bool{} // workspaces
 	var ensured error
 	for _, r := range records {
@@ -113,8 +116,8 @@ func (s *Sessions) removeWorkspaces(owned map[string]bool) {
 
 // recover adds the session of a stored record, and deletes its sandbox from unowned.
 func (s *Sessions) recover(r Record, unowned map[boxID]bool, away map[string]bool) {
-	session := &Session{sessions: s, lock: semaphore.NewWeighted(1), meter: egress.NewMeter(r.Traffic),
-		stored: r.Traffic, cur: current{rec: r}}
+	session := &Session{sessions: s, lock: semaphore.NewWeighted(1), stored: r.Traffic, storedDisk: r.DiskBytes,
+		meter: egress.NewMeter(r.Traffic, s.dayMeter(r.Owner)), disk: diskUse{bytes: r.DiskBytes}, cur: current{rec: r}}
 	c := &session.cur
 	lost := lostWhileDown
 	if id := s.boxOf(r); r.Sandbox != "" && (unowned[id] || away[id.runtime]) {

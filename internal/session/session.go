@@ -40,8 +40,11 @@ type Record struct {
 	Lost      string          // why variables and processes are gone; empty once the user was told
 	Network   NetworkOverride // what the operator set for this session alone
 	// Traffic is what all its sandboxes have sent and received. PutSession does not
-	// change the stored value; PutTraffic does.
+	// change the stored value; PutCounts does.
 	Traffic egress.Traffic
+	// DiskBytes is how large its workspace was when the session was stored or measured last. It is stored as Traffic
+	// is.
+	DiskBytes int64
 }
 
 // State is the stored state of a session.
@@ -56,26 +59,37 @@ const (
 // Store stores records.
 type Store interface {
 	PutSession(ctx context.Context, r Record) error
-	// PutTraffic stores the traffic of sessions, by session id. It ignores ids of sessions
-	// that are not stored.
-	PutTraffic(ctx context.Context, moved map[string]egress.Traffic) error
+	// PutCounts stores counts that have changed. It ignores ids of sessions that are not stored.
+	PutCounts(ctx context.Context, c Counts) error
+	// Days returns the traffic of principals on that day and later ones, by their ids.
+	Days(ctx context.Context, since int64) (map[string]egress.Day, error)
 	Sessions(ctx context.Context) ([]Record, error)
 	RemoveSession(ctx context.Context, id string) error
 }
 
-// Session is one session. Lock order: lock, Sessions.traffic, storing, Sessions.mu, mu.
+// Counts are what sessions and principals have used.
+type Counts struct {
+	Traffic   map[string]egress.Traffic // of sessions, by their ids
+	DiskBytes map[string]int64          // of the workspaces of sessions, by the sessions' ids
+	Days      map[string]egress.Day     // of principals, by their ids
+}
+
+// Session is one session. Lock order: lock, Sessions.storedMu, storing, Sessions.mu, mu.
 // While Sessions.mu or mu is held, nothing waits for a sandbox, the store or a client.
 type Session struct {
 	sessions *Sessions
 	lock     *semaphore.Weighted // held to boot, stop or remove the session
 
-	meter  *egress.Meter  // counts the traffic of all its sandboxes
-	stored egress.Traffic // the traffic in the store; guarded by Sessions.traffic
+	meter *egress.Meter // counts the traffic of all its sandboxes
+	// The counts in the store; guarded by Sessions.storedMu.
+	stored     egress.Traffic
+	storedDisk int64
 
 	storing sync.Mutex // held to change the record, in memory and in the store
 
-	mu  sync.Mutex
-	cur current
+	mu   sync.Mutex
+	cur  current
+	disk diskUse
 }
 
 // current is the changing state of a session.
@@ -316,6 +330,7 @@ func (r *Record) endSandbox(id string, ended bool) {
 // have the same workspace. The caller holds mu.
 func (s *Session) giveUp(why string) {
 	s.cur.booted, s.cur.waiting, s.cur.stopPending = nil, true, true
+	s.disk.changed = true
 	s.cur.rec.Lost = why
 }
 
@@ -379,6 +394,7 @@ func (l *Lease) Release() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.cur.active--
+		l.disk.changed = true
 		l.cur.rec.Used = time.Now().UTC()
 	})
 }

@@ -35,7 +35,8 @@ type fakeStore struct {
 	mu     sync.Mutex
 	all    map[string]Record
 	broken error
-	puts   int // calls of PutTraffic
+	puts   int // calls of PutCounts
+	days   map[string]egress.Day
 	// before is called before a record is stored, once.
 	before atomic.Pointer[func()]
 }
@@ -49,25 +50,40 @@ func (m *fakeStore) PutSession(_ context.Context, r Record) error {
 	if m.broken != nil {
 		return m.broken
 	}
-	r.Traffic = m.all[r.ID].Traffic
+	r.Traffic, r.DiskBytes = m.all[r.ID].Traffic, m.all[r.ID].DiskBytes
 	m.all[r.ID] = r
 	return nil
 }
 
-func (m *fakeStore) PutTraffic(_ context.Context, moved map[string]egress.Traffic) error {
+func (m *fakeStore) PutCounts(_ context.Context, c Counts) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.broken != nil {
 		return m.broken
 	}
 	m.puts++
-	for id, t := range moved {
-		if r, ok := m.all[id]; ok {
+	for id, r := range m.all {
+		if t, ok := c.Traffic[id]; ok {
 			r.Traffic = t
-			m.all[id] = r
 		}
+		if n, ok := c.DiskBytes[id]; ok {
+			r.DiskBytes = n
+		}
+		m.all[id] = r
 	}
+	if m.days == nil {
+		m.days = map[string]egress.Day{}
+	}
+	maps.Copy(m.days, c.Days)
 	return nil
+}
+
+func (m *fakeStore) Days(_ context.Context, since int64) (map[string]egress.Day, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	days := maps.Clone(m.days)
+	maps.DeleteFunc(days, func(_ string, d egress.Day) bool { return d.Number < since })
+	return days, m.broken
 }
 
 func (m *fakeStore) Sessions(context.Context) ([]Record, error) {

@@ -97,21 +97,27 @@ type Bound interface {
 type Sessions struct {
 	Config
 	policies     atomic.Pointer[Policies] // nil: sandboxes reach nothing
-	traffic      sync.Mutex               // held to store the sessions' traffic
 	unownedAdded chan struct{}            // receives when a sandbox is added to unowned
+
+	storedMu   sync.Mutex            // held to store counts
+	storedDays map[string]egress.Day // in the store, by principal
+
+	reserveDisk sync.Mutex // held to admit a write
 
 	mu        sync.Mutex
 	unowned   []boxID // living sandboxes without a session; Run removes them
 	unensured error   // why Recover could not make the folders of all workspaces
 	sessions  map[string]*Session
-	homes     map[string]*Session // by owner
-	reserved  map[string]quota    // what sessions that are booting have reserved, by owner
+	homes     map[string]*Session         // by owner
+	reserved  map[string]quota            // what sessions that are booting have reserved, by owner
+	days      map[string]*egress.DayMeter // by owner
 }
 
 // New returns Sessions without any session. Recover loads the stored ones.
 func New(c Config) *Sessions {
-	return &Sessions{Config: c, unownedAdded: make(chan struct{}, 1), sessions: map[string]*Session{},
-		homes: map[string]*Session{}, reserved: map[string]quota{}}
+	return &Sessions{Config: c, unownedAdded: make(chan struct{}, 1), storedDays: map[string]egress.Day{},
+		sessions: map[string]*Session{},
+		homes:    map[string]*Session{}, reserved: map[string]quota{}, days: map[string]*egress.DayMeter{}}
 }
 
 // OpenRequest says which session a call is for.
@@ -252,6 +258,11 @@ func (s *Sessions) create(ctx context.Context, p auth.Principal, a OpenRequest, 
 	if err != nil {
 		return nil, fault.Wrap(fault.SandboxCreation, err, "%v", err)
 	}
+	if !home { // without its home a principal could remove nothing in it
+		if err := s.DiskReached(p.ID); err != nil {
+			return nil, err
+		}
+	}
 	reserved, err := s.reserve(ctx, p.ID, home, f)
 	if err != nil {
 		return nil, err
@@ -259,7 +270,7 @@ func (s *Sessions) create(ctx context.Context, p auth.Principal, a OpenRequest, 
 	now := time.Now().UTC()
 	r := Record{ID: secret.ID(), Owner: p.ID, Home: home, Template: t.Name, Flavor: f.Name, State: Live, Created: now,
 		Used: now}
-	meter := new(egress.Meter)
+	meter := egress.NewMeter(egress.Traffic{}, s.dayMeter(p.ID))
 	booted := s.Pool.Take(t, f)
 	if booted != nil {
 		r.Sandbox, r.Runtime, r.Workspace = booted.ID, rt.Name(), booted.Workspace
@@ -268,7 +279,7 @@ func (s *Sessions) create(ctx context.Context, p auth.Principal, a OpenRequest, 
 		s.unreserve(p.ID, reserved)
 		return nil, fault.Wrap(fault.SandboxCreation, err, "a workspace could not be made on the server's disk")
 	}
-	session := &Session{sessions: s, lock: semaphore.NewWeighted(1), meter: meter,
+	session := &Session{sessions: s, lock: semaphore.NewWeighted(1), meter: meter, disk: diskUse{at: now},
 		cur: current{rec: r, booted: booted, reserved: reserved}}
 	if err := s.add(ctx, session); err != nil {
 		s.commit(session)

@@ -15,6 +15,7 @@ import (
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/auth"
 	"sandlot/internal/egress"
+	quotas "sandlot/internal/quota"
 	"sandlot/internal/sandbox/sandboxtest"
 )
 
@@ -174,7 +175,7 @@ func TestTrafficOutlivesServer(t *testing.T) {
 			moves(t, l, each)
 			moves(t, other, each)
 		}
-		time.Sleep(trafficInterval + time.Millisecond)
+		time.Sleep(countInterval + time.Millisecond)
 		w.store.mu.Lock()
 		puts := w.store.puts
 		w.store.mu.Unlock()
@@ -200,14 +201,14 @@ func TestTrafficOutlivesServer(t *testing.T) {
 		w.store.broken = errors.New("the disk is full")
 		w.store.mu.Unlock()
 		moves(t, l, each)
-		time.Sleep(2 * trafficInterval)
+		time.Sleep(2 * countInterval)
 		if _, err := w.ResetTraffic(t.Context(), auth.SocketOwner(), l.ID()); err == nil {
 			t.Error("counted anew without being stored")
 		}
 		w.store.mu.Lock()
 		w.store.broken = nil
 		w.store.mu.Unlock()
-		time.Sleep(2 * trafficInterval)
+		time.Sleep(2 * countInterval)
 		l.persistUse(t.Context())
 		stop()
 		w.again()
@@ -221,6 +222,66 @@ func TestTrafficOutlivesServer(t *testing.T) {
 		w.again()
 		if n := w.networkOf(ann, l.ID()); n.Traffic != (egress.Traffic{Up: 101*each + 3, Down: 101*each + 3}) {
 			t.Errorf("after an orderly end: %+v", n.Traffic)
+		}
+	})
+}
+
+// What a principal moves on a day is bounded over all sessions, also those that are removed and those of the next
+// server; the next day it begins anew, and others have their own.
+func TestTrafficOfADay(t *testing.T) {
+	if !sandboxtest.Alone(t) {
+		return
+	}
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestSessions(t, nil)
+		defer synctest.Wait()
+		defer w.close()
+		w.Quotas = quotas.New()
+		w.Quotas.Set(quotas.Settings{Users: quotas.Limits{TrafficMBPerDay: 1}})
+		w.out = echoes(egress.Limits{})
+		w.Egress = w.out
+		w.SetPolicies(Policies{Operator: egress.Policy{Mode: egress.Public}})
+		passes := func(l *Lease, n int) {
+			t.Helper()
+			if r := moves(t, l, n); r.Code != wire.NetOK || r.Message != "" {
+				t.Errorf("%d bytes: %v", n, r)
+			}
+		}
+		refused := func(l *Lease) {
+			t.Helper()
+			if r := moves(t, l, 1); r.Code != wire.NetRefused || !strings.Contains(r.Message, "all 1 MB") ||
+				!strings.Contains(r.Message, "quota") {
+				t.Errorf("beyond the quota: %v", r)
+			}
+			if list := l.Refusals(); len(list) != 1 || list[0].Remedy() != egress.RaiseDayQuota {
+				t.Errorf("%+v", list)
+			}
+		}
+		first, second := w.use(ann, OpenRequest{ID: "new"}), w.use(ann, OpenRequest{ID: "new"})
+		passes(first, 200_000)
+		w.Stop(context.Background(), ann, first.ID())
+		passes(second, 200_000)
+		w.storeCounts(t.Context())
+		limits := w.Quotas
+		w.again() // a crash
+		w.Quotas = limits
+		if text := w.QuotaText(ann.ID); text != "1 of 1 MB of network today (UTC)" {
+			t.Errorf("in use are %s", text)
+		}
+		third := w.use(ann, OpenRequest{ID: "new"})
+		if r := moves(t, third, 200_000); r.Message == "" {
+			t.Error("more than the quota passed")
+		}
+		third.Refusals()
+		refused(third)
+		refused(w.use(ann, OpenRequest{ID: second.ID()}))
+		passes(w.use(bob, OpenRequest{}), 200_000)
+		time.Sleep(24 * time.Hour)
+		third = w.use(ann, OpenRequest{ID: third.ID()})
+		passes(third, 200_000)
+		w.storeCounts(t.Context())
+		if d := w.store.days[ann.ID]; d.Up != 200_000 || d.Number != egress.Today() {
+			t.Errorf("the next day is stored as %+v", d)
 		}
 	})
 }

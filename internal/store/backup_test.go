@@ -16,12 +16,14 @@ import (
 
 	"sandlot/internal/audit"
 	"sandlot/internal/auth"
+	"sandlot/internal/egress"
 	"sandlot/internal/event"
 	"sandlot/internal/fault"
 	"sandlot/internal/port"
 	"sandlot/internal/question"
 	"sandlot/internal/servers"
 	"sandlot/internal/servers/spec"
+	"sandlot/internal/session"
 	"sandlot/internal/store/storetest"
 	"sandlot/internal/vault"
 )
@@ -55,6 +57,7 @@ func fill(t *testing.T, db *DB) {
 		db.PutLogin(ctx, "user:ann", "aaaaaa", []byte("sealed")),
 		db.Reseal(ctx, nil, "print"),
 		db.AppendEvents(ctx, rows),
+		db.PutCounts(ctx, session.Counts{Days: map[string]egress.Day{"user:ann": {Number: 1}}}),
 		db.PutAnswer(ctx, question.Answer{ID: "a", By: "user:ann", Allowed: true, Given: at}),
 	} {
 		if err != nil {

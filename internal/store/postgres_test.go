@@ -17,6 +17,7 @@ import (
 
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
+	"sandlot/internal/session"
 	"sandlot/internal/store/storetest"
 )
 
@@ -223,8 +224,8 @@ func TestLostDatabase(t *testing.T) {
 	fails := func() {
 		t.Helper()
 		_, err := db.HasTokens(t.Context()) // nobody can cancel it
-		for _, err := range []error{err, db.PutSession(t.Context(), record("b")), db.PutTraffic(t.Context(), nil),
-			db.PutLogin(t.Context(), "user:ann", "c", []byte("x"))} {
+		for _, err := range []error{err, db.PutSession(t.Context(), record("b")),
+			db.PutCounts(t.Context(), session.Counts{}), db.PutLogin(t.Context(), "user:ann", "c", []byte("x"))} {
 			if !hasKind(err, fault.Connection) ||
 				!strings.Contains(fmt.Sprint(fault.From(err).Data()), "setting store") {
 				t.Errorf("%v", err)

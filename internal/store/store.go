@@ -232,14 +232,15 @@ func (s *DB) HasTokens(ctx context.Context) (bool, error) {
 }
 
 const sessionColumns = `id, owner, home, template, flavor, sandbox, workspace, state, created, used, lost, network, ` +
-	`runtime, sent, received`
+	`runtime, sent, received, disk`
 
 func scanSession(row scanner) (session.Record, error) {
 	var r session.Record
 	var created, used int64
 	var network string
 	err := row.Scan(&r.ID, &r.Owner, &r.Home, &r.Template, &r.Flavor, &r.Sandbox, &r.Workspace, &r.State, &created,
-		&used, &r.Lost, &network, &r.Runtime, &r.Traffic.Up, &r.Traffic.Down)
+		&used, &r.Lost, &network, &r.Runtime, &r.Traffic.Up, &r.Traffic.Down,
+		&r.DiskBytes)
 	if network != "" && json.Unmarshal([]byte(network), &r.Network) != nil {
 		r.Network = session.NetworkOverride{Mode: egress.None} // a policy that cannot be parsed allows nothing
 	}
@@ -257,7 +258,7 @@ func (s *DB) PutSession(ctx context.Context, r session.Record) error {
 		}
 		network = string(b)
 	}
-	_, err := s.db.ExecContext(ctx, `INSERT INTO sessions (`+sessionColumns+`) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,0,0)
+	_, err := s.db.ExecContext(ctx, `INSERT INTO sessions (`+sessionColumns+`) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,0,0,0)
 		ON CONFLICT (id) DO UPDATE SET template=excluded.template, flavor=excluded.flavor, sandbox=excluded.sandbox,
 		workspace=excluded.workspace, state=excluded.state, used=excluded.used, lost=excluded.lost,
 		network=excluded.network, runtime=excluded.runtime`,
@@ -266,20 +267,50 @@ func (s *DB) PutSession(ctx context.Context, r session.Record) error {
 	return err
 }
 
-// PutTraffic implements session.Store.
-func (s *DB) PutTraffic(ctx context.Context, traffic map[string]egress.Traffic) error {
+// PutCounts implements session.Store.
+func (s *DB) PutCounts(ctx context.Context, c session.Counts) error {
 	tx, err := s.db.BeginTx(ctx, nil)
 	if err != nil {
 		return err
 	}
 	defer tx.Rollback()
-	for id, t := range traffic {
+	for id, t := range c.Traffic {
 		if _, err := tx.ExecContext(ctx, `UPDATE sessions SET sent = ?, received = ? WHERE id = ?`, int64(t.Up),
 			int64(t.Down), id); err != nil {
 			return err
 		}
 	}
+	for id, size := range c.DiskBytes {
+		if _, err := tx.ExecContext(ctx, `UPDATE sessions SET disk = ? WHERE id = ?`, size, id); err != nil {
+			return err
+		}
+	}
+	for owner, d := range c.Days {
+		if _, err := tx.ExecContext(ctx, `INSERT INTO traffic (owner, day, sent, received) VALUES (?,?,?,?)
+			ON CONFLICT (owner) DO UPDATE SET day=excluded.day, sent=excluded.sent, received=excluded.received`,
+			owner, d.Number, int64(d.Up), int64(d.Down)); err != nil {
+			return err
+		}
+	}
 	return tx.Commit()
+}
+
+// ownedDay is the traffic of a principal on one day.
+type ownedDay struct {
+	owner string
+	egress.Day
+}
+
+// Days implements session.Store.
+func (s *DB) Days(ctx context.Context, since int64) (map[string]egress.Day, error) {
+	all, err := queryAll(ctx, s.db, func(row scanner) (d ownedDay, err error) {
+		return d, row.Scan(&d.owner, &d.Number, &d.Up, &d.Down)
+	}, `SELECT owner, day, sent, received FROM traffic WHERE day >= ?`, since)
+	days := map[string]egress.Day{}
+	for _, d := range all {
+		days[d.owner] = d.Day
+	}
+	return days, err
 }
 
 // Sessions implements session.Store.

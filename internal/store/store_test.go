@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -109,7 +110,24 @@ func testTraffic(t *testing.T, dir string) {
 	put(t, db, a)
 	put(t, db, b)
 	moved := map[string]egress.Traffic{"a": {Up: 1 << 40, Down: 2}, "b": {Down: 3}, "gone": {Up: 9}}
-	if err := db.PutTraffic(t.Context(), moved); err != nil {
+	day := map[string]egress.Day{"user:ann": {Number: 7, Traffic: moved["a"]}}
+	for _, c := range []session.Counts{{Traffic: moved}, {DiskBytes: map[string]int64{"a": 1 << 41, "gone": 1}},
+		{Days: map[string]egress.Day{"user:ann": {Number: 6}, "user:bob": {Number: 6}}}, {Days: day}} {
+		if err := db.PutCounts(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a.DiskBytes = 5 // is nothing that PutSession stores either
+	if err := db.PutSession(t.Context(), a); err != nil {
+		t.Fatal(err)
+	}
+	if days, err := db.Days(t.Context(), 7); err != nil || !maps.Equal(days, day) {
+		t.Errorf("the days are %v, %v", days, err)
+	}
+	if got := sessions(t, db); got[0].DiskBytes != 1<<41 || got[1].DiskBytes != 0 {
+		t.Errorf("the sizes are %d and %d", got[0].DiskBytes, got[1].DiskBytes)
+	}
+	if err := db.PutCounts(t.Context(), session.Counts{}); err != nil {
 		t.Fatal(err)
 	}
 	put(t, db, a)
@@ -119,7 +137,7 @@ func testTraffic(t *testing.T, dir string) {
 	if len(got) != 2 || got[0].Traffic != moved["a"] || got[1].Traffic != moved["b"] {
 		t.Errorf("%+v", got)
 	}
-	if err := db.PutTraffic(t.Context(), map[string]egress.Traffic{"a": {}}); err != nil {
+	if err := db.PutCounts(t.Context(), session.Counts{Traffic: map[string]egress.Traffic{"a": {}}}); err != nil {
 		t.Fatal(err)
 	}
 	if got := sessions(t, db); got[0].Traffic != (egress.Traffic{}) || got[1].Traffic != moved["b"] {

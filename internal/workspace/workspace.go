@@ -133,6 +133,23 @@ func isEmpty(f *os.File, name string) (bool, error) {
 	return true, nil
 }
 
+// ErrUnmeasurable means that a sandbox has written more files, or deeper folders, into a workspace than are measured.
+var ErrUnmeasurable = errors.New("the workspace cannot be measured")
+
+// Size returns how many bytes the files of a workspace's folder have on the disk. It reads the whole folder.
+func (s *Store) Size(ctx context.Context, id string) (int64, error) {
+	limited, cancel := context.WithTimeout(ctx, tree.SandboxTimeout)
+	defer cancel()
+	size, err := tree.Measure(limited, s.Path(id), tree.SandboxLimits)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return 0, nil
+	case tree.IsSandboxFault(err) && ctx.Err() == nil:
+		return size.Bytes, fmt.Errorf("%w: %w", ErrUnmeasurable, err)
+	}
+	return size.Bytes, err
+}
+
 // Remove moves a workspace to the trash; Run then removes its files. Its volume, if it has one, becomes one of
 // Removed. It returns nil if the workspace does not exist.
 func (s *Store) Remove(id string) error {

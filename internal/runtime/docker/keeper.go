@@ -1,6 +1,11 @@
 package docker
 
-import "context"
+import (
+	"context"
+	"time"
+
+	"sandlot/internal/runtime/docker/volumes"
+)
 
 // KeepsVolumes implements sandbox.VolumeKeeper.
 func (r *Runtime) KeepsVolumes(ctx context.Context) (bool, error) { return r.isSeparate(ctx) }
@@ -20,6 +25,12 @@ func (r *Runtime) MakeVolume(ctx context.Context, name string, uid, gid int) err
 func (r *Runtime) HasVolume(ctx context.Context, name string) (bool, error) {
 	has, err := r.volumes.HasVolume(ctx, name)
 	return has, r.explain(err)
+}
+
+// VolumeBytes implements sandbox.VolumeMeter.
+func (r *Runtime) VolumeBytes(ctx context.Context, name string) (int64, time.Time, error) {
+	sizes, at, err := r.sizes.Get(ctx)
+	return sizes[volumes.Name(name)], at, r.explain(err)
 }
 
 // RemoveVolume implements sandbox.VolumeKeeper.

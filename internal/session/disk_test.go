@@ -1,0 +1,161 @@
+package session
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"sandlot/internal/fault"
+	quotas "sandlot/internal/quota"
+)
+
+// put writes a file of so many MB into the workspace of a session, as its programs do.
+func (w *testSessions) put(l *Lease, name string, megabytes int) {
+	w.t.Helper()
+	path := filepath.Join(w.Pool.Workspaces.Path(l.record().Workspace), name)
+	if err := os.WriteFile(path, bytes.Repeat([]byte{1}, megabytes<<20), 0o600); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// measured waits until the workspaces of a principal are measured to have so many MB.
+func (w *testSessions) measured(owner string, megabytes int) {
+	w.t.Helper()
+	for range 1000 {
+		if int(w.diskOf(owner)>>20) == megabytes {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	w.t.Fatalf("the workspaces have %d bytes, want %d MB", w.diskOf(owner), megabytes)
+}
+
+// wantDiskReached checks the fault of a quota of the disk of 10 MB.
+func wantDiskReached(t *testing.T, err error, used int) {
+	t.Helper()
+	if f := fault.From(err); err == nil || f.Kind != fault.ResourceLimit || f.Context["resource_type"] != "disk_mb" ||
+		f.Context["current_usage"] != used || f.Context["limit"] != 10 ||
+		!strings.Contains(err.Error(), "quota is 10 MB") {
+		t.Errorf("%v, want %d of 10 MB", err, used)
+	}
+}
+
+// The workspaces of all sessions of a principal count, stopped ones too, and what is about to be written; what was
+// removed makes room. A server that begins knows what the one before has measured. What uses a session that there is
+// goes on.
+func TestDiskQuota(t *testing.T) {
+	in(t, func(r *Rules) { r.MaxSessions = 10 }, func(t *testing.T, w *testSessions) {
+		w.Quotas = quotas.New()
+		w.Quotas.Set(quotas.Settings{Users: quotas.Limits{DiskMB: 10}})
+		ctx, cancel := context.WithCancel(t.Context())
+		var work sync.WaitGroup
+		work.Go(func() { w.runMeasure(ctx) })
+		home, other, bobs := w.use(ann, OpenRequest{}), w.use(ann, OpenRequest{ID: "new"}), w.use(bob, OpenRequest{})
+		w.put(home, "a", 4)
+		w.put(other, "b", 3)
+		w.put(bobs, "c", 9)
+		if err := home.ReserveDisk("d", 11<<20); err == nil {
+			t.Error("a file larger than the quota is admitted")
+		}
+		home.Release()
+		other.Release()
+		bobs.Release()
+		w.stopUnused(t.Context(), other.Session, "")
+		w.measured(ann.ID, 7)
+		w.measured(bob.ID, 9)
+		wantDiskReached(t, home.ReserveDisk("/workspace/d", 4<<20), 7)
+		if err := home.ReserveDisk("/shared/d", 1<<30); err != nil {
+			t.Errorf("a shared folder: %v", err)
+		}
+		if err := home.ReserveDisk("d", 3<<20-1<<19); err != nil {
+			t.Error(err)
+		}
+		w.put(home, "d", 4) // its programs may write more than is admitted
+		l := w.use(ann, OpenRequest{})
+		l.Release()
+		w.measured(ann.ID, 11)
+		_, err := w.Open(t.Context(), ann, OpenRequest{ID: "new"})
+		wantDiskReached(t, err, 11)
+		wantDiskReached(t, w.DiskReached(ann.ID), 11)
+		w.use(ann, OpenRequest{ID: other.ID()}).Release()
+		if text := w.QuotaText(ann.ID); text != "11 of 10 MB of disk" {
+			t.Errorf("in use are %s", text)
+		}
+		cancel()
+		work.Wait()
+		w.storeCounts(t.Context())
+		limits := w.Quotas
+		w.again()
+		w.Quotas = limits
+		_, err = w.Open(t.Context(), ann, OpenRequest{ID: "new"})
+		wantDiskReached(t, err, 11)
+		w.Stop(t.Context(), ann, other.ID())
+		if err := w.DiskReached(ann.ID); err != nil {
+			t.Errorf("after the end of a session: %v", err)
+		}
+		w.use(ann, OpenRequest{ID: "new"})
+	})
+}
+
+// Writes at once get no more than the quota together.
+func TestReserveDiskAtOnce(t *testing.T) {
+	in(t, nil, func(t *testing.T, w *testSessions) {
+		w.Quotas = quotas.New()
+		w.Quotas.Set(quotas.Settings{Users: quotas.Limits{DiskMB: 10}})
+		l := w.use(ann, OpenRequest{})
+		var all sync.WaitGroup
+		admitted := make(chan bool, 100)
+		for range 50 {
+			all.Go(func() {
+				if l.ReserveDisk("x", 1<<20) == nil {
+					admitted <- true
+				}
+			})
+		}
+		all.Wait()
+		if n := len(admitted); n != 10 {
+			t.Errorf("%d writes of 1 MB are admitted where 10 MB are allowed", n)
+		}
+	})
+}
+
+// A workspace that takes long to measure is not measured all the time, and one of each principal at once.
+func TestDueSessions(t *testing.T) {
+	in(t, func(r *Rules) { r.MaxSessions = 10 }, func(t *testing.T, w *testSessions) {
+		w.Quotas = quotas.New()
+		first, second, bobs := w.use(ann, OpenRequest{}), w.use(ann, OpenRequest{ID: "new"}), w.use(bob, OpenRequest{})
+		for _, l := range []*Lease{first, second, bobs} {
+			l.Release()
+		}
+		due := func(at time.Time) int { return len(w.dueSessions(at)) }
+		now := time.Now()
+		if n := due(now); n != 0 {
+			t.Errorf("%d are due without a quota", n)
+		}
+		w.Quotas.Set(quotas.Settings{Users: quotas.Limits{DiskMB: 1}})
+		if n := due(now); n != 2 {
+			t.Errorf("%d are due, want one of each principal", n)
+		}
+		for _, l := range []*Lease{first, second, bobs} {
+			l.measure(t.Context())
+		}
+		if n := due(now.Add(time.Hour)); n != 2 {
+			t.Errorf("%d are due while their sandboxes live", n)
+		}
+		if n := due(now); n != 0 {
+			t.Errorf("%d are due again at once", n)
+		}
+		first.disk.changed, first.disk.next = true, now.Add(30*time.Second)
+		if n := due(now.Add(29 * time.Second)); n != 0 {
+			t.Error("it is due before its rest has ended")
+		}
+		if n := due(now.Add(31 * time.Second)); n != 1 {
+			t.Error("it is not due though it was used")
+		}
+	})
+}
