@@ -34,6 +34,7 @@ var topics = []struct {
 	{"hub", hub},
 	{"docker", dockerRuntime},
 	{"images", images},
+	{"people", people},
 }
 
 // bench is one run.

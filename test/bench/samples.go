@@ -43,6 +43,8 @@ var headings = []string{"samples", "P50", "P95", "P99"}
 func show(d time.Duration) string {
 	ms := float64(d) / 1e6
 	switch {
+	case ms > -0.1 && ms < 0.1:
+		return fmt.Sprintf("%.1f µs", ms*1000)
 	case ms < 10:
 		return fmt.Sprintf("%.2f ms", ms)
 	case ms < 100:
