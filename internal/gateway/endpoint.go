@@ -64,21 +64,26 @@ func (g *Gateway) acquire(p auth.Principal) (e *endpoint, release func()) {
 	}
 }
 
-// maxServiceEndpoints is how many endpoints one token of a service can have at once, for the users that it
-// names. An endpoint takes some hundred KiB.
-const maxServiceEndpoints = 512
+// How many endpoints there can be at once: of one token of a service, for the users that it names, and of one user
+// else, who has one for each token. Each JWT of an identity provider is another token. An endpoint takes some
+// hundred KiB.
+const maxServiceEndpoints, maxUserEndpoints = 512, 64
 
-// makeRoom ends the endpoint that was used longest ago of all of a service's token, if the token has too many.
+// makeRoom ends the endpoint that was used longest ago of all of a service's token, or of a user, who has too many.
 // Clients that had a session there get an error for their next request, and begin a new one. The caller
 // holds g.mu.
 func (g *Gateway) makeRoom(p auth.Principal) {
-	if _, isServices := auth.ServiceOf(p.ID); !isServices {
-		return
+	limit, shares := maxUserEndpoints, func(q auth.Principal) bool { return q.ID == p.ID }
+	if _, isServices := auth.ServiceOf(p.ID); isServices {
+		limit, shares = maxServiceEndpoints, func(q auth.Principal) bool {
+			_, isServices := auth.ServiceOf(q.ID)
+			return isServices && q.Token == p.Token
+		}
 	}
 	var oldest auth.Principal
 	count := 0
 	for q, e := range g.endpoints {
-		if _, isServices := auth.ServiceOf(q.ID); !isServices || q.Token != p.Token {
+		if !shares(q) {
 			continue
 		}
 		count++
@@ -86,7 +91,7 @@ func (g *Gateway) makeRoom(p auth.Principal) {
 			oldest = q
 		}
 	}
-	if count >= maxServiceEndpoints && oldest.ID != "" { // the running requests of a service are limited too
+	if count >= limit && oldest.ID != "" { // the running requests are limited too
 		e := g.endpoints[oldest]
 		delete(g.endpoints, oldest)
 		e.release()

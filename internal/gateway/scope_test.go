@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"sandlot/internal/auth"
 	"sandlot/internal/policy"
@@ -237,4 +238,30 @@ func TestEndpointsOfAServiceAreBounded(t *testing.T) {
 		}
 	}
 	g.Close()
+}
+
+// A user gets an endpoint for each JWT, and they stay bounded.
+func TestEndpointsOfAUserAreBounded(t *testing.T) {
+	g := newGatewayWithTokens(&fakeTokens{}, reportCaller())
+	jwt := func(n int) auth.Principal {
+		return auth.Principal{ID: "oidc:issuer.test/ann", Authenticated: true, Token: fmt.Sprint("jwt", n),
+			Expires: time.Now().Add(time.Hour)}
+	}
+	bob := withToken("bob", "tok_2", false)
+	session, first := begin(t, g, bob), jwt(0)
+	begin(t, g, first)
+	for n := range maxUserEndpoints + 20 {
+		if a := askAs(g, jwt(n+1), "tools/list", "", ""); strings.Contains(a, "error") {
+			t.Fatal(a)
+		}
+	}
+	if n := g.numEndpoints(); n != maxUserEndpoints+1 {
+		t.Errorf("there are %d endpoints", n)
+	}
+	if w := post(g, bob, session, request("7", "ping", "")); w.Code != http.StatusOK {
+		t.Errorf("another user's session: %d", w.Code)
+	}
+	if a := askAs(g, first, "tools/list", "", ""); strings.Contains(a, "error") {
+		t.Errorf("the first JWT again: %s", a)
+	}
 }
