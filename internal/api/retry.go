@@ -206,7 +206,7 @@ func onceRequest(w http.ResponseWriter, r *http.Request) (q once.Request, body [
 	p, _ := auth.FromContext(r.Context())
 	rights := p
 	if !p.Expires.IsZero() { // a JWT, which clients renew between their tries; names may differ from one to the next
-		rights.Name, rights.Token, rights.Expires = "", "", time.Time{}
+		rights = p.Rights()
 	}
 	input := fmt.Appendf(nil, "%s %s\n%s\n", r.Method, r.URL.RequestURI(), r.Header.Get("Content-Type"))
 	held, _ := r.Context().Value(heldKey{}).(*once.Shared)

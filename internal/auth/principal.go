@@ -71,6 +71,13 @@ func (p Principal) Identity() Principal {
 	return Principal{ID: p.ID, Name: p.Name, Authenticated: p.Authenticated}
 }
 
+// Rights returns p without what differs from one token to the next with the same rights: two principals have the same
+// if they may do the same.
+func (p Principal) Rights() Principal {
+	p.Name, p.Token, p.Expires = "", "", time.Time{}
+	return p
+}
+
 // Local is the only user of a server without authentication. Its clients may read metrics and logs. They
 // do not have the role Operator: otherwise every program on the machine would have it, and every web page
 // that makes a browser send a request.

@@ -8,11 +8,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"go.yaml.in/yaml/v3"
 
-	"sandlot/internal/auth"
 	"sandlot/internal/image"
 	"sandlot/internal/once"
 	"sandlot/internal/policy"
@@ -140,8 +138,8 @@ func retryable[In interface{ key() string }](replies *once.Replies[*tool.Result]
 		if key == "" {
 			return h(ctx, c, in)
 		}
-		q := once.Request{Principal: c.Principal, Name: c.Name + " " + rights(c.Principal), Input: c.Args, Key: key,
-			Hold: c.Hold}
+		name := fmt.Sprintf("%s %+v", c.Name, c.Principal.Rights()) // a result is only for who may do the same
+		q := once.Request{Principal: c.Principal, Name: name, Input: c.Args, Key: key, Hold: c.Hold}
 		ran := make(chan struct{}) // closed by the run: c.Decide is asked there
 		r, err := replies.Do(ctx, q, func(ctx context.Context) (*tool.Result, error) {
 			close(ran)
@@ -162,12 +160,6 @@ func retryable[In interface{ key() string }](replies *once.Replies[*tool.Result]
 		}
 		return r, nil
 	}
-}
-
-// rights returns what a principal may do as text: a stored result is only for who may do the same.
-func rights(p auth.Principal) string {
-	p.Name, p.Token, p.Expires = "", "", time.Time{}
-	return fmt.Sprintf("%+v", p)
 }
 
 //go:embed tools.yaml

@@ -142,10 +142,10 @@ func (a *asker) ask(ctx context.Context, text, hash string) error {
 		q.Session = r.Resource.ID
 	}
 	began := time.Now()
-	allowed, known := h.Questions.Known(q.Subject, q.Session)
+	allowed, known := h.answered(q.Subject, q.Session)
 	var err error
 	switch {
-	case known && allowed || !known && h.Questions.TakeOnce(q.Subject, q.Session):
+	case allowed:
 		return nil
 	case known:
 		err = a.declined("it was answered with no before")
@@ -156,6 +156,15 @@ func (a *asker) ask(ctx context.Context, text, hash string) error {
 		Operation: event.ConsentAsk, Name: string(r.Operation), Outcome: consentOutcome(err),
 		Duration: time.Since(began)})
 	return err
+}
+
+// answered returns the answer that counts for a request, if there is one. A yes that counts once is used up.
+func (h *Hub) answered(about question.Subject, session string) (allowed, known bool) {
+	if allowed, known = h.Questions.Known(about, session); known {
+		return allowed, true
+	}
+	once := h.Questions.TakeOnce(about, session)
+	return once, once
 }
 
 // askNow asks through the client of the call, or else puts a question and waits.

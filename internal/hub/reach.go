@@ -38,12 +38,11 @@ func (h *Hub) reachAsked(r Request, phase egress.Phase) egress.Verdict {
 		return egress.Asked
 	}
 	about := question.Subject{Principal: r.Principal.ID, Operation: r.Operation, Detail: r.Detail}
-	allowed, known := h.Questions.Known(about, r.Resource.ID)
-	switch {
-	case known && !allowed:
-		return egress.Denied
-	case known || h.Questions.TakeOnce(about, r.Resource.ID):
+	switch allowed, known := h.answered(about, r.Resource.ID); {
+	case allowed:
 		return egress.Granted
+	case known:
+		return egress.Denied
 	}
 	a := asker{h, r}
 	q := question.Question{Subject: about, Session: r.Resource.ID, Text: strings.Replace(a.text(), "May an agent of",
