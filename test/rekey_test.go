@@ -49,3 +49,51 @@ func TestRekey(t *testing.T) {
 	}
 	s.launch()
 }
+
+// TestKeyOfTheEnvironment: the key of secrets comes from the environment; a wrong one, and none, are said at the start,
+// and it is changed to another one.
+func TestKeyOfTheEnvironment(t *testing.T) {
+	t.Parallel()
+	first, second := strings.Repeat("1f", 32), strings.Repeat("2e", 32)
+	s := start(t, "SANDLOT_POOL_SIZE=0", "SANDLOT_SNAPSHOTS=false", "SANDLOT_LOG_LEVEL=DEBUG",
+		"SANDLOT_SECRETS_KEY="+first)
+	if out, errs, code := s.cliIn("hunter2", "secret", "set", "A"); code != 0 {
+		t.Fatal(out, errs)
+	}
+	if _, err := os.Stat(filepath.Join(s.State, "secrets.key")); err == nil {
+		t.Error("there is a file")
+	}
+	s.stop()
+	env := s.env
+	with := func(settings ...string) { s.env = append(env[:len(env)-1:len(env)-1], settings...) }
+	with("SANDLOT_SECRETS_KEY=" + second)
+	if _, errs, code := s.cli("serve"); code == 0 || !strings.Contains(errs, "opens none of the 1 stored secrets") {
+		t.Errorf("with a wrong key: %d %s", code, errs)
+	}
+	with("SANDLOT_SECRETS_KEY=" + first[2:])
+	if _, errs, code := s.cli("serve"); code == 0 || !strings.Contains(errs, "32 random bytes") ||
+		strings.Contains(errs, first[2:]) {
+		t.Errorf("with no key: %d %s", code, errs)
+	}
+	with("SANDLOT_SECRETS_KEY=" + first)
+	if _, errs, code := s.cli("secret", "rekey"); code == 0 || !strings.Contains(errs, "SANDLOT_SECRETS_NEW_KEY") {
+		t.Errorf("without a new one: %d %s", code, errs)
+	}
+	with("SANDLOT_SECRETS_KEY="+first, "SANDLOT_SECRETS_NEW_KEY="+second)
+	if out, errs, code := s.cli("secret", "rekey"); code != 0 || !strings.Contains(out,
+		"stored with it: 1; removed: 0") || !strings.Contains(out, "SANDLOT_SECRETS_KEY") {
+		t.Errorf("%d %s%s", code, out, errs)
+	}
+	with("SANDLOT_SECRETS_KEY=" + second)
+	s.launch()
+	if got, errs, code := s.cli("exec", "--session", "home", "--env", "A=${secret:A}", "--", "sh", "-c",
+		"echo $A"); code != 0 || got != "hunter2\n" {
+		t.Errorf("%d %s%s", code, got, errs)
+	}
+	for _, value := range []string{first, second, "hunter2"} {
+		s.holds(value)
+	}
+	if out, _, _ := s.cli("config"); strings.Contains(out, second) {
+		t.Errorf("the settings show it: %s", out)
+	}
+}

@@ -37,5 +37,10 @@ func Restore(ctx context.Context, c *config.Config, log *slog.Logger, file strin
 	return checkDatabase(ctx, c, db, true)
 }
 
-// KeyFile returns the path of the key with which secrets and log-ins are stored.
-func KeyFile(c *config.Config) string { return openVault(c, nil).KeyFile }
+// KeyFile returns where the key is with which secrets and log-ins are stored: its path, or the name of the setting.
+func KeyFile(c *config.Config) string {
+	if c.Server.SecretsKey != "" {
+		return "the setting secrets.key"
+	}
+	return openVault(c, nil).KeyFile
+}

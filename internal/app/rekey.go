@@ -8,6 +8,7 @@ import (
 	"sandlot/internal/auth"
 	"sandlot/internal/config"
 	"sandlot/internal/fault"
+	"sandlot/internal/secret"
 	"sandlot/internal/store"
 	"sandlot/internal/vault"
 )
@@ -63,11 +64,14 @@ func loginAddresses(ctx context.Context, c *config.Config, db *store.DB) (map[[2
 	return addresses, nil
 }
 
-// openVault returns the vault, with the key file of the settings or, by default, of the state folder.
+// openVault returns the vault, with the key or the key file of the settings or, by default, that of the state folder.
 func openVault(c *config.Config, db *store.DB) *vault.Vault {
 	v := &vault.Vault{Store: db, KeyFile: c.Server.SecretsKeyFile}
 	if v.KeyFile == "" {
 		v.KeyFile, v.CreateKey = filepath.Join(c.Server.StateDir, "secrets.key"), true
 	}
+	// The settings have checked them, so they parse, or are empty.
+	v.Key, _ = secret.ParseKey(c.Server.SecretsKey.Reveal())
+	v.NewKey, _ = secret.ParseKey(c.Server.SecretsNewKey.Reveal())
 	return v
 }

@@ -89,6 +89,8 @@ type Server struct {
 	MaxBodyMB      int
 	PortsDomain    string       // the domain of exposed ports' host names
 	SecretsKeyFile string       // path of the file with the key that encrypts secrets; empty: in the state folder
+	SecretsKey     secret.Value // the key itself, in place of the file
+	SecretsNewKey  secret.Value // the key to which Rekey changes, with SecretsKey
 	Store          secret.Value // the URL of a PostgreSQL database; empty: SQLite in StateDir
 	PublicURL      string       // without a trailing slash; empty: http://Host:Port
 	TLS            TLS

@@ -97,6 +97,7 @@ func Load(s Source) (*Config, error) {
 		c.changeTexts[row.key] = row.get()
 	}
 	c.changeTexts[storeKey] = c.Server.Store.Reveal() // another password is a change
+	c.changeTexts["secrets.key"] = c.Server.SecretsKey.Reveal()
 	return c, nil
 }
 
@@ -333,6 +334,9 @@ func (c *Config) finish() error {
 		if err := c.CheckTrusted(c.File, explicit); err != nil {
 			return fault.Wrap(fault.Configuration, err, "the settings file %s is not used: %v%s", c.File, err, hint)
 		}
+	}
+	if err := c.finishSecrets(); err != nil {
+		return err
 	}
 	if err := c.finishTLS(); err != nil {
 		return err

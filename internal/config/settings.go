@@ -196,6 +196,12 @@ func (c *Config) serverRows() []setting {
 			"a file of 32 random bytes, with which users' secrets and log-ins are stored; empty: secrets.key in the " +
 				"state folder, which is made",
 			text(&s.SecretsKeyFile, absoluteFile)},
+		{"secrets.key", "", nil,
+			"the key itself, 32 random bytes in hexadecimal or base64, in place of a file; it is not shown",
+			keyText(&s.SecretsKey)},
+		{"secrets.new_key", "", nil,
+			"the key to which `sandlot secret rekey` changes, with secrets.key; it is not shown",
+			keyText(&s.SecretsNewKey)},
 		{"ports_domain", "", nil,
 			"the domain of exposed ports: its names {port}-{session}.DOMAIN all lead to this server; empty: localhost",
 			text(&s.PortsDomain, nil)},

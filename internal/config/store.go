@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"strings"
 
+	"sandlot/internal/fault"
 	"sandlot/internal/secret"
 )
 
@@ -22,6 +23,36 @@ func database(target *secret.Value) accessor {
 		*target = secret.Value(v)
 		return nil
 	}, func() string { return withoutPassword(target.Reveal()) }}
+}
+
+// keyText is a setting with a key. Its text is not shown.
+func keyText(target *secret.Value) accessor {
+	return accessor{func(v string) error {
+		if v != "" {
+			if _, err := secret.ParseKey(v); err != nil {
+				return err
+			}
+		}
+		*target = secret.Value(v)
+		return nil
+	}, func() string {
+		if *target == "" {
+			return ""
+		}
+		return "…"
+	}}
+}
+
+// finishSecrets checks that the settings of the key of secrets fit together.
+func (c *Config) finishSecrets() error {
+	s := &c.Server
+	switch {
+	case s.SecretsKey != "" && s.SecretsKeyFile != "":
+		return fault.New(fault.Configuration, "secrets.key and secrets.key_file: set one of them")
+	case s.SecretsNewKey != "" && s.SecretsKey == "":
+		return fault.New(fault.Configuration, "secrets.new_key: it replaces secrets.key, which is not set")
+	}
+	return nil
 }
 
 // withoutPassword returns the URL of a database without what may be a password.
@@ -48,7 +79,7 @@ func shown(key, value string) string {
 	if key == storeKey {
 		return withoutPassword(value)
 	}
-	if key == telemetryHeadersKey {
+	if key == telemetryHeadersKey || key == "secrets.key" || key == "secrets.new_key" {
 		return "…"
 	}
 	return value

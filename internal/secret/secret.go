@@ -8,7 +8,9 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base32"
+	"encoding/base64"
 	"encoding/hex"
+	"errors"
 	"log/slog"
 	"strings"
 )
@@ -51,6 +53,18 @@ func NewCipher(key []byte) (cipher.AEAD, error) {
 		return nil, err
 	}
 	return cipher.NewGCMWithRandomNonce(block)
+}
+
+// ParseKey parses a key of 32 bytes, in hexadecimal or base64. Its error has no part of the text.
+func ParseKey(text string) ([]byte, error) {
+	text = strings.TrimRight(strings.TrimSpace(text), "=")
+	for _, decode := range []func(string) ([]byte, error){hex.DecodeString, base64.RawStdEncoding.DecodeString,
+		base64.RawURLEncoding.DecodeString} {
+		if b, err := decode(text); err == nil && len(b) == 32 {
+			return b, nil
+		}
+	}
+	return nil, errors.New("must be 32 random bytes in hexadecimal or base64, such as `openssl rand -hex 32` makes")
 }
 
 // tokenPrefix is the prefix of bearer tokens.

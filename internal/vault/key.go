@@ -1,6 +1,7 @@
 package vault
 
 import (
+	"context"
 	"crypto/cipher"
 	"errors"
 	"fmt"
@@ -36,6 +37,9 @@ func (v *Vault) key(create bool) (cipher.AEAD, error) {
 
 // rawKey returns the key itself.
 func (v *Vault) rawKey(create bool) ([]byte, error) {
+	if v.Key != nil {
+		return v.Key, nil
+	}
 	err := checkPrivate(v.KeyFile)
 	var b []byte
 	if err == nil {
@@ -73,6 +77,39 @@ func (v *Vault) Check() error {
 			"the file with the key of secrets (secrets.key_file) cannot be used: %v", f.Unwrap())
 	}
 	return err
+}
+
+// CheckStored returns an error if the key is given by the settings and opens none of the stored secrets: it is a wrong
+// one, and what would be stored with it could not be read with the right one.
+func (v *Vault) CheckStored(ctx context.Context, rows SealedStore) error {
+	if v.Key == nil {
+		return nil
+	}
+	k, err := secret.NewCipher(v.Key)
+	if err != nil {
+		return err
+	}
+	all, err := rows.SealedRows(ctx)
+	if err != nil {
+		return err
+	}
+	secrets := 0
+	for _, r := range all {
+		if r.Login {
+			continue
+		}
+		if _, err := k.Open(nil, nil, r.Sealed, secretAdditionalData(r.Owner, r.Name, r.Binding)); err == nil {
+			return nil
+		}
+		secrets++
+	}
+	if secrets == 0 {
+		return nil
+	}
+	return fault.New(fault.Configuration, "the key of secrets (secrets.key, SANDLOT_SECRETS_KEY) opens none of the %d "+
+		"stored secrets: it is another one than they were stored with", secrets).
+		Advise("Set the key with which they were stored; after `sandlot secret rekey` that is the new one",
+			"If it is lost: `sandlot secret rekey --drop` removes what it cannot open")
 }
 
 // createKey creates the key file, synced to the disk, and returns the key. If another process has created

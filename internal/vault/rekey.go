@@ -1,6 +1,7 @@
 package vault
 
 import (
+	"bytes"
 	"context"
 	"crypto/cipher"
 	"crypto/sha256"
@@ -68,10 +69,9 @@ func (v *Vault) Rekey(ctx context.Context, rows SealedStore, address func(owner,
 	if err != nil {
 		return 0, 0, err
 	}
-	key := secret.Bytes(keySize)
-	if err := v.writeKey(v.newKeyPath(), key); err != nil {
-		return 0, 0, fault.Wrap(fault.Configuration, err,
-			"the new key cannot be written beside the old one: %v; nothing has changed", err)
+	key, err := v.nextKey()
+	if err != nil {
+		return 0, 0, err
 	}
 	all, err := rows.SealedRows(ctx)
 	if err == nil {
@@ -91,6 +91,24 @@ func (v *Vault) Rekey(ctx context.Context, rows SealedStore, address func(owner,
 		return 0, 0, errors.Join(err, v.FinishRekey(context.WithoutCancel(ctx), rows))
 	}
 	return sealed, dropped, v.FinishRekey(context.WithoutCancel(ctx), rows)
+}
+
+// nextKey returns the key to which Rekey changes. It is safe from a crash: in a file, or with the operator.
+func (v *Vault) nextKey() ([]byte, error) {
+	if v.Key == nil {
+		key := secret.Bytes(keySize)
+		if err := v.writeKey(v.newKeyPath(), key); err != nil {
+			return nil, fault.Wrap(fault.Configuration, err,
+				"the new key cannot be written beside the old one: %v; nothing has changed", err)
+		}
+		return key, nil
+	}
+	if v.NewKey == nil || bytes.Equal(v.Key, v.NewKey) {
+		return nil, fault.New(fault.Configuration, "the key is in the settings (secrets.key), which are not "+
+			"Sandlot's to change: make another one (openssl rand -hex 32), keep it, and give it to this command as "+
+			"SANDLOT_SECRETS_NEW_KEY (secrets.new_key); nothing has changed")
+	}
+	return v.NewKey, nil
 }
 
 // reseal seals rows with the new key. It sets Sealed to nil in rows that the old key does not open.
@@ -121,6 +139,9 @@ func reseal(all []SealedRow, old cipher.AEAD, key []byte,
 // FinishRekey completes a Rekey that was interrupted: it keeps the key with which the stored values are
 // sealed, and removes the other one. It must be called before the vault is used.
 func (v *Vault) FinishRekey(ctx context.Context, rows SealedStore) error {
+	if v.Key != nil {
+		return v.finishGiven(ctx, rows)
+	}
 	key, err := os.ReadFile(v.newKeyPath())
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -142,4 +163,16 @@ func (v *Vault) FinishRekey(ctx context.Context, rows SealedStore) error {
 	}
 	syncFolder(filepath.Dir(v.keyFilePath()))
 	return nil
+}
+
+// finishGiven is FinishRekey for keys of the settings: the new one is the key once values are sealed with it.
+func (v *Vault) finishGiven(ctx context.Context, rows SealedStore) error {
+	if v.NewKey == nil {
+		return nil
+	}
+	sealed, err := rows.KeyFingerprint(ctx)
+	if err == nil && sealed == fingerprint(v.NewKey) {
+		v.Key = v.NewKey
+	}
+	return err
 }

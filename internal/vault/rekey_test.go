@@ -164,3 +164,49 @@ func TestKeyOfOthers(t *testing.T) {
 		}
 	}
 }
+
+// A key of the settings is used in place of a file, is changed to the one that the settings give, and a wrong one is
+// found at the start.
+func TestGivenKey(t *testing.T) {
+	v, m := fresh(t)
+	v.Key = secret.Bytes(32)
+	all := &sealedRows{secrets: m, logins: rows{}}
+	none := func(string, string) string { return "" }
+	if err := errors.Join(v.Check(), v.CheckStored(t.Context(), all)); err != nil {
+		t.Fatal(err)
+	}
+	set(t, v, ann, "A", "a")
+	is(t, v, ann, "A", "a")
+	if left, _ := os.ReadDir(filepath.Dir(v.KeyFile)); len(left) > 0 {
+		t.Errorf("it made %v", left)
+	}
+	wrong := &Vault{Store: m, KeyFile: v.KeyFile, Key: secret.Bytes(32)}
+	if err := wrong.CheckStored(t.Context(), all); !fault.Is(err, fault.Configuration) ||
+		!strings.Contains(err.Error(), "SANDLOT_SECRETS_KEY") {
+		t.Errorf("a wrong key: %v", err)
+	}
+	for what, key := range map[string][]byte{"none": nil, "the same": v.Key} {
+		v.NewKey = key
+		if _, _, err := v.Rekey(t.Context(), all, none, false); !fault.Is(err, fault.Configuration) ||
+			!strings.Contains(err.Error(), "secrets.new_key") {
+			t.Errorf("a new key, %s: %v", what, err)
+		}
+	}
+	is(t, v, ann, "A", "a")
+	v.NewKey = secret.Bytes(32)
+	old, next := v.Key, v.NewKey
+	if sealed, dropped, err := v.Rekey(t.Context(), all, none, false); err != nil || sealed != 1 || dropped != 0 {
+		t.Fatalf("%d, %d, %v", sealed, dropped, err)
+	}
+	is(t, v, ann, "A", "a")
+	for what, at := range map[string]*Vault{"the new one": {Store: m, Key: next},
+		"both, as during the change": {Store: m, Key: old, NewKey: next}} {
+		if err := errors.Join(at.FinishRekey(t.Context(), all), at.CheckStored(t.Context(), all)); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		is(t, at, ann, "A", "a")
+	}
+	if err := (&Vault{Store: m, Key: old}).CheckStored(t.Context(), all); err == nil {
+		t.Error("the old key opens something")
+	}
+}

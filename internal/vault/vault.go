@@ -68,6 +68,8 @@ type Vault struct {
 	// a key is needed and it does not exist.
 	KeyFile   string
 	CreateKey bool
+	// Key is the key itself, in place of the file; nil: that of the file. NewKey is the one to which Rekey changes Key.
+	Key, NewKey []byte
 	// Quotas has how many secrets each principal may have; nil: MaxSecrets.
 	Quotas *quota.Quotas
 
