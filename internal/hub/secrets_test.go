@@ -2,15 +2,18 @@ package hub
 
 import (
 	"context"
+	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"sandlot/internal/auth"
 	"sandlot/internal/event"
 	"sandlot/internal/fault"
 	"sandlot/internal/policy"
+	"sandlot/internal/question"
 	"sandlot/internal/secret"
 	"sandlot/internal/tool"
 	"sandlot/internal/vault"
@@ -131,4 +134,29 @@ func TestSecretsInCommands(t *testing.T) {
 	if _, err := call(bot, "${secret:BOUND}"); !fault.Is(err, fault.Forbidden) {
 		t.Errorf("a service that may not: %v", err)
 	}
+}
+
+// A rule may ask before a command gets a secret; the question names it, and a yes is for that one.
+func TestSecretIsAskedAbout(t *testing.T) {
+	key := filepath.Join(t.TempDir(), "key")
+	synctest.Test(t, func(t *testing.T) {
+		h := askingHub(t, "ask * secret.use")
+		h.Vault = &vault.Vault{Store: secretStore{}, KeyFile: key, CreateKey: true}
+		for _, name := range []string{"KEY", "OTHER"} {
+			if _, err := h.Vault.Set(t.Context(), ann.ID, name, "hunter2", nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, name := range []string{"KEY", "OTHER"} {
+			got := make(chan string, 1)
+			go func() {
+				env, err := h.reveal(t.Context(), ann, map[string]string{"A": "${secret:" + name + "}"})
+				got <- env["A"] + fmt.Sprint(err)
+			}()
+			answerFirst(t, h, 1, "secret.use: "+name, question.Always)
+			if env := <-got; env != "hunter2<nil>" {
+				t.Errorf("%s: after a yes: %s", name, env)
+			}
+		}
+	})
 }
