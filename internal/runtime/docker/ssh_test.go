@@ -1,11 +1,15 @@
 package docker
 
 import (
+	"bytes"
 	"fmt"
+	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -15,36 +19,89 @@ import (
 	"sandlot/internal/sandbox/sandboxtest"
 )
 
-// dialer is a program in the place of ssh that reaches the daemon of a test, whatever its arguments are, and notes
-// them.
-const dialer = `#!/usr/bin/python3
-import os, socket, sys, threading
-open(%q, "a").write(" ".join(sys.argv[1:]) + "\n")
-s = socket.socket(socket.AF_UNIX)
-s.connect(%q)
-def send():
-    while data := os.read(0, 65536): s.sendall(data)
-    s.shutdown(socket.SHUT_WR)
-threading.Thread(target=send, daemon=True).start()
-while data := s.recv(65536):
-    while data: data = data[os.write(1, data):]
-os._exit(0)
-`
+// startSSH starts an SSH server for a daemon's machine, which is this one, on a port of the loopback. It returns the
+// port, and puts an ssh before all others that knows the server and has the key of its user; it notes its arguments in
+// calls.
+func startSSH(t *testing.T, d *dockertest.Daemon, dir, calls string) (port int) {
+	t.Helper()
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port = free.Addr().(*net.TCPAddr).Port
+	free.Close()
+	for _, key := range []string{"host", "user"} {
+		out, err := exec.Command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f",
+			filepath.Join(dir, key)).CombinedOutput()
+		if err != nil {
+			t.Fatalf("ssh-keygen: %v\n%s; run `make tools`", err, out)
+		}
+	}
+	public, err := os.ReadFile(filepath.Join(dir, "host.pub"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		"sshd_config": fmt.Sprintf("ListenAddress 127.0.0.1:%d\nHostKey %[2]s/host\n"+
+			"AuthorizedKeysFile %[2]s/user.pub\nStrictModes no\nUsePAM no\nPermitRootLogin prohibit-password\n"+
+			"PidFile none\nMaxStartups 100\n"+
+			"SetEnv DOCKER_HOST=%[3]s\n", port, dir, d.Host),
+		"known": fmt.Sprintf("[127.0.0.1]:%d %s", port, public),
+		"ssh_config": fmt.Sprintf("Host daemon.example\n  HostName 127.0.0.1\n  IdentityFile %[1]s/user\n"+
+			"  IdentitiesOnly yes\n  UserKnownHostsFile %[1]s/known\n  StrictHostKeyChecking yes\n", dir),
+		"ssh": fmt.Sprintf("#!/bin/sh\necho \"$*\" >> %s\nexec /usr/bin/ssh -F %s/ssh_config \"$@\"\n", calls, dir),
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.MkdirAll("/run/sshd", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	server := exec.Command("/usr/sbin/sshd", "-D", "-e", "-f", filepath.Join(dir, "sshd_config"))
+	server.Stdout, server.Stderr = &log, &log
+	server.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
+	if err := server.Start(); err != nil {
+		t.Fatalf("%v; run `make tools`", err)
+	}
+	t.Cleanup(func() {
+		server.Process.Signal(syscall.SIGTERM)
+		server.Wait()
+		if t.Failed() {
+			t.Logf("sshd: %s", &log)
+		}
+	})
+	for range 500 {
+		if c, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
+			c.Close()
+			break
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	return port
+}
 
-// TestSSH: sandboxes of a daemon that is reached by a program such as ssh live, are recovered and leave nothing, and
-// no such program. The program is one of the test's own.
+// TestSSH: sandboxes of a daemon that is reached by ssh live, are recovered and leave nothing, and no ssh. Why ssh
+// does not get there is said.
 func TestSSH(t *testing.T) {
 	needsRoot(t)
 	d := dockertest.Start(t, "--live-restore")
 	dir := t.TempDir()
 	calls := filepath.Join(dir, "calls")
-	program := fmt.Sprintf(dialer, calls, strings.TrimPrefix(d.Host, "unix://"))
-	if err := os.WriteFile(filepath.Join(dir, "ssh"), []byte(program), 0o755); err != nil {
+	port := startSSH(t, d, dir, calls)
+	s, c := subject(t, d, baseTemplate())
+	c.Host = fmt.Sprintf("ssh://no-such-user@daemon.example:%d", port)
+	refused, err := New(c)
+	if err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
-	s, c := subject(t, d, baseTemplate())
-	c.Host = "ssh://someone@daemon.example:2222"
+	if err := refused.Check(t.Context()); err == nil || !strings.Contains(err.Error(), "Permission denied") {
+		t.Errorf("an unknown user: %v", err)
+	}
+	refused.Close()
+	c.Host = fmt.Sprintf("ssh://root@daemon.example:%d", port)
 	separate(t, d, s, c)
 	rt := s.Open(t)
 	if err := rt.Check(t.Context()); err != nil {
@@ -70,13 +127,14 @@ func TestSSH(t *testing.T) {
 	}
 	mustStop(t, s, rt, all...)
 	text, err := os.ReadFile(calls)
-	want := "-o BatchMode=yes -o ConnectTimeout=30 -T -l someone -p 2222 -- daemon.example docker system dial-stdio"
-	if line, _, _ := strings.Cut(string(text), "\n"); err != nil || line != want {
-		t.Errorf("ssh was called with %q, %v", line, err)
+	want := fmt.Sprintf("-o BatchMode=yes -o ConnectTimeout=30 -T -l root -p %d -- daemon.example docker system "+
+		"dial-stdio\n", port)
+	if err != nil || !strings.HasSuffix(string(text), want) {
+		t.Errorf("ssh was called with %q, %v", text, err)
 	}
 	for range 200 {
 		if !slices.ContainsFunc(proc.PIDs(), func(pid int) bool {
-			return slices.Contains(proc.Args(pid), filepath.Join(dir, "ssh"))
+			return slices.Contains(proc.Args(pid), filepath.Join(dir, "ssh_config"))
 		}) {
 			return
 		}
