@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"sync"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -30,6 +31,7 @@ type duplex struct {
 	lines    chan inputResult // from the goroutine that reads the input
 	readers  sync.WaitGroup
 	closed   chan struct{}
+	written  chan struct{} // gets something when unwritten becomes less
 	once     sync.Once
 	closeErr error
 	queue    []jsonrpc.Message // the rest of the last batch; only Read uses it
@@ -37,6 +39,8 @@ type duplex struct {
 	mu    sync.Mutex
 	calls map[jsonrpc.ID]*pendingLine // the unanswered calls
 	ended bool                        // Close was called
+	// unwritten is the number of lines whose answers are to be written before the input's end ends the session.
+	unwritten int
 }
 
 // inputResult is a line of the input, or the error that ended the input.
@@ -53,12 +57,14 @@ type pendingLine struct {
 	batch      bool
 	indexes    map[jsonrpc.ID]int // the index of each call's response in responses
 	responses  []json.RawMessage
-	unanswered int // number of calls
+	unanswered int  // number of calls
+	lasts      bool // it has no call that ends by itself
 }
 
 // Connect implements mcp.Transport.
 func (d *duplex) Connect(context.Context) (mcp.Connection, error) {
 	d.lines, d.closed, d.calls = make(chan inputResult), make(chan struct{}), map[jsonrpc.ID]*pendingLine{}
+	d.written = make(chan struct{}, 1)
 	d.readers.Go(func() { // ends when Close closes the input
 		for {
 			p, err := d.in.next()
@@ -89,6 +95,7 @@ func (d *duplex) Read(ctx context.Context) (jsonrpc.Message, error) {
 			return nil, io.EOF
 		case l := <-d.lines:
 			if l.err != nil {
+				d.awaitAnswers(ctx, l.err)
 				return nil, l.err
 			}
 			if errorAnswer := d.register(l.inputLine); errorAnswer != nil {
@@ -106,11 +113,42 @@ func (d *duplex) Read(ctx context.Context) (jsonrpc.Message, error) {
 	return m, nil
 }
 
+// lastAnswers is how long calls may run on when the input has ended.
+const lastAnswers = 30 * time.Second
+
+// awaitAnswers waits until the calls that were read are answered, for lastAnswers at most, if the input has ended
+// regularly: with the end of Read, the SDK cancels them.
+func (d *duplex) awaitAnswers(ctx context.Context, err error) {
+	if !errors.Is(err, io.EOF) {
+		return
+	}
+	late := time.NewTimer(lastAnswers)
+	defer late.Stop()
+	for !d.allWritten() {
+		select {
+		case <-d.written:
+		case <-late.C:
+			return
+		case <-ctx.Done():
+			return
+		case <-d.closed:
+			return
+		}
+	}
+}
+
+// allWritten reports whether all answers were written.
+func (d *duplex) allWritten() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.unwritten == 0
+}
+
 // register registers the calls of a line. It returns the answer to a line that is refused, or
 // nil.
 func (d *duplex) register(p inputLine) (errorAnswer any) {
 	x := &pendingLine{body: p.reservation, answers: d.limits.NewAnswers(d.owner), batch: p.batch,
-		indexes: map[jsonrpc.ID]int{}}
+		indexes: map[jsonrpc.ID]int{}, lasts: true}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.ended { // the output is closed too
@@ -130,6 +168,7 @@ func (d *duplex) register(p inputLine) (errorAnswer any) {
 			continue // the SDK answers with an error
 		}
 		x.indexes[q.ID] = len(x.indexes)
+		x.lasts = x.lasts && q.Method == "subscriptions/listen"
 	}
 	if len(x.indexes) == 0 {
 		p.reservation.Release()
@@ -139,6 +178,9 @@ func (d *duplex) register(p inputLine) (errorAnswer any) {
 	x.unregister, x.unanswered, x.responses = unregister, len(x.indexes), make([]json.RawMessage, len(x.indexes))
 	for id := range x.indexes {
 		d.calls[id] = x
+	}
+	if !x.lasts {
+		d.unwritten++
 	}
 	for _, m := range p.messages {
 		if q, ok := m.(*jsonrpc.Request); ok {
@@ -189,7 +231,24 @@ func (d *duplex) recordAnswer(id jsonrpc.ID, b []byte) (_ []byte, done bool, aft
 		b = b[:len(b)-1]
 	}
 	x.body.Release() // now, so that the client's next line can be counted
-	return b, true, x.release
+	return b, true, func() {
+		x.release()
+		d.wrote(x)
+	}
+}
+
+// wrote notes that the answers of a line were written.
+func (d *duplex) wrote(x *pendingLine) {
+	if x.lasts {
+		return
+	}
+	d.mu.Lock()
+	d.unwritten--
+	d.mu.Unlock()
+	select {
+	case d.written <- struct{}{}:
+	default:
+	}
 }
 
 // release releases the reservations of a line.

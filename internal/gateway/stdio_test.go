@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"sandlot/internal/auth"
 	"sandlot/internal/gateway/rpc"
@@ -110,6 +111,34 @@ func TestStdioEnds(t *testing.T) {
 		if n := len(p.messages); n == 0 && said.String() == "" || n == 0 && err == nil {
 			t.Errorf("%q: %d messages, %q, %v", last, n, said.String(), err)
 		}
+	}
+}
+
+// All requests of an input that ends at once are answered, also one that takes a moment.
+func TestStdioAnswersBeforeItEnds(t *testing.T) {
+	for range 20 {
+		g := newGateway(fakeElicitor{func(context.Context, tool.Call) (*tool.Result, error) {
+			time.Sleep(20 * time.Millisecond)
+			return &tool.Result{Summary: "done"}, nil
+		}}, &fakeExternal{})
+		in, out := stdioPipe(g, auth.Local)
+		go func() {
+			fmt.Fprintln(in, initialize("0"))
+			fmt.Fprintln(in, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+			fmt.Fprintln(in, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"careless"}}`)
+			fmt.Fprint(in, `{"jsonrpc":"2.0","id":2,"method":"ping"}`)
+			in.Close()
+		}()
+		answered := map[any]bool{}
+		for out.Scan() {
+			if r := replyOf(t, out.Text()); r.Result != nil {
+				answered[r.ID] = true
+			}
+		}
+		if len(answered) != 3 {
+			t.Fatalf("answered were %v", answered)
+		}
+		g.Close()
 	}
 }
 
