@@ -55,7 +55,7 @@ func compare(t *testing.T, host string, names ...string) map[string]Runtime {
 	bin := t.TempDir()
 	c.Runtime.RunscPath, c.Runtime.AgentPath = filepath.Join(bin, "runsc"), filepath.Join(bin, "agent")
 	for _, program := range []string{c.Runtime.RunscPath, c.Runtime.AgentPath} {
-		if err := os.WriteFile(program, nil, 0o755); err != nil {
+		if err := os.Symlink("/proc/self/exe", program); err != nil { // any program for this machine
 			t.Fatal(err)
 		}
 	}
