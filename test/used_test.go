@@ -1,6 +1,7 @@
 package test
 
 import (
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -37,6 +38,10 @@ func TestTrafficQuota(t *testing.T) {
 	refused("in a new session", "new")
 	if text := c.call("get_sessions", nil).Text; !strings.Contains(text, "of 1 MB of network today") {
 		t.Errorf("get_sessions: %s", text)
+	}
+	if out, errs, code := s.cli("quota"); code != 0 || !regexp.MustCompile(`(?m)^traffic_mb_per_day +[12] +1$`).
+		MatchString(out) || !regexp.MustCompile(`(?m)^secrets +0 +-$`).MatchString(out) {
+		t.Errorf("quota: %d %s %s", code, out, errs)
 	}
 	time.Sleep(2500 * time.Millisecond) // it is stored every two seconds
 	s.kill()
@@ -110,5 +115,44 @@ func TestDiskQuota(t *testing.T) {
 	c.call("stop_session", args{"session_id": other})
 	if code, text := create(); code >= 300 {
 		t.Errorf("after the end of a session: %d %s", code, text)
+	}
+}
+
+// TestReadQuota: users read their own quotas, and operators those of all, over HTTP and by the command line.
+func TestReadQuota(t *testing.T) {
+	t.Parallel()
+	s := start(t, "SANDLOT_AUTH=required", "SANDLOT_POOL_SIZE=0")
+	s.applySettings("quotas:\n  users: {disk_mb: 20, secrets: 3, cpus: 2.5}\n  services: {sessions: 7}\n")
+	ann, gitu := s.token("ann"), s.token("gitu", "--service")
+	s.request("PUT", "/v1/secrets/ONE", strings.NewReader("x"), credentials(ann)...)
+	s.request("POST", "/v1/sessions", strings.NewReader("{}"), credentials(ann)...)
+	has := func(who, text string, parts ...string) {
+		t.Helper()
+		for _, part := range parts {
+			if !strings.Contains(text, part) {
+				t.Errorf("%s: %s is not in %s", who, part, text)
+			}
+		}
+	}
+	const own = "/v1/quota"
+	_, _, text := s.request("GET", own, nil, credentials(ann)...)
+	has("ann", text, `"principal":"user:ann"`, `{"name":"secrets","used":1,"limit":3}`,
+		`{"name":"cpus","used":1,"limit":2.5}`, `{"name":"sessions","used":1}`, `{"name":"disk_mb","used":0,"limit":20}`)
+	_, _, text = s.request("GET", own, nil, credentials(gitu)...)
+	has("gitu", text, `{"name":"sessions","used":0,"limit":7}`, `{"name":"disk_mb"}`)
+	for _, path := range []string{own + "?principal=ann", own + "?principal=nobody"} {
+		if code, _, text := s.request("GET", path, nil, credentials(gitu)...); code != 404 {
+			t.Errorf("%s of another: %d %s", path, code, text)
+		}
+	}
+	if code, _, text := s.request("GET", own, nil); code != 401 {
+		t.Errorf("without a token: %d %s", code, text)
+	}
+	out, errs, code := s.cli("quota", "--user", "ann", "--json")
+	if has("the operator", out, `"user:ann"`, `"secrets"`); code != 0 {
+		t.Errorf("the operator: %d %s", code, errs)
+	}
+	if out, errs, code := s.cli("quota", "--user", "a/b/c"); code == 0 {
+		t.Errorf("a wrong name: %s %s", out, errs)
 	}
 }

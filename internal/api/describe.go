@@ -155,6 +155,12 @@ var descriptions = map[string]openapi.Description{
 		Answers: answers[hub.SessionNetwork]("The session's network as it is now.", nil)},
 	"GET /v1/network": {Summary: "The network settings of all sessions; needs the role `operator`",
 		Answers: answers[hub.NetworkState]("The settings and the usage.", nil)},
+	"GET /v1/quota": {Summary: "How much you may have, and use", Errors: badOrGone,
+		Text: "`used` is left out where it is not counted, as the disk is without a limit, and `limit` where there " +
+			"is none. Calls are counted where they have a limit.",
+		Parameters: []openapi.Parameter{openapi.Query("principal",
+			"The quotas of that user, by name or id; for operators.", openapi.Text(""))},
+		Answers: answers[hub.Quotas]("The quotas, by their names in the settings.", nil)},
 	"POST /v1/tools/{name}": {Summary: "Call a tool", ID: "mcp.call", Errors: remote,
 		Text: "The tools of Sandlot itself have paths of their own in this document; here is the call of any other. " +
 			"Each has the operation of what it does.",

@@ -52,6 +52,7 @@ func (s *Server) routes() []route {
 		{"PATCH /v1/sessions/{id}/network", principals, policy.NetworkChange,
 			operation(s, hub.ChangeNetwork, networkChange)},
 		{"GET /v1/network", principals, policy.NetworkReadAll, operation(s, hub.ReadNetwork, noInput)},
+		{"GET /v1/quota", principals, policy.QuotaRead, operation(s, hub.ReadQuota, quotaOwner)},
 		{"POST /v1/tools/{name}", principals, "", s.respond(s.callTool)},
 		{"GET /v1/connections", principals, policy.MCPList, s.list(s.listConnections)},
 		{"GET /v1/connections/{id}", principals, policy.MCPInspect, operation(s, hub.InspectServer, serverName)},

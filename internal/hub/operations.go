@@ -16,6 +16,8 @@ var (
 	ReadSessionNetwork = newOp(policy.NetworkRead, (*Hub).readSessionNetwork)
 	ChangeNetwork      = newOp(policy.NetworkChange, (*Hub).changeNetwork)
 
+	ReadQuota = newOp(policy.QuotaRead, (*Hub).readQuota)
+
 	ListQuestions  = newOp(policy.QuestionList, (*Hub).listQuestions)
 	AnswerQuestion = newOp(policy.QuestionAnswer, (*Hub).answerQuestion)
 	ForgetAnswer   = newOp(policy.QuestionForget, (*Hub).forgetAnswer)

@@ -73,6 +73,8 @@ const (
 	NetworkChange  Operation = "network.change"
 	NetworkReach   Operation = "network.reach" // by a program in a sandbox
 
+	QuotaRead Operation = "quota.read" // what a principal may have, and uses
+
 	QuestionList   Operation = "question.list"
 	QuestionAnswer Operation = "question.answer"
 	QuestionForget Operation = "question.forget" // a stored answer
@@ -125,6 +127,8 @@ var table = map[Operation]rule{
 		operatorsMayForOthers: true},
 
 	NetworkReach: changes,
+
+	QuotaRead: {operatorsMayForOthers: true},
 
 	QuestionList:   reads,
 	QuestionAnswer: {changes: true, operatorsMayForOthers: true},

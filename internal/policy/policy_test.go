@@ -28,6 +28,8 @@ func TestDecide(t *testing.T) {
 		{ann, FileRead, "user:bob", fault.NotFound}, {open, FileRead, "user:bob", fault.NotFound},
 		{eve, NetworkRead, "user:bob", yes}, {ann, NetworkRead, "user:bob", fault.NotFound},
 		{ann, NetworkRead, "user:ann", yes},
+		{eve, QuotaRead, "user:bob", yes}, {ann, QuotaRead, "user:bob", fault.NotFound},
+		{ann, QuotaRead, "user:ann", yes},
 		{eve, FileRead, "user:bob", fault.NotFound}, {eve, SessionStop, "user:bob", fault.NotFound},
 		{auth.SocketOwner(), ShellExecute, "user:bob", fault.NotFound},
 		{nobody, ShellExecute, "", fault.Unauthorized}, {nobody, HealthRead, "", yes}, {nobody, LoginBegin, "", yes},

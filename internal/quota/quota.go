@@ -123,6 +123,31 @@ func (q *Quotas) BeginCall(p auth.Principal) (end func(), err error) {
 	}), nil
 }
 
+// Calls returns how many calls of a principal run, and how many have begun in this minute. Calls are counted for
+// principals who have a quota of them.
+func (q *Quotas) Calls(id string) (running, begun int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	c := q.callers[id]
+	if c == nil {
+		return 0, 0
+	}
+	if time.Since(c.minute) < time.Minute {
+		begun = c.begun
+	}
+	return c.running, begun
+}
+
+// Use says how much of a quota is in use.
+type Use struct {
+	Name  string   `json:"name"`            // as in the settings
+	Used  *float64 `json:"used,omitempty"`  // nil: it is counted only where there is a limit
+	Limit float64  `json:"limit,omitempty"` // 0: none
+}
+
+// NewUse returns a Use.
+func NewUse(name string, used, limit int) Use { return Use{name, new(float64(used)), float64(limit)} }
+
 // sweep removes, once in a minute, the callers that count nothing. The caller holds q.mu.
 func (q *Quotas) sweep(now time.Time) {
 	if now.Sub(q.swept) < time.Minute {

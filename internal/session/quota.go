@@ -159,6 +159,22 @@ func (s *Sessions) QuotaText(owner string) string {
 	return strings.Join(parts, ", ")
 }
 
+// QuotaUses returns how much a principal uses of each quota of what sessions have.
+func (s *Sessions) QuotaUses(owner string) []quotas.Use {
+	limits := s.Quotas.Of(owner)
+	s.mu.Lock()
+	own := s.used(owner).own
+	s.mu.Unlock()
+	disk := quotas.Use{Name: "disk_mb"}
+	if limits.DiskMB > 0 {
+		disk = quotas.NewUse(disk.Name, megabytes(s.diskOf(owner)), limits.DiskMB)
+	}
+	return []quotas.Use{quotas.NewUse("sessions", own.sessions, limits.Sessions),
+		quotas.NewUse("memory_mb", own.memoryMB, limits.MemoryMB),
+		{Name: "cpus", Used: new(float64(own.milliCPUs) / 1000), Limit: limits.CPUs}, disk,
+		quotas.NewUse("traffic_mb_per_day", s.trafficMB(owner), limits.TrafficMBPerDay)}
+}
+
 // hasRoom reports whether the home of a principal can boot without another session's end.
 func (s *Sessions) hasRoom(owner string) bool {
 	s.mu.Lock()

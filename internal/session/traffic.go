@@ -91,7 +91,13 @@ func (s *Sessions) dayMeter(owner string) *egress.DayMeter {
 
 // trafficMB returns what a principal's sandboxes have moved on this day, in MB.
 func (s *Sessions) trafficMB(owner string) int {
-	d := s.dayMeter(owner).Day()
+	s.mu.Lock()
+	m := s.days[owner]
+	s.mu.Unlock()
+	if m == nil {
+		return 0
+	}
+	d := m.Day()
 	return megabytes(int64(d.Up + d.Down))
 }
 

@@ -26,7 +26,8 @@ const (
 
 // resourceTypes are the types of resources, by the kinds that package policy has for them.
 var resourceTypes = map[string]types.EntityType{"": serverType, "session": "Session", "connection": "Connection",
-	"secret": "Secret", "template": "Template", "question": "Question"}
+	"secret": "Secret", "template": "Template", "question": "Question",
+	"quota": "Quota"}
 
 // Policies are compiled policies, which do not change. They implement policy.Engine.
 type Policies struct {

@@ -1,0 +1,50 @@
+package cli
+
+import (
+	"fmt"
+	"net/url"
+	"strconv"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"sandlot/internal/hub"
+)
+
+func (p *program) quota() *cobra.Command {
+	c := &cobra.Command{
+		Use: "quota", Short: "Show how much you may have on the server, and use",
+		Long: `Show how much you may have on the server, and use: the quotas of the settings, by their names there.
+An operator (without SANDLOT_TOKEN, on the server's machine) may name another user with --user.`,
+		Example: `  sandlot quota
+  sandlot quota --user ann`,
+		Args: cobra.NoArgs,
+	}
+	user := c.Flags().String("user", "", "show the quotas of this user; for operators")
+	return p.withJSON(c, func(c *cobra.Command, _ []string) error {
+		path := "/v1/quota"
+		if *user != "" {
+			path += "?" + url.Values{"principal": {*user}}.Encode()
+		}
+		var q hub.Quotas
+		if err := p.ask(c.Context(), "GET", path, nil, &q); err != nil {
+			return err
+		}
+		if p.asJSON {
+			return p.json(q)
+		}
+		t := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
+		fmt.Fprintln(t, "QUOTA\tUSED\tLIMIT")
+		for _, u := range q.Quotas {
+			used, limit := "-", "-"
+			if u.Used != nil {
+				used = strconv.FormatFloat(*u.Used, 'f', -1, 64)
+			}
+			if u.Limit > 0 {
+				limit = strconv.FormatFloat(u.Limit, 'f', -1, 64)
+			}
+			fmt.Fprintf(t, "%s\t%s\t%s\n", u.Name, used, limit)
+		}
+		return t.Flush()
+	})
+}
