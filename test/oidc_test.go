@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -31,7 +30,6 @@ func startProgram(t *testing.T, address string, web http.RoundTripper, env []str
 	cmd := exec.Command(filepath.Join(tools(t), "bin", argv[0]), argv[1:]...)
 	log := &logBuffer{}
 	cmd.Stdout, cmd.Stderr, cmd.Env = log, log, env
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
 		t.Fatalf("%v; run `make tools`", err)
 	}

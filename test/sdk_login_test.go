@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 )
 
@@ -49,7 +48,6 @@ func TestSDKLogin(t *testing.T) {
 func (s *server) logsIn(argv []string, issuer string, logins int) {
 	s.t.Helper()
 	cmd := exec.CommandContext(s.t.Context(), argv[0], append(argv[1:], s.URL+"/mcp", redirectURI, issuer)...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	errs := &logBuffer{}
 	cmd.Stderr = errs
 	in, err := cmd.StdinPipe()

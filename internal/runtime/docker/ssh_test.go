@@ -61,7 +61,6 @@ func startSSH(t *testing.T, d *dockertest.Daemon, dir, calls string) (port int) 
 	var log bytes.Buffer
 	server := exec.Command("/usr/sbin/sshd", "-D", "-e", "-f", filepath.Join(dir, "sshd_config"))
 	server.Stdout, server.Stderr = &log, &log
-	server.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
 	if err := server.Start(); err != nil {
 		t.Fatalf("%v; run `make tools`", err)
 	}
