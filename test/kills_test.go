@@ -25,16 +25,17 @@ type changes struct {
 	value map[string]string // acknowledged; of a name that is not there: nothing
 	open  string            // a name whose last change was not acknowledged
 	meant string            // the value of that change; empty: nothing
-	count int
+	sent  int
+	count int // acknowledged
 }
 
 // do makes one change, and returns false if it was not acknowledged.
 func (c *changes) do(s *server) error {
-	c.count++
+	c.sent++
 	name, value := fmt.Sprintf("N%d", rand.IntN(8)), ""
 	method, body := "DELETE", io.Reader(nil)
 	if _, there := c.value[name]; !there || rand.IntN(3) > 0 {
-		value = fmt.Sprintf("value %d", c.count)
+		value = fmt.Sprintf("value %d", c.sent)
 		method, body = "PUT", strings.NewReader(value)
 	}
 	c.open, c.meant = name, value
@@ -63,6 +64,7 @@ func (c *changes) do(s *server) error {
 
 // settle takes down what the open change has come to.
 func (c *changes) settle(value string) {
+	c.count++
 	if delete(c.value, c.open); value != "" {
 		c.value[c.open] = value
 	}

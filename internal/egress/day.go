@@ -38,7 +38,7 @@ func (m *DayMeter) Day() Day {
 
 // beginDay begins to count anew when the count is of another day. The caller holds m.mu.
 func (m *DayMeter) beginDay() {
-	if now := Today(); now != m.count.Number {
+	if now := Today(); now > m.count.Number { // a clock that is set back gives nothing back
 		m.count = Day{Number: now}
 	}
 }

@@ -36,7 +36,7 @@ func (h *Hub) readQuota(ctx context.Context, p auth.Principal, n QuotaOwner) (Qu
 	if n != "" && string(n) != p.ID {
 		id, err := auth.ParseID(string(n))
 		if err != nil {
-			return Quotas{}, fault.Argument("principal", "principal: %v", err)
+			return Quotas{}, fault.New(fault.NotFound, "there is no such principal: %v", err)
 		}
 		p = auth.OnBehalfOf(id)
 	}

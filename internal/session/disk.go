@@ -66,6 +66,9 @@ func (s *Sessions) runMeasure(ctx context.Context) {
 			if !free.TryAcquire(1) {
 				break
 			}
+			session.mu.Lock()
+			session.disk.measuring = true // before the next look
+			session.mu.Unlock()
 			work.Go(func() {
 				defer free.Release(1)
 				session.measure(ctx)
@@ -158,7 +161,7 @@ func (s *Sessions) diskReached(owner string, more int64) error {
 		return nil
 	}
 	used := s.diskOf(owner)
-	if used+more <= int64(limit)<<20 {
+	if more <= int64(limit)<<20-used { // no sum: a client may say any size
 		return nil
 	}
 	rest := ""
@@ -174,7 +177,13 @@ func (s *Sessions) diskReached(owner string, more int64) error {
 }
 
 // megabytes returns a size in MB, rounded up.
-func megabytes(bytes int64) int { return int((bytes + 1<<20 - 1) >> 20) }
+func megabytes(bytes int64) int {
+	whole := bytes >> 20
+	if bytes&(1<<20-1) != 0 {
+		whole++
+	}
+	return int(whole)
+}
 
 // ReserveDisk returns a fault if the principal's quota of the disk does not allow a write of so many bytes to a file
 // of the session. Else they count from now on; what was there before, and is overwritten, counts until the workspace

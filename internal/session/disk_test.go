@@ -3,6 +3,7 @@ package session
 import (
 	"bytes"
 	"context"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -120,6 +121,11 @@ func TestReserveDiskAtOnce(t *testing.T) {
 		all.Wait()
 		if n := len(admitted); n != 10 {
 			t.Errorf("%d writes of 1 MB are admitted where 10 MB are allowed", n)
+		}
+		for _, size := range []int64{math.MaxInt64, math.MaxInt64 - 1, 1} {
+			if err := l.ReserveDisk("x", size); err == nil || w.diskOf(ann.ID) < 0 {
+				t.Errorf("a write of %d bytes: %v", size, err)
+			}
 		}
 	})
 }
