@@ -375,3 +375,23 @@ func BenchmarkDecide(b *testing.B) {
 		})
 	}
 }
+
+// What is no name of a variable is not taken for a command.
+func TestNamesOfVariables(t *testing.T) {
+	r, err := ParseRule("allow * shell.execute git *", "here")
+	if err != nil {
+		t.Fatal(err)
+	}
+	deny, err := ParseRule("deny * shell.execute", "here")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rules := Compile([]Rule{r, deny})
+	for _, name := range []string{"git x", "git x #", "git ';"} {
+		line := CommandLine([]string{"rm", "x"}, map[string]string{name: "1"})
+		q := Question{Principal: auth.Local, Operation: ShellExecute, Detail: line}
+		if rules.Decide(q).Effect != Refuse {
+			t.Errorf("%s is allowed", line)
+		}
+	}
+}

@@ -70,6 +70,9 @@ func TestDecide(t *testing.T) {
 		{ann, policy.ShellExecute, "curl x", policy.Refuse, "sandlot.yaml:15:1"},
 		{ann, policy.ShellExecute, "ls a; A=1 sudo /usr/bin/curl x", policy.Refuse, "sandlot.yaml:15:1"},
 		{ann, policy.ShellExecute, "ls $(c\"ur\"l x)", policy.Refuse, "sandlot.yaml:15:1"},
+		{ann, policy.ShellExecute, "ls && curl${IFS}x", policy.Refuse, "sandlot.yaml:15:1"},
+		{ann, policy.ShellExecute, "sudo curl \"$U\"", policy.Refuse, "sandlot.yaml:15:1"},
+		{ann, policy.ShellExecute, "curly x", policy.Allow, ""},
 		{chief, policy.ShellExecute, "curl x", policy.Allow, ""},
 		{ann, policy.ShellExecute, "git push origin", policy.Ask, "sandlot.yaml:18:1"},
 		{ann, policy.ShellExecute, "make && git push", policy.Ask, "sandlot.yaml:18:1"},
@@ -86,6 +89,7 @@ func TestDecide(t *testing.T) {
 		{bob, policy.SessionList, "", policy.Refuse, "sandlot.yaml:28:1"},
 		{bob, policy.ClientConnect, "", policy.Allow, ""},
 		{ci, policy.MCPCall, "a/b", policy.Refuse, "sandlot.yaml:30:1"},
+		{auth.OnBehalfOf("user:ci/eve"), policy.MCPCall, "a/b", policy.Refuse, "sandlot.yaml:30:1"},
 		{ann, policy.MCPCall, "a/b", policy.Allow, ""},
 		{auth.Principal{}, policy.HealthRead, "", policy.Allow, ""},
 		{ann, policy.SessionStopAll, "", policy.Refuse, ""}, // what the table refuses, no policy permits

@@ -36,7 +36,13 @@ func (p *Policies) Decide(q policy.Question, what policy.Subject) policy.Decisio
 	if d.Effect == policy.Refuse {
 		return d
 	}
+	parts := what.Parts
 	for _, part := range what.Parts {
+		if !strings.Contains(part, " ") { // as with rules, `curl *` is about curl alone, too
+			parts = append(parts[:len(parts):len(parts)], part+" ")
+		}
+	}
+	for _, part := range parts {
 		if part == what.Text {
 			continue
 		}
@@ -92,11 +98,15 @@ func (e *entities) Get(id types.EntityUID) (types.Entity, bool) {
 func request(q policy.Question, what policy.Subject, text string) (cedar.Request, *entities) {
 	p := q.Principal
 	who := types.NewEntityUID(principalType, types.String(name(p.ID)))
-	var roles []types.EntityUID
+	var groups []types.EntityUID
 	for _, r := range []auth.Role{auth.Operator, auth.Metrics, auth.Logs} {
 		if p.HasRole(r) {
-			roles = append(roles, types.NewEntityUID(roleType, types.String(r)))
+			groups = append(groups, types.NewEntityUID(roleType, types.String(r)))
 		}
+	}
+	service, ofService := auth.ServiceOf(p.ID)
+	if ofService {
+		groups = append(groups, types.NewEntityUID(principalType, types.String(name(service))))
 	}
 	noun, _, _ := strings.Cut(string(q.Operation), ".")
 	act := types.NewEntityUID(actionType, types.String(q.Operation))
@@ -106,8 +116,8 @@ func request(q policy.Question, what policy.Subject, text string) (cedar.Request
 			"detail": types.String(text), "line": types.String(what.Text), "simple": types.Boolean(what.Simple),
 			"host": types.String(what.Host), "port": types.Long(port)})},
 		&entities{
-			{UID: who, Parents: types.NewEntityUIDSet(roles...), Attributes: types.NewRecord(types.RecordMap{
-				"service": types.Boolean(p.Service), "authenticated": types.Boolean(p.Authenticated)})},
+			{UID: who, Parents: types.NewEntityUIDSet(groups...), Attributes: types.NewRecord(types.RecordMap{
+				"service": types.Boolean(p.Service || ofService), "authenticated": types.Boolean(p.Authenticated)})},
 			{UID: act, Parents: types.NewEntityUIDSet(types.NewEntityUID(actionType, types.String(noun)))},
 			{UID: on, Attributes: types.NewRecord(types.RecordMap{"owner": types.String(name(q.Resource.Owner))})},
 		}
