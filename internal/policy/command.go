@@ -25,8 +25,8 @@ func CommandLine(argv []string, env map[string]string) string {
 	}
 	names := make([]string, 0, len(env))
 	for name := range env {
-		if !isVariable(name) { // no shell would take it for one, and rules must not take it for a command
-			names = append(names, "'"+strings.ReplaceAll(name, "'", `'\''`)+"'=")
+		if !isVariable(name) { // no shell takes it for one: it is not part of the command
+			names = append(names, "'"+strings.ReplaceAll(name, "'", `'\''`)+"'=;")
 			continue
 		}
 		names = append(names, name+"=")

@@ -386,12 +386,21 @@ func TestNamesOfVariables(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	denyRemoving, err := ParseRule("deny * shell.execute rm *", "here")
+	if err != nil {
+		t.Fatal(err)
+	}
 	rules := Compile([]Rule{r, deny})
-	for _, name := range []string{"git x", "git x #", "git ';"} {
+	for _, name := range []string{"git x", "git x #", "git ';", "a-b", "a.b", "é", ""} {
 		line := CommandLine([]string{"rm", "x"}, map[string]string{name: "1"})
 		q := Question{Principal: auth.Local, Operation: ShellExecute, Detail: line}
 		if rules.Decide(q).Effect != Refuse {
 			t.Errorf("%s is allowed", line)
+		}
+		line = CommandLine([]string{"sh", "-c", "rm x"}, map[string]string{name: "1", "A": "2"})
+		q.Detail = line
+		if Compile([]Rule{denyRemoving}).Decide(q).Effect != Refuse {
+			t.Errorf("%s is not denied", line)
 		}
 	}
 }
