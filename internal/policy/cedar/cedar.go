@@ -47,15 +47,13 @@ type list []*statement
 // All goes through the policies, by their places in the settings as ids.
 func (l list) All() iter.Seq2[cedar.PolicyID, *cedar.Policy] {
 	return func(yield func(cedar.PolicyID, *cedar.Policy) bool) {
-		for i, s := range l {
-			if !yield(cedar.PolicyID(l.id(i)), s.Policy) {
+		for _, s := range l {
+			if !yield(cedar.PolicyID(s.rule.Place), s.Policy) {
 				return
 			}
 		}
 	}
 }
-
-func (l list) id(i int) string { return l[i].rule.Place }
 
 // find returns the policy with an id.
 func (l list) find(id cedar.PolicyID) *statement {

@@ -32,21 +32,13 @@ func (p *Policies) Decide(q policy.Question, what policy.Subject) policy.Decisio
 	if len(what.Parts) > maxParts {
 		return policy.Decision{}
 	}
-	d := l.decide(q, what, what.Text)
+	r := newRequest(q, what)
+	d := l.decide(r, what.Text)
 	if d.Effect == policy.Refuse {
 		return d
 	}
-	parts := what.Parts
-	for _, part := range what.Parts {
-		if !strings.Contains(part, " ") { // as with rules, `curl *` is about curl alone, too
-			parts = append(parts[:len(parts):len(parts)], part+" ")
-		}
-	}
-	for _, part := range parts {
-		if part == what.Text {
-			continue
-		}
-		switch of := l.decide(q, what, part); {
+	for _, text := range comparedParts(what) {
+		switch of := l.decide(r, text); {
 		case of.Effect == policy.Refuse && of.Rule != nil:
 			return of
 		case of.Effect == policy.Ask:
@@ -56,15 +48,34 @@ func (p *Policies) Decide(q policy.Question, what policy.Subject) policy.Decisio
 	return d
 }
 
+// comparedParts returns the texts of a line's commands that policies are compared with, each once.
+func comparedParts(what policy.Subject) (texts []string) {
+	seen := map[string]bool{what.Text: true}
+	add := func(text string) {
+		if !seen[text] {
+			seen[text] = true
+			texts = append(texts, text)
+		}
+	}
+	for _, part := range what.Parts {
+		add(part)
+		if !strings.Contains(part, " ") { // as with rules, `curl *` is about curl alone, too
+			add(part + " ")
+		}
+	}
+	return texts
+}
+
 // decide decides about one text. A refusal has the policy that forbids it, and none if no policy permits it.
-func (l list) decide(q policy.Question, what policy.Subject, text string) policy.Decision {
-	r, known := request(q, what, text)
-	allowed, found := cedar.Authorize(l, known, r)
+func (l list) decide(r request, text string) policy.Decision {
+	r.context["detail"] = types.String(text)
+	r.Context = types.NewRecord(r.context)
+	allowed, found := cedar.Authorize(l, &r.known, r.Request)
 	if len(found.Errors) > 0 { // a policy that forbids might not be counted
 		s := l.find(found.Errors[0].PolicyID)
 		return policy.Decision{Rule: &s.rule, Reason: fault.New(fault.Forbidden,
-			"a policy of this server's operator cannot be evaluated for this (%s)", q.Operation).
-			With("operation", string(q.Operation)).
+			"a policy of this server's operator cannot be evaluated for this (%s)", r.Action.ID).
+			With("operation", string(r.Action.ID)).
 			Advise("Tell the operator of this server: `sandlot policy check` shows which policy it is")}
 	}
 	if allowed == cedar.Deny {
@@ -94,8 +105,15 @@ func (e *entities) Get(id types.EntityUID) (types.Entity, bool) {
 	return types.Entity{}, false
 }
 
-// request returns the request for a question about one text, and its entities.
-func request(q policy.Question, what policy.Subject, text string) (cedar.Request, *entities) {
+// request is a request for Cedar, without the text that it is about.
+type request struct {
+	cedar.Request
+	context types.RecordMap
+	known   entities
+}
+
+// newRequest returns the request for a question.
+func newRequest(q policy.Question, what policy.Subject) request {
 	p := q.Principal
 	who := types.NewEntityUID(principalType, types.String(name(p.ID)))
 	var groups []types.EntityUID
@@ -104,21 +122,20 @@ func request(q policy.Question, what policy.Subject, text string) (cedar.Request
 			groups = append(groups, types.NewEntityUID(roleType, types.String(r)))
 		}
 	}
-	service, ofService := auth.ServiceOf(p.ID)
-	if ofService {
+	if service, ok := auth.ServiceOf(p.ID); ok {
 		groups = append(groups, types.NewEntityUID(principalType, types.String(name(service))))
 	}
 	noun, _, _ := strings.Cut(string(q.Operation), ".")
 	act := types.NewEntityUID(actionType, types.String(q.Operation))
 	on := types.NewEntityUID(resourceTypes[q.Resource.Kind], types.String(q.Resource.ID))
 	port, _ := strconv.Atoi(what.Port)
-	return cedar.Request{Principal: who, Action: act, Resource: on, Context: types.NewRecord(types.RecordMap{
-			"detail": types.String(text), "line": types.String(what.Text), "simple": types.Boolean(what.Simple),
-			"host": types.String(what.Host), "port": types.Long(port)})},
-		&entities{
+	return request{Request: cedar.Request{Principal: who, Action: act, Resource: on},
+		context: types.RecordMap{"line": types.String(what.Text), "simple": types.Boolean(what.Simple),
+			"host": types.String(what.Host), "port": types.Long(port)},
+		known: entities{
 			{UID: who, Parents: types.NewEntityUIDSet(groups...), Attributes: types.NewRecord(types.RecordMap{
-				"service": types.Boolean(p.Service || ofService), "authenticated": types.Boolean(p.Authenticated)})},
+				"service": types.Boolean(p.OfService()), "authenticated": types.Boolean(p.Authenticated)})},
 			{UID: act, Parents: types.NewEntityUIDSet(types.NewEntityUID(actionType, types.String(noun)))},
 			{UID: on, Attributes: types.NewRecord(types.RecordMap{"owner": types.String(name(q.Resource.Owner))})},
-		}
+		}}
 }
