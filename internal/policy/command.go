@@ -26,7 +26,7 @@ func CommandLine(argv []string, env map[string]string) string {
 	names := make([]string, 0, len(env))
 	for name := range env {
 		if !isVariable(name) { // no shell takes it for one: it is not part of the command
-			names = append(names, "'"+strings.ReplaceAll(name, "'", `'\''`)+"'=;")
+			names = append(names, quote(name)+"=;")
 			continue
 		}
 		names = append(names, name+"=")
@@ -58,8 +58,11 @@ func quoteWord(w string) string {
 	if w != "" && strings.IndexFunc(w, func(r rune) bool { return !plain(r) }) < 0 {
 		return w
 	}
-	return "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
+	return quote(w)
 }
+
+// quote quotes a word for the shell.
+func quote(w string) string { return "'" + strings.ReplaceAll(w, "'", `'\''`) + "'" }
 
 // operators are the characters that begin or end a command in a line for a shell, or expand to
 // something else.

@@ -34,10 +34,13 @@ func (d detail) subject(o Operation) Subject {
 	return s
 }
 
-// With returns the rules with an engine beside them; nil: none.
+// With returns the rules with an engine beside them.
 func (s *Rules) With(e Engine) *Rules {
 	with := *s
 	with.engine = e
+	for o := range table {
+		with.elicits = with.elicits || e.MayAsk(o)
+	}
 	return &with
 }
 

@@ -256,10 +256,7 @@ func (s *Rules) MayAsk(o Operation) bool {
 }
 
 // Elicits reports whether a decision about any operation can be Ask.
-func (s *Rules) Elicits() bool {
-	return s != nil && (s.elicits || s.engine != nil && slices.ContainsFunc(Operations(),
-		func(o string) bool { return s.engine.MayAsk(Operation(o)) }))
-}
+func (s *Rules) Elicits() bool { return s != nil && s.elicits }
 
 // Current has the rules that are in effect. Its zero value, and a nil *Current, have none.
 type Current struct{ rules atomic.Pointer[Rules] }
