@@ -30,6 +30,9 @@ type CommandInput struct {
 	IdempotencyInput
 }
 
+// implies implements implying; see tool.Call.Reveal.
+func (CommandInput) implies() []policy.Operation { return []policy.Operation{policy.SecretUse} }
+
 func (in CommandInput) stdin() []byte {
 	if in.Stdin == nil {
 		return nil

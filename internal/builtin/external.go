@@ -397,6 +397,11 @@ type RestartInput struct {
 	Headers map[string]string `json:"headers,omitempty" jsonschema:"Headers of a remote server. As with env."`
 }
 
+// implies implements implying; see connectsAgain.
+func (RestartInput) implies() []policy.Operation {
+	return []policy.Operation{policy.MCPConnect, policy.MCPInstall}
+}
+
 func (t *Tools) restartExternal(ctx context.Context, c tool.Call, in RestartInput) (*tool.Result, error) {
 	server, err := in.nameOrID()
 	if err != nil {

@@ -94,11 +94,8 @@ func add[Out, In any](t *Tools, o policy.Operation, name string, h handler[In]) 
 		return d.Tool
 	}})
 	var implies []policy.Operation
-	switch name {
-	case "restart_external_mcp":
-		implies = []policy.Operation{policy.MCPConnect, policy.MCPInstall} // see connectsAgain
-	case "execute_command":
-		implies = []policy.Operation{policy.SecretUse} // see tool.Call.Reveal
+	if with, ok := any(*new(In)).(implying); ok {
+		implies = with.implies()
 	}
 	t.byName[name] = tool.Callable{Operation: o, Implies: implies, DetailFollows: o == policy.CodeExecute,
 		Consents: o == policy.MCPInstall || o == policy.MCPConnect,
@@ -130,6 +127,9 @@ func add[Out, In any](t *Tools, o policy.Operation, name string, h handler[In]) 
 
 // detailed is an input with a detail for the patterns of rules.
 type detailed interface{ detail() string }
+
+// implying is an input whose calls may ask policy about other operations.
+type implying interface{ implies() []policy.Operation }
 
 // retryable returns a handler that runs calls with the same idempotency key only once.
 func retryable[In interface{ key() string }](replies *once.Replies[*tool.Result], h handler[In]) handler[In] {
