@@ -40,10 +40,8 @@ func (h *Hub) readQuota(ctx context.Context, p auth.Principal, n QuotaOwner) (Qu
 		}
 		p = auth.OnBehalfOf(id)
 	}
-	limits, running, begun := h.Quotas.Of(p.ID), 0, 0
-	if h.Quotas != nil {
-		running, begun = h.Quotas.Calls(p.ID)
-	}
+	limits := h.Quotas.Of(p.ID)
+	running, begun := h.Quotas.Calls(p.ID)
 	uses := h.Sessions.QuotaUses(p.ID)
 	connections := 0
 	for _, s := range h.Servers.List(p) {

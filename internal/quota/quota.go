@@ -126,6 +126,9 @@ func (q *Quotas) BeginCall(p auth.Principal) (end func(), err error) {
 // Calls returns how many calls of a principal run, and how many have begun in this minute. Calls are counted for
 // principals who have a quota of them.
 func (q *Quotas) Calls(id string) (running, begun int) {
+	if q == nil {
+		return 0, 0
+	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	c := q.callers[id]
