@@ -20,21 +20,14 @@ import (
 	"sandlot/internal/once"
 )
 
-// The headers of requests that may be sent again.
 const (
-	idempotencyKey      = protocol.IdempotencyKey
-	idempotencyReplayed = "Idempotency-Replayed" // true in an answer that was stored
-)
+	idempotencyReplayed = "Idempotency-Replayed" // a header: true in an answer that was stored
 
-const (
 	// startMargin is how much older than the first request a server has to be to know that it never got it.
 	startMargin = 30 * time.Second
 	maxAge      = 1e13 - 1 // milliseconds
-)
 
-const (
 	maxKey      = 255 // bytes of an idempotency key
-	maxKeyed    = protocol.MaxKeyed
 	plainKey    = `^[!-~]+$`
 	keyProblems = "; send the same request with the same key, and a new key with another request"
 )
@@ -50,7 +43,7 @@ func retryable(pattern string) bool {
 func describeRetries(d openapi.Description) openapi.Description {
 	key := openapi.Length(1, maxKey)
 	key.Pattern = plainKey
-	d.Parameters = append(slices.Clone(d.Parameters), openapi.RequestHeader(idempotencyKey,
+	d.Parameters = append(slices.Clone(d.Parameters), openapi.RequestHeader(protocol.IdempotencyKey,
 		"A second request with the same key within ten minutes does nothing, and gets the first one's answer.",
 		key), openapi.RequestHeader(protocol.IdempotencyAge, "For a client that sends a request again: how many "+
 		"milliseconds ago it sent the first one. A server that has no answer for the key, and cannot have one because "+
@@ -106,7 +99,7 @@ func newReplies(watch *auth.TokenWatch) *once.Replies[*storedAnswer] {
 // was answered, unless both are JWTs of the same user with the same roles and scope.
 func (s *Server) onlyOnce(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		_, given := r.Header[idempotencyKey]
+		_, given := r.Header[protocol.IdempotencyKey]
 		if _, again := r.Header[protocol.IdempotencyAge]; !given && !again {
 			next(w, r)
 			return
@@ -185,23 +178,23 @@ func (s *Server) checkAge(age time.Duration) error {
 
 // onceRequest reads the key and the body of a request.
 func onceRequest(w http.ResponseWriter, r *http.Request) (q once.Request, body []byte, err error) {
-	keys := r.Header[idempotencyKey]
+	keys := r.Header[protocol.IdempotencyKey]
 	valid := len(keys) == 1 && len(keys[0]) >= 1 && len(keys[0]) <= maxKey
 	for i := 0; valid && i < len(keys[0]); i++ {
 		valid = keys[0][i] > ' ' && keys[0][i] <= '~'
 	}
 	if !valid {
-		return q, nil, fault.Argument(idempotencyKey, "%s must be there once, with 1 to %d characters of ASCII, "+
-			"without spaces", idempotencyKey, maxKey)
+		return q, nil, fault.Argument(protocol.IdempotencyKey, "%s must be there once, with 1 to %d characters of "+
+			"ASCII, without spaces", protocol.IdempotencyKey, maxKey)
 	}
-	body, err = io.ReadAll(http.MaxBytesReader(w, r.Body, maxKeyed))
+	body, err = io.ReadAll(http.MaxBytesReader(w, r.Body, protocol.MaxKeyed))
 	if f, ok := errors.AsType[*fault.Error](err); ok { // from body.Read
 		closeAfter(w, f)
 		return q, nil, f
 	}
 	if err != nil {
 		return q, nil, fault.Wrap(fault.InvalidParameters, err, "a body with %s has at most %d bytes: %v",
-			idempotencyKey, maxKeyed, err)
+			protocol.IdempotencyKey, protocol.MaxKeyed, err)
 	}
 	p, _ := auth.FromContext(r.Context())
 	rights := p

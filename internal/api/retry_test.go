@@ -25,7 +25,7 @@ func TestIdempotencyKey(t *testing.T) {
 	e := newEdge(t, auth.Required, OriginCheck{Loopback: true})
 	ann, other, bob := e.token("ann"), e.token("ann"), e.token("bob")
 	create := func(token, key, body string) answer {
-		return do(e.Handler(), "POST", "/v1/sessions", body, "Authorization", token, idempotencyKey, key)
+		return do(e.Handler(), "POST", "/v1/sessions", body, "Authorization", token, protocol.IdempotencyKey, key)
 	}
 	first := create(ann, "k1", `{"flavor":"small"}`)
 	if first.StatusCode != 201 || first.json()["session_id"] == nil || first.Header.Get(idempotencyReplayed) != "" {
@@ -39,7 +39,7 @@ func TestIdempotencyKey(t *testing.T) {
 	for name, a := range map[string]answer{
 		"another body": create(ann, "k1", `{}`),
 		"another path": do(e.Handler(), "POST", "/v1/tools/get_sessions", `{"flavor":"small"}`, "Authorization", ann,
-			idempotencyKey, "k1"),
+			protocol.IdempotencyKey, "k1"),
 	} {
 		if a.StatusCode != 422 || a.json()["title"] != "IDEMPOTENCY_KEY_REUSED" {
 			t.Errorf("%s: %d %s", name, a.StatusCode, a.body)
@@ -55,7 +55,7 @@ func TestIdempotencyKey(t *testing.T) {
 			t.Errorf("the key %.20q: %d %s", key, a.StatusCode, a.body)
 		}
 	}
-	if a := create(ann, "large", strings.Repeat(" ", maxKeyed+1)); a.StatusCode != 400 {
+	if a := create(ann, "large", strings.Repeat(" ", protocol.MaxKeyed+1)); a.StatusCode != 400 {
 		t.Errorf("a large body: %d %s", a.StatusCode, a.body)
 	}
 	// What was refused may be tried again.
@@ -65,7 +65,7 @@ func TestIdempotencyKey(t *testing.T) {
 	if a := create(ann, "k2", `{"flavor":"small"}`); a.StatusCode != 201 {
 		t.Errorf("%d %s", a.StatusCode, a.body)
 	}
-	isProblem(t, do(e.Handler(), "POST", "/v1/sessions", "{}", idempotencyKey, "k1"), 401, "UNAUTHORIZED")
+	isProblem(t, do(e.Handler(), "POST", "/v1/sessions", "{}", protocol.IdempotencyKey, "k1"), 401, "UNAUTHORIZED")
 }
 
 // While the first request runs, a second one gets 409. The first one goes on when its client is gone, and
@@ -85,7 +85,7 @@ func TestIdempotencyKeyInUse(t *testing.T) {
 		})
 		send := func(ctx context.Context) *httptest.ResponseRecorder {
 			r := httptest.NewRequestWithContext(auth.NewContext(ctx, auth.Local), "POST", "/x", strings.NewReader("hi"))
-			r.Header.Set(idempotencyKey, "k")
+			r.Header.Set(protocol.IdempotencyKey, "k")
 			w := httptest.NewRecorder()
 			h(w, r)
 			return w
@@ -120,7 +120,7 @@ func TestIdempotencyKeyOverTokens(t *testing.T) {
 		p, before := ann, ran
 		change(&p)
 		r := httptest.NewRequestWithContext(auth.NewContext(t.Context(), p), "POST", "/x", strings.NewReader("hi"))
-		r.Header.Set(idempotencyKey, "k")
+		r.Header.Set(protocol.IdempotencyKey, "k")
 		h(httptest.NewRecorder(), r)
 		return ran > before
 	}
@@ -152,7 +152,7 @@ func TestIdempotencyKeyOfAnEarlierServer(t *testing.T) {
 		send := func(key, age string) *httptest.ResponseRecorder {
 			ctx := auth.NewContext(t.Context(), auth.Local)
 			r := httptest.NewRequestWithContext(ctx, "POST", "/x", strings.NewReader(""))
-			r.Header.Set(idempotencyKey, key)
+			r.Header.Set(protocol.IdempotencyKey, key)
 			r.Header.Set(protocol.IdempotencyAge, age)
 			w := httptest.NewRecorder()
 			h(w, r)
@@ -241,7 +241,7 @@ func TestReplayAsksPolicy(t *testing.T) {
 			list = append(list, r)
 		}
 		rules.Set(policy.Compile(list))
-		a := do(e.Handler(), "POST", "/v1/sessions", "{}", "Authorization", ann, idempotencyKey, "k")
+		a := do(e.Handler(), "POST", "/v1/sessions", "{}", "Authorization", ann, protocol.IdempotencyKey, "k")
 		outcome := ""
 		for more := true; more; {
 			var all []event.Event
@@ -286,7 +286,7 @@ func holdsItsLimits(t *testing.T, limits limit.Limits) {
 		h := s.onlyOnce(func(http.ResponseWriter, *http.Request) { <-finish })
 		send := func(ctx context.Context, key string) int {
 			r := httptest.NewRequestWithContext(ctx, "POST", "/x", strings.NewReader(strings.Repeat("x", 130<<10)))
-			r.Header.Set(idempotencyKey, key)
+			r.Header.Set(protocol.IdempotencyKey, key)
 			w := httptest.NewRecorder()
 			s.withinLimits(h, w, r, auth.User("ann", false))
 			return w.Code
