@@ -25,6 +25,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandlot/internal/agent/wire"
+	"sandlot/internal/leaktest"
 	"sandlot/internal/sandbox"
 	"sandlot/proto/agentv1"
 	"sandlot/proto/agentv1/agentv1connect"
@@ -69,24 +70,12 @@ func client(t *testing.T, slots Slots) (*Client, *box) {
 // noneLeft waits until no goroutine of the client or its link is left.
 func noneLeft(t *testing.T) {
 	t.Helper()
-	var stacks string
-	for range 500 {
-		buf := make([]byte, 4<<20)
-		left := 0
-		stacks = ""
-		for _, g := range strings.Split(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
-			if strings.Contains(g, "hashicorp/yamux") || strings.Contains(g, "agent.(*Client)") ||
-				strings.Contains(g, "net/http.(*persistConn)") {
-				left++
-				stacks += g + "\n\n"
-			}
-		}
-		if left == 0 {
-			return
-		}
-		time.Sleep(10 * time.Millisecond)
+	if left := leaktest.Goroutines(func(stack string) bool {
+		return strings.Contains(stack, "hashicorp/yamux") || strings.Contains(stack, "agent.(*Client)") ||
+			strings.Contains(stack, "net/http.(*persistConn)")
+	}); left != "" {
+		t.Errorf("goroutines are left:\n%.4000s", left)
 	}
-	t.Errorf("goroutines are left:\n%.4000s", stacks)
 }
 
 func socketpair(t *testing.T) (net.Conn, net.Conn) {

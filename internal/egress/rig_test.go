@@ -3,49 +3,22 @@ package egress
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/netip"
 	"net/url"
 	"os"
-	"runtime"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"sandlot/internal/agent/wire"
+	"sandlot/internal/leaktest"
 )
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if left := leaked(); code == 0 && left != "" {
-		fmt.Fprintln(os.Stderr, "goroutines were left:\n"+left)
-		code = 1
-	}
-	os.Exit(code)
-}
-
-// leaked waits until no goroutine of this package is left but the caller's.
-func leaked() (left string) {
-	for range 100 {
-		buf := make([]byte, 1<<20)
-		left = ""
-		for g := range strings.SplitSeq(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
-			if strings.Contains(g, "sandlot/internal/egress.") && !strings.Contains(g, "egress.leaked(") {
-				left += g + "\n\n"
-			}
-		}
-		if left == "" {
-			return ""
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-	return left
-}
+func TestMain(m *testing.M) { leaktest.Main(m, "sandlot/internal/egress.") }
 
 // rig is a broker whose whole network is made of loopback servers: what is not
 // in it cannot be reached, and nothing else is ever dialed.

@@ -138,6 +138,7 @@ var places = map[string]place{
 	"agent/direct":                       {"L2", ""},
 	"agent/agenttest":                    {"test", ""},
 	"importtest":                         {"test", ""},
+	"leaktest":                           {"test", ""},
 	"sandbox/sandboxtest":                {"test", "agent/agenttest"},
 	"sandlot/test/bench":                 {"test", "image/imagetest runtime/docker/dockertest"},
 }

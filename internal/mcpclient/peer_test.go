@@ -7,12 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"sandlot/internal/leaktest"
 	"sandlot/internal/mcpclient/transport"
 	"sandlot/internal/rawjson"
 )
@@ -21,22 +21,12 @@ import (
 func noLeaks(t *testing.T) {
 	t.Helper()
 	t.Cleanup(func() {
-		var left string
-		for range 100 {
-			buf := make([]byte, 1<<20)
-			left = ""
-			for _, g := range strings.Split(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
-				if strings.Contains(g, "internal/mcpclient") && !strings.Contains(g, "testing.tRunner") ||
-					strings.Contains(g, "net/http.(*persistConn)") {
-					left += g + "\n\n"
-				}
-			}
-			if left == "" {
-				return
-			}
-			time.Sleep(20 * time.Millisecond)
+		if left := leaktest.Goroutines(func(stack string) bool {
+			return strings.Contains(stack, "internal/mcpclient") && !strings.Contains(stack, "testing.tRunner") ||
+				strings.Contains(stack, "net/http.(*persistConn)")
+		}); left != "" {
+			t.Errorf("goroutines are left:\n%s", left)
 		}
-		t.Errorf("goroutines are left:\n%s", left)
 	})
 }
 

@@ -20,43 +20,17 @@ import (
 	"math/big"
 	"net"
 	"net/http"
-	"os"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"sandlot/internal/egress"
+	"sandlot/internal/leaktest"
 	"sandlot/internal/vault"
 )
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if left := leaked(); code == 0 && left != "" {
-		fmt.Fprintln(os.Stderr, "goroutines were left:\n"+left)
-		code = 1
-	}
-	os.Exit(code)
-}
-
-// leaked waits until no goroutine of this package is left but the caller's.
-func leaked() (left string) {
-	for range 100 {
-		buf := make([]byte, 1<<20)
-		left = ""
-		for g := range strings.SplitSeq(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
-			if strings.Contains(g, "egress/bound.") && !strings.Contains(g, "bound.leaked(") {
-				left += g + "\n\n"
-			}
-		}
-		if left == "" {
-			return ""
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-	return left
-}
+func TestMain(m *testing.M) { leaktest.Main(m, "egress/bound.") }
 
 const (
 	host  = "api.test"
