@@ -99,12 +99,7 @@ func TestDeepByRoot(t *testing.T) {
 			}
 		}
 	})
-	if _, err := os.Lstat(victim); !os.IsNotExist(err) {
-		t.Errorf("it is still there: %v", err)
-	}
-	if _, err := os.Stat(precious); err != nil {
-		t.Error("a link was followed")
-	}
+	wantRemoved(t, victim, precious)
 }
 
 // A folder that leaves the tree while the walk is below it does not lead the walk out.
@@ -183,5 +178,16 @@ func TestCancelByRoot(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(dir, "deep")); err != nil {
 		t.Error("what was cancelled has removed something")
+	}
+}
+
+// wantRemoved checks that a tree is gone, and that what a link in it leads to is not.
+func wantRemoved(t *testing.T, victim, precious string) {
+	t.Helper()
+	if _, err := os.Lstat(victim); !os.IsNotExist(err) {
+		t.Errorf("it is still there: %v", err)
+	}
+	if _, err := os.Stat(precious); err != nil {
+		t.Error("a link was followed")
 	}
 }
