@@ -122,7 +122,7 @@ func TestTelemetry(t *testing.T) {
 	c := s.connect(older, "", nil)
 	c.call("get_sessions", nil)
 	out, _, _ := s.cli("config")
-	waitFor(t, "the telemetry", func() bool {
+	until(t, "the telemetry", func() bool {
 		mu.Lock()
 		defer mu.Unlock()
 		return strings.Contains(got["/v1/traces"], "tools/call get_sessions") &&
@@ -200,7 +200,7 @@ func TestNothingWrittenHasSecrets(t *testing.T) {
 	_, _, metrics := s.request("GET", "/metrics", nil, "Authorization", "Bearer "+s.token("prom", "--role", "metrics"))
 	events, _, _ := s.cli("events", "--json", "--since", "1h")
 	_, _, shown := s.request("GET", "/v1/events?follow=false", nil, "Authorization", "Bearer "+eve)
-	waitFor(t, "the telemetry", func() bool {
+	until(t, "the telemetry", func() bool {
 		mu.Lock()
 		defer mu.Unlock()
 		return strings.Contains(sent.String(), "sandbox_read_file")

@@ -74,7 +74,7 @@ func TestServerKilled(t *testing.T) {
 		}
 		return n
 	}
-	waitFor(t, "the pool's sandboxes go", func() bool { return kept() <= 2 })
+	until(t, "the pool's sandboxes go", func() bool { return kept() <= 2 })
 	if n := kept(); n != 2 {
 		t.Errorf("%d of the %d sandboxes were kept, want the users' 2", n, len(before))
 	}

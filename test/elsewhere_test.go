@@ -75,10 +75,10 @@ func worksElsewhere(t *testing.T, s *server, d *dockertest.Daemon) {
 	c = s.connect(older, "", nil)
 	c.want(home, "x + 1, open('/workspace/f').read()", "(42, 'kept')")
 	c.want(session, "y + 1, open('/workspace/g').read()", "(2, 'own')")
-	waitFor(t, "the pool has its sandbox again", func() bool { return workspaceVolumes(d) == 4 })
+	until(t, "the pool has its sandbox again", func() bool { return workspaceVolumes(d) == 4 })
 	c.call("stop_session", args{"session_id": session})
 	c.call("stop_session", args{"session_id": empty})
-	waitFor(t, "the volumes of removed sessions are gone", func() bool { return workspaceVolumes(d) == 2 })
+	until(t, "the volumes of removed sessions are gone", func() bool { return workspaceVolumes(d) == 2 })
 	c.call("stop_session", args{"session_id": home})
 	r = c.code("home", "open('/workspace/f').read() + str('x' in globals())")
 	if !strings.Contains(r.All, "keptFalse") {

@@ -96,7 +96,7 @@ func TestEvents(t *testing.T) {
 		t.Errorf("of the kind consent: %q", all)
 	}
 	// `sandlot token` writes into the store around the server.
-	waitFor(t, "the events of the new tokens", func() bool {
+	until(t, "the events of the new tokens", func() bool {
 		return strings.Count(strings.Join(read(eve), "\n"), " token token.created ok") == 3
 	})
 	list, _, _ := s.cli("token", "list")
@@ -105,7 +105,7 @@ func TestEvents(t *testing.T) {
 			s.cli("token", "revoke", f[0])
 		}
 	}
-	waitFor(t, "the event of the revoked token", func() bool {
+	until(t, "the event of the revoked token", func() bool {
 		return slices.Contains(read(eve), "user:bob token token.revoked ok")
 	})
 	// The command shows the same, over the socket.

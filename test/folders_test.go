@@ -7,18 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 )
-
-// eventually waits until f says yes.
-func eventually(t *testing.T, what string, f func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !f(); time.Sleep(100 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within a minute: %s", what)
-		}
-	}
-}
 
 // TestVolumesUnprivileged: a server without root seals a volume that is full in the
 // sandboxes that run; one in which a sandbox has closed a folder to it, too.
@@ -39,18 +28,18 @@ func TestVolumesUnprivileged(t *testing.T) {
 		}
 	}
 	c.shell("home", "mkdir -p /share/d/e; head -c 30000000 /dev/zero > /share/d/e/f; chmod 0 /share/d")
-	eventually(t, "a closed folder makes it full", is(true, "cannot be read by the server"))
+	until(t, "a closed folder makes it full", is(true, "cannot be read by the server"))
 	if i, err := os.Stat(filepath.Join(shared, "d")); err != nil || i.Mode().Perm() != 0 {
 		t.Errorf("the folder's mode is %v, %v", i.Mode(), err)
 	}
 	if err := os.Chmod(filepath.Join(shared, "d"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "what it hid makes it full", is(true, "MB; it can only be read until something in it is removed"))
+	until(t, "what it hid makes it full", is(true, "MB; it can only be read until something in it is removed"))
 	if err := os.RemoveAll(filepath.Join(shared, "d")); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it can be written again", is(false, ""))
+	until(t, "it can be written again", is(false, ""))
 }
 
 // TestFolders is hostile use of the folders that a sandbox shares with the host:
@@ -71,14 +60,14 @@ func TestFolders(t *testing.T) {
 
 	t.Run("full volume", func(t *testing.T) {
 		reader := "Bearer " + s.token("eye", "--metrics")
-		eventually(t, "a sandbox that can write the volume is in the pool", func() bool {
+		until(t, "a sandbox that can write the volume is in the pool", func() bool {
 			_, _, text := s.request("GET", "/metrics", nil, "Authorization", reader)
 			return strings.Contains(text, `sandlot_pool_ready{template="host"} 1`)
 		})
 		if r := ann.shell(a, "head -c 100000000 /dev/zero > /share/log; ls /share"); !strings.Contains(r.Text, "log") {
 			t.Errorf("%q", r.All)
 		}
-		eventually(t, "the volume is full", func() bool { return volume()["full"] == true })
+		until(t, "the volume is full", func() bool { return volume()["full"] == true })
 		if v := volume(); v["read_only"] != true || v["limit_mb"] != 16.0 {
 			t.Errorf("%v", v)
 		}
@@ -87,10 +76,10 @@ func TestFolders(t *testing.T) {
 			return strings.Contains(r.Text, "Read-only file system")
 		}
 		runs := s.docker == nil // whether sandboxes that run are concerned, too
-		eventually(t, "what running sandboxes see", func() bool { return refuses(b) == runs })
+		until(t, "what running sandboxes see", func() bool { return refuses(b) == runs })
 		next := bob.code("new", "open('/share/new', 'w')").session()
 		// one that was booting just then is sealed at the next look
-		eventually(t, "a new sandbox cannot write it", func() bool {
+		until(t, "a new sandbox cannot write it", func() bool {
 			return strings.Contains(bob.shell(next, "touch /share/new 2>&1").Text, "Read-only file system")
 		})
 		// Each answers for its own workspace alone: what they write there has them
@@ -107,7 +96,7 @@ func TestFolders(t *testing.T) {
 		if err := os.Remove(filepath.Join(shared, "log")); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "the volume can be written again", func() bool {
+		until(t, "the volume can be written again", func() bool {
 			return volume()["full"] == false && !refuses(b)
 		})
 		later := bob.code("new", "1").session()
@@ -135,7 +124,7 @@ print(os.path.isdir("X"))`)
 		s.stop()
 		s.launch()
 		ann = s.connect(older, anns, nil)
-		eventually(t, "what was removed is gone", func() bool {
+		until(t, "what was removed is gone", func() bool {
 			left, err := os.ReadDir(filepath.Join(workspaces, ".removed"))
 			return err == nil && len(left) == 0
 		})

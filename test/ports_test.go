@@ -302,7 +302,7 @@ func TestPortsNothingListens(t *testing.T) {
 		t.Errorf("%d %s", code, text)
 	}
 	c.shell("home", "echo kept > /workspace/f")
-	waitFor(t, "the session stops", func() bool { return status(c) == "stopped" })
+	until(t, "the session stops", func() bool { return status(c) == "stopped" })
 	if code, _ := ask(); code != 502 {
 		t.Errorf("%d", code)
 	}
@@ -410,7 +410,7 @@ func TestPortsWebSocket(t *testing.T) {
 	if _, err := from.ReadByte(); err == nil {
 		t.Error("the connection goes on after close_port")
 	}
-	waitFor(t, "the session is free", func() bool { return status(c) != "processing" })
+	until(t, "the session is free", func() bool { return status(c) != "processing" })
 }
 
 // talk is a TCP server that reads all, and then says how much, and all of it
@@ -594,7 +594,7 @@ func TestPortsFlood(t *testing.T) {
 	c.want(id, "6*7", "42")
 	cancel()
 	wg.Wait()
-	waitFor(t, "the session takes connections", func() bool {
+	until(t, "the session takes connections", func() bool {
 		short, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		defer cancel()
 		r, _ := http.NewRequestWithContext(short, "GET", s.URL+"/", nil)

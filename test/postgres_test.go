@@ -58,7 +58,7 @@ func TestPostgres(t *testing.T) {
 	if err := database.Run(); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, "the database is used again", func() bool { return call() == 200 })
+	until(t, "the database is used again", func() bool { return call() == 200 })
 	s.connect(newer, token, nil).want(session, "x", "'still here'")
 
 	if _, err := os.Stat(filepath.Join(s.State, "sandlot.db")); err == nil {

@@ -59,7 +59,7 @@ func bothRuntimes(t *testing.T) {
 			ended <- err
 		}()
 	}
-	waitFor(t, "both work", func() bool { return s.count(c, sessions, "processing") == 2 })
+	until(t, "both work", func() bool { return s.count(c, sessions, "processing") == 2 })
 	s.kill()
 	for range sessions {
 		if err := <-ended; err == nil {
@@ -309,12 +309,12 @@ func whileAway(t *testing.T, d *dockertest.Daemon, s *server, sessions []string)
 		t.Error("a sandbox ended without its daemon, and the test proves nothing")
 	}
 	d.Run(t)
-	waitFor(t, "the sandbox of the session that was stopped ends", func() bool {
+	until(t, "the sandbox of the session that was stopped ends", func() bool {
 		return syscall.Kill(stopped, 0) != nil && !slices.ContainsFunc(s.ps(false).Sandboxes,
 			func(b shownSandbox) bool { return b.PID == stopped })
 	})
 	for _, session := range sessions[:2] {
-		waitFor(t, "the session is back", func() bool {
+		until(t, "the session is back", func() bool {
 			r, err := c.try(t.Context(), "execute_code", args{"session_id": session, "code": "n > 0"})
 			return err == nil && r.Text == "True" && r.Fields["notice"] == nil
 		})

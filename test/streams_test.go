@@ -48,15 +48,15 @@ func TestTheClientIsKilled(t *testing.T) {
 				}
 			}()
 			// Everything on the way is full when the client takes no more.
-			waitFor(t, "the session works", func() bool { return status(c) == "processing" })
+			until(t, "the session works", func() bool { return status(c) == "processing" })
 			time.Sleep(2 * time.Second)
 			cmd.Process.Kill()
 			cmd.Wait()
 			if n := <-written; n < 512<<10 {
 				t.Errorf("only %d bytes were on the way", n)
 			}
-			waitFor(t, "the session is free", func() bool { return status(c) != "processing" })
-			waitFor(t, "the process ends", func() bool {
+			until(t, "the session is free", func() bool { return status(c) != "processing" })
+			until(t, "the process ends", func() bool {
 				return c.shell("home", "cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c 'sleep 123[4]'").Text == "0"
 			})
 		})
@@ -73,15 +73,4 @@ func status(c *client) string {
 		}
 	}
 	return ""
-}
-
-func waitFor(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for range 600 {
-		if is() {
-			return
-		}
-		time.Sleep(100 * time.Millisecond)
-	}
-	t.Fatalf("%s: not within a minute", what)
 }
