@@ -200,7 +200,10 @@ func (c *Config) parse(path string, text []byte) error {
 	flat := map[string]*string{}
 	for _, key := range slices.Sorted(maps.Keys(top)) {
 		node := top[key]
-		var err error
+		err := repeatedKey(&node)
+		if err != nil {
+			return invalid("%s: %v", key, err)
+		}
 		switch key {
 		case "flavors":
 			err = c.parseFlavors(&node)
@@ -249,6 +252,23 @@ func (c *Config) setValues(path string, values map[string]*string) error {
 			continue
 		}
 		if err := c.setValue(rows[i], *value, "file "+path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// repeatedKey returns an error if a section has a key twice: one of the two would be without effect.
+func repeatedKey(n *yaml.Node) error {
+	lines := map[string]int{}
+	for i, c := range n.Content {
+		if n.Kind == yaml.MappingNode && i%2 == 0 {
+			if line := lines[c.Value]; line > 0 {
+				return fmt.Errorf("line %d: %q stands in line %d already; keep one of the two", c.Line, c.Value, line)
+			}
+			lines[c.Value] = c.Line
+		}
+		if err := repeatedKey(c); err != nil {
 			return err
 		}
 	}

@@ -29,6 +29,7 @@ const (
 	serverTarget            // an MCP server's name, and its URL, package or command
 	hostPort                // host:port, with an IPv6 address in brackets
 	serverTool              // SERVER/TOOL
+	resourceURI             // SERVER/URI, or the URI of one of Sandlot's own resources
 	portNumber
 )
 
@@ -45,8 +46,9 @@ var details = map[Operation]detailKind{
 
 	PortExpose: portNumber, PortClose: portNumber, PortDial: portNumber, PortVisit: portNumber,
 	SessionCreate: plainText, TemplateBuild: plainText, // the template
-	PromptGet: plainText, ResourceRead: plainText, // the name, or the URI
-	SecretSet: plainText, SecretRemove: plainText, SecretUse: plainText, // the name
+	PromptGet:    plainText, // SERVER/NAME
+	ResourceRead: resourceURI,
+	SecretSet:    plainText, SecretRemove: plainText, SecretUse: plainText, // the name
 }
 
 func (o Operation) hasDetail() bool { return details[o] != noDetail }
@@ -59,6 +61,8 @@ type detail struct {
 	opaque bool
 	// parts are the commands of a line for a shell.
 	parts []string
+	// forms are the other spellings of a URI.
+	forms []string
 }
 
 // newDetail returns the comparable form of a detail.
@@ -74,6 +78,9 @@ func newDetail(kind detailKind, text string) detail {
 	case hostPort:
 		host, err := normalHost(text)
 		return detail{text: host, opaque: err != nil}
+	case resourceURI:
+		forms, ok := uriForms(text)
+		return detail{text: text, forms: forms, opaque: !ok}
 	}
 	return detail{text: text}
 }
@@ -159,6 +166,8 @@ func compilePattern(kind detailKind, pattern string, e Effect) (func(detail) boo
 		matches = removalPattern(pattern, strict)
 	case serverTarget:
 		matches = serverPattern(pattern, strict)
+	case resourceURI:
+		matches = uriPattern(pattern, strict)
 	case hostPort:
 		var err error
 		if matches, err = hostPattern(pattern, e); err != nil {

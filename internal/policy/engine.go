@@ -14,6 +14,8 @@ type Engine interface {
 type Subject struct {
 	// Text is the detail in one form: a command with single spaces, an absolute path, a host and port in lower case.
 	Text string
+	// Forms are other spellings of the detail, such as those of a URI. What decides about one of them decides.
+	Forms []string
 	// Parts are the commands of a line for a shell, without what may stand before them, and without quotes.
 	Parts []string
 	// Simple: the detail is no line with operators of the shell, which begin or end a command, or expand to something.
@@ -24,7 +26,7 @@ type Subject struct {
 
 // subject returns the detail in the form for an Engine.
 func (d detail) subject(o Operation) Subject {
-	s := Subject{Text: d.text, Parts: d.parts, Simple: true}
+	s := Subject{Text: d.text, Parts: d.parts, Forms: d.forms, Simple: true}
 	switch details[o] {
 	case command:
 		s.Simple = !strings.ContainsAny(d.text, operators)

@@ -2,7 +2,7 @@
 package cedar
 
 import (
-	"encoding/json"
+	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -11,7 +11,6 @@ import (
 	"github.com/cedar-policy/cedar-go"
 	"github.com/cedar-policy/cedar-go/types"
 
-	"sandlot/internal/auth"
 	"sandlot/internal/fault"
 	"sandlot/internal/policy"
 )
@@ -22,23 +21,48 @@ const (
 	roleType      types.EntityType = "Role"
 	actionType    types.EntityType = "Action"
 	serverType    types.EntityType = "Server"
+	quotaType     types.EntityType = "Quota"
 )
 
 // resourceTypes are the types of resources, by the kinds that package policy has for them.
 var resourceTypes = map[string]types.EntityType{"": serverType, "session": "Session", "connection": "Connection",
-	"secret": "Secret", "template": "Template", "question": "Question",
-	"quota": "Quota"}
+	"secret": "Secret", "template": "Template", "question": "Question", "quota": quotaType}
 
 // Policies are compiled policies, which do not change. They implement policy.Engine.
 type Policies struct {
-	byOperation map[policy.Operation]list
+	byOperation map[policy.Operation]*statements
 }
+
+// statements are the policies that may be about one operation.
+type statements struct {
+	all list
+	// parts are those that can take something back for one command of a line: they depend on the detail, and forbid
+	// or ask.
+	parts list
+	work  work // of the evaluation of parts
+}
+
+// add adds a policy.
+func (s *statements) add(one *statement) {
+	s.all = append(s.all, one)
+	if one.contexts > one.constant && (one.elicits || one.Effect() == cedar.Forbid) {
+		s.parts = append(s.parts, one)
+		s.work.nodes, s.work.texts = s.work.nodes+one.work.nodes+1, s.work.texts+one.work.texts
+	}
+}
+
+// work is what an evaluation costs: its nodes, and how many of them compare texts.
+type work struct{ nodes, texts int }
 
 // statement is one policy.
 type statement struct {
 	*cedar.Policy
 	elicits bool
 	rule    policy.Rule
+	// contexts is how often the conditions have the context, and constant how often only parts of it that are the
+	// same for all commands of a line.
+	contexts, constant int
+	work               work
 }
 
 // list has the policies that may be about one operation, for Cedar to go through.
@@ -68,17 +92,31 @@ func Parse(text, file string, line int) (*Policies, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: cedar (the lines are counted from there): %w", place(file, line, 0), err)
 	}
-	p := &Policies{byOperation: map[policy.Operation]list{}}
-	for _, one := range parsed {
-		at := place(file, line, one.Position().Line)
-		s := &statement{Policy: one, rule: policy.Rule{Text: shown(one), Place: at + ":" +
-			fmt.Sprint(one.Position().Column)}}
+	if len(parsed) == 0 {
+		return nil, fmt.Errorf("%s: cedar has no policy, and what no policy permits is refused: write one, or remove "+
+			"cedar", place(file, line, 0))
+	}
+	p := &Policies{byOperation: map[policy.Operation]*statements{}}
+	for i, one := range parsed {
+		at := one.Position()
+		s := &statement{Policy: one, rule: policy.Rule{Text: shown(one), Place: place(file, line, at.Line) + ":" +
+			fmt.Sprint(at.Column)}}
 		operations, err := s.check()
 		if err != nil {
-			return nil, fmt.Errorf("%s: cedar: %w", at, err)
+			end := len(text)
+			if i+1 < len(parsed) {
+				end = parsed[i+1].Position().Offset
+			}
+			if of, ok := errors.AsType[slip](err); ok {
+				at.Line = lineOf(text, at.Offset, end, at.Line, of.words)
+			}
+			return nil, fmt.Errorf("%s: cedar: %w", place(file, line, at.Line), err)
 		}
 		for _, o := range operations {
-			p.byOperation[o] = append(p.byOperation[o], s)
+			if p.byOperation[o] == nil {
+				p.byOperation[o] = &statements{}
+			}
+			p.byOperation[o].add(s)
 		}
 	}
 	return p, nil
@@ -89,136 +127,6 @@ func place(file string, first, line int) string { return fmt.Sprintf("%s:%d", fi
 // shown returns the text of a policy for people, in one line.
 func shown(p *cedar.Policy) string {
 	return fault.Clip(strings.Join(strings.Fields(string(p.MarshalCedar())), " "))
-}
-
-// scope is one part of a policy's scope, in Cedar's JSON form.
-type scope struct {
-	Op         string   `json:"op"`
-	Entity     *entity  `json:"entity"`
-	Entities   []entity `json:"entities"`
-	EntityType string   `json:"entity_type"`
-	In         *struct {
-		Entity *entity `json:"entity"`
-	} `json:"in"`
-}
-
-type entity struct {
-	Type types.EntityType `json:"type"`
-	ID   string           `json:"id"`
-}
-
-// entities lists the entities of a scope.
-func (s scope) entities() []entity {
-	all := s.Entities
-	if s.Entity != nil {
-		all = append(all, *s.Entity)
-	}
-	if s.In != nil && s.In.Entity != nil {
-		all = append(all, *s.In.Entity)
-	}
-	return all
-}
-
-// check checks a policy's annotations and its scope, where a slip would make a policy that never applies. It returns
-// the operations that the policy may be about.
-func (s *statement) check() ([]policy.Operation, error) {
-	for name := range s.Annotations() {
-		if name != "ask" && name != "id" && name != "description" {
-			return nil, fmt.Errorf("there is no annotation @%s: there are @ask, @id and @description", name)
-		}
-	}
-	_, s.elicits = s.Annotations()["ask"]
-	if s.elicits {
-		s.rule.Effect = policy.Ask
-	}
-	if s.elicits && s.Effect() == cedar.Forbid {
-		return nil, fmt.Errorf("@ask stands before permit only: what is forbidden is not asked about")
-	}
-	text, err := s.MarshalJSON()
-	if err != nil {
-		return nil, err
-	}
-	var scopes struct{ Principal, Action, Resource scope }
-	if err := json.Unmarshal(text, &scopes); err != nil {
-		return nil, err
-	}
-	if err := checkPrincipals(scopes.Principal); err != nil {
-		return nil, err
-	}
-	if err := checkResources(scopes.Resource); err != nil {
-		return nil, err
-	}
-	return operations(scopes.Action)
-}
-
-func checkPrincipals(s scope) error {
-	if s.EntityType != "" && s.EntityType != string(principalType) {
-		return fmt.Errorf("a principal is no %s: principals are of the type Principal", s.EntityType)
-	}
-	for _, e := range s.entities() {
-		switch e.Type {
-		case roleType:
-			if _, err := auth.ParseRole(e.ID); err != nil {
-				return err
-			}
-		case principalType:
-			id, err := auth.ParseID(e.ID)
-			if err != nil {
-				return err
-			}
-			if name(id) != e.ID {
-				return fmt.Errorf("Principal::%q is written Principal::%q", e.ID, name(id))
-			}
-		default:
-			return fmt.Errorf(`there is no type %s for principals: there are Principal::"ann" and Role::"operator"`, e.Type)
-		}
-	}
-	return nil
-}
-
-func checkResources(s scope) error {
-	var known []string
-	for _, t := range resourceTypes {
-		known = append(known, string(t))
-	}
-	slices.Sort(known)
-	used := []string{s.EntityType}
-	for _, e := range s.entities() {
-		used = append(used, string(e.Type))
-	}
-	for _, t := range used {
-		if t != "" && !slices.Contains(known, t) {
-			return fmt.Errorf("there is no type %s for resources: there are %s", t, strings.Join(known, ", "))
-		}
-	}
-	return nil
-}
-
-// operations returns the operations of a scope. The parent of an action is its noun: `action in Action::"file"`.
-func operations(s scope) (found []policy.Operation, err error) {
-	all := policy.Operations()
-	named := s.entities()
-	for _, o := range all {
-		noun, _, _ := strings.Cut(o, ".")
-		if len(named) == 0 || slices.ContainsFunc(named, func(e entity) bool {
-			return e.Type == actionType && (e.ID == o || s.Op == "in" && e.ID == noun)
-		}) {
-			found = append(found, policy.Operation(o))
-		}
-	}
-	for _, e := range named {
-		isNoun := slices.ContainsFunc(all, func(o string) bool { return strings.HasPrefix(o, e.ID+".") })
-		switch {
-		case e.Type != actionType:
-			return nil, fmt.Errorf("there is no type %s for actions: they are Action::\"shell.execute\"", e.Type)
-		case isNoun && s.Op != "in":
-			return nil, fmt.Errorf("Action::%q has all of its operations in it: write `action in Action::%q`", e.ID,
-				e.ID)
-		case !isNoun && !policy.Operation(e.ID).Known():
-			return nil, fmt.Errorf("there is no operation %q%s", fault.Clip(e.ID), fault.DidYouMean(e.ID, all))
-		}
-	}
-	return found, nil
 }
 
 // name returns the id of a principal as policies have it: a user's name, or an id that is no user's.

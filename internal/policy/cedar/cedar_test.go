@@ -138,9 +138,49 @@ when { action in Action::"client" || context.simple && context.line like "git *"
 	}
 }
 
+// Policies are compared with every spelling of a URI: forbid with any, permit with all.
+func TestSpellings(t *testing.T) {
+	r := rules(t, `permit (principal, action, resource) when { context.detail like "docs/file:///public/*" };
+forbid (principal, action, resource) when { context.detail like "docs/file:///public/secret*" };`)
+	for uri, effect := range map[string]policy.Effect{"docs/file:///public/a": policy.Allow,
+		"docs/file:///public/%2e%2e/a": policy.Refuse, "docs/file:///public/%73ecret": policy.Refuse,
+		"docs/file:///public/x/../secret": policy.Refuse} {
+		if d := r.Decide(policy.Question{Principal: auth.Local, Operation: policy.ResourceRead, Detail: uri}); d.Effect !=
+			effect {
+			t.Errorf("%s: %s", uri, d.Effect)
+		}
+	}
+}
+
+// A line that would take long is refused, and one with the same command many times is not.
+func TestLongLines(t *testing.T) {
+	var text strings.Builder
+	text.WriteString("permit (principal, action, resource);")
+	for n := range 2000 {
+		fmt.Fprintf(&text, "forbid (principal, action, resource) when { context.detail like \"*a%d*b*c*\" };", n)
+	}
+	r, many := rules(t, text.String()), ""
+	for n := range 900 {
+		many += fmt.Sprintf("c%d x;", n)
+	}
+	ask := func(line string) policy.Decision {
+		return r.Decide(policy.Question{Principal: auth.Local, Operation: policy.ShellExecute, Detail: line})
+	}
+	if d := ask(many); d.Effect != policy.Refuse || !strings.Contains(d.Reason.Error(), "too many commands") {
+		t.Errorf("%s, %v", d.Effect, d.Reason)
+	}
+	if d := ask(strings.Repeat("ls;", 2000)); d.Effect != policy.Allow {
+		t.Errorf("the same command 2,000 times: %s, %v", d.Effect, d.Reason)
+	}
+	if d := ask("ls | b9c; a9bc"); d.Effect != policy.Refuse || d.Rule == nil {
+		t.Errorf("a short line: %s", d.Effect)
+	}
+}
+
 // A policy that cannot be evaluated refuses, as it might forbid.
 func TestErrorsRefuse(t *testing.T) {
-	r := rules(t, `permit (principal, action, resource); forbid (principal, action, resource) when { context.nothing };`)
+	r := rules(t, `permit (principal, action, resource); forbid (principal, action, resource)
+when { context.port + 9223372036854775807 + 1 > 0 };`)
 	d := r.Decide(policy.Question{Principal: auth.Local, Operation: policy.VolumeList})
 	if d.Effect != policy.Refuse || d.Rule == nil || !strings.Contains(d.Reason.Error(), "cannot be evaluated") {
 		t.Errorf("%s, %v", d.Effect, d.Reason)
@@ -161,6 +201,31 @@ func TestParse(t *testing.T) {
 		`permit (principal, action, resource is File);`:                       "no type File for resources",
 		`@ask("x") forbid (principal, action, resource);`:                     "@ask stands before permit only",
 		`@aks("x") permit (principal, action, resource);`:                     "no annotation @aks",
+		`permit (principal, action in [], resource);`:                         "an empty list",
+		"permit (principal, action, resource)\nwhen { action in [] };":        "sandlot.yaml:12: cedar: an empty list",
+		"\n// nothing\n": "sandlot.yaml:10: cedar has no policy",
+		"permit (principal, action, resource) when {\n context.detail like \"x\" &&\n// principal.servise\n" +
+			" principal.servise };": `sandlot.yaml:14: cedar: principal has no attribute "servise" (there are authenticated, service); did you mean "service"?`,
+		`permit (principal, action, resource) when { context.detial like "x" };`:                     `context has no attribute "detial"`,
+		`permit (principal, action, resource) unless { context has detial };`:                        `context has no attribute "detial"`,
+		`permit (principal, action, resource) when { resource["ownr"] == "ann" };`:                   `resource has no attribute "ownr"`,
+		`permit (principal, action, resource) when { action.name == "x" };`:                          `action has no attributes`,
+		`permit (principal, action, resource) when { principal.service.x };`:                         `service has no attributes`,
+		`permit (principal, action, resource) when { Principal::"ann".service };`:                    `attributes of Principal::"ann" are`,
+		`permit (principal, action, resource) when { resource is Sesion };`:                          "no type Sesion for resources",
+		`permit (principal, action, resource) when { resource == Sesion::"x" };`:                     "no type Sesion for resources",
+		`permit (principal, action, resource) when { principal == Role::"operator" };`:               `principal in Role::"operator"`,
+		`permit (principal, action, resource) when { principal in Role::"oprator" };`:                `role "oprator"`,
+		`permit (principal, action, resource) when { [Principal::"user:ann"].contains(principal) };`: `is written Principal::"ann"`,
+		`permit (principal, action, resource) when { resource.owner == "user:ann" };`:                `is written Principal::"ann"`,
+		"permit (principal, action, resource)\nwhen {\n action == Action::\"shell.exceute\" };": `sandlot.yaml:13: cedar: ` +
+			`there is no operation "shell.exceute"; did you mean "shell.execute"?`,
+		`permit (principal, action, resource) when { action == Action::"shell" };`:                  "write `action in",
+		`permit (principal, action, resource) when { action in [Action::"shell", Action::"fil"] };`: `no operation "fil"`,
+		`permit (principal, action, resource) when { principal.hasTag("x") };`:                      "nothing has tags",
+		`permit (principal, action, resource) when { context.port == "22" };`:                       "Long and String",
+		`permit (principal, action, resource) when { context.detail };`:                             "expected Bool",
+		`permit (principal, action, resource) when { resource in Server::"x" };`:                    `is Server::""`,
 	} {
 		if _, err := Parse(text, "sandlot.yaml", 10); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", text, err, want)
@@ -181,5 +246,33 @@ func BenchmarkDecide(b *testing.B) {
 		if r.Decide(q).Effect != policy.Allow {
 			b.Fatal("it is refused")
 		}
+	}
+}
+
+// BenchmarkLongLine decides about lines of the longest kind with 100 policies.
+func BenchmarkLongLine(b *testing.B) {
+	var text strings.Builder
+	text.WriteString("permit (principal, action, resource);\n")
+	for n := range 100 {
+		fmt.Fprintf(&text, "forbid (principal, action == Action::\"shell.execute\", resource) "+
+			"when { context.detail like \"tool%d *\" && !(principal in Role::\"operator\") };\n", n)
+	}
+	r := rules(b, text.String())
+	many, same, words := "", "", strings.Repeat("word ", policy.MaxDetail/5)
+	for n := range 500 {
+		many += fmt.Sprintf("command%d x;", n)
+	}
+	for len(same) < policy.MaxDetail-16 {
+		same += "ls /tmp;"
+	}
+	for name, line := range map[string]string{"many": many, "same": same, "words": words} {
+		q := policy.Question{Principal: auth.Local, Operation: policy.ShellExecute, Detail: line}
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				if r.Decide(q).Effect != policy.Allow {
+					b.Fatal("it is refused")
+				}
+			}
+		})
 	}
 }

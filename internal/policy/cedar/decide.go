@@ -1,6 +1,7 @@
 package cedar
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 
@@ -12,33 +13,43 @@ import (
 	"sandlot/internal/policy"
 )
 
-// maxParts is how many commands of one line are compared with the policies. A line with more is refused.
-const maxParts = 1000
+const (
+	// maxParts is how many commands of one line are compared with the policies. A line with more is refused.
+	maxParts = 1000
+	// maxWork bounds the evaluations for one line, to some hundredths of a second: the nodes of policies that are
+	// evaluated, and the texts that are compared, in units of textUnit bytes.
+	maxWork, textUnit = 4_000_000, 16
+)
 
 // MayAsk implements policy.Engine.
 func (p *Policies) MayAsk(o policy.Operation) bool {
-	for _, s := range p.byOperation[o] {
-		if s.elicits {
-			return true
-		}
-	}
-	return false
+	s := p.byOperation[o]
+	return s != nil && slices.ContainsFunc(s.all, func(one *statement) bool { return one.elicits })
 }
 
 // Decide implements policy.Engine. What no policy permits, or one forbids, is refused. In a line for a shell, each
 // command must be free of forbid and @ask, as with rules; the line as a whole must be permitted.
 func (p *Policies) Decide(q policy.Question, what policy.Subject) policy.Decision {
-	l := p.byOperation[q.Operation]
-	if len(what.Parts) > maxParts {
+	s := p.byOperation[q.Operation]
+	if s == nil {
 		return policy.Decision{}
 	}
 	r := newRequest(q, what)
-	d := l.decide(r, what.Text)
-	if d.Effect == policy.Refuse {
-		return d
+	d := policy.Decision{Effect: policy.Allow}
+	for _, text := range append([]string{what.Text}, what.Forms...) {
+		switch of := s.all.decide(r, text); of.Effect {
+		case policy.Refuse:
+			return of
+		case policy.Ask:
+			d = of
+		}
 	}
-	for _, text := range comparedParts(what) {
-		switch of := l.decide(r, text); {
+	texts := comparedParts(what)
+	if len(texts) > maxParts || s.work.of(texts) > maxWork {
+		return policy.Decision{Reason: tooLong(q.Operation)}
+	}
+	for _, text := range texts {
+		switch of := s.parts.decide(r, text); {
 		case of.Effect == policy.Refuse && of.Rule != nil:
 			return of
 		case of.Effect == policy.Ask:
@@ -46,6 +57,22 @@ func (p *Policies) Decide(q policy.Question, what policy.Subject) policy.Decisio
 		}
 	}
 	return d
+}
+
+// of returns the work for some texts.
+func (w work) of(texts []string) int {
+	units := 0
+	for _, t := range texts {
+		units += len(t) / textUnit
+	}
+	return len(texts)*w.nodes + units*w.texts
+}
+
+// tooLong returns the fault of a line with too many commands.
+func tooLong(o policy.Operation) *fault.Error {
+	return fault.New(fault.Forbidden, "the line has too many commands to be compared with the policies of this server's "+
+		"operator (%s)", o).With("operation", string(o)).
+		Advise("Write the commands into a file, and run that, or run them in several calls")
 }
 
 // comparedParts returns the texts of a line's commands that policies are compared with, each once.
@@ -128,6 +155,9 @@ func newRequest(q policy.Question, what policy.Subject) request {
 	noun, _, _ := strings.Cut(string(q.Operation), ".")
 	act := types.NewEntityUID(actionType, types.String(q.Operation))
 	on := types.NewEntityUID(resourceTypes[q.Resource.Kind], types.String(q.Resource.ID))
+	if on.Type == quotaType {
+		on.ID = types.String(name(q.Resource.ID))
+	}
 	port, _ := strconv.Atoi(what.Port)
 	return request{Request: cedar.Request{Principal: who, Action: act, Resource: on},
 		context: types.RecordMap{"line": types.String(what.Text), "simple": types.Boolean(what.Simple),
