@@ -145,7 +145,8 @@ type edge struct {
 	broken error
 }
 
-func newEdge(t *testing.T, mode auth.Mode, g OriginCheck) *edge {
+// newEdge returns an edge. What more changes is the hub's.
+func newEdge(t *testing.T, mode auth.Mode, g OriginCheck, more ...func(*hub.Config)) *edge {
 	t.Helper()
 	e := &edge{t: t, tokens: &tokens{}, fake: &sandboxtest.Fake{}}
 	log := slog.New(slog.DiscardHandler)
@@ -157,7 +158,8 @@ func newEdge(t *testing.T, mode auth.Mode, g OriginCheck) *edge {
 	if err != nil {
 		t.Fatal(err)
 	}
-	templates := template.New(log, []*image.Template{{Name: "host"}}, nil, false)
+	templates := template.New(log, []*image.Template{{Name: "host",
+		Languages: []image.Language{{Name: "python"}}}}, nil, false)
 	p := pool.New(pool.Config{Runtime: e.fake, Workspaces: workspaces, BootTimeout: 10 * time.Second,
 		Templates: templates.Ready,
 		Flavor:    sandboxtest.Flavors[0], Log: log})
@@ -174,7 +176,11 @@ func newEdge(t *testing.T, mode auth.Mode, g OriginCheck) *edge {
 		t.Fatal(err)
 	}
 	ports := port.New(port.Config{Store: exposed{}, SessionExists: book.Has, Links: links, Log: log})
-	h := hub.New(hub.Config{Sources: []tool.Source{who{}}, Sessions: book, Ports: ports, Events: event.New(), Log: log})
+	config := hub.Config{Sources: []tool.Source{who{}}, Sessions: book, Ports: ports, Events: event.New(), Log: log}
+	for _, change := range more {
+		change(&config)
+	}
+	h := hub.New(config)
 	e.Server = New(Config{Authenticator: door, Hub: h, Origins: g, Version: "v1.2.3", Log: log,
 		Gateway: gateway.New(gateway.Config{Hub: h, NewSession: func(auth.Principal) bool { return false },
 			Connected: func(auth.Principal) {}, MaxBody: 1 << 20, Log: log}),

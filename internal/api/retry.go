@@ -81,7 +81,7 @@ func answerSize(a *storedAnswer) int {
 	if a == nil {
 		return 0
 	}
-	return a.body.Len() + 1<<10
+	return a.body.Len() + a.trail.Size() + 1<<10
 }
 
 // nothingDone reports whether an answer says that the request was refused before it did anything.

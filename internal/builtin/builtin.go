@@ -51,7 +51,7 @@ type Tools struct {
 	Config
 	kinds   []kind
 	byName  map[string]tool.Callable
-	replies *once.Replies[*tool.Result]
+	replies *once.Replies[*reply]
 
 	current atomic.Pointer[descriptions]
 	consent atomic.Pointer[tool.Policy]
@@ -78,7 +78,10 @@ type SessionInput struct {
 	SessionID string `json:"session_id,omitempty"`
 }
 
-func (in SessionInput) namedSession() string { return in.SessionID }
+// target implements targeted.
+func (in SessionInput) target(_ *Tools, c tool.Call, d *tool.Detail) {
+	d.Session = session.OpenRequest{ID: in.SessionID}.Wanted(c.Principal)
+}
 
 // Props implements tool.Describer.
 func (SessionInput) Props() []tool.Prop {
@@ -115,6 +118,11 @@ func (t *Tools) timeout(seconds int64) time.Duration {
 func (t *Tools) openSession(ctx context.Context, c tool.Call, a session.OpenRequest) (*session.Lease, error) {
 	a.NewByDefault = c.NewSession
 	return t.Sessions.Open(ctx, c.Principal, a)
+}
+
+// wantedSession returns the session that openSession opens for a call: an id, "home" or "new".
+func wantedSession(c tool.Call, id string) string {
+	return session.OpenRequest{ID: id, NewByDefault: c.NewSession}.Wanted(c.Principal)
 }
 
 // SessionOutput is the part of a result that describes the session of the call.

@@ -32,6 +32,11 @@ type CodeInput struct {
 	IdempotencyInput
 }
 
+// target implements targeted.
+func (in CodeInput) target(_ *Tools, c tool.Call, d *tool.Detail) {
+	d.Session = wantedSession(c, in.SessionID)
+}
+
 // CodeResult is the result of execute_code.
 type CodeResult struct {
 	SessionOutput

@@ -48,6 +48,11 @@ func (in CommandInput) detail() string {
 	return policy.CommandLine(append([]string{in.Command}, in.Args...), in.Env)
 }
 
+// target implements targeted.
+func (in CommandInput) target(_ *Tools, c tool.Call, d *tool.Detail) {
+	d.Session = wantedSession(c, in.SessionID)
+}
+
 // CommandResult is the result of execute_command.
 type CommandResult struct {
 	SessionOutput

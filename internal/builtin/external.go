@@ -29,6 +29,9 @@ type shellInput struct {
 // detail implements detailed.
 func (in shellInput) detail() string { return in.Command }
 
+// target implements targeted.
+func (shellInput) target(_ *Tools, _ tool.Call, d *tool.Detail) { d.Session = "home" }
+
 // ShellResult is the result of sandbox_shell_exec.
 type ShellResult struct {
 	Streams
@@ -88,6 +91,9 @@ func (in ConnectInput) detail() string {
 	}
 	return policy.ServerName(in.Name) + " " + policy.ServerCommand(append([]string{in.Command}, in.Args...))
 }
+
+// target implements targeted.
+func (in ConnectInput) target(_ *Tools, _ tool.Call, d *tool.Detail) { d.Server = in.Name }
 
 // Server is a third-party server in the results for its owner.
 type Server struct {
@@ -244,6 +250,9 @@ func (in InstallInput) detail() string {
 	return text
 }
 
+// target implements targeted.
+func (in InstallInput) target(_ *Tools, _ tool.Call, d *tool.Detail) { d.Server = in.Name }
+
 func (t *Tools) installExternal(ctx context.Context, c tool.Call, in InstallInput) (*tool.Result, error) {
 	if t.Sessions != nil {
 		if err := t.Sessions.DiskReached(c.Principal.ID); err != nil {
@@ -356,6 +365,13 @@ func (in ServerInput) nameOrID() (string, error) {
 		return "", fault.Argument("connectionId", "give connectionId or name, one of them")
 	}
 	return cmp.Or(in.ConnectionID, in.Name), nil
+}
+
+// target implements targeted.
+func (in ServerInput) target(t *Tools, c tool.Call, d *tool.Detail) {
+	if server, err := in.nameOrID(); err == nil {
+		d.Server = t.Connections.NameOf(c.Principal, server)
+	}
 }
 
 // DisconnectInput are the arguments of disconnect_external_mcp.

@@ -241,6 +241,7 @@ type FileList struct {
 	Path      string `json:"path" jsonschema:"The directory."`
 	Files     []File `json:"files"`
 	Truncated bool   `json:"truncated" jsonschema:"Whether there are more entries."`
+	Withheld  int    `json:"withheld,omitempty" jsonschema:"Entries left out, as a rule does not let you list them."`
 }
 
 // File is one entry of a directory in the results.
@@ -264,6 +265,7 @@ func (t *Tools) listFiles(ctx context.Context, c tool.Call, in listFilesInput) (
 	if err != nil {
 		return nil, l.Fault(ctx, err, fault.FileAccess)
 	}
+	files, withheld := shownFiles(ctx, c, dir, files)
 	rows, lines := []File{}, []string{}
 	for _, f := range files {
 		row := File{Name: strings.ToValidUTF8(f.Path, "\uFFFD"), Type: f.Type, Size: f.Size,
@@ -281,10 +283,38 @@ func (t *Tools) listFiles(ctx context.Context, c tool.Call, in listFilesInput) (
 	}
 	text := cmp.Or(strings.Join(lines, "\n"), "(empty directory)")
 	if truncated && len(lines) > 0 {
-		text += fmt.Sprintf("\n[only the first %d entries; list a subdirectory, or raise limit]", len(lines))
+		text += fmt.Sprintf("\n[only the first %d entries; list a subdirectory, or raise limit]", len(lines)+withheld)
 	}
-	return sessionResult(l, &FileList{SessionOutput: sessionOutput(l), Path: dir, Files: rows, Truncated: truncated},
-		tool.Text(text)), nil
+	if withheld > 0 {
+		text += fmt.Sprintf("\n[%s left out: a rule does not let you list them]", plural(withheld, "entry is",
+			"entries are"))
+	}
+	return sessionResult(l, &FileList{SessionOutput: sessionOutput(l), Path: dir, Files: rows, Truncated: truncated,
+		Withheld: withheld}, tool.Text(text)), nil
+}
+
+// shownFiles returns the entries of a directory that policy lets the principal list, and how many others there are:
+// those that it denies, and all below them.
+func shownFiles(ctx context.Context, c tool.Call, dir string, files []agent.File) (shown []agent.File, withheld int) {
+	if c.Shows == nil {
+		return files, 0
+	}
+	known := map[string]bool{".": true}
+	var shows func(name string) bool
+	shows = func(name string) bool {
+		yes, ok := known[name]
+		if !ok {
+			yes = shows(path.Dir(name)) && c.Shows(ctx, absolutePath(path.Join(dir, name)))
+			known[name] = yes
+		}
+		return yes
+	}
+	for _, f := range files {
+		if shows(path.Clean(strings.TrimLeft(f.Path, "/"))) {
+			shown = append(shown, f)
+		}
+	}
+	return shown, len(files) - len(shown)
 }
 
 // ResourceTemplates implements tool.ResourceReader.

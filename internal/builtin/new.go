@@ -11,6 +11,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"sandlot/internal/auth"
 	"sandlot/internal/image"
 	"sandlot/internal/once"
 	"sandlot/internal/policy"
@@ -24,7 +25,7 @@ func New(c Config) *Tools {
 		c.Templates = func() []*image.Template { return nil }
 	}
 	t := &Tools{Config: c, byName: map[string]tool.Callable{},
-		replies: once.New(once.Config[*tool.Result]{TokenContext: c.TokenContext, Size: (*tool.Result).Size})}
+		replies: once.New(once.Config[*reply]{TokenContext: c.TokenContext, Size: (*reply).size})}
 	t.SetConsent(c.Consent)
 	add[CodeResult](t, policy.CodeExecute, "execute_code", retryable(t.replies, t.executeCode))
 	add[CommandResult](t, policy.ShellExecute, "execute_command", retryable(t.replies, t.executeCommand))
@@ -104,8 +105,8 @@ func add[Out, In any](t *Tools, o policy.Operation, name string, h handler[In]) 
 			if with, ok := any(in).(detailed); ok {
 				d.Text = with.detail()
 			}
-			if with, ok := any(in).(interface{ namedSession() string }); ok {
-				d.Session = with.namedSession()
+			if with, ok := any(in).(targeted); ok && err == nil {
+				with.target(t, c, &d)
 			}
 			return d, err
 		}, Call: func(ctx context.Context, c tool.Call) (*tool.Result, error) {
@@ -128,11 +129,16 @@ func add[Out, In any](t *Tools, o policy.Operation, name string, h handler[In]) 
 // detailed is an input with a detail for the patterns of rules.
 type detailed interface{ detail() string }
 
+// targeted is an input of calls that are for one session, or one third-party server.
+type targeted interface {
+	target(t *Tools, c tool.Call, d *tool.Detail)
+}
+
 // implying is an input whose calls may ask policy about other operations.
 type implying interface{ implies() []policy.Operation }
 
 // retryable returns a handler that runs calls with the same idempotency key only once.
-func retryable[In interface{ key() string }](replies *once.Replies[*tool.Result], h handler[In]) handler[In] {
+func retryable[In interface{ key() string }](replies *once.Replies[*reply], h handler[In]) handler[In] {
 	return func(ctx context.Context, c tool.Call, in In) (*tool.Result, error) {
 		key := in.key()
 		if key == "" {
@@ -140,26 +146,62 @@ func retryable[In interface{ key() string }](replies *once.Replies[*tool.Result]
 		}
 		name := fmt.Sprintf("%s %+v", c.Name, c.Principal.Rights()) // a result is only for who may do the same
 		q := once.Request{Principal: c.Principal, Name: name, Input: c.Args, Key: key, Hold: c.Hold}
-		ran := make(chan struct{}) // closed by the run: c.Decide is asked there
-		r, err := replies.Do(ctx, q, func(ctx context.Context) (*tool.Result, error) {
+		ran := make(chan struct{}) // closed by the run
+		r, err := replies.Do(ctx, q, func(ctx context.Context) (*reply, error) {
 			close(ran)
-			return h(ctx, c, in)
+			r := &reply{}
+			if c.Record != nil {
+				ctx, r.trail = c.Record(ctx)
+			}
+			var err error
+			r.result, err = h(ctx, c, in)
+			return r, err
 		})
 		select {
 		case <-ran:
-			return r, err
+			return r.resultOf(), err
 		default:
+			return r.again(ctx, c.Principal, err)
 		}
-		if r == nil || err != nil || c.Decide == nil {
-			return r, err
-		}
-		if code, ok := r.Fields.(*CodeResult); ok {
-			if err := c.Decide(ctx, code.Language); err != nil { // the rules may have changed since
-				return nil, err
-			}
-		}
-		return r, nil
 	}
+}
+
+// reply is a stored result, with what its call asked policy.
+type reply struct {
+	result *tool.Result
+	trail  tool.Trail // nil: nobody asked policy
+}
+
+func (r *reply) size() int {
+	n := r.resultOf().Size()
+	if r != nil && r.trail != nil {
+		n += r.trail.Size()
+	}
+	return n
+}
+
+// resultOf returns the result; nil: there is none.
+func (r *reply) resultOf() *tool.Result {
+	if r == nil {
+		return nil
+	}
+	return r.result
+}
+
+// again returns the result, or the error, for another call with the same key, as far as policy still allows all that
+// the first one did.
+func (r *reply) again(ctx context.Context, p auth.Principal, err error) (*tool.Result, error) {
+	if r != nil && r.trail != nil {
+		if err := r.trail.Recheck(ctx, p); err != nil {
+			return nil, err
+		}
+	}
+	if r.resultOf() == nil || err != nil {
+		return nil, err
+	}
+	replayed := *r.result
+	replayed.Replayed = true
+	return &replayed, nil
 }
 
 //go:embed tools.yaml

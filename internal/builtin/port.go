@@ -91,6 +91,11 @@ type ClosePortInput struct {
 // detail implements detailed.
 func (in ClosePortInput) detail() string { return strconv.Itoa(in.Port) }
 
+// target implements targeted.
+func (in ClosePortInput) target(_ *Tools, _ tool.Call, d *tool.Detail) {
+	d.Session = cmp.Or(in.SessionID, "home")
+}
+
 // Closed is the result of close_port.
 type Closed struct {
 	Success   bool   `json:"success" jsonschema:"False when that port is not exposed."`

@@ -33,6 +33,16 @@ func (t *Tools) openProcess(ctx context.Context, c tool.Call, id string) (*sessi
 	return l, pid, err
 }
 
+// processInput has the argument that names a process.
+type processInput struct {
+	ProcessID string `json:"process_id"`
+}
+
+// target implements targeted.
+func (in processInput) target(_ *Tools, _ tool.Call, d *tool.Detail) {
+	d.Session, _, _ = strings.Cut(in.ProcessID, ".")
+}
+
 // ProcessList is the result of list_processes.
 type ProcessList struct {
 	SessionOutput
@@ -94,10 +104,10 @@ func processRow(l *session.Lease, p agent.Process) Process {
 }
 
 type readProcessInput struct {
-	ProcessID string  `json:"process_id"`
-	Cursor    int64   `json:"cursor,omitempty"`
-	MaxBytes  int     `json:"max_bytes,omitempty" jsonschema:"The most to return."`
-	Wait      float64 `json:"wait,omitempty"` // seconds
+	processInput
+	Cursor   int64   `json:"cursor,omitempty"`
+	MaxBytes int     `json:"max_bytes,omitempty" jsonschema:"The most to return."`
+	Wait     float64 `json:"wait,omitempty"` // seconds
 }
 
 // ProcessOutput is the result of read_process.
@@ -172,9 +182,9 @@ func processEndText(l *session.Lease, output agent.ProcessOutput) string {
 }
 
 type writeProcessInput struct {
-	ProcessID string `json:"process_id"`
-	Data      string `json:"data,omitempty" jsonschema:"What to write."`
-	EOF       bool   `json:"eof,omitempty" jsonschema:"Close its input after that."`
+	processInput
+	Data string `json:"data,omitempty" jsonschema:"What to write."`
+	EOF  bool   `json:"eof,omitempty" jsonschema:"Close its input after that."`
 }
 
 // ProcessInput is the result of write_process.
@@ -203,8 +213,8 @@ var linuxSignals = map[string]syscall.Signal{"HUP": 1, "INT": 2, "QUIT": 3, "KIL
 	"TERM": 15, "CONT": 18, "STOP": 19}
 
 type stopProcessInput struct {
-	ProcessID string `json:"process_id"`
-	Signal    string `json:"signal,omitempty" jsonschema:"The signal's name, without SIG."`
+	processInput
+	Signal string `json:"signal,omitempty" jsonschema:"The signal's name, without SIG."`
 }
 
 // ProcessEnd is the result of stop_process.

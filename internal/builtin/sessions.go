@@ -57,7 +57,13 @@ type Usage struct {
 	DiskMB     float64 `json:"disk_mb"`
 }
 
-func (t *Tools) getSessions(ctx context.Context, c tool.Call, in SessionInput) (*tool.Result, error) {
+// sessionsInput are the arguments of get_sessions.
+type sessionsInput struct{ SessionInput }
+
+// target implements targeted. Without an id, the call is about all sessions.
+func (in sessionsInput) target(_ *Tools, _ tool.Call, d *tool.Detail) { d.Session = in.SessionID }
+
+func (t *Tools) getSessions(ctx context.Context, c tool.Call, in sessionsInput) (*tool.Result, error) {
 	infos, err := t.Sessions.List(ctx, c.Principal, in.SessionID)
 	if err != nil {
 		return nil, err
@@ -111,6 +117,9 @@ type SessionEnd struct {
 type stopSessionInput struct {
 	SessionID string `json:"session_id"`
 }
+
+// target implements targeted.
+func (in stopSessionInput) target(_ *Tools, _ tool.Call, d *tool.Detail) { d.Session = in.SessionID }
 
 func (t *Tools) stopSession(ctx context.Context, c tool.Call, in stopSessionInput) (*tool.Result, error) {
 	id := fault.Printable(in.SessionID, 80)

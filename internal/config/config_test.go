@@ -363,6 +363,13 @@ func TestBadFiles(t *testing.T) {
 		{"list in a list", "volumes: [[a]]", []string{"volumes", "list of texts"}},
 		{"an alias of YAML", "host: &h localhost\nauth: *h", []string{"auth"}},
 		{"twice", "port: 1\nport: 2", []string{"port"}},
+		{"twice in a section", "cors: {enabled: true}\npolicy:\n  rules: [deny * *]\n  question_timeout: 1m\n  rules: []",
+			[]string{"policy: line 5", `"rules"`, "line 3"}},
+		{"two blocks of cedar", "policy:\n  cedar: |\n    permit (principal, action, resource);\n  cedar: |\n    x",
+			[]string{"line 4", `"cedar"`, "line 2"}},
+		{"cedar without a value", "policy:\n  cedar:\n", []string{"policy: line 2", "cedar has no policy"}},
+		{"an empty block of cedar", "policy:\n  cedar: |\n\n  question_timeout: 1m",
+			[]string{"policy: line 2", "cedar has no policy"}},
 		{"no settings", "- a\n- b", []string{"not YAML with settings"}},
 		{"no YAML", "port: [", []string{"not YAML"}},
 	}

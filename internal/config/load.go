@@ -200,7 +200,10 @@ func (c *Config) parse(path string, text []byte) error {
 	flat := map[string]*string{}
 	for _, key := range slices.Sorted(maps.Keys(top)) {
 		node := top[key]
-		err := repeatedKey(&node)
+		var err error
+		if key != "mcp" { // where a wrong entry is one server that does not work
+			err = repeatedKey(&node)
+		}
 		if err != nil {
 			return invalid("%s: %v", key, err)
 		}

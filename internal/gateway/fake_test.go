@@ -79,7 +79,7 @@ func (f *fakeExternal) Prompts(auth.Principal) []tool.Item             { return 
 func (f *fakeExternal) Resources(auth.Principal) []tool.Item           { return f.resources }
 func (f *fakeExternal) Templates(auth.Principal) []tool.Item           { return f.templates }
 
-func (f *fakeExternal) Detail(tool.Request) string { return "" }
+func (f *fakeExternal) Detail(tool.Request) tool.Detail { return tool.Detail{} }
 
 func (f *fakeExternal) Proxy(ctx context.Context, r tool.Request) (json.RawMessage, error) {
 	return f.proxy(ctx, r)

@@ -45,30 +45,47 @@ func withCall(ctx context.Context, c *tool.Call) context.Context {
 	return context.WithValue(ctx, askerKey{}, c)
 }
 
-// permit returns nil if policy allows a request, or a person does whom a rule asks.
-func (h *Hub) permit(ctx context.Context, r Request) error {
+// snapshot has the rules that were in effect at one moment; nil: there were none.
+type snapshot struct{ rules *policy.Rules }
+
+func (h *Hub) takeSnapshot() *snapshot { return &snapshot{h.Rules.Load()} }
+
+// decide asks policy about a request.
+func (h *Hub) decide(r Request) policy.Decision {
+	q := policy.Question{Principal: r.Principal, Operation: r.Operation, Resource: r.Resource, Detail: r.Detail,
+		DetailFollows: r.DetailFollows}
+	switch {
+	case h.Decide != nil:
+		return h.Decide(q)
+	case r.snapshot != nil:
+		return r.snapshot.rules.Decide(q)
+	}
+	return h.Rules.Load().Decide(q)
+}
+
+// permit returns no error if policy allows a request, or a person does whom a rule asks. The decision is the one of
+// policy.
+func (h *Hub) permit(ctx context.Context, r Request) (policy.Decision, error) {
 	trailOf(ctx).add(r)
-	d := h.Decide(policy.Question{Principal: r.Principal, Operation: r.Operation, Resource: r.Resource,
-		Detail: r.Detail, DetailFollows: r.DetailFollows})
+	d := h.decide(r)
 	if d.Effect != policy.Ask {
-		return d.Err()
+		return d, d.Err()
 	}
 	if r.consents {
-		return nil // the call asks, see consent
+		return d, nil // the call asks, see consent
 	}
 	if err := h.unknownSession(r); err != nil {
-		return err
+		return d, err
 	}
 	a := asker{h, r}
-	return a.ask(ctx, a.text(), "")
+	return d, a.ask(ctx, a.text(), "")
 }
 
 // unknownSession returns the error of a request for a session that the principal does not have: nobody is asked
 // about it, and the name that a client made up for it is shown to nobody.
 func (h *Hub) unknownSession(r Request) error {
 	id := r.Resource.ID
-	if r.Resource.Kind != sessionKind || r.Resource.Owner != "" || h.Sessions == nil || id == "" || id == "home" ||
-		id == "new" {
+	if r.Resource.Kind != sessionKind || r.Resource.Owner != "" || h.Sessions == nil || isAlias(id) {
 		return nil
 	}
 	_, err := h.Sessions.Find(r.Principal, id)
@@ -76,10 +93,9 @@ func (h *Hub) unknownSession(r Request) error {
 }
 
 // consent returns the function by which a call asks for consent that knows better than the
-// request what it does; nil: no rule decides.
-func (h *Hub) consent(r Request) func(context.Context, tool.Question) error {
-	d := h.Decide(policy.Question{Principal: r.Principal, Operation: r.Operation, Detail: r.Detail})
-	if d.Rule == nil {
+// request what it does, about which policy decided d; nil: no rule decides.
+func (h *Hub) consent(r Request, d policy.Decision) func(context.Context, tool.Question) error {
+	if d.Effect == policy.Allow && d.Rule == nil {
 		return nil
 	}
 	return func(ctx context.Context, q tool.Question) error {
@@ -92,15 +108,16 @@ func (h *Hub) consent(r Request) func(context.Context, tool.Question) error {
 }
 
 // imply returns the function by which the call of a request asks policy about another operation.
-func (h *Hub) imply(r Request) tool.Imply {
+func (h *Hub) imply(request func(context.Context) Request) tool.Imply {
 	return func(ctx context.Context, o policy.Operation, detail string) (func(context.Context, tool.Question) error,
 		error) {
-		r := r
+		r := request(ctx)
 		r.Operation, r.Detail, r.DetailFollows, r.consents = o, detail, false, true
-		if err := h.permit(ctx, r); err != nil {
+		d, err := h.permit(ctx, r)
+		if err != nil {
 			return nil, err
 		}
-		return h.consent(r), nil
+		return h.consent(r, d), nil
 	}
 }
 
@@ -138,9 +155,7 @@ func (a *asker) ask(ctx context.Context, text, hash string) error {
 	}
 	q := question.Question{Subject: question.Subject{Principal: r.Principal.ID, Operation: r.Operation,
 		Detail: r.Detail, Shown: hash}, Text: text}
-	if r.Resource.Kind == sessionKind {
-		q.Session = r.Resource.ID
-	}
+	q.Session = h.askedIn(r)
 	began := time.Now()
 	allowed, known := h.answered(q.Subject, q.Session)
 	var err error
@@ -156,6 +171,19 @@ func (a *asker) ask(ctx context.Context, text, hash string) error {
 		Operation: event.ConsentAsk, Name: string(r.Operation), Outcome: consentOutcome(err),
 		Duration: time.Since(began)})
 	return err
+}
+
+// askedIn returns the session for which an answer may count: that of the request, or the home, in which third-party
+// servers run; empty: it is not there yet.
+func (h *Hub) askedIn(r Request) string {
+	switch {
+	case r.Resource.Kind == sessionKind && !isAlias(r.Resource.ID):
+		return r.Resource.ID
+	case r.Resource.Kind == connectionKind && h.Sessions != nil:
+		home, _ := h.Sessions.Find(r.Principal, "home")
+		return home
+	}
+	return ""
 }
 
 // answered returns the answer that counts for a request, if there is one. A yes that counts once is used up.

@@ -71,10 +71,12 @@ func TestYesForOneServer(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			h := askingHub(t, "ask * mcp.install")
 			r := Request{Principal: ann, Operation: policy.MCPInstall, Detail: "docs npm:@mcp/docs", call: &tool.Call{},
-				Resource: policy.Resource{Kind: sessionKind, ID: "home", Owner: ann.ID}}
+				Resource: policy.Resource{Kind: sessionKind, ID: "s1", Owner: ann.ID}}
 			install := func(runs string) chan error {
 				done := make(chan error, 1)
-				go func() { done <- h.consent(r)(t.Context(), tool.Question{Message: "Install docs. Runs: " + runs}) }()
+				go func() {
+					done <- h.consent(r, h.decide(r))(t.Context(), tool.Question{Message: "Install docs. Runs: " + runs})
+				}()
 				synctest.Wait()
 				return done
 			}
@@ -105,20 +107,21 @@ func TestYesForOneSession(t *testing.T) {
 		remove := func(session string) chan error {
 			done := make(chan error, 1)
 			go func() {
-				done <- h.permit(t.Context(), Request{Principal: ann, Operation: policy.ShellExecute,
+				_, err := h.permit(t.Context(), Request{Principal: ann, Operation: policy.ShellExecute,
 					Detail:   "rm -rf /workspace",
 					Resource: policy.Resource{Kind: sessionKind, ID: session, Owner: ann.ID}})
+				done <- err
 			}()
 			synctest.Wait()
 			return done
 		}
-		scratch, home := remove("scratch"), remove("home")
+		scratch, work := remove("scratch"), remove("work")
 		answerFirst(t, h, 2, "in the session scratch", question.Once)
 		if err := <-scratch; err != nil {
 			t.Errorf("a yes is %v", err)
 		}
-		if err := <-home; err == nil {
-			t.Error("a yes for scratch counts for home")
+		if err := <-work; err == nil {
+			t.Error("a yes for scratch counts for work")
 		}
 	})
 }
@@ -130,8 +133,9 @@ func TestYesForAShell(t *testing.T) {
 		run := func(program string) chan error {
 			done := make(chan error, 1)
 			go func() {
-				done <- h.permit(t.Context(), Request{Principal: ann, Operation: policy.ShellExecute,
+				_, err := h.permit(t.Context(), Request{Principal: ann, Operation: policy.ShellExecute,
 					Detail: policy.CommandLine([]string{program, "-c", "git status"}, nil)})
+				done <- err
 			}()
 			return done
 		}

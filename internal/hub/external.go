@@ -8,6 +8,7 @@ import (
 	"sandlot/internal/fault"
 	"sandlot/internal/limit"
 	"sandlot/internal/policy"
+	"sandlot/internal/rawjson"
 	"sandlot/internal/tool"
 )
 
@@ -57,9 +58,11 @@ var proxied = map[string]policy.Operation{
 // Proxy sends a request to the third-party server that it is for, and returns the whole MCP
 // result object.
 func (h *Hub) Proxy(ctx context.Context, r tool.Request) (json.RawMessage, error) {
-	q := Request{Principal: r.Principal, Operation: proxied[r.Method], call: &tool.Call{Client: r.Client}}
-	if h.external != nil && h.Rules.Load().UsesDetail(q.Operation) {
-		q.Detail = h.external.Detail(r)
+	q := Request{Principal: r.Principal, Operation: proxied[r.Method], call: &tool.Call{Client: r.Client},
+		snapshot: h.takeSnapshot()}
+	if h.external != nil && h.needsDetail(ctx, q) {
+		d := h.external.Detail(r)
+		q.Detail, q.Resource = d.Text, h.resourceOf(r.Principal, d)
 	}
 	return Do(ctx, h, q, func(ctx context.Context) (json.RawMessage, error) {
 		if h.external == nil {
@@ -78,6 +81,15 @@ type Subscription struct {
 	URI string
 	// Cancel ends the subscription.
 	Cancel bool
+}
+
+// resource implements resourceInput.
+func (s Subscription) resource(h *Hub, p auth.Principal) policy.Resource {
+	if h.external == nil || s.URI == "" {
+		return policy.Resource{}
+	}
+	return h.resourceOf(p, h.external.Detail(tool.Request{Principal: p, Method: "resources/read",
+		Params: map[string]json.RawMessage{"uri": rawjson.Quote(s.URI)}}))
 }
 
 func (h *Hub) subscribe(ctx context.Context, p auth.Principal, s Subscription) (None, error) {
@@ -133,17 +145,24 @@ type ResourceRead struct {
 // detail implements detailInput.
 func (r ResourceRead) detail(*Hub, auth.Principal) string { return r.URI }
 
+// resource implements resourceInput.
+func (r ResourceRead) resource(h *Hub, p auth.Principal) policy.Resource {
+	for _, reader := range h.resourceReaders {
+		if session, _, ok := reader.File(r.URI); ok {
+			return SessionID(session).resource(h, p)
+		}
+	}
+	return policy.Resource{}
+}
+
 // mayReadFile asks policy about a resource that is a file of a session, as for reading the file.
 func (h *Hub) mayReadFile(ctx context.Context, p auth.Principal, reader tool.ResourceReader, uri string) error {
 	session, file, ok := reader.File(uri)
 	if !ok {
 		return nil
 	}
-	r := Request{Principal: p, Operation: policy.FileRead}
-	if h.Rules.Load().Any(policy.FileRead) {
-		r = h.fileRequest(policy.FileRead, p, FilePath{SessionID(session), file})
-	}
-	return h.permit(ctx, r)
+	_, err := h.permit(ctx, h.fileRequest(policy.FileRead, p, FilePath{SessionID(session), file}))
+	return err
 }
 
 func (h *Hub) readResource(ctx context.Context, p auth.Principal, r ResourceRead) (ResourceContent, error) {

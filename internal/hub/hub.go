@@ -39,7 +39,7 @@ type Config struct {
 	Questions *question.Questions
 	// QuestionTimeout returns how long a call waits for an answer.
 	QuestionTimeout func() time.Duration
-	// Decide is the policy; nil: Rules.Decide.
+	// Decide is the policy in place of Rules; nil: Rules decide.
 	Decide policy.Decider
 	// Sessions, Ports, Servers and Vault carry out the operations that are not tool calls;
 	// nil: the server has none of them.
@@ -77,9 +77,6 @@ type Hub struct {
 // and the features of one that is a tool.External.
 func New(c Config) *Hub {
 	h := &Hub{Config: c}
-	if h.Decide == nil {
-		h.Decide = h.Rules.Decide
-	}
 	if h.Log == nil {
 		h.Log = slog.New(slog.DiscardHandler)
 	}
@@ -108,6 +105,9 @@ type Request struct {
 	DetailFollows bool
 	call          *tool.Call // its client is asked; nil: see withCall
 	consents      bool       // the call asks for consent itself
+	// snapshot has the rules with which the request was made, and which decide about it: others might depend on what
+	// it does not have. nil: the rules in effect.
+	snapshot *snapshot
 	// Name is the name for the event, such as a tool's. It must not contain the value of an
 	// argument.
 	Name string
@@ -174,12 +174,13 @@ type None = struct{}
 // connection, are returned to the edge (api or gateway). Their beginning and their end are
 // two events.
 type ActiveRequest struct {
-	hub     *Hub
-	request Request
-	start   time.Time
-	session string // for the event; empty: the request's resource, if it is a session
-	outcome string
-	origin  event.Origin
+	hub      *Hub
+	request  Request
+	decision policy.Decision
+	start    time.Time
+	session  string // for the event; empty: the request's resource, if it is a session
+	outcome  string
+	origin   event.Origin
 	// received and sent are the sizes for the event, in bytes.
 	received, sent atomic.Int64
 	cleanups       []func() // called by Close, the last one first
@@ -202,8 +203,9 @@ func (h *Hub) authorize(ctx context.Context, r Request) (*ActiveRequest, error) 
 	if r.Principal.Service {
 		h.Quotas.AddService(r.Principal.ID)
 	}
-	err := h.permit(ctx, r)
+	d, err := h.permit(ctx, r)
 	if err == nil {
+		a.decision = d
 		return a, nil
 	}
 	if r.Resource.Kind == sessionKind && h.Sessions != nil && fault.Is(err, fault.NotFound) {
@@ -243,7 +245,8 @@ func begin[T any](ctx context.Context, h *Hub, r Request,
 // the request.
 func (a *ActiveRequest) decide(ctx context.Context, detail string) error {
 	a.request.Detail, a.request.DetailFollows = detail, false
-	return a.Fail(a.hub.permit(ctx, a.request))
+	_, err := a.hub.permit(ctx, a.request)
+	return a.Fail(err)
 }
 
 // Fail makes err the outcome of the request, if it is the first error. It returns err.
@@ -275,7 +278,7 @@ func (a *ActiveRequest) publish(outcome string, duration time.Duration) {
 		return
 	}
 	session := a.session
-	if session == "" && r.Resource.Kind == sessionKind &&
+	if session == "" && r.Resource.Kind == sessionKind && !isAlias(r.Resource.ID) &&
 		(r.Resource.Owner == r.Principal.ID || secret.IsID(r.Resource.ID)) { // clients may request any text
 		session = r.Resource.ID
 	}

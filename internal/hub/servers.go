@@ -31,9 +31,20 @@ type ServerTool struct {
 // ServerName is the id or the name of one of the principal's third-party servers.
 type ServerName string
 
+// connectionKind is the Kind of a policy.Resource that is a third-party server. Its ID is the server's name.
+const connectionKind = "connection"
+
 // resource implements resourceInput.
-func (n ServerName) resource(_ *Hub, p auth.Principal) policy.Resource {
-	return policy.Resource{Kind: "connection", ID: string(n), Owner: p.ID}
+func (n ServerName) resource(h *Hub, p auth.Principal) policy.Resource {
+	return policy.Resource{Kind: connectionKind, ID: h.serverName(p, n), Owner: p.ID}
+}
+
+// serverName returns the name of a server.
+func (h *Hub) serverName(p auth.Principal, n ServerName) string {
+	if h.Servers == nil {
+		return string(n)
+	}
+	return h.Servers.NameOf(p, string(n))
 }
 
 func (h *Hub) inspectServer(_ context.Context, p auth.Principal, name ServerName) (Server, error) {
@@ -75,11 +86,7 @@ func (r PromptRequest) detail(h *Hub, p auth.Principal) string {
 // serverDetail returns the detail of a request for something of one server: the name of the
 // server, and that of the thing. It is the same as that of Hub.Proxy.
 func (h *Hub) serverDetail(p auth.Principal, server ServerName, name string) string {
-	i, _, err := h.Servers.Info(p, string(server))
-	if err != nil {
-		return string(server) + "/" + name // the request fails
-	}
-	return policy.ServerName(i.Name) + "/" + name
+	return policy.ServerName(h.serverName(p, server)) + "/" + name
 }
 
 func (h *Hub) serverPrompt(ctx context.Context, p auth.Principal, r PromptRequest) (json.RawMessage, error) {

@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"cmp"
 	"context"
 
 	"sandlot/internal/auth"
@@ -14,12 +15,27 @@ const sessionKind = "session"
 // SessionID is the id of a session. Both "" and "home" mean the principal's home session.
 type SessionID string
 
-// resource implements resourceInput. The session may be another principal's.
+// isAlias reports whether an id stands for a session: "home", or "new" for one that the request creates.
+func isAlias(id string) bool { return id == "" || id == "home" || id == "new" }
+
+// resource implements resourceInput. The session may be another principal's. A session that is not there yet has the
+// id "home" or "new".
 func (id SessionID) resource(h *Hub, p auth.Principal) policy.Resource {
-	if found, err := h.Sessions.Find(p, string(id)); err == nil {
-		return policy.Resource{Kind: sessionKind, ID: found, Owner: p.ID}
+	id = cmp.Or(id, "home")
+	r := policy.Resource{Kind: sessionKind, ID: string(id)}
+	if h.Sessions == nil {
+		return r
 	}
-	return policy.Resource{Kind: sessionKind, ID: string(id), Owner: h.Sessions.OwnerOf(string(id))}
+	found, err := h.Sessions.Find(p, string(id))
+	switch {
+	case err == nil:
+		r.ID, r.Owner = found, p.ID
+	case isAlias(r.ID):
+		r.Owner = p.ID
+	default:
+		r.Owner = h.Sessions.OwnerOf(r.ID)
+	}
+	return r
 }
 
 // SessionSpec describes the session that a client wants. The ID "" means the principal's home
@@ -42,7 +58,8 @@ func (h *Hub) MayCreateSession(ctx context.Context, p auth.Principal, template s
 	if p.Scope == "" && !h.Rules.Load().Any(policy.SessionCreate) && trailOf(ctx) == nil {
 		return nil
 	}
-	return h.permit(ctx, Request{Principal: p, Operation: policy.SessionCreate, Detail: template})
+	_, err := h.permit(ctx, Request{Principal: p, Operation: policy.SessionCreate, Detail: template})
+	return err
 }
 
 // createSession creates a session. It ignores the spec's ID.

@@ -64,18 +64,9 @@ func (h *Hub) Call(ctx context.Context, c tool.Call) (*tool.Result, error) {
 	c.Reveal = func(ctx context.Context, env map[string]string) (map[string]string, error) {
 		return h.reveal(ctx, c.Principal, env)
 	}
-	if r.DetailFollows {
-		c.Decide = func(ctx context.Context, detail string) error {
-			r := r
-			r.Detail, r.DetailFollows = detail, false
-			return h.permit(ctx, r)
-		}
-	}
+	h.askFor(ctx, &c, f, a)
 	if f.Consents && invalid == nil {
-		c.Consent = h.consent(r)
-	}
-	if len(f.Implies) > 0 {
-		c.Imply = h.imply(r)
+		c.Consent = h.consent(r, a.decision)
 	}
 	if r.call != nil {
 		ctx = withCall(ctx, r.call)
@@ -89,7 +80,10 @@ func (h *Hub) Call(ctx context.Context, c tool.Call) (*tool.Result, error) {
 	if err == nil {
 		a.session = res.Session
 		a.sent.Store(int64(res.Size()))
-		if res.IsError {
+		switch {
+		case res.Replayed:
+			a.outcome = event.Replayed
+		case res.IsError:
 			a.outcome = event.Error
 		}
 	}
@@ -110,25 +104,85 @@ func (a *ActiveRequest) callWithinQuota(ctx context.Context, f tool.Callable, c 
 	return f.Call(ctx, c)
 }
 
+// askFor gives the call of a request the functions by which it asks policy on its way.
+func (h *Hub) askFor(ctx context.Context, c *tool.Call, f tool.Callable, a *ActiveRequest) {
+	first, given := a.request, *c
+	again := func(ctx context.Context) Request {
+		r, _ := h.callRequest(ctx, f, &given) // the rules may have changed since
+		if first.Resource.Kind != "" {
+			r.Resource = first.Resource
+		}
+		return r
+	}
+	if f.DetailFollows {
+		c.Decide = func(ctx context.Context, detail string) error {
+			r := again(ctx)
+			r.Detail, r.DetailFollows = detail, false
+			_, err := h.permit(ctx, r)
+			return err
+		}
+	}
+	if len(f.Implies) > 0 {
+		c.Imply = h.imply(again)
+	}
+	if f.Operation == policy.FileList && (h.Decide != nil || trailOf(ctx) != nil ||
+		first.snapshot.rules.Any(policy.FileList)) {
+		c.Shows = a.shows
+	}
+	c.Record = h.record
+}
+
+// shows reports whether policy allows a request for another detail too. A rule that asked about the request itself
+// does not ask about each of its details.
+func (a *ActiveRequest) shows(ctx context.Context, detail string) bool {
+	r := a.request
+	r.Detail = detail
+	d := a.hub.decide(r)
+	if d.Effect != policy.Allow && (d.Effect != policy.Ask || d.Rule != a.decision.Rule) {
+		return false
+	}
+	trailOf(ctx).add(r)
+	return true
+}
+
 // callRequest returns the request of a tool's call. An error is that of the arguments, after policy
 // has decided.
 func (h *Hub) callRequest(ctx context.Context, f tool.Callable, c *tool.Call) (r Request, invalid error) {
-	r = Request{Principal: c.Principal, Operation: f.Operation, Name: c.Name, consents: f.Consents}
-	rules := h.Rules.Load()
-	if mayAsk(rules, f) {
+	r = Request{Principal: c.Principal, Operation: f.Operation, Name: c.Name, consents: f.Consents,
+		DetailFollows: f.DetailFollows, snapshot: h.takeSnapshot()}
+	if mayAsk(r.snapshot.rules, f) {
 		r.call = &tool.Call{Client: c.Client, Progress: c.Progress}
 	}
-	if f.Detail == nil || !rules.UsesDetail(f.Operation) && trailOf(ctx) == nil {
+	if f.Detail == nil || r.call == nil && !h.needsDetail(ctx, r) {
 		return r, nil
 	}
 	d, invalid := f.Detail(*c)
 	r.Detail, r.DetailFollows = d.Text, f.DetailFollows || invalid != nil
-	if r.call != nil && h.Sessions != nil {
-		if id, err := h.Sessions.Find(c.Principal, d.Session); err == nil {
-			r.Resource = policy.Resource{Kind: sessionKind, ID: id, Owner: c.Principal.ID}
-		}
-	}
+	r.Resource = h.resourceOf(c.Principal, d)
 	return r, invalid
+}
+
+// needsDetail reports whether what policy has to know of a request matters: to the rules, or to those that may be in
+// effect when its answer is asked for again.
+func (h *Hub) needsDetail(ctx context.Context, r Request) bool {
+	rules := r.snapshot.rules
+	return rules.UsesDetail(r.Operation) || rules.UsesResource() || trailOf(ctx) != nil
+}
+
+// resourceOf returns the resource of a request. A session of somebody else is like one that is not there: the handler
+// says so.
+func (h *Hub) resourceOf(p auth.Principal, d tool.Detail) policy.Resource {
+	switch {
+	case d.Session != "":
+		r := SessionID(d.Session).resource(h, p)
+		if r.Owner != p.ID {
+			r.Owner = ""
+		}
+		return r
+	case d.Server != "":
+		return policy.Resource{Kind: connectionKind, ID: d.Server, Owner: p.ID}
+	}
+	return policy.Resource{}
 }
 
 // MayAsk reports whether rules may ask about a call of a tool.

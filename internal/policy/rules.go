@@ -249,6 +249,9 @@ func (s *Rules) UsesDetail(o Operation) bool {
 		func(c compiled) bool { return c.matches != nil || c.Effect == Ask }))
 }
 
+// UsesResource reports whether a decision depends on the resource, beside its owner.
+func (s *Rules) UsesResource() bool { return s != nil && s.engine != nil }
+
 // MayAsk reports whether a rule may ask about the operation.
 func (s *Rules) MayAsk(o Operation) bool {
 	return s != nil && (s.engine != nil && o.askable() && s.engine.MayAsk(o) ||

@@ -116,7 +116,7 @@ func unhex(c byte) byte {
 	if c <= '9' {
 		return c - '0'
 	}
-	return (c|0x20 - 'a') + 10
+	return (c | 0x20 - 'a') + 10
 }
 
 // uriPattern compares resources. A rule that asks or denies matches any spelling of the URI, and, if it ends with /*,

@@ -24,7 +24,7 @@ func TestResourceURIs(t *testing.T) {
 		{"deny * resource.read docs/file:///private/*", "docs/file:///x%2f%2e%2e%2fprivate/a", Refuse},
 		{"deny * resource.read docs/file:///private/*", "docs/file:///x/%252e%252e/private/a", Refuse},
 		{"deny * resource.read docs/file:///private/*", `docs/file:///x\..\private/a`, Refuse},
-		{"deny * resource.read docs/file:///private/*", "docs/file:///x?/../private/a", Allow},
+		{"deny * resource.read docs/file:///private/*", "docs/file:///x?/../private/a", Refuse},
 		{"deny * resource.read docs/file:///private/*", "docs/file:///x%3f/../../private/a", Refuse},
 		{"deny * resource.read docs/file:///private/*", "docs/file:///a%00b", Refuse},
 		{"deny * resource.read docs/file:///private/*", "docs/file:///%2525252525252570rivate", Refuse},

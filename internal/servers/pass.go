@@ -28,7 +28,8 @@ func (servers *Servers) Find(p auth.Principal, name string) (tool.Callable, bool
 	}
 	return tool.Callable{Operation: policy.MCPCall,
 		Detail: func(tool.Call) (tool.Detail, error) {
-			return tool.Detail{Text: policy.ServerName(e.Server.Name) + "/" + e.Definition.Remote}, nil
+			return tool.Detail{Text: policy.ServerName(e.Server.Name) + "/" + e.Definition.Remote,
+				Server: e.Server.Name}, nil
 		},
 		Call: func(ctx context.Context, c tool.Call) (*tool.Result, error) {
 			return e.Server.call(ctx, e.Definition, c)
@@ -88,12 +89,13 @@ func (servers *Servers) Proxy(ctx context.Context, r tool.Request) (json.RawMess
 }
 
 // Detail implements tool.External.
-func (servers *Servers) Detail(r tool.Request) string {
+func (servers *Servers) Detail(r tool.Request) tool.Detail {
 	s, q, _, err := servers.destination(r)
 	if s == nil || err != nil {
-		return ""
+		return tool.Detail{}
 	}
-	return policy.ServerName(s.Name) + "/" + rawjson.Text(q.Params["name"]) + rawjson.Text(q.Params["uri"])
+	return tool.Detail{Text: policy.ServerName(s.Name) + "/" + rawjson.Text(q.Params["name"]) +
+		rawjson.Text(q.Params["uri"]), Server: s.Name}
 }
 
 // destination returns the server that a request is for, and the request with the server's own names. If

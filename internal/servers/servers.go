@@ -271,17 +271,39 @@ func (servers *Servers) find(p auth.Principal, what string) (*server, error) {
 	if err := servers.configure(p); err != nil {
 		return nil, err
 	}
+	if s := servers.lookUp(p, what); s != nil {
+		return s, nil
+	}
 	var names []string
 	for _, s := range servers.all(p.ID) {
-		if s.ID == what || s.Name == what {
-			return s, nil
-		}
 		names = append(names, s.Name)
 	}
 	clipped := spec.ClipName(what)
 	return nil, fault.New(fault.NotFound, "there is no connection %q%s", clipped,
 		cmp.Or(fault.DidYouMean(what, names), "; list_external_mcp shows yours")).
 		With("connection", clipped).With("connections", names)
+}
+
+// lookUp returns the principal's server with a name or an id, or nil.
+func (servers *Servers) lookUp(p auth.Principal, what string) *server {
+	for _, s := range servers.all(p.ID) {
+		if s.ID == what || s.Name == what {
+			return s
+		}
+	}
+	return nil
+}
+
+// NameOf returns the name of the principal's server with a name or an id. It starts no server. What no server has
+// stays as it is.
+func (servers *Servers) NameOf(p auth.Principal, what string) string {
+	if servers.arrive(p) == nil { // an error is in the log
+		servers.assign(p)
+	}
+	if s := servers.lookUp(p, what); s != nil {
+		return s.Name
+	}
+	return what
 }
 
 // List returns a principal's servers: the configured ones, then the principal's own ones, the newest

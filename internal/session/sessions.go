@@ -131,6 +131,17 @@ type OpenRequest struct {
 	keepNotice bool
 }
 
+// Wanted returns which session a principal's request is for: "new", "home", or an id.
+func (a OpenRequest) Wanted(p auth.Principal) string {
+	switch {
+	case a.ID == "" && (a.NewByDefault || p.Service):
+		return "new"
+	case a.ID == "":
+		return "home"
+	}
+	return a.ID
+}
+
 // Open returns a lease of the session that the caller asks for, with a sandbox that answers.
 // The caller releases the lease.
 func (s *Sessions) Open(ctx context.Context, p auth.Principal, a OpenRequest) (*Lease, error) {
@@ -215,11 +226,11 @@ func identity(p auth.Principal) *agent.Identity {
 // findOrCreate returns the session that a asks for, and creates it if necessary.
 func (s *Sessions) findOrCreate(ctx context.Context, p auth.Principal,
 	a OpenRequest) (session *Session, created bool, err error) {
-	switch {
-	case a.ID == "new", a.ID == "" && (a.NewByDefault || p.Service):
+	switch a.Wanted(p) {
+	case "new":
 		session, err = s.create(ctx, p, a, false)
 		return session, true, err
-	case a.ID == "", a.ID == "home":
+	case "home":
 		if session = s.ownedSession(p, "home"); session == nil {
 			session, err = s.create(ctx, p, a, true)
 			if errors.Is(err, errExists) {

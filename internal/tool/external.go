@@ -73,9 +73,9 @@ type External interface {
 	// Proxy sends a request to its server, and returns the whole MCP result object. An error
 	// is a fault, or has the server's own error in its chain, an *ExternalError.
 	Proxy(ctx context.Context, r Request) (json.RawMessage, error)
-	// Detail returns what policy compares with the patterns of rules: the names of the server and
-	// of the prompt, or the resource's URI, as in "github/review"; empty: no server has it.
-	Detail(r Request) string
+	// Detail returns what policy has to know of a request: the server, and, as in "github/review", the names of the
+	// server and of the prompt, or the resource's URI. The zero value: no server has it.
+	Detail(r Request) Detail
 	// Subscribe and Unsubscribe begin and end a client's subscription to a resource, and
 	// SetLevel sets the client's logging level. The string client distinguishes the clients
 	// of one principal.

@@ -69,9 +69,22 @@ type Call struct {
 	// Reveal returns variables of a command with the principal's secrets in place of references to them; nil: there
 	// are no secrets. What it returns goes to the sandbox, and is stored nowhere.
 	Reveal func(ctx context.Context, env map[string]string) (map[string]string, error)
+	// Shows reports whether policy allows the call's operation for another detail too, such as the path of an entry
+	// in a list; nil: it does for each.
+	Shows func(ctx context.Context, detail string) bool
+	// Record returns a context in which a Trail notes what the call asks policy; nil: nobody asks policy.
+	Record func(context.Context) (context.Context, Trail)
 	// Hold keeps the call open, with its place in the quota, until release: for a run that may outlast the client.
 	// nil: nothing ends with the call.
 	Hold func() (release func())
+}
+
+// Trail has what a call asked policy.
+type Trail interface {
+	// Recheck asks policy again, for a principal who is to get the result of the call. It asks no person.
+	Recheck(ctx context.Context, p auth.Principal) error
+	// Size returns about how many bytes it has.
+	Size() int
 }
 
 // Imply is the type of Call.Imply. An error refuses the call.
@@ -89,6 +102,8 @@ type Result struct {
 	// the text.
 	Summary string
 	IsError bool
+	// Replayed: it is the result of an earlier call with the same idempotency key.
+	Replayed bool
 	// Raw is the whole MCP result of a third-party server's tool, sanitized. Of the other
 	// fields, only IsError is set then.
 	Raw json.RawMessage
@@ -183,8 +198,11 @@ type Source interface {
 
 // Detail is what policy has to know of a call.
 type Detail struct {
-	Text    string // for the patterns of rules
-	Session string // the session that the call names, as its argument does
+	Text string // for the patterns of rules
+	// Session is the session that the call is for: an id, "home", or "new" for one that it creates; empty: none.
+	Session string
+	// Server is the name of the third-party server that the call is for; empty: none.
+	Server string
 }
 
 // Callable is a tool that Source.Find returned for a principal and a name.

@@ -56,4 +56,3 @@ func checkKinds(tree *ast.Policy) error {
 	}
 	return nil
 }
-
