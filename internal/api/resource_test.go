@@ -302,6 +302,9 @@ func TestResourcesAreTheSameOnAllRoads(t *testing.T) {
 			tried[c.tool] = true
 			all = with(r.call(c.tool, c.arguments), c.more)
 		}
+		if kind := c.operation.ResourceKind(); kind != c.want.Kind && c.want.Kind != "" && c.operation != policy.SessionList {
+			t.Errorf("%s has a resource of the kind %q, and policy says %q", c.operation, c.want.Kind, kind)
+		}
 		r.take("")
 		for name, send := range all {
 			send()

@@ -62,7 +62,7 @@ func (h *Hub) Proxy(ctx context.Context, r tool.Request) (json.RawMessage, error
 		snapshot: h.takeSnapshot()}
 	if h.external != nil && h.needsDetail(ctx, q) {
 		d := h.external.Detail(r)
-		q.Detail, q.Resource = d.Text, h.resourceOf(r.Principal, d)
+		q.Detail, q.Resource, r.Decided = d.Text, h.resourceOf(r.Principal, d), &d
 	}
 	return Do(ctx, h, q, func(ctx context.Context) (json.RawMessage, error) {
 		if h.external == nil {

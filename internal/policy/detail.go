@@ -67,6 +67,9 @@ type detail struct {
 
 // newDetail returns the comparable form of a detail.
 func newDetail(kind detailKind, text string) detail {
+	if kind == noDetail {
+		return detail{}
+	}
 	if len(text) > MaxDetail || strings.ContainsRune(text, 0) || !utf8.ValidString(text) {
 		return detail{opaque: true}
 	}

@@ -85,6 +85,9 @@ func (servers *Servers) Proxy(ctx context.Context, r tool.Request) (json.RawMess
 		_ = servers.configure(r.Principal)
 		return empty, err
 	}
+	if r.Decided != nil && *r.Decided != detailOf(s, q) {
+		return nil, fault.New(fault.Connection, "the MCP server of this request was replaced just now; try again")
+	}
 	return s.safeResult(ctx, q)
 }
 
@@ -94,6 +97,11 @@ func (servers *Servers) Detail(r tool.Request) tool.Detail {
 	if s == nil || err != nil {
 		return tool.Detail{}
 	}
+	return detailOf(s, q)
+}
+
+// detailOf returns what policy has to know of a request for a server, with the server's own names.
+func detailOf(s *server, q *instance.Request) tool.Detail {
 	return tool.Detail{Text: policy.ServerName(s.Name) + "/" + rawjson.Text(q.Params["name"]) +
 		rawjson.Text(q.Params["uri"]), Server: s.Name}
 }

@@ -57,6 +57,9 @@ type Request struct {
 	Inputs Inputs
 	// Reservation counts a large answer for the principal until the client has read it.
 	Reservation *limit.Reservation
+	// Decided is what policy was asked about. A request that would be for something else by now fails; nil: policy
+	// did not have to know.
+	Decided *Detail
 }
 
 // External is the source of third-party servers' tools, prompts and resources, and proxies
