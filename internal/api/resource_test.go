@@ -125,7 +125,8 @@ func (r *roads) stateless(method, name, params string) {
 		`"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"t",`+
 		`"version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}}}`, method, params)
 	do(r.Handler(), "POST", "/mcp", body, "Authorization", r.token, "Content-Type", "application/json", "Accept",
-		"application/json, text/event-stream", "Mcp-Protocol-Version", "2026-07-28", "Mcp-Method", method, "Mcp-Name", name)
+		"application/json, text/event-stream", "Mcp-Protocol-Version", "2026-07-28", "Mcp-Method", method, "Mcp-Name",
+		name)
 }
 
 // stateful sends a request of the stateful protocol, and returns the id of its session.
@@ -179,8 +180,8 @@ func (r *roads) exec(id string) func() {
 		if err := (command.Command{Args: []string{"true"}}).Write(&start); err != nil {
 			r.t.Fatal(err)
 		}
-		fmt.Fprintf(c, "POST /v1/sessions/%s/exec HTTP/1.1\r\nHost: localhost\r\nAuthorization: %s\r\nConnection: Upgrade\r\n"+
-			"Upgrade: sandlot-exec\r\n\r\n%s", id, r.token, start.Bytes())
+		fmt.Fprintf(c, "POST /v1/sessions/%s/exec HTTP/1.1\r\nHost: localhost\r\nAuthorization: %s\r\n"+
+			"Connection: Upgrade\r\nUpgrade: sandlot-exec\r\n\r\n%s", id, r.token, start.Bytes())
 		_, _ = bytes.NewBuffer(nil).ReadFrom(c) // until the server closes it
 	}
 }
@@ -189,7 +190,8 @@ func (r *roads) exec(id string) func() {
 func TestResourcesAreTheSameOnAllRoads(t *testing.T) {
 	r := newRoads(t)
 	who := auth.User("ann", false)
-	r.mcp = r.stateful("initialize", `"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}`)
+	r.mcp = r.stateful("initialize", `"protocolVersion":"2025-11-25","capabilities":{},`+
+		`"clientInfo":{"name":"t","version":"1"}`)
 	r.stateful("notifications/initialized", "")
 	id := func(given string) string {
 		l, err := r.Hub.Sessions.Open(t.Context(), who, session.OpenRequest{ID: given})
@@ -241,8 +243,8 @@ func TestResourcesAreTheSameOnAllRoads(t *testing.T) {
 			}}, policy.FileRead, inSession(other)},
 		{"sandbox_read_file", `{"path":"/f"}`, road{"a download": r.http("GET", at("home", "/files/f"), "")},
 			policy.FileRead, inSession(home)},
-		{"sandbox_write_file", s(`,"path":"/f","content":""`), road{"an upload": r.http("PUT", at(other, "/files/f"), "")},
-			policy.FileWrite, inSession(other)},
+		{"sandbox_write_file", s(`,"path":"/f","content":""`),
+			road{"an upload": r.http("PUT", at(other, "/files/f"), "")}, policy.FileWrite, inSession(other)},
 		{"sandbox_list_files", s(``), nil, policy.FileList, inSession(other)},
 		{"", "", road{"a removal": r.http("DELETE", at(other, "/files/f"), "")}, policy.FileRemove, inSession(other)},
 		{"list_processes", s(``), nil, policy.ProcessList, inSession(other)},
@@ -252,18 +254,24 @@ func TestResourcesAreTheSameOnAllRoads(t *testing.T) {
 		{"expose_port", s(`,"port":80`), nil, policy.PortExpose, inSession(other)},
 		{"close_port", `{"port":80}`, nil, policy.PortClose, inSession(home)},
 		{"", "", road{"a port": r.http("POST", at(other, "/ports/80"), "")}, policy.PortDial, inSession(other)},
-		{"get_sessions", s(``), road{"a session": r.http("GET", at(other, ""), "")}, policy.SessionList, inSession(other)},
-		{"get_sessions", `{}`, road{"a list": r.http("GET", "/v1/sessions", "")}, policy.SessionList, policy.Resource{}},
-		{"stop_session", s(``), road{"an end": r.http("DELETE", at(other, ""), "")}, policy.SessionStop, inSession(other)},
-		{"stop_session", `{"session_id":"home"}`, road{"an end": r.http("DELETE", at("home", ""), "")}, policy.SessionStop,
-			inSession(home)},
+		{"get_sessions", s(``), road{"a session": r.http("GET", at(other, ""), "")}, policy.SessionList,
+			inSession(other)},
+		{"get_sessions", `{}`, road{"a list": r.http("GET", "/v1/sessions", "")}, policy.SessionList,
+			policy.Resource{}},
+		{"stop_session", s(``), road{"an end": r.http("DELETE", at(other, ""), "")}, policy.SessionStop,
+			inSession(other)},
+		{"stop_session", `{"session_id":"home"}`, road{"an end": r.http("DELETE", at("home", ""), "")},
+			policy.SessionStop, inSession(home)},
 		{"", "", road{"a network": r.http("GET", at(other, "/network"), ""),
 			"the home's": r.http("GET", at(other, "/network"), "")}, policy.NetworkRead, inSession(other)},
-		{"", "", road{"a change": r.http("PATCH", at(other, "/network"), "{}")}, policy.NetworkChange, inSession(other)},
+		{"", "", road{"a change": r.http("PATCH", at(other, "/network"), "{}")}, policy.NetworkChange,
+			inSession(other)},
 		{"get_volume_path", `{}`, nil, policy.VolumeList, policy.Resource{}},
 		{"connect_external_mcp", `{"name":"docs","command":"x"}`, nil, policy.MCPConnect, docs},
-		{"auto_install_and_connect_mcp", `{"name":"docs","install":{"type":"npm","spec":"x"}}`, nil, policy.MCPInstall, docs},
-		{"list_external_mcp", `{}`, road{"a list": r.http("GET", "/v1/connections", "")}, policy.MCPList, policy.Resource{}},
+		{"auto_install_and_connect_mcp", `{"name":"docs","install":{"type":"npm","spec":"x"}}`, nil,
+			policy.MCPInstall, docs},
+		{"list_external_mcp", `{}`, road{"a list": r.http("GET", "/v1/connections", "")}, policy.MCPList,
+			policy.Resource{}},
 		{"disconnect_external_mcp", `{"name":"docs"}`, nil, policy.MCPDisconnect, docs},
 		{"disconnect_external_mcp", `{"connectionId":"` + docsID + `"}`, nil, policy.MCPDisconnect, docs},
 		{"restart_external_mcp", `{"name":"docs"}`, nil, policy.MCPRestart, docs},
@@ -283,8 +291,8 @@ func TestResourcesAreTheSameOnAllRoads(t *testing.T) {
 		{"", "", road{"a subscription": func() { r.stateful("resources/subscribe", fmt.Sprintf(`"uri":%q`, uri)) }},
 			policy.ResourceSubscribe, docs},
 		{"", "", road{"a completion": func() {
-			r.stateful("completion/complete", fmt.Sprintf(`"ref":{"type":"ref/prompt","name":%q},"argument":{"name":"a",`+
-				`"value":"b"}`, prompt))
+			r.stateful("completion/complete", fmt.Sprintf(`"ref":{"type":"ref/prompt","name":%q},"argument":{`+
+				`"name":"a","value":"b"}`, prompt))
 		}}, policy.CompletionComplete, docs},
 		{"", "", road{"a secret": r.http("PUT", "/v1/secrets/KEY", "x")}, policy.SecretSet,
 			policy.Resource{Kind: "secret", ID: "KEY", Owner: who.ID}},
@@ -302,7 +310,8 @@ func TestResourcesAreTheSameOnAllRoads(t *testing.T) {
 			tried[c.tool] = true
 			all = with(r.call(c.tool, c.arguments), c.more)
 		}
-		if kind := c.operation.ResourceKind(); kind != c.want.Kind && c.want.Kind != "" && c.operation != policy.SessionList {
+		kind := c.operation.ResourceKind()
+		if kind != c.want.Kind && c.want.Kind != "" && c.operation != policy.SessionList {
 			t.Errorf("%s has a resource of the kind %q, and policy says %q", c.operation, c.want.Kind, kind)
 		}
 		r.take("")
@@ -311,7 +320,8 @@ func TestResourcesAreTheSameOnAllRoads(t *testing.T) {
 			if got := r.take(c.operation); len(got) == 0 || slices.ContainsFunc(got, func(g policy.Resource) bool {
 				return g != c.want
 			}) {
-				t.Errorf("case %d: %s %s by %s: policy sees %+v, want %+v", i, c.operation, c.arguments, name, got, c.want)
+				t.Errorf("case %d: %s %s by %s: policy sees %+v, want %+v", i, c.operation, c.arguments, name, got,
+					c.want)
 			}
 		}
 	}

@@ -66,7 +66,8 @@ func TestListsWithholdWhatIsDenied(t *testing.T) {
 	if !slices.Equal(names, []string{"a", "sub", "sub/private"}) || withheld != 5 {
 		t.Errorf("it shows %v, and withholds %d", names, withheld)
 	}
-	if shown, withheld := shownFiles(t.Context(), tool.Call{}, "dir", files); len(shown) != len(files) || withheld != 0 {
+	shown, withheld = shownFiles(t.Context(), tool.Call{}, "dir", files)
+	if len(shown) != len(files) || withheld != 0 {
 		t.Errorf("without rules it shows %d and withholds %d", len(shown), withheld)
 	}
 }

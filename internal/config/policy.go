@@ -50,8 +50,8 @@ func (c *Config) parsePolicy(values map[string]*string, n *yaml.Node, file strin
 		name, value := n.Content[i].Value, n.Content[i+1]
 		if name == "cedar" {
 			if value.Kind == yaml.ScalarNode && strings.TrimSpace(value.Value) == "" {
-				return fmt.Errorf("line %d: cedar has no policy, and what no policy permits is refused: write one, as a "+
-					"block of text (`cedar: |`), or remove cedar", n.Content[i].Line)
+				return fmt.Errorf("line %d: cedar has no policy, and what no policy permits is refused: write one, "+
+					"as a block of text (`cedar: |`), or remove cedar", n.Content[i].Line)
 			}
 			if value.Kind != yaml.ScalarNode || value.Style != yaml.LiteralStyle { // others have other lines
 				return fmt.Errorf("line %d: cedar must be a block of text: `cedar: |`, and the policies in the lines "+

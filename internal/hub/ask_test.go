@@ -75,7 +75,8 @@ func TestYesForOneServer(t *testing.T) {
 			install := func(runs string) chan error {
 				done := make(chan error, 1)
 				go func() {
-					done <- h.consent(r, h.decide(r))(t.Context(), tool.Question{Message: "Install docs. Runs: " + runs})
+					ask := h.consent(r, h.decide(r))
+					done <- ask(t.Context(), tool.Question{Message: "Install docs. Runs: " + runs})
 				}()
 				synctest.Wait()
 				return done

@@ -92,8 +92,8 @@ func (h *Hub) recheck(ctx context.Context, p auth.Principal, t *Trail) ([]Reques
 	case len(requests) == 0 && !overflow:
 		return nil, nil
 	case overflow:
-		return nil, fault.New(fault.Forbidden, "the answer is not given again, as the first request did too much to ask "+
-			"the rules about all of it once more").
+		return nil, fault.New(fault.Forbidden, "the answer is not given again, as the first request did too much to "+
+			"ask the rules about all of it once more").
 			Advise("It was done: look at what is there, and use a new idempotency key for what comes next")
 	}
 	rules := h.takeSnapshot()

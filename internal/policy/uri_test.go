@@ -8,6 +8,7 @@ import (
 // A rule about a resource is about every spelling of its URI if it denies or asks, and has to match every one if it
 // allows.
 func TestResourceURIs(t *testing.T) {
+	const public = "allow * resource.read docs/file:///public/* / deny * resource.read"
 	for _, c := range []struct {
 		rules, uri string
 		want       Effect
@@ -37,16 +38,17 @@ func TestResourceURIs(t *testing.T) {
 			"sandlot://sessions/s1/files/workspace/x/../private/a", Refuse},
 		{"deny * resource.read sandlot://sessions/*/files/workspace/private/*",
 			"sandlot://sessions/s1/files/workspace/%70rivate/a", Refuse},
-		{"allow * resource.read docs/file:///public/* / deny * resource.read", "docs/file:///public/a", Allow},
-		{"allow * resource.read docs/file:///public/* / deny * resource.read", "docs/file:///public/a%20b", Allow},
-		{"allow * resource.read docs/file:///public/* / deny * resource.read", "docs/file:///public/../private/a", Refuse},
-		{"allow * resource.read docs/file:///public/* / deny * resource.read", "docs/file:///public/%2e%2e/private/a", Refuse},
-		{"allow * resource.read docs/file:///public/* / deny * resource.read", "docs/FILE:///public/a", Refuse},
+		{public, "docs/file:///public/a", Allow},
+		{public, "docs/file:///public/a%20b", Allow},
+		{public, "docs/file:///public/../private/a", Refuse},
+		{public, "docs/file:///public/%2e%2e/private/a", Refuse},
+		{public, "docs/FILE:///public/a", Refuse},
 		{"allow * resource.read docs/file:///a%2A / deny * resource.read", "docs/file:///abc", Refuse},
 		{"allow * resource.read docs/* / deny * resource.read", "docs/x://a/../../other/y", Allow},
 	} {
-		if d := compileText(t, strings.Split(c.rules, " / ")...).Decide(Question{Principal: ann, Operation: ResourceRead,
-			Detail: c.uri}); d.Effect != c.want {
+		rules := compileText(t, strings.Split(c.rules, " / ")...)
+		d := rules.Decide(Question{Principal: ann, Operation: ResourceRead, Detail: c.uri})
+		if d.Effect != c.want {
 			t.Errorf("%s: %s is %s, want %s", c.rules, c.uri, d.Effect, c.want)
 		}
 	}

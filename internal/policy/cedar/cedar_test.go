@@ -145,8 +145,8 @@ forbid (principal, action, resource) when { context.detail like "docs/file:///pu
 	for uri, effect := range map[string]policy.Effect{"docs/file:///public/a": policy.Allow,
 		"docs/file:///public/%2e%2e/a": policy.Refuse, "docs/file:///public/%73ecret": policy.Refuse,
 		"docs/file:///public/x/../secret": policy.Refuse} {
-		if d := r.Decide(policy.Question{Principal: auth.Local, Operation: policy.ResourceRead, Detail: uri}); d.Effect !=
-			effect {
+		d := r.Decide(policy.Question{Principal: auth.Local, Operation: policy.ResourceRead, Detail: uri})
+		if d.Effect != effect {
 			t.Errorf("%s: %s", uri, d.Effect)
 		}
 	}
@@ -189,46 +189,71 @@ when { context.port + 9223372036854775807 + 1 > 0 };`)
 
 func TestParse(t *testing.T) {
 	for text, want := range map[string]string{
-		`permit (principal, action, resource)`:                                "sandlot.yaml:10: cedar",
-		"\n\npermit (principal, action == Action::\"shell.exec\", resource);": `sandlot.yaml:13: cedar: there is no operation "shell.exec"`,
-		`permit (principal, action == Action::"shell", resource);`:            "action in Action::\"shell\"",
-		`permit (principal, action == Op::"shell.execute", resource);`:        "no type Op for actions",
-		`permit (principal == User::"ann", action, resource);`:                "no type User for principals",
-		`permit (principal == Principal::"user:ann", action, resource);`:      `is written Principal::"ann"`,
-		`permit (principal == Principal::"a b", action, resource);`:           "must be local",
-		`permit (principal in Role::"root", action, resource);`:               `role "root"`,
-		`permit (principal is User, action, resource);`:                       "a principal is no User",
-		`permit (principal, action, resource is File);`:                       "no type File for resources",
-		`@ask("x") forbid (principal, action, resource);`:                     "@ask stands before permit only",
-		`@aks("x") permit (principal, action, resource);`:                     "no annotation @aks",
-		`permit (principal, action in [], resource);`:                         "an empty list",
-		"permit (principal, action, resource)\nwhen { action in [] };":        "sandlot.yaml:12: cedar: an empty list",
+		`permit (principal, action, resource)`: "sandlot.yaml:10: cedar",
+		"\n\npermit (principal, action == Action::\"shell.exec\", resource);": "sandlot.yaml:13: cedar: there is no " +
+			`operation "shell.exec"`,
+		`permit (principal, action == Action::"shell", resource);`:       "action in Action::\"shell\"",
+		`permit (principal, action == Op::"shell.execute", resource);`:   "no type Op for actions",
+		`permit (principal == User::"ann", action, resource);`:           "no type User for principals",
+		`permit (principal == Principal::"user:ann", action, resource);`: `is written Principal::"ann"`,
+		`permit (principal == Principal::"a b", action, resource);`:      "must be local",
+		`permit (principal in Role::"root", action, resource);`:          `role "root"`,
+		`permit (principal is User, action, resource);`:                  "a principal is no User",
+		`permit (principal, action, resource is File);`:                  "no type File for resources",
+		`@ask("x") forbid (principal, action, resource);`:                "@ask stands before permit only",
+		`@aks("x") permit (principal, action, resource);`:                "no annotation @aks",
+		`permit (principal, action in [], resource);`:                    "an empty list",
+		"permit (principal, action, resource)\nwhen { action in [] };":   "sandlot.yaml:12: cedar: an empty list",
 		"\n// nothing\n": "sandlot.yaml:10: cedar has no policy",
 		"permit (principal, action, resource) when {\n context.detail like \"x\" &&\n// principal.servise\n" +
-			" principal.servise };": `sandlot.yaml:14: cedar: principal has no attribute "servise" (there are authenticated, service); did you mean "service"?`,
-		`permit (principal, action, resource) when { context.detial like "x" };`:                     `context has no attribute "detial"`,
-		`permit (principal, action, resource) unless { context has detial };`:                        `context has no attribute "detial"`,
-		`permit (principal, action, resource) when { resource["ownr"] == "ann" };`:                   `resource has no attribute "ownr"`,
-		`permit (principal, action, resource) when { action.name == "x" };`:                          `action has no attributes`,
-		`permit (principal, action, resource) when { principal.service.x };`:                         `service has no attributes`,
-		`permit (principal, action, resource) when { Principal::"ann".service };`:                    `attributes of Principal::"ann" are`,
-		`permit (principal, action, resource) when { resource is Sesion };`:                          "no type Sesion for resources",
-		`permit (principal, action, resource) when { resource == Sesion::"x" };`:                     "no type Sesion for resources",
-		`permit (principal, action, resource) when { principal == Role::"operator" };`:               `principal in Role::"operator"`,
-		`permit (principal, action, resource) when { principal in Role::"oprator" };`:                `role "oprator"`,
-		`permit (principal, action, resource) when { [Principal::"user:ann"].contains(principal) };`: `is written Principal::"ann"`,
-		`permit (principal, action, resource) when { resource.owner == "user:ann" };`:                `is written Principal::"ann"`,
-		"permit (principal, action, resource)\nwhen {\n action == Action::\"shell.exceute\" };": `sandlot.yaml:13: cedar: ` +
+			" principal.servise };": `sandlot.yaml:14: cedar: principal has no attribute "servise" (there are ` +
+			`authenticated, service); did you mean "service"?`,
+		`permit (principal, action, resource) unless { context has detial };`: `context has no attribute "detial"`,
+		"permit (principal, action, resource)\nwhen {\n action == Action::\"shell.exceute\" };": "" +
+			`sandlot.yaml:13: cedar: ` +
 			`there is no operation "shell.exceute"; did you mean "shell.execute"?`,
-		`permit (principal, action, resource) when { action == Action::"shell" };`:                  "write `action in",
-		`permit (principal, action, resource) when { action in [Action::"shell", Action::"fil"] };`: `no operation "fil"`,
-		`permit (principal, action, resource) when { principal.hasTag("x") };`:                      "nothing has tags",
-		`permit (principal, action, resource) when { context.port == "22" };`:                       "Long and String",
-		`permit (principal, action, resource) when { context.detail };`:                             "expected Bool",
-		`permit (principal, action, resource) when { resource in Server::"x" };`:                    `is Server::""`,
 	} {
 		if _, err := Parse(text, "sandlot.yaml", 10); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+}
+
+// Names and types in conditions are checked too.
+func TestConditions(t *testing.T) {
+	for condition, want := range map[string]string{
+		`context.detial like "x"`:                     `context has no attribute "detial"`,
+		`resource["ownr"] == "ann"`:                   `resource has no attribute "ownr"`,
+		`action.name == "x"`:                          `action has no attributes`,
+		`principal.service.x`:                         `service has no attributes`,
+		`Principal::"ann".service`:                    `attributes of Principal::"ann" are`,
+		`resource is Sesion`:                          "no type Sesion for resources",
+		`resource == Sesion::"x"`:                     "no type Sesion for resources",
+		`principal == Role::"operator"`:               `principal in Role::"operator"`,
+		`principal in Role::"oprator"`:                `role "oprator"`,
+		`[Principal::"user:ann"].contains(principal)`: `is written Principal::"ann"`,
+		`resource.owner == "user:ann"`:                `is written Principal::"ann"`,
+		`action == Action::"shell"`:                   "write `action in",
+		`action in [Action::"shell", Action::"fil"]`:  `no operation "fil"`,
+		`principal.hasTag("x")`:                       "nothing has tags",
+		`context.port == "22"`:                        "Long and String",
+		`context.detail`:                              "expected Bool",
+		`resource in Server::"x"`:                     `is Server::""`,
+	} {
+		text := "permit (principal, action, resource) when { " + condition + " };"
+		if _, err := Parse(text, "sandlot.yaml", 10); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+	for _, condition := range []string{`context.detail like "x" && [22, 443].contains(context.port)`,
+		`principal in [Role::"operator", Principal::"gitu"] || principal is Principal`, `resource == Server::""`,
+		`resource is Session && resource.owner == "gitu/ann"`, `resource has owner && context has host`,
+		`if action in Action::"file" then resource in Session::"x" else action == Action::"mcp.call"`,
+		`resource == Quota::"ann" || resource in [Connection::"a b", Secret::"KEY"]`, `resource.owner == ""`,
+		`[Action::"file.read", Action::"file.write"].contains(action)`} {
+		text := "permit (principal, action, resource) when { " + condition + " };"
+		if _, err := Parse(text, "sandlot.yaml", 10); err != nil {
+			t.Errorf("%s: %v", text, err)
 		}
 	}
 }

@@ -311,7 +311,8 @@ func checkBelongs(variable types.String, e types.EntityUID) error {
 	words := wordsOf(e)
 	switch {
 	case variable == "principal" && e.Type != principalType && e.Type != roleType:
-		return slipf(words, `there is no type %s for principals: there are Principal::"ann" and Role::"operator"`, e.Type)
+		return slipf(words, `there is no type %s for principals: there are Principal::"ann" and Role::"operator"`,
+			e.Type)
 	case variable == "action" && e.Type != actionType:
 		return slipf(words, "there is no type %s for actions: they are Action::\"shell.execute\"", e.Type)
 	case variable == "resource":

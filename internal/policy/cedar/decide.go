@@ -70,8 +70,8 @@ func (w work) of(texts []string) int {
 
 // tooLong returns the fault of a line with too many commands.
 func tooLong(o policy.Operation) *fault.Error {
-	return fault.New(fault.Forbidden, "the line has too many commands to be compared with the policies of this server's "+
-		"operator (%s)", o).With("operation", string(o)).
+	return fault.New(fault.Forbidden, "the line has too many commands to be compared with the policies of this "+
+		"server's operator (%s)", o).With("operation", string(o)).
 		Advise("Write the commands into a file, and run that, or run them in several calls")
 }
 

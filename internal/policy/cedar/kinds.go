@@ -28,8 +28,9 @@ var validator = sync.OnceValues(func() (*validate.Validator, error) {
 			nouns = append(nouns, noun)
 			fmt.Fprintf(&text, "action %q;\n", noun)
 		}
-		fmt.Fprintf(&text, "action %q in [%q] appliesTo {principal: [Principal], resource: [%s], context: {detail: String, "+
-			"line: String, simple: Bool, host: String, port: Long}};\n", o, noun, strings.Join(resourceNames, ", "))
+		fmt.Fprintf(&text, "action %q in [%q] appliesTo {principal: [Principal], resource: [%s], context: {"+
+			"detail: String, line: String, simple: Bool, host: String, port: Long}};\n", o, noun,
+			strings.Join(resourceNames, ", "))
 	}
 	var s schema.Schema
 	if err := s.UnmarshalCedar([]byte(text.String())); err != nil {
