@@ -79,14 +79,6 @@ type Call struct {
 	Hold func() (release func())
 }
 
-// Trail has what a call asked policy.
-type Trail interface {
-	// Recheck asks policy again, for a principal who is to get the result of the call. It asks no person.
-	Recheck(ctx context.Context, p auth.Principal) error
-	// Size returns about how many bytes it has.
-	Size() int
-}
-
 // Imply is the type of Call.Imply. An error refuses the call.
 type Imply func(ctx context.Context, o policy.Operation, detail string) (consent func(context.Context, Question) error,
 	err error)
@@ -194,15 +186,6 @@ type Source interface {
 	Tools(ctx context.Context, p auth.Principal) []Tool
 	// Find returns the tool with that name; false: the principal can call none.
 	Find(p auth.Principal, name string) (Callable, bool)
-}
-
-// Detail is what policy has to know of a call.
-type Detail struct {
-	Text string // for the patterns of rules
-	// Session is the session that the call is for: an id, "home", or "new" for one that it creates; empty: none.
-	Session string
-	// Server is the name of the third-party server that the call is for; empty: none.
-	Server string
 }
 
 // Callable is a tool that Source.Find returned for a principal and a name.

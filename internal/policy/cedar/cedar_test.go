@@ -236,9 +236,13 @@ func TestConditions(t *testing.T) {
 		`action == Action::"shell"`:                   "write `action in",
 		`action in [Action::"shell", Action::"fil"]`:  `no operation "fil"`,
 		`principal.hasTag("x")`:                       "nothing has tags",
-		`context.port == "22"`:                        "Long and String",
+		`context.port == "22"`:                        `context.port is a number, and never equal to "22"`,
 		`context.detail`:                              "expected Bool",
 		`resource in Server::"x"`:                     `is Server::""`,
+		`["22"].contains(context.port)`:               "context.port is a number",
+		`principal.service == "true"`:                 "principal.service is true or false",
+		`context.port like "2*"`:                      "expected String",
+		`context.detail < 3`:                          "expected datetime",
 	} {
 		text := "permit (principal, action, resource) when { " + condition + " };"
 		if _, err := Parse(text, "sandlot.yaml", 10); err == nil || !strings.Contains(err.Error(), want) {

@@ -126,6 +126,44 @@ func (s *statement) note(n ast.IsNode) {
 var attributes = map[types.String][]string{"principal": {"authenticated", "service"}, "resource": {"owner"},
 	"context": {"detail", "host", "line", "port", "simple"}, "action": {}}
 
+// kinds are the types of attributes, of which values of another type are never equal.
+var kinds = map[types.String]string{"principal.authenticated": "true or false", "principal.service": "true or false",
+	"resource.owner": "a text", "context.detail": "a text", "context.host": "a text", "context.line": "a text",
+	"context.port": "a number", "context.simple": "true or false"}
+
+// checkKind checks whether a value can be equal to an attribute; another node always can.
+func checkKind(attribute ast.IsNode, v types.Value) error {
+	a, ok := attribute.(ast.NodeTypeAccess)
+	if !ok {
+		return nil
+	}
+	path := nameOf(a.Arg) + "." + a.Value
+	kind, given := kinds[path], "an entity"
+	switch v.(type) {
+	case types.String:
+		given = "a text"
+	case types.Long:
+		given = "a number"
+	case types.Boolean:
+		given = "true or false"
+	}
+	if kind == "" || kind == given {
+		return nil
+	}
+	return slipf([]string{string(path)}, "%s is %s, and never equal to %s", path, kind, v.MarshalCedar())
+}
+
+// checkContains checks whether what a list should contain can be equal to what it has.
+func checkContains(n ast.NodeTypeContains) error {
+	list, _ := n.Left.(ast.NodeTypeSet)
+	for _, e := range list.Elements {
+		if err := checkEquality(e, n.Right); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // checkNode checks the names in one node of a condition.
 func checkNode(n ast.IsNode) error {
 	switch n := n.(type) {
@@ -150,6 +188,8 @@ func checkNode(n ast.IsNode) error {
 		return checkEquality(n.Left, n.Right)
 	case ast.NodeTypeNotEquals:
 		return checkEquality(n.Left, n.Right)
+	case ast.NodeTypeContains:
+		return checkContains(n)
 	case ast.NodeTypeSet:
 		if len(n.Elements) == 0 {
 			return emptyList("[]")
@@ -219,6 +259,9 @@ func checkEquality(left, right ast.IsNode) error {
 			if err := checkEqual(nameOf(sides[0]), e); err != nil {
 				return err
 			}
+		}
+		if err := checkKind(sides[0], v.Value); err != nil {
+			return err
 		}
 		a, ok := sides[0].(ast.NodeTypeAccess)
 		text, isText := v.Value.(types.String)

@@ -13,8 +13,8 @@ import (
 	"sandlot/internal/policy"
 )
 
-// validator is Cedar's own, which knows the types of all attributes: it finds comparisons of a number with a text, and
-// conditions that are no yes or no.
+// validator is Cedar's own, which knows the types of all attributes: it finds conditions that are no yes or no, and
+// operators that a type does not have. It is permissive, as the strict one refuses lists with principals and roles.
 var validator = sync.OnceValues(func() (*validate.Validator, error) {
 	var text strings.Builder
 	text.WriteString("entity Role;\nentity Principal in [Principal, Role] {service: Bool, authenticated: Bool};\n")
@@ -40,7 +40,7 @@ var validator = sync.OnceValues(func() (*validate.Validator, error) {
 	if err != nil {
 		return nil, err
 	}
-	return validate.New(resolved), nil
+	return validate.New(resolved, validate.WithPermissive()), nil
 })
 
 // checkKinds checks the types of the values in a policy's conditions.
