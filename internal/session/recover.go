@@ -100,12 +100,17 @@ func (s *Sessions) Workspaces(ctx context.Context) (ids []string, err error) {
 	return ids, err
 }
 
-// removeWorkspaces removes the workspaces that belong to no session. The next start tries
+// removeWorkspaces removes the workspaces that belong to no session, but for those that are kept. The next start tries
 // again with those that cannot be removed now.
 func (s *Sessions) removeWorkspaces(owned map[string]bool) {
 	all, err := s.Pool.Workspaces.All()
+	kept, keptErr := s.Pool.Workspaces.Kept()
+	if keptErr != nil {
+		s.Log.Error("could not find out which workspaces are kept, so none is removed", "error", keptErr)
+		return
+	}
 	for _, id := range all {
-		if !owned[id] {
+		if !owned[id] && !slices.Contains(kept, id) {
 			err = errors.Join(err, s.Pool.RemoveWorkspace(id))
 		}
 	}

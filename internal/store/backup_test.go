@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -21,6 +22,7 @@ import (
 	"sandlot/internal/fault"
 	"sandlot/internal/port"
 	"sandlot/internal/question"
+	"sandlot/internal/secret"
 	"sandlot/internal/servers"
 	"sandlot/internal/servers/spec"
 	"sandlot/internal/session"
@@ -90,6 +92,9 @@ func dump(t *testing.T, file string) string {
 			if err != nil {
 				t.Fatal(err)
 			}
+			if i := slices.Index(table.columns, `"used"`); table.name == "sessions" {
+				values[i] = nil
+			}
 			fmt.Fprintf(&b, "%s %#v\n", table.name, values)
 		}
 		if err := errors.Join(rows.Err(), rows.Close()); err != nil || n == 0 {
@@ -108,6 +113,32 @@ func backup(t *testing.T, place string) string {
 	return file
 }
 
+// restoreFrom restores a backup, of which it prepares a copy.
+func restoreFrom(t *testing.T, db *DB, file string) error {
+	t.Helper()
+	dir := t.TempDir()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	copied, prepared := filepath.Join(dir, "copy"), filepath.Join(dir, "prepared")
+	if err := os.WriteFile(copied, text, 0o600); err != nil {
+		return err
+	}
+	if err := Prepare(t.Context(), copied, prepared, func(*DB) error { return nil }); err != nil {
+		return err
+	}
+	return db.Restore(t.Context(), prepared, secret.ID()[:8], func([]string) error { return nil })
+}
+
+// withoutUse returns sessions without the times of their last use, which a restore changes.
+func withoutUse(all []session.Record) []session.Record {
+	for i := range all {
+		all[i].Used = time.Time{}
+	}
+	return all
+}
+
 // What was backed up of one kind of database is there after a restore into either.
 func TestBackupAndRestore(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, from string) {
@@ -118,13 +149,13 @@ func TestBackupAndRestore(t *testing.T) {
 		storetest.Each(t, func(t *testing.T, to string) {
 			other := open(t, to)
 			put(t, other, record("later"))
-			if err := other.Restore(t.Context(), file); err != nil {
+			if err := restoreFrom(t, other, file); err != nil {
 				t.Fatal(err)
 			}
 			if got := dump(t, backup(t, to)); got != want {
 				t.Errorf("got\n%s\nwant\n%s", got, want)
 			}
-			if got := sessions(t, other); !reflect.DeepEqual(got, sessions(t, db)) {
+			if got := withoutUse(sessions(t, other)); !reflect.DeepEqual(got, withoutUse(sessions(t, db))) {
 				t.Errorf("%+v", got)
 			}
 			if r, err := other.VerifyEvents(t.Context()); err != nil {
@@ -235,7 +266,7 @@ func testRestoreRefuses(t *testing.T, place string) {
 		want  string
 	}{
 		"none":   {func(string) {}, "no such file"},
-		"folder": {func(file string) { os.Mkdir(file, 0o700) }, "it is no file"},
+		"folder": {func(file string) { os.Mkdir(file, 0o700) }, "is a directory"},
 		"text": {func(file string) { os.WriteFile(file, bytes.Repeat([]byte("text "), 1000), 0o600) },
 			"no SQLite file"},
 		"empty":     {func(file string) { os.WriteFile(file, nil, 0o600) }, "it is no backup"},
@@ -250,12 +281,17 @@ func testRestoreRefuses(t *testing.T, place string) {
 		"null hash": {change(`ALTER TABLE tokens RENAME TO t; CREATE TABLE tokens AS SELECT * FROM t; DROP TABLE t; UPDATE tokens SET hash = NULL`), ""},
 		"extra": {change(`CREATE TABLE sandlot_state (one, version, server); INSERT INTO sandlot_state VALUES (1, 0, 99)`),
 			"not those of its version"},
+		"path":       {change(`UPDATE sessions SET workspace = '../../../../etc'`), "no session has such a workspace"},
+		"shared":     {change(`UPDATE sessions SET workspace = (SELECT min(workspace) FROM sessions)`), "no session has such a workspace"},
+		"no time":    {change(`UPDATE sessions SET created = 'yesterday'`), "its sessions"},
+		"no JSON":    {change(`UPDATE connections SET record = 'x'`), "connection aaaaaa"},
+		"no day":     {change(`UPDATE traffic SET day = 'x'`), "day"},
 		"odd column": {change(`ALTER TABLE tokens ADD COLUMN "a"", evil" TEXT`), "not those of its version"},
 	} {
 		file := filepath.Join(dir, name)
 		test.write(file)
 		before := dump(t, backup(t, place))
-		if err := db.Restore(t.Context(), file); err == nil || !strings.Contains(err.Error(), test.want) {
+		if err := restoreFrom(t, db, file); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: %v, want %q", name, err, test.want)
 		}
 		if after := dump(t, backup(t, place)); after != before {
@@ -278,7 +314,7 @@ func testRestoreOfAnEarlierVersion(t *testing.T, place string) {
 		}
 	}
 	db := open(t, place)
-	if err := db.Restore(t.Context(), filepath.Join(dir, "backup")); err != nil {
+	if err := restoreFrom(t, db, filepath.Join(dir, "backup")); err != nil {
 		t.Fatal(err)
 	}
 	if all, err := db.Tokens(t.Context()); err != nil || len(all) != 1 || !all[0].Roles.Has(auth.Metrics) {
@@ -326,5 +362,70 @@ func fillDisk(t *testing.T, db *DB) (stored int) {
 			t.Errorf("%d sessions, want %d", len(got), stored)
 		}
 		return stored
+	}
+}
+
+// Sessions that are in the backup and in the database keep the sandboxes that they have now, if they are the same ones.
+// Which workspaces belong to no session any more is known before anything has changed.
+func TestRestoreKeepsSandboxes(t *testing.T) { storetest.Each(t, testRestoreKeepsSandboxes) }
+
+func testRestoreKeepsSandboxes(t *testing.T, place string) {
+	db := open(t, place)
+	stored := map[string]session.Record{}
+	for _, id := range []string{"same", "other's", "removed", "gone"} {
+		stored[id] = record(id)
+		put(t, db, stored[id])
+	}
+	file := backup(t, place)
+	later := record("later")
+	put(t, db, later)
+	for id, change := range map[string]func(*session.Record){
+		"same":    func(r *session.Record) { r.Sandbox, r.Flavor, r.Lost = "newer", "large", "why" },
+		"removed": func(r *session.Record) { r.Sandbox, r.State = "", session.Removed },
+	} {
+		r := stored[id]
+		change(&r)
+		put(t, db, r)
+	}
+	if err := db.RemoveSession(t.Context(), "gone"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.db.Exec(`UPDATE sessions SET owner = 'user:mallory', sandbox = 'hers' WHERE id = ?`,
+		"other's"); err != nil {
+		t.Fatal(err)
+	}
+	prepared := filepath.Join(t.TempDir(), "prepared")
+	if err := Prepare(t.Context(), file, prepared, func(*DB) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	before := withoutUse(sessions(t, db))
+	var gone []string
+	if err := db.Restore(t.Context(), prepared, "1", func(workspaces []string) error {
+		gone = workspaces
+		return errors.New("no room")
+	}); err == nil || !reflect.DeepEqual(gone, []string{later.Workspace}) {
+		t.Fatalf("%v, %v", gone, err)
+	}
+	if got := withoutUse(sessions(t, db)); !reflect.DeepEqual(got, before) {
+		t.Errorf("it has changed:\n%+v", got)
+	}
+	if err := db.Restore(t.Context(), prepared, "epoch", func([]string) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if epoch, err := db.Epoch(t.Context()); err != nil || epoch != "epoch" {
+		t.Errorf("%q, %v", epoch, err)
+	}
+	want := stored["same"]
+	want.Sandbox, want.Flavor, want.Lost = "newer", "large", "why"
+	stored["same"] = want
+	all := sessions(t, db)
+	if len(all) != len(stored) {
+		t.Errorf("%d sessions", len(all))
+	}
+	for _, r := range all {
+		if want := stored[r.ID]; time.Since(r.Used) > time.Hour || !reflect.DeepEqual(withoutUse([]session.Record{r}),
+			withoutUse([]session.Record{want})) {
+			t.Errorf("%+v\nwant\n%+v", r, want)
+		}
 	}
 }

@@ -2,13 +2,16 @@ package store
 
 import (
 	"context"
+	"crypto/sha256"
 	"database/sql"
+	"encoding/base32"
 	"errors"
 	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -40,7 +43,13 @@ var at = time.Date(2026, 3, 4, 5, 6, 7, 890_000_000, time.UTC)
 
 func record(id string) session.Record {
 	return session.Record{ID: id, Owner: "user:ann", Template: "host", Flavor: "small", Sandbox: "box-" + id,
-		Workspace: "ws-" + id, State: session.Live, Created: at, Used: at.Add(time.Minute)}
+		Workspace: workspaceOf(id), State: session.Live, Created: at, Used: at.Add(time.Minute)}
+}
+
+// workspaceOf returns the id of a session's workspace.
+func workspaceOf(id string) string {
+	sum := sha256.Sum256([]byte(id))
+	return strings.ToLower(base32.StdEncoding.EncodeToString(sum[:]))[:26]
 }
 
 func put(t *testing.T, db *DB, r session.Record) {

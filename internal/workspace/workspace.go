@@ -17,6 +17,7 @@ import (
 	"strings"
 	"time"
 
+	"sandlot/internal/atomicfile"
 	"sandlot/internal/secret"
 	"sandlot/internal/tree"
 )
@@ -150,10 +151,31 @@ func (s *Store) Size(ctx context.Context, id string) (int64, error) {
 	return size.Bytes, err
 }
 
+// keptSuffix is of the file that says that a workspace stays though it belongs to no session.
+const keptSuffix = ".kept"
+
+// Keep makes a workspace stay until Remove, though no session knows it any more. It is on the disk when Keep returns.
+func (s *Store) Keep(id string) error {
+	err := writeSynced(s.Path(id)+keptSuffix, nil)
+	if err == nil {
+		err = atomicfile.Sync(s.dir)
+	}
+	if err != nil {
+		return fmt.Errorf("storing that a workspace is kept: %w", err)
+	}
+	return nil
+}
+
+// Kept returns the ids of the workspaces for which Keep was called.
+func (s *Store) Kept() ([]string, error) { return s.list(keptSuffix) }
+
 // Remove moves a workspace to the trash; Run then removes its files. Its volume, if it has one, becomes one of
 // Removed. It returns nil if the workspace does not exist.
 func (s *Store) Remove(id string) error {
 	if err := os.Rename(s.volumeFile(id), s.removedFile(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("removing a workspace: %w", err)
+	}
+	if err := os.Remove(s.Path(id) + keptSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("removing a workspace: %w", err)
 	}
 	from, to := s.Path(id), filepath.Join(s.trash(), id+"-"+secret.ID())

@@ -1,0 +1,270 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"reflect"
+	"regexp"
+	"slices"
+	"time"
+
+	"sandlot/internal/fault"
+	"sandlot/internal/session"
+)
+
+// A restore has two steps. Prepare checks a backup whole, and makes a file of it that no hostile hand has written.
+// Restore then replaces the content of a database by that file's, in one transaction.
+
+// Prepare checks a backup, and writes its content to the new file prepared, whose tables are those of this version. It
+// opens and changes the file backup, which nobody else uses. check gets the content before Prepare accepts it.
+func Prepare(ctx context.Context, backup, prepared string, check func(*DB) error) (err error) {
+	ctx = withoutTimeout(ctx)
+	from := &DB{db: sqlitePool(backup)}
+	defer func() { err = errors.Join(err, from.db.Close()) }()
+	if err := from.checkBackup(ctx, prepared); err != nil {
+		return refuseBackup(err)
+	}
+	if err := from.copyTo(ctx, prepared); err != nil {
+		return refuseBackup(err)
+	}
+	to := &DB{db: sqlitePool(prepared)}
+	err = to.prepare(ctx)
+	if err == nil {
+		err = to.checkContent(ctx)
+	}
+	if err == nil {
+		err = check(to)
+	}
+	if err = errors.Join(err, to.Close()); err != nil {
+		return refuseBackup(err)
+	}
+	return finishBackup(ctx, prepared)
+}
+
+func refuseBackup(err error) error {
+	var f *fault.Error
+	if errors.As(err, &f) && f.Kind == fault.ResourceLimit { // the disk is full
+		return err
+	}
+	return fault.Wrap(fault.InvalidParameters, err, "the backup cannot be restored: %v; nothing was changed", err)
+}
+
+// checkBackup checks a backup, and brings it up to date. It makes a database in freshFile, to compare with.
+func (s *DB) checkBackup(ctx context.Context, freshFile string) error {
+	var id, others int
+	if err := s.db.QueryRowContext(ctx, `PRAGMA application_id`).Scan(&id); err != nil {
+		return fmt.Errorf("it is damaged, or no SQLite file: %w", err)
+	}
+	if id != backupID {
+		return errors.New("it is no backup that sandlot backup has written")
+	}
+	var text string
+	if err := s.db.QueryRowContext(ctx, `PRAGMA integrity_check`).Scan(&text); err != nil || text != "ok" {
+		return errors.Join(fmt.Errorf("it is damaged: %s", text), err)
+	}
+	if err := s.db.QueryRowContext(ctx, `SELECT count(*) FROM sqlite_master WHERE type NOT IN ('table', 'index')`).
+		Scan(&others); err != nil || others > 0 {
+		return errors.Join(errors.New("it has triggers or views, which no backup has"), err)
+	}
+	if err := s.migrate(ctx); err != nil {
+		return err
+	}
+	if err := s.checkTables(ctx, freshFile); err != nil {
+		return err
+	}
+	var violations int
+	err := s.db.QueryRowContext(ctx, `SELECT count(*) FROM pragma_foreign_key_check`).Scan(&violations)
+	if err == nil && violations > 0 {
+		err = errors.New("it is damaged: rows refer to others that are not there")
+	}
+	return err
+}
+
+// checkTables checks that the database has the tables of the migrations, and no others. It makes a database in
+// freshFile.
+func (s *DB) checkTables(ctx context.Context, freshFile string) error {
+	fresh := &DB{db: sqlitePool(freshFile)}
+	defer fresh.Close()
+	if err := fresh.migrate(ctx); err != nil {
+		return err
+	}
+	want, err := tablesOf(ctx, fresh.db)
+	if err != nil {
+		return err
+	}
+	got, err := tablesOf(ctx, s.db)
+	if err == nil && !reflect.DeepEqual(got, want) {
+		err = errors.New("its tables are not those of its version")
+	}
+	return err
+}
+
+// validID matches the ids of workspaces, which are names of folders.
+var validID = regexp.MustCompile(`^[a-z2-7]{26}$`)
+
+// checkContent reads what servers read, so that none fails later because of a value that no Sandlot has stored.
+func (s *DB) checkContent(ctx context.Context) error {
+	sessions, err := s.Sessions(ctx)
+	if err != nil {
+		return fmt.Errorf("its sessions: %w", err)
+	}
+	workspaces := map[string]bool{}
+	for _, r := range sessions {
+		if _, taken := workspaces[r.Workspace]; taken || !validID.MatchString(r.Workspace) || r.ID == "" {
+			return fmt.Errorf("no session has such a workspace, or it is another one's: %.200q, of the session %.200q",
+				r.Workspace, r.ID)
+		}
+		workspaces[r.Workspace] = true
+	}
+	connections, err := s.Connected(ctx)
+	for _, c := range connections {
+		_, readErr := s.Connections(ctx, c[0])
+		err = errors.Join(err, readErr)
+	}
+	for _, read := range []func() error{
+		func() error { _, err := s.Tokens(ctx); return err },
+		func() error { _, err := s.Days(ctx, 0); return err },
+		func() error { _, err := s.Ports(ctx); return err },
+		func() error { _, err := s.SealedRows(ctx); return err },
+		func() error { _, err := s.KeyFingerprint(ctx); return err },
+		func() error { _, err := s.Answers(ctx); return err },
+		func() error { _, _, err := s.EventRange(ctx); return err },
+		func() error { _, err := s.Epoch(ctx); return err },
+	} {
+		err = errors.Join(err, read())
+	}
+	return err
+}
+
+// Epoch returns what distinguishes the ids of stored events from those of other databases. After Restore it is the id
+// of the restore.
+func (s *DB) Epoch(ctx context.Context) (epoch string, err error) {
+	err = s.db.QueryRowContext(ctx, `SELECT epoch FROM event_stream`).Scan(&epoch)
+	return epoch, err
+}
+
+// Restore replaces all that the database has by the content of a file that Prepare has written, in one transaction,
+// which has the id given. No server may use the database: for SQLite the caller has locked the state folder. Before
+// the transaction ends, keep gets the ids of the workspaces whose sessions are gone with it.
+func (s *DB) Restore(ctx context.Context, prepared, id string, keep func(workspaces []string) error) (err error) {
+	ctx = withoutTimeout(ctx)
+	if _, err := os.Stat(prepared); err != nil {
+		return err
+	}
+	from := &DB{db: sqlitePool(prepared)}
+	defer func() { err = errors.Join(err, from.db.Close()) }()
+	if err := from.migrate(ctx); err != nil { // an earlier program may have written it
+		return err
+	}
+	before, err := s.Sessions(ctx)
+	if err != nil {
+		return err
+	}
+	after, err := from.Sessions(ctx)
+	if err != nil {
+		return err
+	}
+	var gone []string
+	for _, r := range before {
+		if r.State != session.Removed && !slices.ContainsFunc(after, func(o session.Record) bool {
+			return o.Workspace == r.Workspace
+		}) {
+			gone = append(gone, r.Workspace)
+		}
+	}
+	return s.withDurability(ctx, func(c *sql.Conn) error {
+		return s.replace(ctx, from, c, func(tx *sql.Tx) error {
+			if err := goOn(ctx, tx, before); err != nil {
+				return err
+			}
+			// The ids of events begin again at an earlier one, which clients must not take for those that they have
+			// seen.
+			if _, err := tx.ExecContext(ctx, `UPDATE event_stream SET epoch = ?, open = 0`, id); err != nil {
+				return err
+			}
+			if s.postgres {
+				if err := setIdentities(ctx, tx); err != nil {
+					return err
+				}
+			}
+			return keep(gone)
+		})
+	})
+}
+
+// goOn makes sessions that were there before the restore keep their sandboxes. A restore is a use of all sessions: the
+// times of the backup may be so long ago that their files would be removed.
+func goOn(ctx context.Context, tx *sql.Tx, before []session.Record) error {
+	if _, err := tx.ExecContext(ctx, `UPDATE sessions SET used = ?`, time.Now().UnixMilli()); err != nil {
+		return err
+	}
+	for _, r := range before {
+		if r.State == session.Removed {
+			continue
+		}
+		if _, err := tx.ExecContext(ctx, `UPDATE sessions SET sandbox = ?, runtime = ?, template = ?, flavor = ?,
+			state = ?, lost = ? WHERE id = ? AND owner = ? AND workspace = ?`, r.Sandbox, r.Runtime, r.Template, r.Flavor,
+			r.State, r.Lost, r.ID, r.Owner, r.Workspace); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// replace replaces the content of the database by that of another one of the same version, and calls finish, in one
+// transaction.
+func (s *DB) replace(ctx context.Context, from *DB, c *sql.Conn, finish func(*sql.Tx) error) error {
+	tables, err := tablesOf(ctx, from.db)
+	if err != nil {
+		return err
+	}
+	reading, err := from.db.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
+	if err != nil {
+		return err
+	}
+	defer reading.Rollback()
+	writing, err := c.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer writing.Rollback()
+	if err := replaceAll(ctx, reading, writing, tables); err != nil {
+		return err
+	}
+	if err := finish(writing); err != nil {
+		return err
+	}
+	return writing.Commit()
+}
+
+// setIdentities makes the next ids of rows follow those that are there.
+func setIdentities(ctx context.Context, tx *sql.Tx) error {
+	type column struct{ table, name string }
+	rows, err := tx.QueryContext(ctx, `SELECT table_name, column_name FROM information_schema.columns
+		WHERE is_identity = 'YES' AND table_schema = current_schema()`)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	var all []column
+	for rows.Next() {
+		var c column
+		if err := rows.Scan(&c.table, &c.name); err != nil {
+			return err
+		}
+		all = append(all, c)
+	}
+	if err := errors.Join(rows.Close(), rows.Err()); err != nil {
+		return err
+	}
+	for _, c := range all {
+		if _, err := tx.ExecContext(ctx, fmt.Sprintf(`SELECT setval(pg_get_serial_sequence('%q', '%s'),
+			coalesce(max(%q), 0) + 1, false) FROM %q`, c.table, c.name, c.name, c.table)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
