@@ -2,6 +2,7 @@ package api
 
 import (
 	"net/http"
+	"time"
 
 	"sandlot/internal/api/openapi"
 	"sandlot/internal/api/protocol"
@@ -69,7 +70,10 @@ func jsonBody[T any](example any, required ...string) *openapi.Body {
 
 var (
 	sessionExample = hub.Session{ID: "62l7d54sk2mbrglvt7ii5ftyzc", Template: "host", Flavor: "medium"}
-	exampleSecret  = map[string]any{"name": "SEARCH_KEY", "created": "2026-11-21T20:19:43.778Z",
+	restoreExample = hub.Restore{ID: "k3v7qx2m", State: hub.RestorePending,
+		Time:   time.Date(2026, 11, 24, 9, 30, 0, 0, time.UTC),
+		Before: "/var/lib/sandlot/backups/before-restore-20261124T093000Z-k3v7qx2m.db"}
+	exampleSecret = map[string]any{"name": "SEARCH_KEY", "created": "2026-11-21T20:19:43.778Z",
 		"changed": "2026-11-21T20:19:51.552Z", "readable": true, "used_by": []string{"search"}}
 )
 
@@ -215,6 +219,16 @@ var descriptions = map[string]openapi.Description{
 	"POST /v1/templates/{name}/build": {Summary: "Build a template; needs the role `operator`", Errors: badOrGone,
 		Answers: map[int]openapi.Answer{http.StatusAccepted: openapi.Answers[protocol.TemplateRequested](
 			"It is going to be built; the list shows how far it is.", nil)}},
+	"GET /v1/database": {Summary: "Which backup was restored last; needs the role `operator`",
+		Answers: answers[hub.Database]("The last restore.", nil)},
+	"PUT /v1/database": {Summary: "Restore a backup; needs the role `operator`",
+		Errors: []int{http.StatusBadRequest, http.StatusLengthRequired},
+		Text: "The body is a file that `sandlot backup` has written, with a `Content-Length`. It is checked whole " +
+			"first: a bad one changes nothing. Then the server restarts within its process, which takes seconds, and " +
+			"has the content of the backup. `GET /v1/database` says how that ended.",
+		Request: &openapi.Body{Type: openapi.Bytes},
+		Answers: map[int]openapi.Answer{http.StatusAccepted: openapi.Answers[hub.Restore](
+			"The backup is good and on the server's disk. The server restarts.", restoreExample)}},
 	"GET /v1/events": {Summary: "The event stream", Errors: badRequest,
 		Text: "Server-sent events. The type of each is its kind, and its data is an object (`Event`). An event of " +
 			"the type `lost` says how many are missing. The stream does not end by itself, unless `follow` is `false`.",

@@ -88,6 +88,31 @@ func (s *Server) download(w http.ResponseWriter, r *http.Request, p auth.Princip
 
 // upload writes a file. It requires a Content-Length, so that a broken transfer is noticed.
 func (s *Server) upload(w http.ResponseWriter, r *http.Request) {
+	s.withLength(w, r, func(w http.ResponseWriter, r *http.Request, p auth.Principal) error {
+		at := requestedFile(r)
+		size, err := s.Hub.WriteFile(r.Context(), p, at, r.Body, r.ContentLength)
+		if err != nil {
+			return err
+		}
+		writeJSON(w, http.StatusCreated, protocol.Uploaded{Path: at.Path, Size: size})
+		return nil
+	})
+}
+
+// restore replaces the content of the database by that of a backup, after the answer.
+func (s *Server) restore(w http.ResponseWriter, r *http.Request) {
+	s.withLength(w, r, func(w http.ResponseWriter, r *http.Request, p auth.Principal) error {
+		pending, err := s.Hub.RestoreDatabase(r.Context(), p, r.Body, r.ContentLength)
+		if err != nil {
+			return err
+		}
+		writeJSON(w, http.StatusAccepted, pending)
+		return nil
+	})
+}
+
+// withLength serves a request whose body is not read into memory, and has a Content-Length.
+func (s *Server) withLength(w http.ResponseWriter, r *http.Request, serve streamer) {
 	if r.ContentLength < 0 {
 		w.Header().Set("Connection", "close")
 		s.problem(w, r, wrongRequest(http.StatusLengthRequired, "LENGTH_REQUIRED",
@@ -96,13 +121,7 @@ func (s *Server) upload(w http.ResponseWriter, r *http.Request) {
 	}
 	s.stream(func(w http.ResponseWriter, r *http.Request, p auth.Principal) error {
 		markUnbuffered(r)
-		at := requestedFile(r)
-		size, err := s.Hub.WriteFile(r.Context(), p, at, r.Body, r.ContentLength)
-		if err != nil {
-			return err
-		}
-		writeJSON(w, http.StatusCreated, protocol.Uploaded{Path: at.Path, Size: size})
-		return nil
+		return serve(w, r, p)
 	})(w, r)
 }
 

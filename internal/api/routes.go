@@ -70,6 +70,8 @@ func (s *Server) routes() []route {
 		{"DELETE /v1/questions/{id}", principals, policy.QuestionForget, operation(s, hub.ForgetAnswer, questionID)},
 		{"GET " + templatesPath, principals, policy.TemplateList, s.list(s.listTemplates)},
 		{"POST /v1/templates/{name}/build", principals, policy.TemplateBuild, s.respond(s.buildTemplate)},
+		{"GET /v1/database", principals, policy.DatabaseRead, operation(s, hub.ReadDatabase, noInput)},
+		{"PUT /v1/database", principals, policy.DatabaseRestore, s.restore},
 		{"GET /v1/events", principals, policy.EventRead, s.stream(s.events)},
 		{"POST /v1/stdio", principals, policy.ClientConnect, s.stream(s.stdio)},
 		{"GET /install", principals, policy.ClientGuide, s.respond(s.installList)},

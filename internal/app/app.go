@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -82,6 +83,11 @@ type App struct {
 	reachHub      atomic.Pointer[hub.Hub] // hub, for reach, which runs before it is set
 	needRestart   []string                // changed settings that need a restart; only watchSettings uses it
 
+	restart    chan struct{} // receives when the server is to restart within its process; nil: it cannot
+	restoring  sync.Mutex    // held while a restore is prepared
+	restarting bool          // set by Run: the server has ended to restart
+	sockets    []*os.File    // set by Run: they listen until the next server does
+
 	applyMu       sync.Mutex // held during changes of active
 	closers       []func() error
 	prewarms      sync.WaitGroup
@@ -93,7 +99,21 @@ type App struct {
 var Version = "0.1.0-dev"
 
 // New creates a server. It locks the state folder, and adopts the sandboxes of the previous server.
-func New(ctx context.Context, c *config.Config, log *slog.Logger) (_ *App, err error) {
+func New(ctx context.Context, c *config.Config, log *slog.Logger) (*App, error) {
+	lock, err := lockStateFolder(&c.Server)
+	if err != nil {
+		return nil, err
+	}
+	a, err := open(ctx, c, log)
+	if err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	a.closers = slices.Insert(a.closers, 0, lock.Close) // the last one to be called
+	return a, nil
+}
+
+// open creates a server in a state folder that the caller has locked.
+func open(ctx context.Context, c *config.Config, log *slog.Logger) (_ *App, err error) {
 	a := &App{Config: c, log: log, events: event.New(), registries: registries{log: log},
 		certificate: CertificateSource(c, log), quotas: quota.New()}
 	a.prewarmCtx, a.cancelPrewarm = context.WithCancel(context.Background())
@@ -102,11 +122,6 @@ func New(ctx context.Context, c *config.Config, log *slog.Logger) (_ *App, err e
 			a.runClosers()
 		}
 	}()
-	lock, err := lockStateFolder(&c.Server)
-	if err != nil {
-		return nil, err
-	}
-	a.closers = append(a.closers, lock.Close)
 	if err := a.openStore(ctx); err != nil {
 		return nil, err
 	}
@@ -216,6 +231,9 @@ func (a *App) openNetwork(ctx context.Context) error {
 	if err := a.vault.FinishRekey(ctx, a.store); err != nil {
 		return err
 	}
+	if err := a.vault.OpenKeyring(ctx, a.store); err != nil {
+		return err
+	}
 	if err := a.vault.Check(); err != nil {
 		return err
 	}
@@ -271,9 +289,9 @@ func (a *App) openEdges(ctx context.Context) error {
 	a.hub = hub.New(hub.Config{Sources: []tool.Source{a.tools, a.servers}, Sessions: a.sessions, Ports: a.ports,
 		Servers: a.servers, Vault: a.vault, SecretsChanged: a.bound.Changed, Templates: a.templates,
 		Network: a.networkState, Events: a.events,
-		Recorder: a.recorder,
-		Quotas:   a.quotas,
-		Rules:    &a.rules, Questions: questions,
+		Recorder: a.recorder, Restorer: a,
+		Quotas: a.quotas,
+		Rules:  &a.rules, Questions: questions,
 		QuestionTimeout: func() time.Duration { return a.active.Load().Policy.QuestionTimeout },
 		Log:             a.log,
 		Observe: func(ctx context.Context, call tool.Call, outcome string, took time.Duration) {
@@ -333,6 +351,9 @@ func (a *App) prewarm(p auth.Principal) {
 // Run serves on the listeners until ctx ends. Then it waits for running calls to end, for at most grace.
 func (a *App) Run(ctx context.Context, networkListeners []net.Listener, ownerListener net.Listener,
 	grace time.Duration) error {
+	if err := (restores{a.Config, a.log}).confirm(); err != nil {
+		return fmt.Errorf("completing a restore: %w", err)
+	}
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	var tasks sync.WaitGroup
@@ -375,6 +396,10 @@ func (a *App) Run(ctx context.Context, networkListeners []net.Listener, ownerLis
 	select {
 	case <-ctx.Done():
 		a.log.Info("stopping; running calls may end", "within", grace)
+	case <-a.restart:
+		grace = restartGrace
+		a.log.Info("restarting; running calls may end", "within", grace)
+		a.restarting, a.sockets = true, keepSockets(networkListeners)
 	case err = <-failed:
 	case err = <-a.store.Lost():
 		a.log.Error("stopping", "error", err)

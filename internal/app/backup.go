@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"log/slog"
 
 	"sandlot/internal/config"
 	"sandlot/internal/fault"
@@ -17,30 +16,14 @@ func Backup(ctx context.Context, c *config.Config, file string, replace bool) er
 	return store.Backup(ctx, c.Server.Database(), file, replace)
 }
 
-// Restore replaces the content of the settings' database by that of a backup. No server may be running.
-func Restore(ctx context.Context, c *config.Config, log *slog.Logger, file string) error {
-	lock, err := lockStateFolder(&c.Server)
-	if err != nil {
-		return fault.Wrap(fault.Configuration, err,
-			"nothing is restored: %v. Stop the server (sandlot stop), restore, "+
-				"and start it again: sandboxes keep running meanwhile", err)
-	}
-	defer lock.Close()
-	db, err := store.OpenServer(ctx, c.Server.Database(), log)
-	if err != nil {
-		return err
-	}
-	defer db.Close()
-	if err := db.Restore(ctx, file); err != nil {
-		return err
-	}
-	return checkDatabase(ctx, c, db, true)
-}
-
-// KeyFile returns where the key is with which secrets and log-ins are stored: its path, or the name of the setting.
+// KeyFile returns where the key is with which secrets and log-ins are stored: its path, the name of the setting, or that
+// in the keyring.
 func KeyFile(c *config.Config) string {
-	if c.Server.SecretsKey != "" {
+	switch {
+	case c.Server.SecretsKey != "":
 		return "the setting secrets.key"
+	case c.Server.SecretsKeyring != "":
+		return "the keyring, as " + c.Server.SecretsKeyring
 	}
 	return openVault(c, nil).KeyFile
 }

@@ -2,7 +2,9 @@ package app
 
 import (
 	"context"
+	"errors"
 	"net"
+	"os"
 	"strconv"
 	"strings"
 
@@ -13,24 +15,63 @@ import (
 
 // Listen opens the network listeners of the settings, and the owner's socket.
 func (a *App) Listen(ctx context.Context) (network []net.Listener, owner net.Listener, err error) {
+	return a.listen(ctx, nil)
+}
+
+// listen is Listen. If there are sockets, they are those of the network.
+func (a *App) listen(ctx context.Context, sockets []*os.File) (network []net.Listener, owner net.Listener, err error) {
+	if err := a.checkListen(ctx); err != nil {
+		return nil, nil, err
+	}
+	if err := a.certificate.Check(); err != nil {
+		return nil, nil, fault.Wrap(fault.Configuration, err, "the TLS certificate cannot be used: %v", err)
+	}
+	for _, f := range sockets {
+		l, listenErr := net.FileListener(f)
+		if listenErr != nil {
+			err = errors.Join(err, listenErr)
+			continue
+		}
+		network = append(network, l)
+	}
+	if len(sockets) == 0 {
+		network, err = a.listenNetwork()
+	}
+	if err == nil {
+		owner, err = listenOwner(a.Config.Server.StateDir)
+	}
+	if err != nil {
+		for _, l := range network {
+			l.Close()
+		}
+		return nil, nil, err
+	}
+	return network, owner, nil
+}
+
+// checkListen returns an error for settings and tokens with which anyone could use the server.
+func (a *App) checkListen(ctx context.Context) error {
 	if egress.Mode(a.Config.Network.Mode) == egress.Open &&
 		auth.Mode(a.Config.Server.Auth) != auth.Required {
-		return nil, nil, fault.New(fault.Configuration,
+		return fault.New(fault.Configuration,
 			"network.mode=\"open\" (%s): every sandbox could speak to this server as its user, since the machine's "+
 				"network is theirs too; set auth: required, or choose public",
 			a.Config.Origin["network.mode"])
 	}
 	c := a.Config.Server
 	if c.CORS && len(c.CORSOrigins) == 0 && !a.tokenRequired(ctx) {
-		return nil, nil, fault.New(fault.Configuration,
+		return fault.New(fault.Configuration,
 			"cors.enabled=\"true\" (%s): this server asks for no token, so every web page that is opened on this "+
 				"machine could use it as its user; list the origins of the pages that may in cors.origins "+
 				"(SANDLOT_CORS_ORIGINS), or set auth: required and make tokens with `sandlot token create --user NAME`",
 			a.Config.Origin["cors.enabled"])
 	}
-	if err := a.certificate.Check(); err != nil {
-		return nil, nil, fault.Wrap(fault.Configuration, err, "the TLS certificate cannot be used: %v", err)
-	}
+	return nil
+}
+
+// listenNetwork opens the network listeners.
+func (a *App) listenNetwork() (network []net.Listener, err error) {
+	c := a.Config.Server
 	addrs := []string{c.Host}
 	if strings.EqualFold(c.Host, "localhost") {
 		addrs = []string{"127.0.0.1", "::1"}
@@ -48,16 +89,7 @@ func (a *App) Listen(ctx context.Context) (network []net.Listener, owner net.Lis
 		err = fault.Wrap(fault.Configuration, listenErr, "cannot listen on %s port %d: %v; name another with --port", h,
 			c.Port, listenErr)
 	}
-	if err == nil {
-		owner, err = listenOwner(c.StateDir)
-	}
-	if err != nil {
-		for _, l := range network {
-			l.Close()
-		}
-		return nil, nil, err
-	}
-	return network, owner, nil
+	return network, err
 }
 
 // ListenOwner opens only the owner's socket, in the state folder.

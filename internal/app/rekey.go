@@ -8,6 +8,7 @@ import (
 	"sandlot/internal/auth"
 	"sandlot/internal/config"
 	"sandlot/internal/fault"
+	"sandlot/internal/keyring"
 	"sandlot/internal/secret"
 	"sandlot/internal/store"
 	"sandlot/internal/vault"
@@ -64,11 +65,15 @@ func loginAddresses(ctx context.Context, c *config.Config, db *store.DB) (map[[2
 	return addresses, nil
 }
 
-// openVault returns the vault, with the key or the key file of the settings or, by default, that of the state folder.
+// openVault returns the vault, with the key, the keyring or the key file of the settings or, by default, the key file of
+// the state folder.
 func openVault(c *config.Config, db *store.DB) *vault.Vault {
 	v := &vault.Vault{Store: db, KeyFile: c.Server.SecretsKeyFile}
 	if v.KeyFile == "" {
 		v.KeyFile, v.CreateKey = filepath.Join(c.Server.StateDir, "secrets.key"), true
+	}
+	if c.Server.SecretsKeyring != "" {
+		v.Keyring, v.KeyName, v.CreateKey = keyring.Keyring{}, c.Server.SecretsKeyring, false
 	}
 	// The settings have checked them, so they parse, or are empty.
 	v.Key, _ = secret.ParseKey(c.Server.SecretsKey.Reveal())

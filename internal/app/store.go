@@ -13,7 +13,7 @@ import (
 	"sandlot/internal/store"
 )
 
-// openStore opens the database of the settings.
+// openStore opens the database of the settings, and completes a restore that is pending.
 func (a *App) openStore(ctx context.Context) (err error) {
 	if a.store, err = store.OpenServer(ctx, a.Config.Server.Database(), a.log); err != nil {
 		if a.Config.Server.Store != "" {
@@ -23,7 +23,10 @@ func (a *App) openStore(ctx context.Context) (err error) {
 			a.Config.Server.StateDir, err)
 	}
 	a.closers = append(a.closers, a.store.Close)
-	return checkDatabase(ctx, a.Config, a.store, false)
+	if err := checkDatabase(ctx, a.Config, a.store, false); err != nil {
+		return err
+	}
+	return restores{a.Config, a.log}.apply(ctx, a.store)
 }
 
 // databaseFile is the file of the state folder with the id of the PostgreSQL database that the folder belongs to.

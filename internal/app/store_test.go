@@ -58,7 +58,7 @@ func TestStateFolderBelongsToOneDatabase(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.Server.Store = secret.Value(move[1])
-		if err := Restore(t.Context(), c, log, file); err != nil {
+		if _, err := Restore(t.Context(), c, log, file); err != nil {
 			t.Fatal(err)
 		}
 		if err := starts(move[1]); err != nil {
@@ -75,7 +75,7 @@ func TestStateFolderBelongsToOneDatabase(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	if err := Restore(t.Context(), c, log, filepath.Join(t.TempDir(), "none")); err == nil ||
+	if _, err := Restore(t.Context(), c, log, filepath.Join(t.TempDir(), "none")); err == nil ||
 		!strings.Contains(err.Error(), "another Sandlot server uses") {
 		t.Error(err)
 	}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"sandlot/internal/app"
+	"sandlot/internal/hub"
 )
 
 // errElsewhere is the error of commands for the database with --server.
@@ -60,27 +62,72 @@ from. The files of workspaces, and the keys, are not in it.`,
 	})
 }
 
+// restored is the JSON of a restore: where what was there before is.
+type restored struct {
+	Before  string `json:"before"`
+	KeyFile string `json:"key_file,omitempty"`
+}
+
 func (p *program) restore() *cobra.Command {
-	return &cobra.Command{Use: "restore FILE",
-		Short: "Replace the database's content by a backup, while no server runs",
-		Args:  cobra.ExactArgs(1),
+	c := &cobra.Command{Use: "restore FILE", Short: "Replace the database's content by a backup, also while the server runs",
+		Args: cobra.ExactArgs(1),
 		Long: `Replace everything in the database by what sandlot backup has written to a file, in one step: after an error or
-a crash the database is as it was. The server must not run; sandboxes may. What was stored after the backup
-is lost, and the workspaces of sessions that are not in the backup are removed by the server, after a while.`,
-		Example: "  sandlot stop && sandlot restore sandlot-backup.db && sandlot serve",
-		RunE: func(c *cobra.Command, args []string) error {
-			cfg, err := p.load(nil)
-			if err != nil {
-				return err
-			}
-			if p.server != "" {
-				return usage{errElsewhere}
-			}
-			if err := app.Restore(c.Context(), cfg, p.errorLog(), args[0]); err != nil {
-				return err
-			}
-			fmt.Fprintf(p.out, "The database has what %s has. Secrets and log-ins need the key of that time, in %s.\n",
-				args[0], app.KeyFile(cfg))
-			return nil
-		}}
+a crash the database is as it was, or as the backup. The file is checked whole first. A running server restarts within
+its process, which takes seconds; sandboxes of sessions that are in the backup go on. What was there before is stored in
+a backup in the state folder. Workspaces are not removed. With --server, the token needs the role operator.`,
+		Example: "  sandlot restore sandlot-backup.db\n  sandlot --server https://sandlot.example.com restore " +
+			"sandlot-backup.db"}
+	return p.withJSON(c, func(c *cobra.Command, args []string) error {
+		done, err := p.restoreFrom(c.Context(), args[0])
+		if err != nil {
+			return err
+		}
+		if p.asJSON {
+			return p.json(done)
+		}
+		fmt.Fprintf(p.out, "The database has what %s has. What it had before is in %s.\nSecrets and log-ins need the key "+
+			"of the time of the backup.\n", args[0], done.Before)
+		if done.KeyFile != "" {
+			fmt.Fprintf(p.out, "It belongs into %s.\n", done.KeyFile)
+		}
+		return nil
+	})
+}
+
+// restoreFrom restores a backup: by the server if it runs, else in its state folder.
+func (p *program) restoreFrom(ctx context.Context, file string) (restored, error) {
+	server, err := p.operator()
+	if err != nil {
+		return restored{}, err
+	}
+	key := ""
+	if p.server == "" {
+		cfg, err := p.load(nil)
+		if err != nil {
+			return restored{}, err
+		}
+		key = app.KeyFile(cfg)
+		if !server.Alive(ctx) {
+			before, err := app.Restore(ctx, cfg, p.errorLog(), file)
+			return restored{before, key}, err
+		}
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		return restored{}, err
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return restored{}, err
+	}
+	if !st.Mode().IsRegular() {
+		return restored{}, fmt.Errorf("the backup %s is no file", file)
+	}
+	fmt.Fprintln(p.err, "the server checks the backup, and restarts")
+	r, err := server.Restore(ctx, f, st.Size())
+	if err == nil && r.State == hub.RestoreFailed {
+		err = fmt.Errorf("the backup is not restored, and the database has what it had before: %s", r.Problem)
+	}
+	return restored{r.Before, key}, err
 }

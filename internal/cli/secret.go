@@ -232,7 +232,7 @@ func (p *program) secretRekey() *cobra.Command {
 	c := &cobra.Command{Use: "rekey",
 		Short: "Change the encryption key of secrets and log-ins, while no server runs", Args: cobra.NoArgs,
 		Long: `Make a new key, and encrypt the secrets and log-ins of all users with it, for instance because others may
-know the old key. The file of the key is replaced; where the key is in the settings (SANDLOT_SECRETS_KEY), the new one
+know the old key. The file of the key, or the key in the keyring, is replaced; where the key is in the settings (SANDLOT_SECRETS_KEY), the new one
 is in SANDLOT_SECRETS_NEW_KEY. The server of the state folder must not run. After a crash
 the old key and its entries are there, or the new ones. A backup that has the old key and the database can
 still be decrypted.`,
@@ -256,6 +256,9 @@ still be decrypted.`,
 		}
 		fmt.Fprintf(p.out, "There is a new key. Secrets and log-ins stored with it: %d; removed: %d.\n", sealed,
 			dropped)
+		if cfg.Server.SecretsKeyring != "" {
+			fmt.Fprintf(p.out, "The key is in the keyring (service sandlot, username %s).\n", cfg.Server.SecretsKeyring)
+		}
 		if cfg.Server.SecretsKey != "" {
 			fmt.Fprintln(p.out, "Start the server with it: set secrets.key (SANDLOT_SECRETS_KEY) to the new key.")
 		}

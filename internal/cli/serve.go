@@ -62,18 +62,15 @@ func (p *program) serve() *cobra.Command {
 		for _, n := range cfg.Notes {
 			log.Warn(n)
 		}
-		a, err := app.New(c.Context(), cfg, log)
-		if err != nil {
-			return err
-		}
-		network, owner, err := a.Listen(c.Context())
-		if err != nil {
-			return errors.Join(err, a.Close())
-		}
-		fmt.Fprint(p.out, connectHelp(cfg, network[0].Addr().(*net.TCPAddr), a.NeedsToken(c.Context())))
-		log.Info("serving", "version", app.Version, "address", network[0].Addr().String(), "state", cfg.Server.StateDir,
-			"runtime", cfg.Runtime.Name)
-		return errors.Join(a.Run(c.Context(), network, owner, app.Grace), a.Close())
+		said := false
+		return app.Serve(c.Context(), cfg, log, func(a *app.App, at net.Addr) {
+			if !said {
+				fmt.Fprint(p.out, connectHelp(cfg, at.(*net.TCPAddr), a.NeedsToken(c.Context())))
+			}
+			said = true
+			log.Info("serving", "version", app.Version, "address", at.String(), "state", cfg.Server.StateDir,
+				"runtime", cfg.Runtime.Name)
+		})
 	}
 	return c
 }

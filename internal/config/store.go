@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"net/url"
+	"regexp"
 	"strings"
 
 	"sandlot/internal/fault"
@@ -43,12 +44,28 @@ func keyText(target *secret.Value) accessor {
 	}}
 }
 
+var keyName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`)
+
+// readKeyName checks the name of a key in the keyring.
+func readKeyName(v string) (string, error) {
+	if v != "" && !keyName.MatchString(v) {
+		return "", errors.New("must be a name of 1 to 64 letters, digits, - and _, such as sandlot")
+	}
+	return v, nil
+}
+
 // finishSecrets checks that the settings of the key of secrets fit together.
 func (c *Config) finishSecrets() error {
 	s := &c.Server
+	places := 0
+	for _, v := range []string{s.SecretsKey.Reveal(), s.SecretsKeyFile, s.SecretsKeyring} {
+		if v != "" {
+			places++
+		}
+	}
 	switch {
-	case s.SecretsKey != "" && s.SecretsKeyFile != "":
-		return fault.New(fault.Configuration, "secrets.key and secrets.key_file: set one of them")
+	case places > 1:
+		return fault.New(fault.Configuration, "secrets.key, secrets.key_file and secrets.keyring: set one of them")
 	case s.SecretsNewKey != "" && s.SecretsKey == "":
 		return fault.New(fault.Configuration, "secrets.new_key: it replaces secrets.key, which is not set")
 	}

@@ -51,6 +51,8 @@ type Config struct {
 	SecretsChanged func(owner string)
 	// Templates has the templates; nil: the server has none.
 	Templates *template.Set
+	// Restorer restores backups of the database.
+	Restorer Restorer
 	// Network returns the network settings of all sessions.
 	Network func() NetworkState
 	// Quotas has how many calls each principal may make; nil: any number.

@@ -25,6 +25,8 @@ var (
 	ListTemplates = newOp(policy.TemplateList, (*Hub).listTemplates)
 	BuildTemplate = newOp(policy.TemplateBuild, (*Hub).buildTemplate)
 
+	ReadDatabase = newOp(policy.DatabaseRead, (*Hub).readDatabase)
+
 	ListSecrets  = newOp(policy.SecretList, (*Hub).listSecrets)
 	SetSecret    = newOp(policy.SecretSet, (*Hub).setSecret)
 	RemoveSecret = newOp(policy.SecretRemove, (*Hub).removeSecret)

@@ -82,6 +82,9 @@ const (
 	TemplateList  Operation = "template.list"
 	TemplateBuild Operation = "template.build"
 
+	DatabaseRead    Operation = "database.read"    // which backup was restored last
+	DatabaseRestore Operation = "database.restore" // replace all that is stored by a backup
+
 	EventRead   Operation = "event.read"
 	MetricsRead Operation = "metrics.read"
 	HealthRead  Operation = "health.read"
@@ -136,6 +139,10 @@ var table = map[Operation]rule{
 
 	TemplateList:  reads,
 	TemplateBuild: {role: auth.Operator, deniedAct: "build the templates of all users", changes: true},
+
+	DatabaseRead: {role: auth.Operator, deniedAct: "see which backup was restored"},
+	DatabaseRestore: {role: auth.Operator, deniedAct: "restore a backup, which has the data of all users",
+		changes: true},
 
 	EventRead: reads, MetricsRead: {role: auth.Metrics, deniedAct: "read the metrics, which are of all users"},
 	HealthRead: {anyone: true}, APIDescribe: {anyone: true},

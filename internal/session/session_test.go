@@ -568,6 +568,10 @@ func TestNextServer(t *testing.T) {
 			t.Fatal(err)
 		}
 		orphan.Agent.Close()
+		kept, err := w.Pool.Workspaces.New()
+		if err = errors.Join(err, w.Pool.Workspaces.Keep(kept)); err != nil {
+			t.Fatal(err)
+		}
 		w.Close(context.Background())
 		w.fake.Box(dead.Booted.ID).Kill("killed")
 
@@ -587,6 +591,8 @@ func TestNextServer(t *testing.T) {
 		}
 		if all, _ := w.Pool.Workspaces.All(); slices.Contains(all, nobodys) {
 			t.Error("a workspace without owner is kept")
+		} else if !slices.Contains(all, kept) {
+			t.Error("a workspace that is to be kept is removed")
 		}
 		// What this server booted itself is stopped at its end, what it found is not.
 		w.StopOwned(context.Background())

@@ -1,8 +1,10 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -22,6 +24,9 @@ import (
 // opens and changes the file backup, which nobody else uses. check gets the content before Prepare accepts it.
 func Prepare(ctx context.Context, backup, prepared string, check func(*DB) error) (err error) {
 	ctx = withoutTimeout(ctx)
+	if err := checkSize(backup); err != nil {
+		return refuseBackup(err)
+	}
 	from := &DB{db: sqlitePool(backup)}
 	defer func() { err = errors.Join(err, from.db.Close()) }()
 	if err := from.checkBackup(ctx, prepared); err != nil {
@@ -42,6 +47,32 @@ func Prepare(ctx context.Context, backup, prepared string, check func(*DB) error
 		return refuseBackup(err)
 	}
 	return finishBackup(ctx, prepared)
+}
+
+// checkSize checks that an SQLite file has all its pages, as its header says: SQLite itself reads a part of the last one
+// as if zeros followed.
+func checkSize(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	var header [100]byte
+	if _, err := f.ReadAt(header[:], 0); err != nil || !bytes.HasPrefix(header[:], []byte("SQLite format 3\x00")) {
+		return nil // SQLite says what it is
+	}
+	page := int64(binary.BigEndian.Uint16(header[16:]))
+	if page == 1 {
+		page = 1 << 16
+	}
+	if want := page * int64(binary.BigEndian.Uint32(header[28:])); st.Size() != want {
+		return fmt.Errorf("it is damaged: it has %d bytes, and not %d", st.Size(), want)
+	}
+	return nil
 }
 
 func refuseBackup(err error) error {

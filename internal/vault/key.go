@@ -106,8 +106,12 @@ func (v *Vault) CheckStored(ctx context.Context, rows SealedStore) error {
 	if secrets == 0 {
 		return nil
 	}
-	return fault.New(fault.Configuration, "the key of secrets (secrets.key, SANDLOT_SECRETS_KEY) opens none of the %d "+
-		"stored secrets: it is another one than they were stored with", secrets).
+	where := "secrets.key, SANDLOT_SECRETS_KEY"
+	if v.Keyring != nil {
+		where = "in the keyring, as " + v.KeyName
+	}
+	return fault.New(fault.Configuration, "the key of secrets (%s) opens none of the %d stored secrets: it is another "+
+		"one than they were stored with", where, secrets).
 		Advise("Set the key with which they were stored; after `sandlot secret rekey` that is the new one",
 			"If it is lost: `sandlot secret rekey --drop` removes what it cannot open")
 }

@@ -61,11 +61,15 @@ func (v *Vault) Rekey(ctx context.Context, rows SealedStore, address func(owner,
 	if err := v.FinishRekey(ctx, rows); err != nil {
 		return 0, 0, err
 	}
-	old, err := v.key(false)
+	oldKey, err := v.oldKey(drop)
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, 0, fault.Wrap(fault.Configuration, err,
 			"there is no key yet, as no secret is stored: nothing is to be changed")
 	}
+	if err != nil {
+		return 0, 0, err
+	}
+	old, err := secret.NewCipher(oldKey)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -93,8 +97,13 @@ func (v *Vault) Rekey(ctx context.Context, rows SealedStore, address func(owner,
 	return sealed, dropped, v.FinishRekey(context.WithoutCancel(ctx), rows)
 }
 
-// nextKey returns the key to which Rekey changes. It is safe from a crash: in a file, or with the operator.
+// nextKey returns the key to which Rekey changes. It is safe from a crash: in a file, in the keyring, or
+// with the operator.
 func (v *Vault) nextKey() ([]byte, error) {
+	if v.Keyring != nil {
+		key := secret.Bytes(keySize)
+		return key, v.putInKeyring(v.newName(), key)
+	}
 	if v.Key == nil {
 		key := secret.Bytes(keySize)
 		if err := v.writeKey(v.newKeyPath(), key); err != nil {
@@ -139,8 +148,11 @@ func reseal(all []SealedRow, old cipher.AEAD, key []byte,
 // FinishRekey completes a Rekey that was interrupted: it keeps the key with which the stored values are
 // sealed, and removes the other one. It must be called before the vault is used.
 func (v *Vault) FinishRekey(ctx context.Context, rows SealedStore) error {
-	if v.Key != nil {
-		return v.finishGiven(ctx, rows)
+	switch {
+	case v.Keyring != nil:
+		return v.finishInKeyring(ctx, rows)
+	case v.Key != nil:
+		return v.SelectKey(ctx, rows)
 	}
 	key, err := os.ReadFile(v.newKeyPath())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -165,8 +177,8 @@ func (v *Vault) FinishRekey(ctx context.Context, rows SealedStore) error {
 	return nil
 }
 
-// finishGiven is FinishRekey for keys of the settings: the new one is the key once values are sealed with it.
-func (v *Vault) finishGiven(ctx context.Context, rows SealedStore) error {
+// SelectKey makes the new key of the settings the vault's if values are sealed with it. It changes nothing else.
+func (v *Vault) SelectKey(ctx context.Context, rows SealedStore) error {
 	if v.NewKey == nil {
 		return nil
 	}

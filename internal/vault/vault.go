@@ -1,6 +1,7 @@
 // Package vault stores secrets: values that principals store under names for their third-party MCP
 // servers, and the results of their log-ins there. A value is sealed (AES-GCM) for its principal and
-// name, or connection and address. The key is in a file beside the store.
+// name, or connection and address. The key is in a file beside the store, in a keyring, or
+// given.
 package vault
 
 import (
@@ -70,6 +71,9 @@ type Vault struct {
 	CreateKey bool
 	// Key is the key itself, in place of the file; nil: that of the file. NewKey is the one to which Rekey changes Key.
 	Key, NewKey []byte
+	// Keyring has the key under KeyName, in place of the file; nil: the key is in no keyring. OpenKeyring makes it Key.
+	Keyring Keyring
+	KeyName string
 	// Quotas has how many secrets each principal may have; nil: MaxSecrets.
 	Quotas *quota.Quotas
 

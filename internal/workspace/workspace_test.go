@@ -337,3 +337,30 @@ func ownerOf(t *testing.T, path string) int {
 	}
 	return int(st.Sys().(*syscall.Stat_t).Uid)
 }
+
+// A workspace is kept until it is removed, also by later servers.
+func TestKeep(t *testing.T) {
+	s := newStore(t)
+	id, other := fresh(t, s), fresh(t, s)
+	for range 2 {
+		if err := s.Keep(id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s, err := Open(s.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if kept, err := s.Kept(); err != nil || !slices.Equal(kept, []string{id}) {
+		t.Errorf("Kept = %v, %v", kept, err)
+	}
+	if all, err := s.All(); err != nil || len(all) != 2 {
+		t.Errorf("All = %v, %v", all, err)
+	}
+	if err := errors.Join(s.Remove(id), s.Remove(other)); err != nil {
+		t.Fatal(err)
+	}
+	if kept, err := s.Kept(); err != nil || len(kept) != 0 {
+		t.Errorf("after the removal, Kept = %v, %v", kept, err)
+	}
+}

@@ -4,6 +4,7 @@ package client
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -14,6 +15,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"time"
 
 	"sandlot/internal/api/conn"
 	"sandlot/internal/api/protocol"
@@ -302,3 +304,43 @@ func (c *Client) Upload(ctx context.Context, session, file string, r io.Reader, 
 	}
 	return resp.Body.Close()
 }
+
+// databasePath is the path of the database in the API.
+const databasePath = "/v1/database"
+
+// Restore sends a backup of size bytes, which replaces all that the server has stored, and waits until the server has
+// restarted with it. It returns how that ended.
+func (c *Client) Restore(ctx context.Context, backup io.Reader, size int64) (r hub.Restore, err error) {
+	resp, err := c.do(ctx, http.MethodPut, databasePath, io.NopCloser(backup), size)
+	if err != nil {
+		return r, err
+	}
+	err = errors.Join(json.NewDecoder(resp.Body).Decode(&r), resp.Body.Close())
+	if err != nil {
+		return r, err
+	}
+	for began := time.Now(); ; {
+		var now hub.Database
+		err := c.read(ctx, http.MethodGet, databasePath, nil, &now)
+		switch problem, _ := errors.AsType[*protocol.Problem](err); {
+		case err == nil && now.Restore != nil && now.Restore.ID == r.ID && now.Restore.State != hub.RestorePending:
+			return *now.Restore, nil
+		case problem != nil && problem.Status < 500:
+			return r, fmt.Errorf("the server has restarted, and does not say whether the backup is restored: %w", err)
+		case time.Since(began) > restoreTimeout:
+			return r, fmt.Errorf("the backup is on the server, which has not restarted yet; its log says more (%w)",
+				cmp.Or(err, errors.New("it answers as before")))
+		}
+		select {
+		case <-ctx.Done():
+			return r, ctx.Err()
+		case <-time.After(restorePoll):
+		}
+	}
+}
+
+// How long Restore waits for the server, and how often it asks.
+const (
+	restoreTimeout = 3 * time.Minute
+	restorePoll    = 200 * time.Millisecond
+)
