@@ -32,7 +32,7 @@ type Restore struct {
 
 // Database describes the database.
 type Database struct {
-	Restore *Restore `json:"restore" jsonschema:"The last restore; null: there was none."`
+	Restore *Restore `json:"restore,omitempty" jsonschema:"The last restore; missing: there was none."`
 }
 
 // Restorer restores backups.

@@ -68,6 +68,8 @@ var only = map[string][]string{
 	"golang.org/x/net/proxy":                 {"sandlot/internal/egress"},
 	"mvdan.cc/sh":                            {"sandlot/internal/expand"},
 	"github.com/tailscale/hujson":            {"sandlot/internal/clientconfig"},
+	"github.com/zalando/go-keyring":          {"sandlot/internal/keyring"},
+	"sandlot/internal/keyring":               {"sandlot/internal/app"},
 	"software.sslmate.com/src/go-pkcs12":     {"sandlot/internal/cacerts"},
 	"github.com/moby/moby/client":            {"sandlot/internal/runtime/docker", "sandlot/internal/dockercommand"},
 	"github.com/moby/moby/api":               {"sandlot/internal/runtime/docker", "sandlot/internal/dockercommand"},

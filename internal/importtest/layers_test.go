@@ -31,6 +31,7 @@ var places = map[string]place{
 	"dockercommand":                        {"L0", ""},
 	"expand":                               {"L0", ""},
 	"fault":                                {"L0", ""},
+	"keyring":                              {"L0", "fault secret"},
 	"pkgregistry":                          {"L0", "processgroup"},
 	"fileacl":                              {"L0", ""},
 	"filelock":                             {"L0", ""},
