@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// keyringUser is a user's D-Bus session with gnome-keyring, of the test alone: its files and its bus are in a folder, and
-// the bus starts no service by itself.
+// keyringUser is a user's D-Bus session with gnome-keyring, of the test alone: its files and its bus are in a folder,
+// and the bus starts no service by itself.
 type keyringUser struct {
 	t       *testing.T
 	dir     string
@@ -29,7 +29,8 @@ func newKeyringUser(t *testing.T) *keyringUser {
 	u := &keyringUser{t: t, dir: dir}
 	t.Cleanup(u.gone)
 	config := fmt.Sprintf(`<busconfig><type>session</type><listen>unix:path=%s/bus</listen><policy context="default">
-		<allow send_destination="*" eavesdrop="true"/><allow eavesdrop="true"/><allow own="*"/></policy></busconfig>`, dir)
+		<allow send_destination="*" eavesdrop="true"/><allow eavesdrop="true"/><allow own="*"/></policy></busconfig>`,
+		dir)
 	if err := os.WriteFile(filepath.Join(dir, "bus.conf"), []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}

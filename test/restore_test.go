@@ -110,8 +110,8 @@ func (g *goingOn) end() {
 var beforeFile = regexp.MustCompile(`before is in (\S+\.db)\.`)
 
 // TestRestoreWhileRunning: a backup is restored under a running server and a running client: tokens, sessions, secrets
-// and servers are those of the backup. The process and the sandboxes that both know go on, other sandboxes are ended, and
-// no workspace is removed. What was there before can be restored again.
+// and servers are those of the backup. The process and the sandboxes that both know go on, other sandboxes are ended,
+// and no workspace is removed. What was there before can be restored again.
 func TestRestoreWhileRunning(t *testing.T) { onEachStore(t, testRestoreWhileRunning) }
 
 func testRestoreWhileRunning(t *testing.T, setting string) {
@@ -152,8 +152,8 @@ func testRestoreWhileRunning(t *testing.T, setting string) {
 	transport.CloseIdleConnections()
 	c = s.connect(newer, ann, nil)
 	c.want(home, "x", "2") // the sandbox is the same
-	if list, _ := s.cliAs(ann, "", "secret", "list"); !strings.Contains(list, "KEPT") || strings.Contains(list, "LATER") ||
-		strings.Contains(list, "cannot be read") {
+	if list, _ := s.cliAs(ann, "", "secret", "list"); !strings.Contains(list, "KEPT") ||
+		strings.Contains(list, "LATER") || strings.Contains(list, "cannot be read") {
 		t.Errorf("secrets: %s", list)
 	}
 	if got := c.call(tool, args{"text": "hi"}); !strings.Contains(got.Text, "hi") {

@@ -348,15 +348,8 @@ func (a *App) prewarm(p auth.Principal) {
 	}
 }
 
-// Run serves on the listeners until ctx ends. Then it waits for running calls to end, for at most grace.
-func (a *App) Run(ctx context.Context, networkListeners []net.Listener, ownerListener net.Listener,
-	grace time.Duration) error {
-	if err := (restores{a.Config, a.log}).confirm(); err != nil {
-		return fmt.Errorf("completing a restore: %w", err)
-	}
-	background, stop := context.WithCancel(context.WithoutCancel(ctx))
-	defer stop()
-	var tasks sync.WaitGroup
+// startTasks starts everything that the server does by itself, until ctx ends.
+func (a *App) startTasks(background context.Context, tasks *sync.WaitGroup) {
 	tasks.Go(func() { a.pool.Run(background) })
 	tasks.Go(func() { a.builder.Run(background) })
 	tasks.Go(func() { a.sessions.Run(background) })
@@ -373,6 +366,18 @@ func (a *App) Run(ctx context.Context, networkListeners []net.Listener, ownerLis
 	tasks.Go(func() { boundMemory(background) })
 	tasks.Go(func() { a.gateway.Run(background) })
 	tasks.Go(func() { a.servers.Run(background) })
+}
+
+// Run serves on the listeners until ctx ends. Then it waits for running calls to end, for at most grace.
+func (a *App) Run(ctx context.Context, networkListeners []net.Listener, ownerListener net.Listener,
+	grace time.Duration) error {
+	if err := restoresOf(a.Config, a.log).Confirm(); err != nil {
+		return fmt.Errorf("completing a restore: %w", err)
+	}
+	background, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	var tasks sync.WaitGroup
+	a.startTasks(background, &tasks)
 	if len(networkListeners) == 0 {
 		a.ports.SetOffline()
 	}

@@ -65,8 +65,8 @@ func loginAddresses(ctx context.Context, c *config.Config, db *store.DB) (map[[2
 	return addresses, nil
 }
 
-// openVault returns the vault, with the key, the keyring or the key file of the settings or, by default, the key file of
-// the state folder.
+// openVault returns the vault, with the key, the keyring or the key file of the settings or, by default, the key file
+// of the state folder.
 func openVault(c *config.Config, db *store.DB) *vault.Vault {
 	v := &vault.Vault{Store: db, KeyFile: c.Server.SecretsKeyFile}
 	if v.KeyFile == "" {

@@ -2,120 +2,22 @@ package app
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
-	"os"
-	"path/filepath"
-	"time"
 
-	"sandlot/internal/atomicfile"
+	"sandlot/internal/app/restore"
 	"sandlot/internal/auth"
 	"sandlot/internal/config"
 	"sandlot/internal/fault"
 	"sandlot/internal/hub"
-	"sandlot/internal/secret"
 	"sandlot/internal/store"
-	"sandlot/internal/workspace"
 )
 
-// A restore is prepared in the folder restore/pending of the state folder, which gets that name when everything in it is
-// checked and on the disk. The next start replaces the content of the database, in one transaction, which also stores
-// the id of the restore. So after a crash a start knows whether that was done. The folder is removed when the server
-// listens. If it cannot, what was there before is restored: see Serve.
-
-const (
-	restoreFolder  = "restore"
-	pendingName    = "pending"
-	incomingPrefix = "incoming-"
-	preparedFile   = "database"
-	recordFile     = "restore.json"
-	lastFile       = "last.json"
-	backupsFolder  = "backups"
-)
-
-// maxBackupBytes is how large a backup may be that comes over the HTTP API.
-const maxBackupBytes = 64 << 30
-
-// restoreRecord is what is known of a restore.
-type restoreRecord = hub.Restore
-
-// restores are the restores of one state folder.
-type restores struct {
-	config *config.Config
-	log    *slog.Logger
-}
-
-func (r restores) path(names ...string) string {
-	return filepath.Join(append([]string{r.config.Server.StateDir, restoreFolder}, names...)...)
-}
-
-// prepare checks a backup of size bytes whole, and makes the next start restore it.
-func (r restores) prepare(ctx context.Context, content io.Reader, size int64) (restoreRecord, error) {
-	if size > maxBackupBytes {
-		return restoreRecord{}, fault.New(fault.InvalidParameters, "a backup has at most %d bytes", int64(maxBackupBytes))
-	}
-	if err := os.MkdirAll(r.path(), 0o700); err != nil {
-		return restoreRecord{}, err
-	}
-	incoming, err := os.MkdirTemp(r.path(), incomingPrefix)
-	if err != nil {
-		return restoreRecord{}, err
-	}
-	defer os.RemoveAll(incoming)
-	upload := filepath.Join(incoming, "upload")
-	if err := receive(upload, content, size); err != nil {
-		return restoreRecord{}, err
-	}
-	if err := store.Prepare(ctx, upload, filepath.Join(incoming, preparedFile), func(db *store.DB) error {
-		return checkStart(ctx, r.config, db)
-	}); err != nil {
-		return restoreRecord{}, err
-	}
-	now := time.Now().UTC()
-	record := restoreRecord{ID: secret.ID()[:8], State: hub.RestorePending, Time: now}
-	record.Before = filepath.Join(r.config.Server.StateDir, backupsFolder,
-		"before-restore-"+now.Format("20060102T150405Z")+"-"+record.ID+".db")
-	text, err := json.Marshal(record)
-	if err == nil {
-		err = errors.Join(os.RemoveAll(upload), os.RemoveAll(upload+"-wal"), os.RemoveAll(upload+"-shm"))
-	}
-	if err == nil {
-		err = atomicfile.WriteThrough(filepath.Join(incoming, recordFile), text)
-	}
-	if err != nil {
-		return restoreRecord{}, err
-	}
-	if err := os.Rename(incoming, r.path(pendingName)); err != nil {
-		if _, pendingErr := os.Stat(r.path(pendingName)); pendingErr == nil {
-			return restoreRecord{}, errRestoring
-		}
-		return restoreRecord{}, err
-	}
-	return record, atomicfile.Sync(r.path())
-}
-
-// errRestoring is the fault of a restore while another one has not ended.
-var errRestoring = fault.New(fault.InvalidParameters, "another restore is under way; nothing was changed").
-	Advise("Wait until it has ended: GET /v1/database shows it", "Then restore again")
-
-// receive writes content to a new file.
-func receive(path string, content io.Reader, size int64) error {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	n, err := io.Copy(f, io.LimitReader(content, size))
-	if err == nil && n < size {
-		err = io.ErrUnexpectedEOF
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return fault.Wrap(fault.InvalidParameters, err, "the backup did not come whole: %v; nothing was changed", err)
-	}
-	return nil
+// restoresOf returns the restores of the settings' state folder.
+func restoresOf(c *config.Config, log *slog.Logger) restore.Restores {
+	return restore.Restores{StateDir: c.Server.StateDir, Database: c.Server.Database(), Log: log,
+		Check: func(ctx context.Context, db *store.DB) error { return checkStart(ctx, c, db) }}
 }
 
 // checkStart returns an error if a server with these settings would not start with the content of a database.
@@ -142,156 +44,18 @@ func checkStart(ctx context.Context, c *config.Config, db *store.DB) error {
 	return a.checkListen(ctx)
 }
 
-// pending returns the restore that the next start completes; nil: there is none.
-func (r restores) pending() (*restoreRecord, error) {
-	return readRestore(r.path(pendingName, recordFile))
-}
-
-func readRestore(path string) (*restoreRecord, error) {
-	text, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	record := new(restoreRecord)
-	if err == nil {
-		err = json.Unmarshal(text, record)
-	}
-	return record, err
-}
-
-// apply completes a restore that is pending: it stores the database's content in a file of its own, and replaces it.
-// When that fails, the content is as it was. It returns an error only if that is not known.
-func (r restores) apply(ctx context.Context, db *store.DB) error {
-	r.removeIncomplete()
-	record, err := r.pending()
-	if record == nil && err == nil {
-		return nil
-	}
-	if err != nil {
-		return r.end(restoreRecord{Time: time.Now().UTC()}, fmt.Errorf("reading %s: %w", r.path(pendingName), err))
-	}
-	done, err := r.isDone(ctx, db, record)
-	if done || err != nil {
-		return err
-	}
-	r.log.Info("restoring a backup", "id", record.ID, "before", record.Before)
-	restoreErr := r.replace(ctx, db, record)
-	if ctx.Err() != nil {
-		return errors.Join(ctx.Err(), restoreErr)
-	}
-	if done, err = r.isDone(ctx, db, record); err != nil || done {
-		return err // after a lost connection the transaction may have been committed
-	}
-	return r.end(*record, restoreErr)
-}
-
-// isDone reports whether the database has the content of the restore.
-func (r restores) isDone(ctx context.Context, db *store.DB, record *restoreRecord) (bool, error) {
-	epoch, err := db.Epoch(ctx)
-	return err == nil && epoch == record.ID, err
-}
-
-func (r restores) replace(ctx context.Context, db *store.DB, record *restoreRecord) error {
-	dir := filepath.Dir(record.Before)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	if err := errors.Join(db.Backup(ctx, record.Before, true), atomicfile.Sync(filepath.Dir(dir))); err != nil {
-		return fmt.Errorf("storing what was there before: %w", err)
-	}
-	return db.Restore(ctx, r.path(pendingName, preparedFile), record.ID, r.keepWorkspaces)
-}
-
-// keepWorkspaces makes workspaces stay whose sessions the restored content does not have.
-func (r restores) keepWorkspaces(ids []string) error {
-	if len(ids) == 0 {
-		return nil
-	}
-	all, err := workspace.Open(filepath.Join(r.config.Server.StateDir, "workspaces"))
-	if err != nil {
-		return err
-	}
-	for _, id := range ids {
-		err = errors.Join(err, all.Keep(id))
-	}
-	r.log.Warn("the restored content does not know these sessions' workspaces; their files are kept", "folder",
-		r.config.Server.StateDir, "workspaces", ids)
-	return err
-}
-
-// end stores how a restore has ended, and that it is not pending any more.
-func (r restores) end(record restoreRecord, cause error) error {
-	if record.State = hub.RestoreDone; cause != nil {
-		record.State, record.Problem = hub.RestoreFailed, cause.Error()
-		r.log.Error("the backup was not restored; the database has what it had before", "error", cause)
-	} else {
-		r.log.Info("the backup is restored", "id", record.ID, "before", record.Before)
-	}
-	text, err := json.Marshal(record)
-	if err == nil {
-		err = atomicfile.WriteThrough(r.path(lastFile), text)
-	}
-	if err == nil { // at once: what is left of a folder would be another restore
-		err = os.Rename(r.path(pendingName), r.path(incomingPrefix+record.ID+"-ended"))
-	}
-	if err == nil {
-		err = atomicfile.Sync(r.path())
-	}
-	r.removeIncomplete()
-	return err
-}
-
-// removeIncomplete removes what a crash has left. No restore is prepared meanwhile.
-func (r restores) removeIncomplete() {
-	left, _ := filepath.Glob(r.path(incomingPrefix + "*"))
-	for _, path := range left {
-		if err := os.RemoveAll(path); err != nil {
-			r.log.Warn("could not remove what a restore has left", "error", err)
-		}
-	}
-}
-
-// confirm ends a restore with which the server has started.
-func (r restores) confirm() error {
-	record, err := r.pending()
-	if record == nil || err != nil {
-		return err
-	}
-	return r.end(*record, nil)
-}
-
-// undo restores what was there before a restore with which the server could not start, for which cause is the reason.
-// It reports whether it has done that. The caller has locked the state folder, and has not opened the database.
-func (r restores) undo(ctx context.Context, cause error) (undone bool, err error) {
-	record, err := r.pending()
-	if record == nil || err != nil || ctx.Err() != nil {
-		return false, err
-	}
-	db, err := store.OpenServer(ctx, r.config.Server.Database(), r.log)
-	if err != nil {
-		return false, err
-	}
-	defer func() { err = errors.Join(err, db.Close()) }()
-	if done, err := r.isDone(ctx, db, record); !done || err != nil {
-		return false, err
-	}
-	if err := db.Restore(ctx, record.Before, secret.ID()[:8], r.keepWorkspaces); err != nil {
-		return false, fmt.Errorf("restoring what was there before, in %s: %w", record.Before, err)
-	}
-	return true, r.end(*record, fmt.Errorf("the server did not start with it: %w", cause))
-}
-
 // Restore implements hub.Restorer: it prepares a restore, and restarts the server within its process.
 func (a *App) Restore(ctx context.Context, content io.Reader, size int64) (hub.Restore, error) {
 	if a.restart == nil {
-		return hub.Restore{}, fault.New(fault.Configuration, "this server runs within another command, such as sandlot "+
-			"stdio, and cannot restart: end it, and run sandlot restore while no server runs, or sandlot serve in its place")
+		return hub.Restore{}, fault.New(fault.Configuration, "this server runs within another command, such as "+
+			"sandlot stdio, and cannot restart: end it, and run sandlot restore while no server runs, or sandlot "+
+			"serve in its place")
 	}
 	if !a.restoring.TryLock() {
-		return hub.Restore{}, errRestoring
+		return hub.Restore{}, restore.ErrUnderWay
 	}
 	defer a.restoring.Unlock()
-	record, err := restores{a.Config, a.log}.prepare(ctx, content, size)
+	record, err := restoresOf(a.Config, a.log).Prepare(ctx, content, size)
 	if err != nil {
 		return hub.Restore{}, err
 	}
@@ -305,11 +69,7 @@ func (a *App) Restore(ctx context.Context, content io.Reader, size int64) (hub.R
 
 // LastRestore implements hub.Restorer.
 func (a *App) LastRestore(context.Context) (hub.Database, error) {
-	r := restores{a.Config, a.log}
-	record, err := r.pending()
-	if record == nil && err == nil {
-		record, err = readRestore(r.path(lastFile))
-	}
+	record, err := restoresOf(a.Config, a.log).Last()
 	return hub.Database{Restore: record}, err
 }
 
@@ -326,39 +86,8 @@ func Restore(ctx context.Context, c *config.Config, log *slog.Logger, file strin
 		return "", err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
-	r := restores{c, log}
-	if err := r.apply(ctx, db); err != nil { // one that a crash has interrupted
+	if before, err = restoresOf(c, log).Now(ctx, db, file); err != nil {
 		return "", err
 	}
-	if err := r.confirm(); err != nil {
-		return "", err
-	}
-	record, err := r.prepareFile(ctx, file)
-	if err != nil {
-		return "", err
-	}
-	if err := r.replace(ctx, db, &record); err != nil {
-		return "", errors.Join(err, r.end(record, err))
-	}
-	if err := r.end(record, nil); err != nil {
-		return "", err
-	}
-	return record.Before, checkDatabase(ctx, c, db, true)
-}
-
-// prepareFile is prepare for a file.
-func (r restores) prepareFile(ctx context.Context, file string) (restoreRecord, error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return restoreRecord{}, fault.Wrap(fault.InvalidParameters, err, "the backup cannot be read: %v", err)
-	}
-	defer f.Close()
-	st, err := f.Stat()
-	if err == nil && !st.Mode().IsRegular() {
-		err = fault.New(fault.InvalidParameters, "the backup %s is no file", file)
-	}
-	if err != nil {
-		return restoreRecord{}, err
-	}
-	return r.prepare(ctx, f, st.Size())
+	return before, checkDatabase(ctx, c, db, true)
 }

@@ -38,7 +38,7 @@ func serveOnce(ctx context.Context, c *config.Config, log *slog.Logger, opened f
 	sockets []*os.File) (again bool, kept []*os.File, err error) {
 	a, network, owner, err := listening(ctx, c, log, sockets)
 	if err != nil {
-		undone, undoErr := restores{c, log}.undo(ctx, err)
+		undone, undoErr := restoresOf(c, log).Undo(ctx, err)
 		if undone && undoErr == nil {
 			return true, sockets, nil
 		}

@@ -26,7 +26,7 @@ func (a *App) openStore(ctx context.Context) (err error) {
 	if err := checkDatabase(ctx, a.Config, a.store, false); err != nil {
 		return err
 	}
-	return restores{a.Config, a.log}.apply(ctx, a.store)
+	return restoresOf(a.Config, a.log).Apply(ctx, a.store)
 }
 
 // databaseFile is the file of the state folder with the id of the PostgreSQL database that the folder belongs to.

@@ -69,8 +69,8 @@ type restored struct {
 }
 
 func (p *program) restore() *cobra.Command {
-	c := &cobra.Command{Use: "restore FILE", Short: "Replace the database's content by a backup, also while the server runs",
-		Args: cobra.ExactArgs(1),
+	c := &cobra.Command{Use: "restore FILE", Args: cobra.ExactArgs(1),
+		Short: "Replace the database's content by a backup, also while the server runs",
 		Long: `Replace everything in the database by what sandlot backup has written to a file, in one step: after an error or
 a crash the database is as it was, or as the backup. The file is checked whole first. A running server restarts within
 its process, which takes seconds; sandboxes of sessions that are in the backup go on. What was there before is stored in
@@ -85,8 +85,8 @@ a backup in the state folder. Workspaces are not removed. With --server, the tok
 		if p.asJSON {
 			return p.json(done)
 		}
-		fmt.Fprintf(p.out, "The database has what %s has. What it had before is in %s.\nSecrets and log-ins need the key "+
-			"of the time of the backup.\n", args[0], done.Before)
+		fmt.Fprintf(p.out, "The database has what %s has. What it had before is in %s.\nSecrets and log-ins need "+
+			"the key of the time of the backup.\n", args[0], done.Before)
 		if done.KeyFile != "" {
 			fmt.Fprintf(p.out, "It belongs into %s.\n", done.KeyFile)
 		}

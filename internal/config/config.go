@@ -91,7 +91,7 @@ type Server struct {
 	SecretsKeyFile string       // path of the file with the key that encrypts secrets; empty: in the state folder
 	SecretsKey     secret.Value // the key itself, in place of the file
 	SecretsNewKey  secret.Value // the key to which Rekey changes, with SecretsKey
-	SecretsKeyring string       // the name of the key in the user's keyring, in place of the file; empty: it is not there
+	SecretsKeyring string       // the name of the key in the user's keyring, in place of the file
 	Store          secret.Value // the URL of a PostgreSQL database; empty: SQLite in StateDir
 	PublicURL      string       // without a trailing slash; empty: http://Host:Port
 	TLS            TLS

@@ -37,8 +37,8 @@ type Database struct {
 
 // Restorer restores backups.
 type Restorer interface {
-	// Restore checks a backup of size bytes whole, and restores it after its return, for which the server restarts. If it
-	// returns an error, nothing has changed.
+	// Restore checks a backup of size bytes whole, and restores it after its return, for which the server restarts.
+	// If it returns an error, nothing has changed.
 	Restore(ctx context.Context, content io.Reader, size int64) (Restore, error)
 	LastRestore(ctx context.Context) (Database, error)
 }

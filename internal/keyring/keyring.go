@@ -37,8 +37,8 @@ func (Keyring) Get(name string) (key []byte, err error) {
 		return nil, err
 	}
 	if key, err = secret.ParseKey(text); err != nil {
-		return nil, fault.Wrap(fault.Configuration, err, "the entry %s of the keyring (service %s) is no key: it %v", name,
-			service, err)
+		return nil, fault.Wrap(fault.Configuration, err, "the entry %s of the keyring (service %s) is no key: it %v",
+			name, service, err)
 	}
 	return key, nil
 }
@@ -57,9 +57,9 @@ func (Keyring) Remove(name string) error {
 	return err
 }
 
-// do does something with the keyring. The library has no way to cancel it: a goroutine that waits for the keyring's user
-// longer than timeout stays until the user answers, or the process ends. Servers use the keyring at their start alone,
-// and end when it does not answer.
+// do does something with the keyring. The library has no way to cancel it: a goroutine that waits for the keyring's
+// user longer than timeout stays until the user answers, or the process ends. Servers use the keyring at their start
+// alone, and end when it does not answer.
 func do(act func() error) error {
 	if err := available(); err != nil {
 		return unusable(err)

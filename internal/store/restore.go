@@ -49,8 +49,8 @@ func Prepare(ctx context.Context, backup, prepared string, check func(*DB) error
 	return finishBackup(ctx, prepared)
 }
 
-// checkSize checks that an SQLite file has all its pages, as its header says: SQLite itself reads a part of the last one
-// as if zeros followed.
+// checkSize checks that an SQLite file has all its pages, as its header says: SQLite itself reads a part of the last
+// one as if zeros followed.
 func checkSize(path string) error {
 	f, err := os.Open(path)
 	if err != nil {

@@ -44,19 +44,19 @@ func (v *Vault) OpenKeyring(ctx context.Context, rows SealedStore) error {
 
 func (v *Vault) makeInKeyring(ctx context.Context, rows SealedStore) ([]byte, error) {
 	if _, err := os.Lstat(v.KeyFile); !errors.Is(err, fs.ErrNotExist) {
-		return nil, errors.Join(err, fault.New(fault.Configuration, "the keyring has no key %s (secrets.keyring), and the "+
-			"key of secrets is in the file %s: while no server runs, `sandlot secret rekey` makes a new one in the keyring, "+
-			"encrypts everything with it, and removes the file", v.KeyName, v.KeyFile))
+		return nil, errors.Join(err, fault.New(fault.Configuration, "the keyring has no key %s (secrets.keyring), "+
+			"and the key of secrets is in the file %s: while no server runs, `sandlot secret rekey` makes a new "+
+			"one in the keyring, encrypts everything with it, and removes the file", v.KeyName, v.KeyFile))
 	}
 	all, err := rows.SealedRows(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if len(all) > 0 {
-		return nil, fault.New(fault.Configuration, "the keyring has no key %s (secrets.keyring), and %d secrets and log-ins "+
-			"are stored with one: this is another user's keyring, or the key was removed; store the key again (service "+
-			"sandlot, username %s). If it is lost, `sandlot secret rekey --drop` makes a new one, and removes what the old "+
-			"one has encrypted", v.KeyName, len(all), v.KeyName)
+		return nil, fault.New(fault.Configuration, "the keyring has no key %s (secrets.keyring), and %d secrets and "+
+			"log-ins are stored with one: this is another user's keyring, or the key was removed; store the key again "+
+			"(service sandlot, username %s). If it is lost, `sandlot secret rekey --drop` makes a new one, and "+
+			"removes what the old one has encrypted", v.KeyName, len(all), v.KeyName)
 	}
 	key := secret.Bytes(keySize)
 	return key, v.putInKeyring(v.KeyName, key)

@@ -167,7 +167,8 @@ func TestKeyringFails(t *testing.T) {
 					t.Errorf("%s: %v", what, err)
 				}
 				k.breakAt = 0
-				if err := start(t, v, all); err != nil && (!fromFile || !strings.Contains(err.Error(), "secret rekey")) {
+				if err := start(t, v, all); err != nil && (!fromFile ||
+					!strings.Contains(err.Error(), "secret rekey")) {
 					t.Fatalf("%s: %v", what, err)
 				} else if err != nil { // nothing had changed: the key is still in the file
 					v.Key = nil

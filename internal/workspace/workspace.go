@@ -156,11 +156,7 @@ const keptSuffix = ".kept"
 
 // Keep makes a workspace stay until Remove, though no session knows it any more. It is on the disk when Keep returns.
 func (s *Store) Keep(id string) error {
-	err := writeSynced(s.Path(id)+keptSuffix, nil)
-	if err == nil {
-		err = atomicfile.Sync(s.dir)
-	}
-	if err != nil {
+	if err := atomicfile.WriteThrough(s.Path(id)+keptSuffix, nil); err != nil {
 		return fmt.Errorf("storing that a workspace is kept: %w", err)
 	}
 	return nil
