@@ -28,7 +28,7 @@ var onDocker = map[string]func(*testing.T){
 	"TestResultShapes": TestResultShapes, "TestCommandLine": TestCommandLine, "TestTerminal": TestTerminal,
 	"TestVolumes": TestVolumes, "TestTheClientIsKilled": TestTheClientIsKilled,
 
-	"TestBoundSecret": TestBoundSecret,
+	"TestBoundSecret": TestBoundSecret, "TestVariablesOfSessions": TestVariablesOfSessions,
 
 	"TestServerKilled": TestServerKilled, "TestSandboxKilled": TestSandboxKilled, "TestGracefulStop": TestGracefulStop,
 	"TestIdle": TestIdle, "TestLimits": TestLimits, "TestDiskFull": TestDiskFull, "TestFolders": TestFolders,

@@ -31,6 +31,7 @@ var hidden = map[string]string{
 	"a variable in the settings":     `hunter2-operator+/="&`,
 	"standard input of a command":    `hunter2-stdin+/="<&>`,
 	"a variable of a command":        `hunter2-command+/="<&>`,
+	"a variable of a session":        `hunter2-session+/="<&>`,
 	"an argument of an unknown tool": `hunter2-argument+/="<&>`,
 }
 
@@ -169,12 +170,40 @@ func (u *secretive) use(stored string) {
 		c.call("execute_command", args{"command": "sleep 300", "background": true, "session_id": "home",
 			"env": map[string]string{"A": "${secret:KEY}"}})
 	}
+	u.useSession(stored)
 	_, _ = u.s.cliAs(u.token, "", "exec", "--session", "home", "--env", "A=${secret:KEY}", "--", "sh", "-c", "exit 7")
 	u.s.post("/v1/tools/execute_command", `{"command": "`+hidden["an argument of an unknown tool"], bearer...)
 	u.s.request("GET", "/v1/connections", nil, bearer...)
 	u.s.request("GET", "/v1/sessions", nil, "Authorization", "Bearer "+hidden["an argument of an unknown tool"])
 	u.cli("", "mcp", "list")
 	u.cli("", "secret", "list", "--json")
+}
+
+// useSession uses the secrets in the variables of a session, in ways that succeed and in ways that fail.
+func (u *secretive) useSession(stored string) {
+	u.t.Helper()
+	c := u.s.connect(newer, u.token, nil)
+	env := map[string]string{"A": "${secret:KEY}", "B": hidden["a variable of a session"]}
+	got := c.call("execute_code", args{"code": "import os; print(os.environ['A'] + os.environ['B'])",
+		"session_id": "new", "env": env})
+	if !strings.Contains(got.Text, stored) || !strings.Contains(got.Text, hidden["a variable of a session"]) {
+		u.t.Errorf("the cell printed %s", got.All)
+	}
+	got = c.call("execute_command", args{"command": `printf %s "$A|$B"`, "session_id": got.session()})
+	if !strings.Contains(got.Text, stored) || !strings.Contains(got.Text, hidden["a variable of a session"]) {
+		u.t.Errorf("the command printed %s", got.All)
+	}
+	env["C"] = "${secret:NONE}"
+	for _, session := range []string{"new", "home", "none"} {
+		_, _ = c.try(u.t.Context(), "execute_code", args{"code": "1", "session_id": session, "env": env})
+	}
+	env["not a name"] = hidden["a variable of a session"]
+	_, _ = c.try(u.t.Context(), "execute_code", args{"code": "1", "session_id": "new", "env": env})
+	_, _ = u.s.cliAs(u.token, "", "sessions", "new", "--env", "A="+hidden["a variable of a session"]+"${secret:}")
+	for _, list := range []string{"sessions", "ps"} {
+		u.cli("", list, "--json")
+	}
+	nowhere(u.t, "get_sessions", c.call("get_sessions", args{}).All, hidden)
 }
 
 // written searches all that the server wrote for the values.

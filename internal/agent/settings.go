@@ -21,6 +21,8 @@ type Settings struct {
 	Roots []FileRoot
 	Git   *Identity // nil: unchanged
 	Bound *Bound    // nil: unchanged
+	// Variables are those of the session, which replace the last ones, also in interpreters that run; nil: unchanged.
+	Variables map[string]string
 }
 
 // Bound is what stands in a sandbox for secrets that only the server has.
@@ -64,12 +66,15 @@ func (s Settings) message() *agentv1.ConfigureRequest {
 		m.Bound = &agentv1.Bound{Env: b.Env, Ca: b.CA, Bundles: b.Bundles, Files: b.Files,
 			Java: b.Java, JavaStores: b.JavaStores}
 	}
+	if s.Variables != nil {
+		m.Variables = &agentv1.Variables{Env: s.Variables}
+	}
 	return m
 }
 
 // Configure sends the agent its settings.
 func (c *Client) Configure(ctx context.Context, s Settings) error {
-	if s.Bound != nil {
+	if s.Bound != nil || s.Variables != nil {
 		defer c.closeDirect()()
 	}
 	_, err := call(ctx, c.rpc.Configure, s.message())

@@ -17,6 +17,7 @@ import (
 	"sandlot/internal/agent/command"
 	"sandlot/internal/api/client"
 	"sandlot/internal/api/preview"
+	"sandlot/internal/api/protocol"
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
 	"sandlot/internal/policy"
@@ -170,7 +171,7 @@ func TestCommandsGoThroughTheDoor(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	for name, try := range map[string]func() error{
-		"a session": func() error { _, err := c.NewSession(ctx); return err },
+		"a session": func() error { _, err := c.NewSession(ctx, protocol.SessionRequest{}); return err },
 		"a tool":    func() error { return c.JSON(ctx, "POST", "/v1/tools/get_sessions", map[string]any{}, nil) },
 		"a secret":  func() error { _, err := c.SetSecret(ctx, "GH", nil, "x"); return err },
 		"download":  func() error { _, err := c.Download(ctx, "home", "f", io.Discard); return err },

@@ -215,7 +215,7 @@ func TestClientMakesOne(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	id, err := c.NewSession(t.Context())
+	id, err := c.NewSession(t.Context(), protocol.SessionRequest{})
 	p := auth.Principal{ID: "user:ann"}
 	list, listErr := e.Hub.Sessions.List(t.Context(), p, "")
 	if err != nil || listErr != nil || len(list) != 1 || list[0].ID != id || requests != 3 {

@@ -17,8 +17,8 @@ func (s *Server) getSession(w http.ResponseWriter, r *http.Request, p auth.Princ
 
 func sessionRequest(w http.ResponseWriter, r *http.Request) (hub.SessionSpec, error) {
 	var q protocol.SessionRequest
-	err := decodeOptional(w, r, 64<<10, &q, "nothing but template and flavor")
-	return hub.SessionSpec{Template: q.Template, Flavor: q.Flavor}, err
+	err := decodeOptional(w, r, 1<<20, &q, "nothing but template, flavor and env")
+	return hub.SessionSpec{Template: q.Template, Flavor: q.Flavor, Env: q.Env}, err
 }
 
 // callTool calls the tool of the path. The response is flat, as that of a bare call: the

@@ -195,7 +195,7 @@ func (a *App) openSessions(ctx context.Context) error {
 		}}
 	a.sessions = session.New(session.Config{Pool: a.pool, Store: a.store, Log: a.log, Egress: a.egress,
 		Bound:  boundSettings{a.bound, a.registries.certificates},
-		Quotas: a.quotas, Events: a.events, Rules: limits})
+		Sealer: a.vault, Quotas: a.quotas, Events: a.events, Rules: limits})
 	networkPolicies, err := policies(c)
 	if err != nil {
 		return err

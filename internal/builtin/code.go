@@ -16,6 +16,7 @@ import (
 	"sandlot/internal/fault"
 	"sandlot/internal/image"
 	"sandlot/internal/once"
+	"sandlot/internal/policy"
 	"sandlot/internal/session"
 	"sandlot/internal/terminal"
 	"sandlot/internal/tool"
@@ -27,8 +28,9 @@ type CodeInput struct {
 	Language string `json:"language,omitempty"`
 	Template string `json:"template,omitempty"`
 	SessionInput
-	Flavor  string `json:"flavor,omitempty"`
-	Timeout int64  `json:"timeout,omitempty"`
+	Flavor  string            `json:"flavor,omitempty"`
+	Env     map[string]string `json:"env,omitempty"`
+	Timeout int64             `json:"timeout,omitempty"`
 	IdempotencyInput
 }
 
@@ -36,6 +38,9 @@ type CodeInput struct {
 func (in CodeInput) target(_ *Tools, c tool.Call, d *tool.Detail) {
 	d.Session = wantedSession(c, in.SessionID)
 }
+
+// implies implements implying; see tool.Call.Reveal.
+func (CodeInput) implies() []policy.Operation { return []policy.Operation{policy.SecretUse} }
 
 // CodeResult is the result of execute_code.
 type CodeResult struct {
@@ -81,7 +86,8 @@ func (t *Tools) executeCode(ctx context.Context, c tool.Call, in CodeInput) (*to
 	if err := t.checkLanguage(in.Language); err != nil {
 		return nil, err
 	}
-	l, err := t.openSession(ctx, c, session.OpenRequest{ID: in.SessionID, Template: in.Template, Flavor: in.Flavor})
+	l, err := t.openSession(ctx, c, session.OpenRequest{ID: in.SessionID, Template: in.Template, Flavor: in.Flavor,
+		Env: in.Env})
 	if err != nil {
 		return nil, err
 	}
@@ -94,6 +100,9 @@ func (t *Tools) executeCode(ctx context.Context, c tool.Call, in CodeInput) (*to
 		if err := c.Decide(ctx, lang.Name); err != nil {
 			return nil, err
 		}
+	}
+	if err := l.UseVariables(ctx, c.Reveal); err != nil {
+		return nil, err
 	}
 	timeout := t.timeout(in.Timeout)
 	once.Begun(ctx)

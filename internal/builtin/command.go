@@ -81,6 +81,9 @@ func (t *Tools) executeCommand(ctx context.Context, c tool.Call, in CommandInput
 		return nil, err
 	}
 	defer l.Release()
+	if err := l.UseVariables(ctx, c.Reveal); err != nil {
+		return nil, err
+	}
 	cmd := Command(l.Booted.Template, in.Command, in.Args, in.Args != nil)
 	cmd.Dir, cmd.Env = in.Cwd, env
 	once.Begun(ctx)

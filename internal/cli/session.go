@@ -18,6 +18,7 @@ import (
 
 	"sandlot/internal/agent/command"
 	"sandlot/internal/api/client"
+	"sandlot/internal/api/protocol"
 	"sandlot/internal/builtin"
 	"sandlot/internal/cli/connection"
 	"sandlot/internal/image"
@@ -48,7 +49,7 @@ func (p *program) findSession(ctx context.Context, session string) (*target, err
 			return nil, err
 		}
 	}
-	id, err := api.NewSession(ctx)
+	id, err := api.NewSession(ctx, protocol.SessionRequest{})
 	if err != nil {
 		return nil, errors.Join(err, done())
 	}
@@ -64,7 +65,7 @@ func (p *program) lastingSession(ctx context.Context, session string) (*target, 
 		return nil, err
 	}
 	if session == "new" {
-		if session, err = api.NewSession(ctx); err != nil {
+		if session, err = api.NewSession(ctx, protocol.SessionRequest{}); err != nil {
 			return nil, errors.Join(err, done())
 		}
 		fmt.Fprintln(p.err, "session", session)
@@ -263,8 +264,8 @@ func (p *program) rawTerminal(cmd *command.Command, t client.Terminal) (restore 
 }
 
 func (p *program) sessions() *cobra.Command {
-	c := &cobra.Command{Use: "sessions", Short: "List your sessions; 'stop' ends one", Args: cobra.NoArgs,
-		Example: "  sandlot sessions\n  sandlot sessions stop SESSION_ID"}
+	c := &cobra.Command{Use: "sessions", Short: "List your sessions; 'new' creates one, 'stop' ends one",
+		Args: cobra.NoArgs, Example: "  sandlot sessions\n  sandlot sessions stop SESSION_ID"}
 	p.withJSON(c, func(c *cobra.Command, _ []string) error {
 		var list builtin.SessionList
 		if err := p.list(c.Context(), "/v1/sessions", &list); err != nil {
@@ -283,7 +284,40 @@ func (p *program) sessions() *cobra.Command {
 		}
 		return nil
 	})
-	c.AddCommand(p.stopSession())
+	c.AddCommand(p.newSession(), p.stopSession())
+	return c
+}
+
+func (p *program) newSession() *cobra.Command {
+	var wanted protocol.SessionRequest
+	var env []string
+	c := &cobra.Command{
+		Use: "new", Short: "Create a session and print its id", Args: cobra.NoArgs,
+		Long: "Create a session and print its id. All programs and all code in it have the variables of --env, in which " +
+			"${secret:NAME} stands for a stored secret. The server has to run.",
+		Example: "  sandlot sessions new\n  sandlot sessions new --env 'KEY=${secret:KEY}' --flavor medium",
+	}
+	c.Flags().StringVar(&wanted.Template, "template", "", "template of the session")
+	c.Flags().StringVar(&wanted.Flavor, "flavor", "", "how large it is: a flavor")
+	c.Flags().StringArrayVar(&env, "env", nil, "variable: NAME=VALUE, or NAME for the value that it has here")
+	p.withJSON(c, func(c *cobra.Command, _ []string) (err error) {
+		if wanted.Env, err = connection.Pairs("env", env); err != nil {
+			return usage{err}
+		}
+		api, err := p.client()
+		if err != nil {
+			return err
+		}
+		id, err := api.NewSession(c.Context(), wanted)
+		if err != nil {
+			return err
+		}
+		if p.asJSON {
+			return p.json(map[string]string{"session_id": id})
+		}
+		fmt.Fprintln(p.out, id)
+		return nil
+	})
 	return c
 }
 

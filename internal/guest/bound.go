@@ -28,35 +28,14 @@ func (a *Agent) applyBound(ctx context.Context, m *agentv1.Bound) {
 	a.boundMu.Lock()
 	defer a.boundMu.Unlock()
 	a.mu.Lock()
-	env, before := maps.Clone(a.env), a.bound
+	env := maps.Clone(a.env)
 	a.mu.Unlock()
 	bound := map[string]string{}
 	if len(m.Ca) > 0 {
 		maps.Copy(bound, trust(trustDir, env, m))
 	}
 	maps.Copy(bound, m.Env)
-	var remove []string
-	for name := range before {
-		if _, ok := bound[name]; ok {
-			continue
-		}
-		if own, ok := env[name]; ok {
-			bound[name] = own // what it was without bound secrets
-		} else {
-			remove = append(remove, name)
-		}
-	}
-	slices.Sort(remove)
-	a.mu.Lock()
-	a.bound = bound
-	interps := slices.Collect(maps.Values(a.interps))
-	a.mu.Unlock()
-	if maps.Equal(before, bound) {
-		return
-	}
-	for _, i := range interps {
-		i.SetEnvironment(ctx, bound, remove)
-	}
+	a.changeVariables(ctx, false, func() { a.bound = bound })
 }
 
 // trust makes programs trust a certificate: it adds it to the files of certificates that there are, and returns the

@@ -151,3 +151,28 @@ func TestTrustReadsNoPrivateFile(t *testing.T) {
 		}
 	}
 }
+
+// Variables of the session replace those of bound secrets, and a call's replace them.
+func TestSessionVariables(t *testing.T) {
+	a := New(Config{Env: []string{"OWN=own", "BOTH=own"}})
+	configure := func(r *agentv1.ConfigureRequest) {
+		t.Helper()
+		if _, err := a.Configure(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	has := func(call map[string]string, want string) {
+		t.Helper()
+		if got := strings.Join(a.environment(call, false), " "); got != want {
+			t.Errorf("the environment is %s; want %s", got, want)
+		}
+	}
+	configure(&agentv1.ConfigureRequest{Bound: &agentv1.Bound{Env: map[string]string{"KEY": "placeholder"}}})
+	configure(&agentv1.ConfigureRequest{Variables: &agentv1.Variables{Env: map[string]string{"KEY": "s", "BOTH": "s"}}})
+	has(nil, "BOTH=s KEY=s OWN=own")
+	has(map[string]string{"BOTH": "call"}, "BOTH=call KEY=s OWN=own")
+	configure(&agentv1.ConfigureRequest{})
+	has(nil, "BOTH=s KEY=s OWN=own")
+	configure(&agentv1.ConfigureRequest{Variables: &agentv1.Variables{Env: map[string]string{"NEW": "s"}}})
+	has(nil, "BOTH=own KEY=placeholder NEW=s OWN=own")
+}

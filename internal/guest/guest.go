@@ -190,13 +190,14 @@ type Agent struct {
 	callStreams chan net.Conn                   // Call streams, for the HTTP server
 	network     atomic.Pointer[network.Network] // nil: the runtime gives the sandbox a network
 	work        sync.WaitGroup
-	boundMu     sync.Mutex // held while bound secrets are applied
+	boundMu     sync.Mutex // held while bound secrets and variables of the session are applied
 
 	mu          sync.Mutex
 	secret      []byte
 	bootID      string
 	env         map[string]string
 	bound       map[string]string // variables for bound secrets, which replace those of env
+	session     map[string]string // variables of the session, which replace all of these
 	languages   []*agentv1.Language
 	interps     map[string]*interp.Interp // by interpreterName
 	activeCalls int                       // calls that run now
@@ -638,8 +639,36 @@ func (a *Agent) variables(call map[string]string) map[string]string {
 	if n := a.network.Load(); n != nil {
 		maps.Copy(env, n.Environment())
 	}
+	maps.Copy(env, a.session)
 	maps.Copy(env, call)
 	return env
+}
+
+// changeVariables changes the variables of programs. Interpreters that run get what differs before their next cell; with
+// restart, those that have run no cell yet start again, so that they have what is read at their start alone, such as
+// PYTHONPATH. change is called while mu is held. The caller holds boundMu.
+func (a *Agent) changeVariables(ctx context.Context, restart bool, change func()) {
+	before := a.variables(nil)
+	a.mu.Lock()
+	change()
+	interps := slices.Collect(maps.Values(a.interps))
+	a.mu.Unlock()
+	set := a.variables(nil)
+	var remove []string
+	for name, value := range before {
+		if now, ok := set[name]; !ok {
+			remove = append(remove, name)
+		} else if now == value {
+			delete(set, name)
+		}
+	}
+	if len(set)+len(remove) == 0 {
+		return
+	}
+	slices.Sort(remove)
+	for _, i := range interps {
+		i.SetEnvironment(ctx, interp.Change{Set: set, Remove: remove, Restart: restart})
+	}
 }
 
 // Hello implements the RPC.
@@ -654,6 +683,11 @@ func (a *Agent) Configure(ctx context.Context, r *agentv1.ConfigureRequest) (*ag
 	err := a.configure(r)
 	if r.Bound != nil && err == nil {
 		a.applyBound(ctx, r.Bound)
+	}
+	if r.Variables != nil && err == nil {
+		a.boundMu.Lock()
+		defer a.boundMu.Unlock()
+		a.changeVariables(ctx, true, func() { a.session = r.Variables.Env })
 	}
 	return &agentv1.ConfigureResponse{}, err
 }

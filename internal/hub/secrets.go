@@ -8,6 +8,7 @@ import (
 	"sandlot/internal/policy"
 	"sandlot/internal/secret"
 	"sandlot/internal/servers/spec"
+	"sandlot/internal/session"
 	"sandlot/internal/vault"
 )
 
@@ -65,12 +66,19 @@ func (h *Hub) removeSecret(ctx context.Context, p auth.Principal, name SecretNam
 	return h.serversUsing(p, string(name)), nil
 }
 
-// reveal returns variables of a command with the principal's secrets in place of references to them.
+// reveal returns variables of a command or a session with the principal's secrets in place of references to them.
 func (h *Hub) reveal(ctx context.Context, p auth.Principal, env map[string]string) (map[string]string, error) {
 	return spec.RevealEnv(env, func(name string) (string, error) { return h.useSecret(ctx, p, SecretName(name)) })
 }
 
-// useSecret returns the value of a secret for a command, or the placeholder of one that is bound.
+// revealFor returns reveal for a principal.
+func (h *Hub) revealFor(p auth.Principal) session.Reveal {
+	return func(ctx context.Context, env map[string]string) (map[string]string, error) {
+		return h.reveal(ctx, p, env)
+	}
+}
+
+// useSecret returns the value of a secret for a program, or the placeholder of one that is bound.
 func (h *Hub) useSecret(ctx context.Context, p auth.Principal, name SecretName) (string, error) {
 	a, err := h.authorize(ctx, Request{Principal: p, Operation: policy.SecretUse, Resource: name.resource(h, p),
 		Detail: string(name)})

@@ -39,8 +39,11 @@ func (id SessionID) resource(h *Hub, p auth.Principal) policy.Resource {
 }
 
 // SessionSpec describes the session that a client wants. The ID "" means the principal's home
-// session, and "new" a new session. Template and Flavor may be empty.
-type SessionSpec struct{ ID, Template, Flavor string }
+// session, and "new" a new session. Template and Flavor may be empty, and Env is for a new session.
+type SessionSpec struct {
+	ID, Template, Flavor string
+	Env                  map[string]string
+}
 
 // Session is a session that was created.
 type Session struct {
@@ -64,11 +67,14 @@ func (h *Hub) MayCreateSession(ctx context.Context, p auth.Principal, template s
 
 // createSession creates a session. It ignores the spec's ID.
 func (h *Hub) createSession(ctx context.Context, p auth.Principal, a SessionSpec) (Session, error) {
-	l, err := h.Sessions.Open(ctx, p, session.OpenRequest{ID: "new", Template: a.Template, Flavor: a.Flavor})
+	l, err := h.Sessions.Open(ctx, p, session.OpenRequest{ID: "new", Template: a.Template, Flavor: a.Flavor, Env: a.Env})
 	if err != nil {
 		return Session{}, err
 	}
 	defer l.Release()
+	if err := l.UseVariables(ctx, h.revealFor(p)); err != nil {
+		return Session{}, err
+	}
 	return Session{l.ID(), l.Booted.Template.Name, l.Booted.Flavor.Name}, nil
 }
 

@@ -35,8 +35,15 @@ func (h *Hub) OpenShell(ctx context.Context, p auth.Principal, spec SessionSpec)
 // command, and the message that describes the process to the client. The caller closes the
 // stream.
 func (s *Shell) Run(ctx context.Context, c command.Command) (*agent.Interactive, command.Started, error) {
-	if err := s.decide(ctx, policy.CommandLine(c.Args, c.Env)); err != nil {
+	own, err := s.lease.Variables()
+	if err != nil {
+		return nil, command.Started{}, s.Fail(err)
+	}
+	if err := s.decide(ctx, policy.WithVariables(policy.CommandLine(c.Args, c.Env), own)); err != nil {
 		return nil, command.Started{}, err
+	}
+	if err := s.lease.UseVariables(ctx, s.hub.revealFor(s.request.Principal)); err != nil {
+		return nil, command.Started{}, s.Fail(err)
 	}
 	env, err := s.hub.reveal(ctx, s.request.Principal, c.Env)
 	if err != nil {

@@ -61,9 +61,7 @@ func (h *Hub) Call(ctx context.Context, c tool.Call) (*tool.Result, error) {
 	request := once.NewShared(func() { _ = a.Close() }) // a run with an idempotency key may outlast this call
 	defer request.Release()
 	c.Hold = request.Hold
-	c.Reveal = func(ctx context.Context, env map[string]string) (map[string]string, error) {
-		return h.reveal(ctx, c.Principal, env)
-	}
+	c.Reveal = h.revealFor(c.Principal)
 	h.askFor(ctx, &c, f, a)
 	if f.Consents && invalid == nil {
 		c.Consent = h.consent(r, a.decision)
@@ -157,6 +155,11 @@ func (h *Hub) callRequest(ctx context.Context, f tool.Callable, c *tool.Call) (r
 		return r, nil
 	}
 	d, invalid := f.Detail(*c)
+	if f.Operation == policy.ShellExecute && invalid == nil && h.Sessions != nil {
+		var env map[string]string
+		env, invalid = h.Sessions.VariablesOf(c.Principal.ID, d.Session)
+		d.Text = policy.WithVariables(d.Text, env)
+	}
 	r.Detail, r.DetailFollows = d.Text, f.DetailFollows || invalid != nil
 	r.Resource = h.resourceOf(c.Principal, d)
 	return r, invalid

@@ -20,6 +20,11 @@ func CommandLine(argv []string, env map[string]string) string {
 		}
 		line = strings.Join(words, " ")
 	}
+	return WithVariables(line, env)
+}
+
+// WithVariables returns the detail of a command that also has these variables.
+func WithVariables(line string, env map[string]string) string {
 	if len(env) == 0 {
 		return line
 	}

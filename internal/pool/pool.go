@@ -5,6 +5,8 @@ package pool
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -39,6 +41,9 @@ type Booted struct {
 
 	boundMu      sync.Mutex // held while bound secrets are applied
 	boundVersion atomic.Uint64
+
+	variablesMu sync.Mutex
+	variables   [sha256.Size]byte // a hash of the session's variables that it has; zero: it has none
 }
 
 // Connect gives the sandbox its access to the network.
@@ -309,11 +314,12 @@ func (p *Pool) makeReady(ctx context.Context, b *Booted) error {
 }
 
 // Configure tells the agent its languages, roots and limits.
-func (p *Pool) Configure(ctx context.Context, b *Booted) error { return p.configure(ctx, b, nil) }
+func (p *Pool) Configure(ctx context.Context, b *Booted) error { return p.configure(ctx, b, nil, nil) }
 
-func (p *Pool) configure(ctx context.Context, b *Booted, bound *agent.Bound) error {
+func (p *Pool) configure(ctx context.Context, b *Booted, bound *agent.Bound, variables map[string]string) error {
 	s := agent.Settings{Template: p.runnable(b.Template), Limits: p.Limits(b.Flavor),
-		Roots: []agent.FileRoot{{Path: WorkspaceDir}}, Git: b.identity.Load(), Bound: bound}
+		Roots: []agent.FileRoot{{Path: WorkspaceDir}}, Git: b.identity.Load(), Bound: bound,
+		Variables: variables}
 	for _, m := range b.Box.Spec().Mounts {
 		if m.Shared { // ReadOnly is as it was mounted: the agent need not know when a volume becomes full
 			s.Roots = append(s.Roots, agent.FileRoot{Path: m.Target, ReadOnly: m.ReadOnly})
@@ -335,12 +341,31 @@ func (p *Pool) SetBound(ctx context.Context, b *Booted, version uint64, settings
 	}
 	bound, err := settings()
 	if err == nil {
-		err = p.configure(ctx, b, bound)
+		err = p.configure(ctx, b, bound, nil)
 	}
 	if err == nil {
 		b.boundVersion.Store(version)
 	}
 	return err
+}
+
+// SetVariables gives a sandbox the variables of its session, unless it has them already. They are not nil.
+func (p *Pool) SetVariables(ctx context.Context, b *Booted, variables map[string]string) error {
+	text, err := json.Marshal(variables) // sorted by name
+	if err != nil {
+		return err
+	}
+	hash := sha256.Sum256(text)
+	b.variablesMu.Lock()
+	defer b.variablesMu.Unlock()
+	if b.variables == hash {
+		return nil
+	}
+	if err := p.configure(ctx, b, nil, variables); err != nil {
+		return err
+	}
+	b.variables = hash
+	return nil
 }
 
 // SetIdentity sets the default author of git commits in a sandbox. It does so once for each

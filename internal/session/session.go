@@ -39,6 +39,7 @@ type Record struct {
 	Used      time.Time
 	Lost      string          // why variables and processes are gone; empty once the user was told
 	Network   NetworkOverride // what the operator set for this session alone
+	Variables []byte          // sealed; nil: it has none. They never change
 	// Traffic is what all its sandboxes have sent and received. PutSession does not
 	// change the stored value; PutCounts does.
 	Traffic egress.Traffic

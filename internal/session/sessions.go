@@ -71,6 +71,8 @@ type Config struct {
 	Egress *egress.Broker
 	// Bound has the bound secrets of principals; nil: there are none.
 	Bound Bound
+	// Sealer seals the variables of sessions; nil: no session has any.
+	Sealer Sealer
 	// Quotas has what each principal may have; nil: as much as Rules allow.
 	Quotas *quotas.Quotas
 	// Events receives an event when a session is created, is removed, or gets or loses a
@@ -125,6 +127,8 @@ type OpenRequest struct {
 	ID       string // empty: the caller's default; "new"; "home"; or an id
 	Template string // empty: any
 	Flavor   string // empty: any
+	// Env are variables of the session, which has to be a new one, and not the home. Lease.UseVariables has to follow.
+	Env map[string]string
 	// NewByDefault makes a new session the default, instead of the home.
 	NewByDefault bool
 	// keepNotice leaves Lease.Notice to the next call.
@@ -226,7 +230,16 @@ func identity(p auth.Principal) *agent.Identity {
 // findOrCreate returns the session that a asks for, and creates it if necessary.
 func (s *Sessions) findOrCreate(ctx context.Context, p auth.Principal,
 	a OpenRequest) (session *Session, created bool, err error) {
-	switch a.Wanted(p) {
+	if err := checkVariables(a.Env); err != nil {
+		return nil, false, err
+	}
+	wanted := a.Wanted(p)
+	if len(a.Env) > 0 && wanted != "new" {
+		return nil, false, fault.Argument("env", "variables are given to a new session: use session_id \"new\"").
+			Advise("Create another session with them", "In a session that exists, set them in the code, or pass env "+
+				"to execute_command")
+	}
+	switch wanted {
 	case "new":
 		session, err = s.create(ctx, p, a, false)
 		return session, true, err
@@ -281,6 +294,10 @@ func (s *Sessions) create(ctx context.Context, p auth.Principal, a OpenRequest, 
 	now := time.Now().UTC()
 	r := Record{ID: secret.ID(), Owner: p.ID, Home: home, Template: t.Name, Flavor: f.Name, State: Live, Created: now,
 		Used: now}
+	if r.Variables, err = s.sealVariables(p.ID, r.ID, a.Env); err != nil {
+		s.unreserve(p.ID, reserved)
+		return nil, err
+	}
 	meter := egress.NewMeter(egress.Traffic{}, s.dayMeter(p.ID))
 	booted := s.Pool.Take(t, f)
 	if booted != nil {

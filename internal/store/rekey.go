@@ -11,10 +11,11 @@ import (
 // SealedRows implements vault.SealedStore.
 func (s *DB) SealedRows(ctx context.Context) ([]vault.SealedRow, error) {
 	return queryAll(ctx, s.db, func(row scanner) (r vault.SealedRow, err error) {
-		err = row.Scan(&r.Login, &r.Owner, &r.Name, &r.Binding, &r.Sealed)
+		err = row.Scan(&r.Kind, &r.Owner, &r.Name, &r.Binding, &r.Sealed)
 		return r, err
 	}, `SELECT 0, principal, name, binding, value FROM secrets
-		UNION ALL SELECT 1, principal, connection, '', value FROM logins`)
+		UNION ALL SELECT 1, principal, connection, '', value FROM logins
+		UNION ALL SELECT 2, owner, id, '', variables FROM sessions WHERE length(variables) > 1`)
 }
 
 // Reseal implements vault.SealedStore.
@@ -27,7 +28,7 @@ func (s *DB) Reseal(ctx context.Context, rows []vault.SealedRow, fingerprint str
 		// operator's; here the tables are written anew.
 		statement := `PRAGMA wal_checkpoint(TRUNCATE)`
 		if s.postgres {
-			statement = `VACUUM FULL secrets, logins`
+			statement = `VACUUM FULL secrets, logins, sessions`
 		}
 		_, err := c.ExecContext(withoutTimeout(ctx), statement)
 		return err
@@ -41,15 +42,7 @@ func reseal(ctx context.Context, c *sql.Conn, rows []vault.SealedRow, fingerprin
 	}
 	defer tx.Rollback()
 	for _, r := range rows {
-		table, name := "secrets", "name"
-		if r.Login {
-			table, name = "logins", "connection"
-		}
-		statement := `UPDATE ` + table + ` SET value = ? WHERE principal = ? AND ` + name + ` = ?`
-		args := []any{r.Sealed, r.Owner, r.Name}
-		if r.Sealed == nil {
-			statement, args = `DELETE FROM `+table+` WHERE principal = ? AND `+name+` = ?`, args[1:]
-		}
+		statement, args := resealStatement(r)
 		if _, err := tx.ExecContext(ctx, statement, args...); err != nil {
 			return err
 		}
@@ -59,6 +52,30 @@ func reseal(ctx context.Context, c *sql.Conn, rows []vault.SealedRow, fingerprin
 		return err
 	}
 	return tx.Commit()
+}
+
+// unreadable is stored for variables of a session that no key opens. The session has them still, so nothing starts in
+// it without them.
+var unreadable = []byte{0}
+
+// resealStatement returns the statement that stores the new value of a row, or removes it, with its arguments.
+func resealStatement(r vault.SealedRow) (statement string, args []any) {
+	table, name := "secrets", "name"
+	switch r.Kind {
+	case vault.SealedLogin:
+		table, name = "logins", "connection"
+	case vault.SealedVariables:
+		sealed := r.Sealed
+		if sealed == nil {
+			sealed = unreadable
+		}
+		return `UPDATE sessions SET variables = ? WHERE owner = ? AND id = ?`, []any{sealed, r.Owner, r.Name}
+	}
+	if r.Sealed == nil {
+		return `DELETE FROM ` + table + ` WHERE principal = ? AND ` + name + ` = ?`, []any{r.Owner, r.Name}
+	}
+	return `UPDATE ` + table + ` SET value = ? WHERE principal = ? AND ` + name + ` = ?`,
+		[]any{r.Sealed, r.Owner, r.Name}
 }
 
 // KeyFingerprint implements vault.SealedStore.

@@ -232,7 +232,7 @@ func (s *DB) HasTokens(ctx context.Context) (bool, error) {
 }
 
 const sessionColumns = `id, owner, home, template, flavor, sandbox, workspace, state, created, used, lost, network, ` +
-	`runtime, sent, received, disk`
+	`runtime, sent, received, disk, variables`
 
 func scanSession(row scanner) (session.Record, error) {
 	var r session.Record
@@ -240,7 +240,7 @@ func scanSession(row scanner) (session.Record, error) {
 	var network string
 	err := row.Scan(&r.ID, &r.Owner, &r.Home, &r.Template, &r.Flavor, &r.Sandbox, &r.Workspace, &r.State, &created,
 		&used, &r.Lost, &network, &r.Runtime, &r.Traffic.Up, &r.Traffic.Down,
-		&r.DiskBytes)
+		&r.DiskBytes, &r.Variables)
 	if network != "" && json.Unmarshal([]byte(network), &r.Network) != nil {
 		r.Network = session.NetworkOverride{Mode: egress.None} // a policy that cannot be parsed allows nothing
 	}
@@ -258,12 +258,12 @@ func (s *DB) PutSession(ctx context.Context, r session.Record) error {
 		}
 		network = string(b)
 	}
-	_, err := s.db.ExecContext(ctx, `INSERT INTO sessions (`+sessionColumns+`) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,0,0,0)
+	_, err := s.db.ExecContext(ctx, `INSERT INTO sessions (`+sessionColumns+`) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,0,0,0,?)
 		ON CONFLICT (id) DO UPDATE SET template=excluded.template, flavor=excluded.flavor, sandbox=excluded.sandbox,
 		workspace=excluded.workspace, state=excluded.state, used=excluded.used, lost=excluded.lost,
 		network=excluded.network, runtime=excluded.runtime`,
 		r.ID, r.Owner, r.Home, r.Template, r.Flavor, r.Sandbox, r.Workspace, r.State, r.Created.UnixMilli(),
-		r.Used.UnixMilli(), r.Lost, network, r.Runtime)
+		r.Used.UnixMilli(), r.Lost, network, r.Runtime, r.Variables)
 	return err
 }
 

@@ -95,7 +95,7 @@ func (v *Vault) CheckStored(ctx context.Context, rows SealedStore) error {
 	}
 	secrets := 0
 	for _, r := range all {
-		if r.Login {
+		if r.Kind != SealedSecret {
 			continue
 		}
 		if _, err := k.Open(nil, nil, r.Sealed, secretAdditionalData(r.Owner, r.Name, r.Binding)); err == nil {

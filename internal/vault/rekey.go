@@ -16,12 +16,22 @@ import (
 	"sandlot/internal/secret"
 )
 
-// SealedRow is a stored secret or, with Login, a stored log-in at the connection Name.
+// SealedKind says what is sealed in a row.
+type SealedKind int
+
+// The kinds of rows.
+const (
+	SealedSecret    SealedKind = iota // Name is its name
+	SealedLogin                       // Name is the connection
+	SealedVariables                   // Name is the session
+)
+
+// SealedRow is a stored secret, a log-in, or the variables of a session.
 type SealedRow struct {
-	Login       bool
+	Kind        SealedKind
 	Owner, Name string
 	Binding     string // of a bound secret
-	Sealed      []byte // nil: the row is to be removed
+	Sealed      []byte // nil: the row is to be removed, or, of a session, to say that it cannot be read
 }
 
 // SealedStore is the store of everything that is sealed with the vault's key.
@@ -83,7 +93,7 @@ func (v *Vault) Rekey(ctx context.Context, rows SealedStore, address func(owner,
 	}
 	if err == nil && dropped > 0 && !drop {
 		err = fault.New(fault.Configuration,
-			"%d of %d secrets and log-ins cannot be read with the key that is there, or a log-in's server is not in "+
+			"%d of %d secrets, log-ins and variables of sessions cannot be read with the key that is there, or a log-in's server is not in "+
 				"the settings as this command reads them (give it the variables of the server); nothing has changed. "+
 				"With --drop they are removed", dropped, len(all))
 	}
@@ -129,9 +139,14 @@ func reseal(all []SealedRow, old cipher.AEAD, key []byte,
 	}
 	for i := range all {
 		r := &all[i]
-		additionalData := secretAdditionalData(r.Owner, r.Name, r.Binding)
-		if r.Login {
+		var additionalData []byte
+		switch r.Kind {
+		case SealedSecret:
+			additionalData = secretAdditionalData(r.Owner, r.Name, r.Binding)
+		case SealedLogin:
 			additionalData = loginAdditionalData(r.Owner, r.Name, addressOf(r.Owner, r.Name))
+		case SealedVariables:
+			additionalData = variablesAdditionalData(r.Owner, r.Name)
 		}
 		text, err := old.Open(nil, nil, r.Sealed, additionalData)
 		if err != nil {

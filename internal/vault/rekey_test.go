@@ -17,6 +17,7 @@ import (
 type sealedRows struct {
 	secrets *records
 	logins  rows
+	vars    rows // variables of sessions
 	mark    string
 	broken  error
 	after   bool // it breaks when everything is stored
@@ -27,7 +28,10 @@ func (s *sealedRows) SealedRows(context.Context) (all []SealedRow, err error) {
 		all = append(all, SealedRow{Owner: k[0], Name: k[1], Sealed: r.Sealed})
 	}
 	for k, b := range s.logins {
-		all = append(all, SealedRow{Login: true, Owner: k[0], Name: k[1], Sealed: b})
+		all = append(all, SealedRow{Kind: SealedLogin, Owner: k[0], Name: k[1], Sealed: b})
+	}
+	for k, b := range s.vars {
+		all = append(all, SealedRow{Kind: SealedVariables, Owner: k[0], Name: k[1], Sealed: b})
 	}
 	return all, nil
 }
@@ -39,9 +43,11 @@ func (s *sealedRows) Reseal(_ context.Context, all []SealedRow, mark string) err
 	for _, r := range all {
 		k := [2]string{r.Owner, r.Name}
 		switch {
-		case r.Login && r.Sealed == nil:
+		case r.Kind == SealedVariables:
+			s.vars[k] = r.Sealed
+		case r.Kind == SealedLogin && r.Sealed == nil:
 			delete(s.logins, k)
-		case r.Login:
+		case r.Kind == SealedLogin:
 			s.logins[k] = r.Sealed
 		case r.Sealed == nil:
 			delete(s.secrets.all, k)
@@ -62,7 +68,7 @@ func (s *sealedRows) KeyFingerprint(context.Context) (string, error) { return s.
 func TestRekey(t *testing.T) {
 	v, m := fresh(t)
 	l := &Logins{Vault: v, Store: rows{}}
-	all := &sealedRows{secrets: m, logins: l.Store.(rows)}
+	all := &sealedRows{secrets: m, logins: l.Store.(rows), vars: rows{}}
 	const there = "https://bank.example/mcp"
 	address := func(owner, connection string) string {
 		if connection == "lost" {
@@ -78,8 +84,16 @@ func TestRekey(t *testing.T) {
 	if err := l.Save(t.Context(), ann, "x", there, "log-in of ann"); err != nil {
 		t.Fatal(err)
 	}
+	sealedVars, err := v.SealVariables(ann, "s1", map[string]string{"A": "hunter2"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all.vars[[2]string{ann, "s1"}] = sealedVars
 	whole := func(what string) {
 		t.Helper()
+		if got, err := v.OpenVariables(ann, "s1", all.vars[[2]string{ann, "s1"}]); err != nil || got["A"] != "hunter2" {
+			t.Errorf("%s: variables %v, %v", what, got, err)
+		}
 		is(t, v, ann, "A", "of ann")
 		is(t, v, bob, "A", "of bob")
 		if got, err := l.Load(t.Context(), ann, "x", there); err != nil || got.Reveal() != "log-in of ann" {
@@ -94,7 +108,7 @@ func TestRekey(t *testing.T) {
 	}
 	key := func() []byte { b, _ := os.ReadFile(v.KeyFile); return b }
 	first, sealed := key(), bytes.Clone(m.row(ann, "A").Sealed)
-	if n, dropped, err := v.Rekey(t.Context(), all, address, false); n != 3 || dropped != 0 || err != nil ||
+	if n, dropped, err := v.Rekey(t.Context(), all, address, false); n != 4 || dropped != 0 || err != nil ||
 		bytes.Equal(first, key()) {
 		t.Errorf("%d, %d, %v", n, dropped, err)
 	}
@@ -139,7 +153,7 @@ func TestRekey(t *testing.T) {
 		!strings.Contains(err.Error(), "--drop") || !bytes.Equal(now, key()) {
 		t.Errorf("one does not open: %v", err)
 	}
-	if n, dropped, err := v.Rekey(t.Context(), all, address, true); n != 3 || dropped != 1 || err != nil ||
+	if n, dropped, err := v.Rekey(t.Context(), all, address, true); n != 4 || dropped != 1 || err != nil ||
 		len(all.logins) != 1 {
 		t.Errorf("%d, %d, %v", n, dropped, err)
 	}

@@ -75,9 +75,9 @@ func dialTo(u *url.URL) func(ctx context.Context) (net.Conn, error) {
 }
 
 // NewSession creates a session and returns its id.
-func (c *Client) NewSession(ctx context.Context) (string, error) {
+func (c *Client) NewSession(ctx context.Context, r protocol.SessionRequest) (string, error) {
 	var made hub.Session
-	err := c.JSON(ctx, "POST", "/v1/sessions", nil, &made)
+	err := c.JSON(ctx, "POST", "/v1/sessions", r, &made)
 	return made.ID, err
 }
 

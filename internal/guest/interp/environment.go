@@ -10,10 +10,12 @@ import (
 	"time"
 )
 
-// environmentChange has variables to be set and removed in a process that runs.
-type environmentChange struct {
-	set    map[string]string
-	remove []string
+// Change is a change of the environment of a process that runs.
+type Change struct {
+	Set    map[string]string
+	Remove []string // not in Set
+	// Restart starts the process again, with the environment that it has then, if it has run no cell.
+	Restart bool
 }
 
 // environmentTimeout is how long a driver may take to set variables.
@@ -21,30 +23,29 @@ const environmentTimeout = time.Second
 
 // SetEnvironment sets variables of the environment in a process that runs, and removes others. While a cell runs, that
 // is done before the next one. A process that starts later gets its variables from Config.Env.
-func (i *Interp) SetEnvironment(ctx context.Context, set map[string]string, remove []string) {
+func (i *Interp) SetEnvironment(ctx context.Context, c Change) {
 	i.mu.Lock()
 	if i.change == nil {
-		i.change = &environmentChange{set: map[string]string{}}
+		i.change = &Change{Set: map[string]string{}}
 	}
-	for _, name := range remove {
-		delete(i.change.set, name)
+	for _, name := range c.Remove {
+		delete(i.change.Set, name)
 	}
-	maps.Copy(i.change.set, set)
-	i.change.remove = slices.DeleteFunc(append(slices.Clone(i.change.remove), remove...),
-		func(name string) bool { _, ok := i.change.set[name]; return ok })
-	p, used := i.process, i.lastCell > 0
+	maps.Copy(i.change.Set, c.Set)
+	i.change.Remove = slices.DeleteFunc(append(slices.Clone(i.change.Remove), c.Remove...),
+		func(name string) bool { _, ok := i.change.Set[name]; return ok })
+	p := i.process
 	i.mu.Unlock()
-	select {
-	case i.slot <- struct{}{}:
-	default:
+	// Node reads NODE_EXTRA_CA_CERTS when it starts, and never again.
+	restart := c.Restart || i.config.Driver == "node"
+	if !i.acquireForChange(ctx, p, restart) {
 		return
 	}
 	defer i.release()
 	if p == nil || !p.alive() || !p.isReady() || i.shared != nil && !i.shared.Idle() {
 		return
 	}
-	if i.config.Driver == "node" && !used {
-		// Node reads NODE_EXTRA_CA_CERTS when it starts, and never again.
+	if restart && !i.used() {
 		i.Close()
 		i.mu.Lock()
 		i.process = nil
@@ -52,6 +53,32 @@ func (i *Interp) SetEnvironment(ctx context.Context, set map[string]string, remo
 		return
 	}
 	i.applyEnvironment(ctx, p)
+}
+
+// acquireForChange acquires the slot, if no cell runs, and reports whether it did. With restart it waits for a process
+// that starts, or connects to the host.
+func (i *Interp) acquireForChange(ctx context.Context, p *process, restart bool) bool {
+	if restart && p != nil && !i.used() {
+		ctx, cancel := context.WithTimeout(ctx, environmentTimeout)
+		defer cancel()
+		if i.awaitReady(ctx, p, environmentTimeout) != nil {
+			return false
+		}
+		return i.acquire(ctx, nil) == nil
+	}
+	select {
+	case i.slot <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+// used reports whether the process has begun a cell.
+func (i *Interp) used() bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.lastCell > 0 || i.shared != nil && i.shared.Begun()
 }
 
 // applyEnvironment applies the change of SetEnvironment, if there is one that the process has not got yet. The driver
@@ -67,7 +94,7 @@ func (i *Interp) applyEnvironment(ctx context.Context, p *process) {
 	ctx, cancel := context.WithTimeout(ctx, environmentTimeout)
 	defer cancel()
 	id := newCellID()
-	if p.send(i.config.Driver, id, 0, Cell{Code: environmentCode(i.config.Driver, c.set, c.remove)}) != nil {
+	if p.send(i.config.Driver, id, 0, Cell{Code: environmentCode(i.config.Driver, c.Set, c.Remove)}) != nil {
 		return
 	}
 	for {

@@ -29,7 +29,9 @@ func TestSetEnvironment(t *testing.T) {
 				}
 				return strings.TrimSpace(out.String())
 			}
-			set := func(set map[string]string, remove ...string) { l.SetEnvironment(t.Context(), set, remove) }
+			set := func(set map[string]string, remove ...string) {
+				l.SetEnvironment(t.Context(), Change{Set: set, Remove: remove})
+			}
 			set(map[string]string{"KEY": "x"}) // before it has started
 			run(test.before)
 			set(map[string]string{"KEY": "first", "GONE": "x"})
@@ -52,6 +54,50 @@ func TestSetEnvironment(t *testing.T) {
 			<-ended
 			if got := run(test.read); got != "7 z None" {
 				t.Errorf("after a cell that ran: %s", got)
+			}
+		})
+	}
+}
+
+// An interpreter that has run no cell starts again for variables that it reads when it starts, and one that has does
+// not.
+func TestRestartForEnvironment(t *testing.T) {
+	for driver, test := range map[string]struct{ program, read, use string }{
+		"python": {"python3", "import os, sys; print('/added' in sys.path, os.environ.get('PYTHONPATH'))", "x = 7"},
+		"node": {"node", "console.log(process.execArgv.length + process.title.length > 0, process.env.PYTHONPATH)",
+			"var x = 7"},
+		"bash": {"bash", `echo true $PYTHONPATH`, "x=7"},
+	} {
+		t.Run(driver, func(t *testing.T) {
+			t.Parallel()
+			for _, used := range []bool{false, true} {
+				l := newLang(t, driver, program(t, test.program))
+				env := []string{}
+				inner := l.config.Env
+				l.config.Env = func() []string { return append(inner(), env...) }
+				if err := l.Warm(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if used {
+					if r, err := l.Run(t.Context(), Cell{Code: test.use}); err != nil || !r.OK {
+						t.Fatal(r, err)
+					}
+				}
+				before := l.PID()
+				env = []string{"PYTHONPATH=/added"}
+				l.SetEnvironment(t.Context(), Change{Set: map[string]string{"PYTHONPATH": "/added"}, Restart: true})
+				var out strings.Builder
+				r, err := l.Run(t.Context(), Cell{Code: test.read, Stdout: &out})
+				if err != nil || !r.OK || r.StateLost {
+					t.Fatalf("%+v, %v", r, err)
+				}
+				if got := l.PID() == before; got != used {
+					t.Errorf("used: %v; the same process: %v", used, got)
+				}
+				got := strings.ToLower(out.String())
+				if !strings.Contains(got, "/added") || !used && !strings.Contains(got, "true") {
+					t.Errorf("used: %v; it printed %s", used, out.String())
+				}
 			}
 		})
 	}

@@ -47,13 +47,13 @@ type Interp struct {
 
 	mu             sync.Mutex
 	process        *process
-	cellBegan      time.Time          // when the cell that runs began; zero: none runs
-	lossReason     string             // why the variables were lost, until a result has contained it
-	killedBy       string             // the limit that a process was killed for while the cell ran
-	lastCell       int                // the number of the last cell
-	lastSupervised int64              // the id of the last cell that was supervised for the host
-	change         *environmentChange // of the process's environment, which it has not got yet; nil: none
-	savedState     string             // bash: the file with the state that the last shell saved
+	cellBegan      time.Time // when the cell that runs began; zero: none runs
+	lossReason     string    // why the variables were lost, until a result has contained it
+	killedBy       string    // the limit that a process was killed for while the cell ran
+	lastCell       int       // the number of the last cell
+	lastSupervised int64     // the id of the last cell that was supervised for the host
+	change         *Change   // of the process's environment, which it has not got yet; nil: none
+	savedState     string    // bash: the file with the state that the last shell saved
 }
 
 // New returns an interpreter that has not started.

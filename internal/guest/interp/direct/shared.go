@@ -136,6 +136,9 @@ func (s *Shared) isOver(id int64) bool {
 // Idle reports whether the driver runs no cell of the host.
 func (s *Shared) Idle() bool { return uint16(s.words[state].Load()) == idle }
 
+// Begun reports whether the driver has begun a cell of the host.
+func (s *Shared) Begun() bool { return s.words[state].Load()>>16 != 0 }
+
 // SetBuffered sets whether the agent has output of a stream for the next cell.
 func (s *Shared) SetBuffered(stream Stream, on bool) {
 	s.words[bufferedStdout+int(stream)].Store(bit(on))
