@@ -34,8 +34,12 @@ type owner struct {
 	held    int               // calls during which the owner has to stay in memory
 }
 
-// restAfter is how long an owner stays in memory after the principal's last request.
+// restAfter is how long an owner stays in memory at most after the principal's last request.
 const restAfter = 10 * time.Minute
+
+// restAfter returns how long an owner stays in memory after the principal's last request: servers do not run longer
+// without use.
+func (servers *Servers) restAfter() time.Duration { return min(restAfter, servers.Idle) }
 
 // owner returns the owner of a principal, which may not have been loaded. The caller holds servers.mu.
 func (servers *Servers) owner(p auth.Principal) *owner {
@@ -140,7 +144,7 @@ func (servers *Servers) forgetIdle() {
 	servers.mu.Lock()
 	defer servers.mu.Unlock()
 	for id, o := range servers.owners {
-		if logins[id] || !o.idle() {
+		if logins[id] || !o.idle(servers.restAfter()) {
 			continue
 		}
 		for key, s := range o.servers {
@@ -157,8 +161,8 @@ func (servers *Servers) forgetIdle() {
 
 // idle reports whether the principal has made no request for a while, and no server runs and nothing
 // waits for one. The caller holds the mu of the Servers.
-func (o *owner) idle() bool {
-	if time.Since(o.used) < restAfter || o.held > 0 || o.changing || o.updates != nil ||
+func (o *owner) idle(after time.Duration) bool {
+	if time.Since(o.used) < after || o.held > 0 || o.changing || o.updates != nil ||
 		len(o.installs)+len(o.levels) > 0 || !o.loading.TryLock() {
 		return false
 	}
@@ -167,15 +171,15 @@ func (o *owner) idle() bool {
 		return false // forgetIdle has freed it already
 	}
 	for _, s := range o.servers {
-		if s.busy() {
+		if s.busy(after) {
 			return false
 		}
 	}
 	return true
 }
 
-// busy reports whether the server runs, or is started, changed or stored at the moment.
-func (s *server) busy() bool {
+// busy reports whether the server runs, was used not so long ago, or is started, changed or stored at the moment.
+func (s *server) busy(after time.Duration) bool {
 	if !s.storing.TryLock() {
 		return true
 	}
@@ -187,7 +191,7 @@ func (s *server) busy() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.instance != nil || s.start != nil || s.retry != nil || s.installing || len(s.follows) > 0 ||
-		time.Since(s.used) < restAfter
+		time.Since(s.used) < after
 }
 
 // shelve frees the part of a server that is in the store, and reports whether there is something that
