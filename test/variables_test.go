@@ -147,7 +147,8 @@ func TestVariablesOfSessions(t *testing.T) {
 		t.Fatal(out)
 	}
 	c = u.s.connect(older, u.token, nil)
-	for tool, arguments := range map[string]args{"execute_code": {"code": "1"}, "execute_command": {"command": "true"}} {
+	for tool, arguments := range map[string]args{"execute_code": {"code": "1"},
+		"execute_command": {"command": "true"}} {
 		arguments["session_id"] = byHTTP
 		if got := c.refusal(tool, arguments); got != "NOT_FOUND" {
 			t.Errorf("%s, without the secret: %q", tool, got)

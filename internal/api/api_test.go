@@ -93,6 +93,8 @@ func (m *records) PutCounts(context.Context, session.Counts) error { return nil 
 
 func (m *records) Days(context.Context, int64) (map[string]egress.Day, error) { return nil, nil }
 
+func (m *records) RemoveDays(context.Context, int64) error { return nil }
+
 func (m *records) Sessions(context.Context) ([]session.Record, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

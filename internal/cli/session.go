@@ -293,8 +293,8 @@ func (p *program) newSession() *cobra.Command {
 	var env []string
 	c := &cobra.Command{
 		Use: "new", Short: "Create a session and print its id", Args: cobra.NoArgs,
-		Long: "Create a session and print its id. All programs and all code in it have the variables of --env, in which " +
-			"${secret:NAME} stands for a stored secret. The server has to run.",
+		Long: "Create a session and print its id. All programs and all code in it have the variables of --env, " +
+			"in which ${secret:NAME} stands for a stored secret. The server has to run.",
 		Example: "  sandlot sessions new\n  sandlot sessions new --env 'KEY=${secret:KEY}' --flavor medium",
 	}
 	c.Flags().StringVar(&wanted.Template, "template", "", "template of the session")

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"sync/atomic"
 	"time"
 
 	"sandlot/internal/agent"
@@ -59,7 +58,7 @@ func (h *Hub) ReadFile(ctx context.Context, p auth.Principal, file FilePath, spa
 			return nil, l.Fault(ctx, err, fault.FileAccess)
 		}
 		a.cleanups = append(a.cleanups, func() { stream.Close() })
-		return &File{a, &countingReader{&deadlineConn{stream}, &a.sent}, size}, nil
+		return &File{a, &countingReader{&deadlineConn{stream}, func(n int) { a.sent.Add(int64(n)) }}, size}, nil
 	})
 }
 
@@ -79,12 +78,12 @@ func (c *deadlineConn) Write(b []byte) (int, error) {
 // countingReader counts what is read.
 type countingReader struct {
 	io.Reader
-	count *atomic.Int64
+	count func(n int)
 }
 
 func (r *countingReader) Read(b []byte) (int, error) {
 	n, err := r.Reader.Read(b)
-	r.count.Add(int64(n))
+	r.count(n)
 	return n, err
 }
 
@@ -107,6 +106,7 @@ type upload struct {
 	request *ActiveRequest
 	lease   *session.Lease
 	stream  *agent.Upload
+	quota   *session.Upload
 }
 
 // WriteFile replaces a file of a session by content, which has size bytes. It returns the
@@ -118,14 +118,16 @@ func (h *Hub) WriteFile(ctx context.Context, p auth.Principal, file FilePath, co
 		if err != nil {
 			return nil, err
 		}
-		if err := l.ReserveDisk(file.Path, size); err != nil {
+		quota, err := l.ReserveUpload(file.Path, size)
+		if err != nil {
 			return nil, err
 		}
+		a.cleanups = append(a.cleanups, quota.Close)
 		stream, err := l.Agent().Upload(ctx, file.Path, size)
 		if err != nil {
 			return nil, l.Fault(ctx, err, fault.FileAccess)
 		}
-		return &upload{a, l, stream}, nil
+		return &upload{a, l, stream, quota}, nil
 	})
 	if err != nil {
 		return 0, err
@@ -137,7 +139,10 @@ func (h *Hub) WriteFile(ctx context.Context, p auth.Principal, file FilePath, co
 }
 
 func (u *upload) copy(ctx context.Context, content io.Reader) (int64, error) {
-	body := &errorRecorder{Reader: &countingReader{content, &u.request.received}}
+	body := &errorRecorder{Reader: &countingReader{content, func(n int) {
+		u.request.received.Add(int64(n))
+		u.quota.Sent(int64(n))
+	}}}
 	_, copyErr := io.CopyBuffer(struct{ io.Writer }{&deadlineConn{u.stream}}, body, make([]byte, copyBuffer))
 	if body.err != nil { // closing the stream tells the agent to discard what arrived
 		return 0, fault.Wrap(fault.InvalidParameters, body.err, "the transfer broke, and nothing was changed")
@@ -149,6 +154,7 @@ func (u *upload) copy(ctx context.Context, content io.Reader) (int64, error) {
 		}
 		return 0, u.lease.Fault(ctx, err, fault.FileAccess)
 	}
+	u.quota.Done()
 	return size, nil
 }
 

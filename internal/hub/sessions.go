@@ -67,7 +67,8 @@ func (h *Hub) MayCreateSession(ctx context.Context, p auth.Principal, template s
 
 // createSession creates a session. It ignores the spec's ID.
 func (h *Hub) createSession(ctx context.Context, p auth.Principal, a SessionSpec) (Session, error) {
-	l, err := h.Sessions.Open(ctx, p, session.OpenRequest{ID: "new", Template: a.Template, Flavor: a.Flavor, Env: a.Env})
+	l, err := h.Sessions.Open(ctx, p, session.OpenRequest{ID: "new", Template: a.Template, Flavor: a.Flavor,
+		Env: a.Env})
 	if err != nil {
 		return Session{}, err
 	}

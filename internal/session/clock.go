@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"sandlot/internal/egress"
 )
 
 // Run takes over the sandboxes of an earlier server, stops idle sessions, removes old ones,
@@ -28,8 +30,15 @@ func (s *Sessions) Run(ctx context.Context) {
 	}
 }
 
-// sweep stops idle sessions and removes stopped ones after their retention.
+// sweep stops idle sessions and removes stopped ones after their retention, and the traffic of days that are over.
 func (s *Sessions) sweep(ctx context.Context, now time.Time) {
+	if today := egress.Today(); today != s.removedDays {
+		if err := s.Store.RemoveDays(ctx, today); err != nil {
+			s.Log.Error("could not remove the traffic of days that are over; it is tried again", "error", err)
+		} else {
+			s.removedDays = today
+		}
+	}
 	for _, session := range s.all() {
 		c := session.current()
 		unused := now.Sub(c.rec.Used)

@@ -19,7 +19,8 @@ import (
 // quota: measuring reads every folder of it, which no call waits for.
 type diskUse struct {
 	bytes   int64 // when it was measured last; before that, what is stored
-	added   int64 // what ReserveDisk has admitted since then
+	added   int64 // what ReserveDisk has admitted, and of uploads has arrived, since then
+	coming  int64 // what has not arrived yet of uploads that ReserveUpload has admitted
 	changed bool  // a call or the end of a sandbox may have changed it since then
 	// at is when measuring began last; zero: it was not measured by this server.
 	at, next  time.Time // next: not measured before
@@ -144,7 +145,7 @@ func (s *Sessions) diskOf(owner string) (bytes int64) {
 	for _, session := range s.sessions {
 		session.mu.Lock()
 		if session.cur.rec.Owner == owner {
-			bytes += session.disk.bytes + session.disk.added
+			bytes += session.disk.bytes + session.disk.added + session.disk.coming
 		}
 		session.mu.Unlock()
 	}
@@ -189,21 +190,79 @@ func megabytes(bytes int64) int {
 // of the session. Else they count from now on; what was there before, and is overwritten, counts until the workspace
 // is measured again.
 func (l *Lease) ReserveDisk(file string, bytes int64) error {
+	u, err := l.ReserveUpload(file, bytes)
+	u.Done()
+	return err
+}
+
+// Upload is a write that takes a while. What is not in the workspace yet counts until Close, however often the
+// workspace is measured meanwhile. A nil *Upload counts for no quota.
+type Upload struct {
+	session *Session
+	coming  int64 // the part of session.disk.coming that is this upload's
+	unsent  int64 // what has not been sent to the sandbox
+}
+
+// onTheWay is how many bytes of an upload may have been sent, and not be in the file yet.
+const onTheWay = 8 << 20
+
+// Sent says that so many more bytes have been sent to the sandbox.
+func (u *Upload) Sent(bytes int64) {
+	if u == nil {
+		return
+	}
+	u.session.mu.Lock()
+	defer u.session.mu.Unlock()
+	u.unsent -= bytes
+	u.arrive(u.coming - max(u.unsent, 0) - onTheWay)
+}
+
+// Done says that all is in the file.
+func (u *Upload) Done() {
+	if u == nil {
+		return
+	}
+	u.session.mu.Lock()
+	defer u.session.mu.Unlock()
+	u.arrive(u.coming)
+}
+
+// arrive makes bytes count as written. The caller holds the session's mu.
+func (u *Upload) arrive(bytes int64) {
+	bytes = min(max(bytes, 0), u.coming)
+	u.coming -= bytes
+	u.session.disk.coming -= bytes
+	u.session.disk.added += bytes
+}
+
+// Close ends the upload: what has not arrived does not count any more. It may be called more than once.
+func (u *Upload) Close() {
+	if u == nil {
+		return
+	}
+	u.session.mu.Lock()
+	defer u.session.mu.Unlock()
+	u.session.disk.coming -= u.coming
+	u.coming = 0
+}
+
+// ReserveUpload is ReserveDisk for bytes that arrive later. The caller closes the upload.
+func (l *Lease) ReserveUpload(file string, bytes int64) (*Upload, error) {
 	if path.IsAbs(file) && !strings.HasPrefix(path.Clean(file)+"/", pool.WorkspaceDir+"/") {
-		return nil // a shared folder
+		return nil, nil // a shared folder
 	}
 	s := l.sessions
 	owner := l.record().Owner
 	if s.Quotas.Of(owner).DiskMB == 0 {
-		return nil
+		return nil, nil
 	}
 	s.reserveDisk.Lock()
 	defer s.reserveDisk.Unlock()
 	if err := s.diskReached(owner, bytes); err != nil {
-		return err
+		return nil, err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.disk.added += bytes
-	return nil
+	l.disk.coming += bytes
+	return &Upload{session: l.Session, coming: bytes, unsent: bytes}, nil
 }

@@ -3,6 +3,7 @@ package session
 import (
 	"bytes"
 	"context"
+	"errors"
 	"math"
 	"os"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"sandlot/internal/egress"
 	"sandlot/internal/fault"
 	quotas "sandlot/internal/quota"
 )
@@ -162,6 +164,80 @@ func TestDueSessions(t *testing.T) {
 		}
 		if n := due(now.Add(31 * time.Second)); n != 1 {
 			t.Error("it is not due though it was used")
+		}
+	})
+}
+
+// What has not arrived of uploads counts, however often the workspace is measured meanwhile; what has arrived counts
+// once; what never arrives does not count when the upload has ended.
+func TestUploadsCount(t *testing.T) {
+	in(t, nil, func(t *testing.T, w *testSessions) {
+		w.Quotas = quotas.New()
+		w.Quotas.Set(quotas.Settings{Users: quotas.Limits{DiskMB: 100}})
+		l := w.use(ann, OpenRequest{})
+		reserve := func(megabytes int64) *Upload {
+			t.Helper()
+			u, err := l.ReserveUpload("x", megabytes<<20)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return u
+		}
+		counts := func(when string, megabytes int64) {
+			t.Helper()
+			if got := w.diskOf(ann.ID) >> 20; got != megabytes {
+				t.Errorf("%s %d MB count, want %d", when, got, megabytes)
+			}
+		}
+		slow, other := reserve(50), reserve(40)
+		l.measure(t.Context())
+		counts("before anything arrives", 90)
+		if _, err := l.ReserveUpload("y", 20<<20); err == nil {
+			t.Error("uploads get more than the quota together")
+		}
+		w.put(l, "x", 30)
+		for range 30 {
+			slow.Sent(1 << 20)
+		}
+		counts("when a part has arrived", 90)
+		l.measure(t.Context())
+		counts("when it was measured, and some may be on the way,", 30+20+onTheWay>>20+40)
+		other.Close()
+		other.Close()
+		counts("when an upload has broken", 30+20+onTheWay>>20)
+		w.put(l, "x", 50)
+		slow.Sent(20 << 20)
+		slow.Done()
+		slow.Close()
+		l.measure(t.Context())
+		counts("when it is done", 50)
+		var none *Upload
+		none.Sent(1)
+		none.Done()
+		none.Close()
+		l.Release()
+	})
+}
+
+// The store has the traffic of this day alone, when the periodic work was done.
+func TestOldDaysAreRemoved(t *testing.T) {
+	in(t, nil, func(t *testing.T, w *testSessions) {
+		today := egress.Today()
+		w.store.days = map[string]egress.Day{"user:ann": {Number: today}, "user:bob": {Number: today - 1}}
+		w.sweep(t.Context(), time.Now())
+		if len(w.store.days) != 1 || w.store.days["user:ann"].Number != today {
+			t.Errorf("the store has %v", w.store.days)
+		}
+		w.store.days["user:bob"] = egress.Day{Number: today - 1}
+		w.removedDays, w.store.broken = today-1, errors.New("no disk") // as on the day before
+		w.sweep(t.Context(), time.Now())
+		if w.removedDays == today {
+			t.Error("it is not tried again")
+		}
+		w.store.broken = nil
+		w.sweep(t.Context(), time.Now())
+		if len(w.store.days) != 1 || w.removedDays != today {
+			t.Errorf("a day later the store has %v", w.store.days)
 		}
 	})
 }

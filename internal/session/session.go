@@ -64,6 +64,8 @@ type Store interface {
 	PutCounts(ctx context.Context, c Counts) error
 	// Days returns the traffic of principals on that day and later ones, by their ids.
 	Days(ctx context.Context, since int64) (map[string]egress.Day, error)
+	// RemoveDays removes the traffic of days before that one.
+	RemoveDays(ctx context.Context, before int64) error
 	Sessions(ctx context.Context) ([]Record, error)
 	RemoveSession(ctx context.Context, id string) error
 }

@@ -86,6 +86,13 @@ func (m *fakeStore) Days(_ context.Context, since int64) (map[string]egress.Day,
 	return days, m.broken
 }
 
+func (m *fakeStore) RemoveDays(_ context.Context, before int64) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	maps.DeleteFunc(m.days, func(_ string, d egress.Day) bool { return d.Number < before })
+	return m.broken
+}
+
 func (m *fakeStore) Sessions(context.Context) ([]Record, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -106,6 +106,8 @@ type Sessions struct {
 
 	reserveDisk sync.Mutex // held to admit a write
 
+	removedDays int64 // the store has no traffic of days before that one; used by sweep
+
 	mu        sync.Mutex
 	unowned   []boxID // living sandboxes without a session; Run removes them
 	unensured error   // why Recover could not make the folders of all workspaces

@@ -49,7 +49,8 @@ func TestVariables(t *testing.T) {
 			many[fmt.Sprintf("V%d", i)] = ""
 		}
 		for what, env := range map[string]map[string]string{"a name": {"A-B": "hunter2"}, "a digit": {"1A": "hunter2"},
-			"no name": {"": "hunter2"}, "a long name": {strings.Repeat("A", 129): "hunter2"}, "NUL": {"A": "hunter2\x00"},
+			"no name": {"": "hunter2"}, "a long name": {strings.Repeat("A", 129): "hunter2"},
+			"NUL":     {"A": "hunter2\x00"},
 			"no text": {"A": "hunter2\xff"}, "much": {"A": strings.Repeat("hunter2", 10000)}, "many": many} {
 			_, err := w.Open(t.Context(), ann, OpenRequest{ID: "new", Env: env})
 			if !fault.Is(err, fault.InvalidParameters) || strings.Contains(err.Error(), "hunter2") {

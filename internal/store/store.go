@@ -313,6 +313,12 @@ func (s *DB) Days(ctx context.Context, since int64) (map[string]egress.Day, erro
 	return days, err
 }
 
+// RemoveDays implements session.Store.
+func (s *DB) RemoveDays(ctx context.Context, before int64) error {
+	_, err := s.db.ExecContext(ctx, `DELETE FROM traffic WHERE day < ?`, before)
+	return err
+}
+
 // Sessions implements session.Store.
 func (s *DB) Sessions(ctx context.Context) ([]session.Record, error) {
 	return queryAll(ctx, s.db, scanSession, `SELECT `+sessionColumns+` FROM sessions ORDER BY created, id`)

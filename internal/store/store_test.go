@@ -133,6 +133,12 @@ func testTraffic(t *testing.T, dir string) {
 	if days, err := db.Days(t.Context(), 7); err != nil || !maps.Equal(days, day) {
 		t.Errorf("the days are %v, %v", days, err)
 	}
+	if err := db.RemoveDays(t.Context(), 7); err != nil {
+		t.Error(err)
+	}
+	if days, err := db.Days(t.Context(), 0); err != nil || !maps.Equal(days, day) {
+		t.Errorf("after the removal the days are %v, %v", days, err)
+	}
 	if got := sessions(t, db); got[0].DiskBytes != 1<<41 || got[1].DiskBytes != 0 {
 		t.Errorf("the sizes are %d and %d", got[0].DiskBytes, got[1].DiskBytes)
 	}
