@@ -645,8 +645,8 @@ func (a *Agent) variables(call map[string]string) map[string]string {
 }
 
 // changeVariables changes the variables of programs. Interpreters that run get what differs before their next cell;
-// with restart, those that have run no cell yet start again, so that they have what is read at their start alone, such as
-// PYTHONPATH. change is called while mu is held. The caller holds boundMu.
+// with restart, those that have run no cell yet start again, so that they have what is read at their start alone, such
+// as PYTHONPATH. change is called while mu is held. The caller holds boundMu.
 func (a *Agent) changeVariables(ctx context.Context, restart bool, change func()) {
 	before := a.variables(nil)
 	a.mu.Lock()

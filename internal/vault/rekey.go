@@ -94,8 +94,8 @@ func (v *Vault) Rekey(ctx context.Context, rows SealedStore, address func(owner,
 	if err == nil && dropped > 0 && !drop {
 		err = fault.New(fault.Configuration,
 			"%d of %d secrets, log-ins and variables of sessions cannot be read with the key that is there, or a "+
-				"log-in's server is not in the settings as this command reads them (give it the variables of the server); nothing has changed. "+
-				"With --drop they are removed", dropped, len(all))
+				"log-in's server is not in the settings as this command reads them (give it the variables "+
+				"of the server); nothing has changed. With --drop they are removed", dropped, len(all))
 	}
 	if err == nil {
 		err = rows.Reseal(ctx, all, fingerprint(key))
