@@ -21,6 +21,7 @@ import (
 	"sandlot/internal/cli/connection"
 	"sandlot/internal/cli/image"
 	"sandlot/internal/cli/plain"
+	"sandlot/internal/cli/service"
 	"sandlot/internal/cli/template"
 	"sandlot/internal/config"
 	"sandlot/internal/fault"
@@ -108,7 +109,7 @@ or let the client start "sandlot stdio".`,
 		p.forward(), p.ports(), p.network(), p.events(), p.mcp(), p.secret(), p.policy(), p.quota(), p.questions(),
 		image.Command(p.images, p.out, p.err),
 		template.Command(p.connectOperator, p.out),
-		p.install(),
+		p.install(), p.service(),
 		p.doctor(), p.settings(), p.token(), p.backup(), p.restore(),
 		p.version())
 	for _, c := range root.Commands() {
@@ -122,6 +123,11 @@ func (p *program) mcp() *cobra.Command {
 	return connection.Command(connection.Program{In: p.in, Out: p.out, Err: p.err, Connect: p.connect,
 		IsInteractive: p.isInteractive, Confirm: p.confirm,
 		Usage: func(err error) error { return usage{err} }, Failed: exit(1)})
+}
+
+func (p *program) service() *cobra.Command {
+	return service.Command(service.Program{Out: p.out, Err: p.err, Log: p.errorLog, Load: p.load,
+		ServerFlags: serverFlags, Settings: serverSettings, LocalURL: localURL, Confirm: p.confirm, Failed: exit(1)})
 }
 
 // explainArgs adds the usage of a command to the error for too few or too many arguments,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -17,10 +18,15 @@ import (
 	"sandlot/internal/app"
 	"sandlot/internal/auth"
 	"sandlot/internal/config"
+	"sandlot/internal/logfile"
 	"sandlot/internal/policy"
 	"sandlot/internal/store"
 	"sandlot/internal/tree"
 )
+
+// serverSettings has the settings that flags of serve override, by these flags.
+var serverSettings = map[string]string{"host": "host", "port": "port", "enable-cors": "cors.enabled",
+	"log-level": "log_level", "runtime": "runtime"}
 
 // serverFlags adds the flags that override settings to serve, and returns a function that
 // reads the given ones, by setting.
@@ -33,8 +39,7 @@ func serverFlags(c *cobra.Command) func() map[string]string {
 	f.String("runtime", "", "runtime that runs the sandboxes (default "+config.Default().Runtime.Name+")")
 	return func() map[string]string {
 		m := map[string]string{}
-		for flag, key := range map[string]string{"host": "host", "port": "port", "enable-cors": "cors.enabled",
-			"log-level": "log_level", "runtime": "runtime"} {
+		for flag, key := range serverSettings {
 			if f.Changed(flag) {
 				m[key] = f.Lookup(flag).Value.String()
 			}
@@ -45,6 +50,7 @@ func serverFlags(c *cobra.Command) func() map[string]string {
 
 func (p *program) serve() *cobra.Command {
 	var jsonLog bool
+	var logFile string
 	c := &cobra.Command{
 		Use: "serve", Short: "Start the server", Args: cobra.NoArgs,
 		Example: "  sandlot serve\n  sandlot serve --port 9000 --log-level DEBUG\n  sandlot token create --user " +
@@ -52,27 +58,45 @@ func (p *program) serve() *cobra.Command {
 	}
 	flags := serverFlags(c)
 	c.Flags().BoolVar(&jsonLog, "log-json", false, "write the log as JSON")
+	c.Flags().StringVar(&logFile, "log-file", "",
+		"write the log to this file, and not to standard error; at 16 MiB it becomes FILE.1")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		cfg, err := p.load(flags())
+		if logFile == "" {
+			return p.runServe(c.Context(), flags(), p.err, jsonLog)
+		}
+		file, err := logfile.Open(logFile)
 		if err != nil {
-			return err
+			return fmt.Errorf("the log cannot be written: %w", err)
 		}
-		log := app.Logger(p.err, cfg.Server.LogLevel, jsonLog)
-		slog.SetDefault(log)
-		for _, n := range cfg.Notes {
-			log.Warn(n)
+		err = p.runServe(c.Context(), flags(), file, jsonLog)
+		if err != nil { // whoever reads the log does not see what this program prints
+			app.Logger(file, "ERROR", jsonLog).Error("the server has ended", "error", err)
 		}
-		said := false
-		return app.Serve(c.Context(), cfg, log, func(a *app.App, at net.Addr) {
-			if !said {
-				fmt.Fprint(p.out, connectHelp(cfg, at.(*net.TCPAddr), a.NeedsToken(c.Context())))
-			}
-			said = true
-			log.Info("serving", "version", app.Version, "address", at.String(), "state", cfg.Server.StateDir,
-				"runtime", cfg.Runtime.Name)
-		})
+		return errors.Join(err, file.Close())
 	}
 	return c
+}
+
+// runServe runs the server until ctx ends, with its log in to.
+func (p *program) runServe(ctx context.Context, flags map[string]string, to io.Writer, jsonLog bool) error {
+	cfg, err := p.load(flags)
+	if err != nil {
+		return err
+	}
+	log := app.Logger(to, cfg.Server.LogLevel, jsonLog)
+	slog.SetDefault(log)
+	for _, n := range cfg.Notes {
+		log.Warn(n)
+	}
+	said := false
+	return app.Serve(ctx, cfg, log, func(a *app.App, at net.Addr) {
+		if !said {
+			fmt.Fprint(p.out, connectHelp(cfg, at.(*net.TCPAddr), a.NeedsToken(ctx)))
+		}
+		said = true
+		log.Info("serving", "version", app.Version, "address", at.String(), "state", cfg.Server.StateDir,
+			"runtime", cfg.Runtime.Name)
+	})
 }
 
 // connectHelp returns the text that serve prints: how to connect a client. The address is

@@ -19,6 +19,7 @@ var only = map[string][]string{
 	"sandlot/internal/cli":          {"sandlot/cmd/sandlot"},
 	"sandlot/internal/app":          {"sandlot/internal/cli"},
 	"sandlot/internal/clientconfig": {"sandlot/internal/api", "sandlot/internal/cli", "sandlot/internal/config"},
+	"sandlot/internal/autostart":    {"sandlot/internal/cli"},
 	// Text for people is made where results are.
 	"sandlot/internal/terminal": {"sandlot/internal/builtin", "sandlot/internal/cli"},
 	// The operator's own texts alone are expanded, and their commands run.
