@@ -294,7 +294,7 @@ func readTask(t *testing.T, text string) map[string]string {
 	}
 }
 
-// readCommandLine splits a command line as programs of Windows do (CommandLineToArgvW, after the program's own name).
+// readCommandLine splits a command line as programs of Windows do, after the program's own name.
 func readCommandLine(line string) (words []string) {
 	for line = strings.TrimLeft(line, " \t"); line != ""; line = strings.TrimLeft(line, " \t") {
 		var word strings.Builder
@@ -474,7 +474,7 @@ func TestBackUp(t *testing.T) {
 	}
 }
 
-// fakeSystem answers in the place of launchctl, schtasks and PowerShell, which are not on Linux.
+// fakeSystem answers in the place of launchctl, schtasks and powershell, which are not on Linux.
 type fakeSystem struct {
 	t       *testing.T
 	calls   []string

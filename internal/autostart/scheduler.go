@@ -207,7 +207,7 @@ func (w *scheduler) control(ctx context.Context, args ...string) (string, error)
 	return output, err
 }
 
-// powershell runs a command of PowerShell, whose numbers are the same in every language.
+// powershell runs a command of powershell, whose numbers are the same in every language.
 func (w *scheduler) powershell(ctx context.Context, command string) (string, error) {
 	output, err := w.Run(ctx, nil, "powershell.exe", "-NoProfile", "-NonInteractive", "-Command", command)
 	if err != nil {
@@ -223,10 +223,10 @@ func (w *scheduler) Check(ctx context.Context) error {
 	return nil
 }
 
-// missing is what the commands of PowerShell print for a task that is not there.
+// missing is what the commands of powershell print for a task that is not there.
 const missing = "none"
 
-// ifTask returns a command of PowerShell that prints something of the task $t, or missing, in UTF-8.
+// ifTask returns a command of powershell that prints something of the task $t, or missing, in UTF-8.
 func ifTask(print string) string {
 	return `[Console]::OutputEncoding = New-Object Text.UTF8Encoding $false; ` +
 		`$t = Get-ScheduledTask -TaskPath '\' -TaskName Sandlot -ErrorAction SilentlyContinue; ` +

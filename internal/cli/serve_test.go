@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"net"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -104,5 +105,25 @@ func TestDoctorSaysWhy(t *testing.T) {
 		!strings.Contains(out.String(), "sandbox is gone") ||
 		strings.Contains(out.String(), "sandlot doctor") || strings.Contains(out.String(), "log says why") {
 		t.Errorf("%d %s%s", code, out.String(), errs.String())
+	}
+}
+
+// TestLogFile: a server that cannot start says so in its log file, too.
+func TestLogFile(t *testing.T) {
+	dir := t.TempDir()
+	log := filepath.Join(dir, "logs", "sandlot.log")
+	bin, err := filepath.Abs("../../bin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("SANDLOT_RUNSC", filepath.Join(bin, "sandlot-runsc"))
+	t.Setenv("SANDLOT_AGENT", filepath.Join(bin, "sandlot-agent"))
+	var out, errs bytes.Buffer
+	code := Main([]string{"serve", "--state-dir", dir, "--host", "192.0.2.1", "--log-file", log}, strings.NewReader(""),
+		&out, &errs)
+	text, err := os.ReadFile(log)
+	if err != nil || code != 1 || !strings.Contains(string(text), `msg="the server has ended"`) ||
+		!strings.Contains(string(text), "there is no token yet") {
+		t.Errorf("%d, %v, %s\n%s", code, err, text, errs.String())
 	}
 }
