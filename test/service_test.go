@@ -71,7 +71,8 @@ func beginLogin(t *testing.T) *login {
 		t.Fatal(err)
 	}
 	home := filepath.Join(dir, "home")
-	if err := errors.Join(os.Chmod(dir, 0o755), os.Mkdir(home, 0o700), os.Chown(home, serviceUser, serviceUser)); err != nil {
+	if err := errors.Join(os.Chmod(dir, 0o755), os.Mkdir(home, 0o700),
+		os.Chown(home, serviceUser, serviceUser)); err != nil {
 		t.Fatal(err)
 	}
 	group := filepath.Base(dir)
@@ -264,7 +265,8 @@ func TestService(t *testing.T) {
 	}
 	l.refusesAnother(sandlot, port)
 
-	says(t, l.want(0, sandlot, "service", "install", "--port", port, "--yes"), "The server runs", "loginctl enable-linger")
+	says(t, l.want(0, sandlot, "service", "install", "--port", port, "--yes"), "The server runs",
+		"loginctl enable-linger")
 	first := l.status(sandlot)
 	if !first.Installed || !first.Running || !first.AtLogIn || first.Program != sandlot || first.Definition != unit ||
 		first.Serving != first.Version || first.Address != "http://localhost:"+port+"/mcp" {
@@ -343,7 +345,8 @@ func (l *login) refusesAnother(sandlot, port string) {
 		log, _ := os.ReadFile(filepath.Join(l.home, "serve.log"))
 		return fmt.Errorf("%w\n%s", err, log)
 	})
-	says(l.t, l.want(1, sandlot, "service", "install", "--port", port, "--yes"), "a server runs already", "sandlot stop")
+	says(l.t, l.want(1, sandlot, "service", "install", "--port", port, "--yes"), "a server runs already",
+		"sandlot stop")
 	l.want(0, sandlot, "stop", "--sessions")
 }
 
@@ -439,16 +442,16 @@ func (l *login) oddNames() {
 		l.t.Fatal(err)
 	}
 	port := strconv.Itoa(freePort(l.t))
-	says(l.t, l.want(0, sandlot, "--state-dir", state, "--config", settings, "service", "install", "--port", port, "--yes"),
-		"The server runs")
+	install := []string{sandlot, "--state-dir", state, "--config", settings, "service", "install", "--port", port,
+		"--yes"}
+	says(l.t, l.want(0, install...), "The server runs")
 	if s := l.status(sandlot); !s.Running || s.Program != sandlot || s.StateDir != state {
 		l.t.Errorf("%+v", s)
 	}
 	if _, err := os.Stat(filepath.Join(state, "sandlot.db")); err != nil {
 		l.t.Error(err)
 	}
-	says(l.t, l.want(0, sandlot, "--state-dir", state, "--config", settings, "service", "install", "--port", port, "--yes"),
-		"nothing to write")
+	says(l.t, l.want(0, install...), "nothing to write")
 	l.want(0, sandlot, "service", "remove")
 }
 

@@ -25,8 +25,8 @@ var oddWords = []string{"plain", "", "two words", `a "quoted" word`, "it's", `C:
 // moreWords are words that Windows has in no path.
 var moreWords = []string{"tab\there", "two\nlines", "return\rhere", "line's end\n", "\n", `\n`, "\\\n"}
 
-// TestUnitWords: systemd reads back each word as it was, by its rules for quotes (systemd.syntax(7), systemd.service(5)).
-// That it is so in truth is shown by TestService of the whole program.
+// TestUnitWords: systemd reads back each word as it was, by its rules for quotes (systemd.syntax(7),
+// systemd.service(5)). That it is so in truth is shown by TestService of the whole program.
 func TestUnitWords(t *testing.T) {
 	for _, word := range append(append([]string{"\x01\x7f"}, moreWords...), oddWords...) {
 		line := unitDollars(unitWord(word))
@@ -211,8 +211,8 @@ func TestPlist(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.HasPrefix(text, "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<!DOCTYPE plist PUBLIC \"-//Apple//DTD PLIST "+
-		"1.0//EN\" \"http://www.apple.com/DTDs/PropertyList-1.0.dtd\">\n") {
+	if !strings.HasPrefix(text, "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<!DOCTYPE plist PUBLIC \"-//Apple//DTD "+
+		"PLIST 1.0//EN\" \"http://www.apple.com/DTDs/PropertyList-1.0.dtd\">\n") {
 		t.Error(text)
 	}
 	list := readPlist(t, text)
@@ -254,7 +254,8 @@ var schema = map[string]string{
 	"Task/Settings/DisallowStartIfOnBatteries": "false", "Task/Settings/StopIfGoingOnBatteries": "false",
 	"Task/Settings/ExecutionTimeLimit": "PT0S", "Task/Settings/Priority": "5",
 	"Task/Settings/RestartOnFailure/Interval": "PT1M", "Task/Settings/RestartOnFailure/Count": "10",
-	"Task/Actions/Exec/Command": "text", "Task/Actions/Exec/Arguments": "text", "Task/Actions/Exec/WorkingDirectory": "text",
+	"Task/Actions/Exec/Command": "text", "Task/Actions/Exec/Arguments": "text",
+	"Task/Actions/Exec/WorkingDirectory": "text",
 }
 
 // readTask returns the values of a task by their paths, each of which the schema has.
@@ -330,7 +331,8 @@ func readCommandLine(line string) (words []string) {
 func TestTask(t *testing.T) {
 	who := Account{ID: "S-1-5-21-1", Name: `MACHINE\Jürgen & co`, Home: `C:\Users\Jürgen & co`}
 	words := slices.DeleteFunc(slices.Clone(oddWords), func(s string) bool { return expanded.MatchString(s) })
-	text, err := task(Server{Program: `C:\Program Files\Sand & lot\sandlot.exe`, Args: words}, who, `C:\Windows\conhost.exe`)
+	const program = `C:\Program Files\Sand & lot\sandlot.exe`
+	text, err := task(Server{Program: program, Args: words}, who, `C:\Windows\conhost.exe`)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -340,7 +342,7 @@ func TestTask(t *testing.T) {
 			t.Errorf("no %s", name)
 		}
 	}
-	want := append([]string{"--headless", "--", `C:\Program Files\Sand & lot\sandlot.exe`}, words...)
+	want := append([]string{"--headless", "--", program}, words...)
 	if got := readCommandLine(found["Task/Actions/Exec/Arguments"]); !slices.Equal(got, want) {
 		t.Errorf("%q,\nwant %q", got, want)
 	}
@@ -397,7 +399,8 @@ func TestRecorded(t *testing.T) {
 			t.Errorf("%s: it is as it was made", system.Name())
 		}
 		for _, changed := range []string{strings.Replace(text, "--sandlot--", "--other--", 1), "",
-			strings.Replace(text, "true", "false", 1) + "\n[Service]\n", "<Task/>", "[Service]\nExecStart=/bin/true\n"} {
+			strings.Replace(text, "true", "false", 1) + "\n[Service]\n", "<Task/>",
+			"[Service]\nExecStart=/bin/true\n"} {
 			if changed != text && !Edited(system, changed) {
 				t.Errorf("%s: it was changed\n%s", system.Name(), changed)
 			}
@@ -419,13 +422,15 @@ func TestSameTask(t *testing.T) {
 	}
 	stored := strings.NewReplacer(`<UserId>M\me</UserId>`, "<UserId>S-1-5-21-2</UserId>",
 		"      <RunLevel>LeastPrivilege</RunLevel>\n", "", "      <Enabled>true</Enabled>\n", "",
-		"<Settings>", "<Settings>\n<Hidden>false</Hidden><IdleSettings><StopOnIdleEnd>true</StopOnIdleEnd></IdleSettings>",
+		"<Settings>", "<Settings>\n<Hidden>false</Hidden>"+
+			"<IdleSettings><StopOnIdleEnd>true</StopOnIdleEnd></IdleSettings>",
 		"<RegistrationInfo>", "<RegistrationInfo><Date>2026-01-01T00:00:00</Date>", "\n", "\r\n").Replace(made)
 	if !system.Same(made, stored) || Edited(system, stored) {
 		t.Errorf("another task:\n%s", stored)
 	}
 	for _, changed := range [][2]string{{"<Command>", "<Command>x"}, {"serve", "serve --port 1"}, {"PT0S", "PT72H"},
-		{"<Settings>", "<Settings><Enabled>false</Enabled>"}, {"<RunLevel>LeastPrivilege", "<RunLevel>HighestAvailable"},
+		{"<Settings>", "<Settings><Enabled>false</Enabled>"},
+		{"<RunLevel>LeastPrivilege", "<RunLevel>HighestAvailable"},
 		{"</LogonTrigger>", "</LogonTrigger><LogonTrigger/>"}} {
 		if system.Same(made, strings.ReplaceAll(made, changed[0], changed[1])) {
 			t.Errorf("the same with %s", changed[1])
@@ -576,8 +581,8 @@ func TestLifeElsewhere(t *testing.T) {
 			check := func(what string, err error, running bool, pid int) {
 				t.Helper()
 				state, stateErr := system.State(ctx)
-				if err := errors.Join(err, stateErr); err != nil || state.Running != running || state.Ended == running ||
-					running && state.PID != pid {
+				if err := errors.Join(err, stateErr); err != nil || state.Running != running ||
+					state.Ended == running || running && state.PID != pid {
 					t.Errorf("%s: %v, %+v\n%q", what, err, state, f.calls)
 				}
 			}

@@ -48,7 +48,8 @@ func (w *scheduler) Definition(s Server) (string, error) {
 	return task(s, w.Account, w.root+`\System32\conhost.exe`)
 }
 
-// expanded matches what the Task Scheduler replaces in the paths and arguments of a task. Nothing protects it from that.
+// expanded matches what the Task Scheduler replaces in the paths and arguments of a task. Nothing protects a text from
+// that.
 var expanded = regexp.MustCompile(`%[^%]+%|\$\(`)
 
 // checkTask returns an error for a text that a task cannot have.

@@ -156,8 +156,8 @@ func (s *systemd) Check(ctx context.Context) error {
 	hint := "systemd does not run for this user here (in containers it usually does not): log in as the user, by ssh " +
 		"or on the machine itself, not by su or sudo"
 	if strings.Contains(strings.ToLower(string(version)), "microsoft") {
-		hint = "WSL runs systemd if /etc/wsl.conf has the lines `[boot]` and `systemd=true`; then run `wsl --shutdown` " +
-			"in Windows, and open the distribution again"
+		hint = "WSL runs systemd if /etc/wsl.conf has the lines `[boot]` and `systemd=true`; then run `wsl " +
+			"--shutdown` in Windows, and open the distribution again"
 	} else if _, missing := os.Stat("/run/systemd/system"); missing != nil {
 		hint = "this system was not started by systemd (containers usually are not): let what starts programs here " +
 			"run `sandlot serve`"

@@ -104,7 +104,8 @@ func TestCrash(t *testing.T) {
 	}
 	text, err := os.ReadFile(path)
 	if err != nil || !strings.HasPrefix(string(text), "in the second file\n") ||
-		!strings.Contains(string(text), "the cause of the crash") || !strings.Contains(string(text), "logfile_test.go") {
+		!strings.Contains(string(text), "the cause of the crash") ||
+		!strings.Contains(string(text), "logfile_test.go") {
 		t.Errorf("%v\n%s", err, text)
 	}
 }

@@ -56,8 +56,8 @@ func (p *commands) describe(system autostart.System, flags map[string]string) (a
 		server.Variables = passedVariables()
 	}
 	for _, name := range leftOut(here, server, system.TakesVariables()) {
-		fmt.Fprintf(p.Err, "note: the variable %s of this shell does not reach the service: set it in the settings file, "+
-			"or give the flag if there is one (see --help)\n", name)
+		fmt.Fprintf(p.Err, "note: the variable %s of this shell does not reach the service: set it in the settings "+
+			"file, or give the flag if there is one (see --help)\n", name)
 	}
 	cfg, err := p.recorded(server)
 	return server, cfg, err

@@ -112,10 +112,13 @@ func TestDescribe(t *testing.T) {
 		p := &commands{Program: Program{Err: &errs, Settings: settings,
 			Load: func(flags map[string]string) (*config.Config, error) {
 				flags["state_dir"] = filepath.Join(dir, "a b")
-				return config.Load(config.Source{File: filepath.Join(dir, "x") + "/", Env: config.Environ(), Flags: flags})
+				return config.Load(config.Source{File: filepath.Join(dir, "x") + "/", Env: config.Environ(),
+					Flags: flags})
 			}}}
 		s, err := autostart.New(autostart.Machine{System: system, Account: autostart.Account{ID: "1", Home: dir},
-			Getenv: func(name string) string { return map[string]string{"LOCALAPPDATA": dir, "SystemRoot": dir}[name] }})
+			Getenv: func(name string) string {
+				return map[string]string{"LOCALAPPDATA": dir, "SystemRoot": dir}[name]
+			}})
 		if err != nil {
 			t.Fatal(err)
 		}
