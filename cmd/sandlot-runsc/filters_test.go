@@ -5,7 +5,6 @@ import (
 	"os"
 	"os/exec"
 	"reflect"
-	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -23,9 +22,6 @@ import (
 // The filters that were compiled are those that gVisor would compile, at the
 // version of go.mod, with Sandlot's flags.
 func TestFilters(t *testing.T) {
-	if runtime.GOARCH != "amd64" {
-		t.Skip("there are none")
-	}
 	if os.Getpid() != 1 {
 		cmd := exec.Command("/proc/self/exe", "-test.run=^TestFilters$", "-test.v")
 		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
@@ -77,6 +73,7 @@ func same(t *testing.T, name string, p precompiledseccomp.Program, ok bool, vars
 		t.Error(err)
 		return
 	}
+	o.DefaultAction = seccomp.KillProcess // gVisor asks the kernel, and an emulated one does not know
 	want, _, err := (&seccomp.Program{RuleSets: []seccomp.RuleSet{{Rules: deny}, {Rules: rules, Action: seccomp.Allow}},
 		Options: o}).Build()
 	if err != nil {

@@ -242,9 +242,6 @@ func TestRecycledIDs(t *testing.T) {
 // TestCompiledFilters: gVisor's processes find the filters that sandlot-runsc
 // holds for them, with the flags that they are given.
 func TestCompiledFilters(t *testing.T) {
-	if goruntime.GOARCH != "amd64" {
-		t.Skip("there are none")
-	}
 	t.Parallel()
 	s := subject(t, os.Getuid() != 0)
 	rt := s.Open(t).(*Runtime)

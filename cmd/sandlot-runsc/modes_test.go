@@ -2,12 +2,16 @@ package main
 
 import (
 	"encoding/binary"
+	"runtime"
 	"testing"
 
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/abi/linux"
 	"gvisor.dev/gvisor/pkg/bpf"
 )
+
+// auditArch has the kernel's numbers of processors.
+var auditArch = map[string]uint32{"amd64": linux.AUDIT_ARCH_X86_64, "arm64": linux.AUDIT_ARCH_AARCH64}
 
 // What the filter refuses, and nothing else.
 func TestPlainFiles(t *testing.T) {
@@ -52,7 +56,7 @@ func TestPlainFiles(t *testing.T) {
 	} {
 		data := make([]byte, 64) // struct seccomp_data
 		binary.NativeEndian.PutUint32(data, uint32(c.nr))
-		binary.NativeEndian.PutUint32(data[4:], linux.AUDIT_ARCH_X86_64)
+		binary.NativeEndian.PutUint32(data[4:], auditArch[runtime.GOARCH])
 		for i, a := range c.args {
 			binary.NativeEndian.PutUint64(data[16+8*i:], a)
 		}
