@@ -15,20 +15,19 @@ GOTESTSUM := go run gotest.tools/gotestsum@v1.13.0 --rerun-fails=1 --rerun-fails
 export CGO_ENABLED := 0
 export GOFLAGS := $(strip $(GOFLAGS) -trimpath)
 
-.PHONY: help build run test quick lint unit whole bench proto tools clean
+.PHONY: help build agents run test quick lint unit whole bench proto tools clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' Makefile | expand -t 10
 
-# The agent runs in sandboxes, which are Linux everywhere; gVisor runs on Linux alone.
-build: ## make the programs in bin/
+# The agents run in sandboxes, which are Linux everywhere, and are put into the server; gVisor runs on Linux alone.
+# The tag makes sure that they are in it.
+build: agents ## make the programs in bin/
+	go build -tags agents -ldflags '$(LDFLAGS)' -o bin/ ./cmd/sandlot $(if $(filter linux,$(shell go env GOOS)),./cmd/sandlot-runsc)
+
+agents: ## make the agents for all processors, which become part of the server
 	@mkdir -p bin
-ifeq ($(shell go env GOOS),linux)
-	go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/sandlot ./cmd/sandlot-agent ./cmd/sandlot-runsc
-else
-	go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/sandlot
-	GOOS=linux go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/sandlot-agent
-endif
+	GOOS= GOARCH= go run ./internal/runtime/program/pack bin
 
 run: build ## build and start the server on http://localhost:8000/mcp
 	@exec bin/sandlot serve

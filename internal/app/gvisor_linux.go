@@ -15,11 +15,11 @@ func newGVisor(c *config.Config, log *slog.Logger, rootless bool) (sandbox.Runti
 	if err != nil {
 		return nil, err
 	}
-	agent, err := findProgram(c.Runtime.AgentPath, "sandlot-agent", "agent")
+	agent, beside, err := findAgent(c.Runtime.AgentPath)
 	if err != nil {
 		return nil, err
 	}
-	return gvisor.New(gvisor.Config{Runsc: runsc, Agent: agent, StateDir: c.Server.StateDir, Log: log,
+	return gvisor.New(gvisor.Config{Runsc: runsc, Agent: agent, AgentBeside: beside, StateDir: c.Server.StateDir, Log: log,
 		HostNetwork: egress.Mode(c.Network.Mode) == egress.Open, Preboot: c.Runtime.Snapshots, Rootless: rootless})
 }
 

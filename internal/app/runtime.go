@@ -25,12 +25,11 @@ var runtimes = map[string]func(*config.Config, *slog.Logger) (sandbox.Runtime, e
 			return nil, fault.New(fault.Configuration, "network.mode=open: the runtime docker has no sandboxes "+
 				"with the machine's network; use `allowlist` or `public`")
 		}
-		agent, err := findProgram(c.Runtime.AgentPath, "sandlot-agent", "agent")
-		if err != nil {
+		settings := daemon(c, c.Server.StateDir, log)
+		var err error
+		if settings.Agent, settings.AgentBeside, err = findAgent(c.Runtime.AgentPath); err != nil {
 			return nil, err
 		}
-		settings := daemon(c, c.Server.StateDir, log)
-		settings.Agent = agent
 		rt, err := docker.New(settings)
 		if err != nil {
 			return nil, fault.Wrap(fault.Configuration, err, "%v", err)
@@ -155,6 +154,15 @@ func (l runtimeList) sandboxes() (all []sandbox.Sandbox) {
 		}
 	}
 	return all
+}
+
+// findAgent returns the path of the agent's program by the setting, or else where it may be beside the running program.
+func findAgent(path string) (set, beside string, err error) {
+	found, err := findProgram(path, "sandlot-agent", "agent")
+	if path != "" {
+		return found, "", err
+	}
+	return "", found, nil // most often it is in the running program, and this is not needed
 }
 
 // findProgram returns the path of one of Sandlot's programs: by the setting or, if that is empty, in the

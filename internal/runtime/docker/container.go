@@ -204,7 +204,7 @@ func (r *Runtime) mounts(b *box, instance string) []mount.Mount {
 
 // sharedMounts returns the mounts of folders and files of the server's machine.
 func (r *Runtime) sharedMounts(b *box) []mount.Mount {
-	list := []mount.Mount{bind(r.Agent, wire.AgentPath, true), bind(b.socketDir(), wire.SocketDir, true)}
+	list := []mount.Mount{bind(b.agent, wire.AgentPath, true), bind(b.socketDir(), wire.SocketDir, true)}
 	for path := range ownFiles() {
 		list = append(list, bind(filepath.Join(b.filesDir(), filepath.Base(path)), path, path != writableFile))
 	}

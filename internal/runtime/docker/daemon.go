@@ -20,6 +20,7 @@ import (
 // daemon is what a daemon says of itself.
 type daemon struct {
 	identity daemonID
+	machine  string // the processor of its machine
 	// isPodman: it changes no limits of containers that run, has limits of its own for users' processes, and mounts
 	// what is missing as an empty folder.
 	isPodman      bool
@@ -71,6 +72,7 @@ func (r *Runtime) ask(ctx context.Context) (daemon, error) {
 	info := answer.Info
 	d := daemon{
 		identity: daemonID{r.client.DaemonHost(), info.ID},
+		machine:  info.Architecture,
 		isPodman: slices.ContainsFunc(version.Components, func(c system.ComponentVersion) bool {
 			return strings.HasPrefix(c.Name, "Podman")
 		}),

@@ -6,6 +6,7 @@
 package docker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,8 +22,9 @@ import (
 
 	"sandlot/internal/atomicfile"
 	"sandlot/internal/dockercommand"
-	"sandlot/internal/runtime/docker/program"
 	"sandlot/internal/runtime/docker/volumes"
+	"sandlot/internal/runtime/program"
+	"sandlot/internal/runtime/specfile"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/secret"
 )
@@ -40,6 +42,7 @@ const (
 // Runtime implements sandbox.Runtime. Lock order: setupMu, mu, box.mu.
 type Runtime struct {
 	Config
+	agent      *program.Agent
 	client     *client.Client
 	ctx        context.Context
 	cancel     context.CancelFunc
@@ -65,7 +68,7 @@ type Runtime struct {
 
 // New returns the runtime. It reads the settings of the docker command, and does not call the daemon.
 func New(c Config) (*Runtime, error) {
-	for _, p := range []string{c.Agent, c.StateDir} {
+	for _, p := range []string{cmp.Or(c.Agent, c.StateDir), c.StateDir} {
 		if !filepath.IsAbs(p) {
 			return nil, fmt.Errorf("docker: %q must be an absolute path", p)
 		}
@@ -76,7 +79,10 @@ func New(c Config) (*Runtime, error) {
 	}
 	r := &Runtime{Config: c, client: to, boxes: map[string]*box{}, skeletons: map[string]string{},
 		idleInterval: idleInterval}
-	r.volumes = &volumes.Store{Daemon: to, Agent: c.Agent, Instance: r.instanceID, Import: r.importArchive, Log: c.Log}
+	r.agent = &program.Agent{Path: c.Agent, Beside: c.AgentBeside, Dir: filepath.Join(r.dir(), "agents"),
+		InUse: func() ([]string, error) { return specfile.Agents(r.sandboxesDir()) }}
+	r.volumes = &volumes.Store{Daemon: to, Agent: func() (string, error) { return r.agent.File(r.known().machine) },
+		Instance: r.instanceID, Import: r.importArchive, Log: c.Log}
 	r.sizes = &volumes.Sizes{Daemon: to, Interval: sizeInterval}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	return r, nil
@@ -103,7 +109,7 @@ func (r *Runtime) Check(ctx context.Context) error {
 		return fmt.Errorf("%w: the Docker daemon runs %s containers; switch it to Linux containers",
 			sandbox.ErrUnavailable, info.Info.OSType)
 	}
-	if err := program.Check(r.Agent, info.Info.Architecture); err != nil {
+	if err := r.agent.Check(info.Info.Architecture); err != nil {
 		return fmt.Errorf("%w: %w", sandbox.ErrUnavailable, err)
 	}
 	if _, found := info.Info.Runtimes[r.OCIRuntime]; r.OCIRuntime != "" && !found && len(info.Info.Runtimes) > 0 &&

@@ -18,7 +18,9 @@ type Config struct {
 	Files string
 	// HasFolders: the settings share folders of this machine with sandboxes.
 	HasFolders bool
-	Agent      string // path of sandlot-agent
+	Agent      string // path of sandlot-agent; empty: the one in this program, or else AgentBeside
+	// AgentBeside is where sandlot-agent may be.
+	AgentBeside string
 	// StateDir is an existing folder for this instance alone. No part of its path is a symbolic link.
 	StateDir string
 	Log      *slog.Logger

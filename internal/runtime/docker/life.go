@@ -48,7 +48,12 @@ func (r *Runtime) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbo
 	}
 	b := newBox(r, spec)
 	b.unmade, b.daemon, b.separate = true, d.identity, separate
-	err = r.explain(r.start(ctx, b))
+	if !separate {
+		b.agent, err = r.agent.File(d.machine)
+	}
+	if err == nil {
+		err = r.explain(r.start(ctx, b))
+	}
 	if err == nil {
 		return b.sandbox(), nil
 	}
@@ -273,7 +278,7 @@ func (r *Runtime) recoverBox(ctx context.Context, id string) (*box, error) {
 	if err == nil {
 		var spec sandbox.Spec
 		if spec, err = rec.Spec(id); err == nil {
-			b.spec, b.daemon, b.separate = spec, rec.Daemon, rec.Separate
+			b.spec, b.daemon, b.separate, b.agent = spec, rec.Daemon, rec.Separate, r.agent.Named(rec.Agent)
 			if rec.Separate {
 				r.volumes.Use()
 			}

@@ -90,7 +90,7 @@ func (b *box) checkAgent(ctx context.Context) error {
 		return fmt.Errorf("the root file system of the container's first process: %w", err)
 	}
 	defer unix.Close(root)
-	mounted := map[string]string{wire.AgentPath: b.runtime.Agent, wire.SocketDir: b.socketDir()}
+	mounted := map[string]string{wire.AgentPath: b.agent, wire.SocketDir: b.socketDir()}
 	for target, source := range mounted {
 		if err := isMounted(root, target, source); err != nil {
 			return fmt.Errorf("in the container, %s is something else than %s, which was mounted there; the image, "+

@@ -16,7 +16,11 @@ type record struct {
 	Separate bool `json:"separate,omitempty"`
 }
 
-func (b *box) record() record { return record{specfile.Of(b.spec), b.daemon, b.separate} }
+func (b *box) record() record {
+	r := record{specfile.Of(b.spec), b.daemon, b.separate}
+	r.Agent = b.runtime.agent.Kept(b.agent)
+	return r
+}
 
 // daemonID tells daemons apart.
 type daemonID struct {

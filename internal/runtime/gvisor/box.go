@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"time"
@@ -36,6 +37,7 @@ type box struct {
 	// imageKind is the kind of the preboot image that the sandbox was started from; empty: it booted.
 	imageKind string
 	root      root.FS   // its root file system; after Recover only its Image
+	agent     string    // the path of its agent's program; empty before findAgent
 	seal      sealState // which of its mounts of shared folders are read-only now
 
 	mu          sync.Mutex
@@ -207,8 +209,18 @@ func (b *box) Resize(_ context.Context, l sandbox.Limits) error {
 
 // record returns the box's record. The caller holds b.mu, or no other goroutine has the box yet.
 func (b *box) record() record {
-	return record{Record: specfile.Of(b.spec), HostNetwork: b.runtime.HostNetwork, PID: b.pid, Started: b.started,
+	r := record{Record: specfile.Of(b.spec), HostNetwork: b.runtime.HostNetwork, PID: b.pid, Started: b.started,
 		Image: b.root.Image}
+	r.Agent = b.runtime.agent.Kept(b.agent)
+	return r
+}
+
+// findAgent finds the agent's program that the sandbox has, or is to have.
+func (b *box) findAgent() (err error) {
+	if b.agent == "" {
+		b.agent, err = b.runtime.agent.File(runtime.GOARCH)
+	}
+	return err
 }
 
 // kill kills the sandbox's process. Status returns the first reason.

@@ -2,6 +2,7 @@ package gvisor
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -38,7 +39,7 @@ func (r *Runtime) writeBundle(b *box) error {
 
 func (r *Runtime) ociSpec(b *box) (*specs.Spec, error) {
 	env, err := agent.Environment(b.spec, !r.HostNetwork)
-	if err != nil {
+	if err = errors.Join(err, b.findAgent()); err != nil {
 		return nil, err
 	}
 	l, capabilities := b.spec.Limits, agent.Capabilities(b.spec.Template, !r.HostNetwork)
@@ -124,7 +125,7 @@ func (r *Runtime) mounts(b *box) []specs.Mount {
 		{Destination: "/dev/shm", Type: "tmpfs", Source: "shm",
 			Options: []string{"nosuid", "nodev", "mode=1777", "size=65536k"}},
 		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"ro"}},
-		bind(r.Agent, wire.AgentPath, true),
+		bind(b.agent, wire.AgentPath, true),
 		bind(b.socketDir(), wire.SocketDir, true),
 	}
 	binds := slices.Clone(b.root.Binds)

@@ -8,6 +8,7 @@
 package gvisor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 	"sync"
 	"time"
@@ -26,6 +28,7 @@ import (
 	"sandlot/internal/proc"
 	"sandlot/internal/runtime/gvisor/cgroup"
 	"sandlot/internal/runtime/gvisor/root"
+	"sandlot/internal/runtime/program"
 	"sandlot/internal/runtime/socket"
 	"sandlot/internal/runtime/specfile"
 	"sandlot/internal/sandbox"
@@ -34,7 +37,9 @@ import (
 // Config says which programs and folders a Runtime uses, and how it makes sandboxes.
 type Config struct {
 	Runsc string // path of sandlot-runsc
-	Agent string // path of sandlot-agent
+	Agent string // path of sandlot-agent; empty: the one in this program, or else AgentBeside
+	// AgentBeside is where sandlot-agent may be.
+	AgentBeside string
 	// StateDir is an existing folder for this instance alone. No part of its path is a
 	// symbolic link.
 	StateDir string
@@ -53,6 +58,7 @@ type Config struct {
 // then box.seal.mu, then box.mu.
 type Runtime struct {
 	Config
+	agent   *program.Agent
 	cgroups cgroup.Groups
 	warning string
 	// weightWarning: that the weight of the sandboxes' cgroup cannot be set is logged once.
@@ -76,7 +82,7 @@ type Runtime struct {
 // New returns the runtime. As root it creates and removes a cgroup, to find out whether
 // it is allowed to; it changes nothing else.
 func New(c Config) (*Runtime, error) {
-	for _, p := range []string{c.Runsc, c.Agent, c.StateDir} {
+	for _, p := range []string{c.Runsc, cmp.Or(c.Agent, "/"), c.StateDir} {
 		if !filepath.IsAbs(p) {
 			return nil, fmt.Errorf("gvisor: %q must be an absolute path", p)
 		}
@@ -84,6 +90,8 @@ func New(c Config) (*Runtime, error) {
 	c.Rootless = c.Rootless || os.Getuid() != 0
 	r := &Runtime{Config: c, boxes: map[string]*box{}, images: map[string]*prebootImage{},
 		writeWatches: map[string]*writeWatch{}}
+	r.agent = &program.Agent{Path: c.Agent, Beside: c.AgentBeside, Dir: filepath.Join(c.StateDir, "agents"),
+		InUse: func() ([]string, error) { return specfile.Agents(r.sandboxesDir()) }}
 	if !c.Rootless {
 		r.chooseMode()
 	}
@@ -149,11 +157,11 @@ func (r *Runtime) sandboxDir(id string) string { return filepath.Join(r.sandboxe
 
 // Check implements sandbox.Runtime.
 func (r *Runtime) Check(ctx context.Context) error {
-	for name, p := range map[string]string{"sandlot-runsc": r.Runsc, "sandlot-agent": r.Agent} {
-		st, err := os.Stat(p)
-		if err != nil || st.Mode()&0o111 == 0 {
-			return fmt.Errorf("%w: the program %s is not at %s; run `make build`", sandbox.ErrUnavailable, name, p)
-		}
+	if st, err := os.Stat(r.Runsc); err != nil || st.Mode()&0o111 == 0 {
+		return fmt.Errorf("%w: the program sandlot-runsc is not at %s; run `make build`", sandbox.ErrUnavailable, r.Runsc)
+	}
+	if err := r.agent.Check(runtime.GOARCH); err != nil {
+		return fmt.Errorf("%w: %w", sandbox.ErrUnavailable, err)
 	}
 	if !r.Rootless {
 		return nil
@@ -223,6 +231,9 @@ func (r *Runtime) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbo
 // start boots a sandbox whose folder exists, or restores it from the preboot image of its
 // kind.
 func (r *Runtime) start(ctx context.Context, b *box) error {
+	if err := b.findAgent(); err != nil {
+		return err
+	}
 	rec := b.record()
 	if err := specfile.Write(b.dir, rec); err != nil {
 		return err
@@ -334,6 +345,7 @@ func (r *Runtime) recoverBox(id string) (*box, error) {
 	}
 	b.spec = spec
 	b.root.Image = rec.Image
+	b.agent = r.agent.Named(rec.Agent)
 	if rec.PID == 0 {
 		return b, errors.New("it had not finished booting")
 	}

@@ -64,7 +64,7 @@ func (r *Runtime) imageKind(spec sandbox.Spec) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	agent, err := statFile(r.Agent, true)
+	agent, err := statFile(b.agent, true)
 	if err != nil {
 		return "", err
 	}

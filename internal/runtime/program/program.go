@@ -1,4 +1,5 @@
-// Package program checks that a program can run on the machine of a Docker daemon.
+// Package program owns the agent's program for the processor of a runtime's machine: the agents for all processors are
+// in this program, compressed, and are written to a folder when they are used.
 package program
 
 import (
@@ -33,7 +34,7 @@ func Check(path, machine string) error {
 	}
 	defer f.Close()
 	if known && f.Machine != want {
-		return fmt.Errorf("%s is built for %s, and the daemon's machine is %s; run %s", path, described(f.Machine),
+		return fmt.Errorf("%s is built for %s, and the sandboxes' machine is %s; run %s", path, described(f.Machine),
 			arch, command(name, arch))
 	}
 	return nil

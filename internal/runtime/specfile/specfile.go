@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
 
 	"sandlot/internal/agent/wire"
@@ -30,6 +32,8 @@ type Record struct {
 	Limits   sandbox.Limits  `json:"limits"`
 	Mounts   []sandbox.Mount `json:"mounts"`
 	Secret   string          `json:"secret"`
+	// Agent is the name of the file with its agent's program, if that is in the runtime's folder for such.
+	Agent string `json:"agent,omitempty"`
 }
 
 // Of returns the record of a sandbox.
@@ -46,6 +50,24 @@ func (r Record) Spec(id string) (sandbox.Spec, error) {
 	}
 	return sandbox.Spec{ID: id, Template: &image.Template{Name: r.Template}, Limits: r.Limits, Mounts: r.Mounts,
 		Secret: secret}, nil
+}
+
+// Agents returns the names of the files with agents that the sandboxes in a folder have. The error is that of a record
+// that cannot be read.
+func Agents(sandboxesDir string) (names []string, err error) {
+	entries, err := os.ReadDir(sandboxesDir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	for _, e := range entries {
+		var r Record
+		if readErr := Read(filepath.Join(sandboxesDir, e.Name()), &r); readErr == nil && r.Agent != "" {
+			names = append(names, r.Agent)
+		} else if !errors.Is(readErr, fs.ErrNotExist) {
+			err = errors.Join(err, readErr)
+		}
+	}
+	return names, err
 }
 
 // Write replaces the file in a sandbox's folder.

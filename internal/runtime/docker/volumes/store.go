@@ -55,7 +55,7 @@ const (
 // Store has the volumes of one server on one daemon.
 type Store struct {
 	Daemon   *client.Client
-	Agent    string                                                         // the path of the agent's program
+	Agent    func() (path string, _ error)                                  // the agent's program
 	Instance func() (string, error)                                         // the value of LabelInstance
 	Import   func(ctx context.Context, archive []byte) (id string, _ error) // makes an image of an archive, once
 	Log      *slog.Logger

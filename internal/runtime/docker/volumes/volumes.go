@@ -40,7 +40,11 @@ func (s *Store) ProvideAgent(ctx context.Context) (name string, err error) {
 			return s.agent, err
 		}
 	}
-	program, err := os.ReadFile(s.Agent)
+	file, err := s.Agent()
+	if err != nil {
+		return "", err
+	}
+	program, err := os.ReadFile(file)
 	if err != nil {
 		return "", err
 	}

@@ -89,7 +89,8 @@ func (d *daemon) store(t *testing.T) *Store {
 	if err := os.WriteFile(program, bytes.Repeat([]byte("agent"), 1000), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	return &Store{Daemon: d.behind, Agent: program, Log: slog.New(slog.DiscardHandler),
+	return &Store{Daemon: d.behind, Log: slog.New(slog.DiscardHandler),
+		Agent:    func() (string, error) { return program, nil },
 		Instance: func() (string, error) { return "this", nil }, Import: d.load}
 }
 
@@ -331,7 +332,11 @@ func repairsAgent(t *testing.T, d *daemon) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	program, err := os.ReadFile(s.Agent)
+	path, err := s.Agent()
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
