@@ -15,7 +15,7 @@ GOTESTSUM := go run gotest.tools/gotestsum@v1.13.0 --rerun-fails=1 --rerun-fails
 export CGO_ENABLED := 0
 export GOFLAGS := $(strip $(GOFLAGS) -trimpath)
 
-.PHONY: help build agents run test quick lint unit whole bench proto tools clean
+.PHONY: help build agents run test quick lint unit emulated whole bench proto tools clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' Makefile | expand -t 10
@@ -34,7 +34,7 @@ run: build ## build and start the server on http://localhost:8000/mcp
 
 test: ## install what the tests need and run all of them
 	@$(MAKE) --no-print-directory -j2 --output-sync=target tools lint
-	@$(MAKE) --no-print-directory unit whole
+	@$(MAKE) --no-print-directory unit emulated whole
 
 quick: ## lint and test what changed since BASE (else: since main), in minutes
 	@test/quick $(BASE)
@@ -57,6 +57,9 @@ unit: build ## the packages' own tests with the race detector, real gVisor inclu
 		-- -race -vet=off -timeout 25m -skip '$(MEMORY)'
 	go test -vet=off ./cmd/... $(NO_RACE)
 	go test -vet=off -run '$(MEMORY)' ./internal/oci/rootfs
+
+emulated: tools ## tests of the agent and of gVisor's program for arm64, under qemu-user
+	test/emulated
 
 whole: build tools ## the whole program: clients, attacks, faults, leaks
 	SANDLOT_TOOLS=$(TOOLS) $(GOTESTSUM) --format testname --packages="./test/..." \

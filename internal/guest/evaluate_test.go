@@ -397,7 +397,7 @@ func TestFromEnvironment(t *testing.T) {
 	t.Setenv("KEPT", "yes")
 	c, err := FromEnvironment()
 	if err != nil || len(c.Secret) != wire.SecretLen || c.Secret[0] != 10 || c.Socket != "/x.sock" ||
-		!slices.Equal(c.Boot.Warm, []string{"python"}) || c.Init {
+		!slices.Equal(c.Boot.Warm, []string{"python"}) || c.Init != (os.Getpid() == 1) {
 		t.Errorf("got %+v, %v", c, err)
 	}
 	all := strings.Join(append(c.Env, os.Environ()...), "\n")
