@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -136,20 +137,34 @@ func addTree(archive *tar.Writer, source, target string) error {
 	})
 }
 
+// built lists what `make build` compiles, with the variables for it.
+var built = []struct {
+	env  string
+	args []string
+}{
+	{"GOARCH=" + runtime.GOARCH, []string{"-tags=agents", "./cmd/sandlot", "./cmd/sandlot-agent", "./cmd/sandlot-runsc",
+		"./internal/runtime/program/pack"}},
+	{"GOARCH=amd64", []string{"./cmd/sandlot-agent"}},
+	{"GOARCH=arm64", []string{"./cmd/sandlot-agent"}},
+}
+
 // addBuilt adds those entries of Go's build cache that building the programs uses: without them it takes minutes.
 // An entry has a file that names its output, `<action>-a`, and the output, `<sum>-d`. The output of the compiler
 // itself, mostly nothing, is an entry of its own.
 func addBuilt(archive *tar.Writer, cache string) error {
-	list := exec.Command("go", "list", "-export", "-deps", "-f", "{{.BuildID}}", "./cmd/sandlot",
-		"./cmd/sandlot-agent", "./cmd/sandlot-runsc")
-	list.Dir = ".."
-	list.Env = append(os.Environ(), "GOFLAGS=-trimpath", "CGO_ENABLED=0")
-	out, err := list.Output()
-	if err != nil {
-		return fmt.Errorf("go list: %w", err)
+	var ids string
+	for _, b := range built {
+		list := exec.Command("go", append([]string{"list", "-export", "-deps", "-f", "{{.BuildID}}"}, b.args...)...)
+		list.Dir = ".."
+		list.Env = append(os.Environ(), "GOFLAGS=-trimpath", "CGO_ENABLED=0", b.env)
+		out, err := list.Output()
+		if err != nil {
+			return fmt.Errorf("go list: %w", err)
+		}
+		ids += string(out)
 	}
 	added := map[string]bool{}
-	for id := range strings.Lines(string(out)) {
+	for id := range strings.Lines(ids) {
 		id, _, _ = strings.Cut(strings.TrimSpace(id), "/") // the first bytes of the action's sum
 		prefix, err := base64.RawURLEncoding.DecodeString(id)
 		if err != nil || len(prefix) == 0 {
@@ -165,6 +180,10 @@ func addBuilt(archive *tar.Writer, cache string) error {
 			return err
 		}
 		output := sha256.Sum256(append(append([]byte("subkey:"), action...), "stdout"...))
+		if added[id] {
+			continue
+		}
+		added[id] = true
 		for _, action := range [][]byte{action, output[:]} {
 			if err := addEntry(archive, cache, hex.EncodeToString(action), added); err != nil {
 				return err

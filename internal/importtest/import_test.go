@@ -64,7 +64,7 @@ var only = map[string][]string{
 	"golang.org/x/sync": {"sandlot/internal/limit", "sandlot/internal/port", "sandlot/internal/servers",
 		"sandlot/internal/session", "sandlot/internal/app", "sandlot/internal/guest/network", "sandlot/internal/oci",
 		"sandlot/internal/runtime/docker", "sandlot/test/bench"},
-	"github.com/klauspost/compress":          {"sandlot/internal/oci"},
+	"github.com/klauspost/compress":          {"sandlot/internal/oci", "sandlot/internal/runtime/program"},
 	"github.com/google/go-containerregistry": {"sandlot/internal/oci", "sandlot/test/bench"},
 	"golang.org/x/net/proxy":                 {"sandlot/internal/egress"},
 	"mvdan.cc/sh":                            {"sandlot/internal/expand"},

@@ -2,15 +2,22 @@ package docker
 
 import (
 	"context"
+	"debug/elf"
+	"encoding/json"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 
+	"github.com/moby/moby/api/types/mount"
+
+	"sandlot/internal/agent/wire"
 	"sandlot/internal/image"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/sandbox/sandboxtest"
@@ -20,6 +27,8 @@ import (
 // none.
 type fakeDaemon struct {
 	onMake   func()
+	machine  string // its processor
+	made     []byte // the last request for a container
 	instance func() string
 	failing  bool
 	exists   atomic.Bool
@@ -34,8 +43,9 @@ func (d *fakeDaemon) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case strings.HasSuffix(path, "/version"):
 		w.Write([]byte(`{"ApiVersion":"1.41"}`))
 	case strings.HasSuffix(path, "/info"):
-		w.Write([]byte(`{}`))
+		w.Write([]byte(`{"Architecture":"` + d.machine + `"}`))
 	case strings.HasSuffix(path, "/containers/create"):
+		d.made, _ = io.ReadAll(r.Body)
 		d.onMake()
 		d.exists.Store(true)
 		w.WriteHeader(http.StatusCreated)
@@ -80,6 +90,58 @@ func TestCancelledCreate(t *testing.T) {
 		}
 		if err := errors.Join(r.Close(), server.Close()); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// TestAgentOfDaemon: a sandbox has the agent for the processor of the daemon's machine, which no other may be removed
+// while it has it.
+func TestAgentOfDaemon(t *testing.T) {
+	for machine, want := range map[string]elf.Machine{"x86_64": elf.EM_X86_64, "aarch64": elf.EM_AARCH64,
+		"arm64": elf.EM_AARCH64} {
+		dir := t.TempDir()
+		l, err := net.Listen("unix", filepath.Join(dir, "d.sock"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := New(Config{Host: "unix://" + l.Addr().String(), StateDir: dir, Log: sandboxtest.Log(t)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		d := &fakeDaemon{onMake: cancel, failing: true, machine: machine,
+			instance: func() string { id, _ := r.instanceID(); return id }}
+		server := &http.Server{Handler: d}
+		go server.Serve(l)
+		if err := r.agent.Check(machine); err != nil {
+			t.Errorf("%s: %v", machine, err)
+		}
+		if _, err = r.Create(ctx, sandbox.Spec{ID: "a", Secret: make([]byte, 32),
+			Template: &image.Template{Name: "t", Image: "i", ImageID: "sha256:i"}}); !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %v", machine, err)
+		}
+		if err := errors.Join(r.Close(), server.Close()); err != nil {
+			t.Error(err)
+		}
+		var made struct {
+			HostConfig struct{ Mounts []mount.Mount }
+		}
+		if err := json.Unmarshal(d.made, &made); err != nil {
+			t.Fatal(err)
+		}
+		at := slices.IndexFunc(made.HostConfig.Mounts, func(m mount.Mount) bool { return m.Target == wire.AgentPath })
+		if at < 0 {
+			t.Fatalf("%s: no agent is mounted: %s", machine, d.made)
+		}
+		path := made.HostConfig.Mounts[at].Source
+		f, err := elf.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.Close()
+		used, err := r.agent.InUse()
+		if f.Machine != want || err != nil || !slices.Equal(used, []string{filepath.Base(path)}) {
+			t.Errorf("%s: the agent is for %s, and these are in use: %q, %v", machine, f.Machine, used, err)
 		}
 	}
 }

@@ -233,7 +233,7 @@ func TestBadImage(t *testing.T) {
 	r.Preboot = true
 	bin := t.TempDir()
 	copyFile(t, r.Agent, filepath.Join(bin, "agent"))
-	r.Agent = filepath.Join(bin, "agent")
+	r.agent.Path = filepath.Join(bin, "agent")
 	part := func(name string) string { return filepath.Join(r.imageFor(s.Spec()).dir, name) }
 	for what, spoil := range map[string]func(){
 		"empty pages":    func() { os.Truncate(part("pages.img"), 0) },
@@ -241,7 +241,7 @@ func TestBadImage(t *testing.T) {
 		"a broken state": func() { os.WriteFile(part("checkpoint.img"), bytes.Repeat([]byte("x"), 1<<16), 0o600) },
 		"another agent": func() {
 			later := time.Now().Add(time.Hour)
-			os.Chtimes(r.Agent, later, later)
+			os.Chtimes(r.agent.Path, later, later)
 		},
 		"an older format": func() {
 			os.WriteFile(part(imageInfoFile), []byte(`{"kind":"other"}`), 0o600)
