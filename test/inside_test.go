@@ -52,7 +52,8 @@ func TestAgentInside(t *testing.T) {
 	}
 
 	s.kill()
-	earlier := filepath.Join(agents, "sandlot-agent-amd64-fedcba9876543210") // as if the server were of the next version
+	// As if the server that follows were of a later version.
+	earlier := filepath.Join(agents, "sandlot-agent-amd64-fedcba9876543210")
 	text, err := os.ReadFile(records[0])
 	renamed := strings.ReplaceAll(string(text), filepath.Base(first), filepath.Base(earlier))
 	if err = errors.Join(err, os.WriteFile(records[0], []byte(renamed), 0o600), os.WriteFile(earlier, nil, 0o755),

@@ -3,7 +3,8 @@
 // gVisor's releases contain such tables, but its Go module does not.
 //
 //	go run ./cmd/sandlot-runsc/generate | gofmt > cmd/sandlot-runsc/filters_amd64.go
-//	GOARCH=arm64 go run -exec 'unshare --fork --pid qemu-aarch64-static' ./cmd/sandlot-runsc/generate | gofmt > cmd/sandlot-runsc/filters_arm64.go
+//	GOARCH=arm64 go run -exec 'unshare --fork --pid qemu-aarch64-static' ./cmd/sandlot-runsc/generate | gofmt \
+//	    > cmd/sandlot-runsc/filters_arm64.go
 //
 // It needs root to run itself as process 1 of a PID namespace: one rule contains the process's
 // own id, and the processes that use the filters have the id 1.

@@ -35,7 +35,7 @@ type box struct {
 	unanswered bool
 	daemon     daemonID // which has the container; set before other goroutines use the box
 	separate   bool     // the daemon does not see the server's files; set like daemon
-	agent      string   // the path of the agent's program, unless separate; set like daemon
+	agent      string   // the path of the agent's program; set like daemon
 	// agentVolume and volumePath are the name of the volume with the agent, and the folder of the sandbox's volume on
 	// the daemon's machine. Only Create uses them, for a separate daemon.
 	agentVolume, volumePath string

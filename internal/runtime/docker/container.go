@@ -218,7 +218,7 @@ func (r *Runtime) sharedMounts(b *box) []mount.Mount {
 	}
 	for _, m := range b.spec.Mounts {
 		x := bind(m.Source, m.Target, m.ReadOnly)
-		if m.ReadOnly && r.sealsSubmounts() && len(mountsBelow(m.Source)) > 0 {
+		if m.ReadOnly && r.sealsSubmounts() && len(proc.MountsBelow(m.Source)) > 0 {
 			x.BindOptions = &mount.BindOptions{ReadOnlyForceRecursive: true, Propagation: mount.PropagationRPrivate}
 		}
 		list = append(list, x)
@@ -248,7 +248,7 @@ func bind(source, target string, readOnly bool) mount.Mount {
 
 // whole returns a read-only folder of this machine, and what is mounted in it.
 func whole(source, target string) (list []sandbox.Mount) {
-	for _, s := range append([]string{source}, mountsBelow(source)...) {
+	for _, s := range append([]string{source}, proc.MountsBelow(source)...) {
 		list = append(list, sandbox.Mount{Source: s, Target: target + strings.TrimPrefix(s, source), ReadOnly: true})
 	}
 	return list

@@ -37,7 +37,8 @@ func (r *Runtime) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbo
 	if separate {
 		err = r.checkSeparate(spec)
 	}
-	if err = errors.Join(err, r.checkMounts(spec.Mounts)); err != nil {
+	agent, agentErr := r.agent.File(d.machine)
+	if err = errors.Join(err, r.checkMounts(spec.Mounts), agentErr); err != nil {
 		return nil, err
 	}
 	if err := os.MkdirAll(r.sandboxesDir(), 0o700); err != nil {
@@ -47,13 +48,8 @@ func (r *Runtime) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbo
 		return nil, fmt.Errorf("making the sandbox's folder: %w", err)
 	}
 	b := newBox(r, spec)
-	b.unmade, b.daemon, b.separate = true, d.identity, separate
-	if !separate {
-		b.agent, err = r.agent.File(d.machine)
-	}
-	if err == nil {
-		err = r.explain(r.start(ctx, b))
-	}
+	b.unmade, b.daemon, b.separate, b.agent = true, d.identity, separate, agent
+	err = r.explain(r.start(ctx, b))
 	if err == nil {
 		return b.sandbox(), nil
 	}

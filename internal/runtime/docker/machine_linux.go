@@ -15,16 +15,6 @@ import (
 	"sandlot/internal/proc"
 )
 
-// mountsBelow returns the mount points of this machine in a folder.
-func mountsBelow(folder string) (points []string) {
-	for _, m := range proc.Mounts(os.Getpid()) {
-		if m.Target != folder && isIn(m.Target, folder) && !slices.Contains(points, m.Target) {
-			points = append(points, m.Target)
-		}
-	}
-	return points
-}
-
 // seesProcesses reports whether the daemon's processes are processes of the server's machine, and not outside of a
 // container in which the server runs, or on another machine.
 func (r *Runtime) seesProcesses() bool {

@@ -7,9 +7,6 @@ import "context"
 // The daemon of a server that is not on Linux is in a virtual machine, or on another machine: its containers are no
 // processes of this one, share no kernel with it, and have no folders of it.
 
-// mountsBelow returns the mount points of this machine in a folder: none that a container would have.
-func mountsBelow(string) []string { return nil }
-
 // credential is what the kernel knows of a process at the other end of a socket.
 type credential struct{ Uid uint32 }
 

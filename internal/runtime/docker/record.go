@@ -17,9 +17,7 @@ type record struct {
 }
 
 func (b *box) record() record {
-	r := record{specfile.Of(b.spec), b.daemon, b.separate}
-	r.Agent = b.runtime.agent.Kept(b.agent)
-	return r
+	return record{specfile.Of(b.spec, b.runtime.agent.Kept(b.agent)), b.daemon, b.separate}
 }
 
 // daemonID tells daemons apart.

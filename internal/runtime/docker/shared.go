@@ -47,7 +47,7 @@ func (r *Runtime) checkSource(source string, readOnly bool) error {
 		return fmt.Errorf("has %s in it, a socket of a program of this machine, with which a sandbox could act as the "+
 			"program's user; share another folder, or end the program", socket)
 	}
-	if below := mountsBelow(source); readOnly && len(below) > 0 && !r.sealsSubmounts() {
+	if below := proc.MountsBelow(source); readOnly && len(below) > 0 && !r.sealsSubmounts() {
 		return fmt.Errorf("has another file system in it, at %s, which would not be read-only; share the folders "+
 			"below it one by one, each at a place of its own, or use Docker 25 or newer", below[0])
 	}

@@ -209,10 +209,8 @@ func (b *box) Resize(_ context.Context, l sandbox.Limits) error {
 
 // record returns the box's record. The caller holds b.mu, or no other goroutine has the box yet.
 func (b *box) record() record {
-	r := record{Record: specfile.Of(b.spec), HostNetwork: b.runtime.HostNetwork, PID: b.pid, Started: b.started,
-		Image: b.root.Image}
-	r.Agent = b.runtime.agent.Kept(b.agent)
-	return r
+	return record{Record: specfile.Of(b.spec, b.runtime.agent.Kept(b.agent)), HostNetwork: b.runtime.HostNetwork,
+		PID: b.pid, Started: b.started, Image: b.root.Image}
 }
 
 // findAgent finds the agent's program that the sandbox has, or is to have.

@@ -158,7 +158,8 @@ func (r *Runtime) sandboxDir(id string) string { return filepath.Join(r.sandboxe
 // Check implements sandbox.Runtime.
 func (r *Runtime) Check(ctx context.Context) error {
 	if st, err := os.Stat(r.Runsc); err != nil || st.Mode()&0o111 == 0 {
-		return fmt.Errorf("%w: the program sandlot-runsc is not at %s; run `make build`", sandbox.ErrUnavailable, r.Runsc)
+		return fmt.Errorf("%w: the program sandlot-runsc is not at %s; run `make build`", sandbox.ErrUnavailable,
+			r.Runsc)
 	}
 	if err := r.agent.Check(runtime.GOARCH); err != nil {
 		return fmt.Errorf("%w: %w", sandbox.ErrUnavailable, err)

@@ -185,7 +185,7 @@ const namePrefix = "sandlot-agent-"
 // fileName returns the name of the file with an agent.
 func fileName(arch, sum string) string { return namePrefix + arch + "-" + sum[:16] }
 
-// goName returns Go's name of a processor. If the name is not known, it is Go's already, and empty means this machine's.
+// goName returns Go's name of a processor. If the name is not known, it is Go's already; empty means this machine's.
 func goName(machine string) string {
 	if machine == "" {
 		return runtime.GOARCH

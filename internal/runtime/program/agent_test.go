@@ -114,7 +114,8 @@ func TestBrokenFile(t *testing.T) {
 			t.Errorf("%s: the file is %s", what, got)
 		}
 		now, err := os.Lstat(path)
-		if got, _ := os.ReadFile(path); err != nil || !bytes.Equal(got, whole) || held != nil && os.SameFile(held, now) {
+		got, _ := os.ReadFile(path)
+		if err != nil || !bytes.Equal(got, whole) || held != nil && os.SameFile(held, now) {
 			t.Errorf("%s: the file was not replaced: %v", what, err)
 		}
 	}
@@ -178,7 +179,7 @@ func TestOldFiles(t *testing.T) {
 	}
 }
 
-// TestWhichFile: the settings' file comes first; one beside the program is used if it is the same, or there is no other.
+// TestWhichFile: the settings' file comes first; one beside the program is used if it is the same, or the only one.
 func TestWhichFile(t *testing.T) {
 	built(t)
 	source, err := os.ReadFile(newAgent(t).file(t, ""))

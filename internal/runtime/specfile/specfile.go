@@ -36,10 +36,10 @@ type Record struct {
 	Agent string `json:"agent,omitempty"`
 }
 
-// Of returns the record of a sandbox.
-func Of(spec sandbox.Spec) Record {
+// Of returns the record of a sandbox with that agent.
+func Of(spec sandbox.Spec, agent string) Record {
 	return Record{ID: spec.ID, Template: spec.Template.Name, Limits: spec.Limits, Mounts: spec.Mounts,
-		Secret: hex.EncodeToString(spec.Secret)}
+		Secret: hex.EncodeToString(spec.Secret), Agent: agent}
 }
 
 // Spec returns the spec of the sandbox with that id. Its template has only the name.
