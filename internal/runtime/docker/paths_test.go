@@ -168,6 +168,7 @@ func startsUnseen(t *testing.T, d *dockertest.Daemon, r *Runtime, spec sandbox.S
 	t.Helper()
 	spec.ID = "unseen"
 	b := newBox(r, spec)
+	b.agent = r.Agent
 	image, err := r.imageOf(t.Context(), spec.Template)
 	if err = errors.Join(err, os.Mkdir(b.dir, 0o700), b.makeFolders(), b.listen()); err != nil {
 		t.Fatal(err)

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"sandlot/internal/proc"
 )
 
 // socketPlaces are folders in which daemons have sockets: Docker, Podman, containerd, CRI-O and k3s in /run, and those

@@ -22,11 +22,11 @@ func TestRecord(t *testing.T) {
 		Record
 		PID int `json:"pid"`
 	}
-	if err := Write(dir, record{Of(spec), 7}); err != nil {
+	if err := Write(dir, record{Of(spec, "agent-1"), 7}); err != nil {
 		t.Fatal(err)
 	}
 	var read record
-	if err := Read(dir, &read); err != nil || read.PID != 7 {
+	if err := Read(dir, &read); err != nil || read.PID != 7 || read.Agent != "agent-1" {
 		t.Errorf("%+v, %v", read, err)
 	}
 	if got, err := read.Spec("a"); err != nil || !reflect.DeepEqual(got, spec) {
@@ -56,5 +56,33 @@ func TestRecord(t *testing.T) {
 	}
 	if err := Read(dir, &read); err == nil {
 		t.Error("followed a link")
+	}
+}
+
+// TestAgents: the agents of all sandboxes are told; one whose record is broken may have any.
+func TestAgents(t *testing.T) {
+	dir := t.TempDir()
+	if names, err := Agents(filepath.Join(dir, "none")); err != nil || len(names) != 0 {
+		t.Errorf("no folder: %q, %v", names, err)
+	}
+	template := &image.Template{Name: "host"}
+	for id, agent := range map[string]string{"a": "agent-1", "b": "agent-2", "c": "", "d": "agent-1", "empty": "-"} {
+		sub := filepath.Join(dir, id)
+		err := os.Mkdir(sub, 0o700)
+		if agent != "-" {
+			err = errors.Join(err, Write(sub, Of(sandbox.Spec{ID: id, Template: template}, agent)))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if names, err := Agents(dir); err != nil || strings.Join(names, " ") != "agent-1 agent-2 agent-1" {
+		t.Errorf("%q, %v", names, err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "b", Name), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Agents(dir); !errors.Is(err, ErrBroken) {
+		t.Errorf("a broken record: %v", err)
 	}
 }
