@@ -23,6 +23,7 @@ import (
 	"sandlot/internal/cli/plain"
 	"sandlot/internal/cli/service"
 	"sandlot/internal/cli/template"
+	"sandlot/internal/cli/upgrade"
 	"sandlot/internal/config"
 	"sandlot/internal/fault"
 	"sandlot/internal/secret"
@@ -111,7 +112,7 @@ or let the client start "sandlot stdio".`,
 		template.Command(p.connectOperator, p.out),
 		p.install(), p.service(),
 		p.doctor(), p.settings(), p.token(), p.backup(), p.restore(),
-		p.version())
+		p.upgrade(), p.version())
 	for _, c := range root.Commands() {
 		refuseUnknown(c)
 		explainArgs(c)
@@ -128,6 +129,21 @@ func (p *program) mcp() *cobra.Command {
 func (p *program) service() *cobra.Command {
 	return service.Command(service.Program{Out: p.out, Err: p.err, Log: p.errorLog, Load: p.load,
 		ServerFlags: serverFlags, Settings: serverSettings, LocalURL: localURL, Confirm: p.confirm, Failed: exit(1)})
+}
+
+func (p *program) upgrade() *cobra.Command {
+	return upgrade.Command(upgrade.Program{Out: p.out, Confirm: p.confirm,
+		Flags: func() ([]string, error) {
+			cfg, err := p.load(nil)
+			if err != nil {
+				return nil, err
+			}
+			return clientFlags(cfg), nil
+		},
+		Running: func(ctx context.Context) (bool, error) {
+			c, err := p.operator()
+			return err == nil && c.Alive(ctx), err
+		}})
 }
 
 // explainArgs adds the usage of a command to the error for too few or too many arguments,

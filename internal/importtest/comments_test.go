@@ -15,7 +15,7 @@ import (
 )
 
 // properNames are words with a capital in the middle that are no names in this code.
-var properNames = strings.Fields("CentOS FreeBSD GitHub gRPC IPv4 IPv6 JavaScript macOS OpenELEC OpenSSL openSUSE " +
+var properNames = strings.Fields("CentOS FreeBSD GitHub GoReleaser gRPC IPv4 IPv6 JavaScript macOS OpenELEC OpenSSL openSUSE " +
 	"PyPI SQLite TypeScript WriterTo cgroupsPath")
 
 // A comment mentions only names that exist: who renames something renames it in the comments too. A word with
