@@ -50,7 +50,7 @@ func TestRecord(t *testing.T) {
 		}
 	}
 	path := filepath.Join(dir, Name)
-	if err := errors.Join(Write(dir, Of(spec)), os.Rename(path, path+".old"),
+	if err := errors.Join(Write(dir, Of(spec, "")), os.Rename(path, path+".old"),
 		os.Symlink(path+".old", path)); err != nil {
 		t.Fatal(err)
 	}
