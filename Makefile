@@ -3,7 +3,7 @@ SHELL   := /bin/bash
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X sandlot/internal/app.Version=$(VERSION)
 TOOLS   := $(CURDIR)/.tools
-GO_DIRS := cmd internal proto test
+GO_DIRS := cmd deploy internal proto test
 # How many tests of the whole program run at once. They mostly wait.
 AT_ONCE := $(shell expr 1 + $$(nproc))
 
@@ -15,7 +15,7 @@ GOTESTSUM := go run gotest.tools/gotestsum@v1.13.0 --rerun-fails=1 --rerun-fails
 export CGO_ENABLED := 0
 export GOFLAGS := $(strip $(GOFLAGS) -trimpath)
 
-.PHONY: help build agents run test quick lint unit emulated whole bench proto tools clean
+.PHONY: help build agents run test quick lint unit emulated whole bench proto tools release clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' Makefile | expand -t 10
@@ -55,7 +55,7 @@ unit: build ## the packages' own tests with the race detector, real gVisor inclu
 	CGO_ENABLED=1 $(GOTESTSUM) --format pkgname-and-test-fails \
 		--packages="$$(go list ./internal/... | grep -vx $(foreach p,$(NO_RACE),-e $(p)) | xargs)" \
 		-- -race -vet=off -timeout 25m -skip '$(MEMORY)'
-	go test -vet=off ./cmd/... $(NO_RACE)
+	go test -vet=off ./cmd/... ./deploy/release $(NO_RACE)
 	go test -vet=off -run '$(MEMORY)' ./internal/oci/rootfs
 
 emulated: tools ## tests of the agent and of gVisor's program for arm64, under qemu-user
@@ -75,5 +75,13 @@ tools: ## what the tests need beside Go: a C compiler, Node, Python packages, Do
 	@test/tools $(TOOLS)
 	@SANDLOT_TOOLS=$(TOOLS) go test -vet=off ./internal/image/imagetest/
 
+# GoReleaser takes minutes to build, so that only this target has it.
+release: ## make the files of a release in dist/release, twice, compare them, install and run them (VERSION=1.2.3: not the tag's)
+	@mkdir -p $(TOOLS)/bin
+	GOBIN=$(TOOLS)/bin go install github.com/goreleaser/goreleaser/v2@v2.16.0
+	GOBIN=$(TOOLS)/bin go install github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.10.0
+	go run ./deploy/release -tools $(TOOLS) $(if $(filter command line,$(origin VERSION)),-version $(VERSION))
+	SANDLOT_TOOLS=$(TOOLS) go test -vet=off -count=1 -timeout 30m ./deploy/release/check
+
 clean: ## remove what the other targets made
-	rm -rf bin .tools
+	rm -rf bin dist .tools
