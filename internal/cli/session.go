@@ -21,6 +21,7 @@ import (
 	"sandlot/internal/api/protocol"
 	"sandlot/internal/builtin"
 	"sandlot/internal/cli/connection"
+	"sandlot/internal/cli/session"
 	"sandlot/internal/image"
 	"sandlot/internal/terminal"
 )
@@ -284,40 +285,7 @@ func (p *program) sessions() *cobra.Command {
 		}
 		return nil
 	})
-	c.AddCommand(p.newSession(), p.stopSession())
-	return c
-}
-
-func (p *program) newSession() *cobra.Command {
-	var wanted protocol.SessionRequest
-	var env []string
-	c := &cobra.Command{
-		Use: "new", Short: "Create a session and print its id", Args: cobra.NoArgs,
-		Long: "Create a session and print its id. All programs and all code in it have the variables of --env, " +
-			"in which ${secret:NAME} stands for a stored secret. The server has to run.",
-		Example: "  sandlot sessions new\n  sandlot sessions new --env 'KEY=${secret:KEY}' --flavor medium",
-	}
-	c.Flags().StringVar(&wanted.Template, "template", "", "template of the session")
-	c.Flags().StringVar(&wanted.Flavor, "flavor", "", "how large it is: a flavor")
-	c.Flags().StringArrayVar(&env, "env", nil, "variable: NAME=VALUE, or NAME for the value that it has here")
-	p.withJSON(c, func(c *cobra.Command, _ []string) (err error) {
-		if wanted.Env, err = connection.Pairs("env", env); err != nil {
-			return usage{err}
-		}
-		api, err := p.client()
-		if err != nil {
-			return err
-		}
-		id, err := api.NewSession(c.Context(), wanted)
-		if err != nil {
-			return err
-		}
-		if p.asJSON {
-			return p.json(map[string]string{"session_id": id})
-		}
-		fmt.Fprintln(p.out, id)
-		return nil
-	})
+	c.AddCommand(session.New(p.client, func(err error) error { return usage{err} }, p.out), p.stopSession())
 	return c
 }
 
