@@ -100,7 +100,8 @@ func (s *server) checkState(of owners) {
 	if code != 0 || !strings.Contains(list, "ann") || !strings.Contains(list, "code.execute") {
 		t.Errorf("tokens: %d %s %s", code, list, errs)
 	}
-	if out, code := s.cliAs(operatorToken, "", "events", "--principal", "ann"); code != 0 || !strings.Contains(out, of.Home) {
+	if out, code := s.cliAs(operatorToken, "", "events", "--principal", "ann"); code != 0 ||
+		!strings.Contains(out, of.Home) {
 		t.Errorf("an operator sees %d %s", code, out)
 	}
 	if out, code := s.cliAs(annsToken, "", "events", "--principal", "olga"); code == 0 {
@@ -136,7 +137,8 @@ func TestWriteState(t *testing.T) {
 	for _, call := range [][]string{
 		{storedSecret, "secret", "set", "KEY"},
 		{storedSecret, "secret", "set", "BOUND", "--host", "api.example.com"},
-		{"", "mcp", "add", "odd", "--env", "ODD_KEY=${secret:KEY}", "--", "python3", "/workspace/odd.py", "plain", "odd"},
+		{"", "mcp", "add", "odd", "--env", "ODD_KEY=${secret:KEY}", "--", "python3", "/workspace/odd.py", "plain",
+			"odd"},
 	} {
 		if out, code := s.cliAs(annsToken, call[0], call[1:]...); code != 0 {
 			t.Fatalf("%q: %d %s", call, code, out)

@@ -67,7 +67,8 @@ func TestInstall(t *testing.T) {
 		want string
 	}{
 		{[]string{"--from", first, "--to", bin}, "sandlot 1.2.3 is installed: " + bin + "/sandlot\n"},
-		{[]string{"--from", serve(t, http.FileServer(http.Dir(second))) + "/", "--to", bin}, "sandlot 1.3.0 is installed"},
+		{[]string{"--from", serve(t, http.FileServer(http.Dir(second))) + "/", "--to", bin},
+			"sandlot 1.3.0 is installed"},
 		{[]string{"--from", first, "--to", bin}, "sandlot 1.2.3 is installed"},
 		{[]string{"--from", second, "--to", bin, "--signers", signers}, "sandlot 1.3.0 is installed"},
 	} {
@@ -120,6 +121,7 @@ func TestInstallRefuses(t *testing.T) {
 	unsigned := made(t, "1.2.3")
 	signers := releasetest.Sign(t, unsigned)
 	edit(filepath.Join(unsigned, release.SumsName), flip)
+	byWeb := serve(t, http.FileServer(http.Dir(changed)))
 	noArchive := t.TempDir()
 	if err := os.WriteFile(filepath.Join(noArchive, "sandlot_1.2.3_plan9_amd64.tar.gz"), nil, 0o644); err != nil {
 		t.Fatal(err)
@@ -158,16 +160,16 @@ func TestInstallRefuses(t *testing.T) {
 		"unknown argument":     {[]string{"--form", good}, "", "unknown argument --form"},
 		"changed":              {[]string{"--from", changed}, "", "the checksum of sandlot_1.2.3_"},
 		"half":                 {[]string{"--from", half}, "", "the checksum of sandlot_1.2.3_"},
-		"changed, by web":      {[]string{"--from", serve(t, http.FileServer(http.Dir(changed)))}, "", "the checksum of"},
+		"changed, by web":      {[]string{"--from", byWeb}, "", "the checksum of"},
 		"cut":                  {[]string{"--from", serve(t, cut)}, "", "did not arrive whole"},
 		"not there":            {[]string{"--from", serve(t, http.NotFoundHandler())}, "", "cannot be read"},
 		"without HTTPS":        {[]string{"--from", "http://192.0.2.1/sandlot"}, "", "use https"},
 		"does not start":       {[]string{"--from", broken}, "", "does not start here"},
 		"does not start there": {[]string{"--from", choosy}, "", "are those of before"},
 		"not its signature":    {[]string{"--from", unsigned, "--signers", signers}, "", "no signer in"},
-		"no signature":         {[]string{"--from", good, "--signers", signers}, "", "checksums.txt.sig cannot be read"},
+		"no signature":         {[]string{"--from", good, "--signers", signers}, "", "txt.sig cannot be read"},
 		"no archive":           {[]string{"--from", noArchive}, "", "no archive for linux/"},
-		"FreeBSD":              {[]string{"--from", good}, machine("FreeBSD", "amd64"), "there is no Sandlot for FreeBSD"},
+		"FreeBSD":              {[]string{"--from", good}, machine("FreeBSD", "amd64"), "no Sandlot for FreeBSD"},
 		"Git Bash":             {[]string{"--from", good}, machine("MINGW64_NT-10.0", "x86_64"), "run this in WSL 2"},
 		"RISC-V":               {[]string{"--from", good}, machine("Linux", "riscv64"), "of the kind riscv64"},
 		"a Mac, of Linux": {[]string{"--from", good}, machine("Darwin", "arm64"),

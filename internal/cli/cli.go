@@ -132,17 +132,13 @@ func (p *program) service() *cobra.Command {
 }
 
 func (p *program) upgrade() *cobra.Command {
-	return upgrade.Command(upgrade.Program{Out: p.out, Confirm: p.confirm,
+	return upgrade.Command(upgrade.Program{Out: p.out, Confirm: p.confirm, Client: p.operator,
 		Flags: func() ([]string, error) {
 			cfg, err := p.load(nil)
 			if err != nil {
 				return nil, err
 			}
 			return clientFlags(cfg), nil
-		},
-		Running: func(ctx context.Context) (bool, error) {
-			c, err := p.operator()
-			return err == nil && c.Alive(ctx), err
 		}})
 }
 

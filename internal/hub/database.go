@@ -51,7 +51,7 @@ func (h *Hub) RestoreDatabase(ctx context.Context, p auth.Principal, backup io.R
 		return Restore{}, err
 	}
 	defer a.Close()
-	body := &errorRecorder{Reader: &countingReader{backup, func(n int) { a.received.Add(int64(n)) }}}
+	body := &errorRecorder{Reader: &countingReader{backup, &a.received}}
 	restore, err := h.Restorer.Restore(ctx, body, size)
 	if body.err != nil {
 		err = fault.Wrap(fault.InvalidParameters, body.err, "the transfer broke, and nothing was changed")

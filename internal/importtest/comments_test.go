@@ -15,8 +15,8 @@ import (
 )
 
 // properNames are words with a capital in the middle that are no names in this code.
-var properNames = strings.Fields("CentOS FreeBSD GitHub GoReleaser gRPC IPv4 IPv6 JavaScript macOS OpenELEC OpenSSL openSUSE " +
-	"PyPI SQLite TypeScript WriterTo cgroupsPath")
+var properNames = strings.Fields("CentOS FreeBSD GitHub GoReleaser gRPC IPv4 IPv6 JavaScript macOS OpenELEC " +
+	"OpenSSL openSUSE PyPI SQLite TypeScript WriterTo cgroupsPath")
 
 // A comment mentions only names that exist: who renames something renames it in the comments too. A word with
 // a capital in its middle counts as a name.

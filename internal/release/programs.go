@@ -64,7 +64,8 @@ func Begin(dir string) (*Upgrade, error) {
 		u.replaced = true
 		err = u.undo()
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("an earlier upgrade was killed, and cannot be undone: %w", err), u.lock.Close())
+			return nil, errors.Join(fmt.Errorf("an earlier upgrade was killed, and cannot be undone: %w", err),
+				u.lock.Close())
 		}
 	}
 	if err := os.RemoveAll(u.Staged()); err != nil {

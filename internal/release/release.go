@@ -135,7 +135,8 @@ func Changelog(text, version string) (changes []Change, err error) {
 			return nil, fmt.Errorf("the changelog has a section of %q, which is no version", name)
 		}
 		if slices.ContainsFunc(changes, func(c Change) bool { return c.Version == name }) {
-			return nil, fmt.Errorf("the changelog has two sections of %s; what is not released yet is one of them", name)
+			return nil, fmt.Errorf("the changelog has two sections of %s; what is not released yet is one of them",
+				name)
 		}
 		changes = append(changes, Change{name, body})
 	}

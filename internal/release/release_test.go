@@ -23,12 +23,14 @@ func TestChangelog(t *testing.T) {
 		t.Errorf("%q, %v", got, err)
 	}
 	m := release.Manifest{Version: "1.2.0", Changes: got}
-	for from, want := range map[string]int{"1.0.0": 2, "v1.1.0": 1, "1.2.0": 0, "1.2.0-rc.1": 1, "1a2b3c4": 3, "2.0.0": 0} {
+	for from, want := range map[string]int{"1.0.0": 2, "v1.1.0": 1, "1.2.0": 0, "1.2.0-rc.1": 1, "1a2b3c4": 3,
+		"2.0.0": 0} {
 		if n := len(m.Since(from)); n != want {
 			t.Errorf("%d releases are newer than %s, want %d", n, from, want)
 		}
 	}
-	if _, err := release.Changelog(text, "1.1.0"); err == nil || !strings.Contains(err.Error(), "two sections of 1.1.0") {
+	if _, err := release.Changelog(text, "1.1.0"); err == nil ||
+		!strings.Contains(err.Error(), "two sections of 1.1.0") {
 		t.Errorf("something is not released, and the release is there: %v", err)
 	}
 	if _, err := release.Changelog(strings.Replace(text, "- New.", "", 1), "1.3.0"); err != nil {
@@ -128,7 +130,8 @@ func TestReplace(t *testing.T) {
 	}
 }
 
-// TestUndo: an upgrade that is not kept leaves the programs of before, also when it was killed between two of its steps.
+// TestUndo: an upgrade that is not kept leaves the programs of before, also when it was killed between two
+// of its steps.
 func TestUndo(t *testing.T) {
 	for name, end := range map[string]func(*testing.T, *release.Upgrade, string){
 		"closed": func(t *testing.T, u *release.Upgrade, _ string) {

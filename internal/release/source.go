@@ -178,8 +178,8 @@ func (r *Release) download(ctx context.Context, file File, path string) (err err
 	case err != nil:
 		return fmt.Errorf("reading %s: %w", file.Name, err)
 	case n != file.Size:
-		return fmt.Errorf("%s has %s bytes, and should have %d: it did not arrive whole; nothing was installed", file.Name,
-			atLeast(n, file.Size), file.Size)
+		return fmt.Errorf("%s has %s bytes, and should have %d: it did not arrive whole; nothing was installed",
+			file.Name, atLeast(n, file.Size), file.Size)
 	}
 	return r.compareHash(file.Name, sum)
 }

@@ -97,8 +97,8 @@ func TestFiles(t *testing.T) {
 				t.Errorf("there is no %s for %s", kind, system)
 			}
 		}
-		if n := len(slices.DeleteFunc(slices.Clone(kinds), func(k string) bool { return k != "package "+system })); n != 2 &&
-			strings.HasPrefix(system, "linux") {
+		others := func(kind string) bool { return kind != "package "+system }
+		if n := len(slices.DeleteFunc(slices.Clone(kinds), others)); n != 2 && strings.HasPrefix(system, "linux") {
 			t.Errorf("%d packages for %s", n, system)
 		}
 	}
@@ -176,7 +176,8 @@ func TestForeignArchives(t *testing.T) {
 				read(header.Name, entries)
 			}
 		}
-		if !bytes.HasPrefix(programs[main], []byte(magic[f.OS])) || len(programs[main]) < 10<<20 || programs["LICENSE"] == nil {
+		if !bytes.HasPrefix(programs[main], []byte(magic[f.OS])) || len(programs[main]) < 10<<20 ||
+			programs["LICENSE"] == nil {
 			t.Errorf("%s: %d bytes of %s, LICENSE: %v", f.Name, len(programs[main]), main, programs["LICENSE"] != nil)
 		}
 		for name, data := range programs { // they need no library
@@ -240,7 +241,8 @@ func enter(to string, args []string) error {
 	if err != nil {
 		return err
 	}
-	return unix.Exec(program, args, []string{"PATH=" + os.Getenv("PATH"), "HOME=/tmp", "DEBIAN_FRONTEND=noninteractive"})
+	return unix.Exec(program, args, []string{"PATH=" + os.Getenv("PATH"), "HOME=/tmp",
+		"DEBIAN_FRONTEND=noninteractive"})
 }
 
 // command is a program in the root file system.
@@ -287,7 +289,8 @@ func (r root) working(t *testing.T, version, upgrade string) {
 		t.Error(out)
 	}
 	unit := filepath.Join(string(r), "usr/lib/systemd/system/sandlot.service")
-	if text, err := os.ReadFile(unit); err != nil || !strings.Contains(string(text), "ExecStart=/opt/sandlot/sandlot serve") {
+	if text, err := os.ReadFile(unit); err != nil ||
+		!strings.Contains(string(text), "ExecStart=/opt/sandlot/sandlot serve") {
 		t.Errorf("%v\n%s", err, text)
 	}
 	by, err := os.ReadFile(filepath.Join(string(r), "opt/sandlot", release.ManagedName))
@@ -417,10 +420,11 @@ func TestAlone(t *testing.T) {
 	l.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	var log bytes.Buffer
-	serve := r.command(ctx, "/opt/sandlot/sandlot", "--state-dir", "/var/lib/sandlot", "--config", "/etc/sandlot/", "serve",
-		"--port", fmt.Sprint(port))
+	serve := r.command(ctx, "/opt/sandlot/sandlot", "--state-dir", "/var/lib/sandlot", "--config", "/etc/sandlot/",
+		"serve", "--port", fmt.Sprint(port))
 	settings := filepath.Join(string(r), "etc/sandlot/sandlot.yaml")
-	if err := os.WriteFile(settings, []byte("sandbox_image: base:1\nnetwork:\n  registries: none\n"), 0o644); err != nil {
+	const text = "sandbox_image: base:1\nnetwork:\n  registries: none\n"
+	if err := os.WriteFile(settings, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	serve.Stdout, serve.Stderr = &log, &log
@@ -436,19 +440,19 @@ func TestAlone(t *testing.T) {
 	}()
 	call := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"execute_code",` +
 		`"arguments":{"code":"import os\nprint(6*7, os.path.exists('/opt/sandlot'))"}}}`
-	text := ""
+	address, answer := fmt.Sprintf("http://127.0.0.1:%d/mcp", port), ""
 	for range 600 {
-		response, err := http.Post(fmt.Sprintf("http://127.0.0.1:%d/mcp", port), "application/json", strings.NewReader(call))
+		response, err := http.Post(address, "application/json", strings.NewReader(call))
 		if err == nil {
 			body, readErr := io.ReadAll(response.Body)
 			response.Body.Close()
-			if text = string(body); readErr == nil && strings.Contains(text, "42 False") {
+			if answer = string(body); readErr == nil && strings.Contains(answer, "42 False") {
 				return
 			}
 		}
 		time.Sleep(200 * time.Millisecond)
 	}
-	t.Errorf("the server answers %s", text)
+	t.Errorf("the server answers %s", answer)
 }
 
 // TestImage: Podman loads the image, and runs it.
@@ -456,8 +460,8 @@ func TestImage(t *testing.T) {
 	imagetest.Install(t, "podman", "podman", "runc")
 	version, store := opened(t).Version, t.TempDir()
 	podman := func(args ...string) string {
-		return run(t, "podman", append([]string{"--root", store + "/root", "--runroot", store + "/run", "--storage-driver",
-			"vfs"}, args...)...)
+		return run(t, "podman", append([]string{"--root", store + "/root", "--runroot", store + "/run",
+			"--storage-driver", "vfs"}, args...)...)
 	}
 	defer podman("system", "reset", "--force")
 	podman("load", "--input", one(t, "sandlot_*_image.tar"))

@@ -17,6 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"sandlot/internal/api/client"
 	"sandlot/internal/app"
 	"sandlot/internal/cli/plain"
 	"sandlot/internal/release"
@@ -33,8 +34,8 @@ const (
 type Program struct {
 	Out     io.Writer
 	Confirm func(ctx context.Context, question string) error
-	Flags   func() ([]string, error)            // those that name the settings, for another sandlot
-	Running func(context.Context) (bool, error) // whether the server of the state folder runs
+	Flags   func() ([]string, error)       // those that name the settings, for another sandlot
+	Client  func() (*client.Client, error) // of the server of the state folder
 }
 
 type command struct {
@@ -48,7 +49,8 @@ func Command(p Program) *cobra.Command {
 	u := command{Program: p}
 	c := &cobra.Command{
 		Use: "upgrade RELEASE", Short: "Replace Sandlot's programs by those of a release", Args: cobra.ExactArgs(1),
-		Long: `Replace Sandlot's programs by those of a release. RELEASE is the address of its files, or a folder with them.
+		Long: `Replace Sandlot's programs by those of a release. RELEASE is the address of its files, or a folder
+with them.
 
 The command says what is new, compares the checksums of all that it uses, and asks. If the new programs do not start, or
 cannot make a sandbox where the old ones could, the old ones are put back. The state folder is not touched: sessions
@@ -93,8 +95,8 @@ func (u *command) run(ctx context.Context, at string) error {
 			_, err := fmt.Fprintf(u.Out, "This is Sandlot %s already.\n", app.Version)
 			return err
 		}
-		return fmt.Errorf("the release is Sandlot %s, which is older than this one, %s; an older Sandlot may not be able "+
-			"to read the state of a newer one", r.Version, app.Version)
+		return fmt.Errorf("the release is Sandlot %s, which is older than this one, %s; an older Sandlot may not be "+
+			"able to read the state of a newer one", r.Version, app.Version)
 	}
 	u.describe(r)
 	if u.check {
@@ -143,11 +145,11 @@ func folder() (string, error) {
 	}
 	switch kind := strings.TrimSpace(string(by)); kind {
 	case "deb":
-		return "", errors.New("these programs are of a Debian package; upgrade with the release's .deb, by `apt install " +
-			"./FILE.deb`")
+		return "", errors.New("these programs are of a Debian package; upgrade with the release's .deb, by " +
+			"`apt install ./FILE.deb`")
 	case "rpm":
-		return "", errors.New("these programs are of an RPM package; upgrade with the release's .rpm, by `dnf install " +
-			"./FILE.rpm`")
+		return "", errors.New("these programs are of an RPM package; upgrade with the release's .rpm, by " +
+			"`dnf install ./FILE.rpm`")
 	case "image":
 		return "", errors.New("these programs are of a container image; upgrade by starting the container with the " +
 			"release's image")
@@ -216,8 +218,8 @@ func (u *command) doctor(ctx context.Context, dir string) (works bool, report st
 	return err == nil, plain.Text(string(out))
 }
 
-// start runs the program in dir, and returns what it prints. It is interrupted when ctx ends, so that it removes what it
-// has made.
+// start runs the program in dir, and returns what it prints. It is interrupted when ctx ends, so that it removes
+// what it has made.
 func (u *command) start(ctx context.Context, dir string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, filepath.Join(dir, release.Main()), args...)
 	cmd.Cancel = func() error {
@@ -236,8 +238,8 @@ func (u *command) start(ctx context.Context, dir string, args ...string) ([]byte
 // sayNext says what a running server needs.
 func (u *command) sayNext(ctx context.Context, r *release.Release) error {
 	fmt.Fprintf(u.Out, "This is Sandlot %s now.\n", r.Version)
-	running, err := u.Running(ctx)
-	if err != nil || !running {
+	c, err := u.Client()
+	if err != nil || !c.Alive(ctx) {
 		return err
 	}
 	_, err = fmt.Fprintln(u.Out, `

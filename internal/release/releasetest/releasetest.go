@@ -53,7 +53,8 @@ func Make(t testing.TB, version string, programs map[string]string) (dir string)
 // Describe writes the manifest and the checksums of a release whose archive for this machine has that name.
 func Describe(t testing.TB, dir, version, archive string) {
 	t.Helper()
-	m := release.Manifest{Version: version, Commit: "0123456789abcdef0123456789abcdef01234567", Date: "2026-11-24T12:00:00Z",
+	m := release.Manifest{Version: version, Commit: "0123456789abcdef0123456789abcdef01234567",
+		Date: "2026-11-24T12:00:00Z",
 		Changes: []release.Change{{Version: version, Text: "### Added\n\n- What is new in " + version + "."},
 			{Version: "0.0.1", Text: "- The first one."}},
 		Files: []release.File{{Name: archive, Kind: release.KindArchive, OS: runtime.GOOS, Arch: runtime.GOARCH}}}
@@ -99,7 +100,8 @@ func Sign(t testing.TB, dir string) (signers string) {
 	t.Helper()
 	key := filepath.Join(t.TempDir(), "key")
 	run(t, "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", key)
-	run(t, "ssh-keygen", "-q", "-Y", "sign", "-f", key, "-n", release.SignatureNamespace, filepath.Join(dir, release.SumsName))
+	run(t, "ssh-keygen", "-q", "-Y", "sign", "-f", key, "-n", release.SignatureNamespace,
+		filepath.Join(dir, release.SumsName))
 	public, err := os.ReadFile(key + ".pub")
 	if err != nil {
 		t.Fatal(err)
