@@ -20,7 +20,8 @@ func newGVisor(c *config.Config, log *slog.Logger, rootless bool) (sandbox.Runti
 		return nil, err
 	}
 	return gvisor.New(gvisor.Config{Runsc: runsc, Agent: agent, AgentBeside: beside, StateDir: c.Server.StateDir,
-		Log: log, HostNetwork: egress.Mode(c.Network.Mode) == egress.Open, Preboot: c.Runtime.Snapshots, Rootless: rootless})
+		Log: log, HostNetwork: egress.Mode(c.Network.Mode) == egress.Open, Preboot: c.Runtime.Snapshots,
+		Rootless: rootless})
 }
 
 // gvisorStateDirs returns the state folders of gVisor's sandboxes that run.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"sync/atomic"
 	"time"
 
 	"sandlot/internal/agent"
@@ -58,7 +59,7 @@ func (h *Hub) ReadFile(ctx context.Context, p auth.Principal, file FilePath, spa
 			return nil, l.Fault(ctx, err, fault.FileAccess)
 		}
 		a.cleanups = append(a.cleanups, func() { stream.Close() })
-		return &File{a, &countingReader{&deadlineConn{stream}, func(n int) { a.sent.Add(int64(n)) }}, size}, nil
+		return &File{a, &countingReader{&deadlineConn{stream}, &a.sent}, size}, nil
 	})
 }
 
@@ -78,12 +79,24 @@ func (c *deadlineConn) Write(b []byte) (int, error) {
 // countingReader counts what is read.
 type countingReader struct {
 	io.Reader
-	count func(n int)
+	count *atomic.Int64
 }
 
 func (r *countingReader) Read(b []byte) (int, error) {
 	n, err := r.Reader.Read(b)
-	r.count(n)
+	r.count.Add(int64(n))
+	return n, err
+}
+
+// uploadReader tells the quota of the disk what is read.
+type uploadReader struct {
+	io.Reader
+	quota *session.Upload
+}
+
+func (r *uploadReader) Read(b []byte) (int, error) {
+	n, err := r.Reader.Read(b)
+	r.quota.Sent(int64(n))
 	return n, err
 }
 
@@ -139,10 +152,7 @@ func (h *Hub) WriteFile(ctx context.Context, p auth.Principal, file FilePath, co
 }
 
 func (u *upload) copy(ctx context.Context, content io.Reader) (int64, error) {
-	body := &errorRecorder{Reader: &countingReader{content, func(n int) {
-		u.request.received.Add(int64(n))
-		u.quota.Sent(int64(n))
-	}}}
+	body := &errorRecorder{Reader: &uploadReader{&countingReader{content, &u.request.received}, u.quota}}
 	_, copyErr := io.CopyBuffer(struct{ io.Writer }{&deadlineConn{u.stream}}, body, make([]byte, copyBuffer))
 	if body.err != nil { // closing the stream tells the agent to discard what arrived
 		return 0, fault.Wrap(fault.InvalidParameters, body.err, "the transfer broke, and nothing was changed")
