@@ -393,7 +393,7 @@ func (a *App) Run(ctx context.Context, networkListeners []net.Listener, ownerLis
 	failed := make(chan error, len(networkListeners)+1)
 	var serving sync.WaitGroup
 	for _, l := range networkListeners {
-		serving.Go(func() { failed <- networkServer.Serve(a.secure(conns.Listener(l))) })
+		serving.Go(func() { failed <- networkServer.Serve(a.certificate.Listener(conns.Listener(l))) })
 	}
 	serving.Go(func() { failed <- ownerServer.Serve(ownerListener) })
 

@@ -1,9 +1,7 @@
 package app
 
 import (
-	"crypto/tls"
 	"log/slog"
-	"net"
 	"path/filepath"
 
 	"sandlot/internal/certificate"
@@ -15,12 +13,4 @@ func CertificateSource(c *config.Config, log *slog.Logger) *certificate.Source {
 	t := c.Server.TLS
 	return certificate.New(certificate.Config{CertFile: t.CertFile, KeyFile: t.KeyFile, Domains: t.Domains,
 		Email: t.Email, Directory: t.Directory, CacheDir: filepath.Join(c.Server.StateDir, "acme"), Log: log})
-}
-
-// secure makes a listener one of TLS, if the server has a certificate.
-func (a *App) secure(l net.Listener) net.Listener {
-	if a.certificate == nil {
-		return l
-	}
-	return tls.NewListener(l, a.certificate.TLS())
 }

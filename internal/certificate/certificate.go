@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"strings"
 	"sync"
@@ -85,6 +86,14 @@ func names(leaf *x509.Certificate) []string {
 		list = append(list, ip.String())
 	}
 	return list
+}
+
+// Listener makes a listener one of TLS. Without a source it returns the listener itself.
+func (s *Source) Listener(l net.Listener) net.Listener {
+	if s == nil {
+		return l
+	}
+	return tls.NewListener(l, s.TLS())
 }
 
 // TLS returns the configuration of the server's listeners. It offers HTTP/1.1 only: an upgrade of a connection, as

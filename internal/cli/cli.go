@@ -21,6 +21,7 @@ import (
 	"sandlot/internal/cli/connection"
 	"sandlot/internal/cli/image"
 	"sandlot/internal/cli/plain"
+	"sandlot/internal/cli/quota"
 	"sandlot/internal/cli/service"
 	"sandlot/internal/cli/template"
 	"sandlot/internal/cli/upgrade"
@@ -107,7 +108,8 @@ or let the client start "sandlot stdio".`,
 		"URL of a server (default: the server of the state folder); the token is read from SANDLOT_TOKEN, and the "+
 			"name of a service's user from SANDLOT_USER")
 	root.AddCommand(p.serve(), p.ps(), p.stop(), p.stdio(), p.run(), p.exec(), p.shell(), p.sessions(), p.copyFile(),
-		p.forward(), p.ports(), p.network(), p.events(), p.mcp(), p.secret(), p.policy(), p.quota(), p.questions(),
+		p.forward(), p.ports(), p.network(), p.events(), p.mcp(), p.secret(), p.policy(), p.questions(),
+		quota.Command(p.get, p.out),
 		image.Command(p.images, p.out, p.err),
 		template.Command(p.connectOperator, p.out),
 		p.install(), p.service(),

@@ -1,7 +1,11 @@
-package cli
+// Package quota has the command that shows quotas.
+package quota
 
 import (
+	"context"
+	"encoding/json"
 	"fmt"
+	"io"
 	"net/url"
 	"strconv"
 	"text/tabwriter"
@@ -11,7 +15,9 @@ import (
 	"sandlot/internal/hub"
 )
 
-func (p *program) quota() *cobra.Command {
+// Command returns the command `sandlot quota`, which prints to out. get reads the answer to a request for a path.
+func Command(get func(ctx context.Context, path string, answer any) error, out io.Writer) *cobra.Command {
+	var asJSON bool
 	c := &cobra.Command{
 		Use: "quota", Short: "Show how much you may have on the server, and use",
 		Long: `Show how much you may have on the server, and use: the quotas of the settings, by their names there.
@@ -21,19 +27,23 @@ An operator (without SANDLOT_TOKEN, on the server's machine) may name another us
 		Args: cobra.NoArgs,
 	}
 	user := c.Flags().String("user", "", "show the quotas of this user; for operators")
-	return p.withJSON(c, func(c *cobra.Command, _ []string) error {
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	c.RunE = func(c *cobra.Command, _ []string) error {
 		path := "/v1/quota"
 		if *user != "" {
 			path += "?" + url.Values{"principal": {*user}}.Encode()
 		}
 		var q hub.Quotas
-		if err := p.ask(c.Context(), "GET", path, nil, &q); err != nil {
+		if err := get(c.Context(), path, &q); err != nil {
 			return err
 		}
-		if p.asJSON {
-			return p.json(q)
+		if asJSON {
+			enc := json.NewEncoder(out)
+			enc.SetIndent("", "  ")
+			enc.SetEscapeHTML(false)
+			return enc.Encode(q)
 		}
-		t := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
+		t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 		fmt.Fprintln(t, "QUOTA\tUSED\tLIMIT")
 		for _, u := range q.Quotas {
 			used, limit := "-", "-"
@@ -46,5 +56,6 @@ An operator (without SANDLOT_TOKEN, on the server's machine) may name another us
 			fmt.Fprintf(t, "%s\t%s\t%s\n", u.Name, used, limit)
 		}
 		return t.Flush()
-	})
+	}
+	return c
 }
