@@ -22,7 +22,7 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/mod/semver"
+	"sandlot/internal/release"
 )
 
 func main() {
@@ -82,7 +82,7 @@ func (m *maker) prepare(ctx context.Context, dirty bool) (err error) {
 		}
 	}
 	m.version = strings.TrimPrefix(m.version, "v")
-	if !semver.IsValid("v" + m.version) {
+	if !release.IsVersion(m.version) {
 		return fmt.Errorf("%q is no version, such as 1.2.3", m.version)
 	}
 	return nil

@@ -70,7 +70,7 @@ var fileName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+~-]*$`)
 
 // check returns an error where the manifest is not one.
 func (m *Manifest) check() error {
-	if !semver.IsValid("v" + m.Version) {
+	if !IsVersion(m.Version) {
 		return fmt.Errorf("%s: %q is no version", ManifestName, m.Version)
 	}
 	for _, f := range m.Files {
@@ -97,10 +97,22 @@ func (m *Manifest) archive(goos, goarch string) (File, error) {
 		cmp.Or(strings.Join(have, ", "), "no system"))
 }
 
+// IsVersion reports whether a text without v is a version with all its three numbers. The short forms of the package
+// semver are none: the hash of a commit may have digits only.
+func IsVersion(s string) bool {
+	v := "v" + s
+	return semver.IsValid(v) && semver.Canonical(v)+semver.Build(v) == v
+}
+
 // Compare compares two versions, with or without v. One that is no version, as that of a build from source, is older
 // than all that are.
 func Compare(a, b string) int {
-	v := func(s string) string { return "v" + strings.TrimPrefix(s, "v") }
+	v := func(s string) string {
+		if s = strings.TrimPrefix(s, "v"); IsVersion(s) {
+			return "v" + s
+		}
+		return ""
+	}
 	return semver.Compare(v(a), v(b))
 }
 
@@ -131,7 +143,7 @@ func Changelog(text, version string) (changes []Change, err error) {
 			}
 			name = version
 		}
-		if !semver.IsValid("v" + name) {
+		if !IsVersion(name) {
 			return nil, fmt.Errorf("the changelog has a section of %q, which is no version", name)
 		}
 		if slices.ContainsFunc(changes, func(c Change) bool { return c.Version == name }) {

@@ -275,3 +275,22 @@ func TestTransport(t *testing.T) {
 		t.Errorf("a connection that is cut: %v", err)
 	}
 }
+
+// TestCompare: a build from source is older than every version, also if the hash of its commit has digits only.
+func TestCompare(t *testing.T) {
+	for _, test := range []struct {
+		a, b string
+		want int
+	}{
+		{"1.2.3", "v1.2.3", 0}, {"1.10.0", "1.9.9", 1}, {"1.0.0-rc.1", "1.0.0", -1}, {"1.0.0+a", "1.0.0+b", 0},
+		{"0.0.1", "3947336", 1}, {"0.0.1", "v3", 1}, {"0.0.1", "1.2", 1}, {"0.0.1", "dev", 1}, {"0.0.1", "", 1},
+		{"3947336", "9947336", 0},
+	} {
+		if got := release.Compare(test.a, test.b); got != test.want {
+			t.Errorf("%q and %q: %d, want %d", test.a, test.b, got, test.want)
+		}
+		if got := release.Compare(test.b, test.a); got != -test.want {
+			t.Errorf("%q and %q: %d, want %d", test.b, test.a, got, -test.want)
+		}
+	}
+}
