@@ -191,8 +191,12 @@ func (p *Pool) RemoveWorkspace(id string) error {
 	return err
 }
 
-// volumesInterval is the pause before removing volumes is tried again.
+// volumesInterval is the pause between two searches for volumes that can be removed.
 const volumesInterval = 10 * time.Minute
+
+// volumesRetry is the pause after the first search that could not remove all. It doubles up to volumesInterval. Most
+// often the sandbox that uses a volume is being removed: that of a server that was killed.
+const volumesRetry = time.Second
 
 // unknownTime is how long a volume has to have belonged to no workspace, nor to one that was removed, until it is
 // removed: there may be a backup that knows it, or another state folder.
@@ -207,13 +211,19 @@ func (p *Pool) RunVolumes(ctx context.Context, owned func(context.Context) ([]st
 	}) {
 		return
 	}
+	retry := volumesRetry
 	for ctx.Err() == nil {
-		if err := p.RemoveVolumes(ctx, owned); err != nil && ctx.Err() == nil {
-			p.Log.Warn("could not remove all volumes of workspaces that are gone; it is tried again", "error", err)
+		pause := volumesInterval
+		if err := p.RemoveVolumes(ctx, owned); err == nil {
+			retry = volumesRetry
+		} else if ctx.Err() == nil {
+			pause, retry = retry, min(2*retry, volumesInterval)
+			p.Log.Warn("could not remove all volumes of workspaces that are gone; it is tried again", "in", pause,
+				"error", err)
 		}
 		select {
 		case <-p.removed:
-		case <-time.After(volumesInterval):
+		case <-time.After(pause):
 		case <-ctx.Done():
 		}
 	}

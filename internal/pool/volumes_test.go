@@ -24,6 +24,7 @@ type keeping struct {
 	making      func() error // called by MakeVolume
 	mu          sync.Mutex
 	volumes     map[string]bool // by name: whether it is empty
+	inUse       int             // so many times a volume is not removed, as a sandbox has it
 }
 
 func (k *keeping) KeepsVolumes(context.Context) (bool, error) { return !k.shared, nil }
@@ -56,6 +57,10 @@ func (k *keeping) VolumeEmpty(_ context.Context, name string, _ func(string) boo
 func (k *keeping) RemoveVolume(_ context.Context, name string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if k.inUse > 0 {
+		k.inUse--
+		return errors.New("the volume is in use")
+	}
 	delete(k.volumes, name)
 	return nil
 }
@@ -322,6 +327,23 @@ func TestVolumeRemovedLater(t *testing.T) {
 	if removed, err := v.Workspaces.Removed(); err != nil || len(removed) != 1 {
 		t.Errorf("it is not forgotten: %v, %v", removed, err)
 	}
+}
+
+// A volume that is in use, as that of a dead server's sandbox is for a moment, is removed soon after.
+func TestVolumeInUse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := newVolumeTest(t)
+		if err := v.RemoveWorkspace(v.workspace(false)); err != nil {
+			t.Fatal(err)
+		}
+		v.restart(v.k)
+		v.k.inUse = 3
+		go v.RunVolumes(t.Context(), ofNobody)
+		time.Sleep(8 * time.Second) // 1 + 2 + 4, and a little
+		if names, err := v.k.Volumes(t.Context()); err != nil || len(names) != 0 {
+			t.Errorf("there are still %q, %v", names, err)
+		}
+	})
 }
 
 // A volume that belongs to no workspace is removed only if that has been so for long, and never if it is a session's.
