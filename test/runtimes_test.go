@@ -285,7 +285,7 @@ func whileAway(t *testing.T, d *dockertest.Daemon, s *server, sessions []string)
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	refused("a new session", "run `sandlot doctor`", args{"template": "contained", "session_id": "new", "code": "1"})
+	refused("a new session", "`sandlot doctor`", args{"template": "contained", "session_id": "new", "code": "1"})
 	if out, errs, _ := s.cli("ps"); !strings.Contains(errs, "the Docker daemon does not say") {
 		t.Errorf("ps: %s%s", out, errs)
 	}

@@ -1,3 +1,5 @@
+//go:build !mac
+
 package agent
 
 import "golang.org/x/sys/unix"

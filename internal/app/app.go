@@ -18,6 +18,7 @@ import (
 
 	"sandlot/internal/api"
 	"sandlot/internal/api/conn"
+	"sandlot/internal/app/registries"
 	"sandlot/internal/audit"
 	"sandlot/internal/auth"
 	"sandlot/internal/auth/oidc"
@@ -36,7 +37,6 @@ import (
 	"sandlot/internal/port"
 	"sandlot/internal/question"
 	"sandlot/internal/quota"
-	"sandlot/internal/sandbox"
 	"sandlot/internal/servers"
 	"sandlot/internal/session"
 	"sandlot/internal/store"
@@ -75,7 +75,7 @@ type App struct {
 	events        *event.Stream
 	recorder      *audit.Recorder     // nil: events are only in memory
 	telemetry     *telemetry.Exporter // nil: there is no collector
-	registries    registries
+	registries    *registries.Registries
 	active        atomic.Pointer[activeSettings]
 	rules         policy.Current
 	quotas        *quota.Quotas
@@ -114,7 +114,7 @@ func New(ctx context.Context, c *config.Config, log *slog.Logger) (*App, error) 
 
 // open creates a server in a state folder that the caller has locked.
 func open(ctx context.Context, c *config.Config, log *slog.Logger) (_ *App, err error) {
-	a := &App{Config: c, log: log, events: event.New(), registries: registries{log: log},
+	a := &App{Config: c, log: log, events: event.New(), registries: registries.New(log, Version),
 		certificate: CertificateSource(c, log), quotas: quota.New()}
 	a.prewarmCtx, a.cancelPrewarm = context.WithCancel(context.Background())
 	defer func() {
@@ -131,22 +131,18 @@ func open(ctx context.Context, c *config.Config, log *slog.Logger) (_ *App, err 
 	if err := a.recordEvents(ctx); err != nil {
 		return nil, err
 	}
-	if err := a.registries.open(ctx, c); err != nil {
-		return nil, err
-	}
-	if a.templates, err = Templates(c, log, a.registries.prepare); err != nil {
+	if err := a.registries.Open(ctx, c); err != nil {
 		return nil, err
 	}
 	if a.runtimes, err = Runtimes(c, log); err != nil {
 		return nil, err
 	}
 	a.closers = append(a.closers, func() error { return closeAll(a.runtimes) })
-	for _, rt := range a.runtimes {
-		if w, ok := rt.(sandbox.Warner); ok && w.Warning() != "" {
-			log.Warn(w.Warning())
-		}
+	hasHost := HasHost(ctx, a.runtimes)
+	if a.templates, err = Templates(c, log, hasHost, a.registries.Prepare); err != nil {
+		return nil, err
 	}
-	if err := a.openSessions(ctx); err != nil {
+	if err := a.openSessions(ctx, defaultTemplate(c, hasHost)); err != nil {
 		return nil, err
 	}
 	if err := a.openEdges(ctx); err != nil {
@@ -165,7 +161,7 @@ func open(ctx context.Context, c *config.Config, log *slog.Logger) (_ *App, err 
 }
 
 // openSessions creates the pool and the sessions, and recovers the sessions of the previous server.
-func (a *App) openSessions(ctx context.Context) error {
+func (a *App) openSessions(ctx context.Context, defaultTemplate string) error {
 	c := a.Config
 	workspaces, err := workspace.Open(filepath.Join(c.Server.StateDir, "workspaces"))
 	if err != nil {
@@ -184,7 +180,7 @@ func (a *App) openSessions(ctx context.Context) error {
 	if err := a.openNetwork(ctx); err != nil {
 		return err
 	}
-	limits := session.Rules{DefaultTemplate: c.Sessions.DefaultTemplate, DefaultFlavor: c.Sessions.DefaultFlavor,
+	limits := session.Rules{DefaultTemplate: defaultTemplate, DefaultFlavor: c.Sessions.DefaultFlavor,
 		Templates: a.templates, Flavors: sessionFlavors, MaxSessions: c.Sessions.MaxSessions,
 		MaxMemoryMB: c.Sessions.MaxMemoryMB,
 		IdleTimeout: c.Sessions.IdleTimeout, Retention: c.Sessions.Retention, SweepInterval: c.Sessions.SweepInterval,
@@ -194,7 +190,7 @@ func (a *App) openSessions(ctx context.Context) error {
 			return a.hub.MayCreateSession(ctx, p, template)
 		}}
 	a.sessions = session.New(session.Config{Pool: a.pool, Store: a.store, Log: a.log, Egress: a.egress,
-		Bound:  boundSettings{a.bound, a.registries.certificates},
+		Bound:  boundSettings{a.bound, a.registries.Certificates()},
 		Sealer: a.vault, Quotas: a.quotas, Events: a.events, Rules: limits})
 	networkPolicies, err := policies(c)
 	if err != nil {
@@ -211,7 +207,7 @@ func (a *App) openSessions(ctx context.Context) error {
 	a.apply(&activeSettings{c, networkPolicies})
 	a.builder = template.NewBuilder(template.Config{Set: a.templates, Pool: a.pool, Flavor: defaultFlavor, Log: a.log,
 		Imager: imagerOf(a.pool, openImages(c.Server.StateDir, a.log)),
-		Dir:    filepath.Join(c.Server.StateDir, "templates"), Prepare: a.registries.prepare,
+		Dir:    filepath.Join(c.Server.StateDir, "templates"), Prepare: a.registries.Prepare,
 		Outlet: func(name, box string) *egress.Outlet {
 			return a.egress.Outlet(egress.Owner{Principal: "template " + name, Sandbox: box},
 				a.sessions.TemplatePolicy(name), egress.NewMeter(egress.Traffic{}, nil))
@@ -350,6 +346,7 @@ func (a *App) prewarm(p auth.Principal) {
 
 // startTasks starts everything that the server does by itself, until ctx ends.
 func (a *App) startTasks(background context.Context, tasks *sync.WaitGroup) {
+	tasks.Go(func() { a.reportRuntimes(background) })
 	tasks.Go(func() { a.pool.Run(background) })
 	tasks.Go(func() { a.builder.Run(background) })
 	tasks.Go(func() { a.sessions.Run(background) })
@@ -510,6 +507,7 @@ func (a *App) Destroy() error {
 	defer cancel()
 	a.sessions.StopAll(ctx)
 	a.pool.Wait()
+	a.removeVolumes() // no next server does
 	return a.runClosers()
 }
 

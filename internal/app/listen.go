@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"os"
 	"strconv"
@@ -11,6 +12,7 @@ import (
 	"sandlot/internal/auth"
 	"sandlot/internal/egress"
 	"sandlot/internal/fault"
+	"sandlot/internal/gateway"
 )
 
 // Listen opens the network listeners of the settings, and the owner's socket.
@@ -91,6 +93,16 @@ func (a *App) listenNetwork() (network []net.Listener, err error) {
 	}
 	return network, err
 }
+
+// Explain serves one client over MCP's stdio transport in place of a server that could not start. It says why.
+func Explain(ctx context.Context, why error, in io.Reader, out io.Writer) {
+	_ = gateway.Explain(ctx, Version, why.Error(), io.NopCloser(in), unclosed{out}) // why is returned by the caller
+}
+
+// unclosed is a stream that is not closed.
+type unclosed struct{ io.Writer }
+
+func (unclosed) Close() error { return nil }
 
 // ListenOwner opens only the owner's socket, in the state folder.
 func (a *App) ListenOwner() (net.Listener, error) { return listenOwner(a.Config.Server.StateDir) }

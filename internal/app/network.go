@@ -31,7 +31,7 @@ func (a *App) apply(c *activeSettings) {
 	defer a.applyMu.Unlock()
 	a.active.Store(c)
 	p := c.policies
-	p.Operator.Registries = a.registries.egressRules()
+	p.Operator.Registries = a.registries.EgressRules()
 	a.sessions.SetPolicies(p)
 }
 
@@ -154,7 +154,7 @@ func (a *App) applyChanges(ctx context.Context, now readVersions, settingsChange
 	c.Inherit(before.Config, a.Config.Volumes)
 	if !maps.Equal(c.Network.Registries, before.Network.Registries) ||
 		(c.Network.Registries == nil) != (before.Network.Registries == nil) {
-		if err := a.registries.reload(ctx, c); err != nil {
+		if err := a.registries.Reload(ctx, c); err != nil {
 			a.log.Error("the changed registries cannot be used; the previous settings stay in effect", "error", err)
 			return
 		}
@@ -205,7 +205,7 @@ func (a *App) recheckDelay() time.Duration {
 
 // recheckRegistries asks the machine's package managers for the registries again, while the server is running.
 func (a *App) recheckRegistries(ctx context.Context) {
-	if changed := a.registries.reloadIfCached(ctx, a.Config); !changed {
+	if changed := a.registries.ReloadIfCached(ctx, a.Config); !changed {
 		return
 	}
 	a.apply(a.active.Load())

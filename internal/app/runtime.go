@@ -136,6 +136,21 @@ type runtimeList []sandbox.Runtime
 // templates of that one.
 func (l runtimeList) check(ctx context.Context) error { return l[0].Check(ctx) }
 
+// reportRuntimes says in the log which runtimes make no sandboxes here, and what the others do not guarantee. The
+// server does not wait for it: a daemon may take long to answer, and may be started later.
+func (a *App) reportRuntimes(ctx context.Context) {
+	for _, rt := range a.runtimes {
+		if err := rt.Check(ctx); err != nil && ctx.Err() == nil {
+			a.log.Error("no sandboxes can be made yet", "runtime", rt.Name(), "advice", sandbox.Advice(err),
+				"error", err)
+			continue
+		}
+		if w, ok := rt.(sandbox.Warner); ok && w.Warning() != "" {
+			a.log.Warn(w.Warning())
+		}
+	}
+}
+
 // seal makes a folder read-only or writable in the sandboxes of all runtimes that can do so.
 func (l runtimeList) seal(ctx context.Context, source string, readOnly bool) (failed int) {
 	for _, rt := range l {

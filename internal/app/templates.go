@@ -1,27 +1,66 @@
 package app
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"time"
 
 	"sandlot/internal/config"
 	"sandlot/internal/fault"
 	"sandlot/internal/image"
 	"sandlot/internal/oci"
+	"sandlot/internal/platform"
 	"sandlot/internal/pool"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/template"
 )
 
-// Templates returns all templates: the template host, with the machine's own programs, those of the settings, and
-// those that can be built on request. Prepare adds to each what its programs need; nil: nothing.
-func Templates(c *config.Config, log *slog.Logger, prepare func(*image.Template)) (*template.Set, error) {
-	host, err := image.Host()
-	if err != nil {
-		return nil, fault.Wrap(fault.Configuration, err, "the template host cannot be made of this machine: %v", err)
+// hostTimeout is how long a Docker daemon may take to say whether it sees the server's files.
+const hostTimeout = 3 * time.Second
+
+// HasHost reports whether sandboxes of the default runtime, the first one, can be made of this machine's own programs.
+// A daemon that does not answer may be one that can.
+func HasHost(ctx context.Context, runtimes []sandbox.Runtime) bool {
+	if !platform.IsLinux {
+		return false
 	}
-	ready, others := []*image.Template{host}, []config.Template{}
+	keeper, ok := runtimes[0].(sandbox.VolumeKeeper)
+	if !ok {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(ctx, hostTimeout)
+	defer cancel()
+	keeps, err := keeper.KeepsVolumes(ctx)
+	return err != nil || !keeps
+}
+
+// withoutHost is the default template of servers that have no template host.
+const withoutHost = "python"
+
+// defaultTemplate returns what a new session is made of.
+func defaultTemplate(c *config.Config, hasHost bool) string {
+	if !hasHost && c.Origin["default_template"] == "default" {
+		return withoutHost
+	}
+	return c.Sessions.DefaultTemplate
+}
+
+// Templates returns all templates: the template host, with the machine's own programs, if sandboxes can be made of it,
+// those of the settings, and those that can be built on request. Prepare adds to each what its programs need; nil:
+// nothing.
+func Templates(c *config.Config, log *slog.Logger, hasHost bool, prepare func(*image.Template)) (*template.Set,
+	error) {
+	ready, others := []*image.Template{}, []config.Template{}
+	if hasHost {
+		host, err := image.Host()
+		if err != nil {
+			return nil, fault.Wrap(fault.Configuration, err, "the template host cannot be made of this machine: %v",
+				err)
+		}
+		ready = append(ready, host)
+	}
 	for _, t := range c.Templates {
 		if t.Image != "" {
 			others = append(others, t)
@@ -35,8 +74,12 @@ func Templates(c *config.Config, log *slog.Logger, prepare func(*image.Template)
 		}
 	}
 	all := template.New(log, ready, others, true)
-	if err := all.Check(c.Sessions.DefaultTemplate); err != nil {
-		return nil, fault.Wrap(fault.Configuration, err, "default_template=%q: %v", c.Sessions.DefaultTemplate, err)
+	first := defaultTemplate(c, hasHost)
+	if !hasHost {
+		all.OfferReadyMade(first)
+	}
+	if err := all.Check(first); err != nil {
+		return nil, fault.Wrap(fault.Configuration, err, "default_template=%q: %v", first, err)
 	}
 	return all, nil
 }

@@ -117,7 +117,7 @@ func (t *Tools) timeout(seconds int64) time.Duration {
 // openSession returns a lease on the session that the call names, which is created if necessary.
 func (t *Tools) openSession(ctx context.Context, c tool.Call, a session.OpenRequest) (*session.Lease, error) {
 	a.NewByDefault = c.NewSession
-	return t.Sessions.Open(ctx, c.Principal, a)
+	return t.Sessions.Open(tool.WithProgress(ctx, c.Progress), c.Principal, a)
 }
 
 // wantedSession returns the session that openSession opens for a call: an id, "home" or "new".

@@ -65,6 +65,9 @@ func (t *Tools) languages() []string {
 			}
 		}
 	}
+	if len(names) == 0 { // no template is ready yet; those that are offered have these
+		return []string{"python", "node", "bash"}
+	}
 	return names
 }
 

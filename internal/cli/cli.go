@@ -20,6 +20,7 @@ import (
 	"sandlot/internal/app"
 	"sandlot/internal/cli/connection"
 	"sandlot/internal/cli/image"
+	"sandlot/internal/cli/install"
 	"sandlot/internal/cli/plain"
 	"sandlot/internal/cli/quota"
 	"sandlot/internal/cli/service"
@@ -130,7 +131,8 @@ func (p *program) mcp() *cobra.Command {
 
 func (p *program) service() *cobra.Command {
 	return service.Command(service.Program{Out: p.out, Err: p.err, Log: p.errorLog, Load: p.load,
-		ServerFlags: serverFlags, Settings: serverSettings, LocalURL: localURL, Confirm: p.confirm, Failed: exit(1)})
+		ServerFlags: serverFlags, Settings: serverSettings, LocalURL: install.LocalURL,
+		Confirm: p.confirm, Failed: exit(1)})
 }
 
 func (p *program) upgrade() *cobra.Command {
@@ -140,8 +142,14 @@ func (p *program) upgrade() *cobra.Command {
 			if err != nil {
 				return nil, err
 			}
-			return clientFlags(cfg), nil
+			return install.ClientFlags(cfg), nil
 		}})
+}
+
+func (p *program) install() *cobra.Command {
+	return install.Command(install.Program{Out: p.out, Err: p.err, Server: func() string { return p.server },
+		IsJSON: func() bool { return p.asJSON }, JSON: p.json, Load: p.load, Client: p.client, Confirm: p.confirm,
+		ErrorLog: p.errorLog, Tokens: p.tokens, Usage: func(err error) error { return usage{err} }}, p.withJSON)
 }
 
 // explainArgs adds the usage of a command to the error for too few or too many arguments,

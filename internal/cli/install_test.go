@@ -3,13 +3,17 @@ package cli
 import (
 	"bytes"
 	"encoding/json"
+	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/creack/pty"
+
+	"sandlot/internal/app"
 )
 
 // home is a user's, with nothing of this machine in it.
@@ -18,7 +22,7 @@ func home(t *testing.T) string {
 	dir := t.TempDir()
 	t.Chdir(dir)
 	for _, name := range []string{"SANDLOT_SERVER", "SANDLOT_TOKEN", "SANDLOT_CONFIG", "XDG_CONFIG_HOME",
-		"CLAUDE_CONFIG_DIR", "SANDLOT_PORT", "SANDLOT_HOST", "SANDLOT_AUTH"} {
+		"CLAUDE_CONFIG_DIR", "WSL_DISTRO_NAME", "SANDLOT_PORT", "SANDLOT_HOST", "SANDLOT_AUTH"} {
 		t.Setenv(name, "")
 	}
 	t.Setenv("HOME", dir)
@@ -42,6 +46,26 @@ func says(t *testing.T, text string, words ...string) {
 			t.Errorf("%q is not in\n%s", w, text)
 		}
 	}
+}
+
+// runs makes the state folder and the port of the settings look as if their server ran: something listens at both.
+func runs(t *testing.T) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	t.Setenv("SANDLOT_PORT", strconv.Itoa(l.Addr().(*net.TCPAddr).Port))
+	dir := os.Getenv("SANDLOT_STATE_DIR")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	owner, err := net.Listen("unix", app.SocketPath(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { owner.Close() })
 }
 
 // Each client, with its usual file: shown, written, there, and not written again.
@@ -68,13 +92,8 @@ func TestInstall(t *testing.T) {
 			out, _ = sandlot(t, 0, "install", client, "--yes")
 			says(t, out, path+" is written", path+".bak-")
 			text, _ := os.ReadFile(path)
-			says(t, string(text), "// mine", `"theme": "dark"`)
-			if client == "claude-desktop" {
-				self, _ := os.Executable()
-				says(t, string(text), `"command": "`+self+`"`, `"stdio"`, `"--state-dir"`)
-			} else {
-				says(t, string(text), "http://localhost:8000/mcp")
-			}
+			self, _ := os.Executable() // no server runs: the client starts one
+			says(t, string(text), "// mine", `"theme": "dark"`, `"command": "`+self+`"`, `"stdio"`, `"--state-dir"`)
 			out, _ = sandlot(t, 0, "install", client, "--yes")
 			says(t, out, "nothing to do")
 			if again, _ := os.ReadFile(path); !bytes.Equal(text, again) {
@@ -88,13 +107,15 @@ func TestInstall(t *testing.T) {
 
 func TestInstallElsewhere(t *testing.T) {
 	dir := home(t)
-	t.Setenv("SANDLOT_PORT", "9123")
+	runs(t)
 	file := filepath.Join(dir, "deep", "mcp.json")
+	out, _ := sandlot(t, 0, "install", "cursor", "--stdio", "--dry-run")
+	says(t, out, `"stdio"`)
 	_, errs := sandlot(t, 0, "install", "cursor", "--file", file, "--name", "box", "--yes")
 	says(t, errs, "is Cursor installed for this user?")
 	text, _ := os.ReadFile(file)
-	says(t, string(text), `"box"`, "http://localhost:9123/mcp")
-	out, _ := sandlot(t, 0, "install", "cursor", "--file", file, "--url", "https://sandlot.example.com", "--token-env",
+	says(t, string(text), `"box"`, "http://localhost:"+os.Getenv("SANDLOT_PORT")+"/mcp")
+	out, _ = sandlot(t, 0, "install", "cursor", "--file", file, "--url", "https://sandlot.example.com", "--token-env",
 		"TOK", "--yes")
 	says(t, out, `"Authorization": "Bearer ${env:TOK}"`, "https://sandlot.example.com/mcp")
 	out, _ = sandlot(t, 0, "install", "cursor", "--file", file, "--token", "s3cret-s3cret", "--yes")
@@ -111,9 +132,10 @@ func TestInstallElsewhere(t *testing.T) {
 // A client on the server's machine needs no way around: public_url is for others.
 func TestInstallBesideAProxy(t *testing.T) {
 	home(t)
+	runs(t)
 	t.Setenv("SANDLOT_PUBLIC_URL", "https://sandlot.example.com")
 	out, _ := sandlot(t, 0, "install", "cursor", "--dry-run")
-	says(t, out, "http://localhost:8000/mcp")
+	says(t, out, "http://localhost:"+os.Getenv("SANDLOT_PORT")+"/mcp")
 	if strings.Contains(out, "example.com") {
 		t.Error(out)
 	}
@@ -121,6 +143,7 @@ func TestInstallBesideAProxy(t *testing.T) {
 
 func TestInstallAsksForAToken(t *testing.T) {
 	home(t)
+	runs(t)
 	_, errs := sandlot(t, 0, "install", "cursor", "--yes")
 	if strings.Contains(errs, "token") {
 		t.Error(errs)

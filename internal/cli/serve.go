@@ -17,6 +17,7 @@ import (
 	"sandlot/internal/api/client"
 	"sandlot/internal/app"
 	"sandlot/internal/auth"
+	"sandlot/internal/cli/install"
 	"sandlot/internal/config"
 	"sandlot/internal/logfile"
 	"sandlot/internal/policy"
@@ -124,7 +125,7 @@ func connectHelp(c *config.Config, at *net.TCPAddr, needsToken bool) string {
 		headers = `, "headers": {"Authorization": "Bearer TOKEN"}`
 	}
 	state := ""
-	for _, arg := range clientFlags(c) {
+	for _, arg := range install.ClientFlags(c) {
 		state += fmt.Sprintf(", %q", arg)
 	}
 	return fmt.Sprintf(`Sandlot %s is at %s%s%s
@@ -144,14 +145,21 @@ func (p *program) stdio() *cobra.Command {
 		Use: "stdio", Short: "Speak MCP on standard input and output", Args: cobra.NoArgs,
 		Long: `Speak MCP on standard input and output, for clients that start their servers.
 This uses the running server of the state folder. When none runs, it starts a server that
-runs as long as this command; other commands use that server too.`,
+runs as long as this command; other commands use that server too. If it cannot start, the
+answer to each call says why.`,
 		Example: "  sandlot stdio",
 		RunE: func(c *cobra.Command, _ []string) error {
 			client, done, err := p.connect(c.Context())
-			if err != nil {
-				return err
+			if err == nil {
+				err = client.Stdio(c.Context(), p.in, p.out)
+				if err = errors.Join(err, done()); err == nil {
+					return nil
+				}
 			}
-			return errors.Join(client.Stdio(c.Context(), p.in, p.out), done())
+			if c.Context().Err() == nil { // the client's user sees no log, and what happened is this user's own matter
+				app.Explain(c.Context(), err, p.in, p.out)
+			}
+			return err
 		},
 	}
 }

@@ -25,6 +25,8 @@ type Client struct {
 	paths  paths
 	// entry returns the client's entry for a server.
 	entry func(Server) entry
+	// stdioOnly: the client can only start programs, and so cannot connect to a URL.
+	stdioOnly bool
 	// variableFormat is the format of a reference to an environment variable; empty: the client expands none.
 	variableFormat string
 	// command returns the client's own shell command that adds the server; nil: there is none.
@@ -69,11 +71,39 @@ func (s Server) headers() map[string]string {
 	return map[string]string{"Authorization": "Bearer " + s.Token}
 }
 
-func plainEntry(s Server) entry    { return entry{URL: s.URL, Headers: s.headers()} }
-func typedEntry(s Server) entry    { return entry{Type: "http", URL: s.URL, Headers: s.headers()} }
-func windsurfEntry(s Server) entry { return entry{ServerURL: s.URL, Headers: s.headers()} }
-func geminiEntry(s Server) entry   { return entry{HTTPURL: s.URL, Headers: s.headers()} }
+// The entries of clients that can do both: without a URL, they start the program.
 
+func plainEntry(s Server) entry {
+	if s.URL == "" {
+		return stdioEntry(s)
+	}
+	return entry{URL: s.URL, Headers: s.headers()}
+}
+
+func typedEntry(s Server) entry {
+	if s.URL == "" {
+		e := stdioEntry(s)
+		e.Type = "stdio"
+		return e
+	}
+	return entry{Type: "http", URL: s.URL, Headers: s.headers()}
+}
+
+func windsurfEntry(s Server) entry {
+	if s.URL == "" {
+		return stdioEntry(s)
+	}
+	return entry{ServerURL: s.URL, Headers: s.headers()}
+}
+
+func geminiEntry(s Server) entry {
+	if s.URL == "" {
+		return stdioEntry(s)
+	}
+	return entry{HTTPURL: s.URL, Headers: s.headers()}
+}
+
+// stdioEntry is that of a client that starts the program, which then uses the server at the URL, if there is one.
 func stdioEntry(s Server) entry {
 	e := entry{Command: s.Program, Args: s.Args}
 	if s.URL != "" {
@@ -88,7 +118,8 @@ func stdioEntry(s Server) entry {
 // clients has the clients in the order in which they are listed.
 var clients = []Client{
 	{ID: "claude-desktop", Title: "Claude Desktop", Next: "Quit Claude Desktop and start it again.",
-		format: editor, entry: stdioEntry, paths: paths{"$XDG_CONFIG_HOME/Claude/claude_desktop_config.json",
+		format: editor, entry: stdioEntry, stdioOnly: true, paths: paths{
+			"$XDG_CONFIG_HOME/Claude/claude_desktop_config.json",
 			"~/Library/Application Support/Claude/claude_desktop_config.json",
 			`%APPDATA%\Claude\claude_desktop_config.json`}},
 	{ID: "claude-code", Title: "Claude Code", Next: "Start a new session of Claude Code; /mcp shows the server.",
@@ -155,12 +186,12 @@ func Find(id string) (Client, error) {
 }
 
 // StdioOnly reports whether the client can only start programs, and so cannot connect to a URL.
-func (c Client) StdioOnly() bool { return c.entry(Server{Program: "x"}).Command != "" }
+func (c Client) StdioOnly() bool { return c.stdioOnly }
 
 // Command returns the client's own shell command that adds the server, or empty. If the token is in a
 // variable, the command contains the reference for the client.
 func (c Client) Command(s Server) string {
-	if c.command == nil {
+	if c.command == nil || s.URL == "" {
 		return ""
 	}
 	return c.command(s)

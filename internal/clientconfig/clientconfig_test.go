@@ -1,6 +1,7 @@
 package clientconfig
 
 import (
+	"cmp"
 	"encoding/json"
 	"reflect"
 	"strings"
@@ -69,6 +70,16 @@ func TestForms(t *testing.T) {
 		}
 		if err != nil || !strings.Contains(c.Snippet(s), `"Authorization": "`+tt.variable+`"`) {
 			t.Errorf("%s: %v, %s, want %s", tt.id, err, c.Snippet(s), tt.variable)
+		}
+	}
+	for _, c := range All() { // without a URL, each starts the program
+		kind := map[string]string{"claude-code": `"type":"stdio",`, "vscode": `"type":"stdio",`,
+			"crush": `"type":"stdio",`}[c.ID]
+		section := map[string]string{"vscode": "servers", "crush": "mcp"}[c.ID]
+		got, _ := json.Marshal(c.Config(Server{Name: "a", Program: "/p", Args: []string{"stdio"}}))
+		want := `{"` + cmp.Or(section, "mcpServers") + `":{"a":{` + kind + `"command":"/p","args":["stdio"]}}}`
+		if string(got) != want {
+			t.Errorf("%s: %s, want %s", c.ID, got, want)
 		}
 	}
 	if len(All()) != 8 || !mustFind(t, "claude-desktop").StdioOnly() || mustFind(t, "cursor").StdioOnly() {

@@ -107,7 +107,7 @@ func (c *Config) noteUnusedVariables(env map[string]string) {
 	for _, pair := range [][2]string{{"MSB_SERVER_URL", "MSB_API_KEY"}, {"MSB_API_KEY", "MSB_SERVER_URL"}} {
 		if env[pair[0]] != "" {
 			c.Notes = append(c.Notes, pair[0]+" is set, which chooses the microsandbox runtime together with "+pair[1]+
-				"; this version does not have that runtime yet: sandboxes are made by "+defaultRuntime+
+				"; this version does not have that runtime yet: sandboxes are made by "+defaultRuntime()+
 				" on this machine, and the variable is not used. Unset it")
 		}
 	}

@@ -215,7 +215,7 @@ func (c *Config) serverRows() []setting {
 func (c *Config) runtimeRows() []setting {
 	r := &c.Runtime
 	return []setting{
-		{"runtime", defaultRuntime, nil,
+		{"runtime", defaultRuntime(), nil,
 			"what makes sandboxes", oneOf(&r.Name, runtimeNames...)},
 		{"runtimes", "", nil,
 			"all runtimes of this server, separated by commas; a template names its own; empty: the one of runtime",

@@ -66,38 +66,62 @@ func readJSON(path string, into any) error {
 }
 
 // Client returns a client of the daemon at an address, or that of a context; at most one is given. Without both it is
-// the daemon of the docker command: of DOCKER_HOST, DOCKER_CONTEXT, the current context, or else the usual socket.
-func Client(host, context string) (*client.Client, error) {
-	options, err := clientOptions(host, context)
+// the daemon of the docker command: of DOCKER_HOST, DOCKER_CONTEXT or the current context. Where none of them names
+// one, it is looked for when it is first needed.
+func Client(host, context string) (*Daemon, error) { return ClientAfter("", host, context) }
+
+// ClientAfter is Client for somebody who keeps something on the daemon: a file has its address, if it was looked for.
+// Then no other one is looked for.
+func ClientAfter(file, host, context string) (*Daemon, error) {
+	options, named, err := clientOptions(host, context)
 	if err != nil {
 		return nil, err
 	}
-	c, err := client.New(append(options, client.WithUserAgent("sandlot"))...)
+	d := &Daemon{}
+	if !named {
+		m := here()
+		if d.search, err = newSearch(m, file); err != nil {
+			return nil, err
+		}
+		options = []client.Opt{client.WithHost(m.usual().address), client.WithDialContext(d.search.dial),
+			client.WithAPIVersionFromEnv()}
+	}
+	d.Client, err = client.New(append(options, client.WithUserAgent("sandlot"))...)
 	if err != nil {
 		return nil, fmt.Errorf("docker: the daemon's address: %w", err)
 	}
-	return c, nil
+	return d, nil
 }
 
-func clientOptions(host, context string) ([]client.Opt, error) {
+// clientOptions returns the options of the daemon that settings name, if they do.
+func clientOptions(host, context string) (options []client.Opt, named bool, err error) {
 	if host != "" && context != "" {
-		return nil, errors.New("docker.host and docker.context are both set; remove one of them")
+		return nil, false, errors.New("docker.host and docker.context are both set; remove one of them")
 	}
-	if host != "" {
-		return environmentOptions(host)
-	}
-	name := context
-	if name == "" && os.Getenv("DOCKER_HOST") == "" {
+	own := os.Getenv("DOCKER_HOST")
+	name := cmp.Or(context, os.Getenv("DOCKER_CONTEXT"))
+	if host == "" && name == "" && own == "" {
 		s, err := readSettings()
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
-		name = cmp.Or(os.Getenv("DOCKER_CONTEXT"), s.CurrentContext)
+		if name = s.CurrentContext; name == "default" { // the one that stands for no settings
+			name = ""
+		}
 	}
-	if name == "" || name == "default" { // the docker command has it always, and stores nothing of it
-		return environmentOptions(os.Getenv("DOCKER_HOST"))
+	switch {
+	case host != "":
+		options, err = environmentOptions(host)
+	case context == "" && own != "":
+		options, err = environmentOptions(own)
+	case name == "":
+		return nil, false, nil
+	case name == "default": // the docker command has it always, and stores nothing of it
+		options, err = environmentOptions(own)
+	default:
+		options, err = contextOptions(name)
 	}
-	return contextOptions(name)
+	return options, true, err
 }
 
 // environmentOptions returns the options of the daemon at an address, empty for the usual socket, with TLS as the

@@ -1,3 +1,5 @@
+//go:build !mac
+
 package egress
 
 import "syscall"

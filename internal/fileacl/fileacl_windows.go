@@ -71,6 +71,24 @@ func Others(path string, rights uint32) (string, error) {
 	return "", nil
 }
 
+// Stranger returns the name of the owner of a file or a pipe, if that is not this user, the administrators or the
+// system; "": it is one of them.
+func Stranger(path string) (string, error) {
+	sd, err := windows.GetNamedSecurityInfo(path, windows.SE_FILE_OBJECT, windows.OWNER_SECURITY_INFORMATION)
+	if err != nil {
+		return "", fmt.Errorf("the owner of %s: %w", path, err)
+	}
+	trusted, err := trustedUsers()
+	if err != nil {
+		return "", err
+	}
+	owner, _, err := sd.Owner()
+	if err != nil || isAmong(trusted, owner) {
+		return "", err
+	}
+	return name(owner), nil
+}
+
 // trustedUsers are those who may do everything here: this user, the administrators, the system, and the service that
 // installs it, which owns the system's folders.
 func trustedUsers() ([]*windows.SID, error) {

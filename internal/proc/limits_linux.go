@@ -1,8 +1,11 @@
+//go:build !mac
+
 package proc
 
 import (
 	"math"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -36,4 +39,15 @@ func MaxProcesses() int64 {
 		return -1
 	}
 	return n
+}
+
+// MountsBelow returns the mount points of this machine in a folder.
+func MountsBelow(folder string) (points []string) {
+	for _, m := range Mounts(os.Getpid()) {
+		if m.Target != folder && strings.HasPrefix(m.Target, strings.TrimSuffix(folder, "/")+"/") &&
+			!slices.Contains(points, m.Target) {
+			points = append(points, m.Target)
+		}
+	}
+	return points
 }

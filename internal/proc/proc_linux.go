@@ -162,17 +162,6 @@ type Mount struct {
 	ReadOnly bool
 }
 
-// MountsBelow returns the mount points of this machine in a folder.
-func MountsBelow(folder string) (points []string) {
-	for _, m := range Mounts(os.Getpid()) {
-		if m.Target != folder && strings.HasPrefix(m.Target, strings.TrimSuffix(folder, "/")+"/") &&
-			!slices.Contains(points, m.Target) {
-			points = append(points, m.Target)
-		}
-	}
-	return points
-}
-
 // Mounts returns the mounts that a process sees; none if it does not exist.
 func Mounts(pid int) (mounts []Mount) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", pid))

@@ -173,6 +173,28 @@ type Warner interface {
 	Warning() string
 }
 
+// Searcher is a Runtime that looks for what makes its sandboxes, where no settings name that.
+type Searcher interface {
+	// Searched returns the address of what makes the sandboxes, empty if settings name it, and each that was looked
+	// for and found, with why it cannot be used.
+	Searched(ctx context.Context) (chosen string, tried []string)
+}
+
+// Adviser is the error of a Runtime that does not work here, beside ErrUnavailable, that says what to tell users: what
+// to do about it, without the names of hosts and files.
+type Adviser interface {
+	error
+	Advice() string
+}
+
+// Advice returns what to tell users of a runtime that does not work.
+func Advice(err error) string {
+	if a, ok := errors.AsType[Adviser](err); ok {
+		return a.Advice()
+	}
+	return "the runtime does not work on this machine; run `sandlot doctor` there"
+}
+
 // Lister is a Runtime that can list the sandboxes that it has created or recovered.
 type Lister interface {
 	List() []Sandbox

@@ -281,7 +281,7 @@ func creationAdvice(err error) string {
 	case errors.Is(err, pool.ErrMissing):
 		return pool.ErrMissing.Error() + "; begin a new session. The server's log says where it was"
 	case errors.Is(err, sandbox.ErrUnavailable):
-		return "the runtime does not work on this machine; run `sandlot doctor` there"
+		return sandbox.Advice(err)
 	case errors.Is(err, context.DeadlineExceeded):
 		return "the sandbox did not start in time"
 	}

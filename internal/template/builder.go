@@ -53,7 +53,10 @@ func (b *Builder) Load(ctx context.Context) {
 		if err != nil || r.Runtime != "" && r.Runtime != b.runtimeOf(e.definition) {
 			continue // another runtime does not have the image
 		}
-		changed := r.Definition != definitionHash(e.definition)
+		if e.plain && r.Definition == definitionHash(e.definition) {
+			e.plain = false // somebody has asked for its packages
+		}
+		changed := r.Definition != definitionHash(b.Set.toMake(e))
 		if changed && len(r.Languages)+len(e.definition.Languages) == 0 {
 			continue
 		}
@@ -122,6 +125,8 @@ const (
 	// checkInterval is how often the images of ready templates are looked for, and soonCheck while a runtime has not
 	// answered yet.
 	checkInterval, soonCheck = time.Minute, 10 * time.Second
+	// logInterval is how often the log says how far a template is.
+	logInterval = 5 * time.Second
 	// maxSilence is how long nothing may be heard of an image that a runtime gets.
 	maxSilence = 30 * time.Minute
 )
@@ -198,16 +203,21 @@ func (b *Builder) checkLoaded(ctx context.Context, e *entry, id string) {
 // make makes one template ready.
 func (b *Builder) make(ctx context.Context, e *entry) {
 	name, began := e.definition.Name, time.Now()
+	said := time.Now()
 	report := func(step string) {
 		step = fault.Printable(strings.Join(strings.Fields(step), " "), maxStep)
 		b.Set.update(e, func(e *entry) { e.step = step })
+		if time.Since(said) >= logInterval {
+			said = time.Now()
+			b.Log.Info("a template is being made ready", "template", name, "step", step)
+		}
 	}
 	problem := ""
 	b.Set.update(e, func(e *entry) {
 		problem = e.problem
 		e.state, e.step, e.problem, e.again = Building, "looking for its image", "", false
 	})
-	r, err := b.build(ctx, e.definition, report)
+	r, err := b.build(ctx, b.Set.toMake(e), report)
 	last, _ := b.readRecord(name)
 	if err == nil {
 		err = b.writeRecord(name, r)
@@ -232,7 +242,7 @@ func (b *Builder) make(ctx context.Context, e *entry) {
 	b.removeBuilds(ctx, e.definition, r.Image.ID, last.Image.ID)
 	b.Log.Info("a template is ready", "template", name, "image", r.Image.ID, "languages", r.names(), "took",
 		time.Since(began).Round(time.Millisecond))
-	if e.readyMade {
+	if e.readyMade && !e.offered {
 		b.Log.Info("new sessions that ask for the template "+name+" get it from now on; homes of the template host go "+
 			"on serving", "template", name)
 	}
@@ -273,8 +283,10 @@ const (
 func problemOf(err error) string { return fault.Printable(err.Error(), maxProblem) }
 
 func (e *entry) fail(err error) {
-	e.state, e.step, e.problem = Failed, "", problemOf(err)
-	if !errors.Is(err, sandbox.ErrUnavailable) { // else it works as soon as the runtime does
+	e.state, e.step, e.problem, e.away = Failed, "", problemOf(err), errors.Is(err, sandbox.ErrUnavailable)
+	if e.away { // it works as soon as the runtime does
+		e.advice = sandbox.Advice(err)
+	} else {
 		e.failures++
 	}
 	e.retryAt = time.Now().Add(min(firstRetry<<min(max(e.failures-1, 0), 6), lastRetry))
@@ -462,7 +474,7 @@ func (s *Set) next() (chosen *entry, pause time.Duration) {
 	defer s.mu.Unlock()
 	pause = lastRetry
 	for _, e := range s.entries {
-		isRetried := e.state == Failed && !e.readyMade
+		isRetried := e.state == Failed && (!e.readyMade || e.offered)
 		if e.definition.Image == "" || e.state != Waiting && !isRetried {
 			continue
 		}

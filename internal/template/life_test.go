@@ -3,14 +3,17 @@ package template
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"sandlot/internal/config"
+	"sandlot/internal/fault"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/sandbox/sandboxtest"
+	"sandlot/internal/tool"
 )
 
 // inBubble runs a test with time of its own.
@@ -237,3 +240,73 @@ func TestRemovedTemplates(t *testing.T) {
 		}
 	})
 }
+
+// Where there is no template host, sessions can ask for the ready-made templates. The default one is made at once,
+// others when they are first asked for, of their images alone; packages are added on request, and stay. While the
+// runtime does not answer, each call tries again, and says what to do.
+func TestOfferedReadyMade(t *testing.T) {
+	inBubble(t, func(t *testing.T, dir string) {
+		i := &images{pulling: time.Second,
+			ids: map[string]string{"python:3.13-slim": "sha256:1", "node:24-slim": "sha256:2"}}
+		offered := func() *world {
+			s := New(slog.New(slog.DiscardHandler), nil, nil, true)
+			for _, e := range s.entries {
+				e.definition.Languages = sh // sandboxes of the fake run nothing
+			}
+			s.OfferReadyMade("python")
+			return newWorldOf(t, dir, i, s)
+		}
+		i.set(func() { i.away = &advised{} })
+		w := offered()
+		time.Sleep(time.Second)
+		for range 2 {
+			_, err := w.Set.Find(t.Context(), "python")
+			if !fault.Is(err, fault.SandboxCreation) || !strings.Contains(err.Error(), "start it, please") {
+				t.Errorf("while the runtime is away: %v", err)
+			}
+		}
+		i.set(func() { i.away = nil })
+		var steps []string
+		ctx := tool.WithProgress(t.Context(), func(text string) { steps = append(steps, text) })
+		got, err := w.Set.Find(ctx, "python")
+		if err != nil || got.ImageID != "sha256:1" || len(i.savedNames()) != 0 {
+			t.Fatalf("%+v, %v, saved %q", got, err, i.savedNames())
+		}
+		if text := strings.Join(steps, "\n"); !strings.Contains(text, "template python: pulling") {
+			t.Errorf("the client is told %q", text)
+		}
+		if got := w.info(t, "node"); got.State != Unbuilt || !w.Set.Exists("node") || w.Set.Exists("host") {
+			t.Errorf("%+v", got)
+		}
+		if got, err := w.Set.Find(t.Context(), "node"); err != nil || got.ImageID != "sha256:2" {
+			t.Errorf("%+v, %v", got, err)
+		}
+		w.stop()
+		w = offered()
+		if got := w.info(t, "python"); got.State != Ready || got.Image != "sha256:1" {
+			t.Errorf("after a restart: %+v", got)
+		}
+		if _, err := w.Set.Request("python"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		with := w.info(t, "python")
+		if with.State != Ready || with.Image == "sha256:1" || len(i.savedNames()) != 1 {
+			t.Errorf("with its packages: %+v, saved %q", with, i.savedNames())
+		}
+		w.stop()
+		w = offered()
+		time.Sleep(time.Minute)
+		if got := w.info(t, "python"); got.State != Ready || got.Image != with.Image || len(i.savedNames()) != 1 {
+			t.Errorf("after another restart: %+v, saved %q", got, i.savedNames())
+		}
+		w.stop()
+	})
+}
+
+// advised is the error of a runtime that does not work, with what to do.
+type advised struct{}
+
+func (*advised) Error() string  { return "the daemon at secret:1 is away" }
+func (*advised) Advice() string { return "start it, please" }
+func (*advised) Unwrap() error  { return sandbox.ErrUnavailable }

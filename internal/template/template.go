@@ -16,6 +16,7 @@ import (
 	"sandlot/internal/config"
 	"sandlot/internal/fault"
 	"sandlot/internal/image"
+	"sandlot/internal/tool"
 )
 
 // State is how far a template is.
@@ -59,6 +60,8 @@ type Set struct {
 type entry struct {
 	definition config.Template
 	readyMade  bool
+	offered    bool            // of a ready-made one: sessions can ask for it, and then it is made
+	plain      bool            // it is made without its packages, which nobody has asked for
 	template   *image.Template // nil: it is not ready. One that is built again stays ready meanwhile
 	state      State
 	step       string
@@ -67,6 +70,8 @@ type entry struct {
 	retryAt    time.Time     // of one that failed: when it is tried again
 	failures   int           // in a row
 	again      bool          // it was asked for while it was built
+	away       bool          // it failed as its runtime did not answer
+	advice     string        // of one that is away: what to tell users
 	unchecked  bool          // an earlier server has built it, and nobody has looked at its image since
 	news       chan struct{} // closed at the next change
 }
@@ -100,6 +105,30 @@ var readyMadeTemplates = []config.Template{
 	{Name: "base", Image: "debian:bookworm-slim"},
 }
 
+// OfferReadyMade lets sessions ask for the ready-made templates by their names, for a server whose sandboxes have no
+// template host: each is made, of its image alone, when it is first asked for. The one of that name is made at once.
+func (s *Set) OfferReadyMade(first string) {
+	for _, e := range s.entries {
+		if e.readyMade {
+			e.offered, e.plain = true, true
+			if e.definition.Name == first {
+				e.state = Waiting
+			}
+		}
+	}
+}
+
+// toMake returns what is to be made of an entry.
+func (s *Set) toMake(e *entry) config.Template {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d := e.definition
+	if e.plain {
+		d.Packages = config.Packages{}
+	}
+	return d
+}
+
 // OnChange sets what is called after the ready templates have changed. It is called before the first change.
 func (s *Set) OnChange(changed func()) { s.changed = changed }
 
@@ -114,7 +143,7 @@ func (s *Set) entry(name string) *entry {
 }
 
 // isOffered says whether new sessions may ask for the template by its name.
-func (e *entry) isOffered() bool { return !e.readyMade || e.template != nil }
+func (e *entry) isOffered() bool { return !e.readyMade || e.offered || e.template != nil }
 
 func (e *entry) serves(name string) bool {
 	return name == e.definition.Name || slices.Contains(e.definition.Provides, name)
@@ -216,7 +245,7 @@ func (s *Set) Find(ctx context.Context, name string) (*image.Template, error) {
 // ofRecord returns the entry for a session that was made with the template of that name, or nil: the template
 // of that name, or else another one of the settings that provides it.
 func (s *Set) ofRecord(name string) *entry {
-	if e := s.entry(name); e != nil && e.state != Unbuilt {
+	if e := s.entry(name); e != nil && (e.state != Unbuilt || e.offered) {
 		return e
 	}
 	for _, e := range s.entries {
@@ -248,24 +277,31 @@ const maxWait = 45 * time.Second
 func (s *Set) await(ctx context.Context, choose func() (*entry, error)) (*image.Template, error) {
 	patience := time.NewTimer(maxWait)
 	defer patience.Stop()
+	tell, asked := tool.ProgressOf(ctx), false
 	for {
 		s.mu.Lock()
 		e, err := choose()
-		if err != nil || e == nil || e.template != nil || e.state == Failed {
+		switch {
+		case err != nil || e == nil:
+			s.mu.Unlock()
+			return nil, err
+		case e.template != nil:
 			defer s.mu.Unlock()
-			switch {
-			case err != nil || e == nil:
-				return nil, err
-			case e.template != nil:
-				return e.template, nil
-			}
-			// What it says is the operator's: output of package managers, and names of hosts.
-			return nil, fault.Wrap(fault.SandboxCreation, errors.New(e.problem), "the template %s could not be made "+
-				"ready. Ask the operator of this server, who sees why with `sandlot template list`, and tries again "+
-				"with `sandlot template build %[1]s`", e.definition.Name).With("template", e.definition.Name)
+			return e.template, nil
+		case !asked && (e.state == Unbuilt || e.state == Failed && e.away):
+			// The runtime may work by now.
+			asked = true
+			e.request()
+			s.wakeBuilder()
+		case e.state == Failed:
+			defer s.mu.Unlock()
+			return nil, e.failure()
 		}
-		news, unready := e.news, e.unready()
+		news, unready, step := e.news, e.unready(), e.step
 		s.mu.Unlock()
+		if tell != nil && step != "" && e.readyMade { // what others say is the operator's
+			tell("template " + e.definition.Name + ": " + step)
+		}
 		select {
 		case <-news:
 		case <-patience.C:
@@ -276,10 +312,25 @@ func (s *Set) await(ctx context.Context, choose func() (*entry, error)) (*image.
 	}
 }
 
+// failure returns the error of a template that could not be made. What it says beside that is the operator's: output of
+// package managers, and names of hosts.
+func (e *entry) failure() error {
+	name := e.definition.Name
+	if e.away {
+		return fault.Wrap(fault.SandboxCreation, errors.New(e.problem), "%s", e.advice).With("template", name)
+	}
+	return fault.Wrap(fault.SandboxCreation, errors.New(e.problem), "the template %s could not be made "+
+		"ready. Ask the operator of this server, who sees why with `sandlot template list`, and tries again "+
+		"with `sandlot template build %[1]s`", name).With("template", name)
+}
+
 func (e *entry) unready() error {
 	doing := "it waits for other templates"
 	if e.state == Building {
 		doing = "it is being built"
+		if e.readyMade && e.step != "" {
+			doing += " (" + e.step + ")"
+		}
 	}
 	return fault.New(fault.SandboxCreation, "the template %s is not ready yet: %s. Try again in a moment; the "+
 		"operator of this server sees how far it is with `sandlot template list`", e.definition.Name, doing).
@@ -326,13 +377,18 @@ func (s *Set) update(e *entry, change func(*entry)) {
 	replaced, waits := e.template != before, e.state == Waiting
 	s.mu.Unlock()
 	if waits {
-		select {
-		case s.wake <- struct{}{}:
-		default:
-		}
+		s.wakeBuilder()
 	}
 	if replaced && s.changed != nil {
 		s.changed()
+	}
+}
+
+// wakeBuilder makes a Builder look for templates that wait.
+func (s *Set) wakeBuilder() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
 	}
 }
 
@@ -367,6 +423,7 @@ func (s *Set) Request(name string) (Info, error) {
 	}
 	var requested Info
 	s.update(e, func(e *entry) {
+		e.plain = false          // this one has its packages
 		if e.state == Building { // its image was looked up before
 			e.again = true
 		} else {

@@ -43,11 +43,16 @@ type images struct {
 
 	bootDelay time.Duration // of sandboxes
 	runtime   string        // its name
+	pulling   time.Duration // how long it takes to get an image
 }
 
 func (i *images) Image(ctx context.Context, ref string, progress func(string)) (sandbox.Image, error) {
 	if strings.HasPrefix(ref, "sha256:") {
 		return i.Find(ctx, ref)
+	}
+	if i.pulling > 0 {
+		progress("pulling")
+		time.Sleep(i.pulling)
 	}
 	i.mu.Lock()
 	if i.silent {
@@ -172,12 +177,16 @@ var sh = []config.Language{{Name: "sh", Command: []string{"/bin/sh"}}}
 
 func newWorld(t *testing.T, dir string, i *images, templates ...config.Template) *world {
 	t.Helper()
+	return newWorldOf(t, dir, i, New(slog.New(slog.DiscardHandler), []*image.Template{host}, templates, true))
+}
+
+func newWorldOf(t *testing.T, dir string, i *images, set *Set) *world {
+	t.Helper()
 	workspaces, err := workspace.Open(filepath.Join(dir, "workspaces"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
-	set := New(log, []*image.Template{host}, templates, true)
 	w := &world{images: i, fake: &sandboxtest.Fake{BootDelay: i.bootDelay}}
 	p := pool.New(pool.Config{Runtime: w.fake, Workspaces: workspaces, BootTimeout: time.Minute, Templates: set.Ready,
 		Flavor: sandboxtest.Flavors[0], Log: log})

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"runtime"
 	"strings"
 	"time"
 
@@ -16,6 +15,7 @@ import (
 	"sandlot/internal/builtin"
 	"sandlot/internal/config"
 	"sandlot/internal/egress"
+	"sandlot/internal/platform"
 	"sandlot/internal/sandbox"
 )
 
@@ -55,7 +55,13 @@ func Examine(ctx context.Context, c *config.Config, log *slog.Logger, start Star
 	}
 	e.checkCertificate(log)
 	e.checkIssuers(ctx, log)
-	templates, err := app.Templates(c, log, nil)
+	all, err := app.Runtimes(c, log)
+	if err != nil {
+		e.report(false, "runtimes", err.Error())
+		return
+	}
+	hasHost := app.HasHost(ctx, all)
+	templates, err := app.Templates(c, log, hasHost, nil)
 	if err != nil {
 		e.report(false, "templates", err.Error())
 		return
@@ -63,10 +69,9 @@ func Examine(ctx context.Context, c *config.Config, log *slog.Logger, start Star
 	for _, t := range templates.Ready() {
 		e.report(true, "template", fmt.Sprintf("%s: %v", t.Name, t.LanguageNames()))
 	}
-	all, err := app.Runtimes(c, log)
-	if err != nil {
-		e.report(false, "runtimes", err.Error())
-		return
+	if !hasHost {
+		e.report(true, "template", "host: not here; others are made of images, the ready-made ones when they are "+
+			"first asked for")
 	}
 	usable := true
 	for _, rt := range all {
@@ -85,6 +90,9 @@ func Examine(ctx context.Context, c *config.Config, log *slog.Logger, start Star
 // checkRuntime checks one runtime and closes it. It reports whether the runtime works here.
 func (e *examination) checkRuntime(ctx context.Context, rt sandbox.Runtime) (usable bool) {
 	err := rt.Check(ctx)
+	if s, ok := rt.(sandbox.Searcher); ok {
+		e.reportSearch(ctx, s, err == nil)
+	}
 	warning, how := "", snapshots(rt)
 	if w, ok := rt.(sandbox.Warner); ok && err == nil {
 		warning = w.Warning()
@@ -95,7 +103,7 @@ func (e *examination) checkRuntime(ctx context.Context, rt sandbox.Runtime) (usa
 	}
 	mode := "as root"
 	switch {
-	case runtime.GOOS != "linux":
+	case !platform.IsLinux:
 		mode = "by a daemon elsewhere: in a virtual machine of this one, or on another one"
 	case os.Getuid() != 0:
 		mode = "without root (boots are slower; memory is watched by the server, not enforced by the kernel)"
@@ -106,6 +114,20 @@ func (e *examination) checkRuntime(ctx context.Context, rt sandbox.Runtime) (usa
 	}
 	e.report(true, "snapshots", how)
 	return true
+}
+
+// reportSearch says which daemon makes the sandboxes, if no settings name it, and what is where one may be but cannot
+// be used. Without a daemon it also says which ones would answer.
+func (e *examination) reportSearch(ctx context.Context, s sandbox.Searcher, works bool) {
+	chosen, tried := s.Searched(ctx)
+	if works && chosen != "" {
+		e.report(true, "daemon", "found at "+chosen+"; no settings name one")
+	}
+	for _, t := range tried {
+		if !works || chosen != "" {
+			e.report(true, "daemon", oneLine(t))
+		}
+	}
 }
 
 // snapshots returns whether sandboxes start from preboot images, or why not.

@@ -43,7 +43,7 @@ const (
 type Runtime struct {
 	Config
 	agent      *program.Agent
-	client     *client.Client
+	client     *dockercommand.Daemon
 	ctx        context.Context
 	cancel     context.CancelFunc
 	background sync.WaitGroup
@@ -73,7 +73,7 @@ func New(c Config) (*Runtime, error) {
 			return nil, fmt.Errorf("docker: %q must be an absolute path", p)
 		}
 	}
-	to, err := dockercommand.Client(c.Host, c.Context)
+	to, err := dockercommand.ClientAfter(daemonFile(c.StateDir), c.Host, c.Context)
 	if err != nil {
 		return nil, err
 	}
@@ -81,9 +81,10 @@ func New(c Config) (*Runtime, error) {
 		idleInterval: idleInterval}
 	r.agent = &program.Agent{Path: c.Agent, Beside: c.AgentBeside, Dir: filepath.Join(r.dir(), "agents"),
 		InUse: func() ([]string, error) { return specfile.Agents(r.sandboxesDir()) }}
-	r.volumes = &volumes.Store{Daemon: to, Agent: func() (string, error) { return r.agent.File(r.known().machine) },
+	r.volumes = &volumes.Store{Daemon: to.Client,
+		Agent:    func() (string, error) { return r.agent.File(r.known().machine) },
 		Instance: r.instanceID, Import: r.importArchive, Log: c.Log}
-	r.sizes = &volumes.Sizes{Daemon: to, Interval: sizeInterval}
+	r.sizes = &volumes.Sizes{Daemon: to.Client, Interval: sizeInterval}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	return r, nil
 }
@@ -102,8 +103,7 @@ func (r *Runtime) Check(ctx context.Context) error {
 	defer cancel()
 	info, err := r.client.Info(ctx, client.InfoOptions{})
 	if err != nil {
-		return fmt.Errorf("%w: the Docker daemon at %s does not answer: %w; start it, or set docker.host",
-			sandbox.ErrUnavailable, r.client.DaemonHost(), err)
+		return r.unanswered(err)
 	}
 	if info.Info.OSType != "" && info.Info.OSType != "linux" {
 		return fmt.Errorf("%w: the Docker daemon runs %s containers; switch it to Linux containers",
@@ -235,10 +235,14 @@ func (r *Runtime) findWarnings(ctx context.Context) (string, error) {
 // explain marks the error of a daemon that does not answer as the runtime's.
 func (r *Runtime) explain(err error) error {
 	if client.IsErrConnectionFailed(err) && !errors.Is(err, sandbox.ErrUnavailable) {
-		return fmt.Errorf("%w: the Docker daemon at %s does not answer: %w; start it", sandbox.ErrUnavailable,
-			r.client.DaemonHost(), err)
+		return r.unanswered(err)
 	}
 	return err
+}
+
+// unanswered returns the error of a runtime whose daemon has not answered.
+func (r *Runtime) unanswered(err error) error {
+	return fmt.Errorf("%w: %w", sandbox.ErrUnavailable, r.client.Unanswered(err))
 }
 
 // isMissing reports whether the daemon says that there is no such container or image.

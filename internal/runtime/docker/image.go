@@ -1,7 +1,6 @@
 package docker
 
 import (
-	"archive/tar"
 	"bytes"
 	"context"
 	"crypto/sha256"
@@ -10,8 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
-	"path"
 	"slices"
 	"strings"
 
@@ -24,6 +21,7 @@ import (
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/dockercommand"
 	"sandlot/internal/image"
+	"sandlot/internal/runtime/docker/skeleton"
 	"sandlot/internal/sandbox"
 )
 
@@ -41,7 +39,7 @@ func (r *Runtime) Image(ctx context.Context, ref string, progress func(string)) 
 		return sandbox.Image{}, fmt.Errorf("docker: the daemon has no image %q, and that is no name of one: %w", ref,
 			err)
 	}
-	if err := r.pull(ctx, reference.TagNameOnly(name), progress); err != nil {
+	if err := dockercommand.Pull(ctx, r.client.Client, reference.TagNameOnly(name), progress); err != nil {
 		return sandbox.Image{}, fmt.Errorf("docker: pulling the image %s: %w", ref, err)
 	}
 	return r.inspectImage(ctx, ref)
@@ -85,37 +83,6 @@ func imageFrom(found apiimage.InspectResponse) sandbox.Image {
 		}
 	}
 	return i
-}
-
-// pull makes the daemon pull an image.
-func (r *Runtime) pull(ctx context.Context, name reference.Named, progress func(string)) error {
-	auth, err := dockercommand.RegistryAuth(ctx, name)
-	if err != nil {
-		return err
-	}
-	answer, err := r.client.ImagePull(ctx, name.String(), client.ImagePullOptions{RegistryAuth: auth})
-	if err != nil {
-		return err
-	}
-	defer answer.Close()
-	last := ""
-	for m, err := range answer.JSONMessages(ctx) {
-		if err != nil {
-			return err
-		}
-		if m.Error != nil {
-			return m.Error
-		}
-		line := strings.TrimSpace(m.ID + " " + m.Status)
-		if p := m.Progress; p != nil && p.Total > 0 {
-			line += fmt.Sprintf(" %d%%", p.Current*100/p.Total)
-		}
-		if progress != nil && line != "" && line != last {
-			progress(line)
-			last = line
-		}
-	}
-	return nil
 }
 
 // Save implements sandbox.Imager.
@@ -224,10 +191,6 @@ func (r *Runtime) imageOf(ctx context.Context, t *image.Template) (string, error
 	return r.skeleton(ctx, t)
 }
 
-// baseFolders are the folders that programs expect, with their modes.
-var baseFolders = map[string]int64{"etc": 0o755, "tmp": 0o1777, "run": 0o755, "var": 0o755, "var/tmp": 0o1777,
-	"var/lib": 0o755, "root": 0o700, "home": 0o755, "opt": 0o755, "mnt": 0o755, "workspace": 0o755}
-
 // skeletonName is the name of the images of templates without an image; the tag is a hash of the contents.
 const skeletonName = "sandlot-skeleton"
 
@@ -241,7 +204,7 @@ func (r *Runtime) skeleton(ctx context.Context, t *image.Template) (string, erro
 			return id, nil
 		}
 	}
-	archive, err := skeletonArchive(t)
+	archive, err := skeleton.Archive(t)
 	if err != nil {
 		return "", fmt.Errorf("docker: the files of the template %s: %w", t.Name, err)
 	}
@@ -291,43 +254,4 @@ func (r *Runtime) importImage(ctx context.Context, archive io.Reader, name strin
 		}
 	}
 	return r.inspectImage(ctx, name)
-}
-
-// skeletonArchive returns a tar archive with the files of a template. It is always the same for the same template.
-func skeletonArchive(t *image.Template) ([]byte, error) {
-	files := map[string][]byte{}
-	for name, text := range image.BaseFiles() {
-		files[name] = []byte(text)
-	}
-	maps.Copy(files, t.Files)
-	folders := maps.Clone(baseFolders)
-	for name := range files {
-		for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
-			if _, found := folders[dir]; !found {
-				folders[dir] = 0o755
-			}
-		}
-	}
-	var archive bytes.Buffer
-	w := tar.NewWriter(&archive)
-	add := func(h tar.Header, content []byte) error {
-		h.Size = int64(len(content))
-		if err := w.WriteHeader(&h); err != nil {
-			return err
-		}
-		_, err := w.Write(content)
-		return err
-	}
-	var err error
-	for _, name := range slices.Sorted(maps.Keys(folders)) {
-		err = errors.Join(err, add(tar.Header{Typeflag: tar.TypeDir, Name: name + "/", Mode: folders[name]}, nil))
-	}
-	for _, name := range slices.Sorted(maps.Keys(files)) {
-		err = errors.Join(err, add(tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644}, files[name]))
-	}
-	for _, name := range slices.Sorted(maps.Keys(t.Links)) {
-		err = errors.Join(err, add(tar.Header{Typeflag: tar.TypeSymlink, Name: name, Linkname: t.Links[name],
-			Mode: 0o777}, nil))
-	}
-	return archive.Bytes(), errors.Join(err, w.Close())
 }

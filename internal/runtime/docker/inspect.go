@@ -143,7 +143,7 @@ func StateDirs(ctx context.Context, c Config) ([]string, error) {
 // eachRunning calls f with the labels of each container that runs and has that label, of several at a time: some
 // daemons take a second to say what a container uses.
 func (r *Runtime) eachRunning(ctx context.Context, label string, f func(labels map[string]string)) (err error) {
-	if r.client, err = dockercommand.Client(r.Host, r.Context); err != nil {
+	if r.client, err = dockercommand.ClientAfter(daemonFile(r.StateDir), r.Host, r.Context); err != nil {
 		return err
 	}
 	defer r.client.Close()

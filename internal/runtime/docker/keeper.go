@@ -18,6 +18,12 @@ func (r *Runtime) KeeperID(ctx context.Context) (address, id string, err error) 
 
 // MakeVolume implements sandbox.VolumeKeeper.
 func (r *Runtime) MakeVolume(ctx context.Context, name string, uid, gid int) error {
+	if _, err := r.ask(ctx); err != nil {
+		return r.explain(err)
+	}
+	if err := r.client.Remember(); err != nil {
+		return err
+	}
 	return r.explain(r.volumes.MakeVolume(ctx, name, uid, gid))
 }
 

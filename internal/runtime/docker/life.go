@@ -41,6 +41,9 @@ func (r *Runtime) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbo
 	if err = errors.Join(err, r.checkMounts(spec.Mounts), agentErr); err != nil {
 		return nil, err
 	}
+	if err := r.client.Remember(); err != nil {
+		return nil, err
+	}
 	if err := os.MkdirAll(r.sandboxesDir(), 0o700); err != nil {
 		return nil, err
 	}

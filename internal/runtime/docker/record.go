@@ -3,7 +3,9 @@ package docker
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 
+	"sandlot/internal/dockercommand"
 	"sandlot/internal/runtime/specfile"
 	"sandlot/internal/sandbox"
 )
@@ -40,4 +42,17 @@ func (r *Runtime) checkDaemon(ctx context.Context, rec record) error {
 	return fmt.Errorf("%w: the container of the sandbox is on the Docker daemon at %s, and this one, at %s, is "+
 		"another: set docker.host to %[2]s, or DOCKER_HOST for `sandlot stop --sessions`; if that daemon is gone for "+
 		"good, remove the folder %[4]s", sandbox.ErrUnavailable, rec.Daemon.Host, host, r.sandboxDir(rec.ID))
+}
+
+func daemonFile(stateDir string) string { return filepath.Join(stateDir, "docker", "daemon") }
+
+// Searched implements sandbox.Searcher.
+func (r *Runtime) Searched(ctx context.Context) (chosen string, tried []string) {
+	if r.client.IsSearched() {
+		chosen = r.client.DaemonHost()
+	}
+	for _, a := range dockercommand.Look(ctx) {
+		tried = append(tried, a.String())
+	}
+	return chosen, tried
 }

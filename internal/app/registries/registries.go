@@ -1,4 +1,6 @@
-package app
+// Package registries finds the package registries and the CA certificates of this machine, for sandboxes. It owns the
+// cache of what the package managers have answered.
+package registries
 
 import (
 	"context"
@@ -23,13 +25,14 @@ import (
 	"sandlot/internal/pkgregistry"
 )
 
-// registries has the package registries that the machine's package managers use.
-type registries struct {
-	log    *slog.Logger
-	rules  atomic.Pointer[[]egress.Rule] // egress rules that allow the registries
-	cached bool                          // the registries are from the cache file, and may have changed
+// Registries has the package registries that the machine's package managers use.
+type Registries struct {
+	log     *slog.Logger
+	version string                        // of the program: another one may find others
+	rules   atomic.Pointer[[]egress.Rule] // egress rules that allow the registries
+	cached  bool                          // the registries are from the cache file, and may have changed
 
-	// What prepare adds to templates: files, variables, and, to the template host, trust stores.
+	// What Prepare adds to templates: files, variables, and, to the template host, trust stores.
 	files  map[string][]byte
 	env    map[string]string
 	stores []image.Bind
@@ -37,9 +40,17 @@ type registries struct {
 	certificates cacerts.Bundle
 }
 
-// prepare adds to a template what its programs need to use the network: the CA certificates that this machine
+// New returns registries of which Open finds out.
+func New(log *slog.Logger, version string) *Registries {
+	return &Registries{log: log, version: version}
+}
+
+// Certificates returns the CA certificates that this machine trusts.
+func (r *Registries) Certificates() cacerts.Bundle { return r.certificates }
+
+// Prepare adds to a template what its programs need to use the network: the CA certificates that this machine
 // trusts, and the settings of the package registries.
-func (r *registries) prepare(t *image.Template) {
+func (r *Registries) Prepare(t *image.Template) {
 	t.AddFiles(r.files, r.env)
 	if t.Rootfs == "" && t.Image == "" {
 		t.Binds = append(t.Binds, r.stores...) // the template host has the default variables already
@@ -48,8 +59,8 @@ func (r *registries) prepare(t *image.Template) {
 	}
 }
 
-// open finds the registries and certificates.
-func (r *registries) open(ctx context.Context, c *config.Config) error {
+// Open finds the registries and certificates.
+func (r *Registries) Open(ctx context.Context, c *config.Config) error {
 	set, err := r.load(ctx, c)
 	if err != nil {
 		return err
@@ -96,11 +107,11 @@ func javaStoreBinds(b cacerts.Bundle, stateDir string) ([]image.Bind, error) {
 	return binds, nil
 }
 
-// egressRules returns the egress rules that allow the registries.
-func (r *registries) egressRules() []egress.Rule { return *r.rules.Load() }
+// EgressRules returns the egress rules that allow the registries.
+func (r *Registries) EgressRules() []egress.Rule { return *r.rules.Load() }
 
 // setRules replaces the rules by rules for the registries in s.
-func (r *registries) setRules(s pkgregistry.Set) {
+func (r *Registries) setRules(s pkgregistry.Set) {
 	var rules []egress.Rule
 	for _, h := range s.Hosts {
 		rule, err := egress.ParseRule(h.String())
@@ -122,8 +133,8 @@ type cachedSet struct {
 }
 
 // load returns the registries from the cache file or, if there is none, asks the package managers.
-func (r *registries) load(ctx context.Context, c *config.Config) (pkgregistry.Set, error) {
-	key := registryKey(c)
+func (r *Registries) load(ctx context.Context, c *config.Config) (pkgregistry.Set, error) {
+	key := r.key(c)
 	if text, err := os.ReadFile(cacheFile(key)); err == nil {
 		var stored cachedSet
 		if json.Unmarshal(text, &stored) == nil && stored.Key == key {
@@ -135,7 +146,7 @@ func (r *registries) load(ctx context.Context, c *config.Config) (pkgregistry.Se
 }
 
 // detectAndStore asks the machine's package managers for their registries, and stores them in the cache file.
-func (r *registries) detectAndStore(ctx context.Context, c *config.Config) (pkgregistry.Set, error) {
+func (r *Registries) detectAndStore(ctx context.Context, c *config.Config) (pkgregistry.Set, error) {
 	set, err := pkgregistry.Detect(ctx, c.Network.Registries)
 	if err != nil {
 		return set, err
@@ -143,7 +154,7 @@ func (r *registries) detectAndStore(ctx context.Context, c *config.Config) (pkgr
 	for _, note := range set.Notes {
 		r.log.Info("package registries", "note", note)
 	}
-	key := registryKey(c)
+	key := r.key(c)
 	if file := cacheFile(key); file != "" {
 		if err := writeCache(file, cachedSet{key, time.Now(), set}); err != nil {
 			r.log.Debug("could not remember the package registries", "error", err)
@@ -152,8 +163,8 @@ func (r *registries) detectAndStore(ctx context.Context, c *config.Config) (pkgr
 	return set, nil
 }
 
-// reload asks for the registries, and allows them.
-func (r *registries) reload(ctx context.Context, c *config.Config) error {
+// Reload asks for the registries, and allows them.
+func (r *Registries) Reload(ctx context.Context, c *config.Config) error {
 	set, err := r.detectAndStore(ctx, c)
 	if err == nil {
 		r.setRules(set)
@@ -161,19 +172,19 @@ func (r *registries) reload(ctx context.Context, c *config.Config) error {
 	return err
 }
 
-// reloadIfCached asks again if the registries are from the cache file, and reports whether the rules have
+// ReloadIfCached asks again if the registries are from the cache file, and reports whether the rules have
 // changed.
-func (r *registries) reloadIfCached(ctx context.Context, c *config.Config) (changed bool) {
+func (r *Registries) ReloadIfCached(ctx context.Context, c *config.Config) (changed bool) {
 	if !r.cached {
 		return false
 	}
-	before := r.egressRules()
-	return r.reload(ctx, c) == nil && !slices.Equal(before, r.egressRules())
+	before := r.EgressRules()
+	return r.Reload(ctx, c) == nil && !slices.Equal(before, r.EgressRules())
 }
 
 // writeCache writes the cache file, and removes the oldest ones.
-func writeCache(file string, r cachedSet) error {
-	text, err := json.Marshal(r)
+func writeCache(file string, set cachedSet) error {
+	text, err := json.Marshal(set)
 	if err != nil {
 		return err
 	}
@@ -230,9 +241,9 @@ func removeOldestFiles(dir string) error {
 	return err
 }
 
-// registryKey returns the key of the cache: a hash of what the answers depend on (version, setting and
+// key returns the key of the cache: a hash of what the answers depend on (version, setting and
 // environment), apart from the package managers' configuration files.
-func registryKey(c *config.Config) string {
+func (r *Registries) key(c *config.Config) string {
 	var parts []string
 	for _, kv := range os.Environ() {
 		for _, prefix := range []string{"PIP_", "NPM_CONFIG_", "npm_config_", "GO", "UV_", "HOME=", "PATH=", "XDG_"} {
@@ -243,6 +254,6 @@ func registryKey(c *config.Config) string {
 	}
 	slices.Sort(parts)
 	setting, _ := json.Marshal(c.Network.Registries)
-	sum := sha256.Sum256([]byte(Version + "\x00" + string(setting) + "\x00" + strings.Join(parts, "\x00")))
+	sum := sha256.Sum256([]byte(r.version + "\x00" + string(setting) + "\x00" + strings.Join(parts, "\x00")))
 	return hex.EncodeToString(sum[:])
 }

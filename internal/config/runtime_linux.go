@@ -1,4 +1,0 @@
-package config
-
-// defaultRuntime is the runtime of settings that name none.
-const defaultRuntime = "gvisor"

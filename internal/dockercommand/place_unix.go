@@ -1,0 +1,126 @@
+//go:build unix
+
+package dockercommand
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+// maxLinks is the maximum number of symbolic links in a path, as in the kernel.
+const maxLinks = 40
+
+// resolve returns a path without links, or the path itself.
+func resolve(path string) string {
+	if resolved, err := filepath.EvalSymlinks(path); err == nil {
+		return resolved
+	}
+	return path
+}
+
+// checkPlace returns an error unless there is a socket that belongs to this user or root, and that nobody else can have
+// put there: whoever answers gets all code and files of the sandboxes. The error is errNothing if there is none.
+func checkPlace(address string) error {
+	path, isPath := strings.CutPrefix(address, "unix://")
+	if !isPath {
+		return nil
+	}
+	st, err := walk(path)
+	switch {
+	case errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ENOTDIR):
+		return errNothing
+	case err != nil:
+		return err
+	case st.Mode().Type() != os.ModeSocket:
+		return errors.New("it is no socket")
+	case !isOwn(st):
+		return errors.New("it is another user's, and is not used; name it as docker.host to use it all the same")
+	}
+	return nil
+}
+
+// walk follows a path as the kernel does, and checks that no other user can change what it leads to.
+func walk(path string) (os.FileInfo, error) {
+	dir, names := "/", strings.Split(path, "/")
+	for links := 0; len(names) > 0; {
+		name := names[0]
+		names = names[1:]
+		switch name {
+		case "", ".":
+			continue
+		case "..":
+			dir = filepath.Dir(dir)
+			continue
+		}
+		if err := checkFolder(dir); err != nil {
+			return nil, err
+		}
+		next := filepath.Join(dir, name)
+		st, err := os.Lstat(next)
+		if err != nil {
+			return nil, err
+		}
+		if st.Mode()&os.ModeSymlink == 0 {
+			if len(names) == 0 {
+				return st, nil
+			}
+			dir = next
+			continue
+		}
+		if links++; links > maxLinks {
+			return nil, errors.New("its name leads through too many links")
+		}
+		if !isOwn(st) {
+			return nil, fmt.Errorf("the link %s is another user's", next)
+		}
+		target, err := os.Readlink(next)
+		if err != nil {
+			return nil, err
+		}
+		if filepath.IsAbs(target) {
+			dir = "/"
+		}
+		names = append(strings.Split(target, "/"), names...)
+	}
+	return nil, errors.New("it is a folder")
+}
+
+// checkFolder returns an error if another user can replace what is in a folder.
+func checkFolder(path string) error {
+	st, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	mode := st.Mode()
+	switch {
+	case !isOwn(st):
+		return fmt.Errorf("its folder %s is another user's, and it is not used", path)
+	case mode&os.ModeSticky != 0: // there, only its owner can replace a file
+		return nil
+	case mode&0o002 != 0:
+		return fmt.Errorf("everyone can write its folder %s, and it is not used; take the right away (chmod o-w)", path)
+	case mode&0o020 != 0 && !isTrustedGroup(st):
+		return fmt.Errorf("others can write its folder %s, and it is not used; take the right away (chmod g-w)", path)
+	}
+	return nil
+}
+
+func isOwn(st os.FileInfo) bool {
+	sys, ok := st.Sys().(*syscall.Stat_t)
+	return ok && (sys.Uid == 0 || int(sys.Uid) == os.Getuid())
+}
+
+// maxSystemGroup is the largest id of a group that systems have for their own programs: a Mac's /var/run belongs to the
+// group daemon.
+const maxSystemGroup = 99
+
+// isTrustedGroup reports whether a group that can write a folder has no other people: one of the system's, on root's
+// own folder, or the user's own, which has the user's number.
+func isTrustedGroup(st os.FileInfo) bool {
+	sys, ok := st.Sys().(*syscall.Stat_t)
+	return ok && (sys.Uid == 0 && sys.Gid <= maxSystemGroup || sys.Gid == sys.Uid)
+}
