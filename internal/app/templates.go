@@ -78,6 +78,11 @@ func Templates(c *config.Config, log *slog.Logger, hasHost bool, prepare func(*i
 	if !hasHost {
 		all.OfferReadyMade(first)
 	}
+	if first == "host" && !hasHost {
+		return nil, fault.New(fault.Configuration, "default_template=%q: sandboxes of the runtime %s cannot be made of "+
+			"this machine's own programs; remove the setting, which makes %q the default, or name another template",
+			first, c.Runtime.Name, withoutHost)
+	}
 	if err := all.Check(first); err != nil {
 		return nil, fault.Wrap(fault.Configuration, err, "default_template=%q: %v", first, err)
 	}

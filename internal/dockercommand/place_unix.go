@@ -5,6 +5,7 @@ package dockercommand
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -91,19 +92,21 @@ func walk(path string) (os.FileInfo, error) {
 
 // checkFolder returns an error if another user can replace what is in a folder.
 func checkFolder(path string) error {
-	st, err := os.Stat(path)
+	st, err := os.Lstat(path)
 	if err != nil {
 		return err
 	}
 	mode := st.Mode()
 	switch {
+	case !mode.IsDir():
+		return syscall.ENOTDIR
 	case !isOwn(st):
 		return fmt.Errorf("its folder %s is another user's, and it is not used", path)
 	case mode&os.ModeSticky != 0: // there, only its owner can replace a file
 		return nil
 	case mode&0o002 != 0:
 		return fmt.Errorf("everyone can write its folder %s, and it is not used; take the right away (chmod o-w)", path)
-	case mode&0o020 != 0 && !isTrustedGroup(st):
+	case mode&0o020 != 0 && (!isTrustedGroup(st) || hasACL(path)):
 		return fmt.Errorf("others can write its folder %s, and it is not used; take the right away (chmod g-w)", path)
 	}
 	return nil
@@ -114,13 +117,41 @@ func isOwn(st os.FileInfo) bool {
 	return ok && (sys.Uid == 0 || int(sys.Uid) == os.Getuid())
 }
 
-// maxSystemGroup is the largest id of a group that systems have for their own programs: a Mac's /var/run belongs to the
-// group daemon.
-const maxSystemGroup = 99
+// daemonGroup is the group of the system's own programs, on Linux and macOS: a Mac's /var/run belongs to it.
+const daemonGroup = 1
 
-// isTrustedGroup reports whether a group that can write a folder has no other people: one of the system's, on root's
-// own folder, or the user's own, which has the user's number.
+// isTrustedGroup reports whether a group that can write a folder has no other people: one of the system's own, on root's
+// folder, or the user's own, which has the user's number.
 func isTrustedGroup(st os.FileInfo) bool {
 	sys, ok := st.Sys().(*syscall.Stat_t)
-	return ok && (sys.Uid == 0 && sys.Gid <= maxSystemGroup || sys.Gid == sys.Uid)
+	return ok && (sys.Uid == 0 && sys.Gid <= daemonGroup || sys.Gid == sys.Uid && int(sys.Uid) == os.Getuid())
+}
+
+// checkPeer returns an error unless whoever listens at the other end of a Unix socket is this user or root.
+func checkPeer(conn net.Conn) error {
+	uid, err := peer(conn)
+	switch {
+	case err != nil:
+		return fmt.Errorf("whose socket it is cannot be found out: %w", err)
+	case uid != 0 && int(uid) != os.Getuid():
+		return errors.New("another user answers there, and it is not used; name it as docker.host to use it all the same")
+	}
+	return nil
+}
+
+// control runs a function with the descriptor of a Unix socket.
+func control(conn net.Conn, f func(fd int) error) error {
+	socket, ok := conn.(*net.UnixConn)
+	if !ok {
+		return errors.New("it is no Unix socket")
+	}
+	raw, err := socket.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	if err := raw.Control(func(fd uintptr) { failed = f(int(fd)) }); err != nil {
+		return err
+	}
+	return failed
 }

@@ -2,6 +2,7 @@ package dockercommand
 
 import (
 	"errors"
+	"net"
 	"os"
 	"strings"
 
@@ -29,3 +30,6 @@ func checkPlace(address string) error {
 	}
 	return nil
 }
+
+// checkPeer returns nil: checkPlace has looked at the pipe's owner, and nobody else can take its name while it is there.
+func checkPeer(net.Conn) error { return nil }

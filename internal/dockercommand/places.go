@@ -33,7 +33,7 @@ func places(m machine) []place {
 			{"Podman", "npipe:////./pipe/podman-machine-default"}}
 	case "darwin":
 		desktop := m.at("Docker Desktop", "~/.docker/run/docker.sock")
-		return concat(desktop, []place{m.usual()}, m.colima(), m.at("OrbStack", "~/.orbstack/run/docker.sock"),
+		return concat([]place{m.usual()}, desktop, m.colima(), m.at("OrbStack", "~/.orbstack/run/docker.sock"),
 			m.at("Rancher Desktop", "~/.rd/docker.sock"), m.podmanMachine(), m.lima())
 	}
 	run, desktop := m.folder("XDG_RUNTIME_DIR", fmt.Sprintf("/run/user/%d", m.uid)),

@@ -119,7 +119,10 @@ func (a Attempt) String() string {
 
 // Look returns what became of each place where a daemon may be and something is, in the order of preference.
 func Look(ctx context.Context) []Attempt {
-	_, tried := look(ctx, places(here()))
+	found, tried := look(ctx, places(here()))
+	if found != nil {
+		found.Close()
+	}
 	return tried
 }
 
@@ -139,6 +142,11 @@ type NotFoundError struct {
 func (e *NotFoundError) Error() string { return e.advice(platform.System) }
 
 func (e *NotFoundError) advice(system string) string {
+	if e.last != "" {
+		return "the Docker daemon that has the sandboxes and files of this server does not answer: start it, and try " +
+			"again. To use another one from now on, name it as docker.host in the settings; `sandlot doctor` says " +
+			"which there are"
+	}
 	if len(e.Tried) > 0 {
 		var programs []string
 		for _, t := range e.Tried {
@@ -146,11 +154,6 @@ func (e *NotFoundError) advice(system string) string {
 		}
 		return "Docker is here and does not run, or may not be used (" + strings.Join(programs, ", ") + "): start " +
 			"it, and try again. `sandlot doctor` says what was tried"
-	}
-	if e.last != "" {
-		return "the Docker daemon that has the sandboxes and files of this server does not answer: start it, and try " +
-			"again. To use another one from now on, name it as docker.host in the settings; `sandlot doctor` says " +
-			"which there are"
 	}
 	switch system {
 	case "darwin":
@@ -174,6 +177,8 @@ type search struct {
 	file   string // for the address of the daemon that is found; empty: nobody keeps anything on it
 	last   string // the address of the daemon that was used before; empty: none was
 
+	looking chan struct{} // has one element while somebody looks
+
 	mu     sync.Mutex
 	found  *client.Client
 	host   string
@@ -182,7 +187,7 @@ type search struct {
 }
 
 func newSearch(m machine, file string) (s *search, err error) {
-	s = &search{places: places(m), file: file}
+	s = &search{places: places(m), file: file, looking: make(chan struct{}, 1)}
 	if s.last, err = readAddress(file); err != nil {
 		return nil, fmt.Errorf("docker: which daemon has the sandboxes: %w", err)
 	}
@@ -224,24 +229,44 @@ func (s *search) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 }
 
 func (s *search) daemon(ctx context.Context) (*client.Client, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.found != nil {
-		return s.found, nil
+	if found, err := s.known(); found != nil || err != nil {
+		return found, err
 	}
-	if s.failed != nil && time.Since(s.at) < pause {
-		return nil, s.failed
+	select {
+	case s.looking <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	defer func() { <-s.looking }()
+	if found, err := s.known(); found != nil || err != nil {
+		return found, err
 	}
 	found, tried := look(ctx, s.places)
-	if err := ctx.Err(); found == nil && err != nil {
+	if err := ctx.Err(); err != nil { // a daemon before it in the list may have had no time to answer
+		if found != nil {
+			found.Close()
+		}
 		return nil, err
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.at, s.failed = time.Now(), nil
 	if found == nil {
 		s.failed = &NotFoundError{tried, s.last}
 		return nil, s.failed
 	}
 	s.found, s.host = found, found.DaemonHost()
+	return s.found, nil
+}
+
+// known returns the daemon that was found, or the error of a look that was made just now; neither: it is to be looked
+// for.
+func (s *search) known() (*client.Client, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.found == nil && s.failed != nil && time.Since(s.at) < pause {
+		return nil, s.failed
+	}
 	return s.found, nil
 }
 
@@ -290,7 +315,26 @@ func ask(ctx context.Context, p place) (*client.Client, error) {
 	if err := checkPlace(p.address); err != nil {
 		return nil, err
 	}
-	c, err := client.New(client.WithHost(p.address), client.WithUserAgent("sandlot"))
+	unchecked, err := client.New(client.WithHost(p.address))
+	if err != nil {
+		return nil, err
+	}
+	// Whoever is there may change while the server runs: the folder of a socket can be removed and made by others.
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		if err := checkPlace(p.address); err != nil {
+			return nil, err
+		}
+		conn, err := unchecked.Dialer()(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if err := checkPeer(conn); err != nil {
+			conn.Close()
+			return nil, err
+		}
+		return conn, nil
+	}
+	c, err := client.New(client.WithHost(p.address), client.WithDialContext(dial), client.WithUserAgent("sandlot"))
 	if err != nil {
 		return nil, err
 	}

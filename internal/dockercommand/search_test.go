@@ -3,14 +3,19 @@
 package dockercommand
 
 import (
+	"bufio"
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -27,7 +32,7 @@ func TestPlaces(t *testing.T) {
 		want   []string // "program address"
 	}{
 		{"darwin", 501, map[string]string{"TMPDIR": "/var/folders/x/T/"}, []string{
-			"Docker Desktop unix:///Users/me/.docker/run/docker.sock", "Docker unix:///var/run/docker.sock",
+			"Docker unix:///var/run/docker.sock", "Docker Desktop unix:///Users/me/.docker/run/docker.sock",
 			"Colima unix:///Users/me/.colima/default/docker.sock", "Colima unix:///Users/me/.colima/docker.sock",
 			"Colima unix:///Users/me/.config/colima/default/docker.sock",
 			"OrbStack unix:///Users/me/.orbstack/run/docker.sock", "Rancher Desktop unix:///Users/me/.rd/docker.sock",
@@ -244,5 +249,78 @@ func TestDaemonStartsLater(t *testing.T) {
 	_, err = last.daemon(context.Background())
 	if none, ok := errors.AsType[*NotFoundError](err); !ok || !strings.Contains(none.Advice(), "docker.host") {
 		t.Errorf("the one before is away: %v", err)
+	}
+}
+
+// nobody is the user of TestListenAsNobody's process.
+const nobody = 65534
+
+// TestListenAsNobody is another user's process that answers as a Docker daemon does. TestTakenOver starts it.
+func TestListenAsNobody(t *testing.T) {
+	path := os.Getenv("SANDLOT_TEST_SOCKET")
+	if path == "" {
+		return
+	}
+	listen(t, filepath.Dir(path), filepath.Base(path), true)
+	fmt.Println("listening")
+	_, _ = io.Copy(io.Discard, os.Stdin)
+}
+
+// TestTakenOver: the socket of a daemon that was found and has ended is made again by another user. Nothing more is sent
+// there: neither when its file shows whose it is, nor when only the connection does.
+func TestTakenOver(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Fatal("it needs root, to be another user too")
+	}
+	dir := shortDir(t)
+	if err := os.Chmod(dir, 0o777|os.ModeSticky); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "run", "docker.sock")
+	l := listen(t, filepath.Dir(path), "docker.sock", true)
+	s, err := newSearch(machine{getenv: os.Getenv}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.places = []place{l}
+	call := func() error {
+		conn, err := s.dial(t.Context(), "", "")
+		if err == nil {
+			conn.Close()
+		}
+		return err
+	}
+	if err := call(); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.RemoveAll(filepath.Dir(path)), os.Mkdir(filepath.Dir(path), 0o777),
+		os.Chmod(filepath.Dir(path), 0o777|os.ModeSticky)); err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(dir, "test") // which another user can run
+	text, err := os.ReadFile(os.Args[0])
+	if err := errors.Join(err, os.WriteFile(program, text, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(program, "-test.run=^TestListenAsNobody$")
+	cmd.Env = append(os.Environ(), "SANDLOT_TEST_SOCKET="+path)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	out, outErr := cmd.StdoutPipe()
+	in, inErr := cmd.StdinPipe()
+	if err := errors.Join(outErr, inErr, cmd.Start()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { in.Close(); cmd.Wait() })
+	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "listening\n" {
+		t.Fatalf("%q, %v", line, err)
+	}
+	if err := call(); err == nil || !strings.Contains(err.Error(), "another user's") {
+		t.Errorf("the socket of another user: %v", err)
+	}
+	if err := os.Chown(path, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := call(); err == nil || !strings.Contains(err.Error(), "another user answers") {
+		t.Errorf("another user listens at a socket of this one: %v", err)
 	}
 }

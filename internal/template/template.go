@@ -297,9 +297,9 @@ func (s *Set) await(ctx context.Context, choose func() (*entry, error)) (*image.
 			defer s.mu.Unlock()
 			return nil, e.failure()
 		}
-		news, unready, step := e.news, e.unready(), e.step
+		news, unready, step, plain := e.news, e.unready(), e.step, e.plain
 		s.mu.Unlock()
-		if tell != nil && step != "" && e.readyMade { // what others say is the operator's
+		if tell != nil && step != "" && plain { // what others say is the operator's
 			tell("template " + e.definition.Name + ": " + step)
 		}
 		select {
@@ -328,7 +328,7 @@ func (e *entry) unready() error {
 	doing := "it waits for other templates"
 	if e.state == Building {
 		doing = "it is being built"
-		if e.readyMade && e.step != "" {
+		if e.plain && e.step != "" {
 			doing += " (" + e.step + ")"
 		}
 	}

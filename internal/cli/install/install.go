@@ -223,8 +223,9 @@ func (p *program) fileOf(ctx context.Context, k clientconfig.Client, f *installF
 	isSure := f.windows && f.file == ""
 	if wsl.Here() == "" || !isSure && (f.file != "" || err != nil || missing == nil) {
 		if f.windows && wsl.Here() == "" {
-			return "", p.Usage(errors.New("--windows is for a Sandlot that runs in WSL; on Windows itself, leave it " +
-				"out"))
+			return "", p.Usage(errors.New("--windows is for a Sandlot that runs in WSL, and WSL_DISTRO_NAME, which says " +
+				"so, is not set. In WSL, run this as yourself in a terminal of the distribution, without sudo; on " +
+				"Windows itself, leave --windows out"))
 		}
 		return file, err
 	}
@@ -276,6 +277,10 @@ func (p *program) setAddress(ctx context.Context, k clientconfig.Client, f insta
 	s.Args = []string{"stdio"}
 	hasToken := s.Token != "" || s.TokenEnv != ""
 	starts := k.StdioOnly() || f.stdio || f.windows
+	if f.windows && s.URL != "" {
+		return false, p.Usage(errors.New("--windows starts the Sandlot of this distribution; for a server elsewhere, leave " +
+			"--url and SANDLOT_SERVER out, or install Sandlot in Windows and run this there"))
+	}
 	if s.URL == "" && (starts || !hasToken && !p.listens(ctx, cfg)) {
 		if hasToken {
 			return false, p.Usage(fmt.Errorf("%s starts `sandlot stdio`, which needs no token on this machine; give "+
@@ -283,7 +288,7 @@ func (p *program) setAddress(ctx context.Context, k clientconfig.Client, f insta
 		}
 		s.Args = append(s.Args, ClientFlags(cfg)...)
 		place, _, _ := cfg.Source.SettingsFile()
-		if abs, err := filepath.Abs(place); err == nil {
+		if abs, err := filepath.Abs(place); err == nil && exists(abs) {
 			fmt.Fprintf(p.Err, "note: wherever it is started, its settings are those of %s\n", abs)
 		}
 		if f.windows {
@@ -344,6 +349,11 @@ func (p *program) listens(ctx context.Context, cfg *config.Config) bool {
 	}
 	conn.Close()
 	return true
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 // ClientFlags returns the flags with which a program that the client starts, in another folder

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"path"
 	"slices"
 	"strconv"
@@ -56,18 +57,29 @@ func (r *Runtime) known() daemon {
 	return daemon{}
 }
 
+// unknown marks the error of a daemon that accepts connections, and does not say which one it is, as that of one that
+// does not answer.
+func (r *Runtime) unknown(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, context.DeadlineExceeded) {
+		return r.unanswered(err)
+	}
+	return err
+}
+
 // ask asks the daemon what it is, unless it has answered before.
 func (r *Runtime) ask(ctx context.Context) (daemon, error) {
 	if d := r.asked.Load(); d != nil {
 		return *d, nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
 	version, err := r.client.ServerVersion(ctx, client.ServerVersionOptions{})
 	if err != nil {
-		return daemon{}, fmt.Errorf("asking the Docker daemon for its version: %w", err)
+		return daemon{}, r.unknown(fmt.Errorf("asking the Docker daemon for its version: %w", err))
 	}
 	answer, err := r.client.Info(ctx, client.InfoOptions{})
 	if err != nil {
-		return daemon{}, fmt.Errorf("asking the Docker daemon which one it is: %w", err)
+		return daemon{}, r.unknown(fmt.Errorf("asking the Docker daemon which one it is: %w", err))
 	}
 	info := answer.Info
 	d := daemon{
