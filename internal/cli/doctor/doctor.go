@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -152,12 +153,8 @@ func (e *examination) bootSandbox(ctx context.Context) {
 		e.report(false, "boot", err.Error())
 		return
 	}
-	var res builtin.CodeResult
-	err = c.JSON(ctx, "POST", "/v1/tools/execute_code", builtin.CodeInput{SessionInput: newSession, Code: "6*7"}, &res)
-	took, answer := time.Since(start), ""
-	if res.Value != nil {
-		answer = *res.Value
-	}
+	answer, err := compute(ctx, c)
+	took := time.Since(start)
 	err = e.causes.of(err)
 	if err == nil && answer == "42" {
 		e.checkNetwork(ctx, c)
@@ -168,6 +165,22 @@ func (e *examination) bootSandbox(ctx context.Context) {
 	}
 	e.report(answer == "42", "boot", fmt.Sprintf("a sandbox booted, answered %s for 6*7 and was removed, %d ms",
 		answer, took.Milliseconds()))
+}
+
+// compute lets a new session compute 6*7, in the language that it has.
+func compute(ctx context.Context, c *client.Client) (answer string, err error) {
+	var res builtin.CodeResult
+	in := builtin.CodeInput{SessionInput: newSession, Code: "6*7"}
+	err = c.JSON(ctx, "POST", "/v1/tools/execute_code", in, &res)
+	if err == nil && (res.Language == "bash" || res.Language == "sh") { // in which no expression has a value
+		in.SessionID, in.Language, in.Code = res.SessionID, res.Language, "exit $((6*7))"
+		err = c.JSON(ctx, "POST", "/v1/tools/execute_code", in, &res)
+		return strconv.Itoa(res.ExitCode), err
+	}
+	if res.Value != nil {
+		answer = *res.Value
+	}
+	return answer, err
 }
 
 // newSession makes a call create a session.
@@ -187,6 +200,8 @@ func (e *examination) checkNetwork(ctx context.Context, c *client.Client) {
 	switch {
 	case err != nil:
 		e.report(false, "network", e.causes.of(err).Error())
+	case len(res.NetworkRefused) == 0 && res.ExitCode != nil && *res.ExitCode == notFound:
+		e.report(true, "network", mode+"; WARNING: not tried, as the sandbox has neither bash nor nc")
 	case len(res.NetworkRefused) != 1 || res.NetworkRefused[0].Host != "192.0.2.1":
 		e.report(false, "network", "a connection to an address that no rule allows was not led to the broker; "+
 			"nothing but loopback can be reached, and package managers will fail")
@@ -197,10 +212,17 @@ func (e *examination) checkNetwork(ctx context.Context, c *client.Client) {
 }
 
 // refusedConnection connects to an address that no rule allows: as programs do that need no settings, or by the proxy
-// that the agent has set.
-const refusedConnection = `if [ "$https_proxy" = http://127.0.0.1:3128 ]; then
-exec 3<>/dev/tcp/127.0.0.1/3128; printf 'CONNECT 192.0.2.1:9 HTTP/1.1\r\n\r\n' >&3
-else exec 3<>/dev/tcp/192.0.2.1/9; fi; head -c 1 <&3`
+// that the agent has set. Where there is no bash, nc does it.
+const refusedConnection = `ask='CONNECT 192.0.2.1:9 HTTP/1.1\r\n\r\n'
+[ "$https_proxy" = http://127.0.0.1:3128 ] && proxy=1
+if [ -z "$BASH_VERSION" ]; then
+if [ "$proxy" ]; then printf "$ask" | nc -w 10 127.0.0.1 3128; else nc -w 10 192.0.2.1 9 < /dev/null; fi; exit
+fi
+if [ "$proxy" ]; then exec 3<>/dev/tcp/127.0.0.1/3128; printf "$ask" >&3; else exec 3<>/dev/tcp/192.0.2.1/9; fi
+head -c 1 <&3`
+
+// notFound is the exit code of a shell that does not find a program.
+const notFound = 127
 
 // access describes how programs of a session reach the network; empty if that is not known.
 func (e *examination) access(ctx context.Context, c *client.Client, session string) string {
