@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"path/filepath"
@@ -49,17 +50,19 @@ func defaultTemplate(c *config.Config, hasHost bool) string {
 
 // Templates returns all templates: the template host, with the machine's own programs, if sandboxes can be made of it,
 // those of the settings, and those that can be built on request. Prepare adds to each what its programs need; nil:
-// nothing.
+// nothing. A machine without programs, such as the image of a release, has no host.
 func Templates(c *config.Config, log *slog.Logger, hasHost bool, prepare func(*image.Template)) (*template.Set,
 	error) {
 	ready, others := []*image.Template{}, []config.Template{}
 	if hasHost {
 		host, err := image.Host()
-		if err != nil {
+		switch {
+		case err == nil:
+			ready = append(ready, host)
+		case !errors.Is(err, image.ErrNoInterpreter) || c.Sessions.DefaultTemplate == "host":
 			return nil, fault.Wrap(fault.Configuration, err, "the template host cannot be made of this machine: %v",
 				err)
 		}
-		ready = append(ready, host)
 	}
 	for _, t := range c.Templates {
 		if t.Image != "" {

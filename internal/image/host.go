@@ -12,6 +12,10 @@ import (
 	"time"
 )
 
+// ErrNoInterpreter says that of this machine's programs no template can be made.
+var ErrNoInterpreter = errors.New("no interpreter was found: install python3, node or bash, or let `sandbox_image` " +
+	"name an image")
+
 // Host returns the template "host". Its sandboxes have the machine's own programs, read-only, and nothing
 // else of the machine: no home folders, settings, secrets or processes.
 func Host() (*Template, error) {
@@ -23,7 +27,7 @@ func Host() (*Template, error) {
 	t.addFontConfig()
 	t.addInterpreters()
 	if len(t.Languages) == 0 {
-		return nil, errors.New("no interpreter was found: install python3, node or bash")
+		return nil, ErrNoInterpreter
 	}
 	t.AddDefaultEnv()
 	return t, nil

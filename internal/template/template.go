@@ -76,8 +76,8 @@ type entry struct {
 	news       chan struct{} // closed at the next change
 }
 
-// New returns the templates: those that are ready at once, the first of which is host, and the others. With
-// readyMade there are also those that can be built on request, but not under a name that the settings use.
+// New returns the templates: those that are ready at once, host first if there is one, and the others. With readyMade
+// there are also those that can be built on request, but not under a name that the settings use.
 func New(log *slog.Logger, ready []*image.Template, others []config.Template, readyMade bool) *Set {
 	s := &Set{log: log, wake: make(chan struct{}, 1)}
 	for _, t := range ready {
