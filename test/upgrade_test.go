@@ -26,6 +26,20 @@ func buildVersion(t *testing.T, version string) string {
 	return path
 }
 
+// changedAgent returns a copy of an agent that differs: the one that a session has is replaced by it.
+func changedAgent(t *testing.T, path string) string {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	changed := filepath.Join(t.TempDir(), "sandlot-agent")
+	if err == nil {
+		err = os.WriteFile(changed, append(data, 0), 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return changed
+}
+
 // install copies the programs of `make build` into a folder, and returns their names.
 func install(t *testing.T, dir string) (names []string) {
 	t.Helper()
@@ -67,6 +81,7 @@ func TestUpgrade(t *testing.T) {
 		programs[name] = filepath.Join(dir, name)
 	}
 	programs["sandlot"] = buildVersion(t, "9.9.9")
+	programs["sandlot-agent"] = changedAgent(t, programs["sandlot-agent"])
 	good := releasetest.Make(t, "9.9.9", programs)
 	programs["sandlot-runsc"] = releasetest.Script(t, "exit 1")
 	unusable := releasetest.Make(t, "9.9.9", programs)
@@ -132,6 +147,8 @@ func TestUpgrade(t *testing.T) {
 	}
 	c = s.connect(older, "", nil)
 	c.want(session, "x, pid == os.getpid(), open('/workspace/f').read()", "('kept', True, 'kept')")
+	c.want(session, "import subprocess; subprocess.check_output(['echo', x])", `b'kept\n'`)
+	c.want("new", "6*7", "42")
 	if out, errs, code := s.cli("upgrade", web.URL, "--yes"); code != 0 || !strings.Contains(out, "already") {
 		t.Errorf("again: %d %s %s", code, out, errs)
 	}

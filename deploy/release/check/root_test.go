@@ -148,7 +148,7 @@ func call(t *testing.T, port int, code, want string) {
 		t.Fatal(err)
 	}
 	answer := ""
-	for range 600 {
+	for range 300 {
 		response, err := http.Post(fmt.Sprintf("http://127.0.0.1:%d/mcp", port), "application/json",
 			bytes.NewReader(text))
 		if err == nil {
