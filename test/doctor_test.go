@@ -42,3 +42,19 @@ printf 'root:x:0:0:root:/root:/bin/sh\n' > etc/passwd; `
 		})
 	}
 }
+
+// TestDoctorWithoutExecution: where temporary files cannot be executed, as on hardened machines, the doctor says what
+// to do.
+func TestDoctorWithoutExecution(t *testing.T) {
+	t.Parallel()
+	s := prepare(t)
+	folder := t.TempDir()
+	// The mount ends with the namespace.
+	cmd := exec.Command("unshare", "--user", "--map-root-user", "--mount", "sh", "-c",
+		`mount -t tmpfs -o noexec none "$1" && TMPDIR=$1 exec "$2" --state-dir "$3" doctor`, "sh", folder, s.program, s.State)
+	cmd.Env = append(os.Environ(), "SANDLOT_NETWORK_REGISTRIES=none")
+	out, err := cmd.CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "is mounted with noexec, where gVisor does not run") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}

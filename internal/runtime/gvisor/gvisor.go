@@ -164,6 +164,9 @@ func (r *Runtime) Check(ctx context.Context) error {
 	if err := r.agent.Check(runtime.GOARCH); err != nil {
 		return fmt.Errorf("%w: %w", sandbox.ErrUnavailable, err)
 	}
+	if err := r.executes(); err != nil {
+		return err
+	}
 	if !r.Rootless {
 		return nil
 	}
@@ -183,6 +186,16 @@ func (r *Runtime) Check(ctx context.Context) error {
 	return ctx.Err()
 }
 
+// executes returns an error if what is in the state folder cannot be executed: the memory of sandboxes is there.
+func (r *Runtime) executes() error {
+	var st unix.Statfs_t
+	if err := unix.Statfs(r.StateDir, &st); err != nil || st.Flags&unix.ST_NOEXEC == 0 {
+		return nil // a folder that is not there yet is looked at later
+	}
+	return fmt.Errorf("%w: %s is on a file system that is mounted with noexec, where gVisor does not run; let "+
+		"`state_dir` name a folder elsewhere, and for `sandlot doctor` TMPDIR", sandbox.ErrUnavailable, r.StateDir)
+}
+
 // record is what this runtime stores of a sandbox.
 type record struct {
 	specfile.Record
@@ -198,6 +211,9 @@ var validID = regexp.MustCompile(`^[a-z0-9-]{1,64}$`)
 func (r *Runtime) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox, error) {
 	if !validID.MatchString(spec.ID) || len(spec.Secret) != wire.SecretLen || spec.Template == nil {
 		return nil, errors.New("gvisor: the spec is incomplete")
+	}
+	if err := r.executes(); err != nil {
+		return nil, err
 	}
 	b := newBox(r, spec)
 	var err error
