@@ -159,7 +159,7 @@ func alpineRoot(t *testing.T) root {
 	return r
 }
 
-// TestAlpine: the script installs the release of a web server in an Alpine, with nothing but BusyBox, and sandboxes
+// TestAlpine: the script installs the release of a web server in an Alpine, with nothing but the programs of busybox, and sandboxes
 // work there.
 func TestAlpine(t *testing.T) {
 	r, web := alpineRoot(t), httptest.NewServer(http.FileServer(http.Dir(dir)))
