@@ -159,8 +159,8 @@ func alpineRoot(t *testing.T) root {
 	return r
 }
 
-// TestAlpine: the script installs the release of a web server in an Alpine, with nothing but the programs of busybox, and sandboxes
-// work there.
+// TestAlpine: the script installs the release of a web server in an Alpine that has no programs but those of busybox,
+// and sandboxes work there.
 func TestAlpine(t *testing.T) {
 	r, web := alpineRoot(t), httptest.NewServer(http.FileServer(http.Dir(dir)))
 	defer web.Close()
