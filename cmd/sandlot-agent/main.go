@@ -1,5 +1,6 @@
 // Sandlot-agent is the agent, the first process of every sandbox. With the argument connect it
-// carries the agent's connections over its standard input and output. See package guest.
+// carries the agent's connections over its standard input and output, with trial it checks the kernel of its sandbox. See
+// package guest.
 package main
 
 import (
@@ -7,11 +8,15 @@ import (
 
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/guest"
+	"sandlot/internal/guest/trial"
 )
 
 func main() {
 	if len(os.Args) > 1 && os.Args[1] == wire.ConnectCommand {
 		os.Exit(guest.Connect(os.Args[2:]))
+	}
+	if len(os.Args) > 1 && os.Args[1] == wire.TrialCommand {
+		os.Exit(trial.Run(os.Args[2:]))
 	}
 	os.Exit(guest.Main())
 }

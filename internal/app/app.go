@@ -138,6 +138,9 @@ func open(ctx context.Context, c *config.Config, log *slog.Logger) (_ *App, err 
 		return nil, err
 	}
 	a.closers = append(a.closers, func() error { return closeAll(a.runtimes) })
+	if err := choose(ctx, a.runtimes); err != nil {
+		return nil, err
+	}
 	hasHost := HasHost(ctx, a.runtimes)
 	if a.templates, err = Templates(c, log, hasHost, a.registries.Prepare); err != nil {
 		return nil, err

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"sandlot/internal/config"
 	"sandlot/internal/egress"
@@ -67,6 +68,15 @@ func (r Candidate) Try(ctx context.Context, c *config.Config, log *slog.Logger) 
 		warning = w.Warning()
 	}
 	return warning, errors.Join(err, rt.Close())
+}
+
+// Platform is a platform of gVisor, and what a trial on this machine has found.
+type Platform struct {
+	Name  string
+	Err   error         // why it does not work
+	Start time.Duration // until the first program of a sandbox runs
+	// of one system call, and of the start and end of one process
+	Call, Process time.Duration
 }
 
 // daemon returns the settings of the runtime docker, without the path of the agent.
@@ -135,6 +145,18 @@ type runtimeList []sandbox.Runtime
 // check returns an error if the default runtime makes no sandboxes. Without another one the server goes on, but for the
 // templates of that one.
 func (l runtimeList) check(ctx context.Context) error { return l[0].Check(ctx) }
+
+// choose lets the runtimes that have to find out how they make sandboxes here do so.
+func choose(ctx context.Context, all []sandbox.Runtime) error {
+	for _, rt := range all {
+		if chooser, ok := rt.(sandbox.Chooser); ok {
+			if err := chooser.Choose(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
 
 // reportRuntimes says in the log which runtimes make no sandboxes here, and what the others do not guarantee. The
 // server does not wait for it: a daemon may take long to answer, and may be started later.

@@ -142,6 +142,7 @@ type Runtime struct {
 	Names        []string      // of all runtimes, the default one included
 	RunscPath    string        // path; empty: beside the server
 	AgentPath    string        // path; empty: beside the server
+	Platform     string        // of gVisor: auto, systrap or kvm
 	StartTimeout time.Duration // timeout of a sandbox's start
 	PoolSize     int           // booted sandboxes in the pool, for each template
 	PoolMemoryMB int           // of all sandboxes in the pool together, by their flavors; 0: no limit

@@ -148,6 +148,7 @@ var places = map[string]place{
 	"guest/interp":                       {"inside", "guest/interp/direct guest/user"},
 	"guest/interp/direct":                {"inside", ""},
 	"guest/network":                      {"inside", ""},
+	"guest/trial":                        {"inside", "guest/process"},
 	"guest/user":                         {"inside", ""},
 	"sandlot/cmd/sandlot":                {"program", ""},
 	"sandlot/deploy/release":             {"program", ""},

@@ -195,6 +195,12 @@ func Advice(err error) string {
 	return "the runtime does not work on this machine; run `sandlot doctor` there"
 }
 
+// Chooser is a Runtime that has to find out, by a trial, how it makes sandboxes on this machine.
+type Chooser interface {
+	// Choose finds out, before the first sandbox is created. Its error says why what the settings want does not work.
+	Choose(ctx context.Context) error
+}
+
 // Lister is a Runtime that can list the sandboxes that it has created or recovered.
 type Lister interface {
 	List() []Sandbox

@@ -101,6 +101,19 @@ const (
 	ConnectUser    = 65531
 )
 
+// TrialCommand is the agent's command that checks the kernel of its sandbox. It prints TrialStarted as its first line, and
+// then a Trial in JSON.
+const (
+	TrialCommand = "trial"
+	TrialStarted = "started"
+)
+
+// Trial is what a sandbox has found out about its kernel.
+type Trial struct {
+	Call    time.Duration `json:"call"`    // of one system call
+	Process time.Duration `json:"process"` // of the start and end of one process
+}
+
 // ResolvConf is the sandbox's /etc/resolv.conf: the agent is the name server. GitIgnore is its /etc/gitignore.
 const (
 	ResolvConf = "nameserver 127.0.0.1\noptions timeout:10 attempts:2\n"

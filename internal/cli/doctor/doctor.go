@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -77,6 +78,13 @@ func Examine(ctx context.Context, c *config.Config, log *slog.Logger, start Star
 	usable := true
 	for _, rt := range all {
 		usable = e.checkRuntime(ctx, rt) && usable
+	}
+	if usable && slices.ContainsFunc(all, func(rt sandbox.Runtime) bool { return rt.Name() == "gvisor" }) {
+		tried, err := app.TryPlatforms(ctx, c, log)
+		if err != nil {
+			e.report(false, "platform", err.Error())
+		}
+		usable = e.reportPlatforms(tried) && usable
 	}
 	if took, err := wakeUp(); err == nil {
 		poll, _ := os.ReadFile(haltPollFile)

@@ -38,6 +38,7 @@ type box struct {
 	imageKind string
 	root      root.FS   // its root file system; after Recover only its Image
 	agent     string    // the path of its agent's program; empty before findAgent
+	platform  string    // of gVisor
 	seal      sealState // which of its mounts of shared folders are read-only now
 
 	mu          sync.Mutex
@@ -52,7 +53,8 @@ type box struct {
 }
 
 func newBox(r *Runtime, spec sandbox.Spec) *box {
-	return &box{runtime: r, dir: r.sandboxDir(spec.ID), cgroups: r.cgroups, spec: spec, exited: make(chan struct{})}
+	return &box{runtime: r, dir: r.sandboxDir(spec.ID), cgroups: r.cgroups, spec: spec, exited: make(chan struct{}),
+		platform: *r.platform.Load()}
 }
 
 // socketDir is the folder of the socket that the agent dials.
@@ -210,7 +212,7 @@ func (b *box) Resize(_ context.Context, l sandbox.Limits) error {
 // record returns the box's record. The caller holds b.mu, or no other goroutine has the box yet.
 func (b *box) record() record {
 	return record{Record: specfile.Of(b.spec, b.runtime.agent.Kept(b.agent)), HostNetwork: b.runtime.HostNetwork,
-		PID: b.pid, Started: b.started, Image: b.root.Image}
+		PID: b.pid, Started: b.started, Image: b.root.Image, Platform: b.platform}
 }
 
 // findAgent finds the agent's program that the sandbox has, or is to have.

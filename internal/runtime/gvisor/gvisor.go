@@ -19,6 +19,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -49,6 +50,8 @@ type Config struct {
 	HostNetwork bool
 	// Preboot: start sandboxes from preboot images.
 	Preboot bool
+	// Platform is systrap, kvm, or auto; empty: systrap. Choose tries what has to be tried.
+	Platform string
 	// Rootless makes sandboxes as an unprivileged user does. New sets it when the process
 	// is not root, or is root without CAP_SYS_ADMIN.
 	Rootless bool
@@ -74,6 +77,8 @@ type Runtime struct {
 
 	roots *root.Store // its lock is taken after all others
 
+	platform atomic.Pointer[string] // of new sandboxes
+
 	mu     sync.Mutex
 	boxes  map[string]*box
 	images map[string]*prebootImage // by kind; nil: there is none on the disk
@@ -95,6 +100,7 @@ func New(c Config) (*Runtime, error) {
 	if !c.Rootless {
 		r.chooseMode()
 	}
+	r.setPlatform(systrap)
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	r.roots = root.New(r.ctx, filepath.Join(c.StateDir, "roots"), c.HostNetwork)
 	r.background.Go(r.watchBoxes)
@@ -203,6 +209,7 @@ type record struct {
 	PID         int    `json:"pid"`             // of the sandbox's process; 0 while it boots
 	Started     uint64 `json:"started"`         // of that process, in clock ticks since boot
 	Image       string `json:"image,omitempty"` // the EROFS file that is its root file system
+	Platform    string `json:"platform,omitempty"`
 }
 
 var validID = regexp.MustCompile(`^[a-z0-9-]{1,64}$`)
@@ -361,7 +368,7 @@ func (r *Runtime) recoverBox(id string) (*box, error) {
 		return b, err
 	}
 	b.spec = spec
-	b.root.Image = rec.Image
+	b.root.Image, b.platform = rec.Image, cmp.Or(rec.Platform, systrap)
 	b.agent = r.agent.Named(rec.Agent)
 	if rec.PID == 0 {
 		return b, errors.New("it had not finished booting")

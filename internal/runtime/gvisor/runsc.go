@@ -20,7 +20,7 @@ import (
 // command returns a runsc command. What it starts survives this process and its terminal,
 // and gets nothing of this process's environment.
 func (r *Runtime) command(ctx context.Context, b *box, args ...string) *exec.Cmd {
-	flags := []string{"--root=" + r.runscRoot(), "--host-uds=open", "--platform=systrap",
+	flags := []string{"--root=" + r.runscRoot(), "--host-uds=open", "--platform=" + b.platform,
 		"--host-settings=ignore", "--sidecar-usage-policy=LEGACY_DEPRECATED_SLOW_EMBEDDED_FALLBACK",
 		fmt.Sprintf("--overlay2=root:dir=%s,size=%d", filepath.Join(b.dir, "disk"), diskSize(b.spec.Limits)),
 		fmt.Sprintf("--fdlimit=%d", maxDescriptors())}

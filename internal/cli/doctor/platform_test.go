@@ -1,0 +1,46 @@
+package doctor
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"sandlot/internal/app"
+	"sandlot/internal/config"
+)
+
+// TestPlatforms: the doctor says what each platform costs, which of them fails, and which would be better.
+func TestPlatforms(t *testing.T) {
+	works := func(name string, call time.Duration) app.Platform {
+		return app.Platform{Name: name, Call: call, Process: 2345678, Start: 167 * time.Millisecond}
+	}
+	broken := app.Platform{Name: "kvm", Err: errors.New("there is no /dev/kvm")}
+	for _, tt := range []struct {
+		now    string
+		tried  []app.Platform
+		usable bool
+		want   string // what the checks say together
+	}{
+		{"systrap", []app.Platform{works("systrap", 15432), broken}, true, "ok systrap (in use): a system call takes 15.4µs, " +
+			"a process 2.35ms, a sandbox 167ms to start; ok kvm: does not work here: there is no /dev/kvm"},
+		{"kvm", []app.Platform{works("systrap", 15432), broken}, false, "FAIL kvm: does not work here: there is no /dev/kvm"},
+		{"auto", []app.Platform{works("systrap", 15432), broken}, true, "ok kvm: does not work here"},
+		{"auto", []app.Platform{works("systrap", 9000), works("kvm", 500)}, true, "ok auto chooses kvm"},
+		{"auto", []app.Platform{works("systrap", 400), works("kvm", 500)}, true, "ok auto chooses systrap"},
+		{"systrap", []app.Platform{works("systrap", 9000), works("kvm", 500)}, true, "platform: kvm`: a call costs 18.0 times"},
+		{"kvm", []app.Platform{works("systrap", 500), works("kvm", 1000)}, true, "WARNING: with `platform: systrap` a call " +
+			"costs 2.0 times"},
+	} {
+		var said []string
+		c := &config.Config{}
+		c.Runtime.Platform = tt.now
+		e := &examination{config: c, report: func(ok bool, what, detail string) {
+			said = append(said, map[bool]string{true: "ok ", false: "FAIL "}[ok]+detail)
+		}}
+		usable := e.reportPlatforms(tt.tried)
+		if text := strings.Join(said, "; "); usable != tt.usable || !strings.Contains(text, tt.want) {
+			t.Errorf("%s: usable: %v; %s", tt.now, usable, text)
+		}
+	}
+}
