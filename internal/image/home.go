@@ -1,13 +1,17 @@
 package image
 
 import (
+	"cmp"
 	"maps"
+	"path"
 	"strings"
 )
 
 // UserBase is the folder in which pip, npm, uv and others install in every sandbox. It is in the
 // workspace, so it outlives the sandbox; their caches do not.
-const UserBase = "/workspace/.local"
+const UserBase = workspace + "/.local"
+
+const workspace = "/workspace"
 
 // AgentPrograms is the last folder of PATH. The agent creates programs there that the root file system does
 // not have, such as python if there is only python3.
@@ -31,6 +35,16 @@ var defaultEnv = map[string]string{
 	"UV_LINK_MODE":       "copy", // its cache is on another file system
 }
 
+// cacheEnv has the variables of caches for a template whose home folder is in the workspace: there a file costs three times
+// as much, and caches would outlive the sandbox, and fill the workspace. Other homes are in the sandbox's own file system.
+var cacheEnv = map[string]string{
+	"PIP_CACHE_DIR": cacheDir + "/pip", "UV_CACHE_DIR": cacheDir + "/uv", "npm_config_cache": cacheDir + "/npm",
+	"GOCACHE": cacheDir + "/go-build", "GOMODCACHE": cacheDir + "/go-mod",
+}
+
+// cacheDir is made by the programs that use it, as the user of the sandbox.
+const cacheDir = "/tmp/.cache"
+
 // AddDefaultEnv adds defaultEnv to the template's environment, so that installed programs are found and outlive
 // the sandbox. It does not change variables that the template sets itself.
 func (t *Template) AddDefaultEnv() {
@@ -43,6 +57,9 @@ func (t *Template) AddDefaultEnv() {
 		if t.User.Home != "" {
 			env["HOME"] = t.User.Home // where it cannot be used, the agent uses another folder
 		}
+	}
+	if home := path.Clean(cmp.Or(t.Env["HOME"], env["HOME"])); home == workspace || strings.HasPrefix(home, workspace+"/") {
+		maps.Copy(env, cacheEnv)
 	}
 	maps.Copy(env, t.Env)
 	if env["PYTHONUSERBASE"] == UserBase {

@@ -221,6 +221,9 @@ func TestFurnish(t *testing.T) {
 		{"its own path and home", map[string]string{"PATH": "/opt/bin", "HOME": "/home/me", "LANG": "de"},
 			map[string]string{"LANG": "de",
 				"HOME": "/home/me", "PATH": UserBase + "/bin:/home/me/.local/bin:/opt/bin:" + AgentPrograms}},
+		{"a home in the workspace", map[string]string{"HOME": "/workspace/me/", "GOCACHE": "/workspace/me/go"},
+			map[string]string{"PIP_CACHE_DIR": "/tmp/.cache/pip", "UV_CACHE_DIR": "/tmp/.cache/uv",
+				"npm_config_cache": "/tmp/.cache/npm", "GOMODCACHE": "/tmp/.cache/go-mod", "GOCACHE": "/workspace/me/go"}},
 		{"turned off", map[string]string{"PYTHONUSERBASE": "", "PATH": "/bin"},
 			map[string]string{"PATH": "/bin", "PYTHONUSERBASE": ""}},
 	}
@@ -231,6 +234,9 @@ func TestFurnish(t *testing.T) {
 			if got, ok := tm.Env[k]; !ok || got != v {
 				t.Errorf("%s: %s is %q, want %q", tt.name, k, got, v)
 			}
+		}
+		if _, isSet := tm.Env["PIP_CACHE_DIR"]; isSet != strings.HasPrefix(tm.Env["HOME"], "/workspace") {
+			t.Errorf("%s: the cache of pip: %v", tt.name, isSet)
 		}
 		if tm.Env["PYTHONUSERBASE"] == "" && (tm.Env["npm_config_prefix"] != "" || tm.Env["GOBIN"] != "") {
 			t.Errorf("%s: %v", tt.name, tm.Env)

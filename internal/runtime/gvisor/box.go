@@ -53,8 +53,12 @@ type box struct {
 }
 
 func newBox(r *Runtime, spec sandbox.Spec) *box {
-	return &box{runtime: r, dir: r.sandboxDir(spec.ID), cgroups: r.cgroups, spec: spec, exited: make(chan struct{}),
-		platform: *r.platform.Load()}
+	b := &box{runtime: r, dir: r.sandboxDir(spec.ID), cgroups: r.cgroups, spec: spec, exited: make(chan struct{}),
+		platform: systrap}
+	if chosen := r.platform.Load(); chosen != nil {
+		b.platform = *chosen
+	}
+	return b
 }
 
 // socketDir is the folder of the socket that the agent dials.

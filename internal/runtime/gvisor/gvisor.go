@@ -77,7 +77,7 @@ type Runtime struct {
 
 	roots *root.Store // its lock is taken after all others
 
-	platform atomic.Pointer[string] // of new sandboxes
+	platform atomic.Pointer[string] // of new sandboxes; nil: systrap
 
 	mu     sync.Mutex
 	boxes  map[string]*box
@@ -100,7 +100,6 @@ func New(c Config) (*Runtime, error) {
 	if !c.Rootless {
 		r.chooseMode()
 	}
-	r.setPlatform(systrap)
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	r.roots = root.New(r.ctx, filepath.Join(c.StateDir, "roots"), c.HostNetwork)
 	r.background.Go(r.watchBoxes)

@@ -13,9 +13,12 @@ import (
 
 // Install runs the commands that install what the request names.
 func (i *Installer) Install(ctx context.Context) (Result, error) {
-	if _, err := i.run(ctx, "", false, "mkdir", "-p", i.folder); err != nil {
+	// One process makes the folder, and finds out whether the sandbox has a uv that starts.
+	out, err := i.run(ctx, "", false, "sh", "-c", `mkdir -p -- "$0" && { uv --version 2> /dev/null || true; }`, i.folder)
+	if err != nil {
 		return Result{}, err
 	}
+	i.hasUV = strings.HasPrefix(out, "uv ")
 	switch i.request.Type {
 	case "npm":
 		return i.installNPM(ctx, i.request.Spec)
@@ -39,6 +42,13 @@ func makeVenvCommand(venv string) []string {
 
 func pipInstallCommand(venv, spec string) []string {
 	return []string{"python3", "-m", "pip", "--python", path.Join(venv, "bin/python"), "install", "--no-compile",
+		"--upgrade", "--", spec}
+}
+
+// uvInstallCommand returns the command that is used in place of pip's where the sandbox has uv: that takes a third of the
+// time.
+func uvInstallCommand(venv, spec string) []string {
+	return []string{"uv", "pip", "install", "--python", path.Join(venv, "bin/python"), "--no-compile-bytecode",
 		"--upgrade", "--", spec}
 }
 
@@ -100,8 +110,11 @@ func (i *Installer) installPip(ctx context.Context, spec string) (Result, error)
 	if _, err := i.run(ctx, i.folder, true, makeVenvCommand(venv)...); err != nil {
 		return Result{}, err
 	}
-	// The environment has no pip: the one outside of it installs into it.
-	if _, err := i.run(ctx, i.folder, true, pipInstallCommand(venv, spec)...); err != nil {
+	command := pipInstallCommand(venv, spec) // the environment has no pip: the one outside of it installs into it
+	if i.hasUV {
+		command = uvInstallCommand(venv, spec)
+	}
+	if _, err := i.run(ctx, i.folder, true, command...); err != nil {
 		return Result{}, err
 	}
 	result := Result{Cwd: i.folder, Path: []string{path.Join(venv, "bin")}}
@@ -226,7 +239,12 @@ func (i *Installer) installRequirements(ctx context.Context, repo string) (Resul
 	if _, err := i.run(ctx, i.folder, true, makeVenvCommand(venv)...); err != nil {
 		return Result{}, err
 	}
-	_, err := i.run(ctx, repo, true, "python3", "-m", "pip", "--python", path.Join(venv, "bin/python"), "install",
-		"--no-compile", "-r", "requirements.txt")
+	command := []string{"python3", "-m", "pip", "--python", path.Join(venv, "bin/python"), "install", "--no-compile",
+		"-r", "requirements.txt"}
+	if i.hasUV {
+		command = []string{"uv", "pip", "install", "--python", path.Join(venv, "bin/python"), "--no-compile-bytecode",
+			"-r", "requirements.txt"}
+	}
+	_, err := i.run(ctx, repo, true, command...)
 	return Result{Cwd: repo, Path: []string{path.Join(venv, "bin")}}, err
 }

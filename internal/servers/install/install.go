@@ -110,6 +110,10 @@ func (r Request) Change(folder string) spec.Change {
 	for _, argv := range commands {
 		c.Commands = append(c.Commands, spec.ExactCommandLine(argv))
 	}
+	if r.Type == "pip" {
+		c.Commands = append(c.Commands, "# where the sandbox has uv, in place of pip: "+
+			spec.ExactCommandLine(uvInstallCommand(path.Join(folder, "venv"), r.Spec)))
+	}
 	return c
 }
 
@@ -158,6 +162,7 @@ type Installer struct {
 	commands   []string
 	log        process.Log
 	lastReport time.Time
+	hasUV      bool // the sandbox has uv, which starts
 }
 
 // New returns the installer for a request that was checked. All of its commands together
@@ -190,7 +195,7 @@ func (i *Installer) run(ctx context.Context, cwd string, show bool, argv ...stri
 	}
 	result, err := i.lease.Agent().Exec(ctx, agent.Exec{
 		Command: agent.Command{Args: argv, Dir: cwd,
-			Env: map[string]string{"CI": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1",
+			Env: map[string]string{"CI": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "UV_NO_PROGRESS": "1",
 				"GIT_TERMINAL_PROMPT": "0", "NO_COLOR": "1"}},
 		Timeout: max(remaining, time.Second), Inline: agent.InlineBounds{Head: 4 << 10, Tail: 64 << 10}}, o)
 	if err != nil {
