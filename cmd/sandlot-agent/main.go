@@ -1,6 +1,6 @@
 // Sandlot-agent is the agent, the first process of every sandbox. With the argument connect it
-// carries the agent's connections over its standard input and output, with trial it checks the kernel of its sandbox. See
-// package guest.
+// carries the agent's connections over its standard input and output, with trial it checks the kernel of its sandbox.
+// See package guest.
 package main
 
 import (

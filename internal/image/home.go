@@ -35,8 +35,9 @@ var defaultEnv = map[string]string{
 	"UV_LINK_MODE":       "copy", // its cache is on another file system
 }
 
-// cacheEnv has the variables of caches for a template whose home folder is in the workspace: there a file costs three times
-// as much, and caches would outlive the sandbox, and fill the workspace. Other homes are in the sandbox's own file system.
+// cacheEnv has the variables of caches for a template whose home folder is in the workspace: there a file costs three
+// times as much, and caches would outlive the sandbox, and fill the workspace. Other homes are in the sandbox's own file
+// system.
 var cacheEnv = map[string]string{
 	"PIP_CACHE_DIR": cacheDir + "/pip", "UV_CACHE_DIR": cacheDir + "/uv", "npm_config_cache": cacheDir + "/npm",
 	"GOCACHE": cacheDir + "/go-build", "GOMODCACHE": cacheDir + "/go-mod",
@@ -58,7 +59,8 @@ func (t *Template) AddDefaultEnv() {
 			env["HOME"] = t.User.Home // where it cannot be used, the agent uses another folder
 		}
 	}
-	if home := path.Clean(cmp.Or(t.Env["HOME"], env["HOME"])); home == workspace || strings.HasPrefix(home, workspace+"/") {
+	home := path.Clean(cmp.Or(t.Env["HOME"], env["HOME"]))
+	if home == workspace || strings.HasPrefix(home, workspace+"/") {
 		maps.Copy(env, cacheEnv)
 	}
 	maps.Copy(env, t.Env)

@@ -223,7 +223,8 @@ func TestFurnish(t *testing.T) {
 				"HOME": "/home/me", "PATH": UserBase + "/bin:/home/me/.local/bin:/opt/bin:" + AgentPrograms}},
 		{"a home in the workspace", map[string]string{"HOME": "/workspace/me/", "GOCACHE": "/workspace/me/go"},
 			map[string]string{"PIP_CACHE_DIR": "/tmp/.cache/pip", "UV_CACHE_DIR": "/tmp/.cache/uv",
-				"npm_config_cache": "/tmp/.cache/npm", "GOMODCACHE": "/tmp/.cache/go-mod", "GOCACHE": "/workspace/me/go"}},
+				"npm_config_cache": "/tmp/.cache/npm", "GOMODCACHE": "/tmp/.cache/go-mod",
+				"GOCACHE": "/workspace/me/go"}},
 		{"turned off", map[string]string{"PYTHONUSERBASE": "", "PATH": "/bin"},
 			map[string]string{"PATH": "/bin", "PYTHONUSERBASE": ""}},
 	}

@@ -31,7 +31,10 @@ type rawPython struct {
 }
 
 // newRawPython boots a sandbox whose Python waits for expressions.
-func (b *bundle) newRawPython(id string) (*rawPython, error) {
+func (b *bundle) newRawPython(id string) (*rawPython, error) { return b.boot(id, rawPythonProgram) }
+
+// boot boots a sandbox with a program in Python that connects to the socket /run/sandlot/ask.
+func (b *bundle) boot(id, program string) (*rawPython, error) {
 	folder := filepath.Join(b.dir, id, "sock")
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return nil, err
@@ -42,7 +45,7 @@ func (b *bundle) newRawPython(id string) (*rawPython, error) {
 	}
 	defer l.Close()
 	b.mount("/run/sandlot", folder)
-	b.config.Process.Args = []string{b.python, "-c", rawPythonProgram}
+	b.config.Process.Args = []string{b.python, "-c", program}
 	if err := b.write(id); err != nil {
 		return nil, err
 	}

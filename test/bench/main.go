@@ -24,6 +24,7 @@ var topics = []struct {
 	{"new", fresh},
 	{"boot", boot},
 	{"output", output},
+	{"work", work},
 	{"memory", memory},
 	{"files", files},
 	{"clients", clients},

@@ -101,8 +101,8 @@ const (
 	ConnectUser    = 65531
 )
 
-// TrialCommand is the agent's command that checks the kernel of its sandbox. It prints TrialStarted as its first line, and
-// then a Trial in JSON.
+// TrialCommand is the agent's command that checks the kernel of its sandbox. It prints TrialStarted as its first line,
+// and then a Trial in JSON.
 const (
 	TrialCommand = "trial"
 	TrialStarted = "started"

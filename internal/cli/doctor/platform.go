@@ -7,8 +7,8 @@ import (
 	"sandlot/internal/app"
 )
 
-// reportPlatforms reports what each platform of gVisor gives on this machine. It returns false if the settings' own does
-// not work.
+// reportPlatforms reports what each platform of gVisor gives on this machine. It returns false if the settings' own
+// does not work.
 func (e *examination) reportPlatforms(tried []app.Platform) bool {
 	usable := true
 	for _, p := range tried {
@@ -24,8 +24,8 @@ func (e *examination) reportPlatforms(tried []app.Platform) bool {
 		if wanted {
 			use = " (in use)"
 		}
-		e.report(true, "platform", fmt.Sprintf("%s%s: a system call takes %v, a process %v, a sandbox %v to start", p.Name,
-			use, round(p.Call), round(p.Process), round(p.Start)))
+		e.report(true, "platform", fmt.Sprintf("%s%s: a system call takes %v, a process %v, a sandbox %v to start",
+			p.Name, use, round(p.Call), round(p.Process), round(p.Start)))
 	}
 	if text := betterPlatform(e.config.Runtime.Platform, tried); text != "" {
 		e.report(true, "platform", text)
@@ -46,10 +46,11 @@ func betterPlatform(now string, tried []app.Platform) string {
 	case with == 0 || without == 0:
 		return ""
 	case with < without && now == "systrap":
-		return fmt.Sprintf("programs that make many system calls, or start many processes, are faster with `platform: kvm`: "+
-			"a call costs %.1f times less", float64(without)/float64(with))
+		return fmt.Sprintf("programs that make many system calls, or start many processes, are faster with "+
+			"`platform: kvm`: a call costs %.1f times less", float64(without)/float64(with))
 	case with >= without && now == "kvm":
-		return fmt.Sprintf("WARNING: with `platform: systrap` a call costs %.1f times less", float64(with)/float64(without))
+		return fmt.Sprintf("WARNING: with `platform: systrap` a call costs %.1f times less",
+			float64(with)/float64(without))
 	case now == "auto":
 		name := "systrap"
 		if with < without {

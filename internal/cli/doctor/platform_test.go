@@ -22,15 +22,17 @@ func TestPlatforms(t *testing.T) {
 		usable bool
 		want   string // what the checks say together
 	}{
-		{"systrap", []app.Platform{works("systrap", 15432), broken}, true, "ok systrap (in use): a system call takes 15.4µs, " +
-			"a process 2.35ms, a sandbox 167ms to start; ok kvm: does not work here: there is no /dev/kvm"},
-		{"kvm", []app.Platform{works("systrap", 15432), broken}, false, "FAIL kvm: does not work here: there is no /dev/kvm"},
+		{"systrap", []app.Platform{works("systrap", 15432), broken}, true, "ok systrap (in use): a system call takes " +
+			"15.4µs, a process 2.35ms, a sandbox 167ms to start; ok kvm: does not work here: there is no /dev/kvm"},
+		{"kvm", []app.Platform{works("systrap", 15432), broken}, false,
+			"FAIL kvm: does not work here: there is no /dev/kvm"},
 		{"auto", []app.Platform{works("systrap", 15432), broken}, true, "ok kvm: does not work here"},
 		{"auto", []app.Platform{works("systrap", 9000), works("kvm", 500)}, true, "ok auto chooses kvm"},
 		{"auto", []app.Platform{works("systrap", 400), works("kvm", 500)}, true, "ok auto chooses systrap"},
-		{"systrap", []app.Platform{works("systrap", 9000), works("kvm", 500)}, true, "platform: kvm`: a call costs 18.0 times"},
-		{"kvm", []app.Platform{works("systrap", 500), works("kvm", 1000)}, true, "WARNING: with `platform: systrap` a call " +
-			"costs 2.0 times"},
+		{"systrap", []app.Platform{works("systrap", 9000), works("kvm", 500)}, true,
+			"platform: kvm`: a call costs 18.0 times"},
+		{"kvm", []app.Platform{works("systrap", 500), works("kvm", 1000)}, true,
+			"WARNING: with `platform: systrap` a call " + "costs 2.0 times"},
 	} {
 		var said []string
 		c := &config.Config{}

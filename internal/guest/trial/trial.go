@@ -45,8 +45,8 @@ func Child(out io.Writer) error {
 	return err
 }
 
-// faults checks that a write to memory that is read-only reaches the program as a signal, and that the memory keeps what
-// it had.
+// faults checks that a write to memory that is read-only reaches the program as a signal, and that the memory keeps
+// what it had.
 func faults() (err error) {
 	const size = 8 << 20
 	memory, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)

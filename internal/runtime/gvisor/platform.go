@@ -54,8 +54,8 @@ type Trial struct {
 
 func (r *Runtime) setPlatform(name string) { r.platform.Store(&name) }
 
-// Choose implements sandbox.Chooser: it decides on the platform of new sandboxes, before the first one is created. kvm is
-// used only where a sandbox has booted with it and found all well.
+// Choose implements sandbox.Chooser: it decides on the platform of new sandboxes, before the first one is created. kvm
+// is used only where a sandbox has booted with it and found all well.
 func (r *Runtime) Choose(ctx context.Context) error {
 	switch r.Platform {
 	case auto:
@@ -64,8 +64,8 @@ func (r *Runtime) Choose(ctx context.Context) error {
 		r.Log.Info("gVisor's platform was chosen (platform: auto)", "platform", name, "reason", reason)
 	case kvm:
 		if err := r.try(ctx, kvm, maxTrial).Err; err != nil {
-			return fault.Wrap(fault.Configuration, err, "platform: kvm: no sandbox works with it here: %v; set platform to "+
-				"auto or systrap, or run `sandlot doctor`", err)
+			return fault.Wrap(fault.Configuration, err, "platform: kvm: no sandbox works with it here: %v; set "+
+				"platform to auto or systrap, or run `sandlot doctor`", err)
 		}
 		r.setPlatform(kvm)
 	}
@@ -143,8 +143,8 @@ func (r *Runtime) bootTrial(ctx context.Context, platform string, limit time.Dur
 func openDevice(path string) error {
 	st, err := os.Stat(path)
 	if errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("there is no %s: this machine offers no virtual machines; on one that could, load the kernel's "+
-			"module kvm_intel or kvm_amd, or turn on nested virtualization", path)
+		return fmt.Errorf("there is no %s: this machine offers no virtual machines; on one that could, load the "+
+			"kernel's module kvm_intel or kvm_amd, or turn on nested virtualization", path)
 	}
 	if err == nil && st.Mode()&os.ModeCharDevice == 0 {
 		return fmt.Errorf("%s is no device", path)

@@ -14,7 +14,8 @@ import (
 // Install runs the commands that install what the request names.
 func (i *Installer) Install(ctx context.Context) (Result, error) {
 	// One process makes the folder, and finds out whether the sandbox has a uv that starts.
-	out, err := i.run(ctx, "", false, "sh", "-c", `mkdir -p -- "$0" && { uv --version 2> /dev/null || true; }`, i.folder)
+	const script = `mkdir -p -- "$0" && { uv --version 2> /dev/null || true; }`
+	out, err := i.run(ctx, "", false, "sh", "-c", script, i.folder)
 	if err != nil {
 		return Result{}, err
 	}
@@ -45,8 +46,8 @@ func pipInstallCommand(venv, spec string) []string {
 		"--upgrade", "--", spec}
 }
 
-// uvInstallCommand returns the command that is used in place of pip's where the sandbox has uv: that takes a third of the
-// time.
+// uvInstallCommand returns the command that is used in place of pip's where the sandbox has uv: that takes a third of
+// the time.
 func uvInstallCommand(venv, spec string) []string {
 	return []string{"uv", "pip", "install", "--python", path.Join(venv, "bin/python"), "--no-compile-bytecode",
 		"--upgrade", "--", spec}

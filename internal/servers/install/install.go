@@ -195,8 +195,8 @@ func (i *Installer) run(ctx context.Context, cwd string, show bool, argv ...stri
 	}
 	result, err := i.lease.Agent().Exec(ctx, agent.Exec{
 		Command: agent.Command{Args: argv, Dir: cwd,
-			Env: map[string]string{"CI": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "UV_NO_PROGRESS": "1",
-				"GIT_TERMINAL_PROMPT": "0", "NO_COLOR": "1"}},
+			Env: map[string]string{"CI": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1",
+				"UV_NO_PROGRESS": "1", "GIT_TERMINAL_PROMPT": "0", "NO_COLOR": "1"}},
 		Timeout: max(remaining, time.Second), Inline: agent.InlineBounds{Head: 4 << 10, Tail: 64 << 10}}, o)
 	if err != nil {
 		return "", i.lease.Fault(ctx, err, fault.CommandExecution)

@@ -59,8 +59,8 @@ func (i *Instance) inSandbox(ctx context.Context, c process.Command) (*process.P
 	return process.InSandbox(ctx, l, c, i.Output)
 }
 
-// withBytecode returns the variables with which the first start of a server in Python stores what it has compiled, beside
-// the installed files: later starts take half the time. Elsewhere in sandboxes Python does not store it.
+// withBytecode returns the variables with which the first start of a server in Python stores what it has compiled,
+// beside the installed files: later starts take half the time. Elsewhere in sandboxes Python does not store it.
 func withBytecode(env map[string]string) map[string]string {
 	const name = "PYTHONDONTWRITEBYTECODE"
 	if _, isSet := env[name]; isSet {
