@@ -176,3 +176,24 @@ func TestHostileFolder(t *testing.T) {
 		t.Errorf("one that is named is not read: %v\n%s", err, out)
 	}
 }
+
+// TestPlatformSetting: with auto a server runs on every machine, and its log says on which platform of gVisor; with kvm
+// it starts where a sandbox has worked with it, and else the error says what to do.
+func TestPlatformSetting(t *testing.T) {
+	t.Parallel()
+	s := start(t, "SANDLOT_PLATFORM=auto")
+	if text := s.log.String(); !strings.Contains(text, "gVisor's platform was chosen (platform: auto)") {
+		t.Errorf("the log does not say what was chosen: %s", text)
+	}
+	s.connect(newer, "", nil).want("new", "6*7", "42")
+	if strings.Contains(s.log.String(), "platform=kvm") {
+		return // this machine can: the other setting works, too
+	}
+	cmd := exec.Command(s.program, "serve", "--state-dir", t.TempDir(), "--port", "1")
+	cmd.Env = append(os.Environ(), "SANDLOT_PLATFORM=kvm")
+	out, err := cmd.CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "platform: kvm: no sandbox works with it here") ||
+		!strings.Contains(string(out), "set platform to auto or systrap") {
+		t.Errorf("%v: %s", err, out)
+	}
+}
