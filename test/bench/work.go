@@ -238,6 +238,9 @@ func (w *workBench) section(rows []*measured) section {
 			show(m.took[1].p(50)), show(m.took[0].p(50)), fmt.Sprintf("%.2f", m.ratio(0, 1)), cpu, fmt.Sprintf("%.1f", m.ratio(0, 2)),
 			verdict(fmt.Sprintf("≤ %.2f of raw", mostOverRaw), m.ratio(0, 1) <= mostOverRaw) + limits[m.name]})
 	}
+	if w.quick {
+		w.notes = append(w.notes, "**A trial with `-quick`: too few turns to mean anything.**")
+	}
 	return section{title: "Ordinary work",
 		method: "What agents do all day: shell commands by `execute_command`, with a bare call; the same by a Python " +
 			"that waits in a sandbox of raw `sandlot-runsc` with the same bundle, flags, variables and limits (1 " +

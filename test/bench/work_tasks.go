@@ -58,7 +58,7 @@ var tasks = []task{
 	{name: "`git commit` of them", before: `rm -rf added/.git && git -C added init -q && git -C added add .`,
 		run: `git -C added commit -q -m all && git -C added rev-list --count HEAD`, want: "1"},
 	{name: "`git status`, 5 times", run: `for i in 1 2 3 4 5; do git -C clone status --short; done; echo clean`, want: "clean"},
-	{name: "`pip install` of 8 wheels", before: `rm -rf pip`,
+	{name: "`pip install` of nine wheels", before: `rm -rf pip`,
 		run: `$PYTHON -m pip install -q --no-index --find-links $IN/wheels --target pip $WHEELS && ls pip | grep -c jinja2`},
 	{name: "`uv pip install` of the same", before: `rm -rf uv`,
 		run: `$W/site/bin/uv pip install -q --no-index --find-links $IN/wheels --python $PYTHON --target uv $WHEELS && ls uv | grep -c jinja2`},
