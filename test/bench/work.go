@@ -82,6 +82,11 @@ func (w *workBench) enter(s *server, c client, raw *bundle, r *rawPlace, inputs 
 	if err != nil {
 		return err
 	}
+	if group != "" {
+		if err := copyWeight(group, r.group); err != nil {
+			return err
+		}
+	}
 	dir, err := tempDir()
 	if err != nil {
 		return err
@@ -235,21 +240,23 @@ func (w *workBench) section(rows []*measured) section {
 			cpu = fmt.Sprintf("%.2f", r)
 		}
 		t.rows = append(t.rows, []string{m.name, fmt.Sprint(len(m.took[0])), show(m.took[2].p(50)),
-			show(m.took[1].p(50)), show(m.took[0].p(50)), fmt.Sprintf("%.2f", m.ratio(0, 1)), cpu, fmt.Sprintf("%.1f", m.ratio(0, 2)),
+			show(m.took[1].p(50)), show(m.took[0].p(50)), fmt.Sprintf("%.2f", m.ratio(0, 1)), cpu,
+			fmt.Sprintf("%.1f", m.ratio(0, 2)),
 			verdict(fmt.Sprintf("≤ %.2f of raw", mostOverRaw), m.ratio(0, 1) <= mostOverRaw) + limits[m.name]})
 	}
 	if w.quick {
 		w.notes = append(w.notes, "**A trial with `-quick`: too few turns to mean anything.**")
 	}
 	return section{title: "Ordinary work",
-		method: "What agents do all day: shell commands by `execute_command`, with a bare call; the same by a Python " +
-			"that waits in a sandbox of raw `sandlot-runsc` with the same bundle, flags, variables and limits (1 " +
-			"CPU, and half of one more); and on the host, with all its processors. Sandboxes work below `/workspace`, a " +
-			"folder of the host. Package managers have their packages on the disk, and use no network. The three " +
-			"take turns, each time beginning with another one, after a turn that does not count; all outputs are checked. " +
-			"Times are medians. The ratios of time are medians of the ratios in each turn, so that what else the " +
-			"machine does meanwhile meets both. The processors' time (of the sandbox's cgroup, and of the server " +
-			"beside it) is the sum of all turns: it hardly depends on what else the machine does.",
+		method: "What agents do all day: shell commands by `execute_command`, with a bare call; the same by a " +
+			"Python that waits in a sandbox of raw `sandlot-runsc` with the same bundle, flags, variables, " +
+			"limits and weight (1 CPU, and half of one more); and on the host, with all its processors. " +
+			"Sandboxes work below `/workspace`, a folder of the host. Package managers have their packages on " +
+			"the disk, and use no network. The three take turns, each time beginning with another one, after a " +
+			"turn that does not count; all outputs are checked. Times are medians. The ratios of time are " +
+			"medians of the ratios in each turn, so that what else the machine does meanwhile meets both. The " +
+			"processors' time (of the sandbox's cgroup, and of the server beside it) is the sum of all turns: " +
+			"it hardly depends on what else the machine does.",
 		tables: []table{t}, notes: w.notes}
 }
 

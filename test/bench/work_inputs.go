@@ -50,7 +50,8 @@ printf 'package main\n\nimport (\n\t"encoding/json"\n\t"fmt"\n\t"text/template"\
 git clone -q --bare --single-branch --no-tags --depth 100 "file://$REPOSITORY" ../repository.git
 touch ../done`
 	cmd := exec.CommandContext(b.ctx, "bash", "-c", script)
-	cmd.Env = append(os.Environ(), "DIR="+dir, "PYTHON="+python, "REPOSITORY="+said("git", "rev-parse", "--show-toplevel"))
+	cmd.Env = append(os.Environ(), "DIR="+dir, "PYTHON="+python,
+		"REPOSITORY="+said("git", "rev-parse", "--show-toplevel"))
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("making the inputs of ordinary work: %w: %s", err, out)
 	}

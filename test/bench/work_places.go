@@ -158,6 +158,20 @@ func (s *server) cgroupOf() (string, error) {
 	return config.Linux.CgroupsPath, nil
 }
 
+// copyWeight gives the parent of a cgroup the weight that the server has given the parent of its sandboxes: else a busy
+// machine would leave them different shares.
+func copyWeight(from, to string) error {
+	for _, file := range []string{"cpu/%s/cpu.shares", "%s/cpu.weight"} {
+		path := func(group string) string {
+			return filepath.Join("/sys/fs/cgroup", fmt.Sprintf(file, filepath.Dir(group)))
+		}
+		if text, err := os.ReadFile(path(from)); err == nil {
+			return os.WriteFile(path(to), text, 0o600)
+		}
+	}
+	return nil
+}
+
 // groupCPU returns the time of processors that a cgroup has taken; 0: not known.
 func groupCPU(group string) time.Duration {
 	if group == "" {
