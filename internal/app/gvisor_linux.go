@@ -4,10 +4,7 @@ package app
 
 import (
 	"context"
-	"errors"
 	"log/slog"
-	"os"
-	"path/filepath"
 
 	"sandlot/internal/config"
 	"sandlot/internal/egress"
@@ -27,26 +24,6 @@ func newGVisor(c *config.Config, log *slog.Logger, rootless bool) (sandbox.Runti
 	return gvisor.New(gvisor.Config{Runsc: runsc, Agent: agent, AgentBeside: beside, StateDir: c.Server.StateDir,
 		Log: log, HostNetwork: egress.Mode(c.Network.Mode) == egress.Open, Preboot: c.Runtime.Snapshots,
 		Rootless: rootless, Platform: c.Runtime.Platform})
-}
-
-// TryPlatforms tries each platform of gVisor, in a state folder of its own.
-func TryPlatforms(ctx context.Context, c *config.Config, log *slog.Logger) (all []Platform, err error) {
-	settings := *c
-	if settings.Server.StateDir, err = os.MkdirTemp("", "sandlot-trial-"); err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(settings.Server.StateDir)) }()
-	if settings.Server.StateDir, err = filepath.EvalSymlinks(settings.Server.StateDir); err != nil {
-		return nil, err
-	}
-	rt, err := newGVisor(&settings, log, false)
-	if err != nil {
-		return nil, err
-	}
-	for _, t := range rt.(*gvisor.Runtime).TryAll(ctx) {
-		all = append(all, Platform{Name: t.Platform, Err: t.Err, Start: t.Start, Call: t.Call, Process: t.Process})
-	}
-	return all, errors.Join(rt.Close(), ctx.Err())
 }
 
 // gvisorStateDirs returns the state folders of gVisor's sandboxes that run.

@@ -15,9 +15,6 @@ func newGVisor(*config.Config, *slog.Logger, bool) (sandbox.Runtime, error) {
 	return nil, fault.New(fault.Configuration, "runtime: gvisor needs Linux; set runtime: docker, and start Docker")
 }
 
-// TryPlatforms returns none: gVisor needs Linux.
-func TryPlatforms(context.Context, *config.Config, *slog.Logger) ([]Platform, error) { return nil, nil }
-
 // There are no sandboxes of gVisor on this system.
 
 func gvisorStateDirs() []string { return nil }

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"time"
 
 	"sandlot/internal/config"
 	"sandlot/internal/egress"
@@ -68,15 +67,6 @@ func (r Candidate) Try(ctx context.Context, c *config.Config, log *slog.Logger) 
 		warning = w.Warning()
 	}
 	return warning, errors.Join(err, rt.Close())
-}
-
-// Platform is a platform of gVisor, and what a trial on this machine has found.
-type Platform struct {
-	Name  string
-	Err   error         // why it does not work
-	Start time.Duration // until the first program of a sandbox runs
-	// of one system call, and of the start and end of one process
-	Call, Process time.Duration
 }
 
 // daemon returns the settings of the runtime docker, without the path of the agent.

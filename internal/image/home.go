@@ -36,8 +36,8 @@ var defaultEnv = map[string]string{
 }
 
 // cacheEnv has the variables of caches for a template whose home folder is in the workspace: there a file costs three
-// times as much, and caches would outlive the sandbox, and fill the workspace. Other homes are in the sandbox's own file
-// system.
+// times as much, and caches would outlive the sandbox, and fill the workspace. Other homes are in the sandbox's own
+// file system.
 var cacheEnv = map[string]string{
 	"PIP_CACHE_DIR": cacheDir + "/pip", "UV_CACHE_DIR": cacheDir + "/uv", "npm_config_cache": cacheDir + "/npm",
 	"GOCACHE": cacheDir + "/go-build", "GOMODCACHE": cacheDir + "/go-mod",

@@ -199,6 +199,17 @@ func Advice(err error) string {
 type Chooser interface {
 	// Choose finds out, before the first sandbox is created. Its error says why what the settings want does not work.
 	Choose(ctx context.Context) error
+	// TryAll tries all ways.
+	TryAll(ctx context.Context) []Trial
+}
+
+// Trial is what the trial of one way to make sandboxes has found out, such as a platform of gVisor.
+type Trial struct {
+	Platform string
+	Err      error         // why it does not work
+	Start    time.Duration // until the sandbox's first program ran
+	Call     time.Duration // of one system call
+	Process  time.Duration // of the start and end of one process
 }
 
 // Lister is a Runtime that can list the sandboxes that it has created or recovered.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -79,8 +78,8 @@ func Examine(ctx context.Context, c *config.Config, log *slog.Logger, start Star
 	for _, rt := range all {
 		usable = e.checkRuntime(ctx, rt) && usable
 	}
-	if usable && slices.ContainsFunc(all, func(rt sandbox.Runtime) bool { return rt.Name() == "gvisor" }) {
-		tried, err := app.TryPlatforms(ctx, c, log)
+	if usable {
+		tried, err := tryPlatforms(ctx, c, log)
 		if err != nil {
 			e.report(false, "platform", err.Error())
 		}

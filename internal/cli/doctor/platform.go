@@ -1,23 +1,54 @@
 package doctor
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
 	"time"
 
 	"sandlot/internal/app"
+	"sandlot/internal/config"
+	"sandlot/internal/sandbox"
 )
+
+// tryPlatforms tries the platforms of the runtimes, in a state folder of its own.
+func tryPlatforms(ctx context.Context, c *config.Config, log *slog.Logger) (tried []sandbox.Trial, err error) {
+	settings := *c
+	dir, err := os.MkdirTemp("", "sandlot-trial-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	if settings.Server.StateDir, err = filepath.EvalSymlinks(dir); err != nil {
+		return nil, err
+	}
+	all, err := app.Runtimes(&settings, log)
+	if err != nil {
+		return nil, err
+	}
+	for _, rt := range all {
+		if chooser, ok := rt.(sandbox.Chooser); ok {
+			tried = append(tried, chooser.TryAll(ctx)...)
+		}
+		err = errors.Join(err, rt.Close())
+	}
+	return tried, errors.Join(err, ctx.Err())
+}
 
 // reportPlatforms reports what each platform of gVisor gives on this machine. It returns false if the settings' own
 // does not work.
-func (e *examination) reportPlatforms(tried []app.Platform) bool {
+func (e *examination) reportPlatforms(tried []sandbox.Trial) bool {
 	usable := true
 	for _, p := range tried {
-		wanted := e.config.Runtime.Platform == p.Name
+		wanted := e.config.Runtime.Platform == p.Platform
 		if p.Err != nil {
 			// Without kvm there is systrap, unless the settings want kvm.
-			failed := wanted || p.Name == "systrap"
+			failed := wanted || p.Platform == "systrap"
 			usable = usable && !failed
-			e.report(!failed, "platform", fmt.Sprintf("%s: does not work here: %s", p.Name, oneLine(p.Err.Error())))
+			e.report(!failed, "platform", fmt.Sprintf("%s: does not work here: %s", p.Platform, oneLine(p.Err.Error())))
 			continue
 		}
 		use := ""
@@ -25,7 +56,7 @@ func (e *examination) reportPlatforms(tried []app.Platform) bool {
 			use = " (in use)"
 		}
 		e.report(true, "platform", fmt.Sprintf("%s%s: a system call takes %v, a process %v, a sandbox %v to start",
-			p.Name, use, round(p.Call), round(p.Process), round(p.Start)))
+			p.Platform, use, round(p.Call), round(p.Process), round(p.Start)))
 	}
 	if text := betterPlatform(e.config.Runtime.Platform, tried); text != "" {
 		e.report(true, "platform", text)
@@ -34,11 +65,11 @@ func (e *examination) reportPlatforms(tried []app.Platform) bool {
 }
 
 // betterPlatform returns which platform to set in place of the present one; empty: none.
-func betterPlatform(now string, tried []app.Platform) string {
+func betterPlatform(now string, tried []sandbox.Trial) string {
 	call := map[string]time.Duration{}
 	for _, p := range tried {
 		if p.Err == nil {
-			call[p.Name] = p.Call
+			call[p.Platform] = p.Call
 		}
 	}
 	with, without := call["kvm"], call["systrap"]

@@ -6,32 +6,32 @@ import (
 	"testing"
 	"time"
 
-	"sandlot/internal/app"
 	"sandlot/internal/config"
+	"sandlot/internal/sandbox"
 )
 
 // TestPlatforms: the doctor says what each platform costs, which of them fails, and which would be better.
 func TestPlatforms(t *testing.T) {
-	works := func(name string, call time.Duration) app.Platform {
-		return app.Platform{Name: name, Call: call, Process: 2345678, Start: 167 * time.Millisecond}
+	works := func(name string, call time.Duration) sandbox.Trial {
+		return sandbox.Trial{Platform: name, Call: call, Process: 2345678, Start: 167 * time.Millisecond}
 	}
-	broken := app.Platform{Name: "kvm", Err: errors.New("there is no /dev/kvm")}
+	broken := sandbox.Trial{Platform: "kvm", Err: errors.New("there is no /dev/kvm")}
 	for _, tt := range []struct {
 		now    string
-		tried  []app.Platform
+		tried  []sandbox.Trial
 		usable bool
 		want   string // what the checks say together
 	}{
-		{"systrap", []app.Platform{works("systrap", 15432), broken}, true, "ok systrap (in use): a system call takes " +
-			"15.4µs, a process 2.35ms, a sandbox 167ms to start; ok kvm: does not work here: there is no /dev/kvm"},
-		{"kvm", []app.Platform{works("systrap", 15432), broken}, false,
+		{"systrap", []sandbox.Trial{works("systrap", 15432), broken}, true,
+			"ok systrap (in use): a system call takes " + "15.4µs, a process 2.35ms, a sandbox 167ms to start; ok kvm: does not work here: there is no /dev/kvm"},
+		{"kvm", []sandbox.Trial{works("systrap", 15432), broken}, false,
 			"FAIL kvm: does not work here: there is no /dev/kvm"},
-		{"auto", []app.Platform{works("systrap", 15432), broken}, true, "ok kvm: does not work here"},
-		{"auto", []app.Platform{works("systrap", 9000), works("kvm", 500)}, true, "ok auto chooses kvm"},
-		{"auto", []app.Platform{works("systrap", 400), works("kvm", 500)}, true, "ok auto chooses systrap"},
-		{"systrap", []app.Platform{works("systrap", 9000), works("kvm", 500)}, true,
+		{"auto", []sandbox.Trial{works("systrap", 15432), broken}, true, "ok kvm: does not work here"},
+		{"auto", []sandbox.Trial{works("systrap", 9000), works("kvm", 500)}, true, "ok auto chooses kvm"},
+		{"auto", []sandbox.Trial{works("systrap", 400), works("kvm", 500)}, true, "ok auto chooses systrap"},
+		{"systrap", []sandbox.Trial{works("systrap", 9000), works("kvm", 500)}, true,
 			"platform: kvm`: a call costs 18.0 times"},
-		{"kvm", []app.Platform{works("systrap", 500), works("kvm", 1000)}, true,
+		{"kvm", []sandbox.Trial{works("systrap", 500), works("kvm", 1000)}, true,
 			"WARNING: with `platform: systrap` a call " + "costs 2.0 times"},
 	} {
 		var said []string

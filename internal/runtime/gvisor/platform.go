@@ -44,14 +44,6 @@ const (
 // trialMemory bounds the memory of a trial's sandbox.
 const trialMemory = 256 << 20
 
-// Trial is what a trial of a platform has found out.
-type Trial struct {
-	Platform string
-	Err      error         // why it does not work
-	Start    time.Duration // until the sandbox's first program ran
-	wire.Trial
-}
-
 func (r *Runtime) setPlatform(name string) { r.platform.Store(&name) }
 
 // Choose implements sandbox.Chooser: it decides on the platform of new sandboxes, before the first one is created. kvm
@@ -92,19 +84,19 @@ func (r *Runtime) fastest(ctx context.Context) (name, reason string) {
 	return systrap, reason
 }
 
-// TryAll tries systrap and then kvm.
-func (r *Runtime) TryAll(ctx context.Context) []Trial {
+// TryAll implements sandbox.Chooser: it tries systrap and then kvm.
+func (r *Runtime) TryAll(ctx context.Context) []sandbox.Trial {
 	first := r.try(ctx, systrap, maxTrial)
 	limit := maxTrial
 	if first.Err == nil {
 		limit = min(max(minTrial, 10*first.Start), maxTrial)
 	}
-	return []Trial{first, r.try(ctx, kvm, limit)}
+	return []sandbox.Trial{first, r.try(ctx, kvm, limit)}
 }
 
 // try boots a sandbox with a platform, lets it check its kernel, and removes it.
-func (r *Runtime) try(ctx context.Context, platform string, limit time.Duration) Trial {
-	var t Trial
+func (r *Runtime) try(ctx context.Context, platform string, limit time.Duration) sandbox.Trial {
+	var t sandbox.Trial
 	var err error
 	if platform == kvm {
 		err = openDevice(kvmDevice)
@@ -116,17 +108,17 @@ func (r *Runtime) try(ctx context.Context, platform string, limit time.Duration)
 	return t
 }
 
-func (r *Runtime) bootTrial(ctx context.Context, platform string, limit time.Duration) (t Trial, err error) {
+func (r *Runtime) bootTrial(ctx context.Context, platform string, limit time.Duration) (t sandbox.Trial, err error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	b := newBox(r, sandbox.Spec{ID: "trial-" + secret.ID(), Template: &image.Template{Name: "trial"},
 		Limits: sandbox.Limits{MemoryBytes: trialMemory, Processes: 64}})
 	b.platform = platform
 	if err := b.findAgent(); err != nil {
-		return Trial{}, err
+		return sandbox.Trial{}, err
 	}
 	if err := os.MkdirAll(r.sandboxesDir(), 0o700); err != nil {
-		return Trial{}, err
+		return sandbox.Trial{}, err
 	}
 	defer func() { // of a trial that was cancelled, too
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), maxTrial)
@@ -134,7 +126,7 @@ func (r *Runtime) bootTrial(ctx context.Context, platform string, limit time.Dur
 		err = errors.Join(err, b.Stop(ctx))
 	}()
 	if err := r.writeTrial(b); err != nil {
-		return Trial{}, err
+		return sandbox.Trial{}, err
 	}
 	return r.runTrial(ctx, b)
 }
@@ -188,7 +180,7 @@ func (r *Runtime) writeTrial(b *box) error {
 }
 
 // runTrial boots the sandbox of a trial, and reads what it prints.
-func (r *Runtime) runTrial(ctx context.Context, b *box) (t Trial, err error) {
+func (r *Runtime) runTrial(ctx context.Context, b *box) (t sandbox.Trial, err error) {
 	cmd := r.command(ctx, b, "run", "-bundle", b.dir, b.spec.ID)
 	cmd.WaitDelay = time.Second // the sandbox outlives runsc, and has its output
 	errorFile, err := os.Create(filepath.Join(b.dir, "errors"))
@@ -212,7 +204,9 @@ func (r *Runtime) runTrial(ctx context.Context, b *box) (t Trial, err error) {
 	if err = errors.Join(cmd.Wait(), ctx.Err()); err != nil || first != wire.TrialStarted+"\n" || readErr != nil {
 		return t, trialError(err, first+string(rest), filepath.Join(b.dir, "errors"))
 	}
-	if err := json.Unmarshal(rest, &t.Trial); err != nil || t.Call <= 0 || t.Process <= 0 {
+	var found wire.Trial
+	err = json.Unmarshal(rest, &found)
+	if t.Call, t.Process = found.Call, found.Process; err != nil || t.Call <= 0 || t.Process <= 0 {
 		return t, trialError(err, string(rest), filepath.Join(b.dir, "errors"))
 	}
 	return t, nil
