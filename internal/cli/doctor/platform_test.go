@@ -25,6 +25,8 @@ func TestPlatforms(t *testing.T) {
 		{"systrap", []sandbox.Trial{works("systrap", 15432), broken}, true,
 			"ok systrap (in use): a system call takes 15.4µs, a process 2.35ms, a sandbox 167ms to start; " +
 				"ok kvm: does not work here: there is no /dev/kvm"},
+		{"systrap", []sandbox.Trial{{Platform: "systrap", Err: errors.New("odd")}, broken}, true,
+			"ok systrap: does not work here: odd"},
 		{"kvm", []sandbox.Trial{works("systrap", 15432), broken}, false,
 			"FAIL kvm: does not work here: there is no /dev/kvm"},
 		{"auto", []sandbox.Trial{works("systrap", 15432), broken}, true, "ok kvm: does not work here"},

@@ -87,11 +87,11 @@ func (r *Runtime) fastest(ctx context.Context) (name, reason string) {
 // TryAll implements sandbox.Chooser: it tries systrap and then kvm.
 func (r *Runtime) TryAll(ctx context.Context) []sandbox.Trial {
 	first := r.try(ctx, systrap, maxTrial)
-	limit := maxTrial
-	if first.Err == nil {
-		limit = min(max(minTrial, 10*first.Start), maxTrial)
+	if first.Err != nil {
+		return []sandbox.Trial{first,
+			{Platform: kvm, Err: errors.New("it was not tried, as systrap does not work either")}}
 	}
-	return []sandbox.Trial{first, r.try(ctx, kvm, limit)}
+	return []sandbox.Trial{first, r.try(ctx, kvm, min(max(minTrial, 10*first.Start), maxTrial))}
 }
 
 // try boots a sandbox with a platform, lets it check its kernel, and removes it.
