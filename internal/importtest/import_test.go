@@ -48,6 +48,7 @@ var only = map[string][]string{
 	"sandlot/internal/mcpclient":       {"sandlot/internal/servers", "sandlot/test/conformance"},
 	"github.com/google/jsonschema-go":  {"sandlot/internal/tool", "sandlot/internal/api/openapi"},
 	"gvisor.dev/gvisor":                {"sandlot/cmd/sandlot-runsc"},
+	"github.com/google/subcommands":    {"sandlot/cmd/sandlot-runsc"},
 	"golang.org/x/crypto":              {"sandlot/internal/certificate", "sandlot/deploy/release"},
 	"github.com/go-jose/go-jose":       {"sandlot/internal/auth/oidc"},
 	"modernc.org/sqlite":               {"sandlot/internal/store"},

@@ -253,7 +253,7 @@ func (r *Runtime) start(ctx context.Context, b *box) error {
 			return err
 		}
 		b.imageKind = i.Kind
-		args = []string{"restore", "-bundle", b.dir, "-detach", "-pid-file", pidFile, "-image-path", i.dir}
+		args = []string{"wake", "-bundle", b.dir, "-pid-file", pidFile, "-image-path", i.dir}
 	}
 	if err := r.runRunsc(ctx, b, append(args, b.spec.ID)...); err != nil {
 		return err

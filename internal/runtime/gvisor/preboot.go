@@ -203,8 +203,6 @@ func (r *Runtime) CanPreboot() error {
 		return errors.New("snapshots are turned off (snapshots: false)")
 	case r.HostNetwork:
 		return errors.New("gVisor restores none with the machine's own network (network.mode: open)")
-	case r.Rootless:
-		return errors.New("gVisor restores none for an unprivileged user")
 	}
 	return nil
 }
