@@ -283,6 +283,10 @@ func (s *server) left() (found []string) {
 	for _, f := range s.folders() {
 		found = append(found, "folder "+f)
 	}
+	images, _ := filepath.Glob(filepath.Join(s.State, "frozen", "*"))
+	for _, f := range images {
+		found = append(found, "image "+f)
+	}
 	found = append(found, s.containers()...)
 	all, _ := os.ReadDir("/proc")
 	for _, e := range all {

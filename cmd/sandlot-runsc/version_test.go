@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestVersion: the built program says which version of gVisor it is, the one in go.mod. An image says so too, and gVisor
-// restores only those of its own version.
+// TestVersion: the built program says which version of gVisor it is, the one in go.mod. An image says so too, and
+// gVisor restores only those of its own version.
 func TestVersion(t *testing.T) {
 	text, err := os.ReadFile("../../go.mod")
 	if err != nil {

@@ -189,6 +189,7 @@ func (a *App) openSessions(ctx context.Context) error {
 		MaxMemoryMB: c.Sessions.MaxMemoryMB,
 		IdleTimeout: c.Sessions.IdleTimeout, Retention: c.Sessions.Retention, SweepInterval: c.Sessions.SweepInterval,
 		EvictIdle:    c.Sessions.EvictIdle,
+		Hibernation:  hibernation(c.Sessions.Hibernate),
 		AgentTimeout: 10 * time.Second,
 		MayCreate: func(ctx context.Context, p auth.Principal, template string) error {
 			return a.hub.MayCreateSession(ctx, p, template)
@@ -221,6 +222,11 @@ func (a *App) openSessions(ctx context.Context) error {
 		return fault.Wrap(fault.Configuration, err, "what an earlier server left could not be taken over: %v", err)
 	}
 	return nil
+}
+
+func hibernation(h config.Hibernate) session.Hibernation {
+	return session.Hibernation{Enabled: h.Enabled, ImageBytes: int64(h.MaxImageMB) << 20,
+		DiskBytes: int64(h.DiskMB) << 20, Keep: h.Keep}
 }
 
 // openNetwork opens the vault, and creates the network broker.
@@ -482,7 +488,24 @@ func (a *App) NeedsToken(ctx context.Context) bool {
 	return required || err != nil
 }
 
-// Close closes everything. The sessions' sandboxes keep running, for the next server.
+// restTimeout is for how long sessions are put to sleep when the server stops. What has begun by then takes as long
+// again at most.
+const restTimeout = 30 * time.Second
+
+// Rest does with the sessions' sandboxes what the setting on_stop says. It is called after Run.
+func (a *App) Rest() {
+	mode := a.Config.Sessions.OnStop
+	if mode == config.StopKeep {
+		return
+	}
+	a.endCalls()
+	a.servers.Close() // third-party servers use sessions
+	ctx, cancel := context.WithTimeout(context.Background(), restTimeout)
+	defer cancel()
+	a.sessions.EndAll(ctx, mode == config.StopHibernate)
+}
+
+// Close closes everything. The sessions' sandboxes keep running, for the next server, unless Rest has ended them.
 func (a *App) Close() error {
 	a.endCalls()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)

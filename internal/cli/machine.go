@@ -168,8 +168,8 @@ func (p *program) stop() *cobra.Command {
 		Use: "stop", Short: "Stop the server; with --sessions its sandboxes too", Args: cobra.NoArgs,
 		Long: `Stop the server of the state folder and wait until it has ended. Running calls have
 half a minute to finish. Sandboxes keep running for the next server, for at most
-orphan_timeout (a setting, 1 h). With --sessions they are stopped now, also when no
-server runs. Sessions and the files in their workspaces are kept: the next call in a
+orphan_timeout (a setting, 1 h), unless the setting on_stop says that they sleep or end.
+With --sessions they are stopped now, also when no server runs. Sessions and the files in their workspaces are kept: the next call in a
 session starts a new sandbox with the same files. To remove sessions with their files,
 use "sandlot sessions stop".`,
 		Example: "  sandlot stop\n  sandlot stop --sessions",
@@ -215,7 +215,7 @@ func (p *program) stopAll(ctx context.Context, sessions bool) error {
 		return fault.New(fault.Configuration,
 			"the state folder %s is not yours, but the user's with the id %d; stop it as that user", dir, f.UID)
 	}
-	wait, cancel := context.WithTimeout(ctx, app.Grace+30*time.Second)
+	wait, cancel := context.WithTimeout(ctx, app.Grace+90*time.Second)
 	defer cancel()
 	stopped, err := app.StopServer(wait, f)
 	if err != nil {

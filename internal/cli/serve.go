@@ -135,8 +135,16 @@ func connectHelp(c *config.Config, at *net.TCPAddr, needsToken bool) string {
   Cursor          ~/.cursor/mcp.json:         {"mcpServers": {"sandlot": {"url": %q%s}}}
   VS Code         .vscode/mcp.json:           {"servers": {"sandlot": {"type": "http", "url": %q%s}}}
 
-Stop it with Ctrl-C: sessions' sandboxes live on for the next start. To end them too: sandlot stop --sessions
-`, app.Version, url, behind, token, url, curl, url, claude, self, state, url, headers, url, headers)
+Stop it with Ctrl-C: %s
+`, app.Version, url, behind, token, url, curl, url, claude, self, state, url, headers, url, headers,
+		afterStop[c.Sessions.OnStop])
+}
+
+// afterStop says what becomes of the sandboxes when the server is stopped, by the setting on_stop.
+var afterStop = map[string]string{
+	config.StopKeep:      "sessions' sandboxes live on for the next start. To end them too: sandlot stop --sessions",
+	config.StopHibernate: "sessions are put to sleep, and go on after the next start.",
+	config.StopEnd:       "sessions keep their files.",
 }
 
 func (p *program) stdio() *cobra.Command {

@@ -292,6 +292,20 @@ func (c *Config) sessionRows() []setting {
 			"seconds that a call may take when it names no timeout", duration(&s.CallTimeout, time.Second, day)},
 		{"max_execution_timeout", "300", nil,
 			"the largest timeout that a call may name", duration(&s.MaxCallTimeout, time.Second, day)},
+		{"on_stop", StopKeep, nil,
+			"what becomes of sandboxes when the server is stopped: keep, which leaves them running, hibernate, or end",
+			oneOf(&s.OnStop, StopKeep, StopHibernate, StopEnd)},
+		{"hibernate.enabled", "true", nil,
+			"put an idle session to sleep, with its variables and processes, where its runtime can; else it is stopped",
+			boolean(&s.Hibernate.Enabled)},
+		{"hibernate.max_image_mb", "2048", nil,
+			"how large a sleeping session may be on the disk, in MB; a larger one is stopped",
+			number(&s.Hibernate.MaxImageMB, 1, 1<<30)},
+		{"hibernate.disk_mb", "20480", nil,
+			"how large all sleeping sessions may be together, in MB; those that sleep longest keep their files alone",
+			number(&s.Hibernate.DiskMB, 1, 1<<40)},
+		{"hibernate.keep", "7d", nil,
+			"how long a session may sleep; then it keeps its files alone", duration(&s.Hibernate.Keep, 0, 36500*day)},
 	}
 }
 

@@ -349,10 +349,14 @@ func (a *Agent) keepLinked(ctx context.Context) (orphaned bool) {
 		result := a.link(ctx)
 		if result == linkBroken {
 			lastLinked = time.Now()
-			if a.renewIdentity() {
-				continue // in a copy the link of the original is broken: dial at once
-			}
-		} else if a.config.OrphanTimeout > 0 && time.Since(lastLinked) > a.config.OrphanTimeout {
+		}
+		// A copy may have been made at any point of this loop, long ago. So the time is read before the secret.
+		orphaned := a.config.OrphanTimeout > 0 && time.Since(lastLinked) > a.config.OrphanTimeout
+		if a.renewIdentity() {
+			lastLinked = time.Now()
+			continue // in a copy the link of the original is broken: dial at once
+		}
+		if orphaned {
 			return true
 		}
 		select {

@@ -102,6 +102,7 @@ type Pool struct {
 
 	wake       chan struct{}  // makes Run look again which template lacks sandboxes
 	removed    chan struct{}  // makes RunVolumes look again which volumes are of no use
+	wakes      chan struct{}  // has a value for each sandbox that is made of a frozen image now
 	cellSlots  agent.Slots    // limits how many cells run at once, in all sandboxes
 	background sync.WaitGroup // what Wait waits for
 	prebooted  atomic.Int64   // number of sandboxes that were started from an image
@@ -119,8 +120,8 @@ type Pool struct {
 // New returns an empty pool.
 func New(c Config) *Pool {
 	return &Pool{Config: c, wake: make(chan struct{}, 1), removed: make(chan struct{}, 1),
-		cellSlots: make(agent.Slots, runtime.NumCPU()+runtime.NumCPU()/2),
-		ready:     map[string][]*Booted{}, owned: map[string]bool{}}
+		cellSlots: make(agent.Slots, runtime.NumCPU()+runtime.NumCPU()/2), wakes: make(chan struct{}, runtime.NumCPU()),
+		ready: map[string][]*Booted{}, owned: map[string]bool{}}
 }
 
 // Limits returns the limits of a sandbox of that flavor.

@@ -217,7 +217,7 @@ func (s *Sessions) commit(session *Session) {
 func (s *Sessions) evict(ctx context.Context, owner string) bool {
 	live := s.filter(func(c current) bool { return c.rec.Owner == owner && !c.rec.Home && c.hasSandbox() })
 	for _, session := range live {
-		if !session.busy(ctx) && s.stopUnused(ctx, session, "it made room for a newer session") {
+		if !session.busy(ctx) && s.sleepUnused(ctx, session, "it made room for a newer session") {
 			return true
 		}
 	}

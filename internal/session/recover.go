@@ -79,6 +79,7 @@ func (s *Sessions) Recover(ctx context.Context) error {
 		s.Log.Error("could not remove what is left of a session, or make a workspace's folder", "error", err)
 	}
 	s.removeWorkspaces(owned)
+	s.removeUnownedImages(ctx)
 	return nil
 }
 
@@ -133,7 +134,11 @@ func (s *Sessions) recover(r Record, unowned map[boxID]bool, away map[string]boo
 			lost = lostTemplate
 		}
 	}
-	if !c.waiting && r.Sandbox != "" {
+	switch {
+	case c.waiting || r.Sandbox == "":
+	case r.Image != "" && lost == lostWhileDown: // it was about to wake, and did not begin to
+		c.rec.Sandbox, c.rec.State = "", Asleep
+	default:
 		c.rec.Sandbox, c.rec.Lost = "", cmp.Or(r.Lost, lost)
 	}
 	s.mu.Lock()
@@ -180,8 +185,11 @@ func (s *Session) adopt(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 	defer cancel()
 	box, err := s.sessions.recoverBox(ctx, s.sessions.boxOf(r))
-	if err == nil && c.stopPending {
+	switch {
+	case err == nil && c.stopPending:
 		err = endBox(ctx, box)
+	case err == nil:
+		err = s.sessions.thaw(ctx, s.sessions.boxOf(r), box)
 	}
 	gone := errors.Is(err, sandbox.ErrGone)
 	if gone && !sandbox.Removed(err) {
@@ -205,7 +213,17 @@ func (s *Session) adopt(ctx context.Context) error {
 		s.mu.Lock()
 		s.cur.waiting, s.cur.stopPending = false, false
 		s.mu.Unlock()
-		return s.update(func(r *Record) { r.Sandbox, r.Lost = "", cmp.Or(r.Lost, lostWhileDown) })
+		if r.Image != "" && errors.Is(err, sandbox.ErrNotStarted) && !c.stopPending {
+			return s.update(func(r *Record) { r.Sandbox, r.State = "", Asleep })
+		}
+		defer s.sessions.removeImage(ctx, r.Runtime, r.Image)
+		return s.update(func(r *Record) { r.Sandbox, r.Image, r.Lost = "", "", cmp.Or(r.Lost, lostWhileDown) })
+	}
+	if r.Image != "" { // the earlier server ended when the session had just woken
+		if err := s.update(func(r *Record) { r.Image = "" }); err != nil {
+			return err
+		}
+		s.sessions.removeImage(ctx, r.Runtime, r.Image)
 	}
 	booted := s.sessions.Pool.Adopt(box, pool.Request{Workspace: r.Workspace, Template: t, Flavor: f})
 	s.mu.Lock()

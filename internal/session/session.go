@@ -38,6 +38,8 @@ type Record struct {
 	Created   time.Time
 	Used      time.Time
 	Lost      string          // why variables and processes are gone; empty once the user was told
+	Image     string          // the frozen image of its sandbox; empty: it neither sleeps nor wakes
+	Slept     time.Time       // when it was put to sleep last
 	Network   NetworkOverride // what the operator set for this session alone
 	Variables []byte          // sealed; nil: it has none. They never change
 	// Traffic is what all its sandboxes have sent and received. PutSession does not
@@ -53,6 +55,7 @@ type State string
 
 const (
 	Live    State = "live"    // it has, or had, a sandbox
+	Asleep  State = "asleep"  // it has its workspace, and an image of its sandbox
 	Stopped State = "stopped" // it has only its workspace
 	Removed State = "removed" // it is being removed
 )
@@ -101,7 +104,8 @@ type current struct {
 	booted      *pool.Booted
 	adopted     *pool.Booted // the sandbox taken over from an earlier server; nil: none
 	booting     bool
-	active      int // number of leases
+	freezing    bool // its sandbox is being put to sleep; booted is nil meanwhile
+	active      int  // number of leases
 	removed     bool
 	waiting     bool  // it has a sandbox that has not been taken over yet, from an earlier server or after giveUp
 	stopPending bool  // that sandbox is to be stopped as soon as it is taken over
@@ -110,7 +114,7 @@ type current struct {
 
 // hasSandbox says whether the session has a sandbox, which may still boot, or belong to an earlier
 // server.
-func (c current) hasSandbox() bool { return c.booted != nil || c.booting || c.waiting }
+func (c current) hasSandbox() bool { return c.booted != nil || c.booting || c.freezing || c.waiting }
 
 func (s *Session) current() current {
 	s.mu.Lock()
@@ -241,6 +245,9 @@ func (s *Session) boot(ctx context.Context) error {
 	defer s.sessions.commit(s)
 	if err := s.sessions.Pool.Workspaces.Ensure(r.Workspace); err != nil {
 		return fault.Wrap(fault.SandboxCreation, err, "its workspace cannot be opened")
+	}
+	if woken, err := s.wake(ctx, t, f); woken || err != nil {
+		return err
 	}
 	id := secret.ID()
 	if err := s.update(func(r *Record) { r.Sandbox, r.Runtime, r.State = id, rt.Name(), Live }); err != nil {
@@ -497,7 +504,7 @@ func refusal(err error) *fault.Error {
 // Info is what users may know of their own sessions.
 type Info struct {
 	Record
-	Status string // creating, ready, running, processing, stopped, error
+	Status string // creating, ready, running, processing, hibernated, stopped, error
 	Flavor image.Flavor
 	Usage  *agent.Usage // nil: it has no sandbox, or the agent did not answer
 	// MaxBytes is the limit of Traffic, both directions together; 0: no limit.
@@ -517,8 +524,10 @@ func (s *Session) info(ctx context.Context) Info {
 	switch {
 	case c.booting:
 		i.Status = "creating"
-	case c.waiting && !c.stopPending:
+	case c.freezing, c.waiting && !c.stopPending:
 		i.Status = "ready"
+	case b == nil && r.State == Asleep:
+		i.Status = "hibernated"
 	case b == nil && r.State == Live && r.Lost != "":
 		i.Status = "error"
 	case b != nil:

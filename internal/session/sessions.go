@@ -40,6 +40,7 @@ type Rules struct {
 	Retention       time.Duration // of a stopped session's workspace
 	SweepInterval   time.Duration // between two checks for idle and old sessions
 	EvictIdle       bool          // at a limit, stop an idle session to make room for a new one
+	Hibernation     Hibernation
 	AgentTimeout    time.Duration // how long a call waits for an agent without a link
 	// MayCreate returns an error if a principal may not create a session of a template; nil: all
 	// may.

@@ -226,10 +226,14 @@ func (s *DB) Restore(ctx context.Context, prepared, id string, keep func(workspa
 	})
 }
 
-// goOn makes sessions that were there before the restore keep their sandboxes. A restore is a use of all sessions: the
-// times of the backup may be so long ago that their files would be removed.
+// goOn makes sessions that were there before the restore keep their sandboxes, and sleep on. A restore is a use of all sessions: the
+// times of the backup may be so long ago that their files would be removed. The images of the others are of the backup's
+// time, and gone.
 func goOn(ctx context.Context, tx *sql.Tx, before []session.Record) error {
-	if _, err := tx.ExecContext(ctx, `UPDATE sessions SET used = ?`, time.Now().UnixMilli()); err != nil {
+	if _, err := tx.ExecContext(ctx, `UPDATE sessions SET used = ?, slept = 0, image = '',
+		lost = CASE WHEN image <> '' AND lost = '' THEN 'a backup was restored' ELSE lost END,
+		state = CASE WHEN state = ? THEN ? ELSE state END`, time.Now().UnixMilli(), session.Asleep,
+		session.Stopped); err != nil {
 		return err
 	}
 	for _, r := range before {
@@ -237,8 +241,8 @@ func goOn(ctx context.Context, tx *sql.Tx, before []session.Record) error {
 			continue
 		}
 		if _, err := tx.ExecContext(ctx, `UPDATE sessions SET sandbox = ?, runtime = ?, template = ?, flavor = ?,
-			state = ?, lost = ? WHERE id = ? AND owner = ? AND workspace = ?`, r.Sandbox, r.Runtime, r.Template, r.Flavor,
-			r.State, r.Lost, r.ID, r.Owner, r.Workspace); err != nil {
+			state = ?, lost = ?, image = ?, slept = ? WHERE id = ? AND owner = ? AND workspace = ?`, r.Sandbox, r.Runtime,
+			r.Template, r.Flavor, r.State, r.Lost, r.Image, milli(r.Slept), r.ID, r.Owner, r.Workspace); err != nil {
 			return err
 		}
 	}

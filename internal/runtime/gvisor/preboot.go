@@ -244,7 +244,7 @@ func (r *Runtime) MakeImage(ctx context.Context, sb sandbox.Sandbox) error {
 		return err
 	}
 	i := prebootImage{Kind: kind, dir: filepath.Join(r.imagesDir(), kind)}
-	if i.Files, err = b.hostFiles(); err != nil {
+	if i.Files, err = b.hostFiles(b.root.Path, r.mounts(b)); err != nil {
 		return err
 	}
 	if err := r.runRunsc(ctx, b, "checkpoint", "-image-path", tmpDir, "-exclude-committed-zero-pages",

@@ -1,0 +1,523 @@
+package gvisor
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"sandlot/internal/agent/wire"
+	"sandlot/internal/atomicfile"
+	"sandlot/internal/runtime/gvisor/cgroup"
+	"sandlot/internal/runtime/gvisor/kept"
+	"sandlot/internal/runtime/specfile"
+	"sandlot/internal/sandbox"
+	"sandlot/internal/secret"
+)
+
+// frozenInfo is what is stored of a frozen image, beside gVisor's files and the sandbox's bundle.
+type frozenInfo struct {
+	Record specfile.Record `json:"record"` // of the sandbox, without its secret
+	Rootfs string          `json:"rootfs,omitempty"`
+	Runsc  string          `json:"runsc"` // SHA-256
+	Agent  string          `json:"agent"` // SHA-256
+	Host   []string        `json:"host"`  // the kernel and the processors
+	Files  []fileState     `json:"files"` // of the host
+	Bytes  int64           `json:"bytes"`
+	Made   time.Time       `json:"made"`
+}
+
+// keptPrograms are paths of programs that are kept for a sandbox that was made of a frozen image; empty: those of Config.
+type keptPrograms struct {
+	Runsc string `json:"runsc"`
+	Agent string `json:"agent"`
+}
+
+const (
+	frozenInfoFile = "frozen.json"
+	bundleFile     = "config.json"
+	agentName      = "sandlot-agent"
+	// frozenMark is a file in the folder of a sandbox that stands still, or is about to.
+	frozenMark = "frozen"
+	// freezeTimeout is how long gVisor may take to write a sandbox. One whose programs keep all processors busy
+	// takes seconds.
+	freezeTimeout = 30 * time.Second
+	// freezeReserve is how much of the disk stays free.
+	freezeReserve = 64 << 20
+)
+
+// frozenStore is the folder of frozen images, and of the programs that they need. They hold the memory of users'
+// programs: only the server's user may enter the folder.
+type frozenStore struct {
+	dir      string
+	programs *kept.Store
+	cleaned  *sync.Once
+	// removing is held to remove images and programs, and shared to write an image.
+	removing *sync.RWMutex
+}
+
+func newFrozenStore(stateDir string) frozenStore {
+	return frozenStore{dir: filepath.Join(stateDir, "frozen"), cleaned: new(sync.Once), removing: new(sync.RWMutex),
+		programs: kept.New(filepath.Join(stateDir, "programs"))}
+}
+
+// CanHibernate implements sandbox.Hibernator.
+func (r *Runtime) CanHibernate() error {
+	if r.HostNetwork {
+		return errors.New("gVisor restores nothing with the machine's own network (network.mode: open)")
+	}
+	return nil
+}
+
+// Freeze implements sandbox.Hibernator.
+func (r *Runtime) Freeze(ctx context.Context, sb sandbox.Sandbox, maxBytes int64) (image sandbox.FrozenImage,
+	err error) {
+	b, ok := sb.(*box)
+	if !ok {
+		return image, errors.New("gvisor: this sandbox is another runtime's")
+	}
+	if err := r.CanHibernate(); err != nil {
+		return image, err
+	}
+	r.frozen.removing.RLock()
+	defer r.frozen.removing.RUnlock()
+	ctx, cancel := context.WithTimeout(ctx, freezeTimeout)
+	defer cancel()
+	image.Name = secret.ID()
+	dir := filepath.Join(r.frozen.dir, ".making-"+image.Name)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return image, err
+	}
+	defer func() {
+		if err != nil {
+			os.RemoveAll(dir)
+		}
+	}()
+	// gVisor writes connections to the host as closed ones, and wakes nobody who waits for them: the agent would wait
+	// for ever after Thaw. Without a socket it has none, and dials in vain.
+	b.unlisten()
+	if err := os.WriteFile(filepath.Join(b.dir, frozenMark), nil, 0o600); err != nil {
+		return image, err
+	}
+	if err := r.runRunsc(ctx, b, "pause", b.spec.ID); err != nil {
+		return image, shorten(err)
+	}
+	info, err := r.writeFrozen(ctx, b, dir, maxBytes)
+	if err != nil {
+		return image, shorten(err)
+	}
+	image.Bytes, image.Made = info.Bytes, info.Made
+	return image, errors.Join(os.Rename(dir, filepath.Join(r.frozen.dir, image.Name)), atomicfile.Sync(r.frozen.dir))
+}
+
+// writeFrozen writes the image of a sandbox that stands still.
+func (r *Runtime) writeFrozen(ctx context.Context, b *box, dir string, maxBytes int64) (info frozenInfo, err error) {
+	text, err := os.ReadFile(filepath.Join(b.dir, bundleFile))
+	if err != nil {
+		return info, err
+	}
+	bundle := new(specs.Spec)
+	if err := json.Unmarshal(text, bundle); err != nil {
+		return info, err
+	}
+	spec := b.Spec()
+	info = frozenInfo{Record: specfile.Of(spec, ""), Rootfs: b.root.Image, Host: hostFeatures(), Made: time.Now().UTC()}
+	info.Record.Secret = ""
+	if info.Runsc, info.Agent, err = r.keepPrograms(b); err != nil {
+		return info, fmt.Errorf("keeping the programs: %w", err)
+	}
+	if err := r.hasSpace(b, maxBytes); err != nil {
+		return info, err
+	}
+	if info.Files, err = b.hostFiles(bundle.Root.Path, frozenMounts(bundle.Mounts, spec.Mounts)); err != nil {
+		return info, err
+	}
+	if err := r.runRunsc(ctx, b, "checkpoint", "-image-path", dir, "-leave-running", "-compression", "none",
+		"-exclude-committed-zero-pages", spec.ID); err != nil {
+		return info, err
+	}
+	for i, f := range info.Files { // they must not have changed while the image was made
+		if err := f.checkUnchanged(); err != nil {
+			return info, err
+		}
+		info.Files[i] = f.kept()
+	}
+	if info.Bytes, err = diskBytes(dir); err != nil {
+		return info, err
+	}
+	if info.Bytes > maxBytes {
+		return info, tooLarge(info.Bytes, maxBytes)
+	}
+	record, err := json.Marshal(info)
+	if err != nil {
+		return info, err
+	}
+	if err := errors.Join(os.WriteFile(filepath.Join(dir, bundleFile), text, 0o600),
+		os.WriteFile(filepath.Join(dir, frozenInfoFile), record, 0o600)); err != nil {
+		return info, err
+	}
+	return info, syncAll(dir, spec.Mounts)
+}
+
+// syncAll makes durable an image, and the files that the sandbox has written to its mounts: the image has their names
+// alone.
+func syncAll(dir string, mounts []sandbox.Mount) error {
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		err = errors.Join(err, os.Chmod(path, 0o600), atomicfile.Sync(path))
+	}
+	for _, m := range mounts {
+		if m.ReadOnly || m.Shared || m.Source == "" {
+			continue
+		}
+		f, oerr := os.Open(m.Source)
+		if oerr != nil {
+			return errors.Join(err, oerr)
+		}
+		err = errors.Join(err, unix.Syncfs(int(f.Fd())), f.Close())
+	}
+	return errors.Join(err, atomicfile.Sync(dir))
+}
+
+// frozenMounts are the mounts of a bundle; those whose files may change while the sandbox is frozen are not marked as
+// read-only: the agent, which is kept by its content, and what the operator or the session shares with it.
+func frozenMounts(all []specs.Mount, own []sandbox.Mount) []specs.Mount {
+	all = slices.Clone(all)
+	for i, m := range all {
+		if m.Destination == wire.AgentPath || m.Destination == wire.SocketDir ||
+			slices.ContainsFunc(own, func(o sandbox.Mount) bool { return o.Target == m.Destination }) {
+			all[i].Options = nil
+		}
+	}
+	return all
+}
+
+// kept returns what of a file's state has to be the same when the sandbox wakes. In a folder, files may come and go.
+func (f fileState) kept() fileState {
+	if f.Mode&unix.S_IFMT == unix.S_IFDIR {
+		return fileState{Path: f.Path, Follow: f.Follow, Mode: unix.S_IFDIR}
+	}
+	return f
+}
+
+// keepPrograms keeps the programs that a sandbox runs on: they may have been replaced since it started.
+func (r *Runtime) keepPrograms(b *box) (runsc, agent string, err error) {
+	pid, _ := b.process()
+	name := filepath.Base(r.Runsc)
+	if runsc, err = r.frozen.programs.Keep(fmt.Sprintf("/proc/%d/exe", pid), name); err != nil {
+		return "", "", err
+	}
+	open, err := openFiles(pid)
+	if err != nil {
+		return "", "", err
+	}
+	i := slices.IndexFunc(open, func(f openFile) bool {
+		return strings.TrimSuffix(f.target, " (deleted)") == goferRoot+wire.AgentPath
+	})
+	if i < 0 {
+		return "", "", errors.New("the sandbox does not have its agent open")
+	}
+	agent, err = r.frozen.programs.Keep(open[i].path, agentName)
+	return runsc, agent, err
+}
+
+// hasSpace returns an error if the image of a sandbox is too large, or does not fit on the disk.
+func (r *Runtime) hasSpace(b *box, maxBytes int64) error {
+	pid, _ := b.process()
+	open, err := openFiles(pid)
+	if err != nil {
+		return err
+	}
+	var need int64
+	seen := map[uint64]bool{}
+	for _, f := range open { // the memory, and what was written outside the mounts
+		var st unix.Stat_t
+		if (strings.HasPrefix(f.target, memoryFile) || strings.HasPrefix(f.target, filepath.Join(b.dir, "disk"))) &&
+			unix.Stat(f.path, &st) == nil && !seen[st.Ino] {
+			seen[st.Ino] = true
+			need += st.Blocks * 512
+		}
+	}
+	if need > maxBytes {
+		return tooLarge(need, maxBytes)
+	}
+	var disk unix.Statfs_t
+	if err := unix.Statfs(r.frozen.dir, &disk); err != nil {
+		return err
+	}
+	if free := int64(disk.Bavail) * disk.Bsize; free < need+freezeReserve {
+		return fmt.Errorf("the disk of the state folder has %d MB left, and it needs %d MB", free>>20,
+			(need+freezeReserve)>>20)
+	}
+	return nil
+}
+
+func tooLarge(bytes, limit int64) error {
+	return fmt.Errorf("its memory and its files outside the workspace have %d MB, and %d MB are allowed "+
+		"(hibernate.max_image_mb)", bytes>>20, limit>>20)
+}
+
+// maxReason bounds the text of an error of gVisor, which may have a stack of calls.
+const maxReason = 400
+
+// shorten returns the first line of an error's text, bounded.
+func shorten(err error) error {
+	text, _, cut := strings.Cut(err.Error(), "\n")
+	if len(text) <= maxReason && !cut {
+		return err
+	}
+	return errors.New(text[:min(len(text), maxReason)])
+}
+
+func diskBytes(dir string) (total int64, err error) {
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		var st unix.Stat_t
+		if unix.Stat(filepath.Join(dir, e.Name()), &st) == nil {
+			total += st.Blocks * 512
+		}
+	}
+	return total, err
+}
+
+// unlisten removes the socket that the agent dials.
+func (b *box) unlisten() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.socket != nil {
+		b.socket.Close()
+		b.socket = nil
+	}
+	os.Remove(filepath.Join(b.socketDir(), wire.Socket))
+}
+
+// Thaw implements sandbox.Hibernator.
+func (r *Runtime) Thaw(ctx context.Context, sb sandbox.Sandbox) error {
+	b, ok := sb.(*box)
+	if !ok {
+		return errors.New("gvisor: this sandbox is another runtime's")
+	}
+	mark := filepath.Join(b.dir, frozenMark)
+	if _, err := os.Lstat(mark); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, freezeTimeout)
+	defer cancel()
+	b.mu.Lock()
+	listens := b.socket != nil
+	b.mu.Unlock()
+	if !listens {
+		if err := b.listen(); err != nil {
+			return err
+		}
+	}
+	err := r.runRunsc(ctx, b, "resume", b.spec.ID)
+	if err != nil && !strings.Contains(err.Error(), "in state running") { // else it was not stopped yet
+		return shorten(err)
+	}
+	r.background.Go(b.wakeAgent)
+	return os.Remove(mark)
+}
+
+// Wake implements sandbox.Hibernator.
+func (r *Runtime) Wake(ctx context.Context, spec sandbox.Spec, image string) (sandbox.Sandbox, error) {
+	if !validID.MatchString(spec.ID) || len(spec.Secret) != wire.SecretLen || spec.Template == nil {
+		return nil, errors.New("gvisor: the spec is incomplete")
+	}
+	info, bundle, err := r.readFrozen(image)
+	if err != nil {
+		return nil, err
+	}
+	if err := info.check(spec); err != nil {
+		return nil, err
+	}
+	agent, err := r.frozen.programs.Find(info.Agent, agentName)
+	if err != nil {
+		return nil, err
+	}
+	runsc, err := r.frozen.programs.Find(info.Runsc, filepath.Base(r.Runsc))
+	if err != nil {
+		return nil, err
+	}
+	spec.Limits = info.Record.Limits
+	b := newBox(r, spec)
+	b.kept, b.root.Image, b.root.Path = keptPrograms{Runsc: runsc, Agent: agent}, info.Rootfs, bundle.Root.Path
+	if err := errors.Join(os.MkdirAll(r.sandboxesDir(), 0o700), os.Mkdir(b.dir, 0o700)); err != nil {
+		return nil, fmt.Errorf("making the sandbox's folder: %w", err)
+	}
+	b.adapt(bundle)
+	if err := r.wake(ctx, b, bundle, filepath.Join(r.frozen.dir, image)); err != nil {
+		stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
+		defer cancel()
+		if stopErr := b.Stop(stopCtx); stopErr != nil {
+			return nil, errors.Join(shorten(err), sandbox.ErrRemains, stopErr)
+		}
+		return nil, shorten(err)
+	}
+	return b, nil
+}
+
+// readFrozen reads what is stored of an image.
+func (r *Runtime) readFrozen(name string) (info frozenInfo, bundle *specs.Spec, err error) {
+	if !validID.MatchString(name) {
+		return info, nil, fmt.Errorf("gvisor: %q is not an image", name)
+	}
+	dir := filepath.Join(r.frozen.dir, name)
+	text, err := os.ReadFile(filepath.Join(dir, frozenInfoFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return info, nil, errors.New("its image is gone")
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &info)
+	}
+	if err == nil {
+		text, err = os.ReadFile(filepath.Join(dir, bundleFile))
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &bundle)
+	}
+	if err == nil && (bundle.Root == nil || bundle.Linux == nil) {
+		err = errors.New("its bundle is broken")
+	}
+	if size, serr := diskBytes(dir); err == nil && (serr != nil || size < info.Bytes) {
+		err = errors.New("its image is incomplete")
+	}
+	return info, bundle, err
+}
+
+// check returns an error if a sandbox of the image would not go on where it was.
+func (i frozenInfo) check(spec sandbox.Spec) error {
+	if !slices.Equal(i.Host, hostFeatures()) {
+		return errors.New("the machine's kernel or processors are others than when it was put to sleep")
+	}
+	if i.Record.Template != spec.Template.Name || !slices.Equal(i.Record.Mounts, spec.Mounts) {
+		return errors.New("its template or its shared folders are others than when it was put to sleep")
+	}
+	for _, f := range i.Files {
+		now, err := statFile(f.Path, f.Follow)
+		if err != nil {
+			return fmt.Errorf("a file of the machine that it had open is gone: %w", err)
+		}
+		if now.kept() != f {
+			return fmt.Errorf("a file of the machine that it had open has changed: %s", f.Path)
+		}
+	}
+	return nil
+}
+
+// adapt makes a frozen sandbox's bundle that of b.
+func (b *box) adapt(bundle *specs.Spec) {
+	for i, m := range bundle.Mounts {
+		switch m.Destination {
+		case wire.AgentPath:
+			bundle.Mounts[i].Source = b.kept.Agent
+		case wire.SocketDir:
+			bundle.Mounts[i].Source = b.socketDir()
+		}
+	}
+	bundle.Linux.CgroupsPath, bundle.Linux.Resources = "", nil
+	if b.cgroups.Usable() {
+		bundle.Linux.CgroupsPath = b.cgroups.OCIPath(b.spec.ID)
+		bundle.Linux.Resources = cgroup.Resources(b.spec.Limits)
+	}
+}
+
+func (r *Runtime) wake(ctx context.Context, b *box, bundle *specs.Spec, image string) error {
+	text, err := json.Marshal(bundle)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(specfile.Write(b.dir, b.record()), os.Mkdir(filepath.Join(b.dir, "disk"), 0o700),
+		os.WriteFile(filepath.Join(b.dir, bundleFile), text, 0o600), b.listen()); err != nil {
+		return err
+	}
+	if err := b.socket.WriteSecret(b.spec.Secret, 0o600); err != nil {
+		return err
+	}
+	return r.launch(ctx, b, []string{"wake", "-bundle", b.dir, "-pid-file", filepath.Join(b.dir, pidName),
+		"-image-path", image})
+}
+
+// FrozenImages implements sandbox.Hibernator. The first call removes what an earlier server did not finish.
+func (r *Runtime) FrozenImages(context.Context) ([]sandbox.FrozenImage, error) {
+	r.frozen.cleaned.Do(func() {
+		unfinished, _ := filepath.Glob(filepath.Join(r.frozen.dir, ".making-*"))
+		for _, dir := range unfinished {
+			os.RemoveAll(dir)
+		}
+	})
+	entries, err := os.ReadDir(r.frozen.dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	var all []sandbox.FrozenImage
+	for _, e := range entries {
+		if !validID.MatchString(e.Name()) {
+			continue
+		}
+		i := sandbox.FrozenImage{Name: e.Name()}
+		if info, _, err := r.readFrozen(e.Name()); err == nil { // else Wake says what is wrong
+			i.Bytes, i.Made = info.Bytes, info.Made
+		}
+		all = append(all, i)
+	}
+	slices.SortFunc(all, func(x, y sandbox.FrozenImage) int {
+		return cmp.Or(x.Made.Compare(y.Made), strings.Compare(x.Name, y.Name))
+	})
+	return all, nil
+}
+
+// RemoveFrozen implements sandbox.Hibernator. Programs that no image needs any more go too.
+func (r *Runtime) RemoveFrozen(_ context.Context, name string) error {
+	if !validID.MatchString(name) {
+		return fmt.Errorf("gvisor: %q is not an image", name)
+	}
+	r.frozen.removing.Lock()
+	defer r.frozen.removing.Unlock()
+	if err := os.RemoveAll(filepath.Join(r.frozen.dir, name)); err != nil {
+		return err
+	}
+	return r.prunePrograms()
+}
+
+// prunePrograms removes the programs that no image and no sandbox needs. The latest ones stay.
+func (r *Runtime) prunePrograms() error {
+	needed := map[string]bool{}
+	agent, _ := r.agent.File(runtime.GOARCH) // without it there are no sandboxes to put to sleep
+	for _, path := range []string{r.Runsc, agent} {
+		needed[r.frozen.programs.Known(path)] = true
+	}
+	boxes, err := os.ReadDir(r.sandboxesDir())
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, e := range boxes { // those too that this server has not taken over yet
+		if rec, err := r.readRecord(e.Name()); err == nil {
+			needed[filepath.Base(filepath.Dir(rec.Kept.Runsc))] = true
+			needed[filepath.Base(filepath.Dir(rec.Kept.Agent))] = true
+		}
+	}
+	entries, err := os.ReadDir(r.frozen.dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, e := range entries {
+		if info, _, err := r.readFrozen(e.Name()); err == nil {
+			needed[info.Runsc], needed[info.Agent] = true, true
+		}
+	}
+	return r.frozen.programs.Prune(func(sum string) bool { return needed[sum] })
+}

@@ -1,0 +1,178 @@
+package test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+// sleepy are the settings of a server whose sessions sleep after a second.
+var sleepy = []string{"MSB_SESSION_TIMEOUT=1", "MSB_CLEANUP_INTERVAL=1", "SANDLOT_POOL_SIZE=0"}
+
+// TestHibernate: a session that nobody uses sleeps, and any use wakes it with all that it had.
+func TestHibernate(t *testing.T) {
+	t.Parallel()
+	testHibernate(t, start(t, sleepy...))
+}
+
+// TestHibernateUnprivileged is the same with the server of a user who is not root.
+func TestHibernateUnprivileged(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("TestHibernate is that already: this is an unprivileged user")
+	}
+	t.Parallel()
+	testHibernate(t, startUnprivileged(t, sleepy...))
+}
+
+func testHibernate(t *testing.T, s *server) {
+	c := s.connect(older, "", nil)
+	id := c.code("new", "x = 1; open('/tmp/f', 'w').write('mine'); f = open('/tmp/f')").session()
+	c.shell(id, "echo kept > /workspace/f")
+	link := s.expose(c, args{"port": 8080, "session_id": id})
+	again := func() {
+		transport.CloseIdleConnections()
+		s.launch()
+		c = s.connect(older, "", nil)
+	}
+	for what, use := range map[string]func(){
+		"code":      func() { c.want(id, "x", "1") },
+		"a command": func() { c.shell(id, "true") },
+		"a file":    func() { c.call("sandbox_read_file", args{"path": "/workspace/f", "session_id": id}) },
+		"a port": func() {
+			if code, _, _ := link.get("/", tokenHeader, link.token); code != http.StatusBadGateway {
+				t.Errorf("a port: %d", code)
+			}
+		},
+		"the command line": func() {
+			if out, errs, code := s.cli("exec", "--session", id, "cat", "/tmp/f"); code != 0 || out != "mine" {
+				t.Errorf("the command line: %d %q %q", code, out, errs)
+			}
+		},
+		"the next server":   func() { s.stop(); again() },
+		"one after a crash": func() { s.kill(); again() },
+	} {
+		until(t, what+": it sleeps", func() bool { return sessionStatus(c, id) == "hibernated" })
+		until(t, what+": it has no sandbox", func() bool { return s.sandboxOf(id) == "" })
+		use()
+		if r := c.code(id, "x, f.read(), f.seek(0)"); !strings.Contains(r.All, "(1, 'mine', 0)") ||
+			r.Fields["notice"] != nil {
+			t.Errorf("after %s: %q", what, r.All)
+		}
+	}
+	out, errs, code := s.cli("events", "--since", "1h", "--json")
+	if code != 0 || !strings.Contains(out, `"session.hibernated"`) || !strings.Contains(out, `"session.woken"`) {
+		t.Errorf("the events: %d %q %q", code, out, errs)
+	}
+	until(t, "it sleeps again", func() bool { return sessionStatus(c, id) == "hibernated" })
+	c.call("stop_session", args{"session_id": id}) // the end of the test looks for its image
+}
+
+// sandboxOf returns the id of a session's sandbox that runs; empty: there is none.
+func (s *server) sandboxOf(session string) string {
+	for _, b := range s.ps(false).Sandboxes {
+		if b.Session == session {
+			return b.ID
+		}
+	}
+	return ""
+}
+
+func sessionStatus(c *client, id string) any {
+	for _, e := range c.call("get_sessions", nil).Fields["sessions"].([]any) {
+		if m := e.(map[string]any); m["session_id"] == id {
+			return m["status"]
+		}
+	}
+	return nil
+}
+
+// TestKilledAsleep kills the server again and again while sessions fall asleep and wake. Each has its variables
+// afterwards, or its user is told that they are gone.
+func TestKilledAsleep(t *testing.T) {
+	t.Parallel()
+	s := start(t, sleepy...)
+	c := s.connect(older, "", nil)
+	sessions := map[string]int{} // what x is
+	for range 3 {
+		sessions[c.code("new", "x = 0").session()] = 0
+	}
+	kept, slept := 0, 0
+	for round := range 15 {
+		time.Sleep(time.Second + time.Duration(rand.IntN(2000))*time.Millisecond)
+		s.kill()
+		transport.CloseIdleConnections()
+		s.launch()
+		c = s.connect(older, "", nil)
+		for id, x := range sessions {
+			if sessionStatus(c, id) == "hibernated" {
+				slept++
+			}
+			r := c.code(id, "globals().get('x')")
+			switch told := r.Fields["notice"] != nil; {
+			case !told && r.Text == fmt.Sprint(x):
+				kept++
+			case !told:
+				t.Errorf("round %d: x is %q, not %d, and nobody was told", round, r.All, x)
+			default:
+				t.Logf("round %d: told: %q", round, r.Fields["notice"])
+			}
+			sessions[id] = round
+			c.code(id, fmt.Sprintf("x = %d", round))
+		}
+	}
+	t.Logf("variables were kept %d times; %d times a session slept", kept, slept)
+	if kept < 15 || slept == 0 {
+		t.Errorf("variables were kept %d times, and %d times a session slept", kept, slept)
+	}
+}
+
+// TestOnStop: what runs after the server was stopped, what the next one still has, and what users are told.
+func TestOnStop(t *testing.T) {
+	for mode, says := range map[string]string{"keep": "", "hibernate": "", "end": "its server was stopped"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			s := start(t, "SANDLOT_ON_STOP="+mode, "SANDLOT_POOL_SIZE=1")
+			c := s.connect(older, "", nil)
+			var ids []string
+			for i := range 3 {
+				ids = append(ids, c.code("new", fmt.Sprintf("x = %d", i)).session())
+				c.shell(ids[i], "echo kept > f")
+			}
+			// What sleeps only because the server does may have a background process.
+			process := c.call("execute_command", args{"command": "sleep 1000", "background": true,
+				"session_id": ids[0]}).Fields["process_id"]
+			out, errs, code := s.cli("stop")
+			s.cmd.Wait()
+			if code != 0 || strings.Contains(out, "live on") != (mode == "keep") {
+				t.Errorf("sandlot stop: %d %q %q", code, out, errs)
+			}
+			if n := len(s.running()); (n > 0) != (mode == "keep") {
+				t.Errorf("%d processes of sandboxes run", n)
+			}
+			transport.CloseIdleConnections()
+			s.launch()
+			c = s.connect(older, "", nil)
+			for i, id := range ids {
+				r := c.code(id, "(globals().get('x'), open('/workspace/f').read())")
+				want := fmt.Sprintf("(%d, 'kept\\n')", i)
+				if says != "" {
+					want = "(None, 'kept\\n')"
+				}
+				notice, _ := r.Fields["notice"].(string)
+				if !strings.Contains(r.All, want) || (notice == "") != (says == "") || !strings.Contains(notice, says) {
+					t.Errorf("session %d: %q", i, r.All)
+				}
+			}
+			if says == "" {
+				r := c.call("read_process", args{"process_id": process})
+				if r.Fields["running"] != true {
+					t.Errorf("the background process: %q", r.All)
+				}
+			}
+		})
+	}
+}
