@@ -172,7 +172,8 @@ func (s *server) begin(settings []string) {
 	s.env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "SANDLOT_NETWORK_REGISTRIES=none"}
 	if d := daemonOf(s.t); d != nil {
 		s.docker = d
-		s.env = append(s.env, "SANDLOT_RUNTIME=docker", "SANDLOT_DOCKER_HOST="+d.Host)
+		// Docker's sandboxes cannot sleep: that they end with their server is a test of its own.
+		s.env = append(s.env, "SANDLOT_RUNTIME=docker", "SANDLOT_DOCKER_HOST="+d.Host, "SANDLOT_ON_STOP=keep")
 	}
 	s.env = append(s.env, settings...)
 	s.args = []string{"serve", "--state-dir", s.State, "--port", strconv.Itoa(port), "--host", "127.0.0.1"}
@@ -245,7 +246,7 @@ func (s *server) stop() {
 		if err != nil {
 			s.t.Errorf("the server ended with %v\n%s", err, s.log)
 		}
-	case <-time.After(45 * time.Second):
+	case <-time.After(100 * time.Second): // as long as the unit gives it
 		s.cmd.Process.Kill()
 		<-done
 		s.t.Errorf("the server does not stop\n%s", s.log)

@@ -130,49 +130,67 @@ func TestKilledAsleep(t *testing.T) {
 	}
 }
 
-// TestOnStop: what runs after the server was stopped, what the next one still has, and what users are told.
+// TestOnStop: what runs after the server was stopped, what the next one still has, and what users are told. Without the
+// setting sessions sleep, and end where they cannot.
 func TestOnStop(t *testing.T) {
-	for mode, says := range map[string]string{"keep": "", "hibernate": "", "end": "its server was stopped"} {
+	cannot := ""
+	if daemonOf(t) != nil {
+		cannot = "it could not be put to sleep: the runtime docker cannot do that"
+	}
+	for mode, says := range map[string]string{"keep": "", "hibernate": cannot, "end": "its server was stopped"} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			s := start(t, "SANDLOT_ON_STOP="+mode, "SANDLOT_POOL_SIZE=1")
-			c := s.connect(older, "", nil)
-			var ids []string
-			for i := range 3 {
-				ids = append(ids, c.code("new", fmt.Sprintf("x = %d", i)).session())
-				c.shell(ids[i], "echo kept > f")
-			}
-			// What sleeps only because the server does may have a background process.
-			process := c.call("execute_command", args{"command": "sleep 1000", "background": true,
-				"session_id": ids[0]}).Fields["process_id"]
-			out, errs, code := s.cli("stop")
-			s.cmd.Wait()
-			if code != 0 || strings.Contains(out, "live on") != (mode == "keep") {
-				t.Errorf("sandlot stop: %d %q %q", code, out, errs)
-			}
-			if n := len(s.running()); (n > 0) != (mode == "keep") {
-				t.Errorf("%d processes of sandboxes run", n)
-			}
-			transport.CloseIdleConnections()
-			s.launch()
-			c = s.connect(older, "", nil)
-			for i, id := range ids {
-				r := c.code(id, "(globals().get('x'), open('/workspace/f').read())")
-				want := fmt.Sprintf("(%d, 'kept\\n')", i)
-				if says != "" {
-					want = "(None, 'kept\\n')"
-				}
-				notice, _ := r.Fields["notice"].(string)
-				if !strings.Contains(r.All, want) || (notice == "") != (says == "") || !strings.Contains(notice, says) {
-					t.Errorf("session %d: %q", i, r.All)
-				}
-			}
-			if says == "" {
-				r := c.call("read_process", args{"process_id": process})
-				if r.Fields["running"] != true {
-					t.Errorf("the background process: %q", r.All)
-				}
-			}
+			testOnStop(t, mode, says)
 		})
+	}
+}
+
+func testOnStop(t *testing.T, mode, says string) {
+	settings := []string{"SANDLOT_POOL_SIZE=1", "SANDLOT_ON_STOP=" + mode}
+	if mode == "hibernate" {
+		settings[1] = "SANDLOT_ON_STOP=" // the default
+	}
+	s := start(t, settings...)
+	c := s.connect(older, "", nil)
+	var ids []string
+	for i := range 3 {
+		ids = append(ids, c.code("new", fmt.Sprintf("x = %d", i)).session())
+		c.shell(ids[i], "echo kept > f")
+	}
+	// What sleeps only because the server does may have a background process.
+	process := c.call("execute_command", args{"command": "sleep 1000", "background": true,
+		"session_id": ids[0]}).Fields["process_id"]
+	out, errs, code := s.cli("stop")
+	s.cmd.Wait()
+	sleeps := mode == "hibernate" && says == ""
+	if code != 0 || strings.Contains(out, "live on") != (mode == "keep") ||
+		strings.Contains(out, "3 sessions sleep") != sleeps {
+		t.Errorf("sandlot stop: %d %q %q", code, out, errs)
+	}
+	if f := s.ps(false); len(f.Sandboxes) > 0 != (mode == "keep") || len(f.Asleep) > 0 != sleeps {
+		t.Errorf("these run, and sleep, after the server: %+v", f)
+	}
+	if left := s.running(); len(left) > 0 && mode != "keep" {
+		t.Errorf("this runs: %q", left)
+	}
+	transport.CloseIdleConnections()
+	s.launch()
+	c = s.connect(older, "", nil)
+	for i, id := range ids {
+		r := c.code(id, "(globals().get('x'), open('/workspace/f').read())")
+		want := fmt.Sprintf("(%d, 'kept\\n')", i)
+		if says != "" {
+			want = "(None, 'kept\\n')"
+		}
+		notice, _ := r.Fields["notice"].(string)
+		if !strings.Contains(r.All, want) || (notice == "") != (says == "") || !strings.Contains(notice, says) {
+			t.Errorf("session %d: %q", i, r.All)
+		}
+	}
+	if says == "" {
+		r := c.call("read_process", args{"process_id": process})
+		if r.Fields["running"] != true {
+			t.Errorf("the background process: %q", r.All)
+		}
 	}
 }

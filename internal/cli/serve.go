@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -137,14 +138,24 @@ func connectHelp(c *config.Config, at *net.TCPAddr, needsToken bool) string {
 
 Stop it with Ctrl-C: %s
 `, app.Version, url, behind, token, url, curl, url, claude, self, state, url, headers, url, headers,
-		afterStop[c.Sessions.OnStop])
+		afterStop(c))
 }
 
-// afterStop says what becomes of the sandboxes when the server is stopped, by the setting on_stop.
-var afterStop = map[string]string{
-	config.StopKeep:      "sessions' sandboxes live on for the next start. To end them too: sandlot stop --sessions",
-	config.StopHibernate: "sessions are put to sleep, and go on after the next start.",
-	config.StopEnd:       "sessions keep their files.",
+// afterStop says what becomes of sessions when the server is stopped, by the setting on_stop.
+func afterStop(c *config.Config) string {
+	const alone = "keep their files, and lose variables and processes"
+	sleeps := slices.Contains(c.Runtime.Names, "gvisor") && c.Network.Mode != "open"
+	switch s := c.Sessions; {
+	case s.OnStop == config.StopKeep:
+		return "sessions' sandboxes live on for the next start. To end them too: sandlot stop --sessions"
+	case s.OnStop == config.StopEnd, !s.Hibernate.Enabled:
+		return "sessions " + alone + "."
+	case !sleeps:
+		return "sessions cannot sleep here, so they " + alone + " (on_stop: keep lets them live on)."
+	case len(c.Runtime.Names) > 1:
+		return "sessions sleep, and go on at their next use; those on Docker cannot, and " + alone + "."
+	}
+	return "sessions sleep, and go on at their next use after the next start."
 }
 
 func (p *program) stdio() *cobra.Command {

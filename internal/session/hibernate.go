@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"sandlot/internal/agent"
 	"sandlot/internal/event"
 	"sandlot/internal/fault"
 	"sandlot/internal/image"
@@ -89,20 +91,51 @@ func (s *Sessions) putToSleep(ctx context.Context, session *Session) error {
 	return nil
 }
 
-// EndAll ends all sandboxes before the server ends. With hibernate, sessions sleep if they can, those used last first,
-// until ctx ends. The others keep their files, and their records say why they have no more.
+// EndAll ends all sandboxes before the server ends. With hibernate, sessions sleep if they can, those with most to lose
+// first, until ctx ends. The others keep their files, and their records say why they have no more.
 func (s *Sessions) EndAll(ctx context.Context, hibernate bool) {
-	live := s.filter(current.hasSandbox)
-	slices.Reverse(live)
 	var work errgroup.Group
-	work.SetLimit(runtime.NumCPU())
-	for _, session := range live {
+	work.SetLimit(max(2, runtime.NumCPU()))
+	for _, l := range s.mostToLose(ctx) {
 		work.Go(func() error {
-			s.endNow(ctx, session, hibernate)
+			s.endNow(ctx, l.session, hibernate)
 			return nil
 		})
 	}
 	_ = work.Wait() // there are no errors
+}
+
+// liveSession is a session with a sandbox, and what that uses, as far as its agent says.
+type liveSession struct {
+	session *Session
+	usage   agent.Usage
+}
+
+// mostToLose returns the sessions with a sandbox: first those in which something runs, then those with much in their
+// memory.
+func (s *Sessions) mostToLose(ctx context.Context) (all []liveSession) {
+	for _, session := range s.filter(current.hasSandbox) {
+		all = append(all, liveSession{session: session})
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	var work sync.WaitGroup
+	for i, l := range all {
+		if b := l.session.current().booted; b != nil { // else it is an earlier server's
+			work.Go(func() { all[i].usage, _ = b.Agent.Usage(ctx) })
+		}
+	}
+	work.Wait()
+	slices.SortStableFunc(all, func(x, y liveSession) int {
+		switch {
+		case x.usage.Busy && !y.usage.Busy:
+			return -1
+		case y.usage.Busy && !x.usage.Busy:
+			return 1
+		}
+		return cmp.Compare(y.usage.MemoryBytes, x.usage.MemoryBytes)
+	})
+	return all
 }
 
 // endNow does that for one session.
