@@ -39,7 +39,8 @@ type frozenInfo struct {
 	Made   time.Time       `json:"made"`
 }
 
-// keptPrograms are paths of programs that are kept for a sandbox that was made of a frozen image; empty: those of Config.
+// keptPrograms are paths of programs that are kept for a sandbox: both for one that was made of a frozen image, and
+// gVisor's for one that was frozen, whose processes another version might not understand. Empty: those of Config.
 type keptPrograms struct {
 	Runsc string `json:"runsc"`
 	Agent string `json:"agent"`
@@ -105,6 +106,10 @@ func (r *Runtime) Freeze(ctx context.Context, sb sandbox.Sandbox, maxBytes int64
 			os.RemoveAll(dir)
 		}
 	}()
+	info := frozenInfo{Host: hostFeatures(), Made: time.Now().UTC()}
+	if info.Runsc, info.Agent, err = r.keepPrograms(b); err != nil {
+		return image, fmt.Errorf("keeping the programs: %w", err)
+	}
 	// gVisor writes connections to the host as closed ones, and wakes nobody who waits for them: the agent would wait
 	// for ever after Thaw. Without a socket it has none, and dials in vain.
 	b.unlisten()
@@ -114,61 +119,57 @@ func (r *Runtime) Freeze(ctx context.Context, sb sandbox.Sandbox, maxBytes int64
 	if err := r.runRunsc(ctx, b, "pause", b.spec.ID); err != nil {
 		return image, shorten(err)
 	}
-	info, err := r.writeFrozen(ctx, b, dir, maxBytes)
-	if err != nil {
+	if err := r.writeFrozen(ctx, b, &info, dir, maxBytes); err != nil {
 		return image, shorten(err)
 	}
 	image.Bytes, image.Made = info.Bytes, info.Made
 	return image, errors.Join(os.Rename(dir, filepath.Join(r.frozen.dir, image.Name)), atomicfile.Sync(r.frozen.dir))
 }
 
-// writeFrozen writes the image of a sandbox that stands still.
-func (r *Runtime) writeFrozen(ctx context.Context, b *box, dir string, maxBytes int64) (info frozenInfo, err error) {
+// writeFrozen writes the image of a sandbox that stands still. info says of what it is, and becomes complete.
+func (r *Runtime) writeFrozen(ctx context.Context, b *box, info *frozenInfo, dir string, maxBytes int64) error {
 	text, err := os.ReadFile(filepath.Join(b.dir, bundleFile))
 	if err != nil {
-		return info, err
+		return err
 	}
 	bundle := new(specs.Spec)
 	if err := json.Unmarshal(text, bundle); err != nil {
-		return info, err
+		return err
 	}
 	spec := b.Spec()
-	info = frozenInfo{Record: specfile.Of(spec, ""), Rootfs: b.root.Image, Host: hostFeatures(), Made: time.Now().UTC()}
+	info.Record, info.Rootfs = specfile.Of(spec, ""), b.root.Image
 	info.Record.Secret = ""
-	if info.Runsc, info.Agent, err = r.keepPrograms(b); err != nil {
-		return info, fmt.Errorf("keeping the programs: %w", err)
-	}
 	if err := r.hasSpace(b, maxBytes); err != nil {
-		return info, err
+		return err
 	}
 	if info.Files, err = b.hostFiles(bundle.Root.Path, frozenMounts(bundle.Mounts, spec.Mounts)); err != nil {
-		return info, err
+		return err
 	}
 	if err := r.runRunsc(ctx, b, "checkpoint", "-image-path", dir, "-leave-running", "-compression", "none",
 		"-exclude-committed-zero-pages", spec.ID); err != nil {
-		return info, err
+		return err
 	}
 	for i, f := range info.Files { // they must not have changed while the image was made
 		if err := f.checkUnchanged(); err != nil {
-			return info, err
+			return err
 		}
 		info.Files[i] = f.kept()
 	}
 	if info.Bytes, err = diskBytes(dir); err != nil {
-		return info, err
+		return err
 	}
 	if info.Bytes > maxBytes {
-		return info, tooLarge(info.Bytes, maxBytes)
+		return tooLarge(info.Bytes, maxBytes)
 	}
 	record, err := json.Marshal(info)
 	if err != nil {
-		return info, err
+		return err
 	}
 	if err := errors.Join(os.WriteFile(filepath.Join(dir, bundleFile), text, 0o600),
 		os.WriteFile(filepath.Join(dir, frozenInfoFile), record, 0o600)); err != nil {
-		return info, err
+		return err
 	}
-	return info, syncAll(dir, spec.Mounts)
+	return syncAll(dir, spec.Mounts)
 }
 
 // syncAll makes durable an image, and the files that the sandbox has written to its mounts: the image has their names
@@ -213,11 +214,15 @@ func (f fileState) kept() fileState {
 	return f
 }
 
-// keepPrograms keeps the programs that a sandbox runs on: they may have been replaced since it started.
+// keepPrograms keeps the programs that a sandbox runs on, and returns their SHA-256: they may have been replaced since
+// it started. From then on gVisor's commands for the sandbox are of that version.
 func (r *Runtime) keepPrograms(b *box) (runsc, agent string, err error) {
 	pid, _ := b.process()
 	name := filepath.Base(r.Runsc)
 	if runsc, err = r.frozen.programs.Keep(fmt.Sprintf("/proc/%d/exe", pid), name); err != nil {
+		return "", "", err
+	}
+	if err := b.useRunsc(r.frozen.programs.Path(runsc, name)); err != nil {
 		return "", "", err
 	}
 	open, err := openFiles(pid)
@@ -232,6 +237,27 @@ func (r *Runtime) keepPrograms(b *box) (runsc, agent string, err error) {
 	}
 	agent, err = r.frozen.programs.Keep(open[i].path, agentName)
 	return runsc, agent, err
+}
+
+// useRunsc makes gVisor's commands for the sandbox be of that program.
+func (b *box) useRunsc(path string) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.kept.Runsc == path {
+		return nil
+	}
+	b.kept.Runsc = path
+	return specfile.Write(b.dir, b.record())
+}
+
+// runsc returns the program of gVisor's commands for the sandbox.
+func (b *box) runsc() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if isFile(b.kept.Runsc) {
+		return b.kept.Runsc
+	}
+	return b.runtime.Runsc
 }
 
 // hasSpace returns an error if the image of a sandbox is too large, or does not fit on the disk.

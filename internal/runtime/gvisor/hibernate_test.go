@@ -118,12 +118,11 @@ func (s *sleeping) wantX(what string) {
 	}
 }
 
-// TestUpgradeAsleep: a sandbox wakes with the programs that it fell asleep with, after both were replaced, the server
-// was started again, and even when a sandbox had been made of an image before. Kept programs that nobody needs are
+// TestUpgradeAsleep: a sandbox whose programs were replaced falls asleep and wakes with those that it runs on, also
+// after the server was started again, and when it had been made of an image before. Kept programs that nobody needs are
 // removed.
 func TestUpgradeAsleep(t *testing.T) {
 	s := newSleeping(t)
-	i := s.freeze()
 	for _, path := range []string{s.r.Runsc, s.r.Agent} { // the new version does not work at all
 		if err := os.WriteFile(path+".new", []byte("#!/bin/false\n"+strings.Repeat("#", 100)), 0o755); err != nil {
 			t.Fatal(err)
@@ -132,6 +131,7 @@ func TestUpgradeAsleep(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	i := s.freeze()
 	for range 2 {
 		if err := s.r.Close(); err != nil {
 			t.Fatal(err)

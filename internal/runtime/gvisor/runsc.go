@@ -37,11 +37,7 @@ func (r *Runtime) command(ctx context.Context, b *box, args ...string) *exec.Cmd
 	} else if !b.cgroups.Usable() {
 		flags = append(flags, "--ignore-cgroups")
 	}
-	program := r.Runsc
-	if isFile(b.kept.Runsc) {
-		program = b.kept.Runsc
-	}
-	cmd := exec.CommandContext(ctx, program, append(flags, args...)...)
+	cmd := exec.CommandContext(ctx, b.runsc(), append(flags, args...)...)
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "TMPDIR=" + b.dir, "XDG_RUNTIME_DIR=" + b.dir}
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}

@@ -11,6 +11,8 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"sandlot/internal/agent/wire"
 )
 
 // fileState identifies a file, folder or link of the host in the state that it had when statFile looked at it.
@@ -74,6 +76,9 @@ func (b *box) hostFiles(rootPath string, mounts []specs.Mount) ([]fileState, err
 		relative, ok := strings.CutPrefix(o.target, goferRoot+"/")
 		if !ok || o.target == b.root.Image {
 			continue
+		}
+		if agent := strings.TrimSuffix("/"+relative, " (deleted)"); agent == wire.AgentPath {
+			relative = agent[1:] // an upgrade has replaced it
 		}
 		path, shared := b.hostPath("/"+relative, rootPath, mounts)
 		if !shared {

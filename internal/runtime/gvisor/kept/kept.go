@@ -102,11 +102,12 @@ func copyFile(f *os.File, to string) (sum string, err error) {
 }
 
 func (s *Store) has(sum, name string) bool {
-	st, err := os.Stat(s.path(sum, name))
+	st, err := os.Stat(s.Path(sum, name))
 	return err == nil && st.Mode().IsRegular()
 }
 
-func (s *Store) path(sum, name string) string { return filepath.Join(s.dir, sum, name) }
+// Path returns where the program with that SHA-256 is, if it is kept.
+func (s *Store) Path(sum, name string) string { return filepath.Join(s.dir, sum, name) }
 
 var validSum = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
@@ -115,7 +116,7 @@ func (s *Store) Find(sum, name string) (string, error) {
 	if !validSum.MatchString(sum) || name != filepath.Base(name) {
 		return "", errors.New("this is not a program's hash and name")
 	}
-	path := s.path(sum, name)
+	path := s.Path(sum, name)
 	if now, err := s.Keep(path, name); err != nil || now != sum {
 		return "", fmt.Errorf("the kept program %s is not there any more", name)
 	}
