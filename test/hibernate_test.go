@@ -1,10 +1,12 @@
 package test
 
 import (
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -38,29 +40,47 @@ func testHibernate(t *testing.T, s *server) {
 		s.launch()
 		c = s.connect(older, "", nil)
 	}
-	for what, use := range map[string]func(){
-		"code":      func() { c.want(id, "x", "1") },
-		"a command": func() { c.shell(id, "true") },
-		"a file":    func() { c.call("sandbox_read_file", args{"path": "/workspace/f", "session_id": id}) },
-		"a port": func() {
+	file := "/v1/sessions/" + id + "/files/workspace/f"
+	for what, use := range map[string]func() *result{ // nil: it has no notice
+		"code":           func() *result { return c.code(id, "x") },
+		"a command":      func() *result { return c.shell(id, "true") },
+		"reading a file": func() *result { return c.call("sandbox_read_file", args{"path": "f", "session_id": id}) },
+		"writing a file": func() *result {
+			return c.call("sandbox_write_file", args{"path": "g", "content": "x", "session_id": id})
+		},
+		"a file over HTTP": func() *result {
+			if code, _, text := s.request("GET", file, nil); code != http.StatusOK || text != "kept\n" {
+				t.Errorf("a file over HTTP: %d %q", code, text)
+			}
+			return nil
+		},
+		"a port": func() *result {
 			if code, _, _ := link.get("/", tokenHeader, link.token); code != http.StatusBadGateway {
 				t.Errorf("a port: %d", code)
 			}
+			return nil
 		},
-		"the command line": func() {
+		"sandlot exec": func() *result {
 			if out, errs, code := s.cli("exec", "--session", id, "cat", "/tmp/f"); code != 0 || out != "mine" {
 				t.Errorf("the command line: %d %q %q", code, out, errs)
 			}
+			return nil
 		},
-		"the next server":   func() { s.stop(); again() },
-		"one after a crash": func() { s.kill(); again() },
+		"the next server":   func() *result { s.stop(); again(); return nil },
+		"one after a crash": func() *result { s.kill(); again(); return nil },
 	} {
 		until(t, what+": it sleeps", func() bool { return sessionStatus(c, id) == "hibernated" })
-		until(t, what+": it has no sandbox", func() bool { return s.sandboxOf(id) == "" })
-		use()
-		if r := c.code(id, "x, f.read(), f.seek(0)"); !strings.Contains(r.All, "(1, 'mine', 0)") ||
-			r.Fields["notice"] != nil {
-			t.Errorf("after %s: %q", what, r.All)
+		s.looksAsleep(t, id)
+		told := use()
+		r := c.code(id, "x, f.read(), f.seek(0)")
+		if told == nil {
+			told = r // what cannot show it leaves it to the next call
+		} else if r.Fields["notice"] != nil {
+			t.Errorf("after %s it is told twice: %q", what, r.All)
+		}
+		notice, _ := told.Fields["notice"].(string)
+		if !strings.Contains(r.All, "(1, 'mine', 0)") || !strings.HasPrefix(notice, "This session was asleep for ") {
+			t.Errorf("after %s: %q, and it is told %q", what, r.All, notice)
 		}
 	}
 	out, errs, code := s.cli("events", "--since", "1h", "--json")
@@ -69,6 +89,30 @@ func testHibernate(t *testing.T, s *server) {
 	}
 	until(t, "it sleeps again", func() bool { return sessionStatus(c, id) == "hibernated" })
 	c.call("stop_session", args{"session_id": id}) // the end of the test looks for its image
+}
+
+// looksAsleep: all lists say that the session sleeps, and wake it not.
+func (s *server) looksAsleep(t *testing.T, id string) {
+	t.Helper()
+	out, errs, code := s.cli("sessions", "--json")
+	var list []struct {
+		ID     string `json:"session_id"`
+		Status string `json:"status"`
+	}
+	if err := json.Unmarshal([]byte(out), &list); code != 0 || err != nil {
+		t.Fatalf("sandlot sessions: %d %q %q", code, out, errs)
+	}
+	for _, l := range list {
+		if l.ID == id && l.Status != "hibernated" {
+			t.Errorf("sandlot sessions: %+v", l)
+		}
+	}
+	f := s.ps(false)
+	if !slices.ContainsFunc(f.Asleep, func(a sleepingSession) bool {
+		return a.Session == id && time.Since(a.Since) < time.Hour
+	}) || s.sandboxOf(id) != "" {
+		t.Errorf("sandlot ps: %+v", f)
+	}
 }
 
 // sandboxOf returns the id of a session's sandbox that runs; empty: there is none.
@@ -112,7 +156,7 @@ func TestKilledAsleep(t *testing.T) {
 				slept++
 			}
 			r := c.code(id, "globals().get('x')")
-			switch told := r.Fields["notice"] != nil; {
+			switch told := strings.Contains(r.All, "are gone"); {
 			case !told && r.Text == fmt.Sprint(x):
 				kept++
 			case !told:
@@ -162,7 +206,7 @@ func testOnStop(t *testing.T, mode, says string) {
 		"session_id": ids[0]}).Fields["process_id"]
 	out, errs, code := s.cli("stop")
 	s.cmd.Wait()
-	sleeps := mode == "hibernate" && says == ""
+	sleeps, lost := mode == "hibernate" && says == "", says != ""
 	if code != 0 || strings.Contains(out, "live on") != (mode == "keep") ||
 		strings.Contains(out, "sessions sleep") != sleeps {
 		t.Errorf("sandlot stop: %d %q %q", code, out, errs)
@@ -179,15 +223,18 @@ func testOnStop(t *testing.T, mode, says string) {
 	for i, id := range ids {
 		r := c.code(id, "(globals().get('x'), open('/workspace/f').read())")
 		want := fmt.Sprintf("(%d, 'kept\\n')", i)
-		if says != "" {
+		if lost {
 			want = "(None, 'kept\\n')"
 		}
 		notice, _ := r.Fields["notice"].(string)
+		if sleeps {
+			says = "was asleep for "
+		}
 		if !strings.Contains(r.All, want) || (notice == "") != (says == "") || !strings.Contains(notice, says) {
 			t.Errorf("session %d: %q", i, r.All)
 		}
 	}
-	if says == "" {
+	if !lost {
 		r := c.call("read_process", args{"process_id": process})
 		if r.Fields["running"] != true {
 			t.Errorf("the background process: %q", r.All)

@@ -19,11 +19,14 @@ type folder struct {
 	Server *struct {
 		PID int `json:"pid"`
 	} `json:"server"`
-	Sandboxes []shownSandbox `json:"sandboxes"`
-	Asleep    []struct {
-		Session string    `json:"session"`
-		Since   time.Time `json:"since"`
-	} `json:"asleep"`
+	Sandboxes []shownSandbox    `json:"sandboxes"`
+	Asleep    []sleepingSession `json:"asleep"`
+}
+
+// sleepingSession is a session that sleeps as `sandlot ps --json` shows it.
+type sleepingSession struct {
+	Session string    `json:"session"`
+	Since   time.Time `json:"since"`
 }
 
 // shownSandbox is a sandbox as `sandlot ps --json` shows it.

@@ -101,7 +101,7 @@ func (h *Hub) sessionRequest(o policy.Operation, p auth.Principal, id SessionID)
 // openSession opens the session of the request and waits for its sandbox. The lease lasts
 // until the request ends.
 func (a *ActiveRequest) openSession(ctx context.Context, spec SessionSpec) (*session.Lease, error) {
-	wanted := session.OpenRequest{ID: spec.ID, Template: spec.Template, Flavor: spec.Flavor}
+	wanted := session.OpenRequest{ID: spec.ID, Template: spec.Template, Flavor: spec.Flavor, KeepNotice: true}
 	l, err := a.hub.Sessions.Open(ctx, a.request.Principal, wanted)
 	if err == nil {
 		a.holdLease(l)

@@ -226,10 +226,13 @@ func (s *Session) wake(ctx context.Context, t *image.Template, f image.Flavor) (
 	s.sessions.removeImage(ctx, r.Runtime, r.Image)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.cur.booted = b
+	s.cur.booted, s.cur.asleepFor = b, asleepSince(r.Slept)
 	s.sessions.publish(s.cur.rec, event.SessionWoken, f.Name, time.Since(began))
 	return true, nil
 }
+
+// asleepSince returns for how long a session has slept, which is not 0.
+func asleepSince(slept time.Time) time.Duration { return max(time.Since(slept), 1) }
 
 // stayStopped notes that the session could not be woken in the sandbox of that id.
 func (s *Session) stayStopped(ctx context.Context, id string, cause error) error {

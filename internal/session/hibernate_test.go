@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -73,9 +74,13 @@ func TestHibernate(t *testing.T) {
 				w.wantImages(1)
 			}
 			l := w.use(ann, OpenRequest{ID: id})
-			if l.Notice != "" || w.box(id).Memory() != "x" || w.status(id) != "ready" {
+			if !strings.HasPrefix(l.Notice, "This session was asleep for 1s, and goes on where it was.") ||
+				w.box(id).Memory() != "x" || w.status(id) != "ready" {
 				t.Errorf("it woke with %q in its memory, status %q, and was told %q", w.box(id).Memory(), w.status(id),
 					l.Notice)
+			}
+			if l := w.use(ann, OpenRequest{ID: id}); l.Notice != "" {
+				t.Errorf("it is told twice: %q", l.Notice)
 			}
 			w.wantImages(0)
 		}
@@ -108,6 +113,7 @@ func TestInUse(t *testing.T) {
 		l.Release()
 		w.box(id).SetMemory("x")
 		var calls sync.WaitGroup
+		var told atomic.Int32
 		w.fake.OnStep = func(s sandboxtest.Step) error {
 			if s == sandboxtest.StepFrozen {
 				if got := w.status(id); got != "ready" {
@@ -115,8 +121,8 @@ func TestInUse(t *testing.T) {
 				}
 				for range 3 {
 					calls.Go(func() {
-						if l := w.use(ann, OpenRequest{ID: id}); l.Notice != "" {
-							t.Errorf("told: %s", l.Notice)
+						if l := w.use(ann, OpenRequest{ID: id}); strings.Contains(l.Notice, "was asleep") {
+							told.Add(1)
 						}
 					})
 				}
@@ -127,8 +133,8 @@ func TestInUse(t *testing.T) {
 			t.Error("it did not fall asleep")
 		}
 		calls.Wait()
-		if created, alive := w.fake.Count(); w.box(id).Memory() != "x" || created != 2 || alive != 1 {
-			t.Errorf("%d sandboxes were made, %d run", created, alive)
+		if created, alive := w.fake.Count(); w.box(id).Memory() != "x" || created != 2 || alive != 1 || told.Load() != 1 {
+			t.Errorf("%d sandboxes were made, %d run; %d calls were told", created, alive, told.Load())
 		}
 		w.wantImages(0)
 	})
@@ -272,7 +278,7 @@ func TestCrashAsleep(t *testing.T) {
 				w.open(sleeps)
 				w.removeUnowned(t.Context())
 				l := w.use(ann, OpenRequest{ID: id})
-				if kept := w.box(id).Memory() == "x"; kept == c.lost || kept != (l.Notice == "") {
+				if kept := w.box(id).Memory() == "x"; kept == c.lost || kept == strings.Contains(l.Notice, "gone") {
 					t.Errorf("it has %q in its memory, and was told %q", w.box(id).Memory(), l.Notice)
 				}
 				if _, alive := w.fake.Count(); alive != 1 {

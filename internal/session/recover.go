@@ -224,6 +224,9 @@ func (s *Session) adopt(ctx context.Context) error {
 			return err
 		}
 		s.sessions.removeImage(ctx, r.Runtime, r.Image)
+		s.mu.Lock()
+		s.cur.asleepFor = asleepSince(r.Slept)
+		s.mu.Unlock()
 	}
 	booted := s.sessions.Pool.Adopt(box, pool.Request{Workspace: r.Workspace, Template: t, Flavor: f})
 	s.mu.Lock()

@@ -104,8 +104,9 @@ type current struct {
 	booted      *pool.Booted
 	adopted     *pool.Booted // the sandbox taken over from an earlier server; nil: none
 	booting     bool
-	freezing    bool // its sandbox is being put to sleep; booted is nil meanwhile
-	active      int  // number of leases
+	freezing    bool          // its sandbox is being put to sleep; booted is nil meanwhile
+	asleepFor   time.Duration // how long it had slept when it woke; 0: its user was told, or it has not slept
+	active      int           // number of leases
 	removed     bool
 	waiting     bool  // it has a sandbox that has not been taken over yet, from an earlier server or after giveUp
 	stopPending bool  // that sandbox is to be stopped as soon as it is taken over
@@ -166,11 +167,11 @@ func (s *Session) updateOrLog(what string, change func(*Record)) {
 	}
 }
 
-// ensureSandbox makes sure that the session has a sandbox that answers. The notice tells the user what
-// was lost since the last call; empty: nothing was. With keepNotice the notice is left to
-// the next call.
+// ensureSandbox makes sure that the session has a sandbox that answers. The notice is that of takeNotice; with
+// keepNotice it is left to the next call.
 func (s *Session) ensureSandbox(ctx context.Context, keepNotice bool) (b *pool.Booted, notice string, err error) {
-	if c := s.current(); c.booted != nil && c.rec.Lost == "" && !c.removed && c.booted.Agent.Linked() {
+	if c := s.current(); c.booted != nil && c.rec.Lost == "" && (c.asleepFor == 0 || keepNotice) && !c.removed &&
+		c.booted.Agent.Linked() {
 		return c.booted, "", nil
 	}
 	if err := s.acquire(ctx); err != nil {
@@ -183,14 +184,33 @@ func (s *Session) ensureSandbox(ctx context.Context, keepNotice bool) (b *pool.B
 	if err := s.ensureLinked(ctx); err != nil {
 		return nil, "", err
 	}
-	if lost := s.record().Lost; lost != "" && !keepNotice {
-		notice = fmt.Sprintf("This session's sandbox was started again (%s). Files in /workspace are kept; "+
-			"variables, processes and everything outside /workspace are gone.", lost)
-		if err := s.update(func(r *Record) { r.Lost = "" }); err != nil {
-			return nil, "", err
-		}
+	if !keepNotice {
+		notice, err = s.takeNotice()
 	}
-	return s.current().booted, notice, nil
+	return s.current().booted, notice, err
+}
+
+// takeNotice returns what the user is to be told once: what was lost since the last call, or that the session was
+// asleep.
+func (s *Session) takeNotice() (string, error) {
+	s.mu.Lock()
+	lost, home, slept := s.cur.rec.Lost, s.cur.rec.Home, s.cur.asleepFor
+	s.cur.asleepFor = 0
+	s.mu.Unlock()
+	switch {
+	case lost != "":
+		return fmt.Sprintf("This session's sandbox was started again (%s). Files in /workspace are kept; "+
+				"variables, processes and everything outside /workspace are gone.", lost),
+			s.update(func(r *Record) { r.Lost = "" })
+	case slept != 0:
+		notice := fmt.Sprintf("This session was asleep for %s, and goes on where it was. Its connections to other "+
+			"machines were cut", max(slept, time.Second).Round(time.Second))
+		if home {
+			notice += ", and third-party MCP servers in it start again"
+		}
+		return notice + ".", nil
+	}
+	return "", nil
 }
 
 // ensureLinked makes sure that the session has a sandbox whose agent is linked. The caller holds
@@ -387,7 +407,7 @@ type Lease struct {
 	*Session
 	Booted  *pool.Booted
 	Created bool   // the session is new
-	Notice  string // tells the user what was lost; empty: nothing was
+	Notice  string // what the user is to be told about the time since the last call; empty: nothing
 	once    sync.Once
 }
 

@@ -134,8 +134,8 @@ type OpenRequest struct {
 	Env map[string]string
 	// NewByDefault makes a new session the default, instead of the home.
 	NewByDefault bool
-	// keepNotice leaves Lease.Notice to the next call.
-	keepNotice bool
+	// KeepNotice leaves Lease.Notice to the next call: for whoever cannot show it.
+	KeepNotice bool
 }
 
 // Wanted returns which session a principal's request is for: "new", "home", or an id.
@@ -163,7 +163,7 @@ func (s *Sessions) Open(ctx context.Context, p auth.Principal, a OpenRequest) (*
 	session.cur.active++
 	session.mu.Unlock()
 	l := &Lease{Session: session, Created: created}
-	if l.Booted, l.Notice, err = session.ensureSandbox(ctx, a.keepNotice); err != nil {
+	if l.Booted, l.Notice, err = session.ensureSandbox(ctx, a.KeepNotice); err != nil {
 		l.Release()
 		if created {
 			s.endSession(context.WithoutCancel(ctx), session)
@@ -500,7 +500,7 @@ func (s *Sessions) Prewarm(ctx context.Context, p auth.Principal) {
 	if p.Service || !s.hasRoom(p.ID) {
 		return
 	}
-	if l, err := s.Open(ctx, p, OpenRequest{ID: "home", keepNotice: true}); err == nil {
+	if l, err := s.Open(ctx, p, OpenRequest{ID: "home", KeepNotice: true}); err == nil {
 		l.Release()
 	}
 }
