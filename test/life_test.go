@@ -44,7 +44,7 @@ type shownSandbox struct {
 // the machine.
 func (s *server) ps(all bool) folder {
 	s.t.Helper()
-	cmd := exec.Command(s.program, "ps", "--json")
+	cmd := s.as(exec.Command(s.program, "ps", "--json"))
 	cmd.Env = s.env
 	if !all {
 		cmd.Args = append(cmd.Args, "--state-dir", s.State)

@@ -21,6 +21,17 @@ import (
 	"sandlot/internal/secret"
 )
 
+// This file owns the states of a session that sleeps:
+//
+//	live      booted is set                      State Live,   Sandbox
+//	freezing  booted is nil, freezing is true    State Live,   Sandbox
+//	asleep    booted is nil                      State Asleep, Image
+//	waking    booting is true                    State Live,   Sandbox and Image
+//
+// The session's lock is held to go from one to the next. freeze and still are what snapshots and forks need as well: the
+// workspace can be copied between freeze and goOn, while nothing runs in the sandbox. Pool.Wake makes a sandbox of an
+// image for whatever session.
+//
 // A session sleeps when its sandbox was written to a frozen image, and ended. The steps are in an order in which a
 // crash of the server leaves the session in one of three states: it has its sandbox, it sleeps, or it has its files,
 // and the reason why it has no more is in its record.
@@ -45,49 +56,91 @@ var errInUse = errors.New("it is in use")
 // sleepTimeout is the timeout to put a session to sleep, or to let it go on when that failed.
 const sleepTimeout = time.Minute
 
-// putToSleep puts a session that no call uses to sleep. The error says why it was not, in words that can end a
-// sentence; the session then goes on, unless its sandbox has died. The caller holds the lock.
-func (s *Sessions) putToSleep(ctx context.Context, session *Session) error {
-	r := session.record()
-	h, err := s.Pool.HibernatorNamed(r.Runtime)
+// still is a session whose sandbox stands still, and was written to an image. Either goOn or end follows. The session's
+// lock is held meanwhile.
+type still struct {
+	session *Session
+	runtime sandbox.Hibernator
+	booted  *pool.Booted // which the session does not have meanwhile
+	image   sandbox.FrozenImage
+}
+
+// freeze writes the image of a session that no call uses. The error says why that could not be done, in words that can
+// end a sentence; the session then goes on, unless its sandbox has died. The caller holds the lock.
+func (s *Sessions) freeze(ctx context.Context, session *Session) (*still, error) {
+	h, err := s.Pool.HibernatorNamed(session.record().Runtime)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	session.mu.Lock()
-	booted := session.cur.booted
-	if session.cur.active > 0 || session.cur.removed || booted == nil {
+	f := &still{session: session, runtime: h, booted: session.cur.booted}
+	if session.cur.active > 0 || session.cur.removed || f.booted == nil {
 		session.mu.Unlock()
-		return errInUse
+		return nil, errInUse
 	}
 	session.cur.booted, session.cur.freezing = nil, true
 	session.disk.changed = true
 	session.mu.Unlock()
+	f.booted.Detach()
+	if f.image, err = h.Freeze(ctx, f.booted.Box, s.Hibernation.ImageBytes); err != nil {
+		f.goOn(ctx)
+		return nil, err
+	}
+	return f, nil
+}
+
+// goOn gives the session its sandbox back, which goes on. The image stays.
+func (f *still) goOn(ctx context.Context) {
+	s, old := f.session, f.booted
+	err := f.runtime.Thaw(ctx, old.Box)
+	b := s.sessions.Pool.Adopt(old.Box, pool.Request{Workspace: old.Workspace, Template: old.Template,
+		Flavor: old.Flavor})
+	s.mu.Lock()
+	s.sessions.connectOutlet(b, s.cur.rec, s.meter)
+	if s.cur.adopted == old {
+		s.cur.adopted = b
+	}
+	s.cur.booted, s.cur.freezing = b, false
+	s.mu.Unlock()
+	if err != nil {
+		s.sessions.Log.Error("a sandbox that could not be put to sleep does not go on", "sandbox", b.ID, "error", err)
+		s.dropSandbox(b, "it could not be put to sleep, and did not go on")
+	}
+}
+
+// end ends the sandbox. The session's record does not have it any more.
+func (f *still) end(ctx context.Context) {
+	s := f.session
+	s.mu.Lock()
+	s.cur.freezing = false
+	s.mu.Unlock()
+	if err := f.booted.Box.Stop(ctx); err != nil {
+		s.sessions.Log.Error("could not remove the sandbox of a session that sleeps; it is tried again", "sandbox",
+			f.booted.ID, "error", err)
+		s.sessions.queueRemoval(boxID{cmp.Or(s.record().Runtime, s.sessions.Pool.Runtime.Name()), f.booted.ID})
+	}
+}
+
+// putToSleep puts a session that no call uses to sleep. The error says why it was not, as that of freeze; the session
+// then goes on. The caller holds the lock.
+func (s *Sessions) putToSleep(ctx context.Context, session *Session) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sleepTimeout)
 	defer cancel()
 	began := time.Now()
-	booted.Detach()
-	frozen, err := h.Freeze(ctx, booted.Box, s.Hibernation.ImageBytes)
-	if err == nil {
-		err = session.update(func(r *Record) {
-			r.State, r.Image, r.Slept, r.Sandbox = Asleep, frozen.Name, time.Now().UTC(), ""
-		})
-		if err != nil {
-			s.removeImage(ctx, r.Runtime, frozen.Name)
-		}
-	}
+	f, err := s.freeze(ctx, session)
 	if err != nil {
-		session.goOn(ctx, h, booted)
 		return err
 	}
-	session.mu.Lock()
-	session.cur.freezing = false
-	session.mu.Unlock()
-	if err := booted.Box.Stop(ctx); err != nil {
-		s.Log.Error("could not remove the sandbox of a session that sleeps; it is tried again", "sandbox", booted.ID,
-			"error", err)
-		s.queueRemoval(boxID{cmp.Or(r.Runtime, s.Pool.Runtime.Name()), booted.ID})
+	if err := session.update(func(r *Record) {
+		r.State, r.Image, r.Slept, r.Sandbox = Asleep, f.image.Name, time.Now().UTC(), ""
+	}); err != nil {
+		s.removeImage(ctx, session.record().Runtime, f.image.Name)
+		f.goOn(ctx)
+		return err
 	}
-	s.publish(r, event.SessionHibernated, fmt.Sprintf("%d MB", megabytes(frozen.Bytes)), time.Since(began))
+	f.end(ctx)
+	s.publish(session.record(), event.SessionHibernated, fmt.Sprintf("%d MB", megabytes(f.image.Bytes)),
+		time.Since(began))
 	return nil
 }
 
@@ -176,24 +229,6 @@ func (s *Sessions) endNow(ctx context.Context, session *Session, hibernate bool)
 
 // stoppedByServer is the reason for the loss of a sandbox that ended with its server.
 const stoppedByServer = "its server was stopped"
-
-// goOn gives the session back the sandbox that could not be put to sleep.
-func (s *Session) goOn(ctx context.Context, h sandbox.Hibernator, old *pool.Booted) {
-	err := h.Thaw(ctx, old.Box)
-	b := s.sessions.Pool.Adopt(old.Box, pool.Request{Workspace: old.Workspace, Template: old.Template,
-		Flavor: old.Flavor})
-	s.mu.Lock()
-	s.sessions.connectOutlet(b, s.cur.rec, s.meter)
-	if s.cur.adopted == old {
-		s.cur.adopted = b
-	}
-	s.cur.booted, s.cur.freezing = b, false
-	s.mu.Unlock()
-	if err != nil {
-		s.sessions.Log.Error("a sandbox that could not be put to sleep does not go on", "sandbox", b.ID, "error", err)
-		s.dropSandbox(b, "it could not be put to sleep, and did not go on")
-	}
-}
 
 // wake makes a sandbox of the image in which the session sleeps. If that cannot be done, the session has only its
 // files from then on, and its record says why. The error is that of a session that cannot boot a sandbox either. The
