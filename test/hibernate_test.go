@@ -13,7 +13,8 @@ import (
 )
 
 // sleepy are the settings of a server whose sessions sleep after a second.
-var sleepy = []string{"MSB_SESSION_TIMEOUT=1", "MSB_CLEANUP_INTERVAL=1", "SANDLOT_POOL_SIZE=0"}
+var sleepy = []string{"MSB_SESSION_TIMEOUT=1", "MSB_CLEANUP_INTERVAL=1", "SANDLOT_POOL_SIZE=0",
+	"SANDLOT_MCP_IDLE_TIMEOUT=2s"}
 
 // TestHibernate: a session that nobody uses sleeps, and any use wakes it with all that it had.
 func TestHibernate(t *testing.T) {
@@ -83,12 +84,72 @@ func testHibernate(t *testing.T, s *server) {
 			t.Errorf("after %s: %q, and it is told %q", what, r.All, notice)
 		}
 	}
+	s.thirdPartyWakes(t, c)
 	out, errs, code := s.cli("events", "--since", "1h", "--json")
 	if code != 0 || !strings.Contains(out, `"session.hibernated"`) || !strings.Contains(out, `"session.woken"`) {
 		t.Errorf("the events: %d %q %q", code, out, errs)
 	}
 	until(t, "it sleeps again", func() bool { return sessionStatus(c, id) == "hibernated" })
 	c.call("stop_session", args{"session_id": id}) // the end of the test looks for its image
+}
+
+// thirdPartyWakes: a home stays awake while a third-party server runs in it, and wakes when one of its tools is called.
+func (s *server) thirdPartyWakes(t *testing.T, c *client) {
+	t.Helper()
+	home := c.code("home", "y = 7").session()
+	s.put("", "odd.py")
+	if out, errs, code := s.cli("mcp", "add", "odd", "--", "python3", "/workspace/odd.py", "plain", "odd"); code != 0 {
+		t.Fatal(out, errs)
+	}
+	say := func() {
+		for name := range c.toolNames() {
+			if strings.HasSuffix(name, "_say") {
+				if r := c.call(name, args{"text": "hello"}); !strings.Contains(r.All, "hello") {
+					t.Errorf("the third-party tool: %q", r.All)
+				}
+				return
+			}
+		}
+		t.Error("the third-party server has no tool")
+	}
+	say()
+	until(t, "the home sleeps when the server has stopped", func() bool { return sessionStatus(c, home) == "hibernated" })
+	say()
+	if r := c.want("home", "y", "7"); !strings.Contains(r.All, "third-party MCP servers in it start again") {
+		t.Errorf("the home was told %q", r.All)
+	}
+}
+
+// TestIdleClock: by default a background process that waits lets its session fall asleep; one that listens, or uses the
+// processor, does not.
+func TestIdleClock(t *testing.T) {
+	t.Parallel()
+	s := start(t, sleepy...)
+	c := s.connect(older, "", nil)
+	sessions := map[string]string{}
+	for what, command := range map[string]string{"waits": "sleep 1000", "works": "while sleep 0.05; do :; done",
+		"listens": "python3 -m http.server 8080"} {
+		sessions[what] = c.call("execute_command", args{"command": command, "background": true,
+			"session_id": "new"}).session()
+	}
+	thread := c.code("new", "import socket; l = socket.create_server(('', 8081))").session()
+	until(t, "the one that waits sleeps", func() bool { return sessionStatus(c, sessions["waits"]) == "hibernated" })
+	for range 10 { // as many times as it is looked for idle sessions
+		time.Sleep(500 * time.Millisecond)
+		for _, id := range []string{sessions["works"], sessions["listens"], thread} {
+			if got := sessionStatus(c, id); got == "hibernated" || got == "stopped" {
+				t.Fatalf("%v, %s: %v", sessions, id, got)
+			}
+		}
+	}
+	if r := c.shell(sessions["waits"], "pgrep -c sleep"); r.Text != "1" {
+		t.Errorf("the process that waits: %q", r.All)
+	}
+	c.code(thread, "l.close()")
+	c.shell(sessions["works"], "pkill -f 'sleep 0.05' ; pkill -f 'while sleep' ; true")
+	for _, id := range []string{sessions["works"], thread} {
+		until(t, "it sleeps when that is over", func() bool { return sessionStatus(c, id) == "hibernated" })
+	}
 }
 
 // looksAsleep: all lists say that the session sleeps, and wake it not.

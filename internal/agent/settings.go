@@ -139,6 +139,10 @@ type Usage struct {
 	Processes   int
 	Busy        bool          // a call or a background process runs
 	Idle        time.Duration // since the end of the last call or background process
+	Attached    bool          // a call runs, or a process whose streams the host has
+	// Quiet is how long ago a program listened for connections, or used the processor without a call. Of an agent that
+	// does not know it: 0 while Busy, else Idle.
+	Quiet time.Duration
 	// Network is how programs reach the network: redirected by "iptables" or "nftables", or by a "proxy". Empty: the
 	// runtime gives the sandbox a network.
 	Network string
@@ -150,7 +154,14 @@ func (c *Client) Usage(ctx context.Context) (Usage, error) {
 	if err != nil {
 		return Usage{}, err
 	}
-	return Usage{MemoryBytes: m.MemoryBytes, CPU: duration(m.CpuMicros, time.Microsecond), DiskBytes: m.DiskBytes,
+	u := Usage{MemoryBytes: m.MemoryBytes, CPU: duration(m.CpuMicros, time.Microsecond), DiskBytes: m.DiskBytes,
 		Processes: int(m.Processes), Busy: m.Busy, Idle: duration(m.IdleMicros, time.Microsecond),
-		Network: fault.Printable(m.Network, 20)}, nil
+		Attached: m.Attached, Network: fault.Printable(m.Network, 20)}
+	switch {
+	case m.QuietMicros != nil:
+		u.Quiet = duration(*m.QuietMicros, time.Microsecond)
+	case !u.Busy:
+		u.Quiet = u.Idle
+	}
+	return u, nil
 }

@@ -148,6 +148,7 @@ const (
 // Hibernate has the settings of sessions that sleep.
 type Hibernate struct {
 	Enabled    bool
+	Background string        // which background processes keep a session awake
 	MaxImageMB int           // of one session
 	DiskMB     int           // of all sessions together
 	Keep       time.Duration // of an image

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 
 	"sandlot/internal/auth"
 	"sandlot/internal/event"
@@ -20,8 +21,8 @@ func (s *Sessions) stopUnused(ctx context.Context, session *Session, why string)
 	return s.stopLocked(ctx, session, why)
 }
 
-// sleepUnused puts a session that no call uses to sleep, or stops its sandbox if it cannot sleep, and reports whether
-// it did.
+// sleepUnused puts a session that no call uses to sleep, or stops its sandbox if it cannot sleep and nothing runs in it,
+// and reports whether it did.
 func (s *Sessions) sleepUnused(ctx context.Context, session *Session, why string) bool {
 	if session.acquire(ctx) != nil {
 		return false
@@ -29,17 +30,42 @@ func (s *Sessions) sleepUnused(ctx context.Context, session *Session, why string
 	defer session.release()
 	if s.Hibernation.Enabled {
 		r := session.record()
+		running := session.runsSomething(ctx)
 		err := s.putToSleep(ctx, session)
 		if err == nil {
 			s.limitStopped(ctx, r.Owner)
 			return true
 		}
 		if _, unable := s.Pool.HibernatorNamed(r.Runtime); unable == nil && !errors.Is(err, errInUse) {
+			if running {
+				s.Log.Warn("could not put a session to sleep, which stays awake for its background processes", "session",
+					r.ID, "error", err)
+				session.stayAwake(time.Now().Add(s.IdleTimeout))
+				return false
+			}
 			s.Log.Warn("could not put a session to sleep, and stops it", "session", r.ID, "error", err)
 			why += ", and could not be put to sleep: " + fault.Printable(err.Error(), 300)
 		}
 	}
 	return s.stopLocked(ctx, session, why)
+}
+
+// runsSomething reports whether background processes run in the session.
+func (s *Session) runsSomething(ctx context.Context) bool {
+	b := s.current().booted
+	if b == nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	u, err := b.Agent.Usage(ctx)
+	return err == nil && u.Busy
+}
+
+func (s *Session) stayAwake(until time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cur.awakeUntil = until
 }
 
 // stopLocked is stopUnused for a caller that holds the lock.

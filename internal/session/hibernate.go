@@ -45,16 +45,44 @@ import (
 // Hibernation says whether and how idle sessions sleep.
 type Hibernation struct {
 	Enabled    bool
+	Background Background    // which background processes keep a session awake
 	ImageBytes int64         // of one session at most
 	DiskBytes  int64         // of all sessions; the oldest lose their images
 	Keep       time.Duration // of an image
 }
+
+// Background says which background processes keep a session awake. Those of a session that cannot sleep all do, as they
+// would end.
+type Background string
+
+const (
+	ActiveBackground Background = "active" // those that listen for connections, or use the processor
+	AllBackground    Background = "all"
+	NoBackground     Background = "none"
+)
 
 // errInUse means that a session is used, or has nothing that could sleep.
 var errInUse = errors.New("it is in use")
 
 // sleepTimeout is the timeout to put a session to sleep, or to let it go on when that failed.
 const sleepTimeout = time.Minute
+
+// quietTime is how long programs have to be quiet before they do not keep a session awake, if it is to make room.
+const quietTime = 10 * time.Second
+
+// idle returns for how long a session with that usage is idle, and whether it has to stay awake now.
+func (s *Sessions) idle(r Record, u agent.Usage) (since time.Duration, busy bool) {
+	if _, unable := s.Pool.HibernatorNamed(r.Runtime); unable != nil || !s.Hibernation.Enabled {
+		return u.Idle, u.Busy // what runs would end
+	}
+	switch s.Hibernation.Background {
+	case NoBackground:
+		return u.Idle, u.Attached
+	case AllBackground:
+		return u.Idle, u.Busy
+	}
+	return min(u.Idle, u.Quiet), u.Attached || u.Quiet < min(quietTime, s.IdleTimeout)
+}
 
 // still is a session whose sandbox stands still, and was written to an image. Either goOn or end follows. The session's
 // lock is held meanwhile.

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"sandlot/internal/agent"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/sandbox/sandboxtest"
 )
@@ -190,6 +191,59 @@ func TestHibernateFails(t *testing.T) {
 		}
 		w.fake.OnStep = nil
 		w.wantImages(0)
+	})
+}
+
+// TestIdleClock: which background processes keep a session awake.
+func TestIdleClock(t *testing.T) {
+	in(t, sleeps, func(t *testing.T, w *testSessions) {
+		waits := agent.Usage{Busy: true, Idle: time.Minute, Quiet: time.Minute}
+		listens := agent.Usage{Busy: true, Idle: time.Minute}
+		calls := agent.Usage{Busy: true, Attached: true, Idle: time.Minute, Quiet: time.Minute}
+		for _, c := range []struct {
+			background Background
+			enabled    bool
+			usage      agent.Usage
+			idle       time.Duration
+			busy       bool
+		}{
+			{ActiveBackground, true, waits, time.Minute, false}, {ActiveBackground, true, listens, 0, true},
+			{ActiveBackground, true, calls, time.Minute, true}, {AllBackground, true, waits, time.Minute, true},
+			{NoBackground, true, listens, time.Minute, false}, {NoBackground, true, calls, time.Minute, true},
+			{NoBackground, false, waits, time.Minute, true}, // it would be stopped
+		} {
+			w.Hibernation.Background, w.Hibernation.Enabled = c.background, c.enabled
+			if idle, busy := w.idle(Record{}, c.usage); idle != c.idle || busy != c.busy {
+				t.Errorf("%+v: idle for %v, busy %v", c, idle, busy)
+			}
+		}
+	})
+}
+
+// TestCannotSleep: what cannot sleep is not stopped while background processes run in it.
+func TestCannotSleep(t *testing.T) {
+	in(t, func(r *Rules) { sleeps(r); r.Hibernation.Background = NoBackground }, func(t *testing.T, w *testSessions) {
+		id := w.use(ann, OpenRequest{}).ID()
+		w.box(id).SetBusy(true)
+		w.fake.OnStep = func(s sandboxtest.Step) error {
+			if s == sandboxtest.StepFreeze {
+				return errors.New("no luck")
+			}
+			return nil
+		}
+		w.sweep(t.Context(), time.Now().Add(time.Hour))
+		if got := w.status(id); got != "running" {
+			t.Errorf("its status is %q", got)
+		}
+		if !w.byID(id).busy(t.Context()) {
+			t.Error("it is tried again at once")
+		}
+		w.box(id).SetBusy(false)
+		w.byID(id).stayAwake(time.Time{})
+		w.sweep(t.Context(), time.Now().Add(time.Hour))
+		if l := w.use(ann, OpenRequest{}); !strings.Contains(l.Notice, "no luck") {
+			t.Errorf("told %q", l.Notice)
+		}
 	})
 }
 

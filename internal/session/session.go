@@ -100,13 +100,15 @@ type Session struct {
 
 // current is the changing state of a session.
 type current struct {
-	rec         Record
-	booted      *pool.Booted
-	adopted     *pool.Booted // the sandbox taken over from an earlier server; nil: none
-	booting     bool
-	freezing    bool          // its sandbox is being put to sleep; booted is nil meanwhile
-	asleepFor   time.Duration // how long it had slept when it woke; 0: its user was told, or it has not slept
-	active      int           // number of leases
+	rec       Record
+	booted    *pool.Booted
+	adopted   *pool.Booted // the sandbox taken over from an earlier server; nil: none
+	booting   bool
+	freezing  bool          // its sandbox is being put to sleep; booted is nil meanwhile
+	asleepFor time.Duration // how long it had slept when it woke; 0: its user was told, or it has not slept
+	// awakeUntil: until then it is not put to sleep again, as that failed, and something runs that would end.
+	awakeUntil  time.Time
+	active      int // number of leases
 	removed     bool
 	waiting     bool  // it has a sandbox that has not been taken over yet, from an earlier server or after giveUp
 	stopPending bool  // that sandbox is to be stopped as soon as it is taken over

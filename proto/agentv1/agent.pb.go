@@ -789,7 +789,12 @@ type UsageResponse struct {
 	IdleMicros uint64 `protobuf:"varint,7,opt,name=idle_micros,json=idleMicros,proto3" json:"idle_micros,omitempty"`
 	// network: how programs reach the network, "iptables", "nftables" or "proxy";
 	// empty: the runtime gives the sandbox one.
-	Network       string `protobuf:"bytes,8,opt,name=network,proto3" json:"network,omitempty"`
+	Network string `protobuf:"bytes,8,opt,name=network,proto3" json:"network,omitempty"`
+	// attached: a call runs, or a process whose streams the host has.
+	Attached bool `protobuf:"varint,9,opt,name=attached,proto3" json:"attached,omitempty"`
+	// quiet_micros: since a program listened for connections, or used the
+	// processor without a call.
+	QuietMicros   *uint64 `protobuf:"varint,10,opt,name=quiet_micros,json=quietMicros,proto3,oneof" json:"quiet_micros,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -871,6 +876,20 @@ func (x *UsageResponse) GetNetwork() string {
 		return x.Network
 	}
 	return ""
+}
+
+func (x *UsageResponse) GetAttached() bool {
+	if x != nil {
+		return x.Attached
+	}
+	return false
+}
+
+func (x *UsageResponse) GetQuietMicros() uint64 {
+	if x != nil && x.QuietMicros != nil {
+		return *x.QuietMicros
+	}
+	return 0
 }
 
 type Command struct {
@@ -4066,7 +4085,7 @@ const file_agent_proto_rawDesc = "" +
 	"\tprocesses\x18\x02 \x01(\x04R\tprocesses\x12\x1d\n" +
 	"\n" +
 	"disk_bytes\x18\x03 \x01(\x04R\tdiskBytes\"\x0e\n" +
-	"\fUsageRequest\"\xe3\x01\n" +
+	"\fUsageRequest\"\xb8\x02\n" +
 	"\rUsageResponse\x12!\n" +
 	"\fmemory_bytes\x18\x01 \x01(\x04R\vmemoryBytes\x12\x1d\n" +
 	"\n" +
@@ -4077,7 +4096,11 @@ const file_agent_proto_rawDesc = "" +
 	"\x04busy\x18\x05 \x01(\bR\x04busy\x12\x1f\n" +
 	"\vidle_micros\x18\a \x01(\x04R\n" +
 	"idleMicros\x12\x18\n" +
-	"\anetwork\x18\b \x01(\tR\anetworkJ\x04\b\x06\x10\a\"\xe0\x01\n" +
+	"\anetwork\x18\b \x01(\tR\anetwork\x12\x1a\n" +
+	"\battached\x18\t \x01(\bR\battached\x12&\n" +
+	"\fquiet_micros\x18\n" +
+	" \x01(\x04H\x00R\vquietMicros\x88\x01\x01B\x0f\n" +
+	"\r_quiet_microsJ\x04\b\x06\x10\a\"\xe0\x01\n" +
 	"\aCommand\x12\x12\n" +
 	"\x04argv\x18\x01 \x03(\tR\x04argv\x124\n" +
 	"\x03env\x18\x02 \x03(\v2\".sandlot.agent.v1.Command.EnvEntryR\x03env\x12\x10\n" +
@@ -4495,6 +4518,7 @@ func file_agent_proto_init() {
 	if File_agent_proto != nil {
 		return
 	}
+	file_agent_proto_msgTypes[12].OneofWrappers = []any{}
 	file_agent_proto_msgTypes[42].OneofWrappers = []any{}
 	file_agent_proto_msgTypes[49].OneofWrappers = []any{
 		(*RunRequest_Exec)(nil),
