@@ -226,7 +226,7 @@ func (a *App) openSessions(ctx context.Context) error {
 
 func hibernation(h config.Hibernate) session.Hibernation {
 	return session.Hibernation{Enabled: h.Enabled, Background: session.Background(h.Background), ImageBytes: int64(h.MaxImageMB) << 20,
-		DiskBytes: int64(h.DiskMB) << 20, Keep: h.Keep}
+		DiskBytes: int64(h.DiskMB) << 20, Keep: h.Keep, PackAfter: h.CompressAfter}
 }
 
 // openNetwork opens the vault, and creates the network broker.

@@ -152,6 +152,8 @@ type Hibernate struct {
 	MaxImageMB int           // of one session
 	DiskMB     int           // of all sessions together
 	Keep       time.Duration // of an image
+	// CompressAfter is how long a session sleeps before its image is compressed.
+	CompressAfter time.Duration
 }
 
 // Runtime has the settings of the runtime that creates sandboxes, and the limits of a sandbox.

@@ -307,6 +307,9 @@ func (c *Config) sessionRows() []setting {
 		{"hibernate.disk_mb", "20480", nil,
 			"how large all sleeping sessions may be together, in MB; those that sleep longest keep their files alone",
 			number(&s.Hibernate.DiskMB, 1, 1<<40)},
+		{"hibernate.compress_after", "1h", nil,
+			"after so long asleep, sessions are compressed on the disk",
+			duration(&s.Hibernate.CompressAfter, 0, 36500*day)},
 		{"hibernate.keep", "7d", nil,
 			"how long a session may sleep; then it keeps its files alone", duration(&s.Hibernate.Keep, 0, 36500*day)},
 	}

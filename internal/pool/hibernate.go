@@ -24,7 +24,7 @@ func (p *Pool) HibernatorNamed(name string) (sandbox.Hibernator, error) {
 
 // Wake makes a sandbox of a frozen image, and waits until its agent answers. connect is called before the sandbox's
 // programs can use the network. When Wake fails, only the workspace and the image are left, unless the error is
-// sandbox.ErrRemains.
+// sandbox.ErrRemains. After sandbox.ErrLater the image can be used again.
 func (p *Pool) Wake(ctx context.Context, h sandbox.Hibernator, r Request, image string,
 	connect func(*Booted)) (*Booted, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.BootTimeout)
@@ -33,7 +33,7 @@ func (p *Pool) Wake(ctx context.Context, h sandbox.Hibernator, r Request, image 
 	case p.wakes <- struct{}{}:
 		defer func() { <-p.wakes }()
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return nil, fmt.Errorf("%w: too many sessions wake at once", sandbox.ErrLater)
 	}
 	box, err := h.Wake(ctx, p.spec(r), image)
 	if err != nil {

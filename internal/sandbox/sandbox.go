@@ -22,6 +22,8 @@ var (
 	ErrUnavailable = errors.New("runtime unavailable")
 	// ErrNotStarted is returned by Recover beside ErrGone for a sandbox in which nothing has run yet.
 	ErrNotStarted = errors.New("it had not finished starting")
+	// ErrLater is returned when nothing was done, which may work later.
+	ErrLater = errors.New("it cannot be done now")
 	// ErrNoImage is returned by an Imager for an image that is not there.
 	ErrNoImage = errors.New("there is no such image")
 	// ErrRemains is returned beside other errors when what is left of a sandbox could not be removed: it has to be
@@ -166,10 +168,13 @@ type Hibernator interface {
 	Freeze(ctx context.Context, b Sandbox, maxBytes int64) (FrozenImage, error)
 	// Thaw lets b go on if it stands still, after Freeze of this server or of an earlier one. Images stay.
 	Thaw(ctx context.Context, b Sandbox) error
-	// Wake makes a sandbox of an image. The spec has a new ID and Secret; Template and Mounts are those of the frozen
+	// Wake makes a sandbox of an image, packed or not. After an error that is ErrLater the image can be used again. The spec has a new ID and Secret; Template and Mounts are those of the frozen
 	// sandbox, whose limits it gets. An error that is ErrRemains is that of Create. The image stays: whoever
 	// has used the sandbox removes it, since its random numbers would be the same in another one.
 	Wake(ctx context.Context, spec Spec, image string) (Sandbox, error)
+	// PackFrozen makes an image smaller that is not used soon, until ctx ends, or somebody calls Wake or RemoveFrozen,
+	// which then wait a moment. After an error the image is as before.
+	PackFrozen(ctx context.Context, name string) error
 	// FrozenImages lists the images, the oldest first.
 	FrozenImages(ctx context.Context) ([]FrozenImage, error)
 	// RemoveFrozen removes the image of that name, if there is one.
@@ -181,6 +186,8 @@ type FrozenImage struct {
 	Name  string // of 1 to 64 characters of [a-z0-9-]
 	Bytes int64  // on the disk
 	Made  time.Time
+	// Packed: PackFrozen was there.
+	Packed bool
 }
 
 // UserRunner is a Runtime that may not be able to run programs as another user than root. Any other

@@ -15,6 +15,7 @@ func (s *Sessions) Run(ctx context.Context) {
 	var work sync.WaitGroup
 	work.Go(func() { s.runCountStore(ctx) }) // in a goroutine of its own, as sweep may wait for a sandbox
 	work.Go(func() { s.runMeasure(ctx) })
+	work.Go(func() { s.runPacking(ctx) })
 	work.Go(func() { s.adoptAll(ctx) })
 	work.Go(func() { s.endUnowned(ctx) })
 	defer work.Wait()

@@ -49,6 +49,7 @@ type Hibernation struct {
 	ImageBytes int64         // of one session at most
 	DiskBytes  int64         // of all sessions; the oldest lose their images
 	Keep       time.Duration // of an image
+	PackAfter  time.Duration // after so long asleep images are compressed
 }
 
 // Background says which background processes keep a session awake. Those of a session that cannot sleep all do, as they
@@ -279,6 +280,11 @@ func (s *Session) wake(ctx context.Context, t *image.Template, f image.Flavor) (
 		b, err = s.sessions.Pool.Wake(ctx, h, pool.Request{ID: id, Workspace: r.Workspace, Template: t, Flavor: f},
 			r.Image, func(b *pool.Booted) { s.sessions.connectOutlet(b, r, s.meter) })
 	}
+	if errors.Is(err, sandbox.ErrLater) && !errors.Is(err, sandbox.ErrRemains) {
+		err = errors.Join(err, s.update(func(r *Record) { r.Sandbox, r.State = "", Asleep }))
+		return false, fault.Wrap(fault.SandboxCreation, err, "the session sleeps, and cannot be woken now: %s; nothing "+
+			"is lost, try again later", fault.Printable(err.Error(), 300))
+	}
 	if err != nil {
 		return false, s.stayStopped(ctx, id, err)
 	}
@@ -385,6 +391,51 @@ func (s *Sessions) removeUnownedImages(ctx context.Context) {
 		}
 		if err != nil {
 			s.Log.Error("could not remove the images that belong to nobody; the next start does", "error", err)
+		}
+	}
+}
+
+// runPacking compresses the images of sessions that have slept for a while, until ctx ends.
+func (s *Sessions) runPacking(ctx context.Context) {
+	tick := time.NewTicker(s.SweepInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			s.packImages(ctx, time.Now())
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// packImages does that once. One that is about to be used waits for a moment at most.
+func (s *Sessions) packImages(ctx context.Context, now time.Time) {
+	due := map[string]string{} // the sessions, by their images
+	for _, session := range s.filter(func(c current) bool {
+		return c.rec.State == Asleep && now.Sub(c.rec.Slept) > s.Hibernation.PackAfter
+	}) {
+		r := session.record()
+		due[r.Image] = r.ID
+	}
+	for _, rt := range s.Pool.Runtimes() {
+		h, ok := rt.(sandbox.Hibernator)
+		if !ok || len(due) == 0 {
+			continue
+		}
+		images, err := h.FrozenImages(ctx)
+		if err != nil {
+			s.Log.Error("could not look which images of sessions are to be compressed", "error", err)
+		}
+		for _, i := range images {
+			if due[i.Name] == "" || i.Packed || ctx.Err() != nil {
+				continue
+			}
+			if err := h.PackFrozen(ctx, i.Name); err != nil && ctx.Err() == nil && !errors.Is(err, sandbox.ErrLater) &&
+				!errors.Is(err, context.Canceled) {
+				s.Log.Warn("could not compress the image of a session, which stays as it is", "session", due[i.Name],
+					"error", err)
+			}
 		}
 	}
 }

@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"errors"
+	"fmt"
 	"runtime"
 	"strings"
 	"sync"
@@ -11,13 +12,14 @@ import (
 	"time"
 
 	"sandlot/internal/agent"
+	"sandlot/internal/fault"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/sandbox/sandboxtest"
 )
 
 // sleeps are rules with which idle sessions sleep.
 func sleeps(r *Rules) {
-	r.Hibernation = Hibernation{Enabled: true, ImageBytes: 1 << 30, DiskBytes: 1 << 30, Keep: time.Hour}
+	r.Hibernation = Hibernation{Enabled: true, ImageBytes: 1 << 30, DiskBytes: 1 << 30, Keep: time.Hour, PackAfter: time.Minute}
 }
 
 // box returns the sandbox of a session, or nil.
@@ -277,6 +279,52 @@ func TestImagesAreBounded(t *testing.T) {
 				t.Errorf("after too long: told: %q", l.Notice)
 			}
 		})
+}
+
+// TestPacking: images of sessions that have slept for long enough become smaller, once.
+func TestPacking(t *testing.T) {
+	in(t, sleeps, func(t *testing.T, w *testSessions) {
+		w.fake.ImageBytes = 8 << 20
+		id := w.asleep("x")
+		steps := 0
+		w.fake.OnStep = func(s sandboxtest.Step) error {
+			if s == sandboxtest.StepPack {
+				steps++
+			}
+			return nil
+		}
+		for _, after := range []time.Duration{0, time.Hour, time.Hour} {
+			w.packImages(t.Context(), time.Now().Add(after))
+		}
+		all, err := w.fake.FrozenImages(t.Context())
+		if err != nil || len(all) != 1 || !all[0].Packed || all[0].Bytes != 2<<20 || steps != 1 {
+			t.Errorf("after %d steps: %+v, %v", steps, all, err)
+		}
+		if l := w.use(ann, OpenRequest{ID: id}); w.box(id).Memory() != "x" {
+			t.Errorf("it woke with %q, and was told %q", w.box(id).Memory(), l.Notice)
+		}
+	})
+}
+
+// TestWakeLater: a session that cannot be woken now sleeps on.
+func TestWakeLater(t *testing.T) {
+	in(t, sleeps, func(t *testing.T, w *testSessions) {
+		id := w.asleep("x")
+		w.fake.OnStep = func(s sandboxtest.Step) error {
+			if s == sandboxtest.StepWake {
+				return fmt.Errorf("%w: no room", sandbox.ErrLater)
+			}
+			return nil
+		}
+		w.fails(ann, OpenRequest{ID: id}, fault.SandboxCreation, "no room; nothing is lost")
+		if got := w.status(id); got != "hibernated" {
+			t.Errorf("its status is %q", got)
+		}
+		w.fake.OnStep = nil
+		if l := w.use(ann, OpenRequest{ID: id}); w.box(id).Memory() != "x" {
+			t.Errorf("it woke with %q, and was told %q", w.box(id).Memory(), l.Notice)
+		}
+	})
 }
 
 // TestCrashAsleep: when the server is killed at any step of going to sleep and waking, the session has what was in its

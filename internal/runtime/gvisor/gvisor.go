@@ -27,6 +27,7 @@ import (
 	"sandlot/internal/image"
 	"sandlot/internal/proc"
 	"sandlot/internal/runtime/gvisor/cgroup"
+	"sandlot/internal/runtime/gvisor/frozen"
 	"sandlot/internal/runtime/gvisor/root"
 	"sandlot/internal/runtime/program"
 	"sandlot/internal/runtime/socket"
@@ -68,7 +69,7 @@ type Runtime struct {
 	background    sync.WaitGroup
 
 	prebootMu sync.Mutex // one preboot image is made at a time
-	frozen    frozenStore
+	frozen    *frozen.Store
 
 	watchesMu    sync.Mutex
 	writeWatches map[string]*writeWatch // by the source folder of a full volume
@@ -90,7 +91,7 @@ func New(c Config) (*Runtime, error) {
 	}
 	c.Rootless = c.Rootless || os.Getuid() != 0
 	r := &Runtime{Config: c, boxes: map[string]*box{}, images: map[string]*prebootImage{},
-		writeWatches: map[string]*writeWatch{}, frozen: newFrozenStore(c.StateDir)}
+		writeWatches: map[string]*writeWatch{}, frozen: frozen.New(c.StateDir)}
 	r.agent = &program.Agent{Path: c.Agent, Beside: c.AgentBeside, Dir: filepath.Join(c.StateDir, "agents"),
 		InUse: func() ([]string, error) { return specfile.Agents(r.sandboxesDir()) }}
 	if !c.Rootless {

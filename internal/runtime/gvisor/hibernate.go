@@ -1,8 +1,8 @@
 package gvisor
 
 import (
-	"cmp"
 	"context"
+	"debug/buildinfo"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,32 +12,18 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
 	"sandlot/internal/agent/wire"
-	"sandlot/internal/atomicfile"
 	"sandlot/internal/runtime/gvisor/cgroup"
-	"sandlot/internal/runtime/gvisor/kept"
+	"sandlot/internal/runtime/gvisor/frozen"
 	"sandlot/internal/runtime/specfile"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/secret"
 )
-
-// frozenInfo is what is stored of a frozen image, beside gVisor's files and the sandbox's bundle.
-type frozenInfo struct {
-	Record specfile.Record `json:"record"` // of the sandbox, without its secret
-	Rootfs string          `json:"rootfs,omitempty"`
-	Runsc  string          `json:"runsc"` // SHA-256
-	Agent  string          `json:"agent"` // SHA-256
-	Host   []string        `json:"host"`  // the kernel and the processors
-	Files  []fileState     `json:"files"` // of the host
-	Bytes  int64           `json:"bytes"`
-	Made   time.Time       `json:"made"`
-}
 
 // keptPrograms are paths of programs that are kept for a sandbox: both for one that was made of a frozen image, and
 // gVisor's for one that was frozen, whose processes another version might not understand. Empty: those of Config.
@@ -47,32 +33,14 @@ type keptPrograms struct {
 }
 
 const (
-	frozenInfoFile = "frozen.json"
-	bundleFile     = "config.json"
-	agentName      = "sandlot-agent"
+	bundleFile = "config.json"
+	agentName  = "sandlot-agent"
 	// frozenMark is a file in the folder of a sandbox that stands still, or is about to.
 	frozenMark = "frozen"
 	// freezeTimeout is how long gVisor may take to write a sandbox. One whose programs keep all processors busy
 	// takes seconds.
 	freezeTimeout = 30 * time.Second
-	// freezeReserve is how much of the disk stays free.
-	freezeReserve = 64 << 20
 )
-
-// frozenStore is the folder of frozen images, and of the programs that they need. They hold the memory of users'
-// programs: only the server's user may enter the folder.
-type frozenStore struct {
-	dir      string
-	programs *kept.Store
-	cleaned  *sync.Once
-	// removing is held to remove images and programs, and shared to write an image.
-	removing *sync.RWMutex
-}
-
-func newFrozenStore(stateDir string) frozenStore {
-	return frozenStore{dir: filepath.Join(stateDir, "frozen"), cleaned: new(sync.Once), removing: new(sync.RWMutex),
-		programs: kept.New(filepath.Join(stateDir, "programs"))}
-}
 
 // CanHibernate implements sandbox.Hibernator.
 func (r *Runtime) CanHibernate() error {
@@ -92,46 +60,37 @@ func (r *Runtime) Freeze(ctx context.Context, sb sandbox.Sandbox, maxBytes int64
 	if err := r.CanHibernate(); err != nil {
 		return image, err
 	}
-	r.frozen.removing.RLock()
-	defer r.frozen.removing.RUnlock()
 	ctx, cancel := context.WithTimeout(ctx, freezeTimeout)
 	defer cancel()
-	image.Name = secret.ID()
-	dir := filepath.Join(r.frozen.dir, ".making-"+image.Name)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return image, err
-	}
-	defer func() {
-		if err != nil {
-			os.RemoveAll(dir)
+	name := secret.ID()
+	info, err := r.frozen.Make(name, func(dir string) (info frozen.Info, bundle []byte, err error) {
+		info = frozen.Info{Host: hostFeatures(), Made: time.Now().UTC()}
+		if err := r.keepPrograms(b, &info); err != nil {
+			return info, nil, fmt.Errorf("keeping the programs: %w", err)
 		}
-	}()
-	info := frozenInfo{Host: hostFeatures(), Made: time.Now().UTC()}
-	if info.Runsc, info.Agent, err = r.keepPrograms(b); err != nil {
-		return image, fmt.Errorf("keeping the programs: %w", err)
-	}
-	// gVisor writes connections to the host as closed ones, and wakes nobody who waits for them: the agent would wait
-	// for ever after Thaw. Without a socket it has none, and dials in vain.
-	b.unlisten()
-	if err := os.WriteFile(filepath.Join(b.dir, frozenMark), nil, 0o600); err != nil {
+		// gVisor writes connections to the host as closed ones, and wakes nobody who waits for them: the agent would
+		// wait for ever after Thaw. Without a socket it has none, and dials in vain.
+		b.unlisten()
+		if err := os.WriteFile(filepath.Join(b.dir, frozenMark), nil, 0o600); err != nil {
+			return info, nil, err
+		}
+		if err := r.runRunsc(ctx, b, "pause", b.spec.ID); err != nil {
+			return info, nil, shorten(err)
+		}
+		if bundle, err = os.ReadFile(filepath.Join(b.dir, bundleFile)); err == nil {
+			err = r.writeFrozen(ctx, b, &info, bundle, dir, maxBytes)
+		}
+		return info, bundle, shorten(err)
+	})
+	if err != nil {
 		return image, err
 	}
-	if err := r.runRunsc(ctx, b, "pause", b.spec.ID); err != nil {
-		return image, shorten(err)
-	}
-	if err := r.writeFrozen(ctx, b, &info, dir, maxBytes); err != nil {
-		return image, shorten(err)
-	}
-	image.Bytes, image.Made = info.Bytes, info.Made
-	return image, errors.Join(os.Rename(dir, filepath.Join(r.frozen.dir, image.Name)), atomicfile.Sync(r.frozen.dir))
+	return sandbox.FrozenImage{Name: name, Bytes: info.Bytes, Made: info.Made}, nil
 }
 
 // writeFrozen writes the image of a sandbox that stands still. info says of what it is, and becomes complete.
-func (r *Runtime) writeFrozen(ctx context.Context, b *box, info *frozenInfo, dir string, maxBytes int64) error {
-	text, err := os.ReadFile(filepath.Join(b.dir, bundleFile))
-	if err != nil {
-		return err
-	}
+func (r *Runtime) writeFrozen(ctx context.Context, b *box, info *frozen.Info, text []byte, dir string,
+	maxBytes int64) error {
 	bundle := new(specs.Spec)
 	if err := json.Unmarshal(text, bundle); err != nil {
 		return err
@@ -142,44 +101,34 @@ func (r *Runtime) writeFrozen(ctx context.Context, b *box, info *frozenInfo, dir
 	if err := r.hasSpace(b, maxBytes); err != nil {
 		return err
 	}
-	if info.Files, err = b.hostFiles(bundle.Root.Path, frozenMounts(bundle.Mounts, spec.Mounts)); err != nil {
+	files, err := b.hostFiles(bundle.Root.Path, frozenMounts(bundle.Mounts, spec.Mounts))
+	if err != nil {
 		return err
 	}
 	if err := r.runRunsc(ctx, b, "checkpoint", "-image-path", dir, "-leave-running", "-compression", "none",
 		"-exclude-committed-zero-pages", spec.ID); err != nil {
 		return err
 	}
-	for i, f := range info.Files { // they must not have changed while the image was made
+	for i, f := range files { // they must not have changed while the image was made
 		if err := f.checkUnchanged(); err != nil {
 			return err
 		}
-		info.Files[i] = f.kept()
+		files[i] = f.kept()
 	}
-	if info.Bytes, err = diskBytes(dir); err != nil {
+	if info.Files, err = json.Marshal(files); err != nil {
+		return err
+	}
+	if info.Bytes, err = frozen.DiskBytes(dir); err != nil {
 		return err
 	}
 	if info.Bytes > maxBytes {
 		return tooLarge(info.Bytes, maxBytes)
 	}
-	record, err := json.Marshal(info)
-	if err != nil {
-		return err
-	}
-	if err := errors.Join(os.WriteFile(filepath.Join(dir, bundleFile), text, 0o600),
-		os.WriteFile(filepath.Join(dir, frozenInfoFile), record, 0o600)); err != nil {
-		return err
-	}
-	return syncAll(dir, spec.Mounts)
+	return syncMounts(spec.Mounts)
 }
 
-// syncAll makes durable an image, and the files that the sandbox has written to its mounts: the image has their names
-// alone.
-func syncAll(dir string, mounts []sandbox.Mount) error {
-	entries, err := os.ReadDir(dir)
-	for _, e := range entries {
-		path := filepath.Join(dir, e.Name())
-		err = errors.Join(err, os.Chmod(path, 0o600), atomicfile.Sync(path))
-	}
+// syncMounts makes durable the files that the sandbox has written to its mounts: the image has their names alone.
+func syncMounts(mounts []sandbox.Mount) (err error) {
 	for _, m := range mounts {
 		if m.ReadOnly || m.Shared || m.Source == "" {
 			continue
@@ -190,7 +139,7 @@ func syncAll(dir string, mounts []sandbox.Mount) error {
 		}
 		err = errors.Join(err, unix.Syncfs(int(f.Fd())), f.Close())
 	}
-	return errors.Join(err, atomicfile.Sync(dir))
+	return err
 }
 
 // frozenMounts are the mounts of a bundle; those whose files may change while the sandbox is frozen are not marked as
@@ -214,29 +163,47 @@ func (f fileState) kept() fileState {
 	return f
 }
 
-// keepPrograms keeps the programs that a sandbox runs on, and returns their SHA-256: they may have been replaced since
-// it started. From then on gVisor's commands for the sandbox are of that version.
-func (r *Runtime) keepPrograms(b *box) (runsc, agent string, err error) {
+// keepPrograms keeps the programs that a sandbox runs on, which may have been replaced since it started, and puts them
+// into info. From then on gVisor's commands for the sandbox are of that version.
+func (r *Runtime) keepPrograms(b *box, info *frozen.Info) (err error) {
 	pid, _ := b.process()
 	name := filepath.Base(r.Runsc)
-	if runsc, err = r.frozen.programs.Keep(fmt.Sprintf("/proc/%d/exe", pid), name); err != nil {
-		return "", "", err
+	if info.Runsc, err = r.frozen.Programs.Keep(fmt.Sprintf("/proc/%d/exe", pid), name); err != nil {
+		return err
 	}
-	if err := b.useRunsc(r.frozen.programs.Path(runsc, name)); err != nil {
-		return "", "", err
+	path := r.frozen.Programs.Path(info.Runsc, name)
+	if info.GVisor, err = gvisorVersion(path); err != nil {
+		return err
+	}
+	if err := b.useRunsc(path); err != nil {
+		return err
 	}
 	open, err := openFiles(pid)
 	if err != nil {
-		return "", "", err
+		return err
 	}
 	i := slices.IndexFunc(open, func(f openFile) bool {
 		return strings.TrimSuffix(f.target, " (deleted)") == goferRoot+wire.AgentPath
 	})
 	if i < 0 {
-		return "", "", errors.New("the sandbox does not have its agent open")
+		return errors.New("the sandbox does not have its agent open")
 	}
-	agent, err = r.frozen.programs.Keep(open[i].path, agentName)
-	return runsc, agent, err
+	info.Agent, err = r.frozen.Programs.Keep(open[i].path, agentName)
+	return err
+}
+
+// gvisorVersion returns the version of gVisor that a program of it is.
+func gvisorVersion(path string) (string, error) {
+	program, err := buildinfo.ReadFile(path)
+	if err != nil {
+		return "", err
+	}
+	for _, m := range program.Deps {
+		if m.Path == "gvisor.dev/gvisor" {
+			return m.Version, nil
+		}
+	}
+	return "", fmt.Errorf("%s is not gVisor", path)
 }
 
 // useRunsc makes gVisor's commands for the sandbox be of that program.
@@ -280,15 +247,7 @@ func (r *Runtime) hasSpace(b *box, maxBytes int64) error {
 	if need > maxBytes {
 		return tooLarge(need, maxBytes)
 	}
-	var disk unix.Statfs_t
-	if err := unix.Statfs(r.frozen.dir, &disk); err != nil {
-		return err
-	}
-	if free := int64(disk.Bavail) * disk.Bsize; free < need+freezeReserve {
-		return fmt.Errorf("the disk of the state folder has %d MB left, and it needs %d MB", free>>20,
-			(need+freezeReserve)>>20)
-	}
-	return nil
+	return r.frozen.HasRoom(need)
 }
 
 func tooLarge(bytes, limit int64) error {
@@ -299,24 +258,16 @@ func tooLarge(bytes, limit int64) error {
 // maxReason bounds the text of an error of gVisor, which may have a stack of calls.
 const maxReason = 400
 
-// shorten returns the first line of an error's text, bounded.
+// shorten returns the first line of an error's text, bounded. What can be done later stays that.
 func shorten(err error) error {
+	if err == nil || errors.Is(err, sandbox.ErrLater) {
+		return err
+	}
 	text, _, cut := strings.Cut(err.Error(), "\n")
 	if len(text) <= maxReason && !cut {
 		return err
 	}
 	return errors.New(text[:min(len(text), maxReason)])
-}
-
-func diskBytes(dir string) (total int64, err error) {
-	entries, err := os.ReadDir(dir)
-	for _, e := range entries {
-		var st unix.Stat_t
-		if unix.Stat(filepath.Join(dir, e.Name()), &st) == nil {
-			total += st.Blocks * 512
-		}
-	}
-	return total, err
 }
 
 // unlisten removes the socket that the agent dials.
@@ -363,20 +314,21 @@ func (r *Runtime) Wake(ctx context.Context, spec sandbox.Spec, image string) (sa
 	if !validID.MatchString(spec.ID) || len(spec.Secret) != wire.SecretLen || spec.Template == nil {
 		return nil, errors.New("gvisor: the spec is incomplete")
 	}
-	info, bundle, err := r.readFrozen(image)
+	defer r.frozen.Use(image)()
+	info, bundle, err := r.frozen.Read(image)
 	if err != nil {
 		return nil, err
 	}
-	if err := info.check(spec); err != nil {
+	if err := checkFrozen(info, spec); err != nil {
 		return nil, err
 	}
-	agent, err := r.frozen.programs.Find(info.Agent, agentName)
+	agent, err := r.frozen.Programs.Find(info.Agent, agentName)
 	if err != nil {
 		return nil, err
 	}
-	runsc, err := r.frozen.programs.Find(info.Runsc, filepath.Base(r.Runsc))
+	runsc, err := r.frozen.Programs.Find(info.Runsc, filepath.Base(r.Runsc))
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("gVisor %s: %w", info.GVisor, err)
 	}
 	spec.Limits = info.Record.Limits
 	b := newBox(r, spec)
@@ -385,7 +337,7 @@ func (r *Runtime) Wake(ctx context.Context, spec sandbox.Spec, image string) (sa
 		return nil, fmt.Errorf("making the sandbox's folder: %w", err)
 	}
 	b.adapt(bundle)
-	if err := r.wake(ctx, b, bundle, filepath.Join(r.frozen.dir, image)); err != nil {
+	if err := r.frozen.Files(ctx, image, info, func(dir string) error { return r.wake(ctx, b, bundle, dir) }); err != nil {
 		stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
 		defer cancel()
 		if stopErr := b.Stop(stopCtx); stopErr != nil {
@@ -396,43 +348,19 @@ func (r *Runtime) Wake(ctx context.Context, spec sandbox.Spec, image string) (sa
 	return b, nil
 }
 
-// readFrozen reads what is stored of an image.
-func (r *Runtime) readFrozen(name string) (info frozenInfo, bundle *specs.Spec, err error) {
-	if !validID.MatchString(name) {
-		return info, nil, fmt.Errorf("gvisor: %q is not an image", name)
-	}
-	dir := filepath.Join(r.frozen.dir, name)
-	text, err := os.ReadFile(filepath.Join(dir, frozenInfoFile))
-	if errors.Is(err, fs.ErrNotExist) {
-		return info, nil, errors.New("its image is gone")
-	}
-	if err == nil {
-		err = json.Unmarshal(text, &info)
-	}
-	if err == nil {
-		text, err = os.ReadFile(filepath.Join(dir, bundleFile))
-	}
-	if err == nil {
-		err = json.Unmarshal(text, &bundle)
-	}
-	if err == nil && (bundle.Root == nil || bundle.Linux == nil) {
-		err = errors.New("its bundle is broken")
-	}
-	if size, serr := diskBytes(dir); err == nil && (serr != nil || size < info.Bytes) {
-		err = errors.New("its image is incomplete")
-	}
-	return info, bundle, err
-}
-
-// check returns an error if a sandbox of the image would not go on where it was.
-func (i frozenInfo) check(spec sandbox.Spec) error {
+// checkFrozen returns an error if a sandbox of the image would not go on where it was.
+func checkFrozen(i frozen.Info, spec sandbox.Spec) error {
 	if !slices.Equal(i.Host, hostFeatures()) {
 		return errors.New("the machine's kernel or processors are others than when it was put to sleep")
 	}
 	if i.Record.Template != spec.Template.Name || !slices.Equal(i.Record.Mounts, spec.Mounts) {
 		return errors.New("its template or its shared folders are others than when it was put to sleep")
 	}
-	for _, f := range i.Files {
+	var files []fileState
+	if err := json.Unmarshal(i.Files, &files); err != nil {
+		return err
+	}
+	for _, f := range files {
 		now, err := statFile(f.Path, f.Follow)
 		if err != nil {
 			return fmt.Errorf("a file of the machine that it had open is gone: %w", err)
@@ -477,58 +405,29 @@ func (r *Runtime) wake(ctx context.Context, b *box, bundle *specs.Spec, image st
 		"-image-path", image})
 }
 
-// FrozenImages implements sandbox.Hibernator. The first call removes what an earlier server did not finish.
+// PackFrozen implements sandbox.Hibernator.
+func (r *Runtime) PackFrozen(ctx context.Context, name string) error { return r.frozen.Pack(ctx, name) }
+
+// FrozenImages implements sandbox.Hibernator.
 func (r *Runtime) FrozenImages(context.Context) ([]sandbox.FrozenImage, error) {
-	r.frozen.cleaned.Do(func() {
-		unfinished, _ := filepath.Glob(filepath.Join(r.frozen.dir, ".making-*"))
-		for _, dir := range unfinished {
-			os.RemoveAll(dir)
-		}
-	})
-	entries, err := os.ReadDir(r.frozen.dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	var all []sandbox.FrozenImage
-	for _, e := range entries {
-		if !validID.MatchString(e.Name()) {
-			continue
-		}
-		i := sandbox.FrozenImage{Name: e.Name()}
-		if info, _, err := r.readFrozen(e.Name()); err == nil { // else Wake says what is wrong
-			i.Bytes, i.Made = info.Bytes, info.Made
-		}
-		all = append(all, i)
-	}
-	slices.SortFunc(all, func(x, y sandbox.FrozenImage) int {
-		return cmp.Or(x.Made.Compare(y.Made), strings.Compare(x.Name, y.Name))
-	})
-	return all, nil
+	return r.frozen.List()
 }
 
 // RemoveFrozen implements sandbox.Hibernator. Programs that no image needs any more go too.
 func (r *Runtime) RemoveFrozen(_ context.Context, name string) error {
-	if !validID.MatchString(name) {
-		return fmt.Errorf("gvisor: %q is not an image", name)
-	}
-	r.frozen.removing.Lock()
-	defer r.frozen.removing.Unlock()
-	if err := os.RemoveAll(filepath.Join(r.frozen.dir, name)); err != nil {
-		return err
-	}
-	return r.prunePrograms()
+	return r.frozen.Remove(name, r.neededPrograms)
 }
 
-// prunePrograms removes the programs that no image and no sandbox needs. The latest ones stay.
-func (r *Runtime) prunePrograms() error {
-	needed := map[string]bool{}
+// neededPrograms returns the SHA-256 of the latest programs, and of those that sandboxes need.
+func (r *Runtime) neededPrograms() (needed map[string]bool, err error) {
+	needed = map[string]bool{}
 	agent, _ := r.agent.File(runtime.GOARCH) // without it there are no sandboxes to put to sleep
 	for _, path := range []string{r.Runsc, agent} {
-		needed[r.frozen.programs.Known(path)] = true
+		needed[r.frozen.Programs.Known(path)] = true
 	}
 	boxes, err := os.ReadDir(r.sandboxesDir())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+		return nil, err
 	}
 	for _, e := range boxes { // those too that this server has not taken over yet
 		if rec, err := r.readRecord(e.Name()); err == nil {
@@ -536,14 +435,5 @@ func (r *Runtime) prunePrograms() error {
 			needed[filepath.Base(filepath.Dir(rec.Kept.Agent))] = true
 		}
 	}
-	entries, err := os.ReadDir(r.frozen.dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	for _, e := range entries {
-		if info, _, err := r.readFrozen(e.Name()); err == nil {
-			needed[info.Runsc], needed[info.Agent] = true, true
-		}
-	}
-	return r.frozen.programs.Prune(func(sum string) bool { return needed[sum] })
+	return needed, nil
 }

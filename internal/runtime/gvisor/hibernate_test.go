@@ -2,6 +2,7 @@ package gvisor
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -186,10 +187,10 @@ func TestChangedAsleep(t *testing.T) {
 			s.rewrite(i, `"host":[`, `"host":["other",`)
 		}, "processors"},
 		"no pages": {func(s *sleeping, i sandbox.FrozenImage) {
-			os.Remove(filepath.Join(s.r.frozen.dir, i.Name, "pages.img"))
+			os.Remove(filepath.Join(s.r.frozen.Dir, i.Name, "pages.img"))
 		}, "incomplete"},
 		"no state": {func(s *sleeping, i sandbox.FrozenImage) {
-			os.WriteFile(filepath.Join(s.r.frozen.dir, i.Name, "checkpoint.img"), make([]byte, 1<<20), 0o600)
+			os.WriteFile(filepath.Join(s.r.frozen.Dir, i.Name, "checkpoint.img"), make([]byte, 1<<20), 0o600)
 		}, "runsc wake"},
 		"no kept program": {func(s *sleeping, _ sandbox.FrozenImage) {
 			os.RemoveAll(filepath.Join(s.r.StateDir, "programs"))
@@ -221,7 +222,7 @@ func TestChangedAsleep(t *testing.T) {
 
 // rewrite changes what is stored of an image.
 func (s *sleeping) rewrite(i sandbox.FrozenImage, from, to string) {
-	path := filepath.Join(s.r.frozen.dir, i.Name, frozenInfoFile)
+	path := filepath.Join(s.r.frozen.Dir, i.Name, "frozen.json")
 	text, err := os.ReadFile(path)
 	if err != nil || !strings.Contains(string(text), from) {
 		s.t.Fatalf("%v: %s", err, text)
@@ -253,7 +254,7 @@ func (s *sleeping) wantNoImage(limit int64, says string) {
 	}
 	s.use(s.box)
 	s.wantX("after a sleep that failed")
-	if left, _ := os.ReadDir(s.r.frozen.dir); len(left) > 0 {
+	if left, _ := os.ReadDir(s.r.frozen.Dir); len(left) > 0 {
 		s.t.Errorf("this is left: %v", left)
 	}
 }
@@ -265,18 +266,18 @@ func TestFullDiskAsleep(t *testing.T) {
 		t.Skip("only root can mount a small file system")
 	}
 	s := newSleeping(t)
-	if err := os.MkdirAll(s.r.frozen.dir, 0o700); err != nil {
+	if err := os.MkdirAll(s.r.frozen.Dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct{ options, says string }{
 		{"size=16m", "MB left"},
 		{"size=1g,nr_inodes=4", "checkpoint"}, // the root, the image's folder, and two of gVisor's files
 	} {
-		if err := unix.Mount("small", s.r.frozen.dir, "tmpfs", 0, c.options); err != nil {
+		if err := unix.Mount("small", s.r.frozen.Dir, "tmpfs", 0, c.options); err != nil {
 			t.Fatal(err)
 		}
 		s.wantNoImage(gigabyte, c.says)
-		if err := unix.Unmount(s.r.frozen.dir, 0); err != nil {
+		if err := unix.Unmount(s.r.frozen.Dir, 0); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -285,12 +286,107 @@ func TestFullDiskAsleep(t *testing.T) {
 	s.wantNoImage(60<<20, "hibernate.max_image_mb")
 }
 
+// TestPackedAsleep: a sandbox wakes of a packed image, and of one that is being packed. What is broken is said, and
+// where the disk has no room for the image it can be woken later.
+func TestPackedAsleep(t *testing.T) {
+	s := newSleeping(t)
+	images := func() sandbox.FrozenImage {
+		all, err := s.r.FrozenImages(t.Context())
+		if err != nil || len(all) != 1 {
+			t.Fatalf("%v, %v", all, err)
+		}
+		return all[0]
+	}
+	next := func(what string, i sandbox.FrozenImage) {
+		t.Helper()
+		if err := s.wake(i); err != nil {
+			t.Fatal(what, err)
+		}
+		s.wantX(what)
+		if err := s.r.RemoveFrozen(t.Context(), i.Name); err != nil {
+			t.Error(err)
+		}
+		if left, _ := os.ReadDir(s.r.frozen.Dir); len(left) > 0 {
+			t.Errorf("%s: this is left: %v", what, left)
+		}
+	}
+	i := s.freeze()
+	for range 2 { // the second time there is nothing to do
+		if err := s.r.PackFrozen(t.Context(), i.Name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if p := images(); !p.Packed || p.Bytes > 4<<20 || p.Bytes > i.Bytes/2 || p.Made.Sub(i.Made).Abs() > time.Second {
+		t.Errorf("%+v was %+v", p, i)
+	}
+	next("packed", i)
+
+	run(t, s.client, "y = __import__('os').urandom(200 << 20)")
+	i = s.freeze()
+	packed := make(chan error, 1)
+	go func() { packed <- s.r.PackFrozen(context.Background(), i.Name) }()
+	for range 1000 { // until there is a packed file
+		if begun, _ := filepath.Glob(filepath.Join(s.r.frozen.Dir, i.Name, "*.zst")); len(begun) > 0 {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	next("while it is being packed", i)
+	if err := <-packed; err == nil {
+		t.Log("it was packed in time")
+	}
+
+	run(t, s.client, "y = None")
+	i = s.freeze()
+	if err := s.r.PackFrozen(t.Context(), i.Name); err != nil {
+		t.Fatal(err)
+	}
+	if os.Getuid() == 0 {
+		s.onSmallDisk(i)
+	}
+	file := filepath.Join(s.r.frozen.Dir, i.Name, "checkpoint.img.zst")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text[len(text)/2] ^= 1
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.wake(i); err == nil || !strings.Contains(err.Error(), "checkpoint.img.zst") {
+		t.Errorf("a broken image: %v", err)
+	}
+}
+
+// onSmallDisk tries to wake a packed image where it has no room to be unpacked.
+func (s *sleeping) onSmallDisk(i sandbox.FrozenImage) {
+	s.t.Helper()
+	full := s.t.TempDir()
+	if err := unix.Mount("small", full, "tmpfs", 0, "size=66m"); err != nil {
+		s.t.Fatal(err)
+	}
+	if err := os.CopyFS(full, os.DirFS(s.r.frozen.Dir)); err != nil {
+		s.t.Error(err)
+	}
+	if err := unix.Mount(full, s.r.frozen.Dir, "", unix.MS_BIND, ""); err != nil {
+		s.t.Error(err)
+	}
+	if err := s.wake(i); !errors.Is(err, sandbox.ErrLater) || !strings.Contains(err.Error(), "MB left") {
+		s.t.Errorf("without room: %v", err)
+	}
+	for _, dir := range []string{s.r.frozen.Dir, full} {
+		if err := unix.Unmount(dir, 0); err != nil {
+			s.t.Error(err)
+		}
+	}
+}
+
 // TestFrozenIsPrivate: nobody but the server's user reads what users had in memory.
 func TestFrozenIsPrivate(t *testing.T) {
 	s := newSleeping(t)
 	i := s.freeze()
-	dir := filepath.Join(s.r.frozen.dir, i.Name)
-	for _, d := range []string{s.r.frozen.dir, dir} {
+	dir := filepath.Join(s.r.frozen.Dir, i.Name)
+	for _, d := range []string{s.r.frozen.Dir, dir} {
 		if st, err := os.Stat(d); err != nil || st.Mode().Perm() != 0o700 {
 			t.Errorf("%s: %v, %v", d, st.Mode(), err)
 		}

@@ -23,6 +23,7 @@ const (
 	StepWoken  Step = "woken"  // the sandbox runs
 	StepStop   Step = "stop"   // a sandbox is about to be stopped
 	StepRemove Step = "remove" // an image is about to be removed
+	StepPack   Step = "pack"   // an image is about to be packed
 )
 
 // fakeImage is what a Fake keeps of a frozen sandbox.
@@ -106,6 +107,19 @@ func (f *Fake) Wake(ctx context.Context, spec sandbox.Spec, image string) (sandb
 	b.starting = false
 	b.mu.Unlock()
 	return b, f.step(StepWoken)
+}
+
+// PackFrozen implements sandbox.Hibernator.
+func (f *Fake) PackFrozen(_ context.Context, name string) error {
+	if err := f.step(StepPack); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if i := f.images[name]; i != nil {
+		i.Packed, i.Bytes = true, i.Bytes/4
+	}
+	return nil
 }
 
 // FrozenImages implements sandbox.Hibernator.
