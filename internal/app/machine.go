@@ -58,9 +58,9 @@ type Sandbox struct {
 	Lost bool `json:"lost,omitempty"`
 }
 
-// RunningStateFolders returns the state folders of this machine that have a running server or sandbox, or a session that
-// sleeps. It finds those whose processes this user may see, and looks into the folder of the settings. Without settings, nil, it does
-// not look for containers.
+// RunningStateFolders returns the state folders of this machine that have a running server or sandbox, or a session
+// that sleeps. It finds those whose processes this user may see, and looks into the folder of the settings. Without
+// settings, nil, it does not look for containers.
 func RunningStateFolders(ctx context.Context, c *config.Config, log *slog.Logger) []StateFolder {
 	var found []StateFolder
 	candidates := append(gvisorStateDirs(), lockedDirs()...)

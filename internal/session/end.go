@@ -21,8 +21,8 @@ func (s *Sessions) stopUnused(ctx context.Context, session *Session, why string)
 	return s.stopLocked(ctx, session, why)
 }
 
-// sleepUnused puts a session that no call uses to sleep, or stops its sandbox if it cannot sleep and nothing runs in it,
-// and reports whether it did.
+// sleepUnused puts a session that no call uses to sleep, or stops its sandbox if it cannot sleep and nothing runs in
+// it, and reports whether it did.
 func (s *Sessions) sleepUnused(ctx context.Context, session *Session, why string) bool {
 	if session.acquire(ctx) != nil {
 		return false
@@ -38,8 +38,8 @@ func (s *Sessions) sleepUnused(ctx context.Context, session *Session, why string
 		}
 		if _, unable := s.Pool.HibernatorNamed(r.Runtime); unable == nil && !errors.Is(err, errInUse) {
 			if running {
-				s.Log.Warn("could not put a session to sleep, which stays awake for its background processes", "session",
-					r.ID, "error", err)
+				s.Log.Warn("could not put a session to sleep, which stays awake for its background processes",
+					"session", r.ID, "error", err)
 				session.stayAwake(time.Now().Add(s.IdleTimeout))
 				return false
 			}

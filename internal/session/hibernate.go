@@ -28,8 +28,8 @@ import (
 //	asleep    booted is nil                      State Asleep, Image
 //	waking    booting is true                    State Live,   Sandbox and Image
 //
-// The session's lock is held to go from one to the next. freeze and still are what snapshots and forks need as well: the
-// workspace can be copied between freeze and goOn, while nothing runs in the sandbox. Pool.Wake makes a sandbox of an
+// The session's lock is held to go from one to the next. freeze and still are what snapshots and forks need as well:
+// the workspace can be copied between freeze and goOn, while nothing runs in the sandbox. Pool.Wake makes a sandbox of an
 // image for whatever session.
 //
 // A session sleeps when its sandbox was written to a frozen image, and ended. The steps are in an order in which a
@@ -282,8 +282,8 @@ func (s *Session) wake(ctx context.Context, t *image.Template, f image.Flavor) (
 	}
 	if errors.Is(err, sandbox.ErrLater) && !errors.Is(err, sandbox.ErrRemains) {
 		err = errors.Join(err, s.update(func(r *Record) { r.Sandbox, r.State = "", Asleep }))
-		return false, fault.Wrap(fault.SandboxCreation, err, "the session sleeps, and cannot be woken now: %s; nothing "+
-			"is lost, try again later", fault.Printable(err.Error(), 300))
+		return false, fault.Wrap(fault.SandboxCreation, err, "the session sleeps, and cannot be woken now: %s; "+
+			"nothing is lost, try again later", fault.Printable(err.Error(), 300))
 	}
 	if err != nil {
 		return false, s.stayStopped(ctx, id, err)

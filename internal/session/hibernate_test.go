@@ -19,7 +19,8 @@ import (
 
 // sleeps are rules with which idle sessions sleep.
 func sleeps(r *Rules) {
-	r.Hibernation = Hibernation{Enabled: true, ImageBytes: 1 << 30, DiskBytes: 1 << 30, Keep: time.Hour, PackAfter: time.Minute}
+	r.Hibernation = Hibernation{Enabled: true, ImageBytes: 1 << 30, DiskBytes: 1 << 30, Keep: time.Hour,
+		PackAfter: time.Minute}
 }
 
 // box returns the sandbox of a session, or nil.
@@ -136,7 +137,8 @@ func TestInUse(t *testing.T) {
 			t.Error("it did not fall asleep")
 		}
 		calls.Wait()
-		if created, alive := w.fake.Count(); w.box(id).Memory() != "x" || created != 2 || alive != 1 || told.Load() != 1 {
+		if created, alive := w.fake.Count(); w.box(id).Memory() != "x" || created != 2 || alive != 1 ||
+			told.Load() != 1 {
 			t.Errorf("%d sandboxes were made, %d run; %d calls were told", created, alive, told.Load())
 		}
 		w.wantImages(0)

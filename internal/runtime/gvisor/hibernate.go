@@ -74,7 +74,8 @@ func (r *Runtime) Freeze(ctx context.Context, sb sandbox.Sandbox, maxBytes int64
 		if err := os.WriteFile(filepath.Join(b.dir, frozenMark), nil, 0o600); err != nil {
 			return info, nil, err
 		}
-		if err := r.runRunsc(ctx, b, "pause", b.spec.ID); err != nil {
+		err = r.runRunsc(ctx, b, "pause", b.spec.ID)
+		if err != nil && !strings.Contains(err.Error(), "in state paused") {
 			return info, nil, shorten(err)
 		}
 		if bundle, err = os.ReadFile(filepath.Join(b.dir, bundleFile)); err == nil {
@@ -337,7 +338,8 @@ func (r *Runtime) Wake(ctx context.Context, spec sandbox.Spec, image string) (sa
 		return nil, fmt.Errorf("making the sandbox's folder: %w", err)
 	}
 	b.adapt(bundle)
-	if err := r.frozen.Files(ctx, image, info, func(dir string) error { return r.wake(ctx, b, bundle, dir) }); err != nil {
+	err = r.frozen.Files(ctx, image, info, func(dir string) error { return r.wake(ctx, b, bundle, dir) })
+	if err != nil {
 		stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
 		defer cancel()
 		if stopErr := b.Stop(stopCtx); stopErr != nil {

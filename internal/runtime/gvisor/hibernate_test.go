@@ -430,3 +430,70 @@ func TestOrphanAsleep(t *testing.T) {
 		}
 	}
 }
+
+// TestResistsSleep: whatever a sandbox does to resist, it is asleep within the timeout, or goes on.
+func TestResistsSleep(t *testing.T) {
+	s := newSleeping(t)
+	for _, c := range []struct{ what, code, undo, holds string }{
+		{"processes that spin", `import subprocess
+ps = [subprocess.Popen(["sh", "-c", "while :; do :; done"], start_new_session=True) for _ in range(3)]`,
+			"[p.kill() for p in ps] and None", "all(p.poll() is None for p in ps)"},
+		{"a loop of forks", `loop = "while :; do for i in 1 2 3 4 5; do true & done; wait; done"
+p = subprocess.Popen(["sh", "-c", loop],
+	start_new_session=True)`, "import os; os.killpg(p.pid, 9)", "p.poll() is None"},
+		{"memory that grows", `import threading, time
+grown, stop = [], False
+def grow():
+    while not stop and len(grown) < 64: grown.append(os.urandom(1 << 20)); time.sleep(0.001)
+import os; th = threading.Thread(target=grow); th.start()`, "stop = True; th.join(); grown.clear()",
+			"all(len(g) == 1 << 20 for g in grown)"},
+		{"10,000 descriptors", `import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (20000, 20000))
+fds = [os.open("/workspace/many", os.O_RDWR | os.O_CREAT) for _ in range(2000)]
+fds += [os.dup(fds[0]) for _ in range(6000)]
+fds += [fd for _ in range(1000) for fd in os.pipe()]`, "[os.close(fd) for fd in fds] and None",
+			"all(os.fstat(fd) for fd in fds) and len(fds) == 10000"},
+	} {
+		run(t, s.client, c.code)
+		began := time.Now()
+		i := s.freeze()
+		t.Logf("%s: asleep after %v, %d MB", c.what, time.Since(began), i.Bytes>>20)
+		if err := s.wake(i); err != nil {
+			t.Fatal(c.what, err)
+		}
+		s.wantX(c.what)
+		if got := run(t, s.client, c.holds); got != "True" {
+			t.Errorf("%s: %s: %q", c.what, c.holds, got)
+		}
+		if err := s.r.RemoveFrozen(t.Context(), i.Name); err != nil {
+			t.Error(err)
+		}
+		run(t, s.client, c.undo)
+	}
+}
+
+// TestSilentAsleep: an agent that lets nothing go, since it stands still, is put to sleep like any other, and goes on.
+func TestSilentAsleep(t *testing.T) {
+	s := newSleeping(t)
+	if err := s.r.runRunsc(t.Context(), s.box.(*box), "pause", s.spec.ID); err != nil {
+		t.Fatal(err)
+	}
+	s.client.Close()
+	i, err := s.r.Freeze(t.Context(), s.box, gigabyte)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(s.r.RemoveFrozen(t.Context(), i.Name), s.r.Thaw(t.Context(), s.box)); err != nil {
+		t.Fatal(err)
+	}
+	s.use(s.box)
+	s.wantX("after it stood still")
+	i = s.freeze()
+	if err := s.wake(i); err != nil {
+		t.Fatal(err)
+	}
+	s.wantX("after it slept")
+	if err := s.r.RemoveFrozen(t.Context(), i.Name); err != nil {
+		t.Error(err)
+	}
+}

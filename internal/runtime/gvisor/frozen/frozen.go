@@ -347,7 +347,8 @@ func (s *Store) HasRoom(need int64) error {
 		return err
 	}
 	if free := int64(disk.Bavail) * disk.Bsize; free < need+Reserve {
-		return fmt.Errorf("the disk of the state folder has %d MB left, and it needs %d MB", free>>20, (need+Reserve)>>20)
+		return fmt.Errorf("the disk of the state folder has %d MB left, and it needs %d MB", free>>20,
+			(need+Reserve)>>20)
 	}
 	return nil
 }
