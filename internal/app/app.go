@@ -39,6 +39,7 @@ import (
 	"sandlot/internal/sandbox"
 	"sandlot/internal/servers"
 	"sandlot/internal/session"
+	"sandlot/internal/snapshot"
 	"sandlot/internal/store"
 	"sandlot/internal/telemetry"
 	"sandlot/internal/template"
@@ -61,6 +62,7 @@ type App struct {
 	egress        *egress.Broker
 	pool          *pool.Pool
 	sessions      *session.Sessions
+	snapshots     *snapshot.Snapshots
 	ports         *port.Ports
 	verifier      *oidc.Verifier // nil: there are no OIDC issuers
 	authenticator *auth.Authenticator
@@ -194,9 +196,15 @@ func (a *App) openSessions(ctx context.Context) error {
 		MayCreate: func(ctx context.Context, p auth.Principal, template string) error {
 			return a.hub.MayCreateSession(ctx, p, template)
 		}}
+	a.snapshots = snapshot.New(snapshot.Config{Store: a.store, Quotas: a.quotas, DiskBytes: limits.Hibernation.DiskBytes,
+		Log: a.log, MayCreate: func(ctx context.Context, p auth.Principal, session string) error {
+			return a.hub.MaySnapshot(ctx, p, session)
+		}})
 	a.sessions = session.New(session.Config{Pool: a.pool, Store: a.store, Log: a.log, Egress: a.egress,
 		Bound:  boundSettings{a.bound, a.registries.certificates},
-		Sealer: a.vault, Quotas: a.quotas, Events: a.events, Rules: limits})
+		Sealer: a.vault, Quotas: a.quotas, Events: a.events, Rules: limits,
+		Kept: a.snapshots.Kept, KeptBytes: a.snapshots.Bytes})
+	a.snapshots.Sessions = a.sessions
 	networkPolicies, err := policies(c)
 	if err != nil {
 		return err
@@ -218,6 +226,9 @@ func (a *App) openSessions(ctx context.Context) error {
 				a.sessions.TemplatePolicy(name), egress.NewMeter(egress.Traffic{}, nil))
 		}})
 	a.builder.Load(ctx)
+	if err := a.snapshots.Recover(ctx); err != nil {
+		return err
+	}
 	if err := a.sessions.Recover(ctx); err != nil {
 		return fault.Wrap(fault.Configuration, err, "what an earlier server left could not be taken over: %v", err)
 	}
@@ -278,7 +289,7 @@ func (a *App) openEdges(ctx context.Context) error {
 		return err
 	}
 	sessionFlavors, _ := flavors(c)
-	a.tools = builtin.New(builtin.Config{Events: a.events, Sessions: a.sessions, Ports: a.ports, Connections: a.servers,
+	a.tools = builtin.New(builtin.Config{Events: a.events, Sessions: a.sessions, Snapshots: a.snapshots, Ports: a.ports, Connections: a.servers,
 		Consent: tool.Policy(c.MCP.Consent), Templates: a.templates.Offered, Flavors: sessionFlavors,
 		Volumes: a.volumes.Usage,
 		Timeout: c.Sessions.CallTimeout, MaxTimeout: c.Sessions.MaxCallTimeout, MaxOutput: c.Output.MaxCharacters,

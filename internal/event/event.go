@@ -49,6 +49,10 @@ const (
 	// SessionHibernated: its sandbox was put to sleep; Name is the size of the image. SessionWoken: it goes on.
 	SessionHibernated = "session.hibernated"
 	SessionWoken      = "session.woken"
+	// Name is that of the snapshot. SessionForked: Name is the number of copies, each of which is created too.
+	SessionSnapshotted = "session.snapshotted"
+	SessionRestored    = "session.restored"
+	SessionForked      = "session.forked"
 	SessionRemoved    = "session.removed"
 	ConsentAsk        = "consent.ask"
 	TokenCreated      = "token.created"

@@ -315,7 +315,9 @@ func (p *Pool) makeReady(ctx context.Context, b *Booted) error {
 }
 
 // Configure tells the agent its languages, roots and limits.
-func (p *Pool) Configure(ctx context.Context, b *Booted) error { return p.configure(ctx, b, agent.Settings{}) }
+func (p *Pool) Configure(ctx context.Context, b *Booted) error {
+	return p.configure(ctx, b, agent.Settings{})
+}
 
 // configure does that with further settings.
 func (p *Pool) configure(ctx context.Context, b *Booted, s agent.Settings) error {

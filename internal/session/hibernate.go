@@ -295,7 +295,9 @@ func (s *Session) wake(ctx context.Context, t *image.Template, f image.Flavor) (
 	s.sessions.removeImage(ctx, r.Runtime, r.Image)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.cur.booted, s.cur.asleepFor = b, asleepSince(r.Slept)
+	if s.cur.booted = b; !sandbox.IsCopy(r.Image) {
+		s.cur.asleepFor = asleepSince(r.Slept)
+	}
 	s.sessions.publish(s.cur.rec, event.SessionWoken, f.Name, time.Since(began))
 	return true, nil
 }
@@ -371,10 +373,13 @@ func (s *Sessions) thaw(ctx context.Context, id boxID, box sandbox.Sandbox) erro
 	return errors.Join(err, endBox(ctx, box))
 }
 
-// removeUnownedImages removes the images that no session sleeps in. It is called before the first session is put to
+// removeUnownedImages removes the images that no session sleeps in, and that are not kept. It is called before the first session is put to
 // sleep.
-func (s *Sessions) removeUnownedImages(ctx context.Context) {
+func (s *Sessions) removeUnownedImages(ctx context.Context, kept []string) {
 	owned := map[string]bool{}
+	for _, name := range kept {
+		owned[name] = true
+	}
 	for _, session := range s.all() {
 		owned[session.record().Image] = true
 	}
@@ -467,7 +472,9 @@ func (s *Sessions) limitImages(ctx context.Context, now time.Time) {
 		}
 		var total int64
 		for _, i := range images {
-			total += i.Bytes
+			if asleep[i.Name] != nil { // else it is a snapshot's
+				total += i.Bytes
+			}
 		}
 		for _, i := range images {
 			if session := asleep[i.Name]; session != nil && total > s.Hibernation.DiskBytes {

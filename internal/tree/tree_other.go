@@ -19,7 +19,9 @@ func Measure(ctx context.Context, dir string, l Limits) (Size, error) {
 func Remove(ctx context.Context, dir string) error { return removeByRoot(ctx, dir) }
 
 // Copy is for runtimes that are on Linux alone.
-func Copy(context.Context, string, string, Limits) (Size, error) { return Size{}, errors.ErrUnsupported }
+func Copy(context.Context, string, string, Limits) (Size, error) {
+	return Size{}, errors.ErrUnsupported
+}
 
 // SetOwner makes a folder and everything in it belong to a user and a group. It follows no link: the
 // owner of a link itself changes. The folder's own owner changes last.
