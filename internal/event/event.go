@@ -53,11 +53,11 @@ const (
 	SessionSnapshotted = "session.snapshotted"
 	SessionRestored    = "session.restored"
 	SessionForked      = "session.forked"
-	SessionRemoved    = "session.removed"
-	ConsentAsk        = "consent.ask"
-	TokenCreated      = "token.created"
-	TokenRevoked      = "token.revoked"
-	TokenEnded        = "token.ended" // open requests of a token were ended: it was revoked or has expired
+	SessionRemoved     = "session.removed"
+	ConsentAsk         = "consent.ask"
+	TokenCreated       = "token.created"
+	TokenRevoked       = "token.revoked"
+	TokenEnded         = "token.ended" // open requests of a token were ended: it was revoked or has expired
 	// The Outcome of ServerStarted is OK, or AfterCrash.
 	ServerStarted = "server.started"
 	ServerStopped = "server.stopped"
