@@ -375,7 +375,12 @@ func (s *Sessions) thaw(ctx context.Context, id boxID, box sandbox.Sandbox) erro
 
 // removeUnownedImages removes the images that no session sleeps in, and that are not kept. It is called before the first session is put to
 // sleep.
-func (s *Sessions) removeUnownedImages(ctx context.Context, kept []string) {
+func (s *Sessions) removeUnownedImages(ctx context.Context) {
+	_, kept, err := s.kept(ctx)
+	if err != nil {
+		s.Log.Error("could not find out which images snapshots have, so none is removed", "error", err)
+		return
+	}
 	owned := map[string]bool{}
 	for _, name := range kept {
 		owned[name] = true

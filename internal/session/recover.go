@@ -78,7 +78,7 @@ func (s *Sessions) Recover(ctx context.Context) error {
 	if err = errors.Join(err, ensured); err != nil { // the next start tries again
 		s.Log.Error("could not remove what is left of a session, or make a workspace's folder", "error", err)
 	}
-	workspaces, images, err := s.kept(ctx)
+	workspaces, _, err := s.kept(ctx)
 	if err != nil {
 		return fmt.Errorf("reading the snapshots: %w", err)
 	}
@@ -86,7 +86,7 @@ func (s *Sessions) Recover(ctx context.Context) error {
 		owned[id] = true
 	}
 	s.removeWorkspaces(owned)
-	s.removeUnownedImages(ctx, images)
+	s.removeUnownedImages(ctx)
 	return nil
 }
 
