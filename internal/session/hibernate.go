@@ -373,8 +373,8 @@ func (s *Sessions) thaw(ctx context.Context, id boxID, box sandbox.Sandbox) erro
 	return errors.Join(err, endBox(ctx, box))
 }
 
-// removeUnownedImages removes the images that no session sleeps in, and that are not kept. It is called before the first session is put to
-// sleep.
+// removeUnownedImages removes the images that no session sleeps in, and that are no snapshot's. It is called before the
+// first session is put to sleep.
 func (s *Sessions) removeUnownedImages(ctx context.Context) {
 	_, kept, err := s.kept(ctx)
 	if err != nil {
