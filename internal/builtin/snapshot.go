@@ -58,7 +58,11 @@ type RestoreInput struct {
 }
 
 // target implements targeted.
-func (in RestoreInput) target(_ *Tools, _ tool.Call, d *tool.Detail) { d.Session = in.SessionID }
+func (in RestoreInput) target(t *Tools, c tool.Call, d *tool.Detail) {
+	if d.Session = in.SessionID; d.Session == "" {
+		d.Session = t.Snapshots.SessionOf(c.Principal, in.Name)
+	}
+}
 
 // ForkInput are the arguments of fork_session.
 type ForkInput struct {

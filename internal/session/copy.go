@@ -40,6 +40,9 @@ func (s *Sessions) WhileStill(ctx context.Context, p auth.Principal, id string,
 		return fault.New(fault.Configuration, "the memory of sessions is not written to the disk on this server "+
 			"(hibernate.enabled is false), so no session can be copied")
 	}
+	if id == "new" {
+		return fault.Argument("session_id", "session_id has to name a session that exists")
+	}
 	l, err := s.Open(ctx, p, OpenRequest{ID: id, KeepNotice: true})
 	if err != nil {
 		return err

@@ -277,6 +277,16 @@ func (s *Snapshots) use(p auth.Principal, name string) (r Record, done func(), e
 		With("snapshots", append([]string{}, names...)).Advise("Call list_snapshots to see those that you have")
 }
 
+// SessionOf returns the id of the session that a principal's snapshot was made of; empty: there is no such snapshot.
+func (s *Snapshots) SessionOf(p auth.Principal, name string) string {
+	r, done, err := s.use(p, name)
+	if err != nil {
+		return ""
+	}
+	done()
+	return r.Session
+}
+
 // Remove removes a principal's snapshot. Sessions that were made of it stay.
 func (s *Snapshots) Remove(ctx context.Context, p auth.Principal, name string) error {
 	r, done, err := s.use(p, name)
@@ -326,7 +336,11 @@ func (s *Snapshots) Restore(ctx context.Context, p auth.Principal, name, session
 			return result, err
 		}
 	}
-	if err := s.Sessions.CheckDisk(p.ID, 1); err != nil {
+	more := int64(1)
+	if id == "new" {
+		more = r.Bytes
+	}
+	if err := s.Sessions.CheckDisk(p.ID, more); err != nil {
 		return result, err
 	}
 	c, _, err := s.Sessions.Copy(ctx, r.Content)
