@@ -119,14 +119,22 @@ func (exposed) RemovePort(context.Context, string, int) error { return nil }
 type who struct{}
 
 func (who) Tools(context.Context, auth.Principal) []tool.Tool {
-	return []tool.Tool{{Name: "get_sessions"}, {Name: "old_name", Alias: "get_sessions"}, {Name: "fails"},
-		{Name: "list_external_mcp", Alias: "get_sessions"}}
+	all := []tool.Tool{{Name: "get_sessions"}, {Name: "old_name", Alias: "get_sessions"}, {Name: "fails"}}
+	for name := range operationsOf {
+		all = append(all, tool.Tool{Name: name, Alias: "get_sessions"})
+	}
+	return all
 }
+
+// operationsOf are the operations of further tools that routes call.
+var operationsOf = map[string]policy.Operation{"list_external_mcp": policy.MCPList, "fork_session": policy.SessionFork,
+	"snapshot_session": policy.SnapshotCreate, "list_snapshots": policy.SnapshotList,
+	"restore_snapshot": policy.SnapshotRestore, "remove_snapshot": policy.SnapshotRemove}
 
 func (w who) Find(p auth.Principal, name string) (tool.Callable, bool) {
 	f := tool.Callable{Operation: policy.SessionList, Call: w.call}
-	if name == "list_external_mcp" {
-		f.Operation = policy.MCPList
+	if o, ok := operationsOf[name]; ok {
+		f.Operation = o
 	}
 	return f, slices.ContainsFunc(w.Tools(context.Background(), p), func(t tool.Tool) bool { return t.Name == name })
 }

@@ -2,10 +2,10 @@ package guest
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
-
-	"golang.org/x/sync/errgroup"
+	"sync"
 )
 
 // renewInterpreters gives the interpreters of a copy other random numbers than those of the original.
@@ -13,9 +13,11 @@ func (a *Agent) renewInterpreters(ctx context.Context) error {
 	a.mu.Lock()
 	all := slices.Collect(maps.Values(a.interps))
 	a.mu.Unlock()
-	var work errgroup.Group
-	for _, i := range all {
-		work.Go(func() error { return i.Renew(ctx) })
+	errs := make([]error, len(all))
+	var work sync.WaitGroup
+	for n, i := range all {
+		work.Go(func() { errs[n] = i.Renew(ctx) })
 	}
-	return work.Wait()
+	work.Wait()
+	return errors.Join(errs...)
 }

@@ -64,6 +64,7 @@ var only = map[string][]string{
 	"golang.org/x/time": {"sandlot/internal/egress", "sandlot/internal/agent",
 		"sandlot/internal/guest/network"},
 	"golang.org/x/sync": {"sandlot/internal/limit", "sandlot/internal/port", "sandlot/internal/servers",
+		"sandlot/internal/snapshot",
 		"sandlot/internal/session", "sandlot/internal/app", "sandlot/internal/guest/network", "sandlot/internal/oci",
 		"sandlot/internal/runtime/docker", "sandlot/test/bench"},
 	"github.com/klauspost/compress": {"sandlot/internal/oci", "sandlot/internal/runtime/program",

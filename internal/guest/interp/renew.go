@@ -16,7 +16,7 @@ const notRenewed = "its session is a copy, and its random numbers, which keys ar
 	"original"
 
 // pythonRenewal seeds Python's generators anew: that of the module random, that of OpenSSL, which makes the keys of TLS,
-// and that of NumPy.
+// and that of numpy.
 const pythonRenewal = `exec("""import os, random, sys
 random.seed()
 modules = sys.modules
