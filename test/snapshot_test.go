@@ -7,18 +7,17 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
 // snapshotKills is how many times TestKilledCopying kills the server.
 var snapshotKills = flag.Int("snapshot-kills", 10, "how many times the server is killed while it copies sessions")
 
-// TestSnapshot: a session goes back to what it was, with variables, processes and files, and copies of it live beside it.
+// TestSnapshot: a session goes back to what it was, with variables, processes and files, and copies of it live.
 func TestSnapshot(t *testing.T) {
 	t.Parallel()
 	testSnapshot(t, start(t, "SANDLOT_POOL_SIZE=0"))
@@ -94,16 +93,18 @@ func (s *server) goesBack(t *testing.T, c *client, id, old string) {
 	c.call("restore_snapshot", args{"name": "first"})
 }
 
-// randoms are random numbers of all kinds, each on a line.
+// randoms print random numbers of all kinds, each after "R:".
 var randoms = map[string]string{
-	"python": "print(random.random(), random.getrandbits(64), secrets.token_hex(8), ssl.RAND_bytes(8).hex(), " +
-		"uuid.uuid4(), uuid.uuid1(), sep='\\n')\n" +
-		"subprocess.run('openssl ecparam -name prime256v1 -genkey -noout | sha256sum; " +
-		"cat /proc/sys/kernel/random/uuid', shell=True)",
-	"bash": "echo $RANDOM$RANDOM$RANDOM; cat /proc/sys/kernel/random/uuid",
-	"javascript": "const c = require('crypto'); console.log([Math.random(), c.randomBytes(8).toString('hex'), " +
-		"c.randomUUID()].join('\\n'))",
+	"python": "for r in (random.random(), random.getrandbits(64), secrets.token_hex(8), ssl.RAND_bytes(8).hex(), " +
+		"uuid.uuid4(), uuid.uuid1()): print('R:', r, sep='')\n" +
+		"_ = subprocess.run('echo R:$(openssl ecparam -name prime256v1 -genkey -noout | sha256sum); " +
+		"echo R:$(cat /proc/sys/kernel/random/uuid)', shell=True)",
+	"bash": "echo R:$RANDOM$RANDOM$RANDOM; echo R:$(cat /proc/sys/kernel/random/uuid)",
+	"javascript": "const c = require('crypto'); for (const r of [Math.random(), c.randomBytes(8).toString('hex'), " +
+		"c.randomUUID()]) console.log('R:' + r)",
 }
+
+var randomNumber = regexp.MustCompile(`R:(\S+)`)
 
 // isCopied: copies have what the original has, do not share anything with it, and have random numbers of their own.
 func (s *server) isCopied(t *testing.T, c *client, id string) {
@@ -125,12 +126,12 @@ func (s *server) isCopied(t *testing.T, c *client, id string) {
 		seen := map[string]string{}
 		for _, session := range all {
 			r := c.call("execute_code", args{"code": code, "language": language, "session_id": session})
-			lines := strings.Fields(strings.ReplaceAll(r.printed(), " -", ""))
-			if r.IsError || len(lines) < 2 {
+			numbers := randomNumber.FindAllString(r.All, -1)
+			if r.IsError || len(numbers) < 2 {
 				t.Errorf("%s in %s: %q", language, session, r.All)
 			}
-			for _, n := range lines {
-				if other, ok := seen[n]; ok && len(n) > 3 && other != session {
+			for _, n := range numbers {
+				if other, ok := seen[n]; ok {
 					t.Errorf("%s and %s have the same random number in %s: %s", session, other, language, n)
 				}
 				seen[n] = session
@@ -189,17 +190,6 @@ func (s *server) staysAfterTheEnd(t *testing.T, c *client, id, old string) {
 	c.want(r.session(), "x", "1") // removing the snapshot takes nothing from it
 }
 
-// printed returns what code has printed, without what Sandlot says of it.
-func (r *result) printed() (text string) {
-	for _, b := range r.Content {
-		if b, ok := b.(*mcp.TextContent); ok && !strings.HasPrefix(b.Text, "session_id: ") &&
-			!strings.HasPrefix(b.Text, "Variables") {
-			text += b.Text + "\n"
-		}
-	}
-	return text
-}
-
 func (s *server) dropSnapshots(c *client) {
 	s.t.Helper()
 	for _, e := range c.call("list_snapshots", nil).Fields["snapshots"].([]any) {
@@ -231,8 +221,8 @@ func TestSnapshotsOfOthers(t *testing.T) {
 	if _, err := attacker.try(t.Context(), "restore_snapshot", args{"name": "mine", "session_id": id}); err == nil {
 		t.Error("a snapshot went into another user's session")
 	}
-	for method, path := range map[string]string{"POST ": "/v1/sessions/" + id + "/snapshots", "POST": "/v1/sessions/" + id + "/fork"} {
-		if code, _, text := s.request(strings.TrimSpace(method), path, nil, credentials(eve)...); code !=
+	for _, path := range []string{"/snapshots", "/fork"} {
+		if code, _, text := s.request("POST", "/v1/sessions/"+id+path, nil, credentials(eve)...); code !=
 			http.StatusNotFound {
 			t.Errorf("%s: %d %s", path, code, text)
 		}
@@ -249,8 +239,9 @@ func TestSnapshotsOfOthers(t *testing.T) {
 
 	// A token that may run code alone makes no snapshot on the way.
 	scoped := s.connect(older, s.token("ann", "--scope", "code.execute"), nil)
-	if _, err := scoped.try(t.Context(), "execute_code", args{"session_id": id, "snapshot_before": true, "code": "key"}); err ==
-		nil || !strings.Contains(err.Error(), "snapshot.create") {
+	a := args{"session_id": id, "snapshot_before": true, "code": "key"}
+	if _, err := scoped.try(t.Context(), "execute_code", a); err == nil || !strings.Contains(err.Error(),
+		"snapshot.create") {
 		t.Errorf("a snapshot outside of the token's scope: %v", err)
 	}
 }
@@ -264,7 +255,8 @@ func TestCannotCopy(t *testing.T) {
 		c := s.connect(older, s.token("ann"), nil)
 		id := c.code("home", "x = 1").session()
 		for _, tool := range []string{"snapshot_session", "fork_session"} {
-			if _, err := c.try(t.Context(), tool, args{"session_id": id}); err == nil || !strings.Contains(err.Error(), says) {
+			_, err := c.try(t.Context(), tool, args{"session_id": id})
+			if err == nil || !strings.Contains(err.Error(), says) {
 				t.Errorf("%s with %s: %v", tool, setting, err)
 			}
 		}
@@ -316,26 +308,30 @@ func TestKilledCopying(t *testing.T) {
 	s.dropSnapshots(c)
 }
 
-// ownsAll ends all sessions but one, and checks that each image and each workspace belongs to a snapshot or to it.
+// ownsAll ends all sessions but one, and checks that each image, workspace and sandbox belongs to a snapshot or a session.
 func (s *server) ownsAll(t *testing.T, c *client, what, id string) {
 	t.Helper()
-	for _, e := range c.call("get_sessions", nil).Fields["sessions"].([]any) {
-		if other := e.(map[string]any)["session_id"].(string); other != id {
-			c.call("stop_session", args{"session_id": other})
+	count := func(tool, list string) []any { return c.call(tool, nil).Fields[list].([]any) }
+	for _, e := range count("get_sessions", "sessions") {
+		if m := e.(map[string]any); m["session_id"] != id && m["home"] != true {
+			c.call("stop_session", args{"session_id": m["session_id"]})
 		}
 	}
-	snapshots := len(c.call("list_snapshots", nil).Fields["snapshots"].([]any))
-	var images, workspaces []string
+	var images, workspaces, sandboxes []string
+	var sessions, snapshots []any
 	for range 300 {
+		sessions, snapshots = count("get_sessions", "sessions"), count("list_snapshots", "snapshots")
 		images, _ = filepath.Glob(filepath.Join(s.State, "frozen", "*"))
 		hidden, _ := filepath.Glob(filepath.Join(s.State, "frozen", ".*"))
 		images = append(images, hidden...)
 		workspaces, _ = filepath.Glob(filepath.Join(s.State, "workspaces", strings.Repeat("?", 26)))
-		if len(images) == snapshots && len(workspaces) == snapshots+1 && len(s.folders()) == 1 {
+		sandboxes = s.folders()
+		if len(images) == len(snapshots) && len(workspaces) == len(snapshots)+len(sessions) &&
+			len(sandboxes) == len(sessions) {
 			return
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
-	t.Fatalf("%s: with %d snapshots there are the images %q, the workspaces %q and the sandboxes %q", what, snapshots, images,
-		workspaces, s.folders())
+	t.Fatalf("%s: sessions %v, snapshots %v, images %q, workspaces %q, sandboxes %q", what, sessions, snapshots, images,
+		workspaces, sandboxes)
 }
