@@ -264,8 +264,8 @@ func TestCannotCopy(t *testing.T) {
 	}
 }
 
-// TestKilledCopying kills the server again and again while it makes snapshots, restores and copies. Each session has one
-// of its states afterwards, or its user is told, and nothing is left of what was not finished.
+// TestKilledCopying kills the server again and again while it makes snapshots, restores and copies. The session has
+// one of its states afterwards, or its user is told, and nothing is left of what was not finished.
 func TestKilledCopying(t *testing.T) {
 	t.Parallel()
 	s := start(t, "SANDLOT_POOL_SIZE=0")
@@ -308,7 +308,8 @@ func TestKilledCopying(t *testing.T) {
 	s.dropSnapshots(c)
 }
 
-// ownsAll ends all sessions but one, and checks that each image, workspace and sandbox belongs to a snapshot or a session.
+// ownsAll ends all sessions but one, and checks that each image, workspace and sandbox belongs to a snapshot or a
+// session.
 func (s *server) ownsAll(t *testing.T, c *client, what, id string) {
 	t.Helper()
 	count := func(tool, list string) []any { return c.call(tool, nil).Fields[list].([]any) }

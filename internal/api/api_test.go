@@ -16,6 +16,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"sandlot/internal/api/metric"
 	"sandlot/internal/auth"
 	"sandlot/internal/egress"
 	"sandlot/internal/event"
@@ -194,7 +195,7 @@ func newEdge(t *testing.T, mode auth.Mode, g OriginCheck, more ...func(*hub.Conf
 	e.Server = New(Config{Authenticator: door, Hub: h, Origins: g, Version: "v1.2.3", Log: log,
 		Gateway: gateway.New(gateway.Config{Hub: h, NewSession: func(auth.Principal) bool { return false },
 			Connected: func(auth.Principal) {}, MaxBody: 1 << 20, Log: log}),
-		Metrics:      NewMetrics(book.Live, func() map[string]int { return nil }, nil),
+		Metrics:      metric.New(book.Live, func() map[string]int { return nil }, nil),
 		CheckRuntime: func(context.Context) error { return e.broken }})
 	t.Cleanup(e.Server.Close)
 	return e

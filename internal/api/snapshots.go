@@ -39,6 +39,6 @@ type (
 		Name string `json:"name,omitempty" jsonschema:"Its name. Default: made of the time."`
 	}
 	restoreRequest struct {
-		Session string `json:"session_id,omitempty" jsonschema:"An id, home, or new. Default: that of which it was made."`
+		Session string `json:"session_id,omitempty" jsonschema:"An id, home, or new. Default: the one it was made of."`
 	}
 )

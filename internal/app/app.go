@@ -18,6 +18,7 @@ import (
 
 	"sandlot/internal/api"
 	"sandlot/internal/api/conn"
+	"sandlot/internal/api/metric"
 	"sandlot/internal/audit"
 	"sandlot/internal/auth"
 	"sandlot/internal/auth/oidc"
@@ -196,8 +197,8 @@ func (a *App) openSessions(ctx context.Context) error {
 		MayCreate: func(ctx context.Context, p auth.Principal, template string) error {
 			return a.hub.MayCreateSession(ctx, p, template)
 		}}
-	a.snapshots = snapshot.New(snapshot.Config{Store: a.store, Quotas: a.quotas, DiskBytes: limits.Hibernation.DiskBytes,
-		Log: a.log, MayCreate: func(ctx context.Context, p auth.Principal, session string) error {
+	a.snapshots = snapshot.New(snapshot.Config{Store: a.store, Log: a.log, DiskBytes: limits.Hibernation.DiskBytes,
+		MayCreate: func(ctx context.Context, p auth.Principal, session string) error {
 			return a.hub.MaySnapshot(ctx, p, session)
 		}})
 	a.sessions = session.New(session.Config{Pool: a.pool, Store: a.store, Log: a.log, Egress: a.egress,
@@ -289,8 +290,9 @@ func (a *App) openEdges(ctx context.Context) error {
 		return err
 	}
 	sessionFlavors, _ := flavors(c)
-	a.tools = builtin.New(builtin.Config{Events: a.events, Sessions: a.sessions, Snapshots: a.snapshots, Ports: a.ports, Connections: a.servers,
-		Consent: tool.Policy(c.MCP.Consent), Templates: a.templates.Offered, Flavors: sessionFlavors,
+	a.tools = builtin.New(builtin.Config{Events: a.events, Sessions: a.sessions, Snapshots: a.snapshots, Ports: a.ports,
+		Connections: a.servers, Consent: tool.Policy(c.MCP.Consent),
+		Templates: a.templates.Offered, Flavors: sessionFlavors,
 		Volumes: a.volumes.Usage,
 		Timeout: c.Sessions.CallTimeout, MaxTimeout: c.Sessions.MaxCallTimeout, MaxOutput: c.Output.MaxCharacters,
 		Labeled: c.Output.Style == "labeled", TokenContext: a.watch.TokenContext, Log: a.log})
@@ -312,7 +314,7 @@ func (a *App) openEdges(ctx context.Context) error {
 		QuestionTimeout: func() time.Duration { return a.active.Load().Policy.QuestionTimeout },
 		Log:             a.log,
 		Observe: func(ctx context.Context, call tool.Call, outcome string, took time.Duration) {
-			label := api.External
+			label := metric.External
 			if a.isOwnTool(call.Name) {
 				label = call.Name
 			}
@@ -338,12 +340,12 @@ func (a *App) openEdges(ctx context.Context) error {
 	return nil
 }
 
-func (a *App) metrics() *api.Metrics {
+func (a *App) metrics() *metric.Metrics {
 	names := []string{}
 	for _, t := range a.templates.List() {
 		names = append(names, t.Name)
 	}
-	m := api.NewMetrics(a.sessions.Live, a.pool.Sizes, names)
+	m := metric.New(a.sessions.Live, a.pool.Sizes, names)
 	m.CountStarts(a.pool.Started)
 	m.CountNetwork(a.egress.Totals)
 	if a.recorder != nil {

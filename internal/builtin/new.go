@@ -43,7 +43,7 @@ func New(c Config) *Tools {
 	add[Snapshot](t, policy.SnapshotCreate, "snapshot_session", t.snapshotSession)
 	add[SnapshotList](t, policy.SnapshotList, "list_snapshots", t.listSnapshots)
 	add[SnapshotRestored](t, policy.SnapshotRestore, "restore_snapshot", t.restoreSnapshot)
-	add[SnapshotRemoved](t, policy.SnapshotRemove, "remove_snapshot", t.removeSnapshot)
+	add[SnapshotName](t, policy.SnapshotRemove, "remove_snapshot", t.removeSnapshot)
 	add[Forked](t, policy.SessionFork, "fork_session", t.forkSession)
 	add[VolumeList](t, policy.VolumeList, "get_volume_path", t.getVolumePath)
 	if c.Connections != nil {

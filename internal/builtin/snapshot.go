@@ -1,6 +1,7 @@
 package builtin
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -25,11 +26,6 @@ type SnapshotList struct {
 	Snapshots []Snapshot `json:"snapshots"`
 }
 
-// SnapshotRemoved is the result of remove_snapshot.
-type SnapshotRemoved struct {
-	Name string `json:"name" jsonschema:"Its name."`
-}
-
 // SnapshotRestored is the result of restore_snapshot.
 type SnapshotRestored struct {
 	SessionOutput
@@ -47,13 +43,14 @@ type snapshotInput struct {
 	Name string `json:"name,omitempty"`
 }
 
-type snapshotNameInput struct {
+// SnapshotName has the arguments, and the result, of remove_snapshot.
+type SnapshotName struct {
 	Name string `json:"name" jsonschema:"The snapshot's name."`
 }
 
 // RestoreInput are the arguments of restore_snapshot.
 type RestoreInput struct {
-	Name      string `json:"name" jsonschema:"The snapshot's name."`
+	SnapshotName
 	SessionID string `json:"session_id,omitempty"`
 }
 
@@ -88,11 +85,11 @@ func (BeforeInput) implies() []policy.Operation {
 
 // snapshotBefore makes the snapshot that a call asks for, and returns its name.
 func (t *Tools) snapshotBefore(ctx context.Context, c tool.Call, in BeforeInput, sessionID string) (string, error) {
-	if !in.SnapshotBefore {
-		return "", nil
-	}
 	id := wantedSession(c, sessionID)
-	if id == "new" {
+	switch {
+	case !in.SnapshotBefore:
+		return "", nil
+	case id == "new":
 		return "", fault.Argument("snapshot_before", "a new session has nothing to go back to")
 	}
 	s, err := t.Snapshots.Before(ctx, c.Principal, id)
@@ -110,9 +107,7 @@ func (t *Tools) snapshotSession(ctx context.Context, c tool.Call, in snapshotInp
 		return nil, err
 	}
 	row := snapshotRow(r)
-	result := textResult(&row, fmt.Sprintf("Snapshot %s of session %s: %.0f MB", r.Name, r.Session, row.SizeMB))
-	result.Session = r.Session
-	return result, nil
+	return inSession(r.Session, &row, fmt.Sprintf("Snapshot %s of session %s: %.0f MB", r.Name, r.Session, row.SizeMB))
 }
 
 func (t *Tools) listSnapshots(_ context.Context, c tool.Call, _ noInput) (*tool.Result, error) {
@@ -120,13 +115,10 @@ func (t *Tools) listSnapshots(_ context.Context, c tool.Call, _ noInput) (*tool.
 	for _, r := range t.Snapshots.List(c.Principal) {
 		row := snapshotRow(r)
 		rows = append(rows, row)
-		lines = append(lines, fmt.Sprintf("%s  %s  %s  %.0f MB  %s", row.Name, row.SessionID, row.Template, row.SizeMB,
-			row.Created))
+		lines = append(lines, fmt.Sprintf("%s  %s  %.0f MB  %s", row.Name, row.SessionID, row.SizeMB, row.Created))
 	}
-	if len(lines) == 0 {
-		lines = []string{"No snapshots. snapshot_session makes one."}
-	}
-	return textResult(&SnapshotList{rows}, strings.Join(lines, "\n")), nil
+	text := cmp.Or(strings.Join(lines, "\n"), "No snapshots. snapshot_session makes one.")
+	return textResult(&SnapshotList{rows}, text), nil
 }
 
 func (t *Tools) restoreSnapshot(ctx context.Context, c tool.Call, in RestoreInput) (*tool.Result, error) {
@@ -135,23 +127,18 @@ func (t *Tools) restoreSnapshot(ctx context.Context, c tool.Call, in RestoreInpu
 		return nil, err
 	}
 	text := fmt.Sprintf("Session %s is what it was in the snapshot %s", r.Session, in.Name)
-	if r.Created {
-		text = fmt.Sprintf("The new session %s is what the snapshot %s has", r.Session, in.Name)
-	}
 	if r.Notice != "" {
 		text += ", but: " + r.Notice
 	}
-	result := textResult(&SnapshotRestored{Name: in.Name, SessionOutput: SessionOutput{SessionID: r.Session,
+	return inSession(r.Session, &SnapshotRestored{Name: in.Name, SessionOutput: SessionOutput{SessionID: r.Session,
 		SessionCreated: r.Created, Warnings: Warnings{Notice: r.Notice}}}, text)
-	result.Session = r.Session
-	return result, nil
 }
 
-func (t *Tools) removeSnapshot(ctx context.Context, c tool.Call, in snapshotNameInput) (*tool.Result, error) {
+func (t *Tools) removeSnapshot(ctx context.Context, c tool.Call, in SnapshotName) (*tool.Result, error) {
 	if err := t.Snapshots.Remove(ctx, c.Principal, in.Name); err != nil {
 		return nil, err
 	}
-	return textResult(&SnapshotRemoved{in.Name}, fmt.Sprintf("Snapshot %s removed", in.Name)), nil
+	return textResult(&in, fmt.Sprintf("Snapshot %s removed", in.Name)), nil
 }
 
 func (t *Tools) forkSession(ctx context.Context, c tool.Call, in ForkInput) (*tool.Result, error) {
@@ -159,7 +146,10 @@ func (t *Tools) forkSession(ctx context.Context, c tool.Call, in ForkInput) (*to
 	if err != nil {
 		return nil, err
 	}
-	result := textResult(&Forked{id, copies}, fmt.Sprintf("Copies of session %s: %s", id, strings.Join(copies, ", ")))
-	result.Session = id
-	return result, nil
+	return inSession(id, &Forked{id, copies}, fmt.Sprintf("Copies of session %s: %s", id, strings.Join(copies, ", ")))
+}
+
+// inSession returns a result of a call that was about a session.
+func inSession(id string, fields any, text string) (*tool.Result, error) {
+	return &tool.Result{Fields: fields, Session: id, Content: []tool.Content{tool.Text(text)}}, nil
 }

@@ -266,8 +266,9 @@ func (p *program) rawTerminal(cmd *command.Command, t client.Terminal) (restore 
 }
 
 func (p *program) sessions() *cobra.Command {
-	c := &cobra.Command{Use: "sessions", Short: "List your sessions; 'new' creates one, 'fork' copies one, 'stop' ends one",
-		Args: cobra.NoArgs, Example: "  sandlot sessions\n  sandlot sessions stop SESSION_ID"}
+	c := &cobra.Command{Use: "sessions",
+		Short: "List your sessions; 'new' creates one, 'fork' copies one, 'stop' ends one", Args: cobra.NoArgs,
+		Example: "  sandlot sessions\n  sandlot sessions stop SESSION_ID"}
 	p.withJSON(c, func(c *cobra.Command, _ []string) error {
 		var list builtin.SessionList
 		if err := p.list(c.Context(), "/v1/sessions", &list); err != nil {

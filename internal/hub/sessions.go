@@ -70,7 +70,7 @@ func (h *Hub) MaySnapshot(ctx context.Context, p auth.Principal, id string) erro
 	if p.Scope == "" && !h.Rules.Load().Any(policy.SnapshotCreate) && trailOf(ctx) == nil {
 		return nil
 	}
-	_, err := h.permit(ctx, Request{Principal: p, Operation: policy.SnapshotCreate, Resource: SessionID(id).resource(h, p)})
+	_, err := h.permit(ctx, h.sessionRequest(policy.SnapshotCreate, p, SessionID(id)))
 	return err
 }
 

@@ -188,8 +188,8 @@ type Hibernator interface {
 // CopyPrefix begins the names of images that are copies of others.
 const CopyPrefix = "copy-"
 
-// IsCopy reports whether the image of that name is a copy of another one: there may be sandboxes with the same memory, so
-// that a sandbox of it needs new random numbers.
+// IsCopy reports whether the image of that name is a copy of another one: there may be sandboxes with the same memory,
+// so that a sandbox of it needs new random numbers.
 func IsCopy(image string) bool { return strings.HasPrefix(image, CopyPrefix) }
 
 // FrozenImage is what a Hibernator has written of one sandbox.

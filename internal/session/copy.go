@@ -32,8 +32,8 @@ const (
 	stillTimeout = 5 * time.Minute
 )
 
-// WhileStill calls do while nothing runs in one of a principal's sessions, whose memory is in Content.Image by then. The
-// image stays if do returns nil; the workspace is the session's own. The session goes on in any case.
+// WhileStill calls do while nothing runs in one of a principal's sessions, whose memory is in Content.Image by then.
+// The image stays if do returns nil; the workspace is the session's own. The session goes on in any case.
 func (s *Sessions) WhileStill(ctx context.Context, p auth.Principal, id string,
 	do func(ctx context.Context, sessionID string, c Content, bytes int64) error) (err error) {
 	if !s.Hibernation.Enabled {
@@ -70,12 +70,13 @@ func (s *Sessions) WhileStill(ctx context.Context, p auth.Principal, id string,
 		return inUse(session.record().ID)
 	}
 	if err != nil {
-		return fault.Wrap(fault.ResourceLimit, err, "the session could not be written to the disk, and goes on: %v", err)
+		return fault.Wrap(fault.ResourceLimit, err, "the session could not be written to the disk, and goes on: %v",
+			err)
 	}
 	defer f.goOn(context.WithoutCancel(ctx))
 	r := session.record()
-	err = do(stillCtx, r.ID, Content{Image: f.image.Name, Workspace: r.Workspace, Runtime: r.Runtime, Template: r.Template,
-		Flavor: r.Flavor, Network: r.Network}, f.image.Bytes)
+	err = do(stillCtx, r.ID, Content{Image: f.image.Name, Workspace: r.Workspace, Runtime: r.Runtime,
+		Template: r.Template, Flavor: r.Flavor, Network: r.Network}, f.image.Bytes)
 	if err != nil {
 		s.removeImage(context.WithoutCancel(ctx), r.Runtime, f.image.Name)
 	}
@@ -128,8 +129,8 @@ func (s *Sessions) MakeAsleep(ctx context.Context, p auth.Principal, c Content, 
 	if r.Variables, err = s.sealVariables(p.ID, r.ID, env); err != nil {
 		return "", err
 	}
-	session := &Session{sessions: s, lock: semaphore.NewWeighted(1), cur: current{rec: r}, disk: diskUse{at: now, changed: true},
-		meter: egress.NewMeter(egress.Traffic{}, s.dayMeter(p.ID))}
+	session := &Session{sessions: s, lock: semaphore.NewWeighted(1), cur: current{rec: r},
+		disk: diskUse{at: now, changed: true}, meter: egress.NewMeter(egress.Traffic{}, s.dayMeter(p.ID))}
 	if err := s.add(ctx, session); err != nil {
 		return "", err
 	}
@@ -194,8 +195,8 @@ func (s *Session) forget(ctx context.Context, before Record, old *pool.Booted) {
 		}
 	}
 	if err := s.sessions.Pool.RemoveWorkspace(before.Workspace); err != nil {
-		s.sessions.Log.Error("could not remove a workspace; the next start does", "workspace", before.Workspace, "error",
-			err)
+		s.sessions.Log.Error("could not remove a workspace; the next start does", "workspace", before.Workspace,
+			"error", err)
 	}
 }
 

@@ -16,7 +16,8 @@ import (
 
 // keep makes a content that is what a session has now.
 func (w *testSessions) keep(id string) (kept Content, err error) {
-	err = w.WhileStill(context.Background(), ann, id, func(ctx context.Context, _ string, c Content, _ int64) (err error) {
+	err = w.WhileStill(context.Background(), ann, id, func(ctx context.Context, _ string, c Content,
+		_ int64) (err error) {
 		kept = c
 		kept.Workspace, _, err = w.CopyWorkspace(ctx, c.Workspace)
 		return err
@@ -39,8 +40,8 @@ func (w *testSessions) wantContent(what, id, memory, note string) {
 	l := w.use(ann, OpenRequest{ID: id})
 	text, err := os.ReadFile(filepath.Join(w.Pool.Workspaces.Path(l.record().Workspace), "note"))
 	if w.box(id).Memory() != memory || string(text) != note || l.Notice != "" {
-		w.t.Errorf("%s: it has %q in its memory and %q in its file, not %q and %q; told %q: %v", what, w.box(id).Memory(),
-			text, memory, note, l.Notice, err)
+		w.t.Errorf("%s: it has %q in its memory and %q in its file, not %q and %q; told %q: %v", what,
+			w.box(id).Memory(), text, memory, note, l.Notice, err)
 	}
 }
 
@@ -115,11 +116,17 @@ func TestCannotCopy(t *testing.T) {
 	})
 }
 
-// TestCrashReplacing: a server that is killed at any step of a restore leaves the old content or the new one, and nothing
-// of the other.
+// TestCrashReplacing: a server that is killed at any step of a restore leaves the old content or the new one, and
+// nothing of the other.
 func TestCrashReplacing(t *testing.T) {
-	for name, step := range map[string]sandboxtest.Step{"before it is stored": "", "before the old sandbox's end": sandboxtest.StepStop, "before it wakes": sandboxtest.StepWake, "while it wakes": sandboxtest.StepWaking,
-		"before its numbers are new": sandboxtest.StepWoken, "before the image's removal": sandboxtest.StepRemove} {
+	for name, step := range map[string]sandboxtest.Step{
+		"before it is stored":          "",
+		"before the old sandbox's end": sandboxtest.StepStop,
+		"before it wakes":              sandboxtest.StepWake,
+		"while it wakes":               sandboxtest.StepWaking,
+		"before its numbers are new":   sandboxtest.StepWoken,
+		"before the image's removal":   sandboxtest.StepRemove,
+	} {
 		t.Run(name, func(t *testing.T) {
 			in(t, sleeps, func(t *testing.T, w *testSessions) {
 				id := w.use(ann, OpenRequest{ID: "new"}).ID()

@@ -1,6 +1,6 @@
 // Package snapshot owns the snapshots of sessions: each is the memory, the processes and the files of a session at one
-// moment, and stays until it is removed. The package also makes copies of sessions that live, which are a snapshot for a
-// moment.
+// moment, and stays until it is removed. The package also makes copies of sessions that live, which are a snapshot for
+// a moment.
 package snapshot
 
 import (
@@ -20,7 +20,6 @@ import (
 	"sandlot/internal/auth"
 	"sandlot/internal/event"
 	"sandlot/internal/fault"
-	quotas "sandlot/internal/quota"
 	"sandlot/internal/secret"
 	"sandlot/internal/session"
 )
@@ -47,7 +46,6 @@ type Store interface {
 type Config struct {
 	Store    Store
 	Sessions *session.Sessions
-	Quotas   *quotas.Quotas
 	// DiskBytes is how much of the disk all snapshots of all principals may have together.
 	DiskBytes int64
 	// MayCreate returns an error if a principal may not make a snapshot of a session before a call.
@@ -68,8 +66,8 @@ const (
 
 var validName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 
-// Snapshots has all snapshots of all principals. Order: a snapshot's files, then its record in the store, then the one in
-// memory; and back.
+// Snapshots has all snapshots of all principals. Order: a snapshot's files, then its record in the store, then the one
+// in memory; and back.
 type Snapshots struct {
 	Config
 
@@ -168,8 +166,8 @@ func (s *Snapshots) Before(ctx context.Context, p auth.Principal, sessionID stri
 func (s *Snapshots) create(ctx context.Context, p auth.Principal, sessionID, name string) (Record, error) {
 	began := time.Now()
 	if !validName.MatchString(name) {
-		return Record{}, fault.Argument("name", "a snapshot has a name of 1 to 64 letters, digits, dots, _ and -, which "+
-			"begins with a letter or a digit")
+		return Record{}, fault.Argument("name", "a snapshot has a name of 1 to 64 letters, digits, dots, _ and -, "+
+			"which begins with a letter or a digit")
 	}
 	r := Record{ID: secret.ID(), Owner: p.ID, Name: name, Created: time.Now().UTC()}
 	if err := s.admit(&r); err != nil {
@@ -226,8 +224,8 @@ func (s *Snapshots) admit(r *Record) error {
 			Advise("Remove one that is not needed any more with remove_snapshot")
 	}
 	if total >= s.DiskBytes {
-		return fault.Limit("snapshots", total>>20, s.DiskBytes>>20, "the snapshots of all users have %d MB together, and "+
-			"%d are allowed (hibernate.disk_mb)", total>>20, s.DiskBytes>>20).
+		return fault.Limit("snapshots", total>>20, s.DiskBytes>>20, "the snapshots of all users have %d MB together, "+
+			"and %d are allowed (hibernate.disk_mb)", total>>20, s.DiskBytes>>20).
 			Advise("Remove snapshots that are not needed any more with remove_snapshot")
 	}
 	s.all[r.ID], s.used[r.ID] = r, 1
@@ -320,7 +318,8 @@ type Restored struct {
 
 // Restore gives a session the content of one of a principal's snapshots, in place of its own: the session of that id,
 // that of which the snapshot was made (""), or a new one ("new").
-func (s *Snapshots) Restore(ctx context.Context, p auth.Principal, name, sessionID string) (result Restored, err error) {
+func (s *Snapshots) Restore(ctx context.Context, p auth.Principal, name, sessionID string) (result Restored,
+	err error) {
 	began := time.Now()
 	r, done, err := s.use(p, name)
 	if err != nil {
@@ -370,8 +369,8 @@ func (s *Snapshots) Restore(ctx context.Context, p auth.Principal, name, session
 	return result, nil
 }
 
-// Fork makes n copies of one of a principal's sessions, each of which is a session of its own and lives, and returns their
-// ids. After an error there are none.
+// Fork makes n copies of one of a principal's sessions, each of which is a session of its own and lives, and returns
+// their ids. After an error there are none.
 func (s *Snapshots) Fork(ctx context.Context, p auth.Principal, sessionID string, n int) (id string, copies []string,
 	err error) {
 	began := time.Now()
@@ -431,8 +430,8 @@ func (s *Snapshots) begin(ctx context.Context, p auth.Principal, id string) erro
 	}
 	defer l.Release()
 	if l.Notice != "" {
-		return fault.Wrap(fault.SandboxCreation, errors.New(l.Notice), "a copy did not go on where the original was: %s",
-			l.Notice)
+		return fault.Wrap(fault.SandboxCreation, errors.New(l.Notice),
+			"a copy did not go on where the original was: %s", l.Notice)
 	}
 	return nil
 }

@@ -134,7 +134,8 @@ func wrapPath(op, name string, err error) error {
 }
 
 // opened opens a file or a folder and its copy, calls do, and gives the copy the attributes.
-func (c *copying) opened(from, to int, name string, st *unix.Stat_t, flags int, do func(source, target int) error) error {
+func (c *copying) opened(from, to int, name string, st *unix.Stat_t, flags int,
+	do func(source, target int) error) error {
 	source, restore, err := openToRead(from, name, st)
 	if err != nil {
 		return err

@@ -27,8 +27,8 @@ func Command(connect func() (*client.Client, error), out io.Writer) *cobra.Comma
 	p := &commands{connect: connect, out: out}
 	c := &cobra.Command{
 		Use: "snapshot", Short: "Keep the state of a session, and go back to it",
-		Long: `A snapshot has the variables, the processes and the files of a session at one moment. It stays until it is
-removed, also after its session has ended, and can be restored as often as you like. The server has to run.`,
+		Long: `A snapshot has the variables, the processes and the files of a session at one moment. It stays until it
+is removed, also after its session has ended, and can be restored as often as you like. The server has to run.`,
 		Example: "  sandlot snapshot create home before-upgrade\n  sandlot snapshot restore before-upgrade",
 	}
 	c.AddCommand(p.create(), p.list(), p.restore(), p.remove())
@@ -61,7 +61,7 @@ func (p *commands) withJSON(c *cobra.Command) *cobra.Command {
 func (p *commands) create() *cobra.Command {
 	return p.withJSON(&cobra.Command{
 		Use: "create SESSION [NAME]", Short: "Make a snapshot of a session", Args: cobra.RangeArgs(1, 2),
-		Long:    "Make a snapshot of a session, an id or home. Nothing runs in the session meanwhile. It prints the name.",
+		Long:    "Make a snapshot of a session, an id or home, in which nothing runs meanwhile. It prints the name.",
 		Example: "  sandlot snapshot create home\n  sandlot snapshot create home before-upgrade",
 		RunE: func(c *cobra.Command, args []string) error {
 			in := map[string]string{}
@@ -104,8 +104,8 @@ func (p *commands) restore() *cobra.Command {
 	var session string
 	c := p.withJSON(&cobra.Command{
 		Use: "restore NAME", Short: "Give a session what a snapshot has", Args: cobra.ExactArgs(1),
-		Long: "Give a session the variables, processes and files of a snapshot, in place of those that it has: the session " +
-			"that the snapshot was made of, or that of --session, or a new one. It prints the session's id.",
+		Long: "Give a session the variables, processes and files of a snapshot, in place of those that it has: the " +
+			"session that the snapshot was made of, or that of --session, or a new one. It prints the session's id.",
 		Example: "  sandlot snapshot restore before-upgrade\n  sandlot snapshot restore before-upgrade --session new"})
 	c.Flags().StringVar(&session, "session", "", "session that gets it: an id, home, or new")
 	c.RunE = func(c *cobra.Command, args []string) error {
@@ -132,8 +132,8 @@ func Fork(connect func() (*client.Client, error), out io.Writer) *cobra.Command 
 	var count int
 	c := p.withJSON(&cobra.Command{
 		Use: "fork ID", Short: "Make live copies of a session, and print their ids", Args: cobra.ExactArgs(1),
-		Long: "Make live copies of a session, with its variables, processes and files, and print their ids. Each is a session " +
-			"of its own, and counts as one.",
+		Long: "Make live copies of a session, with its variables, processes and files, and print their ids. Each " +
+			"is a session of its own, and counts as one.",
 		Example: "  sandlot sessions fork home --count 3"})
 	c.Flags().IntVar(&count, "count", 1, "number of copies, at most 8")
 	c.RunE = func(c *cobra.Command, args []string) error {

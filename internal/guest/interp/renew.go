@@ -12,11 +12,11 @@ import (
 const renewTimeout = 10 * time.Second
 
 // notRenewed is why an interpreter whose random numbers cannot be made new has lost its variables.
-const notRenewed = "its session is a copy, and its random numbers, which keys are made of, would have been those of the " +
-	"original"
+const notRenewed = "its session is a copy, and its random numbers, which keys are made of, would have been those of " +
+	"the original"
 
-// pythonRenewal seeds Python's generators anew: that of the module random, that of OpenSSL, which makes the keys of TLS,
-// and that of numpy.
+// pythonRenewal seeds Python's generators anew: that of the module random, that of OpenSSL, which makes the keys of
+// TLS, and that of numpy.
 const pythonRenewal = `exec("""import os, random, sys
 random.seed()
 modules = sys.modules
@@ -72,7 +72,8 @@ func (i *Interp) renew(ctx context.Context) bool {
 	case "bash":
 		var seed [4]byte
 		_, _ = rand.Read(seed[:]) // it never fails
-		code = fmt.Sprintf("RANDOM=%d\n__sandlot_set_status \"$__sandlot_status\"", binary.NativeEndian.Uint32(seed[:])>>1)
+		code = fmt.Sprintf("RANDOM=%d\n__sandlot_set_status \"$__sandlot_status\"",
+			binary.NativeEndian.Uint32(seed[:])>>1)
 	}
 	id := newCellID()
 	if p.send(i.config.Driver, id, 0, Cell{Code: code}) != nil {

@@ -5,13 +5,14 @@ import (
 	"testing"
 )
 
-// TestRenew: after Renew, what comes of random numbers is not what the seed says, and nothing else has changed. Node, which
-// cannot be seeded, starts again, and says so once, if it had anything to lose.
+// TestRenew: after Renew, what comes of random numbers is not what the seed says, and nothing else has changed. Node,
+// which cannot be seeded, starts again, and says so once, if it had anything to lose.
 func TestRenew(t *testing.T) {
 	for driver, test := range map[string]struct{ program, seed, read string }{
-		"python": {"python3", "import random, ssl; x = 7; random.seed(5)", "random.getrandbits(32), x, ssl.RAND_status()"},
-		"bash":   {"bash", "x=7; RANDOM=5", "echo $RANDOM$RANDOM $x"},
-		"node":   {"node", "var x = 7", "typeof x"},
+		"python": {"python3", "import random, ssl; x = 7; random.seed(5)",
+			"random.getrandbits(32), x, ssl.RAND_status()"},
+		"bash": {"bash", "x=7; RANDOM=5", "echo $RANDOM$RANDOM $x"},
+		"node": {"node", "var x = 7", "typeof x"},
 	} {
 		t.Run(driver, func(t *testing.T) {
 			t.Parallel()

@@ -10,8 +10,8 @@ import (
 	"sandlot/internal/secret"
 )
 
-// Copy makes an image with the files of another one, by other names: it needs no space of its own. Nobody changes a file
-// of an image, but for replacing it.
+// Copy makes an image with the files of another one, by other names: it needs no space of its own. Nobody changes a
+// file of an image, but for replacing it.
 func (s *Store) Copy(name string) (copied sandbox.FrozenImage, err error) {
 	defer s.use(name)()
 	s.removing.RLock()
