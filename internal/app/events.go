@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"sandlot/internal/api"
 	"sandlot/internal/api/metric"
 	"sandlot/internal/audit"
 	"sandlot/internal/fault"

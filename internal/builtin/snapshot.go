@@ -135,10 +135,8 @@ func (t *Tools) restoreSnapshot(ctx context.Context, c tool.Call, in RestoreInpu
 }
 
 func (t *Tools) removeSnapshot(ctx context.Context, c tool.Call, in SnapshotName) (*tool.Result, error) {
-	if err := t.Snapshots.Remove(ctx, c.Principal, in.Name); err != nil {
-		return nil, err
-	}
-	return textResult(&in, fmt.Sprintf("Snapshot %s removed", in.Name)), nil
+	err := t.Snapshots.Remove(ctx, c.Principal, in.Name)
+	return textResult(&in, fmt.Sprintf("Snapshot %s removed", in.Name)), err
 }
 
 func (t *Tools) forkSession(ctx context.Context, c tool.Call, in ForkInput) (*tool.Result, error) {
