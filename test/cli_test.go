@@ -77,9 +77,6 @@ func TestNoServer(t *testing.T) {
 	}
 	for setting, want := range map[string]string{"true": "new sandboxes start from one that has booted",
 		"false": "none, each sandbox boots: snapshots are turned off"} {
-		if os.Getuid() != 0 && setting == "true" {
-			want = "none, each sandbox boots: gVisor restores none for an unprivileged user"
-		}
 		s.env = append(s.env, "SANDLOT_SNAPSHOTS="+setting)
 		if out, errs, code := s.cli("doctor"); code != 0 || !strings.Contains(out, "answered 42") ||
 			!strings.Contains(out, "snapshots    "+want) {

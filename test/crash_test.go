@@ -195,10 +195,10 @@ func TestSecondServer(t *testing.T) {
 	}
 }
 
-// TestIdle: an idle session stops, its files stay, its id lives on.
+// TestIdle: an idle session that does not sleep stops, its files stay, its id lives on.
 func TestIdle(t *testing.T) {
 	t.Parallel()
-	s := start(t, "MSB_SESSION_TIMEOUT=2", "MSB_CLEANUP_INTERVAL=1")
+	s := start(t, "MSB_SESSION_TIMEOUT=2", "MSB_CLEANUP_INTERVAL=1", "SANDLOT_HIBERNATE_ENABLED=false")
 	c := s.connect(older, "", nil)
 	id := c.code("new", "x = 1\nopen('/workspace/f', 'w').write('kept')").session()
 	empty := c.code("new", "1").session()
@@ -233,7 +233,7 @@ func TestIdle(t *testing.T) {
 // TestLimits: sessions have a limit, idle ones make room, busy ones do not.
 func TestLimits(t *testing.T) {
 	t.Parallel()
-	s := start(t, "MSB_MAX_SESSIONS=2")
+	s := start(t, "MSB_MAX_SESSIONS=2", "SANDLOT_HIBERNATE_ENABLED=false")
 	c := s.connect(older, "", nil)
 	first := c.call("execute_command", args{"command": "sleep 1000", "background": true, "session_id": "new"}).session()
 	second := c.code("new", "open('/workspace/f', 'w').write('x')").session()

@@ -32,7 +32,7 @@ var onDocker = map[string]func(*testing.T){
 
 	"TestServerKilled": TestServerKilled, "TestSandboxKilled": TestSandboxKilled, "TestGracefulStop": TestGracefulStop,
 	"TestIdle": TestIdle, "TestLimits": TestLimits, "TestDiskFull": TestDiskFull, "TestFolders": TestFolders,
-	"TestPsAndStop": TestPsAndStop, "TestOrphanTimeout": TestOrphanTimeout,
+	"TestOnStop": TestOnStop, "TestPsAndStop": TestPsAndStop, "TestOrphanTimeout": TestOrphanTimeout,
 	"TestKilledWhileRecovering": TestKilledWhileRecovering, "TestDay": TestDay,
 
 	"TestNetwork": TestNetwork, "TestNetworkRefused": TestNetworkRefused, "TestNetworkChanges": TestNetworkChanges,

@@ -172,7 +172,8 @@ func (s *server) begin(settings []string) {
 	s.env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "SANDLOT_NETWORK_REGISTRIES=none"}
 	if d := daemonOf(s.t); d != nil {
 		s.docker = d
-		s.env = append(s.env, "SANDLOT_RUNTIME=docker", "SANDLOT_DOCKER_HOST="+d.Host)
+		// Docker's sandboxes cannot sleep: that they end with their server is a test of its own.
+		s.env = append(s.env, "SANDLOT_RUNTIME=docker", "SANDLOT_DOCKER_HOST="+d.Host, "SANDLOT_ON_STOP=keep")
 	}
 	s.env = append(s.env, settings...)
 	s.args = []string{"serve", "--state-dir", s.State, "--port", strconv.Itoa(port), "--host", "127.0.0.1"}
@@ -245,7 +246,7 @@ func (s *server) stop() {
 		if err != nil {
 			s.t.Errorf("the server ended with %v\n%s", err, s.log)
 		}
-	case <-time.After(45 * time.Second):
+	case <-time.After(100 * time.Second): // as long as the unit gives it
 		s.cmd.Process.Kill()
 		<-done
 		s.t.Errorf("the server does not stop\n%s", s.log)
@@ -282,6 +283,10 @@ func (s *server) folders() []string {
 func (s *server) left() (found []string) {
 	for _, f := range s.folders() {
 		found = append(found, "folder "+f)
+	}
+	images, _ := filepath.Glob(filepath.Join(s.State, "frozen", "*"))
+	for _, f := range images {
+		found = append(found, "image "+f)
 	}
 	found = append(found, s.containers()...)
 	all, _ := os.ReadDir("/proc")
@@ -388,7 +393,7 @@ func (s *server) connect(version, token string, opts *mcp.ClientOptions) *client
 type result struct {
 	*mcp.CallToolResult
 	Fields map[string]any
-	Text   string // of the first text block
+	Text   string // of the first text block, but for the notice that the session was asleep
 	All    string // of all text blocks
 }
 
@@ -406,7 +411,7 @@ func (c *client) try(ctx context.Context, tool string, a args) (*result, error) 
 	}
 	for i, b := range r.Content {
 		if t, ok := b.(*mcp.TextContent); ok {
-			if i == 0 {
+			if i == 0 || strings.HasPrefix(out.Text, "This session was asleep") {
 				out.Text = t.Text
 			}
 			out.All += t.Text + "\n"

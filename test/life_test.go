@@ -19,7 +19,14 @@ type folder struct {
 	Server *struct {
 		PID int `json:"pid"`
 	} `json:"server"`
-	Sandboxes []shownSandbox `json:"sandboxes"`
+	Sandboxes []shownSandbox    `json:"sandboxes"`
+	Asleep    []sleepingSession `json:"asleep"`
+}
+
+// sleepingSession is a session that sleeps as `sandlot ps --json` shows it.
+type sleepingSession struct {
+	Session string    `json:"session"`
+	Since   time.Time `json:"since"`
 }
 
 // shownSandbox is a sandbox as `sandlot ps --json` shows it.
@@ -37,7 +44,7 @@ type shownSandbox struct {
 // the machine.
 func (s *server) ps(all bool) folder {
 	s.t.Helper()
-	cmd := exec.Command(s.program, "ps", "--json")
+	cmd := s.as(exec.Command(s.program, "ps", "--json"))
 	cmd.Env = s.env
 	if !all {
 		cmd.Args = append(cmd.Args, "--state-dir", s.State)
@@ -77,7 +84,7 @@ func (s *server) running() (found []string) {
 // demand, and nothing else is.
 func TestPsAndStop(t *testing.T) {
 	t.Parallel()
-	s := start(t)
+	s := start(t, "SANDLOT_ON_STOP=keep")
 	c := s.connect(older, "", nil)
 	id := c.code("new", "x = 1\nopen('/workspace/f', 'w').write('kept')").session()
 	check := func(f folder, server int) {
@@ -269,7 +276,7 @@ func TestOrphanTimeout(t *testing.T) {
 func TestKilledWhileRecovering(t *testing.T) {
 	t.Parallel()
 	const sessions = 6
-	s := start(t, "SANDLOT_POOL_SIZE=0", fmt.Sprintf("SANDLOT_MAX_SESSIONS=%d", sessions+1))
+	s := start(t, "SANDLOT_POOL_SIZE=0", "SANDLOT_ON_STOP=keep", fmt.Sprintf("SANDLOT_MAX_SESSIONS=%d", sessions+1))
 	if s.docker == nil {
 		s.awaitImage() // a sandbox makes it, which would be counted
 	}

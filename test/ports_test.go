@@ -286,7 +286,7 @@ func TestPorts(t *testing.T) {
 // TestPortsNothingListens gives a link all the same, and wakes a stopped session.
 func TestPortsNothingListens(t *testing.T) {
 	t.Parallel()
-	s := start(t, "MSB_SESSION_TIMEOUT=2", "MSB_CLEANUP_INTERVAL=1")
+	s := start(t, "MSB_SESSION_TIMEOUT=2", "MSB_CLEANUP_INTERVAL=1", "SANDLOT_HIBERNATE_ENABLED=false")
 	c := s.connect(older, "", nil)
 	l := s.expose(c, args{"port": 8080})
 	if r := c.call("expose_port", args{"port": 8081}); !strings.Contains(r.Text, "Nothing listens on port 8081 yet") ||

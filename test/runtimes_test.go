@@ -25,7 +25,7 @@ const contained = "runtimes: [gvisor, docker]\ntemplates: {contained: {image: \"
 // startBoth starts a server with both runtimes, whose template contained is ready.
 func startBoth(t *testing.T) *server {
 	t.Helper()
-	s := startConfigured(t, contained, "SANDLOT_RUNTIME=gvisor", "SANDLOT_POOL_SIZE=1")
+	s := startConfigured(t, contained, "SANDLOT_RUNTIME=gvisor", "SANDLOT_POOL_SIZE=1", "SANDLOT_ON_STOP=keep")
 	if out, errs, code := s.cli("template", "build", "contained"); code != 0 {
 		t.Fatalf("code %d, %s%s", code, out, errs)
 	}

@@ -301,7 +301,7 @@ func TestService(t *testing.T) {
 		t.Error(out)
 	}
 	says(t, l.want(0, sandlot, "service", "remove"), "nothing to do")
-	says(t, l.want(0, sandlot, "stop", "--sessions"), "1 sandboxes were ended")
+	says(t, l.want(0, sandlot, "stop", "--sessions"), "0 sandboxes were ended", "1 sessions sleep")
 	if _, err := os.Stat(filepath.Join(first.StateDir, "sandlot.db")); err != nil {
 		t.Error(err)
 	}
@@ -424,7 +424,7 @@ func (l *login) saysWhyNot(sandlot, port string) {
 	time.Sleep(time.Second) // the second copy has another name
 	says(l.t, l.want(0, sandlot, "service", "install", "--port", port, "--yes"), "-ExecStart=/bin/true",
 		"As it was before", "The server runs")
-	says(l.t, l.want(0, sandlot, "service", "stop"), "sandboxes live on")
+	says(l.t, l.want(0, sandlot, "service", "stop"), "The server has ended", "sandlot ps")
 	if s := l.status(sandlot); s.Running || !s.AtLogIn {
 		l.t.Errorf("%+v", s)
 	}

@@ -89,7 +89,7 @@ func (u *variablesUser) create(token string, env map[string]string) (id, problem
 // there in the next cell and the next program; nothing that Sandlot writes, or tells, has a value.
 func TestVariablesOfSessions(t *testing.T) {
 	t.Parallel()
-	u := &variablesUser{t: t, s: start(t, "SANDLOT_LOG_LEVEL=DEBUG")}
+	u := &variablesUser{t: t, s: start(t, "SANDLOT_LOG_LEVEL=DEBUG", "SANDLOT_ON_STOP=end")}
 	u.token = u.s.token("ann")
 	env := map[string]string{"PLAIN": "plain hunter2's", "KEY": "${secret:KEY}", "BOUND": "${secret:BOUND}"}
 	if _, problem := u.create(u.token, env); !strings.Contains(problem, "sandlot secret set ") ||

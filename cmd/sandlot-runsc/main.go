@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 
+	"github.com/google/subcommands"
 	"gvisor.dev/gvisor/runsc/cli/maincli"
 	"gvisor.dev/gvisor/runsc/fsgofer/extension"
 )
@@ -24,5 +25,7 @@ func main() {
 		extension.Register(&noHostSockets{})
 		must(blockSpecialModes())
 	}
+	setVersion()
+	subcommands.Register(new(wake), "")
 	maincli.Main()
 }

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"time"
@@ -23,6 +24,9 @@ type Settings struct {
 	Bound *Bound    // nil: unchanged
 	// Variables are those of the session, which replace the last ones, also in interpreters that run; nil: unchanged.
 	Variables map[string]string
+	// Renew says that the sandbox is a copy of another one: interpreters get new random numbers, or, if they cannot,
+	// start again.
+	Renew bool
 }
 
 // Bound is what stands in a sandbox for secrets that only the server has.
@@ -66,6 +70,7 @@ func (s Settings) message() *agentv1.ConfigureRequest {
 		m.Bound = &agentv1.Bound{Env: b.Env, Ca: b.CA, Bundles: b.Bundles, Files: b.Files,
 			Java: b.Java, JavaStores: b.JavaStores}
 	}
+	m.Renew = s.Renew
 	if s.Variables != nil {
 		m.Variables = &agentv1.Variables{Env: s.Variables}
 	}
@@ -77,7 +82,10 @@ func (c *Client) Configure(ctx context.Context, s Settings) error {
 	if s.Bound != nil || s.Variables != nil {
 		defer c.closeDirect()()
 	}
-	_, err := call(ctx, c.rpc.Configure, s.message())
+	m, err := call(ctx, c.rpc.Configure, s.message())
+	if err == nil && s.Renew && !m.Renewed {
+		err = errors.New("the agent is of an earlier version of Sandlot, which does not renew random numbers")
+	}
 	return err
 }
 
@@ -139,6 +147,10 @@ type Usage struct {
 	Processes   int
 	Busy        bool          // a call or a background process runs
 	Idle        time.Duration // since the end of the last call or background process
+	Attached    bool          // a call runs, or a process whose streams the host has
+	// Quiet is how long ago a program listened for connections, or used the processor without a call. Of an agent that
+	// does not know it: 0 while Busy, else Idle.
+	Quiet time.Duration
 	// Network is how programs reach the network: redirected by "iptables" or "nftables", or by a "proxy". Empty: the
 	// runtime gives the sandbox a network.
 	Network string
@@ -150,7 +162,14 @@ func (c *Client) Usage(ctx context.Context) (Usage, error) {
 	if err != nil {
 		return Usage{}, err
 	}
-	return Usage{MemoryBytes: m.MemoryBytes, CPU: duration(m.CpuMicros, time.Microsecond), DiskBytes: m.DiskBytes,
+	u := Usage{MemoryBytes: m.MemoryBytes, CPU: duration(m.CpuMicros, time.Microsecond), DiskBytes: m.DiskBytes,
 		Processes: int(m.Processes), Busy: m.Busy, Idle: duration(m.IdleMicros, time.Microsecond),
-		Network: fault.Printable(m.Network, 20)}, nil
+		Attached: m.Attached, Network: fault.Printable(m.Network, 20)}
+	switch {
+	case m.QuietMicros != nil:
+		u.Quiet = duration(*m.QuietMicros, time.Microsecond)
+	case !u.Busy:
+		u.Quiet = u.Idle
+	}
+	return u, nil
 }

@@ -18,6 +18,7 @@ import (
 
 	"sandlot/internal/api"
 	"sandlot/internal/api/conn"
+	"sandlot/internal/api/metric"
 	"sandlot/internal/app/registries"
 	"sandlot/internal/audit"
 	"sandlot/internal/auth"
@@ -39,6 +40,7 @@ import (
 	"sandlot/internal/quota"
 	"sandlot/internal/servers"
 	"sandlot/internal/session"
+	"sandlot/internal/snapshot"
 	"sandlot/internal/store"
 	"sandlot/internal/telemetry"
 	"sandlot/internal/template"
@@ -61,6 +63,7 @@ type App struct {
 	egress        *egress.Broker
 	pool          *pool.Pool
 	sessions      *session.Sessions
+	snapshots     *snapshot.Snapshots
 	ports         *port.Ports
 	verifier      *oidc.Verifier // nil: there are no OIDC issuers
 	authenticator *auth.Authenticator
@@ -188,13 +191,20 @@ func (a *App) openSessions(ctx context.Context, defaultTemplate string) error {
 		MaxMemoryMB: c.Sessions.MaxMemoryMB,
 		IdleTimeout: c.Sessions.IdleTimeout, Retention: c.Sessions.Retention, SweepInterval: c.Sessions.SweepInterval,
 		EvictIdle:    c.Sessions.EvictIdle,
+		Hibernation:  hibernation(c.Sessions.Hibernate),
 		AgentTimeout: 10 * time.Second,
 		MayCreate: func(ctx context.Context, p auth.Principal, template string) error {
 			return a.hub.MayCreateSession(ctx, p, template)
 		}}
+	a.snapshots = snapshot.New(snapshot.Config{Store: a.store, Log: a.log, DiskBytes: limits.Hibernation.DiskBytes,
+		MayCreate: func(ctx context.Context, p auth.Principal, session string) error {
+			return a.hub.MaySnapshot(ctx, p, session)
+		}})
 	a.sessions = session.New(session.Config{Pool: a.pool, Store: a.store, Log: a.log, Egress: a.egress,
 		Bound:  boundSettings{a.bound, a.registries.Certificates()},
-		Sealer: a.vault, Quotas: a.quotas, Events: a.events, Rules: limits})
+		Sealer: a.vault, Quotas: a.quotas, Events: a.events, Rules: limits,
+		Kept: a.snapshots.Kept, KeptBytes: a.snapshots.Bytes})
+	a.snapshots.Sessions = a.sessions
 	networkPolicies, err := policies(c)
 	if err != nil {
 		return err
@@ -216,10 +226,18 @@ func (a *App) openSessions(ctx context.Context, defaultTemplate string) error {
 				a.sessions.TemplatePolicy(name), egress.NewMeter(egress.Traffic{}, nil))
 		}})
 	a.builder.Load(ctx)
+	if err := a.snapshots.Recover(ctx); err != nil {
+		return err
+	}
 	if err := a.sessions.Recover(ctx); err != nil {
 		return fault.Wrap(fault.Configuration, err, "what an earlier server left could not be taken over: %v", err)
 	}
 	return nil
+}
+
+func hibernation(h config.Hibernate) session.Hibernation {
+	return session.Hibernation{Enabled: h.Enabled, Background: session.Background(h.Background), ImageBytes: int64(h.MaxImageMB) << 20,
+		DiskBytes: int64(h.DiskMB) << 20, Keep: h.Keep, PackAfter: h.CompressAfter}
 }
 
 // openNetwork opens the vault, and creates the network broker.
@@ -271,8 +289,9 @@ func (a *App) openEdges(ctx context.Context) error {
 		return err
 	}
 	sessionFlavors, _ := flavors(c)
-	a.tools = builtin.New(builtin.Config{Events: a.events, Sessions: a.sessions, Ports: a.ports, Connections: a.servers,
-		Consent: tool.Policy(c.MCP.Consent), Templates: a.templates.Offered, Flavors: sessionFlavors,
+	a.tools = builtin.New(builtin.Config{Events: a.events, Sessions: a.sessions, Snapshots: a.snapshots, Ports: a.ports,
+		Connections: a.servers, Consent: tool.Policy(c.MCP.Consent),
+		Templates: a.templates.Offered, Flavors: sessionFlavors,
 		Volumes: a.volumes.Usage,
 		Timeout: c.Sessions.CallTimeout, MaxTimeout: c.Sessions.MaxCallTimeout, MaxOutput: c.Output.MaxCharacters,
 		Labeled: c.Output.Style == "labeled", TokenContext: a.watch.TokenContext, Log: a.log})
@@ -294,7 +313,7 @@ func (a *App) openEdges(ctx context.Context) error {
 		QuestionTimeout: func() time.Duration { return a.active.Load().Policy.QuestionTimeout },
 		Log:             a.log,
 		Observe: func(ctx context.Context, call tool.Call, outcome string, took time.Duration) {
-			label := api.External
+			label := metric.External
 			if a.isOwnTool(call.Name) {
 				label = call.Name
 			}
@@ -320,12 +339,12 @@ func (a *App) openEdges(ctx context.Context) error {
 	return nil
 }
 
-func (a *App) metrics() *api.Metrics {
+func (a *App) metrics() *metric.Metrics {
 	names := []string{}
 	for _, t := range a.templates.List() {
 		names = append(names, t.Name)
 	}
-	m := api.NewMetrics(a.sessions.Live, a.pool.Sizes, names)
+	m := metric.New(a.sessions.Live, a.pool.Sizes, names)
 	m.CountStarts(a.pool.Started)
 	m.CountNetwork(a.egress.Totals)
 	if a.recorder != nil {
@@ -482,7 +501,24 @@ func (a *App) NeedsToken(ctx context.Context) bool {
 	return required || err != nil
 }
 
-// Close closes everything. The sessions' sandboxes keep running, for the next server.
+// restTimeout is for how long sessions are put to sleep when the server stops. What has begun by then takes as long
+// again at most.
+const restTimeout = 30 * time.Second
+
+// Rest does with the sessions' sandboxes what the setting on_stop says. It is called after Run.
+func (a *App) Rest() {
+	mode := a.Config.Sessions.OnStop
+	if mode == config.StopKeep {
+		return
+	}
+	a.endCalls()
+	a.servers.Close() // third-party servers use sessions
+	ctx, cancel := context.WithTimeout(context.Background(), restTimeout)
+	defer cancel()
+	a.sessions.EndAll(ctx, mode == config.StopHibernate)
+}
+
+// Close closes everything. The sessions' sandboxes keep running, for the next server, unless Rest has ended them.
 func (a *App) Close() error {
 	a.endCalls()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)

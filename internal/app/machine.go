@@ -30,6 +30,8 @@ type StateFolder struct {
 	Deleted   bool      `json:"gone,omitempty"` // the folder was deleted while sandboxes were running
 	Server    *Server   `json:"server"`
 	Sandboxes []Sandbox `json:"sandboxes"`
+	// Asleep are the sessions that sleep; none if the database belongs to another user.
+	Asleep []store.Sleeping `json:"asleep"`
 }
 
 // Server is the running server of a state folder.
@@ -56,9 +58,9 @@ type Sandbox struct {
 	Lost bool `json:"lost,omitempty"`
 }
 
-// RunningStateFolders returns the state folders of this machine that have a running server or sandbox. It finds
-// those whose processes this user may see, and looks into the folder of the settings. Without settings, nil, it does
-// not look for containers.
+// RunningStateFolders returns the state folders of this machine that have a running server or sandbox, or a session
+// that sleeps. It finds those whose processes this user may see, and looks into the folder of the settings. Without
+// settings, nil, it does not look for containers.
 func RunningStateFolders(ctx context.Context, c *config.Config, log *slog.Logger) []StateFolder {
 	var found []StateFolder
 	candidates := append(gvisorStateDirs(), lockedDirs()...)
@@ -88,7 +90,9 @@ func RunningStateFolders(ctx context.Context, c *config.Config, log *slog.Logger
 			found = append(found, f)
 		}
 	}
-	return slices.DeleteFunc(found, func(f StateFolder) bool { return f.Server == nil && len(f.Sandboxes) == 0 })
+	return slices.DeleteFunc(found, func(f StateFolder) bool {
+		return f.Server == nil && len(f.Sandboxes)+len(f.Asleep) == 0
+	})
 }
 
 // ResolveStateFolder returns the path of a state folder without links, and whether the folder is this user's own.
@@ -117,7 +121,7 @@ func InspectStateFolder(ctx context.Context, c *config.Config, log *slog.Logger,
 	if !st.IsDir() {
 		return StateFolder{}, fmt.Errorf("%s is not a folder", dir)
 	}
-	f := StateFolder{Path: dir, UID: fileOwner(st), Sandboxes: []Sandbox{}}
+	f := StateFolder{Path: dir, UID: fileOwner(st), Sandboxes: []Sandbox{}, Asleep: []store.Sleeping{}}
 	own, err := gvisorSandboxes(dir)
 	if err != nil {
 		return f, err
@@ -125,7 +129,12 @@ func InspectStateFolder(ctx context.Context, c *config.Config, log *slog.Logger,
 	f.Server = runningServer(dir, f.UID)
 	sessions := map[string][2]string{}
 	if f.UID == os.Getuid() { // a database that another user created is not trusted
-		if sessions, err = store.Sandboxes(ctx, databaseOf(c, dir)); err != nil {
+		if sessions, err = store.Sandboxes(ctx, databaseOf(c, dir)); err == nil {
+			var asleep []store.Sleeping
+			asleep, err = store.Asleep(ctx, databaseOf(c, dir))
+			f.Asleep = append(f.Asleep, asleep...)
+		}
+		if err != nil {
 			log.DebugContext(ctx, "the sessions of a state folder cannot be read", "folder", dir, "error", err)
 		}
 	}

@@ -46,8 +46,13 @@ func serveOnce(ctx context.Context, c *config.Config, log *slog.Logger, opened f
 	}
 	closeFiles(sockets)
 	opened(a, network[0].Addr())
-	err = errors.Join(a.Run(ctx, network, owner, Grace), a.Close())
-	return err == nil && a.restarting && ctx.Err() == nil, a.sockets, err
+	err = a.Run(ctx, network, owner, Grace)
+	again = err == nil && a.restarting && ctx.Err() == nil
+	if err == nil && !again { // else the database, say, may be another server's by now
+		a.Rest()
+	}
+	err = errors.Join(err, a.Close())
+	return again && err == nil, a.sockets, err
 }
 
 // listening makes a server that listens.

@@ -93,7 +93,7 @@ func plist(s Server, home, output string) (string, error) {
 		<false/>
 	</dict>
 	<key>ExitTimeOut</key>
-	<integer>45</integer>
+	<integer>100</integer>
 	<key>ProcessType</key>
 	<string>Interactive</string>
 	<key>StandardOutPath</key>

@@ -9,7 +9,7 @@ import (
 )
 
 // stopTimeout is how long a server may take to end: as long as the definitions give it, and some.
-const stopTimeout = time.Minute
+const stopTimeout = 2 * time.Minute
 
 // await waits until something is so.
 func await(ctx context.Context, isSo func() (bool, error)) error {

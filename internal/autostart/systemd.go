@@ -52,7 +52,8 @@ func (s *systemd) LogCommand(lines int, follow bool) []string {
 	return append(command, "--no-pager")
 }
 
-// unit returns the text of a user unit. Stopping it stops the server alone, as deploy/sandlot.service does.
+// unit returns the text of a user unit. Stopping it stops the server alone, as deploy/sandlot.service does: what
+// becomes of sandboxes is the server's part.
 func unit(s Server) (string, error) {
 	about, err := record(s)
 	if err != nil {
@@ -71,9 +72,9 @@ StartLimitIntervalSec=0
 
 [Service]
 ExecStart=` + unitCommand(s) + `
-` + variables + `# Stopping the service stops only the server: the next one takes the sandboxes over.
+` + variables + `# The server itself puts sessions to sleep, or, with on_stop: keep, leaves their sandboxes to the next one.
 KillMode=process
-TimeoutStopSec=45
+TimeoutStopSec=100
 Restart=on-failure
 RestartSec=2
 

@@ -16,7 +16,6 @@ import (
 	"sandlot/internal/servers/install"
 	"sandlot/internal/servers/spec"
 	"sandlot/internal/servers/state"
-	"sandlot/internal/session"
 	"sandlot/internal/tool"
 )
 
@@ -47,7 +46,7 @@ func (t *Tools) shellExec(ctx context.Context, c tool.Call, in shellInput) (*too
 	if strings.TrimSpace(in.Command) == "" {
 		return nil, fault.Argument("command", "argument \"command\" is empty")
 	}
-	l, err := t.Sessions.Open(ctx, c.Principal, session.OpenRequest{ID: "home"})
+	l, err := t.Sessions.Wake(ctx, c.Principal, "home")
 	if err != nil {
 		return nil, err
 	}

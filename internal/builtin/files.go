@@ -343,7 +343,7 @@ func (t *Tools) Read(ctx context.Context, p auth.Principal, uri string, maxBytes
 		return tool.Blob{}, 0, fault.New(fault.NotFound, "resource not found: %s", fault.Printable(uri, 200)).
 			With("uri", fault.Printable(uri, 200))
 	}
-	l, err := t.Sessions.Open(ctx, p, session.OpenRequest{ID: id})
+	l, err := t.Sessions.Wake(ctx, p, id)
 	if err != nil {
 		return tool.Blob{}, 0, err
 	}

@@ -25,7 +25,7 @@ type Session struct {
 	Flavor    string  `json:"flavor"`
 	Created   string  `json:"created_at"`
 	Used      string  `json:"last_accessed"`
-	Status    string  `json:"status"` // creating, ready, running, processing, stopped or error
+	Status    string  `json:"status"` // creating, ready, running, processing, hibernated, stopped or error
 	Namespace string  `json:"namespace"`
 	Sandbox   string  `json:"sandbox_name"`
 	Limits    Limits  `json:"limits"`

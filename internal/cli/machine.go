@@ -118,7 +118,7 @@ func (p *program) showFolders(folders []app.StateFolder) error {
 		if f.Deleted {
 			server = "the folder was deleted"
 		}
-		fmt.Fprintf(p.out, "%s: %s, %d sandboxes\n", plain.Cell(f.Path), server, len(f.Sandboxes))
+		fmt.Fprintf(p.out, "%s: %s, %d sandboxes%s\n", plain.Cell(f.Path), server, len(f.Sandboxes), asleep(f))
 		if len(f.Sandboxes) == 0 {
 			continue
 		}
@@ -150,6 +150,14 @@ func (p *program) showFolders(folders []app.StateFolder) error {
 	return nil
 }
 
+// asleep says how many sessions of a state folder sleep; empty: none.
+func asleep(f app.StateFolder) string {
+	if len(f.Asleep) == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", %d sessions sleep", len(f.Asleep))
+}
+
 // age returns the time since then, in its two largest units.
 func age(since time.Time) string {
 	d := max(time.Since(since), 0).Truncate(time.Second)
@@ -165,17 +173,20 @@ func age(since time.Time) string {
 func (p *program) stop() *cobra.Command {
 	var sessions bool
 	c := &cobra.Command{
-		Use: "stop", Short: "Stop the server; with --sessions its sandboxes too", Args: cobra.NoArgs,
+		Use: "stop", Short: "Stop the server; with --sessions also sandboxes that run without it", Args: cobra.NoArgs,
 		Long: `Stop the server of the state folder and wait until it has ended. Running calls have
-half a minute to finish. Sandboxes keep running for the next server, for at most
-orphan_timeout (a setting, 1 h). With --sessions they are stopped now, also when no
-server runs. Sessions and the files in their workspaces are kept: the next call in a
-session starts a new sandbox with the same files. To remove sessions with their files,
-use "sandlot sessions stop".`,
+half a minute to finish. Then sessions are put to sleep, which takes some seconds, and
+go on at their next use after the next start. The setting on_stop can say that they end,
+or that their sandboxes keep running for the next server (keep).
+
+With --sessions, sandboxes that run without a server are ended: with on_stop: keep, or
+after the server was killed, also a while ago. Sessions and the files in their workspaces
+are kept, and so are sessions that sleep. To remove sessions with their files, use
+"sandlot sessions stop".`,
 		Example: "  sandlot stop\n  sandlot stop --sessions",
 		RunE:    func(c *cobra.Command, _ []string) error { return p.stopAll(c.Context(), sessions) },
 	}
-	c.Flags().BoolVar(&sessions, "sessions", false, "stop the sandboxes too")
+	c.Flags().BoolVar(&sessions, "sessions", false, "end sandboxes that run without a server, too")
 	return c
 }
 
@@ -215,7 +226,7 @@ func (p *program) stopAll(ctx context.Context, sessions bool) error {
 		return fault.New(fault.Configuration,
 			"the state folder %s is not yours, but the user's with the id %d; stop it as that user", dir, f.UID)
 	}
-	wait, cancel := context.WithTimeout(ctx, app.Grace+30*time.Second)
+	wait, cancel := context.WithTimeout(ctx, app.Grace+90*time.Second)
 	defer cancel()
 	stopped, err := app.StopServer(wait, f)
 	if err != nil {
@@ -231,9 +242,14 @@ func (p *program) stopAll(ctx context.Context, sessions bool) error {
 		if err == nil || n > 0 {
 			fmt.Fprintf(p.out, "%d sandboxes were ended; sessions and their files are kept\n", n)
 		}
-		return err
+		if err != nil {
+			return err
+		}
 	}
 	f, err = app.InspectStateFolder(ctx, p.loaded(), p.errorLog(), dir)
+	if err == nil && len(f.Asleep) > 0 {
+		fmt.Fprintf(p.out, "%d sessions sleep, and go on at their next use\n", len(f.Asleep))
+	}
 	if err == nil && len(f.Sandboxes) > 0 && configErr != nil {
 		fmt.Fprintf(p.out, "%d sandboxes live on; the settings are wrong: %v\n", len(f.Sandboxes), configErr)
 	} else if err == nil && len(f.Sandboxes) > 0 {

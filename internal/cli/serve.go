@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -136,8 +137,26 @@ func connectHelp(c *config.Config, at *net.TCPAddr, needsToken bool) string {
   Cursor          ~/.cursor/mcp.json:         {"mcpServers": {"sandlot": {"url": %q%s}}}
   VS Code         .vscode/mcp.json:           {"servers": {"sandlot": {"type": "http", "url": %q%s}}}
 
-Stop it with Ctrl-C: sessions' sandboxes live on for the next start. To end them too: sandlot stop --sessions
-`, app.Version, url, behind, token, url, curl, url, claude, self, state, url, headers, url, headers)
+Stop it with Ctrl-C: %s
+`, app.Version, url, behind, token, url, curl, url, claude, self, state, url, headers, url, headers,
+		afterStop(c))
+}
+
+// afterStop says what becomes of sessions when the server is stopped, by the setting on_stop.
+func afterStop(c *config.Config) string {
+	const alone = "keep their files, and lose variables and processes"
+	sleeps := slices.Contains(c.Runtime.Names, "gvisor") && c.Network.Mode != "open"
+	switch s := c.Sessions; {
+	case s.OnStop == config.StopKeep:
+		return "sessions' sandboxes live on for the next start. To end them too: sandlot stop --sessions"
+	case s.OnStop == config.StopEnd, !s.Hibernate.Enabled:
+		return "sessions " + alone + "."
+	case !sleeps:
+		return "sessions cannot sleep here, so they " + alone + " (on_stop: keep lets them live on)."
+	case len(c.Runtime.Names) > 1:
+		return "sessions sleep, and go on at their next use; those on Docker cannot, and " + alone + "."
+	}
+	return "sessions sleep, and go on at their next use after the next start."
 }
 
 func (p *program) stdio() *cobra.Command {

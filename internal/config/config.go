@@ -134,6 +134,26 @@ type Sessions struct {
 	Retention           time.Duration // of a stopped session's files
 	CallTimeout         time.Duration // timeout of a call that sets none
 	MaxCallTimeout      time.Duration // the highest timeout that a call may set
+	Hibernate           Hibernate
+	OnStop              string // what becomes of sandboxes when the server is stopped
+}
+
+// The values of Sessions.OnStop.
+const (
+	StopHibernate = "hibernate" // they sleep
+	StopEnd       = "end"
+	StopKeep      = "keep" // they run on, for the next server
+)
+
+// Hibernate has the settings of sessions that sleep.
+type Hibernate struct {
+	Enabled    bool
+	Background string        // which background processes keep a session awake
+	MaxImageMB int           // of one session
+	DiskMB     int           // of all sessions together
+	Keep       time.Duration // of an image
+	// CompressAfter is how long a session sleeps before its image is compressed.
+	CompressAfter time.Duration
 }
 
 // Runtime has the settings of the runtime that creates sandboxes, and the limits of a sandbox.

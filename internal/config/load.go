@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"go.yaml.in/yaml/v3"
 
@@ -347,6 +348,9 @@ func (c *Config) putFlavor(f Flavor) {
 	slices.SortStableFunc(c.Flavors, func(a, b Flavor) int { return a.MemoryMB - b.MemoryMB })
 }
 
+// keepOrphans is the default of orphan_timeout with on_stop: keep, where sandboxes are to live without a server.
+const keepOrphans = 24 * time.Hour
+
 // finish applies and checks what depends on more than one setting.
 func (c *Config) finish() error {
 	if c.File != "" {
@@ -395,6 +399,9 @@ func (c *Config) finish() error {
 	}
 	if err := c.finishTemplates(); err != nil {
 		return err
+	}
+	if c.Sessions.OnStop == StopKeep && c.Origin["orphan_timeout"] == "default" {
+		c.Sessions.OrphanTimeout, c.Origin["orphan_timeout"] = keepOrphans, "on_stop"
 	}
 	// In mcp-codemode, EXEC_TIMEOUT was not only the default but also the limit of calls.
 	if c.Origin["execution_timeout"] == "variable EXEC_TIMEOUT" && c.Origin["max_execution_timeout"] == "default" {

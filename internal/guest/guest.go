@@ -190,6 +190,7 @@ type Agent struct {
 	callStreams chan net.Conn                   // Call streams, for the HTTP server
 	network     atomic.Pointer[network.Network] // nil: the runtime gives the sandbox a network
 	work        sync.WaitGroup
+	activity    process.Activity
 	boundMu     sync.Mutex // held while bound secrets and variables of the session are applied
 
 	mu          sync.Mutex
@@ -218,6 +219,7 @@ func New(c Config) *Agent {
 	a.Processes = &process.Processes{Reaper: process.NewReaper(c.Init, c.User), Dir: a.workingFolder,
 		Env: a.environment, OnEnded: a.markUsed, User: c.User,
 		Enforcer: process.NewEnforcer(a.recentlyActive, a.recordKill)}
+	a.activity.LastUsed = a.callsEnded
 	if boot := c.Boot.GetConfigure(); boot != nil {
 		if err := a.configure(boot); err != nil {
 			fmt.Fprintln(os.Stderr, "sandlot-agent:", err) // Configure returns the error to the host later
@@ -250,6 +252,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	stop := make(chan struct{})
 	a.work.Go(func() { a.Reaper.Run(stop) })
 	a.work.Go(func() { a.Enforcer.Run(stop) })
+	a.work.Go(func() { a.activity.Run(stop) })
 	mux := http.NewServeMux()
 	mux.Handle(agentv1connect.NewAgentHandler(a, connect.WithReadMaxBytes(wire.MaxMessage),
 		connect.WithSendMaxBytes(wire.MaxMessage)))
@@ -349,10 +352,14 @@ func (a *Agent) keepLinked(ctx context.Context) (orphaned bool) {
 		result := a.link(ctx)
 		if result == linkBroken {
 			lastLinked = time.Now()
-			if a.renewIdentity() {
-				continue // in a copy the link of the original is broken: dial at once
-			}
-		} else if a.config.OrphanTimeout > 0 && time.Since(lastLinked) > a.config.OrphanTimeout {
+		}
+		// A copy may have been made at any point of this loop, long ago. So the time is read before the secret.
+		orphaned := a.config.OrphanTimeout > 0 && time.Since(lastLinked) > a.config.OrphanTimeout
+		if a.renewIdentity() {
+			lastLinked = time.Now()
+			continue // in a copy the link of the original is broken: dial at once
+		}
+		if orphaned {
 			return true
 		}
 		select {
@@ -557,6 +564,16 @@ func (a *Agent) markUsed() {
 	a.lastUsed = time.Now()
 }
 
+// callsEnded returns when the last call ended; the zero time: one runs.
+func (a *Agent) callsEnded() time.Time {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.activeCalls > 0 {
+		return time.Time{}
+	}
+	return a.lastUsed
+}
+
 // recentlyActive reports whether a call runs, or ended a moment ago.
 func (a *Agent) recentlyActive() bool {
 	a.mu.Lock()
@@ -689,7 +706,10 @@ func (a *Agent) Configure(ctx context.Context, r *agentv1.ConfigureRequest) (*ag
 		defer a.boundMu.Unlock()
 		a.changeVariables(ctx, true, func() { a.session = r.Variables.Env })
 	}
-	return &agentv1.ConfigureResponse{}, err
+	if r.Renew && err == nil {
+		err = a.renewInterpreters(ctx)
+	}
+	return &agentv1.ConfigureResponse{Renewed: r.Renew}, err
 }
 
 func (a *Agent) configure(m *agentv1.ConfigureRequest) error {
@@ -714,9 +734,10 @@ func (a *Agent) configure(m *agentv1.ConfigureRequest) error {
 // Usage implements the RPC.
 func (a *Agent) Usage(context.Context, *agentv1.UsageRequest) (*agentv1.UsageResponse, error) {
 	u := a.Enforcer.Usage()
-	busy := a.Processes.Busy()
+	busy, attached, quiet := a.Processes.Busy(), a.Attached(), uint64(a.activity.Quiet().Microseconds())
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	u.Attached, u.QuietMicros = attached || a.activeCalls > 0, &quiet
 	u.IdleMicros = uint64(time.Since(a.lastUsed).Microseconds())
 	u.Busy = busy || a.activeCalls > 0
 	if n := a.network.Load(); n != nil {

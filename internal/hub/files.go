@@ -180,7 +180,7 @@ type Removed struct{ sessionID string }
 func (r Removed) session() string { return r.sessionID }
 
 func (h *Hub) removeFile(ctx context.Context, p auth.Principal, r Removal) (Removed, error) {
-	l, err := h.Sessions.Open(ctx, p, session.OpenRequest{ID: string(r.SessionID)})
+	l, err := h.Sessions.Wake(ctx, p, string(r.SessionID))
 	if err != nil {
 		return Removed{}, err
 	}

@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"strings"
 	"time"
 
 	"sandlot/internal/image"
@@ -20,6 +21,10 @@ var (
 	ErrGone = errors.New("sandbox is gone")
 	// ErrUnavailable is returned when the runtime itself does not work here.
 	ErrUnavailable = errors.New("runtime unavailable")
+	// ErrNotStarted is returned by Recover beside ErrGone for a sandbox in which nothing has run yet.
+	ErrNotStarted = errors.New("it had not finished starting")
+	// ErrLater is returned when nothing was done, which may work later.
+	ErrLater = errors.New("it cannot be done now")
 	// ErrNoImage is returned by an Imager for an image that is not there.
 	ErrNoImage = errors.New("there is no such image")
 	// ErrRemains is returned beside other errors when what is left of a sandbox could not be removed: it has to be
@@ -150,6 +155,50 @@ type Prebooter interface {
 	MakeImage(ctx context.Context, b Sandbox) error
 	// DropImage removes the image for spec, after a sandbox did not start from it.
 	DropImage(spec Spec)
+}
+
+// Hibernator is a Runtime that can write a sandbox to the disk, with its processes and their memory, and make a sandbox
+// of that which goes on where it was. What it writes is a frozen image. The mounts are not in it.
+type Hibernator interface {
+	// CanHibernate returns nil if the runtime can do so. The error says why not, on this machine or with its settings,
+	// in words that can end a sentence.
+	CanHibernate() error
+	// Freeze stops everything in b and writes its image, of at most about maxBytes. When it returns, the image is on
+	// the disk, also after a crash of the machine, and b stands still until Thaw or Stop. Nobody uses b's connections
+	// meanwhile. After an error no image is left, and b stands still or lives on.
+	Freeze(ctx context.Context, b Sandbox, maxBytes int64) (FrozenImage, error)
+	// Thaw lets b go on if it stands still, after Freeze of this server or of an earlier one. Images stay.
+	Thaw(ctx context.Context, b Sandbox) error
+	// Wake makes a sandbox of an image, packed or not. After an error that is ErrLater the image can be used again. The spec has a new ID and Secret; Template and Mounts are those of the frozen
+	// sandbox, whose limits it gets. An error that is ErrRemains is that of Create. The image stays: whoever
+	// has used the sandbox removes it, since its random numbers would be the same in another one.
+	Wake(ctx context.Context, spec Spec, image string) (Sandbox, error)
+	// PackFrozen makes an image smaller that is not used soon, until ctx ends, or somebody calls Wake or RemoveFrozen,
+	// which then wait a moment. After an error the image is as before.
+	PackFrozen(ctx context.Context, name string) error
+	// CopyFrozen makes an image with the content of another one, whose name begins with CopyPrefix. Both can be removed
+	// by themselves. A sandbox of a copy may have its workspace in another folder than the frozen sandbox.
+	CopyFrozen(ctx context.Context, image string) (FrozenImage, error)
+	// FrozenImages lists the images, the oldest first.
+	FrozenImages(ctx context.Context) ([]FrozenImage, error)
+	// RemoveFrozen removes the image of that name, if there is one.
+	RemoveFrozen(ctx context.Context, name string) error
+}
+
+// CopyPrefix begins the names of images that are copies of others.
+const CopyPrefix = "copy-"
+
+// IsCopy reports whether the image of that name is a copy of another one: there may be sandboxes with the same memory,
+// so that a sandbox of it needs new random numbers.
+func IsCopy(image string) bool { return strings.HasPrefix(image, CopyPrefix) }
+
+// FrozenImage is what a Hibernator has written of one sandbox.
+type FrozenImage struct {
+	Name  string // of 1 to 64 characters of [a-z0-9-]
+	Bytes int64  // on the disk
+	Made  time.Time
+	// Packed: PackFrozen was there.
+	Packed bool
 }
 
 // UserRunner is a Runtime that may not be able to run programs as another user than root. Any other

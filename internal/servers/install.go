@@ -9,7 +9,6 @@ import (
 	"sandlot/internal/fault"
 	"sandlot/internal/servers/install"
 	"sandlot/internal/servers/spec"
-	"sandlot/internal/session"
 )
 
 // Installed is the result of an installation.
@@ -50,7 +49,7 @@ func (servers *Servers) Install(ctx context.Context, p auth.Principal, r install
 	began := time.Now()
 	limited, cancel := context.WithTimeout(ctx, servers.InstallTimeout)
 	defer cancel()
-	l, err := servers.Sessions.Open(limited, p, session.OpenRequest{ID: "home"})
+	l, err := servers.Sessions.Wake(limited, p, "home")
 	if err != nil {
 		return Installed{}, err
 	}

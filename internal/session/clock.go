@@ -9,12 +9,13 @@ import (
 	"sandlot/internal/egress"
 )
 
-// Run takes over the sandboxes of an earlier server, stops idle sessions, removes old ones,
+// Run takes over the sandboxes of an earlier server, puts idle sessions to sleep or stops them, removes old ones,
 // measures workspaces, and stores counts, until ctx ends.
 func (s *Sessions) Run(ctx context.Context) {
 	var work sync.WaitGroup
 	work.Go(func() { s.runCountStore(ctx) }) // in a goroutine of its own, as sweep may wait for a sandbox
 	work.Go(func() { s.runMeasure(ctx) })
+	work.Go(func() { s.runPacking(ctx) })
 	work.Go(func() { s.adoptAll(ctx) })
 	work.Go(func() { s.endUnowned(ctx) })
 	defer work.Wait()
@@ -30,7 +31,8 @@ func (s *Sessions) Run(ctx context.Context) {
 	}
 }
 
-// sweep stops idle sessions and removes stopped ones after their retention, and the traffic of days that are over.
+// sweep puts idle sessions to sleep, or stops them, and removes stopped ones after their retention, and the traffic of
+// days that are over.
 func (s *Sessions) sweep(ctx context.Context, now time.Time) {
 	if today := egress.Today(); today != s.removedDays {
 		if err := s.Store.RemoveDays(ctx, today); err != nil {
@@ -45,7 +47,7 @@ func (s *Sessions) sweep(ctx context.Context, now time.Time) {
 		switch {
 		case c.hasSandbox() && unused > s.IdleTimeout:
 			if !session.busy(ctx) && now.Sub(session.record().Used) > s.IdleTimeout {
-				s.stopUnused(ctx, session, fmt.Sprintf("it was idle for %s", s.IdleTimeout))
+				s.sleepUnused(ctx, session, fmt.Sprintf("it was idle for %s", s.IdleTimeout))
 			}
 		case c.hasSandbox():
 			session.persistUse(ctx)
@@ -53,6 +55,7 @@ func (s *Sessions) sweep(ctx context.Context, now time.Time) {
 			s.removeIfStopped(ctx, session)
 		}
 	}
+	s.limitImages(ctx, now)
 }
 
 // persistUse stores the time of the session's last use.

@@ -2,10 +2,13 @@ package session
 
 import (
 	"context"
+	"errors"
 	"sync"
+	"time"
 
 	"sandlot/internal/auth"
 	"sandlot/internal/event"
+	"sandlot/internal/fault"
 )
 
 // stopUnused stops a session's sandbox unless a call uses the session, and says whether it did.
@@ -15,6 +18,58 @@ func (s *Sessions) stopUnused(ctx context.Context, session *Session, why string)
 		return false
 	}
 	defer session.release()
+	return s.stopLocked(ctx, session, why)
+}
+
+// sleepUnused puts a session that no call uses to sleep, or stops its sandbox if it cannot sleep and nothing runs in
+// it, and reports whether it did.
+func (s *Sessions) sleepUnused(ctx context.Context, session *Session, why string) bool {
+	if session.acquire(ctx) != nil {
+		return false
+	}
+	defer session.release()
+	if s.Hibernation.Enabled {
+		r := session.record()
+		running := session.runsSomething(ctx)
+		err := s.putToSleep(ctx, session)
+		if err == nil {
+			s.limitStopped(ctx, r.Owner)
+			return true
+		}
+		if _, unable := s.Pool.HibernatorNamed(r.Runtime); unable == nil && !errors.Is(err, errInUse) {
+			if running {
+				s.Log.Warn("could not put a session to sleep, which stays awake for its background processes",
+					"session", r.ID, "error", err)
+				session.stayAwake(time.Now().Add(s.IdleTimeout))
+				return false
+			}
+			s.Log.Warn("could not put a session to sleep, and stops it", "session", r.ID, "error", err)
+			why += ", and could not be put to sleep: " + fault.Printable(err.Error(), 300)
+		}
+	}
+	return s.stopLocked(ctx, session, why)
+}
+
+// runsSomething reports whether background processes run in the session.
+func (s *Session) runsSomething(ctx context.Context) bool {
+	b := s.current().booted
+	if b == nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	u, err := b.Agent.Usage(ctx)
+	return err == nil && u.Busy
+}
+
+func (s *Session) stayAwake(until time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cur.awakeUntil = until
+}
+
+// stopLocked is stopUnused for a caller that holds the lock.
+func (s *Sessions) stopLocked(ctx context.Context, session *Session, why string) bool {
 	session.mu.Lock()
 	booted := session.cur.booted
 	if session.cur.active > 0 || session.cur.removed || booted == nil {
@@ -38,14 +93,14 @@ func (s *Sessions) stopUnused(ctx context.Context, session *Session, why string)
 	return true
 }
 
-// maxStopped is how many stopped sessions with files a principal may have, for each
+// maxStopped is how many sessions that are stopped and have files, or sleep, a principal may have, for each
 // live one that they may have.
 const maxStopped = 5
 
-// limitStopped removes the owner's oldest stopped sessions when there are too many.
+// limitStopped removes the owner's oldest sessions that are stopped or sleep when there are too many.
 func (s *Sessions) limitStopped(ctx context.Context, owner string) {
 	stopped := s.filter(func(c current) bool {
-		return c.rec.Owner == owner && !c.rec.Home && c.rec.State == Stopped && !c.hasSandbox()
+		return c.rec.Owner == owner && !c.rec.Home && c.rec.State != Live && !c.hasSandbox()
 	})
 	for _, session := range stopped[:max(0, len(stopped)-maxStopped*s.MaxSessions)] {
 		s.removeIfStopped(ctx, session)
@@ -87,6 +142,7 @@ func (s *Sessions) removeStored(ctx context.Context, session *Session) {
 		s.Log.Error("could not remove a workspace", "session", r.ID, "error", err)
 		return // the record stays, so that the next start tries again
 	}
+	s.removeImage(context.WithoutCancel(ctx), r.Runtime, r.Image)
 	if err := s.Store.RemoveSession(context.WithoutCancel(ctx), r.ID); err != nil {
 		s.Log.Error("could not remove a session's record", "session", r.ID, "error", err)
 	}
@@ -125,7 +181,10 @@ func (s *Sessions) endSession(ctx context.Context, session *Session) {
 		s.removeStored(ctx, session)
 		return
 	}
-	session.updateOrLog("that a session stopped", func(r *Record) { r.State, r.Lost = Stopped, stoppedByUser })
+	session.updateOrLog("that a session stopped", func(r *Record) {
+		r.State, r.Lost, r.Image = Stopped, stoppedByUser, ""
+	})
+	s.removeImage(ctx, c.rec.Runtime, c.rec.Image) // if the record still has it, its next use says that it is gone
 }
 
 // Stop ends the principal's session with that id. It returns false when there is none.

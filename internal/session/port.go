@@ -14,7 +14,7 @@ import (
 // Wake opens the principal's session with that id for something other than a tool call. The
 // notice of what was lost is left to the next call.
 func (s *Sessions) Wake(ctx context.Context, p auth.Principal, id string) (*Lease, error) {
-	return s.Open(ctx, p, OpenRequest{ID: id, keepNotice: true})
+	return s.Open(ctx, p, OpenRequest{ID: id, KeepNotice: true})
 }
 
 // Find returns the id of one of the principal's sessions, and does not wake it. An empty id

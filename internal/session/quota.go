@@ -217,20 +217,20 @@ func (s *Sessions) commit(session *Session) {
 func (s *Sessions) evict(ctx context.Context, owner string) bool {
 	live := s.filter(func(c current) bool { return c.rec.Owner == owner && !c.rec.Home && c.hasSandbox() })
 	for _, session := range live {
-		if !session.busy(ctx) && s.stopUnused(ctx, session, "it made room for a newer session") {
+		if !session.busy(ctx) && s.sleepUnused(ctx, session, "it made room for a newer session") {
 			return true
 		}
 	}
 	return false
 }
 
-// busy says whether something runs in the session.
+// busy says whether something runs in the session that keeps it awake.
 func (s *Session) busy(ctx context.Context) bool {
 	if s.awaitTakeover(ctx) != nil {
 		return true // it cannot be known, so the session is left alone
 	}
 	c := s.current()
-	if c.active > 0 {
+	if c.active > 0 || time.Now().Before(c.awakeUntil) {
 		return true
 	}
 	if c.booted == nil {
@@ -243,13 +243,14 @@ func (s *Session) busy(ctx context.Context) bool {
 		st, serr := c.booted.Box.Status(ctx)
 		return serr == nil && st.State == sandbox.Running && c.booted.Agent.Linked()
 	}
-	if u.Idle < 24*time.Hour {
-		last := time.Now().Add(-u.Idle).UTC()
+	idle, busy := s.sessions.idle(c.rec, u)
+	if idle < 24*time.Hour {
+		last := time.Now().Add(-idle).UTC()
 		s.mu.Lock()
 		if last.After(s.cur.rec.Used) {
 			s.cur.rec.Used = last
 		}
 		s.mu.Unlock()
 	}
-	return u.Busy
+	return busy
 }

@@ -78,7 +78,15 @@ func (s *Sessions) Recover(ctx context.Context) error {
 	if err = errors.Join(err, ensured); err != nil { // the next start tries again
 		s.Log.Error("could not remove what is left of a session, or make a workspace's folder", "error", err)
 	}
+	workspaces, _, err := s.kept(ctx)
+	if err != nil {
+		return fmt.Errorf("reading the snapshots: %w", err)
+	}
+	for _, id := range workspaces {
+		owned[id] = true
+	}
 	s.removeWorkspaces(owned)
+	s.removeUnownedImages(ctx)
 	return nil
 }
 
@@ -97,7 +105,8 @@ func (s *Sessions) Workspaces(ctx context.Context) (ids []string, err error) {
 			ids = append(ids, r.Workspace)
 		}
 	}
-	return ids, err
+	kept, _, keptErr := s.kept(ctx)
+	return append(ids, kept...), errors.Join(err, keptErr)
 }
 
 // removeWorkspaces removes the workspaces that belong to no session, but for those that are kept. The next start tries
@@ -133,7 +142,11 @@ func (s *Sessions) recover(r Record, unowned map[boxID]bool, away map[string]boo
 			lost = lostTemplate
 		}
 	}
-	if !c.waiting && r.Sandbox != "" {
+	switch {
+	case c.waiting || r.Sandbox == "":
+	case r.Image != "" && lost == lostWhileDown: // it was about to wake, and did not begin to
+		c.rec.Sandbox, c.rec.State = "", Asleep
+	default:
 		c.rec.Sandbox, c.rec.Lost = "", cmp.Or(r.Lost, lost)
 	}
 	s.mu.Lock()
@@ -180,8 +193,11 @@ func (s *Session) adopt(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 	defer cancel()
 	box, err := s.sessions.recoverBox(ctx, s.sessions.boxOf(r))
-	if err == nil && c.stopPending {
+	switch {
+	case err == nil && (c.stopPending || sandbox.IsCopy(r.Image)): // a copy may not have new random numbers yet
 		err = endBox(ctx, box)
+	case err == nil:
+		err = s.sessions.thaw(ctx, s.sessions.boxOf(r), box)
 	}
 	gone := errors.Is(err, sandbox.ErrGone)
 	if gone && !sandbox.Removed(err) {
@@ -205,7 +221,20 @@ func (s *Session) adopt(ctx context.Context) error {
 		s.mu.Lock()
 		s.cur.waiting, s.cur.stopPending = false, false
 		s.mu.Unlock()
-		return s.update(func(r *Record) { r.Sandbox, r.Lost = "", cmp.Or(r.Lost, lostWhileDown) })
+		if (sandbox.IsCopy(r.Image) || r.Image != "" && errors.Is(err, sandbox.ErrNotStarted)) && !c.stopPending {
+			return s.update(func(r *Record) { r.Sandbox, r.State = "", Asleep })
+		}
+		defer s.sessions.removeImage(ctx, r.Runtime, r.Image)
+		return s.update(func(r *Record) { r.Sandbox, r.Image, r.Lost = "", "", cmp.Or(r.Lost, lostWhileDown) })
+	}
+	if r.Image != "" { // the earlier server ended when the session had just woken
+		if err := s.update(func(r *Record) { r.Image = "" }); err != nil {
+			return err
+		}
+		s.sessions.removeImage(ctx, r.Runtime, r.Image)
+		s.mu.Lock()
+		s.cur.asleepFor = asleepSince(r.Slept)
+		s.mu.Unlock()
 	}
 	booted := s.sessions.Pool.Adopt(box, pool.Request{Workspace: r.Workspace, Template: t, Flavor: f})
 	s.mu.Lock()

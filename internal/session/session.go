@@ -38,6 +38,8 @@ type Record struct {
 	Created   time.Time
 	Used      time.Time
 	Lost      string          // why variables and processes are gone; empty once the user was told
+	Image     string          // the frozen image of its sandbox; empty: it neither sleeps nor wakes
+	Slept     time.Time       // when it was put to sleep last
 	Network   NetworkOverride // what the operator set for this session alone
 	Variables []byte          // sealed; nil: it has none. They never change
 	// Traffic is what all its sandboxes have sent and received. PutSession does not
@@ -53,6 +55,7 @@ type State string
 
 const (
 	Live    State = "live"    // it has, or had, a sandbox
+	Asleep  State = "asleep"  // it has its workspace, and an image of its sandbox
 	Stopped State = "stopped" // it has only its workspace
 	Removed State = "removed" // it is being removed
 )
@@ -97,10 +100,14 @@ type Session struct {
 
 // current is the changing state of a session.
 type current struct {
-	rec         Record
-	booted      *pool.Booted
-	adopted     *pool.Booted // the sandbox taken over from an earlier server; nil: none
-	booting     bool
+	rec       Record
+	booted    *pool.Booted
+	adopted   *pool.Booted // the sandbox taken over from an earlier server; nil: none
+	booting   bool
+	freezing  bool          // its sandbox is being put to sleep; booted is nil meanwhile
+	asleepFor time.Duration // how long it had slept when it woke; 0: its user was told, or it has not slept
+	// awakeUntil: until then it is not put to sleep again, as that failed, and something runs that would end.
+	awakeUntil  time.Time
 	active      int // number of leases
 	removed     bool
 	waiting     bool  // it has a sandbox that has not been taken over yet, from an earlier server or after giveUp
@@ -110,7 +117,7 @@ type current struct {
 
 // hasSandbox says whether the session has a sandbox, which may still boot, or belong to an earlier
 // server.
-func (c current) hasSandbox() bool { return c.booted != nil || c.booting || c.waiting }
+func (c current) hasSandbox() bool { return c.booted != nil || c.booting || c.freezing || c.waiting }
 
 func (s *Session) current() current {
 	s.mu.Lock()
@@ -162,11 +169,11 @@ func (s *Session) updateOrLog(what string, change func(*Record)) {
 	}
 }
 
-// ensureSandbox makes sure that the session has a sandbox that answers. The notice tells the user what
-// was lost since the last call; empty: nothing was. With keepNotice the notice is left to
-// the next call.
+// ensureSandbox makes sure that the session has a sandbox that answers. The notice is that of takeNotice; with
+// keepNotice it is left to the next call.
 func (s *Session) ensureSandbox(ctx context.Context, keepNotice bool) (b *pool.Booted, notice string, err error) {
-	if c := s.current(); c.booted != nil && c.rec.Lost == "" && !c.removed && c.booted.Agent.Linked() {
+	if c := s.current(); c.booted != nil && c.rec.Lost == "" && (c.asleepFor == 0 || keepNotice) && !c.removed &&
+		c.booted.Agent.Linked() {
 		return c.booted, "", nil
 	}
 	if err := s.acquire(ctx); err != nil {
@@ -179,14 +186,33 @@ func (s *Session) ensureSandbox(ctx context.Context, keepNotice bool) (b *pool.B
 	if err := s.ensureLinked(ctx); err != nil {
 		return nil, "", err
 	}
-	if lost := s.record().Lost; lost != "" && !keepNotice {
-		notice = fmt.Sprintf("This session's sandbox was started again (%s). Files in /workspace are kept; "+
-			"variables, processes and everything outside /workspace are gone.", lost)
-		if err := s.update(func(r *Record) { r.Lost = "" }); err != nil {
-			return nil, "", err
-		}
+	if !keepNotice {
+		notice, err = s.takeNotice()
 	}
-	return s.current().booted, notice, nil
+	return s.current().booted, notice, err
+}
+
+// takeNotice returns what the user is to be told once: what was lost since the last call, or that the session was
+// asleep.
+func (s *Session) takeNotice() (string, error) {
+	s.mu.Lock()
+	lost, home, slept := s.cur.rec.Lost, s.cur.rec.Home, s.cur.asleepFor
+	s.cur.asleepFor = 0
+	s.mu.Unlock()
+	switch {
+	case lost != "":
+		return fmt.Sprintf("This session's sandbox was started again (%s). Files in /workspace are kept; "+
+				"variables, processes and everything outside /workspace are gone.", lost),
+			s.update(func(r *Record) { r.Lost = "" })
+	case slept != 0:
+		notice := fmt.Sprintf("This session was asleep for %s, and goes on where it was. Its connections to other "+
+			"machines were cut", max(slept, time.Second).Round(time.Second))
+		if home {
+			notice += ", and third-party MCP servers in it start again"
+		}
+		return notice + ".", nil
+	}
+	return "", nil
 }
 
 // ensureLinked makes sure that the session has a sandbox whose agent is linked. The caller holds
@@ -241,6 +267,9 @@ func (s *Session) boot(ctx context.Context) error {
 	defer s.sessions.commit(s)
 	if err := s.sessions.Pool.Workspaces.Ensure(r.Workspace); err != nil {
 		return fault.Wrap(fault.SandboxCreation, err, "its workspace cannot be opened")
+	}
+	if woken, err := s.wake(ctx, t, f); woken || err != nil {
+		return err
 	}
 	id := secret.ID()
 	if err := s.update(func(r *Record) { r.Sandbox, r.Runtime, r.State = id, rt.Name(), Live }); err != nil {
@@ -379,9 +408,11 @@ func deathReason(b *pool.Booted) string {
 type Lease struct {
 	*Session
 	Booted  *pool.Booted
-	Created bool   // the session is new
-	Notice  string // tells the user what was lost; empty: nothing was
-	once    sync.Once
+	Created bool // the session is new
+	// Snapshot is the name of the snapshot that was made for the call before it; empty: none was.
+	Snapshot string
+	Notice   string // what the user is to be told about the time since the last call; empty: nothing
+	once     sync.Once
 }
 
 // ID returns the session's id.
@@ -497,7 +528,7 @@ func refusal(err error) *fault.Error {
 // Info is what users may know of their own sessions.
 type Info struct {
 	Record
-	Status string // creating, ready, running, processing, stopped, error
+	Status string // creating, ready, running, processing, hibernated, stopped, error
 	Flavor image.Flavor
 	Usage  *agent.Usage // nil: it has no sandbox, or the agent did not answer
 	// MaxBytes is the limit of Traffic, both directions together; 0: no limit.
@@ -517,8 +548,10 @@ func (s *Session) info(ctx context.Context) Info {
 	switch {
 	case c.booting:
 		i.Status = "creating"
-	case c.waiting && !c.stopPending:
+	case c.freezing, c.waiting && !c.stopPending:
 		i.Status = "ready"
+	case b == nil && r.State == Asleep:
+		i.Status = "hibernated"
 	case b == nil && r.State == Live && r.Lost != "":
 		i.Status = "error"
 	case b != nil:

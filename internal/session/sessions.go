@@ -40,6 +40,7 @@ type Rules struct {
 	Retention       time.Duration // of a stopped session's workspace
 	SweepInterval   time.Duration // between two checks for idle and old sessions
 	EvictIdle       bool          // at a limit, stop an idle session to make room for a new one
+	Hibernation     Hibernation
 	AgentTimeout    time.Duration // how long a call waits for an agent without a link
 	// MayCreate returns an error if a principal may not create a session of a template; nil: all
 	// may.
@@ -75,6 +76,10 @@ type Config struct {
 	Sealer Sealer
 	// Quotas has what each principal may have; nil: as much as Rules allow.
 	Quotas *quotas.Quotas
+	// Kept returns the workspaces and the images of snapshots, which belong to no session; nil: there are none.
+	Kept func(ctx context.Context) (workspaces, images []string, err error)
+	// KeptBytes returns how much of the disk a principal's snapshots have; nil: there are none.
+	KeptBytes func(owner string) int64
 	// Events receives an event when a session is created, is removed, or gets or loses a
 	// sandbox.
 	Events *event.Stream
@@ -133,8 +138,8 @@ type OpenRequest struct {
 	Env map[string]string
 	// NewByDefault makes a new session the default, instead of the home.
 	NewByDefault bool
-	// keepNotice leaves Lease.Notice to the next call.
-	keepNotice bool
+	// KeepNotice leaves Lease.Notice to the next call: for whoever cannot show it.
+	KeepNotice bool
 }
 
 // Wanted returns which session a principal's request is for: "new", "home", or an id.
@@ -162,7 +167,7 @@ func (s *Sessions) Open(ctx context.Context, p auth.Principal, a OpenRequest) (*
 	session.cur.active++
 	session.mu.Unlock()
 	l := &Lease{Session: session, Created: created}
-	if l.Booted, l.Notice, err = session.ensureSandbox(ctx, a.keepNotice); err != nil {
+	if l.Booted, l.Notice, err = session.ensureSandbox(ctx, a.KeepNotice); err != nil {
 		l.Release()
 		if created {
 			s.endSession(context.WithoutCancel(ctx), session)
@@ -499,7 +504,7 @@ func (s *Sessions) Prewarm(ctx context.Context, p auth.Principal) {
 	if p.Service || !s.hasRoom(p.ID) {
 		return
 	}
-	if l, err := s.Open(ctx, p, OpenRequest{ID: "home", keepNotice: true}); err == nil {
+	if l, err := s.Open(ctx, p, OpenRequest{ID: "home", KeepNotice: true}); err == nil {
 		l.Release()
 	}
 }

@@ -159,6 +159,7 @@ func (s *DB) checkContent(ctx context.Context) error {
 		func() error { _, err := s.Tokens(ctx); return err },
 		func() error { _, err := s.Days(ctx, 0); return err },
 		func() error { _, err := s.Ports(ctx); return err },
+		func() error { _, err := s.Snapshots(ctx); return err },
 		func() error { _, err := s.SealedRows(ctx); return err },
 		func() error { _, err := s.KeyFingerprint(ctx); return err },
 		func() error { _, err := s.Answers(ctx); return err },
@@ -198,6 +199,10 @@ func (s *DB) Restore(ctx context.Context, prepared, id string, keep func(workspa
 	if err != nil {
 		return err
 	}
+	snapshots, err := s.Snapshots(ctx)
+	if err != nil {
+		return err
+	}
 	var gone []string
 	for _, r := range before {
 		if r.State != session.Removed && !slices.ContainsFunc(after, func(o session.Record) bool {
@@ -208,7 +213,7 @@ func (s *DB) Restore(ctx context.Context, prepared, id string, keep func(workspa
 	}
 	return s.withDurability(ctx, func(c *sql.Conn) error {
 		return s.replace(ctx, from, c, func(tx *sql.Tx) error {
-			if err := goOn(ctx, tx, before); err != nil {
+			if err := errors.Join(goOn(ctx, tx, before), keepSnapshots(ctx, tx, snapshots)); err != nil {
 				return err
 			}
 			// The ids of events begin again at an earlier one, which clients must not take for those that they have
@@ -226,10 +231,14 @@ func (s *DB) Restore(ctx context.Context, prepared, id string, keep func(workspa
 	})
 }
 
-// goOn makes sessions that were there before the restore keep their sandboxes. A restore is a use of all sessions: the
-// times of the backup may be so long ago that their files would be removed.
+// goOn makes sessions that were there before the restore keep their sandboxes, and sleep on. A restore is a use of all sessions: the
+// times of the backup may be so long ago that their files would be removed. The images of the others are of the backup's
+// time, and gone.
 func goOn(ctx context.Context, tx *sql.Tx, before []session.Record) error {
-	if _, err := tx.ExecContext(ctx, `UPDATE sessions SET used = ?`, time.Now().UnixMilli()); err != nil {
+	if _, err := tx.ExecContext(ctx, `UPDATE sessions SET used = ?, slept = 0, image = '',
+		lost = CASE WHEN image <> '' AND lost = '' THEN 'a backup was restored' ELSE lost END,
+		state = CASE WHEN state = ? THEN ? ELSE state END`, time.Now().UnixMilli(), session.Asleep,
+		session.Stopped); err != nil {
 		return err
 	}
 	for _, r := range before {
@@ -237,8 +246,8 @@ func goOn(ctx context.Context, tx *sql.Tx, before []session.Record) error {
 			continue
 		}
 		if _, err := tx.ExecContext(ctx, `UPDATE sessions SET sandbox = ?, runtime = ?, template = ?, flavor = ?,
-			state = ?, lost = ? WHERE id = ? AND owner = ? AND workspace = ?`, r.Sandbox, r.Runtime, r.Template, r.Flavor,
-			r.State, r.Lost, r.ID, r.Owner, r.Workspace); err != nil {
+			state = ?, lost = ?, image = ?, slept = ? WHERE id = ? AND owner = ? AND workspace = ?`, r.Sandbox, r.Runtime,
+			r.Template, r.Flavor, r.State, r.Lost, r.Image, milli(r.Slept), r.ID, r.Owner, r.Workspace); err != nil {
 			return err
 		}
 	}

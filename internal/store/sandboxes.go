@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"net/url"
 	"os"
+	"time"
 )
 
 // Sandboxes returns the session id and the owner's id of each sandbox in a database, by the sandbox's id. where is an
@@ -26,6 +27,29 @@ func Sandboxes(ctx context.Context, where string) (sandboxes map[string][2]strin
 		sandboxes[columns[0]] = [2]string(columns[1:])
 	}
 	return sandboxes, err
+}
+
+// Sleeping is a session that sleeps.
+type Sleeping struct {
+	Session  string    `json:"session"`
+	Owner    string    `json:"owner"`
+	Template string    `json:"template"`
+	Since    time.Time `json:"since"`
+}
+
+// Asleep returns the sessions of a database that sleep, as Sandboxes does. The one that has slept longest is first.
+func Asleep(ctx context.Context, where string) (all []Sleeping, err error) {
+	db, err := openReadOnly(where)
+	if db == nil || err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	return queryAll(ctx, db, func(row scanner) (s Sleeping, err error) {
+		var slept int64
+		err = row.Scan(&s.Session, &s.Owner, &s.Template, &slept)
+		s.Since = time.UnixMilli(slept).UTC()
+		return s, err
+	}, `SELECT id, owner, template, slept FROM sessions WHERE image <> '' AND sandbox = '' ORDER BY slept`)
 }
 
 // openReadOnly opens a database for reading, without migration. It returns nil if there is none.

@@ -32,7 +32,7 @@ own: docs/guide/deploy.md.`,
 	}
 	c.AddCommand(p.installCommand(), p.removeCommand(), p.statusCommand(), p.logsCommand(),
 		p.simple("start", "Start the server", autostart.System.Start, true),
-		p.simple("stop", "Stop the server until the next log-in; sandboxes live on", autostart.System.Stop, false),
+		p.simple("stop", "Stop the server until the next log-in; sessions sleep", autostart.System.Stop, false),
 		p.simple("restart", "Stop the server, and start it with changed settings", restart, true))
 	return c
 }
@@ -204,7 +204,7 @@ func (p *commands) removeCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "remove", Short: "Stop the server, and remove the service", Args: cobra.NoArgs,
 		Long: `Stop the server, and remove the service. The state folder with sessions, files, tokens and settings
-stays as it is. Sandboxes live on for a next server, for at most orphan_timeout (a setting, 1 h).`,
+stays as it is. Sessions sleep, and go on with a next server, unless the setting on_stop says otherwise.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			system, err := p.system()
 			if err != nil {
@@ -254,7 +254,8 @@ func (p *commands) simple(name, short string, do func(autostart.System, context.
 			if err := do(system, c.Context()); err != nil {
 				return err
 			}
-			fmt.Fprintln(p.Out, "The server has ended; sandboxes live on for the next one.")
+			fmt.Fprintln(p.Out, "The server has ended. Sessions go on with the next one, as the setting on_stop says; "+
+				"`sandlot ps` lists what runs, or sleeps, meanwhile.")
 			return nil
 		}
 		server, _ := autostart.Recorded(definition)

@@ -54,7 +54,7 @@ with them.
 
 The command says what is new, compares the checksums of all that it uses, and asks. If the new programs do not start, or
 cannot make a sandbox where the old ones could, the old ones are put back. The state folder is not touched: sessions
-live on, and the next server takes them over.`,
+sleep while no server runs, and go on with the next one, as the setting on_stop says.`,
 		Example: "  sandlot upgrade https://example.com/sandlot/latest --check\n  sandlot upgrade ./dist/release --yes",
 	}
 	f := c.Flags()
@@ -244,7 +244,7 @@ func (u *command) sayNext(ctx context.Context, r *release.Release) error {
 	}
 	_, err = fmt.Fprintln(u.Out, `
 The server that runs is the one of before. Restart it as it was started: the service by its manager, such as
-"systemctl restart sandlot", else by "sandlot stop" and "sandlot serve". Sandboxes, with their variables and processes,
-live on meanwhile, and the new server takes them over.`)
+"systemctl restart sandlot", else by "sandlot stop" and "sandlot serve". Sessions sleep meanwhile, with their variables
+and processes, and go on at their next use (on_stop: keep lets them run on).`)
 	return err
 }

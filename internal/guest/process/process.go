@@ -147,6 +147,18 @@ func (ps *Processes) Busy() bool {
 	return false
 }
 
+// Attached reports whether a process runs whose streams somebody has.
+func (ps *Processes) Attached() bool {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	for _, p := range ps.byID {
+		if p.kind != "background" && p.Running() {
+			return true
+		}
+	}
+	return false
+}
+
 // RecordKill records which limit the processes with these ids were killed for.
 func (ps *Processes) RecordKill(pids map[int]bool, limit string) {
 	ps.mu.Lock()

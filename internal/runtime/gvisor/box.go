@@ -36,10 +36,11 @@ type box struct {
 	stale bool
 	// imageKind is the kind of the preboot image that the sandbox was started from; empty: it booted.
 	imageKind string
-	root      root.FS   // its root file system; after Recover only its Image
-	agent     string    // the path of its agent's program; empty before findAgent
-	platform  string    // of gVisor
-	seal      sealState // which of its mounts of shared folders are read-only now
+	root      root.FS      // its root file system; after Recover only its Image
+	agent     string       // the path of its agent's program; empty before findAgent
+	kept      keptPrograms // the programs of one that was made of a frozen image
+	platform  string       // of gVisor
+	seal      sealState    // which of its mounts of shared folders are read-only now
 
 	mu          sync.Mutex
 	spec        sandbox.Spec   // only Limits changes once other goroutines use the box
@@ -216,7 +217,7 @@ func (b *box) Resize(_ context.Context, l sandbox.Limits) error {
 // record returns the box's record. The caller holds b.mu, or no other goroutine has the box yet.
 func (b *box) record() record {
 	return record{Record: specfile.Of(b.spec, b.runtime.agent.Kept(b.agent)), HostNetwork: b.runtime.HostNetwork,
-		PID: b.pid, Started: b.started, Image: b.root.Image, Platform: b.platform}
+		PID: b.pid, Started: b.started, Image: b.root.Image, Kept: b.kept, Platform: b.platform}
 }
 
 // findAgent finds the agent's program that the sandbox has, or is to have.

@@ -28,6 +28,7 @@ import (
 	"sandlot/internal/image"
 	"sandlot/internal/proc"
 	"sandlot/internal/runtime/gvisor/cgroup"
+	"sandlot/internal/runtime/gvisor/frozen"
 	"sandlot/internal/runtime/gvisor/root"
 	"sandlot/internal/runtime/program"
 	"sandlot/internal/runtime/socket"
@@ -71,6 +72,7 @@ type Runtime struct {
 	background    sync.WaitGroup
 
 	prebootMu sync.Mutex // one preboot image is made at a time
+	frozen    *frozen.Store
 
 	watchesMu    sync.Mutex
 	writeWatches map[string]*writeWatch // by the source folder of a full volume
@@ -94,7 +96,7 @@ func New(c Config) (*Runtime, error) {
 	}
 	c.Rootless = c.Rootless || os.Getuid() != 0
 	r := &Runtime{Config: c, boxes: map[string]*box{}, images: map[string]*prebootImage{},
-		writeWatches: map[string]*writeWatch{}}
+		writeWatches: map[string]*writeWatch{}, frozen: frozen.New(c.StateDir)}
 	r.agent = &program.Agent{Path: c.Agent, Beside: c.AgentBeside, Dir: filepath.Join(c.StateDir, "agents"),
 		InUse: func() ([]string, error) { return specfile.Agents(r.sandboxesDir()) }}
 	if !c.Rootless {
@@ -204,12 +206,16 @@ func (r *Runtime) executes() error {
 // record is what this runtime stores of a sandbox.
 type record struct {
 	specfile.Record
-	HostNetwork bool   `json:"open"`            // the sandbox has the machine's own network
-	PID         int    `json:"pid"`             // of the sandbox's process; 0 while it boots
-	Started     uint64 `json:"started"`         // of that process, in clock ticks since boot
-	Image       string `json:"image,omitempty"` // the EROFS file that is its root file system
-	Platform    string `json:"platform,omitempty"`
+	HostNetwork bool         `json:"open"`            // the sandbox has the machine's own network
+	PID         int          `json:"pid"`             // of the sandbox's process; 0 while it boots
+	Started     uint64       `json:"started"`         // of that process, in clock ticks since boot
+	Image       string       `json:"image,omitempty"` // the EROFS file that is its root file system
+	Kept        keptPrograms `json:"kept,omitzero"`
+	Platform    string       `json:"platform,omitempty"`
 }
+
+// pidName is the file in a sandbox's folder to which runsc writes the id of its process.
+const pidName = "pid"
 
 var validID = regexp.MustCompile(`^[a-z0-9-]{1,64}$`)
 
@@ -257,8 +263,7 @@ func (r *Runtime) start(ctx context.Context, b *box) error {
 	if err := b.findAgent(); err != nil {
 		return err
 	}
-	rec := b.record()
-	if err := specfile.Write(b.dir, rec); err != nil {
+	if err := specfile.Write(b.dir, b.record()); err != nil {
 		return err
 	}
 	if err := r.writeBundle(b); err != nil {
@@ -267,7 +272,7 @@ func (r *Runtime) start(ctx context.Context, b *box) error {
 	if err := b.listen(); err != nil {
 		return err
 	}
-	pidFile := filepath.Join(b.dir, "pid")
+	pidFile := filepath.Join(b.dir, pidName)
 	args := []string{"run", "-bundle", b.dir, "-detach", "-pid-file", pidFile}
 	if i := r.imageFor(b.spec); i != nil {
 		// The environment of the agent is that of the image.
@@ -275,8 +280,13 @@ func (r *Runtime) start(ctx context.Context, b *box) error {
 			return err
 		}
 		b.imageKind = i.Kind
-		args = []string{"restore", "-bundle", b.dir, "-detach", "-pid-file", pidFile, "-image-path", i.dir}
+		args = []string{"wake", "-bundle", b.dir, "-pid-file", pidFile, "-image-path", i.dir}
 	}
+	return r.launch(ctx, b, args)
+}
+
+// launch runs the runsc command that starts a sandbox, whose record and socket are there.
+func (r *Runtime) launch(ctx context.Context, b *box, args []string) error {
 	if err := r.runRunsc(ctx, b, append(args, b.spec.ID)...); err != nil {
 		return err
 	}
@@ -285,7 +295,8 @@ func (r *Runtime) start(ctx context.Context, b *box) error {
 			r.weightWarning.Do(func() { r.Log.Warn("could not set the weight of the sandboxes' cgroup", "error", err) })
 		}
 	}
-	text, err := os.ReadFile(pidFile)
+	rec := b.record()
+	text, err := os.ReadFile(filepath.Join(b.dir, pidName))
 	if err != nil {
 		return err
 	}
@@ -367,10 +378,10 @@ func (r *Runtime) recoverBox(id string) (*box, error) {
 		return b, err
 	}
 	b.spec = spec
-	b.root.Image, b.platform = rec.Image, cmp.Or(rec.Platform, systrap)
-	b.agent = r.agent.Named(rec.Agent)
+	b.root.Image, b.kept, b.platform = rec.Image, rec.Kept, cmp.Or(rec.Platform, systrap)
+	b.agent = cmp.Or(b.kept.Agent, r.agent.Named(rec.Agent))
 	if rec.PID == 0 {
-		return b, errors.New("it had not finished booting")
+		return b, sandbox.ErrNotStarted
 	}
 	if rec.HostNetwork != r.HostNetwork {
 		return b, errors.New("its network is of another kind than the settings want")

@@ -174,14 +174,16 @@ func TestRootless(t *testing.T) {
 	}
 	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "suite"),
 		"-test.run=^(TestSuite|TestMemoryFromOutside|TestImageSuite|TestImageIsShared|TestImageDisk|"+
-			"TestImageIsRemoved|TestFolderIsReadOnly)$", "-test.v", "-test.timeout=8m")
+			"TestImageIsRemoved|TestFolderIsReadOnly|TestPrebooted|TestBadImage|"+
+			"TestUpgradeAsleep|TestOrphanAsleep)$", "-test.v", "-test.timeout=8m")
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "TMPDIR=" + tmp, "SANDLOT_TEST_BIN=" + dir, "SANDLOT_TEST_LOG=" +
 		os.Getenv("SANDLOT_TEST_LOG"), "SANDLOT_TEST_IMAGE=" + made, "SANDLOT_TEST_BASE=" + base}
 	cmd.Dir = tmp
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 	out, err := cmd.CombinedOutput()
 	for _, name := range []string{"TestSuite/Isolation", "TestMemoryFromOutside", "TestImageSuite/Isolation",
-		"TestImageIsShared", "TestImageDisk", "TestImageIsRemoved", "TestFolderIsReadOnly"} {
+		"TestImageIsShared", "TestImageDisk", "TestImageIsRemoved", "TestFolderIsReadOnly", "TestPrebooted",
+		"TestBadImage", "TestUpgradeAsleep", "TestOrphanAsleep"} {
 		if err != nil || !strings.Contains(string(out), "--- PASS: "+name) {
 			t.Fatalf("%s: %v\n%s", name, err, out)
 		}

@@ -107,10 +107,7 @@ func TestImageSuite(t *testing.T) {
 // TestImagePrebootedSuite runs it with sandboxes that start from preboot images.
 func TestImagePrebootedSuite(t *testing.T) {
 	t.Parallel()
-	if os.Getuid() != 0 {
-		t.Skip("gVisor restores no sandboxes of unprivileged users")
-	}
-	s := imageSubject(t, false)
+	s := imageSubject(t, os.Getuid() != 0)
 	open := s.Open
 	s.Open = func(t *testing.T) sandbox.Runtime {
 		r := open(t).(*Runtime)
@@ -281,10 +278,7 @@ func TestImageIsRemoved(t *testing.T) {
 // TestImageChanges: a preboot image is of no use once the image that it was made of is another file.
 func TestImageChanges(t *testing.T) {
 	t.Parallel()
-	if os.Getuid() != 0 {
-		t.Skip("gVisor restores no sandboxes of unprivileged users")
-	}
-	s := imageSubject(t, false)
+	s := imageSubject(t, os.Getuid() != 0)
 	r := open(t, s)
 	defer r.Close()
 	r.Preboot = true

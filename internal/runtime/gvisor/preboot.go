@@ -203,8 +203,6 @@ func (r *Runtime) CanPreboot() error {
 		return errors.New("snapshots are turned off (snapshots: false)")
 	case r.HostNetwork:
 		return errors.New("gVisor restores none with the machine's own network (network.mode: open)")
-	case r.Rootless:
-		return errors.New("gVisor restores none for an unprivileged user")
 	}
 	return nil
 }
@@ -246,7 +244,7 @@ func (r *Runtime) MakeImage(ctx context.Context, sb sandbox.Sandbox) error {
 		return err
 	}
 	i := prebootImage{Kind: kind, dir: filepath.Join(r.imagesDir(), kind)}
-	if i.Files, err = b.hostFiles(); err != nil {
+	if i.Files, err = b.hostFiles(b.root.Path, r.mounts(b)); err != nil {
 		return err
 	}
 	if err := r.runRunsc(ctx, b, "checkpoint", "-image-path", tmpDir, "-exclude-committed-zero-pages",

@@ -81,19 +81,10 @@ func makeImage(t *testing.T, r *Runtime, spec sandbox.Spec) []byte {
 	return spec.Secret
 }
 
-// privileged is a subject of which there are preboot images: root's.
-func privileged(t *testing.T) *sandboxtest.Subject {
-	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("gVisor restores no sandboxes of unprivileged users")
-	}
-	return subject(t, false)
-}
-
 // TestPrebootedSuite runs the suite with sandboxes that start from preboot images.
 func TestPrebootedSuite(t *testing.T) {
 	t.Parallel()
-	s := privileged(t)
+	s := subject(t, os.Getuid() != 0)
 	open := s.Open
 	s.Open = func(t *testing.T) sandbox.Runtime {
 		r := open(t).(*Runtime)
@@ -121,7 +112,7 @@ func run(t *testing.T, c *agent.Client, code string) string {
 
 // TestPrebooted: sandboxes that start from one image share nothing.
 func TestPrebooted(t *testing.T) {
-	s := privileged(t)
+	s := subject(t, os.Getuid() != 0)
 	r := s.Open(t).(*Runtime)
 	r.Preboot = true
 	spec := func() sandbox.Spec {
@@ -227,7 +218,7 @@ before`, i))
 
 // TestBadImage: whatever is wrong with a preboot image, sandboxes boot.
 func TestBadImage(t *testing.T) {
-	s := privileged(t)
+	s := subject(t, os.Getuid() != 0)
 	r := s.Open(t).(*Runtime)
 	defer r.Close()
 	r.Preboot = true
@@ -295,8 +286,7 @@ func TestBadImage(t *testing.T) {
 
 // TestNoImages: where there cannot be preboot images, none is made, and sandboxes boot.
 func TestNoImages(t *testing.T) {
-	for what, c := range map[string]Config{"unprivileged": {Rootless: true, Preboot: true},
-		"open": {HostNetwork: true, Preboot: true}, "off": {}} {
+	for what, c := range map[string]Config{"open": {HostNetwork: true, Preboot: true}, "off": {}} {
 		c.Runsc, c.Agent, c.StateDir, c.Log = "/runsc", "/agent", t.TempDir(), sandboxtest.Log(t)
 		r, err := New(c)
 		if err != nil {

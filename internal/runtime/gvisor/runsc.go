@@ -37,11 +37,16 @@ func (r *Runtime) command(ctx context.Context, b *box, args ...string) *exec.Cmd
 	} else if !b.cgroups.Usable() {
 		flags = append(flags, "--ignore-cgroups")
 	}
-	cmd := exec.CommandContext(ctx, r.Runsc, append(flags, args...)...)
+	cmd := exec.CommandContext(ctx, b.runsc(), append(flags, args...)...)
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "TMPDIR=" + b.dir, "XDG_RUNTIME_DIR=" + b.dir}
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	return cmd
+}
+
+func isFile(path string) bool {
+	st, err := os.Stat(path)
+	return err == nil && st.Mode().IsRegular()
 }
 
 // maxDescriptors is how many descriptors each of gVisor's two processes for a sandbox may

@@ -9,7 +9,10 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"sandlot/internal/agent/wire"
 )
 
 // fileState identifies a file, folder or link of the host in the state that it had when statFile looked at it.
@@ -54,8 +57,8 @@ const goferRoot = "/root"
 
 // hostFiles returns the host's files that the sandbox holds open: those that its programs
 // have mapped or read, and the folders and links on the way to them. The sandbox's socket
-// and its writable files are left out.
-func (b *box) hostFiles() ([]fileState, error) {
+// and its writable files are left out. The root file system and the mounts are those of its bundle.
+func (b *box) hostFiles(rootPath string, mounts []specs.Mount) ([]fileState, error) {
 	pid, _ := b.process()
 	open, err := openFiles(pid)
 	if err != nil {
@@ -74,7 +77,10 @@ func (b *box) hostFiles() ([]fileState, error) {
 		if !ok || o.target == b.root.Image {
 			continue
 		}
-		path, shared := b.hostPath("/" + relative)
+		if agent := strings.TrimSuffix("/"+relative, " (deleted)"); agent == wire.AgentPath {
+			relative = agent[1:] // an upgrade has replaced it
+		}
+		path, shared := b.hostPath("/"+relative, rootPath, mounts)
 		if !shared {
 			continue
 		}
@@ -122,10 +128,10 @@ func (b *box) imageFile(open []openFile) (fileState, error) {
 
 // hostPath returns the host's path of a file in the sandbox. shared means that all
 // sandboxes of the kind see the file, and that none can change it.
-func (b *box) hostPath(path string) (host string, shared bool) {
-	source, target := b.root.Path, ""
+func (b *box) hostPath(path, rootPath string, mounts []specs.Mount) (host string, shared bool) {
+	source, target := rootPath, ""
 	shared = b.root.Image == "" // else this folder has none of its files
-	for _, m := range b.runtime.mounts(b) {
+	for _, m := range mounts {
 		if len(m.Destination) > len(target) && (path == m.Destination || strings.HasPrefix(path, m.Destination+"/")) {
 			source, target = m.Source, m.Destination
 			shared = m.Type == "bind" && slices.Contains(m.Options, "ro") && source != b.socketDir()

@@ -35,11 +35,16 @@ type Fake struct {
 	StatusHangs  atomic.Bool   // Status hangs until its context ends
 	// OnRecover is called by Recover, which returns its error. It may be nil.
 	OnRecover func(ctx context.Context, id string) error
+	// OnStep is called before each Step. If it returns an error, the step fails. It may be nil.
+	OnStep       func(Step) error
+	HibernateErr error // the error of CanHibernate
+	ImageBytes   int64 // of each image
 	// Dial connects to a port in a sandbox. By default nothing listens on any port.
 	Dial func(port uint32) (net.Conn, error)
 
 	mu      sync.Mutex
 	boxes   map[string]*FakeBox
+	images  map[string]*fakeImage
 	created int
 }
 
@@ -91,7 +96,13 @@ func (f *Fake) Recover(ctx context.Context, id string) (sandbox.Sandbox, error) 
 		}
 	}
 	if b := f.Box(id); b != nil && b.alive() {
-		return b, nil
+		b.mu.Lock()
+		starting := b.starting
+		b.mu.Unlock()
+		if !starting {
+			return b, nil
+		}
+		return nil, errors.Join(sandbox.ErrGone, sandbox.ErrNotStarted, b.Stop(ctx))
 	}
 	return nil, sandbox.ErrGone
 }
@@ -142,6 +153,10 @@ type FakeBox struct {
 	busy   bool
 	idle   time.Time
 	links  []net.Conn
+	memory string
+	frozen bool
+	// starting: it is made of an image, and nothing runs in it.
+	starting bool
 }
 
 // Kill ends the sandbox as if it had died by itself.
@@ -195,12 +210,14 @@ func (b *FakeBox) Spec() sandbox.Spec {
 
 // Connect implements sandbox.Sandbox.
 func (b *FakeBox) Connect(ctx context.Context) (net.Conn, error) {
-	select { // the agent's pause between two dials
-	case <-time.After(time.Millisecond):
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	case <-b.exited:
-		return nil, sandbox.ErrGone
+	for again := true; again; again = b.isFrozen() {
+		select { // the agent's pause between two dials
+		case <-time.After(time.Millisecond):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-b.exited:
+			return nil, sandbox.ErrGone
+		}
 	}
 	select { // it dials again when its link has ended
 	case b.linked <- struct{}{}:
@@ -270,6 +287,9 @@ func (b *FakeBox) Stop(ctx context.Context) error {
 	if b.fake.StopHangs.Load() {
 		<-ctx.Done()
 		return ctx.Err()
+	}
+	if err := b.fake.step(StepStop); err != nil {
+		return err
 	}
 	b.Kill("stopped")
 	b.fake.mu.Lock()

@@ -87,6 +87,7 @@ func (s *Subject) Run(t *testing.T) {
 		"Scratch":      scratch,
 		"Directory":    directory,
 		"SurvivesHost": survivesHost,
+		"Hibernate":    hibernate,
 	} {
 		t.Run(name, func(t *testing.T) {
 			if s.NoLimits && slices.Contains([]string{"Memory", "Processes", "Scratch"}, name) {

@@ -12,7 +12,6 @@ import (
 	"sandlot/internal/servers/oauth"
 	"sandlot/internal/servers/process"
 	"sandlot/internal/servers/spec"
-	"sandlot/internal/session"
 )
 
 // Dial dials an address for the owner of a server, if the policy of the owner's network allows it.
@@ -48,7 +47,7 @@ func (i *Instance) inSandbox(ctx context.Context, c process.Command) (*process.P
 	if i.Sessions == nil {
 		return nil, fault.New(fault.Connection, "this server has no sandboxes")
 	}
-	l, err := i.Sessions.Open(ctx, i.Principal, session.OpenRequest{ID: "home"})
+	l, err := i.Sessions.Wake(ctx, i.Principal, "home")
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,126 @@
+package process
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	lookOften  = 10 * time.Second // between two looks while programs are active
+	lookSeldom = time.Minute      // at other times
+	minLook    = 500 * time.Millisecond
+	// activeShare: a program is active that uses more than this part of one processor.
+	activeShare = 100
+	// tick is the unit of processor times in /proc.
+	tick = 10 * time.Millisecond
+)
+
+// Activity knows when programs were last active without a call: when they listened for TCP connections, or used the
+// processor.
+type Activity struct {
+	// LastUsed returns when the last call ended, whose use of the processor does not count; the zero time: one runs.
+	LastUsed func() time.Time
+
+	mu     sync.Mutex
+	looked time.Time
+	ticks  map[string]uint64 // what programs had used then, by process
+	active time.Time         // when one was last active
+}
+
+// Run looks from time to time, until stop is closed.
+func (a *Activity) Run(stop <-chan struct{}) {
+	for {
+		interval := lookSeldom
+		if a.Quiet() < lookSeldom {
+			interval = lookOften
+		}
+		select {
+		case <-time.After(interval):
+		case <-stop:
+			return
+		}
+	}
+}
+
+// Quiet looks, and returns how long ago a program was last active.
+func (a *Activity) Quiet() time.Duration {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now := time.Now()
+	elapsed := now.Sub(a.looked)
+	if elapsed >= minLook {
+		before, used := a.ticks, a.LastUsed()
+		a.ticks = processorTicks()
+		if before == nil || used.IsZero() || used.After(a.looked) {
+			before = a.ticks // calls have used some of it
+		}
+		a.looked = now
+		if time.Duration(difference(before, a.ticks))*tick > elapsed/activeShare || Listens() {
+			a.active = now
+		}
+	}
+	return now.Sub(a.active)
+}
+
+// difference returns how many ticks programs have used from one look to the next.
+func difference(before, after map[string]uint64) (n uint64) {
+	for process, ticks := range after {
+		n += ticks - min(before[process], ticks)
+	}
+	return n
+}
+
+// processorTicks returns what programs have used of the processor, with the children that they have waited for.
+func processorTicks() map[string]uint64 {
+	all := map[string]uint64{}
+	for _, pid := range ownProcesses() {
+		f, err := Stat(pid)
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		var sum uint64
+		for _, text := range f[11:15] { // utime, stime, cutime, cstime
+			n, _ := strconv.ParseUint(text, 10, 64)
+			sum += n
+		}
+		all[fmt.Sprint(pid, " ", f[19])] = sum // and the time of its start
+	}
+	return all
+}
+
+// Listens reports whether a program listens for TCP connections.
+func Listens() bool {
+	listening := map[string]bool{} // by inode
+	for _, file := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			continue
+		}
+		for line := range strings.Lines(string(text)) {
+			if f := strings.Fields(line); len(f) > 9 && f[3] == "0A" {
+				listening["socket:["+f[9]+"]"] = true
+			}
+		}
+	}
+	if len(listening) == 0 {
+		return false
+	}
+	return slices.ContainsFunc(ownProcesses(), func(pid int) bool {
+		return pid != os.Getpid() && holds(pid, listening)
+	})
+}
+
+// holds reports whether a process has one of these files open.
+func holds(pid int, files map[string]bool) bool {
+	dir := fmt.Sprintf("/proc/%d/fd", pid)
+	entries, err := os.ReadDir(dir)
+	return err == nil && slices.ContainsFunc(entries, func(e os.DirEntry) bool {
+		target, err := os.Readlink(dir + "/" + e.Name())
+		return err == nil && files[target]
+	})
+}

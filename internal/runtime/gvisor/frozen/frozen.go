@@ -1,0 +1,368 @@
+// Package frozen owns the folder of frozen images, and the programs that they need. Images hold the memory of users'
+// programs: only the server's user may enter the folder.
+package frozen
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"sandlot/internal/atomicfile"
+	"sandlot/internal/runtime/gvisor/kept"
+	"sandlot/internal/runtime/specfile"
+	"sandlot/internal/sandbox"
+)
+
+// Info is what is stored of an image, beside gVisor's files and the sandbox's bundle.
+type Info struct {
+	Record specfile.Record `json:"record"` // of the sandbox, without its secret
+	Rootfs string          `json:"rootfs,omitempty"`
+	GVisor string          `json:"gvisor"` // the version that wrote the image
+	// Platform is gVisor's, which the sandbox goes on with.
+	Platform string          `json:"platform,omitempty"`
+	Runsc    string          `json:"runsc"` // SHA-256
+	Agent    string          `json:"agent"` // SHA-256
+	Host     []string        `json:"host"`  // the kernel and the processors
+	Files    json.RawMessage `json:"files"` // of the host
+	Bytes    int64           `json:"bytes"` // on the disk
+	Made     time.Time       `json:"made"`
+	// Packed are the lengths of gVisor's files, by name, if they are packed; else nil.
+	Packed map[string]int64 `json:"packed,omitempty"`
+}
+
+const (
+	infoFile   = "frozen.json"
+	bundleFile = "config.json"
+	making     = ".making-"
+	unpacked   = ".unpacked-"
+	// Reserve is how much of the disk stays free, in bytes.
+	Reserve = 64 << 20
+)
+
+var validName = regexp.MustCompile(`^[a-z0-9-]{1,64}$`)
+
+// Store is the folder of images.
+type Store struct {
+	Dir      string
+	Programs *kept.Store
+
+	cleaned sync.Once
+	// removing is held to remove images and programs, and shared to write an image.
+	removing sync.RWMutex
+
+	mu     sync.Mutex
+	inUse  map[string]int     // how many use an image now, by name
+	packed map[string]packing // images that are being packed, by name
+}
+
+// packing is the work on one image.
+type packing struct {
+	cancel func()
+	done   chan struct{}
+}
+
+// New returns the store in a state folder.
+func New(stateDir string) *Store {
+	return &Store{Dir: filepath.Join(stateDir, "frozen"), Programs: kept.New(filepath.Join(stateDir, "programs")),
+		inUse: map[string]int{}, packed: map[string]packing{}}
+}
+
+// Make makes an image of that name: write writes gVisor's files into a folder, and the rest of what is stored. Then the
+// image is durable. After an error nothing is left.
+func (s *Store) Make(name string, write func(dir string) (Info, []byte, error)) (info Info, err error) {
+	s.removing.RLock()
+	defer s.removing.RUnlock()
+	dir := filepath.Join(s.Dir, making+name)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return info, err
+	}
+	defer func() {
+		if err != nil {
+			os.RemoveAll(dir)
+		}
+	}()
+	info, bundle, err := write(dir)
+	if err != nil {
+		return info, err
+	}
+	record, err := json.Marshal(info)
+	if err != nil {
+		return info, err
+	}
+	if err := errors.Join(os.WriteFile(filepath.Join(dir, bundleFile), bundle, 0o600),
+		os.WriteFile(filepath.Join(dir, infoFile), record, 0o600), syncFiles(dir)); err != nil {
+		return info, err
+	}
+	return info, errors.Join(os.Rename(dir, s.path(name)), atomicfile.Sync(s.Dir))
+}
+
+// syncFiles makes the files of a folder durable, and nobody else's.
+func syncFiles(dir string) error {
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		err = errors.Join(err, os.Chmod(path, 0o600), atomicfile.Sync(path))
+	}
+	return errors.Join(err, atomicfile.Sync(dir))
+}
+
+func (s *Store) path(name string) string { return filepath.Join(s.Dir, name) }
+
+// Read reads what is stored of an image.
+func (s *Store) Read(name string) (info Info, bundle *specs.Spec, err error) {
+	if !validName.MatchString(name) {
+		return info, nil, fmt.Errorf("gvisor: %q is not an image", name)
+	}
+	text, err := os.ReadFile(filepath.Join(s.path(name), infoFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return info, nil, errors.New("its image is gone")
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &info)
+	}
+	if err == nil {
+		text, err = os.ReadFile(filepath.Join(s.path(name), bundleFile))
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &bundle)
+	}
+	if err == nil && (bundle.Root == nil || bundle.Linux == nil) {
+		err = errors.New("its bundle is broken")
+	}
+	if size, serr := DiskBytes(s.path(name)); err == nil && (serr != nil || size < info.Bytes) {
+		err = errors.New("its image is incomplete")
+	}
+	return info, bundle, err
+}
+
+// List lists the images, the oldest first. The first call removes what an earlier server did not finish.
+func (s *Store) List() (all []sandbox.FrozenImage, err error) {
+	s.cleaned.Do(func() {
+		for _, prefix := range []string{making, unpacked} {
+			unfinished, _ := filepath.Glob(filepath.Join(s.Dir, prefix+"*"))
+			for _, dir := range unfinished {
+				os.RemoveAll(dir)
+			}
+		}
+	})
+	entries, err := os.ReadDir(s.Dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	for _, e := range entries {
+		if !validName.MatchString(e.Name()) {
+			continue
+		}
+		i := sandbox.FrozenImage{Name: e.Name()}
+		if info, _, err := s.Read(e.Name()); err == nil { // else Wake says what is wrong
+			i.Bytes, i.Made, i.Packed = info.Bytes, info.Made, info.Packed != nil
+		}
+		all = append(all, i)
+	}
+	slices.SortFunc(all, func(x, y sandbox.FrozenImage) int {
+		return cmp.Or(x.Made.Compare(y.Made), strings.Compare(x.Name, y.Name))
+	})
+	return all, nil
+}
+
+// Remove removes an image, if there is one, and the programs that no image needs any more, but not those with these
+// SHA-256.
+func (s *Store) Remove(name string, needed func() (map[string]bool, error)) error {
+	if !validName.MatchString(name) {
+		return fmt.Errorf("gvisor: %q is not an image", name)
+	}
+	defer s.use(name)()
+	s.removing.Lock()
+	defer s.removing.Unlock()
+	if err := os.RemoveAll(s.path(name)); err != nil {
+		return err
+	}
+	sums, err := needed()
+	if err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(s.Dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, e := range entries {
+		if info, _, err := s.Read(e.Name()); err == nil {
+			sums[info.Runsc], sums[info.Agent] = true, true
+		}
+	}
+	return s.Programs.Prune(func(sum string) bool { return sums[sum] })
+}
+
+// Files calls do with a folder in which gVisor's files of an image are, as gVisor wrote them. Nobody packs or removes
+// the image meanwhile.
+func (s *Store) Files(ctx context.Context, name string, info Info, do func(dir string) error) error {
+	if info.Packed == nil {
+		return do(s.path(name))
+	}
+	var need int64
+	for _, n := range info.Packed {
+		need += n
+	}
+	if err := s.HasRoom(need); err != nil {
+		return fmt.Errorf("%w: %w", sandbox.ErrLater, err)
+	}
+	dir, err := os.MkdirTemp(s.Dir, unpacked)
+	if err != nil {
+		return fmt.Errorf("%w: %w", sandbox.ErrLater, err)
+	}
+	defer os.RemoveAll(dir)
+	for file, size := range info.Packed {
+		err := unpack(ctx, filepath.Join(s.path(name), file+packedSuffix), filepath.Join(dir, file), size)
+		if errors.Is(err, unix.ENOSPC) {
+			return fmt.Errorf("%w: %w", sandbox.ErrLater, err)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return do(dir)
+}
+
+// Use keeps an image from being packed until the function that it returns is called. It ends packing that has begun.
+func (s *Store) Use(name string) (end func()) { return s.use(name) }
+
+func (s *Store) use(name string) (end func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.inUse[name]++
+	for p, found := s.packed[name]; found; p, found = s.packed[name] {
+		p.cancel()
+		s.mu.Unlock()
+		<-p.done
+		s.mu.Lock()
+	}
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.inUse[name]--; s.inUse[name] == 0 {
+			delete(s.inUse, name)
+		}
+	}
+}
+
+// Pack packs an image, until ctx ends or somebody uses it. After an error it is as before.
+func (s *Store) Pack(ctx context.Context, name string) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	s.mu.Lock()
+	if _, begun := s.packed[name]; begun || s.inUse[name] > 0 {
+		s.mu.Unlock()
+		return fmt.Errorf("%w: the image is in use", sandbox.ErrLater)
+	}
+	p := packing{cancel, make(chan struct{})}
+	s.packed[name] = p
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.packed, name)
+		close(p.done)
+	}()
+	info, _, err := s.Read(name)
+	if err != nil || info.Packed != nil {
+		return err
+	}
+	if err := s.HasRoom(info.Bytes); err != nil {
+		return err
+	}
+	return s.packFiles(ctx, s.path(name), info)
+}
+
+// packFiles writes packed files beside the others, then says so in what is stored, and then removes the others: a crash
+// leaves an image that can be used.
+func (s *Store) packFiles(ctx context.Context, dir string, info Info) (err error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	info.Packed, info.Bytes = map[string]int64{}, 0
+	defer func() {
+		remove := "" // what is not needed any more
+		if err != nil {
+			remove = packedSuffix
+		} else if atomicfile.Sync(dir) != nil {
+			return // the next server may read the file of before
+		}
+		for name := range info.Packed {
+			os.Remove(filepath.Join(dir, name+remove))
+		}
+	}()
+	for _, e := range entries {
+		name, path := e.Name(), filepath.Join(dir, e.Name())
+		if name == infoFile || name == bundleFile {
+			continue
+		}
+		os.Remove(path + packedSuffix)
+		if strings.HasSuffix(name, packedSuffix) {
+			continue // a crash has left it
+		}
+		st, err := os.Stat(path)
+		if err != nil {
+			return err
+		}
+		if err := pack(ctx, path, path+packedSuffix); err != nil {
+			return err
+		}
+		info.Packed[name] = st.Size()
+		var packed unix.Stat_t
+		if err := unix.Stat(path+packedSuffix, &packed); err != nil {
+			return err
+		}
+		info.Bytes += packed.Blocks * 512
+	}
+	text, err := json.Marshal(info)
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		return err
+	}
+	err = atomicfile.WriteThrough(filepath.Join(dir, infoFile), text)
+	if now, _, readErr := s.Read(filepath.Base(dir)); readErr == nil && now.Packed != nil {
+		return nil // though it may not be durable: then the next server has both forms
+	}
+	return err
+}
+
+// HasRoom returns an error if the disk of the images has no room for so many bytes.
+func (s *Store) HasRoom(need int64) error {
+	var disk unix.Statfs_t
+	if err := unix.Statfs(s.Dir, &disk); err != nil {
+		return err
+	}
+	if free := int64(disk.Bavail) * disk.Bsize; free < need+Reserve {
+		return fmt.Errorf("the disk of the state folder has %d MB left, and it needs %d MB", free>>20,
+			(need+Reserve)>>20)
+	}
+	return nil
+}
+
+// DiskBytes returns how much of the disk the files in a folder take.
+func DiskBytes(dir string) (total int64, err error) {
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		var st unix.Stat_t
+		if unix.Stat(filepath.Join(dir, e.Name()), &st) == nil {
+			total += st.Blocks * 512
+		}
+	}
+	return total, err
+}

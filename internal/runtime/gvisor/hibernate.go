@@ -1,0 +1,461 @@
+package gvisor
+
+import (
+	"cmp"
+	"context"
+	"debug/buildinfo"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"sandlot/internal/agent/wire"
+	"sandlot/internal/runtime/gvisor/cgroup"
+	"sandlot/internal/runtime/gvisor/frozen"
+	"sandlot/internal/runtime/specfile"
+	"sandlot/internal/sandbox"
+	"sandlot/internal/secret"
+)
+
+// keptPrograms are paths of programs that are kept for a sandbox: both for one that was made of a frozen image, and
+// gVisor's for one that was frozen, whose processes another version might not understand. Empty: those of Config.
+type keptPrograms struct {
+	Runsc string `json:"runsc"`
+	Agent string `json:"agent"`
+}
+
+const (
+	bundleFile = "config.json"
+	agentName  = "sandlot-agent"
+	// frozenMark is a file in the folder of a sandbox that stands still, or is about to.
+	frozenMark = "frozen"
+	// freezeTimeout is how long gVisor may take to write a sandbox. One whose programs keep all processors busy
+	// takes seconds.
+	freezeTimeout = 30 * time.Second
+)
+
+// CanHibernate implements sandbox.Hibernator.
+func (r *Runtime) CanHibernate() error {
+	if r.HostNetwork {
+		return errors.New("gVisor restores nothing with the machine's own network (network.mode: open)")
+	}
+	return nil
+}
+
+// Freeze implements sandbox.Hibernator.
+func (r *Runtime) Freeze(ctx context.Context, sb sandbox.Sandbox, maxBytes int64) (image sandbox.FrozenImage,
+	err error) {
+	b, ok := sb.(*box)
+	if !ok {
+		return image, errors.New("gvisor: this sandbox is another runtime's")
+	}
+	if err := r.CanHibernate(); err != nil {
+		return image, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, freezeTimeout)
+	defer cancel()
+	name := secret.ID()
+	info, err := r.frozen.Make(name, func(dir string) (info frozen.Info, bundle []byte, err error) {
+		info = frozen.Info{Host: hostFeatures(), Platform: b.platform, Made: time.Now().UTC()}
+		if err := r.keepPrograms(b, &info); err != nil {
+			return info, nil, fmt.Errorf("keeping the programs: %w", err)
+		}
+		// gVisor writes connections to the host as closed ones, and wakes nobody who waits for them: the agent would
+		// wait for ever after Thaw. Without a socket it has none, and dials in vain.
+		b.unlisten()
+		if err := os.WriteFile(filepath.Join(b.dir, frozenMark), nil, 0o600); err != nil {
+			return info, nil, err
+		}
+		err = r.runRunsc(ctx, b, "pause", b.spec.ID)
+		if err != nil && !strings.Contains(err.Error(), "in state paused") {
+			return info, nil, shorten(err)
+		}
+		if bundle, err = os.ReadFile(filepath.Join(b.dir, bundleFile)); err == nil {
+			err = r.writeFrozen(ctx, b, &info, bundle, dir, maxBytes)
+		}
+		return info, bundle, shorten(err)
+	})
+	if err != nil {
+		return image, err
+	}
+	return sandbox.FrozenImage{Name: name, Bytes: info.Bytes, Made: info.Made}, nil
+}
+
+// writeFrozen writes the image of a sandbox that stands still. info says of what it is, and becomes complete.
+func (r *Runtime) writeFrozen(ctx context.Context, b *box, info *frozen.Info, text []byte, dir string,
+	maxBytes int64) error {
+	bundle := new(specs.Spec)
+	if err := json.Unmarshal(text, bundle); err != nil {
+		return err
+	}
+	spec := b.Spec()
+	info.Record, info.Rootfs = specfile.Of(spec, ""), b.root.Image
+	info.Record.Secret = ""
+	if err := r.hasSpace(b, maxBytes); err != nil {
+		return err
+	}
+	files, err := b.hostFiles(bundle.Root.Path, frozenMounts(bundle.Mounts, spec.Mounts))
+	if err != nil {
+		return err
+	}
+	if err := r.runRunsc(ctx, b, "checkpoint", "-image-path", dir, "-leave-running", "-compression", "none",
+		"-exclude-committed-zero-pages", spec.ID); err != nil {
+		return err
+	}
+	for i, f := range files { // they must not have changed while the image was made
+		if err := f.checkUnchanged(); err != nil {
+			return err
+		}
+		files[i] = f.kept()
+	}
+	if info.Files, err = json.Marshal(files); err != nil {
+		return err
+	}
+	if info.Bytes, err = frozen.DiskBytes(dir); err != nil {
+		return err
+	}
+	if info.Bytes > maxBytes {
+		return tooLarge(info.Bytes, maxBytes)
+	}
+	return syncMounts(spec.Mounts)
+}
+
+// syncMounts makes durable the files that the sandbox has written to its mounts: the image has their names alone.
+func syncMounts(mounts []sandbox.Mount) (err error) {
+	for _, m := range mounts {
+		if m.ReadOnly || m.Shared || m.Source == "" {
+			continue
+		}
+		f, oerr := os.Open(m.Source)
+		if oerr != nil {
+			return errors.Join(err, oerr)
+		}
+		err = errors.Join(err, unix.Syncfs(int(f.Fd())), f.Close())
+	}
+	return err
+}
+
+// frozenMounts are the mounts of a bundle; those whose files may change while the sandbox is frozen are not marked as
+// read-only: the agent, which is kept by its content, and what the operator or the session shares with it.
+func frozenMounts(all []specs.Mount, own []sandbox.Mount) []specs.Mount {
+	all = slices.Clone(all)
+	for i, m := range all {
+		if m.Destination == wire.AgentPath || m.Destination == wire.SocketDir ||
+			slices.ContainsFunc(own, func(o sandbox.Mount) bool { return o.Target == m.Destination }) {
+			all[i].Options = nil
+		}
+	}
+	return all
+}
+
+// kept returns what of a file's state has to be the same when the sandbox wakes. In a folder, files may come and go.
+func (f fileState) kept() fileState {
+	if f.Mode&unix.S_IFMT == unix.S_IFDIR {
+		return fileState{Path: f.Path, Follow: f.Follow, Mode: unix.S_IFDIR}
+	}
+	return f
+}
+
+// keepPrograms keeps the programs that a sandbox runs on, which may have been replaced since it started, and puts them
+// into info. From then on gVisor's commands for the sandbox are of that version.
+func (r *Runtime) keepPrograms(b *box, info *frozen.Info) (err error) {
+	pid, _ := b.process()
+	name := filepath.Base(r.Runsc)
+	if info.Runsc, err = r.frozen.Programs.Keep(fmt.Sprintf("/proc/%d/exe", pid), name); err != nil {
+		return err
+	}
+	path := r.frozen.Programs.Path(info.Runsc, name)
+	if info.GVisor, err = gvisorVersion(path); err != nil {
+		return err
+	}
+	if err := b.useRunsc(path); err != nil {
+		return err
+	}
+	open, err := openFiles(pid)
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(open, func(f openFile) bool {
+		return strings.TrimSuffix(f.target, " (deleted)") == goferRoot+wire.AgentPath
+	})
+	if i < 0 {
+		return errors.New("the sandbox does not have its agent open")
+	}
+	info.Agent, err = r.frozen.Programs.Keep(open[i].path, agentName)
+	return err
+}
+
+// gvisorVersion returns the version of gVisor that a program of it is.
+func gvisorVersion(path string) (string, error) {
+	program, err := buildinfo.ReadFile(path)
+	if err != nil {
+		return "", err
+	}
+	for _, m := range program.Deps {
+		if m.Path == "gvisor.dev/gvisor" {
+			return m.Version, nil
+		}
+	}
+	return "", fmt.Errorf("%s is not gVisor", path)
+}
+
+// useRunsc makes gVisor's commands for the sandbox be of that program.
+func (b *box) useRunsc(path string) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.kept.Runsc == path {
+		return nil
+	}
+	b.kept.Runsc = path
+	return specfile.Write(b.dir, b.record())
+}
+
+// runsc returns the program of gVisor's commands for the sandbox.
+func (b *box) runsc() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if isFile(b.kept.Runsc) {
+		return b.kept.Runsc
+	}
+	return b.runtime.Runsc
+}
+
+// hasSpace returns an error if the image of a sandbox is too large, or does not fit on the disk.
+func (r *Runtime) hasSpace(b *box, maxBytes int64) error {
+	pid, _ := b.process()
+	open, err := openFiles(pid)
+	if err != nil {
+		return err
+	}
+	var need int64
+	seen := map[uint64]bool{}
+	for _, f := range open { // the memory, and what was written outside the mounts
+		var st unix.Stat_t
+		if (strings.HasPrefix(f.target, memoryFile) || strings.HasPrefix(f.target, filepath.Join(b.dir, "disk"))) &&
+			unix.Stat(f.path, &st) == nil && !seen[st.Ino] {
+			seen[st.Ino] = true
+			need += st.Blocks * 512
+		}
+	}
+	if need > maxBytes {
+		return tooLarge(need, maxBytes)
+	}
+	return r.frozen.HasRoom(need)
+}
+
+func tooLarge(bytes, limit int64) error {
+	return fmt.Errorf("its memory and its files outside the workspace have %d MB, and %d MB are allowed "+
+		"(hibernate.max_image_mb)", bytes>>20, limit>>20)
+}
+
+// maxReason bounds the text of an error of gVisor, which may have a stack of calls.
+const maxReason = 400
+
+// shorten returns the first line of an error's text, bounded. What can be done later stays that.
+func shorten(err error) error {
+	if err == nil || errors.Is(err, sandbox.ErrLater) {
+		return err
+	}
+	text, _, cut := strings.Cut(err.Error(), "\n")
+	if len(text) <= maxReason && !cut {
+		return err
+	}
+	return errors.New(text[:min(len(text), maxReason)])
+}
+
+// unlisten removes the socket that the agent dials.
+func (b *box) unlisten() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.socket != nil {
+		b.socket.Close()
+		b.socket = nil
+	}
+	os.Remove(filepath.Join(b.socketDir(), wire.Socket))
+}
+
+// Thaw implements sandbox.Hibernator.
+func (r *Runtime) Thaw(ctx context.Context, sb sandbox.Sandbox) error {
+	b, ok := sb.(*box)
+	if !ok {
+		return errors.New("gvisor: this sandbox is another runtime's")
+	}
+	mark := filepath.Join(b.dir, frozenMark)
+	if _, err := os.Lstat(mark); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, freezeTimeout)
+	defer cancel()
+	b.mu.Lock()
+	listens := b.socket != nil
+	b.mu.Unlock()
+	if !listens {
+		if err := b.listen(); err != nil {
+			return err
+		}
+	}
+	err := r.runRunsc(ctx, b, "resume", b.spec.ID)
+	if err != nil && !strings.Contains(err.Error(), "in state running") { // else it was not stopped yet
+		return shorten(err)
+	}
+	r.background.Go(b.wakeAgent)
+	return os.Remove(mark)
+}
+
+// Wake implements sandbox.Hibernator.
+func (r *Runtime) Wake(ctx context.Context, spec sandbox.Spec, image string) (sandbox.Sandbox, error) {
+	if !validID.MatchString(spec.ID) || len(spec.Secret) != wire.SecretLen || spec.Template == nil {
+		return nil, errors.New("gvisor: the spec is incomplete")
+	}
+	defer r.frozen.Use(image)()
+	info, bundle, err := r.frozen.Read(image)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkFrozen(info, spec); err != nil {
+		return nil, err
+	}
+	agent, err := r.frozen.Programs.Find(info.Agent, agentName)
+	if err != nil {
+		return nil, err
+	}
+	runsc, err := r.frozen.Programs.Find(info.Runsc, filepath.Base(r.Runsc))
+	if err != nil {
+		return nil, fmt.Errorf("gVisor %s: %w", info.GVisor, err)
+	}
+	spec.Limits = info.Record.Limits
+	b := newBox(r, spec)
+	b.kept, b.root.Image, b.root.Path = keptPrograms{Runsc: runsc, Agent: agent}, info.Rootfs, bundle.Root.Path
+	if err := errors.Join(os.MkdirAll(r.sandboxesDir(), 0o700), os.Mkdir(b.dir, 0o700)); err != nil {
+		return nil, fmt.Errorf("making the sandbox's folder: %w", err)
+	}
+	b.platform = cmp.Or(info.Platform, systrap)
+	b.adapt(bundle)
+	err = r.frozen.Files(ctx, image, info, func(dir string) error { return r.wake(ctx, b, bundle, dir) })
+	if err != nil {
+		stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
+		defer cancel()
+		if stopErr := b.Stop(stopCtx); stopErr != nil {
+			return nil, errors.Join(shorten(err), sandbox.ErrRemains, stopErr)
+		}
+		return nil, shorten(err)
+	}
+	return b, nil
+}
+
+// checkFrozen returns an error if a sandbox of the image would not go on where it was.
+func checkFrozen(i frozen.Info, spec sandbox.Spec) error {
+	if !slices.Equal(i.Host, hostFeatures()) {
+		return errors.New("the machine's kernel or processors are others than when it was put to sleep")
+	}
+	if i.Record.Template != spec.Template.Name || !slices.EqualFunc(i.Record.Mounts, spec.Mounts, sameMount) {
+		return errors.New("its template or its shared folders are others than when it was put to sleep")
+	}
+	var files []fileState
+	if err := json.Unmarshal(i.Files, &files); err != nil {
+		return err
+	}
+	for _, f := range files {
+		now, err := statFile(f.Path, f.Follow)
+		if err != nil {
+			return fmt.Errorf("a file of the machine that it had open is gone: %w", err)
+		}
+		if now.kept() != f {
+			return fmt.Errorf("a file of the machine that it had open has changed: %s", f.Path)
+		}
+	}
+	return nil
+}
+
+// sameMount reports whether a mount can take the place of another one. A workspace may be a copy in another folder.
+func sameMount(a, b sandbox.Mount) bool {
+	if !a.Shared && !b.Shared && a.Source != "" && b.Source != "" {
+		a.Source = b.Source
+	}
+	return a == b
+}
+
+// adapt makes a frozen sandbox's bundle that of b.
+func (b *box) adapt(bundle *specs.Spec) {
+	for i, m := range bundle.Mounts {
+		for _, own := range b.spec.Mounts {
+			if own.Target == m.Destination && !own.Shared && own.Source != "" {
+				bundle.Mounts[i].Source = own.Source
+			}
+		}
+		switch m.Destination {
+		case wire.AgentPath:
+			bundle.Mounts[i].Source = b.kept.Agent
+		case wire.SocketDir:
+			bundle.Mounts[i].Source = b.socketDir()
+		}
+	}
+	bundle.Linux.CgroupsPath, bundle.Linux.Resources = "", nil
+	if b.cgroups.Usable() {
+		bundle.Linux.CgroupsPath = b.cgroups.OCIPath(b.spec.ID)
+		bundle.Linux.Resources = cgroup.Resources(b.spec.Limits)
+	}
+}
+
+func (r *Runtime) wake(ctx context.Context, b *box, bundle *specs.Spec, image string) error {
+	text, err := json.Marshal(bundle)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(specfile.Write(b.dir, b.record()), os.Mkdir(filepath.Join(b.dir, "disk"), 0o700),
+		os.WriteFile(filepath.Join(b.dir, bundleFile), text, 0o600), b.listen()); err != nil {
+		return err
+	}
+	if err := b.socket.WriteSecret(b.spec.Secret, 0o600); err != nil {
+		return err
+	}
+	return r.launch(ctx, b, []string{"wake", "-bundle", b.dir, "-pid-file", filepath.Join(b.dir, pidName),
+		"-image-path", image})
+}
+
+// PackFrozen implements sandbox.Hibernator.
+func (r *Runtime) PackFrozen(ctx context.Context, name string) error { return r.frozen.Pack(ctx, name) }
+
+// CopyFrozen implements sandbox.Hibernator. The copy has the same files by other names.
+func (r *Runtime) CopyFrozen(_ context.Context, image string) (sandbox.FrozenImage, error) {
+	return r.frozen.Copy(image)
+}
+
+// FrozenImages implements sandbox.Hibernator.
+func (r *Runtime) FrozenImages(context.Context) ([]sandbox.FrozenImage, error) {
+	return r.frozen.List()
+}
+
+// RemoveFrozen implements sandbox.Hibernator. Programs that no image needs any more go too.
+func (r *Runtime) RemoveFrozen(_ context.Context, name string) error {
+	return r.frozen.Remove(name, r.neededPrograms)
+}
+
+// neededPrograms returns the SHA-256 of the latest programs, and of those that sandboxes need.
+func (r *Runtime) neededPrograms() (needed map[string]bool, err error) {
+	needed = map[string]bool{}
+	agent, _ := r.agent.File(runtime.GOARCH) // without it there are no sandboxes to put to sleep
+	for _, path := range []string{r.Runsc, agent} {
+		needed[r.frozen.Programs.Known(path)] = true
+	}
+	boxes, err := os.ReadDir(r.sandboxesDir())
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	for _, e := range boxes { // those too that this server has not taken over yet
+		if rec, err := r.readRecord(e.Name()); err == nil {
+			needed[filepath.Base(filepath.Dir(rec.Kept.Runsc))] = true
+			needed[filepath.Base(filepath.Dir(rec.Kept.Agent))] = true
+		}
+	}
+	return needed, nil
+}

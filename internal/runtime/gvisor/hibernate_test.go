@@ -1,0 +1,499 @@
+package gvisor
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sandlot/internal/agent"
+	"sandlot/internal/agent/wire"
+	"sandlot/internal/image"
+	"sandlot/internal/sandbox"
+	"sandlot/internal/sandbox/sandboxtest"
+	"sandlot/internal/secret"
+)
+
+const gigabyte = 1 << 30
+
+// sleeping is a sandbox of a runtime whose programs, and one of whose folders, a test can change.
+type sleeping struct {
+	t       *testing.T
+	subject *sandboxtest.Subject
+	r       *Runtime
+	spec    sandbox.Spec
+	box     sandbox.Sandbox
+	client  *agent.Client
+	tools   string // a folder of the machine that the sandbox has at /opt/tools
+}
+
+// newSleeping boots a sandbox with x = 1 in its Python.
+func newSleeping(t *testing.T) *sleeping {
+	t.Helper()
+	s := &sleeping{t: t, subject: subject(t, os.Getuid() != 0), tools: t.TempDir()}
+	bin := t.TempDir()
+	for _, name := range []string{"sandlot-runsc", "sandlot-agent"} {
+		copyFile(t, filepath.Join(programs(t), name), filepath.Join(bin, name))
+	}
+	copyFile(t, "/bin/sleep", filepath.Join(s.tools, "mine"))
+	host := *s.subject.Template
+	host.Binds = append([]image.Bind{{Source: s.tools, Target: "/opt/tools"}}, host.Binds...)
+	s.subject.Template = &host
+	open := s.subject.Open
+	s.subject.Open = func(t *testing.T) sandbox.Runtime {
+		r := open(t).(*Runtime)
+		r.Runsc, r.Agent = filepath.Join(bin, "sandlot-runsc"), filepath.Join(bin, "sandlot-agent")
+		return r
+	}
+	s.r = s.subject.Open(t).(*Runtime)
+	s.spec = s.subject.Spec()
+	s.spec.Mounts = []sandbox.Mount{{Source: t.TempDir(), Target: "/workspace"}}
+	box, err := s.r.Create(t.Context(), s.spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.end)
+	s.use(box)
+	if got := shell(t, s.client, "cat /proc/version"); !strings.Contains(strings.ToLower(got), "gvisor") {
+		t.Fatalf("this is no sandbox: %s", got)
+	}
+	run(t, s.client, "x = 1")
+	return s
+}
+
+// use makes box the sandbox of the test.
+func (s *sleeping) use(box sandbox.Sandbox) {
+	s.box, s.client = box, agent.New(box, sandboxtest.Log(s.t), nil)
+}
+
+func (s *sleeping) end() {
+	if s.client != nil {
+		s.client.Close()
+	}
+	if s.box != nil {
+		if err := s.box.Stop(context.Background()); err != nil {
+			s.t.Error(err)
+		}
+	}
+	if err := s.r.Close(); err != nil {
+		s.t.Error(err)
+	}
+	if left := s.subject.Remains(); len(left) > 0 {
+		s.t.Errorf("this is left: %q", left)
+	}
+}
+
+// freeze writes the image, and ends the sandbox.
+func (s *sleeping) freeze() sandbox.FrozenImage {
+	s.t.Helper()
+	s.client.Close()
+	i, err := s.r.Freeze(s.t.Context(), s.box, gigabyte)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if err := s.box.Stop(s.t.Context()); err != nil {
+		s.t.Fatal(err)
+	}
+	s.box, s.client = nil, nil
+	return i
+}
+
+func (s *sleeping) wake(i sandbox.FrozenImage) error {
+	s.spec.ID, s.spec.Secret = secret.ID(), secret.Bytes(wire.SecretLen)
+	box, err := s.r.Wake(s.t.Context(), s.spec, i.Name)
+	if err == nil {
+		s.use(box)
+	}
+	return err
+}
+
+func (s *sleeping) wantX(what string) {
+	s.t.Helper()
+	if got := run(s.t, s.client, "x"); got != "1" {
+		s.t.Errorf("%s: x is %q", what, got)
+	}
+}
+
+// TestUpgradeAsleep: a sandbox whose programs were replaced falls asleep and wakes with those that it runs on, also
+// after the server was started again, and when it had been made of an image before. Kept programs that nobody needs are
+// removed.
+func TestUpgradeAsleep(t *testing.T) {
+	s := newSleeping(t)
+	for _, path := range []string{s.r.Runsc, s.r.Agent} { // the new version does not work at all
+		if err := os.WriteFile(path+".new", []byte("#!/bin/false\n"+strings.Repeat("#", 100)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(path+".new", path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	i := s.freeze()
+	for range 2 {
+		if err := s.r.Close(); err != nil {
+			t.Fatal(err)
+		}
+		s.r = s.subject.Open(t).(*Runtime)
+		if err := s.wake(i); err != nil {
+			t.Fatal(err)
+		}
+		s.wantX("after an upgrade")
+		if err := s.r.RemoveFrozen(t.Context(), i.Name); err != nil {
+			t.Fatal(err)
+		}
+		if got := shell(t, s.client, "test -x /.sandlot/agent; echo $?"); got != "0" {
+			t.Errorf("the agent's program is gone: %q", got)
+		}
+		i = s.freeze()
+	}
+	if err := s.r.RemoveFrozen(t.Context(), i.Name); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := os.ReadDir(filepath.Join(s.r.StateDir, "programs")); err != nil || len(left) > 0 {
+		t.Errorf("programs that nobody needs: %v, %v", left, err)
+	}
+}
+
+// TestChangedAsleep: what a sandbox cannot go on with is said. Files of the machine may come and go.
+func TestChangedAsleep(t *testing.T) {
+	for what, c := range map[string]struct {
+		change func(s *sleeping, i sandbox.FrozenImage)
+		says   string // empty: it wakes
+	}{
+		"another file": {func(s *sleeping, _ sandbox.FrozenImage) {
+			os.WriteFile(filepath.Join(s.tools, "other"), nil, 0o644)
+		}, ""},
+		"an upgraded program": {func(s *sleeping, _ sandbox.FrozenImage) {
+			os.Remove(filepath.Join(s.tools, "mine"))
+			copyFile(s.t, "/bin/sleep", filepath.Join(s.tools, "mine"))
+		}, "mine"},
+		"a removed program": {func(s *sleeping, _ sandbox.FrozenImage) {
+			os.Remove(filepath.Join(s.tools, "mine"))
+		}, "mine"},
+		"a file that is open was removed": {func(s *sleeping, _ sandbox.FrozenImage) {
+			os.Remove(filepath.Join(s.spec.Mounts[0].Source, "open"))
+		}, "open"},
+		"a file that is open was changed": {func(s *sleeping, _ sandbox.FrozenImage) {
+			os.WriteFile(filepath.Join(s.spec.Mounts[0].Source, "open"), []byte("other"), 0o644)
+		}, ""},
+		"another folder": {func(s *sleeping, _ sandbox.FrozenImage) {
+			s.spec.Mounts = append(s.spec.Mounts, sandbox.Mount{Source: s.tools, Target: "/shared", Shared: true})
+		}, "shared folders"},
+		"another machine": {func(s *sleeping, i sandbox.FrozenImage) {
+			s.rewrite(i, `"host":[`, `"host":["other",`)
+		}, "processors"},
+		"no pages": {func(s *sleeping, i sandbox.FrozenImage) {
+			os.Remove(filepath.Join(s.r.frozen.Dir, i.Name, "pages.img"))
+		}, "incomplete"},
+		"no state": {func(s *sleeping, i sandbox.FrozenImage) {
+			os.WriteFile(filepath.Join(s.r.frozen.Dir, i.Name, "checkpoint.img"), make([]byte, 1<<20), 0o600)
+		}, "runsc wake"},
+		"no kept program": {func(s *sleeping, _ sandbox.FrozenImage) {
+			os.RemoveAll(filepath.Join(s.r.StateDir, "programs"))
+		}, "not there any more"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			s := newSleeping(t)
+			run(t, s.client, "import subprocess; p = subprocess.Popen(['/opt/tools/mine', '1000'])")
+			run(t, s.client, "f = open('/workspace/open', 'w+'); f.write('mine'); f.flush()")
+			i := s.freeze()
+			c.change(s, i)
+			err := s.wake(i)
+			if c.says == "" {
+				if err != nil {
+					t.Fatal(err)
+				}
+				s.wantX(what)
+				if got := run(t, s.client, "p.poll()"); got != "" && got != "None" {
+					t.Errorf("its program has ended: %s", got)
+				}
+				return
+			}
+			if err == nil || !strings.Contains(err.Error(), c.says) || len(err.Error()) > 2*maxReason {
+				t.Errorf("it says %v", err)
+			}
+		})
+	}
+}
+
+// rewrite changes what is stored of an image.
+func (s *sleeping) rewrite(i sandbox.FrozenImage, from, to string) {
+	path := filepath.Join(s.r.frozen.Dir, i.Name, "frozen.json")
+	text, err := os.ReadFile(path)
+	if err != nil || !strings.Contains(string(text), from) {
+		s.t.Fatalf("%v: %s", err, text)
+	}
+	if err := os.WriteFile(path, []byte(strings.Replace(string(text), from, to, 1)), 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// TestUpgradedBeforeSleep: a sandbox whose program was replaced under it does not fall asleep, and goes on.
+func TestUpgradedBeforeSleep(t *testing.T) {
+	s := newSleeping(t)
+	run(t, s.client, "import subprocess; p = subprocess.Popen(['/opt/tools/mine', '1000'])")
+	os.Remove(filepath.Join(s.tools, "mine"))
+	copyFile(t, "/bin/sleep", filepath.Join(s.tools, "mine"))
+	s.wantNoImage(gigabyte, "mine")
+}
+
+// wantNoImage tries to put the sandbox to sleep in vain. It goes on.
+func (s *sleeping) wantNoImage(limit int64, says string) {
+	s.t.Helper()
+	s.client.Close()
+	if _, err := s.r.Freeze(s.t.Context(), s.box, limit); err == nil || !strings.Contains(err.Error(), says) ||
+		len(err.Error()) > 2*maxReason {
+		s.t.Errorf("freezing: %v", err)
+	}
+	if err := s.r.Thaw(s.t.Context(), s.box); err != nil {
+		s.t.Fatal("thawing:", err)
+	}
+	s.use(s.box)
+	s.wantX("after a sleep that failed")
+	if left, _ := os.ReadDir(s.r.frozen.Dir); len(left) > 0 {
+		s.t.Errorf("this is left: %v", left)
+	}
+}
+
+// TestFullDiskAsleep: where the image does not fit, the sandbox goes on: when that is known before, and when gVisor
+// fails in the middle.
+func TestFullDiskAsleep(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root can mount a small file system")
+	}
+	s := newSleeping(t)
+	if err := os.MkdirAll(s.r.frozen.Dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ options, says string }{
+		{"size=16m", "MB left"},
+		{"size=1g,nr_inodes=4", "checkpoint"}, // the root, the image's folder, and two of gVisor's files
+	} {
+		if err := unix.Mount("small", s.r.frozen.Dir, "tmpfs", 0, c.options); err != nil {
+			t.Fatal(err)
+		}
+		s.wantNoImage(gigabyte, c.says)
+		if err := unix.Unmount(s.r.frozen.Dir, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.wantNoImage(1<<20, "hibernate.max_image_mb")
+	run(t, s.client, "y = __import__('os').urandom(64 << 20)")
+	s.wantNoImage(60<<20, "hibernate.max_image_mb")
+}
+
+// TestPackedAsleep: a sandbox wakes of a packed image, and of one that is being packed. What is broken is said, and
+// where the disk has no room for the image it can be woken later.
+func TestPackedAsleep(t *testing.T) {
+	s := newSleeping(t)
+	images := func() sandbox.FrozenImage {
+		all, err := s.r.FrozenImages(t.Context())
+		if err != nil || len(all) != 1 {
+			t.Fatalf("%v, %v", all, err)
+		}
+		return all[0]
+	}
+	next := func(what string, i sandbox.FrozenImage) {
+		t.Helper()
+		if err := s.wake(i); err != nil {
+			t.Fatal(what, err)
+		}
+		s.wantX(what)
+		if err := s.r.RemoveFrozen(t.Context(), i.Name); err != nil {
+			t.Error(err)
+		}
+		if left, _ := os.ReadDir(s.r.frozen.Dir); len(left) > 0 {
+			t.Errorf("%s: this is left: %v", what, left)
+		}
+	}
+	i := s.freeze()
+	for range 2 { // the second time there is nothing to do
+		if err := s.r.PackFrozen(t.Context(), i.Name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if p := images(); !p.Packed || p.Bytes > 4<<20 || p.Bytes > i.Bytes/2 || p.Made.Sub(i.Made).Abs() > time.Second {
+		t.Errorf("%+v was %+v", p, i)
+	}
+	next("packed", i)
+
+	run(t, s.client, "y = __import__('os').urandom(200 << 20)")
+	i = s.freeze()
+	packed := make(chan error, 1)
+	go func() { packed <- s.r.PackFrozen(context.Background(), i.Name) }()
+	for range 1000 { // until there is a packed file
+		if begun, _ := filepath.Glob(filepath.Join(s.r.frozen.Dir, i.Name, "*.zst")); len(begun) > 0 {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	next("while it is being packed", i)
+	if err := <-packed; err == nil {
+		t.Log("it was packed in time")
+	}
+
+	run(t, s.client, "y = None")
+	i = s.freeze()
+	if err := s.r.PackFrozen(t.Context(), i.Name); err != nil {
+		t.Fatal(err)
+	}
+	if os.Getuid() == 0 {
+		s.onSmallDisk(i)
+	}
+	file := filepath.Join(s.r.frozen.Dir, i.Name, "checkpoint.img.zst")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text[len(text)/2] ^= 1
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.wake(i); err == nil || !strings.Contains(err.Error(), "checkpoint.img.zst") {
+		t.Errorf("a broken image: %v", err)
+	}
+}
+
+// onSmallDisk tries to wake a packed image where it has no room to be unpacked.
+func (s *sleeping) onSmallDisk(i sandbox.FrozenImage) {
+	s.t.Helper()
+	full := s.t.TempDir()
+	if err := unix.Mount("small", full, "tmpfs", 0, "size=66m"); err != nil {
+		s.t.Fatal(err)
+	}
+	if err := os.CopyFS(full, os.DirFS(s.r.frozen.Dir)); err != nil {
+		s.t.Error(err)
+	}
+	if err := unix.Mount(full, s.r.frozen.Dir, "", unix.MS_BIND, ""); err != nil {
+		s.t.Error(err)
+	}
+	if err := s.wake(i); !errors.Is(err, sandbox.ErrLater) || !strings.Contains(err.Error(), "MB left") {
+		s.t.Errorf("without room: %v", err)
+	}
+	for _, dir := range []string{s.r.frozen.Dir, full} {
+		if err := unix.Unmount(dir, 0); err != nil {
+			s.t.Error(err)
+		}
+	}
+}
+
+// TestFrozenIsPrivate: nobody but the server's user reads what users had in memory.
+func TestFrozenIsPrivate(t *testing.T) {
+	s := newSleeping(t)
+	i := s.freeze()
+	dir := filepath.Join(s.r.frozen.Dir, i.Name)
+	for _, d := range []string{s.r.frozen.Dir, dir} {
+		if st, err := os.Stat(d); err != nil || st.Mode().Perm() != 0o700 {
+			t.Errorf("%s: %v, %v", d, st.Mode(), err)
+		}
+	}
+	files, err := os.ReadDir(dir)
+	if err != nil || len(files) < 4 {
+		t.Fatalf("%v, %v", files, err)
+	}
+	for _, f := range files {
+		if st, err := f.Info(); err != nil || st.Mode().Perm() != 0o600 {
+			t.Errorf("%s: %v, %v", f.Name(), st.Mode(), err)
+		}
+	}
+	if err := s.r.RemoveFrozen(t.Context(), i.Name); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestOrphanAsleep: the time asleep is not time without a server.
+func TestOrphanAsleep(t *testing.T) {
+	s := newSleeping(t)
+	s.end()
+	s.box = nil
+	s.r = s.subject.Open(t).(*Runtime)
+	s.spec.ID, s.spec.OrphanTimeout = secret.ID(), 3*time.Second
+	box, err := s.r.Create(t.Context(), s.spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.use(box)
+	for range 3 { // it may be frozen at any point of its dialing
+		run(t, s.client, "x = 1")
+		i := s.freeze()
+		time.Sleep(3500 * time.Millisecond)
+		if err := s.wake(i); err != nil {
+			t.Fatal(err)
+		}
+		s.wantX("after its orphan timeout asleep")
+		if err := s.r.RemoveFrozen(t.Context(), i.Name); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestResistsSleep: whatever a sandbox does to resist, it is asleep within the timeout, or goes on.
+func TestResistsSleep(t *testing.T) {
+	s := newSleeping(t)
+	for _, c := range []struct{ what, code, undo, holds string }{
+		{"processes that spin", `import subprocess
+ps = [subprocess.Popen(["sh", "-c", "while :; do :; done"], start_new_session=True) for _ in range(3)]`,
+			"[p.kill() for p in ps] and None", "all(p.poll() is None for p in ps)"},
+		{"a loop of forks", `loop = "while :; do for i in 1 2 3 4 5; do true & done; wait; done"
+p = subprocess.Popen(["sh", "-c", loop],
+	start_new_session=True)`, "import os; os.killpg(p.pid, 9)", "p.poll() is None"},
+		{"memory that grows", `import threading, time
+grown, stop = [], False
+def grow():
+    while not stop and len(grown) < 64: grown.append(os.urandom(1 << 20)); time.sleep(0.001)
+import os; th = threading.Thread(target=grow); th.start()`, "stop = True; th.join(); grown.clear()",
+			"all(len(g) == 1 << 20 for g in grown)"},
+		{"10,000 descriptors", `import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (20000, 20000))
+fds = [os.open("/workspace/many", os.O_RDWR | os.O_CREAT) for _ in range(2000)]
+fds += [os.dup(fds[0]) for _ in range(6000)]
+fds += [fd for _ in range(1000) for fd in os.pipe()]`, "[os.close(fd) for fd in fds] and None",
+			"all(os.fstat(fd) for fd in fds) and len(fds) == 10000"},
+	} {
+		run(t, s.client, c.code)
+		began := time.Now()
+		i := s.freeze()
+		t.Logf("%s: asleep after %v, %d MB", c.what, time.Since(began), i.Bytes>>20)
+		if err := s.wake(i); err != nil {
+			t.Fatal(c.what, err)
+		}
+		s.wantX(c.what)
+		if got := run(t, s.client, c.holds); got != "True" {
+			t.Errorf("%s: %s: %q", c.what, c.holds, got)
+		}
+		if err := s.r.RemoveFrozen(t.Context(), i.Name); err != nil {
+			t.Error(err)
+		}
+		run(t, s.client, c.undo)
+	}
+}
+
+// TestSilentAsleep: an agent that lets nothing go, since it stands still, is put to sleep like any other, and goes on.
+func TestSilentAsleep(t *testing.T) {
+	s := newSleeping(t)
+	if err := s.r.runRunsc(t.Context(), s.box.(*box), "pause", s.spec.ID); err != nil {
+		t.Fatal(err)
+	}
+	s.client.Close()
+	i, err := s.r.Freeze(t.Context(), s.box, gigabyte)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(s.r.RemoveFrozen(t.Context(), i.Name), s.r.Thaw(t.Context(), s.box)); err != nil {
+		t.Fatal(err)
+	}
+	s.use(s.box)
+	s.wantX("after it stood still")
+	i = s.freeze()
+	if err := s.wake(i); err != nil {
+		t.Fatal(err)
+	}
+	s.wantX("after it slept")
+	if err := s.r.RemoveFrozen(t.Context(), i.Name); err != nil {
+		t.Error(err)
+	}
+}

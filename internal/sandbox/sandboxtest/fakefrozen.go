@@ -1,0 +1,201 @@
+package sandboxtest
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"sandlot/internal/sandbox"
+	"sandlot/internal/secret"
+)
+
+// Step is one step of a Fake that puts sandboxes to sleep and wakes them. A hook is called before the step begins.
+type Step string
+
+const (
+	StepFreeze Step = "freeze" // nothing has happened yet
+	StepFrozen Step = "frozen" // the image is there, and the sandbox stands still
+	StepThaw   Step = "thaw"
+	StepWake   Step = "wake"   // there is no sandbox yet
+	StepWaking Step = "waking" // the sandbox is known, and nothing runs in it
+	StepWoken  Step = "woken"  // the sandbox runs
+	StepStop   Step = "stop"   // a sandbox is about to be stopped
+	StepRemove Step = "remove" // an image is about to be removed
+	StepPack   Step = "pack"   // an image is about to be packed
+)
+
+// fakeImage is what a Fake keeps of a frozen sandbox.
+type fakeImage struct {
+	sandbox.FrozenImage
+	memory string
+}
+
+// step calls the hook.
+func (f *Fake) step(s Step) error {
+	if f.OnStep == nil {
+		return nil
+	}
+	return f.OnStep(s)
+}
+
+// CanHibernate implements sandbox.Hibernator.
+func (f *Fake) CanHibernate() error { return f.HibernateErr }
+
+// Freeze implements sandbox.Hibernator.
+func (f *Fake) Freeze(_ context.Context, sb sandbox.Sandbox, _ int64) (sandbox.FrozenImage, error) {
+	b := sb.(*FakeBox)
+	if err := f.step(StepFreeze); err != nil {
+		return sandbox.FrozenImage{}, err
+	}
+	if !b.alive() {
+		return sandbox.FrozenImage{}, sandbox.ErrGone
+	}
+	b.mu.Lock()
+	b.frozen = true
+	b.cut()
+	i := &fakeImage{sandbox.FrozenImage{Name: secret.ID(), Bytes: f.ImageBytes, Made: time.Now()}, b.memory}
+	b.mu.Unlock()
+	f.mu.Lock()
+	if f.images == nil {
+		f.images = map[string]*fakeImage{}
+	}
+	f.images[i.Name] = i
+	f.mu.Unlock()
+	return i.FrozenImage, f.step(StepFrozen)
+}
+
+// Thaw implements sandbox.Hibernator.
+func (f *Fake) Thaw(_ context.Context, sb sandbox.Sandbox) error {
+	b := sb.(*FakeBox)
+	if !b.isFrozen() {
+		return nil
+	}
+	if err := f.step(StepThaw); err != nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.frozen = false
+	return nil
+}
+
+// Wake implements sandbox.Hibernator.
+func (f *Fake) Wake(ctx context.Context, spec sandbox.Spec, image string) (sandbox.Sandbox, error) {
+	if err := f.step(StepWake); err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	i := f.images[image]
+	f.mu.Unlock()
+	if i == nil {
+		return nil, errors.New("its image is gone")
+	}
+	made, err := f.Create(ctx, spec)
+	if err != nil {
+		return nil, err
+	}
+	b := made.(*FakeBox)
+	b.mu.Lock()
+	b.memory, b.starting = i.memory, true
+	b.mu.Unlock()
+	if err := f.step(StepWaking); err != nil {
+		return nil, errors.Join(err, b.Stop(ctx))
+	}
+	b.mu.Lock()
+	b.starting = false
+	b.mu.Unlock()
+	return b, f.step(StepWoken)
+}
+
+// PackFrozen implements sandbox.Hibernator.
+func (f *Fake) PackFrozen(_ context.Context, name string) error {
+	if err := f.step(StepPack); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if i := f.images[name]; i != nil {
+		i.Packed, i.Bytes = true, i.Bytes/4
+	}
+	return nil
+}
+
+// CopyFrozen implements sandbox.Hibernator.
+func (f *Fake) CopyFrozen(_ context.Context, image string) (sandbox.FrozenImage, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	i := f.images[image]
+	if i == nil {
+		return sandbox.FrozenImage{}, errors.New("its image is gone")
+	}
+	copied := *i
+	copied.Name = sandbox.CopyPrefix + secret.ID()
+	f.images[copied.Name] = &copied
+	return copied.FrozenImage, nil
+}
+
+// FrozenImages implements sandbox.Hibernator.
+func (f *Fake) FrozenImages(context.Context) ([]sandbox.FrozenImage, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var all []sandbox.FrozenImage
+	for _, i := range f.images {
+		all = append(all, i.FrozenImage)
+	}
+	slices.SortFunc(all, func(x, y sandbox.FrozenImage) int {
+		if c := x.Made.Compare(y.Made); c != 0 {
+			return c
+		}
+		return strings.Compare(x.Name, y.Name)
+	})
+	return all, nil
+}
+
+// RemoveFrozen implements sandbox.Hibernator.
+func (f *Fake) RemoveFrozen(_ context.Context, name string) error {
+	if err := f.step(StepRemove); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.images, name)
+	return nil
+}
+
+// KillServer ends the connections of the server, as when it is killed. The next one recovers the sandboxes.
+func (f *Fake) KillServer() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for id, b := range f.boxes {
+		if !b.alive() {
+			continue
+		}
+		b.mu.Lock()
+		f.boxes[id] = &FakeBox{fake: f, silent: b.silent, wrongSecret: b.wrongSecret, spec: b.spec, memory: b.memory,
+			frozen: b.frozen, starting: b.starting, exited: make(chan struct{}), linked: make(chan struct{}, 1)}
+		b.mu.Unlock()
+		b.Kill("its server was killed")
+	}
+}
+
+// SetMemory sets what the sandbox has in its memory, and Memory returns it.
+func (b *FakeBox) SetMemory(text string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.memory = text
+}
+
+// Memory returns what SetMemory has set, in this sandbox or in the one that was frozen.
+func (b *FakeBox) Memory() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.memory
+}
+
+func (b *FakeBox) isFrozen() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.frozen
+}

@@ -1,0 +1,492 @@
+package session
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"sandlot/internal/agent"
+	"sandlot/internal/event"
+	"sandlot/internal/fault"
+	"sandlot/internal/image"
+	"sandlot/internal/pool"
+	"sandlot/internal/sandbox"
+	"sandlot/internal/secret"
+)
+
+// This file owns the states of a session that sleeps:
+//
+//	live      booted is set                      State Live,   Sandbox
+//	freezing  booted is nil, freezing is true    State Live,   Sandbox
+//	asleep    booted is nil                      State Asleep, Image
+//	waking    booting is true                    State Live,   Sandbox and Image
+//
+// The session's lock is held to go from one to the next. freeze and still are what snapshots and forks need as well:
+// the workspace can be copied between freeze and goOn, while nothing runs in the sandbox. Pool.Wake makes a sandbox of an
+// image for whatever session.
+//
+// A session sleeps when its sandbox was written to a frozen image, and ended. The steps are in an order in which a
+// crash of the server leaves the session in one of three states: it has its sandbox, it sleeps, or it has its files,
+// and the reason why it has no more is in its record.
+//
+//	to sleep: freeze the sandbox (the image is durable) - store State, Image, no Sandbox - end the sandbox
+//	to wake:  store Sandbox beside Image - make it of the image - store no Image - remove the image
+//
+// Until the sandbox is left out of the record, the next server takes it over and thaws it. From then on it is nobody's,
+// and is removed. The image is removed when no record has it.
+
+// Hibernation says whether and how idle sessions sleep.
+type Hibernation struct {
+	Enabled    bool
+	Background Background    // which background processes keep a session awake
+	ImageBytes int64         // of one session at most
+	DiskBytes  int64         // of all sessions; the oldest lose their images
+	Keep       time.Duration // of an image
+	PackAfter  time.Duration // after so long asleep images are compressed
+}
+
+// Background says which background processes keep a session awake. Those of a session that cannot sleep all do, as they
+// would end.
+type Background string
+
+const (
+	ActiveBackground Background = "active" // those that listen for connections, or use the processor
+	AllBackground    Background = "all"
+	NoBackground     Background = "none"
+)
+
+// errInUse means that a session is used, or has nothing that could sleep.
+var errInUse = errors.New("it is in use")
+
+// sleepTimeout is the timeout to put a session to sleep, or to let it go on when that failed.
+const sleepTimeout = time.Minute
+
+// quietTime is how long programs have to be quiet before they do not keep a session awake, if it is to make room.
+const quietTime = 10 * time.Second
+
+// idle returns for how long a session with that usage is idle, and whether it has to stay awake now.
+func (s *Sessions) idle(r Record, u agent.Usage) (since time.Duration, busy bool) {
+	if _, unable := s.Pool.HibernatorNamed(r.Runtime); unable != nil || !s.Hibernation.Enabled {
+		return u.Idle, u.Busy // what runs would end
+	}
+	switch s.Hibernation.Background {
+	case NoBackground:
+		return u.Idle, u.Attached
+	case AllBackground:
+		return u.Idle, u.Busy
+	}
+	return min(u.Idle, u.Quiet), u.Attached || u.Quiet < min(quietTime, s.IdleTimeout)
+}
+
+// still is a session whose sandbox stands still, and was written to an image. Either goOn or end follows. The session's
+// lock is held meanwhile.
+type still struct {
+	session *Session
+	runtime sandbox.Hibernator
+	booted  *pool.Booted // which the session does not have meanwhile
+	image   sandbox.FrozenImage
+}
+
+// freeze writes the image of a session that no call uses. The error says why that could not be done, in words that can
+// end a sentence; the session then goes on, unless its sandbox has died. The caller holds the lock.
+func (s *Sessions) freeze(ctx context.Context, session *Session) (*still, error) {
+	h, err := s.Pool.HibernatorNamed(session.record().Runtime)
+	if err != nil {
+		return nil, err
+	}
+	session.mu.Lock()
+	f := &still{session: session, runtime: h, booted: session.cur.booted}
+	if session.cur.active > 0 || session.cur.removed || f.booted == nil {
+		session.mu.Unlock()
+		return nil, errInUse
+	}
+	session.cur.booted, session.cur.freezing = nil, true
+	session.disk.changed = true
+	session.mu.Unlock()
+	f.booted.Detach()
+	if f.image, err = h.Freeze(ctx, f.booted.Box, s.Hibernation.ImageBytes); err != nil {
+		f.goOn(ctx)
+		return nil, err
+	}
+	return f, nil
+}
+
+// goOn gives the session its sandbox back, which goes on. The image stays.
+func (f *still) goOn(ctx context.Context) {
+	s, old := f.session, f.booted
+	err := f.runtime.Thaw(ctx, old.Box)
+	b := s.sessions.Pool.Adopt(old.Box, pool.Request{Workspace: old.Workspace, Template: old.Template,
+		Flavor: old.Flavor})
+	s.mu.Lock()
+	s.sessions.connectOutlet(b, s.cur.rec, s.meter)
+	if s.cur.adopted == old {
+		s.cur.adopted = b
+	}
+	s.cur.booted, s.cur.freezing = b, false
+	s.mu.Unlock()
+	if err != nil {
+		s.sessions.Log.Error("a sandbox that could not be put to sleep does not go on", "sandbox", b.ID, "error", err)
+		s.dropSandbox(b, "it could not be put to sleep, and did not go on")
+	}
+}
+
+// end ends the sandbox. The session's record does not have it any more.
+func (f *still) end(ctx context.Context) {
+	s := f.session
+	s.mu.Lock()
+	s.cur.freezing = false
+	s.mu.Unlock()
+	if err := f.booted.Box.Stop(ctx); err != nil {
+		s.sessions.Log.Error("could not remove the sandbox of a session that sleeps; it is tried again", "sandbox",
+			f.booted.ID, "error", err)
+		s.sessions.queueRemoval(boxID{cmp.Or(s.record().Runtime, s.sessions.Pool.Runtime.Name()), f.booted.ID})
+	}
+}
+
+// putToSleep puts a session that no call uses to sleep. The error says why it was not, as that of freeze; the session
+// then goes on. The caller holds the lock.
+func (s *Sessions) putToSleep(ctx context.Context, session *Session) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sleepTimeout)
+	defer cancel()
+	began := time.Now()
+	f, err := s.freeze(ctx, session)
+	if err != nil {
+		return err
+	}
+	if err := session.update(func(r *Record) {
+		r.State, r.Image, r.Slept, r.Sandbox = Asleep, f.image.Name, time.Now().UTC(), ""
+	}); err != nil {
+		s.removeImage(ctx, session.record().Runtime, f.image.Name)
+		f.goOn(ctx)
+		return err
+	}
+	f.end(ctx)
+	s.publish(session.record(), event.SessionHibernated, fmt.Sprintf("%d MB", megabytes(f.image.Bytes)),
+		time.Since(began))
+	return nil
+}
+
+// EndAll ends all sandboxes before the server ends. With hibernate, sessions sleep if they can, those with most to lose
+// first, until ctx ends. The others keep their files, and their records say why they have no more.
+func (s *Sessions) EndAll(ctx context.Context, hibernate bool) {
+	var work errgroup.Group
+	work.SetLimit(max(2, runtime.NumCPU()))
+	for _, l := range s.mostToLose(ctx) {
+		work.Go(func() error {
+			s.endNow(ctx, l.session, hibernate)
+			return nil
+		})
+	}
+	_ = work.Wait() // there are no errors
+}
+
+// liveSession is a session with a sandbox, and what that uses, as far as its agent says.
+type liveSession struct {
+	session *Session
+	usage   agent.Usage
+}
+
+// mostToLose returns the sessions with a sandbox: first those in which something runs, then those with much in their
+// memory.
+func (s *Sessions) mostToLose(ctx context.Context) (all []liveSession) {
+	for _, session := range s.filter(current.hasSandbox) {
+		all = append(all, liveSession{session: session})
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	var work sync.WaitGroup
+	for i, l := range all {
+		if b := l.session.current().booted; b != nil { // else it is an earlier server's
+			work.Go(func() { all[i].usage, _ = b.Agent.Usage(ctx) })
+		}
+	}
+	work.Wait()
+	slices.SortStableFunc(all, func(x, y liveSession) int {
+		switch {
+		case x.usage.Busy && !y.usage.Busy:
+			return -1
+		case y.usage.Busy && !x.usage.Busy:
+			return 1
+		}
+		return cmp.Compare(y.usage.MemoryBytes, x.usage.MemoryBytes)
+	})
+	return all
+}
+
+// endNow does that for one session.
+func (s *Sessions) endNow(ctx context.Context, session *Session, hibernate bool) {
+	id := session.record().ID
+	lockCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sleepTimeout)
+	defer cancel()
+	if err := session.acquire(lockCtx); err != nil {
+		s.Log.Error("a session's sandbox lives on: it is being started or ended", "session", id, "error", err)
+		return
+	}
+	defer session.release()
+	if err := session.adopt(lockCtx); err != nil {
+		s.Log.Error("could not take over a session's sandbox, which lives on", "session", id, "error", err)
+	}
+	why := stoppedByServer
+	if hibernate && s.Hibernation.Enabled {
+		err := ctx.Err()
+		if err == nil {
+			err = s.putToSleep(ctx, session)
+		}
+		switch {
+		case err == nil:
+			return
+		case ctx.Err() != nil:
+			why += ", and there was no time to put it to sleep"
+		default:
+			why += ", and it could not be put to sleep: " + fault.Printable(err.Error(), 300)
+		}
+	}
+	booted := session.current().booted
+	if booted == nil {
+		return
+	}
+	session.dropSandbox(booted, why)
+	session.updateOrLog("that a session stopped", func(r *Record) { r.State = Stopped })
+}
+
+// stoppedByServer is the reason for the loss of a sandbox that ended with its server.
+const stoppedByServer = "its server was stopped"
+
+// wake makes a sandbox of the image in which the session sleeps. If that cannot be done, the session has only its
+// files from then on, and its record says why. The error is that of a session that cannot boot a sandbox either. The
+// caller holds the lock, and has reserved what the session needs.
+func (s *Session) wake(ctx context.Context, t *image.Template, f image.Flavor) (woken bool, err error) {
+	r := s.record()
+	if r.Image == "" {
+		return false, nil
+	}
+	id, began := secret.ID(), time.Now()
+	ctx = context.WithoutCancel(ctx) // other calls may wait for the same sandbox
+	h, err := s.sessions.Pool.HibernatorNamed(r.Runtime)
+	var b *pool.Booted
+	if err == nil {
+		if err := s.update(func(r *Record) { r.Sandbox, r.State = id, Live }); err != nil {
+			return false, err
+		}
+		s.setBooting(true)
+		defer s.setBooting(false)
+		b, err = s.sessions.Pool.Wake(ctx, h, pool.Request{ID: id, Workspace: r.Workspace, Template: t, Flavor: f},
+			r.Image, func(b *pool.Booted) { s.sessions.connectOutlet(b, r, s.meter) })
+	}
+	if errors.Is(err, sandbox.ErrLater) && !errors.Is(err, sandbox.ErrRemains) {
+		err = errors.Join(err, s.update(func(r *Record) { r.Sandbox, r.State = "", Asleep }))
+		return false, fault.Wrap(fault.SandboxCreation, err, "the session sleeps, and cannot be woken now: %s; "+
+			"nothing is lost, try again later", fault.Printable(err.Error(), 300))
+	}
+	if err != nil {
+		return false, s.stayStopped(ctx, id, err)
+	}
+	if err := s.update(func(r *Record) { r.Image = "" }); err != nil { // the image must not be used twice
+		err = errors.Join(err, b.Destroy(), s.update(func(r *Record) { r.Sandbox, r.State = "", Asleep }))
+		return false, fault.Wrap(fault.SandboxCreation, err, "it could not be stored that the session is awake")
+	}
+	s.sessions.removeImage(ctx, r.Runtime, r.Image)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cur.booted = b; !sandbox.IsCopy(r.Image) {
+		s.cur.asleepFor = asleepSince(r.Slept)
+	}
+	s.sessions.publish(s.cur.rec, event.SessionWoken, f.Name, time.Since(began))
+	return true, nil
+}
+
+// asleepSince returns for how long a session has slept, which is not 0.
+func asleepSince(slept time.Time) time.Duration { return max(time.Since(slept), 1) }
+
+// stayStopped notes that the session could not be woken in the sandbox of that id.
+func (s *Session) stayStopped(ctx context.Context, id string, cause error) error {
+	r, why := s.record(), "it could not be woken: "+fault.Printable(cause.Error(), 300)
+	s.sessions.Log.Error("could not wake a session, which keeps its files", "session", r.ID, "error", cause)
+	remains := errors.Is(cause, sandbox.ErrRemains)
+	if remains {
+		s.mu.Lock()
+		s.giveUp(why)
+		s.mu.Unlock()
+		s.sessions.queueRemoval()
+	}
+	if err := s.update(func(r *Record) {
+		r.Image, r.Lost, r.State = "", cmp.Or(r.Lost, why), Live
+		r.endSandbox(id, !remains)
+	}); err != nil {
+		return err
+	}
+	s.sessions.removeImage(ctx, r.Runtime, r.Image)
+	if remains {
+		return fault.Wrap(fault.SandboxCreation, cause, "the session could not be woken, and what is left of "+
+			"that could not be removed yet: try again later")
+	}
+	return nil
+}
+
+// loseImage makes a session that sleeps one that has only its files.
+func (s *Session) loseImage(ctx context.Context, why string) {
+	if !s.lock.TryAcquire(1) {
+		return // it wakes
+	}
+	defer s.release()
+	r := s.record()
+	if r.State != Asleep || s.current().removed {
+		return
+	}
+	if err := s.update(func(r *Record) { r.State, r.Image, r.Lost = Stopped, "", why }); err != nil {
+		s.sessions.Log.Error("could not store that a session sleeps no more", "session", r.ID, "error", err)
+		return
+	}
+	s.sessions.removeImage(ctx, r.Runtime, r.Image)
+	s.sessions.publish(r, event.SessionStopped, why, 0)
+}
+
+// removeImage removes the image of a session that does not need it any more. The next start tries again.
+func (s *Sessions) removeImage(ctx context.Context, madeBy, name string) {
+	h, err := s.Pool.HibernatorNamed(madeBy)
+	if h != nil && name != "" {
+		err = h.RemoveFrozen(ctx, name)
+	}
+	if err != nil && name != "" {
+		s.Log.Error("could not remove the image of a session; the next start does", "image", name, "error", err)
+	}
+}
+
+// thaw lets the sandbox of an earlier server go on that stood still, when that server ended while it put the session
+// to sleep. One that does not is ended.
+func (s *Sessions) thaw(ctx context.Context, id boxID, box sandbox.Sandbox) error {
+	h, _ := s.Pool.RuntimeNamed(id.runtime).(sandbox.Hibernator)
+	if h == nil {
+		return nil
+	}
+	err := h.Thaw(ctx, box)
+	if err == nil {
+		return nil
+	}
+	return errors.Join(err, endBox(ctx, box))
+}
+
+// removeUnownedImages removes the images that no session sleeps in, and that are no snapshot's. It is called before the
+// first session is put to sleep.
+func (s *Sessions) removeUnownedImages(ctx context.Context) {
+	_, kept, err := s.kept(ctx)
+	if err != nil {
+		s.Log.Error("could not find out which images snapshots have, so none is removed", "error", err)
+		return
+	}
+	owned := map[string]bool{}
+	for _, name := range kept {
+		owned[name] = true
+	}
+	for _, session := range s.all() {
+		owned[session.record().Image] = true
+	}
+	for _, rt := range s.Pool.Runtimes() {
+		h, ok := rt.(sandbox.Hibernator)
+		if !ok {
+			continue
+		}
+		images, err := h.FrozenImages(ctx)
+		for _, i := range images {
+			if !owned[i.Name] {
+				err = errors.Join(err, h.RemoveFrozen(ctx, i.Name))
+			}
+		}
+		if err != nil {
+			s.Log.Error("could not remove the images that belong to nobody; the next start does", "error", err)
+		}
+	}
+}
+
+// runPacking compresses the images of sessions that have slept for a while, until ctx ends.
+func (s *Sessions) runPacking(ctx context.Context) {
+	tick := time.NewTicker(s.SweepInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			s.packImages(ctx, time.Now())
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// packImages does that once. One that is about to be used waits for a moment at most.
+func (s *Sessions) packImages(ctx context.Context, now time.Time) {
+	due := map[string]string{} // the sessions, by their images
+	for _, session := range s.filter(func(c current) bool {
+		return c.rec.State == Asleep && now.Sub(c.rec.Slept) > s.Hibernation.PackAfter
+	}) {
+		r := session.record()
+		due[r.Image] = r.ID
+	}
+	for _, rt := range s.Pool.Runtimes() {
+		h, ok := rt.(sandbox.Hibernator)
+		if !ok || len(due) == 0 {
+			continue
+		}
+		images, err := h.FrozenImages(ctx)
+		if err != nil {
+			s.Log.Error("could not look which images of sessions are to be compressed", "error", err)
+		}
+		for _, i := range images {
+			if due[i.Name] == "" || i.Packed || ctx.Err() != nil {
+				continue
+			}
+			if err := h.PackFrozen(ctx, i.Name); err != nil && ctx.Err() == nil && !errors.Is(err, sandbox.ErrLater) &&
+				!errors.Is(err, context.Canceled) {
+				s.Log.Warn("could not compress the image of a session, which stays as it is", "session", due[i.Name],
+					"error", err)
+			}
+		}
+	}
+}
+
+// limitImages takes their images from the sessions that have slept for too long, and from those that have slept
+// longest when all images together are too large.
+func (s *Sessions) limitImages(ctx context.Context, now time.Time) {
+	asleep := map[string]*Session{}
+	for _, session := range s.filter(func(c current) bool { return c.rec.State == Asleep }) {
+		r := session.record()
+		if now.Sub(r.Slept) > s.Hibernation.Keep {
+			session.loseImage(ctx, fmt.Sprintf("it was asleep for more than %s (hibernate.keep)", s.Hibernation.Keep))
+			continue
+		}
+		asleep[r.Image] = session
+	}
+	if len(asleep) == 0 {
+		return
+	}
+	for _, rt := range s.Pool.Runtimes() {
+		h, ok := rt.(sandbox.Hibernator)
+		if !ok {
+			continue
+		}
+		images, err := h.FrozenImages(ctx)
+		if err != nil {
+			s.Log.Error("could not look how large the images of sessions are", "error", err)
+			continue
+		}
+		var total int64
+		for _, i := range images {
+			if asleep[i.Name] != nil { // else it is a snapshot's
+				total += i.Bytes
+			}
+		}
+		for _, i := range images {
+			if session := asleep[i.Name]; session != nil && total > s.Hibernation.DiskBytes {
+				session.loseImage(ctx, fmt.Sprintf("those that sleep had more than %d MB on the disk together "+
+					"(hibernate.disk_mb), and it was asleep for longest", s.Hibernation.DiskBytes>>20))
+				total -= i.Bytes
+			}
+		}
+	}
+}

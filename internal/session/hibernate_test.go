@@ -1,0 +1,409 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"sandlot/internal/agent"
+	"sandlot/internal/fault"
+	"sandlot/internal/sandbox"
+	"sandlot/internal/sandbox/sandboxtest"
+)
+
+// sleeps are rules with which idle sessions sleep.
+func sleeps(r *Rules) {
+	r.Hibernation = Hibernation{Enabled: true, ImageBytes: 1 << 30, DiskBytes: 1 << 30, Keep: time.Hour,
+		PackAfter: time.Minute}
+}
+
+// box returns the sandbox of a session, or nil.
+func (w *testSessions) box(id string) *sandboxtest.FakeBox {
+	if b := w.byID(id).current().booted; b != nil {
+		return b.Box.(*sandboxtest.FakeBox)
+	}
+	return nil
+}
+
+// asleep makes a session with something in its memory, and puts it to sleep.
+func (w *testSessions) asleep(memory string) (id string) {
+	w.t.Helper()
+	id = w.use(ann, OpenRequest{ID: "new"}).ID()
+	w.box(id).SetMemory(memory)
+	w.sleepUnused(context.Background(), w.byID(id), "it was idle")
+	if r := w.byID(id).record(); r.State != Asleep || r.Image == "" || r.Sandbox != "" {
+		w.t.Fatalf("it does not sleep: %+v", r)
+	}
+	return id
+}
+
+func (w *testSessions) status(id string) string {
+	w.t.Helper()
+	infos, err := w.List(context.Background(), ann, id)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return infos[0].Status
+}
+
+func (w *testSessions) wantImages(n int) {
+	w.t.Helper()
+	if all, err := w.fake.FrozenImages(w.t.Context()); err != nil || len(all) != n {
+		w.t.Errorf("there are %d images, not %d: %v", len(all), n, err)
+	}
+}
+
+// TestHibernate: an idle session sleeps, uses nothing, and goes on with its next use, and so it does with the next
+// server. An image is used once.
+func TestHibernate(t *testing.T) {
+	in(t, sleeps, func(t *testing.T, w *testSessions) {
+		id := w.asleep("x")
+		if got := w.status(id); got != "hibernated" {
+			t.Errorf("its status is %q", got)
+		}
+		if _, alive := w.fake.Count(); alive != 0 || w.Live() != 0 {
+			t.Errorf("%d sandboxes run, %d sessions are live", alive, w.Live())
+		}
+		for _, restart := range []bool{false, true} {
+			if restart {
+				w.sleepUnused(context.Background(), w.byID(id), "it was idle")
+				w.Close(context.Background())
+				w.open(sleeps)
+				w.wantImages(1)
+			}
+			l := w.use(ann, OpenRequest{ID: id})
+			if !strings.HasPrefix(l.Notice, "This session was asleep for 1s, and goes on where it was.") ||
+				w.box(id).Memory() != "x" || w.status(id) != "ready" {
+				t.Errorf("it woke with %q in its memory, status %q, and was told %q", w.box(id).Memory(), w.status(id),
+					l.Notice)
+			}
+			if l := w.use(ann, OpenRequest{ID: id}); l.Notice != "" {
+				t.Errorf("it is told twice: %q", l.Notice)
+			}
+			w.wantImages(0)
+		}
+		w.sleepUnused(context.Background(), w.byID(id), "it was idle")
+		w.wantImages(1)
+		if !w.Stop(t.Context(), ann, id) || w.byID(id) != nil {
+			t.Error("a session that sleeps was not ended")
+		}
+		w.wantImages(0)
+		home := w.use(ann, OpenRequest{}).ID()
+		w.sleepUnused(context.Background(), w.byID(home), "it was idle")
+		if w.Stop(t.Context(), ann, "home"); w.byID(home).record().Image != "" {
+			t.Error("a home that was ended still sleeps")
+		}
+		w.wantImages(0)
+	})
+}
+
+// TestInUse: a session that is used does not fall asleep, and a call that comes while it does waits, and wakes it.
+func TestInUse(t *testing.T) {
+	in(t, sleeps, func(t *testing.T, w *testSessions) {
+		l, err := w.Open(t.Context(), ann, OpenRequest{ID: "new"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		id := l.ID()
+		if w.sleepUnused(t.Context(), l.Session, "it was idle") {
+			t.Error("it fell asleep while it was used")
+		}
+		l.Release()
+		w.box(id).SetMemory("x")
+		var calls sync.WaitGroup
+		var told atomic.Int32
+		w.fake.OnStep = func(s sandboxtest.Step) error {
+			if s == sandboxtest.StepFrozen {
+				if got := w.status(id); got != "ready" {
+					t.Errorf("while it falls asleep its status is %q", got)
+				}
+				for range 3 {
+					calls.Go(func() {
+						if l := w.use(ann, OpenRequest{ID: id}); strings.Contains(l.Notice, "was asleep") {
+							told.Add(1)
+						}
+					})
+				}
+			}
+			return nil
+		}
+		if !w.sleepUnused(t.Context(), l.Session, "it was idle") {
+			t.Error("it did not fall asleep")
+		}
+		calls.Wait()
+		if created, alive := w.fake.Count(); w.box(id).Memory() != "x" || created != 2 || alive != 1 ||
+			told.Load() != 1 {
+			t.Errorf("%d sandboxes were made, %d run; %d calls were told", created, alive, told.Load())
+		}
+		w.wantImages(0)
+	})
+}
+
+// TestHibernateFails: what cannot sleep or wake is stopped, and its user is told why. What cannot be stored goes on.
+func TestHibernateFails(t *testing.T) {
+	in(t, sleeps, func(t *testing.T, w *testSessions) {
+		failAt := func(step sandboxtest.Step) {
+			w.fake.OnStep = func(s sandboxtest.Step) error {
+				if s == step {
+					return errors.New("no luck with " + string(s))
+				}
+				return nil
+			}
+		}
+		home := w.use(ann, OpenRequest{}).ID()
+		for _, step := range []sandboxtest.Step{sandboxtest.StepFreeze, sandboxtest.StepFrozen, sandboxtest.StepWake,
+			sandboxtest.StepWaking} {
+			failAt(step)
+			w.sleepUnused(t.Context(), w.byID(home), "it was idle")
+			l := w.use(ann, OpenRequest{})
+			if !strings.Contains(l.Notice, "no luck with "+string(step)) || w.use(ann, OpenRequest{}).Notice != "" {
+				t.Errorf("%s: told: %q", step, l.Notice)
+			}
+			w.fake.OnStep = nil
+			w.removeUnownedImages(t.Context()) // what Freeze has made although it failed
+			w.wantImages(0)
+		}
+		w.fake.HibernateErr = errors.New("not here")
+		w.sleepUnused(t.Context(), w.byID(home), "it was idle")
+		if l := w.use(ann, OpenRequest{}); !strings.Contains(l.Notice, "(it was idle)") {
+			t.Errorf("where nothing can sleep: told: %q", l.Notice)
+		}
+		w.fake.HibernateErr = nil
+
+		w.box(home).SetMemory("x")
+		broken := errors.New("the disk is full")
+		w.fake.OnStep = func(s sandboxtest.Step) error {
+			w.store.mu.Lock()
+			defer w.store.mu.Unlock()
+			w.store.broken = nil
+			if s == sandboxtest.StepFrozen {
+				w.store.broken = broken
+			}
+			return nil
+		}
+		if err := w.sleepNow(home); !errors.Is(err, broken) {
+			t.Errorf("it could not be stored: %v", err)
+		}
+		if l := w.use(ann, OpenRequest{}); l.Notice != "" || w.box(home).Memory() != "x" {
+			t.Errorf("it did not go on: %q, told: %q", w.box(home).Memory(), l.Notice)
+		}
+		w.fake.OnStep = nil
+		w.wantImages(0)
+	})
+}
+
+// TestIdleClock: which background processes keep a session awake.
+func TestIdleClock(t *testing.T) {
+	in(t, sleeps, func(t *testing.T, w *testSessions) {
+		waits := agent.Usage{Busy: true, Idle: time.Minute, Quiet: time.Minute}
+		listens := agent.Usage{Busy: true, Idle: time.Minute}
+		calls := agent.Usage{Busy: true, Attached: true, Idle: time.Minute, Quiet: time.Minute}
+		for _, c := range []struct {
+			background Background
+			enabled    bool
+			usage      agent.Usage
+			idle       time.Duration
+			busy       bool
+		}{
+			{ActiveBackground, true, waits, time.Minute, false}, {ActiveBackground, true, listens, 0, true},
+			{ActiveBackground, true, calls, time.Minute, true}, {AllBackground, true, waits, time.Minute, true},
+			{NoBackground, true, listens, time.Minute, false}, {NoBackground, true, calls, time.Minute, true},
+			{NoBackground, false, waits, time.Minute, true}, // it would be stopped
+		} {
+			w.Hibernation.Background, w.Hibernation.Enabled = c.background, c.enabled
+			if idle, busy := w.idle(Record{}, c.usage); idle != c.idle || busy != c.busy {
+				t.Errorf("%+v: idle for %v, busy %v", c, idle, busy)
+			}
+		}
+	})
+}
+
+// TestCannotSleep: what cannot sleep is not stopped while background processes run in it.
+func TestCannotSleep(t *testing.T) {
+	in(t, func(r *Rules) { sleeps(r); r.Hibernation.Background = NoBackground }, func(t *testing.T, w *testSessions) {
+		id := w.use(ann, OpenRequest{}).ID()
+		w.box(id).SetBusy(true)
+		w.fake.OnStep = func(s sandboxtest.Step) error {
+			if s == sandboxtest.StepFreeze {
+				return errors.New("no luck")
+			}
+			return nil
+		}
+		w.sweep(t.Context(), time.Now().Add(time.Hour))
+		if got := w.status(id); got != "running" {
+			t.Errorf("its status is %q", got)
+		}
+		if !w.byID(id).busy(t.Context()) {
+			t.Error("it is tried again at once")
+		}
+		w.box(id).SetBusy(false)
+		w.byID(id).stayAwake(time.Time{})
+		w.sweep(t.Context(), time.Now().Add(time.Hour))
+		if l := w.use(ann, OpenRequest{}); !strings.Contains(l.Notice, "no luck") {
+			t.Errorf("told %q", l.Notice)
+		}
+	})
+}
+
+// sleepNow is putToSleep with the lock.
+func (w *testSessions) sleepNow(id string) error {
+	session := w.byID(id)
+	if err := session.acquire(context.Background()); err != nil {
+		return err
+	}
+	defer session.release()
+	return w.putToSleep(context.Background(), session)
+}
+
+// TestImagesAreBounded: who sleeps for too long, or longest of too many, keeps the files alone, and is told.
+func TestImagesAreBounded(t *testing.T) {
+	in(t, func(r *Rules) { sleeps(r); r.MaxSessions, r.Hibernation.DiskBytes = 5, 25<<20 },
+		func(t *testing.T, w *testSessions) {
+			w.fake.ImageBytes = 10 << 20
+			var ids []string
+			for range 3 {
+				ids = append(ids, w.asleep("x"))
+			}
+			w.limitImages(t.Context(), time.Now())
+			w.wantImages(2)
+			if l := w.use(ann, OpenRequest{ID: ids[0]}); !strings.Contains(l.Notice, "hibernate.disk_mb") {
+				t.Errorf("the oldest was told: %q", l.Notice)
+			}
+			w.limitImages(t.Context(), time.Now().Add(2*time.Hour))
+			w.wantImages(0)
+			if l := w.use(ann, OpenRequest{ID: ids[1]}); !strings.Contains(l.Notice, "hibernate.keep") {
+				t.Errorf("after too long: told: %q", l.Notice)
+			}
+		})
+}
+
+// TestPacking: images of sessions that have slept for long enough become smaller, once.
+func TestPacking(t *testing.T) {
+	in(t, sleeps, func(t *testing.T, w *testSessions) {
+		w.fake.ImageBytes = 8 << 20
+		id := w.asleep("x")
+		steps := 0
+		w.fake.OnStep = func(s sandboxtest.Step) error {
+			if s == sandboxtest.StepPack {
+				steps++
+			}
+			return nil
+		}
+		for _, after := range []time.Duration{0, time.Hour, time.Hour} {
+			w.packImages(t.Context(), time.Now().Add(after))
+		}
+		all, err := w.fake.FrozenImages(t.Context())
+		if err != nil || len(all) != 1 || !all[0].Packed || all[0].Bytes != 2<<20 || steps != 1 {
+			t.Errorf("after %d steps: %+v, %v", steps, all, err)
+		}
+		if l := w.use(ann, OpenRequest{ID: id}); w.box(id).Memory() != "x" {
+			t.Errorf("it woke with %q, and was told %q", w.box(id).Memory(), l.Notice)
+		}
+	})
+}
+
+// TestWakeLater: a session that cannot be woken now sleeps on.
+func TestWakeLater(t *testing.T) {
+	in(t, sleeps, func(t *testing.T, w *testSessions) {
+		id := w.asleep("x")
+		w.fake.OnStep = func(s sandboxtest.Step) error {
+			if s == sandboxtest.StepWake {
+				return fmt.Errorf("%w: no room", sandbox.ErrLater)
+			}
+			return nil
+		}
+		w.fails(ann, OpenRequest{ID: id}, fault.SandboxCreation, "no room; nothing is lost")
+		if got := w.status(id); got != "hibernated" {
+			t.Errorf("its status is %q", got)
+		}
+		w.fake.OnStep = nil
+		if l := w.use(ann, OpenRequest{ID: id}); w.box(id).Memory() != "x" {
+			t.Errorf("it woke with %q, and was told %q", w.box(id).Memory(), l.Notice)
+		}
+	})
+}
+
+// TestCrashAsleep: when the server is killed at any step of going to sleep and waking, the session has what was in its
+// memory, or its user is told why not. Nothing else is left.
+func TestCrashAsleep(t *testing.T) {
+	type crash struct {
+		step   sandboxtest.Step // empty: before the record is stored
+		wakes  bool             // the server is killed while the session wakes
+		stores int              // how often the record is stored before
+		lost   bool
+	}
+	for name, c := range map[string]crash{
+		"before the image":           {step: sandboxtest.StepFreeze},
+		"with the image":             {step: sandboxtest.StepFrozen},
+		"before it is stored":        {},
+		"before the sandbox's end":   {step: sandboxtest.StepStop},
+		"before it is to wake":       {wakes: true},
+		"before there is a sandbox":  {step: sandboxtest.StepWake, wakes: true},
+		"before anything runs in it": {step: sandboxtest.StepWaking, wakes: true},
+		"when it runs":               {step: sandboxtest.StepWoken, wakes: true},
+		"before that is stored":      {wakes: true, stores: 1},
+		"before the image's removal": {step: sandboxtest.StepRemove, wakes: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in(t, sleeps, func(t *testing.T, w *testSessions) {
+				id := w.use(ann, OpenRequest{ID: "new"}).ID()
+				w.box(id).SetMemory("x")
+				if c.wakes {
+					w.sleepUnused(t.Context(), w.byID(id), "it was idle")
+				}
+				if c.step != "" {
+					w.fake.OnStep = func(s sandboxtest.Step) error {
+						if s == c.step {
+							runtime.Goexit()
+						}
+						return nil
+					}
+				} else {
+					w.store.exitBefore(c.stores)
+				}
+				var work sync.WaitGroup
+				work.Go(func() {
+					if c.wakes {
+						w.use(ann, OpenRequest{ID: id})
+						return
+					}
+					w.sleepUnused(context.Background(), w.byID(id), "it was idle")
+				})
+				work.Wait()
+				w.fake.OnStep = nil
+				w.store.before.Store(nil)
+				w.fake.KillServer()
+				w.open(sleeps)
+				w.removeUnowned(t.Context())
+				l := w.use(ann, OpenRequest{ID: id})
+				if kept := w.box(id).Memory() == "x"; kept == c.lost || kept == strings.Contains(l.Notice, "gone") {
+					t.Errorf("it has %q in its memory, and was told %q", w.box(id).Memory(), l.Notice)
+				}
+				if _, alive := w.fake.Count(); alive != 1 {
+					t.Errorf("%d sandboxes run", alive)
+				}
+				w.wantImages(0)
+			})
+		})
+	}
+}
+
+// exitBefore ends the goroutine that stores a record, after n that were stored.
+func (m *fakeStore) exitBefore(n int) {
+	var hook func()
+	hook = func() {
+		if n--; n < 0 {
+			runtime.Goexit()
+		}
+		m.before.Store(&hook)
+	}
+	m.before.Store(&hook)
+}
+
+var _ sandbox.Hibernator = (*sandboxtest.Fake)(nil)

@@ -1,0 +1,342 @@
+package test
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// sleepy are the settings of a server whose sessions sleep after a second.
+var sleepy = []string{"MSB_SESSION_TIMEOUT=1", "MSB_CLEANUP_INTERVAL=1", "SANDLOT_POOL_SIZE=0",
+	"SANDLOT_MCP_IDLE_TIMEOUT=2s"}
+
+// TestHibernate: a session that nobody uses sleeps, and any use wakes it with all that it had.
+func TestHibernate(t *testing.T) {
+	t.Parallel()
+	testHibernate(t, start(t, sleepy...))
+}
+
+// TestHibernateUnprivileged is the same with the server of a user who is not root.
+func TestHibernateUnprivileged(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("TestHibernate is that already: this is an unprivileged user")
+	}
+	t.Parallel()
+	testHibernate(t, startUnprivileged(t, sleepy...))
+}
+
+func testHibernate(t *testing.T, s *server) {
+	c := s.connect(older, "", nil)
+	id := c.code("new", "x = 1; open('/tmp/f', 'w').write('mine'); f = open('/tmp/f')").session()
+	c.shell(id, "echo kept > /workspace/f")
+	link := s.expose(c, args{"port": 8080, "session_id": id})
+	again := func() {
+		transport.CloseIdleConnections()
+		s.launch()
+		c = s.connect(older, "", nil)
+	}
+	file := "/v1/sessions/" + id + "/files/workspace/f"
+	for what, use := range map[string]func() *result{ // nil: it has no notice
+		"code":           func() *result { return c.code(id, "x") },
+		"a command":      func() *result { return c.shell(id, "true") },
+		"reading a file": func() *result { return c.call("sandbox_read_file", args{"path": "f", "session_id": id}) },
+		"writing a file": func() *result {
+			return c.call("sandbox_write_file", args{"path": "g", "content": "x", "session_id": id})
+		},
+		"a file over HTTP": func() *result {
+			if code, _, text := s.request("GET", file, nil); code != http.StatusOK || text != "kept\n" {
+				t.Errorf("a file over HTTP: %d %q", code, text)
+			}
+			return nil
+		},
+		"a port": func() *result {
+			if code, _, _ := link.get("/", tokenHeader, link.token); code != http.StatusBadGateway {
+				t.Errorf("a port: %d", code)
+			}
+			return nil
+		},
+		"sandlot exec": func() *result {
+			if out, errs, code := s.cli("exec", "--session", id, "cat", "/tmp/f"); code != 0 || out != "mine" {
+				t.Errorf("the command line: %d %q %q", code, out, errs)
+			}
+			return nil
+		},
+		"the next server":   func() *result { s.stop(); again(); return nil },
+		"one after a crash": func() *result { s.kill(); again(); return nil },
+	} {
+		until(t, what+": it sleeps", func() bool { return sessionStatus(c, id) == "hibernated" })
+		s.looksAsleep(t, id)
+		told := use()
+		r := c.code(id, "x, f.read(), f.seek(0)")
+		if told == nil {
+			told = r // what cannot show it leaves it to the next call
+		} else if r.Fields["notice"] != nil {
+			t.Errorf("after %s it is told twice: %q", what, r.All)
+		}
+		notice, _ := told.Fields["notice"].(string)
+		if !strings.Contains(r.All, "(1, 'mine', 0)") || !strings.HasPrefix(notice, "This session was asleep for ") {
+			t.Errorf("after %s: %q, and it is told %q", what, r.All, notice)
+		}
+	}
+	s.thirdPartyWakes(t, c)
+	out, errs, code := s.cli("events", "--since", "1h", "--json")
+	if code != 0 || !strings.Contains(out, `"session.hibernated"`) || !strings.Contains(out, `"session.woken"`) {
+		t.Errorf("the events: %d %q %q", code, out, errs)
+	}
+	until(t, "it sleeps again", func() bool { return sessionStatus(c, id) == "hibernated" })
+	c.call("stop_session", args{"session_id": id}) // the end of the test looks for its image
+}
+
+// thirdPartyWakes: a home stays awake while a third-party server runs in it, and wakes when one of its tools is called.
+func (s *server) thirdPartyWakes(t *testing.T, c *client) {
+	t.Helper()
+	home := c.code("home", "y = 7").session()
+	s.put("", "odd.py")
+	if out, errs, code := s.cli("mcp", "add", "odd", "--", "python3", "/workspace/odd.py", "plain", "odd"); code != 0 {
+		t.Fatal(out, errs)
+	}
+	say := func() {
+		for name := range c.toolNames() {
+			if strings.HasSuffix(name, "_say") {
+				if r := c.call(name, args{"text": "hello"}); !strings.Contains(r.All, "hello") {
+					t.Errorf("the third-party tool: %q", r.All)
+				}
+				return
+			}
+		}
+		t.Error("the third-party server has no tool")
+	}
+	say()
+	until(t, "the home sleeps when that has stopped", func() bool { return sessionStatus(c, home) == "hibernated" })
+	say()
+	if r := c.want("home", "y", "7"); !strings.Contains(r.All, "third-party MCP servers in it start again") {
+		t.Errorf("the home was told %q", r.All)
+	}
+}
+
+// TestIdleClock: by default a background process that waits lets its session fall asleep; one that listens, or uses the
+// processor, does not.
+func TestIdleClock(t *testing.T) {
+	t.Parallel()
+	s := start(t, sleepy...)
+	c := s.connect(older, "", nil)
+	sessions := map[string]string{}
+	for what, command := range map[string]string{"waits": "sleep 1000", "works": "while sleep 0.05; do :; done",
+		"listens": "python3 -m http.server 8080"} {
+		sessions[what] = c.call("execute_command", args{"command": command, "background": true,
+			"session_id": "new"}).session()
+	}
+	thread := c.code("new", "import socket; l = socket.create_server(('', 8081))").session()
+	until(t, "the one that waits sleeps", func() bool { return sessionStatus(c, sessions["waits"]) == "hibernated" })
+	for range 10 { // as many times as it is looked for idle sessions
+		time.Sleep(500 * time.Millisecond)
+		for _, id := range []string{sessions["works"], sessions["listens"], thread} {
+			if got := sessionStatus(c, id); got == "hibernated" || got == "stopped" {
+				t.Fatalf("%v, %s: %v", sessions, id, got)
+			}
+		}
+	}
+	if r := c.shell(sessions["waits"], "pgrep -c sleep"); r.Text != "1" {
+		t.Errorf("the process that waits: %q", r.All)
+	}
+	c.code(thread, "l.close()")
+	c.shell(sessions["works"], "pkill -f 'sleep 0.05' ; pkill -f 'while sleep' ; true")
+	for _, id := range []string{sessions["works"], thread} {
+		until(t, "it sleeps when that is over", func() bool { return sessionStatus(c, id) == "hibernated" })
+	}
+}
+
+// looksAsleep: all lists say that the session sleeps, and wake it not.
+func (s *server) looksAsleep(t *testing.T, id string) {
+	t.Helper()
+	out, errs, code := s.cli("sessions", "--json")
+	var list []struct {
+		ID     string `json:"session_id"`
+		Status string `json:"status"`
+	}
+	if err := json.Unmarshal([]byte(out), &list); code != 0 || err != nil {
+		t.Fatalf("sandlot sessions: %d %q %q", code, out, errs)
+	}
+	for _, l := range list {
+		if l.ID == id && l.Status != "hibernated" {
+			t.Errorf("sandlot sessions: %+v", l)
+		}
+	}
+	f := s.ps(false)
+	if !slices.ContainsFunc(f.Asleep, func(a sleepingSession) bool {
+		return a.Session == id && time.Since(a.Since) < time.Hour
+	}) || s.sandboxOf(id) != "" {
+		t.Errorf("sandlot ps: %+v", f)
+	}
+}
+
+// sandboxOf returns the id of a session's sandbox that runs; empty: there is none.
+func (s *server) sandboxOf(session string) string {
+	for _, b := range s.ps(false).Sandboxes {
+		if b.Session == session {
+			return b.ID
+		}
+	}
+	return ""
+}
+
+func sessionStatus(c *client, id string) any {
+	for _, e := range c.call("get_sessions", nil).Fields["sessions"].([]any) {
+		if m := e.(map[string]any); m["session_id"] == id {
+			return m["status"]
+		}
+	}
+	return nil
+}
+
+var asleepKills = flag.Int("asleep-kills", 20, "how often TestKilledAsleep kills something")
+
+// TestKilledAsleep kills the server, or processes of sandlot-runsc, sandboxes among them, again and again while
+// sessions fall asleep and wake. Each session has its variables afterwards, or its user is told that they are gone; nothing is
+// left.
+func TestKilledAsleep(t *testing.T) {
+	t.Parallel()
+	s := start(t, sleepy...)
+	c := s.connect(older, "", nil)
+	sessions := map[string]int{} // what x is
+	for range 3 {
+		sessions[c.code("new", "x = 0\nopen('/workspace/f', 'w').write('kept')").session()] = 0
+	}
+	kept, slept, told := 0, 0, 0
+	for round := range *asleepKills {
+		time.Sleep(time.Duration(500+rand.IntN(1500)) * time.Millisecond)
+		what := rand.IntN(3)
+		if what != 0 {
+			s.killRunsc()
+		}
+		if what != 1 {
+			s.kill()
+			transport.CloseIdleConnections()
+			s.launch()
+			c = s.connect(older, "", nil)
+		}
+		for id, x := range sessions {
+			if sessionStatus(c, id) == "hibernated" {
+				slept++
+			}
+			lost := false
+			r, err := c.try(t.Context(), "execute_code", args{"code": "globals().get('x')", "session_id": id})
+			for range 20 { // the call during which its sandbox ends is told so
+				if err == nil {
+					break
+				}
+				lost = lost || strings.Contains(err.Error(), "are gone")
+				time.Sleep(200 * time.Millisecond)
+				r, err = c.try(t.Context(), "execute_code", args{"code": "globals().get('x')", "session_id": id})
+			}
+			if err != nil {
+				t.Fatalf("round %d: %v", round, err)
+			}
+			switch lost = lost || strings.Contains(r.All, "are gone"); {
+			case !lost && r.Text == fmt.Sprint(x):
+				kept++
+			case !lost:
+				t.Errorf("round %d: x is %q, not %d, and nobody was told", round, r.All, x)
+			default:
+				told++
+			}
+			sessions[id] = round
+			r = c.code(id, fmt.Sprintf("x = %d; open('/workspace/f').read()", round))
+			if !strings.Contains(r.All, "'kept'") {
+				t.Errorf("round %d: its files are gone: %q", round, r.All)
+			}
+		}
+	}
+	t.Logf("variables were kept %d times, and lost %d times; %d times a session slept", kept, told, slept)
+	if kept < *asleepKills || slept == 0 {
+		t.Errorf("variables were kept %d times, and %d times a session slept", kept, slept)
+	}
+}
+
+// killRunsc kills one process of the server's that is sandlot-runsc, if there is one.
+func (s *server) killRunsc() {
+	all := s.running()
+	if len(all) == 0 {
+		return
+	}
+	var pid int
+	if _, err := fmt.Sscanf(all[rand.IntN(len(all))], "process %d", &pid); err == nil && pid > 1 {
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
+}
+
+// TestOnStop: what runs after the server was stopped, what the next one still has, and what users are told. Without the
+// setting sessions sleep, and end where they cannot.
+func TestOnStop(t *testing.T) {
+	cannot := ""
+	if daemonOf(t) != nil {
+		cannot = "it could not be put to sleep: the runtime docker cannot do that"
+	}
+	for mode, says := range map[string]string{"keep": "", "hibernate": cannot, "end": "its server was stopped"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			testOnStop(t, mode, says)
+		})
+	}
+}
+
+func testOnStop(t *testing.T, mode, says string) {
+	settings := []string{"SANDLOT_POOL_SIZE=1", "SANDLOT_ON_STOP=" + mode}
+	if mode == "hibernate" {
+		settings[1] = "SANDLOT_ON_STOP=" // the default
+	}
+	s := start(t, settings...)
+	c := s.connect(older, "", nil)
+	var ids []string
+	for i := range 3 {
+		ids = append(ids, c.code("new", fmt.Sprintf("x = %d", i)).session())
+		c.shell(ids[i], "echo kept > f")
+	}
+	// What sleeps only because the server does may have a background process.
+	process := c.call("execute_command", args{"command": "sleep 1000", "background": true,
+		"session_id": ids[0]}).Fields["process_id"]
+	out, errs, code := s.cli("stop")
+	s.cmd.Wait()
+	sleeps, lost := mode == "hibernate" && says == "", says != ""
+	if code != 0 || strings.Contains(out, "live on") != (mode == "keep") ||
+		strings.Contains(out, "sessions sleep") != sleeps {
+		t.Errorf("sandlot stop: %d %q %q", code, out, errs)
+	}
+	if f := s.ps(false); len(f.Sandboxes) > 0 != (mode == "keep") || len(f.Asleep) > 0 != sleeps {
+		t.Errorf("these run, and sleep, after the server: %+v", f)
+	}
+	if left := s.running(); len(left) > 0 && mode != "keep" {
+		t.Errorf("this runs: %q", left)
+	}
+	transport.CloseIdleConnections()
+	s.launch()
+	c = s.connect(older, "", nil)
+	for i, id := range ids {
+		r := c.code(id, "(globals().get('x'), open('/workspace/f').read())")
+		want := fmt.Sprintf("(%d, 'kept\\n')", i)
+		if lost {
+			want = "(None, 'kept\\n')"
+		}
+		notice, _ := r.Fields["notice"].(string)
+		if sleeps {
+			says = "was asleep for "
+		}
+		if !strings.Contains(r.All, want) || (notice == "") != (says == "") || !strings.Contains(notice, says) {
+			t.Errorf("session %d: %q", i, r.All)
+		}
+	}
+	if !lost {
+		r := c.call("read_process", args{"process_id": process})
+		if r.Fields["running"] != true {
+			t.Errorf("the background process: %q", r.All)
+		}
+	}
+}
