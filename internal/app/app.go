@@ -18,6 +18,7 @@ import (
 
 	"sandlot/internal/api"
 	"sandlot/internal/api/conn"
+	"sandlot/internal/app/memorylimit"
 	"sandlot/internal/audit"
 	"sandlot/internal/auth"
 	"sandlot/internal/auth/oidc"
@@ -39,6 +40,7 @@ import (
 	"sandlot/internal/sandbox"
 	"sandlot/internal/servers"
 	"sandlot/internal/session"
+	"sandlot/internal/session/awake"
 	"sandlot/internal/store"
 	"sandlot/internal/telemetry"
 	"sandlot/internal/template"
@@ -225,8 +227,9 @@ func (a *App) openSessions(ctx context.Context) error {
 }
 
 func hibernation(h config.Hibernate) session.Hibernation {
-	return session.Hibernation{Enabled: h.Enabled, Background: session.Background(h.Background), ImageBytes: int64(h.MaxImageMB) << 20,
-		DiskBytes: int64(h.DiskMB) << 20, Keep: h.Keep, PackAfter: h.CompressAfter}
+	return session.Hibernation{Enabled: h.Enabled, Background: awake.Background(h.Background),
+		ImageBytes: int64(h.MaxImageMB) << 20, DiskBytes: int64(h.DiskMB) << 20, Keep: h.Keep,
+		PackAfter: h.CompressAfter}
 }
 
 // openNetwork opens the vault, and creates the network broker.
@@ -369,7 +372,7 @@ func (a *App) startTasks(background context.Context, tasks *sync.WaitGroup) {
 	if a.verifier != nil {
 		tasks.Go(func() { a.verifier.Run(background) })
 	}
-	tasks.Go(func() { boundMemory(background) })
+	tasks.Go(func() { memorylimit.Bound(background) })
 	tasks.Go(func() { a.gateway.Run(background) })
 	tasks.Go(func() { a.servers.Run(background) })
 }
