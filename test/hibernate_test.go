@@ -200,8 +200,8 @@ func sessionStatus(c *client, id string) any {
 var asleepKills = flag.Int("asleep-kills", 20, "how often TestKilledAsleep kills something")
 
 // TestKilledAsleep kills the server, or processes of sandlot-runsc, sandboxes among them, again and again while
-// sessions fall asleep and wake. Each session has its variables afterwards, or its user is told that they are gone; nothing is
-// left.
+// sessions fall asleep and wake. Each session has its variables afterwards, or its user is told that they are gone;
+// nothing is left.
 func TestKilledAsleep(t *testing.T) {
 	t.Parallel()
 	s := start(t, sleepy...)

@@ -19,6 +19,7 @@ import (
 	"sandlot/internal/api"
 	"sandlot/internal/api/conn"
 	"sandlot/internal/api/metric"
+	"sandlot/internal/app/memorylimit"
 	"sandlot/internal/app/registries"
 	"sandlot/internal/audit"
 	"sandlot/internal/auth"
@@ -40,6 +41,7 @@ import (
 	"sandlot/internal/quota"
 	"sandlot/internal/servers"
 	"sandlot/internal/session"
+	"sandlot/internal/session/awake"
 	"sandlot/internal/snapshot"
 	"sandlot/internal/store"
 	"sandlot/internal/telemetry"
@@ -236,8 +238,9 @@ func (a *App) openSessions(ctx context.Context, defaultTemplate string) error {
 }
 
 func hibernation(h config.Hibernate) session.Hibernation {
-	return session.Hibernation{Enabled: h.Enabled, Background: session.Background(h.Background), ImageBytes: int64(h.MaxImageMB) << 20,
-		DiskBytes: int64(h.DiskMB) << 20, Keep: h.Keep, PackAfter: h.CompressAfter}
+	return session.Hibernation{Enabled: h.Enabled, Background: awake.Background(h.Background),
+		ImageBytes: int64(h.MaxImageMB) << 20, DiskBytes: int64(h.DiskMB) << 20, Keep: h.Keep,
+		PackAfter: h.CompressAfter}
 }
 
 // openNetwork opens the vault, and creates the network broker.
@@ -307,9 +310,7 @@ func (a *App) openEdges(ctx context.Context) error {
 	a.hub = hub.New(hub.Config{Sources: []tool.Source{a.tools, a.servers}, Sessions: a.sessions, Ports: a.ports,
 		Servers: a.servers, Vault: a.vault, SecretsChanged: a.bound.Changed, Templates: a.templates,
 		Network: a.networkState, Events: a.events,
-		Recorder: a.recorder, Restorer: a,
-		Quotas: a.quotas,
-		Rules:  &a.rules, Questions: questions,
+		Recorder: a.recorder, Restorer: a, Quotas: a.quotas, Rules: &a.rules, Questions: questions,
 		QuestionTimeout: func() time.Duration { return a.active.Load().Policy.QuestionTimeout },
 		Log:             a.log,
 		Observe: func(ctx context.Context, call tool.Call, outcome string, took time.Duration) {
@@ -382,7 +383,7 @@ func (a *App) startTasks(background context.Context, tasks *sync.WaitGroup) {
 	if a.verifier != nil {
 		tasks.Go(func() { a.verifier.Run(background) })
 	}
-	tasks.Go(func() { boundMemory(background) })
+	tasks.Go(func() { memorylimit.Bound(background) })
 	tasks.Go(func() { a.gateway.Run(background) })
 	tasks.Go(func() { a.servers.Run(background) })
 }

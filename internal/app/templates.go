@@ -82,8 +82,8 @@ func Templates(c *config.Config, log *slog.Logger, hasHost bool, prepare func(*i
 		all.OfferReadyMade(first)
 	}
 	if first == "host" && !hasHost {
-		return nil, fault.New(fault.Configuration, "default_template=%q: sandboxes of the runtime %s cannot be made of "+
-			"this machine's own programs; remove the setting, which makes %q the default, or name another template",
+		return nil, fault.New(fault.Configuration, "default_template=%q: sandboxes of the runtime %s cannot be made "+
+			"of this machine's own programs; remove the setting, which makes %q the default, or name another template",
 			first, c.Runtime.Name, withoutHost)
 	}
 	if err := all.Check(first); err != nil {

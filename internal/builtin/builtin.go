@@ -145,8 +145,8 @@ type Warnings struct {
 // Props implements tool.Describer.
 func (Warnings) Props() []tool.Prop {
 	return []tool.Prop{
-		{Name: "notice", Description: "What happened before this call: what was lost when the session's sandbox had to start again, or that the " +
-			"session was asleep."},
+		{Name: "notice", Description: "What happened before this call: what was lost when the session's sandbox had " +
+			"to start again, or that the session was asleep."},
 		{Name: "network_refused", Description: "What programs in the sandbox were not allowed to reach since the " +
 			"last result. Only the operator can allow it."},
 	}

@@ -32,8 +32,8 @@ func TestFolderOfOthers(t *testing.T) {
 		t.Error("of the group staff, which has people: it is trusted")
 	}
 	// acl(5): version 2; the owner, the user 65534, the group, the mask and others.
-	acl := []byte{2, 0, 0, 0, 1, 0, 7, 0, 255, 255, 255, 255, 2, 0, 7, 0, 254, 255, 0, 0, 4, 0, 5, 0, 255, 255, 255, 255,
-		16, 0, 7, 0, 255, 255, 255, 255, 32, 0, 5, 0, 255, 255, 255, 255}
+	acl := []byte{2, 0, 0, 0, 1, 0, 7, 0, 255, 255, 255, 255, 2, 0, 7, 0, 254, 255, 0, 0, 4, 0, 5, 0,
+		255, 255, 255, 255, 16, 0, 7, 0, 255, 255, 255, 255, 32, 0, 5, 0, 255, 255, 255, 255}
 	path := makeFolder("acl", 0)
 	if err := unix.Setxattr(path, "system.posix_acl_access", acl, 0); err != nil {
 		t.Fatal(err)

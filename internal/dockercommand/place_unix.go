@@ -120,8 +120,8 @@ func isOwn(st os.FileInfo) bool {
 // daemonGroup is the group of the system's own programs, on Linux and macOS: a Mac's /var/run belongs to it.
 const daemonGroup = 1
 
-// isTrustedGroup reports whether a group that can write a folder has no other people: one of the system's own, on root's
-// folder, or the user's own, which has the user's number.
+// isTrustedGroup reports whether a group that can write a folder has no other people: one of the system's own, on
+// root's folder, or the user's own, which has the user's number.
 func isTrustedGroup(st os.FileInfo) bool {
 	sys, ok := st.Sys().(*syscall.Stat_t)
 	return ok && (sys.Uid == 0 && sys.Gid <= daemonGroup || sys.Gid == sys.Uid && int(sys.Uid) == os.Getuid())
@@ -134,7 +134,8 @@ func checkPeer(conn net.Conn) error {
 	case err != nil:
 		return fmt.Errorf("whose socket it is cannot be found out: %w", err)
 	case uid != 0 && int(uid) != os.Getuid():
-		return errors.New("another user answers there, and it is not used; name it as docker.host to use it all the same")
+		return errors.New("another user answers there, and it is not used; name it as docker.host to use it all the " +
+			"same")
 	}
 	return nil
 }

@@ -266,8 +266,8 @@ func TestListenAsNobody(t *testing.T) {
 	_, _ = io.Copy(io.Discard, os.Stdin)
 }
 
-// TestTakenOver: the socket of a daemon that was found and has ended is made again by another user. Nothing more is sent
-// there: neither when its file shows whose it is, nor when only the connection does.
+// TestTakenOver: the socket of a daemon that was found and has ended is made again by another user. Nothing more is
+// sent there: neither when its file shows whose it is, nor when only the connection does.
 func TestTakenOver(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Fatal("it needs root, to be another user too")

@@ -190,7 +190,6 @@ type Agent struct {
 	callStreams chan net.Conn                   // Call streams, for the HTTP server
 	network     atomic.Pointer[network.Network] // nil: the runtime gives the sandbox a network
 	work        sync.WaitGroup
-	activity    process.Activity
 	boundMu     sync.Mutex // held while bound secrets and variables of the session are applied
 
 	mu          sync.Mutex
@@ -219,7 +218,7 @@ func New(c Config) *Agent {
 	a.Processes = &process.Processes{Reaper: process.NewReaper(c.Init, c.User), Dir: a.workingFolder,
 		Env: a.environment, OnEnded: a.markUsed, User: c.User,
 		Enforcer: process.NewEnforcer(a.recentlyActive, a.recordKill)}
-	a.activity.LastUsed = a.callsEnded
+	a.Activity.LastUsed = a.callsEnded
 	if boot := c.Boot.GetConfigure(); boot != nil {
 		if err := a.configure(boot); err != nil {
 			fmt.Fprintln(os.Stderr, "sandlot-agent:", err) // Configure returns the error to the host later
@@ -252,7 +251,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	stop := make(chan struct{})
 	a.work.Go(func() { a.Reaper.Run(stop) })
 	a.work.Go(func() { a.Enforcer.Run(stop) })
-	a.work.Go(func() { a.activity.Run(stop) })
+	a.work.Go(func() { a.Activity.Run(stop) })
 	mux := http.NewServeMux()
 	mux.Handle(agentv1connect.NewAgentHandler(a, connect.WithReadMaxBytes(wire.MaxMessage),
 		connect.WithSendMaxBytes(wire.MaxMessage)))
@@ -734,7 +733,7 @@ func (a *Agent) configure(m *agentv1.ConfigureRequest) error {
 // Usage implements the RPC.
 func (a *Agent) Usage(context.Context, *agentv1.UsageRequest) (*agentv1.UsageResponse, error) {
 	u := a.Enforcer.Usage()
-	busy, attached, quiet := a.Processes.Busy(), a.Attached(), uint64(a.activity.Quiet().Microseconds())
+	busy, attached, quiet := a.Processes.Busy(), a.Attached(), uint64(a.Activity.Quiet().Microseconds())
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	u.Attached, u.QuietMicros = attached || a.activeCalls > 0, &quiet

@@ -169,9 +169,10 @@ type Hibernator interface {
 	Freeze(ctx context.Context, b Sandbox, maxBytes int64) (FrozenImage, error)
 	// Thaw lets b go on if it stands still, after Freeze of this server or of an earlier one. Images stay.
 	Thaw(ctx context.Context, b Sandbox) error
-	// Wake makes a sandbox of an image, packed or not. After an error that is ErrLater the image can be used again. The spec has a new ID and Secret; Template and Mounts are those of the frozen
-	// sandbox, whose limits it gets. An error that is ErrRemains is that of Create. The image stays: whoever
-	// has used the sandbox removes it, since its random numbers would be the same in another one.
+	// Wake makes a sandbox of an image, packed or not. After an error that is ErrLater the image can be used again. The
+	// spec has a new ID and Secret; Template and Mounts are those of the frozen sandbox, whose limits it gets. An error
+	// that is ErrRemains is that of Create. The image stays: whoever has used the sandbox removes it, since its random
+	// numbers would be the same in another one.
 	Wake(ctx context.Context, spec Spec, image string) (Sandbox, error)
 	// PackFrozen makes an image smaller that is not used soon, until ctx ends, or somebody calls Wake or RemoveFrozen,
 	// which then wait a moment. After an error the image is as before.

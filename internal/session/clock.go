@@ -15,7 +15,7 @@ func (s *Sessions) Run(ctx context.Context) {
 	var work sync.WaitGroup
 	work.Go(func() { s.runCountStore(ctx) }) // in a goroutine of its own, as sweep may wait for a sandbox
 	work.Go(func() { s.runMeasure(ctx) })
-	work.Go(func() { s.runPacking(ctx) })
+	work.Go(func() { s.images().Run(ctx, s.SweepInterval) })
 	work.Go(func() { s.adoptAll(ctx) })
 	work.Go(func() { s.endUnowned(ctx) })
 	defer work.Wait()
@@ -55,7 +55,7 @@ func (s *Sessions) sweep(ctx context.Context, now time.Time) {
 			s.removeIfStopped(ctx, session)
 		}
 	}
-	s.limitImages(ctx, now)
+	s.images().Limit(ctx, now)
 }
 
 // persistUse stores the time of the session's last use.

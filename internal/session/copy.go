@@ -14,6 +14,7 @@ import (
 	"sandlot/internal/fault"
 	"sandlot/internal/pool"
 	"sandlot/internal/secret"
+	"sandlot/internal/session/leftover"
 )
 
 // Content is what a session consists of: its memory, its files, and what they were made with. A session that gets it
@@ -191,7 +192,8 @@ func (s *Session) forget(ctx context.Context, before Record, old *pool.Booted) {
 	if old != nil {
 		if err := old.Destroy(); err != nil {
 			s.sessions.Log.Error("could not remove a sandbox; it is tried again", "sandbox", old.ID, "error", err)
-			s.sessions.queueRemoval(boxID{cmp.Or(before.Runtime, s.sessions.Pool.Runtime.Name()), old.ID})
+			s.sessions.left.Add(leftover.ID{Runtime: cmp.Or(before.Runtime, s.sessions.Pool.Runtime.Name()),
+				Sandbox: old.ID})
 		}
 	}
 	if err := s.sessions.Pool.RemoveWorkspace(before.Workspace); err != nil {

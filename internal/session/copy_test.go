@@ -164,7 +164,7 @@ func TestCrashReplacing(t *testing.T) {
 				w.fake.KillServer()
 				w.keeps = &kept
 				w.open(sleeps)
-				w.removeUnowned(t.Context())
+				w.left.Remove(t.Context())
 				want := "old"
 				if step == "" {
 					want = "new"

@@ -52,20 +52,19 @@ func (s *Sessions) sleepUnused(ctx context.Context, session *Session, why string
 
 // runsSomething reports whether background processes run in the session.
 func (s *Session) runsSomething(ctx context.Context) bool {
-	b := s.current().booted
-	if b == nil {
-		return false
-	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	u, err := b.Agent.Usage(ctx)
-	return err == nil && u.Busy
+	if b := s.current().booted; b != nil {
+		u, err := b.Agent.Usage(ctx)
+		return err == nil && u.Busy
+	}
+	return false
 }
 
 func (s *Session) stayAwake(until time.Time) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.cur.awakeUntil = until
+	s.mu.Unlock()
 }
 
 // stopLocked is stopUnused for a caller that holds the lock.
@@ -174,7 +173,7 @@ func (s *Sessions) endSession(ctx context.Context, session *Session) {
 	c := session.cur
 	session.mu.Unlock()
 	if c.waiting && !c.rec.Home {
-		s.queueRemoval(s.boxOf(c.rec))
+		s.left.Add(s.boxOf(c.rec))
 	}
 	session.dropSandbox(c.booted, stoppedByUser)
 	if !c.rec.Home {

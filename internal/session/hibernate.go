@@ -19,6 +19,9 @@ import (
 	"sandlot/internal/pool"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/secret"
+	"sandlot/internal/session/awake"
+	"sandlot/internal/session/images"
+	"sandlot/internal/session/leftover"
 )
 
 // This file owns the states of a session that sleeps:
@@ -29,8 +32,8 @@ import (
 //	waking    booting is true                    State Live,   Sandbox and Image
 //
 // The session's lock is held to go from one to the next. freeze and still are what snapshots and forks need as well:
-// the workspace can be copied between freeze and goOn, while nothing runs in the sandbox. Pool.Wake makes a sandbox of an
-// image for whatever session.
+// the workspace can be copied between freeze and goOn, while nothing runs in the sandbox. Pool.Wake makes a sandbox of
+// an image for whatever session.
 //
 // A session sleeps when its sandbox was written to a frozen image, and ended. The steps are in an order in which a
 // crash of the server leaves the session in one of three states: it has its sandbox, it sleeps, or it has its files,
@@ -45,22 +48,12 @@ import (
 // Hibernation says whether and how idle sessions sleep.
 type Hibernation struct {
 	Enabled    bool
-	Background Background    // which background processes keep a session awake
-	ImageBytes int64         // of one session at most
-	DiskBytes  int64         // of all sessions; the oldest lose their images
-	Keep       time.Duration // of an image
-	PackAfter  time.Duration // after so long asleep images are compressed
+	Background awake.Background // which background processes keep a session awake
+	ImageBytes int64            // of one session at most
+	DiskBytes  int64            // of all sessions; the oldest lose their images
+	Keep       time.Duration    // of an image
+	PackAfter  time.Duration    // after so long asleep images are compressed
 }
-
-// Background says which background processes keep a session awake. Those of a session that cannot sleep all do, as they
-// would end.
-type Background string
-
-const (
-	ActiveBackground Background = "active" // those that listen for connections, or use the processor
-	AllBackground    Background = "all"
-	NoBackground     Background = "none"
-)
 
 // errInUse means that a session is used, or has nothing that could sleep.
 var errInUse = errors.New("it is in use")
@@ -68,21 +61,13 @@ var errInUse = errors.New("it is in use")
 // sleepTimeout is the timeout to put a session to sleep, or to let it go on when that failed.
 const sleepTimeout = time.Minute
 
-// quietTime is how long programs have to be quiet before they do not keep a session awake, if it is to make room.
-const quietTime = 10 * time.Second
-
 // idle returns for how long a session with that usage is idle, and whether it has to stay awake now.
 func (s *Sessions) idle(r Record, u agent.Usage) (since time.Duration, busy bool) {
+	background := s.Hibernation.Background
 	if _, unable := s.Pool.HibernatorNamed(r.Runtime); unable != nil || !s.Hibernation.Enabled {
-		return u.Idle, u.Busy // what runs would end
+		background = awake.All // what runs would end
 	}
-	switch s.Hibernation.Background {
-	case NoBackground:
-		return u.Idle, u.Attached
-	case AllBackground:
-		return u.Idle, u.Busy
-	}
-	return min(u.Idle, u.Quiet), u.Attached || u.Quiet < min(quietTime, s.IdleTimeout)
+	return awake.Idle(u, background, s.IdleTimeout)
 }
 
 // still is a session whose sandbox stands still, and was written to an image. Either goOn or end follows. The session's
@@ -146,7 +131,8 @@ func (f *still) end(ctx context.Context) {
 	if err := f.booted.Box.Stop(ctx); err != nil {
 		s.sessions.Log.Error("could not remove the sandbox of a session that sleeps; it is tried again", "sandbox",
 			f.booted.ID, "error", err)
-		s.sessions.queueRemoval(boxID{cmp.Or(s.record().Runtime, s.sessions.Pool.Runtime.Name()), f.booted.ID})
+		s.sessions.left.Add(leftover.ID{Runtime: cmp.Or(s.record().Runtime, s.sessions.Pool.Runtime.Name()),
+			Sandbox: f.booted.ID})
 	}
 }
 
@@ -314,7 +300,7 @@ func (s *Session) stayStopped(ctx context.Context, id string, cause error) error
 		s.mu.Lock()
 		s.giveUp(why)
 		s.mu.Unlock()
-		s.sessions.queueRemoval()
+		s.sessions.left.Add()
 	}
 	if err := s.update(func(r *Record) {
 		r.Image, r.Lost, r.State = "", cmp.Or(r.Lost, why), Live
@@ -361,8 +347,8 @@ func (s *Sessions) removeImage(ctx context.Context, madeBy, name string) {
 
 // thaw lets the sandbox of an earlier server go on that stood still, when that server ended while it put the session
 // to sleep. One that does not is ended.
-func (s *Sessions) thaw(ctx context.Context, id boxID, box sandbox.Sandbox) error {
-	h, _ := s.Pool.RuntimeNamed(id.runtime).(sandbox.Hibernator)
+func (s *Sessions) thaw(ctx context.Context, id leftover.ID, box sandbox.Sandbox) error {
+	h, _ := s.Pool.RuntimeNamed(id.Runtime).(sandbox.Hibernator)
 	if h == nil {
 		return nil
 	}
@@ -370,7 +356,7 @@ func (s *Sessions) thaw(ctx context.Context, id boxID, box sandbox.Sandbox) erro
 	if err == nil {
 		return nil
 	}
-	return errors.Join(err, endBox(ctx, box))
+	return errors.Join(err, leftover.End(ctx, box))
 }
 
 // removeUnownedImages removes the images that no session sleeps in, and that are no snapshot's. It is called before the
@@ -405,88 +391,20 @@ func (s *Sessions) removeUnownedImages(ctx context.Context) {
 	}
 }
 
-// runPacking compresses the images of sessions that have slept for a while, until ctx ends.
-func (s *Sessions) runPacking(ctx context.Context) {
-	tick := time.NewTicker(s.SweepInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-			s.packImages(ctx, time.Now())
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
-// packImages does that once. One that is about to be used waits for a moment at most.
-func (s *Sessions) packImages(ctx context.Context, now time.Time) {
-	due := map[string]string{} // the sessions, by their images
-	for _, session := range s.filter(func(c current) bool {
-		return c.rec.State == Asleep && now.Sub(c.rec.Slept) > s.Hibernation.PackAfter
-	}) {
-		r := session.record()
-		due[r.Image] = r.ID
-	}
-	for _, rt := range s.Pool.Runtimes() {
-		h, ok := rt.(sandbox.Hibernator)
-		if !ok || len(due) == 0 {
-			continue
-		}
-		images, err := h.FrozenImages(ctx)
-		if err != nil {
-			s.Log.Error("could not look which images of sessions are to be compressed", "error", err)
-		}
-		for _, i := range images {
-			if due[i.Name] == "" || i.Packed || ctx.Err() != nil {
-				continue
+// images are the images of the sessions that sleep.
+func (s *Sessions) images() images.Images {
+	h := s.Hibernation
+	return images.Images{Pool: s.Pool, Log: s.Log, DiskBytes: h.DiskBytes, Keep: h.Keep, PackAfter: h.PackAfter,
+		Asleep: func() (all []images.Sleeping) {
+			for _, session := range s.filter(func(c current) bool { return c.rec.State == Asleep }) {
+				r := session.record()
+				all = append(all, images.Sleeping{Session: r.ID, Image: r.Image, Since: r.Slept})
 			}
-			if err := h.PackFrozen(ctx, i.Name); err != nil && ctx.Err() == nil && !errors.Is(err, sandbox.ErrLater) &&
-				!errors.Is(err, context.Canceled) {
-				s.Log.Warn("could not compress the image of a session, which stays as it is", "session", due[i.Name],
-					"error", err)
+			return all
+		},
+		Lose: func(ctx context.Context, id, why string) {
+			if session := s.byID(id); session != nil {
+				session.loseImage(ctx, why)
 			}
-		}
-	}
-}
-
-// limitImages takes their images from the sessions that have slept for too long, and from those that have slept
-// longest when all images together are too large.
-func (s *Sessions) limitImages(ctx context.Context, now time.Time) {
-	asleep := map[string]*Session{}
-	for _, session := range s.filter(func(c current) bool { return c.rec.State == Asleep }) {
-		r := session.record()
-		if now.Sub(r.Slept) > s.Hibernation.Keep {
-			session.loseImage(ctx, fmt.Sprintf("it was asleep for more than %s (hibernate.keep)", s.Hibernation.Keep))
-			continue
-		}
-		asleep[r.Image] = session
-	}
-	if len(asleep) == 0 {
-		return
-	}
-	for _, rt := range s.Pool.Runtimes() {
-		h, ok := rt.(sandbox.Hibernator)
-		if !ok {
-			continue
-		}
-		images, err := h.FrozenImages(ctx)
-		if err != nil {
-			s.Log.Error("could not look how large the images of sessions are", "error", err)
-			continue
-		}
-		var total int64
-		for _, i := range images {
-			if asleep[i.Name] != nil { // else it is a snapshot's
-				total += i.Bytes
-			}
-		}
-		for _, i := range images {
-			if session := asleep[i.Name]; session != nil && total > s.Hibernation.DiskBytes {
-				session.loseImage(ctx, fmt.Sprintf("those that sleep had more than %d MB on the disk together "+
-					"(hibernate.disk_mb), and it was asleep for longest", s.Hibernation.DiskBytes>>20))
-				total -= i.Bytes
-			}
-		}
-	}
+		}}
 }

@@ -15,6 +15,7 @@ import (
 	"sandlot/internal/fault"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/sandbox/sandboxtest"
+	"sandlot/internal/session/awake"
 )
 
 // sleeps are rules with which idle sessions sleep.
@@ -205,16 +206,16 @@ func TestIdleClock(t *testing.T) {
 		listens := agent.Usage{Busy: true, Idle: time.Minute}
 		calls := agent.Usage{Busy: true, Attached: true, Idle: time.Minute, Quiet: time.Minute}
 		for _, c := range []struct {
-			background Background
+			background awake.Background
 			enabled    bool
 			usage      agent.Usage
 			idle       time.Duration
 			busy       bool
 		}{
-			{ActiveBackground, true, waits, time.Minute, false}, {ActiveBackground, true, listens, 0, true},
-			{ActiveBackground, true, calls, time.Minute, true}, {AllBackground, true, waits, time.Minute, true},
-			{NoBackground, true, listens, time.Minute, false}, {NoBackground, true, calls, time.Minute, true},
-			{NoBackground, false, waits, time.Minute, true}, // it would be stopped
+			{awake.Active, true, waits, time.Minute, false}, {awake.Active, true, listens, 0, true},
+			{awake.Active, true, calls, time.Minute, true}, {awake.All, true, waits, time.Minute, true},
+			{awake.None, true, listens, time.Minute, false}, {awake.None, true, calls, time.Minute, true},
+			{awake.None, false, waits, time.Minute, true}, // it would be stopped
 		} {
 			w.Hibernation.Background, w.Hibernation.Enabled = c.background, c.enabled
 			if idle, busy := w.idle(Record{}, c.usage); idle != c.idle || busy != c.busy {
@@ -226,7 +227,7 @@ func TestIdleClock(t *testing.T) {
 
 // TestCannotSleep: what cannot sleep is not stopped while background processes run in it.
 func TestCannotSleep(t *testing.T) {
-	in(t, func(r *Rules) { sleeps(r); r.Hibernation.Background = NoBackground }, func(t *testing.T, w *testSessions) {
+	in(t, func(r *Rules) { sleeps(r); r.Hibernation.Background = awake.None }, func(t *testing.T, w *testSessions) {
 		id := w.use(ann, OpenRequest{}).ID()
 		w.box(id).SetBusy(true)
 		w.fake.OnStep = func(s sandboxtest.Step) error {
@@ -270,12 +271,12 @@ func TestImagesAreBounded(t *testing.T) {
 			for range 3 {
 				ids = append(ids, w.asleep("x"))
 			}
-			w.limitImages(t.Context(), time.Now())
+			w.images().Limit(t.Context(), time.Now())
 			w.wantImages(2)
 			if l := w.use(ann, OpenRequest{ID: ids[0]}); !strings.Contains(l.Notice, "hibernate.disk_mb") {
 				t.Errorf("the oldest was told: %q", l.Notice)
 			}
-			w.limitImages(t.Context(), time.Now().Add(2*time.Hour))
+			w.images().Limit(t.Context(), time.Now().Add(2*time.Hour))
 			w.wantImages(0)
 			if l := w.use(ann, OpenRequest{ID: ids[1]}); !strings.Contains(l.Notice, "hibernate.keep") {
 				t.Errorf("after too long: told: %q", l.Notice)
@@ -296,7 +297,7 @@ func TestPacking(t *testing.T) {
 			return nil
 		}
 		for _, after := range []time.Duration{0, time.Hour, time.Hour} {
-			w.packImages(t.Context(), time.Now().Add(after))
+			w.images().Pack(t.Context(), time.Now().Add(after))
 		}
 		all, err := w.fake.FrozenImages(t.Context())
 		if err != nil || len(all) != 1 || !all[0].Packed || all[0].Bytes != 2<<20 || steps != 1 {
@@ -380,7 +381,7 @@ func TestCrashAsleep(t *testing.T) {
 				w.store.before.Store(nil)
 				w.fake.KillServer()
 				w.open(sleeps)
-				w.removeUnowned(t.Context())
+				w.left.Remove(t.Context())
 				l := w.use(ann, OpenRequest{ID: id})
 				if kept := w.box(id).Memory() == "x"; kept == c.lost || kept == strings.Contains(l.Notice, "gone") {
 					t.Errorf("it has %q in its memory, and was told %q", w.box(id).Memory(), l.Notice)

@@ -6,11 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"runtime"
 	"slices"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/semaphore"
 
 	"sandlot/internal/egress"
@@ -18,38 +16,14 @@ import (
 	"sandlot/internal/image"
 	"sandlot/internal/pool"
 	"sandlot/internal/sandbox"
+	"sandlot/internal/session/leftover"
 )
-
-// boxID names a sandbox of an earlier server.
-type boxID struct{ runtime, id string }
-
-// leftovers returns the sandboxes of an earlier server, of all runtimes. Away are the names of the
-// runtimes that could not say.
-func (s *Sessions) leftovers(ctx context.Context) (found map[boxID]bool, away map[string]bool, err error) {
-	found, away = map[boxID]bool{}, map[string]bool{}
-	all := s.Pool.Runtimes()
-	for _, rt := range all {
-		ids, err := rt.Leftovers(ctx)
-		if err != nil && len(all) == 1 {
-			return nil, nil, fmt.Errorf("looking for sandboxes: %w", err)
-		}
-		if err != nil {
-			s.Log.Error("a runtime does not say which of its sandboxes are left; its sessions wait for it", "runtime",
-				rt.Name(), "error", err)
-			away[rt.Name()] = true
-		}
-		for _, id := range ids {
-			found[boxID{rt.Name(), id}] = true
-		}
-	}
-	return found, away, nil
-}
 
 // Recover loads the sessions of an earlier server. It is called once, before the first Open,
 // and is quick: it does not take sandboxes over. The first call for a session does that, or
 // Run, which also removes the sandboxes that belong to no session.
 func (s *Sessions) Recover(ctx context.Context) error {
-	unowned, away, err := s.leftovers(ctx)
+	unowned, away, err := s.left.Find(ctx)
 	if err != nil {
 		return err
 	}
@@ -72,8 +46,9 @@ func (s *Sessions) Recover(ctx context.Context) error {
 		ensured = errors.Join(ensured, s.Pool.Workspaces.Ensure(r.Workspace))
 		s.recover(r, unowned, away)
 	}
+	s.left.Hold(slices.Collect(maps.Keys(unowned)))
 	s.mu.Lock()
-	s.unowned, s.unensured = slices.Collect(maps.Keys(unowned)), ensured
+	s.unensured = ensured
 	s.mu.Unlock()
 	if err = errors.Join(err, ensured); err != nil { // the next start tries again
 		s.Log.Error("could not remove what is left of a session, or make a workspace's folder", "error", err)
@@ -129,12 +104,12 @@ func (s *Sessions) removeWorkspaces(owned map[string]bool) {
 }
 
 // recover adds the session of a stored record, and deletes its sandbox from unowned.
-func (s *Sessions) recover(r Record, unowned map[boxID]bool, away map[string]bool) {
+func (s *Sessions) recover(r Record, unowned map[leftover.ID]bool, away map[string]bool) {
 	session := &Session{sessions: s, lock: semaphore.NewWeighted(1), stored: r.Traffic, storedDisk: r.DiskBytes,
 		meter: egress.NewMeter(r.Traffic, s.dayMeter(r.Owner)), disk: diskUse{bytes: r.DiskBytes}, cur: current{rec: r}}
 	c := &session.cur
 	lost := lostWhileDown
-	if id := s.boxOf(r); r.Sandbox != "" && (unowned[id] || away[id.runtime]) {
+	if id := s.boxOf(r); r.Sandbox != "" && (unowned[id] || away[id.Runtime]) {
 		if _, err := s.flavor(r.Flavor); err == nil && s.Templates.Exists(r.Template) {
 			delete(unowned, id)
 			c.waiting, c.stopPending = true, r.State == Stopped
@@ -164,17 +139,8 @@ const lostWhileDown = "it ended while the server was away"
 const lostTemplate = "its template was removed"
 
 // boxOf returns the sandbox of a record.
-func (s *Sessions) boxOf(r Record) boxID {
-	return boxID{cmp.Or(r.Runtime, s.Pool.Runtime.Name()), r.Sandbox}
-}
-
-// recoverBox takes over one sandbox of an earlier server.
-func (s *Sessions) recoverBox(ctx context.Context, id boxID) (sandbox.Sandbox, error) {
-	rt := s.Pool.RuntimeNamed(id.runtime)
-	if rt == nil {
-		return nil, fmt.Errorf("%w: its runtime %s is not among the setting runtimes", sandbox.ErrGone, id.runtime)
-	}
-	return rt.Recover(ctx, id.id)
+func (s *Sessions) boxOf(r Record) leftover.ID {
+	return leftover.ID{Runtime: cmp.Or(r.Runtime, s.Pool.Runtime.Name()), Sandbox: r.Sandbox}
 }
 
 // adopt takes over the session's sandbox from an earlier server, if that has not been done
@@ -192,17 +158,17 @@ func (s *Session) adopt(ctx context.Context) error {
 	// The takeover goes on when the caller's context ends.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 	defer cancel()
-	box, err := s.sessions.recoverBox(ctx, s.sessions.boxOf(r))
+	box, err := s.sessions.left.Recover(ctx, s.sessions.boxOf(r))
 	switch {
 	case err == nil && (c.stopPending || sandbox.IsCopy(r.Image)): // a copy may not have new random numbers yet
-		err = endBox(ctx, box)
+		err = leftover.End(ctx, box)
 	case err == nil:
 		err = s.sessions.thaw(ctx, s.sessions.boxOf(r), box)
 	}
 	gone := errors.Is(err, sandbox.ErrGone)
 	if gone && !sandbox.Removed(err) {
 		s.sessions.Log.Error("could not remove a dead sandbox; it is tried again", "sandbox", r.Sandbox, "error", err)
-		s.sessions.queueRemoval(s.sessions.boxOf(r))
+		s.sessions.left.Add(s.sessions.boxOf(r))
 	}
 	if errors.Is(err, sandbox.ErrUnavailable) && !gone {
 		return fault.Wrap(fault.SandboxCreation, err, "the runtime of the session's sandbox does not answer. The "+
@@ -254,18 +220,6 @@ func (s *Session) made(ctx context.Context) (*image.Template, image.Flavor, erro
 	return t, f, err
 }
 
-// endBox ends a sandbox that was to be stopped. If it has ended, the error is sandbox.ErrGone, as that of
-// sandbox.Runtime.Recover.
-func endBox(ctx context.Context, box sandbox.Sandbox) error {
-	if st, err := box.Status(ctx); err == nil && st.State == sandbox.Dead {
-		return errors.Join(sandbox.ErrGone, sandbox.ErrRemains)
-	}
-	if err := box.Stop(ctx); err != nil {
-		return err
-	}
-	return sandbox.ErrGone
-}
-
 // awaitTakeover makes sure that the session has taken over the sandbox of an earlier server,
 // if it had one that is not to be stopped.
 func (s *Session) awaitTakeover(ctx context.Context) error {
@@ -297,21 +251,15 @@ const (
 	// adoptDelay is how long Run leaves the processors to calls after the server's start,
 	// before it takes sandboxes over.
 	adoptDelay = 500 * time.Millisecond
-	// removeTimeout is how long removing the sandboxes without a session may take.
-	removeTimeout = 20 * time.Second
 	// adoptRetry is the pause before Run tries again to take over or to remove a sandbox.
 	adoptRetry = 5 * time.Second
 )
-
-// maxAdoptions is how many sandboxes Run takes over at once. There are more than processors, as
-// most of the time it waits for agents to dial.
-func maxAdoptions() int { return 4 * runtime.NumCPU() }
 
 // adoptAll takes over the sandboxes of an earlier server for their sessions, beginning with
 // the session that was used last. Then, or when ctx ends, it removes the sandboxes without a
 // session.
 func (s *Sessions) adoptAll(ctx context.Context) {
-	defer s.removeUnowned(ctx)
+	defer s.left.Remove(ctx)
 	select {
 	case <-time.After(adoptDelay):
 	case <-ctx.Done():
@@ -322,8 +270,8 @@ func (s *Sessions) adoptAll(ctx context.Context) {
 			break
 		}
 		slices.Reverse(waiting)
-		err := forEach(ctx, waiting, s.adoptOne)
-		s.removeUnowned(ctx)
+		err := leftover.Each(ctx, waiting, s.adoptOne)
+		s.left.Remove(ctx)
 		if err == nil {
 			continue
 		}
@@ -350,25 +298,14 @@ func (s *Sessions) adoptOne(ctx context.Context, session *Session) error {
 	return nil
 }
 
-// queueRemoval hands sandboxes that have no session to Run, which removes them.
-func (s *Sessions) queueRemoval(ids ...boxID) {
-	s.mu.Lock()
-	s.unowned = append(s.unowned, ids...)
-	s.mu.Unlock()
-	select {
-	case s.unownedAdded <- struct{}{}:
-	default:
-	}
-}
-
-// endUnowned removes sandboxes that queueRemoval has added to unowned, until ctx ends: those of
+// endUnowned removes sandboxes that were added to left, until ctx ends: those of
 // sessions that were stopped before their takeover, and those that could not be removed. It also
 // ends those that sessions have given up.
 func (s *Sessions) endUnowned(ctx context.Context) {
-	defer s.removeUnowned(ctx)
+	defer s.left.Remove(ctx)
 	for {
 		select {
-		case <-s.unownedAdded:
+		case <-s.left.Added():
 		case <-ctx.Done():
 			return
 		}
@@ -377,48 +314,9 @@ func (s *Sessions) endUnowned(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		s.removeUnowned(ctx)
-		if forEach(ctx, s.filter(func(c current) bool { return c.stopPending }), s.adoptOne) != nil {
-			s.queueRemoval()
+		s.left.Remove(ctx)
+		if leftover.Each(ctx, s.filter(func(c current) bool { return c.stopPending }), s.adoptOne) != nil {
+			s.left.Add()
 		}
 	}
-}
-
-// removeUnowned removes the sandboxes without a session: those of an earlier server's pool,
-// those that were booting when that server died, and those of sessions that were removed. It
-// does so even if ctx has ended, as nobody will use them. A sandbox that cannot be removed
-// stays in unowned; if the server ends, the next one removes it.
-func (s *Sessions) removeUnowned(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
-	defer cancel()
-	s.mu.Lock()
-	all := s.unowned
-	s.unowned = nil
-	s.mu.Unlock()
-	_ = forEach(ctx, all, func(ctx context.Context, id boxID) error {
-		box, err := s.recoverBox(ctx, id)
-		if err == nil {
-			err = box.Stop(ctx)
-		}
-		if err != nil && !sandbox.Removed(err) {
-			s.Log.Error("could not remove an unowned sandbox; it is tried again", "sandbox", id.id, "runtime",
-				id.runtime, "error", err)
-			s.queueRemoval(id)
-		}
-		return nil
-	})
-}
-
-// forEach calls do for each element of a list, several at a time, until ctx ends, and returns
-// the first error.
-func forEach[T any](ctx context.Context, list []T, do func(context.Context, T) error) error {
-	var work errgroup.Group
-	work.SetLimit(maxAdoptions())
-	for _, x := range list {
-		if ctx.Err() != nil {
-			break
-		}
-		work.Go(func() error { return do(ctx, x) })
-	}
-	return work.Wait()
 }

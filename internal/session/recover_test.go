@@ -20,6 +20,7 @@ import (
 	"sandlot/internal/sandbox"
 	"sandlot/internal/sandbox/sandboxtest"
 	"sandlot/internal/secret"
+	"sandlot/internal/session/leftover"
 	"sandlot/internal/workspace"
 )
 
@@ -224,10 +225,10 @@ func TestAFewAtOnce(t *testing.T) {
 		}
 		w.open(nil)
 		w.adoptAll(context.Background())
-		if most > maxAdoptions() || len(order) != many {
+		if most > leftover.AtOnce() || len(order) != many {
 			t.Errorf("%d at once, %d in all", most, len(order))
 		}
-		if last := ids[many-maxAdoptions():]; !slices.Contains(last, order[0]) {
+		if last := ids[many-leftover.AtOnce():]; !slices.Contains(last, order[0]) {
 			t.Error("one that was not used for long is first")
 		}
 	})

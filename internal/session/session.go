@@ -22,6 +22,8 @@ import (
 	"sandlot/internal/pool"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/secret"
+	"sandlot/internal/session/reason"
+	"sandlot/internal/session/room"
 )
 
 // Record is the stored part of a session.
@@ -110,9 +112,9 @@ type current struct {
 	awakeUntil  time.Time
 	active      int // number of leases
 	removed     bool
-	waiting     bool  // it has a sandbox that has not been taken over yet, from an earlier server or after giveUp
-	stopPending bool  // that sandbox is to be stopped as soon as it is taken over
-	reserved    quota // what reserve has reserved for the session; zero after commit
+	waiting     bool       // it has a sandbox that has not been taken over yet, from an earlier server or after giveUp
+	stopPending bool       // that sandbox is to be stopped as soon as it is taken over
+	reserved    room.Quota // what reserve has reserved for the session; zero after commit
 }
 
 // hasSandbox says whether the session has a sandbox, which may still boot, or belong to an earlier
@@ -231,11 +233,11 @@ func (s *Session) ensureLinked(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return fault.From(ctx.Err())
 		}
-		reason := "its agent stopped answering"
+		why := "its agent stopped answering"
 		if errors.Is(err, sandbox.ErrGone) {
-			reason = deathReason(b)
+			why = reason.Death(b)
 		}
-		s.dropSandbox(b, reason)
+		s.dropSandbox(b, why)
 	}
 	if err := s.adopt(ctx); err != nil { // a sandbox that could not be ended has the workspace
 		return err
@@ -255,7 +257,7 @@ func (s *Session) boot(ctx context.Context) error {
 	if err != nil {
 		return fault.Wrap(fault.SandboxCreation, err, "%v", err)
 	}
-	if c.reserved == (quota{}) { // else create has reserved it
+	if c.reserved == (room.Quota{}) { // else create has reserved it
 		reserved, err := s.sessions.reserve(ctx, r.Owner, r.Home, f)
 		if err != nil {
 			return err
@@ -287,10 +289,10 @@ func (s *Session) boot(ctx context.Context) error {
 			s.mu.Lock()
 			s.giveUp(cmp.Or(s.cur.rec.Lost, "it did not get ready"))
 			s.mu.Unlock()
-			s.sessions.queueRemoval()
+			s.sessions.left.Add()
 		}
 		err = errors.Join(err, s.update(func(r *Record) { r.endSandbox(id, !remains) }))
-		return fault.Wrap(fault.SandboxCreation, err, "%s", creationAdvice(err))
+		return fault.Wrap(fault.SandboxCreation, err, "%s", reason.Start(err))
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -298,23 +300,6 @@ func (s *Session) boot(ctx context.Context) error {
 	s.cur.booted = b
 	s.sessions.publish(s.cur.rec, event.SessionBooted, f.Name, time.Since(began))
 	return nil
-}
-
-func creationAdvice(err error) string {
-	if failed, ok := errors.AsType[*pool.StartError](err); ok {
-		return failed.Error()
-	}
-	switch {
-	case errors.Is(err, pool.ErrElsewhere):
-		return pool.ErrElsewhere.Error() + ". Nothing of them is lost; the server's log says where they are"
-	case errors.Is(err, pool.ErrMissing):
-		return pool.ErrMissing.Error() + "; begin a new session. The server's log says where it was"
-	case errors.Is(err, sandbox.ErrUnavailable):
-		return sandbox.Advice(err)
-	case errors.Is(err, context.DeadlineExceeded):
-		return "the sandbox did not start in time"
-	}
-	return "the runtime could not start it; the server's log says why"
 }
 
 func (s *Session) setBooting(yes bool) {
@@ -372,7 +357,7 @@ func (s *Session) destroy(b *pool.Booted) (ended bool) {
 	err := b.Destroy()
 	if err != nil {
 		s.sessions.Log.Error("could not remove a sandbox; it is tried again", "sandbox", b.ID, "error", err)
-		s.sessions.queueRemoval()
+		s.sessions.left.Add()
 		return false
 	}
 	s.mu.Lock()
@@ -381,27 +366,6 @@ func (s *Session) destroy(b *pool.Booted) (ended bool) {
 		s.cur.waiting, s.cur.stopPending = false, false
 	}
 	return true
-}
-
-// deathReason says why a sandbox is dead, in words for the user.
-func deathReason(b *pool.Booted) string {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-	defer cancel()
-	st, err := b.Box.Status(ctx)
-	if err != nil {
-		return "it died"
-	}
-	switch st.Reason {
-	case "memory":
-		return fmt.Sprintf("all of it had reached its memory limit of %d MB", b.Flavor.MemoryMB)
-	case "disk":
-		return "it had written more than its disk limit"
-	case "volume":
-		return "it went on writing into a shared folder that is full"
-	case "killed":
-		return "it was killed"
-	}
-	return "it died"
 }
 
 // Lease is the use of a session for one call. Release ends it.
@@ -443,37 +407,37 @@ func (l *Lease) Fault(ctx context.Context, err error, kind fault.Kind) error {
 	if ctx.Err() != nil && !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return fault.From(ctx.Err())
 	}
-	if f := refusal(err); f != nil {
+	if f := reason.Refused(err); f != nil {
 		return f.With("session_id", l.ID())
 	}
-	reason, errorType := "", typeEnded
+	why, errorType := "", typeEnded
 	statusCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
 	// When a sandbox dies, its link closes a moment before Status reports it as dead.
 	for range 20 {
 		st, serr := l.Booted.Box.Status(statusCtx)
 		if serr == nil && st.State == sandbox.Dead { // a runtime that does not answer says nothing about it
-			reason = deathReason(l.Booted)
+			why = reason.Death(l.Booted)
 			break
 		}
 		if agent.ReasonOf(err) == agent.TimedOut || errors.Is(err, context.DeadlineExceeded) ||
 			errors.Is(err, agent.ErrProtocol) {
-			reason, errorType = "its agent stopped answering", typeUnresponsive
+			why, errorType = "its agent stopped answering", typeUnresponsive
 			break
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	if reason == "" {
+	if why == "" {
 		return l.withSession(fault.Wrap(kind, err,
 			"the link to the sandbox broke in the middle of the call; the session lives on"), "link_lost")
 	}
-	if !l.drop(ctx, reason) && errorType == typeUnresponsive { // a dead one is dropped by the next call
+	if !l.drop(ctx, why) && errorType == typeUnresponsive { // a dead one is dropped by the next call
 		return l.withSession(fault.Wrap(kind, err, "the session's sandbox did not answer, and could not be ended: "+
 			"other calls are starting or ending it; try again"), errorType)
 	}
 	return l.withSession(fault.Wrap(kind, err,
 		"the session's sandbox had to end: %s. Files in /workspace are kept; variables, processes and everything "+
-			"outside /workspace are gone. The next call starts it again", reason), errorType).
+			"outside /workspace are gone. The next call starts it again", why), errorType).
 		With("lost", []string{"variables", "processes"}).With("kept", []string{pool.WorkspaceDir})
 }
 
@@ -504,25 +468,6 @@ func (l *Lease) withSession(f *fault.Error, errorType string) *fault.Error {
 		f = f.With("template", l.Booted.Template.Name).With("error_type", errorType)
 	}
 	return f.With("session_id", l.ID())
-}
-
-// refusal returns the fault for a call that the agent refused, or nil.
-func refusal(err error) *fault.Error {
-	r, ok := errors.AsType[*agent.Refusal](err)
-	if !ok {
-		return nil
-	}
-	switch r.Reason {
-	case agent.NotFound:
-		return fault.Wrap(fault.NotFound, err, "%s", r.Message)
-	case agent.Conflict, agent.OutsideRoot, agent.Denied:
-		return fault.Wrap(fault.FileAccess, err, "%s", r.Message)
-	case agent.Invalid:
-		return fault.Wrap(fault.InvalidParameters, err, "%s", r.Message)
-	case agent.Exhausted:
-		return fault.Wrap(fault.ResourceLimit, err, "%s", r.Message)
-	}
-	return nil
 }
 
 // Info is what users may know of their own sessions.

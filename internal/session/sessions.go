@@ -12,8 +12,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"golang.org/x/sync/semaphore"
 
@@ -26,6 +24,9 @@ import (
 	"sandlot/internal/pool"
 	quotas "sandlot/internal/quota"
 	"sandlot/internal/secret"
+	"sandlot/internal/session/leftover"
+	"sandlot/internal/session/room"
+	"sandlot/internal/session/variable"
 )
 
 // Rules are the templates and flavors on offer, and the limits of sessions.
@@ -103,8 +104,8 @@ type Bound interface {
 // Sessions has all sessions of all principals.
 type Sessions struct {
 	Config
-	policies     atomic.Pointer[Policies] // nil: sandboxes reach nothing
-	unownedAdded chan struct{}            // receives when a sandbox is added to unowned
+	policies atomic.Pointer[Policies] // nil: sandboxes reach nothing
+	left     *leftover.Queue          // living sandboxes without a session; Run removes them
 
 	storedMu   sync.Mutex            // held to store counts
 	storedDays map[string]egress.Day // in the store, by principal
@@ -114,19 +115,18 @@ type Sessions struct {
 	removedDays int64 // the store has no traffic of days before that one; used by sweep
 
 	mu        sync.Mutex
-	unowned   []boxID // living sandboxes without a session; Run removes them
-	unensured error   // why Recover could not make the folders of all workspaces
+	unensured error // why Recover could not make the folders of all workspaces
 	sessions  map[string]*Session
 	homes     map[string]*Session         // by owner
-	reserved  map[string]quota            // what sessions that are booting have reserved, by owner
+	reserved  map[string]room.Quota       // what sessions that are booting have reserved, by owner
 	days      map[string]*egress.DayMeter // by owner
 }
 
 // New returns Sessions without any session. Recover loads the stored ones.
 func New(c Config) *Sessions {
-	return &Sessions{Config: c, unownedAdded: make(chan struct{}, 1), storedDays: map[string]egress.Day{},
+	return &Sessions{Config: c, left: leftover.New(c.Pool, c.Log), storedDays: map[string]egress.Day{},
 		sessions: map[string]*Session{},
-		homes:    map[string]*Session{}, reserved: map[string]quota{}, days: map[string]*egress.DayMeter{}}
+		homes:    map[string]*Session{}, reserved: map[string]room.Quota{}, days: map[string]*egress.DayMeter{}}
 }
 
 // OpenRequest says which session a call is for.
@@ -190,20 +190,17 @@ func (s *Sessions) applyBound(ctx context.Context, r Record, booted *pool.Booted
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), boundTimeout)
 	defer cancel()
-	err := s.Pool.SetBound(ctx, booted, version, func() (*agent.Bound, error) {
-		return s.Bound.Settings(r.Owner,
-			r.ID)
-	})
+	settings := func() (*agent.Bound, error) { return s.Bound.Settings(r.Owner, r.ID) }
+	err := s.Pool.SetBound(ctx, booted, version, settings)
 	if err != nil { // the next call tries again
 		s.Log.Warn("could not give a sandbox the placeholders of bound secrets", "sandbox", booted.ID, "error", err)
 	}
 }
 
-// boundTimeout is the timeout to give a sandbox the placeholders of bound secrets.
-const boundTimeout = 10 * time.Second
-
-// identityTimeout is the timeout to set the git identity of a sandbox.
-const identityTimeout = 5 * time.Second
+const (
+	boundTimeout    = 10 * time.Second // to give a sandbox the placeholders of bound secrets
+	identityTimeout = 5 * time.Second  // to set the git identity of a sandbox
+)
 
 // setIdentity sets the git identity of a sandbox to the principal, unless that is the local
 // user, for whom the default is right.
@@ -213,31 +210,15 @@ func (s *Sessions) setIdentity(ctx context.Context, p auth.Principal, booted *po
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), identityTimeout)
 	defer cancel()
-	if err := s.Pool.SetIdentity(ctx, booted, identity(p)); err != nil {
+	if err := s.Pool.SetIdentity(ctx, booted, agent.IdentityOf(p.Name)); err != nil {
 		s.Log.Warn("could not tell a sandbox who its user is", "sandbox", booted.ID, "error", err)
 	}
-}
-
-// identity is the git author for a principal. The e-mail address is invalid, unless the
-// principal's name is an address.
-func identity(p auth.Principal) *agent.Identity {
-	if name, host, ok := strings.Cut(p.Name, "@"); ok && name != "" && host != "" &&
-		!strings.ContainsAny(p.Name, " <>") {
-		return &agent.Identity{Name: name, Email: p.Name}
-	}
-	mailbox := strings.Map(func(r rune) rune {
-		if r < utf8.RuneSelf && (unicode.IsLetter(r) || unicode.IsDigit(r)) || strings.ContainsRune("._+-", r) {
-			return r
-		}
-		return '-'
-	}, p.Name)
-	return &agent.Identity{Name: p.Name, Email: mailbox + "@sandlot.invalid"}
 }
 
 // findOrCreate returns the session that a asks for, and creates it if necessary.
 func (s *Sessions) findOrCreate(ctx context.Context, p auth.Principal,
 	a OpenRequest) (session *Session, created bool, err error) {
-	if err := checkVariables(a.Env); err != nil {
+	if err := variable.Check(a.Env); err != nil {
 		return nil, false, err
 	}
 	wanted := a.Wanted(p)

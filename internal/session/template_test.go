@@ -34,7 +34,7 @@ func TestRemovedTemplate(t *testing.T) {
 		w.Close(context.Background())
 
 		w.open(nil) // without it
-		w.removeUnowned(context.Background())
+		w.left.Remove(context.Background())
 		if _, alive := w.fake.Count(); alive != 0 {
 			t.Errorf("%d sandboxes of a removed template live on", alive)
 		}
@@ -110,7 +110,7 @@ func TestTwoRuntimes(t *testing.T) {
 				t.Errorf("%s has another sandbox: %q", got.Booted.Template.Name, got.Notice)
 			}
 		}
-		w.removeUnowned(context.Background())
+		w.left.Remove(context.Background())
 		if _, alive := second.Count(); alive != 1 {
 			t.Errorf("%d sandboxes of the second runtime live", alive)
 		}

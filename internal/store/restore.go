@@ -231,9 +231,9 @@ func (s *DB) Restore(ctx context.Context, prepared, id string, keep func(workspa
 	})
 }
 
-// goOn makes sessions that were there before the restore keep their sandboxes, and sleep on. A restore is a use of all sessions: the
-// times of the backup may be so long ago that their files would be removed. The images of the others are of the backup's
-// time, and gone.
+// goOn makes sessions that were there before the restore keep their sandboxes, and sleep on. A restore is a use of all
+// sessions: the times of the backup may be so long ago that their files would be removed. The images of the others are
+// of the backup's time, and gone.
 func goOn(ctx context.Context, tx *sql.Tx, before []session.Record) error {
 	if _, err := tx.ExecContext(ctx, `UPDATE sessions SET used = ?, slept = 0, image = '',
 		lost = CASE WHEN image <> '' AND lost = '' THEN 'a backup was restored' ELSE lost END,

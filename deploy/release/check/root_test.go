@@ -122,7 +122,8 @@ func (r root) working(t *testing.T, version, upgrade string) {
 		t.Errorf("%q, %v", by, err)
 	}
 	// As the unit starts it.
-	r.serves(t, "import os; print(6*7, os.path.exists('/opt/sandlot'))", "42 False", "runuser", "--user", "sandlot", "--",
+	r.serves(t, "import os; print(6*7, os.path.exists('/opt/sandlot'))", "42 False",
+		"runuser", "--user", "sandlot", "--",
 		"env", "HOME=/var/lib/sandlot", "SANDLOT_NETWORK_REGISTRIES=none", "sandlot", "--state-dir", "/var/lib/sandlot")
 }
 
@@ -142,8 +143,9 @@ func (r root) gone(t *testing.T) {
 // call asks the server at a port of this machine to run code, until it answers as wanted.
 func call(t *testing.T, port int, code, want string) {
 	t.Helper()
-	text, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": map[string]any{
-		"name": "execute_code", "arguments": map[string]string{"code": code}}})
+	text, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": 1, "method": "tools/call",
+		"params": map[string]any{
+			"name": "execute_code", "arguments": map[string]string{"code": code}}})
 	if err != nil {
 		t.Fatal(err)
 	}

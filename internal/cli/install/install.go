@@ -223,8 +223,8 @@ func (p *program) fileOf(ctx context.Context, k clientconfig.Client, f *installF
 	isSure := f.windows && f.file == ""
 	if wsl.Here() == "" || !isSure && (f.file != "" || err != nil || missing == nil) {
 		if f.windows && wsl.Here() == "" {
-			return "", p.Usage(errors.New("--windows is for a Sandlot that runs in WSL, and WSL_DISTRO_NAME, which says " +
-				"so, is not set. In WSL, run this as yourself in a terminal of the distribution, without sudo; on " +
+			return "", p.Usage(errors.New("--windows is for a Sandlot that runs in WSL, and WSL_DISTRO_NAME, which " +
+				"says so, is not set. In WSL, run this as yourself in a terminal of the distribution, without sudo; on " +
 				"Windows itself, leave --windows out"))
 		}
 		return file, err
@@ -278,8 +278,8 @@ func (p *program) setAddress(ctx context.Context, k clientconfig.Client, f insta
 	hasToken := s.Token != "" || s.TokenEnv != ""
 	starts := k.StdioOnly() || f.stdio || f.windows
 	if f.windows && s.URL != "" {
-		return false, p.Usage(errors.New("--windows starts the Sandlot of this distribution; for a server elsewhere, leave " +
-			"--url and SANDLOT_SERVER out, or install Sandlot in Windows and run this there"))
+		return false, p.Usage(errors.New("--windows starts the Sandlot of this distribution; for a server elsewhere, " +
+			"leave --url and SANDLOT_SERVER out, or install Sandlot in Windows and run this there"))
 	}
 	if s.URL == "" && (starts || !hasToken && !p.listens(ctx, cfg)) {
 		if hasToken {

@@ -106,6 +106,7 @@ type Stdio struct {
 type Processes struct {
 	Reaper   *Reaper
 	Enforcer *Enforcer
+	Activity Activity
 	// Dir is the working directory of commands without one, and the base of relative ones.
 	Dir func() string
 	// Env returns the environment of a process, given the call's own variables. NoColor is set

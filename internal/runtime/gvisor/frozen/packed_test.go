@@ -38,8 +38,8 @@ func TestPack(t *testing.T) {
 	for what, c := range map[string]struct {
 		packed []byte
 		max    int64
-	}{"half": {small[:len(small)/2], size}, "all but a byte": {small[:len(small)-1], size}, "another bit": {wrong, size},
-		"no packed file": {content, size}, "more than allowed": {small, size - 1}} {
+	}{"half": {small[:len(small)/2], size}, "all but a byte": {small[:len(small)-1], size},
+		"another bit": {wrong, size}, "no packed file": {content, size}, "more than allowed": {small, size - 1}} {
 		os.WriteFile(path("x.zst"), c.packed, 0o600)
 		if err := unpack(t.Context(), path("x.zst"), path("x"), c.max); err == nil {
 			t.Errorf("%s was unpacked", what)

@@ -1,10 +1,6 @@
-package session
+package agent
 
-import (
-	"testing"
-
-	"sandlot/internal/auth"
-)
+import "testing"
 
 func TestIdentity(t *testing.T) {
 	for name, want := range map[string][2]string{
@@ -14,7 +10,7 @@ func TestIdentity(t *testing.T) {
 		"a@b <c>":          {"a@b <c>", "a-b--c-@sandlot.invalid"},
 		"@":                {"@", "-@sandlot.invalid"},
 	} {
-		if id := identity(auth.Principal{Name: name}); id.Name != want[0] || id.Email != want[1] {
+		if id := IdentityOf(name); id.Name != want[0] || id.Email != want[1] {
 			t.Errorf("%q: %q <%s>", name, id.Name, id.Email)
 		}
 	}

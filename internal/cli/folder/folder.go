@@ -1,0 +1,82 @@
+// Package folder shows state folders: servers, sandboxes, and sessions that sleep.
+package folder
+
+import (
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	"sandlot/internal/app"
+	"sandlot/internal/cli/plain"
+	"sandlot/internal/servers/spec"
+)
+
+// Show prints state folders, with what runs and sleeps in each.
+func Show(out io.Writer, folders []app.StateFolder) error {
+	if len(folders) == 0 {
+		_, err := fmt.Fprintln(out, "nothing of Sandlot runs")
+		return err
+	}
+	for i, f := range folders {
+		if i > 0 {
+			fmt.Fprintln(out)
+		}
+		server := "no server"
+		if f.Server != nil {
+			server = fmt.Sprintf("server %d, for %s", f.Server.PID, age(f.Server.Since))
+		}
+		if f.Deleted {
+			server = "the folder was deleted"
+		}
+		fmt.Fprintf(out, "%s: %s, %d sandboxes%s\n", plain.Cell(f.Path), server, len(f.Sandboxes), asleep(f))
+		if len(f.Sandboxes) == 0 {
+			continue
+		}
+		t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+		lost := false
+		fmt.Fprintln(t, "  SESSION\tOWNER\tTEMPLATE\tRUNTIME\tAGE\tMEMORY\tPID\tSERVER")
+		for _, s := range f.Sandboxes {
+			session, held := s.Session, "yes"
+			if session == "" {
+				session = "-"
+			}
+			switch {
+			case s.Lost:
+				held, lost = "lost", true
+			case !s.HasServer:
+				held = "no"
+			}
+			fmt.Fprintf(t, "  %s\t%s\t%s\t%s\t%s\t%d MB\t%d\t%s\n", plain.Cell(session), plain.Cell(s.Owner),
+				plain.Cell(s.Template), s.Runtime, age(s.Since), s.MemoryBytes>>20, s.PID, held)
+		}
+		if err := t.Flush(); err != nil {
+			return err
+		}
+		if lost {
+			end := spec.CommandLine([]string{"sandlot", "--state-dir", f.Path, "stop", "--sessions"})
+			fmt.Fprintf(out, "  Records of lost ones were deleted; this ends them: %s\n", plain.Text(end))
+		}
+	}
+	return nil
+}
+
+// asleep says how many sessions of a state folder sleep; empty: none.
+func asleep(f app.StateFolder) string {
+	if len(f.Asleep) == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", %d sessions sleep", len(f.Asleep))
+}
+
+// age returns the time since then, in its two largest units.
+func age(since time.Time) string {
+	d := max(time.Since(since), 0).Truncate(time.Second)
+	switch {
+	case d > 24*time.Hour:
+		return fmt.Sprintf("%dd%dh", d/(24*time.Hour), d%(24*time.Hour)/time.Hour)
+	case d > time.Hour:
+		return fmt.Sprintf("%dh%dm", d/time.Hour, d%time.Hour/time.Minute)
+	}
+	return d.String()
+}

@@ -1,0 +1,73 @@
+// Package reason owns the words in which users are told why a session's sandbox did not start, has ended, or refused a
+// call.
+package reason
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"sandlot/internal/agent"
+	"sandlot/internal/fault"
+	"sandlot/internal/pool"
+	"sandlot/internal/sandbox"
+)
+
+// Start returns why a sandbox did not start, and what to do.
+func Start(err error) string {
+	if failed, ok := errors.AsType[*pool.StartError](err); ok {
+		return failed.Error()
+	}
+	switch {
+	case errors.Is(err, pool.ErrElsewhere):
+		return pool.ErrElsewhere.Error() + ". Nothing of them is lost; the server's log says where they are"
+	case errors.Is(err, pool.ErrMissing):
+		return pool.ErrMissing.Error() + "; begin a new session. The server's log says where it was"
+	case errors.Is(err, sandbox.ErrUnavailable):
+		return sandbox.Advice(err)
+	case errors.Is(err, context.DeadlineExceeded):
+		return "the sandbox did not start in time"
+	}
+	return "the runtime could not start it; the server's log says why"
+}
+
+// Death returns why a sandbox is dead.
+func Death(b *pool.Booted) string {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	st, err := b.Box.Status(ctx)
+	if err != nil {
+		return "it died"
+	}
+	switch st.Reason {
+	case "memory":
+		return fmt.Sprintf("all of it had reached its memory limit of %d MB", b.Flavor.MemoryMB)
+	case "disk":
+		return "it had written more than its disk limit"
+	case "volume":
+		return "it went on writing into a shared folder that is full"
+	case "killed":
+		return "it was killed"
+	}
+	return "it died"
+}
+
+// Refused returns the fault for a call that the agent refused, or nil.
+func Refused(err error) *fault.Error {
+	r, ok := errors.AsType[*agent.Refusal](err)
+	if !ok {
+		return nil
+	}
+	switch r.Reason {
+	case agent.NotFound:
+		return fault.Wrap(fault.NotFound, err, "%s", r.Message)
+	case agent.Conflict, agent.OutsideRoot, agent.Denied:
+		return fault.Wrap(fault.FileAccess, err, "%s", r.Message)
+	case agent.Invalid:
+		return fault.Wrap(fault.InvalidParameters, err, "%s", r.Message)
+	case agent.Exhausted:
+		return fault.Wrap(fault.ResourceLimit, err, "%s", r.Message)
+	}
+	return nil
+}
