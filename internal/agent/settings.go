@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"time"
@@ -23,6 +24,9 @@ type Settings struct {
 	Bound *Bound    // nil: unchanged
 	// Variables are those of the session, which replace the last ones, also in interpreters that run; nil: unchanged.
 	Variables map[string]string
+	// Renew says that the sandbox is a copy of another one: interpreters get new random numbers, or, if they cannot,
+	// start again.
+	Renew bool
 }
 
 // Bound is what stands in a sandbox for secrets that only the server has.
@@ -66,6 +70,7 @@ func (s Settings) message() *agentv1.ConfigureRequest {
 		m.Bound = &agentv1.Bound{Env: b.Env, Ca: b.CA, Bundles: b.Bundles, Files: b.Files,
 			Java: b.Java, JavaStores: b.JavaStores}
 	}
+	m.Renew = s.Renew
 	if s.Variables != nil {
 		m.Variables = &agentv1.Variables{Env: s.Variables}
 	}
@@ -77,7 +82,10 @@ func (c *Client) Configure(ctx context.Context, s Settings) error {
 	if s.Bound != nil || s.Variables != nil {
 		defer c.closeDirect()()
 	}
-	_, err := call(ctx, c.rpc.Configure, s.message())
+	m, err := call(ctx, c.rpc.Configure, s.message())
+	if err == nil && s.Renew && !m.Renewed {
+		err = errors.New("the agent is of an earlier version of Sandlot, which does not renew random numbers")
+	}
 	return err
 }
 

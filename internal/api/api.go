@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"sandlot/internal/api/metric"
 	"sandlot/internal/api/page"
 	"sandlot/internal/api/preview"
 	"sandlot/internal/auth"
@@ -32,7 +33,7 @@ type Config struct {
 	Limits  *limit.Limiter
 	Gateway *gateway.Gateway
 	Hub     *hub.Hub
-	Metrics *Metrics
+	Metrics *metric.Metrics
 	// CheckRuntime returns an error when the runtime does not work.
 	CheckRuntime func(ctx context.Context) error
 	Version      string
@@ -121,13 +122,13 @@ const apiMethods = "GET, HEAD, POST, PUT, PATCH, DELETE"
 // Handler returns the handler for listeners that anyone on the network, or on this machine,
 // can reach.
 func (s *Server) Handler() http.Handler {
-	return s.Proxies.forwarded(s.Metrics.count(s.Log, s.previews.Middleware(s.Origins.protect(s.mux))))
+	return s.Proxies.forwarded(count(s.Metrics, s.Log, s.previews.Middleware(s.Origins.protect(s.mux))))
 }
 
 // SocketHandler returns the handler for the Unix socket in the state folder. Only the user who runs the
 // server can open it, so a client there needs no token. If it sends one, it has the rights of the token.
 func (s *Server) SocketHandler() http.Handler {
-	return s.Metrics.count(s.Log, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return count(s.Metrics, s.Log, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") == "" {
 			r = r.WithContext(auth.NewContext(r.Context(), auth.SocketOwner()))
 		}

@@ -16,6 +16,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"sandlot/internal/api/metric"
 	"sandlot/internal/auth"
 	"sandlot/internal/egress"
 	"sandlot/internal/event"
@@ -119,14 +120,22 @@ func (exposed) RemovePort(context.Context, string, int) error { return nil }
 type who struct{}
 
 func (who) Tools(context.Context, auth.Principal) []tool.Tool {
-	return []tool.Tool{{Name: "get_sessions"}, {Name: "old_name", Alias: "get_sessions"}, {Name: "fails"},
-		{Name: "list_external_mcp", Alias: "get_sessions"}}
+	all := []tool.Tool{{Name: "get_sessions"}, {Name: "old_name", Alias: "get_sessions"}, {Name: "fails"}}
+	for name := range operationsOf {
+		all = append(all, tool.Tool{Name: name, Alias: "get_sessions"})
+	}
+	return all
 }
+
+// operationsOf are the operations of further tools that routes call.
+var operationsOf = map[string]policy.Operation{"list_external_mcp": policy.MCPList, "fork_session": policy.SessionFork,
+	"snapshot_session": policy.SnapshotCreate, "list_snapshots": policy.SnapshotList,
+	"restore_snapshot": policy.SnapshotRestore, "remove_snapshot": policy.SnapshotRemove}
 
 func (w who) Find(p auth.Principal, name string) (tool.Callable, bool) {
 	f := tool.Callable{Operation: policy.SessionList, Call: w.call}
-	if name == "list_external_mcp" {
-		f.Operation = policy.MCPList
+	if o, ok := operationsOf[name]; ok {
+		f.Operation = o
 	}
 	return f, slices.ContainsFunc(w.Tools(context.Background(), p), func(t tool.Tool) bool { return t.Name == name })
 }
@@ -186,7 +195,7 @@ func newEdge(t *testing.T, mode auth.Mode, g OriginCheck, more ...func(*hub.Conf
 	e.Server = New(Config{Authenticator: door, Hub: h, Origins: g, Version: "v1.2.3", Log: log,
 		Gateway: gateway.New(gateway.Config{Hub: h, NewSession: func(auth.Principal) bool { return false },
 			Connected: func(auth.Principal) {}, MaxBody: 1 << 20, Log: log}),
-		Metrics:      NewMetrics(book.Live, func() map[string]int { return nil }, nil),
+		Metrics:      metric.New(book.Live, func() map[string]int { return nil }, nil),
 		CheckRuntime: func(context.Context) error { return e.broken }})
 	t.Cleanup(e.Server.Close)
 	return e

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"sandlot/internal/api/metric"
 	"sandlot/internal/api/openapi"
 	"sandlot/internal/api/protocol"
 	"sandlot/internal/hub"
@@ -20,7 +21,7 @@ const documentText = "Sandlot gives AI agents sandboxes and third-party MCP serv
 
 // Document describes all routes and, each with a path of its own, the tools.
 func Document(version string, tools []tool.Tool) *openapi.Document {
-	s := &Server{Config: Config{Metrics: &Metrics{}}}
+	s := &Server{Config: Config{Metrics: &metric.Metrics{}}}
 	var routes []openapi.Route
 	for _, r := range s.routes() {
 		method, path := openapi.SplitPattern(r.pattern)

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"sandlot/internal/api/metric"
 	"sandlot/internal/auth"
 )
 
@@ -41,13 +42,13 @@ func TestWhoMayReadMetrics(t *testing.T) {
 
 // What a server in a sandbox answers makes no more series than there are statuses.
 func TestSeriesAreBounded(t *testing.T) {
-	m := NewMetrics(func() int { return 0 }, func() map[string]int { return nil }, nil)
+	m := metric.New(func() int { return 0 }, func() map[string]int { return nil }, nil)
 	for code := 100; code < 1000; code++ {
-		m.requests.WithLabelValues(method("GET"), status(code)).Inc()
+		m.Request("GET", code)
 	}
 	for n := range 100 {
-		m.requests.WithLabelValues(method(fmt.Sprint("M", n)), status(200)).Inc()
-		m.Call(External, "ok", time.Millisecond)
+		m.Request(fmt.Sprint("M", n), 200)
+		m.Call(metric.External, "ok", time.Millisecond)
 	}
 	all, err := m.Registry.Gather()
 	if err != nil {

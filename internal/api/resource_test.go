@@ -22,6 +22,7 @@ import (
 	"sandlot/internal/servers"
 	"sandlot/internal/servers/serverstest"
 	"sandlot/internal/session"
+	"sandlot/internal/snapshot"
 	"sandlot/internal/tool"
 	"sandlot/internal/vault"
 )
@@ -109,7 +110,8 @@ func newRoads(t *testing.T) *roads {
 	rules := new(policy.Current)
 	rules.Set(policy.Compile(nil).With(r.engine))
 	r.edge = newEdge(t, auth.Required, OriginCheck{Loopback: true}, func(c *hub.Config) {
-		tools := builtin.New(builtin.Config{Sessions: c.Sessions, Ports: c.Ports, Connections: connections})
+		tools := builtin.New(builtin.Config{Sessions: c.Sessions, Ports: c.Ports, Connections: connections,
+			Snapshots: snapshot.New(snapshot.Config{})})
 		t.Cleanup(tools.Close)
 		c.Sources, c.Servers, c.Rules = []tool.Source{tools, connections}, connections, rules
 		c.Vault = &vault.Vault{Store: &sealed{all: map[[2]string]vault.Record{}}, CreateKey: true,
@@ -262,6 +264,16 @@ func TestResourcesAreTheSameOnAllRoads(t *testing.T) {
 			inSession(other)},
 		{"stop_session", `{"session_id":"home"}`, road{"an end": r.http("DELETE", at("home", ""), "")},
 			policy.SessionStop, inSession(home)},
+		{"fork_session", s(``), road{"a fork": r.http("POST", at(other, "/fork"), "")}, policy.SessionFork,
+			inSession(other)},
+		{"snapshot_session", s(``), road{"a snapshot": r.http("POST", at(other, "/snapshots"), "")},
+			policy.SnapshotCreate, inSession(other)},
+		{"list_snapshots", `{}`, road{"a list": r.http("GET", "/v1/snapshots", "")}, policy.SnapshotList,
+			policy.Resource{}},
+		{"restore_snapshot", s(`,"name":"x"`), road{"a restore": r.http("POST", "/v1/snapshots/x/restore", s(``))},
+			policy.SnapshotRestore, inSession(other)},
+		{"remove_snapshot", `{"name":"x"}`, road{"a removal": r.http("DELETE", "/v1/snapshots/x", "")},
+			policy.SnapshotRemove, policy.Resource{}},
 		{"", "", road{"a network": r.http("GET", at(other, "/network"), ""),
 			"the home's": r.http("GET", at(other, "/network"), "")}, policy.NetworkRead, inSession(other)},
 		{"", "", road{"a change": r.http("PATCH", at(other, "/network"), "{}")}, policy.NetworkChange,

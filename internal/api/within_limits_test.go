@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"sandlot/internal/api/conn"
+	"sandlot/internal/api/metric"
 	"sandlot/internal/api/preview"
 	"sandlot/internal/auth"
 	"sandlot/internal/limit"
@@ -253,9 +254,9 @@ func TestBodiesComeInTime(t *testing.T) {
 // A client that takes nothing of an answer for a minute is cut off.
 func TestReadersMove(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := NewMetrics(func() int { return 0 }, func() map[string]int { return nil }, nil)
+		m := metric.New(func() int { return 0 }, func() map[string]int { return nil }, nil)
 		ended := make(chan error, 1)
-		dial := within(t, m.count(slog.New(slog.DiscardHandler),
+		dial := within(t, count(m, slog.New(slog.DiscardHandler),
 			http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				for {
 					if _, err := w.Write(make([]byte, 1<<20)); err != nil {

@@ -18,6 +18,7 @@ import (
 
 	"sandlot/internal/api"
 	"sandlot/internal/api/conn"
+	"sandlot/internal/api/metric"
 	"sandlot/internal/app/memorylimit"
 	"sandlot/internal/audit"
 	"sandlot/internal/auth"
@@ -41,6 +42,7 @@ import (
 	"sandlot/internal/servers"
 	"sandlot/internal/session"
 	"sandlot/internal/session/awake"
+	"sandlot/internal/snapshot"
 	"sandlot/internal/store"
 	"sandlot/internal/telemetry"
 	"sandlot/internal/template"
@@ -63,6 +65,7 @@ type App struct {
 	egress        *egress.Broker
 	pool          *pool.Pool
 	sessions      *session.Sessions
+	snapshots     *snapshot.Snapshots
 	ports         *port.Ports
 	verifier      *oidc.Verifier // nil: there are no OIDC issuers
 	authenticator *auth.Authenticator
@@ -196,9 +199,15 @@ func (a *App) openSessions(ctx context.Context) error {
 		MayCreate: func(ctx context.Context, p auth.Principal, template string) error {
 			return a.hub.MayCreateSession(ctx, p, template)
 		}}
+	a.snapshots = snapshot.New(snapshot.Config{Store: a.store, Log: a.log, DiskBytes: limits.Hibernation.DiskBytes,
+		MayCreate: func(ctx context.Context, p auth.Principal, session string) error {
+			return a.hub.MaySnapshot(ctx, p, session)
+		}})
 	a.sessions = session.New(session.Config{Pool: a.pool, Store: a.store, Log: a.log, Egress: a.egress,
 		Bound:  boundSettings{a.bound, a.registries.certificates},
-		Sealer: a.vault, Quotas: a.quotas, Events: a.events, Rules: limits})
+		Sealer: a.vault, Quotas: a.quotas, Events: a.events, Rules: limits,
+		Kept: a.snapshots.Kept, KeptBytes: a.snapshots.Bytes})
+	a.snapshots.Sessions = a.sessions
 	networkPolicies, err := policies(c)
 	if err != nil {
 		return err
@@ -220,6 +229,9 @@ func (a *App) openSessions(ctx context.Context) error {
 				a.sessions.TemplatePolicy(name), egress.NewMeter(egress.Traffic{}, nil))
 		}})
 	a.builder.Load(ctx)
+	if err := a.snapshots.Recover(ctx); err != nil {
+		return err
+	}
 	if err := a.sessions.Recover(ctx); err != nil {
 		return fault.Wrap(fault.Configuration, err, "what an earlier server left could not be taken over: %v", err)
 	}
@@ -281,8 +293,9 @@ func (a *App) openEdges(ctx context.Context) error {
 		return err
 	}
 	sessionFlavors, _ := flavors(c)
-	a.tools = builtin.New(builtin.Config{Events: a.events, Sessions: a.sessions, Ports: a.ports, Connections: a.servers,
-		Consent: tool.Policy(c.MCP.Consent), Templates: a.templates.Offered, Flavors: sessionFlavors,
+	a.tools = builtin.New(builtin.Config{Events: a.events, Sessions: a.sessions, Snapshots: a.snapshots, Ports: a.ports,
+		Connections: a.servers, Consent: tool.Policy(c.MCP.Consent),
+		Templates: a.templates.Offered, Flavors: sessionFlavors,
 		Volumes: a.volumes.Usage,
 		Timeout: c.Sessions.CallTimeout, MaxTimeout: c.Sessions.MaxCallTimeout, MaxOutput: c.Output.MaxCharacters,
 		Labeled: c.Output.Style == "labeled", TokenContext: a.watch.TokenContext, Log: a.log})
@@ -304,7 +317,7 @@ func (a *App) openEdges(ctx context.Context) error {
 		QuestionTimeout: func() time.Duration { return a.active.Load().Policy.QuestionTimeout },
 		Log:             a.log,
 		Observe: func(ctx context.Context, call tool.Call, outcome string, took time.Duration) {
-			label := api.External
+			label := metric.External
 			if a.isOwnTool(call.Name) {
 				label = call.Name
 			}
@@ -330,12 +343,12 @@ func (a *App) openEdges(ctx context.Context) error {
 	return nil
 }
 
-func (a *App) metrics() *api.Metrics {
+func (a *App) metrics() *metric.Metrics {
 	names := []string{}
 	for _, t := range a.templates.List() {
 		names = append(names, t.Name)
 	}
-	m := api.NewMetrics(a.sessions.Live, a.pool.Sizes, names)
+	m := metric.New(a.sessions.Live, a.pool.Sizes, names)
 	m.CountStarts(a.pool.Started)
 	m.CountNetwork(a.egress.Totals)
 	if a.recorder != nil {

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"sandlot/internal/api"
+	"sandlot/internal/api/metric"
 	"sandlot/internal/audit"
 	"sandlot/internal/fault"
 	"sandlot/internal/telemetry"
@@ -34,7 +34,7 @@ func (a *App) openTelemetry(ctx context.Context) (err error) {
 }
 
 // sendTelemetry sends telemetry, with these metrics, until the server is closed.
-func (a *App) sendTelemetry(m *api.Metrics) error {
+func (a *App) sendTelemetry(m *metric.Metrics) error {
 	if a.telemetry == nil {
 		return nil
 	}

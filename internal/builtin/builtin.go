@@ -16,6 +16,7 @@ import (
 	"sandlot/internal/port"
 	"sandlot/internal/servers"
 	"sandlot/internal/session"
+	"sandlot/internal/snapshot"
 	"sandlot/internal/tool"
 	"sandlot/internal/volume"
 )
@@ -23,7 +24,9 @@ import (
 // Config is what the tools need.
 type Config struct {
 	Sessions *session.Sessions
-	Ports    *port.Ports
+	// Snapshots are the snapshots and copies of sessions.
+	Snapshots *snapshot.Snapshots
+	Ports     *port.Ports
 	// Connections are the third-party MCP servers; nil leaves out the tools for them.
 	Connections *servers.Servers
 	// Consent is the initial policy for agents that add third-party servers; see SetConsent.
@@ -129,6 +132,7 @@ func wantedSession(c tool.Call, id string) string {
 type SessionOutput struct {
 	SessionID      string `json:"session_id" jsonschema:"Pass it in the next call to use the same computer."`
 	SessionCreated bool   `json:"session_created" jsonschema:"Whether this call made the session."`
+	Snapshot       string `json:"snapshot,omitempty"`
 	Warnings
 }
 
@@ -149,7 +153,8 @@ func (Warnings) Props() []tool.Prop {
 }
 
 func sessionOutput(l *session.Lease) SessionOutput {
-	return SessionOutput{SessionID: l.ID(), SessionCreated: l.Created, Warnings: Warnings{Notice: l.Notice}}
+	return SessionOutput{SessionID: l.ID(), SessionCreated: l.Created, Snapshot: l.Snapshot,
+		Warnings: Warnings{Notice: l.Notice}}
 }
 
 // sessionResult returns the result of a call that used session l.
@@ -167,6 +172,9 @@ func summary(l *session.Lease, more ...string) string {
 	w := "session_id: " + l.ID()
 	if l.Created {
 		w += " (a new session; pass it in the next call to go on here)"
+	}
+	if l.Snapshot != "" {
+		w += "; snapshot before this call: " + l.Snapshot
 	}
 	for _, m := range more {
 		if m != "" {

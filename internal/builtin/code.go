@@ -16,7 +16,6 @@ import (
 	"sandlot/internal/fault"
 	"sandlot/internal/image"
 	"sandlot/internal/once"
-	"sandlot/internal/policy"
 	"sandlot/internal/session"
 	"sandlot/internal/terminal"
 	"sandlot/internal/tool"
@@ -31,6 +30,7 @@ type CodeInput struct {
 	Flavor  string            `json:"flavor,omitempty"`
 	Env     map[string]string `json:"env,omitempty"`
 	Timeout int64             `json:"timeout,omitempty"`
+	BeforeInput
 	IdempotencyInput
 }
 
@@ -38,9 +38,6 @@ type CodeInput struct {
 func (in CodeInput) target(_ *Tools, c tool.Call, d *tool.Detail) {
 	d.Session = wantedSession(c, in.SessionID)
 }
-
-// implies implements implying; see tool.Call.Reveal.
-func (CodeInput) implies() []policy.Operation { return []policy.Operation{policy.SecretUse} }
 
 // CodeResult is the result of execute_code.
 type CodeResult struct {
@@ -86,12 +83,17 @@ func (t *Tools) executeCode(ctx context.Context, c tool.Call, in CodeInput) (*to
 	if err := t.checkLanguage(in.Language); err != nil {
 		return nil, err
 	}
+	before, err := t.snapshotBefore(ctx, c, in.BeforeInput, in.SessionID)
+	if err != nil {
+		return nil, err
+	}
 	l, err := t.openSession(ctx, c, session.OpenRequest{ID: in.SessionID, Template: in.Template, Flavor: in.Flavor,
 		Env: in.Env})
 	if err != nil {
 		return nil, err
 	}
 	defer l.Release()
+	l.Snapshot = before
 	lang, err := chooseLanguage(l.Booted.Template, in.Language, in.Template)
 	if err != nil {
 		return nil, err

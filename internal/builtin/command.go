@@ -27,11 +27,9 @@ type CommandInput struct {
 	Template string `json:"template,omitempty"`
 	Flavor   string `json:"flavor,omitempty"`
 	Timeout  int64  `json:"timeout,omitempty"`
+	BeforeInput
 	IdempotencyInput
 }
-
-// implies implements implying; see tool.Call.Reveal.
-func (CommandInput) implies() []policy.Operation { return []policy.Operation{policy.SecretUse} }
 
 func (in CommandInput) stdin() []byte {
 	if in.Stdin == nil {
@@ -76,11 +74,16 @@ func (t *Tools) executeCommand(ctx context.Context, c tool.Call, in CommandInput
 			return nil, err
 		}
 	}
+	before, err := t.snapshotBefore(ctx, c, in.BeforeInput, in.SessionID)
+	if err != nil {
+		return nil, err
+	}
 	l, err := t.openSession(ctx, c, session.OpenRequest{ID: in.SessionID, Template: in.Template, Flavor: in.Flavor})
 	if err != nil {
 		return nil, err
 	}
 	defer l.Release()
+	l.Snapshot = before
 	if err := l.UseVariables(ctx, c.Reveal); err != nil {
 		return nil, err
 	}

@@ -40,6 +40,11 @@ func New(c Config) *Tools {
 	add[Closed](t, policy.PortClose, "close_port", t.closePort)
 	add[SessionList](t, policy.SessionList, "get_sessions", t.getSessions)
 	add[SessionEnd](t, policy.SessionStop, "stop_session", t.stopSession)
+	add[Snapshot](t, policy.SnapshotCreate, "snapshot_session", t.snapshotSession)
+	add[SnapshotList](t, policy.SnapshotList, "list_snapshots", t.listSnapshots)
+	add[SnapshotRestored](t, policy.SnapshotRestore, "restore_snapshot", t.restoreSnapshot)
+	add[SnapshotName](t, policy.SnapshotRemove, "remove_snapshot", t.removeSnapshot)
+	add[Forked](t, policy.SessionFork, "fork_session", t.forkSession)
 	add[VolumeList](t, policy.VolumeList, "get_volume_path", t.getVolumePath)
 	if c.Connections != nil {
 		add[ShellResult](t, policy.ShellExecute, "sandbox_shell_exec", t.shellExec)

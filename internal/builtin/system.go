@@ -2,28 +2,10 @@ package builtin
 
 import (
 	"fmt"
-	"regexp"
 
+	"sandlot/internal/builtin/sysinstall"
 	"sandlot/internal/session"
 	"sandlot/internal/tool"
-)
-
-var (
-	// installCommand matches a package manager's command that changes the system: at the beginning of a
-	// line, or after what may precede a command there.
-	installCommand = regexp.MustCompile(`(?m)(?:^|[;&|({]|\b(?:sudo|then|do|else|exec|env|time|xargs)\b)[ \t]*` +
-		`(?:-[^ \t]+[ \t]+|[A-Za-z_][A-Za-z0-9_]*=[^ \t]*[ \t]+)*` +
-		`(?:sudo[ \t]+(?:-[^ \t]+[ \t]+)*)?(?:/usr)?(?:/s?bin/)?` +
-		`(?:apt-get|apt|aptitude|yum|dnf|microdnf|zypper|apk|pacman|dpkg|rpm)(?:[ \t]+-[^ \t;&|]+)*[ \t]+` +
-		`(?:(?:install|reinstall|add|update|upgrade|full-upgrade|dist-upgrade|remove|purge|groupinstall|build-dep)\b|` +
-		`(?:-i|--install|-U|-S[a-z]*|-ivh|-Uvh)\b|[^ \t;&|]+\.(?:deb|rpm|apk)\b)`)
-	// installOption matches dpkg -i and similar commands, in which an option says what to do.
-	installOption = regexp.MustCompile(`(?m)(?:^|[;&|({]|\bsudo\b)[ \t]*(?:sudo[ \t]+)?` +
-		`(?:dpkg[ \t]+(?:-i|--install|-r|-P)|rpm[ \t]+-[iUe][a-z]*|pacman[ \t]+-[SU][a-z]*)\b`)
-	// installRefused matches the messages of package managers that are missing, or may not write.
-	installRefused = regexp.MustCompile(`/var/lib/dpkg/lock|/var/lib/apt/lists|dpkg: error: |E: Unable to locate package |` +
-		`ERROR: Unable to lock database|` +
-		`(?:apt-get|apt|aptitude|yum|dnf|microdnf|zypper|apk|pacman|dpkg|rpm): (?:command )?not found`)
 )
 
 // installAdvice tells users of a template without a root file system of its own what they can do.
@@ -37,22 +19,8 @@ const installAdvice = "The system's folders of the template %q (/usr, /etc …) 
 // file system, and this is the machine's own.
 func addInstallAdvice(l *session.Lease, r *tool.Result, command string, outputs ...string) {
 	t := l.Booted.Template
-	if t.Rootfs != "" || t.Image != "" || !triedInstall(command, outputs...) {
+	if t.Rootfs != "" || t.Image != "" || !sysinstall.Tried(command, outputs...) {
 		return
 	}
 	r.Content = append(r.Content, tool.Text(fmt.Sprintf(installAdvice, t.Name)))
-}
-
-// triedInstall reports whether a command, to judge by itself or by its output, tried to install
-// something into the root file system.
-func triedInstall(command string, outputs ...string) bool {
-	if installCommand.MatchString(command) || installOption.MatchString(command) {
-		return true
-	}
-	for _, o := range outputs {
-		if installRefused.MatchString(o) {
-			return true
-		}
-	}
-	return false
 }

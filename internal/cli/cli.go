@@ -23,6 +23,7 @@ import (
 	"sandlot/internal/cli/plain"
 	"sandlot/internal/cli/quota"
 	"sandlot/internal/cli/service"
+	"sandlot/internal/cli/snapshot"
 	"sandlot/internal/cli/template"
 	"sandlot/internal/cli/upgrade"
 	"sandlot/internal/config"
@@ -109,7 +110,7 @@ or let the client start "sandlot stdio".`,
 			"name of a service's user from SANDLOT_USER")
 	root.AddCommand(p.serve(), p.ps(), p.stop(), p.stdio(), p.run(), p.exec(), p.shell(), p.sessions(), p.copyFile(),
 		p.forward(), p.ports(), p.network(), p.events(), p.mcp(), p.secret(), p.policy(), p.questions(),
-		quota.Command(p.get, p.out),
+		snapshot.Command(p.client, p.out), quota.Command(p.get, p.out),
 		image.Command(p.images, p.out, p.err),
 		template.Command(p.connectOperator, p.out),
 		p.install(), p.service(),

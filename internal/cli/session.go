@@ -22,6 +22,7 @@ import (
 	"sandlot/internal/builtin"
 	"sandlot/internal/cli/connection"
 	"sandlot/internal/cli/session"
+	"sandlot/internal/cli/snapshot"
 	"sandlot/internal/image"
 	"sandlot/internal/terminal"
 )
@@ -265,8 +266,9 @@ func (p *program) rawTerminal(cmd *command.Command, t client.Terminal) (restore 
 }
 
 func (p *program) sessions() *cobra.Command {
-	c := &cobra.Command{Use: "sessions", Short: "List your sessions; 'new' creates one, 'stop' ends one",
-		Args: cobra.NoArgs, Example: "  sandlot sessions\n  sandlot sessions stop SESSION_ID"}
+	c := &cobra.Command{Use: "sessions",
+		Short: "List your sessions; 'new' creates one, 'fork' copies one, 'stop' ends one", Args: cobra.NoArgs,
+		Example: "  sandlot sessions\n  sandlot sessions stop SESSION_ID"}
 	p.withJSON(c, func(c *cobra.Command, _ []string) error {
 		var list builtin.SessionList
 		if err := p.list(c.Context(), "/v1/sessions", &list); err != nil {
@@ -285,7 +287,8 @@ func (p *program) sessions() *cobra.Command {
 		}
 		return nil
 	})
-	c.AddCommand(session.New(p.client, func(err error) error { return usage{err} }, p.out), p.stopSession())
+	c.AddCommand(session.New(p.client, func(err error) error { return usage{err} }, p.out), p.stopSession(),
+		snapshot.Fork(p.client, p.out))
 	return c
 }
 

@@ -49,11 +49,15 @@ const (
 	// SessionHibernated: its sandbox was put to sleep; Name is the size of the image. SessionWoken: it goes on.
 	SessionHibernated = "session.hibernated"
 	SessionWoken      = "session.woken"
-	SessionRemoved    = "session.removed"
-	ConsentAsk        = "consent.ask"
-	TokenCreated      = "token.created"
-	TokenRevoked      = "token.revoked"
-	TokenEnded        = "token.ended" // open requests of a token were ended: it was revoked or has expired
+	// Name is that of the snapshot. SessionForked: Name is the number of copies, each of which is created too.
+	SessionSnapshotted = "session.snapshotted"
+	SessionRestored    = "session.restored"
+	SessionForked      = "session.forked"
+	SessionRemoved     = "session.removed"
+	ConsentAsk         = "consent.ask"
+	TokenCreated       = "token.created"
+	TokenRevoked       = "token.revoked"
+	TokenEnded         = "token.ended" // open requests of a token were ended: it was revoked or has expired
 	// The Outcome of ServerStarted is OK, or AfterCrash.
 	ServerStarted = "server.started"
 	ServerStopped = "server.stopped"

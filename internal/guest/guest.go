@@ -705,7 +705,10 @@ func (a *Agent) Configure(ctx context.Context, r *agentv1.ConfigureRequest) (*ag
 		defer a.boundMu.Unlock()
 		a.changeVariables(ctx, true, func() { a.session = r.Variables.Env })
 	}
-	return &agentv1.ConfigureResponse{}, err
+	if r.Renew && err == nil {
+		err = a.renewInterpreters(ctx)
+	}
+	return &agentv1.ConfigureResponse{Renewed: r.Renew}, err
 }
 
 func (a *Agent) configure(m *agentv1.ConfigureRequest) error {

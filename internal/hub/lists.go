@@ -8,4 +8,9 @@ type (
 	SessionRow  = builtin.Session
 	ServerList  = builtin.ServerList
 	ServerRow   = builtin.ServerRow
+
+	SnapshotList     = builtin.SnapshotList
+	SnapshotRow      = builtin.Snapshot
+	SnapshotRestored = builtin.SnapshotRestored
+	Forked           = builtin.Forked
 )

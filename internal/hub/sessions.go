@@ -65,6 +65,15 @@ func (h *Hub) MayCreateSession(ctx context.Context, p auth.Principal, template s
 	return err
 }
 
+// MaySnapshot returns nil if scope and rules allow a principal a snapshot of a session, which a call makes on the way.
+func (h *Hub) MaySnapshot(ctx context.Context, p auth.Principal, id string) error {
+	if p.Scope == "" && !h.Rules.Load().Any(policy.SnapshotCreate) && trailOf(ctx) == nil {
+		return nil
+	}
+	_, err := h.permit(ctx, h.sessionRequest(policy.SnapshotCreate, p, SessionID(id)))
+	return err
+}
+
 // createSession creates a session. It ignores the spec's ID.
 func (h *Hub) createSession(ctx context.Context, p auth.Principal, a SessionSpec) (Session, error) {
 	l, err := h.Sessions.Open(ctx, p, session.OpenRequest{ID: "new", Template: a.Template, Flavor: a.Flavor,

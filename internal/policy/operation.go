@@ -48,6 +48,13 @@ const (
 	SessionStop    Operation = "session.stop"
 	SessionStopAll Operation = "session.stop_all" // of all principals
 
+	SessionFork Operation = "session.fork" // copies are created, too
+
+	SnapshotCreate  Operation = "snapshot.create"
+	SnapshotList    Operation = "snapshot.list"
+	SnapshotRestore Operation = "snapshot.restore"
+	SnapshotRemove  Operation = "snapshot.remove"
+
 	VolumeList Operation = "volume.list"
 
 	MCPConnect    Operation = "mcp.connect"
@@ -119,8 +126,10 @@ var table = map[Operation]rule{
 	PortExpose: changes, PortClose: changes, PortDial: changes, PortVisit: {anyone: true, changes: true},
 	SessionList: reads, SessionCreate: changes, SessionStop: changes,
 	SessionStopAll: {role: auth.Operator, deniedAct: "end the sessions of all users", changes: true},
-	VolumeList:     reads,
-	MCPConnect:     changes, MCPInstall: changes, MCPList: reads, MCPInspect: reads, MCPApprove: changes,
+	SessionFork:    changes,
+	SnapshotCreate: changes, SnapshotList: reads, SnapshotRestore: changes, SnapshotRemove: changes,
+	VolumeList: reads,
+	MCPConnect: changes, MCPInstall: changes, MCPList: reads, MCPInspect: reads, MCPApprove: changes,
 	MCPRestart: changes, MCPDisconnect: changes, MCPLogs: reads, MCPCall: changes,
 	LoginBegin: {anyone: true, changes: true}, LoginFinish: {anyone: true, changes: true},
 	SecretList: reads, SecretSet: changes, SecretRemove: changes, SecretUse: reads,

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"sandlot/internal/agent"
 	"sandlot/internal/sandbox"
 )
 
@@ -42,7 +43,7 @@ func (p *Pool) Wake(ctx context.Context, h sandbox.Hibernator, r Request, image 
 	b := p.Adopt(box, r)
 	connect(b)
 	if err = b.probe(ctx); err == nil { // the settings may have changed while it slept
-		err = p.Configure(ctx, b)
+		err = p.configure(ctx, b, agent.Settings{Renew: sandbox.IsCopy(image)})
 	}
 	if err != nil {
 		err = fmt.Errorf("its agent did not get ready: %w", err)

@@ -315,12 +315,14 @@ func (p *Pool) makeReady(ctx context.Context, b *Booted) error {
 }
 
 // Configure tells the agent its languages, roots and limits.
-func (p *Pool) Configure(ctx context.Context, b *Booted) error { return p.configure(ctx, b, nil, nil) }
+func (p *Pool) Configure(ctx context.Context, b *Booted) error {
+	return p.configure(ctx, b, agent.Settings{})
+}
 
-func (p *Pool) configure(ctx context.Context, b *Booted, bound *agent.Bound, variables map[string]string) error {
-	s := agent.Settings{Template: p.runnable(b.Template), Limits: p.Limits(b.Flavor),
-		Roots: []agent.FileRoot{{Path: WorkspaceDir}}, Git: b.identity.Load(), Bound: bound,
-		Variables: variables}
+// configure does that with further settings.
+func (p *Pool) configure(ctx context.Context, b *Booted, s agent.Settings) error {
+	s.Template, s.Limits, s.Git = p.runnable(b.Template), p.Limits(b.Flavor), b.identity.Load()
+	s.Roots = []agent.FileRoot{{Path: WorkspaceDir}}
 	for _, m := range b.Box.Spec().Mounts {
 		if m.Shared { // ReadOnly is as it was mounted: the agent need not know when a volume becomes full
 			s.Roots = append(s.Roots, agent.FileRoot{Path: m.Target, ReadOnly: m.ReadOnly})
@@ -342,7 +344,7 @@ func (p *Pool) SetBound(ctx context.Context, b *Booted, version uint64, settings
 	}
 	bound, err := settings()
 	if err == nil {
-		err = p.configure(ctx, b, bound, nil)
+		err = p.configure(ctx, b, agent.Settings{Bound: bound})
 	}
 	if err == nil {
 		b.boundVersion.Store(version)
@@ -362,7 +364,7 @@ func (p *Pool) SetVariables(ctx context.Context, b *Booted, variables map[string
 	if b.variables == hash {
 		return nil
 	}
-	if err := p.configure(ctx, b, nil, variables); err != nil {
+	if err := p.configure(ctx, b, agent.Settings{Variables: variables}); err != nil {
 		return err
 	}
 	b.variables = hash

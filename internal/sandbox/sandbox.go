@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"strings"
 	"time"
 
 	"sandlot/internal/image"
@@ -176,11 +177,21 @@ type Hibernator interface {
 	// PackFrozen makes an image smaller that is not used soon, until ctx ends, or somebody calls Wake or RemoveFrozen,
 	// which then wait a moment. After an error the image is as before.
 	PackFrozen(ctx context.Context, name string) error
+	// CopyFrozen makes an image with the content of another one, whose name begins with CopyPrefix. Both can be removed
+	// by themselves. A sandbox of a copy may have its workspace in another folder than the frozen sandbox.
+	CopyFrozen(ctx context.Context, image string) (FrozenImage, error)
 	// FrozenImages lists the images, the oldest first.
 	FrozenImages(ctx context.Context) ([]FrozenImage, error)
 	// RemoveFrozen removes the image of that name, if there is one.
 	RemoveFrozen(ctx context.Context, name string) error
 }
+
+// CopyPrefix begins the names of images that are copies of others.
+const CopyPrefix = "copy-"
+
+// IsCopy reports whether the image of that name is a copy of another one: there may be sandboxes with the same memory,
+// so that a sandbox of it needs new random numbers.
+func IsCopy(image string) bool { return strings.HasPrefix(image, CopyPrefix) }
 
 // FrozenImage is what a Hibernator has written of one sandbox.
 type FrozenImage struct {

@@ -138,7 +138,7 @@ func (s *Session) measure(ctx context.Context) {
 	d.added -= admitted
 }
 
-// diskOf returns the size of all workspaces of a principal as far as it is known.
+// diskOf returns the size of all workspaces of a principal as far as it is known, and of their snapshots.
 func (s *Sessions) diskOf(owner string) (bytes int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -148,6 +148,9 @@ func (s *Sessions) diskOf(owner string) (bytes int64) {
 			bytes += session.disk.bytes + session.disk.added + session.disk.coming
 		}
 		session.mu.Unlock()
+	}
+	if s.KeptBytes != nil {
+		bytes += s.KeptBytes(owner)
 	}
 	return bytes
 }

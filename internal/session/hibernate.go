@@ -281,7 +281,9 @@ func (s *Session) wake(ctx context.Context, t *image.Template, f image.Flavor) (
 	s.sessions.removeImage(ctx, r.Runtime, r.Image)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.cur.booted, s.cur.asleepFor = b, asleepSince(r.Slept)
+	if s.cur.booted = b; !sandbox.IsCopy(r.Image) {
+		s.cur.asleepFor = asleepSince(r.Slept)
+	}
 	s.sessions.publish(s.cur.rec, event.SessionWoken, f.Name, time.Since(began))
 	return true, nil
 }
@@ -357,10 +359,18 @@ func (s *Sessions) thaw(ctx context.Context, id leftover.ID, box sandbox.Sandbox
 	return errors.Join(err, leftover.End(ctx, box))
 }
 
-// removeUnownedImages removes the images that no session sleeps in. It is called before the first session is put to
-// sleep.
+// removeUnownedImages removes the images that no session sleeps in, and that are no snapshot's. It is called before the
+// first session is put to sleep.
 func (s *Sessions) removeUnownedImages(ctx context.Context) {
+	_, kept, err := s.kept(ctx)
+	if err != nil {
+		s.Log.Error("could not find out which images snapshots have, so none is removed", "error", err)
+		return
+	}
 	owned := map[string]bool{}
+	for _, name := range kept {
+		owned[name] = true
+	}
 	for _, session := range s.all() {
 		owned[session.record().Image] = true
 	}

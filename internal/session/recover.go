@@ -53,6 +53,13 @@ func (s *Sessions) Recover(ctx context.Context) error {
 	if err = errors.Join(err, ensured); err != nil { // the next start tries again
 		s.Log.Error("could not remove what is left of a session, or make a workspace's folder", "error", err)
 	}
+	workspaces, _, err := s.kept(ctx)
+	if err != nil {
+		return fmt.Errorf("reading the snapshots: %w", err)
+	}
+	for _, id := range workspaces {
+		owned[id] = true
+	}
 	s.removeWorkspaces(owned)
 	s.removeUnownedImages(ctx)
 	return nil
@@ -73,7 +80,8 @@ func (s *Sessions) Workspaces(ctx context.Context) (ids []string, err error) {
 			ids = append(ids, r.Workspace)
 		}
 	}
-	return ids, err
+	kept, _, keptErr := s.kept(ctx)
+	return append(ids, kept...), errors.Join(err, keptErr)
 }
 
 // removeWorkspaces removes the workspaces that belong to no session, but for those that are kept. The next start tries
@@ -152,7 +160,7 @@ func (s *Session) adopt(ctx context.Context) error {
 	defer cancel()
 	box, err := s.sessions.left.Recover(ctx, s.sessions.boxOf(r))
 	switch {
-	case err == nil && c.stopPending:
+	case err == nil && (c.stopPending || sandbox.IsCopy(r.Image)): // a copy may not have new random numbers yet
 		err = leftover.End(ctx, box)
 	case err == nil:
 		err = s.sessions.thaw(ctx, s.sessions.boxOf(r), box)
@@ -179,7 +187,7 @@ func (s *Session) adopt(ctx context.Context) error {
 		s.mu.Lock()
 		s.cur.waiting, s.cur.stopPending = false, false
 		s.mu.Unlock()
-		if r.Image != "" && errors.Is(err, sandbox.ErrNotStarted) && !c.stopPending {
+		if (sandbox.IsCopy(r.Image) || r.Image != "" && errors.Is(err, sandbox.ErrNotStarted)) && !c.stopPending {
 			return s.update(func(r *Record) { r.Sandbox, r.State = "", Asleep })
 		}
 		defer s.sessions.removeImage(ctx, r.Runtime, r.Image)

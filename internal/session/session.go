@@ -372,9 +372,11 @@ func (s *Session) destroy(b *pool.Booted) (ended bool) {
 type Lease struct {
 	*Session
 	Booted  *pool.Booted
-	Created bool   // the session is new
-	Notice  string // what the user is to be told about the time since the last call; empty: nothing
-	once    sync.Once
+	Created bool // the session is new
+	// Snapshot is the name of the snapshot that was made for the call before it; empty: none was.
+	Snapshot string
+	Notice   string // what the user is to be told about the time since the last call; empty: nothing
+	once     sync.Once
 }
 
 // ID returns the session's id.

@@ -117,6 +117,7 @@ type testSessions struct {
 	workspaces string
 	out        *egress.Broker // used by the next open
 	further    []sandbox.Runtime
+	keeps      *Content // what a snapshot has; nil: there is none
 }
 
 var (
@@ -150,7 +151,13 @@ func (w *testSessions) open(change func(*Rules)) {
 	log := sandboxtest.Log(w.t)
 	p := pool.New(pool.Config{Runtime: w.fake, Further: w.further, Workspaces: workspaces, BootTimeout: 2 * time.Second,
 		Templates: rules.Templates.(*template.Set).Ready, Flavor: sandboxtest.Flavors[0], Log: log})
-	w.Sessions = New(Config{Rules: rules, Pool: p, Store: w.store, Log: log, Egress: w.out})
+	w.Sessions = New(Config{Rules: rules, Pool: p, Store: w.store, Log: log, Egress: w.out,
+		Kept: func(context.Context) (workspaces, images []string, err error) {
+			if w.keeps != nil {
+				return []string{w.keeps.Workspace}, []string{w.keeps.Image}, nil
+			}
+			return nil, nil, nil
+		}})
 	if err := w.Recover(w.t.Context()); err != nil {
 		w.t.Fatal(err)
 	}

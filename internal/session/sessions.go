@@ -77,6 +77,10 @@ type Config struct {
 	Sealer Sealer
 	// Quotas has what each principal may have; nil: as much as Rules allow.
 	Quotas *quotas.Quotas
+	// Kept returns the workspaces and the images of snapshots, which belong to no session; nil: there are none.
+	Kept func(ctx context.Context) (workspaces, images []string, err error)
+	// KeptBytes returns how much of the disk a principal's snapshots have; nil: there are none.
+	KeptBytes func(owner string) int64
 	// Events receives an event when a session is created, is removed, or gets or loses a
 	// sandbox.
 	Events *event.Stream

@@ -79,7 +79,7 @@ func dump(t *testing.T, file string) string {
 	}
 	var b strings.Builder
 	for _, table := range tables {
-		if table.name == "event_stream" {
+		if table.name == "event_stream" || table.name == "snapshots" { // see TestSnapshots
 			continue
 		}
 		rows, err := db.Query(fmt.Sprintf(`SELECT %s FROM %q ORDER BY 1, 2`, strings.Join(table.columns, ","), table.name))

@@ -159,6 +159,7 @@ func (s *DB) checkContent(ctx context.Context) error {
 		func() error { _, err := s.Tokens(ctx); return err },
 		func() error { _, err := s.Days(ctx, 0); return err },
 		func() error { _, err := s.Ports(ctx); return err },
+		func() error { _, err := s.Snapshots(ctx); return err },
 		func() error { _, err := s.SealedRows(ctx); return err },
 		func() error { _, err := s.KeyFingerprint(ctx); return err },
 		func() error { _, err := s.Answers(ctx); return err },
@@ -198,6 +199,10 @@ func (s *DB) Restore(ctx context.Context, prepared, id string, keep func(workspa
 	if err != nil {
 		return err
 	}
+	snapshots, err := s.Snapshots(ctx)
+	if err != nil {
+		return err
+	}
 	var gone []string
 	for _, r := range before {
 		if r.State != session.Removed && !slices.ContainsFunc(after, func(o session.Record) bool {
@@ -208,7 +213,7 @@ func (s *DB) Restore(ctx context.Context, prepared, id string, keep func(workspa
 	}
 	return s.withDurability(ctx, func(c *sql.Conn) error {
 		return s.replace(ctx, from, c, func(tx *sql.Tx) error {
-			if err := goOn(ctx, tx, before); err != nil {
+			if err := errors.Join(goOn(ctx, tx, before), keepSnapshots(ctx, tx, snapshots)); err != nil {
 				return err
 			}
 			// The ids of events begin again at an earlier one, which clients must not take for those that they have

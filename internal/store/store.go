@@ -5,7 +5,6 @@ package store
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"log/slog"
 	"time"
@@ -249,9 +248,7 @@ func scanSession(row scanner) (session.Record, error) {
 	err := row.Scan(&r.ID, &r.Owner, &r.Home, &r.Template, &r.Flavor, &r.Sandbox, &r.Workspace, &r.State, &created,
 		&used, &r.Lost, &network, &r.Runtime, &r.Image, &slept, &r.Traffic.Up, &r.Traffic.Down,
 		&r.DiskBytes, &r.Variables)
-	if network != "" && json.Unmarshal([]byte(network), &r.Network) != nil {
-		r.Network = session.NetworkOverride{Mode: egress.None} // a policy that cannot be parsed allows nothing
-	}
+	r.Network = networkOf(network)
 	r.Created, r.Used = time.UnixMilli(created).UTC(), time.UnixMilli(used).UTC()
 	if slept != 0 {
 		r.Slept = time.UnixMilli(slept).UTC()
@@ -261,15 +258,11 @@ func scanSession(row scanner) (session.Record, error) {
 
 // PutSession implements session.Store.
 func (s *DB) PutSession(ctx context.Context, r session.Record) error {
-	network := ""
-	if !r.Network.Empty() {
-		b, err := json.Marshal(r.Network)
-		if err != nil {
-			return err
-		}
-		network = string(b)
+	network, err := networkText(r.Network)
+	if err != nil {
+		return err
 	}
-	_, err := s.db.ExecContext(ctx, `INSERT INTO sessions (`+sessionColumns+`) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,0,0,0,?)
+	_, err = s.db.ExecContext(ctx, `INSERT INTO sessions (`+sessionColumns+`) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,0,0,0,?)
 		ON CONFLICT (id) DO UPDATE SET template=excluded.template, flavor=excluded.flavor, sandbox=excluded.sandbox,
 		workspace=excluded.workspace, state=excluded.state, used=excluded.used, lost=excluded.lost,
 		network=excluded.network, runtime=excluded.runtime, image=excluded.image, slept=excluded.slept`,

@@ -2,7 +2,10 @@
 
 package tree
 
-import "context"
+import (
+	"context"
+	"errors"
+)
 
 // Measure returns the size of a folder. With an error it returns the size of what it has read
 // until then.
@@ -14,6 +17,11 @@ func Measure(ctx context.Context, dir string, l Limits) (Size, error) {
 // When something cannot be removed, Remove goes on with the rest, and returns the first such
 // error at the end.
 func Remove(ctx context.Context, dir string) error { return removeByRoot(ctx, dir) }
+
+// Copy is for runtimes that are on Linux alone.
+func Copy(context.Context, string, string, Limits) (Size, error) {
+	return Size{}, errors.ErrUnsupported
+}
 
 // SetOwner makes a folder and everything in it belong to a user and a group. It follows no link: the
 // owner of a link itself changes. The folder's own owner changes last.

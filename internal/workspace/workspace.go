@@ -151,6 +151,22 @@ func (s *Store) Size(ctx context.Context, id string) (int64, error) {
 	return size.Bytes, err
 }
 
+// Copy makes a workspace with a copy of the files of another one, which nobody changes meanwhile. When it returns, the
+// copy is on the disk; after an error there is none.
+func (s *Store) Copy(ctx context.Context, id string) (copied string, bytes int64, err error) {
+	if copied, err = s.New(); err != nil {
+		return "", 0, err
+	}
+	size, err := tree.Copy(ctx, s.Path(id), s.Path(copied), tree.SandboxLimits)
+	if err == nil {
+		err = atomicfile.Sync(s.dir)
+	}
+	if err != nil {
+		return "", 0, errors.Join(fmt.Errorf("copying a workspace: %w", err), s.Remove(copied))
+	}
+	return copied, size.Bytes, nil
+}
+
 // keptSuffix is of the file that says that a workspace stays though it belongs to no session.
 const keptSuffix = ".kept"
 

@@ -181,7 +181,10 @@ type ConfigureRequest struct {
 	// bound: what the programs of a session need for bound secrets; absent: unchanged.
 	Bound *Bound `protobuf:"bytes,6,opt,name=bound,proto3" json:"bound,omitempty"`
 	// variables: those of the session; absent: unchanged.
-	Variables     *Variables `protobuf:"bytes,7,opt,name=variables,proto3" json:"variables,omitempty"`
+	Variables *Variables `protobuf:"bytes,7,opt,name=variables,proto3" json:"variables,omitempty"`
+	// renew: the sandbox is a copy of another one. Interpreters get new random
+	// numbers before their next cell, or, if they cannot, start again.
+	Renew         bool `protobuf:"varint,8,opt,name=renew,proto3" json:"renew,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -263,6 +266,13 @@ func (x *ConfigureRequest) GetVariables() *Variables {
 		return x.Variables
 	}
 	return nil
+}
+
+func (x *ConfigureRequest) GetRenew() bool {
+	if x != nil {
+		return x.Renew
+	}
+	return false
 }
 
 // Variables are variables of all programs that start from now on, and of interpreters that run.
@@ -455,7 +465,9 @@ func (x *Identity) GetEmail() string {
 }
 
 type ConfigureResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// renewed: renew was understood. An agent of an earlier version does not know it.
+	Renewed       bool `protobuf:"varint,1,opt,name=renewed,proto3" json:"renewed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -488,6 +500,13 @@ func (x *ConfigureResponse) ProtoReflect() protoreflect.Message {
 // Deprecated: Use ConfigureResponse.ProtoReflect.Descriptor instead.
 func (*ConfigureResponse) Descriptor() ([]byte, []int) {
 	return file_agent_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *ConfigureResponse) GetRenewed() bool {
+	if x != nil {
+		return x.Renewed
+	}
+	return false
 }
 
 // Boot has the settings that an agent reads from its environment when it starts,
@@ -4031,7 +4050,7 @@ const file_agent_proto_rawDesc = "" +
 	"\vagent.proto\x12\x10sandlot.agent.v1\"\x0e\n" +
 	"\fHelloRequest\".\n" +
 	"\rHelloResponse\x12\x17\n" +
-	"\aboot_id\x18\x01 \x01(\tR\x06bootIdJ\x04\b\x02\x10\x03\"\xc8\x03\n" +
+	"\aboot_id\x18\x01 \x01(\tR\x06bootIdJ\x04\b\x02\x10\x03\"\xde\x03\n" +
 	"\x10ConfigureRequest\x12=\n" +
 	"\x03env\x18\x01 \x03(\v2+.sandlot.agent.v1.ConfigureRequest.EnvEntryR\x03env\x129\n" +
 	"\n" +
@@ -4040,7 +4059,8 @@ const file_agent_proto_rawDesc = "" +
 	"\x06limits\x18\x04 \x01(\v2\x18.sandlot.agent.v1.LimitsR\x06limits\x12,\n" +
 	"\x03git\x18\x05 \x01(\v2\x1a.sandlot.agent.v1.IdentityR\x03git\x12-\n" +
 	"\x05bound\x18\x06 \x01(\v2\x17.sandlot.agent.v1.BoundR\x05bound\x129\n" +
-	"\tvariables\x18\a \x01(\v2\x1b.sandlot.agent.v1.VariablesR\tvariables\x1a6\n" +
+	"\tvariables\x18\a \x01(\v2\x1b.sandlot.agent.v1.VariablesR\tvariables\x12\x14\n" +
+	"\x05renew\x18\b \x01(\bR\x05renew\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"{\n" +
@@ -4066,8 +4086,9 @@ const file_agent_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01\"4\n" +
 	"\bIdentity\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
-	"\x05email\x18\x02 \x01(\tR\x05email\"\x13\n" +
-	"\x11ConfigureResponse\"v\n" +
+	"\x05email\x18\x02 \x01(\tR\x05email\"-\n" +
+	"\x11ConfigureResponse\x12\x18\n" +
+	"\arenewed\x18\x01 \x01(\bR\arenewed\"v\n" +
 	"\x04Boot\x12@\n" +
 	"\tconfigure\x18\x01 \x01(\v2\".sandlot.agent.v1.ConfigureRequestR\tconfigure\x12\x12\n" +
 	"\x04warm\x18\x02 \x03(\tR\x04warm\x12\x18\n" +

@@ -127,8 +127,8 @@ func (c handler) Hello(context.Context, *agentv1.HelloRequest) (*agentv1.HelloRe
 	return &agentv1.HelloResponse{BootId: c.agent.BootID}, nil
 }
 
-func (c handler) Configure(context.Context, *agentv1.ConfigureRequest) (*agentv1.ConfigureResponse, error) {
-	return &agentv1.ConfigureResponse{}, nil
+func (c handler) Configure(_ context.Context, r *agentv1.ConfigureRequest) (*agentv1.ConfigureResponse, error) {
+	return &agentv1.ConfigureResponse{Renewed: r.Renew}, nil
 }
 
 func (c handler) StartInterpreter(context.Context,

@@ -355,7 +355,7 @@ func checkFrozen(i frozen.Info, spec sandbox.Spec) error {
 	if !slices.Equal(i.Host, hostFeatures()) {
 		return errors.New("the machine's kernel or processors are others than when it was put to sleep")
 	}
-	if i.Record.Template != spec.Template.Name || !slices.Equal(i.Record.Mounts, spec.Mounts) {
+	if i.Record.Template != spec.Template.Name || !slices.EqualFunc(i.Record.Mounts, spec.Mounts, sameMount) {
 		return errors.New("its template or its shared folders are others than when it was put to sleep")
 	}
 	var files []fileState
@@ -374,9 +374,22 @@ func checkFrozen(i frozen.Info, spec sandbox.Spec) error {
 	return nil
 }
 
+// sameMount reports whether a mount can take the place of another one. A workspace may be a copy in another folder.
+func sameMount(a, b sandbox.Mount) bool {
+	if !a.Shared && !b.Shared && a.Source != "" && b.Source != "" {
+		a.Source = b.Source
+	}
+	return a == b
+}
+
 // adapt makes a frozen sandbox's bundle that of b.
 func (b *box) adapt(bundle *specs.Spec) {
 	for i, m := range bundle.Mounts {
+		for _, own := range b.spec.Mounts {
+			if own.Target == m.Destination && !own.Shared && own.Source != "" {
+				bundle.Mounts[i].Source = own.Source
+			}
+		}
 		switch m.Destination {
 		case wire.AgentPath:
 			bundle.Mounts[i].Source = b.kept.Agent
@@ -409,6 +422,11 @@ func (r *Runtime) wake(ctx context.Context, b *box, bundle *specs.Spec, image st
 
 // PackFrozen implements sandbox.Hibernator.
 func (r *Runtime) PackFrozen(ctx context.Context, name string) error { return r.frozen.Pack(ctx, name) }
+
+// CopyFrozen implements sandbox.Hibernator. The copy has the same files by other names.
+func (r *Runtime) CopyFrozen(_ context.Context, image string) (sandbox.FrozenImage, error) {
+	return r.frozen.Copy(image)
+}
 
 // FrozenImages implements sandbox.Hibernator.
 func (r *Runtime) FrozenImages(context.Context) ([]sandbox.FrozenImage, error) {

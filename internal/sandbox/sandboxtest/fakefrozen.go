@@ -122,6 +122,20 @@ func (f *Fake) PackFrozen(_ context.Context, name string) error {
 	return nil
 }
 
+// CopyFrozen implements sandbox.Hibernator.
+func (f *Fake) CopyFrozen(_ context.Context, image string) (sandbox.FrozenImage, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	i := f.images[image]
+	if i == nil {
+		return sandbox.FrozenImage{}, errors.New("its image is gone")
+	}
+	copied := *i
+	copied.Name = sandbox.CopyPrefix + secret.ID()
+	f.images[copied.Name] = &copied
+	return copied.FrozenImage, nil
+}
+
 // FrozenImages implements sandbox.Hibernator.
 func (f *Fake) FrozenImages(context.Context) ([]sandbox.FrozenImage, error) {
 	f.mu.Lock()

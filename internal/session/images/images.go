@@ -100,7 +100,9 @@ func (i Images) Limit(ctx context.Context, now time.Time) {
 		}
 		var total int64
 		for _, one := range images {
-			total += one.Bytes
+			if asleep[one.Name] != "" { // else it is a snapshot's
+				total += one.Bytes
+			}
 		}
 		for _, one := range images {
 			if session := asleep[one.Name]; session != "" && total > i.DiskBytes {

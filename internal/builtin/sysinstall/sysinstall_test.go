@@ -1,4 +1,4 @@
-package builtin
+package sysinstall
 
 import "testing"
 
@@ -31,7 +31,7 @@ func TestTriedSystem(t *testing.T) {
 		"git commit -m 'explain apt-get install'":               false,
 		"npm install dpkg":                                      false,
 	} {
-		if got := triedInstall(command); got != want {
+		if got := Tried(command); got != want {
 			t.Errorf("%q: %t", command, got)
 		}
 	}
@@ -44,7 +44,7 @@ func TestTriedSystem(t *testing.T) {
 		"jq: command not found":                      false,
 		"all is well":                                false,
 	} {
-		if got := triedInstall("./setup.sh", "", output); got != want {
+		if got := Tried("./setup.sh", "", output); got != want {
 			t.Errorf("%q: %t", output, got)
 		}
 	}

@@ -1,0 +1,36 @@
+// Package sysinstall finds out that a command tries to install something into the system's folders. Pure functions.
+package sysinstall
+
+import "regexp"
+
+var (
+	// installCommand matches a package manager's command that changes the system: at the beginning of a
+	// line, or after what may precede a command there.
+	installCommand = regexp.MustCompile(`(?m)(?:^|[;&|({]|\b(?:sudo|then|do|else|exec|env|time|xargs)\b)[ \t]*` +
+		`(?:-[^ \t]+[ \t]+|[A-Za-z_][A-Za-z0-9_]*=[^ \t]*[ \t]+)*` +
+		`(?:sudo[ \t]+(?:-[^ \t]+[ \t]+)*)?(?:/usr)?(?:/s?bin/)?` +
+		`(?:apt-get|apt|aptitude|yum|dnf|microdnf|zypper|apk|pacman|dpkg|rpm)(?:[ \t]+-[^ \t;&|]+)*[ \t]+` +
+		`(?:(?:install|reinstall|add|update|upgrade|full-upgrade|dist-upgrade|remove|purge|groupinstall|build-dep)\b|` +
+		`(?:-i|--install|-U|-S[a-z]*|-ivh|-Uvh)\b|[^ \t;&|]+\.(?:deb|rpm|apk)\b)`)
+	// installOption matches dpkg -i and similar commands, in which an option says what to do.
+	installOption = regexp.MustCompile(`(?m)(?:^|[;&|({]|\bsudo\b)[ \t]*(?:sudo[ \t]+)?` +
+		`(?:dpkg[ \t]+(?:-i|--install|-r|-P)|rpm[ \t]+-[iUe][a-z]*|pacman[ \t]+-[SU][a-z]*)\b`)
+	// installRefused matches the messages of package managers that are missing, or may not write.
+	installRefused = regexp.MustCompile(`/var/lib/dpkg/lock|/var/lib/apt/lists|dpkg: error: |E: Unable to locate package |` +
+		`ERROR: Unable to lock database|` +
+		`(?:apt-get|apt|aptitude|yum|dnf|microdnf|zypper|apk|pacman|dpkg|rpm): (?:command )?not found`)
+)
+
+// Tried reports whether a command, to judge by itself or by its output, tried to install
+// something into the root file system.
+func Tried(command string, outputs ...string) bool {
+	if installCommand.MatchString(command) || installOption.MatchString(command) {
+		return true
+	}
+	for _, o := range outputs {
+		if installRefused.MatchString(o) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,35 @@
+package frozen
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+
+	"sandlot/internal/atomicfile"
+	"sandlot/internal/sandbox"
+	"sandlot/internal/secret"
+)
+
+// Copy makes an image with the files of another one, by other names: it needs no space of its own. Nobody changes a
+// file of an image, but for replacing it.
+func (s *Store) Copy(name string) (copied sandbox.FrozenImage, err error) {
+	defer s.use(name)()
+	s.removing.RLock()
+	defer s.removing.RUnlock()
+	info, _, err := s.Read(name)
+	if err != nil {
+		return copied, err
+	}
+	copied = sandbox.FrozenImage{Name: sandbox.CopyPrefix + secret.ID(), Bytes: info.Bytes, Made: info.Made,
+		Packed: info.Packed != nil}
+	to := filepath.Join(s.Dir, making+copied.Name)
+	entries, err := os.ReadDir(s.path(name))
+	err = errors.Join(err, os.Mkdir(to, 0o700))
+	for _, e := range entries {
+		err = errors.Join(err, os.Link(filepath.Join(s.path(name), e.Name()), filepath.Join(to, e.Name())))
+	}
+	if err = errors.Join(err, atomicfile.Sync(to)); err != nil {
+		return copied, errors.Join(err, os.RemoveAll(to))
+	}
+	return copied, errors.Join(os.Rename(to, s.path(copied.Name)), atomicfile.Sync(s.Dir))
+}

@@ -1,0 +1,273 @@
+package session
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+
+	"sandlot/internal/auth"
+	"sandlot/internal/egress"
+	"sandlot/internal/event"
+	"sandlot/internal/fault"
+	"sandlot/internal/pool"
+	"sandlot/internal/secret"
+	"sandlot/internal/session/leftover"
+)
+
+// Content is what a session consists of: its memory, its files, and what they were made with. A session that gets it
+// sleeps in the image, whose next use wakes it.
+type Content struct {
+	Image                     string // a frozen image
+	Workspace                 string // the id of a workspace
+	Runtime, Template, Flavor string
+	Network                   NetworkOverride
+}
+
+const (
+	// idleTimeout is how long WhileStill waits for calls that use the session.
+	idleTimeout = 10 * time.Second
+	// stillTimeout is how long a sandbox stands still at most.
+	stillTimeout = 5 * time.Minute
+)
+
+// WhileStill calls do while nothing runs in one of a principal's sessions, whose memory is in Content.Image by then.
+// The image stays if do returns nil; the workspace is the session's own. The session goes on in any case.
+func (s *Sessions) WhileStill(ctx context.Context, p auth.Principal, id string,
+	do func(ctx context.Context, sessionID string, c Content, bytes int64) error) (err error) {
+	if !s.Hibernation.Enabled {
+		return fault.New(fault.Configuration, "the memory of sessions is not written to the disk on this server "+
+			"(hibernate.enabled is false), so no session can be copied")
+	}
+	if id == "new" {
+		return fault.Argument("session_id", "session_id has to name a session that exists")
+	}
+	l, err := s.Open(ctx, p, OpenRequest{ID: id, KeepNotice: true})
+	if err != nil {
+		return err
+	}
+	l.Release()
+	session := l.Session
+	if _, err := s.Pool.HibernatorNamed(session.record().Runtime); err != nil {
+		return fault.Wrap(fault.Configuration, err, "the session cannot be copied: %v", err).
+			Advise("Copy the files that matter", "Ask the operator for a template with the runtime gvisor")
+	}
+	if err := session.acquireIdle(ctx); err != nil {
+		return err
+	}
+	defer session.release()
+	if session.current().removed {
+		return s.notFound(p.ID, id)
+	}
+	if err := session.ensureLinked(ctx); err != nil {
+		return err
+	}
+	stillCtx, cancel := context.WithTimeout(ctx, stillTimeout)
+	defer cancel()
+	f, err := s.freeze(stillCtx, session)
+	if errors.Is(err, errInUse) {
+		return inUse(session.record().ID)
+	}
+	if err != nil {
+		return fault.Wrap(fault.ResourceLimit, err, "the session could not be written to the disk, and goes on: %v",
+			err)
+	}
+	defer f.goOn(context.WithoutCancel(ctx))
+	r := session.record()
+	err = do(stillCtx, r.ID, Content{Image: f.image.Name, Workspace: r.Workspace, Runtime: r.Runtime,
+		Template: r.Template, Flavor: r.Flavor, Network: r.Network}, f.image.Bytes)
+	if err != nil {
+		s.removeImage(context.WithoutCancel(ctx), r.Runtime, f.image.Name)
+	}
+	return err
+}
+
+// acquireIdle acquires the lock of a session that no call uses, and waits for calls that do.
+func (s *Session) acquireIdle(ctx context.Context) error {
+	for deadline := time.Now().Add(idleTimeout); ; {
+		if err := s.acquire(ctx); err != nil {
+			return err
+		}
+		if s.current().active == 0 {
+			return nil
+		}
+		s.release()
+		if time.Now().After(deadline) {
+			return inUse(s.record().ID)
+		}
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+			return fault.From(ctx.Err())
+		}
+	}
+}
+
+func inUse(id string) error {
+	return fault.New(fault.ResourceLimit, "calls are using the session: its state can only be copied between calls").
+		With("session_id", id).Advise("Wait for the calls to end, or stop them, and try again",
+		"Close interactive commands and terminals in it")
+}
+
+// MakeAsleep makes a session of a content, which is its own from then on. The session has the variables of the session
+// of that id, if that is the principal's. After an error the content is the caller's.
+func (s *Sessions) MakeAsleep(ctx context.Context, p auth.Principal, c Content, like string) (id string, err error) {
+	if s.MayCreate != nil {
+		if err := s.MayCreate(ctx, p, c.Template); err != nil {
+			return "", err
+		}
+	}
+	env, err := s.VariablesOf(p.ID, like)
+	if err != nil {
+		return "", err
+	}
+	now := time.Now().UTC()
+	r := Record{ID: secret.ID(), Owner: p.ID, State: Asleep, Created: now, Used: now, Slept: now}
+	r.hold(c)
+	r.Network = c.Network
+	if r.Variables, err = s.sealVariables(p.ID, r.ID, env); err != nil {
+		return "", err
+	}
+	session := &Session{sessions: s, lock: semaphore.NewWeighted(1), cur: current{rec: r},
+		disk: diskUse{at: now, changed: true}, meter: egress.NewMeter(egress.Traffic{}, s.dayMeter(p.ID))}
+	if err := s.add(ctx, session); err != nil {
+		return "", err
+	}
+	session.applyPolicy() // it may have changed before the session was added
+	s.publish(r, event.SessionCreated, r.Template, 0)
+	return r.ID, nil
+}
+
+// hold makes a session's record have a content.
+func (r *Record) hold(c Content) {
+	r.Image, r.Workspace = c.Image, c.Workspace
+	r.Runtime, r.Template, r.Flavor = c.Runtime, c.Template, c.Flavor
+}
+
+// Replace gives one of a principal's sessions another content, which is its own from then on. What the session has had
+// ends, whatever runs in it. A crash leaves the old content or the new one. After an error the content is the caller's.
+func (s *Sessions) Replace(ctx context.Context, p auth.Principal, id string, c Content) (sessionID string, err error) {
+	session := s.ownedSession(p, id)
+	if session == nil {
+		return "", s.notFound(p.ID, id)
+	}
+	if err := session.acquire(ctx); err != nil {
+		return "", err
+	}
+	defer session.release()
+	if session.current().removed {
+		return "", s.notFound(p.ID, id)
+	}
+	if err := session.adopt(ctx); err != nil {
+		return "", err
+	}
+	session.mu.Lock()
+	before, old := session.cur.rec, session.cur.booted
+	session.cur.booted, session.cur.freezing = nil, old != nil
+	session.mu.Unlock()
+	err = session.update(func(r *Record) {
+		r.State, r.Slept, r.Sandbox, r.Lost = Asleep, time.Now().UTC(), "", ""
+		r.hold(c)
+	})
+	session.mu.Lock()
+	if session.cur.freezing = false; err != nil {
+		session.cur.booted = old
+	} else {
+		session.cur.asleepFor, session.disk = 0, diskUse{changed: true}
+	}
+	session.mu.Unlock()
+	if err != nil {
+		return "", err
+	}
+	session.forget(ctx, before, old)
+	return before.ID, nil
+}
+
+// forget removes the content that a session has had: its record has another one.
+func (s *Session) forget(ctx context.Context, before Record, old *pool.Booted) {
+	ctx = context.WithoutCancel(ctx)
+	s.sessions.removeImage(ctx, before.Runtime, before.Image)
+	if old != nil {
+		if err := old.Destroy(); err != nil {
+			s.sessions.Log.Error("could not remove a sandbox; it is tried again", "sandbox", old.ID, "error", err)
+			s.sessions.left.Add(leftover.ID{Runtime: cmp.Or(before.Runtime, s.sessions.Pool.Runtime.Name()),
+				Sandbox: old.ID})
+		}
+	}
+	if err := s.sessions.Pool.RemoveWorkspace(before.Workspace); err != nil {
+		s.sessions.Log.Error("could not remove a workspace; the next start does", "workspace", before.Workspace,
+			"error", err)
+	}
+}
+
+// kept returns the workspaces and images that belong to no session, and stay.
+func (s *Sessions) kept(ctx context.Context) (workspaces, images []string, err error) {
+	if s.Kept == nil {
+		return nil, nil, nil
+	}
+	return s.Kept(ctx)
+}
+
+// Copy makes a content of copies of another one, and returns how many bytes its files have.
+func (s *Sessions) Copy(ctx context.Context, c Content) (copied Content, bytes int64, err error) {
+	h, err := s.Pool.HibernatorNamed(c.Runtime)
+	if err != nil {
+		return copied, 0, fault.Wrap(fault.Configuration, err, "the copy cannot be used: %v", err)
+	}
+	copied = c
+	if copied.Workspace, bytes, err = s.Pool.Workspaces.Copy(ctx, c.Workspace); err != nil {
+		return copied, 0, copyFault(err)
+	}
+	image, err := h.CopyFrozen(ctx, c.Image)
+	if err != nil {
+		return copied, 0, errors.Join(fault.Wrap(fault.SandboxCreation, err, "%v", err),
+			s.Pool.RemoveWorkspace(copied.Workspace))
+	}
+	copied.Image = image.Name
+	return copied, bytes, nil
+}
+
+// CopyWorkspace makes a workspace with a copy of the files of another one.
+func (s *Sessions) CopyWorkspace(ctx context.Context, id string) (copied string, bytes int64, err error) {
+	copied, bytes, err = s.Pool.Workspaces.Copy(ctx, id)
+	return copied, bytes, copyFault(err)
+}
+
+func copyFault(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fault.Wrap(fault.FileAccess, err, "the session's files could not be copied: %s",
+		fault.Printable(err.Error(), 300)).Advise("Remove files that are not needed, and try again")
+}
+
+// RemoveContent removes a content that no session has. What cannot be removed now, the next start removes.
+func (s *Sessions) RemoveContent(ctx context.Context, c Content) {
+	ctx = context.WithoutCancel(ctx)
+	if c.Image != "" {
+		s.removeImage(ctx, c.Runtime, c.Image)
+	}
+	if c.Workspace != "" {
+		if err := s.Pool.RemoveWorkspace(c.Workspace); err != nil {
+			s.Log.Error("could not remove a workspace; the next start does", "workspace", c.Workspace, "error", err)
+		}
+	}
+}
+
+// CheckDisk returns a fault if a principal's quota of the disk does not allow so many more bytes.
+func (s *Sessions) CheckDisk(owner string, bytes int64) error { return s.diskReached(owner, bytes) }
+
+// Publish publishes an event of a session, as package session does.
+func (s *Sessions) Publish(owner, id, operation, name string, took time.Duration) {
+	s.publish(Record{Owner: owner, ID: id}, operation, name, took)
+}
+
+// SizeOf returns the size of a session's workspace as far as it is known; 0: it was not measured.
+func (s *Sessions) SizeOf(p auth.Principal, id string) int64 {
+	if session := s.ownedSession(p, id); session != nil {
+		return session.diskBytes()
+	}
+	return 0
+}

@@ -1,0 +1,181 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+
+	"sandlot/internal/fault"
+	"sandlot/internal/sandbox/sandboxtest"
+)
+
+// keep makes a content that is what a session has now.
+func (w *testSessions) keep(id string) (kept Content, err error) {
+	err = w.WhileStill(context.Background(), ann, id, func(ctx context.Context, _ string, c Content,
+		_ int64) (err error) {
+		kept = c
+		kept.Workspace, _, err = w.CopyWorkspace(ctx, c.Workspace)
+		return err
+	})
+	return kept, err
+}
+
+// note writes a file in a session's workspace.
+func (w *testSessions) note(id, text string) {
+	w.t.Helper()
+	path := w.Pool.Workspaces.Path(w.byID(id).record().Workspace)
+	if err := os.WriteFile(filepath.Join(path, "note"), []byte(text), 0o600); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// wantContent checks what a session has in its memory and in its file, and that nobody was told of a loss.
+func (w *testSessions) wantContent(what, id, memory, note string) {
+	w.t.Helper()
+	l := w.use(ann, OpenRequest{ID: id})
+	text, err := os.ReadFile(filepath.Join(w.Pool.Workspaces.Path(l.record().Workspace), "note"))
+	if w.box(id).Memory() != memory || string(text) != note || l.Notice != "" {
+		w.t.Errorf("%s: it has %q in its memory and %q in its file, not %q and %q; told %q: %v", what,
+			w.box(id).Memory(), text, memory, note, l.Notice, err)
+	}
+}
+
+// TestCopies: a session goes back to what was kept of it, as often as one likes, and other sessions get the same.
+func TestCopies(t *testing.T) {
+	in(t, sleeps, func(t *testing.T, w *testSessions) {
+		id := w.use(ann, OpenRequest{ID: "new"}).ID()
+		w.box(id).SetMemory("old")
+		w.note(id, "old")
+		kept, err := w.keep(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.wantContent("it goes on", id, "old", "old")
+		for range 2 {
+			w.box(id).SetMemory("new")
+			w.note(id, "new")
+			c, _, err := w.Copy(t.Context(), kept)
+			if err == nil {
+				_, err = w.Replace(t.Context(), ann, id, c)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.wantContent("it goes back", id, "old", "old")
+		}
+		c, _, err := w.Copy(t.Context(), kept)
+		if err != nil {
+			t.Fatal(err)
+		}
+		other, err := w.MakeAsleep(t.Context(), ann, c, id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.wantContent("a copy", other, "old", "old")
+		w.box(other).SetMemory("its own")
+		w.note(other, "its own")
+		w.wantContent("the original", id, "old", "old")
+		w.wantImages(1)
+		w.RemoveContent(t.Context(), kept)
+		w.wantImages(0)
+		if all, err := w.Pool.Workspaces.All(); err != nil || len(all) != 2 {
+			t.Errorf("there are the workspaces %q: %v", all, err)
+		}
+	})
+}
+
+// TestCannotCopy: who is not asked for a session of another, or one that is in use, gets a reason, and nothing is left.
+func TestCannotCopy(t *testing.T) {
+	in(t, sleeps, func(t *testing.T, w *testSessions) {
+		l, err := w.Open(t.Context(), ann, OpenRequest{ID: "new"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.keep(l.ID()); !fault.Is(err, fault.ResourceLimit) {
+			t.Errorf("a session in use: %v", err)
+		}
+		l.Release()
+		w.fake.HibernateErr = errors.New("not here")
+		if _, err := w.keep(l.ID()); err == nil || !strings.Contains(err.Error(), "not here") {
+			t.Errorf("a runtime that cannot: %v", err)
+		}
+		w.fake.HibernateErr = nil
+		none := func(context.Context, string, Content, int64) error { return nil }
+		if err := w.WhileStill(t.Context(), bob, l.ID(), none); !fault.Is(err, fault.SessionNotFound) {
+			t.Errorf("a session of another user: %v", err)
+		}
+		if _, err := w.Replace(t.Context(), bob, l.ID(), Content{}); !fault.Is(err, fault.SessionNotFound) {
+			t.Errorf("replacing a session of another user: %v", err)
+		}
+		w.wantImages(0)
+	})
+}
+
+// TestCrashReplacing: a server that is killed at any step of a restore leaves the old content or the new one, and
+// nothing of the other.
+func TestCrashReplacing(t *testing.T) {
+	for name, step := range map[string]sandboxtest.Step{
+		"before it is stored":          "",
+		"before the old sandbox's end": sandboxtest.StepStop,
+		"before it wakes":              sandboxtest.StepWake,
+		"while it wakes":               sandboxtest.StepWaking,
+		"before its numbers are new":   sandboxtest.StepWoken,
+		"before the image's removal":   sandboxtest.StepRemove,
+	} {
+		t.Run(name, func(t *testing.T) {
+			in(t, sleeps, func(t *testing.T, w *testSessions) {
+				id := w.use(ann, OpenRequest{ID: "new"}).ID()
+				w.box(id).SetMemory("old")
+				w.note(id, "old")
+				kept, err := w.keep(id)
+				if err != nil {
+					t.Fatal(err)
+				}
+				w.box(id).SetMemory("new")
+				w.note(id, "new")
+				w.fake.OnStep = func(s sandboxtest.Step) error {
+					if s == step {
+						runtime.Goexit()
+					}
+					return nil
+				}
+				c, _, err := w.Copy(t.Context(), kept)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if step == "" {
+					w.store.exitBefore(0)
+				}
+				var work sync.WaitGroup
+				work.Go(func() {
+					if _, err := w.Replace(context.Background(), ann, id, c); err != nil {
+						t.Error(err)
+					}
+					w.use(ann, OpenRequest{ID: id})
+				})
+				work.Wait()
+				w.fake.OnStep = nil
+				w.store.before.Store(nil)
+				w.fake.KillServer()
+				w.keeps = &kept
+				w.open(sleeps)
+				w.left.Remove(t.Context())
+				want := "old"
+				if step == "" {
+					want = "new"
+				}
+				w.wantContent("the next server", id, want, want)
+				w.wantImages(1)
+				if all, err := w.Pool.Workspaces.All(); err != nil || len(all) != 2 {
+					t.Errorf("there are the workspaces %q: %v", all, err)
+				}
+				w.RemoveContent(t.Context(), kept)
+			})
+		})
+	}
+}
