@@ -56,11 +56,8 @@ type CodeResult struct {
 func (t *Tools) languages() []string {
 	var names []string
 	for _, template := range t.Templates() {
-		for _, l := range template.LanguageNames() {
-			if !slices.Contains(names, l) {
-				names = append(names, l)
-			}
-		}
+		names = append(names, slices.DeleteFunc(slices.Clone(template.LanguageNames()),
+			func(l string) bool { return slices.Contains(names, l) })...)
 	}
 	if len(names) == 0 { // no template is ready yet; those that are offered have these
 		return []string{"python", "node", "bash"}

@@ -224,8 +224,8 @@ func (p *program) fileOf(ctx context.Context, k clientconfig.Client, f *installF
 	if wsl.Here() == "" || !isSure && (f.file != "" || err != nil || missing == nil) {
 		if f.windows && wsl.Here() == "" {
 			return "", p.Usage(errors.New("--windows is for a Sandlot that runs in WSL, and WSL_DISTRO_NAME, which " +
-				"says so, is not set. In WSL, run this as yourself in a terminal of the distribution, without sudo; on " +
-				"Windows itself, leave --windows out"))
+				"says so, is not set. In WSL, run this as yourself in a terminal of the distribution, without " +
+				"sudo; on Windows itself, leave --windows out"))
 		}
 		return file, err
 	}
