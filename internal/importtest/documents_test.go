@@ -61,6 +61,19 @@ func files(t *testing.T) []string {
 	})
 }
 
+// maxFile is how large a file of the repository may be, in bytes: the largest is generated, and has 140 KB.
+const maxFile = 1 << 20
+
+// TestNoPrograms: what is built is not part of the repository.
+func TestNoPrograms(t *testing.T) {
+	for _, f := range files(t) {
+		if st, err := os.Lstat(filepath.Join("../..", f)); err == nil && st.Size() > maxFile {
+			t.Errorf("%s has %d bytes: is it a program that was built? Remove it (git rm --cached), and let .gitignore "+
+				"have it", f, st.Size())
+		}
+	}
+}
+
 // spans yields what stands between back quotes.
 func spans(text string) []string {
 	var found []string
