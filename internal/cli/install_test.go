@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
@@ -246,7 +247,15 @@ func TestInstallNamesTheSettings(t *testing.T) {
 	if strings.Contains(out, "--config") {
 		t.Error(out)
 	}
-	says(t, errs, "its settings are those of", "/sandlot.yaml")
+	if strings.Contains(errs, "its settings are those of") {
+		t.Errorf("of a file that is not there: %s", errs)
+	}
+	place := filepath.Join(dir, "state", "sandlot.yaml")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(place), 0o700), os.WriteFile(place, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	_, errs = sandlot(t, 0, "install", "claude-desktop", "--dry-run")
+	says(t, errs, "its settings are those of", place)
 	out, _ = sandlot(t, 0, "--config", "mine.yaml", "install", "claude-desktop", "--dry-run")
 	says(t, out, `"--config"`, `"`+file+`"`)
 	t.Setenv("SANDLOT_CONFIG", dir)
