@@ -156,7 +156,7 @@ var descriptions = map[string]openapi.Description{
 		Request: jsonBody[forkRequest](forkRequest{Count: 3}),
 		Answers: answers[hub.Forked]("The copies live.", nil)},
 	"POST /v1/sessions/{id}/snapshots": {Summary: "Keep the state of a session", Errors: badOrGone, Optional: true,
-		Request: jsonBody[snapshotRequest](snapshotRequest{Name: "before-upgrade"}),
+		Request: jsonBody[snapshotRequest](snapshotRequest{Name: "good"}),
 		Answers: answers[hub.SnapshotRow]("The snapshot.", nil)},
 	"GET /v1/snapshots": {Summary: "List your snapshots", Text: "There are at most 20.",
 		Answers: answers[hub.SnapshotList]("The snapshots, the oldest first.", nil)},

@@ -68,8 +68,8 @@ const maxFile = 1 << 20
 func TestNoPrograms(t *testing.T) {
 	for _, f := range files(t) {
 		if st, err := os.Lstat(filepath.Join("../..", f)); err == nil && st.Size() > maxFile {
-			t.Errorf("%s has %d bytes: is it a program that was built? Remove it (git rm --cached), and let .gitignore "+
-				"have it", f, st.Size())
+			t.Errorf("%s has %d bytes: is it a program that was built? Remove it (git rm --cached), and let "+
+				".gitignore have it", f, st.Size())
 		}
 	}
 }

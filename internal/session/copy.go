@@ -127,6 +127,9 @@ func (s *Sessions) MakeAsleep(ctx context.Context, p auth.Principal, c Content, 
 	r := Record{ID: secret.ID(), Owner: p.ID, State: Asleep, Created: now, Used: now, Slept: now}
 	r.hold(c)
 	r.Network = c.Network
+	if origin := s.ownedSession(p, like); origin != nil && origin.record().Network.Mode != "" {
+		r.Network = origin.record().Network // the operator may have changed it since
+	}
 	if r.Variables, err = s.sealVariables(p.ID, r.ID, env); err != nil {
 		return "", err
 	}
@@ -163,6 +166,10 @@ func (s *Sessions) Replace(ctx context.Context, p auth.Principal, id string, c C
 	if err := session.adopt(ctx); err != nil {
 		return "", err
 	}
+	network, err := c.networkIn(session.record())
+	if err != nil {
+		return "", err
+	}
 	session.mu.Lock()
 	before, old := session.cur.rec, session.cur.booted
 	session.cur.booted, session.cur.freezing = nil, old != nil
@@ -170,19 +177,37 @@ func (s *Sessions) Replace(ctx context.Context, p auth.Principal, id string, c C
 	err = session.update(func(r *Record) {
 		r.State, r.Slept, r.Sandbox, r.Lost = Asleep, time.Now().UTC(), "", ""
 		r.hold(c)
+		r.Network = network
 	})
 	session.mu.Lock()
 	if session.cur.freezing = false; err != nil {
 		session.cur.booted = old
 	} else {
-		session.cur.asleepFor, session.disk = 0, diskUse{changed: true}
+		session.cur.asleepFor = 0
+		// What is being written or measured goes on to count, and takes itself away at its end.
+		session.disk.bytes, session.disk.changed, session.disk.next = 0, true, time.Time{}
 	}
 	session.mu.Unlock()
 	if err != nil {
 		return "", err
 	}
+	session.applyPolicy()
 	session.forget(ctx, before, old)
 	return before.ID, nil
+}
+
+// networkIn returns the operator's network setting of a session that gets the content: its own, or, if it has none, the
+// content's, so that no program gets a network that was taken from it.
+func (c Content) networkIn(r Record) (NetworkOverride, error) {
+	switch {
+	case c.Network.Mode == "" || c.Network.Mode == r.Network.Mode:
+		return r.Network, nil
+	case r.Network.Mode == "":
+		return c.Network, nil
+	}
+	return r.Network, fault.New(fault.Forbidden, "the operator of this server has set the network of that session to "+
+		"%s, and that of the snapshot's to %s: restore it into a new session (session_id: new)", r.Network.Mode,
+		c.Network.Mode)
 }
 
 // forget removes the content that a session has had: its record has another one.

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 
+	"sandlot/internal/egress"
 	"sandlot/internal/fault"
 	"sandlot/internal/sandbox/sandboxtest"
 )
@@ -177,5 +178,38 @@ func TestCrashReplacing(t *testing.T) {
 				w.RemoveContent(t.Context(), kept)
 			})
 		})
+	}
+}
+
+// TestNetworkOfContent: a session that gets the content of another one has no network that the operator took from
+// either.
+func TestNetworkOfContent(t *testing.T) {
+	none, open := NetworkOverride{Mode: egress.None}, NetworkOverride{Mode: egress.Open}
+	for _, tt := range []struct {
+		own, content, want NetworkOverride
+		refused            bool
+	}{
+		{NetworkOverride{}, none, none, false}, {none, NetworkOverride{}, none, false}, {none, none, none, false},
+		{open, none, open, true}, {none, open, none, true},
+	} {
+		got, err := Content{Network: tt.content}.networkIn(Record{Network: tt.own})
+		if got.Mode != tt.want.Mode || fault.Is(err, fault.Forbidden) != tt.refused {
+			t.Errorf("%q into %q: %q, %v", tt.content.Mode, tt.own.Mode, got.Mode, err)
+		}
+	}
+}
+
+// TestInTurns: at the server's end, each owner's first session is put to sleep before anybody's second one.
+func TestInTurns(t *testing.T) {
+	var all []liveSession
+	for _, id := range []string{"ann 1", "ann 2", "ann 3", "bob 1", "eve 1", "bob 2"} {
+		all = append(all, liveSession{session: &Session{cur: current{rec: Record{ID: id, Owner: id[:3]}}}})
+	}
+	var got []string
+	for _, l := range inTurns(all) {
+		got = append(got, l.session.record().ID)
+	}
+	if want := "ann 1, bob 1, eve 1, ann 2, bob 2, ann 3"; strings.Join(got, ", ") != want {
+		t.Errorf("the order is %q, want %q", got, want)
 	}
 }

@@ -130,6 +130,10 @@ func (s *Session) measure(ctx context.Context) {
 		}
 		return
 	}
+	if s.cur.rec.Workspace != id { // the session has another one since
+		d.changed, d.next = true, time.Time{}
+		return
+	}
 	d.bytes, d.at = size, began
 	if at.Before(began) { // the runtime has measured it before
 		d.changed = true

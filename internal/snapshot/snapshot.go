@@ -137,6 +137,10 @@ func (s *Snapshots) List(p auth.Principal) []Record {
 
 // Create makes a snapshot of one of a principal's sessions; the name "" means one of the time.
 func (s *Snapshots) Create(ctx context.Context, p auth.Principal, sessionID, name string) (Record, error) {
+	if strings.HasPrefix(name, beforePrefix) {
+		return Record{}, fault.Argument("name", "names that begin with %s are those of snapshots before calls, of "+
+			"which the oldest are removed; use another name", beforePrefix)
+	}
 	return s.create(ctx, p, sessionID, cmp.Or(name, "at-"+time.Now().UTC().Format("20060102T150405Z")))
 }
 

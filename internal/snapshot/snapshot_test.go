@@ -89,7 +89,7 @@ func TestNames(t *testing.T) {
 	if _, err := s.Restore(t.Context(), bob, "first", "new"); !fault.Is(err, fault.NotFound) {
 		t.Errorf("restoring another user's snapshot: %v", err)
 	}
-	for _, name := range []string{"..", "-a", "a/b", "a b", "\n"} {
+	for _, name := range []string{"..", "-a", "a/b", "a b", "\n", "before-mine"} {
 		if _, err := s.Create(t.Context(), ann, "home", name); !fault.Is(err, fault.InvalidParameters) {
 			t.Errorf("the name %q: %v", name, err)
 		}

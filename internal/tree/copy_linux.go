@@ -1,3 +1,5 @@
+//go:build !mac
+
 package tree
 
 import (
@@ -49,11 +51,18 @@ const (
 	maxAttributes = 64 << 10
 )
 
+// maxLinkedPaths is how many bytes the names of files with several links may have together, which are in memory.
+const maxLinkedPaths = 32 << 20
+
+// ErrLinks is the error of a tree with too many files that have several links.
+var ErrLinks = errors.New("too many of its files have several links (hard links)")
+
 // copying is one call of Copy.
 type copying struct {
 	limits Limits
 	top    int                 // the descriptor of the copy
 	linked map[identity]string // where in the copy a file with several names is
+	paths  int                 // the bytes of these places
 	buffer []byte
 	size   Size
 }
@@ -98,7 +107,11 @@ func (c *copying) entry(ctx context.Context, from, to int, path []string) error 
 		if first, ok := c.linked[id]; ok {
 			return wrapPath("link", name, unix.Linkat(c.top, first, to, name, 0))
 		}
-		c.linked[id] = strings.Join(path, "/")
+		at := strings.Join(path, "/")
+		if c.paths += len(at); c.paths > maxLinkedPaths {
+			return ErrLinks
+		}
+		c.linked[id] = at
 	}
 	switch kind {
 	case unix.S_IFDIR:

@@ -1,9 +1,12 @@
+//go:build !mac
+
 package tree
 
 import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -107,5 +110,23 @@ func TestCopyLimits(t *testing.T) {
 	}
 	if _, err := Copy(t.Context(), wide, t.TempDir(), Limits{Entries: 3, Depth: 9}); !errors.Is(err, ErrEntries) {
 		t.Errorf("a wide tree: %v", err)
+	}
+}
+
+// TestCopyLinks: a tree with more files with several links than the copy keeps in memory is refused.
+func TestCopyLinks(t *testing.T) {
+	from := t.TempDir()
+	dir := filepath.Join(from, strings.Repeat(strings.Repeat("d", 250)+"/", 14))
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for i := range maxLinkedPaths/(14*250) + 1 {
+		name := filepath.Join(dir, strconv.Itoa(i))
+		if err := errors.Join(os.WriteFile(name, nil, 0o600), os.Link(name, name+"l")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := Copy(t.Context(), from, t.TempDir(), SandboxLimits); !errors.Is(err, ErrLinks) {
+		t.Errorf("the copy: %v", err)
 	}
 }

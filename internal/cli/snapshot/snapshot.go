@@ -29,7 +29,7 @@ func Command(connect func() (*client.Client, error), out io.Writer) *cobra.Comma
 		Use: "snapshot", Short: "Keep the state of a session, and go back to it",
 		Long: `A snapshot has the variables, the processes and the files of a session at one moment. It stays until it
 is removed, also after its session has ended, and can be restored as often as you like. The server has to run.`,
-		Example: "  sandlot snapshot create home before-upgrade\n  sandlot snapshot restore before-upgrade",
+		Example: "  sandlot snapshot create home good\n  sandlot snapshot restore good",
 	}
 	c.AddCommand(p.create(), p.list(), p.restore(), p.remove())
 	return c
@@ -62,7 +62,7 @@ func (p *commands) create() *cobra.Command {
 	return p.withJSON(&cobra.Command{
 		Use: "create SESSION [NAME]", Short: "Make a snapshot of a session", Args: cobra.RangeArgs(1, 2),
 		Long:    "Make a snapshot of a session, an id or home, in which nothing runs meanwhile. It prints the name.",
-		Example: "  sandlot snapshot create home\n  sandlot snapshot create home before-upgrade",
+		Example: "  sandlot snapshot create home\n  sandlot snapshot create home good",
 		RunE: func(c *cobra.Command, args []string) error {
 			in := map[string]string{}
 			if len(args) > 1 {
@@ -106,7 +106,7 @@ func (p *commands) restore() *cobra.Command {
 		Use: "restore NAME", Short: "Give a session what a snapshot has", Args: cobra.ExactArgs(1),
 		Long: "Give a session the variables, processes and files of a snapshot, in place of those that it has: the " +
 			"session that the snapshot was made of, or that of --session, or a new one. It prints the session's id.",
-		Example: "  sandlot snapshot restore before-upgrade\n  sandlot snapshot restore before-upgrade --session new"})
+		Example: "  sandlot snapshot restore good\n  sandlot snapshot restore good --session new"})
 	c.Flags().StringVar(&session, "session", "", "session that gets it: an id, home, or new")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		var made hub.SnapshotRestored
@@ -119,7 +119,7 @@ func (p *commands) restore() *cobra.Command {
 func (p *commands) remove() *cobra.Command {
 	return &cobra.Command{
 		Use: "remove NAME", Short: "Remove a snapshot", Args: cobra.ExactArgs(1),
-		Example: "  sandlot snapshot remove before-upgrade",
+		Example: "  sandlot snapshot remove good",
 		RunE: func(c *cobra.Command, args []string) error {
 			return p.ask(c.Context(), "DELETE", "/v1/snapshots/"+url.PathEscape(args[0]), nil, nil,
 				func() string { return args[0] + " is removed" })
