@@ -113,7 +113,7 @@ func TestTelemetry(t *testing.T) {
 		}
 	}))
 	defer collector.Close()
-	s := start(t, "SANDLOT_TELEMETRY_OTLP_ENDPOINT="+collector.URL, "SANDLOT_LOG_LEVEL=DEBUG",
+	s := start(t, "SANDLOT_ON_STOP=end", "SANDLOT_TELEMETRY_OTLP_ENDPOINT="+collector.URL, "SANDLOT_LOG_LEVEL=DEBUG",
 		"SANDLOT_TELEMETRY_OTLP_HEADERS=X-Key=hunter2-of-the-collector")
 	s.post("/v1/tools/execute_command", `{"command":"echo hunter2"}`, "Traceparent",
 		"00-0102030405060708090a0b0c0d0e0f10-1112131415161718-01")
@@ -164,7 +164,8 @@ func TestNothingWrittenHasSecrets(t *testing.T) {
 	}))
 	defer collector.Close()
 	file := filepath.Join(t.TempDir(), "events.jsonl")
-	s := start(t, "SANDLOT_LOG_LEVEL=DEBUG", "SANDLOT_EVENTS_FILE="+file,
+	// What a sandbox has in its memory is in the image of one that sleeps (docs/security.md), so none does here.
+	s := start(t, "SANDLOT_LOG_LEVEL=DEBUG", "SANDLOT_EVENTS_FILE="+file, "SANDLOT_ON_STOP=end",
 		"SANDLOT_TELEMETRY_OTLP_ENDPOINT="+collector.URL)
 	const value = "hunter2canary" // all other secrets contain it
 	ann, eve := s.token("ann"), s.token("eve", "--role", "operator")
