@@ -65,6 +65,7 @@ func TestAPIDescription(t *testing.T) {
 	if log := s.log.String(); strings.Contains(log, "panic") || strings.Contains(log, "level=ERROR") {
 		t.Errorf("the server's log:\n%s", log)
 	}
+	s.removeSnapshots(operator)
 
 	// A description that is not true is found out.
 	_, _, text := s.request("GET", "/v1/openapi.json", nil)
@@ -79,6 +80,24 @@ func TestAPIDescription(t *testing.T) {
 	code, out := s.schemathesis("", file, operator, "--url", s.URL, "-n", "2", "--include-path", "/healthz")
 	if code != 1 || !strings.Contains(out, "violates schema") {
 		t.Errorf("Schemathesis finds nothing wrong: %d\n%s", code, out)
+	}
+}
+
+// removeSnapshots removes all snapshots of a token's owner, which would stay.
+func (s *server) removeSnapshots(token string) {
+	s.t.Helper()
+	_, _, text := s.request("GET", "/v1/snapshots", nil, "Authorization", "Bearer "+token)
+	var list struct {
+		Snapshots []struct{ Name string }
+	}
+	if err := json.Unmarshal([]byte(text), &list); err != nil {
+		s.t.Fatalf("%v: %s", err, text)
+	}
+	for _, one := range list.Snapshots {
+		status, _, text := s.request("DELETE", "/v1/snapshots/"+one.Name, nil, "Authorization", "Bearer "+token)
+		if status != http.StatusNoContent {
+			s.t.Errorf("removing the snapshot %s: %d %s", one.Name, status, text)
+		}
 	}
 }
 
