@@ -259,7 +259,9 @@ mcp:
 `, strings.Split(u.remote, ":")[1], odd, u.remote))
 	u.s = prepare(t)
 	u.s.log.whole = true
+	// What a sandbox has in its memory is in the image of one that sleeps (docs/security.md), so none does here.
 	u.s.begin([]string{"SANDLOT_CONFIG=" + config, "SANDLOT_LOG_LEVEL=DEBUG", "SANDLOT_EVENTS_FILE=" + exported,
+		"SANDLOT_ON_STOP=keep",
 		"OPERATOR_VALUE=" + hidden["a variable in the settings"], "OPERATOR_HEADER=" +
 			hidden["a header in the settings"]})
 	s := u.s
