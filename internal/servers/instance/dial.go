@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
 	"sandlot/internal/fault"
@@ -52,7 +53,8 @@ func (i *Instance) inSandbox(ctx context.Context, c process.Command) (*process.P
 		return nil, err
 	}
 	defer l.Release()
-	if len(i.Path) > 0 { // Sandlot has installed it
+	// Sandlot has installed it, and not with npm alone.
+	if len(i.Path) > 1 || len(i.Path) == 1 && !strings.HasSuffix(i.Path[0], "/node_modules/.bin") {
 		c.Env = withBytecode(c.Env)
 	}
 	return process.InSandbox(ctx, l, c, i.Output)
