@@ -197,7 +197,7 @@ func sessionStatus(c *client, id string) any {
 	return nil
 }
 
-var asleepKills = flag.Int("asleep-kills", 20, "how often TestKilledAsleep kills something")
+var asleepKills = flag.Int("asleep-kills", 8, "how often TestKilledAsleep kills something")
 
 // TestKilledAsleep kills the server, or processes of sandlot-runsc, sandboxes among them, again and again while
 // sessions fall asleep and wake. Each session has its variables afterwards, or its user is told that they are gone;

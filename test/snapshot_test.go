@@ -15,7 +15,7 @@ import (
 )
 
 // snapshotKills is how many times TestKilledCopying kills the server.
-var snapshotKills = flag.Int("snapshot-kills", 10, "how many times the server is killed while it copies sessions")
+var snapshotKills = flag.Int("snapshot-kills", 4, "how many times the server is killed while it copies sessions")
 
 // TestSnapshot: a session goes back to what it was, with variables, processes and files, and copies of it live.
 func TestSnapshot(t *testing.T) {
