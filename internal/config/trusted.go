@@ -15,7 +15,6 @@ type fileChecker struct {
 	sandboxFolders []string // folders that sandboxes can write
 	hasVolumes     bool     // shared has volumes of the settings
 	checkUsers     bool     // check that other users of the machine cannot write either
-	linkCount      int      // number of symbolic links that were followed
 	accountFiles
 }
 

@@ -10,10 +10,9 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
-)
 
-// maxLinks is the maximum number of symbolic links in a path, as in the kernel.
-const maxLinks = 40
+	"sandlot/internal/pathwalk"
+)
 
 // resolve returns a path without links, or the path itself.
 func resolve(path string) string {
@@ -30,7 +29,7 @@ func checkPlace(address string) error {
 	if !isPath {
 		return nil
 	}
-	st, err := walk(path)
+	_, st, err := pathwalk.Walk(path, checkFolder, checkLink)
 	switch {
 	case errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ENOTDIR):
 		return errNothing
@@ -38,56 +37,18 @@ func checkPlace(address string) error {
 		return err
 	case st.Mode().Type() != os.ModeSocket:
 		return errors.New("it is no socket")
-	case !isOwn(st):
+	case !pathwalk.IsOwn(st):
 		return errors.New("it is another user's, and is not used; name it as docker.host to use it all the same")
 	}
 	return nil
 }
 
-// walk follows a path as the kernel does, and checks that no other user can change what it leads to.
-func walk(path string) (os.FileInfo, error) {
-	dir, names := "/", strings.Split(path, "/")
-	for links := 0; len(names) > 0; {
-		name := names[0]
-		names = names[1:]
-		switch name {
-		case "", ".":
-			continue
-		case "..":
-			dir = filepath.Dir(dir)
-			continue
-		}
-		if err := checkFolder(dir); err != nil {
-			return nil, err
-		}
-		next := filepath.Join(dir, name)
-		st, err := os.Lstat(next)
-		if err != nil {
-			return nil, err
-		}
-		if st.Mode()&os.ModeSymlink == 0 {
-			if len(names) == 0 {
-				return st, nil
-			}
-			dir = next
-			continue
-		}
-		if links++; links > maxLinks {
-			return nil, errors.New("its name leads through too many links")
-		}
-		if !isOwn(st) {
-			return nil, fmt.Errorf("the link %s is another user's", next)
-		}
-		target, err := os.Readlink(next)
-		if err != nil {
-			return nil, err
-		}
-		if filepath.IsAbs(target) {
-			dir = "/"
-		}
-		names = append(strings.Split(target, "/"), names...)
+// checkLink returns an error if another user can make a link lead elsewhere.
+func checkLink(path string, st os.FileInfo) error {
+	if !pathwalk.IsOwn(st) {
+		return fmt.Errorf("the link %s is another user's", path)
 	}
-	return nil, errors.New("it is a folder")
+	return nil
 }
 
 // checkFolder returns an error if another user can replace what is in a folder.
@@ -100,7 +61,7 @@ func checkFolder(path string) error {
 	switch {
 	case !mode.IsDir():
 		return syscall.ENOTDIR
-	case !isOwn(st):
+	case !pathwalk.IsOwn(st):
 		return fmt.Errorf("its folder %s is another user's, and it is not used", path)
 	case mode&os.ModeSticky != 0: // there, only its owner can replace a file
 		return nil
@@ -110,11 +71,6 @@ func checkFolder(path string) error {
 		return fmt.Errorf("others can write its folder %s, and it is not used; take the right away (chmod g-w)", path)
 	}
 	return nil
-}
-
-func isOwn(st os.FileInfo) bool {
-	sys, ok := st.Sys().(*syscall.Stat_t)
-	return ok && (sys.Uid == 0 || int(sys.Uid) == os.Getuid())
 }
 
 // daemonGroup is the group of the system's own programs, on Linux and macOS: a Mac's /var/run belongs to it.
