@@ -23,6 +23,16 @@ func (p *Pool) HibernatorNamed(name string) (sandbox.Hibernator, error) {
 	return h, h.CanHibernate()
 }
 
+// Hibernators returns the runtimes that can put sandboxes to sleep, or have images of some.
+func (p *Pool) Hibernators() (all []sandbox.Hibernator) {
+	for _, rt := range p.Runtimes() {
+		if h, ok := rt.(sandbox.Hibernator); ok {
+			all = append(all, h)
+		}
+	}
+	return all
+}
+
 // Wake makes a sandbox of a frozen image, and waits until its agent answers. connect is called before the sandbox's
 // programs can use the network. When Wake fails, only the workspace and the image are left, unless the error is
 // sandbox.ErrRemains. After sandbox.ErrLater the image can be used again.

@@ -388,11 +388,7 @@ func (s *Sessions) removeUnownedImages(ctx context.Context) {
 	for _, session := range s.all() {
 		owned[session.record().Image] = true
 	}
-	for _, rt := range s.Pool.Runtimes() {
-		h, ok := rt.(sandbox.Hibernator)
-		if !ok {
-			continue
-		}
+	for _, h := range s.Pool.Hibernators() {
 		images, err := h.FrozenImages(ctx)
 		for _, i := range images {
 			if !owned[i.Name] {

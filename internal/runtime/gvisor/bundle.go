@@ -34,7 +34,7 @@ func (r *Runtime) writeBundle(b *box) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(b.dir, "config.json"), text, 0o600)
+	return os.WriteFile(filepath.Join(b.dir, bundleFile), text, 0o600)
 }
 
 func (r *Runtime) ociSpec(b *box) (*specs.Spec, error) {

@@ -176,7 +176,7 @@ func (r *Runtime) writeTrial(b *box) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(b.dir, "config.json"), text, 0o600)
+	return os.WriteFile(filepath.Join(b.dir, bundleFile), text, 0o600)
 }
 
 // runTrial boots the sandbox of a trial, and reads what it prints.

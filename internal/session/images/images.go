@@ -54,11 +54,10 @@ func (i Images) Pack(ctx context.Context, now time.Time) {
 			due[a.Image] = a.Session
 		}
 	}
-	for _, rt := range i.Pool.Runtimes() {
-		h, ok := rt.(sandbox.Hibernator)
-		if !ok || len(due) == 0 {
-			continue
-		}
+	if len(due) == 0 {
+		return
+	}
+	for _, h := range i.Pool.Hibernators() {
 		images, err := h.FrozenImages(ctx)
 		if err != nil {
 			i.Log.Error("could not look which images of sessions are to be compressed", "error", err)
@@ -88,11 +87,10 @@ func (i Images) Limit(ctx context.Context, now time.Time) {
 		}
 		asleep[a.Image] = a.Session
 	}
-	for _, rt := range i.Pool.Runtimes() {
-		h, ok := rt.(sandbox.Hibernator)
-		if !ok || len(asleep) == 0 {
-			continue
-		}
+	if len(asleep) == 0 {
+		return
+	}
+	for _, h := range i.Pool.Hibernators() {
 		images, err := h.FrozenImages(ctx)
 		if err != nil {
 			i.Log.Error("could not look how large the images of sessions are", "error", err)

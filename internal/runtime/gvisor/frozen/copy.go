@@ -13,7 +13,7 @@ import (
 // Copy makes an image with the files of another one, by other names: it needs no space of its own. Nobody changes a
 // file of an image, but for replacing it.
 func (s *Store) Copy(name string) (copied sandbox.FrozenImage, err error) {
-	defer s.use(name)()
+	defer s.Use(name)()
 	s.removing.RLock()
 	defer s.removing.RUnlock()
 	info, _, err := s.Read(name)

@@ -184,7 +184,7 @@ func (s *Store) Remove(name string, needed func() (map[string]bool, error)) erro
 	if !validName.MatchString(name) {
 		return fmt.Errorf("gvisor: %q is not an image", name)
 	}
-	defer s.use(name)()
+	defer s.Use(name)()
 	s.removing.Lock()
 	defer s.removing.Unlock()
 	if err := os.RemoveAll(s.path(name)); err != nil {
@@ -198,12 +198,17 @@ func (s *Store) Remove(name string, needed func() (map[string]bool, error)) erro
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	for _, e := range entries {
-		if info, _, err := s.Read(e.Name()); err == nil {
-			sums[info.Runsc], sums[info.Agent] = true, true
+	// The images are read only if a program might have to go: there may be thousands.
+	ofImages := sync.OnceValue(func() map[string]bool {
+		found := map[string]bool{}
+		for _, e := range entries {
+			if info, _, err := s.Read(e.Name()); err == nil {
+				found[info.Runsc], found[info.Agent] = true, true
+			}
 		}
-	}
-	return s.Programs.Prune(func(sum string) bool { return sums[sum] })
+		return found
+	})
+	return s.Programs.Prune(func(sum string) bool { return sums[sum] || ofImages()[sum] })
 }
 
 // Files calls do with a folder in which gVisor's files of an image are, as gVisor wrote them. Nobody packs or removes
@@ -237,9 +242,7 @@ func (s *Store) Files(ctx context.Context, name string, info Info, do func(dir s
 }
 
 // Use keeps an image from being packed until the function that it returns is called. It ends packing that has begun.
-func (s *Store) Use(name string) (end func()) { return s.use(name) }
-
-func (s *Store) use(name string) (end func()) {
+func (s *Store) Use(name string) (end func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.inUse[name]++
