@@ -1,7 +1,6 @@
 package session
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -14,7 +13,6 @@ import (
 	"sandlot/internal/fault"
 	"sandlot/internal/pool"
 	"sandlot/internal/secret"
-	"sandlot/internal/session/leftover"
 )
 
 // Content is what a session consists of: its memory, its files, and what they were made with. A session that gets it
@@ -127,8 +125,10 @@ func (s *Sessions) MakeAsleep(ctx context.Context, p auth.Principal, c Content, 
 	r := Record{ID: secret.ID(), Owner: p.ID, State: Asleep, Created: now, Used: now, Slept: now}
 	r.hold(c)
 	r.Network = c.Network
-	if origin := s.ownedSession(p, like); origin != nil && origin.record().Network.Mode != "" {
-		r.Network = origin.record().Network // the operator may have changed it since
+	if origin := s.ownedSession(p, like); origin != nil {
+		if now := origin.record().Network; now.Mode != "" { // the operator may have changed it since
+			r.Network = now
+		}
 	}
 	if r.Variables, err = s.sealVariables(p.ID, r.ID, env); err != nil {
 		return "", err
@@ -212,19 +212,13 @@ func (c Content) networkIn(r Record) (NetworkOverride, error) {
 
 // forget removes the content that a session has had: its record has another one.
 func (s *Session) forget(ctx context.Context, before Record, old *pool.Booted) {
-	ctx = context.WithoutCancel(ctx)
-	s.sessions.removeImage(ctx, before.Runtime, before.Image)
 	if old != nil {
 		if err := old.Destroy(); err != nil {
 			s.sessions.Log.Error("could not remove a sandbox; it is tried again", "sandbox", old.ID, "error", err)
-			s.sessions.left.Add(leftover.ID{Runtime: cmp.Or(before.Runtime, s.sessions.Pool.Runtime.Name()),
-				Sandbox: old.ID})
+			s.sessions.left.Add(s.sessions.boxOf(before))
 		}
 	}
-	if err := s.sessions.Pool.RemoveWorkspace(before.Workspace); err != nil {
-		s.sessions.Log.Error("could not remove a workspace; the next start does", "workspace", before.Workspace,
-			"error", err)
-	}
+	s.sessions.RemoveContent(ctx, Content{Runtime: before.Runtime, Image: before.Image, Workspace: before.Workspace})
 }
 
 // kept returns the workspaces and images that belong to no session, and stay.
@@ -235,45 +229,39 @@ func (s *Sessions) kept(ctx context.Context) (workspaces, images []string, err e
 	return s.Kept(ctx)
 }
 
-// Copy makes a content of copies of another one, and returns how many bytes its files have.
-func (s *Sessions) Copy(ctx context.Context, c Content) (copied Content, bytes int64, err error) {
+// Copy makes a content of copies of another one.
+func (s *Sessions) Copy(ctx context.Context, c Content) (copied Content, err error) {
 	h, err := s.Pool.HibernatorNamed(c.Runtime)
 	if err != nil {
-		return copied, 0, fault.Wrap(fault.Configuration, err, "the copy cannot be used: %v", err)
+		return copied, fault.Wrap(fault.Configuration, err, "the copy cannot be used: %v", err)
 	}
 	copied = c
-	if copied.Workspace, bytes, err = s.Pool.Workspaces.Copy(ctx, c.Workspace); err != nil {
-		return copied, 0, copyFault(err)
+	if copied.Workspace, _, err = s.CopyWorkspace(ctx, c.Workspace); err != nil {
+		return copied, err
 	}
 	image, err := h.CopyFrozen(ctx, c.Image)
 	if err != nil {
-		return copied, 0, errors.Join(fault.Wrap(fault.SandboxCreation, err, "%v", err),
+		return copied, errors.Join(fault.Wrap(fault.SandboxCreation, err, "%v", err),
 			s.Pool.RemoveWorkspace(copied.Workspace))
 	}
 	copied.Image = image.Name
-	return copied, bytes, nil
+	return copied, nil
 }
 
 // CopyWorkspace makes a workspace with a copy of the files of another one.
 func (s *Sessions) CopyWorkspace(ctx context.Context, id string) (copied string, bytes int64, err error) {
 	copied, bytes, err = s.Pool.Workspaces.Copy(ctx, id)
-	return copied, bytes, copyFault(err)
-}
-
-func copyFault(err error) error {
-	if err == nil {
-		return nil
+	if err != nil {
+		return copied, bytes, fault.Wrap(fault.FileAccess, err, "the session's files could not be copied: %s",
+			fault.Printable(err.Error(), 300)).Advise("Remove files that are not needed, and try again")
 	}
-	return fault.Wrap(fault.FileAccess, err, "the session's files could not be copied: %s",
-		fault.Printable(err.Error(), 300)).Advise("Remove files that are not needed, and try again")
+	return copied, bytes, nil
 }
 
 // RemoveContent removes a content that no session has. What cannot be removed now, the next start removes.
 func (s *Sessions) RemoveContent(ctx context.Context, c Content) {
 	ctx = context.WithoutCancel(ctx)
-	if c.Image != "" {
-		s.removeImage(ctx, c.Runtime, c.Image)
-	}
+	s.removeImage(ctx, c.Runtime, c.Image)
 	if c.Workspace != "" {
 		if err := s.Pool.RemoveWorkspace(c.Workspace); err != nil {
 			s.Log.Error("could not remove a workspace; the next start does", "workspace", c.Workspace, "error", err)

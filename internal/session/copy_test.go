@@ -60,7 +60,7 @@ func TestCopies(t *testing.T) {
 		for range 2 {
 			w.box(id).SetMemory("new")
 			w.note(id, "new")
-			c, _, err := w.Copy(t.Context(), kept)
+			c, err := w.Copy(t.Context(), kept)
 			if err == nil {
 				_, err = w.Replace(t.Context(), ann, id, c)
 			}
@@ -69,7 +69,7 @@ func TestCopies(t *testing.T) {
 			}
 			w.wantContent("it goes back", id, "old", "old")
 		}
-		c, _, err := w.Copy(t.Context(), kept)
+		c, err := w.Copy(t.Context(), kept)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -145,7 +145,7 @@ func TestCrashReplacing(t *testing.T) {
 					}
 					return nil
 				}
-				c, _, err := w.Copy(t.Context(), kept)
+				c, err := w.Copy(t.Context(), kept)
 				if err != nil {
 					t.Fatal(err)
 				}

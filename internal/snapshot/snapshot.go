@@ -346,7 +346,7 @@ func (s *Snapshots) Restore(ctx context.Context, p auth.Principal, name, session
 	if err := s.Sessions.CheckDisk(p.ID, more); err != nil {
 		return result, err
 	}
-	c, _, err := s.Sessions.Copy(ctx, r.Content)
+	c, err := s.Sessions.Copy(ctx, r.Content)
 	if err != nil {
 		return result, err
 	}
@@ -404,7 +404,7 @@ func (s *Snapshots) Fork(ctx context.Context, p auth.Principal, sessionID string
 		}
 	}()
 	for range n {
-		c, _, err := s.Sessions.Copy(ctx, original)
+		c, err := s.Sessions.Copy(ctx, original)
 		if err != nil {
 			return id, copies, err
 		}
