@@ -89,7 +89,7 @@ var places = map[string]place{
 	"servers": {"L2",
 		"pool servers/install servers/instance servers/oauth servers/process session mcpclient mcpclient/transport"},
 	"servers/instance": {"L2",
-		"mcpclient mcpclient/transport servers/oauth servers/process session"},
+		"mcpclient mcpclient/transport servers/install servers/oauth servers/process session"},
 	"guest": {"inside",
 		"guest/confine guest/files guest/interp guest/network guest/process guest/user"},
 	"servers/install":     {"L2", "agent pool servers/process session"},

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/url"
 	"path"
+	"slices"
 	"strings"
 
 	"sandlot/internal/fault"
@@ -41,16 +42,36 @@ func makeVenvCommand(venv string) []string {
 	return []string{"python3", "-m", "venv", "--without-pip", venv}
 }
 
-func pipInstallCommand(venv, spec string) []string {
-	return []string{"python3", "-m", "pip", "--python", path.Join(venv, "bin/python"), "install", "--no-compile",
-		"--upgrade", "--", spec}
+// IsPython reports whether a server with programs in these folders was installed into a virtual environment.
+func IsPython(folders []string) bool {
+	return slices.ContainsFunc(folders, func(f string) bool { return strings.HasSuffix(f, "/venv/bin") })
 }
 
-// uvInstallCommand returns the command that is used in place of pip's where the sandbox has uv: that takes a third of
-// the time.
-func uvInstallCommand(venv, spec string) []string {
-	return []string{"uv", "pip", "install", "--python", path.Join(venv, "bin/python"), "--no-compile-bytecode",
-		"--upgrade", "--", spec}
+// pipCommand returns the command that installs into a virtual environment. It has no pip: the one outside of it is
+// used.
+func pipCommand(venv string, what ...string) []string {
+	return append([]string{"python3", "-m", "pip", "--python", path.Join(venv, "bin/python"), "install",
+		"--no-compile"}, what...)
+}
+
+// uvCommand returns the command that is used in place of pip's where the sandbox has uv: that takes a third of the
+// time.
+func uvCommand(venv string, what ...string) []string {
+	return append([]string{"uv", "pip", "install", "--python", path.Join(venv, "bin/python"),
+		"--no-compile-bytecode"}, what...)
+}
+
+// ofPyPI are the arguments of both for a package.
+func ofPyPI(spec string) []string { return []string{"--upgrade", "--", spec} }
+
+// pip installs into a virtual environment, with uv where the sandbox has it.
+func (i *Installer) pip(ctx context.Context, cwd, venv string, what ...string) error {
+	command := pipCommand(venv, what...)
+	if i.hasUV {
+		command = uvCommand(venv, what...)
+	}
+	_, err := i.run(ctx, cwd, true, command...)
+	return err
 }
 
 func cloneCommand(from, ref, repo string) []string {
@@ -111,11 +132,7 @@ func (i *Installer) installPip(ctx context.Context, spec string) (Result, error)
 	if _, err := i.run(ctx, i.folder, true, makeVenvCommand(venv)...); err != nil {
 		return Result{}, err
 	}
-	command := pipInstallCommand(venv, spec) // the environment has no pip: the one outside of it installs into it
-	if i.hasUV {
-		command = uvInstallCommand(venv, spec)
-	}
-	if _, err := i.run(ctx, i.folder, true, command...); err != nil {
+	if err := i.pip(ctx, i.folder, venv, ofPyPI(spec)...); err != nil {
 		return Result{}, err
 	}
 	result := Result{Cwd: i.folder, Path: []string{path.Join(venv, "bin")}}
@@ -240,12 +257,6 @@ func (i *Installer) installRequirements(ctx context.Context, repo string) (Resul
 	if _, err := i.run(ctx, i.folder, true, makeVenvCommand(venv)...); err != nil {
 		return Result{}, err
 	}
-	command := []string{"python3", "-m", "pip", "--python", path.Join(venv, "bin/python"), "install", "--no-compile",
-		"-r", "requirements.txt"}
-	if i.hasUV {
-		command = []string{"uv", "pip", "install", "--python", path.Join(venv, "bin/python"), "--no-compile-bytecode",
-			"-r", "requirements.txt"}
-	}
-	_, err := i.run(ctx, repo, true, command...)
+	err := i.pip(ctx, repo, venv, "-r", "requirements.txt")
 	return Result{Cwd: repo, Path: []string{path.Join(venv, "bin")}}, err
 }

@@ -101,7 +101,7 @@ func (r Request) Change(folder string) spec.Change {
 		commands = [][]string{npmInstallCommand(folder, r.Spec)}
 	case "pip":
 		venv := path.Join(folder, "venv")
-		commands = [][]string{makeVenvCommand(venv), pipInstallCommand(venv, r.Spec)}
+		commands = [][]string{makeVenvCommand(venv), pipCommand(venv, ofPyPI(r.Spec)...)}
 	case "git":
 		from, ref, _ := strings.Cut(r.Spec, "#")
 		c.Cwd = path.Join(folder, "repo")
@@ -112,7 +112,7 @@ func (r Request) Change(folder string) spec.Change {
 	}
 	if r.Type == "pip" {
 		c.Commands = append(c.Commands, "# where the sandbox has uv, in place of pip: "+
-			spec.ExactCommandLine(uvInstallCommand(path.Join(folder, "venv"), r.Spec)))
+			spec.ExactCommandLine(uvCommand(path.Join(folder, "venv"), ofPyPI(r.Spec)...)))
 	}
 	return c
 }

@@ -5,11 +5,11 @@ import (
 	"maps"
 	"net"
 	"net/http"
-	"strings"
 	"time"
 
 	"sandlot/internal/fault"
 	"sandlot/internal/mcpclient/transport"
+	"sandlot/internal/servers/install"
 	"sandlot/internal/servers/oauth"
 	"sandlot/internal/servers/process"
 	"sandlot/internal/servers/spec"
@@ -53,8 +53,7 @@ func (i *Instance) inSandbox(ctx context.Context, c process.Command) (*process.P
 		return nil, err
 	}
 	defer l.Release()
-	// Sandlot has installed it, and not with npm alone.
-	if len(i.Path) > 1 || len(i.Path) == 1 && !strings.HasSuffix(i.Path[0], "/node_modules/.bin") {
+	if install.IsPython(i.Path) {
 		c.Env = withBytecode(c.Env)
 	}
 	return process.InSandbox(ctx, l, c, i.Output)
