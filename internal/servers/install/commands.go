@@ -61,9 +61,6 @@ func uvCommand(venv string, what ...string) []string {
 		"--no-compile-bytecode"}, what...)
 }
 
-// ofPyPI are the arguments of both for a package.
-func ofPyPI(spec string) []string { return []string{"--upgrade", "--", spec} }
-
 // pip installs into a virtual environment, with uv where the sandbox has it.
 func (i *Installer) pip(ctx context.Context, cwd, venv string, what ...string) error {
 	command := pipCommand(venv, what...)

@@ -152,6 +152,9 @@ func (result Result) ServerProgram(r Request) (string, error) {
 		With("programs", some)
 }
 
+// ofPyPI are the arguments of pip and uv for a package.
+func ofPyPI(spec string) []string { return []string{"--upgrade", "--", spec} }
+
 // Installer runs one installation.
 type Installer struct {
 	lease      *session.Lease
