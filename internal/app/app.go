@@ -502,9 +502,11 @@ func (a *App) NeedsToken(ctx context.Context) bool {
 	return required || err != nil
 }
 
-// restTimeout is for how long sessions are put to sleep when the server stops. What has begun by then takes as long
-// again at most.
-const restTimeout = 30 * time.Second
+// When the server stops, sessions are put to sleep for restTimeout. What has begun by then may take restOvertime.
+const (
+	restTimeout  = 25 * time.Second
+	restOvertime = 5 * time.Second
+)
 
 // Rest does with the sessions' sandboxes what the setting on_stop says. It is called after Run.
 func (a *App) Rest() {
@@ -516,7 +518,7 @@ func (a *App) Rest() {
 	a.servers.Close() // third-party servers use sessions
 	ctx, cancel := context.WithTimeout(context.Background(), restTimeout)
 	defer cancel()
-	a.sessions.EndAll(ctx, mode == config.StopHibernate)
+	a.sessions.EndAll(ctx, mode == config.StopHibernate, restOvertime)
 }
 
 // Close closes everything. The sessions' sandboxes keep running, for the next server, unless Rest has ended them.
@@ -530,9 +532,14 @@ func (a *App) Close() error {
 	return a.runClosers()
 }
 
-// StopOwned stops the sandboxes that this server has booted. It is for a server after which no other one
-// will adopt them. Sessions and files are kept, and so are the sandboxes that this server has adopted.
-func (a *App) StopOwned() {
+// RestOwned is Rest for a server after which no next one may come. Where sessions do not sleep, it stops the sandboxes
+// that this server has booted, with on_stop: keep too. Sessions and files are kept, and so are the sandboxes that this
+// server has adopted.
+func (a *App) RestOwned() {
+	if a.Config.Sessions.OnStop == config.StopHibernate {
+		a.Rest()
+		return
+	}
 	a.endCalls()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

@@ -59,6 +59,7 @@ func Main(args []string, in io.Reader, out, errw io.Writer) int {
 	root.SetErr(errw)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
+	defer context.AfterFunc(ctx, endAtNextInterrupt)()
 	err := root.ExecuteContext(ctx)
 	var code exit
 	switch {
@@ -82,6 +83,15 @@ func Main(args []string, in io.Reader, out, errw io.Writer) int {
 		return 2
 	}
 	return 1
+}
+
+// endAtNextInterrupt ends the program when its user presses Ctrl-C again while it ends by itself. What is left then is
+// what kill -9 leaves.
+func endAtNextInterrupt() {
+	again := make(chan os.Signal, 1)
+	signal.Notify(again, os.Interrupt)
+	<-again
+	os.Exit(128 + int(syscall.SIGINT))
 }
 
 // usage marks an error of how the program was called.

@@ -239,7 +239,7 @@ func (p *program) runServer(ctx context.Context, temporary string, log *slog.Log
 		if temporary != "" {
 			return errors.Join(err, a.Destroy())
 		}
-		a.StopOwned()
+		a.RestOwned()
 		return errors.Join(err, a.Close())
 	}, nil
 }

@@ -42,11 +42,11 @@ func (p *Pool) Wake(ctx context.Context, h sandbox.Hibernator, r Request, image 
 	defer cancel()
 	select {
 	case p.wakes <- struct{}{}:
-		defer func() { <-p.wakes }()
 	case <-ctx.Done():
 		return nil, fmt.Errorf("%w: too many sessions wake at once", sandbox.ErrLater)
 	}
 	box, err := h.Wake(ctx, p.spec(r), image)
+	<-p.wakes // its programs may take long to answer, while others wake
 	if err != nil {
 		return nil, err
 	}

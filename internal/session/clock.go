@@ -3,8 +3,11 @@ package session
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"sandlot/internal/egress"
 )
@@ -41,26 +44,45 @@ func (s *Sessions) sweep(ctx context.Context, now time.Time) {
 			s.removedDays = today
 		}
 	}
+	var unused []liveSession
 	for _, session := range s.all() {
 		c := session.current()
-		unused := now.Sub(c.rec.Used)
+		since := now.Sub(c.rec.Used)
 		switch {
-		case c.hasSandbox() && unused > s.IdleTimeout:
-			if !session.busy(ctx) && now.Sub(session.record().Used) > s.IdleTimeout {
-				s.sleepUnused(ctx, session, fmt.Sprintf("it was idle for %s", s.IdleTimeout))
-			}
+		case c.hasSandbox() && since > s.IdleTimeout:
+			unused = append(unused, liveSession{session: session})
 		case c.hasSandbox():
-			session.persistUse(ctx)
-		case !c.rec.Home && unused > s.Retention:
+			session.persistUse()
+		case !c.rec.Home && since > s.Retention:
 			s.removeIfStopped(ctx, session)
 		}
 	}
+	s.restUnused(ctx, now, unused)
 	s.images().Limit(ctx, now)
 }
 
-// persistUse stores the time of the session's last use.
-func (s *Session) persistUse(ctx context.Context) {
-	if err := s.acquire(ctx); err != nil {
+// restUnused puts sessions to sleep, or stops them, if they are idle. A session that resists takes long: nobody's
+// sessions keep those of others awake.
+func (s *Sessions) restUnused(ctx context.Context, now time.Time, unused []liveSession) {
+	var work errgroup.Group
+	work.SetLimit(sleepAtOnce())
+	for _, l := range inTurns(unused) {
+		work.Go(func() error {
+			if !l.session.busy(ctx) && now.Sub(l.session.record().Used) > s.IdleTimeout {
+				s.sleepUnused(ctx, l.session, fmt.Sprintf("it was idle for %s", s.IdleTimeout))
+			}
+			return nil
+		})
+	}
+	_ = work.Wait() // there are no errors
+}
+
+// sleepAtOnce is how many sessions are put to sleep at once.
+func sleepAtOnce() int { return max(2, runtime.NumCPU()) }
+
+// persistUse stores the time of the session's last use, unless the session is being started, ended or copied.
+func (s *Session) persistUse() {
+	if !s.lock.TryAcquire(1) {
 		return
 	}
 	defer s.release()

@@ -22,16 +22,16 @@ func (s *Sessions) stopUnused(ctx context.Context, session *Session, why string)
 }
 
 // sleepUnused puts a session that no call uses to sleep, or stops its sandbox if it cannot sleep and nothing runs in
-// it, and reports whether it did.
+// it, and reports whether it did. It does not wait for a session that is being started, ended or copied.
 func (s *Sessions) sleepUnused(ctx context.Context, session *Session, why string) bool {
-	if session.acquire(ctx) != nil {
+	if !session.lock.TryAcquire(1) {
 		return false
 	}
 	defer session.release()
 	if s.Hibernation.Enabled {
 		r := session.record()
 		running := session.runsSomething(ctx)
-		err := s.putToSleep(ctx, session)
+		err := s.putToSleep(context.WithoutCancel(ctx), session) // also if the server is to end
 		if err == nil {
 			s.limitStopped(ctx, r.Owner)
 			return true
@@ -200,7 +200,7 @@ func (s *Sessions) Stop(ctx context.Context, p auth.Principal, id string) bool {
 func (s *Sessions) Close(ctx context.Context) {
 	for _, session := range s.all() {
 		if booted := session.current().booted; booted != nil {
-			session.persistUse(ctx)
+			session.persistUse()
 			booted.Detach()
 		}
 	}

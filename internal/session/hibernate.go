@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -97,7 +96,7 @@ func (s *Sessions) freeze(ctx context.Context, session *Session) (*still, error)
 	session.mu.Unlock()
 	f.booted.Detach()
 	if f.image, err = h.Freeze(ctx, f.booted.Box, s.Hibernation.ImageBytes); err != nil {
-		f.goOn(ctx)
+		f.goOn(context.WithoutCancel(ctx)) // also if nobody waits for it any more
 		return nil, err
 	}
 	return f, nil
@@ -139,7 +138,7 @@ func (f *still) end(ctx context.Context) {
 // putToSleep puts a session that no call uses to sleep. The error says why it was not, as that of freeze; the session
 // then goes on. The caller holds the lock.
 func (s *Sessions) putToSleep(ctx context.Context, session *Session) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sleepTimeout)
+	ctx, cancel := context.WithTimeout(ctx, sleepTimeout)
 	defer cancel()
 	began := time.Now()
 	f, err := s.freeze(ctx, session)
@@ -149,29 +148,99 @@ func (s *Sessions) putToSleep(ctx context.Context, session *Session) error {
 	if err := session.update(func(r *Record) {
 		r.State, r.Image, r.Slept, r.Sandbox = Asleep, f.image.Name, time.Now().UTC(), ""
 	}); err != nil {
-		s.removeImage(ctx, session.record().Runtime, f.image.Name)
-		f.goOn(ctx)
+		s.removeImage(context.WithoutCancel(ctx), session.record().Runtime, f.image.Name)
+		f.goOn(context.WithoutCancel(ctx))
 		return err
 	}
-	f.end(ctx)
+	f.end(context.WithoutCancel(ctx))
 	s.publish(session.record(), event.SessionHibernated, fmt.Sprintf("%d MB", megabytes(f.image.Bytes)),
 		time.Since(began))
 	return nil
 }
 
 // EndAll ends all sandboxes before the server ends. With hibernate, sessions sleep if they can, those with most to lose
-// first, until ctx ends. The others keep their files, and their records say why they have no more.
-func (s *Sessions) EndAll(ctx context.Context, hibernate bool) {
+// first, until ctx ends; what has begun by then may take overtime. The others keep their files, and their records say
+// why they have no more.
+func (s *Sessions) EndAll(ctx context.Context, hibernate bool, overtime time.Duration) {
+	hardCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(overtime, cancel) })()
+	var mu sync.Mutex
+	var rest []liveSession
+	whys := map[*Session]string{}
 	var work errgroup.Group
-	work.SetLimit(max(2, runtime.NumCPU()))
+	work.SetLimit(sleepAtOnce())
 	for _, l := range s.mostToLose(ctx) {
 		work.Go(func() error {
-			s.endNow(ctx, l.session, hibernate)
+			why := s.sleepNow(ctx, hardCtx, l.session, hibernate)
+			mu.Lock()
+			defer mu.Unlock()
+			if why != "" {
+				rest, whys[l.session] = append(rest, l), why
+			}
 			return nil
 		})
 	}
 	_ = work.Wait() // there are no errors
+	_ = leftover.Each(context.WithoutCancel(ctx), rest, func(_ context.Context, l liveSession) error {
+		s.endNow(l.session, whys[l.session])
+		return nil
+	})
 }
+
+// sleepNow puts one session to sleep, if hibernate and ctx allow to begin, until hardCtx ends. Empty: the session
+// sleeps, or has nothing that could; else the session's sandbox is to end, and why says why.
+func (s *Sessions) sleepNow(ctx, hardCtx context.Context, session *Session, hibernate bool) (why string) {
+	switch {
+	case !hibernate || !s.Hibernation.Enabled:
+		return stoppedByServer
+	case ctx.Err() != nil:
+		return stoppedByServer + ", and there was no time to put it to sleep"
+	}
+	err := session.acquire(hardCtx)
+	if err == nil {
+		defer session.release()
+		if err := session.adopt(hardCtx); err != nil {
+			s.Log.Error("could not take over a session's sandbox, which lives on", "session", session.record().ID,
+				"error", err)
+			return ""
+		}
+		if session.current().booted == nil {
+			return ""
+		}
+		err = s.putToSleep(hardCtx, session)
+	}
+	switch {
+	case err == nil:
+		return ""
+	case hardCtx.Err() != nil:
+		return stoppedByServer + ", and there was no time to put it to sleep"
+	}
+	return stoppedByServer + ", and it could not be put to sleep: " + fault.Printable(err.Error(), 300)
+}
+
+// endNow ends the sandbox of a session.
+func (s *Sessions) endNow(session *Session, why string) {
+	ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
+	defer cancel()
+	if err := session.acquire(ctx); err != nil {
+		s.Log.Error("a session's sandbox lives on: it is being started or ended", "session", session.record().ID,
+			"error", err)
+		return
+	}
+	defer session.release()
+	if err := session.adopt(ctx); err != nil {
+		s.Log.Error("could not take over a session's sandbox, which lives on", "session", session.record().ID,
+			"error", err)
+	}
+	if booted := session.current().booted; booted != nil {
+		session.dropSandbox(booted, why)
+		session.updateOrLog("that a session stopped", func(r *Record) { r.State = Stopped })
+	}
+}
+
+// endTimeout is for how long endNow waits for a session that is being started or ended.
+const endTimeout = 10 * time.Second
 
 // liveSession is a session with a sandbox, and what that uses, as far as its agent says.
 type liveSession struct {
@@ -220,42 +289,6 @@ func inTurns(all []liveSession) []liveSession {
 	return all
 }
 
-// endNow does that for one session.
-func (s *Sessions) endNow(ctx context.Context, session *Session, hibernate bool) {
-	id := session.record().ID
-	lockCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sleepTimeout)
-	defer cancel()
-	if err := session.acquire(lockCtx); err != nil {
-		s.Log.Error("a session's sandbox lives on: it is being started or ended", "session", id, "error", err)
-		return
-	}
-	defer session.release()
-	if err := session.adopt(lockCtx); err != nil {
-		s.Log.Error("could not take over a session's sandbox, which lives on", "session", id, "error", err)
-	}
-	why := stoppedByServer
-	if hibernate && s.Hibernation.Enabled {
-		err := ctx.Err()
-		if err == nil {
-			err = s.putToSleep(ctx, session)
-		}
-		switch {
-		case err == nil:
-			return
-		case ctx.Err() != nil:
-			why += ", and there was no time to put it to sleep"
-		default:
-			why += ", and it could not be put to sleep: " + fault.Printable(err.Error(), 300)
-		}
-	}
-	booted := session.current().booted
-	if booted == nil {
-		return
-	}
-	session.dropSandbox(booted, why)
-	session.updateOrLog("that a session stopped", func(r *Record) { r.State = Stopped })
-}
-
 // stoppedByServer is the reason for the loss of a sandbox that ended with its server.
 const stoppedByServer = "its server was stopped"
 
@@ -288,14 +321,19 @@ func (s *Session) wake(ctx context.Context, t *image.Template, f image.Flavor) (
 	if err != nil {
 		return false, s.stayStopped(ctx, id, err)
 	}
-	if err := s.update(func(r *Record) { r.Image = "" }); err != nil { // the image must not be used twice
-		err = errors.Join(err, b.Destroy(), s.update(func(r *Record) { r.Sandbox, r.State = "", Asleep }))
-		return false, fault.Wrap(fault.SandboxCreation, err, "it could not be stored that the session is awake")
+	if err := s.update(func(r *Record) { r.Image = "" }); err != nil { // the next update stores it
+		s.sessions.Log.Error("could not store that a session is awake", "session", r.ID, "error", err)
+		s.mu.Lock()
+		s.cur.rec.Image = ""
+		s.mu.Unlock()
 	}
-	s.sessions.removeImage(ctx, r.Runtime, r.Image)
+	s.sessions.removeImage(ctx, r.Runtime, r.Image) // so that it is not used twice in any case
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.cur.booted = b; !sandbox.IsCopy(r.Image) {
+	if s.cur.booted = b; b.Outlet != nil {
+		b.Outlet.SetPolicy(s.sessions.policy(s.cur.rec)) // it may have changed meanwhile
+	}
+	if !sandbox.IsCopy(r.Image) {
 		s.cur.asleepFor = asleepSince(r.Slept)
 	}
 	s.sessions.publish(s.cur.rec, event.SessionWoken, f.Name, time.Since(began))

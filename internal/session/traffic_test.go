@@ -209,7 +209,7 @@ func TestTrafficOutlivesServer(t *testing.T) {
 		w.store.broken = nil
 		w.store.mu.Unlock()
 		time.Sleep(2 * countInterval)
-		l.persistUse(t.Context())
+		l.persistUse()
 		stop()
 		w.again()
 		l = w.use(ann, OpenRequest{ID: l.ID()})

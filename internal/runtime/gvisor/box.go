@@ -13,11 +13,13 @@ import (
 	"sync"
 	"time"
 
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/proc"
 	"sandlot/internal/runtime/gvisor/cgroup"
+	"sandlot/internal/runtime/gvisor/hostfile"
 	"sandlot/internal/runtime/gvisor/root"
 	"sandlot/internal/runtime/socket"
 	"sandlot/internal/runtime/specfile"
@@ -48,8 +50,8 @@ type box struct {
 	pid         int
 	started     uint64
 	pidfd       *os.File
-	memoryFiles []openFile // gVisor's memfds that hold the sandbox's memory
-	reason      string     // why this runtime killed it
+	memoryFiles []hostfile.Open // gVisor's memfds that hold the sandbox's memory
+	reason      string          // why this runtime killed it
 	stopped     bool
 }
 
@@ -299,4 +301,11 @@ func (b *box) detach() {
 	if b.pidfd != nil {
 		b.pidfd.Close()
 	}
+}
+
+// hostFiles returns the host's files that the sandbox holds open. The root file system and the mounts are those of its
+// bundle.
+func (b *box) hostFiles(root string, mounts []specs.Mount) ([]hostfile.State, error) {
+	pid, _ := b.process()
+	return hostfile.Sandbox{PID: pid, Root: root, Image: b.root.Image, SocketDir: b.socketDir(), Mounts: mounts}.Files()
 }

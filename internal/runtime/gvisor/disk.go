@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandlot/internal/proc"
+	"sandlot/internal/runtime/gvisor/hostfile"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/tree"
 )
@@ -134,15 +135,15 @@ func largestMount(ctx context.Context, mounts []sandbox.Mount) (most int64, err 
 // reading only: other sandboxes may have written and deleted them.
 func unlinkedSize(u diskQuery) (size int64) {
 	seen := map[uint64]bool{}
-	files, _ := openFiles(u.pid)
+	files, _ := hostfile.OpenBy(u.pid)
 	for _, f := range files {
-		if !strings.HasSuffix(f.target, " (deleted)") || strings.HasPrefix(f.target, "/memfd:") ||
-			strings.Contains(f.target, "/runsc-filestore-") || u.isImage(f) {
+		if !strings.HasSuffix(f.Target, " (deleted)") || strings.HasPrefix(f.Target, "/memfd:") ||
+			strings.Contains(f.Target, "/runsc-filestore-") || u.isImage(f) {
 			continue
 		}
 		var st unix.Stat_t
-		if unix.Stat(f.path, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || seen[st.Ino] ||
-			u.isShared(f.target) && !openForWriting(u.pid, filepath.Base(f.path)) {
+		if unix.Stat(f.Path, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || seen[st.Ino] ||
+			u.isShared(f.Target) && !openForWriting(u.pid, filepath.Base(f.Path)) {
 			continue
 		}
 		seen[st.Ino] = true
@@ -152,14 +153,14 @@ func unlinkedSize(u diskQuery) (size int64) {
 }
 
 // isImage says whether a descriptor is that of the image.
-func (u diskQuery) isImage(f openFile) bool {
-	return u.image != "" && f.target == u.image+" (deleted)" && !openForWriting(u.pid, filepath.Base(f.path))
+func (u diskQuery) isImage(f hostfile.Open) bool {
+	return u.image != "" && f.Target == u.image+" (deleted)" && !openForWriting(u.pid, filepath.Base(f.Path))
 }
 
 // isShared says whether a path, as the gofer sees it, is in a shared folder.
 func (u diskQuery) isShared(path string) bool {
 	return slices.ContainsFunc(u.mounts, func(m sandbox.Mount) bool {
-		return m.Shared && strings.HasPrefix(path, goferRoot+m.Target+"/")
+		return m.Shared && strings.HasPrefix(path, hostfile.GoferRoot+m.Target+"/")
 	})
 }
 

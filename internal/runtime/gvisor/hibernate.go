@@ -21,6 +21,7 @@ import (
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/runtime/gvisor/cgroup"
 	"sandlot/internal/runtime/gvisor/frozen"
+	"sandlot/internal/runtime/gvisor/hostfile"
 	"sandlot/internal/runtime/specfile"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/secret"
@@ -112,10 +113,10 @@ func (r *Runtime) writeFrozen(ctx context.Context, b *box, info *frozen.Info, te
 		return err
 	}
 	for i, f := range files { // they must not have changed while the image was made
-		if err := f.checkUnchanged(); err != nil {
+		if err := f.CheckUnchanged(); err != nil {
 			return err
 		}
-		files[i] = f.kept()
+		files[i] = f.Kept()
 	}
 	if info.Files, err = json.Marshal(files); err != nil {
 		return err
@@ -157,14 +158,6 @@ func frozenMounts(all []specs.Mount, own []sandbox.Mount) []specs.Mount {
 	return all
 }
 
-// kept returns what of a file's state has to be the same when the sandbox wakes. In a folder, files may come and go.
-func (f fileState) kept() fileState {
-	if f.Mode&unix.S_IFMT == unix.S_IFDIR {
-		return fileState{Path: f.Path, Follow: f.Follow, Mode: unix.S_IFDIR}
-	}
-	return f
-}
-
 // keepPrograms keeps the programs that a sandbox runs on, which may have been replaced since it started, and puts them
 // into info. From then on gVisor's commands for the sandbox are of that version.
 func (r *Runtime) keepPrograms(b *box, info *frozen.Info) (err error) {
@@ -180,17 +173,17 @@ func (r *Runtime) keepPrograms(b *box, info *frozen.Info) (err error) {
 	if err := b.useRunsc(path); err != nil {
 		return err
 	}
-	open, err := openFiles(pid)
+	open, err := hostfile.OpenBy(pid)
 	if err != nil {
 		return err
 	}
-	i := slices.IndexFunc(open, func(f openFile) bool {
-		return strings.TrimSuffix(f.target, " (deleted)") == goferRoot+wire.AgentPath
+	i := slices.IndexFunc(open, func(f hostfile.Open) bool {
+		return strings.TrimSuffix(f.Target, " (deleted)") == hostfile.GoferRoot+wire.AgentPath
 	})
 	if i < 0 {
 		return errors.New("the sandbox does not have its agent open")
 	}
-	info.Agent, err = r.frozen.Programs.Keep(open[i].path, agentName)
+	info.Agent, err = r.frozen.Programs.Keep(open[i].Path, agentName)
 	return err
 }
 
@@ -232,7 +225,7 @@ func (b *box) runsc() string {
 // hasSpace returns an error if the image of a sandbox is too large, or does not fit on the disk.
 func (r *Runtime) hasSpace(b *box, maxBytes int64) error {
 	pid, _ := b.process()
-	open, err := openFiles(pid)
+	open, err := hostfile.OpenBy(pid)
 	if err != nil {
 		return err
 	}
@@ -240,8 +233,8 @@ func (r *Runtime) hasSpace(b *box, maxBytes int64) error {
 	seen := map[uint64]bool{}
 	for _, f := range open { // the memory, and what was written outside the mounts
 		var st unix.Stat_t
-		if (strings.HasPrefix(f.target, memoryFile) || strings.HasPrefix(f.target, filepath.Join(b.dir, "disk"))) &&
-			unix.Stat(f.path, &st) == nil && !seen[st.Ino] {
+		if (strings.HasPrefix(f.Target, memoryFile) || strings.HasPrefix(f.Target, filepath.Join(b.dir, "disk"))) &&
+			unix.Stat(f.Path, &st) == nil && !seen[st.Ino] {
 			seen[st.Ino] = true
 			need += st.Blocks * 512
 		}
@@ -360,16 +353,16 @@ func checkFrozen(i frozen.Info, spec sandbox.Spec) error {
 	if i.Record.Template != spec.Template.Name || !slices.EqualFunc(i.Record.Mounts, spec.Mounts, sameMount) {
 		return errors.New("its template or its shared folders are others than when it was put to sleep")
 	}
-	var files []fileState
+	var files []hostfile.State
 	if err := json.Unmarshal(i.Files, &files); err != nil {
 		return err
 	}
 	for _, f := range files {
-		now, err := statFile(f.Path, f.Follow)
+		now, err := hostfile.Stat(f.Path, f.Follow)
 		if err != nil {
 			return fmt.Errorf("a file of the machine that it had open is gone: %w", err)
 		}
-		if now.kept() != f {
+		if now.Kept() != f {
 			return fmt.Errorf("a file of the machine that it had open has changed: %s", f.Path)
 		}
 	}

@@ -22,6 +22,7 @@ import (
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/image"
 	"sandlot/internal/image/imagetest"
+	"sandlot/internal/runtime/gvisor/hostfile"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/sandbox/sandboxtest"
 )
@@ -201,15 +202,15 @@ func TestImageDisk(t *testing.T) {
 	if size < 30_000_000 || size > 48<<20 || !strings.Contains(got, "No space left on device") {
 		t.Errorf("it wrote %d bytes: %s", size, got)
 	}
-	files, err := openFiles(b.pid)
+	files, err := hostfile.OpenBy(b.pid)
 	if err != nil {
 		t.Fatal(err)
 	}
 	stored := int64(0)
 	for _, f := range files {
-		if st, err := statFile(f.path, true); err == nil && strings.Contains(f.target, "/runsc-filestore-") {
-			if !strings.HasPrefix(f.target, filepath.Join(b.dir, "disk")+"/") {
-				t.Errorf("what it writes is in %s", f.target)
+		if st, err := hostfile.Stat(f.Path, true); err == nil && strings.Contains(f.Target, "/runsc-filestore-") {
+			if !strings.HasPrefix(f.Target, filepath.Join(b.dir, "disk")+"/") {
+				t.Errorf("what it writes is in %s", f.Target)
 			}
 			stored = max(stored, int64(st.Size))
 		}

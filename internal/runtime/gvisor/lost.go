@@ -15,6 +15,7 @@ import (
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/proc"
 	"sandlot/internal/runtime/gvisor/cgroup"
+	"sandlot/internal/runtime/gvisor/hostfile"
 	"sandlot/internal/runtime/specfile"
 )
 
@@ -55,7 +56,7 @@ func (r *Runtime) socketDeleted(id string) bool {
 		}
 		folders := map[string]string{} // the mounted folders, by mount point in the sandbox
 		for _, m := range proc.Mounts(pid) {
-			folders[strings.TrimPrefix(m.Target, goferRoot)] = m.Root
+			folders[strings.TrimPrefix(m.Target, hostfile.GoferRoot)] = m.Root
 		}
 		if len(folders) == 0 {
 			continue

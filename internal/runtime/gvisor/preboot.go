@@ -21,6 +21,7 @@ import (
 
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/atomicfile"
+	"sandlot/internal/runtime/gvisor/hostfile"
 	"sandlot/internal/sandbox"
 )
 
@@ -32,7 +33,7 @@ type prebootImage struct {
 	dir    string
 	Kind   string            `json:"kind"`
 	Images map[string]string `json:"images"` // SHA-256 of gVisor's files, by name
-	Files  []fileState       `json:"files"`
+	Files  []hostfile.State  `json:"files"`
 }
 
 // imageInfoFile is the file that holds a prebootImage as JSON, beside gVisor's files.
@@ -60,15 +61,15 @@ func (r *Runtime) imageKind(spec sandbox.Spec) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	runsc, err := statFile(r.Runsc, true)
+	runsc, err := hostfile.Stat(r.Runsc, true)
 	if err != nil {
 		return "", err
 	}
-	agent, err := statFile(b.agent, true)
+	agent, err := hostfile.Stat(b.agent, true)
 	if err != nil {
 		return "", err
 	}
-	text, err := json.Marshal([]any{bundle, []fileState{runsc, agent},
+	text, err := json.Marshal([]any{bundle, []hostfile.State{runsc, agent},
 		r.command(context.Background(), b).Args, hostFeatures()})
 	if err != nil {
 		return "", err
@@ -119,7 +120,7 @@ func (r *Runtime) imageFor(spec sandbox.Spec) *prebootImage {
 		return nil
 	}
 	for _, f := range i.Files {
-		if err := f.checkUnchanged(); err != nil {
+		if err := f.CheckUnchanged(); err != nil {
 			r.Log.Info("a preboot image is outdated", "template", spec.Template.Name, "reason", err)
 			r.dropKind(kind)
 			return nil
@@ -252,7 +253,7 @@ func (r *Runtime) MakeImage(ctx context.Context, sb sandbox.Sandbox) error {
 		return err
 	}
 	for _, f := range i.Files { // they must not have changed while the checkpoint was made
-		if err := f.checkUnchanged(); err != nil {
+		if err := f.CheckUnchanged(); err != nil {
 			return err
 		}
 	}

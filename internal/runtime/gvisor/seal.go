@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sandlot/internal/runtime/gvisor/hostfile"
 	"sandlot/internal/sandbox"
 )
 
@@ -194,7 +195,7 @@ func (r *Runtime) setReadOnly(gofer goferProcess, targets []string, readOnly boo
 			err = unix.Setns(fd, unix.CLONE_NEWNS)
 		}
 		if err == nil {
-			err = unix.Chroot(goferRoot)
+			err = unix.Chroot(hostfile.GoferRoot)
 		}
 		for _, t := range targets {
 			if err == nil {
@@ -216,7 +217,7 @@ func (r *Runtime) setReadOnlyByHelper(ctx context.Context, gofer goferProcess, t
 	}
 	ctx, cancel := context.WithTimeout(ctx, helperInterval)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, r.Runsc, append([]string{"seal", mode, goferRoot}, targets...)...)
+	cmd := exec.CommandContext(ctx, r.Runsc, append([]string{"seal", mode, hostfile.GoferRoot}, targets...)...)
 	cmd.Env, cmd.Dir = []string{}, "/"
 	for _, name := range []string{"user", "mnt"} {
 		f, err := os.Open(filepath.Join("/proc", strconv.Itoa(gofer.pid), "ns", name))

@@ -3,7 +3,6 @@ package gvisor
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,6 +12,7 @@ import (
 
 	"sandlot/internal/proc"
 	"sandlot/internal/runtime/gvisor/cgroup"
+	"sandlot/internal/runtime/gvisor/hostfile"
 )
 
 // sampleInterval is the time between two checks of what the kernel does not limit: how much
@@ -102,9 +102,9 @@ func (b *box) footprint(pid int) int64 {
 	defer b.mu.Unlock()
 	total := memoryFileSize(b.memoryFiles)
 	if total == 0 {
-		files, _ := openFiles(pid)
+		files, _ := hostfile.OpenBy(pid)
 		b.memoryFiles = slices.DeleteFunc(files,
-			func(f openFile) bool { return !strings.HasPrefix(f.target, memoryFile) })
+			func(f hostfile.Open) bool { return !strings.HasPrefix(f.Target, memoryFile) })
 		total = memoryFileSize(b.memoryFiles)
 	}
 	return total + anonymousMemory(pid)
@@ -112,37 +112,17 @@ func (b *box) footprint(pid int) int64 {
 
 // memoryFileSize returns the size of the memfds among files. A descriptor may have been closed,
 // and reused for another file, since files was listed.
-func memoryFileSize(files []openFile) (total int64) {
+func memoryFileSize(files []hostfile.Open) (total int64) {
 	seen := map[uint64]bool{}
 	for _, f := range files {
-		target, err := os.Readlink(f.path)
+		target, err := os.Readlink(f.Path)
 		var st unix.Stat_t
-		if err == nil && strings.HasPrefix(target, memoryFile) && unix.Stat(f.path, &st) == nil && !seen[st.Ino] {
+		if err == nil && strings.HasPrefix(target, memoryFile) && unix.Stat(f.Path, &st) == nil && !seen[st.Ino] {
 			seen[st.Ino] = true
 			total += st.Blocks * 512
 		}
 	}
 	return total
-}
-
-// openFile is a descriptor of a process: its path below /proc, and the path of the file.
-type openFile struct{ path, target string }
-
-// openFiles lists the open descriptors of a process. When it returns an error, some are missing.
-func openFiles(pid int) (files []openFile, err error) {
-	dir := fmt.Sprintf("/proc/%d/fd", pid)
-	entries, err := os.ReadDir(dir)
-	for _, e := range entries {
-		path := filepath.Join(dir, e.Name())
-		target, lerr := os.Readlink(path)
-		switch {
-		case lerr == nil:
-			files = append(files, openFile{path, target})
-		case !os.IsNotExist(lerr): // else it was closed meanwhile
-			err = lerr
-		}
-	}
-	return files, err
 }
 
 // anonymousMemory returns the resident memory of a process that is not shared.

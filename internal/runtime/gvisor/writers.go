@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"sandlot/internal/proc"
+	"sandlot/internal/runtime/gvisor/hostfile"
 	"sandlot/internal/writes"
 )
 
@@ -127,7 +128,7 @@ func ownerOf(source string, writers []*box) func(pid int, mount uint64) string {
 		pid, _ := b.process()
 		server, targets := b.seal.knownGofer(), writableTargets(b.spec.Mounts, source)
 		for _, m := range proc.Mounts(server) {
-			if slices.Contains(targets, strings.TrimPrefix(m.Target, goferRoot)) {
+			if slices.Contains(targets, strings.TrimPrefix(m.Target, hostfile.GoferRoot)) {
 				owners[processMount{pid, m.ID}], owners[processMount{server, m.ID}] = b.spec.ID, b.spec.ID
 			}
 		}

@@ -1,6 +1,7 @@
 package sandboxtest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -44,9 +45,9 @@ func (f *Fake) step(s Step) error {
 func (f *Fake) CanHibernate() error { return f.HibernateErr }
 
 // Freeze implements sandbox.Hibernator.
-func (f *Fake) Freeze(_ context.Context, sb sandbox.Sandbox, _ int64) (sandbox.FrozenImage, error) {
+func (f *Fake) Freeze(ctx context.Context, sb sandbox.Sandbox, _ int64) (sandbox.FrozenImage, error) {
 	b := sb.(*FakeBox)
-	if err := f.step(StepFreeze); err != nil {
+	if err := cmp.Or(f.step(StepFreeze), ctx.Err()); err != nil {
 		return sandbox.FrozenImage{}, err
 	}
 	if !b.alive() {
@@ -67,8 +68,11 @@ func (f *Fake) Freeze(_ context.Context, sb sandbox.Sandbox, _ int64) (sandbox.F
 }
 
 // Thaw implements sandbox.Hibernator.
-func (f *Fake) Thaw(_ context.Context, sb sandbox.Sandbox) error {
+func (f *Fake) Thaw(ctx context.Context, sb sandbox.Sandbox) error {
 	b := sb.(*FakeBox)
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	if !b.isFrozen() {
 		return nil
 	}

@@ -231,7 +231,7 @@ func (s *Store) Files(ctx context.Context, name string, info Info, do func(dir s
 	defer os.RemoveAll(dir)
 	for file, size := range info.Packed {
 		err := unpack(ctx, filepath.Join(s.path(name), file+packedSuffix), filepath.Join(dir, file), size)
-		if errors.Is(err, unix.ENOSPC) {
+		if errors.Is(err, unix.ENOSPC) || err != nil && ctx.Err() != nil {
 			return fmt.Errorf("%w: %w", sandbox.ErrLater, err)
 		}
 		if err != nil {
