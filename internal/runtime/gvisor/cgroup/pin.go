@@ -13,22 +13,26 @@ import (
 // Pinner pins each sandbox that computes all the time to as many cores as it has CPUs, so
 // that the short calls of other sandboxes find a free core. A CPU quota alone does not
 // ensure that: a sandbox may use its quota on all cores at once, and delays every wake-up of
-// the others. When so many sandboxes compute that no core would stay free, none is pinned.
+// the others. When so many sandboxes compute that no core would stay free, none is pinned, and
+// neither is one beside which no other one works: gVisor's own threads could not use its whole quota.
 // Only one goroutine uses a Pinner.
 type Pinner struct {
 	groups      Groups
 	cores       []int
-	pinsPerCore map[int]int // how many sandboxes are pinned to each core
-	wantedCores int         // sum of wantedCores over all sandboxes
+	pinsPerCore map[int]int          // how many sandboxes are pinned to each core
+	wantedCores int                  // sum of wantedCores over all sandboxes
+	worked      map[string]time.Time // when each sandbox has worked last, by id
 }
 
 // CPUUse is what a Pinner knows of one sandbox.
 type CPUUse struct {
 	lastCPU     time.Duration // processor time that it had used at the last update
 	lastLook    time.Time     // of the last update
-	busyScore   int           // grows with each update at which it was busy, and falls with others
-	wanted      int           // cores that it needs while it is busy all the time; else 0
-	pinnedCores []int         // the cores that it is pinned to; nil: all
+	windowCPU   time.Duration // processor time that it had used at windowStart
+	windowStart time.Time
+	busyScore   int   // grows with each update at which it was busy, and falls with others
+	wanted      int   // cores that it needs while it is busy all the time; else 0
+	pinnedCores []int // the cores that it is pinned to; nil: all
 }
 
 const (
@@ -36,11 +40,18 @@ const (
 	// maxBusyScore, and a pinned sandbox is released when it has fallen to 0.
 	pinScore     = 2
 	maxBusyScore = 8
+
+	// A sandbox works if it takes more than idleRate of a core for a workWindow. One in which nothing happens, with a
+	// Python that waits, takes 0.0016 of a core.
+	idleRate   = 0.004
+	workWindow = 2 * time.Second
+	// restTime is for how long a sandbox that works now and then counts as one that works.
+	restTime = 10 * time.Second
 )
 
 // NewPinner reads which cores there are. Without cgroups it pins nothing.
 func NewPinner(c Groups) *Pinner {
-	p := &Pinner{groups: c, pinsPerCore: map[int]int{}}
+	p := &Pinner{groups: c, pinsPerCore: map[int]int{}, worked: map[string]time.Time{}}
 	if c.Usable() {
 		file := filepath.Join(Root, "cpuset", "cpuset.cpus")
 		if c.version == 2 {
@@ -76,13 +87,19 @@ func parseCPUList(list string) (all []int) {
 // Update pins or releases a sandbox with that many CPUs, which has used that much processor
 // time until now.
 func (p *Pinner) Update(id string, cpus float64, used time.Duration, now time.Time, u *CPUUse) {
+	rate := float64(used-u.lastCPU) / float64(max(now.Sub(u.lastLook), 1))
+	first := u.lastLook.IsZero()
+	u.lastCPU, u.lastLook = used, now
+	if over := now.Sub(u.windowStart); over >= workWindow {
+		if first || float64(used-u.windowCPU) > idleRate*float64(over) { // one that is new has work
+			p.worked[id] = now
+		}
+		u.windowCPU, u.windowStart = used, now
+	}
 	n := int(math.Ceil(cpus))
 	if n <= 0 || n >= len(p.cores) {
 		return // its limit allows all cores
 	}
-	rate := float64(used-u.lastCPU) / float64(max(now.Sub(u.lastLook), 1))
-	first := u.lastLook.IsZero()
-	u.lastCPU, u.lastLook = used, now
 	switch {
 	case first:
 		return
@@ -98,7 +115,7 @@ func (p *Pinner) Update(id string, cpus float64, used time.Duration, now time.Ti
 	case u.wanted > 0 && u.busyScore == 0:
 		p.uncountWanted(u)
 	}
-	switch pin := u.wanted > 0 && p.wantedCores < len(p.cores); {
+	switch pin := u.wanted > 0 && p.wantedCores < len(p.cores) && p.othersWork(id, now); {
 	case pin && u.pinnedCores == nil:
 		p.pin(id, n, u)
 	case !pin && u.pinnedCores != nil:
@@ -106,8 +123,19 @@ func (p *Pinner) Update(id string, cpus float64, used time.Duration, now time.Ti
 	}
 }
 
+// othersWork reports whether other sandboxes than this one work.
+func (p *Pinner) othersWork(id string, now time.Time) bool {
+	for other, at := range p.worked {
+		if other != id && now.Sub(at) < restTime {
+			return true
+		}
+	}
+	return false
+}
+
 // Remove forgets a sandbox that is gone.
 func (p *Pinner) Remove(id string, u *CPUUse) {
+	delete(p.worked, id)
 	p.uncountWanted(u)
 	p.release(id, u)
 }

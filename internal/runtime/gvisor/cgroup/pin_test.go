@@ -34,7 +34,11 @@ func group(t *testing.T, c Groups, id string) string {
 		if c.version == 2 { // fails where the controller is off, or is on already
 			os.WriteFile(filepath.Join(parent, "cgroup.subtree_control"), []byte("+cpuset"), 0)
 		}
-		if err := os.Mkdir(dir, 0o755); err != nil {
+		err := os.Mkdir(dir, 0o755)
+		if os.IsExist(err) {
+			continue
+		}
+		if err != nil {
 			t.Skipf("no group can be made: %v", err)
 		}
 		t.Cleanup(func() { os.Remove(dir) })
@@ -51,11 +55,12 @@ func group(t *testing.T, c Groups, id string) string {
 	return c.filePath(id, "cpuset", "cpuset.cpus")
 }
 
-// TestPin: a sandbox that computes is pinned to its one core while it does, and
+// TestPin: a sandbox that computes is pinned to its one core while it does and others work, and
 // released after that.
 func TestPin(t *testing.T) {
 	c := Find(t.TempDir())
 	file := group(t, c, "busy")
+	group(t, c, "other")
 	pins := NewPinner(c)
 	if len(pins.cores) < 2 {
 		t.Skip("one core cannot be shared out")
@@ -70,13 +75,27 @@ func TestPin(t *testing.T) {
 		}
 		return parseCPUList(strings.TrimSpace(string(text)))
 	}
-	now, used := time.Now(), time.Duration(0)
-	p, other := &CPUUse{}, &CPUUse{}
+	now, used := time.Now(), map[*CPUUse]time.Duration{}
+	p, other, guest := &CPUUse{}, &CPUUse{}, &CPUUse{}
 	look := func(p *CPUUse, share float64) {
 		now = now.Add(time.Second)
-		used += time.Duration(share * float64(time.Second))
-		pins.Update("busy", 1, used, now, p)
+		used[p] += time.Duration(share * float64(time.Second))
+		pins.Update(map[*CPUUse]string{p: "busy", other: "other", guest: "guest"}[p], 1, used[p], now, p)
 	}
+	// Beside it nobody works: it has all cores.
+	look(guest, 0)
+	for range 12 {
+		look(guest, 0)
+		look(p, 1.4)
+	}
+	if p.pinnedCores != nil {
+		t.Error("it was pinned, and no other one works")
+	}
+	pins.Remove("busy", p)
+	*p = CPUUse{}
+	look(guest, 0)
+	look(guest, 0.05)
+	look(guest, 0.05)
 	look(p, 0)
 	look(p, 1.4)
 	if p.pinnedCores != nil {
