@@ -46,7 +46,7 @@ func testSnapshots(t *testing.T, place string) {
 	if err := Prepare(t.Context(), file, prepared, func(*DB) error { return nil }); err != nil {
 		t.Fatal(err)
 	}
-	if err := db.Restore(t.Context(), prepared, "epoch", func([]string) error { return nil }); err != nil {
+	if err := db.Restore(t.Context(), prepared, "epoch", new(places)); err != nil {
 		t.Fatal(err)
 	}
 	want(same)
