@@ -181,7 +181,9 @@ func (s *Store) Read(name string) (info Info, bundle *specs.Spec, err error) {
 
 // List lists the images, the oldest first. The first call removes what an earlier server did not finish.
 func (s *Store) List() (all []sandbox.FrozenImage, err error) {
+	first := false
 	s.cleaned.Do(func() {
+		first = true
 		for _, prefix := range []string{making, unpacked} {
 			unfinished, _ := filepath.Glob(filepath.Join(s.Dir, prefix+"*"))
 			for _, dir := range unfinished {
@@ -196,6 +198,9 @@ func (s *Store) List() (all []sandbox.FrozenImage, err error) {
 	for _, e := range entries {
 		if !validName.MatchString(e.Name()) {
 			continue
+		}
+		if first {
+			s.removeTwins(e.Name())
 		}
 		i := sandbox.FrozenImage{Name: e.Name()}
 		if info, _, err := s.Read(e.Name()); err == nil { // else Wake says what is wrong
@@ -377,6 +382,25 @@ func (s *Store) packFiles(ctx context.Context, dir string, info Info) (err error
 		return nil // though it may not be durable: then the next server has both forms
 	}
 	return err
+}
+
+// removeTwins removes the form of an image's files that is not used, which a crash of packFiles has left.
+func (s *Store) removeTwins(name string) {
+	info, _, err := s.Read(name)
+	if err != nil {
+		return
+	}
+	packed, _ := filepath.Glob(filepath.Join(s.path(name), "*"+packedSuffix))
+	for _, path := range packed {
+		if info.Packed == nil {
+			os.Remove(path)
+			continue
+		}
+		plain := strings.TrimSuffix(path, packedSuffix)
+		if _, both := info.Packed[filepath.Base(plain)]; both {
+			os.Remove(plain)
+		}
+	}
 }
 
 // HasRoom returns an error if the disk of the images has no room for so many bytes.

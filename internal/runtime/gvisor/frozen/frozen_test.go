@@ -68,3 +68,30 @@ func TestRemoveMeanwhile(t *testing.T) {
 		t.Error("a program that no image needs is still there")
 	}
 }
+
+// TestTwins: of the plain and the packed form of a file, of which a crash left both, the next server removes the one
+// that is not used.
+func TestTwins(t *testing.T) {
+	dir := t.TempDir()
+	s := New(dir)
+	for _, name := range []string{"plain", "packed"} {
+		if _, err := s.Make(name, keepProgram(t, s, name), func(dir string, info *Info) ([]byte, error) {
+			if name == "packed" {
+				info.Packed = map[string]int64{"pages": 5}
+			}
+			return testBundle(t), errors.Join(os.WriteFile(filepath.Join(dir, "pages"), []byte("plain"), 0o600),
+				os.WriteFile(filepath.Join(dir, "pages"+packedSuffix), []byte("packed"), 0o600))
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if all, err := New(dir).List(); err != nil || len(all) != 2 {
+		t.Fatalf("%v, %v", all, err)
+	}
+	for path, stays := range map[string]bool{"plain/pages": true, "plain/pages.zst": false, "packed/pages": false,
+		"packed/pages.zst": true} {
+		if _, err := os.Stat(filepath.Join(s.Dir, path)); (err == nil) != stays {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}
