@@ -50,7 +50,7 @@ type Hibernation struct {
 	Enabled    bool
 	Background awake.Background // which background processes keep a session awake
 	ImageBytes int64            // of one session at most
-	DiskBytes  int64            // of all sessions; the oldest lose their images
+	DiskBytes  int64            // of all sessions; see images.Images
 	Keep       time.Duration    // of an image
 	PackAfter  time.Duration    // after so long asleep images are compressed
 }
@@ -408,7 +408,7 @@ func (s *Sessions) images() images.Images {
 		Asleep: func() (all []images.Sleeping) {
 			for _, session := range s.filter(func(c current) bool { return c.rec.State == Asleep }) {
 				r := session.record()
-				all = append(all, images.Sleeping{Session: r.ID, Image: r.Image, Since: r.Slept})
+				all = append(all, images.Sleeping{Session: r.ID, Owner: r.Owner, Image: r.Image, Since: r.Slept})
 			}
 			return all
 		},
