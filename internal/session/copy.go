@@ -22,6 +22,7 @@ type Content struct {
 	Workspace                 string // the id of a workspace
 	Runtime, Template, Flavor string
 	Network                   NetworkOverride
+	Files                     int64 // the bytes of the workspace; 0: they are not known
 }
 
 const (
@@ -35,9 +36,8 @@ const (
 // The image stays if do returns nil; the workspace is the session's own. The session goes on in any case.
 func (s *Sessions) WhileStill(ctx context.Context, p auth.Principal, id string,
 	do func(ctx context.Context, sessionID string, c Content, bytes int64) error) (err error) {
-	if !s.Hibernation.Enabled {
-		return fault.New(fault.Configuration, "the memory of sessions is not written to the disk on this server "+
-			"(hibernate.enabled is false), so no session can be copied")
+	if err := s.CanCopy(); err != nil {
+		return err
 	}
 	if id == "new" {
 		return fault.Argument("session_id", "session_id has to name a session that exists")
@@ -80,6 +80,16 @@ func (s *Sessions) WhileStill(ctx context.Context, p auth.Principal, id string,
 		s.removeImage(context.WithoutCancel(ctx), r.Runtime, f.image.Name)
 	}
 	return err
+}
+
+// CanCopy returns a fault if the server makes no copies of sessions.
+func (s *Sessions) CanCopy() error {
+	if s.Hibernation.Enabled {
+		return nil
+	}
+	return fault.New(fault.Configuration, "the memory of sessions is not written to the disk on this server "+
+		"(hibernate.enabled is false), so no session can be copied, and no snapshot restored").
+		Advise("Ask the operator to set hibernate.enabled: snapshots are kept meanwhile")
 }
 
 // acquireIdle acquires the lock of a session that no call uses, and waits for calls that do.
@@ -134,7 +144,7 @@ func (s *Sessions) MakeAsleep(ctx context.Context, p auth.Principal, c Content, 
 		return "", err
 	}
 	session := &Session{sessions: s, lock: semaphore.NewWeighted(1), cur: current{rec: r},
-		disk: diskUse{at: now, changed: true}, meter: egress.NewMeter(egress.Traffic{}, s.dayMeter(p.ID))}
+		disk: diskUse{bytes: c.Files, at: now, changed: true}, meter: egress.NewMeter(egress.Traffic{}, s.dayMeter(p.ID))}
 	if err := s.add(ctx, session); err != nil {
 		return "", err
 	}
@@ -185,7 +195,7 @@ func (s *Sessions) Replace(ctx context.Context, p auth.Principal, id string, c C
 	} else {
 		session.cur.asleepFor = 0
 		// What is being written or measured goes on to count, and takes itself away at its end.
-		session.disk.bytes, session.disk.changed, session.disk.next = 0, true, time.Time{}
+		session.disk.bytes, session.disk.changed, session.disk.next = c.Files, true, time.Time{}
 	}
 	session.mu.Unlock()
 	if err != nil {
@@ -236,7 +246,7 @@ func (s *Sessions) Copy(ctx context.Context, c Content) (copied Content, err err
 		return copied, fault.Wrap(fault.Configuration, err, "the copy cannot be used: %v", err)
 	}
 	copied = c
-	if copied.Workspace, _, err = s.CopyWorkspace(ctx, c.Workspace); err != nil {
+	if copied.Workspace, copied.Files, err = s.CopyWorkspace(ctx, c.Workspace); err != nil {
 		return copied, err
 	}
 	image, err := h.CopyFrozen(ctx, c.Image)
@@ -246,6 +256,31 @@ func (s *Sessions) Copy(ctx context.Context, c Content) (copied Content, err err
 	}
 	copied.Image = image.Name
 	return copied, nil
+}
+
+// Plan says how many copies of a workspace are to be made.
+type Plan struct {
+	Workspace string
+	Copies    int64 // which stay
+	Temporary int64 // which do not, and are not in the quota of the owner
+	More      int64 // how many bytes the owner has besides the copies then; negative: how many the owner has not
+}
+
+// ReserveCopies makes copies count in the quota of their owner, and on the server's disk, until done is called. The
+// error is a fault if one of both does not allow them. bytes is the size of one.
+func (s *Sessions) ReserveCopies(ctx context.Context, owner string, a Plan) (bytes int64, done func(), err error) {
+	bytes, _, err = s.Pool.WorkspaceBytes(ctx, a.Workspace)
+	if err != nil {
+		return 0, nil, fault.Wrap(fault.FileAccess, err, "the session's files could not be measured: %s",
+			fault.Printable(err.Error(), 300))
+	}
+	s.reserveDisk.Lock()
+	defer s.reserveDisk.Unlock()
+	if err := s.diskReached(owner, max(bytes*a.Copies+a.More, 1)); err != nil {
+		return 0, nil, err
+	}
+	done, err = s.copies.Add(owner, bytes*a.Copies, bytes*a.Temporary, s.Pool.Workspaces.Free)
+	return bytes, done, err
 }
 
 // CopyWorkspace makes a workspace with a copy of the files of another one.

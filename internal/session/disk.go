@@ -142,7 +142,8 @@ func (s *Session) measure(ctx context.Context) {
 	d.added -= admitted
 }
 
-// diskOf returns the size of all workspaces of a principal as far as it is known, and of their snapshots.
+// diskOf returns the size of all workspaces of a principal as far as it is known, of their snapshots, and of the copies
+// that are being made.
 func (s *Sessions) diskOf(owner string) (bytes int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -156,7 +157,7 @@ func (s *Sessions) diskOf(owner string) (bytes int64) {
 	if s.KeptBytes != nil {
 		bytes += s.KeptBytes(owner)
 	}
-	return bytes
+	return bytes + s.copies.Of(owner)
 }
 
 // DiskReached returns a fault if a principal has used up its quota of the disk, and else nil.

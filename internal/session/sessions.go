@@ -24,6 +24,7 @@ import (
 	"sandlot/internal/pool"
 	quotas "sandlot/internal/quota"
 	"sandlot/internal/secret"
+	"sandlot/internal/session/copies"
 	"sandlot/internal/session/leftover"
 	"sandlot/internal/session/room"
 	"sandlot/internal/session/variable"
@@ -111,6 +112,7 @@ type Sessions struct {
 	storedDays map[string]egress.Day // in the store, by principal
 
 	reserveDisk sync.Mutex // held to admit a write
+	copies      copies.Making
 
 	removedDays int64 // the store has no traffic of days before that one; used by sweep
 

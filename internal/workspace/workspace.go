@@ -70,6 +70,9 @@ func (s *Store) Has(id string) bool {
 	return err == nil && info.IsDir()
 }
 
+// Free returns how many bytes the disk of the workspaces has left.
+func (s *Store) Free() (int64, error) { return freeBytes(s.dir) }
+
 // SetOwner makes a workspace, and all files in it, belong to a user and a group, and says whether they
 // belonged to others. No sandbox may use the workspace meanwhile. The folder itself is last, so
 // that a call that did not end is repeated.
