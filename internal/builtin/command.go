@@ -87,6 +87,11 @@ func (t *Tools) executeCommand(ctx context.Context, c tool.Call, in CommandInput
 	if err := l.UseVariables(ctx, c.Reveal); err != nil {
 		return nil, err
 	}
+	if c.Reveal != nil {
+		if err := l.NoteSecrets(in.Env); err != nil {
+			return nil, err
+		}
+	}
 	cmd := Command(l.Booted.Template, in.Command, in.Args, in.Args != nil)
 	cmd.Dir, cmd.Env = in.Cwd, env
 	once.Begun(ctx)

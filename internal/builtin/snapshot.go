@@ -61,6 +61,11 @@ func (in RestoreInput) target(t *Tools, c tool.Call, d *tool.Detail) {
 	}
 }
 
+// implies implements implying: what is copied may have secrets in its memory and its files.
+func (RestoreInput) implies() []policy.Operation { return []policy.Operation{policy.SecretUse} }
+
+func (ForkInput) implies() []policy.Operation { return []policy.Operation{policy.SecretUse} }
+
 // ForkInput are the arguments of fork_session.
 type ForkInput struct {
 	SessionInput

@@ -22,7 +22,8 @@ type Content struct {
 	Workspace                 string // the id of a workspace
 	Runtime, Template, Flavor string
 	Network                   NetworkOverride
-	Files                     int64 // the bytes of the workspace; 0: they are not known
+	Secrets                   []string // names of those whose values are in it; see Lease.NoteSecrets
+	Files                     int64    // the bytes of the workspace; 0: they are not known
 }
 
 const (
@@ -75,7 +76,7 @@ func (s *Sessions) WhileStill(ctx context.Context, p auth.Principal, id string,
 	defer f.goOn(context.WithoutCancel(ctx))
 	r := session.record()
 	err = do(stillCtx, r.ID, Content{Image: f.image.Name, Workspace: r.Workspace, Runtime: r.Runtime,
-		Template: r.Template, Flavor: r.Flavor, Network: r.Network}, f.image.Bytes)
+		Template: r.Template, Flavor: r.Flavor, Network: r.Network, Secrets: r.Secrets}, f.image.Bytes)
 	if err != nil {
 		s.removeImage(context.WithoutCancel(ctx), r.Runtime, f.image.Name)
 	}
@@ -155,7 +156,7 @@ func (s *Sessions) MakeAsleep(ctx context.Context, p auth.Principal, c Content, 
 
 // hold makes a session's record have a content.
 func (r *Record) hold(c Content) {
-	r.Image, r.Workspace = c.Image, c.Workspace
+	r.Image, r.Workspace, r.Secrets = c.Image, c.Workspace, c.Secrets
 	r.Runtime, r.Template, r.Flavor = c.Runtime, c.Template, c.Flavor
 }
 

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -52,8 +53,10 @@ func (s *sessionStore) workspace(id string) string {
 // world is snapshots of sessions of a fake runtime.
 type world struct {
 	*Snapshots
-	t     *testing.T
-	store *sessionStore
+	t      *testing.T
+	store  *sessionStore
+	asked  []string // of MayCopy
+	denied error
 }
 
 func newWorld(t *testing.T) *world {
@@ -69,7 +72,11 @@ func newWorld(t *testing.T) *world {
 		Templates: templates.Ready, Flavor: sandboxtest.Flavors[0], Log: log})
 	w := &world{t: t, store: &sessionStore{all: map[string]session.Record{}}}
 	w.Snapshots = New(Config{Store: stored{}, DiskBytes: 1 << 30, Log: log,
-		MayCreate: func(context.Context, auth.Principal, string) error { return nil }})
+		MayCreate: func(context.Context, auth.Principal, string) error { return nil },
+		MayCopy: func(_ context.Context, _ auth.Principal, source string, secrets []string) error {
+			w.asked = append(w.asked, strings.Join(append([]string{source}, secrets...), " "))
+			return w.denied
+		}})
 	limits := quota.New()
 	limits.Set(quota.Settings{Users: quota.Limits{DiskMB: 10}})
 	w.Sessions = session.New(session.Config{Pool: p, Store: w.store, Log: log, Quotas: limits,
@@ -180,4 +187,49 @@ func TestDisabled(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	w.wantWorkspaces("at the end", 1)
+}
+
+// TestSecretsOfCopies: who makes a copy of a session is asked about the secrets that its programs have got, and that a
+// snapshot had which it went back to. Who gives a snapshot to another session is asked about the one of the snapshot.
+func TestSecretsOfCopies(t *testing.T) {
+	w := newWorld(t)
+	id, other := w.session(0), w.session(0)
+	note := func(id, name string) {
+		t.Helper()
+		l, err := w.Sessions.Open(t.Context(), ann, session.OpenRequest{ID: id})
+		if err == nil {
+			err = l.NoteSecrets(map[string]string{"KEY": "a ${secret:" + name + "}"})
+			l.Release()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	note(id, "B")
+	note(id, "A")
+	if _, err := w.Create(t.Context(), ann, id, "first"); err != nil {
+		t.Fatal(err)
+	}
+	note(other, "C")
+	w.denied = fault.New(fault.Forbidden, "no")
+	_, toNew := w.Restore(t.Context(), ann, "first", "new")
+	_, back := w.Restore(t.Context(), ann, "first", "")
+	_, _, forked := w.Fork(t.Context(), ann, id, 1)
+	for _, err := range []error{toNew, back, forked} {
+		if !fault.Is(err, fault.Forbidden) {
+			t.Errorf("what is denied: %v", err)
+		}
+	}
+	w.wantWorkspaces("after what was denied", 3)
+	w.denied = nil
+	if _, err := w.Restore(t.Context(), ann, "first", other); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := w.Fork(t.Context(), ann, other, 1); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{id + " A B", " A B", " A B", id + " A B", " A B"}
+	if !slices.Equal(w.asked, want) {
+		t.Errorf("asked %q, want %q", w.asked, want)
+	}
 }

@@ -51,7 +51,10 @@ type Config struct {
 	DiskBytes int64
 	// MayCreate returns an error if a principal may not make a snapshot of a session before a call.
 	MayCreate func(ctx context.Context, p auth.Principal, session string) error
-	Log       *slog.Logger
+	// MayCopy returns an error if a principal may not have a copy of a session whose programs have got these secrets.
+	// source is the session of a snapshot that another session gets; else it is empty.
+	MayCopy func(ctx context.Context, p auth.Principal, source string, secrets []string) error
+	Log     *slog.Logger
 }
 
 const (
@@ -402,6 +405,13 @@ func (s *Snapshots) Restore(ctx context.Context, p auth.Principal, name, session
 			return result, err
 		}
 	}
+	source := r.Session
+	if found, err := s.Sessions.Find(p, id); err == nil && found == source { // id may be "home"
+		source = ""
+	}
+	if err := s.MayCopy(ctx, p, source, r.Secrets); err != nil {
+		return result, err
+	}
 	_, copied, err := s.Sessions.ReserveCopies(ctx, p.ID, session.Plan{Workspace: r.Workspace, Copies: 1,
 		More: -s.Sessions.SizeOf(p, id)})
 	if err != nil {
@@ -444,6 +454,9 @@ func (s *Snapshots) Fork(ctx context.Context, p auth.Principal, sessionID string
 		return "", nil, fault.Argument("count", "from 1 to %d copies can be made at once", MaxCopies)
 	}
 	if err := s.Sessions.CheckDisk(p.ID, max(s.Sessions.SizeOf(p, sessionID), 1)*int64(n)); err != nil {
+		return "", nil, err
+	}
+	if err := s.MayCopy(ctx, p, "", s.Sessions.SecretsOf(p, sessionID)); err != nil {
 		return "", nil, err
 	}
 	var original session.Content

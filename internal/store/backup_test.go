@@ -406,7 +406,9 @@ func testRestoreKeepsSandboxes(t *testing.T, place string) {
 		},
 		"removed": func(r *session.Record) { r.Sandbox, r.State = "", session.Removed },
 		// These have gone back to snapshots.
-		"back":     func(r *session.Record) { r.Sandbox, r.Workspace = "newer", workspaceOf("of a snapshot") },
+		"back": func(r *session.Record) {
+			r.Sandbox, r.Workspace, r.Secrets = "newer", workspaceOf("of a snapshot"), []string{"KEY"}
+		},
 		"put back": func(r *session.Record) { r.Sandbox, r.Workspace = "newer", workspaceOf("of another") },
 		"both":     func(r *session.Record) { r.Sandbox, r.Workspace = "newer", workspaceOf("of a third") },
 	} {
@@ -452,7 +454,9 @@ func testRestoreKeepsSandboxes(t *testing.T, place string) {
 		"gone": func(r *session.Record) {
 			r.State, r.Image, r.Slept, r.Lost = session.Stopped, "", time.Time{}, "a backup was restored"
 		},
-		"back": func(r *session.Record) { r.Sandbox, r.Workspace = "newer", workspaceOf("of a snapshot") },
+		"back": func(r *session.Record) {
+			r.Sandbox, r.Workspace, r.Secrets = "newer", workspaceOf("of a snapshot"), []string{"KEY"}
+		},
 		"both": func(r *session.Record) { r.Sandbox, r.Workspace = "newer", workspaceOf("of a third") },
 	} {
 		want := stored[id]

@@ -10,6 +10,7 @@ import (
 	"os"
 	"reflect"
 	"regexp"
+	"strings"
 	"time"
 
 	"sandlot/internal/fault"
@@ -278,8 +279,9 @@ func goOn(ctx context.Context, tx *sql.Tx, same []session.Record) error {
 	}
 	for _, r := range same {
 		if _, err := tx.ExecContext(ctx, `UPDATE sessions SET sandbox = ?, runtime = ?, template = ?, flavor = ?,
-			state = ?, lost = ?, image = ?, slept = ?, workspace = ? WHERE id = ? AND owner = ?`, r.Sandbox, r.Runtime,
-			r.Template, r.Flavor, r.State, r.Lost, r.Image, milli(r.Slept), r.Workspace, r.ID, r.Owner); err != nil {
+			state = ?, lost = ?, image = ?, slept = ?, workspace = ?, secrets = ? WHERE id = ? AND owner = ?`, r.Sandbox, r.Runtime,
+			r.Template, r.Flavor, r.State, r.Lost, r.Image, milli(r.Slept), r.Workspace,
+			strings.Join(r.Secrets, " "), r.ID, r.Owner); err != nil {
 			return err
 		}
 	}
