@@ -13,6 +13,7 @@ import (
 	"sandlot/internal/fault"
 	"sandlot/internal/pool"
 	"sandlot/internal/secret"
+	"sandlot/internal/session/disk"
 )
 
 // Content is what a session consists of: its memory, its files, and what they were made with. A session that gets it
@@ -145,7 +146,8 @@ func (s *Sessions) MakeAsleep(ctx context.Context, p auth.Principal, c Content, 
 		return "", err
 	}
 	session := &Session{sessions: s, lock: semaphore.NewWeighted(1), cur: current{rec: r},
-		disk: diskUse{bytes: c.Files, at: now, changed: true}, meter: egress.NewMeter(egress.Traffic{}, s.dayMeter(p.ID))}
+		disk: disk.New(c.Files, now), meter: egress.NewMeter(egress.Traffic{}, s.dayMeter(p.ID))}
+	session.disk.Changed()
 	if err := s.add(ctx, session); err != nil {
 		return "", err
 	}
@@ -195,8 +197,7 @@ func (s *Sessions) Replace(ctx context.Context, p auth.Principal, id string, c C
 		session.cur.booted = old
 	} else {
 		session.cur.asleepFor = 0
-		// What is being written or measured goes on to count, and takes itself away at its end.
-		session.disk.bytes, session.disk.changed, session.disk.next = c.Files, true, time.Time{}
+		session.disk.Replace(c.Files)
 	}
 	session.mu.Unlock()
 	if err != nil {
@@ -316,7 +317,7 @@ func (s *Sessions) Publish(owner, id, operation, name string, took time.Duration
 // SizeOf returns the size of a session's workspace as far as it is known; 0: it was not measured.
 func (s *Sessions) SizeOf(p auth.Principal, id string) int64 {
 	if session := s.ownedSession(p, id); session != nil {
-		return session.diskBytes()
+		return session.disk.Bytes()
 	}
 	return 0
 }

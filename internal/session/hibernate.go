@@ -93,7 +93,7 @@ func (s *Sessions) freeze(ctx context.Context, session *Session) (*still, error)
 		return nil, errInUse
 	}
 	session.cur.booted, session.cur.freezing = nil, true
-	session.disk.changed = true
+	session.disk.Changed()
 	session.mu.Unlock()
 	f.booted.Detach()
 	if f.image, err = h.Freeze(ctx, f.booted.Box, s.Hibernation.ImageBytes); err != nil {

@@ -22,6 +22,7 @@ import (
 	"sandlot/internal/pool"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/secret"
+	"sandlot/internal/session/disk"
 	"sandlot/internal/session/reason"
 	"sandlot/internal/session/room"
 )
@@ -98,7 +99,7 @@ type Session struct {
 
 	mu   sync.Mutex
 	cur  current
-	disk diskUse
+	disk *disk.Use
 }
 
 // current is the changing state of a session.
@@ -348,7 +349,7 @@ func (r *Record) endSandbox(id string, ended bool) {
 // have the same workspace. The caller holds mu.
 func (s *Session) giveUp(why string) {
 	s.cur.booted, s.cur.waiting, s.cur.stopPending = nil, true, true
-	s.disk.changed = true
+	s.disk.Changed()
 	s.cur.rec.Lost = why
 }
 
@@ -393,7 +394,7 @@ func (l *Lease) Release() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.cur.active--
-		l.disk.changed = true
+		l.disk.Changed()
 		l.cur.rec.Used = time.Now().UTC()
 	})
 }

@@ -25,6 +25,7 @@ import (
 	quotas "sandlot/internal/quota"
 	"sandlot/internal/secret"
 	"sandlot/internal/session/copies"
+	"sandlot/internal/session/disk"
 	"sandlot/internal/session/leftover"
 	"sandlot/internal/session/room"
 	"sandlot/internal/session/variable"
@@ -297,7 +298,7 @@ func (s *Sessions) create(ctx context.Context, p auth.Principal, a OpenRequest, 
 		s.unreserve(p.ID, reserved)
 		return nil, fault.Wrap(fault.SandboxCreation, err, "a workspace could not be made on the server's disk")
 	}
-	session := &Session{sessions: s, lock: semaphore.NewWeighted(1), meter: meter, disk: diskUse{at: now},
+	session := &Session{sessions: s, lock: semaphore.NewWeighted(1), meter: meter, disk: disk.New(0, now),
 		cur: current{rec: r, booted: booted, reserved: reserved}}
 	if err := s.add(ctx, session); err != nil {
 		s.commit(session)

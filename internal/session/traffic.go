@@ -35,7 +35,7 @@ func (s *Sessions) storeCounts(ctx context.Context) {
 	changed := Counts{Traffic: map[string]egress.Traffic{}, DiskBytes: map[string]int64{}, Days: s.changedDays()}
 	all := s.all()
 	for _, session := range all {
-		id, size := session.record().ID, session.diskBytes()
+		id, size := session.record().ID, session.disk.Bytes()
 		if t := session.meter.Traffic(); t != session.stored {
 			changed.Traffic[id] = t
 		}

@@ -43,7 +43,7 @@ func (s *DB) Snapshots(ctx context.Context) ([]snapshot.Record, error) {
 		var created int64
 		err = row.Scan(&r.ID, &r.Owner, &r.Name, &r.Session, &r.Image, &r.Workspace, &r.Runtime, &r.Template, &r.Flavor,
 			&network, &r.Bytes, &created, &secrets)
-		r.Secrets = strings.Fields(secrets)
+		r.Secrets = namesOf(secrets)
 		r.Network, r.Created = networkOf(network), time.UnixMilli(created).UTC()
 		return r, err
 	}, `SELECT `+snapshotColumns+` FROM snapshots ORDER BY created, id`)
@@ -79,4 +79,12 @@ func networkOf(text string) (o session.NetworkOverride) {
 		return session.NetworkOverride{Mode: egress.None} // a policy that cannot be parsed allows nothing
 	}
 	return o
+}
+
+// namesOf returns the names that are stored with spaces between them; nil: there are none.
+func namesOf(text string) []string {
+	if text == "" {
+		return nil
+	}
+	return strings.Fields(text)
 }

@@ -249,7 +249,7 @@ func scanSession(row scanner) (session.Record, error) {
 	err := row.Scan(&r.ID, &r.Owner, &r.Home, &r.Template, &r.Flavor, &r.Sandbox, &r.Workspace, &r.State, &created,
 		&used, &r.Lost, &network, &r.Runtime, &r.Image, &slept, &r.Traffic.Up, &r.Traffic.Down,
 		&r.DiskBytes, &r.Variables, &secrets)
-	r.Secrets = strings.Fields(secrets)
+	r.Secrets = namesOf(secrets)
 	r.Network = networkOf(network)
 	r.Created, r.Used = time.UnixMilli(created).UTC(), time.UnixMilli(used).UTC()
 	if slept != 0 {
