@@ -146,7 +146,7 @@ func (s *Sessions) MakeAsleep(ctx context.Context, p auth.Principal, c Content, 
 		return "", err
 	}
 	session := &Session{sessions: s, lock: semaphore.NewWeighted(1), cur: current{rec: r},
-		disk: disk.New(c.Files, now), meter: egress.NewMeter(egress.Traffic{}, s.dayMeter(p.ID))}
+		disk: disk.New(c.Files, now), meter: egress.NewMeter(egress.Traffic{}, s.days.Meter(p.ID))}
 	session.disk.Changed()
 	if err := s.add(ctx, session); err != nil {
 		return "", err

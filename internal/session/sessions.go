@@ -25,6 +25,7 @@ import (
 	quotas "sandlot/internal/quota"
 	"sandlot/internal/secret"
 	"sandlot/internal/session/copies"
+	"sandlot/internal/session/days"
 	"sandlot/internal/session/disk"
 	"sandlot/internal/session/leftover"
 	"sandlot/internal/session/room"
@@ -109,8 +110,8 @@ type Sessions struct {
 	policies atomic.Pointer[Policies] // nil: sandboxes reach nothing
 	left     *leftover.Queue          // living sandboxes without a session; Run removes them
 
-	storedMu   sync.Mutex            // held to store counts
-	storedDays map[string]egress.Day // in the store, by principal
+	storedMu sync.Mutex // held to store counts
+	days     *days.Days
 
 	reserveDisk sync.Mutex // held to admit a write
 	copies      copies.Making
@@ -120,16 +121,16 @@ type Sessions struct {
 	mu        sync.Mutex
 	unensured error // why Recover could not make the folders of all workspaces
 	sessions  map[string]*Session
-	homes     map[string]*Session         // by owner
-	reserved  map[string]room.Quota       // what sessions that are booting have reserved, by owner
-	days      map[string]*egress.DayMeter // by owner
+	homes     map[string]*Session   // by owner
+	reserved  map[string]room.Quota // what sessions that are booting have reserved, by owner
 }
 
 // New returns Sessions without any session. Recover loads the stored ones.
 func New(c Config) *Sessions {
-	return &Sessions{Config: c, left: leftover.New(c.Pool, c.Log), storedDays: map[string]egress.Day{},
-		sessions: map[string]*Session{},
-		homes:    map[string]*Session{}, reserved: map[string]room.Quota{}, days: map[string]*egress.DayMeter{}}
+	s := &Sessions{Config: c, left: leftover.New(c.Pool, c.Log), sessions: map[string]*Session{},
+		homes: map[string]*Session{}, reserved: map[string]room.Quota{}}
+	s.days = days.New(func(owner string) int64 { return int64(s.Quotas.Of(owner).TrafficMBPerDay) << 20 })
+	return s
 }
 
 // OpenRequest says which session a call is for.
@@ -289,7 +290,7 @@ func (s *Sessions) create(ctx context.Context, p auth.Principal, a OpenRequest, 
 		s.unreserve(p.ID, reserved)
 		return nil, err
 	}
-	meter := egress.NewMeter(egress.Traffic{}, s.dayMeter(p.ID))
+	meter := egress.NewMeter(egress.Traffic{}, s.days.Meter(p.ID))
 	booted := s.Pool.Take(t, f)
 	if booted != nil {
 		r.Sandbox, r.Runtime, r.Workspace = booted.ID, rt.Name(), booted.Workspace
