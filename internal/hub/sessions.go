@@ -90,8 +90,8 @@ func (h *Hub) MayCopy(ctx context.Context, p auth.Principal, source string, secr
 			Resource: SecretName(name).resource(h, p), Detail: name})
 		if err != nil {
 			f := fault.From(err)
-			return fault.Wrap(f.Kind, err, "the copy would have the secret %s in its memory or its files, as programs of "+
-				"the session have got it: %v", name, err).
+			return fault.Wrap(f.Kind, err, "the copy would have the secret %s in its memory or its files, as "+
+				"programs of the session have got it: %v", name, err).
 				Advise("Use another session or snapshot", "Ask the operator for a rule that allows secret.use "+name)
 		}
 	}

@@ -47,10 +47,13 @@ func (s *Sessions) VariablesOf(owner, id string) (map[string]string, error) {
 // Reveal returns variables with secrets in place of the references to them.
 type Reveal func(ctx context.Context, env map[string]string) (map[string]string, error)
 
-// UseVariables gives the sandbox the session's variables, before a call starts a program in it or runs code. A session
-// that was created for the call, and cannot have them, ends.
-func (l *Lease) UseVariables(ctx context.Context, reveal Reveal) error {
-	err := l.useVariables(ctx, reveal)
+// UseVariables gives the sandbox the session's variables, before a call starts a program in it or runs code. Those of
+// the program alone are given too, for NoteSecrets. A session that was created for the call, and cannot have them, ends.
+func (l *Lease) UseVariables(ctx context.Context, reveal Reveal, own ...map[string]string) error {
+	err := l.NoteSecrets(own...)
+	if err == nil {
+		err = l.useVariables(ctx, reveal)
+	}
 	if err != nil && l.Created {
 		l.Release()
 		l.sessions.endSession(context.WithoutCancel(ctx), l.Session)
@@ -60,8 +63,8 @@ func (l *Lease) UseVariables(ctx context.Context, reveal Reveal) error {
 
 // NoteSecrets stores that a program of the session gets the secrets to which variables refer, before it does: whoever
 // has a copy of the session then has them too.
-func (l *Lease) NoteSecrets(env map[string]string) error {
-	names := slices.DeleteFunc(spec.References(env), func(name string) bool {
+func (l *Lease) NoteSecrets(env ...map[string]string) error {
+	names := slices.DeleteFunc(spec.References(env...), func(name string) bool {
 		return slices.Contains(l.record().Secrets, name)
 	})
 	if len(names) == 0 {

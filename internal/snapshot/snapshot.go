@@ -281,9 +281,9 @@ func (s *Snapshots) fits(r *Record, bytes int64) error {
 	if own+bytes <= s.DiskBytes-total-bytes {
 		return nil
 	}
-	return fault.Limit("snapshots", own>>20, s.DiskBytes>>20, "your snapshots have %d MB, and those of all users %d of "+
-		"%d MB (hibernate.disk_mb): one of %d MB does not fit, as yours may have at most as much as stays free for the "+
-		"others", own>>20, total>>20, s.DiskBytes>>20, (bytes+1<<20-1)>>20).
+	return fault.Limit("snapshots", own>>20, s.DiskBytes>>20, "your snapshots have %d MB, and those of all users "+
+		"%d of %d MB (hibernate.disk_mb): one of %d MB does not fit, as yours may have at most as much as stays "+
+		"free for the others", own>>20, total>>20, s.DiskBytes>>20, (bytes+1<<20-1)>>20).
 		Advise("Remove snapshots that are not needed any more with remove_snapshot",
 			"Remove files that are not needed from the session")
 }

@@ -64,10 +64,8 @@ func (r *Runtime) Freeze(ctx context.Context, sb sandbox.Sandbox, maxBytes int64
 	name := secret.ID()
 	info, err := r.frozen.Make(name, func() (frozen.Info, error) {
 		info := frozen.Info{Host: hostFeatures(), Platform: b.platform, Made: time.Now().UTC()}
-		if err := r.keepPrograms(b, &info); err != nil {
-			return info, fmt.Errorf("keeping the programs: %w", err)
-		}
-		return info, nil
+		err := r.keepPrograms(b, &info)
+		return info, err
 	}, func(dir string, info *frozen.Info) (bundle []byte, err error) {
 		ctx, cancel := context.WithTimeout(ctx, freezeTimeout)
 		defer cancel()

@@ -78,8 +78,8 @@ func (i Images) Pack(ctx context.Context, now time.Time) {
 }
 
 // Limit takes their images from the sessions that have slept for too long. When all images together are too large, it
-// does so from those that have slept longest of the owner who has most: nobody loses an image because of others who have
-// more.
+// does so from those that have slept longest of the owner who has most: nobody loses an image because of others who
+// have more.
 func (i Images) Limit(ctx context.Context, now time.Time) {
 	asleep := map[string]Sleeping{} // by their images
 	for _, a := range i.Asleep() {

@@ -121,7 +121,7 @@ func (s *Store) keep(keep func() (Info, error)) (info Info, done func(), err err
 	s.removing.RLock()
 	defer s.removing.RUnlock()
 	if info, err = keep(); err != nil {
-		return info, nil, err
+		return info, nil, fmt.Errorf("keeping the programs: %w", err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
