@@ -16,17 +16,6 @@ import (
 	"sandlot/internal/session/disk"
 )
 
-// Content is what a session consists of: its memory, its files, and what they were made with. A session that gets it
-// sleeps in the image, whose next use wakes it.
-type Content struct {
-	Image                     string // a frozen image
-	Workspace                 string // the id of a workspace
-	Runtime, Template, Flavor string
-	Network                   NetworkOverride
-	Secrets                   []string // names of those whose values are in it; see Lease.NoteSecrets
-	Files                     int64    // the bytes of the workspace; 0: they are not known
-}
-
 const (
 	// idleTimeout is how long WhileStill waits for calls that use the session.
 	idleTimeout = 10 * time.Second
@@ -135,7 +124,7 @@ func (s *Sessions) MakeAsleep(ctx context.Context, p auth.Principal, c Content, 
 	}
 	now := time.Now().UTC()
 	r := Record{ID: secret.ID(), Owner: p.ID, State: Asleep, Created: now, Used: now, Slept: now}
-	r.hold(c)
+	r.Hold(c)
 	r.Network = c.Network
 	if origin := s.ownedSession(p, like); origin != nil {
 		if now := origin.record().Network; now.Mode != "" { // the operator may have changed it since
@@ -156,12 +145,6 @@ func (s *Sessions) MakeAsleep(ctx context.Context, p auth.Principal, c Content, 
 	return r.ID, nil
 }
 
-// hold makes a session's record have a content.
-func (r *Record) hold(c Content) {
-	r.Image, r.Workspace, r.Secrets = c.Image, c.Workspace, c.Secrets
-	r.Runtime, r.Template, r.Flavor = c.Runtime, c.Template, c.Flavor
-}
-
 // Replace gives one of a principal's sessions another content, which is its own from then on. What the session has had
 // ends, whatever runs in it. A crash leaves the old content or the new one. After an error the content is the caller's.
 func (s *Sessions) Replace(ctx context.Context, p auth.Principal, id string, c Content) (sessionID string, err error) {
@@ -179,7 +162,7 @@ func (s *Sessions) Replace(ctx context.Context, p auth.Principal, id string, c C
 	if err := session.adopt(ctx); err != nil {
 		return "", err
 	}
-	network, err := c.networkIn(session.record())
+	network, err := c.NetworkIn(session.record())
 	if err != nil {
 		return "", err
 	}
@@ -189,7 +172,7 @@ func (s *Sessions) Replace(ctx context.Context, p auth.Principal, id string, c C
 	session.mu.Unlock()
 	err = session.update(func(r *Record) {
 		r.State, r.Slept, r.Sandbox, r.Lost = Asleep, time.Now().UTC(), "", ""
-		r.hold(c)
+		r.Hold(c)
 		r.Network = network
 	})
 	session.mu.Lock()
@@ -206,20 +189,6 @@ func (s *Sessions) Replace(ctx context.Context, p auth.Principal, id string, c C
 	session.applyPolicy()
 	session.forget(ctx, before, old)
 	return before.ID, nil
-}
-
-// networkIn returns the operator's network setting of a session that gets the content: its own, or, if it has none, the
-// content's, so that no program gets a network that was taken from it.
-func (c Content) networkIn(r Record) (NetworkOverride, error) {
-	switch {
-	case c.Network.Mode == "" || c.Network.Mode == r.Network.Mode:
-		return r.Network, nil
-	case r.Network.Mode == "":
-		return c.Network, nil
-	}
-	return r.Network, fault.New(fault.Forbidden, "the operator of this server has set the network of that session to "+
-		"%s, and that of the snapshot's to %s: restore it into a new session (session_id: new)", r.Network.Mode,
-		c.Network.Mode)
 }
 
 // forget removes the content that a session has had: its record has another one.

@@ -318,7 +318,7 @@ func (s *Session) stayStopped(ctx context.Context, id string, cause error) error
 	}
 	if err := s.update(func(r *Record) {
 		r.Image, r.Lost, r.State = "", cmp.Or(r.Lost, why), Live
-		r.endSandbox(id, !remains)
+		r.EndSandbox(id, !remains)
 	}); err != nil {
 		return err
 	}
