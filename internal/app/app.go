@@ -201,6 +201,9 @@ func (a *App) openSessions(ctx context.Context, defaultTemplate string) error {
 	a.snapshots = snapshot.New(snapshot.Config{Store: a.store, Log: a.log, DiskBytes: limits.Hibernation.DiskBytes,
 		MayCreate: func(ctx context.Context, p auth.Principal, session string) error {
 			return a.hub.MaySnapshot(ctx, p, session)
+		},
+		MayCopy: func(ctx context.Context, p auth.Principal, source string, secrets []string) error {
+			return a.hub.MayCopy(ctx, p, source, secrets)
 		}})
 	a.sessions = session.New(session.Config{Pool: a.pool, Store: a.store, Log: a.log, Egress: a.egress,
 		Bound:  boundSettings{a.bound, a.registries.Certificates()},

@@ -84,7 +84,7 @@ func (t *Tools) executeCommand(ctx context.Context, c tool.Call, in CommandInput
 	}
 	defer l.Release()
 	l.Snapshot = before
-	if err := l.UseVariables(ctx, c.Reveal); err != nil {
+	if err := l.UseVariables(ctx, c.Reveal, in.Env); err != nil {
 		return nil, err
 	}
 	cmd := Command(l.Booted.Template, in.Command, in.Args, in.Args != nil)

@@ -304,7 +304,7 @@ func (c *Config) sessionRows() []setting {
 			"how large a sleeping session may be on the disk, in MB; a larger one is stopped",
 			number(&s.Hibernate.MaxImageMB, 1, 1<<30)},
 		{"hibernate.disk_mb", "20480", nil,
-			"how large all sleeping sessions may be together, in MB; those that sleep longest keep their files alone",
+			"how large all sleeping sessions may be together, in MB; who has most loses the images of the oldest",
 			number(&s.Hibernate.DiskMB, 1, 1<<40)},
 		{"hibernate.compress_after", "1h", nil,
 			"after so long asleep, sessions are compressed on the disk",

@@ -13,6 +13,7 @@ import (
 	"sandlot/internal/fault"
 	"sandlot/internal/policy"
 	"sandlot/internal/session"
+	"sandlot/internal/session/disk"
 )
 
 // FilePath is the absolute path of a file in a session.
@@ -91,7 +92,7 @@ func (r *countingReader) Read(b []byte) (int, error) {
 // uploadReader tells the quota of the disk what is read.
 type uploadReader struct {
 	io.Reader
-	quota *session.Upload
+	quota *disk.Upload
 }
 
 func (r *uploadReader) Read(b []byte) (int, error) {
@@ -119,7 +120,7 @@ type upload struct {
 	request *ActiveRequest
 	lease   *session.Lease
 	stream  *agent.Upload
-	quota   *session.Upload
+	quota   *disk.Upload
 }
 
 // WriteFile replaces a file of a session by content, which has size bytes. It returns the

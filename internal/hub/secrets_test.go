@@ -160,3 +160,33 @@ func TestSecretIsAskedAbout(t *testing.T) {
 		}
 	})
 }
+
+// Who makes a copy of a session needs the right to use each secret that it may have, and to restore the snapshot's
+// session if another one gets what that has had.
+func TestSecretsInCopies(t *testing.T) {
+	events := event.New()
+	defer events.Close()
+	h := New(Config{Events: events, Rules: &policy.Current{}})
+	h.Rules.Set(rulesOf(t, "deny ann secret.use PROD_*"))
+	ann := auth.User("ann", false)
+	scoped := ann
+	scoped.Scope = "session.fork"
+	for name, try := range map[string]struct {
+		p       auth.Principal
+		source  string
+		secrets []string
+		says    string // empty: it is allowed
+	}{
+		"without secrets": {ann, "", nil, ""}, "allowed": {ann, "of a snapshot", []string{"KEY"}, ""},
+		"denied":                 {ann, "", []string{"KEY", "PROD_KEY"}, "would have the secret PROD_KEY"},
+		"out of scope":           {scoped, "", []string{"KEY"}, "would have the secret KEY"},
+		"nothing is out of it":   {scoped, "", nil, ""},
+		"restoring out of scope": {scoped, "of a snapshot", nil, "snapshot.restore"},
+	} {
+		err := h.MayCopy(t.Context(), try.p, try.source, try.secrets)
+		if (err == nil) != (try.says == "") || err != nil && (!fault.Is(err, fault.Forbidden) ||
+			!strings.Contains(err.Error(), try.says)) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"context"
 
 	"sandlot/internal/auth"
+	"sandlot/internal/fault"
 	"sandlot/internal/policy"
 	"sandlot/internal/session"
 )
@@ -72,6 +73,29 @@ func (h *Hub) MaySnapshot(ctx context.Context, p auth.Principal, id string) erro
 	}
 	_, err := h.permit(ctx, h.sessionRequest(policy.SnapshotCreate, p, SessionID(id)))
 	return err
+}
+
+// MayCopy returns nil if scope and rules allow a principal what a copy of a session brings with it: the values of
+// secrets that programs have got there, and, if another session gets what a snapshot has, to restore that of the
+// snapshot's session, which may be gone. source is that session; empty: it is the one that the call names.
+func (h *Hub) MayCopy(ctx context.Context, p auth.Principal, source string, secrets []string) error {
+	if source != "" {
+		if _, err := h.permit(ctx, Request{Principal: p, Operation: policy.SnapshotRestore,
+			Resource: policy.Resource{Kind: sessionKind, ID: source, Owner: p.ID}}); err != nil {
+			return err
+		}
+	}
+	for _, name := range secrets {
+		_, err := h.permit(ctx, Request{Principal: p, Operation: policy.SecretUse,
+			Resource: SecretName(name).resource(h, p), Detail: name})
+		if err != nil {
+			f := fault.From(err)
+			return fault.Wrap(f.Kind, err, "the copy would have the secret %s in its memory or its files, as "+
+				"programs of the session have got it: %v", name, err).
+				Advise("Use another session or snapshot", "Ask the operator for a rule that allows secret.use "+name)
+		}
+	}
+	return nil
 }
 
 // createSession creates a session. It ignores the spec's ID.

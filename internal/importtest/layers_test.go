@@ -78,10 +78,14 @@ var places = map[string]place{
 	"pool":               {"L2", "agent egress workspace"},
 	"port":               {"L2", ""},
 	"session": {"L2",
-		"agent egress pool session/awake session/images session/leftover session/reason session/room " +
-			"session/variable"},
+		"agent egress pool session/awake session/copies session/days session/disk session/images session/leftover " +
+			"session/reason session/record session/room session/variable"},
 	"session/leftover": {"L2", "pool"},
+	"session/copies":   {"L2", ""},
+	"session/days":     {"L2", "egress"},
+	"session/disk":     {"L2", ""},
 	"session/images":   {"L2", "pool"},
+	"session/record":   {"L2", "egress"},
 	"session/room":     {"L2", ""},
 	"session/awake":    {"L2", "agent"},
 	"session/variable": {"L2", ""},

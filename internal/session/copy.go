@@ -13,16 +13,8 @@ import (
 	"sandlot/internal/fault"
 	"sandlot/internal/pool"
 	"sandlot/internal/secret"
+	"sandlot/internal/session/disk"
 )
-
-// Content is what a session consists of: its memory, its files, and what they were made with. A session that gets it
-// sleeps in the image, whose next use wakes it.
-type Content struct {
-	Image                     string // a frozen image
-	Workspace                 string // the id of a workspace
-	Runtime, Template, Flavor string
-	Network                   NetworkOverride
-}
 
 const (
 	// idleTimeout is how long WhileStill waits for calls that use the session.
@@ -35,9 +27,8 @@ const (
 // The image stays if do returns nil; the workspace is the session's own. The session goes on in any case.
 func (s *Sessions) WhileStill(ctx context.Context, p auth.Principal, id string,
 	do func(ctx context.Context, sessionID string, c Content, bytes int64) error) (err error) {
-	if !s.Hibernation.Enabled {
-		return fault.New(fault.Configuration, "the memory of sessions is not written to the disk on this server "+
-			"(hibernate.enabled is false), so no session can be copied")
+	if err := s.CanCopy(); err != nil {
+		return err
 	}
 	if id == "new" {
 		return fault.Argument("session_id", "session_id has to name a session that exists")
@@ -75,11 +66,21 @@ func (s *Sessions) WhileStill(ctx context.Context, p auth.Principal, id string,
 	defer f.goOn(context.WithoutCancel(ctx))
 	r := session.record()
 	err = do(stillCtx, r.ID, Content{Image: f.image.Name, Workspace: r.Workspace, Runtime: r.Runtime,
-		Template: r.Template, Flavor: r.Flavor, Network: r.Network}, f.image.Bytes)
+		Template: r.Template, Flavor: r.Flavor, Network: r.Network, Secrets: r.Secrets}, f.image.Bytes)
 	if err != nil {
 		s.removeImage(context.WithoutCancel(ctx), r.Runtime, f.image.Name)
 	}
 	return err
+}
+
+// CanCopy returns a fault if the server makes no copies of sessions.
+func (s *Sessions) CanCopy() error {
+	if s.Hibernation.Enabled {
+		return nil
+	}
+	return fault.New(fault.Configuration, "the memory of sessions is not written to the disk on this server "+
+		"(hibernate.enabled is false), so no session can be copied, and no snapshot restored").
+		Advise("Ask the operator to set hibernate.enabled: snapshots are kept meanwhile")
 }
 
 // acquireIdle acquires the lock of a session that no call uses, and waits for calls that do.
@@ -123,7 +124,7 @@ func (s *Sessions) MakeAsleep(ctx context.Context, p auth.Principal, c Content, 
 	}
 	now := time.Now().UTC()
 	r := Record{ID: secret.ID(), Owner: p.ID, State: Asleep, Created: now, Used: now, Slept: now}
-	r.hold(c)
+	r.Hold(c)
 	r.Network = c.Network
 	if origin := s.ownedSession(p, like); origin != nil {
 		if now := origin.record().Network; now.Mode != "" { // the operator may have changed it since
@@ -134,19 +135,14 @@ func (s *Sessions) MakeAsleep(ctx context.Context, p auth.Principal, c Content, 
 		return "", err
 	}
 	session := &Session{sessions: s, lock: semaphore.NewWeighted(1), cur: current{rec: r},
-		disk: diskUse{at: now, changed: true}, meter: egress.NewMeter(egress.Traffic{}, s.dayMeter(p.ID))}
+		disk: disk.New(c.Files, now), meter: egress.NewMeter(egress.Traffic{}, s.days.Meter(p.ID))}
+	session.disk.Changed()
 	if err := s.add(ctx, session); err != nil {
 		return "", err
 	}
 	session.applyPolicy() // it may have changed before the session was added
 	s.publish(r, event.SessionCreated, r.Template, 0)
 	return r.ID, nil
-}
-
-// hold makes a session's record have a content.
-func (r *Record) hold(c Content) {
-	r.Image, r.Workspace = c.Image, c.Workspace
-	r.Runtime, r.Template, r.Flavor = c.Runtime, c.Template, c.Flavor
 }
 
 // Replace gives one of a principal's sessions another content, which is its own from then on. What the session has had
@@ -166,7 +162,7 @@ func (s *Sessions) Replace(ctx context.Context, p auth.Principal, id string, c C
 	if err := session.adopt(ctx); err != nil {
 		return "", err
 	}
-	network, err := c.networkIn(session.record())
+	network, err := c.NetworkIn(session.record())
 	if err != nil {
 		return "", err
 	}
@@ -176,7 +172,7 @@ func (s *Sessions) Replace(ctx context.Context, p auth.Principal, id string, c C
 	session.mu.Unlock()
 	err = session.update(func(r *Record) {
 		r.State, r.Slept, r.Sandbox, r.Lost = Asleep, time.Now().UTC(), "", ""
-		r.hold(c)
+		r.Hold(c)
 		r.Network = network
 	})
 	session.mu.Lock()
@@ -184,8 +180,7 @@ func (s *Sessions) Replace(ctx context.Context, p auth.Principal, id string, c C
 		session.cur.booted = old
 	} else {
 		session.cur.asleepFor = 0
-		// What is being written or measured goes on to count, and takes itself away at its end.
-		session.disk.bytes, session.disk.changed, session.disk.next = 0, true, time.Time{}
+		session.disk.Replace(c.Files)
 	}
 	session.mu.Unlock()
 	if err != nil {
@@ -194,20 +189,6 @@ func (s *Sessions) Replace(ctx context.Context, p auth.Principal, id string, c C
 	session.applyPolicy()
 	session.forget(ctx, before, old)
 	return before.ID, nil
-}
-
-// networkIn returns the operator's network setting of a session that gets the content: its own, or, if it has none, the
-// content's, so that no program gets a network that was taken from it.
-func (c Content) networkIn(r Record) (NetworkOverride, error) {
-	switch {
-	case c.Network.Mode == "" || c.Network.Mode == r.Network.Mode:
-		return r.Network, nil
-	case r.Network.Mode == "":
-		return c.Network, nil
-	}
-	return r.Network, fault.New(fault.Forbidden, "the operator of this server has set the network of that session to "+
-		"%s, and that of the snapshot's to %s: restore it into a new session (session_id: new)", r.Network.Mode,
-		c.Network.Mode)
 }
 
 // forget removes the content that a session has had: its record has another one.
@@ -236,7 +217,7 @@ func (s *Sessions) Copy(ctx context.Context, c Content) (copied Content, err err
 		return copied, fault.Wrap(fault.Configuration, err, "the copy cannot be used: %v", err)
 	}
 	copied = c
-	if copied.Workspace, _, err = s.CopyWorkspace(ctx, c.Workspace); err != nil {
+	if copied.Workspace, copied.Files, err = s.CopyWorkspace(ctx, c.Workspace); err != nil {
 		return copied, err
 	}
 	image, err := h.CopyFrozen(ctx, c.Image)
@@ -246,6 +227,31 @@ func (s *Sessions) Copy(ctx context.Context, c Content) (copied Content, err err
 	}
 	copied.Image = image.Name
 	return copied, nil
+}
+
+// Plan says how many copies of a workspace are to be made.
+type Plan struct {
+	Workspace string
+	Copies    int64 // which stay
+	Temporary int64 // which do not, and are not in the quota of the owner
+	More      int64 // how many bytes the owner has besides the copies then; negative: how many the owner has not
+}
+
+// ReserveCopies makes copies count in the quota of their owner, and on the server's disk, until done is called. The
+// error is a fault if one of both does not allow them. bytes is the size of one.
+func (s *Sessions) ReserveCopies(ctx context.Context, owner string, a Plan) (bytes int64, done func(), err error) {
+	bytes, _, err = s.Pool.WorkspaceBytes(ctx, a.Workspace)
+	if err != nil {
+		return 0, nil, fault.Wrap(fault.FileAccess, err, "the session's files could not be measured: %s",
+			fault.Printable(err.Error(), 300))
+	}
+	s.reserveDisk.Lock()
+	defer s.reserveDisk.Unlock()
+	if err := s.diskReached(owner, max(bytes*a.Copies+a.More, 1)); err != nil {
+		return 0, nil, err
+	}
+	done, err = s.copies.Add(owner, bytes*a.Copies, bytes*a.Temporary, s.Pool.Workspaces.Free)
+	return bytes, done, err
 }
 
 // CopyWorkspace makes a workspace with a copy of the files of another one.
@@ -280,7 +286,7 @@ func (s *Sessions) Publish(owner, id, operation, name string, took time.Duration
 // SizeOf returns the size of a session's workspace as far as it is known; 0: it was not measured.
 func (s *Sessions) SizeOf(p auth.Principal, id string) int64 {
 	if session := s.ownedSession(p, id); session != nil {
-		return session.diskBytes()
+		return session.disk.Bytes()
 	}
 	return 0
 }

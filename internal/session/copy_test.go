@@ -192,7 +192,7 @@ func TestNetworkOfContent(t *testing.T) {
 		{NetworkOverride{}, none, none, false}, {none, NetworkOverride{}, none, false}, {none, none, none, false},
 		{open, none, open, true}, {none, open, none, true},
 	} {
-		got, err := Content{Network: tt.content}.networkIn(Record{Network: tt.own})
+		got, err := Content{Network: tt.content}.NetworkIn(Record{Network: tt.own})
 		if got.Mode != tt.want.Mode || fault.Is(err, fault.Forbidden) != tt.refused {
 			t.Errorf("%q into %q: %q, %v", tt.content.Mode, tt.own.Mode, got.Mode, err)
 		}

@@ -15,6 +15,7 @@ import (
 	"sandlot/internal/egress"
 	"sandlot/internal/fault"
 	quotas "sandlot/internal/quota"
+	"sandlot/internal/session/disk"
 )
 
 // put writes a file of so many MB into the workspace of a session, as its programs do.
@@ -158,8 +159,8 @@ func TestDueSessions(t *testing.T) {
 		if n := due(now); n != 0 {
 			t.Errorf("%d are due again at once", n)
 		}
-		first.disk.changed, first.disk.next = true, now.Add(30*time.Second)
-		if n := due(now.Add(29 * time.Second)); n != 0 {
+		first.disk.Changed()
+		if n := due(now); n != 0 {
 			t.Error("it is due before its rest has ended")
 		}
 		if n := due(now.Add(31 * time.Second)); n != 1 {
@@ -175,7 +176,7 @@ func TestUploadsCount(t *testing.T) {
 		w.Quotas = quotas.New()
 		w.Quotas.Set(quotas.Settings{Users: quotas.Limits{DiskMB: 100}})
 		l := w.use(ann, OpenRequest{})
-		reserve := func(megabytes int64) *Upload {
+		reserve := func(megabytes int64) *disk.Upload {
 			t.Helper()
 			u, err := l.ReserveUpload("x", megabytes<<20)
 			if err != nil {
@@ -201,17 +202,17 @@ func TestUploadsCount(t *testing.T) {
 		}
 		counts("when a part has arrived", 90)
 		l.measure(t.Context())
-		counts("when it was measured, and some may be on the way,", 30+20+onTheWay>>20+40)
+		counts("when it was measured, and some may be on the way,", 30+20+8+40)
 		other.Close()
 		other.Close()
-		counts("when an upload has broken", 30+20+onTheWay>>20)
+		counts("when an upload has broken", 30+20+8)
 		w.put(l, "x", 50)
 		slow.Sent(20 << 20)
 		slow.Done()
 		slow.Close()
 		l.measure(t.Context())
 		counts("when it is done", 50)
-		var none *Upload
+		var none *disk.Upload
 		none.Sent(1)
 		none.Done()
 		none.Close()

@@ -86,7 +86,7 @@ func (s *Sessions) stopLocked(ctx context.Context, session *Session, why string)
 	}
 	session.updateOrLog("that a session stopped", func(r *Record) {
 		r.State, r.Lost = Stopped, why
-		r.endSandbox(booted.ID, ended)
+		r.EndSandbox(booted.ID, ended)
 	})
 	s.limitStopped(ctx, r.Owner)
 	return true

@@ -49,7 +49,7 @@ type Hibernation struct {
 	Enabled    bool
 	Background awake.Background // which background processes keep a session awake
 	ImageBytes int64            // of one session at most
-	DiskBytes  int64            // of all sessions; the oldest lose their images
+	DiskBytes  int64            // of all sessions; see images.Images
 	Keep       time.Duration    // of an image
 	PackAfter  time.Duration    // after so long asleep images are compressed
 }
@@ -92,7 +92,7 @@ func (s *Sessions) freeze(ctx context.Context, session *Session) (*still, error)
 		return nil, errInUse
 	}
 	session.cur.booted, session.cur.freezing = nil, true
-	session.disk.changed = true
+	session.disk.Changed()
 	session.mu.Unlock()
 	f.booted.Detach()
 	if f.image, err = h.Freeze(ctx, f.booted.Box, s.Hibernation.ImageBytes); err != nil {
@@ -356,7 +356,7 @@ func (s *Session) stayStopped(ctx context.Context, id string, cause error) error
 	}
 	if err := s.update(func(r *Record) {
 		r.Image, r.Lost, r.State = "", cmp.Or(r.Lost, why), Live
-		r.endSandbox(id, !remains)
+		r.EndSandbox(id, !remains)
 	}); err != nil {
 		return err
 	}
@@ -446,7 +446,7 @@ func (s *Sessions) images() images.Images {
 		Asleep: func() (all []images.Sleeping) {
 			for _, session := range s.filter(func(c current) bool { return c.rec.State == Asleep }) {
 				r := session.record()
-				all = append(all, images.Sleeping{Session: r.ID, Image: r.Image, Since: r.Slept})
+				all = append(all, images.Sleeping{Session: r.ID, Owner: r.Owner, Image: r.Image, Since: r.Slept})
 			}
 			return all
 		},

@@ -10,16 +10,6 @@ import (
 	"sandlot/internal/pool"
 )
 
-// NetworkOverride is what the operator set for one session: a mode, which replaces that of the
-// settings and of the template, and rules in addition to theirs.
-type NetworkOverride struct {
-	Mode  egress.Mode   `json:"mode,omitempty"`
-	Allow []egress.Rule `json:"allow,omitempty"`
-}
-
-// Empty says whether nothing is set for the session.
-func (c NetworkOverride) Empty() bool { return c.Mode == "" && len(c.Allow) == 0 }
-
 // Policies are what sessions may reach by the settings. They are not changed after
 // SetPolicies.
 type Policies struct {

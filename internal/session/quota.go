@@ -89,7 +89,7 @@ func (s *Sessions) QuotaText(owner string) string {
 		parts = append(parts, fmt.Sprintf("%d of %d MB of disk", megabytes(s.diskOf(owner)), limits.DiskMB))
 	}
 	if limits.TrafficMBPerDay > 0 {
-		parts = append(parts, fmt.Sprintf("%d of %d MB of network today (UTC)", s.trafficMB(owner),
+		parts = append(parts, fmt.Sprintf("%d of %d MB of network today (UTC)", megabytes(s.days.Bytes(owner)),
 			limits.TrafficMBPerDay))
 	}
 	return strings.Join(parts, ", ")
@@ -108,7 +108,7 @@ func (s *Sessions) QuotaUses(owner string) []quotas.Use {
 	return []quotas.Use{quotas.NewUse("sessions", own.Sessions, limits.Sessions),
 		quotas.NewUse("memory_mb", own.MemoryMB, limits.MemoryMB),
 		{Name: "cpus", Used: new(float64(own.MilliCPUs) / 1000), Limit: limits.CPUs}, disk,
-		quotas.NewUse("traffic_mb_per_day", s.trafficMB(owner), limits.TrafficMBPerDay)}
+		quotas.NewUse("traffic_mb_per_day", megabytes(s.days.Bytes(owner)), limits.TrafficMBPerDay)}
 }
 
 // hasRoom reports whether the home of a principal can boot without another session's end.

@@ -16,6 +16,7 @@ import (
 	"sandlot/internal/image"
 	"sandlot/internal/pool"
 	"sandlot/internal/sandbox"
+	"sandlot/internal/session/disk"
 	"sandlot/internal/session/leftover"
 )
 
@@ -106,7 +107,8 @@ func (s *Sessions) removeWorkspaces(owned map[string]bool) {
 // recover adds the session of a stored record, and deletes its sandbox from unowned.
 func (s *Sessions) recover(r Record, unowned map[leftover.ID]bool, away map[string]bool) {
 	session := &Session{sessions: s, lock: semaphore.NewWeighted(1), stored: r.Traffic, storedDisk: r.DiskBytes,
-		meter: egress.NewMeter(r.Traffic, s.dayMeter(r.Owner)), disk: diskUse{bytes: r.DiskBytes}, cur: current{rec: r}}
+		meter: egress.NewMeter(r.Traffic, s.days.Meter(r.Owner)), disk: disk.New(r.DiskBytes, time.Time{}),
+		cur: current{rec: r}}
 	c := &session.cur
 	lost := lostWhileDown
 	if id := s.boxOf(r); r.Sandbox != "" && (unowned[id] || away[id.Runtime]) {

@@ -22,44 +22,26 @@ import (
 	"sandlot/internal/pool"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/secret"
+	"sandlot/internal/session/disk"
 	"sandlot/internal/session/reason"
+	"sandlot/internal/session/record"
 	"sandlot/internal/session/room"
 )
 
-// Record is the stored part of a session.
-type Record struct {
-	ID        string
-	Owner     string // the principal's id
-	Home      bool
-	Template  string
-	Flavor    string
-	Sandbox   string // id of its sandbox; empty: it has none
-	Runtime   string // the runtime that made that sandbox; empty: the default one
-	Workspace string // id of its workspace
-	State     State
-	Created   time.Time
-	Used      time.Time
-	Lost      string          // why variables and processes are gone; empty once the user was told
-	Image     string          // the frozen image of its sandbox; empty: it neither sleeps nor wakes
-	Slept     time.Time       // when it was put to sleep last
-	Network   NetworkOverride // what the operator set for this session alone
-	Variables []byte          // sealed; nil: it has none. They never change
-	// Traffic is what all its sandboxes have sent and received. PutSession does not
-	// change the stored value; PutCounts does.
-	Traffic egress.Traffic
-	// DiskBytes is how large its workspace was when the session was stored or measured last. It is stored as Traffic
-	// is.
-	DiskBytes int64
-}
-
-// State is the stored state of a session.
-type State string
+// What is stored of a session, and what it consists of.
+type (
+	Record          = record.Record
+	State           = record.State
+	Counts          = record.Counts
+	Content         = record.Content
+	NetworkOverride = record.NetworkOverride
+)
 
 const (
-	Live    State = "live"    // it has, or had, a sandbox
-	Asleep  State = "asleep"  // it has its workspace, and an image of its sandbox
-	Stopped State = "stopped" // it has only its workspace
-	Removed State = "removed" // it is being removed
+	Live    = record.Live
+	Asleep  = record.Asleep
+	Stopped = record.Stopped
+	Removed = record.Removed
 )
 
 // Store stores records.
@@ -73,13 +55,6 @@ type Store interface {
 	RemoveDays(ctx context.Context, before int64) error
 	Sessions(ctx context.Context) ([]Record, error)
 	RemoveSession(ctx context.Context, id string) error
-}
-
-// Counts are what sessions and principals have used.
-type Counts struct {
-	Traffic   map[string]egress.Traffic // of sessions, by their ids
-	DiskBytes map[string]int64          // of the workspaces of sessions, by the sessions' ids
-	Days      map[string]egress.Day     // of principals, by their ids
 }
 
 // Session is one session. Lock order: lock, Sessions.storedMu, storing, Sessions.mu, mu.
@@ -97,7 +72,7 @@ type Session struct {
 
 	mu   sync.Mutex
 	cur  current
-	disk diskUse
+	disk *disk.Use
 }
 
 // current is the changing state of a session.
@@ -291,7 +266,7 @@ func (s *Session) boot(ctx context.Context) error {
 			s.mu.Unlock()
 			s.sessions.left.Add()
 		}
-		err = errors.Join(err, s.update(func(r *Record) { r.endSandbox(id, !remains) }))
+		err = errors.Join(err, s.update(func(r *Record) { r.EndSandbox(id, !remains) }))
 		return fault.Wrap(fault.SandboxCreation, err, "%s", reason.Start(err))
 	}
 	s.mu.Lock()
@@ -322,7 +297,7 @@ func (s *Session) dropSandbox(b *pool.Booted, why string) {
 	s.sessions.publish(s.record(), event.SessionStopped, why, 0)
 	change := func(r *Record) {
 		r.Lost = why
-		r.endSandbox(b.ID, ended)
+		r.EndSandbox(b.ID, ended)
 	}
 	if err := s.update(change); err != nil && !s.current().removed {
 		s.mu.Lock() // the user is told in any case, and the next update stores it
@@ -332,22 +307,11 @@ func (s *Session) dropSandbox(b *pool.Booted, why string) {
 	}
 }
 
-// endSandbox notes that the session does not have that sandbox any more or, if it lives on, that it is to be stopped.
-func (r *Record) endSandbox(id string, ended bool) {
-	switch {
-	case r.Sandbox != id: // it has another one by now
-	case ended:
-		r.Sandbox = ""
-	default:
-		r.State = Stopped
-	}
-}
-
 // giveUp takes the session's sandbox away from it. Until that has ended, the session boots no other one, which would
 // have the same workspace. The caller holds mu.
 func (s *Session) giveUp(why string) {
 	s.cur.booted, s.cur.waiting, s.cur.stopPending = nil, true, true
-	s.disk.changed = true
+	s.disk.Changed()
 	s.cur.rec.Lost = why
 }
 
@@ -392,7 +356,7 @@ func (l *Lease) Release() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.cur.active--
-		l.disk.changed = true
+		l.disk.Changed()
 		l.cur.rec.Used = time.Now().UTC()
 	})
 }

@@ -24,6 +24,9 @@ import (
 	"sandlot/internal/pool"
 	quotas "sandlot/internal/quota"
 	"sandlot/internal/secret"
+	"sandlot/internal/session/copies"
+	"sandlot/internal/session/days"
+	"sandlot/internal/session/disk"
 	"sandlot/internal/session/leftover"
 	"sandlot/internal/session/room"
 	"sandlot/internal/session/variable"
@@ -107,26 +110,27 @@ type Sessions struct {
 	policies atomic.Pointer[Policies] // nil: sandboxes reach nothing
 	left     *leftover.Queue          // living sandboxes without a session; Run removes them
 
-	storedMu   sync.Mutex            // held to store counts
-	storedDays map[string]egress.Day // in the store, by principal
+	storedMu sync.Mutex // held to store counts
+	days     *days.Days
 
 	reserveDisk sync.Mutex // held to admit a write
+	copies      copies.Making
 
 	removedDays int64 // the store has no traffic of days before that one; used by sweep
 
 	mu        sync.Mutex
 	unensured error // why Recover could not make the folders of all workspaces
 	sessions  map[string]*Session
-	homes     map[string]*Session         // by owner
-	reserved  map[string]room.Quota       // what sessions that are booting have reserved, by owner
-	days      map[string]*egress.DayMeter // by owner
+	homes     map[string]*Session   // by owner
+	reserved  map[string]room.Quota // what sessions that are booting have reserved, by owner
 }
 
 // New returns Sessions without any session. Recover loads the stored ones.
 func New(c Config) *Sessions {
-	return &Sessions{Config: c, left: leftover.New(c.Pool, c.Log), storedDays: map[string]egress.Day{},
-		sessions: map[string]*Session{},
-		homes:    map[string]*Session{}, reserved: map[string]room.Quota{}, days: map[string]*egress.DayMeter{}}
+	s := &Sessions{Config: c, left: leftover.New(c.Pool, c.Log), sessions: map[string]*Session{},
+		homes: map[string]*Session{}, reserved: map[string]room.Quota{}}
+	s.days = days.New(func(owner string) int64 { return int64(s.Quotas.Of(owner).TrafficMBPerDay) << 20 })
+	return s
 }
 
 // OpenRequest says which session a call is for.
@@ -286,7 +290,7 @@ func (s *Sessions) create(ctx context.Context, p auth.Principal, a OpenRequest, 
 		s.unreserve(p.ID, reserved)
 		return nil, err
 	}
-	meter := egress.NewMeter(egress.Traffic{}, s.dayMeter(p.ID))
+	meter := egress.NewMeter(egress.Traffic{}, s.days.Meter(p.ID))
 	booted := s.Pool.Take(t, f)
 	if booted != nil {
 		r.Sandbox, r.Runtime, r.Workspace = booted.ID, rt.Name(), booted.Workspace
@@ -295,7 +299,7 @@ func (s *Sessions) create(ctx context.Context, p auth.Principal, a OpenRequest, 
 		s.unreserve(p.ID, reserved)
 		return nil, fault.Wrap(fault.SandboxCreation, err, "a workspace could not be made on the server's disk")
 	}
-	session := &Session{sessions: s, lock: semaphore.NewWeighted(1), meter: meter, disk: diskUse{at: now},
+	session := &Session{sessions: s, lock: semaphore.NewWeighted(1), meter: meter, disk: disk.New(0, now),
 		cur: current{rec: r, booted: booted, reserved: reserved}}
 	if err := s.add(ctx, session); err != nil {
 		s.commit(session)

@@ -3,7 +3,6 @@ package session
 import (
 	"context"
 	"fmt"
-	"maps"
 	"time"
 
 	"sandlot/internal/auth"
@@ -32,10 +31,10 @@ func (s *Sessions) runCountStore(ctx context.Context) {
 func (s *Sessions) storeCounts(ctx context.Context) {
 	s.storedMu.Lock()
 	defer s.storedMu.Unlock()
-	changed := Counts{Traffic: map[string]egress.Traffic{}, DiskBytes: map[string]int64{}, Days: s.changedDays()}
+	changed := Counts{Traffic: map[string]egress.Traffic{}, DiskBytes: map[string]int64{}, Days: s.days.Changed()}
 	all := s.all()
 	for _, session := range all {
-		id, size := session.record().ID, session.diskBytes()
+		id, size := session.record().ID, session.disk.Bytes()
 		if t := session.meter.Traffic(); t != session.stored {
 			changed.Traffic[id] = t
 		}
@@ -59,66 +58,16 @@ func (s *Sessions) storeCounts(ctx context.Context) {
 			session.storedDisk = size
 		}
 	}
-	maps.Copy(s.storedDays, changed.Days)
-}
-
-// changedDays returns the traffic of principals on this day, where it is another one than in the store. The caller
-// holds s.storedMu.
-func (s *Sessions) changedDays() map[string]egress.Day {
-	s.mu.Lock()
-	meters := maps.Clone(s.days)
-	s.mu.Unlock()
-	changed := map[string]egress.Day{}
-	for owner, m := range meters {
-		if d := m.Day(); d != s.storedDays[owner] && d.Traffic != (egress.Traffic{}) {
-			changed[owner] = d
-		}
-	}
-	return changed
-}
-
-// dayMeter returns the meter of what a principal's sandboxes move on each day.
-func (s *Sessions) dayMeter(owner string) *egress.DayMeter {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	m := s.days[owner]
-	if m == nil {
-		m = s.newDayMeter(owner, egress.Day{})
-		s.days[owner] = m
-	}
-	return m
-}
-
-// trafficMB returns what a principal's sandboxes have moved on this day, in MB.
-func (s *Sessions) trafficMB(owner string) int {
-	s.mu.Lock()
-	m := s.days[owner]
-	s.mu.Unlock()
-	if m == nil {
-		return 0
-	}
-	d := m.Day()
-	return megabytes(int64(d.Up + d.Down))
-}
-
-func (s *Sessions) newDayMeter(owner string, d egress.Day) *egress.DayMeter {
-	return egress.NewDayMeter(d, func() int64 { return int64(s.Quotas.Of(owner).TrafficMBPerDay) << 20 })
+	s.days.Stored(changed.Days)
 }
 
 // recoverDays makes the meters of the principals who have moved something on this day.
 func (s *Sessions) recoverDays(ctx context.Context) error {
-	days, err := s.Store.Days(ctx, egress.Today())
+	stored, err := s.Store.Days(ctx, egress.Today())
 	if err != nil {
 		return fmt.Errorf("reading the traffic of this day: %w", err)
 	}
-	s.storedMu.Lock()
-	defer s.storedMu.Unlock()
-	maps.Copy(s.storedDays, days)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for owner, d := range days {
-		s.days[owner] = s.newDayMeter(owner, d)
-	}
+	s.days.Recover(stored)
 	return nil
 }
 

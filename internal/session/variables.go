@@ -2,8 +2,11 @@ package session
 
 import (
 	"context"
+	"slices"
 
+	"sandlot/internal/auth"
 	"sandlot/internal/fault"
+	"sandlot/internal/servers/spec"
 )
 
 // Sealer seals the variables of sessions, as they are stored.
@@ -44,10 +47,13 @@ func (s *Sessions) VariablesOf(owner, id string) (map[string]string, error) {
 // Reveal returns variables with secrets in place of the references to them.
 type Reveal func(ctx context.Context, env map[string]string) (map[string]string, error)
 
-// UseVariables gives the sandbox the session's variables, before a call starts a program in it or runs code. A session
-// that was created for the call, and cannot have them, ends.
-func (l *Lease) UseVariables(ctx context.Context, reveal Reveal) error {
-	err := l.useVariables(ctx, reveal)
+// UseVariables gives the sandbox the session's variables, before a call starts a program in it or runs code. Those of
+// the program alone are given too, for NoteSecrets. A session that was created for the call, and cannot have them, ends.
+func (l *Lease) UseVariables(ctx context.Context, reveal Reveal, own ...map[string]string) error {
+	err := l.NoteSecrets(own...)
+	if err == nil {
+		err = l.useVariables(ctx, reveal)
+	}
 	if err != nil && l.Created {
 		l.Release()
 		l.sessions.endSession(context.WithoutCancel(ctx), l.Session)
@@ -55,15 +61,43 @@ func (l *Lease) UseVariables(ctx context.Context, reveal Reveal) error {
 	return err
 }
 
+// NoteSecrets stores that a program of the session gets the secrets to which variables refer, before it does: whoever
+// has a copy of the session then has them too.
+func (l *Lease) NoteSecrets(env ...map[string]string) error {
+	names := slices.DeleteFunc(spec.References(env...), func(name string) bool {
+		return slices.Contains(l.record().Secrets, name)
+	})
+	if len(names) == 0 {
+		return nil
+	}
+	return l.update(func(r *Record) {
+		all := slices.Concat(r.Secrets, names)
+		slices.Sort(all)
+		r.Secrets = slices.Compact(all)
+	})
+}
+
+// SecretsOf returns the names of the secrets that one of a principal's sessions may have.
+func (s *Sessions) SecretsOf(p auth.Principal, id string) []string {
+	if session := s.ownedSession(p, id); session != nil {
+		return session.record().Secrets
+	}
+	return nil
+}
+
 func (l *Lease) useVariables(ctx context.Context, reveal Reveal) error {
 	env, err := l.Variables()
 	if env == nil || err != nil {
 		return err
 	}
+	given := env
 	if reveal != nil {
 		if env, err = reveal(ctx, env); err != nil {
 			return err
 		}
+	}
+	if err := l.NoteSecrets(given); err != nil {
+		return err
 	}
 	pushCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), boundTimeout)
 	defer cancel()

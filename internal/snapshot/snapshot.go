@@ -46,15 +46,20 @@ type Store interface {
 type Config struct {
 	Store    Store
 	Sessions *session.Sessions
-	// DiskBytes is how much of the disk all snapshots of all principals may have together.
+	// DiskBytes is how much of the disk all snapshots of all principals may have together. Those of one may have as
+	// much as stays free for the others.
 	DiskBytes int64
 	// MayCreate returns an error if a principal may not make a snapshot of a session before a call.
 	MayCreate func(ctx context.Context, p auth.Principal, session string) error
-	Log       *slog.Logger
+	// MayCopy returns an error if a principal may not have a copy of a session whose programs have got these secrets.
+	// source is the session of a snapshot that another session gets; else it is empty.
+	MayCopy func(ctx context.Context, p auth.Principal, source string, secrets []string) error
+	Log     *slog.Logger
 }
 
 const (
-	// Max is how many snapshots a principal may have.
+	// Max is how many snapshots a principal may have. Those that calls have asked for do not count: of them, as many
+	// are kept, and the oldest go.
 	Max = 20
 	// maxBefore is how many of the snapshots that calls have asked for are kept of each session.
 	maxBefore = 5
@@ -153,18 +158,34 @@ func (s *Snapshots) Before(ctx context.Context, p auth.Principal, sessionID stri
 	if err != nil {
 		return r, err
 	}
-	var earlier []Record
-	for _, other := range s.List(p) {
-		if other.Session == r.Session && strings.HasPrefix(other.Name, beforePrefix) {
-			earlier = append(earlier, other)
-		}
-	}
-	for _, old := range earlier[:max(0, len(earlier)-maxBefore)] {
+	for _, old := range tooOld(s.List(p), r.Session) {
 		if err := s.Remove(ctx, p, old.Name); err != nil {
 			s.Log.Warn("could not remove an old snapshot", "snapshot", old.ID, "error", err)
 		}
 	}
 	return r, nil
+}
+
+// isBefore reports whether a call has asked for the snapshot.
+func (r Record) isBefore() bool { return strings.HasPrefix(r.Name, beforePrefix) }
+
+// tooOld returns those of a principal's snapshots, the oldest first, that calls have asked for and that are not kept
+// any more when there is one more of a session.
+func tooOld(all []Record, session string) (old []Record) {
+	var own, rest []Record
+	for _, r := range all {
+		if !r.isBefore() {
+			continue
+		}
+		if rest = append(rest, r); r.Session == session {
+			own = append(own, r)
+		}
+	}
+	old = own[:max(0, len(own)-maxBefore)]
+	rest = slices.DeleteFunc(rest, func(r Record) bool {
+		return slices.ContainsFunc(old, func(o Record) bool { return o.ID == r.ID })
+	})
+	return append(old, rest[:max(0, len(rest)-Max)]...)
 }
 
 func (s *Snapshots) create(ctx context.Context, p auth.Principal, sessionID, name string) (Record, error) {
@@ -191,8 +212,17 @@ func (s *Snapshots) create(ctx context.Context, p auth.Principal, sessionID, nam
 	}
 	made := r // Kept must not see half of it
 	err := s.Sessions.WhileStill(ctx, p, sessionID, func(ctx context.Context, id string, c session.Content,
-		bytes int64) (err error) {
+		bytes int64) error {
 		made.Session, made.Content, made.Bytes = id, c, bytes
+		files, done, err := s.Sessions.ReserveCopies(ctx, p.ID, session.Plan{Workspace: c.Workspace, Copies: 1,
+			More: bytes})
+		if err != nil {
+			return err
+		}
+		defer done()
+		if err := s.grow(&r, files+bytes); err != nil {
+			return err
+		}
 		made.Workspace, bytes, err = s.Sessions.CopyWorkspace(ctx, c.Workspace)
 		made.Bytes += bytes
 		return err
@@ -212,27 +242,60 @@ func (s *Snapshots) create(ctx context.Context, p auth.Principal, sessionID, nam
 func (s *Snapshots) admit(r *Record) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	own, total := 0, int64(0)
+	own := 0
 	for _, other := range s.all {
-		total += other.Bytes
 		if other.Owner != r.Owner {
 			continue
 		}
-		if own++; other.Name == r.Name {
+		if other.Name == r.Name {
 			return fault.Argument("name", "you have a snapshot %s already", r.Name).
 				Advise("Use another name", "Remove that snapshot with remove_snapshot")
 		}
+		if !other.isBefore() {
+			own++
+		}
 	}
-	if own >= Max {
+	if own >= Max && !r.isBefore() {
 		return fault.Limit("snapshots", own, Max, "you have %d snapshots, and may have %d", own, Max).
 			Advise("Remove one that is not needed any more with remove_snapshot")
 	}
-	if total >= s.DiskBytes {
-		return fault.Limit("snapshots", total>>20, s.DiskBytes>>20, "the snapshots of all users have %d MB together, "+
-			"and %d are allowed (hibernate.disk_mb)", total>>20, s.DiskBytes>>20).
-			Advise("Remove snapshots that are not needed any more with remove_snapshot")
+	if err := s.fits(r, max(r.Bytes, 1)); err != nil {
+		return err
 	}
 	s.all[r.ID], s.used[r.ID] = r, 1
+	return nil
+}
+
+// fits returns a fault if a snapshot may not have so many bytes: those of one principal may have as much as stays free,
+// so that no one, and no number of principals, leaves nothing to the next one. The caller holds mu.
+func (s *Snapshots) fits(r *Record, bytes int64) error {
+	var own, total int64
+	for _, other := range s.all {
+		if other == r {
+			continue
+		}
+		if total += other.Bytes; other.Owner == r.Owner {
+			own += other.Bytes
+		}
+	}
+	if own+bytes <= s.DiskBytes-total-bytes {
+		return nil
+	}
+	return fault.Limit("snapshots", own>>20, s.DiskBytes>>20, "your snapshots have %d MB, and those of all users "+
+		"%d of %d MB (hibernate.disk_mb): one of %d MB does not fit, as yours may have at most as much as stays "+
+		"free for the others", own>>20, total>>20, s.DiskBytes>>20, (bytes+1<<20-1)>>20).
+		Advise("Remove snapshots that are not needed any more with remove_snapshot",
+			"Remove files that are not needed from the session")
+}
+
+// grow makes a snapshot that is being made count with its size.
+func (s *Snapshots) grow(r *Record, bytes int64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.fits(r, bytes); err != nil {
+		return err
+	}
+	r.Bytes = bytes
 	return nil
 }
 
@@ -325,6 +388,9 @@ type Restored struct {
 func (s *Snapshots) Restore(ctx context.Context, p auth.Principal, name, sessionID string) (result Restored,
 	err error) {
 	began := time.Now()
+	if err := s.Sessions.CanCopy(); err != nil {
+		return result, err
+	}
 	r, done, err := s.use(p, name)
 	if err != nil {
 		return result, err
@@ -339,13 +405,19 @@ func (s *Snapshots) Restore(ctx context.Context, p auth.Principal, name, session
 			return result, err
 		}
 	}
-	more := int64(1)
-	if id == "new" {
-		more = r.Bytes
+	source := r.Session
+	if found, err := s.Sessions.Find(p, id); err == nil && found == source { // id may be "home"
+		source = ""
 	}
-	if err := s.Sessions.CheckDisk(p.ID, more); err != nil {
+	if err := s.MayCopy(ctx, p, source, r.Secrets); err != nil {
 		return result, err
 	}
+	_, copied, err := s.Sessions.ReserveCopies(ctx, p.ID, session.Plan{Workspace: r.Workspace, Copies: 1,
+		More: -s.Sessions.SizeOf(p, id)})
+	if err != nil {
+		return result, err
+	}
+	defer copied()
 	c, err := s.Sessions.Copy(ctx, r.Content)
 	if err != nil {
 		return result, err
@@ -384,10 +456,21 @@ func (s *Snapshots) Fork(ctx context.Context, p auth.Principal, sessionID string
 	if err := s.Sessions.CheckDisk(p.ID, max(s.Sessions.SizeOf(p, sessionID), 1)*int64(n)); err != nil {
 		return "", nil, err
 	}
+	if err := s.MayCopy(ctx, p, "", s.Sessions.SecretsOf(p, sessionID)); err != nil {
+		return "", nil, err
+	}
 	var original session.Content
+	reserved := func() {}
+	defer func() { reserved() }()
 	err = s.Sessions.WhileStill(ctx, p, sessionID, func(ctx context.Context, from string, c session.Content,
 		_ int64) (err error) {
 		id, original = from, c
+		_, done, err := s.Sessions.ReserveCopies(ctx, p.ID, session.Plan{Workspace: c.Workspace, Copies: int64(n),
+			Temporary: 1})
+		if err != nil {
+			return err
+		}
+		reserved = done
 		original.Workspace, _, err = s.Sessions.CopyWorkspace(ctx, c.Workspace)
 		return err
 	})

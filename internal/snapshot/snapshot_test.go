@@ -3,6 +3,7 @@ package snapshot
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"testing"
 
@@ -25,7 +26,26 @@ func (s stored) Snapshots(context.Context) (all []Record, err error) {
 
 func (s stored) RemoveSnapshot(_ context.Context, id string) error { delete(s, id); return nil }
 
-var ann, bob = auth.User("ann", false), auth.User("bob", false)
+var ann, bob, eve = auth.User("ann", false), auth.User("bob", false), auth.User("eve", false)
+
+// TestTooOld: of the snapshots before calls, five of each session are kept, and 20 of all.
+func TestTooOld(t *testing.T) {
+	all := []Record{{ID: "named", Name: "named", Session: "a"}}
+	for n := range Max + 2 {
+		id := string(rune('a' + n/4))
+		all = append(all, Record{ID: fmt.Sprint(id, n), Name: beforePrefix + id, Session: id})
+	}
+	for n := range maxBefore {
+		all = append(all, Record{ID: fmt.Sprint("f", n+Max+2), Name: beforePrefix + "f", Session: "f"})
+	}
+	got := ""
+	for _, r := range tooOld(all, "f") {
+		got += r.ID + " "
+	}
+	if want := "f20 f21 a0 a1 a2 a3 b4 "; got != want {
+		t.Errorf("%q are too old, want %q", got, want)
+	}
+}
 
 // TestAdmit: who may make a snapshot, and of which name.
 func TestAdmit(t *testing.T) {
@@ -57,13 +77,22 @@ func TestAdmit(t *testing.T) {
 	if err := admit(ann, "e", "more", 1); !fault.Is(err, fault.ResourceLimit) {
 		t.Errorf("one more than %d: %v", Max, err)
 	}
-	if err := admit(bob, "f", "large", 100); err != nil {
+	if err := admit(ann, "i", beforePrefix+"x", 1); err != nil {
+		t.Errorf("before a call, when there are %d: %v", Max, err)
+	}
+	if err := admit(bob, "f", "large", 37); err != nil {
 		t.Fatal(err)
 	}
 	if err := admit(bob, "g", "more", 1); !fault.Is(err, fault.ResourceLimit) {
-		t.Errorf("when the disk is used up: %v", err)
+		t.Errorf("bob has more than stays free: %v", err)
 	}
-	if bytes := s.Bytes(ann.ID); bytes != 5+Max-1 {
+	if err := admit(eve, "h", "first", 19); err != nil {
+		t.Errorf("another user finds no room: %v", err)
+	}
+	if err := s.grow(s.all["h"], 20); !fault.Is(err, fault.ResourceLimit) || s.all["h"].Bytes != 19 {
+		t.Errorf("one that grows while it is made: %v", err)
+	}
+	if bytes := s.Bytes(ann.ID); bytes != 5+Max-1+1 {
 		t.Errorf("ann has %d bytes", bytes)
 	}
 	if workspaces, images, err := s.Kept(t.Context()); len(workspaces) != 1 || len(images) != 1 || err != nil {
@@ -74,7 +103,8 @@ func TestAdmit(t *testing.T) {
 // TestNames: a snapshot is its owner's alone, and names that are none are refused.
 func TestNames(t *testing.T) {
 	s := New(Config{Store: stored{"a": {ID: "a", Owner: ann.ID, Name: "first", Session: "s", Content: session.Content{
-		Image: "image"}}}, DiskBytes: 100})
+		Image: "image"}}}, DiskBytes: 100, Sessions: &session.Sessions{Config: session.Config{Rules: session.Rules{
+		Hibernation: session.Hibernation{Enabled: true}}}}})
 	if err := s.Recover(t.Context()); err != nil {
 		t.Fatal(err)
 	}

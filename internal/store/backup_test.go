@@ -128,7 +128,21 @@ func restoreFrom(t *testing.T, db *DB, file string) error {
 	if err := Prepare(t.Context(), copied, prepared, func(*DB) error { return nil }); err != nil {
 		return err
 	}
-	return db.Restore(t.Context(), prepared, secret.ID()[:8], func([]string) error { return nil })
+	return db.Restore(t.Context(), prepared, secret.ID()[:8], new(places))
+}
+
+// places are Workspaces.
+type places struct {
+	gone map[string]bool // those that are not there
+	kept []string
+	err  error
+}
+
+func (p *places) Has(id string) bool { return !p.gone[id] }
+
+func (p *places) Keep(ids []string) error {
+	p.kept = ids
+	return p.err
 }
 
 // withoutUse returns sessions without the times of their last use, which a restore changes.
@@ -374,7 +388,7 @@ func TestRestoreKeepsSandboxes(t *testing.T) { storetest.Each(t, testRestoreKeep
 func testRestoreKeepsSandboxes(t *testing.T, place string) {
 	db := open(t, place)
 	stored := map[string]session.Record{}
-	for _, id := range []string{"same", "other's", "removed", "gone", "asleep"} {
+	for _, id := range []string{"same", "other's", "removed", "gone", "asleep", "back", "put back", "both"} {
 		r := record(id)
 		if id == "gone" || id == "same" {
 			r.State, r.Sandbox, r.Image, r.Slept = session.Asleep, "", "its image", at
@@ -391,6 +405,12 @@ func testRestoreKeepsSandboxes(t *testing.T, place string) {
 			r.Sandbox, r.State, r.Image, r.Slept = "", session.Asleep, "later", at.Add(time.Hour)
 		},
 		"removed": func(r *session.Record) { r.Sandbox, r.State = "", session.Removed },
+		// These have gone back to snapshots.
+		"back": func(r *session.Record) {
+			r.Sandbox, r.Workspace, r.Secrets = "newer", workspaceOf("of a snapshot"), []string{"KEY"}
+		},
+		"put back": func(r *session.Record) { r.Sandbox, r.Workspace = "newer", workspaceOf("of another") },
+		"both":     func(r *session.Record) { r.Sandbox, r.Workspace = "newer", workspaceOf("of a third") },
 	} {
 		r := stored[id]
 		change(&r)
@@ -408,17 +428,19 @@ func testRestoreKeepsSandboxes(t *testing.T, place string) {
 		t.Fatal(err)
 	}
 	before := withoutUse(sessions(t, db))
-	var gone []string
-	if err := db.Restore(t.Context(), prepared, "1", func(workspaces []string) error {
-		gone = workspaces
-		return errors.New("no room")
-	}); err == nil || !reflect.DeepEqual(gone, []string{later.Workspace}) {
-		t.Fatalf("%v, %v", gone, err)
+	there := &places{err: errors.New("no room"), gone: map[string]bool{workspaceOf("back"): true,
+		workspaceOf("of another"): true}}
+	kept := []string{later.Workspace, workspaceOf("of another"), workspaceOf("both")}
+	slices.Sort(kept)
+	err := db.Restore(t.Context(), prepared, "1", there)
+	if slices.Sort(there.kept); err == nil || !slices.Equal(there.kept, kept) {
+		t.Fatalf("%v, %v", there.kept, err)
 	}
 	if got := withoutUse(sessions(t, db)); !reflect.DeepEqual(got, before) {
 		t.Errorf("it has changed:\n%+v", got)
 	}
-	if err := db.Restore(t.Context(), prepared, "epoch", func([]string) error { return nil }); err != nil {
+	there.err = nil
+	if err := db.Restore(t.Context(), prepared, "epoch", there); err != nil {
 		t.Fatal(err)
 	}
 	if epoch, err := db.Epoch(t.Context()); err != nil || epoch != "epoch" {
@@ -432,6 +454,10 @@ func testRestoreKeepsSandboxes(t *testing.T, place string) {
 		"gone": func(r *session.Record) {
 			r.State, r.Image, r.Slept, r.Lost = session.Stopped, "", time.Time{}, "a backup was restored"
 		},
+		"back": func(r *session.Record) {
+			r.Sandbox, r.Workspace, r.Secrets = "newer", workspaceOf("of a snapshot"), []string{"KEY"}
+		},
+		"both": func(r *session.Record) { r.Sandbox, r.Workspace = "newer", workspaceOf("of a third") },
 	} {
 		want := stored[id]
 		change(&want)

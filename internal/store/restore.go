@@ -10,7 +10,7 @@ import (
 	"os"
 	"reflect"
 	"regexp"
-	"slices"
+	"strings"
 	"time"
 
 	"sandlot/internal/fault"
@@ -178,10 +178,18 @@ func (s *DB) Epoch(ctx context.Context) (epoch string, err error) {
 	return epoch, err
 }
 
+// Workspaces are the folders that sessions have on the machine of the server.
+type Workspaces interface {
+	// Has reports whether a workspace is there.
+	Has(id string) bool
+	// Keep makes workspaces stay that belong to no session.
+	Keep(ids []string) error
+}
+
 // Restore replaces all that the database has by the content of a file that Prepare has written, in one transaction,
 // which has the id given. No server may use the database: for SQLite the caller has locked the state folder. Before
-// the transaction ends, keep gets the ids of the workspaces whose sessions are gone with it.
-func (s *DB) Restore(ctx context.Context, prepared, id string, keep func(workspaces []string) error) (err error) {
+// the transaction ends, the workspaces that are there and that no session has any more are kept.
+func (s *DB) Restore(ctx context.Context, prepared, id string, there Workspaces) (err error) {
 	ctx = withoutTimeout(ctx)
 	if _, err := os.Stat(prepared); err != nil {
 		return err
@@ -203,17 +211,10 @@ func (s *DB) Restore(ctx context.Context, prepared, id string, keep func(workspa
 	if err != nil {
 		return err
 	}
-	var gone []string
-	for _, r := range before {
-		if r.State != session.Removed && !slices.ContainsFunc(after, func(o session.Record) bool {
-			return o.Workspace == r.Workspace
-		}) {
-			gone = append(gone, r.Workspace)
-		}
-	}
+	same, gone := match(before, after, there.Has)
 	return s.withDurability(ctx, func(c *sql.Conn) error {
 		return s.replace(ctx, from, c, func(tx *sql.Tx) error {
-			if err := errors.Join(goOn(ctx, tx, before), keepSnapshots(ctx, tx, snapshots)); err != nil {
+			if err := errors.Join(goOn(ctx, tx, same), keepSnapshots(ctx, tx, snapshots)); err != nil {
 				return err
 			}
 			// The ids of events begin again at an earlier one, which clients must not take for those that they have
@@ -226,28 +227,61 @@ func (s *DB) Restore(ctx context.Context, prepared, id string, keep func(workspa
 					return err
 				}
 			}
-			return keep(gone)
+			return there.Keep(gone)
 		})
 	})
 }
 
-// goOn makes sessions that were there before the restore keep their sandboxes, and sleep on. A restore is a use of all
-// sessions: the times of the backup may be so long ago that their files would be removed. The images of the others are
-// of the backup's time, and gone.
-func goOn(ctx context.Context, tx *sql.Tx, before []session.Record) error {
+// match returns the sessions of before that go on as they are, since they are in after too, and the workspaces that no
+// session will have. A session gets another workspace when it goes back to a snapshot: the later one has its files,
+// unless somebody has put back the folders of the backup's time.
+func match(before, after []session.Record, has func(workspace string) bool) (same []session.Record, gone []string) {
+	index, owners := map[[2]string]int{}, map[string]string{} // by id and owner; sessions, by their workspaces
+	for i, o := range after {
+		index[[2]string{o.ID, o.Owner}], owners[o.Workspace] = i, o.ID
+	}
+	var earlier []string
+	for _, r := range before {
+		i, found := index[[2]string{r.ID, r.Owner}]
+		if !found || r.State == session.Removed {
+			continue
+		}
+		o := after[i]
+		if o.Workspace != r.Workspace {
+			if _, taken := owners[r.Workspace]; taken || !has(r.Workspace) {
+				continue
+			}
+			delete(owners, o.Workspace)
+			owners[r.Workspace] = r.ID
+			if has(o.Workspace) {
+				earlier = append(earlier, o.Workspace)
+			}
+		}
+		same = append(same, r)
+	}
+	for _, r := range before {
+		if _, owned := owners[r.Workspace]; !owned && r.State != session.Removed {
+			gone = append(gone, r.Workspace)
+		}
+	}
+	return same, append(gone, earlier...)
+}
+
+// goOn makes sessions that were there before the restore keep their files and their sandboxes, and sleep on. A restore
+// is a use of all sessions: the times of the backup may be so long ago that their files would be removed. The images of
+// the others are of the backup's time, and gone.
+func goOn(ctx context.Context, tx *sql.Tx, same []session.Record) error {
 	if _, err := tx.ExecContext(ctx, `UPDATE sessions SET used = ?, slept = 0, image = '',
 		lost = CASE WHEN image <> '' AND lost = '' THEN 'a backup was restored' ELSE lost END,
 		state = CASE WHEN state = ? THEN ? ELSE state END`, time.Now().UnixMilli(), session.Asleep,
 		session.Stopped); err != nil {
 		return err
 	}
-	for _, r := range before {
-		if r.State == session.Removed {
-			continue
-		}
+	for _, r := range same {
 		if _, err := tx.ExecContext(ctx, `UPDATE sessions SET sandbox = ?, runtime = ?, template = ?, flavor = ?,
-			state = ?, lost = ?, image = ?, slept = ? WHERE id = ? AND owner = ? AND workspace = ?`, r.Sandbox, r.Runtime,
-			r.Template, r.Flavor, r.State, r.Lost, r.Image, milli(r.Slept), r.ID, r.Owner, r.Workspace); err != nil {
+			state = ?, lost = ?, image = ?, slept = ?, workspace = ?, secrets = ? WHERE id = ? AND owner = ?`, r.Sandbox, r.Runtime,
+			r.Template, r.Flavor, r.State, r.Lost, r.Image, milli(r.Slept), r.Workspace,
+			strings.Join(r.Secrets, " "), r.ID, r.Owner); err != nil {
 			return err
 		}
 	}

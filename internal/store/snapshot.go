@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
+	"strings"
 	"time"
 
 	"sandlot/internal/egress"
@@ -12,7 +13,7 @@ import (
 	"sandlot/internal/snapshot"
 )
 
-const snapshotColumns = `id, owner, name, session, image, workspace, runtime, template, flavor, network, bytes, created`
+const snapshotColumns = `id, owner, name, session, image, workspace, runtime, template, flavor, network, bytes, created, secrets`
 
 // PutSnapshot implements snapshot.Store.
 func (s *DB) PutSnapshot(ctx context.Context, r snapshot.Record) error {
@@ -29,19 +30,20 @@ func putSnapshot(ctx context.Context, db executor, r snapshot.Record) error {
 	if err != nil {
 		return err
 	}
-	_, err = db.ExecContext(ctx, `INSERT INTO snapshots (`+snapshotColumns+`) VALUES (?,?,?,?,?,?,?,?,?,?,?,?)`, r.ID,
+	_, err = db.ExecContext(ctx, `INSERT INTO snapshots (`+snapshotColumns+`) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)`, r.ID,
 		r.Owner, r.Name, r.Session, r.Image, r.Workspace, r.Runtime, r.Template, r.Flavor, network, r.Bytes,
-		r.Created.UnixMilli())
+		r.Created.UnixMilli(), strings.Join(r.Secrets, " "))
 	return err
 }
 
 // Snapshots implements snapshot.Store.
 func (s *DB) Snapshots(ctx context.Context) ([]snapshot.Record, error) {
 	return queryAll(ctx, s.db, func(row scanner) (r snapshot.Record, err error) {
-		var network string
+		var network, secrets string
 		var created int64
 		err = row.Scan(&r.ID, &r.Owner, &r.Name, &r.Session, &r.Image, &r.Workspace, &r.Runtime, &r.Template, &r.Flavor,
-			&network, &r.Bytes, &created)
+			&network, &r.Bytes, &created, &secrets)
+		r.Secrets = namesOf(secrets)
 		r.Network, r.Created = networkOf(network), time.UnixMilli(created).UTC()
 		return r, err
 	}, `SELECT `+snapshotColumns+` FROM snapshots ORDER BY created, id`)
@@ -77,4 +79,12 @@ func networkOf(text string) (o session.NetworkOverride) {
 		return session.NetworkOverride{Mode: egress.None} // a policy that cannot be parsed allows nothing
 	}
 	return o
+}
+
+// namesOf returns the names that are stored with spaces between them; nil: there are none.
+func namesOf(text string) []string {
+	if text == "" {
+		return nil
+	}
+	return strings.Fields(text)
 }

@@ -18,7 +18,7 @@ func testSnapshots(t *testing.T, place string) {
 	db := open(t, place)
 	old := snapshot.Record{ID: "a", Owner: "user:ann", Name: "first", Session: "s", Bytes: 5 << 30, Created: at,
 		Content: session.Content{Image: "image", Workspace: "workspace", Runtime: "gvisor", Template: "host",
-			Flavor: "small", Network: session.NetworkOverride{Mode: egress.None}}}
+			Flavor: "small", Secrets: []string{"A", "B"}, Network: session.NetworkOverride{Mode: egress.None}}}
 	if err := db.PutSnapshot(t.Context(), old); err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +46,7 @@ func testSnapshots(t *testing.T, place string) {
 	if err := Prepare(t.Context(), file, prepared, func(*DB) error { return nil }); err != nil {
 		t.Fatal(err)
 	}
-	if err := db.Restore(t.Context(), prepared, "epoch", func([]string) error { return nil }); err != nil {
+	if err := db.Restore(t.Context(), prepared, "epoch", new(places)); err != nil {
 		t.Fatal(err)
 	}
 	want(same)

@@ -17,6 +17,15 @@ func openFolder(parent *os.File, name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
+// freeBytes returns how many bytes the disk of a folder has left.
+func freeBytes(dir string) (int64, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return 0, &os.PathError{Op: "statfs", Path: dir, Err: err}
+	}
+	return int64(st.Bavail) * int64(st.Bsize), nil
+}
+
 // owner returns the user and the group to which a file belongs. It follows no link.
 func owner(path string) (uid, gid int, err error) {
 	var st unix.Stat_t

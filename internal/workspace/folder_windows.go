@@ -2,7 +2,10 @@ package workspace
 
 import (
 	"errors"
+	"math"
 	"os"
+
+	"golang.org/x/sys/windows"
 )
 
 // openFolder opens a folder in an open one. It follows no link.
@@ -20,6 +23,17 @@ func openFolder(parent *os.File, name string) (*os.File, error) {
 		return nil, err
 	}
 	return root.Open(name)
+}
+
+// freeBytes returns how many bytes the disk of a folder has left.
+func freeBytes(dir string) (int64, error) {
+	name, err := windows.UTF16PtrFromString(dir)
+	if err != nil {
+		return 0, err
+	}
+	var free, total uint64
+	err = windows.GetDiskFreeSpaceEx(name, &free, &total, nil)
+	return int64(min(free, math.MaxInt64)), err
 }
 
 // owner returns an error: files of Windows belong to no user of a sandbox.

@@ -64,6 +64,15 @@ func (s *Store) Ensure(id string) error {
 	return err
 }
 
+// Has reports whether the folder of a workspace is there.
+func (s *Store) Has(id string) bool {
+	info, err := os.Lstat(s.Path(id))
+	return err == nil && info.IsDir()
+}
+
+// Free returns how many bytes the disk of the workspaces has left.
+func (s *Store) Free() (int64, error) { return freeBytes(s.dir) }
+
 // SetOwner makes a workspace, and all files in it, belong to a user and a group, and says whether they
 // belonged to others. No sandbox may use the workspace meanwhile. The folder itself is last, so
 // that a call that did not end is repeated.

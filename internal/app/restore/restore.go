@@ -184,23 +184,35 @@ func (r Restores) replace(ctx context.Context, db *store.DB, record *hub.Restore
 	if err := errors.Join(db.Backup(ctx, record.Before, true), atomicfile.Sync(filepath.Dir(dir))); err != nil {
 		return fmt.Errorf("storing what was there before: %w", err)
 	}
-	return db.Restore(ctx, r.path(pendingName, preparedFile), record.ID, r.keepWorkspaces)
-}
-
-// keepWorkspaces makes workspaces stay whose sessions the restored content does not have.
-func (r Restores) keepWorkspaces(ids []string) error {
-	if len(ids) == 0 {
-		return nil
-	}
-	all, err := workspace.Open(filepath.Join(r.StateDir, "workspaces"))
+	there, err := r.workspaces()
 	if err != nil {
 		return err
 	}
-	for _, id := range ids {
-		err = errors.Join(err, all.Keep(id))
+	return db.Restore(ctx, r.path(pendingName, preparedFile), record.ID, there)
+}
+
+// folders are the workspaces in the state folder.
+type folders struct {
+	*workspace.Store
+	Restores
+}
+
+// workspaces opens the workspaces.
+func (r Restores) workspaces() (folders, error) {
+	all, err := workspace.Open(filepath.Join(r.StateDir, "workspaces"))
+	return folders{all, r}, err
+}
+
+// Keep implements store.Workspaces.
+func (f folders) Keep(ids []string) (err error) {
+	if len(ids) == 0 {
+		return nil
 	}
-	r.Log.Warn("the restored content does not know these sessions' workspaces; their files are kept", "folder",
-		r.StateDir, "workspaces", ids)
+	for _, id := range ids {
+		err = errors.Join(err, f.Store.Keep(id))
+	}
+	f.Log.Warn("the restored content does not know these sessions' workspaces; their files are kept", "folder",
+		f.StateDir, "workspaces", ids)
 	return err
 }
 
@@ -260,7 +272,11 @@ func (r Restores) Undo(ctx context.Context, cause error) (undone bool, err error
 	if done, err := r.isDone(ctx, db, record); !done || err != nil {
 		return false, err
 	}
-	if err := db.Restore(ctx, record.Before, secret.ID()[:8], r.keepWorkspaces); err != nil {
+	there, err := r.workspaces()
+	if err == nil {
+		err = db.Restore(ctx, record.Before, secret.ID()[:8], there)
+	}
+	if err != nil {
 		return false, fmt.Errorf("restoring what was there before, in %s: %w", record.Before, err)
 	}
 	return true, r.end(*record, fmt.Errorf("the server did not start with it: %w", cause))

@@ -62,28 +62,28 @@ func (r *Runtime) Freeze(ctx context.Context, sb sandbox.Sandbox, maxBytes int64
 	if err := r.CanHibernate(); err != nil {
 		return image, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, freezeTimeout)
-	defer cancel()
 	name := secret.ID()
-	info, err := r.frozen.Make(name, func(dir string) (info frozen.Info, bundle []byte, err error) {
-		info = frozen.Info{Host: hostFeatures(), Platform: b.platform, Made: time.Now().UTC()}
-		if err := r.keepPrograms(b, &info); err != nil {
-			return info, nil, fmt.Errorf("keeping the programs: %w", err)
-		}
+	info, err := r.frozen.Make(name, func() (frozen.Info, error) {
+		info := frozen.Info{Host: hostFeatures(), Platform: b.platform, Made: time.Now().UTC()}
+		err := r.keepPrograms(b, &info)
+		return info, err
+	}, func(dir string, info *frozen.Info) (bundle []byte, err error) {
+		ctx, cancel := context.WithTimeout(ctx, freezeTimeout)
+		defer cancel()
 		// gVisor writes connections to the host as closed ones, and wakes nobody who waits for them: the agent would
 		// wait for ever after Thaw. Without a socket it has none, and dials in vain.
 		b.unlisten()
 		if err := os.WriteFile(filepath.Join(b.dir, frozenMark), nil, 0o600); err != nil {
-			return info, nil, err
+			return nil, err
 		}
 		err = r.runRunsc(ctx, b, "pause", b.spec.ID)
 		if err != nil && !strings.Contains(err.Error(), "in state paused") {
-			return info, nil, shorten(err)
+			return nil, shorten(err)
 		}
 		if bundle, err = os.ReadFile(filepath.Join(b.dir, bundleFile)); err == nil {
-			err = r.writeFrozen(ctx, b, &info, bundle, dir, maxBytes)
+			err = r.writeFrozen(ctx, b, info, bundle, dir, maxBytes)
 		}
-		return info, bundle, shorten(err)
+		return bundle, shorten(err)
 	})
 	if err != nil {
 		return image, err

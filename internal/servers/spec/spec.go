@@ -181,9 +181,12 @@ func (s Spec) Missing(v Values) (env, headers []string) {
 }
 
 // SecretNames returns the names of the stored secrets that the values refer to, sorted.
-func (s Spec) SecretNames() []string {
+func (s Spec) SecretNames() []string { return References(s.Env, s.Headers) }
+
+// References returns the names of the stored secrets that values refer to, sorted.
+func References(all ...map[string]string) []string {
 	names := map[string]bool{}
-	for _, values := range []map[string]string{s.Env, s.Headers} {
+	for _, values := range all {
 		for _, v := range values {
 			for _, m := range referencePattern.FindAllStringSubmatch(v, -1) {
 				names[m[1]] = true

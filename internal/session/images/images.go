@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"sandlot/internal/pool"
@@ -17,7 +18,7 @@ import (
 type Images struct {
 	Pool      *pool.Pool
 	Log       *slog.Logger
-	DiskBytes int64         // of all together; the oldest are lost
+	DiskBytes int64         // of all together; of the owner who has most, the oldest are lost
 	Keep      time.Duration // of an image
 	PackAfter time.Duration // after so long asleep an image is compressed
 	// Asleep returns the sessions that sleep.
@@ -28,8 +29,8 @@ type Images struct {
 
 // Sleeping is a session that sleeps.
 type Sleeping struct {
-	Session, Image string
-	Since          time.Time
+	Session, Owner, Image string
+	Since                 time.Time
 }
 
 // Run calls Pack in that interval, until ctx ends.
@@ -76,16 +77,17 @@ func (i Images) Pack(ctx context.Context, now time.Time) {
 	}
 }
 
-// Limit takes their images from the sessions that have slept for too long, and from those that have slept longest when
-// all images together are too large.
+// Limit takes their images from the sessions that have slept for too long. When all images together are too large, it
+// does so from those that have slept longest of the owner who has most: nobody loses an image because of others who
+// have more.
 func (i Images) Limit(ctx context.Context, now time.Time) {
-	asleep := map[string]string{} // the sessions, by their images
+	asleep := map[string]Sleeping{} // by their images
 	for _, a := range i.Asleep() {
 		if now.Sub(a.Since) > i.Keep {
 			i.Lose(ctx, a.Session, fmt.Sprintf("it was asleep for more than %s (hibernate.keep)", i.Keep))
 			continue
 		}
-		asleep[a.Image] = a.Session
+		asleep[a.Image] = a
 	}
 	if len(asleep) == 0 {
 		return
@@ -96,18 +98,43 @@ func (i Images) Limit(ctx context.Context, now time.Time) {
 			i.Log.Error("could not look how large the images of sessions are", "error", err)
 			continue
 		}
-		var total int64
-		for _, one := range images {
-			if asleep[one.Name] != "" { // else it is a snapshot's
-				total += one.Bytes
-			}
-		}
-		for _, one := range images {
-			if session := asleep[one.Name]; session != "" && total > i.DiskBytes {
-				i.Lose(ctx, session, fmt.Sprintf("those that sleep had more than %d MB on the disk together "+
-					"(hibernate.disk_mb), and it was asleep for longest", i.DiskBytes>>20))
-				total -= one.Bytes
-			}
+		images = slices.DeleteFunc(images, func(one sandbox.FrozenImage) bool {
+			return asleep[one.Name].Session == "" // it is a snapshot's
+		})
+		for _, one := range tooMuch(images, i.DiskBytes, func(image string) string { return asleep[image].Owner }) {
+			i.Lose(ctx, asleep[one.Name].Session, fmt.Sprintf("those that sleep had more than %d MB on the disk "+
+				"together (hibernate.disk_mb), yours most of them, and of these it was asleep for longest",
+				i.DiskBytes>>20))
 		}
 	}
+}
+
+// tooMuch returns the images, of which the oldest are first, that are to go until the others have at most max bytes:
+// each is the oldest of the owner who has most then.
+func tooMuch(images []sandbox.FrozenImage, max int64, owner func(image string) string) (gone []sandbox.FrozenImage) {
+	var total int64
+	owners := map[string]int64{}
+	for _, one := range images {
+		total += one.Bytes
+		owners[owner(one.Name)] += one.Bytes
+	}
+	for total > max && len(images) > 0 {
+		most := ""
+		for name, bytes := range owners {
+			if most == "" || bytes > owners[most] || bytes == owners[most] && name < most {
+				most = name
+			}
+		}
+		at := slices.IndexFunc(images, func(one sandbox.FrozenImage) bool { return owner(one.Name) == most })
+		if at < 0 {
+			delete(owners, most)
+			continue
+		}
+		one := images[at]
+		images = slices.Delete(images, at, at+1)
+		total -= one.Bytes
+		owners[most] -= one.Bytes
+		gone = append(gone, one)
+	}
+	return gone
 }

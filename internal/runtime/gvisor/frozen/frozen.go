@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -60,12 +61,13 @@ type Store struct {
 	Programs *kept.Store
 
 	cleaned sync.Once
-	// removing is held to remove images and programs, and shared to write an image.
+	// removing is held to remove images and programs, and shared to keep programs, and to copy an image.
 	removing sync.RWMutex
 
 	mu     sync.Mutex
 	inUse  map[string]int     // how many use an image now, by name
 	packed map[string]packing // images that are being packed, by name
+	needed map[string]int     // how many images that are being made need a program, by its SHA-256
 }
 
 // packing is the work on one image.
@@ -77,14 +79,14 @@ type packing struct {
 // New returns the store in a state folder.
 func New(stateDir string) *Store {
 	return &Store{Dir: filepath.Join(stateDir, "frozen"), Programs: kept.New(filepath.Join(stateDir, "programs")),
-		inUse: map[string]int{}, packed: map[string]packing{}}
+		inUse: map[string]int{}, packed: map[string]packing{}, needed: map[string]int{}}
 }
 
-// Make makes an image of that name: write writes gVisor's files into a folder, and the rest of what is stored. Then the
-// image is durable. After an error nothing is left.
-func (s *Store) Make(name string, write func(dir string) (Info, []byte, error)) (info Info, err error) {
-	s.removing.RLock()
-	defer s.removing.RUnlock()
+// Make makes an image of that name: keep keeps the programs that it needs, and write writes gVisor's files into a
+// folder, and completes what is stored. Then the image is durable. After an error nothing is left. Removing images
+// waits for keep, and not for write, which takes long.
+func (s *Store) Make(name string, keep func() (Info, error), write func(dir string, info *Info) (bundle []byte,
+	err error)) (info Info, err error) {
 	dir := filepath.Join(s.Dir, making+name)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return info, err
@@ -94,7 +96,12 @@ func (s *Store) Make(name string, write func(dir string) (Info, []byte, error)) 
 			os.RemoveAll(dir)
 		}
 	}()
-	info, bundle, err := write(dir)
+	info, done, err := s.keep(keep)
+	if err != nil {
+		return info, err
+	}
+	defer done()
+	bundle, err := write(dir, &info)
 	if err != nil {
 		return info, err
 	}
@@ -107,6 +114,30 @@ func (s *Store) Make(name string, write func(dir string) (Info, []byte, error)) 
 		return info, err
 	}
 	return info, errors.Join(os.Rename(dir, s.path(name)), atomicfile.Sync(s.Dir))
+}
+
+// keep calls keep. Nobody removes the programs until done is called, when the image that needs them is there.
+func (s *Store) keep(keep func() (Info, error)) (info Info, done func(), err error) {
+	s.removing.RLock()
+	defer s.removing.RUnlock()
+	if info, err = keep(); err != nil {
+		return info, nil, fmt.Errorf("keeping the programs: %w", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sums := []string{info.Runsc, info.Agent}
+	for _, sum := range sums {
+		s.needed[sum]++
+	}
+	return info, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for _, sum := range sums {
+			if s.needed[sum]--; s.needed[sum] == 0 {
+				delete(s.needed, sum)
+			}
+		}
+	}, nil
 }
 
 // syncFiles makes the files of a folder durable, and nobody else's.
@@ -150,7 +181,9 @@ func (s *Store) Read(name string) (info Info, bundle *specs.Spec, err error) {
 
 // List lists the images, the oldest first. The first call removes what an earlier server did not finish.
 func (s *Store) List() (all []sandbox.FrozenImage, err error) {
+	first := false
 	s.cleaned.Do(func() {
+		first = true
 		for _, prefix := range []string{making, unpacked} {
 			unfinished, _ := filepath.Glob(filepath.Join(s.Dir, prefix+"*"))
 			for _, dir := range unfinished {
@@ -165,6 +198,9 @@ func (s *Store) List() (all []sandbox.FrozenImage, err error) {
 	for _, e := range entries {
 		if !validName.MatchString(e.Name()) {
 			continue
+		}
+		if first {
+			s.removeTwins(e.Name())
 		}
 		i := sandbox.FrozenImage{Name: e.Name()}
 		if info, _, err := s.Read(e.Name()); err == nil { // else Wake says what is wrong
@@ -194,6 +230,9 @@ func (s *Store) Remove(name string, needed func() (map[string]bool, error)) erro
 	if err != nil {
 		return err
 	}
+	s.mu.Lock() // before the images are listed, as one that is made is one of both
+	beingMade := maps.Clone(s.needed)
+	s.mu.Unlock()
 	entries, err := os.ReadDir(s.Dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -208,7 +247,7 @@ func (s *Store) Remove(name string, needed func() (map[string]bool, error)) erro
 		}
 		return found
 	})
-	return s.Programs.Prune(func(sum string) bool { return sums[sum] || ofImages()[sum] })
+	return s.Programs.Prune(func(sum string) bool { return sums[sum] || beingMade[sum] > 0 || ofImages()[sum] })
 }
 
 // Files calls do with a folder in which gVisor's files of an image are, as gVisor wrote them. Nobody packs or removes
@@ -343,6 +382,25 @@ func (s *Store) packFiles(ctx context.Context, dir string, info Info) (err error
 		return nil // though it may not be durable: then the next server has both forms
 	}
 	return err
+}
+
+// removeTwins removes the form of an image's files that is not used, which a crash of packFiles has left.
+func (s *Store) removeTwins(name string) {
+	info, _, err := s.Read(name)
+	if err != nil {
+		return
+	}
+	packed, _ := filepath.Glob(filepath.Join(s.path(name), "*"+packedSuffix))
+	for _, path := range packed {
+		if info.Packed == nil {
+			os.Remove(path)
+			continue
+		}
+		plain := strings.TrimSuffix(path, packedSuffix)
+		if _, both := info.Packed[filepath.Base(plain)]; both {
+			os.Remove(plain)
+		}
+	}
 }
 
 // HasRoom returns an error if the disk of the images has no room for so many bytes.

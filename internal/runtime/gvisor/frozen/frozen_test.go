@@ -1,0 +1,97 @@
+package frozen
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// testBundle is the text of a bundle that Read accepts.
+func testBundle(t *testing.T) []byte {
+	t.Helper()
+	text, err := json.Marshal(specs.Spec{Root: &specs.Root{}, Linux: &specs.Linux{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// keepProgram returns a function for Make that keeps a program with that content.
+func keepProgram(t *testing.T, s *Store, content string) func() (Info, error) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "program")
+	if err := os.WriteFile(path, []byte(content), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return func() (info Info, err error) {
+		if info.Runsc, err = s.Programs.Keep(path, "program"); err == nil {
+			info.Agent = info.Runsc
+		}
+		return info, err
+	}
+}
+
+// TestRemoveMeanwhile: images are removed while another one is written, whose programs stay.
+func TestRemoveMeanwhile(t *testing.T) {
+	s := New(t.TempDir())
+	none := func() (map[string]bool, error) { return nil, nil }
+	make := func(name string, meanwhile func() error) (info Info, err error) {
+		return s.Make(name, keepProgram(t, s, "program of "+name), func(dir string, _ *Info) ([]byte, error) {
+			return testBundle(t), errors.Join(os.WriteFile(filepath.Join(dir, "pages"), nil, 0o600), meanwhile())
+		})
+	}
+	old, err := make("old", func() error { return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := make("new", func() error { return s.Remove("old", none) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Programs.Find(info.Runsc, "program"); err != nil {
+		t.Errorf("the program of an image that was being written: %v", err)
+	}
+	if _, err := s.Programs.Find(old.Runsc, "program"); err == nil {
+		t.Error("the program of an image that was removed is still there")
+	}
+	if _, err := make("broken", func() error { return errors.New("no room") }); err == nil || len(s.needed) != 0 {
+		t.Errorf("after an error, %v is needed: %v", s.needed, err)
+	}
+	if err := s.Remove("new", none); err != nil {
+		t.Error(err)
+	}
+	if _, err := s.Programs.Find(info.Runsc, "program"); err == nil {
+		t.Error("a program that no image needs is still there")
+	}
+}
+
+// TestTwins: of the plain and the packed form of a file, of which a crash left both, the next server removes the one
+// that is not used.
+func TestTwins(t *testing.T) {
+	dir := t.TempDir()
+	s := New(dir)
+	for _, name := range []string{"plain", "packed"} {
+		if _, err := s.Make(name, keepProgram(t, s, name), func(dir string, info *Info) ([]byte, error) {
+			if name == "packed" {
+				info.Packed = map[string]int64{"pages": 5}
+			}
+			return testBundle(t), errors.Join(os.WriteFile(filepath.Join(dir, "pages"), []byte("plain"), 0o600),
+				os.WriteFile(filepath.Join(dir, "pages"+packedSuffix), []byte("packed"), 0o600))
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if all, err := New(dir).List(); err != nil || len(all) != 2 {
+		t.Fatalf("%v, %v", all, err)
+	}
+	for path, stays := range map[string]bool{"plain/pages": true, "plain/pages.zst": false, "packed/pages": false,
+		"packed/pages.zst": true} {
+		if _, err := os.Stat(filepath.Join(s.Dir, path)); (err == nil) != stays {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}

@@ -1,0 +1,235 @@
+package snapshot
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"sandlot/internal/auth"
+	"sandlot/internal/fault"
+	"sandlot/internal/image"
+	"sandlot/internal/pool"
+	"sandlot/internal/quota"
+	"sandlot/internal/sandbox/sandboxtest"
+	"sandlot/internal/session"
+	"sandlot/internal/template"
+	"sandlot/internal/workspace"
+)
+
+// sessionStore stores sessions in memory.
+type sessionStore struct {
+	session.Store
+	mu  sync.Mutex
+	all map[string]session.Record
+}
+
+func (s *sessionStore) PutSession(_ context.Context, r session.Record) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all[r.ID] = r
+	return nil
+}
+
+func (s *sessionStore) RemoveSession(_ context.Context, id string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.all, id)
+	return nil
+}
+
+func (s *sessionStore) workspace(id string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.all[id].Workspace
+}
+
+// world is snapshots of sessions of a fake runtime.
+type world struct {
+	*Snapshots
+	t      *testing.T
+	store  *sessionStore
+	asked  []string // of MayCopy
+	denied error
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	workspaces, err := workspace.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := sandboxtest.Log(t)
+	templates := template.New(slog.New(slog.DiscardHandler), []*image.Template{{Name: "host",
+		Provides: []string{"python"}}}, nil, false)
+	p := pool.New(pool.Config{Runtime: &sandboxtest.Fake{}, Workspaces: workspaces, BootTimeout: 2 * time.Second,
+		Templates: templates.Ready, Flavor: sandboxtest.Flavors[0], Log: log})
+	w := &world{t: t, store: &sessionStore{all: map[string]session.Record{}}}
+	w.Snapshots = New(Config{Store: stored{}, DiskBytes: 1 << 30, Log: log,
+		MayCreate: func(context.Context, auth.Principal, string) error { return nil },
+		MayCopy: func(_ context.Context, _ auth.Principal, source string, secrets []string) error {
+			w.asked = append(w.asked, strings.Join(append([]string{source}, secrets...), " "))
+			return w.denied
+		}})
+	limits := quota.New()
+	limits.Set(quota.Settings{Users: quota.Limits{DiskMB: 10}})
+	w.Sessions = session.New(session.Config{Pool: p, Store: w.store, Log: log, Quotas: limits,
+		Kept: w.Kept, KeptBytes: w.Bytes,
+		Rules: session.Rules{DefaultTemplate: "host", DefaultFlavor: "small", Templates: templates,
+			Flavors: sandboxtest.Flavors, MaxSessions: 10, IdleTimeout: time.Minute, AgentTimeout: time.Second,
+			Hibernation: session.Hibernation{Enabled: true, ImageBytes: 1 << 30, DiskBytes: 1 << 30}}})
+	t.Cleanup(func() { w.Sessions.StopAll(context.Background()) })
+	return w
+}
+
+// session makes a session with a file of so many MB.
+func (w *world) session(megabytes int) (id string) {
+	w.t.Helper()
+	l, err := w.Sessions.Open(w.t.Context(), ann, session.OpenRequest{ID: "new"})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer l.Release()
+	path := filepath.Join(w.Sessions.Pool.Workspaces.Path(w.store.workspace(l.ID())), "file")
+	if err := os.WriteFile(path, bytes.Repeat([]byte{1}, megabytes<<20), 0o600); err != nil {
+		w.t.Fatal(err)
+	}
+	return l.ID()
+}
+
+func (w *world) wantWorkspaces(what string, n int) {
+	w.t.Helper()
+	if all, err := w.Sessions.Pool.Workspaces.All(); err != nil || len(all) != n {
+		w.t.Errorf("%s there are %d workspaces, want %d: %v", what, len(all), n, err)
+	}
+}
+
+// TestCopiesCount: what nobody has measured yet counts before it is copied, and a copy counts from its beginning.
+func TestCopiesCount(t *testing.T) {
+	w := newWorld(t)
+	id := w.session(3)
+	if _, _, err := w.Fork(t.Context(), ann, id, 4); !fault.Is(err, fault.ResourceLimit) {
+		t.Errorf("12 MB of copies where 10 MB are allowed: %v", err)
+	}
+	w.wantWorkspaces("after a fork that is too large", 1)
+	if _, err := w.Create(t.Context(), ann, id, "first"); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.Bytes(ann.ID); got < 3<<20 {
+		t.Errorf("a snapshot of 3 MB counts %d bytes", got)
+	}
+	_, copies, err := w.Fork(t.Context(), ann, id, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, copied := range copies {
+		if got := w.Sessions.SizeOf(ann, copied); got < 3<<20 {
+			t.Errorf("a copy of 3 MB counts %d bytes", got)
+		}
+	}
+	if _, err := w.Restore(t.Context(), ann, "first", "new"); !fault.Is(err, fault.ResourceLimit) {
+		t.Errorf("one more when 9 MB are used: %v", err)
+	}
+	if _, err := w.Restore(t.Context(), ann, "first", copies[0]); err != nil {
+		t.Errorf("in place of as much: %v", err)
+	}
+	w.wantWorkspaces("at the end", 4)
+}
+
+// TestBeforeAtTheLimit: a call gets its snapshot though its principal has as many as are allowed.
+func TestBeforeAtTheLimit(t *testing.T) {
+	w := newWorld(t)
+	id := w.session(0)
+	for n := range Max {
+		if _, err := w.Create(t.Context(), ann, id, "named-"+string(rune('a'+n))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := w.Create(t.Context(), ann, id, "more"); !fault.Is(err, fault.ResourceLimit) {
+		t.Errorf("one more of that kind: %v", err)
+	}
+	var last Record
+	for range maxBefore + 1 {
+		var err error
+		if last, err = w.Before(t.Context(), ann, id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all := w.List(ann)
+	if len(all) != Max+maxBefore || all[len(all)-1].Name != last.Name {
+		t.Errorf("there are %d snapshots, the last is %s, not %s", len(all), all[len(all)-1].Name, last.Name)
+	}
+}
+
+// TestDisabled: where nothing is frozen, nothing is restored either, and what was kept can be seen and removed.
+func TestDisabled(t *testing.T) {
+	w := newWorld(t)
+	id := w.session(0)
+	if _, err := w.Create(t.Context(), ann, id, "first"); err != nil {
+		t.Fatal(err)
+	}
+	w.Sessions.Hibernation.Enabled = false
+	_, restored := w.Restore(t.Context(), ann, "first", "")
+	_, created := w.Create(t.Context(), ann, id, "second")
+	_, _, forked := w.Fork(t.Context(), ann, id, 1)
+	for _, err := range []error{restored, created, forked} {
+		if !fault.Is(err, fault.Configuration) || !strings.Contains(err.Error(), "hibernate.enabled is false") {
+			t.Errorf("%v", err)
+		}
+	}
+	if err := w.Remove(t.Context(), ann, "first"); err != nil || len(w.List(ann)) != 0 {
+		t.Errorf("%v", err)
+	}
+	w.wantWorkspaces("at the end", 1)
+}
+
+// TestSecretsOfCopies: who makes a copy of a session is asked about the secrets that its programs have got, and that a
+// snapshot had which it went back to. Who gives a snapshot to another session is asked about the one of the snapshot.
+func TestSecretsOfCopies(t *testing.T) {
+	w := newWorld(t)
+	id, other := w.session(0), w.session(0)
+	note := func(id, name string) {
+		t.Helper()
+		l, err := w.Sessions.Open(t.Context(), ann, session.OpenRequest{ID: id})
+		if err == nil {
+			err = l.NoteSecrets(map[string]string{"KEY": "a ${secret:" + name + "}"})
+			l.Release()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	note(id, "B")
+	note(id, "A")
+	if _, err := w.Create(t.Context(), ann, id, "first"); err != nil {
+		t.Fatal(err)
+	}
+	note(other, "C")
+	w.denied = fault.New(fault.Forbidden, "no")
+	_, toNew := w.Restore(t.Context(), ann, "first", "new")
+	_, back := w.Restore(t.Context(), ann, "first", "")
+	_, _, forked := w.Fork(t.Context(), ann, id, 1)
+	for _, err := range []error{toNew, back, forked} {
+		if !fault.Is(err, fault.Forbidden) {
+			t.Errorf("what is denied: %v", err)
+		}
+	}
+	w.wantWorkspaces("after what was denied", 3)
+	w.denied = nil
+	if _, err := w.Restore(t.Context(), ann, "first", other); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := w.Fork(t.Context(), ann, other, 1); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{id + " A B", " A B", " A B", id + " A B", " A B"}
+	if !slices.Equal(w.asked, want) {
+		t.Errorf("asked %q, want %q", w.asked, want)
+	}
+}
