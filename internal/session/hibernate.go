@@ -153,9 +153,9 @@ func (s *Sessions) putToSleep(ctx context.Context, session *Session) error {
 		f.goOn(ctx)
 		return err
 	}
+	took := time.Since(began) // from now on the session sleeps, whatever happens
 	f.end(ctx)
-	s.publish(session.record(), event.SessionHibernated, fmt.Sprintf("%d MB", megabytes(f.image.Bytes)),
-		time.Since(began))
+	s.publish(session.record(), event.SessionHibernated, fmt.Sprintf("%d MB", megabytes(f.image.Bytes)), took)
 	return nil
 }
 
