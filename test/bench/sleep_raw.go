@@ -56,7 +56,9 @@ func (r *rawSleeper) ask() error {
 }
 
 // image returns the folder of the next image: gVisor writes over none.
-func (r *rawSleeper) image() string { return filepath.Join(r.bundle.dir, r.id, fmt.Sprint("image-", r.count)) }
+func (r *rawSleeper) image() string {
+	return filepath.Join(r.bundle.dir, r.id, fmt.Sprint("image-", r.count))
+}
 
 // sleep writes the image, which ends the sandbox. Nothing is made durable.
 func (r *rawSleeper) sleep() error {
