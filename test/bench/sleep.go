@@ -239,7 +239,9 @@ func (l *lives) copies(s *server) error {
 // snapshot makes a snapshot, and restores it after a change.
 func (l *lives) snapshot(s *server, c client, session string) error {
 	made := args{"name": "made", "session_id": session}
-	if err := l.snapshotted.take(func() error { return s.tool(c, "snapshot_session", made, "Snapshot made") }); err != nil {
+	if err := l.snapshotted.take(func() error {
+		return s.tool(c, "snapshot_session", made, "Snapshot made")
+	}); err != nil {
 		return err
 	}
 	if _, err := want(s.ctx, c, session, "kept = 2; kept", "2"); err != nil {
@@ -368,10 +370,10 @@ func (l *lives) section(sessions int) section {
 		disk.rows = append(disk.rows, append(row, verdict(fmt.Sprintf("P100 ≤ %.0f", r.most), most <= r.most)))
 	}
 	return section{title: "Sleep, snapshots and copies",
-		method: "Sessions with an idle Python and a variable, without a pool; each answer has the variable's value of " +
-			"before. An expression is a bare call. *Wake and boot* take turns, each time beginning with another one, " +
-			"when all sessions sleep: a new session from the snapshot of a booted sandbox, one that sleeps, one whose " +
-			"image was compressed (`hibernate.compress_after: 0`, so that the server does at once what it does " +
+		method: "Sessions with an idle Python and a variable, without a pool; each answer has the variable's value " +
+			"of before. An expression is a bare call. *Wake and boot* take turns, each time beginning with another " +
+			"one, when all sessions sleep: a new session from the snapshot of a booted sandbox, one that sleeps, one " +
+			"whose image was compressed (`hibernate.compress_after: 0`, so that the server does at once what it does " +
 			"after an hour), and raw `sandlot-runsc restore` of a Python in the same bundle, with the same flags, " +
 			"that connects to a socket of the host. *Sleep* is from when the server begins until the image and the " +
 			"session's record are durable, as the server's event says; raw `checkpoint` has the same flags, and " +

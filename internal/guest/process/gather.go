@@ -27,8 +27,8 @@ func newGatherPipe() (readEnd, *os.File, error) {
 // Read implements io.Reader.
 func (g *gatherPipe) Read(b []byte) (int, error) { return g.gather.Read(b) }
 
-// gatherReader reads a pipe. When a program writes many short pieces without a pause, such as lines, it lets some gather
-// before it reads again: in gVisor a write that wakes a reader takes several times as long as one that does not.
+// gatherReader reads a pipe. When a program writes many short pieces without a pause, such as lines, it lets some
+// gather before it reads again: in gVisor a write that wakes a reader takes several times as long as one that does not.
 type gatherReader struct {
 	io.Reader
 	short int // how many reads in a row were short and came at once
