@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
@@ -21,6 +22,8 @@ import (
 const (
 	maxFileSize = 64 << 20
 	maxFiles    = 64
+	// fileBuffer is how many bytes are written to a file at once: a program may write each line by itself.
+	fileBuffer = 32 << 10
 )
 
 // maxInline bounds the characters of each end of a stream that are returned inline: three
@@ -44,6 +47,7 @@ type capture struct {
 	totalChars uint64 // characters of the stream, without partial
 	totalBytes uint64 // bytes of the stream
 	file       *os.File
+	buffered   *bufio.Writer // to the file
 	path       string
 	fileBytes  uint64 // bytes in the file
 	fileDone   bool   // nothing more is written to the file
@@ -132,15 +136,20 @@ func (c *capture) spill(p []byte) {
 			return
 		}
 		c.file, c.path = f, f.Name()
-		c.writeFile(c.head)
-		c.writeFile(c.tailBytes())
+		c.buffered = bufio.NewWriterSize(writerFunc(c.writeFile), fileBuffer)
+		c.buffered.Write(c.head)
+		c.buffered.Write(c.tailBytes())
 	}
-	c.writeFile(p)
+	c.buffered.Write(p)
 }
 
-// writeFile writes to the file, up to maxFileSize.
-func (c *capture) writeFile(p []byte) {
-	if room := int(maxFileSize - c.fileBytes); len(p) > room {
+// writeFile writes to the file, up to maxFileSize. It returns no error: fileDone says that nothing more is written.
+func (c *capture) writeFile(p []byte) (int, error) {
+	if c.fileDone {
+		return len(p), nil
+	}
+	all := len(p)
+	if room := int(maxFileSize - c.fileBytes); all > room {
 		p, c.fileDone = p[:room], true
 	}
 	n, err := c.file.Write(p)
@@ -148,6 +157,7 @@ func (c *capture) writeFile(p []byte) {
 	if err != nil {
 		c.fileDone = true
 	}
+	return all, nil
 }
 
 // hasTerminalControls reports whether an output has backspaces, escape sequences, or CRs
@@ -174,8 +184,9 @@ func (c *capture) done() *agentv1.Captured {
 		c.spill(nil)
 	}
 	if c.file != nil {
+		c.buffered.Flush()
 		c.file.Close()
-		c.file = nil
+		c.file, c.buffered = nil, nil
 	}
 	c.fileDone = true
 	return &agentv1.Captured{Head: c.head, Tail: c.lastChars(), Total: c.totalBytes, Path: c.path, Kept: c.fileBytes}

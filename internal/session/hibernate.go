@@ -152,9 +152,9 @@ func (s *Sessions) putToSleep(ctx context.Context, session *Session) error {
 		f.goOn(context.WithoutCancel(ctx))
 		return err
 	}
+	took := time.Since(began) // from now on the session sleeps, whatever happens
 	f.end(context.WithoutCancel(ctx))
-	s.publish(session.record(), event.SessionHibernated, fmt.Sprintf("%d MB", megabytes(f.image.Bytes)),
-		time.Since(began))
+	s.publish(session.record(), event.SessionHibernated, fmt.Sprintf("%d MB", megabytes(f.image.Bytes)), took)
 	return nil
 }
 

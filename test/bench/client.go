@@ -25,6 +25,7 @@ type args = map[string]any
 // answer is the part of a tool's result that the benchmarks check.
 type answer struct {
 	text    string // of the first block
+	last    string // of the last one: a notice comes before it; of bare calls alone
 	session string
 	created bool
 }
@@ -145,7 +146,8 @@ func parse(text []byte) (answer, error) {
 	if err := json.Unmarshal(text, &r); err != nil || r.Result == nil || len(r.Result.Content) == 0 {
 		return answer{}, fmt.Errorf("no result: %s", text)
 	}
-	return answer{r.Result.Content[0].Text, r.Result.SessionID, r.Result.Created}, nil
+	all := r.Result.Content
+	return answer{all[0].Text, all[len(all)-1].Text, r.Result.SessionID, r.Result.Created}, nil
 }
 
 // want runs Python code in a session, and returns an error if the answer differs.

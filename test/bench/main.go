@@ -28,6 +28,7 @@ var topics = []struct {
 	{"memory", memory},
 	{"files", files},
 	{"clients", clients},
+	{"sleep", sleep},
 	{"restart", restart},
 	{"takeover", takeover},
 	{"neighbours", neighbours},

@@ -32,6 +32,15 @@ func (s samples) p(percent float64) time.Duration {
 	return sorted[max(rank, 1)-1]
 }
 
+// medianRatio returns the median of the ratios of samples that were taken in the same turns.
+func medianRatio(a, b samples) float64 {
+	var all []float64
+	for i := range min(len(a), len(b)) {
+		all = append(all, float64(a[i])/float64(b[i]))
+	}
+	return median(all)
+}
+
 // cells returns the columns samples, P50, P95 and P99.
 func (s samples) cells() []string {
 	return []string{fmt.Sprint(len(s)), show(s.p(50)), show(s.p(95)), show(s.p(99))}

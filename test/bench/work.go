@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 )
@@ -215,12 +214,7 @@ func (w *workBench) once(at *site, t *task) (took, cpu time.Duration, err error)
 // ratio returns the median of what one place took in the turns, as a multiple of what another one took in the
 // same turn.
 func (m *measured) ratio(a, b int) float64 {
-	var all []float64
-	for i := range m.took[a] {
-		all = append(all, float64(m.took[a][i])/float64(m.took[b][i]))
-	}
-	slices.Sort(all)
-	return all[len(all)/2]
+	return medianRatio(m.took[a], m.took[b])
 }
 
 // cpuRatio returns the time of processors that Sandlot took, as a multiple of raw gVisor's; 0: not known.

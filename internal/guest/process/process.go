@@ -41,13 +41,19 @@ type Process struct {
 	stdin    *os.File       // nil when the process has no input
 	output   *ring          // of a background process
 	copying  sync.WaitGroup // goroutines that copy the output
-	readEnds []*os.File     // the read ends of the output; wait closes them
+	readEnds []readEnd      // of the output; wait closes them
 	done     chan struct{}
 
 	mu       sync.Mutex
 	endedAt  time.Time
 	exitCode int32
 	killedBy string
+}
+
+// readEnd is the read end of a stream of a process. A read ends at the deadline.
+type readEnd interface {
+	io.ReadCloser
+	SetReadDeadline(time.Time) error
 }
 
 // Done returns a channel that is closed when the process has ended and its output is read.
@@ -202,9 +208,7 @@ func (ps *Processes) Spawn(kind string, c *agentv1.Command, stdio Stdio) (*Proce
 	}
 	pid, status, err := ps.Fork(c.Argv, attr)
 	if err != nil {
-		for _, f := range p.readEnds {
-			f.Close()
-		}
+		p.closeOutput()
 		if p.stdin != nil {
 			p.stdin.Close()
 		}
@@ -295,7 +299,7 @@ func (p *Process) openPipes(attr *syscall.ProcAttr, stdio Stdio) (childFiles []*
 			attr.Files = append(attr.Files, attr.Files[1])
 			continue
 		}
-		r, wr, err := os.Pipe()
+		r, wr, err := p.outputPipe()
 		if err != nil {
 			return childFiles, err
 		}
@@ -336,10 +340,29 @@ func (p *Process) openTerminal(attr *syscall.ProcAttr, stdio Stdio) ([]*os.File,
 	return []*os.File{slave}, nil
 }
 
+// outputPipe makes a pipe for the output. That of a command, which somebody waits for, may gather.
+func (p *Process) outputPipe() (readEnd, *os.File, error) {
+	if p.kind == "exec" {
+		return newGatherPipe()
+	}
+	return os.Pipe()
+}
+
 // copyOutput copies one stream of the process to sink until the stream ends.
-func (p *Process) copyOutput(r *os.File, sink io.Writer) {
+func (p *Process) copyOutput(r readEnd, sink io.Writer) {
 	p.readEnds = append(p.readEnds, r)
 	p.copying.Go(func() { io.CopyBuffer(struct{ io.Writer }{sink}, struct{ io.Reader }{r}, make([]byte, 32<<10)) })
+}
+
+// closeOutput ends the copying of output, and closes the read ends.
+func (p *Process) closeOutput() {
+	for _, f := range p.readEnds {
+		f.SetReadDeadline(time.Now())
+	}
+	p.copying.Wait()
+	for _, f := range p.readEnds {
+		f.Close()
+	}
 }
 
 func copyInput(stdin *os.File, from io.Reader, keepOpen bool) {
@@ -365,14 +388,8 @@ func (ps *Processes) wait(p *Process, status <-chan syscall.WaitStatus) {
 	select {
 	case <-copied:
 	case <-time.After(limit):
-		for _, f := range p.readEnds {
-			f.SetReadDeadline(time.Now())
-		}
-		<-copied
 	}
-	for _, f := range p.readEnds {
-		f.Close()
-	}
+	p.closeOutput()
 	if p.stdin != nil {
 		p.stdin.Close()
 	}
