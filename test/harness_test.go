@@ -8,6 +8,7 @@ package test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -108,6 +109,9 @@ func (b *logBuffer) String() string {
 
 func binary(t testing.TB) string {
 	t.Helper()
+	if program := siteOf(t).program; program != "" {
+		return program
+	}
 	p, err := filepath.Abs("../bin/sandlot")
 	if err != nil {
 		t.Fatal(err)
@@ -168,17 +172,27 @@ func (s *server) begin(settings []string) {
 	if s.tls != nil {
 		s.URL = strings.Replace(s.URL, "http", "https", 1)
 	}
-	// Registries are for the tests that use one: to look for them takes a second.
-	s.env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "SANDLOT_NETWORK_REGISTRIES=none"}
-	if d := daemonOf(s.t); d != nil {
-		s.docker = d
-		// Docker's sandboxes cannot sleep: that they end with their server is a test of its own.
-		s.env = append(s.env, "SANDLOT_RUNTIME=docker", "SANDLOT_DOCKER_HOST="+d.Host, "SANDLOT_ON_STOP=keep")
-	}
-	s.env = append(s.env, settings...)
+	s.setEnvironment(settings)
 	s.args = []string{"serve", "--state-dir", s.State, "--port", strconv.Itoa(port), "--host", "127.0.0.1"}
 	s.launch()
 	s.t.Cleanup(s.end)
+}
+
+// setEnvironment sets the environment of the server and of its commands.
+func (s *server) setEnvironment(settings []string) {
+	// Registries are for the tests that use one: to look for them takes a second.
+	at := siteOf(s.t)
+	s.env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + cmp.Or(at.home, os.Getenv("HOME")),
+		"SANDLOT_NETWORK_REGISTRIES=none"}
+	if at.daemon != nil {
+		s.docker = at.daemon
+		// Docker's sandboxes cannot sleep: that they end with their server is a test of its own.
+		s.env = append(s.env, "SANDLOT_ON_STOP=keep")
+	}
+	if at.daemon != nil && !isLikeAMac(s.t) { // which uses Docker without settings, and finds the daemon by itself
+		s.env = append(s.env, "SANDLOT_RUNTIME=docker", "SANDLOT_DOCKER_HOST="+at.daemon.Host)
+	}
+	s.env = append(s.env, settings...)
 }
 
 func freePort(t *testing.T) int {
@@ -210,6 +224,7 @@ func (s *server) launch() {
 			}
 		}
 		if time.Now().After(deadline) || syscall.Kill(s.cmd.Process.Pid, 0) != nil {
+			s.kill() // nobody else ends it
 			s.t.Fatalf("the server does not come up: %v\n%s", err, s.log)
 		}
 		time.Sleep(5 * time.Millisecond)
@@ -265,6 +280,9 @@ func (s *server) end() {
 	left := []string{"?"}
 	for range 100 {
 		if left = s.left(); len(left) == 0 {
+			if isLikeAMac(s.t) { // all others compare what is on their daemons
+				s.removeVolumes()
+			}
 			return
 		}
 		time.Sleep(50 * time.Millisecond)
@@ -288,7 +306,7 @@ func (s *server) left() (found []string) {
 	for _, f := range images {
 		found = append(found, "image "+f)
 	}
-	found = append(found, s.containers()...)
+	found = append(append(found, s.containers()...), s.lostVolumes()...)
 	all, _ := os.ReadDir("/proc")
 	for _, e := range all {
 		line, err := os.ReadFile("/proc/" + e.Name() + "/cmdline")
