@@ -19,41 +19,47 @@ import (
 // volumes, a server without root, control groups of the server's own, the machine's network, and sandboxes that are
 // found when their state folder was deleted.
 //
-// A daemon is on the server's machine, or elsewhere, as a Mac's is (TestMac). Twice, with both, run those tests that
-// depend on where it is: files and folders, disks, the network, ports, servers and sandboxes that end, and attacks. They
-// are onDocker. What is the same wherever the daemon is, since only the server and the agent do it, runs with the one
-// that is elsewhere alone: onAnyDocker.
-var onDocker = map[string]func(*testing.T){
-	"TestAttacks": TestAttacks, "TestEscapes": TestEscapes, "TestUsers": TestUsers,
-	"TestNetworkAttacks": TestNetworkAttacks, "TestHostileAgent": TestHostileAgent,
-
+// A daemon is on the server's machine (TestDocker), or elsewhere, as a Mac's is (TestMac). onBoth are the tests that
+// depend on where it is, and run with both: files, folders and disks, the way out and the ways in, servers and sandboxes
+// that are killed, and what tries to leave a sandbox. All others run once. onDocker are those whose subject is the
+// kernel that server and sandboxes share, or the broker and the agent under load. onElsewhere are those that are the
+// same wherever the daemon is, since only the server and the agent take part: together both daemons cover each test.
+var onBoth = map[string]func(*testing.T){
 	"TestCode": TestCode, "TestFiles": TestFiles, "TestFilesAPI": TestFilesAPI, "TestVolumes": TestVolumes,
-	"TestFolders": TestFolders, "TestDiskFull": TestDiskFull, "TestDay": TestDay,
+	"TestFolders": TestFolders, "TestDiskFull": TestDiskFull,
+
+	"TestAttacks": TestAttacks, "TestEscapes": TestEscapes,
 
 	"TestServerKilled": TestServerKilled, "TestSandboxKilled": TestSandboxKilled, "TestGracefulStop": TestGracefulStop,
-	"TestOnStop": TestOnStop, "TestPsAndStop": TestPsAndStop, "TestOrphanTimeout": TestOrphanTimeout,
-	"TestKilledWhileRecovering": TestKilledWhileRecovering,
+	"TestPsAndStop": TestPsAndStop, "TestKilledWhileRecovering": TestKilledWhileRecovering,
 
-	"TestNetwork": TestNetwork, "TestNetworkRefused": TestNetworkRefused, "TestNetworkChanges": TestNetworkChanges,
-	"TestNetworkServerKilled": TestNetworkServerKilled, "TestNetworkLimit": TestNetworkLimit,
-
-	"TestPorts": TestPorts, "TestPortsNothingListens": TestPortsNothingListens,
-	"TestPortsWebSocket": TestPortsWebSocket, "TestPortsForward": TestPortsForward, "TestPortsFlood": TestPortsFlood,
-
-	"TestConnection": TestConnection, "TestConnectionServerKilled": TestConnectionServerKilled,
+	"TestNetwork": TestNetwork, "TestNetworkServerKilled": TestNetworkServerKilled,
+	"TestPorts": TestPorts, "TestPortsForward": TestPortsForward,
 }
 
-// onAnyDocker: see onDocker.
-var onAnyDocker = map[string]func(*testing.T){
+// onDocker: see onBoth.
+var onDocker = map[string]func(*testing.T){
+	"TestUsers": TestUsers, "TestNetworkAttacks": TestNetworkAttacks, "TestHostileAgent": TestHostileAgent,
+	"TestOnStop": TestOnStop, "TestOrphanTimeout": TestOrphanTimeout,
+
+	"TestNetworkRefused": TestNetworkRefused, "TestNetworkChanges": TestNetworkChanges,
+	"TestNetworkLimit": TestNetworkLimit, "TestPortsNothingListens": TestPortsNothingListens,
+	"TestPortsWebSocket": TestPortsWebSocket, "TestPortsFlood": TestPortsFlood,
+
+	"TestConnectionServerKilled": TestConnectionServerKilled,
+}
+
+// onElsewhere: see onBoth.
+var onElsewhere = map[string]func(*testing.T){
 	"TestTools": TestTools, "TestTimeLimit": TestTimeLimit, "TestCancellation": TestCancellation,
 	"TestProgress": TestProgress, "TestCommands": TestCommands, "TestBackground": TestBackground,
 	"TestStopCode": TestStopCode, "TestTurns": TestTurns, "TestResultShapes": TestResultShapes,
 	"TestCommandLine": TestCommandLine, "TestTerminal": TestTerminal, "TestTheClientIsKilled": TestTheClientIsKilled,
 
 	"TestBoundSecret": TestBoundSecret, "TestVariablesOfSessions": TestVariablesOfSessions,
-	"TestIdle": TestIdle, "TestLimits": TestLimits,
+	"TestIdle": TestIdle, "TestLimits": TestLimits, "TestDay": TestDay,
 
-	"TestShellExec": TestShellExec, "TestConnectionFaults": TestConnectionFaults,
+	"TestConnection": TestConnection, "TestShellExec": TestShellExec, "TestConnectionFaults": TestConnectionFaults,
 	"TestConnectionPasses": TestConnectionPasses, "TestConnectionChanges": TestConnectionChanges,
 	"TestConnectionUsers": TestConnectionUsers, "TestThirdParty": TestThirdParty, "TestManyCycles": TestManyCycles,
 }
@@ -86,11 +92,12 @@ func startDaemon(t *testing.T, args ...string) *dockertest.Daemon {
 	return d
 }
 
-// TestDocker runs the tests of onDocker side by side, with one daemon. Nothing is left of them on it.
+// TestDocker runs the tests of onBoth and onDocker side by side, with one daemon. Nothing is left of them on it.
 func TestDocker(t *testing.T) {
 	t.Parallel()
 	d := startDaemon(t, "--live-restore")
 	t.Run("each", func(t *testing.T) {
+		runAll(t, onBoth)
 		runAll(t, onDocker)
 		t.Run("both runtimes", bothRuntimes)
 	})
@@ -113,20 +120,20 @@ func TestMappedUsers(t *testing.T) {
 	runSome(t, dockertest.StartRemapped(t))
 }
 
-// TestPodman runs some of onDocker with Podman's service.
+// TestPodman runs some of onBoth with Podman's service.
 func TestPodman(t *testing.T) {
 	t.Parallel()
 	runSome(t, dockertest.StartPodman(t))
 }
 
-// runSome runs some tests of onDocker with another daemon, side by side. Nothing is left of them on it.
+// runSome runs some tests of onBoth with another daemon, side by side. Nothing is left of them on it.
 func runSome(t *testing.T, d *dockertest.Daemon) {
 	sites.Store(t.Name(), site{daemon: d})
 	t.Run("each", func(t *testing.T) {
 		for _, name := range []string{"TestCode", "TestFiles", "TestServerKilled"} {
 			t.Run(strings.TrimPrefix(name, "Test"), func(t *testing.T) {
 				t.Parallel()
-				t.Run("test", onDocker[name])
+				t.Run("test", onBoth[name])
 			})
 		}
 	})

@@ -112,6 +112,12 @@ func binary(t testing.TB) string {
 	if program := siteOf(t).program; program != "" {
 		return program
 	}
+	return makeBuilt(t)
+}
+
+// makeBuilt is the program that `make build` has made.
+func makeBuilt(t testing.TB) string {
+	t.Helper()
 	p, err := filepath.Abs("../bin/sandlot")
 	if err != nil {
 		t.Fatal(err)
@@ -164,6 +170,13 @@ func prepare(t *testing.T) *server {
 
 func (s *server) begin(settings []string) {
 	s.t.Helper()
+	s.setEnvironment(settings)
+	s.serve("/readyz")
+}
+
+// serve starts the server, with its environment, until the test ends. It waits until a path is served.
+func (s *server) serve(path string) {
+	s.t.Helper()
 	port := s.port
 	if port == 0 {
 		port = freePort(s.t)
@@ -172,9 +185,8 @@ func (s *server) begin(settings []string) {
 	if s.tls != nil {
 		s.URL = strings.Replace(s.URL, "http", "https", 1)
 	}
-	s.setEnvironment(settings)
 	s.args = []string{"serve", "--state-dir", s.State, "--port", strconv.Itoa(port), "--host", "127.0.0.1"}
-	s.launch()
+	s.launchUntil(path)
 	s.t.Cleanup(s.end)
 }
 
@@ -205,8 +217,14 @@ func freePort(t *testing.T) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// launch starts the process and waits until it serves.
+// launch starts the process and waits until it serves, and can make sandboxes.
 func (s *server) launch() {
+	s.t.Helper()
+	s.launchUntil("/readyz")
+}
+
+// launchUntil starts the process and waits until a path is served.
+func (s *server) launchUntil(path string) {
 	s.t.Helper()
 	s.cmd = s.as(exec.Command(s.program, s.args...))
 	s.cmd.Env, s.cmd.Dir = s.env, s.dir
@@ -216,7 +234,7 @@ func (s *server) launch() {
 	}
 	deadline := time.Now().Add(30 * time.Second)
 	for {
-		r, err := (&http.Client{Transport: s.web()}).Get(s.URL + "/readyz")
+		r, err := (&http.Client{Transport: s.web()}).Get(s.URL + path)
 		if err == nil {
 			r.Body.Close()
 			if r.StatusCode == 200 {

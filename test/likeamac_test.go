@@ -3,9 +3,14 @@ package test
 import (
 	"context"
 	"errors"
+	"io"
+	"maps"
+	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	daemonapi "github.com/moby/moby/client"
@@ -16,7 +21,7 @@ import (
 // isLikeAMac reports whether the servers of a test have what a Mac has, and no more.
 func isLikeAMac(t testing.TB) bool { return siteOf(t).program != "" }
 
-// TestMac runs the tests of onDocker and onAnyDocker with servers that have what a Mac has, and no more: no gVisor, no folder that a
+// TestMac runs the tests of onBoth and onElsewhere with servers that have what a Mac has, and no more: no gVisor, no folder that a
 // sandbox could have, and a daemon that is elsewhere, as Docker Desktop is, and that they find by themselves. So
 // sandboxes are made of an image, workspaces are volumes, and `sandlot-agent connect` carries the connections.
 func TestMac(t *testing.T) {
@@ -30,7 +35,11 @@ func TestMac(t *testing.T) {
 		t.Fatal(err)
 	}
 	sites.Store(t.Name(), site{daemon: d, program: program, home: macHome(t, d)})
-	t.Run("each", func(t *testing.T) { runAll(t, onDocker); runAll(t, onAnyDocker) })
+	t.Run("each", func(t *testing.T) {
+		runAll(t, onBoth)
+		runAll(t, onElsewhere)
+		t.Run("a silent daemon", func(t *testing.T) { silentAtFirst(t, d) })
+	})
 	gone(t, d)
 }
 
@@ -52,6 +61,70 @@ func noFolders(t *testing.T) {
 			t.Errorf("%q: %d %s%s", args, code, out, errs)
 		}
 	}
+}
+
+// silentAtFirst: a server on Linux does not wait for a daemon that takes connections and says nothing. When that
+// answers, and sees none of the server's files, sessions are made of an image, without a new start.
+func silentAtFirst(t *testing.T, d *dockertest.Daemon) {
+	t.Parallel()
+	socket := filepath.Join(filepath.Dir(strings.TrimPrefix(d.Host, "unix://")), "silent")
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { listener.Close() })
+	speaks := make(chan struct{})
+	speak := sync.OnceFunc(func() { close(speaks) })
+	t.Cleanup(speak)
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				<-speaks
+				relay(conn, strings.TrimPrefix(d.Host, "unix://"))
+			}()
+		}
+	}()
+	s := prepare(t)
+	s.program = makeBuilt(t)
+	s.docker = d
+	s.setEnvironment([]string{"SANDLOT_RUNTIME=docker", "SANDLOT_DOCKER_HOST=unix://" + socket, "SANDLOT_POOL_SIZE=1"})
+	s.serve("/healthz")
+	c := s.connect(newer, "", nil)
+	if !slices.Contains(slices.Collect(maps.Keys(c.toolNames())), "execute_code") {
+		t.Error("the server has no tools")
+	}
+	if out, _, _ := s.cli("template", "list"); !strings.Contains(out, "host") {
+		t.Errorf("while nobody knows whether there is the template host, it is not in the list:\n%s", out)
+	}
+	speak()
+	id := c.code("new", "x = 41").session()
+	provenContainer(t, c, id)
+	c.want(id, "x + 1", "42")
+	if r := c.call("execute_code", args{"code": "6*7", "session_id": "new", "template": "host"}); r.Text != "42" {
+		t.Errorf("what stands for the template host: %q", r.All)
+	}
+	if out, _, _ := s.cli("template", "list"); strings.Contains(out, "host") || !strings.Contains(out, "python") {
+		t.Errorf("the templates:\n%s", out)
+	}
+}
+
+// relay carries a connection to a socket and back.
+func relay(conn net.Conn, socket string) {
+	defer conn.Close()
+	to, err := net.Dial("unix", socket)
+	if err != nil {
+		return
+	}
+	defer to.Close()
+	go func() {
+		io.Copy(to, conn)
+		to.(*net.UnixConn).CloseWrite()
+	}()
+	io.Copy(conn, to)
 }
 
 // macHome makes the home folder of a Mac's user, in which Docker Desktop has its socket.
