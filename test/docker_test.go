@@ -15,13 +15,13 @@ import (
 )
 
 // Tests whose subject is what happens in a sandbox, or becomes of one, run again with sandboxes on Docker. The others
-// have the server as their subject, and a sandbox only where their calls end; or what gVisor alone has: snapshots, sealed
-// volumes, a server without root, control groups of the server's own, the machine's network, and sandboxes that are
-// found when their state folder was deleted.
+// have the server as their subject, and a sandbox only where their calls end; or what gVisor alone has: snapshots,
+// sealed volumes, a server without root, control groups of the server's own, the machine's network, and sandboxes that
+// are found when their state folder was deleted.
 //
 // A daemon is on the server's machine (TestDocker), or elsewhere, as a Mac's is (TestMac). onBoth are the tests that
-// depend on where it is, and run with both: files, folders and disks, the way out and the ways in, servers and sandboxes
-// that are killed, and what tries to leave a sandbox. All others run once. onDocker are those whose subject is the
+// depend on where it is, and run with both: files, folders and disks, the way out and the ways in, servers and
+// sandboxes that are killed, and what tries to leave a sandbox. All others run once. onDocker are those whose subject is the
 // kernel that server and sandboxes share, or the broker and the agent under load. onElsewhere are those that are the
 // same wherever the daemon is, since only the server and the agent take part: together both daemons cover each test.
 var onBoth = map[string]func(*testing.T){

@@ -21,9 +21,12 @@ import (
 // isLikeAMac reports whether the servers of a test have what a Mac has, and no more.
 func isLikeAMac(t testing.TB) bool { return siteOf(t).program != "" }
 
-// TestMac runs the tests of onBoth and onElsewhere with servers that have what a Mac has, and no more: no gVisor, no folder that a
-// sandbox could have, and a daemon that is elsewhere, as Docker Desktop is, and that they find by themselves. So
-// sandboxes are made of an image, workspaces are volumes, and `sandlot-agent connect` carries the connections.
+// TestMac runs the tests of onBoth and onElsewhere with servers that have what a Mac has, and no more: no gVisor, no
+// folder that a sandbox could have, and a daemon that is elsewhere, as Docker Desktop is, and that they find by
+// themselves. So sandboxes are made of an image, workspaces are volumes, and `sandlot-agent connect` carries the
+// connections. What cannot be there checks something else: of shared folders, that the user is told (TestVolumes), or
+// nothing (the full volume of TestFolders); ps names no processes; and no server loses an agent by the folder of its
+// socket (TestKilledWhileRecovering).
 func TestMac(t *testing.T) {
 	t.Parallel()
 	program := macProgram(t)
@@ -57,7 +60,8 @@ func noFolders(t *testing.T) {
 	s := prepare(t)
 	s.setEnvironment([]string{"SANDLOT_VOLUMES=" + t.TempDir() + ":/data"})
 	for _, args := range [][]string{{"doctor"}, {"run", "-"}} {
-		if out, errs, code := s.cliIn("print(1)", args...); code == 0 || !strings.Contains(out+errs, "remove that setting") {
+		out, errs, code := s.cliIn("print(1)", args...)
+		if code == 0 || !strings.Contains(out+errs, "remove that setting") {
 			t.Errorf("%q: %d %s%s", args, code, out, errs)
 		}
 	}

@@ -38,8 +38,9 @@ func TestHere(t *testing.T) {
 	if got := Here(t.Context()); got != "" {
 		t.Errorf("outside of WSL: %q", got)
 	}
-	for says, want := range map[string]string{`\\wsl.localhost\Ubuntu-24.04\`: "Ubuntu-24.04", `\\wsl$\My Debian\`: "My Debian",
-		`\\wsl$\Debian`: "Debian", `\\server\share\`: "", `C:\x\`: "", "": "", `\\wsl$\a\b`: ""} {
+	for says, want := range map[string]string{`\\wsl.localhost\Ubuntu-24.04\`: "Ubuntu-24.04",
+		`\\wsl$\My Debian\`: "My Debian",
+		`\\wsl$\Debian`:     "Debian", `\\server\share\`: "", `C:\x\`: "", "": "", `\\wsl$\a\b`: ""} {
 		script(t, filepath.Join(dir, "wslpath"), `[ "$*" = "-w /" ] && printf '%s\n' '`+says+`'`)
 		if got := Here(t.Context()); got != want {
 			t.Errorf("%s: %q, want %q", says, got, want)
