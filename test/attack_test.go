@@ -67,6 +67,10 @@ func bystander(t *testing.T, s *server, token string) (end func()) {
 	return end
 }
 
+// attacksOfPlaces are the attacks whose end depends on where a sandbox is: what they fill is a volume, or their output
+// comes through `sandlot-agent connect`.
+var attacksOfPlaces = []string{"workspace filler", "output flood"}
+
 // TestAttacks runs hostile code of one user beside the calls of another. After
 // each the attacker's own session answers again, or says what was lost.
 func TestAttacks(t *testing.T) {
@@ -104,6 +108,9 @@ func TestAttacks(t *testing.T) {
 		{"many rich values", "python",
 			"class P:\n  def _repr_png_(self): return b'x' * (1 << 20)\nfor i in range(1000): display(P())", 20},
 	} {
+		if isLikeAMac(t) && !slices.Contains(attacksOfPlaces, a.name) {
+			continue
+		}
 		t.Run(a.name, func(t *testing.T) {
 			t.Parallel()
 			s := *s
@@ -158,6 +165,17 @@ func TestEscapes(t *testing.T) {
 	v := victim.code("home", "t = '"+treasure+"'\nopen('/workspace/treasure', 'w').write(t)").session()
 	m := mallory.code("new", "1").session()
 	proven(t, mallory, m)
+	shadow, err := os.ReadFile("/etc/shadow")
+	if err != nil {
+		t.Fatal(err)
+	}
+	passwords := []string{"root:$", "root:*"}
+	if isLikeAMac(t) { // an image has such a file, too
+		passwords = []string{string(shadow)}
+	}
+	isPassword := func(text string) bool {
+		return slices.ContainsFunc(passwords, func(p string) bool { return strings.Contains(text, p) })
+	}
 	for _, line := range []string{
 		"cat " + canary, "cat /proc/1/root" + canary, "cat /proc/self/root" + canary,
 		"ln -sfn / /workspace/root; cat /workspace/root" + canary,
@@ -173,8 +191,7 @@ func TestEscapes(t *testing.T) {
 		"dd if=/dev/mem bs=1 count=1; dd if=/dev/vda bs=1 count=1; dd if=/dev/sda bs=1 count=1",
 	} {
 		r := mallory.shell(m, line)
-		if strings.Contains(r.All, secret) || strings.Contains(r.All, treasure) || strings.Contains(r.All, "root:$") ||
-			strings.Contains(r.All, "root:*") {
+		if strings.Contains(r.All, secret) || strings.Contains(r.All, treasure) || isPassword(r.All) {
 			t.Errorf("%s: %q", line, r.All)
 		}
 	}

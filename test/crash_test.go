@@ -90,34 +90,22 @@ func boxes(t *testing.T, s *server) map[string]bool {
 	return found
 }
 
-// sandboxPID is the process of the sandbox in which a session lives: of all, the
-// one whose workspace holds the file.
-func sandboxPID(t *testing.T, s *server, file string) int {
+// sandboxPID is the process of the sandbox in which a session lives.
+func sandboxPID(t *testing.T, s *server, session string) int {
 	t.Helper()
-	found, _ := filepath.Glob(filepath.Join(s.State, "workspaces", "*", file))
-	if len(found) != 1 {
-		t.Fatalf("%d workspaces have %s", len(found), file)
+	box := s.sandboxOf(session)
+	if box == "" {
+		t.Fatal("the session has no sandbox")
 	}
-	workspace := filepath.Dir(found[0])
-	for _, folder := range s.folders() {
-		text, _ := os.ReadFile(filepath.Join(folder, "sandbox.json"))
-		if !strings.Contains(string(text), workspace) {
-			continue
-		}
-		if strings.HasPrefix(folder, filepath.Join(s.State, "docker")) {
-			return s.docker.PID(t, "sandlot-"+filepath.Base(folder))
-		}
-		pid := 0
-		pidText, err := os.ReadFile(filepath.Join(folder, "pid"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if fmt.Sscan(string(pidText), &pid); pid > 1 {
-			return pid
-		}
+	if s.docker != nil {
+		return s.docker.PID(t, "sandlot-"+box)
 	}
-	t.Fatal("no sandbox has that workspace")
-	return 0
+	pid := 0
+	text, err := os.ReadFile(filepath.Join(s.State, "sandboxes", box, "pid"))
+	if _, scanErr := fmt.Sscan(string(text), &pid); err != nil || scanErr != nil || pid <= 1 {
+		t.Fatalf("the sandbox has no process: %q, %v", text, err)
+	}
+	return pid
 }
 
 // TestSandboxKilled kills a sandbox under a call: the call says so, and the next
@@ -128,7 +116,7 @@ func TestSandboxKilled(t *testing.T) {
 	c := s.connect(older, "", nil)
 	id := c.code("new", "x = 1\nopen('/workspace/marker', 'w').write('kept')").session()
 	other := c.code("new", "y = 2").session()
-	pid := sandboxPID(t, s, "marker")
+	pid := sandboxPID(t, s, id)
 	failed := make(chan error, 1)
 	go func() {
 		_, err := c.try(context.Background(), "execute_command", args{"command": "sleep 30", "session_id": id})

@@ -13,11 +13,11 @@ import (
 
 // TestDay does a day's work as an agent would, with the real tools, in a fresh
 // home: in the template host, on a server without root, and in a root file system
-// of its own. On Docker the server is root, and there is the template host alone.
+// of its own; and on a Mac, in an image.
 func TestDay(t *testing.T) {
 	t.Parallel()
 	if daemonOf(t) != nil {
-		spendDay(t, start(t, registries()...), "host")
+		spendDay(t, start(t, registries()...), defaultTemplate(t))
 		return
 	}
 	file := filepath.Join(t.TempDir(), "sandlot.yaml")

@@ -14,72 +14,104 @@ import (
 	"sandlot/internal/runtime/docker/dockertest"
 )
 
-// onDocker are the tests that run a second time, with sandboxes on Docker: those whose subject is what happens in a
-// sandbox, or becomes of one. The others have the server as their subject, and a sandbox only where their calls end;
-// or what gVisor alone has: snapshots, sealed volumes, a server without root, control groups of the server's own, the
-// machine's network, and sandboxes that are found when their state folder was deleted.
-var onDocker = map[string]func(*testing.T){
-	"TestAttacks": TestAttacks, "TestEscapes": TestEscapes, "TestUsers": TestUsers,
-	"TestNetworkAttacks": TestNetworkAttacks, "TestHostileAgent": TestHostileAgent,
+// Tests whose subject is what happens in a sandbox, or becomes of one, run again with sandboxes on Docker. The others
+// have the server as their subject, and a sandbox only where their calls end; or what gVisor alone has: snapshots,
+// sealed volumes, a server without root, control groups of the server's own, the machine's network, and sandboxes that
+// are found when their state folder was deleted.
+//
+// A daemon is on the server's machine (TestDocker), or elsewhere, as a Mac's is (TestMac). onBoth are the tests that
+// depend on where it is, and run with both: files, folders and disks, the way out and the ways in, servers and
+// sandboxes that are killed, and what tries to leave a sandbox. All others run once. onDocker are those whose subject is the
+// kernel that server and sandboxes share, or the broker and the agent under load. onElsewhere are those that are the
+// same wherever the daemon is, since only the server and the agent take part: together both daemons cover each test.
+var onBoth = map[string]func(*testing.T){
+	"TestCode": TestCode, "TestFiles": TestFiles, "TestFilesAPI": TestFilesAPI, "TestVolumes": TestVolumes,
+	"TestFolders": TestFolders, "TestDiskFull": TestDiskFull,
 
-	"TestTools": TestTools, "TestCode": TestCode, "TestTimeLimit": TestTimeLimit, "TestCancellation": TestCancellation,
-	"TestProgress": TestProgress, "TestCommands": TestCommands, "TestBackground": TestBackground,
-	"TestStopCode": TestStopCode, "TestFiles": TestFiles, "TestFilesAPI": TestFilesAPI, "TestTurns": TestTurns,
-	"TestResultShapes": TestResultShapes, "TestCommandLine": TestCommandLine, "TestTerminal": TestTerminal,
-	"TestVolumes": TestVolumes, "TestTheClientIsKilled": TestTheClientIsKilled,
-
-	"TestBoundSecret": TestBoundSecret, "TestVariablesOfSessions": TestVariablesOfSessions,
+	"TestAttacks": TestAttacks, "TestEscapes": TestEscapes,
 
 	"TestServerKilled": TestServerKilled, "TestSandboxKilled": TestSandboxKilled, "TestGracefulStop": TestGracefulStop,
-	"TestIdle": TestIdle, "TestLimits": TestLimits, "TestDiskFull": TestDiskFull, "TestFolders": TestFolders,
-	"TestOnStop": TestOnStop, "TestPsAndStop": TestPsAndStop, "TestOrphanTimeout": TestOrphanTimeout,
-	"TestKilledWhileRecovering": TestKilledWhileRecovering, "TestDay": TestDay,
+	"TestPsAndStop": TestPsAndStop, "TestKilledWhileRecovering": TestKilledWhileRecovering,
 
-	"TestNetwork": TestNetwork, "TestNetworkRefused": TestNetworkRefused, "TestNetworkChanges": TestNetworkChanges,
-	"TestNetworkServerKilled": TestNetworkServerKilled, "TestNetworkLimit": TestNetworkLimit,
+	"TestNetwork": TestNetwork, "TestNetworkServerKilled": TestNetworkServerKilled,
+	"TestPorts": TestPorts, "TestPortsForward": TestPortsForward,
+}
 
-	"TestPorts": TestPorts, "TestPortsNothingListens": TestPortsNothingListens,
-	"TestPortsWebSocket": TestPortsWebSocket, "TestPortsForward": TestPortsForward, "TestPortsFlood": TestPortsFlood,
+// onDocker: see onBoth.
+var onDocker = map[string]func(*testing.T){
+	"TestUsers": TestUsers, "TestNetworkAttacks": TestNetworkAttacks, "TestHostileAgent": TestHostileAgent,
+	"TestOnStop": TestOnStop, "TestOrphanTimeout": TestOrphanTimeout,
+
+	"TestNetworkRefused": TestNetworkRefused, "TestNetworkChanges": TestNetworkChanges,
+	"TestNetworkLimit": TestNetworkLimit, "TestPortsNothingListens": TestPortsNothingListens,
+	"TestPortsWebSocket": TestPortsWebSocket, "TestPortsFlood": TestPortsFlood,
+
+	"TestConnectionServerKilled": TestConnectionServerKilled,
+}
+
+// onElsewhere: see onBoth.
+var onElsewhere = map[string]func(*testing.T){
+	"TestTools": TestTools, "TestTimeLimit": TestTimeLimit, "TestCancellation": TestCancellation,
+	"TestProgress": TestProgress, "TestCommands": TestCommands, "TestBackground": TestBackground,
+	"TestStopCode": TestStopCode, "TestTurns": TestTurns, "TestResultShapes": TestResultShapes,
+	"TestCommandLine": TestCommandLine, "TestTerminal": TestTerminal, "TestTheClientIsKilled": TestTheClientIsKilled,
+
+	"TestBoundSecret": TestBoundSecret, "TestVariablesOfSessions": TestVariablesOfSessions,
+	"TestIdle": TestIdle, "TestLimits": TestLimits, "TestDay": TestDay,
 
 	"TestConnection": TestConnection, "TestShellExec": TestShellExec, "TestConnectionFaults": TestConnectionFaults,
 	"TestConnectionPasses": TestConnectionPasses, "TestConnectionChanges": TestConnectionChanges,
-	"TestConnectionUsers": TestConnectionUsers, "TestConnectionServerKilled": TestConnectionServerKilled,
-	"TestThirdParty": TestThirdParty, "TestManyCycles": TestManyCycles,
+	"TestConnectionUsers": TestConnectionUsers, "TestThirdParty": TestThirdParty, "TestManyCycles": TestManyCycles,
 }
 
-// daemons has the daemon on which the sandboxes of a test run, by the test's name.
-var daemons sync.Map
+// site is where the sandboxes of a test are, if they are not gVisor's.
+type site struct {
+	daemon  *dockertest.Daemon
+	program string // the server's; empty: as `make build` has made it
+	home    string // the user's home folder; empty: that of the test's user
+}
 
-// daemonOf returns the daemon on which the sandboxes of a test run, or nil: they are gVisor's.
-func daemonOf(t *testing.T) *dockertest.Daemon {
+// sites has where the sandboxes of a test and of all below it are, by the test's name.
+var sites sync.Map
+
+func siteOf(t testing.TB) site {
 	name, _, _ := strings.Cut(t.Name(), "/")
-	d, _ := daemons.Load(name)
-	daemon, _ := d.(*dockertest.Daemon)
-	return daemon
+	s, _ := sites.Load(name)
+	found, _ := s.(site)
+	return found
 }
+
+// daemonOf returns the daemon on which the sandboxes of a test are, or nil: they are gVisor's.
+func daemonOf(t testing.TB) *dockertest.Daemon { return siteOf(t).daemon }
 
 // startDaemon starts a Docker daemon for the sandboxes of a test and of all below it.
 func startDaemon(t *testing.T, args ...string) *dockertest.Daemon {
 	t.Helper()
 	d := dockertest.Start(t, args...)
-	daemons.Store(t.Name(), d)
+	sites.Store(t.Name(), site{daemon: d})
 	return d
 }
 
-// TestDocker runs the tests of onDocker side by side, with one daemon. Nothing is left of them on it.
+// TestDocker runs the tests of onBoth and onDocker side by side, with one daemon. Nothing is left of them on it.
 func TestDocker(t *testing.T) {
 	t.Parallel()
 	d := startDaemon(t, "--live-restore")
 	t.Run("each", func(t *testing.T) {
-		for name, test := range onDocker {
-			t.Run(strings.TrimPrefix(name, "Test"), func(t *testing.T) {
-				t.Parallel()
-				t.Run("test", test) // which may be parallel itself
-			})
-		}
+		runAll(t, onBoth)
+		runAll(t, onDocker)
 		t.Run("both runtimes", bothRuntimes)
 	})
 	gone(t, d)
+}
+
+// runAll runs tests side by side.
+func runAll(t *testing.T, tests map[string]func(*testing.T)) {
+	for name, test := range tests {
+		t.Run(strings.TrimPrefix(name, "Test"), func(t *testing.T) {
+			t.Parallel()
+			t.Run("test", test) // which may be parallel itself
+		})
+	}
 }
 
 // TestMappedUsers: with a daemon that maps users, workspaces belong to those who are root in sandboxes.
@@ -88,20 +120,20 @@ func TestMappedUsers(t *testing.T) {
 	runSome(t, dockertest.StartRemapped(t))
 }
 
-// TestPodman runs some of onDocker with Podman's service.
+// TestPodman runs some of onBoth with Podman's service.
 func TestPodman(t *testing.T) {
 	t.Parallel()
 	runSome(t, dockertest.StartPodman(t))
 }
 
-// runSome runs some tests of onDocker with another daemon, side by side. Nothing is left of them on it.
+// runSome runs some tests of onBoth with another daemon, side by side. Nothing is left of them on it.
 func runSome(t *testing.T, d *dockertest.Daemon) {
-	daemons.Store(t.Name(), d)
+	sites.Store(t.Name(), site{daemon: d})
 	t.Run("each", func(t *testing.T) {
 		for _, name := range []string{"TestCode", "TestFiles", "TestServerKilled"} {
 			t.Run(strings.TrimPrefix(name, "Test"), func(t *testing.T) {
 				t.Parallel()
-				t.Run("test", onDocker[name])
+				t.Run("test", onBoth[name])
 			})
 		}
 	})

@@ -8,6 +8,7 @@ package test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -108,6 +109,15 @@ func (b *logBuffer) String() string {
 
 func binary(t testing.TB) string {
 	t.Helper()
+	if program := siteOf(t).program; program != "" {
+		return program
+	}
+	return makeBuilt(t)
+}
+
+// makeBuilt is the program that `make build` has made.
+func makeBuilt(t testing.TB) string {
+	t.Helper()
 	p, err := filepath.Abs("../bin/sandlot")
 	if err != nil {
 		t.Fatal(err)
@@ -160,6 +170,13 @@ func prepare(t *testing.T) *server {
 
 func (s *server) begin(settings []string) {
 	s.t.Helper()
+	s.setEnvironment(settings)
+	s.serve("/readyz")
+}
+
+// serve starts the server, with its environment, until the test ends. It waits until a path is served.
+func (s *server) serve(path string) {
+	s.t.Helper()
 	port := s.port
 	if port == 0 {
 		port = freePort(s.t)
@@ -168,17 +185,26 @@ func (s *server) begin(settings []string) {
 	if s.tls != nil {
 		s.URL = strings.Replace(s.URL, "http", "https", 1)
 	}
+	s.args = []string{"serve", "--state-dir", s.State, "--port", strconv.Itoa(port), "--host", "127.0.0.1"}
+	s.launchUntil(path)
+	s.t.Cleanup(s.end)
+}
+
+// setEnvironment sets the environment of the server and of its commands.
+func (s *server) setEnvironment(settings []string) {
 	// Registries are for the tests that use one: to look for them takes a second.
-	s.env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "SANDLOT_NETWORK_REGISTRIES=none"}
-	if d := daemonOf(s.t); d != nil {
-		s.docker = d
+	at := siteOf(s.t)
+	s.env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + cmp.Or(at.home, os.Getenv("HOME")),
+		"SANDLOT_NETWORK_REGISTRIES=none"}
+	if at.daemon != nil {
+		s.docker = at.daemon
 		// Docker's sandboxes cannot sleep: that they end with their server is a test of its own.
-		s.env = append(s.env, "SANDLOT_RUNTIME=docker", "SANDLOT_DOCKER_HOST="+d.Host, "SANDLOT_ON_STOP=keep")
+		s.env = append(s.env, "SANDLOT_ON_STOP=keep")
+	}
+	if at.daemon != nil && !isLikeAMac(s.t) { // which uses Docker without settings, and finds the daemon by itself
+		s.env = append(s.env, "SANDLOT_RUNTIME=docker", "SANDLOT_DOCKER_HOST="+at.daemon.Host)
 	}
 	s.env = append(s.env, settings...)
-	s.args = []string{"serve", "--state-dir", s.State, "--port", strconv.Itoa(port), "--host", "127.0.0.1"}
-	s.launch()
-	s.t.Cleanup(s.end)
 }
 
 func freePort(t *testing.T) int {
@@ -191,8 +217,14 @@ func freePort(t *testing.T) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// launch starts the process and waits until it serves.
+// launch starts the process and waits until it serves, and can make sandboxes.
 func (s *server) launch() {
+	s.t.Helper()
+	s.launchUntil("/readyz")
+}
+
+// launchUntil starts the process and waits until a path is served.
+func (s *server) launchUntil(path string) {
 	s.t.Helper()
 	s.cmd = s.as(exec.Command(s.program, s.args...))
 	s.cmd.Env, s.cmd.Dir = s.env, s.dir
@@ -202,7 +234,7 @@ func (s *server) launch() {
 	}
 	deadline := time.Now().Add(30 * time.Second)
 	for {
-		r, err := (&http.Client{Transport: s.web()}).Get(s.URL + "/readyz")
+		r, err := (&http.Client{Transport: s.web()}).Get(s.URL + path)
 		if err == nil {
 			r.Body.Close()
 			if r.StatusCode == 200 {
@@ -210,6 +242,7 @@ func (s *server) launch() {
 			}
 		}
 		if time.Now().After(deadline) || syscall.Kill(s.cmd.Process.Pid, 0) != nil {
+			s.kill() // nobody else ends it
 			s.t.Fatalf("the server does not come up: %v\n%s", err, s.log)
 		}
 		time.Sleep(5 * time.Millisecond)
@@ -265,6 +298,9 @@ func (s *server) end() {
 	left := []string{"?"}
 	for range 100 {
 		if left = s.left(); len(left) == 0 {
+			if isLikeAMac(s.t) { // all others compare what is on their daemons
+				s.removeVolumes()
+			}
 			return
 		}
 		time.Sleep(50 * time.Millisecond)
@@ -288,7 +324,7 @@ func (s *server) left() (found []string) {
 	for _, f := range images {
 		found = append(found, "image "+f)
 	}
-	found = append(found, s.containers()...)
+	found = append(append(found, s.containers()...), s.lostVolumes()...)
 	all, _ := os.ReadDir("/proc")
 	for _, e := range all {
 		line, err := os.ReadFile("/proc/" + e.Name() + "/cmdline")

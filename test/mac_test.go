@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log"
 	"math/rand"
@@ -37,16 +38,28 @@ import (
 	"sandlot/internal/runtime/docker/dockertest"
 )
 
-// macProgram builds the server with what a Mac has, and no more. The agents are in it, as in a release.
-func macProgram(t *testing.T, dir string) string {
-	t.Helper()
-	program := filepath.Join(dir, "sandlot")
-	binary(t) // its build has packed the agents
+// buildForMac builds the server with what a Mac has, and no more, once for all tests. The agents are in it, as in a
+// release, and no other program is beside it.
+var buildForMac = sync.OnceValues(func() (string, error) {
+	program, err := filepath.Abs("../bin/mac/sandlot")
+	if err != nil {
+		return "", err
+	}
 	build := exec.Command("go", "build", "-tags", "mac,agents", "-trimpath", "-ldflags", "-s -w", "-o", program,
 		"../cmd/sandlot")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if text, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, text)
+		return "", fmt.Errorf("%w\n%s", err, text)
+	}
+	return program, nil
+})
+
+func macProgram(t *testing.T) string {
+	t.Helper()
+	binary(t) // its build has packed the agents
+	program, err := buildForMac()
+	if err != nil {
+		t.Fatal(err)
 	}
 	return program
 }
@@ -159,7 +172,7 @@ func TestLikeAMac(t *testing.T) {
 	}
 	t.Cleanup(func() { os.RemoveAll(home) })
 	m := &mac{prepare(t), home}
-	m.program = macProgram(t, home)
+	m.program = macProgram(t)
 	m.env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + home, "SANDLOT_NETWORK_REGISTRIES=none",
 		"SANDLOT_POOL_SIZE=1"}
 	// Docker Desktop is installed, and does not run.

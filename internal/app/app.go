@@ -146,11 +146,11 @@ func open(ctx context.Context, c *config.Config, log *slog.Logger) (_ *App, err 
 	if err := choose(ctx, a.runtimes); err != nil {
 		return nil, err
 	}
-	hasHost := HasHost(ctx, a.runtimes)
-	if a.templates, err = Templates(c, log, hasHost, a.registries.Prepare); err != nil {
+	defaultTemplate, err := a.openTemplates(ctx)
+	if err != nil {
 		return nil, err
 	}
-	if err := a.openSessions(ctx, defaultTemplate(c, hasHost)); err != nil {
+	if err := a.openSessions(ctx, defaultTemplate); err != nil {
 		return nil, err
 	}
 	if err := a.openEdges(ctx); err != nil {
@@ -373,6 +373,7 @@ func (a *App) prewarm(p auth.Principal) {
 // startTasks starts everything that the server does by itself, until ctx ends.
 func (a *App) startTasks(background context.Context, tasks *sync.WaitGroup) {
 	tasks.Go(func() { a.reportRuntimes(background) })
+	tasks.Go(func() { a.settleHost(background) })
 	tasks.Go(func() { a.pool.Run(background) })
 	tasks.Go(func() { a.builder.Run(background) })
 	tasks.Go(func() { a.sessions.Run(background) })

@@ -18,23 +18,65 @@ import (
 	"sandlot/internal/template"
 )
 
-// hostTimeout is how long a Docker daemon may take to say whether it sees the server's files.
-const hostTimeout = 3 * time.Second
+const (
+	// hostTimeout is how long a Docker daemon may take to say whether it sees the server's files.
+	hostTimeout = 3 * time.Second
+	// startTimeout is how long the start of a server waits for that. Most daemons answer within some milliseconds.
+	startTimeout = 250 * time.Millisecond
+)
 
 // HasHost reports whether sandboxes of the default runtime, the first one, can be made of this machine's own programs.
 // A daemon that does not answer may be one that can.
 func HasHost(ctx context.Context, runtimes []sandbox.Runtime) bool {
+	has, err := askHost(ctx, hostTimeout, runtimes)
+	return has || err != nil
+}
+
+// askHost is HasHost. The error is of a daemon that does not answer in time.
+func askHost(ctx context.Context, timeout time.Duration, runtimes []sandbox.Runtime) (bool, error) {
 	if !platform.IsLinux {
-		return false
+		return false, nil
 	}
 	keeper, ok := runtimes[0].(sandbox.VolumeKeeper)
 	if !ok {
-		return true
+		return true, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, hostTimeout)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	keeps, err := keeper.KeepsVolumes(ctx)
-	return err != nil || !keeps
+	return err == nil && !keeps, err
+}
+
+// openTemplates makes the templates, and returns the default one. Whether there is the template host is asked again
+// when it is needed, and by settleHost, if the daemon does not say it at once.
+func (a *App) openTemplates(ctx context.Context) (first string, err error) {
+	has, askErr := askHost(ctx, startTimeout, a.runtimes)
+	has = has || askErr != nil
+	if a.templates, err = Templates(a.Config, a.log, has, a.registries.Prepare); err != nil {
+		return "", err
+	}
+	if askErr != nil {
+		instead := ""
+		if a.Config.Origin["default_template"] == "default" {
+			instead = withoutHost
+		}
+		a.templates.AskHost(instead, func(ctx context.Context) (bool, error) {
+			return askHost(ctx, hostTimeout, a.runtimes)
+		})
+	}
+	return defaultTemplate(a.Config, has), nil
+}
+
+// settleHost asks whether there is the template host until it is known.
+func (a *App) settleHost(ctx context.Context) {
+	const longest = 30 * time.Second
+	for pause := time.Second; a.templates.SettleHost(ctx) != nil; pause = min(2*pause, longest) {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+	}
 }
 
 // withoutHost is the default template of servers that have no template host.

@@ -52,8 +52,10 @@ type Set struct {
 	changed func()        // is called after the ready templates have changed; nil: nobody is to know
 	wake    chan struct{} // makes a Builder look for templates that wait
 
-	mu      sync.Mutex
-	entries []*entry
+	mu            sync.Mutex
+	entries       []*entry
+	host          *hostQuestion // nil: it is known whether there is a template host
+	insteadOfHost string        // what sessions get that ask for the template host; empty: nothing stands for it
 }
 
 // entry is one template.
@@ -108,9 +110,20 @@ var readyMadeTemplates = []config.Template{
 // OfferReadyMade lets sessions ask for the ready-made templates by their names, for a server whose sandboxes have no
 // template host: each is made, of its image alone, when it is first asked for. The one of that name is made at once.
 func (s *Set) OfferReadyMade(first string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.offerReadyMade(first)
+}
+
+// offerReadyMade is OfferReadyMade. The caller holds s.mu.
+func (s *Set) offerReadyMade(first string) {
 	for _, e := range s.entries {
-		if e.readyMade {
-			e.offered, e.plain = true, true
+		if !e.readyMade {
+			continue
+		}
+		e.offered = true
+		if e.state == Unbuilt { // else somebody has asked for it, with its packages
+			e.plain = true
 			if e.definition.Name == first {
 				e.state = Waiting
 			}
@@ -154,7 +167,7 @@ func (s *Set) Ready() (ready []*image.Template) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, e := range s.entries {
-		if e.template != nil {
+		if e.template != nil && (s.host == nil || e.definition.Name != hostName) {
 			ready = append(ready, e.template)
 		}
 	}
@@ -202,6 +215,9 @@ func (s *Set) names() []string {
 // choose returns the entry for a new session that asks for a name: the one of that name, else the first ready
 // one that provides it, else the first of the others.
 func (s *Set) choose(name string) (*entry, error) {
+	if name == hostName && s.insteadOfHost != "" {
+		name = s.insteadOfHost
+	}
 	if e := s.entry(name); e != nil && e.isOffered() {
 		return e, nil
 	}
@@ -239,6 +255,9 @@ func (s *Set) Check(name string) error {
 
 // Find implements session.Templates.
 func (s *Set) Find(ctx context.Context, name string) (*image.Template, error) {
+	if err := s.settleFor(ctx, name); err != nil {
+		return nil, err
+	}
 	return s.await(ctx, func() (*entry, error) { return s.choose(name) })
 }
 
@@ -249,7 +268,7 @@ func (s *Set) ofRecord(name string) *entry {
 		return e
 	}
 	for _, e := range s.entries {
-		if e.serves(name) && !e.readyMade && e.definition.Name != "host" {
+		if e.serves(name) && !e.readyMade && e.definition.Name != hostName {
 			return e
 		}
 	}

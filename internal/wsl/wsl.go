@@ -23,8 +23,23 @@ const Program = "wsl.exe"
 // timeout is how long programs of Windows, and a distribution that has to start, may take to answer.
 const timeout = 30 * time.Second
 
-// Here returns the distribution of WSL that this program runs in; empty: it runs in none.
-func Here() string { return os.Getenv("WSL_DISTRO_NAME") }
+// Here returns the distribution of WSL that this program runs in; empty: it runs in none. WSL says it in a variable,
+// which sudo drops; then the address of the root folder for Windows has it, such as \\wsl.localhost\Ubuntu\.
+func Here(ctx context.Context) string {
+	if name := os.Getenv("WSL_DISTRO_NAME"); name != "" {
+		return name
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	text, err := exec.CommandContext(ctx, "wslpath", "-w", "/").Output() // a part of WSL
+	parts := rootPattern.FindStringSubmatch(strings.TrimSpace(string(text)))
+	if err != nil || parts == nil {
+		return ""
+	}
+	return parts[1]
+}
+
+var rootPattern = regexp.MustCompile(`^\\\\wsl(?:\.localhost|\$)\\([^\\]+)\\?$`)
 
 // Arguments returns those with which Windows starts a program in a distribution. With an empty distribution or user it
 // is the default one. No shell reads the words.

@@ -30,6 +30,32 @@ func script(t *testing.T, path, text string) {
 	}
 }
 
+// TestHere: the distribution is found without its variable, too, as under sudo.
+func TestHere(t *testing.T) {
+	t.Setenv("WSL_DISTRO_NAME", "")
+	dir := t.TempDir()
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	if got := Here(t.Context()); got != "" {
+		t.Errorf("outside of WSL: %q", got)
+	}
+	for says, want := range map[string]string{`\\wsl.localhost\Ubuntu-24.04\`: "Ubuntu-24.04",
+		`\\wsl$\My Debian\`: "My Debian",
+		`\\wsl$\Debian`:     "Debian", `\\server\share\`: "", `C:\x\`: "", "": "", `\\wsl$\a\b`: ""} {
+		script(t, filepath.Join(dir, "wslpath"), `[ "$*" = "-w /" ] && printf '%s\n' '`+says+`'`)
+		if got := Here(t.Context()); got != want {
+			t.Errorf("%s: %q, want %q", says, got, want)
+		}
+	}
+	script(t, filepath.Join(dir, "wslpath"), "exit 1")
+	if got := Here(t.Context()); got != "" {
+		t.Errorf("wslpath fails, and: %q", got)
+	}
+	t.Setenv("WSL_DISTRO_NAME", "Own")
+	if got := Here(t.Context()); got != "Own" {
+		t.Errorf("with the variable: %q", got)
+	}
+}
+
 func TestRoot(t *testing.T) {
 	for settings, want := range map[string]string{"": "/mnt/", "[boot]\nsystemd=true\n": "/mnt/",
 		"[automount]\r\nroot = /\r\n":                                        "/",

@@ -24,6 +24,9 @@ import (
 const order = "/tmp/.hostile"
 
 func main() {
+	if len(os.Args) > 1 && os.Args[1] == wire.ConnectCommand { // started by the server, beside the agent
+		os.Exit(guest.Connect(os.Args[2:]))
+	}
 	c, err := guest.FromEnvironment()
 	if err != nil {
 		panic(err)

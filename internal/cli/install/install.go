@@ -42,7 +42,13 @@ type Program struct {
 	Usage  func(error) error // marks an error of how the program was called
 }
 
-type program struct{ Program }
+type program struct {
+	Program
+	system string // as in runtime.GOOS
+}
+
+// wslSettings is where a distribution of WSL has its settings. Tests have others.
+var wslSettings = "/etc/wsl.conf"
 
 // installFlags has the flags of `sandlot install`.
 type installFlags struct {
@@ -52,6 +58,7 @@ type installFlags struct {
 	stdio             bool   // the client starts the program, though a server runs
 	wsl               string // a distribution of WSL whose Sandlot a client of Windows starts; ownWSL: the default one
 	windows           bool   // the client is Windows's, and this program runs in WSL
+	here              string // the distribution of WSL in which this program runs; empty: none
 }
 
 // ownWSL stands for WSL's default distribution.
@@ -60,7 +67,11 @@ const ownWSL = "default"
 // Command returns `sandlot install`. With gives it the flag --json and the function to run.
 func Command(env Program,
 	with func(*cobra.Command, func(*cobra.Command, []string) error) *cobra.Command) *cobra.Command {
-	p := &program{env}
+	return (&program{env, platform.System}).command(with)
+}
+
+func (p *program) command(with func(*cobra.Command, func(*cobra.Command, []string) error) *cobra.Command,
+) *cobra.Command {
 	var f installFlags
 	c := &cobra.Command{
 		Use: "install CLIENT", Short: "Add Sandlot to the settings of an MCP client", Args: cobra.MaximumNArgs(1),
@@ -126,7 +137,7 @@ func (p *program) clients(name string) error {
 	var rows []row
 	home, _ := os.UserHomeDir()
 	for _, k := range clientconfig.All() {
-		file, err := k.File(platform.System, home, os.Getenv)
+		file, err := k.File(p.system, home, os.Getenv)
 		if err != nil {
 			return err
 		}
@@ -151,6 +162,7 @@ func (p *program) clients(name string) error {
 
 func (p *program) installInto(ctx context.Context, k clientconfig.Client, f installFlags) error {
 	s := f.server
+	f.here = wsl.Here(ctx)
 	file, err := p.fileOf(ctx, k, &f)
 	if err != nil {
 		return err
@@ -215,21 +227,22 @@ func (p *program) adviseRuntime(ctx context.Context) {
 // program runs in WSL and only Windows has the client.
 func (p *program) fileOf(ctx context.Context, k clientconfig.Client, f *installFlags) (string, error) {
 	home, _ := os.UserHomeDir()
-	file, err := k.File(platform.System, home, os.Getenv)
+	file, err := k.File(p.system, home, os.Getenv)
 	if f.file != "" {
 		file, err = f.file, nil
 	}
 	_, missing := os.Stat(filepath.Dir(file))
 	isSure := f.windows && f.file == ""
-	if wsl.Here() == "" || !isSure && (f.file != "" || err != nil || missing == nil) {
-		if f.windows && wsl.Here() == "" {
-			return "", p.Usage(errors.New("--windows is for a Sandlot that runs in WSL, and WSL_DISTRO_NAME, which " +
-				"says so, is not set. In WSL, run this as yourself in a terminal of the distribution, without " +
-				"sudo; on Windows itself, leave --windows out"))
+	if f.here == "" || !isSure && (f.file != "" || err != nil || missing == nil) {
+		if f.windows && f.here == "" {
+			return "", p.Usage(errors.New("--windows is for a Sandlot that runs in WSL, and neither WSL_DISTRO_NAME " +
+				"nor `wslpath -w /` says in which distribution. In WSL, run this in a terminal of the distribution; " +
+				"if you need sudo, as `sudo --preserve-env=WSL_DISTRO_NAME,WSL_INTEROP`. On Windows itself, leave " +
+				"--windows out"))
 		}
 		return file, err
 	}
-	settings, _ := os.ReadFile("/etc/wsl.conf")
+	settings, _ := os.ReadFile(wslSettings)
 	theirs, windowsErr := windowsFile(ctx, k, wsl.Root(string(settings)))
 	_, missing = os.Stat(filepath.Dir(theirs))
 	switch {
@@ -240,7 +253,7 @@ func (p *program) fileOf(ctx context.Context, k clientconfig.Client, f *installF
 	}
 	f.windows = true
 	fmt.Fprintf(p.Err, "note: this machine's Windows has %s, and the distribution %s has not; this is for Windows's\n",
-		k.Title, wsl.Here())
+		k.Title, f.here)
 	return theirs, nil
 }
 
@@ -292,7 +305,7 @@ func (p *program) setAddress(ctx context.Context, k clientconfig.Client, f insta
 			fmt.Fprintf(p.Err, "note: wherever it is started, its settings are those of %s\n", abs)
 		}
 		if f.windows {
-			s.Args = wsl.Arguments(wsl.Here(), os.Getenv("USER"), append([]string{s.Program}, s.Args...)...)
+			s.Args = wsl.Arguments(f.here, os.Getenv("USER"), append([]string{s.Program}, s.Args...)...)
 			s.Program = wsl.Program
 		}
 		return true, nil

@@ -29,7 +29,7 @@ func BaseArchive(t testing.TB) string {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	path := filepath.Join(dir, "base-2.tar")
+	path := filepath.Join(dir, "base-3.tar")
 	defer lock(t, path+".lock")()
 	if _, err := os.Stat(path); err == nil {
 		return path
@@ -37,7 +37,7 @@ func BaseArchive(t testing.TB) string {
 	Install(t, "mmdebstrap", "mmdebstrap")
 	Install(t, "npm", "npm")
 	cmd := exec.Command("mmdebstrap", "--variant=minbase",
-		"--include=python3-minimal,python3,python3-pip,nodejs,ca-certificates,bash,procps,git",
+		"--include=python3-minimal,python3,python3-pip,python3-venv,nodejs,ca-certificates,bash,procps,git,curl",
 		"--dpkgopt=path-exclude=/usr/share/doc/*", "--dpkgopt=path-exclude=/usr/share/man/*",
 		"--dpkgopt=path-exclude=/usr/share/locale/*",
 		// Debian's own npm needs 300 packages more. This one is the last for Debian's Node.

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -44,6 +43,7 @@ func Inspect(ctx context.Context, c Config) ([]Process, error) {
 	r.instance = string(instance)
 	var mu sync.Mutex
 	var alive []Process
+	seesProcesses := sync.OnceValue(func() bool { return r.seesProcesses() }) // the client is eachRunning's
 	err = r.eachRunning(ctx, labelInstance+"="+r.instance, func(labels map[string]string) {
 		if !validID.MatchString(labels[labelID]) {
 			return
@@ -53,7 +53,7 @@ func Inspect(ctx context.Context, c Config) ([]Process, error) {
 		if !running {
 			return
 		}
-		if !strings.HasPrefix(r.client.DaemonHost(), "unix://") {
+		if !seesProcesses() {
 			p.PID = 0
 		}
 		mu.Lock()
