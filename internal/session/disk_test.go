@@ -161,7 +161,7 @@ func TestDueSessions(t *testing.T) {
 		}
 		first.disk.Changed()
 		if n := due(now); n != 0 {
-			t.Error("it is due before its rest has ended")
+			t.Error("it is due before its pause has ended")
 		}
 		if n := due(now.Add(31 * time.Second)); n != 1 {
 			t.Error("it is not due though it was used")

@@ -48,7 +48,7 @@ func (s *Sessions) VariablesOf(owner, id string) (map[string]string, error) {
 type Reveal func(ctx context.Context, env map[string]string) (map[string]string, error)
 
 // UseVariables gives the sandbox the session's variables, before a call starts a program in it or runs code. Those of
-// the program alone are given too, for NoteSecrets. A session that was created for the call, and cannot have them, ends.
+// the program alone are given too, for NoteSecrets. A session that was made for the call ends if it cannot have them.
 func (l *Lease) UseVariables(ctx context.Context, reveal Reveal, own ...map[string]string) error {
 	err := l.NoteSecrets(own...)
 	if err == nil {

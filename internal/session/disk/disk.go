@@ -23,8 +23,8 @@ type Use struct {
 const (
 	// Tick is the time between two looks at which workspaces are to be measured.
 	Tick = time.Second
-	// rest is how many times as long as a workspace took to measure it is not measured again.
-	rest = 20
+	// pause is how many times as long as a workspace took to measure it is not measured again.
+	pause = 20
 	// live is the time after which the workspace of a sandbox that lives is measured though no call has used it: its
 	// programs may write.
 	live = time.Minute
@@ -98,10 +98,10 @@ func (u *Use) Measure(size func() (bytes int64, at time.Time, err error)) error 
 	took := time.Since(began)
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.measuring, u.next = false, began.Add(took+max(Tick, rest*took))
+	u.measuring, u.next = false, began.Add(took+max(Tick, pause*took))
 	switch {
 	case err != nil:
-		u.changed, u.next = true, began.Add(took+max(live, rest*took))
+		u.changed, u.next = true, began.Add(took+max(live, pause*took))
 	case u.replaced != replaced:
 		u.changed, u.next = true, time.Time{}
 	case at.Before(began): // the runtime has measured it before

@@ -25,7 +25,7 @@ type Record struct {
 	Slept     time.Time       // when it was put to sleep last
 	Network   NetworkOverride // what the operator set for this session alone
 	Variables []byte          // sealed; nil: it has none. They never change
-	Secrets   []string        // names of those whose values it may have in its memory and its files; see session.Lease.NoteSecrets
+	Secrets   []string        // names of those whose values it may have; see session.Lease.NoteSecrets
 	// Traffic is what all its sandboxes have sent and received. PutSession does not
 	// change the stored value; PutCounts does.
 	Traffic egress.Traffic
