@@ -41,7 +41,7 @@ func TestManyAsleep(t *testing.T) {
 		return
 	}
 	for slept := 0; slept < many; { // one after the other
-		until(t, fmt.Sprintf("more than %d of %d sessions sleep", slept, many), func() bool { return s.asleep() > slept })
+		until(t, fmt.Sprintf("more than %d sessions sleep", slept), func() bool { return s.asleep() > slept })
 		slept = s.asleep()
 	}
 	t.Logf("%d sessions sleep after %v; their images have %.1f MB each, the server has %d MB", many,
@@ -71,7 +71,7 @@ func TestManyAsleep(t *testing.T) {
 			}
 		})
 	})
-	t.Logf("all were woken, asked and ended in %v; the server had %d MB at most; calls of a session that is awake took "+
+	t.Logf("all were woken, asked and ended in %v; the server had %d MB at most; calls of one that is awake took "+
 		"%v before and %v meanwhile (medians of %d and %d)", time.Since(began).Round(time.Second), most.Load()>>20,
 		middle(quiet), middle(busy), len(quiet), len(busy))
 	if most.Load() > 512<<20 {
@@ -110,8 +110,8 @@ func (c *client) watch(id string, meanwhile func()) (took []time.Duration) {
 		case <-time.After(50 * time.Millisecond):
 		}
 		began := time.Now()
-		if r, err := c.try(c.t.Context(), "execute_code", args{"code": "y += 1; y - y", "session_id": id}); err != nil ||
-			r.Text != "0" {
+		a := args{"code": "y += 1; y - y", "session_id": id}
+		if r, err := c.try(c.t.Context(), "execute_code", a); err != nil || r.Text != "0" {
 			c.t.Errorf("the session that is awake: %v %+v", err, r)
 			<-over
 			return took
