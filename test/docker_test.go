@@ -21,9 +21,10 @@ import (
 //
 // A daemon is on the server's machine (TestDocker), or elsewhere, as a Mac's is (TestMac). onBoth are the tests that
 // depend on where it is, and run with both: files, folders and disks, the way out and the ways in, servers and
-// sandboxes that are killed, and what tries to leave a sandbox. All others run once. onDocker are those whose subject is the
-// kernel that server and sandboxes share, or the broker and the agent under load. onElsewhere are those that are the
-// same wherever the daemon is, since only the server and the agent take part: together both daemons cover each test.
+// sandboxes that are killed, and what tries to leave a sandbox. All others run once. onDocker are those whose subject
+// is the kernel that server and sandboxes share, or the broker and the agent under load. onElsewhere are those that are
+// the same wherever the daemon is, since only the server and the agent take part: together both daemons cover each
+// test.
 var onBoth = map[string]func(*testing.T){
 	"TestCode": TestCode, "TestFiles": TestFiles, "TestFilesAPI": TestFilesAPI, "TestVolumes": TestVolumes,
 	"TestFolders": TestFolders, "TestDiskFull": TestDiskFull,

@@ -2,14 +2,11 @@ package test
 
 import (
 	"encoding/json"
-	"flag"
 	"fmt"
-	"math/rand/v2"
 	"net/http"
 	"os"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 )
@@ -195,82 +192,6 @@ func sessionStatus(c *client, id string) any {
 		}
 	}
 	return nil
-}
-
-var asleepKills = flag.Int("asleep-kills", 8, "how often TestKilledAsleep kills something")
-
-// TestKilledAsleep kills the server, or processes of sandlot-runsc, sandboxes among them, again and again while
-// sessions fall asleep and wake. Each session has its variables afterwards, or its user is told that they are gone;
-// nothing is left.
-func TestKilledAsleep(t *testing.T) {
-	t.Parallel()
-	s := start(t, sleepy...)
-	c := s.connect(older, "", nil)
-	sessions := map[string]int{} // what x is
-	for range 3 {
-		sessions[c.code("new", "x = 0\nopen('/workspace/f', 'w').write('kept')").session()] = 0
-	}
-	kept, slept, told := 0, 0, 0
-	for round := range *asleepKills {
-		time.Sleep(time.Duration(500+rand.IntN(1500)) * time.Millisecond)
-		what := rand.IntN(3)
-		if what != 0 {
-			s.killRunsc()
-		}
-		if what != 1 {
-			s.kill()
-			transport.CloseIdleConnections()
-			s.launch()
-			c = s.connect(older, "", nil)
-		}
-		for id, x := range sessions {
-			if sessionStatus(c, id) == "hibernated" {
-				slept++
-			}
-			lost := false
-			r, err := c.try(t.Context(), "execute_code", args{"code": "globals().get('x')", "session_id": id})
-			for range 20 { // the call during which its sandbox ends is told so
-				if err == nil {
-					break
-				}
-				lost = lost || strings.Contains(err.Error(), "are gone")
-				time.Sleep(200 * time.Millisecond)
-				r, err = c.try(t.Context(), "execute_code", args{"code": "globals().get('x')", "session_id": id})
-			}
-			if err != nil {
-				t.Fatalf("round %d: %v", round, err)
-			}
-			switch lost = lost || strings.Contains(r.All, "are gone"); {
-			case !lost && r.Text == fmt.Sprint(x):
-				kept++
-			case !lost:
-				t.Errorf("round %d: x is %q, not %d, and nobody was told", round, r.All, x)
-			default:
-				told++
-			}
-			sessions[id] = round
-			r = c.code(id, fmt.Sprintf("x = %d; open('/workspace/f').read()", round))
-			if !strings.Contains(r.All, "'kept'") {
-				t.Errorf("round %d: its files are gone: %q", round, r.All)
-			}
-		}
-	}
-	t.Logf("variables were kept %d times, and lost %d times; %d times a session slept", kept, told, slept)
-	if kept < *asleepKills || slept == 0 {
-		t.Errorf("variables were kept %d times, and %d times a session slept", kept, slept)
-	}
-}
-
-// killRunsc kills one process of the server's that is sandlot-runsc, if there is one.
-func (s *server) killRunsc() {
-	all := s.running()
-	if len(all) == 0 {
-		return
-	}
-	var pid int
-	if _, err := fmt.Sscanf(all[rand.IntN(len(all))], "process %d", &pid); err == nil && pid > 1 {
-		_ = syscall.Kill(pid, syscall.SIGKILL)
-	}
 }
 
 // TestOnStop: what runs after the server was stopped, what the next one still has, and what users are told. Without the

@@ -1,21 +1,14 @@
 package test
 
 import (
-	"flag"
 	"fmt"
-	"math/rand/v2"
 	"net/http"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 )
-
-// snapshotKills is how many times TestKilledCopying kills the server.
-var snapshotKills = flag.Int("snapshot-kills", 4, "how many times the server is killed while it copies sessions")
 
 // TestSnapshot: a session goes back to what it was, with variables, processes and files, and copies of it live.
 func TestSnapshot(t *testing.T) {
@@ -262,77 +255,4 @@ func TestCannotCopy(t *testing.T) {
 		}
 		c.want(id, "x", "1")
 	}
-}
-
-// TestKilledCopying kills the server again and again while it makes snapshots, restores and copies. The session has
-// one of its states afterwards, or its user is told, and nothing is left of what was not finished.
-func TestKilledCopying(t *testing.T) {
-	t.Parallel()
-	s := start(t, "SANDLOT_POOL_SIZE=0")
-	c := s.connect(older, "", nil)
-	id := c.code("new", "x = 0; _ = open('/workspace/f', 'w').write('0')").session()
-	c.call("snapshot_session", args{"session_id": id, "name": "zero"})
-	possible := []string{"(0, '0')"}
-	for round := 1; round <= *snapshotKills; round++ {
-		state := fmt.Sprintf("(%d, '%d')", round, round)
-		c.code(id, fmt.Sprintf("x = %d; _ = open('/workspace/f', 'w').write('%d')", round, round))
-		possible = append(possible[:1], state)
-		tool, a := "snapshot_session", args{"session_id": id, "name": fmt.Sprintf("round-%d", round)}
-		switch round % 3 {
-		case 1:
-			tool, a = "restore_snapshot", args{"name": "zero"}
-		case 2:
-			tool, a = "fork_session", args{"session_id": id, "count": 2}
-		}
-		ended := make(chan struct{})
-		go func() {
-			defer close(ended)
-			_, _ = c.try(t.Context(), tool, a)
-		}()
-		time.Sleep(time.Duration(rand.IntN(1000)) * time.Millisecond)
-		s.kill()
-		<-ended
-		transport.CloseIdleConnections()
-		s.launch()
-		c = s.connect(older, "", nil)
-		r := c.code(id, "globals().get('x'), open('/workspace/f').read()")
-		if told := strings.Contains(r.All, "are gone"); !told && !slices.Contains(possible, r.Text) {
-			t.Errorf("round %d, %s: %q, and nobody was told", round, tool, r.All)
-		} else {
-			t.Logf("round %d, %s: %q, told: %t", round, tool, r.Text, told)
-		}
-		s.ownsAll(t, c, fmt.Sprintf("round %d, %s", round, tool), id)
-	}
-	c.call("restore_snapshot", args{"name": "zero"})
-	c.want(id, "x, open('/workspace/f').read()", "(0, '0')")
-	s.dropSnapshots(c)
-}
-
-// ownsAll ends all sessions but one, and checks that each image, workspace and sandbox belongs to a snapshot or a
-// session.
-func (s *server) ownsAll(t *testing.T, c *client, what, id string) {
-	t.Helper()
-	count := func(tool, list string) []any { return c.call(tool, nil).Fields[list].([]any) }
-	for _, e := range count("get_sessions", "sessions") {
-		if m := e.(map[string]any); m["session_id"] != id && m["home"] != true {
-			c.call("stop_session", args{"session_id": m["session_id"]})
-		}
-	}
-	var images, workspaces, sandboxes []string
-	var sessions, snapshots []any
-	for range 300 {
-		sessions, snapshots = count("get_sessions", "sessions"), count("list_snapshots", "snapshots")
-		images, _ = filepath.Glob(filepath.Join(s.State, "frozen", "*"))
-		hidden, _ := filepath.Glob(filepath.Join(s.State, "frozen", ".*"))
-		images = append(images, hidden...)
-		workspaces, _ = filepath.Glob(filepath.Join(s.State, "workspaces", strings.Repeat("?", 26)))
-		sandboxes = s.folders()
-		if len(images) == len(snapshots) && len(workspaces) == len(snapshots)+len(sessions) &&
-			len(sandboxes) == len(sessions) {
-			return
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
-	t.Fatalf("%s: sessions %v, snapshots %v, images %q, workspaces %q, sandboxes %q", what, sessions, snapshots, images,
-		workspaces, sandboxes)
 }

@@ -82,7 +82,6 @@ func (BeforeInput) Props() []tool.Prop {
 func (BeforeInput) implies() []policy.Operation  { return append(secrets, policy.SnapshotCreate) }
 func (RestoreInput) implies() []policy.Operation { return secrets }
 func (ForkInput) implies() []policy.Operation    { return secrets }
-
 var secrets = []policy.Operation{policy.SecretUse}
 
 // snapshotBefore makes the snapshot that a call asks for, and returns its name.

@@ -90,8 +90,8 @@ func (s *Set) settleFor(ctx context.Context, name string) error {
 	if err := s.SettleHost(ctx); err != nil {
 		advice := sandbox.Advice(err)
 		if !errors.Is(err, sandbox.ErrUnavailable) {
-			advice = "the runtime does not say how it makes sandboxes. Ask the operator of this server, who sees why in " +
-				"its log"
+			advice = "the runtime does not say how it makes sandboxes. Ask the operator of this server, who sees why " +
+				"in its log"
 			s.log.Warn("it is not known whether there is the template host", "error", err)
 		}
 		return fault.Wrap(fault.SandboxCreation, err, "%s", advice).With("template", hostName)

@@ -151,8 +151,8 @@ func TestEveryPlaceFromWSL(t *testing.T) {
 			command(t, "linux", id, "--windows", "--yes")
 			file := strings.NewReplacer(`\`, "/", "Roaming", "AppData/Roaming", "Local", "AppData/Local").Replace(place[1])
 			got := entry(t, filepath.Join(root+"c/Users/me", file))
-			if want := append([]string{wsl.Program}, wsl.Arguments("Ubuntu-24.04", "me", self, "stdio")...); !slices.Equal(
-				got, want) {
+			want := append([]string{wsl.Program}, wsl.Arguments("Ubuntu-24.04", "me", self, "stdio")...)
+			if !slices.Equal(got, want) {
 				t.Errorf("%q, want %q", got, want)
 			}
 			k, err := clientconfig.Find(id)

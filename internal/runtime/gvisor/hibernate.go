@@ -108,7 +108,7 @@ func (r *Runtime) writeFrozen(ctx context.Context, b *box, info *frozen.Info, te
 	if err != nil {
 		return err
 	}
-	if err := r.runRunsc(ctx, b, "checkpoint", "-image-path", dir, "-leave-running", "-compression", "none",
+	if err := r.runBound(ctx, b, "checkpoint", "-image-path", dir, "-leave-running", "-compression", "none",
 		"-exclude-committed-zero-pages", spec.ID); err != nil {
 		return err
 	}

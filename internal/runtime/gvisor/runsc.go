@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -63,6 +64,16 @@ var maxDescriptors = sync.OnceValue(func() int {
 // runRunsc runs one of runsc's commands. An error contains the command's output.
 func (r *Runtime) runRunsc(ctx context.Context, b *box, args ...string) error {
 	return runCommand(r.command(ctx, b, args...), args[0])
+}
+
+// runBound is runRunsc with a command that ends when this process does: the next server removes what it has not
+// finished, and `checkpoint` would make its folder again.
+func (r *Runtime) runBound(ctx context.Context, b *box, args ...string) error {
+	runtime.LockOSThread() // the signal comes when the thread ends
+	defer runtime.UnlockOSThread()
+	cmd := r.command(ctx, b, args...)
+	cmd.SysProcAttr.Pdeathsig = unix.SIGKILL
+	return runCommand(cmd, args[0])
 }
 
 func runCommand(cmd *exec.Cmd, name string) error {
