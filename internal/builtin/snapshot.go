@@ -79,11 +79,9 @@ func (BeforeInput) Props() []tool.Prop {
 }
 
 // implies implements implying; see tool.Call.Reveal. What is copied may have secrets in its memory and its files.
-func (BeforeInput) implies() []policy.Operation  { return append(secrets, policy.SnapshotCreate) }
-func (RestoreInput) implies() []policy.Operation { return secrets }
-func (ForkInput) implies() []policy.Operation    { return secrets }
-
-var secrets = []policy.Operation{policy.SecretUse}
+func (BeforeInput) implies() []policy.Operation  { return []policy.Operation{policy.SecretUse, policy.SnapshotCreate} }
+func (RestoreInput) implies() []policy.Operation { return []policy.Operation{policy.SecretUse} }
+func (ForkInput) implies() []policy.Operation    { return []policy.Operation{policy.SecretUse} }
 
 // snapshotBefore makes the snapshot that a call asks for, and returns its name.
 func (t *Tools) snapshotBefore(ctx context.Context, c tool.Call, in BeforeInput, sessionID string) (string, error) {
