@@ -79,7 +79,9 @@ func (BeforeInput) Props() []tool.Prop {
 }
 
 // implies implements implying; see tool.Call.Reveal. What is copied may have secrets in its memory and its files.
-func (BeforeInput) implies() []policy.Operation  { return []policy.Operation{policy.SecretUse, policy.SnapshotCreate} }
+func (BeforeInput) implies() []policy.Operation {
+	return []policy.Operation{policy.SecretUse, policy.SnapshotCreate}
+}
 func (RestoreInput) implies() []policy.Operation { return []policy.Operation{policy.SecretUse} }
 func (ForkInput) implies() []policy.Operation    { return []policy.Operation{policy.SecretUse} }
 
