@@ -137,8 +137,7 @@ func (t *Tools) restoreSnapshot(ctx context.Context, c tool.Call, in RestoreInpu
 }
 
 func (t *Tools) removeSnapshot(ctx context.Context, c tool.Call, in SnapshotName) (*tool.Result, error) {
-	err := t.Snapshots.Remove(ctx, c.Principal, in.Name)
-	return textResult(&in, fmt.Sprintf("Snapshot %s removed", in.Name)), err
+	return textResult(&in, fmt.Sprintf("Snapshot %s removed", in.Name)), t.Snapshots.Remove(ctx, c.Principal, in.Name)
 }
 
 func (t *Tools) forkSession(ctx context.Context, c tool.Call, in ForkInput) (*tool.Result, error) {
