@@ -79,10 +79,11 @@ func (BeforeInput) Props() []tool.Prop {
 }
 
 // implies implements implying; see tool.Call.Reveal. What is copied may have secrets in its memory and its files.
-func (BeforeInput) implies() []policy.Operation  { return append(secrets, policy.SnapshotCreate) }
-func (RestoreInput) implies() []policy.Operation { return secrets }
-func (ForkInput) implies() []policy.Operation    { return secrets }
-var secrets = []policy.Operation{policy.SecretUse}
+func (BeforeInput) implies() []policy.Operation {
+	return []policy.Operation{policy.SecretUse, policy.SnapshotCreate}
+}
+func (RestoreInput) implies() []policy.Operation { return []policy.Operation{policy.SecretUse} }
+func (ForkInput) implies() []policy.Operation    { return []policy.Operation{policy.SecretUse} }
 
 // snapshotBefore makes the snapshot that a call asks for, and returns its name.
 func (t *Tools) snapshotBefore(ctx context.Context, c tool.Call, in BeforeInput, sessionID string) (string, error) {
@@ -136,8 +137,7 @@ func (t *Tools) restoreSnapshot(ctx context.Context, c tool.Call, in RestoreInpu
 }
 
 func (t *Tools) removeSnapshot(ctx context.Context, c tool.Call, in SnapshotName) (*tool.Result, error) {
-	err := t.Snapshots.Remove(ctx, c.Principal, in.Name)
-	return textResult(&in, fmt.Sprintf("Snapshot %s removed", in.Name)), err
+	return textResult(&in, fmt.Sprintf("Snapshot %s removed", in.Name)), t.Snapshots.Remove(ctx, c.Principal, in.Name)
 }
 
 func (t *Tools) forkSession(ctx context.Context, c tool.Call, in ForkInput) (*tool.Result, error) {
