@@ -29,13 +29,19 @@ type usage struct {
 
 func use(t *testing.T, s *server) usage {
 	t.Helper()
+	return useAs(t, s, s.token("eye", "--metrics"))
+}
+
+// useAs is use with a token that may see the metrics.
+func useAs(t *testing.T, s *server, eye string) usage {
+	t.Helper()
 	u := usage{memory: memory(t, s.cmd.Process.Pid), sandboxes: len(boxes(t, s))}
 	fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", s.cmd.Process.Pid))
 	if err != nil {
 		t.Fatal(err)
 	}
 	u.files = len(fds)
-	_, _, text := s.request("GET", "/metrics", nil, "Authorization", "Bearer "+s.token("eye", "--metrics"))
+	_, _, text := s.request("GET", "/metrics", nil, "Authorization", "Bearer "+eye)
 	for line := range strings.Lines(text) {
 		if v, ok := strings.CutPrefix(line, "go_goroutines "); ok {
 			fmt.Sscan(v, &u.goroutines)

@@ -1,0 +1,81 @@
+package test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestServersOfCopies: after a session went back to a snapshot, was copied, or slept, its third-party servers answer,
+// and commands of the command line wake it.
+func TestServersOfCopies(t *testing.T) {
+	t.Parallel()
+	s := start(t, "SANDLOT_POOL_SIZE=0")
+	s.put("", "odd.py")
+	c := s.connect(older, "", nil)
+	proven(t, c, "home")
+	say := c.odd("odd", "plain", nil).exposed(t, "say")
+	answers := func(when string) {
+		t.Helper()
+		if r := c.call(say, args{"text": "hi"}); r.Text != "odd: hi" {
+			t.Errorf("%s the server says %q", when, r.All)
+		}
+	}
+	answers("at first")
+	c.code("home", "x = 41")
+	c.call("snapshot_session", args{"session_id": "home", "name": "first"})
+	answers("after a snapshot")
+	c.code("home", "x = 0")
+	c.call("restore_snapshot", args{"name": "first"})
+	answers("after going back")
+	c.want("home", "x", "41")
+	r := c.call("fork_session", args{"session_id": "home"})
+	answers("after a copy was made")
+	copied := r.Fields["copies"].([]any)[0].(string)
+	if r := c.shell(copied, "pgrep -fc 'odd[.]py'"); r.Text != "0" {
+		t.Errorf("the servers of the home run in its copy, where nobody calls them: %q", r.All)
+	}
+	for name, command := range map[string][]string{"exec": {"exec", "--session", "home", "--", "echo", "awake"},
+		"shell": {"shell", "--session", "home"}} {
+		s.stop()
+		s.launch()
+		if out, errs, code := s.cliIn("echo awake\n", command...); code != 0 || !strings.Contains(out, "awake") {
+			t.Errorf("%s in a session that sleeps: %d %q %q", name, code, out, errs)
+		}
+		c = s.connect(older, "", nil)
+		c.want("home", "x", "41")
+		answers("after " + name + " in a session that slept")
+	}
+}
+
+// TestNumPyOfCopies: the random numbers of NumPy's functions differ in the copies of a session. A generator that the
+// program has made itself goes on as it was.
+func TestNumPyOfCopies(t *testing.T) {
+	t.Parallel()
+	s := start(t, append(registries(), "SANDLOT_POOL_SIZE=0")...)
+	c := s.connect(older, "", nil)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	r, err := c.try(ctx, "execute_command", args{"session_id": "new", "timeout": 290,
+		"command": "pip install -q --target /workspace/py numpy && echo installed"})
+	if err != nil || !strings.Contains(r.Text, "installed") {
+		t.Fatalf("%v %q", err, tail(r.All, 1500))
+	}
+	id := r.session()
+	c.code(id, "import sys; sys.path.insert(0, '/workspace/py'); import numpy\n"+
+		"numpy.random.seed(1); own = numpy.random.default_rng(1)")
+	seen, owns := map[string]bool{}, map[string]bool{}
+	all := []string{id}
+	for _, copied := range c.call("fork_session", args{"session_id": id, "count": 2}).Fields["copies"].([]any) {
+		all = append(all, copied.(string))
+	}
+	for _, session := range all {
+		r := c.code(session, "print(numpy.random.random(3)); print(own.random(3))")
+		legacy, own, _ := strings.Cut(r.Text, "\n")
+		seen[legacy], owns[own] = true, true
+	}
+	if len(seen) != 3 || len(owns) != 1 {
+		t.Errorf("of three sessions the random numbers are %v, and those of their own generators %v", seen, owns)
+	}
+}
