@@ -47,11 +47,13 @@ func TestServersOfCopies(t *testing.T) {
 		c.want("home", "x", "41")
 		answers("after " + name + " in a session that slept")
 	}
+	c.call("stop_session", args{"session_id": copied})
+	c.call("remove_snapshot", args{"name": "first"})
 }
 
-// TestNumPyOfCopies: the random numbers of NumPy's functions differ in the copies of a session. A generator that the
+// TestNumpyOfCopies: the random numbers of the functions of numpy differ in the copies of a session. A generator that the
 // program has made itself goes on as it was.
-func TestNumPyOfCopies(t *testing.T) {
+func TestNumpyOfCopies(t *testing.T) {
 	t.Parallel()
 	s := start(t, append(registries(), "SANDLOT_POOL_SIZE=0")...)
 	c := s.connect(older, "", nil)

@@ -213,6 +213,9 @@ func (c *Client) admit(ctx context.Context, conn net.Conn) (purpose wire.Purpose
 		expected = c.claim(t)
 		return expected != nil
 	})
+	if a, ok := c.sandbox.(sandbox.Admitter); ok && err == nil && expected == nil {
+		err = a.Admitted()
+	}
 	return purpose, expected, err
 }
 

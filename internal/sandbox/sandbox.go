@@ -131,6 +131,11 @@ type Sandbox interface {
 	Stop(ctx context.Context) error
 }
 
+// Admitter is a Sandbox that is told when a connection that Connect has returned has said the agent's secret.
+type Admitter interface {
+	Admitted() error
+}
+
 // Resizer is a Sandbox whose limits can change while it runs.
 type Resizer interface {
 	Resize(ctx context.Context, l Limits) error

@@ -85,10 +85,15 @@ func (b *box) Connect(ctx context.Context) (net.Conn, error) {
 	if l != nil {
 		return l.Accept(ctx)
 	}
-	if f == nil {
-		return nil, sandbox.ErrGone
-	}
 	return f.Accept(ctx)
+}
+
+// Admitted implements sandbox.Admitter.
+func (b *box) Admitted() error {
+	b.mu.Lock()
+	f := b.socket
+	b.mu.Unlock()
+	return f.RemoveSecret()
 }
 
 // wakeAgent makes the agent of a recovered sandbox dial at once. Without the signal it dials some seconds later.

@@ -173,14 +173,15 @@ func (b *box) markExited() {
 }
 
 // Connect implements sandbox.Sandbox.
-func (b *box) Connect(ctx context.Context) (net.Conn, error) {
+func (b *box) Connect(ctx context.Context) (net.Conn, error) { return b.folder().Accept(ctx) }
+
+// Admitted implements sandbox.Admitter.
+func (b *box) Admitted() error { return b.folder().RemoveSecret() }
+
+func (b *box) folder() *socket.Folder {
 	b.mu.Lock()
-	f := b.socket
-	b.mu.Unlock()
-	if f == nil {
-		return nil, sandbox.ErrGone
-	}
-	return f.Accept(ctx)
+	defer b.mu.Unlock()
+	return b.socket
 }
 
 // Status implements sandbox.Sandbox.

@@ -1,5 +1,5 @@
 // Package socket is the host's end of a sandbox's socket folder: the socket that the agent dials, and the file
-// with the agent's secret, which is there only until the agent has dialed.
+// with the agent's secret, which is there only until the agent has said it.
 package socket
 
 import (
@@ -17,7 +17,7 @@ import (
 	"sandlot/internal/sandbox"
 )
 
-// Folder is a socket folder with a listening socket.
+// Folder is a socket folder with a listening socket. A nil *Folder is one that is closed.
 type Folder struct {
 	dir      string
 	listener *net.UnixListener
@@ -53,8 +53,9 @@ func Listen(dir string) (*Folder, error) {
 	return &Folder{dir: dir, listener: l, closed: make(chan struct{})}, nil
 }
 
-// WriteSecret writes the file with the agent's secret, with that mode whatever the umask is. Accept removes it when
-// the agent has dialed: until then no program of a user runs in the sandbox.
+// WriteSecret writes the file with the agent's secret, with that mode whatever the umask is. It stays until
+// RemoveSecret. In a sandbox that boots no program of a user runs until then; in one that wakes they do, and who reads
+// the secret can be the agent of this one sandbox.
 func (f *Folder) WriteSecret(secret []byte, mode os.FileMode) error {
 	path := filepath.Join(f.dir, wire.SecretFile)
 	if err := os.WriteFile(path, []byte(hex.EncodeToString(secret)), 0o600); err != nil {
@@ -63,9 +64,12 @@ func (f *Folder) WriteSecret(secret []byte, mode os.FileMode) error {
 	return os.Chmod(path, mode)
 }
 
-// Accept waits for the agent's next connection, and removes the secret's file. It is never called twice at a time. It
+// Accept waits for the agent's next connection. It is never called twice at a time. It
 // returns sandbox.ErrGone once the folder is closed, or the socket is of no use any more.
 func (f *Folder) Accept(ctx context.Context) (net.Conn, error) {
+	if f == nil {
+		return nil, sandbox.ErrGone
+	}
 	stop := context.AfterFunc(ctx, func() { f.listener.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	for {
@@ -77,10 +81,6 @@ func (f *Folder) Accept(ctx context.Context) (net.Conn, error) {
 		}
 		c, err := f.listener.AcceptUnix()
 		if err == nil {
-			if err = f.removeSecret(); err != nil {
-				c.Close()
-				return nil, fmt.Errorf("%w: %w", sandbox.ErrGone, err)
-			}
 			return c, nil
 		}
 		select {
@@ -102,7 +102,12 @@ func (f *Folder) Accept(ctx context.Context) (net.Conn, error) {
 	}
 }
 
-func (f *Folder) removeSecret() error {
+// RemoveSecret removes the secret's file when a connection has said the secret. An agent that wakes may dial with the
+// secret of before, and reads the file when that was refused.
+func (f *Folder) RemoveSecret() error {
+	if f == nil {
+		return nil
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.secretRemoved {

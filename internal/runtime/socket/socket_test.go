@@ -15,7 +15,7 @@ import (
 	"sandlot/internal/sandbox"
 )
 
-// TestFolder: the secret's file is there until the first connection, a later server takes over the folder, and
+// TestFolder: the secret's file is there until it was said, a later server takes over the folder, and
 // closing ends whoever waits.
 func TestFolder(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), strings.Repeat("long", 40)) // too long for the address of a socket
@@ -55,6 +55,9 @@ func TestFolder(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.Close()
+		if err := f.RemoveSecret(); err != nil {
+			t.Fatal(err)
+		}
 		if _, err := os.Stat(file); !errors.Is(err, os.ErrNotExist) {
 			t.Error("the secret's file is still there:", err)
 		}
