@@ -86,6 +86,7 @@ func ClientAfter(file, host, context string) (*Daemon, error) {
 		options = []client.Opt{client.WithHost(m.usual().address), client.WithDialContext(d.search.dial),
 			client.WithAPIVersionFromEnv()}
 	}
+	options = append(options, (&silence{timeout: pingTimeout}).options()...)
 	d.Client, err = client.New(append(options, client.WithUserAgent("sandlot"))...)
 	if err != nil {
 		return nil, fmt.Errorf("docker: the daemon's address: %w", err)
