@@ -51,8 +51,8 @@ func TestServersOfCopies(t *testing.T) {
 	c.call("remove_snapshot", args{"name": "first"})
 }
 
-// TestNumpyOfCopies: the random numbers of the functions of numpy differ in the copies of a session. A generator that the
-// program has made itself goes on as it was.
+// TestNumpyOfCopies: the random numbers of the functions of numpy differ in the copies of a session. A generator that
+// the program has made itself goes on as it was.
 func TestNumpyOfCopies(t *testing.T) {
 	t.Parallel()
 	s := start(t, append(registries(), "SANDLOT_POOL_SIZE=0")...)

@@ -304,8 +304,7 @@ func (b *box) detach() {
 	}
 }
 
-// hostFiles returns the host's files that the sandbox holds open. The root file system and the mounts are those of its
-// bundle.
+// hostFiles returns the host's files that the sandbox holds open; root and mounts are those of its bundle.
 func (b *box) hostFiles(root string, mounts []specs.Mount) ([]hostfile.State, error) {
 	pid, _ := b.process()
 	return hostfile.Sandbox{PID: pid, Root: root, Image: b.root.Image, SocketDir: b.socketDir(), Mounts: mounts}.Files()
