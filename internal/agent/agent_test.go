@@ -35,9 +35,12 @@ var key = bytes.Repeat([]byte{7}, wire.SecretLen)
 
 // box is a sandbox whose agent is the test.
 type box struct {
-	dialed chan net.Conn
-	gone   chan struct{}
+	dialed   chan net.Conn
+	gone     chan struct{}
+	admitted atomic.Int64 // calls of Admitted
 }
+
+func (b *box) Admitted() error { b.admitted.Add(1); return nil }
 
 func (b *box) Spec() sandbox.Spec { return sandbox.Spec{ID: "box", Secret: key} }
 
@@ -748,6 +751,22 @@ func TestCallsThatBreakTheProtocol(t *testing.T) {
 				t.Errorf("%d MiB were allocated", n>>20)
 			}
 		})
+	}
+}
+
+// TestAdmitted: the sandbox learns that its secret was said when it was, so that its file is there until then: an agent
+// that wakes dials with the secret of before first.
+func TestAdmitted(t *testing.T) {
+	c, b := client(t, nil)
+	host, guest := socketpair(t)
+	defer guest.Close()
+	b.dialed <- host
+	if err := wire.Greet(guest, bytes.Repeat([]byte{8}, wire.SecretLen)); err == nil || b.admitted.Load() != 0 {
+		t.Errorf("with another secret: %v, admitted %d times", err, b.admitted.Load())
+	}
+	b.serve(t, &fakeAgent{})
+	if err := c.Wait(t.Context()); err != nil || b.admitted.Load() != 1 {
+		t.Errorf("with its secret: %v, admitted %d times", err, b.admitted.Load())
 	}
 }
 
