@@ -82,25 +82,3 @@ func TestSecondInterrupt(t *testing.T) {
 		t.Errorf("the next server says %q", r.All)
 	}
 }
-
-// TestDialsAsleep: a session wakes although its programs use the network at that moment, before its agent has found
-// that it slept.
-func TestDialsAsleep(t *testing.T) {
-	t.Parallel()
-	s := start(t, "SANDLOT_POOL_SIZE=0")
-	c := s.connect(older, "", nil)
-	id := c.code("new", "x = 41").session()
-	proven(t, c, id)
-	c.shell(id, "cat > dial.py << 'END'\nimport socket, threading\ndef dial():\n    while True:\n        try:\n"+
-		"            socket.create_connection(('nowhere.test', 80), 1).close()\n        except OSError:\n"+
-		"            pass\nfor _ in range(4):\n    threading.Thread(target=dial).start()\nEND")
-	c.call("execute_command", args{"command": "python3 dial.py", "background": true, "session_id": id})
-	for range 5 {
-		s.stop()
-		s.launch()
-		c = s.connect(older, "", nil)
-		if r := c.code(id, "x"); !strings.Contains(r.All, "41") || !strings.Contains(r.All, "was asleep") {
-			t.Fatalf("it woke with %q", r.All)
-		}
-	}
-}
