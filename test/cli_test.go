@@ -61,7 +61,7 @@ func TestCommandLine(t *testing.T) {
 	check("", 1, "", "exec", "--session", "nobodys", "--", "true")
 }
 
-// TestNoServer uses the commands that need none; nothing is left.
+// TestNoServer uses the commands that need none; nothing runs after them.
 func TestNoServer(t *testing.T) {
 	t.Parallel()
 	s := &server{t: t, program: binary(t), State: t.TempDir(),
