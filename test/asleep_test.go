@@ -18,7 +18,7 @@ import (
 // server stays small, and a session that is awake goes on answering meanwhile. SANDLOT_ASLEEP=1000 makes them many.
 func TestManyAsleep(t *testing.T) {
 	t.Parallel()
-	many := 40
+	many := 30
 	if text := os.Getenv("SANDLOT_ASLEEP"); text != "" {
 		var err error
 		if many, err = strconv.Atoi(text); err != nil {

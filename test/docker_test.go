@@ -29,18 +29,19 @@ var onBoth = map[string]func(*testing.T){
 	"TestCode": TestCode, "TestFiles": TestFiles, "TestFilesAPI": TestFilesAPI, "TestVolumes": TestVolumes,
 	"TestFolders": TestFolders, "TestDiskFull": TestDiskFull,
 
-	"TestAttacks": TestAttacks, "TestEscapes": TestEscapes,
+	"TestEscapes": TestEscapes,
 
 	"TestServerKilled": TestServerKilled, "TestSandboxKilled": TestSandboxKilled, "TestGracefulStop": TestGracefulStop,
 	"TestPsAndStop": TestPsAndStop, "TestKilledWhileRecovering": TestKilledWhileRecovering,
 
 	"TestNetwork": TestNetwork, "TestNetworkServerKilled": TestNetworkServerKilled,
-	"TestPorts": TestPorts, "TestPortsForward": TestPortsForward,
+	"TestPorts": TestPorts,
 }
 
 // onDocker: see onBoth.
 var onDocker = map[string]func(*testing.T){
-	"TestUsers": TestUsers, "TestNetworkAttacks": TestNetworkAttacks, "TestHostileAgent": TestHostileAgent,
+	"TestAttacks": TestAttacks, "TestUsers": TestUsers, "TestNetworkAttacks": TestNetworkAttacks,
+	"TestHostileAgent": TestHostileAgent, "TestPortsForward": TestPortsForward,
 	"TestOnStop": TestOnStop, "TestOrphanTimeout": TestOrphanTimeout,
 
 	"TestNetworkRefused": TestNetworkRefused, "TestNetworkChanges": TestNetworkChanges,

@@ -227,7 +227,7 @@ func cycles() int {
 	if n, err := strconv.Atoi(os.Getenv("SANDLOT_CYCLES")); err == nil {
 		return n
 	}
-	return 240
+	return 120
 }
 
 // TestManyCycles: again and again a server is connected, crashes and is
