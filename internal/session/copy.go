@@ -63,12 +63,12 @@ func (s *Sessions) WhileStill(ctx context.Context, p auth.Principal, id string,
 		return fault.Wrap(fault.ResourceLimit, err, "the session could not be written to the disk, and goes on: %v",
 			err)
 	}
-	defer f.goOn(context.WithoutCancel(ctx))
+	defer f.goOn(ctx)
 	r := session.record()
 	err = do(stillCtx, r.ID, Content{Image: f.image.Name, Workspace: r.Workspace, Runtime: r.Runtime,
 		Template: r.Template, Flavor: r.Flavor, Network: r.Network, Secrets: r.Secrets}, f.image.Bytes)
 	if err != nil {
-		s.removeImage(context.WithoutCancel(ctx), r.Runtime, f.image.Name)
+		s.removeImage(ctx, r.Runtime, f.image.Name)
 	}
 	return err
 }
@@ -266,7 +266,6 @@ func (s *Sessions) CopyWorkspace(ctx context.Context, id string) (copied string,
 
 // RemoveContent removes a content that no session has. What cannot be removed now, the next start removes.
 func (s *Sessions) RemoveContent(ctx context.Context, c Content) {
-	ctx = context.WithoutCancel(ctx)
 	s.removeImage(ctx, c.Runtime, c.Image)
 	if c.Workspace != "" {
 		if err := s.Pool.RemoveWorkspace(c.Workspace); err != nil {

@@ -141,7 +141,7 @@ func (s *Sessions) removeStored(ctx context.Context, session *Session) {
 		s.Log.Error("could not remove a workspace", "session", r.ID, "error", err)
 		return // the record stays, so that the next start tries again
 	}
-	s.removeImage(context.WithoutCancel(ctx), r.Runtime, r.Image)
+	s.removeImage(ctx, r.Runtime, r.Image)
 	if err := s.Store.RemoveSession(context.WithoutCancel(ctx), r.ID); err != nil {
 		s.Log.Error("could not remove a session's record", "session", r.ID, "error", err)
 	}

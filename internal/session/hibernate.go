@@ -96,16 +96,16 @@ func (s *Sessions) freeze(ctx context.Context, session *Session) (*still, error)
 	session.mu.Unlock()
 	f.booted.Detach()
 	if f.image, err = h.Freeze(ctx, f.booted.Box, s.Hibernation.ImageBytes); err != nil {
-		f.goOn(context.WithoutCancel(ctx)) // also if nobody waits for it any more
+		f.goOn(ctx)
 		return nil, err
 	}
 	return f, nil
 }
 
-// goOn gives the session its sandbox back, which goes on. The image stays.
+// goOn gives the session its sandbox back, which goes on, also if ctx has ended. The image stays.
 func (f *still) goOn(ctx context.Context) {
 	s, old := f.session, f.booted
-	err := f.runtime.Thaw(ctx, old.Box)
+	err := f.runtime.Thaw(context.WithoutCancel(ctx), old.Box)
 	b := s.sessions.Pool.Adopt(old.Box, pool.Request{Workspace: old.Workspace, Template: old.Template,
 		Flavor: old.Flavor})
 	s.mu.Lock()
@@ -121,13 +121,13 @@ func (f *still) goOn(ctx context.Context) {
 	}
 }
 
-// end ends the sandbox. The session's record does not have it any more.
+// end ends the sandbox, also if ctx has ended. The session's record does not have it any more.
 func (f *still) end(ctx context.Context) {
 	s := f.session
 	s.mu.Lock()
 	s.cur.freezing = false
 	s.mu.Unlock()
-	if err := f.booted.Box.Stop(ctx); err != nil {
+	if err := f.booted.Box.Stop(context.WithoutCancel(ctx)); err != nil {
 		s.sessions.Log.Error("could not remove the sandbox of a session that sleeps; it is tried again", "sandbox",
 			f.booted.ID, "error", err)
 		s.sessions.left.Add(leftover.ID{Runtime: cmp.Or(s.record().Runtime, s.sessions.Pool.Runtime.Name()),
@@ -148,12 +148,12 @@ func (s *Sessions) putToSleep(ctx context.Context, session *Session) error {
 	if err := session.update(func(r *Record) {
 		r.State, r.Image, r.Slept, r.Sandbox = Asleep, f.image.Name, time.Now().UTC(), ""
 	}); err != nil {
-		s.removeImage(context.WithoutCancel(ctx), session.record().Runtime, f.image.Name)
-		f.goOn(context.WithoutCancel(ctx))
+		s.removeImage(ctx, session.record().Runtime, f.image.Name)
+		f.goOn(ctx)
 		return err
 	}
 	took := time.Since(began) // from now on the session sleeps, whatever happens
-	f.end(context.WithoutCancel(ctx))
+	f.end(ctx)
 	s.publish(session.record(), event.SessionHibernated, fmt.Sprintf("%d MB", megabytes(f.image.Bytes)), took)
 	return nil
 }
@@ -386,11 +386,11 @@ func (s *Session) loseImage(ctx context.Context, why string) {
 	s.sessions.publish(r, event.SessionStopped, why, 0)
 }
 
-// removeImage removes the image of a session that does not need it any more. The next start tries again.
+// removeImage removes an image that no session needs any more, also if ctx has ended. The next start tries again.
 func (s *Sessions) removeImage(ctx context.Context, madeBy, name string) {
 	h, err := s.Pool.HibernatorNamed(madeBy)
 	if h != nil && name != "" {
-		err = h.RemoveFrozen(ctx, name)
+		err = h.RemoveFrozen(context.WithoutCancel(ctx), name)
 	}
 	if err != nil && name != "" {
 		s.Log.Error("could not remove the image of a session; the next start does", "image", name, "error", err)
