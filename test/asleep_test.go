@@ -40,10 +40,7 @@ func TestManyAsleep(t *testing.T) {
 	if t.Failed() {
 		return
 	}
-	for slept := 0; slept < many; { // one after the other
-		until(t, fmt.Sprintf("more than %d sessions sleep", slept), func() bool { return s.asleep() > slept })
-		slept = s.asleep()
-	}
+	s.allSleep(many)
 	t.Logf("%d sessions sleep after %v; their images have %.1f MB each, the server has %d MB", many,
 		time.Since(began).Round(time.Second), float64(diskOf(t, filepath.Join(s.State, "frozen")))/float64(many)/1e6,
 		memory(t, s.cmd.Process.Pid)>>20)
@@ -79,6 +76,14 @@ func TestManyAsleep(t *testing.T) {
 	}
 	if len(busy) < 10 {
 		t.Errorf("only %d calls were answered while sessions woke", len(busy))
+	}
+}
+
+// allSleep waits until so many sessions sleep, which takes long where they are many: each has a minute.
+func (s *server) allSleep(many int) {
+	s.t.Helper()
+	for slept := s.asleep(); slept < many; slept = s.asleep() {
+		until(s.t, fmt.Sprintf("more than %d sessions sleep", slept), func() bool { return s.asleep() > slept })
 	}
 }
 

@@ -46,7 +46,7 @@ func TestSoakAsleep(t *testing.T) {
 	eye, c := s.token("eye", "--metrics"), s.connect(older, s.token("ann"), nil)
 	ids, x := make([]string, many), make([]int, many)
 	each(many, 2, func(i int) { ids[i] = c.code("new", "x = 0; _ = open('f', 'w').write('0')").session() })
-	until(t, "all sleep", func() bool { return s.asleep() >= many })
+	s.allSleep(many)
 	work := func() {
 		i := rand.IntN(many)
 		c.want(ids[i], "x, open('f').read()", fmt.Sprintf("(%d, '%d')", x[i], x[i]))

@@ -5,10 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
-	"strconv"
 	"sync"
 	"time"
 
@@ -171,68 +168,15 @@ func (r *Runtime) findGofer(id string) int {
 	return 0
 }
 
-// setReadOnly changes mounts in the gofer's mount namespace, which it enters as root. It
-// checks again that the process is the gofer once it has a pidfd, which cannot come to mean
-// another process.
+// setReadOnly changes mounts in the gofer's mount namespace.
 func (r *Runtime) setReadOnly(gofer goferProcess, targets []string, readOnly bool) error {
-	fd, err := unix.PidfdOpen(gofer.pid, 0)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	if !r.isGofer(gofer) {
-		return unix.ESRCH // another process has the id by now
-	}
-	attr := unix.MountAttr{Attr_clr: unix.MOUNT_ATTR_RDONLY}
-	if readOnly {
-		attr = unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}
-	}
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
-		err := unix.Unshare(unix.CLONE_FS)
-		if err == nil {
-			err = unix.Setns(fd, unix.CLONE_NEWNS)
-		}
-		if err == nil {
-			err = unix.Chroot(hostfile.GoferRoot)
-		}
-		for _, t := range targets {
-			if err == nil {
-				err = unix.MountSetattr(unix.AT_FDCWD, t, unix.AT_SYMLINK_NOFOLLOW, &attr)
-			}
-		}
-		done <- err
-	}()
-	return <-done
+	return hostfile.SetReadOnly(gofer.pid, func() bool { return r.isGofer(gofer) }, targets, readOnly)
 }
 
-// setReadOnlyByHelper does the same as setReadOnly without root. The mounts then belong to a user
-// namespace, which only a process with one thread can enter: the command
-// "sandlot-runsc seal" makes one.
+// setReadOnlyByHelper does the same as setReadOnly without root.
 func (r *Runtime) setReadOnlyByHelper(ctx context.Context, gofer goferProcess, targets []string, readOnly bool) error {
-	mode := "rw"
-	if readOnly {
-		mode = "ro"
-	}
 	ctx, cancel := context.WithTimeout(ctx, helperInterval)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, r.Runsc, append([]string{"seal", mode, hostfile.GoferRoot}, targets...)...)
-	cmd.Env, cmd.Dir = []string{}, "/"
-	for _, name := range []string{"user", "mnt"} {
-		f, err := os.Open(filepath.Join("/proc", strconv.Itoa(gofer.pid), "ns", name))
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		cmd.ExtraFiles = append(cmd.ExtraFiles, f)
-	}
-	if !r.isGofer(gofer) { // the gofer still lives, so the namespaces that were opened are its own
-		return unix.ESRCH
-	}
-	err := cmd.Run()
-	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() > 0 {
-		return unix.Errno(exit.ExitCode())
-	}
-	return err
+	return hostfile.SetReadOnlyByHelper(ctx, r.Runsc, gofer.pid, func() bool { return r.isGofer(gofer) }, targets,
+		readOnly)
 }

@@ -1,4 +1,5 @@
 // Package hostfile owns what of the host's files a sandbox of gVisor has open, and whether they are still the same.
+// It makes mounts of a sandbox read-only.
 package hostfile
 
 import (
