@@ -133,17 +133,10 @@ func (h *hubBench) enter() error {
 	if err != nil {
 		return err
 	}
-	if _, err := h.cli("cp", h.program, "home:mcppeer"); err != nil {
-		return err
-	}
-	if _, err := h.cli("exec", "--session", "home", "--", "chmod", "755", "/workspace/mcppeer"); err != nil {
-		return err
-	}
-	out, err := h.cli("mcp", "add", "box", "--json", "--", "/workspace/mcppeer")
+	box, err := h.addPeer(h.program)
 	if err != nil {
 		return err
 	}
-	id := between(out, `"connectionId": "`, `"`)
 	h.ways = []*way{{name: "stdio, directly on the host", tool: "echo", c: stdio},
 		{name: "HTTP, directly on the host", tool: "echo", c: web}}
 	for _, era := range []string{older, newer} {
@@ -153,7 +146,7 @@ func (h *hubBench) enter() error {
 		}
 		h.clients = append(h.clients, c)
 		h.ways = append(h.ways,
-			&way{name: "through the hub to stdio in a sandbox, MCP " + era, tool: "ext_" + id + "_echo", c: c,
+			&way{name: "through the hub to stdio in a sandbox, MCP " + era, tool: box, c: c,
 				base: h.ways[0], goal: 500 * time.Microsecond},
 			&way{name: "through the hub to stdio on the host, MCP " + era, tool: "ext_host_echo", c: c,
 				base: h.ways[0]},

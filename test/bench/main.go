@@ -34,6 +34,7 @@ var topics = []struct {
 	{"neighbours", neighbours},
 	{"network", network},
 	{"hub", hub},
+	{"code", code},
 	{"docker", dockerRuntime},
 	{"images", images},
 	{"people", people},

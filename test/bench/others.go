@@ -68,11 +68,16 @@ type pythonClient struct {
 var clientScript string
 
 func (s *server) pythonClient(session string) (*pythonClient, error) {
+	return s.runPython(clientScript, s.url+"/mcp", session)
+}
+
+// runPython starts a program with the official Python client.
+func (s *server) runPython(script string, args ...string) (*pythonClient, error) {
 	python := filepath.Join(s.tools, "py", "bin", "python")
 	if _, err := os.Stat(python); err != nil {
 		return nil, errors.New("`make tools` has not installed it")
 	}
-	c := &pythonClient{cmd: exec.Command(python, "-c", clientScript, s.url+"/mcp", session)}
+	c := &pythonClient{cmd: exec.Command(python, append([]string{"-c", script}, args...)...)}
 	c.cmd.Stderr = os.Stderr
 	var err error
 	if c.in, err = c.cmd.StdinPipe(); err != nil {

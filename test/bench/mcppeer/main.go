@@ -1,6 +1,7 @@
 // Mcppeer is an MCP server with one tool, made with the official SDK:
 //
 //	mcppeer                  over stdio
+//	mcppeer tools=N          over stdio, with N more tools
 //	mcppeer ADDRESS          over Streamable HTTP
 //	mcppeer ADDRESS URL      not a server, but a proxy that passes all on to URL
 //	mcppeer ADDRESS = TEXT   no tool, but TEXT as the result of each call
@@ -28,9 +29,13 @@ func main() {
 func run(args []string) error {
 	switch len(args) {
 	case 0:
-		return echo().Run(context.Background(), &mcp.StdioTransport{})
+		return echo(0).Run(context.Background(), &mcp.StdioTransport{})
 	case 1:
-		server := echo()
+		var more int
+		if n, _ := fmt.Sscanf(args[0], "tools=%d", &more); n == 1 {
+			return echo(more).Run(context.Background(), &mcp.StdioTransport{})
+		}
+		server := echo(0)
 		return http.ListenAndServe(args[0],
 			mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil))
 	case 2:
@@ -45,13 +50,26 @@ func run(args []string) error {
 	}
 }
 
-func echo() *mcp.Server {
+// echo returns a server with the tool echo, and as many more.
+func echo(more int) *mcp.Server {
 	server := mcp.NewServer(&mcp.Implementation{Name: "mcppeer", Version: "1"}, nil)
 	server.AddTool(&mcp.Tool{Name: "echo", InputSchema: map[string]any{"type": "object",
 		"properties": map[string]any{"text": map[string]any{"type": "string"}}}},
 		func(_ context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 			return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: string(r.Params.Arguments)}}}, nil
 		})
+	for n := range more {
+		server.AddTool(&mcp.Tool{Name: fmt.Sprintf("find_%d", n),
+			Description: "Finds the records that match a query, the newest ones first, and returns a page of them.",
+			InputSchema: map[string]any{"type": "object", "required": []string{"query"}, "properties": map[string]any{
+				"query":  map[string]any{"type": "string", "description": "The words to look for."},
+				"labels": map[string]any{"type": "array", "items": map[string]any{"type": "string"}},
+				"state":  map[string]any{"type": "string", "enum": []string{"open", "closed", "all"}, "default": "open"},
+				"page":   map[string]any{"type": "integer", "minimum": 1, "default": 1}}}},
+			func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+				return &mcp.CallToolResult{}, nil
+			})
+	}
 	return server
 }
 
