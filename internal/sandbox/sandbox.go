@@ -25,6 +25,8 @@ var (
 	ErrNotStarted = errors.New("it had not finished starting")
 	// ErrLater is returned when nothing was done, which may work later.
 	ErrLater = errors.New("it cannot be done now")
+	// ErrNoProcess is returned when the machine has no room for one more process: of its limit, or its memory.
+	ErrNoProcess = errors.New("the machine has no room for more processes at the moment")
 	// ErrNoImage is returned by an Imager for an image that is not there.
 	ErrNoImage = errors.New("there is no such image")
 	// ErrRemains is returned beside other errors when what is left of a sandbox could not be removed: it has to be

@@ -132,9 +132,8 @@ func megabytes(bytes int64) int {
 	return int(whole)
 }
 
-// ReserveDisk returns a fault if the principal's quota of the disk does not allow a write of so many bytes to a file
-// of the session. Else they count from now on; what was there before, and is overwritten, counts until the workspace
-// is measured again.
+// ReserveDisk returns a fault if the principal's quota of the disk does not allow a write of so many bytes to a file of
+// the session. Else they count from now on; what is overwritten counts until the workspace is measured again.
 func (l *Lease) ReserveDisk(file string, bytes int64) error {
 	u, err := l.ReserveUpload(file, bytes)
 	u.Done()

@@ -9,6 +9,7 @@ import (
 	"sandlot/internal/auth"
 	"sandlot/internal/event"
 	"sandlot/internal/fault"
+	"sandlot/internal/sandbox"
 )
 
 // stopUnused stops a session's sandbox unless a call uses the session, and says whether it did.
@@ -21,8 +22,8 @@ func (s *Sessions) stopUnused(ctx context.Context, session *Session, why string)
 	return s.stopLocked(ctx, session, why)
 }
 
-// sleepUnused puts a session that no call uses to sleep, or stops its sandbox if it cannot sleep and nothing runs in
-// it, and reports whether it did. It does not wait for a session that is being started, ended or copied.
+// sleepUnused puts a session that no call uses to sleep, or stops its sandbox if it never can and nothing runs in it.
+// It reports whether it did. It does not wait for a session that is being started, ended or copied.
 func (s *Sessions) sleepUnused(ctx context.Context, session *Session, why string) bool {
 	if !session.lock.TryAcquire(1) {
 		return false
@@ -37,9 +38,9 @@ func (s *Sessions) sleepUnused(ctx context.Context, session *Session, why string
 			return true
 		}
 		if _, unable := s.Pool.HibernatorNamed(r.Runtime); unable == nil && !errors.Is(err, errInUse) {
-			if running {
-				s.Log.Warn("could not put a session to sleep, which stays awake for its background processes",
-					"session", r.ID, "error", err)
+			if running || errors.Is(err, sandbox.ErrLater) {
+				s.Log.Warn("could not put a session to sleep, which stays awake", "session", r.ID, "running", running,
+					"error", err)
 				session.stayAwake(time.Now().Add(s.IdleTimeout))
 				return false
 			}

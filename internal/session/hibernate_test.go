@@ -225,7 +225,7 @@ func TestIdleClock(t *testing.T) {
 	})
 }
 
-// TestCannotSleep: what cannot sleep is not stopped while background processes run in it.
+// TestCannotSleep: what cannot sleep is not stopped while background processes run in it, or when it can sleep later.
 func TestCannotSleep(t *testing.T) {
 	in(t, func(r *Rules) { sleeps(r); r.Hibernation.Background = awake.None }, func(t *testing.T, w *testSessions) {
 		id := w.use(ann, OpenRequest{}).ID()
@@ -244,6 +244,23 @@ func TestCannotSleep(t *testing.T) {
 			t.Error("it is tried again at once")
 		}
 		w.box(id).SetBusy(false)
+		w.fake.OnStep = func(s sandboxtest.Step) error {
+			if s == sandboxtest.StepFreeze {
+				return fmt.Errorf("%w: no room", sandbox.ErrLater)
+			}
+			return nil
+		}
+		w.byID(id).stayAwake(time.Time{})
+		w.sweep(t.Context(), time.Now().Add(time.Hour))
+		if got := w.status(id); got != "ready" {
+			t.Errorf("its status is %q, and it can sleep later", got)
+		}
+		w.fake.OnStep = func(s sandboxtest.Step) error {
+			if s == sandboxtest.StepFreeze {
+				return errors.New("no luck")
+			}
+			return nil
+		}
 		w.byID(id).stayAwake(time.Time{})
 		w.sweep(t.Context(), time.Now().Add(time.Hour))
 		if l := w.use(ann, OpenRequest{}); !strings.Contains(l.Notice, "no luck") {

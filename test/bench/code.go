@@ -23,7 +23,7 @@ const moduleTools = 50
 //go:embed echo.py
 var echoScript string
 
-// insideCode makes calls from Python in the sandbox, and prints how long each took, in ns. The first one does not count.
+// insideCode makes calls from Python in the sandbox, and prints how long each took, in ns, but for the first one.
 const insideCode = `import json, time
 from mcp_tools import box
 took = []
@@ -164,9 +164,9 @@ func (f *fromCode) section() section {
 	imports.add("beside: `import json`", f.nothing)
 	return section{title: "Tools called by code",
 		method: "A server over standard input and output, made with the official Go SDK " +
-			"([test/bench/mcppeer](../test/bench/mcppeer)), runs in the home. Its tool answers with its arguments. It is " +
-			"called by official clients on the host, and by code in the home, where Python takes the time of each call. " +
-			"All take turns, 20 calls each after one that does not count; all answers are checked. Imports and the " +
-			"command are timed once in each turn, by a Python in the home.",
+			"([test/bench/mcppeer](../test/bench/mcppeer)), runs in the home. Its tool answers with its arguments. " +
+			"It is called by official clients on the host, and by code in the home, where Python takes the time of " +
+			"each call. All take turns, 20 calls each after one that does not count; all answers are checked. " +
+			"Imports and the command are timed once in each turn, by a Python in the home.",
 		tables: []table{calls, imports}, notes: f.notes}
 }

@@ -42,6 +42,8 @@ const (
 	// freezeTimeout is how long gVisor may take to write a sandbox. One whose programs keep all processors busy
 	// takes seconds.
 	freezeTimeout = 30 * time.Second
+	// resumePause is how long Thaw waits for the machine to have room for a process.
+	resumePause = 200 * time.Millisecond
 )
 
 // CanHibernate implements sandbox.Hibernator.
@@ -85,6 +87,9 @@ func (r *Runtime) Freeze(ctx context.Context, sb sandbox.Sandbox, maxBytes int64
 		}
 		return bundle, shorten(err)
 	})
+	if errors.Is(err, sandbox.ErrNoProcess) {
+		err = fmt.Errorf("%w: %w", sandbox.ErrLater, sandbox.ErrNoProcess)
+	}
 	if err != nil {
 		return image, err
 	}
@@ -255,7 +260,7 @@ const maxReason = 400
 
 // shorten returns the first line of an error's text, bounded. What can be done later stays that.
 func shorten(err error) error {
-	if err == nil || errors.Is(err, sandbox.ErrLater) {
+	if err == nil || errors.Is(err, sandbox.ErrLater) || errors.Is(err, sandbox.ErrNoProcess) {
 		return err
 	}
 	text, _, cut := strings.Cut(err.Error(), "\n")
@@ -297,6 +302,10 @@ func (r *Runtime) Thaw(ctx context.Context, sb sandbox.Sandbox) error {
 		}
 	}
 	err := r.runRunsc(ctx, b, "resume", b.spec.ID)
+	for errors.Is(err, sandbox.ErrNoProcess) && ctx.Err() == nil { // what stands still would be lost
+		time.Sleep(resumePause)
+		err = r.runRunsc(ctx, b, "resume", b.spec.ID)
+	}
 	if err != nil && !strings.Contains(err.Error(), "in state running") { // else it was not stopped yet
 		return shorten(err)
 	}

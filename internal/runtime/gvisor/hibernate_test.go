@@ -381,6 +381,42 @@ func (s *sleeping) onSmallDisk(i sandbox.FrozenImage) {
 	}
 }
 
+// TestFullMachine: a sandbox that stands still goes on as soon as the machine has room for gVisor's processes.
+func TestFullMachine(t *testing.T) {
+	s := newSleeping(t)
+	i, err := s.r.Freeze(t.Context(), s.box, gigabyte)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// gVisor's commands fail twice, as they do on a full machine.
+	b, script := s.box.(*box), filepath.Join(t.TempDir(), "runsc")
+	text := "#!/bin/sh\ncd " + filepath.Dir(script) + "\n[ -e second ] && exec " + b.runsc() + " \"$@\"\n" +
+		"[ -e first ] && touch second\ntouch first\n" +
+		"echo 'runtime: failed to create new OS thread (have 2 already; errno=11)' >&2\nexit 2\n"
+	if err := os.WriteFile(script, []byte(text), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.useRunsc(script); err != nil {
+		t.Fatal(err)
+	}
+	s.client.Close()
+	if err := s.r.Thaw(t.Context(), s.box); err != nil {
+		t.Fatal(err)
+	}
+	s.use(s.box)
+	s.wantX("when it goes on")
+	if _, err := os.Stat(filepath.Join(filepath.Dir(script), "second")); err != nil {
+		t.Errorf("gVisor's commands did not fail: %v", err)
+	}
+	if err := s.r.RemoveFrozen(t.Context(), i.Name); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.wake(s.freeze()); err != nil {
+		t.Fatal(err)
+	}
+	s.wantX("afterwards")
+}
+
 // TestFrozenIsPrivate: nobody but the server's user reads what users had in memory.
 func TestFrozenIsPrivate(t *testing.T) {
 	s := newSleeping(t)

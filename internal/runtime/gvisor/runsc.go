@@ -2,6 +2,7 @@ package gvisor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -16,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandlot/internal/proc"
+	"sandlot/internal/sandbox"
 )
 
 // command returns a runsc command. What it starts survives this process and its terminal,
@@ -92,7 +94,19 @@ func runCommand(cmd *exec.Cmd, name string) error {
 	}
 	text := make([]byte, 8<<10)
 	n, _ := output.ReadAt(text, 0)
-	return fmt.Errorf("runsc %s: %w: %s", name, err, strings.TrimSpace(string(text[:n])))
+	said := strings.TrimSpace(string(text[:n]))
+	switch {
+	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ENOMEM):
+		err = fmt.Errorf("%w: %w: %w", sandbox.ErrLater, sandbox.ErrNoProcess, err)
+	case lacksProcesses(said):
+		err = fmt.Errorf("%w: %w", sandbox.ErrNoProcess, err)
+	}
+	return fmt.Errorf("runsc %s: %w: %s", name, err, said)
+}
+
+// lacksProcesses reports whether a command of gVisor failed since it could start no process or thread.
+func lacksProcesses(said string) bool {
+	return strings.Contains(said, unix.EAGAIN.Error()) || strings.Contains(said, "failed to create new OS thread")
 }
 
 // killProcesses waits until the processes of a sandbox have ended, and kills those that do

@@ -26,6 +26,9 @@ func Start(err error) string {
 		return pool.ErrMissing.Error() + "; begin a new session. The server's log says where it was"
 	case errors.Is(err, sandbox.ErrUnavailable):
 		return sandbox.Advice(err)
+	case errors.Is(err, sandbox.ErrNoProcess):
+		return sandbox.ErrNoProcess.Error() + "; try again when other sessions have ended or sleep. The operator " +
+			"raises the machine's limit (sysctl kernel.pid_max), or allows fewer sessions at once (max_sessions)"
 	case errors.Is(err, context.DeadlineExceeded):
 		return "the sandbox did not start in time"
 	}

@@ -50,6 +50,13 @@ func run(args []string) error {
 	}
 }
 
+// query is the schema of the tools that echo adds.
+const query = `{"type": "object", "required": ["query"], "properties": {
+	"query": {"type": "string", "description": "The words to look for."},
+	"labels": {"type": "array", "items": {"type": "string"}},
+	"state": {"type": "string", "enum": ["open", "closed", "all"], "default": "open"},
+	"page": {"type": "integer", "minimum": 1, "default": 1}}}`
+
 // echo returns a server with the tool echo, and as many more.
 func echo(more int) *mcp.Server {
 	server := mcp.NewServer(&mcp.Implementation{Name: "mcppeer", Version: "1"}, nil)
@@ -59,13 +66,8 @@ func echo(more int) *mcp.Server {
 			return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: string(r.Params.Arguments)}}}, nil
 		})
 	for n := range more {
-		server.AddTool(&mcp.Tool{Name: fmt.Sprintf("find_%d", n),
-			Description: "Finds the records that match a query, the newest ones first, and returns a page of them.",
-			InputSchema: map[string]any{"type": "object", "required": []string{"query"}, "properties": map[string]any{
-				"query":  map[string]any{"type": "string", "description": "The words to look for."},
-				"labels": map[string]any{"type": "array", "items": map[string]any{"type": "string"}},
-				"state":  map[string]any{"type": "string", "enum": []string{"open", "closed", "all"}, "default": "open"},
-				"page":   map[string]any{"type": "integer", "minimum": 1, "default": 1}}}},
+		server.AddTool(&mcp.Tool{Name: fmt.Sprintf("find_%d", n), InputSchema: json.RawMessage(query),
+			Description: "Finds the records that match a query, the newest ones first, and returns a page of them."},
 			func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 				return &mcp.CallToolResult{}, nil
 			})
