@@ -4,7 +4,7 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X sandlot/internal/app.Version=$(VERSION)
 TOOLS   := $(CURDIR)/.tools
 GO_DIRS := cmd deploy internal proto test
-# How many tests of the whole program run at once. They mostly wait.
+# How many packages, and tests of the whole program, run at once. They mostly wait.
 AT_ONCE := $(shell expr 1 + $$(nproc))
 
 # A test that fails runs once more, alone, and both results are printed (docs/decisions/0056-second-attempt.md).
@@ -54,7 +54,7 @@ MEMORY  := ^TestManyEntries$$
 unit: build ## the packages' own tests with the race detector, real gVisor included
 	CGO_ENABLED=1 $(GOTESTSUM) --format pkgname-and-test-fails \
 		--packages="$$(go list ./internal/... | grep -vx $(foreach p,$(NO_RACE),-e $(p)) | xargs)" \
-		-- -race -vet=off -timeout 25m -skip '$(MEMORY)'
+		-- -race -vet=off -p $(AT_ONCE) -timeout 25m -skip '$(MEMORY)'
 	go test -vet=off ./cmd/... ./deploy/release $(NO_RACE)
 	go test -vet=off -run '$(MEMORY)' ./internal/oci/rootfs
 

@@ -41,8 +41,7 @@ var onBoth = map[string]func(*testing.T){
 // onDocker: see onBoth.
 var onDocker = map[string]func(*testing.T){
 	"TestAttacks": TestAttacks, "TestUsers": TestUsers, "TestNetworkAttacks": TestNetworkAttacks,
-	"TestHostileAgent": TestHostileAgent, "TestPortsForward": TestPortsForward,
-	"TestOnStop": TestOnStop, "TestOrphanTimeout": TestOrphanTimeout,
+	"TestPortsForward": TestPortsForward, "TestOnStop": TestOnStop, "TestOrphanTimeout": TestOrphanTimeout,
 
 	"TestNetworkRefused": TestNetworkRefused, "TestNetworkChanges": TestNetworkChanges,
 	"TestNetworkLimit": TestNetworkLimit, "TestPortsNothingListens": TestPortsNothingListens,

@@ -37,7 +37,7 @@ func (s *server) keeps(eye string) map[string]float64 {
 // long, with 200 sessions and a call each second.
 func TestSoakAsleep(t *testing.T) {
 	t.Parallel()
-	many, pause, long := 16, time.Second, 45*time.Second
+	many, pause, long := 10, time.Second, 30*time.Second
 	if d, err := time.ParseDuration(os.Getenv("SANDLOT_SOAK")); err == nil {
 		many, pause, long = 200, time.Second, d
 	}
