@@ -285,3 +285,28 @@ func TestTrafficOfADay(t *testing.T) {
 		}
 	})
 }
+
+// TestPolicyWhileWaking: a session that wakes while the policy of the network changes has the new one.
+func TestPolicyWhileWaking(t *testing.T) {
+	in(t, sleeps, func(t *testing.T, w *testSessions) {
+		w.network()
+		id := w.use(ann, OpenRequest{}).ID()
+		if err := w.sleepNow(id); err != nil {
+			t.Fatal(err)
+		}
+		w.fake.OnStep = func(s sandboxtest.Step) error {
+			if s == sandboxtest.StepRemove { // its sandbox runs, and the session does not have it yet
+				w.SetPolicies(Policies{Operator: egress.Policy{Mode: egress.None}})
+			}
+			return nil
+		}
+		l, err := w.Open(t.Context(), ann, OpenRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Release()
+		if got := moves(t, l, 1); got.Code != wire.NetRefused {
+			t.Errorf("the network answers %v %q", got.Code, got.Message)
+		}
+	})
+}

@@ -1,6 +1,7 @@
 package frozen
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"os"
@@ -8,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"sandlot/internal/sandbox"
 )
 
 // testBundle is the text of a bundle that Read accepts.
@@ -93,5 +96,40 @@ func TestTwins(t *testing.T) {
 		if _, err := os.Stat(filepath.Join(s.Dir, path)); (err == nil) != stays {
 			t.Errorf("%s: %v", path, err)
 		}
+	}
+}
+
+// TestUnpackingInTime: an image that could not be unpacked in time can be used later.
+func TestUnpackingInTime(t *testing.T) {
+	s := New(t.TempDir())
+	const content = "the memory of a sandbox"
+	if _, err := s.Make("image", keepProgram(t, s, "program"), func(dir string, _ *Info) ([]byte, error) {
+		return testBundle(t), os.WriteFile(filepath.Join(dir, "pages"), []byte(content), 0o600)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Pack(t.Context(), "image"); err != nil {
+		t.Fatal(err)
+	}
+	info, _, err := s.Read("image")
+	if err != nil || info.Packed == nil {
+		t.Fatalf("it is not packed: %v, %v", info, err)
+	}
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := s.Files(over, "image", info, func(string) error { return nil }); !errors.Is(err, sandbox.ErrLater) {
+		t.Errorf("too late: %v", err)
+	}
+	if err := s.Files(t.Context(), "image", info, func(dir string) error {
+		text, err := os.ReadFile(filepath.Join(dir, "pages"))
+		if string(text) != content {
+			t.Errorf("there is %q", text)
+		}
+		return err
+	}); err != nil {
+		t.Error(err)
+	}
+	if left, _ := filepath.Glob(filepath.Join(s.Dir, unpacked+"*")); len(left) > 0 {
+		t.Errorf("this is left: %q", left)
 	}
 }
