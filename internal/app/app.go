@@ -211,8 +211,8 @@ func (a *App) openSessions(ctx context.Context, defaultTemplate string) error {
 	a.calls = toolcall.New(toolcall.Config{})
 	a.sessions = session.New(session.Config{Pool: a.pool, Store: a.store, Log: a.log, Egress: a.egress,
 		OnSandbox: func(owner, session string, c *agent.Client) { a.calls.Attach(owner, session, c) },
-		Bound:  boundSettings{a.bound, a.registries.Certificates()},
-		Sealer: a.vault, Quotas: a.quotas, Events: a.events, Rules: limits,
+		Bound:     boundSettings{a.bound, a.registries.Certificates()},
+		Sealer:    a.vault, Quotas: a.quotas, Events: a.events, Rules: limits,
 		Kept: a.snapshots.Kept, KeptBytes: a.snapshots.Bytes})
 	a.snapshots.Sessions = a.sessions
 	networkPolicies, err := policies(c)

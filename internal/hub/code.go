@@ -2,7 +2,6 @@ package hub
 
 import (
 	"context"
-	"fmt"
 
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
@@ -59,7 +58,7 @@ func (h *Hub) externalTool(ctx context.Context, c tool.Call) (tool.Callable, err
 	}
 	if _, own := h.findTool(c.Principal, c.Name); own {
 		return tool.Callable{}, fault.New(fault.Forbidden, "%s is a tool of Sandlot itself: use it from the client",
-			fmt.Sprintf("%q", fault.Clip(c.Name)))
+			c.Name)
 	}
 	return tool.Callable{}, h.toolNotFound(ctx, c.Principal, c.Name)
 }

@@ -49,6 +49,6 @@ func (servers *Servers) ToolName(ctx context.Context, p auth.Principal, what, re
 		}
 	}
 	clipped := spec.ClipName(remote)
-	return "", fault.New(fault.NotFound, "%s has no tool %q%s", s.Title(), clipped, fault.DidYouMean(remote, names)).
-		With("tool", clipped).With("tools", names[:min(len(names), 100)])
+	return "", fault.New(fault.NotFound, "the MCP server %q has no tool %q%s", s.Name, clipped,
+		fault.DidYouMean(remote, names)).With("tool", clipped).With("tools", names[:min(len(names), 100)])
 }

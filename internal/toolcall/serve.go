@@ -228,6 +228,9 @@ func (s *sandbox) makeCall(ctx context.Context, from func() agent.Caller, q *Cal
 	defer done()
 	name, err := s.calls.Servers.ToolName(who.ctx, who.principal, q.Server, q.Tool)
 	if err != nil {
+		if fault.Is(err, fault.NotFound) && s.calls.Own(q.Tool) {
+			err = ownTool(q.Tool)
+		}
 		return nil, answers.Release, err
 	}
 	n := &notifier{notify: notify}
@@ -250,7 +253,7 @@ func (s *sandbox) makeCall(ctx context.Context, from func() agent.Caller, q *Cal
 	}
 	switch {
 	case err == nil && res.Raw == nil:
-		err = fault.New(fault.Forbidden, "%s is a tool of Sandlot itself: use it from the client", fault.Clip(q.Tool))
+		err = ownTool(name)
 	case err == nil && len(res.Raw) > maxAnswer:
 		err = &answerError{Code: codeTooLarge, Message: "the result is larger than " +
 			strconv.Itoa(maxAnswer>>20) + " MiB"}
@@ -264,6 +267,11 @@ func (s *sandbox) makeCall(ctx context.Context, from func() agent.Caller, q *Cal
 			strconv.FormatFloat(q.Timeout, 'g', -1, 64) + " seconds; the call was cancelled"}
 	}
 	return nil, answers.Release, err
+}
+
+// ownTool returns the refusal of one of Sandlot's own tools: code would wait for the interpreter that it runs in.
+func ownTool(name string) error {
+	return fault.New(fault.Forbidden, "%s is a tool of Sandlot itself: use it from the client", fault.Clip(name))
 }
 
 // withTimeout returns a context that ends after so many seconds; 0: it does not.
@@ -386,4 +394,3 @@ func (c *conn) writeParts(ctx context.Context, parts ...[]byte) bool {
 	}
 	return true
 }
-

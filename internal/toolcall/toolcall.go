@@ -26,6 +26,8 @@ type Config struct {
 	// Call calls a tool of a third-party server for a run, and Background for a program in the background of a session.
 	Call       func(ctx context.Context, c tool.Call) (*tool.Result, error)
 	Background func(ctx context.Context, session string, c tool.Call) (*tool.Result, error)
+	// Own reports whether Sandlot itself has a tool of that name.
+	Own func(tool string) bool
 	// Finder answers searches.
 	Finder Finder
 	// Tree returns the tool tree of a principal.
@@ -63,9 +65,9 @@ type Calls struct {
 
 	mu        sync.Mutex
 	closed    bool
-	runs      map[string]*run             // by tag
-	sandboxes map[string]*sandbox         // the last one of each session
-	slots     map[string]*sharedSlots     // of principals, by their ids
+	runs      map[string]*run              // by tag
+	sandboxes map[string]*sandbox          // the last one of each session
+	slots     map[string]*sharedSlots      // of principals, by their ids
 	trees     map[string]map[*sandbox]bool // whose tree follows the connections of an owner
 }
 

@@ -1,6 +1,7 @@
 package tools
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -207,47 +208,9 @@ func (t *Tools) serve(c *net.UnixConn) {
 	defer t.forget(host)
 	t.track(c, true)
 	w := &waiting{begin: t.config.Begin}
-	w.sent()
-	defer w.answered()
+	w.sent(first[:n])
+	defer w.stop()
 	splice(c, host, w)
-}
-
-// waiting says whether a program waits for an answer. Each direction of its connection has a goroutine.
-type waiting struct {
-	begin func() (end func())
-
-	mu  sync.Mutex
-	end func() // nil: it does not wait
-}
-
-// sent is called when the program has sent something.
-func (w *waiting) sent() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.end == nil {
-		w.end = w.begin()
-	}
-}
-
-// answered is called when the host has sent something.
-func (w *waiting) answered() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.end != nil {
-		w.end()
-		w.end = nil
-	}
-}
-
-// noting calls a function before each write.
-type noting struct {
-	io.Writer
-	note func()
-}
-
-func (n noting) Write(p []byte) (int, error) {
-	n.note()
-	return n.Writer.Write(p)
 }
 
 // splice copies between a program and the host until the host has ended the connection, or one of them is gone. A
@@ -259,10 +222,78 @@ func splice(program, host splicer, w *waiting) {
 			host.Close()
 		}
 	})
-	_, _ = io.Copy(noting{program, w.answered}, host) // however it ends, the connection is over
+	_, _ = io.Copy(noting{program, w.received}, host) // however it ends, the connection is over
 	program.Close()
 	host.Close()
 	sending.Wait()
+}
+
+// waiting says whether a program waits for an answer to one of its lines. Each direction of its connection has a
+// goroutine.
+type waiting struct {
+	begin func() (end func())
+
+	mu    sync.Mutex
+	lines int    // that are not answered
+	end   func() // nil: it does not wait
+	head  []byte // the beginning of the line that the host is sending
+}
+
+// progress begins a line that is no answer, as the host writes it.
+const progress = `{"progress":`
+
+// sent is called with what the program sends.
+func (w *waiting) sent(p []byte) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.lines += bytes.Count(p, newline)
+	if w.lines > 0 && w.end == nil {
+		w.end = w.begin()
+	}
+}
+
+// received is called with what the host sends.
+func (w *waiting) received(p []byte) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for len(p) > 0 {
+		line, rest, ended := bytes.Cut(p, newline)
+		w.head = append(w.head, line[:min(len(line), len(progress)-len(w.head))]...)
+		if ended && string(w.head) != progress {
+			w.lines--
+		}
+		if ended {
+			w.head = w.head[:0]
+		}
+		p = rest
+	}
+	if w.lines <= 0 && w.end != nil {
+		w.end()
+		w.lines, w.end = 0, nil
+	}
+}
+
+// stop is called when the connection has ended.
+func (w *waiting) stop() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.end != nil {
+		w.end()
+		w.end = nil
+	}
+}
+
+var newline = []byte{'\n'}
+
+// noting calls a function with what is written, before that.
+type noting struct {
+	io.Writer
+	note func([]byte)
+}
+
+func (n noting) Write(p []byte) (int, error) {
+	n.note(p)
+	return n.Writer.Write(p)
 }
 
 // peer returns to which program of the agent the process that connected belongs.

@@ -12,9 +12,9 @@ type Content struct {
 	Workspace                 string // the id of a workspace
 	Runtime, Template, Flavor string
 	Network                   NetworkOverride
-	Secrets                   []string // names of those whose values are in it; see session.Lease.NoteSecrets
+	Secrets                   []string   // names of those whose values are in it; see session.Lease.NoteSecrets
 	Scope                     auth.Scope // see Record
-	Files                     int64    // the bytes of the workspace; 0: they are not known
+	Files                     int64      // the bytes of the workspace; 0: they are not known
 }
 
 // Hold makes a session's record have a content.
