@@ -48,6 +48,8 @@ var onDocker = map[string]func(*testing.T){
 	"TestPortsWebSocket": TestPortsWebSocket, "TestPortsFlood": TestPortsFlood,
 
 	"TestConnectionServerKilled": TestConnectionServerKilled,
+
+	"TestCodeTools": TestCodeTools, "TestCodeToolsServerKilled": TestCodeToolsServerKilled,
 }
 
 // onElsewhere: see onBoth.

@@ -55,6 +55,7 @@ type Client struct {
 	nextLink      chan net.Conn // holds the connection that becomes the next link
 	greetingSlots chan struct{} // a slot for each connection whose greeting is not checked yet
 	network       atomic.Pointer[Network]
+	tools         atomic.Pointer[Tools]
 	cellSlots     Slots // nil: no bound
 
 	mu          sync.Mutex
@@ -107,6 +108,16 @@ type Network interface {
 
 // SetNetwork gives the sandbox a network. Until then it has none.
 func (c *Client) SetNetwork(n Network) { c.network.Store(&n) }
+
+// Tools serves calls of tools by programs of a sandbox.
+type Tools interface {
+	// Serve serves a connection that a program made to call tools, and closes it. It returns when the connection or
+	// ctx ends. from tells whose calls they are; its answer can change.
+	Serve(ctx context.Context, c net.Conn, from func() Caller)
+}
+
+// SetTools gives the sandbox's programs tools to call. Until then they have none.
+func (c *Client) SetTools(t Tools) { c.tools.Store(&t) }
 
 // Close ends the link. The agent waits for the next server.
 func (c *Client) Close() {
@@ -173,6 +184,9 @@ func (c *Client) accept(ctx context.Context) {
 					return
 				}
 				conn.Close()
+			case err == nil && purpose == wire.ForTools:
+				c.serveTools(ctx, conn)
+				return
 			case err == nil && purpose == wire.ForDirect:
 				<-c.greetingSlots
 				c.deliver(expected, conn)

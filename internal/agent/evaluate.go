@@ -16,9 +16,9 @@ import (
 // interpreter is the host's record of the interpreter of one language. One cell of code runs at
 // a time: over the direct connection to the driver, when there is one, or through the agent.
 type interpreter struct {
-	language  string
-	slot      chan struct{}             // held by the cell that runs
-	cellBegan atomic.Pointer[time.Time] // when that cell began; nil: none runs
+	language string
+	slot     chan struct{}               // held by the cell that runs
+	cell     atomic.Pointer[runningCell] // that cell; nil: none runs
 
 	// The slot guards these two.
 	conn      *direct.Conn // nil: cells go through the agent
@@ -26,6 +26,12 @@ type interpreter struct {
 
 	preparing   atomic.Bool
 	unsupported atomic.Bool // the driver cannot get cells directly
+}
+
+// runningCell is what is known of the cell that runs.
+type runningCell struct {
+	began time.Time
+	tag   string // for calls of tools
 }
 
 // interpreter returns the record of a language.
@@ -47,7 +53,7 @@ func (c *Client) evaluate(ctx context.Context, q *agentv1.EvaluateRequest, o Obs
 	if err := c.acquireInterpreter(ctx, i, o.Waiting); err != nil {
 		return nil, err
 	}
-	i.cellBegan.Store(new(time.Now()))
+	i.cell.Store(&runningCell{time.Now(), q.Tag})
 	defer func() { c.releaseInterpreter(i) }()
 	if i.isDirect() {
 		d, err := c.evaluateDirect(ctx, i, q, o)
@@ -148,8 +154,8 @@ func (c *Client) acquireInterpreter(ctx context.Context, i *interpreter, waiting
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
-		if began := i.cellBegan.Load(); began != nil && waiting != nil {
-			if err := waiting(time.Since(*began)); err != nil {
+		if cell := i.cell.Load(); cell != nil && waiting != nil {
+			if err := waiting(time.Since(cell.began)); err != nil {
 				return err
 			}
 		}
@@ -167,7 +173,7 @@ func (c *Client) acquireInterpreter(ctx context.Context, i *interpreter, waiting
 
 // releaseInterpreter releases the slot, after the cell is over that the host has given up.
 func (c *Client) releaseInterpreter(i *interpreter) {
-	i.cellBegan.Store(nil)
+	i.cell.Store(nil)
 	stop := i.awaitStop
 	i.awaitStop = nil
 	if stop != nil {

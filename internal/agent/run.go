@@ -59,6 +59,7 @@ type Exec struct {
 	Stdin   []byte
 	Timeout time.Duration // 0: none
 	Inline  InlineBounds
+	Tag     string // stands for the command in calls of tools; see Caller
 }
 
 // ExecResult is how a command ended.
@@ -73,7 +74,8 @@ type ExecResult struct {
 // Exec runs a command to its end. When ctx ends, the command is stopped.
 func (c *Client) Exec(ctx context.Context, x Exec, o Observer) (*ExecResult, error) {
 	request := &agentv1.ExecRequest{Command: x.Message(), Stdin: x.Stdin,
-		TimeoutMillis: uint64(x.Timeout.Milliseconds()), Bounds: x.Inline.message(), Live: o.Output != nil}
+		TimeoutMillis: uint64(x.Timeout.Milliseconds()), Bounds: x.Inline.message(), Live: o.Output != nil,
+		Tag: x.Tag}
 	e, err := c.run(ctx, &agentv1.RunRequest{Kind: &agentv1.RunRequest_Exec{Exec: request}}, o.events())
 	if err != nil {
 		return nil, err
@@ -100,6 +102,7 @@ type Code struct {
 	// ThroughAgent sends the cell to the agent even when there is a direct connection to the
 	// driver. The result is the same: the runtime suite compares both.
 	ThroughAgent bool
+	Tag          string // stands for the code in calls of tools; see Caller
 }
 
 // CodeResult is how a cell ended.
@@ -128,7 +131,8 @@ type Rich struct {
 // Evaluate runs a cell to its end. When ctx ends, the cell is stopped.
 func (c *Client) Evaluate(ctx context.Context, code Code, o Observer) (*CodeResult, error) {
 	q := &agentv1.EvaluateRequest{Language: code.Language, Code: code.Source,
-		TimeoutMillis: uint64(code.Timeout.Milliseconds()), Bounds: code.Inline.message(), Live: o.Output != nil}
+		TimeoutMillis: uint64(code.Timeout.Milliseconds()), Bounds: code.Inline.message(), Live: o.Output != nil,
+		Tag: code.Tag}
 	evaluate := c.evaluate
 	if code.ThroughAgent {
 		evaluate = c.evaluateByAgent

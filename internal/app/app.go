@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"sandlot/internal/agent"
 	"sandlot/internal/api"
 	"sandlot/internal/api/conn"
 	"sandlot/internal/api/metric"
@@ -47,6 +48,7 @@ import (
 	"sandlot/internal/telemetry"
 	"sandlot/internal/template"
 	"sandlot/internal/tool"
+	"sandlot/internal/toolcall"
 	"sandlot/internal/vault"
 	"sandlot/internal/volume"
 	"sandlot/internal/workspace"
@@ -75,6 +77,7 @@ type App struct {
 	bound         *bound.Terminator
 	servers       *servers.Servers
 	tools         *builtin.Tools
+	calls         *toolcall.Calls
 	gateway       *gateway.Gateway
 	api           *api.Server
 	events        *event.Stream
@@ -205,9 +208,11 @@ func (a *App) openSessions(ctx context.Context, defaultTemplate string) error {
 		MayCopy: func(ctx context.Context, p auth.Principal, source string, secrets []string) error {
 			return a.hub.MayCopy(ctx, p, source, secrets)
 		}})
+	a.calls = toolcall.New(toolcall.Config{})
 	a.sessions = session.New(session.Config{Pool: a.pool, Store: a.store, Log: a.log, Egress: a.egress,
-		Bound:  boundSettings{a.bound, a.registries.Certificates()},
-		Sealer: a.vault, Quotas: a.quotas, Events: a.events, Rules: limits,
+		OnSandbox: func(owner, session string, c *agent.Client) { a.calls.Attach(owner, session, c) },
+		Bound:     boundSettings{a.bound, a.registries.Certificates()},
+		Sealer:    a.vault, Quotas: a.quotas, Events: a.events, Rules: limits,
 		Kept: a.snapshots.Kept, KeptBytes: a.snapshots.Bytes})
 	a.snapshots.Sessions = a.sessions
 	networkPolicies, err := policies(c)
@@ -296,7 +301,7 @@ func (a *App) openEdges(ctx context.Context) error {
 	}
 	sessionFlavors, _ := flavors(c)
 	a.tools = builtin.New(builtin.Config{Events: a.events, Sessions: a.sessions, Snapshots: a.snapshots, Ports: a.ports,
-		Connections: a.servers, Consent: tool.Policy(c.MCP.Consent),
+		Calls: a.calls, Connections: a.servers, Consent: tool.Policy(c.MCP.Consent),
 		Templates: a.templates.Offered, Flavors: sessionFlavors,
 		Volumes: a.volumes.Usage,
 		Timeout: c.Sessions.CallTimeout, MaxTimeout: c.Sessions.MaxCallTimeout, MaxOutput: c.Output.MaxCharacters,
@@ -330,6 +335,7 @@ func (a *App) openEdges(ctx context.Context) error {
 		return err
 	}
 	a.reachHub.Store(a.hub)
+	a.openCalls(limiter)
 	a.gateway = gateway.New(gateway.Config{Hub: a.hub, Version: Version, SealKey: key,
 		MaxBody: int64(c.Server.MaxBodyMB) << 20,
 		Limits:  limiter, Log: a.log, NewSession: func(p auth.Principal) bool { return !p.Authenticated },
@@ -566,6 +572,7 @@ func (a *App) Destroy() error {
 func (a *App) endCalls() {
 	a.cancelPrewarm()
 	a.prewarms.Wait()
+	a.calls.Close()
 	a.tools.Close()
 	a.api.Close()
 }

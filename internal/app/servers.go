@@ -23,7 +23,7 @@ func (a *App) openServers(ctx context.Context, limits *limit.Limiter) error {
 		Dial:       a.dialServer,
 		Callback:   callbackURL(c.Server),
 		LoginStore: &vault.Logins{Vault: a.vault, Store: a.store},
-		OnChange:   func(owner string) { a.gateway.SyncFeatures(owner) },
+		OnChange:   func(owner string) { a.calls.Changed(owner); a.gateway.SyncFeatures(owner) },
 		OnUpdate:   func(owner, uri string) { a.gateway.ResourceUpdated(owner, uri) },
 		OnLog:      func(owner string, params json.RawMessage) { a.gateway.ForwardLog(owner, params) },
 		Limits:     limits, Quotas: a.quotas, Log: a.log})

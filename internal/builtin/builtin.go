@@ -18,6 +18,7 @@ import (
 	"sandlot/internal/session"
 	"sandlot/internal/snapshot"
 	"sandlot/internal/tool"
+	"sandlot/internal/toolcall"
 	"sandlot/internal/volume"
 )
 
@@ -27,6 +28,7 @@ type Config struct {
 	// Snapshots are the snapshots and copies of sessions.
 	Snapshots *snapshot.Snapshots
 	Ports     *port.Ports
+	Calls     *toolcall.Calls // of tools by code; nil: there are none
 	// Connections are the third-party MCP servers; nil leaves out the tools for them.
 	Connections *servers.Servers
 	// Consent is the initial policy for agents that add third-party servers; see SetConsent.

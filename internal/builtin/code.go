@@ -108,8 +108,10 @@ func (t *Tools) executeCode(ctx context.Context, c tool.Call, in CodeInput) (*to
 	}
 	timeout := t.timeout(in.Timeout)
 	once.Begun(ctx)
+	tag, end := t.Calls.Begin(ctx, l.ID(), c)
+	defer end()
 	result, err := t.evaluate(ctx, l, c, agent.Code{Language: lang.Name, Source: in.Code, Timeout: timeout,
-		Inline: t.inlineLimits()})
+		Inline: t.inlineLimits(), Tag: tag})
 	if err != nil {
 		return nil, addContext(l.Fault(ctx, err, fault.CodeExecution), fault.CodeExecution,
 			map[string]any{"template": l.Booted.Template.Name, "session_id": l.ID()})

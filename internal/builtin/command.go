@@ -91,6 +91,7 @@ func (t *Tools) executeCommand(ctx context.Context, c tool.Call, in CommandInput
 	cmd.Dir, cmd.Env = in.Cwd, env
 	once.Begun(ctx)
 	if in.Background {
+		t.Sessions.Narrow(l.ID(), c.Principal.Scope)
 		return t.runInBackground(ctx, l, in, cmd)
 	}
 	return t.runInForeground(ctx, l, c, in, cmd)
@@ -146,7 +147,9 @@ func (t *Tools) runInForeground(ctx context.Context, l *session.Lease, c tool.Ca
 
 // execute runs a command until it ends.
 func (t *Tools) execute(ctx context.Context, l *session.Lease, c tool.Call, x agent.Exec) (*agent.ExecResult, error) {
-	x.Inline = t.inlineLimits()
+	tag, end := t.Calls.Begin(ctx, l.ID(), c)
+	defer end()
+	x.Inline, x.Tag = t.inlineLimits(), tag
 	agentCtx, cancel := context.WithTimeout(ctx, x.Timeout+agent.AnswerTimeout)
 	defer cancel()
 	d, err := l.Agent().Exec(agentCtx, x, progressObserver(c))

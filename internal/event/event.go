@@ -182,6 +182,6 @@ const fixedSize = 320
 
 func (e *Event) size() int {
 	return fixedSize + len(e.Principal) + len(e.Session) + len(e.Operation) + len(e.Name) + len(e.Outcome) +
-		len(e.Token) + len(e.Service) + len(e.Address) + len(e.Trace) +
+		len(e.Token) + len(e.Service) + len(e.Address) + len(e.Caller) + len(e.Trace) +
 		len(e.Method) + len(e.ClientSession)
 }

@@ -10,6 +10,8 @@ type Origin struct {
 	Service string `json:"service,omitempty"`
 	// Address is the client's IP address, or Socket.
 	Address string `json:"address,omitempty"`
+	// Caller is the code in a sandbox that called a tool, such as "code of session ID, run 3"; empty: no code did.
+	Caller string `json:"called_by,omitempty"`
 	// Trace is the request's traceparent header; empty: it had none. Readers do not see it.
 	Trace string `json:"-"`
 	// Method and ClientSession are the method and the session id of an MCP request; empty: it was
@@ -36,6 +38,13 @@ func WithMCP(ctx context.Context, method, session, trace string) context.Context
 	if trace != "" {
 		o.Trace = trace
 	}
+	return WithOrigin(ctx, o)
+}
+
+// WithCaller returns a context that also carries the code that called a tool.
+func WithCaller(ctx context.Context, caller string) context.Context {
+	o := FromContext(ctx)
+	o.Caller = caller
 	return WithOrigin(ctx, o)
 }
 

@@ -130,5 +130,5 @@ func newRelayRequest[P mcp.Params](method string, r *mcp.ServerRequest[P], key s
 
 // elicits reports whether a call of one of Sandlot's own tools may ask the client's user.
 func (g *Gateway) elicits(e *endpoint, name string) bool {
-	return e.elicits[name] || g.Hub.MayAsk(e.principal, name)
+	return e.elicits[name] || g.Hub.MayAsk(e.principal, name) || g.Hub.CallsTools(e.principal, name)
 }

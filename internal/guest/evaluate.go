@@ -263,7 +263,7 @@ func (a *Agent) runFile(ctx context.Context,
 	}
 	argv := append(append([]string{}, l.Command...), file)
 	d, err := a.execute(ctx, &agentv1.ExecRequest{Command: &agentv1.Command{Argv: argv},
-		TimeoutMillis: request.TimeoutMillis, Bounds: request.Bounds}, live)
+		TimeoutMillis: request.TimeoutMillis, Bounds: request.Bounds, Tag: request.Tag}, live)
 	if err != nil {
 		return nil, err
 	}

@@ -180,7 +180,7 @@ func (l *liveOutput) ticks() (<-chan time.Time, func()) {
 // execute runs a command until it ends, its timeout is over, or ctx ends.
 func (a *Agent) execute(ctx context.Context, r *agentv1.ExecRequest, live *liveOutput) (*agentv1.ExecDone, error) {
 	stdout, stderr := newCapture("stdout", a.output, r.Bounds), newCapture("stderr", a.output, r.Bounds)
-	w := process.Stdio{Stdout: live.tee(stdout, 0), Stderr: live.tee(stderr, 1)}
+	w := process.Stdio{Stdout: live.tee(stdout, 0), Stderr: live.tee(stderr, 1), Tag: r.Tag}
 	if len(r.Stdin) > 0 {
 		w.Stdin = bytes.NewReader(r.Stdin)
 	}

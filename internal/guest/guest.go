@@ -37,6 +37,7 @@ import (
 	"sandlot/internal/guest/interp"
 	"sandlot/internal/guest/network"
 	"sandlot/internal/guest/process"
+	"sandlot/internal/guest/tools"
 	"sandlot/internal/guest/user"
 	"sandlot/proto/agentv1"
 	"sandlot/proto/agentv1/agentv1connect"
@@ -51,6 +52,8 @@ type Config struct {
 	// User is the user of the sandbox, and Workdir where programs start; empty: in the first root.
 	User    *user.User
 	Workdir string
+	// ToolsDir is the folder of the tool tree; empty: there is none.
+	ToolsDir string
 	// Init is set when the agent is the first process of the sandbox.
 	Init bool
 	// OrphanTimeout is how long the agent runs without a host; 0: for ever. It is measured with
@@ -60,7 +63,8 @@ type Config struct {
 
 // FromEnvironment reads the configuration and removes it from the environment.
 func FromEnvironment() (Config, error) {
-	c := Config{Socket: os.Getenv(wire.EnvSocket), Boot: new(agentv1.Boot), Init: os.Getpid() == 1}
+	c := Config{Socket: os.Getenv(wire.EnvSocket), Boot: new(agentv1.Boot), ToolsDir: wire.ToolsDir,
+		Init: os.Getpid() == 1}
 	if c.Socket == "" {
 		c.Socket = wire.SocketDir + "/" + wire.Socket
 	}
@@ -189,6 +193,7 @@ type Agent struct {
 	output      *outputFiles
 	callStreams chan net.Conn                   // Call streams, for the HTTP server
 	network     atomic.Pointer[network.Network] // nil: the runtime gives the sandbox a network
+	tools       *tools.Tools
 	work        sync.WaitGroup
 	boundMu     sync.Mutex // held while bound secrets and variables of the session are applied
 
@@ -219,6 +224,8 @@ func New(c Config) *Agent {
 		Env: a.environment, OnEnded: a.markUsed, User: c.User,
 		Enforcer: process.NewEnforcer(a.recentlyActive, a.recordKill)}
 	a.Activity.LastUsed = a.callsEnded
+	a.tools = tools.New(tools.Config{Dir: c.ToolsDir, Dial: a.dialTools, Whose: a.whose,
+		Begin: a.beginCall})
 	if boot := c.Boot.GetConfigure(); boot != nil {
 		if err := a.configure(boot); err != nil {
 			fmt.Fprintln(os.Stderr, "sandlot-agent:", err) // Configure returns the error to the host later
@@ -274,6 +281,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	end()
 	server.Close()
+	a.tools.Close()
 	a.mu.Lock()
 	interps := slices.Collect(maps.Values(a.interps))
 	a.mu.Unlock()
@@ -350,6 +358,7 @@ func (a *Agent) keepLinked(ctx context.Context) (orphaned bool) {
 		began := time.Now()
 		result := a.link(ctx)
 		if result == linkBroken {
+			a.tools.Cut()
 			lastLinked = time.Now()
 		}
 		// A copy may have been made at any point of this loop, long ago. So the time is read before the secret.
@@ -657,6 +666,7 @@ func (a *Agent) variables(call map[string]string) map[string]string {
 	}
 	maps.Copy(env, a.session)
 	maps.Copy(env, call)
+	a.addToolPaths(env)
 	return env
 }
 

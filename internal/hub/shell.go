@@ -50,6 +50,7 @@ func (s *Shell) Run(ctx context.Context, c command.Command) (*agent.Interactive,
 		return nil, command.Started{}, s.Fail(err)
 	}
 	c.Env = env
+	s.hub.Sessions.Narrow(s.lease.ID(), s.request.Principal.Scope) // it may leave something behind
 	stream, err := s.lease.Agent().Interactive(ctx, c)
 	if err != nil {
 		return nil, command.Started{}, s.Fail(s.lease.Fault(ctx, err, fault.CommandExecution))

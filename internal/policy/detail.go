@@ -42,7 +42,7 @@ var details = map[Operation]detailKind{
 	CodeExecute: plainText,    // the language
 	MCPInstall:  serverTarget, // NAME TYPE:SPEC
 	MCPConnect:  serverTarget, // NAME URL, or NAME COMMAND
-	MCPCall:     serverTool,
+	MCPCall:     serverTool, CodeBackground: serverTool,
 
 	PortExpose: portNumber, PortClose: portNumber, PortDial: portNumber, PortVisit: portNumber,
 	SessionCreate: plainText, TemplateBuild: plainText, // the template

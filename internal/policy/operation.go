@@ -27,6 +27,8 @@ const (
 
 	CodeExecute  Operation = "code.execute"
 	ShellExecute Operation = "shell.execute"
+	// CodeBackground is a call of a third-party server's tool by a program that runs in the background of a session.
+	CodeBackground Operation = "code.background"
 
 	FileRead   Operation = "file.read"
 	FileWrite  Operation = "file.write"
@@ -120,7 +122,7 @@ var table = map[Operation]rule{
 	ClientConnect: reads, ClientSetLevel: changes, ClientGuide: reads, ClientDiscover: {anyone: true},
 	ToolList: reads, ToolFind: reads, PromptList: reads, PromptGet: reads,
 	ResourceList: reads, ResourceRead: reads, ResourceSubscribe: changes, CompletionComplete: reads,
-	CodeExecute: changes, ShellExecute: changes,
+	CodeExecute: changes, ShellExecute: changes, CodeBackground: changes,
 	FileRead: reads, FileWrite: changes, FileList: reads, FileRemove: changes,
 	ProcessList: reads, ProcessRead: reads, ProcessWrite: changes, ProcessStop: changes,
 	PortExpose: changes, PortClose: changes, PortDial: changes, PortVisit: {anyone: true, changes: true},

@@ -20,6 +20,23 @@ func inScope(p auth.Principal, o Operation) bool {
 	return p.Scope.Allows(string(o)) || slices.Contains(protocolOperations, o)
 }
 
+// Narrow returns the scope with what is in both.
+func Narrow(a, b auth.Scope) auth.Scope {
+	switch {
+	case a == b, b == "":
+		return a
+	case a == "":
+		return b
+	}
+	both := []string{string(ToolList)} // which is in every scope: an empty one would have all
+	for _, o := range Operations() {
+		if a.Allows(o) && b.Allows(o) {
+			both = append(both, o)
+		}
+	}
+	return auth.NewScope(both...)
+}
+
 // outOfScope returns the refusal of an operation that is not in the scope of the principal's token.
 func outOfScope(p auth.Principal, o Operation) *fault.Error {
 	return fault.New(fault.Forbidden, "the operation %s is not in the scope of your token, which is %s", o, p.Scope).

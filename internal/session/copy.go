@@ -66,7 +66,7 @@ func (s *Sessions) WhileStill(ctx context.Context, p auth.Principal, id string,
 	defer f.goOn(ctx)
 	r := session.record()
 	err = do(stillCtx, r.ID, Content{Image: f.image.Name, Workspace: r.Workspace, Runtime: r.Runtime,
-		Template: r.Template, Flavor: r.Flavor, Network: r.Network, Secrets: r.Secrets}, f.image.Bytes)
+		Template: r.Template, Flavor: r.Flavor, Network: r.Network, Secrets: r.Secrets, Scope: r.Scope}, f.image.Bytes)
 	if err != nil {
 		s.removeImage(ctx, r.Runtime, f.image.Name)
 	}

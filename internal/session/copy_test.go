@@ -206,7 +206,7 @@ func TestInTurns(t *testing.T) {
 		all = append(all, liveSession{session: &Session{cur: current{rec: Record{ID: id, Owner: id[:3]}}}})
 	}
 	var got []string
-	for _, l := range inTurns(all) {
+	for _, l := range awake.InTurns(all, liveSession.owner) {
 		got = append(got, l.session.record().ID)
 	}
 	if want := "ann 1, bob 1, eve 1, ann 2, bob 2, ann 3"; strings.Join(got, ", ") != want {

@@ -248,6 +248,8 @@ type liveSession struct {
 	usage   agent.Usage
 }
 
+func (l liveSession) owner() string { return l.session.record().Owner }
+
 // mostToLose returns the sessions with a sandbox: first those in which something runs, then those with much in their
 // memory.
 func (s *Sessions) mostToLose(ctx context.Context) (all []liveSession) {
@@ -272,21 +274,7 @@ func (s *Sessions) mostToLose(ctx context.Context) (all []liveSession) {
 		}
 		return cmp.Compare(y.usage.MemoryBytes, x.usage.MemoryBytes)
 	})
-	return inTurns(all)
-}
-
-// inTurns puts the first session of each owner before all second ones, and so on: nobody's sessions, which may take
-// long, use up the time of the others'.
-func inTurns(all []liveSession) []liveSession {
-	turns := map[*Session]int{}
-	before := map[string]int{} // by owner
-	for _, l := range all {
-		owner := l.session.record().Owner
-		turns[l.session] = before[owner]
-		before[owner]++
-	}
-	slices.SortStableFunc(all, func(x, y liveSession) int { return cmp.Compare(turns[x.session], turns[y.session]) })
-	return all
+	return awake.InTurns(all, liveSession.owner)
 }
 
 // stoppedByServer is the reason for the loss of a sandbox that ended with its server.

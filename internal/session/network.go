@@ -7,6 +7,7 @@ import (
 
 	"sandlot/internal/auth"
 	"sandlot/internal/egress"
+	"sandlot/internal/policy"
 	"sandlot/internal/pool"
 )
 
@@ -75,13 +76,37 @@ func (s *Session) applyPolicy() {
 	}
 }
 
-// connectOutlet gives a sandbox the session's access to the network. No other goroutine uses the
+// connectOutlet gives a sandbox the session's access to the network, and to tools. No other goroutine uses the
 // sandbox yet.
 func (s *Sessions) connectOutlet(booted *pool.Booted, r Record, meter *egress.Meter) {
 	if s.Egress != nil {
 		booted.Connect(s.Egress.Outlet(egress.Owner{Principal: r.Owner, Session: r.ID, Sandbox: booted.ID}, s.policy(r),
 			meter))
 	}
+	if s.OnSandbox != nil {
+		s.OnSandbox(r.Owner, r.ID, booted.Agent)
+	}
+}
+
+// Narrow makes what runs in the background of a session's sandbox have no more than a scope.
+func (s *Sessions) Narrow(id string, scope auth.Scope) {
+	session := s.byID(id)
+	if session == nil || policy.Narrow(session.record().Scope, scope) == session.record().Scope {
+		return
+	}
+	narrow := func(r *Record) { r.Scope = policy.Narrow(r.Scope, scope) }
+	session.mu.Lock()
+	narrow(&session.cur.rec) // also if it cannot be stored
+	session.mu.Unlock()
+	session.updateOrLog("the scope of a session", narrow)
+}
+
+// ScopeOf returns the scope of what runs in the background of a session's sandbox.
+func (s *Sessions) ScopeOf(id string) (scope auth.Scope) {
+	if session := s.byID(id); session != nil {
+		scope = session.record().Scope
+	}
+	return scope
 }
 
 // Network is what a session may reach, and what it has done with the network.

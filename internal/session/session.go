@@ -249,7 +249,7 @@ func (s *Session) boot(ctx context.Context) error {
 		return err
 	}
 	id := secret.ID()
-	if err := s.update(func(r *Record) { r.Sandbox, r.Runtime, r.State = id, rt.Name(), Live }); err != nil {
+	if err := s.update(func(r *Record) { r.Sandbox, r.Runtime, r.State, r.Scope = id, rt.Name(), Live, "" }); err != nil {
 		return err
 	}
 	s.setBooting(true)

@@ -279,9 +279,10 @@ func goOn(ctx context.Context, tx *sql.Tx, same []session.Record) error {
 	}
 	for _, r := range same {
 		if _, err := tx.ExecContext(ctx, `UPDATE sessions SET sandbox = ?, runtime = ?, template = ?, flavor = ?,
-			state = ?, lost = ?, image = ?, slept = ?, workspace = ?, secrets = ? WHERE id = ? AND owner = ?`, r.Sandbox, r.Runtime,
+			state = ?, lost = ?, image = ?, slept = ?, workspace = ?, secrets = ?,
+			scope = ? WHERE id = ? AND owner = ?`, r.Sandbox, r.Runtime,
 			r.Template, r.Flavor, r.State, r.Lost, r.Image, milli(r.Slept), r.Workspace,
-			strings.Join(r.Secrets, " "), r.ID, r.Owner); err != nil {
+			strings.Join(r.Secrets, " "), r.Scope, r.ID, r.Owner); err != nil {
 			return err
 		}
 	}

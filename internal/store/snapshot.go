@@ -13,7 +13,8 @@ import (
 	"sandlot/internal/snapshot"
 )
 
-const snapshotColumns = `id, owner, name, session, image, workspace, runtime, template, flavor, network, bytes, created, secrets`
+const snapshotColumns = `id, owner, name, session, image, workspace, runtime, template, flavor, network, bytes, created, ` +
+	`secrets, scope`
 
 // PutSnapshot implements snapshot.Store.
 func (s *DB) PutSnapshot(ctx context.Context, r snapshot.Record) error {
@@ -30,9 +31,9 @@ func putSnapshot(ctx context.Context, db executor, r snapshot.Record) error {
 	if err != nil {
 		return err
 	}
-	_, err = db.ExecContext(ctx, `INSERT INTO snapshots (`+snapshotColumns+`) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)`, r.ID,
+	_, err = db.ExecContext(ctx, `INSERT INTO snapshots (`+snapshotColumns+`) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)`, r.ID,
 		r.Owner, r.Name, r.Session, r.Image, r.Workspace, r.Runtime, r.Template, r.Flavor, network, r.Bytes,
-		r.Created.UnixMilli(), strings.Join(r.Secrets, " "))
+		r.Created.UnixMilli(), strings.Join(r.Secrets, " "), r.Scope)
 	return err
 }
 
@@ -42,7 +43,7 @@ func (s *DB) Snapshots(ctx context.Context) ([]snapshot.Record, error) {
 		var network, secrets string
 		var created int64
 		err = row.Scan(&r.ID, &r.Owner, &r.Name, &r.Session, &r.Image, &r.Workspace, &r.Runtime, &r.Template, &r.Flavor,
-			&network, &r.Bytes, &created, &secrets)
+			&network, &r.Bytes, &created, &secrets, &r.Scope)
 		r.Secrets = namesOf(secrets)
 		r.Network, r.Created = networkOf(network), time.UnixMilli(created).UTC()
 		return r, err

@@ -232,7 +232,7 @@ func (s *DB) HasTokens(ctx context.Context) (bool, error) {
 }
 
 const sessionColumns = `id, owner, home, template, flavor, sandbox, workspace, state, created, used, lost, network, ` +
-	`runtime, image, slept, sent, received, disk, variables, secrets`
+	`runtime, image, slept, sent, received, disk, variables, secrets, scope`
 
 // milli returns milliseconds of the Unix epoch; 0 for the zero time.
 func milli(t time.Time) int64 {
@@ -248,7 +248,7 @@ func scanSession(row scanner) (session.Record, error) {
 	var network, secrets string
 	err := row.Scan(&r.ID, &r.Owner, &r.Home, &r.Template, &r.Flavor, &r.Sandbox, &r.Workspace, &r.State, &created,
 		&used, &r.Lost, &network, &r.Runtime, &r.Image, &slept, &r.Traffic.Up, &r.Traffic.Down,
-		&r.DiskBytes, &r.Variables, &secrets)
+		&r.DiskBytes, &r.Variables, &secrets, &r.Scope)
 	r.Secrets = namesOf(secrets)
 	r.Network = networkOf(network)
 	r.Created, r.Used = time.UnixMilli(created).UTC(), time.UnixMilli(used).UTC()
@@ -264,14 +264,14 @@ func (s *DB) PutSession(ctx context.Context, r session.Record) error {
 	if err != nil {
 		return err
 	}
-	_, err = s.db.ExecContext(ctx, `INSERT INTO sessions (`+sessionColumns+`) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,0,0,0,?,?)
+	_, err = s.db.ExecContext(ctx, `INSERT INTO sessions (`+sessionColumns+`) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,0,0,0,?,?,?)
 		ON CONFLICT (id) DO UPDATE SET template=excluded.template, flavor=excluded.flavor, sandbox=excluded.sandbox,
 		workspace=excluded.workspace, state=excluded.state, used=excluded.used, lost=excluded.lost,
 		network=excluded.network, runtime=excluded.runtime, image=excluded.image, slept=excluded.slept,
-		secrets=excluded.secrets`,
+		secrets=excluded.secrets, scope=excluded.scope`,
 		r.ID, r.Owner, r.Home, r.Template, r.Flavor, r.Sandbox, r.Workspace, r.State, r.Created.UnixMilli(),
 		r.Used.UnixMilli(), r.Lost, network, r.Runtime, r.Image, milli(r.Slept), r.Variables,
-		strings.Join(r.Secrets, " "))
+		strings.Join(r.Secrets, " "), r.Scope)
 	return err
 }
 

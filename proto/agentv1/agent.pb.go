@@ -1238,7 +1238,9 @@ type ExecRequest struct {
 	Bounds        *Bounds                `protobuf:"bytes,4,opt,name=bounds,proto3" json:"bounds,omitempty"`
 	// live: send Output events while the command runs, at most ten a second with
 	// at most 4 KiB each.
-	Live          bool `protobuf:"varint,5,opt,name=live,proto3" json:"live,omitempty"`
+	Live bool `protobuf:"varint,5,opt,name=live,proto3" json:"live,omitempty"`
+	// tag stands for the command in calls of tools; see ToolConn.
+	Tag           string `protobuf:"bytes,6,opt,name=tag,proto3" json:"tag,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1306,6 +1308,13 @@ func (x *ExecRequest) GetLive() bool {
 		return x.Live
 	}
 	return false
+}
+
+func (x *ExecRequest) GetTag() string {
+	if x != nil {
+		return x.Tag
+	}
+	return ""
 }
 
 type ExecDone struct {
@@ -1400,6 +1409,9 @@ type EvaluateRequest struct {
 	TimeoutMillis uint64                 `protobuf:"varint,3,opt,name=timeout_millis,json=timeoutMillis,proto3" json:"timeout_millis,omitempty"`
 	Bounds        *Bounds                `protobuf:"bytes,4,opt,name=bounds,proto3" json:"bounds,omitempty"`
 	Live          bool                   `protobuf:"varint,5,opt,name=live,proto3" json:"live,omitempty"`
+	// tag stands for the code in calls of tools, if the language has no driver;
+	// see ToolConn.
+	Tag           string `protobuf:"bytes,6,opt,name=tag,proto3" json:"tag,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1467,6 +1479,13 @@ func (x *EvaluateRequest) GetLive() bool {
 		return x.Live
 	}
 	return false
+}
+
+func (x *EvaluateRequest) GetTag() string {
+	if x != nil {
+		return x.Tag
+	}
+	return ""
 }
 
 // Waiting is sent while another cell runs in the interpreter.
@@ -4043,6 +4062,242 @@ func (x *NetReply) GetMessage() string {
 	return ""
 }
 
+// SetToolsRequest changes the tool tree, the folder wire.ToolsDir: programs of the
+// sandbox read it. The first one with files also makes the socket there.
+type SetToolsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// files are written. Paths are relative, without "..".
+	Files []*ToolFile `protobuf:"bytes,1,rep,name=files,proto3" json:"files,omitempty"`
+	// removed are the paths of files that are removed.
+	Removed []string `protobuf:"bytes,2,rep,name=removed,proto3" json:"removed,omitempty"`
+	// complete: files are all of the tree, and every other one is removed.
+	Complete      bool `protobuf:"varint,3,opt,name=complete,proto3" json:"complete,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetToolsRequest) Reset() {
+	*x = SetToolsRequest{}
+	mi := &file_agent_proto_msgTypes[59]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetToolsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetToolsRequest) ProtoMessage() {}
+
+func (x *SetToolsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_proto_msgTypes[59]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetToolsRequest.ProtoReflect.Descriptor instead.
+func (*SetToolsRequest) Descriptor() ([]byte, []int) {
+	return file_agent_proto_rawDescGZIP(), []int{59}
+}
+
+func (x *SetToolsRequest) GetFiles() []*ToolFile {
+	if x != nil {
+		return x.Files
+	}
+	return nil
+}
+
+func (x *SetToolsRequest) GetRemoved() []string {
+	if x != nil {
+		return x.Removed
+	}
+	return nil
+}
+
+func (x *SetToolsRequest) GetComplete() bool {
+	if x != nil {
+		return x.Complete
+	}
+	return false
+}
+
+type ToolFile struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Path       string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	Data       []byte                 `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
+	Executable bool                   `protobuf:"varint,3,opt,name=executable,proto3" json:"executable,omitempty"`
+	// link: the file is a symbolic link to that path.
+	Link          string `protobuf:"bytes,4,opt,name=link,proto3" json:"link,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ToolFile) Reset() {
+	*x = ToolFile{}
+	mi := &file_agent_proto_msgTypes[60]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ToolFile) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ToolFile) ProtoMessage() {}
+
+func (x *ToolFile) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_proto_msgTypes[60]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ToolFile.ProtoReflect.Descriptor instead.
+func (*ToolFile) Descriptor() ([]byte, []int) {
+	return file_agent_proto_rawDescGZIP(), []int{60}
+}
+
+func (x *ToolFile) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *ToolFile) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+func (x *ToolFile) GetExecutable() bool {
+	if x != nil {
+		return x.Executable
+	}
+	return false
+}
+
+func (x *ToolFile) GetLink() string {
+	if x != nil {
+		return x.Link
+	}
+	return ""
+}
+
+type SetToolsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetToolsResponse) Reset() {
+	*x = SetToolsResponse{}
+	mi := &file_agent_proto_msgTypes[61]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetToolsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetToolsResponse) ProtoMessage() {}
+
+func (x *SetToolsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_proto_msgTypes[61]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetToolsResponse.ProtoReflect.Descriptor instead.
+func (*SetToolsResponse) Descriptor() ([]byte, []int) {
+	return file_agent_proto_rawDescGZIP(), []int{61}
+}
+
+// ToolConn is the agent's first message on a connection that began with
+// wire.ToolGreeting: which program of the sandbox made it. The connection carries
+// the program's calls of tools after that.
+type ToolConn struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// tag is that of the command to which the program belongs; empty: to none.
+	Tag string `protobuf:"bytes,1,opt,name=tag,proto3" json:"tag,omitempty"`
+	// languages are those of the interpreter to which it belongs.
+	Languages []string `protobuf:"bytes,2,rep,name=languages,proto3" json:"languages,omitempty"`
+	// process is the id of the background process to which it belongs.
+	Process       string `protobuf:"bytes,3,opt,name=process,proto3" json:"process,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ToolConn) Reset() {
+	*x = ToolConn{}
+	mi := &file_agent_proto_msgTypes[62]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ToolConn) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ToolConn) ProtoMessage() {}
+
+func (x *ToolConn) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_proto_msgTypes[62]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ToolConn.ProtoReflect.Descriptor instead.
+func (*ToolConn) Descriptor() ([]byte, []int) {
+	return file_agent_proto_rawDescGZIP(), []int{62}
+}
+
+func (x *ToolConn) GetTag() string {
+	if x != nil {
+		return x.Tag
+	}
+	return ""
+}
+
+func (x *ToolConn) GetLanguages() []string {
+	if x != nil {
+		return x.Languages
+	}
+	return nil
+}
+
+func (x *ToolConn) GetProcess() string {
+	if x != nil {
+		return x.Process
+	}
+	return ""
+}
+
 var File_agent_proto protoreflect.FileDescriptor
 
 const file_agent_proto_rawDesc = "" +
@@ -4147,26 +4402,28 @@ const file_agent_proto_rawDesc = "" +
 	"\x04kept\x18\x05 \x01(\x04R\x04kept\"4\n" +
 	"\x06Output\x12\x12\n" +
 	"\x04data\x18\x01 \x01(\fR\x04data\x12\x16\n" +
-	"\x06stderr\x18\x02 \x01(\bR\x06stderr\"\xc5\x01\n" +
+	"\x06stderr\x18\x02 \x01(\bR\x06stderr\"\xd7\x01\n" +
 	"\vExecRequest\x123\n" +
 	"\acommand\x18\x01 \x01(\v2\x19.sandlot.agent.v1.CommandR\acommand\x12\x14\n" +
 	"\x05stdin\x18\x02 \x01(\fR\x05stdin\x12%\n" +
 	"\x0etimeout_millis\x18\x03 \x01(\x04R\rtimeoutMillis\x120\n" +
 	"\x06bounds\x18\x04 \x01(\v2\x18.sandlot.agent.v1.BoundsR\x06bounds\x12\x12\n" +
-	"\x04live\x18\x05 \x01(\bR\x04live\"\xf2\x01\n" +
+	"\x04live\x18\x05 \x01(\bR\x04live\x12\x10\n" +
+	"\x03tag\x18\x06 \x01(\tR\x03tag\"\xf2\x01\n" +
 	"\bExecDone\x12\x1b\n" +
 	"\texit_code\x18\x01 \x01(\x05R\bexitCode\x12\x1b\n" +
 	"\ttimed_out\x18\x02 \x01(\bR\btimedOut\x122\n" +
 	"\x06stdout\x18\x03 \x01(\v2\x1a.sandlot.agent.v1.CapturedR\x06stdout\x122\n" +
 	"\x06stderr\x18\x04 \x01(\v2\x1a.sandlot.agent.v1.CapturedR\x06stderr\x12'\n" +
 	"\x0fduration_micros\x18\x05 \x01(\x04R\x0edurationMicros\x12\x1b\n" +
-	"\tkilled_by\x18\x06 \x01(\tR\bkilledBy\"\xae\x01\n" +
+	"\tkilled_by\x18\x06 \x01(\tR\bkilledBy\"\xc0\x01\n" +
 	"\x0fEvaluateRequest\x12\x1a\n" +
 	"\blanguage\x18\x01 \x01(\tR\blanguage\x12\x12\n" +
 	"\x04code\x18\x02 \x01(\tR\x04code\x12%\n" +
 	"\x0etimeout_millis\x18\x03 \x01(\x04R\rtimeoutMillis\x120\n" +
 	"\x06bounds\x18\x04 \x01(\v2\x18.sandlot.agent.v1.BoundsR\x06bounds\x12\x12\n" +
-	"\x04live\x18\x05 \x01(\bR\x04live\"S\n" +
+	"\x04live\x18\x05 \x01(\bR\x04live\x12\x10\n" +
+	"\x03tag\x18\x06 \x01(\tR\x03tag\"S\n" +
 	"\aWaiting\x12\x1a\n" +
 	"\blanguage\x18\x01 \x01(\tR\blanguage\x12,\n" +
 	"\x12running_for_micros\x18\x02 \x01(\x04R\x10runningForMicros\"\xf3\x03\n" +
@@ -4359,7 +4616,24 @@ const file_agent_proto_rawDesc = "" +
 	"\vUNREACHABLE\x10\x03\x12\b\n" +
 	"\x04BUSY\x10\x04\x12\n" +
 	"\n" +
-	"\x06BROKEN\x10\x052\xf4\t\n" +
+	"\x06BROKEN\x10\x05\"y\n" +
+	"\x0fSetToolsRequest\x120\n" +
+	"\x05files\x18\x01 \x03(\v2\x1a.sandlot.agent.v1.ToolFileR\x05files\x12\x18\n" +
+	"\aremoved\x18\x02 \x03(\tR\aremoved\x12\x1a\n" +
+	"\bcomplete\x18\x03 \x01(\bR\bcomplete\"f\n" +
+	"\bToolFile\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x12\x12\n" +
+	"\x04data\x18\x02 \x01(\fR\x04data\x12\x1e\n" +
+	"\n" +
+	"executable\x18\x03 \x01(\bR\n" +
+	"executable\x12\x12\n" +
+	"\x04link\x18\x04 \x01(\tR\x04link\"\x12\n" +
+	"\x10SetToolsResponse\"T\n" +
+	"\bToolConn\x12\x10\n" +
+	"\x03tag\x18\x01 \x01(\tR\x03tag\x12\x1c\n" +
+	"\tlanguages\x18\x02 \x03(\tR\tlanguages\x12\x18\n" +
+	"\aprocess\x18\x03 \x01(\tR\aprocess2\xc7\n" +
+	"\n" +
 	"\x05Agent\x12H\n" +
 	"\x05Hello\x12\x1e.sandlot.agent.v1.HelloRequest\x1a\x1f.sandlot.agent.v1.HelloResponse\x12T\n" +
 	"\tConfigure\x12\".sandlot.agent.v1.ConfigureRequest\x1a#.sandlot.agent.v1.ConfigureResponse\x12H\n" +
@@ -4375,7 +4649,8 @@ const file_agent_proto_rawDesc = "" +
 	"\tWriteFile\x12\".sandlot.agent.v1.WriteFileRequest\x1a#.sandlot.agent.v1.WriteFileResponse\x12T\n" +
 	"\tListFiles\x12\".sandlot.agent.v1.ListFilesRequest\x1a#.sandlot.agent.v1.ListFilesResponse\x12W\n" +
 	"\n" +
-	"RemoveFile\x12#.sandlot.agent.v1.RemoveFileRequest\x1a$.sandlot.agent.v1.RemoveFileResponseB\x1fZ\x1dsandlot/proto/agentv1;agentv1b\x06proto3"
+	"RemoveFile\x12#.sandlot.agent.v1.RemoveFileRequest\x1a$.sandlot.agent.v1.RemoveFileResponse\x12Q\n" +
+	"\bSetTools\x12!.sandlot.agent.v1.SetToolsRequest\x1a\".sandlot.agent.v1.SetToolsResponseB\x1fZ\x1dsandlot/proto/agentv1;agentv1b\x06proto3"
 
 var (
 	file_agent_proto_rawDescOnce sync.Once
@@ -4390,7 +4665,7 @@ func file_agent_proto_rawDescGZIP() []byte {
 }
 
 var file_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 64)
+var file_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 68)
 var file_agent_proto_goTypes = []any{
 	(NetReply_Code)(0),               // 0: sandlot.agent.v1.NetReply.Code
 	(*HelloRequest)(nil),             // 1: sandlot.agent.v1.HelloRequest
@@ -4452,25 +4727,29 @@ var file_agent_proto_goTypes = []any{
 	(*NetConnect)(nil),               // 57: sandlot.agent.v1.NetConnect
 	(*NetLookup)(nil),                // 58: sandlot.agent.v1.NetLookup
 	(*NetReply)(nil),                 // 59: sandlot.agent.v1.NetReply
-	nil,                              // 60: sandlot.agent.v1.ConfigureRequest.EnvEntry
-	nil,                              // 61: sandlot.agent.v1.Variables.EnvEntry
-	nil,                              // 62: sandlot.agent.v1.Bound.EnvEntry
-	nil,                              // 63: sandlot.agent.v1.Bound.FilesEntry
-	nil,                              // 64: sandlot.agent.v1.Command.EnvEntry
+	(*SetToolsRequest)(nil),          // 60: sandlot.agent.v1.SetToolsRequest
+	(*ToolFile)(nil),                 // 61: sandlot.agent.v1.ToolFile
+	(*SetToolsResponse)(nil),         // 62: sandlot.agent.v1.SetToolsResponse
+	(*ToolConn)(nil),                 // 63: sandlot.agent.v1.ToolConn
+	nil,                              // 64: sandlot.agent.v1.ConfigureRequest.EnvEntry
+	nil,                              // 65: sandlot.agent.v1.Variables.EnvEntry
+	nil,                              // 66: sandlot.agent.v1.Bound.EnvEntry
+	nil,                              // 67: sandlot.agent.v1.Bound.FilesEntry
+	nil,                              // 68: sandlot.agent.v1.Command.EnvEntry
 }
 var file_agent_proto_depIdxs = []int32{
-	60, // 0: sandlot.agent.v1.ConfigureRequest.env:type_name -> sandlot.agent.v1.ConfigureRequest.EnvEntry
+	64, // 0: sandlot.agent.v1.ConfigureRequest.env:type_name -> sandlot.agent.v1.ConfigureRequest.EnvEntry
 	9,  // 1: sandlot.agent.v1.ConfigureRequest.file_roots:type_name -> sandlot.agent.v1.FileRoot
 	10, // 2: sandlot.agent.v1.ConfigureRequest.languages:type_name -> sandlot.agent.v1.Language
 	11, // 3: sandlot.agent.v1.ConfigureRequest.limits:type_name -> sandlot.agent.v1.Limits
 	6,  // 4: sandlot.agent.v1.ConfigureRequest.git:type_name -> sandlot.agent.v1.Identity
 	5,  // 5: sandlot.agent.v1.ConfigureRequest.bound:type_name -> sandlot.agent.v1.Bound
 	4,  // 6: sandlot.agent.v1.ConfigureRequest.variables:type_name -> sandlot.agent.v1.Variables
-	61, // 7: sandlot.agent.v1.Variables.env:type_name -> sandlot.agent.v1.Variables.EnvEntry
-	62, // 8: sandlot.agent.v1.Bound.env:type_name -> sandlot.agent.v1.Bound.EnvEntry
-	63, // 9: sandlot.agent.v1.Bound.files:type_name -> sandlot.agent.v1.Bound.FilesEntry
+	65, // 7: sandlot.agent.v1.Variables.env:type_name -> sandlot.agent.v1.Variables.EnvEntry
+	66, // 8: sandlot.agent.v1.Bound.env:type_name -> sandlot.agent.v1.Bound.EnvEntry
+	67, // 9: sandlot.agent.v1.Bound.files:type_name -> sandlot.agent.v1.Bound.FilesEntry
 	3,  // 10: sandlot.agent.v1.Boot.configure:type_name -> sandlot.agent.v1.ConfigureRequest
-	64, // 11: sandlot.agent.v1.Command.env:type_name -> sandlot.agent.v1.Command.EnvEntry
+	68, // 11: sandlot.agent.v1.Command.env:type_name -> sandlot.agent.v1.Command.EnvEntry
 	15, // 12: sandlot.agent.v1.Command.pty:type_name -> sandlot.agent.v1.Pty
 	14, // 13: sandlot.agent.v1.ExecRequest.command:type_name -> sandlot.agent.v1.Command
 	16, // 14: sandlot.agent.v1.ExecRequest.bounds:type_name -> sandlot.agent.v1.Bounds
@@ -4499,39 +4778,42 @@ var file_agent_proto_depIdxs = []int32{
 	57, // 37: sandlot.agent.v1.NetRequest.connect:type_name -> sandlot.agent.v1.NetConnect
 	58, // 38: sandlot.agent.v1.NetRequest.lookup:type_name -> sandlot.agent.v1.NetLookup
 	0,  // 39: sandlot.agent.v1.NetReply.code:type_name -> sandlot.agent.v1.NetReply.Code
-	1,  // 40: sandlot.agent.v1.Agent.Hello:input_type -> sandlot.agent.v1.HelloRequest
-	3,  // 41: sandlot.agent.v1.Agent.Configure:input_type -> sandlot.agent.v1.ConfigureRequest
-	12, // 42: sandlot.agent.v1.Agent.Usage:input_type -> sandlot.agent.v1.UsageRequest
-	25, // 43: sandlot.agent.v1.Agent.StartInterpreter:input_type -> sandlot.agent.v1.StartInterpreterRequest
-	27, // 44: sandlot.agent.v1.Agent.OpenInterpreter:input_type -> sandlot.agent.v1.OpenInterpreterRequest
-	29, // 45: sandlot.agent.v1.Agent.StartProcess:input_type -> sandlot.agent.v1.StartProcessRequest
-	32, // 46: sandlot.agent.v1.Agent.ListProcesses:input_type -> sandlot.agent.v1.ListProcessesRequest
-	34, // 47: sandlot.agent.v1.Agent.ReadProcess:input_type -> sandlot.agent.v1.ReadProcessRequest
-	36, // 48: sandlot.agent.v1.Agent.WriteProcess:input_type -> sandlot.agent.v1.WriteProcessRequest
-	38, // 49: sandlot.agent.v1.Agent.StopProcess:input_type -> sandlot.agent.v1.StopProcessRequest
-	41, // 50: sandlot.agent.v1.Agent.ReadFile:input_type -> sandlot.agent.v1.ReadFileRequest
-	43, // 51: sandlot.agent.v1.Agent.WriteFile:input_type -> sandlot.agent.v1.WriteFileRequest
-	45, // 52: sandlot.agent.v1.Agent.ListFiles:input_type -> sandlot.agent.v1.ListFilesRequest
-	47, // 53: sandlot.agent.v1.Agent.RemoveFile:input_type -> sandlot.agent.v1.RemoveFileRequest
-	2,  // 54: sandlot.agent.v1.Agent.Hello:output_type -> sandlot.agent.v1.HelloResponse
-	7,  // 55: sandlot.agent.v1.Agent.Configure:output_type -> sandlot.agent.v1.ConfigureResponse
-	13, // 56: sandlot.agent.v1.Agent.Usage:output_type -> sandlot.agent.v1.UsageResponse
-	26, // 57: sandlot.agent.v1.Agent.StartInterpreter:output_type -> sandlot.agent.v1.StartInterpreterResponse
-	28, // 58: sandlot.agent.v1.Agent.OpenInterpreter:output_type -> sandlot.agent.v1.OpenInterpreterResponse
-	30, // 59: sandlot.agent.v1.Agent.StartProcess:output_type -> sandlot.agent.v1.StartProcessResponse
-	33, // 60: sandlot.agent.v1.Agent.ListProcesses:output_type -> sandlot.agent.v1.ListProcessesResponse
-	35, // 61: sandlot.agent.v1.Agent.ReadProcess:output_type -> sandlot.agent.v1.ReadProcessResponse
-	37, // 62: sandlot.agent.v1.Agent.WriteProcess:output_type -> sandlot.agent.v1.WriteProcessResponse
-	39, // 63: sandlot.agent.v1.Agent.StopProcess:output_type -> sandlot.agent.v1.StopProcessResponse
-	42, // 64: sandlot.agent.v1.Agent.ReadFile:output_type -> sandlot.agent.v1.ReadFileResponse
-	44, // 65: sandlot.agent.v1.Agent.WriteFile:output_type -> sandlot.agent.v1.WriteFileResponse
-	46, // 66: sandlot.agent.v1.Agent.ListFiles:output_type -> sandlot.agent.v1.ListFilesResponse
-	48, // 67: sandlot.agent.v1.Agent.RemoveFile:output_type -> sandlot.agent.v1.RemoveFileResponse
-	54, // [54:68] is the sub-list for method output_type
-	40, // [40:54] is the sub-list for method input_type
-	40, // [40:40] is the sub-list for extension type_name
-	40, // [40:40] is the sub-list for extension extendee
-	0,  // [0:40] is the sub-list for field type_name
+	61, // 40: sandlot.agent.v1.SetToolsRequest.files:type_name -> sandlot.agent.v1.ToolFile
+	1,  // 41: sandlot.agent.v1.Agent.Hello:input_type -> sandlot.agent.v1.HelloRequest
+	3,  // 42: sandlot.agent.v1.Agent.Configure:input_type -> sandlot.agent.v1.ConfigureRequest
+	12, // 43: sandlot.agent.v1.Agent.Usage:input_type -> sandlot.agent.v1.UsageRequest
+	25, // 44: sandlot.agent.v1.Agent.StartInterpreter:input_type -> sandlot.agent.v1.StartInterpreterRequest
+	27, // 45: sandlot.agent.v1.Agent.OpenInterpreter:input_type -> sandlot.agent.v1.OpenInterpreterRequest
+	29, // 46: sandlot.agent.v1.Agent.StartProcess:input_type -> sandlot.agent.v1.StartProcessRequest
+	32, // 47: sandlot.agent.v1.Agent.ListProcesses:input_type -> sandlot.agent.v1.ListProcessesRequest
+	34, // 48: sandlot.agent.v1.Agent.ReadProcess:input_type -> sandlot.agent.v1.ReadProcessRequest
+	36, // 49: sandlot.agent.v1.Agent.WriteProcess:input_type -> sandlot.agent.v1.WriteProcessRequest
+	38, // 50: sandlot.agent.v1.Agent.StopProcess:input_type -> sandlot.agent.v1.StopProcessRequest
+	41, // 51: sandlot.agent.v1.Agent.ReadFile:input_type -> sandlot.agent.v1.ReadFileRequest
+	43, // 52: sandlot.agent.v1.Agent.WriteFile:input_type -> sandlot.agent.v1.WriteFileRequest
+	45, // 53: sandlot.agent.v1.Agent.ListFiles:input_type -> sandlot.agent.v1.ListFilesRequest
+	47, // 54: sandlot.agent.v1.Agent.RemoveFile:input_type -> sandlot.agent.v1.RemoveFileRequest
+	60, // 55: sandlot.agent.v1.Agent.SetTools:input_type -> sandlot.agent.v1.SetToolsRequest
+	2,  // 56: sandlot.agent.v1.Agent.Hello:output_type -> sandlot.agent.v1.HelloResponse
+	7,  // 57: sandlot.agent.v1.Agent.Configure:output_type -> sandlot.agent.v1.ConfigureResponse
+	13, // 58: sandlot.agent.v1.Agent.Usage:output_type -> sandlot.agent.v1.UsageResponse
+	26, // 59: sandlot.agent.v1.Agent.StartInterpreter:output_type -> sandlot.agent.v1.StartInterpreterResponse
+	28, // 60: sandlot.agent.v1.Agent.OpenInterpreter:output_type -> sandlot.agent.v1.OpenInterpreterResponse
+	30, // 61: sandlot.agent.v1.Agent.StartProcess:output_type -> sandlot.agent.v1.StartProcessResponse
+	33, // 62: sandlot.agent.v1.Agent.ListProcesses:output_type -> sandlot.agent.v1.ListProcessesResponse
+	35, // 63: sandlot.agent.v1.Agent.ReadProcess:output_type -> sandlot.agent.v1.ReadProcessResponse
+	37, // 64: sandlot.agent.v1.Agent.WriteProcess:output_type -> sandlot.agent.v1.WriteProcessResponse
+	39, // 65: sandlot.agent.v1.Agent.StopProcess:output_type -> sandlot.agent.v1.StopProcessResponse
+	42, // 66: sandlot.agent.v1.Agent.ReadFile:output_type -> sandlot.agent.v1.ReadFileResponse
+	44, // 67: sandlot.agent.v1.Agent.WriteFile:output_type -> sandlot.agent.v1.WriteFileResponse
+	46, // 68: sandlot.agent.v1.Agent.ListFiles:output_type -> sandlot.agent.v1.ListFilesResponse
+	48, // 69: sandlot.agent.v1.Agent.RemoveFile:output_type -> sandlot.agent.v1.RemoveFileResponse
+	62, // 70: sandlot.agent.v1.Agent.SetTools:output_type -> sandlot.agent.v1.SetToolsResponse
+	56, // [56:71] is the sub-list for method output_type
+	41, // [41:56] is the sub-list for method input_type
+	41, // [41:41] is the sub-list for extension type_name
+	41, // [41:41] is the sub-list for extension extendee
+	0,  // [0:41] is the sub-list for field type_name
 }
 
 func init() { file_agent_proto_init() }
@@ -4571,7 +4853,7 @@ func file_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_agent_proto_rawDesc), len(file_agent_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   64,
+			NumMessages:   68,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -6,9 +6,10 @@
 // first byte is their kind. A Call stream carries HTTP/1.1 with the Connect RPCs of
 // proto/agent.proto. A Run stream carries one RunRequest after the other, each answered with
 // RunEvents. A Raw stream begins with a StreamOpen message, which is answered with a
-// StreamReply, and carries bytes after that. Connections with the two other greetings are not
-// multiplexed: one with NetGreeting carries requests of the sandbox's network, and one with
-// DirectGreeting is a direct connection, which the host has asked for with a ticket.
+// StreamReply, and carries bytes after that. Connections with the other greetings are not
+// multiplexed: one with NetGreeting carries requests of the sandbox's network, one with ToolGreeting
+// a program's calls of tools, and one with DirectGreeting is a direct connection, which the
+// host has asked for with a ticket.
 package wire
 
 import (
@@ -35,6 +36,9 @@ const (
 	// DirectGreeting begins a direct connection, which carries bytes between the host and a
 	// program in the sandbox. A Ticket follows, in place of the secret.
 	DirectGreeting = "SANDLOTD"
+	// ToolGreeting begins a connection for calls of tools by a program of the sandbox: a ToolConn
+	// follows, and then what the program and the host send each other.
+	ToolGreeting = "SANDLOTT"
 	// SecretLen is the length in bytes of the secret, or ticket, that follows a greeting.
 	SecretLen = 32
 
@@ -55,6 +59,7 @@ const (
 	ForLink Purpose = iota
 	ForNetwork
 	ForDirect
+	ForTools
 )
 
 // Kinds of streams: the first byte that the host writes on a stream.
@@ -161,6 +166,9 @@ func Greet(c net.Conn, secret []byte) error { return greet(c, Greeting, secret) 
 // GreetNet begins a connection for the sandbox's network. The agent calls it.
 func GreetNet(c net.Conn, secret []byte) error { return greet(c, NetGreeting, secret) }
 
+// GreetTools begins a connection for calls of tools. The agent calls it.
+func GreetTools(c net.Conn, secret []byte) error { return greet(c, ToolGreeting, secret) }
+
 // GreetDirect begins a direct connection. The agent calls it with the host's ticket.
 func GreetDirect(c net.Conn, t Ticket) error { return greet(c, DirectGreeting, t[:]) }
 
@@ -196,6 +204,8 @@ func Admit(c net.Conn, secret []byte, claim func(Ticket) bool) (Purpose, error) 
 		valid = subtle.ConstantTimeCompare(key, secret) == 1
 	case NetGreeting:
 		purpose, valid = ForNetwork, subtle.ConstantTimeCompare(key, secret) == 1
+	case ToolGreeting:
+		purpose, valid = ForTools, subtle.ConstantTimeCompare(key, secret) == 1
 	case DirectGreeting:
 		purpose, valid = ForDirect, claim != nil && claim(Ticket(key))
 	}

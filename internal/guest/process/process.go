@@ -37,6 +37,7 @@ type Process struct {
 	pid       int
 	startedAt time.Time
 	timeout   time.Duration // after this time the process is ended; 0: never
+	tag       string        // of the call of the host that it runs for; see wire.ToolConn
 
 	stdin    *os.File       // nil when the process has no input
 	output   *ring          // of a background process
@@ -102,6 +103,7 @@ type Stdio struct {
 	Direct         [2]*os.File    // connections in place of Stdin and Stdout
 	TerminalSize   *agentv1.Pty   // the size of a terminal in place of pipes; nil: pipes
 	OnTerminal     func(*os.File) // gets the master side of the terminal
+	Tag            string         // of the call of the host that it runs for; see wire.ToolConn
 
 	keepStdin bool          // keep stdin open for WriteProcess
 	output    *ring         // Stdout of a background process
@@ -187,7 +189,7 @@ func (ps *Processes) Spawn(kind string, c *agentv1.Command, stdio Stdio) (*Proce
 		return nil, err
 	}
 	p := &Process{kind: kind, argv: c.Argv, startedAt: time.Now(), output: stdio.output, timeout: stdio.timeout,
-		done: make(chan struct{})}
+		tag: stdio.Tag, done: make(chan struct{})}
 	attr := &syscall.ProcAttr{Dir: dir, Env: ps.Env(c.Env, kind != "interactive")}
 	var closeAfter []*os.File
 	err = ps.User.Do(func() (err error) { // programs may open their own streams again by name, in /dev
@@ -526,6 +528,23 @@ func (ps *Processes) find(id string) (*Process, error) {
 		return p, nil
 	}
 	return nil, wire.Errorf(connect.CodeNotFound, "process not found: %.40s", id)
+}
+
+// ToolConn says what runs as the process with an id, for its calls of tools; false: none of these.
+func (ps *Processes) ToolConn(pid int) (wire.ToolConn, bool) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	for _, p := range ps.byID {
+		if p.pid != pid || p.kind != "background" && !p.Running() {
+			continue
+		}
+		c := wire.ToolConn{Tag: p.tag}
+		if p.kind == "background" {
+			c.Process = p.id
+		}
+		return c, true
+	}
+	return wire.ToolConn{}, false
 }
 
 // StartProcess implements the RPC.

@@ -1,6 +1,9 @@
 package record
 
-import "sandlot/internal/fault"
+import (
+	"sandlot/internal/auth"
+	"sandlot/internal/fault"
+)
 
 // Content is what a session consists of: its memory, its files, and what they were made with. A session that gets it
 // sleeps in the image, whose next use wakes it.
@@ -9,13 +12,14 @@ type Content struct {
 	Workspace                 string // the id of a workspace
 	Runtime, Template, Flavor string
 	Network                   NetworkOverride
-	Secrets                   []string // names of those whose values are in it; see session.Lease.NoteSecrets
-	Files                     int64    // the bytes of the workspace; 0: they are not known
+	Secrets                   []string   // names of those whose values are in it; see session.Lease.NoteSecrets
+	Scope                     auth.Scope // see Record
+	Files                     int64      // the bytes of the workspace; 0: they are not known
 }
 
 // Hold makes a session's record have a content.
 func (r *Record) Hold(c Content) {
-	r.Image, r.Workspace, r.Secrets = c.Image, c.Workspace, c.Secrets
+	r.Image, r.Workspace, r.Secrets, r.Scope = c.Image, c.Workspace, c.Secrets, c.Scope
 	r.Runtime, r.Template, r.Flavor = c.Runtime, c.Template, c.Flavor
 }
 

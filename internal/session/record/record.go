@@ -4,6 +4,7 @@ package record
 import (
 	"time"
 
+	"sandlot/internal/auth"
 	"sandlot/internal/egress"
 )
 
@@ -26,6 +27,9 @@ type Record struct {
 	Network   NetworkOverride // what the operator set for this session alone
 	Variables []byte          // sealed; nil: it has none. They never change
 	Secrets   []string        // names of those whose values it may have; see session.Lease.NoteSecrets
+	// Scope is that of what runs in the background of its sandbox: it has what all tokens have that started something
+	// there.
+	Scope auth.Scope
 	// Traffic is what all its sandboxes have sent and received. PutSession does not
 	// change the stored value; PutCounts does.
 	Traffic egress.Traffic

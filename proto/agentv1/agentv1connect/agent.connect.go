@@ -64,6 +64,8 @@ const (
 	AgentListFilesProcedure = "/sandlot.agent.v1.Agent/ListFiles"
 	// AgentRemoveFileProcedure is the fully-qualified name of the Agent's RemoveFile RPC.
 	AgentRemoveFileProcedure = "/sandlot.agent.v1.Agent/RemoveFile"
+	// AgentSetToolsProcedure is the fully-qualified name of the Agent's SetTools RPC.
+	AgentSetToolsProcedure = "/sandlot.agent.v1.Agent/SetTools"
 )
 
 // AgentClient is a client for the sandlot.agent.v1.Agent service.
@@ -82,6 +84,7 @@ type AgentClient interface {
 	WriteFile(context.Context, *agentv1.WriteFileRequest) (*agentv1.WriteFileResponse, error)
 	ListFiles(context.Context, *agentv1.ListFilesRequest) (*agentv1.ListFilesResponse, error)
 	RemoveFile(context.Context, *agentv1.RemoveFileRequest) (*agentv1.RemoveFileResponse, error)
+	SetTools(context.Context, *agentv1.SetToolsRequest) (*agentv1.SetToolsResponse, error)
 }
 
 // NewAgentClient constructs a client for the sandlot.agent.v1.Agent service. By default, it uses
@@ -179,6 +182,12 @@ func NewAgentClient(httpClient connect.HTTPClient, baseURL string, opts ...conne
 			connect.WithSchema(agentMethods.ByName("RemoveFile")),
 			connect.WithClientOptions(opts...),
 		),
+		setTools: connect.NewClient[agentv1.SetToolsRequest, agentv1.SetToolsResponse](
+			httpClient,
+			baseURL+AgentSetToolsProcedure,
+			connect.WithSchema(agentMethods.ByName("SetTools")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -198,6 +207,7 @@ type agentClient struct {
 	writeFile        *connect.Client[agentv1.WriteFileRequest, agentv1.WriteFileResponse]
 	listFiles        *connect.Client[agentv1.ListFilesRequest, agentv1.ListFilesResponse]
 	removeFile       *connect.Client[agentv1.RemoveFileRequest, agentv1.RemoveFileResponse]
+	setTools         *connect.Client[agentv1.SetToolsRequest, agentv1.SetToolsResponse]
 }
 
 // Hello calls sandlot.agent.v1.Agent.Hello.
@@ -326,6 +336,15 @@ func (c *agentClient) RemoveFile(ctx context.Context, req *agentv1.RemoveFileReq
 	return nil, err
 }
 
+// SetTools calls sandlot.agent.v1.Agent.SetTools.
+func (c *agentClient) SetTools(ctx context.Context, req *agentv1.SetToolsRequest) (*agentv1.SetToolsResponse, error) {
+	response, err := c.setTools.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // AgentHandler is an implementation of the sandlot.agent.v1.Agent service.
 type AgentHandler interface {
 	Hello(context.Context, *agentv1.HelloRequest) (*agentv1.HelloResponse, error)
@@ -342,6 +361,7 @@ type AgentHandler interface {
 	WriteFile(context.Context, *agentv1.WriteFileRequest) (*agentv1.WriteFileResponse, error)
 	ListFiles(context.Context, *agentv1.ListFilesRequest) (*agentv1.ListFilesResponse, error)
 	RemoveFile(context.Context, *agentv1.RemoveFileRequest) (*agentv1.RemoveFileResponse, error)
+	SetTools(context.Context, *agentv1.SetToolsRequest) (*agentv1.SetToolsResponse, error)
 }
 
 // NewAgentHandler builds an HTTP handler from the service implementation. It returns the path on
@@ -435,6 +455,12 @@ func NewAgentHandler(svc AgentHandler, opts ...connect.HandlerOption) (string, h
 		connect.WithSchema(agentMethods.ByName("RemoveFile")),
 		connect.WithHandlerOptions(opts...),
 	)
+	agentSetToolsHandler := connect.NewUnaryHandlerSimple(
+		AgentSetToolsProcedure,
+		svc.SetTools,
+		connect.WithSchema(agentMethods.ByName("SetTools")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/sandlot.agent.v1.Agent/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case AgentHelloProcedure:
@@ -465,6 +491,8 @@ func NewAgentHandler(svc AgentHandler, opts ...connect.HandlerOption) (string, h
 			agentListFilesHandler.ServeHTTP(w, r)
 		case AgentRemoveFileProcedure:
 			agentRemoveFileHandler.ServeHTTP(w, r)
+		case AgentSetToolsProcedure:
+			agentSetToolsHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -528,4 +556,8 @@ func (UnimplementedAgentHandler) ListFiles(context.Context, *agentv1.ListFilesRe
 
 func (UnimplementedAgentHandler) RemoveFile(context.Context, *agentv1.RemoveFileRequest) (*agentv1.RemoveFileResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("sandlot.agent.v1.Agent.RemoveFile is not implemented"))
+}
+
+func (UnimplementedAgentHandler) SetTools(context.Context, *agentv1.SetToolsRequest) (*agentv1.SetToolsResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("sandlot.agent.v1.Agent.SetTools is not implemented"))
 }

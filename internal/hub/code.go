@@ -1,0 +1,64 @@
+package hub
+
+import (
+	"context"
+
+	"sandlot/internal/auth"
+	"sandlot/internal/fault"
+	"sandlot/internal/policy"
+	"sandlot/internal/tool"
+)
+
+// CallsTools reports whether code that a principal runs by one of Sandlot's own tools may call third-party servers.
+func (h *Hub) CallsTools(p auth.Principal, name string) bool {
+	if h.Servers == nil {
+		return false
+	}
+	f, ok := h.findTool(p, name)
+	return ok && (f.Operation == policy.CodeExecute || f.Operation == policy.ShellExecute) && h.Servers.Any(p)
+}
+
+// CallExternal calls a third-party server's tool for code in a sandbox. It calls none of Sandlot's own tools: code
+// would wait for the interpreter that it runs in.
+func (h *Hub) CallExternal(ctx context.Context, c tool.Call) (*tool.Result, error) {
+	if _, err := h.externalTool(ctx, c); err != nil {
+		return nil, err
+	}
+	return h.Call(ctx, c)
+}
+
+// CallInBackground is CallExternal for a program that runs in the background of a session, for which no client waits.
+func (h *Hub) CallInBackground(ctx context.Context, session string, c tool.Call) (*tool.Result, error) {
+	f, err := h.externalTool(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	r := Request{Principal: c.Principal, Operation: policy.CodeBackground, Name: c.Name, snapshot: h.takeSnapshot(),
+		Resource: policy.Resource{Kind: sessionKind, ID: session, Owner: c.Principal.ID}}
+	if f.Detail != nil && h.needsDetail(ctx, r) {
+		d, err := f.Detail(c)
+		if err != nil {
+			return nil, err
+		}
+		r.Detail = d.Text
+	}
+	if _, err := h.authorize(ctx, r); err != nil { // what is allowed is an event as the call of the tool
+		return nil, err
+	}
+	return h.Call(ctx, c)
+}
+
+// externalTool returns a tool of a third-party server.
+func (h *Hub) externalTool(ctx context.Context, c tool.Call) (tool.Callable, error) {
+	if h.external == nil {
+		return tool.Callable{}, h.toolNotFound(ctx, c.Principal, c.Name)
+	}
+	if f, ok := h.external.Find(c.Principal, c.Name); ok {
+		return f, nil
+	}
+	if _, own := h.findTool(c.Principal, c.Name); own {
+		return tool.Callable{}, fault.New(fault.Forbidden, "%s is a tool of Sandlot itself: use it from the client",
+			c.Name)
+	}
+	return tool.Callable{}, h.toolNotFound(ctx, c.Principal, c.Name)
+}

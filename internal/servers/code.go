@@ -1,0 +1,54 @@
+package servers
+
+import (
+	"context"
+
+	"sandlot/internal/auth"
+	"sandlot/internal/fault"
+	"sandlot/internal/servers/catalog"
+	"sandlot/internal/servers/spec"
+	"sandlot/internal/servers/state"
+)
+
+// Any reports whether a principal has servers. It starts none.
+func (servers *Servers) Any(p auth.Principal) bool {
+	servers.viewOf(p)
+	return len(servers.all(p.ID)) > 0
+}
+
+// Offered returns what a principal's servers offer, for code. It starts no server.
+func (servers *Servers) Offered(p auth.Principal) (all []catalog.Offered) {
+	servers.viewOf(p)
+	for _, s := range servers.all(p.ID) {
+		s.mu.Lock()
+		if s.State != state.Disabled && !s.Removed && !s.rec.Off {
+			c := s.rec.Catalog
+			all = append(all, catalog.Offered{Name: s.Name, Instructions: c.Instructions, State: string(s.shown()),
+				Tools: catalog.ToolsOf(c, s.Settings.TrustMode())})
+		}
+		s.mu.Unlock()
+	}
+	return all
+}
+
+// ToolName returns the name by which clients call a tool of one server, which is given by the server's own name for
+// it. It starts the server if its lists have never been read.
+func (servers *Servers) ToolName(ctx context.Context, p auth.Principal, what, remote string) (string, error) {
+	s, c, err := servers.withCatalog(ctx, p, what)
+	if err != nil {
+		return "", err
+	}
+	var names []string
+	for _, d := range c.Tools {
+		if d.Remote != remote {
+			names = append(names, d.Remote)
+		} else if _, ok := servers.viewOf(p).Tools[d.Exposed]; ok {
+			return d.Exposed, nil
+		} else if why := servers.WhyMissing(p, d.Exposed); why != nil {
+			return "", why
+		}
+	}
+	clipped := spec.ClipName(remote)
+	return "", fault.New(fault.NotFound, "the MCP server %q has no tool %q%s", s.Name, clipped,
+		fault.DidYouMean(remote, names)).With("tool", clipped).With("tools", names[:min(len(names), 100)])
+}

@@ -1,0 +1,188 @@
+package toolcall
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"sandlot/internal/agent"
+	"sandlot/internal/auth"
+	"sandlot/internal/event"
+	"sandlot/internal/secret"
+	"sandlot/internal/tool"
+)
+
+// run is code, or a command, whose client waits for its end.
+type run struct {
+	session   string
+	principal auth.Principal // with the scope of its token
+	client    tool.Client    // nil: it can get no questions
+	progress  func(string)   // nil: it wants none
+	asking    chan struct{}  // held while the client is asked
+	// ctx ends with the run. Its values are those of the client's call: the origin, and what policy was asked.
+	ctx context.Context
+}
+
+// treeWait is how long a run waits for the tool tree to have what it has to have by then.
+const treeWait = 100 * time.Millisecond
+
+// Begin notes that a call runs code or a command in a session, until end is called. The tag stands for that run in
+// calls of tools; empty: its principal has no third-party servers.
+func (cs *Calls) Begin(ctx context.Context, session string, c tool.Call) (tag string, end func()) {
+	if cs == nil {
+		return "", func() {}
+	}
+	if c.Principal.Scope != "" {
+		cs.Narrow(session, c.Principal.Scope) // what it starts may go on after it
+	}
+	if !cs.Servers.Any(c.Principal) {
+		return "", func() {}
+	}
+	cs.mu.Lock()
+	box := cs.sandboxes[session]
+	cs.mu.Unlock()
+	if box != nil {
+		box.awaitTree(ctx, treeWait)
+		ctx = event.WithCaller(ctx, fmt.Sprintf("code of session %s, run %d", session, box.count.Add(1)))
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	r := &run{session: session, principal: c.Principal, client: c.Client, progress: c.Progress,
+		asking: make(chan struct{}, 1), ctx: ctx}
+	tag = secret.ID() + secret.ID()
+	cs.mu.Lock()
+	cs.runs[tag] = r
+	cs.mu.Unlock()
+	return tag, func() {
+		cs.mu.Lock()
+		delete(cs.runs, tag)
+		cs.mu.Unlock()
+		cancel()
+	}
+}
+
+// caller is whose a call is.
+type caller struct {
+	principal auth.Principal
+	ctx       context.Context // of its call
+	run       *run            // nil: it is of a program in the background
+}
+
+// callerOf returns whose a call is that a program of a sandbox makes. A tag of another session is none, and so is one
+// whose run has ended.
+func (s *sandbox) callerOf(ctx context.Context, from agent.Caller) (caller, func()) {
+	s.calls.mu.Lock()
+	r := s.calls.runs[from.Tag]
+	s.calls.mu.Unlock()
+	if r != nil && r.session == s.session {
+		runCtx, cancel := context.WithCancel(r.ctx)
+		stop := context.AfterFunc(ctx, cancel)
+		return caller{r.principal, runCtx, r}, func() { stop(); cancel() }
+	}
+	p := s.owner
+	p.Scope = s.calls.Scope(s.session)
+	what := "a program in the background"
+	if from.Process != "" {
+		what = "process " + from.Process
+	}
+	return caller{p, event.WithCaller(ctx, fmt.Sprintf("code of session %s, %s", s.session, what)), nil}, func() {}
+}
+
+// client is the client of a run for one of its calls of tools.
+type client struct {
+	tool.Client
+	asking chan struct{}
+	// progress gets a line of text for each notification of progress.
+	progress func(string)
+}
+
+// Retries implements tool.Client: code cannot make its call again with the answer.
+func (c client) Retries() bool { return false }
+
+// Notify implements tool.Client. The progress of a tool is no number for the progress of the run.
+func (c client) Notify(method string, params json.RawMessage) {
+	if method != "notifications/progress" {
+		c.Client.Notify(method, params)
+		return
+	}
+	var p struct {
+		Progress, Total float64
+		Message         string
+	}
+	if json.Unmarshal(params, &p) != nil {
+		return
+	}
+	if p.Message == "" && p.Total > 0 {
+		p.Message = fmt.Sprintf("%g of %g", p.Progress, p.Total)
+	}
+	if p.Message != "" {
+		c.progress(p.Message)
+	}
+}
+
+// Ask implements tool.Client. A person is asked one thing at a time, however many calls a run makes at once.
+func (c client) Ask(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
+	select {
+	case c.asking <- struct{}{}:
+		defer func() { <-c.asking }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	return c.Client.Ask(ctx, method, params)
+}
+
+// sandbox is a session's sandbox, whose programs may call tools. It implements agent.Tools.
+type sandbox struct {
+	calls   *Calls
+	owner   auth.Principal
+	session string
+	agent   Agent
+	slots   chan struct{} // held by the calls under way
+	count   atomic.Uint64 // of its runs
+	conns   atomic.Int64
+
+	treeMu  sync.Mutex
+	tree    map[string]file // that it has, by path; nil: not known
+	pending chan struct{}   // closed when the tree has what it is to have; nil: it has
+	again   bool            // that has changed since it was asked for
+	had     bool            // it has, or had, a tree
+	failed  bool            // the tree could not be sent
+}
+
+// Agent is the agent of a sandbox.
+type Agent interface {
+	SetTools(agent.Tools)
+	UpdateTools(ctx context.Context, files []agent.ToolFile, removed []string, complete bool) error
+	OnEnd(f func())
+}
+
+// Attach lets the programs of a session's sandbox call tools, until its agent's client is closed.
+func (cs *Calls) Attach(owner, session string, a Agent) {
+	if cs == nil {
+		return
+	}
+	s := &sandbox{calls: cs, owner: auth.OnBehalfOf(owner), session: session, agent: a,
+		slots: make(chan struct{}, maxCalls)}
+	cs.mu.Lock()
+	cs.sandboxes[session] = s
+	if cs.trees[owner] == nil {
+		cs.trees[owner] = map[*sandbox]bool{}
+	}
+	cs.trees[owner][s] = true
+	cs.mu.Unlock()
+	a.SetTools(s)
+	a.OnEnd(func() {
+		cs.mu.Lock()
+		defer cs.mu.Unlock()
+		if cs.sandboxes[session] == s {
+			delete(cs.sandboxes, session)
+		}
+		delete(cs.trees[owner], s)
+		if len(cs.trees[owner]) == 0 {
+			delete(cs.trees, owner)
+		}
+	})
+	s.updateTree()
+}

@@ -1,0 +1,396 @@
+package toolcall
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"strconv"
+	"sync"
+	"time"
+
+	"sandlot/internal/agent"
+	"sandlot/internal/fault"
+	"sandlot/internal/limit"
+	"sandlot/internal/tool"
+)
+
+const (
+	// maxCalls bounds the calls under way of one sandbox, and maxPrincipal those of one principal. More wait for
+	// busyAfter.
+	maxCalls     = 32
+	maxPrincipal = 64
+	busyAfter    = 30 * time.Second
+	// maxConns bounds the connections of one sandbox. Its agent makes fewer.
+	maxConns = 128
+	// maxRequest bounds a request, and maxAnswer an answer, in bytes.
+	maxRequest = 16 << 20
+	maxAnswer  = 64 << 20
+	// idleLimit is how long a connection may have no request. stallLimit is how long a program may take to send more
+	// of a request, or to read more of an answer.
+	idleLimit  = 5 * time.Minute
+	stallLimit = time.Minute
+	// maxTimeout bounds the timeout of a request.
+	maxTimeout = time.Hour
+	// lastWord is how long the answer may take that says that a connection ends.
+	lastWord = time.Second
+)
+
+// sharedSlots are the slots of one principal in all sandboxes.
+type sharedSlots struct {
+	slots chan struct{}
+	users int
+}
+
+// conn is a program's connection.
+type conn struct {
+	sandbox *sandbox
+	net     net.Conn
+	reader  *bufio.Reader
+	from    func() agent.Caller
+
+	writing sync.Mutex
+}
+
+// Serve implements agent.Tools.
+func (s *sandbox) Serve(ctx context.Context, c net.Conn, from func() agent.Caller) {
+	defer c.Close()
+	defer s.conns.Add(-1)
+	if s.conns.Add(1) > maxConns {
+		return
+	}
+	if !s.calls.begin() {
+		l := &conn{net: c}
+		l.write(ctx, answer{Error: &answerError{Code: codeUnavailable,
+			Message: "Sandlot is being stopped, and has not made the call: try again in a moment"}})
+		return
+	}
+	defer s.calls.work.Done()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(s.calls.ctx, cancel)()
+	// A read or write that waits ends. What is written after that has lastWord.
+	defer context.AfterFunc(ctx, func() {
+		c.SetReadDeadline(time.Unix(1, 0))
+		c.SetWriteDeadline(time.Now().Add(lastWord))
+	})()
+	l := &conn{sandbox: s, net: c, reader: bufio.NewReaderSize(c, 16<<10), from: from}
+	for ctx.Err() == nil && l.serveOne(ctx) {
+	}
+}
+
+// serveOne answers one request, and reports whether the connection can have another one.
+func (c *conn) serveOne(ctx context.Context) bool {
+	reservation := c.sandbox.calls.Limits.NewReservation(c.sandbox.owner.ID, limit.RequestBytes)
+	defer reservation.Release()
+	line, err := c.readLine(ctx, reservation)
+	if err != nil {
+		if a, ok := errors.AsType[*answerError](err); ok {
+			c.write(ctx, answer{Error: a})
+		} else if fault.Is(err, fault.ResourceLimit) {
+			c.write(ctx, answer{Error: failed(err)})
+		}
+		return false
+	}
+	var q request
+	if err := json.Unmarshal(line, &q); err != nil {
+		return c.write(ctx, answer{Error: &answerError{Code: codeInvalid,
+			Message: `a request is one line of JSON, such as {"call": {"server": "NAME", "tool": "NAME", "arguments": {}}}`}})
+	}
+	switch {
+	case q.Call != nil:
+		return c.call(ctx, q.Call)
+	case q.Search != nil:
+		found, err := c.sandbox.search(ctx, c.from(), *q.Search)
+		return c.write(ctx, answerOf(answer{Found: found}, err))
+	case q.Describe != nil:
+		described, err := c.sandbox.describe(ctx, c.from(), *q.Describe)
+		return c.write(ctx, answerOf(answer{Described: described}, err))
+	}
+	return c.write(ctx, answer{Error: &answerError{Code: codeInvalid,
+		Message: "a request has one of the fields call, search and describe"}})
+}
+
+// answerOf returns an answer, or that of the error.
+func answerOf(a answer, err error) answer {
+	if err != nil {
+		return answer{Error: failed(err)}
+	}
+	return a
+}
+
+// search and describe answer with what the caller may call.
+func (s *sandbox) search(ctx context.Context, from agent.Caller, q Search) (any, error) {
+	who, release := s.callerOf(ctx, from)
+	defer release()
+	return s.calls.Finder.Search(who.ctx, who.principal, q)
+}
+
+func (s *sandbox) describe(ctx context.Context, from agent.Caller, q Describe) (any, error) {
+	who, release := s.callerOf(ctx, from)
+	defer release()
+	return s.calls.Finder.Describe(who.ctx, who.principal, q)
+}
+
+// readLine reads a request. Memory is reserved as it arrives.
+func (c *conn) readLine(ctx context.Context, reservation *limit.Reservation) (line []byte, err error) {
+	wait := idleLimit
+	for {
+		c.net.SetReadDeadline(time.Now().Add(wait))
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		wait = stallLimit
+		part, err := c.reader.ReadSlice('\n')
+		if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
+			return nil, err
+		}
+		if len(line)+len(part) > maxRequest {
+			return nil, &answerError{Code: codeTooLarge, Message: "a request may have " +
+				strconv.Itoa(maxRequest>>20) + " MiB: pass large data in a file"}
+		}
+		if err := reservation.Add(int64(len(part))); err != nil {
+			return nil, err
+		}
+		if line = append(line, part...); err == nil {
+			return line, nil
+		}
+	}
+}
+
+// call calls a tool, and reports whether the connection can have another request.
+func (c *conn) call(ctx context.Context, q *Call) bool {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stopWatching := c.watch(cancel)
+	progress := make(chan string, 16)
+	var sending sync.WaitGroup
+	sending.Go(func() {
+		for text := range progress {
+			c.write(ctx, answer{Progress: text})
+		}
+	})
+	raw, release, err := c.sandbox.makeCall(ctx, c.from, q, func(text string) {
+		select {
+		case progress <- fault.Printable(text, 4096):
+		default: // the program does not read as fast
+		}
+	})
+	close(progress) // nobody notifies any more: see makeCall
+	sending.Wait()
+	defer release()
+	if !stopWatching() {
+		return false
+	}
+	if err != nil {
+		return c.write(ctx, answer{Error: failed(err)})
+	}
+	return c.writeResult(ctx, raw)
+}
+
+// watch calls gone when the program closes the connection, until stop is called, which reports whether it has not. The
+// program may send its next request.
+func (c *conn) watch(gone func()) (stop func() bool) {
+	done := make(chan struct{})
+	closed := false
+	c.net.SetReadDeadline(time.Time{})
+	go func() {
+		defer close(done)
+		if _, err := c.reader.Peek(1); err != nil && !isTimeout(err) {
+			closed = true
+			gone()
+		}
+	}()
+	return func() bool {
+		c.net.SetReadDeadline(time.Unix(1, 0))
+		<-done
+		return !closed
+	}
+}
+
+func isTimeout(err error) bool {
+	var e net.Error
+	return errors.As(err, &e) && e.Timeout()
+}
+
+// makeCall calls a tool. Release gives back the memory of the result. When it returns, notify is not called any more.
+func (s *sandbox) makeCall(ctx context.Context, from func() agent.Caller, q *Call,
+	notify func(string)) (raw json.RawMessage, release func(), err error) {
+	answers := s.calls.Limits.NewAnswers(s.owner.ID)
+	leave, err := s.enter(ctx)
+	if err != nil {
+		return nil, answers.Release, err
+	}
+	defer leave()
+	who, done := s.callerOf(ctx, from())
+	defer done()
+	name, err := s.calls.Servers.ToolName(who.ctx, who.principal, q.Server, q.Tool)
+	if err != nil {
+		if fault.Is(err, fault.NotFound) && s.calls.Own(q.Tool) {
+			err = ownTool(q.Tool)
+		}
+		return nil, answers.Release, err
+	}
+	n := &notifier{notify: notify}
+	defer n.end()
+	call := tool.Call{Principal: who.principal, Name: name, Args: q.Arguments, Progress: n.send,
+		Reservation: answers.NewReservation()}
+	if who.run != nil {
+		n.also = who.run.progress
+		if who.run.client != nil {
+			call.Client = client{who.run.client, who.run.asking, n.send}
+		}
+	}
+	callCtx, cancel := withTimeout(who.ctx, q.Timeout)
+	defer cancel()
+	var res *tool.Result
+	if who.run != nil {
+		res, err = s.calls.Call(callCtx, call)
+	} else {
+		res, err = s.calls.Background(callCtx, s.session, call)
+	}
+	switch {
+	case err == nil && res.Raw == nil:
+		err = ownTool(name)
+	case err == nil && len(res.Raw) > maxAnswer:
+		err = &answerError{Code: codeTooLarge, Message: "the result is larger than " +
+			strconv.Itoa(maxAnswer>>20) + " MiB"}
+	case err == nil:
+		return res.Raw, answers.Release, nil
+	case who.ctx.Err() != nil:
+		err = &answerError{Code: codeEnded, Message: "the call was ended, as the code that made it was stopped, or " +
+			"Sandlot ends or puts the session to sleep: it is not known whether it was carried out"}
+	case callCtx.Err() != nil:
+		err = &answerError{Code: codeTimeout, Message: "there was no answer in " +
+			strconv.FormatFloat(q.Timeout, 'g', -1, 64) + " seconds; the call was cancelled"}
+	}
+	return nil, answers.Release, err
+}
+
+// ownTool returns the refusal of one of Sandlot's own tools: code would wait for the interpreter that it runs in.
+func ownTool(name string) error {
+	return fault.New(fault.Forbidden, "%s is a tool of Sandlot itself: use it from the client", fault.Clip(name))
+}
+
+// withTimeout returns a context that ends after so many seconds; 0: it does not.
+func withTimeout(ctx context.Context, seconds float64) (context.Context, context.CancelFunc) {
+	if !(seconds > 0) || seconds > maxTimeout.Seconds() {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, time.Duration(seconds*float64(time.Second)))
+}
+
+// notifier passes progress on until end.
+type notifier struct {
+	notify, also func(string)
+
+	mu    sync.Mutex
+	ended bool
+}
+
+func (n *notifier) send(text string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.ended {
+		return
+	}
+	n.notify(text)
+	if n.also != nil {
+		n.also(text)
+	}
+}
+
+func (n *notifier) end() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.ended = true
+}
+
+// enter waits for a slot of the sandbox, and one of its owner.
+func (s *sandbox) enter(ctx context.Context) (leave func(), err error) {
+	shared, forget := s.calls.slotsOf(s.owner.ID)
+	timer := time.NewTimer(busyAfter)
+	defer timer.Stop()
+	for _, slots := range []chan struct{}{s.slots, shared} {
+		select {
+		case slots <- struct{}{}:
+			continue
+		case <-timer.C:
+			err = &answerError{Code: codeBusy, Message: "too many calls of tools are under way: at most " +
+				strconv.Itoa(maxCalls) + " of one session, and " + strconv.Itoa(maxPrincipal) + " of one user"}
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+		if slots == shared {
+			<-s.slots
+		}
+		forget()
+		return nil, err
+	}
+	return func() { <-shared; <-s.slots; forget() }, nil
+}
+
+// slotsOf returns the slots of a principal, which are kept until forget is called.
+func (cs *Calls) slotsOf(owner string) (slots chan struct{}, forget func()) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	shared := cs.slots[owner]
+	if shared == nil {
+		shared = &sharedSlots{slots: make(chan struct{}, maxPrincipal)}
+		cs.slots[owner] = shared
+	}
+	shared.users++
+	return shared.slots, func() {
+		cs.mu.Lock()
+		defer cs.mu.Unlock()
+		if shared.users--; shared.users == 0 {
+			delete(cs.slots, owner)
+		}
+	}
+}
+
+// writeResult writes the result of a tool as an answer, without decoding it.
+func (c *conn) writeResult(ctx context.Context, raw json.RawMessage) bool {
+	if bytes.IndexByte(raw, '\n') >= 0 {
+		var line bytes.Buffer
+		if err := json.Compact(&line, raw); err != nil {
+			return c.write(ctx, answer{Error: failed(err)})
+		}
+		raw = line.Bytes()
+	}
+	return c.writeParts(ctx, []byte(`{"result":`), raw, []byte("}\n"))
+}
+
+// write writes an answer, and reports whether the program has read what came before.
+func (c *conn) write(ctx context.Context, a answer) bool {
+	line, err := json.Marshal(a)
+	if err != nil { // an answer of the finder
+		line, _ = json.Marshal(answer{Error: failed(err)})
+	}
+	return c.writeParts(ctx, append(line, '\n'))
+}
+
+// writePart is how many bytes a program has to read within stallLimit.
+const writePart = 64 << 10
+
+func (c *conn) writeParts(ctx context.Context, parts ...[]byte) bool {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	for _, rest := range parts {
+		for len(rest) > 0 {
+			n := min(len(rest), writePart)
+			limit := stallLimit
+			if ctx.Err() != nil {
+				limit = lastWord
+			}
+			c.net.SetWriteDeadline(time.Now().Add(limit))
+			if _, err := c.net.Write(rest[:n]); err != nil {
+				return false
+			}
+			rest = rest[n:]
+		}
+	}
+	return true
+}

@@ -1,0 +1,134 @@
+package toolcall
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"time"
+
+	"sandlot/internal/agent"
+)
+
+// file stands for the content of a file of the tree.
+type file [sha256.Size]byte
+
+func fileOf(f agent.ToolFile) (sum file) {
+	h := sha256.New()
+	fmt.Fprintf(h, "%t %q ", f.Executable, f.Link)
+	h.Write(f.Data)
+	h.Sum(sum[:0])
+	return sum
+}
+
+// Changed makes the sandboxes of an owner get the tool tree again; of all owners, if it is empty.
+func (cs *Calls) Changed(owner string) {
+	if cs == nil {
+		return
+	}
+	var boxes []*sandbox
+	cs.mu.Lock()
+	for of, all := range cs.trees {
+		if owner == "" || of == owner {
+			for s := range all {
+				boxes = append(boxes, s)
+			}
+		}
+	}
+	cs.mu.Unlock()
+	for _, s := range boxes {
+		s.updateTree()
+	}
+}
+
+// updateTree gives the sandbox the tool tree of its owner, in the background.
+func (s *sandbox) updateTree() {
+	s.treeMu.Lock()
+	defer s.treeMu.Unlock()
+	if s.pending != nil {
+		s.again = true
+		return
+	}
+	pending := make(chan struct{})
+	s.pending = pending
+	s.calls.spawn(func() {
+		defer close(pending)
+		for more := true; more; {
+			if err := s.pushTree(s.calls.ctx); err != nil {
+				s.calls.Log.Warn("could not give a sandbox the tool tree; the next run tries again", "session", s.session,
+					"error", err)
+			}
+			s.treeMu.Lock()
+			more, s.again = s.again && s.calls.ctx.Err() == nil, false
+			if !more {
+				s.pending = nil
+			}
+			s.treeMu.Unlock()
+		}
+	})
+}
+
+// pushTree sends what has changed of the tree. Only updateTree calls it.
+func (s *sandbox) pushTree(ctx context.Context) error {
+	s.treeMu.Lock()
+	before, had := s.tree, s.had
+	s.treeMu.Unlock()
+	if !had && !s.calls.Servers.Any(s.owner) {
+		return nil
+	}
+	all, err := s.calls.Tree(s.owner)
+	if err != nil {
+		return err
+	}
+	now := map[string]file{}
+	var changed []agent.ToolFile
+	for _, f := range all {
+		now[f.Path] = fileOf(f)
+		if old, ok := before[f.Path]; !ok || old != now[f.Path] {
+			changed = append(changed, f)
+		}
+	}
+	var removed []string
+	for path := range before {
+		if _, ok := now[path]; !ok {
+			removed = append(removed, path)
+		}
+	}
+	if before != nil && len(changed)+len(removed) == 0 {
+		return nil
+	}
+	err = s.agent.UpdateTools(ctx, changed, removed, before == nil)
+	s.treeMu.Lock()
+	defer s.treeMu.Unlock()
+	s.had, s.tree, s.failed = true, now, err != nil
+	if err != nil {
+		s.tree = nil // it may have some of it
+	}
+	if agent.ReasonOf(err) == agent.Unsupported {
+		s.failed, err = false, nil // an older version of Sandlot made the sandbox
+	}
+	return err
+}
+
+// awaitTree waits until the sandbox has the tree that was asked for, but not longer than limit.
+func (s *sandbox) awaitTree(ctx context.Context, limit time.Duration) {
+	s.treeMu.Lock()
+	failed := s.failed
+	s.failed = false
+	s.treeMu.Unlock()
+	if failed {
+		s.updateTree()
+	}
+	s.treeMu.Lock()
+	pending := s.pending
+	s.treeMu.Unlock()
+	if pending == nil {
+		return
+	}
+	t := time.NewTimer(limit)
+	defer t.Stop()
+	select {
+	case <-pending:
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}

@@ -1,0 +1,445 @@
+//lint:file-ignore SA1019 clients of the older era have sampling and logging
+
+package test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// toolClient is Python that calls a tool by one line of JSON. Texts of progress go to the list steps.
+const toolClient = `import json, socket, threading, time
+steps = []
+def dial():
+    c = socket.socket(socket.AF_UNIX)
+    c.connect('/run/mcp/socket')
+    return c, c.makefile('rwb')
+def ask(f, request):
+    try:
+        f.write(json.dumps(request).encode() + b'\n')
+        f.flush()
+    except OSError:
+        return {'error': {'code': 'gone'}}
+    while True:
+        line = f.readline()
+        if not line:
+            return {'error': {'code': 'gone'}}
+        a = json.loads(line)
+        if 'progress' not in a:
+            return a
+        steps.append(a['progress'])
+def call(server, tool, timeout=0, **arguments):
+    c, f = dial()
+    with c, f:
+        return ask(f, {'call': {'server': server, 'tool': tool, 'arguments': arguments, 'timeout': timeout}})
+def text(a):
+    return a['result']['content'][0]['text'] if 'result' in a else a['error']['code'] + ': ' + a['error'].get('message', '')
+`
+
+// asked is a client's user and model, who answer, and what they were asked and told.
+type asked struct {
+	mu    sync.Mutex
+	asked []string
+	steps []string
+	logs  []string
+}
+
+func (a *asked) note(to *[]string, text string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	*to = append(*to, text)
+}
+
+func (a *asked) all(of *[]string) string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return strings.Join(*of, "|")
+}
+
+func (a *asked) options() *mcp.ClientOptions {
+	return &mcp.ClientOptions{
+		ElicitationHandler: func(_ context.Context, r *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+			a.note(&a.asked, r.Params.Message)
+			return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"colour": "red"}}, nil
+		},
+		CreateMessageHandler: func(context.Context, *mcp.CreateMessageRequest) (*mcp.CreateMessageResult, error) {
+			a.note(&a.asked, "sampling")
+			return &mcp.CreateMessageResult{Content: &mcp.TextContent{Text: "said"}, Role: "assistant", Model: "m"}, nil
+		},
+		ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) {
+			a.note(&a.steps, r.Params.Message)
+		},
+		LoggingMessageHandler: func(_ context.Context, r *mcp.LoggingMessageRequest) {
+			b, _ := json.Marshal(r.Params.Data)
+			a.note(&a.logs, string(b))
+		},
+	}
+}
+
+// TestCodeTools: code in a sandbox calls the tools of a third-party server, over the socket of the tool tree.
+func TestCodeTools(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	ann, bob := s.token("ann"), s.token("bob")
+	s.put(ann, "odd.py")
+	c := s.connect(older, ann, nil)
+	if r := c.shell("home", "ls /run/mcp 2>&1"); !strings.Contains(r.All, "No such file") {
+		t.Errorf("without servers there is a tool tree: %q", r.All)
+	}
+	c.odd("odd", "plain", nil)
+	c.want("home", toolClient+"text(call('odd', 'say', text='hi'))", "'odd: hi'")
+	home := c.code("home", "1").session()
+	t.Run("calls", func(t *testing.T) { codeCalls(t, c) })
+	t.Run("runs", func(t *testing.T) { codeRuns(t, s, ann, home) })
+	for _, era := range []string{older, newer} {
+		t.Run(era, func(t *testing.T) { codeAsks(t, s, era, ann) })
+	}
+	t.Run("others", func(t *testing.T) {
+		b := s.connect(older, bob, nil)
+		if r := b.shell("home", "ls /run/mcp 2>&1"); !strings.Contains(r.All, "No such file") {
+			t.Errorf("bob has a tool tree: %q", r.All)
+		}
+		s.put(bob, "odd.py")
+		b.odd("own", "plain", nil)
+		r := b.code("home", toolClient+"text(call('odd', 'say')), text(call('own', 'say', text='b'))")
+		if !strings.Contains(r.Text, `not_found: there is no connection "odd"`) || !strings.Contains(r.Text, "own: b") {
+			t.Errorf("bob called %q", r.Text)
+		}
+	})
+}
+
+// codeCalls makes calls of all kinds from cells of the home, in which toolClient has run.
+func codeCalls(t *testing.T, c *client) {
+	many := `c, f = dial()
+got = [text(ask(f, {'call': {'server': 'odd', 'tool': 'say', 'arguments': {'text': str(n)}}})) for n in range(1000)]
+got == ['odd: %d' % n for n in range(1000)]`
+	c.want("home", many, "True")
+	atOnce := `def one(n): out[n] = text(call('odd', 'slow', steps=1))
+out = {}
+began = time.time()
+threads = [threading.Thread(target=one, args=(n,)) for n in range(40)]
+[w.start() for w in threads]; [w.join() for w in threads]
+list(out.values()) == ['done'] * 40`
+	c.want("home", atOnce, "True")
+	for code, want := range map[string]string{
+		"text(call('odd', 'nothing'))":                  `not_found: the MCP server "odd" has no tool "nothing"`,
+		"text(call('none', 'say'))":                     `not_found: there is no connection "none"`,
+		"text(call('sandlot', 'execute_code'))":         "forbidden: Not allowed: execute_code is a tool of Sandlot itself: use it from",
+		"text(call('odd', 'slow', 0.3, pause=5))":       "timeout: there was no answer in 0.3 seconds",
+		"call('odd', 'number')":                         `'structuredContent': {'n': 12345678901234567890}`,
+		"len(text(call('odd', 'big')))":                 fmt.Sprint(2<<20 + 73), // as for each client: see catalog.SafeResult
+		"text(call('odd', 'say', text='é\\n\\u2028😀'))": `odd: é\n\u2028😀`,
+		"text(ask(dial()[1], {'call': {'server': 'odd', 'tool': 'say', 'arguments': [1]}}))": "invalid_parameters: ",
+		"text(ask(dial()[1], [1]))":                           "invalid_request: a request is one line of JSON",
+		"text(ask(dial()[1], {}))":                            "invalid_request: a request has one of the fields",
+		"ask(dial()[1], {'search': {'query': 'what given'}})": "'tool': 'say'",
+		"ask(dial()[1], {'describe': {'server': 'odd', 'tool': 'say'}})['described'][0]['definition']['inputSchema']": "'text'",
+		"text(call('odd', 'die'))": "connection_error: ",
+	} {
+		if r := c.code("home", code); !strings.Contains(r.Text, want) {
+			t.Errorf("%s: got %q, want %q", code, r.All, want)
+		}
+	}
+	c.want("home", "text(call('odd', 'say', text='again'))", "'odd: again'")
+	node := `await new Promise(done => { const c = require('net').connect('/run/mcp/socket'); c.setEncoding('utf8');
+c.on('data', d => done(JSON.parse(d).result.content[0].text)); c.write('{"call":{"server":"odd","tool":"say","arguments":{"text":"js"}}}\n') })`
+	if r := c.call("execute_code", args{"code": node, "language": "node", "session_id": "home"}); !strings.Contains(r.Text,
+		"odd: js") {
+		t.Errorf("from JavaScript: %q", r.All)
+	}
+}
+
+// codeRuns: calls end with what made them, and events say what that was.
+func codeRuns(t *testing.T, s *server, token, home string) {
+	c := s.connect(older, token, nil)
+	c.code("home", "out = []\nwaits = threading.Thread(target=lambda: out.append(text(call('odd', 'slow', steps=600))))\n"+
+		"waits.start()\ntime.sleep(0.2)")
+	if r := c.code("home", "waits.join(20)\nout"); !strings.Contains(r.Text, "ended: ") {
+		t.Errorf("a call after the end of its cell: %q", r.All)
+	}
+	// A thread that is left behind calls in the background, and so does a process.
+	c.code("home", "left = []\ndef later():\n    time.sleep(0.3)\n    left.append(text(call('odd', 'say', text='late')))\n"+
+		"threading.Thread(target=later).start()")
+	time.Sleep(time.Second)
+	c.want("home", "left", "['odd: late']")
+	c.code("home", "open('/workspace/client.py', 'w').write("+quotePython(toolClient)+
+		" + \"\\nimport sys\\nprint(text(call('odd', sys.argv[1], text='cmd')), flush=True)\")")
+	if r := c.shell("home", "(python3 /workspace/client.py say)"); !strings.Contains(r.Text, "odd: cmd") {
+		t.Errorf("from a command: %q", r.All)
+	}
+	r := c.call("execute_command", args{"command": "python3 /workspace/client.py say", "background": true,
+		"session_id": "home"})
+	id, _ := r.Fields["process_id"].(string)
+	until(t, "a process in the background has called", func() bool {
+		return strings.Contains(c.call("read_process", args{"process_id": id}).All, "odd: cmd")
+	})
+	out, errs, code := s.cli("events", "--json")
+	if code != 0 {
+		t.Fatal(errs)
+	}
+	_, process, _ := strings.Cut(id, ".")
+	for _, caller := range []string{", run ", ", a program in the background", ", process " + process} {
+		if !strings.Contains(out, `"called_by":"code of session `+home+caller) {
+			t.Errorf("no event of %q: %s", caller, out)
+		}
+	}
+	if !slices.ContainsFunc(strings.Split(out, "\n"), func(line string) bool {
+		return strings.Contains(line, `"outcome":"CANCELED"`) && strings.Contains(line, "called_by")
+	}) {
+		t.Errorf("the call that ended with its cell is no event: %s", out)
+	}
+}
+
+// codeAsks: what a tool asks and tells goes to the client whose cell, or command, runs, and to nobody for a program in
+// the background.
+func codeAsks(t *testing.T, s *server, era, token string) {
+	a := &asked{}
+	c := s.connect(era, token, a.options())
+	if r := c.code("home", toolClient+"text(call('odd', 'ask'))"); !strings.Contains(r.Text, `"colour": "red"`) {
+		t.Errorf("asked: %q", r.All)
+	}
+	if r := c.code("home", "text(call('odd', 'ask', method='sampling/createMessage'))"); !strings.Contains(r.Text, "said") {
+		t.Errorf("sampled: %q", r.All)
+	}
+	if r := c.shell("home", "python3 /workspace/client.py ask"); !strings.Contains(r.Text, `"colour": "red"`) {
+		t.Errorf("asked from a command: %q", r.All)
+	}
+	if got := a.all(&a.asked); got != "Which colour?|sampling|Which colour?" {
+		t.Errorf("asked %q", got)
+	}
+	p := &mcp.CallToolParams{Name: "execute_code", Arguments: args{"session_id": "home",
+		"code": "steps.clear()\ncall('odd', 'slow')\nprint(steps)"}}
+	p.SetProgressToken("p")
+	r, err := c.CallTool(t.Context(), p)
+	if err != nil || !strings.Contains(r.Content[0].(*mcp.TextContent).Text, "['step 1', 'step 2', 'step 3']") {
+		t.Errorf("%v, %v", r, err)
+	}
+	until(t, "the client knows the progress", func() bool { return strings.Contains(a.all(&a.steps), "step 3") })
+	id, _ := c.call("execute_command", args{"command": "python3 /workspace/client.py ask", "background": true,
+		"session_id": "home"}).Fields["process_id"].(string)
+	until(t, "a process in the background is refused", func() bool {
+		return strings.Contains(c.call("read_process", args{"process_id": id}).All, "not made by an MCP client")
+	})
+	if got := a.all(&a.asked); strings.Count(got, "|") != 2 {
+		t.Errorf("asked for a process in the background: %q", got)
+	}
+}
+
+// quotePython returns a text as a literal of Python.
+func quotePython(text string) string {
+	b, _ := json.Marshal(text)
+	return string(b)
+}
+
+// looping is a program that calls a tool again and again, and prints the text of each answer that differs from the last.
+const looping = toolClient + `
+last = None
+while True:
+    try:
+        now = text(call('odd', 'say', text='loop'))
+    except OSError as e:
+        now = 'no socket'
+    if now != last:
+        print(now, flush=True)
+    last = now
+    time.sleep(0.02)
+`
+
+// loops starts looping in the background of a session.
+func (c *client) loops(session string) (processID string) {
+	c.t.Helper()
+	c.code(session, "open('/workspace/loop.py', 'w').write("+quotePython(looping)+")")
+	r := c.call("execute_command", args{"command": "exec python3 /workspace/loop.py", "background": true,
+		"session_id": session})
+	id, _ := r.Fields["process_id"].(string)
+	c.awaitOutput(id, "odd: loop")
+	return id
+}
+
+// awaitOutput waits until the output of a process has a text.
+func (c *client) awaitOutput(id, text string) {
+	c.t.Helper()
+	var got string
+	defer func() {
+		if c.t.Failed() {
+			c.t.Logf("the process printed %q", got)
+		}
+	}()
+	until(c.t, "a process prints "+text, func() bool {
+		got = c.call("read_process", args{"process_id": id}).Text
+		return strings.Contains(got, text)
+	})
+}
+
+// TestCodeToolsServerKilled: a program in the background calls tools while the server is killed and started again. The
+// call that is under way fails with a word, and later ones work.
+func TestCodeToolsServerKilled(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	s.put("", "odd.py")
+	c := s.connect(older, "", nil)
+	c.odd("odd", "plain", nil)
+	id := c.loops("home")
+	c.code("home", "open('/workspace/slow.py', 'w').write("+quotePython(toolClient)+
+		" + \"\\nprint(text(call('odd', 'slow', steps=900)), flush=True)\")")
+	slow, _ := c.call("execute_command", args{"command": "exec python3 /workspace/slow.py", "background": true,
+		"session_id": "home"}).Fields["process_id"].(string)
+	time.Sleep(300 * time.Millisecond)
+	s.kill()
+	transport.CloseIdleConnections()
+	s.launch()
+	c = s.connect(older, "", nil)
+	c.awaitOutput(slow, "gone: ")
+	until(t, "calls work again", func() bool {
+		all := c.call("read_process", args{"process_id": id}).Text
+		return strings.HasSuffix(strings.TrimSpace(all), "odd: loop")
+	})
+	if r := c.code("home", toolClient+"text(call('odd', 'say', text='x'))"); r.Text != "'odd: x'" {
+		t.Errorf("after the restart: %q", r.All)
+	}
+	if r := c.call("disconnect_external_mcp", args{"name": "odd", "delete": true}); r.IsError {
+		t.Fatal(r.All)
+	}
+	c.awaitOutput(id, `not_found: there is no connection "odd"`)
+}
+
+// TestCodeToolsAsleep: connections end when a session sleeps or is copied, and the socket works after that. A call
+// that is under way keeps its session awake. A copy is a sandbox of its own.
+func TestCodeToolsAsleep(t *testing.T) {
+	t.Parallel()
+	s := start(t, sleepy...)
+	s.put("", "odd.py")
+	c := s.connect(older, "", nil)
+	c.odd("odd", "plain", nil)
+	id := c.code("new", toolClient+"c, f = dial()\ntext(ask(f, {'call': {'server': 'odd', 'tool': 'say', 'arguments': "+
+		"{'text': '1'}}}))").session()
+	asleep := func() bool { return sessionStatus(c, id) == "hibernated" }
+	until(t, "it sleeps with an open connection", asleep)
+	again := "text(call('odd', 'say', text='2')), text(ask(f, {'call': {'server': 'odd', 'tool': 'say', 'arguments': {}}}))"
+	if r := c.code(id, again); !strings.Contains(r.All, "('odd: 2', 'gone: ')") {
+		t.Errorf("after it has slept: %q", r.All)
+	}
+	c.code(id, "c, f = dial(); c2, f2 = dial(); text(ask(f, {'call': {'server': 'odd', 'tool': 'say', 'arguments': {}}}))")
+	copied, _ := c.call("fork_session", args{"session_id": id}).Fields["copies"].([]any)
+	if len(copied) != 1 {
+		t.Fatalf("copies: %v", copied)
+	}
+	other, _ := copied[0].(string)
+	for _, session := range []string{other, id} {
+		if r := c.code(session, again); !strings.Contains(r.All, "('odd: 2', 'gone: ')") {
+			t.Errorf("after it was copied, %s: %q", session, r.All)
+		}
+	}
+	c.code(id, "open('/workspace/slow.py', 'w').write("+quotePython(toolClient)+
+		" + \"\\nprint(text(call('odd', 'slow', steps=2, pause=4)), flush=True)\")")
+	slow, _ := c.call("execute_command", args{"command": "exec python3 /workspace/slow.py", "background": true,
+		"session_id": id}).Fields["process_id"].(string)
+	for end := time.Now().Add(6 * time.Second); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
+		if asleep() {
+			t.Fatal("it sleeps while a call is under way")
+		}
+	}
+	c.awaitOutput(slow, "done")
+}
+
+// TestCodeToolsAttacked: hostile code of one user on the way to tools, beside the calls of another.
+func TestCodeToolsAttacked(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	mallory, victim := s.token("mallory"), s.token("victim")
+	s.put(mallory, "odd.py")
+	c := s.connect(older, mallory, nil)
+	c.odd("odd", "plain", nil)
+	id := c.code("new", toolClient+"import os, resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (20000, 20000))").session()
+	proven(t, c, id)
+	end := bystander(t, s, victim)
+	for _, a := range []struct{ what, code, want string }{
+		{"a forged secret", `def forged():
+    c = socket.socket(socket.AF_UNIX)
+    c.connect('/run/sandlot/agent.sock')
+    c.sendall(b'SANDLOTT' + os.urandom(32) + b'\0\0\0\0')
+    return c.recv(10)
+forged()`, `b'\x15'`},
+		{"an endless line", `def endless():
+    c, f = dial()
+    try:
+        while True:
+            c.sendall(b'x' * 65536)
+    except OSError:
+        return f.readline()
+endless()`, `too_large`},
+		{"a huge line that is none", `ask(dial()[1], {'call': {'server': 'odd', 'tool': 'say', 'x': 'y' * (15 << 20)}})`,
+			"odd: "},
+		{"nested deeply", `ask(dial()[1], {}) and (lambda f: (f.write(b'[' * 1000000 + b'\n'), f.flush(), f.readline()))(dial()[1])[2]`,
+			"invalid_request"},
+		{"names of all kinds", `[text(call(x, y))[:9] for x, y in [('', ''), ('../x', 'a/b'), ('odd', '\0'), ('odd', 'x' * 100000)]]`,
+			"['not_found', 'not_found', 'not_found', 'not_found']"},
+		{"a forged tag", `text(ask(dial()[1], {'tag': 'x', 'session': 'home', 'principal': 'victim', 'call': {'server': 'odd', 'tool': 'say'}}))`,
+			"odd: "},
+		{"ten thousand connections", `held = []
+def flood():
+    for n in range(10000):
+        c = socket.socket(socket.AF_UNIX)
+        c.settimeout(0.5)
+        try:
+            c.connect('/run/mcp/socket')
+        except OSError:
+            continue
+        held.append(c)
+    return len(held) > 64
+flood()`, "True"},
+		{"after that", "[c.close() for c in held] and text(call('odd', 'say', text='still'))", "odd: still"},
+		{"ten thousand open calls", `def flood():
+    line = json.dumps({'call': {'server': 'odd', 'tool': 'slow', 'arguments': {'steps': 900}}}).encode() + b'\n'
+    held.clear()
+    for n in range(10000):
+        c = socket.socket(socket.AF_UNIX)
+        c.settimeout(0.05 if n > 200 else 5)
+        try:
+            c.connect('/run/mcp/socket')
+            c.sendall(line)
+        except OSError:
+            continue
+        held.append(c)
+    return len(held) > 64
+flood()`, "True"},
+		{"after those", "[c.close() for c in held] and text(call('odd', 'say', text='still'))", "odd: still"},
+		{"a slow reader", `def slow():
+    c, f = dial()
+    f.write(b''.join(json.dumps({'call': {'server': 'odd', 'tool': 'big', 'arguments': {'bytes': 1 << 20}}}).encode() + b'\n' for n in range(50)))
+    f.flush()
+    held.append(f)
+    return text(call('odd', 'say', text='beside'))
+slow()`, "odd: beside"},
+		{"changed files", `[os.system('echo x > /run/mcp/README.md; rm -f /run/mcp/README.md; mv /run/mcp/socket /run/mcp/s'), text(call('odd', 'say'))] if os.getuid() else 'root may'`,
+			"root may"},
+	} {
+		r := c.code(id, a.code)
+		if !strings.Contains(r.Text, a.want) {
+			t.Errorf("%s: got %q, want %q", a.what, r.All, a.want)
+		}
+		t.Logf("%s: %v ms", a.what, r.Fields["execution_time_ms"])
+	}
+	// A session that has ended calls nothing more.
+	other := c.code("new", "1").session()
+	c.loops(other)
+	c.call("stop_session", args{"session_id": other})
+	count := func() int {
+		out, _, _ := s.cli("events", "--json", "--since", "1h")
+		return strings.Count(out, `"called_by":"code of session `+other)
+	}
+	before := count()
+	time.Sleep(500 * time.Millisecond)
+	if after := count(); before == 0 || after != before {
+		t.Errorf("%d calls of a session that has ended, after %d", after, before)
+	}
+	end()
+}
