@@ -104,6 +104,7 @@ var places = map[string]place{
 	"servers/diagnosis":   {"L1", "servers/catalog"},
 	"servers/spec":        {"L0", "fault"},
 	"servers/state":       {"L0", ""},
+	"servers/toolfiles":   {"L1", ""},
 	"mcpclient":           {"L2", "mcpclient/transport"},
 	"mcpclient/transport": {"L2", ""},
 	"telemetry":           {"L2", ""},

@@ -1,0 +1,65 @@
+package toolfiles
+
+import (
+	"fmt"
+	"strings"
+)
+
+// javascriptModule returns the module of a server.
+func (s *served) javascriptModule() string {
+	out := &strings.Builder{}
+	fmt.Fprintf(out, "// Types and texts: %s.d.mts. Documents: %s/README.md.\n"+
+		"import { tool as _tool } from './_client.mjs';\n", s.module, s.module)
+	for _, t := range s.tools {
+		fmt.Fprintf(out, "export const %s = _tool(%s, %s);\n", t.name, quote(s.Name), quote(t.Remote))
+	}
+	return out.String()
+}
+
+// declarations returns the TypeScript declarations of a server's module.
+func (s *served) declarations() string {
+	out := &strings.Builder{}
+	fmt.Fprintf(out, "%simport type { Binary, CallOptions, Link } from './_client.mjs';\n", comment(s.intro()))
+	for _, t := range s.tools {
+		out.WriteString(t.typescript)
+	}
+	return out.String()
+}
+
+// typescriptDeclaration returns the declaration of a tool's function, and its types.
+func (t *described) typescriptDeclaration() string {
+	types := &types{root: t.schema, prefix: t.name}
+	var members []string
+	optional := "?"
+	for _, a := range t.arguments {
+		mark := "?"
+		if a.required {
+			mark, optional = "", ""
+		}
+		members = append(members, key(a.name)+mark+": "+types.of(a.schema, 0))
+	}
+	result := "any"
+	if t.output != nil {
+		result = types.result(t.output)
+	}
+	out := &strings.Builder{}
+	for _, n := range types.named {
+		fmt.Fprintf(out, "type %s = %s;\n", n.name, n.text)
+	}
+	parameters := "{}"
+	if len(members) > 0 {
+		parameters = "{ " + strings.Join(members, "; ") + " }"
+	}
+	fmt.Fprintf(out, "%sexport function %s(args%s: %s, options?: CallOptions): Promise<%s>;\n",
+		comment(t.docstringText()), t.name, optional, parameters, result)
+	return out.String()
+}
+
+// comment writes a text as a comment.
+func comment(text string) string {
+	if text == "" {
+		return ""
+	}
+	text = strings.ReplaceAll(text, "*/", "* /")
+	return "/** " + strings.ReplaceAll(strings.ReplaceAll(text, "\n", "\n * "), " * \n", " *\n") + " */\n"
+}

@@ -1,0 +1,111 @@
+package toolfiles
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Bounds of the texts beside a function; the whole text is in the document of the tool.
+const (
+	maxDocstring = 800
+	maxArgument  = 200
+)
+
+// pythonModule returns the module of a server, and how much of it are its tools.
+func (s *served) pythonModule() string {
+	out := &strings.Builder{}
+	fmt.Fprintf(out, "%s\n", docstring(s.intro(), ""))
+	out.WriteString("from __future__ import annotations\n" +
+		"from mcp_tools._client import Aio as _Aio, caller as _caller, loaded as _loaded\n" +
+		"TYPE_CHECKING = False\n" +
+		"if TYPE_CHECKING:\n" +
+		"    from typing import Any, Literal, Required, TypeAlias, TypedDict\n" +
+		"    from mcp_tools import Binary, Link\n\n")
+	fmt.Fprintf(out, "_call = _caller(%s)\naio = _Aio(__name__, %s)\n__getattr__ = _loaded(__name__, __file__)\n",
+		quote(s.Name), quote(s.Name))
+	for _, t := range s.tools {
+		out.WriteString(t.python)
+	}
+	return out.String()
+}
+
+// pythonFunction returns the function of a tool, and its types.
+func (t *described) pythonFunction() string {
+	types := &types{root: t.schema, prefix: t.name, python: true}
+	var parameters, values []string
+	for _, a := range t.arguments {
+		p := a.python + ": " + types.of(a.schema, 0)
+		if !a.required {
+			p += " = ..."
+		}
+		parameters = append(parameters, p)
+		values = append(values, quote(a.name)+": "+a.python)
+	}
+	limit := "_timeout"
+	if !t.hasTimeout() {
+		parameters = append(parameters, "timeout: float | None = None")
+		limit = "timeout if _timeout is None else _timeout"
+	}
+	parameters = append(parameters, "_timeout: float | None = None")
+	result := "Any"
+	if t.output != nil {
+		result = types.result(t.output)
+	}
+	out := &strings.Builder{}
+	out.WriteString("\n")
+	if len(types.named) > 0 {
+		out.WriteString("if TYPE_CHECKING:\n")
+		for _, n := range types.named {
+			if strings.HasPrefix(n.text, "{") {
+				fmt.Fprintf(out, "    %s = TypedDict(%s, %s, total=False)\n", n.name, quote(n.name), n.text)
+			} else {
+				fmt.Fprintf(out, "    %s: TypeAlias = %s\n", n.name, quote(n.text))
+			}
+		}
+	}
+	fmt.Fprintf(out, "\ndef %s(*, %s) -> %s:\n    %s\n    return _call(%s, {%s}, %s)\n", t.name,
+		strings.Join(parameters, ", "), result, docstring(t.docstringText(), "    "), quote(t.Remote),
+		strings.Join(values, ", "), limit)
+	return out.String()
+}
+
+// docstringText is what the docstring of a tool says.
+func (t *described) docstringText() string {
+	text := clean(t.Description, maxDocstring)
+	if text == "" {
+		text = oneLine(t.Title, maxArgument)
+	}
+	lines := []string{}
+	for _, a := range t.arguments {
+		if note := a.note(maxArgument); note != "" {
+			lines = append(lines, a.python+": "+note)
+		}
+	}
+	if len(lines) > 0 {
+		text += "\n\n" + strings.Join(lines, "\n")
+	}
+	if t.Held != "" {
+		text = "HELD BACK: " + oneLine(t.Held, maxDocstring) + "\n\n" + text
+	}
+	return strings.TrimSpace(text)
+}
+
+// note says what an argument is, in one line.
+func (a argument) note(limit int) string {
+	note := oneLine(a.text, limit)
+	if a.initial != nil {
+		if value := oneLine(compact(a.initial), maxArgument); value != "" {
+			note = strings.TrimSpace(note + " (default: " + value + ")")
+		}
+	}
+	return note
+}
+
+// docstring writes a text as a literal of Python that begins and ends with three quotation marks.
+func docstring(text, indent string) string {
+	text = strings.NewReplacer(`\`, `\\`, `""`, `\"\"`).Replace(text)
+	if strings.HasSuffix(text, `"`) {
+		text += " "
+	}
+	return `"""` + strings.ReplaceAll(strings.ReplaceAll(text, "\n", "\n"+indent), "\n"+indent+"\n", "\n\n") + `"""`
+}

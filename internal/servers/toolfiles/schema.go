@@ -1,0 +1,494 @@
+package toolfiles
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+)
+
+// Bounds of what is made of a schema. Beyond them a type is "any".
+const (
+	maxDepth   = 12
+	maxMembers = 200 // of an object, an enum, an anyOf
+	maxNamed   = 30  // named types of a tool
+	maxType    = 4 << 10
+	maxWork    = 4_000 // schemas that are looked at for a tool: they may refer to each other
+)
+
+// argument is an argument of a tool.
+type argument struct {
+	name     string // as the tool has it
+	python   string // as its Python function has it
+	required bool
+	schema   any
+	text     string // its description
+	initial  any    // its default value; nil: none
+}
+
+// decode returns a schema as a value whose numbers are texts; nil: it cannot be read.
+func decode(raw json.RawMessage) map[string]any {
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.UseNumber()
+	var v any
+	if d.Decode(&v) != nil {
+		return nil
+	}
+	m, _ := v.(map[string]any)
+	return m
+}
+
+// arguments returns the arguments that an input schema has: required ones first, each kind in the order of the schema.
+func arguments(root map[string]any, raw json.RawMessage) []argument {
+	t := &types{root: root}
+	schema := t.object(root)
+	properties, _ := schema["properties"].(map[string]any)
+	required, _ := schema["required"].([]any)
+	var names []string
+	for _, name := range memberOrder(raw, properties) {
+		if len(names) < maxMembers {
+			names = append(names, name)
+		}
+	}
+	slices.SortStableFunc(names, func(a, b string) int {
+		return boolToInt(slices.Contains(required, any(b))) - boolToInt(slices.Contains(required, any(a)))
+	})
+	python := identifiers(names, reservedFor(names))
+	var found []argument
+	for i, name := range names {
+		m, _ := properties[name].(map[string]any)
+		a := argument{name: name, python: python[i], schema: properties[name], initial: m["default"],
+			required: slices.Contains(required, any(name))}
+		a.text, _ = m["description"].(string)
+		if a.text == "" {
+			a.text, _ = m["title"].(string)
+			if strings.EqualFold(strings.ReplaceAll(a.text, " ", "_"), name) {
+				a.text = ""
+			}
+		}
+		found = append(found, a)
+	}
+	return found
+}
+
+// reservedFor returns the names that Python's arguments cannot have; a tool's own "timeout" keeps its name.
+func reservedFor(names []string) map[string]bool {
+	if slices.Contains(names, "timeout") {
+		return nil
+	}
+	return reservedArguments
+}
+
+func boolToInt(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// memberOrder returns the names of properties in the order in which the schema has them, as far as it can be told.
+func memberOrder(raw json.RawMessage, properties map[string]any) []string {
+	at := map[string]int{}
+	names := sortedKeys(properties)
+	for _, name := range names {
+		quoted, _ := json.Marshal(name)
+		at[name] = bytes.Index(raw, append(quoted, ':'))
+	}
+	slices.SortStableFunc(names, func(a, b string) int { return at[a] - at[b] })
+	return names
+}
+
+// types writes the types of one tool in one language.
+type types struct {
+	root   map[string]any
+	prefix string            // of the names of types
+	python bool              // else TypeScript
+	names  map[string]string // of the types that references lead to, by reference
+	named  []namedType
+	used   map[string]bool
+	work   int
+}
+
+type namedType struct{ name, text string }
+
+// object returns a schema, or what it refers to if it is a reference.
+func (t *types) object(v any) map[string]any {
+	m, _ := v.(map[string]any)
+	for range maxDepth {
+		ref, ok := m["$ref"].(string)
+		if !ok {
+			return m
+		}
+		target, _ := t.resolve(ref).(map[string]any)
+		m = target
+	}
+	return m
+}
+
+// resolve returns what a reference inside the schema leads to; nil: nothing.
+func (t *types) resolve(ref string) any {
+	path, ok := strings.CutPrefix(ref, "#")
+	if !ok {
+		return nil
+	}
+	path, err := url.PathUnescape(path)
+	if err != nil || path != "" && path[0] != '/' {
+		return nil
+	}
+	var at any = t.root
+	for _, step := range strings.Split(path, "/")[1:] {
+		step = strings.ReplaceAll(strings.ReplaceAll(step, "~1", "/"), "~0", "~")
+		switch v := at.(type) {
+		case map[string]any:
+			at = v[step]
+		case []any:
+			n, err := strconv.Atoi(step)
+			if err != nil || n < 0 || n >= len(v) {
+				return nil
+			}
+			at = v[n]
+		default:
+			return nil
+		}
+	}
+	if path == "" {
+		return t.root
+	}
+	return at
+}
+
+// anything is the type of what the schema does not bound.
+func (t *types) anything() string {
+	if t.python {
+		return "Any"
+	}
+	return "any"
+}
+
+// of returns the type of a schema.
+func (t *types) of(v any, depth int) string {
+	text := t.write(v, depth)
+	if len(text) > maxType {
+		return t.anything()
+	}
+	return text
+}
+
+// result returns the type of an output schema, whose references lead into it.
+func (t *types) result(schema map[string]any) string {
+	t.root, t.names = schema, nil
+	return t.of(schema, 0)
+}
+
+func (t *types) write(v any, depth int) string {
+	m, ok := v.(map[string]any)
+	if t.work++; !ok || depth > maxDepth || t.work > maxWork {
+		return t.anything()
+	}
+	if ref, ok := m["$ref"].(string); ok {
+		return t.reference(ref)
+	}
+	if c, ok := m["const"]; ok {
+		return t.literals([]any{c})
+	}
+	if e, ok := m["enum"].([]any); ok && len(e) > 0 {
+		return t.literals(e)
+	}
+	for _, key := range []string{"anyOf", "oneOf"} {
+		if all, ok := m[key].([]any); ok && len(all) > 0 {
+			return t.union(all, depth)
+		}
+	}
+	if all, ok := m["allOf"].([]any); ok && len(all) > 0 {
+		if len(all) == 1 && m["properties"] == nil {
+			return t.of(all[0], depth+1)
+		}
+		return t.merged(m, all, depth)
+	}
+	switch kind := m["type"].(type) {
+	case string:
+		return t.simple(kind, m, depth)
+	case []any:
+		var parts []any
+		for _, k := range kind {
+			parts = append(parts, withType(m, k))
+		}
+		return t.union(parts, depth)
+	}
+	if m["properties"] != nil {
+		return t.simple("object", m, depth)
+	}
+	if m["items"] != nil {
+		return t.simple("array", m, depth)
+	}
+	return t.anything()
+}
+
+// withType returns a schema with another type.
+func withType(m map[string]any, kind any) map[string]any {
+	changed := map[string]any{}
+	for k, v := range m {
+		changed[k] = v
+	}
+	changed["type"] = kind
+	return changed
+}
+
+// merged is an object with the members of all parts.
+func (t *types) merged(m map[string]any, all []any, depth int) string {
+	properties, required := map[string]any{}, []any{}
+	for _, part := range append([]any{m}, all...) {
+		o := t.object(part)
+		p, _ := o["properties"].(map[string]any)
+		for k, v := range p {
+			properties[k] = v
+		}
+		r, _ := o["required"].([]any)
+		required = append(required, r...)
+	}
+	if len(properties) == 0 {
+		return t.anything()
+	}
+	return t.simple("object", map[string]any{"properties": properties, "required": required}, depth)
+}
+
+func (t *types) simple(kind string, m map[string]any, depth int) string {
+	words := map[string][2]string{"string": {"string", "str"}, "integer": {"number", "int"},
+		"number": {"number", "float"}, "boolean": {"boolean", "bool"}, "null": {"null", "None"}}
+	if w, ok := words[kind]; ok {
+		return w[boolToInt(t.python)]
+	}
+	switch kind {
+	case "array":
+		inner := t.of(m["items"], depth+1)
+		if t.python {
+			return "list[" + inner + "]"
+		}
+		if strings.ContainsAny(inner, " |") {
+			inner = "(" + inner + ")"
+		}
+		return inner + "[]"
+	case "object":
+		return t.record(m, depth)
+	}
+	return t.anything()
+}
+
+// record returns the type of an object: with its members, or as a map.
+func (t *types) record(m map[string]any, depth int) string {
+	properties, _ := m["properties"].(map[string]any)
+	if len(properties) == 0 || len(properties) > maxMembers {
+		inner := t.anything()
+		if more, ok := m["additionalProperties"].(map[string]any); ok && len(more) > 0 {
+			inner = t.of(more, depth+1)
+		}
+		if t.python {
+			return "dict[str, " + inner + "]"
+		}
+		return "{ [name: string]: " + inner + " }"
+	}
+	if t.python {
+		name := t.newName("object")
+		if name == "" {
+			return "dict[str, Any]"
+		}
+		t.named = append(t.named, namedType{name: name})
+		at := len(t.named) - 1
+		t.named[at].text = t.members(m, properties, depth)
+		return name
+	}
+	return t.members(m, properties, depth)
+}
+
+// members writes the members of an object.
+func (t *types) members(m, properties map[string]any, depth int) string {
+	required, _ := m["required"].([]any)
+	var parts []string
+	size := 0
+	for _, name := range sortedKeys(properties) {
+		must, inner := slices.Contains(required, any(name)), t.of(properties[name], depth+1)
+		var part string
+		switch {
+		case t.python && must:
+			part = quote(name) + ": " + quote("Required["+inner+"]")
+		case t.python:
+			part = quote(name) + ": " + quote(inner)
+		case must:
+			part = key(name) + ": " + inner
+		default:
+			part = key(name) + "?: " + inner
+		}
+		if size += len(part); size > maxType {
+			if !t.python {
+				parts = append(parts, "[name: string]: any")
+			}
+			break
+		}
+		parts = append(parts, part)
+	}
+	if t.python {
+		return "{" + strings.Join(parts, ", ") + "}"
+	}
+	return "{ " + strings.Join(parts, "; ") + " }"
+}
+
+func (t *types) union(all []any, depth int) string {
+	var parts []string
+	for n, part := range all {
+		if n == maxMembers {
+			return t.anything()
+		}
+		p := t.of(part, depth+1)
+		if p == t.anything() {
+			return p
+		}
+		if !slices.Contains(parts, p) {
+			parts = append(parts, p)
+		}
+	}
+	return strings.Join(parts, " | ")
+}
+
+// literals returns the type of some values.
+func (t *types) literals(values []any) string {
+	var texts, parts []string
+	for n, v := range values {
+		switch v := v.(type) {
+		case string:
+			if n >= maxMembers || len(v) > 200 {
+				return t.simple("string", nil, 0)
+			}
+			texts = append(texts, quote(v))
+		case json.Number:
+			_, err := strconv.Atoi(string(v))
+			if t.python && err != nil {
+				parts = append(parts, "float")
+			} else if err == nil {
+				texts = append(texts, string(v))
+			} else {
+				parts = append(parts, "number")
+			}
+		case bool:
+			texts = append(texts, [][]string{{"false", "true"}, {"False", "True"}}[boolToInt(t.python)][boolToInt(v)])
+		case nil:
+			parts = append(parts, t.simple("null", nil, 0))
+		default:
+			return t.anything()
+		}
+	}
+	if t.python && len(texts) > 0 {
+		texts = []string{"Literal[" + strings.Join(texts, ", ") + "]"}
+	}
+	return strings.Join(slices.Compact(append(texts, parts...)), " | ")
+}
+
+// reference returns the name of the type that a reference leads to, and makes it once.
+func (t *types) reference(ref string) string {
+	if name, ok := t.names[ref]; ok {
+		return name
+	}
+	target, ok := t.resolve(ref).(map[string]any)
+	if !ok {
+		return t.anything()
+	}
+	name := t.newName(ref[strings.LastIndexAny(ref, "/#")+1:])
+	if name == "" {
+		return t.anything()
+	}
+	if t.names == nil {
+		t.names = map[string]string{}
+	}
+	t.names[ref] = name
+	at := len(t.named)
+	t.named = append(t.named, namedType{name: name})
+	properties, _ := target["properties"].(map[string]any)
+	if _, isRef := target["$ref"]; isRef { // an alias of an alias may be one of itself
+		t.named[at].text = t.anything()
+	} else if t.python && len(properties) > 0 && target["type"] == "object" {
+		t.named[at].text = t.members(target, properties, 0)
+	} else {
+		text := t.of(target, 0)
+		if refersTo(text, t.names) {
+			text = t.boxed(target, text)
+		}
+		t.named[at].text = text
+	}
+	return name
+}
+
+// refersTo reports whether a type names, outside of any brackets, a type of a reference: it could be itself.
+func refersTo(text string, names map[string]string) bool {
+	for _, part := range strings.Split(text, " | ") {
+		for _, name := range names {
+			if part == name {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// boxed returns the type of a reference's target that may be a type of itself. What it is besides stays.
+func (t *types) boxed(target map[string]any, text string) string {
+	if _, ok := target["$ref"]; ok {
+		return t.anything()
+	}
+	var parts []string
+	for _, part := range strings.Split(text, " | ") {
+		if !refersTo(part, t.names) {
+			parts = append(parts, part)
+		}
+	}
+	if len(parts) == 0 || len(parts) < strings.Count(text, " | ")+1 {
+		return t.anything()
+	}
+	return strings.Join(parts, " | ")
+}
+
+// newName returns a name for a type; "": there are too many.
+func (t *types) newName(text string) string {
+	if len(t.named) >= maxNamed {
+		return ""
+	}
+	if t.used == nil {
+		t.used = map[string]bool{}
+	}
+	base := "_" + t.prefix + "_" + identifier(text, nil)
+	name := base
+	for n := 2; t.used[name]; n++ {
+		name = base + "_" + strconv.Itoa(n)
+	}
+	t.used[name] = true
+	return name
+}
+
+var plainKey = regexp.MustCompile(`^[A-Za-z_$][A-Za-z0-9_$]*$`)
+
+// key writes a name of a member of TypeScript's types.
+func key(name string) string {
+	if plainKey.MatchString(name) {
+		return name
+	}
+	return quote(name)
+}
+
+// quote writes a text as a literal that Python, JavaScript, TypeScript and JSON read alike.
+func quote(text string) string {
+	var out bytes.Buffer
+	e := json.NewEncoder(&out)
+	_ = e.Encode(strings.ToValidUTF8(text, "\uFFFD"))
+	made := &strings.Builder{}
+	for _, r := range strings.TrimSuffix(out.String(), "\n") {
+		if r == 0x7f || r < 0x10000 && (unicode.IsControl(r) || unicode.Is(unicode.Cf, r)) {
+			fmt.Fprintf(made, `\u%04x`, r)
+		} else {
+			made.WriteRune(r)
+		}
+	}
+	return made.String()
+}

@@ -1,0 +1,253 @@
+package toolfiles
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+func schema(s string) json.RawMessage { return json.RawMessage(s) }
+
+// issueSchema has what schemas of real servers have: a reference, a choice, nested objects, defaults and an enum.
+const issueSchema = `{"type":"object","properties":{
+	"title":{"type":"string","description":"What it is about"},
+	"labels":{"type":"array","items":{"type":"string"},"default":[]},
+	"state":{"enum":["open","closed"],"default":"open"},
+	"assignee":{"anyOf":[{"$ref":"#/$defs/User"},{"type":"string"},{"type":"null"}],"default":null},
+	"place":{"type":"object","properties":{"file-name":{"type":"string"},"line":{"type":"integer"}},
+		"required":["file-name"]},
+	"class":{"type":"string"},"in-reply-to":{"type":["integer","null"]},"timeout":{"type":"number"}},
+	"required":["title"],
+	"$defs":{"User":{"type":"object","properties":{"login":{"type":"string"},
+		"team":{"type":"array","items":{"$ref":"#/$defs/User"}}},"required":["login"]}}}`
+
+func sample() []Server {
+	return []Server{
+		{Name: "git-hub", Title: "GitHub", Instructions: "Ask first.\n# No heading\n- and \"\"\" no end */", Tools: []Tool{
+			{Name: "github_create-issue", Remote: "create-issue", Description: "Creates an issue. It returns its number.",
+				Input: schema(issueSchema), Output: schema(`{"type":"object","properties":{"number":{"type":"integer"}},"required":["number"]}`)},
+			{Name: "github_list", Remote: "list", Title: "Lists issues"},
+			{Name: "github_class", Remote: "class", Held: "its definition has changed", Input: schema(`{"type":"object",
+				"properties":{"node":{"$ref":"#/definitions/Node"}},"definitions":{"Node":{"anyOf":[{"$ref":"#/definitions/Node"},
+				{"type":"string"}]}}}`)},
+		}},
+		{Name: "mcp", State: "it needs a log-in"},
+	}
+}
+
+func TestGolden(t *testing.T) {
+	for _, f := range Tree(sample()) {
+		if f.Link != "" || strings.Contains(f.Path, "_client") || strings.HasPrefix(f.Path, "python/") {
+			continue
+		}
+		path := filepath.Join("testdata", "golden", f.Path)
+		if *update {
+			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(path, f.Content, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(path)
+		if err != nil || string(want) != string(f.Content) {
+			t.Errorf("%s is not as it was (%v); it is now, which -update writes:\n%s", f.Path, err, f.Content)
+		}
+	}
+}
+
+// hostile has texts that try to leave their place.
+var hostile = []string{"", "x", `"""`, `\"""`, `"`, `\`, "*/", "`", "\n## other\n", "${x}", "'''", "\u2028code", "\x00",
+	"\u202eevil", "print", "class", "await", "constructor", "__proto__", "then", "default", "a b", "Ä", "検索", "ﬁ", "e\u0301",
+	"-", "_", "__import__", "1", "\xff\xfe", "</script>", "-->", "import('x')", "a.b/../../c", "..", "type", "undefined",
+	"aio", "_call", "...", "#", "timeout", "_timeout", "self", "TYPE_CHECKING", "annotations", "CON", "README", "ReadMe",
+	strings.Repeat("long", 100), strings.Repeat("é", 100), "x_", "X", "globalThis", "\\u0022", "\r", "%s", "{}", "async"}
+
+// hostileServers has every hostile text at every place.
+func hostileServers() []Server {
+	properties := map[string]any{}
+	for _, h := range hostile {
+		properties[h] = map[string]any{"type": "string", "description": h, "default": h, "enum": []string{h, h + "2"}}
+	}
+	nested, _ := json.Marshal(map[string]any{"type": "object", "properties": properties, "required": hostile})
+	deep := strings.Repeat(`{"type":"array","items":`, 60) + `{}` + strings.Repeat(`}`, 60)
+	schemas := []string{``, `null`, `[]`, `{`, `{"type":"object","properties":[]}`, string(nested),
+		`{"properties":{"a":` + string(nested) + `,"b":` + deep + `}}`,
+		`{"properties":{"a":{"$ref":"#"},"b":{"$ref":"#/properties/b"},"c":{"$ref":"#/properties/a"},"d":{"$ref":"#/%zz"}}}`,
+		`{"$ref":"#/$defs/A","$defs":{"A":{"properties":{"x":{"allOf":[{"$ref":"#/$defs/A"},{"$ref":"#/$defs/B"}]},
+			"y":{"allOf":[{"$ref":"#/$defs/A"},{"$ref":"#/$defs/B"}]}}},"B":{"properties":{"z":{"allOf":[{"$ref":"#/$defs/A"},
+			{"$ref":"#/$defs/B"}]},"w":{"allOf":[{"$ref":"#/$defs/A"},{"$ref":"#/$defs/A"}]}}}}}`,
+		`{"properties":{"a":{"const":1e999},"b":{"enum":[1,1.5,true,null,"x",{}]},"c":{"enum":[true,false,-1]},"d":{"type":["string","null",7]}}}`,
+		`{"properties":{"a":{"anyOf":[{"$ref":"#/$defs/*~1"},{"type":"null"}]}},"$defs":{"*/":{"type":"object","properties":{"*/":{}}}}}`,
+	}
+	var servers []Server
+	for i, h := range hostile {
+		s := Server{Name: h, Title: h, Instructions: h, State: h}
+		for n, name := range hostile {
+			if i >= 4 && n != i {
+				continue // each text is a server, and four have all as tools
+			}
+			at := (i + n) % len(schemas)
+			s.Tools = append(s.Tools, Tool{Name: name, Remote: name, Title: h, Description: h + "\n" + name, Held: h,
+				Input: schema(schemas[at]), Output: schema(schemas[(at+i)%len(schemas)])})
+		}
+		servers = append(servers, s)
+	}
+	return servers
+}
+
+// write writes a tree into a folder, whose modules find each other there, and returns the folder.
+func write(t testing.TB, files []File) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, f := range files {
+		path := filepath.Join(dir, f.Path)
+		if !filepath.IsLocal(f.Path) {
+			t.Fatalf("the path %q leaves the folder", f.Path)
+		}
+		err := os.MkdirAll(filepath.Dir(path), 0o755)
+		if err == nil && f.Link == "" {
+			if _, there := os.Lstat(path); there == nil {
+				t.Fatalf("there are two of %q", f.Path)
+			}
+			err = os.WriteFile(path, f.Content, 0o644)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func run(t testing.TB, dir string, argv ...string) string {
+	t.Helper()
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), "PYTHONPATH="+filepath.Join(dir, "python"), "PYTHONDONTWRITEBYTECODE=1")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Errorf("%.200q: %v\n%.4000s", argv, err, out)
+	}
+	return string(out)
+}
+
+// Real interpreters take what is made of hostile definitions, and every tool has its function.
+func TestHostile(t *testing.T) {
+	servers := hostileServers()
+	testHostile(t, Tree(servers[:4]), 4*len(hostile))
+	testHostile(t, Tree(servers[4:]), len(hostile)-4)
+}
+
+func testHostile(t *testing.T, files []File, count int) {
+	dir := write(t, files)
+	out := run(t, dir, "python3", "-W", "error", "-c", `
+import glob, importlib, inspect, typing
+n = 0
+for path in sorted(glob.glob("*.py")):
+    if path[0] == "_": continue
+    m = importlib.import_module("mcp_tools." + path[:-3])
+    found = [f for k, f in vars(m).items() if inspect.isfunction(f) and not k.startswith("_")]
+    assert set(dir(m.aio)) == {f.__name__ for f in found}, path
+    for f in found:
+        inspect.signature(f)
+        assert f.__doc__ is not None
+    n += len(found)
+print(n)`)
+	if strings.TrimSpace(out) != fmt.Sprint(count) {
+		t.Errorf("Python has %s functions, and there are %d tools", out, count)
+	}
+	out = run(t, dir, "node", "--input-type=module", "-e", `
+import fs from 'node:fs';
+let n = 0;
+for (const f of fs.readdirSync('.')) if (f.endsWith('.mjs') && f[0] !== '_') n += Object.values(await import(process.cwd() + '/' + f)).filter((v) => typeof v === 'function').length;
+console.log(n);`)
+	if strings.TrimSpace(out) != fmt.Sprint(count) {
+		t.Errorf("JavaScript has %s functions, and there are %d tools", out, count)
+	}
+}
+
+// Types that only type checkers read are right, too: Python runs them.
+func TestPythonTypes(t *testing.T) {
+	dir := write(t, Tree(hostileServers()[:4]))
+	run(t, dir, "python3", "-c", `
+import glob, sys, typing
+for name in ("Required", "TypeAlias"):
+    if not hasattr(typing, name): setattr(typing, name, typing.Optional)
+n = 0
+for path in sorted(glob.glob("*.py")):
+    if path[0] == "_": continue
+    source = open(path).read().replace("\nTYPE_CHECKING = False\n", "\nTYPE_CHECKING = True\n")
+    ns = {"__name__": "mcp_tools.checked", "__file__": path}
+    exec(compile(source, path, "exec"), ns)
+    for k, v in list(ns.items()):
+        if callable(v) and getattr(v, "__annotations__", None) and not k.startswith("_"):
+            for a in v.__annotations__.values():
+                compile(a, path, "eval")
+                n += 1
+assert n > 1000, n`)
+}
+
+// The bounds hold, and what has no room is said.
+func TestBounds(t *testing.T) {
+	big := Server{Name: "big"}
+	for i := range 3000 {
+		big.Tools = append(big.Tools, Tool{Name: fmt.Sprint("t", i), Remote: fmt.Sprint("t", i),
+			Description: strings.Repeat("word ", 2000), Input: schema(issueSchema)})
+	}
+	var all []Server
+	for i := range 30 {
+		big.Name = fmt.Sprint("big", i)
+		all = append(all, big)
+	}
+	for _, n := range []int{1, 30} {
+		total, said := 0, false
+		for _, f := range Tree(all[:n]) {
+			total += len(f.Content)
+			said = said || strings.Contains(string(f.Content), "have no room")
+		}
+		if limit := min(n*maxServer, maxTree); total > limit+(64<<10) || !said {
+			t.Errorf("%d servers have %d bytes; that tools are left out is said: %v", n, total, said)
+		}
+	}
+}
+
+// A name stays what it is when others come and go.
+func TestIdentifiers(t *testing.T) {
+	one := identifiers([]string{"get-user"}, functionWords)
+	two := identifiers([]string{"get_user", "get-user", "GET_USER", "class", "then", "Ünï"}, functionWords)
+	if one[0] != "get_user" || two[0] != "get_user" || !strings.HasPrefix(two[1], "get_user_") ||
+		!strings.HasPrefix(two[2], "GET_USER_") || two[3] != "class_" || two[4] != "then_" || two[5] != "Ünï" {
+		t.Errorf("%q, %q", one, two)
+	}
+}
+
+// FuzzTree makes a tree of one tool. Go's part has no panic, leaves no folder and no literal, and ends soon.
+func FuzzTree(f *testing.F) {
+	for _, h := range hostile {
+		f.Add(h, h, issueSchema)
+	}
+	for _, s := range hostileServers()[0].Tools {
+		f.Add("server", s.Remote, string(s.Input))
+	}
+	f.Fuzz(func(t *testing.T, name, text, input string) {
+		files := Tree([]Server{{Name: name, Title: text, Instructions: text, State: text, Tools: []Tool{
+			{Name: text, Remote: name, Description: text, Input: schema(input), Output: schema(input), Held: text}}}})
+		for _, file := range files {
+			if !filepath.IsLocal(file.Path) || strings.ContainsAny(file.Path, "\x00\n") {
+				t.Errorf("the path %q", file.Path)
+			}
+			if len(file.Content) > maxServer {
+				t.Errorf("%s has %d bytes", file.Path, len(file.Content))
+			}
+			if strings.HasSuffix(file.Path, ".md") && strings.ContainsAny(string(file.Content), "\x00\x1b\u202e") {
+				t.Errorf("%s has control characters", file.Path)
+			}
+		}
+	})
+}
