@@ -77,6 +77,7 @@ var only = map[string][]string{
 	"github.com/zalando/go-keyring":          {"sandlot/internal/keyring"},
 	"sandlot/internal/keyring":               {"sandlot/internal/app"},
 	"software.sslmate.com/src/go-pkcs12":     {"sandlot/internal/cacerts"},
+	"github.com/tiktoken-go/tokenizer":       {"sandlot/test/tokens"},
 	"github.com/moby/moby/client":            {"sandlot/internal/runtime/docker", "sandlot/internal/dockercommand"},
 	"github.com/moby/moby/api":               {"sandlot/internal/runtime/docker", "sandlot/internal/dockercommand"},
 	"github.com/distribution/reference":      {"sandlot/internal/runtime/docker", "sandlot/internal/dockercommand"},
@@ -107,7 +108,10 @@ var never = map[string][]string{
 		"sandlot/internal/session"},
 	"sandlot/internal/egress": {"sandlot/internal/agent", "sandlot/internal/session", "sandlot/internal/config"},
 	"sandlot/internal/port":   {"sandlot/internal/api", "sandlot/internal/store", "net/http"},
-	"sandlot/cmd/sandlot":     {"gvisor.dev/gvisor", "sandlot/internal/guest"},
+	// The vocabulary for counting tokens has megabytes, and is for tests alone.
+	"sandlot/cmd/sandlot":       {"gvisor.dev/gvisor", "sandlot/internal/guest", "github.com/tiktoken-go/tokenizer"},
+	"sandlot/cmd/sandlot-agent": {"github.com/tiktoken-go/tokenizer"},
+	"sandlot/cmd/sandlot-runsc": {"github.com/tiktoken-go/tokenizer"},
 }
 
 func list(t *testing.T, format string, args ...string) []string {
