@@ -1,12 +1,13 @@
 package app
 
 import (
-	"fmt"
-	"strings"
+	"slices"
 
 	"sandlot/internal/agent"
 	"sandlot/internal/auth"
 	"sandlot/internal/limit"
+	"sandlot/internal/servers/state"
+	"sandlot/internal/servers/toolfiles"
 	"sandlot/internal/toolcall"
 )
 
@@ -18,15 +19,27 @@ func (a *App) openCalls(limits *limit.Limiter) {
 		Narrow: a.sessions.Narrow, Limits: limits, Log: a.log}
 }
 
+// callable are the states of servers whose tools can be called.
+var callable = []state.State{state.Connected, state.Idle, state.NeedsApproval}
+
 // toolTree returns the files of a principal's tool tree.
 func (a *App) toolTree(p auth.Principal) ([]agent.ToolFile, error) {
-	text := &strings.Builder{}
-	text.WriteString("# Tools of third-party MCP servers\n")
+	var all []toolfiles.Server
 	for _, s := range a.servers.Offered(p) {
-		fmt.Fprintf(text, "\n## %q (%s)\n\n", s.Name, s.State)
-		for _, d := range s.Tools {
-			fmt.Fprintf(text, "- %q\n", d.Remote)
+		made := toolfiles.Server{Name: s.Name, Instructions: s.Instructions}
+		if !slices.Contains(callable, state.State(s.State)) {
+			made.State = s.State
 		}
+		for _, d := range s.Tools {
+			text := d.Text()
+			made.Tools = append(made.Tools, toolfiles.Tool{Name: d.Exposed, Remote: d.Remote, Title: text.Title,
+				Description: text.Description, Input: text.InputSchema, Output: text.OutputSchema, Held: d.HeldBecause})
+		}
+		all = append(all, made)
 	}
-	return []agent.ToolFile{{Path: "README.md", Data: []byte(text.String())}}, nil
+	var files []agent.ToolFile
+	for _, f := range toolfiles.Tree(all) {
+		files = append(files, agent.ToolFile{Path: f.Path, Data: f.Content, Link: f.Link})
+	}
+	return files, nil
 }

@@ -29,3 +29,15 @@ func (d Definition) Description() string {
 	_ = json.Unmarshal(d.Raw, &r) // Raw is sanitized
 	return r.Description
 }
+
+// Text is what a tool's definition says, as clients have it.
+type Text struct {
+	Title, Description        string
+	InputSchema, OutputSchema json.RawMessage // OutputSchema may be nil
+}
+
+// Text returns what a tool's definition says.
+func (d Definition) Text() (t Text) {
+	_ = json.Unmarshal(d.Raw, &t) // Raw is sanitized
+	return t
+}
