@@ -156,6 +156,7 @@ func TestThirdParty(t *testing.T) {
 			}
 			d := th.direct(t, s, opts, r)
 			th.compare(t, c, d, r)
+			th.fromCode(t, c)
 			if th.name == "fetch" {
 				if got := c.call(r.exposed(t, "fetch"), th.calls[0].a); !strings.Contains(got.All,
 					"hello from web.test") {
@@ -164,6 +165,23 @@ func TestThirdParty(t *testing.T) {
 			}
 			c.call("disconnect_external_mcp", args{"name": th.name})
 		})
+	}
+}
+
+// fromCode calls the server's first tool from Python: it answers as a client is answered.
+func (th third) fromCode(t *testing.T, c *client) {
+	t.Helper()
+	first := th.calls[0]
+	arguments, err := json.Marshal(first.a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := c.code("home", fmt.Sprintf(`import json, mcp_tools
+from mcp_tools import %[1]s as server
+answer = getattr(server, %[2]q)(**(json.loads(%[3]q) or {}))
+isinstance(answer, (str, dict)) and len(answer) > 0`, th.name, strings.ReplaceAll(first.tool, "-", "_"), arguments))
+	if r.Text != "True" {
+		t.Errorf("%s from Python: %s", first.tool, r.All)
 	}
 }
 
