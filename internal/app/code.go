@@ -2,6 +2,7 @@ package app
 
 import (
 	"slices"
+	"strings"
 
 	"sandlot/internal/agent"
 	"sandlot/internal/auth"
@@ -32,8 +33,10 @@ func (a *App) toolTree(p auth.Principal) ([]agent.ToolFile, error) {
 		}
 		for _, d := range s.Tools {
 			text := d.Text()
+			marked := "[external:" + s.Name + "] " // which lists need, since they are of all servers
 			made.Tools = append(made.Tools, toolfiles.Tool{Name: d.Exposed, Remote: d.Remote, Title: text.Title,
-				Description: text.Description, Input: text.InputSchema, Output: text.OutputSchema, Held: d.HeldBecause})
+				Description: strings.TrimPrefix(text.Description, marked), Input: text.InputSchema,
+				Output: text.OutputSchema, Held: d.HeldBecause})
 		}
 		all = append(all, made)
 	}
