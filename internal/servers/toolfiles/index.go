@@ -26,6 +26,7 @@ type (
 		Name     string `json:"n"`
 		Python   string `json:"p,omitempty"` // if it is another name
 		Type     string `json:"t,omitempty"` // the type of its values, if it is one of JSON Schema's
+		Items    string `json:"i,omitempty"` // the type of an array's elements
 		Required bool   `json:"r,omitempty"`
 	}
 )
@@ -40,6 +41,9 @@ func index(servers []*served) []byte {
 				Held: line(t.Held, maxLine)}
 			for _, a := range t.arguments {
 				ia := indexArgument{Name: a.name, Type: kind(t.schema, a.schema), Required: a.required}
+				if ia.Type == "array" {
+					ia.Items = kind(t.schema, items(t.schema, a.schema))
+				}
 				if a.python != a.name {
 					ia.Python = a.python
 				}
@@ -89,4 +93,19 @@ func kind(root map[string]any, schema any) string {
 		found = name
 	}
 	return found
+}
+
+// items returns the schema of an array's elements.
+func items(root map[string]any, schema any) any {
+	t := &types{root: root}
+	m := t.object(schema)
+	for _, key := range []string{"anyOf", "oneOf"} {
+		parts, _ := m[key].([]any)
+		for _, part := range parts {
+			if found := t.object(part)["items"]; found != nil {
+				return found
+			}
+		}
+	}
+	return m["items"]
 }

@@ -251,3 +251,34 @@ func FuzzTree(f *testing.F) {
 		}
 	})
 }
+
+// TypeScript's compiler takes the declarations, and finds what is wrong in a program that uses them.
+func TestDeclarations(t *testing.T) {
+	tools := os.Getenv("SANDLOT_TOOLS")
+	if tools == "" {
+		tools = "../../../.tools"
+	}
+	tsc, err := filepath.Abs(filepath.Join(tools, "node_modules/typescript/bin/tsc"))
+	if err == nil {
+		_, err = os.Stat(tsc)
+	}
+	if err != nil {
+		t.Fatalf("TypeScript is missing, run `make tools`: %v", err)
+	}
+	dir := write(t, Tree(append(hostileServers()[:3], sample()...)))
+	use := `import * as hub from './git_hub.mjs';
+import { ToolError } from './_client.mjs';
+const made = await hub.create_issue({ title: 'x', assignee: { login: 'a', team: [{ login: 'b' }] }, place: { 'file-name': 'f' } });
+const n: number = made.number;
+try { await hub.list(); } catch (e) { if (e instanceof ToolError) console.log(e.code, n); }
+`
+	wrong := []string{"hub.create_issue({});", "hub.create_issue({ title: 1 });", "hub.create_issue({ title: '', state: 'x' });",
+		"hub.create_issue({ title: '', place: {} });", "hub.nothing();"}
+	use += "// @ts-expect-error\n" + strings.Join(wrong, "\n// @ts-expect-error\n") + "\n"
+	if err := os.WriteFile(filepath.Join(dir, "use.mts"), []byte(use), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	files, _ := filepath.Glob(filepath.Join(dir, "*.d.mts"))
+	run(t, dir, append([]string{"node", tsc, "--noEmit", "--strict", "--target", "es2022", "--module", "nodenext",
+		"use.mts"}, files...)...)
+}
