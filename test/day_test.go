@@ -202,9 +202,8 @@ func (d *day) shows() {
 			d.t.Errorf("%d bytes, %.20q", len(text), text)
 		}
 	}
-	if us, ms := r.Fields["execution_time_us"].(float64),
-		r.Fields["execution_time_ms"].(float64); ms != float64(int64(ms)) || us < 900*ms-1000 || us > 1100*ms+1000 {
-		d.t.Errorf("%v us, %v ms", us, ms)
+	if ms, ok := r.Fields["execution_time_ms"].(float64); !ok || ms != float64(int64(ms)) {
+		d.t.Errorf("%v ms", r.Fields["execution_time_ms"])
 	}
 }
 

@@ -301,7 +301,7 @@ func (a *App) openEdges(ctx context.Context) error {
 	}
 	sessionFlavors, _ := flavors(c)
 	a.tools = builtin.New(builtin.Config{Events: a.events, Sessions: a.sessions, Snapshots: a.snapshots, Ports: a.ports,
-		Calls: a.calls, Connections: a.servers, Consent: tool.Policy(c.MCP.Consent),
+		Calls: a.calls, Connections: a.servers, Connected: a.offersTools, Consent: tool.Policy(c.MCP.Consent),
 		Templates: a.templates.Offered, Flavors: sessionFlavors,
 		Volumes: a.volumes.Usage,
 		Timeout: c.Sessions.CallTimeout, MaxTimeout: c.Sessions.MaxCallTimeout, MaxOutput: c.Output.MaxCharacters,

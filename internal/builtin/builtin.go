@@ -31,6 +31,8 @@ type Config struct {
 	Calls     *toolcall.Calls // of tools by code; nil: there are none
 	// Connections are the third-party MCP servers; nil leaves out the tools for them.
 	Connections *servers.Servers
+	// Connected reports whether a principal has tools of third-party servers, which code can call; nil: nobody has.
+	Connected func(context.Context, auth.Principal) bool
 	// Consent is the initial policy for agents that add third-party servers; see SetConsent.
 	Consent tool.Policy
 	// Templates returns all templates on offer. One that is not ready yet may have no languages.
@@ -69,8 +71,13 @@ func (t *Tools) Close() { t.replies.Close() }
 // on. A question that a user is being asked at the moment stays valid.
 func (t *Tools) SetConsent(p tool.Policy) { t.consent.Store(&p) }
 
-// Tools implements tool.Source.
-func (t *Tools) Tools(context.Context, auth.Principal) []tool.Tool { return t.current.Load().list() }
+// Tools implements tool.Source. Nobody in particular (see hub.OwnTools) has no third-party servers, and starts none.
+func (t *Tools) Tools(ctx context.Context, p auth.Principal) []tool.Tool {
+	if p.ID != "" && t.Connected != nil && t.Connected(ctx, p) {
+		return t.current.Load().connected()
+	}
+	return t.current.Load().list()
+}
 
 // Find implements tool.Source.
 func (t *Tools) Find(_ auth.Principal, name string) (tool.Callable, bool) {
@@ -142,6 +149,7 @@ type SessionOutput struct {
 type Warnings struct {
 	Notice         string        `json:"notice,omitempty"`
 	NetworkRefused []RefusedHost `json:"network_refused,omitempty"`
+	Advice         string        `json:"advice,omitempty"`
 }
 
 // Props implements tool.Describer.
@@ -151,6 +159,7 @@ func (Warnings) Props() []tool.Prop {
 			"to start again, or that the session was asleep."},
 		{Name: "network_refused", Description: "What programs in the sandbox were not allowed to reach since the " +
 			"last result. Only the operator can allow it."},
+		{Name: "advice", Description: "How what was refused can be had."},
 	}
 }
 

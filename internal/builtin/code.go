@@ -44,6 +44,8 @@ type CodeResult struct {
 	SessionOutput
 	Timing
 	Streams
+	Output    string  `json:"output,omitempty" jsonschema:"What it printed, and why it failed, as text."`
+	Images    int     `json:"images,omitempty" jsonschema:"How many images are in content, and nowhere else."`
 	Template  string  `json:"template" jsonschema:"The template asked for."`
 	Language  string  `json:"language" jsonschema:"The language that ran."`
 	Success   bool    `json:"code_success"`
@@ -213,22 +215,26 @@ func (t *Tools) codeResult(l *session.Lease, d *agent.CodeResult, lang image.Lan
 		fields.Value = &result.text
 	}
 	value := result.text
+	fields.Output = joinNonEmpty(stdout.text, stderr.text, errorText)
 	if t.Labeled {
 		r.Content = append(r.Content, tool.Text(labeledText(stdout, stderr, errorText, value, exitCode)))
 	} else {
-		if text := joinNonEmpty(stdout.text, stderr.text, errorText); text != "" || value == "" {
-			r.Content = append(r.Content, tool.Text(text))
+		if fields.Output != "" || value == "" {
+			r.Content = append(r.Content, tool.Text(fields.Output))
 		}
 		if value != "" && !textRedundant(value, d.Rich) {
 			r.Content = append(r.Content, tool.Text(value))
 		}
 	}
 	fields.Streams = addStreams(r, stdout, stderr, result)
-	r.Content = append(r.Content, richContent(l, d.Rich)...)
-	fields.NetworkRefused = addRefusals(l, r)
-	addInstallAdvice(l, r, "", stdout.text, stderr.text, errorText)
-	r.Summary = summary(l, fmt.Sprintf("language: %s", lang.Name), fmt.Sprintf("exit_code: %d", exitCode),
-		fmt.Sprintf("%.1f ms", millis(d.Duration)))
+	for _, c := range richContent(l, d.Rich) {
+		r.Content = append(r.Content, c)
+		if c.Image != nil {
+			fields.Images++
+		}
+	}
+	fields.warn(l, r, "", stdout.text, stderr.text, errorText)
+	r.Summary = summary(l, ending(exitCode, d.Duration)...)
 	return r
 }
 

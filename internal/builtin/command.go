@@ -56,6 +56,7 @@ type CommandResult struct {
 	SessionOutput
 	Timing
 	Streams
+	Output    string   `json:"output,omitempty" jsonschema:"What it printed, as text."`
 	Command   string   `json:"command" jsonschema:"The command."`
 	Args      []string `json:"args"`
 	ExitCode  *int     `json:"exit_code"` // nil: it runs in the background
@@ -164,16 +165,16 @@ func commandResult(l *session.Lease, in CommandInput, d *agent.ExecResult, timeo
 	fields := commandFields(l, in)
 	fields.Timing, fields.ExitCode, fields.Success = timing(d.Duration), &d.ExitCode, d.ExitCode == 0
 	r := sessionResult(l, fields)
-	fields.Streams = addOutputs(l, r, d, timeout, stdout, stderr)
-	fields.NetworkRefused = addRefusals(l, r)
-	addInstallAdvice(l, r, strings.Join(append([]string{in.Command}, in.Args...), " "), stdout.text, stderr.text)
-	r.Summary = summary(l, fmt.Sprintf("exit_code: %d", d.ExitCode), fmt.Sprintf("%.1f ms", millis(d.Duration)))
+	fields.Streams, fields.Output = addOutputs(l, r, d, timeout, stdout, stderr)
+	fields.warn(l, r, strings.Join(append([]string{in.Command}, in.Args...), " "), stdout.text, stderr.text)
+	r.Summary = summary(l, ending(d.ExitCode, d.Duration)...)
 	return r
 }
 
-// addOutputs adds to a result what a command printed and how it ended, and returns the fields about the outputs.
+// addOutputs adds to a result what a command printed and how it ended, and returns the fields about the outputs, and the
+// text.
 func addOutputs(l *session.Lease, r *tool.Result, d *agent.ExecResult, timeout time.Duration,
-	stdout, stderr renderedStream) Streams {
+	stdout, stderr renderedStream) (Streams, string) {
 	endText := ""
 	switch {
 	case d.TimedOut:
@@ -183,7 +184,8 @@ func addOutputs(l *session.Lease, r *tool.Result, d *agent.ExecResult, timeout t
 	case d.ExitCode != 0 && stdout.text == "" && stderr.text == "":
 		endText = fmt.Sprintf("The command printed nothing and ended with exit code %d", d.ExitCode)
 	}
-	r.Content = append(r.Content, tool.Text(joinNonEmpty(stdout.text, stderr.text, endText)))
+	text := joinNonEmpty(stdout.text, stderr.text, endText)
+	r.Content = append(r.Content, tool.Text(text))
 	r.IsError = d.ExitCode != 0
-	return addStreams(r, stdout, stderr)
+	return addStreams(r, stdout, stderr), text
 }

@@ -34,12 +34,12 @@ func (shellInput) target(_ *Tools, _ tool.Call, d *tool.Detail) { d.Session = "h
 // ShellResult is the result of sandbox_shell_exec.
 type ShellResult struct {
 	Streams
-	ExitCode       int           `json:"exitCode" jsonschema:"124 when the time was over; 128+n after signal n."`
-	Stdout         string        `json:"stdout" jsonschema:"Standard output."`
-	Stderr         string        `json:"stderr" jsonschema:"Standard error."`
-	TimedOut       bool          `json:"timedOut" jsonschema:"Whether it was stopped for its time."`
-	SessionID      string        `json:"session_id" jsonschema:"The home session."`
-	NetworkRefused []RefusedHost `json:"network_refused,omitempty"`
+	ExitCode  int    `json:"exitCode" jsonschema:"124 when the time was over; 128+n after signal n."`
+	Stdout    string `json:"stdout" jsonschema:"Standard output."`
+	Stderr    string `json:"stderr" jsonschema:"Standard error."`
+	TimedOut  bool   `json:"timedOut" jsonschema:"Whether it was stopped for its time."`
+	SessionID string `json:"session_id" jsonschema:"The home session."`
+	Warnings
 }
 
 func (t *Tools) shellExec(ctx context.Context, c tool.Call, in shellInput) (*tool.Result, error) {
@@ -62,9 +62,8 @@ func (t *Tools) shellExec(ctx context.Context, c tool.Call, in shellInput) (*too
 	fields := &ShellResult{ExitCode: d.ExitCode, Stdout: stdout.data, Stderr: stderr.data, TimedOut: d.TimedOut,
 		SessionID: l.ID()}
 	r := sessionResult(l, fields)
-	fields.Streams = addOutputs(l, r, d, timeout, stdout, stderr)
-	fields.NetworkRefused = addRefusals(l, r)
-	addInstallAdvice(l, r, in.Command, stdout.text, stderr.text)
+	fields.Streams, _ = addOutputs(l, r, d, timeout, stdout, stderr)
+	fields.warn(l, r, in.Command, stdout.text, stderr.text)
 	r.Summary = fmt.Sprintf("exitCode: %d", d.ExitCode)
 	return r, nil
 }

@@ -2,16 +2,12 @@ package builtin
 
 import (
 	"context"
-	_ "embed"
-	"encoding/json"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 
-	"go.yaml.in/yaml/v3"
-
 	"sandlot/internal/auth"
+	"sandlot/internal/builtin/definition"
 	"sandlot/internal/image"
 	"sandlot/internal/once"
 	"sandlot/internal/policy"
@@ -63,18 +59,19 @@ func New(c Config) *Tools {
 // A kind is a tool without its description.
 type kind struct {
 	name     string
-	describe func(definition) tool.Tool
+	describe func(definition.Definition) tool.Tool
 }
 
 // descriptions are the tools as clients see them. They are made when they are first used, as that takes time.
 type descriptions struct {
 	byName map[string]func() tool.Tool
-	list   func() []tool.Tool
+	// list is what is listed, and connected what is listed for who has tools of third-party servers.
+	list, connected func() []tool.Tool
 }
 
 // Refresh makes the tools' descriptions again, after the templates have changed.
 func (t *Tools) Refresh() {
-	definitions := sync.OnceValue(t.readDefinitions)
+	definitions := sync.OnceValue(t.definitions)
 	d := &descriptions{byName: map[string]func() tool.Tool{}}
 	for _, k := range t.kinds {
 		d.byName[k.name] = sync.OnceValue(func() tool.Tool { return k.describe(definitions()[k.name]) })
@@ -82,6 +79,13 @@ func (t *Tools) Refresh() {
 	d.list = sync.OnceValue(func() (all []tool.Tool) {
 		for _, k := range t.kinds {
 			all = append(all, d.byName[k.name]())
+		}
+		return all
+	})
+	d.connected = sync.OnceValue(func() []tool.Tool {
+		all := slices.Clone(d.list())
+		for i := range all {
+			all[i].Description += definitions()[all[i].Name].Connected
 		}
 		return all
 	})
@@ -94,7 +98,7 @@ type handler[In any] func(context.Context, tool.Call, In) (*tool.Result, error)
 // add adds the tool of that name in tools.yaml, whose arguments are In and whose result has the fields
 // Out. Policy sees its calls as operation o.
 func add[Out, In any](t *Tools, o policy.Operation, name string, h handler[In]) {
-	t.kinds = append(t.kinds, kind{name, func(d definition) tool.Tool {
+	t.kinds = append(t.kinds, kind{name, func(d definition.Definition) tool.Tool {
 		d.Name, d.Operation = name, o
 		d.Input, d.Output = tool.InputOf[In](d.Arguments...), tool.OutputOf[Out](d.Required, d.Result...)
 		return d.Tool
@@ -209,45 +213,11 @@ func (r *reply) again(ctx context.Context, p auth.Principal, err error) (*tool.R
 	return &replayed, nil
 }
 
-//go:embed tools.yaml
-var toolsYAML string
-
-// definition is what tools.yaml says of a tool.
-type definition struct {
-	tool.Tool `yaml:",inline"`
-	Arguments []tool.Prop
-	Required  []string // the fields of every result
-	Result    []tool.Prop
-}
-
-// readDefinitions reads tools.yaml, with the settings of this server in it. It panics if the file is invalid.
-func (t *Tools) readDefinitions() map[string]definition {
-	var templates, flavors, sizes []string
-	for _, template := range t.Templates() {
-		templates = append(append(templates, template.Name), template.Provides...)
-	}
-	slices.Sort(templates)
-	for _, f := range t.Flavors {
-		flavors = append(flavors, f.Name)
-		sizes = append(sizes, f.String())
-	}
-	flavorNames, _ := json.Marshal(flavors) // strings always encode
-	text := strings.NewReplacer(
-		"{languages}", strings.Join(t.languages(), ", "),
-		"{templates}", strings.Join(slices.Compact(templates), ", "),
-		"{flavors}", strings.Join(sizes, ", "),
-		"{flavor names}", string(flavorNames),
-		"{timeout}", fmt.Sprint(int(t.Timeout.Seconds())),
-		"{max timeout}", fmt.Sprint(int(t.MaxTimeout.Seconds())),
-		"{read bytes}", fmt.Sprint(defaultReadBytes),
-		"{link lifetime}", fmt.Sprint(int(port.DefaultLifetime.Seconds())),
-		"{max link lifetime}", fmt.Sprint(int(port.MaxLifetime.Seconds())),
-	).Replace(toolsYAML)
-	var all map[string]definition
-	d := yaml.NewDecoder(strings.NewReader(text))
-	d.KnownFields(true)
-	if err := d.Decode(&all); err != nil {
-		panic(fmt.Sprintf("tools.yaml: %v", err))
-	}
-	return all
+// definitions returns what tools.yaml says of the tools, with the settings of this server in it.
+func (t *Tools) definitions() map[string]definition.Definition {
+	return definition.Read(definition.Settings{Languages: t.languages(), Templates: t.Templates(), Flavors: t.Flavors,
+		Numbers: map[string]int{"timeout": int(t.Timeout.Seconds()), "max timeout": int(t.MaxTimeout.Seconds()),
+			"file bytes": fileBytes, "process bytes": processBytes,
+			"link lifetime":     int(port.DefaultLifetime.Seconds()),
+			"max link lifetime": int(port.MaxLifetime.Seconds())}})
 }

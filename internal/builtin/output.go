@@ -53,10 +53,11 @@ func renderStream(l *session.Lease, name string, c agent.Output) renderedStream 
 	rest := "the rest was not kept"
 	if c.Path != "" {
 		s.link = outputLink(l.ID(), name, c)
-		rest = "the whole is in the resource " + s.link.URI
+		kept := "the whole is"
 		if c.Kept < c.Total {
-			rest = fmt.Sprintf("its first %d bytes are in the resource %s", c.Kept, s.link.URI)
+			kept = fmt.Sprintf("its first %d bytes are", c.Kept)
 		}
+		rest = fmt.Sprintf("%s in the file %s of the sandbox, the resource %s", kept, c.Path, s.link.URI)
 	}
 	omission := fmt.Sprintf("… [%d of %d bytes of %s left out here; %s] …", c.Total-c.Inline(), c.Total, name, rest)
 	head, tail := validUTF8(c.Head), validUTF8(c.Tail)
@@ -109,11 +110,19 @@ func joinNonEmpty(parts ...string) string {
 // Timing has the duration of a call.
 type Timing struct {
 	Milliseconds int64 `json:"execution_time_ms" jsonschema:"How long it ran, in milliseconds."`
-	Microseconds int64 `json:"execution_time_us" jsonschema:"The same in microseconds."`
 }
 
-func timing(d time.Duration) Timing {
-	return Timing{Milliseconds: (d.Microseconds() + 500) / 1000, Microseconds: d.Microseconds()}
+func timing(d time.Duration) Timing { return Timing{Milliseconds: (d.Microseconds() + 500) / 1000} }
+
+// ending returns what a summary says of how a run ended: its exit code if it failed, and its duration if it took long.
+func ending(exitCode int, d time.Duration) (words []string) {
+	if exitCode != 0 {
+		words = append(words, fmt.Sprintf("exit_code: %d", exitCode))
+	}
+	if d >= time.Second {
+		words = append(words, fmt.Sprintf("%.1f s", d.Seconds()))
+	}
+	return words
 }
 
 // Streams have what the text of a result does not tell about its outputs: the full sizes of truncated

@@ -124,8 +124,11 @@ type ProcessOutput struct {
 	Truncated bool   `json:"truncated"`
 }
 
-// defaultReadBytes is the number of bytes of a process's output, or of a file, that a call returns by default.
-const defaultReadBytes = 50000
+// processBytes and fileBytes are how many bytes of a process's output and of a file a call returns by default.
+const (
+	processBytes = 16000
+	fileBytes    = 50000
+)
 
 func (t *Tools) readProcess(ctx context.Context, c tool.Call, in readProcessInput) (*tool.Result, error) {
 	l, pid, err := t.openProcess(ctx, c, in.ProcessID)
@@ -133,7 +136,7 @@ func (t *Tools) readProcess(ctx context.Context, c tool.Call, in readProcessInpu
 		return nil, err
 	}
 	defer l.Release()
-	wait, maxBytes := time.Duration(in.Wait*float64(time.Second)), cmp.Or(in.MaxBytes, defaultReadBytes)
+	wait, maxBytes := time.Duration(in.Wait*float64(time.Second)), cmp.Or(in.MaxBytes, processBytes)
 	if maxBytes > limit.LargeAnswer {
 		if err := c.Reservation.Reserve(ctx, int64(maxBytes)); err != nil {
 			return nil, err
@@ -168,8 +171,7 @@ func (t *Tools) readProcess(ctx context.Context, c tool.Call, in readProcessInpu
 			r.Summary += "; " + processEndText(l, output)
 		}
 	}
-	fields.NetworkRefused = addRefusals(l, r)
-	addInstallAdvice(l, r, "", text)
+	fields.warn(l, r, "", text)
 	return r, nil
 }
 

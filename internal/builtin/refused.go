@@ -21,13 +21,13 @@ type RefusedHost struct {
 }
 
 // addRefusals adds a text to a result on the hosts that the session's programs were not allowed to reach
-// since the previous result, and on how the operator can allow them. It returns them as fields.
-func addRefusals(l *session.Lease, r *tool.Result) []RefusedHost {
+// since the previous result, and on how the operator can allow them. It returns both as fields.
+func addRefusals(l *session.Lease, r *tool.Result) ([]RefusedHost, string) {
 	refusals := l.Refusals()
 	if len(refusals) == 0 {
-		return nil
+		return nil, ""
 	}
-	var lines, rules []string
+	var lines, advice, rules []string
 	remedies := map[egress.Remedy]bool{}
 	var hosts []RefusedHost
 	for _, refusal := range refusals {
@@ -41,29 +41,29 @@ func addRefusals(l *session.Lease, r *tool.Result) []RefusedHost {
 			Reason: fault.Printable(refusal.Reason, 300), Times: refusal.Times})
 	}
 	if len(rules) > 0 {
-		lines = append(lines, fmt.Sprintf("The operator of this server can allow it: network.allow in sandlot.yaml, "+
+		advice = append(advice, fmt.Sprintf("The operator of this server can allow it: network.allow in sandlot.yaml, "+
 			"or `sandlot network allow %s --session %s`.",
 			strings.Join(rules, " "), l.ID()))
 	}
 	if remedies[egress.AddException] {
-		lines = append(lines, "Addresses that are not public can be allowed by the operator of this server alone, "+
+		advice = append(advice, "Addresses that are not public can be allowed by the operator of this server alone, "+
 			"with name and range: network.allow_private in sandlot.yaml.")
 	}
 	if remedies[egress.ChangeMode] {
-		lines = append(lines, fmt.Sprintf("The operator of this server can give this session a network: `sandlot "+
+		advice = append(advice, fmt.Sprintf("The operator of this server can give this session a network: `sandlot "+
 			"network mode allowlist --session %s`.", l.ID()))
 	}
 	if remedies[egress.RaiseByteLimit] {
-		lines = append(lines, fmt.Sprintf("Another session (session_id \"new\") has as much for itself. The operator "+
+		advice = append(advice, fmt.Sprintf("Another session (session_id \"new\") has as much for itself. The operator "+
 			"of this server can give this one more: `sandlot network recount --session %s`, or network.max_mb in "+
 			"sandlot.yaml.", l.ID()))
 	}
 	if remedies[egress.RaiseDayQuota] {
-		lines = append(lines, "The next day begins at 00:00 UTC. The operator of this server can raise "+
+		advice = append(advice, "The next day begins at 00:00 UTC. The operator of this server can raise "+
 			"traffic_mb_per_day in the section quotas of sandlot.yaml.")
 	}
-	r.Content = append(r.Content, tool.Text(strings.Join(lines, "\n")))
-	return hosts
+	r.Content = append(r.Content, tool.Text(strings.Join(append(lines, advice...), "\n")))
+	return hosts, strings.Join(advice, "\n")
 }
 
 func hostPort(e egress.Refusal) string {

@@ -15,12 +15,14 @@ const installAdvice = "The system's folders of the template %q (/usr, /etc …) 
 	"the machine, where sandboxes find it at once, or add a template with a root file system of its own: templates " +
 	"in sandlot.yaml."
 
-// addInstallAdvice adds installAdvice to a result, if the command tried to install something into the root
-// file system, and this is the machine's own.
-func addInstallAdvice(l *session.Lease, r *tool.Result, command string, outputs ...string) {
+// warn adds to a result what was refused to the session's programs, and installAdvice if the command tried to install
+// something into the root file system, and this is the machine's own.
+func (w *Warnings) warn(l *session.Lease, r *tool.Result, command string, outputs ...string) {
+	w.NetworkRefused, w.Advice = addRefusals(l, r)
 	t := l.Booted.Template
-	if t.Rootfs != "" || t.Image != "" || !sysinstall.Tried(command, outputs...) {
-		return
+	if t.Rootfs == "" && t.Image == "" && sysinstall.Tried(command, outputs...) {
+		advice := fmt.Sprintf(installAdvice, t.Name)
+		r.Content = append(r.Content, tool.Text(advice))
+		w.Advice = joinNonEmpty(w.Advice, advice)
 	}
-	r.Content = append(r.Content, tool.Text(fmt.Sprintf(installAdvice, t.Name)))
 }

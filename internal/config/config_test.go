@@ -47,7 +47,7 @@ func TestDefaults(t *testing.T) {
 		"cleanup_interval": "1m0s", "orphan_cleanup_interval": "10m0s", "execution_timeout": "5m0s",
 		"sandbox_start_timeout": "3m0s",
 		"enable_lru_eviction":   "true", "workspace_retention": "168h0m0s", "pool_size": "2", "output_style": "plain",
-		"max_output_size": "50000", "max_total_memory_mb": "0", "log_level": "INFO", "volumes": "",
+		"max_output_size": "16000", "max_total_memory_mb": "0", "log_level": "INFO", "volumes": "",
 	} {
 		r := row(t, c, key)
 		if r.Value != want || r.From != "default" || r.Help == "" {

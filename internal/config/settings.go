@@ -319,7 +319,7 @@ func (c *Config) outputRows() []setting {
 	return []setting{
 		{"output_style", "plain", nil,
 			"the text of execute_code: plain or labeled", oneOf(&c.Output.Style, "plain", "labeled")},
-		{"max_output_size", "50000", []string{"MAX_OUTPUT_SIZE"},
+		{"max_output_size", "16000", []string{"MAX_OUTPUT_SIZE"},
 			"characters of each output stream in a result", number(&c.Output.MaxCharacters, 256, 1<<20)},
 		{"volumes", "", []string{"MSB_SHARED_VOLUME_PATH"},
 			"shared folders: host:sandbox, optionally :ro; separated by commas, or a JSON array",

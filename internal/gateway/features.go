@@ -101,8 +101,8 @@ func (g *Gateway) syncOwn(e *endpoint) {
 	e.external.syncMu.Lock()
 	defer e.external.syncMu.Unlock()
 	old, now, changes := e.own(), map[featureKey]json.RawMessage{}, []func(){}
-	add := func(k featureKey, definition any, change func()) {
-		now[k], _ = json.Marshal(definition)
+	add := func(k featureKey, definition json.RawMessage, change func()) {
+		now[k] = definition
 		if !bytes.Equal(now[k], old[k]) {
 			changes = append(changes, change)
 		}
@@ -113,13 +113,13 @@ func (g *Gateway) syncOwn(e *endpoint) {
 		case t.Alias != "":
 			now[k] = nil
 		default:
-			d := rpc.Describe(t)
-			add(k, d, func() { e.server.AddTool(d, g.toolHandler(e, t.Name)) })
+			add(k, rpc.Definition(t), func() { e.server.AddTool(rpc.Describe(t), g.toolHandler(e, t.Name)) })
 		}
 	}
 	for _, r := range g.Hub.ResourceTemplates() {
 		d := &mcp.ResourceTemplate{URITemplate: r.URI, Name: r.Name, Description: r.Description}
-		add(featureKey{"resources/templates", r.URI}, d, func() {
+		definition, _ := json.Marshal(d) // strings always encode
+		add(featureKey{"resources/templates", r.URI}, definition, func() {
 			e.server.AddResourceTemplate(d, g.resourceHandler(e))
 		})
 	}
@@ -130,15 +130,23 @@ func (g *Gateway) syncOwn(e *endpoint) {
 	e.fast.Reset()
 }
 
-// sync updates the SDK's features to what third-party servers offer. The SDK notifies clients
-// of the changes.
+// sync updates the SDK's features to what third-party servers offer, and Sandlot's own when the first tool came or the
+// last one is gone: their texts say whether there are any. The SDK notifies clients of the changes.
 func (g *Gateway) sync(e *endpoint) {
+	if g.syncExternal(e) {
+		g.syncOwn(e)
+	}
+}
+
+// syncExternal is the part of sync for third-party servers. It reports whether the first tool came or the last one is
+// gone.
+func (g *Gateway) syncExternal(e *endpoint) (firstOrLast bool) {
 	x := &e.external
 	x.syncMu.Lock()
 	defer x.syncMu.Unlock()
 	now, old := g.Hub.External(context.Background(), e.principal), x.current()
 	if old != nil && sameFeatures(now, x.offered) {
-		return
+		return false
 	}
 	want := e.externalDefinitions(now)
 	e.replaceDefinitions(want) // before the SDK lists them, so that a client can use what it sees in a list
@@ -167,7 +175,9 @@ func (g *Gateway) sync(e *endpoint) {
 			e.removeFeature(k)
 		}
 	}
+	firstOrLast = (len(now.Tools) == 0) != (len(x.offered.Tools) == 0)
 	x.offered, x.rejected = now, rejected
+	return firstOrLast
 }
 
 // replaceDefinitions replaces the definitions of third-party servers.

@@ -2,6 +2,7 @@ package tool
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -69,7 +70,7 @@ func (a arguments) decode(tool, prefix string, args map[string]any, into reflect
 	}
 	for _, name := range a.schema.Required {
 		if p := a.schema.Properties[name]; args[name] == nil {
-			return fault.Argument(prefix+name, "argument %q is missing: %s", prefix+name, p.Description).
+			return fault.Argument(prefix+name, "argument %q is missing: %s", prefix+name, cmp.Or(p.Description, p.Type)).
 				With("allowed", p.Type)
 		}
 	}

@@ -22,6 +22,7 @@ type Prop struct {
 	Default     any
 	Min, Max    *float64
 	Nullable    bool   // the value may be null
+	Hidden      bool   // of an argument: models are not told of it
 	Props       []Prop // of the fields of an object, or of a list's objects
 }
 
@@ -55,6 +56,7 @@ func propsOf(t reflect.Type) (props []Prop) {
 type Object struct {
 	arguments func() arguments      // how arguments are decoded; nil for a result
 	encoded   func() map[string]any // the JSON
+	shown     func() map[string]any // the JSON for models
 }
 
 // arguments is what Decode needs to know of a struct of arguments.
@@ -75,7 +77,12 @@ type field struct {
 // from an empty one. The schema's first use panics if a property has no field.
 func InputOf[T any](props ...Prop) *Object {
 	get := sync.OnceValue(func() arguments { return argumentsOf(reflect.TypeFor[T](), describedSchema[T](props)) })
-	return &Object{arguments: get, encoded: sync.OnceValue(func() map[string]any { return encode(get().schema) })}
+	return &Object{arguments: get, encoded: sync.OnceValue(func() map[string]any { return encode(get().schema) }),
+		shown: sync.OnceValue(func() map[string]any {
+			m := encode(get().schema)
+			show(m, props)
+			return m
+		})}
 }
 
 // OutputOf returns the schema of a tool's result, the struct T. It has only the fields that
@@ -99,6 +106,46 @@ func (o *Object) Schema() map[string]any {
 	return o.encoded()
 }
 
+// Shown returns the JSON of the schema of arguments for models, for whom each word of it is in every conversation. It has
+// no arguments that are hidden, only the descriptions of the properties that the tool passed to InputOf, and neither
+// bounds nor defaults nor long enumerations, which Decode knows. The caller must not change it.
+func (o *Object) Shown() map[string]any {
+	if o == nil {
+		return map[string]any{"type": "object", "properties": map[string]any{}}
+	}
+	return o.shown()
+}
+
+// maxShownEnum is how many values of an enumeration models are told. An error lists all.
+const maxShownEnum = 5
+
+// show removes from the JSON of a schema what models are not told.
+func show(schema map[string]any, props []Prop) {
+	delete(schema, "additionalProperties")
+	all, _ := schema["properties"].(map[string]any)
+	for name, v := range all {
+		i := slices.IndexFunc(props, func(p Prop) bool { return p.Name == name })
+		property := v.(map[string]any)
+		if i < 0 {
+			i, props = len(props), append(props, Prop{Name: name})
+		}
+		if props[i].Hidden {
+			delete(all, name)
+			continue
+		}
+		if props[i].Description == "" {
+			delete(property, "description")
+		}
+		show(property, props[i].Props)
+		delete(property, "minimum")
+		delete(property, "maximum")
+		delete(property, "default")
+		if values, _ := property["enum"].([]any); len(values) > maxShownEnum {
+			delete(property, "enum")
+		}
+	}
+}
+
 // describedSchema infers the schema of a struct, and adds the properties and those of the
 // struct itself.
 func describedSchema[T any](props []Prop) *jsonschema.Schema {
@@ -106,8 +153,20 @@ func describedSchema[T any](props []Prop) *jsonschema.Schema {
 	if err != nil {
 		panic(fmt.Sprintf("tool: %v", err))
 	}
-	describe(s, append(props, propsOf(reflect.TypeFor[T]())...))
+	describe(s, inherit(props, propsOf(reflect.TypeFor[T]())))
 	return s
+}
+
+// inherit returns the properties, and those of the struct itself. One with nothing to say has the struct's description.
+func inherit(props, own []Prop) []Prop {
+	all := append(slices.Clone(props), own...)
+	for n := range props {
+		i := slices.IndexFunc(own, func(p Prop) bool { return p.Name == all[n].Name })
+		if i >= 0 {
+			all[n].Description = cmp.Or(all[n].Description, own[i].Description)
+		}
+	}
+	return all
 }
 
 // element returns the schema of a list's elements, or s if it is not a list's.

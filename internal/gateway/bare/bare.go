@@ -143,7 +143,7 @@ func (h *Handler) tools(ctx context.Context, p auth.Principal) []any {
 		case t.Raw != nil:
 			list = append(list, t.Raw)
 		case t.Alias == "":
-			list = append(list, rpc.Describe(t))
+			list = append(list, rpc.Definition(t))
 		}
 	}
 	return list

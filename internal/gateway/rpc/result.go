@@ -5,21 +5,36 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"sandlot/internal/rawjson"
 	"sandlot/internal/tool"
 )
 
-// Describe returns the MCP definition of one of Sandlot's own tools.
+// Describe returns what the SDK has to know of one of Sandlot's own tools.
 func Describe(t tool.Tool) *mcp.Tool {
-	d := &mcp.Tool{Name: t.Name, Title: t.Title, Description: t.Description, InputSchema: t.Input.Schema(),
-		Annotations: &mcp.ToolAnnotations{Title: t.Title,
-			ReadOnlyHint:    t.Hints.ReadOnly,
-			IdempotentHint:  t.Hints.Idempotent,
-			DestructiveHint: &t.Hints.Destructive,
-			OpenWorldHint:   &t.Hints.OpenWorld}}
-	if t.Output != nil {
-		d.OutputSchema = t.Output.Schema()
+	return &mcp.Tool{Name: t.Name, Description: t.Description, InputSchema: t.Input.Shown()}
+}
+
+// definition is the MCP definition of a tool.
+type definition struct {
+	Name        string          `json:"name"`
+	Description string          `json:"description"`
+	InputSchema map[string]any  `json:"inputSchema"`
+	Annotations map[string]bool `json:"annotations,omitempty"`
+}
+
+// Definition returns the MCP definition of one of Sandlot's own tools, as clients get it. It is as short as it can be: it
+// is in each conversation of a model. The HTTP API's document alone has the schemas of results, and what models do not
+// need of those of arguments. Hints that say what MCP assumes without them are left out.
+func Definition(t tool.Tool) json.RawMessage {
+	d := definition{Name: t.Name, Description: t.Description, InputSchema: t.Input.Shown()}
+	switch {
+	case t.Hints.ReadOnly:
+		d.Annotations = map[string]bool{"readOnlyHint": true}
+	case !t.Hints.Destructive:
+		d.Annotations = map[string]bool{"destructiveHint": false}
 	}
-	return d
+	b, _ := rawjson.Encode(d) // every type in it can be encoded
+	return b
 }
 
 // Result returns the MCP result of one of Sandlot's own tools.
