@@ -9,6 +9,7 @@ import (
 	"sandlot/internal/auth"
 	"sandlot/internal/config"
 	"sandlot/internal/egress"
+	"sandlot/internal/finder"
 	"sandlot/internal/limit"
 	"sandlot/internal/servers"
 	"sandlot/internal/servers/spec"
@@ -23,11 +24,12 @@ func (a *App) openServers(ctx context.Context, limits *limit.Limiter) error {
 		Dial:       a.dialServer,
 		Callback:   callbackURL(c.Server),
 		LoginStore: &vault.Logins{Vault: a.vault, Store: a.store},
-		OnChange:   func(owner string) { a.gateway.SyncFeatures(owner) },
+		OnChange:   func(owner string) { a.finder.Changed(owner); a.gateway.SyncFeatures(owner) },
 		OnUpdate:   func(owner, uri string) { a.gateway.ResourceUpdated(owner, uri) },
 		OnLog:      func(owner string, params json.RawMessage) { a.gateway.ForwardLog(owner, params) },
 		Limits:     limits, Quotas: a.quotas, Log: a.log})
-	a.closers = append(a.closers, func() error { a.servers.Close(); return nil })
+	a.finder = finder.New(a.servers)
+	a.closers = append(a.closers, func() error { a.servers.Close(); a.finder.Close(); return nil })
 	return nil
 }
 
