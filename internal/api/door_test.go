@@ -178,7 +178,7 @@ func TestCommandsGoThroughTheDoor(t *testing.T) {
 		"upload":    func() error { return c.Upload(ctx, "home", "f", strings.NewReader("x"), 1) },
 		"events":    func() error { return c.Events(ctx, nil, nil) },
 		"a port":    func() error { _, err := c.Dial(ctx, "home", 80); return err },
-		"stdio":     func() error { return c.Stdio(ctx, strings.NewReader(""), new(bytes.Buffer)) },
+		"stdio":     func() error { return c.Stdio(ctx, "", strings.NewReader(""), new(bytes.Buffer)) },
 		"exec": func() error {
 			_, err := c.Exec(ctx, "home", command.Command{Args: []string{"true"}},
 				client.Terminal{Stdin: strings.NewReader("")})

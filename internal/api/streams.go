@@ -20,6 +20,7 @@ import (
 	"sandlot/internal/fault"
 	"sandlot/internal/hub"
 	"sandlot/internal/policy"
+	"sandlot/internal/toolview"
 )
 
 // upgrade switches the connection to the protocol to, after which it no longer speaks HTTP.
@@ -168,6 +169,10 @@ func (w *blockedWriter) Write(p []byte) (int, error) {
 
 // stdio serves MCP's stdio transport on an upgraded connection.
 func (s *Server) stdio(w http.ResponseWriter, r *http.Request, p auth.Principal) error {
+	asks, err := toolview.Parse(r.URL.Query().Get("tools"))
+	if err != nil {
+		return fault.Argument("tools", "tools=%q %v", fault.Clip(r.URL.Query().Get("tools")), err)
+	}
 	act, err := s.Hub.Begin(r.Context(), hub.Request{Principal: p, Operation: policy.ClientConnect, Name: "stdio"})
 	if err != nil {
 		return err
@@ -178,7 +183,7 @@ func (s *Server) stdio(w http.ResponseWriter, r *http.Request, p auth.Principal)
 		return err
 	}
 	defer c.Close()
-	err = s.Gateway.Serve(r.Context(), p, c, c)
+	err = s.Gateway.Serve(r.Context(), p, asks, c, c)
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) {
 		s.Log.DebugContext(r.Context(), "a stdio client ended", "error", err)
 	}

@@ -32,6 +32,7 @@ import (
 	"sandlot/internal/egress/bound"
 	"sandlot/internal/event"
 	"sandlot/internal/fault"
+	"sandlot/internal/finder"
 	"sandlot/internal/gateway"
 	"sandlot/internal/hub"
 	"sandlot/internal/limit"
@@ -49,6 +50,7 @@ import (
 	"sandlot/internal/template"
 	"sandlot/internal/tool"
 	"sandlot/internal/toolcall"
+	"sandlot/internal/toolview"
 	"sandlot/internal/vault"
 	"sandlot/internal/volume"
 	"sandlot/internal/workspace"
@@ -79,6 +81,8 @@ type App struct {
 	tools         *builtin.Tools
 	calls         *toolcall.Calls
 	gateway       *gateway.Gateway
+	finder        *finder.Finder
+	views         *toolview.Views
 	api           *api.Server
 	events        *event.Stream
 	recorder      *audit.Recorder     // nil: events are only in memory
@@ -123,7 +127,7 @@ func New(ctx context.Context, c *config.Config, log *slog.Logger) (*App, error) 
 // open creates a server in a state folder that the caller has locked.
 func open(ctx context.Context, c *config.Config, log *slog.Logger) (_ *App, err error) {
 	a := &App{Config: c, log: log, events: event.New(), registries: registries.New(log, Version),
-		certificate: CertificateSource(c, log), quotas: quota.New()}
+		certificate: CertificateSource(c, log), quotas: quota.New(), views: toolview.New()}
 	a.prewarmCtx, a.cancelPrewarm = context.WithCancel(context.Background())
 	defer func() {
 		if err != nil {
@@ -315,7 +319,7 @@ func (a *App) openEdges(ctx context.Context) error {
 	if err := a.sendTelemetry(metrics); err != nil {
 		return err
 	}
-	a.hub = hub.New(hub.Config{Sources: []tool.Source{a.tools, a.servers}, Sessions: a.sessions, Ports: a.ports,
+	a.hub = hub.New(hub.Config{Sources: []tool.Source{a.tools, a.finder, a.servers}, Sessions: a.sessions, Ports: a.ports,
 		Servers: a.servers, Vault: a.vault, SecretsChanged: a.bound.Changed, Templates: a.templates,
 		Network: a.networkState, Events: a.events,
 		Recorder: a.recorder, Restorer: a, Quotas: a.quotas, Rules: &a.rules, Questions: questions,
@@ -334,12 +338,17 @@ func (a *App) openEdges(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	shown, err := views(c)
+	if err != nil {
+		return err
+	}
+	a.views.Set(shown)
 	a.reachHub.Store(a.hub)
 	a.openCalls(limiter)
 	a.gateway = gateway.New(gateway.Config{Hub: a.hub, Version: Version, SealKey: key,
 		MaxBody: int64(c.Server.MaxBodyMB) << 20,
 		Limits:  limiter, Log: a.log, NewSession: func(p auth.Principal) bool { return !p.Authenticated },
-		TokenContext: a.watch.TokenContext, Connected: a.prewarm})
+		TokenContext: a.watch.TokenContext, Connected: a.prewarm, Views: a.views})
 	a.api = api.New(api.Config{Authenticator: a.authenticator, TokenWatch: a.watch, Limits: limiter,
 		Gateway: a.gateway, Hub: a.hub,
 		Metrics: metrics, CheckRuntime: a.runtimes.check, Version: Version, PublicURL: c.Server.PublicURL, Log: a.log,
@@ -366,7 +375,7 @@ func (a *App) metrics() *metric.Metrics {
 // isOwnTool reports whether Sandlot itself has a tool of that name.
 func (a *App) isOwnTool(name string) bool {
 	_, ok := a.tools.Find(auth.Local, name)
-	return ok
+	return ok || a.finder.Owns(name)
 }
 
 // prewarm boots a principal's home session in the background, when the principal's client connects.

@@ -169,8 +169,15 @@ func (a *App) applyChanges(ctx context.Context, now readVersions, settingsChange
 		a.log.Error("the changed quotas are wrong; those from before hold", "error", err)
 		return
 	}
+	shown, err := views(c)
+	if err != nil {
+		a.log.Error("the changed modes of tools are wrong; those from before hold", "error", err)
+		return
+	}
 	a.setRules(c, rules)
 	a.quotas.Set(limits)
+	a.views.Set(shown)
+	defer a.gateway.SyncViews()
 	a.apply(&activeSettings{c, newPolicies})
 	a.configureServers(ctx, c)
 	a.tools.SetConsent(tool.Policy(c.MCP.Consent))

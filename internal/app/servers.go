@@ -9,6 +9,7 @@ import (
 	"sandlot/internal/auth"
 	"sandlot/internal/config"
 	"sandlot/internal/egress"
+	"sandlot/internal/finder"
 	"sandlot/internal/limit"
 	"sandlot/internal/servers"
 	"sandlot/internal/servers/spec"
@@ -23,11 +24,12 @@ func (a *App) openServers(ctx context.Context, limits *limit.Limiter) error {
 		Dial:       a.dialServer,
 		Callback:   callbackURL(c.Server),
 		LoginStore: &vault.Logins{Vault: a.vault, Store: a.store},
-		OnChange:   func(owner string) { a.calls.Changed(owner); a.gateway.SyncFeatures(owner) },
+		OnChange:   a.serversChanged,
 		OnUpdate:   func(owner, uri string) { a.gateway.ResourceUpdated(owner, uri) },
 		OnLog:      func(owner string, params json.RawMessage) { a.gateway.ForwardLog(owner, params) },
 		Limits:     limits, Quotas: a.quotas, Log: a.log})
-	a.closers = append(a.closers, func() error { a.servers.Close(); return nil })
+	a.finder = finder.New(a.servers)
+	a.closers = append(a.closers, func() error { a.servers.Close(); a.finder.Close(); return nil })
 	return nil
 }
 
@@ -89,5 +91,14 @@ func callbackURL(s config.Server) string {
 	return "" // an address such as 0.0.0.0 is none that a browser can open
 }
 
+// serversChanged passes on that what a principal's third-party servers offer has changed.
+func (a *App) serversChanged(owner string) {
+	a.finder.Changed(owner)
+	a.calls.Changed(owner)
+	a.gateway.SyncFeatures(owner)
+}
+
 // offersTools reports whether a principal has tools of third-party servers.
-func (a *App) offersTools(ctx context.Context, p auth.Principal) bool { return len(a.servers.Tools(ctx, p)) > 0 }
+func (a *App) offersTools(ctx context.Context, p auth.Principal) bool {
+	return len(a.servers.Tools(ctx, p)) > 0
+}

@@ -34,6 +34,9 @@ func loadAll(source config.Source) (c *config.Config, allowed session.Policies, 
 	if err == nil {
 		_, err = quotas(c)
 	}
+	if err == nil {
+		_, err = views(c)
+	}
 	return c, allowed, err
 }
 

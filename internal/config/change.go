@@ -11,13 +11,13 @@ import (
 var reloadableKeys = []string{"mcp", "mcp_consent", "mcp_files", "mcp_files_env", "network.allow",
 	"network.allow_private",
 	"network.hosts", "network.mode", "network.registries", "policy", "policy.question_timeout", "quotas",
-	templateNetworks}
+	templateNetworks, "tools", "tools_for", "tools_limit"}
 
 const templateNetworks = "templates.*.network"
 
 // Changed returns the keys of the settings whose values differ from those of before: the ones that a
-// running server applies, and the ones that need a restart. For flavors, mcp, oidc, quotas and templates it returns
-// the key of the whole section.
+// running server applies, and the ones that need a restart. For flavors, mcp, oidc, quotas, templates and
+// tools_for it returns the key of the whole section.
 func (c *Config) Changed(before *Config) (reloaded, needRestart []string) {
 	all := maps.Clone(c.changeTexts)
 	maps.Copy(all, before.changeTexts)
@@ -36,7 +36,7 @@ func (c *Config) Changed(before *Config) (reloaded, needRestart []string) {
 // storeText stores the text of a section, for Changed.
 func (c *Config) storeText(key string, n yaml.Node) error {
 	switch key {
-	case "flavors", "mcp", "oidc", "policy", "quotas":
+	case "flavors", "mcp", "oidc", "policy", "quotas", "tools_for":
 		text, err := yaml.Marshal(&n)
 		c.changeTexts[key] = string(text)
 		return err

@@ -24,6 +24,7 @@ type Config struct {
 	Output    Output
 	Network   Network
 	MCP       MCP
+	Tools     ToolViews
 	Events    Events
 	Telemetry Telemetry
 	Policy    Policy

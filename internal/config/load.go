@@ -221,6 +221,8 @@ func (c *Config) parse(path string, text []byte) error {
 			err = c.parseMCP(&node, path)
 		case "quotas":
 			err = c.parseQuotas(&node)
+		case "tools_for":
+			err = c.parseToolModes(&node)
 		case "policy":
 			err = c.parsePolicy(flat, &node, path)
 		default:
@@ -246,7 +248,7 @@ func (c *Config) setValues(path string, values map[string]*string) error {
 		if i < 0 && (value != nil || !slices.ContainsFunc(rows,
 			func(s setting) bool { return strings.HasPrefix(s.key, key+".") })) {
 			known := []string{"flavors", "templates", "network", "mcp", "oidc", "policy.cedar", "policy.rules",
-				"quotas"}
+				"quotas", "tools_for"}
 			for _, s := range rows {
 				known = append(known, s.key)
 			}

@@ -140,7 +140,7 @@ const day = 24 * time.Hour
 // settings returns the table of settings, whose rows set and get the values of c.
 func (c *Config) settings() []setting {
 	return slices.Concat(c.serverRows(), c.runtimeRows(), c.dockerRows(), c.sessionRows(), c.networkRows(),
-		c.mcpRows(), c.policyRows(), c.outputRows(), c.eventRows())
+		c.mcpRows(), c.toolRows(), c.policyRows(), c.outputRows(), c.eventRows())
 }
 
 // serverRows returns the settings of the server.

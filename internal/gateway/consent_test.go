@@ -71,7 +71,7 @@ func TestElicitationStateless(t *testing.T) {
 // One of Sandlot's own tools asks a client of the stateful protocol while the client waits.
 func TestElicitationStateful(t *testing.T) {
 	g := newAskingGateway()
-	e, _ := g.acquire(auth.Local)
+	e, _ := g.acquire(endpointKey{principal: auth.Local})
 	for _, able := range []bool{true, false} {
 		here, there := mcp.NewInMemoryTransports()
 		s, err := e.server.Connect(t.Context(), there, nil)

@@ -12,6 +12,7 @@ import (
 
 	"sandlot/internal/auth"
 	"sandlot/internal/gateway/relay"
+	"sandlot/internal/toolview"
 )
 
 // endpoint serves the clients of one token. Each endpoint has its own SDK server, so that
@@ -21,6 +22,7 @@ import (
 // Lock order: external.syncMu, then mu.
 type endpoint struct {
 	principal           auth.Principal // including the token
+	asks                toolview.Mode  // what the clients' address asks for; empty: nothing
 	release             func()         // ends the context of the token
 	server              *mcp.Server
 	stateful, stateless http.Handler
@@ -33,6 +35,7 @@ type endpoint struct {
 	ownDefinitions atomic.Pointer[map[featureKey]json.RawMessage]
 	elicits        map[string]bool // whether one of Sandlot's own tools may ask the client's user
 	external       externalFeatures
+	shown          atomic.Pointer[toolview.Shown] // nil: sync was not called yet; it is changed with external
 
 	mu        sync.Mutex
 	closing   map[*mcp.ServerSession]bool
@@ -42,16 +45,23 @@ type endpoint struct {
 	lastUsed        time.Time // when the last request ended; guarded by the gateway's mu
 }
 
-// acquire returns the endpoint of the principal's token, and creates it if there is none. The
+// endpointKey identifies an endpoint: a call may depend on every field of a principal, and a list on what the address
+// asks for too.
+type endpointKey struct {
+	principal auth.Principal
+	asks      toolview.Mode
+}
+
+// acquire returns the endpoint of a principal's token and of an address, and creates it if there is none. The
 // endpoint stays until release is called. While features are added to a new endpoint, only
 // its own clients wait.
-func (g *Gateway) acquire(p auth.Principal) (e *endpoint, release func()) {
+func (g *Gateway) acquire(k endpointKey) (e *endpoint, release func()) {
 	g.mu.Lock()
-	e = g.endpoints[p]
+	e = g.endpoints[k]
 	if e == nil {
-		g.makeRoom(p)
-		e = g.newEndpoint(p)
-		g.endpoints[p] = e
+		g.makeRoom(k.principal)
+		e = g.newEndpoint(k)
+		g.endpoints[k] = e
 	}
 	e.runningRequests++
 	g.mu.Unlock()
@@ -65,7 +75,7 @@ func (g *Gateway) acquire(p auth.Principal) (e *endpoint, release func()) {
 }
 
 // How many endpoints there can be at once: of one token of a service, for the users that it names, and of one user
-// else, who has one for each token. Each JWT of an identity provider is another token. An endpoint takes some
+// else, who has one for each token and each view that an address asks for. Each JWT of an identity provider is another token. An endpoint takes some
 // hundred KiB.
 const maxServiceEndpoints, maxUserEndpoints = 512, 64
 
@@ -80,18 +90,18 @@ func (g *Gateway) makeRoom(p auth.Principal) {
 			return isServices && q.Token == p.Token
 		}
 	}
-	var oldest auth.Principal
+	var oldest endpointKey
 	count := 0
-	for q, e := range g.endpoints {
-		if !shares(q) {
+	for k, e := range g.endpoints {
+		if !shares(k.principal) {
 			continue
 		}
 		count++
-		if e.runningRequests == 0 && (oldest.ID == "" || e.lastUsed.Before(g.endpoints[oldest].lastUsed)) {
-			oldest = q
+		if e.runningRequests == 0 && (oldest.principal.ID == "" || e.lastUsed.Before(g.endpoints[oldest].lastUsed)) {
+			oldest = k
 		}
 	}
-	if count >= limit && oldest.ID != "" { // the running requests are limited too
+	if count >= limit && oldest.principal.ID != "" { // the running requests are limited too
 		e := g.endpoints[oldest]
 		delete(g.endpoints, oldest)
 		e.release()
@@ -99,14 +109,14 @@ func (g *Gateway) makeRoom(p auth.Principal) {
 }
 
 // newEndpoint returns an endpoint for HTTP, which lasts until its tokenCtx ends.
-func (g *Gateway) newEndpoint(p auth.Principal) *endpoint {
-	tokenCtx, release := g.tokenContext(context.Background(), p)
-	e := g.newEmptyEndpoint(tokenCtx, p)
+func (g *Gateway) newEndpoint(k endpointKey) *endpoint {
+	tokenCtx, release := g.tokenContext(context.Background(), k.principal)
+	e := g.newEmptyEndpoint(tokenCtx, k)
 	e.release = release
 	g.goroutines.Add(1)
 	context.AfterFunc(tokenCtx, func() {
 		defer g.goroutines.Done()
-		g.closeEndpoint(p, e)
+		g.closeEndpoint(k, e)
 	})
 	server := func(*http.Request) *mcp.Server { return e.server }
 	options := mcp.StreamableHTTPOptions{
@@ -131,10 +141,10 @@ func (g *Gateway) tokenContext(ctx context.Context, p auth.Principal) (context.C
 }
 
 // closeEndpoint closes the sessions and calls of an endpoint whose tokenCtx has ended.
-func (g *Gateway) closeEndpoint(p auth.Principal, e *endpoint) {
+func (g *Gateway) closeEndpoint(k endpointKey, e *endpoint) {
 	g.mu.Lock()
-	if g.endpoints[p] == e {
-		delete(g.endpoints, p)
+	if g.endpoints[k] == e {
+		delete(g.endpoints, k)
 	}
 	g.mu.Unlock()
 	var closing sync.WaitGroup
@@ -168,9 +178,9 @@ func (g *Gateway) Run(ctx context.Context) {
 func (g *Gateway) sweep() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for p, e := range g.endpoints {
+	for k, e := range g.endpoints {
 		if e.runningRequests == 0 && time.Since(e.lastUsed) >= idleTimeout && !e.busy() {
-			delete(g.endpoints, p)
+			delete(g.endpoints, k)
 			e.release()
 		}
 	}
@@ -192,7 +202,6 @@ func (g *Gateway) ensureFilled(e *endpoint) {
 				e.elicits[t.Name] = t.Elicits
 			}
 		}
-		g.syncOwn(e)
 		g.sync(e)
 	})
 }

@@ -29,10 +29,11 @@ type externalFeatures struct {
 
 	syncMu   sync.Mutex                     // held while definitions change
 	offered  hub.ExternalFeatures           // the lists that definitions were made of
+	listed   map[featureKey]json.RawMessage // the definitions that the SDK lists
 	rejected map[featureKey]json.RawMessage // definitions that the SDK does not accept
 }
 
-// current returns the definitions that are offered. The map must not be changed.
+// current returns the definitions that are offered, whether they are listed or not. The map must not be changed.
 func (x *externalFeatures) current() map[featureKey]json.RawMessage {
 	if all := x.definitions.Load(); all != nil {
 		return *all
@@ -100,6 +101,12 @@ func (e *endpoint) own() map[featureKey]json.RawMessage {
 func (g *Gateway) syncOwn(e *endpoint) {
 	e.external.syncMu.Lock()
 	defer e.external.syncMu.Unlock()
+	g.listOwn(e)
+}
+
+// listOwn is syncOwn for a caller that holds external.syncMu.
+func (g *Gateway) listOwn(e *endpoint) {
+	shown := e.view()
 	old, now, changes := e.own(), map[featureKey]json.RawMessage{}, []func(){}
 	add := func(k featureKey, definition json.RawMessage, change func()) {
 		now[k] = definition
@@ -112,6 +119,11 @@ func (g *Gateway) syncOwn(e *endpoint) {
 		case t.Raw != nil:
 		case t.Alias != "":
 			now[k] = nil
+		case !shown.Lists(t.Name):
+			now[k] = nil
+			if old[k] != nil {
+				changes = append(changes, func() { e.removeFeature(k) })
+			}
 		default:
 			add(k, rpc.Definition(t), func() { e.server.AddTool(rpc.Describe(t), g.toolHandler(e, t.Name)) })
 		}
@@ -130,54 +142,64 @@ func (g *Gateway) syncOwn(e *endpoint) {
 	e.fast.Reset()
 }
 
-// sync updates the SDK's features to what third-party servers offer, and Sandlot's own when the first tool came or the
-// last one is gone: their texts say whether there are any. The SDK notifies clients of the changes.
+// sync updates the SDK's features to what third-party servers offer and the client is shown. The SDK notifies clients
+// of the changes.
 func (g *Gateway) sync(e *endpoint) {
-	if g.syncExternal(e) {
-		g.syncOwn(e)
-	}
-}
-
-// syncExternal is the part of sync for third-party servers. It reports whether the first tool came or the last one is
-// gone.
-func (g *Gateway) syncExternal(e *endpoint) (firstOrLast bool) {
 	x := &e.external
 	x.syncMu.Lock()
 	defer x.syncMu.Unlock()
 	now, old := g.Hub.External(context.Background(), e.principal), x.current()
-	if old != nil && sameFeatures(now, x.offered) {
-		return false
+	shown, before := g.Views.Shown(e.principal, e.asks, now.Tools), e.shown.Load()
+	if old != nil && sameFeatures(now, x.offered) && shown.Equal(*before) {
+		return
+	}
+	e.shown.Store(&shown)
+	if before == nil || before.Mode != shown.Mode || before.Connected != shown.Connected {
+		g.listOwn(e)
 	}
 	want := e.externalDefinitions(now)
 	e.replaceDefinitions(want) // before the SDK lists them, so that a client can use what it sees in a list
-	next, rejected := want, map[featureKey]json.RawMessage{}
+	listed, rejected := g.listExternal(e, want)
+	next := want
+	if len(rejected) > 0 {
+		next = maps.Clone(want)
+		maps.DeleteFunc(next, func(k featureKey, _ json.RawMessage) bool { return rejected[k] != nil })
+	}
+	e.replaceDefinitions(next)
+	for k := range x.listed {
+		if _, ok := listed[k]; !ok {
+			e.removeFeature(k)
+		}
+	}
+	x.offered, x.listed, x.rejected = now, listed, rejected
+}
+
+// listExternal adds those of the wanted features to the SDK that the client is shown. It returns all that it lists
+// now, and those that the SDK does not accept. The caller holds external.syncMu.
+func (g *Gateway) listExternal(e *endpoint, want map[featureKey]json.RawMessage) (listed,
+	rejected map[featureKey]json.RawMessage) {
+	x := &e.external
+	listed, rejected = map[featureKey]json.RawMessage{}, map[featureKey]json.RawMessage{}
 	for k, raw := range want {
-		if before, ok := old[k]; ok && bytes.Equal(before, raw) {
+		if !e.lists(k) {
+			continue
+		}
+		if before, ok := x.listed[k]; ok && bytes.Equal(before, raw) {
+			listed[k] = raw
 			continue
 		}
 		if known := x.rejected[k]; known == nil || !bytes.Equal(known, raw) {
 			err := g.addFeature(e, k, raw)
 			if err == nil {
+				listed[k] = raw
 				continue
 			}
 			g.Log.Warn("a third-party server's definition cannot be offered", "principal", e.principal.ID,
 				"method", k.method, "name", fault.Clip(k.key), "error", err)
 		}
-		if len(rejected) == 0 {
-			next = maps.Clone(want)
-		}
 		rejected[k] = raw
-		delete(next, k)
 	}
-	e.replaceDefinitions(next)
-	for k := range old {
-		if _, ok := next[k]; !ok {
-			e.removeFeature(k)
-		}
-	}
-	firstOrLast = (len(now.Tools) == 0) != (len(x.offered.Tools) == 0)
-	x.offered, x.rejected = now, rejected
-	return firstOrLast
+	return listed, rejected
 }
 
 // replaceDefinitions replaces the definitions of third-party servers.

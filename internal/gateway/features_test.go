@@ -24,7 +24,7 @@ import (
 
 // endpointOf returns a user's endpoint.
 func endpointOf(g *Gateway, user string) *endpoint {
-	e, release := g.acquire(auth.User(user, false))
+	e, release := g.acquire(endpointKey{principal: auth.User(user, false)})
 	release()
 	return e
 }

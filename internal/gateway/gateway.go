@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -26,6 +27,7 @@ import (
 	"sandlot/internal/limit"
 	"sandlot/internal/policy"
 	"sandlot/internal/revision"
+	"sandlot/internal/toolview"
 )
 
 // Config is what the gateway needs.
@@ -47,6 +49,8 @@ type Config struct {
 	// SealKey, of 32 bytes, encrypts the requestState of suspended calls. Without it the key
 	// is random, and no state is valid after a restart.
 	SealKey []byte
+	// Views decides what clients are shown; nil: the default settings do.
+	Views *toolview.Views
 	// SDKOnly turns the fast path off: the SDK answers every request.
 	SDKOnly bool
 	Log     *slog.Logger
@@ -61,9 +65,9 @@ type Gateway struct {
 
 	trimMu          sync.Mutex // held while sessions are counted; locked before mu and an endpoint's mu
 	mu              sync.Mutex
-	endpoints       map[auth.Principal]*endpoint // a call may depend on every field of a principal
-	stdioEndpoints  map[*endpoint]bool           // one for each stdio connection
-	watchedSessions map[*mcp.ServerSession]bool  // sessions whose end is reported to the hub
+	endpoints       map[endpointKey]*endpoint
+	stdioEndpoints  map[*endpoint]bool          // one for each stdio connection
+	watchedSessions map[*mcp.ServerSession]bool // sessions whose end is reported to the hub
 }
 
 // New returns a gateway.
@@ -74,14 +78,19 @@ func New(c Config) *Gateway {
 	if c.Limits == nil {
 		c.Limits = limit.New(limit.Default)
 	}
-	return &Gateway{
+	if c.Views == nil {
+		c.Views = toolview.New()
+	}
+	g := &Gateway{
 		Config:          c,
 		relay:           relay.New(c.Hub, c.Limits, c.Log, c.SealKey),
-		bare:            &bare.Handler{Hub: c.Hub, NewSession: c.NewSession, Log: c.Log},
-		endpoints:       map[auth.Principal]*endpoint{},
+		bare:            &bare.Handler{Hub: c.Hub, NewSession: c.NewSession, Views: c.Views, Log: c.Log},
+		endpoints:       map[endpointKey]*endpoint{},
 		stdioEndpoints:  map[*endpoint]bool{},
 		watchedSessions: map[*mcp.ServerSession]bool{},
 	}
+	g.relay.Used = g.used
+	return g
 }
 
 // ServeHTTP answers a request by the fast path or the SDK, in the stateful or the
@@ -90,6 +99,12 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p, ok := auth.FromContext(r.Context())
 	if !ok {
 		http.Error(w, "no principal", http.StatusUnauthorized)
+		return
+	}
+	asks, err := toolview.Parse(r.URL.Query().Get("tools"))
+	if err != nil {
+		rpc.Write(w, http.StatusBadRequest, rpc.InvalidRequest(fmt.Sprintf("Invalid request: the address has tools=%q, "+
+			"which %v", fault.Clip(r.URL.Query().Get("tools")), err)))
 		return
 	}
 	session, version := r.Header.Get("Mcp-Session-Id"), r.Header.Get("Mcp-Protocol-Version")
@@ -105,7 +120,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		m = rpc.Read(body)
 		if session == "" && version == "" && m.Method != "initialize" {
-			g.bare.Serve(w, r, p, body, answers)
+			g.bare.Serve(w, r, p, asks, body, answers)
 			return
 		}
 		if errorAnswer := malformed(m, r, body); errorAnswer != nil {
@@ -116,7 +131,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		r.ContentLength = int64(len(body))
 		stream = strings.Contains(r.Header.Get("Accept"), "text/event-stream") && m.Method != "initialize"
 	}
-	e, release := g.acquire(p)
+	e, release := g.acquire(endpointKey{p, asks})
 	defer release()
 	if r.Method == http.MethodPost {
 		if refuseUnknownMethod(w, r, e, m) {
@@ -173,11 +188,13 @@ func (g *Gateway) refuseBody(w http.ResponseWriter, err error) {
 		nil))
 }
 
-// Serve serves one client over a pair of streams, as on stdio, until the input ends.
-func (g *Gateway) Serve(ctx context.Context, p auth.Principal, in io.ReadCloser, out io.WriteCloser) error {
+// Serve serves one client over a pair of streams, as on stdio, until the input ends. Asks is what the client asks to be
+// shown; empty: the settings decide.
+func (g *Gateway) Serve(ctx context.Context, p auth.Principal, asks toolview.Mode, in io.ReadCloser,
+	out io.WriteCloser) error {
 	ctx, release := g.tokenContext(ctx, p)
 	defer release()
-	e := g.newEmptyEndpoint(ctx, p)
+	e := g.newEmptyEndpoint(ctx, endpointKey{p, asks})
 	e.release = release
 	g.mu.Lock()
 	g.stdioEndpoints[e] = true

@@ -41,6 +41,6 @@ func BenchmarkList(b *testing.B) {
 func BenchmarkEndpoint(b *testing.B) {
 	t := &fakeExternal{tools: manyTools(2000)}
 	for b.Loop() {
-		newGateway(t).acquire(auth.Local)
+		newGateway(t).acquire(endpointKey{principal: auth.Local})
 	}
 }

@@ -61,11 +61,11 @@ func (g *Gateway) implementation() *mcp.Implementation {
 }
 
 // newEmptyEndpoint returns an endpoint without features. Its calls end with tokenCtx.
-func (g *Gateway) newEmptyEndpoint(tokenCtx context.Context, p auth.Principal) *endpoint {
+func (g *Gateway) newEmptyEndpoint(tokenCtx context.Context, k endpointKey) *endpoint {
+	p := k.principal
 	s := mcp.NewServer(g.implementation(), &mcp.ServerOptions{
-		Instructions: instructions,
-		Logger:       debugLogger(g.Log),
-		PageSize:     1000,
+		Logger:   debugLogger(g.Log),
+		PageSize: 1000,
 		Capabilities: &mcp.ServerCapabilities{
 			Tools:     &mcp.ToolCapabilities{ListChanged: true},
 			Resources: &mcp.ResourceCapabilities{ListChanged: true, Subscribe: true},
@@ -90,6 +90,7 @@ func (g *Gateway) newEmptyEndpoint(tokenCtx context.Context, p auth.Principal) *
 	})
 	e := &endpoint{
 		principal: p,
+		asks:      k.asks,
 		server:    s,
 		calls:     &relay.Calls{Principal: p, TokenContext: tokenCtx},
 		elicits:   map[string]bool{},
@@ -99,7 +100,7 @@ func (g *Gateway) newEmptyEndpoint(tokenCtx context.Context, p auth.Principal) *
 	}
 	e.fast = g.newFastPath(e)
 	s.AddReceivingMiddleware(originMiddleware(e), g.limitMiddleware(e), g.recoverMiddleware, g.levelMiddleware(e),
-		g.proxyMiddleware(e), sortTools)
+		g.proxyMiddleware(e), g.instructionsMiddleware(e), sortTools)
 	return e
 }
 

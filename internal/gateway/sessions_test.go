@@ -16,7 +16,7 @@ func TestLeft(t *testing.T) {
 	external := &fakeExternal{resources: []tool.Item{{Key: "a://b", Raw: []byte(`{"uri":"a://b","name":"b"}`)}},
 		gone: make(chan string, 10)}
 	g := newGateway(external)
-	e, _ := g.acquire(auth.Local)
+	e, _ := g.acquire(endpointKey{principal: auth.Local})
 	connect := func() (*mcp.ClientSession, *mcp.ServerSession) {
 		here, there := mcp.NewInMemoryTransports()
 		s, err := e.server.Connect(t.Context(), there, nil)

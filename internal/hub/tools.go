@@ -50,6 +50,10 @@ func (h *Hub) OwnTools() []tool.Tool {
 // Call calls a tool by the name that clients use.
 func (h *Hub) Call(ctx context.Context, c tool.Call) (*tool.Result, error) {
 	f, ok := h.findTool(c.Principal, c.Name)
+	if ok && f.Resolve != nil {
+		c, _ = h.Resolve(c)
+		f, ok = h.findTool(c.Principal, c.Name)
+	}
 	if !ok {
 		return nil, h.toolNotFound(ctx, c.Principal, c.Name)
 	}
@@ -89,6 +93,25 @@ func (h *Hub) Call(ctx context.Context, c tool.Call) (*tool.Result, error) {
 		h.Observe(ctx, c, a.outcome, time.Since(a.start))
 	}
 	return res, err
+}
+
+// Resolve returns the call that c stands for, such as that of the tool that a call of call_tool names, and whether a
+// third-party server's tool is called. Whoever treats these calls differently resolves a call before it calls.
+func (h *Hub) Resolve(c tool.Call) (resolved tool.Call, external bool) {
+	if f, ok := h.findTool(c.Principal, c.Name); ok && f.Resolve != nil {
+		inner, err := f.Resolve(c)
+		if err != nil {
+			return c, false // its own Call says why
+		}
+		c = inner
+	}
+	for _, s := range h.Sources {
+		if _, ok := s.Find(c.Principal, c.Name); ok {
+			_, external = s.(tool.External)
+			return c, external
+		}
+	}
+	return c, false
 }
 
 // callWithinQuota calls a tool, if the principal's quota of calls allows one more. The call counts until the

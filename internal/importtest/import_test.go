@@ -51,7 +51,7 @@ var only = map[string][]string{
 	"github.com/google/subcommands":    {"sandlot/cmd/sandlot-runsc"},
 	"golang.org/x/crypto":              {"sandlot/internal/certificate", "sandlot/deploy/release"},
 	"github.com/go-jose/go-jose":       {"sandlot/internal/auth/oidc"},
-	"modernc.org/sqlite":               {"sandlot/internal/store"},
+	"modernc.org/sqlite":               {"sandlot/internal/finder", "sandlot/internal/store"},
 	"github.com/jackc/pgx":             {"sandlot/internal/store"},
 	"github.com/spf13/cobra":           {"sandlot/internal/cli"},
 	"go.yaml.in/yaml": {"sandlot/internal/builtin", "sandlot/internal/config",

@@ -25,7 +25,7 @@ func (c *Client) CallTool(ctx context.Context, version, tool string, args any,
 	fromServer, out := io.Pipe()
 	ended := make(chan error, 1)
 	go func() {
-		err := c.Stdio(ctx, in, out)
+		err := c.Stdio(ctx, "", in, out)
 		if err == nil {
 			err = errors.New("the server has closed the connection")
 		}

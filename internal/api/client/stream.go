@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"sync"
 
 	"sandlot/internal/agent/command"
@@ -43,9 +44,14 @@ func (c *Client) upgrade(ctx context.Context, path, to string) (*conn.Buffered, 
 	return stream, nil
 }
 
-// Stdio connects in and out to the server's MCP edge until in or the server ends.
-func (c *Client) Stdio(ctx context.Context, in io.Reader, out io.Writer) error {
-	stream, err := c.upgrade(ctx, "/v1/stdio", protocol.UpgradeMCP)
+// Stdio connects in and out to the server's MCP edge until in or the server ends. View says which tools the client is
+// shown; empty: the server's settings do.
+func (c *Client) Stdio(ctx context.Context, view string, in io.Reader, out io.Writer) error {
+	path := "/v1/stdio"
+	if view != "" {
+		path += "?tools=" + url.QueryEscape(view)
+	}
+	stream, err := c.upgrade(ctx, path, protocol.UpgradeMCP)
 	if err != nil {
 		return err
 	}

@@ -24,6 +24,7 @@ import (
 	"sandlot/internal/platform"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/store"
+	"sandlot/internal/toolview"
 	"sandlot/internal/wsl"
 )
 
@@ -55,6 +56,7 @@ type installFlags struct {
 	server            clientconfig.Server
 	file              string
 	list, yes, dryRun bool
+	tools             string // what the client is shown of third-party tools; empty: the server's settings decide
 	stdio             bool   // the client starts the program, though a server runs
 	wsl               string // a distribution of WSL whose Sandlot a client of Windows starts; ownWSL: the default one
 	windows           bool   // the client is Windows's, and this program runs in WSL
@@ -102,6 +104,8 @@ the client inserts its value.`,
 	flags.StringVar(&f.server.Token, "token", "", "token that the client sends")
 	flags.StringVar(&f.server.TokenEnv, "token-env", "", "environment variable from which the client reads the token")
 	flags.StringVar(&f.file, "file", "", "settings file of the client (default: its usual place; see --list)")
+	flags.StringVar(&f.tools, "tools", "", "third-party tools that the client is shown: all, search, code or auto "+
+		"(default: the server's setting tools)")
 	flags.BoolVar(&f.stdio, "stdio", false, "let the client start Sandlot, though a server runs")
 	flags.StringVar(&f.wsl, "wsl", "", "distribution of WSL whose Sandlot the client starts (alone: the default one)")
 	flags.Lookup("wsl").NoOptDefVal = ownWSL
@@ -162,6 +166,10 @@ func (p *program) clients(name string) error {
 
 func (p *program) installInto(ctx context.Context, k clientconfig.Client, f installFlags) error {
 	s := f.server
+	mode, err := toolview.Parse(f.tools)
+	if err != nil {
+		return p.Usage(fmt.Errorf("--tools %w", err))
+	}
 	f.here = wsl.Here(ctx)
 	file, err := p.fileOf(ctx, k, &f)
 	if err != nil {
@@ -173,6 +181,9 @@ func (p *program) installInto(ctx context.Context, k clientconfig.Client, f inst
 	}
 	if err := k.Check(&s); err != nil {
 		return p.Usage(err)
+	}
+	if s.URL != "" && mode != "" {
+		s.URL += "?tools=" + string(mode)
 	}
 	change, err := k.Plan(file, s)
 	if err != nil {
@@ -287,7 +298,7 @@ func (p *program) setAddress(ctx context.Context, k clientconfig.Client, f insta
 	if s.Program, err = os.Executable(); err != nil {
 		return false, err
 	}
-	s.Args = []string{"stdio"}
+	s.Args = f.stdioArguments()
 	hasToken := s.Token != "" || s.TokenEnv != ""
 	starts := k.StdioOnly() || f.stdio || f.windows
 	if f.windows && s.URL != "" {
@@ -324,6 +335,14 @@ func (p *program) setAddress(ctx context.Context, k clientconfig.Client, f insta
 	return false, nil
 }
 
+// stdioArguments are the arguments of Sandlot's program with which it speaks MCP on its standard streams.
+func (f *installFlags) stdioArguments() []string {
+	if f.tools == "" {
+		return []string{"stdio"}
+	}
+	return []string{"stdio", "--tools", f.tools}
+}
+
 // setDistribution makes the client start the Sandlot of a distribution of WSL.
 func (p *program) setDistribution(ctx context.Context, f installFlags, s *clientconfig.Server) error {
 	if s.URL != "" || s.Token != "" || s.TokenEnv != "" {
@@ -337,7 +356,7 @@ func (p *program) setDistribution(ctx context.Context, f installFlags, s *client
 	if err != nil {
 		return err
 	}
-	s.Program, s.Args = wsl.Program, wsl.Arguments(found.Name, "", found.Sandlot, "stdio")
+	s.Program, s.Args = wsl.Program, wsl.Arguments(found.Name, "", append([]string{found.Sandlot}, f.stdioArguments()...)...)
 	return nil
 }
 

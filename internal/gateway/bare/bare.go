@@ -20,6 +20,7 @@ import (
 	"sandlot/internal/limit"
 	"sandlot/internal/policy"
 	"sandlot/internal/tool"
+	"sandlot/internal/toolview"
 )
 
 // Handler answers bare requests.
@@ -28,7 +29,9 @@ type Handler struct {
 	// NewSession reports whether a principal's call without a session id gets a new session,
 	// and not the principal's home session; nil: always the home session.
 	NewSession func(auth.Principal) bool
-	Log        *slog.Logger
+	// Views decides what clients are shown; nil: the default settings do.
+	Views *toolview.Views
+	Log   *slog.Logger
 }
 
 // request is a bare JSON-RPC request: no initialize came before it.
@@ -37,11 +40,13 @@ type request struct {
 	ID      json.RawMessage `json:"id"`
 	Method  string          `json:"method"`
 	Params  json.RawMessage `json:"params"`
+	asks    toolview.Mode   // of the address
 }
 
 // Serve answers one request with one JSON object. The HTTP status is always 200, also for an
-// error, as that of the Microsandbox server was.
-func (h *Handler) Serve(w http.ResponseWriter, r *http.Request, p auth.Principal, body []byte, answers *limit.Answers) {
+// error, as that of the Microsandbox server was. Asks is what the address asks to be shown.
+func (h *Handler) Serve(w http.ResponseWriter, r *http.Request, p auth.Principal, asks toolview.Mode, body []byte,
+	answers *limit.Answers) {
 	q, errorAnswer := parse(body)
 	if errorAnswer != nil {
 		rpc.Write(w, http.StatusOK, errorAnswer)
@@ -52,6 +57,7 @@ func (h *Handler) Serve(w http.ResponseWriter, r *http.Request, p auth.Principal
 		return
 	}
 	reservation := answers.NewReservation()
+	q.asks = asks
 	result, err := h.answer(r, p, q, reservation)
 	var b []byte
 	if err == nil {
@@ -110,7 +116,7 @@ func parse(body []byte) (request, any) {
 	if params := bytes.TrimSpace(raw.Params); len(params) > 0 && params[0] != '{' && string(params) != "null" {
 		return q, rpc.ErrorResponse(id, -32602, "Invalid params: params must be an object", nil)
 	}
-	return request{"2.0", id, name, raw.Params}, nil
+	return request{JSONRPC: "2.0", ID: id, Method: name, Params: raw.Params}, nil
 }
 
 func (h *Handler) answer(r *http.Request, p auth.Principal, q request,
@@ -127,7 +133,7 @@ func (h *Handler) answer(r *http.Request, p auth.Principal, q request,
 	case "tools/list":
 		list := hub.Request{Principal: p, Operation: policy.ToolList}
 		return hub.Do(r.Context(), h.Hub, list, func(ctx context.Context) (any, error) {
-			return map[string]any{"tools": h.tools(ctx, p)}, nil
+			return map[string]any{"tools": h.tools(ctx, p, q.asks)}, nil
 		})
 	case "tools/call":
 		return h.call(r, p, q, reservation)
@@ -136,13 +142,18 @@ func (h *Handler) answer(r *http.Request, p auth.Principal, q request,
 		"tools/call or ping", fault.Clip(q.Method)).With("method", fault.Clip(q.Method))
 }
 
-func (h *Handler) tools(ctx context.Context, p auth.Principal) []any {
+func (h *Handler) tools(ctx context.Context, p auth.Principal, asks toolview.Mode) []any {
 	list := []any{}
+	views := h.Views
+	if views == nil {
+		views = toolview.New()
+	}
+	shown := views.Shown(p, asks, h.Hub.External(ctx, p).Tools)
 	for _, t := range h.Hub.Tools(ctx, p) {
 		switch {
-		case t.Raw != nil:
+		case t.Raw != nil && shown.ListsTool(t.Name):
 			list = append(list, t.Raw)
-		case t.Alias == "":
+		case t.Raw == nil && t.Alias == "" && shown.Lists(t.Name):
 			list = append(list, rpc.Definition(t))
 		}
 	}

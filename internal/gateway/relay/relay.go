@@ -15,6 +15,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"sandlot/internal/auth"
 	"sandlot/internal/fault"
 	"sandlot/internal/gateway/rpc"
 	"sandlot/internal/hub"
@@ -27,7 +28,9 @@ type Relay struct {
 	Hub    *hub.Hub
 	Limits *limit.Limiter
 	Log    *slog.Logger
-	seal   seal
+	// Used is called after a call of a third-party tool that has succeeded; nil: nobody wants to know.
+	Used func(p auth.Principal, name string)
+	seal seal
 }
 
 // New returns a relay. The key, of 32 bytes, encrypts the requestState of results that ask for
@@ -100,7 +103,11 @@ func (r *Relay) call(ctx context.Context, calls *Calls, q *Request, c tool.Clien
 			Client: c, Meta: visibleMeta(q.Meta), Inputs: inputs, Reservation: reservation})
 	}
 	call := tool.Call{Principal: calls.Principal, Name: q.Key, Args: q.Arguments, Client: c, Reservation: reservation}
-	if q.Own {
+	external := !q.Own
+	if q.Own { // a call of call_tool is that of the tool that it names
+		call, external = r.Hub.Resolve(call)
+	}
+	if !external {
 		progress := NewProgress(func(p *mcp.ProgressNotificationParams) {
 			b, _ := json.Marshal(p)
 			c.Notify("notifications/progress", b)
@@ -114,8 +121,11 @@ func (r *Relay) call(ctx context.Context, calls *Calls, q *Request, c tool.Clien
 	switch {
 	case err != nil:
 		return nil, err
-	case q.Own:
+	case res.Raw == nil:
 		return json.Marshal(rpc.Result(res))
+	}
+	if r.Used != nil {
+		r.Used(calls.Principal, call.Name)
 	}
 	return res.Raw, nil
 }

@@ -1,0 +1,127 @@
+package finder
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+
+	"sandlot/internal/rawjson"
+	"sandlot/internal/servers/spec"
+)
+
+// argument is an argument of a tool or a prompt.
+type argument struct {
+	name     string
+	kind     string // of its value; empty: any, or not known
+	required bool
+}
+
+// String returns the argument as a signature has it.
+func (a argument) String() string {
+	text := spec.SafeText(strings.Join(strings.Fields(a.name), " "), 60)
+	if !a.required {
+		text += "?"
+	}
+	if a.kind != "" {
+		text += ": " + a.kind
+	}
+	return text
+}
+
+// argumentsOf returns the arguments of an entry, the required ones first.
+func argumentsOf(e entry) []argument {
+	switch e.kind {
+	case kindTool:
+		return toolArguments(e.raw, false)
+	case kindPrompt:
+		var d struct {
+			Arguments []struct {
+				Name     string
+				Required bool
+			}
+		}
+		_ = json.Unmarshal(e.raw, &d) // what is no list of arguments has none
+		var all []argument
+		for _, a := range d.Arguments {
+			all = append(all, argument{name: a.Name, required: a.Required})
+		}
+		slices.SortStableFunc(all, requiredFirst)
+		return all
+	}
+	return nil
+}
+
+// toolArguments returns the arguments of a tool's definition, the required ones first, and, with kinds, what their
+// values are.
+func toolArguments(raw json.RawMessage, kinds bool) []argument {
+	var d struct {
+		InputSchema struct {
+			Properties rawjson.Object
+			Required   []string
+		} `json:"inputSchema"`
+	}
+	_ = json.Unmarshal(raw, &d) // what cannot be read has no arguments that could be named
+	var all []argument
+	for _, name := range d.InputSchema.Required {
+		if property, ok := d.InputSchema.Properties[name]; ok {
+			all = append(all, argument{name, kindOf(property, kinds), true})
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(d.InputSchema.Properties)) {
+		if !slices.Contains(d.InputSchema.Required, name) {
+			all = append(all, argument{name, kindOf(d.InputSchema.Properties[name], kinds), false})
+		}
+	}
+	return all
+}
+
+// kindOf returns what the value of a property is, by the simple part of its schema.
+func kindOf(property json.RawMessage, wanted bool) string {
+	var s struct {
+		Type  json.RawMessage
+		Enum  []json.RawMessage
+		Items struct{ Type json.RawMessage }
+	}
+	if !wanted || json.Unmarshal(property, &s) != nil {
+		return ""
+	}
+	if n := len(s.Enum); n > 0 && n <= 6 {
+		var all []string
+		for _, v := range s.Enum {
+			all = append(all, clipBytes(string(v), 40))
+		}
+		return strings.Join(all, " | ")
+	}
+	kind := rawjson.Text(s.Type)
+	if of := rawjson.Text(s.Items.Type); kind == "array" && of != "" {
+		kind += " of " + clipBytes(of, 20)
+	}
+	return clipBytes(kind, 40)
+}
+
+func requiredFirst(a, b argument) int {
+	switch {
+	case a.required == b.required:
+		return 0
+	case a.required:
+		return -1
+	}
+	return 1
+}
+
+// maxArguments is how many arguments a signature names.
+const maxArguments = 16
+
+// signature returns how something is called: its name, and the names of its arguments.
+func signature(name string, all []argument) string {
+	var list []string
+	for i, a := range all {
+		if i == maxArguments {
+			list = append(list, "…")
+			break
+		}
+		list = append(list, a.String())
+	}
+	return name + "(" + strings.Join(list, ", ") + ")"
+}

@@ -1,0 +1,359 @@
+package finder
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"sandlot/internal/fault"
+)
+
+// checkArguments compares arguments with the input schema of a tool's definition. The error names all that does not
+// fit, and how the tool is called. The schema is the third-party server's, who may be hostile: what it would take long
+// to find out, and keywords that this does not know, are left to the server.
+func checkArguments(name string, definition, arguments json.RawMessage) error {
+	var d struct {
+		InputSchema any `json:"inputSchema"`
+	}
+	var args any
+	if len(arguments) > maxChecked || json.Unmarshal(definition, &d) != nil || json.Unmarshal(arguments, &args) != nil {
+		return nil // a number that is too large, for instance
+	}
+	c := checker{root: d.InputSchema}
+	c.check("", d.InputSchema, args, 0)
+	if c.exhausted() || len(c.faults) == 0 {
+		return nil
+	}
+	how := signature(name, toolArguments(definition, true))
+	return fault.Argument("arguments", "the arguments do not fit: %s. Call %s", strings.Join(c.faults, "; "), how).
+		With("faults", c.faults).With("signature", how).With("tool", name)
+}
+
+const (
+	// maxChecked is how many bytes of arguments are looked at.
+	maxChecked = 1 << 20
+	// maxSteps bounds how often a schema and a value are compared, maxCheckDepth how deep, and maxFaults how many faults
+	// are named.
+	maxSteps, maxCheckDepth, maxFaults = 20_000, 100, 12
+	// maxPattern is how long a regular expression may be, and maxMatched the text that is compared with it: Go's are
+	// linear in both. A comparison costs patternSteps.
+	maxPattern, maxMatched, patternSteps = 256, 16 << 10, 200
+)
+
+// checker compares values with a schema.
+type checker struct {
+	root   any // for references
+	steps  int
+	faults []string
+}
+
+// exhausted reports whether the comparison has ended before all was compared.
+func (c *checker) exhausted() bool { return c.steps > maxSteps }
+
+// fault notes what does not fit.
+func (c *checker) fault(path, format string, args ...any) {
+	if len(c.faults) < maxFaults {
+		if path == "" {
+			path = "arguments"
+		}
+		c.faults = append(c.faults, fault.Clip(path)+" "+fmt.Sprintf(format, args...))
+	}
+}
+
+// check notes what of a value does not fit a schema.
+func (c *checker) check(path string, schema, v any, depth int) {
+	if c.steps++; c.exhausted() || depth > maxCheckDepth {
+		c.steps = maxSteps + 1
+		return
+	}
+	if schema == false {
+		c.fault(path, "must not be there")
+	}
+	s, ok := schema.(map[string]any)
+	if !ok {
+		return
+	}
+	if ref, ok := s["$ref"].(string); ok {
+		if target, ok := c.refersTo(ref); ok {
+			c.check(path, target, v, depth+1)
+		}
+	}
+	if v == nil && s["nullable"] == true {
+		return
+	}
+	if !c.checkType(path, s["type"], v) {
+		return
+	}
+	if !c.checkChoices(path, s, v) {
+		return
+	}
+	switch v := v.(type) {
+	case string:
+		c.checkText(path, s, v)
+	case float64:
+		c.checkNumber(path, s, v)
+	case []any:
+		c.checkList(path, s, v, depth)
+	case map[string]any:
+		c.checkObject(path, s, v, depth)
+	}
+	c.checkCombined(path, s, v, depth)
+}
+
+// refersTo returns what a reference in the schema refers to, if it is a JSON pointer.
+func (c *checker) refersTo(ref string) (any, bool) {
+	pointer, ok := strings.CutPrefix(ref, "#")
+	if !ok {
+		return nil, false
+	}
+	at := c.root
+	if pointer == "" {
+		return at, true
+	}
+	for _, part := range strings.Split(strings.TrimPrefix(pointer, "/"), "/") {
+		c.steps++
+		part = strings.ReplaceAll(strings.ReplaceAll(part, "~1", "/"), "~0", "~")
+		switch v := at.(type) {
+		case map[string]any:
+			if at, ok = v[part]; !ok {
+				return nil, false
+			}
+		case []any:
+			n, err := strconv.Atoi(part)
+			if err != nil || n < 0 || n >= len(v) {
+				return nil, false
+			}
+			at = v[n]
+		default:
+			return nil, false
+		}
+	}
+	return at, true
+}
+
+// articles are the types as sentences have them.
+var articles = map[string]string{"null": "null", "boolean": "true or false", "integer": "a whole number",
+	"number": "a number", "string": "a string", "array": "an array", "object": "an object"}
+
+// checkType notes a value that has none of the types, and reports whether it has one.
+func (c *checker) checkType(path string, types, v any) bool {
+	list, ok := types.([]any)
+	if !ok && types != nil {
+		list = []any{types}
+	}
+	var names []string
+	for _, t := range list {
+		name, _ := t.(string)
+		if articles[name] == "" || isOfType(v, name) {
+			return true // a type that does not exist is left to the server
+		}
+		names = append(names, articles[name])
+	}
+	if len(names) == 0 {
+		return true
+	}
+	c.fault(path, "must be %s, and is %s", strings.Join(names, " or "), shown(v))
+	return false
+}
+
+func isOfType(v any, name string) bool {
+	switch v := v.(type) {
+	case nil:
+		return name == "null"
+	case bool:
+		return name == "boolean"
+	case float64:
+		return name == "number" || name == "integer" && v == math.Trunc(v)
+	case string:
+		return name == "string"
+	case []any:
+		return name == "array"
+	case map[string]any:
+		return name == "object"
+	}
+	return true
+}
+
+// shown returns a value as an error shows it.
+func shown(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return "something else"
+	}
+	text := string(b)
+	if len(text) > 60 {
+		text = clipBytes(text, 60) + "…"
+	}
+	return text
+}
+
+// checkChoices notes a value that is none of those that are allowed, and reports whether it is one.
+func (c *checker) checkChoices(path string, s map[string]any, v any) bool {
+	if value, ok := s["const"]; ok && !reflect.DeepEqual(value, v) {
+		c.fault(path, "must be %s, and is %s", shown(value), shown(v))
+		return false
+	}
+	all, ok := s["enum"].([]any)
+	c.steps += len(all) / 16
+	if !ok || len(all) == 0 || slices.ContainsFunc(all, func(a any) bool { return reflect.DeepEqual(a, v) }) {
+		return true
+	}
+	var names []string
+	for i, a := range all {
+		if i == 20 {
+			names = append(names, "…")
+			break
+		}
+		names = append(names, shown(a))
+	}
+	c.fault(path, "must be one of %s, and is %s", strings.Join(names, ", "), shown(v))
+	return false
+}
+
+func (c *checker) checkText(path string, s map[string]any, v string) {
+	n := float64(utf8.RuneCountInString(v))
+	if most, ok := s["maxLength"].(float64); ok && n > most {
+		c.fault(path, "has %v characters, and must have at most %v", n, most)
+	}
+	if least, ok := s["minLength"].(float64); ok && n < least {
+		c.fault(path, "has %v characters, and must have at least %v", n, least)
+	}
+	if pattern, ok := s["pattern"].(string); ok && !c.matches(pattern, v) {
+		c.fault(path, "is %s, and must match %s", shown(v), shown(pattern))
+	}
+}
+
+// matches reports whether a text matches a regular expression, or may do so: those of JavaScript have more than Go's.
+func (c *checker) matches(pattern, text string) bool {
+	c.steps += patternSteps
+	if len(pattern) > maxPattern || len(text) > maxMatched || c.exhausted() {
+		return true
+	}
+	r, err := regexp.Compile(pattern)
+	return err != nil || r.MatchString(text)
+}
+
+func (c *checker) checkNumber(path string, s map[string]any, v float64) {
+	for _, limit := range []struct {
+		key, words string
+		fits       func(float64) bool
+	}{
+		{"minimum", "at least", func(n float64) bool { return v >= n }},
+		{"maximum", "at most", func(n float64) bool { return v <= n }},
+		{"exclusiveMinimum", "more than", func(n float64) bool { return v > n }},
+		{"exclusiveMaximum", "less than", func(n float64) bool { return v < n }},
+	} {
+		if n, ok := s[limit.key].(float64); ok && !limit.fits(n) {
+			c.fault(path, "must be %s %v, and is %v", limit.words, n, v)
+		}
+	}
+}
+
+func (c *checker) checkList(path string, s map[string]any, v []any, depth int) {
+	n := float64(len(v))
+	if most, ok := s["maxItems"].(float64); ok && n > most {
+		c.fault(path, "has %v items, and must have at most %v", n, most)
+	}
+	if least, ok := s["minItems"].(float64); ok && n < least {
+		c.fault(path, "has %v items, and must have at least %v", n, least)
+	}
+	first, _ := s["prefixItems"].([]any)
+	rest := s["items"]
+	if list, ok := rest.([]any); ok { // as in earlier drafts
+		first, rest = list, s["additionalItems"]
+	}
+	for i, e := range v {
+		schema := rest
+		if i < len(first) {
+			schema = first[i]
+		}
+		if schema != nil {
+			c.check(fmt.Sprintf("%s[%d]", path, i), schema, e, depth+1)
+		}
+		if c.exhausted() {
+			return
+		}
+	}
+}
+
+func (c *checker) checkObject(path string, s map[string]any, v map[string]any, depth int) {
+	at := func(name string) string { return strings.TrimPrefix(path+"."+name, ".") }
+	required, _ := s["required"].([]any)
+	for _, r := range required {
+		c.steps++
+		if name, ok := r.(string); ok {
+			if _, there := v[name]; !there {
+				c.fault(at(name), "is missing")
+			}
+		}
+	}
+	properties, _ := s["properties"].(map[string]any)
+	patterns, _ := s["patternProperties"].(map[string]any)
+	for _, name := range slices.Sorted(maps.Keys(v)) {
+		if c.steps++; c.exhausted() {
+			return
+		}
+		known := false
+		if p, ok := properties[name]; ok {
+			known = true
+			c.check(at(name), p, v[name], depth+1)
+		}
+		for _, pattern := range slices.Sorted(maps.Keys(patterns)) {
+			if c.matches(pattern, name) { // perhaps: so its schema is left to the server
+				known = true
+			}
+		}
+		if rest, ok := s["additionalProperties"]; ok && !known {
+			if rest == false {
+				c.fault(at(name), "is unknown%s", c.meant(name, properties))
+				continue
+			}
+			c.check(at(name), rest, v[name], depth+1)
+		}
+	}
+}
+
+// maxMeant is among how many names the one is looked for that is meant.
+const maxMeant = 100
+
+// meant says which property may be meant by a name; empty: none.
+func (c *checker) meant(name string, properties map[string]any) string {
+	if len(c.faults) >= maxFaults || len(properties) > maxMeant || len(name) > maxMeant {
+		return ""
+	}
+	return strings.TrimSuffix(fault.DidYouMean(name, slices.Sorted(maps.Keys(properties))), ".")
+}
+
+// checkCombined compares a value with the schemas of allOf, anyOf and oneOf.
+func (c *checker) checkCombined(path string, s map[string]any, v any, depth int) {
+	all, _ := s["allOf"].([]any)
+	for _, schema := range all {
+		c.check(path, schema, v, depth+1)
+	}
+	for _, key := range []string{"anyOf", "oneOf"} {
+		choices, _ := s[key].([]any)
+		var closest []string
+		fits := len(choices) == 0
+		for _, schema := range choices {
+			one := checker{root: c.root, steps: c.steps}
+			one.check(path, schema, v, depth+1)
+			c.steps = one.steps
+			if fits = len(one.faults) == 0; fits || c.exhausted() {
+				break
+			}
+			if closest == nil || len(one.faults) < len(closest) {
+				closest = one.faults
+			}
+		}
+		if !fits && !c.exhausted() {
+			c.fault(path, "fits none of %d forms; of the closest: %s", len(choices), strings.Join(closest, ", "))
+		}
+	}
+}

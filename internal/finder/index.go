@@ -1,0 +1,315 @@
+package finder
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"time"
+
+	_ "modernc.org/sqlite" // registers the driver
+
+	"sandlot/internal/auth"
+	"sandlot/internal/policy"
+	"sandlot/internal/rawjson"
+	"sandlot/internal/servers"
+	"sandlot/internal/servers/catalog"
+	"sandlot/internal/tool"
+)
+
+// kind is what an entry is.
+type kind string
+
+const (
+	kindTool     kind = "tool"
+	kindPrompt   kind = "prompt"
+	kindResource kind = "resource"
+	kindTemplate kind = "resource template"
+	kindServer   kind = "server"
+)
+
+// inScope reports whether a principal's token may use what an entry is.
+func inScope(p auth.Principal, k kind) bool {
+	o := map[kind]policy.Operation{kindPrompt: policy.PromptGet, kindResource: policy.ResourceRead,
+		kindTemplate: policy.ResourceRead}[k]
+	if o == "" {
+		o = policy.MCPCall
+	}
+	return policy.InScope(p, o)
+}
+
+// entry is one thing that can be found.
+type entry struct {
+	kind            kind
+	server          string // its server's name
+	exposed, remote string
+	raw             json.RawMessage
+	held            string // why the tool is held back; empty: it is not
+}
+
+// index has what one principal's servers offer, and the words of it.
+type index struct {
+	mu      sync.Mutex // held while the index is used, made or closed
+	db      *sql.DB    // nil: the words are not there yet
+	entries []entry    // nil: they have to be read
+	of      snapshot   // what the entries were read of
+	closed  bool
+
+	used  time.Time // guarded by the Finder's mu
+	stale bool      // something has changed since the entries were read; guarded by the Finder's mu
+}
+
+// snapshot tells lists apart.
+type snapshot struct {
+	first   *tool.Tool
+	tools   int
+	servers int
+}
+
+const (
+	// maxIndexes is for how many principals indexes are kept, and indexLife for how long without use. One of 500 tools
+	// takes about a MiB.
+	maxIndexes = 64
+	indexLife  = 10 * time.Minute
+)
+
+// Changed makes the next search of a principal's things look at all of them again; an empty owner means all principals.
+func (f *Finder) Changed(owner string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for id, x := range f.indexes {
+		if owner == "" || id == owner {
+			x.stale = true
+		}
+	}
+}
+
+// Close frees all indexes.
+func (f *Finder) Close() {
+	f.mu.Lock()
+	all := f.indexes
+	f.indexes = map[string]*index{}
+	f.mu.Unlock()
+	for _, x := range all {
+		x.close()
+	}
+}
+
+func (x *index) close() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.closed = true
+	x.forget()
+}
+
+// forget frees the words. The caller holds x.mu.
+func (x *index) forget() {
+	if x.db != nil {
+		x.db.Close()
+	}
+	x.db, x.entries = nil, nil
+}
+
+// open returns a principal's index, locked, with the entries of this moment. The caller unlocks it.
+func (f *Finder) open(ctx context.Context, p auth.Principal) *index {
+	for {
+		f.mu.Lock()
+		x := f.indexes[p.ID]
+		var unused []*index
+		if x == nil {
+			unused = f.makeRoom()
+			x = &index{}
+			f.indexes[p.ID] = x
+		}
+		x.used = time.Now()
+		f.mu.Unlock()
+		for _, u := range unused {
+			u.close()
+		}
+		x.mu.Lock()
+		if x.closed { // another principal took its place
+			x.mu.Unlock()
+			continue
+		}
+		f.refresh(ctx, p, x)
+		return x
+	}
+}
+
+// makeRoom removes the indexes that were not used for long, and one more if there are too many. The caller holds f.mu,
+// and closes them without it.
+func (f *Finder) makeRoom() (unused []*index) {
+	oldest := ""
+	for id, x := range f.indexes {
+		if time.Since(x.used) > indexLife {
+			unused = append(unused, x)
+			delete(f.indexes, id)
+		} else if oldest == "" || x.used.Before(f.indexes[oldest].used) {
+			oldest = id
+		}
+	}
+	if len(f.indexes) >= maxIndexes {
+		unused = append(unused, f.indexes[oldest])
+		delete(f.indexes, oldest)
+	}
+	return unused
+}
+
+// refresh reads the entries, unless they are those of this moment. The caller holds x.mu.
+func (f *Finder) refresh(ctx context.Context, p auth.Principal, x *index) {
+	f.mu.Lock()
+	stale := x.stale
+	x.stale = false
+	f.mu.Unlock()
+	tools, all := f.connections.Tools(ctx, p), f.connections.List(p)
+	now := snapshot{tools: len(tools), servers: len(all)}
+	if len(tools) > 0 {
+		now.first = &tools[0]
+	}
+	if !stale && x.entries != nil && now == x.of {
+		return
+	}
+	x.forget()
+	x.of, x.entries = now, []entry{}
+	for _, i := range all {
+		if i, c, err := f.connections.Info(p, i.ID); err == nil {
+			x.entries = append(x.entries, entriesOf(i, c)...)
+		}
+	}
+}
+
+// entriesOf returns the entries of one server.
+func entriesOf(i servers.Info, c catalog.Catalog) []entry {
+	held := map[string]string{}
+	for _, n := range i.Held {
+		held[n.Exposed] = n.Why
+	}
+	all := []entry{{kind: kindServer, server: i.Name, exposed: i.Name, remote: i.Name}}
+	add := func(k kind, list []catalog.Definition) {
+		for _, d := range list {
+			e := entry{kind: k, server: i.Name, exposed: d.Exposed, remote: d.Remote, raw: d.Raw}
+			if k == kindTool {
+				e.held = held[d.Exposed]
+			}
+			all = append(all, e)
+		}
+	}
+	add(kindTool, c.Tools)
+	add(kindPrompt, c.Prompts)
+	add(kindResource, c.Resources)
+	add(kindTemplate, c.Templates)
+	return all
+}
+
+// entries returns all entries of a principal. They must not be changed.
+func (f *Finder) entries(ctx context.Context, p auth.Principal) []entry {
+	x := f.open(ctx, p)
+	defer x.mu.Unlock()
+	return x.entries
+}
+
+// schema makes the table of words. It keeps no texts, only where they occur: entries have them.
+const schema = `CREATE VIRTUAL TABLE words USING fts5(name, title, server, arguments, description, content='',
+	tokenize="porter unicode61 remove_diacritics 2")`
+
+// ranking weighs the columns of words: a word in a name says more than one in a description.
+const ranking = `bm25(words, 10.0, 6.0, 4.0, 2.0, 1.0)`
+
+// prepare makes the table of words, if it is not there. The caller holds x.mu.
+func (x *index) prepare(ctx context.Context) (err error) {
+	if x.db != nil {
+		return nil
+	}
+	db, err := sql.Open("sqlite", ":memory:")
+	if err != nil {
+		return err
+	}
+	db.SetMaxOpenConns(1) // each connection has a database of its own
+	defer func() {
+		if err != nil {
+			db.Close()
+		}
+	}()
+	if _, err = db.ExecContext(ctx, schema); err != nil {
+		return fmt.Errorf("making the index of tools: %w", err)
+	}
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback() //nolint:errcheck // after Commit it does nothing
+	insert, err := tx.PrepareContext(ctx,
+		`INSERT INTO words (rowid, name, title, server, arguments, description) VALUES (?, ?, ?, ?, ?, ?)`)
+	if err != nil {
+		return err
+	}
+	for n, e := range x.entries {
+		w := e.words()
+		if _, err = insert.ExecContext(ctx, n, w.name, w.title, w.server, w.arguments, w.description); err != nil {
+			return err
+		}
+	}
+	if err = tx.Commit(); err == nil {
+		x.db = db
+	}
+	return err
+}
+
+// wordsOf are the texts of an entry by which it is found.
+type wordsOf struct{ name, title, server, arguments, description string }
+
+// maxWords is how many bytes of a description count.
+const maxWords = 4 << 10
+
+// words returns the texts by which an entry is found. Of a tool that is held back only the name counts: nobody has
+// looked at the rest.
+func (e entry) words() wordsOf {
+	w := wordsOf{name: split(e.remote), server: split(e.server)}
+	if e.kind == kindServer || e.held != "" {
+		return w
+	}
+	var d rawjson.Object
+	if json.Unmarshal(e.raw, &d) != nil {
+		return w
+	}
+	if e.kind != kindTool && e.kind != kindPrompt {
+		w.name = split(e.exposed) + " " + split(rawjson.Text(d["name"]))
+	}
+	w.title, w.description = split(rawjson.Text(d["title"])), clipBytes(rawjson.Text(d["description"]), maxWords)
+	for _, a := range argumentsOf(e) {
+		w.arguments += split(a.name) + " "
+	}
+	return w
+}
+
+// matchTimeout is how long a search may take. A search does not end with its client: the database would end with it.
+const matchTimeout = 10 * time.Second
+
+// match returns the numbers of the entries that match a query in the words of FTS5, the best first.
+func (x *index) match(query string) (all []int, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), matchTimeout)
+	defer cancel()
+	defer func() {
+		if err != nil {
+			x.forget() // the next search makes it again
+		}
+	}()
+	if err := x.prepare(ctx); err != nil {
+		return nil, err
+	}
+	rows, err := x.db.QueryContext(ctx, `SELECT rowid FROM words WHERE words MATCH ? ORDER BY `+ranking+
+		`, rowid LIMIT 10000`, query)
+	if err != nil {
+		return nil, fmt.Errorf("searching the index of tools: %w", err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var n int
+		if err := rows.Scan(&n); err != nil {
+			return nil, err
+		}
+		all = append(all, n)
+	}
+	return all, rows.Err()
+}
