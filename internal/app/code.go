@@ -15,7 +15,7 @@ import (
 // openCalls completes a.calls, before a session has a sandbox.
 func (a *App) openCalls(limits *limit.Limiter) {
 	a.calls.Config = toolcall.Config{Servers: a.servers, Call: a.hub.CallExternal, Background: a.hub.CallInBackground,
-		Finder: toolcall.Matching{Offers: a.servers.Offered}, Tree: a.toolTree,
+		Finder: codeFinder{a.finder, toolcall.Matching{Offers: a.servers.Offered}}, Tree: a.toolTree,
 		Own: a.isOwnTool, Scope: a.sessions.ScopeOf,
 		Narrow: a.sessions.Narrow, Limits: limits, Log: a.log}
 }
