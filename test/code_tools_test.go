@@ -140,7 +140,7 @@ list(out.values()) == ['done'] * 40`
 		"text(ask(dial()[1], {'call': {'server': 'odd', 'tool': 'say', 'arguments': [1]}}))": "invalid_parameters: ",
 		"text(ask(dial()[1], [1]))":                           "invalid_request: a request is one line of JSON",
 		"text(ask(dial()[1], {}))":                            "invalid_request: a request has one of the fields",
-		"ask(dial()[1], {'search': {'query': 'what given'}})": "'tool': 'say'",
+		"ask(dial()[1], {'search': {'query': 'what given'}})": "'remote': 'say'",
 		"ask(dial()[1], {'describe': {'server': 'odd', 'tool': 'say'}})['described'][0]['definition']['inputSchema']": "'text'",
 		"text(call('odd', 'die'))": "connection_error: ",
 	} {
