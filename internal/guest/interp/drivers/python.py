@@ -636,7 +636,8 @@ def _main():
             tb = exc.__traceback__
             while tb is not None and tb.tb_frame.f_code.co_filename == "<string>":
                 tb = tb.tb_next
-            # With await, frames of this driver may be between those of the user's code.
+            # With await, frames of this driver may be between those of the user's code. Those of the tool tree say
+            # nothing of that code.
             trace = stdlib("traceback").TracebackException(exc_type, exc, tb, compact=True)
             seen = set()
             def clean(t):
@@ -645,7 +646,8 @@ def _main():
                 seen.add(id(t))
                 for i in range(len(t.stack) - 1, -1, -1):
                     f = t.stack[i]
-                    if f.filename == "<string>" or (f.filename.endswith(("asyncio/base_events.py", "asyncio/runners.py")) and i == 0):
+                    if f.filename == "<string>" or f.filename.startswith("/run/mcp/") or (
+                            f.filename.endswith(("asyncio/base_events.py", "asyncio/runners.py")) and i == 0):
                         del t.stack[i]
                 clean(t.__cause__)
                 clean(t.__context__)
