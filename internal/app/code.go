@@ -1,12 +1,13 @@
 package app
 
 import (
-	"fmt"
-	"strings"
+	"encoding/json"
 
 	"sandlot/internal/agent"
 	"sandlot/internal/auth"
 	"sandlot/internal/limit"
+	"sandlot/internal/servers/state"
+	"sandlot/internal/servers/toolfiles"
 	"sandlot/internal/toolcall"
 )
 
@@ -20,13 +21,30 @@ func (a *App) openCalls(limits *limit.Limiter) {
 
 // toolTree returns the files of a principal's tool tree.
 func (a *App) toolTree(p auth.Principal) ([]agent.ToolFile, error) {
-	text := &strings.Builder{}
-	text.WriteString("# Tools of third-party MCP servers\n")
+	var all []toolfiles.Server
 	for _, s := range a.servers.Offered(p) {
-		fmt.Fprintf(text, "\n## %q (%s)\n\n", s.Name, s.State)
+		made := toolfiles.Server{Name: s.Name, Instructions: s.Instructions, State: notCallable[state.State(s.State)]}
 		for _, d := range s.Tools {
-			fmt.Fprintf(text, "- %q\n", d.Remote)
+			var raw struct {
+				Title, Description        string
+				InputSchema, OutputSchema json.RawMessage
+			}
+			_ = json.Unmarshal(d.Raw, &raw) // it is sanitized
+			made.Tools = append(made.Tools, toolfiles.Tool{Name: d.Exposed, Remote: d.Remote, Title: raw.Title,
+				Description: raw.Description, Input: raw.InputSchema, Output: raw.OutputSchema, Held: d.HeldBecause})
 		}
+		all = append(all, made)
 	}
-	return []agent.ToolFile{{Path: "README.md", Data: []byte(text.String())}}, nil
+	var files []agent.ToolFile
+	for _, f := range toolfiles.Tree(all) {
+		files = append(files, agent.ToolFile{Path: f.Path, Data: f.Content, Link: f.Link})
+	}
+	return files, nil
+}
+
+// notCallable says of the states in which a server cannot be called what helps.
+var notCallable = map[state.State]string{
+	state.Failed:    "it has failed (the tool list_external_mcp says why)",
+	state.NeedsEnv:  "it lacks values (the tool list_external_mcp says which)",
+	state.NeedsAuth: "its user has to log in (the tool list_external_mcp says how)",
 }
