@@ -2,6 +2,7 @@ package app
 
 import (
 	"encoding/json"
+	"strings"
 
 	"sandlot/internal/agent"
 	"sandlot/internal/auth"
@@ -31,7 +32,7 @@ func (a *App) toolTree(p auth.Principal) ([]agent.ToolFile, error) {
 			}
 			_ = json.Unmarshal(d.Raw, &raw) // it is sanitized
 			made.Tools = append(made.Tools, toolfiles.Tool{Name: d.Exposed, Remote: d.Remote, Title: raw.Title,
-				Description: raw.Description, Input: raw.InputSchema, Output: raw.OutputSchema, Held: d.HeldBecause})
+				Description: strings.TrimSpace(strings.TrimPrefix(raw.Description, "[external:"+s.Name+"]")), Input: raw.InputSchema, Output: raw.OutputSchema, Held: d.HeldBecause})
 		}
 		all = append(all, made)
 	}
