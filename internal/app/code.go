@@ -1,7 +1,6 @@
 package app
 
 import (
-	"slices"
 	"strings"
 
 	"sandlot/internal/agent"
@@ -20,23 +19,17 @@ func (a *App) openCalls(limits *limit.Limiter) {
 		Narrow: a.sessions.Narrow, Limits: limits, Log: a.log}
 }
 
-// callable are the states of servers whose tools can be called.
-var callable = []state.State{state.Connected, state.Idle, state.NeedsApproval}
-
 // toolTree returns the files of a principal's tool tree.
 func (a *App) toolTree(p auth.Principal) ([]agent.ToolFile, error) {
 	var all []toolfiles.Server
 	for _, s := range a.servers.Offered(p) {
-		made := toolfiles.Server{Name: s.Name, Instructions: s.Instructions}
-		if !slices.Contains(callable, state.State(s.State)) {
-			made.State = s.State
-		}
+		made := toolfiles.Server{Name: s.Name, Instructions: s.Instructions, State: notCallable[state.State(s.State)]}
 		for _, d := range s.Tools {
 			text := d.Text()
-			marked := "[external:" + s.Name + "] " // which lists need, since they are of all servers
+			// Lists need that mark, since they are of all servers.
+			text.Description = strings.TrimSpace(strings.TrimPrefix(text.Description, "[external:"+s.Name+"]"))
 			made.Tools = append(made.Tools, toolfiles.Tool{Name: d.Exposed, Remote: d.Remote, Title: text.Title,
-				Description: strings.TrimPrefix(text.Description, marked), Input: text.InputSchema,
-				Output: text.OutputSchema, Held: d.HeldBecause})
+				Description: text.Description, Input: text.InputSchema, Output: text.OutputSchema, Held: d.HeldBecause})
 		}
 		all = append(all, made)
 	}
@@ -45,4 +38,11 @@ func (a *App) toolTree(p auth.Principal) ([]agent.ToolFile, error) {
 		files = append(files, agent.ToolFile{Path: f.Path, Data: f.Content, Link: f.Link})
 	}
 	return files, nil
+}
+
+// notCallable says of the states in which a server cannot be called what helps.
+var notCallable = map[state.State]string{
+	state.Failed:    "it has failed (the tool list_external_mcp says why)",
+	state.NeedsEnv:  "it lacks values (the tool list_external_mcp says which)",
+	state.NeedsAuth: "its user has to log in (the tool list_external_mcp says how)",
 }

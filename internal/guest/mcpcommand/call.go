@@ -122,6 +122,9 @@ func (t *tool) readArguments(args []string) (map[string]json.RawMessage, error) 
 		}
 		name, asJSON := strings.CutSuffix(name, ":")
 		a := t.find(name)
+		if a == nil && t.Open && name != "" {
+			a = &argument{Name: name}
+		}
 		if a == nil {
 			return nil, misuseOf("%s has no argument %q. It is %s", t.Name, name, t.signature())
 		}

@@ -111,6 +111,7 @@ type (
 		Line   string     `json:"line"`
 		Held   string     `json:"held"`
 		Args   []argument `json:"args"`
+		Open   bool       `json:"open"`
 	}
 	argument struct {
 		Name     string `json:"n"`
@@ -141,6 +142,9 @@ func (t *tool) signature() string {
 			name += "?"
 		}
 		names = append(names, name)
+	}
+	if t.Open {
+		names = append(names, "…")
 	}
 	return t.Name + "(" + strings.Join(names, ", ") + ")"
 }

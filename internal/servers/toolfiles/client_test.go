@@ -169,7 +169,7 @@ func clientTree(t testing.TB) (string, *fake) {
 	t.Helper()
 	s := Server{Name: "fake-server"}
 	for _, name := range fakeTools {
-		s.Tools = append(s.Tools, Tool{Name: "fake_" + name, Remote: name, Input: schema(`{"properties":{"n":{},
+		s.Tools = append(s.Tools, Tool{Name: "fake_" + name, Remote: name, Input: schema(`{"additionalProperties":false,"properties":{"n":{},
 			"size":{"type":"integer"},"in-reply":{"type":"string"},"class":{"type":"string"}}}`)})
 	}
 	dir := write(t, Tree([]Server{s}))

@@ -21,6 +21,7 @@ type (
 		Line   string          `json:"line,omitempty"`
 		Held   string          `json:"held,omitempty"`
 		Args   []indexArgument `json:"args,omitempty"`
+		Open   bool            `json:"open,omitempty"` // it takes others, too
 	}
 	indexArgument struct {
 		Name     string `json:"n"`
@@ -38,7 +39,7 @@ func index(servers []*served) []byte {
 			Tools: []indexTool{}}
 		for _, t := range s.tools {
 			it := indexTool{Name: t.name, Remote: t.Remote, Client: t.Tool.Name, Line: line(t.Description, maxLine),
-				Held: line(t.Held, maxLine)}
+				Held: line(t.Held, maxLine), Open: t.open}
 			for _, a := range t.arguments {
 				ia := indexArgument{Name: a.name, Type: kind(t.schema, a.schema), Required: a.required}
 				if ia.Type == "array" {

@@ -38,6 +38,9 @@ func (t *described) typescriptDeclaration() string {
 		}
 		members = append(members, key(a.name)+mark+": "+types.of(a.schema, 0))
 	}
+	if t.open {
+		members = append(members, "[name: string]: any")
+	}
 	result := "any"
 	if t.output != nil {
 		result = types.result(t.output)

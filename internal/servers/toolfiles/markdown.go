@@ -74,6 +74,9 @@ func (t *described) signature() string {
 		}
 		names = append(names, name)
 	}
+	if t.open {
+		names = append(names, "…")
+	}
 	return t.name + "(" + strings.Join(names, ", ") + ")"
 }
 

@@ -41,6 +41,11 @@ func (t *described) pythonFunction() string {
 		parameters = append(parameters, p)
 		values = append(values, quote(a.name)+": "+a.python)
 	}
+	rest := ""
+	if t.open {
+		rest = ", **_more: Any"
+		values = append(values, "**_more")
+	}
 	limit := "_timeout"
 	if !t.hasTimeout() {
 		parameters = append(parameters, "timeout: float | None = None")
@@ -63,8 +68,8 @@ func (t *described) pythonFunction() string {
 			}
 		}
 	}
-	fmt.Fprintf(out, "\ndef %s(*, %s) -> %s:\n    %s\n    return _call(%s, {%s}, %s)\n", t.name,
-		strings.Join(parameters, ", "), result, docstring(t.docstringText(), "    "), quote(t.Remote),
+	fmt.Fprintf(out, "\ndef %s(*, %s%s) -> %s:\n    %s\n    return _call(%s, {%s}, %s)\n", t.name,
+		strings.Join(parameters, ", "), rest, result, docstring(t.docstringText(), "    "), quote(t.Remote),
 		strings.Join(values, ", "), limit)
 	return out.String()
 }

@@ -76,6 +76,18 @@ func arguments(root map[string]any, raw json.RawMessage) []argument {
 	return found
 }
 
+// isOpen reports whether a tool takes arguments that its schema does not have, and is made for that.
+func isOpen(root map[string]any) bool {
+	schema := (&types{root: root}).object(root)
+	switch more := schema["additionalProperties"].(type) {
+	case bool:
+		return more
+	case map[string]any:
+		return true
+	}
+	return schema["properties"] == nil
+}
+
 // reservedFor returns the names that Python's arguments cannot have; a tool's own "timeout" keeps its name.
 func reservedFor(names []string) map[string]bool {
 	if slices.Contains(names, "timeout") {

@@ -77,6 +77,7 @@ type described struct {
 	name           string
 	schema, output map[string]any
 	arguments      []argument
+	open           bool // it takes others, too
 
 	python, typescript, markdown string
 }
@@ -148,7 +149,7 @@ func describe(s Server, module string, room int, apart bool) *served {
 // read makes the parts of a tool.
 func (t *described) read() {
 	t.schema, t.output = decode(t.Input), decode(t.Output)
-	t.arguments = arguments(t.schema, t.Input)
+	t.arguments, t.open = arguments(t.schema, t.Input), isOpen(t.schema)
 	t.python, t.typescript, t.markdown = t.pythonFunction(), t.typescriptDeclaration(), t.document("")
 }
 

@@ -91,7 +91,17 @@
 
   // import() also finds what only require finds: packages that were installed after a
   // failed import, and those of NODE_PATH.
+  // Modules of the tool tree change with the connections of the user: each revision has its own address.
+  const revised = (name) => {
+    const found = /^(?:file:\/\/)?(\/run\/mcp\/[^/_?#%][^/?#%]*\.mjs)$/.exec(String(name));
+    if (!found) return name;
+    try {
+      const st = fs.statSync(found[1], { bigint: true });
+      return `${require('url').pathToFileURL(found[1])}?${st.ino}-${st.mtimeNs}`;
+    } catch { return name; }
+  };
   const load = async (name, options) => {
+    name = revised(name);
     try { return await import(name, options); } catch (e) {
       if (!e || e.code !== 'ERR_MODULE_NOT_FOUND' || !/^[@\w]/.test(String(name)) || /^\w+:/.test(String(name))) throw e;
       let file;

@@ -282,7 +282,8 @@ def _main():
         """The last finder: it gets the modules that no other finder has found."""
         @staticmethod
         def find_spec(name, path=None, target=None):
-            if path is None and follow_new_folders():
+            # The folder of mcp_tools is on the path from the start, and comes with the first connection.
+            if path is None and (name == "mcp_tools" or follow_new_folders()):
                 stdlib("importlib").invalidate_caches()
                 for finder in sys.meta_path:
                     find = getattr(finder, "find_spec", None)  # old finders have only find_module

@@ -11,4 +11,4 @@ type _create_issue_User = { login: string; team?: _create_issue_User[] };
  * state: (default: "open") */
 export function create_issue(args: { title: string; labels?: string[]; state?: "open" | "closed"; assignee?: _create_issue_User | string | null; place?: { "file-name": string; line?: number }; class?: string; "in-reply-to"?: number | null; timeout?: number }, options?: CallOptions): Promise<{ number: number }>;
 /** Lists issues */
-export function list(args?: {}, options?: CallOptions): Promise<any>;
+export function list(args?: { [name: string]: any }, options?: CallOptions): Promise<any>;

@@ -31,6 +31,6 @@ def create_issue(*, title: str, labels: list[str] = ..., state: Literal["open", 
     return _call("create-issue", {"title": title, "labels": labels, "state": state, "assignee": assignee, "place": place, "class": class_, "in-reply-to": in_reply_to, "timeout": timeout}, _timeout)
 
 
-def list(*, timeout: float | None = None, _timeout: float | None = None) -> Any:
+def list(*, timeout: float | None = None, _timeout: float | None = None, **_more: Any) -> Any:
     """Lists issues"""
-    return _call("list", {}, timeout if _timeout is None else _timeout)
+    return _call("list", {**_more}, timeout if _timeout is None else _timeout)
