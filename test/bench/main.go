@@ -34,6 +34,7 @@ var topics = []struct {
 	{"neighbours", neighbours},
 	{"network", network},
 	{"hub", hub},
+	{"tokens", tokenCosts},
 	{"docker", dockerRuntime},
 	{"images", images},
 	{"people", people},
