@@ -90,4 +90,6 @@ func callbackURL(s config.Server) string {
 }
 
 // offersTools reports whether a principal has tools of third-party servers.
-func (a *App) offersTools(ctx context.Context, p auth.Principal) bool { return len(a.servers.Tools(ctx, p)) > 0 }
+func (a *App) offersTools(ctx context.Context, p auth.Principal) bool {
+	return len(a.servers.Tools(ctx, p)) > 0
+}
