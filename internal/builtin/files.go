@@ -48,7 +48,7 @@ type FileRead struct {
 	Bytes     int    `json:"bytes" jsonschema:"How many were returned."`
 	Encoding  string `json:"encoding" jsonschema:"utf-8 or base64."`
 	Truncated bool   `json:"truncated" jsonschema:"Whether there is more after them."`
-	Content   string `json:"content,omitempty" jsonschema:"What was read; an image is in the result's content alone."`
+	Text      string `json:"text,omitempty" jsonschema:"What was read; an image is in content alone."`
 }
 
 func (t *Tools) readFile(ctx context.Context, c tool.Call, in readFileInput) (*tool.Result, error) {
@@ -84,7 +84,7 @@ func (t *Tools) readFile(ctx context.Context, c tool.Call, in readFileInput) (*t
 		encoding, text = "base64", base64.StdEncoding.EncodeToString(data)
 	}
 	r, fields := fileResult(l, in.Path, data, offset, size, encoding)
-	r.Content, fields.Content = append(r.Content, tool.Text(text)), text
+	r.Content, fields.Text = append(r.Content, tool.Text(text)), text
 	if fields.Truncated {
 		end := offset + int64(len(data))
 		r.Content = append(r.Content, tool.Text(fmt.Sprintf("[bytes %d to %d of %d; go on with offset %d]", offset, end,

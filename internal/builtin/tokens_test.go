@@ -1,6 +1,7 @@
 package builtin
 
 import (
+	"context"
 	"encoding/json"
 	"strings"
 	"testing"
@@ -37,6 +38,23 @@ func TestDefinitionsAreShort(t *testing.T) {
 	}
 	if listed < 26 || sum > most {
 		t.Errorf("%d definitions have %d tokens, and may have %d", listed, sum, most)
+	}
+}
+
+// Who has third-party servers is told that code can call them. The list for nobody in particular starts none.
+func TestCodeCallsServers(t *testing.T) {
+	tools := New(Config{Connected: func(_ context.Context, p auth.Principal) bool {
+		if p.ID == "" {
+			t.Error("nobody is asked for")
+		}
+		return p.ID == "ann"
+	}})
+	for id, want := range map[string]bool{"ann": true, "bob": false, "": false} {
+		for _, d := range tools.Tools(t.Context(), auth.Principal{ID: id}) {
+			if got := strings.Contains(d.Description, "/run/mcp/README.md"); got != (want && d.Name == "execute_code") {
+				t.Errorf("%q, %s: %q", id, d.Name, d.Description)
+			}
+		}
 	}
 }
 

@@ -111,6 +111,30 @@ func TestOwnDescriptionsChange(t *testing.T) {
 	}
 }
 
+// The texts of Sandlot's own tools may depend on whether there are any of third-party servers: clients see the change
+// when the first one comes, and when the last one goes.
+func TestOwnDescriptionsFollowServers(t *testing.T) {
+	var description atomic.Value
+	description.Store("without servers")
+	external := &fakeExternal{}
+	g := newGateway(fakeBuiltin{description: &description}, external)
+	defer g.Close()
+	for _, step := range []struct {
+		tools []tool.Tool
+		text  string
+	}{{nil, "without servers"}, {manyTools(1), "with servers"}, {manyTools(2), "with servers"},
+		{nil, "without servers"}} {
+		external.tools = step.tools
+		description.Store(step.text)
+		g.SyncFeatures("")
+		for range 2 { // the second one comes from the fast path
+			if got := ask(g, "tools/list", "", ""); !strings.Contains(got, `"`+step.text+`"`) {
+				t.Errorf("%d tools: %s", len(step.tools), got)
+			}
+		}
+	}
+}
+
 func TestOwnSubscriptionsStay(t *testing.T) {
 	external := &fakeExternal{}
 	g := newGateway(fakeBuiltin{}, external)

@@ -23,7 +23,7 @@ type catalog struct {
 	raw, decoded, canned samples
 	listed               int
 	grown                int64 // growth of the server's memory, in bytes
-	many                 []*http.Server
+	many                 manyServers
 }
 
 func (c *catalog) table() table {
@@ -34,37 +34,35 @@ func (c *catalog) table() table {
 	return t
 }
 
-func (c *catalog) end() (err error) {
-	for _, web := range c.many {
+func (c *catalog) end() error { return c.many.end() }
+
+// manyServers are MCP servers with many tools.
+type manyServers []*http.Server
+
+func (m manyServers) end() (err error) {
+	for _, web := range m {
 		err = errors.Join(err, web.Close())
 	}
 	return err
 }
 
-// serve starts the servers and returns the settings that name them.
-func (c *catalog) serve() (string, error) {
-	const servers, each = 50, 40
-	c.listed = servers * each
+// serve starts servers with so many tools each and returns the settings that name them.
+func (m *manyServers) serve(servers, each int, define func(n int) *mcp.Tool) (string, error) {
 	var text strings.Builder
 	text.WriteString("mcp:\n")
 	for n := range servers {
 		s := mcp.NewServer(&mcp.Implementation{Name: "many", Version: "1"}, nil)
 		for k := range each {
-			s.AddTool(&mcp.Tool{Name: fmt.Sprintf("tool_%d", k),
-				Description: strings.Repeat("Does something useful. ", 10),
-				InputSchema: map[string]any{"type": "object",
-					"properties": map[string]any{"a": map[string]any{"type": "string",
-						"description": "An argument of this tool."}, "b": map[string]any{"type": "number"}}}},
-				func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-					return &mcp.CallToolResult{}, nil
-				})
+			s.AddTool(define(k), func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+				return &mcp.CallToolResult{}, nil
+			})
 		}
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			return "", err
 		}
 		web := &http.Server{Handler: mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s }, nil)}
-		c.many = append(c.many, web)
+		*m = append(*m, web)
 		go web.Serve(l)
 		fmt.Fprintf(&text, "  s%02d: {url: \"http://%s/mcp\"}\n", n, l.Addr())
 	}
@@ -72,7 +70,13 @@ func (c *catalog) serve() (string, error) {
 }
 
 func (c *catalog) measure(b *bench, dir string) error {
-	text, err := c.serve()
+	const servers, each = 50, 40
+	c.listed = servers * each
+	text, err := c.many.serve(servers, each, func(n int) *mcp.Tool {
+		return &mcp.Tool{Name: fmt.Sprintf("tool_%d", n), Description: strings.Repeat("Does something useful. ", 10),
+			InputSchema: args{"type": "object", "properties": args{"b": args{"type": "number"},
+				"a": args{"type": "string", "description": "An argument of this tool."}}}}
+	})
 	if err != nil {
 		return err
 	}
@@ -103,7 +107,7 @@ func (c *catalog) measure(b *bench, dir string) error {
 			}
 			time.Sleep(500 * time.Millisecond)
 		}
-		bodies, err := pages(s, client.session.ID())
+		bodies, err := pages(s.ctx, s.url+"/mcp", client.session.ID())
 		if err != nil {
 			return err
 		}
@@ -135,7 +139,7 @@ func (c *catalog) take(s *server, client, other *sdkClient) error {
 		}
 	}
 	raw := func() error {
-		got, err := pages(s, client.session.ID())
+		got, err := pages(s.ctx, s.url+"/mcp", client.session.ID())
 		if err != nil {
 			return err
 		}
@@ -174,7 +178,7 @@ func tools(ctx context.Context, k *sdkClient) (n int, err error) {
 type pageSet map[string][]byte
 
 // pages reads all pages in a client's session.
-func pages(s *server, session string) (pageSet, error) {
+func pages(ctx context.Context, endpoint, session string) (pageSet, error) {
 	all := pageSet{}
 	for cursor := ""; ; {
 		params := args{}
@@ -185,7 +189,7 @@ func pages(s *server, session string) (pageSet, error) {
 		if err != nil {
 			return nil, err
 		}
-		q, err := http.NewRequestWithContext(s.ctx, http.MethodPost, s.url+"/mcp", bytes.NewReader(body))
+		q, err := http.NewRequestWithContext(ctx, http.MethodPost, endpoint, bytes.NewReader(body))
 		if err != nil {
 			return nil, err
 		}

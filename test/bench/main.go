@@ -35,6 +35,7 @@ var topics = []struct {
 	{"network", network},
 	{"hub", hub},
 	{"code", code},
+	{"tokens", tokenCosts},
 	{"docker", dockerRuntime},
 	{"images", images},
 	{"people", people},
