@@ -64,8 +64,8 @@ func (g *Gateway) implementation() *mcp.Implementation {
 func (g *Gateway) newEmptyEndpoint(tokenCtx context.Context, k endpointKey) *endpoint {
 	p := k.principal
 	s := mcp.NewServer(g.implementation(), &mcp.ServerOptions{
-		Logger:       debugLogger(g.Log),
-		PageSize:     1000,
+		Logger:   debugLogger(g.Log),
+		PageSize: 1000,
 		Capabilities: &mcp.ServerCapabilities{
 			Tools:     &mcp.ToolCapabilities{ListChanged: true},
 			Resources: &mcp.ResourceCapabilities{ListChanged: true, Subscribe: true},
