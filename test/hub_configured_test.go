@@ -197,7 +197,7 @@ func TestManyTools(t *testing.T) {
 		t.Cleanup(func() { web.Close() })
 		fmt.Fprintf(&section, "  s%02d: {url: \"http://%s/mcp\"}\n", n, l.Addr())
 	}
-	s := startConfigured(t, section.String())
+	s := startConfigured(t, section.String(), "SANDLOT_TOOLS=all")
 	for _, era := range []string{older, newer} {
 		c := s.connect(era, "", nil)
 		names := c.toolNames()

@@ -29,48 +29,41 @@ func (a argument) String() string {
 	return text
 }
 
-// argumentsOf returns the arguments of an entry, the required ones first.
-func argumentsOf(e entry) []argument {
-	switch e.kind {
-	case kindTool:
-		return toolArguments(e.raw, false)
-	case kindPrompt:
-		var d struct {
-			Arguments []struct {
-				Name     string
-				Required bool
-			}
-		}
-		_ = json.Unmarshal(e.raw, &d) // what is no list of arguments has none
-		var all []argument
-		for _, a := range d.Arguments {
-			all = append(all, argument{name: a.Name, required: a.Required})
-		}
-		slices.SortStableFunc(all, requiredFirst)
-		return all
+// definition is what counts of a definition of MCP.
+type definition struct {
+	Name, Title, Description string
+	InputSchema              struct {
+		Properties rawjson.Object
+		Required   []string
 	}
-	return nil
+	Arguments []struct { // of a prompt
+		Name     string
+		Required bool
+	}
 }
 
-// toolArguments returns the arguments of a tool's definition, the required ones first, and, with kinds, what their
-// values are.
-func toolArguments(raw json.RawMessage, kinds bool) []argument {
-	var d struct {
-		InputSchema struct {
-			Properties rawjson.Object
-			Required   []string
-		} `json:"inputSchema"`
+// read returns what counts of a definition. A part of another type than it has in MCP is left out.
+func read(raw json.RawMessage) (d definition) {
+	_ = json.Unmarshal(raw, &d)
+	return d
+}
+
+// arguments returns the arguments of a tool or a prompt, the required ones first, and, with kinds, what the values of a
+// tool's are.
+func (d definition) arguments(kinds bool) (all []argument) {
+	for _, a := range d.Arguments {
+		all = append(all, argument{name: a.Name, required: a.Required})
 	}
-	_ = json.Unmarshal(raw, &d) // what cannot be read has no arguments that could be named
-	var all []argument
-	for _, name := range d.InputSchema.Required {
-		if property, ok := d.InputSchema.Properties[name]; ok {
+	slices.SortStableFunc(all, requiredFirst)
+	properties, required := d.InputSchema.Properties, d.InputSchema.Required
+	for _, name := range required {
+		if property, ok := properties[name]; ok {
 			all = append(all, argument{name, kindOf(property, kinds), true})
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(d.InputSchema.Properties)) {
-		if !slices.Contains(d.InputSchema.Required, name) {
-			all = append(all, argument{name, kindOf(d.InputSchema.Properties[name], kinds), false})
+	for _, name := range slices.Sorted(maps.Keys(properties)) {
+		if !slices.Contains(required, name) {
+			all = append(all, argument{name, kindOf(properties[name], kinds), false})
 		}
 	}
 	return all

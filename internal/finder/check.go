@@ -31,7 +31,7 @@ func checkArguments(name string, definition, arguments json.RawMessage) error {
 	if c.exhausted() || len(c.faults) == 0 {
 		return nil
 	}
-	how := signature(name, toolArguments(definition, true))
+	how := signature(name, read(definition).arguments(true))
 	return fault.Argument("arguments", "the arguments do not fit: %s. Call %s", strings.Join(c.faults, "; "), how).
 		With("faults", c.faults).With("signature", how).With("tool", name)
 }

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -12,7 +13,6 @@ import (
 
 	"sandlot/internal/auth"
 	"sandlot/internal/policy"
-	"sandlot/internal/rawjson"
 	"sandlot/internal/servers"
 	"sandlot/internal/servers/catalog"
 	"sandlot/internal/tool"
@@ -259,8 +259,8 @@ func (x *index) prepare(ctx context.Context) (err error) {
 // wordsOf are the texts of an entry by which it is found.
 type wordsOf struct{ name, title, server, arguments, description string }
 
-// maxWords is how many bytes of a description count.
-const maxWords = 4 << 10
+// maxWords is how many bytes of a text count.
+const maxWords = 512
 
 // words returns the texts by which an entry is found. Of a tool that is held back only the name counts: nobody has
 // looked at the rest.
@@ -269,17 +269,17 @@ func (e entry) words() wordsOf {
 	if e.kind == kindServer || e.held != "" {
 		return w
 	}
-	var d rawjson.Object
-	if json.Unmarshal(e.raw, &d) != nil {
-		return w
-	}
+	d := read(e.raw)
 	if e.kind != kindTool && e.kind != kindPrompt {
-		w.name = split(e.exposed) + " " + split(rawjson.Text(d["name"]))
+		w.name = split(e.exposed) + " " + split(d.Name)
 	}
-	w.title, w.description = split(rawjson.Text(d["title"])), clipBytes(rawjson.Text(d["description"]), maxWords)
-	for _, a := range argumentsOf(e) {
-		w.arguments += split(a.name) + " "
+	var names strings.Builder
+	for i, a := range d.arguments(false) {
+		if i < maxWords/16 {
+			names.WriteString(split(a.name) + " ")
+		}
 	}
+	w.title, w.description, w.arguments = split(d.Title), clipBytes(d.Description, maxWords), names.String()
 	return w
 }
 

@@ -3,7 +3,6 @@ package finder
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,7 +10,6 @@ import (
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
 	"sandlot/internal/policy"
-	"sandlot/internal/rawjson"
 	"sandlot/internal/servers"
 	"sandlot/internal/servers/diagnosis"
 	"sandlot/internal/servers/spec"
@@ -136,11 +134,10 @@ func (e entry) hit(how string) Hit {
 		h.Problem = (&diagnosis.Server{Identity: diagnosis.Identity{Name: e.server}}).HeldBrief(e.held)
 		return h // nobody has looked at the rest
 	}
-	var d rawjson.Object
-	_ = json.Unmarshal(e.raw, &d) // the catalog has read it before
-	h.Text = firstLine(cmp.Or(rawjson.Text(d["description"]), rawjson.Text(d["title"]), rawjson.Text(d["name"])))
+	d := read(e.raw)
+	h.Text = firstLine(cmp.Or(d.Description, d.Title, d.Name))
 	if e.kind == kindTool || e.kind == kindPrompt {
-		h.Signature = signature(e.exposed, argumentsOf(e))
+		h.Signature = signature(e.exposed, d.arguments(false))
 	}
 	return h
 }

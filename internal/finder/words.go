@@ -7,12 +7,15 @@ import (
 	"unicode/utf8"
 )
 
+// maxSplit is how many bytes of a text are split.
+const maxSplit = 4 << 10
+
 // split returns the words of a name or text, in small letters and with spaces between them. A word ends where letters
 // and digits end, and where a small letter is followed by a capital: createIssue is create issue, HTTPServer http
 // server. The whole of a name with capitals is a word too.
 func split(text string) string {
 	var b strings.Builder
-	all := []rune(clipBytes(text, maxWords))
+	all := []rune(clipBytes(text, maxSplit))
 	for i, r := range all {
 		if !unicode.IsLetter(r) && !unicode.IsDigit(r) && !unicode.Is(unicode.M, r) {
 			b.WriteByte(' ')
