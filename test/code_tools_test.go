@@ -350,6 +350,16 @@ func TestCodeToolsAsleep(t *testing.T) {
 	c.awaitOutput(slow, "done")
 }
 
+// recovers closes the connections of a flood, and calls a tool as soon as that can be done.
+const recovers = `def recovers():
+    [c.close() for c in held]
+    while True:
+        try:
+            return text(call('odd', 'say', text='still'))
+        except OSError:
+            time.sleep(0.05)
+recovers()`
+
 // TestCodeToolsAttacked: hostile code of one user on the way to tools, beside the calls of another.
 func TestCodeToolsAttacked(t *testing.T) {
 	t.Parallel()
@@ -371,10 +381,11 @@ forged()`, `b'\x15'`},
 		{"an endless line", `def endless():
     c, f = dial()
     try:
-        while True:
+        for n in range(320):
             c.sendall(b'x' * 65536)
     except OSError:
-        return f.readline()
+        pass
+    return f.readline()
 endless()`, `too_large`},
 		{"a huge line that is none", `ask(dial()[1], {'call': {'server': 'odd', 'tool': 'say', 'x': 'y' * (15 << 20)}})`,
 			"odd: "},
@@ -396,7 +407,7 @@ def flood():
         held.append(c)
     return len(held) > 64
 flood()`, "True"},
-		{"after that", "[c.close() for c in held] and text(call('odd', 'say', text='still'))", "odd: still"},
+		{"after that", recovers, "odd: still"},
 		{"ten thousand open calls", `def flood():
     line = json.dumps({'call': {'server': 'odd', 'tool': 'slow', 'arguments': {'steps': 900}}}).encode() + b'\n'
     held.clear()
@@ -411,7 +422,7 @@ flood()`, "True"},
         held.append(c)
     return len(held) > 64
 flood()`, "True"},
-		{"after those", "[c.close() for c in held] and text(call('odd', 'say', text='still'))", "odd: still"},
+		{"after those", recovers, "odd: still"},
 		{"a slow reader", `def slow():
     c, f = dial()
     f.write(b''.join(json.dumps({'call': {'server': 'odd', 'tool': 'big', 'arguments': {'bytes': 1 << 20}}}).encode() + b'\n' for n in range(50)))

@@ -30,7 +30,7 @@ var only = map[string][]string{
 	"sandlot/internal/volume": {"sandlot/internal/app", "sandlot/internal/builtin"},
 	"sandlot/internal/limit": {"sandlot/internal/api", "sandlot/internal/gateway", "sandlot/internal/app",
 		"sandlot/internal/hub",
-		"sandlot/internal/tool", "sandlot/internal/builtin", "sandlot/internal/servers"},
+		"sandlot/internal/tool", "sandlot/internal/builtin", "sandlot/internal/servers", "sandlot/internal/toolcall"},
 	"sandlot/internal/agent/direct": {"sandlot/internal/agent"},
 	// Inside the sandbox.
 	"sandlot/internal/guest":         {"sandlot/cmd/sandlot-agent", "sandlot/test/hostile"},

@@ -13,6 +13,7 @@ import (
 	"sandlot/internal/egress"
 	"sandlot/internal/fault"
 	"sandlot/internal/sandbox/sandboxtest"
+	"sandlot/internal/session/awake"
 )
 
 // keep makes a content that is what a session has now.

@@ -21,7 +21,7 @@ type run struct {
 	principal auth.Principal // with the scope of its token
 	client    tool.Client    // nil: it can get no questions
 	progress  func(string)   // nil: it wants none
-	asking    chan struct{}  // held while the client is asked
+	questions chan struct{}  // held while the client is asked
 	// ctx ends with the run. Its values are those of the client's call: the origin, and what policy was asked.
 	ctx context.Context
 }
@@ -50,7 +50,7 @@ func (cs *Calls) Begin(ctx context.Context, session string, c tool.Call) (tag st
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	r := &run{session: session, principal: c.Principal, client: c.Client, progress: c.Progress,
-		asking: make(chan struct{}, 1), ctx: ctx}
+		questions: make(chan struct{}, 1), ctx: ctx}
 	tag = secret.ID() + secret.ID()
 	cs.mu.Lock()
 	cs.runs[tag] = r
@@ -93,7 +93,7 @@ func (s *sandbox) callerOf(ctx context.Context, from agent.Caller) (caller, func
 // client is the client of a run for one of its calls of tools.
 type client struct {
 	tool.Client
-	asking chan struct{}
+	questions chan struct{}
 	// progress gets a line of text for each notification of progress.
 	progress func(string)
 }
@@ -125,8 +125,8 @@ func (c client) Notify(method string, params json.RawMessage) {
 // Ask implements tool.Client. A person is asked one thing at a time, however many calls a run makes at once.
 func (c client) Ask(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
 	select {
-	case c.asking <- struct{}{}:
-		defer func() { <-c.asking }()
+	case c.questions <- struct{}{}:
+		defer func() { <-c.questions }()
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}

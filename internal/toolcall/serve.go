@@ -86,12 +86,10 @@ func (c *conn) serveOne(ctx context.Context) bool {
 	reservation := c.sandbox.calls.Limits.NewReservation(c.sandbox.owner.ID, limit.RequestBytes)
 	defer reservation.Release()
 	line, err := c.readLine(ctx, reservation)
+	if refused, ok := errors.AsType[refusedLine](err); ok {
+		return c.write(ctx, answer{Error: failed(err)}) && refused.skip(ctx, c)
+	}
 	if err != nil {
-		if a, ok := errors.AsType[*answerError](err); ok {
-			c.write(ctx, answer{Error: a})
-		} else if fault.Is(err, fault.ResourceLimit) {
-			c.write(ctx, answer{Error: failed(err)})
-		}
 		return false
 	}
 	var q request
@@ -136,28 +134,61 @@ func (s *sandbox) describe(ctx context.Context, from agent.Caller, q Describe) (
 
 // readLine reads a request. Memory is reserved as it arrives.
 func (c *conn) readLine(ctx context.Context, reservation *limit.Reservation) (line []byte, err error) {
-	wait := idleLimit
+	c.net.SetReadDeadline(time.Now().Add(idleLimit))
+	if ctx.Err() != nil { // it has set the deadline before
+		return nil, ctx.Err()
+	}
+	if _, err := c.reader.Peek(1); err != nil {
+		return nil, err
+	}
 	for {
-		c.net.SetReadDeadline(time.Now().Add(wait))
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		wait = stallLimit
-		part, err := c.reader.ReadSlice('\n')
+		part, err := c.readPart(ctx)
 		if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
 			return nil, err
 		}
+		refused := reservation.Add(int64(len(part)))
 		if len(line)+len(part) > maxRequest {
-			return nil, &answerError{Code: codeTooLarge, Message: "a request may have " +
+			refused = &answerError{Code: codeTooLarge, Message: "a request may have " +
 				strconv.Itoa(maxRequest>>20) + " MiB: pass large data in a file"}
 		}
-		if err := reservation.Add(int64(len(part))); err != nil {
-			return nil, err
+		if refused != nil {
+			return nil, refusedLine{refused, err == nil}
 		}
 		if line = append(line, part...); err == nil {
 			return line, nil
 		}
 	}
+}
+
+// readPart reads a part of a line. Its error is bufio.ErrBufferFull if more follows.
+func (c *conn) readPart(ctx context.Context) ([]byte, error) {
+	c.net.SetReadDeadline(time.Now().Add(stallLimit))
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	return c.reader.ReadSlice('\n')
+}
+
+// refusedLine is the error of a line that is not read to its end.
+type refusedLine struct {
+	error
+	ended bool // there is no more of it
+}
+
+func (r refusedLine) Unwrap() error { return r.error }
+
+// skip reads the rest of the line, since a program that still sends might not see the answer otherwise, and reports
+// whether it has ended.
+func (r refusedLine) skip(ctx context.Context, c *conn) bool {
+	for skipped := 0; !r.ended && skipped < maxAnswer; {
+		part, err := c.readPart(ctx)
+		if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
+			return false
+		}
+		skipped += len(part)
+		r.ended = err == nil
+	}
+	return r.ended
 }
 
 // call calls a tool, and reports whether the connection can have another request.
@@ -240,7 +271,7 @@ func (s *sandbox) makeCall(ctx context.Context, from func() agent.Caller, q *Cal
 	if who.run != nil {
 		n.also = who.run.progress
 		if who.run.client != nil {
-			call.Client = client{who.run.client, who.run.asking, n.send}
+			call.Client = client{who.run.client, who.run.questions, n.send}
 		}
 	}
 	callCtx, cancel := withTimeout(who.ctx, q.Timeout)

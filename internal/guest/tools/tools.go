@@ -218,9 +218,8 @@ func (t *Tools) serve(c *net.UnixConn) {
 func splice(program, host splicer, w *waiting) {
 	var sending sync.WaitGroup
 	sending.Go(func() {
-		if _, err := io.Copy(noting{host, w.sent}, program); err != nil || host.CloseWrite() != nil {
-			host.Close()
-		}
+		_, _ = io.Copy(noting{host, w.sent}, program)
+		_ = host.CloseWrite() // the host ends the connection then, and may have sent a last answer before
 	})
 	_, _ = io.Copy(noting{program, w.received}, host) // however it ends, the connection is over
 	program.Close()

@@ -1,0 +1,516 @@
+package toolcall
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"sandlot/internal/agent"
+	"sandlot/internal/auth"
+	"sandlot/internal/event"
+	"sandlot/internal/fault"
+	"sandlot/internal/limit"
+	"sandlot/internal/policy"
+	"sandlot/internal/tool"
+)
+
+// world has Calls whose tools are the test's.
+type world struct {
+	t *testing.T
+	*Calls
+	mu     sync.Mutex
+	any    bool
+	files  []agent.ToolFile
+	scopes map[string]auth.Scope
+	// do is what each tool does. The session is that of a program in the background; empty: a run calls.
+	do func(ctx context.Context, session string, c tool.Call) (*tool.Result, error)
+}
+
+func newWorld(t *testing.T) *world {
+	w := &world{t: t, any: true, scopes: map[string]auth.Scope{}}
+	w.Calls = New(Config{Servers: w, Limits: limit.New(limit.Default), Log: slog.New(slog.DiscardHandler),
+		Call: func(ctx context.Context, c tool.Call) (*tool.Result, error) { return w.do(ctx, "", c) },
+		Background: func(ctx context.Context, session string, c tool.Call) (*tool.Result, error) {
+			return w.do(ctx, session, c)
+		},
+		Own: func(name string) bool { return name == "execute_code" },
+		Tree: func(auth.Principal) ([]agent.ToolFile, error) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			return w.files, nil
+		},
+		Scope: func(session string) auth.Scope {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			return w.scopes[session]
+		},
+		Narrow: func(session string, s auth.Scope) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.scopes[session] = policy.Narrow(w.scopes[session], s)
+		}})
+	w.do = func(_ context.Context, session string, c tool.Call) (*tool.Result, error) {
+		return &tool.Result{Raw: json.RawMessage(fmt.Sprintf(`{"by": %q,
+			"tool": %q, "scope": %q}`, session, c.Name, c.Principal.Scope))}, nil
+	}
+	return w
+}
+
+// Any implements Servers.
+func (w *world) Any(auth.Principal) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.any
+}
+
+// ToolName implements Servers.
+func (w *world) ToolName(_ context.Context, _ auth.Principal, server, name string) (string, error) {
+	if server != "s" {
+		return "", fault.New(fault.NotFound, "there is no server %q", server)
+	}
+	return "s_" + name, nil
+}
+
+// box is a sandbox, and its agent.
+type box struct {
+	tools agent.Tools
+	mu    sync.Mutex
+	fails bool
+	takes time.Duration
+	got   []string // requests to change the tree
+}
+
+func (b *box) SetTools(t agent.Tools) { b.tools = t }
+func (b *box) OnEnd(func())           {}
+
+func (b *box) UpdateTools(_ context.Context, files []agent.ToolFile, removed []string, complete bool) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	time.Sleep(b.takes)
+	if b.fails {
+		b.got = append(b.got, "failed")
+		return errors.New("no agent")
+	}
+	var names []string
+	for _, f := range files {
+		names = append(names, f.Path)
+	}
+	slices.Sort(names)
+	b.got = append(b.got, fmt.Sprintf("+%s -%s %t", strings.Join(names, " "), strings.Join(removed, " "), complete))
+	return nil
+}
+
+func (b *box) requests() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return strings.Join(b.got, "; ")
+}
+
+func (w *world) box(owner, session string) *box {
+	b := &box{}
+	w.Attach(owner, session, b)
+	return b
+}
+
+// program is a connection of a program.
+type program struct {
+	t *testing.T
+	net.Conn
+	lines *bufio.Scanner
+}
+
+// dial makes a connection of a program whose tag is returned by from.
+func (w *world) dial(b *box, from func() agent.Caller) *program {
+	here, there := net.Pipe()
+	go b.tools.Serve(w.t.Context(), there, from)
+	p := &program{w.t, here, bufio.NewScanner(here)}
+	p.lines.Buffer(nil, 1<<20)
+	w.t.Cleanup(func() { here.Close() })
+	return p
+}
+
+func tagged(tag string) func() agent.Caller {
+	return func() agent.Caller { return agent.Caller{Tag: tag} }
+}
+
+func (p *program) send(text string) {
+	p.t.Helper()
+	if _, err := p.Write([]byte(text + "\n")); err != nil {
+		p.t.Errorf("sending %.80q: %v", text, err)
+	}
+}
+
+// next returns the next line; empty: the connection has ended.
+func (p *program) next() string {
+	p.lines.Scan()
+	return p.lines.Text()
+}
+
+func (p *program) want(text string) {
+	p.t.Helper()
+	if got := p.next(); !strings.Contains(got, text) {
+		p.t.Errorf("got %q, want %q", got, text)
+	}
+}
+
+const callA = `{"call": {"server": "s", "tool": "a", "arguments": {}}}`
+
+var ann = auth.User("ann", false)
+
+// TestWhoseCall: a run calls with its own rights. What has no run, or that of another session, or one that has ended,
+// calls in the background, with what all tokens had that started something in the session.
+func TestWhoseCall(t *testing.T) {
+	w := newWorld(t)
+	one, two := w.box(ann.ID, "one"), w.box(ann.ID, "two")
+	narrow := ann
+	narrow.Scope = auth.NewScope("code.*", "mcp.call")
+	tag, end := w.Begin(t.Context(), "one", tool.Call{Principal: narrow})
+	other, endOther := w.Begin(t.Context(), "two", tool.Call{Principal: ann})
+	defer endOther()
+	for _, tt := range []struct {
+		of   *box
+		tag  string
+		want string
+	}{
+		{one, tag, `{"by":"","tool":"s_a","scope":"code.* mcp.call"}`},
+		{two, other, `{"by":"","tool":"s_a","scope":""}`},
+		{two, tag, `{"by":"two","tool":"s_a","scope":""}`},
+		{one, other, `{"by":"one","tool":"s_a","scope":"code.* mcp.call"}`},
+		{one, "", `{"by":"one","tool":"s_a","scope":"code.* mcp.call"}`},
+		{one, "made up", `{"by":"one","tool":"s_a","scope":"code.* mcp.call"}`},
+	} {
+		p := w.dial(tt.of, tagged(tt.tag))
+		p.send(callA)
+		p.want(`{"result":` + tt.want + `}`)
+	}
+	p := w.dial(one, tagged(tag))
+	p.send(callA)
+	p.want(`"by":""`)
+	end()
+	p.send(callA)
+	p.want(`"by":"one"`)
+	if len(w.runs) != 1 {
+		t.Errorf("runs that are left: %v", w.runs)
+	}
+	w.any = false
+	if tag, end := w.Begin(t.Context(), "one", tool.Call{Principal: ann}); tag != "" {
+		t.Errorf("a tag of who has no servers: %q", tag)
+	} else {
+		end()
+	}
+}
+
+// TestRequests: what is no request has an answer, and the connection goes on.
+func TestRequests(t *testing.T) {
+	w := newWorld(t)
+	p := w.dial(w.box(ann.ID, "one"), tagged(""))
+	for request, want := range map[string]string{
+		"":                           codeInvalid,
+		"[1]":                        codeInvalid,
+		"{}":                         codeInvalid,
+		`{"call": 7}`:                codeInvalid,
+		strings.Repeat("[", 100_000): codeInvalid,
+		`{"call": {"server": "x"}}`:  `"not_found","message":"there is no server`,
+		`{"call": {"server": "sandlot", "tool": "execute_code"}}`: `use it from the client`,
+	} {
+		p.send(request)
+		p.want(want)
+	}
+	go func() { p.send(callA + "\n" + callA + "\n" + callA) }() // one after the other
+	for range 3 {
+		p.want(`"result"`)
+	}
+	go func() { _, _ = p.Write([]byte(strings.Repeat("x", maxRequest) + "more\n" + callA + "\n")) }()
+	p.want(codeTooLarge)
+	p.want(`"result"`)
+	w.do = func(context.Context, string, tool.Call) (*tool.Result, error) {
+		return nil, &tool.ExternalError{Code: -32000, Message: "no", Data: json.RawMessage(`{"why": 1}`)}
+	}
+	p.send(callA)
+	p.want(`{"error":{"code":"server_error","message":"no","data":{"code":-32000,"data":{"why":1}}}}`)
+	w.do = func(context.Context, string, tool.Call) (*tool.Result, error) { return &tool.Result{}, nil }
+	p.send(callA)
+	p.want("is a tool of Sandlot itself")
+}
+
+// blocking makes tools wait until their context ends, or release is called.
+func (w *world) blocking() (begun chan context.Context, release func()) {
+	begun, free := make(chan context.Context, 1000), make(chan struct{})
+	w.do = func(ctx context.Context, _ string, _ tool.Call) (*tool.Result, error) {
+		begun <- ctx
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-free:
+			return &tool.Result{Raw: json.RawMessage(`{}`)}, nil
+		}
+	}
+	return begun, sync.OnceFunc(func() { close(free) })
+}
+
+// TestEnds: a call ends with its run, its connection, its timeout, and the server.
+func TestEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		b := w.box(ann.ID, "one")
+		begun, _ := w.blocking()
+		tag, end := w.Begin(event.NewContext(t.Context(), "1.2.3.4", ""), "one", tool.Call{Principal: ann})
+		p := w.dial(b, tagged(tag))
+		p.send(callA)
+		if o := event.FromContext(<-begun); o.Address != "1.2.3.4" || o.Caller != "code of session one, run 1" {
+			t.Errorf("its origin: %+v", o)
+		}
+		end()
+		p.want(codeEnded)
+
+		p.send(callA)
+		ctx := <-begun
+		p.Close()
+		<-ctx.Done()
+
+		p = w.dial(b, func() agent.Caller { return agent.Caller{Process: "p7"} })
+		began := time.Now()
+		p.send(`{"call": {"server": "s", "tool": "a", "timeout": 2.5}}`)
+		if o := event.FromContext(<-begun); o.Caller != "code of session one, process p7" {
+			t.Errorf("its origin: %+v", o)
+		}
+		p.want(codeTimeout)
+		if took := time.Since(began); took != 2500*time.Millisecond {
+			t.Errorf("a timeout after %s", took)
+		}
+
+		p.send(callA)
+		<-begun
+		closed := make(chan struct{})
+		go func() { w.Close(); close(closed) }()
+		p.want(codeEnded)
+		<-closed
+		w.dial(b, tagged("")).want(codeUnavailable)
+		w.Close()
+	})
+}
+
+// TestBounds: how many calls are under way, and how long a program may say, or read, nothing.
+func TestBounds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		boxes := []*box{w.box(ann.ID, "one"), w.box(ann.ID, "two"), w.box(ann.ID, "three")}
+		begun, release := w.blocking()
+		began := time.Now()
+		var all []*program
+		for _, b := range boxes {
+			for range maxCalls + 1 {
+				p := w.dial(b, tagged(""))
+				p.send(callA)
+				all = append(all, p)
+			}
+		}
+		synctest.Wait()
+		if len(begun) != maxPrincipal {
+			t.Errorf("%d calls are under way", len(begun))
+		}
+		time.Sleep(busyAfter)
+		synctest.Wait()
+		release()
+		count := map[string]int{}
+		for _, p := range all {
+			line := p.next()
+			for _, kind := range []string{codeBusy, "result"} {
+				if strings.Contains(line, kind) {
+					count[kind]++
+				}
+			}
+		}
+		if count[codeBusy] != 3*(maxCalls+1)-maxPrincipal || count["result"] != maxPrincipal || time.Since(began) != busyAfter {
+			t.Errorf("%v after %s", count, time.Since(began))
+		}
+		w.mu.Lock()
+		if len(w.slots) != 0 {
+			t.Errorf("slots are left: %v", w.slots)
+		}
+		w.mu.Unlock()
+
+		idle := w.dial(boxes[0], tagged(""))
+		began = time.Now()
+		if line := idle.next(); line != "" || time.Since(began) != idleLimit {
+			t.Errorf("an idle connection: %q after %s", line, time.Since(began))
+		}
+		half := w.dial(boxes[0], tagged(""))
+		_, _ = half.Write([]byte(`{"call"`))
+		began = time.Now()
+		if line := half.next(); line != "" || time.Since(began) != stallLimit {
+			t.Errorf("half a request: %q after %s", line, time.Since(began))
+		}
+		w.do = func(context.Context, string, tool.Call) (*tool.Result, error) {
+			return &tool.Result{Raw: json.RawMessage(`"` + strings.Repeat("x", 1<<20) + `"`)}, nil
+		}
+		slow := w.dial(boxes[0], tagged(""))
+		slow.send(callA)
+		time.Sleep(stallLimit + time.Second)
+		if _, err := slow.Write([]byte("x")); err == nil {
+			t.Error("a connection whose program reads nothing goes on")
+		}
+		w.do = func(context.Context, string, tool.Call) (*tool.Result, error) {
+			return &tool.Result{Raw: make(json.RawMessage, maxAnswer+1)}, nil
+		}
+		large := w.dial(boxes[0], tagged(""))
+		large.send(callA)
+		large.want(codeTooLarge)
+	})
+}
+
+// person is a client that answers.
+type person struct {
+	mu   sync.Mutex
+	at   int // how many are asked now
+	most int
+	told []string
+}
+
+func (p *person) ID() string                    { return "c" }
+func (p *person) Capabilities() json.RawMessage { return json.RawMessage(`{"elicitation":{}}`) }
+func (p *person) Retries() bool                 { return true }
+
+func (p *person) Ask(context.Context, string, json.RawMessage) (json.RawMessage, error) {
+	p.mu.Lock()
+	p.at++
+	p.most = max(p.most, p.at)
+	p.mu.Unlock()
+	time.Sleep(time.Second)
+	p.mu.Lock()
+	p.at--
+	p.mu.Unlock()
+	return json.RawMessage(`{"action":"accept"}`), nil
+}
+
+func (p *person) Notify(method string, params json.RawMessage) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.told = append(p.told, method+" "+string(params))
+}
+
+// TestClientOfRun: a run's client is asked one thing at a time, and told what the tools tell. A tool cannot make it try
+// the call again.
+func TestClientOfRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, user := newWorld(t), &person{}
+		var mu sync.Mutex
+		var progress []string
+		w.do = func(ctx context.Context, _ string, c tool.Call) (*tool.Result, error) {
+			if c.Client == nil || c.Client.Retries() || c.Client.ID() != "c" {
+				t.Errorf("the client %v", c.Client)
+			}
+			c.Client.Notify("notifications/progress", json.RawMessage(`{"progress": 1, "total": 4}`))
+			c.Client.Notify("notifications/progress", json.RawMessage(`{"progress": 2, "message": "half"}`))
+			c.Client.Notify("notifications/message", json.RawMessage(`{"data": 1}`))
+			raw, err := c.Client.Ask(ctx, "elicitation/create", nil)
+			go func() { // a late one is dropped
+				time.Sleep(time.Millisecond)
+				c.Progress("late")
+			}()
+			return &tool.Result{Raw: raw}, err
+		}
+		b := w.box(ann.ID, "one")
+		tag, end := w.Begin(t.Context(), "one", tool.Call{Principal: ann, Client: user, Progress: func(text string) {
+			mu.Lock()
+			defer mu.Unlock()
+			progress = append(progress, text)
+		}})
+		defer end()
+		var all sync.WaitGroup
+		for range 5 {
+			all.Go(func() {
+				p := w.dial(b, tagged(tag))
+				p.send(callA)
+				p.want(`{"progress":"1 of 4"}`)
+				p.want(`{"progress":"half"}`)
+				p.want(`{"result":{"action":"accept"}}`)
+			})
+		}
+		all.Wait()
+		time.Sleep(time.Second)
+		mu.Lock()
+		defer mu.Unlock()
+		if user.most != 1 || len(user.told) != 5 || user.told[0] != `notifications/message {"data": 1}` {
+			t.Errorf("asked %d at once, told %q", user.most, user.told)
+		}
+		if len(progress) != 10 || slices.Contains(progress, "late") {
+			t.Errorf("progress %q", progress)
+		}
+	})
+}
+
+// TestTree: a sandbox gets the tree at once, and then what changes of it. Who has no servers gets none.
+func TestTree(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.any = false
+		b := w.box(ann.ID, "one")
+		set := func(any bool, files ...agent.ToolFile) {
+			w.mu.Lock()
+			w.any, w.files = any, files
+			w.mu.Unlock()
+			w.Changed(ann.ID)
+			synctest.Wait()
+		}
+		file := func(name, text string) agent.ToolFile { return agent.ToolFile{Path: name, Data: []byte(text)} }
+		set(false)
+		set(true, file("a", "1"), file("b", "1"))
+		set(true, file("a", "1"), file("b", "1"))
+		set(true, file("a", "2"), file("c", "1"))
+		w.Changed(auth.User("bob", false).ID)
+		b.fails = true
+		set(true, file("a", "3"))
+		b.mu.Lock()
+		b.fails = false
+		b.mu.Unlock()
+		begin := func() time.Duration {
+			began := time.Now()
+			_, end := w.Begin(t.Context(), "one", tool.Call{Principal: ann})
+			end()
+			return time.Since(began)
+		}
+		begin() // tries again
+		synctest.Wait()
+		set(false)
+		want := "+a b - true; +a c -b false; failed; +a - true; + -a false"
+		if got := b.requests(); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+		b.mu.Lock()
+		b.takes = 30 * time.Millisecond
+		b.mu.Unlock()
+		set2 := func(text string) {
+			w.mu.Lock()
+			w.any, w.files = true, []agent.ToolFile{file("a", text)}
+			w.mu.Unlock()
+			w.Changed("")
+			w.Changed("")
+		}
+		set2("4")
+		if took := begin(); took < 30*time.Millisecond || took > treeWait {
+			t.Errorf("a run waited %s for the tree", took)
+		}
+		b.mu.Lock()
+		b.takes = time.Minute
+		b.mu.Unlock()
+		set2("5")
+		if took := begin(); took != treeWait {
+			t.Errorf("a run waited %s for a tree that does not come", took)
+		}
+		time.Sleep(3 * time.Minute)
+		w.Close()
+		w.Changed("") // starts nothing
+		begin()
+	})
+}
