@@ -44,7 +44,7 @@ const (
 	maxServer = 1 << 20 // bytes of a server's files
 	maxTree   = 8 << 20
 	// maxApart is how many tools have a document of their own; where there are more, their documents are parts of
-	// the servers'. A file costs a sandbox 4 KB of memory, and its last page.
+	// the servers'. A file costs a sandbox 2 KB, and a whole last page.
 	maxApart = 100
 )
 

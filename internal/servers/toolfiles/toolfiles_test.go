@@ -196,7 +196,7 @@ assert n > 500, n`)
 // The bounds hold, and what has no room is said.
 func TestBounds(t *testing.T) {
 	big := Server{Name: "big"}
-	for i := range 700 {
+	for i := range 1800 {
 		big.Tools = append(big.Tools, Tool{Name: fmt.Sprint("t", i), Remote: fmt.Sprint("t", i),
 			Description: strings.Repeat("word ", 2000), Input: schema(issueSchema)})
 	}
