@@ -70,9 +70,9 @@ var places = map[string]place{
 	"agent":               {"L2", "agent/direct"},
 	"audit":               {"L2", ""},
 	"builtin": {"L2",
-		"agent builtin/definition builtin/sysinstall egress port servers servers/install session snapshot volume"},
+		"agent builtin/definition builtin/sysinstall egress port servers servers/install session snapshot toolcall " +
+			"volume"},
 	"builtin/definition": {"L2", ""},
-		"agent builtin/sysinstall egress port servers servers/install session snapshot toolcall volume"},
 	"builtin/sysinstall": {"L2", ""},
 	"finder":             {"L2", "servers"},
 	"snapshot":           {"L2", "session"},

@@ -123,7 +123,7 @@ func (t *tool) readArguments(args []string) (map[string]json.RawMessage, error) 
 		name, asJSON := strings.CutSuffix(name, ":")
 		a := t.find(name)
 		if a == nil && t.Open && name != "" {
-			a = &argument{Name: name}
+			a = &argument{Name: name, Type: "any"}
 		}
 		if a == nil {
 			return nil, misuseOf("%s has no argument %q. It is %s", t.Name, name, t.signature())

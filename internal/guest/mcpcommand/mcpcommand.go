@@ -3,6 +3,7 @@
 package mcpcommand
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -130,7 +131,19 @@ func (c *command) readIndex() error {
 	if err != nil {
 		return err
 	}
-	return json.Unmarshal(text, &c.index)
+	if err := json.Unmarshal(text, &c.index); err != nil {
+		return fmt.Errorf("the tool tree cannot be read: %w", err)
+	}
+	for _, s := range c.index {
+		for i := range s.Tools {
+			t := &s.Tools[i]
+			t.Remote = cmp.Or(t.Remote, t.Name)
+			for j := range t.Args {
+				t.Args[j].Type = cmp.Or(t.Args[j].Type, "string")
+			}
+		}
+	}
+	return nil
 }
 
 // signature shows the arguments of a tool: required ones first, others with "?".

@@ -16,8 +16,8 @@ type (
 	}
 	indexTool struct {
 		Name   string          `json:"name"`
-		Remote string          `json:"remote"`
-		Client string          `json:"client"` // as clients call it
+		Remote string          `json:"remote,omitempty"` // if it is another name
+		Client string          `json:"client"`           // as clients call it
 		Line   string          `json:"line,omitempty"`
 		Held   string          `json:"held,omitempty"`
 		Args   []indexArgument `json:"args,omitempty"`
@@ -26,7 +26,7 @@ type (
 	indexArgument struct {
 		Name     string `json:"n"`
 		Python   string `json:"p,omitempty"` // if it is another name
-		Type     string `json:"t,omitempty"` // the type of its values, if it is one of JSON Schema's
+		Type     string `json:"t,omitempty"` // that of its values in JSON Schema, "any"; empty: string
 		Items    string `json:"i,omitempty"` // the type of an array's elements
 		Required bool   `json:"r,omitempty"`
 	}
@@ -38,17 +38,25 @@ func index(servers []*served) []byte {
 		made := indexServer{Module: s.module, Name: s.Name, Title: line(s.Title, maxLine), State: line(s.State, maxLine),
 			Tools: []indexTool{}}
 		for _, t := range s.tools {
-			it := indexTool{Name: t.name, Remote: t.Remote, Client: t.Tool.Name, Line: line(t.Description, maxLine),
+			it := indexTool{Name: t.name, Remote: t.Remote, Client: t.Tool.Name, Line: line(t.Description, maxBrief),
 				Held: line(t.Held, maxLine), Open: t.open}
 			for _, a := range t.arguments {
 				ia := indexArgument{Name: a.name, Type: kind(t.schema, a.schema), Required: a.required}
-				if ia.Type == "array" {
+				switch ia.Type {
+				case "string":
+					ia.Type = ""
+				case "":
+					ia.Type = "any"
+				case "array":
 					ia.Items = kind(t.schema, items(t.schema, a.schema))
 				}
 				if a.python != a.name {
 					ia.Python = a.python
 				}
 				it.Args = append(it.Args, ia)
+			}
+			if it.Remote == it.Name {
+				it.Remote = ""
 			}
 			made.Tools = append(made.Tools, it)
 		}

@@ -54,7 +54,7 @@ func (t *described) typescriptDeclaration() string {
 		parameters = "{ " + strings.Join(members, "; ") + " }"
 	}
 	fmt.Fprintf(out, "%sexport function %s(args%s: %s, options?: CallOptions): Promise<%s>;\n",
-		comment(t.docstringText()), t.name, optional, parameters, result)
+		comment(t.docstringText(false)), t.name, optional, parameters, result)
 	return out.String()
 }
 

@@ -22,7 +22,7 @@ func quoted(text string) string {
 }
 
 // document returns the document of a tool.
-func (t *described) document(module string) string {
+func (t *described) document() string {
 	out := &strings.Builder{}
 	fmt.Fprintf(out, "## %s\n\n", t.name)
 	if t.Held != "" {
@@ -36,7 +36,7 @@ func (t *described) document(module string) string {
 		out.WriteString(quoted(text) + "\n")
 	}
 	types := &types{root: t.schema, prefix: t.name}
-	fmt.Fprintf(out, "    %s.%s\n", module, t.signature())
+	fmt.Fprintf(out, "    %s.%s\n", t.module, t.signature())
 	for _, a := range t.arguments {
 		must := ""
 		if a.required {

@@ -9,6 +9,7 @@ import (
 const (
 	maxDocstring = 800
 	maxArgument  = 200
+	maxBrief     = 80
 )
 
 // pythonModule returns the module of a server, and how much of it are its tools.
@@ -20,8 +21,11 @@ func (s *served) pythonModule() string {
 		"TYPE_CHECKING = False\n" +
 		"if TYPE_CHECKING:\n" +
 		"    from typing import Any, Literal, Required, TypeAlias, TypedDict\n" +
-		"    from mcp_tools import Binary, Link\n\n")
-	fmt.Fprintf(out, "_call = _caller(%s)\naio = _Aio(__name__, %s)\n__getattr__ = _loaded(__name__, __file__)\n",
+		"    from mcp_tools import Binary, Link\n")
+	for _, t := range s.tools {
+		out.WriteString(t.pythonTypes)
+	}
+	fmt.Fprintf(out, "\n_call = _caller(%s)\naio = _Aio(__name__, %s)\n__getattr__ = _loaded(__name__, __file__)\n",
 		quote(s.Name), quote(s.Name))
 	for _, t := range s.tools {
 		out.WriteString(t.python)
@@ -29,8 +33,8 @@ func (s *served) pythonModule() string {
 	return out.String()
 }
 
-// pythonFunction returns the function of a tool, and its types.
-func (t *described) pythonFunction() string {
+// pythonFunction returns the function of a tool, and its types, which type checkers alone read.
+func (t *described) pythonFunction() (function, named string) {
 	types := &types{root: t.schema, prefix: t.name, python: true}
 	var parameters, values []string
 	for _, a := range t.arguments {
@@ -46,43 +50,43 @@ func (t *described) pythonFunction() string {
 		rest = ", **_more: Any"
 		values = append(values, "**_more")
 	}
-	limit := "_timeout"
+	limit := "_timeout=_timeout"
 	if !t.hasTimeout() {
 		parameters = append(parameters, "timeout: float | None = None")
-		limit = "timeout if _timeout is None else _timeout"
+		limit = "timeout, _timeout"
 	}
 	parameters = append(parameters, "_timeout: float | None = None")
 	result := "Any"
 	if t.output != nil {
 		result = types.result(t.output)
 	}
-	out := &strings.Builder{}
-	out.WriteString("\n")
-	if len(types.named) > 0 {
-		out.WriteString("if TYPE_CHECKING:\n")
-		for _, n := range types.named {
-			if strings.HasPrefix(n.text, "{") {
-				fmt.Fprintf(out, "    %s = TypedDict(%s, %s, total=False)\n", n.name, quote(n.name), n.text)
-			} else {
-				fmt.Fprintf(out, "    %s: TypeAlias = %s\n", n.name, quote(n.text))
-			}
+	for _, n := range types.named {
+		if strings.HasPrefix(n.text, "{") {
+			named += fmt.Sprintf("    %s = TypedDict(%s, %s, total=False)\n", n.name, quote(n.name), n.text)
+		} else {
+			named += fmt.Sprintf("    %s: TypeAlias = %s\n", n.name, quote(n.text))
 		}
 	}
-	fmt.Fprintf(out, "\ndef %s(*, %s%s) -> %s:\n    %s\n    return _call(%s, {%s}, %s)\n", t.name,
-		strings.Join(parameters, ", "), rest, result, docstring(t.docstringText(), "    "), quote(t.Remote),
-		strings.Join(values, ", "), limit)
-	return out.String()
+	return fmt.Sprintf("\n\ndef %s(*, %s%s) -> %s:\n    %s\n    return _call(%s, {%s}, %s)\n", t.name,
+		strings.Join(parameters, ", "), rest, result, docstring(t.docstringText(true), "    "), quote(t.Remote),
+		strings.Join(values, ", "), limit), named
 }
 
-// docstringText is what the docstring of a tool says.
-func (t *described) docstringText() string {
-	text := clean(t.Description, maxDocstring)
+// docstringText is what stands beside the function of a tool, with its arguments or, where it is brief, without.
+func (t *described) docstringText(withArguments bool) string {
+	text, limit := clean(t.Description, maxDocstring), maxArgument
+	if t.brief {
+		text, limit = clean(t.Description, 2*maxArgument), maxBrief
+	}
+	if t.brief && !withArguments {
+		text = line(t.Description, maxLine)
+	}
 	if text == "" {
 		text = oneLine(t.Title, maxArgument)
 	}
 	lines := []string{}
 	for _, a := range t.arguments {
-		if note := a.note(maxArgument); note != "" {
+		if note := a.note(limit); note != "" && (withArguments || !t.brief) {
 			lines = append(lines, a.python+": "+note)
 		}
 	}

@@ -44,7 +44,7 @@ const (
 	maxServer = 1 << 20 // bytes of a server's files
 	maxTree   = 8 << 20
 	// maxApart is how many tools have a document of their own; where there are more, their documents are parts of
-	// the servers'. A file costs a sandbox 6 KB besides its text.
+	// the servers'. A file costs a sandbox 2 KB, and a whole last page.
 	maxApart = 100
 )
 
@@ -74,12 +74,13 @@ type served struct {
 // described is a tool with what is made of it.
 type described struct {
 	Tool
-	name           string
+	module, name   string
 	schema, output map[string]any
 	arguments      []argument
 	open           bool // it takes others, too
+	brief          bool // it is one of many: texts are shorter where they are said for the second time
 
-	python, typescript, markdown string
+	python, pythonTypes, typescript, markdown string
 }
 
 func (t *described) hasTimeout() bool {
@@ -125,7 +126,7 @@ func describe(s Server, module string, room int, apart bool) *served {
 	}
 	room -= 4 * maxInstructions
 	for i, name := range identifiers(texts, functionWords) {
-		t := &described{Tool: tools[i], name: name}
+		t := &described{Tool: tools[i], module: module, name: name, brief: !apart}
 		t.read()
 		size := t.size()
 		if fair := room / (len(tools) - i); size > max(fair, 4<<10) { // too much for one tool: only its names
@@ -140,9 +141,6 @@ func describe(s Server, module string, room int, apart bool) *served {
 		room -= size
 		made.tools = append(made.tools, t)
 	}
-	for _, t := range made.tools {
-		t.markdown = t.document(module)
-	}
 	return made
 }
 
@@ -150,12 +148,13 @@ func describe(s Server, module string, room int, apart bool) *served {
 func (t *described) read() {
 	t.schema, t.output = decode(t.Input), decode(t.Output)
 	t.arguments, t.open = arguments(t.schema, t.Input), isOpen(t.schema)
-	t.python, t.typescript, t.markdown = t.pythonFunction(), t.typescriptDeclaration(), t.document("")
+	t.python, t.pythonTypes = t.pythonFunction()
+	t.typescript, t.markdown = t.typescriptDeclaration(), t.document()
 }
 
 // size is about how many bytes of the tree a tool has.
 func (t *described) size() int {
-	return len(t.python) + len(t.typescript) + len(t.markdown) + 4*len(t.Remote) + 512
+	return len(t.python) + len(t.pythonTypes) + len(t.typescript) + len(t.markdown) + 4*len(t.Remote) + 512
 }
 
 // files returns the files of a server.

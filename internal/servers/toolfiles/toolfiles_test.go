@@ -91,8 +91,8 @@ func hostileServers() []Server {
 	for i, h := range hostile {
 		s := Server{Name: h, Title: h, Instructions: h, State: h}
 		for n, name := range hostile {
-			if i >= 4 && n != i {
-				continue // each text is a server, and four have all as tools
+			if i >= 2 && n != i {
+				continue // each text is a server, and two have all as tools
 			}
 			at := (i + n) % len(schemas)
 			s.Tools = append(s.Tools, Tool{Name: name, Remote: name, Title: h, Description: h + "\n" + name, Held: h,
@@ -140,8 +140,8 @@ func run(t testing.TB, dir string, argv ...string) string {
 // Real interpreters take what is made of hostile definitions, and every tool has its function.
 func TestHostile(t *testing.T) {
 	servers := hostileServers()
-	testHostile(t, Tree(servers[:4]), 4*len(hostile))
-	testHostile(t, Tree(servers[4:]), len(hostile)-4)
+	testHostile(t, Tree(servers[:2]), 2*len(hostile))
+	testHostile(t, Tree(servers[2:]), len(hostile)-2)
 }
 
 func testHostile(t *testing.T, files []File, count int) {
@@ -174,7 +174,7 @@ console.log(n);`)
 
 // Types that only type checkers read are right, too: Python runs them.
 func TestPythonTypes(t *testing.T) {
-	dir := write(t, Tree(hostileServers()[:4]))
+	dir := write(t, Tree(hostileServers()[:2]))
 	run(t, dir, "python3", "-c", `
 import glob, sys, typing
 for name in ("Required", "TypeAlias"):
@@ -190,13 +190,13 @@ for path in sorted(glob.glob("*.py")):
             for a in v.__annotations__.values():
                 compile(a, path, "eval")
                 n += 1
-assert n > 1000, n`)
+assert n > 500, n`)
 }
 
 // The bounds hold, and what has no room is said.
 func TestBounds(t *testing.T) {
 	big := Server{Name: "big"}
-	for i := range 3000 {
+	for i := range 1800 {
 		big.Tools = append(big.Tools, Tool{Name: fmt.Sprint("t", i), Remote: fmt.Sprint("t", i),
 			Description: strings.Repeat("word ", 2000), Input: schema(issueSchema)})
 	}
@@ -265,7 +265,7 @@ func TestDeclarations(t *testing.T) {
 	if err != nil {
 		t.Fatalf("TypeScript is missing, run `make tools`: %v", err)
 	}
-	dir := write(t, Tree(append(hostileServers()[:3], sample()...)))
+	dir := write(t, Tree(append(hostileServers()[:2], sample()...)))
 	use := `import * as hub from './git_hub.mjs';
 import { ToolError } from './_client.mjs';
 const made = await hub.create_issue({ title: 'x', assignee: { login: 'a', team: [{ login: 'b' }] }, place: { 'file-name': 'f' } });

@@ -362,7 +362,8 @@ def search(query, server=None, limit=None):
 
 def caller(server):
     """Return what calls a tool of a server and waits for it."""
-    def _call(tool, arguments, timeout=None):
+    def _call(tool, arguments, timeout=None, _timeout=None):
+        timeout = timeout if _timeout is None else _timeout
         return _convert(_request(_message(server, tool, arguments, timeout), server, tool, timeout), server, tool)
     return _call
 
@@ -381,7 +382,8 @@ class Aio:
         if not isinstance(plain, types.FunctionType):
             raise AttributeError("%s is no tool" % name)
 
-        async def _call(tool, arguments, timeout=None):
+        async def _call(tool, arguments, timeout=None, _timeout=None):
+            timeout = timeout if _timeout is None else _timeout
             result = await _arequest(_message(server, tool, arguments, timeout), server, tool, timeout)
             return _convert(result, server, tool)
 

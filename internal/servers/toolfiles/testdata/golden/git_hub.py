@@ -5,22 +5,20 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Literal, Required, TypeAlias, TypedDict
     from mcp_tools import Binary, Link
+    _class__Node: TypeAlias = "Any"
+    _create_issue_User = TypedDict("_create_issue_User", {"login": "Required[str]", "team": "list[_create_issue_User]"}, total=False)
+    _create_issue_object = TypedDict("_create_issue_object", {"file-name": "Required[str]", "line": "int"}, total=False)
+    _create_issue_object_2 = TypedDict("_create_issue_object_2", {"number": "Required[int]"}, total=False)
 
 _call = _caller("git-hub")
 aio = _Aio(__name__, "git-hub")
 __getattr__ = _loaded(__name__, __file__)
 
-if TYPE_CHECKING:
-    _class__Node: TypeAlias = "Any"
 
 def class_(*, node: _class__Node = ..., timeout: float | None = None, _timeout: float | None = None) -> Any:
     """HELD BACK: its definition has changed"""
-    return _call("class", {"node": node}, timeout if _timeout is None else _timeout)
+    return _call("class", {"node": node}, timeout, _timeout)
 
-if TYPE_CHECKING:
-    _create_issue_User = TypedDict("_create_issue_User", {"login": "Required[str]", "team": "list[_create_issue_User]"}, total=False)
-    _create_issue_object = TypedDict("_create_issue_object", {"file-name": "Required[str]", "line": "int"}, total=False)
-    _create_issue_object_2 = TypedDict("_create_issue_object_2", {"number": "Required[int]"}, total=False)
 
 def create_issue(*, title: str, labels: list[str] = ..., state: Literal["open", "closed"] = ..., assignee: _create_issue_User | str | None = ..., place: _create_issue_object = ..., class_: str = ..., in_reply_to: int | None = ..., timeout: float = ..., _timeout: float | None = None) -> _create_issue_object_2:
     """Creates an issue. It returns its number.
@@ -28,9 +26,9 @@ def create_issue(*, title: str, labels: list[str] = ..., state: Literal["open", 
     title: What it is about
     labels: (default: [])
     state: (default: "open")"""
-    return _call("create-issue", {"title": title, "labels": labels, "state": state, "assignee": assignee, "place": place, "class": class_, "in-reply-to": in_reply_to, "timeout": timeout}, _timeout)
+    return _call("create-issue", {"title": title, "labels": labels, "state": state, "assignee": assignee, "place": place, "class": class_, "in-reply-to": in_reply_to, "timeout": timeout}, _timeout=_timeout)
 
 
 def list(*, timeout: float | None = None, _timeout: float | None = None, **_more: Any) -> Any:
     """Lists issues"""
-    return _call("list", {**_more}, timeout if _timeout is None else _timeout)
+    return _call("list", {**_more}, timeout, _timeout)
