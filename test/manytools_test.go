@@ -60,13 +60,19 @@ func manyServers(t testing.TB, servers, tools int) *many {
 	return m
 }
 
-// addTool gives a server its tool of that number.
-func (m *many) addTool(s *mcp.Server, server string, n int) {
-	verb, thing := manyVerbs[n%len(manyVerbs)], manyThings[n/len(manyVerbs)%len(manyThings)]
-	name := verb + "_" + thing
+// manyTool is the name of the tool of that number.
+func manyTool(n int) string {
+	name := manyVerbs[n%len(manyVerbs)] + "_" + manyThings[n/len(manyVerbs)%len(manyThings)]
 	if extra := n / (len(manyVerbs) * len(manyThings)); extra > 0 {
 		name += fmt.Sprint("_", extra)
 	}
+	return name
+}
+
+// addTool gives a server its tool of that number.
+func (m *many) addTool(s *mcp.Server, server string, n int) {
+	name := manyTool(n)
+	verb, thing, _ := strings.Cut(name, "_")
 	text := func(kind, about string) map[string]any { return map[string]any{"type": kind, "description": about} }
 	state := text("string", "Only "+thing+"s in this state are returned, or the state that it gets.")
 	state["enum"] = []string{"open", "closed", "all"}

@@ -1,8 +1,11 @@
 package test
 
 import (
+	"context"
+	"fmt"
 	"net/http"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -122,5 +125,163 @@ func (m *many) finds(t *testing.T, c *client) {
 	}
 	if calls := m.Calls(); len(calls) > 0 {
 		t.Errorf("the server got %q", calls)
+	}
+}
+
+// listsUntil lists the tools until the list is as it should be.
+func (c *client) listsUntil(what string, ok func(map[string]*mcp.Tool) bool) {
+	c.t.Helper()
+	until(c.t, what, func() bool { return ok(c.toolNames()) })
+}
+
+// TestAutoView: auto changes with what the servers offer and with what the user uses, and tells clients; what is not
+// listed any more can be called.
+func TestAutoView(t *testing.T) {
+	t.Parallel()
+	m := manyServers(t, 2, 20) // about 12,000 tokens
+	file := filepath.Join(t.TempDir(), "sandlot.yaml")
+	rewrite(t, file, m.Section)
+	s := start(t, "SANDLOT_CONFIG="+file)
+	ann := s.token("ann")
+	changes := make(chan struct{}, 1000)
+	c := s.connectAt("/mcp", older, ann, true, &mcp.ClientOptions{
+		ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { changes <- struct{}{} }})
+	told := func(what string) {
+		t.Helper()
+		select {
+		case <-changes:
+		case <-time.After(time.Minute):
+			t.Fatalf("the client is not told that %s", what)
+		}
+		time.Sleep(100 * time.Millisecond) // several changes are told at once
+		for len(changes) > 0 {
+			<-changes
+		}
+	}
+	isAll := func(names map[string]*mcp.Tool) bool {
+		return names["search_tools"] == nil && names["ext_github_list_issue"] != nil
+	}
+	isSearch := func(names map[string]*mcp.Tool) bool {
+		return names["search_tools"] != nil && names["call_tool"] != nil && names["ext_gitlab_get_user"] == nil
+	}
+	c.listsUntil("too many tools are not listed", isSearch)
+	told("the servers are there")
+
+	const name = "ext_github_list_issue"
+	if r := c.call("call_tool", args{"name": name, "arguments": args{"workspace": "w"}}); r.IsError {
+		t.Fatal(r.All)
+	}
+	told("a tool was used")
+	if names := c.toolNames(); names[name] == nil || !isSearch(names) {
+		t.Error("the tool that was used is not listed")
+	}
+	bob := s.connectAt("/mcp", newer, s.token("bob"), false, nil)
+	if names := bob.toolNames(); names[name] != nil {
+		t.Error("a tool that another user has used is listed")
+	}
+
+	for n := 6; n < 20; n++ { // the server has fewer tools now
+		m.Servers["github"].RemoveTools(manyTool(n))
+		m.Servers["gitlab"].RemoveTools(manyTool(n))
+	}
+	told("there are fewer tools")
+	c.listsUntil("fewer tools are all listed", isAll)
+	for n := 6; n < 20; n++ {
+		m.addTool(m.Servers["github"], "github", n)
+		m.addTool(m.Servers["gitlab"], "gitlab", n)
+	}
+	told("there are more tools")
+	c.listsUntil("more tools are not listed", isSearch)
+	if r := c.call("ext_gitlab_get_user", args{"workspace": "w", "id": "1"}); !strings.HasPrefix(r.Text, "gitlab/get_user") {
+		t.Errorf("a tool that is not listed any more: %s", r.All)
+	}
+	told("a tool was used again")
+
+	rewrite(t, file, "tools_limit: 1000000\n"+m.Section)
+	told("the settings have changed")
+	c.listsUntil("the limit is higher", isAll)
+	rewrite(t, file, "tools_for: {principals: {ann: code}}\n"+m.Section)
+	told("the settings have changed again")
+	c.listsUntil("the settings say code", func(names map[string]*mcp.Tool) bool {
+		return names["search_tools"] != nil && names["call_tool"] == nil && names[name] == nil
+	})
+	rewrite(t, file, "tools_for: {principals: {ann: everything}}\n"+m.Section)
+	until(t, "a wrong change is in the log", func() bool { return strings.Contains(s.log.String(), "must be one of all") })
+	rewrite(t, file, m.Section)
+}
+
+// TestCallToolIsTheTool: a call by call_tool is that of the tool, for rules, events, scopes and questions.
+func TestCallToolIsTheTool(t *testing.T) {
+	t.Parallel()
+	m := manyServers(t, 2, 4)
+	m.Servers["gitlab"].AddTool(&mcp.Tool{Name: "ask", InputSchema: map[string]any{"type": "object"}},
+		func(ctx context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+			answer, err := r.Session.Elicit(ctx, &mcp.ElicitParams{Message: "Which?",
+				RequestedSchema: map[string]any{"type": "object", "properties": map[string]any{"a": map[string]any{
+					"type": "string"}}}})
+			if err != nil {
+				return nil, err
+			}
+			return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: fmt.Sprint(answer.Content["a"])}}}, nil
+		})
+	s := startConfigured(t, m.Section+"policy:\n  rules:\n    - deny ann mcp.call github/create_*\n    - ask ann mcp.call github/get_*\n"+
+		"tools: search\n", "SANDLOT_AUTH=required")
+	ann := s.token("ann")
+	asked := make(chan string, 10)
+	opts := &mcp.ClientOptions{ElicitationHandler: func(_ context.Context, r *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+		asked <- r.Params.Message
+		if r.Params.Message == "Which?" {
+			return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"a": "this one"}}, nil
+		}
+		return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"decision": "allow"}}, nil
+	}}
+	call := func(c *client, name string, a args) (*result, error) {
+		return c.try(t.Context(), "call_tool", args{"name": name, "arguments": a})
+	}
+	for _, era := range []string{older, newer} {
+		c := s.connect(era, ann, opts)
+		if _, err := call(c, "ext_github_create_issue", args{"workspace": "w", "title": "t"}); code(err) != "FORBIDDEN" {
+			t.Errorf("%s: what a rule denies: %v", era, err)
+		}
+		if r, err := call(c, "ext_gitlab_ask", nil); err != nil || r.Text != "this one" || <-asked != "Which?" {
+			t.Errorf("%s: a tool that asks: %+v %v", era, r, err)
+		}
+		r, err := call(c, "ext_github_get_issue", args{"workspace": "w", "id": "7"})
+		if err != nil || !strings.HasPrefix(r.Text, "github/get_issue") {
+			t.Fatalf("%s: what a rule asks about: %+v %v", era, r, err)
+		}
+		if question := <-asked; !strings.Contains(question, "github/get_issue") || strings.Contains(question, "call_tool") {
+			t.Errorf("%s: the question is %q", era, question)
+		}
+		if _, err := call(c, "ext_github_nothing", nil); err == nil || !strings.Contains(err.Error(), "ext_github_nothing") {
+			t.Errorf("%s: a tool that there is not: %v", era, err)
+		}
+		if r, err := call(c, "execute_code", args{"code": "6*7"}); err != nil || r.Fields["session_id"] == nil ||
+			!strings.Contains(r.All, "42") {
+			t.Errorf("%s: an own tool: %+v %v", era, r, err)
+		}
+	}
+	_, _, events := s.request("GET", "/v1/events?follow=false", nil, credentials(ann)...)
+	if strings.Contains(events, "call_tool") || strings.Count(events, `"ext_github_get_issue"`) < 2 ||
+		!strings.Contains(events, `"ext_github_create_issue"`) {
+		t.Errorf("the events are\n%s", events)
+	}
+	few := s.connect(newer, s.token("ann", "--scope", "tool.*", "--scope", "client.*"), nil)
+	if names := few.toolNames(); names["call_tool"] != nil || names["search_tools"] == nil {
+		t.Error("a token without mcp.call is shown call_tool, or no search_tools")
+	}
+	for name, a := range map[string]args{"ext_gitlab_get_issue": {"workspace": "w", "id": "1"}, "ext_gitlab_list_issue": nil,
+		"execute_code": {"code": "1"}} {
+		if _, err := call(few, name, a); code(err) != "FORBIDDEN" || strings.Contains(err.Error(), "workspace") {
+			t.Errorf("a token without mcp.call calls %s: %v", name, err)
+		}
+	}
+	if found := few.call("search_tools", args{"query": "issue"}); !strings.Contains(found.Text, "Nothing is found") {
+		t.Errorf("a token without mcp.call finds %s", found.Text)
+	}
+	if code, _, body := s.request("POST", "/v1/tools/call_tool", strings.NewReader(
+		`{"name":"ext_gitlab_get_issue","arguments":{"workspace":"w","id":"9"}}`), credentials(ann)...); code != 200 ||
+		!strings.Contains(body, "gitlab/get_issue") {
+		t.Errorf("over HTTP: %d %s", code, body)
 	}
 }

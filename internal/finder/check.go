@@ -52,6 +52,8 @@ type checker struct {
 	root   any // for references
 	steps  int
 	faults []string
+	top    string // the path of the value
+	other  bool   // the value is of another type than the schema's
 }
 
 // exhausted reports whether the comparison has ended before all was compared.
@@ -159,6 +161,7 @@ func (c *checker) checkType(path string, types, v any) bool {
 	if len(names) == 0 {
 		return true
 	}
+	c.other = c.other || path == c.top
 	c.fault(path, "must be %s, and is %s", strings.Join(names, " or "), shown(v))
 	return false
 }
@@ -339,21 +342,22 @@ func (c *checker) checkCombined(path string, s map[string]any, v any, depth int)
 	}
 	for _, key := range []string{"anyOf", "oneOf"} {
 		choices, _ := s[key].([]any)
-		var closest []string
+		var closest *checker
 		fits := len(choices) == 0
 		for _, schema := range choices {
-			one := checker{root: c.root, steps: c.steps}
+			one := &checker{root: c.root, steps: c.steps, top: path}
 			one.check(path, schema, v, depth+1)
 			c.steps = one.steps
 			if fits = len(one.faults) == 0; fits || c.exhausted() {
 				break
 			}
-			if closest == nil || len(one.faults) < len(closest) {
-				closest = one.faults
+			if closest == nil || closest.other && !one.other ||
+				closest.other == one.other && len(one.faults) < len(closest.faults) {
+				closest = one
 			}
 		}
 		if !fits && !c.exhausted() {
-			c.fault(path, "fits none of %d forms; of the closest: %s", len(choices), strings.Join(closest, ", "))
+			c.fault(path, "fits none of %d forms; of the closest: %s", len(choices), strings.Join(closest.faults, ", "))
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"time"
 
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
@@ -27,6 +28,8 @@ type Connections interface {
 	Info(p auth.Principal, what string) (servers.Info, catalog.Catalog, error)
 	// Tools returns the tools that can be called: the same slice while nothing has changed.
 	Tools(ctx context.Context, p auth.Principal) []tool.Tool
+	// WaitReady waits until it is known what all of a principal's servers offer, or ctx ends.
+	WaitReady(ctx context.Context, p auth.Principal) bool
 	// WhyMissing returns why a tool cannot be called; nil: it can, or is unknown.
 	WhyMissing(p auth.Principal, name string) error
 }
@@ -34,15 +37,17 @@ type Connections interface {
 // Finder implements tool.Source.
 type Finder struct {
 	connections Connections
+	isOwn       func(name string) bool
 	tools       []tool.Tool
 
 	mu      sync.Mutex
 	indexes map[string]*index // by the principal's id
 }
 
-// New returns a Finder for the third-party servers c.
-func New(c Connections) *Finder {
-	return &Finder{connections: c, tools: definitions(), indexes: map[string]*index{}}
+// New returns a Finder for the third-party servers c. Function isOwn reports whether a name is that of one of Sandlot's
+// own tools.
+func New(c Connections, isOwn func(name string) bool) *Finder {
+	return &Finder{connections: c, isOwn: isOwn, tools: definitions(), indexes: map[string]*index{}}
 }
 
 type searchInput struct {
@@ -99,8 +104,8 @@ func (f *Finder) Find(_ auth.Principal, name string) (tool.Callable, bool) {
 	case toolview.CallTool:
 		// What is left of a call that stands for no other is one for which nothing runs.
 		return tool.Callable{Operation: policy.ToolFind, Resolve: f.resolve,
-			Call: func(_ context.Context, c tool.Call) (*tool.Result, error) {
-				if _, err := f.resolve(c); err != nil {
+			Call: func(ctx context.Context, c tool.Call) (*tool.Result, error) {
+				if _, err := f.resolve(ctx, c); err != nil {
 					return nil, err
 				}
 				return nil, fault.New(fault.Connection, "the tools have just changed; call again")
@@ -197,7 +202,7 @@ func (f *Finder) Describe(ctx context.Context, p auth.Principal, name string) (t
 
 // resolve returns the call that a call of call_tool stands for. Arguments that do not fit the schema of a third-party
 // tool are an error. If there is no such tool, whoever makes the call says so.
-func (f *Finder) resolve(c tool.Call) (tool.Call, error) {
+func (f *Finder) resolve(ctx context.Context, c tool.Call) (tool.Call, error) {
 	args, ok := rawjson.Members(orEmpty(c.Args))
 	if !ok {
 		return c, fault.Argument("arguments", "the arguments of call_tool must be one JSON object, without a member twice")
@@ -219,18 +224,39 @@ func (f *Finder) resolve(c tool.Call) (tool.Call, error) {
 	if !rawjson.IsObject(inner) || !json.Valid(inner) {
 		return c, fault.Argument("arguments", "argument \"arguments\" must be an object")
 	}
-	if policy.InScope(c.Principal, policy.MCPCall) {
-		for _, t := range f.connections.Tools(context.Background(), c.Principal) {
-			if t.Name == name {
-				if err := checkArguments(name, t.Raw, inner); err != nil {
-					return c, err
-				}
-				break
-			}
+	if policy.InScope(c.Principal, policy.MCPCall) && !f.isOwn(name) {
+		if err := f.check(ctx, c.Principal, name, inner); err != nil {
+			return c, err
 		}
 	}
 	c.Name, c.Args = name, inner
 	return c, nil
+}
+
+// check compares arguments with the schema of a third-party tool, if there is such a tool.
+func (f *Finder) check(ctx context.Context, p auth.Principal, name string, args json.RawMessage) error {
+	for range 2 {
+		for _, t := range f.connections.Tools(ctx, p) {
+			if t.Name == name {
+				return checkArguments(name, t.Raw, args)
+			}
+		}
+		if !f.waitReady(ctx, p) {
+			break
+		}
+	}
+	return nil
+}
+
+// readyTimeout is how long a search, or a call of a tool that is not known, waits for servers that have not listed what
+// they offer yet.
+const readyTimeout = 10 * time.Second
+
+// waitReady reports whether it had to wait.
+func (f *Finder) waitReady(ctx context.Context, p auth.Principal) bool {
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	return f.connections.WaitReady(ctx, p)
 }
 
 // orEmpty returns raw, or an empty object in place of nothing.

@@ -110,6 +110,8 @@ func (o *offers) Tools(_ context.Context, p auth.Principal) []tool.Tool {
 	return o.lists[p.ID]
 }
 
+func (o *offers) WaitReady(context.Context, auth.Principal) bool { return false }
+
 func (o *offers) WhyMissing(p auth.Principal, name string) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -140,7 +142,7 @@ func found(t *testing.T, f *Finder, p auth.Principal, query, server string) (nam
 }
 
 func newFinder(t testing.TB, o *offers) *Finder {
-	f := New(o)
+	f := New(o, func(name string) bool { return name == "execute_code" })
 	t.Cleanup(f.Close)
 	return f
 }
@@ -312,7 +314,7 @@ func TestChanges(t *testing.T) {
 	o.add(ann, "s0", state.Connected, map[string]string{"create_issue": issue})
 	f := newFinder(t, o)
 	var all sync.WaitGroup
-	for n := range 2 * maxIndexes {
+	for n := range maxIndexes + 8 {
 		p := auth.User(fmt.Sprint("user", n), false)
 		o.add(p, "github", state.Connected, map[string]string{fmt.Sprint("tool_of_", n): issue})
 		all.Go(func() {
@@ -377,7 +379,7 @@ func BenchmarkSearch(b *testing.B) {
 	f := newFinder(b, o)
 	b.Run("first", func(b *testing.B) {
 		for b.Loop() {
-			f.Changed(ann.ID)
+			f.Close()
 			if _, err := f.Search(b.Context(), ann, "create thing", "", 0); err != nil {
 				b.Fatal(err)
 			}

@@ -1,10 +1,12 @@
 package finder
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -170,13 +172,22 @@ func (f *Finder) refresh(ctx context.Context, p auth.Principal, x *index) {
 	if !stale && x.entries != nil && now == x.of {
 		return
 	}
-	x.forget()
-	x.of, x.entries = now, []entry{}
+	entries := []entry{}
 	for _, i := range all {
 		if i, c, err := f.connections.Info(p, i.ID); err == nil {
-			x.entries = append(x.entries, entriesOf(i, c)...)
+			entries = append(entries, entriesOf(i, c)...)
 		}
 	}
+	x.of = now
+	if !slices.EqualFunc(entries, x.entries, entry.equal) {
+		x.forget()
+	}
+	x.entries = entries
+}
+
+func (e entry) equal(o entry) bool {
+	return e.kind == o.kind && e.server == o.server && e.exposed == o.exposed && e.remote == o.remote && e.held == o.held &&
+		bytes.Equal(e.raw, o.raw)
 }
 
 // entriesOf returns the entries of one server.

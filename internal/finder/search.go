@@ -50,6 +50,7 @@ type Found struct {
 // them. Without words in the query, it returns the servers, or with server all that it has, as far as limit goes. A
 // limit of 0 is the usual one.
 func (f *Finder) Search(ctx context.Context, p auth.Principal, query, server string, limit int) (Found, error) {
+	f.waitReady(ctx, p)
 	all := f.connections.List(p)
 	if i := slices.IndexFunc(all, func(i servers.Info) bool { return i.Name == server || i.ID == server }); i >= 0 {
 		server, all = all[i].Name, all[i:i+1]

@@ -51,7 +51,7 @@ func (h *Hub) OwnTools() []tool.Tool {
 func (h *Hub) Call(ctx context.Context, c tool.Call) (*tool.Result, error) {
 	f, ok := h.findTool(c.Principal, c.Name)
 	if ok && f.Resolve != nil {
-		c, _ = h.Resolve(c)
+		c, _ = h.Resolve(ctx, c)
 		f, ok = h.findTool(c.Principal, c.Name)
 	}
 	if !ok {
@@ -97,9 +97,9 @@ func (h *Hub) Call(ctx context.Context, c tool.Call) (*tool.Result, error) {
 
 // Resolve returns the call that c stands for, such as that of the tool that a call of call_tool names, and whether a
 // third-party server's tool is called. Whoever treats these calls differently resolves a call before it calls.
-func (h *Hub) Resolve(c tool.Call) (resolved tool.Call, external bool) {
+func (h *Hub) Resolve(ctx context.Context, c tool.Call) (resolved tool.Call, external bool) {
 	if f, ok := h.findTool(c.Principal, c.Name); ok && f.Resolve != nil {
-		inner, err := f.Resolve(c)
+		inner, err := f.Resolve(ctx, c)
 		if err != nil {
 			return c, false // its own Call says why
 		}

@@ -194,7 +194,7 @@ type Callable struct {
 	// Resolve returns the call of another tool that a call stands for. That call is made in its place, and all that is
 	// said of a call here is that of the other tool then. After an error, Call is called, and says why; nil: a call
 	// stands for itself.
-	Resolve func(c Call) (Call, error)
+	Resolve func(ctx context.Context, c Call) (Call, error)
 	// Detail returns what policy has to know, or an error, which is that of the call too; nil:
 	// calls have no detail.
 	Detail func(c Call) (Detail, error)

@@ -105,7 +105,7 @@ func (r *Relay) call(ctx context.Context, calls *Calls, q *Request, c tool.Clien
 	call := tool.Call{Principal: calls.Principal, Name: q.Key, Args: q.Arguments, Client: c, Reservation: reservation}
 	external := !q.Own
 	if q.Own { // a call of call_tool is that of the tool that it names
-		call, external = r.Hub.Resolve(call)
+		call, external = r.Hub.Resolve(ctx, call)
 	}
 	if !external {
 		progress := NewProgress(func(p *mcp.ProgressNotificationParams) {
