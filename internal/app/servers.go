@@ -88,8 +88,3 @@ func callbackURL(s config.Server) string {
 	}
 	return "" // an address such as 0.0.0.0 is none that a browser can open
 }
-
-// offersTools reports whether a principal has tools of third-party servers.
-func (a *App) offersTools(ctx context.Context, p auth.Principal) bool {
-	return len(a.servers.Tools(ctx, p)) > 0
-}
