@@ -116,6 +116,9 @@ func TestConnection(t *testing.T) {
 		if d == nil || !strings.HasPrefix(d.Description, "[external:"+name+"] Says") {
 			t.Fatalf("listed as %+v", d)
 		}
+		until(t, "execute_code says that code can call it", func() bool {
+			return strings.Contains(c.toolNames()["execute_code"].Description, "/run/mcp/README.md")
+		})
 		if got := c.call(say, args{"text": "hi"}); got.Text != name+": hi" || got.IsError {
 			t.Errorf("said %q", got.All)
 		}

@@ -53,6 +53,9 @@ func TestTools(t *testing.T) {
 				t.Fatal(err)
 			}
 			names = append(names, tool.Name)
+			if strings.Contains(tool.Description, "/run/mcp") {
+				t.Errorf("%s tells of servers that are not there", tool.Name)
+			}
 			if len(tool.Description) < 30 || tool.InputSchema == nil {
 				t.Errorf("%s lacks a description or a schema", tool.Name)
 			}

@@ -378,6 +378,11 @@ func (a *App) isOwnTool(name string) bool {
 	return ok || a.finder.Owns(name)
 }
 
+// offersTools reports whether a principal has tools of third-party servers.
+func (a *App) offersTools(ctx context.Context, p auth.Principal) bool {
+	return len(a.servers.Tools(ctx, p)) > 0
+}
+
 // prewarm boots a principal's home session in the background, when the principal's client connects.
 func (a *App) prewarm(p auth.Principal) {
 	if a.prewarmCtx.Err() == nil {

@@ -97,8 +97,3 @@ func (a *App) serversChanged(owner string) {
 	a.calls.Changed(owner)
 	a.gateway.SyncFeatures(owner)
 }
-
-// offersTools reports whether a principal has tools of third-party servers.
-func (a *App) offersTools(ctx context.Context, p auth.Principal) bool {
-	return len(a.servers.Tools(ctx, p)) > 0
-}

@@ -171,7 +171,7 @@ func commandResult(l *session.Lease, in CommandInput, d *agent.ExecResult, timeo
 	return r
 }
 
-// addOutputs adds to a result what a command printed and how it ended, and returns the fields about the outputs, and the
+// addOutputs adds to a result what a command printed and how it ended. It returns the fields about the outputs, and the
 // text.
 func addOutputs(l *session.Lease, r *tool.Result, d *agent.ExecResult, timeout time.Duration,
 	stdout, stderr renderedStream) (Streams, string) {

@@ -54,9 +54,9 @@ func addRefusals(l *session.Lease, r *tool.Result) ([]RefusedHost, string) {
 			"network mode allowlist --session %s`.", l.ID()))
 	}
 	if remedies[egress.RaiseByteLimit] {
-		advice = append(advice, fmt.Sprintf("Another session (session_id \"new\") has as much for itself. The operator "+
-			"of this server can give this one more: `sandlot network recount --session %s`, or network.max_mb in "+
-			"sandlot.yaml.", l.ID()))
+		advice = append(advice, fmt.Sprintf("Another session (session_id \"new\") has as much for itself. The "+
+			"operator of this server can give this one more: `sandlot network recount --session %s`, or "+
+			"network.max_mb in sandlot.yaml.", l.ID()))
 	}
 	if remedies[egress.RaiseDayQuota] {
 		advice = append(advice, "The next day begins at 00:00 UTC. The operator of this server can raise "+

@@ -70,8 +70,8 @@ func (a arguments) decode(tool, prefix string, args map[string]any, into reflect
 	}
 	for _, name := range a.schema.Required {
 		if p := a.schema.Properties[name]; args[name] == nil {
-			return fault.Argument(prefix+name, "argument %q is missing: %s", prefix+name, cmp.Or(p.Description, p.Type)).
-				With("allowed", p.Type)
+			what := cmp.Or(p.Description, p.Type)
+			return fault.Argument(prefix+name, "argument %q is missing: %s", prefix+name, what).With("allowed", p.Type)
 		}
 	}
 	return nil

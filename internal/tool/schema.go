@@ -106,7 +106,7 @@ func (o *Object) Schema() map[string]any {
 	return o.encoded()
 }
 
-// Shown returns the JSON of the schema of arguments for models, for whom each word of it is in every conversation. It has
+// Shown returns the JSON of the schema of arguments for models, who have each word of it in every conversation. It has
 // no arguments that are hidden, only the descriptions of the properties that the tool passed to InputOf, and neither
 // bounds nor defaults nor long enumerations, which Decode knows. The caller must not change it.
 func (o *Object) Shown() map[string]any {

@@ -88,7 +88,8 @@ func TestPropertiesHaveFields(t *testing.T) {
 func TestShownSchema(t *testing.T) {
 	in := InputOf[sampleInput](Prop{Name: "language", Description: "Which.", Enum: []string{"python", "node"}},
 		Prop{Name: "flavor", Enum: []string{"a", "b", "c", "d", "e", "f"}}, Prop{Name: "timeout"}.Range(1, 300),
-		Prop{Name: "count", Hidden: true, Default: 1}, Prop{Name: "start", Props: []Prop{{Name: "shell", Hidden: true}}})
+		Prop{Name: "count", Hidden: true, Default: 1},
+		Prop{Name: "start", Props: []Prop{{Name: "shell", Hidden: true}}})
 	got, _ := json.Marshal(in.Shown())
 	want := `{"properties":{"args":{"items":{"type":"string"},"type":"array"},"background":{"type":"boolean"},` +
 		`"code":{"type":"string"},"env":{"type":"object"},"flavor":{"type":"string"},` +
@@ -99,7 +100,8 @@ func TestShownSchema(t *testing.T) {
 	if string(got) != want {
 		t.Errorf("models get\n%s, want\n%s", got, want)
 	}
-	if all := in.Schema()["properties"].(map[string]any); all["count"] == nil || all["timeout"].(map[string]any)["maximum"] == nil {
+	all := in.Schema()["properties"].(map[string]any)
+	if all["count"] == nil || all["timeout"].(map[string]any)["maximum"] == nil {
 		t.Errorf("the whole schema: %v", all)
 	}
 	if got, _ := json.Marshal((*Object)(nil).Shown()); string(got) != `{"properties":{},"type":"object"}` {

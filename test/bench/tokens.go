@@ -54,16 +54,17 @@ func tokenCosts(b *bench) (_ section, err error) {
 			if refuses(s, mode) {
 				continue
 			}
-			if err := countView(s, &views, "with 25 MCP servers of 20 tools, `"+mode+"`", "?tools="+mode, third); err != nil {
+			name := "with 25 MCP servers of 20 tools, `" + mode + "`"
+			if err := countView(s, &views, name, "?tools="+mode, third); err != nil {
 				return err
 			}
 		}
 		return nil
 	}, "SANDLOT_CONFIG="+file, "SANDLOT_POOL_SIZE=0")
 	return section{title: "Tokens",
-		method: "What a model reads, in tokens of o200k_base. Definitions are counted as `tools/list` sends them: name, " +
-			"description, schema of the arguments, hints. Clients show models a result's text (`content`), or its data " +
-			"(`structuredContent`), and a few both.",
+		method: "What a model reads, in tokens of o200k_base. Definitions are counted as `tools/list` sends them: " +
+			"name, description, schema of the arguments, hints. Clients show models a result's text (`content`), or " +
+			"its data (`structuredContent`), and a few both.",
 		tables: []table{views, results}}, err
 }
 
@@ -161,8 +162,8 @@ func usefulTool(n int) *mcp.Tool {
 	what := strings.ReplaceAll(noun, "_", " ")
 	text := func(s string) args { return args{"type": "string", "description": s} }
 	return &mcp.Tool{Name: verb + "_" + noun,
-		Description: fmt.Sprintf("The %s operation for a %s in the given project. Returns the %[2]s with its fields, or an "+
-			"error if it does not exist or you may not see it. Use search_%s first if you do not know its id.",
+		Description: fmt.Sprintf("The %s operation for a %s in the given project. Returns the %[2]s with its fields, "+
+			"or an error if it does not exist or you may not see it. Use search_%s first if you do not know its id.",
 			verb, what, noun),
 		InputSchema: args{"type": "object", "required": []string{"project", "id"}, "properties": args{
 			"project": text("The project's key, such as OPS or group/name."),

@@ -22,9 +22,9 @@ type definition struct {
 	Annotations map[string]bool `json:"annotations,omitempty"`
 }
 
-// Definition returns the MCP definition of one of Sandlot's own tools, as clients get it. It is as short as it can be: it
-// is in each conversation of a model. The HTTP API's document alone has the schemas of results, and what models do not
-// need of those of arguments. Hints that say what MCP assumes without them are left out.
+// Definition returns the MCP definition of one of Sandlot's own tools, as clients get it. It is as short as it can be,
+// since it is in each conversation of a model. The HTTP API's document alone has the schemas of results, and what
+// models do not need of those of arguments. Hints that say what MCP assumes without them are left out.
 func Definition(t tool.Tool) json.RawMessage {
 	d := definition{Name: t.Name, Description: t.Description, InputSchema: t.Input.Shown()}
 	switch {
