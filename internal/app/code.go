@@ -31,8 +31,9 @@ func (a *App) toolTree(p auth.Principal) ([]agent.ToolFile, error) {
 				InputSchema, OutputSchema json.RawMessage
 			}
 			_ = json.Unmarshal(d.Raw, &raw) // it is sanitized
+			text := strings.TrimSpace(strings.TrimPrefix(raw.Description, "[external:"+s.Name+"]"))
 			made.Tools = append(made.Tools, toolfiles.Tool{Name: d.Exposed, Remote: d.Remote, Title: raw.Title,
-				Description: strings.TrimSpace(strings.TrimPrefix(raw.Description, "[external:"+s.Name+"]")), Input: raw.InputSchema, Output: raw.OutputSchema, Held: d.HeldBecause})
+				Description: text, Input: raw.InputSchema, Output: raw.OutputSchema, Held: d.HeldBecause})
 		}
 		all = append(all, made)
 	}
