@@ -208,9 +208,9 @@ func (f *folder) write(data []byte, kind, extension string) (path string, err er
 
 // extensions has those that mime does not know where the system has no table.
 var extensions = map[string]string{"image/png": ".png", "image/jpeg": ".jpg", "image/gif": ".gif",
-	"image/webp": ".webp", "image/svg+xml": ".svg", "audio/wav": ".wav", "audio/mpeg": ".mp3", "application/pdf": ".pdf",
-	"text/plain": ".txt",
-	"text/html":  ".html", "text/csv": ".csv", "application/json": ".json", "application/zip": ".zip"}
+	"image/webp": ".webp", "image/svg+xml": ".svg", "audio/wav": ".wav", "audio/mpeg": ".mp3",
+	"application/pdf": ".pdf", "text/plain": ".txt", "text/html": ".html", "text/csv": ".csv",
+	"application/json": ".json", "application/zip": ".zip"}
 
 func extension(mimeType string) string {
 	kind, _, _ := mime.ParseMediaType(mimeType)
