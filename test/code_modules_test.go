@@ -36,13 +36,14 @@ func TestCodeModules(t *testing.T) {
 func pythonModules(t *testing.T, c *client) {
 	c.want("home", "from mcp_tools import git_hub, ToolError\n"+
 		"git_hub.create_issue(title='x', labels=['a'], class_='c', in_reply_to=1, assignee={'login': 'me'})",
-		"{'tool': 'create-issue', 'arguments': {'title': 'x', 'assignee': {'login': 'me'}, 'class': 'c', 'in-reply-to': 1, "+
-			"'labels': ['a']}}")
+		"{'tool': 'create-issue', 'arguments': {'title': 'x', 'assignee': {'login': 'me'}, 'class': 'c', "+
+			"'in-reply-to': 1, 'labels': ['a']}}")
 	c.want("home", "(await git_hub.aio.import_())['tool']", "'import'")
 	c.want("home", "git_hub.検索(Größe=3)['arguments']", "{'Größe': 3}")
 	c.want("home", "i = git_hub.images()\ntype(i).__mro__[1], bytes(i), i.mime_type",
 		`(<class 'bytes'>, b'\x89PNG\r\n', 'image/png')`)
-	c.want("home", "try: git_hub.refuse()\nexcept ToolError as e: print(e, e.code, e.tool)", "no such issue: 7 tool_error refuse")
+	c.want("home", "try: git_hub.refuse()\nexcept ToolError as e: print(e, e.code, e.tool)",
+		"no such issue: 7 tool_error refuse")
 	c.want("home", "try: git_hub.pause(seconds=5, timeout=0.2)\nexcept ToolError as e: print(e.code)", "timeout")
 	c.want("home", "[git_hub.pause(seconds=0)['tool'] for _ in range(1000)] == ['pause'] * 1000", "True")
 	c.want("home", "import asyncio\nlen(await asyncio.gather(*(git_hub.aio.pause() for _ in range(64))))", "64")
@@ -55,58 +56,69 @@ func pythonModules(t *testing.T, c *client) {
 			t.Errorf("%s: %q", command, r.All)
 		}
 	}
-	c.want("home", "import subprocess\nsubprocess.run(['python3', '/workspace/call.py', 'sub'], capture_output=True, text=True).stdout",
+	c.want("home", "import subprocess\n"+
+		"subprocess.run(['python3', '/workspace/call.py', 'sub'], capture_output=True, text=True).stdout",
 		`"{'title': 'sub'}\n"`)
-	r := c.call("execute_command", args{"command": "python3 /workspace/call.py back", "background": true, "session_id": "home"})
+	r := c.call("execute_command", args{"command": "python3 /workspace/call.py back", "background": true,
+		"session_id": "home"})
 	id, _ := r.Fields["process_id"].(string)
 	until(t, "a process in the background has called", func() bool {
 		return strings.Contains(c.call("read_process", args{"process_id": id}).All, "{'title': 'back'}")
 	})
 }
 
+// node runs a cell of JavaScript.
+func (c *client) node(code string) *result {
+	c.t.Helper()
+	return c.call("execute_code", args{"code": code, "language": "node", "session_id": "home"})
+}
+
+const importHub = "import * as hub from '/run/mcp/git_hub.mjs';\n"
+
 func javascriptModules(t *testing.T, c *client) {
 	for code, want := range map[string]string{
-		"import * as hub from '/run/mcp/git_hub.mjs';\n(await hub.create_issue({ title: 'x', 'in-reply-to': 1 })).arguments": "'in-reply-to': 1",
-		"const { import_ } = await import('/run/mcp/git_hub.mjs');\n(await import_()).tool":                                  "import",
-		"(await hub.images()).mimeType": "image/png",
-		"try { await hub.refuse() } catch (e) { console.log([e.name, e.message, e.code].join()) }": "ToolError,no such issue: 7,tool_error",
-		"(await Promise.all([...Array(64)].map(() => hub.pause()))).length":                        "64",
-		"(await hub.検索({ 'Größe': 3 })).arguments":                                                 "'Größe': 3",
+		"(await hub.create_issue({ title: 'x', 'in-reply-to': 1 })).arguments":             "'in-reply-to': 1",
+		"const { import_ } = await import('/run/mcp/git_hub.mjs'); (await import_()).tool": "import",
+		"(await hub.images()).mimeType":                                                    "image/png",
+		"try { await hub.refuse() } catch (e) { console.log([e.name, e.message, e.code].join()) }": "ToolError," +
+			"no such issue: 7,tool_error",
+		"(await Promise.all([...Array(64)].map(() => hub.pause()))).length": "64",
+		"(await hub.検索({ 'Größe': 3 })).arguments":                          "'Größe': 3",
 	} {
-		r := c.call("execute_code", args{"code": code, "language": "node", "session_id": "home"})
-		if strings.Contains(code, "hub.") && !strings.Contains(code, "import *") {
-			r = c.call("execute_code", args{"code": "import * as hub from '/run/mcp/git_hub.mjs';\n" + code, "language": "node",
-				"session_id": "home"})
-		}
-		if !strings.Contains(r.Text, want) {
+		if r := c.node(importHub + code); !strings.Contains(r.Text, want) {
 			t.Errorf("%s: %q", code, r.All)
 		}
 	}
-	if r := c.shell("home", `node --input-type=module -e "import { pause } from '/run/mcp/git_hub.mjs'; console.log((await pause()).tool)"`); !strings.Contains(r.Text, "pause") {
+	script := `node --input-type=module -e "import { pause } from '/run/mcp/git_hub.mjs'; console.log((await pause()).tool)"`
+	if r := c.shell("home", script); !strings.Contains(r.Text, "pause") {
 		t.Errorf("from a script: %q", r.All)
 	}
 }
 
 func toolCommand(t *testing.T, c *client) {
 	for command, want := range map[string]string{
-		"mcp ls":                        "git_hub (6 tools)",
-		"mcp ls git-hub | head -1":      "create_issue(title, assignee?, class_?, in_reply_to?, labels?, state?) Creates an issue.",
+		"mcp ls": "git_hub (6 tools)",
+		"mcp ls git-hub | head -1": "create_issue(title, assignee?, class_?, in_reply_to?, labels?, " +
+			"state?) Creates an issue.",
 		"mcp help git_hub create_issue": "- title: `string`, required — What it is about",
 		"mcp search create issue":       "git_hub create_issue(title,",
-		"mcp call git_hub create_issue title='a b' labels=x labels=y in_reply_to=2": `"arguments":{"in-reply-to":2,"labels":["x","y"],"title":"a b"}`,
-		`echo '{"title":"j"}' | mcp call git_hub create_issue --json -`:             `{"title":"j"}`,
-		"cat $(mcp call git_hub images) | head -c 4":                                "PNG",
-		"mcp call git_hub refuse; echo code $?":                                     "code 1",
-		"mcp call git_hub create_issue; echo code $?":                               "code 2",
+		"mcp call git_hub create_issue title='a b' labels=x labels=y in_reply_to=2": `"arguments":` +
+			`{"in-reply-to":2,"labels":["x","y"],"title":"a b"}`,
+		`echo '{"title":"j"}' | mcp call git_hub create_issue --json -`: `{"title":"j"}`,
+		"cat $(mcp call git_hub images) | head -c 4":                    "PNG",
+		"mcp call git_hub refuse; echo code $?":                         "code 1",
+		"mcp call git_hub create_issue; echo code $?":                   "code 2",
 		"/run/mcp/mcp ls": "git_hub",
-		"cat /run/mcp/README.md /run/mcp/git_hub/README.md /run/mcp/git_hub/create_issue.md": "in_reply_to (\"in-reply-to\"): `number`",
+		"cat /run/mcp/README.md /run/mcp/git_hub/README.md /run/mcp/git_hub/create_issue.md": "in_reply_to " +
+			"(\"in-reply-to\"): `number`",
 		"ls -A /run/mcp": "README.md",
 	} {
 		if r := c.shell("home", command); !strings.Contains(r.All, want) && !strings.Contains(r.Text, want) {
 			t.Errorf("%s: %q", command, r.Text)
 		}
 	}
-	r := c.call("execute_code", args{"code": "mcp call git_hub pause | tr -d ' '", "language": "bash", "session_id": "home"})
+	r := c.call("execute_code", args{"code": "mcp call git_hub pause | tr -d ' '", "language": "bash",
+		"session_id": "home"})
 	if !strings.Contains(r.Text, `"tool":"pause"`) {
 		t.Errorf("from a cell of bash: %q", r.All)
 	}
@@ -117,7 +129,8 @@ func changedModules(t *testing.T, c *client) {
 	c.want("home", "hasattr(git_hub, 'tool_1')", "False")
 	c.typed("second", 1)
 	until(t, "a new module is there", func() bool {
-		return c.code("home", "from mcp_tools import second\nsecond.tool_0(owner='o', repo='r', title='t')['tool']").Text == "'tool_0'"
+		code := "from mcp_tools import second\nsecond.tool_0(owner='o', repo='r', title='t')['tool']"
+		return c.code("home", code).Text == "'tool_0'"
 	})
 	if r := c.call("disconnect_external_mcp", args{"connectionId": "git-hub"}); r.IsError {
 		t.Fatal(r.All)
@@ -127,10 +140,11 @@ func changedModules(t *testing.T, c *client) {
 	})
 	c.typed("git-hub", 3)
 	until(t, "the module is there again, with more", func() bool {
-		return c.code("home", "from mcp_tools import git_hub\ngit_hub.tool_2(owner='o', repo='r', title='t')['tool']").Text == "'tool_2'"
+		code := "from mcp_tools import git_hub\ngit_hub.tool_2(owner='o', repo='r', title='t')['tool']"
+		return c.code("home", code).Text == "'tool_2'"
 	})
-	code := "import * as hub from '/run/mcp/git_hub.mjs';\n(await hub.tool_2({ owner: 'o', repo: 'r', title: 't' })).tool"
-	if r := c.call("execute_code", args{"code": code, "language": "node", "session_id": "home"}); !strings.Contains(r.Text, "tool_2") {
+	r := c.node(importHub + "(await hub.tool_2({ owner: 'o', repo: 'r', title: 't' })).tool")
+	if !strings.Contains(r.Text, "tool_2") {
 		t.Errorf("JavaScript has the old module: %q", r.All)
 	}
 }

@@ -38,6 +38,9 @@ type searchRequest struct {
 // unreachable says that nothing was asked.
 type unreachable struct{ error }
 
+var errBroken = errors.New("the connection to Sandlot broke: the tool may have run. Check what it did before you " +
+	"call it again")
+
 // request sends a request and returns the answer, which is the value of one member.
 func (c *command) request(r request, member string) (json.RawMessage, error) {
 	conn, err := net.Dial("unix", filepath.Join(c.dir, wire.ToolSocket))
@@ -60,8 +63,7 @@ func (c *command) request(r request, member string) (json.RawMessage, error) {
 			return nil, errors.New("there was no answer in time, and the call was cancelled")
 		}
 		if readErr != nil {
-			return nil, errors.Join(errors.New("the connection to Sandlot broke: the tool may have run. Check what it did "+
-				"before you call it again"), err)
+			return nil, errors.Join(errBroken, err)
 		}
 		var answer map[string]json.RawMessage
 		if err := json.Unmarshal(line, &answer); err != nil {
@@ -205,9 +207,10 @@ func (f *folder) write(data []byte, kind, extension string) (path string, err er
 }
 
 // extensions has those that mime does not know where the system has no table.
-var extensions = map[string]string{"image/png": ".png", "image/jpeg": ".jpg", "image/gif": ".gif", "image/webp": ".webp",
-	"image/svg+xml": ".svg", "audio/wav": ".wav", "audio/mpeg": ".mp3", "application/pdf": ".pdf", "text/plain": ".txt",
-	"text/html": ".html", "text/csv": ".csv", "application/json": ".json", "application/zip": ".zip"}
+var extensions = map[string]string{"image/png": ".png", "image/jpeg": ".jpg", "image/gif": ".gif",
+	"image/webp": ".webp", "image/svg+xml": ".svg", "audio/wav": ".wav", "audio/mpeg": ".mp3",
+	"application/pdf": ".pdf", "text/plain": ".txt", "text/html": ".html", "text/csv": ".csv",
+	"application/json": ".json", "application/zip": ".zip"}
 
 func extension(mimeType string) string {
 	kind, _, _ := mime.ParseMediaType(mimeType)

@@ -105,7 +105,8 @@ func run(dir, in, args string) (code int, out, errOut string) {
 
 func TestCommand(t *testing.T) {
 	dir := tree(t, 0)
-	if code, out, _ := run(dir, "", "search issue create"); code != 0 || !strings.HasPrefix(out, "git_hub create_issue(title,") {
+	code, out, _ := run(dir, "", "search issue create")
+	if code != 0 || !strings.HasPrefix(out, "git_hub create_issue(title,") {
 		t.Errorf("search without a host: %d, %s", code, out)
 	}
 	if code, _, e := run(dir, "", "call git_hub list"); code != 1 || !strings.Contains(e, "nothing was called") {
@@ -122,7 +123,8 @@ func TestCommand(t *testing.T) {
 		{"help", "", 0, "mcp call SERVER TOOL"},
 		{"ls", "", 0, "git_hub (7 tools) GitHub\noff (it was stopped) \n"},
 		{"ls git-hub", "", 0, "list(…) Does list.\n"},
-		{"ls git_hub", "", 0, "create_issue(title, labels?, numbers?, count?, draft?, place?, in_reply?, any?) Creates an issue."},
+		{"ls git_hub", "", 0,
+			"create_issue(title, labels?, numbers?, count?, draft?, place?, in_reply?, any?) Creates an issue."},
 		{"ls nowhere", "", 2, "Connected are: git_hub, off"},
 		{"help git_hub", "", 0, "# git_hub"},
 		{"help git_hub create-issue", "", 0, "- in_reply (\"in-reply\"): `string`"},
@@ -137,8 +139,8 @@ func TestCommand(t *testing.T) {
 		{"call git_hub image --out " + files, "", 0, "seen:\n" + files + "/image-1.png\n"},
 		{"call git_hub image --out " + files, "", 0, "seen:\n" + files + "/image-2.png\n"},
 		{"call git_hub mixed --out=" + files, "", 0, "u:1 one\ninner\n" + files + "/file-1\n"},
-		{"call git_hub create_issue title=a=b labels=x labels=7 numbers=1 numbers=2 count=3 draft=true in_reply=y any=[1]", "", 0,
-			`{"any":[1],"count":3,"draft":true,"in-reply":"y","labels":["x","7"],"numbers":[1,2],"title":"a=b"}` + "\n"},
+		{"call git_hub create_issue title=a=b labels=x labels=7 numbers=1 numbers=2 count=3 draft=true in_reply=y " +
+			"any=[1]", "", 0, `{"any":[1],"count":3,"draft":true,"in-reply":"y","labels":["x","7"],"numbers":[1,2],"title":"a=b"}` + "\n"},
 		{`call git_hub create_issue title=1 labels=["p","q"] count:=null place={"x":1} any=word`, "", 0,
 			`{"any":"word","count":null,"labels":["p","q"],"place":{"x":1},"title":"1"}` + "\n"},
 		{"call git_hub create_issue --json -", `{"title":"t","more":1}`, 0, `{"more":1,"title":"t"}`},

@@ -35,8 +35,8 @@ type (
 func index(servers []*served) []byte {
 	all := []indexServer{}
 	for _, s := range servers {
-		made := indexServer{Module: s.module, Name: s.Name, Title: line(s.Title, maxLine), State: line(s.State, maxLine),
-			Tools: []indexTool{}}
+		made := indexServer{Module: s.module, Name: s.Name, Title: line(s.Title, maxLine),
+			State: line(s.State, maxLine), Tools: []indexTool{}}
 		for _, t := range s.tools {
 			it := indexTool{Name: t.name, Remote: t.Remote, Client: t.Tool.Name, Line: line(t.Description, maxBrief),
 				Held: line(t.Held, maxLine), Open: t.open}

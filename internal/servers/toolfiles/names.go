@@ -49,7 +49,8 @@ var stable = &unicode.RangeTable{R16: []unicode.Range16{
 func identifier(text string, reserved map[string]bool) string {
 	made := &strings.Builder{}
 	for _, r := range text {
-		if r != '_' && !(r < unicode.MaxASCII && (unicode.IsLetter(r) || unicode.IsDigit(r))) && !unicode.Is(stable, r) {
+		ascii := r < unicode.MaxASCII && (unicode.IsLetter(r) || unicode.IsDigit(r))
+		if !ascii && !unicode.Is(stable, r) {
 			r = '_'
 		}
 		if made.Len()+len(string(r)) > maxName {

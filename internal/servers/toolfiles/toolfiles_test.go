@@ -30,14 +30,16 @@ const issueSchema = `{"type":"object","properties":{
 
 func sample() []Server {
 	return []Server{
-		{Name: "git-hub", Title: "GitHub", Instructions: "Ask first.\n# No heading\n- and \"\"\" no end */", Tools: []Tool{
-			{Name: "github_create-issue", Remote: "create-issue", Description: "Creates an issue. It returns its number.",
-				Input: schema(issueSchema), Output: schema(`{"type":"object","properties":{"number":{"type":"integer"}},"required":["number"]}`)},
-			{Name: "github_list", Remote: "list", Title: "Lists issues"},
-			{Name: "github_class", Remote: "class", Held: "its definition has changed", Input: schema(`{"type":"object",
+		{Name: "git-hub", Title: "GitHub",
+			Instructions: "Ask first.\n# No heading\n- and \"\"\" no end */", Tools: []Tool{
+				{Name: "github_create-issue", Remote: "create-issue",
+					Description: "Creates an issue. It returns its number.", Input: schema(issueSchema), Output: schema(
+						`{"type":"object","properties":{"number":{"type":"integer"}},"required":["number"]}`)},
+				{Name: "github_list", Remote: "list", Title: "Lists issues"},
+				{Name: "github_class", Remote: "class", Held: "its definition has changed", Input: schema(`{"type":"object",
 				"properties":{"node":{"$ref":"#/definitions/Node"}},"definitions":{"Node":{"anyOf":[{"$ref":"#/definitions/Node"},
 				{"type":"string"}]}}}`)},
-		}},
+			}},
 		{Name: "mcp", State: "it needs a log-in"},
 	}
 }
@@ -65,10 +67,14 @@ func TestGolden(t *testing.T) {
 
 // hostile has texts that try to leave their place.
 var hostile = []string{"", "x", `"""`, `\"""`, `"`, `\`, "*/", "`", "\n## other\n", "${x}", "'''", "\u2028code", "\x00",
-	"\u202eevil", "print", "class", "await", "constructor", "__proto__", "then", "default", "a b", "Ä", "検索", "ﬁ", "e\u0301",
-	"-", "_", "__import__", "1", "\xff\xfe", "</script>", "-->", "import('x')", "a.b/../../c", "..", "type", "undefined",
-	"aio", "_call", "...", "#", "timeout", "_timeout", "self", "TYPE_CHECKING", "annotations", "CON", "README", "ReadMe",
-	strings.Repeat("long", 100), strings.Repeat("é", 100), "x_", "X", "globalThis", "\\u0022", "\r", "%s", "{}", "async"}
+	"\u202eevil", "print", "class", "await", "constructor", "__proto__", "then", "default", "a b",
+	"Ä", "検索", "ﬁ", "e\u0301",
+	"-", "_", "__import__", "1", "\xff\xfe", "</script>", "-->", "import('x')", "a.b/../../c", "..", "type",
+	"undefined",
+	"aio", "_call", "...", "#", "timeout", "_timeout", "self", "TYPE_CHECKING", "annotations", "CON", "README",
+	"ReadMe",
+	strings.Repeat("long", 100), strings.Repeat("é", 100), "x_", "X", "globalThis", "\\u0022", "\r", "%s", "{}",
+	"async"}
 
 // hostileServers has every hostile text at every place.
 func hostileServers() []Server {
@@ -129,7 +135,8 @@ func write(t testing.TB, files []File) string {
 func run(t testing.TB, dir string, argv ...string) string {
 	t.Helper()
 	cmd := exec.Command(argv[0], argv[1:]...)
-	cmd.Dir, cmd.Env = dir, append(os.Environ(), "PYTHONPATH="+filepath.Join(dir, "python"), "PYTHONDONTWRITEBYTECODE=1")
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "PYTHONPATH="+filepath.Join(dir, "python"), "PYTHONDONTWRITEBYTECODE=1")
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Errorf("%.200q: %v\n%.4000s", argv, err, out)
@@ -272,7 +279,8 @@ const made = await hub.create_issue({ title: 'x', assignee: { login: 'a', team: 
 const n: number = made.number;
 try { await hub.list(); } catch (e) { if (e instanceof ToolError) console.log(e.code, n); }
 `
-	wrong := []string{"hub.create_issue({});", "hub.create_issue({ title: 1 });", "hub.create_issue({ title: '', state: 'x' });",
+	wrong := []string{"hub.create_issue({});", "hub.create_issue({ title: 1 });",
+		"hub.create_issue({ title: '', state: 'x' });",
 		"hub.create_issue({ title: '', place: {} });", "hub.nothing();"}
 	use += "// @ts-expect-error\n" + strings.Join(wrong, "\n// @ts-expect-error\n") + "\n"
 	if err := os.WriteFile(filepath.Join(dir, "use.mts"), []byte(use), 0o644); err != nil {
