@@ -266,14 +266,20 @@ func TestCallToolIsTheTool(t *testing.T) {
 		!strings.Contains(events, `"ext_github_create_issue"`) {
 		t.Errorf("the events are\n%s", events)
 	}
-	few := s.connect(newer, s.token("ann", "--scope", "tool.*", "--scope", "client.*"), nil)
+	narrow := s.token("ann", "--scope", "tool.*", "--scope", "client.*")
+	few := s.connect(newer, narrow, nil)
 	if names := few.toolNames(); names["call_tool"] != nil || names["search_tools"] == nil {
 		t.Error("a token without mcp.call is shown call_tool, or no search_tools")
 	}
 	for name, a := range map[string]args{"ext_gitlab_get_issue": {"workspace": "w", "id": "1"}, "ext_gitlab_list_issue": nil,
 		"execute_code": {"code": "1"}} {
-		if _, err := call(few, name, a); code(err) != "FORBIDDEN" || strings.Contains(err.Error(), "workspace") {
+		if _, err := call(few, name, a); err == nil || strings.Contains(err.Error(), "workspace") {
 			t.Errorf("a token without mcp.call calls %s: %v", name, err)
+		}
+		body := asJSON(args{"name": name, "arguments": a})
+		if code, _, text := s.request("POST", "/v1/tools/call_tool", strings.NewReader(body), credentials(narrow)...); code != 403 ||
+			strings.Contains(text, "workspace") {
+			t.Errorf("a token without mcp.call calls %s over HTTP: %d %s", name, code, text)
 		}
 	}
 	if found := few.call("search_tools", args{"query": "issue"}); !strings.Contains(found.Text, "Nothing is found") {

@@ -333,11 +333,6 @@ func (a *App) openEdges(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	shown, err := views(c)
-	if err != nil {
-		return err
-	}
-	a.views.Set(shown)
 	a.reachHub.Store(a.hub)
 	a.gateway = gateway.New(gateway.Config{Hub: a.hub, Version: Version, SealKey: key,
 		MaxBody: int64(c.Server.MaxBodyMB) << 20,
