@@ -79,7 +79,8 @@ mcp:
 	if row := a.state("off"); row["state"] != "disabled" {
 		t.Errorf("off: %v", row)
 	}
-	for query, want := range map[string]string{"broken": "server broken (does not work: ", "off": "server off (is disabled by",
+	for query, want := range map[string]string{"broken": "server broken (does not work: ",
+		"off":      "server off (is disabled by",
 		"team say": "team_say(text?) [team]", "ext_host_say": "ext_host_say(text?) [host]"} {
 		if found := a.call("search_tools", args{"query": query}).Text; !strings.Contains(found, want) {
 			t.Errorf("ann searches %q, and finds\n%s", query, found)

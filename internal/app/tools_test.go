@@ -13,7 +13,7 @@ import (
 func TestToolsFor(t *testing.T) {
 	for text, want := range map[string]string{
 		"tools_for: {users: all, services: code, principals: {ann: search}}\n": "",
-		"tools_for: {users: some}\n":                               "users: must be one of all, search, code, auto",
+		"tools_for: {users: some}\n":                               "users: must be one of all, search,",
 		"tools_for: {services: some}\n":                            "services: must be one of all",
 		"tools_for: {principals: {ann: codes}}\n":                  "principals: ann: must be one of all",
 		"tools_for: {principals: {ann: all, \"user:ann\": all}}\n": "is named twice",

@@ -27,11 +27,11 @@ func (c *Config) toolRows() []setting {
 	t := &c.Tools
 	return []setting{
 		{"tools", "auto", nil,
-			"which third-party tools clients are shown: all, search (tools find and call them), code (a tool finds them, " +
+			"which third-party tools clients are shown: all, search (tools find and call them), code (a tool finds, " +
 				"code calls them), or auto: all up to tools_limit, then search",
 			oneOf(&t.Mode, "all", "search", "code", "auto")},
 		{"tools_limit", "8000", nil,
-			"with tools: auto, how many tokens definitions of third-party tools may have to be shown, at 4 bytes a token",
+			"with tools: auto, how many tokens third-party definitions may have to be shown, at 4 bytes a token",
 			number(&t.Limit, 0, 1<<30)},
 	}
 }

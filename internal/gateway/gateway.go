@@ -188,8 +188,8 @@ func (g *Gateway) refuseBody(w http.ResponseWriter, err error) {
 		nil))
 }
 
-// Serve serves one client over a pair of streams, as on stdio, until the input ends. Wanted is the client's view; empty:
-// the settings decide.
+// Serve serves one client over a pair of streams, as on stdio, until the input ends. Wanted is the client's view;
+// empty: the settings decide.
 func (g *Gateway) Serve(ctx context.Context, p auth.Principal, wanted toolview.Mode, in io.ReadCloser,
 	out io.WriteCloser) error {
 	ctx, release := g.tokenContext(ctx, p)
