@@ -79,6 +79,17 @@ mcp:
 	if row := a.state("off"); row["state"] != "disabled" {
 		t.Errorf("off: %v", row)
 	}
+	for query, want := range map[string]string{"broken": "server broken (does not work: ",
+		"off":      "server off (is disabled by",
+		"team say": "team_say(text?) [team]", "ext_host_say": "ext_host_say(text?) [host]"} {
+		if found := a.call("search_tools", args{"query": query}).Text; !strings.Contains(found, want) {
+			t.Errorf("ann searches %q, and finds\n%s", query, found)
+		}
+	}
+	if found := b.call("search_tools", args{"query": "team say"}).Text; strings.Contains(found, "team") ||
+		!strings.Contains(found, "ext_host_say") {
+		t.Errorf("bob finds\n%s", found)
+	}
 	if _, err := a.try(t.Context(), "disconnect_external_mcp", args{"name": "host"}); err == nil ||
 		!strings.Contains(err.Error(), "operator") {
 		t.Errorf("disconnecting the operator's: %v", err)

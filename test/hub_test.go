@@ -474,6 +474,10 @@ func TestConnectionChanges(t *testing.T) {
 	say := r.exposed(t, "say")
 	c.call(r.exposed(t, "change"), nil)
 	until(t, "the changed tool is held back", func() bool { return c.toolNames()[say] == nil })
+	if found := c.call("search_tools", args{"query": say}).Text; !strings.HasPrefix(found,
+		say+" [shifty] (held back: ") {
+		t.Errorf("a search finds\n%s", found)
+	}
 	says := func(t *testing.T, what, said string, words ...string) {
 		t.Helper()
 		for _, w := range append(words, "sandlot mcp") {

@@ -32,8 +32,8 @@ func (m *many) Calls() []string {
 
 // The names of the servers, and what their tools are about.
 var (
-	manyNames = strings.Fields("github gitlab jira linear slack notion asana trello zendesk stripe salesforce hubspot " +
-		"shopify airtable figma sentry datadog pagerduty grafana snowflake postgres mongo redis confluence calendar")
+	manyNames = strings.Fields("github gitlab jira linear slack notion asana trello zendesk stripe salesforce " +
+		"hubspot shopify airtable figma sentry datadog pagerduty grafana snowflake postgres mongo redis confluence calendar")
 	manyThings = strings.Fields("issue project comment user label")
 	manyVerbs  = strings.Fields("create list get update")
 )
@@ -84,8 +84,8 @@ func (m *many) addTool(s *mcp.Server, server string, n int) {
 		"update": {"workspace", "id"}}[verb]
 	s.AddTool(&mcp.Tool{Name: name, Title: strings.ToUpper(verb[:1]) + verb[1:] + " a " + thing,
 		Description: fmt.Sprintf("%s%s the %ss of a workspace in %s. The caller needs the right to see the workspace, "+
-			"and what the workspace's owner has hidden is left out of the answer.", strings.ToUpper(verb[:1]), verb[1:], thing,
-			server),
+			"and what the workspace's owner has hidden is left out of the answer.", strings.ToUpper(verb[:1]), verb[1:],
+			thing, server),
 		InputSchema: map[string]any{"type": "object", "required": required, "additionalProperties": false,
 			"properties": map[string]any{
 				"workspace": text("string", "The name of the workspace in "+server+", without its owner."),

@@ -63,7 +63,8 @@ func TestToolViews(t *testing.T) {
 	if code != http.StatusBadRequest || !strings.Contains(body, "all, search, code, auto") {
 		t.Errorf("a view that there is not: %d %s", code, body)
 	}
-	if _, errs, code := s.cli("stdio", "--tools", "some"); code != 2 || !strings.Contains(errs, "all, search, code, auto") {
+	if _, errs, code := s.cli("stdio", "--tools", "some"); code != 2 ||
+		!strings.Contains(errs, "all, search, code, auto") {
 		t.Errorf("a view that there is not, of stdio: %d %s", code, errs)
 	}
 }
@@ -94,7 +95,8 @@ func (m *many) finds(t *testing.T, c *client) {
 	found := c.call("search_tools", args{"query": "create github issue"})
 	t.Logf("found in %s:\n%s", time.Since(began), found.Text)
 	first, _, _ := strings.Cut(found.Text, "\n")
-	if !strings.HasPrefix(first, name+"(workspace, title, after?, id?, ") || !strings.Contains(first, "[github] Create") {
+	if !strings.HasPrefix(first, name+"(workspace, title, after?, id?, ") ||
+		!strings.Contains(first, "[github] Create") {
 		t.Errorf("the first hit: %s", first)
 	}
 	if n := strings.Count(found.Text, "\n"); n != 10 || !strings.Contains(found.Text, "more match") {
@@ -192,7 +194,8 @@ func TestAutoView(t *testing.T) {
 	}
 	told("there are more tools")
 	c.listsUntil("more tools are not listed", isSearch)
-	if r := c.call("ext_gitlab_get_user", args{"workspace": "w", "id": "1"}); !strings.HasPrefix(r.Text, "gitlab/get_user") {
+	if r := c.call("ext_gitlab_get_user", args{"workspace": "w", "id": "1"}); !strings.HasPrefix(r.Text,
+		"gitlab/get_user") {
 		t.Errorf("a tool that is not listed any more: %s", r.All)
 	}
 	told("a tool was used again")
@@ -206,7 +209,9 @@ func TestAutoView(t *testing.T) {
 		return names["search_tools"] != nil && names["call_tool"] == nil && names[name] == nil
 	})
 	rewrite(t, file, "tools_for: {principals: {ann: everything}}\n"+m.Section)
-	until(t, "a wrong change is in the log", func() bool { return strings.Contains(s.log.String(), "must be one of all") })
+	until(t, "a wrong change is in the log", func() bool {
+		return strings.Contains(s.log.String(), "must be one of all")
+	})
 	rewrite(t, file, m.Section)
 }
 
@@ -222,13 +227,15 @@ func TestCallToolIsTheTool(t *testing.T) {
 			if err != nil {
 				return nil, err
 			}
-			return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: fmt.Sprint(answer.Content["a"])}}}, nil
+			text := &mcp.TextContent{Text: fmt.Sprint(answer.Content["a"])}
+			return &mcp.CallToolResult{Content: []mcp.Content{text}}, nil
 		})
-	s := startConfigured(t, m.Section+"policy:\n  rules:\n    - deny ann mcp.call github/create_*\n    - ask ann mcp.call github/get_*\n"+
-		"tools: search\n", "SANDLOT_AUTH=required")
+	s := startConfigured(t, m.Section+"policy:\n  rules:\n    - deny ann mcp.call github/create_*\n"+
+		"    - ask ann mcp.call github/get_*\ntools: search\n", "SANDLOT_AUTH=required")
 	ann := s.token("ann")
 	asked := make(chan string, 10)
-	opts := &mcp.ClientOptions{ElicitationHandler: func(_ context.Context, r *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+	opts := &mcp.ClientOptions{ElicitationHandler: func(_ context.Context, r *mcp.ElicitRequest) (
+		*mcp.ElicitResult, error) {
 		asked <- r.Params.Message
 		if r.Params.Message == "Which?" {
 			return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"a": "this one"}}, nil
@@ -240,7 +247,8 @@ func TestCallToolIsTheTool(t *testing.T) {
 	}
 	for _, era := range []string{older, newer} {
 		c := s.connect(era, ann, opts)
-		if _, err := call(c, "ext_github_create_issue", args{"workspace": "w", "title": "t"}); code(err) != "FORBIDDEN" {
+		if _, err := call(c, "ext_github_create_issue", args{"workspace": "w",
+			"title": "t"}); code(err) != "FORBIDDEN" {
 			t.Errorf("%s: what a rule denies: %v", era, err)
 		}
 		if r, err := call(c, "ext_gitlab_ask", nil); err != nil || r.Text != "this one" || <-asked != "Which?" {
@@ -250,10 +258,12 @@ func TestCallToolIsTheTool(t *testing.T) {
 		if err != nil || !strings.HasPrefix(r.Text, "github/get_issue") {
 			t.Fatalf("%s: what a rule asks about: %+v %v", era, r, err)
 		}
-		if question := <-asked; !strings.Contains(question, "github/get_issue") || strings.Contains(question, "call_tool") {
+		if question := <-asked; !strings.Contains(question, "github/get_issue") ||
+			strings.Contains(question, "call_tool") {
 			t.Errorf("%s: the question is %q", era, question)
 		}
-		if _, err := call(c, "ext_github_nothing", nil); err == nil || !strings.Contains(err.Error(), "ext_github_nothing") {
+		if _, err := call(c, "ext_github_nothing", nil); err == nil ||
+			!strings.Contains(err.Error(), "ext_github_nothing") {
 			t.Errorf("%s: a tool that there is not: %v", era, err)
 		}
 		if r, err := call(c, "execute_code", args{"code": "6*7"}); err != nil || r.Fields["session_id"] == nil ||
@@ -266,14 +276,21 @@ func TestCallToolIsTheTool(t *testing.T) {
 		!strings.Contains(events, `"ext_github_create_issue"`) {
 		t.Errorf("the events are\n%s", events)
 	}
-	few := s.connect(newer, s.token("ann", "--scope", "tool.*", "--scope", "client.*"), nil)
+	narrow := s.token("ann", "--scope", "tool.*", "--scope", "client.*")
+	few := s.connect(newer, narrow, nil)
 	if names := few.toolNames(); names["call_tool"] != nil || names["search_tools"] == nil {
 		t.Error("a token without mcp.call is shown call_tool, or no search_tools")
 	}
-	for name, a := range map[string]args{"ext_gitlab_get_issue": {"workspace": "w", "id": "1"}, "ext_gitlab_list_issue": nil,
-		"execute_code": {"code": "1"}} {
-		if _, err := call(few, name, a); code(err) != "FORBIDDEN" || strings.Contains(err.Error(), "workspace") {
+	for name, a := range map[string]args{"ext_gitlab_get_issue": {"workspace": "w", "id": "1"},
+		"ext_gitlab_list_issue": nil,
+		"execute_code":          {"code": "1"}} {
+		if _, err := call(few, name, a); err == nil || strings.Contains(err.Error(), "workspace") {
 			t.Errorf("a token without mcp.call calls %s: %v", name, err)
+		}
+		body := asJSON(args{"name": name, "arguments": a})
+		code, _, text := s.request("POST", "/v1/tools/call_tool", strings.NewReader(body), credentials(narrow)...)
+		if code != 403 || strings.Contains(text, "workspace") {
+			t.Errorf("a token without mcp.call calls %s over HTTP: %d %s", name, code, text)
 		}
 	}
 	if found := few.call("search_tools", args{"query": "issue"}); !strings.Contains(found.Text, "Nothing is found") {

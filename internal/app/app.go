@@ -319,8 +319,8 @@ func (a *App) openEdges(ctx context.Context) error {
 	if err := a.sendTelemetry(metrics); err != nil {
 		return err
 	}
-	a.hub = hub.New(hub.Config{Sources: []tool.Source{a.tools, a.finder, a.servers}, Sessions: a.sessions, Ports: a.ports,
-		Servers: a.servers, Vault: a.vault, SecretsChanged: a.bound.Changed, Templates: a.templates,
+	a.hub = hub.New(hub.Config{Sources: []tool.Source{a.tools, a.finder, a.servers}, Sessions: a.sessions,
+		Ports: a.ports, Servers: a.servers, Vault: a.vault, SecretsChanged: a.bound.Changed, Templates: a.templates,
 		Network: a.networkState, Events: a.events,
 		Recorder: a.recorder, Restorer: a, Quotas: a.quotas, Rules: &a.rules, Questions: questions,
 		QuestionTimeout: func() time.Duration { return a.active.Load().Policy.QuestionTimeout },
@@ -338,11 +338,6 @@ func (a *App) openEdges(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	shown, err := views(c)
-	if err != nil {
-		return err
-	}
-	a.views.Set(shown)
 	a.reachHub.Store(a.hub)
 	a.openCalls(limiter)
 	a.gateway = gateway.New(gateway.Config{Hub: a.hub, Version: Version, SealKey: key,

@@ -29,8 +29,10 @@ func (a *App) openServers(ctx context.Context, limits *limit.Limiter) error {
 		OnLog:      func(owner string, params json.RawMessage) { a.gateway.ForwardLog(owner, params) },
 		Limits:     limits, Quotas: a.quotas, Log: a.log})
 	a.finder = finder.New(a.servers, a.isOwnTool)
+	shown, err := views(c)
+	a.views.Set(shown)
 	a.closers = append(a.closers, func() error { a.servers.Close(); a.finder.Close(); return nil })
-	return nil
+	return err
 }
 
 // configureServers replaces the operator's MCP servers by those of the settings.

@@ -1,6 +1,8 @@
 package app
 
 import (
+	"fmt"
+
 	"sandlot/internal/auth"
 	"sandlot/internal/config"
 	"sandlot/internal/fault"
@@ -8,19 +10,29 @@ import (
 )
 
 // views returns what the settings say that clients are shown of third-party servers.
-func views(c *config.Config) (toolview.Settings, error) {
-	of := c.Tools.For
-	s := toolview.Settings{Mode: toolview.Mode(c.Tools.Mode), Limit: c.Tools.Limit, Users: toolview.Mode(of.Users),
-		Services: toolview.Mode(of.Services), Principals: map[string]toolview.Mode{}}
-	for name, mode := range of.Principals {
+func views(c *config.Config) (s toolview.Settings, err error) {
+	invalid := func(place string, err error) error {
+		return fault.New(fault.Configuration, "%s: tools_for: %s: %v", c.File, place, err)
+	}
+	s = toolview.Settings{Mode: toolview.Mode(c.Tools.Mode), Limit: c.Tools.Limit,
+		Principals: map[string]toolview.Mode{}}
+	if s.Users, err = toolview.Parse(c.Tools.For.Users); err != nil {
+		return s, invalid("users", err)
+	}
+	if s.Services, err = toolview.Parse(c.Tools.For.Services); err != nil {
+		return s, invalid("services", err)
+	}
+	for name, text := range c.Tools.For.Principals {
 		id, err := auth.ParseID(name)
+		if _, twice := s.Principals[id]; twice && err == nil {
+			err = fmt.Errorf("%q is named twice", id)
+		}
+		if err == nil {
+			s.Principals[id], err = toolview.Parse(text)
+		}
 		if err != nil {
-			return s, fault.New(fault.Configuration, "%s: tools_for: principals: %v", c.File, err)
+			return s, invalid("principals: "+name, err)
 		}
-		if _, twice := s.Principals[id]; twice {
-			return s, fault.New(fault.Configuration, "%s: tools_for: principals: %q is named twice", c.File, id)
-		}
-		s.Principals[id] = toolview.Mode(mode)
 	}
 	return s, nil
 }

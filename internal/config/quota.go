@@ -1,7 +1,6 @@
 package config
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 
@@ -34,17 +33,8 @@ const maxQuota = 1 << 30
 
 // parseQuotas reads the section quotas.
 func (c *Config) parseQuotas(n *yaml.Node) error {
-	if n.Kind == yaml.ScalarNode && n.Tag == "!!null" {
-		return nil
-	}
-	text, err := yaml.Marshal(n)
-	if err != nil {
-		return err
-	}
 	var q Quotas
-	d := yaml.NewDecoder(bytes.NewReader(text))
-	d.KnownFields(true)
-	if err := d.Decode(&q); err != nil {
+	if err := decodeSection(n, &q); err != nil {
 		return fmt.Errorf("must have users, services and principals, each with sessions, memory_mb, cpus, "+
 			"disk_mb, traffic_mb_per_day, connections, secrets, calls or calls_per_minute: %w", err)
 	}

@@ -39,8 +39,8 @@ func checkArguments(name string, definition, arguments json.RawMessage) error {
 const (
 	// maxChecked is how many bytes of arguments are looked at.
 	maxChecked = 1 << 20
-	// maxSteps bounds how often a schema and a value are compared, maxCheckDepth how deep, and maxFaults how many faults
-	// are named.
+	// maxSteps bounds how often a schema and a value are compared, maxCheckDepth how deep, and maxFaults how many
+	// faults are named.
 	maxSteps, maxCheckDepth, maxFaults = 20_000, 100, 12
 	// maxPattern is how long a regular expression may be, and maxMatched the text that is compared with it: Go's are
 	// linear in both. A comparison costs patternSteps.

@@ -164,7 +164,8 @@ func TestResolve(t *testing.T) {
 	} {
 		got, err := f.resolve(t.Context(), tool.Call{Principal: ann, Name: "call_tool", Args: json.RawMessage(args)})
 		if want[0] == "" {
-			if err == nil || !strings.Contains(err.Error(), want[1]) || fault.From(err).Kind != fault.InvalidParameters {
+			if err == nil || !strings.Contains(err.Error(), want[1]) ||
+				fault.From(err).Kind != fault.InvalidParameters {
 				t.Errorf("%s: %v, want %s", args, err, want[1])
 			}
 			continue

@@ -79,8 +79,8 @@ func definitions() []tool.Tool {
 	// call_tool stands for tools that ask.
 	return []tool.Tool{
 		{Name: toolview.SearchTools, Operation: policy.ToolList, Elicits: true, Hints: hints, Title: "Search tools",
-			Description: "Find tools, prompts and resources of third-party servers: names, arguments (? is optional), " +
-				"one line.",
+			Description: "Find tools, prompts and resources of third-party servers: names, arguments (? is " +
+				"optional), one line.",
 			Input: tool.InputOf[searchInput](limit)},
 		{Name: toolview.DescribeTools, Operation: policy.ToolList, Elicits: true, Hints: hints,
 			Title: "Describe tools", Description: "Return full definitions.", Input: tool.InputOf[describeInput]()},
@@ -205,7 +205,7 @@ func (f *Finder) Describe(ctx context.Context, p auth.Principal, name string) (t
 func (f *Finder) resolve(ctx context.Context, c tool.Call) (tool.Call, error) {
 	args, ok := rawjson.Members(orEmpty(c.Args))
 	if !ok {
-		return c, fault.Argument("arguments", "the arguments of call_tool must be one JSON object, without a member twice")
+		return c, fault.Argument("arguments", "call_tool's arguments must be one JSON object, without a member twice")
 	}
 	for k := range args {
 		if k != "name" && k != "arguments" {

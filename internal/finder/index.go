@@ -186,8 +186,8 @@ func (f *Finder) refresh(ctx context.Context, p auth.Principal, x *index) {
 }
 
 func (e entry) equal(o entry) bool {
-	return e.kind == o.kind && e.server == o.server && e.exposed == o.exposed && e.remote == o.remote && e.held == o.held &&
-		bytes.Equal(e.raw, o.raw)
+	return e.kind == o.kind && e.server == o.server && e.exposed == o.exposed && e.remote == o.remote &&
+		e.held == o.held && bytes.Equal(e.raw, o.raw)
 }
 
 // entriesOf returns the entries of one server.

@@ -95,8 +95,8 @@ func (f *Finder) Search(ctx context.Context, p auth.Principal, query, server str
 	return found, nil
 }
 
-// find returns the numbers of the entries that have one of the words of a query, or, without words, of all entries. What
-// has the query as its name comes first.
+// find returns the numbers of the entries that have one of the words of a query, or, without words, of all entries.
+// What has the query as its name comes first.
 func (x *index) find(words, query string) ([]int, error) {
 	if words == "" {
 		all := make([]int, len(x.entries))
@@ -122,8 +122,8 @@ func (x *index) find(words, query string) ([]int, error) {
 
 // hit returns an entry as a search shows it; how says why its server cannot be used.
 func (e entry) hit(how string) Hit {
-	h := Hit{Kind: string(e.kind), Name: e.exposed, Server: e.server, Remote: spec.ClipName(e.remote), Signature: e.exposed,
-		Problem: how, HeldBack: e.held != ""}
+	h := Hit{Kind: string(e.kind), Name: e.exposed, Server: e.server, Remote: spec.ClipName(e.remote),
+		Signature: e.exposed, Problem: how, HeldBack: e.held != ""}
 	if how != "" {
 		h.Problem = "its server " + how
 	}
@@ -136,7 +136,10 @@ func (e entry) hit(how string) Hit {
 		return h // nobody has looked at the rest
 	}
 	d := read(e.raw)
-	h.Text = firstLine(cmp.Or(d.Description, d.Title, d.Name))
+	if e.kind == kindResource || e.kind == kindTemplate {
+		d.Title = cmp.Or(d.Title, d.Name)
+	}
+	h.Text = firstLine(cmp.Or(d.Description, d.Title))
 	if e.kind == kindTool || e.kind == kindPrompt {
 		h.Signature = signature(e.exposed, d.arguments(false))
 	}

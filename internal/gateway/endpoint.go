@@ -22,7 +22,7 @@ import (
 // Lock order: external.syncMu, then mu.
 type endpoint struct {
 	principal           auth.Principal // including the token
-	asks                toolview.Mode  // what the clients' address asks for; empty: nothing
+	wanted              toolview.Mode  // the view that the clients' address names; empty: none
 	release             func()         // ends the context of the token
 	server              *mcp.Server
 	stateful, stateless http.Handler
@@ -45,11 +45,11 @@ type endpoint struct {
 	lastUsed        time.Time // when the last request ended; guarded by the gateway's mu
 }
 
-// endpointKey identifies an endpoint: a call may depend on every field of a principal, and a list on what the address
-// asks for too.
+// endpointKey identifies an endpoint: a call may depend on every field of a principal, and a list on the view that the
+// address names too.
 type endpointKey struct {
 	principal auth.Principal
-	asks      toolview.Mode
+	wanted    toolview.Mode
 }
 
 // acquire returns the endpoint of a principal's token and of an address, and creates it if there is none. The
@@ -75,8 +75,8 @@ func (g *Gateway) acquire(k endpointKey) (e *endpoint, release func()) {
 }
 
 // How many endpoints there can be at once: of one token of a service, for the users that it names, and of one user
-// else, who has one for each token and each view that an address asks for. Each JWT of an identity provider is another token. An endpoint takes some
-// hundred KiB.
+// else, who has one for each token and each view that an address names. Each JWT of an identity provider is another
+// token. An endpoint takes some hundred KiB.
 const maxServiceEndpoints, maxUserEndpoints = 512, 64
 
 // makeRoom ends the endpoint that was used longest ago of all of a service's token, or of a user, who has too many.

@@ -149,7 +149,7 @@ func (g *Gateway) sync(e *endpoint) {
 	x.syncMu.Lock()
 	defer x.syncMu.Unlock()
 	now, old := g.Hub.External(context.Background(), e.principal), x.current()
-	shown, before := g.Views.Shown(e.principal, e.asks, now.Tools), e.shown.Load()
+	shown, before := g.Views.Shown(e.principal, e.wanted, now.Tools), e.shown.Load()
 	if old != nil && sameFeatures(now, x.offered) && shown.Equal(*before) {
 		return
 	}

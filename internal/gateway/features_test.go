@@ -20,6 +20,7 @@ import (
 	"sandlot/internal/auth"
 	"sandlot/internal/hub"
 	"sandlot/internal/tool"
+	"sandlot/internal/toolview"
 )
 
 // endpointOf returns a user's endpoint.
@@ -200,6 +201,7 @@ func TestRefusedDefinitions(t *testing.T) {
 // A list has the SDK's order, cursor and fields.
 func TestPages(t *testing.T) {
 	g := newGateway(fakeBuiltin{}, &fakeExternal{tools: manyTools(1500)})
+	g.Views.Set(toolview.Settings{Mode: toolview.All})
 	var names []string
 	for cursor := ""; ; {
 		var r struct {

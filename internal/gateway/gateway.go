@@ -101,10 +101,10 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "no principal", http.StatusUnauthorized)
 		return
 	}
-	asks, err := toolview.Parse(r.URL.Query().Get("tools"))
+	wanted, err := toolview.Parse(r.URL.Query().Get("tools"))
 	if err != nil {
-		rpc.Write(w, http.StatusBadRequest, rpc.InvalidRequest(fmt.Sprintf("Invalid request: the address has tools=%q, "+
-			"which %v", fault.Clip(r.URL.Query().Get("tools")), err)))
+		rpc.Write(w, http.StatusBadRequest, rpc.InvalidRequest(fmt.Sprintf("Invalid request: tools=%q %v",
+			fault.Clip(r.URL.Query().Get("tools")), err)))
 		return
 	}
 	session, version := r.Header.Get("Mcp-Session-Id"), r.Header.Get("Mcp-Protocol-Version")
@@ -120,7 +120,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		m = rpc.Read(body)
 		if session == "" && version == "" && m.Method != "initialize" {
-			g.bare.Serve(w, r, p, asks, body, answers)
+			g.bare.Serve(w, r, p, wanted, body, answers)
 			return
 		}
 		if errorAnswer := malformed(m, r, body); errorAnswer != nil {
@@ -131,7 +131,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		r.ContentLength = int64(len(body))
 		stream = strings.Contains(r.Header.Get("Accept"), "text/event-stream") && m.Method != "initialize"
 	}
-	e, release := g.acquire(endpointKey{p, asks})
+	e, release := g.acquire(endpointKey{p, wanted})
 	defer release()
 	if r.Method == http.MethodPost {
 		if refuseUnknownMethod(w, r, e, m) {
@@ -188,13 +188,13 @@ func (g *Gateway) refuseBody(w http.ResponseWriter, err error) {
 		nil))
 }
 
-// Serve serves one client over a pair of streams, as on stdio, until the input ends. Asks is what the client asks to be
-// shown; empty: the settings decide.
-func (g *Gateway) Serve(ctx context.Context, p auth.Principal, asks toolview.Mode, in io.ReadCloser,
+// Serve serves one client over a pair of streams, as on stdio, until the input ends. Wanted is the client's view;
+// empty: the settings decide.
+func (g *Gateway) Serve(ctx context.Context, p auth.Principal, wanted toolview.Mode, in io.ReadCloser,
 	out io.WriteCloser) error {
 	ctx, release := g.tokenContext(ctx, p)
 	defer release()
-	e := g.newEmptyEndpoint(ctx, endpointKey{p, asks})
+	e := g.newEmptyEndpoint(ctx, endpointKey{p, wanted})
 	e.release = release
 	g.mu.Lock()
 	g.stdioEndpoints[e] = true

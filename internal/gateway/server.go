@@ -90,7 +90,7 @@ func (g *Gateway) newEmptyEndpoint(tokenCtx context.Context, k endpointKey) *end
 	})
 	e := &endpoint{
 		principal: p,
-		asks:      k.asks,
+		wanted:    k.wanted,
 		server:    s,
 		calls:     &relay.Calls{Principal: p, TokenContext: tokenCtx},
 		elicits:   map[string]bool{},

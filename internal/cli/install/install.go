@@ -356,7 +356,8 @@ func (p *program) setDistribution(ctx context.Context, f installFlags, s *client
 	if err != nil {
 		return err
 	}
-	s.Program, s.Args = wsl.Program, wsl.Arguments(found.Name, "", append([]string{found.Sandlot}, f.stdioArguments()...)...)
+	command := append([]string{found.Sandlot}, f.stdioArguments()...)
+	s.Program, s.Args = wsl.Program, wsl.Arguments(found.Name, "", command...)
 	return nil
 }
 

@@ -40,12 +40,12 @@ type request struct {
 	ID      json.RawMessage `json:"id"`
 	Method  string          `json:"method"`
 	Params  json.RawMessage `json:"params"`
-	asks    toolview.Mode   // of the address
+	wanted  toolview.Mode   // of the address
 }
 
 // Serve answers one request with one JSON object. The HTTP status is always 200, also for an
-// error, as that of the Microsandbox server was. Asks is what the address asks to be shown.
-func (h *Handler) Serve(w http.ResponseWriter, r *http.Request, p auth.Principal, asks toolview.Mode, body []byte,
+// error, as that of the Microsandbox server was. Wanted is the view that the address names.
+func (h *Handler) Serve(w http.ResponseWriter, r *http.Request, p auth.Principal, wanted toolview.Mode, body []byte,
 	answers *limit.Answers) {
 	q, errorAnswer := parse(body)
 	if errorAnswer != nil {
@@ -57,7 +57,7 @@ func (h *Handler) Serve(w http.ResponseWriter, r *http.Request, p auth.Principal
 		return
 	}
 	reservation := answers.NewReservation()
-	q.asks = asks
+	q.wanted = wanted
 	result, err := h.answer(r, p, q, reservation)
 	var b []byte
 	if err == nil {
@@ -133,7 +133,7 @@ func (h *Handler) answer(r *http.Request, p auth.Principal, q request,
 	case "tools/list":
 		list := hub.Request{Principal: p, Operation: policy.ToolList}
 		return hub.Do(r.Context(), h.Hub, list, func(ctx context.Context) (any, error) {
-			return map[string]any{"tools": h.tools(ctx, p, q.asks)}, nil
+			return map[string]any{"tools": h.tools(ctx, p, q.wanted)}, nil
 		})
 	case "tools/call":
 		return h.call(r, p, q, reservation)
@@ -142,13 +142,13 @@ func (h *Handler) answer(r *http.Request, p auth.Principal, q request,
 		"tools/call or ping", fault.Clip(q.Method)).With("method", fault.Clip(q.Method))
 }
 
-func (h *Handler) tools(ctx context.Context, p auth.Principal, asks toolview.Mode) []any {
+func (h *Handler) tools(ctx context.Context, p auth.Principal, wanted toolview.Mode) []any {
 	list := []any{}
 	views := h.Views
 	if views == nil {
 		views = toolview.New()
 	}
-	shown := views.Shown(p, asks, h.Hub.External(ctx, p).Tools)
+	shown := views.Shown(p, wanted, h.Hub.External(ctx, p).Tools)
 	for _, t := range h.Hub.Tools(ctx, p) {
 		switch {
 		case t.Raw != nil && shown.ListsTool(t.Name):
