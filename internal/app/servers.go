@@ -28,6 +28,7 @@ func (a *App) openServers(ctx context.Context, limits *limit.Limiter) error {
 		OnLog:      func(owner string, params json.RawMessage) { a.gateway.ForwardLog(owner, params) },
 		Limits:     limits, Quotas: a.quotas, Log: a.log})
 	a.closers = append(a.closers, func() error { a.servers.Close(); return nil })
+	a.openCalls(limits)
 	return nil
 }
 
