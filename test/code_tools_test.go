@@ -139,8 +139,8 @@ list(out.values()) == ['done'] * 40`
 		"len(text(call('odd', 'big')))":                 fmt.Sprint(2<<20 + 73), // see catalog.SafeResult
 		"text(call('odd', 'say', text='é\\n\\u2028😀'))": `odd: é\n\u2028😀`,
 		"text(ask(dial()[1], {'call': {'server': 'odd', 'tool': 'say', 'arguments': [1]}}))": "invalid_parameters: ",
-		"text(ask(dial()[1], [1]))":                                      "invalid_request: a request is one line of JSON",
-		"text(ask(dial()[1], {}))":                                       "invalid_request: a request has one of the fields",
+		"text(ask(dial()[1], [1]))":                                      "a request is one line of JSON",
+		"text(ask(dial()[1], {}))":                                       "a request has one of the fields",
 		"ask(dial()[1], {'search': {'query': 'what given'}})":            "'tool': 'say'",
 		"ask(dial()[1], {'describe': {'server': 'odd', 'tool': 'say'}})": "'inputSchema': {",
 		"text(call('odd', 'die'))":                                       "connection_error: ",
@@ -465,4 +465,60 @@ slow()`, "odd: beside"},
 		t.Errorf("%d calls of a session that has ended, after %d", after, before)
 	}
 	end()
+}
+
+// TestCodeToolsRules: a program in the background calls by a rule of its own, and never with more than the tokens that
+// started something in its sandbox.
+func TestCodeToolsRules(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	full := s.token("ann")
+	narrow := s.token("ann", "--scope", "code.*", "--scope", "shell.*", "--scope", "session.*")
+	s.put(full, "odd.py")
+	c, n := s.connect(older, full, nil), s.connect(older, narrow, nil)
+	c.odd("odd", "plain", nil)
+	c.code("home", toolClient+"open('/workspace/client.py', 'w').write("+quotePython(toolClient)+
+		" + \"\\nprint(text(call('odd', 'say', text='cmd')), flush=True)\")")
+	background := func() string {
+		t.Helper()
+		id, _ := c.call("execute_command", args{"command": "exec python3 /workspace/client.py", "background": true,
+			"session_id": "home"}).Fields["process_id"].(string)
+		return id
+	}
+	said := func(c *client, want string) {
+		t.Helper()
+		if r := c.code("home", "text(call('odd', 'say', text='cell'))"); !strings.Contains(r.Text, want) {
+			t.Errorf("a cell: %q, want %q", r.All, want)
+		}
+	}
+	c.awaitOutput(background(), "odd: cmd")
+	s.applySettings("policy:\n  rules:\n    - deny ann code.background odd/say\n")
+	c.awaitOutput(background(), "forbidden: ")
+	said(c, "odd: cell")
+	s.applySettings("policy:\n  rules:\n    - ask ann code.background\n")
+	id, question := background(), ""
+	until(t, "a question waits", func() bool {
+		list, _, _ := s.cli("questions", "list")
+		for line := range strings.Lines(list) {
+			if strings.Contains(line, "code.background") {
+				question = strings.Fields(line)[0]
+			}
+		}
+		return question != ""
+	})
+	if out, errs, code := s.cli("questions", "answer", question, "yes"); code != 0 {
+		t.Fatal(out, errs)
+	}
+	c.awaitOutput(id, "odd: cmd")
+	s.applySettings("policy:\n  rules:\n    - deny ann mcp.call odd/say\n")
+	said(c, "forbidden: ")
+	s.applySettings("policy: {}\n")
+	said(n, "forbidden: Not allowed: the operation mcp.call is not in the scope of your token")
+	said(c, "odd: cell")
+	c.awaitOutput(background(), "forbidden: Not allowed: the operation mcp.call is not in the scope")
+	s.kill()
+	transport.CloseIdleConnections()
+	s.launch()
+	c = s.connect(older, full, nil)
+	c.awaitOutput(background(), "forbidden: Not allowed: the operation mcp.call is not in the scope")
 }
