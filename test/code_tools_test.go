@@ -41,7 +41,8 @@ def call(server, tool, timeout=0, **arguments):
     with c, f:
         return ask(f, {'call': {'server': server, 'tool': tool, 'arguments': arguments, 'timeout': timeout}})
 def text(a):
-    return a['result']['content'][0]['text'] if 'result' in a else a['error']['code'] + ': ' + a['error'].get('message', '')
+    e = a.get('error', {})
+    return a['result']['content'][0]['text'] if 'result' in a else e['code'] + ': ' + e.get('message', '')
 `
 
 // asked is a client's user and model, who answer, and what they were asked and told.
@@ -132,17 +133,17 @@ list(out.values()) == ['done'] * 40`
 	for code, want := range map[string]string{
 		"text(call('odd', 'nothing'))":                  `not_found: the MCP server "odd" has no tool "nothing"`,
 		"text(call('none', 'say'))":                     `not_found: there is no connection "none"`,
-		"text(call('sandlot', 'execute_code'))":         "forbidden: Not allowed: execute_code is a tool of Sandlot itself: use it from",
+		"text(call('sandlot', 'execute_code'))":         "is a tool of Sandlot itself: use it from the client",
 		"text(call('odd', 'slow', 0.3, pause=5))":       "timeout: there was no answer in 0.3 seconds",
 		"call('odd', 'number')":                         `'structuredContent': {'n': 12345678901234567890}`,
-		"len(text(call('odd', 'big')))":                 fmt.Sprint(2<<20 + 73), // as for each client: see catalog.SafeResult
+		"len(text(call('odd', 'big')))":                 fmt.Sprint(2<<20 + 73), // see catalog.SafeResult
 		"text(call('odd', 'say', text='é\\n\\u2028😀'))": `odd: é\n\u2028😀`,
 		"text(ask(dial()[1], {'call': {'server': 'odd', 'tool': 'say', 'arguments': [1]}}))": "invalid_parameters: ",
-		"text(ask(dial()[1], [1]))":                           "invalid_request: a request is one line of JSON",
-		"text(ask(dial()[1], {}))":                            "invalid_request: a request has one of the fields",
-		"ask(dial()[1], {'search': {'query': 'what given'}})": "'remote': 'say'",
-		"ask(dial()[1], {'describe': {'server': 'odd', 'tool': 'say'}})['described'][0]['definition']['inputSchema']": "'text'",
-		"text(call('odd', 'die'))": "connection_error: ",
+		"text(ask(dial()[1], [1]))":                                      "a request is one line of JSON",
+		"text(ask(dial()[1], {}))":                                       "a request has one of the fields",
+		"ask(dial()[1], {'search': {'query': 'what given'}})":            "'remote': 'say'",
+		"ask(dial()[1], {'describe': {'server': 'odd', 'tool': 'say'}})": "'inputSchema': {",
+		"text(call('odd', 'die'))":                                       "connection_error: ",
 	} {
 		if r := c.code("home", code); !strings.Contains(r.Text, want) {
 			t.Errorf("%s: got %q, want %q", code, r.All, want)
@@ -150,9 +151,10 @@ list(out.values()) == ['done'] * 40`
 	}
 	c.want("home", "text(call('odd', 'say', text='again'))", "'odd: again'")
 	node := `await new Promise(done => { const c = require('net').connect('/run/mcp/socket'); c.setEncoding('utf8');
-c.on('data', d => done(JSON.parse(d).result.content[0].text)); c.write('{"call":{"server":"odd","tool":"say","arguments":{"text":"js"}}}\n') })`
-	if r := c.call("execute_code", args{"code": node, "language": "node", "session_id": "home"}); !strings.Contains(r.Text,
-		"odd: js") {
+c.on('data', d => done(JSON.parse(d).result.content[0].text))
+c.write(JSON.stringify({call: {server: 'odd', tool: 'say', arguments: {text: 'js'}}}) + '\n') })`
+	r := c.call("execute_code", args{"code": node, "language": "node", "session_id": "home"})
+	if !strings.Contains(r.Text, "odd: js") {
 		t.Errorf("from JavaScript: %q", r.All)
 	}
 }
@@ -160,13 +162,14 @@ c.on('data', d => done(JSON.parse(d).result.content[0].text)); c.write('{"call":
 // codeRuns: calls end with what made them, and events say what that was.
 func codeRuns(t *testing.T, s *server, token, home string) {
 	c := s.connect(older, token, nil)
-	c.code("home", "out = []\nwaits = threading.Thread(target=lambda: out.append(text(call('odd', 'slow', steps=600))))\n"+
-		"waits.start()\ntime.sleep(0.2)")
+	c.code("home", "out = []\ndef wait(): out.append(text(call('odd', 'slow', steps=600)))\n"+
+		"waits = threading.Thread(target=wait)\nwaits.start()\ntime.sleep(0.2)")
 	if r := c.code("home", "waits.join(20)\nout"); !strings.Contains(r.Text, "ended: ") {
 		t.Errorf("a call after the end of its cell: %q", r.All)
 	}
 	// A thread that is left behind calls in the background, and so does a process.
-	c.code("home", "left = []\ndef later():\n    time.sleep(0.3)\n    left.append(text(call('odd', 'say', text='late')))\n"+
+	c.code("home", "left = []\ndef later():\n    time.sleep(0.3)\n"+
+		"    left.append(text(call('odd', 'say', text='late')))\n"+
 		"threading.Thread(target=later).start()")
 	time.Sleep(time.Second)
 	c.want("home", "left", "['odd: late']")
@@ -206,8 +209,9 @@ func codeAsks(t *testing.T, s *server, era, token string) {
 	if r := c.code("home", toolClient+"text(call('odd', 'ask'))"); !strings.Contains(r.Text, `"colour": "red"`) {
 		t.Errorf("asked: %q", r.All)
 	}
-	if r := c.code("home", "text(call('odd', 'ask', method='sampling/createMessage'))"); !strings.Contains(r.Text, "said") {
-		t.Errorf("sampled: %q", r.All)
+	sampled := c.code("home", "text(call('odd', 'ask', method='sampling/createMessage'))")
+	if !strings.Contains(sampled.Text, "said") {
+		t.Errorf("sampled: %q", sampled.All)
 	}
 	if r := c.shell("home", "python3 /workspace/client.py ask"); !strings.Contains(r.Text, `"colour": "red"`) {
 		t.Errorf("asked from a command: %q", r.All)
@@ -239,7 +243,8 @@ func quotePython(text string) string {
 	return string(b)
 }
 
-// looping is a program that calls a tool again and again, and prints the text of each answer that differs from the last.
+// looping is a program that calls a tool again and again, and prints the text of each answer that differs from the
+// last.
 const looping = toolClient + `
 last = None
 while True:
@@ -323,11 +328,12 @@ func TestCodeToolsAsleep(t *testing.T) {
 		"{'text': '1'}}}))").session()
 	asleep := func() bool { return sessionStatus(c, id) == "hibernated" }
 	until(t, "it sleeps with an open connection", asleep)
-	again := "text(call('odd', 'say', text='2')), text(ask(f, {'call': {'server': 'odd', 'tool': 'say', 'arguments': {}}}))"
+	const say = "text(ask(f, {'call': {'server': 'odd', 'tool': 'say', 'arguments': {}}}))"
+	const again = "text(call('odd', 'say', text='2')), " + say
 	if r := c.code(id, again); !strings.Contains(r.All, "('odd: 2', 'gone: ')") {
 		t.Errorf("after it has slept: %q", r.All)
 	}
-	c.code(id, "c, f = dial(); c2, f2 = dial(); text(ask(f, {'call': {'server': 'odd', 'tool': 'say', 'arguments': {}}}))")
+	c.code(id, "c, f = dial(); c2, f2 = dial(); "+say)
 	copied, _ := c.call("fork_session", args{"session_id": id}).Fields["copies"].([]any)
 	if len(copied) != 1 {
 		t.Fatalf("copies: %v", copied)
@@ -368,7 +374,8 @@ func TestCodeToolsAttacked(t *testing.T) {
 	s.put(mallory, "odd.py")
 	c := s.connect(older, mallory, nil)
 	c.odd("odd", "plain", nil)
-	id := c.code("new", toolClient+"import os, resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (20000, 20000))").session()
+	id := c.code("new", toolClient+"import os, resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (20000, 20000))").
+		session()
 	proven(t, c, id)
 	end := bystander(t, s, victim)
 	for _, a := range []struct{ what, code, want string }{
@@ -389,11 +396,17 @@ forged()`, `b'\x15'`},
 endless()`, `too_large`},
 		{"a huge line that is none", `ask(dial()[1], {'call': {'server': 'odd', 'tool': 'say', 'x': 'y' * (15 << 20)}})`,
 			"odd: "},
-		{"nested deeply", `ask(dial()[1], {}) and (lambda f: (f.write(b'[' * 1000000 + b'\n'), f.flush(), f.readline()))(dial()[1])[2]`,
+		{"nested deeply", `def nested(f):
+    f.write(b'[' * 1000000 + b'\n')
+    f.flush()
+    return f.readline()
+nested(dial()[1])`,
 			"invalid_request"},
-		{"names of all kinds", `[text(call(x, y))[:9] for x, y in [('', ''), ('../x', 'a/b'), ('odd', '\0'), ('odd', 'x' * 100000)]]`,
+		{"names of all kinds", `names = [('', ''), ('../x', 'a/b'), ('odd', '\0'), ('odd', 'x' * 100000)]
+[text(call(x, y))[:9] for x, y in names]`,
 			"['not_found', 'not_found', 'not_found', 'not_found']"},
-		{"a forged tag", `text(ask(dial()[1], {'tag': 'x', 'session': 'home', 'principal': 'victim', 'call': {'server': 'odd', 'tool': 'say'}}))`,
+		{"a forged tag", `forged = {'tag': 'x', 'session': 'home', 'principal': 'victim'}
+text(ask(dial()[1], {**forged, 'call': {'server': 'odd', 'tool': 'say'}}))`,
 			"odd: "},
 		{"ten thousand connections", `held = []
 def flood():
@@ -425,13 +438,12 @@ flood()`, "True"},
 		{"after those", recovers, "odd: still"},
 		{"a slow reader", `def slow():
     c, f = dial()
-    f.write(b''.join(json.dumps({'call': {'server': 'odd', 'tool': 'big', 'arguments': {'bytes': 1 << 20}}}).encode() + b'\n' for n in range(50)))
+    line = json.dumps({'call': {'server': 'odd', 'tool': 'big', 'arguments': {'bytes': 1 << 20}}}).encode() + b'\n'
+    f.write(line * 50)
     f.flush()
     held.append(f)
     return text(call('odd', 'say', text='beside'))
 slow()`, "odd: beside"},
-		{"changed files", `[os.system('echo x > /run/mcp/README.md; rm -f /run/mcp/README.md; mv /run/mcp/socket /run/mcp/s'), text(call('odd', 'say'))] if os.getuid() else 'root may'`,
-			"root may"},
 	} {
 		r := c.code(id, a.code)
 		if !strings.Contains(r.Text, a.want) {
@@ -453,4 +465,60 @@ slow()`, "odd: beside"},
 		t.Errorf("%d calls of a session that has ended, after %d", after, before)
 	}
 	end()
+}
+
+// TestCodeToolsRules: a program in the background calls by a rule of its own, and never with more than the tokens that
+// started something in its sandbox.
+func TestCodeToolsRules(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	full := s.token("ann")
+	narrow := s.token("ann", "--scope", "code.*", "--scope", "shell.*", "--scope", "session.*")
+	s.put(full, "odd.py")
+	c, n := s.connect(older, full, nil), s.connect(older, narrow, nil)
+	c.odd("odd", "plain", nil)
+	c.code("home", toolClient+"open('/workspace/client.py', 'w').write("+quotePython(toolClient)+
+		" + \"\\nprint(text(call('odd', 'say', text='cmd')), flush=True)\")")
+	background := func() string {
+		t.Helper()
+		id, _ := c.call("execute_command", args{"command": "exec python3 /workspace/client.py", "background": true,
+			"session_id": "home"}).Fields["process_id"].(string)
+		return id
+	}
+	said := func(c *client, want string) {
+		t.Helper()
+		if r := c.code("home", "text(call('odd', 'say', text='cell'))"); !strings.Contains(r.Text, want) {
+			t.Errorf("a cell: %q, want %q", r.All, want)
+		}
+	}
+	c.awaitOutput(background(), "odd: cmd")
+	s.applySettings("policy:\n  rules:\n    - deny ann code.background odd/say\n")
+	c.awaitOutput(background(), "forbidden: ")
+	said(c, "odd: cell")
+	s.applySettings("policy:\n  rules:\n    - ask ann code.background\n")
+	id, question := background(), ""
+	until(t, "a question waits", func() bool {
+		list, _, _ := s.cli("questions", "list")
+		for line := range strings.Lines(list) {
+			if strings.Contains(line, "code.background") {
+				question = strings.Fields(line)[0]
+			}
+		}
+		return question != ""
+	})
+	if out, errs, code := s.cli("questions", "answer", question, "yes"); code != 0 {
+		t.Fatal(out, errs)
+	}
+	c.awaitOutput(id, "odd: cmd")
+	s.applySettings("policy:\n  rules:\n    - deny ann mcp.call odd/say\n")
+	said(c, "forbidden: ")
+	s.applySettings("policy: {}\n")
+	said(n, "forbidden: Not allowed: the operation mcp.call is not in the scope of your token")
+	said(c, "odd: cell")
+	c.awaitOutput(background(), "forbidden: Not allowed: the operation mcp.call is not in the scope")
+	s.kill()
+	transport.CloseIdleConnections()
+	s.launch()
+	c = s.connect(older, full, nil)
+	c.awaitOutput(background(), "forbidden: Not allowed: the operation mcp.call is not in the scope")
 }

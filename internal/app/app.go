@@ -16,7 +16,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"sandlot/internal/agent"
 	"sandlot/internal/api"
 	"sandlot/internal/api/conn"
 	"sandlot/internal/api/metric"
@@ -127,7 +126,8 @@ func New(ctx context.Context, c *config.Config, log *slog.Logger) (*App, error) 
 // open creates a server in a state folder that the caller has locked.
 func open(ctx context.Context, c *config.Config, log *slog.Logger) (_ *App, err error) {
 	a := &App{Config: c, log: log, events: event.New(), registries: registries.New(log, Version),
-		certificate: CertificateSource(c, log), quotas: quota.New(), views: toolview.New()}
+		certificate: CertificateSource(c, log), quotas: quota.New(), views: toolview.New(),
+		calls: toolcall.New(toolcall.Config{})}
 	a.prewarmCtx, a.cancelPrewarm = context.WithCancel(context.Background())
 	defer func() {
 		if err != nil {
@@ -212,11 +212,9 @@ func (a *App) openSessions(ctx context.Context, defaultTemplate string) error {
 		MayCopy: func(ctx context.Context, p auth.Principal, source string, secrets []string) error {
 			return a.hub.MayCopy(ctx, p, source, secrets)
 		}})
-	a.calls = toolcall.New(toolcall.Config{})
 	a.sessions = session.New(session.Config{Pool: a.pool, Store: a.store, Log: a.log, Egress: a.egress,
-		OnSandbox: func(owner, session string, c *agent.Client) { a.calls.Attach(owner, session, c) },
-		Bound:     boundSettings{a.bound, a.registries.Certificates()},
-		Sealer:    a.vault, Quotas: a.quotas, Events: a.events, Rules: limits,
+		OnSandbox: a.calls.AttachClient, Bound: boundSettings{a.bound, a.registries.Certificates()},
+		Sealer: a.vault, Quotas: a.quotas, Events: a.events, Rules: limits,
 		Kept: a.snapshots.Kept, KeptBytes: a.snapshots.Bytes})
 	a.snapshots.Sessions = a.sessions
 	networkPolicies, err := policies(c)
@@ -339,7 +337,6 @@ func (a *App) openEdges(ctx context.Context) error {
 		return err
 	}
 	a.reachHub.Store(a.hub)
-	a.openCalls(limiter)
 	a.gateway = gateway.New(gateway.Config{Hub: a.hub, Version: Version, SealKey: key,
 		MaxBody: int64(c.Server.MaxBodyMB) << 20,
 		Limits:  limiter, Log: a.log, NewSession: func(p auth.Principal) bool { return !p.Authenticated },

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"context"
 	"strings"
 
 	"sandlot/internal/agent"
@@ -8,12 +9,17 @@ import (
 	"sandlot/internal/limit"
 	"sandlot/internal/servers/state"
 	"sandlot/internal/servers/toolfiles"
+	"sandlot/internal/tool"
 	"sandlot/internal/toolcall"
 )
 
 // openCalls completes a.calls, before a session has a sandbox.
 func (a *App) openCalls(limits *limit.Limiter) {
-	a.calls.Config = toolcall.Config{Servers: a.servers, Call: a.hub.CallExternal, Background: a.hub.CallInBackground,
+	a.calls.Config = toolcall.Config{Servers: a.servers,
+		Call: func(ctx context.Context, c tool.Call) (*tool.Result, error) { return a.hub.CallExternal(ctx, c) },
+		Background: func(ctx context.Context, session string, c tool.Call) (*tool.Result, error) {
+			return a.hub.CallInBackground(ctx, session, c)
+		},
 		Finder: codeFinder{a.finder, toolcall.Matching{Offers: a.servers.Offered}}, Tree: a.toolTree,
 		Own: a.isOwnTool, Scope: a.sessions.ScopeOf,
 		Narrow: a.sessions.Narrow, Limits: limits, Log: a.log}

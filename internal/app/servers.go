@@ -32,6 +32,7 @@ func (a *App) openServers(ctx context.Context, limits *limit.Limiter) error {
 	shown, err := views(c)
 	a.views.Set(shown)
 	a.closers = append(a.closers, func() error { a.servers.Close(); a.finder.Close(); return nil })
+	a.openCalls(limits)
 	return err
 }
 

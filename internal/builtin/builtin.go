@@ -4,7 +4,6 @@ package builtin
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -17,6 +16,7 @@ import (
 	"sandlot/internal/servers"
 	"sandlot/internal/session"
 	"sandlot/internal/snapshot"
+	"sandlot/internal/terminal"
 	"sandlot/internal/tool"
 	"sandlot/internal/toolcall"
 	"sandlot/internal/volume"
@@ -28,7 +28,7 @@ type Config struct {
 	// Snapshots are the snapshots and copies of sessions.
 	Snapshots *snapshot.Snapshots
 	Ports     *port.Ports
-	Calls     *toolcall.Calls // of tools by code; nil: there are none
+	Calls     *toolcall.Calls
 	// Connections are the third-party MCP servers; nil leaves out the tools for them.
 	Connections *servers.Servers
 	// Connected reports whether a principal has tools of third-party servers, which code can call; nil: nobody has.
@@ -205,9 +205,4 @@ func notice(l *session.Lease) []tool.Content {
 
 func millis(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-func plural(n int, one, many string) string {
-	if n == 1 {
-		return fmt.Sprintf("1 %s", one)
-	}
-	return fmt.Sprintf("%d %s", n, many)
-}
+var plural = terminal.Plural

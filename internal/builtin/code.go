@@ -199,14 +199,12 @@ func progressObserver(c tool.Call) agent.Observer {
 func (t *Tools) codeResult(l *session.Lease, d *agent.CodeResult, lang image.Language, template string,
 	timeout time.Duration) *tool.Result {
 	stdout, stderr := renderStream(l, "stdout", d.Stdout), renderStream(l, "stderr", d.Stderr)
-	errorText := joinNonEmpty(displayText(d.Traceback), codeEndText(l, d, timeout))
-	exitCode := d.ExitCode
+	errorText, exitCode := joinNonEmpty(displayText(d.Traceback), codeEndText(l, d, timeout)), d.ExitCode
 	if !d.OK && exitCode == 0 {
 		exitCode = 1
 	}
 	fields := &CodeResult{SessionOutput: sessionOutput(l), Timing: timing(d.Duration), Template: template,
-		Language: lang.Name,
-		Success:  d.OK, ExitCode: exitCode, StateLost: d.StateLost}
+		Language: lang.Name, Success: d.OK, ExitCode: exitCode, StateLost: d.StateLost}
 	r := sessionResult(l, fields)
 	r.IsError = !d.OK
 	var result renderedStream

@@ -188,12 +188,11 @@ type Agent struct {
 	unimplemented
 	*files.Files
 	*process.Processes
+	outward
 	config      Config
 	user        *user.User
 	output      *outputFiles
-	callStreams chan net.Conn                   // Call streams, for the HTTP server
-	network     atomic.Pointer[network.Network] // nil: the runtime gives the sandbox a network
-	tools       *tools.Tools
+	callStreams chan net.Conn // Call streams, for the HTTP server
 	work        sync.WaitGroup
 	boundMu     sync.Mutex // held while bound secrets and variables of the session are applied
 
@@ -207,6 +206,12 @@ type Agent struct {
 	interps     map[string]*interp.Interp // by interpreterName
 	activeCalls int                       // calls that run now
 	lastUsed    time.Time                 // when a call or process last ended
+}
+
+// outward are the ways out of the sandbox, over the host.
+type outward struct {
+	network atomic.Pointer[network.Network] // nil: the runtime gives the sandbox a network
+	tools   *tools.Tools
 }
 
 // New returns an agent. Run starts it.

@@ -8,7 +8,8 @@ import (
 
 // TestNarrow: a narrowed scope allows an operation if, and only if, both allow it, and never has all by accident.
 func TestNarrow(t *testing.T) {
-	scopes := []auth.Scope{"", auth.NewScope("code.*"), auth.NewScope("code.execute", "mcp.call"), auth.NewScope("mcp.*"),
+	scopes := []auth.Scope{"", auth.NewScope("code.*"), auth.NewScope("code.execute", "mcp.call"),
+		auth.NewScope("mcp.*"),
 		auth.NewScope("file.read"), auth.NewScope("code.background", "file.*", "mcp.call")}
 	for _, a := range scopes {
 		for _, b := range scopes {

@@ -4,9 +4,7 @@ import (
 	"context"
 
 	"sandlot/internal/auth"
-	"sandlot/internal/fault"
 	"sandlot/internal/servers/catalog"
-	"sandlot/internal/servers/spec"
 	"sandlot/internal/servers/state"
 )
 
@@ -38,17 +36,12 @@ func (servers *Servers) ToolName(ctx context.Context, p auth.Principal, what, re
 	if err != nil {
 		return "", err
 	}
-	var names []string
-	for _, d := range c.Tools {
-		if d.Remote != remote {
-			names = append(names, d.Remote)
-		} else if _, ok := servers.viewOf(p).Tools[d.Exposed]; ok {
+	if d, ok := c.ToolNamed(remote); ok {
+		if _, ok := servers.viewOf(p).Tools[d.Exposed]; ok {
 			return d.Exposed, nil
 		} else if why := servers.WhyMissing(p, d.Exposed); why != nil {
 			return "", why
 		}
 	}
-	clipped := spec.ClipName(remote)
-	return "", fault.New(fault.NotFound, "the MCP server %q has no tool %q%s", s.Name, clipped,
-		fault.DidYouMean(remote, names)).With("tool", clipped).With("tools", names[:min(len(names), 100)])
+	return "", c.NoTool(s.Name, remote)
 }

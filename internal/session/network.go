@@ -11,28 +11,9 @@ import (
 	"sandlot/internal/pool"
 )
 
-// Policies are what sessions may reach by the settings. They are not changed after
-// SetPolicies.
-type Policies struct {
-	Operator  egress.Policy
-	Templates map[string]egress.Policy // Mode, where it is set, and Allow
-}
-
 // policy returns what a session may reach.
 func (s *Sessions) policy(r Record) *egress.Policy {
-	all := s.policies.Load()
-	if all == nil {
-		return nil
-	}
-	p := all.Operator
-	t := all.Templates[r.Template]
-	p.Allow = slices.Concat(p.Allow, t.Allow, r.Network.Allow)
-	for _, mode := range []egress.Mode{t.Mode, r.Network.Mode} {
-		if mode != "" {
-			p.Mode = mode
-		}
-	}
-	return &p
+	return s.policies.Load().Of(r)
 }
 
 // TemplatePolicy returns what a session of that template may reach, unless something is set for it

@@ -35,6 +35,7 @@ type (
 	Counts          = record.Counts
 	Content         = record.Content
 	NetworkOverride = record.NetworkOverride
+	Policies        = record.Policies
 )
 
 const (
@@ -249,7 +250,7 @@ func (s *Session) boot(ctx context.Context) error {
 		return err
 	}
 	id := secret.ID()
-	if err := s.update(func(r *Record) { r.Sandbox, r.Runtime, r.State, r.Scope = id, rt.Name(), Live, "" }); err != nil {
+	if err := s.update(func(r *Record) { r.Begin(id, rt.Name()) }); err != nil {
 		return err
 	}
 	s.setBooting(true)

@@ -158,6 +158,9 @@ type Agent interface {
 	OnEnd(f func())
 }
 
+// AttachClient is Attach for the client of an agent.
+func (cs *Calls) AttachClient(owner, session string, c *agent.Client) { cs.Attach(owner, session, c) }
+
 // Attach lets the programs of a session's sandbox call tools, until its agent's client is closed.
 func (cs *Calls) Attach(owner, session string, a Agent) {
 	if cs == nil {

@@ -331,7 +331,8 @@ func TestBounds(t *testing.T) {
 				}
 			}
 		}
-		if count[codeBusy] != 3*(maxCalls+1)-maxPrincipal || count["result"] != maxPrincipal || time.Since(began) != busyAfter {
+		if count[codeBusy] != 3*(maxCalls+1)-maxPrincipal || count["result"] != maxPrincipal ||
+			time.Since(began) != busyAfter {
 			t.Errorf("%v after %s", count, time.Since(began))
 		}
 		w.mu.Lock()

@@ -54,8 +54,8 @@ func (s *sandbox) updateTree() {
 		defer close(pending)
 		for more := true; more; {
 			if err := s.pushTree(s.calls.ctx); err != nil {
-				s.calls.Log.Warn("could not give a sandbox the tool tree; the next run tries again", "session", s.session,
-					"error", err)
+				s.calls.Log.Warn("could not give a sandbox the tool tree; the next run tries again", "session",
+					s.session, "error", err)
 			}
 			s.treeMu.Lock()
 			more, s.again = s.again && s.calls.ctx.Err() == nil, false

@@ -67,11 +67,6 @@ func (t *Tools) Set(r *agentv1.SetToolsRequest) error {
 	return t.listen()
 }
 
-func exists(dir string) bool {
-	_, err := os.Lstat(dir)
-	return !errors.Is(err, fs.ErrNotExist)
-}
-
 // openTree opens the folder of the tree, and makes it if there is none. Programs that may write to the folder above it
 // may have put something else there: then nothing is written.
 func openTree(dir string) (*os.Root, error) {

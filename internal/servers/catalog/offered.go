@@ -3,6 +3,7 @@ package catalog
 import (
 	"encoding/json"
 
+	"sandlot/internal/fault"
 	"sandlot/internal/servers/spec"
 )
 
@@ -40,4 +41,25 @@ type Text struct {
 func (d Definition) Text() (t Text) {
 	_ = json.Unmarshal(d.Raw, &t) // Raw is sanitized
 	return t
+}
+
+// ToolNamed returns the tool with the server's own name.
+func (c *Catalog) ToolNamed(remote string) (Definition, bool) {
+	for _, d := range c.Tools {
+		if d.Remote == remote {
+			return d, true
+		}
+	}
+	return Definition{}, false
+}
+
+// NoTool returns the fault for a tool that a server does not have.
+func (c *Catalog) NoTool(server, remote string) error {
+	var names []string
+	for _, d := range c.Tools {
+		names = append(names, d.Remote)
+	}
+	clipped := spec.ClipName(remote)
+	return fault.New(fault.NotFound, "the MCP server %q has no tool %q%s", server, clipped,
+		fault.DidYouMean(remote, names)).With("tool", clipped).With("tools", names[:min(len(names), 100)])
 }

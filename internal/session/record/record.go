@@ -48,6 +48,11 @@ const (
 	Removed State = "removed" // it is being removed
 )
 
+// Begin notes that the session has a new sandbox, in which nothing runs.
+func (r *Record) Begin(id, runtime string) {
+	r.Sandbox, r.Runtime, r.State, r.Scope = id, runtime, Live, ""
+}
+
 // EndSandbox notes that the session does not have that sandbox any more or, if it lives on, that it is to be stopped.
 func (r *Record) EndSandbox(id string, ended bool) {
 	switch {

@@ -1,0 +1,378 @@
+package tools
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"sandlot/internal/agent/wire"
+	"sandlot/proto/agentv1"
+)
+
+func text(path, data string) *agentv1.ToolFile {
+	return &agentv1.ToolFile{Path: path, Data: []byte(data)}
+}
+
+// newTools returns Tools in a folder of the test, without a host.
+func newTools(t *testing.T) *Tools {
+	dir := filepath.Join(t.TempDir(), "run", "mcp")
+	u := New(Config{Dir: dir, Whose: func(int) wire.ToolConn { return wire.ToolConn{} },
+		Begin: func() func() { return func() {} },
+		Dial:  func(context.Context) (net.Conn, error) { return nil, errors.New("there is no host") }})
+	t.Cleanup(u.Close)
+	return u
+}
+
+// content lists the files of the tree.
+func content(t *testing.T, dir string) string {
+	t.Helper()
+	var all []string
+	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		name := strings.TrimPrefix(p, dir+"/")
+		st, err := d.Info()
+		if err != nil {
+			return err
+		}
+		switch {
+		case d.Type() == fs.ModeSocket:
+			name += "="
+		case d.Type() == fs.ModeSymlink:
+			to, err := os.Readlink(p)
+			if err != nil {
+				return err
+			}
+			name += ">" + to
+		default:
+			data, err := os.ReadFile(p)
+			if err != nil {
+				return err
+			}
+			name += ":" + string(data) + ":" + st.Mode().String()
+		}
+		all = append(all, name)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(all)
+	return strings.Join(all, " ")
+}
+
+func TestTree(t *testing.T) {
+	u := newTools(t)
+	if err := u.Set(&agentv1.SetToolsRequest{Complete: true}); err != nil || exists(u.dir) {
+		t.Fatalf("an empty tree made a folder: %v", err)
+	}
+	for _, tt := range []struct {
+		request agentv1.SetToolsRequest
+		want    string
+	}{
+		{agentv1.SetToolsRequest{Complete: true, Files: []*agentv1.ToolFile{text("README.md", "1"),
+			text("a/b/c.md", "2"), {Path: "mcp", Link: "/.sandlot/agent"},
+			{Path: "run", Data: []byte("3"), Executable: true}}},
+			"README.md:1:-r--r--r-- a/b/c.md:2:-r--r--r-- mcp>/.sandlot/agent run:3:-r-xr-xr-x socket="},
+		{agentv1.SetToolsRequest{Files: []*agentv1.ToolFile{text("README.md", "longer"), text("a/d.md", "4")},
+			Removed: []string{"run", "not/there"}},
+			"README.md:longer:-r--r--r-- a/b/c.md:2:-r--r--r-- a/d.md:4:-r--r--r-- mcp>/.sandlot/agent socket="},
+		// A file in place of a folder, and the reverse.
+		{agentv1.SetToolsRequest{Files: []*agentv1.ToolFile{text("a/b", "5"), text("README.md/x", "6")},
+			Removed: []string{"mcp"}}, "README.md/x:6:-r--r--r-- a/b:5:-r--r--r-- a/d.md:4:-r--r--r-- socket="},
+		{agentv1.SetToolsRequest{Files: []*agentv1.ToolFile{text("z", "7")}, Complete: true}, "socket= z:7:-r--r--r--"},
+		{agentv1.SetToolsRequest{Removed: []string{"z"}}, "socket="},
+	} {
+		if err := u.Set(&tt.request); err != nil {
+			t.Fatal(err)
+		}
+		if got := content(t, u.dir); got != tt.want {
+			t.Errorf("got  %s\nwant %s", got, tt.want)
+		}
+	}
+	if folders, err := os.ReadDir(u.dir); err != nil || len(folders) != 1 {
+		t.Errorf("folders are left: %v, %v", folders, err)
+	}
+	if st, err := os.Stat(u.dir); err != nil || st.Mode().Perm() != 0o755 {
+		t.Errorf("the folder: %v, %v", st, err)
+	}
+	// A socket that somebody has removed is made again.
+	if err := os.Remove(filepath.Join(u.dir, wire.ToolSocket)); err != nil {
+		t.Fatal(err)
+	}
+	if err := u.Set(&agentv1.SetToolsRequest{Files: []*agentv1.ToolFile{text("y", "8")}}); err != nil {
+		t.Fatal(err)
+	}
+	if got := content(t, u.dir); got != "socket= y:8:-r--r--r--" {
+		t.Errorf("got %s", got)
+	}
+}
+
+// TestTreeRefuses: no request, and nothing that a program has put in the place of the tree, makes the agent write
+// anywhere else.
+func TestTreeRefuses(t *testing.T) {
+	u := newTools(t)
+	for _, path := range []string{"", ".", "..", "../x", "/x", "a/../../x", "a//b", wire.ToolSocket,
+		"a/" + newPrefix + "0", "a/"} {
+		for _, r := range []*agentv1.SetToolsRequest{{Files: []*agentv1.ToolFile{text("ok", ""), text(path, "x")}},
+			{Files: []*agentv1.ToolFile{text("ok", "")}, Removed: []string{path}}} {
+			if err := u.Set(r); err == nil {
+				t.Errorf("%q is a path of the tree", path)
+			}
+		}
+	}
+	outside := filepath.Join(t.TempDir(), "outside")
+	if err := os.Mkdir(outside, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	// A link to a folder outside, below the tree.
+	if err := u.Set(&agentv1.SetToolsRequest{Files: []*agentv1.ToolFile{{Path: "a", Link: outside}}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := u.Set(&agentv1.SetToolsRequest{Files: []*agentv1.ToolFile{text("a/f", "x")}}); err != nil {
+		t.Fatal(err) // a folder replaces the link
+	}
+	for what, spoil := range map[string]func(dir string) error{
+		"a link": func(dir string) error { return os.Symlink(outside, dir) },
+		"a file": func(dir string) error { return os.WriteFile(dir, nil, 0o644) },
+		"a folder of others": func(dir string) error {
+			return errors.Join(os.Mkdir(dir, 0o755), os.Chmod(dir, 0o777))
+		},
+		"a link that goes away": func(dir string) error { return os.Symlink(outside+"/none", dir) },
+	} {
+		v := newTools(t)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(v.dir), 0o755), spoil(v.dir)); err != nil {
+			t.Fatal(err)
+		}
+		if err := v.Set(&agentv1.SetToolsRequest{Files: []*agentv1.ToolFile{text("f", "x")}}); err == nil {
+			t.Errorf("the tree was written to %s", what)
+		}
+	}
+	if all, err := os.ReadDir(outside); err != nil || len(all) != 0 {
+		t.Errorf("written outside: %v, %v", all, err)
+	}
+}
+
+// host listens in place of a server's socket.
+type host struct {
+	*net.UnixListener
+	place string
+	whose wire.ToolConn
+	mu    sync.Mutex
+	down  bool
+	used  int // how many programs wait for an answer
+}
+
+// startHost returns Tools with a host that answers each line with itself, after two lines of progress.
+func startHost(t *testing.T) (*Tools, *host) {
+	t.Helper()
+	h := &host{place: filepath.Join(t.TempDir(), "s"), whose: wire.ToolConn{Tag: "t", Languages: []string{"python"}}}
+	u := newTools(t)
+	u.config.Dial = func(ctx context.Context) (net.Conn, error) {
+		h.mu.Lock()
+		down := h.down
+		h.mu.Unlock()
+		if down {
+			return nil, errors.New("it is down")
+		}
+		return new(net.Dialer).DialContext(ctx, "unix", h.place)
+	}
+	u.config.Whose = func(pid int) wire.ToolConn {
+		if pid != os.Getpid() {
+			t.Errorf("process %d has connected", pid)
+		}
+		return h.whose
+	}
+	u.config.Begin = func() func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.used++
+		return func() {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			h.used--
+		}
+	}
+	var err error
+	if h.UnixListener, err = net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: h.place}); err != nil {
+		t.Fatal(err)
+	}
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		for {
+			c, err := h.Accept()
+			if err != nil {
+				return
+			}
+			serving.Go(func() { h.serve(t, c) })
+		}
+	})
+	t.Cleanup(func() {
+		h.Close()
+		u.Close()
+		serving.Wait()
+	})
+	if err := u.Set(&agentv1.SetToolsRequest{Files: []*agentv1.ToolFile{text("f", "x")}}); err != nil {
+		t.Fatal(err)
+	}
+	return u, h
+}
+
+func (h *host) serve(t *testing.T, c net.Conn) {
+	defer c.Close()
+	who, err := wire.ReadToolConn(c)
+	if err != nil || who.Tag != h.whose.Tag || !slices.Equal(who.Languages, h.whose.Languages) {
+		t.Errorf("%+v, %v", who, err)
+	}
+	lines := bufio.NewScanner(c)
+	for lines.Scan() {
+		if lines.Text() == "end" {
+			return
+		}
+		_, _ = io.WriteString(c, progress+"1}\n"+progress+"2}\n")
+		if lines.Text() == "wait" {
+			continue
+		}
+		_, _ = io.WriteString(c, lines.Text()+"\n")
+	}
+}
+
+func (h *host) inUse() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.used
+}
+
+func (h *host) setDown(down bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.down = down
+}
+
+// program is a program that is connected.
+type program struct {
+	net.Conn
+	lines *bufio.Scanner
+}
+
+func dialTree(t *testing.T, u *Tools) *program {
+	t.Helper()
+	c, err := net.Dial("unix", filepath.Join(u.dir, wire.ToolSocket))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return &program{c, bufio.NewScanner(c)}
+}
+
+func (p *program) ask(t *testing.T, line string) {
+	t.Helper()
+	if _, err := io.WriteString(p, line+"\n"); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{progress + "1}", progress + "2}", line} {
+		if !p.lines.Scan() || p.lines.Text() != want {
+			t.Fatalf("got %q, want %q", p.lines.Text(), want)
+		}
+	}
+}
+
+func until(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("waited too long until ", what)
+		}
+	}
+}
+
+// TestCarry: connections are carried to the host, and the sandbox is in use while a program waits for an answer, which
+// progress is not.
+func TestCarry(t *testing.T) {
+	u, h := startHost(t)
+	p := dialTree(t, u)
+	p.ask(t, "one")
+	p.ask(t, strings.Repeat("long", 10_000))
+	until(t, "nobody waits", func() bool { return h.inUse() == 0 })
+	_, _ = io.WriteString(p, "wait\n")
+	if !p.lines.Scan() || !p.lines.Scan() {
+		t.Fatal("no progress")
+	}
+	if h.inUse() != 1 {
+		t.Error("a program waits, and the sandbox is not in use")
+	}
+	p.Close()
+	until(t, "nobody waits", func() bool { return h.inUse() == 0 })
+	p = dialTree(t, u)
+	p.ask(t, "two")
+	_, _ = io.WriteString(p, "end\n")
+	if p.lines.Scan() {
+		t.Errorf("after the end: %q", p.lines.Text())
+	}
+	until(t, "no connection is left", func() bool {
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		return len(u.conns) == 0 && len(u.slots) == 0 && len(u.queue) == 0
+	})
+}
+
+// TestCut: connections that a host serves end, and those that wait for one go on waiting.
+func TestCut(t *testing.T) {
+	u, h := startHost(t)
+	served := dialTree(t, u)
+	served.ask(t, "one")
+	h.setDown(true)
+	waits := dialTree(t, u)
+	_, _ = io.WriteString(waits, "two\n")
+	until(t, "both are known", func() bool {
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		return len(u.conns) == 3
+	})
+	u.Cut()
+	if served.lines.Scan() {
+		t.Errorf("after Cut: %q", served.lines.Text())
+	}
+	h.setDown(false)
+	for _, want := range []string{progress + "1}", progress + "2}", "two"} {
+		if !waits.lines.Scan() || waits.lines.Text() != want {
+			t.Fatalf("got %q, want %q", waits.lines.Text(), want)
+		}
+	}
+}
+
+// TestManyConnections: only so many are served at once, and more wait until one ends.
+func TestManyConnections(t *testing.T) {
+	u, _ := startHost(t)
+	var all []*program
+	for range maxConns {
+		p := dialTree(t, u)
+		p.ask(t, "one")
+		all = append(all, p)
+	}
+	late := dialTree(t, u)
+	_, _ = io.WriteString(late, "late\n")
+	until(t, "it waits", func() bool { return len(u.queue) == maxConns+1 })
+	if len(u.slots) != maxConns {
+		t.Errorf("%d are served", len(u.slots))
+	}
+	for range maxWaiting + 20 {
+		dialTree(t, u)
+	}
+	until(t, "no more wait", func() bool { return len(u.queue) == cap(u.queue) })
+	all[0].Close()
+	if !late.lines.Scan() {
+		t.Error("the one that waited was not served")
+	}
+}
