@@ -62,7 +62,7 @@ emulated: tools ## tests of the agent and of gVisor's program for arm64, under q
 	test/emulated
 
 whole: build tools ## the whole program: clients, attacks, faults, leaks
-	SANDLOT_TOOLS=$(TOOLS) $(GOTESTSUM) --format testname --packages="./test/..." \
+	SANDLOT_TEST_TOOLS=$(TOOLS) $(GOTESTSUM) --format testname --packages="./test/..." \
 		-- -vet=off -parallel $(AT_ONCE) -timeout 40m
 
 bench: build tools ## measure, and write docs/benchmarks.md
@@ -73,7 +73,7 @@ proto: ## make proto/agentv1 again from proto/agent.proto (needs Python)
 
 tools: ## what the tests need beside Go: a C compiler, Node, Python packages, Docker's engine, a small Debian
 	@test/tools $(TOOLS)
-	@SANDLOT_TOOLS=$(TOOLS) go test -vet=off ./internal/image/imagetest/
+	@SANDLOT_TEST_TOOLS=$(TOOLS) go test -vet=off ./internal/image/imagetest/
 
 # GoReleaser takes minutes to build, so that only this target has it.
 release: ## make the files of a release in dist/release, twice, compare them, install and run them (VERSION=1.2.3: not the tag's)
@@ -81,7 +81,7 @@ release: ## make the files of a release in dist/release, twice, compare them, in
 	GOBIN=$(TOOLS)/bin go install github.com/goreleaser/goreleaser/v2@v2.16.0
 	GOBIN=$(TOOLS)/bin go install github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.10.0
 	go run ./deploy/release -tools $(TOOLS) $(if $(filter command line,$(origin VERSION)),-version $(VERSION))
-	SANDLOT_TOOLS=$(TOOLS) go test -vet=off -count=1 -timeout 30m ./deploy/release/check
+	SANDLOT_TEST_TOOLS=$(TOOLS) go test -vet=off -count=1 -timeout 30m ./deploy/release/check
 
 clean: ## remove what the other targets made
 	rm -rf bin dist .tools

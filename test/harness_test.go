@@ -130,7 +130,7 @@ func makeBuilt(t testing.TB) string {
 
 func tools(t *testing.T) string {
 	t.Helper()
-	dir := os.Getenv("SANDLOT_TOOLS")
+	dir := os.Getenv("SANDLOT_TEST_TOOLS")
 	if dir == "" {
 		dir, _ = filepath.Abs("../.tools")
 	}

@@ -33,7 +33,8 @@ func (m *many) Calls() []string {
 // The names of the servers, and what their tools are about.
 var (
 	manyNames = strings.Fields("github gitlab jira linear slack notion asana trello zendesk stripe salesforce " +
-		"hubspot shopify airtable figma sentry datadog pagerduty grafana snowflake postgres mongo redis confluence calendar")
+		"hubspot shopify airtable figma sentry datadog pagerduty grafana snowflake postgres mongo redis confluence " +
+		"calendar")
 	manyThings = strings.Fields("issue project comment user label")
 	manyVerbs  = strings.Fields("create list get update")
 )

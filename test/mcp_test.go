@@ -561,7 +561,7 @@ func TestBare(t *testing.T) {
 	code, _, text := s.request("GET", "/", nil)
 	var health map[string]any
 	if json.Unmarshal([]byte(text), &health); code != 200 || health["status"] != "healthy" ||
-		health["server"] != "Sandlot" || health["wrapper_status"] != "connected" || health["tools_count"] != 26.0 {
+		health["server"] != "Sandlot" || health["wrapper_status"] != "connected" || health["tools_count"] != 29.0 {
 		t.Errorf("health: %d %s", code, text)
 	}
 	if code, _, again := s.request("GET", "/mcp", nil); code != 200 || again != text {

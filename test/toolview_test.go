@@ -74,6 +74,18 @@ func (m *many) lists(t *testing.T, c *client, view string) {
 	t.Helper()
 	size, own, names := c.listSize()
 	t.Logf("%s: %d tools, %d bytes, %d of them own", view, len(names), size, own)
+	finders := 0
+	for _, name := range []string{"search_tools", "describe_tools", "call_tool"} {
+		if names[name] != nil {
+			finders += len(asJSON(names[name]))
+		}
+	}
+	if finders > 1500 { // some 400 tokens
+		t.Errorf("the tools that find others have %d bytes", finders)
+	}
+	if view == "search" && size != own || view == "code" && size != own || size-own > 8000 && view != "all" {
+		t.Errorf("%d bytes of third-party tools are listed", size-own)
+	}
 	for name, want := range map[string]bool{"execute_code": true, "ext_figma_get_label": view == "all",
 		"search_tools": view != "all", "call_tool": view == "search" || view == "auto",
 		"describe_tools": view == "search" || view == "auto"} {

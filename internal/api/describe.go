@@ -9,6 +9,7 @@ import (
 	"sandlot/internal/event"
 	"sandlot/internal/hub"
 	"sandlot/internal/tool"
+	"sandlot/internal/toolview"
 )
 
 // pathParameters describes the parameters of paths. The name after a slash is the parameter's; the one
@@ -255,7 +256,8 @@ var descriptions = map[string]openapi.Description{
 			openapi.RequestHeader("Last-Event-ID", "Continue after this event.", openapi.Text(""))},
 		Answers: map[int]openapi.Answer{http.StatusOK: notJSON("The events.", openapi.Events)}},
 	"POST /v1/stdio": {Summary: "MCP's stdio transport over the connection", ID: "client.connect",
-		Errors: badRequest, Parameters: upgradeHeaders(protocol.UpgradeMCP),
+		Errors: badRequest, Parameters: append(upgradeHeaders(protocol.UpgradeMCP), openapi.Query("tools",
+			"What the client is shown of third-party tools.", openapi.OneOf(toolview.Modes...))),
 		Answers: upgraded(protocol.UpgradeMCP, "One JSON message in each line.")},
 	"GET /install": {Summary: "The known MCP clients", Answers: answers[protocol.GuidanceList]("The clients.", nil)},
 	"GET /install/{client}": {Summary: "How to configure an MCP client for this server", ID: "client.guide.one",

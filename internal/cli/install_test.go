@@ -15,6 +15,7 @@ import (
 	"github.com/creack/pty"
 
 	"sandlot/internal/app"
+	"sandlot/internal/clientconfig"
 )
 
 // home is a user's, with nothing of this machine in it.
@@ -261,4 +262,33 @@ func TestInstallNamesTheSettings(t *testing.T) {
 	t.Setenv("SANDLOT_CONFIG", dir)
 	out, _ = sandlot(t, 0, "install", "claude-desktop", "--dry-run")
 	says(t, out, `"--config"`, `"`+dir+`/"`)
+}
+
+// Each client gets the view that is named, in its address or in the command that it starts.
+func TestInstallTools(t *testing.T) {
+	dir := home(t)
+	for _, k := range clientconfig.All() {
+		file := filepath.Join(dir, k.ID+".json")
+		sandlot(t, 0, "install", k.ID, "--tools", "code", "--stdio", "--file", file, "--yes")
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(strings.Fields(string(text)), ""); !strings.Contains(got, `"stdio","--tools","code"`) {
+			t.Errorf("%s starts\n%s", k.ID, text)
+		}
+		if k.StdioOnly() {
+			continue
+		}
+		sandlot(t, 0, "install", k.ID, "--tools", "search", "--url", "http://localhost:1/mcp", "--file", file, "--yes")
+		text, err = os.ReadFile(file)
+		if err != nil || !strings.Contains(string(text), `"http://localhost:1/mcp?tools=search"`) {
+			t.Errorf("%s connects to\n%s", k.ID, text)
+		}
+		out, _ := sandlot(t, 0, "install", k.ID, "--tools", "search", "--url", "http://localhost:1/mcp", "--file", file,
+			"--yes")
+		says(t, out, "nothing to do")
+	}
+	_, errs := sandlot(t, 2, "install", "cursor", "--tools", "some", "--dry-run")
+	says(t, errs, "--tools must be one of all, search, code, auto")
 }

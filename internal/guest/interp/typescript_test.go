@@ -12,7 +12,7 @@ import (
 func nodes(t *testing.T) (paths []string) {
 	t.Helper()
 	paths = []string{program(t, "node")}
-	tools := os.Getenv("SANDLOT_TOOLS")
+	tools := os.Getenv("SANDLOT_TEST_TOOLS")
 	if tools == "" {
 		tools = "../../../.tools"
 	}

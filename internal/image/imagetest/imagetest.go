@@ -22,7 +22,7 @@ import (
 // npm, bash, procps and Git. It is made once, and kept in the folder of the tools.
 func BaseArchive(t testing.TB) string {
 	t.Helper()
-	dir := os.Getenv("SANDLOT_TOOLS")
+	dir := os.Getenv("SANDLOT_TEST_TOOLS")
 	if dir == "" {
 		dir = filepath.Join(sources(t), ".tools")
 	}
