@@ -40,8 +40,9 @@ func (k *tracker) list(_ context.Context, r *mcp.CallToolRequest) (*mcp.CallTool
 	const each, pages = 20, 10
 	var issues []any
 	for n := (in.Page-1)*each + 1; n <= in.Page*each; n++ {
-		issues = append(issues, map[string]any{"number": n, "title": fmt.Sprintf("Issue %d stops the work of a user", n),
-			"labels": trackerLabels(n), "author": "somebody", "state": "open",
+		title := fmt.Sprintf("Issue %d stops the work of a user", n)
+		issues = append(issues, map[string]any{"number": n, "title": title, "labels": trackerLabels(n),
+			"author": "somebody", "state": "open",
 			"body": strings.Repeat("It happened again this morning, and nothing in the log says why. ", 6)})
 	}
 	answer := map[string]any{"issues": issues}
@@ -82,8 +83,8 @@ func (k *tracker) start(t *testing.T) string {
 			"properties": map[string]any{"page": map[string]any{"type": "integer", "minimum": 1}}}}, k.list)
 	server.AddTool(&mcp.Tool{Name: "write_table", Description: "Writes a table into the report.",
 		InputSchema: map[string]any{"type": "object", "required": []string{"title", "rows"},
-			"properties": map[string]any{"title": map[string]any{"type": "string"}, "rows": map[string]any{"type": "array",
-				"items": map[string]any{"type": "array"}}}}}, k.write)
+			"properties": map[string]any{"title": map[string]any{"type": "string"},
+				"rows": map[string]any{"type": "array", "items": map[string]any{"type": "array"}}}}}, k.write)
 	l := listen(t)
 	web := &http.Server{Handler: mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil)}
 	go web.Serve(l)

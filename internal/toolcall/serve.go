@@ -123,13 +123,13 @@ func answerOf(a answer, err error) answer {
 func (s *sandbox) search(ctx context.Context, from agent.Caller, q Search) (any, error) {
 	who, release := s.callerOf(ctx, from)
 	defer release()
-	return s.calls.Finder.Search(who.ctx, who.principal, q)
+	return s.calls.Search(who.ctx, who.principal, q)
 }
 
 func (s *sandbox) describe(ctx context.Context, from agent.Caller, q Describe) (any, error) {
 	who, release := s.callerOf(ctx, from)
 	defer release()
-	return s.calls.Finder.Describe(who.ctx, who.principal, q)
+	return s.calls.describe(who.principal, q)
 }
 
 // readLine reads a request. Memory is reserved as it arrives.

@@ -17,6 +17,7 @@ import (
 	"sandlot/internal/agent"
 	"sandlot/internal/auth"
 	"sandlot/internal/limit"
+	"sandlot/internal/servers/catalog"
 	"sandlot/internal/tool"
 )
 
@@ -28,8 +29,9 @@ type Config struct {
 	Background func(ctx context.Context, session string, c tool.Call) (*tool.Result, error)
 	// Own reports whether Sandlot itself has a tool of that name.
 	Own func(tool string) bool
-	// Finder answers searches.
-	Finder Finder
+	// Offers returns what a principal's servers offer, and Search finds some of it; its answer is sent as JSON.
+	Offers func(p auth.Principal) []catalog.Offered
+	Search func(ctx context.Context, p auth.Principal, q Search) (any, error)
 	// Tree returns the tool tree of a principal.
 	Tree func(p auth.Principal) ([]agent.ToolFile, error)
 	// Scope returns the scope of what runs in the background of a session, and Narrow takes what is not in a scope
@@ -47,12 +49,6 @@ type Servers interface {
 	Any(p auth.Principal) bool
 	// ToolName returns the name by which clients call a tool of a server.
 	ToolName(ctx context.Context, p auth.Principal, server, tool string) (string, error)
-}
-
-// Finder finds tools and describes them. Its answers are sent as JSON.
-type Finder interface {
-	Search(ctx context.Context, p auth.Principal, q Search) (any, error)
-	Describe(ctx context.Context, p auth.Principal, q Describe) (any, error)
 }
 
 // Calls are the calls of tools by code in all sandboxes. A nil *Calls has none.

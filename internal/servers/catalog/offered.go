@@ -24,13 +24,6 @@ func ToolsOf(c Catalog, trust spec.Trust) []Definition {
 	return all
 }
 
-// Description returns the description of a tool, as clients have it.
-func (d Definition) Description() string {
-	var r struct{ Description string }
-	_ = json.Unmarshal(d.Raw, &r) // Raw is sanitized
-	return r.Description
-}
-
 // Text is what a tool's definition says, as clients have it.
 type Text struct {
 	Title, Description        string
