@@ -293,11 +293,20 @@ func TestCodeToolsServerKilled(t *testing.T) {
 	c := s.connect(older, "", nil)
 	c.odd("odd", "plain", nil)
 	id := c.loops("home")
-	c.code("home", "open('/workspace/slow.py', 'w').write("+quotePython(toolClient)+
-		" + \"\\nprint(text(call('odd', 'slow', steps=900)), flush=True)\")")
+	c.code("home", "open('/workspace/slow.py', 'w').write("+quotePython(toolClient+`
+c, f = dial()
+f.write(json.dumps({'call': {'server': 'odd', 'tool': 'slow', 'arguments': {'steps': 900}}}).encode() + b'\n')
+f.flush()
+print(f.readline(), flush=True)
+try:
+    while line := f.readline():
+        print(line)
+except OSError:
+    pass
+print('gone: ', flush=True)`)+")")
 	slow, _ := c.call("execute_command", args{"command": "exec python3 /workspace/slow.py", "background": true,
 		"session_id": "home"}).Fields["process_id"].(string)
-	time.Sleep(300 * time.Millisecond)
+	c.awaitOutput(slow, "progress")
 	s.kill()
 	transport.CloseIdleConnections()
 	s.launch()
@@ -499,12 +508,8 @@ func TestCodeToolsRules(t *testing.T) {
 	id, question := background(), ""
 	until(t, "a question waits", func() bool {
 		list, _, _ := s.cli("questions", "list")
-		for line := range strings.Lines(list) {
-			if strings.Contains(line, "code.background") {
-				question = strings.Fields(line)[0]
-			}
-		}
-		return question != ""
+		question, _, _ = strings.Cut(list, " ")
+		return strings.Contains(list, "code.background")
 	})
 	if out, errs, code := s.cli("questions", "answer", question, "yes"); code != 0 {
 		t.Fatal(out, errs)
