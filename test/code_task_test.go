@@ -141,7 +141,7 @@ func TestTaskInCode(t *testing.T) {
 	t.Parallel()
 	k := &tracker{}
 	s := startConfigured(t, fmt.Sprintf("mcp:\n  tracker: {url: \"http://%s/mcp\"}\n", k.start(t)))
-	byAgent := &spending{client: s.connect(older, "", nil)}
+	byAgent := &spending{client: s.connectAt("/mcp?tools=all", older, "", false, nil)}
 	byAgent.list()
 	count := map[string]int{}
 	for page := 1; page != 0; {
@@ -164,7 +164,7 @@ func TestTaskInCode(t *testing.T) {
 	byAgent.call("ext_tracker_write_table", args{"title": "Issues by label", "rows": rows})
 	want := k.written(t)
 
-	byCode := &spending{client: s.connect(older, "", nil)}
+	byCode := &spending{client: s.connectAt("/mcp?tools=code", older, "", false, nil)}
 	byCode.list()
 	r := byCode.call("execute_code", args{"code": taskCode})
 	if got := k.written(t); got != want {

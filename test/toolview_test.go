@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"sandlot/test/tokens"
 )
 
 // connectAt connects as connect does, to a path. With events, the client gets notifications at any time.
@@ -93,9 +95,18 @@ func (m *many) lists(t *testing.T, c *client, view string) {
 			t.Errorf("%s is listed: %v", name, !want)
 		}
 	}
-	if text := c.InitializeResult().Instructions; strings.Contains(text, "search_tools") != (view != "all") ||
-		len(text) > 900 {
-		t.Errorf("instructions of %d bytes: %s", len(text), text)
+	sum := 0
+	for _, d := range names {
+		sum += tokens.CountJSON(d)
+	}
+	t.Logf("%s: %d tokens", view, sum)
+	if most := map[string]int{"search": 3500, "code": 3000}[view]; most > 0 && sum > most {
+		t.Errorf("%s: %d tokens are listed, and %d is the most", view, sum, most)
+	}
+	text := c.InitializeResult().Instructions
+	if n := tokens.Count(text); n > 200 || strings.Contains(text, "search_tools") != (view != "all") ||
+		!strings.Contains(text, "mcp_tools") {
+		t.Errorf("instructions of %d tokens: %s", n, text)
 	}
 }
 

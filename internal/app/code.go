@@ -3,7 +3,6 @@ package app
 import (
 	"context"
 
-	"sandlot/internal/agent"
 	"sandlot/internal/auth"
 	"sandlot/internal/limit"
 	"sandlot/internal/tool"
@@ -20,9 +19,6 @@ func (a *App) openCalls(limits *limit.Limiter) {
 		Search: func(ctx context.Context, p auth.Principal, q toolcall.Search) (any, error) {
 			return a.finder.Search(ctx, p, q.Query, q.Server, q.Limit)
 		},
-		Offers: a.servers.Offered, Tree: func(p auth.Principal) ([]agent.ToolFile, error) {
-			return toolcall.TreeOf(a.servers.Offered(p)), nil
-		},
-		Own: a.isOwnTool, Scope: a.sessions.ScopeOf,
+		Offers: a.servers.Offered, Own: a.isOwnTool, Scope: a.sessions.ScopeOf,
 		Narrow: a.sessions.Narrow, Limits: limits, Log: a.log}
 }

@@ -4,15 +4,18 @@ import (
 	"strings"
 
 	"sandlot/internal/agent"
-	"sandlot/internal/servers/catalog"
+	"sandlot/internal/auth"
 	"sandlot/internal/servers/state"
 	"sandlot/internal/servers/toolfiles"
 )
 
-// TreeOf returns the files of the tool tree of a principal whose servers offer that.
-func TreeOf(offered []catalog.Offered) (files []agent.ToolFile) {
+// treeOf returns the files of a principal's tool tree.
+func (cs *Calls) treeOf(p auth.Principal) (files []agent.ToolFile, err error) {
+	if cs.Tree != nil {
+		return cs.Tree(p)
+	}
 	var all []toolfiles.Server
-	for _, s := range offered {
+	for _, s := range cs.Offers(p) {
 		made := toolfiles.Server{Name: s.Name, Instructions: s.Instructions, State: notCallable[state.State(s.State)]}
 		for _, d := range s.Tools {
 			text := d.Text()
@@ -26,7 +29,7 @@ func TreeOf(offered []catalog.Offered) (files []agent.ToolFile) {
 	for _, f := range toolfiles.Tree(all) {
 		files = append(files, agent.ToolFile{Path: f.Path, Data: f.Content, Link: f.Link})
 	}
-	return files
+	return files, nil
 }
 
 // notCallable says of the states in which a server cannot be called what helps.

@@ -32,7 +32,7 @@ type Config struct {
 	// Offers returns what a principal's servers offer, and Search finds some of it; its answer is sent as JSON.
 	Offers func(p auth.Principal) []catalog.Offered
 	Search func(ctx context.Context, p auth.Principal, q Search) (any, error)
-	// Tree returns the tool tree of a principal.
+	// Tree returns the tool tree of a principal; nil: that of what its servers offer.
 	Tree func(p auth.Principal) ([]agent.ToolFile, error)
 	// Scope returns the scope of what runs in the background of a session, and Narrow takes what is not in a scope
 	// away from it, until the session has another sandbox.

@@ -75,7 +75,7 @@ func (s *sandbox) pushTree(ctx context.Context) error {
 	if !had && !s.calls.Servers.Any(s.owner) {
 		return nil
 	}
-	all, err := s.calls.Tree(s.owner)
+	all, err := s.calls.treeOf(s.owner)
 	if err != nil {
 		return err
 	}

@@ -210,5 +210,9 @@ func (s Shown) Instructions() string {
 	case Code:
 		all = append(all, "Find them with search_tools, and call them from code, or directly by name.")
 	}
+	if s.Connected {
+		all = append(all, "Code in the sandbox calls third-party tools, and only what it prints comes back: in Python "+
+			"`from mcp_tools import SERVER`, in shells the command `mcp`; /run/mcp/README.md lists them.")
+	}
 	return strings.Join(all, " ")
 }

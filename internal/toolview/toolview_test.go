@@ -113,11 +113,11 @@ func TestUsedIsBounded(t *testing.T) {
 	}
 }
 
-// Instructions say what the view is, in a few words.
+// Instructions say what the view is, and how code calls tools, in a few words.
 func TestInstructions(t *testing.T) {
 	for name, s := range map[string]Shown{"": {Mode: All}, "search_tools": {Mode: Code, Connected: true},
 		"call_tool": {Mode: Search, Connected: true}, "used last": {Mode: Search, Auto: true, Connected: true}} {
-		if text := s.Instructions(); (text == "") != (name == "") || !strings.Contains(text, name) || len(text) > 320 {
+		if text := s.Instructions(); (text == "") != (name == "") || !strings.Contains(text, name) || len(text) > 560 {
 			t.Errorf("%+v: %q", s, text)
 		}
 	}

@@ -91,7 +91,8 @@ func TestTree(t *testing.T) {
 		// A file in place of a folder, and the reverse.
 		{&agentv1.SetToolsRequest{Files: []*agentv1.ToolFile{text("a/b", "5"), text("README.md/x", "6")},
 			Removed: []string{"mcp"}}, "README.md/x:6:-r--r--r-- a/b:5:-r--r--r-- a/d.md:4:-r--r--r-- socket="},
-		{&agentv1.SetToolsRequest{Files: []*agentv1.ToolFile{text("z", "7")}, Complete: true}, "socket= z:7:-r--r--r--"},
+		{&agentv1.SetToolsRequest{Files: []*agentv1.ToolFile{text("z", "7")}, Complete: true},
+			"socket= z:7:-r--r--r--"},
 		{&agentv1.SetToolsRequest{Removed: []string{"z"}}, "socket="},
 	} {
 		if err := u.Set(tt.request); err != nil {

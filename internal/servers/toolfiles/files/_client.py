@@ -18,6 +18,8 @@ class ToolError(Exception):
     server, tool: what was called. code: "tool_error" (the tool says that it failed), "timeout", "broken" (the tool may
     have run) or another word for what kept the call from being made. content: the tool's answer, if there is one."""
 
+    __module__ = "mcp_tools"
+
     def __init__(self, message, server="", tool="", code="", content=None):
         super().__init__(message)
         self.server, self.tool, self.code, self.content = server, tool, code, content
