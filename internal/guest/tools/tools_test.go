@@ -78,23 +78,24 @@ func TestTree(t *testing.T) {
 		t.Fatalf("an empty tree made a folder: %v", err)
 	}
 	for _, tt := range []struct {
-		request agentv1.SetToolsRequest
+		request *agentv1.SetToolsRequest
 		want    string
 	}{
-		{agentv1.SetToolsRequest{Complete: true, Files: []*agentv1.ToolFile{text("README.md", "1"),
+		{&agentv1.SetToolsRequest{Complete: true, Files: []*agentv1.ToolFile{text("README.md", "1"),
 			text("a/b/c.md", "2"), {Path: "mcp", Link: "/.sandlot/agent"},
 			{Path: "run", Data: []byte("3"), Executable: true}}},
 			"README.md:1:-r--r--r-- a/b/c.md:2:-r--r--r-- mcp>/.sandlot/agent run:3:-r-xr-xr-x socket="},
-		{agentv1.SetToolsRequest{Files: []*agentv1.ToolFile{text("README.md", "longer"), text("a/d.md", "4")},
+		{&agentv1.SetToolsRequest{Files: []*agentv1.ToolFile{text("README.md", "longer"), text("a/d.md", "4")},
 			Removed: []string{"run", "not/there"}},
 			"README.md:longer:-r--r--r-- a/b/c.md:2:-r--r--r-- a/d.md:4:-r--r--r-- mcp>/.sandlot/agent socket="},
 		// A file in place of a folder, and the reverse.
-		{agentv1.SetToolsRequest{Files: []*agentv1.ToolFile{text("a/b", "5"), text("README.md/x", "6")},
+		{&agentv1.SetToolsRequest{Files: []*agentv1.ToolFile{text("a/b", "5"), text("README.md/x", "6")},
 			Removed: []string{"mcp"}}, "README.md/x:6:-r--r--r-- a/b:5:-r--r--r-- a/d.md:4:-r--r--r-- socket="},
-		{agentv1.SetToolsRequest{Files: []*agentv1.ToolFile{text("z", "7")}, Complete: true}, "socket= z:7:-r--r--r--"},
-		{agentv1.SetToolsRequest{Removed: []string{"z"}}, "socket="},
+		{&agentv1.SetToolsRequest{Files: []*agentv1.ToolFile{text("z", "7")}, Complete: true},
+			"socket= z:7:-r--r--r--"},
+		{&agentv1.SetToolsRequest{Removed: []string{"z"}}, "socket="},
 	} {
-		if err := u.Set(&tt.request); err != nil {
+		if err := u.Set(tt.request); err != nil {
 			t.Fatal(err)
 		}
 		if got := content(t, u.dir); got != tt.want {
@@ -306,8 +307,10 @@ func TestCarry(t *testing.T) {
 	p.ask(t, strings.Repeat("long", 10_000))
 	until(t, "nobody waits", func() bool { return h.inUse() == 0 })
 	_, _ = io.WriteString(p, "wait\n")
-	if !p.lines.Scan() || !p.lines.Scan() {
-		t.Fatal("no progress")
+	for range 2 {
+		if !p.lines.Scan() {
+			t.Fatal("no progress")
+		}
 	}
 	if h.inUse() != 1 {
 		t.Error("a program waits, and the sandbox is not in use")
