@@ -266,7 +266,7 @@ func TestUsers(t *testing.T) {
 				}
 				for _, uri := range []string{"sandlot://sessions/" + id + "/files/workspace/x"} {
 					if code, _, text := s.request("GET", "/v1/sessions/"+id, nil, "Authorization", "Bearer "+
-						token); code != 404 || strings.Contains(text, other) {
+						token); code != 404 || strings.Contains(text, `"`+other+`"`) {
 						t.Errorf("%s: HTTP %d %s", uri, code, text)
 					}
 				}

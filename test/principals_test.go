@@ -214,7 +214,7 @@ func TestManyPrincipals(t *testing.T) {
 		strings.Split(remote, ":")[1]))
 	began := time.Now()
 	s.begin([]string{"SANDLOT_POOL_SIZE=0", "SANDLOT_AUTH=required", "SANDLOT_CONFIG=" + config,
-		"SANDLOT_MCP_IDLE_TIMEOUT=40s"})
+		"SANDLOT_MCP_IDLE_TIMEOUT=40s", "SANDLOT_TOOLS=all"})
 	ready := time.Since(began)
 	c.memory(fmt.Sprintf("when it was ready, after %v,", ready.Round(time.Millisecond)), maxStarted)
 
