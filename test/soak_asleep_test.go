@@ -45,7 +45,9 @@ func TestSoakAsleep(t *testing.T) {
 	s.awaitImage()
 	eye, c := s.token("eye", "--metrics"), s.connect(older, s.token("ann"), nil)
 	ids, x := make([]string, many), make([]int, many)
-	each(many, 2, func(i int) { ids[i] = c.code("new", "x = 0; _ = open('f', 'w').write('0')").session() })
+	each(many, 2, func(i int) {
+		ids[i] = c.code("new", "x = 0; _ = open('f', 'w').write('0'), open('g', 'w').write('0')").session()
+	})
 	s.allSleep(many)
 	work := func() {
 		i := rand.IntN(many)
