@@ -1,6 +1,9 @@
 package limit
 
-import "sync"
+import (
+	"context"
+	"sync"
+)
 
 // Answers are the reservations for the answers to one request, or to one line of stdio,
 // until the client has read them. A nil Answers counts nothing.
@@ -40,6 +43,18 @@ func (a *Answers) Add(h *Reservation) {
 		return
 	}
 	a.reservations = append(a.reservations, h)
+}
+
+// Lost returns the context that ends when the memory of an answer that was enlarged is lost; nil: there is none.
+func (a *Answers) Lost() context.Context {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, h := range a.reservations {
+		if lost := h.Lost(); lost != nil {
+			return lost
+		}
+	}
+	return nil
 }
 
 // Release releases all reservations: the answers were written, or the client is gone.

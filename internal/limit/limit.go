@@ -1,6 +1,7 @@
 // Package limit bounds the resources of the server that each principal uses at once, over
 // all of their tokens and connections, so that no principal can starve the others. A
-// request over a limit is refused at once; only large answers wait for a short time.
+// request over a limit is refused at once; only large answers wait for a short time. The largest,
+// of which there are few in the whole server at once, wait for each other (large.go).
 package limit
 
 import (
@@ -72,6 +73,7 @@ var kindTexts = [numKinds]kindText{
 // nothing.
 type Limiter struct {
 	limits Limits
+	large  large
 
 	mu     sync.Mutex
 	shares map[string]*share // by the principal's id

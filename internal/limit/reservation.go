@@ -20,8 +20,9 @@ type Reservation struct {
 	mu       sync.Mutex
 	share    *share // nil: nothing is reserved
 	reserved int64
-	used     int64 // bytes counted by Add; at most what is reserved, except where Add failed
-	released bool  // Release was called
+	used     int64   // bytes counted by Add; at most what is reserved, except where Add failed
+	released bool    // Release was called
+	permit   *permit // of a reservation that was enlarged; else nil
 }
 
 // NewReservation returns an empty reservation for a principal.
@@ -200,6 +201,10 @@ func (h *Reservation) Release() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.released = true
+	if h.permit != nil {
+		h.limiter.large.release(h.permit)
+		h.permit = nil
+	}
 	if h.share == nil {
 		return
 	}

@@ -3,6 +3,7 @@ package mcpclient
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"time"
@@ -43,6 +44,9 @@ type Request struct {
 	// nil: Call releases it before it returns.
 	TakeReservation func(transport.Reservation)
 
+	// Large: the result may have up to Options.MaxLarge bytes. It may be changed in place.
+	Large bool
+
 	stayOpen bool // for subscriptions/listen, which stays open
 	// beforeSend is called with the id of the request before the request is sent.
 	beforeSend func(id int64)
@@ -53,6 +57,7 @@ type call struct {
 	id     int64
 	method string // as errors name it
 	queue  *queue
+	large  bool // Request.Large
 }
 
 // Call sends a request and returns the result object, unchanged. An error response of
@@ -62,7 +67,7 @@ func (s *Session) Call(ctx context.Context, r Request) (json.RawMessage, error) 
 	if r.Timeout <= 0 {
 		r.Timeout = defaultTimeout
 	}
-	c, err := s.registerCall(r.Method)
+	c, err := s.registerCall(r.Method, r.Large)
 	if err != nil {
 		return nil, err
 	}
@@ -88,14 +93,14 @@ func (s *Session) Call(ctx context.Context, r Request) (json.RawMessage, error) 
 }
 
 // registerCall registers a new call, so that a response can be assigned to it.
-func (s *Session) registerCall(method string) (*call, error) {
+func (s *Session) registerCall(method string, large bool) (*call, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.Err(); err != nil {
 		return nil, err
 	}
 	s.lastID++
-	c := &call{id: s.lastID, method: transport.Clip(method, 100), queue: newQueue()}
+	c := &call{id: s.lastID, method: transport.Clip(method, 100), queue: newQueue(), large: large}
 	s.calls[c.id] = c
 	return c, nil
 }
@@ -210,6 +215,9 @@ func (s *Session) await(ctx context.Context, c *call, r Request) (json.RawMessag
 			// The server may have executed the call, so the error is not ErrSessionLost,
 			// which allows a repetition.
 			s.removeCall(c.id)
+			if errors.Is(s.Err(), transport.ErrSlow) {
+				return nil, s.Err()
+			}
 			return nil, fmt.Errorf("%w: %s was not answered (%v)", transport.ErrClosed, c.method, s.Err())
 		}
 	}

@@ -18,7 +18,7 @@ func FuzzMessages(f *testing.F) {
 		s := newSession(deaf{}, Options{Handler: &ears{}}.withDefaults())
 		defer s.Close()
 		s.version.Store(revision.Stateful)
-		c, err := s.registerCall("x")
+		c, err := s.registerCall("x", false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -33,8 +33,8 @@ func FuzzMessages(f *testing.F) {
 // deaf is a transport that leads nowhere.
 type deaf struct{ transport.Transport }
 
-func (deaf) Start(transport.Receiver, int, func() transport.Reservation) {}
-func (deaf) Send(context.Context, transport.Outgoing) error              { return nil }
-func (deaf) Traits() transport.Traits                                    { return transport.Traits{} }
-func (deaf) Close() error                                                { return nil }
-func (deaf) Abandon(int64)                                               {}
+func (deaf) Start(transport.Receiver, transport.Limits)     {}
+func (deaf) Send(context.Context, transport.Outgoing) error { return nil }
+func (deaf) Traits() transport.Traits                       { return transport.Traits{} }
+func (deaf) Close() error                                   { return nil }
+func (deaf) Abandon(int64)                                  {}

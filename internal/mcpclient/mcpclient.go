@@ -39,6 +39,7 @@ type Options struct {
 	ProbeTimeout  time.Duration
 	StatefulFirst bool // send initialize first: the server spoke the stateful protocol last time
 	MaxMessage    int  // bytes; 0: 16 MiB
+	MaxLarge      int  // bytes of the result of a call with Request.Large; 0: MaxMessage
 	MaxList       int  // bytes of all pages of one list; 0: 16 MiB
 	// Reserve returns a new reservation, which accounts for the memory of a large message
 	// while it is read and used; nil: memory is not accounted for.

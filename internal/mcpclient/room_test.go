@@ -23,6 +23,9 @@ type rooms struct {
 	left int64
 }
 
+// largest is what Enlarge reserves.
+const largest = 4 << 20
+
 var errFull = errors.New("there is no room")
 
 // full is one message's.
@@ -42,6 +45,11 @@ func (f *full) Reserve(_ context.Context, n int64) error {
 	f.of.left -= n
 	f.mine += n
 	return nil
+}
+
+func (f *full) Enlarge(ctx context.Context) (context.Context, error) {
+	f.ShrinkTo(0)
+	return ctx, f.Reserve(ctx, largest)
 }
 
 func (f *full) ShrinkTo(n int64) {

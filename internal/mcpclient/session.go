@@ -59,7 +59,7 @@ func newSession(t transport.Transport, o Options) *Session {
 		requests: map[string]context.CancelFunc{}, subscriptions: map[string]*subscription{}}
 	s.version.Store("")
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
-	t.Start(receiver{s}, o.MaxMessage, o.Reserve)
+	t.Start(receiver{s}, transport.Limits{Message: o.MaxMessage, Large: o.MaxLarge, Reserve: o.Reserve})
 	return s
 }
 
@@ -151,6 +151,9 @@ func (s receiver) Fail(id int64, err error) {
 
 // Receive implements transport.Receiver.
 func (s receiver) Receive(b []byte, r transport.Reservation) (answered int64, ok bool) {
+	if len(b) > s.options.MaxMessage {
+		return s.receiveLarge(b, r)
+	}
 	r.ShrinkTo(int64(len(b))) // a message of the maximum size was reserved
 	all, err := transport.Decode(b)
 	if err != nil {
@@ -177,6 +180,37 @@ func (s receiver) Receive(b []byte, r transport.Reservation) (answered int64, ok
 		}
 	}
 	return answered, true
+}
+
+// receiveLarge is Receive for a message that is larger than Options.MaxMessage: the response to a call that takes one.
+func (s receiver) receiveLarge(b []byte, r transport.Reservation) (answered int64, ok bool) {
+	m, err := transport.DecodeLarge(b)
+	if err != nil {
+		r.Release()
+		return 0, false
+	}
+	if id, ok := transport.ParseRequestID(m.ID); ok && !s.TakesLarge(id) {
+		r.Release()
+		s.Fail(id, fmt.Errorf("%w: an answer of over %d bytes", transport.ErrTooLarge, s.options.MaxMessage))
+		return id, true
+	}
+	return s.handleResponse(&m, r), true
+}
+
+// TakesLarge implements transport.Receiver.
+func (s receiver) TakesLarge(id int64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if id != 0 {
+		c := s.calls[id]
+		return c != nil && c.large
+	}
+	for _, c := range s.calls {
+		if c.large {
+			return true
+		}
+	}
+	return false
 }
 
 // handleResponse passes a response to its call, and returns the id of the call.

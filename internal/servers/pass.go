@@ -61,13 +61,18 @@ func (s *server) call(ctx context.Context, d catalog.Definition, c tool.Call) (*
 	q := &instance.Request{Method: "tools/call",
 		Params: rawjson.Object{"name": rawjson.Quote(d.Remote), "arguments": args}, Meta: c.Meta,
 		Schema: d.HeaderSchema,
-		Client: c.Client, Inputs: c.Inputs, Progress: c.Progress, Answer: c.Reservation}
+		Client: c.Client, Inputs: c.Inputs, Progress: c.Progress, Answer: c.Reservation,
+		Large: c.Whole}
 	defer q.Release()
 	raw, err := s.request(ctx, q)
 	if err != nil {
 		return nil, err
 	}
-	safe, isError, err := catalog.SafeResult(raw)
+	makeSafe := catalog.SafeResult
+	if c.Whole {
+		makeSafe = catalog.WholeResult
+	}
+	safe, isError, err := makeSafe(raw)
 	if err != nil {
 		return nil, s.withAdvice(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"sandlot/internal/fault"
@@ -66,7 +67,10 @@ func (s *server) callFault(l *instance.Instance, err error) error {
 		return s.fault(fault.Connection, err,
 			"did not answer within %s of its last sign of life; the call was cancelled", l.CallLimit())
 	case errors.Is(err, transport.ErrTooLarge):
-		return s.fault(fault.Connection, err, "sent an answer that is too large")
+		return s.fault(fault.Connection, err, "sent an answer that is too large: %s",
+			strings.TrimPrefix(err.Error(), transport.ErrTooLarge.Error()+": "))
+	case errors.Is(err, transport.ErrSlow):
+		return s.fault(fault.Connection, err, "did not send a large answer in time")
 	}
 	select {
 	case <-l.Session.Done():

@@ -58,6 +58,9 @@ type Call struct {
 	Inputs Inputs
 	// Reservation counts a large result for the principal until the client has read it.
 	Reservation *limit.Reservation
+	// Whole: the result of a third-party server's tool goes to code, not to a model. It is not shortened, and may have
+	// up to limit.LargestAnswer bytes.
+	Whole bool
 	// Consent asks the user for consent, in place of Tools' own settings; nil: no rule decides it.
 	Consent func(ctx context.Context, q Question) error
 	// Decide asks policy about the call with its detail, if Callable.DetailFollows; nil: no rule

@@ -27,7 +27,7 @@ const (
 	maxConns = 128
 	// maxRequest bounds a request, and maxAnswer an answer, in bytes.
 	maxRequest = 16 << 20
-	maxAnswer  = 64 << 20
+	maxAnswer  = limit.LargestAnswer
 	// idleLimit is how long a connection may have no request. stallLimit is how long a program may take to send more
 	// of a request, or to read more of an answer.
 	idleLimit  = 5 * time.Minute
@@ -203,7 +203,7 @@ func (c *conn) call(ctx context.Context, q *Call) bool {
 			c.write(ctx, answer{Progress: text})
 		}
 	})
-	raw, release, err := c.sandbox.makeCall(ctx, c.from, q, func(text string) {
+	raw, answers, err := c.sandbox.makeCall(ctx, c.from, q, func(text string) {
 		select {
 		case progress <- fault.Printable(text, 4096):
 		default: // the program does not read as fast
@@ -211,14 +211,14 @@ func (c *conn) call(ctx context.Context, q *Call) bool {
 	})
 	close(progress) // nobody notifies any more: see makeCall
 	sending.Wait()
-	defer release()
+	defer answers.Release()
 	if !stopWatching() {
 		return false
 	}
 	if err != nil {
 		return c.write(ctx, answer{Error: failed(err)})
 	}
-	return c.writeResult(ctx, raw)
+	return c.writeLarge(ctx, raw, answers.Lost())
 }
 
 // watch calls gone when the program closes the connection, until stop is called, which reports whether it has not. The
@@ -246,13 +246,13 @@ func isTimeout(err error) bool {
 	return errors.As(err, &e) && e.Timeout()
 }
 
-// makeCall calls a tool. Release gives back the memory of the result. When it returns, notify is not called any more.
+// makeCall calls a tool. The answers count the memory of the result. When it returns, notify is not called any more.
 func (s *sandbox) makeCall(ctx context.Context, from func() agent.Caller, q *Call,
-	notify func(string)) (raw json.RawMessage, release func(), err error) {
-	answers := s.calls.Limits.NewAnswers(s.owner.ID)
+	notify func(string)) (raw json.RawMessage, answers *limit.Answers, err error) {
+	answers = s.calls.Limits.NewAnswers(s.owner.ID)
 	leave, err := s.enter(ctx)
 	if err != nil {
-		return nil, answers.Release, err
+		return nil, answers, err
 	}
 	defer leave()
 	who, done := s.callerOf(ctx, from())
@@ -262,12 +262,12 @@ func (s *sandbox) makeCall(ctx context.Context, from func() agent.Caller, q *Cal
 		if fault.Is(err, fault.NotFound) && s.calls.Own(q.Tool) {
 			err = ownTool(q.Tool)
 		}
-		return nil, answers.Release, err
+		return nil, answers, err
 	}
 	n := &notifier{notify: notify}
 	defer n.end()
 	call := tool.Call{Principal: who.principal, Name: name, Args: q.Arguments, Progress: n.send,
-		Reservation: answers.NewReservation()}
+		Reservation: answers.NewReservation(), Whole: true}
 	if who.run != nil {
 		n.also = who.run.progress
 		if who.run.client != nil {
@@ -289,7 +289,7 @@ func (s *sandbox) makeCall(ctx context.Context, from func() agent.Caller, q *Cal
 		err = &answerError{Code: codeTooLarge, Message: "the result is larger than " +
 			strconv.Itoa(maxAnswer>>20) + " MiB"}
 	case err == nil:
-		return res.Raw, answers.Release, nil
+		return res.Raw, answers, nil
 	case who.ctx.Err() != nil:
 		err = &answerError{Code: codeEnded, Message: "the call was ended, as the code that made it was stopped, or " +
 			"Sandlot ends or puts the session to sleep: it is not known whether it was carried out"}
@@ -297,7 +297,7 @@ func (s *sandbox) makeCall(ctx context.Context, from func() agent.Caller, q *Cal
 		err = &answerError{Code: codeTimeout, Message: "there was no answer in " +
 			strconv.FormatFloat(q.Timeout, 'g', -1, 64) + " seconds; the call was cancelled"}
 	}
-	return nil, answers.Release, err
+	return nil, answers, err
 }
 
 // ownTool returns the refusal of one of Sandlot's own tools: code would wait for the interpreter that it runs in.

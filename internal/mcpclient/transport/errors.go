@@ -20,6 +20,9 @@ var (
 	ErrTimeout = errors.New("the server did not answer in time")
 	// ErrTooLarge means that the server sent more than is accepted.
 	ErrTooLarge = errors.New("the server sent more than is accepted")
+	// ErrSlow means that the memory for a large message was needed by others, or held for too long, before the server
+	// had sent all of it.
+	ErrSlow = errors.New("the server took too long to send a large answer")
 )
 
 // Error is a JSON-RPC error that the server sent, or that is sent to it.

@@ -4,8 +4,8 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
-	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -36,32 +36,32 @@ const (
 // eventReader reads server-sent events of bounded size.
 type eventReader struct {
 	reader       *bufio.Reader
-	limit        int           // bytes of one event
 	retry        time.Duration // the pause before a reconnection that the server asked for; 0: none
-	reserver     reserver
-	begun        bool     // the beginning was read, where a byte order mark may stand
-	pendingLines [][]byte // read, but not returned by readLine yet
+	reserver     reserver      // with the limits of one event
+	begun        bool          // the beginning was read, where a byte order mark may stand
+	pendingLines [][]byte      // read, but not returned by readLine yet
 }
 
-func newEventReader(r io.Reader, limit int) *eventReader {
-	return &eventReader{reader: bufio.NewReaderSize(r, 16<<10), limit: limit}
+// newEventReader returns a reader of events, which may have more bytes than their messages.
+func newEventReader(r io.Reader, m reserver) *eventReader {
+	m.limits.Message += truncatedEnds
+	m.limits.Large += truncatedEnds
+	return &eventReader{reader: bufio.NewReaderSize(r, 16<<10), reserver: m}
 }
 
 // next returns the next event with data or an id. The caller may keep the data.
 func (r *eventReader) next() (event, error) {
 	r.reserver.release() // of an incomplete event
 	var e event
-	var data bytes.Buffer
 	hasFields, size := false, 0
 	finish := func() event {
-		e.data = bytes.TrimSuffix(data.Bytes(), []byte("\n"))
 		e.reservation = r.reserver.transfer()
 		return e
 	}
 	for {
 		line, err := r.readLine(&size)
 		if err != nil {
-			if errors.Is(err, io.EOF) && data.Len() > 0 {
+			if errors.Is(err, io.EOF) && e.data != nil {
 				e.truncated = true
 				return finish(), nil
 			}
@@ -69,33 +69,37 @@ func (r *eventReader) next() (event, error) {
 			return event{}, err
 		}
 		if len(line) == 0 {
-			if hasFields && (data.Len() > 1 || e.hasID) { // one byte is the line end of empty data
+			if hasFields && (len(e.data) > 0 || e.hasID) {
 				return finish(), nil
 			}
 			r.reserver.release()
 			e, hasFields, size = event{}, false, 0
-			data.Reset()
 			continue
 		}
 		if line[0] == ':' { // a comment, as servers send to keep the stream open
-			if data.Len() == 0 {
+			if e.data == nil {
 				size = 0
 			}
 			continue
 		}
 		hasFields = true
-		r.parseField(&e, &data, line)
+		r.parseField(&e, line)
 	}
 }
 
 // parseField adds one line, "name: value", to an event.
-func (r *eventReader) parseField(e *event, data *bytes.Buffer, line []byte) {
+func (r *eventReader) parseField(e *event, line []byte) {
 	key, value, _ := bytes.Cut(line, []byte(":"))
 	value = bytes.TrimPrefix(value, []byte(" "))
 	switch string(key) {
 	case "data":
-		data.Write(value)
-		data.WriteByte('\n')
+		if e.data == nil { // most events have one such line, which is not copied
+			if e.data = slices.Clip(value); value == nil {
+				e.data = []byte{}
+			}
+			break
+		}
+		e.data = extend(extend(e.data, []byte("\n")), value)
 	case "event":
 		e.name = string(value[:min(len(value), maxEventName)])
 	case "id":
@@ -127,13 +131,11 @@ func (r *eventReader) readLines(size *int) error {
 	var all []byte
 	for {
 		part, err := r.reader.ReadSlice('\n')
-		if *size += len(part); *size > r.limit+truncatedEnds {
-			return fmt.Errorf("%w: an event of over %d bytes", ErrTooLarge, r.limit)
-		}
-		if err := r.reserver.reserveIfLarge(*size); err != nil {
+		*size += len(part)
+		if err := r.reserver.admit(*size); err != nil {
 			return err
 		}
-		all = append(all, part...)
+		all = extend(all, part)
 		if errors.Is(err, bufio.ErrBufferFull) {
 			continue
 		}

@@ -26,7 +26,8 @@ func FuzzLines(f *testing.F) {
 				want = append(want, l)
 			}
 		}
-		r := lineReader{reader: bufio.NewReaderSize(iotest.HalfReader(strings.NewReader(in)), 16), limit: limit}
+		r := lineReader{reader: bufio.NewReaderSize(iotest.HalfReader(strings.NewReader(in)), 16),
+			reserver: reserver{limits: Limits{Message: limit}}}
 		for i := 0; ; i++ {
 			line, err := r.next()
 			guessID(line)
@@ -53,7 +54,7 @@ func FuzzEvents(f *testing.F) {
 	f.Add(strings.Repeat("data: x\n", 10000))
 	f.Fuzz(func(t *testing.T, in string) {
 		const limit = 1 << 10
-		r := newEventReader(iotest.HalfReader(strings.NewReader(in)), limit)
+		r := newEventReader(iotest.HalfReader(strings.NewReader(in)), reserver{limits: Limits{Message: limit}})
 		for n := 0; ; n++ {
 			e, err := r.next()
 			if err != nil {

@@ -1,7 +1,6 @@
 package transport
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -212,7 +211,7 @@ func errorResponse(body []byte, id int64) *Error {
 
 // readJSON reads a response body that is JSON.
 func (h *streamable) readJSON(ctx context.Context, resp *http.Response, id int64) error {
-	reserver := h.newReserver(ctx, resp)
+	reserver := h.newReserver(ctx, resp, id)
 	defer reserver.release()
 	b, err := h.readBody(resp, &reserver)
 	if err != nil {
@@ -233,24 +232,26 @@ func (h *streamable) readJSON(ctx context.Context, resp *http.Response, id int64
 
 // readBody reads a response body to its end.
 func (h *streamable) readBody(resp *http.Response, reserver *reserver) ([]byte, error) {
-	all := &bytes.Buffer{}
-	_, err := all.ReadFrom(io.LimitReader(resp.Body, min(large, int64(h.limit))+1))
-	if err == nil && all.Len() > large {
-		if resp.ContentLength > 0 {
-			reserver.size = int(min(int64(reserver.size), resp.ContentLength))
+	if resp.ContentLength > 0 {
+		reserver.size = int(min(int64(reserver.size), resp.ContentLength))
+	}
+	var all []byte
+	part := make([]byte, 32<<10)
+	for {
+		n, err := resp.Body.Read(part)
+		if refused := reserver.admit(len(all) + n); refused != nil {
+			return nil, refused
 		}
-		if err := reserver.reserveIfLarge(all.Len()); err != nil {
-			return nil, err
+		all = extend(all, part[:n])
+		switch {
+		case errors.Is(err, io.EOF):
+			return all, nil
+		case err != nil && reserver.isLost():
+			return nil, ErrSlow
+		case err != nil:
+			return nil, fmt.Errorf("the server's answer broke off: %w", err)
 		}
-		_, err = all.ReadFrom(io.LimitReader(resp.Body, int64(h.limit+1-all.Len())))
 	}
-	if all.Len() > h.limit {
-		return nil, fmt.Errorf("%w: an answer of over %d bytes", ErrTooLarge, h.limit)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("the server's answer broke off: %w", err)
-	}
-	return all.Bytes(), nil
 }
 
 // Negotiated implements Transport. In the stateful protocol it opens the stream of the

@@ -45,6 +45,33 @@ func Decode(b []byte) ([]Message, error) {
 	return all, nil
 }
 
+// DecodeLarge decodes a response whose parts share memory with b: there is no second copy of a large one. It decodes no
+// array, and repairs no text that is not UTF-8.
+func DecodeLarge(b []byte) (Message, error) {
+	b = bytes.TrimSpace(b)
+	if len(b) == 0 || b[0] != '{' || !utf8.Valid(b) || !json.Valid(b) {
+		return Message{}, errNotMessage
+	}
+	var m Message
+	isRequest := false
+	rawjson.EachMember(b, func(name string, value json.RawMessage) {
+		switch name {
+		case "id":
+			m.ID = value
+		case "result":
+			m.Result = value
+		case "error":
+			m.Error = value
+		case "method":
+			isRequest = true
+		}
+	})
+	if isRequest || m.Result == nil && m.Error == nil {
+		return Message{}, errNotMessage
+	}
+	return m, nil
+}
+
 // decodeBatch decodes an array of messages.
 func decodeBatch(b []byte) ([]Message, error) {
 	if !json.Valid(b) {

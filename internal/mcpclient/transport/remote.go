@@ -44,8 +44,7 @@ type remote struct {
 
 	// Set by Start.
 	receiver Receiver
-	limit    int // bytes of a message
-	reserve  func() Reservation
+	limits   Limits
 
 	ctx     context.Context // ends with the session
 	cancel  context.CancelFunc
@@ -69,9 +68,7 @@ func (r Remote) newRemote() (*remote, error) {
 }
 
 // Start implements Transport.
-func (r *remote) Start(to Receiver, limit int, reserve func() Reservation) {
-	r.receiver, r.limit, r.reserve = to, limit, reserve
-}
+func (r *remote) Start(to Receiver, l Limits) { r.receiver, r.limits = to, l }
 
 // startGoroutine runs f in a goroutine that close waits for. It returns false when the session
 // is over.
@@ -99,15 +96,16 @@ func (r *remote) close() {
 	r.goroutines.Wait()
 }
 
-// newReserver returns a reserver for the messages of a response.
-func (r *remote) newReserver(ctx context.Context, resp *http.Response) reserver {
-	return reserver{ctx: ctx, reserve: r.reserve, size: r.limit, abort: func() { resp.Body.Close() }}
+// newReserver returns a reserver for the messages of a response, of which those that answer the request with an id may
+// be large. The id is for TakesLarge; negative: none may.
+func (r *remote) newReserver(ctx context.Context, resp *http.Response, id int64) reserver {
+	return reserver{ctx: ctx, limits: r.limits, size: r.limits.Message, abort: func() { resp.Body.Close() },
+		takesLarge: func() bool { return id >= 0 && r.receiver.TakesLarge(id) }}
 }
 
-// newEventReader returns a reader of a response that is a stream of events.
-func (r *remote) newEventReader(ctx context.Context, resp *http.Response) *eventReader {
-	e := newEventReader(resp.Body, r.limit)
-	e.reserver = r.newReserver(ctx, resp)
+// newEventReader returns a reader of a response that is a stream of events; for the id see newReserver.
+func (r *remote) newEventReader(ctx context.Context, resp *http.Response, id int64) *eventReader {
+	e := newEventReader(resp.Body, r.newReserver(ctx, resp, id))
 	return e
 }
 

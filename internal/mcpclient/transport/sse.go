@@ -68,8 +68,8 @@ func (s *sse) Negotiated(string) {}
 func (s *sse) Abandon(int64)     {}
 
 // Start implements Transport.
-func (s *sse) Start(to Receiver, limit int, reserve func() Reservation) {
-	s.remote.Start(to, limit, reserve)
+func (s *sse) Start(to Receiver, l Limits) {
+	s.remote.Start(to, l)
 	s.startGoroutine(func() {
 		defer s.resp.Body.Close()
 		if err := s.listen(); s.ctx.Err() == nil {
@@ -79,7 +79,7 @@ func (s *sse) Start(to Receiver, limit int, reserve func() Reservation) {
 }
 
 func (s *sse) listen() error {
-	r := s.newEventReader(s.ctx, s.resp)
+	r := s.newEventReader(s.ctx, s.resp, 0)
 	for {
 		e, err := r.next()
 		switch {

@@ -57,11 +57,12 @@ func (s *stdio) Traits() Traits    { return Traits{} }
 func (s *stdio) Negotiated(string) {}
 func (s *stdio) Abandon(int64)     {}
 
-func (s *stdio) Start(to Receiver, limit int, reserve func() Reservation) {
+func (s *stdio) Start(to Receiver, l Limits) {
 	s.started = true
 	go s.writeLoop(to)
-	go s.readLoop(to, &lineReader{reader: bufio.NewReaderSize(s.stdout, 64<<10), limit: limit,
-		reserver: reserver{ctx: s.ctx, reserve: reserve, size: limit, abort: s.closeOutput}})
+	go s.readLoop(to, &lineReader{reader: bufio.NewReaderSize(s.stdout, 64<<10),
+		reserver: reserver{ctx: s.ctx, limits: l, size: l.Message, abort: s.closeOutput,
+			takesLarge: func() bool { return to.TakesLarge(0) }}})
 }
 
 func (s *stdio) Send(ctx context.Context, m Outgoing) error {
@@ -119,6 +120,9 @@ func (s *stdio) readLoop(to Receiver, r *lineReader) {
 		case errors.Is(err, io.EOF):
 			to.Ended(fmt.Errorf("%w: it ended its output", ErrClosed))
 			return
+		case r.reserver.isLost(): // and so its output was closed
+			to.Ended(fmt.Errorf("%w: %w", ErrClosed, ErrSlow))
+			return
 		default:
 			to.Ended(fmt.Errorf("%w: its output broke off: %w", ErrClosed, err))
 			return
@@ -165,8 +169,7 @@ func (s *stdio) Close() error {
 // lineReader reads lines of bounded length.
 type lineReader struct {
 	reader   *bufio.Reader
-	limit    int
-	reserver reserver
+	reserver reserver // with the limits
 	buf      []byte
 }
 
@@ -208,7 +211,7 @@ func (r *lineReader) readLine() ([]byte, error) {
 			}
 		default:
 			if truncatedBy = r.checkSize(part); truncatedBy == nil {
-				r.buf = append(r.buf, part...)
+				r.buf = extend(r.buf, part)
 				break
 			}
 			all := append(r.buf, part...)
@@ -228,11 +231,7 @@ func (r *lineReader) readLine() ([]byte, error) {
 
 // checkSize returns why a line has to be truncated before its next part, or nil.
 func (r *lineReader) checkSize(part []byte) error {
-	size := len(r.buf) + len(bytes.TrimRight(part, "\r\n"))
-	if size > r.limit {
-		return fmt.Errorf("%w: an answer of over %d bytes", ErrTooLarge, r.limit)
-	}
-	return r.reserver.reserveIfLarge(size)
+	return r.reserver.admit(len(r.buf) + len(bytes.TrimRight(part, "\r\n")))
 }
 
 // A response of which only the ends are known most likely has its id in one of them:

@@ -29,7 +29,11 @@ type stream struct {
 
 // readStream reads events until the stream ends, or the response to its request has come.
 func (h *streamable) readStream(ctx context.Context, s *stream, resp *http.Response) error {
-	r := h.newEventReader(ctx, resp)
+	id := s.id
+	if id == 0 { // the stream of notifications
+		id = -1
+	}
+	r := h.newEventReader(ctx, resp, id)
 	for {
 		e, err := r.next()
 		if r.retry > 0 {
@@ -82,7 +86,7 @@ func (h *streamable) followStream(ctx context.Context, m Outgoing, resp *http.Re
 			return nil
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case noMemory, errors.Is(err, ErrTooLarge):
+		case noMemory, errors.Is(err, ErrTooLarge), errors.Is(err, ErrSlow):
 			return err
 		case s.lastEventID == "" || revision.IsStateless(m.Version):
 			return fmt.Errorf("the server ended its stream before it had answered %s (%v)", Clip(m.Method, 100), err)

@@ -10,10 +10,8 @@ import (
 
 // Transport carries the messages of one session.
 type Transport interface {
-	// Start begins to read messages of at most limit bytes, and passes them to the
-	// receiver, large ones with a reservation from reserve. With a nil reserve, none has
-	// a reservation.
-	Start(receiver Receiver, limit int, reserve func() Reservation)
+	// Start begins to read messages within the limits, and passes them to the receiver, large ones with a reservation.
+	Start(receiver Receiver, l Limits)
 	// Send sends a message. For a request it may return before the message is sent; if
 	// sending fails then, Receiver.Fail is called.
 	Send(ctx context.Context, m Outgoing) error
@@ -53,7 +51,10 @@ type Receiver interface {
 	// Receive gets what may be a message, and its reservation, which it has to release.
 	// It blocks while a caller does not keep up. It returns the id of the request that
 	// the message answers, or 0, and whether b is a message at all.
+	// It may keep and change b if that is larger than Limits.Message.
 	Receive(b []byte, r Reservation) (answered int64, ok bool)
+	// TakesLarge reports whether the response to a request may be larger than Limits.Message; 0: that to any request.
+	TakesLarge(id int64) bool
 	// Fail is called when a request will not be answered.
 	Fail(id int64, err error)
 	// Missed is called when notifications of the server may have been lost.

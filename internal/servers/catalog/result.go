@@ -3,7 +3,6 @@ package catalog
 import (
 	"bytes"
 	"crypto/sha256"
-	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -14,7 +13,7 @@ import (
 	"sandlot/internal/servers/spec"
 )
 
-// Limits of definitions and results. All but MaxDefinitions and maxDepth are in bytes.
+// Limits of definitions and results. All but MaxDefinitions, maxDepth and maxBlocks are in bytes.
 const (
 	MaxDefinitions = 1000 // of each kind, of one server
 	maxDescription = 8 << 10
@@ -25,16 +24,23 @@ const (
 	MaxCatalog     = 8 << 20  // of all definitions of one server
 	MaxCatalogs    = 32 << 20 // of all servers of one principal
 	maxResult      = 8 << 20
+	maxBlocks      = 10_000   // of one result
+	maxMeta        = 64 << 10 // of a _meta that is passed on
 )
+
+// isPassedMeta reports whether a member of a server's _meta is passed on to clients, by its name.
+func isPassedMeta(name string) bool {
+	return !strings.HasPrefix(name, "io.modelcontextprotocol/") && name != "progressToken"
+}
 
 // passedMeta returns the members of a server's _meta that are passed on to clients, or nil.
 func passedMeta(raw json.RawMessage) json.RawMessage {
 	var m rawjson.Object
-	if len(raw) > 64<<10 || json.Unmarshal(raw, &m) != nil {
+	if len(raw) > maxMeta || json.Unmarshal(raw, &m) != nil {
 		return nil
 	}
 	for k := range m {
-		if strings.HasPrefix(k, "io.modelcontextprotocol/") || k == "progressToken" {
+		if !isPassedMeta(k) {
 			delete(m, k)
 		}
 	}
@@ -144,7 +150,7 @@ func SafeResult(raw json.RawMessage) (json.RawMessage, bool, error) {
 			b = shortenBlock(b, remaining)
 		}
 		remaining = max(remaining-len(b), 4096)
-		if safe = append(safe, b); len(safe) >= 10_000 {
+		if safe = append(safe, b); len(safe) >= maxBlocks {
 			safe = append(safe, textBlock(fmt.Sprintf("[%d further blocks were left out]", len(blocks)-len(safe))))
 			break
 		}
@@ -200,33 +206,17 @@ func safeBlock(raw json.RawMessage) json.RawMessage {
 	if json.Unmarshal(raw, &b) != nil || b == nil {
 		return textBlock("[a block that is no object was left out]")
 	}
-	problem := ""
-	switch kind := rawjson.Text(b["type"]); kind {
-	case "text":
-		if !rawjson.IsString(b["text"]) {
-			problem = "its text is no string"
-		}
-	case "image", "audio":
-		problem = base64Problem(b["data"])
-		if problem == "" && rawjson.Text(b["mimeType"]) == "" {
-			problem = "it has no mimeType"
-		}
-	case "resource_link":
-		if rawjson.Text(b["uri"]) == "" {
-			problem = "it has no uri"
-		} else if rawjson.Text(b["name"]) == "" {
-			b["name"] = b["uri"]
-			raw, _ = json.Marshal(b)
-		}
-	case "resource":
-		problem = contentsProblem(b["resource"])
-	case "tool_use", "tool_result": // of sampling
-	default:
+	kind := rawjson.Text(b["type"])
+	problem, known := blockProblem(kind, b)
+	switch {
+	case !known:
 		return textBlock(fmt.Sprintf("[content of the unknown type %q]\n%s", spec.ClipName(kind),
 			spec.SafeText(string(raw), 64<<10)))
-	}
-	if problem != "" {
-		return textBlock(fmt.Sprintf("[a block of type %s was left out: %s]", rawjson.Text(b["type"]), problem))
+	case problem != "":
+		return leftOut(kind, problem)
+	case kind == "resource_link" && rawjson.Text(b["name"]) == "":
+		b["name"] = b["uri"]
+		raw, _ = json.Marshal(b)
 	}
 	if _, ok := b["_meta"]; ok {
 		CleanMeta(b)
@@ -235,12 +225,46 @@ func safeBlock(raw json.RawMessage) json.RawMessage {
 	return raw
 }
 
+// leftOut returns the block in place of one with a problem.
+func leftOut(kind, problem string) json.RawMessage {
+	return textBlock(fmt.Sprintf("[a block of type %s was left out: %s]", kind, problem))
+}
+
+// blockProblem returns what is wrong with a content block; empty: nothing. known reports whether there are blocks of
+// that type.
+func blockProblem(kind string, b rawjson.Object) (problem string, known bool) {
+	switch kind {
+	case "text":
+		if !rawjson.IsString(b["text"]) {
+			problem = "its text is no string"
+		}
+	case "image", "audio":
+		problem = base64Problem(b["data"])
+		if problem == "" && rawjson.ShortText(b["mimeType"]) == "" {
+			problem = "it has no mimeType"
+		}
+	case "resource_link":
+		if isEmpty(b["uri"]) {
+			problem = "it has no uri"
+		}
+	case "resource":
+		problem = contentsProblem(b["resource"])
+	case "tool_use", "tool_result": // of sampling
+	default:
+		return "", false
+	}
+	return problem, true
+}
+
+// isEmpty reports whether a value is no text, or an empty one.
+func isEmpty(raw json.RawMessage) bool { return !rawjson.IsString(raw) || string(raw) == `""` }
+
+// base64Problem does not copy the data, which may be large.
 func base64Problem(raw json.RawMessage) string {
 	if !rawjson.IsString(raw) {
 		return "it has no data"
 	}
-	s := rawjson.Text(raw)
-	if _, err := base64.StdEncoding.DecodeString(s); err != nil {
+	if !isBase64(raw) {
 		return "its data is not base64"
 	}
 	return ""
@@ -248,11 +272,11 @@ func base64Problem(raw json.RawMessage) string {
 
 // contentsProblem returns what is wrong with the contents of a resource; empty: nothing.
 func contentsProblem(raw json.RawMessage) string {
-	var c rawjson.Object
-	if json.Unmarshal(raw, &c) != nil || c == nil {
+	if !rawjson.IsObject(raw) {
 		return "it holds no resource"
 	}
-	if rawjson.Text(c["uri"]) == "" {
+	c := rawjson.Shared(raw, "uri", "blob", "text")
+	if isEmpty(c["uri"]) {
 		return "its resource has no uri"
 	}
 	if blob, ok := c["blob"]; ok {

@@ -25,6 +25,7 @@ const (
 	maxCallTimeout = time.Hour       // whatever the signs of life
 	maxRounds      = 10              // how often one call may ask for input
 	maxInputs      = 16              // in one round
+	maxAsking      = 16 << 20        // bytes of an answer that asks for input
 )
 
 // Request is one request of a client to a server.
@@ -37,6 +38,7 @@ type Request struct {
 	Inputs   tool.Inputs
 	Progress func(text string)  // notifies a client that is no MCP client; nil: it wants no notifications
 	Answer   *limit.Reservation // counts the answer until the client has read it
+	Large    bool               // the answer may have up to limit.LargestAnswer bytes; it is for tools/call
 
 	received transport.Reservation // counts the server's answer until Release; nil: there is none yet
 }
@@ -59,6 +61,9 @@ func (r *Request) Release() {
 // releases the reservation of the latter.
 func (r *Request) Deliver(ctx context.Context, safe json.RawMessage) error {
 	defer r.Release()
+	if received, ok := r.received.(*limit.Reservation); ok && r.Answer.TakeLarge(received) {
+		return nil
+	}
 	return r.Answer.ReserveAnswer(ctx, len(safe))
 }
 
@@ -158,7 +163,7 @@ func (i *Instance) rounds(ctx context.Context, r *Request, c *call) (json.RawMes
 	}
 	q := mcpclient.Request{Method: r.Method, Params: r.Params, Meta: r.Meta, Schema: r.Schema, Timeout: maxCallTimeout,
 		TotalTimeout: maxCallTimeout, Capabilities: json.RawMessage("{}"), Progress: progress,
-		TakeReservation: r.setReceived}
+		TakeReservation: r.setReceived, Large: r.Large}
 	if r.Client != nil {
 		q.Capabilities = r.Client.Capabilities()
 	}
@@ -174,7 +179,7 @@ func (i *Instance) rounds(ctx context.Context, r *Request, c *call) (json.RawMes
 			return nil, err
 		}
 		var asks inputRequired
-		if !strings.Contains(string(raw[:min(len(raw), 1<<20)]), "input_required") ||
+		if len(raw) > maxAsking || !strings.Contains(string(raw[:min(len(raw), 1<<20)]), "input_required") ||
 			json.Unmarshal(raw, &asks) != nil || asks.ResultType != "input_required" {
 			return raw, nil
 		}

@@ -131,7 +131,7 @@ func (i *Instance) Start(ctx context.Context, limit time.Duration) (err error) {
 	i.Session, err = mcpclient.Connect(ctx, i.dial, mcpclient.Options{Name: "sandlot", Version: i.Version,
 		Capabilities: i.capabilities(), HandshakeTimeout: limit, ProbeTimeout: min(limit/3, 10*time.Second),
 		StatefulFirst: i.Stateful || i.installs(), // a program that installs is not started twice
-		Handler:       i, Reserve: i.reserve(), Log: i.Log})
+		Handler:       i, Reserve: i.reserve(), MaxLarge: largestAnswer, Log: i.Log})
 	if err != nil {
 		return err
 	}
@@ -150,6 +150,9 @@ func (i *Instance) Start(ctx context.Context, limit time.Duration) (err error) {
 	}
 	return nil
 }
+
+// largestAnswer bounds the answers to requests with Request.Large.
+const largestAnswer = limit.LargestAnswer
 
 // capabilities returns the capabilities that a stateful server gets in its handshake, before it is
 // known which clients will call. A server in a sandbox gets no roots: the clients' folders are not

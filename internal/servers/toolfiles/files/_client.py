@@ -153,19 +153,18 @@ def _plain(value):
 
 
 class _Lines:
-    """The lines that have arrived."""
+    """The lines that have arrived. A large one is in memory once."""
 
     def __init__(self):
-        self.parts = []
+        self.rest = bytearray()
 
     def add(self, data):
         """Add what arrived, and return the lines that are whole now."""
-        *whole, rest = data.split(b"\n")
-        if not whole:
-            self.parts.append(data)
-            return whole
-        whole[0] = b"".join(self.parts) + whole[0]
-        self.parts = [rest] if rest else []
+        whole = data.split(b"\n")
+        self.rest += whole[0]
+        if len(whole) == 1:
+            return []
+        whole[0], self.rest = self.rest, bytearray(whole.pop())
         return whole
 
 
