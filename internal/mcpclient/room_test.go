@@ -19,8 +19,9 @@ import (
 
 // rooms gives room to so many bytes in all, and refuses the rest at once.
 type rooms struct {
-	mu   sync.Mutex
-	left int64
+	mu        sync.Mutex
+	left      int64
+	lostAfter time.Duration // when what is enlarged is lost; 0: never
 }
 
 // largest is what Enlarge reserves.
@@ -49,7 +50,12 @@ func (f *full) Reserve(_ context.Context, n int64) error {
 
 func (f *full) Enlarge(ctx context.Context) (context.Context, error) {
 	f.ShrinkTo(0)
-	return ctx, f.Reserve(ctx, largest)
+	if err := f.Reserve(ctx, largest); err != nil || f.of.lostAfter == 0 {
+		return ctx, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	time.AfterFunc(f.of.lostAfter, cancel)
+	return ctx, nil
 }
 
 func (f *full) ShrinkTo(n int64) {
@@ -68,21 +74,8 @@ func (f *full) Release() {
 	f.mine = 0
 }
 
-// A large answer is read when there is room, which is the caller's then; a call for
-// which there is none ends with the reason, and the session goes on. All is given back,
-// over each transport.
-func TestRoom(t *testing.T) {
-	const most = 1 << 20
-	answer := func(id, kind string) string {
-		result := `{}`
-		switch kind {
-		case "large":
-			result = `{"text":"` + strings.Repeat("x", 300<<10) + `"}`
-		case "server/discover":
-			result = `{"supportedVersions":["2026-07-28"],"capabilities":{}}`
-		}
-		return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, id, result)
-	}
+// peers returns transports of all kinds to servers that answer a request by its id and method.
+func peers(t *testing.T, answer func(id, method string) string) map[string]transport.Dial {
 	lines := func(context.Context) (transport.Transport, error) {
 		in, stdin := io.Pipe()
 		stdout, out := io.Pipe()
@@ -116,7 +109,25 @@ func TestRoom(t *testing.T) {
 		t.Cleanup(s.Close)
 		return overHTTP(s.URL)
 	}
-	for name, dial := range map[string]transport.Dial{"lines": lines, "json": serve(false), "events": serve(true)} {
+	return map[string]transport.Dial{"lines": lines, "json": serve(false), "events": serve(true)}
+}
+
+// A large answer is read when there is room, which is the caller's then; a call for
+// which there is none ends with the reason, and the session goes on. All is given back,
+// over each transport.
+func TestRoom(t *testing.T) {
+	const most = 1 << 20
+	answer := func(id, kind string) string {
+		result := `{}`
+		switch kind {
+		case "large":
+			result = `{"text":"` + strings.Repeat("x", 300<<10) + `"}`
+		case "server/discover":
+			result = `{"supportedVersions":["2026-07-28"],"capabilities":{}}`
+		}
+		return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, id, result)
+	}
+	for name, dial := range peers(t, answer) {
 		t.Run(name, func(t *testing.T) {
 			all := &rooms{left: most}
 			s, err := Connect(t.Context(), dial, Options{Name: "t", MaxMessage: most, Reserve: all.room})
@@ -145,6 +156,125 @@ func TestRoom(t *testing.T) {
 			if all.left != most {
 				t.Errorf("of %d bytes %d are left", most, all.left)
 			}
+		})
+	}
+}
+
+// A call that takes a large answer gets one that is larger than others, whole; other calls do not, and nobody gets one
+// that is larger still. All memory is given back.
+func TestLarge(t *testing.T) {
+	const most, all = 1 << 20, 3 << 20
+	result := func(n int) string { return `{"text":"\u00e9 \"` + strings.Repeat("x", n) + `", "n":1}` }
+	answer := func(id, kind string) string {
+		text := `{"supportedVersions":["2026-07-28"],"capabilities":{}}`
+		var n int
+		if _, err := fmt.Sscanf(kind, "x%d", &n); err == nil {
+			text = result(n)
+		}
+		return fmt.Sprintf(`{"result":%s,"jsonrpc":"2.0","id":%s}`, text, id)
+	}
+	for name, dial := range peers(t, answer) {
+		t.Run(name, func(t *testing.T) {
+			space := &rooms{left: most + largest}
+			s, err := Connect(t.Context(), dial, Options{Name: "t", MaxMessage: most, MaxLarge: all, Reserve: space.room})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			for _, n := range []int{100, most - 1000, most, 2 * most, all - 1000, all, all + 10*truncated} {
+				for _, large := range []bool{true, false} {
+					limit := most
+					if large {
+						limit = all
+					}
+					got, err := s.Call(t.Context(), Request{Method: fmt.Sprintf("x%d", n), Large: large})
+					switch {
+					case n < limit && (err != nil || string(got) != result(n)):
+						t.Errorf("%d bytes, %v: %d bytes, %v", n, large, len(got), err)
+					case n > limit+truncated && (!errors.Is(err, transport.ErrTooLarge) ||
+						!strings.Contains(err.Error(), "an answer of over")):
+						t.Errorf("%d bytes, %v: %v", n, large, err)
+					}
+				}
+			}
+			if name == "lines" && s.Err() != nil {
+				t.Errorf("the session is over: %v", s.Err())
+			}
+			until(t, func() bool { space.mu.Lock(); defer space.mu.Unlock(); return space.left == most+largest })
+		})
+	}
+}
+
+// truncated is by how much an event may be larger than a message.
+const truncated = 8 << 10
+
+// until waits for a condition.
+func until(t *testing.T, is func() bool) {
+	t.Helper()
+	for range 1000 {
+		if is() {
+			return
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	t.Error("it never is so")
+}
+
+// A server that goes on after the memory of its large message was lost loses the call, and one that does not loses the
+// session.
+func TestLargeIsLost(t *testing.T) {
+	for _, goesOn := range []bool{true, false} {
+		t.Run(fmt.Sprint(goesOn), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const most = 1 << 20
+				space := &rooms{left: most + largest, lostAfter: time.Minute}
+				in, stdin := io.Pipe()
+				stdout, out := io.Pipe()
+				go func() {
+					r := bufio.NewScanner(in)
+					for r.Scan() {
+						all, err := transport.Decode(r.Bytes())
+						if err != nil || all[0].ID == nil {
+							continue
+						}
+						text := `{"supportedVersions":["2026-07-28"],"capabilities":{}}`
+						if *all[0].Method == "large" {
+							fmt.Fprintf(out, `{"jsonrpc":"2.0","id":%s,"result":{"x":"%s`, all[0].ID, strings.Repeat("x", 2<<20))
+							time.Sleep(59 * time.Second)
+							for range 10 {
+								time.Sleep(1500 * time.Millisecond)
+								if goesOn {
+									fmt.Fprint(out, strings.Repeat("y", 100_000))
+								}
+							}
+							fmt.Fprintln(out, `"}}`)
+							continue
+						}
+						fmt.Fprintf(out, `{"jsonrpc":"2.0","id":%s,"result":%s}`+"\n", all[0].ID, text)
+					}
+				}()
+				dial := func(context.Context) (transport.Transport, error) {
+					return transport.Stdio(stdout, stdin, nil), nil
+				}
+				s, err := Connect(t.Context(), dial, Options{Name: "t", MaxMessage: most, MaxLarge: 3 << 20,
+					Reserve: space.room})
+				if err != nil {
+					t.Fatal(err)
+				}
+				_, err = s.Call(t.Context(), Request{Method: "large", Large: true, Timeout: time.Hour})
+				if !errors.Is(err, transport.ErrSlow) || (s.Err() == nil) != goesOn {
+					t.Errorf("%v; the session's end: %v", err, s.Err())
+				}
+				if space.left != most+largest {
+					t.Errorf("%d bytes are left", space.left)
+				}
+				if _, err := s.Call(t.Context(), Request{Method: "small"}); (err == nil) != goesOn {
+					t.Errorf("a later call: %v", err)
+				}
+				s.Close()
+				in.Close()
+				time.Sleep(time.Hour) // until the server has ended
+			})
 		})
 	}
 }

@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"encoding/json"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 func TestMembers(t *testing.T) {
@@ -71,6 +73,23 @@ func FuzzRawJSON(f *testing.F) {
 		}
 		if !IsObject(raw) && ok {
 			t.Fatalf("members of no object: %q", raw)
+		}
+		if ok && utf8.Valid(raw) {
+			shared := Object{}
+			EachMember(raw, func(name string, value json.RawMessage) { shared[name] = value })
+			for name, value := range all {
+				if len(name) < maxShared/6 && !bytes.Equal(shared[name], value) {
+					t.Fatalf("%q: member %q is %q", raw, name, shared[name])
+				}
+			}
+		}
+		if json.Valid(raw) && hasPrefix(raw, "[") {
+			var want, got []json.RawMessage
+			_ = json.Unmarshal(raw, &want)
+			EachElement(raw, func(value json.RawMessage) { got = append(got, value) })
+			if !slices.EqualFunc(want, got, func(a, b json.RawMessage) bool { return bytes.Equal(a, b) }) {
+				t.Fatalf("%q: elements %q, want %q", raw, got, want)
+			}
 		}
 		for name, value := range all {
 			rest, member := Without(raw, name)

@@ -107,6 +107,10 @@ func (s *stdio) readLoop(to Receiver, r *lineReader) {
 	for {
 		line, err := r.next()
 		truncated, isTruncated := errors.AsType[*truncatedLine](err) // the ends together may look like a message
+		if errors.Is(err, ErrSlow) && !isTruncated {
+			to.Ended(fmt.Errorf("%w: %w", ErrClosed, ErrSlow))
+			return
+		}
 		if len(line) > 0 && !isTruncated {
 			s.receive(to, line, r.reserver.transfer())
 		}
@@ -119,9 +123,6 @@ func (s *stdio) readLoop(to Receiver, r *lineReader) {
 			}
 		case errors.Is(err, io.EOF):
 			to.Ended(fmt.Errorf("%w: it ended its output", ErrClosed))
-			return
-		case r.reserver.isLost(): // and so its output was closed
-			to.Ended(fmt.Errorf("%w: %w", ErrClosed, ErrSlow))
 			return
 		default:
 			to.Ended(fmt.Errorf("%w: its output broke off: %w", ErrClosed, err))
@@ -222,7 +223,10 @@ func (r *lineReader) readLine() ([]byte, error) {
 		if errors.Is(err, bufio.ErrBufferFull) {
 			continue
 		}
-		if tail != nil && err == nil {
+		switch {
+		case err != nil && (r.reserver.isLost() || errors.Is(truncatedBy, ErrSlow)): // the output was closed for that
+			err = ErrSlow
+		case tail != nil && err == nil:
 			err = &truncatedLine{truncatedBy}
 		}
 		return append(r.buf, tail...), err
