@@ -1,9 +1,12 @@
 package test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
+	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -138,4 +141,69 @@ func TestCodeLargeAttacked(t *testing.T) {
 			"('small', True)")
 	}
 	end()
+}
+
+// TestCodeLargeMany: several users get 50 MB at once, and the server's memory is bounded. SANDLOT_LARGE is how many
+// they are.
+func TestCodeLargeMany(t *testing.T) {
+	t.Parallel()
+	users, err := strconv.Atoi(cmp.Or(os.Getenv("SANDLOT_LARGE"), "3"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := start(t)
+	clients := make([]*client, users)
+	for n := range clients {
+		token := s.token(fmt.Sprintf("user%d", n))
+		s.put(token, "huge.py")
+		clients[n] = s.connect(older, token, nil)
+		clients[n].huge()
+		clients[n].want("home", "from mcp_tools import huge\nhuge.small()", "'small'")
+	}
+	peak := func(what string, call func()) int64 {
+		t.Helper()
+		status := fmt.Sprintf("/proc/%d/", s.cmd.Process.Pid)
+		if err := os.WriteFile(status+"clear_refs", []byte("5"), 0); err != nil { // the peak begins here
+			t.Fatal(err)
+		}
+		before := memoryOf(t, status, "VmRSS:")
+		began := time.Now()
+		call()
+		most := memoryOf(t, status, "VmHWM:")
+		t.Logf("%s: %d MB before, at most %d MB, %v", what, before>>20, most>>20, time.Since(began))
+		return most
+	}
+	text := func(c *client) { c.want("home", fmt.Sprintf("len(huge.text()) == %d", units*18), "True") }
+	image := func(c *client) { c.want("home", fmt.Sprintf("len(huge.image()) == %d", fileBytes), "True") }
+	peak("one text", func() { text(clients[0]) })
+	peak("one image", func() { image(clients[0]) })
+	most := peak(fmt.Sprintf("%d at once", users), func() {
+		var all sync.WaitGroup
+		for n, c := range clients {
+			all.Go(func() {
+				for k := range 2 {
+					[]func(*client){text, image}[(n+k)%2](c)
+				}
+			})
+		}
+		all.Wait()
+	})
+	// Each of two may have 128 MiB, and what it grew from, until the next collection of garbage.
+	if most > 1<<30 {
+		t.Errorf("the server had %d MB", most>>20)
+	}
+}
+
+// memoryOf returns a number of bytes from a process's status in /proc.
+func memoryOf(t *testing.T, process, name string) (n int64) {
+	t.Helper()
+	b, err := os.ReadFile(process + "status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(b), name)
+	if _, err := fmt.Sscan(rest, &n); err != nil {
+		t.Fatal(err)
+	}
+	return n << 10
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -80,8 +81,13 @@ func (l *large) acquire(ctx context.Context, owner string) (*permit, error) {
 	return nil, err
 }
 
-// release gives a permit back, or waits for it no longer.
+// release gives a permit back, or waits for it no longer. Its memory is free before somebody else gets it.
 func (l *large) release(p *permit) {
+	select {
+	case <-p.granted:
+		runtime.GC()
+	default:
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	is := func(o *permit) bool { return o == p }

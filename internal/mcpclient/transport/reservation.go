@@ -163,8 +163,8 @@ func (m *reserver) isLost() bool { return m.lost != nil && m.lost.Err() != nil }
 // release releases the reservation of the current message.
 func (m *reserver) release() { m.transfer().Release() }
 
-// extend returns b with a part appended. Large buffers double: with append, memory for one message would be allocated
-// five times over.
+// extend returns b with a part appended. Large buffers double, and the largest quadruple: with append, memory for one
+// message would be allocated five times over.
 func extend(b, part []byte) []byte {
 	need := len(b) + len(part)
 	if need <= cap(b) || need <= large {
@@ -173,6 +173,12 @@ func extend(b, part []byte) []byte {
 	size := 2 * large
 	for size < need {
 		size *= 2
+	}
+	switch {
+	case size > 128<<20:
+		size = need + 1<<20
+	case size > 16<<20:
+		size = max(size, 64<<20)
 	}
 	return append(append(make([]byte, 0, size), b...), part...)
 }
