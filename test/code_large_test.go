@@ -68,8 +68,8 @@ func TestCodeLarge(t *testing.T) {
 	}
 	took("JavaScript", func() {
 		r := c.node("import * as hub from '/run/mcp/huge.mjs';\n" + fmt.Sprintf("const i = await hub.blob();\n"+
-			"(await hub.text()) === %s.repeat(%d) && i.length === %d && i.every((b, at) => b === at %% 256)", unit, units,
-			fileBytes))
+			"(await hub.text()) === %s.repeat(%d) && i.length === %d && i.every((b, at) => b === at %% 256)", unit,
+			units, fileBytes))
 		if !strings.HasPrefix(r.Text, "true") {
 			t.Errorf("JavaScript: %.300q", r.All)
 		}
@@ -88,7 +88,8 @@ func TestCodeLarge(t *testing.T) {
 		!strings.Contains(err.Error(), "an answer of over 16777216 bytes") {
 		t.Errorf("a client got %v, %v", r, err)
 	}
-	if r := c.call(text, args{"bytes": 12 << 20}); !strings.Contains(r.All, "bytes were left out") || len(r.All) > 3<<20 {
+	if r := c.call(text, args{"bytes": 12 << 20}); !strings.Contains(r.All, "bytes were left out") ||
+		len(r.All) > 3<<20 {
 		t.Errorf("a client got %d bytes: %.300q", len(r.All), r.All)
 	}
 }
@@ -131,8 +132,10 @@ func TestCodeLargeAttacked(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var endless sync.WaitGroup
 	endless.Go(func() { // in a connection of its own, as the first one is in the middle of a message
-		m.call("connect_external_mcp", args{"name": "more", "command": "python3", "args": []string{"/workspace/huge.py"}})
-		_, _ = m.try(ctx, "execute_code", args{"session_id": "home", "code": "from mcp_tools import more\nmore.endless()"})
+		m.call("connect_external_mcp", args{"name": "more", "command": "python3",
+			"args": []string{"/workspace/huge.py"}})
+		_, _ = m.try(ctx, "execute_code", args{"session_id": "home",
+			"code": "from mcp_tools import more\nmore.endless()"})
 	})
 	defer endless.Wait()
 	defer cancel()

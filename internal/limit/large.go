@@ -38,8 +38,8 @@ type large struct {
 	mu      sync.Mutex
 	held    []*permit
 	waiting []*permit
-	turn    uint64            // counts permits
-	last    map[string]uint64 // the turn of the last permit of a principal, and of a group
+	granted uint64            // how many permits there have been
+	last    map[string]uint64 // the number of the last permit of a principal, and of a group
 }
 
 // permit allows to hold one large answer.
@@ -114,8 +114,8 @@ func (l *large) grant() {
 		if l.last == nil {
 			l.last = map[string]uint64{}
 		}
-		l.turn++
-		l.last[p.owner], l.last[p.group] = l.turn, l.turn
+		l.granted++
+		l.last[p.owner], l.last[p.group] = l.granted, l.granted
 		p.since = time.Now()
 		p.timer = time.AfterFunc(largeAlone, func() { p.lose(errHeldTooLong) })
 		l.held = append(l.held, p)

@@ -176,7 +176,8 @@ func TestLarge(t *testing.T) {
 	for name, dial := range peers(t, answer) {
 		t.Run(name, func(t *testing.T) {
 			space := &rooms{left: most + largest}
-			s, err := Connect(t.Context(), dial, Options{Name: "t", MaxMessage: most, MaxLarge: all, Reserve: space.room})
+			s, err := Connect(t.Context(), dial, Options{Name: "t", MaxMessage: most, MaxLarge: all,
+				Reserve: space.room})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -239,7 +240,8 @@ func TestLargeIsLost(t *testing.T) {
 						}
 						text := `{"supportedVersions":["2026-07-28"],"capabilities":{}}`
 						if *all[0].Method == "large" {
-							fmt.Fprintf(out, `{"jsonrpc":"2.0","id":%s,"result":{"x":"%s`, all[0].ID, strings.Repeat("x", 2<<20))
+							fmt.Fprintf(out, `{"jsonrpc":"2.0","id":%s,"result":{"x":"%s`, all[0].ID,
+								strings.Repeat("x", 2<<20))
 							time.Sleep(59 * time.Second)
 							for range 10 {
 								time.Sleep(1500 * time.Millisecond)

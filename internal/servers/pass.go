@@ -61,18 +61,13 @@ func (s *server) call(ctx context.Context, d catalog.Definition, c tool.Call) (*
 	q := &instance.Request{Method: "tools/call",
 		Params: rawjson.Object{"name": rawjson.Quote(d.Remote), "arguments": args}, Meta: c.Meta,
 		Schema: d.HeaderSchema,
-		Client: c.Client, Inputs: c.Inputs, Progress: c.Progress, Answer: c.Reservation,
-		Large: c.Whole}
+		Client: c.Client, Inputs: c.Inputs, Progress: c.Progress, Answer: c.Reservation, Large: c.Whole}
 	defer q.Release()
 	raw, err := s.request(ctx, q)
 	if err != nil {
 		return nil, err
 	}
-	makeSafe := catalog.SafeResult
-	if c.Whole {
-		makeSafe = catalog.WholeResult
-	}
-	safe, isError, err := makeSafe(raw)
+	safe, isError, err := catalog.Result(raw, c.Whole)
 	if err != nil {
 		return nil, s.withAdvice(err)
 	}

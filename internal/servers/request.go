@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"sandlot/internal/fault"
@@ -66,11 +65,8 @@ func (s *server) callFault(l *instance.Instance, err error) error {
 	case errors.Is(err, transport.ErrTimeout), errors.Is(err, context.DeadlineExceeded):
 		return s.fault(fault.Connection, err,
 			"did not answer within %s of its last sign of life; the call was cancelled", l.CallLimit())
-	case errors.Is(err, transport.ErrTooLarge):
-		return s.fault(fault.Connection, err, "sent an answer that is too large: %s",
-			strings.TrimPrefix(err.Error(), transport.ErrTooLarge.Error()+": "))
-	case errors.Is(err, transport.ErrSlow):
-		return s.fault(fault.Connection, err, "did not send a large answer in time")
+	case errors.Is(err, transport.ErrTooLarge), errors.Is(err, transport.ErrSlow):
+		return s.fault(fault.Connection, err, "sent an answer that is too large or too slow: %v", err)
 	}
 	select {
 	case <-l.Session.Done():

@@ -6,8 +6,8 @@ import (
 	"strconv"
 )
 
-// writeLarge is writeResult for a result for whose memory others may wait: lost ends when the program may take no longer
-// to read it; nil: the result is not one of those. The connection is closed in the middle of the answer then.
+// writeLarge is writeResult for a result for whose memory others may wait: lost ends when the program may take no
+// longer to read it; nil: the result is not one of those. The connection is closed in the middle of the answer then.
 func (c *conn) writeLarge(ctx context.Context, raw json.RawMessage, lost context.Context) bool {
 	if lost == nil {
 		return c.writeResult(ctx, raw)

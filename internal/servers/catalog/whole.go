@@ -17,9 +17,17 @@ const (
 	maxAsking = 16 << 20
 )
 
+// Result returns a result for a client, or the whole of it for code: see SafeResult and WholeResult.
+func Result(raw json.RawMessage, whole bool) (result json.RawMessage, isError bool, err error) {
+	if whole {
+		return WholeResult(raw)
+	}
+	return SafeResult(raw)
+}
+
 // WholeResult is SafeResult for a result that goes to code, and not to a model: nothing of it is shortened. There is no
-// second copy of a large result in memory: WholeResult changes raw in place, and returns it. It has no line breaks then,
-// blocks of unknown types stay in it, and so do members that have no meaning.
+// second copy of a large result in memory: WholeResult changes raw in place, and returns it. It has no line breaks
+// then, blocks of unknown types stay in it, and so do members that have no meaning.
 func WholeResult(raw json.RawMessage) (result json.RawMessage, isError bool, err error) {
 	if !rawjson.IsObject(raw) || rawjson.NestedDeeper(raw, maxDepth) {
 		return nil, false, fault.New(fault.Connection, "the server's answer is no object, or nested too deep")

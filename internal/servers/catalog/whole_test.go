@@ -20,7 +20,8 @@ func TestWholeResult(t *testing.T) {
 		"whole": {`{"content":[{"type":"text","text":"<é>\u00e9\/"},{"type":"new","a":1}],"x":1}`, ``},
 		"image": {`{"content":[{"type":"image","data":"QU\/D","mimeType":"image/png"}]}`, ``},
 		"lines": {"{\n\"content\":[\n]}", `{"content":[]}`},
-		"bad image": {`{"content":[{"type":"image","data":"QUJD=` + strings.Repeat("A", 100) + `","mimeType":"i"},{"type":"text","text":""}]}`,
+		"bad image": {`{"content":[{"type":"image","data":"QUJD=` + strings.Repeat("A", 100) +
+			`","mimeType":"i"},{"type":"text","text":""}]}`,
 			`{"content":[` + left + `,{"type":"text","text":""}]}`},
 		"bad short image": {`{"content":[{"type":"image"}]}`, "error"},
 		"no object":       {`{"content":[1]}`, "error"},
@@ -61,7 +62,8 @@ func TestWholeResult(t *testing.T) {
 		})
 	}
 	small := `{"content":[{"type":"new"}]}`
-	if got, _, err := WholeResult(json.RawMessage(small)); err != nil || !strings.Contains(string(got), "unknown type") {
+	got, _, err := WholeResult(json.RawMessage(small))
+	if err != nil || !strings.Contains(string(got), "unknown type") {
 		t.Errorf("a small one: %s, %v", got, err)
 	}
 	many := `{"content":[` + strings.Repeat(`{"type":"text","text":""},`, maxBlocks) + `{"type":"text","text":"last"}]}`
@@ -72,7 +74,8 @@ func TestWholeResult(t *testing.T) {
 
 // FuzzWholeResult: what code gets of a large result is JSON, and its blocks are those that clients would get.
 func FuzzWholeResult(f *testing.F) {
-	for _, s := range []string{`{"content":[{"type":"text","text":"a"}]}`, `{"content":[1,{"type":"image","data":"!","data":"QQ=="}]}`,
+	for _, s := range []string{`{"content":[{"type":"text","text":"a"}]}`,
+		`{"content":[1,{"type":"image","data":"!","data":"QQ=="}]}`,
 		`{"a\u0062":["]",{"\\":"\\\""}],"content":[ {} , [] ]}`} {
 		f.Add([]byte(s))
 	}
@@ -109,7 +112,8 @@ func FuzzWholeResult(f *testing.F) {
 
 // FuzzBase64: a string is base64 if encoding/base64 can decode it.
 func FuzzBase64(f *testing.F) {
-	for _, s := range []string{`""`, `"QQ=="`, `"QQ="`, `"QUI="`, `"QQ==QQ=="`, `"Q\n\u0051=\r="`, `"\/\/\/\/"`, `"=QQQ"`, `"QQ=\u003D"`} {
+	for _, s := range []string{`""`, `"QQ=="`, `"QQ="`, `"QUI="`, `"QQ==QQ=="`,
+		`"Q\n\u0051=\r="`, `"\/\/\/\/"`, `"=QQQ"`, `"QQ=\u003D"`} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
