@@ -58,7 +58,8 @@ func TestCodeToolsSayHow(t *testing.T) {
 			[]string{"does not work: args 1: the variable UNSET is not set", "restart_external_mcp tries again"}},
 		{"keyed", "say", []string{"give ODD_KEY to restart_external_mcp as env", "`sandlot secret set NAME`"},
 			[]string{"lacks values", "restart_external_mcp"}},
-		{"new", "balance", []string{"log in", s.URL + "/oauth/start/"}, []string{"log in at " + s.URL + "/oauth/start/"}},
+		{"new", "balance", []string{"log in: open " + s.URL + "/oauth/start/"},
+			[]string{"log in at " + s.URL + "/oauth/start/"}},
 		{"known", "balance", []string{"log in: open " + s.URL + "/oauth/start/"},
 			[]string{"log in at " + s.URL + "/oauth/start/"}},
 	} {

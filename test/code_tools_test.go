@@ -377,8 +377,8 @@ const recovers = `def recovers():
 recovers()`
 
 // floods is code with a flood that lasts: threads that call a tool as fast as they can, open calls that do not end, and
-// send huge messages. It returns how many of each were made. busy is code that takes as much of the processors.
-const floods = `def flood(seconds):
+// send huge messages, or some of these. It returns how many of each were made. busy only takes processors.
+const floods = `def flood(seconds, *kinds):
     end, count = time.time() + seconds, {'calls': 0, 'open': 0, 'huge': 0}
     wait = json.dumps({'call': {'server': 'rich', 'tool': 'wait', 'arguments': {}}}).encode() + b'\n'
     def calls():
@@ -406,7 +406,8 @@ const floods = `def flood(seconds):
                 c.sendall(line)
                 count['huge'] += b'result' in f.readline()
             except OSError: pass
-    all = [threading.Thread(target=w) for w in (calls, calls, calls, calls, opens, opens, huge, huge)]
+    all = [threading.Thread(target=w) for w in (calls, calls, calls, calls, opens, opens, huge, huge)
+        if not kinds or w.__name__ in kinds]
     [w.start() for w in all]; [w.join() for w in all]
     [c.close() for c in held]; held.clear()
     return count
@@ -417,8 +418,21 @@ def busy(seconds):
     return [w.wait() for w in all]
 `
 
-// floodTime is how long a flood lasts, and how long its neighbour is alone before it; SANDLOT_FLOOD=30s makes that long,
-// and adds a program that only takes processors, to compare with.
+// processorTime is how many seconds of processors a process has taken.
+func processorTime(t *testing.T, pid int) float64 {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), ") ")
+	var user, system float64 // in hundredths
+	fmt.Sscan(strings.Join(strings.Fields(rest)[11:13], " "), &user, &system)
+	return (user + system) / 100
+}
+
+// floodTime is how long a flood lasts, and how long its neighbour is alone before it; SANDLOT_FLOOD=30s makes that
+// long, adds a program that only takes processors, to compare with, and makes a flood of each kind.
 func floodTime(t *testing.T) (seconds float64, long bool) {
 	t.Helper()
 	text := os.Getenv("SANDLOT_FLOOD")
@@ -450,16 +464,19 @@ func TestCodeToolsAttacked(t *testing.T) {
 	c.code(id, "held = []\n"+floods)
 	n.phase("alone")
 	time.Sleep(time.Duration(seconds * float64(time.Second)))
+	all := []string{"flood(%v)"}
 	if long {
-		n.phase("beside busy loops")
-		c.code(id, fmt.Sprintf("busy(%v)", seconds))
+		all = []string{"busy(%v)", "flood(%v, 'calls')", "flood(%v, 'opens')", "flood(%v, 'huge')", "flood(%v)"}
 	}
-	n.phase("beside a flood")
-	r := c.code(id, fmt.Sprintf("flood(%v)", seconds))
-	t.Logf("the flood: %s", r.All)
-	n.phase("after the flood")
-	if r.IsError || strings.Contains(r.Text, "'open': 0") {
-		t.Errorf("the flood: %s", r.All)
+	for _, code := range all {
+		n.phase(code)
+		before := processorTime(t, s.cmd.Process.Pid)
+		r := c.code(id, fmt.Sprintf(code, seconds))
+		t.Logf("%s: the server took %.1f s of the processors: %s", code, processorTime(t, s.cmd.Process.Pid)-before,
+			r.Text)
+		if r.IsError || code == "flood(%v)" && strings.Contains(r.Text, "'open': 0") {
+			t.Errorf("%s: %s", code, r.All)
+		}
 	}
 	for _, a := range []struct{ what, code, want string }{
 		{"a forged secret", `def forged():
@@ -536,7 +553,7 @@ flood()`, "True"},
     return text(call('odd', 'say', text='beside'))
 slow()`, "odd: beside"},
 	} {
-		n.phase(a.what)
+		n.phase("attacks")
 		r := c.code(id, a.code)
 		if !strings.Contains(r.Text, a.want) {
 			t.Errorf("%s: got %q, want %q", a.what, r.All, a.want)

@@ -84,8 +84,9 @@ var wayCases = []struct {
 	want [3]string
 }{
 	{"many calls", [3]string{
-		"sum(rich.echo(title=str(n), class_='a')['arguments']['title'] == str(n) for n in range(100))", // TestCodeModules has 1,000
-		"let n = 0; while (n < 1000 && (await rich.echo({ title: `${n}`, class: 'a' })).arguments.title === `${n}`) n++; n",
+		"sum(rich.echo(title=str(n), class_='a')['arguments']['title'] == str(n) for n in range(100))", // more: TestCodeModules
+		"let n = 0, last = '0';\nwhile (n < 1000 && last === `${n}`)\n" +
+			"  last = (await rich.echo({ title: `${++n}`, class: 'a' })).arguments.title;\nn",
 		`for n in $(seq 50); do mcp call rich echo title=$n class=a; done | grep -o '"title":"[0-9]*"' | sort -u | wc -l`,
 	}, [3]string{"100", "1000", "50"}},
 	{"32 at once", [3]string{
@@ -95,10 +96,12 @@ var wayCases = []struct {
 	}, [3]string{"32", "32", "32"}},
 	{"all bytes", [3]string{
 		"b = rich.bytes(times=4000)\nbytes(b) == bytes(range(256)) * 4000, b.mime_type, b.uri",
-		"const b = await rich.bytes({ times: 4000 }); [b.every((v, i) => v === i % 256), b.length, b.mimeType, b.uri].join()",
+		"const b = await rich.bytes({ times: 4000 });\n" +
+			"[b.every((v, i) => v === i % 256), b.length, b.mimeType, b.uri].join()",
 		`cat $(mcp call rich bytes times:=4000) | python3 -c "import sys
 print(sys.stdin.buffer.read() == bytes(range(256)) * 4000)"`,
-	}, [3]string{"(True, 'application/x-rich', 'rich://bytes')", "true,1024000,application/x-rich,rich://bytes", "True"}},
+	}, [3]string{"(True, 'application/x-rich', 'rich://bytes')", "true,1024000,application/x-rich,rich://bytes",
+		"True"}},
 	{"a tool that fails", [3]string{
 		"try: rich.fail()\nexcept ToolError as e: print(e.code, e.server, e.tool, e)",
 		"try { await rich.fail() } catch (e) { console.log(e.code, e.server, e.tool, e.message) }",
@@ -129,7 +132,8 @@ print(sys.stdin.buffer.read() == bytes(range(256)) * 4000)"`,
 	{"names", [3]string{
 		"rich.await_(title='t', class_='a', function=False, größe=1.5)['arguments'] == " +
 			"{'title': 't', 'class': 'a', 'function': False, 'größe': 1.5}",
-		"const r = await rich.await_({ title: 't', class: 'a', function: false, 'größe': 1.5 }); JSON.stringify(r.arguments)",
+		"const r = await rich.await_({ title: 't', class: 'a', function: false, 'größe': 1.5 });\n" +
+			"JSON.stringify(r.arguments)",
 		"mcp call rich await_ title=t class_=a function=false größe=1.5",
 	}, [3]string{"True",
 		`{"title":"t","class":"a","function":false,"größe":1.5}`,
@@ -148,11 +152,13 @@ print(sys.stdin.buffer.read() == bytes(range(256)) * 4000)"`,
 		`mcp call rich echo title= class=b in_reply_to='{"value":"x","next":{"value":"y"}}' ` +
 			`where='{"city":"Köln","at":{"tags":["z"]}}'`,
 	}, [3]string{"True",
-		`{"title":"","class":"b","in-reply-to":{"value":"x","next":{"value":"y"}},"where":{"city":"Köln","at":{"tags":["z"]}}}`,
+		`{"title":"","class":"b","in-reply-to":{"value":"x","next":{"value":"y"}},` +
+			`"where":{"city":"Köln","at":{"tags":["z"]}}}`,
 		`{"value":"x","next":{"value":"y"}},"title":"","where":{"city":"Köln","at":{"tags":["z"]}}`}},
 	{"another kind of a union", [3]string{
 		"[rich.echo(title='', class_='b', in_reply_to=v)['arguments']['in-reply-to'] for v in (7, None)]",
-		"JSON.stringify([(await rich.echo({ title: '', class: 'b', 'in-reply-to': null })).arguments['in-reply-to'], 7])",
+		"const u = await rich.echo({ title: '', class: 'b', 'in-reply-to': null });\n" +
+			"JSON.stringify([u.arguments['in-reply-to'], 7])",
 		`mcp call rich echo title= class=b in_reply_to:=null; mcp call rich echo title= class=b in_reply_to=7`,
 	}, [3]string{"[7, None]", "[null,7]", `"in-reply-to":7`}},
 }

@@ -34,7 +34,7 @@ func (s *server) neighbour(t *testing.T, token string) *neighbour {
 	n.phase("first")
 	n.work.Go(func() {
 		for ctx.Err() == nil && n.make(c, "execute_code", args{"code": "6*7", "session_id": id}, "42") &&
-			n.make(c, say, args{"text": "here"}, "odd: here") {
+			n.make(c, say, args{"text": "here"}, "odd: here") && n.ping(c) {
 			time.Sleep(2 * time.Millisecond)
 		}
 	})
@@ -57,19 +57,42 @@ func (n *neighbour) make(c *client, tool string, a args, want string) bool {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	n.note(phase, tool, time.Since(began))
+	return true
+}
+
+// ping asks the server for a sign of life, which takes nothing but the server.
+func (n *neighbour) ping(c *client) bool {
+	n.mu.Lock()
+	phase := n.now
+	n.mu.Unlock()
+	began := time.Now()
+	if err := c.Ping(context.Background(), nil); err != nil {
+		n.t.Errorf("a neighbour's ping, %s: %v", phase, err)
+		return false
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.note(phase, "ping", time.Since(began))
+	return true
+}
+
+// note notes how long something took. The caller holds n.mu.
+func (n *neighbour) note(phase, what string, took time.Duration) {
 	if n.took[phase] == nil {
 		n.took[phase] = map[string][]time.Duration{}
 	}
-	n.took[phase][tool] = append(n.took[phase][tool], time.Since(began))
-	return true
+	n.took[phase][what] = append(n.took[phase][what], took)
 }
 
 // phase says what goes on from now on.
 func (n *neighbour) phase(what string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if !slices.Contains(n.phases, what) {
+		n.phases = append(n.phases, what)
+	}
 	n.now = what
-	n.phases = append(n.phases, what)
 }
 
 // end ends the calls, and logs how long they took in each phase.

@@ -65,7 +65,8 @@ func TestShelfView(t *testing.T) {
 	})
 	uses := func(c *client) {
 		t.Helper()
-		p, err := c.GetPrompt(t.Context(), &mcp.GetPromptParams{Name: prompt, Arguments: map[string]string{"who": "Ann"}})
+		p, err := c.GetPrompt(t.Context(), &mcp.GetPromptParams{Name: prompt,
+			Arguments: map[string]string{"who": "Ann"}})
 		if err != nil || p.Messages[0].Content.(*mcp.TextContent).Text != "Greet Ann" {
 			t.Errorf("the prompt: %+v, %v", p, err)
 		}
@@ -75,7 +76,8 @@ func TestShelfView(t *testing.T) {
 		}
 		for query, want := range map[string]string{"greet warmly": `^prompt ` + prompt + `\(who\?\) \[github\] Greets`,
 			"what grows": `^resource ` + regexp.QuoteMeta(uri) + ` \[github\] What grows`} {
-			if found := c.call("search_tools", args{"query": query}).Text; !regexp.MustCompile(want).MatchString(found) {
+			found := c.call("search_tools", args{"query": query}).Text
+			if !regexp.MustCompile(want).MatchString(found) {
 				t.Errorf("%q finds %s", query, found)
 			}
 		}

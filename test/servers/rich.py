@@ -48,7 +48,6 @@ def call(i, tool, a):
         noted = {"cancelled": cancelled, "open": list(open_calls.values()), "echoed": echoed}
         return {"result": {"content": [], "structuredContent": noted}}
     if tool == "wait":
-        open_calls[i] = a.get("label", "")
         if together.wait_for(lambda: i not in open_calls, 60):
             return None
         del open_calls[i]
@@ -80,6 +79,8 @@ for line in sys.stdin:
         elif method == "tools/list":
             send({"id": i, "result": {"tools": tools}})
         elif method == "tools/call":
+            if p["name"] == "wait":
+                open_calls[i] = p["arguments"].get("label", "")
             threading.Thread(target=answer, args=(i, p), daemon=True).start()
         elif i is not None and method:
             send({"id": i, "result": {}} if method == "ping" else {"id": i, "error": {"code": -32601, "message": "Method not found"}})
