@@ -84,10 +84,12 @@ var wayCases = []struct {
 	want [3]string
 }{
 	{"many calls", [3]string{
-		"sum(rich.echo(title=str(n), class_='a')['arguments']['title'] == str(n) for n in range(100))", // more: TestCodeModules
+		// TestCodeModules has more.
+		"sum(rich.echo(title=str(n), class_='a')['arguments']['title'] == str(n) for n in range(100))",
 		"let n = 0, last = '0';\nwhile (n < 1000 && last === `${n}`)\n" +
 			"  last = (await rich.echo({ title: `${++n}`, class: 'a' })).arguments.title;\nn",
-		`for n in $(seq 50); do mcp call rich echo title=$n class=a; done | grep -o '"title":"[0-9]*"' | sort -u | wc -l`,
+		`for n in $(seq 50); do mcp call rich echo title=$n class=a; done | grep -o '"title":"[0-9]*"' | sort -u |
+wc -l`,
 	}, [3]string{"100", "1000", "50"}},
 	{"32 at once", [3]string{
 		"import asyncio\nlen(await asyncio.gather(*(rich.aio.together(calls=32) for _ in range(32))))",
@@ -147,7 +149,8 @@ print(sys.stdin.buffer.read() == bytes(range(256)) * 4000)"`,
 		"rich.echo(title='', class_='b', in_reply_to={'value': 'x', 'next': {'value': 'y'}}, " +
 			"where={'city': 'Köln', 'at': {'tags': ['z']}})['arguments'] == {'title': '', 'class': 'b', " +
 			"'in-reply-to': {'value': 'x', 'next': {'value': 'y'}}, 'where': {'city': 'Köln', 'at': {'tags': ['z']}}}",
-		"JSON.stringify((await rich.echo({ title: '', class: 'b', 'in-reply-to': { value: 'x', next: { value: 'y' } }, " +
+		"JSON.stringify((await rich.echo({ title: '', class: 'b', " +
+			"'in-reply-to': { value: 'x', next: { value: 'y' } }, " +
 			"where: { city: 'Köln', at: { tags: ['z'] } } })).arguments)",
 		`mcp call rich echo title= class=b in_reply_to='{"value":"x","next":{"value":"y"}}' ` +
 			`where='{"city":"Köln","at":{"tags":["z"]}}'`,
