@@ -2,8 +2,10 @@ package app
 
 import (
 	"context"
+	"encoding/json"
 
 	"sandlot/internal/auth"
+	"sandlot/internal/hub"
 	"sandlot/internal/limit"
 	"sandlot/internal/tool"
 	"sandlot/internal/toolcall"
@@ -16,6 +18,13 @@ func (a *App) openCalls(limits *limit.Limiter) {
 		Background: func(ctx context.Context, session string, c tool.Call) (*tool.Result, error) {
 			return a.hub.CallInBackground(ctx, session, c)
 		},
+		May: func(ctx context.Context, session string, p auth.Principal, server, name string) error {
+			return a.hub.MayCall(ctx, session, p, server, name)
+		},
+		Elicit: func(ctx context.Context, e toolcall.Elicitation) (json.RawMessage, error) {
+			return a.hub.Elicit(ctx, hub.Elicitation(e))
+		},
+		Logged: func(owner string, params json.RawMessage) { a.gateway.ForwardLog(owner, params) },
 		Search: func(ctx context.Context, p auth.Principal, q toolcall.Search) (any, error) {
 			return a.finder.Search(ctx, p, q.Query, q.Server, q.Limit)
 		},

@@ -202,6 +202,7 @@ func (t *Tools) writeProcess(ctx context.Context, c tool.Call, in writeProcessIn
 		return nil, err
 	}
 	defer l.Release()
+	t.Sessions.Narrow(l.ID(), c.Principal.Scope) // a shell may read it
 	written, err := l.Agent().WriteProcess(ctx, pid, []byte(in.Data), in.EOF)
 	if err != nil {
 		return nil, l.Fault(ctx, err, fault.CommandExecution)

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"time"
 
+	"sandlot/internal/auth"
 	"sandlot/internal/servers/catalog"
 	"sandlot/internal/servers/spec"
 	"sandlot/internal/servers/state"
@@ -25,9 +26,12 @@ type Record struct {
 	// for input in the middle of a call. The names in JSON are older.
 	Stateful bool `json:"Older"`
 	Elicits  bool `json:"Asks"`
-	Created  time.Time
-	Updated  time.Time
-	Catalog  catalog.Catalog
+	// Scope is that of the tokens which have defined it: its program may leave something behind in its sandbox, which
+	// may do no more.
+	Scope   auth.Scope `json:",omitempty"`
+	Created time.Time
+	Updated time.Time
+	Catalog catalog.Catalog
 }
 
 // Store stores records.
