@@ -39,7 +39,7 @@ if how == 'kept': # one connection
     c, f = dial()
     while True:
         ask(f, {'call': {'server': 'odd', 'tool': tool}})
-        time.sleep(0.05)
+        time.sleep(0.2)
 while True:
     if how == 'itself':
         once()
@@ -52,7 +52,7 @@ while True:
         if os.fork():
             os._exit(0)
         once()
-    time.sleep(0.05)
+    time.sleep(0.2)
 `
 
 // TestCodeToolsLeftBehind: what a cell leaves behind is a program in the background, also while a later cell runs in the
@@ -154,7 +154,7 @@ func TestCodeToolsScope(t *testing.T) {
 		},
 	} {
 		t.Run(how, func(t *testing.T) {
-			user := "u" + fmt.Sprint(len(how))
+			user, _, _ := strings.Cut(how, " ")
 			full, narrow := s.token(user), s.token(user, append([]string{"--user", user}, others...)...)
 			s.put(full, "odd.py")
 			c, n := s.connect(older, full, nil), s.connect(older, narrow, nil)
