@@ -55,8 +55,8 @@ while True:
     time.sleep(0.2)
 `
 
-// TestCodeToolsLeftBehind: what a cell leaves behind is a program in the background, also while a later cell runs in the
-// same interpreter, whatever it forks. A child of the cell that runs belongs to that cell.
+// TestCodeToolsLeftBehind: what a cell leaves behind is a program in the background, also while a later cell runs in
+// the same interpreter, whatever it forks. A child of the cell that runs belongs to that cell.
 func TestCodeToolsLeftBehind(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -131,12 +131,12 @@ func TestCodeToolsLeftBehind(t *testing.T) {
 	after, cellsAfter := calls()
 	for _, tool := range tools {
 		if cellsAfter[tool] != cellsBefore[tool] || after[tool] <= before[tool] {
-			t.Errorf("%s: %d calls of the cells that ran, %d in the background", tool, cellsAfter[tool]-cellsBefore[tool],
-				after[tool]-before[tool])
+			t.Errorf("%s: %d calls of the cells that ran, %d in the background", tool,
+				cellsAfter[tool]-cellsBefore[tool], after[tool]-before[tool])
 		}
 	}
 	if cellsAfter["slow"] != 3 || after["slow"] != 0 {
-		t.Errorf("children of the cells that ran: %d calls, and %d in the background", cellsAfter["slow"], after["slow"])
+		t.Errorf("children of the cells that ran: %d calls, %d in the background", cellsAfter["slow"], after["slow"])
 	}
 }
 
@@ -144,8 +144,8 @@ func TestCodeToolsLeftBehind(t *testing.T) {
 func TestCodeToolsScope(t *testing.T) {
 	t.Parallel()
 	s := start(t)
-	others := []string{"--scope", "mcp.connect", "--scope", "mcp.list", "--scope", "mcp.restart", "--scope", "process.*",
-		"--scope", "session.*"}
+	others := []string{"--scope", "mcp.connect", "--scope", "mcp.list", "--scope", "mcp.restart", "--scope",
+		"process.*", "--scope", "session.*"}
 	for how, act := range map[string]func(n *client, shell string) *result{
 		"connecting": func(n *client, _ string) *result { return n.odd("its", "plain", nil) },
 		"restarting": func(n *client, _ string) *result { return n.call("restart_external_mcp", args{"name": "odd"}) },
@@ -204,13 +204,14 @@ func TestCodeToolsElicit(t *testing.T) {
 	id := ask("{}")
 	question := s.question("> Which colour?")
 	list, _, _ := s.cli("questions", "list")
-	for _, want := range []string{"The MCP server odd asks this", "has called its tool ask:", "colour (string, required)",
-		"sandlot questions answer " + question + " yes colour=…"} {
+	for _, want := range []string{"The MCP server odd asks this", "has called its tool ask:",
+		"colour (string, required)", "sandlot questions answer " + question + " yes colour=…"} {
 		if !strings.Contains(list, want) {
 			t.Errorf("the question lacks %q: %s", want, list)
 		}
 	}
-	for _, words := range [][]string{{"yes"}, {"yes", "size=1", "colour=red"}, {"yes", "--always", "colour=red"}, {"yes", "red"}} {
+	for _, words := range [][]string{{"yes"}, {"yes", "size=1", "colour=red"}, {"yes", "--always", "colour=red"},
+		{"yes", "red"}} {
 		if out, _, code := s.cli(append([]string{"questions", "answer", question}, words...)...); code == 0 {
 			t.Errorf("%q is an answer: %s", words, out)
 		}

@@ -189,7 +189,8 @@ func codeRuns(t *testing.T, s *server, token, home string) {
 		t.Fatal(errs)
 	}
 	_, process, _ := strings.Cut(id, ".")
-	for _, caller := range []string{", a cell in python", ", a command", ", a program in the background", ", process " + process} {
+	for _, caller := range []string{", a cell in python", ", a command", ", a program in the background",
+		", process " + process} {
 		if !strings.Contains(out, `"called_by":"code of session `+home+caller) {
 			t.Errorf("no event of %q: %s", caller, out)
 		}

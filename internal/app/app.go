@@ -332,6 +332,8 @@ func (a *App) openEdges(ctx context.Context) error {
 			a.log.InfoContext(ctx, "tool call", "principal", call.Principal.ID, "tool", call.Name, "outcome", outcome,
 				"took", took)
 		}})
+	a.calls.Call, a.calls.Background = a.hub.CallExternal, a.hub.CallInBackground
+	a.calls.May, a.calls.Elicit = a.hub.MayCall, a.hub.Elicit
 	key, err := stateKey(c.Server.StateDir)
 	if err != nil {
 		return err

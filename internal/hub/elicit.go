@@ -14,20 +14,11 @@ import (
 	"sandlot/internal/question"
 	"sandlot/internal/secret"
 	"sandlot/internal/servers/spec"
+	"sandlot/internal/tool"
 )
 
-// Elicitation is what a third-party server asks its user in a call of a program in the background.
-type Elicitation struct {
-	Owner   string // the principal's id
-	Session string
-	Caller  string          // the program, in words
-	Server  string          // its name or its id
-	Tool    string          // the server's own name
-	Params  json.RawMessage // MCP's parameters of elicitation/create
-}
-
 // Elicit puts what a server asks as a question, waits for its answer, and returns MCP's ElicitResult.
-func (h *Hub) Elicit(ctx context.Context, e Elicitation) (json.RawMessage, error) {
+func (h *Hub) Elicit(ctx context.Context, e tool.Elicitation) (json.RawMessage, error) {
 	q, err := h.elicited(e)
 	if err != nil {
 		return nil, err
@@ -37,7 +28,8 @@ func (h *Hub) Elicit(ctx context.Context, e Elicitation) (json.RawMessage, error
 	if err != nil {
 		return nil, err
 	}
-	h.Log.InfoContext(ctx, "a question of a third-party server waits for an answer", "id", o.ID, "principal", q.Principal)
+	h.Log.InfoContext(ctx, "a question of a third-party server waits for an answer", "id", o.ID, "principal",
+		q.Principal)
 	reason, err := h.Questions.Wait(ctx, o)
 	answer, outcome := map[string]any{"action": "accept"}, "given"
 	switch content := h.Questions.Content(o); {
@@ -59,14 +51,14 @@ func (h *Hub) Elicit(ctx context.Context, e Elicitation) (json.RawMessage, error
 }
 
 // elicited returns the question that a server asks.
-func (h *Hub) elicited(e Elicitation) (q question.Question, err error) {
+func (h *Hub) elicited(e tool.Elicitation) (q question.Question, err error) {
 	var p struct {
 		Mode, Message   string
 		RequestedSchema json.RawMessage
 	}
 	cannot := func(why string) error {
-		return fault.New(fault.Forbidden, "the server asks its user, a program in the background called it, and the question "+
-			"cannot wait for an answer: %s", why)
+		return fault.New(fault.Forbidden, "the server asks its user, a program in the background called it, and the "+
+			"question cannot wait for an answer: %s", why)
 	}
 	if h.Questions == nil {
 		return q, cannot("this server has no questions")
@@ -89,5 +81,6 @@ func (h *Hub) elicited(e Elicitation) (q question.Question, err error) {
 		return q, cannot("it is too long")
 	}
 	return question.Question{Subject: question.Subject{Principal: e.Owner, Operation: policy.MCPCall,
-		Detail: policy.ServerName(server) + "/" + e.Tool, Shown: secret.ID()}, Session: e.Session, Text: text, Form: form}, nil
+		Detail: policy.ServerName(server) + "/" + e.Tool, Shown: secret.ID()}, Session: e.Session, Text: text,
+		Form: form}, nil
 }

@@ -81,8 +81,8 @@ func ParseForm(schema json.RawMessage, safe func(text string, most int) string) 
 		}
 		if !slices.Contains([]string{"string", "number", "integer", "boolean"}, p.Type) ||
 			len(field.Choices) > 0 && p.Type != "string" {
-			return nil, fmt.Errorf("the field %q is of the type %q: it must be string, number, integer or boolean", name,
-				safe(p.Type, maxName))
+			return nil, fmt.Errorf("the field %q is of the type %q: it must be string, number, integer or "+
+				"boolean", name, safe(p.Type, maxName))
 		}
 		if len(field.Choices) > maxChoices || slices.ContainsFunc(field.Choices,
 			func(c string) bool { return safe(c, maxName) != c }) {
@@ -157,31 +157,4 @@ func (f *Field) value(raw json.RawMessage) (json.RawMessage, error) {
 		return nil, fmt.Errorf("must have at most %d characters", *f.limits.MaxLength)
 	}
 	return json.Marshal(text)
-}
-
-// AnswerForm answers an open question with the content of its form. It returns false if there is none with that id, any
-// more.
-func (s *Questions) AnswerForm(id string, values map[string]json.RawMessage) (bool, error) {
-	o := s.find(id)
-	switch {
-	case o == nil:
-		return false, nil
-	case o.Form == nil:
-		return false, fault.Argument("content", "the question has no form: answer it with yes or no alone")
-	}
-	content, err := o.Form.Fill(values)
-	if err != nil {
-		return false, err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	o.content = content
-	return s.endLocked(o, true, ""), nil
-}
-
-// Content returns what a form was filled in with; nil: it was not.
-func (s *Questions) Content(o *Open) json.RawMessage {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return o.content
 }

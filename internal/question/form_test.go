@@ -63,7 +63,8 @@ func TestFormsRefused(t *testing.T) {
 		`{"properties":{"x":{"type":"string","enum":["a\u0007"]}}}`:    "the choices of",
 		`{"properties":{` + many(33) + `}}`:                            "has 33 fields",
 	} {
-		if _, err := ParseForm(json.RawMessage(schema), spec.SafeText); err == nil || !strings.Contains(err.Error(), want) {
+		_, err := ParseForm(json.RawMessage(schema), spec.SafeText)
+		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.80s: %v, want %q", schema, err, want)
 		}
 	}
@@ -88,7 +89,8 @@ func TestAnswerForm(t *testing.T) {
 	}
 	defer s.Close()
 	ask := func(shown string, form *Form) (*Open, error) {
-		return s.Ask(Question{Subject: Subject{Principal: ann.ID, Shown: shown}, Session: "s", Form: form}, time.Minute, true)
+		q := Question{Subject: Subject{Principal: ann.ID, Shown: shown}, Session: "s", Form: form}
+		return s.Ask(q, time.Minute, true)
 	}
 	f, _ := ParseForm(json.RawMessage(`{"properties":{"n":{"type":"integer"}},"required":["n"]}`), spec.SafeText)
 	o, err := ask("1", f)

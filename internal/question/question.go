@@ -300,6 +300,33 @@ func (s *Questions) Answer(ctx context.Context, id string, allowed bool, span Sp
 	return s.endLocked(o, allowed, reason), nil
 }
 
+// AnswerForm answers an open question with the content of its form. It returns false if there is none with that id, any
+// more.
+func (s *Questions) AnswerForm(id string, values map[string]json.RawMessage) (bool, error) {
+	o := s.find(id)
+	switch {
+	case o == nil:
+		return false, nil
+	case o.Form == nil:
+		return false, fault.Argument("content", "the question has no form: answer it with yes or no alone")
+	}
+	content, err := o.Form.Fill(values)
+	if err != nil {
+		return false, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o.content = content
+	return s.endLocked(o, true, ""), nil
+}
+
+// Content returns what a form was filled in with; nil: it was not.
+func (s *Questions) Content(o *Open) json.RawMessage {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return o.content
+}
+
 func (s *Questions) find(id string) *Open {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -386,22 +386,14 @@ func (servers *Servers) Restart(ctx context.Context, p auth.Principal, what stri
 		err = s.update(func(r *Record) { r.Off, r.Updated = false, time.Now().UTC() })
 	}
 	s.release()
-	if home := servers.homeOf(p); home != "" {
+	if servers.Sessions != nil {
+		home, _ := servers.Sessions.Find(p, "home")
 		servers.Sessions.Narrow(home, p.Scope)
 	}
 	if err == nil {
 		err = s.ready(ctx)
 	}
 	return s.info(), err
-}
-
-// homeOf returns the id of a principal's home session; empty: there is none yet.
-func (servers *Servers) homeOf(p auth.Principal) string {
-	if servers.Sessions == nil {
-		return ""
-	}
-	id, _ := servers.Sessions.Find(p, "home")
-	return id
 }
 
 // forbidden returns why the operator's settings do not let the server start; nil: they do.
@@ -445,8 +437,7 @@ func (s *server) mergedValues(env, headers map[string]string) (spec.Values, erro
 	return next, nil
 }
 
-// setValues adds values of variables and headers, which a token with a scope has given. The caller has acquired the
-// server.
+// setValues adds values that a token with a scope has given. The caller has acquired the server.
 func (s *server) setValues(env, headers map[string]string, scope auth.Scope) error {
 	if len(env)+len(headers) == 0 {
 		return nil
@@ -455,10 +446,7 @@ func (s *server) setValues(env, headers map[string]string, scope auth.Scope) err
 	if err != nil {
 		return err
 	}
-	if err := s.update(func(r *Record) {
-		r.SetValues(next)
-		r.Scope = policy.Narrow(r.Scope, scope)
-	}); err != nil {
+	if err := s.update(func(r *Record) { r.SetValues(next); r.Scope = policy.Narrow(r.Scope, scope) }); err != nil {
 		return err
 	}
 	s.mu.Lock()

@@ -5,17 +5,8 @@ import (
 	"encoding/json"
 
 	"sandlot/internal/fault"
+	"sandlot/internal/tool"
 )
-
-// Elicitation is what a third-party server asks its user in a call of a program in the background.
-type Elicitation struct {
-	Owner   string // the principal's id
-	Session string
-	Caller  string          // the program, in words
-	Server  string          // as the program named it
-	Tool    string          // the server's own name
-	Params  json.RawMessage // MCP's parameters of elicitation/create
-}
 
 // nobody is the client of a program in the background. What a server asks becomes a question that waits for an answer,
 // and its log messages go to the clients of the session's owner.
@@ -40,11 +31,12 @@ func (n nobody) Waits() bool { return true }
 // Ask implements tool.Client.
 func (n nobody) Ask(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
 	if method != "elicitation/create" {
-		return nil, fault.New(fault.Forbidden, "a program in the background called the tool, so there is no client for %s",
-			fault.Clip(method))
+		return nil, fault.New(fault.Forbidden, "a program in the background called the tool, so there is no client "+
+			"for %s", fault.Clip(method))
 	}
 	s := n.sandbox
-	return s.calls.Elicit(ctx, Elicitation{s.owner.ID, s.session, n.what, n.server, n.tool, params})
+	return s.calls.Elicit(ctx, tool.Elicitation{Owner: s.owner.ID, Session: s.session, Caller: n.what,
+		Server: n.server, Tool: n.tool, Params: params})
 }
 
 // Notify implements tool.Client.

@@ -107,10 +107,9 @@ func (s *sandbox) mayCall(who caller, server, name string) error {
 	session := s.session
 	if who.run != nil {
 		session = ""
-		if scope := who.run.principal; policy.InScope(scope, policy.MCPCall) &&
-			!policy.InScope(who.principal, policy.MCPCall) {
-			return fault.New(fault.Forbidden, "a token without %s has run something in this session, and what that may "+
-				"have left in an interpreter cannot be told apart from this code", policy.MCPCall).
+		if policy.InScope(who.run.principal, policy.MCPCall) && !policy.InScope(who.principal, policy.MCPCall) {
+			return fault.New(fault.Forbidden, "a token without %s has run something in this session, and what that "+
+				"may have left in an interpreter cannot be told apart from this code", policy.MCPCall).
 				With("scope", string(who.principal.Scope)).
 				Advise("Call the tool from execute_command, or from code in a session of its own")
 		}

@@ -30,10 +30,11 @@ type Config struct {
 	Call       func(ctx context.Context, c tool.Call) (*tool.Result, error)
 	Background func(ctx context.Context, session string, c tool.Call) (*tool.Result, error)
 	// May returns why a call of a tool of a server, by the server's own name, is refused in any case; nil: it may be
-	// made. The session is that of a program in the background; empty: a run calls. It asks nobody, and starts no server.
+	// made. The session is that of a program in the background; empty: a run calls. It asks nobody, and starts no
+	// server.
 	May func(ctx context.Context, session string, p auth.Principal, server, name string) error
 	// Elicit asks a person what a server asks in a call of a program in the background, and returns MCP's ElicitResult.
-	Elicit func(ctx context.Context, e Elicitation) (json.RawMessage, error)
+	Elicit func(ctx context.Context, e tool.Elicitation) (json.RawMessage, error)
 	// Logged gets the parameters of a server's log message during such a call, for the clients of a principal.
 	Logged func(owner string, params json.RawMessage)
 	// Own reports whether Sandlot itself has a tool of that name.

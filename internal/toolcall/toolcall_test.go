@@ -54,8 +54,9 @@ func newWorld(t *testing.T) *world {
 			}
 			return policy.Decide(policy.Question{Principal: p, Operation: policy.MCPCall}).Err()
 		},
-		Elicit: func(_ context.Context, e Elicitation) (json.RawMessage, error) {
-			return json.Marshal(map[string]any{"action": "accept", "of": strings.Join([]string{e.Owner, e.Session, e.Caller, e.Tool}, " ")})
+		Elicit: func(_ context.Context, e tool.Elicitation) (json.RawMessage, error) {
+			of := strings.Join([]string{e.Owner, e.Session, e.Caller, e.Tool}, " ")
+			return json.Marshal(map[string]any{"action": "accept", "of": of})
 		},
 		Logged: func(owner string, params json.RawMessage) {
 			w.mu.Lock()
@@ -292,10 +293,12 @@ func TestEnds(t *testing.T) {
 		w := newWorld(t)
 		b := w.box(ann.ID, "one")
 		begun, _ := w.blocking()
-		tag, end := w.Begin(event.NewContext(t.Context(), "1.2.3.4", ""), "one", "a cell in python", tool.Call{Principal: ann})
+		tag, end := w.Begin(event.NewContext(t.Context(), "1.2.3.4", ""), "one", "a cell in python",
+			tool.Call{Principal: ann})
 		p := w.dial(b, tagged(tag))
 		p.send(callA)
-		if o := event.FromContext(<-begun); o.Address != "1.2.3.4" || o.Caller != "code of session one, a cell in python" {
+		const caller = "code of session one, a cell in python"
+		if o := event.FromContext(<-begun); o.Address != "1.2.3.4" || o.Caller != caller {
 			t.Errorf("its origin: %+v", o)
 		}
 		end()
@@ -450,11 +453,12 @@ func TestClientOfRun(t *testing.T) {
 			return &tool.Result{Raw: raw}, err
 		}
 		b := w.box(ann.ID, "one")
-		tag, end := w.Begin(t.Context(), "one", "a command", tool.Call{Principal: ann, Client: user, Progress: func(text string) {
+		note := func(text string) {
 			mu.Lock()
 			defer mu.Unlock()
 			progress = append(progress, text)
-		}})
+		}
+		tag, end := w.Begin(t.Context(), "one", "a command", tool.Call{Principal: ann, Client: user, Progress: note})
 		defer end()
 		var all sync.WaitGroup
 		for range 5 {
@@ -580,7 +584,8 @@ func TestMayFirst(t *testing.T) {
 	tag, end := w.Begin(t.Context(), "one", "a command", tool.Call{Principal: narrow})
 	defer end()
 	p := w.dial(b, tagged(""))
-	for _, request := range []string{callA, `{"call": {"server": "none"}}`, `{"call": {"server": "s", "tool": "execute_code"}}`} {
+	for _, request := range []string{callA, `{"call": {"server": "none"}}`,
+		`{"call": {"server": "s", "tool": "execute_code"}}`} {
 		p.send(request)
 		p.want(`"forbidden"`)
 	}
@@ -599,7 +604,8 @@ func TestFinding(t *testing.T) {
 		large := catalog.Offered{Name: "large"}
 		for n := range 40 {
 			text := fmt.Sprintf(`{"name":"t%d","description":"%s"}`, n, strings.Repeat("x", 100<<10))
-			large.Tools = append(large.Tools, catalog.Definition{Remote: fmt.Sprint("t", n), Raw: json.RawMessage(text)})
+			d := catalog.Definition{Remote: fmt.Sprint("t", n), Raw: json.RawMessage(text)}
+			large.Tools = append(large.Tools, d)
 		}
 		w.offers = []catalog.Offered{large}
 		b := w.box(ann.ID, "one")
@@ -610,7 +616,8 @@ func TestFinding(t *testing.T) {
 		}
 		p := w.dial(b, tagged(""))
 		began := time.Now()
-		for _, request := range []string{`{"describe": {"server": "large", "tool": "t1"}}`, `{"search": {"query": "x"}}`} {
+		const one = `{"describe": {"server": "large", "tool": "t1"}}`
+		for _, request := range []string{one, `{"search": {"query": "x"}}`} {
 			p.send(request)
 			p.want(codeBusy)
 		}
