@@ -50,7 +50,7 @@ func (a *Agent) whose(pid int) wire.ToolConn {
 			break
 		}
 		for _, id := range []int{pid, p.Session} {
-			if c, ok := a.Processes.ToolConn(id); ok {
+			if c, ok := a.Processes.ToolConn(id); ok && id > 1 {
 				return c
 			}
 		}

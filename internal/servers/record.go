@@ -26,7 +26,7 @@ type Record struct {
 	// for input in the middle of a call. The names in JSON are older.
 	Stateful         bool       `json:"Older"`
 	Elicits          bool       `json:"Asks"`
-	Scope            auth.Scope `json:",omitempty"` // of the tokens that have defined it: what it leaves behind may do no more
+	Scope            auth.Scope `json:",omitempty"` // of the tokens that have defined it
 	Created, Updated time.Time
 	Catalog          catalog.Catalog
 }

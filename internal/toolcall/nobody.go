@@ -12,6 +12,7 @@ import (
 // and its log messages go to the clients of the session's owner.
 type nobody struct {
 	sandbox            *sandbox
+	call               context.Context // ends with the call
 	what, server, tool string
 	progress           func(string)
 }
@@ -34,6 +35,9 @@ func (n nobody) Ask(ctx context.Context, method string, params json.RawMessage) 
 		return nil, fault.New(fault.Forbidden, "a program in the background called the tool, so there is no client "+
 			"for %s", fault.Clip(method))
 	}
+	ctx, cancel := context.WithCancel(ctx) // a server may go on asking after its call was cancelled
+	defer cancel()
+	defer context.AfterFunc(n.call, cancel)()
 	s := n.sandbox
 	return s.calls.Elicit(ctx, tool.Elicitation{Owner: s.owner.ID, Session: s.session, Caller: n.what,
 		Server: n.server, Tool: n.tool, Params: params})

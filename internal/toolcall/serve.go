@@ -130,10 +130,12 @@ func (c *conn) find(ctx context.Context, find func(caller, *limit.Answers) (answ
 	if err != nil {
 		return c.write(ctx, answer{Error: failed(err)})
 	}
-	defer leave()
-	who, release := s.callerOf(ctx, c.from())
-	defer release()
-	found, err := find(who, answers)
+	found, err := func() (answer, error) {
+		defer leave() // before a slow program reads the answer
+		who, release := s.callerOf(ctx, c.from())
+		defer release()
+		return find(who, answers)
+	}()
 	if err != nil {
 		found = answer{Error: failed(err)}
 	}
@@ -301,10 +303,10 @@ func (s *sandbox) makeCall(ctx context.Context, from func() agent.Caller, q *Cal
 	}
 	n := &notifier{notify: notify}
 	defer n.end()
-	call := tool.Call{Principal: who.principal, Name: name, Args: q.Arguments, Progress: n.send,
-		Reservation: answers.NewReservation(), Client: s.clientOf(who, q, n)}
 	callCtx, cancel := withTimeout(who.ctx, q.Timeout)
 	defer cancel()
+	call := tool.Call{Principal: who.principal, Name: name, Args: q.Arguments, Progress: n.send,
+		Reservation: answers.NewReservation(), Client: s.clientOf(callCtx, who, q, n)}
 	var res *tool.Result
 	if who.run != nil {
 		res, err = s.calls.Call(callCtx, call)
@@ -342,9 +344,9 @@ func (s *sandbox) toolName(who caller, q *Call) (string, error) {
 }
 
 // clientOf returns the client that a call's server may ask and notify, and sends its progress to n; nil: there is none.
-func (s *sandbox) clientOf(who caller, q *Call, n *notifier) tool.Client {
+func (s *sandbox) clientOf(call context.Context, who caller, q *Call, n *notifier) tool.Client {
 	if who.run == nil {
-		return nobody{sandbox: s, what: who.what, server: q.Server, tool: q.Tool, progress: n.send}
+		return nobody{sandbox: s, call: call, what: who.what, server: q.Server, tool: q.Tool, progress: n.send}
 	}
 	n.also = who.run.progress
 	if who.run.client == nil {
