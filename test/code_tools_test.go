@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -375,18 +376,108 @@ const recovers = `def recovers():
             time.sleep(0.05)
 recovers()`
 
+// floods is code with a flood that lasts: threads that call a tool as fast as they can, open calls that do not end, and
+// send huge messages, or some of these. It returns how many of each were made. busy only takes processors.
+const floods = `def flood(seconds, *kinds):
+    end, count = time.time() + seconds, {'calls': 0, 'open': 0, 'huge': 0}
+    wait = json.dumps({'call': {'server': 'rich', 'tool': 'wait', 'arguments': {}}}).encode() + b'\n'
+    def calls():
+        while time.time() < end:
+            try: count['calls'] += 'result' in call('odd', 'say', text='flood')
+            except OSError: pass
+    def opens():
+        while time.time() < end:
+            try:
+                c = socket.socket(socket.AF_UNIX)
+                c.settimeout(0.05)
+                c.connect('/run/mcp/socket')
+                c.sendall(wait)
+                held.append(c)
+                count['open'] += 1
+            except OSError: pass
+            if len(held) > 500:
+                held.pop(0).close()
+    def huge():
+        line = b'{"call": {"server": "odd", "tool": "say", "x": "' + b'y' * (15 << 20) + b'"}}\n'
+        while time.time() < end:
+            try:
+                c, f = dial()
+                c.settimeout(5)
+                c.sendall(line)
+                count['huge'] += b'result' in f.readline()
+            except OSError: pass
+    all = [threading.Thread(target=w) for w in (calls, calls, calls, calls, opens, opens, huge, huge)
+        if not kinds or w.__name__ in kinds]
+    [w.start() for w in all]; [w.join() for w in all]
+    [c.close() for c in held]; held.clear()
+    return count
+def busy(seconds):
+    import subprocess
+    loop = 'import time; end = time.time() + %r\nwhile time.time() < end: pass' % seconds
+    all = [subprocess.Popen(['python3', '-c', loop]) for _ in range(4)]
+    return [w.wait() for w in all]
+`
+
+// processorTime is how many seconds of processors a process has taken.
+func processorTime(t *testing.T, pid int) float64 {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), ") ")
+	var user, system float64 // in hundredths
+	fmt.Sscan(strings.Join(strings.Fields(rest)[11:13], " "), &user, &system)
+	return (user + system) / 100
+}
+
+// floodTime is how long a flood lasts, and how long its neighbour is alone before it; SANDLOT_FLOOD=30s makes that
+// long, adds a program that only takes processors, to compare with, and makes a flood of each kind.
+func floodTime(t *testing.T) (seconds float64, long bool) {
+	t.Helper()
+	text := os.Getenv("SANDLOT_FLOOD")
+	if text == "" {
+		return 2, false
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		t.Fatalf("SANDLOT_FLOOD: %v", err)
+	}
+	return d.Seconds(), true
+}
+
 // TestCodeToolsAttacked: hostile code of one user on the way to tools, beside the calls of another.
 func TestCodeToolsAttacked(t *testing.T) {
 	t.Parallel()
 	s := start(t)
-	mallory, victim := s.token("mallory"), s.token("victim")
+	mallory := s.token("mallory")
 	s.put(mallory, "odd.py")
+	s.put(mallory, "rich.py")
 	c := s.connect(older, mallory, nil)
 	c.odd("odd", "plain", nil)
+	noted := c.rich("rich", "rich").exposed(t, "noted")
 	id := c.code("new", toolClient+"import os, resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (20000, 20000))").
 		session()
 	proven(t, c, id)
-	end := bystander(t, s, victim)
+	n := s.neighbour(t, s.token("victim"))
+	seconds, long := floodTime(t)
+	c.code(id, "held = []\n"+floods)
+	n.phase("alone")
+	time.Sleep(time.Duration(seconds * float64(time.Second)))
+	all := []string{"flood(%v)"}
+	if long {
+		all = []string{"busy(%v)", "flood(%v, 'calls')", "flood(%v, 'opens')", "flood(%v, 'huge')", "flood(%v)"}
+	}
+	for _, code := range all {
+		n.phase(code)
+		before := processorTime(t, s.cmd.Process.Pid)
+		r := c.code(id, fmt.Sprintf(code, seconds))
+		t.Logf("%s: the server took %.1f s of the processors: %s", code, processorTime(t, s.cmd.Process.Pid)-before,
+			r.Text)
+		if r.IsError || code == "flood(%v)" && strings.Contains(r.Text, "'open': 0") {
+			t.Errorf("%s: %s", code, r.All)
+		}
+	}
 	for _, a := range []struct{ what, code, want string }{
 		{"a forged secret", `def forged():
     c = socket.socket(socket.AF_UNIX)
@@ -427,11 +518,19 @@ def flood():
         except OSError:
             continue
         held.append(c)
-    return len(held) > 64
+    return len(held) > 64 and sum(map(is_open, held)) <= 64 + 256
+def is_open(c):
+    c.setblocking(False)
+    try:
+        return c.recv(1) != b''
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
 flood()`, "True"},
 		{"after that", recovers, "odd: still"},
 		{"ten thousand open calls", `def flood():
-    line = json.dumps({'call': {'server': 'odd', 'tool': 'slow', 'arguments': {'steps': 900}}}).encode() + b'\n'
+    line = json.dumps({'call': {'server': 'rich', 'tool': 'wait', 'arguments': {}}}).encode() + b'\n'
     held.clear()
     for n in range(10000):
         c = socket.socket(socket.AF_UNIX)
@@ -454,12 +553,20 @@ flood()`, "True"},
     return text(call('odd', 'say', text='beside'))
 slow()`, "odd: beside"},
 	} {
+		n.phase("attacks")
 		r := c.code(id, a.code)
 		if !strings.Contains(r.Text, a.want) {
 			t.Errorf("%s: got %q, want %q", a.what, r.All, a.want)
 		}
-		t.Logf("%s: %v ms", a.what, r.Fields["execution_time_ms"])
+		if a.what == "ten thousand open calls" {
+			if _, open := c.noted(noted); len(open) == 0 || len(open) > 32 {
+				t.Errorf("%d calls of one session are under way", len(open))
+			}
+		}
+		t.Logf("%s: %v ms; the server has %d MB", a.what, r.Fields["execution_time_ms"],
+			memory(t, s.cmd.Process.Pid)>>20)
 	}
+	n.phase("after all")
 	// A session that has ended calls nothing more.
 	other := c.code("new", "1").session()
 	c.loops(other)
@@ -473,7 +580,7 @@ slow()`, "odd: beside"},
 	if after := count(); before == 0 || after != before {
 		t.Errorf("%d calls of a session that has ended, after %d", after, before)
 	}
-	end()
+	n.end()
 }
 
 // TestCodeToolsRules: a program in the background calls by a rule of its own, and never with more than the tokens that

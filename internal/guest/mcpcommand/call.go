@@ -3,6 +3,7 @@ package mcpcommand
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -28,13 +29,9 @@ func (c *command) call(args []string) error {
 	if len(positional) < 2 {
 		return misuseOf("it is `mcp call SERVER TOOL NAME=VALUE...`, or `mcp call SERVER TOOL --json -`")
 	}
-	s, err := c.findServer(positional[0])
-	if err != nil {
-		return err
-	}
-	t, err := s.findTool(positional[1])
-	if err != nil {
-		return err
+	s, t, unknown := c.findCallable(positional[0], positional[1])
+	if t == nil {
+		return unknown
 	}
 	var arguments map[string]json.RawMessage
 	if o.json != nil {
@@ -50,10 +47,35 @@ func (c *command) call(args []string) error {
 	}
 	result, err := c.request(request{Call: &callRequest{Server: s.Name, Tool: t.Remote, Arguments: arguments,
 		Timeout: o.timeout}}, "result")
+	if unknown != nil && isUnknown(err) {
+		return unknown
+	}
 	if err != nil {
 		return err
 	}
 	return c.printResult(result, o)
+}
+
+// findCallable finds a tool. Where the tree does not have it, but the host may say why, the tool takes any arguments,
+// and err is what is to be said if the host does not know it either. A nil tool: it is not there.
+func (c *command) findCallable(serverName, name string) (s *server, t *tool, err error) {
+	anything := &tool{Name: name, Remote: name, Open: true}
+	if s, err = c.findServer(serverName); err != nil { // it may be disconnected
+		return &server{Name: serverName}, anything, err
+	}
+	if t, err = s.findTool(name); err != nil && s.State != "" { // what it offers may not be known
+		return s, anything, err
+	}
+	return s, t, err
+}
+
+// isUnknown reports whether an error says that there is no such server or tool, or that nobody could be asked.
+func isUnknown(err error) bool {
+	if _, ok := errors.AsType[unreachable](err); ok {
+		return true
+	}
+	said, ok := errors.AsType[refusal](err)
+	return ok && said.Code == "not_found"
 }
 
 // read reads the options, and returns the other arguments. After "--" there are no options.

@@ -38,6 +38,11 @@ type searchRequest struct {
 // unreachable says that nothing was asked.
 type unreachable struct{ error }
 
+// refusal is an error that the host answers with.
+type refusal struct{ Code, Message string }
+
+func (r refusal) Error() string { return r.Message }
+
 var errBroken = errors.New("the connection to Sandlot broke: the tool may have run. Check what it did before you " +
 	"call it again")
 
@@ -70,9 +75,9 @@ func (c *command) request(r request, member string) (json.RawMessage, error) {
 			return nil, errors.New("Sandlot sent what is no answer")
 		}
 		if e := answer["error"]; e != nil {
-			var said struct{ Message string }
+			var said refusal
 			_ = json.Unmarshal(e, &said)
-			return nil, errors.New(said.Message)
+			return nil, said
 		}
 		if found := answer[member]; found != nil {
 			return found, nil

@@ -196,6 +196,9 @@ func (s *server) findTool(name string) (*tool, error) {
 			}
 		}
 	}
+	if s.State != "" {
+		return nil, misuseOf("%s cannot be called now, and has no tool %q that is known: %s", s.Module, name, s.State)
+	}
 	return nil, misuseOf("%s has no tool %q: `mcp ls %s` lists its tools", s.Module, name, s.Module)
 }
 
@@ -227,11 +230,19 @@ func (c *command) list(args []string) error {
 }
 
 func (c *command) printTool(t *tool, prefix string) {
-	held := ""
+	problem := ""
 	if t.Held != "" {
-		held = " [held back: " + t.Held + "]"
+		problem = "held back: " + t.Held
 	}
-	fmt.Fprintf(c.out, "%s%s%s %s\n", prefix, t.signature(), held, t.Line)
+	c.printProblem(t, prefix, problem)
+}
+
+// printProblem prints a tool, and why it cannot be called; empty: it can.
+func (c *command) printProblem(t *tool, prefix, problem string) {
+	if problem != "" {
+		problem = " [" + problem + "]"
+	}
+	fmt.Fprintf(c.out, "%s%s%s %s\n", prefix, t.signature(), problem, t.Line)
 }
 
 // help prints the document of a server or a tool.

@@ -3,6 +3,7 @@ package mcpcommand
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"net"
@@ -82,8 +83,12 @@ func host(t *testing.T, dir string) {
 			_ = json.Unmarshal(line, &r)
 			switch {
 			case r.Search != nil:
-				c.Write([]byte(`{"found":{"hits":[{"kind":"tool","server":"git-hub","remote":"list","name":"gh_list"},` +
-					`{"kind":"prompt","server":"git-hub","name":"gh_plan","text":"Plans"}],"more":3}}` + "\n"))
+				c.Write([]byte(`{"found":{"hits":[{"kind":"tool","server":"git-hub","remote":"list","name":"gh_list",` +
+					`"problem":"its server is off"},{"kind":"prompt","server":"git-hub","name":"gh_plan","text":"Plans"}],"more":3}}` + "\n"))
+			case r.Call != nil && r.Call.Server != "git-hub":
+				answer := map[string]string{"off": `{"code":"connection_error","message":"log in at L"}`,
+					"away": `{"code":"connection_error","message":"away is disconnected"}`}[r.Call.Server]
+				c.Write([]byte(`{"error":` + cmp.Or(answer, `{"code":"not_found","message":"no"}`) + "}\n"))
 			case r.Call == nil || answers[r.Call.Tool] == "" && r.Call.Tool != "create-issue":
 			case r.Call.Tool == "create-issue":
 				text, _ := json.Marshal(string(r.Call.Arguments))
@@ -109,8 +114,11 @@ func TestCommand(t *testing.T) {
 	if code != 0 || !strings.HasPrefix(out, "git_hub create_issue(title,") {
 		t.Errorf("search without a host: %d, %s", code, out)
 	}
-	if code, _, e := run(dir, "", "call git_hub list"); code != 1 || !strings.Contains(e, "nothing was called") {
-		t.Errorf("a call without a host: %d, %s", code, e)
+	for args, want := range map[string]string{"call git_hub list": "nothing was called",
+		"call off any": "it was stopped", "call nowhere any": "Connected are"} {
+		if code, _, e := run(dir, "", args); code == 0 || !strings.Contains(e, want) {
+			t.Errorf("%s without a host: %d, %s", args, code, e)
+		}
 	}
 	host(t, dir)
 	files := filepath.Join(t.TempDir(), "made", "here")
@@ -129,7 +137,8 @@ func TestCommand(t *testing.T) {
 		{"help git_hub", "", 0, "# git_hub"},
 		{"help git_hub create-issue", "", 0, "- in_reply (\"in-reply\"): `string`"},
 		{"help git_hub nothing", "", 2, "has no tool"},
-		{"search words", "", 0, "git_hub list(…) Does list.\nprompt git-hub gh_plan Plans\nand 3 more\n"},
+		{"search words", "", 0,
+			"git_hub list(…) [its server is off] Does list.\nprompt git-hub gh_plan Plans\nand 3 more\n"},
 		{"call git_hub list", "", 0, `{"a":[1,2]}` + "\n"},
 		{"call git_hub list --raw", "", 0, `{"structuredContent"`},
 		{"call git-hub gh_list --timeout 5", "", 0, `{"a":[1,2]}`},
@@ -160,6 +169,11 @@ func TestCommand(t *testing.T) {
 		{"call git_hub list --timeout x", "", 2, "seconds"},
 		{"call git_hub list --what", "", 2, "no option --what"},
 		{"call git_hub", "", 2, "mcp call SERVER TOOL"},
+		{"call git_hub nothing", "", 2, "`mcp ls git_hub` lists its tools"},
+		{"call off any a=1", "", 1, "mcp: log in at L\n"}, // the tree does not know its tools
+		{"help off any", "", 2, "no tool \"any\" that is known: it was stopped"},
+		{"call away any", "", 1, "mcp: away is disconnected\n"},
+		{"call nowhere any", "", 2, "Connected are: git_hub, off"},
 		{"list", "", 2, "no command"},
 	} {
 		code, out, errOut := run(dir, tt.in, tt.args)

@@ -61,11 +61,15 @@ func (c *command) printFound(raw json.RawMessage) error {
 			t, err = s.findTool(cmp.Or(h.Remote, h.Tool))
 		}
 		if err != nil || h.Kind != "" && h.Kind != "tool" {
+			problem := ""
+			if h.Problem != "" {
+				problem = "[" + h.Problem + "]"
+			}
 			fmt.Fprintln(c.out, strings.Join(strings.Fields(strings.Join([]string{h.Kind, h.Server,
-				cmp.Or(h.Signature, h.Name, h.Tool), h.Text, h.Problem}, " ")), " "))
+				cmp.Or(h.Signature, h.Name, h.Tool), problem, h.Text}, " ")), " "))
 			continue
 		}
-		c.printTool(t, s.Module+" ")
+		c.printProblem(t, s.Module+" ", h.Problem)
 	}
 	if len(hits) == 0 {
 		fmt.Fprintln(c.out, "Nothing was found. `mcp ls` lists all servers.")

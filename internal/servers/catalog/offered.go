@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 
 	"sandlot/internal/fault"
+	"sandlot/internal/rawjson"
 	"sandlot/internal/servers/spec"
 )
 
@@ -13,12 +14,17 @@ type Offered struct {
 	Tools                     []Definition // with those that are held back
 }
 
-// ToolsOf returns the tools of a catalog as code may call them: HeldBecause is empty where nothing is held back.
+// ToolsOf returns the tools of a catalog as code may call them: HeldBecause is empty where nothing is held back. Of a
+// tool that is held back there is its name alone, since nobody has approved what its definition says.
 func ToolsOf(c Catalog, trust spec.Trust) []Definition {
 	all := make([]Definition, len(c.Tools))
 	for i, d := range c.Tools {
-		if all[i] = d; trust != spec.TrustHold {
+		switch all[i] = d; {
+		case trust != spec.TrustHold:
 			all[i].HeldBecause = ""
+		case d.HeldBecause != "":
+			all[i] = Definition{Remote: d.Remote, Exposed: d.Exposed, HeldBecause: d.HeldBecause,
+				Raw: json.RawMessage(`{"name":` + string(rawjson.Quote(d.Exposed)) + `,"inputSchema":{"type":"object"}}`)}
 		}
 	}
 	return all

@@ -46,11 +46,9 @@ func (s *Server) heldBack(d catalog.Definition) *fault.Error {
 	if d.HeldBecause == "" || s.Settings.TrustMode() != spec.TrustHold { // another server's tool has that name
 		return nil
 	}
-	return s.Fault(fault.Forbidden, "has a tool %q that is held back: %s", spec.ClipName(d.Remote), d.HeldBecause).
-		With("held",
-			d.HeldBecause).
-		Advise("The user looks at it, and approves it on a terminal: "+s.command("inspect")+", then "+
-			s.command("approve"),
+	return s.Fault(fault.Forbidden, "has a tool %q that is %s", spec.ClipName(d.Remote), s.HeldBrief(d.HeldBecause)).
+		With("held", d.HeldBecause).
+		Advise("The user looks at it first, on a terminal: "+s.command("inspect"),
 			"list_external_mcp shows what is held back, and which tools can be called")
 }
 

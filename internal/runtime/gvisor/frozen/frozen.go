@@ -68,6 +68,13 @@ type Store struct {
 	inUse  map[string]int     // how many use an image now, by name
 	packed map[string]packing // images that are being packed, by name
 	needed map[string]int     // how many images that are being made need a program, by its SHA-256
+	listed map[string]listed  // what List read of an image, by name
+}
+
+// listed is what an image was when its record was written.
+type listed struct {
+	record time.Time
+	image  sandbox.FrozenImage
 }
 
 // packing is the work on one image.
@@ -79,7 +86,7 @@ type packing struct {
 // New returns the store in a state folder.
 func New(stateDir string) *Store {
 	return &Store{Dir: filepath.Join(stateDir, "frozen"), Programs: kept.New(filepath.Join(stateDir, "programs")),
-		inUse: map[string]int{}, packed: map[string]packing{}, needed: map[string]int{}}
+		inUse: map[string]int{}, packed: map[string]packing{}, needed: map[string]int{}, listed: map[string]listed{}}
 }
 
 // Make makes an image of that name: keep keeps the programs that it needs, and write writes gVisor's files into a
@@ -195,6 +202,7 @@ func (s *Store) List() (all []sandbox.FrozenImage, err error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
+	now := map[string]listed{}
 	for _, e := range entries {
 		if !validName.MatchString(e.Name()) {
 			continue
@@ -202,16 +210,37 @@ func (s *Store) List() (all []sandbox.FrozenImage, err error) {
 		if first {
 			s.removeTwins(e.Name())
 		}
-		i := sandbox.FrozenImage{Name: e.Name()}
-		if info, _, err := s.Read(e.Name()); err == nil { // else Wake says what is wrong
-			i.Bytes, i.Made, i.Packed = info.Bytes, info.Made, info.Packed != nil
-		}
-		all = append(all, i)
+		now[e.Name()] = s.list(e.Name())
+		all = append(all, now[e.Name()].image)
 	}
+	s.mu.Lock()
+	s.listed = now
+	s.mu.Unlock()
 	slices.SortFunc(all, func(x, y sandbox.FrozenImage) int {
 		return cmp.Or(x.Made.Compare(y.Made), strings.Compare(x.Name, y.Name))
 	})
 	return all, nil
+}
+
+// list returns what List says of an image. There may be thousands, so each is read once for each record of it.
+func (s *Store) list(name string) listed {
+	unknown := listed{image: sandbox.FrozenImage{Name: name}} // Wake says what is wrong
+	record, err := os.Stat(filepath.Join(s.path(name), infoFile))
+	if err != nil {
+		return unknown
+	}
+	s.mu.Lock()
+	known := s.listed[name]
+	s.mu.Unlock()
+	if known.record.Equal(record.ModTime()) {
+		return known
+	}
+	info, _, err := s.Read(name)
+	if err != nil {
+		return unknown
+	}
+	return listed{record.ModTime(), sandbox.FrozenImage{Name: name, Bytes: info.Bytes, Made: info.Made,
+		Packed: info.Packed != nil}}
 }
 
 // Remove removes an image, if there is one, and the programs that no image needs any more, but not those with these

@@ -133,3 +133,45 @@ func TestUnpackingInTime(t *testing.T) {
 		t.Errorf("this is left: %q", left)
 	}
 }
+
+// TestListReadsOnce: an image is read again only when its record was written again, as there may be thousands.
+func TestListReadsOnce(t *testing.T) {
+	s := New(t.TempDir())
+	info, err := s.Make("one", keepProgram(t, s, "program"), func(dir string, info *Info) ([]byte, error) {
+		info.Bytes = 7
+		return testBundle(t), os.WriteFile(filepath.Join(dir, "pages"), make([]byte, 4096), 0o600)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := func(want int64) {
+		t.Helper()
+		if all, err := s.List(); err != nil || len(all) != 1 || all[0].Name != "one" || all[0].Bytes != want {
+			t.Errorf("%+v, %v instead of %d bytes", all, err, want)
+		}
+	}
+	list(7)
+	if err := os.Remove(filepath.Join(s.path("one"), bundleFile)); err != nil {
+		t.Fatal(err)
+	}
+	list(7) // the bundle was not read
+	info.Bytes = 8
+	text, err := json.Marshal(info)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(s.path("one"), infoFile), text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	list(0) // it was
+	if err := os.WriteFile(filepath.Join(s.path("one"), bundleFile), testBundle(t), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	list(8)
+	if err := s.Remove("one", func() (map[string]bool, error) { return nil, nil }); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := s.List(); err != nil || len(all)+len(s.listed) > 0 {
+		t.Errorf("%+v, %v, %+v", all, err, s.listed)
+	}
+}
