@@ -190,7 +190,8 @@ func codeRuns(t *testing.T, s *server, token, home string) {
 		t.Fatal(errs)
 	}
 	_, process, _ := strings.Cut(id, ".")
-	for _, caller := range []string{", run ", ", a program in the background", ", process " + process} {
+	for _, caller := range []string{", a cell in python", ", a command", ", a program in the background",
+		", process " + process} {
 		if !strings.Contains(out, `"called_by":"code of session `+home+caller) {
 			t.Errorf("no event of %q: %s", caller, out)
 		}
@@ -230,9 +231,8 @@ func codeAsks(t *testing.T, s *server, era, token string) {
 	until(t, "the client knows the progress", func() bool { return strings.Contains(a.all(&a.steps), "step 3") })
 	id, _ := c.call("execute_command", args{"command": "python3 /workspace/client.py ask", "background": true,
 		"session_id": "home"}).Fields["process_id"].(string)
-	until(t, "a process in the background is refused", func() bool {
-		return strings.Contains(c.call("read_process", args{"process_id": id}).All, "not made by an MCP client")
-	})
+	s.answerQuestion(s.question("Which colour?"), "no")
+	c.awaitOutput(id, `"action": "decline"`)
 	if got := a.all(&a.asked); strings.Count(got, "|") != 2 {
 		t.Errorf("asked for a process in the background: %q", got)
 	}
@@ -612,21 +612,17 @@ func TestCodeToolsRules(t *testing.T) {
 	c.awaitOutput(background(), "forbidden: ")
 	said(c, "odd: cell")
 	s.applySettings("policy:\n  rules:\n    - ask ann code.background\n")
-	id, question := background(), ""
-	until(t, "a question waits", func() bool {
-		list, _, _ := s.cli("questions", "list")
-		question, _, _ = strings.Cut(list, " ")
-		return strings.Contains(list, "code.background")
-	})
-	if out, errs, code := s.cli("questions", "answer", question, "yes"); code != 0 {
-		t.Fatal(out, errs)
-	}
+	id := background()
+	s.answerQuestion(s.question("code.background"), "yes")
 	c.awaitOutput(id, "odd: cmd")
 	s.applySettings("policy:\n  rules:\n    - deny ann mcp.call odd/say\n")
 	said(c, "forbidden: ")
 	s.applySettings("policy: {}\n")
 	said(n, "forbidden: Not allowed: the operation mcp.call is not in the scope of your token")
-	said(c, "odd: cell")
+	said(c, "cannot be told apart from this code")
+	if r := c.shell("home", "python3 /workspace/client.py"); !strings.Contains(r.Text, "odd: cmd") {
+		t.Errorf("a command: %q", r.All)
+	}
 	c.awaitOutput(background(), "forbidden: Not allowed: the operation mcp.call is not in the scope")
 	s.kill()
 	transport.CloseIdleConnections()

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"sandlot/internal/agent/wire"
+	"sandlot/internal/fault"
 	"sandlot/internal/sandbox"
 	"sandlot/proto/agentv1"
 	"sandlot/proto/agentv1/agentv1connect"
@@ -174,6 +175,8 @@ func (c *Client) accept(ctx context.Context) {
 			return
 		}
 		conns.Go(func() {
+			var panicked error // logged
+			defer fault.Recover(ctx, c.log, "a connection of a sandbox", &panicked)
 			purpose, expected, err := c.admit(ctx, conn)
 			switch {
 			case err == nil && purpose == wire.ForNetwork:

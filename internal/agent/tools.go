@@ -39,6 +39,9 @@ func (c *Client) OnEnd(f func()) { context.AfterFunc(c.ctx, f) }
 type Caller struct {
 	Tag     string // of the code or command that runs; empty: of none
 	Process string // the id of the background process; empty: it is none
+	// Language is that of the interpreter in which the code with the tag runs; empty: it runs in none. What an earlier
+	// cell has left behind in the interpreter, such as a thread, cannot be told apart from that code.
+	Language string
 }
 
 // serveTools serves a connection for calls of tools. Its greeting has been checked.
@@ -54,26 +57,29 @@ func (c *Client) serveTools(ctx context.Context, conn net.Conn) {
 	caller := Caller{Tag: who.Tag, Process: fault.Printable(who.Process, maxProcessID)}
 	(*t).Serve(ctx, conn, func() Caller {
 		if len(who.Languages) > 0 {
-			return Caller{Tag: c.cellTag(who.Languages)}
+			return c.cellOf(who)
 		}
 		return caller
 	})
 }
 
-// cellTag returns the tag of the cell that the interpreter of these languages runs now; empty: it runs none. If cells
-// of several languages run, all but the first wait for the interpreter.
-func (c *Client) cellTag(languages []string) (tag string) {
+// cellOf returns the cell to which a program of an interpreter belongs: the one that runs now, unless the program is
+// older than that. If cells of several languages run, all but the first wait for the interpreter.
+func (c *Client) cellOf(who wire.ToolConn) (caller Caller) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var first time.Time
-	for _, l := range languages {
+	for _, l := range who.Languages {
 		i := c.interps[l]
 		if i == nil {
 			continue
 		}
 		if cell := i.cell.Load(); cell != nil && (first.IsZero() || cell.began.Before(first)) {
-			tag, first = cell.tag, cell.began
+			caller, first = Caller{Tag: cell.tag, Language: l}, cell.began
 		}
 	}
-	return tag
+	if who.Child && who.Started.Add(wire.StartError).Before(first) {
+		return Caller{}
+	}
+	return caller
 }

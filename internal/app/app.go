@@ -319,10 +319,9 @@ func (a *App) openEdges(ctx context.Context) error {
 	}
 	a.hub = hub.New(hub.Config{Sources: []tool.Source{a.tools, a.finder, a.servers}, Sessions: a.sessions,
 		Ports: a.ports, Servers: a.servers, Vault: a.vault, SecretsChanged: a.bound.Changed, Templates: a.templates,
-		Network: a.networkState, Events: a.events,
-		Recorder: a.recorder, Restorer: a, Quotas: a.quotas, Rules: &a.rules, Questions: questions,
+		Network: a.networkState, Events: a.events, Recorder: a.recorder, Restorer: a, Quotas: a.quotas,
+		Rules: &a.rules, Questions: questions, Log: a.log,
 		QuestionTimeout: func() time.Duration { return a.active.Load().Policy.QuestionTimeout },
-		Log:             a.log,
 		Observe: func(ctx context.Context, call tool.Call, outcome string, took time.Duration) {
 			label := metric.External
 			if a.isOwnTool(call.Name) {
@@ -332,6 +331,8 @@ func (a *App) openEdges(ctx context.Context) error {
 			a.log.InfoContext(ctx, "tool call", "principal", call.Principal.ID, "tool", call.Name, "outcome", outcome,
 				"took", took)
 		}})
+	a.calls.Call, a.calls.Background = a.hub.CallExternal, a.hub.CallInBackground
+	a.calls.May, a.calls.Elicit = a.hub.MayCall, a.hub.Elicit
 	key, err := stateKey(c.Server.StateDir)
 	if err != nil {
 		return err

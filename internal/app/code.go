@@ -2,20 +2,17 @@ package app
 
 import (
 	"context"
+	"encoding/json"
 
 	"sandlot/internal/auth"
 	"sandlot/internal/limit"
-	"sandlot/internal/tool"
 	"sandlot/internal/toolcall"
 )
 
-// openCalls completes a.calls, before a session has a sandbox.
+// openCalls completes a.calls, before a session has a sandbox; what calls the hub is added when there is one.
 func (a *App) openCalls(limits *limit.Limiter) {
 	a.calls.Config = toolcall.Config{Servers: a.servers,
-		Call: func(ctx context.Context, c tool.Call) (*tool.Result, error) { return a.hub.CallExternal(ctx, c) },
-		Background: func(ctx context.Context, session string, c tool.Call) (*tool.Result, error) {
-			return a.hub.CallInBackground(ctx, session, c)
-		},
+		Logged: func(owner string, params json.RawMessage) { a.gateway.ForwardLog(owner, params) },
 		Search: func(ctx context.Context, p auth.Principal, q toolcall.Search) (any, error) {
 			return a.finder.Search(ctx, p, q.Query, q.Server, q.Limit)
 		},

@@ -110,7 +110,7 @@ func (t *Tools) executeCode(ctx context.Context, c tool.Call, in CodeInput) (*to
 	}
 	timeout := t.timeout(in.Timeout)
 	once.Begun(ctx)
-	tag, end := t.Calls.Begin(ctx, l.ID(), c)
+	tag, end := t.Calls.Begin(ctx, l.ID(), "a cell in "+lang.Name, c)
 	defer end()
 	result, err := t.evaluate(ctx, l, c, agent.Code{Language: lang.Name, Source: in.Code, Timeout: timeout,
 		Inline: t.inlineLimits(), Tag: tag})

@@ -148,7 +148,7 @@ func (t *Tools) runInForeground(ctx context.Context, l *session.Lease, c tool.Ca
 
 // execute runs a command until it ends.
 func (t *Tools) execute(ctx context.Context, l *session.Lease, c tool.Call, x agent.Exec) (*agent.ExecResult, error) {
-	tag, end := t.Calls.Begin(ctx, l.ID(), c)
+	tag, end := t.Calls.Begin(ctx, l.ID(), "a command", c)
 	defer end()
 	x.Inline, x.Tag = t.inlineLimits(), tag
 	agentCtx, cancel := context.WithTimeout(ctx, x.Timeout+agent.AnswerTimeout)

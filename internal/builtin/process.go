@@ -202,6 +202,7 @@ func (t *Tools) writeProcess(ctx context.Context, c tool.Call, in writeProcessIn
 		return nil, err
 	}
 	defer l.Release()
+	t.Sessions.Narrow(l.ID(), c.Principal.Scope) // a shell may read it
 	written, err := l.Agent().WriteProcess(ctx, pid, []byte(in.Data), in.EOF)
 	if err != nil {
 		return nil, l.Fault(ctx, err, fault.CommandExecution)
@@ -234,9 +235,8 @@ func (t *Tools) stopProcess(ctx context.Context, c tool.Call, in stopProcessInpu
 	}
 	defer l.Release()
 	signal := cmp.Or(in.Signal, "TERM")
-	grace := time.Duration(0)
-	switch signal {
-	case "TERM", "INT", "HUP", "QUIT":
+	var grace time.Duration
+	if strings.Contains(" TERM INT HUP QUIT ", " "+signal+" ") {
 		grace = 5 * time.Second
 	}
 	running, exitCode, err := l.Agent().StopProcess(ctx, pid, linuxSignals[signal], grace)

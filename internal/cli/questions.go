@@ -1,9 +1,11 @@
 package cli
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -12,6 +14,7 @@ import (
 	"sandlot/internal/cli/plain"
 	"sandlot/internal/hub"
 	"sandlot/internal/question"
+	"sandlot/internal/rawjson"
 	"sandlot/internal/servers/spec"
 )
 
@@ -25,6 +28,7 @@ answers those of all.`,
 		Example: `  sandlot questions
   sandlot questions answer q_4k2mzr7x9qwe yes
   sandlot questions answer q_4k2mzr7x9qwe no --always
+  sandlot questions answer q_4k2mzr7x9qwe yes colour=red
   sandlot questions forget a_9xw2c5b8nmlk`,
 		Args: cobra.NoArgs,
 	}
@@ -46,8 +50,10 @@ func (p *program) listQuestions(c *cobra.Command, _ []string) error {
 		fmt.Fprintln(p.out, "No question waits for an answer.")
 	}
 	for _, q := range list.Questions {
-		fmt.Fprintf(p.out, "%s  (the answer is no in %s)\n%s\n\n", q.ID, time.Until(q.Until).Round(time.Second),
+		fmt.Fprintf(p.out, "%s  (the answer is no in %s)\n%s\n", q.ID, time.Until(q.Until).Round(time.Second),
 			plain.Text(q.Text))
+		p.showForm(q)
+		fmt.Fprintln(p.out)
 	}
 	for i, a := range list.Answers {
 		if i == 0 {
@@ -64,9 +70,38 @@ func (p *program) listQuestions(c *cobra.Command, _ []string) error {
 	return nil
 }
 
+// showForm prints the fields of a question, and how it is answered.
+func (p *program) showForm(q question.Question) {
+	if q.Form == nil || len(q.Form.Fields) == 0 {
+		return
+	}
+	example := ""
+	for _, f := range q.Form.Fields {
+		fmt.Fprintf(p.out, "  %s (%s", plain.Text(f.Name), f.Type)
+		if f.Required {
+			fmt.Fprint(p.out, ", required")
+		}
+		if f.Default != nil {
+			fmt.Fprintf(p.out, ", else %s", plain.Text(string(f.Default)))
+		}
+		fmt.Fprint(p.out, ")")
+		for _, text := range []string{f.Title, f.Description} {
+			if text != "" {
+				fmt.Fprint(p.out, " ", plain.Text(text))
+			}
+		}
+		if len(f.Choices) > 0 {
+			fmt.Fprint(p.out, ": ", plain.Text(strings.Join(f.Choices, ", ")))
+		}
+		fmt.Fprintln(p.out)
+		example += " " + spec.ExactCommandLine([]string{f.Name}) + "=…"
+	}
+	fmt.Fprintf(p.out, "  sandlot questions answer %s yes%s\n", q.ID, example)
+}
+
 func (p *program) answerQuestion() *cobra.Command {
 	spans := map[question.Span]*bool{question.Once: new(bool), question.Session: new(bool), question.Always: new(bool)}
-	c := &cobra.Command{Use: "answer ID yes|no", Short: "Answer a question", Args: cobra.ExactArgs(2)}
+	c := &cobra.Command{Use: "answer ID yes|no [FIELD=VALUE…]", Short: "Answer a question", Args: cobra.MinimumNArgs(2)}
 	f := c.Flags()
 	f.BoolVar(spans[question.Once], "once", false, "the answer counts once (default)")
 	f.BoolVar(spans[question.Session], "session", false, "the answer counts until the session ends")
@@ -77,6 +112,16 @@ func (p *program) answerQuestion() *cobra.Command {
 			return usage{errors.New("the answer is yes or no")}
 		}
 		a := hub.QuestionAnswer{Answer: args[1], For: question.Once}
+		for _, arg := range args[2:] {
+			name, value, ok := strings.Cut(arg, "=")
+			if !ok {
+				return usage{fmt.Errorf("%q must be FIELD=VALUE, a field of the question's form", arg)}
+			}
+			if a.Content == nil {
+				a.Content = map[string]json.RawMessage{}
+			}
+			a.Content[name] = rawjson.Quote(value)
+		}
 		for span, set := range spans {
 			if *set {
 				a.For = span

@@ -6,6 +6,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"sandlot/internal/fault"
 	"sandlot/internal/gateway/rpc"
 	"sandlot/internal/limit"
 )
@@ -44,7 +45,7 @@ func (g *Gateway) limitMiddleware(e *endpoint) mcp.Middleware {
 // callRecovering calls next, and returns the fault for a panic in it.
 func (g *Gateway) callRecovering(ctx context.Context, next mcp.MethodHandler, method string,
 	req mcp.Request) (res mcp.Result, panicked, err error) {
-	defer rpc.Recover(ctx, g.Log, method, &panicked)
+	defer fault.Recover(ctx, g.Log, method, &panicked)
 	res, err = next(ctx, method, req)
 	return res, nil, err
 }

@@ -186,7 +186,7 @@ func (g *Gateway) forEachEndpoint(owner string, do func(*endpoint)) {
 func (g *Gateway) SyncFeatures(owner string) {
 	g.forEachEndpoint(owner, func(e *endpoint) {
 		var err error
-		defer rpc.Recover(context.Background(), g.Log, "features", &err) // it logs the panic
+		defer fault.Recover(context.Background(), g.Log, "features", &err) // it logs the panic
 		g.ensureFilled(e)
 		g.sync(e)
 	})
@@ -196,7 +196,7 @@ func (g *Gateway) SyncFeatures(owner string) {
 func (g *Gateway) SyncOwn() {
 	g.forEachEndpoint("", func(e *endpoint) {
 		var err error
-		defer rpc.Recover(context.Background(), g.Log, "features", &err) // it logs the panic
+		defer fault.Recover(context.Background(), g.Log, "features", &err) // it logs the panic
 		g.ensureFilled(e)
 		g.syncOwn(e)
 	})

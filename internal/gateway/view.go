@@ -7,7 +7,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"sandlot/internal/auth"
-	"sandlot/internal/gateway/rpc"
+	"sandlot/internal/fault"
 	"sandlot/internal/toolview"
 )
 
@@ -65,7 +65,7 @@ func (g *Gateway) instructionsMiddleware(e *endpoint) mcp.Middleware {
 func (g *Gateway) instructionsFor(e *endpoint) string {
 	func() {
 		var err error
-		defer rpc.Recover(context.Background(), g.Log, "features", &err) // it logs the panic
+		defer fault.Recover(context.Background(), g.Log, "features", &err) // it logs the panic
 		g.sync(e)
 	}()
 	return strings.TrimSpace(instructions + " " + e.view().Instructions())

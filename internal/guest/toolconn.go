@@ -3,7 +3,7 @@ package guest
 import (
 	"context"
 	"net"
-	"strconv"
+	"time"
 
 	"connectrpc.com/connect"
 
@@ -40,46 +40,46 @@ func (a *Agent) dialTools(ctx context.Context) (net.Conn, error) {
 const maxAncestors = 64
 
 // whose returns to which of the programs that the agent has started a process belongs: the nearest one that is an
-// ancestor, or the leader of the session of one, which a process has when its parent has ended.
+// ancestor, or the leader of the session of one, which a process has when its parent has ended. To an interpreter
+// belong its descendants alone: of a process whose parent has ended nothing tells which cell has started it.
 func (a *Agent) whose(pid int) wire.ToolConn {
+	var started time.Time // of the process that the walk has come from; zero: it has just begun
 	for range maxAncestors {
-		f, err := process.Stat(pid)
+		p, err := process.Ancestry(pid)
 		if err != nil {
 			break
 		}
-		session, _ := strconv.Atoi(f[3])
-		for _, started := range []int{pid, session} {
-			if c, ok := a.startedAs(started); ok {
+		for _, id := range []int{pid, p.Session} {
+			if c, ok := a.Processes.ToolConn(id); ok && id > 1 {
 				return c
 			}
 		}
-		if pid, err = strconv.Atoi(f[1]); err != nil || pid <= 1 {
+		if languages := a.interpreterOf(pid); languages != nil {
+			return wire.ToolConn{Languages: languages, Child: !started.IsZero(), Started: started}
+		}
+		if p.Parent <= 1 {
 			break
 		}
+		pid, started = p.Parent, p.Started
 	}
 	return wire.ToolConn{}
 }
 
-// startedAs returns what the agent has started as the process with an id; false: nothing.
-func (a *Agent) startedAs(pid int) (wire.ToolConn, bool) {
-	if c, ok := a.Processes.ToolConn(pid); ok {
-		return c, true
-	}
+// interpreterOf returns the languages of the interpreter whose process has an id; nil: there is none.
+func (a *Agent) interpreterOf(pid int) (languages []string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for name, i := range a.interps {
 		if pid == 0 || i.PID() != pid {
 			continue
 		}
-		var c wire.ToolConn
 		for _, l := range a.languages {
 			if a.interpreterName(l) == name {
-				c.Languages = append(c.Languages, l.Name)
+				languages = append(languages, l.Name)
 			}
 		}
-		return c, true
 	}
-	return wire.ToolConn{}, false
+	return languages
 }
 
 // addToolPaths makes programs find the command and the modules of the tool tree, where there is one.

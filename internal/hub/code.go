@@ -27,6 +27,27 @@ func (h *Hub) CallExternal(ctx context.Context, c tool.Call) (*tool.Result, erro
 	return h.Call(ctx, c)
 }
 
+// MayCall returns why code in a sandbox must not call a tool of a server, which is given by the server's own name; nil:
+// nothing refuses it. The session is that of a program in the background; empty: a client waits. It asks nobody, and
+// starts no server: CallExternal and CallInBackground ask policy again.
+func (h *Hub) MayCall(ctx context.Context, session string, p auth.Principal, server, name string) error {
+	detail := policy.ServerName(h.Servers.NameOf(p, server)) + "/" + name
+	asked := []Request{{Principal: p, Operation: policy.MCPCall, Name: detail}}
+	if session != "" {
+		asked = append(asked, Request{Principal: p, Operation: policy.CodeBackground, Name: detail,
+			Resource: policy.Resource{Kind: sessionKind, ID: session, Owner: p.ID}})
+	}
+	for _, r := range asked {
+		r.snapshot, r.Detail = h.takeSnapshot(), detail
+		r.DetailFollows = r.snapshot.rules.UsesResource() // then only the table is asked
+		if h.decide(r).Effect == policy.Refuse {
+			_, err := h.authorize(ctx, r) // for the event
+			return err
+		}
+	}
+	return nil
+}
+
 // CallInBackground is CallExternal for a program that runs in the background of a session, for which no client waits.
 func (h *Hub) CallInBackground(ctx context.Context, session string, c tool.Call) (*tool.Result, error) {
 	f, err := h.externalTool(ctx, c)

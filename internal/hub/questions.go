@@ -2,6 +2,7 @@ package hub
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 
 	"sandlot/internal/auth"
@@ -44,6 +45,8 @@ type QuestionAnswer struct {
 	QuestionID `json:"-"`
 	Answer     string        `json:"answer"` // yes or no
 	For        question.Span `json:"for"`    // once, session or always; empty: once
+	// Content has values for the fields of a question with a form.
+	Content map[string]json.RawMessage `json:"content,omitempty"`
 }
 
 func (h *Hub) answerQuestion(ctx context.Context, p auth.Principal, a QuestionAnswer) (None, error) {
@@ -56,10 +59,19 @@ func (h *Hub) answerQuestion(ctx context.Context, p auth.Principal, a QuestionAn
 		return None{}, fault.Argument("for", "for is %q, but must be once, session or always",
 			fault.Clip(string(a.For)))
 	}
+	if len(a.Content) > 0 && (a.Answer == "no" || a.For != question.Once) {
+		return None{}, fault.Argument("content", "only a yes that counts once has content")
+	}
 	if h.Questions == nil {
 		return None{}, noQuestion()
 	}
-	found, err := h.Questions.Answer(ctx, string(a.QuestionID), a.Answer == "yes", a.For, p)
+	var found bool
+	var err error
+	if len(a.Content) > 0 {
+		found, err = h.Questions.AnswerForm(string(a.QuestionID), a.Content)
+	} else {
+		found, err = h.Questions.Answer(ctx, string(a.QuestionID), a.Answer == "yes", a.For, p)
+	}
 	if err == nil && !found {
 		err = noQuestion()
 	}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"slices"
 	"strings"
@@ -52,6 +53,8 @@ type Question struct {
 	Text    string    `json:"text"`                 // for people: it hides and shortens nothing
 	Asked   time.Time `json:"asked"`
 	Until   time.Time `json:"until"` // then the answer is no
+	// Form is what a third-party server asks to fill in; nil: a rule asks.
+	Form *Form `json:"form,omitempty"`
 }
 
 // Answer is an answer that is stored.
@@ -76,6 +79,8 @@ const (
 	// maxOpen is how many questions of one principal wait, and maxStored how many of its answers
 	// are stored.
 	maxOpen, maxStored = 16, 256
+	// maxForms is how many of the open ones are of third-party servers, so that the others find room.
+	maxForms = 8
 	// maxSession is how many answers for sessions are kept, of all principals; then the oldest go.
 	maxSession = 4096
 	// Grace is how long a question waits that no call waits for, and how long its answer counts.
@@ -130,7 +135,8 @@ type Open struct {
 	timer   *time.Timer
 	done    chan struct{} // closed when allowed is set
 	allowed bool
-	reason  string // of a no
+	reason  string          // of a no
+	content json.RawMessage // of a form
 }
 
 // key is what the calls that a question's answer counts for have in common.
@@ -147,13 +153,16 @@ func (s *Questions) Ask(q Question, timeout time.Duration, waits bool) (*Open, e
 		}
 		return o, nil
 	}
-	n := 0
+	n, forms := 0, 0
 	for _, o := range s.open {
 		if o.Principal == q.Principal {
 			n++
+			if o.Form != nil {
+				forms++
+			}
 		}
 	}
-	if n >= maxOpen {
+	if n >= maxOpen || q.Form != nil && forms >= maxForms {
 		return nil, fault.Limit("questions", int64(n), maxOpen,
 			"%d questions of yours wait for an answer, which is the limit; answer them: sandlot questions", n)
 	}
@@ -251,11 +260,22 @@ func (s *Questions) putAlways(ctx context.Context, a Answer) error {
 	return nil
 }
 
+// No is the reason of a question that somebody has answered with no.
+const No = "the answer was no"
+
 // Answer answers an open question. It returns false if there is none with that id, any more.
 func (s *Questions) Answer(ctx context.Context, id string, allowed bool, span Span, by auth.Principal) (bool, error) {
 	o := s.find(id)
 	if o == nil {
 		return false, nil
+	}
+	if o.Form != nil {
+		if span != Once {
+			return false, fault.Argument("for", "a third-party server asks this: an answer counts once")
+		}
+		if allowed {
+			return s.AnswerForm(id, nil)
+		}
 	}
 	if span == Session && o.Session == "" {
 		return false, fault.Argument("for", "the question is in no session: answer it with once or always")
@@ -265,7 +285,7 @@ func (s *Questions) Answer(ctx context.Context, id string, allowed bool, span Sp
 	}
 	reason := ""
 	if !allowed {
-		reason = "the answer was no"
+		reason = No
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -278,6 +298,33 @@ func (s *Questions) Answer(ctx context.Context, id string, allowed bool, span Sp
 		}
 	}
 	return s.endLocked(o, allowed, reason), nil
+}
+
+// AnswerForm answers an open question with the content of its form. It returns false if there is none with that id, any
+// more.
+func (s *Questions) AnswerForm(id string, values map[string]json.RawMessage) (bool, error) {
+	o := s.find(id)
+	switch {
+	case o == nil:
+		return false, nil
+	case o.Form == nil:
+		return false, fault.Argument("content", "the question has no form: answer it with yes or no alone")
+	}
+	content, err := o.Form.Fill(values)
+	if err != nil {
+		return false, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o.content = content
+	return s.endLocked(o, true, ""), nil
+}
+
+// Content returns what a form was filled in with; nil: it was not.
+func (s *Questions) Content(o *Open) json.RawMessage {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return o.content
 }
 
 func (s *Questions) find(id string) *Open {

@@ -20,9 +20,8 @@ func (servers *Servers) Offered(p auth.Principal) (all []catalog.Offered) {
 	for _, s := range servers.all(p.ID) {
 		s.mu.Lock()
 		if s.State != state.Disabled && !s.Removed && !s.rec.Off {
-			c := s.rec.Catalog
-			all = append(all, catalog.Offered{Name: s.Name, Instructions: c.Instructions, State: string(s.shown()),
-				Tools: catalog.ToolsOf(c, s.Settings.TrustMode())})
+			all = append(all, catalog.Offered{Name: s.Name, Instructions: s.rec.Catalog.Instructions,
+				State: string(s.shown()), Tools: catalog.ToolsOf(s.rec.Catalog, s.Settings.TrustMode())})
 		}
 		s.mu.Unlock()
 	}

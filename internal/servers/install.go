@@ -54,6 +54,7 @@ func (servers *Servers) Install(ctx context.Context, p auth.Principal, r install
 		return Installed{}, err
 	}
 	defer l.Release()
+	servers.Sessions.Narrow(l.ID(), p.Scope) // what is installed may leave something behind
 	i := install.New(l, r, folder, servers.InstallTimeout)
 	found, err := i.Install(limited)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"time"
 
+	"sandlot/internal/auth"
 	"sandlot/internal/servers/catalog"
 	"sandlot/internal/servers/spec"
 	"sandlot/internal/servers/state"
@@ -23,11 +24,11 @@ type Record struct {
 	Off bool // its user has disconnected it: it is listed, and not started
 	// Stateful: it spoke a stateful revision the last time. Elicits: it has asked its client's user
 	// for input in the middle of a call. The names in JSON are older.
-	Stateful bool `json:"Older"`
-	Elicits  bool `json:"Asks"`
-	Created  time.Time
-	Updated  time.Time
-	Catalog  catalog.Catalog
+	Stateful         bool       `json:"Older"`
+	Elicits          bool       `json:"Asks"`
+	Scope            auth.Scope `json:",omitempty"` // of the tokens that have defined it
+	Created, Updated time.Time
+	Catalog          catalog.Catalog
 }
 
 // Store stores records.
@@ -75,18 +76,15 @@ type Running struct {
 
 // Offers has what a server offers.
 type Offers struct {
-	Tools     []Named `json:"-"`
-	Held      []Named `json:"-"` // tools that are held back until their user approves them
-	Prompts   int     `json:"-"` // how many
-	Resources int     `json:"-"` // how many, with templates
+	Tools, Held        []Named `json:"-"` // Held are held back until their user approves them
+	Prompts, Resources int     `json:"-"` // how many; resources with templates
 }
 
 // Usage counts what a server has done since the Sandlot server started.
 type Usage struct {
 	Restarts int           `json:"restarts"`
 	Calls    int           `json:"calls"`
-	P50      time.Duration `json:"-"` // the median duration of its last calls
-	P95      time.Duration `json:"-"` // the 95th percentile
+	P50, P95 time.Duration `json:"-"` // the median and the 95th percentile of the durations of its last calls
 }
 
 // Named has the names of a tool: the one that clients use, and the server's own.

@@ -9,6 +9,7 @@ import (
 
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
+	"sandlot/internal/policy"
 	"sandlot/internal/pool"
 	"sandlot/internal/quota"
 	"sandlot/internal/secret"
@@ -49,7 +50,7 @@ func (servers *Servers) Connect(ctx context.Context, p auth.Principal, a spec.Co
 		return Info{}, err
 	}
 	now := time.Now().UTC().Truncate(time.Millisecond)
-	r, known := Record{Owner: p.ID, Spec: a.Spec(), Created: now, Updated: now}, a.Values()
+	r, known := Record{Owner: p.ID, Spec: a.Spec(), Scope: p.Scope, Created: now, Updated: now}, a.Values()
 	if _, err := servers.revealed(ctx, p.ID, known); err != nil {
 		return Info{}, err
 	}
@@ -371,7 +372,7 @@ func (servers *Servers) Restart(ctx context.Context, p auth.Principal, what stri
 	if err := s.acquire(ctx); err != nil {
 		return Info{}, err
 	}
-	if err := s.setValues(env, headers); err != nil {
+	if err := s.setValues(env, headers, p.Scope); err != nil {
 		s.release()
 		return Info{}, err
 	}
@@ -385,6 +386,10 @@ func (servers *Servers) Restart(ctx context.Context, p auth.Principal, what stri
 		err = s.update(func(r *Record) { r.Off, r.Updated = false, time.Now().UTC() })
 	}
 	s.release()
+	if servers.Sessions != nil {
+		home, _ := servers.Sessions.Find(p, "home")
+		servers.Sessions.Narrow(home, p.Scope)
+	}
 	if err == nil {
 		err = s.ready(ctx)
 	}
@@ -432,8 +437,8 @@ func (s *server) mergedValues(env, headers map[string]string) (spec.Values, erro
 	return next, nil
 }
 
-// setValues adds values of variables and headers. The caller has acquired the server.
-func (s *server) setValues(env, headers map[string]string) error {
+// setValues adds values that a token with a scope has given. The caller has acquired the server.
+func (s *server) setValues(env, headers map[string]string, scope auth.Scope) error {
 	if len(env)+len(headers) == 0 {
 		return nil
 	}
@@ -441,7 +446,7 @@ func (s *server) setValues(env, headers map[string]string) error {
 	if err != nil {
 		return err
 	}
-	if err := s.update(func(r *Record) { r.SetValues(next) }); err != nil {
+	if err := s.update(func(r *Record) { r.SetValues(next); r.Scope = policy.Narrow(r.Scope, scope) }); err != nil {
 		return err
 	}
 	s.mu.Lock()

@@ -616,7 +616,7 @@ func TestValuesAreBounded(t *testing.T) {
 		for i := range 50 {
 			env[fmt.Sprintf("V%d_%d", k, i)] = "x"
 		}
-		err = s.setValues(env, nil)
+		err = s.setValues(env, nil, "")
 	}
 	if n := len(s.Values.Env); err == nil || n > spec.MaxValues {
 		t.Errorf("%d variables are held: %v", n, err)

@@ -71,7 +71,15 @@ func (p Policy) Consent(ctx context.Context, c Call, q Question) error {
 }
 
 // CanAsk reports whether the client of a call can ask its user.
-func CanAsk(c Call) bool { return c.Client != nil && hasForms(c.Client.Capabilities()) }
+func CanAsk(c Call) bool {
+	if w, ok := c.Client.(Waiting); ok && w.Waits() {
+		return false
+	}
+	return c.Client != nil && hasForms(c.Client.Capabilities())
+}
+
+// Waiting is a Client whose user is not there: what it is asked waits until a person answers it elsewhere.
+type Waiting interface{ Waits() bool }
 
 // cannotAsk returns the fault for a client that cannot ask its user.
 func cannotAsk(q Question) error {

@@ -28,6 +28,16 @@ type Client interface {
 	Notify(method string, params json.RawMessage)
 }
 
+// Elicitation is what a third-party server asks its user in a call of a program in the background.
+type Elicitation struct {
+	Owner   string // the principal's id
+	Session string
+	Caller  string          // the program, in words
+	Server  string          // as the program named it
+	Tool    string          // the server's own name
+	Params  json.RawMessage // MCP's parameters of elicitation/create
+}
+
 // Inputs is the input with which a client retries a call.
 type Inputs struct {
 	Responses json.RawMessage // an object: the answers, by the names of the requests for input

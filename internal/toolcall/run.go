@@ -11,6 +11,8 @@ import (
 	"sandlot/internal/agent"
 	"sandlot/internal/auth"
 	"sandlot/internal/event"
+	"sandlot/internal/fault"
+	"sandlot/internal/policy"
 	"sandlot/internal/secret"
 	"sandlot/internal/tool"
 )
@@ -29,9 +31,9 @@ type run struct {
 // treeWait is how long a run waits for the tool tree to have what it has to have by then.
 const treeWait = 100 * time.Millisecond
 
-// Begin notes that a call runs code or a command in a session, until end is called. The tag stands for that run in
-// calls of tools; empty: its principal has no third-party servers.
-func (cs *Calls) Begin(ctx context.Context, session string, c tool.Call) (tag string, end func()) {
+// Begin notes that a call runs code or a command in a session, until end is called. What says what it runs, for
+// events. The tag stands for that run in calls of tools; empty: its principal has no third-party servers.
+func (cs *Calls) Begin(ctx context.Context, session, what string, c tool.Call) (tag string, end func()) {
 	if cs == nil {
 		return "", func() {}
 	}
@@ -46,8 +48,8 @@ func (cs *Calls) Begin(ctx context.Context, session string, c tool.Call) (tag st
 	cs.mu.Unlock()
 	if box != nil {
 		box.awaitTree(ctx, treeWait)
-		ctx = event.WithCaller(ctx, fmt.Sprintf("code of session %s, run %d", session, box.count.Add(1)))
 	}
+	ctx = event.WithCaller(ctx, callerText(session, what))
 	ctx, cancel := context.WithCancel(ctx)
 	r := &run{session: session, principal: c.Principal, client: c.Client, progress: c.Progress,
 		questions: make(chan struct{}, 1), ctx: ctx}
@@ -63,15 +65,20 @@ func (cs *Calls) Begin(ctx context.Context, session string, c tool.Call) (tag st
 	}
 }
 
+// callerText names the code of a session that calls a tool.
+func callerText(session, what string) string { return "code of session " + session + ", " + what }
+
 // caller is whose a call is.
 type caller struct {
 	principal auth.Principal
 	ctx       context.Context // of its call
 	run       *run            // nil: it is of a program in the background
+	what      string          // the program is, in words
 }
 
 // callerOf returns whose a call is that a program of a sandbox makes. A tag of another session is none, and so is one
-// whose run has ended.
+// whose run has ended. A cell has no more than the scope of what runs in the background: a thread that an earlier cell
+// has left in its interpreter, or one to which it has given a connection, cannot be told apart from it.
 func (s *sandbox) callerOf(ctx context.Context, from agent.Caller) (caller, func()) {
 	s.calls.mu.Lock()
 	r := s.calls.runs[from.Tag]
@@ -79,7 +86,11 @@ func (s *sandbox) callerOf(ctx context.Context, from agent.Caller) (caller, func
 	if r != nil && r.session == s.session {
 		runCtx, cancel := context.WithCancel(r.ctx)
 		stop := context.AfterFunc(ctx, cancel)
-		return caller{r.principal, runCtx, r}, func() { stop(); cancel() }
+		p := r.principal
+		if from.Language != "" {
+			p.Scope = policy.Narrow(p.Scope, s.calls.Scope(s.session))
+		}
+		return caller{p, runCtx, r, ""}, func() { stop(); cancel() }
 	}
 	p := s.owner
 	p.Scope = s.calls.Scope(s.session)
@@ -87,7 +98,23 @@ func (s *sandbox) callerOf(ctx context.Context, from agent.Caller) (caller, func
 	if from.Process != "" {
 		what = "process " + from.Process
 	}
-	return caller{p, event.WithCaller(ctx, fmt.Sprintf("code of session %s, %s", s.session, what)), nil}, func() {}
+	return caller{p, event.WithCaller(ctx, callerText(s.session, what)), nil, what}, func() {}
+}
+
+// mayCall returns why a caller must not call a tool of a server, by the server's own name; nil: nothing is known
+// against it, though rules may ask, or have a limit. No server is started for it.
+func (s *sandbox) mayCall(who caller, server, name string) error {
+	session := s.session
+	if who.run != nil {
+		session = ""
+		if policy.InScope(who.run.principal, policy.MCPCall) && !policy.InScope(who.principal, policy.MCPCall) {
+			return fault.New(fault.Forbidden, "a token without %s has run something in this session, and what that "+
+				"may have left in an interpreter cannot be told apart from this code", policy.MCPCall).
+				With("scope", string(who.principal.Scope)).
+				Advise("Call the tool from execute_command, or from code in a session of its own")
+		}
+	}
+	return s.calls.May(who.ctx, session, who.principal, server, name)
 }
 
 // client is the client of a run for one of its calls of tools.
@@ -140,7 +167,6 @@ type sandbox struct {
 	session string
 	agent   Agent
 	slots   chan struct{} // held by the calls under way
-	count   atomic.Uint64 // of its runs
 	conns   atomic.Int64
 
 	treeMu  sync.Mutex

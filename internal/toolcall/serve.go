@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"strconv"
 	"sync"
@@ -28,6 +29,8 @@ const (
 	// maxRequest bounds a request, and maxAnswer an answer, in bytes.
 	maxRequest = 16 << 20
 	maxAnswer  = limit.LargestAnswer
+	// maxDescribed bounds the definitions of all tools of a server.
+	maxDescribed = 1 << 20
 	// idleLimit is how long a connection may have no request. stallLimit is how long a program may take to send more
 	// of a request, or to read more of an answer.
 	idleLimit  = 5 * time.Minute
@@ -77,6 +80,8 @@ func (s *sandbox) Serve(ctx context.Context, c net.Conn, from func() agent.Calle
 		c.SetWriteDeadline(time.Now().Add(lastWord))
 	})()
 	l := &conn{sandbox: s, net: c, reader: bufio.NewReaderSize(c, 16<<10), from: from}
+	var err error // logged
+	defer fault.Recover(ctx, s.calls.Log, "calls of tools by code", &err)
 	for ctx.Err() == nil && l.serveOne(ctx) {
 	}
 }
@@ -101,35 +106,58 @@ func (c *conn) serveOne(ctx context.Context) bool {
 	case q.Call != nil:
 		return c.call(ctx, q.Call)
 	case q.Search != nil:
-		found, err := c.sandbox.search(ctx, c.from(), *q.Search)
-		return c.write(ctx, answerOf(answer{Found: found}, err))
+		return c.find(ctx, func(who caller, _ *limit.Answers) (answer, error) {
+			found, err := c.sandbox.calls.Search(who.ctx, who.principal, *q.Search)
+			return answer{Found: found}, err
+		})
 	case q.Describe != nil:
-		described, err := c.sandbox.describe(ctx, c.from(), *q.Describe)
-		return c.write(ctx, answerOf(answer{Described: described}, err))
+		return c.find(ctx, func(who caller, answers *limit.Answers) (answer, error) {
+			described, err := c.sandbox.describe(who, *q.Describe, answers)
+			return answer{Described: described}, err
+		})
 	}
 	return c.write(ctx, answer{Error: &answerError{Code: codeInvalid,
 		Message: "a request has one of the fields call, search and describe"}})
 }
 
-// answerOf returns an answer, or that of the error.
-func answerOf(a answer, err error) answer {
+// find answers a request that calls no tool, and reports whether the connection can have another one. It counts as a
+// call: memory and time of many at once are bounded.
+func (c *conn) find(ctx context.Context, find func(caller, *limit.Answers) (answer, error)) bool {
+	s := c.sandbox
+	answers := s.calls.Limits.NewAnswers(s.owner.ID)
+	defer answers.Release()
+	leave, err := s.enter(ctx)
 	if err != nil {
-		return answer{Error: failed(err)}
+		return c.write(ctx, answer{Error: failed(err)})
 	}
-	return a
+	found, err := func() (answer, error) {
+		defer leave() // before a slow program reads the answer
+		who, release := s.callerOf(ctx, c.from())
+		defer release()
+		return find(who, answers)
+	}()
+	if err != nil {
+		found = answer{Error: failed(err)}
+	}
+	return c.write(ctx, found)
 }
 
-// search and describe answer with what the caller may call.
-func (s *sandbox) search(ctx context.Context, from agent.Caller, q Search) (any, error) {
-	who, release := s.callerOf(ctx, from)
-	defer release()
-	return s.calls.Search(who.ctx, who.principal, q)
-}
-
-func (s *sandbox) describe(ctx context.Context, from agent.Caller, q Describe) (any, error) {
-	who, release := s.callerOf(ctx, from)
-	defer release()
-	return s.calls.describe(who.principal, q)
+// describe returns the definitions that a request asks for. Those of all tools of a server may have maxDescribed
+// bytes.
+func (s *sandbox) describe(who caller, q Describe, answers *limit.Answers) ([]Described, error) {
+	all, err := s.calls.describe(who.principal, q)
+	size := 0
+	for _, d := range all {
+		size += len(d.Definition)
+	}
+	if err == nil && q.Tool == "" && size > maxDescribed {
+		err = &answerError{Code: codeTooLarge, Message: fmt.Sprintf("the definitions of all %d tools of %q are larger "+
+			"than %d MiB: name one of its tools", len(all), fault.Clip(q.Server), maxDescribed>>20)}
+	}
+	if err == nil {
+		err = answers.NewReservation().ReserveAnswer(who.ctx, size)
+	}
+	return all, err
 }
 
 // readLine reads a request. Memory is reserved as it arrives.
@@ -204,8 +232,11 @@ func (c *conn) call(ctx context.Context, q *Call) bool {
 		}
 	})
 	raw, answers, err := c.sandbox.makeCall(ctx, c.from, q, func(text string) {
+		if text = fault.Printable(text, 4096); text == "" {
+			return
+		}
 		select {
-		case progress <- fault.Printable(text, 4096):
+		case progress <- text:
 		default: // the program does not read as fast
 		}
 	})
@@ -222,16 +253,23 @@ func (c *conn) call(ctx context.Context, q *Call) bool {
 }
 
 // watch calls gone when the program closes the connection, until stop is called, which reports whether it has not. The
-// program may send its next request.
+// program may send its next requests: if they fill the buffer, what follows is seen when they have been read.
 func (c *conn) watch(gone func()) (stop func() bool) {
 	done := make(chan struct{})
 	closed := false
 	c.net.SetReadDeadline(time.Time{})
 	go func() {
 		defer close(done)
-		if _, err := c.reader.Peek(1); err != nil && !isTimeout(err) {
-			closed = true
-			gone()
+		for {
+			_, err := c.reader.Peek(c.reader.Buffered() + 1)
+			if isTimeout(err) || errors.Is(err, bufio.ErrBufferFull) {
+				return
+			}
+			if err != nil {
+				closed = true
+				gone()
+				return
+			}
 		}
 	}()
 	return func() bool {
@@ -250,6 +288,7 @@ func isTimeout(err error) bool {
 func (s *sandbox) makeCall(ctx context.Context, from func() agent.Caller, q *Call,
 	notify func(string)) (raw json.RawMessage, answers *limit.Answers, err error) {
 	answers = s.calls.Limits.NewAnswers(s.owner.ID)
+	defer fault.Recover(ctx, s.calls.Log, "a call of a tool by code", &err)
 	leave, err := s.enter(ctx)
 	if err != nil {
 		return nil, answers, err
@@ -257,25 +296,16 @@ func (s *sandbox) makeCall(ctx context.Context, from func() agent.Caller, q *Cal
 	defer leave()
 	who, done := s.callerOf(ctx, from())
 	defer done()
-	name, err := s.calls.Servers.ToolName(who.ctx, who.principal, q.Server, q.Tool)
+	name, err := s.toolName(who, q)
 	if err != nil {
-		if fault.Is(err, fault.NotFound) && s.calls.Own(q.Tool) {
-			err = ownTool(q.Tool)
-		}
 		return nil, answers, err
 	}
 	n := &notifier{notify: notify}
 	defer n.end()
-	call := tool.Call{Principal: who.principal, Name: name, Args: q.Arguments, Progress: n.send,
-		Reservation: answers.NewReservation(), Whole: true}
-	if who.run != nil {
-		n.also = who.run.progress
-		if who.run.client != nil {
-			call.Client = client{who.run.client, who.run.questions, n.send}
-		}
-	}
 	callCtx, cancel := withTimeout(who.ctx, q.Timeout)
 	defer cancel()
+	call := tool.Call{Principal: who.principal, Name: name, Args: q.Arguments, Progress: n.send,
+		Reservation: answers.NewReservation(), Client: s.clientOf(callCtx, who, q, n), Whole: true}
 	var res *tool.Result
 	if who.run != nil {
 		res, err = s.calls.Call(callCtx, call)
@@ -298,6 +328,30 @@ func (s *sandbox) makeCall(ctx context.Context, from func() agent.Caller, q *Cal
 			strconv.FormatFloat(q.Timeout, 'g', -1, 64) + " seconds; the call was cancelled"}
 	}
 	return nil, answers, err
+}
+
+// toolName returns the name by which clients call the tool of a request, if the caller may call it.
+func (s *sandbox) toolName(who caller, q *Call) (string, error) {
+	if err := s.mayCall(who, q.Server, q.Tool); err != nil {
+		return "", err
+	}
+	name, err := s.calls.Servers.ToolName(who.ctx, who.principal, q.Server, q.Tool)
+	if fault.Is(err, fault.NotFound) && s.calls.Own(q.Tool) {
+		err = ownTool(q.Tool)
+	}
+	return name, err
+}
+
+// clientOf returns the client that a call's server may ask and notify, and sends its progress to n; nil: there is none.
+func (s *sandbox) clientOf(call context.Context, who caller, q *Call, n *notifier) tool.Client {
+	if who.run == nil {
+		return nobody{sandbox: s, call: call, what: who.what, server: q.Server, tool: q.Tool, progress: n.send}
+	}
+	n.also = who.run.progress
+	if who.run.client == nil {
+		return nil
+	}
+	return client{who.run.client, who.run.questions, n.send}
 }
 
 // ownTool returns the refusal of one of Sandlot's own tools: code would wait for the interpreter that it runs in.

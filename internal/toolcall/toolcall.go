@@ -11,11 +11,13 @@ package toolcall
 
 import (
 	"context"
+	"encoding/json"
 	"log/slog"
 	"sync"
 
 	"sandlot/internal/agent"
 	"sandlot/internal/auth"
+	"sandlot/internal/fault"
 	"sandlot/internal/limit"
 	"sandlot/internal/servers/catalog"
 	"sandlot/internal/tool"
@@ -27,6 +29,14 @@ type Config struct {
 	// Call calls a tool of a third-party server for a run, and Background for a program in the background of a session.
 	Call       func(ctx context.Context, c tool.Call) (*tool.Result, error)
 	Background func(ctx context.Context, session string, c tool.Call) (*tool.Result, error)
+	// May returns why a call of a tool of a server, by the server's own name, is refused in any case; nil: it may be
+	// made. The session is that of a program in the background; empty: a run calls. It asks nobody, and starts no
+	// server.
+	May func(ctx context.Context, session string, p auth.Principal, server, name string) error
+	// Elicit asks a person what a server asks in a call of a program in the background, and returns MCP's ElicitResult.
+	Elicit func(ctx context.Context, e tool.Elicitation) (json.RawMessage, error)
+	// Logged gets the parameters of a server's log message during such a call, for the clients of a principal.
+	Logged func(owner string, params json.RawMessage)
 	// Own reports whether Sandlot itself has a tool of that name.
 	Own func(tool string) bool
 	// Offers returns what a principal's servers offer, and Search finds some of it; its answer is sent as JSON.
@@ -99,6 +109,8 @@ func (cs *Calls) spawn(work func()) {
 	if cs.begin() {
 		go func() {
 			defer cs.work.Done()
+			var err error
+			defer fault.Recover(cs.ctx, cs.Log, "calls of tools by code", &err)
 			work()
 		}()
 	}

@@ -21,6 +21,7 @@ import (
 	"sandlot/internal/fault"
 	"sandlot/internal/limit"
 	"sandlot/internal/policy"
+	"sandlot/internal/servers/catalog"
 	"sandlot/internal/tool"
 )
 
@@ -32,6 +33,9 @@ type world struct {
 	any    bool
 	files  []agent.ToolFile
 	scopes map[string]auth.Scope
+	logged []string
+	named  int // how often a name was asked for
+	offers []catalog.Offered
 	// do is what each tool does. The session is that of a program in the background; empty: a run calls.
 	do func(ctx context.Context, session string, c tool.Call) (*tool.Result, error)
 }
@@ -44,6 +48,28 @@ func newWorld(t *testing.T) *world {
 			return w.do(ctx, session, c)
 		},
 		Own: func(name string) bool { return name == "execute_code" },
+		May: func(_ context.Context, session string, p auth.Principal, _, _ string) error {
+			if d := policy.Decide(policy.Question{Principal: p, Operation: policy.CodeBackground}); session != "" {
+				return d.Err()
+			}
+			return policy.Decide(policy.Question{Principal: p, Operation: policy.MCPCall}).Err()
+		},
+		Elicit: func(_ context.Context, e tool.Elicitation) (json.RawMessage, error) {
+			of := strings.Join([]string{e.Owner, e.Session, e.Caller, e.Tool}, " ")
+			return json.Marshal(map[string]any{"action": "accept", "of": of})
+		},
+		Logged: func(owner string, params json.RawMessage) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.logged = append(w.logged, owner+" "+string(params))
+		},
+		Offers: func(auth.Principal) []catalog.Offered { return w.offers },
+		Search: func(_ context.Context, _ auth.Principal, q Search) (any, error) {
+			if q.Query == "panic" {
+				panic("search")
+			}
+			return []string{q.Query}, nil
+		},
 		Tree: func(auth.Principal) ([]agent.ToolFile, error) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
@@ -75,6 +101,9 @@ func (w *world) Any(auth.Principal) bool {
 
 // ToolName implements Servers.
 func (w *world) ToolName(_ context.Context, _ auth.Principal, server, name string) (string, error) {
+	w.mu.Lock()
+	w.named++
+	w.mu.Unlock()
 	if server != "s" {
 		return "", fault.New(fault.NotFound, "there is no server %q", server)
 	}
@@ -174,8 +203,8 @@ func TestWhoseCall(t *testing.T) {
 	one, two := w.box(ann.ID, "one"), w.box(ann.ID, "two")
 	narrow := ann
 	narrow.Scope = auth.NewScope("code.*", "mcp.call")
-	tag, end := w.Begin(t.Context(), "one", tool.Call{Principal: narrow})
-	other, endOther := w.Begin(t.Context(), "two", tool.Call{Principal: ann})
+	tag, end := w.Begin(t.Context(), "one", "a command", tool.Call{Principal: narrow})
+	other, endOther := w.Begin(t.Context(), "two", "a command", tool.Call{Principal: ann})
 	defer endOther()
 	for _, tt := range []struct {
 		of   *box
@@ -203,7 +232,7 @@ func TestWhoseCall(t *testing.T) {
 		t.Errorf("runs that are left: %v", w.runs)
 	}
 	w.any = false
-	if tag, end := w.Begin(t.Context(), "one", tool.Call{Principal: ann}); tag != "" {
+	if tag, end := w.Begin(t.Context(), "one", "a command", tool.Call{Principal: ann}); tag != "" {
 		t.Errorf("a tag of who has no servers: %q", tag)
 	} else {
 		end()
@@ -264,10 +293,12 @@ func TestEnds(t *testing.T) {
 		w := newWorld(t)
 		b := w.box(ann.ID, "one")
 		begun, _ := w.blocking()
-		tag, end := w.Begin(event.NewContext(t.Context(), "1.2.3.4", ""), "one", tool.Call{Principal: ann})
+		tag, end := w.Begin(event.NewContext(t.Context(), "1.2.3.4", ""), "one", "a cell in python",
+			tool.Call{Principal: ann})
 		p := w.dial(b, tagged(tag))
 		p.send(callA)
-		if o := event.FromContext(<-begun); o.Address != "1.2.3.4" || o.Caller != "code of session one, run 1" {
+		const caller = "code of session one, a cell in python"
+		if o := event.FromContext(<-begun); o.Address != "1.2.3.4" || o.Caller != caller {
 			t.Errorf("its origin: %+v", o)
 		}
 		end()
@@ -422,11 +453,12 @@ func TestClientOfRun(t *testing.T) {
 			return &tool.Result{Raw: raw}, err
 		}
 		b := w.box(ann.ID, "one")
-		tag, end := w.Begin(t.Context(), "one", tool.Call{Principal: ann, Client: user, Progress: func(text string) {
+		note := func(text string) {
 			mu.Lock()
 			defer mu.Unlock()
 			progress = append(progress, text)
-		}})
+		}
+		tag, end := w.Begin(t.Context(), "one", "a command", tool.Call{Principal: ann, Client: user, Progress: note})
 		defer end()
 		var all sync.WaitGroup
 		for range 5 {
@@ -477,7 +509,7 @@ func TestTree(t *testing.T) {
 		b.mu.Unlock()
 		begin := func() time.Duration {
 			began := time.Now()
-			_, end := w.Begin(t.Context(), "one", tool.Call{Principal: ann})
+			_, end := w.Begin(t.Context(), "one", "a command", tool.Call{Principal: ann})
 			end()
 			return time.Since(began)
 		}
@@ -514,4 +546,160 @@ func TestTree(t *testing.T) {
 		w.Changed("") // starts nothing
 		begin()
 	})
+}
+
+// TestWhatCellsLeave: a call from an interpreter has no more than all tokens had that have started something in the
+// sandbox, since a thread of an earlier cell cannot be told apart. A command has what its own token has.
+func TestWhatCellsLeave(t *testing.T) {
+	w := newWorld(t)
+	b := w.box(ann.ID, "one")
+	narrow := ann
+	narrow.Scope = auth.NewScope("code.*", "mcp.call", "file.*")
+	_, end := w.Begin(t.Context(), "one", "a cell in python", tool.Call{Principal: narrow})
+	end()
+	tag, end := w.Begin(t.Context(), "one", "a cell in python", tool.Call{Principal: ann})
+	defer end()
+	for language, want := range map[string]string{"": `"scope":""`, "python": `"scope":"code.* file.* mcp.call"`} {
+		p := w.dial(b, func() agent.Caller { return agent.Caller{Tag: tag, Language: language} })
+		p.send(callA)
+		p.want(want)
+	}
+	narrow.Scope = auth.NewScope("code.*")
+	_, end = w.Begin(t.Context(), "one", "a cell in python", tool.Call{Principal: narrow})
+	end()
+	p := w.dial(b, func() agent.Caller { return agent.Caller{Tag: tag, Language: "python"} })
+	p.send(callA)
+	p.want("cannot be told apart from this code")
+	p = w.dial(b, tagged(tag))
+	p.send(callA)
+	p.want(`"scope":""`)
+}
+
+// TestMayFirst: who must not call is told so before a server is looked at, which may have to be started.
+func TestMayFirst(t *testing.T) {
+	w := newWorld(t)
+	b := w.box(ann.ID, "one")
+	narrow := ann
+	narrow.Scope = auth.NewScope("mcp.call") // and not code.background
+	tag, end := w.Begin(t.Context(), "one", "a command", tool.Call{Principal: narrow})
+	defer end()
+	p := w.dial(b, tagged(""))
+	for _, request := range []string{callA, `{"call": {"server": "none"}}`,
+		`{"call": {"server": "s", "tool": "execute_code"}}`} {
+		p.send(request)
+		p.want(`"forbidden"`)
+	}
+	if w.named != 0 {
+		t.Errorf("%d names were asked for", w.named)
+	}
+	p = w.dial(b, tagged(tag))
+	p.send(callA)
+	p.want(`"result"`)
+}
+
+// TestFinding: search and describe count as calls, and the definitions of a large server are refused as a whole.
+func TestFinding(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		large := catalog.Offered{Name: "large"}
+		for n := range 40 {
+			text := fmt.Sprintf(`{"name":"t%d","description":"%s"}`, n, strings.Repeat("x", 100<<10))
+			d := catalog.Definition{Remote: fmt.Sprint("t", n), Raw: json.RawMessage(text)}
+			large.Tools = append(large.Tools, d)
+		}
+		w.offers = []catalog.Offered{large}
+		b := w.box(ann.ID, "one")
+		begun, release := w.blocking()
+		for range maxCalls {
+			w.dial(b, tagged("")).send(callA)
+			<-begun
+		}
+		p := w.dial(b, tagged(""))
+		began := time.Now()
+		const one = `{"describe": {"server": "large", "tool": "t1"}}`
+		for _, request := range []string{one, `{"search": {"query": "x"}}`} {
+			p.send(request)
+			p.want(codeBusy)
+		}
+		if took := time.Since(began); took != 2*busyAfter {
+			t.Errorf("two answers after %s", took)
+		}
+		release()
+		synctest.Wait()
+		p.send(`{"describe": {"server": "large"}}`)
+		p.want(`"too_large","message":"the definitions of all 40 tools of \"large\"`)
+		p.send(`{"describe": {"server": "large", "tool": "t1"}}`)
+		p.want(`{"described":[{"server":"large","tool":"t1"`)
+		synctest.Wait()
+		if _, err := w.Limits.Acquire(ann.ID, limit.AnswerBytes, limit.Default[limit.AnswerBytes]); err != nil {
+			t.Fatal(err)
+		}
+		p.send(`{"describe": {"server": "large", "tool": "t2"}}`)
+		if line := p.next(); !strings.Contains(line, `"resource_limit_exceeded"`) {
+			t.Errorf("got %.200q", line)
+		}
+	})
+}
+
+// TestPanics: a panic ends what it is in, and nothing else.
+func TestPanics(t *testing.T) {
+	w := newWorld(t)
+	b := w.box(ann.ID, "one")
+	do := w.do
+	w.do = func(context.Context, string, tool.Call) (*tool.Result, error) { panic("a tool") }
+	p := w.dial(b, tagged(""))
+	p.send(callA)
+	p.want(`"internal_error"`)
+	w.do = do
+	p.send(callA)
+	p.want(`"result"`)
+	p.send(`{"search": {"query": "panic"}}`)
+	if line := p.next(); line != "" {
+		t.Errorf("after a panic: %q", line)
+	}
+	w.spawn(func() { panic("work") })
+	p = w.dial(b, tagged(""))
+	p.send(callA)
+	p.want(`"result"`)
+	w.Close()
+}
+
+// TestCancelBehindRequests: closing the connection cancels the call, though the program has sent more.
+func TestCancelBehindRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		begun, _ := w.blocking()
+		p := w.dial(w.box(ann.ID, "one"), tagged(""))
+		p.send(callA + "\n" + callA)
+		ctx := <-begun
+		p.Close()
+		<-ctx.Done()
+	})
+}
+
+// TestInTheBackground: what a server asks in a call of a program in the background goes to the waiting questions, and
+// its log to its owner's clients. Empty progress is no line.
+func TestInTheBackground(t *testing.T) {
+	w := newWorld(t)
+	w.do = func(ctx context.Context, _ string, c tool.Call) (*tool.Result, error) {
+		if tool.CanAsk(c) {
+			t.Error("rules would ask through it")
+		}
+		c.Progress("")
+		c.Client.Notify("notifications/progress", json.RawMessage(`{"progress": 1, "message": "half"}`))
+		c.Client.Notify("notifications/message", json.RawMessage(`{"data": 1}`))
+		if _, err := c.Client.Ask(ctx, "sampling/createMessage", nil); err == nil ||
+			!strings.Contains(err.Error(), "there is no client for sampling/createMessage") {
+			t.Errorf("sampling: %v", err)
+		}
+		raw, err := c.Client.Ask(ctx, "elicitation/create", nil)
+		return &tool.Result{Raw: raw}, err
+	}
+	p := w.dial(w.box(ann.ID, "one"), func() agent.Caller { return agent.Caller{Process: "p7"} })
+	p.send(callA)
+	p.want(`{"progress":"half"}`)
+	p.want(`"of":"user:ann one process p7 a"`)
+	if len(w.logged) != 1 || w.logged[0] != `user:ann {"data": 1}` {
+		t.Errorf("logged %q", w.logged)
+	}
 }

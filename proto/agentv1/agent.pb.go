@@ -4242,7 +4242,11 @@ type ToolConn struct {
 	// languages are those of the interpreter to which it belongs.
 	Languages []string `protobuf:"bytes,2,rep,name=languages,proto3" json:"languages,omitempty"`
 	// process is the id of the background process to which it belongs.
-	Process       string `protobuf:"bytes,3,opt,name=process,proto3" json:"process,omitempty"`
+	Process string `protobuf:"bytes,3,opt,name=process,proto3" json:"process,omitempty"`
+	// child: it is not the interpreter itself, but a child of it that was started
+	// age_micros before this message, or a descendant of that child.
+	Child         bool   `protobuf:"varint,4,opt,name=child,proto3" json:"child,omitempty"`
+	AgeMicros     uint64 `protobuf:"varint,5,opt,name=age_micros,json=ageMicros,proto3" json:"age_micros,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4296,6 +4300,20 @@ func (x *ToolConn) GetProcess() string {
 		return x.Process
 	}
 	return ""
+}
+
+func (x *ToolConn) GetChild() bool {
+	if x != nil {
+		return x.Child
+	}
+	return false
+}
+
+func (x *ToolConn) GetAgeMicros() uint64 {
+	if x != nil {
+		return x.AgeMicros
+	}
+	return 0
 }
 
 var File_agent_proto protoreflect.FileDescriptor
@@ -4628,11 +4646,14 @@ const file_agent_proto_rawDesc = "" +
 	"executable\x18\x03 \x01(\bR\n" +
 	"executable\x12\x12\n" +
 	"\x04link\x18\x04 \x01(\tR\x04link\"\x12\n" +
-	"\x10SetToolsResponse\"T\n" +
+	"\x10SetToolsResponse\"\x89\x01\n" +
 	"\bToolConn\x12\x10\n" +
 	"\x03tag\x18\x01 \x01(\tR\x03tag\x12\x1c\n" +
 	"\tlanguages\x18\x02 \x03(\tR\tlanguages\x12\x18\n" +
-	"\aprocess\x18\x03 \x01(\tR\aprocess2\xc7\n" +
+	"\aprocess\x18\x03 \x01(\tR\aprocess\x12\x14\n" +
+	"\x05child\x18\x04 \x01(\bR\x05child\x12\x1d\n" +
+	"\n" +
+	"age_micros\x18\x05 \x01(\x04R\tageMicros2\xc7\n" +
 	"\n" +
 	"\x05Agent\x12H\n" +
 	"\x05Hello\x12\x1e.sandlot.agent.v1.HelloRequest\x1a\x1f.sandlot.agent.v1.HelloResponse\x12T\n" +

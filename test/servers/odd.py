@@ -48,7 +48,7 @@ def call(i, p):
         return text("done")
     if tool == "ask":
         method = a.get("method", "elicitation/create")
-        params = {"message": "Which colour?", "requestedSchema": {"type": "object", "properties": {"colour": {"type": "string"}}, "required": ["colour"]}}
+        params = a.get("params") or {"message": "Which colour?", "requestedSchema": {"type": "object", "properties": {"colour": {"type": "string"}}, "required": ["colour"]}}
         if method == "sampling/createMessage":
             params = {"messages": [{"role": "user", "content": {"type": "text", "text": "hello"}}], "maxTokens": 10}
         got = threading.Event()

@@ -24,11 +24,26 @@ type ToolConn struct {
 	Tag       string   // of the command to which the program belongs; empty: to none
 	Languages []string // of the interpreter to which it belongs; nil: to none
 	Process   string   // the id of the background process to which it belongs; empty: to none
+	// Child: it is not the interpreter itself, but a child of it that was started at that time, or a descendant of
+	// that child. The time may be StartError too early.
+	Child   bool
+	Started time.Time
 }
+
+// StartError is how much earlier a process may seem to have been started than it was: the kernel gives its age in
+// hundredths of a second.
+const StartError = 25 * time.Millisecond
+
+// maxAge bounds the age of a process. The agent's number comes from the sandbox.
+const maxAge = 10 * 365 * 24 * time.Hour
 
 // WriteToolConn sends the first message of a connection for calls of tools.
 func WriteToolConn(w io.Writer, c ToolConn) error {
-	return WriteMessage(w, &agentv1.ToolConn{Tag: c.Tag, Languages: c.Languages, Process: c.Process})
+	m := &agentv1.ToolConn{Tag: c.Tag, Languages: c.Languages, Process: c.Process, Child: c.Child}
+	if c.Child {
+		m.AgeMicros = uint64(max(time.Since(c.Started), 0).Microseconds())
+	}
+	return WriteMessage(w, m)
 }
 
 // ReadToolConn reads what WriteToolConn wrote, which has to arrive soon.
@@ -42,5 +57,7 @@ func ReadToolConn(c interface {
 	if err := ReadBounded(c, m, MaxToolConn); err != nil {
 		return ToolConn{}, err
 	}
-	return ToolConn{Tag: m.Tag, Languages: m.Languages, Process: m.Process}, nil
+	age := time.Duration(min(m.AgeMicros, uint64(maxAge.Microseconds()))) * time.Microsecond
+	return ToolConn{Tag: m.Tag, Languages: m.Languages, Process: m.Process, Child: m.Child,
+		Started: time.Now().Add(-age)}, nil
 }

@@ -183,7 +183,9 @@ func (p *program) installInto(ctx context.Context, k clientconfig.Client, f inst
 		return p.Usage(err)
 	}
 	if s.URL != "" && mode != "" {
-		s.URL += "?tools=" + string(mode)
+		if s.URL, err = withTools(s.URL, string(mode)); err != nil {
+			return p.Usage(err)
+		}
 	}
 	change, err := k.Plan(file, s)
 	if err != nil {
@@ -434,4 +436,16 @@ func (p *program) asksForToken(ctx context.Context, cfg *config.Config) bool {
 		return err
 	})
 	return asks || err != nil
+}
+
+// withTools returns an address with the view of tools that its list is to have.
+func withTools(address, mode string) (string, error) {
+	u, err := url.Parse(address)
+	if err != nil {
+		return "", err
+	}
+	values := u.Query()
+	values.Set("tools", mode)
+	u.RawQuery = values.Encode()
+	return u.String(), nil
 }

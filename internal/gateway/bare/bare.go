@@ -121,7 +121,7 @@ func parse(body []byte) (request, any) {
 
 func (h *Handler) answer(r *http.Request, p auth.Principal, q request,
 	reservation *limit.Reservation) (_ any, err error) {
-	defer rpc.Recover(r.Context(), h.Log, q.Method, &err)
+	defer fault.Recover(r.Context(), h.Log, q.Method, &err)
 	var params struct {
 		Meta map[string]json.RawMessage `json:"_meta"`
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"sandlot/internal/event"
+	"sandlot/internal/fault"
 	"sandlot/internal/gateway/relay"
 	"sandlot/internal/gateway/rpc"
 	"sandlot/internal/hub"
@@ -376,7 +377,7 @@ func statusOf(code int64) int {
 // call makes the call and returns the MCP result object.
 func (s *Path) call(ctx context.Context, o *cacheable, capabilities json.RawMessage,
 	writer *rpc.KeepAlive) (b json.RawMessage, err error) {
-	defer rpc.Recover(ctx, s.Log, o.method, &err)
+	defer fault.Recover(ctx, s.Log, o.method, &err)
 	reply := &replyWriter{path: s, session: o.session, token: o.meta["progressToken"], writer: writer}
 	t, _ := s.Tool(o.name)
 	if !t.Own || t.Elicits {

@@ -174,7 +174,7 @@ func (r *Relay) start(ctx context.Context, calls *Calls, q *Request) *suspended 
 	inputs := q.Inputs
 	go func() {
 		defer close(c.done)
-		defer rpc.Recover(callCtx, r.Log, q.Method, &c.err)
+		defer fault.Recover(callCtx, r.Log, q.Method, &c.err)
 		c.result, c.err = r.call(callCtx, calls, q, c.client, inputs, c.reservation)
 	}()
 	return c

@@ -3,17 +3,13 @@
 package rpc
 
 import (
-	"context"
 	"encoding/json"
-	"log/slog"
 	"net/http"
-	"runtime/debug"
 	"strconv"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"sandlot/internal/fault"
 	"sandlot/internal/rawjson"
 	"sandlot/internal/revision"
 )
@@ -76,15 +72,4 @@ func Write(w http.ResponseWriter, status int, v any) {
 func JSON(v any) []byte {
 	b, _ := rawjson.Encode(v) // callers pass only types that can be encoded
 	return append(b, '\n')
-}
-
-// Recover turns a panic into a fault in *err, and logs it. It must be deferred directly. It is
-// needed in goroutines without another recover, where a panic would end the whole server.
-func Recover(ctx context.Context, log *slog.Logger, what string, err *error) {
-	r := recover()
-	if r == nil {
-		return
-	}
-	log.ErrorContext(ctx, "panic", "in", what, "panic", r, "stack", string(debug.Stack()))
-	*err = fault.New(fault.Internal, "something went wrong inside Sandlot")
 }

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -126,6 +127,36 @@ func Stat(pid int) ([]string, error) {
 		return nil, errors.New("short stat")
 	}
 	return f, nil
+}
+
+// Ancestor says where a process stands in the tree of processes.
+type Ancestor struct {
+	Parent, Session int
+	Started         time.Time // too early by up to wire.StartError
+}
+
+// clockTicks is how many units of time of /proc/PID/stat a second has, on all systems.
+const clockTicks = 100
+
+// Ancestry returns it for a process.
+func Ancestry(pid int) (a Ancestor, err error) {
+	f, err := Stat(pid)
+	if err != nil {
+		return a, err
+	}
+	text, err := os.ReadFile("/proc/uptime") // on the clock of the time of start, also after the sandbox has slept
+	if err != nil {
+		return a, err
+	}
+	var up float64 // seconds
+	var ticks int64
+	_, err = fmt.Sscan(string(text), &up)
+	if err == nil {
+		_, err = fmt.Sscan(strings.Join([]string{f[1], f[3], f[19]}, " "), &a.Parent, &a.Session, &ticks)
+	}
+	age := time.Duration(up*float64(time.Second)) - time.Duration(ticks)*time.Second/clockTicks
+	a.Started = time.Now().Add(-max(age, 0))
+	return a, err
 }
 
 func rssOf(pid int) int64 {

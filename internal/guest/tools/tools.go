@@ -178,6 +178,10 @@ func (t *Tools) accept(l *net.UnixListener) {
 			defer c.Close()
 			t.track(c, false)
 			defer t.forget(c)
+			who, err := t.peer(c) // at once: another process may get its id
+			if err != nil {
+				return
+			}
 			select {
 			case t.slots <- struct{}{}:
 			case <-time.After(waitLimit):
@@ -186,18 +190,14 @@ func (t *Tools) accept(l *net.UnixListener) {
 				return
 			}
 			defer func() { <-t.slots }()
-			t.serve(c)
+			t.serve(c, who)
 		})
 	}
 }
 
 // serve carries a connection of a program to the host and back. The host gets one as soon as the program has sent
 // something.
-func (t *Tools) serve(c *net.UnixConn) {
-	who, err := t.peer(c)
-	if err != nil {
-		return
-	}
+func (t *Tools) serve(c *net.UnixConn, who wire.ToolConn) {
 	first := make([]byte, 4<<10)
 	c.SetReadDeadline(time.Now().Add(firstLimit))
 	n, err := c.Read(first)

@@ -173,6 +173,7 @@ type host struct {
 	mu    sync.Mutex
 	down  bool
 	used  int // how many programs wait for an answer
+	peers int // how many were looked up
 }
 
 // startHost returns Tools with a host that answers each line with itself, after two lines of progress.
@@ -193,6 +194,9 @@ func startHost(t *testing.T) (*Tools, *host) {
 		if pid != os.Getpid() {
 			t.Errorf("process %d has connected", pid)
 		}
+		h.mu.Lock()
+		h.peers++
+		h.mu.Unlock()
 		return h.whose
 	}
 	u.config.Begin = func() func() {
@@ -355,9 +359,10 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// TestManyConnections: only so many are served at once, and more wait until one ends.
+// TestManyConnections: only so many are served at once, and more wait until one ends. Whose one is that waits is known
+// by then: its process may end, and another one get its id.
 func TestManyConnections(t *testing.T) {
-	u, _ := startHost(t)
+	u, h := startHost(t)
 	var all []*program
 	for range maxConns {
 		p := dialTree(t, u)
@@ -367,6 +372,11 @@ func TestManyConnections(t *testing.T) {
 	late := dialTree(t, u)
 	_, _ = io.WriteString(late, "late\n")
 	until(t, "it waits", func() bool { return len(u.queue) == maxConns+1 })
+	until(t, "it is known who waits", func() bool {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return h.peers == maxConns+1
+	})
 	if len(u.slots) != maxConns {
 		t.Errorf("%d are served", len(u.slots))
 	}

@@ -53,6 +53,7 @@ func (i *Instance) inSandbox(ctx context.Context, c process.Command) (*process.P
 		return nil, err
 	}
 	defer l.Release()
+	i.Sessions.Narrow(l.ID(), i.Scope) // it may leave something behind
 	if install.IsPython(i.Path) {
 		c.Env = withBytecode(c.Env)
 	}
