@@ -118,7 +118,8 @@ func (t *Tools) executeCode(ctx context.Context, c tool.Call, in CodeInput) (*to
 		return nil, addContext(l.Fault(ctx, err, fault.CodeExecution), fault.CodeExecution,
 			map[string]any{"template": l.Booted.Template.Name, "session_id": l.ID()})
 	}
-	return t.codeResult(l, result, lang, cmp.Or(in.Template, l.Booted.Template.Name), timeout), nil
+	r := t.codeResult(l, result, lang, cmp.Or(in.Template, l.Booted.Template.Name), timeout)
+	return t.Calls.Noted(l.ID(), r), nil
 }
 
 // checkLanguage returns an error for a language that no template has, so that no sandbox boots for it.
