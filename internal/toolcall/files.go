@@ -97,7 +97,8 @@ func (cs *Calls) keepTree(o *owned) (old *owned) {
 	defer cs.mu.Unlock()
 	cs.kept = slices.DeleteFunc(cs.kept, func(k *owned) bool { return k == o || len(k.boxes) == 0 })
 	if cs.kept = append(cs.kept, o); len(cs.kept) > maxTrees {
-		old, cs.kept = cs.kept[0], slices.Delete(cs.kept, 0, 1)
+		old = cs.kept[0]
+		cs.kept = slices.Delete(cs.kept, 0, 1)
 	}
 	return old
 }
