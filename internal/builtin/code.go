@@ -112,14 +112,14 @@ func (t *Tools) executeCode(ctx context.Context, c tool.Call, in CodeInput) (*to
 	once.Begun(ctx)
 	tag, end := t.Calls.Begin(ctx, l.ID(), c)
 	defer end()
-	result, err := t.evaluate(ctx, l, c, agent.Code{Language: lang.Name, Source: in.Code, Timeout: timeout,
-		Inline: t.inlineLimits(), Tag: tag})
+	code := agent.Code{Language: lang.Name, Source: in.Code, Timeout: timeout, Inline: t.inlineLimits(), Tag: tag}
+	result, err := t.evaluate(ctx, l, c, code)
 	if err != nil {
-		return nil, addContext(l.Fault(ctx, err, fault.CodeExecution), fault.CodeExecution,
-			map[string]any{"template": l.Booted.Template.Name, "session_id": l.ID()})
+		about := map[string]any{"template": l.Booted.Template.Name, "session_id": l.ID()}
+		return nil, addContext(l.Fault(ctx, err, fault.CodeExecution), fault.CodeExecution, about)
 	}
-	r := t.codeResult(l, result, lang, cmp.Or(in.Template, l.Booted.Template.Name), timeout)
-	return t.Calls.Noted(l.ID(), r), nil
+	named := cmp.Or(in.Template, l.Booted.Template.Name)
+	return t.Calls.Noted(l.ID(), t.codeResult(l, result, lang, named, timeout)), nil
 }
 
 // checkLanguage returns an error for a language that no template has, so that no sandbox boots for it.

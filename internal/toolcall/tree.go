@@ -114,9 +114,9 @@ func (s *sandbox) pushTree(ctx context.Context) error {
 }
 
 // neverText is said where it is missed that a sandbox cannot have a tool tree.
-const neverText = "[note] This session was made by an older version of Sandlot, so its sandbox has no /run/mcp, and code " +
-	"in it cannot call third-party tools. A new session can; or stop_session ends this one's sandbox, and the next " +
-	"call boots another with the same files."
+const neverText = "[note] This session was made by an older version of Sandlot, so its sandbox has no /run/mcp, and " +
+	"code in it cannot call third-party tools. A new session can; or stop_session ends this one's sandbox, and the " +
+	"next call boots another with the same files."
 
 // Noted adds to the result of a run that the session's sandbox cannot have a tool tree, if the result speaks of it.
 func (cs *Calls) Noted(session string, r *tool.Result) *tool.Result {
@@ -132,7 +132,8 @@ func (cs *Calls) Noted(session string, r *tool.Result) *tool.Result {
 	box.treeMu.Lock()
 	never := box.never
 	box.treeMu.Unlock()
-	if never && slices.ContainsFunc(r.Content, func(c tool.Content) bool { return c.Text != nil && strings.Contains(*c.Text, "mcp") }) {
+	missed := func(c tool.Content) bool { return c.Text != nil && strings.Contains(*c.Text, "mcp") }
+	if never && slices.ContainsFunc(r.Content, missed) {
 		r.Content = append(r.Content, tool.Text(neverText))
 	}
 	return r

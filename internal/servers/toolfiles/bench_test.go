@@ -9,14 +9,16 @@ import (
 
 // manyServers returns servers whose tools have eight arguments and texts of the usual length.
 func manyServers(servers, tools int) (all []Server) {
-	words := strings.Fields("create get list search update delete move copy merge close open assign label comment watch " +
-		"archive restore export import approve")
+	words := strings.Fields("create get list search update delete move copy merge close open assign label comment " +
+		"watch archive restore export import approve")
 	for s := range servers {
-		made := Server{Name: fmt.Sprintf("service-%d", s), Instructions: "Use it for work with the things of a workspace."}
+		made := Server{Name: fmt.Sprintf("service-%d", s),
+			Instructions: "Use it for work with the things of a workspace."}
 		for n := range tools {
 			name := fmt.Sprintf("%s_thing_%d", words[n%len(words)], n)
-			made.Tools = append(made.Tools, Tool{Name: "ext_service_" + name, Remote: name, Description: "Does something " +
-				"with a thing of a workspace. " + strings.Repeat("It says when to use it, what it returns, and what not. ", 4),
+			made.Tools = append(made.Tools, Tool{Name: "ext_service_" + name, Remote: name,
+				Description: "Does something with a thing of a workspace. " + strings.Repeat(
+					"It says when to use it, what it returns, and what not. ", 4),
 				Input: schema(fmt.Sprintf(`{"type":"object","additionalProperties":false,"properties":{
 				"workspace":{"type":"string","description":"The name of the workspace, without its owner"},
 				"title":{"type":"string","description":"What it is about, in one line of at most 200 characters"},
@@ -118,7 +120,7 @@ func TestOwnDocuments(t *testing.T) {
 	own := func(servers []Server) (documents, cost int) {
 		files := Tree(servers)
 		for _, f := range files {
-			if strings.Count(f.Path, "/") == 1 && strings.HasSuffix(f.Path, ".md") && !strings.HasSuffix(f.Path, "README.md") {
+			if _, name, _ := strings.Cut(f.Path, "/"); strings.HasSuffix(name, ".md") && name != "README.md" {
 				documents++
 			}
 		}

@@ -178,12 +178,14 @@ func TestAttacks(t *testing.T) {
 		}
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		made := describe(Server{Tools: []Tool{{Name: "t", Remote: "t", Input: schema(s), Output: schema(s)}}}, "m", maxServer, true)
+		one := Server{Tools: []Tool{{Name: "t", Remote: "t", Input: schema(s), Output: schema(s)}}}
+		made := describe(one, "m", maxServer, true)
 		runtime.ReadMemStats(&after)
 		if n := after.TotalAlloc - before.TotalAlloc; n > 64<<20 {
 			t.Errorf("%s: %d MB are allocated", name, n>>20)
 		}
-		if work := made.tools[0].work; work > 4*(maxWork+len(s)) { // the last step of each type may be as large as the schema
+		// The last step of each type may be as large as the schema.
+		if work := made.tools[0].work; work > 4*(maxWork+len(s)) {
 			t.Errorf("%s: work of %d steps", name, work)
 		}
 		root := decode(schema(s))
