@@ -66,8 +66,8 @@ type checker struct {
 // exhausted reports whether the comparison has ended before all was compared.
 func (c *checker) exhausted() bool { return c.steps > maxSteps }
 
-// can counts steps before they are taken, and reports whether they may be.
-func (c *checker) can(steps int) bool {
+// takes counts steps before they are taken, and reports whether they may be.
+func (c *checker) takes(steps int) bool {
 	c.steps += steps
 	return !c.exhausted()
 }
@@ -88,7 +88,7 @@ func (c *checker) fault(path, format string, args ...any) {
 
 // check notes what of a value does not fit a schema.
 func (c *checker) check(path string, schema, v any, depth int) {
-	if !c.can(1) || depth > maxCheckDepth {
+	if !c.takes(1) || depth > maxCheckDepth {
 		c.steps = maxSteps + 1
 		return
 	}
@@ -129,7 +129,7 @@ func (c *checker) check(path string, schema, v any, depth int) {
 // refersTo returns what a reference in the schema refers to, if it is a JSON pointer.
 func (c *checker) refersTo(ref string) (any, bool) {
 	pointer, ok := strings.CutPrefix(ref, "#")
-	if !ok || !c.can(len(ref)/stepBytes+strings.Count(ref, "/")) {
+	if !ok || !c.takes(len(ref)/stepBytes+strings.Count(ref, "/")) {
 		return nil, false
 	}
 	at := c.root
@@ -166,7 +166,7 @@ func (c *checker) checkType(path string, types, v any) bool {
 	if !ok && types != nil {
 		list = []any{types}
 	}
-	if !c.can(len(list) / 16) {
+	if !c.takes(len(list) / 16) {
 		return true
 	}
 	var names []string
@@ -260,7 +260,7 @@ func appendShown(to []byte, v any) []byte {
 
 // same reports whether two values of JSON are equal, or may be: the comparison can end before.
 func (c *checker) same(a, b any) bool {
-	if !c.can(0) {
+	if !c.takes(0) {
 		return true
 	}
 	switch a := a.(type) {
@@ -269,10 +269,10 @@ func (c *checker) same(a, b any) bool {
 		if !ok || len(a) != len(b) {
 			return false
 		}
-		return !c.can(len(a)/stepBytes) || a == b
+		return !c.takes(len(a)/stepBytes) || a == b
 	case []any:
 		b, ok := b.([]any)
-		if !ok || len(a) != len(b) || !c.can(len(a)) {
+		if !ok || len(a) != len(b) || !c.takes(len(a)) {
 			return ok && len(a) == len(b)
 		}
 		for i := range a {
@@ -283,12 +283,12 @@ func (c *checker) same(a, b any) bool {
 		return true
 	case map[string]any:
 		b, ok := b.(map[string]any)
-		if !ok || len(a) != len(b) || !c.can(len(a)) {
+		if !ok || len(a) != len(b) || !c.takes(len(a)) {
 			return ok && len(a) == len(b)
 		}
 		for name, v := range a {
 			other, there := b[name]
-			if !c.can(len(name)/stepBytes) || there && c.same(v, other) {
+			if !c.takes(len(name)/stepBytes) || there && c.same(v, other) {
 				continue
 			}
 			return false
@@ -309,7 +309,7 @@ func (c *checker) checkChoices(path string, s map[string]any, v any) bool {
 		return false
 	}
 	all, ok := s["enum"].([]any)
-	if !ok || len(all) == 0 || !c.can(len(all)/16) ||
+	if !ok || len(all) == 0 || !c.takes(len(all)/16) ||
 		slices.ContainsFunc(all, func(a any) bool { return c.same(a, v) }) {
 		return true
 	}
@@ -328,7 +328,7 @@ func (c *checker) checkChoices(path string, s map[string]any, v any) bool {
 func (c *checker) checkText(path string, s map[string]any, v string) {
 	most, hasMost := s["maxLength"].(float64)
 	least, hasLeast := s["minLength"].(float64)
-	if (hasMost || hasLeast) && c.can(len(v)/stepBytes) {
+	if (hasMost || hasLeast) && c.takes(len(v)/stepBytes) {
 		n := float64(utf8.RuneCountInString(v))
 		if hasMost && n > most {
 			c.fault(path, "has %v characters, and must have at most %v", n, most)
@@ -344,7 +344,7 @@ func (c *checker) checkText(path string, s map[string]any, v string) {
 
 // matches reports whether a text matches a regular expression, or may do so: those of JavaScript have more than Go's.
 func (c *checker) matches(pattern, text string) bool {
-	if len(pattern) > maxPattern || len(text) > maxMatched || !c.can(patternSteps+len(text)/matchedStep) {
+	if len(pattern) > maxPattern || len(text) > maxMatched || !c.takes(patternSteps+len(text)/matchedStep) {
 		return true
 	}
 	r, err := regexp.Compile(pattern)
@@ -412,7 +412,7 @@ func (c *checker) checkObject(path string, s map[string]any, v map[string]any, d
 	required, _ := s["required"].([]any)
 	for _, r := range required {
 		name, ok := r.(string)
-		if !c.can(1 + len(name)/stepBytes) {
+		if !c.takes(1 + len(name)/stepBytes) {
 			return
 		}
 		if _, there := v[name]; ok && !there {
@@ -421,12 +421,12 @@ func (c *checker) checkObject(path string, s map[string]any, v map[string]any, d
 	}
 	properties, _ := s["properties"].(map[string]any)
 	patternSchemas, _ := s["patternProperties"].(map[string]any)
-	if !c.can(len(v) + len(patternSchemas)/16) { // they are sorted
+	if !c.takes(len(v) + len(patternSchemas)/16) { // they are sorted
 		return
 	}
 	patterns := slices.Sorted(maps.Keys(patternSchemas))
 	for _, name := range slices.Sorted(maps.Keys(v)) {
-		if !c.can(len(name) / stepBytes) {
+		if !c.takes(len(name) / stepBytes) {
 			return
 		}
 		known := false
@@ -461,7 +461,7 @@ func (c *checker) meant(name string, properties map[string]any) string {
 	for other := range properties {
 		size += len(other)
 	}
-	if !c.can(size * len(name) / stepBytes) { // each byte of one is compared with each of the other
+	if !c.takes(size * len(name) / stepBytes) { // each byte of one is compared with each of the other
 		return ""
 	}
 	return strings.TrimSuffix(fault.DidYouMean(name, slices.Sorted(maps.Keys(properties))), ".")

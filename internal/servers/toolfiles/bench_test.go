@@ -130,8 +130,8 @@ func TestOwnDocuments(t *testing.T) {
 		n, cost := own(manyServers(tt.servers, tt.tools))
 		t.Logf("%d servers with %d tools: %d documents of their own, %d bytes", tt.servers, tt.tools, n, cost)
 		if n < tt.least || cost > maxCost && n > 0 {
-			t.Errorf("%d servers with %d tools: %d have documents of their own, and the tree costs %d bytes", tt.servers,
-				tt.tools, n, cost)
+			t.Errorf("%d servers with %d tools: %d have documents of their own, and the tree costs %d bytes",
+				tt.servers, tt.tools, n, cost)
 		}
 	}
 	small := append(manyServers(25, 20), Server{Name: "small", Tools: manyServers(1, 3)[0].Tools})
