@@ -112,13 +112,13 @@ func (t *Tools) executeCode(ctx context.Context, c tool.Call, in CodeInput) (*to
 	once.Begun(ctx)
 	tag, end := t.Calls.Begin(ctx, l.ID(), "a cell in "+lang.Name, c)
 	defer end()
-	result, err := t.evaluate(ctx, l, c, agent.Code{Language: lang.Name, Source: in.Code, Timeout: timeout,
-		Inline: t.inlineLimits(), Tag: tag})
+	code := agent.Code{Language: lang.Name, Source: in.Code, Timeout: timeout, Inline: t.inlineLimits(), Tag: tag}
+	result, err := t.evaluate(ctx, l, c, code)
 	if err != nil {
-		return nil, addContext(l.Fault(ctx, err, fault.CodeExecution), fault.CodeExecution,
-			map[string]any{"template": l.Booted.Template.Name, "session_id": l.ID()})
+		about := map[string]any{"template": l.Booted.Template.Name, "session_id": l.ID()}
+		return nil, addContext(l.Fault(ctx, err, fault.CodeExecution), fault.CodeExecution, about)
 	}
-	return t.codeResult(l, result, lang, cmp.Or(in.Template, l.Booted.Template.Name), timeout), nil
+	return t.Calls.Noted(l.ID(), t.codeResult(l, result, lang, in.Template, timeout)), nil
 }
 
 // checkLanguage returns an error for a language that no template has, so that no sandbox boots for it.
@@ -203,8 +203,8 @@ func (t *Tools) codeResult(l *session.Lease, d *agent.CodeResult, lang image.Lan
 	if !d.OK && exitCode == 0 {
 		exitCode = 1
 	}
-	fields := &CodeResult{SessionOutput: sessionOutput(l), Timing: timing(d.Duration), Template: template,
-		Language: lang.Name, Success: d.OK, ExitCode: exitCode, StateLost: d.StateLost}
+	fields := &CodeResult{SessionOutput: sessionOutput(l), Timing: timing(d.Duration), Language: lang.Name,
+		Template: cmp.Or(template, l.Booted.Template.Name), Success: d.OK, ExitCode: exitCode, StateLost: d.StateLost}
 	r := sessionResult(l, fields)
 	r.IsError = !d.OK
 	var result renderedStream

@@ -143,7 +143,7 @@ func (t *Tools) runInForeground(ctx context.Context, l *session.Lease, c tool.Ca
 	if err != nil {
 		return nil, addContext(err, fault.CommandExecution, map[string]any{"command": in.Command, "session_id": l.ID()})
 	}
-	return commandResult(l, in, d, timeout), nil
+	return t.Calls.Noted(l.ID(), commandResult(l, in, d, timeout)), nil
 }
 
 // execute runs a command until it ends.

@@ -48,23 +48,32 @@ func read(raw json.RawMessage) (d definition) {
 	return d
 }
 
-// arguments returns the arguments of a tool or a prompt, the required ones first, and, with kinds, what the values of a
-// tool's are.
+// maxListed is how many arguments of a definition are looked at.
+const maxListed = 2 * maxArguments
+
+// arguments returns the first arguments of a tool or a prompt, the required ones before others, and, with kinds, what
+// the values of a tool's are.
 func (d definition) arguments(kinds bool) (all []argument) {
 	for _, a := range d.Arguments {
 		all = append(all, argument{name: a.Name, required: a.Required})
 	}
 	slices.SortStableFunc(all, requiredFirst)
-	properties, required := d.InputSchema.Properties, d.InputSchema.Required
-	for _, name := range required {
-		if property, ok := properties[name]; ok {
-			all = append(all, argument{name, kindOf(property, kinds), true})
+	properties, listed := d.InputSchema.Properties, map[string]bool{}
+	add := func(names []string, required bool) {
+		for _, name := range names {
+			property, ok := properties[name]
+			if len(all) > maxListed {
+				return
+			}
+			if ok && !listed[name] {
+				listed[name] = true
+				all = append(all, argument{name, kindOf(property, kinds), required})
+			}
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(properties)) {
-		if !slices.Contains(required, name) {
-			all = append(all, argument{name, kindOf(properties[name], kinds), false})
-		}
+	add(d.InputSchema.Required, true)
+	if len(all) <= maxListed {
+		add(slices.Sorted(maps.Keys(properties)), false)
 	}
 	return all
 }

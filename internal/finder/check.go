@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -32,7 +31,11 @@ func checkArguments(name string, definition, arguments json.RawMessage) error {
 		return nil
 	}
 	how := signature(name, read(definition).arguments(true))
-	return fault.Argument("arguments", "the arguments do not fit: %s. Call %s", strings.Join(c.faults, "; "), how).
+	said := strings.Join(c.faults, "; ")
+	if len(said) > maxMessage {
+		said = clipBytes(said, maxMessage) + "…"
+	}
+	return fault.Argument("arguments", "the arguments do not fit: %s. Call %s", said, how).
 		With("faults", c.faults).With("signature", how).With("tool", name)
 }
 
@@ -43,8 +46,12 @@ const (
 	// faults are named.
 	maxSteps, maxCheckDepth, maxFaults = 20_000, 100, 12
 	// maxPattern is how long a regular expression may be, and maxMatched the text that is compared with it: Go's are
-	// linear in both. A comparison costs patternSteps.
-	maxPattern, maxMatched, patternSteps = 256, 16 << 10, 200
+	// linear in both. A comparison costs patternSteps, and a step for so many bytes of the text.
+	maxPattern, maxMatched, patternSteps, matchedStep = 256, 16 << 10, 200, 64
+	// stepBytes is how many bytes of a text are looked at in a step.
+	stepBytes = 1 << 10
+	// maxPath, maxFault and maxMessage bound, in bytes, where a fault is, what is said of one, and of all.
+	maxPath, maxFault, maxMessage = 256, 600, 4 << 10
 )
 
 // checker compares values with a schema.
@@ -59,19 +66,29 @@ type checker struct {
 // exhausted reports whether the comparison has ended before all was compared.
 func (c *checker) exhausted() bool { return c.steps > maxSteps }
 
+// takes counts steps before they are taken, and reports whether they may be.
+func (c *checker) takes(steps int) bool {
+	c.steps += steps
+	return !c.exhausted()
+}
+
 // fault notes what does not fit.
 func (c *checker) fault(path, format string, args ...any) {
 	if len(c.faults) < maxFaults {
 		if path == "" {
 			path = "arguments"
 		}
-		c.faults = append(c.faults, fault.Clip(path)+" "+fmt.Sprintf(format, args...))
+		text := fmt.Sprintf(format, args...)
+		if len(text) > maxFault {
+			text = clipBytes(text, maxFault) + "…"
+		}
+		c.faults = append(c.faults, fault.Clip(path)+" "+text)
 	}
 }
 
 // check notes what of a value does not fit a schema.
 func (c *checker) check(path string, schema, v any, depth int) {
-	if c.steps++; c.exhausted() || depth > maxCheckDepth {
+	if !c.takes(1) || depth > maxCheckDepth {
 		c.steps = maxSteps + 1
 		return
 	}
@@ -112,7 +129,7 @@ func (c *checker) check(path string, schema, v any, depth int) {
 // refersTo returns what a reference in the schema refers to, if it is a JSON pointer.
 func (c *checker) refersTo(ref string) (any, bool) {
 	pointer, ok := strings.CutPrefix(ref, "#")
-	if !ok {
+	if !ok || !c.takes(len(ref)/stepBytes+strings.Count(ref, "/")) {
 		return nil, false
 	}
 	at := c.root
@@ -120,7 +137,6 @@ func (c *checker) refersTo(ref string) (any, bool) {
 		return at, true
 	}
 	for _, part := range strings.Split(strings.TrimPrefix(pointer, "/"), "/") {
-		c.steps++
 		part = strings.ReplaceAll(strings.ReplaceAll(part, "~1", "/"), "~0", "~")
 		switch v := at.(type) {
 		case map[string]any:
@@ -150,13 +166,18 @@ func (c *checker) checkType(path string, types, v any) bool {
 	if !ok && types != nil {
 		list = []any{types}
 	}
+	if !c.takes(len(list) / 16) {
+		return true
+	}
 	var names []string
 	for _, t := range list {
 		name, _ := t.(string)
 		if articles[name] == "" || isOfType(v, name) {
 			return true // a type that does not exist is left to the server
 		}
-		names = append(names, articles[name])
+		if !slices.Contains(names, articles[name]) {
+			names = append(names, articles[name])
+		}
 	}
 	if len(names) == 0 {
 		return true
@@ -184,28 +205,112 @@ func isOfType(v any, name string) bool {
 	return true
 }
 
-// shown returns a value as an error shows it.
+// maxShown is how many bytes of a value an error has, and maxShownMembers how many members an object of it has that is
+// shown, as they have to be sorted.
+const maxShown, maxShownMembers = 60, 50
+
+// shown returns a value as an error shows it. Its work does not depend on the size of the value.
 func shown(v any) string {
-	b, err := json.Marshal(v)
-	if err != nil {
-		return "something else"
-	}
-	text := string(b)
-	if len(text) > 60 {
-		text = clipBytes(text, 60) + "…"
+	text := string(appendShown(nil, v))
+	if len(text) > maxShown {
+		text = clipBytes(text, maxShown) + "…"
 	}
 	return text
 }
 
+// appendShown appends the JSON of a value, or at least maxShown bytes of it.
+func appendShown(to []byte, v any) []byte {
+	switch v := v.(type) {
+	case string:
+		b, _ := json.Marshal(clipBytes(v[:min(len(v), 2*maxShown)], 2*maxShown))
+		return append(to, b...)
+	case []any:
+		to = append(to, '[')
+		for i, e := range v {
+			if i > 0 {
+				to = append(to, ',')
+			}
+			if to = appendShown(to, e); len(to) > maxShown {
+				return to
+			}
+		}
+		return append(to, ']')
+	case map[string]any:
+		if len(v) > maxShownMembers {
+			return fmt.Appendf(to, "{%d members}", len(v))
+		}
+		to = append(to, '{')
+		for i, name := range slices.Sorted(maps.Keys(v)) {
+			if i > 0 {
+				to = append(to, ',')
+			}
+			to = append(appendShown(to, name), ':')
+			if to = appendShown(to, v[name]); len(to) > maxShown {
+				return to
+			}
+		}
+		return append(to, '}')
+	}
+	b, err := json.Marshal(v)
+	if err != nil {
+		return append(to, "something else"...)
+	}
+	return append(to, b...)
+}
+
+// same reports whether two values of JSON are equal, or may be: the comparison can end before.
+func (c *checker) same(a, b any) bool {
+	if !c.takes(0) {
+		return true
+	}
+	switch a := a.(type) {
+	case string:
+		b, ok := b.(string)
+		if !ok || len(a) != len(b) {
+			return false
+		}
+		return !c.takes(len(a)/stepBytes) || a == b
+	case []any:
+		b, ok := b.([]any)
+		if !ok || len(a) != len(b) || !c.takes(len(a)) {
+			return ok && len(a) == len(b)
+		}
+		for i := range a {
+			if !c.same(a[i], b[i]) {
+				return false
+			}
+		}
+		return true
+	case map[string]any:
+		b, ok := b.(map[string]any)
+		if !ok || len(a) != len(b) || !c.takes(len(a)) {
+			return ok && len(a) == len(b)
+		}
+		for name, v := range a {
+			other, there := b[name]
+			if !c.takes(len(name)/stepBytes) || there && c.same(v, other) {
+				continue
+			}
+			return false
+		}
+		return true
+	}
+	switch b.(type) {
+	case []any, map[string]any:
+		return false
+	}
+	return a == b
+}
+
 // checkChoices notes a value that is none of those that are allowed, and reports whether it is one.
 func (c *checker) checkChoices(path string, s map[string]any, v any) bool {
-	if value, ok := s["const"]; ok && !reflect.DeepEqual(value, v) {
+	if value, ok := s["const"]; ok && !c.same(value, v) {
 		c.fault(path, "must be %s, and is %s", shown(value), shown(v))
 		return false
 	}
 	all, ok := s["enum"].([]any)
-	c.steps += len(all) / 16
-	if !ok || len(all) == 0 || slices.ContainsFunc(all, func(a any) bool { return reflect.DeepEqual(a, v) }) {
+	if !ok || len(all) == 0 || !c.takes(len(all)/16) ||
+		slices.ContainsFunc(all, func(a any) bool { return c.same(a, v) }) {
 		return true
 	}
 	var names []string
@@ -221,12 +326,16 @@ func (c *checker) checkChoices(path string, s map[string]any, v any) bool {
 }
 
 func (c *checker) checkText(path string, s map[string]any, v string) {
-	n := float64(utf8.RuneCountInString(v))
-	if most, ok := s["maxLength"].(float64); ok && n > most {
-		c.fault(path, "has %v characters, and must have at most %v", n, most)
-	}
-	if least, ok := s["minLength"].(float64); ok && n < least {
-		c.fault(path, "has %v characters, and must have at least %v", n, least)
+	most, hasMost := s["maxLength"].(float64)
+	least, hasLeast := s["minLength"].(float64)
+	if (hasMost || hasLeast) && c.takes(len(v)/stepBytes) {
+		n := float64(utf8.RuneCountInString(v))
+		if hasMost && n > most {
+			c.fault(path, "has %v characters, and must have at most %v", n, most)
+		}
+		if hasLeast && n < least {
+			c.fault(path, "has %v characters, and must have at least %v", n, least)
+		}
 	}
 	if pattern, ok := s["pattern"].(string); ok && !c.matches(pattern, v) {
 		c.fault(path, "is %s, and must match %s", shown(v), shown(pattern))
@@ -235,8 +344,7 @@ func (c *checker) checkText(path string, s map[string]any, v string) {
 
 // matches reports whether a text matches a regular expression, or may do so: those of JavaScript have more than Go's.
 func (c *checker) matches(pattern, text string) bool {
-	c.steps += patternSteps
-	if len(pattern) > maxPattern || len(text) > maxMatched || c.exhausted() {
+	if len(pattern) > maxPattern || len(text) > maxMatched || !c.takes(patternSteps+len(text)/matchedStep) {
 		return true
 	}
 	r, err := regexp.Compile(pattern)
@@ -278,29 +386,47 @@ func (c *checker) checkList(path string, s map[string]any, v []any, depth int) {
 			schema = first[i]
 		}
 		if schema != nil {
-			c.check(fmt.Sprintf("%s[%d]", path, i), schema, e, depth+1)
+			c.check(within(path, fmt.Sprintf("[%d]", i)), schema, e, depth+1)
 		}
-		if c.exhausted() {
+		if c.exhausted() || rest == nil && i >= len(first) {
 			return
 		}
 	}
 }
 
+// within returns the path of a part of a value, or its beginning: a fault has no more of it.
+func within(path, part string) string {
+	if len(path) > maxPath {
+		return path
+	}
+	return path + clipBytes(part[:min(len(part), 2*maxPath)], 2*maxPath)
+}
+
 func (c *checker) checkObject(path string, s map[string]any, v map[string]any, depth int) {
-	at := func(name string) string { return strings.TrimPrefix(path+"."+name, ".") }
+	at := func(name string) string {
+		if path != "" {
+			return within(within(path, "."), name)
+		}
+		return within(path, name)
+	}
 	required, _ := s["required"].([]any)
 	for _, r := range required {
-		c.steps++
-		if name, ok := r.(string); ok {
-			if _, there := v[name]; !there {
-				c.fault(at(name), "is missing")
-			}
+		name, ok := r.(string)
+		if !c.takes(1 + len(name)/stepBytes) {
+			return
+		}
+		if _, there := v[name]; ok && !there {
+			c.fault(at(name), "is missing")
 		}
 	}
 	properties, _ := s["properties"].(map[string]any)
-	patterns, _ := s["patternProperties"].(map[string]any)
+	patternSchemas, _ := s["patternProperties"].(map[string]any)
+	if !c.takes(len(v) + len(patternSchemas)/16) { // they are sorted
+		return
+	}
+	patterns := slices.Sorted(maps.Keys(patternSchemas))
 	for _, name := range slices.Sorted(maps.Keys(v)) {
-		if c.steps++; c.exhausted() {
+		if !c.takes(len(name) / stepBytes) {
 			return
 		}
 		known := false
@@ -308,7 +434,7 @@ func (c *checker) checkObject(path string, s map[string]any, v map[string]any, d
 			known = true
 			c.check(at(name), p, v[name], depth+1)
 		}
-		for _, pattern := range slices.Sorted(maps.Keys(patterns)) {
+		for _, pattern := range patterns {
 			if c.matches(pattern, name) { // perhaps: so its schema is left to the server
 				known = true
 			}
@@ -329,6 +455,13 @@ const maxMeant = 100
 // meant says which property may be meant by a name; empty: none.
 func (c *checker) meant(name string, properties map[string]any) string {
 	if len(c.faults) >= maxFaults || len(properties) > maxMeant || len(name) > maxMeant {
+		return ""
+	}
+	size := 0
+	for other := range properties {
+		size += len(other)
+	}
+	if !c.takes(size * len(name) / stepBytes) { // each byte of one is compared with each of the other
 		return ""
 	}
 	return strings.TrimSuffix(fault.DidYouMean(name, slices.Sorted(maps.Keys(properties))), ".")

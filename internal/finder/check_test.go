@@ -3,6 +3,7 @@ package finder
 import (
 	"encoding/json"
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -126,6 +127,77 @@ func TestHostileSchemas(t *testing.T) {
 				t.Fatal("it does not end")
 			}
 		})
+	}
+}
+
+// largeValues are compared with schemas so often that the sizes of both have to count.
+func largeValues() map[string][2]string {
+	forms := func(form string) string {
+		return `{"$defs":{"f":` + form + `},"properties":{"a":{"anyOf":[` + strings.Repeat(`{"$ref":"#/$defs/f"},`, 3000) +
+			`{"$ref":"#/$defs/f"}]}}}`
+	}
+	text, items := strings.Repeat("x", 200_000), strings.Repeat("7,", 20_000)
+	members := ""
+	for n := range 10_000 {
+		members += fmt.Sprintf(`"m%d":1,`, n)
+	}
+	return map[string][2]string{
+		"a text that is counted":  {forms(`{"maxLength":1}`), `{"a":"` + text + `"}`},
+		"a constant text":         {forms(`{"const":"` + text + `y"}`), `{"a":"` + text + `z"}`},
+		"a constant list":         {forms(`{"const":[` + items + `1]}`), `{"a":[` + items + `2]}`},
+		"a choice of objects":     {forms(`{"enum":[{` + members + `"y":1}]}`), `{"a":{` + members + `"y":2}}`},
+		"names that are sorted":   {forms(`{"required":["y"],"additionalProperties":{}}`), `{"a":{` + members + `"z":2}}`},
+		"a long pattern's text":   {forms(`{"pattern":"^(a|x)*y"}`), `{"a":"` + text[:16<<10] + `"}`},
+		"names that are compared": {forms(`{"additionalProperties":false,"properties":{"` + text + `":{}}}`), `{"a":{"` + text[:50] + `":1}}`},
+	}
+}
+
+// The work of a check counts sizes: what is too much is left to the server.
+func TestCheckCountsSizes(t *testing.T) {
+	for name, s := range largeValues() {
+		if err := checked(s[0], s[1]); err != nil {
+			t.Errorf("%s: all of it was compared: %.200v", name, err)
+		}
+		if len(s[0]) > 300<<10 {
+			t.Errorf("%s: a schema of %d bytes", name, len(s[0]))
+		}
+	}
+}
+
+// allocated returns how many bytes of memory f asks for.
+func allocated(f func()) uint64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	f()
+	runtime.ReadMemStats(&after)
+	return after.TotalAlloc - before.TotalAlloc
+}
+
+// What an error shows of a value, and where, does not cost what the value does.
+func TestCheckAllocates(t *testing.T) {
+	forms := `{"anyOf":[` + strings.Repeat(`{"type":"string"},`, 5000) + `{"type":"null"}]}`
+	long := strings.Repeat("n", 200_000)
+	for name, s := range map[string][2]string{
+		"a list":      {`{"properties":{"a":` + forms + `}}`, `{"a":[` + strings.Repeat("7,", 100_000) + `7]}`},
+		"a long path": {`{"additionalProperties":{"items":{"type":"string"}}}`, `{"` + long + `":[` + strings.Repeat("7,", 15_000) + `7]}`},
+		"types":       {`{"properties":{"a":{"type":[` + strings.Repeat(`"string",`, 20_000) + `"null"]}}}`, `{"a":7}`},
+		"required":    {`{"properties":{"a":{}},"required":["a"` + strings.Repeat(`,"a"`, 50_000) + `]}`, `{}`},
+	} {
+		var err error
+		n := allocated(func() { err = checked(s[0], s[1]) })
+		if n > 64<<20 {
+			t.Errorf("%s: %d MB", name, n>>20)
+		}
+		if err != nil && len(err.Error()) > 8<<10 {
+			t.Errorf("%s: an error of %d bytes", name, len(err.Error()))
+		}
+	}
+	if err := checked(`{"const":{"a":[1,"x",null,true]}}`, `{"a":[1,"x",null,false]}`); err == nil ||
+		!strings.Contains(err.Error(), `must be {"a":[1,"x",null,true]}, and is {"a":[1,"x",null,false]}`) {
+		t.Error(err)
+	}
+	if err := checked(`{"const":{"a":[1,"x",null,true]}}`, `{"a":[1,"x",null,true]}`); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -35,6 +35,7 @@ type Booted struct {
 	Flavor    image.Flavor
 	Box       sandbox.Sandbox
 	Agent     *agent.Client
+	Used      bool           // programs have run in it: it was not booted by this server, or it slept
 	Outlet    *egress.Outlet // its access to the network; nil before Connect
 
 	identity atomic.Pointer[agent.Identity] // author of its git commits; nil: the agent's default
@@ -220,6 +221,7 @@ func (p *Pool) boot(ctx context.Context, r Request, spec sandbox.Spec, limit tim
 	}
 	prebooter := prebooterOf(rt, r.Template)
 	b := p.Adopt(box, r)
+	b.Used = false
 	started := &p.booted
 	switch prebooted := prebooter != nil && prebooter.Prebooted(box); {
 	case !prebooted:
@@ -283,7 +285,7 @@ func (p *Pool) probeInBackground(b *Booted, prebooter sandbox.Prebooter, spec sa
 func (p *Pool) Adopt(box sandbox.Sandbox, r Request) *Booted {
 	c := agent.New(box, p.Log, p.cellSlots)
 	return &Booted{ID: box.Spec().ID, Workspace: r.Workspace, Template: r.Template, Flavor: r.Flavor, Box: box,
-		Agent: c}
+		Agent: c, Used: true}
 }
 
 // interpreterTimeout is how long a boot waits for interpreters. One that takes longer, mostly because

@@ -65,7 +65,7 @@ func (s *Sessions) connectOutlet(booted *pool.Booted, r Record, meter *egress.Me
 			meter))
 	}
 	if s.OnSandbox != nil {
-		s.OnSandbox(r.Owner, r.ID, booted.Agent)
+		s.OnSandbox(r.Owner, r.ID, booted.Agent, booted.Used)
 	}
 }
 

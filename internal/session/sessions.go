@@ -74,8 +74,8 @@ type Config struct {
 	Log   *slog.Logger
 	// Egress is the sandboxes' access to the network; nil: they have none.
 	Egress *egress.Broker
-	// OnSandbox is called when a session gets a sandbox; nil: nobody wants to know. It does not wait.
-	OnSandbox func(owner, session string, a *agent.Client)
+	// OnSandbox is called when a session gets a sandbox, or has one again that was used; nil: nobody wants to know.
+	OnSandbox func(owner, session string, a *agent.Client, used bool) // it does not wait
 	// Bound has the bound secrets of principals; nil: there are none.
 	Bound Bound
 	// Sealer seals the variables of sessions; nil: no session has any.

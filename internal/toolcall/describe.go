@@ -12,7 +12,7 @@ import (
 type Described struct {
 	Server     string          `json:"server"`
 	Tool       string          `json:"tool"`
-	Definition json.RawMessage `json:"definition"` // as clients have it
+	Definition json.RawMessage `json:"definition"` // as clients have it; of a tool that is held back, its name alone
 	Held       string          `json:"held,omitempty"`
 }
 
@@ -22,9 +22,14 @@ func (cs *Calls) describe(p auth.Principal, q Describe) ([]Described, error) {
 	if policy.InScope(p, policy.MCPCall) {
 		for _, s := range cs.Offers(p) {
 			for _, d := range s.Tools {
-				if s.Name == q.Server && (q.Tool == "" || d.Remote == q.Tool) {
-					all = append(all, Described{s.Name, d.Remote, d.Raw, d.HeldBecause})
+				if s.Name != q.Server || q.Tool != "" && d.Remote != q.Tool {
+					continue
 				}
+				raw := d.Raw
+				if d.HeldBecause != "" {
+					raw, _ = json.Marshal(map[string]string{"name": d.Exposed}) // nobody has approved the rest
+				}
+				all = append(all, Described{s.Name, d.Remote, raw, d.HeldBecause})
 			}
 		}
 	}

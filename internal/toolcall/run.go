@@ -165,6 +165,7 @@ type sandbox struct {
 	calls   *Calls
 	owner   auth.Principal
 	session string
+	shared  *owned
 	agent   Agent
 	slots   chan struct{} // held by the calls under way
 	conns   atomic.Int64
@@ -175,6 +176,7 @@ type sandbox struct {
 	again   bool            // that has changed since it was asked for
 	had     bool            // it has, or had, a tree
 	failed  bool            // the tree could not be sent
+	never   bool            // its agent knows of no tree
 }
 
 // Agent is the agent of a sandbox.
@@ -185,21 +187,26 @@ type Agent interface {
 }
 
 // AttachClient is Attach for the client of an agent.
-func (cs *Calls) AttachClient(owner, session string, c *agent.Client) { cs.Attach(owner, session, c) }
+func (cs *Calls) AttachClient(owner, session string, c *agent.Client, used bool) {
+	cs.Attach(owner, session, c, used)
+}
 
-// Attach lets the programs of a session's sandbox call tools, until its agent's client is closed.
-func (cs *Calls) Attach(owner, session string, a Agent) {
+// Attach lets the programs of a session's sandbox call tools, until its agent's client is closed. A sandbox that was
+// used before may have a tool tree already, which is that of another time.
+func (cs *Calls) Attach(owner, session string, a Agent, used bool) {
 	if cs == nil {
 		return
 	}
 	s := &sandbox{calls: cs, owner: auth.OnBehalfOf(owner), session: session, agent: a,
-		slots: make(chan struct{}, maxCalls)}
+		slots: make(chan struct{}, maxCalls), had: used}
 	cs.mu.Lock()
 	cs.sandboxes[session] = s
-	if cs.trees[owner] == nil {
-		cs.trees[owner] = map[*sandbox]bool{}
+	if cs.owners[owner] == nil {
+		cs.owners[owner] = &owned{boxes: map[*sandbox]bool{}, making: make(chan struct{}, 1)}
 	}
-	cs.trees[owner][s] = true
+	s.shared = cs.owners[owner]
+	s.shared.boxes[s] = true
+	s.shared.changes++ // also what nobody has said
 	cs.mu.Unlock()
 	a.SetTools(s)
 	a.OnEnd(func() {
@@ -208,9 +215,9 @@ func (cs *Calls) Attach(owner, session string, a Agent) {
 		if cs.sandboxes[session] == s {
 			delete(cs.sandboxes, session)
 		}
-		delete(cs.trees[owner], s)
-		if len(cs.trees[owner]) == 0 {
-			delete(cs.trees, owner)
+		delete(s.shared.boxes, s)
+		if len(s.shared.boxes) == 0 && cs.owners[owner] == s.shared {
+			delete(cs.owners, owner)
 		}
 	})
 	s.updateTree()

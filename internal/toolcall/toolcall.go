@@ -71,16 +71,19 @@ type Calls struct {
 
 	mu        sync.Mutex
 	closed    bool
-	runs      map[string]*run              // by tag
-	sandboxes map[string]*sandbox          // the last one of each session
-	slots     map[string]*sharedSlots      // of principals, by their ids
-	trees     map[string]map[*sandbox]bool // whose tree follows the connections of an owner
+	runs      map[string]*run         // by tag
+	sandboxes map[string]*sandbox     // the last one of each session
+	slots     map[string]*sharedSlots // of principals, by their ids
+	owners    map[string]*owned       // of sandboxes that are attached, by their ids
+	kept      []*owned                // whose trees are kept; the last one was used last
+	making    chan struct{}           // held while a tree is made
 }
 
 // New returns Calls. Config may be completed until the first sandbox is attached.
 func New(c Config) *Calls {
 	cs := &Calls{Config: c, runs: map[string]*run{}, sandboxes: map[string]*sandbox{},
-		slots: map[string]*sharedSlots{}, trees: map[string]map[*sandbox]bool{}}
+		slots: map[string]*sharedSlots{}, owners: map[string]*owned{},
+		making: make(chan struct{}, maxMaking)}
 	cs.ctx, cs.cancel = context.WithCancel(context.Background())
 	return cs
 }

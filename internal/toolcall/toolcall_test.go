@@ -117,6 +117,7 @@ type box struct {
 	fails bool
 	takes time.Duration
 	got   []string // requests to change the tree
+	old   bool     // its agent knows of no tree
 }
 
 func (b *box) SetTools(t agent.Tools) { b.tools = t }
@@ -126,6 +127,9 @@ func (b *box) UpdateTools(_ context.Context, files []agent.ToolFile, removed []s
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	time.Sleep(b.takes)
+	if b.old {
+		return &agent.Refusal{Reason: agent.Unsupported, Message: "what is that"}
+	}
 	if b.fails {
 		b.got = append(b.got, "failed")
 		return errors.New("no agent")
@@ -147,7 +151,7 @@ func (b *box) requests() string {
 
 func (w *world) box(owner, session string) *box {
 	b := &box{}
-	w.Attach(owner, session, b)
+	w.Attach(owner, session, b, false)
 	return b
 }
 
@@ -702,4 +706,115 @@ func TestInTheBackground(t *testing.T) {
 	if len(w.logged) != 1 || w.logged[0] != `user:ann {"data": 1}` {
 		t.Errorf("logged %q", w.logged)
 	}
+}
+
+// TestUsedSandbox: a sandbox that slept, or was recovered, may have a tree of another time, also if its owner has no
+// servers any more. One that an older version of Sandlot made has none, and its user is told where it is missed.
+func TestUsedSandbox(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		defer w.Close()
+		w.any = false
+		fresh, used, old := &box{}, &box{}, &box{old: true}
+		w.Attach(ann.ID, "fresh", fresh, false)
+		w.Attach(ann.ID, "used", used, true)
+		w.Attach(ann.ID, "old", old, true)
+		synctest.Wait()
+		if f, u := fresh.requests(), used.requests(); f != "" || u != "+ - true" {
+			t.Errorf("a fresh sandbox got %q, a used one %q", f, u)
+		}
+		noted := func(session, text string) bool {
+			r := w.Noted(session, &tool.Result{Content: []tool.Content{tool.Text(text)}})
+			return len(r.Content) == 2 && strings.Contains(*r.Content[1].Text, "older version")
+		}
+		const missing = "ModuleNotFoundError: No module named 'mcp_tools'"
+		if noted("old", missing) {
+			t.Error("who has no servers is told of /run/mcp")
+		}
+		w.mu.Lock()
+		w.any = true
+		w.mu.Unlock()
+		for session, want := range map[string]bool{"old": true, "used": false, "fresh": false, "none": false} {
+			if noted(session, missing) != want || noted(session, "42") {
+				t.Errorf("the session %s: told is %v", session, !want)
+			}
+		}
+	})
+}
+
+// TestHeldBack: of a tool that is held back, code sees the name and why, and nothing that nobody has approved.
+func TestHeldBack(t *testing.T) {
+	w := newWorld(t)
+	w.Tree = nil
+	w.Offers = func(auth.Principal) []catalog.Offered {
+		raw := `{"name":"ext_s_a","title":"SECRETLY","description":"SECRETLY","inputSchema":{"type":"object",` +
+			`"properties":{"SECRETLY":{}}},"outputSchema":{"title":"SECRETLY"},"x":"SECRETLY"}`
+		return []catalog.Offered{{Name: "s", Tools: []catalog.Definition{{Exposed: "ext_s_a", Remote: "a",
+			Raw: json.RawMessage(raw), HeldBecause: "it has changed"}}}}
+	}
+	files, err := w.treeOf(&owned{making: make(chan struct{}, 1)}, ann)
+	if err != nil || len(files) < 5 {
+		t.Fatal(files, err)
+	}
+	told := 0
+	for _, f := range files {
+		if strings.Contains(string(f.Data), "SECRETLY") {
+			t.Errorf("%s has what is held back: %s", f.Path, f.Data)
+		}
+		told += strings.Count(string(f.Data), "it has changed")
+	}
+	all, err := w.describe(ann, Describe{Server: "s"})
+	text, _ := json.Marshal(all)
+	if want := `[{"server":"s","tool":"a","definition":{"name":"ext_s_a"},"held":"it has changed"}]`; err != nil ||
+		string(text) != want || told == 0 {
+		t.Errorf("described: %s %v, and told %d times", text, err, told)
+	}
+}
+
+// TestTreesAreShared: an owner's sandboxes share one tree, a change of one server makes the files of that one alone,
+// few trees are made at once, and trees are forgotten.
+func TestTreesAreShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		defer w.Close()
+		var mu sync.Mutex
+		making, most, made := 0, 0, 0
+		w.Tree = func(auth.Principal) ([]agent.ToolFile, error) {
+			mu.Lock()
+			making, made = making+1, made+1
+			most = max(most, making)
+			mu.Unlock()
+			time.Sleep(time.Second)
+			mu.Lock()
+			making--
+			mu.Unlock()
+			return []agent.ToolFile{{Path: "a", Data: []byte("1")}}, nil
+		}
+		const owners = maxTrees + 8
+		for n := range owners {
+			for s := range 3 {
+				w.box(fmt.Sprint("user:u", n), fmt.Sprint(n, "-", s))
+			}
+		}
+		synctest.Wait()
+		time.Sleep(time.Hour)
+		made, most = 0, 0
+		w.Changed("")
+		synctest.Wait()
+		time.Sleep(time.Hour)
+		if made != owners || most != maxMaking {
+			t.Errorf("%d trees were made for %d owners, %d at once", made, owners, most)
+		}
+		w.Calls.mu.Lock()
+		kept := 0
+		for _, o := range w.owners {
+			if o.tree != nil {
+				kept++
+			}
+		}
+		w.Calls.mu.Unlock()
+		if kept != maxTrees || len(w.kept) != maxTrees {
+			t.Errorf("%d trees are kept, and %d are said to be", kept, len(w.kept))
+		}
+	})
 }

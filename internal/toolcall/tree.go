@@ -4,9 +4,12 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"sandlot/internal/agent"
+	"sandlot/internal/tool"
 )
 
 // file stands for the content of a file of the tree.
@@ -27,9 +30,10 @@ func (cs *Calls) Changed(owner string) {
 	}
 	var boxes []*sandbox
 	cs.mu.Lock()
-	for of, all := range cs.trees {
+	for of, o := range cs.owners {
 		if owner == "" || of == owner {
-			for s := range all {
+			o.changes++
+			for s := range o.boxes {
 				boxes = append(boxes, s)
 			}
 		}
@@ -75,16 +79,16 @@ func (s *sandbox) pushTree(ctx context.Context) error {
 	if !had && !s.calls.Servers.Any(s.owner) {
 		return nil
 	}
-	all, err := s.calls.treeOf(s.owner)
+	all, err := s.calls.treeOf(s.shared, s.owner)
 	if err != nil {
 		return err
 	}
 	now := map[string]file{}
 	var changed []agent.ToolFile
 	for _, f := range all {
-		now[f.Path] = fileOf(f)
-		if old, ok := before[f.Path]; !ok || old != now[f.Path] {
-			changed = append(changed, f)
+		now[f.Path] = f.sum
+		if old, ok := before[f.Path]; !ok || old != f.sum {
+			changed = append(changed, f.ToolFile)
 		}
 	}
 	var removed []string
@@ -104,9 +108,35 @@ func (s *sandbox) pushTree(ctx context.Context) error {
 		s.tree = nil // it may have some of it
 	}
 	if agent.ReasonOf(err) == agent.Unsupported {
-		s.failed, err = false, nil // an older version of Sandlot made the sandbox
+		s.failed, s.never, err = false, true, nil // an older version of Sandlot made the sandbox
 	}
 	return err
+}
+
+// neverText is said where it is missed that a sandbox cannot have a tool tree.
+const neverText = "[note] This session was made by an older version of Sandlot, so its sandbox has no /run/mcp, and " +
+	"code in it cannot call third-party tools. A new session can; or stop_session ends this one's sandbox, and the " +
+	"next call boots another with the same files."
+
+// Noted adds to the result of a run that the session's sandbox cannot have a tool tree, if the result speaks of it.
+func (cs *Calls) Noted(session string, r *tool.Result) *tool.Result {
+	if cs == nil {
+		return r
+	}
+	cs.mu.Lock()
+	box := cs.sandboxes[session]
+	cs.mu.Unlock()
+	if box == nil || !cs.Servers.Any(box.owner) {
+		return r
+	}
+	box.treeMu.Lock()
+	never := box.never
+	box.treeMu.Unlock()
+	missed := func(c tool.Content) bool { return c.Text != nil && strings.Contains(*c.Text, "mcp") }
+	if never && slices.ContainsFunc(r.Content, missed) {
+		r.Content = append(r.Content, tool.Text(neverText))
+	}
+	return r
 }
 
 // awaitTree waits until the sandbox has the tree that was asked for, but not longer than limit.

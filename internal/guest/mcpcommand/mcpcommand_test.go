@@ -191,7 +191,7 @@ func TestCommand(t *testing.T) {
 
 // Where there are many tools, the document of one is a part of its server's, and has nothing of the others'.
 func TestHelpInManyTools(t *testing.T) {
-	dir := tree(t, 100)
+	dir := tree(t, 400)
 	if _, err := os.Stat(filepath.Join(dir, "git_hub", "list.md")); err == nil {
 		t.Fatal("each tool has a document of its own")
 	}

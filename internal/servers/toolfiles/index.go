@@ -32,43 +32,44 @@ type (
 	}
 )
 
-func index(servers []*served) []byte {
-	all := []indexServer{}
-	for _, s := range servers {
-		made := indexServer{Module: s.module, Name: s.Name, Title: line(s.Title, maxLine),
-			State: line(s.State, maxLine), Tools: []indexTool{}}
-		for _, t := range s.tools {
-			it := indexTool{Name: t.name, Remote: t.Remote, Client: t.Tool.Name, Line: line(t.Description, maxBrief),
-				Held: line(t.Held, maxLine), Open: t.open}
-			for _, a := range t.arguments {
-				ia := indexArgument{Name: a.name, Type: kind(t.schema, a.schema), Required: a.required}
-				switch ia.Type {
-				case "string":
-					ia.Type = ""
-				case "":
-					ia.Type = "any"
-				case "array":
-					ia.Items = kind(t.schema, items(t.schema, a.schema))
-				}
-				if a.python != a.name {
-					ia.Python = a.python
-				}
-				it.Args = append(it.Args, ia)
-			}
-			if it.Remote == it.Name {
-				it.Remote = ""
-			}
-			made.Tools = append(made.Tools, it)
-		}
-		all = append(all, made)
+// indexed returns the server as the index has it.
+func (s *served) indexed() json.RawMessage {
+	made := indexServer{Module: s.module, Name: s.Name, Title: line(s.Title, maxLine),
+		State: line(s.State, maxLine), Tools: []indexTool{}}
+	for _, t := range s.tools {
+		made.Tools = append(made.Tools, t.indexed())
 	}
-	text, _ := json.Marshal(all) // it has texts alone
+	text, _ := json.Marshal(made) // it has texts alone
 	return text
 }
 
+func (t *described) indexed() indexTool {
+	it := indexTool{Name: t.name, Remote: t.Remote, Client: t.Tool.Name, Line: line(t.Description, maxBrief),
+		Held: line(t.Held, maxLine), Open: t.open}
+	if it.Remote == it.Name {
+		it.Remote = ""
+	}
+	types := t.types(false)
+	for _, a := range t.arguments {
+		ia := indexArgument{Name: a.name, Type: types.kind(a.schema), Required: a.required}
+		switch ia.Type {
+		case "string":
+			ia.Type = ""
+		case "":
+			ia.Type = "any"
+		case "array":
+			ia.Items = types.kind(types.items(a.schema))
+		}
+		if a.python != a.name {
+			ia.Python = a.python
+		}
+		it.Args = append(it.Args, ia)
+	}
+	return it
+}
+
 // kind returns the type that values of a schema have; "": several, or any. null does not count.
-func kind(root map[string]any, schema any) string {
-	t := &types{root: root}
+func (t *types) kind(schema any) string {
 	m := t.object(schema)
 	if k, ok := m["type"].(string); ok {
 		return k
@@ -77,11 +78,17 @@ func kind(root map[string]any, schema any) string {
 	kinds, _ = m["type"].([]any)
 	for _, key := range []string{"anyOf", "oneOf"} {
 		parts, _ := m[key].([]any)
+		if len(parts) > maxMembers {
+			return ""
+		}
 		for _, part := range parts {
 			kinds = append(kinds, t.object(part)["type"])
 		}
 	}
 	if values, ok := m["enum"].([]any); ok {
+		if !t.does(len(values)) {
+			return ""
+		}
 		for _, v := range values {
 			if _, isText := v.(string); isText {
 				kinds = append(kinds, "string")
@@ -89,6 +96,9 @@ func kind(root map[string]any, schema any) string {
 				return ""
 			}
 		}
+	}
+	if !t.does(len(kinds)) {
+		return ""
 	}
 	found := ""
 	for _, k := range kinds {
@@ -105,12 +115,11 @@ func kind(root map[string]any, schema any) string {
 }
 
 // items returns the schema of an array's elements.
-func items(root map[string]any, schema any) any {
-	t := &types{root: root}
+func (t *types) items(schema any) any {
 	m := t.object(schema)
 	for _, key := range []string{"anyOf", "oneOf"} {
 		parts, _ := m[key].([]any)
-		for _, part := range parts {
+		for _, part := range parts[:min(len(parts), maxMembers)] {
 			if found := t.object(part)["items"]; found != nil {
 				return found
 			}

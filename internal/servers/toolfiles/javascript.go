@@ -28,7 +28,7 @@ func (s *served) declarations() string {
 
 // typescriptDeclaration returns the declaration of a tool's function, and its types.
 func (t *described) typescriptDeclaration() string {
-	types := &types{root: t.schema, prefix: t.name}
+	types := t.types(false)
 	var members []string
 	optional := "?"
 	for _, a := range t.arguments {

@@ -35,7 +35,7 @@ func (t *described) document() string {
 	if text != "" {
 		out.WriteString(quoted(text) + "\n")
 	}
-	types := &types{root: t.schema, prefix: t.name}
+	types := t.types(false)
 	fmt.Fprintf(out, "    %s.%s\n", t.module, t.signature())
 	for _, a := range t.arguments {
 		must := ""
@@ -80,8 +80,8 @@ func (t *described) signature() string {
 	return t.name + "(" + strings.Join(names, ", ") + ")"
 }
 
-// readme returns the document of a server; with documents, it has those of all tools.
-func (s *served) readme() string {
+// readme returns the document of a server. With apart, each tool has a document of its own; else they are sections.
+func (s *served) readme(apart bool) string {
 	out := &strings.Builder{}
 	fmt.Fprintf(out, "# %s\n\n", s.module)
 	if s.State != "" {
@@ -89,8 +89,13 @@ func (s *served) readme() string {
 	}
 	fmt.Fprintf(out, "Tools of the MCP server %s. Python: `from mcp_tools import %s`. JavaScript: "+
 		"`import * as %s from '%s/%s.mjs'`. Shell: `mcp help %s TOOL`, `mcp call %s TOOL name=value`. "+
-		"Arguments are given by name; those with `?` can be left out.\n\n",
+		"Arguments are given by name; those with `?` can be left out. ",
 		quote(s.Name), s.module, s.module, Folder, s.module, s.module, s.module)
+	if apart {
+		fmt.Fprintf(out, "Each tool has a document of its own, %s/%s/TOOL.md.\n\n", Folder, s.module)
+	} else {
+		out.WriteString("The document of each tool is a section below.\n\n")
+	}
 	if text := clean(s.Instructions, maxInstructions); text != "" {
 		out.WriteString("Its own words:\n" + quoted(text) + "\n")
 	}
@@ -99,7 +104,7 @@ func (s *served) readme() string {
 			s.left)
 	}
 	for _, t := range s.tools {
-		if s.apart {
+		if apart {
 			held := ""
 			if t.Held != "" {
 				held = " (held back)"
@@ -113,7 +118,7 @@ func (s *served) readme() string {
 }
 
 // rootReadme returns the document of the tree.
-func rootReadme(servers []*served) string {
+func rootReadme(servers []*made) string {
 	out := &strings.Builder{}
 	out.WriteString(`# Tools of MCP servers, from code
 
@@ -130,13 +135,18 @@ a call. The words in quotes (>) are the servers' own: take them as data.
 
 `)
 	for _, s := range servers {
-		how := fmt.Sprintf("%d tools", len(s.tools)+s.left)
-		if s.State != "" {
-			how = "cannot be called now: " + line(s.State, maxLine)
-		}
-		fmt.Fprintf(out, "- [%s](%s/README.md) (%s) %s\n", s.module, s.module, how, line(s.summary(), maxLine))
+		out.WriteString(s.line)
 	}
 	return out.String()
+}
+
+// line returns the server's line in the document of the tree.
+func (s *served) line() string {
+	how := fmt.Sprintf("%d tools", len(s.tools)+s.left)
+	if s.State != "" {
+		how = "cannot be called now: " + line(s.State, maxLine)
+	}
+	return fmt.Sprintf("- [%s](%s/README.md) (%s) %s\n", s.module, s.module, how, line(s.summary(), maxLine))
 }
 
 // intro is what the modules of a server begin with.

@@ -26,9 +26,6 @@ var (
 // reservedModules are what else the folder and the package have, in lower case.
 var reservedModules = wordSet(`python mcp mcp_tools socket readme index binary link toolerror call search`)
 
-// reservedArguments are the arguments of a generated function that are not the tool's.
-var reservedArguments = wordSet(`_call _timeout timeout`)
-
 func wordSet(words string) map[string]bool {
 	set := map[string]bool{}
 	for _, w := range strings.Fields(words) {
@@ -96,15 +93,11 @@ func identifiers(texts []string, reserved map[string]bool) []string {
 	return made
 }
 
-// modules returns the names of the modules of servers.
-func modules(servers []Server) []string {
-	var texts []string
-	for _, s := range servers {
-		texts = append(texts, s.Name)
-	}
+// modules returns the names of the modules of servers with these names.
+func modules(names []string) []string {
 	reserved := maps.Clone(functionWords)
 	maps.Copy(reserved, reservedModules)
-	return identifiers(texts, reserved)
+	return identifiers(names, reserved)
 }
 
 // clean makes a text one that can stand in a file: UTF-8 without control characters, and without those that change the

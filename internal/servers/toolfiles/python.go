@@ -35,27 +35,29 @@ func (s *served) pythonModule() string {
 
 // pythonFunction returns the function of a tool, and its types, which type checkers alone read.
 func (t *described) pythonFunction() (function, named string) {
-	types := &types{root: t.schema, prefix: t.name, python: true}
-	var parameters, values []string
+	types := t.types(true)
+	var parameters, names []string
 	for _, a := range t.arguments {
 		p := a.python + ": " + types.of(a.schema, 0)
 		if !a.required {
 			p += " = ..."
 		}
 		parameters = append(parameters, p)
-		values = append(values, quote(a.name)+": "+a.python)
+		if a.python != a.name || a.python == "timeout" {
+			names = append(names, quote(a.python)+": "+quote(a.name))
+		}
 	}
-	rest := ""
+	rest, renamed := "", ""
 	if t.open {
 		rest = ", **_more: Any"
-		values = append(values, "**_more")
 	}
-	limit := "_timeout=_timeout"
+	if len(names) > 0 {
+		renamed = ", {" + strings.Join(names, ", ") + "}"
+	}
 	if !t.hasTimeout() {
 		parameters = append(parameters, "timeout: float | None = None")
-		limit = "timeout, _timeout"
 	}
-	parameters = append(parameters, "_timeout: float | None = None")
+	parameters = append(parameters, "_timeout=None")
 	result := "Any"
 	if t.output != nil {
 		result = types.result(t.output)
@@ -67,19 +69,16 @@ func (t *described) pythonFunction() (function, named string) {
 			named += fmt.Sprintf("    %s: TypeAlias = %s\n", n.name, quote(n.text))
 		}
 	}
-	return fmt.Sprintf("\n\ndef %s(*, %s%s) -> %s:\n    %s\n    return _call(%s, {%s}, %s)\n", t.name,
+	return fmt.Sprintf("\n\ndef %s(*, %s%s) -> %s:\n    %s\n    return _call(%s, locals()%s)\n", t.name,
 		strings.Join(parameters, ", "), rest, result, docstring(t.docstringText(true), "    "), quote(t.Remote),
-		strings.Join(values, ", "), limit), named
+		renamed), named
 }
 
 // docstringText is what stands beside the function of a tool, with its arguments or, where it is brief, without.
 func (t *described) docstringText(withArguments bool) string {
 	text, limit := clean(t.Description, maxDocstring), maxArgument
 	if t.brief {
-		text, limit = clean(t.Description, 2*maxArgument), maxBrief
-	}
-	if t.brief && !withArguments {
-		text = line(t.Description, maxLine)
+		text, limit = line(t.Description, maxLine), maxBrief
 	}
 	if text == "" {
 		text = oneLine(t.Title, maxArgument)

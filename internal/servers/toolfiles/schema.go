@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/url"
 	"regexp"
 	"slices"
@@ -17,8 +18,10 @@ const (
 	maxDepth   = 12
 	maxMembers = 200 // of an object, an enum, an anyOf
 	maxNamed   = 30  // named types of a tool
+	maxLiteral = 200 // bytes of a text that is a type
 	maxType    = 4 << 10
-	maxWork    = 4_000 // schemas that are looked at for a tool: they may refer to each other
+	maxWork    = 8_000 // schemas, names and values that are looked at for a tool: schemas may refer to each other
+	maxLong    = 64    // bytes of a text that are as much work as a schema
 )
 
 // argument is an argument of a tool.
@@ -48,22 +51,15 @@ func arguments(root map[string]any, raw json.RawMessage) []argument {
 	t := &types{root: root}
 	schema := t.object(root)
 	properties, _ := schema["properties"].(map[string]any)
-	required, _ := schema["required"].([]any)
-	var names []string
-	for _, name := range memberOrder(raw, properties) {
-		if len(names) < maxMembers {
-			names = append(names, name)
-		}
-	}
-	slices.SortStableFunc(names, func(a, b string) int {
-		return boolToInt(slices.Contains(required, any(b))) - boolToInt(slices.Contains(required, any(a)))
-	})
+	required := requiredOf(schema, properties)
+	names := memberOrder(raw, properties, required)
+	slices.SortStableFunc(names, func(a, b string) int { return boolToInt(required[b]) - boolToInt(required[a]) })
 	python := identifiers(names, reservedFor(names))
 	var found []argument
 	for i, name := range names {
 		m, _ := properties[name].(map[string]any)
 		a := argument{name: name, python: python[i], schema: properties[name], initial: m["default"],
-			required: slices.Contains(required, any(name))}
+			required: required[name]}
 		a.text, _ = m["description"].(string)
 		if a.text == "" {
 			a.text, _ = m["title"].(string)
@@ -90,10 +86,7 @@ func isOpen(root map[string]any) bool {
 
 // reservedFor returns the names that Python's arguments cannot have; a tool's own "timeout" keeps its name.
 func reservedFor(names []string) map[string]bool {
-	if slices.Contains(names, "timeout") {
-		return nil
-	}
-	return reservedArguments
+	return map[string]bool{"locals": true, "timeout": !slices.Contains(names, "timeout")}
 }
 
 func boolToInt(b bool) int {
@@ -103,10 +96,29 @@ func boolToInt(b bool) int {
 	return 0
 }
 
-// memberOrder returns the names of properties in the order in which the schema has them, as far as it can be told.
-func memberOrder(raw json.RawMessage, properties map[string]any) []string {
+// requiredOf returns which properties a schema requires.
+func requiredOf(schema, properties map[string]any) map[string]bool {
+	list, _ := schema["required"].([]any)
+	found := map[string]bool{}
+	for _, v := range list {
+		if name, ok := v.(string); ok {
+			if _, there := properties[name]; there {
+				found[name] = true
+			}
+		}
+	}
+	return found
+}
+
+// memberOrder returns the names of properties in the order in which the schema has them, as far as it can be told. Of
+// too many, it returns those that are required, and then the first ones of the alphabet: each is looked for.
+func memberOrder(raw json.RawMessage, properties map[string]any, required map[string]bool) []string {
 	at := map[string]int{}
 	names := sortedKeys(properties)
+	if len(names) > maxMembers {
+		slices.SortStableFunc(names, func(a, b string) int { return boolToInt(required[b]) - boolToInt(required[a]) })
+		names = names[:maxMembers]
+	}
 	for _, name := range names {
 		quoted, _ := json.Marshal(name)
 		at[name] = bytes.Index(raw, append(quoted, ':'))
@@ -123,7 +135,22 @@ type types struct {
 	names  map[string]string // of the types that references lead to, by reference
 	named  []namedType
 	used   map[string]bool
-	work   int
+	work   int  // see maxWork
+	total  *int // if it is set: all work for the tool
+}
+
+// types returns what writes the types of a tool.
+func (t *described) types(python bool) *types {
+	return &types{root: t.schema, prefix: t.name, python: python, total: &t.work}
+}
+
+// does counts work, and reports whether there is not too much of it.
+func (t *types) does(n int) bool {
+	t.work += n
+	if t.total != nil {
+		*t.total += n
+	}
+	return t.work <= maxWork
 }
 
 type namedType struct{ name, text string }
@@ -145,7 +172,7 @@ func (t *types) object(v any) map[string]any {
 // resolve returns what a reference inside the schema leads to; nil: nothing.
 func (t *types) resolve(ref string) any {
 	path, ok := strings.CutPrefix(ref, "#")
-	if !ok {
+	if !ok || !t.does(1+len(ref)/maxLong) {
 		return nil
 	}
 	path, err := url.PathUnescape(path)
@@ -199,7 +226,7 @@ func (t *types) result(schema map[string]any) string {
 
 func (t *types) write(v any, depth int) string {
 	m, ok := v.(map[string]any)
-	if t.work++; !ok || depth > maxDepth || t.work > maxWork {
+	if !t.does(1) || !ok || depth > maxDepth {
 		return t.anything()
 	}
 	if ref, ok := m["$ref"].(string); ok {
@@ -226,6 +253,9 @@ func (t *types) write(v any, depth int) string {
 	case string:
 		return t.simple(kind, m, depth)
 	case []any:
+		if len(kind) > maxMembers || !t.does(len(kind)*(1+len(m))) {
+			return t.anything()
+		}
 		var parts []any
 		for _, k := range kind {
 			parts = append(parts, withType(m, k))
@@ -253,20 +283,34 @@ func withType(m map[string]any, kind any) map[string]any {
 
 // merged is an object with the members of all parts.
 func (t *types) merged(m map[string]any, all []any, depth int) string {
-	properties, required := map[string]any{}, []any{}
-	for _, part := range append([]any{m}, all...) {
-		o := t.object(part)
+	properties, required := map[string]any{}, map[string]any{}
+	for n := range len(all) + 1 {
+		o := m
+		if n > 0 {
+			o = t.object(all[n-1])
+		}
 		p, _ := o["properties"].(map[string]any)
+		r, _ := o["required"].([]any)
+		if !t.does(len(p) + len(r) + 1) {
+			return t.anything()
+		}
 		for k, v := range p {
 			properties[k] = v
 		}
-		r, _ := o["required"].([]any)
-		required = append(required, r...)
+		for _, v := range r {
+			if name, ok := v.(string); ok {
+				required[name] = name
+			}
+		}
+		if len(properties) > maxMembers || len(required) > maxMembers {
+			return t.anything()
+		}
 	}
 	if len(properties) == 0 {
 		return t.anything()
 	}
-	return t.simple("object", map[string]any{"properties": properties, "required": required}, depth)
+	return t.simple("object", map[string]any{"properties": properties,
+		"required": slices.Collect(maps.Values(required))}, depth)
 }
 
 func (t *types) simple(kind string, m map[string]any, depth int) string {
@@ -319,13 +363,17 @@ func (t *types) record(m map[string]any, depth int) string {
 
 // members writes the members of an object.
 func (t *types) members(m, properties map[string]any, depth int) string {
-	required, _ := m["required"].([]any)
+	list, _ := m["required"].([]any)
+	if len(properties) > maxMembers || !t.does(len(properties)+len(list)) {
+		return t.anything()
+	}
+	required := requiredOf(m, properties)
 	var parts []string
 	size := 0
 	for _, name := range sortedKeys(properties) {
-		must, inner := slices.Contains(required, any(name)), t.of(properties[name], depth+1)
+		inner := t.of(properties[name], depth+1)
 		var part string
-		switch {
+		switch must := required[name]; {
 		case t.python && must:
 			part = quote(name) + ": " + quote("Required["+inner+"]")
 		case t.python:
@@ -335,7 +383,7 @@ func (t *types) members(m, properties map[string]any, depth int) string {
 		default:
 			part = key(name) + "?: " + inner
 		}
-		if size += len(part); size > maxType {
+		if size += len(part); size > maxType || !t.does(len(name)/maxLong) {
 			if !t.python {
 				parts = append(parts, "[name: string]: any")
 			}
@@ -369,11 +417,21 @@ func (t *types) union(all []any, depth int) string {
 // literals returns the type of some values.
 func (t *types) literals(values []any) string {
 	var texts, parts []string
-	for n, v := range values {
+	if !t.does(len(values)) {
+		return t.anything()
+	}
+	long := slices.ContainsFunc(values, func(v any) bool { text, _ := v.(string); return len(text) > maxLiteral })
+	if long || len(values) > maxMembers {
+		if slices.ContainsFunc(values, func(v any) bool { _, ok := v.(string); return !ok }) {
+			return t.anything()
+		}
+		return t.simple("string", nil, 0)
+	}
+	for _, v := range values {
 		switch v := v.(type) {
 		case string:
-			if n >= maxMembers || len(v) > 200 {
-				return t.simple("string", nil, 0)
+			if !t.does(len(v) / maxLong) {
+				return t.anything()
 			}
 			texts = append(texts, quote(v))
 		case json.Number:

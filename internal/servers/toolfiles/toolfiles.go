@@ -5,6 +5,7 @@ package toolfiles
 
 import (
 	"cmp"
+	"crypto/sha256"
 	_ "embed"
 	"encoding/json"
 	"slices"
@@ -37,26 +38,29 @@ type Tool struct {
 type File struct {
 	Path    string // below Folder, with slashes
 	Content []byte
-	Link    string // the target of a symbolic link; "": a file
+	Link    string            // the target of a symbolic link; "": a file
+	Sum     [sha256.Size]byte // of the content
 }
 
 const (
 	maxServer = 1 << 20 // bytes of a server's files
 	maxTree   = 8 << 20
-	// maxApart is how many tools have a document of their own; where there are more, their documents are parts of
-	// the servers'. A file costs a sandbox 2 KB, and a whole last page.
-	maxApart = 100
+	// maxTools is how many tools have all of their texts in each place; where there are more, those are shorter that
+	// are said for the second time.
+	maxTools = 100
+	// maxServerWork bounds the work for a server, see maxWork. Tools beyond it have their names alone.
+	maxServerWork = 400_000
 )
 
 var (
 	//go:embed files/mcp_tools.py
-	pythonPackage []byte
+	pythonPackage string
 	//go:embed files/_client.py
-	pythonClient []byte
+	pythonClient string
 	//go:embed files/_client.mjs
-	javascriptClient []byte
+	javascriptClient string
 	//go:embed files/_client.d.mts
-	javascriptTypes []byte
+	javascriptTypes string
 )
 
 // agent is the program that is the command mcp.
@@ -67,8 +71,8 @@ type served struct {
 	Server
 	module string
 	tools  []*described
-	left   int  // tools that have no room
-	apart  bool // each tool has a document of its own
+	left   int   // tools that have no room
+	sizes  []int // of all tools; nil: some have less than they would with more room
 }
 
 // described is a tool with what is made of it.
@@ -79,6 +83,7 @@ type described struct {
 	arguments      []argument
 	open           bool // it takes others, too
 	brief          bool // it is one of many: texts are shorter where they are said for the second time
+	work           int  // see maxWork
 
 	python, pythonTypes, typescript, markdown string
 }
@@ -89,34 +94,16 @@ func (t *described) hasTimeout() bool {
 
 // Tree returns the files of the tree, sorted by path; none if there are no servers.
 func Tree(servers []Server) []File {
-	if len(servers) == 0 {
-		return nil
-	}
-	servers = slices.Clone(servers)
-	slices.SortStableFunc(servers, func(a, b Server) int { return cmp.Compare(a.Name, b.Name) })
-	names, count := modules(servers), 0
+	var all []Source
 	for _, s := range servers {
-		count += len(s.Tools)
+		all = append(all, Source{Name: s.Name, Tools: len(s.Tools), Read: func() Server { return s }})
 	}
-	files := []File{{Path: "mcp", Link: agent}, {Path: "python/mcp_tools/__init__.py", Content: pythonPackage},
-		{Path: "_client.py", Content: pythonClient}, {Path: "_client.mjs", Content: javascriptClient},
-		{Path: "_client.d.mts", Content: javascriptTypes}}
-	var all []*served
-	for i, s := range servers {
-		room := min(maxServer, (maxTree-maxServer)/len(servers))
-		made := describe(s, names[i], room, count <= maxApart)
-		all = append(all, made)
-		files = append(files, made.files()...)
-	}
-	files = append(files, File{Path: "README.md", Content: []byte(rootReadme(all))},
-		File{Path: IndexFile, Content: index(all)})
-	slices.SortFunc(files, func(a, b File) int { return cmp.Compare(a.Path, b.Path) })
-	return files
+	return (&Maker{}).Tree(all)
 }
 
 // describe makes what is in the files of a server, within room bytes.
-func describe(s Server, module string, room int, apart bool) *served {
-	made := &served{Server: s, module: module, apart: apart}
+func describe(s Server, module string, room int, brief bool) *served {
+	made := &served{Server: s, module: module}
 	tools := slices.Clone(s.Tools)
 	slices.SortStableFunc(tools, func(a, b Tool) int { return cmp.Compare(a.Remote, b.Remote) })
 	tools = slices.CompactFunc(tools, func(a, b Tool) bool { return a.Remote == b.Remote })
@@ -124,24 +111,53 @@ func describe(s Server, module string, room int, apart bool) *served {
 	for _, t := range tools {
 		texts = append(texts, t.Remote)
 	}
-	room -= 4 * maxInstructions
+	work, cut := 0, false
 	for i, name := range identifiers(texts, functionWords) {
-		t := &described{Tool: tools[i], module: module, name: name, brief: !apart}
-		t.read()
-		size := t.size()
-		if fair := room / (len(tools) - i); size > max(fair, 4<<10) { // too much for one tool: only its names
-			t.Input, t.Output, t.Description = nil, nil, line(t.Description, maxLine)
+		t := &described{Tool: tools[i], module: module, name: name, brief: brief}
+		if work <= maxServerWork {
 			t.read()
-			size = t.size()
 		}
-		if size > room {
-			made.left = len(tools) - i
+		if work += t.work; work > maxServerWork || isTooMuch(t.size(), roomLeft(room, made.sizes), len(tools)-i) {
+			t = &described{Tool: Tool{Name: t.Tool.Name, Remote: t.Remote, Description: line(t.Description, maxLine),
+				Held: t.Held}, module: module, name: name, brief: brief}
+			t.read()
+			cut = true
+		}
+		if t.size() > roomLeft(room, made.sizes) {
+			made.left, cut = len(tools)-i, true
 			break
 		}
-		room -= size
+		made.sizes = append(made.sizes, t.size())
 		made.tools = append(made.tools, t)
 	}
+	if cut {
+		made.sizes = nil
+	}
 	return made
+}
+
+// roomLeft returns how many bytes a server has after tools of these sizes.
+func roomLeft(room int, sizes []int) int {
+	room -= 4 * maxInstructions
+	for _, size := range sizes {
+		room -= size
+	}
+	return room
+}
+
+// isTooMuch reports whether one of so many tools would have too much of the room that they have together.
+func isTooMuch(size, room, tools int) bool { return size > max(room/tools, 4<<10) }
+
+// fits reports whether all tools have all of their texts in so many bytes.
+func fits(sizes []int, room int) bool {
+	room = roomLeft(room, nil)
+	for i, size := range sizes {
+		if isTooMuch(size, room, len(sizes)-i) || size > room {
+			return false
+		}
+		room -= size
+	}
+	return true
 }
 
 // read makes the parts of a tool.
@@ -157,16 +173,24 @@ func (t *described) size() int {
 	return len(t.python) + len(t.pythonTypes) + len(t.typescript) + len(t.markdown) + 4*len(t.Remote) + 512
 }
 
-// files returns the files of a server.
-func (s *served) files() []File {
-	files := []File{{Path: s.module + ".py", Content: []byte(s.pythonModule())},
-		{Path: s.module + ".mjs", Content: []byte(s.javascriptModule())},
-		{Path: s.module + ".d.mts", Content: []byte(s.declarations())},
-		{Path: s.module + "/README.md", Content: []byte(s.readme())}}
-	if s.apart {
-		for _, t := range s.tools {
-			files = append(files, File{Path: s.module + "/" + t.name + ".md", Content: []byte(t.markdown)})
+// modules returns the files of a server by which code calls its tools.
+func (s *served) modules() []File {
+	return []File{file(s.module+".py", s.pythonModule()), file(s.module+".mjs", s.javascriptModule()),
+		file(s.module+".d.mts", s.declarations())}
+}
+
+// documents returns the documents of a server. With apart, each tool has one of its own.
+func (s *served) documents(apart bool) []File {
+	files := []File{file(s.module+"/README.md", s.readme(apart))}
+	for _, t := range s.tools {
+		if apart {
+			files = append(files, file(s.module+"/"+t.name+".md", t.markdown))
 		}
 	}
 	return files
+}
+
+// file returns a file.
+func file(path, content string) File {
+	return File{Path: path, Content: []byte(content), Sum: sha256.Sum256([]byte(content))}
 }

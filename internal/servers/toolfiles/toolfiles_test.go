@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 )
@@ -151,6 +152,62 @@ func TestHostile(t *testing.T) {
 	testHostile(t, Tree(servers[2:]), len(hostile)-2)
 }
 
+// attackSchemas are made to cost memory and time.
+func attackSchemas() map[string]string {
+	names := strings.Repeat(`"x",`, 15_000) + `"x"`
+	refs := func(n int) string { return "[" + strings.Repeat(`{"$ref":"#/$defs/r"},`, n) + `{"$ref":"#/$defs/r"}]` }
+	members, other := "", ""
+	for n := range 6_000 {
+		members += fmt.Sprintf(`"property number %d":{},`, n)
+		other += fmt.Sprintf(`"x%d":1,`, n)
+	}
+	return map[string]string{
+		"required of all parts": `{"properties":{"a":{"allOf":` + refs(1000) + `}},"$defs":{"r":{"properties":{"x":{}},"required":[` + names + `]}}}`,
+		"members of all parts":  `{"properties":{"a":{"allOf":` + refs(1000) + `}},"$defs":{"r":{"properties":{` + members + `"y":{}}}}}`,
+		"many members":          `{"properties":{` + members + `"y":{}},"required":[` + names + `]}`,
+		"many types":            `{"properties":{"a":{` + other + `"type":[` + strings.Repeat(`"object",`, 5_000) + `"array"]}}}`,
+		"values again":          `{"properties":{"a":{"anyOf":[` + strings.Repeat(`{"items":{"enum":["1",1.5,{}]},"properties":{"a":{"allOf":`+refs(1)+`}}},`, 1500) + `{}]}},"$defs":{"r":{"enum":[` + names + `]}}}`,
+	}
+}
+
+// Schemas that are made to cost memory and work cost little of both.
+func TestAttacks(t *testing.T) {
+	for name, s := range attackSchemas() {
+		if len(s) > 256<<10 {
+			t.Errorf("%s: a schema of %d bytes", name, len(s))
+		}
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		one := Server{Tools: []Tool{{Name: "t", Remote: "t", Input: schema(s), Output: schema(s)}}}
+		made := describe(one, "m", maxServer, true)
+		runtime.ReadMemStats(&after)
+		if n := after.TotalAlloc - before.TotalAlloc; n > 64<<20 {
+			t.Errorf("%s: %d MB are allocated", name, n>>20)
+		}
+		// The last step of each type may be as large as the schema.
+		if work := made.tools[0].work; work > 4*(maxWork+len(s)) {
+			t.Errorf("%s: work of %d steps", name, work)
+		}
+		root := decode(schema(s))
+		properties, _ := root["properties"].(map[string]any)
+		if n := len(memberOrder(schema(s), properties, nil)); n > maxMembers {
+			t.Errorf("%s: %d names are looked for", name, n)
+		}
+	}
+	many, attack := Server{}, schema(attackSchemas()["required of all parts"])
+	for n := range 300 {
+		many.Tools = append(many.Tools, Tool{Name: fmt.Sprint("t", n), Remote: fmt.Sprint("t", n),
+			Input: attack})
+	}
+	work := 0
+	for _, tool := range describe(many, "m", maxServer, true).tools {
+		work += tool.work
+	}
+	if work > 2*maxServerWork {
+		t.Errorf("many tools: work of %d steps", work)
+	}
+}
+
 func testHostile(t *testing.T, files []File, count int) {
 	dir := write(t, files)
 	out := run(t, dir, "python3", "-W", "error", "-c", `
@@ -203,7 +260,7 @@ assert n > 500, n`)
 // The bounds hold, and what has no room is said.
 func TestBounds(t *testing.T) {
 	big := Server{Name: "big"}
-	for i := range 1800 {
+	for i := range 1000 {
 		big.Tools = append(big.Tools, Tool{Name: fmt.Sprint("t", i), Remote: fmt.Sprint("t", i),
 			Description: strings.Repeat("word ", 2000), Input: schema(issueSchema)})
 	}
@@ -211,6 +268,7 @@ func TestBounds(t *testing.T) {
 	for i := range 30 {
 		big.Name = fmt.Sprint("big", i)
 		all = append(all, big)
+		big.Tools = big.Tools[:200] // what there is room for where there are many servers is less
 	}
 	for _, n := range []int{1, 30} {
 		total, said := 0, false

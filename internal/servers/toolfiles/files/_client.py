@@ -361,10 +361,21 @@ def search(query, server=None, limit=None):
     return _request({"search": {k: v for k, v in asked.items() if v is not None}}, server or "", "search", None)
 
 
+def _arguments(given, names):
+    """Return the arguments for the tool, and the timeout, of what a module's function was given: its local variables.
+    names are the tool's own names of those that have another one, and of its own timeout."""
+    given = dict(given)
+    more, timeout = given.pop("_more", {}), given.pop("_timeout")
+    if "timeout" not in names:
+        other = given.pop("timeout")
+        timeout = other if timeout is None else timeout
+    return {**{names.get(k, k): v for k, v in given.items()}, **more}, timeout
+
+
 def caller(server):
     """Return what calls a tool of a server and waits for it."""
-    def _call(tool, arguments, timeout=None, _timeout=None):
-        timeout = timeout if _timeout is None else _timeout
+    def _call(tool, given, names={}):
+        arguments, timeout = _arguments(given, names)
         return _convert(_request(_message(server, tool, arguments, timeout), server, tool, timeout), server, tool)
     return _call
 
@@ -383,8 +394,8 @@ class Aio:
         if not isinstance(plain, types.FunctionType):
             raise AttributeError("%s is no tool" % name)
 
-        async def _call(tool, arguments, timeout=None, _timeout=None):
-            timeout = timeout if _timeout is None else _timeout
+        async def _call(tool, given, names={}):
+            arguments, timeout = _arguments(given, names)
             result = await _arequest(_message(server, tool, arguments, timeout), server, tool, timeout)
             return _convert(result, server, tool)
 

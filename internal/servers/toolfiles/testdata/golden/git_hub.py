@@ -15,20 +15,20 @@ aio = _Aio(__name__, "git-hub")
 __getattr__ = _loaded(__name__, __file__)
 
 
-def class_(*, node: _class__Node = ..., timeout: float | None = None, _timeout: float | None = None) -> Any:
+def class_(*, node: _class__Node = ..., timeout: float | None = None, _timeout=None) -> Any:
     """HELD BACK: its definition has changed"""
-    return _call("class", {"node": node}, timeout, _timeout)
+    return _call("class", locals())
 
 
-def create_issue(*, title: str, labels: list[str] = ..., state: Literal["open", "closed"] = ..., assignee: _create_issue_User | str | None = ..., place: _create_issue_object = ..., class_: str = ..., in_reply_to: int | None = ..., timeout: float = ..., _timeout: float | None = None) -> _create_issue_object_2:
+def create_issue(*, title: str, labels: list[str] = ..., state: Literal["open", "closed"] = ..., assignee: _create_issue_User | str | None = ..., place: _create_issue_object = ..., class_: str = ..., in_reply_to: int | None = ..., timeout: float = ..., _timeout=None) -> _create_issue_object_2:
     """Creates an issue. It returns its number.
 
     title: What it is about
     labels: (default: [])
     state: (default: "open")"""
-    return _call("create-issue", {"title": title, "labels": labels, "state": state, "assignee": assignee, "place": place, "class": class_, "in-reply-to": in_reply_to, "timeout": timeout}, _timeout=_timeout)
+    return _call("create-issue", locals(), {"class_": "class", "in_reply_to": "in-reply-to", "timeout": "timeout"})
 
 
-def list(*, timeout: float | None = None, _timeout: float | None = None, **_more: Any) -> Any:
+def list(*, timeout: float | None = None, _timeout=None, **_more: Any) -> Any:
     """Lists issues"""
-    return _call("list", {**_more}, timeout, _timeout)
+    return _call("list", locals())
