@@ -381,6 +381,8 @@ func TestSearchTime(t *testing.T) {
 	}
 }
 
+// BenchmarkSearch measures searches among 500 tools: the first one of a principal, the first one after all tools of one
+// server have changed, and later ones.
 func BenchmarkSearch(b *testing.B) {
 	o := &offers{}
 	thousands(o, ann, 25, 20)
@@ -388,6 +390,20 @@ func BenchmarkSearch(b *testing.B) {
 	b.Run("first", func(b *testing.B) {
 		for b.Loop() {
 			f.Close()
+			if _, err := f.Search(b.Context(), ann, "create thing", "", 0); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("after a change", func(b *testing.B) {
+		s := o.of[ann.ID][7]
+		for n := 0; b.Loop(); n++ {
+			o.change(ann, s, func(s *offer) {
+				for _, d := range s.catalog.Tools {
+					s.put(d.Remote, fmt.Sprintf(`"title":"Change %d",%s`, n, d.Raw[strings.Index(string(d.Raw), `"description"`):len(d.Raw)-1]))
+				}
+			})
+			f.Changed(ann.ID)
 			if _, err := f.Search(b.Context(), ann, "create thing", "", 0); err != nil {
 				b.Fatal(err)
 			}

@@ -3,15 +3,10 @@ package finder
 import (
 	"bytes"
 	"context"
-	"database/sql"
 	"encoding/json"
-	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"time"
-
-	_ "modernc.org/sqlite" // registers the driver
 
 	"sandlot/internal/auth"
 	"sandlot/internal/policy"
@@ -53,7 +48,7 @@ type entry struct {
 // index has what one principal's servers offer, and the words of it.
 type index struct {
 	mu      sync.Mutex // held while the index is used, made or closed
-	db      *sql.DB    // nil: the words are not there yet
+	words   table      // of the entries, or of those that were here before
 	entries []entry    // nil: they have to be read
 	of      snapshot   // what the entries were read of
 	closed  bool
@@ -101,16 +96,8 @@ func (f *Finder) Close() {
 func (x *index) close() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.closed = true
-	x.forget()
-}
-
-// forget frees the words. The caller holds x.mu.
-func (x *index) forget() {
-	if x.db != nil {
-		x.db.Close()
-	}
-	x.db, x.entries = nil, nil
+	x.closed, x.entries = true, nil
+	x.words.close()
 }
 
 // open returns a principal's index, locked, with the entries of this moment. The caller unlocks it.
@@ -178,11 +165,7 @@ func (f *Finder) refresh(ctx context.Context, p auth.Principal, x *index) {
 			entries = append(entries, entriesOf(i, c)...)
 		}
 	}
-	x.of = now
-	if !slices.EqualFunc(entries, x.entries, entry.equal) {
-		x.forget()
-	}
-	x.entries = entries
+	x.of, x.entries = now, entries
 }
 
 func (e entry) equal(o entry) bool {
@@ -220,53 +203,6 @@ func (f *Finder) entries(ctx context.Context, p auth.Principal) []entry {
 	return x.entries
 }
 
-// schema makes the table of words. It keeps no texts, only where they occur: entries have them.
-const schema = `CREATE VIRTUAL TABLE words USING fts5(name, title, server, arguments, description, content='',
-	tokenize="porter unicode61 remove_diacritics 2")`
-
-// ranking weighs the columns of words: a word in a name says more than one in a description.
-const ranking = `bm25(words, 10.0, 6.0, 4.0, 2.0, 1.0)`
-
-// prepare makes the table of words, if it is not there. The caller holds x.mu.
-func (x *index) prepare(ctx context.Context) (err error) {
-	if x.db != nil {
-		return nil
-	}
-	db, err := sql.Open("sqlite", ":memory:")
-	if err != nil {
-		return err
-	}
-	db.SetMaxOpenConns(1) // each connection has a database of its own
-	defer func() {
-		if err != nil {
-			db.Close()
-		}
-	}()
-	if _, err = db.ExecContext(ctx, schema); err != nil {
-		return fmt.Errorf("making the index of tools: %w", err)
-	}
-	tx, err := db.BeginTx(ctx, nil)
-	if err != nil {
-		return err
-	}
-	defer tx.Rollback() //nolint:errcheck // after Commit it does nothing
-	insert, err := tx.PrepareContext(ctx,
-		`INSERT INTO words (rowid, name, title, server, arguments, description) VALUES (?, ?, ?, ?, ?, ?)`)
-	if err != nil {
-		return err
-	}
-	for n, e := range x.entries {
-		w := e.words()
-		if _, err = insert.ExecContext(ctx, n, w.name, w.title, w.server, w.arguments, w.description); err != nil {
-			return err
-		}
-	}
-	if err = tx.Commit(); err == nil {
-		x.db = db
-	}
-	return err
-}
-
 // wordsOf are the texts of an entry by which it is found.
 type wordsOf struct{ name, title, server, arguments, description string }
 
@@ -292,35 +228,4 @@ func (e entry) words() wordsOf {
 	}
 	w.title, w.description, w.arguments = split(d.Title), clipBytes(d.Description, maxWords), names.String()
 	return w
-}
-
-// matchTimeout is how long a search may take. A search does not end with its client: the database would end with it.
-const matchTimeout = 10 * time.Second
-
-// match returns the numbers of the entries that match a query in the words of FTS5, the best first.
-func (x *index) match(query string) (all []int, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), matchTimeout)
-	defer cancel()
-	defer func() {
-		if err != nil {
-			x.forget() // the next search makes it again
-		}
-	}()
-	if err := x.prepare(ctx); err != nil {
-		return nil, err
-	}
-	rows, err := x.db.QueryContext(ctx, `SELECT rowid FROM words WHERE words MATCH ? ORDER BY `+ranking+
-		`, rowid LIMIT 10000`, query)
-	if err != nil {
-		return nil, fmt.Errorf("searching the index of tools: %w", err)
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var n int
-		if err := rows.Scan(&n); err != nil {
-			return nil, err
-		}
-		all = append(all, n)
-	}
-	return all, rows.Err()
 }

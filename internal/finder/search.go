@@ -105,7 +105,7 @@ func (x *index) find(words, query string) ([]int, error) {
 		}
 		return all, nil
 	}
-	all, err := x.match(words)
+	all, err := x.words.match(words, x.entries)
 	query = strings.TrimSpace(query)
 	isNamed := func(n int) bool { return x.entries[n].exposed == query || x.entries[n].remote == query }
 	slices.SortStableFunc(all, func(a, b int) int {

@@ -1,0 +1,200 @@
+package finder
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"sandlot/internal/auth"
+	"sandlot/internal/servers"
+	"sandlot/internal/servers/catalog"
+	"sandlot/internal/servers/state"
+)
+
+// remove removes a principal's server.
+func (o *offers) remove(p auth.Principal, n *offer) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.of[p.ID] = slices.DeleteFunc(slices.Clone(o.of[p.ID]), func(of *offer) bool { return of == n })
+	o.list(p.ID)
+}
+
+// change calls f to change a server of a principal.
+func (o *offers) change(p auth.Principal, n *offer, f func(*offer)) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	n.info.Tools, n.info.Held = slices.Clone(n.info.Tools), slices.Clone(n.info.Held)
+	n.catalog.Tools = slices.Clone(n.catalog.Tools)
+	f(n)
+	o.list(p.ID)
+}
+
+// put gives a server a tool, or another definition of it.
+func (n *offer) put(remote, definition string) {
+	exposed := "ext_" + n.info.Name + "_" + remote
+	n.take(remote)
+	n.catalog.Tools = append(n.catalog.Tools, catalog.Definition{Remote: remote, Exposed: exposed,
+		Raw: json.RawMessage(fmt.Sprintf(`{"name":%q,%s}`, exposed, definition))})
+	n.info.Tools = append(n.info.Tools, servers.Named{Exposed: exposed, Remote: remote})
+}
+
+// take takes a tool away from a server.
+func (n *offer) take(remote string) {
+	named := func(t servers.Named) bool { return t.Remote == remote }
+	n.info.Tools, n.info.Held = slices.DeleteFunc(n.info.Tools, named), slices.DeleteFunc(n.info.Held, named)
+	n.catalog.Tools = slices.DeleteFunc(n.catalog.Tools, func(d catalog.Definition) bool { return d.Remote == remote })
+}
+
+// After each of many changes, searches find what they find in an index that is new, in the same order.
+func TestIndexFollows(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	word := func() string { return []string{"alpha", "beta", "gamma", "delta", "issue"}[random.IntN(5)] }
+	definition := func() string {
+		return fmt.Sprintf(`"description":%q,"inputSchema":{"type":"object","properties":{%q:{}}}`,
+			strings.Repeat(word()+" ", 1+random.IntN(8))+word(), word())
+	}
+	o := &offers{}
+	f := newFinder(t, o)
+	queries := []string{"alpha", "beta gamma", "del", "issue tool1", "alpha beta gamma delta issue", "server2", "tool"}
+	compare := func(step string) {
+		t.Helper()
+		fresh := New(o, nil)
+		defer fresh.Close()
+		for _, q := range queries {
+			_, got := found(t, f, ann, q, "")
+			if _, want := found(t, fresh, ann, q, ""); got != want {
+				t.Fatalf("%s: %q finds\n%s\nand in a new index\n%s", step, q, got, want)
+			}
+		}
+	}
+	var all []*offer
+	for n := range 120 {
+		var did string
+		switch what := random.IntN(10); {
+		case len(all) < 3 || what == 0 && len(all) < 8:
+			did = "a server more"
+			s := o.add(ann, fmt.Sprint("server", n), state.Connected, nil)
+			o.change(ann, s, func(s *offer) {
+				for n := range 6 {
+					s.put(fmt.Sprint("tool", n), definition())
+				}
+			})
+			all = append(all, s)
+		case what == 1:
+			did = "a server less"
+			at := random.IntN(len(all))
+			o.remove(ann, all[at])
+			all = slices.Delete(all, at, at+1)
+		default:
+			s, tool := all[random.IntN(len(all))], fmt.Sprint("tool", random.IntN(8))
+			switch {
+			case what == 2:
+				did = "held back"
+				o.hold(ann, s, tool, "it is new")
+			case what < 5:
+				did = "taken away"
+				o.change(ann, s, func(s *offer) { s.take(tool) })
+			default:
+				did = "changed"
+				o.change(ann, s, func(s *offer) { s.put(tool, definition()) })
+			}
+		}
+		f.Changed(ann.ID)
+		if n%3 > 0 { // some are seen together
+			compare(fmt.Sprint(n, ": ", did))
+		}
+	}
+}
+
+// A change of one tool makes the words of that one alone again, and FTS5 does not keep what has been removed.
+func TestIndexKeepsRows(t *testing.T) {
+	o := &offers{}
+	thousands(o, ann, 5, 20)
+	s := o.add(ann, "github", state.Connected, map[string]string{"create_issue": issue, "other": issue})
+	f := newFinder(t, o)
+	pages := func() (n int) {
+		if err := f.indexes[ann.ID].words.db.QueryRow("PRAGMA page_count").Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	found(t, f, ann, "issue", "")
+	rows, before := slices.Clone(f.indexes[ann.ID].words.rows), pages()
+	for n := range 250 {
+		o.change(ann, s, func(s *offer) {
+			s.put("create_issue", fmt.Sprintf(`"description":"%s new%d","inputSchema":{}`, strings.Repeat("word ", 50), n))
+		})
+		f.Changed(ann.ID)
+		if names, _ := found(t, f, ann, fmt.Sprint("new", n), ""); len(names) != 1 {
+			t.Fatalf("%q is found", names)
+		}
+	}
+	if names, _ := found(t, f, ann, "new1 new2 new248", ""); len(names) != 0 {
+		t.Errorf("by words of before, %q is found", names)
+	}
+	now := f.indexes[ann.ID].words.rows
+	kept := 0
+	for _, row := range now {
+		if slices.Contains(rows, row) {
+			kept++
+		}
+	}
+	if kept != len(rows)-1 || len(now) != len(rows) {
+		t.Errorf("of %d rows, %d are kept", len(rows), kept)
+	}
+	if after := pages(); after > 3*before {
+		t.Errorf("the table had %d pages, and has %d", before, after)
+	}
+}
+
+// Names that a server has twice are both found, and go with it.
+func TestIndexOfTwins(t *testing.T) {
+	o := &offers{}
+	o.add(ann, "other", state.Connected, map[string]string{"create_issue": issue})
+	s := o.add(ann, "github", state.Connected, nil)
+	f := newFinder(t, o)
+	twin := func(text string) catalog.Definition {
+		return catalog.Definition{Remote: "note:1", Exposed: "note:1",
+			Raw: json.RawMessage(`{"uri":"note:1","name":"note","description":"` + text + `"}`)}
+	}
+	for want, resources := range map[int][]catalog.Definition{2: {twin("one"), twin("two")}, 1: {twin("two")},
+		3: {twin("one"), twin("one"), twin("three")}, 0: nil} {
+		o.change(ann, s, func(s *offer) { s.catalog.Resources = resources })
+		f.Changed("")
+		if names, text := found(t, f, ann, "note", ""); len(names) != want {
+			t.Errorf("of %d, there is found\n%s", want, text)
+		}
+	}
+}
+
+// While servers change, others search, and what they find is whole.
+func TestSearchWhileChanging(t *testing.T) {
+	o := &offers{}
+	s := o.add(ann, "github", state.Connected, map[string]string{"create_issue": issue, "other": issue})
+	f := newFinder(t, o)
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			for range 50 {
+				if names, _ := found(t, f, ann, "create_issue", ""); len(names) == 0 || names[0] != "ext_github_create_issue" {
+					t.Errorf("%q is found", names)
+				}
+				f.Describe(t.Context(), ann, "ext_github_other")
+			}
+		})
+	}
+	for n := range 100 {
+		o.change(ann, s, func(s *offer) {
+			s.put("other", fmt.Sprintf(`"description":"number%d","inputSchema":{"type":"object"}`, n))
+		})
+		f.Changed([]string{ann.ID, ""}[n%2])
+	}
+	all.Wait()
+	if names, _ := found(t, f, ann, "number99", ""); len(names) != 1 {
+		t.Errorf("at the end, %q is found", names)
+	}
+}
