@@ -53,6 +53,7 @@ type index struct {
 	of      snapshot   // what the entries were read of
 	closed  bool
 
+	owner auth.Principal
 	used  time.Time // guarded by the Finder's mu
 	stale bool      // something has changed since the entries were read; guarded by the Finder's mu
 }
@@ -72,18 +73,58 @@ const (
 )
 
 // Changed makes the next search of a principal's things look at all of them again; an empty owner means all principals.
+// Indexes that were used lately are made again in the background.
 func (f *Finder) Changed(owner string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for id, x := range f.indexes {
 		if owner == "" || id == owner {
 			x.stale = true
+			if time.Since(x.used) <= indexLife {
+				f.ahead.add(x.owner)
+			}
 		}
 	}
 }
 
-// Close frees all indexes.
+// Prepare makes a principal's index in the background, as a search may come soon, if that takes no other principal's
+// place. It returns at once.
+func (f *Finder) Prepare(p auth.Principal) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if x := f.indexes[p.ID]; x == nil && len(f.indexes) < maxIndexes || x != nil && x.stale {
+		f.ahead.add(p)
+	}
+}
+
+// makeIndex makes a principal's index what it would be made by a search.
+func (f *Finder) makeIndex(p auth.Principal) {
+	f.mu.Lock()
+	x := f.indexes[p.ID]
+	if x == nil && len(f.indexes) < maxIndexes {
+		x = &index{owner: p, used: time.Now()}
+		f.indexes[p.ID] = x
+	}
+	f.mu.Unlock()
+	if x == nil {
+		return
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.closed {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), matchTimeout)
+	defer cancel()
+	f.refresh(ctx, p, x)
+	if x.words.follow(ctx, x.entries) != nil {
+		x.words.close() // a search makes it again, and says why it cannot
+	}
+}
+
+// Close ends what runs in the background, and frees all indexes.
 func (f *Finder) Close() {
+	f.ahead.close()
 	f.mu.Lock()
 	all := f.indexes
 	f.indexes = map[string]*index{}
@@ -108,7 +149,7 @@ func (f *Finder) open(ctx context.Context, p auth.Principal) *index {
 		var unused []*index
 		if x == nil {
 			unused = f.makeRoom()
-			x = &index{}
+			x = &index{owner: p}
 			f.indexes[p.ID] = x
 		}
 		x.used = time.Now()

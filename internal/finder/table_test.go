@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"sandlot/internal/auth"
 	"sandlot/internal/servers"
@@ -62,7 +63,7 @@ func TestIndexFollows(t *testing.T) {
 	queries := []string{"alpha", "beta gamma", "del", "issue tool1", "alpha beta gamma delta issue", "server2", "tool"}
 	compare := func(step string) {
 		t.Helper()
-		fresh := New(o, nil)
+		fresh := New(o, nil, nil)
 		defer fresh.Close()
 		for _, q := range queries {
 			_, got := found(t, f, ann, q, "")
@@ -117,13 +118,20 @@ func TestIndexKeepsRows(t *testing.T) {
 	s := o.add(ann, "github", state.Connected, map[string]string{"create_issue": issue, "other": issue})
 	f := newFinder(t, o)
 	pages := func() (n int) {
-		if err := f.indexes[ann.ID].words.db.QueryRow("PRAGMA page_count").Scan(&n); err != nil {
+		x := f.open(t.Context(), ann)
+		defer x.mu.Unlock()
+		if err := x.words.db.QueryRow("PRAGMA page_count").Scan(&n); err != nil {
 			t.Fatal(err)
 		}
 		return n
 	}
 	found(t, f, ann, "issue", "")
-	rows, before := slices.Clone(f.indexes[ann.ID].words.rows), pages()
+	rowsOf := func() []int64 {
+		x := f.open(t.Context(), ann)
+		defer x.mu.Unlock()
+		return slices.Clone(x.words.rows)
+	}
+	rows, before := rowsOf(), pages()
 	for n := range 250 {
 		o.change(ann, s, func(s *offer) {
 			s.put("create_issue", fmt.Sprintf(`"description":"%s new%d","inputSchema":{}`, strings.Repeat("word ", 50), n))
@@ -133,11 +141,10 @@ func TestIndexKeepsRows(t *testing.T) {
 			t.Fatalf("%q is found", names)
 		}
 	}
-	if names, _ := found(t, f, ann, "new1 new2 new248", ""); len(names) != 0 {
+	if names, _ := found(t, f, ann, "new100 new111 new248", ""); len(names) != 0 {
 		t.Errorf("by words of before, %q is found", names)
 	}
-	now := f.indexes[ann.ID].words.rows
-	kept := 0
+	now, kept := rowsOf(), 0
 	for _, row := range now {
 		if slices.Contains(rows, row) {
 			kept++
@@ -196,5 +203,74 @@ func TestSearchWhileChanging(t *testing.T) {
 	all.Wait()
 	if names, _ := found(t, f, ann, "number99", ""); len(names) != 1 {
 		t.Errorf("at the end, %q is found", names)
+	}
+}
+
+// rowsAhead returns how many rows a principal's index has that was made in the background; -1: there is no index.
+func (f *Finder) rowsAhead(p auth.Principal) int {
+	f.mu.Lock()
+	x := f.indexes[p.ID]
+	f.mu.Unlock()
+	if x == nil {
+		return -1
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return len(x.words.rows)
+}
+
+// Indexes are made in the background for who will search, has searched, or whose things change; not for all others.
+func TestIndexAhead(t *testing.T) {
+	o := &offers{}
+	f := newFinder(t, o)
+	wait := func(p auth.Principal, rows int) {
+		t.Helper()
+		for began := time.Now(); f.rowsAhead(p) != rows; time.Sleep(time.Millisecond) {
+			if time.Since(began) > 20*time.Second {
+				t.Fatalf("the index has %d rows, not %d", f.rowsAhead(p), rows)
+			}
+		}
+	}
+	github := o.add(ann, "github", state.Connected, map[string]string{"create_issue": issue})
+	o.add(bob, "github", state.Connected, map[string]string{"create_issue": issue})
+	f.Changed("")
+	f.Prepare(ann)
+	f.Prepare(ann)
+	wait(ann, 2)
+	if n := f.rowsAhead(bob); n >= 0 {
+		t.Errorf("bob has an index of %d rows", n)
+	}
+	o.change(ann, github, func(s *offer) { s.put("other", issue) })
+	f.Changed(ann.ID)
+	wait(ann, 3)
+
+	// What is made ahead takes nobody's place, and what was not used for long is not made again.
+	for n := range maxIndexes - 1 {
+		p := auth.User(fmt.Sprint("user", n), false)
+		o.add(p, "github", state.Connected, map[string]string{"create_issue": issue})
+		f.Prepare(p)
+	}
+	for n := range maxIndexes - 1 {
+		wait(auth.User(fmt.Sprint("user", n), false), 2)
+	}
+	f.Prepare(bob)
+	f.makeIndex(bob)
+	if n := f.rowsAhead(bob); n >= 0 {
+		t.Errorf("bob has an index of %d rows", n)
+	}
+	f.mu.Lock()
+	f.indexes[ann.ID].used = time.Now().Add(-2 * indexLife)
+	f.mu.Unlock()
+	f.Changed(ann.ID)
+	f.ahead.mu.Lock()
+	if _, ok := f.ahead.waiting[ann.ID]; ok {
+		t.Error("an old index is made again")
+	}
+	f.ahead.mu.Unlock()
+	f.Close()
+	f.Close() // it can be called twice
+	f.Prepare(bob)
+	if len(f.ahead.waiting)+f.ahead.workers > 0 || len(f.indexes) > 0 {
+		t.Error("something is made after the end")
 	}
 }

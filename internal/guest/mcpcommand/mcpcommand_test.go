@@ -84,7 +84,7 @@ func host(t *testing.T, dir string) {
 			switch {
 			case r.Search != nil:
 				c.Write([]byte(`{"found":{"hits":[{"kind":"tool","server":"git-hub","remote":"list","name":"gh_list",` +
-					`"problem":"its server is off"},{"kind":"prompt","server":"git-hub","name":"gh_plan","text":"Plans"}],"more":3}}` + "\n"))
+					`"problem":"its server is off"},{"kind":"tool","server":"git-hub","remote":"list","problem":"its server is off"},{"kind":"prompt","server":"git-hub","name":"gh_plan","text":"Plans"}],"more":3}}` + "\n"))
 			case r.Call != nil && r.Call.Server != "git-hub":
 				answer := map[string]string{"off": `{"code":"connection_error","message":"log in at L"}`,
 					"away": `{"code":"connection_error","message":"away is disconnected"}`}[r.Call.Server]
@@ -138,7 +138,7 @@ func TestCommand(t *testing.T) {
 		{"help git_hub create-issue", "", 0, "- in_reply (\"in-reply\"): `string`"},
 		{"help git_hub nothing", "", 2, "has no tool"},
 		{"search words", "", 0,
-			"git_hub list(…) [its server is off] Does list.\nprompt git-hub gh_plan Plans\nand 3 more\n"},
+			"git_hub list(…) [its server is off] Does list.\ngit_hub list(…) [its server cannot be used, see above] Does list.\nprompt git-hub gh_plan Plans\nand 3 more\n"},
 		{"call git_hub list", "", 0, `{"a":[1,2]}` + "\n"},
 		{"call git_hub list --raw", "", 0, `{"structuredContent"`},
 		{"call git-hub gh_list --timeout 5", "", 0, `{"a":[1,2]}`},
