@@ -20,6 +20,7 @@ import (
 // run is code, or a command, whose client waits for its end.
 type run struct {
 	session   string
+	what      string         // it runs, in words
 	principal auth.Principal // with the scope of its token
 	client    tool.Client    // nil: it can get no questions
 	progress  func(string)   // nil: it wants none
@@ -51,7 +52,7 @@ func (cs *Calls) Begin(ctx context.Context, session, what string, c tool.Call) (
 	}
 	ctx = event.WithCaller(ctx, callerText(session, what))
 	ctx, cancel := context.WithCancel(ctx)
-	r := &run{session: session, principal: c.Principal, client: c.Client, progress: c.Progress,
+	r := &run{session: session, what: what, principal: c.Principal, client: c.Client, progress: c.Progress,
 		questions: make(chan struct{}, 1), ctx: ctx}
 	tag = secret.ID() + secret.ID()
 	cs.mu.Lock()
@@ -90,7 +91,7 @@ func (s *sandbox) callerOf(ctx context.Context, from agent.Caller) (caller, func
 		if from.Language != "" {
 			p.Scope = policy.Narrow(p.Scope, s.calls.Scope(s.session))
 		}
-		return caller{p, runCtx, r, ""}, func() { stop(); cancel() }
+		return caller{p, runCtx, r, r.what}, func() { stop(); cancel() }
 	}
 	p := s.owner
 	p.Scope = s.calls.Scope(s.session)

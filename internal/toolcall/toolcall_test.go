@@ -411,11 +411,18 @@ type person struct {
 	at   int // how many are asked now
 	most int
 	told []string
+
+	cannot bool // ask its user
 }
 
-func (p *person) ID() string                    { return "c" }
-func (p *person) Capabilities() json.RawMessage { return json.RawMessage(`{"elicitation":{}}`) }
-func (p *person) Retries() bool                 { return true }
+func (p *person) ID() string { return "c" }
+func (p *person) Capabilities() json.RawMessage {
+	if p.cannot {
+		return json.RawMessage(`{"roots":{}}`)
+	}
+	return json.RawMessage(`{"elicitation":{}}`)
+}
+func (p *person) Retries() bool { return true }
 
 func (p *person) Ask(context.Context, string, json.RawMessage) (json.RawMessage, error) {
 	p.mu.Lock()
@@ -705,6 +712,33 @@ func TestInTheBackground(t *testing.T) {
 	p.want(`"of":"user:ann one process p7 a"`)
 	if len(w.logged) != 1 || w.logged[0] != `user:ann {"data": 1}` {
 		t.Errorf("logged %q", w.logged)
+	}
+}
+
+// TestSilentClients: what a server asks in the call of a run waits for an answer elsewhere, if the run's client cannot
+// ask its user, or if there is none, as over the HTTP API. All else goes to the client.
+func TestSilentClients(t *testing.T) {
+	w, silent := newWorld(t), &person{cannot: true}
+	w.do = func(ctx context.Context, _ string, c tool.Call) (*tool.Result, error) {
+		if tool.CanAsk(c) || !strings.Contains(string(c.Client.Capabilities()), `"elicitation":{"form":{}}`) {
+			t.Errorf("rules would ask through it, or servers not: %s", c.Client.Capabilities())
+		}
+		if raw, err := c.Client.Ask(ctx, "roots/list", nil); c.Client.ID() == "c" && err != nil {
+			t.Errorf("roots: %s, %v", raw, err)
+		}
+		raw, err := c.Client.Ask(ctx, "elicitation/create", nil)
+		return &tool.Result{Raw: raw}, err
+	}
+	b := w.box(ann.ID, "one")
+	for _, c := range []tool.Client{silent, nil} {
+		tag, end := w.Begin(t.Context(), "one", "a cell in python", tool.Call{Principal: ann, Client: c})
+		p := w.dial(b, tagged(tag))
+		p.send(callA)
+		p.want(`"of":"user:ann one a cell in python a"`)
+		end()
+	}
+	if silent.most != 1 {
+		t.Error("the client was not asked for its roots")
 	}
 }
 
