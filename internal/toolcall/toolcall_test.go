@@ -494,6 +494,26 @@ func TestClientOfRun(t *testing.T) {
 	})
 }
 
+// TestFirstTree: what starts in a new sandbox, in the background too, waits for its first tree longer than for changes.
+func TestFirstTree(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		defer w.Close()
+		w.mu.Lock()
+		w.any, w.files = true, []agent.ToolFile{{Path: "a"}}
+		w.mu.Unlock()
+		for takes, want := range map[time.Duration]time.Duration{time.Second: time.Second, time.Minute: firstTreeWait} {
+			b := &box{takes: takes}
+			w.Attach(ann.ID, "one", b, false)
+			began := time.Now()
+			if !w.BeginBackground(t.Context(), "one", ann) || time.Since(began) != want {
+				t.Errorf("a program waited %s for a tree that takes %s", time.Since(began), takes)
+			}
+			time.Sleep(time.Hour)
+		}
+	})
+}
+
 // TestTree: a sandbox gets the tree at once, and then what changes of it. Who has no servers gets none.
 func TestTree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -832,10 +852,16 @@ func TestTreesAreShared(t *testing.T) {
 		}
 		synctest.Wait()
 		time.Sleep(time.Hour)
+		synctest.Wait()
+		mu.Lock()
 		made, most = 0, 0
+		mu.Unlock()
 		w.Changed("")
 		synctest.Wait()
 		time.Sleep(time.Hour)
+		synctest.Wait()
+		mu.Lock()
+		defer mu.Unlock()
 		if made != owners || most != maxMaking {
 			t.Errorf("%d trees were made for %d owners, %d at once", made, owners, most)
 		}
