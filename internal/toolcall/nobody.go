@@ -32,7 +32,8 @@ func (n nobody) Waits() bool { return true }
 // Ask implements tool.Client.
 func (n nobody) Ask(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
 	if method != "elicitation/create" {
-		return nil, fault.New(fault.Forbidden, "%s called the tool, so there is no client for %s", n.what, fault.Clip(method))
+		return nil, fault.New(fault.Forbidden, "%s called the tool, so there is no client for %s", n.what,
+			fault.Clip(method))
 	}
 	ctx, cancel := context.WithCancel(ctx) // a server may go on asking after its call was cancelled
 	defer cancel()
