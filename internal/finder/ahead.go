@@ -13,9 +13,9 @@ import (
 const (
 	// maxAhead is how many indexes are made at once in the background.
 	maxAhead = 2
-	// settle is how long a change waits for those that follow at once, and rest how many times as long as an index took
+	// delay is how long a change waits for those that follow at once, and rest how many times as long as an index took
 	// nothing is made after it: what servers offer may change all the time, and be large.
-	settle, rest = 50 * time.Millisecond, 4
+	delay, rest = 50 * time.Millisecond, 4
 )
 
 // ahead makes indexes in the background, before they are searched.
@@ -47,7 +47,7 @@ func (a *ahead) add(p auth.Principal) {
 
 // run makes indexes until nobody waits.
 func (a *ahead) run() {
-	for pause := settle; ; {
+	for pause := delay; ; {
 		select {
 		case <-time.After(pause):
 		case <-a.stop:
@@ -58,7 +58,7 @@ func (a *ahead) run() {
 		}
 		began := time.Now()
 		a.one(p)
-		pause = max(settle, rest*time.Since(began))
+		pause = max(delay, rest*time.Since(began))
 	}
 }
 

@@ -166,8 +166,7 @@ func (t *table) change(ctx context.Context, entries []entry, rows []int64, gone 
 	return tx.Commit()
 }
 
-// write runs a statement that changes a row. Without a context that ends, as the driver would begin a goroutine to watch
-// it.
+// write runs a statement that changes a row. The driver would begin a goroutine to watch a context that can end.
 func (w wordsOf) write(s *sql.Stmt, row int64) error {
 	_, err := s.ExecContext(context.Background(), row, w.name, w.title, w.server, w.arguments, w.description)
 	return err

@@ -177,8 +177,8 @@ func (f *fromCode) connect(s *server, program string) error {
 	return nil
 }
 
-// connectOnce disconnects the server box, which has this id, and connects it again. It returns the time from the answer until code in the
-// home has seen the module and said so; 0: that was before the answer.
+// connectOnce disconnects the server box, which has this id, and connects it again. It returns the time from the answer
+// until code in the home has seen the module and said so; 0: that was before the answer.
 func (s *server) connectOnce(c client, id string) (time.Duration, error) {
 	if _, err := c.call(s.ctx, "disconnect_external_mcp", args{"connectionId": id}); err != nil {
 		return 0, err
@@ -247,8 +247,8 @@ func (f *fromCode) section() section {
 		f.module.against(goal{50, 30 * time.Millisecond}))
 	imports.add("beside: `import json`", f.nothing)
 	connected := timings("a connection, from its answer until its module is in the home")
-	connected.add(fmt.Sprintf("a server with %d tools, beside %d others with as many", otherTools, otherServers), f.tree,
-		f.tree.against(goal{95, 100 * time.Millisecond}))
+	connected.add(fmt.Sprintf("a server with %d tools, beside %d others with as many", otherTools, otherServers),
+		f.tree, f.tree.against(goal{95, 100 * time.Millisecond}))
 	return section{title: "Tools called by code",
 		method: "A server over standard input and output, made with the official Go SDK " +
 			"([test/bench/mcppeer](../test/bench/mcppeer)), runs in the home. Its tool answers with its arguments. " +
