@@ -192,7 +192,8 @@ func TestSearchWhileChanging(t *testing.T) {
 	for range 4 {
 		all.Go(func() {
 			for range 50 {
-				if names, _ := found(t, f, ann, "create_issue", ""); !slices.Contains(names, "ext_github_create_issue") {
+				names, _ := found(t, f, ann, "create_issue", "")
+				if !slices.Contains(names, "ext_github_create_issue") {
 					t.Errorf("%q is found", names)
 				}
 				f.Describe(t.Context(), ann, "ext_github_other")

@@ -139,7 +139,8 @@ func TestCommand(t *testing.T) {
 		{"help git_hub nothing", "", 2, "has no tool"},
 		{"search words", "", 0,
 			"git_hub list(…) [its server is off] Does list.\n" +
-				"git_hub list(…) [its server cannot be used, see above] Does list.\nprompt git-hub gh_plan Plans\nand 3 more\n"},
+				"git_hub list(…) [its server cannot be used, see above] Does list.\n" +
+				"prompt git-hub gh_plan Plans\nand 3 more\n"},
 		{"call git_hub list", "", 0, `{"a":[1,2]}` + "\n"},
 		{"call git_hub list --raw", "", 0, `{"structuredContent"`},
 		{"call git-hub gh_list --timeout 5", "", 0, `{"a":[1,2]}`},
