@@ -2,12 +2,13 @@ package guest
 
 import (
 	"context"
-	"google.golang.org/protobuf/proto"
 	"net"
+	"runtime"
 	"runtime/debug"
 	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
 
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/guest/process"
@@ -24,7 +25,10 @@ func (a *Agent) SetTools(_ context.Context, r *agentv1.SetToolsRequest) (*agentv
 	}
 	err := a.tools.Set(r)
 	if proto.Size(r) > largeTools {
-		time.AfterFunc(freeMemoryDelay, debug.FreeOSMemory) // the garbage would be several times the tree
+		time.AfterFunc(freeMemoryDelay, func() { // the garbage would be several times the tree
+			runtime.GC() // pools keep theirs until the second time
+			debug.FreeOSMemory()
+		})
 	}
 	if err != nil {
 		return nil, err
