@@ -798,10 +798,14 @@ func TestTreesAreShared(t *testing.T) {
 		}
 		synctest.Wait()
 		time.Sleep(time.Hour)
+		mu.Lock()
 		made, most = 0, 0
+		mu.Unlock()
 		w.Changed("")
 		synctest.Wait()
 		time.Sleep(time.Hour)
+		mu.Lock()
+		defer mu.Unlock()
 		if made != owners || most != maxMaking {
 			t.Errorf("%d trees were made for %d owners, %d at once", made, owners, most)
 		}

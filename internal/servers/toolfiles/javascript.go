@@ -6,7 +6,8 @@ import (
 )
 
 // anyTool is said of what stands for tools that are not known.
-const anyTool = "The default export has each tool that the server may have: a call asks Sandlot, which says why it fails."
+const anyTool = "The default export has each tool that the server may have: a call asks Sandlot, which says why it " +
+	"fails."
 
 // javascriptModule returns the module of a server.
 func (s *served) javascriptModule() string {
@@ -29,8 +30,8 @@ func (s *served) declarations() string {
 	out := &strings.Builder{}
 	fmt.Fprintf(out, "%simport type { Binary, CallOptions, Link } from './_client.mjs';\n", comment(s.intro()))
 	if s.State != "" && len(s.tools) == 0 {
-		fmt.Fprintf(out, "%sdeclare const _any: { [name: string]: (args?: { [name: string]: any }, options?: CallOptions) "+
-			"=> Promise<any> };\nexport default _any;\n", comment(anyTool))
+		fmt.Fprintf(out, "%sdeclare const _any: { [name: string]: (args?: { [name: string]: any }, "+
+			"options?: CallOptions) => Promise<any> };\nexport default _any;\n", comment(anyTool))
 	}
 	for _, t := range s.tools {
 		out.WriteString(t.typescript)
