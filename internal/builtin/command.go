@@ -92,7 +92,7 @@ func (t *Tools) executeCommand(ctx context.Context, c tool.Call, in CommandInput
 	cmd.Dir, cmd.Env = in.Cwd, env
 	once.Begun(ctx)
 	if in.Background {
-		t.Sessions.Narrow(l.ID(), c.Principal.Scope)
+		t.Calls.BeginBackground(ctx, l.ID(), c.Principal)
 		return t.runInBackground(ctx, l, in, cmd)
 	}
 	return t.runInForeground(ctx, l, c, in, cmd)

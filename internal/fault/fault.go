@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"strings"
 )
 
 // Kind is the kind of a fault.
@@ -120,6 +121,15 @@ func (e *Error) With(key string, value any) *Error {
 }
 
 func (e *Error) Error() string { return kinds[e.Kind].prefix + e.Message }
+
+// Text returns the message with the fault's own advice: most programs show users and models nothing else.
+func (e *Error) Text() string {
+	if len(e.Advice) == 0 || strings.Contains(e.Error(), e.Advice[0]) {
+		return e.Error()
+	}
+	return e.Error() + ". " + e.Advice[0]
+}
+
 func (e *Error) Unwrap() error { return e.Cause }
 
 // Code returns the kind's code for clients, such as "SESSION_NOT_FOUND".

@@ -57,7 +57,7 @@ func (h *Hub) elicited(e tool.Elicitation) (q question.Question, err error) {
 		RequestedSchema json.RawMessage
 	}
 	cannot := func(why string) error {
-		return fault.New(fault.Forbidden, "the server asks its user, a program in the background called it, and the "+
+		return fault.New(fault.Forbidden, "the server asks its user, no client can ask them, and the "+
 			"question cannot wait for an answer: %s", why)
 	}
 	if h.Questions == nil {

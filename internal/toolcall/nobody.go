@@ -8,8 +8,8 @@ import (
 	"sandlot/internal/tool"
 )
 
-// nobody is the client of a program in the background. What a server asks becomes a question that waits for an answer,
-// and its log messages go to the clients of the session's owner.
+// nobody is the client of a program in the background, or of code that no MCP client runs. What a server asks becomes a
+// question that waits for an answer, and its log messages go to the clients of the session's owner.
 type nobody struct {
 	sandbox            *sandbox
 	call               context.Context // ends with the call
@@ -32,8 +32,8 @@ func (n nobody) Waits() bool { return true }
 // Ask implements tool.Client.
 func (n nobody) Ask(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
 	if method != "elicitation/create" {
-		return nil, fault.New(fault.Forbidden, "a program in the background called the tool, so there is no client "+
-			"for %s", fault.Clip(method))
+		return nil, fault.New(fault.Forbidden, "%s called the tool, so there is no client for %s", n.what,
+			fault.Clip(method))
 	}
 	ctx, cancel := context.WithCancel(ctx) // a server may go on asking after its call was cancelled
 	defer cancel()
@@ -50,4 +50,35 @@ func (n nobody) Notify(method string, params json.RawMessage) {
 		return
 	}
 	client{progress: n.progress}.Notify(method, params)
+}
+
+// silent is the client of a run that cannot ask its user: what a server asks them waits as if nobody were there.
+type silent struct {
+	client
+	away nobody
+}
+
+// Capabilities implements tool.Client.
+func (c silent) Capabilities() json.RawMessage {
+	all := map[string]json.RawMessage{}
+	if json.Unmarshal(c.client.Capabilities(), &all) != nil || all == nil {
+		all = map[string]json.RawMessage{}
+	}
+	all["elicitation"] = json.RawMessage(`{"form":{}}`)
+	raw, err := json.Marshal(all)
+	if err != nil {
+		return c.away.Capabilities()
+	}
+	return raw
+}
+
+// Waits implements tool.Waiting.
+func (c silent) Waits() bool { return true }
+
+// Ask implements tool.Client.
+func (c silent) Ask(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
+	if method == "elicitation/create" {
+		return c.away.Ask(ctx, method, params)
+	}
+	return c.client.Ask(ctx, method, params)
 }

@@ -81,7 +81,7 @@ func failed(err error) *answerError {
 	}
 	f := fault.From(err)
 	data := f.Data()
-	return &answerError{Code: strings.ToLower(f.Code()), Message: f.Error(),
+	return &answerError{Code: strings.ToLower(f.Code()), Message: f.Text(),
 		Data: map[string]any{"recovery_suggestions": data.RecoverySuggestions, "context": data.Context}}
 }
 

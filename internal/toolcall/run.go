@@ -20,6 +20,7 @@ import (
 // run is code, or a command, whose client waits for its end.
 type run struct {
 	session   string
+	what      string         // it runs, in words
 	principal auth.Principal // with the scope of its token
 	client    tool.Client    // nil: it can get no questions
 	progress  func(string)   // nil: it wants none
@@ -28,30 +29,22 @@ type run struct {
 	ctx context.Context
 }
 
-// treeWait is how long a run waits for the tool tree to have what it has to have by then.
-const treeWait = 100 * time.Millisecond
+// treeWait is how long a run waits for the tool tree to have what it has to have by then, and firstTreeWait how long it
+// waits for the first one of a sandbox, without which it cannot call any tool.
+const (
+	treeWait      = 100 * time.Millisecond
+	firstTreeWait = 2 * time.Second
+)
 
 // Begin notes that a call runs code or a command in a session, until end is called. What says what it runs, for
 // events. The tag stands for that run in calls of tools; empty: its principal has no third-party servers.
 func (cs *Calls) Begin(ctx context.Context, session, what string, c tool.Call) (tag string, end func()) {
-	if cs == nil {
+	if !cs.BeginBackground(ctx, session, c.Principal) {
 		return "", func() {}
-	}
-	if c.Principal.Scope != "" {
-		cs.Narrow(session, c.Principal.Scope) // what it starts may go on after it
-	}
-	if !cs.Servers.Any(c.Principal) {
-		return "", func() {}
-	}
-	cs.mu.Lock()
-	box := cs.sandboxes[session]
-	cs.mu.Unlock()
-	if box != nil {
-		box.awaitTree(ctx, treeWait)
 	}
 	ctx = event.WithCaller(ctx, callerText(session, what))
 	ctx, cancel := context.WithCancel(ctx)
-	r := &run{session: session, principal: c.Principal, client: c.Client, progress: c.Progress,
+	r := &run{session: session, what: what, principal: c.Principal, client: c.Client, progress: c.Progress,
 		questions: make(chan struct{}, 1), ctx: ctx}
 	tag = secret.ID() + secret.ID()
 	cs.mu.Lock()
@@ -63,6 +56,27 @@ func (cs *Calls) Begin(ctx context.Context, session, what string, c tool.Call) (
 		cs.mu.Unlock()
 		cancel()
 	}
+}
+
+// BeginBackground notes that a principal starts a program in a session that may go on after the call, and waits for the
+// tool tree. It reports whether the principal has third-party servers.
+func (cs *Calls) BeginBackground(ctx context.Context, session string, p auth.Principal) bool {
+	if cs == nil {
+		return false
+	}
+	if p.Scope != "" {
+		cs.Narrow(session, p.Scope)
+	}
+	if !cs.Servers.Any(p) {
+		return false
+	}
+	cs.mu.Lock()
+	box := cs.sandboxes[session]
+	cs.mu.Unlock()
+	if box != nil {
+		box.awaitTree(ctx)
+	}
+	return true
 }
 
 // callerText names the code of a session that calls a tool.
@@ -90,7 +104,7 @@ func (s *sandbox) callerOf(ctx context.Context, from agent.Caller) (caller, func
 		if from.Language != "" {
 			p.Scope = policy.Narrow(p.Scope, s.calls.Scope(s.session))
 		}
-		return caller{p, runCtx, r, ""}, func() { stop(); cancel() }
+		return caller{p, runCtx, r, r.what}, func() { stop(); cancel() }
 	}
 	p := s.owner
 	p.Scope = s.calls.Scope(s.session)

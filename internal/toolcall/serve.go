@@ -342,16 +342,21 @@ func (s *sandbox) toolName(who caller, q *Call) (string, error) {
 	return name, err
 }
 
-// clientOf returns the client that a call's server may ask and notify, and sends its progress to n; nil: there is none.
+// clientOf returns the client that a call's server may ask and notify, and sends its progress to n.
 func (s *sandbox) clientOf(call context.Context, who caller, q *Call, n *notifier) tool.Client {
+	away := nobody{sandbox: s, call: call, what: who.what, server: q.Server, tool: q.Tool, progress: n.send}
 	if who.run == nil {
-		return nobody{sandbox: s, call: call, what: who.what, server: q.Server, tool: q.Tool, progress: n.send}
+		return away
 	}
 	n.also = who.run.progress
-	if who.run.client == nil {
-		return nil
+	switch c := (client{who.run.client, who.run.questions, n.send}); {
+	case c.Client == nil:
+		return away
+	case tool.CanAsk(tool.Call{Client: c.Client}):
+		return c
+	default:
+		return silent{c, away}
 	}
-	return client{who.run.client, who.run.questions, n.send}
 }
 
 // ownTool returns the refusal of one of Sandlot's own tools: code would wait for the interpreter that it runs in.

@@ -411,11 +411,18 @@ type person struct {
 	at   int // how many are asked now
 	most int
 	told []string
+
+	cannot bool // ask its user
 }
 
-func (p *person) ID() string                    { return "c" }
-func (p *person) Capabilities() json.RawMessage { return json.RawMessage(`{"elicitation":{}}`) }
-func (p *person) Retries() bool                 { return true }
+func (p *person) ID() string { return "c" }
+func (p *person) Capabilities() json.RawMessage {
+	if p.cannot {
+		return json.RawMessage(`{"roots":{}}`)
+	}
+	return json.RawMessage(`{"elicitation":{}}`)
+}
+func (p *person) Retries() bool { return true }
 
 func (p *person) Ask(context.Context, string, json.RawMessage) (json.RawMessage, error) {
 	p.mu.Lock()
@@ -483,6 +490,26 @@ func TestClientOfRun(t *testing.T) {
 		}
 		if len(progress) != 10 || slices.Contains(progress, "late") {
 			t.Errorf("progress %q", progress)
+		}
+	})
+}
+
+// TestFirstTree: what starts in a new sandbox, in the background too, waits for its first tree longer than for changes.
+func TestFirstTree(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		defer w.Close()
+		w.mu.Lock()
+		w.any, w.files = true, []agent.ToolFile{{Path: "a"}}
+		w.mu.Unlock()
+		for takes, want := range map[time.Duration]time.Duration{time.Second: time.Second, time.Minute: firstTreeWait} {
+			b := &box{takes: takes}
+			w.Attach(ann.ID, "one", b, false)
+			began := time.Now()
+			if !w.BeginBackground(t.Context(), "one", ann) || time.Since(began) != want {
+				t.Errorf("a program waited %s for a tree that takes %s", time.Since(began), takes)
+			}
+			time.Sleep(time.Hour)
 		}
 	})
 }
@@ -708,6 +735,33 @@ func TestInTheBackground(t *testing.T) {
 	}
 }
 
+// TestSilentClients: what a server asks in the call of a run waits for an answer elsewhere, if the run's client cannot
+// ask its user, or if there is none, as over the HTTP API. All else goes to the client.
+func TestSilentClients(t *testing.T) {
+	w, silent := newWorld(t), &person{cannot: true}
+	w.do = func(ctx context.Context, _ string, c tool.Call) (*tool.Result, error) {
+		if tool.CanAsk(c) || !strings.Contains(string(c.Client.Capabilities()), `"elicitation":{"form":{}}`) {
+			t.Errorf("rules would ask through it, or servers not: %s", c.Client.Capabilities())
+		}
+		if raw, err := c.Client.Ask(ctx, "roots/list", nil); c.Client.ID() == "c" && err != nil {
+			t.Errorf("roots: %s, %v", raw, err)
+		}
+		raw, err := c.Client.Ask(ctx, "elicitation/create", nil)
+		return &tool.Result{Raw: raw}, err
+	}
+	b := w.box(ann.ID, "one")
+	for _, c := range []tool.Client{silent, nil} {
+		tag, end := w.Begin(t.Context(), "one", "a cell in python", tool.Call{Principal: ann, Client: c})
+		p := w.dial(b, tagged(tag))
+		p.send(callA)
+		p.want(`"of":"user:ann one a cell in python a"`)
+		end()
+	}
+	if silent.most != 1 {
+		t.Error("the client was not asked for its roots")
+	}
+}
+
 // TestUsedSandbox: a sandbox that slept, or was recovered, may have a tree of another time, also if its owner has no
 // servers any more. One that an older version of Sandlot made has none, and its user is told where it is missed.
 func TestUsedSandbox(t *testing.T) {
@@ -798,12 +852,14 @@ func TestTreesAreShared(t *testing.T) {
 		}
 		synctest.Wait()
 		time.Sleep(time.Hour)
+		synctest.Wait()
 		mu.Lock()
 		made, most = 0, 0
 		mu.Unlock()
 		w.Changed("")
 		synctest.Wait()
 		time.Sleep(time.Hour)
+		synctest.Wait()
 		mu.Lock()
 		defer mu.Unlock()
 		if made != owners || most != maxMaking {

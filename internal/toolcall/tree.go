@@ -139,8 +139,8 @@ func (cs *Calls) Noted(session string, r *tool.Result) *tool.Result {
 	return r
 }
 
-// awaitTree waits until the sandbox has the tree that was asked for, but not longer than limit.
-func (s *sandbox) awaitTree(ctx context.Context, limit time.Duration) {
+// awaitTree waits until the sandbox has the tree that was asked for, but not for long.
+func (s *sandbox) awaitTree(ctx context.Context) {
 	s.treeMu.Lock()
 	failed := s.failed
 	s.failed = false
@@ -149,7 +149,10 @@ func (s *sandbox) awaitTree(ctx context.Context, limit time.Duration) {
 		s.updateTree()
 	}
 	s.treeMu.Lock()
-	pending := s.pending
+	pending, limit := s.pending, treeWait
+	if !s.had {
+		limit = firstTreeWait
+	}
 	s.treeMu.Unlock()
 	if pending == nil {
 		return

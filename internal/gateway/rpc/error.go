@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
-	"strings"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 
@@ -43,14 +42,5 @@ func translate(err error) (*jsonrpc.Error, *fault.Error) {
 	if err != nil {
 		data = nil
 	}
-	return &jsonrpc.Error{Code: int64(f.RPC()), Message: message(f), Data: data}, f
-}
-
-// message returns the JSON-RPC message of a fault. It includes the fault's own advice, as most
-// clients show users and models only the message.
-func message(f *fault.Error) string {
-	if len(f.Advice) == 0 || strings.Contains(f.Error(), f.Advice[0]) {
-		return f.Error()
-	}
-	return f.Error() + ". " + f.Advice[0]
+	return &jsonrpc.Error{Code: int64(f.RPC()), Message: f.Text(), Data: data}, f
 }
