@@ -35,7 +35,8 @@ func tree(t *testing.T, padding int) string {
 		s.Tools = append(s.Tools, toolfiles.Tool{Name: name, Remote: name})
 	}
 	dir := t.TempDir()
-	for _, f := range toolfiles.Tree([]toolfiles.Server{s, {Name: "off", State: "it was stopped"}}) {
+	for _, f := range toolfiles.Tree([]toolfiles.Server{s, {Name: "off", State: "it was stopped"},
+		{Name: "gone", Off: true, State: "disconnected; connect it again"}}) {
 		path := filepath.Join(dir, f.Path)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)
@@ -115,7 +116,7 @@ func TestCommand(t *testing.T) {
 		t.Errorf("search without a host: %d, %s", code, out)
 	}
 	for args, want := range map[string]string{"call git_hub list": "nothing was called",
-		"call off any": "it was stopped", "call nowhere any": "Connected are"} {
+		"call off any": "it was stopped", "call gone any": "connect it again", "call nowhere any": "Connected are"} {
 		if code, _, e := run(dir, "", args); code == 0 || !strings.Contains(e, want) {
 			t.Errorf("%s without a host: %d, %s", args, code, e)
 		}
@@ -129,7 +130,9 @@ func TestCommand(t *testing.T) {
 	}{
 		{"--help", "", 0, "mcp call SERVER TOOL"},
 		{"help", "", 0, "mcp call SERVER TOOL"},
-		{"ls", "", 0, "git_hub (7 tools) GitHub\noff (it was stopped) \n"},
+		{"ls", "", 0, "git_hub (7 tools) GitHub\ngone (disconnected; connect it again) \noff (it was stopped) \n"},
+		{"ls gone", "", 0, "cannot be called now: disconnected; connect it again"},
+		{"help gone", "", 1, "cannot be called now: disconnected; connect it again"},
 		{"ls git-hub", "", 0, "list(…) Does list.\n"},
 		{"ls git_hub", "", 0,
 			"create_issue(title, labels?, numbers?, count?, draft?, place?, in_reply?, any?) Creates an issue."},
