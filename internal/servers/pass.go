@@ -67,7 +67,9 @@ func (s *server) call(ctx context.Context, d catalog.Definition, c tool.Call) (*
 	if err != nil {
 		return nil, err
 	}
-	safe, isError, err := catalog.Result(raw, c.Whole)
+	untilLost, stop := q.UntilLost(ctx)
+	defer stop()
+	safe, isError, err := catalog.Result(untilLost, raw, c.Whole)
 	if err != nil {
 		return nil, s.withAdvice(err)
 	}

@@ -57,6 +57,20 @@ func (r *Request) Release() {
 	}
 }
 
+// UntilLost returns a context that also ends, with the reason, when the memory of the server's answer is lost.
+func (r *Request) UntilLost(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := func() bool { return true }
+	received, _ := r.received.(*limit.Reservation)
+	if lost := received.Lost(); lost != nil {
+		stop = context.AfterFunc(lost, func() { cancel(context.Cause(lost)) })
+	}
+	return ctx, func() {
+		stop()
+		cancel(nil)
+	}
+}
+
 // Deliver reserves memory for the answer to the client, which was made of the server's answer, and
 // releases the reservation of the latter.
 func (r *Request) Deliver(ctx context.Context, safe json.RawMessage) error {
