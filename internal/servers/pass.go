@@ -67,9 +67,7 @@ func (s *server) call(ctx context.Context, d catalog.Definition, c tool.Call) (*
 	if err != nil {
 		return nil, err
 	}
-	untilLost, stop := q.UntilLost(ctx)
-	defer stop()
-	safe, isError, err := catalog.Result(untilLost, raw, c.Whole)
+	safe, isError, err := q.Result(ctx, raw)
 	if err != nil {
 		return nil, s.withAdvice(err)
 	}

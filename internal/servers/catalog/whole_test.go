@@ -96,7 +96,8 @@ func TestManyBlocks(t *testing.T) {
 	}
 	ctx, lose := context.WithCancelCause(t.Context())
 	lose(errors.New("others wait"))
-	if _, _, err := WholeResult(ctx, raw); !fault.Is(err, fault.Connection) || !strings.Contains(err.Error(), "others wait") {
+	if _, _, err := WholeResult(ctx, raw); !fault.Is(err, fault.Connection) ||
+		!strings.Contains(err.Error(), "others wait") {
 		t.Errorf("of which the memory is lost: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

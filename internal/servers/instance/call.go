@@ -57,18 +57,20 @@ func (r *Request) Release() {
 	}
 }
 
-// UntilLost returns a context that also ends, with the reason, when the memory of the server's answer is lost.
-func (r *Request) UntilLost(ctx context.Context) (context.Context, context.CancelFunc) {
+// Result returns what the client, or code, gets of a tool's result: see catalog.Result. It gives up when the memory of
+// the server's answer is lost.
+func (r *Request) Result(ctx context.Context, raw json.RawMessage) (json.RawMessage, bool, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	stop := func() bool { return true }
+	defer cancel(nil)
 	received, _ := r.received.(*limit.Reservation)
 	if lost := received.Lost(); lost != nil {
-		stop = context.AfterFunc(lost, func() { cancel(context.Cause(lost)) })
+		giveUp := func() { cancel(context.Cause(lost)) }
+		if lost.Err() != nil {
+			giveUp()
+		}
+		defer context.AfterFunc(lost, giveUp)()
 	}
-	return ctx, func() {
-		stop()
-		cancel(nil)
-	}
+	return catalog.Result(ctx, raw, r.Large)
 }
 
 // Deliver reserves memory for the answer to the client, which was made of the server's answer, and
