@@ -206,6 +206,52 @@ func TestLarge(t *testing.T) {
 	}
 }
 
+// A large error is not copied, since its memory is somebody else's when the call has it: the call gets to know that it
+// is too large.
+func TestLargeError(t *testing.T) {
+	const most, all = 1 << 20, 3 << 20
+	answer := func(id, kind string) string {
+		switch kind {
+		case "large":
+			return fmt.Sprintf(`{"error":{"code":1,"message":"%s"},"jsonrpc":"2.0","id":%s}`,
+				strings.Repeat("x", 2<<20), id)
+		case "both":
+			return fmt.Sprintf(`{"result":{},"error":{"code":1,"message":"","data":"%s"},"jsonrpc":"2.0","id":%s}`,
+				strings.Repeat("x", 2<<20), id)
+		case "null":
+			return fmt.Sprintf(`{"error":null,"result":{"x":"%s"},"jsonrpc":"2.0","id":%s}`,
+				strings.Repeat("x", 2<<20), id)
+		case "small":
+			return fmt.Sprintf(`{"error":{"code":1,"message":"small"},"jsonrpc":"2.0","id":%s}`, id)
+		}
+		return fmt.Sprintf(`{"result":{"supportedVersions":["2026-07-28"],"capabilities":{}},"jsonrpc":"2.0","id":%s}`,
+			id)
+	}
+	for name, dial := range peers(t, answer) {
+		t.Run(name, func(t *testing.T) {
+			space := &rooms{left: most + largest}
+			s, err := Connect(t.Context(), dial, Options{Name: "t", MaxMessage: most, MaxLarge: all,
+				Reserve: space.room})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			for _, kind := range []string{"large", "both", "null", "small"} {
+				_, err := s.Call(t.Context(), Request{Method: kind, Large: true})
+				var e *transport.Error
+				switch {
+				case kind == "null" && err == nil:
+				case kind == "small" && errors.As(err, &e) && e.Message == "small":
+				case kind != "null" && kind != "small" && errors.Is(err, transport.ErrTooLarge):
+				default:
+					t.Errorf("%s: %.200v", kind, err)
+				}
+				until(t, func() bool { space.mu.Lock(); defer space.mu.Unlock(); return space.left == most+largest })
+			}
+		})
+	}
+}
+
 // truncated is by how much an event may be larger than a message.
 const truncated = 8 << 10
 

@@ -189,7 +189,8 @@ func (s receiver) receiveLarge(b []byte, r transport.Reservation) (answered int6
 		r.Release()
 		return 0, false
 	}
-	if id, ok := transport.ParseRequestID(m.ID); ok && !s.TakesLarge(id) {
+	// An error would be decoded, which copies it.
+	if id, ok := transport.ParseRequestID(m.ID); ok && (!m.HasResult() || !s.TakesLarge(id)) {
 		r.Release()
 		s.Fail(id, fmt.Errorf("%w: an answer of over %d bytes", transport.ErrTooLarge, s.options.MaxMessage))
 		return id, true
@@ -217,9 +218,9 @@ func (s receiver) TakesLarge(id int64) bool {
 func (s *Session) handleResponse(m *transport.Message, r transport.Reservation) int64 {
 	id, ok := transport.ParseRequestID(m.ID)
 	if !ok {
+		of := transport.Clip(string(m.ID[:min(len(m.ID), 200)]), 100)
 		r.Release()
-		s.options.Log.Debug("mcpclient: a response to nothing that was asked",
-			"id", transport.Clip(string(m.ID), 100))
+		s.options.Log.Debug("mcpclient: a response to nothing that was asked", "id", of)
 		return 0
 	}
 	c := s.removeCall(id)

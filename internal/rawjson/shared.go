@@ -42,17 +42,23 @@ func EachElement(raw json.RawMessage, do func(value json.RawMessage)) {
 // Shared returns those members of an object that have one of the names; of members with one name the last.
 func Shared(raw json.RawMessage, names ...string) Object {
 	members := Object{}
+	TakeShared(members, raw, names...)
+	return members
+}
+
+// TakeShared replaces members by what Shared returns.
+func TakeShared(members Object, raw json.RawMessage, names ...string) {
+	clear(members)
 	EachMember(raw, func(name string, value json.RawMessage) {
 		if slices.Contains(names, name) {
 			members[name] = value
 		}
 	})
-	return members
 }
 
 // ShortText returns the text of a JSON string of at most 1 KiB, or "" for any other value.
 func ShortText(raw json.RawMessage) string {
-	if len(raw) > maxShared {
+	if len(raw) > maxShared || !IsString(raw) { // decoding what is none makes an error
 		return ""
 	}
 	if s, ok := UnescapedString(raw); ok {

@@ -67,7 +67,7 @@ func (s *server) call(ctx context.Context, d catalog.Definition, c tool.Call) (*
 	if err != nil {
 		return nil, err
 	}
-	safe, isError, err := catalog.Result(raw, c.Whole)
+	safe, isError, err := q.Result(ctx, raw)
 	if err != nil {
 		return nil, s.withAdvice(err)
 	}

@@ -224,32 +224,26 @@ func (c *conn) call(ctx context.Context, q *Call) bool {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stopWatching := c.watch(cancel)
-	progress := make(chan string, 16)
-	var sending sync.WaitGroup
-	sending.Go(func() {
-		for text := range progress {
-			c.write(ctx, answer{Progress: text})
-		}
-	})
-	raw, answers, err := c.sandbox.makeCall(ctx, c.from, q, func(text string) {
-		if text = fault.Printable(text, 4096); text == "" {
-			return
-		}
-		select {
-		case progress <- text:
-		default: // the program does not read as fast
-		}
-	})
-	close(progress) // nobody notifies any more: see makeCall
-	sending.Wait()
+	progress := c.sendProgress(ctx, cancel)
+	raw, answers, err := c.sandbox.makeCall(ctx, c.from, q, progress.add)
 	defer answers.Release()
-	if !stopWatching() {
+	if err != nil {
+		answers.Release() // before a slow program reads what is left
+	}
+	stop, lost := c.watchLost(len(raw), answers.Lost())
+	defer stop()
+	if lost != nil {
+		raw, err = nil, lost
+		answers.Release()
+	}
+	read := progress.end() // nobody notifies any more: see makeCall
+	if !stopWatching() || !read {
 		return false
 	}
 	if err != nil {
 		return c.write(ctx, answer{Error: failed(err)})
 	}
-	return c.writeLarge(ctx, raw, answers.Lost())
+	return c.writeResult(ctx, raw)
 }
 
 // watch calls gone when the program closes the connection, until stop is called, which reports whether it has not. The

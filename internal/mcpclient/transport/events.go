@@ -35,11 +35,11 @@ const (
 
 // eventReader reads server-sent events of bounded size.
 type eventReader struct {
-	reader       *bufio.Reader
-	retry        time.Duration // the pause before a reconnection that the server asked for; 0: none
-	reserver     reserver      // with the limits of one event
-	begun        bool          // the beginning was read, where a byte order mark may stand
-	pendingLines [][]byte      // read, but not returned by readLine yet
+	reader   *bufio.Reader
+	retry    time.Duration // the pause before a reconnection that the server asked for; 0: none
+	reserver reserver      // with the limits of one event
+	begun    bool          // the beginning was read, where a byte order mark may stand
+	rest     []byte        // lines that were read, but not returned by readLine yet, with CR between them; nil: none
 }
 
 // newEventReader returns a reader of events, which may have more bytes than their messages.
@@ -117,16 +117,17 @@ func (r *eventReader) parseField(e *event, line []byte) {
 // readLine returns the next line without its line end, which may be CR, LF or both. The
 // line is valid until the next call.
 func (r *eventReader) readLine(size *int) ([]byte, error) {
-	if len(r.pendingLines) == 0 {
+	if r.rest == nil {
 		if err := r.readLines(size); err != nil {
 			return nil, err
 		}
 	}
-	line := r.pendingLines[0]
-	r.pendingLines = r.pendingLines[1:]
+	var line []byte
+	line, r.rest, _ = bytes.Cut(r.rest, []byte("\r"))
 	return line, nil
 }
 
+// readLines reads to the next LF.
 func (r *eventReader) readLines(size *int) error {
 	var all []byte
 	for {
@@ -148,7 +149,6 @@ func (r *eventReader) readLines(size *int) error {
 		r.begun = true
 		all = bytes.TrimPrefix(all, []byte("\ufeff"))
 	}
-	all = bytes.TrimSuffix(bytes.TrimSuffix(all, []byte("\n")), []byte("\r"))
-	r.pendingLines = bytes.Split(all, []byte("\r"))
+	r.rest = bytes.TrimSuffix(bytes.TrimSuffix(all, []byte("\n")), []byte("\r"))
 	return nil
 }

@@ -109,9 +109,12 @@ func (m *Message) Answerable() bool {
 	return len(id) > 0 && len(id) <= 256 && (id[0] == '"' || id[0] == '-' || id[0] >= '0' && id[0] <= '9')
 }
 
+// HasResult reports whether a response has no error.
+func (m *Message) HasResult() bool { return m.Error == nil || string(m.Error) == "null" }
+
 // Outcome returns the result or the error of a response.
 func (m *Message) Outcome() (json.RawMessage, error) {
-	if m.Error != nil && string(m.Error) != "null" {
+	if !m.HasResult() {
 		e := &Error{}
 		if err := json.Unmarshal(m.Error, e); err != nil {
 			return nil, &Error{Code: CodeInternal, Message: "an error that cannot be read"}

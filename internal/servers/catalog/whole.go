@@ -2,7 +2,9 @@ package catalog
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
 	"strconv"
 
 	"sandlot/internal/fault"
@@ -15,20 +17,23 @@ const (
 	maxRemade = 1 << 20
 	// maxAsking is the size of an answer that asks for input.
 	maxAsking = 16 << 20
+	// maxWholeBlocks is how many content blocks a result for code may have.
+	maxWholeBlocks = 100_000
 )
 
 // Result returns a result for a client, or the whole of it for code: see SafeResult and WholeResult.
-func Result(raw json.RawMessage, whole bool) (result json.RawMessage, isError bool, err error) {
+func Result(ctx context.Context, raw json.RawMessage, whole bool) (result json.RawMessage, isError bool, err error) {
 	if whole {
-		return WholeResult(raw)
+		return WholeResult(ctx, raw)
 	}
 	return SafeResult(raw)
 }
 
 // WholeResult is SafeResult for a result that goes to code, and not to a model: nothing of it is shortened. There is no
 // second copy of a large result in memory: WholeResult changes raw in place, and returns it. It has no line breaks
-// then, blocks of unknown types stay in it, and so do members that have no meaning.
-func WholeResult(raw json.RawMessage) (result json.RawMessage, isError bool, err error) {
+// then, blocks of unknown types stay in it, and so do members that have no meaning. It has at most maxWholeBlocks. When
+// the context ends, WholeResult does too, with its cause.
+func WholeResult(ctx context.Context, raw json.RawMessage) (result json.RawMessage, isError bool, err error) {
 	if !rawjson.IsObject(raw) || rawjson.NestedDeeper(raw, maxDepth) {
 		return nil, false, fault.New(fault.Connection, "the server's answer is no object, or nested too deep")
 	}
@@ -45,6 +50,7 @@ func WholeResult(raw json.RawMessage) (result json.RawMessage, isError bool, err
 			raw[i] = ' '
 		}
 	}
+	blocks := blockCleaner{ctx: ctx, members: rawjson.Object{}}
 	rawjson.EachMember(raw, func(name string, value json.RawMessage) {
 		switch {
 		case err != nil:
@@ -55,7 +61,7 @@ func WholeResult(raw json.RawMessage) (result json.RawMessage, isError bool, err
 		case name == "content":
 			rawjson.EachElement(value, func(block json.RawMessage) {
 				if err == nil {
-					err = cleanBlockInPlace(block)
+					err = blocks.clean(block)
 				}
 			})
 		}
@@ -83,13 +89,31 @@ func overwrite(value, with json.RawMessage, text string) error {
 	return nil
 }
 
-// cleanBlockInPlace is safeBlock for a block of a large result.
-func cleanBlockInPlace(block json.RawMessage) error {
+// blockCleaner makes the blocks of one large result safe in place.
+type blockCleaner struct {
+	ctx     context.Context
+	members rawjson.Object // of the current block
+	count   int
+}
+
+// blockMembers are the members of a block that are looked at.
+var blockMembers = []string{"type", "text", "data", "mimeType", "uri", "name", "resource", "_meta"}
+
+// clean is safeBlock for a block of a large result.
+func (c *blockCleaner) clean(block json.RawMessage) error {
+	switch c.count++; {
+	case c.count > maxWholeBlocks:
+		return fault.Limit("content_blocks", c.count, maxWholeBlocks, "the server's answer has more than %d content "+
+			"blocks", maxWholeBlocks)
+	case c.count%1000 == 0 && c.ctx.Err() != nil:
+		return ended(c.ctx)
+	}
 	if !rawjson.IsObject(block) {
 		const text = "a block that is no object was left out"
 		return overwrite(block, textBlock("["+text+"]"), text)
 	}
-	b := rawjson.Shared(block, "type", "text", "data", "mimeType", "uri", "name", "resource", "_meta")
+	b := c.members
+	rawjson.TakeShared(b, block, blockMembers...)
 	kind := rawjson.ShortText(b["type"])
 	if problem, _ := blockProblem(kind, b); problem != "" {
 		return overwrite(block, leftOut(kind, problem), "in a block of type "+kind+", "+problem)
@@ -98,6 +122,15 @@ func cleanBlockInPlace(block json.RawMessage) error {
 		cleanMetaInPlace(meta)
 	}
 	return nil
+}
+
+// ended returns the error of a context that has ended.
+func ended(ctx context.Context) error {
+	cause := context.Cause(ctx)
+	if errors.Is(cause, context.Canceled) || errors.Is(cause, context.DeadlineExceeded) {
+		return fault.From(cause)
+	}
+	return fault.New(fault.Connection, "the server's answer was given up: %v", cause)
 }
 
 // cleanMetaInPlace is CleanMeta for a large result.

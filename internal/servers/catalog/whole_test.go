@@ -2,11 +2,14 @@ package catalog
 
 import (
 	"bytes"
+	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 
+	"sandlot/internal/fault"
 	"sandlot/internal/rawjson"
 )
 
@@ -41,7 +44,7 @@ func TestWholeResult(t *testing.T) {
 				want = tt.want
 			}
 			first := &raw[0]
-			got, isError, err := WholeResult(raw)
+			got, isError, err := WholeResult(t.Context(), raw)
 			if want == "error" {
 				if err == nil {
 					t.Errorf("got %.200s", got)
@@ -62,13 +65,45 @@ func TestWholeResult(t *testing.T) {
 		})
 	}
 	small := `{"content":[{"type":"new"}]}`
-	got, _, err := WholeResult(json.RawMessage(small))
+	got, _, err := WholeResult(t.Context(), json.RawMessage(small))
 	if err != nil || !strings.Contains(string(got), "unknown type") {
 		t.Errorf("a small one: %s, %v", got, err)
 	}
 	many := `{"content":[` + strings.Repeat(`{"type":"text","text":""},`, maxBlocks) + `{"type":"text","text":"last"}]}`
-	if got, _, err := WholeResult(json.RawMessage(many)); err != nil || string(got) != many {
+	if got, _, err := WholeResult(t.Context(), json.RawMessage(many)); err != nil || string(got) != many {
 		t.Errorf("many blocks: %d bytes, %v", len(got), err)
+	}
+}
+
+// A result may have many blocks, but not so many that reading them takes seconds, be they in one member or in several.
+// Nothing is allocated for each. Reading ends when the call does, or the memory is lost.
+func TestManyBlocks(t *testing.T) {
+	blocks := func(n int) string { return strings.Repeat(`{},`, n-1) + `{}` }
+	most := `{"content":[` + blocks(maxWholeBlocks) + `]}`
+	if got, _, err := WholeResult(t.Context(), json.RawMessage(most)); err != nil || string(got) != most {
+		t.Errorf("%d bytes of %d, %v", len(got), len(most), err)
+	}
+	for _, raw := range []string{`{"content":[` + blocks(maxWholeBlocks+1) + `]}`,
+		`{"content":[` + blocks(maxWholeBlocks) + `],"content":[{}],` + padding + `}`} {
+		_, _, err := WholeResult(t.Context(), json.RawMessage(raw))
+		if !fault.Is(err, fault.ResourceLimit) || !strings.Contains(err.Error(), "more than 100000 content blocks") {
+			t.Errorf("too many: %v", err)
+		}
+	}
+	raw := json.RawMessage(`{"content":[` + blocks(50_000) + `]}`)
+	if n := testing.AllocsPerRun(1, func() { _, _, _ = WholeResult(t.Context(), raw) }); n > 1000 {
+		t.Errorf("%v allocations for 50,000 blocks", n)
+	}
+	ctx, lose := context.WithCancelCause(t.Context())
+	lose(errors.New("others wait"))
+	if _, _, err := WholeResult(ctx, raw); !fault.Is(err, fault.Connection) ||
+		!strings.Contains(err.Error(), "others wait") {
+		t.Errorf("of which the memory is lost: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, _, err := WholeResult(ctx, raw); !fault.Is(err, fault.Canceled) {
+		t.Errorf("cancelled: %v", err)
 	}
 }
 
@@ -90,7 +125,7 @@ func FuzzWholeResult(f *testing.F) {
 		if len(all) == 0 {
 			comma = ""
 		}
-		got, _, err := WholeResult(json.RawMessage(text[:len(text)-1] + comma + padding + "}"))
+		got, _, err := WholeResult(t.Context(), json.RawMessage(text[:len(text)-1]+comma+padding+"}"))
 		if err != nil {
 			return
 		}

@@ -57,6 +57,22 @@ func (r *Request) Release() {
 	}
 }
 
+// Result returns what the client, or code, gets of a tool's result: see catalog.Result. It gives up when the memory of
+// the server's answer is lost.
+func (r *Request) Result(ctx context.Context, raw json.RawMessage) (json.RawMessage, bool, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	received, _ := r.received.(*limit.Reservation)
+	if lost := received.Lost(); lost != nil {
+		giveUp := func() { cancel(context.Cause(lost)) }
+		if lost.Err() != nil {
+			giveUp()
+		}
+		defer context.AfterFunc(lost, giveUp)()
+	}
+	return catalog.Result(ctx, raw, r.Large)
+}
+
 // Deliver reserves memory for the answer to the client, which was made of the server's answer, and
 // releases the reservation of the latter.
 func (r *Request) Deliver(ctx context.Context, safe json.RawMessage) error {

@@ -4,10 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"sandlot/internal/limit"
 	"sandlot/internal/mcpclient/transport"
 )
 
@@ -48,6 +50,31 @@ func TestLimitAfterAnswer(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		if err := context.Cause(ctx); !errors.Is(err, transport.ErrTimeout) {
 			t.Fatalf("%v after the last sign of life: %v", limit+time.Second, err)
+		}
+	})
+}
+
+// A result whose memory is lost is given up while it is read.
+func TestResultIsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		raw := json.RawMessage(`{"content":[` + strings.Repeat(`{},`, 20_000) + `{}]}`)
+		received := limit.New(limit.Default).NewReservation("ann", limit.IncomingAnswerBytes)
+		r := &Request{Large: true, received: received}
+		defer r.Release()
+		if _, _, err := r.Result(t.Context(), raw); err != nil {
+			t.Errorf("without a permit: %v", err)
+		}
+		lost, err := received.Enlarge(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := r.Result(t.Context(), raw); err != nil {
+			t.Errorf("in time: %v", err)
+		}
+		<-lost.Done()
+		if _, _, err := r.Result(t.Context(), raw); err == nil ||
+			!strings.Contains(err.Error(), "was given up: it took over") {
+			t.Errorf("too late: %v", err)
 		}
 	})
 }

@@ -9,23 +9,28 @@ import (
 // SafeText makes a third party's text safe to show: valid UTF-8, cut at max bytes, and
 // without invisible characters, which models would read and people would not see.
 func SafeText(s string, max int) string {
-	s = strings.Map(func(r rune) rune {
-		if r == '\n' || r == '\t' {
-			return r
+	var safe strings.Builder // s may be far larger than max, and is not copied
+	invalid := false         // the last byte was no UTF-8
+	for i, size := 0, 0; i < len(s); i += size {
+		var r rune
+		r, size = utf8.DecodeRuneInString(s[i:])
+		wasInvalid := invalid
+		invalid = r == utf8.RuneError && size <= 1
+		if isHidden(r) || invalid && wasInvalid {
+			continue
 		}
-		if unicode.IsControl(r) || unicode.Is(unicode.Cf, r) && r != '\u200d' || r >= 0xE0000 && r <= 0xE0FFF {
-			return -1
+		if safe.Len()+utf8.RuneLen(r) > max {
+			return safe.String() + "…"
 		}
-		return r
-	}, strings.ToValidUTF8(s, "\uFFFD"))
-	if len(s) <= max {
-		return s
+		safe.WriteRune(r)
 	}
-	cut := max
-	for cut > 0 && !utf8.RuneStart(s[cut]) {
-		cut--
-	}
-	return s[:cut] + "…"
+	return safe.String()
+}
+
+// isHidden reports whether people do not see a character, other than a line break or a tab.
+func isHidden(r rune) bool {
+	return r != '\n' && r != '\t' &&
+		(unicode.IsControl(r) || unicode.Is(unicode.Cf, r) && r != '\u200d' || r >= 0xE0000 && r <= 0xE0FFF)
 }
 
 // ClipName is SafeText for a name in a message.
