@@ -205,7 +205,7 @@ func TestCodeToolsElicit(t *testing.T) {
 	question := s.question("> Which colour?")
 	list, _, _ := s.cli("questions", "list")
 	for _, want := range []string{"The MCP server odd asks this", "has called its tool ask:",
-		"colour (string, required)", "sandlot questions answer " + question + " yes colour=…"} {
+		`"colour" (string, required)`, "sandlot questions answer " + question + " yes colour=…"} {
 		if !strings.Contains(list, want) {
 			t.Errorf("the question lacks %q: %s", want, list)
 		}
