@@ -349,11 +349,11 @@ func (i *Instance) relayLog(params json.RawMessage) {
 	if err != nil {
 		return
 	}
-	clients := i.clients()
-	for _, c := range clients {
+	listeners := i.listeners()
+	for _, c := range listeners {
 		c.Notify("notifications/message", b)
 	}
-	if len(clients) == 0 {
+	if len(listeners) == 0 {
 		i.Owner.Logged(b)
 	}
 }
