@@ -257,7 +257,7 @@ func (s *server) adopt(r Record, known spec.Values) error {
 	s.beginReplace()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.Settings, s.Values = r.Spec.Configured(), known
+	s.Settings, s.Values, s.restarter = r.Spec.Configured(), known, ""
 	s.on(state.Forgiven)
 	s.on(state.Stopped)
 	return nil
@@ -378,6 +378,7 @@ func (servers *Servers) Restart(ctx context.Context, p auth.Principal, what stri
 	}
 	s.stop(state.Stopped)
 	s.mu.Lock()
+	s.restarter = p.Scope
 	s.on(state.Forgiven)
 	s.mu.Unlock()
 	s.account.ServerAnswered()
@@ -386,10 +387,6 @@ func (servers *Servers) Restart(ctx context.Context, p auth.Principal, what stri
 		err = s.update(func(r *Record) { r.Off, r.Updated = false, time.Now().UTC() })
 	}
 	s.release()
-	if servers.Sessions != nil {
-		home, _ := servers.Sessions.Find(p, "home")
-		servers.Sessions.Narrow(home, p.Scope)
-	}
 	if err == nil {
 		err = s.ready(ctx)
 	}

@@ -87,7 +87,7 @@ type Config struct {
 	Account    *oauth.Account
 	Output     *process.Log   // gets the program's standard error
 	Principal  auth.Principal // who has the server
-	Scope      auth.Scope     // of the tokens that have defined the server
+	Scope      auth.Scope     // of the tokens that have defined the server, and of the one that starts it
 	Name       string         // of the server
 	Configured bool           // by the operator
 	Cwd        string
