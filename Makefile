@@ -46,9 +46,9 @@ lint: build ## gofmt, go vet (for arm64, macOS and Windows, too), staticcheck, a
 	go tool staticcheck ./...
 	go run ./test/measure
 
-# Without the race detector: packages whose tests start no goroutine, and a test that measures memory.
+# Without the race detector: packages whose tests start no goroutine, and tests of much memory in one.
 NO_RACE := sandlot/internal/importtest sandlot/internal/guest/interp/direct
-MEMORY  := ^TestManyEntries$$
+MEMORY  := ^(TestManyEntries|TestSafeResultIsBounded|TestTreeIsBounded)$$
 
 # lint has run all of vet already.
 unit: build ## the packages' own tests with the race detector, real gVisor included
@@ -56,7 +56,7 @@ unit: build ## the packages' own tests with the race detector, real gVisor inclu
 		--packages="$$(go list ./internal/... | grep -vx $(foreach p,$(NO_RACE),-e $(p)) | xargs)" \
 		-- -race -vet=off -p $(AT_ONCE) -timeout 25m -skip '$(MEMORY)'
 	go test -vet=off ./cmd/... ./deploy/release $(NO_RACE)
-	go test -vet=off -run '$(MEMORY)' ./internal/oci/rootfs
+	go test -vet=off -run '$(MEMORY)' ./internal/oci/rootfs ./internal/servers/catalog ./internal/servers/toolfiles
 
 emulated: tools ## tests of the agent and of gVisor's program for arm64, under qemu-user
 	test/emulated

@@ -28,7 +28,8 @@ func (a *App) openServers(ctx context.Context, limits *limit.Limiter) error {
 		OnUpdate:   func(owner, uri string) { a.gateway.ResourceUpdated(owner, uri) },
 		OnLog:      func(owner string, params json.RawMessage) { a.gateway.ForwardLog(owner, params) },
 		Limits:     limits, Quotas: a.quotas, Log: a.log})
-	a.finder = finder.New(a.servers, a.isOwnTool)
+	a.finder = finder.New(a.servers, a.isOwnTool, a.log)
+	a.views.Searchable = a.finder.Prepare
 	shown, err := views(c)
 	a.views.Set(shown)
 	a.closers = append(a.closers, func() error { a.servers.Close(); a.finder.Close(); return nil })

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
 	"time"
@@ -40,14 +41,18 @@ type Finder struct {
 	isOwn       func(name string) bool
 	tools       []tool.Tool
 
+	ahead ahead
+
 	mu      sync.Mutex
 	indexes map[string]*index // by the principal's id
 }
 
 // New returns a Finder for the third-party servers c. Function isOwn reports whether a name is that of one of Sandlot's
 // own tools.
-func New(c Connections, isOwn func(name string) bool) *Finder {
-	return &Finder{connections: c, isOwn: isOwn, tools: definitions(), indexes: map[string]*index{}}
+func New(c Connections, isOwn func(name string) bool, log *slog.Logger) *Finder {
+	f := &Finder{connections: c, isOwn: isOwn, tools: definitions(), indexes: map[string]*index{}}
+	f.ahead = ahead{log: log, index: f.makeIndex, stop: make(chan struct{}), waiting: map[string]auth.Principal{}}
+	return f
 }
 
 type searchInput struct {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
 	"testing"
@@ -142,7 +143,7 @@ func found(t *testing.T, f *Finder, p auth.Principal, query, server string) (nam
 }
 
 func newFinder(t testing.TB, o *offers) *Finder {
-	f := New(o, func(name string) bool { return name == "execute_code" })
+	f := New(o, func(name string) bool { return name == "execute_code" }, slog.New(slog.DiscardHandler))
 	t.Cleanup(f.Close)
 	return f
 }
@@ -181,7 +182,7 @@ func TestSearch(t *testing.T) {
 		t.Errorf("of a prompt it says\n%s", text)
 	}
 	if names, text := found(t, f, ann, "", ""); len(names) > 0 || !strings.Contains(text,
-		"github: 3 tools, 1 prompts, 1 resources") {
+		"github: 3 tools, 1 prompt, 1 resource") {
 		t.Errorf("without a query it says\n%s", text)
 	}
 	if names, _ := found(t, f, ann, "", "github"); len(names) != 5 {
@@ -220,7 +221,7 @@ func TestSearchIsOnesOwn(t *testing.T) {
 	if names, _ := found(t, f, scoped, "issue", ""); len(names) > 0 {
 		t.Errorf("a token without mcp.call finds %q", names)
 	}
-	if _, text := found(t, f, scoped, "", ""); strings.Contains(text, "1 tools") {
+	if _, text := found(t, f, scoped, "", ""); strings.Contains(text, "1 tool") {
 		t.Errorf("and counts\n%s", text)
 	}
 }
@@ -243,8 +244,8 @@ func TestSearchSaysHowItIs(t *testing.T) {
 		"jira issue": {"ext_jira_jira_issue(title, labels?) [jira]", "log in at http://localhost/oauth/1"},
 		"postgres":   {"server postgres (does not work: it ended with exit code 7; restart_external_mcp tries again)"},
 		"post":       {"ext_slack_post", "its server is disconnected; restart_external_mcp connects it again"},
-		"": {"postgres: 0 tools (does not work", "github: 1 tools, 1 held back",
-			"slack: 1 tools (is disconnected"},
+		"": {"postgres: 0 tools (does not work", "github: 1 tool, 1 held back",
+			"slack: 1 tool (is disconnected"},
 	} {
 		_, text := found(t, f, ann, query, "")
 		for _, w := range want {
@@ -268,6 +269,21 @@ func TestSearchSaysHowItIs(t *testing.T) {
 	if text, ok := f.Describe(t.Context(), ann, "ext_jira_jira_issue"); !ok || !strings.Contains(text, `"inputSchema"`) ||
 		!strings.Contains(text, "log in at") {
 		t.Errorf("described: %s", text)
+	}
+}
+
+// Why a server cannot be used is said once, in however many hits.
+func TestSearchSaysItOnce(t *testing.T) {
+	o := &offers{}
+	why := strings.Repeat("it ended ", 20)
+	for _, name := range []string{"postgres", "mysql"} {
+		s := o.add(ann, name, state.Failed, map[string]string{"a_query": issue, "b_query": issue, "c_query": issue})
+		s.info.LastError = why
+		o.hold(ann, s, "c_query", "it is new")
+	}
+	_, text := found(t, newFinder(t, o), ann, "query mysql postgres", "")
+	if strings.Count(text, why) != 2 || strings.Count(text, seeAbove) != 4 || strings.Count(text, "held back: ") != 2 {
+		t.Errorf("of two servers it says\n%s", text)
 	}
 }
 
@@ -381,6 +397,8 @@ func TestSearchTime(t *testing.T) {
 	}
 }
 
+// BenchmarkSearch measures searches among 500 tools: the first one of a principal, the first one after all tools of one
+// server have changed, and later ones.
 func BenchmarkSearch(b *testing.B) {
 	o := &offers{}
 	thousands(o, ann, 25, 20)
@@ -388,6 +406,20 @@ func BenchmarkSearch(b *testing.B) {
 	b.Run("first", func(b *testing.B) {
 		for b.Loop() {
 			f.Close()
+			if _, err := f.Search(b.Context(), ann, "create thing", "", 0); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("after a change", func(b *testing.B) {
+		s := o.of[ann.ID][7]
+		for n := 0; b.Loop(); n++ {
+			o.change(ann, s, func(s *offer) {
+				for _, d := range s.catalog.Tools {
+					s.put(d.Remote, fmt.Sprintf(`"title":"Change %d",%s`, n, d.Raw[strings.Index(string(d.Raw), `"description"`):len(d.Raw)-1]))
+				}
+			})
+			f.Changed(ann.ID)
 			if _, err := f.Search(b.Context(), ann, "create thing", "", 0); err != nil {
 				b.Fatal(err)
 			}

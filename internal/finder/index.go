@@ -3,15 +3,10 @@ package finder
 import (
 	"bytes"
 	"context"
-	"database/sql"
 	"encoding/json"
-	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"time"
-
-	_ "modernc.org/sqlite" // registers the driver
 
 	"sandlot/internal/auth"
 	"sandlot/internal/policy"
@@ -53,11 +48,12 @@ type entry struct {
 // index has what one principal's servers offer, and the words of it.
 type index struct {
 	mu      sync.Mutex // held while the index is used, made or closed
-	db      *sql.DB    // nil: the words are not there yet
+	words   table      // of the entries, or of those that were here before
 	entries []entry    // nil: they have to be read
 	of      snapshot   // what the entries were read of
 	closed  bool
 
+	owner auth.Principal
 	used  time.Time // guarded by the Finder's mu
 	stale bool      // something has changed since the entries were read; guarded by the Finder's mu
 }
@@ -77,18 +73,58 @@ const (
 )
 
 // Changed makes the next search of a principal's things look at all of them again; an empty owner means all principals.
+// Indexes that were used lately are made again in the background.
 func (f *Finder) Changed(owner string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for id, x := range f.indexes {
 		if owner == "" || id == owner {
 			x.stale = true
+			if time.Since(x.used) <= indexLife {
+				f.ahead.add(x.owner)
+			}
 		}
 	}
 }
 
-// Close frees all indexes.
+// Prepare makes a principal's index in the background, as a search may come soon, if that takes no other principal's
+// place. It returns at once.
+func (f *Finder) Prepare(p auth.Principal) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if x := f.indexes[p.ID]; x == nil && len(f.indexes) < maxIndexes || x != nil && x.stale {
+		f.ahead.add(p)
+	}
+}
+
+// makeIndex makes a principal's index what it would be made by a search.
+func (f *Finder) makeIndex(p auth.Principal) {
+	f.mu.Lock()
+	x := f.indexes[p.ID]
+	if x == nil && len(f.indexes) < maxIndexes {
+		x = &index{owner: p, used: time.Now()}
+		f.indexes[p.ID] = x
+	}
+	f.mu.Unlock()
+	if x == nil {
+		return
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.closed {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), matchTimeout)
+	defer cancel()
+	f.refresh(ctx, p, x)
+	if x.words.follow(ctx, x.entries) != nil {
+		x.words.close() // a search makes it again, and says why it cannot
+	}
+}
+
+// Close ends what runs in the background, and frees all indexes.
 func (f *Finder) Close() {
+	f.ahead.close()
 	f.mu.Lock()
 	all := f.indexes
 	f.indexes = map[string]*index{}
@@ -101,16 +137,8 @@ func (f *Finder) Close() {
 func (x *index) close() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.closed = true
-	x.forget()
-}
-
-// forget frees the words. The caller holds x.mu.
-func (x *index) forget() {
-	if x.db != nil {
-		x.db.Close()
-	}
-	x.db, x.entries = nil, nil
+	x.closed, x.entries = true, nil
+	x.words.close()
 }
 
 // open returns a principal's index, locked, with the entries of this moment. The caller unlocks it.
@@ -121,7 +149,7 @@ func (f *Finder) open(ctx context.Context, p auth.Principal) *index {
 		var unused []*index
 		if x == nil {
 			unused = f.makeRoom()
-			x = &index{}
+			x = &index{owner: p}
 			f.indexes[p.ID] = x
 		}
 		x.used = time.Now()
@@ -178,11 +206,7 @@ func (f *Finder) refresh(ctx context.Context, p auth.Principal, x *index) {
 			entries = append(entries, entriesOf(i, c)...)
 		}
 	}
-	x.of = now
-	if !slices.EqualFunc(entries, x.entries, entry.equal) {
-		x.forget()
-	}
-	x.entries = entries
+	x.of, x.entries = now, entries
 }
 
 func (e entry) equal(o entry) bool {
@@ -220,53 +244,6 @@ func (f *Finder) entries(ctx context.Context, p auth.Principal) []entry {
 	return x.entries
 }
 
-// schema makes the table of words. It keeps no texts, only where they occur: entries have them.
-const schema = `CREATE VIRTUAL TABLE words USING fts5(name, title, server, arguments, description, content='',
-	tokenize="porter unicode61 remove_diacritics 2")`
-
-// ranking weighs the columns of words: a word in a name says more than one in a description.
-const ranking = `bm25(words, 10.0, 6.0, 4.0, 2.0, 1.0)`
-
-// prepare makes the table of words, if it is not there. The caller holds x.mu.
-func (x *index) prepare(ctx context.Context) (err error) {
-	if x.db != nil {
-		return nil
-	}
-	db, err := sql.Open("sqlite", ":memory:")
-	if err != nil {
-		return err
-	}
-	db.SetMaxOpenConns(1) // each connection has a database of its own
-	defer func() {
-		if err != nil {
-			db.Close()
-		}
-	}()
-	if _, err = db.ExecContext(ctx, schema); err != nil {
-		return fmt.Errorf("making the index of tools: %w", err)
-	}
-	tx, err := db.BeginTx(ctx, nil)
-	if err != nil {
-		return err
-	}
-	defer tx.Rollback() //nolint:errcheck // after Commit it does nothing
-	insert, err := tx.PrepareContext(ctx,
-		`INSERT INTO words (rowid, name, title, server, arguments, description) VALUES (?, ?, ?, ?, ?, ?)`)
-	if err != nil {
-		return err
-	}
-	for n, e := range x.entries {
-		w := e.words()
-		if _, err = insert.ExecContext(ctx, n, w.name, w.title, w.server, w.arguments, w.description); err != nil {
-			return err
-		}
-	}
-	if err = tx.Commit(); err == nil {
-		x.db = db
-	}
-	return err
-}
-
 // wordsOf are the texts of an entry by which it is found.
 type wordsOf struct{ name, title, server, arguments, description string }
 
@@ -292,35 +269,4 @@ func (e entry) words() wordsOf {
 	}
 	w.title, w.description, w.arguments = split(d.Title), clipBytes(d.Description, maxWords), names.String()
 	return w
-}
-
-// matchTimeout is how long a search may take. A search does not end with its client: the database would end with it.
-const matchTimeout = 10 * time.Second
-
-// match returns the numbers of the entries that match a query in the words of FTS5, the best first.
-func (x *index) match(query string) (all []int, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), matchTimeout)
-	defer cancel()
-	defer func() {
-		if err != nil {
-			x.forget() // the next search makes it again
-		}
-	}()
-	if err := x.prepare(ctx); err != nil {
-		return nil, err
-	}
-	rows, err := x.db.QueryContext(ctx, `SELECT rowid FROM words WHERE words MATCH ? ORDER BY `+ranking+
-		`, rowid LIMIT 10000`, query)
-	if err != nil {
-		return nil, fmt.Errorf("searching the index of tools: %w", err)
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var n int
-		if err := rows.Scan(&n); err != nil {
-			return nil, err
-		}
-		all = append(all, n)
-	}
-	return all, rows.Err()
 }

@@ -105,7 +105,7 @@ func (x *index) find(words, query string) ([]int, error) {
 		}
 		return all, nil
 	}
-	all, err := x.match(words)
+	all, err := x.words.match(words, x.entries)
 	query = strings.TrimSpace(query)
 	isNamed := func(n int) bool { return x.entries[n].exposed == query || x.entries[n].remote == query }
 	slices.SortStableFunc(all, func(a, b int) int {
@@ -197,7 +197,14 @@ func (f Found) String() string {
 	for _, s := range f.Servers {
 		b.WriteString(s.line())
 	}
+	said := map[string]bool{} // servers of which it is said why they cannot be used
 	for _, h := range f.Hits {
+		if h.Problem != "" && !h.HeldBack {
+			if said[h.Server] {
+				h.Problem = seeAbove
+			}
+			said[h.Server] = true
+		}
 		b.WriteString(h.line())
 	}
 	if f.More > 0 {
@@ -206,14 +213,21 @@ func (f Found) String() string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
+// seeAbove stands for why a server cannot be used where that has been said.
+const seeAbove = "its server cannot be used, see above"
+
 func (s ServerCount) line() string {
 	var all []string
 	for _, c := range []struct {
-		n    int
-		what string
-	}{{s.Tools, "tools"}, {s.Held, "held back"}, {s.Prompts, "prompts"}, {s.Resources, "resources"}} {
-		if c.n > 0 || c.what == "tools" {
-			all = append(all, fmt.Sprintf("%d %s", c.n, c.what))
+		n         int
+		one, more string
+	}{{s.Tools, "tool", "tools"}, {s.Held, "held back", "held back"}, {s.Prompts, "prompt", "prompts"},
+		{s.Resources, "resource", "resources"}} {
+		switch {
+		case c.n == 1:
+			all = append(all, "1 "+c.one)
+		case c.n > 0 || c.one == "tool":
+			all = append(all, fmt.Sprintf("%d %s", c.n, c.more))
 		}
 	}
 	text := s.Server + ": " + strings.Join(all, ", ")

@@ -2,6 +2,7 @@ package hub
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -111,6 +112,18 @@ func TestCall(t *testing.T) {
 	// To other principals, a principal's tool does not exist.
 	if got, err := call(auth.Local, "secret"); !fault.Is(err, fault.NotFound) {
 		t.Errorf("another's tool: %q, %v", got, err)
+	}
+}
+
+// Where there are third-party tools, it is said how they are found.
+func TestUnknownToolAmongExternal(t *testing.T) {
+	known := []tool.Tool{{Name: "ext_github_create_issue", Raw: json.RawMessage(`{}`)}}
+	err := unknownTool("nope", known)
+	if want := `Unknown tool: "nope"; search_tools finds tools`; err.Error() != want || !fault.Is(err, fault.NotFound) {
+		t.Errorf("%v is not %s", err, want)
+	}
+	if err := unknownTool("ext_github_create_isue", known); !strings.HasSuffix(err.Error(), `did you mean "ext_github_create_issue"?`) {
+		t.Error(err)
 	}
 }
 

@@ -281,8 +281,11 @@ func unknownTool(name string, known []tool.Tool) error {
 	for i, t := range known {
 		names[i] = t.Name
 	}
-	f := fault.New(fault.NotFound, "Unknown tool: %q", fault.Clip(name))
-	near := fault.Nearest(name, names)
+	hint, near := "", fault.Nearest(name, names)
+	if slices.ContainsFunc(known, func(t tool.Tool) bool { return t.Raw != nil }) { // third-party ones
+		hint = "; search_tools finds tools"
+	}
+	f := fault.New(fault.NotFound, "Unknown tool: %q%s", fault.Clip(name), hint)
 	if near != "" {
 		f = fault.New(fault.NotFound, "Unknown tool: %q; did you mean %q?", fault.Clip(name), near)
 	}

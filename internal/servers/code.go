@@ -14,12 +14,16 @@ func (servers *Servers) Any(p auth.Principal) bool {
 	return len(servers.all(p.ID)) > 0
 }
 
-// Offered returns what a principal's servers offer, for code. It starts no server.
+// Offered returns what a principal's servers offer, for code, and which are disconnected. It starts no server.
 func (servers *Servers) Offered(p auth.Principal) (all []catalog.Offered) {
 	servers.viewOf(p)
 	for _, s := range servers.all(p.ID) {
 		s.mu.Lock()
-		if s.State != state.Disabled && !s.Removed && !s.rec.Off {
+		switch {
+		case s.Removed || s.State == state.Disabled && s.Configured && !s.rec.Off: // the operator's to decide
+		case s.State == state.Disabled || s.rec.Off:
+			all = append(all, catalog.Offered{Name: s.Name, State: string(state.Disabled)})
+		default:
 			all = append(all, catalog.Offered{Name: s.Name, Instructions: s.rec.Catalog.Instructions,
 				State: string(s.shown()), Tools: catalog.ToolsOf(s.rec.Catalog, s.Settings.TrustMode())})
 		}

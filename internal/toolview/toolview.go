@@ -57,6 +57,10 @@ const DefaultLimit = 8000
 
 // Views has the settings in effect, and which tools each principal's clients have used last.
 type Views struct {
+	// Searchable is called with a principal whose client is shown a view in which it has to search third-party
+	// tools. It must not block, and is set before the first call of Shown; nil: nobody wants to know.
+	Searchable func(auth.Principal)
+
 	settings atomic.Pointer[Settings]
 
 	mu     sync.Mutex
@@ -138,6 +142,14 @@ type Shown struct {
 // Shown returns what a principal's client is shown. Asked is what its address asks for; empty: nothing. Tools are those
 // of third-party servers.
 func (v *Views) Shown(p auth.Principal, asked Mode, tools []tool.Tool) Shown {
+	shown := v.decide(p, asked, tools)
+	if v.Searchable != nil && shown.Connected && !shown.ListsOthers() {
+		v.Searchable(p)
+	}
+	return shown
+}
+
+func (v *Views) decide(p auth.Principal, asked Mode, tools []tool.Tool) Shown {
 	settings := v.settings.Load()
 	shown := Shown{Mode: settings.of(p, asked), Connected: len(tools) > 0}
 	if shown.Mode != Auto {

@@ -103,6 +103,7 @@ type (
 		Name   string `json:"name"`
 		Title  string `json:"title"`
 		State  string `json:"state"`
+		Off    bool   `json:"off"` // it is disconnected
 		Tools  []tool `json:"tools"`
 	}
 	tool struct {
@@ -176,7 +177,9 @@ func (c *command) findServer(name string) (*server, error) {
 		if s := &c.index[i]; s.Name == name {
 			return s, nil
 		}
-		names = append(names, c.index[i].Module)
+		if !c.index[i].Off {
+			names = append(names, c.index[i].Module)
+		}
 	}
 	for i := range c.index {
 		if s := &c.index[i]; s.Module == name {
@@ -255,6 +258,9 @@ func (c *command) help(args []string) error {
 		return err
 	}
 	readme, err := os.ReadFile(filepath.Join(c.dir, s.Module, "README.md"))
+	if errors.Is(err, os.ErrNotExist) && s.State != "" {
+		return fmt.Errorf("%s cannot be called now: %s", s.Module, s.State)
+	}
 	if err != nil || len(args) == 1 {
 		_, _ = c.out.Write(readme)
 		return err

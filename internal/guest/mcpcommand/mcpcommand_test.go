@@ -35,7 +35,8 @@ func tree(t *testing.T, padding int) string {
 		s.Tools = append(s.Tools, toolfiles.Tool{Name: name, Remote: name})
 	}
 	dir := t.TempDir()
-	for _, f := range toolfiles.Tree([]toolfiles.Server{s, {Name: "off", State: "it was stopped"}}) {
+	for _, f := range toolfiles.Tree([]toolfiles.Server{s, {Name: "off", State: "it was stopped"},
+		{Name: "gone", Off: true, State: "disconnected; connect it again"}}) {
 		path := filepath.Join(dir, f.Path)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)
@@ -84,7 +85,7 @@ func host(t *testing.T, dir string) {
 			switch {
 			case r.Search != nil:
 				c.Write([]byte(`{"found":{"hits":[{"kind":"tool","server":"git-hub","remote":"list","name":"gh_list",` +
-					`"problem":"its server is off"},{"kind":"prompt","server":"git-hub","name":"gh_plan","text":"Plans"}],"more":3}}` + "\n"))
+					`"problem":"its server is off"},{"kind":"tool","server":"git-hub","remote":"list","problem":"its server is off"},{"kind":"prompt","server":"git-hub","name":"gh_plan","text":"Plans"}],"more":3}}` + "\n"))
 			case r.Call != nil && r.Call.Server != "git-hub":
 				answer := map[string]string{"off": `{"code":"connection_error","message":"log in at L"}`,
 					"away": `{"code":"connection_error","message":"away is disconnected"}`}[r.Call.Server]
@@ -115,7 +116,7 @@ func TestCommand(t *testing.T) {
 		t.Errorf("search without a host: %d, %s", code, out)
 	}
 	for args, want := range map[string]string{"call git_hub list": "nothing was called",
-		"call off any": "it was stopped", "call nowhere any": "Connected are"} {
+		"call off any": "it was stopped", "call gone any": "connect it again", "call nowhere any": "Connected are"} {
 		if code, _, e := run(dir, "", args); code == 0 || !strings.Contains(e, want) {
 			t.Errorf("%s without a host: %d, %s", args, code, e)
 		}
@@ -129,7 +130,9 @@ func TestCommand(t *testing.T) {
 	}{
 		{"--help", "", 0, "mcp call SERVER TOOL"},
 		{"help", "", 0, "mcp call SERVER TOOL"},
-		{"ls", "", 0, "git_hub (7 tools) GitHub\noff (it was stopped) \n"},
+		{"ls", "", 0, "git_hub (7 tools) GitHub\ngone (disconnected; connect it again) \noff (it was stopped) \n"},
+		{"ls gone", "", 0, "cannot be called now: disconnected; connect it again"},
+		{"help gone", "", 1, "cannot be called now: disconnected; connect it again"},
 		{"ls git-hub", "", 0, "list(…) Does list.\n"},
 		{"ls git_hub", "", 0,
 			"create_issue(title, labels?, numbers?, count?, draft?, place?, in_reply?, any?) Creates an issue."},
@@ -138,7 +141,9 @@ func TestCommand(t *testing.T) {
 		{"help git_hub create-issue", "", 0, "- in_reply (\"in-reply\"): `string`"},
 		{"help git_hub nothing", "", 2, "has no tool"},
 		{"search words", "", 0,
-			"git_hub list(…) [its server is off] Does list.\nprompt git-hub gh_plan Plans\nand 3 more\n"},
+			"git_hub list(…) [its server is off] Does list.\n" +
+				"git_hub list(…) [its server cannot be used, see above] Does list.\n" +
+				"prompt git-hub gh_plan Plans\nand 3 more\n"},
 		{"call git_hub list", "", 0, `{"a":[1,2]}` + "\n"},
 		{"call git_hub list --raw", "", 0, `{"structuredContent"`},
 		{"call git-hub gh_list --timeout 5", "", 0, `{"a":[1,2]}`},

@@ -38,6 +38,7 @@ type hit struct {
 	Signature string `json:"signature"`
 	Text      string `json:"text"`
 	Problem   string `json:"problem"`
+	HeldBack  bool   `json:"heldBack"`
 }
 
 // printFound prints what the host has found: tools as this command calls them, and others as the host has them.
@@ -54,7 +55,14 @@ func (c *command) printFound(raw json.RawMessage) error {
 		}
 		hits = found.Hits
 	}
+	said := map[string]bool{} // servers of which it is said why they cannot be used
 	for _, h := range hits {
+		if h.Problem != "" && !h.HeldBack {
+			if said[h.Server] {
+				h.Problem = "its server cannot be used, see above"
+			}
+			said[h.Server] = true
+		}
 		s, err := c.findServer(h.Server)
 		var t *tool
 		if err == nil {

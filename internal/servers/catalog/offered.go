@@ -10,7 +10,7 @@ import (
 
 // Offered is what one server offers to code in a sandbox.
 type Offered struct {
-	Name, Instructions, State string
+	Name, Instructions, State string       // State is disabled if it is disconnected: then there are no tools
 	Tools                     []Definition // with those that are held back
 }
 

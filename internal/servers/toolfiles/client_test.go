@@ -172,7 +172,8 @@ func clientTree(t testing.TB) (string, *fake) {
 		s.Tools = append(s.Tools, Tool{Name: "fake_" + name, Remote: name, Input: schema(`{"additionalProperties":false,"properties":{"n":{},
 			"size":{"type":"integer"},"in-reply":{"type":"string"},"class":{"type":"string"}}}`)})
 	}
-	dir := write(t, Tree([]Server{s}))
+	dir := write(t, Tree([]Server{s, {Name: "new"}, {Name: "broken", State: "it does not work; ask"},
+		{Name: "off-line", Off: true, State: "disconnected; connect it again"}}))
 	return dir, startFake(t, dir)
 }
 
@@ -212,9 +213,23 @@ for bad, words in ("f.missing()", "no tool missing"), ("mcp_tools.missing", "no 
     try: eval(bad)
     except (AttributeError, TypeError) as e: assert words in str(e), e
     else: raise AssertionError(bad)
-try: from mcp_tools import missing
-except ImportError as e: assert "missing" in str(e)
-else: raise AssertionError("imported")
+from mcp_tools import broken, new_
+import mcp_tools.broken
+assert not hasattr(mcp_tools, "missing") and not hasattr(broken, "say") and getattr(broken, "say", 3) == 3
+there = "connected are: broken, fake_server, new_."
+not_now = "has no tool say that is known, and cannot be called now: it does not work; ask"
+for line, words in (("from mcp_tools import missing", there), ("from mcp_tools import fake_server, missing", there),
+    ("from mcp_tools import new", "has another name: from mcp_tools import new_"),
+    ("from mcp_tools import off_line", "off-line cannot be called now: disconnected; connect it again"),
+    ("from mcp_tools.broken import say", not_now), ("from mcp_tools.fake_server import say", "mcp ls fake_server")):
+    try: exec(line)
+    except ImportError as e: assert words in str(e), (line, e)
+    else: raise AssertionError(line)
+for line, words in (("mcp_tools.new", "import new_"), ("mcp_tools.off_line", "connect it again"), ("broken.say", not_now),
+    ("getattr(mcp_tools, 'off-line')", "connect it again")):
+    try: eval(line)
+    except AttributeError as e: assert words in str(e), (line, e)
+    else: raise AssertionError(line)
 try: f.echo(n=object())
 except TypeError as e: assert "JSON" in str(e)
 else: raise AssertionError("an object was sent")
@@ -358,6 +373,9 @@ assert.equal((await f.big({ size: 50_000_000 })).length, 50_000_000);
 assert.equal((await f.echo({ n: 'y'.repeat(5_000_000) })).arguments.n.length, 5_000_000);
 assert.equal((await call('fake-server', 'text')).content[0].text, 'one');
 assert.equal(await search('words'), 'found words');
+const broken = await import('./broken.mjs');
+assert.equal(await broken.default.text(), 'one\nzwei ä\u2028'); // it is known by now
+await fails(broken.default.refuse(), 'busy', 'too many calls');
 globalThis[Symbol.for('sandlot.mcp.endOfCell')]();
 assert.equal(await f.text(), 'one\nzwei ä\u2028');
 `

@@ -12,6 +12,7 @@ type (
 		Name   string      `json:"name"`
 		Title  string      `json:"title,omitempty"`
 		State  string      `json:"state,omitempty"`
+		Off    bool        `json:"off,omitempty"` // it has no module
 		Tools  []indexTool `json:"tools"`
 	}
 	indexTool struct {
@@ -35,7 +36,7 @@ type (
 // indexed returns the server as the index has it.
 func (s *served) indexed() json.RawMessage {
 	made := indexServer{Module: s.module, Name: s.Name, Title: line(s.Title, maxLine),
-		State: line(s.State, maxLine), Tools: []indexTool{}}
+		State: oneLine(s.State, maxState), Off: s.Off, Tools: []indexTool{}}
 	for _, t := range s.tools {
 		made.Tools = append(made.Tools, t.indexed())
 	}

@@ -5,11 +5,20 @@ import (
 	"strings"
 )
 
+// anyTool is said of what stands for tools that are not known.
+const anyTool = "The default export has each tool that the server may have: a call asks Sandlot, which says why it " +
+	"fails."
+
 // javascriptModule returns the module of a server.
 func (s *served) javascriptModule() string {
 	out := &strings.Builder{}
 	fmt.Fprintf(out, "// Types and texts: %s.d.mts. Documents: %s/README.md.\n"+
 		"import { tool as _tool } from './_client.mjs';\n", s.module, s.module)
+	if s.State != "" && len(s.tools) == 0 {
+		fmt.Fprintf(out, "%sexport default new Proxy({}, { get: (_, name) => "+
+			"(typeof name === 'string' && name !== 'then' ? _tool(%s, name) : undefined) });\n",
+			comment(s.intro()+". "+anyTool), quote(s.Name))
+	}
 	for _, t := range s.tools {
 		fmt.Fprintf(out, "export const %s = _tool(%s, %s);\n", t.name, quote(s.Name), quote(t.Remote))
 	}
@@ -20,6 +29,10 @@ func (s *served) javascriptModule() string {
 func (s *served) declarations() string {
 	out := &strings.Builder{}
 	fmt.Fprintf(out, "%simport type { Binary, CallOptions, Link } from './_client.mjs';\n", comment(s.intro()))
+	if s.State != "" && len(s.tools) == 0 {
+		fmt.Fprintf(out, "%sdeclare const _any: { [name: string]: (args?: { [name: string]: any }, "+
+			"options?: CallOptions) => Promise<any> };\nexport default _any;\n", comment(anyTool))
+	}
 	for _, t := range s.tools {
 		out.WriteString(t.typescript)
 	}

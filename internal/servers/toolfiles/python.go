@@ -27,6 +27,9 @@ func (s *served) pythonModule() string {
 	}
 	fmt.Fprintf(out, "\n_call = _caller(%s)\naio = _Aio(__name__, %s)\n__getattr__ = _loaded(__name__, __file__)\n",
 		quote(s.Name), quote(s.Name))
+	if s.State != "" {
+		fmt.Fprintf(out, "_why = %s\n", quote(oneLine(s.State, maxState)))
+	}
 	for _, t := range s.tools {
 		out.WriteString(t.python)
 	}

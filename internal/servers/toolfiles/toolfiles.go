@@ -21,7 +21,8 @@ const (
 // Server is a third-party MCP server, as one principal has it.
 type Server struct {
 	Name, Title, Instructions string
-	State                     string // why it cannot be called now, in words; "": it can
+	State                     string // why it cannot be called now, and what helps, in words; "": it can
+	Off                       bool   // it is disconnected: the tree has its name and its state alone
 	Tools                     []Tool
 }
 
@@ -175,12 +176,18 @@ func (t *described) size() int {
 
 // modules returns the files of a server by which code calls its tools.
 func (s *served) modules() []File {
+	if s.Off {
+		return nil
+	}
 	return []File{file(s.module+".py", s.pythonModule()), file(s.module+".mjs", s.javascriptModule()),
 		file(s.module+".d.mts", s.declarations())}
 }
 
 // documents returns the documents of a server. With apart, each tool has one of its own.
 func (s *served) documents(apart bool) []File {
+	if s.Off {
+		return nil
+	}
 	files := []File{file(s.module+"/README.md", s.readme(apart))}
 	for _, t := range s.tools {
 		if apart {

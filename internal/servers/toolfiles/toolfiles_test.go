@@ -41,7 +41,8 @@ func sample() []Server {
 				"properties":{"node":{"$ref":"#/definitions/Node"}},"definitions":{"Node":{"anyOf":[{"$ref":"#/definitions/Node"},
 				{"type":"string"}]}}}`)},
 			}},
-		{Name: "mcp", State: "it needs a log-in"},
+		{Name: "mcp", State: "it needs a log-in; `mcp search mcp` says where"},
+		{Name: "off-line", Off: true, State: "disconnected; the tool restart_external_mcp connects it again"},
 	}
 }
 

@@ -411,6 +411,37 @@ class Aio:
         return [n for n, v in vars(sys.modules[self._module]).items() if type(v) is type(_give) and not n.startswith("_")]
 
 
+def _missing(words, name):
+    """Return the error of a __getattr__. `from … import …` would hide the words of an AttributeError."""
+    try:
+        import opcode
+        at = sys._getframe(2)
+        if at.f_code.co_code[at.f_lasti] == opcode.opmap["IMPORT_FROM"]:
+            return ImportError(words, name=name)
+    except Exception:
+        pass  # another Python
+    return AttributeError(words)
+
+
+def _absent(name):
+    """Say why no module has that name, and what helps."""
+    import json
+    try:
+        with open(FOLDER + "/index.json", encoding="utf-8") as f:
+            servers = json.load(f)
+    except (OSError, ValueError):
+        servers = []
+    for s in servers:
+        if s.get("off") and name in (s["name"], s["module"]):
+            return "the MCP server %s cannot be called now: %s" % (s["name"], s.get("state"))
+        if s["name"] == name:
+            return "the module of the MCP server %s has another name: from mcp_tools import %s" % (name, s["module"])
+    there = [s["module"] for s in servers if not s.get("off")]
+    more = " and %d more" % (len(there) - 40) if len(there) > 40 else ""
+    return "no MCP server %s is connected; connected are: %s%s. `mcp ls` in a shell, and %s/README.md, say more" % (
+        name, ", ".join(there[:40]) or "none", more, FOLDER)
+
+
 _revisions = {}
 
 
@@ -431,9 +462,11 @@ def loaded(module, path):
             found = vars(sys.modules[module])
             if name in found:
                 return found[name]
-        short = module.rpartition(".")[2]
-        raise AttributeError("%s has no tool %s: `mcp ls %s` in a shell, and %s/%s/README.md, list its tools"
-                             % (short, name, short, FOLDER, short))
+        short, why = module.rpartition(".")[2], vars(sys.modules[module]).get("_why")
+        if why and not name.startswith("_"):
+            raise _missing("%s has no tool %s that is known, and cannot be called now: %s" % (short, name, why), name)
+        raise _missing("%s has no tool %s: `mcp ls %s` in a shell, and %s/%s/README.md, list its tools"
+                       % (short, name, short, FOLDER, short), name)
     return missing
 
 
@@ -478,7 +511,7 @@ class Package(type(sys)):
         except ModuleNotFoundError as e:
             if e.name != "mcp_tools." + name:
                 raise
-        raise AttributeError("no MCP server %s is connected: %s/README.md lists those that are" % (name, FOLDER))
+        raise _missing(_absent(name), name)
 
     def __dir__(self):
         found = [f[:-3] for f in os.listdir(FOLDER) if f.endswith(".py") and not f.startswith("_")]

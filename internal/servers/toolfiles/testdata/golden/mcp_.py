@@ -1,4 +1,4 @@
-"""Tools of the MCP server mcp. It cannot be called now: it needs a log-in Documents: /run/mcp/mcp_/README.md"""
+"""Tools of the MCP server mcp. It cannot be called now: it needs a log-in; `mcp search mcp` says where. Documents: /run/mcp/mcp_/README.md"""
 from __future__ import annotations
 from mcp_tools._client import Aio as _Aio, caller as _caller, loaded as _loaded
 TYPE_CHECKING = False
@@ -9,3 +9,4 @@ if TYPE_CHECKING:
 _call = _caller("mcp")
 aio = _Aio(__name__, "mcp")
 __getattr__ = _loaded(__name__, __file__)
+_why = "it needs a log-in; `mcp search mcp` says where"
