@@ -56,7 +56,9 @@ type property struct {
 
 // hasLines reports whether a text may end the line that shows it, or move in it.
 func hasLines(s string) bool {
-	return strings.ContainsFunc(s, func(r rune) bool { return unicode.IsControl(r) || unicode.In(r, unicode.Zl, unicode.Zp) })
+	return strings.ContainsFunc(s, func(r rune) bool {
+		return unicode.IsControl(r) || unicode.In(r, unicode.Zl, unicode.Zp)
+	})
 }
 
 // oneLine returns a text with its lines in one.

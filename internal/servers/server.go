@@ -45,7 +45,6 @@ type server struct {
 	instance   *instance.Instance // nil: the server does not run
 	start      *start             // the running attempt to start it; nil: there is none
 	retry      *time.Timer        // starts it after a pause; nil: it is not to be started
-	restarter  auth.Scope         // of the token that has asked for the next start; it may leave something behind
 	takeovers  int                // how many calls have replaced the definition, or are about to
 	installing bool               // it is being installed again
 	follows    followers

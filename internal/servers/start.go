@@ -12,7 +12,6 @@ import (
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
 	"sandlot/internal/mcpclient/transport"
-	"sandlot/internal/policy"
 	"sandlot/internal/servers/catalog"
 	"sandlot/internal/servers/instance"
 	"sandlot/internal/servers/oauth"
@@ -148,10 +147,10 @@ func (s *server) connect(ctx context.Context) (*instance.Instance, error) {
 	began := time.Now()
 	s.mu.Lock()
 	c := instance.Config{Definition: s.Definition, Owner: s, Account: s.account, Output: &s.log,
-		Principal: s.owner, Scope: policy.Narrow(s.rec.Scope, s.restarter), Name: s.Name,
-		Configured: s.Configured, Cwd: s.rec.Cwd, Path: s.rec.Path, Stateful: s.rec.Stateful,
-		Sessions: s.servers.Sessions, Dial: s.dial, Limits: s.servers.Limits, Version: s.servers.Version, Log: s.servers.Log}
-	s.restarter = ""
+		Principal: s.owner, Scope: s.rec.Scope, Name: s.Name, Configured: s.Configured, Cwd: s.rec.Cwd,
+		Path: s.rec.Path, Stateful: s.rec.Stateful, Sessions: s.servers.Sessions, Dial: s.dial,
+		Limits: s.servers.Limits, Version: s.servers.Version, Log: s.servers.Log}
+	s.Restarter = ""
 	s.mu.Unlock()
 	limit := c.StartLimit(s.servers.InstallTimeout)
 	ctx, cancel := context.WithTimeout(ctx, limit)

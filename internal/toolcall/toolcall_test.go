@@ -768,8 +768,8 @@ func heardBy(c tool.Call) string {
 	return h.HeardBy()
 }
 
-// TestCallsApart: of each call whose question waits for an answer elsewhere, a server's question names program and tool.
-// So each is a client of its own: a server that asks gets them one after the other. Its log goes to one place.
+// TestCallsApart: a question that waits for an answer elsewhere names program and tool of its call. So each such call
+// is a client of its own: a server that asks gets them one after the other. Its log goes to one place.
 func TestCallsApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

@@ -91,7 +91,7 @@ func (i *Instance) awaitUser(c *call, asked bool) {
 	i.wake()
 }
 
-// listeners returns clients of the calls in flight through which each of them gets a log message, and none gets it twice.
+// listeners returns clients of the calls in flight through which all of them get a log message, and none gets two.
 func (i *Instance) listeners() []tool.Client {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -52,6 +52,8 @@ type Definition struct {
 	Settings spec.Configured
 	Values   spec.Values
 	Number   int // distinguishes the definitions that one server has had
+	// Restarter is the scope of the token that has asked for this start; empty: none has, or it has every operation.
+	Restarter auth.Scope
 }
 
 // Local reports whether the server's program runs in a sandbox.
@@ -87,7 +89,7 @@ type Config struct {
 	Account    *oauth.Account
 	Output     *process.Log   // gets the program's standard error
 	Principal  auth.Principal // who has the server
-	Scope      auth.Scope     // of the tokens that have defined the server, and of the one that starts it
+	Scope      auth.Scope     // of the tokens that have defined the server
 	Name       string         // of the server
 	Configured bool           // by the operator
 	Cwd        string
