@@ -3,8 +3,11 @@ package test
 import (
 	"encoding/json"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
+
+	"sandlot/internal/servers/serverstest"
 )
 
 // question waits for a question whose text, as the command line shows it, has some text, and returns its id.
@@ -184,6 +187,48 @@ func TestCodeToolsScope(t *testing.T) {
 	}
 }
 
+// TestCodeToolsScopeElsewhere: a token of a smaller scope that restarts a server that runs in no sandbox takes
+// nothing from what runs in the home, and does so if the server runs there.
+func TestCodeToolsScopeElsewhere(t *testing.T) {
+	t.Parallel()
+	bank := serverstest.NewProtected(t, 0)
+	host := strings.TrimSuffix(strings.TrimPrefix(bank.URL, "http://"), "/mcp")
+	odd, err := filepath.Abs("servers/odd.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "sandlot.yaml")
+	rewrite(t, file, fmt.Sprintf(`mcp: {onhost: {command: python3, args: [%q, plain, onhost], where: host, user: "0"}}`, odd))
+	s := start(t, "SANDLOT_CONFIG="+file, "SANDLOT_NETWORK_ALLOW_PRIVATE="+host+"=127.0.0.0/8")
+	full := s.token("ann")
+	narrow := s.token("ann", "--user", "ann", "--scope", "mcp.list", "--scope", "mcp.restart", "--scope", "session.*")
+	s.put(full, "odd.py")
+	c, n := s.connect(older, full, nil), s.connect(older, narrow, nil)
+	c.odd("odd", "plain", nil)
+	link, _ := c.call("connect_external_mcp", args{"name": "bank", "url": bank.URL}).Fields["authUrl"].(string)
+	logIn(t, link)
+	until(t, "it is logged in", func() bool { return c.state("bank")["state"] == "connected" })
+	c.code("home", "open('/workspace/client.py', 'w').write("+quotePython(toolClient)+
+		" + \"\\nprint(text(call('odd', 'say', text='cmd')), flush=True)\")")
+	called := func(want string) {
+		t.Helper()
+		id, _ := c.call("execute_command", args{"command": "exec python3 /workspace/client.py", "background": true,
+			"session_id": "home"}).Fields["process_id"].(string)
+		c.awaitOutput(id, want)
+	}
+	for _, name := range []string{"bank", "onhost"} {
+		n.call("restart_external_mcp", args{"name": name})
+		called("odd: cmd")
+	}
+	// The other server starts in a sandbox, also in one that is not there yet.
+	home := c.code("home", "1").session()
+	c.call("stop_session", args{"session_id": home})
+	if r := n.call("restart_external_mcp", args{"name": "odd"}); r.IsError {
+		t.Fatal(r.All)
+	}
+	called("the operation")
+}
+
 // TestCodeToolsElicit: what a server asks in a call of a program in the background waits for an answer, on the command
 // line and over HTTP.
 func TestCodeToolsElicit(t *testing.T) {
@@ -205,7 +250,7 @@ func TestCodeToolsElicit(t *testing.T) {
 	question := s.question("> Which colour?")
 	list, _, _ := s.cli("questions", "list")
 	for _, want := range []string{"The MCP server odd asks this", "has called its tool ask:",
-		"colour (string, required)", "sandlot questions answer " + question + " yes colour=…"} {
+		`"colour" (string, required)`, "sandlot questions answer " + question + " yes colour=…"} {
 		if !strings.Contains(list, want) {
 			t.Errorf("the question lacks %q: %s", want, list)
 		}

@@ -70,30 +70,31 @@ func (p *program) listQuestions(c *cobra.Command, _ []string) error {
 	return nil
 }
 
-// showForm prints the fields of a question, and how it is answered.
+// showForm prints the fields of a question, and how it is answered. The words of the server that asks are in quotes or
+// behind "> ", on lines that Sandlot begins.
 func (p *program) showForm(q question.Question) {
 	if q.Form == nil || len(q.Form.Fields) == 0 {
 		return
 	}
 	example := ""
 	for _, f := range q.Form.Fields {
-		fmt.Fprintf(p.out, "  %s (%s", plain.Text(f.Name), f.Type)
+		fmt.Fprintf(p.out, "  %q (%s", f.Name, plain.Cell(f.Type))
 		if f.Required {
 			fmt.Fprint(p.out, ", required")
 		}
 		if f.Default != nil {
-			fmt.Fprintf(p.out, ", else %s", plain.Text(string(f.Default)))
+			fmt.Fprintf(p.out, ", else %s", plain.Cell(string(f.Default)))
 		}
 		fmt.Fprint(p.out, ")")
-		for _, text := range []string{f.Title, f.Description} {
-			if text != "" {
-				fmt.Fprint(p.out, " ", plain.Text(text))
-			}
-		}
-		if len(f.Choices) > 0 {
-			fmt.Fprint(p.out, ": ", plain.Text(strings.Join(f.Choices, ", ")))
+		for i, c := range f.Choices {
+			fmt.Fprintf(p.out, "%s %q", map[bool]string{true: ":", false: ","}[i == 0], c)
 		}
 		fmt.Fprintln(p.out)
+		for _, text := range []string{f.Title, f.Description} {
+			if text != "" {
+				fmt.Fprintf(p.out, "    > %s\n", plain.Cell(text))
+			}
+		}
 		example += " " + spec.ExactCommandLine([]string{f.Name}) + "=…"
 	}
 	fmt.Fprintf(p.out, "  sandlot questions answer %s yes%s\n", q.ID, example)

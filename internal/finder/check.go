@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math"
 	"regexp"
+	"regexp/syntax"
 	"slices"
 	"strconv"
 	"strings"
@@ -45,9 +46,12 @@ const (
 	// maxSteps bounds how often a schema and a value are compared, maxCheckDepth how deep, and maxFaults how many
 	// faults are named.
 	maxSteps, maxCheckDepth, maxFaults = 20_000, 100, 12
-	// maxPattern is how long a regular expression may be, and maxMatched the text that is compared with it: Go's are
-	// linear in both. A comparison costs patternSteps, and a step for so many bytes of the text.
-	maxPattern, maxMatched, patternSteps, matchedStep = 256, 16 << 10, 200, 64
+	// maxPattern is how long a regular expression may be, and maxMatched the text that is compared with it. A few bytes
+	// of an expression, as {999}, make a long program, and Go takes its length for each byte of the text: maxProgram
+	// bounds it, in instructions. A comparison costs patternSteps, and a step for matchedStep instructions times bytes.
+	// To compile an instruction takes as long as compiledBytes of them.
+	maxPattern, maxMatched, maxProgram       = 256, 16 << 10, 1000
+	patternSteps, matchedStep, compiledBytes = 200, 1 << 10, 64
 	// stepBytes is how many bytes of a text are looked at in a step.
 	stepBytes = 1 << 10
 	// maxPath, maxFault and maxMessage bound, in bytes, where a fault is, what is said of one, and of all.
@@ -344,11 +348,42 @@ func (c *checker) checkText(path string, s map[string]any, v string) {
 
 // matches reports whether a text matches a regular expression, or may do so: those of JavaScript have more than Go's.
 func (c *checker) matches(pattern, text string) bool {
-	if len(pattern) > maxPattern || len(text) > maxMatched || !c.takes(patternSteps+len(text)/matchedStep) {
+	if len(pattern) > maxPattern || len(text) > maxMatched || !c.takes(patternSteps) {
+		return true
+	}
+	parsed, err := syntax.Parse(pattern, syntax.Perl)
+	if err != nil {
+		return true
+	}
+	size := programSize(parsed)
+	if size > maxProgram || !c.takes(size*(len(text)+compiledBytes)/matchedStep) {
 		return true
 	}
 	r, err := regexp.Compile(pattern)
 	return err != nil || r.MatchString(text)
+}
+
+// programSize returns at least how many instructions the program of an expression has, without making it: to compile a
+// long one takes long too.
+func programSize(re *syntax.Regexp) int {
+	size := 1
+	switch re.Op {
+	case syntax.OpLiteral:
+		size = len(re.Rune)
+	case syntax.OpCapture, syntax.OpStar, syntax.OpPlus:
+		size = 2
+	case syntax.OpAlternate:
+		size = len(re.Sub)
+	case syntax.OpRepeat:
+		size = min(max(re.Max-re.Min, 0), 1) // of a copy that may be left out
+	}
+	for _, sub := range re.Sub {
+		size += programSize(sub)
+	}
+	if re.Op == syntax.OpRepeat { // Max is -1 if there is none
+		size = size*max(re.Min, re.Max, 1) + 2
+	}
+	return size
 }
 
 func (c *checker) checkNumber(path string, s map[string]any, v float64) {

@@ -3,6 +3,7 @@ package finder
 import (
 	"encoding/json"
 	"fmt"
+	"regexp/syntax"
 	"runtime"
 	"strings"
 	"testing"
@@ -162,6 +163,54 @@ func TestCheckCountsSizes(t *testing.T) {
 			t.Errorf("%s: a schema of %d bytes", name, len(s[0]))
 		}
 	}
+}
+
+// A short pattern can have a long program, which takes as long for each byte of a text: it is left to the server, and
+// of shorter ones not many are compared.
+func TestPatternsOfLongPrograms(t *testing.T) {
+	text := strings.Repeat("x", maxMatched-1) + "\n"
+	for pattern, left := range map[string]bool{strings.Repeat("(?:.?){999}", 23) + "$": true, `^.{2000,}`: true,
+		`(a|b){999}`: true, `^(?:(?:[a-z]{2}){20}){20}$`: true, `^(a?){99}$`: false, `^[a-z0-9]{1,255}$`: false,
+		`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`: false, `^$`: false} {
+		c := &checker{}
+		if c.matches(pattern, text) != left || c.exhausted() {
+			t.Errorf("%.80s: it is left to the server is %v, %d steps", pattern, !left, c.steps)
+		}
+		parsed, err := syntax.Parse(pattern, syntax.Perl)
+		if err != nil {
+			continue // not in Go
+		}
+		size := programSize(parsed)
+		p, err := syntax.Compile(parsed.Simplify())
+		if err != nil || len(p.Inst) > size+2 { // each program has two more
+			t.Errorf("%.80s: %d instructions, at most %d; %v", pattern, len(p.Inst), size, err)
+		}
+	}
+	c, done := &checker{}, 0
+	for ; !c.exhausted(); done++ {
+		c.matches(`^(?:x?){490}$`, text)
+	}
+	if done > 3 {
+		t.Errorf("%d matches of a long program with a long text are made", done)
+	}
+}
+
+// The size of a program is never taken for less than it is.
+func FuzzProgramSize(f *testing.F) {
+	for _, s := range []string{`(a{1,99}){1,9}`, `(?:.?){999}`, `(x*)*|(y+)?`, `a{0}b{0,}c{3,}d{0,3}`, `(|a|b)*(?i)kelvin`,
+		`(()*)+`, `(a*){2,}[^\d\pL]\b$`, `abc|abd|x`, `(?:){7}(?:(?:|a){3}){2,5}`} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		parsed, err := syntax.Parse(s, syntax.Perl)
+		if err != nil {
+			return
+		}
+		size := programSize(parsed)
+		if p, err := syntax.Compile(parsed.Simplify()); err == nil && len(p.Inst) > size+2 {
+			t.Errorf("%q has %d instructions, not %d", s, len(p.Inst), size)
+		}
+	})
 }
 
 // allocated returns how many bytes of memory f asks for.

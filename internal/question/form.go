@@ -5,9 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"strconv"
+	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"sandlot/internal/fault"
@@ -53,7 +54,18 @@ type property struct {
 	limits
 }
 
-// ParseForm reads the requestedSchema of an elicitation. The error says what of it cannot be shown.
+// hasLines reports whether a text may end the line that shows it, or move in it.
+func hasLines(s string) bool {
+	return strings.ContainsFunc(s, func(r rune) bool {
+		return unicode.IsControl(r) || unicode.In(r, unicode.Zl, unicode.Zp)
+	})
+}
+
+// oneLine returns a text with its lines in one.
+func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
+
+// ParseForm reads the requestedSchema of an elicitation. The error says what of it cannot be shown. A name, a title, a
+// description and a choice are each on one line: a server cannot imitate what is shown beside them.
 func ParseForm(schema json.RawMessage, safe func(text string, most int) string) (*Form, error) {
 	var s struct {
 		Properties map[string]json.RawMessage
@@ -68,14 +80,15 @@ func ParseForm(schema json.RawMessage, safe func(text string, most int) string) 
 	f := &Form{Fields: []Field{}}
 	for _, name := range slices.Sorted(maps.Keys(s.Properties)) {
 		var p property
-		if safe(name, maxName) != name || name == "" {
+		if safe(name, maxName) != name || name == "" || hasLines(name) {
 			return nil, errors.New("a field has a name that cannot be shown")
 		}
 		if json.Unmarshal(s.Properties[name], &p) != nil {
 			return nil, fmt.Errorf("the field %q is no text, number or choice", name)
 		}
-		field := Field{Name: name, Title: safe(p.Title, maxName), Description: safe(p.Description, maxFieldText),
-			Type: p.Type, Choices: p.Enum, Required: slices.Contains(s.Required, name), limits: p.limits}
+		field := Field{Name: name, Title: safe(oneLine(p.Title), maxName), Type: p.Type,
+			Description: safe(oneLine(p.Description), maxFieldText), Choices: p.Enum,
+			Required: slices.Contains(s.Required, name), limits: p.limits}
 		for _, o := range p.OneOf {
 			field.Choices = append(field.Choices, o.Const)
 		}
@@ -85,7 +98,7 @@ func ParseForm(schema json.RawMessage, safe func(text string, most int) string) 
 				"boolean", name, safe(p.Type, maxName))
 		}
 		if len(field.Choices) > maxChoices || slices.ContainsFunc(field.Choices,
-			func(c string) bool { return safe(c, maxName) != c }) {
+			func(c string) bool { return safe(c, maxName) != c || hasLines(c) }) {
 			return nil, fmt.Errorf("the choices of the field %q cannot be shown", name)
 		}
 		if v, err := field.value(p.Default); err == nil {
@@ -125,6 +138,9 @@ func (f *Form) Fill(values map[string]json.RawMessage) (json.RawMessage, error) 
 // value returns a value in the type of the field.
 func (f *Field) value(raw json.RawMessage) (json.RawMessage, error) {
 	text := string(raw)
+	if text == "null" {
+		return nil, errors.New("must not be null")
+	}
 	isText := json.Unmarshal(raw, &text) == nil
 	switch f.Type {
 	case "boolean":
@@ -134,7 +150,10 @@ func (f *Field) value(raw json.RawMessage) (json.RawMessage, error) {
 		return json.RawMessage(text), nil
 	case "number", "integer":
 		n, err := strconv.ParseFloat(text, 64)
-		if err != nil || math.IsInf(n, 0) || math.IsNaN(n) || f.Type == "integer" && n != math.Trunc(n) {
+		if f.Type == "integer" && err == nil {
+			_, err = strconv.ParseInt(text, 10, 64)
+		}
+		if err != nil || len(text) > maxName || !json.Valid([]byte(text)) { // such as 0x10, 1_0, Inf
 			return nil, fmt.Errorf("must be a number (%s)", f.Type)
 		}
 		if m := f.limits.Minimum; m != nil && n < *m {
@@ -143,7 +162,7 @@ func (f *Field) value(raw json.RawMessage) (json.RawMessage, error) {
 		if m := f.limits.Maximum; m != nil && n > *m {
 			return nil, fmt.Errorf("must be at most %g", *m)
 		}
-		return json.Marshal(n)
+		return json.RawMessage(text), nil // exactly: a float has 53 bits
 	}
 	n := utf8.RuneCountInString(text)
 	switch {

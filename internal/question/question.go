@@ -316,6 +316,9 @@ func (s *Questions) AnswerForm(id string, values map[string]json.RawMessage) (bo
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.open[o.key()] != o { // it has ended meanwhile, perhaps with a no
+		return false, nil
+	}
 	o.content = content
 	return s.endLocked(o, true, ""), nil
 }

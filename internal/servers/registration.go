@@ -1,6 +1,7 @@
 package servers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -26,9 +27,7 @@ func (servers *Servers) askConsent(ctx context.Context, old *server, consent spe
 	if consent == nil {
 		return nil
 	}
-	if c.Cwd == "" {
-		c.Cwd = pool.WorkspaceDir
-	}
+	c.Cwd = cmp.Or(c.Cwd, pool.WorkspaceDir)
 	if old != nil {
 		c.Replaces = old.record().Target()
 	}
@@ -157,11 +156,10 @@ func (servers *Servers) add(ctx context.Context, p auth.Principal, r Record, kno
 // ready starts the server if it does not run, and waits for the start.
 func (s *server) ready(ctx context.Context) error {
 	_, release, err := s.use(ctx)
-	if err != nil {
-		return err
+	if err == nil {
+		release()
 	}
-	release()
-	return nil
+	return err
 }
 
 // replace gives the server another definition and starts it. Its tools keep their names. If the start
@@ -257,7 +255,7 @@ func (s *server) adopt(r Record, known spec.Values) error {
 	s.beginReplace()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.Settings, s.Values = r.Spec.Configured(), known
+	s.Settings, s.Values, s.Restarter = r.Spec.Configured(), known, ""
 	s.on(state.Forgiven)
 	s.on(state.Stopped)
 	return nil
@@ -378,6 +376,7 @@ func (servers *Servers) Restart(ctx context.Context, p auth.Principal, what stri
 	}
 	s.stop(state.Stopped)
 	s.mu.Lock()
+	s.Restarter = p.Scope
 	s.on(state.Forgiven)
 	s.mu.Unlock()
 	s.account.ServerAnswered()
@@ -386,10 +385,6 @@ func (servers *Servers) Restart(ctx context.Context, p auth.Principal, what stri
 		err = s.update(func(r *Record) { r.Off, r.Updated = false, time.Now().UTC() })
 	}
 	s.release()
-	if servers.Sessions != nil {
-		home, _ := servers.Sessions.Find(p, "home")
-		servers.Sessions.Narrow(home, p.Scope)
-	}
 	if err == nil {
 		err = s.ready(ctx)
 	}

@@ -150,6 +150,7 @@ func (s *server) connect(ctx context.Context) (*instance.Instance, error) {
 		Principal: s.owner, Scope: s.rec.Scope, Name: s.Name, Configured: s.Configured, Cwd: s.rec.Cwd,
 		Path: s.rec.Path, Stateful: s.rec.Stateful, Sessions: s.servers.Sessions, Dial: s.dial,
 		Limits: s.servers.Limits, Version: s.servers.Version, Log: s.servers.Log}
+	s.Restarter = ""
 	s.mu.Unlock()
 	limit := c.StartLimit(s.servers.InstallTimeout)
 	ctx, cancel := context.WithTimeout(ctx, limit)

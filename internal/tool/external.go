@@ -28,6 +28,12 @@ type Client interface {
 	Notify(method string, params json.RawMessage)
 }
 
+// Hearing is a Client whose log messages go where those of other clients go too.
+type Hearing interface {
+	// HeardBy returns the same text for clients whose log messages go to the same place.
+	HeardBy() string
+}
+
 // Elicitation is what a third-party server asks its user in a call of a program in the background.
 type Elicitation struct {
 	Owner   string // the principal's id

@@ -3,6 +3,7 @@ package toolcall
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 
 	"sandlot/internal/fault"
 	"sandlot/internal/tool"
@@ -17,20 +18,26 @@ type nobody struct {
 	progress           func(string)
 }
 
-// ID implements tool.Client. All programs in the background of a session are one client: whoever answers is the same.
-func (n nobody) ID() string { return "background of " + n.sandbox.session }
+// ID implements tool.Client. Each call is a client of its own: a question names the program and the tool, and a server
+// that asks does not say which of its calls it is about.
+func (n *nobody) ID() string { return fmt.Sprintf("%p", n) }
+
+// HeardBy implements tool.Hearing.
+func (n *nobody) HeardBy() string { return "the clients of " + n.sandbox.owner.ID }
 
 // Capabilities implements tool.Client.
-func (n nobody) Capabilities() json.RawMessage { return json.RawMessage(`{"elicitation":{"form":{}}}`) }
+func (n *nobody) Capabilities() json.RawMessage {
+	return json.RawMessage(`{"elicitation":{"form":{}}}`)
+}
 
 // Retries implements tool.Client.
-func (n nobody) Retries() bool { return false }
+func (n *nobody) Retries() bool { return false }
 
 // Waits implements tool.Waiting: what a rule asks is a question by itself, which can be answered for always.
-func (n nobody) Waits() bool { return true }
+func (n *nobody) Waits() bool { return true }
 
 // Ask implements tool.Client.
-func (n nobody) Ask(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
+func (n *nobody) Ask(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
 	if method != "elicitation/create" {
 		return nil, fault.New(fault.Forbidden, "%s called the tool, so there is no client for %s", n.what,
 			fault.Clip(method))
@@ -44,7 +51,7 @@ func (n nobody) Ask(ctx context.Context, method string, params json.RawMessage) 
 }
 
 // Notify implements tool.Client.
-func (n nobody) Notify(method string, params json.RawMessage) {
+func (n *nobody) Notify(method string, params json.RawMessage) {
 	if method == "notifications/message" {
 		n.sandbox.calls.Logged(n.sandbox.owner.ID, params)
 		return
@@ -55,8 +62,14 @@ func (n nobody) Notify(method string, params json.RawMessage) {
 // silent is the client of a run that cannot ask its user: what a server asks them waits as if nobody were there.
 type silent struct {
 	client
-	away nobody
+	away *nobody
 }
+
+// ID implements tool.Client, as that of nobody.
+func (c silent) ID() string { return c.away.ID() }
+
+// HeardBy implements tool.Hearing.
+func (c silent) HeardBy() string { return c.client.ID() }
 
 // Capabilities implements tool.Client.
 func (c silent) Capabilities() json.RawMessage {

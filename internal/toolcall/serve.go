@@ -338,7 +338,7 @@ func (s *sandbox) toolName(who caller, q *Call) (string, error) {
 
 // clientOf returns the client that a call's server may ask and notify, and sends its progress to n.
 func (s *sandbox) clientOf(call context.Context, who caller, q *Call, n *notifier) tool.Client {
-	away := nobody{sandbox: s, call: call, what: who.what, server: q.Server, tool: q.Tool, progress: n.send}
+	away := &nobody{sandbox: s, call: call, what: who.what, server: q.Server, tool: q.Tool, progress: n.send}
 	if who.run == nil {
 		return away
 	}

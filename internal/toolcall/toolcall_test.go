@@ -772,7 +772,7 @@ func TestSilentClients(t *testing.T) {
 		if tool.CanAsk(c) || !strings.Contains(string(c.Client.Capabilities()), `"elicitation":{"form":{}}`) {
 			t.Errorf("rules would ask through it, or servers not: %s", c.Client.Capabilities())
 		}
-		if raw, err := c.Client.Ask(ctx, "roots/list", nil); c.Client.ID() == "c" && err != nil {
+		if raw, err := c.Client.Ask(ctx, "roots/list", nil); heardBy(c) == "c" && err != nil {
 			t.Errorf("roots: %s, %v", raw, err)
 		}
 		raw, err := c.Client.Ask(ctx, "elicitation/create", nil)
@@ -789,6 +789,50 @@ func TestSilentClients(t *testing.T) {
 	if silent.most != 1 {
 		t.Error("the client was not asked for its roots")
 	}
+}
+
+// heardBy returns where the log messages of a call go.
+func heardBy(c tool.Call) string {
+	h, _ := c.Client.(tool.Hearing)
+	return h.HeardBy()
+}
+
+// TestCallsApart: a question that waits for an answer elsewhere names program and tool of its call. So each such call
+// is a client of its own: a server that asks gets them one after the other. Its log goes to one place.
+func TestCallsApart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		defer w.Close()
+		var mu sync.Mutex
+		ids, heard := map[string]bool{}, map[string]bool{}
+		w.do = func(_ context.Context, _ string, c tool.Call) (*tool.Result, error) {
+			id := c.Client.ID()
+			mu.Lock()
+			ids[id], heard[heardBy(c)] = true, true
+			mu.Unlock()
+			time.Sleep(time.Second) // all are in flight at once
+			if id != c.Client.ID() {
+				t.Error("a call's client has two ids")
+			}
+			return &tool.Result{Raw: json.RawMessage("{}")}, nil
+		}
+		b := w.box(ann.ID, "one")
+		tag, end := w.Begin(t.Context(), "one", "a command", tool.Call{Principal: ann, Client: &person{cannot: true}})
+		defer end()
+		began := time.Now()
+		var all sync.WaitGroup
+		for _, of := range []string{tag, tag, "", ""} {
+			all.Go(func() {
+				p := w.dial(b, tagged(of))
+				p.send(callA)
+				p.want(`{"result":`)
+			})
+		}
+		all.Wait()
+		if len(ids) != 4 || len(heard) != 2 || time.Since(began) != time.Second {
+			t.Errorf("four calls of the ids %v, heard by %v, took %s", ids, heard, time.Since(began))
+		}
+	})
 }
 
 // TestUsedSandbox: a sandbox that slept, or was recovered, may have a tree of another time, also if its owner has no

@@ -91,15 +91,22 @@ func (i *Instance) awaitUser(c *call, asked bool) {
 	i.wake()
 }
 
-// clients returns the clients of the calls in flight, each once.
-func (i *Instance) clients() []tool.Client {
+// listeners returns clients of the calls in flight through which all of them get a log message, and none gets two.
+func (i *Instance) listeners() []tool.Client {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	seen := map[string]bool{}
 	var all []tool.Client
 	for c := range i.calls {
-		if c.client != nil && !seen[c.client.ID()] {
-			seen[c.client.ID()] = true
+		if c.client == nil {
+			continue
+		}
+		by := c.client.ID()
+		if h, ok := c.client.(tool.Hearing); ok {
+			by = h.HeardBy()
+		}
+		if !seen[by] {
+			seen[by] = true
 			all = append(all, c.client)
 		}
 	}

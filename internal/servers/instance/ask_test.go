@@ -42,6 +42,31 @@ func TestAskOfBareCall(t *testing.T) {
 	}
 }
 
+// apart is a call's client of its own, whose log messages go where those of others go.
+type apart struct {
+	client
+	logged *[]string
+}
+
+func (apart) HeardBy() string { return "all" }
+func (a apart) Notify(_ string, params json.RawMessage) {
+	*a.logged = append(*a.logged, string(a.client))
+}
+
+// A log message reaches those once who hear what several clients get, and each other client.
+func TestLogIsHeardOnce(t *testing.T) {
+	var logged []string
+	i := New(Config{Name: "s"})
+	for _, name := range []string{"A", "B", "C"} {
+		i.calls[&call{client: apart{client(name), &logged}}] = true
+	}
+	i.calls[&call{}], i.calls[&call{client: client("D")}] = true, true
+	i.relayLog(json.RawMessage(`{"level":"info","data":1}`))
+	if len(logged) != 1 || len(i.listeners()) != 2 {
+		t.Errorf("one log message was heard by %q, of %v", logged, i.listeners())
+	}
+}
+
 // What a server asks clients is looked at in the same way, in stateful and stateless revisions.
 func TestReferencesInQuestions(t *testing.T) {
 	for words, good := range map[string]bool{`"properties":{"a":{"$ref":"https://schemas.example"}}`: false,

@@ -9,6 +9,7 @@ import (
 
 	"sandlot/internal/fault"
 	"sandlot/internal/mcpclient/transport"
+	"sandlot/internal/policy"
 	"sandlot/internal/servers/install"
 	"sandlot/internal/servers/oauth"
 	"sandlot/internal/servers/process"
@@ -53,7 +54,7 @@ func (i *Instance) inSandbox(ctx context.Context, c process.Command) (*process.P
 		return nil, err
 	}
 	defer l.Release()
-	i.Sessions.Narrow(l.ID(), i.Scope) // it may leave something behind
+	i.Sessions.Narrow(l.ID(), policy.Narrow(i.Scope, i.Restarter)) // it may leave something behind
 	if install.IsPython(i.Path) {
 		c.Env = withBytecode(c.Env)
 	}

@@ -52,6 +52,8 @@ type Definition struct {
 	Settings spec.Configured
 	Values   spec.Values
 	Number   int // distinguishes the definitions that one server has had
+	// Restarter is the scope of the token that has asked for this start; empty: none has, or it has every operation.
+	Restarter auth.Scope
 }
 
 // Local reports whether the server's program runs in a sandbox.
@@ -349,11 +351,11 @@ func (i *Instance) relayLog(params json.RawMessage) {
 	if err != nil {
 		return
 	}
-	clients := i.clients()
-	for _, c := range clients {
+	listeners := i.listeners()
+	for _, c := range listeners {
 		c.Notify("notifications/message", b)
 	}
-	if len(clients) == 0 {
+	if len(listeners) == 0 {
 		i.Owner.Logged(b)
 	}
 }
