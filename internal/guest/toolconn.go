@@ -3,21 +3,34 @@ package guest
 import (
 	"context"
 	"net"
+	"runtime"
+	"runtime/debug"
 	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
 
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/guest/process"
 	"sandlot/proto/agentv1"
 )
 
+// largeTools is from how many bytes a change of the tool tree costs memory worth freeing.
+const largeTools = 128 << 10
+
 // SetTools implements the RPC.
 func (a *Agent) SetTools(_ context.Context, r *agentv1.SetToolsRequest) (*agentv1.SetToolsResponse, error) {
 	if a.config.ToolsDir == "" {
 		return nil, wire.Errorf(connect.CodeUnimplemented, "this agent has no tool tree")
 	}
-	if err := a.tools.Set(r); err != nil {
+	err := a.tools.Set(r)
+	if proto.Size(r) > largeTools {
+		time.AfterFunc(freeMemoryDelay, func() { // the garbage would be several times the tree
+			runtime.GC() // pools keep theirs until the second time
+			debug.FreeOSMemory()
+		})
+	}
+	if err != nil {
 		return nil, err
 	}
 	return &agentv1.SetToolsResponse{}, nil

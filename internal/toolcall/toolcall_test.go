@@ -494,35 +494,6 @@ func TestClientOfRun(t *testing.T) {
 	})
 }
 
-// TestTreeInParts: a large tree is sent in parts, but whole to a sandbox that may have another one.
-func TestTreeInParts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		defer w.Close()
-		large := make([]byte, maxPart/2)
-		w.mu.Lock()
-		w.any, w.files = true, []agent.ToolFile{{Path: "a", Data: large}, {Path: "b", Data: large}, {Path: "c", Data: large}}
-		w.mu.Unlock()
-		fresh, used := &box{}, &box{}
-		w.Attach(ann.ID, "fresh", fresh, false)
-		w.Attach(ann.ID, "used", used, true)
-		synctest.Wait()
-		if f, u := fresh.requests(), used.requests(); f != "+a b - true; +c - false" || u != "+a b c - true" {
-			t.Errorf("a fresh sandbox got %q, a used one %q", f, u)
-		}
-		changed := slices.Repeat([]byte{1}, maxPart/2)
-		w.mu.Lock()
-		w.files = []agent.ToolFile{{Path: "a", Data: changed}, {Path: "b", Data: append(changed, 1)}}
-		w.mu.Unlock()
-		w.Changed(ann.ID)
-		time.Sleep(time.Hour)
-		synctest.Wait()
-		if f := fresh.requests(); !strings.HasSuffix(f, "; +a - false; +b -c false") {
-			t.Errorf("it got %q", f)
-		}
-	})
-}
-
 // TestFirstTree: what starts in a new sandbox, in the background too, waits for its first tree longer than for changes.
 func TestFirstTree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -100,7 +100,7 @@ func (s *sandbox) pushTree(ctx context.Context) error {
 	if before != nil && len(changed)+len(removed) == 0 {
 		return nil
 	}
-	err = s.send(ctx, changed, removed, before == nil, had)
+	err = s.agent.UpdateTools(ctx, changed, removed, before == nil)
 	s.treeMu.Lock()
 	defer s.treeMu.Unlock()
 	s.had, s.tree, s.failed = true, now, err != nil
@@ -111,31 +111,6 @@ func (s *sandbox) pushTree(ctx context.Context) error {
 		s.failed, s.never, err = false, true, nil // an older version of Sandlot made the sandbox
 	}
 	return err
-}
-
-// maxPart bounds the files of one request, in bytes: the agent's memory stays as large as the largest request makes it.
-const maxPart = 64 << 10
-
-// send sends changes of the tree in parts. If all that the sandbox has is to be replaced, it is one part, so that
-// programs find each file at any time.
-func (s *sandbox) send(ctx context.Context, changed []agent.ToolFile, removed []string, complete, has bool) error {
-	if !complete || !has {
-		for {
-			n, size := 0, 0
-			for n < len(changed) && (n == 0 || size+len(changed[n].Data) <= maxPart) {
-				size += len(changed[n].Data)
-				n++
-			}
-			if n == len(changed) {
-				break
-			}
-			if err := s.agent.UpdateTools(ctx, changed[:n], nil, complete); err != nil {
-				return err
-			}
-			changed, complete = changed[n:], false
-		}
-	}
-	return s.agent.UpdateTools(ctx, changed, removed, complete)
 }
 
 // neverText is said where it is missed that a sandbox cannot have a tool tree.

@@ -9,15 +9,11 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"runtime"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"syscall"
-	"time"
 
 	"connectrpc.com/connect"
-	"google.golang.org/protobuf/proto"
 
 	"sandlot/internal/agent/wire"
 	"sandlot/proto/agentv1"
@@ -26,29 +22,11 @@ import (
 // newPrefix begins the names of files that are not in place yet.
 const newPrefix = ".new-"
 
-// largeChange is from how many bytes a change costs memory worth freeing, and freeDelay after how long it is freed: the
-// garbage would be several times the tree.
-const (
-	largeChange = 16 << 10
-	freeDelay   = 3 * time.Second
-)
-
-func freeMemory() {
-	runtime.GC() // pools keep theirs until the second time
-	debug.FreeOSMemory()
-}
-
 // Set changes the tool tree as a request of the host says. Each file is replaced at once. After an error the tree may
 // have some of the changes.
 func (t *Tools) Set(r *agentv1.SetToolsRequest) error {
 	t.setting.Lock()
 	defer t.setting.Unlock()
-	if proto.Size(r) > largeChange {
-		if t.free == nil {
-			t.free = time.AfterFunc(freeDelay, freeMemory)
-		}
-		t.free.Reset(freeDelay)
-	}
 	if len(r.Files) == 0 && !exists(t.dir) {
 		return nil
 	}

@@ -48,8 +48,7 @@ type Tools struct {
 	slots  chan struct{} // held by the connections that are served
 	queue  chan struct{} // held by those, and by the ones that wait
 
-	setting sync.Mutex  // held while the tree changes
-	free    *time.Timer // frees the memory that changes took; nil: none was large
+	setting sync.Mutex // held while the tree changes
 
 	mu       sync.Mutex
 	listener *net.UnixListener // nil: there is no tree, or Close was called
@@ -70,11 +69,6 @@ func New(c Config) *Tools {
 
 // Close ends all connections, and removes the socket. The files stay.
 func (t *Tools) Close() {
-	t.setting.Lock()
-	if t.free != nil {
-		t.free.Stop()
-	}
-	t.setting.Unlock()
 	t.mu.Lock()
 	l := t.listener
 	t.listener, t.closed = nil, true

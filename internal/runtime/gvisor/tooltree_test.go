@@ -88,14 +88,8 @@ func TestToolTreeMemory(t *testing.T) {
 		for _, f := range files {
 			all = append(all, agent.ToolFile{Path: f.Path, Data: f.Content, Link: f.Link})
 		}
-		for first, from, to, size := true, 0, 0, 0; to < len(all); first, from, size = false, to, 0 { // as toolcall does
-			for to < len(all) && (to == from || size+len(all[to].Data) <= 64<<10) {
-				size += len(all[to].Data)
-				to++
-			}
-			if err := c.UpdateTools(t.Context(), all[from:to], nil, first); err != nil {
-				t.Fatal(err)
-			}
+		if err := c.UpdateTools(t.Context(), all, nil, true); err != nil {
+			t.Fatal(err)
 		}
 	}
 	update(toolfiles.Tree(manyTools()[:1]))
