@@ -150,5 +150,9 @@ func (r *eventReader) readLines(size *int) error {
 		all = bytes.TrimPrefix(all, []byte("\ufeff"))
 	}
 	r.rest = bytes.TrimSuffix(bytes.TrimSuffix(all, []byte("\n")), []byte("\r"))
+	if most := r.reserver.limits.Message; len(r.rest) > most && bytes.IndexByte(r.rest, '\r') >= 0 {
+		r.rest = nil
+		return tooLarge(most) // events that share memory would give its reservation back one by one
+	}
 	return nil
 }
