@@ -65,7 +65,12 @@ func (g *gatherReader) Read(b []byte) (int, error) {
 type polledPipe struct {
 	fd   int // does not block
 	stop int // an eventfd, which SetReadDeadline makes readable
+	late int // how many bytes were read after that; maxLate: the pipe was empty then
 }
+
+// maxLate is how much is still read after SetReadDeadline: as much as is in a pipe at most, unless a program has made
+// it larger. On a busy machine a program may have ended before anything that it has written was read.
+const maxLate = 64 << 10
 
 func newPolledPipe() (*polledPipe, *os.File, error) {
 	stop, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
@@ -77,24 +82,33 @@ func newPolledPipe() (*polledPipe, *os.File, error) {
 		unix.Close(stop)
 		return nil, nil, os.NewSyscallError("pipe2", err)
 	}
-	p, w := &polledPipe{ends[0], stop}, os.NewFile(uintptr(ends[1]), "|1")
+	p, w := &polledPipe{fd: ends[0], stop: stop}, os.NewFile(uintptr(ends[1]), "|1")
 	if err := unix.SetNonblock(p.fd, true); err != nil {
 		return nil, nil, errors.Join(err, p.Close(), w.Close())
 	}
 	return p, w, nil
 }
 
-// Read implements io.Reader. After SetReadDeadline it returns os.ErrDeadlineExceeded.
+// Read implements io.Reader. After SetReadDeadline it returns what is in the pipe, and then os.ErrDeadlineExceeded.
 func (p *polledPipe) Read(b []byte) (int, error) {
 	polled := []unix.PollFd{{Fd: int32(p.fd), Events: unix.POLLIN}, {Fd: int32(p.stop), Events: unix.POLLIN}}
 	for {
 		_, err := unix.Poll(polled, -1)
-		if err == nil && polled[1].Revents != 0 {
-			return 0, os.ErrDeadlineExceeded
-		}
+		stopped := err == nil && polled[1].Revents != 0
 		n := 0
-		if err == nil {
+		if stopped {
+			b = b[:min(len(b), maxLate-p.late)]
+		}
+		if err == nil && len(b) > 0 {
 			n, err = unix.Read(p.fd, b)
+		}
+		if stopped {
+			if n > 0 {
+				p.late += n
+				return n, nil
+			}
+			p.late = maxLate
+			return 0, os.ErrDeadlineExceeded
 		}
 		switch {
 		case errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN):
@@ -108,7 +122,7 @@ func (p *polledPipe) Read(b []byte) (int, error) {
 	}
 }
 
-// SetReadDeadline ends the read in progress and all later ones, at once.
+// SetReadDeadline ends the read in progress and all later ones, as soon as they have what is in the pipe.
 func (p *polledPipe) SetReadDeadline(time.Time) error {
 	_, err := unix.Write(p.stop, []byte{1, 0, 0, 0, 0, 0, 0, 0})
 	return os.NewSyscallError("write", err)
