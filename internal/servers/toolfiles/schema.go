@@ -111,20 +111,46 @@ func requiredOf(schema, properties map[string]any) map[string]bool {
 }
 
 // memberOrder returns the names of properties in the order in which the schema has them, as far as it can be told. Of
-// too many, it returns those that are required, and then the first ones of the alphabet: each is looked for.
+// too many, it returns those that are required, and then the first ones of the alphabet.
 func memberOrder(raw json.RawMessage, properties map[string]any, required map[string]bool) []string {
-	at := map[string]int{}
 	names := sortedKeys(properties)
 	if len(names) > maxMembers {
 		slices.SortStableFunc(names, func(a, b string) int { return boolToInt(required[b]) - boolToInt(required[a]) })
 		names = names[:maxMembers]
 	}
+	quoted := map[string]string{} // names, by their text in JSON
 	for _, name := range names {
-		quoted, _ := json.Marshal(name)
-		at[name] = bytes.Index(raw, append(quoted, ':'))
+		text, _ := json.Marshal(name)
+		quoted[string(text[1:len(text)-1])] = name
 	}
+	at := map[string]int{}
+	eachName(raw, func(text []byte, i int) {
+		if name, ok := quoted[string(text)]; ok {
+			at[name] = i
+			delete(quoted, string(text)) // the first place counts
+		}
+	})
 	slices.SortStableFunc(names, func(a, b string) int { return at[a] - at[b] })
 	return names
+}
+
+// eachName calls do for each name of a member of an object, at whatever depth, in compact JSON: with the text between
+// its quotes, and where that begins.
+func eachName(raw json.RawMessage, do func(name []byte, at int)) {
+	for i := 0; i < len(raw); i++ {
+		if raw[i] != '"' {
+			continue
+		}
+		begin := i + 1
+		for i = begin; i < len(raw) && raw[i] != '"'; i++ {
+			if raw[i] == '\\' {
+				i++
+			}
+		}
+		if i+1 < len(raw) && raw[i+1] == ':' {
+			do(raw[begin:i], begin)
+		}
+	}
 }
 
 // types writes the types of one tool in one language.

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -280,6 +281,19 @@ func TestBounds(t *testing.T) {
 		if limit := min(n*maxServer, maxTree); total > limit+(64<<10) || !said {
 			t.Errorf("%d servers have %d bytes; that tools are left out is said: %v", n, total, said)
 		}
+	}
+}
+
+// TestMemberOrder: arguments are in the order of the schema, wherever their properties are in it.
+func TestMemberOrder(t *testing.T) {
+	raw := schema(`{"properties":{"z\"\\":{"description":"\"b\":1, \\"},"b":{"type":"string","enum":["m","a"]},"m":{},` +
+		`"é":{"properties":{"z2":{}}}},"$defs":{"x":{"properties":{"a":{},"b":{}}}}}`)
+	properties := map[string]any{"a": 1, "b": 1, "m": 1, "z\"\\": 1, "é": 1}
+	if got := memberOrder(raw, properties, nil); !slices.Equal(got, []string{"z\"\\", "b", "m", "é", "a"}) {
+		t.Errorf("%q", got)
+	}
+	if got := memberOrder(schema(`{"a`), properties, nil); len(got) != 5 {
+		t.Errorf("%q", got)
 	}
 }
 
