@@ -14,7 +14,8 @@ type enlarged struct{ NoReservation }
 
 func (enlarged) Enlarge(ctx context.Context) (context.Context, error) { return ctx, nil }
 
-// TestLargeLinesOfCR: a large event is a line that ends with LF. Events in lines that end with CR would share its memory.
+// TestLargeLinesOfCR: a large event is a line that ends with LF. Events in lines that end with CR would share its
+// memory.
 func TestLargeLinesOfCR(t *testing.T) {
 	const most = 1 << 20
 	limits := Limits{Message: most, Large: 4 * most, Reserve: func() Reservation { return enlarged{} }}
@@ -23,8 +24,8 @@ func TestLargeLinesOfCR(t *testing.T) {
 		"data: " + strings.Repeat("x", 2*most) + "\r\n\r\n":        true,
 		"data: a\r\rdata: " + strings.Repeat("x", 2*most) + "\n\n": false,
 	} {
-		r := newEventReader(strings.NewReader(in), reserver{ctx: t.Context(), limits: limits, size: most, abort: func() {},
-			takesLarge: func() bool { return true }})
+		r := newEventReader(strings.NewReader(in), reserver{ctx: t.Context(), limits: limits, size: most,
+			abort: func() {}, takesLarge: func() bool { return true }})
 		e, err := r.next()
 		if err == nil {
 			e.reservation.Release()
