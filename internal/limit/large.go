@@ -156,6 +156,12 @@ func (h *Reservation) Enlarge(ctx context.Context) (lost context.Context, err er
 		return nil, err
 	}
 	h.ShrinkTo(0)
+	h.take(p)
+	return p.lost, nil
+}
+
+// take keeps a permit until Release, or gives it back if that was called.
+func (h *Reservation) take(p *permit) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.released {
@@ -163,7 +169,6 @@ func (h *Reservation) Enlarge(ctx context.Context) (lost context.Context, err er
 	} else {
 		h.permit = p
 	}
-	return p.lost, nil
 }
 
 // Lost returns the context that Enlarge returned; nil: the reservation is not enlarged.
@@ -191,12 +196,6 @@ func (h *Reservation) TakeLarge(from *Reservation) bool {
 	if p == nil {
 		return false
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.released {
-		h.limiter.large.release(p)
-	} else {
-		h.permit = p
-	}
+	h.take(p)
 	return true
 }
