@@ -57,7 +57,8 @@ type Client struct {
 	greetingSlots chan struct{} // a slot for each connection whose greeting is not checked yet
 	network       atomic.Pointer[Network]
 	tools         atomic.Pointer[Tools]
-	cellSlots     Slots // nil: no bound
+	ownTools      atomic.Bool // the agent writes the tool tree itself
+	cellSlots     Slots       // nil: no bound
 
 	mu          sync.Mutex
 	mux         *yamux.Session  // of the link; nil while there is none

@@ -2,34 +2,95 @@ package agent
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"net"
+	"os"
+	"slices"
 	"time"
 
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/fault"
+	"sandlot/internal/sandbox"
+	"sandlot/internal/toolfolder"
 	"sandlot/proto/agentv1"
 )
 
 // ToolFile is a file of the tool tree.
-type ToolFile struct {
-	Path       string // in the tree
-	Data       []byte
-	Executable bool
-	Link       string // if it is a symbolic link: to where
-}
+type ToolFile = toolfolder.File
 
 // ToolsLimit bounds a call of SetTools.
 const ToolsLimit = 30 * time.Second
 
 // UpdateTools changes the tool tree of the sandbox: it writes files, and removes those with the paths removed. With
-// complete, files are all of the tree, and all others are removed.
+// complete, files are all of the tree, and all others are removed. Where the sandbox's runtime shares a folder for the
+// tree, the files are written there, and cost the sandbox no memory.
 func (c *Client) UpdateTools(ctx context.Context, files []ToolFile, removed []string, complete bool) error {
+	shared, err := c.shareTools(ctx, toolfolder.Change{Files: files, Removed: removed, Complete: complete})
+	if shared || err != nil {
+		return err
+	}
 	q := &agentv1.SetToolsRequest{Removed: removed, Complete: complete}
 	for _, f := range files {
 		q.Files = append(q.Files, &agentv1.ToolFile{Path: f.Path, Data: f.Data, Executable: f.Executable, Link: f.Link})
 	}
-	_, err := timedCall(ctx, ToolsLimit, c.rpc.SetTools, q)
+	_, err = timedCall(ctx, ToolsLimit, c.rpc.SetTools, q)
 	return err
+}
+
+// toolSocket is the file of a shared tree that leads to the agent's socket.
+var toolSocket = ToolFile{Path: wire.ToolSocket, Link: wire.ToolsDir + wire.SharedSocketSuffix}
+
+// shareTools changes the tool tree in the folder that the sandbox's runtime shares, and reports whether the sandbox has
+// it from there. If it has not, only a complete change gives it the tree.
+func (c *Client) shareTools(ctx context.Context, change toolfolder.Change) (shared bool, err error) {
+	keeper, ok := c.sandbox.(sandbox.ToolKeeper)
+	if !ok || c.ownTools.Load() {
+		return false, nil
+	}
+	if change.Complete {
+		change.Files = append(slices.Clone(change.Files), toolSocket)
+	}
+	none := false
+	err = keeper.ChangeTools(func(dir string) error {
+		if _, err := os.Lstat(dir); err != nil && change.Complete && len(change.Files) == 1 {
+			none = true
+			return nil
+		}
+		return writeTools(dir, change)
+	})
+	if errors.Is(err, errors.ErrUnsupported) {
+		c.ownTools.Store(true)
+		return false, nil
+	}
+	if err != nil || none {
+		return true, err
+	}
+	r, err := timedCall(ctx, ToolsLimit, c.rpc.SetTools, &agentv1.SetToolsRequest{Shared: true})
+	if err != nil || r.Shared {
+		return true, err
+	}
+	c.ownTools.Store(true) // an older agent
+	return false, nil
+}
+
+// writeTools changes a tool tree in a folder, which it makes if there is none.
+func writeTools(dir string, change toolfolder.Change) error {
+	err := os.Mkdir(dir, 0o755)
+	if err == nil {
+		err = os.Chmod(dir, 0o755) // whatever the umask is
+	} else if errors.Is(err, fs.ErrExist) {
+		err = nil
+	}
+	if err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	return toolfolder.Write(root, change)
 }
 
 // OnEnd calls f, in a goroutine of its own, when the client is closed, or its sandbox is gone.

@@ -229,7 +229,7 @@ func New(c Config) *Agent {
 		Env: a.environment, OnEnded: a.markUsed, User: c.User,
 		Enforcer: process.NewEnforcer(a.recentlyActive, a.recordKill)}
 	a.Activity.LastUsed = a.callsEnded
-	a.tools = tools.New(tools.Config{Dir: c.ToolsDir, Dial: a.dialTools, Whose: a.whose,
+	a.tools = tools.New(tools.Config{Dir: c.ToolsDir, Shared: wire.SharedTools, Dial: a.dialTools, Whose: a.whose,
 		Begin: a.beginCall})
 	if boot := c.Boot.GetConfigure(); boot != nil {
 		if err := a.configure(boot); err != nil {

@@ -33,7 +33,7 @@ func (a *Agent) SetTools(_ context.Context, r *agentv1.SetToolsRequest) (*agentv
 	if err != nil {
 		return nil, err
 	}
-	return &agentv1.SetToolsResponse{}, nil
+	return &agentv1.SetToolsResponse{Shared: true}, nil
 }
 
 // dialTools makes a connection for calls of tools.

@@ -133,6 +133,13 @@ type Sandbox interface {
 	Stop(ctx context.Context) error
 }
 
+// ToolKeeper is a Sandbox that may see a folder of the host, read-only, at wire.SharedTools.
+type ToolKeeper interface {
+	// ChangeTools calls change with the path of that folder, which may not exist yet. The sandbox is neither frozen nor
+	// removed meanwhile. It returns ErrGone after Stop, and errors.ErrUnsupported where there is no such folder.
+	ChangeTools(change func(dir string) error) error
+}
+
 // Admitter is a Sandbox that is told when a connection that Connect has returned has said the agent's secret.
 type Admitter interface {
 	Admitted() error

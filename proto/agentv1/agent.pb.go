@@ -4071,7 +4071,10 @@ type SetToolsRequest struct {
 	// removed are the paths of files that are removed.
 	Removed []string `protobuf:"bytes,2,rep,name=removed,proto3" json:"removed,omitempty"`
 	// complete: files are all of the tree, and every other one is removed.
-	Complete      bool `protobuf:"varint,3,opt,name=complete,proto3" json:"complete,omitempty"`
+	Complete bool `protobuf:"varint,3,opt,name=complete,proto3" json:"complete,omitempty"`
+	// shared: the files are in wire.SharedTools, where the host has put them, and
+	// the other fields are empty. wire.ToolsDir becomes a link to that folder.
+	Shared        bool `protobuf:"varint,4,opt,name=shared,proto3" json:"shared,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4123,6 +4126,13 @@ func (x *SetToolsRequest) GetRemoved() []string {
 func (x *SetToolsRequest) GetComplete() bool {
 	if x != nil {
 		return x.Complete
+	}
+	return false
+}
+
+func (x *SetToolsRequest) GetShared() bool {
+	if x != nil {
+		return x.Shared
 	}
 	return false
 }
@@ -4197,7 +4207,9 @@ func (x *ToolFile) GetLink() string {
 }
 
 type SetToolsResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// shared: the agent knows of the request's field shared.
+	Shared        bool `protobuf:"varint,1,opt,name=shared,proto3" json:"shared,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4230,6 +4242,13 @@ func (x *SetToolsResponse) ProtoReflect() protoreflect.Message {
 // Deprecated: Use SetToolsResponse.ProtoReflect.Descriptor instead.
 func (*SetToolsResponse) Descriptor() ([]byte, []int) {
 	return file_agent_proto_rawDescGZIP(), []int{61}
+}
+
+func (x *SetToolsResponse) GetShared() bool {
+	if x != nil {
+		return x.Shared
+	}
+	return false
 }
 
 // ToolConn is the agent's first message on a connection that began with
@@ -4634,19 +4653,21 @@ const file_agent_proto_rawDesc = "" +
 	"\vUNREACHABLE\x10\x03\x12\b\n" +
 	"\x04BUSY\x10\x04\x12\n" +
 	"\n" +
-	"\x06BROKEN\x10\x05\"y\n" +
+	"\x06BROKEN\x10\x05\"\x91\x01\n" +
 	"\x0fSetToolsRequest\x120\n" +
 	"\x05files\x18\x01 \x03(\v2\x1a.sandlot.agent.v1.ToolFileR\x05files\x12\x18\n" +
 	"\aremoved\x18\x02 \x03(\tR\aremoved\x12\x1a\n" +
-	"\bcomplete\x18\x03 \x01(\bR\bcomplete\"f\n" +
+	"\bcomplete\x18\x03 \x01(\bR\bcomplete\x12\x16\n" +
+	"\x06shared\x18\x04 \x01(\bR\x06shared\"f\n" +
 	"\bToolFile\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x12\n" +
 	"\x04data\x18\x02 \x01(\fR\x04data\x12\x1e\n" +
 	"\n" +
 	"executable\x18\x03 \x01(\bR\n" +
 	"executable\x12\x12\n" +
-	"\x04link\x18\x04 \x01(\tR\x04link\"\x12\n" +
-	"\x10SetToolsResponse\"\x89\x01\n" +
+	"\x04link\x18\x04 \x01(\tR\x04link\"*\n" +
+	"\x10SetToolsResponse\x12\x16\n" +
+	"\x06shared\x18\x01 \x01(\bR\x06shared\"\x89\x01\n" +
 	"\bToolConn\x12\x10\n" +
 	"\x03tag\x18\x01 \x01(\tR\x03tag\x12\x1c\n" +
 	"\tlanguages\x18\x02 \x03(\tR\tlanguages\x12\x18\n" +

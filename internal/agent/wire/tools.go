@@ -15,6 +15,14 @@ const (
 	ToolSocket  = "socket"
 )
 
+// SharedTools is where the host has the tree in the folder of the agent's socket, for agents that make ToolsDir a link
+// to it. The socket is beside that link then, at ToolsDir with SharedSocketSuffix, and ToolSocket is a link to it.
+const (
+	SharedTools        = SocketDir + "/" + SharedName
+	SharedName         = "mcp"
+	SharedSocketSuffix = ".socket"
+)
+
 // MaxToolConn bounds a ToolConn, in bytes.
 const MaxToolConn = 4 << 10
 

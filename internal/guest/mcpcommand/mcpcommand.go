@@ -269,24 +269,7 @@ func (c *command) help(args []string) error {
 	if err != nil {
 		return err
 	}
-	if text, err := os.ReadFile(filepath.Join(c.dir, s.Module, t.Name+".md")); err == nil {
-		_, err = c.out.Write(text)
-		return err
-	}
-	_, err = io.WriteString(c.out, section(string(readme), t.Name))
+	text, err := os.ReadFile(filepath.Join(c.dir, s.Module, t.Name+".md"))
+	_, _ = c.out.Write(text)
 	return err
-}
-
-// section returns the part of a document below a heading. Headings are the document's own: it quotes what servers say.
-func section(document, name string) string {
-	heading := "\n## " + name + "\n"
-	at := strings.Index(document, heading)
-	if at < 0 {
-		return ""
-	}
-	text := document[at+1:]
-	if end := strings.Index(text[3:], "\n## "); end >= 0 {
-		text = text[:end+4]
-	}
-	return text
 }

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandlot/internal/agent/wire"
+	"sandlot/internal/toolfolder"
 )
 
 const (
@@ -33,6 +34,8 @@ const (
 // Config is what Tools need.
 type Config struct {
 	Dir string // of the tree
+	// Shared is the folder in which the host has the tree, if it shares one.
+	Shared string
 	// Dial makes a connection for calls of tools to the host.
 	Dial func(ctx context.Context) (net.Conn, error)
 	// Whose returns to which of the agent's programs the process with an id belongs.
@@ -44,7 +47,6 @@ type Config struct {
 // Tools are the tool tree and its socket.
 type Tools struct {
 	config Config
-	dir    string
 	slots  chan struct{} // held by the connections that are served
 	queue  chan struct{} // held by those, and by the ones that wait
 
@@ -52,6 +54,7 @@ type Tools struct {
 
 	mu       sync.Mutex
 	listener *net.UnixListener // nil: there is no tree, or Close was called
+	socket   string            // the path of the listener's socket
 	closed   bool
 	conns    map[net.Conn]bool // of programs and to the host; true: the host serves it
 	work     sync.WaitGroup
@@ -61,7 +64,7 @@ type Tools struct {
 
 // New returns Tools without a tree.
 func New(c Config) *Tools {
-	t := &Tools{config: c, dir: c.Dir, slots: make(chan struct{}, maxConns),
+	t := &Tools{config: c, slots: make(chan struct{}, maxConns),
 		queue: make(chan struct{}, maxConns+maxWaiting), conns: map[net.Conn]bool{}}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
 	return t
@@ -79,7 +82,7 @@ func (t *Tools) Close() {
 	t.cancel()
 	if l != nil {
 		l.Close()
-		_ = os.Remove(filepath.Join(t.dir, wire.ToolSocket))
+		_ = os.Remove(t.socket)
 	}
 	t.work.Wait()
 }
@@ -117,22 +120,21 @@ func exists(path string) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// listen makes the socket, unless there is one. A program that is root may have removed it.
-func (t *Tools) listen() error {
-	place := filepath.Join(t.dir, wire.ToolSocket)
+// listen makes the socket at a path, unless there is one. A program that is root may have removed it.
+func (t *Tools) listen(place string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
 		return errors.New("the agent ends")
 	}
-	if t.listener != nil && exists(place) {
+	if t.listener != nil && t.socket == place && exists(place) {
 		return nil
 	}
 	if t.listener != nil {
 		t.listener.Close()
 		t.listener = nil
 	}
-	temporary := filepath.Join(t.dir, newPrefix+wire.ToolSocket)
+	temporary := filepath.Join(filepath.Dir(place), toolfolder.NewPrefix+filepath.Base(place))
 	_ = os.Remove(temporary)
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: temporary})
 	if err != nil {
@@ -148,7 +150,7 @@ func (t *Tools) listen() error {
 		_ = os.Remove(temporary)
 		return fmt.Errorf("making the socket for calls of tools: %w", err)
 	}
-	t.listener = l
+	t.listener, t.socket = l, place
 	t.work.Go(func() { t.accept(l) })
 	return nil
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"sandlot/internal/agent/wire"
+	"sandlot/internal/toolfolder"
 	"sandlot/proto/agentv1"
 )
 
@@ -74,7 +75,7 @@ func content(t *testing.T, dir string) string {
 
 func TestTree(t *testing.T) {
 	u := newTools(t)
-	if err := u.Set(&agentv1.SetToolsRequest{Complete: true}); err != nil || exists(u.dir) {
+	if err := u.Set(&agentv1.SetToolsRequest{Complete: true}); err != nil || exists(u.config.Dir) {
 		t.Fatalf("an empty tree made a folder: %v", err)
 	}
 	for _, tt := range []struct {
@@ -98,24 +99,24 @@ func TestTree(t *testing.T) {
 		if err := u.Set(tt.request); err != nil {
 			t.Fatal(err)
 		}
-		if got := content(t, u.dir); got != tt.want {
+		if got := content(t, u.config.Dir); got != tt.want {
 			t.Errorf("got  %s\nwant %s", got, tt.want)
 		}
 	}
-	if folders, err := os.ReadDir(u.dir); err != nil || len(folders) != 1 {
+	if folders, err := os.ReadDir(u.config.Dir); err != nil || len(folders) != 1 {
 		t.Errorf("folders are left: %v, %v", folders, err)
 	}
-	if st, err := os.Stat(u.dir); err != nil || st.Mode().Perm() != 0o755 {
+	if st, err := os.Stat(u.config.Dir); err != nil || st.Mode().Perm() != 0o755 {
 		t.Errorf("the folder: %v, %v", st, err)
 	}
 	// A socket that somebody has removed is made again.
-	if err := os.Remove(filepath.Join(u.dir, wire.ToolSocket)); err != nil {
+	if err := os.Remove(filepath.Join(u.config.Dir, wire.ToolSocket)); err != nil {
 		t.Fatal(err)
 	}
 	if err := u.Set(&agentv1.SetToolsRequest{Files: []*agentv1.ToolFile{text("y", "8")}}); err != nil {
 		t.Fatal(err)
 	}
-	if got := content(t, u.dir); got != "socket= y:8:-r--r--r--" {
+	if got := content(t, u.config.Dir); got != "socket= y:8:-r--r--r--" {
 		t.Errorf("got %s", got)
 	}
 }
@@ -125,7 +126,7 @@ func TestTree(t *testing.T) {
 func TestTreeRefuses(t *testing.T) {
 	u := newTools(t)
 	for _, path := range []string{"", ".", "..", "../x", "/x", "a/../../x", "a//b", wire.ToolSocket,
-		"a/" + newPrefix + "0", "a/"} {
+		"a/" + toolfolder.NewPrefix + "0", "a/"} {
 		for _, r := range []*agentv1.SetToolsRequest{{Files: []*agentv1.ToolFile{text("ok", ""), text(path, "x")}},
 			{Files: []*agentv1.ToolFile{text("ok", "")}, Removed: []string{path}}} {
 			if err := u.Set(r); err == nil {
@@ -153,7 +154,7 @@ func TestTreeRefuses(t *testing.T) {
 		"a link that goes away": func(dir string) error { return os.Symlink(outside+"/none", dir) },
 	} {
 		v := newTools(t)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(v.dir), 0o755), spoil(v.dir)); err != nil {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(v.config.Dir), 0o755), spoil(v.config.Dir)); err != nil {
 			t.Fatal(err)
 		}
 		if err := v.Set(&agentv1.SetToolsRequest{Files: []*agentv1.ToolFile{text("f", "x")}}); err == nil {
@@ -273,7 +274,7 @@ type program struct {
 
 func dialTree(t *testing.T, u *Tools) *program {
 	t.Helper()
-	c, err := net.Dial("unix", filepath.Join(u.dir, wire.ToolSocket))
+	c, err := net.Dial("unix", filepath.Join(u.config.Dir, wire.ToolSocket))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -40,6 +40,9 @@ type box struct {
 	// the daemon's machine. Only Create uses them, for a separate daemon.
 	agentVolume, volumePath string
 
+	tools     sync.Mutex // held while the tool tree changes
+	toolsGone bool       // the sandbox's folder is being removed; guarded by tools
+
 	mu      sync.Mutex
 	spec    sandbox.Spec   // only Limits changes once other goroutines use the box
 	socket  *socket.Folder // nil before listen, and for a separate daemon
@@ -86,6 +89,27 @@ func (b *box) Connect(ctx context.Context) (net.Conn, error) {
 		return l.Accept(ctx)
 	}
 	return f.Accept(ctx)
+}
+
+// ChangeTools implements sandbox.ToolKeeper.
+func (b *box) ChangeTools(change func(dir string) error) error {
+	if b.separate {
+		return errors.ErrUnsupported
+	}
+	b.tools.Lock()
+	defer b.tools.Unlock()
+	if b.toolsGone {
+		return sandbox.ErrGone
+	}
+	return change(filepath.Join(b.socketDir(), wire.SharedName))
+}
+
+// removeFolder removes the sandbox's folder.
+func (b *box) removeFolder() error {
+	b.tools.Lock()
+	defer b.tools.Unlock()
+	b.toolsGone = true
+	return os.RemoveAll(b.dir)
 }
 
 // Admitted implements sandbox.Admitter.
@@ -276,7 +300,7 @@ func (b *box) Stop(ctx context.Context) error {
 		}
 	}
 	b.markExited()
-	if err := os.RemoveAll(b.dir); err != nil {
+	if err := b.removeFolder(); err != nil {
 		return err
 	}
 	b.mu.Lock()

@@ -26,8 +26,8 @@ import (
 	"sandlot/internal/sandbox"
 )
 
-// box implements sandbox.Sandbox and sandbox.Resizer. Its mu is taken after all locks of
-// seal and of Runtime.
+// box implements sandbox.Sandbox, sandbox.Resizer and sandbox.ToolKeeper. Its mu is taken after all locks of seal and
+// of Runtime, and after tools.
 type box struct {
 	runtime *Runtime
 	dir     string
@@ -43,6 +43,9 @@ type box struct {
 	kept      keptPrograms // the programs of one that was made of a frozen image
 	platform  string       // of gVisor
 	seal      sealState    // which of its mounts of shared folders are read-only now
+
+	tools     sync.Mutex // held while the tool tree changes, or an image is made of it
+	toolsGone bool       // the folder is being removed; guarded by tools
 
 	mu          sync.Mutex
 	spec        sandbox.Spec   // only Limits changes once other goroutines use the box
@@ -280,7 +283,7 @@ func (b *box) Stop(ctx context.Context) error {
 	for _, f := range leftovers {
 		os.Remove(f)
 	}
-	if rerr := os.RemoveAll(b.dir); rerr != nil {
+	if rerr := b.removeFolder(); rerr != nil {
 		return errors.Join(err, rerr)
 	}
 	b.mu.Lock()
@@ -290,6 +293,14 @@ func (b *box) Stop(ctx context.Context) error {
 	delete(r.boxes, id)
 	r.mu.Unlock()
 	return nil
+}
+
+// removeFolder removes the sandbox's folder.
+func (b *box) removeFolder() error {
+	b.tools.Lock()
+	defer b.tools.Unlock()
+	b.toolsGone = true
+	return os.RemoveAll(b.dir)
 }
 
 // detach closes this process's descriptors of the sandbox. The sandbox lives on.

@@ -126,7 +126,7 @@ func (r *Runtime) mounts(b *box) []specs.Mount {
 			Options: []string{"nosuid", "nodev", "mode=1777", "size=65536k"}},
 		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"ro"}},
 		bind(b.agent, wire.AgentPath, true),
-		bind(b.socketDir(), wire.SocketDir, true),
+		uncached(bind(b.socketDir(), wire.SocketDir, true)), // else the tool tree costs 8 KB for each file that was read
 	}
 	binds := slices.Clone(b.root.Binds)
 	slices.SortFunc(binds, func(x, y image.Bind) int { return strings.Compare(x.Target, y.Target) })
@@ -136,11 +136,17 @@ func (r *Runtime) mounts(b *box) []specs.Mount {
 	for _, m := range b.spec.Mounts {
 		mount := bind(m.Source, m.Target, m.ReadOnly)
 		if m.Shared { // gVisor then closes a file on the host when its program does: Seal needs that
-			mount.Options = append(mount.Options, "dcache=0")
+			mount = uncached(mount)
 		}
 		list = append(list, mount)
 	}
 	return list
+}
+
+// uncached makes gVisor forget the names and the files of a mount as soon as nobody has them open.
+func uncached(m specs.Mount) specs.Mount {
+	m.Options = append(m.Options, "dcache=0")
+	return m
 }
 
 func bind(source, target string, readOnly bool) specs.Mount {

@@ -25,6 +25,7 @@ import (
 	"sandlot/internal/runtime/specfile"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/secret"
+	"sandlot/internal/toolfolder"
 )
 
 // keptPrograms are paths of programs that are kept for a sandbox: both for one that was made of a frozen image, and
@@ -107,6 +108,11 @@ func (r *Runtime) writeFrozen(ctx context.Context, b *box, info *frozen.Info, te
 	info.Record, info.Rootfs = specfile.Of(spec, ""), b.root.Image
 	info.Record.Secret = ""
 	if err := r.hasSpace(b, maxBytes); err != nil {
+		return err
+	}
+	b.tools.Lock()
+	defer b.tools.Unlock()
+	if err := b.keepTools(filepath.Join(dir, frozen.ToolsDir)); err != nil {
 		return err
 	}
 	files, err := b.hostFiles(bundle.Root.Path, frozenMounts(bundle.Mounts, spec.Mounts))
@@ -342,7 +348,9 @@ func (r *Runtime) Wake(ctx context.Context, spec sandbox.Spec, image string) (sa
 	}
 	b.platform = cmp.Or(info.Platform, systrap)
 	b.adapt(bundle)
-	err = r.frozen.Files(ctx, image, info, func(dir string) error { return r.wake(ctx, b, bundle, dir) })
+	err = r.frozen.Files(ctx, image, info, func(dir string) error {
+		return r.wake(ctx, b, bundle, dir, r.frozen.Tools(image))
+	})
 	if err != nil {
 		stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
 		defer cancel()
@@ -408,7 +416,8 @@ func (b *box) adapt(bundle *specs.Spec) {
 	}
 }
 
-func (r *Runtime) wake(ctx context.Context, b *box, bundle *specs.Spec, image string) error {
+// wake starts b of gVisor's files in the folder image, and gives it the tool tree in the folder tools.
+func (r *Runtime) wake(ctx context.Context, b *box, bundle *specs.Spec, image, tools string) error {
 	text, err := json.Marshal(bundle)
 	if err != nil {
 		return err
@@ -418,6 +427,9 @@ func (r *Runtime) wake(ctx context.Context, b *box, bundle *specs.Spec, image st
 		return err
 	}
 	if err := b.socket.WriteSecret(b.spec.Secret, 0o600); err != nil {
+		return err
+	}
+	if err := toolfolder.Link(tools, b.toolsDir()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return r.launch(ctx, b, []string{"wake", "-bundle", b.dir, "-pid-file", filepath.Join(b.dir, pidName),

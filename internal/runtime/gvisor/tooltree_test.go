@@ -4,11 +4,15 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"sandlot/internal/agent"
+	"sandlot/internal/agent/wire"
+	"sandlot/internal/runtime/gvisor/hostfile"
+	"sandlot/internal/sandbox"
 	"sandlot/internal/sandbox/sandboxtest"
 	"sandlot/internal/servers/toolfiles"
 )
@@ -62,8 +66,8 @@ func manyTools() (all []toolfiles.Server) {
 	return all
 }
 
-// TestToolTreeMemory: a tool tree of 500 tools costs a sandbox little memory after it was written. Without freeing what
-// writing it took, it is over 7 MB.
+// TestToolTreeMemory: a tool tree of 500 tools, each with a document of its own, costs a sandbox little memory. What
+// programs have read is not kept.
 func TestToolTreeMemory(t *testing.T) {
 	s := subject(t, false)
 	r := s.Open(t)
@@ -96,7 +100,7 @@ func TestToolTreeMemory(t *testing.T) {
 	time.Sleep(5 * time.Second) // the agent frees what its start took
 	kernel, programs := unreclaimable(t, spec.ID)
 	update(toolfiles.Tree(manyTools()))
-	const limit = 5 << 20
+	const limit = 2 << 20
 	var k, p int64
 	for range 60 {
 		time.Sleep(500 * time.Millisecond)
@@ -109,4 +113,71 @@ func TestToolTreeMemory(t *testing.T) {
 	if k+p >= limit {
 		t.Errorf("the tree costs %d kB", (k+p)>>10)
 	}
+	if got := shell(t, c, "cat /run/mcp/*/*.md | grep -c '^## '"); got != "500" {
+		t.Errorf("%s tools have documents", got)
+	}
+	pid, _ := b.(*box).process()
+	open, err := hostfile.OpenBy(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	open = slices.DeleteFunc(open, func(f hostfile.Open) bool { return !strings.Contains(f.Target, wire.SharedTools) })
+	if len(open) > 5 {
+		t.Errorf("after its programs have ended, the sandbox has %d files of the tree open", len(open))
+	}
+}
+
+// TestToolTreeAsleep: programs that have files or folders of the tool tree open go on after they have slept, and in
+// copies, though the tree has changed meanwhile.
+func TestToolTreeAsleep(t *testing.T) {
+	s := newSleeping(t)
+	tree := func(pairs ...string) {
+		t.Helper()
+		var all []agent.ToolFile
+		for i := 0; i < len(pairs); i += 2 {
+			all = append(all, agent.ToolFile{Path: pairs[i], Data: []byte(pairs[i+1])})
+		}
+		if err := s.client.UpdateTools(t.Context(), all, nil, true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wants := func(code, want string) {
+		t.Helper()
+		if got := run(t, s.client, code); got != want {
+			t.Errorf("%s: %s", code, got)
+		}
+	}
+	tree("README.md", "same", "a/t.md", "first", "a/gone.md", "gone", "c/d/e.md", "")
+	wants("import os; f, g, h = [open('/run/mcp/' + p) for p in ('a/t.md', 'a/gone.md', 'README.md')]; "+
+		"os.chdir('/run/mcp/c/d'); os.listdir()", "['e.md']")
+	latest := []string{"README.md", "same", "a/t.md", "second", "b/x.md", "new"}
+	tree(latest...)
+	i := s.freeze()
+	copied, err := s.r.CopyFrozen(t.Context(), i.Name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, image := range []sandbox.FrozenImage{i, copied} {
+		if err := s.wake(image); err != nil {
+			t.Fatal(err)
+		}
+		wants("f.read() + g.read() + h.read() + os.getcwd()", "'firstgonesame/run/sandlot/mcp/c/d'")
+		tree(latest...)
+		wants("open('/run/mcp/a/t.md').read() + open('/run/mcp/b/x.md').read()", "'secondnew'")
+		s.wantX("after it has slept")
+		if image == i {
+			if err := s.box.Stop(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			s.client.Close()
+		}
+	}
+	wants("f2 = open('/run/mcp/a/t.md'); f2.read()", "'second'")
+	if _, err := s.r.Freeze(t.Context(), s.box, gigabyte); err == nil || !strings.Contains(err.Error(), "/run/mcp/a/t.md") {
+		t.Errorf("two files of one name are open: %v", err)
+	}
+	if err := s.r.Thaw(t.Context(), s.box); err != nil {
+		t.Fatal(err)
+	}
+	wants("f.close(); f2.seek(0), f2.read()", "(0, 'second')")
 }

@@ -115,29 +115,31 @@ func TestMaker(t *testing.T) {
 	}
 }
 
-// Tools have documents of their own as far as the budget goes: those of small servers first.
+// TestOwnDocuments: each tool has a document of its own. A tree is bounded, also in how many files it has.
 func TestOwnDocuments(t *testing.T) {
-	own := func(servers []Server) (documents, cost int) {
-		files := Tree(servers)
-		for _, f := range files {
+	tiny := Server{Name: "tiny"}
+	for n := range 20_000 {
+		tiny.Tools = append(tiny.Tools, Tool{Name: fmt.Sprint("t", n), Remote: fmt.Sprint("t", n), Input: []byte("{}")})
+	}
+	var many []Server
+	for n := range 20 {
+		tiny.Name = fmt.Sprint("tiny", n)
+		many = append(many, tiny)
+	}
+	for _, tt := range []struct {
+		servers     []Server
+		least, most int
+	}{{manyServers(1, 100), 100, 100}, {manyServers(25, 20), 500, 500}, {manyServers(60, 20), 1200, 1200},
+		{many, 1000, maxTree / fileSize}} {
+		n, size := 0, 0
+		for _, f := range Tree(tt.servers) {
 			if _, name, _ := strings.Cut(f.Path, "/"); strings.HasSuffix(name, ".md") && name != "README.md" {
-				documents++
+				n++
 			}
+			size += len(f.Content)
 		}
-		return documents, costOf(files) + len(servers)*fileCost
-	}
-	for _, tt := range []struct{ servers, tools, least int }{{1, 100, 100}, {10, 15, 150}, {25, 20, 20}, {60, 20, 0}} {
-		n, cost := own(manyServers(tt.servers, tt.tools))
-		t.Logf("%d servers with %d tools: %d documents of their own, %d bytes", tt.servers, tt.tools, n, cost)
-		if n < tt.least || cost > maxCost && n > 0 {
-			t.Errorf("%d servers with %d tools: %d have documents of their own, and the tree costs %d bytes",
-				tt.servers, tt.tools, n, cost)
-		}
-	}
-	small := append(manyServers(25, 20), Server{Name: "small", Tools: manyServers(1, 3)[0].Tools})
-	for _, f := range Tree(small) {
-		if f.Path == "small/README.md" && !strings.Contains(string(f.Content), "small/TOOL.md") {
-			t.Errorf("a small server among large ones has no documents of its own: %s", f.Content)
+		if n < tt.least || n > tt.most || size > maxTree {
+			t.Errorf("%d servers: %d documents, %d bytes", len(tt.servers), n, size)
 		}
 	}
 }

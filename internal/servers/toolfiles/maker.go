@@ -23,30 +23,12 @@ type made struct {
 	version int64
 	module  string
 	brief   bool
-	apart   bool // each tool has a document of its own
 	room    int
 	sizes   []int // of its tools; nil: they have less than they would with more room
 
-	modules, documents []File
-	together, alone    int             // what it costs with its documents together, and with those of their own
-	index              json.RawMessage // its part of the index
-	line               string          // its line in the tree's README.md
-}
-
-// What a file costs a sandbox, in bytes: its name and inode, and its pages. See decision 72.
-const (
-	fileCost = 2 << 10
-	pageCost = 4 << 10
-	// maxCost is what a tree may cost with documents of their own. A server that has them keeps them while it costs
-	// not much more, so that they do not come and go.
-	maxCost, maxMore = 1_880_000, 32 << 10
-)
-
-func costOf(files []File) (cost int) {
-	for _, f := range files {
-		cost += fileCost + (len(f.Content)+pageCost-1)/pageCost*pageCost
-	}
-	return cost
+	files []File
+	index json.RawMessage // its part of the index
+	line  string          // its line in the tree's README.md
 }
 
 // Tree returns the files of the tree, sorted by path; none if there are no servers.
@@ -69,22 +51,13 @@ func (m *Maker) Tree(servers []Source) []File {
 		s := servers[i]
 		before := m.made[s.Name]
 		if !before.is(s, module, brief, room) {
-			apart := before != nil && before.apart // most likely it stays so
-			before = makeServer(s, module, brief, apart, room)
+			before = makeServer(s, module, brief, room)
 		}
 		next[s.Name] = before
 		all = append(all, before)
-		files = append(files, before.modules...)
+		files = append(files, before.files...)
 	}
 	files = append(files, file("README.md", rootReadme(all)), file(IndexFile, index(all)))
-	left := maxCost - costOf(files) - len(all)*fileCost // each has a folder
-	for i, apart := range chooseApart(all, left) {
-		if all[i].apart != apart {
-			all[i] = makeServer(servers[i], all[i].module, brief, apart, room)
-			next[servers[i].Name] = all[i]
-		}
-		files = append(files, all[i].documents...)
-	}
 	m.made = next
 	slices.SortFunc(files, func(a, b File) int { return cmp.Compare(a.Path, b.Path) })
 	return files
@@ -103,40 +76,10 @@ func (m *made) is(s Source, module string, brief bool, room int) bool {
 }
 
 // makeServer makes what a server has in the tree.
-func makeServer(s Source, module string, brief, apart bool, room int) *made {
+func makeServer(s Source, module string, brief bool, room int) *made {
 	served := describe(s.Read(), module, room, brief)
-	together, alone := served.documents(false), served.documents(true)
-	m := &made{version: s.Version, module: module, brief: brief, apart: apart, room: room, sizes: served.sizes,
-		modules: served.modules(), documents: together, together: costOf(together), alone: costOf(alone),
-		index: served.indexed(), line: served.line()}
-	if apart {
-		m.documents = alone
-	}
-	return m
-}
-
-// chooseApart returns which servers have documents of their own for each tool, where all documents may cost so many
-// bytes: those with the fewest files first, so that a change of one moves as few others as can be.
-func chooseApart(all []*made, left int) []bool {
-	for _, m := range all {
-		left -= m.together
-	}
-	order := make([]int, len(all))
-	for i := range order {
-		order[i] = i
-	}
-	slices.SortStableFunc(order, func(a, b int) int {
-		return cmp.Or(cmp.Compare(all[a].alone, all[b].alone), cmp.Compare(all[a].module, all[b].module))
-	})
-	apart := make([]bool, len(all))
-	for _, i := range order {
-		left -= all[i].alone - all[i].together
-		if left < 0 && !(all[i].apart && left >= -maxMore) {
-			break
-		}
-		apart[i] = true
-	}
-	return apart
+	return &made{version: s.Version, module: module, brief: brief, room: room, sizes: served.sizes,
+		files: served.files(), index: served.indexed(), line: served.line()}
 }
 
 // index returns the index of all servers.

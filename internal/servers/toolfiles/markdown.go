@@ -81,8 +81,8 @@ func (t *described) signature() string {
 	return t.name + "(" + strings.Join(names, ", ") + ")"
 }
 
-// readme returns the document of a server. With apart, each tool has a document of its own; else they are sections.
-func (s *served) readme(apart bool) string {
+// readme returns the document of a server.
+func (s *served) readme() string {
 	out := &strings.Builder{}
 	fmt.Fprintf(out, "# %s\n\n", s.module)
 	if s.State != "" {
@@ -90,13 +90,9 @@ func (s *served) readme(apart bool) string {
 	}
 	fmt.Fprintf(out, "Tools of the MCP server %s. Python: `from mcp_tools import %s`. JavaScript: "+
 		"`import * as %s from '%s/%s.mjs'`. Shell: `mcp help %s TOOL`, `mcp call %s TOOL name=value`. "+
-		"Arguments are given by name; those with `?` can be left out. ",
-		quote(s.Name), s.module, s.module, Folder, s.module, s.module, s.module)
-	if apart {
-		fmt.Fprintf(out, "Each tool has a document of its own, %s/%s/TOOL.md.\n\n", Folder, s.module)
-	} else {
-		out.WriteString("The document of each tool is a section below.\n\n")
-	}
+		"Arguments are given by name; those with `?` can be left out. Each tool has a document of its own, "+
+		"%s/%s/TOOL.md.\n\n",
+		quote(s.Name), s.module, s.module, Folder, s.module, s.module, s.module, Folder, s.module)
 	if text := clean(s.Instructions, maxInstructions); text != "" {
 		out.WriteString("Its own words:\n" + quoted(text) + "\n")
 	}
@@ -105,15 +101,11 @@ func (s *served) readme(apart bool) string {
 			s.left)
 	}
 	for _, t := range s.tools {
-		if apart {
-			held := ""
-			if t.Held != "" {
-				held = " (held back)"
-			}
-			fmt.Fprintf(out, "- [%s](%s.md)%s %s\n", t.signature(), t.name, held, line(t.Description, maxLine))
-		} else {
-			out.WriteString(t.markdown + "\n")
+		held := ""
+		if t.Held != "" {
+			held = " (held back)"
 		}
+		fmt.Fprintf(out, "- [%s](%s.md)%s %s\n", t.signature(), t.name, held, line(t.Description, maxLine))
 	}
 	return out.String()
 }

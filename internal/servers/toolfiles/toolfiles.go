@@ -46,6 +46,7 @@ type File struct {
 const (
 	maxServer = 1 << 20 // bytes of a server's files
 	maxTree   = 8 << 20
+	fileSize  = 2 << 10 // for a tool's document, beside its text, so that there are no more than some thousand
 	// maxTools is how many tools have all of their texts in each place; where there are more, those are shorter that
 	// are said for the second time.
 	maxTools = 100
@@ -171,28 +172,18 @@ func (t *described) read() {
 
 // size is about how many bytes of the tree a tool has.
 func (t *described) size() int {
-	return len(t.python) + len(t.pythonTypes) + len(t.typescript) + len(t.markdown) + 4*len(t.Remote) + 512
+	return len(t.python) + len(t.pythonTypes) + len(t.typescript) + len(t.markdown) + 4*len(t.Remote) + fileSize
 }
 
-// modules returns the files of a server by which code calls its tools.
-func (s *served) modules() []File {
+// files returns the files of a server: its modules, and its documents.
+func (s *served) files() []File {
 	if s.Off {
 		return nil
 	}
-	return []File{file(s.module+".py", s.pythonModule()), file(s.module+".mjs", s.javascriptModule()),
-		file(s.module+".d.mts", s.declarations())}
-}
-
-// documents returns the documents of a server. With apart, each tool has one of its own.
-func (s *served) documents(apart bool) []File {
-	if s.Off {
-		return nil
-	}
-	files := []File{file(s.module+"/README.md", s.readme(apart))}
+	files := []File{file(s.module+".py", s.pythonModule()), file(s.module+".mjs", s.javascriptModule()),
+		file(s.module+".d.mts", s.declarations()), file(s.module+"/README.md", s.readme())}
 	for _, t := range s.tools {
-		if apart {
-			files = append(files, file(s.module+"/"+t.name+".md", t.markdown))
-		}
+		files = append(files, file(s.module+"/"+t.name+".md", t.markdown))
 	}
 	return files
 }

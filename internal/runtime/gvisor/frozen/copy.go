@@ -8,6 +8,7 @@ import (
 	"sandlot/internal/atomicfile"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/secret"
+	"sandlot/internal/toolfolder"
 )
 
 // Copy makes an image with the files of another one, by other names: it needs no space of its own. Nobody changes a
@@ -26,7 +27,11 @@ func (s *Store) Copy(name string) (copied sandbox.FrozenImage, err error) {
 	entries, err := os.ReadDir(s.path(name))
 	err = errors.Join(err, os.Mkdir(to, 0o700))
 	for _, e := range entries {
-		err = errors.Join(err, os.Link(filepath.Join(s.path(name), e.Name()), filepath.Join(to, e.Name())))
+		link := os.Link
+		if e.IsDir() {
+			link = toolfolder.Link
+		}
+		err = errors.Join(err, link(filepath.Join(s.path(name), e.Name()), filepath.Join(to, e.Name())))
 	}
 	if err = errors.Join(err, atomicfile.Sync(to)); err != nil {
 		return copied, errors.Join(err, os.RemoveAll(to))

@@ -49,6 +49,8 @@ const (
 	bundleFile = "config.json"
 	making     = ".making-"
 	unpacked   = ".unpacked-"
+	// ToolsDir is the folder of an image with the sandbox's tool tree.
+	ToolsDir = "tools"
 	// Reserve is how much of the disk stays free, in bytes.
 	Reserve = 64 << 20
 )
@@ -151,6 +153,9 @@ func (s *Store) keep(keep func() (Info, error)) (info Info, done func(), err err
 func syncFiles(dir string) error {
 	entries, err := os.ReadDir(dir)
 	for _, e := range entries {
+		if e.IsDir() { // the tool tree can be made again
+			continue
+		}
 		path := filepath.Join(dir, e.Name())
 		err = errors.Join(err, os.Chmod(path, 0o600), atomicfile.Sync(path))
 	}
@@ -158,6 +163,9 @@ func syncFiles(dir string) error {
 }
 
 func (s *Store) path(name string) string { return filepath.Join(s.Dir, name) }
+
+// Tools returns the folder of an image with the tool tree, which may not exist.
+func (s *Store) Tools(name string) string { return filepath.Join(s.path(name), ToolsDir) }
 
 // Read reads what is stored of an image.
 func (s *Store) Read(name string) (info Info, bundle *specs.Spec, err error) {
@@ -378,7 +386,7 @@ func (s *Store) packFiles(ctx context.Context, dir string, info Info) (err error
 	}()
 	for _, e := range entries {
 		name, path := e.Name(), filepath.Join(dir, e.Name())
-		if name == infoFile || name == bundleFile {
+		if name == infoFile || name == bundleFile || e.IsDir() {
 			continue
 		}
 		os.Remove(path + packedSuffix)
@@ -447,12 +455,12 @@ func (s *Store) HasRoom(need int64) error {
 
 // DiskBytes returns how much of the disk the files in a folder take.
 func DiskBytes(dir string) (total int64, err error) {
-	entries, err := os.ReadDir(dir)
-	for _, e := range entries {
+	err = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		var st unix.Stat_t
-		if unix.Stat(filepath.Join(dir, e.Name()), &st) == nil {
+		if err == nil && !d.IsDir() && unix.Lstat(path, &st) == nil {
 			total += st.Blocks * 512
 		}
-	}
+		return err
+	})
 	return total, err
 }
