@@ -71,7 +71,7 @@ func (c *Client) shareTools(ctx context.Context, change toolfolder.Change) (shar
 		return true, err
 	}
 	c.ownTools.Store(true) // an older agent
-	return false, nil
+	return false, keeper.ChangeTools(os.RemoveAll)
 }
 
 // writeTools changes a tool tree in a folder, which it makes if there is none.

@@ -1,10 +1,18 @@
 package agent
 
 import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
 	"sandlot/internal/agent/wire"
+	"sandlot/internal/sandbox"
+	"sandlot/proto/agentv1"
+	"sandlot/proto/agentv1/agentv1connect"
 )
 
 // TestCellOf: an interpreter, and a child that the running cell has started, belong to that cell. A child that is
@@ -36,6 +44,70 @@ func TestCellOf(t *testing.T) {
 	} {
 		if got := c.cellOf(tt.of); got != tt.want {
 			t.Errorf("%s: %+v", what, got)
+		}
+	}
+}
+
+// toolBox is a sandbox with a folder for its tool tree, and its agent.
+type toolBox struct {
+	sandbox.Sandbox
+	agentv1connect.AgentClient
+	dir    string
+	refuse error // of ChangeTools
+	knows  bool  // the agent knows of such folders
+	asked  []*agentv1.SetToolsRequest
+}
+
+func (b *toolBox) ChangeTools(change func(dir string) error) error {
+	if b.refuse != nil {
+		return b.refuse
+	}
+	return change(b.dir)
+}
+
+func (b *toolBox) SetTools(_ context.Context, r *agentv1.SetToolsRequest) (*agentv1.SetToolsResponse, error) {
+	b.asked = append(b.asked, r)
+	return &agentv1.SetToolsResponse{Shared: b.knows}, nil
+}
+
+// TestShareTools: the tree is written to the folder that the runtime shares, unless there is none, or the agent is of
+// a version that does not know of it: then the agent writes it.
+func TestShareTools(t *testing.T) {
+	for what, tt := range map[string]struct {
+		refuse       error
+		knows, share bool
+	}{
+		"shared":              {nil, true, true},
+		"a daemon of its own": {errors.ErrUnsupported, true, false},
+		"an older agent":      {nil, false, false},
+	} {
+		b := &toolBox{dir: filepath.Join(t.TempDir(), "mcp"), refuse: tt.refuse, knows: tt.knows}
+		c := &Client{rpc: b, sandbox: b}
+		update := func(complete bool, removed []string, files ...ToolFile) {
+			t.Helper()
+			if err := c.UpdateTools(t.Context(), files, removed, complete); err != nil {
+				t.Fatal(err)
+			}
+		}
+		update(true, nil)
+		if _, err := os.Lstat(b.dir); err == nil {
+			t.Errorf("%s: without files there is a folder", what)
+		}
+		b.asked = nil
+		update(true, nil, ToolFile{Path: "a/one", Data: []byte("1")}, ToolFile{Path: "two", Data: []byte("2")})
+		update(false, []string{"two"}, ToolFile{Path: "three", Data: []byte("3")})
+		written := slices.ContainsFunc(b.asked, func(r *agentv1.SetToolsRequest) bool { return len(r.Files) > 0 })
+		found, _ := filepath.Glob(b.dir + "/*/*")
+		more, _ := filepath.Glob(b.dir + "/*")
+		here := len(found) == 1 && len(more) == 3 // a, socket, three
+		if written == tt.share || here != tt.share {
+			t.Errorf("%s: the agent was asked %v; in the folder are %q, %q", what, b.asked, found, more)
+		}
+		if to, _ := os.Readlink(filepath.Join(b.dir, wire.ToolSocket)); tt.share && to != "/run/mcp.socket" {
+			t.Errorf("%s: the socket is at %q", what, to)
+		}
+		if !tt.share && len(b.asked[len(b.asked)-1].Removed) != 1 {
+			t.Errorf("%s: nothing was removed", what)
 		}
 	}
 }

@@ -121,6 +121,43 @@ func TestTree(t *testing.T) {
 	}
 }
 
+// TestSharedTree: where the host has the tree, the agent makes a link to it, and the socket beside that.
+func TestSharedTree(t *testing.T) {
+	u := newTools(t)
+	u.config.Shared = t.TempDir()
+	if err := os.MkdirAll(filepath.Dir(u.config.Dir), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	place := u.config.Dir + wire.SharedSocketSuffix
+	if err := os.Symlink(place, filepath.Join(u.config.Shared, wire.ToolSocket)); err != nil {
+		t.Fatal(err)
+	}
+	for _, spoil := range []func() error{
+		func() error { return nil },
+		func() error { return nil }, // again
+		func() error { return errors.Join(os.Remove(place), os.Remove(u.config.Dir)) },
+	} {
+		if err := errors.Join(spoil(), u.Set(&agentv1.SetToolsRequest{Shared: true})); err != nil {
+			t.Fatal(err)
+		}
+		c, err := net.Dial("unix", filepath.Join(u.config.Dir, wire.ToolSocket))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Close()
+	}
+	if err := errors.Join(os.Remove(u.config.Dir), os.Symlink("/", u.config.Dir)); err != nil {
+		t.Fatal(err)
+	}
+	if err := u.Set(&agentv1.SetToolsRequest{Shared: true}); err == nil || !strings.Contains(err.Error(), "remove it") {
+		t.Errorf("another link is in its place: %v", err)
+	}
+	u.Close()
+	if exists(place) {
+		t.Error("the socket is left")
+	}
+}
+
 // TestTreeRefuses: no request, and nothing that a program has put in the place of the tree, makes the agent write
 // anywhere else.
 func TestTreeRefuses(t *testing.T) {

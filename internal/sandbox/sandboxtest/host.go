@@ -11,6 +11,10 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"sandlot/internal/agent"
+	"sandlot/internal/agent/wire"
+	"sandlot/internal/sandbox"
 )
 
 // listen opens a Unix socket of the host in a folder that the sandbox sees, and counts the connections to
@@ -172,6 +176,42 @@ func hostFiles(t *testing.T, b *Bench) {
 	}
 	t.Run("plain", func(t *testing.T) { plainFiles(t, b) })
 	t.Run("descriptors", func(t *testing.T) { descriptors(t, b) })
+	t.Run("tools", func(t *testing.T) { toolTree(t, b) })
+}
+
+// toolTree tests that programs find the tool tree at its place, however it gets there, and that where the runtime
+// shares it, not even root can change it.
+func toolTree(t *testing.T, b *Bench) {
+	update := func(complete bool, removed []string, files ...agent.ToolFile) {
+		t.Helper()
+		if err := b.UpdateTools(t.Context(), files, removed, complete); err != nil {
+			t.Fatal(err)
+		}
+	}
+	update(true, nil)
+	b.want(t, "ls -d /run/mcp 2>/dev/null || echo none", "none")
+	update(true, nil, agent.ToolFile{Path: "README.md", Data: []byte("one ")},
+		agent.ToolFile{Path: "a/t.md", Data: []byte("two")}, agent.ToolFile{Path: "mcp", Link: wire.AgentPath})
+	const all = "cd /run/mcp/ && cat README.md a/t.md && echo && readlink mcp && find -L . | sort && test -S socket && echo socket"
+	const want = "one two\n" + wire.AgentPath + "\n.\n./README.md\n./a\n./a/t.md\n./mcp\n./socket\nsocket"
+	b.want(t, all, want)
+	b.want(t, `python3 -c '
+import socket
+s = socket.socket(socket.AF_UNIX); s.connect("/run/mcp/socket"); print("connected")'`, "connected")
+	keeper, ok := b.Box.(sandbox.ToolKeeper)
+	if ok && keeper.ChangeTools(func(string) error { return nil }) == nil {
+		b.sh(t, `cd /run/mcp/; for dir in . /run/sandlot/mcp; do echo x > $dir/README.md; echo x >> $dir/a/t.md
+			rm -rf $dir/a $dir/README.md; mkdir $dir/x; ln -s `+b.Canary+` $dir/y; mv $dir/a $dir/b; chmod 777 $dir/a
+			mount -o remount,rw $dir; mount -o remount,rw /run/sandlot; touch -d 1970-01-01 $dir/README.md; done 2>&1`)
+		b.want(t, all, want)
+		if dir := ""; keeper.ChangeTools(func(d string) error { dir = d; return nil }) != nil {
+			t.Error("the folder is gone")
+		} else if data, err := os.ReadFile(filepath.Join(dir, "a/t.md")); err != nil || string(data) != "two" {
+			t.Errorf("on the host: %q, %v", data, err)
+		}
+	}
+	update(false, []string{"a/t.md"}, agent.ToolFile{Path: "README.md", Data: []byte("three")})
+	b.want(t, "cat /run/mcp/README.md; ls /run/mcp/", "threeREADME.md\nmcp\nsocket")
 }
 
 // descriptors tests that a sandbox that opens as many files as it can gets an error at the limit, and keeps

@@ -175,3 +175,44 @@ func TestListReadsOnce(t *testing.T) {
 		t.Errorf("%+v, %v, %+v", all, err, s.listed)
 	}
 }
+
+// TestToolTrees: the tool tree of an image is in its copies, also when they are packed, and it counts.
+func TestToolTrees(t *testing.T) {
+	s := New(t.TempDir())
+	info, err := s.Make("image", keepProgram(t, s, "program"), func(dir string, info *Info) ([]byte, error) {
+		file := filepath.Join(dir, ToolsDir, "a", "t.md")
+		err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, make([]byte, 9000), 0o444),
+			os.WriteFile(filepath.Join(dir, "pages"), make([]byte, 100), 0o600))
+		if err != nil {
+			return nil, err
+		}
+		info.Bytes, err = DiskBytes(dir)
+		return testBundle(t), err
+	})
+	if err != nil || info.Bytes < 9000 {
+		t.Fatalf("%d bytes, %v", info.Bytes, err)
+	}
+	first, err := s.Copy("image")
+	if err == nil {
+		err = s.Pack(t.Context(), first.Name)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := s.Copy(first.Name)
+	if err != nil || !second.Packed {
+		t.Fatalf("%+v, %v", second, err)
+	}
+	for _, name := range []string{"image", first.Name, second.Name} {
+		st, err := os.Stat(filepath.Join(s.Tools(name), "a", "t.md"))
+		if err != nil || st.Size() != 9000 || st.Mode() != 0o444 {
+			t.Errorf("%s: %v, %v", name, st, err)
+		}
+		if _, _, err := s.Read(name); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if all, err := s.List(); err != nil || len(all) != 3 {
+		t.Errorf("%+v, %v", all, err)
+	}
+}
