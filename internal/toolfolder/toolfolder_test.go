@@ -58,7 +58,8 @@ func TestLink(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer root.Close()
-	if err := Write(root, Change{Files: []File{{Path: "a/f", Data: []byte("1")}, {Path: "l", Link: "a/f"}}}); err != nil {
+	files := []File{{Path: "a/f", Data: []byte("1")}, {Path: "l", Link: "a/f"}}
+	if err := Write(root, Change{Files: files}); err != nil {
 		t.Fatal(err)
 	}
 	past := time.Unix(1e9, 5)

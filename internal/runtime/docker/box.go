@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"path/filepath"
 	"sync"
 	"time"
@@ -40,8 +39,7 @@ type box struct {
 	// the daemon's machine. Only Create uses them, for a separate daemon.
 	agentVolume, volumePath string
 
-	tools     sync.Mutex // held while the tool tree changes
-	toolsGone bool       // the sandbox's folder is being removed; guarded by tools
+	tools socket.Tools
 
 	mu      sync.Mutex
 	spec    sandbox.Spec   // only Limits changes once other goroutines use the box
@@ -96,20 +94,7 @@ func (b *box) ChangeTools(change func(dir string) error) error {
 	if b.separate {
 		return errors.ErrUnsupported
 	}
-	b.tools.Lock()
-	defer b.tools.Unlock()
-	if b.toolsGone {
-		return sandbox.ErrGone
-	}
-	return change(filepath.Join(b.socketDir(), wire.SharedName))
-}
-
-// removeFolder removes the sandbox's folder.
-func (b *box) removeFolder() error {
-	b.tools.Lock()
-	defer b.tools.Unlock()
-	b.toolsGone = true
-	return os.RemoveAll(b.dir)
+	return b.tools.Change(b.socketDir(), change)
 }
 
 // Admitted implements sandbox.Admitter.
@@ -300,7 +285,7 @@ func (b *box) Stop(ctx context.Context) error {
 		}
 	}
 	b.markExited()
-	if err := b.removeFolder(); err != nil {
+	if err := b.tools.Remove(b.dir); err != nil {
 		return err
 	}
 	b.mu.Lock()

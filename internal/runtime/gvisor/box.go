@@ -43,19 +43,22 @@ type box struct {
 	kept      keptPrograms // the programs of one that was made of a frozen image
 	platform  string       // of gVisor
 	seal      sealState    // which of its mounts of shared folders are read-only now
+	tools     socket.Tools
 
-	tools     sync.Mutex // held while the tool tree changes, or an image is made of it
-	toolsGone bool       // the folder is being removed; guarded by tools
-
-	mu          sync.Mutex
-	spec        sandbox.Spec   // only Limits changes once other goroutines use the box
-	socket      *socket.Folder // nil before listen
-	pid         int
-	started     uint64
+	mu     sync.Mutex
+	spec   sandbox.Spec   // only Limits changes once other goroutines use the box
+	socket *socket.Folder // nil before listen
+	bootProcess
 	pidfd       *os.File
 	memoryFiles []hostfile.Open // gVisor's memfds that hold the sandbox's memory
 	reason      string          // why this runtime killed it
 	stopped     bool
+}
+
+// bootProcess is a sandbox's own process.
+type bootProcess struct {
+	pid     int
+	started uint64 // its start time
 }
 
 func newBox(r *Runtime, spec sandbox.Spec) *box {
@@ -83,6 +86,11 @@ func (b *box) Spec() sandbox.Spec {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.spec
+}
+
+// ChangeTools implements sandbox.ToolKeeper.
+func (b *box) ChangeTools(change func(dir string) error) error {
+	return b.tools.Change(b.socketDir(), change)
 }
 
 // listen opens the socket that the agent, and interpreters as any user, dial. The sandbox sees its folder
@@ -283,7 +291,7 @@ func (b *box) Stop(ctx context.Context) error {
 	for _, f := range leftovers {
 		os.Remove(f)
 	}
-	if rerr := b.removeFolder(); rerr != nil {
+	if rerr := b.tools.Remove(b.dir); rerr != nil {
 		return errors.Join(err, rerr)
 	}
 	b.mu.Lock()
@@ -293,14 +301,6 @@ func (b *box) Stop(ctx context.Context) error {
 	delete(r.boxes, id)
 	r.mu.Unlock()
 	return nil
-}
-
-// removeFolder removes the sandbox's folder.
-func (b *box) removeFolder() error {
-	b.tools.Lock()
-	defer b.tools.Unlock()
-	b.toolsGone = true
-	return os.RemoveAll(b.dir)
 }
 
 // detach closes this process's descriptors of the sandbox. The sandbox lives on.

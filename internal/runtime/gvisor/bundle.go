@@ -126,7 +126,7 @@ func (r *Runtime) mounts(b *box) []specs.Mount {
 			Options: []string{"nosuid", "nodev", "mode=1777", "size=65536k"}},
 		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"ro"}},
 		bind(b.agent, wire.AgentPath, true),
-		uncached(bind(b.socketDir(), wire.SocketDir, true)), // else the tool tree costs 8 KB for each file that was read
+		uncached(bind(b.socketDir(), wire.SocketDir, true)), // else each tool's document costs 8 KB once it is read
 	}
 	binds := slices.Clone(b.root.Binds)
 	slices.SortFunc(binds, func(x, y image.Bind) int { return strings.Compare(x.Target, y.Target) })

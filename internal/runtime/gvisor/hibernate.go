@@ -3,7 +3,6 @@ package gvisor
 import (
 	"cmp"
 	"context"
-	"debug/buildinfo"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,6 +21,7 @@ import (
 	"sandlot/internal/runtime/gvisor/cgroup"
 	"sandlot/internal/runtime/gvisor/frozen"
 	"sandlot/internal/runtime/gvisor/hostfile"
+	"sandlot/internal/runtime/socket"
 	"sandlot/internal/runtime/specfile"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/secret"
@@ -110,9 +110,9 @@ func (r *Runtime) writeFrozen(ctx context.Context, b *box, info *frozen.Info, te
 	if err := r.hasSpace(b, maxBytes); err != nil {
 		return err
 	}
-	b.tools.Lock()
-	defer b.tools.Unlock()
-	if err := b.keepTools(filepath.Join(dir, frozen.ToolsDir)); err != nil {
+	defer b.tools.Hold()()
+	pid, _ := b.process()
+	if err := hostfile.KeepTools(pid, socket.ToolsDir(b.socketDir()), filepath.Join(dir, frozen.ToolsDir)); err != nil {
 		return err
 	}
 	files, err := b.hostFiles(bundle.Root.Path, frozenMounts(bundle.Mounts, spec.Mounts))
@@ -138,22 +138,7 @@ func (r *Runtime) writeFrozen(ctx context.Context, b *box, info *frozen.Info, te
 	if info.Bytes > maxBytes {
 		return tooLarge(info.Bytes, maxBytes)
 	}
-	return syncMounts(spec.Mounts)
-}
-
-// syncMounts makes durable the files that the sandbox has written to its mounts: the image has their names alone.
-func syncMounts(mounts []sandbox.Mount) (err error) {
-	for _, m := range mounts {
-		if m.ReadOnly || m.Shared || m.Source == "" {
-			continue
-		}
-		f, oerr := os.Open(m.Source)
-		if oerr != nil {
-			return errors.Join(err, oerr)
-		}
-		err = errors.Join(err, unix.Syncfs(int(f.Fd())), f.Close())
-	}
-	return err
+	return frozen.SyncMounts(spec.Mounts)
 }
 
 // frozenMounts are the mounts of a bundle; those whose files may change while the sandbox is frozen are not marked as
@@ -178,7 +163,7 @@ func (r *Runtime) keepPrograms(b *box, info *frozen.Info) (err error) {
 		return err
 	}
 	path := r.frozen.Programs.Path(info.Runsc, name)
-	if info.GVisor, err = gvisorVersion(path); err != nil {
+	if info.GVisor, err = frozen.GVisorVersion(path); err != nil {
 		return err
 	}
 	if err := b.useRunsc(path); err != nil {
@@ -196,20 +181,6 @@ func (r *Runtime) keepPrograms(b *box, info *frozen.Info) (err error) {
 	}
 	info.Agent, err = r.frozen.Programs.Keep(open[i].Path, agentName)
 	return err
-}
-
-// gvisorVersion returns the version of gVisor that a program of it is.
-func gvisorVersion(path string) (string, error) {
-	program, err := buildinfo.ReadFile(path)
-	if err != nil {
-		return "", err
-	}
-	for _, m := range program.Deps {
-		if m.Path == "gvisor.dev/gvisor" {
-			return m.Version, nil
-		}
-	}
-	return "", fmt.Errorf("%s is not gVisor", path)
 }
 
 // useRunsc makes gVisor's commands for the sandbox be of that program.
@@ -429,7 +400,7 @@ func (r *Runtime) wake(ctx context.Context, b *box, bundle *specs.Spec, image, t
 	if err := b.socket.WriteSecret(b.spec.Secret, 0o600); err != nil {
 		return err
 	}
-	if err := toolfolder.Link(tools, b.toolsDir()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := toolfolder.Link(tools, socket.ToolsDir(b.socketDir())); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return r.launch(ctx, b, []string{"wake", "-bundle", b.dir, "-pid-file", filepath.Join(b.dir, pidName),

@@ -173,7 +173,8 @@ func TestToolTreeAsleep(t *testing.T) {
 		}
 	}
 	wants("f2 = open('/run/mcp/a/t.md'); f2.read()", "'second'")
-	if _, err := s.r.Freeze(t.Context(), s.box, gigabyte); err == nil || !strings.Contains(err.Error(), "/run/mcp/a/t.md") {
+	_, err = s.r.Freeze(t.Context(), s.box, gigabyte)
+	if err == nil || !strings.Contains(err.Error(), "/run/mcp/a/t.md") {
 		t.Errorf("two files of one name are open: %v", err)
 	}
 	if err := s.r.Thaw(t.Context(), s.box); err != nil {

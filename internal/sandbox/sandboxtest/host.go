@@ -192,7 +192,8 @@ func toolTree(t *testing.T, b *Bench) {
 	b.want(t, "ls -d /run/mcp 2>/dev/null || echo none", "none")
 	update(true, nil, agent.ToolFile{Path: "README.md", Data: []byte("one ")},
 		agent.ToolFile{Path: "a/t.md", Data: []byte("two")}, agent.ToolFile{Path: "mcp", Link: wire.AgentPath})
-	const all = "cd /run/mcp/ && cat README.md a/t.md && echo && readlink mcp && find -L . | sort && test -S socket && echo socket"
+	const all = "cd /run/mcp/ && cat README.md a/t.md && echo && readlink mcp && find -L . | sort && " +
+		"test -S socket && echo socket"
 	const want = "one two\n" + wire.AgentPath + "\n.\n./README.md\n./a\n./a/t.md\n./mcp\n./socket\nsocket"
 	b.want(t, all, want)
 	b.want(t, `python3 -c '

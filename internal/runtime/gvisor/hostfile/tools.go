@@ -1,4 +1,4 @@
-package gvisor
+package hostfile
 
 import (
 	"errors"
@@ -11,42 +11,26 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandlot/internal/agent/wire"
-	"sandlot/internal/runtime/gvisor/hostfile"
-	"sandlot/internal/sandbox"
 	"sandlot/internal/toolfolder"
 )
 
-// toolsDir is the folder of the tool tree, which is in that of the socket: the sandbox sees it read-only.
-func (b *box) toolsDir() string { return filepath.Join(b.socketDir(), wire.SharedName) }
-
-// ChangeTools implements sandbox.ToolKeeper.
-func (b *box) ChangeTools(change func(dir string) error) error {
-	b.tools.Lock()
-	defer b.tools.Unlock()
-	if b.toolsGone {
-		return sandbox.ErrGone
-	}
-	return change(b.toolsDir())
-}
-
-// keepTools puts the tool tree of a sandbox that stands still into a folder, for the sandboxes that are made of its
-// image: gVisor opens again by name what its programs have open, and refuses another file. The caller holds b.tools.
-func (b *box) keepTools(dir string) error {
-	err := toolfolder.Link(b.toolsDir(), dir)
+// KeepTools puts the tool tree of a sandbox that stands still, whose process is pid, into a folder, for the sandboxes
+// that are made of its image: gVisor opens again by name what programs have open, and refuses another file.
+func KeepTools(pid int, tree, dir string) error {
+	err := toolfolder.Link(tree, dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	pid, _ := b.process()
-	open, err := hostfile.OpenBy(pid)
+	open, err := OpenBy(pid)
 	if err != nil {
 		return err
 	}
 	kept := map[string]uint64{} // the inodes of those that are open, by name
 	for _, f := range open {
-		name, found := strings.CutPrefix(f.Target, hostfile.GoferRoot+wire.SharedTools+"/")
+		name, found := strings.CutPrefix(f.Target, GoferRoot+wire.SharedTools+"/")
 		if name = strings.TrimSuffix(name, " (deleted)"); !found {
 			continue
 		}
@@ -64,7 +48,7 @@ func (b *box) keepTools(dir string) error {
 
 // keepOpen puts a file that a sandbox has open at a path, unless it is there: another one may be in its place by now,
 // or none. It returns the inode of the one that is open; 0: a folder.
-func keepOpen(f hostfile.Open, path string) (inode uint64, err error) {
+func keepOpen(f Open, path string) (inode uint64, err error) {
 	var opened, there unix.Stat_t
 	if err := unix.Stat(f.Path, &opened); err != nil {
 		return 0, err
