@@ -48,13 +48,13 @@ func (c *Client) shareTools(ctx context.Context, change toolfolder.Change) (shar
 	if !ok || c.ownTools.Load() {
 		return false, nil
 	}
-	if change.Complete {
-		change.Files = append(slices.Clone(change.Files), toolSocket)
-	}
-	none := false
+	none := len(change.Files) == 0
+	change.Files = append(slices.Clone(change.Files), toolSocket) // the folder may be new, or have lost its files
 	err = keeper.ChangeTools(func(dir string) error {
-		if _, err := os.Lstat(dir); err != nil && change.Complete && len(change.Files) == 1 {
-			none = true
+		if _, err := os.Lstat(dir); err == nil {
+			none = false
+		}
+		if none {
 			return nil
 		}
 		return writeTools(dir, change)

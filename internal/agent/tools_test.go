@@ -94,6 +94,10 @@ func TestShareTools(t *testing.T) {
 			t.Errorf("%s: without files there is a folder", what)
 		}
 		b.asked = nil
+		update(false, nil, ToolFile{Path: "first", Data: []byte("0")}) // no server had a tool until now
+		if to, _ := os.Readlink(filepath.Join(b.dir, wire.ToolSocket)); tt.share && to != "/run/mcp.socket" {
+			t.Errorf("%s: after the first change the socket is at %q", what, to)
+		}
 		update(true, nil, ToolFile{Path: "a/one", Data: []byte("1")}, ToolFile{Path: "two", Data: []byte("2")})
 		update(false, []string{"two"}, ToolFile{Path: "three", Data: []byte("3")})
 		written := slices.ContainsFunc(b.asked, func(r *agentv1.SetToolsRequest) bool { return len(r.Files) > 0 })
