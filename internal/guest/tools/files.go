@@ -27,6 +27,11 @@ func (t *Tools) Set(r *agentv1.SetToolsRequest) error {
 	if len(r.Files) == 0 && !exists(t.config.Dir) {
 		return nil
 	}
+	if t.isShared() { // an older server has taken over the sandbox, and shares no folder
+		if err := os.Remove(t.config.Dir); err != nil {
+			return err
+		}
+	}
 	root, err := openTree(t.config.Dir)
 	if err != nil {
 		return err
@@ -51,14 +56,25 @@ func (t *Tools) share() error {
 	if err := t.listen(t.config.Dir + wire.SharedSocketSuffix); err != nil {
 		return err
 	}
-	err := os.Symlink(t.config.Shared, t.config.Dir)
-	if errors.Is(err, fs.ErrExist) {
-		if to, _ := os.Readlink(t.config.Dir); to == t.config.Shared {
-			return nil
-		}
-		err = wire.Errorf(connect.CodeFailedPrecondition, "%s is not the agent's: remove it", t.config.Dir)
+	if t.isShared() {
+		return nil
 	}
-	return err
+	err := os.Symlink(t.config.Shared, t.config.Dir)
+	if !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	own, err := openTree(t.config.Dir) // a tree that the agent has written, or one of an image
+	if err != nil {
+		return wire.Errorf(connect.CodeFailedPrecondition, "%s is not the agent's: remove it", t.config.Dir)
+	}
+	own.Close()
+	return errors.Join(os.RemoveAll(t.config.Dir), os.Symlink(t.config.Shared, t.config.Dir))
+}
+
+// isShared reports whether the tree is a link to the folder that the host shares.
+func (t *Tools) isShared() bool {
+	to, err := os.Readlink(t.config.Dir)
+	return err == nil && to == t.config.Shared
 }
 
 // openTree opens the folder of the tree, and makes it if there is none. Programs that may write to the folder above it

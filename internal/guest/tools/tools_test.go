@@ -152,6 +152,20 @@ func TestSharedTree(t *testing.T) {
 	if err := u.Set(&agentv1.SetToolsRequest{Shared: true}); err == nil || !strings.Contains(err.Error(), "remove it") {
 		t.Errorf("another link is in its place: %v", err)
 	}
+	// The host shares no folder any more, and then one again.
+	if err := errors.Join(os.Remove(u.config.Dir), u.Set(&agentv1.SetToolsRequest{Shared: true}),
+		u.Set(&agentv1.SetToolsRequest{Complete: true, Files: []*agentv1.ToolFile{text("a/own", "1")}})); err != nil {
+		t.Fatal(err)
+	}
+	if got := content(t, u.config.Dir); got != "a/own:1:-r--r--r-- socket=" {
+		t.Errorf("the agent's own tree: %s", got)
+	}
+	if all, err := os.ReadDir(u.config.Shared); err != nil || len(all) != 1 {
+		t.Errorf("the shared folder has %v, %v", all, err)
+	}
+	if err := u.Set(&agentv1.SetToolsRequest{Shared: true}); err != nil || !u.isShared() {
+		t.Errorf("a tree of the agent's own is in its place: %v", err)
+	}
 	u.Close()
 	if exists(place) {
 		t.Error("the socket is left")
