@@ -24,15 +24,14 @@ func Link(from, to string) error {
 				return err
 			}
 			return os.Chmod(target, 0o755) // whatever the umask is
+		case os.Link(path, target) == nil: // also of a symbolic link
+			return nil
 		case d.Type() == fs.ModeSymlink:
 			link, err := os.Readlink(path)
 			if err != nil {
 				return err
 			}
 			return os.Symlink(link, target)
-		}
-		if os.Link(path, target) == nil {
-			return nil
 		}
 		return Copy(path, target) // such as one that has too many names
 	})

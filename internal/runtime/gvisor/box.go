@@ -90,7 +90,8 @@ func (b *box) Spec() sandbox.Spec {
 
 // ChangeTools implements sandbox.ToolKeeper.
 func (b *box) ChangeTools(change func(dir string) error) error {
-	return b.tools.Change(b.socketDir(), change)
+	pid, _ := b.process()
+	return b.tools.Change(b.socketDir(), hostfile.UnlessHeld(pid, change))
 }
 
 // listen opens the socket that the agent, and interpreters as any user, dial. The sandbox sees its folder

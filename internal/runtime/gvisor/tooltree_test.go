@@ -127,6 +127,41 @@ func TestToolTreeMemory(t *testing.T) {
 	}
 }
 
+// TestToolTreeHeld: the files of earlier trees that programs have open take no more of the host's disk than is allowed.
+// When programs have closed them, the tree changes again.
+func TestToolTreeHeld(t *testing.T) {
+	s := newSleeping(t)
+	run(t, s.client, "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096)); held = []")
+	update := func(n int) error {
+		var all []agent.ToolFile
+		for i := range 8 {
+			data := []byte(strings.Repeat(fmt.Sprint(n%10), 1<<20))
+			all = append(all, agent.ToolFile{Path: fmt.Sprint("m", i), Data: data})
+		}
+		return s.client.UpdateTools(t.Context(), all, nil, true)
+	}
+	var err error
+	for n := 0; err == nil; n++ {
+		if n == 15 {
+			t.Fatal("its programs have 112 MB of earlier files open")
+		}
+		if err = update(n); err == nil {
+			run(t, s.client, "held += [open('/run/mcp/m%d' % i) for i in range(8)]")
+		}
+	}
+	if !strings.Contains(err.Error(), "until they have closed some") {
+		t.Fatal(err)
+	}
+	run(t, s.client, "for f in held: f.close()")
+	for range 50 { // gVisor closes them a moment later
+		if err = update(1); err == nil {
+			return
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	t.Error("after they were closed:", err)
+}
+
 // TestToolTreeAsleep: programs that have files or folders of the tool tree open go on after they have slept, and in
 // copies, though the tree has changed meanwhile.
 func TestToolTreeAsleep(t *testing.T) {
@@ -149,7 +184,7 @@ func TestToolTreeAsleep(t *testing.T) {
 	}
 	tree("README.md", "same", "a/t.md", "first", "a/gone.md", "gone", "c/d/e.md", "")
 	wants("import os; f, g, h = [open('/run/mcp/' + p) for p in ('a/t.md', 'a/gone.md', 'README.md')]; "+
-		"os.chdir('/run/mcp/c/d'); os.listdir()", "['e.md']")
+		"os.chdir('/run/mcp/c/d'); l = os.open('/run/mcp/socket', os.O_PATH | os.O_NOFOLLOW); os.listdir()", "['e.md']")
 	latest := []string{"README.md", "same", "a/t.md", "second", "b/x.md", "new"}
 	tree(latest...)
 	i := s.freeze()

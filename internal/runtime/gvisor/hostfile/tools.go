@@ -46,6 +46,43 @@ func KeepTools(pid int, tree, dir string) error {
 	return nil
 }
 
+// maxHeldTools bounds the files that were in the tool tree of a sandbox, and that its programs still have open, in
+// bytes: they are on the host's disk, and no other limit of the sandbox counts them.
+const maxHeldTools = 64 << 20
+
+// UnlessHeld returns a change of a tool tree that is refused while the sandbox whose process is pid has too much of
+// earlier trees open.
+func UnlessHeld(pid int, change func(dir string) error) func(dir string) error {
+	return func(dir string) error {
+		if err := checkHeld(pid); err != nil {
+			return err
+		}
+		return change(dir)
+	}
+}
+
+func checkHeld(pid int) error {
+	open, err := OpenBy(pid)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // else it has ended
+		return err
+	}
+	var held int64
+	seen := map[uint64]bool{}
+	for _, f := range open {
+		var st unix.Stat_t
+		if strings.HasPrefix(f.Target, GoferRoot+wire.SharedTools+"/") && unix.Stat(f.Path, &st) == nil &&
+			st.Nlink == 0 && !seen[st.Ino] {
+			seen[st.Ino] = true
+			held += st.Blocks * 512
+		}
+	}
+	if held > maxHeldTools {
+		return fmt.Errorf("programs in the sandbox have %d MB of files open that were in %s: it does not change until "+
+			"they have closed some", held>>20, wire.ToolsDir)
+	}
+	return nil
+}
+
 // keepOpen puts a file that a sandbox has open at a path, unless it is there: another one may be in its place by now,
 // or none. It returns the inode of the one that is open; 0: a folder.
 func keepOpen(f Open, path string) (inode uint64, err error) {
