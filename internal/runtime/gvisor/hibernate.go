@@ -132,7 +132,7 @@ func (r *Runtime) writeFrozen(ctx context.Context, b *box, info *frozen.Info, te
 	if info.Files, err = json.Marshal(files); err != nil {
 		return err
 	}
-	if info.Bytes, err = frozen.DiskBytes(dir); err != nil {
+	if err := info.Measure(dir); err != nil {
 		return err
 	}
 	if info.Bytes > maxBytes {

@@ -39,7 +39,9 @@ type Info struct {
 	Host     []string        `json:"host"`  // the kernel and the processors
 	Files    json.RawMessage `json:"files"` // of the host
 	Bytes    int64           `json:"bytes"` // on the disk
-	Made     time.Time       `json:"made"`
+	// Tree is how many of Bytes are those of the tool tree, without which the image is complete.
+	Tree int64     `json:"tree,omitempty"`
+	Made time.Time `json:"made"`
 	// Packed are the lengths of gVisor's files, by name, if they are packed; else nil.
 	Packed map[string]int64 `json:"packed,omitempty"`
 }
@@ -188,7 +190,7 @@ func (s *Store) Read(name string) (info Info, bundle *specs.Spec, err error) {
 	if err == nil && (bundle.Root == nil || bundle.Linux == nil) {
 		err = errors.New("its bundle is broken")
 	}
-	if size, serr := DiskBytes(s.path(name)); err == nil && (serr != nil || size < info.Bytes) {
+	if size, serr := diskBytes(s.path(name)); err == nil && (serr != nil || size < info.Bytes-info.Tree) {
 		err = errors.New("its image is incomplete")
 	}
 	return info, bundle, err
@@ -372,7 +374,7 @@ func (s *Store) packFiles(ctx context.Context, dir string, info Info) (err error
 	if err != nil {
 		return err
 	}
-	info.Packed, info.Bytes = map[string]int64{}, 0
+	info.Packed, info.Bytes = map[string]int64{}, info.Tree
 	defer func() {
 		remove := "" // what is not needed any more
 		if err != nil {
@@ -453,14 +455,33 @@ func (s *Store) HasRoom(need int64) error {
 	return nil
 }
 
-// DiskBytes returns how much of the disk the files in a folder take.
-func DiskBytes(dir string) (total int64, err error) {
-	err = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+// Measure notes how much of the disk the files of an image take that are in a folder.
+func (i *Info) Measure(dir string) (err error) {
+	i.Bytes, err = diskBytes(dir)
+	i.Tree = 0
+	walkErr := filepath.WalkDir(filepath.Join(dir, ToolsDir), func(path string, d fs.DirEntry, err error) error {
 		var st unix.Stat_t
 		if err == nil && !d.IsDir() && unix.Lstat(path, &st) == nil {
-			total += st.Blocks * 512
+			i.Tree += st.Blocks * 512
 		}
 		return err
 	})
+	if errors.Is(walkErr, fs.ErrNotExist) {
+		walkErr = nil
+	}
+	i.Bytes += i.Tree
+	return errors.Join(err, walkErr)
+}
+
+// diskBytes returns how much of the disk the files of an image take, without those of the tool tree: of thousands of
+// images, that would be millions of files.
+func diskBytes(dir string) (total int64, err error) {
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		var st unix.Stat_t
+		if !e.IsDir() && unix.Lstat(filepath.Join(dir, e.Name()), &st) == nil {
+			total += st.Blocks * 512
+		}
+	}
 	return total, err
 }
