@@ -1,5 +1,5 @@
-// Package socket is the host's end of a sandbox's socket folder: the socket that the agent dials, and the file
-// with the agent's secret, which is there only until the agent has said it.
+// Package socket is the host's end of a sandbox's socket folder: the socket that the agent dials, the file with the
+// agent's secret, which is there only until the agent has said it, and the folder of the tool tree.
 package socket
 
 import (
