@@ -67,10 +67,10 @@ func (c *Client) shareTools(ctx context.Context, change toolfolder.Change) (shar
 		return true, err
 	}
 	r, err := timedCall(ctx, ToolsLimit, c.rpc.SetTools, &agentv1.SetToolsRequest{Shared: true})
-	if err != nil || r.Shared {
+	if err != nil && ReasonOf(err) != Unsupported || err == nil && r.Shared {
 		return true, err
 	}
-	c.ownTools.Store(true) // an older agent
+	c.ownTools.Store(true) // an older agent, which may know of no tree at all
 	return false, keeper.ChangeTools(os.RemoveAll)
 }
 

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"connectrpc.com/connect"
+
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/sandbox"
 	"sandlot/proto/agentv1"
@@ -55,6 +57,7 @@ type toolBox struct {
 	dir    string
 	refuse error // of ChangeTools
 	knows  bool  // the agent knows of such folders
+	never  bool  // the agent knows of no tool tree
 	asked  []*agentv1.SetToolsRequest
 }
 
@@ -67,6 +70,9 @@ func (b *toolBox) ChangeTools(change func(dir string) error) error {
 
 func (b *toolBox) SetTools(_ context.Context, r *agentv1.SetToolsRequest) (*agentv1.SetToolsResponse, error) {
 	b.asked = append(b.asked, r)
+	if b.never {
+		return nil, refusal(connect.CodeUnimplemented, "none")
+	}
 	return &agentv1.SetToolsResponse{Shared: b.knows}, nil
 }
 
@@ -113,5 +119,11 @@ func TestShareTools(t *testing.T) {
 		if !tt.share && len(b.asked[len(b.asked)-1].Removed) != 1 {
 			t.Errorf("%s: nothing was removed", what)
 		}
+	}
+	b := &toolBox{dir: filepath.Join(t.TempDir(), "mcp"), never: true}
+	c := &Client{rpc: b, sandbox: b}
+	err := c.UpdateTools(t.Context(), []ToolFile{{Path: "one", Data: []byte("1")}}, nil, true)
+	if _, statErr := os.Lstat(b.dir); ReasonOf(err) != Unsupported || statErr == nil {
+		t.Errorf("an agent without trees: %v, and the folder: %v", err, statErr)
 	}
 }
