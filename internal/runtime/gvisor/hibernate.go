@@ -121,7 +121,7 @@ func (r *Runtime) writeFrozen(ctx context.Context, b *box, info *frozen.Info, te
 	}
 	if err := r.runBound(ctx, b, "checkpoint", "-image-path", dir, "-leave-running", "-compression", "none",
 		"-exclude-committed-zero-pages", spec.ID); err != nil {
-		return err
+		return hostfile.ExplainTools(err)
 	}
 	for i, f := range files { // they must not have changed while the image was made
 		if err := f.CheckUnchanged(); err != nil {

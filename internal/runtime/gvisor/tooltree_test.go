@@ -215,5 +215,32 @@ func TestToolTreeAsleep(t *testing.T) {
 	if err := s.r.Thaw(t.Context(), s.box); err != nil {
 		t.Fatal(err)
 	}
+	s.client.Close()
+	s.use(s.box)
 	wants("f.close(); f2.seek(0), f2.read()", "(0, 'second')")
+	tree("a/t.md", "third")
+	wants("open('/run/mcp/a/t.md').read()", "'third'")
+	s.client.Close()
+	_, err = s.r.Freeze(t.Context(), s.box, gigabyte)
+	if err == nil || !strings.HasPrefix(err.Error(), "a program has a file of /run/mcp open") {
+		t.Errorf("gVisor knows that a file is another one: %v", err)
+	}
+	if err := s.r.Thaw(t.Context(), s.box); err != nil {
+		t.Fatal(err)
+	}
+	s.use(s.box)
+	wants("f2.close(); os.chdir('/'); open('/run/mcp/a/t.md').read()", "'third'")
+
+	began, changed := make(chan bool), false
+	go s.box.(sandbox.ToolKeeper).ChangeTools(func(string) error {
+		close(began)
+		time.Sleep(5 * time.Second)
+		changed = true
+		return nil
+	})
+	<-began
+	s.freeze()
+	if !changed {
+		t.Error("the image was made while the tree changed")
+	}
 }

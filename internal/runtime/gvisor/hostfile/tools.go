@@ -46,6 +46,15 @@ func KeepTools(pid int, tree, dir string) error {
 	return nil
 }
 
+// ExplainTools says of an error of gVisor's checkpoint that it is about the tool tree: gVisor writes no file that is
+// open or watched, that another one has replaced on the host, and whose name a program has looked up since.
+func ExplainTools(err error) error {
+	if strings.Contains(err.Error(), `gofer.dentry("`+wire.SharedName+"/") {
+		return fmt.Errorf("a program has a file of %s open, or watches it, that has changed since: %w", wire.ToolsDir, err)
+	}
+	return err
+}
+
 // maxHeldTools bounds the files that were in the tool tree of a sandbox, and that its programs still have open, in
 // bytes: they are on the host's disk, and no other limit of the sandbox counts them.
 const maxHeldTools = 64 << 20
