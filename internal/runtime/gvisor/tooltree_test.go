@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -231,16 +232,20 @@ func TestToolTreeAsleep(t *testing.T) {
 	s.use(s.box)
 	wants("f2.close(); os.chdir('/'); open('/run/mcp/a/t.md').read()", "'third'")
 
-	began, changed := make(chan bool), false
+	var changed atomic.Bool
+	began := make(chan bool)
 	go s.box.(sandbox.ToolKeeper).ChangeTools(func(string) error {
 		close(began)
 		time.Sleep(5 * time.Second)
-		changed = true
+		changed.Store(true)
 		return nil
 	})
 	<-began
-	s.freeze()
-	if !changed {
+	s.client.Close()
+	if _, err := s.r.Freeze(t.Context(), s.box, gigabyte); err != nil {
+		t.Fatal(err)
+	}
+	if !changed.Load() {
 		t.Error("the image was made while the tree changed")
 	}
 }
