@@ -213,7 +213,8 @@ func TestToolTrees(t *testing.T) {
 		}
 	}
 	all, err := s.List()
-	if err != nil || len(all) != 3 || slices.ContainsFunc(all, func(i sandbox.FrozenImage) bool { return i.Bytes < 9000 }) {
+	small := func(i sandbox.FrozenImage) bool { return i.Bytes < 9000 }
+	if err != nil || len(all) != 3 || slices.ContainsFunc(all, small) {
 		t.Errorf("%+v, %v", all, err)
 	}
 	// A machine that lost its power may have lost the tree, which is made again.

@@ -50,7 +50,8 @@ func KeepTools(pid int, tree, dir string) error {
 // open or watched, that another one has replaced on the host, and whose name a program has looked up since.
 func ExplainTools(err error) error {
 	if strings.Contains(err.Error(), `gofer.dentry("`+wire.SharedName+"/") {
-		return fmt.Errorf("a program has a file of %s open, or watches it, that has changed since: %w", wire.ToolsDir, err)
+		return fmt.Errorf("a program has a file of %s open, or watches it, that has changed since: %w", wire.ToolsDir,
+			err)
 	}
 	return err
 }
