@@ -104,8 +104,11 @@ func skip(raw []byte, i int) int {
 			i++
 		}
 	}
-	for i < len(raw) && bytes.IndexByte([]byte(",]} \t\r\n"), raw[i]) < 0 {
-		i++
+	for ; i < len(raw); i++ {
+		switch raw[i] {
+		case ',', ']', '}', ' ', '\t', '\r', '\n':
+			return i
+		}
 	}
 	return i
 }

@@ -21,6 +21,7 @@ type treeFile struct {
 type owned struct {
 	boxes   map[*sandbox]bool // guarded by Calls.mu
 	changes int               // of what its servers offer; guarded by Calls.mu
+	budget  budget
 
 	making chan struct{} // held while the tree is made; it guards what follows
 	of     int           // the tree is that after so many changes

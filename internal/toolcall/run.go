@@ -216,7 +216,7 @@ func (cs *Calls) Attach(owner, session string, a Agent, used bool) {
 	cs.mu.Lock()
 	cs.sandboxes[session] = s
 	if cs.owners[owner] == nil {
-		cs.owners[owner] = &owned{boxes: map[*sandbox]bool{}, making: make(chan struct{}, 1)}
+		cs.owners[owner] = &owned{boxes: map[*sandbox]bool{}, budget: newBudget(), making: make(chan struct{}, 1)}
 	}
 	s.shared = cs.owners[owner]
 	s.shared.boxes[s] = true

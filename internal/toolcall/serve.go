@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -97,8 +98,8 @@ func (c *conn) serveOne(ctx context.Context) bool {
 	if err != nil {
 		return false
 	}
-	var q request
-	if err := json.Unmarshal(line, &q); err != nil {
+	q, err := c.sandbox.calls.decode(line)
+	if err != nil {
 		return c.write(ctx, answer{Error: &answerError{Code: codeInvalid,
 			Message: `a request is one line of JSON, such as {"call": {"server": "NAME", "tool": "NAME", "arguments": {}}}`}})
 	}
@@ -169,6 +170,9 @@ func (c *conn) readLine(ctx context.Context, reservation *limit.Reservation) (li
 	if _, err := c.reader.Peek(1); err != nil {
 		return nil, err
 	}
+	if err := c.sandbox.shared.budget.awaitRequest(ctx); err != nil {
+		return nil, err
+	}
 	for {
 		part, err := c.readPart(ctx)
 		if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
@@ -182,19 +186,26 @@ func (c *conn) readLine(ctx context.Context, reservation *limit.Reservation) (li
 		if refused != nil {
 			return nil, refusedLine{refused, err == nil}
 		}
+		if cap(line)-len(line) < len(part) { // append grows it by less, and so copies more
+			line = slices.Grow(line, max(len(line), len(part)))
+		}
 		if line = append(line, part...); err == nil {
 			return line, nil
 		}
 	}
 }
 
-// readPart reads a part of a line. Its error is bufio.ErrBufferFull if more follows.
+// readPart reads a part of a line, and waits for the owner's budget. Its error is bufio.ErrBufferFull if more follows.
 func (c *conn) readPart(ctx context.Context) ([]byte, error) {
 	c.net.SetReadDeadline(time.Now().Add(stallLimit))
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
-	return c.reader.ReadSlice('\n')
+	part, err := c.reader.ReadSlice('\n')
+	if wait := c.sandbox.shared.budget.awaitBytes(ctx, len(part)); wait != nil {
+		return nil, wait
+	}
+	return part, err
 }
 
 // refusedLine is the error of a line that is not read to its end.

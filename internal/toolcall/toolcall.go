@@ -77,13 +77,14 @@ type Calls struct {
 	owners    map[string]*owned       // of sandboxes that are attached, by their ids
 	kept      []*owned                // whose trees are kept; the last one was used last
 	making    chan struct{}           // held while a tree is made
+	decoding  chan struct{}           // held while a large request is decoded
 }
 
 // New returns Calls. Config may be completed until the first sandbox is attached.
 func New(c Config) *Calls {
 	cs := &Calls{Config: c, runs: map[string]*run{}, sandboxes: map[string]*sandbox{},
 		slots: map[string]*sharedSlots{}, owners: map[string]*owned{},
-		making: make(chan struct{}, maxMaking)}
+		making: make(chan struct{}, maxMaking), decoding: make(chan struct{}, 1)}
 	cs.ctx, cs.cancel = context.WithCancel(context.Background())
 	return cs
 }

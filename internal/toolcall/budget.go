@@ -1,0 +1,34 @@
+package toolcall
+
+import (
+	"context"
+	"runtime"
+
+	"golang.org/x/time/rate"
+)
+
+const (
+	// requestBurst is how many requests, and byteBurst how many bytes of them, the programs of one owner may send at
+	// once after a pause. More are read as requestRate and byteRate allow, in a second and for each processor of the
+	// server: a call costs the server, the two sandboxes and the kernel together some milliseconds of one.
+	requestBurst = 2000
+	requestRate  = 50
+	byteBurst    = 64 << 20
+	byteRate     = 2 << 20
+)
+
+// budget is what the programs of one owner may send. Who has used it up is not refused: their connections are read
+// later, and so their programs wait, and take no processor from others.
+type budget struct{ requests, bytes *rate.Limiter }
+
+func newBudget() budget {
+	processors := rate.Limit(runtime.GOMAXPROCS(0))
+	return budget{requests: rate.NewLimiter(requestRate*processors, requestBurst),
+		bytes: rate.NewLimiter(byteRate*processors, byteBurst)}
+}
+
+// awaitRequest waits until one more request may be read.
+func (b budget) awaitRequest(ctx context.Context) error { return b.requests.Wait(ctx) }
+
+// awaitBytes waits until more may be read than n bytes, which are at most byteBurst.
+func (b budget) awaitBytes(ctx context.Context, n int) error { return b.bytes.WaitN(ctx, n) }
