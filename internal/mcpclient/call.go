@@ -144,7 +144,7 @@ func (s *Session) encodeRequest(c *call, r Request) (transport.Outgoing, error) 
 		params["_meta"] = b
 	}
 	var err error
-	if m.Body, err = rawjson.Encode(envelope(rawjson.Number(c.id), r.Method, params)); err != nil {
+	if m.Body, err = encode(rawjson.Number(c.id), r.Method, params); err != nil {
 		return m, fmt.Errorf("the parameters of %s are no JSON: %w", c.method, err)
 	}
 	return m, nil

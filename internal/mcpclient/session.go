@@ -385,20 +385,11 @@ func (s *Session) sendReply(ctx context.Context, e rawjson.Envelope) {
 func (s *Session) notify(ctx context.Context, method string, params rawjson.Object) error {
 	m := transport.Outgoing{Method: method, Version: s.Version()}
 	var err error
-	if m.Body, err = rawjson.Encode(envelope(nil, method, params)); err != nil {
+	if m.Body, err = encode(nil, method, params); err != nil {
 		return err
 	}
 	if s.Stateless() {
 		m.Header = standardHeaders(method, params)
 	}
 	return s.transport.Send(ctx, m)
-}
-
-// envelope returns a request to the server or, without an id, a notification.
-func envelope(id json.RawMessage, method string, params rawjson.Object) rawjson.Envelope {
-	e := rawjson.Envelope{ID: id, Method: method}
-	if len(params) > 0 {
-		e.Params = params
-	}
-	return e
 }

@@ -128,7 +128,8 @@ func TestDecodeLarge(t *testing.T) {
 		`{"describe": {"server": "s", "tool": LONG}}`,
 		`{"call": {"server": "s"}, "search": {"query": LONG}}`,
 		`{"call": {"arguments": null, "x": LONG}}`,
-		`{"call": {"x": LONG}}`, `{"x": LONG}`, `{}`, `[LONG]`, `LONG`, `7`, ``, `{"call": {"x": LONG}`, `{"call": LONG}}`,
+		`{"call": {"x": LONG}}`, `{"x": LONG}`, `{}`, `[LONG]`, `LONG`, `7`, ``, `{"call": {"x": LONG}`,
+		`{"call": LONG}}`,
 	} {
 		line := []byte(strings.ReplaceAll(text, "LONG", long))
 		if len(line) <= largeRequest {
