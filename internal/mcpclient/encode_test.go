@@ -15,7 +15,8 @@ import (
 func TestEncode(t *testing.T) {
 	long := strings.Repeat("<é\u2028", largeValue/3)
 	for _, params := range []rawjson.Object{
-		nil, {}, {"a": nil}, {"name": rawjson.Quote("<x>"), "arguments": json.RawMessage("{\n \"b\": [1, 2.50, \"\\n\"]\r}")},
+		nil, {}, {"a": nil},
+		{"name": rawjson.Quote("<x>"), "arguments": json.RawMessage("{\n \"b\": [1, 2.50, \"\\n\"]\r}")},
 		{"arguments": rawjson.Quote(long), "\"": json.RawMessage("1")},
 		{"arguments": json.RawMessage("{ \"x\":\n" + string(rawjson.Quote(long)) + "\r}")},
 		{"arguments": json.RawMessage("{ \"x\": " + string(rawjson.Quote(long)) + "}")},

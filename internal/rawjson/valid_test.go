@@ -10,12 +10,14 @@ import (
 func TestValid(t *testing.T) {
 	all := []string{"", " ", "{", "}", "{}", "[]", "[", "]", "{]", "[}", "[1,]", "[,1]", `{"a":1,}`, `{"a"}`, `{"a":}`,
 		`{1:2}`, `{"a":1 "b":2}`, ` { "a" : [ 1 , { } , [ ] ] } `, "{}{}", "1", "-1", "-", "01", "1.",
-		"1.5", ".5", "1e", "1e5", "1E+5", "1e-", "-0", "+1", "0x1", "true", "tru", "truee", "false", "null", "nul", `"`, `"a`, `"a"`, `"\n"`, `"\x"`, `"\`,
+		"1.5", ".5", "1e", "1e5", "1E+5", "1e-", "-0", "+1", "0x1", "true", "tru", "truee", "false", "null", "nul",
+		`"`, `"a`, `"a"`, `"\n"`, `"\x"`, `"\`,
 		`"\u12`, `"\u12g4"`, `"\u12aF"`, "\"a\nb\"", "\"\x00\"", "\"\x7f\xff\"", "\x00", "[1\x00]", "\ufeff1", "[1 2]",
 		strings.Repeat("[", 10_000) + strings.Repeat("]", 10_000),
 		strings.Repeat("[", 10_001) + strings.Repeat("]", 10_001), strings.Repeat("[", 10_001)}
 	for n := range 20 { // a byte at each place of a word
-		for _, c := range []string{`"`, `\`, `\"`, "\x1f", " ", "!", "#", "[", "]", "\x80", "\xa2", "\xdc", "\xff", "\n"} {
+		for _, c := range []string{`"`, `\`, `\"`, "\x1f", " ", "!", "#", "[", "]", "\x80", "\xa2", "\xdc", "\xff",
+			"\n"} {
 			all = append(all, `["`+strings.Repeat("y", n)+c+strings.Repeat("é", 9)+`"]`)
 		}
 	}

@@ -158,7 +158,8 @@ func TestLargeRequestMemory(t *testing.T) {
 	w := newWorld(t)
 	defer w.Close()
 	const size = 15 << 20
-	line := []byte(`{"call": {"server": "s", "tool": "a", "arguments": {"x": "` + strings.Repeat("y", size) + `"}}}` + "\n")
+	line := []byte(`{"call": {"server": "s", "tool": "a", "arguments": {"x": "` + strings.Repeat("y", size) +
+		`"}}}` + "\n")
 	if n := allocated(func() {
 		if q, err := w.decode(line); err != nil || len(q.Call.Arguments) != size+len(`{"x": ""}`) {
 			t.Errorf("decoded: %v", err)
