@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -186,8 +185,8 @@ func (c *conn) readLine(ctx context.Context, reservation *limit.Reservation) (li
 		if refused != nil {
 			return nil, refusedLine{refused, err == nil}
 		}
-		if cap(line)-len(line) < len(part) { // append grows it by less, and so copies more
-			line = slices.Grow(line, max(len(line), len(part)))
+		if size := len(line) + len(part); size > cap(line) { // append makes it less large, and so copies more often
+			line = append(make([]byte, 0, len(line)+size), line...)
 		}
 		if line = append(line, part...); err == nil {
 			return line, nil
