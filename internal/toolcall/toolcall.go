@@ -1,5 +1,6 @@
 // Package toolcall owns calls of third-party tools by code in sandboxes: which run each belongs to, with whose rights
-// and whose client it is made, how many there may be, and the tool tree that a sandbox has for them.
+// and whose client it is made, how many there may be and how fast they are read, and the tool tree that a sandbox has
+// for them.
 //
 // A program connects to a socket in its sandbox. The agent there says to which of the programs that it has started the
 // program belongs, and carries the connection to Sandlot (agent.Tools). A run is code or a command whose client waits
