@@ -42,7 +42,7 @@ quick: ## lint and test what changed since BASE (else: since main), in minutes
 lint: build ## gofmt, go vet (for arm64, macOS and Windows, too), staticcheck, and the bounds of test/measure
 	@bad=$$(gofmt -l $(GO_DIRS)); if [ -n "$$bad" ]; then echo "not gofmt'd:"; echo "$$bad"; exit 1; fi
 	go vet ./...
-	test/cross linux/arm64 darwin/arm64 windows/amd64
+	go run ./test/cross linux/arm64 darwin/arm64 windows/amd64
 	go tool staticcheck ./...
 	go run ./test/measure
 

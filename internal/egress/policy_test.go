@@ -214,7 +214,7 @@ func TestOnLink(t *testing.T) {
 		" 00000100 00000001 00000000 00000001     eth0\n" +
 		zero + " 00 " + zero + " 00 " + zero + " ffffffff 00000001 00000000 00200200       lo\n" +
 		"nonsense\n2a00 zz " + zero + " 00 " + zero + " 0 0 0 1 eth0\n"
-	got := onLink(strings.NewReader(table))
+	got := onLink(table)
 	if len(got) != 1 || got[0] != netip.MustParsePrefix("2a00:9::/64") {
 		t.Errorf("%v", got)
 	}

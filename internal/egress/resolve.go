@@ -1,7 +1,6 @@
 package egress
 
 import (
-	"bufio"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -178,7 +177,8 @@ func interfaceAddresses() []netip.Prefix {
 	}
 	if f, err := os.Open("/proc/net/ipv6_route"); err == nil {
 		defer f.Close()
-		out = append(out, onLink(io.LimitReader(f, maxRoutes))...)
+		table, _ := io.ReadAll(io.LimitReader(f, maxRoutes)) // what can be read of it
+		out = append(out, onLink(string(table))...)
 	}
 	return out
 }
@@ -189,15 +189,14 @@ const maxRoutes = 1 << 20
 // onLink parses /proc/net/ipv6_route, and returns the networks that are reached without a
 // router. An address from DHCPv6 comes without its network, so its neighbours are known
 // only by such a route.
-func onLink(table io.Reader) (out []netip.Prefix) {
+func onLink(table string) (out []netip.Prefix) {
 	const (
 		destination, length, router, flags, device = 0, 1, 4, 8, 9
 
 		up, gateway, reject = 0x1, 0x2, 0x200 // RTF_*
 	)
-	lines := bufio.NewScanner(table)
-	for lines.Scan() {
-		f := strings.Fields(lines.Text())
+	for line := range strings.Lines(table) {
+		f := strings.Fields(line)
 		if len(f) <= device || f[device] == "lo" || strings.Trim(f[router], "0") != "" {
 			continue
 		}
