@@ -178,8 +178,6 @@ func TestCodeLargeMany(t *testing.T) {
 	}
 	text := func(c *client) { c.want("home", fmt.Sprintf("len(huge.text()) == %d", units*18), "True") }
 	image := func(c *client) { c.want("home", fmt.Sprintf("len(huge.image()) == %d", fileBytes), "True") }
-	peak("one text", func() { text(clients[0]) })
-	peak("one image", func() { image(clients[0]) })
 	most := peak(fmt.Sprintf("%d at once", users), func() {
 		var all sync.WaitGroup
 		for n, c := range clients {

@@ -15,7 +15,8 @@ import (
 	"sandlot/internal/runtime/gvisor/cgroup"
 )
 
-// killRounds is how often TestKilledAsleep and TestKilledCopying kill something; SANDLOT_KILLS=200 makes them thorough.
+// killRounds is how often a test kills something again and again: as usual, or as often as SANDLOT_KILLS says. 200 is
+// thorough.
 func killRounds(t *testing.T, usual int) int {
 	text := os.Getenv("SANDLOT_KILLS")
 	if text == "" {

@@ -15,9 +15,6 @@ import (
 	"sandlot/internal/store/storetest"
 )
 
-// kills is how often TestKilledOften kills the server, with each store.
-const kills = 200
-
 // changes is a writer's view of things that it alone makes and removes: files, or secrets.
 type changes struct {
 	path  func(name string) string
@@ -83,7 +80,7 @@ func (c *changes) compare(t *testing.T, what string, there map[string]string) {
 }
 
 // TestKilledOften: whatever was acknowledged is there after a kill at any moment: files of a session, secrets, tokens,
-// and that a token was revoked.
+// and that a token was revoked. SANDLOT_KILLS=200 is how often the server is killed, with each store.
 func TestKilledOften(t *testing.T) {
 	for _, store := range []string{"sqlite", "postgres"} {
 		t.Run(store, func(t *testing.T) {
@@ -106,6 +103,7 @@ func killOften(t *testing.T, s *server) {
 	}}
 	s.connect(newer, files.token, nil).shell("home", "true")
 	tokens, users := map[string]bool{}, map[string]string{} // whether a token is valid, and whose it is
+	kills := killRounds(t, 60)
 	for n := range kills {
 		var working sync.WaitGroup
 		for _, c := range []*changes{files, secrets} {

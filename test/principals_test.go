@@ -1,11 +1,14 @@
 package test
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,19 +22,28 @@ import (
 	"sandlot/internal/store"
 )
 
-// What TestManyPrincipals puts into the store: with 1 kB for each tool that is 200 MB.
+// What TestManyPrincipals puts into the store for each principal: with 1 kB for each tool that is 200 kB.
 const (
-	manyPrincipals  = 1000
 	connectionsEach = 10
 	toolsEach       = 20
 )
 
+// manyPrincipals is how many there are; SANDLOT_PRINCIPALS=1000 makes them many.
+func manyPrincipals(t *testing.T) int {
+	n, err := strconv.Atoi(cmp.Or(os.Getenv("SANDLOT_PRINCIPALS"), "300"))
+	if err != nil {
+		t.Fatalf("SANDLOT_PRINCIPALS: %v", err)
+	}
+	return n
+}
+
 // Bounds of the server's memory in TestManyPrincipals, in bytes: after its start, with slack for other machines (50 MB
-// were measured), and when all principals have listed their tools within minutes, so that all is in memory.
+// were measured), and what is added for each principal: when all have listed their tools within minutes, so that all is
+// in memory, and when they have not used their connections for a while.
 const (
-	maxStarted = 200 << 20
-	maxActive  = 1000 << 20
-	maxRested  = 200 << 20 // and when they have not used their connections for a while
+	maxStarted = 100 << 20
+	maxActive  = 900 << 10
+	maxRested  = 100 << 10
 )
 
 // restTimeout is how long the test waits for the server's memory to be freed: after the idle timeout that takes until
@@ -66,7 +78,7 @@ func specOf(id string, n int, remote string) spec.Spec {
 }
 
 // fillStore writes the principals and their connections into the store, and returns the principals' tokens.
-func fillStore(t *testing.T, folder, remote string) (tokens []string) {
+func fillStore(t *testing.T, folder, remote string, many int) (tokens []string) {
 	t.Helper()
 	db, err := store.Open(t.Context(), folder)
 	if err != nil {
@@ -81,7 +93,7 @@ func fillStore(t *testing.T, folder, remote string) (tokens []string) {
 			t.Fatal(err)
 		}
 	}
-	for i := range manyPrincipals {
+	for i := range many {
 		user := fmt.Sprintf("user%d", i)
 		_, token, err := auth.Issue(t.Context(), db, user, false, 0)
 		if err != nil {
@@ -199,7 +211,7 @@ func (c *crowd) took(do func(token string)) time.Duration {
 	return times[len(times)/2]
 }
 
-// TestManyPrincipals: a server whose store has 1,000 principals with 10 connections of 20 tools each starts, and has
+// TestManyPrincipals: a server whose store has many principals with 10 connections of 20 tools each starts, and has
 // little memory: what a principal's connections offer is read with the principal's first request. When all of them are
 // active at once, it has a few times what they offer; when they have used nothing for as long as the setting
 // mcp_idle_timeout says, it has little again, and all comes again when it is used. The test prints how long the start
@@ -207,14 +219,14 @@ func (c *crowd) took(do func(token string)) time.Duration {
 func TestManyPrincipals(t *testing.T) {
 	t.Parallel()
 	var calls atomic.Int64
-	s, remote := prepare(t), remoteTools(t, &calls)
-	c := &crowd{t, s, fillStore(t, s.State, remote)}
+	s, remote, many := prepare(t), remoteTools(t, &calls), manyPrincipals(t)
+	c := &crowd{t, s, fillStore(t, s.State, remote, many)}
 	config := filepath.Join(t.TempDir(), "sandlot.yaml")
 	rewrite(t, config, fmt.Sprintf("network: {allow_private: [{host: \"127.0.0.1:%s\", cidr: 127.0.0.0/8}]}\n",
 		strings.Split(remote, ":")[1]))
 	began := time.Now()
 	s.begin([]string{"SANDLOT_POOL_SIZE=0", "SANDLOT_AUTH=required", "SANDLOT_CONFIG=" + config,
-		"SANDLOT_MCP_IDLE_TIMEOUT=40s", "SANDLOT_TOOLS=all"})
+		"SANDLOT_MCP_IDLE_TIMEOUT=20s", "SANDLOT_TOOLS=all"})
 	ready := time.Since(began)
 	c.memory(fmt.Sprintf("when it was ready, after %v,", ready.Round(time.Millisecond)), maxStarted)
 
@@ -225,17 +237,18 @@ func TestManyPrincipals(t *testing.T) {
 	c.each(c.list)
 	c.each(c.call)
 	c.memory(fmt.Sprintf("after a list of %d tools and a call of each of %d principals, in %v,",
-		connectionsEach*toolsEach, len(c.tokens), time.Since(began).Round(time.Millisecond)), maxActive)
+		connectionsEach*toolsEach, len(c.tokens), time.Since(began).Round(time.Millisecond)), int64(maxStarted+many*maxActive))
 	own, other := c.took(c.ownCall), c.took(c.call)
 	t.Logf("a call of Sandlot's own tools took %v, and with all principals active %v (%.2f times); a call of a "+
 		"third-party tool %v, and %v (%.2f times)", ownAlone, own, float64(own)/float64(ownAlone), alone, other,
 		float64(other)/float64(alone))
 
 	began = time.Now()
-	for memory(t, s.cmd.Process.Pid) > maxRested && time.Since(began) < restTimeout {
+	rested := int64(maxStarted + many*maxRested)
+	for memory(t, s.cmd.Process.Pid) > rested && time.Since(began) < restTimeout {
 		time.Sleep(time.Second)
 	}
-	c.memory(fmt.Sprintf("%v later", time.Since(began).Round(time.Second)), maxRested)
+	c.memory(fmt.Sprintf("%v later", time.Since(began).Round(time.Second)), rested)
 	before := calls.Load()
 	for _, token := range c.tokens[:20] {
 		c.list(token)
