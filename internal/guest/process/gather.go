@@ -65,12 +65,8 @@ func (g *gatherReader) Read(b []byte) (int, error) {
 type polledPipe struct {
 	fd   int // does not block
 	stop int // an eventfd, which SetReadDeadline makes readable
-	late int // how many bytes were read after that; maxLate: the pipe was empty then
+	late late
 }
-
-// maxLate is how much is still read after SetReadDeadline: as much as is in a pipe at most, unless a program has made
-// it larger. On a busy machine a program may have ended before anything that it has written was read.
-const maxLate = 64 << 10
 
 func newPolledPipe() (*polledPipe, *os.File, error) {
 	stop, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
@@ -93,22 +89,12 @@ func newPolledPipe() (*polledPipe, *os.File, error) {
 func (p *polledPipe) Read(b []byte) (int, error) {
 	polled := []unix.PollFd{{Fd: int32(p.fd), Events: unix.POLLIN}, {Fd: int32(p.stop), Events: unix.POLLIN}}
 	for {
-		_, err := unix.Poll(polled, -1)
-		stopped := err == nil && polled[1].Revents != 0
-		n := 0
-		if stopped {
-			b = b[:min(len(b), maxLate-p.late)]
+		n, err := unix.Poll(polled, -1)
+		if err == nil && polled[1].Revents != 0 {
+			return p.late.read(p.fd, b)
 		}
-		if err == nil && len(b) > 0 {
+		if err == nil {
 			n, err = unix.Read(p.fd, b)
-		}
-		if stopped {
-			if n > 0 {
-				p.late += n
-				return n, nil
-			}
-			p.late = maxLate
-			return 0, os.ErrDeadlineExceeded
 		}
 		switch {
 		case errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN):

@@ -147,37 +147,3 @@ func TestGatherPipeDeadline(t *testing.T) {
 		t.Error(err)
 	}
 }
-
-// TestLateOutput: what a program has written is read also after the time for it is over, as on a machine on which the
-// reader did not run until then; but no more, though another program goes on writing.
-func TestLateOutput(t *testing.T) {
-	p, w, err := newPolledPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Close()
-	defer w.Close()
-	if _, err := w.WriteString("all of it"); err != nil {
-		t.Fatal(err)
-	}
-	if err := p.SetReadDeadline(time.Now()); err != nil {
-		t.Fatal(err)
-	}
-	b := make([]byte, 1<<10)
-	if n, err := p.Read(b); err != nil || string(b[:n]) != "all of it" {
-		t.Errorf("%q, %v", b[:max(n, 0)], err)
-	}
-	read := 0
-	for {
-		if _, err := w.Write(b); err != nil {
-			t.Fatal(err)
-		}
-		n, err := p.Read(b)
-		if errors.Is(err, os.ErrDeadlineExceeded) {
-			break
-		}
-		if read += n; err != nil || read > maxLate {
-			t.Fatalf("%d bytes, %v", read, err)
-		}
-	}
-}

@@ -51,7 +51,7 @@ type Process struct {
 	killedBy string
 }
 
-// readEnd is the read end of a stream of a process. A read ends at the deadline.
+// readEnd is the read end of a stream of a process. At the deadline reads return what is there already, and then end.
 type readEnd interface {
 	io.ReadCloser
 	SetReadDeadline(time.Time) error
@@ -314,7 +314,7 @@ func (p *Process) openPipes(attr *syscall.ProcAttr, stdio Stdio) (childFiles []*
 
 // openDirect gives the process connections in place of pipes for input and output.
 func (p *Process) openDirect(attr *syscall.ProcAttr, stdio Stdio) ([]*os.File, error) {
-	r, errOut, err := os.Pipe()
+	r, errOut, err := newLatePipe()
 	if err != nil {
 		return nil, err
 	}
@@ -338,7 +338,7 @@ func (p *Process) openTerminal(attr *syscall.ProcAttr, stdio Stdio) ([]*os.File,
 	attr.Sys = &syscall.SysProcAttr{Setctty: true, Ctty: 0}
 	p.stdin = master
 	stdio.OnTerminal(master)
-	p.copyOutput(master, stdio.Stdout)
+	p.copyOutput(&lateFile{File: master}, stdio.Stdout)
 	return []*os.File{slave}, nil
 }
 
@@ -347,7 +347,7 @@ func (p *Process) outputPipe() (readEnd, *os.File, error) {
 	if p.kind == "exec" {
 		return newGatherPipe()
 	}
-	return os.Pipe()
+	return newLatePipe()
 }
 
 // copyOutput copies one stream of the process to sink until the stream ends.
