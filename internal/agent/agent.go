@@ -176,47 +176,60 @@ func (c *Client) accept(ctx context.Context) {
 			return
 		}
 		conns.Go(func() {
-			var panicked error // logged
-			defer fault.Recover(ctx, c.log, "a connection of a sandbox", &panicked)
-			purpose, expected, err := c.admit(ctx, conn)
-			switch {
-			case err == nil && purpose == wire.ForNetwork:
-				if n := c.network.Load(); n != nil {
-					(*n).Pace(ctx)
-					<-c.greetingSlots
-					(*n).Serve(ctx, conn)
+			checked := sync.OnceFunc(func() { <-c.greetingSlots })
+			defer checked()
+			c.contain(ctx, conn, func() {
+				purpose, expected, err := c.admit(ctx, conn)
+				switch {
+				case err == nil && purpose == wire.ForNetwork:
+					if n := c.network.Load(); n != nil {
+						(*n).Pace(ctx)
+						checked()
+						(*n).Serve(ctx, conn)
+						return
+					}
+					conn.Close()
+				case err == nil && purpose == wire.ForTools:
+					c.serveTools(ctx, conn, checked)
 					return
+				case err == nil && purpose == wire.ForDirect:
+					checked()
+					c.deliver(expected, conn)
+					return
+				case err == nil:
+					refusals.Store(0)
+					c.offer(conn)
+				default:
+					conn.Close()
+					unreported.Add(1)
+					warn.Do(func() {
+						c.log.Warn("refused links from a sandbox", "sandbox", c.sandbox.Spec().ID, "times",
+							unreported.Swap(0),
+							"error", err)
+					})
+					if refusals.Add(1) >= maxRefused && !c.Linked() {
+						c.cancel(ErrUnstable)
+					}
 				}
-				conn.Close()
-			case err == nil && purpose == wire.ForTools:
-				c.serveTools(ctx, conn)
-				return
-			case err == nil && purpose == wire.ForDirect:
-				<-c.greetingSlots
-				c.deliver(expected, conn)
-				return
-			case err == nil:
-				refusals.Store(0)
-				c.offer(conn)
-			default:
-				conn.Close()
-				unreported.Add(1)
-				warn.Do(func() {
-					c.log.Warn("refused links from a sandbox", "sandbox", c.sandbox.Spec().ID, "times",
-						unreported.Swap(0),
-						"error", err)
-				})
-				if refusals.Add(1) >= maxRefused && !c.Linked() {
-					c.cancel(ErrUnstable)
+				select {
+				case <-time.After(10 * time.Millisecond): // bounds the cost of a flood of greetings
+				case <-ctx.Done():
 				}
-			}
-			select {
-			case <-time.After(10 * time.Millisecond): // bounds the cost of a flood of greetings
-			case <-ctx.Done():
-			}
-			<-c.greetingSlots
+			})
 		})
 	}
+}
+
+// contain serves a connection. A panic ends it, and nothing else: who has made the connection waits.
+func (c *Client) contain(ctx context.Context, conn net.Conn, serve func()) {
+	var panicked error // logged
+	defer func() {
+		if panicked != nil {
+			conn.Close()
+		}
+	}()
+	defer fault.Recover(ctx, c.log, "a connection of a sandbox", &panicked)
+	serve()
 }
 
 // warnInterval is the time between two warnings about one sandbox. A sandbox can cause any

@@ -38,9 +38,16 @@ type box struct {
 	dialed   chan net.Conn
 	gone     chan struct{}
 	admitted atomic.Int64 // calls of Admitted
+	panics   atomic.Bool  // Admitted does
 }
 
-func (b *box) Admitted() error { b.admitted.Add(1); return nil }
+func (b *box) Admitted() error {
+	if b.panics.Load() {
+		panic("admitted")
+	}
+	b.admitted.Add(1)
+	return nil
+}
 
 func (b *box) Spec() sandbox.Spec { return sandbox.Spec{ID: "box", Secret: key} }
 

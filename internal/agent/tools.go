@@ -105,13 +105,14 @@ type Caller struct {
 	Language string
 }
 
-// serveTools serves a connection for calls of tools. Its greeting has been checked.
-func (c *Client) serveTools(ctx context.Context, conn net.Conn) {
+// serveTools serves a connection for calls of tools. Its greeting has been checked; it calls checked when it knows
+// whose the connection is.
+func (c *Client) serveTools(ctx context.Context, conn net.Conn, checked func()) {
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	t := c.tools.Load()
 	who, err := wire.ReadToolConn(conn)
-	<-c.greetingSlots
+	checked()
 	if !stop() || err != nil || t == nil {
 		return
 	}
