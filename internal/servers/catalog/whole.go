@@ -15,8 +15,8 @@ const (
 	// maxRemade is the size in bytes up to which SafeResult makes the result for code. What it makes may be several
 	// times as large.
 	maxRemade = 1 << 20
-	// maxAsking is the size of an answer that asks for input.
-	maxAsking = 16 << 20
+	// MaxAsking is the size in bytes up to which an answer may ask for input.
+	MaxAsking = 16 << 20
 	// maxWholeBlocks is how many content blocks a result for code may have.
 	maxWholeBlocks = 100_000
 )
@@ -40,7 +40,7 @@ func WholeResult(ctx context.Context, raw json.RawMessage) (result json.RawMessa
 	r := rawjson.Shared(raw, "resultType", "content", "isError")
 	asks := rawjson.ShortText(r["resultType"]) == "input_required"
 	switch {
-	case asks && len(raw) > maxAsking:
+	case asks && len(raw) > MaxAsking:
 		return nil, false, fault.New(fault.Connection, "the server asks for input with %d bytes", len(raw))
 	case asks, len(raw) <= maxRemade && elements(r["content"]) <= maxBlocks:
 		return SafeResult(raw)

@@ -25,7 +25,6 @@ const (
 	maxCallTimeout = time.Hour       // whatever the signs of life
 	maxRounds      = 10              // how often one call may ask for input
 	maxInputs      = 16              // in one round
-	maxAsking      = 16 << 20        // bytes of an answer that asks for input
 )
 
 // Request is one request of a client to a server.
@@ -195,7 +194,7 @@ func (i *Instance) rounds(ctx context.Context, r *Request, c *call) (json.RawMes
 			return nil, err
 		}
 		var asks inputRequired
-		if len(raw) > maxAsking || !strings.Contains(string(raw[:min(len(raw), 1<<20)]), "input_required") ||
+		if len(raw) > catalog.MaxAsking || !strings.Contains(string(raw[:min(len(raw), 1<<20)]), "input_required") ||
 			json.Unmarshal(raw, &asks) != nil || asks.ResultType != "input_required" {
 			return raw, nil
 		}
