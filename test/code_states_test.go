@@ -82,17 +82,18 @@ func TestCodeToolsSayHow(t *testing.T) {
 	}
 	again := "; the tool restart_external_mcp "
 	for command, words := range map[string][]string{
-		"cat /run/mcp/README.md": {"- off: disconnected" + again + "connects it again\n",
-			"- [broken](broken/README.md) cannot be called now: it does not work; `mcp search broken` says why",
+		"cat /run/mcp/README.md": {"- off: it is disconnected" + again + "connects it again\n",
+			"- [broken](broken/README.md) cannot be called now: it does not work; `mcp search broken` says why, " +
+				"and the tool restart_external_mcp tries again",
 			"cannot be called now: it lacks values; `mcp search keyed` says which",
-			"cannot be called now: its user has to log in; `mcp search new` says where"},
-		"mcp ls": {"off (disconnected" + again + "connects it again)",
+			"cannot be called now: it needs its user to log in; `mcp search new` says where"},
+		"mcp ls": {"off (it is disconnected" + again + "connects it again)",
 			"broken (it does not work; `mcp search"},
-		"mcp ls off":                             {"It cannot be called now: disconnected" + again},
-		"mcp help off":                           {"off cannot be called now: disconnected" + again},
-		"python3 -c 'from mcp_tools import off'": {"off cannot be called now: disconnected" + again},
+		"mcp ls off":                             {"It cannot be called now: it is disconnected" + again},
+		"mcp help off":                           {"off cannot be called now: it is disconnected" + again},
+		"python3 -c 'from mcp_tools import off'": {"off cannot be called now: it is disconnected" + again},
 		"python3 -c 'from mcp_tools import new'": {"from mcp_tools import new_"},
-		"python3 -c 'from mcp_tools import new_; new_.balance()'": {"no tool balance that is known", "has to log in"},
+		"python3 -c 'from mcp_tools import new_; new_.balance()'": {"no tool balance that is known", "user to log in"},
 		"node --input-type=module -e \"import bank from '/run/mcp/new_.mjs'; await bank.balance()\"": {
 			"log in: open " + s.URL + "/oauth/start/"},
 	} {

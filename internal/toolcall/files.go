@@ -7,6 +7,7 @@ import (
 	"sandlot/internal/agent"
 	"sandlot/internal/auth"
 	"sandlot/internal/servers/catalog"
+	"sandlot/internal/servers/diagnosis"
 	"sandlot/internal/servers/state"
 	"sandlot/internal/servers/toolfiles"
 )
@@ -149,8 +150,9 @@ func equalOffers(a, b catalog.Offered) bool {
 // serverOf returns a server as the tree has it. Of a tool that is held back it has the name alone: nobody has approved
 // the rest.
 func serverOf(s catalog.Offered) toolfiles.Server {
-	made := toolfiles.Server{Name: s.Name, Instructions: s.Instructions, State: notCallable(s),
-		Off: s.State == string(state.Disabled)}
+	made := toolfiles.Server{Name: s.Name, Instructions: s.Instructions,
+		State: diagnosis.Lasting(s.Name, state.State(s.State), len(s.Tools) > 0),
+		Off:   s.State == string(state.Disabled)}
 	for _, d := range s.Tools {
 		t := toolfiles.Tool{Name: d.Exposed, Remote: d.Remote, Held: d.HeldBecause}
 		if d.HeldBecause == "" {
@@ -162,24 +164,4 @@ func serverOf(s catalog.Offered) toolfiles.Server {
 		made.Tools = append(made.Tools, t)
 	}
 	return made
-}
-
-// notCallable says of a server why it cannot be called, and what helps. The reason itself changes often, and may have
-// a link: who searches gets it.
-func notCallable(s catalog.Offered) string {
-	switch why := "`mcp search " + s.Name + "` says "; state.State(s.State) {
-	case state.Disabled:
-		return "disconnected; the tool restart_external_mcp connects it again"
-	case state.Failed:
-		return "it does not work; " + why + "why, and the tool restart_external_mcp tries again"
-	case state.NeedsEnv:
-		return "it lacks values; " + why + "which, and the tool restart_external_mcp takes them"
-	case state.NeedsAuth:
-		return "its user has to log in; " + why + "where"
-	case state.Installing, state.Starting:
-		if len(s.Tools) == 0 {
-			return "it is starting, and its tools are not known yet; " + why + "how it is"
-		}
-	}
-	return ""
 }
