@@ -16,7 +16,6 @@ import (
 	"sandlot/internal/servers"
 	"sandlot/internal/session"
 	"sandlot/internal/snapshot"
-	"sandlot/internal/terminal"
 	"sandlot/internal/tool"
 	"sandlot/internal/toolcall"
 	"sandlot/internal/volume"
@@ -204,5 +203,3 @@ func notice(l *session.Lease) []tool.Content {
 }
 
 func millis(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
-
-var plural = terminal.Plural

@@ -16,6 +16,7 @@ import (
 	"sandlot/internal/fault"
 	"sandlot/internal/image"
 	"sandlot/internal/once"
+	"sandlot/internal/plural"
 	"sandlot/internal/session"
 	"sandlot/internal/terminal"
 	"sandlot/internal/tool"
@@ -323,7 +324,7 @@ func richContent(l *session.Lease, values []agent.Rich) []tool.Content {
 	for i, v := range values {
 		if i == maxRich {
 			return append(blocks, tool.Text(fmt.Sprintf("[%s left out]",
-				plural(len(values)-maxRich, "more value", "more values"))))
+				plural.Of(len(values)-maxRich, "more value", "more values"))))
 		}
 		if link := outputFile(l, v); link != nil {
 			blocks = append(blocks, tool.Content{Link: link})

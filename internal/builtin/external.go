@@ -11,6 +11,7 @@ import (
 
 	"sandlot/internal/agent"
 	"sandlot/internal/fault"
+	"sandlot/internal/plural"
 	"sandlot/internal/policy"
 	"sandlot/internal/servers"
 	"sandlot/internal/servers/install"
@@ -162,15 +163,15 @@ func connectResult(i servers.Info) (*tool.Result, *Connected) {
 			"after that:\n%s", i.Name, i.ID, i.AuthURL)
 	default:
 		fmt.Fprintf(&b, "%s is connected (connection %s), running %s.\n%s:", i.Name, i.ID, runs,
-			plural(len(i.Tools), "tool", "tools"))
+			plural.Of(len(i.Tools), "tool", "tools"))
 		for _, n := range i.Tools {
 			fmt.Fprintf(&b, "\n- %s", n.Exposed)
 		}
 		if n := i.Prompts; n > 0 {
-			fmt.Fprintf(&b, "\n%s", plural(n, "prompt", "prompts"))
+			fmt.Fprintf(&b, "\n%s", plural.Of(n, "prompt", "prompts"))
 		}
 		if n := i.Resources; n > 0 {
-			fmt.Fprintf(&b, "\n%s", plural(n, "resource", "resources"))
+			fmt.Fprintf(&b, "\n%s", plural.Of(n, "resource", "resources"))
 		}
 		writeHeldTools(&b, i)
 	}
@@ -184,7 +185,7 @@ func writeHeldTools(b *strings.Builder, i servers.Info) {
 		return
 	}
 	fmt.Fprintf(b, "\n%s held back until a person approves with `sandlot mcp approve %s`:",
-		plural(len(i.Held), "tool is", "tools are"), i.ID)
+		plural.Of(len(i.Held), "tool is", "tools are"), i.ID)
 	for _, n := range i.Held {
 		fmt.Fprintf(b, "\n- %s: %s", n.Remote, n.Why)
 	}
@@ -321,10 +322,10 @@ func (t *Tools) listExternal(_ context.Context, c tool.Call, _ noInput) (*tool.R
 	var b strings.Builder
 	for _, i := range t.Connections.List(c.Principal) {
 		rows = append(rows, serverRow(i))
-		fmt.Fprintf(&b, "%s  %s  %s, %s", i.ID, i.Name, i.State, plural(len(i.Tools), "tool", "tools"))
+		fmt.Fprintf(&b, "%s  %s  %s, %s", i.ID, i.Name, i.State, plural.Of(len(i.Tools), "tool", "tools"))
 		if i.Prompts+i.Resources > 0 {
-			fmt.Fprintf(&b, ", %s, %s", plural(i.Prompts, "prompt", "prompts"),
-				plural(i.Resources, "resource", "resources"))
+			fmt.Fprintf(&b, ", %s, %s", plural.Of(i.Prompts, "prompt", "prompts"),
+				plural.Of(i.Resources, "resource", "resources"))
 		}
 		if i.LastError != "" {
 			fmt.Fprintf(&b, ": %s", i.LastError)

@@ -19,6 +19,7 @@ import (
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
 	"sandlot/internal/limit"
+	"sandlot/internal/plural"
 	"sandlot/internal/session"
 	"sandlot/internal/tool"
 )
@@ -287,7 +288,7 @@ func (t *Tools) listFiles(ctx context.Context, c tool.Call, in listFilesInput) (
 		text += fmt.Sprintf("\n[only the first %d entries; list a subdirectory, or raise limit]", len(lines)+withheld)
 	}
 	if withheld > 0 {
-		text += fmt.Sprintf("\n[%s left out: a rule does not let you list them]", plural(withheld, "entry is",
+		text += fmt.Sprintf("\n[%s left out: a rule does not let you list them]", plural.Of(withheld, "entry is",
 			"entries are"))
 	}
 	return sessionResult(l, &FileList{SessionOutput: sessionOutput(l), Path: dir, Files: rows, Truncated: truncated,

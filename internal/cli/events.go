@@ -20,6 +20,7 @@ import (
 	"sandlot/internal/audit"
 	"sandlot/internal/cli/plain"
 	"sandlot/internal/event"
+	"sandlot/internal/plural"
 	"sandlot/internal/store"
 )
 
@@ -137,7 +138,8 @@ func writeEvent(table io.Writer, e *event.Event) {
 		outcome = fmt.Sprintf("%s (%d)", outcome, e.Count)
 	}
 	if o := e.Offers; o != (event.Offers{}) {
-		outcome = fmt.Sprintf("%s (%d tools, %d prompts, %d resources)", outcome, o.Tools, o.Prompts, o.Resources)
+		outcome = fmt.Sprintf("%s (%s, %s, %s)", outcome, plural.Of(o.Tools, "tool", "tools"),
+			plural.Of(o.Prompts, "prompt", "prompts"), plural.Of(o.Resources, "resource", "resources"))
 	}
 	fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", e.Time.Local().Format(time.DateTime),
 		plain.Cell(e.Principal), e.Kind, plain.Cell(e.Operation), plain.Cell(e.Name), plain.Cell(outcome), took,
@@ -171,8 +173,8 @@ head. Who can write to the store can make all hashes anew: keep the head somewhe
 				fmt.Fprintf(p.out, "%s: no events; head %s\n", c.Chain, c.Head)
 				continue
 			}
-			fmt.Fprintf(p.out, "%s: %d events are whole, from %d to %d; head %s\n", c.Chain, c.Events, c.First, c.Last,
-				c.Head)
+			fmt.Fprintf(p.out, "%s: %s whole, from %d to %d; head %s\n", c.Chain,
+				plural.Of(c.Events, "event is", "events are"), c.First, c.Last, c.Head)
 		}
 		return nil
 	})
@@ -204,7 +206,7 @@ func lostText(l protocol.Lost) string {
 	case l.Count == 0:
 		return "events are missing here"
 	case l.Unknown:
-		return fmt.Sprintf("%d events or more are missing here", l.Count)
+		return plural.Of(l.Count, "event", "events") + " or more are missing here"
 	}
-	return fmt.Sprintf("%d events are missing here", l.Count)
+	return plural.Of(l.Count, "event is", "events are") + " missing here"
 }

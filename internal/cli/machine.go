@@ -17,6 +17,7 @@ import (
 	"sandlot/internal/config"
 	"sandlot/internal/fault"
 	"sandlot/internal/oci"
+	"sandlot/internal/plural"
 	"sandlot/internal/template"
 )
 
@@ -128,7 +129,7 @@ func (p *program) stopLost(ctx context.Context, c *config.Config, dir string, se
 	}
 	n, err := app.EndLost(ctx, c, p.errorLog(), dir)
 	if err == nil || n > 0 {
-		fmt.Fprintf(p.out, "%d sandboxes were ended\n", n)
+		fmt.Fprintf(p.out, "%s ended\n", plural.Of(n, "sandbox was", "sandboxes were"))
 	}
 	return err
 }
@@ -170,7 +171,8 @@ func (p *program) stopAll(ctx context.Context, sessions bool) error {
 	if sessions {
 		n, err := app.EndSandboxes(ctx, cfg, p.errorLog())
 		if err == nil || n > 0 {
-			fmt.Fprintf(p.out, "%d sandboxes were ended; sessions and their files are kept\n", n)
+			fmt.Fprintf(p.out, "%s ended; sessions and their files are kept\n",
+				plural.Of(n, "sandbox was", "sandboxes were"))
 		}
 		if err != nil {
 			return err
@@ -178,13 +180,15 @@ func (p *program) stopAll(ctx context.Context, sessions bool) error {
 	}
 	f, err = app.InspectStateFolder(ctx, p.loaded(), p.errorLog(), dir)
 	if err == nil && len(f.Asleep) > 0 {
-		fmt.Fprintf(p.out, "%d sessions sleep, and go on at their next use\n", len(f.Asleep))
+		fmt.Fprintf(p.out, "%s at the next use\n",
+			plural.Of(len(f.Asleep), "session sleeps, and goes on", "sessions sleep, and go on"))
 	}
+	live := plural.Of(len(f.Sandboxes), "sandbox lives", "sandboxes live")
 	if err == nil && len(f.Sandboxes) > 0 && configErr != nil {
-		fmt.Fprintf(p.out, "%d sandboxes live on; the settings are wrong: %v\n", len(f.Sandboxes), configErr)
+		fmt.Fprintf(p.out, "%s on; the settings are wrong: %v\n", live, configErr)
 	} else if err == nil && len(f.Sandboxes) > 0 {
-		fmt.Fprintf(p.out, "%d sandboxes live on, for the next server or until %s without one are over; `sandlot "+
-			"stop --sessions` ends them\n", len(f.Sandboxes), cfg.Sessions.OrphanTimeout)
+		fmt.Fprintf(p.out, "%s on, for the next server or until %s without one are over; `sandlot "+
+			"stop --sessions` ends what is left\n", live, cfg.Sessions.OrphanTimeout)
 	}
 	return err
 }

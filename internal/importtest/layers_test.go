@@ -23,6 +23,7 @@ var places = map[string]place{
 	"sandlot/proto/agentv1":                {"wire", ""},
 	"sandlot/proto/agentv1/agentv1connect": {"wire", "sandlot/proto/agentv1"},
 	"agent/wire":                           {"wire", "sandlot/proto/agentv1"},
+	"plural":                               {"wire", ""},
 	"toolfolder":                           {"wire", ""},
 	"atomicfile":                           {"L0", ""},
 	"autostart":                            {"L0", "atomicfile"},

@@ -12,6 +12,7 @@ import (
 	"sandlot/internal/cli/plain"
 	"sandlot/internal/fault"
 	"sandlot/internal/hub"
+	"sandlot/internal/plural"
 )
 
 func (p *commands) inspect() *cobra.Command {
@@ -115,7 +116,7 @@ func (p *commands) approve(c *cobra.Command, r connectionRow, yes bool) error {
 	if p.asJSON {
 		return p.json(done)
 	}
-	fmt.Fprintf(p.Out, "approved; %s offers %d tools\n", all.Name, done.ToolCount)
+	fmt.Fprintf(p.Out, "approved; %s offers %s\n", all.Name, plural.Of(done.ToolCount, "tool", "tools"))
 	for _, h := range done.HeldTools {
 		fmt.Fprintf(p.Out, "still held back: %s, as %s\n", fault.Printable(h.Remote, 100), h.Reason)
 	}

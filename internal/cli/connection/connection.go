@@ -19,6 +19,7 @@ import (
 	"sandlot/internal/builtin"
 	"sandlot/internal/cli/plain"
 	"sandlot/internal/fault"
+	"sandlot/internal/plural"
 )
 
 // Program is the program whose commands they are.
@@ -104,8 +105,8 @@ func (p *commands) list() *cobra.Command {
 		}
 		for _, one := range list.Servers {
 			r := connectionRow{one}
-			fmt.Fprintf(p.Out, "%-8s %-20s %-14s %3d tools  %s\n", r.ID, r.Name, r.State, r.ToolCount,
-				fault.Printable(r.commandText(), 200))
+			fmt.Fprintf(p.Out, "%-8s %-20s %-14s %9s  %s\n", r.ID, r.Name, r.State,
+				plural.Of(r.ToolCount, "tool", "tools"), fault.Printable(r.commandText(), 200))
 			if r.LastError != "" {
 				fmt.Fprintf(p.Out, "         %s\n", fault.Printable(r.LastError, 500))
 			}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"sandlot/internal/app"
+	"sandlot/internal/plural"
 )
 
 // renewal is how long before its end a certificate is a warning.
@@ -56,8 +57,8 @@ func (e *examination) checkIssuers(ctx context.Context, log *slog.Logger) {
 			e.report(false, "oidc", fmt.Sprintf("the keys of %s cannot be fetched: %v", o.Issuer, err))
 			continue
 		}
-		e.report(true, "oidc", fmt.Sprintf("%s has %d keys; its tokens must be for %s", o.Issuer, n,
-			strings.Join(o.Audience, " or ")))
+		e.report(true, "oidc", fmt.Sprintf("%s has %s; its tokens must be for %s", o.Issuer,
+			plural.Of(n, "key", "keys"), strings.Join(o.Audience, " or ")))
 	}
 	verifier.Close()
 }

@@ -9,6 +9,7 @@ import (
 
 	"sandlot/internal/app"
 	"sandlot/internal/cli/plain"
+	"sandlot/internal/plural"
 	"sandlot/internal/servers/spec"
 )
 
@@ -29,7 +30,8 @@ func Show(out io.Writer, folders []app.StateFolder) error {
 		if f.Deleted {
 			server = "the folder was deleted"
 		}
-		fmt.Fprintf(out, "%s: %s, %d sandboxes%s\n", plain.Cell(f.Path), server, len(f.Sandboxes), asleep(f))
+		fmt.Fprintf(out, "%s: %s, %s%s\n", plain.Cell(f.Path), server,
+			plural.Of(len(f.Sandboxes), "sandbox", "sandboxes"), asleep(f))
 		if len(f.Sandboxes) == 0 {
 			continue
 		}
@@ -66,7 +68,7 @@ func asleep(f app.StateFolder) string {
 	if len(f.Asleep) == 0 {
 		return ""
 	}
-	return fmt.Sprintf(", %d sessions sleep", len(f.Asleep))
+	return ", " + plural.Of(len(f.Asleep), "session sleeps", "sessions sleep")
 }
 
 // age returns the time since then, in its two largest units.

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"sandlot/internal/agent/wire"
+	"sandlot/internal/plural"
 )
 
 // Name is the name by which the agent's program is this command.
@@ -211,7 +212,7 @@ func (c *command) list(args []string) error {
 	}
 	if len(args) == 0 {
 		for _, s := range c.index {
-			how := fmt.Sprintf("%d tools", len(s.Tools))
+			how := plural.Of(len(s.Tools), "tool", "tools")
 			if s.State != "" {
 				how = s.State
 			}

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+
+	"sandlot/internal/plural"
 )
 
 const (
@@ -139,7 +141,7 @@ func (s *served) line() string {
 	if s.Off {
 		return fmt.Sprintf("- %s: %s\n", oneLine(s.Name, maxArgument), oneLine(s.State, maxState))
 	}
-	how := fmt.Sprintf(" (%d tools) ", len(s.tools)+s.left)
+	how := " (" + plural.Of(len(s.tools)+s.left, "tool", "tools") + ") "
 	if s.State != "" {
 		how = " cannot be called now: " + oneLine(s.State, maxState) + ". "
 	}
