@@ -29,6 +29,30 @@ func (s *server) answerQuestion(id string, words ...string) {
 	}
 }
 
+// script writes a Python program into the home, which begins with toolClient.
+func (c *client) script(name, code string) {
+	c.t.Helper()
+	c.code("home", fmt.Sprintf("open('/workspace/%s', 'w').write(%s) and None", name,
+		quotePython(toolClient+"\n"+code)))
+}
+
+// sayer is a script that calls the tool that its argument names, and prints the answer.
+const sayer = "import sys\nprint(text(call('odd', (sys.argv + ['say'])[1], text='cmd')), flush=True)"
+
+// background starts a command in the background of the home, and returns the id of its process.
+func (c *client) background(command string) (processID string) {
+	c.t.Helper()
+	processID, _ = c.call("execute_command", args{"command": command, "background": true, "session_id": "home"}).
+		Fields["process_id"].(string)
+	return processID
+}
+
+// called waits for what the script client.py prints, which calls a tool from the background.
+func (c *client) called(text string) {
+	c.t.Helper()
+	c.awaitOutput(c.background("exec python3 /workspace/client.py"), text)
+}
+
 // leftBehind is a program that calls a tool again and again, in the way that its first argument says.
 const leftBehind = toolClient + `
 import os, sys
@@ -67,9 +91,8 @@ func TestCodeToolsLeftBehind(t *testing.T) {
 	s.put(ann, "odd.py")
 	c := s.connect(older, ann, nil)
 	c.odd("odd", "plain", nil)
-	c.code("home", "import subprocess\nopen('/workspace/left.py', 'w').write("+quotePython(leftBehind)+")\n"+
-		toolClient+"open('/workspace/client.py', 'w').write("+quotePython(toolClient)+
-		" + \"\\nimport sys\\nprint(text(call('odd', sys.argv[1])), flush=True)\")")
+	c.code("home", "import subprocess\nopen('/workspace/left.py', 'w').write("+quotePython(leftBehind)+")\n"+toolClient)
+	c.script("client.py", sayer)
 	run := func(language, code string) *result {
 		t.Helper()
 		r := c.call("execute_code", args{"code": code, "language": language, "session_id": "home"})
@@ -162,27 +185,21 @@ func TestCodeToolsScope(t *testing.T) {
 			s.put(full, "odd.py")
 			c, n := s.connect(older, full, nil), s.connect(older, narrow, nil)
 			c.odd("odd", "plain", nil)
-			c.code("home", "open('/workspace/client.py', 'w').write("+quotePython(toolClient)+
-				" + \"\\nprint(text(call('odd', 'say', text='cmd')), flush=True)\")")
-			background := func(command string) string {
-				id, _ := c.call("execute_command", args{"command": command, "background": true, "session_id": "home"}).
-					Fields["process_id"].(string)
-				return id
-			}
-			c.awaitOutput(background("exec python3 /workspace/client.py"), "odd: cmd")
-			if r := act(n, background("exec sh")); r.IsError {
+			c.script("client.py", sayer)
+			c.called("odd: cmd")
+			if r := act(n, c.background("exec sh")); r.IsError {
 				t.Fatal(r.All)
 			}
-			c.awaitOutput(background("exec python3 /workspace/client.py"), "the operation")
+			c.called("the operation")
 			if how != "connecting" {
 				return
 			}
 			// The server that the token has defined is started again, in another sandbox.
 			home := c.code("home", "1").session()
 			c.call("stop_session", args{"session_id": home})
-			c.awaitOutput(background("exec python3 /workspace/client.py"), "odd: cmd")
+			c.called("odd: cmd")
 			c.call("restart_external_mcp", args{"name": "its"})
-			c.awaitOutput(background("exec python3 /workspace/client.py"), "the operation")
+			c.called("the operation")
 		})
 	}
 }
@@ -198,7 +215,8 @@ func TestCodeToolsScopeElsewhere(t *testing.T) {
 		t.Fatal(err)
 	}
 	file := filepath.Join(t.TempDir(), "sandlot.yaml")
-	rewrite(t, file, fmt.Sprintf(`mcp: {onhost: {command: python3, args: [%q, plain, onhost], where: host, user: "0"}}`, odd))
+	rewrite(t, file, fmt.Sprintf("mcp: {onhost: {command: python3, args: [%q, plain, onhost], where: host, user: '0'}}",
+		odd))
 	s := start(t, "SANDLOT_CONFIG="+file, "SANDLOT_NETWORK_ALLOW_PRIVATE="+host+"=127.0.0.0/8")
 	full := s.token("ann")
 	narrow := s.token("ann", "--user", "ann", "--scope", "mcp.list", "--scope", "mcp.restart", "--scope", "session.*")
@@ -208,17 +226,10 @@ func TestCodeToolsScopeElsewhere(t *testing.T) {
 	link, _ := c.call("connect_external_mcp", args{"name": "bank", "url": bank.URL}).Fields["authUrl"].(string)
 	logIn(t, link)
 	until(t, "it is logged in", func() bool { return c.state("bank")["state"] == "connected" })
-	c.code("home", "open('/workspace/client.py', 'w').write("+quotePython(toolClient)+
-		" + \"\\nprint(text(call('odd', 'say', text='cmd')), flush=True)\")")
-	called := func(want string) {
-		t.Helper()
-		id, _ := c.call("execute_command", args{"command": "exec python3 /workspace/client.py", "background": true,
-			"session_id": "home"}).Fields["process_id"].(string)
-		c.awaitOutput(id, want)
-	}
+	c.script("client.py", sayer)
 	for _, name := range []string{"bank", "onhost"} {
 		n.call("restart_external_mcp", args{"name": name})
-		called("odd: cmd")
+		c.called("odd: cmd")
 	}
 	// The other server starts in a sandbox, also in one that is not there yet.
 	home := c.code("home", "1").session()
@@ -226,7 +237,7 @@ func TestCodeToolsScopeElsewhere(t *testing.T) {
 	if r := n.call("restart_external_mcp", args{"name": "odd"}); r.IsError {
 		t.Fatal(r.All)
 	}
-	called("the operation")
+	c.called("the operation")
 }
 
 // TestCodeToolsElicit: what a server asks in a call of a program in the background waits for an answer, on the command
@@ -238,14 +249,7 @@ func TestCodeToolsElicit(t *testing.T) {
 	s.put(ann, "odd.py")
 	c := s.connect(older, ann, nil)
 	c.odd("odd", "plain", nil)
-	c.code("home", "open('/workspace/ask.py', 'w').write("+quotePython(toolClient)+
-		" + \"\\nimport sys\\nprint(text(call('odd', 'ask', **json.loads(sys.argv[1]))), flush=True)\")")
-	ask := func(arguments string) string {
-		t.Helper()
-		id, _ := c.call("execute_command", args{"command": "python3 /workspace/ask.py '" + arguments + "'",
-			"background": true, "session_id": "home"}).Fields["process_id"].(string)
-		return id
-	}
+	ask := c.asksOf("odd")
 	id := ask("{}")
 	question := s.question("> Which colour?")
 	list, _, _ := s.cli("questions", "list")

@@ -174,17 +174,12 @@ func codeRuns(t *testing.T, s *server, token, home string) {
 		"threading.Thread(target=later).start()")
 	time.Sleep(time.Second)
 	c.want("home", "left", "['odd: late']")
-	c.code("home", "open('/workspace/client.py', 'w').write("+quotePython(toolClient)+
-		" + \"\\nimport sys\\nprint(text(call('odd', sys.argv[1], text='cmd')), flush=True)\")")
+	c.script("client.py", sayer)
 	if r := c.shell("home", "(python3 /workspace/client.py say)"); !strings.Contains(r.Text, "odd: cmd") {
 		t.Errorf("from a command: %q", r.All)
 	}
-	r := c.call("execute_command", args{"command": "python3 /workspace/client.py say", "background": true,
-		"session_id": "home"})
-	id, _ := r.Fields["process_id"].(string)
-	until(t, "a process in the background has called", func() bool {
-		return strings.Contains(c.call("read_process", args{"process_id": id}).All, "odd: cmd")
-	})
+	id := c.background("python3 /workspace/client.py say")
+	c.awaitOutput(id, "odd: cmd")
 	out, errs, code := s.cli("events", "--json")
 	if code != 0 {
 		t.Fatal(errs)
@@ -229,8 +224,7 @@ func codeAsks(t *testing.T, s *server, era, token string) {
 		t.Errorf("%v, %v", r, err)
 	}
 	until(t, "the client knows the progress", func() bool { return strings.Contains(a.all(&a.steps), "step 3") })
-	id, _ := c.call("execute_command", args{"command": "python3 /workspace/client.py ask", "background": true,
-		"session_id": "home"}).Fields["process_id"].(string)
+	id := c.background("python3 /workspace/client.py ask")
 	s.answerQuestion(s.question("Which colour?"), "no")
 	c.awaitOutput(id, `"action": "decline"`)
 	if got := a.all(&a.asked); strings.Count(got, "|") != 2 {

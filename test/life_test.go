@@ -239,7 +239,7 @@ func TestDeletedStateFolder(t *testing.T) {
 			t.Logf("%s", out)
 		}
 		if out, errs, code := s.cli("stop", "--sessions"); code != 0 ||
-			!strings.Contains(out, "1 sandboxes were ended") {
+			!strings.Contains(out, "1 sandbox was ended") {
 			t.Errorf("without %s: %d %q %q", deleted, code, out, errs)
 		}
 		if got := s.ps(true); len(got.Sandboxes) > 0 {

@@ -215,7 +215,7 @@ func TestOIDCLogin(t *testing.T) {
 		t.Errorf("sandlot exec: %d %s %s", code, out, errs)
 	}
 	s.env = env
-	if out, errs, code := s.cli("doctor"); code != 0 || !strings.Contains(out, issuer+" has 1 keys") {
+	if out, errs, code := s.cli("doctor"); code != 0 || !strings.Contains(out, issuer+" has 1 key;") {
 		t.Errorf("sandlot doctor: %d %s %s", code, out, errs)
 	}
 	s.settings(settings)

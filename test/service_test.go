@@ -301,7 +301,7 @@ func TestService(t *testing.T) {
 		t.Error(out)
 	}
 	says(t, l.want(0, sandlot, "service", "remove"), "nothing to do")
-	says(t, l.want(0, sandlot, "stop", "--sessions"), "0 sandboxes were ended", "1 sessions sleep")
+	says(t, l.want(0, sandlot, "stop", "--sessions"), "0 sandboxes were ended", "1 session sleeps")
 	if _, err := os.Stat(filepath.Join(first.StateDir, "sandlot.db")); err != nil {
 		t.Error(err)
 	}
