@@ -410,6 +410,18 @@ def busy(seconds):
     loop = 'import time; end = time.time() + %r\nwhile time.time() < end: pass' % seconds
     all = [subprocess.Popen(['python3', '-c', loop]) for _ in range(4)]
     return [w.wait() for w in all]
+def wakes(seconds):
+    import subprocess
+    echo = 'import sys\nwhile b := sys.stdin.buffer.read1(9): sys.stdout.buffer.write(b), sys.stdout.flush()'
+    end = time.time() + seconds
+    def ping(p):
+        while time.time() < end:
+            p.stdin.write(b'x'); p.stdin.flush(); p.stdout.read(1)
+        p.stdin.close()
+    all = [subprocess.Popen(['python3', '-c', echo], stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(4)]
+    threads = [threading.Thread(target=ping, args=[p]) for p in all]
+    [t.start() for t in threads]; [t.join() for t in threads]
+    return [p.wait() for p in all]
 `
 
 // processorTime is how many seconds of processors a process has taken.
@@ -426,7 +438,8 @@ func processorTime(t *testing.T, pid int) float64 {
 }
 
 // floodTime is how long a flood lasts, and how long its neighbour is alone before it; SANDLOT_FLOOD=30s makes that
-// long, adds a program that only takes processors, to compare with, and makes a flood of each kind.
+// long, and makes a flood of each kind; before these come programs that call no tools, to compare with: some that only
+// compute, and some that wake each other.
 func floodTime(t *testing.T) (seconds float64, long bool) {
 	t.Helper()
 	text := os.Getenv("SANDLOT_FLOOD")
@@ -460,7 +473,7 @@ func TestCodeToolsAttacked(t *testing.T) {
 	time.Sleep(time.Duration(seconds * float64(time.Second)))
 	all := []string{"flood(%v)"}
 	if long {
-		all = []string{"busy(%v)", "flood(%v, 'calls')", "flood(%v, 'opens')", "flood(%v, 'huge')", "flood(%v)"}
+		all = []string{"busy(%v)", "wakes(%v)", "flood(%v, 'calls')", "flood(%v, 'opens')", "flood(%v, 'huge')", "flood(%v)"}
 	}
 	for _, code := range all {
 		n.phase(code)
