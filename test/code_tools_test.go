@@ -473,7 +473,8 @@ func TestCodeToolsAttacked(t *testing.T) {
 	time.Sleep(time.Duration(seconds * float64(time.Second)))
 	all := []string{"flood(%v)"}
 	if long {
-		all = []string{"busy(%v)", "wakes(%v)", "flood(%v, 'calls')", "flood(%v, 'opens')", "flood(%v, 'huge')", "flood(%v)"}
+		all = []string{"busy(%v)", "wakes(%v)", "flood(%v, 'calls')", "flood(%v, 'opens')", "flood(%v, 'huge')",
+			"flood(%v)"}
 	}
 	for _, code := range all {
 		n.phase(code)

@@ -237,7 +237,8 @@ func TestManyPrincipals(t *testing.T) {
 	c.each(c.list)
 	c.each(c.call)
 	c.memory(fmt.Sprintf("after a list of %d tools and a call of each of %d principals, in %v,",
-		connectionsEach*toolsEach, len(c.tokens), time.Since(began).Round(time.Millisecond)), int64(maxStarted+many*maxActive))
+		connectionsEach*toolsEach, len(c.tokens), time.Since(began).Round(time.Millisecond)),
+		int64(maxStarted+many*maxActive))
 	own, other := c.took(c.ownCall), c.took(c.call)
 	t.Logf("a call of Sandlot's own tools took %v, and with all principals active %v (%.2f times); a call of a "+
 		"third-party tool %v, and %v (%.2f times)", ownAlone, own, float64(own)/float64(ownAlone), alone, other,
