@@ -259,8 +259,8 @@ for path in sorted(glob.glob("*.py")):
 assert n > 500, n`)
 }
 
-// The bounds hold, and what has no room is said.
-func TestBounds(t *testing.T) {
+// TestTreeIsBounded: the bounds hold, and what has no room is said.
+func TestTreeIsBounded(t *testing.T) {
 	big := Server{Name: "big"}
 	for i := range 1000 {
 		big.Tools = append(big.Tools, Tool{Name: fmt.Sprint("t", i), Remote: fmt.Sprint("t", i),
