@@ -102,6 +102,7 @@ func TestHostSuite(t *testing.T) {
 		t.Fatal(err)
 	}
 	s, _ := subject(t, dockertest.Start(t, "--live-restore"), host)
+	s.Again = true
 	s.Run(t)
 }
 
@@ -111,6 +112,7 @@ func TestPodman(t *testing.T) {
 	t.Parallel()
 	d := dockertest.StartPodman(t)
 	s, _ := subject(t, d, baseTemplate())
+	s.Again = true
 	s.Run(t)
 	// Podman keeps no labels of volumes without a name, and so not LostContainer.
 	runSandboxes(t, d, "LostContainer")
@@ -122,6 +124,7 @@ func TestRemapped(t *testing.T) {
 	t.Parallel()
 	d := dockertest.StartRemapped(t)
 	s, _ := subject(t, d, baseTemplate())
+	s.Again = true
 	s.Run(t)
 	runSandboxes(t, d, "ForeignContainers", "LostFolder", "LostContainer") // no users are in these
 }
@@ -186,6 +189,7 @@ func TestRootlessServer(t *testing.T) {
 	}
 	d := dockertest.Use(t, host)
 	s, _ := subject(t, d, baseTemplate())
+	s.Again = true
 	rt := s.Open(t)
 	if err := rt.Check(t.Context()); err != nil {
 		t.Fatal(err)

@@ -102,13 +102,16 @@ func imageSubject(t *testing.T, rootless bool) *sandboxtest.Subject {
 // user's, rootless.
 func TestImageSuite(t *testing.T) {
 	t.Parallel()
-	imageSubject(t, os.Getuid() != 0).Run(t)
+	s := imageSubject(t, os.Getuid() != 0)
+	s.Again = os.Getuid() != 0
+	s.Run(t)
 }
 
 // TestImagePrebootedSuite runs it with sandboxes that start from preboot images.
 func TestImagePrebootedSuite(t *testing.T) {
 	t.Parallel()
 	s := imageSubject(t, os.Getuid() != 0)
+	s.Again = true
 	open := s.Open
 	s.Open = func(t *testing.T) sandbox.Runtime {
 		r := open(t).(*Runtime)

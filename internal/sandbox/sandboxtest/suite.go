@@ -46,6 +46,9 @@ type Subject struct {
 	NoLimits bool
 	// Bridged: the agent's connections are carried over another one. Cells have no direct ones.
 	Bridged bool
+	// Again: another subject of the runtime runs the tests whose subject is the agent, whatever made the sandbox. They
+	// are left out.
+	Again bool
 	// Folder makes what a sandbox is to have mounted, and returns it with its path on this machine. Default: it makes
 	// a temporary folder.
 	Folder func(t *testing.T) (sandbox.Mount, string)
@@ -89,6 +92,9 @@ func (s *Subject) Run(t *testing.T) {
 		"SurvivesHost": survivesHost,
 		"Hibernate":    hibernate,
 	} {
+		if s.Again && slices.Contains([]string{"Commands", "Interpreters", "Direct"}, name) {
+			continue
+		}
 		t.Run(name, func(t *testing.T) {
 			if s.NoLimits && slices.Contains([]string{"Memory", "Processes", "Scratch"}, name) {
 				t.Skip("nothing bounds this sandbox")
