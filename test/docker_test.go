@@ -20,19 +20,17 @@ import (
 // are found when their state folder was deleted.
 //
 // A daemon is on the server's machine (TestDocker), or elsewhere, as a Mac's is (TestMac). onBoth are the tests that
-// depend on where it is, and run with both: files, folders and disks, the way out and the ways in, servers and
-// sandboxes that are killed, and what tries to leave a sandbox. All others run once. onDocker are those whose subject
-// is the kernel that server and sandboxes share, or the broker and the agent under load. onElsewhere are those that are
-// the same wherever the daemon is, since only the server and the agent take part: together both daemons cover each
-// test.
+// depend on where it is, and run with both: files, folders and disks, the way out and the ways in, servers that are
+// killed, and what tries to leave a sandbox. All others run once. onDocker are those whose subject is the kernel that
+// server and sandboxes share, or the broker and the agent under load. onElsewhere are those that are the same wherever
+// the daemon is, since only the server and the agent take part: together both daemons cover each test.
 var onBoth = map[string]func(*testing.T){
-	"TestCode": TestCode, "TestFiles": TestFiles, "TestFilesAPI": TestFilesAPI, "TestVolumes": TestVolumes,
+	"TestCode": TestCode, "TestFiles": TestFiles, "TestVolumes": TestVolumes,
 	"TestFolders": TestFolders, "TestDiskFull": TestDiskFull,
 
 	"TestEscapes": TestEscapes,
 
-	"TestServerKilled": TestServerKilled, "TestSandboxKilled": TestSandboxKilled, "TestGracefulStop": TestGracefulStop,
-	"TestPsAndStop": TestPsAndStop, "TestKilledWhileRecovering": TestKilledWhileRecovering,
+	"TestServerKilled": TestServerKilled, "TestKilledWhileRecovering": TestKilledWhileRecovering,
 
 	"TestNetwork": TestNetwork, "TestNetworkServerKilled": TestNetworkServerKilled,
 	"TestPorts": TestPorts,
@@ -41,7 +39,8 @@ var onBoth = map[string]func(*testing.T){
 // onDocker: see onBoth.
 var onDocker = map[string]func(*testing.T){
 	"TestAttacks": TestAttacks, "TestUsers": TestUsers, "TestNetworkAttacks": TestNetworkAttacks,
-	"TestPortsForward": TestPortsForward, "TestOnStop": TestOnStop, "TestOrphanTimeout": TestOrphanTimeout,
+	"TestSandboxKilled": TestSandboxKilled, "TestPortsForward": TestPortsForward, "TestOnStop": TestOnStop,
+	"TestOrphanTimeout": TestOrphanTimeout,
 
 	"TestNetworkRefused": TestNetworkRefused, "TestNetworkChanges": TestNetworkChanges,
 	"TestNetworkLimit": TestNetworkLimit, "TestPortsNothingListens": TestPortsNothingListens,
@@ -56,6 +55,7 @@ var onDocker = map[string]func(*testing.T){
 var onElsewhere = map[string]func(*testing.T){
 	"TestTools": TestTools, "TestTimeLimit": TestTimeLimit, "TestCancellation": TestCancellation,
 	"TestProgress": TestProgress, "TestCommands": TestCommands, "TestBackground": TestBackground,
+	"TestFilesAPI": TestFilesAPI, "TestGracefulStop": TestGracefulStop, "TestPsAndStop": TestPsAndStop,
 	"TestStopCode": TestStopCode, "TestTurns": TestTurns, "TestResultShapes": TestResultShapes,
 	"TestCommandLine": TestCommandLine, "TestTerminal": TestTerminal, "TestTheClientIsKilled": TestTheClientIsKilled,
 
