@@ -151,8 +151,8 @@ list(out.values()) == ['done'] * 40`
 		}
 	}
 	c.want("home", "text(call('odd', 'say', text='again'))", "'odd: again'")
-	node := `await new Promise(done => { const c = require('net').connect('/run/mcp/socket'); c.setEncoding('utf8');
-c.on('data', d => done(JSON.parse(d).result.content[0].text))
+	node := `await new Promise(done => { const c = require('net').connect('/run/mcp/socket'); let line = '';
+c.setEncoding('utf8').on('data', d => (line += d).endsWith('\n') && done(JSON.parse(line).result.content[0].text))
 c.write(JSON.stringify({call: {server: 'odd', tool: 'say', arguments: {text: 'js'}}}) + '\n') })`
 	r := c.call("execute_code", args{"code": node, "language": "node", "session_id": "home"})
 	if !strings.Contains(r.Text, "odd: js") {

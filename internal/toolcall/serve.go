@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -454,7 +455,11 @@ func (c *conn) writeResult(ctx context.Context, raw json.RawMessage) bool {
 		}
 		raw = line.Bytes()
 	}
-	return c.writeParts(ctx, []byte(`{"result":`), raw, []byte("}\n"))
+	before, after := []byte(`{"result":`), []byte("}\n")
+	if len(raw) < writePart { // in one, so that the program and the agent wake once
+		return c.writeParts(ctx, slices.Concat(before, raw, after))
+	}
+	return c.writeParts(ctx, before, raw, after)
 }
 
 // write writes an answer, and reports whether the program has read what came before.

@@ -922,3 +922,16 @@ func TestTreesAreShared(t *testing.T) {
 		}
 	})
 }
+
+// TestSmallResult: a small result comes at once, so that who waits for it wakes once.
+func TestSmallResult(t *testing.T) {
+	w := newWorld(t)
+	defer w.Close()
+	p := w.dial(w.box(ann.ID, "one"), tagged(""))
+	p.send(`{"call": {"server": "s", "tool": "a", "arguments": {}}}`)
+	b := make([]byte, 64<<10)
+	n, err := p.Read(b)
+	if got := string(b[:n]); err != nil || !strings.HasPrefix(got, `{"result":`) || !strings.HasSuffix(got, "}\n") {
+		t.Errorf("%q, %v", got, err)
+	}
+}
