@@ -5,6 +5,7 @@ import (
 	"debug/elf"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -12,8 +13,10 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/moby/moby/api/types/mount"
 
@@ -91,6 +94,66 @@ func TestCancelledCreate(t *testing.T) {
 		if err := errors.Join(r.Close(), server.Close()); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// TestAskedOnce: all who ask at once what the daemon is get one answer, and who gives up does not wait for it.
+func TestAskedOnce(t *testing.T) {
+	dir := t.TempDir()
+	l, err := net.Listen("unix", filepath.Join(dir, "d.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := New(Config{Host: "unix://" + l.Addr().String(), StateDir: dir, Log: sandboxtest.Log(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var questions atomic.Int64
+	begun, answer := make(chan struct{}, 10), make(chan struct{})
+	d := &fakeDaemon{machine: "x86_64"}
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		if strings.HasSuffix(q.URL.Path, "/info") {
+			questions.Add(1)
+			begun <- struct{}{}
+			<-answer
+		}
+		d.ServeHTTP(w, q)
+	})}
+	go server.Serve(l)
+	hurried, giveUp := context.WithCancel(t.Context())
+	errs := make(chan error, 6)
+	go func() {
+		_, err := r.ask(hurried)
+		errs <- err
+	}()
+	<-begun
+	giveUp()
+	if err := <-errs; !errors.Is(err, context.Canceled) {
+		t.Errorf("who gave up got %v", err)
+	}
+	var all sync.WaitGroup
+	for range cap(errs) {
+		all.Go(func() {
+			d, err := r.ask(t.Context())
+			if err == nil && d.machine != "x86_64" {
+				err = fmt.Errorf("the machine is %q", d.machine)
+			}
+			errs <- err
+		})
+	}
+	time.Sleep(50 * time.Millisecond) // in which more questions would come
+	close(answer)
+	all.Wait()
+	for range cap(errs) {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+	if n := questions.Load(); n != 1 {
+		t.Errorf("the daemon was asked %d times", n)
+	}
+	if err := errors.Join(r.Close(), server.Close()); err != nil {
+		t.Error(err)
 	}
 }
 

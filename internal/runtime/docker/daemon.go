@@ -66,13 +66,29 @@ func (r *Runtime) unknown(err error) error {
 	return err
 }
 
-// ask asks the daemon what it is, unless it has answered before.
+// ask asks the daemon what it is, unless it has answered before. Who asks meanwhile waits for the same answer: Podman
+// does not give another one while it makes a container.
 func (r *Runtime) ask(ctx context.Context) (daemon, error) {
 	if d := r.asked.Load(); d != nil {
 		return *d, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
-	defer cancel()
+	answers := r.asking.DoChan("", func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), checkTimeout)
+		defer cancel()
+		if r.ctx != nil {
+			defer context.AfterFunc(r.ctx, cancel)()
+		}
+		return r.askOnce(ctx)
+	})
+	select {
+	case a := <-answers:
+		return a.Val.(daemon), a.Err
+	case <-ctx.Done():
+		return daemon{}, r.unknown(fmt.Errorf("asking the Docker daemon which one it is: %w", ctx.Err()))
+	}
+}
+
+func (r *Runtime) askOnce(ctx context.Context) (daemon, error) {
 	version, err := r.client.ServerVersion(ctx, client.ServerVersionOptions{})
 	if err != nil {
 		return daemon{}, r.unknown(fmt.Errorf("asking the Docker daemon for its version: %w", err))

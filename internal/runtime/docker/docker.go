@@ -19,6 +19,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/moby/moby/client"
+	"golang.org/x/sync/singleflight"
 
 	"sandlot/internal/atomicfile"
 	"sandlot/internal/dockercommand"
@@ -55,7 +56,8 @@ type Runtime struct {
 
 	idleInterval time.Duration // the constant; tests have less
 
-	asked atomic.Pointer[daemon] // nil: the daemon was not asked yet
+	asked  atomic.Pointer[daemon] // nil: the daemon was not asked yet
+	asking singleflight.Group
 
 	filesMode    atomic.Pointer[bool] // whether the daemon is separate; nil: not found out yet
 	volumes      *volumes.Store
