@@ -72,7 +72,7 @@ func (r *Runtime) ask(ctx context.Context) (daemon, error) {
 	if d := r.asked.Load(); d != nil {
 		return *d, nil
 	}
-	answers := r.asking.DoChan("", func() (any, error) {
+	answers := r.once.DoChan("", func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), checkTimeout)
 		defer cancel()
 		if r.ctx != nil {

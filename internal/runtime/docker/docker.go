@@ -56,8 +56,8 @@ type Runtime struct {
 
 	idleInterval time.Duration // the constant; tests have less
 
-	asked  atomic.Pointer[daemon] // nil: the daemon was not asked yet
-	asking singleflight.Group
+	asked atomic.Pointer[daemon] // nil: the daemon was not asked yet
+	once  singleflight.Group     // for asking the daemon
 
 	filesMode    atomic.Pointer[bool] // whether the daemon is separate; nil: not found out yet
 	volumes      *volumes.Store
