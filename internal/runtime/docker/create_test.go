@@ -66,60 +66,64 @@ func (d *fakeDaemon) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// TestCancelledCreate: a container that is made while its caller gives up is removed; one that cannot be removed is
-// listed.
-func TestCancelledCreate(t *testing.T) {
-	for _, failing := range []bool{false, true} {
-		dir := t.TempDir()
-		l, err := net.Listen("unix", filepath.Join(dir, "d.sock"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		r, err := New(Config{Host: "unix://" + l.Addr().String(), Agent: "/bin/agent", StateDir: dir,
-			Log: sandboxtest.Log(t)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		d := &fakeDaemon{onMake: cancel, failing: failing,
-			instance: func() string { id, _ := r.instanceID(); return id }}
-		server := &http.Server{Handler: d}
+// withFake returns a runtime whose daemon answers as a handler does, from serve on. end closes both.
+func withFake(t *testing.T, agent string) (r *Runtime, serve func(http.Handler), end func()) {
+	t.Helper()
+	dir := t.TempDir()
+	l, err := net.Listen("unix", filepath.Join(dir, "d.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err = New(Config{Host: "unix://" + l.Addr().String(), Agent: agent, StateDir: dir, Log: sandboxtest.Log(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{}
+	serve = func(h http.Handler) {
+		server.Handler = h
 		go server.Serve(l)
-		_, err = r.Create(ctx, sandbox.Spec{ID: "a", Secret: make([]byte, 32),
-			Template: &image.Template{Name: "t", Image: "i", ImageID: "sha256:i"}})
-		if !errors.Is(err, context.Canceled) || d.exists.Load() != failing || len(r.List()) == 1 != failing {
-			t.Errorf("with failing %t: %v; the container exists: %t; %d listed", failing, err, d.exists.Load(),
-				len(r.List()))
-		}
+	}
+	return r, serve, func() {
+		t.Helper()
 		if err := errors.Join(r.Close(), server.Close()); err != nil {
 			t.Error(err)
 		}
 	}
 }
 
+// TestCancelledCreate: a container that is made while its caller gives up is removed; one that cannot be removed is
+// listed.
+func TestCancelledCreate(t *testing.T) {
+	for _, failing := range []bool{false, true} {
+		r, serve, end := withFake(t, "/bin/agent")
+		ctx, cancel := context.WithCancel(t.Context())
+		d := &fakeDaemon{onMake: cancel, failing: failing,
+			instance: func() string { id, _ := r.instanceID(); return id }}
+		serve(d)
+		_, err := r.Create(ctx, sandbox.Spec{ID: "a", Secret: make([]byte, 32),
+			Template: &image.Template{Name: "t", Image: "i", ImageID: "sha256:i"}})
+		if !errors.Is(err, context.Canceled) || d.exists.Load() != failing || len(r.List()) == 1 != failing {
+			t.Errorf("with failing %t: %v; the container exists: %t; %d listed", failing, err, d.exists.Load(),
+				len(r.List()))
+		}
+		end()
+	}
+}
+
 // TestAskedOnce: all who ask at once what the daemon is get one answer, and who gives up does not wait for it.
 func TestAskedOnce(t *testing.T) {
-	dir := t.TempDir()
-	l, err := net.Listen("unix", filepath.Join(dir, "d.sock"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := New(Config{Host: "unix://" + l.Addr().String(), StateDir: dir, Log: sandboxtest.Log(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r, serve, end := withFake(t, "")
 	var questions atomic.Int64
 	begun, answer := make(chan struct{}, 10), make(chan struct{})
 	d := &fakeDaemon{machine: "x86_64"}
-	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+	serve(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		if strings.HasSuffix(q.URL.Path, "/info") {
 			questions.Add(1)
 			begun <- struct{}{}
 			<-answer
 		}
 		d.ServeHTTP(w, q)
-	})}
-	go server.Serve(l)
+	}))
 	hurried, giveUp := context.WithCancel(t.Context())
 	errs := make(chan error, 6)
 	go func() {
@@ -152,9 +156,7 @@ func TestAskedOnce(t *testing.T) {
 	if n := questions.Load(); n != 1 {
 		t.Errorf("the daemon was asked %d times", n)
 	}
-	if err := errors.Join(r.Close(), server.Close()); err != nil {
-		t.Error(err)
-	}
+	end()
 }
 
 // TestAgentOfDaemon: a sandbox has the agent for the processor of the daemon's machine, which no other may be removed
@@ -162,30 +164,19 @@ func TestAskedOnce(t *testing.T) {
 func TestAgentOfDaemon(t *testing.T) {
 	for machine, want := range map[string]elf.Machine{"x86_64": elf.EM_X86_64, "aarch64": elf.EM_AARCH64,
 		"arm64": elf.EM_AARCH64} {
-		dir := t.TempDir()
-		l, err := net.Listen("unix", filepath.Join(dir, "d.sock"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		r, err := New(Config{Host: "unix://" + l.Addr().String(), StateDir: dir, Log: sandboxtest.Log(t)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		r, serve, end := withFake(t, "")
 		ctx, cancel := context.WithCancel(t.Context())
 		d := &fakeDaemon{onMake: cancel, failing: true, machine: machine,
 			instance: func() string { id, _ := r.instanceID(); return id }}
-		server := &http.Server{Handler: d}
-		go server.Serve(l)
+		serve(d)
 		if err := r.agent.Check(machine); err != nil {
 			t.Errorf("%s: %v", machine, err)
 		}
-		if _, err = r.Create(ctx, sandbox.Spec{ID: "a", Secret: make([]byte, 32),
+		if _, err := r.Create(ctx, sandbox.Spec{ID: "a", Secret: make([]byte, 32),
 			Template: &image.Template{Name: "t", Image: "i", ImageID: "sha256:i"}}); !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: %v", machine, err)
 		}
-		if err := errors.Join(r.Close(), server.Close()); err != nil {
-			t.Error(err)
-		}
+		end()
 		var made struct {
 			HostConfig struct{ Mounts []mount.Mount }
 		}
