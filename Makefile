@@ -4,18 +4,19 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X sandlot/internal/app.Version=$(VERSION)
 TOOLS   := $(CURDIR)/.tools
 GO_DIRS := cmd deploy internal proto test
-# How many packages, and tests of the whole program, run at once. They mostly wait.
-AT_ONCE := $(shell expr 1 + $$(nproc))
+# How many packages are tested at once, and how many tests of the whole program: these mostly wait.
+PACKAGES_AT_ONCE := $(shell expr 1 + $$(nproc))
+export AT_ONCE ?= $(shell expr 3 \* $$(nproc))
 
-# A test that fails runs once more, alone, and both results are printed (docs/decisions/0056-second-attempt.md).
-GOTESTSUM := go run gotest.tools/gotestsum@v1.13.0 --rerun-fails=1 --rerun-fails-max-failures=6 \
-	--rerun-fails-run-root-test --rerun-fails-abort-on-data-race
+# Records how long stages and tests take. A test that fails runs once more, alone
+# (docs/decisions/0056-second-attempt.md).
+CAMPAIGN := go run ./test/campaign
 
 # The same for all but the race detector: nothing is compiled twice.
 export CGO_ENABLED := 0
 export GOFLAGS := $(strip $(GOFLAGS) -trimpath)
 
-.PHONY: help build agents run test quick lint unit emulated whole bench proto tools release clean
+.PHONY: help build agents run test quick lint cross unit emulated whole campaign bench proto tools release clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' Makefile | expand -t 10
@@ -32,17 +33,21 @@ agents: ## make the agents for all processors, which become part of the server
 run: build ## build and start the server on http://localhost:8000/mcp
 	@exec bin/sandlot serve
 
-test: ## install what the tests need and run all of them
-	@$(MAKE) --no-print-directory -j2 --output-sync=target tools lint
-	@$(MAKE) --no-print-directory unit emulated whole
+test: ## install what the tests need, and prove every promise once
+	@$(CAMPAIGN) begin
+	@$(CAMPAIGN) stage tools+lint $(MAKE) --no-print-directory -j2 --output-sync=target tools lint
+	@failed=; for stage in unit whole; do $(MAKE) --no-print-directory $$stage || failed=1; done; \
+		$(CAMPAIGN) report; [ -z "$$failed" ]
+
+campaign: build tools ## the long proofs, or one part of them: make campaign PART=daemons
+	@$(CAMPAIGN) run $(or $(PART),all)
 
 quick: ## lint and test what changed since BASE (else: since main), in minutes
 	@test/quick $(BASE)
 
-lint: build ## gofmt, go vet (for arm64, macOS and Windows, too), staticcheck, and the bounds of test/measure
+lint: build ## gofmt, go vet, staticcheck
 	@bad=$$(gofmt -l $(GO_DIRS)); if [ -n "$$bad" ]; then echo "not gofmt'd:"; echo "$$bad"; exit 1; fi
 	go vet ./...
-	go run ./test/cross linux/arm64 darwin/arm64 windows/amd64
 	go tool staticcheck ./...
 	go run ./test/measure
 
@@ -52,18 +57,25 @@ MEMORY  := ^(TestManyEntries|TestSafeResultIsBounded|TestTreeIsBounded)$$
 
 # lint has run all of vet already.
 unit: build ## the packages' own tests with the race detector, real gVisor included
-	CGO_ENABLED=1 $(GOTESTSUM) --format pkgname-and-test-fails \
+	@$(CAMPAIGN) tests no-race --format pkgname-and-test-fails \
+		--packages="./cmd/... ./deploy/release ./test/campaign $(NO_RACE)" -- -vet=off
+	@$(CAMPAIGN) tests memory --format pkgname-and-test-fails \
+		--packages="./internal/oci/rootfs ./internal/servers/catalog ./internal/servers/toolfiles" \
+		-- -vet=off -run '$(MEMORY)'
+	@$(CAMPAIGN) tests unit --format pkgname-and-test-fails \
 		--packages="$$(go list ./internal/... | grep -vx $(foreach p,$(NO_RACE),-e $(p)) | xargs)" \
-		-- -race -vet=off -p $(AT_ONCE) -timeout 25m -skip '$(MEMORY)'
-	go test -vet=off ./cmd/... ./deploy/release $(NO_RACE)
-	go test -vet=off -run '$(MEMORY)' ./internal/oci/rootfs ./internal/servers/catalog ./internal/servers/toolfiles
+		-- -race -vet=off -p $(PACKAGES_AT_ONCE) -timeout 25m -skip '$(MEMORY)|$(shell $(CAMPAIGN) skip unit)'
+
+whole: build tools ## the whole program: clients, attacks, faults, leaks
+	@SANDLOT_TEST_TOOLS=$(TOOLS) $(CAMPAIGN) tests whole --format testname \
+		--packages="$$(go list ./test/... | grep -v /campaign$$)" \
+		-- -vet=off -parallel $(AT_ONCE) -timeout 40m -skip '$(shell $(CAMPAIGN) skip whole)'
+
+cross: ## go vet for arm64, macOS and Windows
+	go run ./test/cross linux/arm64 darwin/arm64 windows/amd64
 
 emulated: tools ## tests of the agent and of gVisor's program for arm64, under qemu-user
 	test/emulated
-
-whole: build tools ## the whole program: clients, attacks, faults, leaks
-	SANDLOT_TEST_TOOLS=$(TOOLS) $(GOTESTSUM) --format testname --packages="./test/..." \
-		-- -vet=off -parallel $(AT_ONCE) -timeout 40m
 
 bench: build tools ## measure, and write docs/benchmarks.md
 	go run ./test/bench -tools $(TOOLS) -out docs/benchmarks.md

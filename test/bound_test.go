@@ -233,7 +233,7 @@ func TestBoundSecret(t *testing.T) {
 // TestBoundSecretInCopies: sandboxes that are copies of one that has booted, and new sessions, have them too.
 func TestBoundSecretInCopies(t *testing.T) {
 	t.Parallel()
-	u := startBound(t, "SANDLOT_POOL_SIZE=0")
+	u := startBound(t, "SANDLOT_SNAPSHOTS=true")
 	if daemonOf(t) == nil {
 		u.s.awaitImage()
 	}

@@ -40,7 +40,7 @@ func TestReadOnlyCgroups(t *testing.T) {
 			}
 		}
 	}
-	s := start(t)
+	s := start(t, asShipped...)
 	c := s.connect(newer, "", nil)
 	first := c.want("new", "6*7", "42")
 	s.awaitImage()

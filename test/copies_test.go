@@ -11,7 +11,7 @@ import (
 // and commands of the command line wake it.
 func TestServersOfCopies(t *testing.T) {
 	t.Parallel()
-	s := start(t, "SANDLOT_POOL_SIZE=0")
+	s := start(t, "SANDLOT_SNAPSHOTS=true")
 	s.put("", "odd.py")
 	c := s.connect(older, "", nil)
 	proven(t, c, "home")
@@ -55,7 +55,7 @@ func TestServersOfCopies(t *testing.T) {
 // the program has made itself goes on as it was.
 func TestNumpyOfCopies(t *testing.T) {
 	t.Parallel()
-	s := start(t, append(registries(), "SANDLOT_POOL_SIZE=0")...)
+	s := start(t, append(registries(), "SANDLOT_SNAPSHOTS=true")...)
 	c := s.connect(older, "", nil)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()

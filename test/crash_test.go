@@ -18,7 +18,7 @@ import (
 // starts it again.
 func TestServerKilled(t *testing.T) {
 	t.Parallel()
-	s := start(t)
+	s := start(t, asShipped...)
 	tokens := map[string]string{"ann": s.token("ann"), "bob": s.token("bob")}
 	sessions, processes := map[string]string{}, map[string]any{}
 	for user, token := range tokens {
@@ -112,7 +112,7 @@ func sandboxPID(t *testing.T, s *server, session string) int {
 // one works, says what was lost, and finds the files.
 func TestSandboxKilled(t *testing.T) {
 	t.Parallel()
-	s := start(t)
+	s := start(t, asShipped...)
 	c := s.connect(older, "", nil)
 	id := c.code("new", "x = 1\nopen('/workspace/marker', 'w').write('kept')").session()
 	other := c.code("new", "y = 2").session()

@@ -140,7 +140,8 @@ func tools(t *testing.T) string {
 	return dir
 }
 
-// start starts a server. Settings are environment variables, NAME=VALUE. When
+// start starts a server. Settings are environment variables, NAME=VALUE. It boots
+// no sandbox before one is used, unless the settings are those of asShipped. When
 // the test ends, all its sessions are stopped, and nothing may be left.
 func start(t *testing.T, settings ...string) *server {
 	t.Helper()
@@ -190,6 +191,10 @@ func (s *server) serve(path string) {
 	s.t.Cleanup(s.end)
 }
 
+// asShipped are the settings of a server that boots sandboxes ahead, as without any settings: a pool of two, made of a
+// preboot image.
+var asShipped = []string{"SANDLOT_POOL_SIZE=2", "SANDLOT_SNAPSHOTS=true"}
+
 // setEnvironment sets the environment of the server and of its commands.
 func (s *server) setEnvironment(settings []string) {
 	// Registries are for the tests that use one: to look for them takes a second.
@@ -203,6 +208,12 @@ func (s *server) setEnvironment(settings []string) {
 	}
 	if at.daemon != nil && !isLikeAMac(s.t) { // which uses Docker without settings, and finds the daemon by itself
 		s.env = append(s.env, "SANDLOT_RUNTIME=docker", "SANDLOT_DOCKER_HOST="+at.daemon.Host)
+	}
+	if !slices.ContainsFunc(settings, func(s string) bool { return strings.Contains(s, "POOL_SIZE=") }) {
+		s.env = append(s.env, "SANDLOT_POOL_SIZE=0")
+	}
+	if !slices.ContainsFunc(settings, func(s string) bool { return strings.HasPrefix(s, "SANDLOT_SNAPSHOTS=") }) {
+		s.env = append(s.env, "SANDLOT_SNAPSHOTS=false")
 	}
 	s.env = append(s.env, settings...)
 }

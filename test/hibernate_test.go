@@ -12,7 +12,7 @@ import (
 )
 
 // sleepy are the settings of a server whose sessions sleep after a second.
-var sleepy = []string{"MSB_SESSION_TIMEOUT=1", "MSB_CLEANUP_INTERVAL=1", "SANDLOT_POOL_SIZE=0",
+var sleepy = []string{"MSB_SESSION_TIMEOUT=1", "MSB_CLEANUP_INTERVAL=1", "SANDLOT_SNAPSHOTS=true",
 	"SANDLOT_MCP_IDLE_TIMEOUT=2s"}
 
 // TestHibernate: a session that nobody uses sleeps, and any use wakes it with all that it had.

@@ -245,7 +245,7 @@ func cycles() int {
 // disconnected, which leaves no process, handle, goroutine or memory.
 func TestManyCycles(t *testing.T) {
 	t.Parallel()
-	s := start(t, "SANDLOT_POOL_SIZE=0") // a pool that becomes full meanwhile would count
+	s := start(t) // a pool that becomes full meanwhile would count
 	ann := s.token("ann")
 	s.put(ann, "tiny.sh")
 	const users = 4 // that are at work at once

@@ -116,7 +116,7 @@ func (u *keyringUser) gone() {
 func TestKeyring(t *testing.T) {
 	t.Parallel()
 	u := newKeyringUser(t)
-	s := start(t, "SANDLOT_POOL_SIZE=0", "SANDLOT_SNAPSHOTS=false", "SANDLOT_LOG_LEVEL=DEBUG", "SANDLOT_STORE=")
+	s := start(t, "SANDLOT_SNAPSHOTS=false", "SANDLOT_LOG_LEVEL=DEBUG", "SANDLOT_STORE=")
 	file := filepath.Join(s.State, "secrets.key")
 	if _, errs, code := s.cliIn("hunter2", "secret", "set", "A"); code != 0 {
 		t.Fatal(errs)

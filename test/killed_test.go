@@ -120,7 +120,7 @@ func TestKilledAsleep(t *testing.T) {
 // user is told that variables are gone, and nothing is left of what was not finished.
 func TestKilledCopying(t *testing.T) {
 	t.Parallel()
-	s := start(t, "SANDLOT_POOL_SIZE=0")
+	s := start(t, "SANDLOT_SNAPSHOTS=true")
 	c := s.connect(older, "", nil)
 	id := c.code("new", "x = 0; _ = open('/workspace/f', 'w').write('0')").session()
 	c.call("snapshot_session", args{"session_id": id, "name": "zero"})

@@ -92,7 +92,7 @@ func (s *server) running() (found []string) {
 // demand, and nothing else is.
 func TestPsAndStop(t *testing.T) {
 	t.Parallel()
-	s := start(t, "SANDLOT_ON_STOP=keep")
+	s := start(t, append(asShipped, "SANDLOT_ON_STOP=keep")...)
 	c := s.connect(older, "", nil)
 	id := c.code("new", "x = 1\nopen('/workspace/f', 'w').write('kept')").session()
 	check := func(f folder, server int) {
@@ -212,7 +212,7 @@ func procState(t *testing.T, pid int) string {
 // under them are shown, and ended on demand; programs that pretend are neither.
 func TestDeletedStateFolder(t *testing.T) {
 	t.Parallel()
-	s := start(t, "SANDLOT_POOL_SIZE=0")
+	s := start(t)
 	pretender := exec.Command("bash", "-c", "read x", "x", "--root="+s.State+"/runsc", "boot",
 		"aaaaaaaaaaaaaaaaaaaaaaaaaa")
 	if _, err := pretender.StdinPipe(); err != nil {
@@ -257,7 +257,7 @@ func TestDeletedStateFolder(t *testing.T) {
 // the session's and the pool's; while there is one they live.
 func TestOrphanTimeout(t *testing.T) {
 	t.Parallel()
-	s := start(t, "SANDLOT_ORPHAN_TIMEOUT=4")
+	s := start(t, append(asShipped, "SANDLOT_ORPHAN_TIMEOUT=4")...)
 	c := s.connect(older, "", nil)
 	id := c.code("new", "x = 1").session()
 	time.Sleep(6 * time.Second)
@@ -284,7 +284,7 @@ func TestOrphanTimeout(t *testing.T) {
 func TestKilledWhileRecovering(t *testing.T) {
 	t.Parallel()
 	const sessions = 6
-	s := start(t, "SANDLOT_POOL_SIZE=0", "SANDLOT_ON_STOP=keep", fmt.Sprintf("SANDLOT_MAX_SESSIONS=%d", sessions+1))
+	s := start(t, "SANDLOT_SNAPSHOTS=true", "SANDLOT_ON_STOP=keep", fmt.Sprintf("SANDLOT_MAX_SESSIONS=%d", sessions+1))
 	if s.docker == nil {
 		s.awaitImage() // a sandbox makes it, which would be counted
 	}

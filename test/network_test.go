@@ -214,7 +214,7 @@ func TestNetwork(t *testing.T) {
 		return // no preboot image, and no server without root
 	}
 	t.Run("from a preboot image", func(t *testing.T) {
-		s := start(t, append(w.settings("web.test"), "SANDLOT_POOL_SIZE=0")...)
+		s := start(t, append(w.settings("web.test"), "SANDLOT_SNAPSHOTS=true")...)
 		s.awaitImage()
 		w.everyWay(t, s)
 		if _, _, text := s.request("GET", "/metrics", nil); !strings.Contains(text,

@@ -10,7 +10,7 @@ import (
 // takes nothing from it.
 func TestPrebooted(t *testing.T) {
 	t.Parallel()
-	s := start(t, "SANDLOT_POOL_SIZE=0")
+	s := start(t, "SANDLOT_SNAPSHOTS=true")
 	s.awaitImage()
 	c := s.connect(older, "", nil)
 	sessions, processes := map[string]string{}, map[string]any{}

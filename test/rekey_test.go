@@ -11,7 +11,7 @@ import (
 // with the new one.
 func TestRekey(t *testing.T) {
 	t.Parallel()
-	s := start(t, "SANDLOT_POOL_SIZE=0", "SANDLOT_SNAPSHOTS=false")
+	s := start(t, "SANDLOT_SNAPSHOTS=false")
 	key := filepath.Join(s.State, "secrets.key")
 	if out, errs, code := s.cliIn("hunter2", "secret", "set", "A"); code != 0 {
 		t.Fatal(out, errs)
@@ -55,7 +55,7 @@ func TestRekey(t *testing.T) {
 func TestKeyOfTheEnvironment(t *testing.T) {
 	t.Parallel()
 	first, second := strings.Repeat("1f", 32), strings.Repeat("2e", 32)
-	s := start(t, "SANDLOT_POOL_SIZE=0", "SANDLOT_SNAPSHOTS=false", "SANDLOT_LOG_LEVEL=DEBUG",
+	s := start(t, "SANDLOT_SNAPSHOTS=false", "SANDLOT_LOG_LEVEL=DEBUG",
 		"SANDLOT_SECRETS_KEY="+first)
 	if out, errs, code := s.cliIn("hunter2", "secret", "set", "A"); code != 0 {
 		t.Fatal(out, errs)

@@ -50,7 +50,7 @@ func TestStdioSleeps(t *testing.T) {
 // next one has the session.
 func TestSecondInterrupt(t *testing.T) {
 	t.Parallel()
-	s := start(t, "SANDLOT_POOL_SIZE=0")
+	s := start(t)
 	c := s.connect(newer, "", nil)
 	id := c.code("new", "x = 41").session()
 	go c.try(t.Context(), "execute_command", args{"command": "sleep 600", "session_id": id})

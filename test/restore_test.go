@@ -212,7 +212,7 @@ func (s *server) restored(token, state string) {
 // sandboxes, the process and its memory are as they were.
 func TestRestoreRefused(t *testing.T) {
 	t.Parallel()
-	s := start(t, "SANDLOT_POOL_SIZE=0", "SANDLOT_SNAPSHOTS=false")
+	s := start(t, "SANDLOT_SNAPSHOTS=false")
 	ann, operator := s.token("ann"), s.token("boss", "--role", "operator")
 	narrow := s.token("narrow", "--role", "operator", "--scope", "database.read")
 	c := s.connect(older, ann, nil)

@@ -13,7 +13,7 @@ import (
 // TestSnapshot: a session goes back to what it was, with variables, processes and files, and copies of it live.
 func TestSnapshot(t *testing.T) {
 	t.Parallel()
-	testSnapshot(t, start(t, "SANDLOT_POOL_SIZE=0"))
+	testSnapshot(t, start(t, "SANDLOT_SNAPSHOTS=true"))
 }
 
 // TestSnapshotUnprivileged is the same with the server of a user who is not root.
@@ -22,7 +22,7 @@ func TestSnapshotUnprivileged(t *testing.T) {
 		t.Skip("TestSnapshot is that already: this is an unprivileged user")
 	}
 	t.Parallel()
-	testSnapshot(t, startUnprivileged(t, "SANDLOT_POOL_SIZE=0"))
+	testSnapshot(t, startUnprivileged(t, "SANDLOT_SNAPSHOTS=true"))
 }
 
 // ordinary is what a session of testSnapshot has, and returns it.
@@ -195,7 +195,7 @@ func (s *server) dropSnapshots(c *client) {
 // TestSnapshotsOfOthers: nobody sees, restores, removes or copies what is another user's.
 func TestSnapshotsOfOthers(t *testing.T) {
 	t.Parallel()
-	s := start(t, "SANDLOT_POOL_SIZE=0")
+	s := start(t, "SANDLOT_SNAPSHOTS=true")
 	ann, eve := s.token("ann"), s.token("eve")
 	c, attacker := s.connect(older, ann, nil), s.connect(older, eve, nil)
 	id := c.code("new", "key = 'secret'").session()
@@ -244,7 +244,7 @@ func TestCannotCopy(t *testing.T) {
 	t.Parallel()
 	for says, setting := range map[string]string{"network.mode: open": "SANDLOT_NETWORK_MODE=open",
 		"hibernate.enabled": "SANDLOT_HIBERNATE_ENABLED=false"} {
-		s := start(t, "SANDLOT_POOL_SIZE=0", "SANDLOT_AUTH=required", setting)
+		s := start(t, "SANDLOT_AUTH=required", setting)
 		c := s.connect(older, s.token("ann"), nil)
 		id := c.code("home", "x = 1").session()
 		for _, tool := range []string{"snapshot_session", "fork_session"} {

@@ -54,7 +54,7 @@ func useAs(t *testing.T, s *server, eye string) usage {
 // server holds no more than at the beginning.
 func TestSoak(t *testing.T) {
 	t.Parallel()
-	s := start(t, "MSB_MAX_SESSIONS=100", "MSB_CLEANUP_INTERVAL=1")
+	s := start(t, append(asShipped, "MSB_MAX_SESSIONS=100", "MSB_CLEANUP_INTERVAL=1")...)
 	users := make([]string, 4)
 	for i := range users {
 		users[i] = s.token(fmt.Sprintf("user%d", i))

@@ -241,7 +241,7 @@ func (s *server) useData(c *client, template, gvisor string) {
 // it, homes of host go on serving, and the log says so.
 func TestReadyMadeTemplate(t *testing.T) {
 	t.Parallel()
-	s := start(t, "SANDLOT_POOL_SIZE=0", "SANDLOT_SNAPSHOTS=false")
+	s := start(t, "SANDLOT_SNAPSHOTS=false")
 	c := s.connect(older, "", nil)
 	ask := func(session string) string {
 		t.Helper()

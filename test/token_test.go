@@ -114,7 +114,7 @@ func ends(t *testing.T, all []held, within time.Duration) {
 // within five seconds. What came by the owner's socket does not.
 func TestTheFirstTokenIsMade(t *testing.T) {
 	t.Parallel()
-	s := start(t, "SANDLOT_POOL_SIZE=0")
+	s := start(t)
 	if code, _, text := s.request("POST", "/v1/tools/execute_command",
 		strings.NewReader(`{"command":"python3 -m http.server --bind 127.0.0.1 8000","background":true,"session_id":"home"}`)); code != 200 {
 		t.Fatalf("%d %s", code, text)

@@ -58,7 +58,7 @@ func TestTrafficQuota(t *testing.T) {
 // is measured; what is uploaded counts at once. Files can be read, listed and removed, and then there is room again.
 func TestDiskQuota(t *testing.T) {
 	t.Parallel()
-	s := start(t, "SANDLOT_POOL_SIZE=0")
+	s := start(t)
 	s.applySettings("quotas:\n  users: {disk_mb: 20}\n")
 	c := s.connect(older, "", nil)
 	upload := func(name string, megabytes int) (int, string) {

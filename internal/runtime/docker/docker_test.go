@@ -129,8 +129,8 @@ func TestRemapped(t *testing.T) {
 	runSandboxes(t, d, "ForeignContainers", "LostFolder", "LostContainer") // no users are in these
 }
 
-// TestRootless passes the suite with a rootless daemon, and a server of the same user.
-func TestRootless(t *testing.T) {
+// TestRootlessDaemon passes the suite with a rootless daemon, and a server of the same user.
+func TestRootlessDaemon(t *testing.T) {
 	needsRoot(t)
 	t.Parallel()
 	d := dockertest.StartRootless(t)
@@ -181,11 +181,11 @@ func copyProgram(t *testing.T, from, to string) {
 	}
 }
 
-// TestRootlessServer runs as the user of a rootless daemon, in a process that TestRootless starts.
+// TestRootlessServer runs as the user of a rootless daemon, in a process that TestRootlessDaemon starts.
 func TestRootlessServer(t *testing.T) {
 	host := os.Getenv("SANDLOT_TEST_ROOTLESS")
 	if host == "" {
-		t.Skip("TestRootless runs it")
+		t.Skip("TestRootlessDaemon runs it")
 	}
 	d := dockertest.Use(t, host)
 	s, _ := subject(t, d, baseTemplate())

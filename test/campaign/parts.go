@@ -1,0 +1,253 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"time"
+)
+
+// part is a named part of the campaign: what `make test` does not prove, since it is the same suites on other daemons
+// and systems, or takes long.
+type part struct {
+	name    string
+	minutes int      // at most, on two processors
+	proves  string   // what `make test` does not
+	folders []string // a change below one of these runs it in CI
+	steps   []step
+}
+
+// step runs tests of some packages, or a command.
+type step struct {
+	name     string
+	packages string // go's patterns, separated by spaces
+	tests    []string
+	longer   bool // `make test` runs these tests as well, with smaller numbers
+	race     bool
+	env      []string
+	command  []string // in place of tests
+}
+
+const (
+	whole      = "./test/"
+	dockerUnit = "./internal/runtime/docker/..."
+)
+
+// parts are in the order of their turns.
+var parts = []part{
+	{
+		name: "daemons", minutes: 20,
+		proves: "the runtime's suite and the whole program on Podman, on daemons that map users, that are rootless, " +
+			"that are reached by TLS or ssh, and with gVisor as Docker's runtime",
+		folders: []string{"internal/runtime/docker", "internal/sandbox"},
+		steps: []step{
+			{name: "daemons-suite", packages: dockerUnit, race: true, tests: []string{"TestPodman", "TestRemapped",
+				"TestRootlessDaemon", "TestRemoteSuite", "TestRemoteRestarts", "TestSSH", "TestRunsc"}},
+			{name: "daemons-whole", packages: whole, tests: []string{"TestMappedUsers", "TestPodman", "TestDaemonByTLS",
+				"TestUnprivilegedServer"}},
+		},
+	},
+	{
+		name: "mac", minutes: 20,
+		proves:  "the whole program as a Mac has it: no gVisor, no shared folders, a daemon that is elsewhere",
+		folders: []string{"internal/runtime/docker", "internal/workspace"},
+		steps:   []step{{name: "mac", packages: whole, tests: []string{"TestMac"}}},
+	},
+	{
+		name: "systems", minutes: 15,
+		proves: "types and `go vet` for arm64, macOS and Windows; the agent's tests for arm64 under qemu-user",
+		folders: []string{"internal/guest", "internal/agent/wire", "cmd", "internal/autostart", "internal/fileacl",
+			"internal/proc", "internal/processgroup"},
+		steps: []step{
+			{name: "cross", command: []string{"go", "run", "./test/cross", "linux/arm64", "darwin/arm64", "windows/amd64"}},
+			{name: "emulated", command: []string{"test/emulated"}},
+		},
+	},
+	{
+		name: "long", minutes: 25,
+		proves: "ten minutes of clients at work and of sessions that sleep and wake, 200 kills of the server with each " +
+			"store, 1,000 principals, 200 sessions asleep, floods of tool calls of 20 s",
+		folders: []string{"internal/session", "internal/store"},
+		steps: []step{
+			{name: "soak", packages: whole, tests: []string{"TestSoak", "TestSoakAsleep"},
+				env: []string{"SANDLOT_SOAK=8m"}},
+			{name: "numbers", packages: whole, longer: true, tests: []string{"TestKilledOften", "TestManyPrincipals",
+				"TestManyAsleep", "TestCodeToolsAttacked"},
+				env: []string{"SANDLOT_KILLS=200", "SANDLOT_PRINCIPALS=1000", "SANDLOT_ASLEEP=200", "SANDLOT_FLOOD=20s"}},
+		},
+	},
+	{
+		name: "api", minutes: 15,
+		proves:  "the HTTP API against its description, by requests that Schemathesis makes up",
+		folders: []string{"internal/api"},
+		steps:   []step{{name: "api", packages: whole, tests: []string{"TestAPIDescription"}}},
+	},
+	{
+		name: "images", minutes: 15,
+		proves:  "the container image and Compose files as the guide to deployment has them",
+		folders: []string{"deploy"},
+		steps:   []step{{name: "images", packages: whole, tests: []string{"TestContainer"}}},
+	},
+	{
+		name: "release", minutes: 25,
+		proves:  "the files of a release, made twice and compared, installed and run",
+		folders: []string{"deploy", "internal/release"},
+		steps:   []step{{name: "release", command: []string{"make", "--no-print-directory", "release"}}},
+	},
+}
+
+// pattern matches tests by name.
+func pattern(tests []string) string { return "^(" + strings.Join(tests, "|") + ")$" }
+
+// skipped is the pattern of the tests that `make unit` or `make whole` leaves to the campaign.
+func skipped(stage string) string {
+	var names []string
+	for _, p := range parts {
+		for _, s := range p.steps {
+			if s.command == nil && !s.longer && (strings.HasPrefix(s.packages, "./test/") == (stage == "whole")) {
+				names = append(names, s.tests...)
+			}
+		}
+	}
+	return pattern(names)
+}
+
+// runParts runs one part, or all of them.
+func runParts(r *record, name string) (err error) {
+	known := false
+	for _, p := range parts {
+		if name == p.name || name == "all" {
+			known = true
+			err = errors.Join(err, p.run(r))
+		}
+	}
+	if !known {
+		return fmt.Errorf("there is no part %q; the parts are: all next %s", name, names(parts))
+	}
+	return errors.Join(err, r.report(os.Stdout))
+}
+
+func names(all []part) string {
+	var list []string
+	for _, p := range all {
+		list = append(list, p.name)
+	}
+	return strings.Join(list, " ")
+}
+
+// run runs all steps, also after one that failed.
+func (p *part) run(r *record) (err error) {
+	fmt.Printf("== campaign: %s: %s\n", p.name, p.proves)
+	for _, s := range p.steps {
+		if s.command != nil {
+			err = errors.Join(err, r.stage(s.name, exec.Command(s.command[0], s.command[1:]...)))
+			continue
+		}
+		args := []string{"--format", "testname", "--packages=" + s.packages, "--", "-vet=off", "-parallel", atOnce(),
+			"-timeout", "60m", "-run", pattern(s.tests)}
+		if s.race {
+			args = append(args, "-race")
+		}
+		err = errors.Join(err, r.tests(s.name, s.env, args...))
+	}
+	return err
+}
+
+// atOnce is how many tests of the whole program run side by side. They mostly wait.
+func atOnce() string {
+	if n := os.Getenv("AT_ONCE"); n != "" {
+		return n
+	}
+	return "6"
+}
+
+// enough is how long CI may take, with what `campaign next` adds: a part begins when its minutes fit.
+const enough = 65 * time.Minute
+
+// next runs the part whose turn it is, by the number of commits, and those whose folders were changed lately, while
+// they fit.
+func next(r *record) error {
+	turn, err := turn()
+	if err != nil {
+		return err
+	}
+	changed, err := changedFiles()
+	if err != nil {
+		return err
+	}
+	start := time.Now()
+	if stages, err := r.stages(); err == nil && len(stages) > 0 {
+		start = stages[0].Start
+	}
+	order := []part{parts[turn]}
+	for i := range parts {
+		if p := parts[(turn+i)%len(parts)]; i > 0 && p.touched(changed) {
+			order = append(order, p)
+		}
+	}
+	fmt.Printf("campaign: in turn: %s; of these, the folders were changed: %s\n", order[0].name, names(order[1:]))
+	for i, p := range order {
+		used := time.Since(start)
+		if i > 0 && used+time.Duration(p.minutes)*time.Minute > enough {
+			fmt.Printf("campaign: no time is left for %s, which takes %d minutes: make campaign PART=%s\n", p.name, p.minutes,
+				p.name)
+			continue
+		}
+		err = errors.Join(err, p.run(r))
+	}
+	return errors.Join(err, r.report(os.Stdout))
+}
+
+// turn is the index of the part whose turn it is.
+func turn() (int, error) {
+	out, err := exec.Command("git", "rev-list", "--count", "HEAD").Output()
+	if err != nil {
+		return 0, fmt.Errorf("git rev-list --count HEAD: %w", err)
+	}
+	var n int
+	if _, err := fmt.Sscan(string(out), &n); err != nil {
+		return 0, err
+	}
+	return n % len(parts), nil
+}
+
+// changedFiles are the files that were changed since the commit BASE or, without that variable, within the twelve hours
+// before the last commit.
+func changedFiles() ([]string, error) {
+	args := []string{"log", "--name-only", "--format="}
+	if base := os.Getenv("BASE"); base != "" {
+		args = append(args, base+"..HEAD")
+	} else {
+		out, err := exec.Command("git", "log", "-1", "--format=%ct").Output()
+		if err != nil {
+			return nil, err
+		}
+		var last int64
+		if _, err := fmt.Sscan(string(out), &last); err != nil {
+			return nil, err
+		}
+		args = append(args, fmt.Sprintf("--since=%d", last-12*60*60))
+	}
+	out, err := exec.Command("git", args...).Output()
+	return strings.Fields(string(out)), err
+}
+
+func (p *part) touched(files []string) bool {
+	return slices.ContainsFunc(files, func(f string) bool {
+		return slices.ContainsFunc(p.folders, func(folder string) bool { return strings.HasPrefix(f, folder+"/") })
+	})
+}
+
+// table is the table of parts as CONTRIBUTING.md has it.
+func table() string {
+	var b strings.Builder
+	b.WriteString("| part | minutes | proves what `make test` does not | runs in CI with a change of |\n|---|---|---|---|\n")
+	for _, p := range parts {
+		folders := "`" + strings.Join(p.folders, "`, `") + "`"
+		fmt.Fprintf(&b, "| `%s` | %d | %s | %s |\n", p.name, p.minutes, p.proves, folders)
+	}
+	return b.String()
+}
