@@ -51,20 +51,18 @@ lint: build ## gofmt, go vet, staticcheck
 	go tool staticcheck ./...
 	go run ./test/measure
 
-# Without the race detector: packages whose tests start no goroutine, and tests of much memory in one.
-NO_RACE := sandlot/internal/importtest sandlot/internal/guest/interp/direct
-MEMORY  := ^(TestManyEntries|TestSafeResultIsBounded|TestTreeIsBounded)$$
+# Tests of much memory or work in one goroutine: without the race detector.
+HEAVY := ^(TestManyEntries|TestSafeResultIsBounded|TestTreeIsBounded)$$
+HEAVY_IN := ./internal/oci/rootfs ./internal/servers/catalog ./internal/servers/toolfiles
 
 # lint has run all of vet already.
-unit: build ## the packages' own tests with the race detector, real gVisor included
-	@$(CAMPAIGN) tests no-race --format pkgname-and-test-fails \
-		--packages="./cmd/... ./deploy/release ./test/campaign $(NO_RACE)" -- -vet=off
-	@$(CAMPAIGN) tests memory --format pkgname-and-test-fails \
-		--packages="./internal/oci/rootfs ./internal/servers/catalog ./internal/servers/toolfiles" \
-		-- -vet=off -run '$(MEMORY)'
-	@$(CAMPAIGN) tests unit --format pkgname-and-test-fails \
-		--packages="$$(go list ./internal/... | grep -vx $(foreach p,$(NO_RACE),-e $(p)) | xargs)" \
-		-- -race -vet=off -p $(PACKAGES_AT_ONCE) -timeout 25m -skip '$(MEMORY)|$(shell $(CAMPAIGN) skip unit)'
+unit: build ## the packages' own tests, with the race detector where there are goroutines; real gVisor included
+	@$(CAMPAIGN) tests plain --format pkgname-and-test-fails \
+		--packages="./cmd/... ./deploy/release ./test/campaign $$($(CAMPAIGN) packages plain)" -- -vet=off -skip '$(HEAVY)'
+	@$(CAMPAIGN) tests heavy --format pkgname-and-test-fails --packages="$(HEAVY_IN)" -- -vet=off -run '$(HEAVY)'
+	@$(CAMPAIGN) tests race --format pkgname-and-test-fails --packages="$$($(CAMPAIGN) packages race)" \
+		-- -race -vet=off -p $(PACKAGES_AT_ONCE) -parallel $(PACKAGES_AT_ONCE) -timeout 25m \
+		-skip '$(HEAVY)|$(shell $(CAMPAIGN) skip unit)'
 
 whole: build tools ## the whole program: clients, attacks, faults, leaks
 	@SANDLOT_TEST_TOOLS=$(TOOLS) $(CAMPAIGN) tests whole --format testname \

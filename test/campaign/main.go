@@ -2,6 +2,7 @@
 //
 //	campaign stage NAME COMMAND...   run a command, and record its times
 //	campaign tests NAME ARGS...      run `gotestsum ARGS`, and record the times of the stage and of each test
+//	campaign packages race|plain     print the packages whose tests run with the race detector, and without it
 //	campaign skip unit|whole         print the pattern of the tests that only a part of the campaign runs
 //	campaign run PART|all|next       run a part; next: the one in turn, and those whose folders were changed, if time
 //	                                 is left
@@ -15,6 +16,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strings"
 )
 
 func main() {
@@ -26,7 +28,7 @@ func main() {
 
 func run(args []string) error {
 	if len(args) == 0 {
-		return fmt.Errorf("say what to do: begin, stage, tests, skip, run, report or parts")
+		return fmt.Errorf("say what to do: begin, stage, tests, packages, skip, run, report or parts")
 	}
 	r := &record{dir: recordDir()}
 	switch what, args := args[0], args[1:]; {
@@ -36,6 +38,10 @@ func run(args []string) error {
 		return r.stage(args[0], exec.Command(args[1], args[2:]...))
 	case what == "tests" && len(args) > 1:
 		return r.tests(args[0], nil, args[1:]...)
+	case what == "packages" && len(args) == 1:
+		list, err := packages(args[0])
+		fmt.Println(strings.Join(list, " "))
+		return err
 	case what == "skip" && len(args) == 1:
 		fmt.Println(skipped(args[0]))
 		return nil
