@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 
 	"sandlot/internal/atomicfile"
+	"sandlot/internal/audit"
+	"sandlot/internal/auth"
 	"sandlot/internal/config"
 	"sandlot/internal/fault"
 	"sandlot/internal/store"
@@ -27,6 +29,24 @@ func (a *App) openStore(ctx context.Context) (err error) {
 		return err
 	}
 	return restoresOf(a.Config, a.log).Apply(ctx, a.store)
+}
+
+// A Database is what commands use of the database of a server that need not run.
+type Database interface {
+	auth.Store
+	VerifyEvents(ctx context.Context) (audit.Report, error)
+}
+
+// UseDatabase calls use with the database of the settings, which it makes if there is none.
+func UseDatabase(ctx context.Context, c *config.Config, use func(Database) error) error {
+	if err := os.MkdirAll(c.Server.StateDir, 0o700); err != nil {
+		return err
+	}
+	db, err := store.Open(ctx, c.Server.Database())
+	if err != nil {
+		return err
+	}
+	return errors.Join(use(db), db.Close())
 }
 
 // databaseFile is the file of the state folder with the id of the PostgreSQL database that the folder belongs to.

@@ -17,11 +17,11 @@ import (
 
 	"sandlot/internal/api/client"
 	"sandlot/internal/api/protocol"
+	"sandlot/internal/app"
 	"sandlot/internal/audit"
 	"sandlot/internal/cli/plain"
 	"sandlot/internal/event"
 	"sandlot/internal/plural"
-	"sandlot/internal/store"
 )
 
 // eventFlags are the flags of `sandlot events`.
@@ -182,7 +182,7 @@ head. Who can write to the store can make all hashes anew: keep the head somewhe
 
 func (p *program) verify(ctx context.Context, args []string) (report audit.Report, err error) {
 	if len(args) == 0 {
-		err = p.tokens(ctx, func(db *store.DB) error {
+		err = p.tokens(ctx, func(db app.Database) error {
 			report, err = db.VerifyEvents(ctx)
 			return err
 		})

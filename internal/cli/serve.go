@@ -22,7 +22,6 @@ import (
 	"sandlot/internal/config"
 	"sandlot/internal/logfile"
 	"sandlot/internal/policy"
-	"sandlot/internal/store"
 	"sandlot/internal/toolview"
 	"sandlot/internal/tree"
 )
@@ -320,20 +319,13 @@ func (p *program) token() *cobra.Command {
 	return c
 }
 
-// tokens calls use with the store of the state folder. A server need not run.
-func (p *program) tokens(ctx context.Context, use func(*store.DB) error) error {
+// tokens calls use with the database of the state folder. A server need not run.
+func (p *program) tokens(ctx context.Context, use func(app.Database) error) error {
 	cfg, err := p.load(nil)
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(cfg.Server.StateDir, 0o700); err != nil {
-		return err
-	}
-	db, err := store.Open(ctx, cfg.Server.Database())
-	if err != nil {
-		return err
-	}
-	return errors.Join(use(db), db.Close())
+	return app.UseDatabase(ctx, cfg, use)
 }
 
 // issuedToken is the JSON of a new token.
@@ -380,7 +372,7 @@ func (p *program) tokenCreate() *cobra.Command {
 		if err != nil {
 			return usage{err}
 		}
-		return p.tokens(c.Context(), func(db *store.DB) error {
+		return p.tokens(c.Context(), func(db app.Database) error {
 			t, value, err := auth.IssueToken(c.Context(), db, n)
 			if err != nil {
 				return err
@@ -421,7 +413,7 @@ func (f *tokenFlags) newToken(scoped bool) (n auth.NewToken, err error) {
 func (p *program) tokenList() *cobra.Command {
 	c := &cobra.Command{Use: "list", Short: "List the tokens", Args: cobra.NoArgs}
 	return p.withJSON(c, func(c *cobra.Command, _ []string) error {
-		return p.tokens(c.Context(), func(db *store.DB) error {
+		return p.tokens(c.Context(), func(db app.Database) error {
 			all, err := db.Tokens(c.Context())
 			if err != nil {
 				return err
@@ -466,7 +458,7 @@ func tokenDetails(t auth.Token) string {
 func (p *program) tokenRevoke() *cobra.Command {
 	return &cobra.Command{Use: "revoke ID", Short: "Revoke a token by its id (see list)", Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			return p.tokens(c.Context(), func(db *store.DB) error {
+			return p.tokens(c.Context(), func(db app.Database) error {
 				if err := db.RemoveToken(c.Context(), args[0]); err != nil {
 					return fmt.Errorf("%w: %s; see `sandlot token list`", err, args[0])
 				}

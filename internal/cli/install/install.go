@@ -23,7 +23,6 @@ import (
 	"sandlot/internal/config"
 	"sandlot/internal/platform"
 	"sandlot/internal/sandbox"
-	"sandlot/internal/store"
 	"sandlot/internal/toolview"
 	"sandlot/internal/wsl"
 )
@@ -38,8 +37,8 @@ type Program struct {
 	Client   func() (*client.Client, error)
 	Confirm  func(ctx context.Context, question string) error
 	ErrorLog func() *slog.Logger
-	// Tokens calls a function with the store of the state folder.
-	Tokens func(context.Context, func(*store.DB) error) error
+	// Tokens calls a function with the database of the state folder.
+	Tokens func(context.Context, func(app.Database) error) error
 	Usage  func(error) error // marks an error of how the program was called
 }
 
@@ -428,7 +427,7 @@ func (p *program) asksForToken(ctx context.Context, cfg *config.Config) bool {
 		return auth.Mode(cfg.Server.Auth) == auth.Required || !auth.Loopback(cfg.Server.Host)
 	}
 	asks := false
-	err = p.Tokens(ctx, func(db *store.DB) error {
+	err = p.Tokens(ctx, func(db app.Database) error {
 		door, err := auth.NewAuthenticator(ctx, auth.Mode(cfg.Server.Auth), cfg.Server.Host, db, nil)
 		if err == nil {
 			asks, err = door.TokenRequired(ctx)
