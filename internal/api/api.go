@@ -68,7 +68,7 @@ func New(c Config) *Server {
 	if c.Limits == nil {
 		c.Limits = limit.New(limit.Default)
 	}
-	c.Origins.IsPortHost = c.Hub.Links().IsPortHost
+	c.Origins.IsPortHost = c.Hub.IsPortHost
 	s := &Server{Config: c, mux: http.NewServeMux(), replies: newReplies(c.TokenWatch), cursors: page.NewCursors(),
 		began: time.Now(),
 		previews: preview.New(preview.Config{Hub: c.Hub, Limits: c.Limits, CheckHost: c.Origins.checkHost,

@@ -36,8 +36,13 @@ var PortByPath = port.ParsePath
 // PortRecord is an exposed port.
 type PortRecord = port.Record
 
-// Links are the settings of links to exposed ports.
-func (h *Hub) Links() port.Links { return h.Ports.Links }
+// IsPortHost reports whether a host name has the form of an exposed port's.
+func (h *Hub) IsPortHost(host string) bool { return h.Ports.Links.IsPortHost(host) }
+
+// PortByHost parses the host name of a link.
+func (h *Hub) PortByHost(host string) (session string, port int, ok bool) {
+	return h.Ports.Links.ParseHost(host)
+}
 
 // PortConn is a connection to a port of a session. End ends the connection and its request.
 type PortConn struct {
@@ -120,6 +125,9 @@ func (l Link) request(owner string) Request {
 	return Request{Principal: auth.OnBehalfOf(owner), Operation: policy.PortVisit,
 		Resource: policy.Resource{Kind: sessionKind, ID: l.Session, Owner: owner}, Detail: strconv.Itoa(l.Port)}
 }
+
+// HasTokenOf reports whether the link has the port's token. A port can be open to links without one.
+func (l Link) HasTokenOf(r PortRecord) bool { return r.HasToken(l.Token) }
 
 // CheckLink returns the port of a link if the link may be used. The errors are those of
 // port.Ports, or a refusal by policy.

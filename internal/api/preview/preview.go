@@ -47,8 +47,8 @@ func (s *Server) Middleware(next http.Handler) http.Handler {
 		v := &visit{log: s.Log, isToken: s.IsToken, path: r.URL.EscapedPath(), secure: secure}
 		ok := false
 		switch {
-		case s.Hub.Links().IsPortHost(r.Host):
-			v.session, v.port, ok = s.Hub.Links().ParseHost(r.Host)
+		case s.Hub.IsPortHost(r.Host):
+			v.session, v.port, ok = s.Hub.PortByHost(r.Host)
 		case strings.HasPrefix(r.URL.Path, hub.PortPrefix):
 			if !s.CheckHost(w, r) {
 				return
@@ -86,12 +86,13 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request, v *visit) {
 		token = v.cookie(r)
 	}
 	if fromBrowser {
-		record, err := s.Hub.CheckLink(r.Context(), hub.Link{Session: v.session, Port: v.port, Token: token})
+		link := hub.Link{Session: v.session, Port: v.port, Token: token}
+		record, err := s.Hub.CheckLink(r.Context(), link)
 		if err != nil {
 			v.refuse(w, r, err)
 			return
 		}
-		v.redirectWithoutToken(w, r, record, token, restQuery)
+		v.redirectWithoutToken(w, r, record, link, restQuery)
 		return
 	}
 	var err error
@@ -117,10 +118,10 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request, v *visit) {
 
 // redirectWithoutToken stores the token in a cookie and redirects the browser to the URL without it, so
 // that the token is not in the browser's history and in Referer headers.
-func (v *visit) redirectWithoutToken(w http.ResponseWriter, r *http.Request, record hub.PortRecord, token,
+func (v *visit) redirectWithoutToken(w http.ResponseWriter, r *http.Request, record hub.PortRecord, link hub.Link,
 	rest string) {
-	if record.HasToken(token) {
-		c := &http.Cookie{Name: Cookie, Value: token, Path: v.prefix + "/", Expires: record.Expires,
+	if link.HasTokenOf(record) {
+		c := &http.Cookie{Name: Cookie, Value: link.Token, Path: v.prefix + "/", Expires: record.Expires,
 			HttpOnly: true, Secure: v.secure, SameSite: http.SameSiteLaxMode}
 		if v.secure && v.prefix == "" {
 			c.Name = SecureCookie
