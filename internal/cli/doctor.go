@@ -21,13 +21,10 @@ func (p *program) doctor() *cobra.Command {
 	return p.withJSON(c, func(c *cobra.Command, _ []string) error {
 		all := doctor.Report{OK: true, Checks: []doctor.Check{}}
 		report := func(one doctor.Check) {
-			mark := "ok  "
-			if !one.OK {
-				mark, all.OK = "FAIL", false
-			}
+			all.OK = all.OK && one.OK
 			all.Checks = append(all.Checks, one)
 			if !p.asJSON {
-				fmt.Fprintf(p.out, "%s  %-12s %s\n", mark, one.Name, one.Detail)
+				fmt.Fprintf(p.out, "%-4s  %-12s %s\n", one.Mark(), one.Name, one.Detail)
 			}
 		}
 		if cfg, err := p.load(nil); err != nil {

@@ -23,8 +23,20 @@ import (
 // Check is the result of one check.
 type Check struct {
 	Name   string `json:"name"`
-	OK     bool   `json:"ok"`
+	OK     bool   `json:"ok"`             // sandboxes work, as far as this check goes
+	Note   bool   `json:"note,omitempty"` // a warning, or something that does not work and is not needed
 	Detail string `json:"detail"`
+}
+
+// Mark returns the word before a check's line.
+func (c Check) Mark() string {
+	switch {
+	case !c.OK:
+		return "FAIL"
+	case c.Note:
+		return "-"
+	}
+	return "ok"
 }
 
 // Report is the JSON of the command.
@@ -41,14 +53,26 @@ type examination struct {
 	config *config.Config
 	start  Starter
 	causes causes // why requests to the temporary server failed
-	report func(ok bool, what, detail string)
+	tell   func(Check)
 }
+
+// report tells the result of a check. A warning is a note.
+func (e *examination) report(ok bool, what, detail string) {
+	e.tell(Check{Name: what, OK: ok, Note: ok && strings.HasPrefix(detail, warning), Detail: detail})
+}
+
+// note tells something that is not as it could be, and that sandboxes do without.
+func (e *examination) note(what, detail string) {
+	e.tell(Check{Name: what, OK: true, Note: true, Detail: detail})
+}
+
+// warning begins the detail of a check that is about a warning alone.
+const warning = "WARNING: "
 
 // Examine checks the machine with these settings, and calls report after each check. It
 // stops after a failure that makes the following checks impossible.
 func Examine(ctx context.Context, c *config.Config, log *slog.Logger, start Starter, report func(Check)) {
-	e := &examination{config: c, start: start, causes: newCauses(log.Handler()),
-		report: func(ok bool, what, detail string) { report(Check{what, ok, detail}) }}
+	e := &examination{config: c, start: start, causes: newCauses(log.Handler()), tell: report}
 	e.report(true, "settings", fmt.Sprintf("state in %s, runtime %s (see `sandlot config`)", c.Server.StateDir,
 		c.Runtime.Name))
 	for _, w := range app.RuleWarnings(c) {

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"sandlot/internal/app"
@@ -45,10 +46,18 @@ func (e *examination) reportPlatforms(tried []sandbox.Trial) bool {
 	for _, p := range tried {
 		wanted := e.config.Runtime.Platform == p.Platform
 		if p.Err != nil {
+			why := oneLine(p.Err.Error())
 			// Without kvm there is systrap, unless the settings want kvm. Where systrap fails, the boot tells more.
-			failed := wanted && p.Platform == "kvm"
-			usable = usable && !failed
-			e.report(!failed, "platform", fmt.Sprintf("%s: does not work here: %s", p.Platform, oneLine(p.Err.Error())))
+			switch {
+			case wanted && p.Platform == "kvm":
+				usable = false
+				e.report(false, "platform", p.Platform+": does not work here: "+why)
+			case p.Platform == "kvm":
+				why, _, _ = strings.Cut(why, ": ") // the rest is gVisor's own chain of errors, which helps who needs kvm
+				e.note("platform", p.Platform+": does not work here, and is not needed: "+why)
+			default:
+				e.note("platform", p.Platform+": does not work here: "+why)
+			}
 			continue
 		}
 		use := ""

@@ -141,7 +141,7 @@ func TestLimits(t *testing.T) {
 		t.Fatalf("%d runtimes, %v", len(all), err)
 	}
 	said := map[string]string{}
-	e := &examination{config: c, report: func(ok bool, what, detail string) { said[what] = detail }}
+	e := &examination{config: c, tell: func(c Check) { said[c.Name] = c.Detail }}
 	if !e.checkRuntime(t.Context(), all[0]) || !strings.Contains(said["limits"], "live-restore") {
 		t.Errorf("%q", said)
 	}
