@@ -1,6 +1,7 @@
 package importtest
 
 import (
+	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -258,6 +259,56 @@ func identifiers(t *testing.T) (declared map[string]map[string]bool, tests []str
 	return declared, tests
 }
 
+// names calls do for each name that a file declares; local are variables and
+// parameters inside functions.
+func names(f *ast.File, do func(id *ast.Ident, local bool)) {
+	each := func(local bool, ids ...*ast.Ident) {
+		for _, id := range ids {
+			do(id, local)
+		}
+	}
+	inside := false
+	visit := func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.FuncDecl:
+			each(false, n.Name)
+		case *ast.TypeSpec:
+			each(false, n.Name)
+			switch s := n.Type.(type) {
+			case *ast.StructType:
+				for _, f := range s.Fields.List {
+					each(false, f.Names...)
+				}
+			case *ast.InterfaceType:
+				for _, m := range s.Methods.List {
+					each(false, m.Names...)
+				}
+			}
+		case *ast.FuncType:
+			for _, l := range []*ast.FieldList{n.Params, n.Results} {
+				if l != nil {
+					for _, f := range l.List {
+						each(true, f.Names...)
+					}
+				}
+			}
+		case *ast.ValueSpec:
+			each(inside, n.Names...)
+		case *ast.AssignStmt:
+			for _, e := range n.Lhs {
+				if id, ok := e.(*ast.Ident); ok && n.Tok == token.DEFINE {
+					each(true, id)
+				}
+			}
+		}
+		return true
+	}
+	for _, d := range f.Decls {
+		_, inside = d.(*ast.FuncDecl)
+		ast.Inspect(d, visit)
+	}
+}
+
 // TestSettingsOfDocuments: settings, their variables, and names of fields and arguments
 // that documents show stand in the code too.
 func TestSettingsOfDocuments(t *testing.T) {
@@ -347,4 +398,94 @@ func TestTargetsOfDocuments(t *testing.T) {
 			t.Errorf("%s: there is no `make %s`", m.file, m.text)
 		}
 	}
+}
+
+// TestPackagesOfArchitecture: the table of packages lists every package of internal, once, and no others.
+func TestPackagesOfArchitecture(t *testing.T) {
+	prose, _ := documents(t)
+	_, text, _ := strings.Cut(prose["docs/ARCHITECTURE.md"], "\n## The packages\n")
+	text, _, _ = strings.Cut(text, "\nThe layers, ")
+	listed := map[string]int{}
+	for _, row := range strings.Split(text, "\n") {
+		if cells := strings.Split(row, "|"); len(cells) > 1 {
+			for _, p := range spans(cells[1]) {
+				listed[p]++
+			}
+		}
+	}
+	all := map[string]bool{}
+	for p := range sources(t, false) {
+		if short, ok := strings.CutPrefix(p, "sandlot/internal/"); ok {
+			all[short] = true
+			if listed[short] != 1 {
+				t.Errorf("docs/ARCHITECTURE.md: the table of packages has %d rows of %s: give it one, which says what "+
+					"the package owns", listed[short], short)
+			}
+		}
+	}
+	for p := range listed {
+		if !all[p] {
+			t.Errorf("docs/ARCHITECTURE.md: there is no package %s: delete its row", p)
+		}
+	}
+}
+
+// TestTablesOfDocuments: each table is whole: a header, a line of dashes, and rows with as many cells. A row after
+// an empty line stands alone.
+func TestTablesOfDocuments(t *testing.T) {
+	prose, _ := documents(t)
+	found := 0
+	for doc, text := range prose {
+		for _, table := range tables(text) {
+			found++
+			if problem := broken(table); problem != "" {
+				t.Errorf("%s: %s", doc, problem)
+			}
+		}
+	}
+	if found < 100 {
+		t.Errorf("only %d tables were found", found)
+	}
+	for text, want := range map[string]bool{
+		"| a | b |\n|---|---|\n| `x\\|y` | 2 |": false,
+		"| a | b |\n|---|:-:|":                  false,
+		"| a | b |":                             true, // a row alone
+		"| a | b |\n| 1 | 2 |":                  true, // no line of dashes
+		"| a | b |\n|---|---|\n| `x|y` | 2 |":   true,
+		"| a | b |\n|---|---|\n| 1 |":           true,
+	} {
+		if got := broken(tables(text)[0]) != ""; got != want {
+			t.Errorf("%q is broken: %v", text, got)
+		}
+	}
+}
+
+// tables returns the lines that begin with a bar, in groups without other lines between them.
+func tables(text string) (all [][]string) {
+	inside := false
+	for _, l := range strings.Split(text, "\n") {
+		row := strings.HasPrefix(l, "|")
+		if row && !inside {
+			all = append(all, nil)
+		}
+		if row {
+			all[len(all)-1] = append(all[len(all)-1], l)
+		}
+		inside = row
+	}
+	return all
+}
+
+// broken returns what is wrong with a table, or "".
+func broken(table []string) string {
+	if len(table) < 2 || !regexp.MustCompile(`^\|(\s*:?-+:?\s*\|)+\s*$`).MatchString(table[1]) {
+		return "no table begins with the row " + table[0] + "\nis there an empty line before it?"
+	}
+	cells := func(row string) int { return strings.Count(strings.ReplaceAll(row, `\|`, ""), "|") }
+	for _, row := range table {
+		if cells(row) != cells(table[0]) {
+			return fmt.Sprintf("the row has %d cells, and its table %d: %s", cells(row)-1, cells(table[0])-1, row)
+		}
+	}
+	return ""
 }

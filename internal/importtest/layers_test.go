@@ -1,6 +1,7 @@
 package importtest
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -30,9 +31,9 @@ var places = map[string]place{
 	"certificate":                          {"L0", ""},
 	"clientconfig":                         {"L0", "expand fault"},
 	"config": {"L0",
-		"clientconfig config/entry fault pathwalk pkgregistry platform secret servers/spec"},
+		"clientconfig config/entry fault fileacl pathwalk pkgregistry platform secret servers/spec"},
 	"config/entry":        {"L0", "clientconfig expand fault servers/spec"},
-	"dockercommand":       {"L0", "atomicfile pathwalk platform"},
+	"dockercommand":       {"L0", "atomicfile fileacl pathwalk platform"},
 	"pathwalk":            {"L0", ""},
 	"platform":            {"L0", ""},
 	"wsl":                 {"L0", ""},
@@ -200,23 +201,16 @@ var places = map[string]place{
 	"sandlot/test/bench":                 {"test", "image/imagetest runtime/docker/dockertest"},
 }
 
-// upward lists the imports that run up the layers today. The list only gets shorter.
-var upward = []string{}
-
-// aroundHub lists what an edge imports below hub today. The list only gets shorter.
-var aroundHub = []string{}
-
 // imports yields what each package of ours imports of ours, by their short names.
 func imports(t *testing.T) map[string][]string {
 	t.Helper()
 	short := func(p string) string { return strings.TrimPrefix(p, "sandlot/internal/") }
 	of := map[string][]string{}
-	for _, l := range list(t, "{{.ImportPath}}{{range .Imports}},{{.}}{{end}}", "sandlot/...") {
-		p := strings.Split(l, ",")
-		of[short(p[0])] = nil
-		for _, to := range p[1:] {
-			if strings.HasPrefix(to, "sandlot/") {
-				of[short(p[0])] = append(of[short(p[0])], short(to))
+	for p, tos := range sources(t, false) {
+		of[short(p)] = nil
+		for to := range tos {
+			if below(to, "sandlot") {
+				of[short(p)] = append(of[short(p)], short(to))
 			}
 		}
 	}
@@ -232,7 +226,6 @@ func ofTests(p string) bool { return below(p, "sandlot/test") }
 // it by the table.
 func TestLayers(t *testing.T) {
 	all := imports(t)
-	var up []string
 	for from, tos := range all {
 		at, listed := places[from]
 		if !listed && ofTests(from) {
@@ -255,7 +248,7 @@ func TestLayers(t *testing.T) {
 				t.Errorf("%s imports %s of its own layer %s: name it in the `beside` of %[1]s's line, if that is meant",
 					from, to, at.layer)
 			case ranks[there.layer] > ranks[at.layer]:
-				up = append(up, from+" → "+to)
+				t.Errorf("%s → %s: imports up the layers, and must not", from, to)
 			}
 		}
 	}
@@ -270,12 +263,10 @@ func TestLayers(t *testing.T) {
 			}
 		}
 	}
-	ratchet(t, "upward", upward, up, "imports up the layers")
 }
 
 // TestEdgesCallTheHub: an edge calls hub, and nothing below it but nouns.
 func TestEdgesCallTheHub(t *testing.T) {
-	var around []string
 	for from, tos := range imports(t) {
 		if places[from].layer != "L4" {
 			continue
@@ -283,27 +274,80 @@ func TestEdgesCallTheHub(t *testing.T) {
 		for _, to := range tos {
 			switch places[to].layer {
 			case "wire", "L2", "adapter":
-				around = append(around, from+" → "+to)
+				t.Errorf("%s → %s: goes around hub, and must not", from, to)
 			}
 		}
 	}
-	ratchet(t, "aroundHub", aroundHub, around, "goes around hub")
 }
 
-// ratchet compares what is there with a list of what may still be there.
-func ratchet(t *testing.T, name string, listed, found []string, what string) {
-	t.Helper()
-	for _, f := range found {
-		if !slices.Contains(listed, f) {
-			t.Errorf("%s: %s, and must not", f, what)
+// TestTops: what is above the edges is app and cli, so that nothing that serves clients stands there.
+func TestTops(t *testing.T) {
+	for p, at := range places {
+		switch {
+		case at.layer == "L3" && p != "hub",
+			at.layer == "L5" && !below(p, "app") && !below(p, "cli"):
+			t.Errorf("%s has the layer %s, which is for hub (L3), app and cli (L5): an edge has L4", p, at.layer)
 		}
 	}
-	for _, l := range listed {
-		if !slices.Contains(found, l) {
-			t.Errorf("delete the line %q of `%s`: it is gone", l, name)
+}
+
+// TestNoCircles: the folders of internal, each with what is below it and of the same layer, import each other in
+// no circle. Go refuses circles of packages alone.
+func TestNoCircles(t *testing.T) {
+	for _, c := range circles(rooms(imports(t))) {
+		t.Errorf("a circle: %s", c)
+	}
+	found := circles(map[string]map[string]bool{"a": {"b": true}, "b": {"c": true}, "c": {"b": true}, "d": {"a": true}})
+	if !slices.Equal(found, []string{"b → c → b"}) {
+		t.Errorf("in an example: %q", found)
+	}
+}
+
+// rooms returns which folder of internal imports which, as FOLDER LAYER. Packages for tests are left out.
+func rooms(all map[string][]string) map[string]map[string]bool {
+	of := map[string]map[string]bool{}
+	room := func(p string) string {
+		name, _, _ := strings.Cut(p, "/")
+		return name + " " + places[p].layer
+	}
+	for from, tos := range all {
+		if below(from, "sandlot") || places[from].layer == "test" {
+			continue
+		}
+		if of[room(from)] == nil {
+			of[room(from)] = map[string]bool{}
+		}
+		for _, to := range tos {
+			if room(to) != room(from) {
+				of[room(from)][room(to)] = true
+			}
 		}
 	}
-	if !slices.IsSorted(listed) {
-		t.Errorf("`%s` is not sorted", name)
+	return of
+}
+
+// circles returns the circles that a walk along the arrows finds: at least one where there is any.
+func circles(of map[string]map[string]bool) (found []string) {
+	done := map[string]bool{}
+	var path []string
+	var walk func(string)
+	walk = func(at string) {
+		if i := slices.Index(path, at); i >= 0 {
+			found = append(found, strings.Join(append(slices.Clone(path[i:]), at), " → "))
+			return
+		}
+		if done[at] {
+			return
+		}
+		done[at] = true
+		path = append(path, at)
+		for _, to := range slices.Sorted(maps.Keys(of[at])) {
+			walk(to)
+		}
+		path = path[:len(path)-1]
 	}
+	for _, from := range slices.Sorted(maps.Keys(of)) {
+		walk(from)
+	}
+	return found
 }
