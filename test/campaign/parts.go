@@ -54,7 +54,7 @@ var parts = []part{
 		name: "mac", minutes: 20,
 		proves:  "the whole program as a Mac has it: no gVisor, no shared folders, a daemon that is elsewhere",
 		folders: []string{"internal/runtime/docker", "internal/workspace"},
-		steps:   []step{{name: "mac", packages: whole, tests: []string{"TestMac"}}},
+		steps:   []step{{name: "mac", packages: whole, tests: []string{"TestMac", "TestLikeAMac"}}},
 	},
 	{
 		name: "systems", minutes: 15,
