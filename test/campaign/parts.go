@@ -41,11 +41,13 @@ var parts = []part{
 	{
 		name: "daemons", minutes: 20,
 		proves: "the runtime's suite and the whole program on Podman, on daemons that map users, that are rootless, " +
-			"that are reached by TLS or ssh, and with gVisor as Docker's runtime",
-		folders: []string{"internal/runtime/docker", "internal/sandbox"},
+			"that are reached by TLS or ssh, with gVisor as Docker's runtime, and of preboot images of an OCI image",
+		folders: []string{"internal/runtime", "internal/sandbox"},
 		steps: []step{
 			{name: "daemons-suite", packages: dockerUnit, race: true, tests: []string{"TestPodman", "TestRemapped",
 				"TestRootlessDaemon", "TestRemoteSuite", "TestRemoteRestarts", "TestSSH", "TestRunsc"}},
+			{name: "preboot-suite", packages: "./internal/runtime/gvisor", race: true,
+				tests: []string{"TestImagePrebootedSuite"}},
 			{name: "daemons-whole", packages: whole, tests: []string{"TestMappedUsers", "TestPodman", "TestDaemonByTLS",
 				"TestUnprivilegedServer"}},
 		},

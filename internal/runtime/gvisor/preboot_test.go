@@ -85,6 +85,7 @@ func makeImage(t *testing.T, r *Runtime, spec sandbox.Spec) []byte {
 func TestPrebootedSuite(t *testing.T) {
 	t.Parallel()
 	s := subject(t, os.Getuid() != 0)
+	s.Again = true
 	open := s.Open
 	s.Open = func(t *testing.T) sandbox.Runtime {
 		r := open(t).(*Runtime)
