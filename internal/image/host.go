@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -19,7 +20,7 @@ var ErrNoInterpreter = errors.New("no interpreter was found: install python3, no
 // Host returns the template "host". Its sandboxes have the machine's own programs, read-only, and nothing
 // else of the machine: no home folders, settings, secrets or processes.
 func Host() (*Template, error) {
-	t := &Template{Name: "host", Links: map[string]string{}, Provides: []string{"base"},
+	t := &Template{Name: "host", Links: map[string]string{}, Files: map[string][]byte{}, Provides: []string{"base"},
 		Env: map[string]string{"PATH": systemPath, "TERM": "xterm-256color"}}
 	if err := t.addSystemFolders(); err != nil {
 		return nil, err
@@ -53,13 +54,43 @@ func (t *Template) addSystemFolders() error {
 		}
 		t.Links[strings.TrimPrefix(d, "/")] = target
 	}
-	for _, f := range []string{"/etc/alternatives", "/etc/ssl/certs", "/etc/ld.so.cache", "/etc/ld.so.conf",
-		"/etc/ld.so.conf.d", "/etc/fonts", "/etc/mime.types", "/etc/localtime"} {
-		if resolved, err := filepath.EvalSymlinks(f); err == nil && readable(resolved) {
-			t.Binds = append(t.Binds, Bind{resolved, f})
-		}
+	for _, f := range hostEtc {
+		t.addFromHost(f, f)
 	}
 	return nil
+}
+
+// hostEtc are the files and folders of /etc that programs of the machine need.
+var hostEtc = []string{"/etc/alternatives", "/etc/ssl/certs", "/etc/ld.so.cache", "/etc/ld.so.conf",
+	"/etc/ld.so.conf.d", "/etc/fonts", "/etc/mime.types", "/etc/localtime"}
+
+// maxCopied bounds a file of the machine that is copied, in bytes. The largest, ld.so.cache, has some 100 KB.
+const maxCopied = 8 << 20
+
+// addFromHost adds what is at a path of the machine, if it can be read. A folder is bound. A file is copied: package
+// managers replace files by renaming (ldconfig does so after most installations), and a bound one would then be a file
+// without a name, with which no sandbox can be written to the disk.
+func (t *Template) addFromHost(path, target string) {
+	resolved, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return
+	}
+	f, err := os.OpenFile(resolved, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	switch {
+	case err != nil:
+	case st.IsDir():
+		t.Binds = append(t.Binds, Bind{resolved, target})
+	case st.Mode().IsRegular():
+		content, err := io.ReadAll(io.LimitReader(f, maxCopied+1))
+		if err == nil && len(content) <= maxCopied {
+			t.Files[strings.TrimPrefix(target, "/")] = content
+		}
+	}
 }
 
 // addFontConfig adds a configuration of fontconfig if the machine has none: without it, programs that draw text
@@ -70,7 +101,7 @@ func (t *Template) addFontConfig() {
 			return
 		}
 	}
-	t.Files = map[string][]byte{"etc/fonts/fonts.conf": []byte(`<?xml version="1.0"?>
+	t.Files["etc/fonts/fonts.conf"] = []byte(`<?xml version="1.0"?>
 <!DOCTYPE fontconfig SYSTEM "urn:fontconfig:fonts.dtd">
 <fontconfig>
   <dir>/usr/share/fonts</dir>
@@ -78,16 +109,7 @@ func (t *Template) addFontConfig() {
   <dir prefix="xdg">fonts</dir>
   <cachedir prefix="xdg">fontconfig</cachedir>
 </fontconfig>
-`)}
-}
-
-func readable(path string) bool {
-	f, err := os.Open(path)
-	if err != nil {
-		return false
-	}
-	f.Close()
-	return true
+`)
 }
 
 // addInterpreters adds the languages whose interpreters the machine has.

@@ -1,6 +1,7 @@
 package image
 
 import (
+	"bytes"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -64,6 +65,9 @@ func TestHost(t *testing.T) {
 		if err != nil || real != b.Source || !filepath.IsAbs(b.Target) {
 			t.Errorf("bind %v: its source is %s, %v", b, real, err)
 		}
+		if st, err := os.Stat(b.Source); err != nil || !st.IsDir() {
+			t.Errorf("bind %v is of one file, which the machine's package manager replaces: %v", b, err)
+		}
 		for _, secret := range []string{"/", "/root", "/home", "/etc", "/var", "/proc", "/sys", "/dev", "/run", "/tmp",
 			"/etc/shadow", "/etc/passwd", "/etc/ssl", "/etc/ssl/private"} {
 			if b.Source == secret || b.Target == secret {
@@ -77,6 +81,12 @@ func TestHost(t *testing.T) {
 	_, own := h.Files["etc/fonts/fonts.conf"]
 	if shown := slices.ContainsFunc(h.Binds, func(b Bind) bool { return b.Target == "/etc/fonts" }); shown == own {
 		t.Errorf("fontconfig finds its settings: the machine's %v, our own %v", shown, own)
+	}
+	for _, name := range []string{"etc/ld.so.cache", "etc/ld.so.conf", "etc/mime.types", "etc/localtime"} {
+		want, err := os.ReadFile("/" + name)
+		if got, has := h.Files[name]; has != (err == nil) || !bytes.Equal(got, want) {
+			t.Errorf("%s: its copy has %d bytes, and the machine's %d, %v", name, len(got), len(want), err)
+		}
 	}
 	for name, target := range h.Links {
 		if strings.HasPrefix(name, "/") || filepath.IsAbs(target) && !strings.HasPrefix(target, "/usr") {
