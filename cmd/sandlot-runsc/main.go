@@ -9,7 +9,6 @@ import (
 
 	"github.com/google/subcommands"
 	"gvisor.dev/gvisor/runsc/cli/maincli"
-	"gvisor.dev/gvisor/runsc/fsgofer/extension"
 )
 
 func main() {
@@ -22,7 +21,7 @@ func main() {
 		os.Args = withMachineFlags(os.Args)
 		must(blockSpecialModes())
 	case slices.Contains(os.Args, "gofer"):
-		extension.Register(&noHostSockets{})
+		registerGofer()
 		must(blockSpecialModes())
 	}
 	setVersion()

@@ -122,12 +122,13 @@ var places = map[string]place{
 	"volume":              {"L2", ""},
 	"workspace":           {"L2", ""},
 	"runtime/gvisor": {"adapter",
-		"runtime/gvisor/cgroup runtime/gvisor/frozen runtime/gvisor/hostfile runtime/gvisor/root runtime/program " +
-			"runtime/socket runtime/specfile"},
-	"runtime/gvisor/frozen":   {"adapter", "runtime/gvisor/kept runtime/specfile"},
+		"runtime/gvisor/cgroup runtime/gvisor/frozen runtime/gvisor/hostfile runtime/gvisor/root " +
+			"runtime/pinned runtime/program runtime/socket runtime/specfile"},
+	"runtime/gvisor/frozen":   {"adapter", "runtime/gvisor/hostfile runtime/gvisor/kept runtime/specfile"},
 	"runtime/gvisor/cgroup":   {"adapter", ""},
 	"runtime/gvisor/hostfile": {"adapter", "agent/wire"},
 	"runtime/gvisor/kept":     {"adapter", ""},
+	"runtime/pinned":   {"adapter", ""},
 	"runtime/gvisor/root":     {"adapter", ""},
 	"runtime/docker": {"adapter",
 		"runtime/docker/carrier runtime/docker/skeleton runtime/docker/volumes runtime/program runtime/socket " +

@@ -9,18 +9,21 @@ import (
 	"sandlot/internal/sandbox"
 )
 
-// HibernatorNamed returns the runtime of that name if it can put its sandboxes to sleep. The error says why not, in
-// words that can end a sentence.
+// HibernatorNamed returns the runtime of that name if it can put its sandboxes to sleep. The error is
+// sandbox.Explained.
 func (p *Pool) HibernatorNamed(name string) (sandbox.Hibernator, error) {
 	rt := p.RuntimeNamed(name)
 	if rt == nil {
-		return nil, fmt.Errorf("its runtime %s is not among the setting runtimes", name)
+		return nil, sandbox.Explain(fmt.Sprintf("its runtime %s is not among the setting runtimes", name), nil)
 	}
 	h, ok := rt.(sandbox.Hibernator)
 	if !ok {
-		return nil, fmt.Errorf("the runtime %s cannot do that", rt.Name())
+		return nil, sandbox.Explain(fmt.Sprintf("the runtime %s cannot do that", rt.Name()), nil)
 	}
-	return h, h.CanHibernate()
+	if err := h.CanHibernate(); err != nil {
+		return h, sandbox.Explain(err.Error(), nil)
+	}
+	return h, nil
 }
 
 // Hibernators returns the runtimes that can put sandboxes to sleep, or have images of some.
@@ -33,6 +36,11 @@ func (p *Pool) Hibernators() (all []sandbox.Hibernator) {
 	return all
 }
 
+// CanWake returns an error if Wake would fail for what has changed since the image was made.
+func (p *Pool) CanWake(ctx context.Context, h sandbox.Hibernator, r Request, image string) error {
+	return h.CanWake(ctx, p.spec(r), image)
+}
+
 // Wake makes a sandbox of a frozen image, and waits until its agent answers. connect is called before the sandbox's
 // programs can use the network. When Wake fails, only the workspace and the image are left, unless the error is
 // sandbox.ErrRemains. After sandbox.ErrLater the image can be used again.
@@ -43,7 +51,7 @@ func (p *Pool) Wake(ctx context.Context, h sandbox.Hibernator, r Request, image 
 	select {
 	case p.wakes <- struct{}{}:
 	case <-ctx.Done():
-		return nil, fmt.Errorf("%w: too many sessions wake at once", sandbox.ErrLater)
+		return nil, fmt.Errorf("%w: %w", sandbox.ErrLater, sandbox.Explain("too many sessions wake at once", nil))
 	}
 	box, err := h.Wake(ctx, p.spec(r), image)
 	<-p.wakes // its programs may take long to answer, while others wake
@@ -56,7 +64,7 @@ func (p *Pool) Wake(ctx context.Context, h sandbox.Hibernator, r Request, image 
 		err = p.configure(ctx, b, agent.Settings{Renew: sandbox.IsCopy(image)})
 	}
 	if err != nil {
-		err = fmt.Errorf("its agent did not get ready: %w", err)
+		err = sandbox.Explain("its agent did not get ready", err)
 		if stopErr := b.Destroy(); stopErr != nil {
 			err = errors.Join(err, sandbox.ErrRemains, stopErr)
 		}

@@ -25,6 +25,9 @@ var (
 	ErrNotStarted = errors.New("it had not finished starting")
 	// ErrLater is returned when nothing was done, which may work later.
 	ErrLater = errors.New("it cannot be done now")
+	// ErrReplaced is returned when a sandbox cannot be written to the disk since its programs have files of the machine
+	// open that others have replaced. It can again when these programs have ended.
+	ErrReplaced = errors.New("its programs have files of the machine open that were replaced")
 	// ErrNoProcess is returned when the machine has no room for one more process: of its limit, or its memory.
 	ErrNoProcess = errors.New("the machine has no room for more processes at the moment")
 	// ErrNoImage is returned by an Imager for an image that is not there.
@@ -33,6 +36,26 @@ var (
 	// recovered and stopped. Without ErrGone it may live.
 	ErrRemains = errors.New("not all of the sandbox could be removed")
 )
+
+// Explained is an error with words for users, which can end a sentence: they name no file of the server's machine.
+type Explained struct {
+	Words string
+	// Limit: a limit of the server was reached.
+	Limit bool
+	Cause error // for the operator; it may be nil
+}
+
+// Explain returns an error with words for users.
+func Explain(words string, cause error) error { return &Explained{Words: words, Cause: cause} }
+
+func (e *Explained) Error() string {
+	if e.Cause == nil {
+		return e.Words
+	}
+	return e.Words + ": " + e.Cause.Error()
+}
+
+func (e *Explained) Unwrap() error { return e.Cause }
 
 // Removed reports whether an error of Recover means that nothing is left of the sandbox.
 func Removed(err error) bool { return errors.Is(err, ErrGone) && !errors.Is(err, ErrRemains) }
@@ -188,6 +211,9 @@ type Hibernator interface {
 	// that is ErrRemains is that of Create. The image stays: whoever has used the sandbox removes it, since its random
 	// numbers would be the same in another one.
 	Wake(ctx context.Context, spec Spec, image string) (Sandbox, error)
+	// CanWake returns an error if Wake would fail with that image for what has changed since it was made. It makes
+	// nothing, and is quick. The spec needs no ID and no Secret.
+	CanWake(ctx context.Context, spec Spec, image string) error
 	// PackFrozen makes an image smaller that is not used soon, until ctx ends, or somebody calls Wake or RemoveFrozen,
 	// which then wait a moment. After an error the image is as before.
 	PackFrozen(ctx context.Context, name string) error
@@ -214,6 +240,12 @@ type FrozenImage struct {
 	Made  time.Time
 	// Packed: PackFrozen was there.
 	Packed bool
+}
+
+// Reviser is a Runtime whose sandboxes have files of the machine open, which may be replaced under them.
+type Reviser interface {
+	// Outdated returns an error if b has files open that are not those of a sandbox that is made now.
+	Outdated(b Sandbox) error
 }
 
 // UserRunner is a Runtime that may not be able to run programs as another user than root. Any other

@@ -316,8 +316,8 @@ func (b *box) detach() {
 	}
 }
 
-// hostFiles returns the host's files that the sandbox holds open; root and mounts are those of its bundle.
-func (b *box) hostFiles(root string, mounts []specs.Mount) ([]hostfile.State, error) {
+// hostFiles tells which of the host's files the sandbox holds open; root and mounts are those of its bundle.
+func (b *box) hostFiles(root string, mounts []specs.Mount) hostfile.Sandbox {
 	pid, _ := b.process()
-	return hostfile.Sandbox{PID: pid, Root: root, Image: b.root.Image, SocketDir: b.socketDir(), Mounts: mounts}.Files()
+	return hostfile.Sandbox{PID: pid, Root: root, Image: b.root.Image, SocketDir: b.socketDir(), Mounts: mounts}
 }

@@ -103,7 +103,7 @@ func New(c Config) (*Runtime, error) {
 		r.chooseMode()
 	}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
-	r.roots = root.New(r.ctx, filepath.Join(c.StateDir, "roots"), c.HostNetwork)
+	r.roots = root.New(r.ctx, filepath.Join(c.StateDir, "roots"), c.HostNetwork, r.imagesInUse)
 	r.background.Go(r.watchBoxes)
 	return r, nil
 }

@@ -21,6 +21,7 @@ import (
 	"sandlot/internal/runtime/gvisor/cgroup"
 	"sandlot/internal/runtime/gvisor/frozen"
 	"sandlot/internal/runtime/gvisor/hostfile"
+	"sandlot/internal/runtime/pinned"
 	"sandlot/internal/runtime/socket"
 	"sandlot/internal/runtime/specfile"
 	"sandlot/internal/sandbox"
@@ -40,6 +41,8 @@ const (
 	agentName  = "sandlot-agent"
 	// frozenMark is a file in the folder of a sandbox that stands still, or is about to.
 	frozenMark = "frozen"
+	// keptName is the name of each kept file of the machine.
+	keptName = "file"
 	// freezeTimeout is how long gVisor may take to write a sandbox. One whose programs keep all processors busy
 	// takes seconds.
 	freezeTimeout = 30 * time.Second
@@ -81,10 +84,16 @@ func (r *Runtime) Freeze(ctx context.Context, sb sandbox.Sandbox, maxBytes int64
 		}
 		err = r.runRunsc(ctx, b, "pause", b.spec.ID)
 		if err != nil && !strings.Contains(err.Error(), "in state paused") {
+			if ctx.Err() != nil {
+				err = fmt.Errorf("%w: %w: %w", sandbox.ErrLater, ctx.Err(), err)
+			}
 			return nil, shorten(err)
 		}
 		if bundle, err = os.ReadFile(filepath.Join(b.dir, bundleFile)); err == nil {
 			err = r.writeFrozen(ctx, b, info, bundle, dir, maxBytes)
+		}
+		if err != nil && ctx.Err() != nil { // that says nothing about the sandbox
+			err = fmt.Errorf("%w: %w: %w", sandbox.ErrLater, ctx.Err(), err)
 		}
 		return bundle, shorten(err)
 	})
@@ -115,21 +124,16 @@ func (r *Runtime) writeFrozen(ctx context.Context, b *box, info *frozen.Info, te
 	if err := hostfile.KeepTools(pid, socket.ToolsDir(b.socketDir()), filepath.Join(dir, frozen.ToolsDir)); err != nil {
 		return err
 	}
-	files, err := b.hostFiles(bundle.Root.Path, frozenMounts(bundle.Mounts, spec.Mounts))
+	if err := r.runBound(ctx, b, "checkpoint", "-image-path", dir, "-leave-running", "-compression", "none",
+		"-exclude-committed-zero-pages", spec.ID); err != nil {
+		return explainFrozen(err)
+	}
+	// gVisor has closed by now what no program needs.
+	files, err := b.hostFiles(bundle.Root.Path, frozenMounts(bundle.Mounts, spec.Mounts)).Files()
 	if err != nil {
 		return err
 	}
-	if err := r.runBound(ctx, b, "checkpoint", "-image-path", dir, "-leave-running", "-compression", "none",
-		"-exclude-committed-zero-pages", spec.ID); err != nil {
-		return hostfile.ExplainTools(err)
-	}
-	for i, f := range files { // they must not have changed while the image was made
-		if err := f.CheckUnchanged(); err != nil {
-			return err
-		}
-		files[i] = f.Kept()
-	}
-	if info.Files, err = json.Marshal(files); err != nil {
+	if info.Files, err = r.keepFiles(files, b.root.Image); err != nil {
 		return err
 	}
 	if err := info.Measure(dir); err != nil {
@@ -139,6 +143,38 @@ func (r *Runtime) writeFrozen(ctx context.Context, b *box, info *frozen.Info, te
 		return tooLarge(info.Bytes, maxBytes)
 	}
 	return frozen.SyncMounts(spec.Mounts)
+}
+
+// explainFrozen says of an error of gVisor's checkpoint that it is about files of the machine which were replaced: gVisor
+// writes no file that is open, that another one has replaced, and whose name a program has looked up since.
+func explainFrozen(err error) error {
+	if err = hostfile.ExplainTools(err); strings.Contains(err.Error(), "invalidated dentries can't be saved") {
+		return fmt.Errorf("%w: %w: %w", sandbox.ErrLater, sandbox.ErrReplaced, shorten(err))
+	}
+	return err
+}
+
+// keepFiles keeps the files of the machine that a sandbox has open, so that it also wakes after they were replaced. One
+// for which there is no room is needed as it is.
+func (r *Runtime) keepFiles(files []hostfile.File, image string) (needed []hostfile.Needed, err error) {
+	for _, f := range files {
+		n := f.Needed()
+		if f.IsRegular() && f.Path != image {
+			n.Sum, err = r.frozen.Files.Keep(f.Open, keptName)
+			if err != nil && !f.Replaced {
+				r.Log.Warn("a file of the machine that a session has open is not kept: the session does not wake if the "+
+					"file is replaced while it sleeps", "file", f.Path, "error", err)
+				err = nil
+			}
+		} else if f.Replaced && !f.IsFolder() {
+			err = errors.New("another one is in its place")
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%w: keeping %s, which a program has open: %w", sandbox.ErrReplaced, f.Path, err)
+		}
+		needed = append(needed, n)
+	}
+	return needed, nil
 }
 
 // frozenMounts are the mounts of a bundle; those whose files may change while the sandbox is frozen are not marked as
@@ -228,8 +264,8 @@ func (r *Runtime) hasSpace(b *box, maxBytes int64) error {
 }
 
 func tooLarge(bytes, limit int64) error {
-	return fmt.Errorf("its memory and its files outside the workspace have %d MB, and %d MB are allowed "+
-		"(hibernate.max_image_mb)", bytes>>20, limit>>20)
+	return &sandbox.Explained{Limit: true, Words: fmt.Sprintf("its memory and its files outside the workspace have %d "+
+		"MB, and %d MB are allowed (hibernate.max_image_mb)", bytes>>20, limit>>20)}
 }
 
 // maxReason bounds the text of an error of gVisor, which may have a stack of calls.
@@ -237,7 +273,8 @@ const maxReason = 400
 
 // shorten returns the first line of an error's text, bounded. What can be done later stays that.
 func shorten(err error) error {
-	if err == nil || errors.Is(err, sandbox.ErrLater) || errors.Is(err, sandbox.ErrNoProcess) {
+	if err == nil || errors.As(err, new(*sandbox.Explained)) || errors.Is(err, sandbox.ErrLater) || errors.Is(err, sandbox.ErrNoProcess) ||
+		errors.Is(err, sandbox.ErrReplaced) {
 		return err
 	}
 	text, _, cut := strings.Cut(err.Error(), "\n")
@@ -300,16 +337,13 @@ func (r *Runtime) Wake(ctx context.Context, spec sandbox.Spec, image string) (sa
 	if err != nil {
 		return nil, err
 	}
-	if err := checkFrozen(info, spec); err != nil {
-		return nil, err
-	}
-	agent, err := r.frozen.Programs.Find(info.Agent, agentName)
+	pins, err := r.checkFrozen(info, bundle.Mounts, spec)
 	if err != nil {
 		return nil, err
 	}
-	runsc, err := r.frozen.Programs.Find(info.Runsc, filepath.Base(r.Runsc))
+	agent, runsc, err := r.findPrograms(info)
 	if err != nil {
-		return nil, fmt.Errorf("gVisor %s: %w", info.GVisor, err)
+		return nil, err
 	}
 	spec.Limits = info.Record.Limits
 	b := newBox(r, spec)
@@ -319,9 +353,11 @@ func (r *Runtime) Wake(ctx context.Context, spec sandbox.Spec, image string) (sa
 	}
 	b.platform = cmp.Or(info.Platform, systrap)
 	b.adapt(bundle)
-	err = r.frozen.Files(ctx, image, info, func(dir string) error {
-		return r.wake(ctx, b, bundle, dir, r.frozen.Tools(image))
-	})
+	if err = pinned.Write(b.dir, pins); err == nil {
+		err = r.frozen.Unpacked(ctx, image, info, func(dir string) error {
+			return r.wake(ctx, b, bundle, dir, r.frozen.Tools(image))
+		})
+	}
 	if err != nil {
 		stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
 		defer cancel()
@@ -333,28 +369,78 @@ func (r *Runtime) Wake(ctx context.Context, spec sandbox.Spec, image string) (sa
 	return b, nil
 }
 
-// checkFrozen returns an error if a sandbox of the image would not go on where it was.
-func checkFrozen(i frozen.Info, spec sandbox.Spec) error {
-	if !slices.Equal(i.Host, hostFeatures()) {
-		return errors.New("the machine's kernel or processors are others than when it was put to sleep")
-	}
-	if i.Record.Template != spec.Template.Name || !slices.EqualFunc(i.Record.Mounts, spec.Mounts, sameMount) {
-		return errors.New("its template or its shared folders are others than when it was put to sleep")
-	}
-	var files []hostfile.State
-	if err := json.Unmarshal(i.Files, &files); err != nil {
+// CanWake implements sandbox.Hibernator.
+func (r *Runtime) CanWake(_ context.Context, spec sandbox.Spec, image string) error {
+	if err := r.CanHibernate(); err != nil {
 		return err
 	}
-	for _, f := range files {
-		now, err := hostfile.Stat(f.Path, f.Follow)
-		if err != nil {
-			return fmt.Errorf("a file of the machine that it had open is gone: %w", err)
-		}
-		if now.Kept() != f {
-			return fmt.Errorf("a file of the machine that it had open has changed: %s", f.Path)
-		}
+	defer r.frozen.Use(image)()
+	info, bundle, err := r.frozen.Read(image)
+	if err == nil {
+		_, err = r.checkFrozen(info, bundle.Mounts, spec)
 	}
-	return nil
+	if err == nil {
+		_, _, err = r.findPrograms(info)
+	}
+	return err
+}
+
+// findPrograms returns the kept programs of an image.
+func (r *Runtime) findPrograms(i frozen.Info) (agent, runsc string, err error) {
+	if agent, err = r.frozen.Programs.Find(i.Agent, agentName); err == nil {
+		runsc, err = r.frozen.Programs.Find(i.Runsc, filepath.Base(r.Runsc))
+	}
+	if err != nil {
+		err = sandbox.Explain("the version of Sandlot that it ran on is not kept any more", fmt.Errorf("gVisor %s: %w",
+			i.GVisor, err))
+	}
+	return agent, runsc, err
+}
+
+// checkFrozen returns an error if a sandbox of the image would not go on where it was. Of the files that the sandbox
+// had open it returns those that the machine has replaced since: the kept ones have to take their places.
+func (r *Runtime) checkFrozen(i frozen.Info, mounts []specs.Mount, spec sandbox.Spec) (replaced []pinned.File,
+	err error) {
+	if !slices.Equal(i.Host, hostFeatures()) {
+		return nil, sandbox.Explain("the machine's kernel or processors are others than when it was put to sleep", nil)
+	}
+	if i.Record.Template != spec.Template.Name || !slices.EqualFunc(i.Record.Mounts, spec.Mounts, sameMount) {
+		return nil, sandbox.Explain("its template or its shared folders are others than when it was put to sleep", nil)
+	}
+	for _, f := range i.Files {
+		changed := f.Check()
+		if changed == nil {
+			continue
+		}
+		now, err := os.Lstat(f.Path)
+		missing := errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR)
+		pin := pinned.File{Target: f.Target, Missing: missing}
+		switch {
+		case f.Target == "" || err != nil && !missing || missing && inMountPoint(f.Path, f.Target, mounts):
+			return nil, sandbox.Explain("a file of the machine that it had open has changed", changed)
+		case f.IsFolder() && missing:
+		case f.Sum != "" && (missing || now.Mode().IsRegular()):
+			if pin.Kept, err = r.frozen.Files.Find(f.Sum, keptName); err != nil {
+				return nil, sandbox.Explain("a file of the machine that it had open has changed", errors.Join(changed, err))
+			}
+		default:
+			return nil, sandbox.Explain("a file of the machine that it had open has changed", changed)
+		}
+		replaced = append(replaced, pin)
+	}
+	return replaced, nil
+}
+
+// inMountPoint reports whether the lowest folder that there is above a path, which is target in the sandbox, is where
+// something is mounted: gVisor refuses another file system there.
+func inMountPoint(path, target string, mounts []specs.Mount) bool {
+	for path, target = filepath.Dir(path), filepath.Dir(target); target != "/"; {
+		if st, err := os.Stat(path); err == nil && st.IsDir() {
+			break
+		}
+		path, target = filepath.Dir(path), filepath.Dir(target)
+	}
+	return target == "/" || slices.ContainsFunc(mounts, func(m specs.Mount) bool { return m.Destination == target })
 }
 
 // sameMount reports whether a mount can take the place of another one. A workspace may be a copy in another folder.
@@ -407,6 +493,15 @@ func (r *Runtime) wake(ctx context.Context, b *box, bundle *specs.Spec, image, t
 		"-image-path", image})
 }
 
+// Outdated implements sandbox.Reviser.
+func (r *Runtime) Outdated(sb sandbox.Sandbox) error {
+	b, ok := sb.(*box)
+	if !ok || b.root.Path == "" {
+		return nil
+	}
+	return b.hostFiles(b.root.Path, r.mounts(b)).Replaced()
+}
+
 // PackFrozen implements sandbox.Hibernator.
 func (r *Runtime) PackFrozen(ctx context.Context, name string) error { return r.frozen.Pack(ctx, name) }
 
@@ -423,6 +518,24 @@ func (r *Runtime) FrozenImages(context.Context) ([]sandbox.FrozenImage, error) {
 // RemoveFrozen implements sandbox.Hibernator. Programs that no image needs any more go too.
 func (r *Runtime) RemoveFrozen(_ context.Context, name string) error {
 	return r.frozen.Remove(name, r.neededPrograms)
+}
+
+// imagesInUse returns the root file systems that sandboxes need, running ones and frozen ones.
+func (r *Runtime) imagesInUse() (map[string]bool, error) {
+	used, err := r.frozen.Roots()
+	if err != nil {
+		return nil, err
+	}
+	boxes, err := os.ReadDir(r.sandboxesDir())
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	for _, e := range boxes { // those too that this server has not taken over yet
+		if rec, err := r.readRecord(e.Name()); err == nil {
+			used[rec.Image] = true
+		}
+	}
+	return used, nil
 }
 
 // neededPrograms returns the SHA-256 of the latest programs, and of those that sandboxes need.

@@ -40,7 +40,15 @@ func newSleeping(t *testing.T) *sleeping {
 	for _, name := range []string{"sandlot-runsc", "sandlot-agent"} {
 		copyFile(t, filepath.Join(programs(t), name), filepath.Join(bin, name))
 	}
-	copyFile(t, "/bin/sleep", filepath.Join(s.tools, "mine"))
+	for _, name := range []string{"bin/mine", "third", "bin/deep/folder/mine"} {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(s.tools, name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		copyFile(t, "/bin/sleep", filepath.Join(s.tools, name))
+	}
+	if err := os.WriteFile(filepath.Join(s.tools, "bin", "second"), []byte("second"), 0o644); err != nil {
+		t.Fatal(err)
+	}
 	host := *s.subject.Template
 	host.Binds = append([]image.Bind{{Source: s.tools, Target: "/opt/tools"}}, host.Binds...)
 	s.subject.Template = &host
@@ -168,12 +176,33 @@ func TestChangedAsleep(t *testing.T) {
 			os.WriteFile(filepath.Join(s.tools, "other"), nil, 0o644)
 		}, ""},
 		"an upgraded program": {func(s *sleeping, _ sandbox.FrozenImage) {
-			os.Remove(filepath.Join(s.tools, "mine"))
-			copyFile(s.t, "/bin/sleep", filepath.Join(s.tools, "mine"))
-		}, "mine"},
+			os.Remove(filepath.Join(s.tools, "bin", "mine"))
+			copyFile(s.t, "/bin/cat", filepath.Join(s.tools, "bin", "mine"))
+		}, ""},
 		"a removed program": {func(s *sleeping, _ sandbox.FrozenImage) {
-			os.Remove(filepath.Join(s.tools, "mine"))
+			os.Remove(filepath.Join(s.tools, "bin", "mine"))
+		}, ""},
+		"a program in whose place is a folder": {func(s *sleeping, _ sandbox.FrozenImage) {
+			os.Remove(filepath.Join(s.tools, "bin", "mine"))
+			os.Mkdir(filepath.Join(s.tools, "bin", "mine"), 0o755)
 		}, "mine"},
+		"all of it and a removed folder": {func(s *sleeping, _ sandbox.FrozenImage) {
+			os.Remove(filepath.Join(s.tools, "bin", "mine"))
+			os.RemoveAll(filepath.Join(s.tools, "bin", "deep"))
+			copyFile(s.t, "/bin/cat", filepath.Join(s.tools, "bin", "second"))
+		}, ""},
+		"a kept file is not there": {func(s *sleeping, _ sandbox.FrozenImage) {
+			os.Remove(filepath.Join(s.tools, "bin", "mine"))
+			os.RemoveAll(filepath.Join(s.r.StateDir, "files"))
+		}, "mine"},
+		"other owners and other names": {func(s *sleeping, i sandbox.FrozenImage) {
+			filepath.WalkDir(s.r.StateDir, func(path string, _ os.DirEntry, err error) error {
+				return errors.Join(err, os.Lchown(path, os.Getuid(), os.Getgid()))
+			})
+			if err := os.Link(filepath.Join(s.tools, "bin", "mine"), filepath.Join(s.t.TempDir(), "copy")); err != nil {
+				s.t.Error(err)
+			}
+		}, ""},
 		"a file that is open was removed": {func(s *sleeping, _ sandbox.FrozenImage) {
 			os.Remove(filepath.Join(s.spec.Mounts[0].Source, "open"))
 		}, "open"},
@@ -198,7 +227,9 @@ func TestChangedAsleep(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			s := newSleeping(t)
-			run(t, s.client, "import subprocess; p = subprocess.Popen(['/opt/tools/mine', '1000'])")
+			run(t, s.client, "import subprocess; p = subprocess.Popen(['/opt/tools/bin/mine', '1000'])")
+			run(t, s.client, "q = subprocess.Popen(['/opt/tools/bin/deep/folder/mine', '1000'])")
+			run(t, s.client, "second = open('/opt/tools/bin/second')")
 			run(t, s.client, "f = open('/workspace/open', 'w+'); f.write('mine'); f.flush()")
 			i := s.freeze()
 			c.change(s, i)
@@ -208,15 +239,31 @@ func TestChangedAsleep(t *testing.T) {
 					t.Fatal(err)
 				}
 				s.wantX(what)
-				if got := run(t, s.client, "p.poll()"); got != "" && got != "None" {
-					t.Errorf("its program has ended: %s", got)
-				}
+				s.wantFiles()
 				return
 			}
 			if err == nil || !strings.Contains(err.Error(), c.says) || len(err.Error()) > 2*maxReason {
 				t.Errorf("it says %v", err)
 			}
 		})
+	}
+}
+
+// wantFiles wants what the programs of the sandbox have open to be what it was, and the sandbox to sleep and wake again.
+func (s *sleeping) wantFiles() {
+	s.t.Helper()
+	for range 2 {
+		const check = "p.poll(), q.poll(), second.seek(0), second.read()"
+		if got := run(s.t, s.client, check); got != "(None, None, 0, 'second')" {
+			s.t.Errorf("its files are others: %s", got)
+		}
+		if got := shell(s.t, s.client, "cat /opt/tools/bin/second"); got != "second" { // it looks the name up
+			s.t.Errorf("the open file is another by name: %q", got)
+		}
+		i := s.freeze()
+		if err := s.wake(i); err != nil {
+			s.t.Fatal(err)
+		}
 	}
 }
 
@@ -232,13 +279,42 @@ func (s *sleeping) rewrite(i sandbox.FrozenImage, from, to string) {
 	}
 }
 
-// TestUpgradedBeforeSleep: a sandbox whose program was replaced under it does not fall asleep, and goes on.
+// TestUpgradedBeforeSleep: a sandbox whose files were replaced under it falls asleep, and wakes with those that it has
+// open. One that has looked a name up since cannot, says so, and goes on.
 func TestUpgradedBeforeSleep(t *testing.T) {
 	s := newSleeping(t)
-	run(t, s.client, "import subprocess; p = subprocess.Popen(['/opt/tools/mine', '1000'])")
-	os.Remove(filepath.Join(s.tools, "mine"))
-	copyFile(t, "/bin/sleep", filepath.Join(s.tools, "mine"))
-	s.wantNoImage(gigabyte, "mine")
+	run(t, s.client, "import subprocess; p = subprocess.Popen(['/opt/tools/bin/mine', '1000'])")
+	run(t, s.client, "q = subprocess.Popen(['/opt/tools/bin/deep/folder/mine', '1000']); second = open('/opt/tools/bin/second')")
+	os.Remove(filepath.Join(s.tools, "bin", "mine"))
+	copyFile(t, "/bin/cat", filepath.Join(s.tools, "bin", "mine"))
+	os.RemoveAll(filepath.Join(s.tools, "bin", "deep"))
+	if err := s.r.Outdated(s.box); err == nil || !strings.Contains(err.Error(), s.tools) {
+		t.Errorf("it is not outdated: %v", err)
+	}
+	if err := s.wake(s.freeze()); err != nil {
+		t.Fatal(err)
+	}
+	s.wantFiles()
+	shell(t, s.client, "cat /opt/tools/bin/second")
+	run(t, s.client, "r = subprocess.Popen(['/opt/tools/third', '1000'])")
+	os.Remove(filepath.Join(s.tools, "third"))
+	copyFile(t, "/bin/cat", filepath.Join(s.tools, "third"))
+	shell(t, s.client, "test -x /opt/tools/third")
+	s.client.Close()
+	if _, err := s.r.Freeze(t.Context(), s.box, gigabyte); !errors.Is(err, sandbox.ErrReplaced) ||
+		!errors.Is(err, sandbox.ErrLater) {
+		t.Errorf("freezing: %v", err)
+	}
+	if err := s.r.Thaw(t.Context(), s.box); err != nil {
+		t.Fatal("thawing:", err)
+	}
+	s.use(s.box)
+	s.wantX("after a sleep that failed")
+	run(t, s.client, "r.kill(); r.wait()")
+	if err := s.wake(s.freeze()); err != nil {
+		t.Errorf("without the program: %v", err)
+	}
+	s.wantX("without the program")
 }
 
 // wantNoImage tries to put the sandbox to sleep in vain. It goes on.

@@ -245,8 +245,15 @@ func (r *Runtime) MakeImage(ctx context.Context, sb sandbox.Sandbox) error {
 		return err
 	}
 	i := prebootImage{Kind: kind, dir: filepath.Join(r.imagesDir(), kind)}
-	if i.Files, err = b.hostFiles(b.root.Path, r.mounts(b)); err != nil {
+	files, err := b.hostFiles(b.root.Path, r.mounts(b)).Files()
+	if err != nil {
 		return err
+	}
+	for _, f := range files {
+		if f.Replaced {
+			return fmt.Errorf("%s is not the file that the sandbox has open", f.Path)
+		}
+		i.Files = append(i.Files, f.State)
 	}
 	if err := r.runRunsc(ctx, b, "checkpoint", "-image-path", tmpDir, "-exclude-committed-zero-pages",
 		b.spec.ID); err != nil {

@@ -185,6 +185,14 @@ func (b *FakeBox) cut() {
 	b.links = nil
 }
 
+// Silence makes the agent answer no more. It still dials, and says its secret.
+func (b *FakeBox) Silence() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.silent = true
+	b.cut()
+}
+
 // SetBusy makes the agent report that a call runs, or that none does.
 func (b *FakeBox) SetBusy(busy bool) {
 	b.mu.Lock()
@@ -241,7 +249,10 @@ func (b *FakeBox) Connect(ctx context.Context) (net.Conn, error) {
 // serve is the agent's side of one link.
 func (b *FakeBox) serve(c net.Conn, secret []byte) {
 	defer func() { <-b.linked }()
-	agenttest.Agent{Unresponsive: b.silent, BootID: b.Spec().ID, Usage: b.usage, Dial: b.dial}.Serve(c, secret)
+	b.mu.Lock()
+	silent := b.silent
+	b.mu.Unlock()
+	agenttest.Agent{Unresponsive: silent, BootID: b.Spec().ID, Usage: b.usage, Dial: b.dial}.Serve(c, secret)
 }
 
 func (b *FakeBox) dial(port uint32) (net.Conn, error) {

@@ -19,6 +19,7 @@ const (
 	StepFreeze Step = "freeze" // nothing has happened yet
 	StepFrozen Step = "frozen" // the image is there, and the sandbox stands still
 	StepThaw   Step = "thaw"
+	StepAsk    Step = "ask"    // whether a sandbox can be woken
 	StepWake   Step = "wake"   // there is no sandbox yet
 	StepWaking Step = "waking" // the sandbox is known, and nothing runs in it
 	StepWoken  Step = "woken"  // the sandbox runs
@@ -82,6 +83,19 @@ func (f *Fake) Thaw(ctx context.Context, sb sandbox.Sandbox) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.frozen = false
+	return nil
+}
+
+// CanWake implements sandbox.Hibernator.
+func (f *Fake) CanWake(_ context.Context, _ sandbox.Spec, image string) error {
+	if err := f.step(StepAsk); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.images[image] == nil {
+		return errors.New("its image is gone")
+	}
 	return nil
 }
 

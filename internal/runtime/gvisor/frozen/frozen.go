@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandlot/internal/atomicfile"
+	"sandlot/internal/runtime/gvisor/hostfile"
 	"sandlot/internal/runtime/gvisor/kept"
 	"sandlot/internal/runtime/specfile"
 	"sandlot/internal/sandbox"
@@ -33,12 +34,13 @@ type Info struct {
 	Rootfs string          `json:"rootfs,omitempty"`
 	GVisor string          `json:"gvisor"` // the version that wrote the image
 	// Platform is gVisor's, which the sandbox goes on with.
-	Platform string          `json:"platform,omitempty"`
-	Runsc    string          `json:"runsc"` // SHA-256
-	Agent    string          `json:"agent"` // SHA-256
-	Host     []string        `json:"host"`  // the kernel and the processors
-	Files    json.RawMessage `json:"files"` // of the host
-	Bytes    int64           `json:"bytes"` // on the disk
+	Platform string   `json:"platform,omitempty"`
+	Runsc    string   `json:"runsc"` // SHA-256
+	Agent    string   `json:"agent"` // SHA-256
+	Host     []string `json:"host"`  // the kernel and the processors
+	// Files are those of the host that the sandbox had open.
+	Files []hostfile.Needed `json:"files"`
+	Bytes int64             `json:"bytes"` // on the disk
 	// Tree is how many of Bytes are those of the tool tree, without which the image is complete.
 	Tree int64     `json:"tree,omitempty"`
 	Made time.Time `json:"made"`
@@ -53,6 +55,11 @@ const (
 	unpacked   = ".unpacked-"
 	// ToolsDir is the folder of an image with the sandbox's tool tree.
 	ToolsDir = "tools"
+	// maxFiles bounds the files of the machine that are kept, in bytes: a set of programs and libraries for each state
+	// of the machine in which sessions sleep.
+	maxFiles = 2 << 30
+	// pruneInterval is the least time between two looks for kept files that no image needs: all images are read.
+	pruneInterval = 10 * time.Minute
 	// Reserve is how much of the disk stays free, in bytes.
 	Reserve = 64 << 20
 )
@@ -63,8 +70,12 @@ var validName = regexp.MustCompile(`^[a-z0-9-]{1,64}$`)
 type Store struct {
 	Dir      string
 	Programs *kept.Store
+	// Files are those of the machine that sandboxes had open, such as programs and libraries. Images share them.
+	Files *kept.Store
 
 	cleaned sync.Once
+	// making is shared while an image is made whose files are kept already, and held to remove those of no image.
+	making sync.RWMutex
 	// removing is held to remove images and programs, and shared to keep programs, and to copy an image.
 	removing sync.RWMutex
 
@@ -73,12 +84,14 @@ type Store struct {
 	packed map[string]packing // images that are being packed, by name
 	needed map[string]int     // how many images that are being made need a program, by its SHA-256
 	listed map[string]listed  // what List read of an image, by name
+	pruned time.Time          // when the files of no image were removed last
 }
 
 // listed is what an image was when its record was written.
 type listed struct {
 	record time.Time
 	image  sandbox.FrozenImage
+	files  []string // the SHA-256 of the kept files that it needs
 }
 
 // packing is the work on one image.
@@ -89,8 +102,10 @@ type packing struct {
 
 // New returns the store in a state folder.
 func New(stateDir string) *Store {
-	return &Store{Dir: filepath.Join(stateDir, "frozen"), Programs: kept.New(filepath.Join(stateDir, "programs")),
+	s := &Store{Dir: filepath.Join(stateDir, "frozen"), Programs: kept.New(filepath.Join(stateDir, "programs")),
 		inUse: map[string]int{}, packed: map[string]packing{}, needed: map[string]int{}, listed: map[string]listed{}}
+	s.Files = kept.NewBounded(filepath.Join(stateDir, "files"), maxFiles, s.HasRoom)
+	return s
 }
 
 // Make makes an image of that name: keep keeps the programs that it needs, and write writes gVisor's files into a
@@ -98,6 +113,8 @@ func New(stateDir string) *Store {
 // waits for keep, and not for write, which takes long.
 func (s *Store) Make(name string, keep func() (Info, error), write func(dir string, info *Info) (bundle []byte,
 	err error)) (info Info, err error) {
+	s.making.RLock()
+	defer s.making.RUnlock()
 	dir := filepath.Join(s.Dir, making+name)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return info, err
@@ -176,7 +193,7 @@ func (s *Store) Read(name string) (info Info, bundle *specs.Spec, err error) {
 	}
 	text, err := os.ReadFile(filepath.Join(s.path(name), infoFile))
 	if errors.Is(err, fs.ErrNotExist) {
-		return info, nil, errors.New("its image is gone")
+		return info, nil, sandbox.Explain("its image is gone", err)
 	}
 	if err == nil {
 		err = json.Unmarshal(text, &info)
@@ -188,10 +205,10 @@ func (s *Store) Read(name string) (info Info, bundle *specs.Spec, err error) {
 		err = json.Unmarshal(text, &bundle)
 	}
 	if err == nil && (bundle.Root == nil || bundle.Linux == nil) {
-		err = errors.New("its bundle is broken")
+		err = sandbox.Explain("its image is broken", errors.New("its bundle has no root"))
 	}
 	if size, serr := diskBytes(s.path(name)); err == nil && (serr != nil || size < info.Bytes-info.Tree) {
-		err = errors.New("its image is incomplete")
+		err = sandbox.Explain("its image is incomplete", serr)
 	}
 	return info, bundle, err
 }
@@ -226,6 +243,9 @@ func (s *Store) List() (all []sandbox.FrozenImage, err error) {
 	s.mu.Lock()
 	s.listed = now
 	s.mu.Unlock()
+	if first {
+		s.pruneFiles()
+	}
 	slices.SortFunc(all, func(x, y sandbox.FrozenImage) int {
 		return cmp.Or(x.Made.Compare(y.Made), strings.Compare(x.Name, y.Name))
 	})
@@ -249,8 +269,47 @@ func (s *Store) list(name string) listed {
 	if err != nil {
 		return unknown
 	}
-	return listed{record.ModTime(), sandbox.FrozenImage{Name: name, Bytes: info.Bytes, Made: info.Made,
+	l := listed{record: record.ModTime(), image: sandbox.FrozenImage{Name: name, Bytes: info.Bytes, Made: info.Made,
 		Packed: info.Packed != nil}}
+	for _, f := range info.Files {
+		if f.Sum != "" {
+			l.files = append(l.files, f.Sum)
+		}
+	}
+	return l
+}
+
+// pruneFiles removes the kept files that no image needs, unless it has just done so, or an image is being made. Nobody
+// copies or removes an image meanwhile.
+func (s *Store) pruneFiles() {
+	if !s.making.TryLock() {
+		return
+	}
+	defer s.making.Unlock()
+	s.mu.Lock()
+	due := time.Since(s.pruned) > pruneInterval
+	if due {
+		s.pruned = time.Now()
+	}
+	s.mu.Unlock()
+	entries, err := os.ReadDir(s.Dir)
+	if !due || err != nil {
+		return
+	}
+	needed := map[string]bool{}
+	for _, e := range entries {
+		if !validName.MatchString(e.Name()) {
+			continue
+		}
+		l := s.list(e.Name())
+		if l.record.IsZero() { // it is not known what it needs
+			return
+		}
+		for _, sum := range l.files {
+			needed[sum] = true
+		}
+	}
+	_ = s.Files.Prune(func(sum string) bool { return needed[sum] }) // what is left, the next time removes
 }
 
 // Remove removes an image, if there is one, and the programs that no image needs any more, but not those with these
@@ -286,12 +345,28 @@ func (s *Store) Remove(name string, needed func() (map[string]bool, error)) erro
 		}
 		return found
 	})
+	s.pruneFiles()
 	return s.Programs.Prune(func(sum string) bool { return sums[sum] || beingMade[sum] > 0 || ofImages()[sum] })
 }
 
-// Files calls do with a folder in which gVisor's files of an image are, as gVisor wrote them. Nobody packs or removes
+// Roots returns the images that are the root file systems of frozen sandboxes.
+func (s *Store) Roots() (map[string]bool, error) {
+	roots := map[string]bool{}
+	entries, err := os.ReadDir(s.Dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	for _, e := range entries {
+		if info, _, err := s.Read(e.Name()); err == nil {
+			roots[info.Rootfs] = true
+		}
+	}
+	return roots, nil
+}
+
+// Unpacked calls do with a folder in which gVisor's files of an image are, as gVisor wrote them. Nobody packs or removes
 // the image meanwhile.
-func (s *Store) Files(ctx context.Context, name string, info Info, do func(dir string) error) error {
+func (s *Store) Unpacked(ctx context.Context, name string, info Info, do func(dir string) error) error {
 	if info.Packed == nil {
 		return do(s.path(name))
 	}
@@ -449,8 +524,8 @@ func (s *Store) HasRoom(need int64) error {
 		return err
 	}
 	if free := int64(disk.Bavail) * disk.Bsize; free < need+Reserve {
-		return fmt.Errorf("the disk of the state folder has %d MB left, and it needs %d MB", free>>20,
-			(need+Reserve)>>20)
+		return &sandbox.Explained{Limit: true, Words: fmt.Sprintf("the server's disk has %d MB left, and it needs %d MB",
+			free>>20, (need+Reserve)>>20)}
 	}
 	return nil
 }

@@ -8,9 +8,12 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
+	"sandlot/internal/runtime/gvisor/hostfile"
+	"sandlot/internal/runtime/gvisor/kept"
 	"sandlot/internal/sandbox"
 )
 
@@ -73,6 +76,80 @@ func TestRemoveMeanwhile(t *testing.T) {
 	}
 }
 
+// TestKeptFiles: files of the machine are kept once, as long as an image needs them, and within a bound.
+func TestKeptFiles(t *testing.T) {
+	s := New(t.TempDir())
+	none := func() (map[string]bool, error) { return nil, nil }
+	path := filepath.Join(t.TempDir(), "libc.so.6")
+	make := func(name string, contents ...string) (sums []string) {
+		t.Helper()
+		if _, err := s.Make(name, keepProgram(t, s, "program"), func(dir string, i *Info) ([]byte, error) {
+			for _, text := range contents {
+				os.Remove(path)
+				if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+					return nil, err
+				}
+				sum, err := s.Files.Keep(path, "file")
+				if err != nil {
+					return nil, err
+				}
+				i.Files, sums = append(i.Files, hostfile.Needed{Sum: sum}), append(sums, sum)
+			}
+			return testBundle(t), os.WriteFile(filepath.Join(dir, "pages"), nil, 0o600)
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return sums
+	}
+	want := func(what string, sums []string, there ...bool) {
+		t.Helper()
+		for n, sum := range sums {
+			if _, err := s.Files.Find(sum, "file"); (err == nil) != there[n] {
+				t.Errorf("%s: file %d: %v", what, n, err)
+			}
+		}
+	}
+	remove := func(name string) {
+		t.Helper()
+		s.pruned = time.Time{}
+		if err := s.Remove(name, none); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first, second := make("first", "one", "both"), make("second", "both", "two")
+	if first[1] != second[0] {
+		t.Error("the same content is kept twice")
+	}
+	remove("first")
+	want("of the first", first, false, true)
+	want("of the second", second, true, true)
+	copied, err := s.Copy("second")
+	if err != nil {
+		t.Fatal(err)
+	}
+	remove("second")
+	want("of a copy", second, true, true)
+	third := make("third", "three")
+	if err := s.Remove("third", none); err != nil { // soon after the last time, so that not all images are read
+		t.Fatal(err)
+	}
+	want("soon after", third, true)
+	remove(copied.Name)
+	want("of none", append(second, third...), false, false, false)
+
+	bounded := kept.NewBounded(t.TempDir(), 10, func(int64) error { return nil })
+	for text, fits := range map[string]bool{"123456": true, "12345678901": false} {
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if _, err := bounded.Keep(path, "file"); (err == nil) != fits || !fits && !errors.Is(err, kept.ErrFull) {
+				t.Errorf("%q: %v", text, err)
+			}
+		}
+	}
+}
+
 // TestTwins: of the plain and the packed form of a file, of which a crash left both, the next server removes the one
 // that is not used.
 func TestTwins(t *testing.T) {
@@ -118,10 +195,10 @@ func TestUnpackingInTime(t *testing.T) {
 	}
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := s.Files(over, "image", info, func(string) error { return nil }); !errors.Is(err, sandbox.ErrLater) {
+	if err := s.Unpacked(over, "image", info, func(string) error { return nil }); !errors.Is(err, sandbox.ErrLater) {
 		t.Errorf("too late: %v", err)
 	}
-	if err := s.Files(t.Context(), "image", info, func(dir string) error {
+	if err := s.Unpacked(t.Context(), "image", info, func(dir string) error {
 		text, err := os.ReadFile(filepath.Join(dir, "pages"))
 		if string(text) != content {
 			t.Errorf("there is %q", text)

@@ -13,17 +13,16 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
-
-	"sandlot/internal/agent/wire"
 )
 
-// State identifies a file, folder or link of the host in the state that it had when Stat looked at it.
+// State identifies a file, folder or link of the host in the state that it had when Stat looked at it. The time of its
+// last change of status is not part of it: giving the file to somebody, or another name, changes that time alone.
 type State struct {
 	Path                string `json:"path"`
 	Follow              bool   // the fields below are of the target of a link at Path
 	Mode                uint32
 	Device, Inode, Size uint64
-	Modified, Changed   int64 // ns since 1970
+	Modified            int64 // ns since 1970
 }
 
 // Stat looks at the file at path, or at the link there unless follow is set.
@@ -36,7 +35,8 @@ func Stat(path string, follow bool) (State, error) {
 	if err := unix.Fstatat(unix.AT_FDCWD, path, &st, flags); err != nil {
 		return State{}, &os.PathError{Op: "stat", Path: path, Err: err}
 	}
-	return State{path, follow, st.Mode, st.Dev, st.Ino, uint64(st.Size), st.Mtim.Nano(), st.Ctim.Nano()}, nil
+	return State{Path: path, Follow: follow, Mode: st.Mode, Device: st.Dev, Inode: st.Ino, Size: uint64(st.Size),
+		Modified: st.Mtim.Nano()}, nil
 }
 
 // SameAs says whether both are the same file in the same state; their paths may differ.
@@ -54,6 +54,12 @@ func (f State) CheckUnchanged() error {
 	return err
 }
 
+// IsFolder says whether it is a folder.
+func (f State) IsFolder() bool { return f.Mode&unix.S_IFMT == unix.S_IFDIR }
+
+// IsRegular says whether it is a file, and no folder or link.
+func (f State) IsRegular() bool { return f.Mode&unix.S_IFMT == unix.S_IFREG }
+
 // GoferRoot is where the gofer, gVisor's file server of a sandbox, has mounted the sandbox's root file system.
 const GoferRoot = "/root"
 
@@ -66,15 +72,24 @@ type Sandbox struct {
 	Mounts    []specs.Mount
 }
 
+// File is a file, folder or link of the host that a sandbox holds open.
+type File struct {
+	State         // of what is open
+	Open   string // the descriptor below /proc
+	Target string // its path in the sandbox
+	// Replaced: another file is at its path by now, or none.
+	Replaced bool
+}
+
 // Files returns the host's files that the sandbox holds open: those that its programs
 // have mapped or read, and the folders and links on the way to them. The sandbox's socket
 // and its writable files are left out.
-func (s Sandbox) Files() ([]State, error) {
+func (s Sandbox) Files() ([]File, error) {
 	open, err := OpenBy(s.PID)
 	if err != nil {
 		return nil, err
 	}
-	files := map[string]State{}
+	files := map[string]File{}
 	if s.Image != "" {
 		f, err := s.imageFile(open)
 		if err != nil {
@@ -83,35 +98,22 @@ func (s Sandbox) Files() ([]State, error) {
 		files[f.Path] = f
 	}
 	for _, o := range open {
-		relative, ok := strings.CutPrefix(o.Target, GoferRoot+"/")
-		if !ok || o.Target == s.Image {
+		if !strings.HasPrefix(o.Target, GoferRoot+"/") || o.Target == s.Image {
 			continue
 		}
-		if agent := strings.TrimSuffix("/"+relative, " (deleted)"); agent == wire.AgentPath {
-			relative = agent[1:] // an upgrade has replaced it
-		}
-		path, shared := s.hostPath("/" + relative)
-		if !shared {
-			continue
-		}
-		opened, err := Stat(o.Path, true)
+		f, shared, err := s.file(o)
 		if errors.Is(err, os.ErrNotExist) {
-			continue
+			continue // it was closed meanwhile
 		}
 		if err != nil {
 			return nil, err
 		}
-		f, err := Stat(path, false)
-		if err == nil && !f.SameAs(opened) {
-			f, err = Stat(path, true)
+		if before, twice := files[f.Path]; twice && !before.SameAs(f.State) {
+			return nil, fmt.Errorf("%s: two files that were there one after the other are open", f.Target)
 		}
-		if err != nil {
-			return nil, err
+		if shared {
+			files[f.Path] = f
 		}
-		if !f.SameAs(opened) {
-			return nil, fmt.Errorf("%s is not the file that the sandbox has open", path)
-		}
-		files[path] = f
 	}
 	if len(files) == 0 {
 		return nil, errors.New("the sandbox seems to have none of the host's files")
@@ -119,21 +121,50 @@ func (s Sandbox) Files() ([]State, error) {
 	return slices.Collect(maps.Values(files)), nil
 }
 
+// deleted is what the kernel adds to the path of an open file that has no name any more.
+const deleted = " (deleted)"
+
+// file returns what of the host is open, and whether all sandboxes of the kind share it. The error is that the
+// descriptor was closed.
+func (s Sandbox) file(o Open) (f File, shared bool, err error) {
+	f = File{Open: o.Path, Target: strings.TrimPrefix(o.Target, GoferRoot)}
+	if f.State, err = Stat(o.Path, true); err != nil {
+		return f, false, err
+	}
+	there := func() (path string) {
+		path, shared = s.hostPath(f.Target)
+		for _, follow := range []bool{false, true} {
+			if now, err := Stat(path, follow); err == nil && now.SameAs(f.State) {
+				f.Follow, f.Replaced = follow, false
+				return path
+			}
+		}
+		f.Follow, f.Replaced = false, true
+		return path
+	}
+	f.Path = there()
+	if name, gone := strings.CutSuffix(f.Target, deleted); gone && f.Replaced {
+		f.Target = name
+		f.Path = there()
+	}
+	return f, shared, nil
+}
+
 // imageFile returns the image that is the sandbox's root file system, if it is the one that the sandbox has open.
-func (s Sandbox) imageFile(open []Open) (State, error) {
+func (s Sandbox) imageFile(open []Open) (File, error) {
 	f, err := Stat(s.Image, false)
 	if err != nil {
-		return f, err
+		return File{}, err
 	}
 	for _, o := range open {
 		if o.Target != s.Image {
 			continue
 		}
 		if opened, err := Stat(o.Path, true); err == nil && f.SameAs(opened) {
-			return f, nil
+			return File{State: f, Open: o.Path}, nil
 		}
 	}
-	return f, fmt.Errorf("%s is not the image that the sandbox has open", s.Image)
+	return File{}, fmt.Errorf("%s is not the image that the sandbox has open", s.Image)
 }
 
 // hostPath returns the host's path of a file in the sandbox. shared means that all
@@ -170,10 +201,47 @@ func OpenBy(pid int) (files []Open, err error) {
 	return files, err
 }
 
-// Kept returns what of a file's state has to be the same when the sandbox wakes. In a folder, files may come and go.
-func (f State) Kept() State {
-	if f.Mode&unix.S_IFMT == unix.S_IFDIR {
+// Needed is a file, folder or link of the host that a frozen sandbox had open, in the state that it has to have when
+// the sandbox wakes.
+type Needed struct {
+	State
+	Target string `json:"target,omitempty"` // its path in the sandbox
+	// Sum is the SHA-256 of the copy that is kept of a file; empty: none is.
+	Sum string `json:"sum,omitempty"`
+}
+
+// Needed returns what has to be the same of a file when the sandbox wakes. In a folder, files may come and go.
+func (f File) Needed() Needed { return Needed{State: f.State.needed(), Target: f.Target} }
+
+func (f State) needed() State {
+	if f.IsFolder() {
 		return State{Path: f.Path, Follow: f.Follow, Mode: unix.S_IFDIR}
 	}
 	return f
+}
+
+// Check returns an error if something else is at the path by now, or nothing.
+func (n Needed) Check() error {
+	now, err := Stat(n.Path, n.Follow)
+	if err != nil {
+		return fmt.Errorf("a file of the machine that it had open is gone: %w", err)
+	}
+	if now.needed() != n.State {
+		return fmt.Errorf("a file of the machine that it had open has changed: %s", n.Path)
+	}
+	return nil
+}
+
+// Replaced returns an error if other files are by now where some were that the sandbox holds open, or none.
+func (s Sandbox) Replaced() error {
+	files, err := s.Files()
+	if err != nil {
+		return err
+	}
+	for _, f := range files {
+		if f.Replaced {
+			return fmt.Errorf("%s is not the file that the sandbox has open", f.Path)
+		}
+	}
+	return nil
 }

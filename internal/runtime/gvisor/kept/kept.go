@@ -1,5 +1,5 @@
-// Package kept keeps programs by their content: what a frozen image was made with, also after the file at the
-// program's own path was replaced.
+// Package kept keeps files by their content: the programs with which a frozen image was made, and the files of the
+// machine that it has open, also after the file at the path was replaced.
 package kept
 
 import (
@@ -18,13 +18,19 @@ import (
 	"sandlot/internal/atomicfile"
 )
 
-// Store keeps programs in a folder of its own: each as SHA-256/NAME.
+// Store keeps files in a folder of its own: each as SHA-256/NAME.
 type Store struct {
-	dir string
+	dir  string
+	max  int64             // bounds the store, in bytes; 0: nothing does
+	room func(int64) error // returns an error if the disk has no room for so many bytes; nil: that does not matter
 
 	mu    sync.Mutex
 	known map[version]string // the SHA-256 of files
+	bytes int64              // of all files, once they were measured; else -1
 }
+
+// ErrFull means that a file does not fit into a store.
+var ErrFull = errors.New("as much is kept as may be")
 
 // version identifies the content of a file as long as nobody sets its times back.
 type version struct {
@@ -39,10 +45,17 @@ func versionOf(st os.FileInfo) version {
 }
 
 // New returns the store of a folder, which need not exist yet.
-func New(dir string) *Store { return &Store{dir: dir, known: map[version]string{}} }
+func New(dir string) *Store { return &Store{dir: dir, known: map[version]string{}, bytes: -1} }
+
+// NewBounded returns a store of at most max bytes. Room returns an error if the disk has no room for so many.
+func NewBounded(dir string, max int64, room func(int64) error) *Store {
+	s := New(dir)
+	s.max, s.room = max, room
+	return s
+}
 
 // Keep copies the file that from opens, which may be a path below /proc, unless there is a copy, and returns its
-// SHA-256.
+// SHA-256. The error is ErrFull if there is no room for it.
 func (s *Store) Keep(from, name string) (sum string, err error) {
 	f, err := os.Open(from)
 	if err != nil {
@@ -61,6 +74,20 @@ func (s *Store) Keep(from, name string) (sum string, err error) {
 	defer s.mu.Unlock()
 	if sum = s.known[v]; sum != "" && s.has(sum, name) {
 		return sum, nil
+	}
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return "", err
+	}
+	if sum = hex.EncodeToString(h.Sum(nil)); s.has(sum, name) {
+		s.known[v] = sum
+		return sum, nil
+	}
+	if err := s.admit(st.Size()); err != nil {
+		return "", err
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return "", err
 	}
 	if err := os.MkdirAll(s.dir, 0o755); err != nil {
 		return "", err
@@ -84,10 +111,34 @@ func (s *Store) Keep(from, name string) (sum string, err error) {
 	if err := os.RemoveAll(to); err != nil { // it is incomplete
 		return "", err
 	}
-	return sum, errors.Join(atomicfile.Sync(tmp), os.Rename(tmp, to), atomicfile.Sync(s.dir))
+	err = errors.Join(atomicfile.Sync(tmp), os.Rename(tmp, to), atomicfile.Sync(s.dir))
+	if err == nil && s.bytes >= 0 {
+		s.bytes += st.Size()
+	}
+	return sum, err
 }
 
-// copyFile writes what is left of f into a new program, and returns its SHA-256.
+// admit returns an error if there is no room for so many more bytes. The caller holds mu.
+func (s *Store) admit(more int64) error {
+	if s.max == 0 {
+		return nil
+	}
+	if s.bytes < 0 {
+		files, _ := filepath.Glob(filepath.Join(s.dir, "*", "*"))
+		s.bytes = 0
+		for _, path := range files {
+			if st, err := os.Stat(path); err == nil {
+				s.bytes += st.Size()
+			}
+		}
+	}
+	if s.bytes+more > s.max {
+		return fmt.Errorf("%w: %d of %d MB", ErrFull, s.bytes>>20, s.max>>20)
+	}
+	return s.room(more)
+}
+
+// copyFile writes what is left of f into a new file, and returns its SHA-256.
 func copyFile(f *os.File, to string) (sum string, err error) {
 	out, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o755)
 	if err != nil {
@@ -106,19 +157,19 @@ func (s *Store) has(sum, name string) bool {
 	return err == nil && st.Mode().IsRegular()
 }
 
-// Path returns where the program with that SHA-256 is, if it is kept.
+// Path returns where the file with that SHA-256 is, if it is kept.
 func (s *Store) Path(sum, name string) string { return filepath.Join(s.dir, sum, name) }
 
 var validSum = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// Find returns the path of the program with that SHA-256, after comparing its content.
+// Find returns the path of the file with that SHA-256, after comparing its content.
 func (s *Store) Find(sum, name string) (string, error) {
 	if !validSum.MatchString(sum) || name != filepath.Base(name) {
-		return "", errors.New("this is not a program's hash and name")
+		return "", errors.New("this is not a file's hash and name")
 	}
 	path := s.Path(sum, name)
 	if now, err := s.Keep(path, name); err != nil || now != sum {
-		return "", fmt.Errorf("the kept program %s is not there any more", name)
+		return "", fmt.Errorf("the kept file %s is not there any more", name)
 	}
 	return path, nil
 }
@@ -134,10 +185,11 @@ func (s *Store) Known(path string) string {
 	return s.known[versionOf(st)]
 }
 
-// Prune removes all programs but those of which keep says so.
+// Prune removes all files but those of which keep says so.
 func (s *Store) Prune(keep func(sum string) bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.bytes = -1
 	entries, err := os.ReadDir(s.dir)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil

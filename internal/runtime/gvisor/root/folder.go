@@ -21,7 +21,8 @@ import (
 // copyFolder copies the folder with a template's root file system into an image in dir, and returns its file. The
 // copy of an earlier server is used again while nothing in the folder has changed. Sandlot writes nothing into the
 // folder, which is the operator's.
-func copyFolder(ctx context.Context, dir string, t *image.Template) (string, error) {
+func copyFolder(ctx context.Context, dir string, t *image.Template, inUse func() (map[string]bool, error)) (string,
+	error) {
 	key, err := fingerprint(ctx, t.Rootfs)
 	if err != nil {
 		return "", err
@@ -50,22 +51,29 @@ func copyFolder(ctx context.Context, dir string, t *image.Template) (string, err
 	if err != nil {
 		return "", err
 	}
-	removeOlder(dir, t.Name, file)
+	removeOlder(dir, t.Name, file, inUse)
 	return file, nil
 }
 
-// removeOlder removes earlier copies of a template's folder. Sandboxes that have one open go on with it.
-func removeOlder(dir, name, newest string) {
+// removeOlder removes earlier copies of a template's folder that no sandbox needs: one that has lost its copy could not
+// be put to sleep, or woken.
+func removeOlder(dir, name, newest string, inUse func() (map[string]bool, error)) {
+	used, err := inUse()
+	if err != nil {
+		return // the next time
+	}
 	older := regexp.MustCompile("^" + regexp.QuoteMeta(name) + "-[0-9a-f]{32}\\.erofs$")
 	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {
-		if older.MatchString(e.Name()) && e.Name() != filepath.Base(newest) {
-			os.Remove(filepath.Join(dir, e.Name()))
+		path := filepath.Join(dir, e.Name())
+		if older.MatchString(e.Name()) && path != newest && !used[path] {
+			os.Remove(path)
 		}
 	}
 }
 
-// fingerprint returns a hash of what the kernel says of all files of a folder. It changes with each of them.
+// fingerprint returns a hash of what the kernel says of all files of a folder. It changes with each of them, but not when
+// one has got another name elsewhere.
 func fingerprint(ctx context.Context, dir string) (string, error) {
 	sum := sha256.New()
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -80,7 +88,7 @@ func fingerprint(ctx context.Context, dir string) (string, error) {
 			return err
 		}
 		st := info.Sys().(*syscall.Stat_t)
-		fmt.Fprintln(sum, path[len(dir):], st.Dev, st.Ino, st.Mode, st.Uid, st.Gid, st.Size, st.Mtim, st.Ctim, st.Rdev)
+		fmt.Fprintln(sum, path[len(dir):], st.Dev, st.Ino, st.Mode, st.Uid, st.Gid, st.Size, st.Mtim, st.Rdev)
 		return nil
 	})
 	return hex.EncodeToString(sum.Sum(nil)[:16]), err

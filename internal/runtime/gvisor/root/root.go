@@ -36,8 +36,10 @@ type FS struct {
 
 // Store has the root file systems of one instance.
 type Store struct {
-	ctx         context.Context // ends the making of images
-	dir         string
+	ctx context.Context // ends the making of images
+	dir string
+	// inUse returns the images that sandboxes need, running ones and frozen ones.
+	inUse       func() (map[string]bool, error)
 	hostNetwork bool // sandboxes have the machine's own network, and look names up where it does
 
 	cleaned sync.Once
@@ -54,9 +56,10 @@ type made struct {
 	fs FS
 }
 
-// New returns the root file systems below dir, which need not exist yet. Making one ends with ctx.
-func New(ctx context.Context, dir string, hostNetwork bool) *Store {
-	return &Store{ctx: ctx, dir: dir, hostNetwork: hostNetwork, made: map[string]*made{}}
+// New returns the root file systems below dir, which need not exist yet. Making one ends with ctx. Of older ones, those
+// of which inUse says so stay.
+func New(ctx context.Context, dir string, hostNetwork bool, inUse func() (map[string]bool, error)) *Store {
+	return &Store{ctx: ctx, dir: dir, inUse: inUse, hostNetwork: hostNetwork, made: map[string]*made{}}
 }
 
 // For returns the root file system of a template, which must not change any more, and whose name no template has that
@@ -99,7 +102,7 @@ func (s *Store) build(t *image.Template) (FS, error) {
 	case t.RootfsImage != "":
 		return s.imageFS(t, t.RootfsImage, files)
 	case t.Rootfs != "":
-		file, err := copyFolder(s.ctx, s.dir, t)
+		file, err := copyFolder(s.ctx, s.dir, t, s.inUse)
 		if err != nil {
 			return FS{}, fmt.Errorf("copying the root file system %s: %w", t.Rootfs, err)
 		}

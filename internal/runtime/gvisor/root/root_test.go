@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -58,7 +59,7 @@ func forImage(t *testing.T, files map[string][]byte, user image.User, all ...ima
 	if err != nil {
 		t.Fatal(err)
 	}
-	return New(t.Context(), dir, false).For(&image.Template{Name: "x", RootfsImage: file, Files: files, User: user})
+	return New(t.Context(), dir, false, noneInUse).For(&image.Template{Name: "x", RootfsImage: file, Files: files, User: user})
 }
 
 func folder(name string, mode int64) imagetest.Entry {
@@ -194,9 +195,9 @@ func TestFolderOfOperator(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := t.TempDir()
+	dir, used := t.TempDir(), map[string]bool{}
 	of := func() FS {
-		f, err := New(t.Context(), dir, false).For(&image.Template{Name: "own", Rootfs: folder,
+		f, err := New(t.Context(), dir, false, func() (map[string]bool, error) { return used, nil }).For(&image.Template{Name: "own", Rootfs: folder,
 			Files: map[string][]byte{"etc/pip.conf": []byte("pip")}})
 		if err != nil {
 			t.Fatal(err)
@@ -232,16 +233,30 @@ func TestFolderOfOperator(t *testing.T) {
 	if again := of(); again.Image != first.Image {
 		t.Error("the next server copied the folder again")
 	}
-	if err := os.WriteFile(inside("usr/bin/tool"), []byte("newer"), 0o755); err != nil {
+	if err := os.Link(inside("secret"), filepath.Join(t.TempDir(), "backup")); err != nil {
 		t.Fatal(err)
 	}
-	if second := of(); second.Image == first.Image {
-		t.Error("a change in the folder was not seen")
+	if again := of(); again.Image != first.Image {
+		t.Error("the folder was copied again since a file has a second name elsewhere")
 	}
-	if _, err := os.Stat(first.Image); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the older copy is kept: %v", err)
+	last := first
+	for _, needed := range []bool{true, false} { // by a sandbox that sleeps
+		used[first.Image] = needed
+		if err := os.WriteFile(inside("usr/bin/tool"), fmt.Appendf(nil, "newer %v", needed), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		second := of()
+		if second.Image == last.Image {
+			t.Error("a change in the folder was not seen")
+		}
+		last = second
+		if _, err := os.Stat(first.Image); errors.Is(err, fs.ErrNotExist) == needed {
+			t.Errorf("it is needed: %v; the older copy: %v", needed, err)
+		}
 	}
 }
+
+func noneInUse() (map[string]bool, error) { return nil, nil }
 
 // What a server left that ended while it made a root file system is removed, and not what another one makes.
 func TestLeftovers(t *testing.T) {
@@ -258,7 +273,7 @@ func TestLeftovers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := New(t.Context(), dir, false).For(&image.Template{Name: "x"}); err != nil {
+	if _, err := New(t.Context(), dir, false, noneInUse).For(&image.Template{Name: "x"}); err != nil {
 		t.Fatal(err)
 	}
 	left, err := filepath.Glob(filepath.Join(dir, "*.tar*"))
@@ -270,7 +285,7 @@ func TestLeftovers(t *testing.T) {
 
 // A root file system is made once for each template, and that of a replaced one is forgotten.
 func TestMadeOnce(t *testing.T) {
-	s := New(t.Context(), t.TempDir(), false)
+	s := New(t.Context(), t.TempDir(), false, noneInUse)
 	template := func(text string) *image.Template {
 		return &image.Template{Name: "x", Files: map[string][]byte{"etc/motd": []byte(text)}}
 	}
@@ -305,7 +320,7 @@ func TestMadeAtOnce(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := New(t.Context(), dir, false)
+		s := New(t.Context(), dir, false, noneInUse)
 		var all sync.WaitGroup
 		begin := make(chan struct{})
 		for range 8 {

@@ -1,0 +1,91 @@
+package hostfile
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// TestUnchanged: what changes nothing of a file's content changes nothing of its state; everything else does.
+func TestUnchanged(t *testing.T) {
+	for what, c := range map[string]struct {
+		change func(path string) error
+		same   bool
+	}{
+		"nothing":           {func(string) error { return nil }, true},
+		"the same owner":    {func(p string) error { return os.Chown(p, os.Getuid(), os.Getgid()) }, true},
+		"another name":      {func(p string) error { return os.Link(p, p+".backup") }, true},
+		"a name and back":   {func(p string) error { return errors.Join(os.Rename(p, p+"~"), os.Rename(p+"~", p)) }, true},
+		"the same mode":     {func(p string) error { return os.Chmod(p, 0o644) }, true},
+		"another mode":      {func(p string) error { return os.Chmod(p, 0o600) }, false},
+		"a longer text":     {func(p string) error { return os.WriteFile(p, []byte("longer"), 0o644) }, false},
+		"another time":      {func(p string) error { return os.Chtimes(p, time.Time{}, time.Unix(1, 0)) }, false},
+		"a replaced file":   {func(p string) error { return errors.Join(os.Rename(p, p+"~"), os.WriteFile(p, []byte("text"), 0o644)) }, false},
+		"a removed file":    {os.Remove, false},
+		"a link to another": {func(p string) error { return errors.Join(os.Rename(p, p+"~"), os.Symlink(p+"~", p)) }, false},
+	} {
+		path := filepath.Join(t.TempDir(), "file")
+		if err := os.WriteFile(path, []byte("text"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		before, err := Stat(path, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.change(path); err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		kept := File{State: before, Target: "/usr/file"}.Needed()
+		if err := before.CheckUnchanged(); (err == nil) != c.same {
+			t.Errorf("%s: %v", what, err)
+		}
+		if err := kept.Check(); (err == nil) != c.same {
+			t.Errorf("%s, when it wakes: %v", what, err)
+		}
+	}
+}
+
+// TestReplacedFile: an open file is known by what is open, whatever is at its path by now.
+func TestReplacedFile(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "lib (deleted)") // a name as the kernel would make it
+	for what, c := range map[string]struct {
+		change   func() error
+		target   string
+		replaced bool
+	}{
+		"nothing":  {func() error { return nil }, "/usr/lib (deleted)", false},
+		"replaced": {func() error { return errors.Join(os.Remove(path), os.WriteFile(path, []byte("y"), 0o644)) }, "/usr/lib (deleted)", true},
+		"removed":  {func() error { return os.Remove(path) }, "/usr/lib (deleted)", true},
+	} {
+		os.Remove(path)
+		if err := os.WriteFile(path, []byte("x"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		f, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.change(); err != nil {
+			t.Fatal(err)
+		}
+		name := fmt.Sprintf("/proc/self/fd/%d", f.Fd())
+		shown, err := os.Readlink(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := Sandbox{Root: dir, Mounts: []specs.Mount{{Destination: "/usr", Type: "bind", Source: dir,
+			Options: []string{"ro"}}}}
+		got, shared, err := s.file(Open{Path: name, Target: GoferRoot + "/usr" + strings.TrimPrefix(shown, dir)})
+		if err != nil || !shared || got.Replaced != c.replaced || got.Target != c.target || got.Path != path || got.Size != 1 {
+			t.Errorf("%s: %+v, %v, %v", what, got, shared, err)
+		}
+		f.Close()
+	}
+}
