@@ -63,6 +63,7 @@ type App struct {
 	store         *store.DB
 	runtimes      runtimeList
 	templates     *template.Set
+	hostVersion   string // image.HostVersion of the template host
 	builder       *template.Builder
 	volumes       *volume.Volumes
 	egress        *egress.Broker
@@ -387,6 +388,7 @@ func (a *App) prewarm(p auth.Principal) {
 func (a *App) startTasks(background context.Context, tasks *sync.WaitGroup) {
 	tasks.Go(func() { a.reportRuntimes(background) })
 	tasks.Go(func() { a.settleHost(background) })
+	tasks.Go(func() { a.watchHost(background, a.hostVersion) })
 	tasks.Go(func() { a.pool.Run(background) })
 	tasks.Go(func() { a.builder.Run(background) })
 	tasks.Go(func() { a.sessions.Run(background) })

@@ -50,6 +50,7 @@ func askHost(ctx context.Context, timeout time.Duration, runtimes []sandbox.Runt
 // openTemplates makes the templates, and returns the default one. Whether there is the template host is asked again
 // when it is needed, and by settleHost, if the daemon does not say it at once.
 func (a *App) openTemplates(ctx context.Context) (first string, err error) {
+	a.hostVersion = image.HostVersion()
 	has, askErr := askHost(ctx, startTimeout, a.runtimes)
 	has = has || askErr != nil
 	if a.templates, err = Templates(a.Config, a.log, has, a.registries.Prepare); err != nil {
@@ -76,6 +77,34 @@ func (a *App) settleHost(ctx context.Context) {
 			return
 		case <-time.After(pause):
 		}
+	}
+}
+
+// hostInterval is the time between two looks whether files of the machine that the template host has were replaced.
+const hostInterval = 2 * time.Second
+
+// watchHost makes the template host again when the machine has replaced files of which it has copies, such as ldconfig
+// after the installation of a package. version is that of the template.
+func (a *App) watchHost(ctx context.Context, version string) {
+	for before := version; ; {
+		select {
+		case <-time.After(hostInterval):
+		case <-ctx.Done():
+			return
+		}
+		now := image.HostVersion()
+		if now != before || now == version { // it is complete when nothing changes any more
+			before = now
+			continue
+		}
+		version = now
+		host, err := image.Host()
+		if err != nil {
+			a.log.Warn("the template host stays as it was: it cannot be made of what the machine has now", "error", err)
+			continue
+		}
+		a.registries.Prepare(host)
+		a.templates.ReplaceHost(host)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -63,6 +64,17 @@ func (t *Template) addSystemFolders() error {
 // hostEtc are the files and folders of /etc that programs of the machine need.
 var hostEtc = []string{"/etc/alternatives", "/etc/ssl/certs", "/etc/ld.so.cache", "/etc/ld.so.conf",
 	"/etc/ld.so.conf.d", "/etc/fonts", "/etc/mime.types", "/etc/localtime"}
+
+// HostVersion identifies the files of the machine that Host copies: it changes when one of them is replaced.
+func HostVersion() string {
+	var all strings.Builder
+	for _, f := range hostEtc {
+		if st, err := os.Stat(f); err == nil && st.Mode().IsRegular() {
+			fmt.Fprintln(&all, f, st.Size(), st.ModTime().UnixNano())
+		}
+	}
+	return all.String()
+}
 
 // maxCopied bounds a file of the machine that is copied, in bytes. The largest, ld.so.cache, has some 100 KB.
 const maxCopied = 8 << 20

@@ -120,6 +120,45 @@ func TestHost(t *testing.T) {
 	}
 }
 
+// TestHostVersion: it changes when a file that is copied is replaced by another one, as ldconfig does it, or goes.
+func TestHostVersion(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "ld.so.cache")
+	before := hostEtc
+	hostEtc = []string{path, dir, filepath.Join(dir, "none")}
+	defer func() { hostEtc = before }()
+	seen := map[string]bool{}
+	for _, text := range []string{"one", "other", ""} {
+		os.Remove(path)
+		if text != "" {
+			if err := os.WriteFile(path+"~", []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Rename(path+"~", path); err != nil {
+				t.Fatal(err)
+			}
+		}
+		seen[HostVersion()] = true
+		h := &Template{Files: map[string][]byte{}}
+		for _, f := range hostEtc {
+			h.addFromHost(f, f)
+		}
+		if got := string(h.Files[strings.TrimPrefix(path, "/")]); got != text || len(h.Binds) != 1 {
+			t.Errorf("copied %q, not %q; bound %v", got, text, h.Binds)
+		}
+	}
+	if len(seen) != 3 {
+		t.Errorf("%d versions", len(seen))
+	}
+	if err := os.WriteFile(path, make([]byte, maxCopied+1), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	h := &Template{Files: map[string][]byte{}}
+	if h.addFromHost(path, path); len(h.Files)+len(h.Binds) != 0 {
+		t.Error("a large file was copied")
+	}
+}
+
 // fake puts a program of that text into the path.
 func fake(t *testing.T, name, text string) {
 	t.Helper()

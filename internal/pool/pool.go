@@ -102,6 +102,7 @@ type Pool struct {
 	Config
 
 	wake       chan struct{}  // makes Run look again which template lacks sandboxes
+	remake     chan struct{}  // makes makeImages look for missing images
 	removed    chan struct{}  // makes RunVolumes look again which volumes are of no use
 	wakes      chan struct{}  // has a value for each sandbox that is made of a frozen image now
 	cellSlots  agent.Slots    // limits how many cells run at once, in all sandboxes
@@ -116,13 +117,15 @@ type Pool struct {
 	ready     map[string][]*Booted // warm sandboxes, by template's name
 	owned     map[string]bool      // ids of the sandboxes that boot for the pool or are ready
 	lastTaken time.Time            // when a warm sandbox was taken last
+	// imaged has the spec of the sandbox of each template of which a preboot image was made.
+	imaged map[*image.Template]sandbox.Spec
 }
 
 // New returns an empty pool.
 func New(c Config) *Pool {
-	return &Pool{Config: c, wake: make(chan struct{}, 1), removed: make(chan struct{}, 1),
+	return &Pool{Config: c, wake: make(chan struct{}, 1), remake: make(chan struct{}, 1), removed: make(chan struct{}, 1),
 		cellSlots: make(agent.Slots, runtime.NumCPU()+runtime.NumCPU()/2), wakes: make(chan struct{}, runtime.NumCPU()),
-		ready: map[string][]*Booted{}, owned: map[string]bool{}}
+		ready: map[string][]*Booted{}, owned: map[string]bool{}, imaged: map[*image.Template]sandbox.Spec{}}
 }
 
 // Limits returns the limits of a sandbox of that flavor.

@@ -33,9 +33,11 @@ func (p *Pool) makeImages(ctx context.Context) {
 	if !able {
 		return
 	}
-	for pause := firstImagesDelay; ; pause = imagesInterval {
+	var remake chan struct{} // not before the first
+	for pause := firstImagesDelay; ; pause, remake = imagesInterval, p.remake {
 		select {
 		case <-time.After(pause):
+		case <-remake:
 		case <-ctx.Done():
 			return
 		}
@@ -92,5 +94,28 @@ func (p *Pool) makeImage(ctx context.Context, t *image.Template) (made bool, err
 	if err := prebooter.MakeImage(makeCtx, b.Box); err != nil {
 		return false, fmt.Errorf("making a preboot image: %w", err)
 	}
+	p.mu.Lock()
+	p.imaged[t] = b.Box.Spec()
+	p.mu.Unlock()
 	return true, nil
+}
+
+// dropImages drops the images of templates that are not among these any more.
+func (p *Pool) dropImages(current []*image.Template) {
+	p.mu.Lock()
+	dropped := map[*image.Template]sandbox.Spec{}
+	for t, spec := range p.imaged {
+		if !slices.Contains(current, t) {
+			dropped[t] = spec
+			delete(p.imaged, t)
+		}
+	}
+	p.mu.Unlock()
+	for t, spec := range dropped {
+		if rt, err := p.RuntimeOf(t); err == nil {
+			if prebooter := prebooterOf(rt, t); prebooter != nil {
+				prebooter.DropImage(spec)
+			}
+		}
+	}
 }

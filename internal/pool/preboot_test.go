@@ -3,6 +3,8 @@ package pool
 import (
 	"context"
 	"errors"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -314,6 +316,82 @@ func TestDeadPrebooted(t *testing.T) {
 type sealer struct{ *prebooter }
 
 func (sealer) Seal(context.Context, string, bool) int { return 0 }
+
+// reviser is a prebooter whose sandboxes have files of the machine open.
+type reviser struct {
+	*prebooter
+	old func(b sandbox.Sandbox) bool
+}
+
+func (r reviser) Outdated(b sandbox.Sandbox) error {
+	if r.old(b) {
+		return errors.New("libc.so.6 was replaced")
+	}
+	return nil
+}
+
+// TestReplacedFiles: warm sandboxes go within seconds when files of the machine that they have open are replaced, and are
+// not handed out before. Preboot images are made again at once; those of a template that has gone are dropped.
+func TestReplacedFiles(t *testing.T) {
+	var mu sync.Mutex
+	old := map[string]bool{}
+	rt := &prebooter{}
+	rt.change = func(c *Config) {
+		c.Runtime = reviser{prebooter: rt, old: func(b sandbox.Sandbox) bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return old[b.Spec().ID]
+		}}
+	}
+	within(t, rt, 1, func(t *testing.T, p *Pool) {
+		replace := func() {
+			mu.Lock()
+			defer mu.Unlock()
+			for _, b := range rt.List() {
+				old[b.Spec().ID] = true
+			}
+			rt.mu.Lock()
+			defer rt.mu.Unlock()
+			clear(rt.there) // the runtime drops an image whose files were replaced
+		}
+		made := func() (n int) {
+			for _, what := range rt.said() {
+				if strings.HasPrefix(what, "image of") {
+					n++
+				}
+			}
+			return n
+		}
+		before := made()
+		replace()
+		if b := p.Take(oneAndTwo[0], p.Flavor); b != nil {
+			t.Error("one of before was handed out")
+		}
+		replace()
+		time.Sleep(time.Minute)
+		if n := made() - before; n != len(oneAndTwo) {
+			t.Errorf("%d images were made again", n)
+		}
+		for _, b := range rt.List() {
+			if mu.Lock(); old[b.Spec().ID] {
+				t.Errorf("%s of before lives on", b.Spec().ID)
+			}
+			mu.Unlock()
+		}
+		b := p.Take(oneAndTwo[0], p.Flavor)
+		if b == nil {
+			t.Fatal("there is none")
+		}
+		p.discard(b)
+		again := []*image.Template{{Name: "one"}, oneAndTwo[1]}
+		rt.templates.Store(&again)
+		p.Refresh()
+		time.Sleep(time.Minute)
+		if got := rt.said(); !slices.Contains(got, "drop one") || slices.Contains(got, "drop two") {
+			t.Errorf("it did %q", got)
+		}
+	})
+}
 
 // A warm sandbox that booted while a shared folder was full is not given out when the folder can be written again; nor
 // one that can write a folder that is full, unless its runtime sees to it that it cannot.

@@ -66,17 +66,15 @@ func (p *Pool) warmCount(t *image.Template) int {
 }
 
 // Refresh is called after the result of Templates has changed: it removes the warm sandboxes of
-// templates that are not among them any more, and makes Run boot others.
+// templates that are not among them any more, and their preboot images, and makes Run boot and make others.
 func (p *Pool) Refresh() {
 	current := p.Templates()
 	p.forgetReplaced(current)
+	p.dropImages(current)
 	for _, b := range p.takeAll(func(b *Booted) bool { return !slices.Contains(current, b.Template) }) {
 		p.background.Go(func() { p.discard(b) })
 	}
-	select {
-	case p.wake <- struct{}{}:
-	default:
-	}
+	p.refill()
 }
 
 // BootTemporary boots a sandbox in which a template is built. It belongs to no session, and has an

@@ -29,10 +29,14 @@ func (p *Pool) Take(t *image.Template, f image.Flavor) *Booted {
 	return nil
 }
 
-// outdated says whether a sandbox sees a shared folder read-only that is writable now, because the folder was full when
-// the sandbox booted; or can write one that is full now, which its runtime does not change.
+// outdated says whether a sandbox has files of the machine open that were replaced since it booted; sees a shared folder
+// read-only that is writable now, because the folder was full when the sandbox booted; or can write one that is full now,
+// which its runtime does not change.
 func (p *Pool) outdated(b *Booted) bool {
 	rt, _ := p.RuntimeOf(b.Template)
+	if p.replaced(rt, b) {
+		return true
+	}
 	_, seals := rt.(sandbox.Sealer)
 	mounts := b.Box.Spec().Mounts
 	return slices.ContainsFunc(p.volumes(), func(v sandbox.Mount) bool {
@@ -40,6 +44,61 @@ func (p *Pool) outdated(b *Booted) bool {
 			return m.Target == v.Target && m.ReadOnly != v.ReadOnly && (m.ReadOnly || !seals)
 		})
 	})
+}
+
+// replaced says whether a sandbox has files of the machine open that were replaced since it booted.
+func (p *Pool) replaced(rt sandbox.Runtime, b *Booted) bool {
+	reviser, ok := rt.(sandbox.Reviser)
+	if !ok {
+		return false
+	}
+	err := reviser.Outdated(b.Box)
+	if err != nil {
+		p.Log.Info("a warm sandbox is outdated", "sandbox", b.ID, "reason", err)
+	}
+	return err != nil
+}
+
+// reviseInterval is the time between two looks for warm sandboxes that have replaced files of the machine open.
+const reviseInterval = 5 * time.Second
+
+// revise removes warm sandboxes when files of the machine that they have open were replaced, until ctx ends, and makes
+// preboot images be made again.
+func (p *Pool) revise(ctx context.Context) {
+	for {
+		select {
+		case <-time.After(reviseInterval):
+		case <-ctx.Done():
+			return
+		}
+		p.mu.Lock()
+		var all []*Booted
+		for _, list := range p.ready {
+			all = append(all, list...)
+		}
+		p.mu.Unlock()
+		all = slices.DeleteFunc(all, func(b *Booted) bool {
+			rt, _ := p.RuntimeOf(b.Template)
+			return !p.replaced(rt, b)
+		})
+		taken := p.takeAll(func(b *Booted) bool { return slices.Contains(all, b) })
+		for _, b := range taken {
+			p.background.Go(func() { p.discard(b) })
+		}
+		if len(taken) > 0 {
+			p.refill()
+		}
+	}
+}
+
+// refill makes Run boot sandboxes that are missing, and makeImages make images.
+func (p *Pool) refill() {
+	for _, c := range []chan struct{}{p.wake, p.remake} {
+		select {
+		case c <- struct{}{}:
+		default:
+		}
+	}
 }
 
 // takeReady removes a warm sandbox of that template from the pool and returns it, or nil.
@@ -110,6 +169,7 @@ func (p *Pool) Run(ctx context.Context) {
 	var images sync.WaitGroup
 	defer images.Wait()
 	images.Go(func() { p.makeImages(ctx) })
+	images.Go(func() { p.revise(ctx) })
 	retries := map[string]retry{}
 	for {
 		t, wait := p.nextToFill(retries)

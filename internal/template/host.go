@@ -3,8 +3,10 @@ package template
 import (
 	"context"
 	"errors"
+	"reflect"
 
 	"sandlot/internal/fault"
+	"sandlot/internal/image"
 	"sandlot/internal/sandbox"
 )
 
@@ -61,6 +63,21 @@ func (s *Set) SettleHost(ctx context.Context) error {
 		s.changed()
 	}
 	return nil
+}
+
+// ReplaceHost gives the template host, if there is one, what has become of the machine. Sandboxes that are there keep
+// what they have.
+func (s *Set) ReplaceHost(t *image.Template) {
+	s.mu.Lock()
+	e := s.entry(hostName)
+	replaced := e != nil && e.template != nil && !reflect.DeepEqual(e.template, t)
+	if replaced {
+		e.template = t
+	}
+	s.mu.Unlock()
+	if replaced && s.changed != nil {
+		s.changed()
+	}
 }
 
 // removeHost removes the template host. The caller holds s.mu.

@@ -12,6 +12,32 @@ import (
 	"sandlot/internal/image"
 )
 
+// TestReplaceHost: the template host changes with the machine, and nothing is announced if it does not.
+func TestReplaceHost(t *testing.T) {
+	of := func(text string) *image.Template {
+		return &image.Template{Name: hostName, Files: map[string][]byte{"etc/ld.so.cache": []byte(text)},
+			Languages: []image.Language{{Name: "python"}}}
+	}
+	s := New(slog.New(slog.DiscardHandler), []*image.Template{of("a")}, nil, false)
+	changes := 0
+	s.OnChange(func() { changes++ })
+	first, _ := s.Find(t.Context(), hostName)
+	s.ReplaceHost(of("a"))
+	if now, _ := s.Find(t.Context(), hostName); now != first || changes != 0 {
+		t.Errorf("the same machine: %d changes", changes)
+	}
+	next := of("b")
+	s.ReplaceHost(next)
+	if now, exists, err := s.Of(t.Context(), hostName); now != next || !exists || err != nil || changes != 1 {
+		t.Errorf("another machine: %+v, %d changes, %v", now, changes, err)
+	}
+	without := New(slog.New(slog.DiscardHandler), nil, nil, false)
+	without.ReplaceHost(next)
+	if without.Exists(hostName) {
+		t.Error("a server without the template host has one")
+	}
+}
+
 // TestAskHost: while it is not known whether there is the template host, no sandbox is made of it in advance, and who
 // asks for it is told what to do. When the runtime answers, it is there, or others are offered and one stands for it.
 func TestAskHost(t *testing.T) {
