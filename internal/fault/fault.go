@@ -29,6 +29,7 @@ const (
 	FileAccess
 	Unauthorized
 	Forbidden
+	SessionState
 	Canceled
 )
 
@@ -68,6 +69,9 @@ var kinds = map[Kind]kindInfo{
 		[]string{"Send a valid token: Authorization: Bearer …", "Make one with `sandlot token create --user NAME`"}},
 	Forbidden: {"FORBIDDEN", "authentication", "medium", "Not allowed: ", -32600, 403,
 		[]string{"Ask the operator of this server"}},
+	SessionState: {"SESSION_STATE_ERROR", "session", "high", "Session state: ", -32603, 503,
+		[]string{"Try again later", "Keep what matters in files in /workspace", "Ask the operator of this server, who " +
+			"sees why in its log"}},
 	Canceled: {"CANCELED", "execution", "low", "Canceled: ", -32800, 499, []string{"Call again"}},
 }
 

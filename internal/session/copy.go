@@ -14,6 +14,7 @@ import (
 	"sandlot/internal/pool"
 	"sandlot/internal/secret"
 	"sandlot/internal/session/disk"
+	"sandlot/internal/session/reason"
 )
 
 const (
@@ -60,8 +61,11 @@ func (s *Sessions) WhileStill(ctx context.Context, p auth.Principal, id string,
 		return inUse(session.record().ID)
 	}
 	if err != nil {
-		return fault.Wrap(fault.ResourceLimit, err, "the session could not be written to the disk, and goes on: %v",
-			err)
+		if ctx.Err() != nil {
+			return fault.From(ctx.Err())
+		}
+		return reason.StateFault(err, "the session goes on, but could not be written to the disk").
+			With("session_id", session.record().ID)
 	}
 	defer f.goOn(ctx)
 	r := session.record()
@@ -166,6 +170,11 @@ func (s *Sessions) Replace(ctx context.Context, p auth.Principal, id string, c C
 	if err != nil {
 		return "", err
 	}
+	if now := session.current(); now.booted != nil || now.rec.Image != "" { // else it has nothing but files to lose
+		if err := s.canWake(ctx, c); err != nil {
+			return "", err
+		}
+	}
 	session.mu.Lock()
 	before, old := session.cur.rec, session.cur.booted
 	session.cur.booted, session.cur.freezing = nil, old != nil
@@ -189,6 +198,32 @@ func (s *Sessions) Replace(ctx context.Context, p auth.Principal, id string, c C
 	session.applyPolicy()
 	session.forget(ctx, before, old)
 	return before.ID, nil
+}
+
+// canWake returns a fault if no sandbox can be made of a content.
+func (s *Sessions) canWake(ctx context.Context, c Content) error {
+	t, exists, err := s.Templates.Of(ctx, c.Template)
+	if err != nil {
+		return err
+	}
+	f, err := s.flavor(c.Flavor)
+	if err != nil {
+		return err
+	}
+	h, err := s.Pool.HibernatorNamed(c.Runtime)
+	if err != nil {
+		return fault.Wrap(fault.Configuration, err, "nothing was changed, as no sandbox can be made of the snapshot: %v", err)
+	}
+	if !exists {
+		return fault.New(fault.SessionState, "nothing was changed, as there is no template %s any more, of which the "+
+			"snapshot's sandbox is", c.Template).
+			Advise("Restore the snapshot into a new session (session_id \"new\"), which has its files")
+	}
+	if err := s.Pool.CanWake(ctx, h, pool.Request{Workspace: c.Workspace, Template: t, Flavor: f}, c.Image); err != nil {
+		return reason.StateFault(err, "nothing was changed, as no sandbox can be made of the snapshot").
+			Advise("Restore the snapshot into a new session (session_id \"new\"), which has its files")
+	}
+	return nil
 }
 
 // forget removes the content that a session has had: its record has another one.
@@ -222,7 +257,7 @@ func (s *Sessions) Copy(ctx context.Context, c Content) (copied Content, err err
 	}
 	image, err := h.CopyFrozen(ctx, c.Image)
 	if err != nil {
-		return copied, errors.Join(fault.Wrap(fault.SandboxCreation, err, "%v", err),
+		return copied, errors.Join(reason.StateFault(err, "its memory could not be copied"),
 			s.Pool.RemoveWorkspace(copied.Workspace))
 	}
 	copied.Image = image.Name
@@ -243,7 +278,7 @@ func (s *Sessions) ReserveCopies(ctx context.Context, owner string, a Plan) (byt
 	bytes, _, err = s.Pool.WorkspaceBytes(ctx, a.Workspace)
 	if err != nil {
 		return 0, nil, fault.Wrap(fault.FileAccess, err, "the session's files could not be measured: %s",
-			fault.Printable(err.Error(), 300))
+			reason.Files(err))
 	}
 	s.reserveDisk.Lock()
 	defer s.reserveDisk.Unlock()
@@ -259,7 +294,7 @@ func (s *Sessions) CopyWorkspace(ctx context.Context, id string) (copied string,
 	copied, bytes, err = s.Pool.Workspaces.Copy(ctx, id)
 	if err != nil {
 		return copied, bytes, fault.Wrap(fault.FileAccess, err, "the session's files could not be copied: %s",
-			fault.Printable(err.Error(), 300)).Advise("Remove files that are not needed, and try again")
+			reason.Files(err)).Advise("Remove files that are not needed, and try again")
 	}
 	return copied, bytes, nil
 }

@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -12,6 +13,7 @@ import (
 
 	"sandlot/internal/egress"
 	"sandlot/internal/fault"
+	"sandlot/internal/sandbox"
 	"sandlot/internal/sandbox/sandboxtest"
 	"sandlot/internal/session/awake"
 )
@@ -88,6 +90,96 @@ func TestCopies(t *testing.T) {
 		if all, err := w.Pool.Workspaces.All(); err != nil || len(all) != 2 {
 			t.Errorf("there are the workspaces %q: %v", all, err)
 		}
+	})
+}
+
+// TestRestoreThatWouldFail: a session goes on as it is if no sandbox can be made of what it is to get. A session that has
+// nothing but files gets the files.
+func TestRestoreThatWouldFail(t *testing.T) {
+	in(t, sleeps, func(t *testing.T, w *testSessions) {
+		id := w.use(ann, OpenRequest{ID: "new"}).ID()
+		w.note(id, "old")
+		kept, err := w.keep(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.box(id).SetMemory("new")
+		w.note(id, "new")
+		restore := func() error {
+			c, err := w.Copy(t.Context(), kept)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err = w.Replace(t.Context(), ann, id, c); err != nil {
+				w.RemoveContent(t.Context(), c)
+			}
+			return err
+		}
+		w.fake.OnStep = func(s sandboxtest.Step) error {
+			if s == sandboxtest.StepAsk || s == sandboxtest.StepWake {
+				return fmt.Errorf("stat /var/lib/sandlot/roots/x: %w", os.ErrNotExist)
+			}
+			return nil
+		}
+		for _, asleep := range []bool{false, true} {
+			if asleep {
+				w.sleepUnused(t.Context(), w.byID(id), "it was idle")
+			}
+			if err := restore(); !fault.Is(err, fault.SessionState) || strings.Contains(err.Error(), "/var/lib") ||
+				!strings.Contains(err.Error(), "nothing was changed") {
+				t.Errorf("asleep %v: %v", asleep, err)
+			}
+		}
+		w.fake.OnStep = nil
+		if told := w.use(ann, OpenRequest{ID: id}).Notice; !strings.Contains(told, "asleep") {
+			t.Errorf("told %q", told)
+		}
+		w.wantContent("it goes on", id, "new", "new")
+		w.stopUnused(t.Context(), w.byID(id), "it was stopped")
+		w.fake.OnStep = func(s sandboxtest.Step) error {
+			if s == sandboxtest.StepAsk {
+				return errors.New("not now")
+			}
+			return nil
+		}
+		if err := restore(); err != nil {
+			t.Errorf("a session that has only files: %v", err)
+		}
+		w.RemoveContent(t.Context(), kept)
+	})
+}
+
+// TestReplacedFilesAreTold: a session that cannot sleep as files of the machine were replaced stays awake, and its user
+// is told once. Copying it says so, too.
+func TestReplacedFilesAreTold(t *testing.T) {
+	in(t, sleeps, func(t *testing.T, w *testSessions) {
+		id := w.use(ann, OpenRequest{ID: "new"}).ID()
+		w.note(id, "note")
+		w.box(id).SetMemory("x")
+		w.fake.OnStep = func(s sandboxtest.Step) error {
+			if s == sandboxtest.StepFreeze {
+				return fmt.Errorf("%w: %w: /usr/lib/libc.so.6", sandbox.ErrLater, sandbox.ErrReplaced)
+			}
+			return nil
+		}
+		for range 2 {
+			w.sleepUnused(t.Context(), w.byID(id), "it was idle")
+		}
+		if got := w.status(id); got == "hibernated" || got == "stopped" {
+			t.Errorf("it is %s", got)
+		}
+		told := w.use(ann, OpenRequest{ID: id}).Notice
+		if !strings.Contains(told, "upgrade of the machine's packages") || strings.Contains(told, "libc") ||
+			w.use(ann, OpenRequest{ID: id}).Notice != "" {
+			t.Errorf("told: %q", told)
+		}
+		_, err := w.keep(id)
+		if !fault.Is(err, fault.SessionState) || strings.Contains(err.Error(), "/usr") ||
+			!strings.Contains(err.Error(), "upgrade of the machine's packages") {
+			t.Errorf("copying: %v", err)
+		}
+		w.fake.OnStep = nil
+		w.wantContent("it goes on", id, "x", "note")
 	})
 }
 

@@ -3,13 +3,14 @@ package session
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
 	"sandlot/internal/auth"
 	"sandlot/internal/event"
-	"sandlot/internal/fault"
 	"sandlot/internal/sandbox"
+	"sandlot/internal/session/reason"
 )
 
 // stopUnused stops a session's sandbox unless a call uses the session, and says whether it did.
@@ -38,14 +39,14 @@ func (s *Sessions) sleepUnused(ctx context.Context, session *Session, why string
 			return true
 		}
 		if _, unable := s.Pool.HibernatorNamed(r.Runtime); unable == nil && !errors.Is(err, errInUse) {
-			if running || errors.Is(err, sandbox.ErrLater) {
+			if running || errors.Is(err, sandbox.ErrLater) || errors.Is(err, sandbox.ErrReplaced) {
 				s.Log.Warn("could not put a session to sleep, which stays awake", "session", r.ID, "running", running,
 					"error", err)
-				session.stayAwake(time.Now().Add(s.IdleTimeout))
+				session.stayAwake(time.Now().Add(s.IdleTimeout), err)
 				return false
 			}
 			s.Log.Warn("could not put a session to sleep, and stops it", "session", r.ID, "error", err)
-			why += ", and could not be put to sleep: " + fault.Printable(err.Error(), 300)
+			why += ", and could not be put to sleep: " + reason.State(err)
 		}
 	}
 	return s.stopLocked(ctx, session, why)
@@ -62,10 +63,16 @@ func (s *Session) runsSomething(ctx context.Context) bool {
 	return false
 }
 
-func (s *Session) stayAwake(until time.Time) {
+// stayAwake lets the session be until then, as it could not be put to sleep. The user is told once what would be lost.
+func (s *Session) stayAwake(until time.Time, cause error) {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.cur.awakeUntil = until
-	s.mu.Unlock()
+	if errors.Is(cause, sandbox.ErrReplaced) && !s.cur.warned {
+		s.cur.warned, s.cur.warning = true, fmt.Sprintf("This session cannot be put to sleep or copied at the moment: %s. "+
+			"It stays awake; if the server is stopped, variables and processes are lost. It can again when the programs "+
+			"that were running before have ended; files in /workspace are kept in any case.", reason.State(cause))
+	}
 }
 
 // stopLocked is stopUnused for a caller that holds the lock.

@@ -21,6 +21,7 @@ import (
 	"sandlot/internal/session/awake"
 	"sandlot/internal/session/images"
 	"sandlot/internal/session/leftover"
+	"sandlot/internal/session/reason"
 )
 
 // This file owns the states of a session that sleeps:
@@ -216,7 +217,9 @@ func (s *Sessions) sleepNow(ctx, hardCtx context.Context, session *Session, hibe
 	case hardCtx.Err() != nil:
 		return stoppedByServer + ", and there was no time to put it to sleep"
 	}
-	return stoppedByServer + ", and it could not be put to sleep: " + fault.Printable(err.Error(), 300)
+	s.Log.Error("could not put a session to sleep, which ends with the server", "session", session.record().ID, "error",
+		err)
+	return stoppedByServer + ", and it could not be put to sleep: " + reason.State(err)
 }
 
 // endNow ends the sandbox of a session.
@@ -303,8 +306,7 @@ func (s *Session) wake(ctx context.Context, t *image.Template, f image.Flavor) (
 	}
 	if errors.Is(err, sandbox.ErrLater) && !errors.Is(err, sandbox.ErrRemains) {
 		err = errors.Join(err, s.update(func(r *Record) { r.Sandbox, r.State = "", Asleep }))
-		return false, fault.Wrap(fault.SandboxCreation, err, "the session sleeps, and cannot be woken now: %s; "+
-			"nothing is lost, try again later", fault.Printable(err.Error(), 300))
+		return false, reason.StateFault(err, "nothing of the session is lost, but it cannot be woken now")
 	}
 	if err != nil {
 		return false, s.stayStopped(ctx, id, err)
@@ -333,7 +335,7 @@ func asleepSince(slept time.Time) time.Duration { return max(time.Since(slept), 
 
 // stayStopped notes that the session could not be woken in the sandbox of that id.
 func (s *Session) stayStopped(ctx context.Context, id string, cause error) error {
-	r, why := s.record(), "it could not be woken: "+fault.Printable(cause.Error(), 300)
+	r, why := s.record(), "it could not be woken: "+reason.State(cause)
 	s.sessions.Log.Error("could not wake a session, which keeps its files", "session", r.ID, "error", cause)
 	remains := errors.Is(cause, sandbox.ErrRemains)
 	if remains {

@@ -152,7 +152,7 @@ func TestHibernateFails(t *testing.T) {
 		failAt := func(step sandboxtest.Step) {
 			w.fake.OnStep = func(s sandboxtest.Step) error {
 				if s == step {
-					return errors.New("no luck with " + string(s))
+					return sandbox.Explain("no luck with "+string(s), errors.New("open /var/lib/sandlot/x: broken"))
 				}
 				return nil
 			}
@@ -163,7 +163,7 @@ func TestHibernateFails(t *testing.T) {
 			failAt(step)
 			w.sleepUnused(t.Context(), w.byID(home), "it was idle")
 			l := w.use(ann, OpenRequest{})
-			if !strings.Contains(l.Notice, "no luck with "+string(step)) || w.use(ann, OpenRequest{}).Notice != "" {
+			if !strings.Contains(l.Notice, "no luck with "+string(step)) || strings.Contains(l.Notice, "/var/lib") || w.use(ann, OpenRequest{}).Notice != "" {
 				t.Errorf("%s: told: %q", step, l.Notice)
 			}
 			w.fake.OnStep = nil
@@ -250,18 +250,18 @@ func TestCannotSleep(t *testing.T) {
 			}
 			return nil
 		}
-		w.byID(id).stayAwake(time.Time{})
+		w.byID(id).stayAwake(time.Time{}, nil)
 		w.sweep(t.Context(), time.Now().Add(time.Hour))
 		if got := w.status(id); got != "ready" {
 			t.Errorf("its status is %q, and it can sleep later", got)
 		}
 		w.fake.OnStep = func(s sandboxtest.Step) error {
 			if s == sandboxtest.StepFreeze {
-				return errors.New("no luck")
+				return sandbox.Explain("no luck", nil)
 			}
 			return nil
 		}
-		w.byID(id).stayAwake(time.Time{})
+		w.byID(id).stayAwake(time.Time{}, nil)
 		w.sweep(t.Context(), time.Now().Add(time.Hour))
 		if l := w.use(ann, OpenRequest{}); !strings.Contains(l.Notice, "no luck") {
 			t.Errorf("told %q", l.Notice)
@@ -332,11 +332,11 @@ func TestWakeLater(t *testing.T) {
 		id := w.asleep("x")
 		w.fake.OnStep = func(s sandboxtest.Step) error {
 			if s == sandboxtest.StepWake {
-				return fmt.Errorf("%w: no room", sandbox.ErrLater)
+				return fmt.Errorf("%w: %w", sandbox.ErrLater, sandbox.Explain("no room", errors.New("/var/lib/x")))
 			}
 			return nil
 		}
-		w.fails(ann, OpenRequest{ID: id}, fault.SandboxCreation, "no room; nothing is lost")
+		w.fails(ann, OpenRequest{ID: id}, fault.SessionState, "nothing of the session is lost", "now: no room")
 		if got := w.status(id); got != "hibernated" {
 			t.Errorf("its status is %q", got)
 		}

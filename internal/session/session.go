@@ -85,7 +85,10 @@ type current struct {
 	freezing  bool          // its sandbox is being put to sleep; booted is nil meanwhile
 	asleepFor time.Duration // how long it had slept when it woke; 0: its user was told, or it has not slept
 	// awakeUntil: until then it is not put to sleep again, as that failed, and something runs that would end.
-	awakeUntil  time.Time
+	awakeUntil time.Time
+	// warning is what the user is to be told of that, once for each sandbox: then warned is true.
+	warning     string
+	warned      bool
 	active      int // number of leases
 	removed     bool
 	waiting     bool       // it has a sandbox that has not been taken over yet, from an earlier server or after giveUp
@@ -150,7 +153,7 @@ func (s *Session) updateOrLog(what string, change func(*Record)) {
 // ensureSandbox makes sure that the session has a sandbox that answers. The notice is that of takeNotice; with
 // keepNotice it is left to the next call.
 func (s *Session) ensureSandbox(ctx context.Context, keepNotice bool) (b *pool.Booted, notice string, err error) {
-	if c := s.current(); c.booted != nil && c.rec.Lost == "" && (c.asleepFor == 0 || keepNotice) && !c.removed &&
+	if c := s.current(); c.booted != nil && c.rec.Lost == "" && (c.asleepFor == 0 && c.warning == "" || keepNotice) && !c.removed &&
 		c.booted.Agent.Linked() {
 		return c.booted, "", nil
 	}
@@ -174,10 +177,12 @@ func (s *Session) ensureSandbox(ctx context.Context, keepNotice bool) (b *pool.B
 // asleep.
 func (s *Session) takeNotice() (string, error) {
 	s.mu.Lock()
-	lost, home, slept := s.cur.rec.Lost, s.cur.rec.Home, s.cur.asleepFor
-	s.cur.asleepFor = 0
+	lost, home, slept, warning := s.cur.rec.Lost, s.cur.rec.Home, s.cur.asleepFor, s.cur.warning
+	s.cur.asleepFor, s.cur.warning = 0, ""
 	s.mu.Unlock()
 	switch {
+	case lost == "" && warning != "":
+		return warning, nil
 	case lost != "":
 		return fmt.Sprintf("This session's sandbox was started again (%s). Files in /workspace are kept; "+
 				"variables, processes and everything outside /workspace are gone.", lost),
@@ -312,6 +317,7 @@ func (s *Session) dropSandbox(b *pool.Booted, why string) {
 // have the same workspace. The caller holds mu.
 func (s *Session) giveUp(why string) {
 	s.cur.booted, s.cur.waiting, s.cur.stopPending = nil, true, true
+	s.cur.warned, s.cur.warning = false, ""
 	s.disk.Changed()
 	s.cur.rec.Lost = why
 }
@@ -362,14 +368,19 @@ func (l *Lease) Release() {
 	})
 }
 
-// Fault turns an error of a call on the agent into a fault of that kind. If the sandbox is
-// dead or does not answer any more, Fault destroys it, and the next call boots a new one.
+// Fault turns an error of a call on the agent into a fault of that kind. If the sandbox is dead, or its agent does not
+// say that it lives, Fault destroys it, and the next call boots a new one. That the time of a call is over, or that its
+// caller has gone, says nothing about the sandbox. ctx is the caller's.
 func (l *Lease) Fault(ctx context.Context, err error, kind fault.Kind) error {
 	var f *fault.Error
 	if errors.As(err, &f) {
 		return f
 	}
-	if ctx.Err() != nil && !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return l.withSession(fault.Wrap(fault.Connection, err, "the sandbox did not answer in the time that the call had; "+
+			"the session lives on"), typeSlow)
+	}
+	if ctx.Err() != nil {
 		return fault.From(ctx.Err())
 	}
 	if f := reason.Refused(err); f != nil {
@@ -385,8 +396,15 @@ func (l *Lease) Fault(ctx context.Context, err error, kind fault.Kind) error {
 			why = reason.Death(l.Booted)
 			break
 		}
-		if agent.ReasonOf(err) == agent.TimedOut || errors.Is(err, context.DeadlineExceeded) ||
-			errors.Is(err, agent.ErrProtocol) {
+		if errors.Is(err, agent.ErrProtocol) {
+			why, errorType = "its agent gave an answer that makes no sense", typeUnresponsive
+			break
+		}
+		if agent.ReasonOf(err) == agent.TimedOut || errors.Is(err, context.DeadlineExceeded) {
+			if !l.unresponsive(ctx) {
+				return l.withSession(fault.Wrap(kind, err, "the sandbox did not answer the call in time, and is alive; the "+
+					"session lives on"), typeSlow)
+			}
 			why, errorType = "its agent stopped answering", typeUnresponsive
 			break
 		}
@@ -404,6 +422,14 @@ func (l *Lease) Fault(ctx context.Context, err error, kind fault.Kind) error {
 		"the session's sandbox had to end: %s. Files in /workspace are kept; variables, processes and everything "+
 			"outside /workspace are gone. The next call starts it again", why), errorType).
 		With("lost", []string{"variables", "processes"}).With("kept", []string{pool.WorkspaceDir})
+}
+
+// unresponsive asks the agent whether it lives, in a time of its own, and reports whether it did not answer.
+func (l *Lease) unresponsive(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.sessions.AgentTimeout)
+	defer cancel()
+	_, err := l.Booted.Agent.Hello(ctx)
+	return err != nil && ctx.Err() != nil
 }
 
 // dropTimeout is how long a call whose sandbox has failed waits for the session's lock.
@@ -425,6 +451,7 @@ func (l *Lease) drop(ctx context.Context, why string) bool {
 const (
 	typeEnded        = "sandbox_ended"
 	typeUnresponsive = "sandbox_unresponsive"
+	typeSlow         = "sandbox_slow" // it lives on
 )
 
 // withSession adds the session's id to a fault, and, if the call ran code, the error type.

@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"os"
@@ -453,7 +454,7 @@ func TestFaultOfSlowRuntime(t *testing.T) {
 			t.Errorf("after the fault %d live", alive)
 		}
 		l := w.use(ann, OpenRequest{ID: s.ID()})
-		if l.Booted.ID == s.Booted.ID || !strings.Contains(l.Notice, "its agent stopped answering") {
+		if l.Booted.ID == s.Booted.ID || !strings.Contains(l.Notice, "makes no sense") {
 			t.Errorf("the next call has the same sandbox, or no notice: %q", l.Notice)
 		}
 		if err := l.acquire(t.Context()); err != nil { // as a call that boots or stops
@@ -467,6 +468,46 @@ func TestFaultOfSlowRuntime(t *testing.T) {
 		l.release()
 		if next := w.use(ann, OpenRequest{ID: s.ID()}); next.Booted.ID != l.Booted.ID || next.Notice != "" {
 			t.Errorf("what nobody has ended is another: %q", next.Notice)
+		}
+	})
+}
+
+// TestDeadlineIsNoVerdict: a call whose time is over, or whose caller has gone, costs the session nothing, whoever set
+// the limit. A sandbox whose agent does not answer when it is asked whether it lives is ended.
+func TestDeadlineIsNoVerdict(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, w *testSessions) {
+		late, cancel := context.WithTimeout(t.Context(), time.Nanosecond)
+		defer cancel()
+		<-late.Done()
+		gone, leave := context.WithCancel(t.Context())
+		leave()
+		silent := fmt.Errorf("waiting for a connection: %w", context.DeadlineExceeded)
+		home := w.use(ann, OpenRequest{})
+		for what, c := range map[string]struct {
+			ctx context.Context
+			err error
+		}{
+			"the caller's limit": {late, silent}, "the caller's limit, and another error": {late, errors.New("broken")},
+			"a caller that has gone": {gone, context.Canceled}, "a limit of the call": {t.Context(), silent},
+			"a limit that the agent was told": {t.Context(), &agent.Refusal{Reason: agent.TimedOut}},
+		} {
+			for _, kind := range []fault.Kind{fault.CodeExecution, fault.CommandExecution, fault.FileAccess} {
+				f := fault.From(home.Fault(c.ctx, c.err, kind))
+				if f.Data().Context["lost"] != nil || strings.Contains(f.Error(), "had to end") {
+					t.Errorf("%s: %v, %v", what, f, f.Data().Context)
+				}
+			}
+			if l := w.use(ann, OpenRequest{}); l.Booted != home.Booted || l.Notice != "" {
+				t.Errorf("%s has cost the session its sandbox: %q", what, l.Notice)
+			}
+		}
+		w.fake.Box(home.Booted.ID).Silence()
+		f := fault.From(home.Fault(t.Context(), silent, fault.CommandExecution))
+		if f.Data().Context["lost"] == nil || !strings.Contains(f.Error(), "its agent stopped answering") {
+			t.Errorf("an agent that does not answer: %v", f)
+		}
+		if l := w.use(ann, OpenRequest{}); l.Booted == home.Booted || !strings.Contains(l.Notice, "stopped answering") {
+			t.Errorf("after that: %q", l.Notice)
 		}
 	})
 }

@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"syscall"
 	"time"
 
 	"sandlot/internal/agent"
@@ -33,6 +35,62 @@ func Start(err error) string {
 		return "the sandbox did not start in time"
 	}
 	return "the runtime could not start it; the server's log says why"
+}
+
+// State returns why the state of a session could not be written to the disk, or a sandbox could not be made of it, in
+// words that can end a sentence.
+func State(err error) string {
+	if e, ok := errors.AsType[*sandbox.Explained](err); ok {
+		return e.Words
+	}
+	switch {
+	case errors.Is(err, sandbox.ErrReplaced):
+		return "its programs have files of the machine open that were replaced meanwhile, such as by an upgrade of the " +
+			"machine's packages"
+	case errors.Is(err, sandbox.ErrNoProcess):
+		return sandbox.ErrNoProcess.Error()
+	case errors.Is(err, context.DeadlineExceeded):
+		return "it took too long"
+	case errors.Is(err, sandbox.ErrGone):
+		return "it had died"
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		return "the server's disk is full"
+	}
+	return "the server's log says why"
+}
+
+// StateFault returns the fault for a state that could not be written, or used; the message says what, and why.
+func StateFault(err error, what string) *fault.Error {
+	kind, e := fault.SessionState, (*sandbox.Explained)(nil)
+	switch {
+	case errors.As(err, &e) && e.Limit, errors.Is(err, sandbox.ErrNoProcess), errors.Is(err, syscall.ENOSPC),
+		errors.Is(err, syscall.EDQUOT):
+		kind = fault.ResourceLimit
+	case errors.Is(err, context.Canceled):
+		kind = fault.Canceled
+	}
+	f := fault.Wrap(kind, err, "%s: %s", what, State(err))
+	if errors.Is(err, sandbox.ErrReplaced) {
+		f = f.Advise("End the programs that were running before the upgrade, such as by restarting the session "+
+			"(stop_session): its files are kept", "Keep what matters in files in /workspace")
+	}
+	return f
+}
+
+// Files returns why files of a session could not be measured or copied, in words that can end a sentence.
+func Files(err error) string {
+	switch {
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		return "the server's disk is full"
+	case errors.Is(err, fs.ErrPermission):
+		return "the server may not read one of them"
+	case errors.Is(err, context.DeadlineExceeded):
+		return "it took too long"
+	}
+	if e, ok := errors.AsType[*sandbox.Explained](err); ok {
+		return e.Words
+	}
+	return "the server's log says why"
 }
 
 // Death returns why a sandbox is dead.
