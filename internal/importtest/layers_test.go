@@ -128,7 +128,7 @@ var places = map[string]place{
 	"runtime/gvisor/cgroup":   {"adapter", ""},
 	"runtime/gvisor/hostfile": {"adapter", "agent/wire"},
 	"runtime/gvisor/kept":     {"adapter", ""},
-	"runtime/pinned":   {"adapter", ""},
+	"runtime/pinned":          {"adapter", ""},
 	"runtime/gvisor/root":     {"adapter", ""},
 	"runtime/docker": {"adapter",
 		"runtime/docker/carrier runtime/docker/skeleton runtime/docker/volumes runtime/program runtime/socket " +

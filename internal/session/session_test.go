@@ -501,6 +501,9 @@ func TestDeadlineIsNoVerdict(t *testing.T) {
 				t.Errorf("%s has cost the session its sandbox: %q", what, l.Notice)
 			}
 		}
+		if w.fake.Box(home.Booted.ID) == nil {
+			t.Fatal("the sandbox is gone")
+		}
 		w.fake.Box(home.Booted.ID).Silence()
 		f := fault.From(home.Fault(t.Context(), silent, fault.CommandExecution))
 		if f.Data().Context["lost"] == nil || !strings.Contains(f.Error(), "its agent stopped answering") {

@@ -148,7 +148,8 @@ func (r *Runtime) writeFrozen(ctx context.Context, b *box, info *frozen.Info, te
 // explainFrozen says of an error of gVisor's checkpoint that it is about files of the machine which were replaced: gVisor
 // writes no file that is open, that another one has replaced, and whose name a program has looked up since.
 func explainFrozen(err error) error {
-	if err = hostfile.ExplainTools(err); strings.Contains(err.Error(), "invalidated dentries can't be saved") {
+	err = hostfile.ExplainTools(err)
+	if !errors.As(err, new(*sandbox.Explained)) && strings.Contains(err.Error(), "invalidated dentries can't be saved") {
 		return fmt.Errorf("%w: %w: %w", sandbox.ErrLater, sandbox.ErrReplaced, shorten(err))
 	}
 	return err
@@ -273,6 +274,10 @@ const maxReason = 400
 
 // shorten returns the first line of an error's text, bounded. What can be done later stays that.
 func shorten(err error) error {
+	if e, ok := errors.AsType[*sandbox.Explained](err); ok && err == error(e) {
+		e.Cause = shorten(e.Cause)
+		return e
+	}
 	if err == nil || errors.As(err, new(*sandbox.Explained)) || errors.Is(err, sandbox.ErrLater) || errors.Is(err, sandbox.ErrNoProcess) ||
 		errors.Is(err, sandbox.ErrReplaced) {
 		return err

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandlot/internal/agent/wire"
+	"sandlot/internal/sandbox"
 	"sandlot/internal/toolfolder"
 )
 
@@ -39,7 +40,7 @@ func KeepTools(pid int, tree, dir string) error {
 			err = errors.New("an older one is open, too")
 		}
 		if err != nil {
-			return fmt.Errorf("keeping %s/%s, which is open: %w", wire.ToolsDir, name, err)
+			return sandbox.Explain(fmt.Sprintf("%s/%s, which a program has open, cannot be kept", wire.ToolsDir, name), err)
 		}
 		kept[name] = inode
 	}
@@ -50,8 +51,8 @@ func KeepTools(pid int, tree, dir string) error {
 // open or watched, that another one has replaced on the host, and whose name a program has looked up since.
 func ExplainTools(err error) error {
 	if strings.Contains(err.Error(), `gofer.dentry("`+wire.SharedName+"/") {
-		return fmt.Errorf("a program has a file of %s open, or watches it, that has changed since: %w", wire.ToolsDir,
-			err)
+		return sandbox.Explain(fmt.Sprintf("a program has a file of %s open, or watches it, that has changed since",
+			wire.ToolsDir), err)
 	}
 	return err
 }
