@@ -175,7 +175,7 @@ func TestRootless(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "suite"),
 		"-test.run=^(TestSuite|TestMemoryFromOutside|TestImageSuite|TestImageIsShared|TestImageDisk|"+
 			"TestImageIsRemoved|TestFolderIsReadOnly|TestPrebooted|TestBadImage|"+
-			"TestUpgradeAsleep|TestOrphanAsleep)$", "-test.v", "-test.timeout=8m")
+			"TestUpgradeAsleep|TestUpgradedBeforeSleep|TestOrphanAsleep)$", "-test.v", "-test.timeout=8m")
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "TMPDIR=" + tmp, "SANDLOT_TEST_BIN=" + dir, "SANDLOT_TEST_LOG=" +
 		os.Getenv("SANDLOT_TEST_LOG"), "SANDLOT_TEST_IMAGE=" + made, "SANDLOT_TEST_BASE=" + base}
 	cmd.Dir = tmp
@@ -183,7 +183,7 @@ func TestRootless(t *testing.T) {
 	out, err := cmd.CombinedOutput()
 	for _, name := range []string{"TestSuite/Isolation", "TestMemoryFromOutside", "TestImageSuite/Isolation",
 		"TestImageIsShared", "TestImageDisk", "TestImageIsRemoved", "TestFolderIsReadOnly", "TestPrebooted",
-		"TestBadImage", "TestUpgradeAsleep", "TestOrphanAsleep"} {
+		"TestBadImage", "TestUpgradeAsleep", "TestUpgradedBeforeSleep", "TestOrphanAsleep"} {
 		if err != nil || !strings.Contains(string(out), "--- PASS: "+name) {
 			t.Fatalf("%s: %v\n%s", name, err, out)
 		}

@@ -14,6 +14,7 @@ import (
 	"sandlot/internal/agent"
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/image"
+	"sandlot/internal/runtime/gvisor/hostfile"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/sandbox/sandboxtest"
 	"sandlot/internal/secret"
@@ -315,6 +316,78 @@ func TestUpgradedBeforeSleep(t *testing.T) {
 		t.Errorf("without the program: %v", err)
 	}
 	s.wantX("without the program")
+}
+
+// TestUpgradedMachine: a sandbox of the template host sleeps and wakes while the machine's packages are upgraded: all
+// files of the machine that its programs have open are replaced, while it is awake and while it sleeps, and one goes. No
+// single file of the machine is mounted, as it would stay the old one. The machine is a copy, in a mount namespace of
+// the test's own.
+func TestUpgradedMachine(t *testing.T) {
+	if !apart(t) {
+		return
+	}
+	for _, dir := range []string{"/usr", "/etc"} {
+		upper, work := t.TempDir(), t.TempDir()
+		if err := unix.Mount("overlay", dir, "overlay", 0, "lowerdir="+dir+",upperdir="+upper+",workdir="+work); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
+	}
+	s := newSleeping(t)
+	for _, m := range s.r.mounts(s.box.(*box)) {
+		if st, err := os.Stat(m.Source); m.Type == "bind" && m.Destination != wire.AgentPath && (err != nil || !st.IsDir()) {
+			t.Errorf("%s is mounted at %s, and is no folder: %v", m.Source, m.Destination, err)
+		}
+	}
+	run(t, s.client, "import ssl, zlib; zlib.crc32(b'a')")
+	open, err := s.box.(*box).hostFiles(s.box.(*box).root.Path, s.r.mounts(s.box.(*box))).Files()
+	if err != nil {
+		t.Fatal(err)
+	}
+	upgrade := func() (replaced int) {
+		for _, path := range append([]string{"/etc/ld.so.cache", "/etc/ld.so.conf"}, pathsOf(open)...) {
+			if st, err := os.Lstat(path); err != nil || !st.Mode().IsRegular() || strings.HasPrefix(path, s.r.StateDir) {
+				continue
+			}
+			copyFile(t, path, path+".new")
+			if err := os.Rename(path+".new", path); err != nil {
+				t.Fatal(err)
+			}
+			replaced++
+		}
+		return replaced
+	}
+	if n := upgrade(); n < 5 {
+		t.Fatalf("%d files were replaced", n)
+	}
+	for round := range 2 {
+		i := s.freeze()
+		upgrade()
+		if round == 1 {
+			for _, path := range pathsOf(open) {
+				if strings.HasPrefix(filepath.Base(path), "libz.so") {
+					os.Remove(path)
+				}
+			}
+		}
+		if err := s.wake(i); err != nil {
+			t.Fatal(err)
+		}
+		s.wantX("after an upgrade")
+		if got := run(t, s.client, "zlib.crc32(b'a')"); got != "3904355907" {
+			t.Errorf("its library answers %q", got)
+		}
+		if got := shell(t, s.client, "ls -d /usr/bin && echo new programs"); !strings.Contains(got, "new programs") {
+			t.Errorf("new programs: %q", got)
+		}
+	}
+}
+
+func pathsOf(files []hostfile.File) (paths []string) {
+	for _, f := range files {
+		paths = append(paths, f.Path)
+	}
+	return paths
 }
 
 // wantNoImage tries to put the sandbox to sleep in vain. It goes on.
