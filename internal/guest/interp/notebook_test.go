@@ -262,4 +262,18 @@ func TestNobodyAnswers(t *testing.T) {
 	l.want("import sys; sys.stdin.read()", "''", "")
 	l.want("import io; sys.stdin = io.StringIO('given\\n')\ninput()", "'given'", "")
 	l.want("sys.stdin = sys.__stdin__", "", "")
+
+	// However the code loses its input, the next cell has one that nobody answers.
+	for _, loses := range []string{"exit()", "quit()", "raise SystemExit", "sys.stdin.close()", "import os; os.close(0)",
+		"sys.stdin = None", "del sys.stdin", "sys.stdin.detach()", "sys.stdin.buffer.close()", "sys.__stdin__.close(); sys.stdin = None"} {
+		l.run(loses)
+		l.fails("input()", 1, "EOFError: input() has nobody to answer it here")
+		l.want("import sys; sys.stdin.read()", "''", "")
+		l.fails("try: exit()\nexcept SystemExit: pass\ninput()", 1, "EOFError: input() has nobody to answer it here")
+	}
+	// Input of the code's own stays the code's own.
+	l.fails("import io; mine = sys.stdin = io.StringIO(); mine.close(); input()", 1, "ValueError: I/O operation on closed file")
+	l.want("with open('bytes', 'wb') as f: f.write(b'\\xff\\n')\nsys.stdin = open('bytes', encoding='utf-8')", "", "")
+	l.fails("input()", 1, "UnicodeDecodeError")
+	l.want("sys.stdin = sys.__stdin__", "", "")
 }

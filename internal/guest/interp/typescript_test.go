@@ -72,6 +72,12 @@ func TestNodeNobodyAnswers(t *testing.T) {
 			l.fails(code, 1, "nobody to answer it here")
 		}
 		l.want("require('fs').readFileSync(0, 'utf8')", "''", "")
+		// Nor when the code has closed its input.
+		for _, closes := range []string{"process.exit()", "process.stdin.destroy(); 1", "process.stdin.end?.(); 1", "require('fs').closeSync(0)"} {
+			l.run(closes)
+			l.fails("require('readline').createInterface({input: process.stdin, output: process.stdout})"+
+				".question('Name? ', () => {})", 1, "nobody to answer it here")
+		}
 	}
 }
 

@@ -16,9 +16,9 @@ def _main():
             FLUSH_PIPE = None  # the agent has passed fewer descriptors
     # The exit code when the code has closed the driver's pipes (proc.go).
     CLOSED_PIPES_EXIT = 113
-    spare_out, spare_err = os.dup(1), os.dup(2)
-    os.set_inheritable(spare_out, False)
-    os.set_inheritable(spare_err, False)
+    spare_in, spare_out, spare_err = os.dup(0), os.dup(1), os.dup(2)
+    for fd in (spare_in, spare_out, spare_err):
+        os.set_inheritable(fd, False)
 
     library = [p for p in sys.path if p]
 
@@ -370,8 +370,11 @@ def _main():
     def input(prompt="", /):
         try:
             return builtin_input(prompt)
-        except EOFError:
-            if sys.stdin is not driver_stdin:
+        except (EOFError, ValueError, OSError, RuntimeError) as e:
+            # The code may have closed the input, as exit() does, or removed it.
+            stdin = getattr(sys, "stdin", None)
+            lost = closed(stdin) or isinstance(e, EOFError) or isinstance(e, OSError) and e.errno == 9
+            if not lost or stdin is not driver_stdin and stdin is not None:
                 raise
             raise EOFError("input() has nobody to answer it here: put the value into the code, or read it from a file") from None
 
@@ -671,11 +674,16 @@ def _main():
 
     def repair_streams():
         # Code may have closed or replaced the streams.
-        for fd, spare in ((1, spare_out), (2, spare_err)):
+        nonlocal driver_stdin
+        for fd, spare in ((0, spare_in), (1, spare_out), (2, spare_err)):
             try:
                 os.fstat(fd)
             except OSError:
                 os.dup2(spare, fd)
+        if closed(driver_stdin):
+            driver_stdin = io.open(0, closefd=False, encoding="utf-8", errors="surrogateescape")
+        if closed(getattr(sys, "stdin", None)):
+            sys.stdin = sys.__stdin__ = driver_stdin
         for n, name in enumerate(("stdout", "stderr")):
             if closed(streams[n]):
                 streams[n] = open_stream(n + 1)
@@ -763,7 +771,7 @@ def _main():
             # have output, and whether the code has closed one.
             poller = select.poll()
             self.conn = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            for fd, events in ((6, select.POLLIN), (7, select.POLLIN), (1, 0), (2, 0), (self.conn.fileno(), 0)):
+            for fd, events in ((6, select.POLLIN), (7, select.POLLIN), (0, 0), (1, 0), (2, 0), (self.conn.fileno(), 0)):
                 poller.register(fd, events)
             self.poll, self.readable, self.closed = poller.poll, select.POLLIN, select.POLLNVAL
             self.memory = mmap.mmap(5, 4096)
@@ -939,7 +947,8 @@ def _main():
     direct = None
     while True:
         try:
-            if direct is None or state["repair"] or closed(getattr(sys, "stdout", None)) or closed(getattr(sys, "stderr", None)):
+            if direct is None or state["repair"] or closed(getattr(sys, "stdin", None)) or closed(getattr(sys, "stdout", None)) or \
+                    closed(getattr(sys, "stderr", None)):
                 state["repair"] = False
                 repair_streams()
             if direct is not None:
