@@ -188,6 +188,19 @@ func (d *day) shows() {
 			d.t.Errorf("%s: %q", language, text)
 		}
 	}
+	// Zeros are seen, and are in the data.
+	for language, code := range map[string]string{"bash": `printf 'a\0b\0'`, "python": `print("a\0b\0", end="")`,
+		"node": `process.stdout.write("a\0b\0"); 0`} {
+		r := d.call("execute_code", args{"code": code, "language": language, "session_id": "home"})
+		if r.Text != "a␀b␀" || r.Fields["output"] != "a\x00b\x00" || r.Fields["stdout_base64"] != "YQBiAA==" ||
+			len(links(r)) != 1 {
+			d.t.Errorf("%s: %q, %q", language, r.All, r.Fields)
+			continue
+		}
+		if _, text := d.resource(links(r)[0]); text != "a\x00b\x00" {
+			d.t.Errorf("%s: %q", language, text)
+		}
+	}
 	if r := d.does("printf 'one\\r\\ntwo\\n'"); len(links(r)) != 0 {
 		d.t.Errorf("a link to what is shown as it is: %q", r.All)
 	}

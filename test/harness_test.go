@@ -440,7 +440,7 @@ func (s *server) connect(version, token string, opts *mcp.ClientOptions) *client
 type result struct {
 	*mcp.CallToolResult
 	Fields map[string]any
-	Text   string // of the first text block, but for the notice that the session was asleep
+	Text   string // of the first block
 	All    string // of all text blocks
 }
 
@@ -458,7 +458,7 @@ func (c *client) try(ctx context.Context, tool string, a args) (*result, error) 
 	}
 	for i, b := range r.Content {
 		if t, ok := b.(*mcp.TextContent); ok {
-			if i == 0 || strings.HasPrefix(out.Text, "This session was asleep") {
+			if i == 0 {
 				out.Text = t.Text
 			}
 			out.All += t.Text + "\n"

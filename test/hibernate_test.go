@@ -82,6 +82,9 @@ func testHibernate(t *testing.T, s *server) {
 		if !strings.Contains(r.All, "(1, 'mine', 0)") || !strings.HasPrefix(notice, "This session was asleep for ") {
 			t.Errorf("after %s: %q, and it is told %q", what, r.All, notice)
 		}
+		if i := strings.Index(told.All, notice); i == 0 || told == r && r.Text != "(1, 'mine', 0)" {
+			t.Errorf("after %s the notice stands before the output: %q", what, told.All)
+		}
 	}
 	s.thirdPartyWakes(t, c)
 	out, errs, code := s.cli("events", "--since", "1h", "--json")

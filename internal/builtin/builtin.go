@@ -169,7 +169,7 @@ func sessionOutput(l *session.Lease) SessionOutput {
 
 // sessionResult returns the result of a call that used session l.
 func sessionResult(l *session.Lease, fields any, blocks ...tool.Content) *tool.Result {
-	return &tool.Result{Fields: fields, Session: l.ID(), Summary: summary(l), Content: append(notice(l), blocks...)}
+	return &tool.Result{Fields: fields, Session: l.ID(), Notice: l.Notice, Summary: summary(l), Content: blocks}
 }
 
 // textResult returns the result of a call without a session.
@@ -192,14 +192,6 @@ func summary(l *session.Lease, more ...string) string {
 		}
 	}
 	return w
-}
-
-// notice returns a text block that says what the session has lost, or nil.
-func notice(l *session.Lease) []tool.Content {
-	if l.Notice == "" {
-		return nil
-	}
-	return []tool.Content{tool.Text(l.Notice)}
 }
 
 func millis(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

@@ -200,7 +200,8 @@ func progressObserver(c tool.Call) agent.Observer {
 func (t *Tools) codeResult(l *session.Lease, d *agent.CodeResult, lang image.Language, template string,
 	timeout time.Duration) *tool.Result {
 	stdout, stderr := renderStream(l, "stdout", d.Stdout), renderStream(l, "stderr", d.Stderr)
-	errorText, exitCode := joinNonEmpty(displayText(d.Traceback), codeEndText(l, d, timeout)), d.ExitCode
+	end, exitCode := codeEndText(l, d, timeout), d.ExitCode
+	errorText := joinNonEmpty(displayText(d.Traceback), end)
 	if !d.OK && exitCode == 0 {
 		exitCode = 1
 	}
@@ -211,15 +212,16 @@ func (t *Tools) codeResult(l *session.Lease, d *agent.CodeResult, lang image.Lan
 	var result renderedStream
 	if d.Value != nil {
 		result = renderStream(l, "result", *d.Value)
-		fields.Value = &result.text
+		plain := result.plain()
+		fields.Value = &plain
 	}
-	value := result.text
-	fields.Output = joinNonEmpty(stdout.text, stderr.text, errorText)
+	value, printed := result.text, joinNonEmpty(stdout.text, stderr.text, errorText)
+	fields.Output = joinNonEmpty(stdout.plain(), stderr.plain(), strings.TrimRight(d.Traceback, " \t\n"), end)
 	if t.Labeled {
 		r.Content = append(r.Content, tool.Text(labeledText(stdout, stderr, errorText, value, exitCode)))
 	} else {
-		if fields.Output != "" || value == "" {
-			r.Content = append(r.Content, tool.Text(fields.Output))
+		if printed != "" || value == "" {
+			r.Content = append(r.Content, tool.Text(printed))
 		}
 		if value != "" && !textRedundant(value, d.Rich) {
 			r.Content = append(r.Content, tool.Text(value))

@@ -171,8 +171,8 @@ func commandResult(l *session.Lease, in CommandInput, d *agent.ExecResult, timeo
 	return r
 }
 
-// addOutputs adds to a result what a command printed and how it ended. It returns the fields about the outputs, and the
-// text.
+// addOutputs adds to a result what a command printed and how it ended. It returns the fields about the outputs, and
+// both as data.
 func addOutputs(l *session.Lease, r *tool.Result, d *agent.ExecResult, timeout time.Duration,
 	stdout, stderr renderedStream) (Streams, string) {
 	endText := ""
@@ -187,5 +187,5 @@ func addOutputs(l *session.Lease, r *tool.Result, d *agent.ExecResult, timeout t
 	text := joinNonEmpty(stdout.text, stderr.text, endText)
 	r.Content = append(r.Content, tool.Text(text))
 	r.IsError = d.ExitCode != 0
-	return addStreams(r, stdout, stderr), text
+	return addStreams(r, stdout, stderr), joinNonEmpty(stdout.plain(), stderr.plain(), endText)
 }

@@ -30,7 +30,7 @@ type renderedStream struct {
 	text, data string
 	truncated  bool
 	total      int64
-	binary     string // base64 of an output that is not UTF-8 and not truncated
+	binary     string // base64 of an output that is not text and not truncated
 	link       *tool.Link
 }
 
@@ -39,12 +39,12 @@ func renderStream(l *session.Lease, name string, c agent.Output) renderedStream 
 	s.truncated = c.Total > c.Inline()
 	if !s.truncated {
 		all := append(c.Head[:len(c.Head):len(c.Head)], c.Tail...)
-		if !utf8.Valid(all) {
+		if !terminal.IsText(all) {
 			s.binary = base64.StdEncoding.EncodeToString(all)
 		}
 		s.data = validUTF8(all)
 		s.text = displayText(s.data)
-		if c.Path != "" && s.text != strings.TrimRight(s.data, " \t\n") {
+		if c.Path != "" && s.text != s.plain() {
 			s.link = outputLink(l.ID(), name, c)
 			s.link.Description = fmt.Sprintf("%s as it came, %d bytes", name, c.Total)
 		}
@@ -65,6 +65,9 @@ func renderStream(l *session.Lease, name string, c agent.Output) renderedStream 
 	s.text = terminal.Text(head) + "\n" + omission + "\n" + displayText(tail)
 	return s
 }
+
+// plain returns the output as the program wrote it, without trailing white space.
+func (s renderedStream) plain() string { return strings.TrimRight(s.data, " \t\n") }
 
 // displayText returns data as a terminal would show it, without trailing white space.
 func displayText(data string) string { return strings.TrimRight(terminal.Text(data), " \t\n") }

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"syscall"
 	"time"
-	"unicode/utf8"
 
 	"sandlot/internal/agent"
 	"sandlot/internal/fault"
@@ -152,7 +151,7 @@ func (t *Tools) readProcess(ctx context.Context, c tool.Call, in readProcessInpu
 	fields := &ProcessOutput{SessionOutput: sessionOutput(l), ProcessID: in.ProcessID,
 		Output: strings.ToValidUTF8(string(data), "\uFFFD"), Cursor: output.Cursor,
 		Running: output.Running, BytesLeft: output.Available, Truncated: output.Skipped > 0}
-	if !utf8.Valid(data) {
+	if !terminal.IsText(data) {
 		fields.Base64 = base64.StdEncoding.EncodeToString(data)
 	}
 	text := terminal.Text(fields.Output)

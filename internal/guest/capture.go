@@ -160,10 +160,21 @@ func (c *capture) writeFile(p []byte) (int, error) {
 	return all, nil
 }
 
-// hasTerminalControls reports whether an output has backspaces, escape sequences, or CRs
-// without LF. A CR whose LF is not in b counts, too, which does no harm.
+// hasTerminalControls reports whether the host shows an output otherwise than it is: it has control characters other
+// than newlines and tabs. CRs before LF do not count, unless their LF is not in b.
 func hasTerminalControls(b []byte) bool {
-	return bytes.ContainsAny(b, "\x1b\b") || bytes.Count(b, []byte("\r")) != bytes.Count(b, []byte("\r\n"))
+	carriageReturns := 0
+	for i, c := range b {
+		switch {
+		case c == '\r':
+			carriageReturns++
+		case c < ' ' && c != '\n' && c != '\t', c == 0x7f:
+			return true
+		case c == 0xc2 && i+1 < len(b) && b[i+1] >= 0x80 && b[i+1] < 0xa0: // the controls of C1
+			return true
+		}
+	}
+	return carriageReturns > 0 && carriageReturns != bytes.Count(b, []byte("\r\n"))
 }
 
 // tailBytes returns the bytes of the ring buffer, the oldest first.

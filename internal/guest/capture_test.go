@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"unicode"
 	"unicode/utf8"
 
 	"sandlot/proto/agentv1"
@@ -82,7 +83,7 @@ func testCapture(t *testing.T, r *rand.Rand, text func(*rand.Rand, int) []byte) 
 						most, len(got.Head), len(got.Tail), got.Total)
 				}
 				fits := utf8.RuneCount(data) <= int(bounds.head+bounds.tail)
-				if fits && got.Path != "" && bytes.ContainsAny(data, "\r\b\x1b") { // noise may be anything
+				if fits && got.Path != "" && bytes.ContainsFunc(data, unicode.IsControl) { // noise may be anything
 					fits = false
 				}
 				if fits != (got.Path == "") {
@@ -188,7 +189,8 @@ func TestSpoolRemovesTheOldest(t *testing.T) {
 // What a terminal would show otherwise is kept as it came, though it fits.
 func TestCaptureKeepsWhatIsRewritten(t *testing.T) {
 	for text, want := range map[string]bool{"": false, "a\n\tb": false, "a\r\nb\r\n": false, "a\rb": true,
-		"a\r\nb\r": true, "\x1b[31ma": true, "a\b": true} {
+		"a\r\nb\r": true, "\x1b[31ma": true, "a\b": true, "a\x00b": true, "\a": true, "\x7f": true, "\x1fa": true, "a\u0081": true,
+		"é \u00a0": false, "a\v": true} {
 		for _, head := range []uint32{0, 2, 100} {
 			c := newCapture("stdout", testOutputFiles(t), &agentv1.Bounds{HeadChars: head, TailChars: 100})
 			c.Write([]byte(text))

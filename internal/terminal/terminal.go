@@ -1,5 +1,6 @@
 // Package terminal turns the output of a program into the text that a terminal shows at the
 // end: a progress bar is in its last state, and colours and other escape sequences are gone.
+// Control characters that mean nothing to a terminal, such as NUL, become visible.
 // The output may be hostile: time and memory are linear in its length, whatever its
 // sequences ask for.
 package terminal
@@ -135,7 +136,40 @@ func (v *screen) controlChar(r rune) {
 		} else {
 			v.col = min(v.col/8*8+8, len(l.cells))
 		}
+	default:
+		if shown, ok := picture(r); ok {
+			v.put(shown)
+		}
 	}
+}
+
+// picture returns what stands for a control character that means nothing to a terminal: its symbol (U+2400 for NUL),
+// or U+FFFD for one without a symbol. ok is false for a character that a terminal acts upon.
+func picture(r rune) (shown rune, ok bool) {
+	switch {
+	case r >= '\a' && r <= '\x0f' || r == 0x1b: // the bell, movements, character sets
+		return 0, false
+	case r >= 0 && r < ' ':
+		return '\u2400' + r, true
+	case r == 0x7f:
+		return '\u2421', true
+	case r >= 0x80 && r <= 0x9f:
+		return utf8.RuneError, !strings.ContainsRune("\u0084\u0085\u0088\u008d\u008e\u008f\u0090\u0098\u009b\u009c\u009d\u009e\u009f", r)
+	}
+	return 0, false
+}
+
+// IsText reports whether b is text: UTF-8 without control characters that mean nothing to a terminal.
+func IsText(b []byte) bool {
+	if !utf8.Valid(b) {
+		return false
+	}
+	for _, r := range string(b) {
+		if _, ok := picture(r); ok {
+			return false
+		}
+	}
+	return true
 }
 
 // down moves the cursor to the next line, and adds one at the end.

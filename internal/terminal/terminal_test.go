@@ -29,7 +29,10 @@ func TestText(t *testing.T) {
 		{"a title and a link", "\x1b]0;title\x07a \x1b]8;;https://x.test\x1b\\link\x1b]8;;\x1b\\\n", "a link\n"},
 		{"a title that does not end hides its line alone", "\x1b]0;title\nb\n", "\nb\n"},
 		{"character sets", "\x1b(B\x1b)0\x1b=a\x1b>\n", "a\n"},
-		{"bells and zeros", "a\x00\a\x7fb\n", "ab\n"},
+		{"bells and character sets", "a\a\x0e\x0fb\n", "ab\n"},
+		{"names that end with zeros", "a\x00b\x00", "a␀b␀"},
+		{"what means nothing to a terminal", "\x01\x06\x10\x1a\x1f\x7f\u0081\u009a\n", "␁␆␐␚␟␡\uFFFD\uFFFD\n"},
+		{"a zero in a sequence", "\x1b[3\x00m\x1b\x00a", "␀m␀a"},
 		{"controls of C1", "\u009b31mred\u009b0m\u0085next\n", "red\nnext\n"},
 		{"a cleared screen", "before\n\x1b[H\x1b[2Jframe 1\n\x1b[H\x1b[2Jframe 2\n", "before\nframe 2\n"},
 		{"an alternate screen", "before\n\x1b[?1049h\x1b[Hvi\x1b[5;5Hx\x1b[?1049lafter\n", "before\nafter\n"},
@@ -51,6 +54,15 @@ func TestText(t *testing.T) {
 		}
 		if got := Text(Text(tt.in)); got != Text(tt.in) {
 			t.Errorf("%s: shown again it is %q", tt.name, got)
+		}
+	}
+}
+
+func TestIsText(t *testing.T) {
+	for in, want := range map[string]bool{"": true, "a\tb\r\n": true, "\x1b[31mred\a\b\x0f\u009b0m": true, "é \uFFFD": true,
+		"a\x00b": false, "\x7f": false, "\x04": false, "\u0081": false, "\xff": false, "\xc2": false} {
+		if got := IsText([]byte(in)); got != want {
+			t.Errorf("%q: %t", in, got)
 		}
 	}
 }

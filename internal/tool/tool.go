@@ -93,6 +93,8 @@ type Result struct {
 	Fields any
 	// Session is the id of the session in which the call ran; empty: in none.
 	Session string
+	// Notice says what happened to the session before the call; empty: nothing.
+	Notice string
 	// Summary repeats the fields that a model needs as text, as some clients show models only
 	// the text.
 	Summary string
@@ -104,6 +106,14 @@ type Result struct {
 	Raw json.RawMessage
 }
 
+// Blocks returns the content as clients get it. The notice comes last: programs take the first block for the output.
+func (r *Result) Blocks() []Content {
+	if r.Notice == "" {
+		return r.Content
+	}
+	return append(r.Content[:len(r.Content):len(r.Content)], Text(r.Notice))
+}
+
 // Size returns about how many bytes of text and data a result has. The text of Content repeats
 // Fields, so only the larger of the two counts.
 func (r *Result) Size() int {
@@ -111,7 +121,7 @@ func (r *Result) Size() int {
 		return 0
 	}
 	n := 0
-	for _, c := range r.Content {
+	for _, c := range r.Blocks() {
 		switch {
 		case c.Text != nil:
 			n += len(*c.Text)

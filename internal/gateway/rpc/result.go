@@ -43,7 +43,7 @@ func Result(r *tool.Result) *mcp.CallToolResult {
 	if r.Fields != nil {
 		out.StructuredContent = r.Fields
 	}
-	for _, c := range r.Content {
+	for _, c := range r.Blocks() {
 		out.Content = append(out.Content, contentBlock(c))
 	}
 	if r.Summary != "" {
@@ -89,7 +89,7 @@ func FlatResult(r *tool.Result) map[string]any {
 		out["structuredContent"] = json.RawMessage(all)
 	}
 	blocks := []any{}
-	for _, c := range r.Content {
+	for _, c := range r.Blocks() {
 		blocks = append(blocks, contentObject(c))
 	}
 	out["content"], out["isError"] = blocks, r.IsError

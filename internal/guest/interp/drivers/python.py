@@ -905,12 +905,15 @@ def _main():
             except OSError:
                 pass  # the code has closed it already
 
+    CONTROLS = bytes(c for c in range(32) if c not in b"\t\n\r") + b"\x7f"
+
     def has_terminal_controls(data):
-        """Whether an output has backspaces, escape sequences, or CRs without LF. The agent does the same (capture.go)."""
-        return b"\x1b" in data or b"\b" in data or b"\r" in data and data.count(b"\r") != data.count(b"\r\n")
+        """Whether an output has control characters other than newlines and tabs, or CRs without LF. The agent does the same (capture.go)."""
+        return len(data.translate(None, CONTROLS)) != len(data) or b"\r" in data and data.count(b"\r") != data.count(b"\r\n") or \
+            b"\xc2" in data and any(b"\x80" <= after < b"\xa0" for after in data.split(b"\xc2")[1:])
 
     def write_raw_output(stream, data):
-        """Write the bytes of an output with driver_stdin controls to a file, and return its path; "": there is no file."""
+        """Write the bytes of an output with terminal controls to a file, and return its path; "": there is no file."""
         if not OUTPUT or not has_terminal_controls(data):
             return ""
         try:
