@@ -1,6 +1,7 @@
 package oci
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io/fs"
@@ -18,9 +19,10 @@ import (
 // staleAfter is the age at which what an interrupted pull or import left is not waited for any more.
 const staleAfter = 24 * time.Hour
 
-// Remove removes the name of an image, and the image itself when that was its last name. used, which may be nil,
-// returns what uses an image, such as "the template python", or "" for nothing: then Remove refuses.
-func (s *Store) Remove(ctx context.Context, ref string, used func(Image) string) (Image, error) {
+// Remove removes the name of an image, or, by its digest, all its names. The image itself goes with its last name.
+// used, which may be nil, returns what uses the name of an image, or, if last, the image, such as "the template
+// python"; "" for nothing. Remove refuses to remove what is used. It returns the image, with its first name.
+func (s *Store) Remove(ctx context.Context, ref string, used func(i Image, last bool) string) (Image, error) {
 	entry, there, err := s.find(ref)
 	if err != nil {
 		return Image{}, err
@@ -30,16 +32,25 @@ func (s *Store) Remove(ctx context.Context, ref string, used func(Image) string)
 			"are",
 			ref)
 	}
-	image, _ := s.describe(entry) // a damaged image, too, can be removed
-	if used != nil {
-		if by := used(image); by != "" {
-			return Image{}, fault.New(fault.InvalidParameters, "the image %s is used by %s: change that first", ref, by)
-		}
+	_, byDigest := digestText(ref)
+	goes := func(e v1.Descriptor) bool {
+		return e.Digest == entry.Digest && (byDigest || nameOf(e) == nameOf(entry))
 	}
+	image, _ := s.describe(entry) // a damaged image, too, can be removed
 	err = s.changeIndex(ctx, func(entries []v1.Descriptor) ([]v1.Descriptor, error) {
-		return slices.DeleteFunc(entries, func(e v1.Descriptor) bool {
-			return e.Digest == entry.Digest && nameOf(e) == nameOf(entry)
-		}), nil
+		last := !slices.ContainsFunc(entries, func(e v1.Descriptor) bool { return e.Digest == entry.Digest && !goes(e) })
+		for _, e := range entries {
+			if used == nil || !goes(e) {
+				continue
+			}
+			named := image
+			named.Name = nameOf(e)
+			if by := used(named, last); by != "" {
+				return nil, fault.New(fault.InvalidParameters, "the image %s is used by %s: change that first",
+					cmp.Or(named.Name, ref), by)
+			}
+		}
+		return slices.DeleteFunc(entries, goes), nil
 	})
 	if err != nil {
 		return Image{}, err

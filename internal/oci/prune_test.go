@@ -32,15 +32,27 @@ func TestRemove(t *testing.T) {
 	if n := blobsOf(t, s); n != 7 {
 		t.Errorf("there are %d blobs", n)
 	}
-	_, err := s.Remove(ctx, oneRef, func(i Image) string {
-		if i.Name != oneRef {
-			t.Errorf("asked about %+v", i)
+	_, err := s.Remove(ctx, oneRef, func(i Image, last bool) string {
+		if i.Name != oneRef || last {
+			t.Errorf("asked about %+v, %t", i, last)
 		}
 		return "the template python"
 	})
 	refused(t, err, fault.InvalidParameters, "is used by the template python")
 	if _, there, err := s.Get(oneRef); !there || err != nil {
 		t.Errorf("it is gone: %v", err)
+	}
+	// By its digest all names go.
+	of, _, _ := s.Get(alias)
+	digest := of.Digest
+	asked := map[string]bool{}
+	_, err = s.Remove(ctx, digest, func(i Image, last bool) string {
+		asked[i.Name] = last
+		return map[string]string{alias: "the template node"}[i.Name]
+	})
+	refused(t, err, fault.InvalidParameters, "the image "+alias+" is used by the template node")
+	if !asked[oneRef] || !asked[alias] {
+		t.Errorf("asked about %v", asked)
 	}
 	if _, err := s.Remove(ctx, oneRef, nil); err != nil {
 		t.Fatal(err)

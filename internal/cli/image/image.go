@@ -164,14 +164,19 @@ type removedImage struct {
 	Digest string `json:"digest"`
 }
 
-// usedBy returns a function that says which template is made of an image.
-func usedBy(state State) func(oci.Image) string {
-	return func(image oci.Image) string {
-		if name := state.Used[image.Digest]; name != "" {
+// usedBy returns a function that says which template is made of an image, by that name, or by any if that is the last
+// one.
+func usedBy(state State) func(i oci.Image, last bool) string {
+	return func(image oci.Image, last bool) string {
+		if name := state.Used[image.Digest]; name != "" && last {
 			return "the template " + name
 		}
 		for name, ref := range state.Templates {
-			if of, there, err := state.Store.Find(ref); err == nil && there && of.Name == image.Name && of.Name != "" {
+			of, there, err := state.Store.Find(ref)
+			if err != nil || !there || of.Digest != image.Digest {
+				continue
+			}
+			if last || of.Name == image.Name && of.Name != "" && ref != image.Digest {
 				return "the template " + name
 			}
 		}

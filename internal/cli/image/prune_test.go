@@ -81,3 +81,49 @@ func TestRemoveUsesNothing(t *testing.T) {
 		t.Errorf("it was used at %s, and is of %s; %v", i.Used, i.Created, err)
 	}
 }
+
+// A name that nothing uses is removed, though the image is used by another name, and is kept for that.
+func TestRemoveOneOfTwoNames(t *testing.T) {
+	state, add, run := world(t)
+	for _, uses := range []func(i oci.Image){
+		func(oci.Image) { state.Templates["t"] = "my:1" },
+		func(i oci.Image) { state.Templates["t"] = i.Digest },
+		func(i oci.Image) { state.Used[i.Digest] = "t" },
+		func(i oci.Image) { state.Templates["t"], state.Used[i.Digest] = "my:1", "t" },
+	} {
+		clear(state.Templates)
+		clear(state.Used)
+		for _, names := range [][]string{{"a:1", "my:1"}, {"my:1", "z:1"}} {
+			var i oci.Image
+			for _, name := range names {
+				i = add(name)
+			}
+			uses(i)
+			other := names[0]
+			if other == "my:1" {
+				other = names[1]
+			}
+			if err := run("remove", i.Digest); err == nil || !strings.Contains(err.Error(), "is used by the template t") {
+				t.Errorf("%v by its digest: %v", names, err)
+			}
+			if err := run("remove", other); err != nil {
+				t.Errorf("%s of %v: %v", other, names, err)
+			}
+			if _, there, err := state.Store.Find("my:1"); err != nil || !there {
+				t.Errorf("%v: the other name: %t, %v", names, there, err)
+			}
+			if err := run("remove", "my:1"); err == nil || !strings.Contains(err.Error(), "is used by the template t") {
+				t.Errorf("the last name: %v", err)
+			}
+		}
+	}
+	clear(state.Templates)
+	clear(state.Used)
+	i := add("b:1")
+	if err := run("remove", i.Digest); err != nil {
+		t.Error(err)
+	}
+	if all, err := state.Store.List(); err != nil || len(all) != 0 {
+		t.Errorf("by its digest: %+v, %v", all, err)
+	}
+}
