@@ -100,10 +100,8 @@ func (a *addition) getConfig(ctx context.Context) error {
 
 // readBlob reads a small blob.
 func (a *addition) readBlob(ctx context.Context, d v1.Descriptor) ([]byte, error) {
-	if a.store.hasBlob(d) {
-		if raw, err := a.store.readDocument(d.Digest); err == nil {
-			return raw, nil
-		}
+	if raw, err := a.store.readDocument(d.Digest); err == nil {
+		return raw, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.store.retry.document)
 	defer cancel()
@@ -125,7 +123,7 @@ func (a *addition) getRootfs(ctx context.Context) (err error) {
 		return s.diskError(err)
 	}
 	defer held.Close()
-	if isFile(path) {
+	if _, err := s.checkRootfs(a.manifest.Digest); err == nil {
 		for _, l := range a.document.Layers {
 			a.progress.tell(Progress{Layer: l.Digest.String(), Stage: Present, Done: l.Size, Total: l.Size})
 		}
@@ -141,6 +139,11 @@ func (a *addition) getRootfs(ctx context.Context) (err error) {
 	}
 	if err := held.Sync(); err != nil {
 		return s.diskError(err)
+	}
+	if !isFile(path) { // nothing, or what is no root file system
+		if err := os.RemoveAll(path); err != nil {
+			return s.diskError(err)
+		}
 	}
 	return s.diskError(os.Rename(held.Name(), path))
 }

@@ -2,7 +2,10 @@ package oci
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -12,6 +15,7 @@ import (
 
 	"sandlot/internal/atomicfile"
 	"sandlot/internal/fault"
+	"sandlot/internal/oci/rootfs"
 )
 
 // hasBlob reports whether the store has a blob.
@@ -20,11 +24,48 @@ func (s *Store) hasBlob(d v1.Descriptor) bool {
 	return err == nil && info.Mode().IsRegular() && info.Size() == d.Size
 }
 
+// openBlob opens a blob that the store has, and compares it with its digest: the disk may have changed it. A damaged
+// one is removed, so that it is got again. The file is nil where there is none.
+func (s *Store) openBlob(ctx context.Context, d v1.Descriptor) (*os.File, error) {
+	path := s.blobPath(d.Digest)
+	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var err error
+	if s.hasBlob(d) {
+		var f *os.File
+		if f, err = os.Open(path); err == nil {
+			sum := sha256.New()
+			if _, err = io.Copy(sum, contextReader{ctx, f}); err == nil && hex.EncodeToString(sum.Sum(nil)) == d.Digest.Hex {
+				return f, nil
+			}
+			_ = f.Close() // it was only read
+		}
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+	}
+	return nil, s.discardBlob(d.Digest, err)
+}
+
+// discardBlob removes a blob that cannot be read, or is not what its digest says.
+func (s *Store) discardBlob(digest v1.Hash, why error) error {
+	s.log.Warn("a blob of the image store was damaged on the disk, and is got again", "digest", digest.String(),
+		"error", why)
+	return s.diskError(os.RemoveAll(s.blobPath(digest)))
+}
+
 // writeDocument stores a document under its digest.
 func (s *Store) writeDocument(raw []byte) (v1.Hash, error) {
 	digest := digestOf(raw)
-	if s.hasBlob(v1.Descriptor{Digest: digest, Size: int64(len(raw))}) {
+	_, err := s.readDocument(digest)
+	switch {
+	case err == nil:
 		return digest, nil
+	case !errors.Is(err, fs.ErrNotExist):
+		if err := s.discardBlob(digest, err); err != nil {
+			return digest, err
+		}
 	}
 	return digest, s.writeFile(s.blobPath(digest), raw)
 }
@@ -63,36 +104,65 @@ func (s *Store) readDocument(digest v1.Hash) ([]byte, error) {
 		return nil, err
 	}
 	if digestOf(raw) != digest {
-		return nil, fault.New(fault.Configuration, "%s was changed on the disk", f.Name())
+		return nil, fault.New(fault.Configuration, "%s is not what its digest says: it was changed on the disk", f.Name())
 	}
 	return raw, nil
 }
 
-// readImage reads the manifest and the config of an image of the store.
-func (s *Store) readImage(digest v1.Hash) (*document, *v1.ConfigFile, error) {
+// readManifest reads the manifest of an image of the store.
+func (s *Store) readManifest(digest v1.Hash) (*document, error) {
 	raw, err := s.readDocument(digest)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	manifest, err := parseDocument(raw, digest.String())
+	if err == nil && manifest.isIndex() {
+		err = malformed(digest.String(), "it is an index")
+	}
+	return manifest, err
+}
+
+// readImage reads the manifest and the config of an image of the store.
+func (s *Store) readImage(digest v1.Hash) (*document, *v1.ConfigFile, error) {
+	manifest, err := s.readManifest(digest)
 	if err != nil {
 		return nil, nil, err
 	}
-	if manifest.isIndex() {
-		return nil, nil, malformed(digest.String(), "it is an index")
-	}
-	if raw, err = s.readDocument(manifest.Config.Digest); err != nil {
+	raw, err := s.readDocument(manifest.Config.Digest)
+	if err != nil {
 		return nil, nil, err
 	}
 	config, err := parseConfig(raw, len(manifest.Layers), digest.String())
 	return manifest, config, err
 }
 
+// checkRootfs looks at the root file system of an image: a file of another size than it says, or without a header, is
+// damaged. The rest is too long to be read at each use.
+func (s *Store) checkRootfs(digest v1.Hash) (size int64, err error) {
+	f, err := os.Open(s.rootfsPath(digest))
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return 0, err
+	}
+	image, err := rootfs.OpenImage(f)
+	if err != nil {
+		return 0, err
+	}
+	if info.Size() != image.Size() {
+		return 0, fmt.Errorf("%s has %d bytes of %d", f.Name(), info.Size(), image.Size())
+	}
+	return info.Size(), nil
+}
+
 // removeFile removes a file that may be gone already, and returns its size.
 func removeFile(path string) (int64, error) {
 	info, err := os.Lstat(path)
 	if err == nil {
-		err = os.Remove(path)
+		err = os.RemoveAll(path) // a damaged disk may have a folder there
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, nil

@@ -85,8 +85,8 @@ func (t *transfer) close() error {
 
 func (t *transfer) get(ctx context.Context, begun func()) error {
 	t.report(Waiting)
-	if t.openPresent() {
-		return nil
+	if present, err := t.openPresent(ctx); present || err != nil {
+		return err
 	}
 	select { // a slot is taken before the lock, so that who has the lock goes on
 	case t.store.slots <- struct{}{}:
@@ -98,7 +98,9 @@ func (t *transfer) get(ctx context.Context, begun func()) error {
 	if err != nil {
 		return t.store.diskError(err)
 	}
-	if t.openPresent() { // somebody else has got it meanwhile
+	if present, err := t.openPresent(ctx); err != nil {
+		return errors.Join(err, file.Close())
+	} else if present { // somebody else has got it meanwhile
 		return errors.Join(os.Remove(file.Name()), file.Close())
 	}
 	t.file, t.partial = file, true
@@ -118,19 +120,16 @@ func (t *transfer) get(ctx context.Context, begun func()) error {
 	return nil
 }
 
-// openPresent opens the blob where the store has it.
-func (t *transfer) openPresent() bool {
-	if !t.store.hasBlob(t.blob) {
-		return false
-	}
-	f, err := os.Open(t.store.blobPath(t.blob.Digest))
-	if err != nil {
-		return false
+// openPresent opens the blob where the store has it, undamaged.
+func (t *transfer) openPresent(ctx context.Context) (bool, error) {
+	f, err := t.store.openBlob(ctx, t.blob)
+	if f == nil {
+		return false, err
 	}
 	t.file = f
 	t.advance(t.blob.Size)
 	t.report(Present)
-	return true
+	return true, nil
 }
 
 // takeUp reads what an earlier transfer has left.

@@ -33,12 +33,13 @@ func (s *Store) readIndex() (*v1.IndexManifest, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return index, nil
 	} else if err != nil {
-		return nil, fault.Wrap(fault.Configuration, err, "the image store %s cannot be read: %v", s.dir, err)
+		return nil, fault.Wrap(fault.Configuration, err, "the image store cannot be read: %v. Give this user the "+
+			"right to read the folder %s", err, s.dir)
 	}
 	defer f.Close()
 	if err := json.NewDecoder(io.LimitReader(f, maxIndex)).Decode(index); err != nil {
-		return nil, fault.Wrap(fault.Configuration, err, "%s is damaged: %v. Move the folder %s away, and get the "+
-			"images again", f.Name(), err, s.dir)
+		return nil, fault.Wrap(fault.Configuration, err, "the index of the image store is damaged: %v. Remove it "+
+			"(rm %s), and get the images again: what is whole of them is not transferred again", err, f.Name())
 	}
 	return index, nil
 }

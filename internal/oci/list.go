@@ -2,20 +2,15 @@ package oci
 
 import (
 	"cmp"
-	"errors"
-	"io/fs"
 	"os"
 	"slices"
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-
-	"sandlot/internal/fault"
 )
 
 // Get returns the image with a name, such as python:3.12-slim, or with the digest of a manifest, and notes that it is
-// used. It reports false for an image that is not there, or whose root file system is gone: Pull and Import get it
-// again.
+// used. It reports false for an image that is not there, or that is damaged: Pull and Import get again what it lacks.
 func (s *Store) Get(ref string) (Image, bool, error) {
 	image, there, err := s.Find(ref)
 	if err == nil && there {
@@ -31,12 +26,20 @@ func (s *Store) Find(ref string) (Image, bool, error) {
 		return Image{}, false, err
 	}
 	image, err := s.describe(entry)
-	if errors.Is(err, fs.ErrNotExist) {
+	if err != nil {
 		return Image{}, false, nil
-	} else if err != nil {
-		return Image{}, false, err
 	}
 	return image, true, nil
+}
+
+// damage returns what is wrong with the store's image of a name; nil: nothing, or there is none.
+func (s *Store) damage(ref string) error {
+	entry, ok, err := s.find(ref)
+	if err != nil || !ok {
+		return nil
+	}
+	_, err = s.describe(entry)
+	return err
 }
 
 // find returns the entry of a name or a digest.
@@ -61,7 +64,7 @@ func (s *Store) find(ref string) (v1.Descriptor, bool, error) {
 	return v1.Descriptor{}, false, nil
 }
 
-// List returns the images, sorted by name. Size is 0 where the root file system is gone.
+// List returns the images, sorted by name. Size is 0 where an image is damaged.
 func (s *Store) List() ([]Image, error) {
 	index, err := s.readIndex()
 	if err != nil {
@@ -69,11 +72,7 @@ func (s *Store) List() ([]Image, error) {
 	}
 	images := []Image{}
 	for _, entry := range index.Manifests {
-		image, err := s.describe(entry)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, fault.Wrap(fault.Configuration, err, "the image %s is damaged. Remove it (`sandlot image "+
-				"remove %[1]s`) and get it again", cmp.Or(nameOf(entry), entry.Digest.String()))
-		}
+		image, _ := s.describe(entry)
 		images = append(images, image)
 	}
 	slices.SortStableFunc(images, func(a, b Image) int {
@@ -82,7 +81,8 @@ func (s *Store) List() ([]Image, error) {
 	return images, nil
 }
 
-// describe returns the image of an entry. With fs.ErrNotExist, the image says what the entry does.
+// describe returns the image of an entry. With an error, a part of it is damaged or gone, and the image says what the
+// entry does.
 func (s *Store) describe(entry v1.Descriptor) (Image, error) {
 	image := Image{Name: nameOf(entry), Digest: entry.Digest.String(), Rootfs: s.rootfsPath(entry.Digest)}
 	if entry.Platform != nil {
@@ -96,11 +96,9 @@ func (s *Store) describe(entry v1.Descriptor) (Image, error) {
 	}
 	c := config.Config
 	image.Config = Config{User: c.User, Workdir: c.WorkingDir, Env: c.Env, Entrypoint: c.Entrypoint, Cmd: c.Cmd}
-	info, err := os.Stat(image.Rootfs)
-	if err != nil {
+	if image.Size, err = s.checkRootfs(entry.Digest); err != nil {
 		return image, err
 	}
-	image.Size = info.Size()
 	if used, err := os.Stat(s.usedPath(entry.Digest)); err == nil && used.ModTime().After(image.Created) {
 		image.Used = used.ModTime()
 	}

@@ -106,13 +106,9 @@ func (s *Store) sweep() (freed int64, err error) {
 	needed := map[string]bool{}
 	for _, e := range index.Manifests {
 		needed[e.Digest.Hex] = true
-		manifest, _, err := s.readImage(e.Digest)
-		if errors.Is(err, fs.ErrNotExist) && manifest == nil {
-			continue
-		}
+		manifest, err := s.readManifest(e.Digest)
 		if err != nil {
-			return 0, fault.Wrap(fault.Configuration, err, "the image %s is damaged: remove it first (`sandlot image "+
-				"remove %[1]s`)", e.Digest)
+			continue // it is got again as a whole
 		}
 		needed[manifest.Config.Digest.Hex] = true
 		for _, l := range manifest.Layers {

@@ -1,6 +1,9 @@
 package oci
 
 import (
+	"bytes"
+	"errors"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -207,20 +210,159 @@ func TestDamagedStore(t *testing.T) {
 	if pull(); len(r.sent) > 0 {
 		t.Errorf("blobs were sent: %v", r.sent)
 	}
-	// The config was changed.
-	config := must[v1.Hash](t)(image.ConfigName())
-	if err := os.WriteFile(s.blobPath(config), []byte("{}"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	_, err := s.List()
-	refused(t, err, fault.Configuration, "is damaged", "sandlot image remove "+ref)
-	if _, err := s.Remove(ctx, ref, nil); err != nil {
-		t.Fatal(err)
-	}
-	pull()
 	if err := os.WriteFile(filepath.Join(s.dir, "index.json"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, err = s.List()
-	refused(t, err, fault.Configuration, "index.json is damaged")
+	for _, use := range []func() error{
+		func() error { _, err := s.List(); return err },
+		func() error { _, _, err := s.Get(ref); return err },
+		func() error { _, err := s.Pull(ctx, ref, Options{}); return err },
+	} {
+		refused(t, use(), fault.Configuration, "the index of the image store is damaged", "rm "+s.dir+"/index.json")
+	}
+	if len(r.sent) > 0 {
+		t.Errorf("blobs were sent: %v", r.sent)
+	}
+	if err := os.Remove(filepath.Join(s.dir, "index.json")); err != nil { // as the error says
+		t.Fatal(err)
+	}
+	if pull(); len(r.sent) > 0 {
+		t.Errorf("blobs were sent: %v", r.sent)
+	}
+}
+
+// damages are what a disk may do to a file.
+var damages = map[string]func(path string) error{
+	"truncated": func(path string) error { return os.Truncate(path, 3) },
+	"empty":     func(path string) error { return os.Truncate(path, 0) },
+	"gone":      os.Remove,
+	"unreadable": func(path string) error {
+		return errors.Join(os.Remove(path), os.MkdirAll(filepath.Join(path, "x"), 0o700))
+	},
+	"longer": func(path string) error {
+		b, err := os.ReadFile(path)
+		return errors.Join(err, os.WriteFile(path, append(b, 'x'), 0o600))
+	},
+	"another content": func(path string) error {
+		b, err := os.ReadFile(path)
+		for i := range b {
+			b[i] ^= 0x55
+		}
+		return errors.Join(err, os.WriteFile(path, b, 0o600))
+	},
+}
+
+// Whatever was damaged counts as not there, and is got again, and nothing else is. Other images are listed, used and
+// removed meanwhile.
+func TestDamagedImage(t *testing.T) {
+	ctx, r := testContext(t), newRegistry(t)
+	image := imageOf(t, layerOf(t, map[string][]byte{"f": noise(5, 100_000)}))
+	ref, other := r.push(t, "app:1", image), r.push(t, "other:1", imageOf(t, layerOf(t, map[string][]byte{"o": nil})))
+	layer := must[[]v1.Layer](t)(image.Layers())[0]
+	manifest, config, digest := must[v1.Hash](t)(image.Digest()), must[v1.Hash](t)(image.ConfigName()),
+		must[v1.Hash](t)(layer.Digest())
+	for how, damage := range damages {
+		for what, path := range map[string]func(*Store) []string{
+			"manifest":                   func(s *Store) []string { return []string{s.blobPath(manifest)} },
+			"config":                     func(s *Store) []string { return []string{s.blobPath(config)} },
+			"root file system":           func(s *Store) []string { return []string{s.rootfsPath(manifest)} },
+			"layer and root file system": func(s *Store) []string { return []string{s.blobPath(digest), s.rootfsPath(manifest)} },
+			"all": func(s *Store) []string {
+				return []string{s.blobPath(digest), s.rootfsPath(manifest), s.blobPath(config), s.blobPath(manifest)}
+			},
+		} {
+			s := newStore(t)
+			for _, name := range []string{ref, other} {
+				if _, err := s.Pull(ctx, name, Options{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, p := range path(s) {
+				if err := damage(p); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, there, err := s.Get(ref); there || err != nil {
+				t.Errorf("the %s is %s: %t, %v", what, how, there, err)
+			}
+			if all, err := s.List(); err != nil || len(all) != 2 || all[0].Size != 0 || all[1].Size == 0 {
+				t.Errorf("the %s is %s: listed %+v, %v", what, how, all, err)
+			}
+			// No registry has it any more: that is said of the image on the disk.
+			r.misbehave(func(w http.ResponseWriter, _ *http.Request) http.ResponseWriter {
+				http.Error(w, "no", http.StatusNotFound)
+				return nil
+			})
+			if _, err := s.Pull(ctx, ref, Options{}); err == nil || !strings.Contains(err.Error(), "is damaged on the disk") ||
+				!strings.Contains(err.Error(), "sandlot image import") {
+				t.Errorf("the %s is %s, and the registry has nothing: %v", what, how, err)
+			}
+			r.misbehave(nil)
+			r.reset()
+			got, err := s.Pull(ctx, ref, Options{})
+			if err != nil {
+				t.Errorf("the %s is %s: %v", what, how, err)
+				continue
+			}
+			if content(t, got, "f") != string(noise(5, 100_000)) {
+				t.Errorf("the %s is %s: another file", what, how)
+			}
+			if sent := r.sent[digest.Hex] > 0; sent != (what == "all" || strings.HasPrefix(what, "layer")) {
+				t.Errorf("the %s is %s: the layer was sent: %t", what, how, sent)
+			}
+			if _, there, err := s.Get(ref); !there || err != nil {
+				t.Errorf("the %s was %s: %t, %v", what, how, there, err)
+			}
+			if err := damage(path(s)[0]); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.Remove(ctx, other, nil); err != nil {
+				t.Errorf("the %s is %s: the other image is not removed: %v", what, how, err)
+			}
+			if _, err := s.Remove(ctx, ref, nil); err != nil || blobsOf(t, s) != 0 {
+				t.Errorf("the %s is %s: it is not removed: %v", what, how, err)
+			}
+		}
+	}
+}
+
+// A layer that only extending an image needs is got again for that.
+func TestDamagedBase(t *testing.T) {
+	ctx, r := testContext(t), newRegistry(t)
+	image := imageOf(t, layerOf(t, map[string][]byte{"f": noise(5, 100_000)}))
+	ref := r.push(t, "app:1", image)
+	digest := must[v1.Hash](t)(must[[]v1.Layer](t)(image.Layers())[0].Digest())
+	for how, damage := range damages {
+		s := newStore(t)
+		base := must[Image](t)(s.Pull(ctx, ref, Options{}))
+		if err := damage(s.blobPath(digest)); err != nil {
+			t.Fatal(err)
+		}
+		layer := tarOf(t, map[string][]byte{"added": []byte("a")})
+		got, err := s.Extend(ctx, base.Digest, bytes.NewReader(layer), "sandlot/more:1")
+		if err != nil {
+			t.Errorf("it is %s: %v", how, err)
+			continue
+		}
+		if content(t, got, "f") != string(noise(5, 100_000)) || content(t, got, "added") != "a" {
+			t.Errorf("it was %s: another file", how)
+		}
+		imported := must[Image](t)(s.Import(ctx, layoutOf(t, map[string]v1.Image{"": image}), r.host+"/none:1", Options{}))
+		if _, err := s.Remove(ctx, ref, nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := damage(s.blobPath(digest)); err != nil {
+			t.Fatal(err)
+		}
+		r.misbehave(func(w http.ResponseWriter, _ *http.Request) http.ResponseWriter {
+			http.Error(w, "no", http.StatusNotFound)
+			return nil
+		})
+		_, err = s.Extend(ctx, imported.Digest, bytes.NewReader(layer), "sandlot/most:1")
+		r.misbehave(nil)
+		if err == nil || !strings.Contains(err.Error(), "is damaged on the disk") ||
+			!strings.Contains(err.Error(), "sandlot image import") {
+			t.Errorf("it is %s, and no registry has it: %v", how, err)
+		}
+	}
 }

@@ -26,6 +26,7 @@ func (s *Store) Pull(ctx context.Context, ref string, o Options) (Image, error) 
 			return image, err
 		}
 	}
+	damage := s.damage(ref)
 	image, err := s.using(ctx, func() (Image, error) {
 		from, err := dialRegistry(ctx, parsed.Context(), s.retry)
 		if err != nil {
@@ -42,6 +43,10 @@ func (s *Store) Pull(ctx context.Context, ref string, o Options) (Image, error) 
 		}
 		return a.add(ctx, root)
 	})
+	if err != nil && damage != nil && ctx.Err() == nil {
+		err = fault.Wrap(fault.From(err).Kind, err, "the image %s is damaged on the disk (%v), and could not be got "+
+			"again: %v. If it was imported, import it again (`sandlot image import`)", ref, damage, err)
+	}
 	if err != nil && ctx.Err() != nil {
 		err = fault.Wrap(fault.Canceled, errors.Join(ctx.Err(), err), "the pull of %s was interrupted; what has been "+
 			"downloaded is kept, and the next pull goes on from there", ref)
@@ -56,6 +61,9 @@ func (s *Store) using(ctx context.Context, add func() (Image, error)) (Image, er
 		return Image{}, err
 	}
 	defer users.Close()
+	if _, err := s.readIndex(); err != nil { // before anything is transferred
+		return Image{}, err
+	}
 	s.removeStale()
 	return add()
 }

@@ -58,6 +58,9 @@ func OpenImage(r io.ReaderAt) (*Image, error) {
 	}, nil
 }
 
+// Size returns how many bytes the image has, as its superblock says.
+func (i *Image) Size() int64 { return i.size }
+
 // bytes reads a part of the image.
 func (i *Image) bytes(into []byte, offset int64) error {
 	if offset < 0 || offset > i.size-int64(len(into)) {
