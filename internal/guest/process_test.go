@@ -822,3 +822,26 @@ func TestDial(t *testing.T) {
 		t.Errorf("%q, %v", got, err)
 	}
 }
+
+// Where memory is short, programs go before the interpreters and the agent, with all that they start.
+func TestProgramsAreOffered(t *testing.T) {
+	r := newRig(t)
+	own, err := os.ReadFile("/proc/self/oom_score_adj")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The program may be a moment ahead of the score.
+	const script = `i=0; while [ "$(cat /proc/self/oom_score_adj)" = ` + "%s" + ` ] && [ $i -lt 2000 ]; do i=$((i+1)); done
+		cat /proc/self/oom_score_adj; (cat /proc/self/oom_score_adj)`
+	code := fmt.Sprintf(script, strings.TrimSpace(string(own)))
+	if d := r.exec(&agentv1.ExecRequest{Command: sh(code)}); string(d.Stdout.Head)+string(d.Stdout.Tail) != "200\n200\n" {
+		t.Errorf("a command has %q%q, %q", d.Stdout.Head, d.Stdout.Tail, d.Stderr.Head)
+	}
+	id := r.start(&agentv1.StartProcessRequest{Command: sh(code)})
+	if out, _ := r.rest(id); out != "200\n200\n" {
+		t.Errorf("a background process has %q", out)
+	}
+	if now, err := os.ReadFile("/proc/self/oom_score_adj"); err != nil || string(now) != string(own) {
+		t.Errorf("the agent has %q, and had %q: %v", now, own, err)
+	}
+}

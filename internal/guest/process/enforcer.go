@@ -1,8 +1,10 @@
 package process
 
 import (
+	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -117,11 +119,34 @@ func (e *Enforcer) checkProcesses(maxProcesses uint64, since time.Time) time.Tim
 	return since
 }
 
+// programScore is the oom_score_adj of programs: where memory is short, a program goes before an interpreter that
+// uses up to a fifth of the limit more, and before the agent. So a fork bomb of small processes does not take the
+// interpreter, and a large interpreter does not take small programs.
+const programScore = 200
+
+// offer raises the oom_score_adj of a program. What the program starts inherits it, and nobody in the sandbox may
+// lower it.
+func (ps *Processes) offer(pid int) {
+	_ = ps.User.Do(func() error { // the file is the user's. It is gone if the program has ended
+		return os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), strconv.AppendInt(nil, programScore, 10), 0)
+	})
+}
+
+// smallProcess is how many bytes a process has at most that is not worth killing alone.
+const smallProcess = 4 << 20
+
 // killLargest kills the process with the most memory, and waits until the kernel has freed
-// that memory: otherwise the next check would kill another process for it.
+// that memory: otherwise the next check would kill another process for it. Where many small
+// processes fill the memory, it kills the session with the most of it.
 func (e *Enforcer) killLargest(limit uint64) {
-	victim, size := largest(0)
-	if victim == 0 || size < 4<<20 {
+	victim, size := largest(0, limit)
+	if victim != 0 && size < smallProcess {
+		if e.killLargestSession("memory", int64(limit/4), rssOf) {
+			return
+		}
+		victim, size = largest(0, 0)
+	}
+	if victim == 0 || size < smallProcess {
 		return // files fill the memory, and no process
 	}
 	e.setLastKill("memory")
@@ -132,29 +157,44 @@ func (e *Enforcer) killLargest(limit uint64) {
 		if memoryUsed() <= limit {
 			return
 		}
-		if _, next := largest(victim); next > size/2 { // another process is as large
+		if _, next := largest(victim, limit); next > size/2 { // another process is as large
 			return
 		}
 	}
 }
 
-// largest returns the process with the most memory, and how many bytes that are. The process
-// except is left out.
-func largest(except int) (victim int, size int64) {
+// largest returns the process that is to be killed first when memory is short, as the kernel chooses it, and how many
+// bytes it has. The process except is left out. Without a limit it is the one with the most memory.
+func largest(except int, limit uint64) (victim int, size int64) {
+	highest := int64(0)
 	for _, pid := range ownProcesses() {
 		if pid == os.Getpid() || pid == 1 || pid == except {
 			continue
 		}
-		if rss := rssOf(pid); rss > size {
-			victim, size = pid, rss
+		rss := rssOf(pid)
+		if score := rss + scoreOf(pid)*int64(limit/1000); rss > 0 && score > highest {
+			victim, size, highest = pid, rss, score
 		}
 	}
 	return victim, size
 }
 
+// scoreOf returns the oom_score_adj of a process.
+func scoreOf(pid int) int64 {
+	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid))
+	n, _ := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
+	return max(n, 0)
+}
+
 // KillLargestGroup kills the session with the most processes.
 func (e *Enforcer) KillLargestGroup() {
-	count := map[int][]int{}
+	e.killLargestSession("processes", 0, func(int) int64 { return 1 })
+}
+
+// killLargestSession kills the session that has the most by what weight says of each process, if it has over that
+// much in at least eight processes. It reports whether there was one.
+func (e *Enforcer) killLargestSession(limit string, atLeast int64, weight func(pid int) int64) bool {
+	count, weights := map[int][]int{}, map[int]int64{}
 	for _, pid := range ownProcesses() {
 		f, err := Stat(pid)
 		if err != nil || pid == os.Getpid() || pid == 1 {
@@ -162,19 +202,20 @@ func (e *Enforcer) KillLargestGroup() {
 		}
 		if s, err := strconv.Atoi(f[3]); err == nil && s > 1 {
 			count[s] = append(count[s], pid)
+			weights[s] += weight(pid)
 		}
 	}
 	victim := 0
-	for s, list := range count {
-		if victim == 0 || len(list) > len(count[victim]) {
+	for s := range count {
+		if victim == 0 || weights[s] > weights[victim] {
 			victim = s
 		}
 	}
-	if victim == 0 || len(count[victim]) < 8 {
-		return
+	if victim == 0 || len(count[victim]) < 8 || weights[victim] < atLeast {
+		return false
 	}
-	e.setLastKill("processes")
-	e.reportKill(victim, "processes")
+	e.setLastKill(limit)
+	e.reportKill(victim, limit)
 	// Stop all of them first: otherwise some would start more processes while others are killed.
 	for _, pid := range count[victim] {
 		_ = syscall.Kill(pid, unix.SIGSTOP)
@@ -188,10 +229,11 @@ func (e *Enforcer) KillLargestGroup() {
 			}
 		}
 		if !found {
-			return
+			break
 		}
 		time.Sleep(checkFast)
 	}
+	return true
 }
 
 func (e *Enforcer) setLastKill(limit string) {

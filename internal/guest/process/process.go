@@ -217,6 +217,7 @@ func (ps *Processes) Spawn(kind string, c *agentv1.Command, stdio Stdio) (*Proce
 		return nil, startError(c.Argv[0], err)
 	}
 	p.pid = pid
+	ps.offer(pid)
 	if stdio.Stdin != nil && stdio.TerminalSize == nil {
 		ps.work.Go(func() { copyInput(p.stdin, stdio.Stdin, stdio.keepStdin) })
 	}
