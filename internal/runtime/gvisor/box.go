@@ -2,6 +2,7 @@ package gvisor
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -73,6 +74,28 @@ func newBox(r *Runtime, spec sandbox.Spec) *box {
 // socketDir is the folder of the socket that the agent dials.
 func (b *box) socketDir() string { return filepath.Join(b.dir, "sock") }
 
+// bootIDPath is where a sandbox reads the id of its boot, which nobody else may have.
+const bootIDPath = "/proc/sys/kernel/random/boot_id"
+
+// bootIDFile is the file that a sandbox sees at bootIDPath. It is in the folder that only this sandbox has mounted.
+func (b *box) bootIDFile() string { return filepath.Join(b.socketDir(), "boot_id") }
+
+// writeBootID gives the sandbox an id of its own, unless it has one: it keeps that from one server to the next.
+func (b *box) writeBootID() error {
+	if isFile(b.bootIDFile()) {
+		return nil
+	}
+	return errors.Join(os.WriteFile(b.bootIDFile(), []byte(uuid()+"\n"), 0o600), os.Chmod(b.bootIDFile(), 0o444))
+}
+
+// uuid returns a random UUID.
+func uuid() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // it never fails
+	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+}
+
 // process returns the id and the start time of the sandbox's process. The id is 0 while
 // the sandbox boots.
 func (b *box) process() (pid int, started uint64) {
@@ -99,6 +122,9 @@ func (b *box) ChangeTools(change func(dir string) error) error {
 func (b *box) listen() error {
 	dir := b.socketDir()
 	if err := errors.Join(os.MkdirAll(dir, 0o755), os.Chmod(dir, 0o755)); err != nil {
+		return err
+	}
+	if err := b.writeBootID(); err != nil {
 		return err
 	}
 	f, err := socket.Listen(dir)

@@ -127,6 +127,7 @@ func (r *Runtime) mounts(b *box) []specs.Mount {
 		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"ro"}},
 		bind(b.agent, wire.AgentPath, true),
 		uncached(bind(b.socketDir(), wire.SocketDir, true)), // else each tool's document costs 8 KB once it is read
+		uncached(bind(b.bootIDFile(), bootIDPath, true)),    // gVisor's own is that of the image of which it is restored
 	}
 	binds := slices.Clone(b.root.Binds)
 	slices.SortFunc(binds, func(x, y image.Bind) int { return strings.Compare(x.Target, y.Target) })

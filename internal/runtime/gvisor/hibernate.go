@@ -183,7 +183,7 @@ func (r *Runtime) keepFiles(files []hostfile.File, image string) (needed []hostf
 func frozenMounts(all []specs.Mount, own []sandbox.Mount) []specs.Mount {
 	all = slices.Clone(all)
 	for i, m := range all {
-		if m.Destination == wire.AgentPath || m.Destination == wire.SocketDir ||
+		if m.Destination == wire.AgentPath || m.Destination == wire.SocketDir || m.Destination == bootIDPath ||
 			slices.ContainsFunc(own, func(o sandbox.Mount) bool { return o.Target == m.Destination }) {
 			all[i].Options = nil
 		}
@@ -469,6 +469,8 @@ func (b *box) adapt(bundle *specs.Spec) {
 			bundle.Mounts[i].Source = b.kept.Agent
 		case wire.SocketDir:
 			bundle.Mounts[i].Source = b.socketDir()
+		case bootIDPath:
+			bundle.Mounts[i].Source = b.bootIDFile()
 		}
 	}
 	bundle.Linux.CgroupsPath, bundle.Linux.Resources = "", nil

@@ -446,12 +446,18 @@ func TestPackedAsleep(t *testing.T) {
 		}
 		return all[0]
 	}
+	booted := map[string]bool{run(t, s.client, "open('/proc/sys/kernel/random/boot_id').read()"): true}
 	next := func(what string, i sandbox.FrozenImage) {
 		t.Helper()
 		if err := s.wake(i); err != nil {
 			t.Fatal(what, err)
 		}
 		s.wantX(what)
+		id := run(t, s.client, "open('/proc/sys/kernel/random/boot_id').read()")
+		if len(id) != len("'01234567-89ab-cdef-0123-456789abcdef\\n'") || booted[id] {
+			t.Errorf("%s: the id of its boot is %s, after %v", what, id, booted)
+		}
+		booted[id] = true
 		if err := s.r.RemoveFrozen(t.Context(), i.Name); err != nil {
 			t.Error(err)
 		}

@@ -172,7 +172,8 @@ func TestPrebooted(t *testing.T) {
 		if _, err := os.Stat(filepath.Join(b.(*box).dir, "sock", wire.SecretFile)); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("the secret is still beside the socket: %v", err)
 		}
-		unique := map[string]string{"boot id": h, "random bytes": run(t, c, "import os; os.urandom(16).hex()"),
+		unique := map[string]string{"boot of its agent": h, "random bytes": run(t, c, "import os; os.urandom(16).hex()"),
+			"boot of its kernel": run(t, c, "open('/proc/sys/kernel/random/boot_id').read()"),
 			"uuid": run(t, c, "import uuid; uuid.uuid4()"), "random": run(t, c, "import random; random.random()")}
 		for what, v := range unique {
 			if saw[what] == nil {
