@@ -100,6 +100,7 @@ func (a *Agent) addToolPaths(env map[string]string) {
 	if a.config.ToolsDir == "" {
 		return
 	}
+	a.tools.Restore()
 	if path := env["PATH"]; path != "" {
 		env["PATH"] = path + ":" + wire.ToolsDir
 	}

@@ -21,8 +21,13 @@ import (
 func (t *Tools) Set(r *agentv1.SetToolsRequest) error {
 	t.setting.Lock()
 	defer t.setting.Unlock()
+	t.restore()
 	if r.Shared {
-		return t.share()
+		err := t.share()
+		if err == nil {
+			t.remember(nil, t.putLink)
+		}
+		return err
 	}
 	if len(r.Files) == 0 && !exists(t.config.Dir) {
 		return nil
@@ -48,12 +53,24 @@ func (t *Tools) Set(r *agentv1.SetToolsRequest) error {
 	if err != nil {
 		return err
 	}
-	return t.listen(filepath.Join(t.config.Dir, wire.ToolSocket))
+	if err := t.listen(t.ownSocket()); err != nil {
+		return err
+	}
+	tree, err := root.Open(".")
+	if err == nil {
+		t.remember(tree, t.putFolder)
+	}
+	return err
 }
+
+// sharedSocket and ownSocket are where the socket is beside a tree that is a link, and in one that the agent has written.
+func (t *Tools) sharedSocket() string { return t.config.Dir + wire.SharedSocketSuffix }
+
+func (t *Tools) ownSocket() string { return filepath.Join(t.config.Dir, wire.ToolSocket) }
 
 // share makes the tree a link to the folder that the host shares, in which there is a link to the socket.
 func (t *Tools) share() error {
-	if err := t.listen(t.config.Dir + wire.SharedSocketSuffix); err != nil {
+	if err := t.listen(t.sharedSocket()); err != nil {
 		return err
 	}
 	if t.isShared() {

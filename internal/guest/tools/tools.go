@@ -50,12 +50,16 @@ type Tools struct {
 	slots  chan struct{} // held by the connections that are served
 	queue  chan struct{} // held by those, and by the ones that wait
 
-	setting sync.Mutex // held while the tree changes
+	setting sync.Mutex   // held while the tree changes
+	set     func() error // puts the tree back; nil: none was set
+	tree    *os.File     // the folder that the agent has written; nil: the tree is a link
 
 	mu       sync.Mutex
 	listener *net.UnixListener // nil: there is no tree, or Close was called
 	socket   string            // the path of the listener's socket
+	made     fs.FileInfo       // the file of the socket
 	closed   bool
+	watched  bool              // watch runs
 	conns    map[net.Conn]bool // of programs and to the host; true: the host serves it
 	work     sync.WaitGroup
 	ctx      context.Context // ends with Close
@@ -80,6 +84,13 @@ func (t *Tools) Close() {
 	}
 	t.mu.Unlock()
 	t.cancel()
+	t.setting.Lock()
+	t.set = nil
+	if t.tree != nil {
+		t.tree.Close()
+		t.tree = nil
+	}
+	t.setting.Unlock()
 	if l != nil {
 		l.Close()
 		_ = os.Remove(t.socket)
@@ -120,6 +131,19 @@ func exists(path string) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
+// listens reports whether the socket is at a path.
+func (t *Tools) listens(place string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.isAt(place)
+}
+
+// isAt is listens for who holds mu.
+func (t *Tools) isAt(place string) bool {
+	now, err := os.Lstat(place)
+	return err == nil && t.listener != nil && t.socket == place && os.SameFile(now, t.made)
+}
+
 // listen makes the socket at a path, unless there is one. A program that is root may have removed it.
 func (t *Tools) listen(place string) error {
 	t.mu.Lock()
@@ -127,7 +151,7 @@ func (t *Tools) listen(place string) error {
 	if t.closed {
 		return errors.New("the agent ends")
 	}
-	if t.listener != nil && t.socket == place && exists(place) {
+	if t.isAt(place) {
 		return nil
 	}
 	if t.listener != nil {
@@ -142,6 +166,9 @@ func (t *Tools) listen(place string) error {
 	}
 	l.SetUnlinkOnClose(false)
 	err = os.Chmod(temporary, 0o666) // all users of the sandbox may connect
+	if err == nil {
+		t.made, err = os.Lstat(temporary)
+	}
 	if err == nil {
 		err = os.Rename(temporary, place)
 	}

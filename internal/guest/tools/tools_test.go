@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -124,6 +125,7 @@ func TestTree(t *testing.T) {
 // TestSharedTree: where the host has the tree, the agent makes a link to it, and the socket beside that.
 func TestSharedTree(t *testing.T) {
 	u := newTools(t)
+	u.watched = true // what is spoiled here stays so
 	u.config.Shared = t.TempDir()
 	if err := os.MkdirAll(filepath.Dir(u.config.Dir), 0o755); err != nil {
 		t.Fatal(err)
@@ -149,7 +151,7 @@ func TestSharedTree(t *testing.T) {
 	if err := errors.Join(os.Remove(u.config.Dir), os.Symlink("/", u.config.Dir)); err != nil {
 		t.Fatal(err)
 	}
-	if err := u.Set(&agentv1.SetToolsRequest{Shared: true}); err == nil || !strings.Contains(err.Error(), "remove it") {
+	if err := u.Set(&agentv1.SetToolsRequest{Shared: true}); err != nil || !u.isShared() {
 		t.Errorf("another link is in its place: %v", err)
 	}
 	// The host shares no folder any more, and then one again.
@@ -439,5 +441,76 @@ func TestManyConnections(t *testing.T) {
 	all[0].Close()
 	if !late.lines.Scan() {
 		t.Error("the one that waited was not served")
+	}
+}
+
+// Whatever a program does to the tree and the socket, they are put back, by themselves and before programs start.
+func TestPutBack(t *testing.T) {
+	does := map[string]func(dir string) error{
+		"moves it":     func(dir string) error { return os.Rename(dir, dir+".moved") },
+		"moves it far": func(dir string) error { return os.Rename(dir, filepath.Join(filepath.Dir(filepath.Dir(dir)), "far")) },
+		"replaces it by a folder": func(dir string) error {
+			return errors.Join(os.Rename(dir, dir+".away"), os.Mkdir(dir, 0o755), os.WriteFile(dir+"/mine", nil, 0o600))
+		},
+		"replaces it by a file": func(dir string) error {
+			return errors.Join(os.Rename(dir, dir+".gone"), os.WriteFile(dir, []byte("mine"), 0o600))
+		},
+		"replaces it by a link": func(dir string) error {
+			return errors.Join(os.Rename(dir, dir+".left"), os.Symlink("/nowhere", dir))
+		},
+	}
+	for _, shared := range []bool{true, false} {
+		for _, watched := range []bool{true, false} {
+			u := newTools(t)
+			dir := u.config.Dir
+			r := &agentv1.SetToolsRequest{Files: []*agentv1.ToolFile{text("README.md", "tools")}, Complete: true}
+			if shared {
+				u.config.Shared = filepath.Join(t.TempDir(), "shared")
+				if err := errors.Join(os.Mkdir(u.config.Shared, 0o755), os.MkdirAll(filepath.Dir(dir), 0o755),
+					os.WriteFile(filepath.Join(u.config.Shared, "README.md"), []byte("tools"), 0o600),
+					os.Symlink(dir+wire.SharedSocketSuffix, filepath.Join(u.config.Shared, wire.ToolSocket))); err != nil {
+					t.Fatal(err)
+				}
+				r = &agentv1.SetToolsRequest{Shared: true}
+			}
+			u.watched = !watched
+			if err := u.Set(r); err != nil {
+				t.Fatal(err)
+			}
+			own := map[string]func(string) error{
+				"removes the socket": func(string) error { return os.Remove(u.socket) },
+				"replaces the socket": func(string) error {
+					return errors.Join(os.Rename(u.socket, u.socket+".moved"), os.WriteFile(u.socket, nil, 0o600))
+				},
+			}
+			if shared {
+				own["removes the link"] = os.Remove
+			}
+			maps.Copy(own, does)
+			for what, does := range own {
+				u.setting.Lock() // nobody puts it back meanwhile
+				if err := does(dir); err != nil {
+					t.Fatal(what, err)
+				}
+				u.setting.Unlock()
+				if !watched || strings.Contains(what, "socket") && !shared { // nothing watches the agent's own folder
+					u.Restore()
+				}
+				until(t, what, func() bool {
+					b, err := os.ReadFile(filepath.Join(dir, "README.md"))
+					c, dialErr := net.Dial("unix", filepath.Join(dir, wire.ToolSocket))
+					if dialErr == nil {
+						c.Close()
+					}
+					return err == nil && string(b) == "tools" && dialErr == nil
+				})
+			}
+			if b, err := os.ReadFile(dir + ".old0/mine"); err != nil && !slices.ContainsFunc([]string{"1", "2"}, func(n string) bool {
+				_, err := os.Stat(dir + ".old" + n + "/mine")
+				return err == nil
+			}) {
+				t.Errorf("what was in its place is lost: %q, %v", b, err)
+			}
+		}
 	}
 }

@@ -1,0 +1,171 @@
+package tools
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A program that is root may move or remove the tree and the socket, or put something else there. They are put back
+// when the kernel says that something has changed beside them, and before a program starts.
+
+// restoreInterval is how often the tree is put back at most because of changes: a program may go on replacing it.
+const restoreInterval = 20 * time.Millisecond
+
+// Restore puts the tree and the socket back if they are not where they were set.
+func (t *Tools) Restore() {
+	if !t.setting.TryLock() {
+		return // it is set at this moment
+	}
+	defer t.setting.Unlock()
+	t.restore()
+}
+
+// restore is Restore for who holds setting.
+func (t *Tools) restore() {
+	if t.set == nil || t.inPlace() {
+		return
+	}
+	if err := t.set(); err != nil {
+		fmt.Fprintln(os.Stderr, "sandlot-agent: putting back the tool tree:", err)
+	}
+}
+
+// inPlace reports whether the tree and the socket are where they were set.
+func (t *Tools) inPlace() bool {
+	if t.tree == nil {
+		return t.isShared() && t.listens(t.sharedSocket())
+	}
+	st, err := os.Lstat(t.config.Dir)
+	now, openErr := t.tree.Stat()
+	return err == nil && openErr == nil && os.SameFile(st, now) && t.listens(t.ownSocket())
+}
+
+// putLink is what Restore does for a tree that is a link to the host's folder.
+func (t *Tools) putLink() error {
+	if err := os.MkdirAll(filepath.Dir(t.config.Dir), 0o755); err != nil {
+		return err
+	}
+	if !t.isShared() {
+		if err := t.clear(); err != nil {
+			return err
+		}
+	}
+	return t.share()
+}
+
+// putFolder is what Restore does for a tree that the agent has written. One that was removed comes with the host's
+// next change of it.
+func (t *Tools) putFolder() error {
+	st, err := os.Lstat(t.config.Dir)
+	now, openErr := t.tree.Stat()
+	if openErr != nil {
+		return openErr
+	}
+	if err != nil || !os.SameFile(st, now) {
+		path, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", t.tree.Fd()))
+		if err != nil {
+			return err
+		}
+		if strings.HasSuffix(path, " (deleted)") {
+			return errors.New("it was removed")
+		}
+		if err := errors.Join(os.MkdirAll(filepath.Dir(t.config.Dir), 0o755), t.clear()); err != nil {
+			return err
+		}
+		if err := os.Rename(path, t.config.Dir); err != nil {
+			return err
+		}
+	}
+	return t.listen(t.ownSocket())
+}
+
+// maxAside bounds the names of what programs have put in the tree's place.
+const maxAside = 8
+
+// clear moves aside what a program has put in the tree's place. A link has nothing to keep.
+func (t *Tools) clear() error {
+	st, err := os.Lstat(t.config.Dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	if st.Mode()&fs.ModeSymlink != 0 {
+		return os.Remove(t.config.Dir)
+	}
+	for n := range maxAside {
+		aside := fmt.Sprintf("%s.old%d", t.config.Dir, n)
+		if err := unix.Renameat2(unix.AT_FDCWD, t.config.Dir, unix.AT_FDCWD, aside, unix.RENAME_NOREPLACE); err == nil ||
+			!errors.Is(err, unix.EEXIST) {
+			return err
+		}
+	}
+	return fmt.Errorf("there are %d folders %s.old already", maxAside, t.config.Dir)
+}
+
+// remember makes Restore put the tree back as set does, and watches the folder above it. tree is the folder that the
+// agent has written; nil: the tree is a link. The caller holds setting.
+func (t *Tools) remember(tree *os.File, set func() error) {
+	if t.tree != nil {
+		t.tree.Close()
+	}
+	t.tree, t.set = tree, set
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.watched || t.closed {
+		return
+	}
+	if w, err := newWatch(filepath.Dir(t.config.Dir)); err == nil { // else Restore is called before programs start
+		t.watched = true
+		t.work.Go(func() { t.watch(w) })
+	}
+}
+
+// watch puts the tree back when something has changed beside it.
+func (t *Tools) watch(w *os.File) {
+	ended := make(chan struct{})
+	go func() { // it ends with the read below
+		defer close(ended)
+		<-t.ctx.Done()
+		w.Close()
+	}()
+	defer func() { <-ended }()
+	buffer := make([]byte, 64<<10)
+	for {
+		if _, err := w.Read(buffer); err != nil {
+			if t.ctx.Err() == nil {
+				<-t.ctx.Done()
+			}
+			return
+		}
+		t.setting.Lock()
+		t.restore()
+		t.setting.Unlock()
+		select {
+		case <-time.After(restoreInterval):
+		case <-t.ctx.Done():
+		}
+	}
+}
+
+// newWatch returns a descriptor that is readable when the names in a folder change.
+func newWatch(dir string) (*os.File, error) {
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), "inotify")
+	_, err = unix.InotifyAddWatch(fd, dir, unix.IN_CREATE|unix.IN_DELETE|unix.IN_MOVED_FROM|unix.IN_MOVED_TO|unix.IN_ONLYDIR)
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
