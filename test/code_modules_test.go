@@ -51,11 +51,19 @@ func pythonModules(t *testing.T, c *client) {
 	c.code("home", "open('/workspace/call.py', 'w').write("+quotePython(script)+")")
 	for _, command := range []string{"python3 /workspace/call.py one",
 		"python3 -m venv --without-pip /tmp/venv && /tmp/venv/bin/python /workspace/call.py one",
-		"cd / && sh -c 'python3 /workspace/call.py one | cat'"} {
+		"cd / && sh -c 'python3 /workspace/call.py one | cat'", "PYTHONPATH=/nowhere python3 /workspace/call.py one",
+		"python3 -E /workspace/call.py one",
+		// Root of the sandbox moves the tree: it is put back.
+		"mv /run/mcp /tmp/x; i=0; until [ -e /run/mcp/mcp ] || [ $i = 500 ]; do i=$((i+1)); sleep 0.01; done; " +
+			"mcp ls >&2 && python3 /workspace/call.py one"} {
 		if r := c.shell("home", command); !strings.Contains(r.All, "{'title': 'one'}") {
 			t.Errorf("%s: %q", command, r.All)
 		}
 	}
+	c.want("home", "import sys, importlib\n"+
+		"path, sys.path[:] = sys.path[:], [p for p in sys.path if '/run/mcp' not in p]\n"+
+		"for m in [m for m in sys.modules if m.startswith('mcp_tools')]: del sys.modules[m]\n"+
+		"from mcp_tools import git_hub\ngit_hub.pause(seconds=0)['tool']", "'pause'")
 	c.want("home", "import subprocess\n"+
 		"subprocess.run(['python3', '/workspace/call.py', 'sub'], capture_output=True, text=True).stdout",
 		`"{'title': 'sub'}\n"`)

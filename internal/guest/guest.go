@@ -253,7 +253,11 @@ func (a *Agent) Run(ctx context.Context) error {
 	if a.config.Init {
 		h := a.home()
 		h.takeFolders(a.Base(), a.output.dir)
-		h.prepare(pythonPrograms(a.languageTable()))
+		python := pythonPrograms(a.languageTable())
+		h.prepare(python)
+		if a.config.ToolsDir != "" && os.Getenv(wire.EnvBuild) == "" { // else it would be in the template's image
+			h.linkTools(python)
+		}
 		// The local user, until the host configures another.
 		h.configureGit(&agentv1.Identity{Name: "local", Email: "local@sandlot.invalid"})
 	}

@@ -224,3 +224,44 @@ func TestListLeavesOutWhatIsInstalled(t *testing.T) {
 		}
 	}
 }
+
+// However Python is started, it finds the tools: with another PYTHONPATH, without variables, isolated, and in a virtual
+// environment, if its library or Debian's file in /etc can be written. On a read-only machine's it does without variables.
+func TestLinkTools(t *testing.T) {
+	for name, tt := range map[string]struct{ there, link, want, content string }{
+		"an image":      {"usr/local/lib/python3.12/os.py", "", "usr/local/lib/python3.12/mcp_tools.py", toolsModule},
+		"another place": {"opt/py/lib/python3.13/os.py", "", "opt/py/lib/python3.13/mcp_tools.py", toolsModule},
+		"Debian's machine": {"usr/lib/python3.11/os.py", "/etc/python3.11/sitecustomize.py",
+			"etc/python3.11/sitecustomize.py", toolsPath},
+		"a machine": {"usr/lib/python3.11/os.py", "-", "workspace/.local/lib/python3.11/site-packages/sandlot_tools.pth", toolsPath},
+	} {
+		root := t.TempDir()
+		tree(t, root, tt.there, "opt/py/bin/python3", "workspace/")
+		lib := filepath.Dir(filepath.Join(root, tt.there))
+		if tt.link != "" { // a folder in its place: the file cannot be written, as in a read-only library
+			tree(t, lib, "mcp_tools.py/")
+		}
+		if len(tt.link) > 1 {
+			if err := os.Symlink(tt.link, filepath.Join(lib, "sitecustomize.py")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		h := home{root: root, env: map[string]string{"PYTHONUSERBASE": "/workspace/.local"}}
+		for range 2 {
+			h.linkTools([]string{"/opt/py/bin/python3"})
+			if b, err := os.ReadFile(filepath.Join(root, tt.want)); err != nil || string(b) != tt.content {
+				t.Errorf("%s: %q, %v", name, b, err)
+			}
+		}
+	}
+}
+
+// What an image has by that name stays.
+func TestLinkToolsKeeps(t *testing.T) {
+	root := t.TempDir()
+	tree(t, root, "usr/lib/python3.11/os.py", "usr/lib/python3.11/mcp_tools.py")
+	home{root: root}.linkTools(nil)
+	if b, err := os.ReadFile(filepath.Join(root, "usr/lib/python3.11/mcp_tools.py")); err != nil || len(b) > 0 {
+		t.Errorf("%q, %v", b, err)
+	}
+}

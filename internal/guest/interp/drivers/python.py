@@ -41,6 +41,7 @@ def _main():
     main = type(sys)("__main__")
     main.__dict__.update(__builtins__=builtins, __doc__=None)
     sys.modules["__main__"] = main
+    TOOLS = "/run/mcp/python"
     # The source of notebook.py, and the folder for files that results link to.
     NOTEBOOK, OUTPUT = (sys.argv[1:3] + ["", ""])[:2]
     sys.argv = [""]
@@ -282,7 +283,9 @@ def _main():
         """The last finder: it gets the modules that no other finder has found."""
         @staticmethod
         def find_spec(name, path=None, target=None):
-            # The folder of mcp_tools is on the path from the start, and comes with the first connection.
+            # The folder of mcp_tools comes with the first connection, and the code or PYTHONPATH may have taken it off the path.
+            if path is None and name == "mcp_tools" and TOOLS not in sys.path:
+                sys.path.append(TOOLS)
             if path is None and (name == "mcp_tools" or follow_new_folders()):
                 stdlib("importlib").invalidate_caches()
                 for finder in sys.meta_path:
