@@ -77,8 +77,8 @@ func (b *box) socketDir() string { return filepath.Join(b.dir, "sock") }
 // bootIDPath is where a sandbox reads the id of its boot, which nobody else may have.
 const bootIDPath = "/proc/sys/kernel/random/boot_id"
 
-// bootIDFile is the file that a sandbox sees at bootIDPath. It is in the folder that only this sandbox has mounted.
-func (b *box) bootIDFile() string { return filepath.Join(b.socketDir(), "boot_id") }
+// bootIDFile is the file that a sandbox sees at bootIDPath.
+func (b *box) bootIDFile() string { return filepath.Join(b.dir, "boot_id") }
 
 // writeBootID gives the sandbox an id of its own, unless it has one: it keeps that from one server to the next.
 func (b *box) writeBootID() error {

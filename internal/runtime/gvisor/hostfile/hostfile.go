@@ -68,7 +68,7 @@ type Sandbox struct {
 	PID       int
 	Root      string // the folder of its root file system
 	Image     string // the image that is its root file system; empty: the folder is
-	SocketDir string // only it has this folder, and its files, mounted
+	SocketDir string // only it has this folder, and what is beside it, mounted
 	Mounts    []specs.Mount
 }
 
@@ -176,7 +176,7 @@ func (s Sandbox) hostPath(path string) (host string, shared bool) {
 		if len(m.Destination) > len(target) && (path == m.Destination || strings.HasPrefix(path, m.Destination+"/")) {
 			source, target = m.Source, m.Destination
 			shared = m.Type == "bind" && slices.Contains(m.Options, "ro") && source != s.SocketDir &&
-				filepath.Dir(source) != s.SocketDir
+				filepath.Dir(source) != filepath.Dir(s.SocketDir)
 		}
 	}
 	return filepath.Join(source, strings.TrimPrefix(path, target)), shared
