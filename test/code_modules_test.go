@@ -53,6 +53,7 @@ func pythonModules(t *testing.T, c *client) {
 		"python3 -m venv --without-pip /tmp/venv && /tmp/venv/bin/python /workspace/call.py one",
 		"cd / && sh -c 'python3 /workspace/call.py one | cat'", "PYTHONPATH=/nowhere python3 /workspace/call.py one",
 		"python3 -E /workspace/call.py one",
+		"python3 -I /workspace/call.py one", "PYTHONPATH=/nowhere /tmp/venv/bin/python -I /workspace/call.py one",
 		// Root of the sandbox moves the tree: it is put back.
 		"mv /run/mcp /tmp/x; i=0; until [ -e /run/mcp/mcp ] || [ $i = 500 ]; do i=$((i+1)); sleep 0.01; done; " +
 			"mcp ls >&2 && python3 /workspace/call.py one"} {
