@@ -4,8 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"net/url"
 	"path"
+	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -21,15 +22,17 @@ const MaxDetail = 8 << 10
 type detailKind int
 
 const (
-	noDetail     detailKind = iota
-	plainText               // compared as it is
-	command                 // a line for a shell, or a program with its arguments
-	filePath                // an absolute path, or one relative to /workspace
-	removedPath             // a path that is removed with everything below it
-	serverTarget            // an MCP server's name, and its URL, package or command
-	hostPort                // host:port, with an IPv6 address in brackets
-	serverTool              // SERVER/TOOL
-	resourceURI             // SERVER/URI, or the URI of one of Sandlot's own resources
+	noDetail      detailKind = iota
+	plainText                // compared as it is
+	command                  // a line for a shell, or a program with its arguments
+	filePath                 // an absolute path, or one relative to /workspace
+	removedPath              // a path that is removed with everything below it
+	connectTarget            // an MCP server's name, and its URL or command
+	installTarget            // an MCP server's name, its package, and the command that starts it
+	templateName             // a template; see TemplateDetail
+	hostPort                 // host:port, with an IPv6 address in brackets
+	serverTool               // SERVER/TOOL
+	resourceURI              // SERVER/URI, or the URI of one of Sandlot's own resources
 	portNumber
 )
 
@@ -39,13 +42,13 @@ var details = map[Operation]detailKind{
 	FileRead:     filePath, FileWrite: filePath, FileList: filePath, FileRemove: removedPath,
 	NetworkReach: hostPort,
 
-	CodeExecute: plainText,    // the language
-	MCPInstall:  serverTarget, // NAME TYPE:SPEC
-	MCPConnect:  serverTarget, // NAME URL, or NAME COMMAND
+	CodeExecute: plainText,     // the language
+	MCPInstall:  installTarget, // NAME TYPE:SPEC
+	MCPConnect:  connectTarget, // NAME URL, or NAME COMMAND
 	MCPCall:     serverTool, CodeBackground: serverTool,
 
 	PortExpose: portNumber, PortClose: portNumber, PortDial: portNumber, PortVisit: portNumber,
-	SessionCreate: plainText, TemplateBuild: plainText, // the template
+	SessionCreate: templateName, TemplateBuild: plainText, // the template
 	PromptGet:    plainText, // SERVER/NAME
 	ResourceRead: resourceURI,
 	SecretSet:    plainText, SecretRemove: plainText, SecretUse: plainText, // the name
@@ -56,12 +59,13 @@ func (o Operation) hasDetail() bool { return details[o] != noDetail }
 // detail is a detail in the form that patterns are compared with.
 type detail struct {
 	text string
-	// opaque: the detail is too long, or is no text. Rules with a pattern that ask or deny match
-	// it, and rules that allow do not.
+	// opaque: the detail is too long, is no text, or cannot be parsed. Rules with a pattern that ask
+	// or deny match it, and rules that allow do not.
 	opaque bool
-	// parts are the commands of a line for a shell.
+	// parts are the commands of a line for a shell, and other names of what the detail is about. Rules
+	// that ask or deny match each of them, and rules that allow do not look at them.
 	parts []string
-	// forms are the other spellings of a URI.
+	// forms are the other spellings of a URI. Rules that allow have to match all of them.
 	forms []string
 }
 
@@ -84,8 +88,26 @@ func newDetail(kind detailKind, text string) detail {
 	case resourceURI:
 		forms, ok := uriForms(text)
 		return detail{text: text, forms: forms, opaque: !ok}
+	case connectTarget:
+		return connectDetail(text)
+	case installTarget:
+		return installDetail(text)
+	case templateName:
+		name, asked, also := strings.Cut(text, " ")
+		if also {
+			return detail{text: name, parts: []string{asked}}
+		}
 	}
 	return detail{text: text}
+}
+
+// TemplateDetail returns the detail of a session of a template that was asked for by another name, which the template
+// provides; empty: by its own. Rules that ask or deny match both names, and rules that allow the template's own.
+func TemplateDetail(template, asked string) string {
+	if asked == "" || asked == template {
+		return template
+	}
+	return template + " " + asked
 }
 
 // Workspace is the folder in the sandbox to which relative paths refer.
@@ -101,9 +123,10 @@ func CleanPath(p string) string {
 }
 
 // normalHost returns host:port, or a host, in one form: letters in lower case, names in ASCII
-// and without a final dot, addresses as Go writes them.
+// and without a final dot, addresses as Go writes them, ports as numbers. A pattern may have * and ?.
 func normalHost(text string) (string, error) {
 	host, port, _ := cutPort(text)
+	pattern := strings.ContainsAny(host, "*?")
 	if a, err := netip.ParseAddr(host); err == nil {
 		host = a.Unmap().WithZone("").String()
 	} else {
@@ -113,18 +136,57 @@ func normalHost(text string) (string, error) {
 		case err == nil && strings.HasPrefix(host, "*."):
 			host = "*." + ascii
 		case err == nil:
-			host = ascii
+			host = strings.TrimSuffix(ascii, ".")
 		case !isASCII(host) || host == "":
-			return "", errors.New("it is no name of a host")
+			return "", errNoHost
+		}
+		if !pattern && !isHostName(host) {
+			return "", errNoHost
 		}
 	}
 	if strings.Contains(host, ":") {
 		host = "[" + host + "]"
 	}
 	if port != "" {
+		port, err := normalPort(port)
+		if err != nil {
+			return "", err
+		}
 		host += ":" + port
 	}
 	return host, nil
+}
+
+var (
+	errNoHost = errors.New("it is no name of a host")
+	errNoPort = errors.New("a port is a number")
+)
+
+// normalPort returns a port without zeros in front. A pattern may have * and ?.
+func normalPort(port string) (string, error) {
+	if strings.ContainsAny(port, "*?") && !strings.ContainsFunc(port, noPort) {
+		return port, nil
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	if err != nil {
+		return "", errNoPort
+	}
+	return strconv.FormatUint(n, 10), nil
+}
+
+// isHostName reports whether a text in lower case may be the name of a host: labels of which none is empty. What some
+// programs take for an address, and that is none as Go writes it, is no name: 127.1, 0x7f000001.
+func isHostName(host string) bool {
+	if len(host) > 253 || strings.ContainsFunc(host, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-' && r != '_' && r != '.'
+	}) {
+		return false
+	}
+	labels := strings.Split(host, ".")
+	last := strings.TrimPrefix(labels[len(labels)-1], "0x")
+	_, err := strconv.ParseUint("0"+last, 16, 64)
+	numeric := len(last) < len(labels[len(labels)-1]) && err == nil || strings.Trim(last, "0123456789") == ""
+	return !numeric && !slices.Contains(labels, "")
 }
 
 // cutPort splits host:port. The host of a text without a port may be an IPv6 address.
@@ -167,8 +229,18 @@ func compilePattern(kind detailKind, pattern string, e Effect) (func(detail) boo
 		matches = pathPattern(pattern, strict)
 	case removedPath:
 		matches = removalPattern(pattern, strict)
-	case serverTarget:
+	case connectTarget, installTarget:
 		matches = serverPattern(pattern, strict)
+	case portNumber:
+		if port, err := normalPort(pattern); err == nil {
+			pattern = port
+		}
+		matches = func(d detail) bool { return glob(pattern, d.text, "") }
+	case templateName:
+		matches = func(d detail) bool {
+			return glob(pattern, d.text, "") ||
+				!strict && slices.ContainsFunc(d.parts, func(name string) bool { return glob(pattern, name, "") })
+		}
 	case resourceURI:
 		matches = uriPattern(pattern, strict)
 	case hostPort:
@@ -191,14 +263,14 @@ func compilePattern(kind detailKind, pattern string, e Effect) (func(detail) boo
 func unmatchable(kind detailKind, pattern string, e Effect) string {
 	switch kind {
 	case portNumber:
-		if strings.ContainsFunc(pattern, noPort) {
-			return "a port is a number"
+		if _, err := normalPort(pattern); err != nil {
+			return err.Error()
 		}
 	case serverTool:
 		if !strings.ContainsAny(pattern, "/*?") {
 			return "it is compared with SERVER/TOOL, such as " + pattern + "/*"
 		}
-	case serverTarget:
+	case connectTarget, installTarget:
 		if !strings.ContainsAny(pattern, " *?") || e == Allow && len(strings.Fields(pattern)) == 1 {
 			return "it is compared with the name and what follows it, such as " + pattern + " *"
 		}
@@ -259,14 +331,14 @@ func hostPattern(pattern string, e Effect) (func(detail) bool, error) {
 		}, nil
 	}
 	normal, err := normalHost(pattern)
+	if errors.Is(err, errNoPort) && !strings.ContainsAny(pattern, "/ ") {
+		return nil, fmt.Errorf("%q never matches: a port is a number", fault.Clip(pattern))
+	}
 	if err != nil || strings.ContainsAny(normal, "/ ") {
 		return nil, fmt.Errorf("%q is no host: a host is a name, names below one (*.example.com), an address or a "+
 			"range of addresses, with a port (:443) or without", pattern)
 	}
 	hostOnly, port, bracket := cutPort(normal)
-	if strings.ContainsFunc(port, noPort) {
-		return nil, fmt.Errorf("%q never matches: a port is a number", fault.Clip(pattern))
-	}
 	if bracket {
 		hostOnly = "[" + hostOnly + "]"
 	}
@@ -313,24 +385,4 @@ func glob(pattern, text, except string) bool {
 // that separate the parts of a detail.
 func ServerName(name string) string {
 	return strings.NewReplacer("%", "%25", "/", "%2F", " ", "%20").Replace(name)
-}
-
-// Address returns a URL in the form that details have: the scheme and the host in lower case,
-// without a final dot of the host and without the scheme's own port.
-func Address(text string) string {
-	u, err := url.Parse(strings.TrimSpace(text))
-	if err != nil || u.Host == "" {
-		return text
-	}
-	host, err := normalHost(u.Host)
-	if err != nil {
-		return text
-	}
-	for scheme, port := range map[string]string{"http": ":80", "https": ":443"} {
-		if strings.EqualFold(u.Scheme, scheme) {
-			host = strings.TrimSuffix(host, port)
-		}
-	}
-	u.Host = host
-	return u.String()
 }

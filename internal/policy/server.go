@@ -3,6 +3,7 @@ package policy
 import (
 	"net/url"
 	"path"
+	"slices"
 	"strings"
 )
 
@@ -17,37 +18,205 @@ func ServerCommand(argv []string) string {
 	return strings.Join(words, " ")
 }
 
-// serverPattern compares details of MCP servers. A rule that allows compares word by word: a URL matches URLs
-// only, and a last word * matches all that follows.
+// Address returns a URL in the form that details have: the scheme and the host in lower case, the host without a final
+// dot, the port as a number and without the scheme's own one, with a path, and without what is after #. A text that is
+// no URL stays as it is; see parseAddress.
+func Address(text string) string {
+	if a, ok := parseAddress(text); ok {
+		return a.exact
+	}
+	return text
+}
+
+// address is a URL in one form.
+type address struct {
+	exact string
+	forms []string // other spellings of it, for some servers
+	loose []string // without the query, and without the slash at its end
+}
+
+// parseAddress parses a URL. It returns false for one that different programs may read differently, or not at all.
+func parseAddress(text string) (address, bool) {
+	u, err := url.Parse(strings.ReplaceAll(strings.TrimSpace(text), " ", "%20"))
+	if err != nil || u.Host == "" || u.User != nil {
+		return address{}, false
+	}
+	if u.Host, err = normalHost(u.Host); err != nil || strings.ContainsAny(u.Host, "*?") {
+		return address{}, false
+	}
+	u.Host = withoutOwnPort(u.Scheme, u.Host)
+	u.Fragment, u.RawFragment, u.ForceQuery = "", "", false
+	if u.Path == "" {
+		u.Path = "/"
+	}
+	a := address{exact: u.String()}
+	forms, ok := spellings(a.exact)
+	if !ok {
+		return address{}, false
+	}
+	a.forms = forms
+	for _, form := range append([]string{a.exact}, forms...) {
+		file, _, _ := strings.Cut(form, "?")
+		a.loose = append(a.loose, file, strings.TrimRight(file, "/"), strings.TrimRight(file, "/")+"/")
+	}
+	return a, true
+}
+
+// withoutOwnPort returns host:port without the port if it is the scheme's own.
+func withoutOwnPort(scheme, host string) string {
+	for s, port := range map[string]string{"http": ":80", "https": ":443"} {
+		if strings.EqualFold(scheme, s) {
+			host = strings.TrimSuffix(host, port)
+		}
+	}
+	return host
+}
+
+// isURL reports whether what follows a server's name is a URL, and not a command.
+func isURL(target string) bool {
+	scheme, _, ok := strings.Cut(target, "://")
+	return ok && scheme != "" && !strings.ContainsFunc(scheme, noScheme)
+}
+
+// connectDetail returns the comparable form of NAME URL, or NAME COMMAND.
+func connectDetail(text string) detail {
+	name, target, _ := strings.Cut(text, " ")
+	if !isURL(target) {
+		return detail{text: text, parts: named(name, commandParts(target))}
+	}
+	a, ok := parseAddress(target)
+	if !ok {
+		return detail{opaque: true}
+	}
+	return detail{text: name + " " + a.exact, forms: named(name, a.forms), parts: named(name, lowered(a.loose))}
+}
+
+// installDetail returns the comparable form of NAME TYPE:PACKAGE, and of the start command behind it.
+func installDetail(text string) detail {
+	name, target, _ := strings.Cut(text, " ")
+	what, start, _ := strings.Cut(target, " ")
+	if text == "" {
+		return detail{}
+	}
+	s, ok := parseSource(what)
+	if !ok {
+		return detail{opaque: true}
+	}
+	if start == "" {
+		return detail{text: name + " " + s.exact, forms: named(name, s.forms), parts: named(name, lowered(s.loose))}
+	}
+	d := detail{text: name + " " + s.exact + " " + start}
+	for _, form := range s.forms {
+		d.forms = append(d.forms, name+" "+form+" "+start)
+	}
+	for _, form := range lowered(append([]string{s.exact}, append(s.forms, s.loose...)...)) {
+		d.parts = append(d.parts, name+" "+form, name+" "+form+" "+start)
+	}
+	d.parts = append(d.parts, named(name, commandParts(start))...)
+	return d
+}
+
+// named returns texts behind the name of a server.
+func named(name string, texts []string) []string {
+	all := make([]string, len(texts))
+	for i, text := range texts {
+		all[i] = name + " " + text
+	}
+	return all
+}
+
+// lowered returns texts, each once, and each in lower case too.
+func lowered(texts []string) (all []string) {
+	for _, text := range texts {
+		for _, form := range []string{text, strings.ToLower(text)} {
+			if !slices.Contains(all, form) {
+				all = append(all, form)
+			}
+		}
+	}
+	return all
+}
+
+// serverPattern compares details of MCP servers. A rule that asks or denies matches each spelling, in any case of
+// letters. A rule that allows compares word by word, and has to match every spelling: a URL matches URLs only, and a
+// last word * matches all that follows.
 func serverPattern(pattern string, strict bool) func(detail) bool {
+	normal := normalTarget(pattern)
 	if !strict {
+		name, target, _ := strings.Cut(normal, " ")
+		patterns := []string{pattern, normal, name + " " + strings.ToLower(target)}
+		matches := func(text string) bool {
+			return slices.ContainsFunc(patterns, func(p string) bool { return glob(p, text, "") })
+		}
 		return func(d detail) bool {
-			parts := strings.SplitN(d.text, " ", 3)
-			if glob(pattern, d.text, "") || glob(pattern, strings.Join(parts[:min(2, len(parts))], " "), "") {
-				return true
-			}
-			name, target, _ := strings.Cut(d.text, " ")
-			for _, part := range commandParts(target) { // of a line for a shell
-				if glob(pattern, name+" "+part, "") {
-					return true
-				}
-			}
+			return matches(d.text) || slices.ContainsFunc(d.forms, matches) || slices.ContainsFunc(d.parts, matches)
+		}
+	}
+	wanted := strings.Fields(normal)
+	return func(d detail) bool {
+		return wordsMatch(wanted, d.text) &&
+			!slices.ContainsFunc(d.forms, func(form string) bool { return !wordsMatch(wanted, form) })
+	}
+}
+
+// normalTarget returns a pattern with its URL or package in the form of details.
+func normalTarget(pattern string) string {
+	name, target, ok := strings.Cut(pattern, " ")
+	if !ok {
+		return pattern
+	}
+	what, start, more := strings.Cut(strings.TrimLeft(target, " \t"), " ")
+	switch {
+	case strings.HasPrefix(what, "pip:"):
+		what = strings.TrimPrefix(what, "pip:")
+		end := strings.IndexAny(what, "[=<>!~%")
+		if end < 0 {
+			end = len(what)
+		}
+		what = "pip:" + plainName(what[:end]) + what[end:]
+	case isURL(strings.TrimPrefix(what, "git:")):
+		what = normalURL(what)
+	}
+	if more {
+		what += " " + start
+	}
+	return name + " " + what
+}
+
+// normalURL returns the pattern of a URL with the scheme, the host and the port in the form of details.
+func normalURL(pattern string) string {
+	kind := ""
+	if rest, ok := strings.CutPrefix(pattern, "git:"); ok {
+		kind, pattern = "git:", rest
+	}
+	scheme, rest, _ := strings.Cut(pattern, "://")
+	scheme = strings.ToLower(scheme)
+	end := strings.IndexAny(rest, "/#")
+	if end < 0 {
+		end = len(rest)
+	}
+	host, file := rest[:end], rest[end:]
+	if normal, err := normalHost(host); err == nil {
+		host = withoutOwnPort(scheme, normal)
+	}
+	if !strings.HasPrefix(file, "/") && !strings.ContainsAny(host[len(host)-min(len(host), 1):], "*?") {
+		file = "/" + file
+	}
+	return kind + scheme + "://" + host + file
+}
+
+// wordsMatch compares a detail with the words of a rule that allows.
+func wordsMatch(wanted []string, text string) bool {
+	words := strings.Split(text, " ")
+	for i, w := range wanted {
+		if w == "*" && i == len(wanted)-1 && i > 0 {
+			return len(words) >= i
+		}
+		if i >= len(words) || !wordMatches(w, words[i]) {
 			return false
 		}
 	}
-	wanted := strings.Fields(pattern)
-	return func(d detail) bool {
-		words := strings.Split(d.text, " ")
-		for i, w := range wanted {
-			if w == "*" && i == len(wanted)-1 && i > 0 {
-				return len(words) >= i
-			}
-			if i >= len(words) || !wordMatches(w, words[i]) {
-				return false
-			}
-		}
-		return len(words) == len(wanted)
-	}
+	return len(words) == len(wanted)
 }
 
 // wordMatches compares a word with that of a rule that allows.

@@ -29,8 +29,18 @@ func cutServer(text string) (server, uri string) {
 // cannot be compared.
 func uriForms(text string) (forms []string, ok bool) {
 	server, uri := cutServer(text)
+	forms, ok = spellings(uri)
+	for i := range forms {
+		forms[i] = server + forms[i]
+	}
+	return forms, ok
+}
+
+// spellings returns the other spellings of a URI, as uriForms does.
+func spellings(uri string) (forms []string, ok bool) {
+	text := uri
 	add := func(form string) {
-		if form = server + form; form != text && !slices.Contains(forms, form) {
+		if form != text && !slices.Contains(forms, form) {
 			forms = append(forms, form)
 		}
 	}
