@@ -203,8 +203,8 @@ func (a *App) openSessions(ctx context.Context, defaultTemplate string) error {
 		EvictIdle:    c.Sessions.EvictIdle,
 		Hibernation:  hibernation(c.Sessions.Hibernate),
 		AgentTimeout: 10 * time.Second,
-		MayCreate: func(ctx context.Context, p auth.Principal, template string) error {
-			return a.hub.MayCreateSession(ctx, p, template)
+		MayCreate: func(ctx context.Context, p auth.Principal, template, asked string) error {
+			return a.hub.MayCreateSession(ctx, p, template, asked)
 		}}
 	a.snapshots = snapshot.New(snapshot.Config{Store: a.store, Log: a.log, DiskBytes: limits.Hibernation.DiskBytes,
 		MayCreate: func(ctx context.Context, p auth.Principal, session string) error {

@@ -28,6 +28,12 @@ func ParseMode(s string) (Mode, error) {
 	return m, nil
 }
 
+// Narrower reports whether a sandbox reaches less with the mode than with another one.
+func (m Mode) Narrower(than Mode) bool { return m.width() < than.width() }
+
+// width orders the modes by what a sandbox reaches; a mode that is not known allows nothing.
+func (m Mode) width() int { return max(0, slices.Index([]Mode{None, Allowlist, Public, Open}, m)) }
+
 // Target is the destination of a connection. Name is empty when the sandbox asked for an
 // address; Addr is not valid when the operator's proxy resolves the name.
 type Target struct {

@@ -56,13 +56,15 @@ type Session struct {
 // session implements sessionAnswer.
 func (s Session) session() string { return s.ID }
 
-// MayCreateSession returns nil if scope and rules allow a principal a session of a template. Sessions are
-// created by calls too, not only by CreateSession: session.Sessions asks for each.
-func (h *Hub) MayCreateSession(ctx context.Context, p auth.Principal, template string) error {
+// MayCreateSession returns nil if scope and rules allow a principal a session of a template, which was asked for by
+// another name, or by none. Sessions are created by calls too, not only by CreateSession: session.Sessions asks for
+// each.
+func (h *Hub) MayCreateSession(ctx context.Context, p auth.Principal, template, asked string) error {
 	if p.Scope == "" && !h.Rules.Load().Any(policy.SessionCreate) && trailOf(ctx) == nil {
 		return nil
 	}
-	_, err := h.permit(ctx, Request{Principal: p, Operation: policy.SessionCreate, Detail: template})
+	_, err := h.permit(ctx, Request{Principal: p, Operation: policy.SessionCreate,
+		Detail: policy.TemplateDetail(template, asked)})
 	return err
 }
 

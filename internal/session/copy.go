@@ -11,6 +11,7 @@ import (
 	"sandlot/internal/egress"
 	"sandlot/internal/event"
 	"sandlot/internal/fault"
+	"sandlot/internal/policy"
 	"sandlot/internal/pool"
 	"sandlot/internal/secret"
 	"sandlot/internal/session/disk"
@@ -114,13 +115,11 @@ func inUse(id string) error {
 		"Close interactive commands and terminals in it")
 }
 
-// MakeAsleep makes a session of a content, which is its own from then on. The session has the variables of the session
-// of that id, if that is the principal's. After an error the content is the caller's.
+// MakeAsleep makes a session of a content, which is its own from then on, and which is of the session like. It has the
+// variables of that session, if that is the principal's. After an error the content is the caller's.
 func (s *Sessions) MakeAsleep(ctx context.Context, p auth.Principal, c Content, like string) (id string, err error) {
-	if s.MayCreate != nil {
-		if err := s.MayCreate(ctx, p, c.Template); err != nil {
-			return "", err
-		}
+	if err := s.mayCreate(ctx, p, c.Template, ""); err != nil {
+		return "", err
 	}
 	env, err := s.VariablesOf(p.ID, like)
 	if err != nil {
@@ -129,11 +128,9 @@ func (s *Sessions) MakeAsleep(ctx context.Context, p auth.Principal, c Content, 
 	now := time.Now().UTC()
 	r := Record{ID: secret.ID(), Owner: p.ID, State: Asleep, Created: now, Used: now, Slept: now}
 	r.Hold(c)
-	r.Network = c.Network
-	if origin := s.ownedSession(p, like); origin != nil {
-		if now := origin.record().Network; now.Mode != "" { // the operator may have changed it since
-			r.Network = now
-		}
+	r.Scope = policy.Narrow(c.Scope, p.Scope) // its programs run because p has asked for that
+	if r.Network, err = s.networkOfCopy(p, c, NetworkOverride{}, like); err != nil {
+		return "", err
 	}
 	if r.Variables, err = s.sealVariables(p.ID, r.ID, env); err != nil {
 		return "", err
@@ -149,9 +146,25 @@ func (s *Sessions) MakeAsleep(ctx context.Context, p auth.Principal, c Content, 
 	return r.ID, nil
 }
 
-// Replace gives one of a principal's sessions another content, which is its own from then on. What the session has had
-// ends, whatever runs in it. A crash leaves the old content or the new one. After an error the content is the caller's.
-func (s *Sessions) Replace(ctx context.Context, p auth.Principal, id string, c Content) (sessionID string, err error) {
+// networkOfCopy returns the operator's network setting of a session that gets a content of the session origin.
+func (s *Sessions) networkOfCopy(p auth.Principal, c Content, own NetworkOverride,
+	origin string) (NetworkOverride, error) {
+	var now NetworkOverride
+	if session := s.ownedSession(p, origin); session != nil {
+		now = session.record().Network
+	}
+	base := egress.None
+	if policy := s.TemplatePolicy(c.Template); policy != nil {
+		base = policy.Mode
+	}
+	return c.NetworkIn(own, now, base)
+}
+
+// Replace gives one of a principal's sessions another content, which is its own from then on, and which is of the
+// session from. What the session has had ends, whatever runs in it. A crash leaves the old content or the new one.
+// After an error the content is the caller's.
+func (s *Sessions) Replace(ctx context.Context, p auth.Principal, id string, c Content,
+	from string) (sessionID string, err error) {
 	session := s.ownedSession(p, id)
 	if session == nil {
 		return "", s.notFound(p.ID, id)
@@ -166,7 +179,12 @@ func (s *Sessions) Replace(ctx context.Context, p auth.Principal, id string, c C
 	if err := session.adopt(ctx); err != nil {
 		return "", err
 	}
-	network, err := c.NetworkIn(session.record())
+	if now := session.record().Template; now != c.Template {
+		if err := s.mayCreate(ctx, p, c.Template, ""); err != nil {
+			return "", err
+		}
+	}
+	network, err := s.networkOfCopy(p, c, session.record().Network, from)
 	if err != nil {
 		return "", err
 	}
@@ -182,7 +200,7 @@ func (s *Sessions) Replace(ctx context.Context, p auth.Principal, id string, c C
 	err = session.update(func(r *Record) {
 		r.State, r.Slept, r.Sandbox, r.Lost = Asleep, time.Now().UTC(), "", ""
 		r.Hold(c)
-		r.Network = network
+		r.Network, r.Scope = network, policy.Narrow(c.Scope, p.Scope)
 	})
 	session.mu.Lock()
 	if session.cur.freezing = false; err != nil {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -65,7 +66,7 @@ func TestCopies(t *testing.T) {
 			w.note(id, "new")
 			c, err := w.Copy(t.Context(), kept)
 			if err == nil {
-				_, err = w.Replace(t.Context(), ann, id, c)
+				_, err = w.Replace(t.Context(), ann, id, c, id)
 			}
 			if err != nil {
 				t.Fatal(err)
@@ -203,7 +204,7 @@ func TestCannotCopy(t *testing.T) {
 		if err := w.WhileStill(t.Context(), bob, l.ID(), none); !fault.Is(err, fault.SessionNotFound) {
 			t.Errorf("a session of another user: %v", err)
 		}
-		if _, err := w.Replace(t.Context(), bob, l.ID(), Content{}); !fault.Is(err, fault.SessionNotFound) {
+		if _, err := w.Replace(t.Context(), bob, l.ID(), Content{}, l.ID()); !fault.Is(err, fault.SessionNotFound) {
 			t.Errorf("replacing a session of another user: %v", err)
 		}
 		w.wantImages(0)
@@ -247,7 +248,7 @@ func TestCrashReplacing(t *testing.T) {
 				}
 				var work sync.WaitGroup
 				work.Go(func() {
-					if _, err := w.Replace(context.Background(), ann, id, c); err != nil {
+					if _, err := w.Replace(context.Background(), ann, id, c, id); err != nil {
 						t.Error(err)
 					}
 					w.use(ann, OpenRequest{ID: id})
@@ -274,20 +275,37 @@ func TestCrashReplacing(t *testing.T) {
 	}
 }
 
-// TestNetworkOfContent: a session that gets the content of another one has no network that the operator took from
-// either.
+// TestNetworkOfContent: a session that gets the content of another one has what the operator gave to it, and nothing
+// that the operator gave to the other one, or took from either.
 func TestNetworkOfContent(t *testing.T) {
-	none, open := NetworkOverride{Mode: egress.None}, NetworkOverride{Mode: egress.Open}
+	const unset, none, list, public = egress.Mode(""), egress.None, egress.Allowlist, egress.Public
+	var rules []egress.Rule
+	for _, text := range []string{"own.example", "given.example"} {
+		rule, err := egress.ParseRule(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rules = append(rules, rule)
+	}
+	own, given := rules[:1], rules[1:]
 	for _, tt := range []struct {
-		own, content, want NetworkOverride
-		refused            bool
+		own, content, origin, base, want egress.Mode
+		refused                          bool
 	}{
-		{NetworkOverride{}, none, none, false}, {none, NetworkOverride{}, none, false}, {none, none, none, false},
-		{open, none, open, true}, {none, open, none, true},
+		{unset, public, unset, list, unset, false}, {unset, public, public, list, unset, false},
+		{unset, list, unset, list, unset, false}, {unset, list, unset, none, unset, false},
+		{unset, list, unset, public, list, false}, {unset, public, none, public, none, false},
+		{unset, none, unset, public, none, false}, {unset, none, unset, none, none, false},
+		{unset, unset, none, public, none, false}, {none, unset, unset, public, none, false},
+		{none, public, unset, list, none, false}, {none, none, unset, list, none, false},
+		{none, none, none, list, none, false}, {public, none, public, list, public, false},
+		{public, none, unset, list, public, true}, {public, unset, none, list, public, true},
+		{list, none, unset, list, list, true}, {list, public, unset, list, list, false},
 	} {
-		got, err := Content{Network: tt.content}.NetworkIn(Record{Network: tt.own})
-		if got.Mode != tt.want.Mode || fault.Is(err, fault.Forbidden) != tt.refused {
-			t.Errorf("%q into %q: %q, %v", tt.content.Mode, tt.own.Mode, got.Mode, err)
+		got, err := Content{Network: NetworkOverride{Mode: tt.content, Allow: given}}.NetworkIn(
+			NetworkOverride{Mode: tt.own, Allow: own}, NetworkOverride{Mode: tt.origin, Allow: given}, tt.base)
+		if got.Mode != tt.want || fault.Is(err, fault.Forbidden) != tt.refused || !slices.Equal(got.Allow, own) {
+			t.Errorf("%+v: %+v, %v", tt, got, err)
 		}
 	}
 }

@@ -46,9 +46,9 @@ type Rules struct {
 	EvictIdle       bool          // at a limit, stop an idle session to make room for a new one
 	Hibernation     Hibernation
 	AgentTimeout    time.Duration // how long a call waits for an agent without a link
-	// MayCreate returns an error if a principal may not create a session of a template; nil: all
-	// may.
-	MayCreate func(ctx context.Context, p auth.Principal, template string) error
+	// MayCreate returns an error if a principal may not have a session of a template, which was asked
+	// for by a name that it may only provide, or by none; nil: all may.
+	MayCreate func(ctx context.Context, p auth.Principal, template, asked string) error
 }
 
 // Templates has the templates on offer. Its errors are faults that say what is known, or why a
@@ -250,7 +250,7 @@ func (s *Sessions) findOrCreate(ctx context.Context, p auth.Principal,
 			return nil, false, s.notFound(p.ID, a.ID)
 		}
 	}
-	return session, false, s.checkProvides(ctx, session, a)
+	return session, false, s.checkProvides(ctx, p, session, a)
 }
 
 var errExists = errors.New("the home exists")
@@ -267,8 +267,8 @@ func (s *Sessions) create(ctx context.Context, p auth.Principal, a OpenRequest, 
 		return nil, err
 	}
 	// The home is always there, unless somebody wants it to be of a certain template.
-	if s.MayCreate != nil && (!home || a.Template != "") {
-		if err := s.MayCreate(ctx, p, t.Name); err != nil {
+	if !home || a.Template != "" {
+		if err := s.mayCreate(ctx, p, t.Name, a.Template); err != nil {
 			return nil, err
 		}
 	}
@@ -377,14 +377,14 @@ func unknownName(what, name string, known []string) error {
 
 // checkProvides returns a fault if an existing session does not have the template or the flavor
 // that the call asks for. A session whose template was removed gets the one that the call asks for.
-func (s *Sessions) checkProvides(ctx context.Context, session *Session, a OpenRequest) error {
+func (s *Sessions) checkProvides(ctx context.Context, p auth.Principal, session *Session, a OpenRequest) error {
 	r := session.record()
 	if a.Template != "" {
 		if err := s.Templates.Check(a.Template); err != nil {
 			return err
 		}
 		if !s.Templates.Exists(r.Template) {
-			return session.replaceTemplate(ctx, a.Template)
+			return session.replaceTemplate(ctx, p, a.Template)
 		}
 		t, err := session.template(ctx)
 		if err != nil {

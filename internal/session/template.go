@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 
+	"sandlot/internal/auth"
 	"sandlot/internal/fault"
 	"sandlot/internal/image"
 )
@@ -21,10 +22,21 @@ func (s *Session) template(ctx context.Context) (*image.Template, error) {
 		With("argument", "template").With("session_id", r.ID).With("template", r.Template)
 }
 
+// mayCreate returns an error if a principal may not have a session of a template; see Rules.MayCreate.
+func (s *Sessions) mayCreate(ctx context.Context, p auth.Principal, template, asked string) error {
+	if s.MayCreate == nil {
+		return nil
+	}
+	return s.MayCreate(ctx, p, template, asked)
+}
+
 // replaceTemplate gives a session whose template was removed another one, with the same workspace.
-func (s *Session) replaceTemplate(ctx context.Context, name string) error {
+func (s *Session) replaceTemplate(ctx context.Context, p auth.Principal, name string) error {
 	t, err := s.sessions.Templates.Find(ctx, name)
 	if err != nil {
+		return err
+	}
+	if err := s.sessions.mayCreate(ctx, p, t.Name, name); err != nil {
 		return err
 	}
 	if err := s.acquire(ctx); err != nil {

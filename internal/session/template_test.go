@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"sandlot/internal/auth"
 	"sandlot/internal/fault"
 	"sandlot/internal/image"
 	"sandlot/internal/sandbox"
@@ -125,6 +126,32 @@ func TestTwoRuntimes(t *testing.T) {
 		w.StopAll(context.Background())
 		if _, alive := second.Count(); alive != 0 {
 			t.Errorf("%d sandboxes of the second runtime live on", alive)
+		}
+	})
+}
+
+// A session of a removed template gets another one only from a principal who may have that: by its name, and by the
+// name that it was asked for. So does a new session.
+func TestReplacedTemplateIsAskedAbout(t *testing.T) {
+	mine := &image.Template{Name: "mine"}
+	in(t, templatesOf(hostAndOther[0], mine), func(t *testing.T, w *testSessions) {
+		l := w.use(ann, OpenRequest{ID: "new", Template: "mine"})
+		w.Close(context.Background())
+		w.open(nil)
+		w.left.Remove(context.Background())
+		var asked []string
+		w.MayCreate = func(_ context.Context, _ auth.Principal, template, by string) error {
+			asked = append(asked, template+" by "+by)
+			return fault.New(fault.Forbidden, "no")
+		}
+		for _, id := range []string{l.ID(), "new", "home"} {
+			w.fails(ann, OpenRequest{ID: id, Template: "python"}, fault.Forbidden)
+		}
+		if got := strings.Join(asked, ", "); got != "host by python, host by python, host by python" {
+			t.Errorf("it was asked for %s", got)
+		}
+		if got := w.byID(l.ID()).record().Template; got != "mine" {
+			t.Errorf("the session has the template %s", got)
 		}
 	})
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"sandlot/internal/auth"
+	"sandlot/internal/egress"
 	"sandlot/internal/fault"
 	"sandlot/internal/image"
 	"sandlot/internal/pool"
@@ -231,5 +232,122 @@ func TestSecretsOfCopies(t *testing.T) {
 	want := []string{id + " A B", " A B", " A B", id + " A B", " A B"}
 	if !slices.Equal(w.asked, want) {
 		t.Errorf("asked %q, want %q", w.asked, want)
+	}
+}
+
+// TestGrantsEnd: what the operator has given to a session, no other one has, and no copy brings it back after it was
+// taken away. What the operator has shut stays shut in copies.
+func TestGrantsEnd(t *testing.T) {
+	w := newWorld(t)
+	w.Sessions.SetPolicies(session.Policies{Operator: egress.Policy{Mode: egress.Allowlist}})
+	rule, err := egress.ParseRule("given.example:443")
+	if err != nil {
+		t.Fatal(err)
+	}
+	public := session.NetworkOverride{Mode: egress.Public}
+	listed := session.NetworkOverride{Allow: []egress.Rule{rule}}
+	none := session.NetworkOverride{Mode: egress.None}
+	set := func(id string, o session.NetworkOverride) {
+		t.Helper()
+		if _, err := w.Sessions.ChangeNetwork(t.Context(), ann, id, func(n *session.NetworkOverride) { *n = o }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := func(what, id string, o session.NetworkOverride) {
+		t.Helper()
+		n, err := w.Sessions.Network(ann, id)
+		if err != nil || n.Change.Mode != o.Mode || !slices.Equal(n.Change.Allow, o.Allow) {
+			t.Errorf("%s: %+v, want %+v: %v", what, n.Change, o, err)
+		}
+	}
+	restore := func(name, id string) string {
+		t.Helper()
+		r, err := w.Restore(t.Context(), ann, name, id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Session
+	}
+	id, other := w.session(0), w.session(0)
+	for name, given := range map[string]session.NetworkOverride{"public": public, "listed": listed} {
+		set(id, given)
+		if _, err := w.Create(t.Context(), ann, id, name); err != nil {
+			t.Fatal(err)
+		}
+		_, copies, err := w.Fork(t.Context(), ann, id, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want(name+": a fork", copies[0], session.NetworkOverride{})
+		want(name+": another session", restore(name, other), session.NetworkOverride{})
+		want(name+": the session itself, which has it", restore(name, ""), given)
+		set(id, session.NetworkOverride{})
+		want(name+": itself after a reset", restore(name, ""), session.NetworkOverride{})
+		want(name+": a new session after it", restore(name, "new"), session.NetworkOverride{})
+		set(other, none)
+		want(name+": a session that is shut", restore(name, other), none)
+		set(other, session.NetworkOverride{})
+		set(id, none)
+		want(name+": another session, while its own is shut", restore(name, other), none)
+		want(name+": a new session, while its own is shut", restore(name, "new"), none)
+		set(other, session.NetworkOverride{})
+		set(id, session.NetworkOverride{})
+		w.Sessions.Stop(t.Context(), ann, copies[0])
+	}
+}
+
+// TestScopeOfCopies: the programs of a copy run because somebody has asked for the copy, and so have no wider scope.
+func TestScopeOfCopies(t *testing.T) {
+	w := newWorld(t)
+	id := w.session(0)
+	if _, err := w.Create(t.Context(), ann, id, "wide"); err != nil {
+		t.Fatal(err)
+	}
+	narrow := ann
+	narrow.Scope = auth.NewScope("session.fork", "snapshot.restore")
+	into, err := w.Restore(t.Context(), narrow, "wide", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	made, err := w.Restore(t.Context(), narrow, "wide", "new")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, copies, err := w.Fork(t.Context(), narrow, id, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, id := range map[string]string{"the session": into.Session, "a new one": made.Session, "a fork": copies[0]} {
+		if scope := w.Sessions.ScopeOf(id); scope == "" || scope.Allows("mcp.call") {
+			t.Errorf("%s has the scope %q", what, scope)
+		}
+	}
+}
+
+// TestTemplateOfCopies: who may not have a session of a template gets none by a snapshot.
+func TestTemplateOfCopies(t *testing.T) {
+	w := newWorld(t)
+	id := w.session(0)
+	if _, err := w.Create(t.Context(), ann, id, "kept"); err != nil {
+		t.Fatal(err)
+	}
+	var asked []string
+	w.Sessions.MayCreate = func(_ context.Context, _ auth.Principal, template, _ string) error {
+		asked = append(asked, template)
+		return fault.New(fault.Forbidden, "no")
+	}
+	if _, err := w.Restore(t.Context(), ann, "kept", ""); err != nil || asked != nil {
+		t.Errorf("into a session of the same template: %v, asked for %q", err, asked)
+	}
+	for _, r := range w.all { // as if the session had another one by now
+		r.Template = "other"
+	}
+	for _, into := range []string{"", "new"} {
+		if _, err := w.Restore(t.Context(), ann, "kept", into); !fault.Is(err, fault.Forbidden) {
+			t.Errorf("another template into %q: %v", into, err)
+		}
+	}
+	if want := []string{"other", "other"}; !slices.Equal(asked, want) {
+		t.Errorf("it was asked for %q", asked)
 	}
 }

@@ -426,7 +426,7 @@ func (s *Snapshots) Restore(ctx context.Context, p auth.Principal, name, session
 		result.Created = true
 		result.Session, err = s.Sessions.MakeAsleep(ctx, p, c, r.Session)
 	} else {
-		result.Session, err = s.Sessions.Replace(ctx, p, id, c)
+		result.Session, err = s.Sessions.Replace(ctx, p, id, c, r.Session)
 	}
 	if err != nil {
 		s.Sessions.RemoveContent(ctx, c)

@@ -1,7 +1,10 @@
 package record
 
 import (
+	"cmp"
+
 	"sandlot/internal/auth"
+	"sandlot/internal/egress"
 	"sandlot/internal/fault"
 )
 
@@ -23,16 +26,19 @@ func (r *Record) Hold(c Content) {
 	r.Runtime, r.Template, r.Flavor = c.Runtime, c.Template, c.Flavor
 }
 
-// NetworkIn returns the operator's network setting of a session that gets the content: its own, or, if it has none, the
-// content's, so that no program gets a network that was taken from it.
-func (c Content) NetworkIn(r Record) (NetworkOverride, error) {
+// NetworkIn returns the operator's network setting of a session that gets the content, and whose own one is given. What
+// the operator gives to one session, no other gets by a copy, nor the same one after it was taken back. What the
+// operator has shut stays shut: origin is the present setting of the session that the content is of, and empty if that
+// is gone; base is the mode of sessions for which nothing is set.
+func (c Content) NetworkIn(own, origin NetworkOverride, base egress.Mode) (NetworkOverride, error) {
+	shut := cmp.Or(origin.Mode, c.Network.Mode)
 	switch {
-	case c.Network.Mode == "" || c.Network.Mode == r.Network.Mode:
-		return r.Network, nil
-	case r.Network.Mode == "":
-		return c.Network, nil
+	case shut == "" || !shut.Narrower(cmp.Or(own.Mode, base)) && (shut != egress.None || own.Mode != ""):
+		return own, nil
+	case own.Mode == "":
+		own.Mode = shut
+		return own, nil
 	}
-	return r.Network, fault.New(fault.Forbidden, "the operator of this server has set the network of that session to "+
-		"%s, and that of the snapshot's to %s: restore it into a new session (session_id: new)", r.Network.Mode,
-		c.Network.Mode)
+	return own, fault.New(fault.Forbidden, "the operator of this server has set the network of that session to %s, "+
+		"and that of the snapshot's to %s: restore it into a new session (session_id: new)", own.Mode, shut)
 }
