@@ -341,13 +341,44 @@ func TestOrigin(t *testing.T) {
 
 // A browser that sends no origin says where the request comes from.
 func TestFetchSite(t *testing.T) {
-	for _, tt := range []struct {
-		method, site string
-		want         bool
-	}{{"POST", "cross-site", false}, {"DELETE", "cross-site", false}, {"GET", "cross-site", true},
-		{"HEAD", "cross-site", true}, {"POST", "same-origin", true}, {"POST", "none", true}, {"POST", "", true}} {
-		if past, _ := reached(OriginCheck{Loopback: true}, tt.method, "Sec-Fetch-Site", tt.site); past != tt.want {
-			t.Errorf("%s from %q reaches the server: %v", tt.method, tt.site, past)
+	for _, method := range []string{"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH"} {
+		for _, path := range []string{"/v1/sessions/home/files/x", "/v1/sessions", "/v1", "/mcp", "/mcp/", "/metrics"} {
+			for site, want := range map[string]bool{"cross-site": false, "same-site": false, "other": false,
+				"same-origin": true, "none": true, "": true} {
+				if past := fetched(method, path, site); past != want {
+					t.Errorf("%s %s from %q reaches the server: %v", method, path, site, past)
+				}
+			}
+		}
+		for _, path := range []string{"/", "/healthz", "/oauth/callback", "/oauth/start/x", "/mcpx"} {
+			if past, want := fetched(method, path, "cross-site"), method == "GET" || method == "HEAD"; past != want {
+				t.Errorf("%s %s by a link reaches the server: %v", method, path, past)
+			}
+		}
+	}
+	listed := OriginCheck{CORS: true, Origins: []string{"https://app.example"}}
+	if past, _ := reached(listed, "GET", "Sec-Fetch-Site", "cross-site", "Origin", "https://app.example"); !past {
+		t.Error("a page that is listed is refused")
+	}
+}
+
+// fetched reports whether a request without an Origin, as a browser sends it, gets past the guard.
+func fetched(method, path, site string) (past bool) {
+	do(OriginCheck{Loopback: true}.protect(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { past = true })),
+		method, path, "", "Sec-Fetch-Site", site)
+	return past
+}
+
+// Nothing makes a session to read, or to remove, what cannot be in it.
+func TestReadingMakesNoSession(t *testing.T) {
+	e := newEdge(t, auth.Off, OriginCheck{Loopback: true})
+	for _, method := range []string{"GET", "HEAD", "DELETE"} {
+		a := do(e.Handler(), method, "/v1/sessions/new/files/etc/passwd", "")
+		if a.StatusCode != http.StatusNotFound {
+			t.Errorf("%s: %d %s", method, a.StatusCode, a.body)
+		}
+		if all, err := e.Hub.Sessions.List(t.Context(), auth.Local, ""); err != nil || len(all) != 0 {
+			t.Errorf("%s made %d sessions: %v", method, len(all), err)
 		}
 	}
 }

@@ -127,7 +127,7 @@ var descriptions = map[string]openapi.Description{
 		Answers: noContent},
 	"GET /v1/sessions/{id}/files/{path...}": {Summary: "Read a file", Errors: badOrGone,
 		Text: "`HEAD` is answered too. When a transfer fails, the connection is cut, so that a part is not mistaken " +
-			"for the whole.",
+			"for the whole. `new` is answered with 404: no session is made for reading.",
 		Parameters: []openapi.Parameter{openapi.RequestHeader("Range", "One range, `bytes=from-to`.",
 			openapi.Text(""))},
 		Answers: map[int]openapi.Answer{

@@ -48,9 +48,9 @@ func (c OriginCheck) protect(next http.Handler) http.Handler {
 				" is not allowed; the operator can list it in cors.origins")
 			return
 		}
-		changes := r.Method != http.MethodGet && r.Method != http.MethodHead
-		if changes && origin == "" && r.Header.Get("Sec-Fetch-Site") == "cross-site" {
-			forbid(w, "a page of another site sent this request")
+		if origin == "" && fromAnotherPage(r) && (changes(r) || isAPI(r.URL.Path)) {
+			forbid(w, "a page of another site sent this request; open the address yourself, or list the page's "+
+				"origin in cors.origins and send the request with fetch")
 			return
 		}
 		if c.CORS && origin != "" && c.setCORS(w, r, origin) {
@@ -58,6 +58,30 @@ func (c OriginCheck) protect(next http.Handler) http.Handler {
 		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+// fromAnotherPage reports whether a browser says that a page of another origin sent the request: that of another site, or
+// that of another port of this machine. What is no browser says nothing.
+func fromAnotherPage(r *http.Request) bool {
+	switch r.Header.Get("Sec-Fetch-Site") {
+	case "", "none", "same-origin":
+		return false
+	}
+	return true
+}
+
+func changes(r *http.Request) bool { return r.Method != http.MethodGet && r.Method != http.MethodHead }
+
+// isAPI reports whether a path is for programs alone. No page of another origin has to embed it or to link to it, and
+// reading may do something: it wakes sessions, and is in the events. People follow links to other paths, such as those
+// of log-ins.
+func isAPI(path string) bool {
+	for _, root := range []string{"/v1", "/mcp", "/metrics"} {
+		if path == root || strings.HasPrefix(path, root+"/") {
+			return true
+		}
+	}
+	return false
 }
 
 // checkHost reports whether the Host of a request is this server. If not, it sends the error.

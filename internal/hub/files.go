@@ -32,6 +32,15 @@ func (h *Hub) fileRequest(o policy.Operation, p auth.Principal, f FilePath) Requ
 	return r
 }
 
+// checkExists returns a fault if the file cannot be there: no session is made to read or to remove what is not in it.
+func (f FilePath) checkExists() error {
+	if f.SessionID == "new" {
+		return fault.New(fault.NotFound, "a new session has no file yet: name a session that exists").
+			Advise("Create one with POST /v1/sessions, and put a file into it with PUT")
+	}
+	return nil
+}
+
 // ByteRange is a part of a file, in bytes. Limit 0 means everything from Offset on.
 type ByteRange struct{ Offset, Limit uint64 }
 
@@ -50,6 +59,9 @@ const (
 
 // ReadFile opens a file of a session for reading.
 func (h *Hub) ReadFile(ctx context.Context, p auth.Principal, file FilePath, span ByteRange) (*File, error) {
+	if err := file.checkExists(); err != nil {
+		return nil, err
+	}
 	return begin(ctx, h, h.fileRequest(policy.FileRead, p, file), func(a *ActiveRequest) (*File, error) {
 		l, err := a.openSession(ctx, SessionSpec{ID: string(file.SessionID)})
 		if err != nil {
@@ -181,6 +193,9 @@ type Removed struct{ sessionID string }
 func (r Removed) session() string { return r.sessionID }
 
 func (h *Hub) removeFile(ctx context.Context, p auth.Principal, r Removal) (Removed, error) {
+	if err := r.checkExists(); err != nil {
+		return Removed{}, err
+	}
 	l, err := h.Sessions.Wake(ctx, p, string(r.SessionID))
 	if err != nil {
 		return Removed{}, err
