@@ -2,6 +2,7 @@ package config
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -76,6 +77,9 @@ func (c *Config) setValue(row setting, value, origin string) error {
 func Load(s Source) (*Config, error) {
 	c := Default()
 	c.Source = s
+	if err := checkStateFolder(s.stateDir()); err != nil { // before a command of the settings runs
+		return nil, err
+	}
 	if err := c.readSettingsFile(s); err != nil {
 		return nil, err
 	}
@@ -93,6 +97,9 @@ func Load(s Source) (*Config, error) {
 	c.noteUnusedVariables(s.Env)
 	if err := c.finish(); err != nil {
 		return c, err
+	}
+	if err := checkStateFolder(c.Server.StateDir); err != nil {
+		return nil, err
 	}
 	for _, row := range c.settings() {
 		c.changeTexts[row.key] = row.get()
@@ -149,21 +156,19 @@ func (s Source) SettingsFile() (path string, named, required bool) {
 		}
 		return path, true, true
 	}
-	stateDir := StateDir()
-	if d := s.Env["SANDLOT_STATE_DIR"]; d != "" {
-		stateDir = d
-	}
-	if d := s.Flags["state_dir"]; d != "" {
-		stateDir = d
-	}
-	return filepath.Join(stateDir, "sandlot.yaml"), false, false
+	return filepath.Join(s.stateDir(), "sandlot.yaml"), false, false
 }
 
-// Explicit reports whether the user named the settings file or the state folder.
+// stateDir returns the state folder, unless the settings file names another one.
+func (s Source) stateDir() string {
+	return cmp.Or(s.Flags["state_dir"], s.Env["SANDLOT_STATE_DIR"], StateDir())
+}
+
+// Explicit reports whether the user named the settings file, or its folder. Whoever names the state folder may not know
+// that there is such a file in it.
 func (s Source) Explicit() bool {
 	_, named, _ := s.SettingsFile()
-	_, flag := s.Flags["state_dir"]
-	return named || flag || s.Env["SANDLOT_STATE_DIR"] != ""
+	return named
 }
 
 // readSettingsFile reads sandlot.yaml.

@@ -111,6 +111,10 @@ func TestAlone(t *testing.T) {
 		t.Error(out)
 	}
 	r.copy(t, imagetest.BaseArchive(t), "tmp/base.tar")
+	// Everything runs as root here, and root uses no state folder of the image's user.
+	if err := os.Chown(filepath.Join(string(r), "var/lib/sandlot"), 0, 0); err != nil {
+		t.Fatal(err)
+	}
 	r.run(t, "/opt/sandlot/sandlot", "--state-dir", "/var/lib/sandlot", "image", "import", "/tmp/base.tar", "base:1")
 	settings := filepath.Join(string(r), "etc/sandlot/sandlot.yaml")
 	const text = "sandbox_image: base:1\nnetwork:\n  registries: none\n"
