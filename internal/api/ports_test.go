@@ -782,3 +782,18 @@ func TestDial(t *testing.T) {
 		t.Errorf("another user: %v", err)
 	}
 }
+
+// Who speaks to the programs of a session by a port, with a token of a scope, makes what they call have no wider one.
+func TestDialNarrows(t *testing.T) {
+	x := expose(t, OriginCheck{}, http.NotFoundHandler())
+	narrow := auth.User("ann", false)
+	narrow.Scope = "port.dial"
+	conn, err := x.Hub.DialPort(t.Context(), narrow, x.session, 80)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.End()
+	if scope := x.Hub.Sessions.ScopeOf(x.session); scope == "" || scope.Allows("mcp.call") {
+		t.Errorf("its programs have the scope %q", scope)
+	}
+}

@@ -54,6 +54,7 @@ func (t *Tools) exposePort(ctx context.Context, c tool.Call, in ExposeInput) (*t
 	default:
 		return nil, l.Fault(ctx, err, fault.Connection)
 	}
+	t.Sessions.Narrow(l.ID(), c.Principal.Scope) // whoever has the link speaks to the session's programs
 	lifetime := cmp.Or(time.Duration(in.ExpiresIn)*time.Second, port.DefaultLifetime)
 	record, token, err := t.Ports.Expose(ctx, c.Principal.ID, l.ID(), number, in.Public, lifetime)
 	if err != nil {

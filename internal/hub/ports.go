@@ -92,6 +92,7 @@ func (h *Hub) dial(ctx context.Context, a *ActiveRequest, id string, number int)
 		return nil, err
 	}
 	a.holdLease(l)
+	h.Sessions.Narrow(id, p.Scope) // a program may do what comes to its port, as it does what write_process gives it
 	conn, err := l.Dial(ctx, number)
 	switch {
 	case err == nil:
