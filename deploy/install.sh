@@ -1,24 +1,25 @@
 #!/bin/sh
 # Installs Sandlot's programs of a release, or replaces them:
 #
-#   install.sh --from URL|FOLDER [--to FOLDER] [--signers FILE]
+#   install.sh --from URL|FOLDER [--to FOLDER] [--signers FILE] [--downgrade]
 #
 # Nothing is unpacked or run before its checksum was compared. The programs that are there are replaced when the new
 # ones have started, and put back if that fails. See docs/guide/install.md.
 set -eu
 
-from= to= signers= temporary=
+from= to= signers= downgrade= temporary=
 
 say() { printf 'install.sh: %s\n' "$*" >&2; }
 die() { say "$*"; exit 1; }
 
 usage() {
 	cat <<'END'
-install.sh --from URL|FOLDER [--to FOLDER] [--signers FILE]
+install.sh --from URL|FOLDER [--to FOLDER] [--signers FILE] [--downgrade]
 
---from     address of a release's files, or a folder with them
---to       folder for the programs (default: /usr/local/bin for root, else ~/.local/bin)
---signers  file of allowed signers, as ssh-keygen reads it: one of them must have signed the release
+--from       address of a release's files, or a folder with them
+--to         folder for the programs (default: /usr/local/bin for root, else ~/.local/bin)
+--signers    file of allowed signers, as ssh-keygen reads it: one of them must have signed the release
+--downgrade  replace a newer Sandlot by an older one, which may not be able to read its state
 END
 }
 
@@ -29,6 +30,7 @@ while [ $# -gt 0 ]; do
 		case $1 in --from) from=${2%/} ;; --to) to=$2 ;; --signers) signers=$2 ;; esac
 		shift 2
 		;;
+	--downgrade) downgrade=yes; shift ;;
 	-h | --help) usage; exit 0 ;;
 	*) usage >&2; die "unknown argument $1" ;;
 	esac
@@ -88,6 +90,32 @@ else
 	die "no program that computes SHA-256 is here: sha256sum, shasum or openssl"
 fi
 
+# older VERSION VERSION: whether the first one is older, in the order of Semantic Versioning
+older() {
+	awk -v x="$1" -v y="$2" '
+	function number(s) { return s ~ /^[0-9]+$/ }
+	BEGIN {
+		form = "^[0-9]+[.][0-9]+[.][0-9]+(-[0-9A-Za-z.-]+)?([+].*)?$"
+		if (x !~ form || y !~ form) exit 1
+		sub(/[+].*/, "", x); sub(/[+].*/, "", y)
+		px = py = ""
+		if (i = index(x, "-")) { px = substr(x, i + 1); x = substr(x, 1, i - 1) }
+		if (i = index(y, "-")) { py = substr(y, i + 1); y = substr(y, 1, i - 1) }
+		split(x, a, "."); split(y, b, ".")
+		for (i = 1; i <= 3; i++) if (a[i] + 0 != b[i] + 0) exit !(a[i] + 0 < b[i] + 0)
+		if (px == py) exit 1
+		if (px == "" || py == "") exit !(py == "")
+		n = split(px, a, "."); m = split(py, b, ".")
+		for (i = 1; i <= n && i <= m; i++) {
+			if (a[i] "" == b[i] "") continue
+			if (number(a[i]) && number(b[i])) exit !(a[i] + 0 < b[i] + 0)
+			if (number(a[i]) != number(b[i])) exit !number(a[i])
+			exit !(a[i] "" < b[i] "")
+		}
+		exit !(n < m)
+	}'
+}
+
 mkdir -p "$to" || die "$to cannot be made; give another folder with --to"
 to=$(cd "$to" && pwd)
 [ ! -e "$to/managed" ] || die "the programs in $to were installed by something else ($(cat "$to/managed")), which has to upgrade them"
@@ -136,6 +164,15 @@ mkdir "$temporary/new" "$temporary/before"
 tar -xzf "$temporary/$archive" -C "$temporary/new" || die "$archive cannot be unpacked; nothing was installed"
 [ -f "$temporary/new/sandlot" ] || die "$archive has no program sandlot; nothing was installed"
 version=$("$temporary/new/sandlot" version) || die "the new sandlot does not start here; nothing was installed"
+
+# A signature has no date: an old release, whose faults are known, may be in the place of a new one.
+if [ -z "$downgrade" ] && [ -x "$to/sandlot" ]; then
+	command -v awk > /dev/null || die "awk, which compares versions, is not here; nothing was installed. To install without a look at the version that is there, give --downgrade"
+	present=$("$to/sandlot" version 2> /dev/null) || present=
+	if older "${version#sandlot }" "${present#sandlot }"; then
+		die "the release is $version, which is older than $present in $to; nothing was installed. If you want the older one, give --downgrade"
+	fi
+fi
 
 # The program that users start comes last: until then the others are no use to anybody.
 for program in sandlot sandlot-agent sandlot-runsc; do

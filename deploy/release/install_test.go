@@ -56,6 +56,41 @@ func serve(t *testing.T, handler http.Handler) (url string) {
 	return s.URL
 }
 
+// TestInstallIsNoDowngrade: an older release, signed or not, replaces no newer one unless that is asked for.
+func TestInstallIsNoDowngrade(t *testing.T) {
+	i := installer{home: t.TempDir()}
+	for _, c := range []struct {
+		present, release string
+		refused          bool
+	}{
+		{"2.0.0", "1.0.0", true}, {"1.10.0", "1.9.9", true}, {"1.0.0", "1.0.0-rc.1", true},
+		{"1.0.0-rc.10", "1.0.0-rc.9", true}, {"1.0.0-rc.1", "1.0.0-rc", true}, {"1.0.0-beta", "1.0.0-2", true},
+		{"1.0.0", "1.0.0", false}, {"1.0.0-rc.9", "1.0.0-rc.10", false}, {"1.9.9", "1.10.0", false},
+		{"1.0.0-rc.1", "1.0.0", false}, {"0.0.0+x", "0.0.0+y", false}, {"unknown", "1.0.0", false},
+	} {
+		bin := t.TempDir()
+		program := "#!/bin/sh\necho sandlot " + c.present + "\n"
+		if err := os.WriteFile(filepath.Join(bin, "sandlot"), []byte(program), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		release := made(t, c.release)
+		args := []string{"--from", release, "--to", bin, "--signers", releasetest.Sign(t, release)}
+		out, err := i.run(t, args...)
+		if (err != nil) != c.refused || c.refused && !strings.Contains(out, "--downgrade") {
+			t.Errorf("%s over %s: %v\n%s", c.release, c.present, err, out)
+		}
+		text, _ := os.ReadFile(filepath.Join(bin, "sandlot"))
+		if kept := string(text) == program; kept != c.refused || names(t, bin) == "" {
+			t.Errorf("%s over %s: the program of before is there: %v", c.release, c.present, kept)
+		}
+		if c.refused {
+			if out, err := i.run(t, append(args, "--downgrade")...); err != nil {
+				t.Errorf("%s over %s, as asked for: %v\n%s", c.release, c.present, err, out)
+			}
+		}
+	}
+}
+
 // TestInstall: the script installs a release of a folder and of a web server, and replaces the programs that are there.
 func TestInstall(t *testing.T) {
 	i := installer{home: t.TempDir()}
@@ -69,7 +104,7 @@ func TestInstall(t *testing.T) {
 		{[]string{"--from", first, "--to", bin}, "sandlot 1.2.3 is installed: " + bin + "/sandlot\n"},
 		{[]string{"--from", serve(t, http.FileServer(http.Dir(second))) + "/", "--to", bin},
 			"sandlot 1.3.0 is installed"},
-		{[]string{"--from", first, "--to", bin}, "sandlot 1.2.3 is installed"},
+		{[]string{"--from", first, "--to", bin, "--downgrade"}, "sandlot 1.2.3 is installed"},
 		{[]string{"--from", second, "--to", bin, "--signers", signers}, "sandlot 1.3.0 is installed"},
 	} {
 		out, err := i.run(t, c.args...)
