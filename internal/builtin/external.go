@@ -187,7 +187,7 @@ func writeHeldTools(b *strings.Builder, i servers.Info) {
 	fmt.Fprintf(b, "\n%s held back until a person approves with `sandlot mcp approve %s`:",
 		plural.Of(len(i.Held), "tool is", "tools are"), i.ID)
 	for _, n := range i.Held {
-		fmt.Fprintf(b, "\n- %s: %s", n.Remote, n.Why)
+		fmt.Fprintf(b, "\n- %s: %s", fault.Name(n.Remote, 256), n.Why)
 	}
 }
 
@@ -328,7 +328,7 @@ func (t *Tools) listExternal(_ context.Context, c tool.Call, _ noInput) (*tool.R
 				plural.Of(i.Resources, "resource", "resources"))
 		}
 		if i.LastError != "" {
-			fmt.Fprintf(&b, ": %s", i.LastError)
+			fmt.Fprintf(&b, ": %s", strings.ReplaceAll(fault.Printable(i.LastError, 4096), "\n", "\n    "))
 		}
 		writeHeldTools(&b, i)
 		b.WriteByte('\n')

@@ -273,15 +273,8 @@ func (t *Tools) listFiles(ctx context.Context, c tool.Call, in listFilesInput) (
 		row := File{Name: strings.ToValidUTF8(f.Path, "\uFFFD"), Type: f.Type, Size: f.Size,
 			Mode: fmt.Sprintf("%04o", f.Mode), Modified: formatTime(f.Modified),
 			Target: strings.ToValidUTF8(f.Target, "\uFFFD")}
-		name := fault.Printable(f.Path, 4096)
-		if f.Type == "directory" {
-			name += "/"
-		}
-		if f.Target != "" {
-			name += " -> " + fault.Printable(f.Target, 4096)
-		}
 		rows = append(rows, row)
-		lines = append(lines, fmt.Sprintf("%s %9d %s %s", row.Mode, f.Size, row.Modified, name))
+		lines = append(lines, fmt.Sprintf("%s %9d %s %s", row.Mode, f.Size, row.Modified, shownName(f)))
 	}
 	text := cmp.Or(strings.Join(lines, "\n"), "(empty directory)")
 	if truncated && len(lines) > 0 {
@@ -293,6 +286,18 @@ func (t *Tools) listFiles(ctx context.Context, c tool.Call, in listFilesInput) (
 	}
 	return sessionResult(l, &FileList{SessionOutput: sessionOutput(l), Path: dir, Files: rows, Truncated: truncated,
 		Withheld: withheld}, tool.Text(text)), nil
+}
+
+// shownName returns the name of a file for a line of a listing, and where a link leads to.
+func shownName(f agent.File) string {
+	name := fault.Name(f.Path, 4096)
+	if f.Type == "directory" {
+		name += "/"
+	}
+	if f.Target != "" {
+		name += " -> " + fault.Name(f.Target, 4096)
+	}
+	return name
 }
 
 // shownFiles returns the entries of a directory that policy lets the principal list, and how many others there are:

@@ -79,10 +79,14 @@ func (t *Tools) listProcesses(ctx context.Context, c tool.Call, in SessionInput)
 	for _, p := range all {
 		row := processRow(l, p)
 		rows = append(rows, row)
-		lines = append(lines, fmt.Sprintf("%s  %s  %s  %s", row.ID, row.Kind, row.Status, row.Command))
+		lines = append(lines, processLine(row, p.Args))
 	}
 	return sessionResult(l, &ProcessList{SessionOutput: sessionOutput(l), Processes: rows},
 		tool.Text(cmp.Or(strings.Join(lines, "\n"), "No processes."))), nil
+}
+
+func processLine(row Process, argv []string) string {
+	return fmt.Sprintf("%s  %s  %s  %s", row.ID, row.Kind, row.Status, fault.Name(strings.Join(argv, " "), 500))
 }
 
 func processRow(l *session.Lease, p agent.Process) Process {

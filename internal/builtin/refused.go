@@ -67,7 +67,7 @@ func addRefusals(l *session.Lease, r *tool.Result) ([]RefusedHost, string) {
 }
 
 func hostPort(e egress.Refusal) string {
-	host := fault.Printable(e.Host, 260)
+	host := fault.Name(e.Host, 260)
 	if e.Port == 0 {
 		return host
 	}

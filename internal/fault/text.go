@@ -3,6 +3,7 @@ package fault
 import (
 	"fmt"
 	"math"
+	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -41,6 +42,19 @@ func Printable(text string, limit int) string {
 		}
 		return -1
 	}, clip(text, limit))
+}
+
+// Name makes a name from a sandbox or a stranger fit for one line of a listing: a name that could look like something
+// else is quoted, with escapes for what cannot be seen. It is cut after at most limit bytes.
+func Name(text string, limit int) string {
+	if clear := Printable(text, limit); clear == text && !strings.ContainsAny(text, "\n\t\uFFFD") &&
+		strings.TrimSpace(text) == text && !strings.HasPrefix(text, `"`) && !strings.Contains(text, " -> ") {
+		return text
+	}
+	if len(text) > limit {
+		return strconv.Quote(text[:limit]) + "…"
+	}
+	return strconv.Quote(text)
 }
 
 // DidYouMean returns the end of a message about an unknown name: "; did you mean ...?" with

@@ -79,3 +79,12 @@ func TestPrintable(t *testing.T) {
 		t.Errorf("cut in the middle of a letter: %q", got)
 	}
 }
+
+func TestName(t *testing.T) {
+	for text, want := range map[string]string{"a b": "a b", "a\nb": `"a\nb"`, "\u202ea": `"\u202ea"`, "\xff": `"\xff"`,
+		"": "", "0123456789": "0123456789", "0123456789a": `"0123456789"…`} {
+		if got := Name(text, 10); got != want {
+			t.Errorf("%q: %s, want %s", text, got, want)
+		}
+	}
+}
