@@ -16,7 +16,8 @@ import (
 // only lists packages that few may import: these, and what is below them.
 var only = map[string][]string{
 	// Implementations are put together in one place.
-	"sandlot/internal/runtime": {"sandlot/internal/app"},
+	// sandlot-runsc is a part of the gVisor runtime, in a process of its own.
+	"sandlot/internal/runtime": {"sandlot/internal/app", "sandlot/cmd/sandlot-runsc"},
 	"sandlot/internal/store":   {"sandlot/internal/app"},
 	// Edges.
 	"sandlot/internal/gateway":      {"sandlot/internal/app", "sandlot/internal/api"},

@@ -111,7 +111,7 @@ func TestRestoreThatWouldFail(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err = w.Replace(t.Context(), ann, id, c); err != nil {
+			if _, err = w.Replace(t.Context(), ann, id, c, id); err != nil {
 				w.RemoveContent(t.Context(), c)
 			}
 			return err
