@@ -174,7 +174,7 @@ func TestPrebooted(t *testing.T) {
 		}
 		unique := map[string]string{"boot of its agent": h, "random bytes": run(t, c, "import os; os.urandom(16).hex()"),
 			"boot of its kernel": run(t, c, "open('/proc/sys/kernel/random/boot_id').read()"),
-			"uuid": run(t, c, "import uuid; uuid.uuid4()"), "random": run(t, c, "import random; random.random()")}
+			"uuid":               run(t, c, "import uuid; uuid.uuid4()"), "random": run(t, c, "import random; random.random()")}
 		for what, v := range unique {
 			if saw[what] == nil {
 				saw[what] = map[string]bool{}
