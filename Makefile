@@ -76,8 +76,9 @@ cross: ## go vet for arm64, macOS and Windows
 emulated: tools ## tests of the agent and of gVisor's program for arm64, under qemu-user
 	test/emulated
 
-bench: build tools ## measure, and write docs/benchmarks.md
-	go run ./test/bench -tools $(TOOLS) -out docs/benchmarks.md
+# Building keeps the machine busy, and its load average falls slowly.
+bench: build tools ## measure on an idle machine, and write docs/benchmarks.md
+	go run ./test/bench -tools $(TOOLS) -wait 10m
 
 proto: ## make proto/agentv1 again from proto/agent.proto (needs Python)
 	test/proto

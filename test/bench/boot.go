@@ -69,7 +69,7 @@ func compared(sandlot, booted, printed, ended samples) table {
 	for _, p := range []float64{50, 95, 99} {
 		row = append(row, fmt.Sprintf("%.2f", ratio(sandlot, printed, p)))
 	}
-	t.rows = append(t.rows, append(row, verdict("P50 ≤ 1.25", ratio(sandlot, printed, 50) <= 1.25)))
+	t.Rows = append(t.Rows, append(row, verdict("P50 ≤ 1.25", ratio(sandlot, printed, 50) <= 1.25)))
 	return t
 }
 

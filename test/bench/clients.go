@@ -144,7 +144,7 @@ func (f *crowd) run(ctx context.Context, all []client, sessions []string, length
 }
 
 func growth(name string, all []*crowd) table {
-	t := table{head: append(append([]string{name, "calls/s"}, headings...), "P99 / P50", "busy", "goal")}
+	t := table{Head: append(append([]string{name, "calls/s"}, headings...), "P99 / P50", "busy", "goal")}
 	best := 0.0
 	for _, f := range all {
 		tail := ratio99(f.took)
@@ -154,7 +154,8 @@ func growth(name string, all []*crowd) table {
 		}
 		best = max(best, f.rate())
 		row := append([]string{fmt.Sprint(f.clients), fmt.Sprintf("%.0f", f.rate())}, f.took.cells()...)
-		t.rows = append(t.rows, append(row, fmt.Sprintf("%.1f", tail), fmt.Sprintf("%.0f %%", average(f.busy)), goals))
+		t.keep(row[0], f.took)
+		t.Rows = append(t.Rows, append(row, fmt.Sprintf("%.1f", tail), fmt.Sprintf("%.0f %%", average(f.busy)), goals))
 	}
 	return t
 }

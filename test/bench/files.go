@@ -150,7 +150,7 @@ func (t *transfer) returned() error {
 }
 
 func speeds(rows []*move, size int) table {
-	t := table{head: []string{fmt.Sprintf("%d MB", size), "samples", "P50 MB/s", "P95 MB/s", "P99 MB/s", "P50 time",
+	t := table{Head: []string{fmt.Sprintf("%d MB", size), "samples", "P50 MB/s", "P95 MB/s", "P99 MB/s", "P50 time",
 		"goal"}}
 	for i, r := range rows {
 		row := []string{r.name, fmt.Sprint(len(r.took))}
@@ -161,7 +161,8 @@ func speeds(rows []*move, size int) table {
 		if i < 2 {
 			row = append(row, verdict("P50 ≥ 150 MB/s", speed(size, r.took.p(50)) >= 150))
 		}
-		t.rows = append(t.rows, row)
+		t.Rows = append(t.Rows, row)
+		t.keep(r.name, r.took)
 	}
 	return t
 }

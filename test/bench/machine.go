@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -12,43 +13,48 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// preface returns the beginning of the report: what was measured, on which machine, and how.
-func (b *bench) preface() string {
-	few := ""
-	if b.quick {
-		few = "\n**A trial with `-quick`: too few samples to mean anything.**\n"
-	}
-	return fmt.Sprintf(`# Benchmarks
-
-Written by `+"`make bench`"+`, which runs [test/bench](../test/bench). Do not edit.
-%s
-%s
-
-Server, sandboxes and clients share this machine, so a client's own work is in the numbers. Servers have their default settings, and a new state folder in %s, except where a topic says otherwise. Where two things are compared, their samples are taken alternately in the same run. Every answer is checked, and a wrong one ends the run. Percentiles are by the nearest rank: of fewer than 100 samples P99 is the longest.
-`, few, b.machine().markdown(), "`"+os.TempDir()+"`")
-}
-
-func (b *bench) machine() table {
-	return table{head: []string{"machine", ""}, rows: [][]string{
-		{"date", time.Now().UTC().Format("2006-01-02 15:04 MST")},
-		{"Sandlot", said("git", "describe", "--tags", "--always", "--dirty")},
+// thisRun describes the run that begins.
+func (b *bench) thisRun() run {
+	r := run{Name: time.Now().UTC().Format("2006-01-02 15:04:05 MST"), Machine: [][2]string{
+		{"Sandlot", commit()},
 		{"processor", fmt.Sprintf("%s, %d cores", processor(), runtime.NumCPU())},
 		{"memory", fmt.Sprintf("%.1f GiB", float64(ram())/(1<<30))},
 		{"kernel", said("uname", "-sr")},
 		{"Go", runtime.Version()},
-		{"load before the run", load()},
+		{"load before the run", fmt.Sprintf("%.2f", load())},
 		{"wake-ups", b.wakeUp()},
 		{"user", map[bool]string{true: "root", false: "not root"}[os.Getuid() == 0]},
 	}}
+	if b.quick {
+		r.Doubts = append(r.Doubts, "A trial with `-quick`: too few samples to mean anything.")
+	}
+	if load() > mostLoad {
+		r.Doubts = append(r.Doubts, fmt.Sprintf("The machine was busy when the run began (load average %.2f).", load()))
+	}
+	return r
 }
 
-// apart returns the note for a section that was measured at another time than the others.
-func (b *bench) apart() string {
-	return fmt.Sprintf("*Measured apart from the other sections: %s, Sandlot %s, %s, %d cores, load before the run "+
-		"%s.*",
-		time.Now().UTC().Format("2006-01-02 15:04 MST"), said("git", "describe", "--tags", "--always", "--dirty"),
-		processor(), runtime.NumCPU(), load())
+// mostLoad is the load average above which figures are not worth a report.
+const mostLoad = 1.0
+
+// awaitIdle waits until the machine's load average is at most mostLoad, for so long at most.
+func awaitIdle(ctx context.Context, most time.Duration) error {
+	for end := time.Now().Add(most); load() > mostLoad; {
+		if !time.Now().Before(end) {
+			return fmt.Errorf("the machine's load average is %.2f, and figures are good only up to %.2f: end what "+
+				"else runs, or wait (-wait 5m does); or measure with -force, into a report of trials", load(), mostLoad)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(min(5*time.Second, time.Until(end))):
+		}
+	}
+	return nil
 }
+
+// commit names the commit that is measured.
+func commit() string { return said("git", "describe", "--tags", "--always", "--dirty") }
 
 // said returns what a program prints, or "unknown".
 func said(name string, args ...string) string {
@@ -69,17 +75,22 @@ func processor() string {
 	return runtime.GOARCH
 }
 
-// wakeUp returns what sandlot doctor reports about idle processors.
-func (b *bench) wakeUp() string {
+// doctor returns what sandlot doctor prints.
+func (b *bench) doctor(args ...string) string {
 	dir, err := tempDir()
 	if err != nil {
-		return "unknown"
+		return ""
 	}
 	defer os.RemoveAll(dir)
-	cmd := exec.CommandContext(b.ctx, filepath.Join(b.bin, "sandlot"), "doctor")
+	cmd := exec.CommandContext(b.ctx, filepath.Join(b.bin, "sandlot"), append([]string{"doctor"}, args...)...)
 	cmd.Env = append(os.Environ(), "SANDLOT_STATE_DIR="+dir)
-	out, _ := cmd.Output() // another check of the doctor may fail
-	for line := range strings.Lines(string(out)) {
+	out, _ := cmd.Output() // one of its checks may fail
+	return string(out)
+}
+
+// wakeUp returns what sandlot doctor reports about idle processors.
+func (b *bench) wakeUp() string {
+	for line := range strings.Lines(b.doctor()) {
 		if _, text, ok := strings.Cut(line, "wake-ups"); ok {
 			text, _, _ = strings.Cut(strings.TrimSpace(text), ", which")
 			return text + " (`sandlot doctor`)"
@@ -96,9 +107,11 @@ func ram() uint64 {
 	return i.Totalram * uint64(i.Unit)
 }
 
-func load() string {
+// load returns the machine's load average over one minute. Tests replace it.
+var load = func() (n float64) {
 	text, _ := os.ReadFile("/proc/loadavg")
-	return strings.Join(strings.Fields(string(text))[:1], "")
+	fmt.Sscan(string(text), &n)
+	return n
 }
 
 // cpu returns how long all cores together have been busy, and how long they have run.

@@ -1,5 +1,5 @@
-// Bench measures Sandlot on this machine, and writes a report in Markdown. It compares with other programs in
-// the same run. It checks all answers, and ends at the first wrong one. It needs the programs of `make build`.
+// Bench measures Sandlot on this machine, and writes a report: a page of figures, one of methods, and the samples. It
+// compares with other programs in the same run. It checks all answers, and ends a topic at the first wrong one. It needs the programs of `make build`.
 package main
 
 import (
@@ -7,12 +7,13 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"syscall"
+	"time"
 )
 
 // topics are the sections of the report, in its order.
@@ -60,25 +61,61 @@ func pick[T any](b *bench, full, quick T) T {
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx); err != nil {
+	if err := start(ctx); err != nil && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context) error {
-	out := flag.String("out", "docs/benchmarks.md", "the `file` to write")
-	tools := flag.String("tools", ".tools",
-		"the `folder` of make tools: its Python client is measured too, if it is there")
-	quick := flag.Bool("quick", false, "take few samples, to try this program")
-	only := flag.String("only", "",
-		"measure only the topics whose names match this `regexp`, and leave the file's other sections")
-	flag.Parse()
-	match, err := regexp.Compile(*only)
+// report is where the figures of record are, trials where those of other runs are.
+const report, trials = "docs/benchmarks.md", "bin/benchmarks.md"
+
+// options are the command line.
+type options struct {
+	out, tools, only string
+	quick, force     bool
+	wait             time.Duration
+}
+
+func (o *options) parse(args []string) error {
+	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
+	flags.StringVar(&o.out, "out", "", "the `file` to write, with .json and -methods.md beside it (default "+report+
+		"; with -only, -quick or -force "+trials+")")
+	flags.StringVar(&o.tools, "tools", ".tools",
+		"the `folder` of make tools: its Python client is measured too, if it is there; peers are installed into it")
+	flags.BoolVar(&o.quick, "quick", false, "take few samples, to try this program")
+	flags.BoolVar(&o.force, "force", false, "measure on a busy machine too; the report says so")
+	flags.DurationVar(&o.wait, "wait", 0, "wait for `so long` at most until the machine is idle")
+	flags.StringVar(&o.only, "only", "", "measure only the topics whose names match this `regexp`, and leave the other "+
+		"sections of the file; each section says of which run it is")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if o.out == "" {
+		o.out = report
+		if o.only != "" || o.quick || o.force {
+			o.out = trials
+		}
+	}
+	if !strings.HasSuffix(o.out, ".md") {
+		return fmt.Errorf("-out %s: the name of the file has to end with .md", o.out)
+	}
+	return nil
+}
+
+func start(ctx context.Context) error {
+	var o options
+	if err := o.parse(os.Args[1:]); err != nil {
+		return err
+	}
+	match, err := regexp.Compile(o.only)
 	if err != nil {
 		return err
 	}
-	b := &bench{ctx: ctx, tools: *tools, quick: *quick}
+	b := &bench{ctx: ctx, quick: o.quick}
+	if b.tools, err = filepath.Abs(o.tools); err != nil {
+		return err
+	}
 	if b.bin, err = filepath.Abs("bin"); err != nil {
 		return err
 	}
@@ -87,32 +124,36 @@ func run(ctx context.Context) error {
 			return fmt.Errorf("%w; run `make build`", err)
 		}
 	}
-	var before []byte
-	if *only != "" {
-		before, err = os.ReadFile(*out)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if !o.force {
+		if err := awaitIdle(ctx, o.wait); err != nil {
 			return err
 		}
 	}
-	preface := b.preface()
-	apart := ""
-	if len(before) > 0 {
-		preface, apart = "", b.apart()
+	var before document
+	if o.only != "" {
+		if before, err = readDocument(o.out); err != nil {
+			return err
+		}
 	}
-	parts, missed := b.measure(match, apart)
-	if len(parts) == 0 {
+	of := b.thisRun()
+	found, missed := b.measure(match, of)
+	if len(found.Sections) == 0 {
 		return errors.Join(missed, fmt.Errorf("nothing was measured of the topics that match %s", match))
 	}
-	if missed != nil && len(before) == 0 {
-		parts = append(parts, section{title: "Not measured", method: missed.Error()}.markdown())
+	if ctx.Err() != nil {
+		return errors.Join(missed, errors.New("the run was interrupted, and no report was written"))
 	}
-	report := merge(string(before), append([]string{preface}, parts...))
-	return errors.Join(missed, os.WriteFile(*out, []byte(report), 0o644))
+	if now := commit(); now != of.machine("Sandlot") {
+		return errors.Join(missed, fmt.Errorf("the run began with %s and ended with %s, and no report was written: "+
+			"leave the repository alone meanwhile", of.machine("Sandlot"), now))
+	}
+	return errors.Join(missed, before.merge(found).write(o.out))
 }
 
 // measure runs the topics one after the other, prints each section when it is measured, and returns all sections, and
 // why others could not be measured.
-func (b *bench) measure(match *regexp.Regexp, note string) (parts []string, missed error) {
+func (b *bench) measure(match *regexp.Regexp, of run) (found document, failed error) {
+	found.Runs = []run{of}
 	for _, t := range topics {
 		if !match.MatchString(t.name) || b.ctx.Err() != nil {
 			continue
@@ -120,16 +161,14 @@ func (b *bench) measure(match *regexp.Regexp, note string) (parts []string, miss
 		fmt.Fprintln(os.Stderr, "bench: measuring", t.name)
 		s, err := t.run(b)
 		if err != nil {
-			missed = errors.Join(missed, fmt.Errorf("%s: %w", t.name, err))
+			found.Missed = append(found.Missed, missed{t.name, err.Error()})
+			failed = errors.Join(failed, fmt.Errorf("%s: %w", t.name, err))
 			fmt.Fprintf(os.Stderr, "bench: %s could not be measured: %v\n", t.name, err)
 			continue
 		}
-		if note != "" {
-			s.notes = append(s.notes, note)
-		}
-		part := s.markdown()
-		fmt.Println(part)
-		parts = append(parts, part)
+		fmt.Println(s.markdown())
+		found.Sections = append(found.Sections,
+			chapter{Topic: t.name, Run: of.Name, Title: s.title, Method: s.method, Tables: s.tables, Notes: s.notes})
 	}
-	return parts, errors.Join(missed, b.ctx.Err())
+	return found, errors.Join(failed, b.ctx.Err())
 }

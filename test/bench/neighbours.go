@@ -63,7 +63,7 @@ func neighbours(b *bench) (section, error) {
 		return section{}, err
 	}
 	t := timings("the other user's sandbox")
-	t.head = append(t.head[:5:5], "longest", "busy", "runs", "goal")
+	t.Head = append(t.Head[:5:5], "longest", "busy", "runs", "goal")
 	for _, a := range all {
 		t.add(a.name, a.took, show(a.took.p(100)), fmt.Sprintf("%.0f %%", average(a.busy)), fmt.Sprint(a.runs),
 			a.took.against(goal{99, 50 * time.Millisecond}))

@@ -490,7 +490,7 @@ func (e *networkBench) delays() table {
 }
 
 func (e *networkBench) speeds() table {
-	t := table{head: []string{"streams", "samples", "sandbox, P50 MB/s", "slowest", "direct, P50 MB/s", "goal"}}
+	t := table{Head: []string{"streams", "samples", "sandbox, P50 MB/s", "slowest", "direct, P50 MB/s", "goal"}}
 	var one float64
 	for _, s := range e.streams {
 		size := s.count * s.megabyte
@@ -503,7 +503,9 @@ func (e *networkBench) speeds() table {
 		} else {
 			row = append(row, fmt.Sprintf("%.0f %% of one; ", 100*p50/one)+verdict("≥ 80 %", p50 >= 0.8*one))
 		}
-		t.rows = append(t.rows, row)
+		t.Rows = append(t.Rows, row)
+		t.keep(row[0]+", sandbox", s.inside)
+		t.keep(row[0]+", direct", s.outside)
 	}
 	return t
 }
@@ -527,7 +529,7 @@ func (e *networkBench) idles() table {
 	row := func(name string, n int64) []string {
 		return []string{name, fmt.Sprint(e.idle.count), fmt.Sprintf("%.1f", each(n))}
 	}
-	return table{head: []string{"idle connections", "connections", "KB (10³ bytes) each", "goal"}, rows: [][]string{
+	return table{Head: []string{"idle connections", "connections", "KB (10³ bytes) each", "goal"}, Rows: [][]string{
 		append(row("the server", e.idle.server), verdict("≤ 64 KB", each(e.idle.server) <= 64)),
 		row("the sandbox: its kernel, the agent and the program", e.idle.sandbox),
 	}}

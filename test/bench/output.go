@@ -22,7 +22,7 @@ var printing = []printer{
 
 // output measures code that prints much text.
 func output(b *bench) (section, error) {
-	t := table{head: []string{"", "execute_code", "on a pipe", "goal"}}
+	t := table{Head: []string{"", "execute_code", "on a pipe", "goal"}}
 	err := b.with(func(s *server) error {
 		c := s.bare("")
 		defer c.close()
@@ -53,7 +53,9 @@ func output(b *bench) (section, error) {
 						return err
 					}
 				}
-				t.rows = append(t.rows, []string{p.language + ", " + name, show(cell.p(50)), show(pipe.p(50)),
+				t.keep(p.language+", "+name+", execute_code", cell)
+				t.keep(p.language+", "+name+", on a pipe", pipe)
+				t.Rows = append(t.Rows, []string{p.language + ", " + name, show(cell.p(50)), show(pipe.p(50)),
 					verdict("twice the pipe's", cell.p(50) <= 2*pipe.p(50))})
 			}
 		}

@@ -77,14 +77,16 @@ func people(b *bench) (section, error) {
 		}
 		t.add(a.what, more, more.against(goal{50, a.most}))
 	}
-	rates := table{head: []string{"MB/s, median of " + fmt.Sprint(len(found["egress/bound Download/HTTP1/bound"].rate)),
+	rates := table{Head: []string{"MB/s, median of " + fmt.Sprint(len(found["egress/bound Download/HTTP1/bound"].rate)),
 		"with a bound secret", "without", "goal"}}
 	for _, s := range streams {
 		with, without := found["egress/bound "+s.name+"/bound"], found["egress/bound "+s.name+"/direct"]
 		if with == nil || without == nil {
 			return sec, fmt.Errorf("there is no benchmark %s", s.name)
 		}
-		rates.rows = append(rates.rows, []string{s.what, perSecond(with.rate), perSecond(without.rate),
+		rates.keepIn("bytes/s", s.what+", with a bound secret", with.rate)
+		rates.keepIn("bytes/s", s.what+", without", without.rate)
+		rates.Rows = append(rates.Rows, []string{s.what, perSecond(with.rate), perSecond(without.rate),
 			verdict("≥ 100", median(with.rate) >= leastRate)})
 	}
 	sec.tables = []table{t, rates}

@@ -79,9 +79,9 @@ func (s samples) against(goals ...goal) string {
 	return strings.Join(all, "; ")
 }
 
-func verdict(goal string, met bool) string {
-	if met {
-		return goal + ": met"
+func verdict(goal string, reached bool) string {
+	if reached {
+		return goal + met
 	}
-	return goal + ": **missed**"
+	return goal + notMet
 }

@@ -342,7 +342,7 @@ func (l *lives) section(sessions int) section {
 	ratio := medianRatio(l.woken, l.booted)
 	t.add("boot from a preboot snapshot, until the first expression is answered", l.booted)
 	t.add("wake, until the first expression is answered", l.woken)
-	t.rows = append(t.rows, []string{"wake / boot, median of the turns' ratios", fmt.Sprint(len(l.woken)),
+	t.Rows = append(t.Rows, []string{"wake / boot, median of the turns' ratios", fmt.Sprint(len(l.woken)),
 		fmt.Sprintf("%.2f", ratio), "", "", verdict("≤ 1.25", ratio <= 1.25)})
 	t.add("wake of a compressed image, until the first expression is answered", l.unpacked)
 	t.add("beside: raw `sandlot-runsc restore`, until a Python has answered", l.rawWoken)
@@ -356,7 +356,7 @@ func (l *lives) section(sessions int) section {
 	t.add(fmt.Sprintf("stop of a server with %d idle sessions", sessions), l.stopped,
 		l.stopped.against(goal{100, 15 * time.Second}))
 	t.add("start after that, until all of them have answered an expression", l.started)
-	disk := table{head: append(append([]string{"MB (10⁶ bytes) of the disk"}, headings...), "goal")}
+	disk := table{Head: append(append([]string{"MB (10⁶ bytes) of the disk"}, headings...), "goal")}
 	for _, r := range []struct {
 		name string
 		took samples
@@ -366,8 +366,13 @@ func (l *lives) section(sessions int) section {
 		for _, p := range []float64{50, 95, 99} {
 			row = append(row, fmt.Sprintf("%.1f", float64(r.took.p(p))/megabyte))
 		}
+		var bytes []float64 // a byte is a nanosecond in these samples
+		for _, n := range r.took {
+			bytes = append(bytes, float64(n))
+		}
+		disk.keepIn("bytes", r.name, bytes)
 		most := float64(r.took.p(100)) / megabyte
-		disk.rows = append(disk.rows, append(row, verdict(fmt.Sprintf("P100 ≤ %.0f", r.most), most <= r.most)))
+		disk.Rows = append(disk.Rows, append(row, verdict(fmt.Sprintf("P100 ≤ %.0f", r.most), most <= r.most)))
 	}
 	return section{title: "Sleep, snapshots and copies",
 		method: "Sessions with an idle Python and a variable, without a pool; each answer has the variable's value " +

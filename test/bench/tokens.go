@@ -31,8 +31,8 @@ func tokenCosts(b *bench) (_ section, err error) {
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		return section{}, err
 	}
-	views := table{head: []string{"definitions in `tools/list`", "tools", "tokens"}}
-	results := table{head: []string{"result", "in text", "in data"}}
+	views := table{Head: []string{"definitions in `tools/list`", "tools", "tokens"}}
+	results := table{Head: []string{"result", "in text", "in data"}}
 	err = b.with(func(s *server) error {
 		if err := countView(s, &views, "Sandlot's own", "", 0); err != nil {
 			return err
@@ -109,7 +109,7 @@ func countView(s *server, t *table, name, query string, third int) error {
 			}
 		}
 		if found == third && listed > third {
-			t.rows = append(t.rows, []string{name, fmt.Sprint(listed), fmt.Sprint(cost)})
+			t.Rows = append(t.Rows, []string{name, fmt.Sprint(listed), fmt.Sprint(cost)})
 			return nil
 		}
 		if time.Now().After(deadline) {
@@ -150,7 +150,7 @@ func countResults(s *server, t *table) error {
 				text += tokens.CountJSON(block)
 			}
 		}
-		t.rows = append(t.rows, []string{c.name, fmt.Sprint(text), fmt.Sprint(tokens.CountJSON(r.StructuredContent))})
+		t.Rows = append(t.Rows, []string{c.name, fmt.Sprint(text), fmt.Sprint(tokens.CountJSON(r.StructuredContent))})
 	}
 	return nil
 }
