@@ -40,6 +40,7 @@ var topics = []struct {
 	{"docker", dockerRuntime},
 	{"images", images},
 	{"people", people},
+	{"peers", peers},
 }
 
 // bench is one run.

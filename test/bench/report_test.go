@@ -88,7 +88,7 @@ func TestSeveralRuns(t *testing.T) {
 		t.Errorf("missed are %v, want %v", both.Missed, want)
 	}
 	page := both.figures("x.md") + both.methods("x.md")
-	for _, text := range []string{"of 2 runs", "| first | abc | P, 2 cores | 2 |", "| second | def | P, 2 cores | 2 |",
+	for _, text := range []string{"of 2 runs", "| topic | what | measured | goal | run |", "| first | abc | P, 2 cores | 2 |", "| second | def | P, 2 cores | 2 |",
 		"| P50 ≤ 2.00 ms: met; P99 ≤ 2.00 ms: **missed** | second |", "## About hub\n\n*Of the run of first, Sandlot abc, P, 2 cores.*",
 		"## About boot\n\n*Of the run of second, Sandlot def, P, 2 cores.*"} {
 		if !strings.Contains(page, text) {
