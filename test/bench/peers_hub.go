@@ -20,6 +20,9 @@ import (
 // Servers and tools of a list, and how long a server may be away after a crash.
 const listedServers, listedEach, mostAway = 25, 20, 20 * time.Second
 
+// mostStarting bounds the start of a hub.
+const mostStarting = 3 * time.Minute
+
 // tollgate is a way to a third-party server: directly, or through Sandlot or a peer.
 type tollgate struct {
 	name, version string
@@ -188,7 +191,7 @@ func (r *hubRun) connect(ctx context.Context) error {
 	var all sync.WaitGroup
 	for i, transport := range r.transports {
 		all.Go(func() {
-			for end := time.Now().Add(time.Minute); time.Now().Before(end) && ctx.Err() == nil; {
+			for end := time.Now().Add(mostStarting); time.Now().Before(end) && ctx.Err() == nil; {
 				r.open[i], errs[i] = mcp.NewClient(&mcp.Implementation{Name: "bench", Version: "1"}, nil).Connect(ctx,
 					transport(), &mcp.ClientSessionOptions{ProtocolVersion: older})
 				if errs[i] == nil {
@@ -270,7 +273,7 @@ func (p *peerBench) withHubs(all []*tollgate, servers, tools int, f func(runs []
 			return fmt.Errorf("%s: %w", w.name, err)
 		}
 		runs = append(runs, r)
-		if err := errors.Join(r.connect(p.ctx)); err != nil {
+		if err := r.connect(p.ctx); err != nil {
 			return fmt.Errorf("%s: %w", w.name, err)
 		}
 		if err := r.awaitEcho(p.ctx); err != nil {
@@ -312,7 +315,7 @@ func (p *peerBench) takeLists(all []*tollgate) error {
 			}
 			err = r.connect(p.ctx)
 			n := 0
-			for end := time.Now().Add(time.Minute); err == nil && n < tools && time.Now().Before(end); {
+			for end := time.Now().Add(mostStarting); err == nil && n < tools && time.Now().Before(end); {
 				n, err = r.list(p.ctx)
 			}
 			if err == nil && n != tools {

@@ -79,6 +79,21 @@ func TestHubTables(t *testing.T) {
 	}
 }
 
+// A peer's memory is compared with that of a session of Sandlot, whichever client its calls are compared with.
+func TestPythonTables(t *testing.T) {
+	one := samples{time.Millisecond}
+	bare := &contestant{name: "Sandlot, bare call", cold: one, warm: one, out: one, sizes: []float64{30e6}}
+	client := &contestant{name: "Sandlot, a client", cold: one, warm: one, out: one}
+	peer := &contestant{name: "peer", ours: client, cold: one, warm: one, out: one, sizes: []float64{15e6}}
+	text := ""
+	for _, table := range pythonTables([]*contestant{bare, client, peer}, 4) {
+		text += table.markdown() + "\n"
+	}
+	if want := "| peer | 1 | 15.0 | **ahead** (0.50 × Sandlot's) |"; !strings.Contains(text, want) {
+		t.Errorf("the tables have no %q:\n%s", want, text)
+	}
+}
+
 // A peer is installed once for each list of versions, and again after a failure.
 func TestOnce(t *testing.T) {
 	p := &peerBench{bench: &bench{ctx: t.Context()}, dir: filepath.Join(t.TempDir(), "peers")}

@@ -113,9 +113,10 @@ class Mcp:
         assert not r.is_error, r
         self.session = r.structured_content["session_id"]
         text = r.content[0].text
-        if len(r.content) > 1:  # the whole is a resource
-            text = (await self.client.read_resource(r.content[-1].uri)).contents[0].text
-        return text, r.content[0].text
+        for block in r.content:
+            if block.type == "resource_link":  # the whole output
+                text = (await self.client.read_resource(block.uri)).contents[0].text
+        return text, r.structured_content.get("result")
 
     async def stop(self):
         await self.client.call_tool("stop_session", {"session_id": self.session})
