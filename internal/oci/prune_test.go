@@ -307,7 +307,7 @@ func TestDamagedImage(t *testing.T) {
 			if content(t, got, "f") != string(noise(5, 100_000)) {
 				t.Errorf("the %s is %s: another file", what, how)
 			}
-			if sent := r.sent[digest.Hex] > 0; sent != (what == "all" || strings.HasPrefix(what, "layer")) {
+			if sent := r.sentOf(digest) > 0; sent != (what == "all" || strings.HasPrefix(what, "layer")) {
 				t.Errorf("the %s is %s: the layer was sent: %t", what, how, sent)
 			}
 			if _, there, err := s.Get(ref); !there || err != nil {

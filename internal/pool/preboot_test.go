@@ -80,8 +80,10 @@ func (s *prebooter) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sand
 		s.mu.Lock()
 		s.started++
 		s.mu.Unlock()
-		s.Fake.Silent = s.dead
-		defer func() { s.Fake.Silent = false }()
+		if s.dead { // nothing else boots meanwhile
+			s.Fake.Silent = true
+			defer func() { s.Fake.Silent = false }()
+		}
 	}
 	return s.Fake.Create(ctx, spec)
 }
