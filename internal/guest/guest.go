@@ -112,7 +112,7 @@ func Main() int {
 	// A setuid file gives programs no privileges, and they cannot read this process's memory.
 	_ = unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
-	plainFiles := os.Getenv(wire.EnvPlainFiles) != ""
+	plainFiles, enclosed := os.Getenv(wire.EnvPlainFiles) != "", os.Getenv(wire.EnvEnclosed) != ""
 	var kept []uintptr
 	if os.Getenv(wire.EnvBuild) != "" {
 		kept = slices.Collect(maps.Values(wire.BuildCapabilities))
@@ -123,6 +123,9 @@ func Main() int {
 	}
 	if err == nil && plainFiles {
 		err = confine.PlainFiles()
+	}
+	if err == nil && enclosed {
+		err = confine.Enclose()
 	}
 	if err == nil {
 		err = c.User.Do(func() error { return nil })

@@ -140,6 +140,9 @@ const (
 	// EnvPlainFiles is set where programs run on the host's kernel and are to make no set-user-ID
 	// files and no devices; optional.
 	EnvPlainFiles = "SANDLOT_AGENT_PLAIN_FILES"
+	// EnvEnclosed is set where a sandbox is a container, and programs are to use of the kernel no more than gVisor
+	// would let them; optional.
+	EnvEnclosed = "SANDLOT_AGENT_ENCLOSED"
 	// EnvBuild is set where a template is built, and programs keep BuildCapabilities; optional.
 	EnvBuild = "SANDLOT_AGENT_BUILD"
 	// EnvPrefix begins the names of all of these.
@@ -147,7 +150,8 @@ const (
 )
 
 // EnvNames are all of these. Where an image can supply variables, a runtime sets each, if only to nothing.
-var EnvNames = []string{EnvSecret, EnvSocket, EnvOrphan, EnvBoot, EnvUser, EnvPlainFiles, EnvBuild}
+var EnvNames = []string{EnvSecret, EnvSocket, EnvOrphan, EnvBoot, EnvUser, EnvPlainFiles, EnvEnclosed,
+	EnvBuild}
 
 // BuildCapabilities are the numbers of the capabilities that package managers need: they give files to other users,
 // and become them.

@@ -1,6 +1,7 @@
-// Package confine owns the system call filter of the agent and all that it starts, where they run on the host's
-// kernel: nobody makes a set-user-ID or set-group-ID file, which a user of the host could run in a folder that is
-// shared, nor a device file. (For most of these nobody in the sandbox has the capability.)
+// Package confine owns the system call filters of the agent and all that it starts, where they run on the host's
+// kernel. By one of them (PlainFiles) nobody makes a set-user-ID or set-group-ID file, which a user of the host could
+// run in a folder that is shared, nor a device file. (For most of these nobody in the sandbox has the capability.) By
+// the other one (Enclose) nobody uses what no namespace of a container separates, such as AF_VSOCK.
 package confine
 
 import (
@@ -68,6 +69,7 @@ const (
 	atMost = unix.BPF_JMP | unix.BPF_JGE | unix.BPF_K
 	anyBit = unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K
 	answer = unix.BPF_RET | unix.BPF_K
+	jump   = unix.BPF_JMP | unix.BPF_JA
 
 	retAllow    = 0x7fff0000 // SECCOMP_RET_ALLOW
 	retErrno    = 0x00050000 // SECCOMP_RET_ERRNO
@@ -85,7 +87,11 @@ func PlainFiles() error {
 	if list == nil {
 		return fmt.Errorf("there is no system call filter for %s", runtime.GOARCH)
 	}
-	filter := program(list)
+	return set(program(list))
+}
+
+// set adds a filter to those of all threads.
+func set(filter []unix.SockFilter) error {
 	p := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
 	thread, _, errno := unix.Syscall(unix.SYS_SECCOMP, setFilter, allThreads, uintptr(unsafe.Pointer(&p)))
 	runtime.KeepAlive(filter)
@@ -102,19 +108,35 @@ func PlainFiles() error {
 func program(list []abi) []unix.SockFilter {
 	p := []unix.SockFilter{{Code: load, K: archOffset}}
 	for _, a := range list {
-		block := a.block()
-		// The block ends with an answer, so what follows is for other ABIs.
-		p = append(p, unix.SockFilter{Code: equal, K: a.arch, Jf: uint8(len(block))})
-		p = append(p, block...)
+		p = append(p, block(a.arch, a.rules())...)
 	}
 	return append(p, unix.SockFilter{Code: answer, K: noSuchCall})
 }
 
-// block returns the instructions for the calls of an ABI. It is no longer than a jump.
-func (a abi) block() []unix.SockFilter {
+// rule is what a filter does with a system call. The instructions end with an answer.
+type rule struct {
+	number uint32
+	body   []unix.SockFilter
+}
+
+// block returns the instructions for the calls of an ABI. They end with an answer, so what follows is for other ABIs.
+func block(arch uint32, rules []rule) []unix.SockFilter {
 	p := []unix.SockFilter{{Code: load, K: numberOffset}, {Code: atMost, K: x32, Jf: 1}, {Code: answer, K: noSuchCall}}
+	for _, r := range rules {
+		if len(r.body) > longestJump {
+			panic("confine: the instructions for a system call are too many")
+		}
+		p = append(p, unix.SockFilter{Code: equal, K: r.number, Jf: uint8(len(r.body))})
+		p = append(p, r.body...)
+	}
+	p = append(p, unix.SockFilter{Code: answer, K: retAllow})
+	return append([]unix.SockFilter{{Code: equal, K: arch, Jt: 1}, {Code: jump, K: uint32(len(p))}}, p...)
+}
+
+// rules returns those for plain files.
+func (a abi) rules() (rules []rule) {
 	for _, number := range a.refused {
-		p = append(p, unix.SockFilter{Code: equal, K: number, Jf: 1}, unix.SockFilter{Code: answer, K: noSuchCall})
+		rules = append(rules, rule{number, always(noSuchCall)})
 	}
 	for _, c := range a.calls {
 		var body []unix.SockFilter
@@ -129,15 +151,13 @@ func (a abi) block() []unix.SockFilter {
 		body = append(body, unix.SockFilter{Code: load, K: argument(c.mode)},
 			unix.SockFilter{Code: anyBit, K: refused, Jf: 1}, unix.SockFilter{Code: answer, K: notForYou},
 			unix.SockFilter{Code: answer, K: retAllow})
-		p = append(p, unix.SockFilter{Code: equal, K: c.number, Jf: uint8(len(body))})
-		p = append(p, body...)
+		rules = append(rules, rule{c.number, body})
 	}
-	p = append(p, unix.SockFilter{Code: answer, K: retAllow})
-	if len(p) > longestJump {
-		panic("confine: the filter of an ABI is too long")
-	}
-	return p
+	return rules
 }
+
+// always is the body of a rule that gives one answer.
+func always(a uint32) []unix.SockFilter { return []unix.SockFilter{{Code: answer, K: a}} }
 
 // argument returns the offset of the lower half of an argument.
 func argument(n int) uint32 { return argsOffset + 8*uint32(n) }

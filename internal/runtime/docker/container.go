@@ -99,6 +99,7 @@ func (r *Runtime) container(b *box, image, instance string) (client.ContainerCre
 	}
 	// The daemon shows the environment to all its users, and stores it. The agent reads the secret from a file.
 	env = slices.DeleteFunc(env, func(kv string) bool { return strings.HasPrefix(kv, wire.EnvSecret+"=") })
+	env = append(env, wire.EnvEnclosed+"=1")
 	// Package managers set such modes. A build has no folders that others use; with one it would be filtered.
 	if !b.spec.Build || slices.ContainsFunc(b.spec.Mounts, func(m sandbox.Mount) bool { return m.Shared }) {
 		env = append(env, wire.EnvPlainFiles+"=1")

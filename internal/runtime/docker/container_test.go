@@ -94,6 +94,10 @@ func TestContainer(t *testing.T) {
 	if !slices.Contains(c.Env, filtered) || slices.Contains(made.Config.Env, filtered) {
 		t.Errorf("the filter of set-user-ID files: %q, of a build %q", c.Env, made.Config.Env)
 	}
+	if enclosed := "SANDLOT_AGENT_ENCLOSED=1"; !slices.Contains(c.Env, enclosed) ||
+		!slices.Contains(made.Config.Env, enclosed) {
+		t.Errorf("the filter of sockets: %q, of a build %q", c.Env, made.Config.Env)
+	}
 	build.Mounts = append(slices.Clone(spec.Mounts), sandbox.Mount{Source: "/s", Target: "/share", Shared: true})
 	if made, err = r.container(newBox(r, build), "sha256:i", "instance"); err != nil ||
 		!slices.Contains(made.Config.Env, filtered) {

@@ -451,6 +451,9 @@ func saveImage(t *testing.T, d *dockertest.Daemon) {
 	if got != "built" {
 		t.Fatalf("in the build: %q", got)
 	}
+	if got := shell(t, c, s.ProofCommand+" && "+sandboxtest.OtherSockets); got != s.VersionText+"\nno others" {
+		t.Errorf("sockets in the build: %q", got)
+	}
 	saved, err := rt.(sandbox.Imager).Save(t.Context(), b, "sandlot-test/built:1")
 	if err != nil {
 		t.Fatal(err)

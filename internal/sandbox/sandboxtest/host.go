@@ -155,6 +155,51 @@ os.chmod("f", 0o1755); os.chmod("f", 0o640); os.mkdir("d/e", 0o2755)
 	}
 }
 
+// OtherSockets is a shell line that prints which sockets a program gets that no sandbox has, and at last "no others".
+// It binds one of AF_VSOCK, whose ports all sandboxes of a machine would share, and connects none: it would reach the
+// hypervisor.
+const OtherSockets = `python3 -c '
+import socket
+needed = {socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK}
+tries = [(f, k, 0) for f in range(64) if f not in needed for k in (1, 2, 3, 4, 5, 6, 10)]
+tries += [(f, k, p) for f in (socket.AF_INET, socket.AF_INET6) for k, p in ((1, 132), (5, 132), (1, 262), (6, 33), (2, 136), (1, 256), (10, 0))]
+tries += [(socket.AF_NETLINK, 3, p) for p in (4, 6, 8, 9, 10, 11, 16, 18, 19, 21)]
+for f, k, p in tries:
+    try: s = socket.socket(f, k, p)
+    except OSError: pass
+    else:
+        print("a socket", f, k, p)
+        if f == 40: s.bind((0xffffffff, 45555)); print("is bound")
+    try: socket.socketpair(f, k, p); print("a pair", f, k, p)
+    except OSError: pass
+for f in needed: socket.socket(f, 2).close()
+socket.socketpair(); print("no others")
+'`
+
+// enclosed tests that a program gets no sockets but those of the internet, of Unix and some of netlink, and on the
+// host's kernel no namespaces.
+func enclosed(t *testing.T, b *Bench) {
+	b.want(t, OtherSockets, "no others")
+	if !b.subject.SharedKernel {
+		return
+	}
+	b.want(t, `python3 -c '
+import ctypes, fcntl, os, pty
+libc = ctypes.CDLL(None, use_errno=True)
+for flag in (0x80, 0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000):
+    if libc.unshare(flag) == 0: print("a namespace %x" % flag)
+    pid = libc.syscall(56 if os.uname().machine == "x86_64" else 220, flag | 17, 0, 0, 0, 0) if flag > 0x80 else -1
+    if pid == 0: os._exit(0)
+    if pid > 0: os.waitpid(pid, 0); print("a process in a namespace %x" % flag)
+if libc.personality(0x0400000) >= 0: print("memory is executable")
+_, end = pty.openpty()
+for request in (0x5412, 0x5423):
+    try: fcntl.ioctl(end, request, b"\0\0\0\0"); print("ioctl %x" % request)
+    except OSError: pass
+print("enclosed")
+'`, "enclosed")
+}
+
 // machine tests that a sandbox sees as many processors and as much memory as its limits allow.
 func machine(t *testing.T, b *Bench) {
 	l := b.Box.Spec().Limits
@@ -175,6 +220,7 @@ func hostFiles(t *testing.T, b *Bench) {
 		t.Run("machine", func(t *testing.T) { machine(t, b) })
 	}
 	t.Run("plain", func(t *testing.T) { plainFiles(t, b) })
+	t.Run("enclosed", func(t *testing.T) { enclosed(t, b) })
 	t.Run("descriptors", func(t *testing.T) { descriptors(t, b) })
 	t.Run("tools", func(t *testing.T) { toolTree(t, b) })
 }
