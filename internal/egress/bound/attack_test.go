@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httputil"
+	"os"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -39,13 +40,17 @@ func TestHeadersWithCredentials(t *testing.T) {
 	for want, names := range map[bool]string{
 		true: `Authorization X-Api-Key Api-Key Private-Token X-Auth-Token X-Goog-Api-Key DD-API-KEY X-Vault-Token
 			Ocp-Apim-Subscription-Key X-Shopify-Access-Token Circle-Token apikey x-apikey X_Api_Key X-Auth-Key
-			CF-Access-Client-Secret X-Password X-Credential xi-api-key X-RapidAPI-Key`,
+			CF-Access-Client-Secret xi-api-key X-RapidAPI-Key X-GitHub-Token Job-Token`,
 		false: `X-Original-Url X-Rewrite-Url X-Http-Method-Override X-Host X-Real-Ip Client-Ip True-Client-Ip Request-Id
 			Correlation-Id X-Trace-Id X-Amzn-Trace-Id Uber-Trace-Id Sentry-Trace Idempotency-Key Last-Event-Id
 			X_Forwarded_For X-Forwarded-For Cookie Cookie2 X-Cookie-Token Referer User-Agent Host Origin Via
 			Proxy-Authorization Proxy_Authorization Sec-Websocket-Key X-Idempotency-Key X-Cache-Key Surrogate-Key
 			X-Authority X-Author X-Trace-Token X-Request-Id-Token X-Forwarded-Token Lock-Token Traceparent Baggage
-			X-Odd Content-Type If-Match Accept Forwarded X-Client-Trace-Id Priority Slug Profile`,
+			X-Odd Content-Type If-Match Accept Forwarded X-Client-Trace-Id Priority Slug Profile
+			X-Amz-Meta-Token X-Goog-Meta-Api-Key X_Goog_Meta_Token X-Ms-Meta-Secret X-Object-Meta-Authorization
+			X-Container-Meta-Access-Key X-Account-Meta-Temp-Url-Key X-Bz-Info-Token X-Oss-Meta-Auth X-Cos-Meta-Key
+			Opc-Meta-Password X-Archive-Meta00-Token X-Rax-Meta-Credential Metadata-Token X-Password X-Credential
+			X-Amz-Server-Side-Encryption-Customer-Key X-Api-Key-Name X-My-Api-Key X-Authorization Authorization-2`,
 	} {
 		for name := range strings.FieldsSeq(names) {
 			if got := goesInto(secret, http.CanonicalHeaderKey(name)); got != want {
@@ -62,6 +67,59 @@ func TestHeadersWithCredentials(t *testing.T) {
 	r.send(c, "GET", "/", "", "X-Odd", mark)
 	if got := r.got(); !strings.Contains(got, "X-Odd: "+value) {
 		t.Errorf("with a header that the user names, the host got %s", got)
+	}
+}
+
+// TestStoredMetadata: a host that stores headers, as object stores do, has no value to give back. What it has otherwise
+// is hidden in the headers of later responses, too, whose requests have sent nothing.
+func TestStoredMetadata(t *testing.T) {
+	both(t, func(t *testing.T, protocol string) {
+		stored := http.Header{}
+		r := newRig(t, func(w http.ResponseWriter, q *http.Request) {
+			if q.Method == http.MethodPut {
+				stored = q.Header.Clone()
+				return
+			}
+			w.Header().Set("X-Stored", "Bearer "+value)
+			w.Header().Set("Trailer", "Late")
+			stored.Write(w)
+			w.Header().Set("Late", value)
+		})
+		c := r.client(protocol)
+		for _, name := range []string{"X-Goog-Meta-Token", "X-Amz-Meta-Api-Key", "X-Ms-Meta-Secret", "X-Object-Meta-Auth",
+			"X-Bz-Info-Password"} {
+			r.send(c, "PUT", "/b/o", "", "Authorization", "Bearer "+mark, name, mark)
+			if !strings.Contains(r.got(), value) {
+				t.Error("the host got no value at all")
+			}
+			resp, text := r.send(c, "GET", "/b/o", "", "X-Nothing", "sent")
+			all := fmt.Sprint(resp.Header, resp.Trailer)
+			if strings.Contains(text, name+": "+value) || !strings.Contains(text, name+": "+mark) {
+				t.Errorf("the host gives back %s", text)
+			}
+			if strings.Contains(all, value) || resp.Header.Get("X-Stored") != "Bearer "+mark ||
+				resp.Trailer.Get("Late") != mark {
+				t.Errorf("%s: the program got %s", name, all)
+			}
+		}
+		r.bind(func(s *vault.BoundSecret) { s.Basic, s.Value = true, "user:"+value })
+		resp, _ := r.send(c, "GET", "/b/o", "")
+		if all := fmt.Sprint(resp.Header, resp.Trailer); strings.Contains(all, value) {
+			t.Errorf("with user and password the program got %s", all)
+		}
+	})
+}
+
+// TestListOfHeaders: the guide has the list.
+func TestListOfHeaders(t *testing.T) {
+	guide, err := os.ReadFile("../../../docs/guide/connections.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range carrying {
+		if !strings.Contains(strings.ToLower(string(guide)), "`"+name+"`") {
+			t.Errorf("docs/guide/connections.md does not name %s", name)
+		}
 	}
 }
 

@@ -12,16 +12,15 @@ import (
 // maxReplaced bounds how often values are put into one request, each with up to 8 KiB.
 const maxReplaced = 16
 
-// carrying are parts of the names of headers that carry credentials. Into other headers a value is put only if its user
-// names one: servers, and programs between, log them, send them on or send them back.
-var carrying = []string{"auth", "key", "token", "secret", "password", "credential"}
-
-// withheld are parts of the names of headers that carry no credentials for the host, although their names look so.
-var withheld = []string{"cookie", "idempotency", "cache", "surrogate", "partition", "forwarded", "trace",
-	"request-id", "correlation-id", "authenticated", "lock-token"}
-
-// withheldPrefixes are beginnings of further such names.
-var withheldPrefixes = []string{"proxy-", "sec-", "x-proxy-", "access-control-", "content-", "if-"}
+// carrying are the headers in which APIs take credentials, in small letters. A value goes into another one only if its
+// user names that: servers, and programs between, log other headers, send them on, or store them and give them back, as
+// the metadata of an object (X-Amz-Meta-Token). So this is a list of names, and no parts of names count.
+var carrying = []string{"authorization", "api-key", "apikey", "x-api-key", "x-apikey", "x-api-token", "x-access-token",
+	"x-auth-key", "x-auth-token", "private-token", "job-token", "deploy-token", "circle-token",
+	"cf-access-client-secret", "dd-api-key", "dd-application-key", "ocp-apim-subscription-key", "x-algolia-api-key",
+	"x-figma-token", "x-functions-key", "x-github-token", "x-goog-api-key", "x-n8n-api-key", "x-nuget-apikey",
+	"x-postmark-account-token", "x-postmark-server-token", "x-rapidapi-key", "x-redmine-api-key",
+	"x-shopify-access-token", "x-subscription-token", "x-vault-token", "xi-api-key"}
 
 // goesInto reports whether a secret may be put into a header. Name is in canonical form.
 func goesInto(s *vault.BoundSecret, name string) bool {
@@ -30,23 +29,14 @@ func goesInto(s *vault.BoundSecret, name string) bool {
 		return name == "Authorization"
 	case s.Header != "":
 		return name == http.CanonicalHeaderKey(s.Header)
-	case name == "Authorization":
-		return true
 	}
-	name = strings.ReplaceAll(strings.ToLower(name), "_", "-") // many servers take one for the other
-	contains := func(part string) bool { return strings.Contains(name, part) }
-	if slices.ContainsFunc(withheld, contains) ||
-		slices.ContainsFunc(withheldPrefixes, func(p string) bool { return strings.HasPrefix(name, p) }) {
-		return false
-	}
-	if strings.Contains(name, "author") && !strings.Contains(name, "authoriz") { // an author, or an authority: a host
-		return false
-	}
-	return slices.ContainsFunc(carrying, contains)
+	// Many servers take _ and - for the same.
+	return slices.Contains(carrying, strings.ReplaceAll(strings.ToLower(name), "_", "-"))
 }
 
 // replace puts the values of secrets into the headers of a request, in place of their placeholders. It returns what has
-// to be hidden in the headers of the response.
+// to be hidden in the headers of the response: what the request sends, and all of these secrets, since the host can
+// have one of an earlier request.
 func replace(header http.Header, secrets []vault.BoundSecret) (sent []substitution) {
 	left := maxReplaced
 	for name, values := range header {
@@ -61,21 +51,38 @@ func replace(header http.Header, secrets []vault.BoundSecret) (sent []substituti
 			values[i] = v
 		}
 	}
+	for n := range secrets {
+		sent = known(&secrets[n], sent)
+	}
 	return sent
 }
 
-// substitution is a text that the request had in place of another one.
+// substitution is a text that a host may have in place of another one.
 type substitution struct{ value, placeholder string }
 
 // minHidden is the length from which a value is hidden in a response: of a shorter one other texts may consist, too.
 const minHidden = 8
 
-func replaceIn(v string, s *vault.BoundSecret, limit int, sent []substitution) (string, int, []substitution) {
-	hide := func(value, placeholder string) {
-		if len(value) >= minHidden {
-			sent = append(sent, substitution{value, placeholder})
-		}
+// add returns a list with one more substitution, unless its value is too short.
+func add(list []substitution, value, placeholder string) []substitution {
+	if len(value) < minHidden {
+		return list
 	}
+	return append(list, substitution{value, placeholder})
+}
+
+// known adds what a host knows of a secret that it has got.
+func known(s *vault.BoundSecret, list []substitution) []substitution {
+	value := s.Value.Reveal()
+	if s.Basic {
+		_, password, _ := strings.Cut(value, ":")
+		list = add(list, base64.StdEncoding.EncodeToString([]byte(value)), s.Placeholder)
+		list = add(list, password, s.Placeholder)
+	}
+	return add(list, value, s.Placeholder)
+}
+
+func replaceIn(v string, s *vault.BoundSecret, limit int, sent []substitution) (string, int, []substitution) {
 	value := s.Value.Reveal()
 	if scheme, text, ok := strings.Cut(v, " "); ok && strings.EqualFold(scheme, "Basic") {
 		text = strings.TrimSpace(text)
@@ -86,19 +93,14 @@ func replaceIn(v string, s *vault.BoundSecret, limit int, sent []substitution) (
 		real := value
 		if !s.Basic {
 			real = strings.Replace(login, s.Placeholder, value, 1)
-		} else if _, password, _ := strings.Cut(value, ":"); true {
-			hide(password, s.Placeholder)
 		}
 		encoded := base64.StdEncoding.EncodeToString([]byte(real))
-		hide(encoded, text)
-		hide(value, s.Placeholder)
-		return scheme + " " + encoded, 1, sent
+		return scheme + " " + encoded, 1, add(sent, encoded, text)
 	}
 	if s.Basic || !strings.Contains(v, s.Placeholder) {
 		return v, 0, sent
 	}
 	n := min(strings.Count(v, s.Placeholder), limit)
-	hide(value, s.Placeholder)
 	return strings.Replace(v, s.Placeholder, value, n), n, sent
 }
 
@@ -108,7 +110,7 @@ func decode(text string) (string, bool) {
 	return string(b), err == nil
 }
 
-// hide replaces in a response's headers what the request has sent. It removes headers with it in their names.
+// hide replaces values in a response's headers. It removes headers with it in their names.
 func hide(header http.Header, sent []substitution) {
 	if len(sent) == 0 {
 		return

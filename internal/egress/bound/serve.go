@@ -302,7 +302,7 @@ func (w *responseWriter) WriteHeader(code int) {
 // Unwrap is for http.ResponseController.
 func (w *responseWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// sentKey is the key of what a request has sent, in its context.
+// sentKey is the key of what is to be hidden in the response to a request, in the request's context.
 type sentKey struct{}
 
 // rewrite makes the request to the host of the one of the program. Only headers change.
@@ -326,8 +326,7 @@ func (e *exchange) rewrite(p *httputil.ProxyRequest) {
 	e.mu.Unlock()
 }
 
-// modifyResponse hides what the request has sent in the response's headers, and, when the body has ended, in its
-// trailers.
+// modifyResponse hides the values of secrets in the response's headers, and, when the body has ended, in its trailers.
 func (e *exchange) modifyResponse(r *http.Response) error {
 	sent, _ := r.Request.Context().Value(sentKey{}).(*[]substitution)
 	if sent != nil {
@@ -349,7 +348,7 @@ func (e *exchange) modifyResponse(r *http.Response) error {
 	return nil
 }
 
-// body is the body of a response. It hides what the request has sent in the trailers that come after it.
+// body is the body of a response. It hides values in the trailers that come after it.
 type body struct {
 	io.ReadCloser
 	response *http.Response
