@@ -213,7 +213,8 @@ func codeAsks(t *testing.T, s *server, era, token string) {
 	if r := c.shell("home", "python3 /workspace/client.py ask"); !strings.Contains(r.Text, `"colour": "red"`) {
 		t.Errorf("asked from a command: %q", r.All)
 	}
-	if got := a.all(&a.asked); got != "Which colour?|sampling|Which colour?" {
+	const which = "The MCP server odd asks:\n> Which colour?"
+	if got := a.all(&a.asked); got != which+"|sampling|"+which {
 		t.Errorf("asked %q", got)
 	}
 	p := &mcp.CallToolParams{Name: "execute_code", Arguments: args{"session_id": "home",

@@ -406,7 +406,7 @@ func TestConnectionPasses(t *testing.T) {
 				t.Errorf("progress %s", got)
 			}
 			if got := c.call(r.exposed(t, "ask"), nil); !strings.Contains(got.Text, `"colour": "blue"`) ||
-				len(asked) != 1 || asked[0] != "Which colour?" {
+				len(asked) != 1 || asked[0] != "The MCP server passes asks:\n> Which colour?" {
 				t.Errorf("asked %v, answered %q", asked, got.All)
 			}
 			if got := c.call(r.exposed(t, "ask"), args{"method": "sampling/createMessage"}); !strings.Contains(got.Text,

@@ -257,10 +257,11 @@ func TestCallToolIsTheTool(t *testing.T) {
 		"    - ask ann mcp.call github/get_*\ntools: search\n", "SANDLOT_AUTH=required")
 	ann := s.token("ann")
 	asked := make(chan string, 10)
+	const which = "The MCP server gitlab asks:\n> Which?"
 	opts := &mcp.ClientOptions{ElicitationHandler: func(_ context.Context, r *mcp.ElicitRequest) (
 		*mcp.ElicitResult, error) {
 		asked <- r.Params.Message
-		if r.Params.Message == "Which?" {
+		if r.Params.Message == which {
 			return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"a": "this one"}}, nil
 		}
 		return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"decision": "allow"}}, nil
@@ -274,7 +275,7 @@ func TestCallToolIsTheTool(t *testing.T) {
 			"title": "t"}); code(err) != "FORBIDDEN" {
 			t.Errorf("%s: what a rule denies: %v", era, err)
 		}
-		if r, err := call(c, "ext_gitlab_ask", nil); err != nil || r.Text != "this one" || <-asked != "Which?" {
+		if r, err := call(c, "ext_gitlab_ask", nil); err != nil || r.Text != "this one" || <-asked != which {
 			t.Errorf("%s: a tool that asks: %+v %v", era, r, err)
 		}
 		r, err := call(c, "ext_github_get_issue", args{"workspace": "w", "id": "7"})

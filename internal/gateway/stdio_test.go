@@ -114,6 +114,49 @@ func TestStdioEnds(t *testing.T) {
 	}
 }
 
+// TestFieldsKeepTheirOrder: a client is asked for the fields of a form in the order in which the server has them.
+func TestFieldsKeepTheirOrder(t *testing.T) {
+	const form = `{"type":"object","properties":{"z":{"type":"string"},"a":{"type":"string"},"m":{"type":"string"}}}`
+	g := newGateway(fakeElicitor{func(ctx context.Context, c tool.Call) (*tool.Result, error) {
+		_, err := c.Client.Ask(ctx, "elicitation/create", json.RawMessage(`{"message":"m","requestedSchema":`+form+`}`))
+		return &tool.Result{Summary: "done"}, err
+	}}, &fakeExternal{})
+	in, out := stdioPipe(g, auth.Local)
+	go func() {
+		fmt.Fprintln(in, strings.Replace(initialize("0"), `"capabilities":{}`, `"capabilities":{"elicitation":{}}`, 1))
+		fmt.Fprintln(in, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+		fmt.Fprintln(in, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"careful"}}`)
+	}()
+	asked := false
+	for out.Scan() {
+		var m struct {
+			ID     json.RawMessage
+			Method string
+			Params struct{ RequestedSchema json.RawMessage }
+		}
+		if err := json.Unmarshal(out.Bytes(), &m); err != nil {
+			t.Fatal(err)
+		}
+		if m.Method == "elicitation/create" {
+			asked = true
+			if string(m.Params.RequestedSchema) != form {
+				t.Errorf("asked for %s", m.Params.RequestedSchema)
+			}
+			go fmt.Fprintf(in, `{"jsonrpc":"2.0","id":%s,"result":{"action":"decline"}}`+"\n", m.ID)
+		}
+		if string(m.ID) == "1" && m.Method == "" {
+			break
+		}
+	}
+	if !asked {
+		t.Error("nobody was asked")
+	}
+	in.Close()
+	for out.Scan() {
+	}
+	g.Close()
+}
+
 // All requests of an input that ends at once are answered, also one that takes a moment.
 func TestStdioAnswersBeforeItEnds(t *testing.T) {
 	for range 20 {

@@ -9,6 +9,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"sandlot/internal/gateway/relay"
+	"sandlot/internal/rawjson"
 )
 
 // sessionWriter is the relay.ReplyWriter of a call that the SDK has read and will answer.
@@ -44,6 +45,9 @@ func (w sessionWriter) Ask(ctx context.Context, method string, params json.RawMe
 		var p mcp.ElicitParams
 		if err := json.Unmarshal(params, &p); err != nil {
 			return nil, relay.Unreadable(method)
+		}
+		if schema, ok := rawjson.Members(params); ok && schema["requestedSchema"] != nil {
+			p.RequestedSchema = schema["requestedSchema"] // a map has no order of the fields
 		}
 		res, err = w.session.Elicit(ctx, &p)
 	case "sampling/createMessage":

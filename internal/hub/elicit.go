@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"strings"
 	"time"
 
 	"sandlot/internal/auth"
@@ -74,9 +73,9 @@ func (h *Hub) elicited(e tool.Elicitation) (q question.Question, err error) {
 		return q, cannot(err.Error())
 	}
 	server := h.Servers.NameOf(auth.OnBehalfOf(e.Owner), e.Server)
-	text := fmt.Sprintf("The MCP server %s asks this, as %s of the session %s has called its tool %s:\n> %s",
+	text := fmt.Sprintf("The MCP server %s asks this, as %s of the session %s has called its tool %s:\n%s",
 		spec.ExactCommandLine([]string{server}), e.Caller, e.Session, spec.ExactCommandLine([]string{e.Tool}),
-		strings.ReplaceAll(spec.SafeText(p.Message, maxShown), "\n", "\n> "))
+		spec.Quoted(p.Message, maxShown))
 	if len(p.Message) > maxShown || len(text) > 2*maxShown {
 		return q, cannot("it is too long")
 	}

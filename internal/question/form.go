@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"sandlot/internal/fault"
+	"sandlot/internal/rawjson"
 )
 
 // Form is what a third-party server asks a person to fill in (MCP's elicitation). The answer to such a question counts
@@ -68,22 +68,30 @@ func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 // description and a choice are each on one line: a server cannot imitate what is shown beside them.
 func ParseForm(schema json.RawMessage, safe func(text string, most int) string) (*Form, error) {
 	var s struct {
-		Properties map[string]json.RawMessage
+		Properties json.RawMessage
 		Required   []string
 	}
-	if len(schema) > 0 && json.Unmarshal(schema, &s) != nil {
+	var fields map[string]json.RawMessage
+	if len(schema) > 0 && (json.Unmarshal(schema, &s) != nil ||
+		len(s.Properties) > 0 && json.Unmarshal(s.Properties, &fields) != nil) {
 		return nil, errors.New("the form is no object with properties")
 	}
-	if len(s.Properties) > maxFields {
-		return nil, fmt.Errorf("the form has %d fields; %d can be shown", len(s.Properties), maxFields)
+	if len(fields) > maxFields {
+		return nil, fmt.Errorf("the form has %d fields; %d can be shown", len(fields), maxFields)
 	}
+	var names []string // in their order
+	rawjson.EachMember(s.Properties, func(name string, _ json.RawMessage) {
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	})
 	f := &Form{Fields: []Field{}}
-	for _, name := range slices.Sorted(maps.Keys(s.Properties)) {
+	for _, name := range names {
 		var p property
 		if safe(name, maxName) != name || name == "" || hasLines(name) {
 			return nil, errors.New("a field has a name that cannot be shown")
 		}
-		if json.Unmarshal(s.Properties[name], &p) != nil {
+		if json.Unmarshal(fields[name], &p) != nil {
 			return nil, fmt.Errorf("the field %q is no text, number or choice", name)
 		}
 		field := Field{Name: name, Title: safe(oneLine(p.Title), maxName), Type: p.Type,

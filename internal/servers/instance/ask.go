@@ -117,20 +117,31 @@ func (i *Instance) listeners() []tool.Client {
 // name the call that it belongs to. So only the client of an only call is asked.
 func (i *Instance) HandleRequest(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
 	i.Owner.Elicits()
-	if err := catalog.CheckInputRequest(params); err != nil {
+	question, err := catalog.Question(i.Name, method, params)
+	if err != nil {
 		return nil, &transport.Error{Code: -32602, Message: err.Error()}
 	}
 	c, err := i.addressee()
 	if err != nil {
 		return nil, err
 	}
-	r, err := c.client.Ask(ctx, method, params)
+	if waits(c.client) {
+		question = params
+	}
+	r, err := c.client.Ask(ctx, method, question)
 	// Now the call can delay others again. It does not wait for them: the server is working on it.
 	i.awaitUser(c, false)
 	if err != nil {
 		return nil, refusal(err)
 	}
 	return r, nil
+}
+
+// waits reports whether what a client is asked waits for a person, who is told by others whose question it is, and about
+// which call.
+func waits(c tool.Client) bool {
+	w, ok := c.(tool.Waiting)
+	return ok && w.Waits()
 }
 
 // addressee returns the only call that a question can be about, and marks it as asked. If there are

@@ -92,7 +92,7 @@ func TestReferencesInQuestions(t *testing.T) {
 				t.Errorf("another's %s: %v", asks, err)
 			}
 			r := Request{Client: client("A")}
-			if _, err := r.askAll(t.Context(), map[string]input{"a": {"elicitation/create",
+			if err := r.attribute("s", map[string]input{"a": {"elicitation/create",
 				json.RawMessage(params)}}); good != (err == nil || !strings.Contains(err.Error(), "its schema")) {
 				t.Errorf("answers of %s: %v", params, err)
 			}
@@ -102,5 +102,61 @@ func TestReferencesInQuestions(t *testing.T) {
 	asks := json.RawMessage(`{"resultType":"input_required","inputRequests":{"a":1,"b":{"method":"elicitation/create","params":{"requestedSchema":{"$ref":"https://x"}}}}}`)
 	if _, _, err := catalog.SafeResult(asks); err == nil {
 		t.Error("questions that cannot be read are passed on")
+	}
+}
+
+// heard is a client that records what it is asked. A retrying one gets questions in results, one that waits has them
+// attributed by others.
+type heard struct {
+	client
+	retries, waits bool
+	asked          *[]string
+}
+
+func (h heard) Retries() bool { return h.retries }
+func (h heard) Waits() bool   { return h.waits }
+func (h heard) Ask(_ context.Context, _ string, params json.RawMessage) (json.RawMessage, error) {
+	*h.asked = append(*h.asked, string(params))
+	return json.RawMessage(`{"action":"accept"}`), nil
+}
+
+// A server's question says whose it is, in each protocol revision of the server and of the client.
+func TestQuestionsAreAttributed(t *testing.T) {
+	const params = `{"message":"Sandlot asks\nallow?"}`
+	const whose = `{"message":"The MCP server form asks:\n> Sandlot asks\n> allow?"}`
+	for _, c := range []heard{{}, {retries: true}, {waits: true}} {
+		c.client, c.asked = "A", &[]string{}
+		want := whose
+		if c.waits {
+			want = params
+		}
+		i := New(Config{Owner: anyOwner{}, Name: "form"})
+		i.calls[&call{client: c}] = true
+		if _, err := i.HandleRequest(t.Context(), "elicitation/create", json.RawMessage(params)); err != nil {
+			t.Fatal(err)
+		}
+		r, inputs := Request{Client: c}, map[string]input{"q": {"elicitation/create", json.RawMessage(params)}}
+		if err := r.attribute("form", inputs); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.askAll(t.Context(), inputs); err != nil {
+			t.Fatal(err)
+		}
+		raw := json.RawMessage(`{"resultType":"input_required","inputrequests":{"x":{}},"inputRequests":{"q":` +
+			`{"method":"elicitation/create","params":` + params + `}},"requestState":"s"}`)
+		result, err := withQuestions(raw, inputs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		*c.asked = append(*c.asked, string(result))
+		for n, got := range *c.asked {
+			if n < 2 && got != want || n == 2 && got != `{"inputRequests":{"q":{"method":"elicitation/create","params":`+
+				want+`}},"requestState":"s","resultType":"input_required"}` {
+				t.Errorf("%+v: %s", c, got)
+			}
+		}
+		if len(*c.asked) != 3 {
+			t.Errorf("asked %d times", len(*c.asked))
+		}
 	}
 }

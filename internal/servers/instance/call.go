@@ -198,8 +198,11 @@ func (i *Instance) rounds(ctx context.Context, r *Request, c *call) (json.RawMes
 			json.Unmarshal(raw, &asks) != nil || asks.ResultType != "input_required" {
 			return raw, nil
 		}
+		if err := r.attribute(i.Name, asks.InputRequests); err != nil {
+			return nil, err
+		}
 		if r.Client != nil && r.Client.Retries() {
-			return raw, nil
+			return withQuestions(raw, asks.InputRequests)
 		}
 		i.awaitUser(c, true)
 		answers, err := r.askAll(ctx, asks.InputRequests)
@@ -213,21 +216,60 @@ func (i *Instance) rounds(ctx context.Context, r *Request, c *call) (json.RawMes
 		maxRounds)
 }
 
-// askAll asks the client for all inputs, and returns them by name.
-func (r *Request) askAll(ctx context.Context, inputs map[string]input) (json.RawMessage, error) {
+// attribute makes the questions of a server say whose they are.
+func (r *Request) attribute(server string, inputs map[string]input) error {
 	if len(inputs) > maxInputs {
-		return nil, fault.New(fault.Connection, "the server asks for %d inputs at once; the limit is %d",
+		return fault.New(fault.Connection, "the server asks for %d inputs at once; the limit is %d",
 			len(inputs), maxInputs)
 	}
+	for name, n := range inputs {
+		question, err := catalog.Question(server, n.Method, n.Params)
+		if err != nil {
+			return fault.New(fault.Connection, "the server asks for input with an invalid request: %v", err)
+		}
+		if !waits(r.Client) {
+			n.Params = question
+		}
+		inputs[name] = n
+	}
+	return nil
+}
+
+// withQuestions returns a result with other requests for input.
+func withQuestions(raw json.RawMessage, inputs map[string]input) (json.RawMessage, error) {
+	var result rawjson.Object
+	if err := json.Unmarshal(raw, &result); err != nil {
+		return nil, err
+	}
+	if inputs == nil {
+		return raw, nil
+	}
+	for name, n := range inputs {
+		if n.Params == nil {
+			n.Params = json.RawMessage("{}")
+			inputs[name] = n
+		}
+	}
+	for k := range result { // of names in other capitals, readers could take either
+		if strings.EqualFold(k, "inputRequests") {
+			delete(result, k)
+		}
+	}
+	var err error
+	result["inputRequests"], err = rawjson.Encode(inputs)
+	if err != nil {
+		return nil, err
+	}
+	return rawjson.Encode(result)
+}
+
+// askAll asks the client for all inputs, and returns them by name.
+func (r *Request) askAll(ctx context.Context, inputs map[string]input) (json.RawMessage, error) {
 	all := rawjson.Object{}
 	for name, n := range inputs {
 		if r.Client == nil {
 			return nil, fault.New(fault.Connection, "the server wants to ask its user (%s), and this client "+
 				"does not support that: use an MCP client that does", spec.ClipName(n.Method))
-		}
-		if err := catalog.CheckInputRequest(n.Params); err != nil {
-			return nil, fault.New(fault.Connection, "the server asks for input with an invalid request: %v",
-				err)
 		}
 		a, err := r.Client.Ask(ctx, n.Method, n.Params)
 		if err != nil {

@@ -33,6 +33,18 @@ func isHidden(r rune) bool {
 		(unicode.IsControl(r) || unicode.Is(unicode.Cf, r) && r != '\u200d' || r >= 0xE0000 && r <= 0xE0FFF)
 }
 
+// Quoted is SafeText with "> " before each line, so that none can be taken for what stands around it.
+func Quoted(s string, max int) string {
+	return "> " + strings.NewReplacer("\n", "\n> ", "\u2028", "\n> ", "\u2029", "\n> ").Replace(SafeText(s, max))
+}
+
+// HasLines reports whether a text may end the line that shows it, or move in it.
+func HasLines(s string) bool {
+	return strings.ContainsFunc(s, func(r rune) bool {
+		return unicode.IsControl(r) || unicode.In(r, unicode.Zl, unicode.Zp)
+	})
+}
+
 // ClipName is SafeText for a name in a message.
 func ClipName(s string) string { return SafeText(s, 120) }
 

@@ -1,0 +1,104 @@
+package catalog
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"sandlot/internal/rawjson"
+)
+
+// TestQuestion: a server's question says whose it is, and nothing in it looks like Sandlot's own words.
+func TestQuestion(t *testing.T) {
+	for params, want := range map[string]string{
+		`{"message":"Which?"}`: `{"message":"The MCP server odd asks:\n> Which?"}`,
+		`{"message":"Sandlot asks: the rule x stops this.\nAllow it?\u2028The MCP server bank asks:\r\n> yes\u001b[2J\u202e"}`: `{"message":` +
+			`"The MCP server odd asks:\n> Sandlot asks: the rule x stops this.\n> Allow it?\n> The MCP server bank asks:\n> > yes[2J"}`,
+		`{"mode":"form","message":"m","_meta":{"x":1},"other":"Sandlot asks","requestedSchema":{"type":"object","title":"Sandlot asks","properties":{` +
+			`"z":{"type":"string","title":"a\nb\u2028c\u001b","description":"d\n\ne","format":"email","pattern":"x","minLength":1,"default":"v"},` +
+			`"a":{"type":"integer","minimum":1,"maximum":9,"default":3,"x-note":"Sandlot asks"},` +
+			`"b":{"type":"boolean","default":true},"s":{"enum":["p","q"],"enumNames":["P\n","Q"]},` +
+			`"o":{"type":"string","oneOf":[{"const":"s","title":"small\nlarge"},{"const":"l"}]},` +
+			`"m":{"type":"array","minItems":1,"items":{"type":"string","enum":["p","q"]},"default":["p"]},` +
+			`"t":{"type":"array","items":{"anyOf":[{"const":"p","title":"P"}]}},` +
+			`"n":{"title":"N","anyOf":[{"type":"null"},{"type":"number"}],"default":null}},"required":["a","z","none"]}}`: `{"_meta":{"x":1},` +
+			`"message":"The MCP server odd asks:\n> m","mode":"form","requestedSchema":{"type":"object","properties":{` +
+			`"z":{"type":"string","title":"a b c","description":"d e","format":"email","minLength":1,"default":"v"},` +
+			`"a":{"type":"integer","minimum":1,"maximum":9,"default":3},"b":{"type":"boolean","default":true},` +
+			`"s":{"type":"string","enum":["p","q"],"enumNames":["P","Q"]},` +
+			`"o":{"type":"string","oneOf":[{"const":"s","title":"small large"},{"const":"l"}]},` +
+			`"m":{"type":"array","minItems":1,"items":{"type":"string","enum":["p","q"]},"default":["p"]},` +
+			`"t":{"type":"array","items":{"anyOf":[{"const":"p","title":"P"}]}},` +
+			`"n":{"type":"number","title":"N"}},"required":["z","a"]}}`,
+		`{"message":"Go","url":"https://example.com/x","elicitationId":"1","mode":"url"}`: `{"message":"The MCP server odd asks:\n> Go",` +
+			`"mode":"url","url":"https://example.com/x","elicitationId":"1"}`,
+	} {
+		got, err := Question("odd", elicitationMethod, json.RawMessage(params))
+		if err != nil || string(got) != want {
+			t.Errorf("%s:\n got %s, %v\nwant %s", params, got, err, want)
+		}
+	}
+	got, err := Question("Sandlot\n\u202easks", elicitationMethod, json.RawMessage(`{"message":"m"}`))
+	if text := rawjson.Text(got); err != nil || !strings.Contains(string(got), `$'Sandlot\\n\\u202easks' asks:\n> m`) {
+		t.Errorf("a name with a line break: %s %s, %v", text, got, err)
+	}
+	sampling := json.RawMessage(`{"messages":[]}`)
+	if got, err := Question("odd", "sampling/createMessage", sampling); err != nil || string(got) != string(sampling) {
+		t.Errorf("another request: %s, %v", got, err)
+	}
+}
+
+// TestUnshownQuestions: what a person could not read as it is reaches no client.
+func TestUnshownQuestions(t *testing.T) {
+	many := func(n int, one string) string {
+		var all []string
+		for i := range n {
+			all = append(all, fmt.Sprintf(one, i))
+		}
+		return strings.Join(all, ",")
+	}
+	form := func(properties string) string {
+		return `{"message":"m","requestedSchema":{"type":"object","properties":{` + properties + `}}}`
+	}
+	for params, want := range map[string]string{
+		`[]`: "no object",
+		`{"message":"` + strings.Repeat("x", maxQuestion+1) + `"}`:                        "at most 8192",
+		`{"message":"m","mode":"page"}`:                                                   "of the mode",
+		`{"message":"m","requestedSchema":[]}`:                                            "no object",
+		`{"message":"m","requestedSchema":{"properties":[]}}`:                             "no object",
+		form(`"a\nb":{"type":"string"}`):                                                  "name that cannot be shown",
+		form(`"a\u2028b":{"type":"string"}`):                                              "name that cannot be shown",
+		form(`"a\u001bb":{"type":"string"}`):                                              "name that cannot be shown",
+		form(`"a\u202eb":{"type":"string"}`):                                              "name that cannot be shown",
+		form(`"":{"type":"string"}`):                                                      "name that cannot be shown",
+		form(`"` + strings.Repeat("n", 121) + `":{"type":"string"}`):                      "name that cannot be shown",
+		form(`"a":{"type":"string"},"a":{"type":"number"}`):                               "twice",
+		form(many(maxAskedFields+1, `"f%d":{"type":"string"}`)):                           "more than 32 fields",
+		form(`"a":{"type":"object","properties":{}}`):                                     "of the type",
+		form(`"a":{"type":"array","items":{"type":"object"}}`):                            "",
+		form(`"a":{"type":"array"}`):                                                      "no choices",
+		form(`"a":7`):                                                                     "no text, number or choice",
+		form(`"a":{"type":"string","enum":["allow\nx"]}`):                                 "choice that cannot be shown",
+		form(`"a":{"type":"string","oneOf":[{"const":"\u001b[1m"}]}`):                     "choice that cannot be shown",
+		form(`"a":{"type":"string","enum":[` + many(maxAskedChoices+1, `"c%d"`) + `]}`):   "more than 64 choices",
+		form(`"a":{"anyOf":[{"type":"string"},{"type":"number"}]}`):                       "several types",
+		form(`"a":{"type":"string","description":{"$ref":"https://x.example"}}`):          "outside",
+		`{"message":"m","mode":"url","url":"javascript:alert(1)"}`:                        "http or https",
+		`{"message":"m","url":"https://bank.example@evil.example/"}`:                      "http or https",
+		`{"message":"m","mode":"url","url":"https://bänk.example/"}`:                      "http or https",
+		`{"message":"m","mode":"url","url":"https://bank.example/\u202e"}`:                "http or https",
+		`{"message":"m","mode":"url","url":"https://bank.example/","elicitationId":"\n"}`: "elicitationId",
+	} {
+		got, err := Question("odd", elicitationMethod, json.RawMessage(params))
+		if want == "" {
+			if strings.Contains(string(got), "object\"}") {
+				t.Errorf("%s is passed on: %s", params, got)
+			}
+			continue
+		}
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%.200s is passed on: %.200s, %v", params, got, err)
+		}
+	}
+}
