@@ -4,6 +4,7 @@ package oidc
 
 import (
 	"context"
+	"encoding/base64"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -205,7 +206,7 @@ type claims struct {
 // and refuses an object with two members of one name.
 func (v *Verifier) verify(ctx context.Context, token string, now time.Time) (auth.Claims, error) {
 	t, err := jwt.ParseSigned(token, accepted)
-	if err != nil || len(t.Headers) != 1 {
+	if err != nil || len(t.Headers) != 1 || !isCanonical(token) {
 		return auth.Claims{}, refuse("the token is no JWT with a signature that this server accepts")
 	}
 	var unverified struct {
@@ -224,7 +225,10 @@ func (v *Verifier) verify(ctx context.Context, token string, now time.Time) (aut
 		return auth.Claims{}, refuse("the JWT is signed with %s, which this server does not accept of its issuer",
 			header.Algorithm)
 	}
-	kind, _ := header.ExtraHeaders[jose.HeaderType].(string)
+	kind, isText := header.ExtraHeaders[jose.HeaderType].(string)
+	if _, given := header.ExtraHeaders[jose.HeaderType]; given && !isText {
+		return auth.Claims{}, refuse("the typ of the JWT is no text")
+	}
 	if !slices.Contains(tokenTypes, strings.ToLower(kind)) {
 		return auth.Claims{}, refuse("the JWT is of the type %q, and no access token", fault.Printable(kind, 50))
 	}
@@ -240,6 +244,18 @@ func (v *Verifier) verify(ctx context.Context, token string, now time.Time) (aut
 		return auth.Claims{}, refuse("the claims of the JWT cannot be read")
 	}
 	return i.check(c, more, now)
+}
+
+// isCanonical reports whether the parts of a token are base64 as an encoder writes it. Decoders take other last
+// characters for the same bytes, and line breaks: one signature would make many tokens.
+func isCanonical(token string) bool {
+	for part := range strings.SplitSeq(token, ".") {
+		b, err := base64.RawURLEncoding.Strict().DecodeString(part)
+		if err != nil || base64.RawURLEncoding.EncodeToString(b) != part {
+			return false
+		}
+	}
+	return true
 }
 
 // maxTime is the latest time that a JWT may name, in Unix seconds.

@@ -278,6 +278,12 @@ func TestForgedTokens(t *testing.T) {
 		"jku header":          {sign(t, mallory, valid, map[string]any{"jku": other.URL + "/keys"}), "signature"},
 		"x5u header":          {sign(t, mallory, valid, map[string]any{"x5u": other.URL + "/keys"}), "signature"},
 		"crit header":         {sign(t, r, valid, map[string]any{"crit": []string{"mine"}, "mine": 1}), ""},
+		"types in a list":     {sign(t, r, valid, map[string]any{"typ": []string{"jwt"}}), "no text"},
+		"a number as type":    {sign(t, r, valid, map[string]any{"typ": 5}), "no text"},
+		"a type that is true": {sign(t, r, valid, map[string]any{"typ": true}), "no text"},
+		"other unused bits":   {otherBits(t, good), "no JWT"},
+		"a line break":        {good[:len(good)-4] + "\n" + good[len(good)-4:], "no JWT"},
+		"padding":             {good + "==", "no JWT"},
 		"another type":        {sign(t, r, valid, map[string]any{"typ": "logout+jwt"}), "no access token"},
 		"changed claims":      {parts[0] + "." + encode(again(`"role":"operator"`)) + "." + parts[2], "signature"},
 		"another audience":    {change("aud", "https://other.example.com/mcp"), "audience"},
@@ -627,4 +633,24 @@ func TestTwoIssuers(t *testing.T) {
 	if n, err := v.Fetch(t.Context(), b.URL); n != 1 || err != nil {
 		t.Errorf("%d keys, %v", n, err)
 	}
+}
+
+// otherBits returns a token with another last character, whose signature lenient decoders take for the same.
+func otherBits(t *testing.T, token string) string {
+	t.Helper()
+	const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+	parts := strings.Split(token, ".")
+	want, err := base64.RawURLEncoding.DecodeString(parts[2])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range alphabet {
+		other := token[:len(token)-1] + string(c)
+		signature, err := base64.RawURLEncoding.DecodeString(strings.Split(other, ".")[2])
+		if err == nil && bytes.Equal(signature, want) && other != token {
+			return other
+		}
+	}
+	t.Fatal("the signature has no unused bits")
+	return ""
 }
