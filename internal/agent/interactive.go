@@ -4,7 +4,6 @@ import (
 	"context"
 	"net"
 
-	"sandlot/internal/fault"
 	"sandlot/proto/agentv1"
 )
 
@@ -21,7 +20,7 @@ func (c *Client) Interactive(ctx context.Context, cmd Command) (*Interactive, er
 	if err != nil {
 		return nil, err
 	}
-	return &Interactive{Conn: stream, ProcessID: fault.Printable(reply.ProcessId, maxProcessID)}, nil
+	return &Interactive{Conn: stream, ProcessID: line(reply.ProcessId, maxProcessID)}, nil
 }
 
 // Dial connects to a port of the sandbox's loopback.

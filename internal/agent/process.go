@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"sandlot/internal/agent/command"
-	"sandlot/internal/fault"
 	"sandlot/proto/agentv1"
 )
 
@@ -31,7 +30,7 @@ func (c *Client) StartProcess(ctx context.Context, b Background) (id string, err
 	if err != nil {
 		return "", err
 	}
-	return fault.Printable(m.ProcessId, maxProcessID), nil
+	return line(m.ProcessId, maxProcessID), nil
 }
 
 // maxProcessID bounds the length of a process id in bytes. The agent's are shorter.
@@ -61,11 +60,15 @@ func (c *Client) ListProcesses(ctx context.Context) ([]Process, error) {
 	}
 	all := make([]Process, len(m.Processes))
 	for n, p := range m.Processes {
-		all[n] = Process{ID: fault.Printable(p.ProcessId, maxProcessID), Args: p.Argv,
-			Kind: fault.Printable(p.Kind, 20), PID: int(p.Pid), Running: p.Running, Busy: p.Busy,
+		if p.Pid > maxProcesses || p.OutputBytes > maxUsedBytes {
+			return nil, ErrProtocol
+		}
+		all[n] = Process{ID: line(p.ProcessId, maxProcessID), Args: p.Argv,
+			Kind: known(p.Kind, "background", "exec", "interactive", "interpreter"), PID: int(p.Pid),
+			Running: p.Running, Busy: p.Busy,
 			ExitCode: int(p.ExitCode),
 			Started:  unixMillis(p.StartedUnixMillis), Ended: unixMillis(p.EndedUnixMillis),
-			Written: p.OutputBytes, KilledBy: fault.Printable(p.KilledBy, 40),
+			Written: p.OutputBytes, KilledBy: knownLimit(p.KilledBy),
 			Timeout: duration(p.TimeoutMillis, time.Millisecond)}
 	}
 	return all, nil
@@ -97,7 +100,7 @@ func (c *Client) ReadProcess(ctx context.Context, id string, cursor int64, maxBy
 		return ProcessOutput{}, ErrProtocol
 	}
 	return ProcessOutput{Data: m.Output, Cursor: int64(m.Cursor), Skipped: int64(m.Skipped), Available: int64(m.Left),
-		Running: m.Running, ExitCode: int(m.ExitCode), KilledBy: fault.Printable(m.KilledBy, 40),
+		Running: m.Running, ExitCode: int(m.ExitCode), KilledBy: knownLimit(m.KilledBy),
 		Timeout: duration(m.TimeoutMillis, time.Millisecond)}, nil
 }
 

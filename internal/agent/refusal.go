@@ -10,7 +10,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"sandlot/internal/agent/wire"
-	"sandlot/internal/fault"
 	"sandlot/proto/agentv1"
 )
 
@@ -51,7 +50,7 @@ func ReasonOf(err error) Reason {
 
 // refusal returns the error for a Connect code and its text.
 func refusal(code connect.Code, message string) *Refusal {
-	return &Refusal{Reason(code), fault.Printable(message, 2000)}
+	return &Refusal{Reason(code), line(message, 2000)}
 }
 
 // refused returns the error that a reply contains.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"time"
 
-	"sandlot/internal/fault"
 	"sandlot/proto/agentv1"
 )
 
@@ -89,7 +88,7 @@ func (c *Client) Exec(ctx context.Context, x Exec, o Observer) (*ExecResult, err
 	if err := cmp.Or(stdoutErr, stderrErr); err != nil {
 		return nil, err
 	}
-	return &ExecResult{ExitCode: int(d.ExitCode), TimedOut: d.TimedOut, KilledBy: fault.Printable(d.KilledBy, 40),
+	return &ExecResult{ExitCode: int(d.ExitCode), TimedOut: d.TimedOut, KilledBy: knownLimit(d.KilledBy),
 		Stdout: stdout, Stderr: stderr, Duration: duration(d.DurationMicros, time.Microsecond)}, nil
 }
 
@@ -152,15 +151,16 @@ func (i InlineBounds) result(d *agentv1.EvaluateDone) (*CodeResult, error) {
 	if err := cmp.Or(stdoutErr, stderrErr, valueErr); err != nil {
 		return nil, err
 	}
-	r := &CodeResult{OK: d.Ok, Stdout: stdout, Stderr: stderr, Error: d.Error, Traceback: d.Traceback,
-		ExitCode: int(d.ExitCode), TimedOut: d.TimedOut, Interrupted: d.Interrupted, StateLost: d.StateLost,
-		Reason: fault.Printable(d.Reason, 300), KilledBy: fault.Printable(d.KilledBy, 40),
+	r := &CodeResult{OK: d.Ok, Stdout: stdout, Stderr: stderr, Error: i.shorten(d.Error),
+		Traceback: i.shorten(d.Traceback),
+		ExitCode:  int(d.ExitCode), TimedOut: d.TimedOut, Interrupted: d.Interrupted, StateLost: d.StateLost,
+		Reason: line(d.Reason, 300), KilledBy: knownLimit(d.KilledBy),
 		Duration: duration(d.DurationMicros, time.Microsecond)}
 	if d.Result != nil {
 		r.Value = &value
 	}
 	for _, v := range d.Rich {
-		r.Rich = append(r.Rich, Rich{MIME: fault.Printable(v.Mime, 100), Data: v.Data})
+		r.Rich = append(r.Rich, Rich{MIME: line(v.Mime, 100), Data: v.Data})
 	}
 	return r, nil
 }

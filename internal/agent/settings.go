@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"sandlot/internal/fault"
 	"sandlot/internal/image"
 	"sandlot/internal/sandbox"
 	"sandlot/proto/agentv1"
@@ -130,7 +129,7 @@ func (c *Client) Hello(ctx context.Context) (bootID string, err error) {
 	if err != nil {
 		return "", err
 	}
-	return fault.Printable(m.BootId, 100), nil
+	return line(m.BootId, 100), nil
 }
 
 // StartInterpreter starts a language's interpreter, before there is a cell for it.
@@ -162,9 +161,12 @@ func (c *Client) Usage(ctx context.Context) (Usage, error) {
 	if err != nil {
 		return Usage{}, err
 	}
+	if m.Processes > maxProcesses || m.MemoryBytes > maxUsedBytes || m.DiskBytes > maxUsedBytes {
+		return Usage{}, ErrProtocol
+	}
 	u := Usage{MemoryBytes: m.MemoryBytes, CPU: duration(m.CpuMicros, time.Microsecond), DiskBytes: m.DiskBytes,
 		Processes: int(m.Processes), Busy: m.Busy, Idle: duration(m.IdleMicros, time.Microsecond),
-		Attached: m.Attached, Network: fault.Printable(m.Network, 20)}
+		Attached: m.Attached, Network: known(m.Network, "iptables", "nftables", "proxy")}
 	switch {
 	case m.QuietMicros != nil:
 		u.Quiet = duration(*m.QuietMicros, time.Microsecond)

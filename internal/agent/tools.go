@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"sandlot/internal/agent/wire"
-	"sandlot/internal/fault"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/toolfolder"
 	"sandlot/proto/agentv1"
@@ -116,7 +115,7 @@ func (c *Client) serveTools(ctx context.Context, conn net.Conn, checked func()) 
 	if !stop() || err != nil || t == nil {
 		return
 	}
-	caller := Caller{Tag: who.Tag, Process: fault.Printable(who.Process, maxProcessID)}
+	caller := Caller{Tag: who.Tag, Process: line(who.Process, maxProcessID)}
 	(*t).Serve(ctx, conn, func() Caller {
 		if len(who.Languages) > 0 {
 			return c.cellOf(who)

@@ -90,7 +90,8 @@ func processLine(row Process, argv []string) string {
 }
 
 func processRow(l *session.Lease, p agent.Process) Process {
-	row := Process{ID: processID(l, p.ID), Command: fault.Printable(strings.Join(p.Args, " "), 500), Kind: p.Kind,
+	command := fault.Printable(strings.Join(p.Args, " "), 500)
+	row := Process{ID: processID(l, p.ID), Command: strings.Join(strings.Fields(command), " "), Kind: p.Kind,
 		Running: p.Running, PID: p.PID,
 		OutputBytes: p.Written, Started: formatTime(p.Started), Status: "running", Timeout: int(p.Timeout.Seconds())}
 	if p.Kind == "interpreter" && !p.Busy {
