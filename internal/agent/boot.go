@@ -34,6 +34,9 @@ func Environment(s sandbox.Spec, brokered bool) ([]string, error) {
 	}
 	var env []string
 	for k, v := range variables(s.Template) {
+		if slices.Contains(wire.GoVariables, k) {
+			k = wire.EnvProgram + k
+		}
 		env = append(env, k+"="+v)
 	}
 	slices.Sort(env)

@@ -10,6 +10,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"net"
 	"net/http"
@@ -94,12 +95,17 @@ func FromEnvironment() (Config, error) {
 			return Config{}, fmt.Errorf("%s: %w", wire.EnvOrphan, err)
 		}
 	}
+	var programs []string
 	for _, kv := range os.Environ() { // others of these names are the image's
-		if name, _, _ := strings.Cut(kv, "="); strings.HasPrefix(name, wire.EnvPrefix) {
+		name, _, _ := strings.Cut(kv, "=")
+		if strings.HasPrefix(name, wire.EnvPrefix) || slices.Contains(wire.GoVariables, name) {
 			os.Unsetenv(name)
 		}
+		if kv, ok := strings.CutPrefix(kv, wire.EnvProgram); ok {
+			programs = append(programs, kv)
+		}
 	}
-	c.Env = os.Environ()
+	c.Env = append(os.Environ(), programs...)
 	return c, nil
 }
 
@@ -197,7 +203,9 @@ type Agent struct {
 	output      *outputFiles
 	callStreams chan net.Conn // Call streams, for the HTTP server
 	work        sync.WaitGroup
-	boundMu     sync.Mutex // held while bound secrets and variables of the session are applied
+	// workdirFound: the folder where programs start was there.
+	workdirFound atomic.Bool
+	boundMu      sync.Mutex // held while bound secrets and variables of the session are applied
 
 	mu          sync.Mutex
 	secret      []byte
@@ -629,6 +637,25 @@ func (a *Agent) workingFolder() string {
 	return a.Base()
 }
 
+// checkWorkdir returns an error until there is a folder where programs start: none of them would. A path in a file
+// system of the kernel's own may lead each program elsewhere.
+func (a *Agent) checkWorkdir() error {
+	dir := a.config.Workdir
+	if dir == "" || a.workdirFound.Load() {
+		return nil
+	}
+	inKernel := slices.ContainsFunc([]string{"/proc", "/sys", "/dev"}, func(f string) bool {
+		return strings.HasPrefix(filepath.Clean("/"+dir)+"/", f+"/")
+	})
+	st, err := os.Stat(dir)
+	if inKernel || err == nil && !st.IsDir() || errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) ||
+		errors.Is(err, syscall.ELOOP) {
+		return wire.Errorf(connect.CodeFailedPrecondition, "programs would start in %s, which is no folder", dir)
+	}
+	a.workdirFound.Store(true)
+	return nil
+}
+
 // withUserHome returns variables with those of the sandbox's user: HOME and USER.
 func (a *Agent) withUserHome(env map[string]string) map[string]string {
 	if a.user == nil || !a.config.Init {
@@ -718,7 +745,10 @@ func (a *Agent) Hello(context.Context, *agentv1.HelloRequest) (*agentv1.HelloRes
 
 // Configure implements the RPC.
 func (a *Agent) Configure(ctx context.Context, r *agentv1.ConfigureRequest) (*agentv1.ConfigureResponse, error) {
-	err := a.configure(r)
+	err := a.checkWorkdir()
+	if err == nil {
+		err = a.configure(r)
+	}
 	if r.Bound != nil && err == nil {
 		a.applyBound(ctx, r.Bound)
 	}

@@ -18,6 +18,7 @@ import (
 	"sandlot/internal/agent"
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/egress"
+	"sandlot/internal/fault"
 	"sandlot/internal/image"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/secret"
@@ -298,10 +299,13 @@ const interpreterTimeout = 15 * time.Second
 // makeReady waits for the agent of a sandbox that boots, configures it, and starts the
 // interpreters.
 func (p *Pool) makeReady(ctx context.Context, b *Booted) error {
-	if err := b.Agent.Wait(ctx); err != nil {
+	if err := awaitDial(ctx, b.Agent.Wait); err != nil {
 		return err
 	}
 	if err := p.Configure(ctx, b); err != nil {
+		if w := b.Template.Workdir; w != "" && agent.ReasonOf(err) == agent.Conflict {
+			return fmt.Errorf("%w: %w", &WorkdirError{w}, err)
+		}
 		return err
 	}
 	startCtx, cancel := context.WithTimeout(ctx, interpreterTimeout)
@@ -317,6 +321,29 @@ func (p *Pool) makeReady(ctx context.Context, b *Booted) error {
 		}
 	}
 	return runStart(ctx, b)
+}
+
+// dialTimeout is how long the agent of a sandbox that was started may take until it connects. Whatever its image has in
+// the way, others that wait for it need not wait as long as a boot may take.
+const dialTimeout = 30 * time.Second
+
+// awaitDial waits until an agent has connected.
+func awaitDial(ctx context.Context, wait func(context.Context) error) error {
+	dialCtx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	err := wait(dialCtx)
+	if err != nil && ctx.Err() == nil && dialCtx.Err() != nil {
+		return fmt.Errorf("its first process, the agent, did not connect to the server in %v: %w", dialTimeout, err)
+	}
+	return err
+}
+
+// WorkdirError says that programs of a template's image cannot start where it says.
+type WorkdirError struct{ Dir string }
+
+func (e *WorkdirError) Error() string {
+	return fmt.Sprintf("the image says that programs start in %q (WORKDIR), and that is no folder: give the image "+
+		"another WORKDIR", fault.Printable(e.Dir, 200))
 }
 
 // Configure tells the agent its languages, roots and limits.

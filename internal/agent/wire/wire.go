@@ -145,6 +145,8 @@ const (
 	EnvEnclosed = "SANDLOT_AGENT_ENCLOSED"
 	// EnvBuild is set where a template is built, and programs keep BuildCapabilities; optional.
 	EnvBuild = "SANDLOT_AGENT_BUILD"
+	// EnvProgram begins the names of variables that programs have without it, and the agent not at all.
+	EnvProgram = "SANDLOT_AGENT_PROGRAM_"
 	// EnvPrefix begins the names of all of these.
 	EnvPrefix = "SANDLOT_AGENT_"
 )
@@ -152,6 +154,10 @@ const (
 // EnvNames are all of these. Where an image can supply variables, a runtime sets each, if only to nothing.
 var EnvNames = []string{EnvSecret, EnvSocket, EnvOrphan, EnvBoot, EnvUser, EnvPlainFiles, EnvEnclosed,
 	EnvBuild}
+
+// GoVariables are read by the runtime of each Go program when it starts, and so of the agent, which is the only process
+// of a sandbox with capabilities. It gets none of an image.
+var GoVariables = []string{"GODEBUG", "GOGC", "GOMEMLIMIT", "GOTRACEBACK", "GOMAXPROCS", "GORACE", "GOCOVERDIR"}
 
 // BuildCapabilities are the numbers of the capabilities that package managers need: they give files to other users,
 // and become them.

@@ -110,6 +110,9 @@ func (r *Runtime) container(b *box, image, instance string) (client.ContainerCre
 			env = append(env, name+"=")
 		}
 	}
+	for _, name := range wire.GoVariables {
+		env = append(env, name+"=")
+	}
 	never := false
 	config := &container.Config{
 		Image: image, Entrypoint: []string{wire.AgentPath}, Cmd: []string{}, WorkingDir: "/", Hostname: "sandbox",

@@ -27,6 +27,7 @@ func TestContainer(t *testing.T) {
 	}
 	defer r.Close()
 	spec := sandbox.Spec{ID: "a", Template: &image.Template{Name: "t", Image: "i",
+		Env:   map[string]string{"GODEBUG": "x=1"},
 		Files: map[string][]byte{"etc/pip.conf": nil, "etc/ssl/certs/01234567.0": nil}}, Secret: make([]byte, 32),
 		Limits: sandbox.Limits{CPUs: 1.5, MemoryBytes: 512 << 20, Processes: 100, DiskBytes: 1 << 30},
 		Mounts: []sandbox.Mount{{Source: "/w", Target: "/workspace"},
@@ -46,6 +47,14 @@ func TestContainer(t *testing.T) {
 		return strings.Contains(kv, "SECRET") && !strings.HasSuffix(kv, "=")
 	}) {
 		t.Errorf("environment %q", c.Env)
+	}
+	for _, name := range wire.GoVariables { // the agent's own runtime would read what the image says
+		if !slices.Contains(c.Env, name+"=") {
+			t.Errorf("%s of the image reaches the agent: %q", name, c.Env)
+		}
+	}
+	if !slices.Contains(c.Env, "SANDLOT_AGENT_PROGRAM_GODEBUG=x=1") {
+		t.Errorf("programs do not get the template's GODEBUG: %q", c.Env)
 	}
 	if h.Privileged || h.NetworkMode != "none" || !h.ReadonlyRootfs || h.Init == nil || *h.Init ||
 		h.Runtime != "runsc" || !slices.Equal(h.CapDrop, []string{"ALL"}) ||

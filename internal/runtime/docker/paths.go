@@ -56,6 +56,9 @@ func (b *box) checkPaths(ctx context.Context, id string, options client.Containe
 			points = append(points, m.Target)
 		}
 	}
+	if err := b.checkFiles(ctx, id, options); err != nil {
+		return err
+	}
 	slices.Sort(points)
 	key := options.Config.Image + "\n" + strings.Join(points, "\n")
 	if _, done := b.runtime.checkedPaths.Load(key); done {
@@ -110,6 +113,77 @@ func (r *Runtime) refuseLinks(ctx context.Context, id string, paths []string) er
 				return fmt.Errorf("in the image, %s is a symbolic link; a sandbox has a folder of its own at %s, "+
 					"which would be mounted elsewhere: make it a folder in the image", part, p)
 			}
+		}
+	}
+	return nil
+}
+
+// checkFiles refuses a container, before it starts, if one of the server's own files would be mounted over the agent,
+// its socket, or a folder that the sandbox has. An image stays as it is: each is looked at once. Podman cannot say where
+// such a path leads; there an agent that does not connect is given up soon.
+func (b *box) checkFiles(ctx context.Context, id string, options client.ContainerCreateOptions) error {
+	taken := slices.Clone(reservedPaths)
+	for _, m := range b.spec.Mounts {
+		taken = append(taken, m.Target)
+	}
+	var files []string
+	for _, m := range options.HostConfig.Mounts {
+		if m.Type == mount.TypeBind && m.Target != wire.AgentPath && !slices.Contains(taken, m.Target) {
+			files = append(files, m.Target)
+		}
+	}
+	slices.Sort(files)
+	key := "files of " + options.Config.Image + "\n" + strings.Join(files, "\n") + "\n\n" + strings.Join(taken, "\n")
+	if _, done := b.runtime.checkedPaths.Load(key); done {
+		return nil
+	}
+	if err := b.runtime.refuseHidden(ctx, id, files, taken); err != nil {
+		return err
+	}
+	b.runtime.checkedPaths.Store(key, true)
+	return nil
+}
+
+// refuseHidden returns an error if links in a container that does not run lead from one of these paths, where files and
+// folders of the server are mounted, into one of the folders that are taken: such a file would hide what is there, as
+// the agent's socket. Many images have links to other places, as /etc/resolv.conf and bundles of certificates.
+func (r *Runtime) refuseHidden(ctx context.Context, id string, paths, taken []string) error {
+	type place struct {
+		path   string // where links lead
+		exists bool
+	}
+	known := map[string]place{"/": {"/", true}}
+	var lead func(p string) (place, error)
+	lead = func(p string) (place, error) {
+		if at, ok := known[p]; ok {
+			return at, nil
+		}
+		parent, err := lead(path.Dir(p))
+		if err != nil {
+			return place{}, err
+		}
+		at := place{path: path.Join(parent.path, path.Base(p))}
+		if parent.exists {
+			st, err := r.client.ContainerStatPath(ctx, id, client.ContainerStatPathOptions{Path: at.path})
+			if err != nil && !isMissing(err) {
+				return place{}, fmt.Errorf("looking for %s in the image: %w", at.path, err)
+			}
+			at.exists = err == nil
+			if at.exists && st.Stat.Mode&os.ModeSymlink != 0 {
+				at.path = path.Clean("/" + st.Stat.LinkTarget) // which has no further links
+			}
+		}
+		known[p] = at
+		return at, nil
+	}
+	for _, p := range paths {
+		at, err := lead(p)
+		if err != nil {
+			return err
+		}
+		if at.path != p && isBelow(at.path, taken) {
+			return fmt.Errorf("in the image, %s leads to %s by a symbolic link; the sandbox's own file for the one would "+
+				"hide what it has at the other: remove the link from the image", p, at.path)
 		}
 	}
 	return nil

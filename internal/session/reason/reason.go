@@ -21,6 +21,9 @@ func Start(err error) string {
 	if failed, ok := errors.AsType[*pool.StartError](err); ok {
 		return failed.Error()
 	}
+	if w, ok := errors.AsType[*pool.WorkdirError](err); ok {
+		return w.Error()
+	}
 	switch {
 	case errors.Is(err, pool.ErrElsewhere):
 		return pool.ErrElsewhere.Error() + ". Nothing of them is lost; the server's log says where they are"
