@@ -238,27 +238,130 @@ func TestPruning(t *testing.T) {
 	r.put(20, annCalls)
 	r.put(1200, annConnects)
 	r.Flush(t.Context())
-	for more := true; more; {
-		var err error
-		if more, err = r.db.PruneEvents(t.Context(), time.Time{}, 100); err != nil {
-			t.Fatal(err)
-		}
-		if report := r.verify(); more && report.Chains[1].Events%100 != 0 {
-			t.Errorf("%+v", report)
-		}
-	}
+	r.prune(time.Time{}, 100)
 	if c := r.verify().Chains; c[0].Events != 21 || c[1].Events != 100 {
 		t.Errorf("%+v", c)
 	}
-	if _, err := r.db.PruneEvents(t.Context(), time.Now().Add(time.Hour), 100); err != nil {
-		t.Fatal(err)
-	}
+	r.prune(time.Now().Add(2*time.Hour), 100)
 	r.put(5, annCalls)
 	if rows := r.rows(); len(rows) != 5 {
 		t.Errorf("%d events are left", len(rows))
 	}
 	if c := r.verify().Chains; c[0].Events != 5 || c[1].Events != 0 {
 		t.Errorf("%+v", c)
+	}
+}
+
+// prune removes old events, and verifies what is left after each step.
+func (r *rig) prune(before time.Time, keep int) {
+	r.t.Helper()
+	old, err := r.db.OldEvents(r.t.Context(), before, keep)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for _, p := range old {
+		for more := true; more; {
+			if more, err = r.db.PruneEvents(r.t.Context(), p); err != nil {
+				r.t.Fatal(err)
+			}
+			r.verify()
+		}
+	}
+}
+
+// TestPruningIsRecorded: the server's own pruning is an event in the chain that it is about, of each chain; a beginning
+// that was cut off otherwise has none, also after the next pruning.
+func TestPruningIsRecorded(t *testing.T) {
+	const cut = `UPDATE event_chains SET anchor_id = %[1]d, anchor_hash = (SELECT hash FROM events WHERE id = %[1]d),
+		count = count - %[1]d WHERE chain = 0; DELETE FROM events WHERE chain = 0 AND id <= %[1]d`
+	filled := func(c audit.Config, n int) *rig {
+		r := open(t, t.TempDir(), c, nil)
+		r.put(n, annCalls)
+		r.put(n, annConnects)
+		r.Flush(t.Context())
+		return r
+	}
+	until := func(r *rig, what string, done func(c []audit.Verified) bool) []audit.Verified {
+		t.Helper()
+		deadline := time.Now().Add(time.Minute)
+		for {
+			if c := r.verify().Chains; done(c) {
+				return c
+			} else if time.Now().After(deadline) {
+				t.Fatalf("%s: %+v", what, c)
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+	}
+	r := filled(audit.Config{}, 20)
+	if c := r.verify().Chains[0]; c.PrunedUntil != 0 || c.Unrecorded != 0 {
+		t.Errorf("nothing was pruned: %+v", c)
+	}
+	r = filled(audit.Config{Keep: 10, PruneInterval: 10 * time.Millisecond}, 20)
+	chains := until(r, "pruned", func(c []audit.Verified) bool { return c[0].Events < 13 && c[1].Events < 13 })
+	for _, c := range chains {
+		if c.PrunedUntil == 0 || c.PrunedUntil >= c.First || c.PrunedAt == nil || c.Unrecorded != 0 {
+			t.Errorf("pruned: %+v", c)
+		}
+	}
+	first := chains[0].First
+	r.change(strings.ReplaceAll(fmt.Sprintf(cut, first), fmt.Sprintf("count - %d", first), "count - 1"))
+	if c := r.verify().Chains[0]; c.PrunedUntil != 0 || c.Unrecorded != first {
+		t.Errorf("cut after a pruning: %+v", c)
+	}
+
+	r = filled(audit.Config{}, 20)
+	r.change(fmt.Sprintf(cut, 5))
+	if c := r.verify().Chains[0]; c.Unrecorded != 5 || c.PrunedUntil != 0 {
+		t.Errorf("cut: %+v", c)
+	}
+	// One that records itself with another hash is none.
+	r = filled(audit.Config{}, 20)
+	r.stream.Publish(event.Event{Kind: event.Server, Principal: event.ServerPrincipal, Operation: event.EventsPruned,
+		Name: "0-5 " + strings.Repeat("0", 64)})
+	r.Flush(t.Context())
+	r.change(fmt.Sprintf(cut, 5))
+	if c := r.verify().Chains[0]; c.Unrecorded != 5 || c.PrunedUntil != 0 {
+		t.Errorf("cut, with another record: %+v", c)
+	}
+}
+
+// TestGapBetweenPrunings: what was cut off between two recorded prunings shows.
+func TestGapBetweenPrunings(t *testing.T) {
+	hash := strings.Repeat("0", 64)
+	for second, gap := range map[string]uint64{"5-9 ": 0, "3-9 ": 0, "7-9 ": 7} {
+		var prev audit.Hash
+		var rows []audit.Row
+		for i, name := range []string{"0-5 " + hash, second + hash} {
+			row, err := audit.NewRow(event.Event{ID: uint64(20 + i), Time: time.Now(), Kind: event.Server,
+				Principal: event.ServerPrincipal, Operation: event.EventsPruned, Name: name})
+			if err != nil {
+				t.Fatal(err)
+			}
+			row.Link(prev)
+			prev = row.Hash
+			rows = append(rows, row)
+		}
+		ends := map[audit.Chain]audit.Ends{audit.Main: {Head: audit.Link{ID: 21, Hash: prev}}}
+		report, err := audit.Verify(ends, func(add func(*audit.Row) error) error {
+			return errors.Join(add(&rows[0]), add(&rows[1]))
+		})
+		if err != nil || report.Chains[0].Unrecorded != gap {
+			t.Errorf("%s: %+v, %v", second, report, err)
+		}
+	}
+}
+
+// change changes the database behind the server's back.
+func (r *rig) change(statement string) {
+	r.t.Helper()
+	db, err := sql.Open("sqlite", filepath.Join(r.dir, "sandlot.db")+"?_pragma=busy_timeout(10000)")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer db.Close()
+	if _, err := db.Exec(statement); err != nil {
+		r.t.Fatal(err)
 	}
 }
 

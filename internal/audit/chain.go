@@ -128,5 +128,35 @@ type Link struct {
 	Hash Hash
 }
 
+// Pruning is the removal of the oldest events of a chain: those behind From, which was removed last, up to To.
+type Pruning struct {
+	Chain    Chain
+	From, To Link
+	Count    uint64
+}
+
+// event returns the event that records it in its chain.
+func (p Pruning) event() event.Event {
+	return event.Event{Kind: event.Server, Principal: event.ServerPrincipal, Operation: event.EventsPruned,
+		Outcome: event.OK, Count: p.Count, ByOthers: p.Chain == Noisy,
+		Name: fmt.Sprintf("%d-%d %s", p.From.ID, p.To.ID, p.To.Hash)}
+}
+
+// pruningOf returns the pruning that a row records, without the hash of the event before it.
+func pruningOf(r *Row) (p Pruning, ok bool) {
+	var e event.Event
+	if r.Kind != event.Server || json.Unmarshal(r.Content, &e) != nil || e.Operation != event.EventsPruned {
+		return p, false
+	}
+	var hash string
+	p = Pruning{Chain: r.Chain, Count: e.Count}
+	if n, err := fmt.Sscanf(e.Name, "%d-%d %s", &p.From.ID, &p.To.ID, &hash); n != 3 || err != nil {
+		return p, false
+	}
+	h, err := parseHash(hash)
+	p.To.Hash = h
+	return p, err == nil
+}
+
 // Ends are the ends of a chain: Anchor is the last row that was pruned, Head the newest row.
 type Ends struct{ Anchor, Head Link }

@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -17,9 +18,11 @@ type Store interface {
 	// AppendEvents links the rows to their chains and stores them: all or none. It skips those that are stored
 	// already. Its error is ErrRefused if the store works, but does not store one of them.
 	AppendEvents(ctx context.Context, rows []Row) error
-	// PruneEvents removes the oldest rows of each chain: those older than before, and those above
-	// the number keep, some at a time. It returns whether there are more to remove.
-	PruneEvents(ctx context.Context, before time.Time, keep int) (more bool, err error)
+	// OldEvents returns which rows of each chain are to be removed: the oldest, which are older than before, and those
+	// above the number keep. It waits until there are some at a time.
+	OldEvents(ctx context.Context, before time.Time, keep int) ([]Pruning, error)
+	// PruneEvents removes these rows, some at a time. It returns whether there are more to remove.
+	PruneEvents(ctx context.Context, p Pruning) (more bool, err error)
 	// CloseEvents stores the last id that was given to an event.
 	CloseEvents(ctx context.Context, lastID uint64) error
 	// Events returns the first rows that the query selects, in the order of their ids.
@@ -54,6 +57,8 @@ type Config struct {
 	// Keep is the number of events of each chain, and KeepFor the age of events, that stay stored; 0: any.
 	Keep    int
 	KeepFor time.Duration
+	// PruneInterval is the time between two searches for old events; 0: a minute.
+	PruneInterval time.Duration
 	// File also gets all events as lines; nil: there is none.
 	File *File
 	Log  *slog.Logger
@@ -152,7 +157,7 @@ func (r *Recorder) Stats() Stats {
 
 // Run stores events until ctx ends, and then those that wait.
 func (r *Recorder) Run(ctx context.Context) {
-	prune := time.NewTicker(pruneInterval)
+	prune := time.NewTicker(cmp.Or(r.PruneInterval, pruneInterval))
 	defer prune.Stop()
 	for {
 		var retry <-chan time.Time
@@ -308,21 +313,30 @@ func (r *Recorder) reportLost() {
 	}
 }
 
-// prune removes old events from the store.
+// prune removes old events from the store. Each removal is an event first: a chain whose beginning was cut off
+// otherwise has none.
 func (r *Recorder) prune(ctx context.Context) {
 	var before time.Time
 	if r.KeepFor > 0 {
 		before = time.Now().Add(-r.KeepFor)
 	}
-	for ctx.Err() == nil {
-		more, err := r.Store.PruneEvents(ctx, before, r.Keep)
-		if err != nil && ctx.Err() == nil {
-			r.Log.Error("old events cannot be removed", "error", err)
+	old, err := r.Store.OldEvents(ctx, before, r.Keep)
+	for _, p := range old {
+		if err == nil {
+			r.stream.Publish(p.event())
+			r.store(context.WithoutCancel(ctx))
 		}
-		if err != nil || !more {
+		if r.failing { // the event is not stored
 			return
 		}
-		r.store(context.WithoutCancel(ctx)) // new events must not wait for long
+		for more := err == nil; more && err == nil; {
+			if more, err = r.Store.PruneEvents(ctx, p); more {
+				r.store(context.WithoutCancel(ctx)) // new events must not wait for long
+			}
+		}
+	}
+	if err != nil && ctx.Err() == nil {
+		r.Log.Error("old events cannot be removed", "error", err)
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"time"
 )
 
 // Report is the result of a verification.
@@ -23,6 +25,11 @@ type Verified struct {
 	First uint64 `json:"first"`
 	Last  uint64 `json:"last"`
 	Head  string `json:"head"`
+	// PrunedUntil is the id of the last event that was removed, as an event of PrunedAt records; 0: there is none.
+	PrunedUntil uint64     `json:"pruned_until,omitempty"`
+	PrunedAt    *time.Time `json:"pruned_at,omitempty"`
+	// Unrecorded is the id of an event up to which events are gone, and no event records that; 0: there is none.
+	Unrecorded uint64 `json:"unrecorded,omitempty"`
 }
 
 // Break is the first place where a chain is broken.
@@ -37,12 +44,19 @@ func (b *Break) Error() string {
 	return fmt.Sprintf("the chain %s is broken at event %d: %s", b.Chain, b.ID, b.Why)
 }
 
+// recorded is a pruning, and when it was recorded.
+type recorded struct {
+	Pruning
+	at time.Time
+}
+
 // verifier verifies rows in the order of their ids.
 type verifier struct {
 	chains [numChains]struct {
 		Verified
-		last  Hash
-		begun bool
+		last     Hash
+		begun    bool
+		prunings []recorded
 	}
 	lastID uint64
 }
@@ -79,6 +93,12 @@ func (v *verifier) add(r *Row) error {
 	if c.Events == 0 {
 		c.First = r.ID
 	}
+	if p, ok := pruningOf(r); ok {
+		if n := len(c.prunings); n > 0 && p.From.ID > c.prunings[n-1].To.ID {
+			c.Unrecorded = p.From.ID // what went between is in neither
+		}
+		c.prunings = append(c.prunings, recorded{p, r.Time})
+	}
 	c.Events++
 	c.Last, c.last, c.begun, v.lastID = r.ID, r.Hash, true, r.ID
 	return nil
@@ -87,6 +107,17 @@ func (v *verifier) add(r *Row) error {
 // end compares a chain with its head.
 func (v *verifier) end(c Chain, ends Ends) error {
 	chain := &v.chains[c]
+	if anchor := ends.Anchor; anchor.ID > 0 {
+		// A pruning removes some at a time, and the server may have ended in the middle of it.
+		i := slices.IndexFunc(chain.prunings, func(p recorded) bool {
+			return p.From.ID < anchor.ID && (anchor.ID < p.To.ID || anchor == p.To)
+		})
+		if i >= 0 {
+			chain.PrunedUntil, chain.PrunedAt = anchor.ID, &chain.prunings[i].at
+		} else {
+			chain.Unrecorded = max(chain.Unrecorded, anchor.ID)
+		}
+	}
 	if head := ends.Head; chain.last != head.Hash || chain.Events > 0 && chain.Last != head.ID {
 		return &Break{c, max(chain.Last, head.ID), fmt.Sprintf("the newest event is %d, and the stored head is that "+
 			"of event %d", chain.Last, head.ID)}

@@ -171,10 +171,18 @@ head. Who can write to the store can make all hashes anew: keep the head somewhe
 		for _, c := range report.Chains {
 			if c.Events == 0 {
 				fmt.Fprintf(p.out, "%s: no events; head %s\n", c.Chain, c.Head)
-				continue
+			} else {
+				pruned := ""
+				if c.PrunedUntil > 0 {
+					pruned = fmt.Sprintf(" (pruned until %d on %s)", c.PrunedUntil, c.PrunedAt.UTC().Format(time.DateTime))
+				}
+				fmt.Fprintf(p.out, "%s: %s whole, from %d%s to %d; head %s\n", c.Chain,
+					plural.Of(c.Events, "event is", "events are"), c.First, pruned, c.Last, c.Head)
 			}
-			fmt.Fprintf(p.out, "%s: %s whole, from %d to %d; head %s\n", c.Chain,
-				plural.Of(c.Events, "event is", "events are"), c.First, c.Last, c.Head)
+			if c.Unrecorded > 0 {
+				fmt.Fprintf(p.out, "%s: events are gone until %d, and no event records that the server has pruned them: "+
+					"an older version of Sandlot did, or somebody has removed them\n", c.Chain, c.Unrecorded)
+			}
 		}
 		return nil
 	})

@@ -62,6 +62,9 @@ const (
 	ServerStarted = "server.started"
 	ServerStopped = "server.stopped"
 	EventsLost    = "server.events_lost" // Count events could not be stored
+	// EventsPruned: Count old events of the chain in which it is are removed next. Name is "FROM-TO HASH": behind the
+	// event FROM, which was removed last, up to TO, with the hash of TO.
+	EventsPruned = "server.events_pruned"
 )
 
 // AfterCrash is the outcome of ServerStarted when the previous server did not end by itself:

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -128,67 +129,110 @@ func eventChains(ctx context.Context, tx *sql.Tx) (map[audit.Chain]audit.Ends, e
 // maxPruned is how many rows of a chain one transaction removes, so that others need not wait for long.
 const maxPruned = 500
 
-// PruneEvents implements audit.Store.
-func (s *DB) PruneEvents(ctx context.Context, before time.Time, keep int) (more bool, err error) {
+// Old events are removed when some have gathered: each removal is an event, too. There may be a hundredth more than what
+// is kept, and one event, and they may be an hour older.
+const (
+	keptParts = 100
+	keptOlder = time.Hour
+)
+
+// OldEvents implements audit.Store.
+func (s *DB) OldEvents(ctx context.Context, before time.Time, keep int) ([]audit.Pruning, error) {
+	tx, err := s.db.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
+	if err != nil {
+		return nil, err
+	}
+	defer tx.Rollback()
+	chains, err := eventChains(ctx, tx)
+	if err != nil {
+		return nil, err
+	}
+	var all []audit.Pruning
+	for _, c := range []audit.Chain{audit.Main, audit.Noisy} {
+		p := audit.Pruning{Chain: c, From: chains[c].Anchor}
+		if p.To, err = lastOld(ctx, tx, c, before, keep); err != nil {
+			return nil, err
+		}
+		if p.To.ID == 0 {
+			continue
+		}
+		if err := tx.QueryRowContext(ctx, `SELECT count(*) FROM events WHERE chain = ? AND id <= ?`, c,
+			int64(p.To.ID)).Scan(&p.Count); err != nil {
+			return nil, err
+		}
+		all = append(all, p)
+	}
+	return all, nil
+}
+
+// lastOld returns the last event of a chain that is to be removed; the zero value: there is none. Only the beginning of
+// a chain is removed: an old event behind a newer one stays until that one goes.
+func lastOld(ctx context.Context, tx *sql.Tx, c audit.Chain, before time.Time, keep int) (last audit.Link, err error) {
+	row := func(to any, query string, args ...any) {
+		if err == nil {
+			err = tx.QueryRowContext(ctx, query, args...).Scan(to)
+		}
+		if errors.Is(err, sql.ErrNoRows) {
+			err = nil
+		}
+	}
+	var count, oldest, number, aged int64
+	row(&count, `SELECT count FROM event_chains WHERE chain = ?`, c)
+	if excess := count - int64(keep); keep > 0 && excess > 1+int64(keep/keptParts) {
+		row(&number, `SELECT id FROM events WHERE chain = ? ORDER BY id LIMIT 1 OFFSET ?`, c, excess-1)
+	}
+	row(&oldest, `SELECT time FROM events WHERE chain = ? ORDER BY id LIMIT 1`, c)
+	if !before.IsZero() && oldest > 0 && oldest < before.Add(-keptOlder).UnixNano() {
+		fresh := int64(math.MaxInt64)
+		row(&fresh, `SELECT id FROM events WHERE chain = ? AND time >= ? ORDER BY id LIMIT 1`, c, before.UnixNano())
+		row(&aged, `SELECT id FROM events WHERE chain = ? AND id < ? ORDER BY id DESC LIMIT 1`, c, fresh)
+	}
+	if last.ID = uint64(max(number, aged)); last.ID == 0 || err != nil {
+		return audit.Link{}, err
+	}
+	var hash []byte
+	row(&hash, `SELECT hash FROM events WHERE chain = ? AND id = ?`, c, int64(last.ID))
+	if err == nil && len(hash) != len(last.Hash) {
+		return audit.Link{}, &audit.Break{Chain: c, ID: last.ID, Why: "its hashes are none"}
+	}
+	if err == nil {
+		last.Hash = audit.Hash(hash)
+	}
+	return last, err
+}
+
+// PruneEvents implements audit.Store. It makes the last event that it removes the chain's anchor.
+func (s *DB) PruneEvents(ctx context.Context, p audit.Pruning) (more bool, err error) {
 	tx, err := s.db.BeginTx(ctx, nil)
 	if err != nil {
 		return false, err
 	}
 	defer tx.Rollback()
-	for _, c := range []audit.Chain{audit.Main, audit.Noisy} {
-		full, err := pruneChain(ctx, tx, c, before, keep)
-		if err != nil {
-			return false, err
-		}
-		more = more || full
-	}
-	return more, tx.Commit()
-}
-
-// pruneChain removes the oldest rows of a chain, and makes the last of them its anchor. It returns whether it
-// has removed as many as it may.
-func pruneChain(ctx context.Context, tx *sql.Tx, c audit.Chain, before time.Time, keep int) (bool, error) {
-	excess := 0
-	if keep > 0 {
-		var count int
-		if err := tx.QueryRowContext(ctx, `SELECT count FROM event_chains WHERE chain = ?`, c).Scan(&count); err != nil {
-			return false, err
-		}
-		excess = max(count-keep, 0)
-	}
-	cutoff := int64(0)
-	if !before.IsZero() {
-		cutoff = before.UnixNano()
-	}
-	// Only the beginning of a chain is removed: an old event behind a newer one stays until that one goes.
-	rows, err := tx.QueryContext(ctx, `SELECT id, time, hash FROM events WHERE chain = ? ORDER BY id LIMIT ?`, c,
-		maxPruned)
+	rows, err := tx.QueryContext(ctx, `SELECT id, hash FROM events WHERE chain = ? AND id <= ? ORDER BY id LIMIT ?`,
+		p.Chain, int64(p.To.ID), maxPruned)
 	if err != nil {
 		return false, err
 	}
 	defer rows.Close()
 	n, last, hash := 0, int64(0), []byte{}
 	for rows.Next() {
-		var id, at int64
-		var h []byte
-		if err := rows.Scan(&id, &at, &h); err != nil {
+		if err := rows.Scan(&last, &hash); err != nil {
 			return false, err
 		}
-		if n >= excess && at >= cutoff {
-			break
-		}
-		n, last, hash = n+1, id, h
+		n++
 	}
 	rows.Close()
 	if err := rows.Err(); err != nil || n == 0 {
 		return false, err
 	}
-	if _, err := tx.ExecContext(ctx, `DELETE FROM events WHERE chain = ? AND id <= ?`, c, last); err != nil {
+	if _, err := tx.ExecContext(ctx, `DELETE FROM events WHERE chain = ? AND id <= ?`, p.Chain, last); err != nil {
 		return false, err
 	}
-	_, err = tx.ExecContext(ctx, `UPDATE event_chains SET count = count - ?, anchor_id = ?, anchor_hash = ?
-		WHERE chain = ?`, n, last, hash, c)
-	return n == maxPruned, err
+	if _, err := tx.ExecContext(ctx, `UPDATE event_chains SET count = count - ?, anchor_id = ?, anchor_hash = ?
+		WHERE chain = ?`, n, last, hash, p.Chain); err != nil {
+		return false, err
+	}
+	return n == maxPruned, tx.Commit()
 }
 
 func scanEvent(row scanner) (audit.Row, error) {
