@@ -362,7 +362,7 @@ func TestHostileAgent(t *testing.T) {
 			// sandbox is given up.
 			for ctx.Err() == nil {
 				if r, err = c.try(ctx, "execute_code", args{"code": "1+1", "session_id": id,
-					"timeout": 10}); err == nil {
+					"timeout": 2}); err == nil {
 					break
 				}
 			}

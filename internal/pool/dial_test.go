@@ -7,6 +7,13 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"connectrpc.com/connect"
+
+	"sandlot/internal/agent/wire"
+	"sandlot/internal/image"
+	"sandlot/internal/sandbox/sandboxtest"
+	"sandlot/internal/workspace"
 )
 
 // TestAwaitDial: an agent that never connects is given up long before a boot may take too long, and one that does is
@@ -32,4 +39,31 @@ func TestAwaitDial(t *testing.T) {
 			t.Errorf("a boot that was cancelled: %v", err)
 		}
 	})
+}
+
+// TestWorkdirError: a sandbox whose agent has no folder where programs start is none, and the error says why.
+func TestWorkdirError(t *testing.T) {
+	workspaces, err := workspace.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	rt := &sandboxtest.Fake{SettingsErr: wire.Errorf(connect.CodeFailedPrecondition, "no folder")}
+	p := New(Config{Runtime: rt, Workspaces: workspaces, Log: sandboxtest.Log(t), BootTimeout: time.Minute})
+	defer p.Wait()
+	for workdir, want := range map[string]bool{"/proc/self/fd/7": true, "": false} {
+		ws, err := workspaces.New()
+		if err != nil {
+			t.Fatal(err)
+		}
+		template := &image.Template{Name: "t", Workdir: workdir}
+		template.AddDefaultEnv()
+		_, err = p.Boot(t.Context(), Request{Workspace: ws, Template: template})
+		var w *WorkdirError
+		if got := errors.As(err, &w); got != want || err == nil || got && !strings.Contains(w.Error(), workdir) {
+			t.Errorf("with WORKDIR %q: %v", workdir, err)
+		}
+	}
+	if left := rt.List(); len(left) > 0 {
+		t.Errorf("sandboxes are left: %v", left)
+	}
 }

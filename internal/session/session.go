@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/semaphore"
@@ -90,6 +91,7 @@ type current struct {
 	warning     string
 	warned      bool
 	active      int // number of leases
+	unanswered  int // the number of leases in a row, the last ones, in which the agent let a call's limit pass
 	removed     bool
 	waiting     bool       // it has a sandbox that has not been taken over yet, from an earlier server or after giveUp
 	stopPending bool       // that sandbox is to be stopped as soon as it is taken over
@@ -348,6 +350,7 @@ type Lease struct {
 	Snapshot string
 	Notice   string // what the user is to be told about the time since the last call; empty: nothing
 	once     sync.Once
+	late     atomic.Bool // the agent has let a call's limit pass, and says that it lives
 }
 
 // ID returns the session's id.
@@ -363,6 +366,11 @@ func (l *Lease) Release() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.cur.active--
+		if l.late.Load() {
+			l.cur.unanswered++
+		} else {
+			l.cur.unanswered = 0
+		}
 		l.disk.Changed()
 		l.cur.rec.Used = time.Now().UTC()
 	})
@@ -401,7 +409,7 @@ func (l *Lease) Fault(ctx context.Context, err error, kind fault.Kind) error {
 			break
 		}
 		if agent.ReasonOf(err) == agent.TimedOut || errors.Is(err, context.DeadlineExceeded) {
-			if !l.unresponsive(ctx) {
+			if !l.unresponsive(ctx) && !l.keepsNoLimit() {
 				return l.withSession(fault.Wrap(kind, err, "the sandbox did not answer the call in time, and is alive; the "+
 					"session lives on"), typeSlow)
 			}
@@ -430,6 +438,23 @@ func (l *Lease) unresponsive(ctx context.Context) bool {
 	defer cancel()
 	_, err := l.Booted.Agent.Hello(ctx)
 	return err != nil && ctx.Err() != nil
+}
+
+// maxUnanswered is the number of leases in a row in which an agent may let a call's limit pass: an agent has been told
+// the limit, and ends the call then. One that does not can say for ever that it lives, and do nothing.
+const maxUnanswered = 3
+
+// keepsNoLimit notes that the agent has let a call's limit pass, and reports whether that was once too often.
+func (l *Lease) keepsNoLimit() bool {
+	l.late.Store(true)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.cur.unanswered+1 < maxUnanswered {
+		return false
+	}
+	l.cur.unanswered = 0
+	l.late.Store(false)
+	return true
 }
 
 // dropTimeout is how long a call whose sandbox has failed waits for the session's lock.

@@ -504,6 +504,28 @@ func TestDeadlineIsNoVerdict(t *testing.T) {
 		if w.fake.Box(home.Booted.ID) == nil {
 			t.Fatal("the sandbox is gone")
 		}
+		unanswered := func() (lost bool) {
+			l, err := w.Open(t.Context(), ann, OpenRequest{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Release()
+			return fault.From(l.Fault(t.Context(), silent, fault.CommandExecution)).Data().Context["lost"] != nil
+		}
+		for n := range 2 * maxUnanswered {
+			if unanswered() {
+				t.Fatalf("the sandbox is given up after %d calls, of which others were answered", n+1)
+			}
+			if n%2 == 1 {
+				w.use(ann, OpenRequest{})
+			}
+		}
+		for n := 1; n <= maxUnanswered; n++ {
+			if lost := unanswered(); lost != (n == maxUnanswered) {
+				t.Errorf("after %d calls in a row without an answer the sandbox is given up: %t", n, lost)
+			}
+		}
+		home = w.use(ann, OpenRequest{})
 		w.fake.Box(home.Booted.ID).Silence()
 		f := fault.From(home.Fault(t.Context(), silent, fault.CommandExecution))
 		if f.Data().Context["lost"] == nil || !strings.Contains(f.Error(), "its agent stopped answering") {

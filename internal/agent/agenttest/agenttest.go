@@ -21,6 +21,7 @@ import (
 type Agent struct {
 	Unresponsive bool   // the agent links itself to the host, and never answers a call
 	BootID       string // the boot id that Hello returns
+	SettingsErr  error  // the answer to settings; nil: it takes them
 	// Usage returns whether a call or process runs, and for how long none has.
 	Usage func() (busy bool, idle time.Duration)
 	// Dial connects to a port of the sandbox. An error is answered as "nothing listens".
@@ -128,7 +129,7 @@ func (c handler) Hello(context.Context, *agentv1.HelloRequest) (*agentv1.HelloRe
 }
 
 func (c handler) Configure(_ context.Context, r *agentv1.ConfigureRequest) (*agentv1.ConfigureResponse, error) {
-	return &agentv1.ConfigureResponse{Renewed: r.Renew}, nil
+	return &agentv1.ConfigureResponse{Renewed: r.Renew}, c.agent.SettingsErr
 }
 
 func (c handler) StartInterpreter(context.Context,

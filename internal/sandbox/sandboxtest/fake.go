@@ -31,6 +31,7 @@ type Fake struct {
 	LeftoversErr error         // the error of Leftovers
 	Silent       bool          // the agents of new sandboxes dial and authenticate, but never answer
 	WrongSecret  bool          // the agents of new sandboxes have a wrong secret
+	SettingsErr  error         // the answer of agents to their settings
 	StopHangs    atomic.Bool   // Stop hangs until its context ends
 	StatusHangs  atomic.Bool   // Status hangs until its context ends
 	// OnRecover is called by Recover, which returns its error. It may be nil.
@@ -252,7 +253,8 @@ func (b *FakeBox) serve(c net.Conn, secret []byte) {
 	b.mu.Lock()
 	silent := b.silent
 	b.mu.Unlock()
-	agenttest.Agent{Unresponsive: silent, BootID: b.Spec().ID, Usage: b.usage, Dial: b.dial}.Serve(c, secret)
+	agenttest.Agent{Unresponsive: silent, BootID: b.Spec().ID, SettingsErr: b.fake.SettingsErr, Usage: b.usage,
+		Dial: b.dial}.Serve(c, secret)
 }
 
 func (b *FakeBox) dial(port uint32) (net.Conn, error) {

@@ -117,31 +117,32 @@ func (i *Instance) listeners() []tool.Client {
 // name the call that it belongs to. So only the client of an only call is asked.
 func (i *Instance) HandleRequest(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
 	i.Owner.Elicits()
-	question, err := catalog.Question(i.Name, method, params)
-	if err != nil {
+	if err := catalog.CheckInputRequest(params); err != nil {
 		return nil, &transport.Error{Code: -32602, Message: err.Error()}
 	}
 	c, err := i.addressee()
 	if err != nil {
 		return nil, err
 	}
-	if waits(c.client) {
-		question = params
+	// In the end the call can delay others again. It does not wait for them: the server is working on it.
+	defer i.awaitUser(c, false)
+	if params, err = question(c.client, i.Name, method, params); err != nil {
+		return nil, &transport.Error{Code: -32602, Message: err.Error()}
 	}
-	r, err := c.client.Ask(ctx, method, question)
-	// Now the call can delay others again. It does not wait for them: the server is working on it.
-	i.awaitUser(c, false)
+	r, err := c.client.Ask(ctx, method, params)
 	if err != nil {
 		return nil, refusal(err)
 	}
 	return r, nil
 }
 
-// waits reports whether what a client is asked waits for a person, who is told by others whose question it is, and about
-// which call.
-func waits(c tool.Client) bool {
-	w, ok := c.(tool.Waiting)
-	return ok && w.Waits()
+// question returns the parameters with which a client is asked. Of a client whose questions wait for a person, others
+// say whose each is and about which call, and what of it cannot be shown.
+func question(c tool.Client, server, method string, params json.RawMessage) (json.RawMessage, error) {
+	if w, ok := c.(tool.Waiting); ok && w.Waits() {
+		return params, catalog.CheckInputRequest(params)
+	}
+	return catalog.Question(server, method, params)
 }
 
 // addressee returns the only call that a question can be about, and marks it as asked. If there are

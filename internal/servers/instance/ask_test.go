@@ -160,3 +160,16 @@ func TestQuestionsAreAttributed(t *testing.T) {
 		}
 	}
 }
+
+// A question that cannot be shown reaches no client, and its call does not count as one that awaits its user.
+func TestUnshownQuestionAsksNobody(t *testing.T) {
+	var asked []string
+	i := New(Config{Owner: anyOwner{}, Name: "form"})
+	c := &call{client: heard{client: "A", asked: &asked}}
+	i.calls[c] = true
+	_, err := i.HandleRequest(t.Context(), "elicitation/create", json.RawMessage(`{"message":"m","requestedSchema":`+
+		`{"properties":{"a\nb":{"type":"string"}}}}`))
+	if err == nil || len(asked) > 0 || c.asked {
+		t.Errorf("%v, asked %q, waits: %v", err, asked, c.asked)
+	}
+}

@@ -223,12 +223,9 @@ func (r *Request) attribute(server string, inputs map[string]input) error {
 			len(inputs), maxInputs)
 	}
 	for name, n := range inputs {
-		question, err := catalog.Question(server, n.Method, n.Params)
-		if err != nil {
+		var err error
+		if n.Params, err = question(r.Client, server, n.Method, n.Params); err != nil {
 			return fault.New(fault.Connection, "the server asks for input with an invalid request: %v", err)
-		}
-		if !waits(r.Client) {
-			n.Params = question
 		}
 		inputs[name] = n
 	}
