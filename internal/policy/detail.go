@@ -274,6 +274,7 @@ func unmatchable(kind detailKind, pattern string, e Effect) string {
 		if !strings.ContainsAny(pattern, " *?") || e == Allow && len(strings.Fields(pattern)) == 1 {
 			return "it is compared with the name and what follows it, such as " + pattern + " *"
 		}
+		return unmatchableURL(kind, pattern)
 	case filePath, removedPath:
 		if p := absolutePattern(pattern); path.Clean(p) != p {
 			return "paths are compared without . and .., and without / at the end"
@@ -324,6 +325,9 @@ func absolutePattern(pattern string) string {
 // ports do not match it, and the others do.
 func hostPattern(pattern string, e Effect) (func(detail) bool, error) {
 	if p, err := netip.ParsePrefix(pattern); err == nil {
+		if p.Addr().Is4In6() && p.Bits() >= 96 { // addresses of IPv4 are compared as such
+			p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
+		}
 		return func(d detail) bool {
 			host, _, _ := cutPort(d.text)
 			a, err := netip.ParseAddr(host)

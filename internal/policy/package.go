@@ -42,7 +42,7 @@ func parseSource(text string) (source, bool) {
 			return source{}, false
 		}
 		name := "pip:" + plainName(m[1])
-		return source{exact: name + m[2] + m[3], loose: []string{name, name + m[2], name + m[3]}}, true
+		return source{exact: name + m[2] + m[3], loose: []string{name, name + m[2], name + m[3], text}}, true
 	case "git":
 		return parseRepository(name)
 	}
@@ -71,6 +71,11 @@ func parseRepository(text string) (source, bool) {
 		s.loose = append(s.loose, form, strings.TrimSuffix(form, ".git"))
 		if !strings.HasSuffix(form, ".git") { // a rule may be about NAME.git
 			s.loose = append(s.loose, form+".git")
+		}
+	}
+	if ref != "" {
+		for _, form := range s.loose {
+			s.loose = append(s.loose, form+"#"+ref)
 		}
 	}
 	return s, true

@@ -32,7 +32,7 @@ func Address(text string) string {
 type address struct {
 	exact string
 	forms []string // other spellings of it, for some servers
-	loose []string // without the query, and without the slash at its end
+	loose []string // without the query, without the slash at its end, and with the scheme's own port
 }
 
 // parseAddress parses a URL. It returns false for one that different programs may read differently, or not at all.
@@ -44,7 +44,11 @@ func parseAddress(text string) (address, bool) {
 	if u.Host, err = normalHost(u.Host); err != nil || strings.ContainsAny(u.Host, "*?") {
 		return address{}, false
 	}
+	withPort := u.Host
 	u.Host = withoutOwnPort(u.Scheme, u.Host)
+	if port := ownPorts[strings.ToLower(u.Scheme)]; port != "" && withPort == u.Host && u.Port() == "" {
+		withPort += port
+	}
 	u.Fragment, u.RawFragment, u.ForceQuery = "", "", false
 	if u.Path == "" {
 		u.Path = "/"
@@ -59,17 +63,23 @@ func parseAddress(text string) (address, bool) {
 		file, _, _ := strings.Cut(form, "?")
 		a.loose = append(a.loose, file, strings.TrimRight(file, "/"), strings.TrimRight(file, "/")+"/")
 	}
+	if withPort != u.Host { // a rule may be about any port, or name the port of any scheme
+		start := u.Scheme + "://" + u.Host
+		for _, form := range append([]string{a.exact}, append(forms, a.loose...)...) {
+			if rest, ok := strings.CutPrefix(form, start); ok {
+				a.loose = append(a.loose, u.Scheme+"://"+withPort+rest)
+			}
+		}
+	}
 	return a, true
 }
 
+// ownPorts are the ports that URLs have without saying so.
+var ownPorts = map[string]string{"http": ":80", "https": ":443"}
+
 // withoutOwnPort returns host:port without the port if it is the scheme's own.
 func withoutOwnPort(scheme, host string) string {
-	for s, port := range map[string]string{"http": ":80", "https": ":443"} {
-		if strings.EqualFold(scheme, s) {
-			host = strings.TrimSuffix(host, port)
-		}
-	}
-	return host
+	return strings.TrimSuffix(host, ownPorts[strings.ToLower(scheme)])
 }
 
 // isURL reports whether what follows a server's name is a URL, and not a command.
@@ -138,15 +148,26 @@ func lowered(texts []string) (all []string) {
 }
 
 // serverPattern compares details of MCP servers. A rule that asks or denies matches each spelling, in any case of
-// letters. A rule that allows compares word by word, and has to match every spelling: a URL matches URLs only, and a
+// letters, and names of Python packages with any separators, wherever in the pattern they are. A rule that allows compares word by word, and has to match every spelling: a URL matches URLs only, and a
 // last word * matches all that follows.
 func serverPattern(pattern string, strict bool) func(detail) bool {
 	normal := normalTarget(pattern)
 	if !strict {
 		name, target, _ := strings.Cut(normal, " ")
 		patterns := []string{pattern, normal, name + " " + strings.ToLower(target)}
+		if target == "" { // * in front stands for the name, and the case of names of servers matters elsewhere
+			patterns = append(patterns, strings.ToLower(pattern))
+		}
+		if forms, ok := spellings(strings.TrimPrefix(target, "git:")); ok && isURLPattern(target) {
+			for _, form := range forms {
+				patterns = append(patterns, name+" "+target[:len(target)-len(strings.TrimPrefix(target, "git:"))]+form)
+			}
+		}
+		plain := plainName(pattern)
 		matches := func(text string) bool {
-			return slices.ContainsFunc(patterns, func(p string) bool { return glob(p, text, "") })
+			_, of, _ := strings.Cut(text, " ")
+			return slices.ContainsFunc(patterns, func(p string) bool { return glob(p, text, "") }) ||
+				strings.HasPrefix(of, "pip:") && glob(plain, plainName(text), "")
 		}
 		return func(d detail) bool {
 			return matches(d.text) || slices.ContainsFunc(d.forms, matches) || slices.ContainsFunc(d.parts, matches)
@@ -174,13 +195,35 @@ func normalTarget(pattern string) string {
 			end = len(what)
 		}
 		what = "pip:" + plainName(what[:end]) + what[end:]
-	case isURL(strings.TrimPrefix(what, "git:")):
+	case isURLPattern(what):
 		what = normalURL(what)
 	}
 	if more {
 		what += " " + start
 	}
 	return name + " " + what
+}
+
+// unmatchableURL returns why no URL can match the pattern of one; empty: one may.
+func unmatchableURL(kind detailKind, pattern string) string {
+	_, what, _ := strings.Cut(pattern, " ")
+	if !isURLPattern(what) {
+		return ""
+	}
+	_, rest, _ := strings.Cut(what, "://")
+	host, _, _ := strings.Cut(rest, "/")
+	switch {
+	case strings.Contains(host, "@"):
+		return "URLs of servers hold no name and no password"
+	case kind == connectTarget && strings.Contains(rest, "#"):
+		return "URLs are compared without what is after #"
+	}
+	return ""
+}
+
+// isURLPattern reports whether a pattern is that of a URL, or of git:URL. Its scheme may have * and ?.
+func isURLPattern(what string) bool {
+	return isURL(strings.NewReplacer("*", "x", "?", "x").Replace(strings.TrimPrefix(what, "git:")))
 }
 
 // normalURL returns the pattern of a URL with the scheme, the host and the port in the form of details.

@@ -116,3 +116,40 @@ func TestTemplateNames(t *testing.T) {
 		[]string{TemplateDetail("host", "node")})
 	decisions(t, "allow * session.create host", SessionCreate, []string{TemplateDetail("host", "node")}, nil)
 }
+
+// Rules that deny match also where the pattern has wildcards in place of the type, the scheme or the name of a server,
+// and where it names what details do not have: the scheme's own port, letters in upper case, other separators.
+func TestPatternsOfServers(t *testing.T) {
+	for pattern, details := range map[string][]string{
+		"* *my_pkg*":                   {"w pip:my_pkg", "w pip:My.Pkg==1", "w pip:my-pkg sh"},
+		"*pip:my_pkg*":                 {"w pip:my_pkg", "w pip:MY-PKG[x]"},
+		"* ???:my.pkg":                 {"w pip:my_pkg", "w pip:my--pkg>1"},
+		"* git:https://g.test/a/b#v1":  {"w git:https://g.test/a/b#v1", "w git:https://g.test/a/b.git#v1"},
+		"* git:http*://G.test:443/a/b": {"w git:https://g.test/a/b.git#v1"},
+	} {
+		decisions(t, "deny * mcp.install "+pattern, MCPInstall, details, []string{"w pip:mypkg", "w npm:my-pkgs",
+			"w git:https://g.test/a/bc"})
+	}
+	decisions(t, "deny * mcp.install * npm:my.pkg", MCPInstall, []string{"w npm:my.pkg@1"}, []string{"w npm:my-pkg"})
+	for _, pattern := range []string{"* *evil.example:443*", "* *://evil.example:443/*", "* https://evil.example:*/*",
+		"* http?://Evil.Example.:0443/mcp", "* https://evil.example:4?3/*", "*Evil.Example*", "*://EVIL.example/*",
+		"* https://evil.example/a/../mcp", "* https://evil.example/%6Dcp"} {
+		decisions(t, "deny * mcp.connect "+pattern, MCPConnect, []string{"d https://evil.example/mcp",
+			"d https://evil.example:443/mcp", "d https://EVIL.example/%6dcp?x"}, []string{"d https://evil.test/mcp",
+			"d evil.test"})
+	}
+	decisions(t, "deny * mcp.connect * http*://bücher.example/*", MCPConnect,
+		[]string{"d https://xn--bcher-kva.example/x", "d http://BÜCHER.example"}, nil)
+	decisions(t, "deny * mcp.connect * http://127.0.0.1:*", MCPConnect, []string{"d http://127.0.0.1",
+		"d http://[::ffff:7f00:1]/", "d http://127.0.0.1:81/"}, []string{"d http://127.0.0.2/"})
+	decisions(t, "deny * network.reach ::ffff:10.0.0.0/104", NetworkReach, []string{"10.1.2.3:80", "[::ffff:10.0.0.1]:80"},
+		[]string{"11.0.0.1:80"})
+	decisions(t, "allow * mcp.connect * https://good.example/*", MCPConnect, []string{"d https://good.example:443/x"},
+		[]string{"d https://good.example:444/x"})
+	for _, never := range []string{"mcp.connect * https://u:p@evil.example/*", "mcp.connect * https://evil.example/mcp#x",
+		"mcp.install * git:https://u@g.test/*"} {
+		if _, err := ParseRule("deny * "+never, "x:1"); err == nil {
+			t.Errorf("%s never matches", never)
+		}
+	}
+}
