@@ -63,3 +63,39 @@ func TestForeignStateFolder(t *testing.T) {
 		}
 	}
 }
+
+// Root uses no state folder into which others can put what it then runs: one for all users, by whatever link, and one in
+// which somebody else has put something already. An empty volume that everybody could write is one of root's.
+func TestSharedStateFolder(t *testing.T) {
+	if os.Getuid() != 0 {
+		return
+	}
+	folder := func(mode os.FileMode, entry string, uid int) string {
+		dir := t.TempDir()
+		path := filepath.Join(dir, entry)
+		err := os.Mkdir(path, 0o755)
+		for _, err := range []error{err, os.Chown(path, uid, uid), os.Chmod(dir, mode)} {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		return dir
+	}
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(folder(0o777|os.ModeSticky, "x", 0), link); err != nil {
+		t.Fatal(err)
+	}
+	for what, dir := range map[string]string{"sticky, by a link": link, "sticky": folder(0o777|os.ModeSticky, "x", 0),
+		"everybody's": folder(0o777, "programs", 65534), "a group's": folder(0o770, "programs", 65534),
+		"a group's, sticky": folder(0o770|os.ModeSticky, "x", 0)} {
+		if c, err := Load(Source{Flags: map[string]string{"state_dir": dir}}); !fault.Is(err, fault.Configuration) ||
+			c != nil || !strings.Contains(err.Error(), "--state-dir") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	for what, dir := range map[string]string{"a volume": folder(0o777, "lost+found", 0), "a group's": folder(0o2775, "x", 0)} {
+		if _, err := Load(Source{Flags: map[string]string{"state_dir": dir}}); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}

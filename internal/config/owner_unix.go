@@ -13,9 +13,11 @@ import (
 	"syscall"
 
 	"sandlot/internal/fault"
+	"sandlot/internal/pathwalk"
 )
 
-// checkStateFolder returns a fault if root is to use another user's state folder: its owner chooses what runs.
+// checkStateFolder returns a fault if root is to use another user's state folder, or one into which others have put
+// something: they choose what runs.
 func checkStateFolder(dir string) error {
 	st, err := os.Stat(dir)
 	if err != nil || os.Geteuid() != 0 {
@@ -24,7 +26,26 @@ func checkStateFolder(dir string) error {
 	if sys, ok := st.Sys().(*syscall.Stat_t); ok && sys.Uid != 0 {
 		return foreignFolder(dir, sys.Uid)
 	}
-	return nil
+	if st.Mode().Perm()&0o022 == 0 {
+		return nil
+	}
+	if st.Mode()&os.ModeSticky != 0 {
+		return fault.New(fault.Configuration, "the state folder %s is one for the files of all users, who choose then what "+
+			"runs as root: name a folder of root's alone with --state-dir", fault.Printable(dir, 200))
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil
+	}
+	for _, e := range entries {
+		if st, err := e.Info(); err == nil && !pathwalk.IsOwn(st) {
+			return fault.New(fault.Configuration, "others than root can write the state folder %s, and %s in it is another "+
+				"user's, who chooses then what runs as root: name another folder with --state-dir, or take this one over "+
+				"(chown -R root, chmod 700) if you know what is in it", fault.Printable(dir, 200),
+				fault.Name(e.Name(), 100))
+		}
+	}
+	return nil // a server makes it private
 }
 
 // plainWord matches words that a shell needs no quotes for.
