@@ -133,7 +133,7 @@ func (r *Runtime) writeFrozen(ctx context.Context, b *box, info *frozen.Info, te
 	if err != nil {
 		return err
 	}
-	if info.Files, err = r.keepFiles(files, b.root.Image); err != nil {
+	if info.Files, err = r.keepFiles(ctx, files, b.root.Image); err != nil {
 		return err
 	}
 	if err := info.Measure(dir); err != nil {
@@ -155,19 +155,33 @@ func explainFrozen(err error) error {
 	return err
 }
 
+// maxKeptBytes and maxKeptFiles bound what is kept for one image, of which the user chooses what is open: the store is
+// for all, and each file costs writes to the disk while the sandbox stands still.
+const maxKeptBytes, maxKeptFiles = 512 << 20, 500
+
 // keepFiles keeps the files of the machine that a sandbox has open, so that it also wakes after they were replaced. One
-// for which there is no room is needed as it is.
-func (r *Runtime) keepFiles(files []hostfile.File, image string) (needed []hostfile.Needed, err error) {
+// for which there is no room is needed as it is; those that programs run come first.
+func (r *Runtime) keepFiles(ctx context.Context, files []hostfile.File, image string) (needed []hostfile.Needed,
+	err error) {
+	slices.SortFunc(files, func(x, y hostfile.File) int {
+		return cmp.Or(boolOrder(x.Replaced, y.Replaced), boolOrder(runs(x), runs(y)), cmp.Compare(x.Size, y.Size))
+	})
+	var bytes uint64
+	kept, left, why := 0, 0, error(nil)
 	for _, f := range files {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
 		n := f.Needed()
-		if f.IsRegular() && f.Path != image {
+		switch regular := f.IsRegular() && f.Path != image; {
+		case regular && !f.Replaced && (kept >= maxKeptFiles || bytes+f.Size > maxKeptBytes):
+			left, why = left+1, fmt.Errorf("one session may have %d files and %d MB", maxKeptFiles, maxKeptBytes>>20)
+		case regular:
 			n.Sum, err = r.frozen.Files.Keep(f.Open, keptName)
-			if err != nil && !f.Replaced {
-				r.Log.Warn("a file of the machine that a session has open is not kept: the session does not wake if the "+
-					"file is replaced while it sleeps", "file", f.Path, "error", err)
-				err = nil
+			if kept, bytes = kept+1, bytes+f.Size; err != nil && !f.Replaced {
+				left, why, err = left+1, err, nil
 			}
-		} else if f.Replaced && !f.IsFolder() {
+		case f.Replaced && !f.IsFolder():
 			err = errors.New("another one is in its place")
 		}
 		if err != nil {
@@ -175,7 +189,26 @@ func (r *Runtime) keepFiles(files []hostfile.File, image string) (needed []hostf
 		}
 		needed = append(needed, n)
 	}
+	if left > 0 {
+		r.Log.Warn("files of the machine that a session has open are not kept: the session does not wake if one of them "+
+			"is replaced while it sleeps", "files", left, "of", len(files), "error", why)
+	}
 	return needed, nil
+}
+
+// runs reports whether a file seems to be a program or a library.
+func runs(f hostfile.File) bool {
+	return f.Mode&0o111 != 0 || strings.Contains(filepath.Base(f.Path), ".so")
+}
+
+// boolOrder orders what is true first.
+func boolOrder(x, y bool) int {
+	if x == y {
+		return 0
+	} else if x {
+		return -1
+	}
+	return 1
 }
 
 // frozenMounts are the mounts of a bundle; those whose files may change while the sandbox is frozen are not marked as
@@ -437,7 +470,8 @@ func (r *Runtime) checkFrozen(i frozen.Info, mounts []specs.Mount, spec sandbox.
 }
 
 // inMountPoint reports whether the lowest folder that there is above a path, which is target in the sandbox, is where
-// something is mounted: gVisor refuses another file system there.
+// something is mounted: gVisor refuses another file system there. So it is if something is mounted below that folder:
+// another file system in its place would hide that.
 func inMountPoint(path, target string, mounts []specs.Mount) bool {
 	for path, target = filepath.Dir(path), filepath.Dir(target); target != "/"; {
 		if st, err := os.Stat(path); err == nil && st.IsDir() {
@@ -445,7 +479,9 @@ func inMountPoint(path, target string, mounts []specs.Mount) bool {
 		}
 		path, target = filepath.Dir(path), filepath.Dir(target)
 	}
-	return target == "/" || slices.ContainsFunc(mounts, func(m specs.Mount) bool { return m.Destination == target })
+	return target == "/" || slices.ContainsFunc(mounts, func(m specs.Mount) bool {
+		return m.Destination == target || strings.HasPrefix(m.Destination, target+"/")
+	})
 }
 
 // sameMount reports whether a mount can take the place of another one. A workspace may be a copy in another folder.

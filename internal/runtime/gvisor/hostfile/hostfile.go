@@ -13,6 +13,8 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"sandlot/internal/sandbox"
 )
 
 // State identifies a file, folder or link of the host in the state that it had when Stat looked at it. The time of its
@@ -89,6 +91,10 @@ func (s Sandbox) Files() ([]File, error) {
 	if err != nil {
 		return nil, err
 	}
+	return s.filesOf(open)
+}
+
+func (s Sandbox) filesOf(open []Open) ([]File, error) {
 	files := map[string]File{}
 	if s.Image != "" {
 		f, err := s.imageFile(open)
@@ -109,7 +115,7 @@ func (s Sandbox) Files() ([]File, error) {
 			return nil, err
 		}
 		if before, twice := files[f.Path]; twice && !before.SameAs(f.State) {
-			return nil, fmt.Errorf("%s: two files that were there one after the other are open", f.Target)
+			return nil, fmt.Errorf("%w: two that were %s one after the other are open", sandbox.ErrReplaced, f.Target)
 		}
 		if shared {
 			files[f.Path] = f

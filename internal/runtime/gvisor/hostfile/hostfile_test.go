@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"sandlot/internal/sandbox"
 )
 
 // TestUnchanged: what changes nothing of a file's content changes nothing of its state; everything else does.
@@ -87,5 +89,34 @@ func TestReplacedFile(t *testing.T) {
 			t.Errorf("%s: %+v, %v, %v", what, got, shared, err)
 		}
 		f.Close()
+	}
+}
+
+// TestOneAfterAnother: what two programs have open under one name, one from before an upgrade and one from after it,
+// cannot both be kept. The session stays awake then, and loses nothing.
+func TestOneAfterAnother(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "lib")
+	var open []Open
+	for n := range 2 {
+		os.Remove(path)
+		if err := os.WriteFile(path, []byte{byte(n)}, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		f, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		open = append(open, Open{Path: fmt.Sprintf("/proc/self/fd/%d", f.Fd()), Target: GoferRoot + "/usr/lib"})
+	}
+	open[0].Target += deleted
+	s := Sandbox{Root: dir, Mounts: []specs.Mount{{Destination: "/usr", Type: "bind", Source: dir,
+		Options: []string{"ro"}}}}
+	if files, err := s.filesOf(open); !errors.Is(err, sandbox.ErrReplaced) {
+		t.Errorf("%v, %v", files, err)
+	}
+	if files, err := s.filesOf(open[:1]); err != nil || len(files) != 1 || !files[0].Replaced {
+		t.Errorf("the one from before: %v, %v", files, err)
 	}
 }
