@@ -384,11 +384,11 @@ func (l *Lease) Fault(ctx context.Context, err error, kind fault.Kind) error {
 	if errors.As(err, &f) {
 		return f
 	}
-	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) && !l.dead(ctx) {
 		return l.withSession(fault.Wrap(fault.Connection, err, "the sandbox did not answer in the time that the call had; "+
 			"the session lives on"), typeSlow)
 	}
-	if ctx.Err() != nil {
+	if errors.Is(ctx.Err(), context.Canceled) {
 		return fault.From(ctx.Err())
 	}
 	if f := reason.Refused(err); f != nil {
@@ -409,12 +409,16 @@ func (l *Lease) Fault(ctx context.Context, err error, kind fault.Kind) error {
 			break
 		}
 		if agent.ReasonOf(err) == agent.TimedOut || errors.Is(err, context.DeadlineExceeded) {
-			if !l.unresponsive(ctx) && !l.keepsNoLimit() {
+			silent, helloErr := l.askAgent(ctx)
+			if helloErr == nil && !l.keepsNoLimit() {
 				return l.withSession(fault.Wrap(kind, err, "the sandbox did not answer the call in time, and is alive; the "+
 					"session lives on"), typeSlow)
 			}
-			why, errorType = "its agent stopped answering", typeUnresponsive
-			break
+			if silent || helloErr == nil {
+				why, errorType = "its agent stopped answering", typeUnresponsive
+				break
+			}
+			err = helloErr // what has come of the sandbox, this error says, or soon its runtime
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
@@ -432,12 +436,20 @@ func (l *Lease) Fault(ctx context.Context, err error, kind fault.Kind) error {
 		With("lost", []string{"variables", "processes"}).With("kept", []string{pool.WorkspaceDir})
 }
 
-// unresponsive asks the agent whether it lives, in a time of its own, and reports whether it did not answer.
-func (l *Lease) unresponsive(ctx context.Context) bool {
+// askAgent asks the agent whether it lives, in a time of its own. silent: that time is over.
+func (l *Lease) askAgent(ctx context.Context) (silent bool, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.sessions.AgentTimeout)
 	defer cancel()
-	_, err := l.Booted.Agent.Hello(ctx)
-	return err != nil && ctx.Err() != nil
+	_, err = l.Booted.Agent.Hello(ctx)
+	return ctx.Err() != nil, err
+}
+
+// dead reports whether the runtime says that the sandbox is dead.
+func (l *Lease) dead(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	st, err := l.Booted.Box.Status(ctx)
+	return err == nil && st.State == sandbox.Dead
 }
 
 // maxUnanswered is the number of leases in a row in which an agent may let a call's limit pass: an agent has been told

@@ -534,6 +534,12 @@ func TestDeadlineIsNoVerdict(t *testing.T) {
 		if l := w.use(ann, OpenRequest{}); l.Booted == home.Booted || !strings.Contains(l.Notice, "stopped answering") {
 			t.Errorf("after that: %q", l.Notice)
 		}
+		dead := w.use(ann, OpenRequest{ID: "new"})
+		w.fake.Box(dead.Booted.ID).Kill("memory")
+		f = fault.From(dead.Fault(late, silent, fault.CommandExecution))
+		if f.Data().Context["lost"] == nil || strings.Contains(f.Error(), "lives on") {
+			t.Errorf("a sandbox that died in a call whose time is over: %v", f)
+		}
 	})
 }
 
