@@ -47,7 +47,7 @@ type Rules struct {
 	Hibernation     Hibernation
 	AgentTimeout    time.Duration // how long a call waits for an agent without a link
 	// MayCreate returns an error if a principal may not have a session of a template, which was asked
-	// for by a name that it may only provide, or by none; nil: all may.
+	// for by a name that it may only provide, by the call or the settings, or by none; nil: all may.
 	MayCreate func(ctx context.Context, p auth.Principal, template, asked string) error
 }
 
@@ -258,7 +258,8 @@ var errExists = errors.New("the home exists")
 // create makes a session in the store and in memory, with a warm sandbox from the pool if
 // there is one. The session's quota stays reserved until commit.
 func (s *Sessions) create(ctx context.Context, p auth.Principal, a OpenRequest, home bool) (*Session, error) {
-	t, err := s.Templates.Find(ctx, cmp.Or(a.Template, s.DefaultTemplate))
+	asked := cmp.Or(a.Template, s.DefaultTemplate)
+	t, err := s.Templates.Find(ctx, asked)
 	if err != nil {
 		return nil, err
 	}
@@ -268,7 +269,7 @@ func (s *Sessions) create(ctx context.Context, p auth.Principal, a OpenRequest, 
 	}
 	// The home is always there, unless somebody wants it to be of a certain template.
 	if !home || a.Template != "" {
-		if err := s.mayCreate(ctx, p, t.Name, a.Template); err != nil {
+		if err := s.mayCreate(ctx, p, t.Name, asked); err != nil {
 			return nil, err
 		}
 	}

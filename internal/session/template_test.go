@@ -147,7 +147,9 @@ func TestReplacedTemplateIsAskedAbout(t *testing.T) {
 		for _, id := range []string{l.ID(), "new", "home"} {
 			w.fails(ann, OpenRequest{ID: id, Template: "python"}, fault.Forbidden)
 		}
-		if got := strings.Join(asked, ", "); got != "host by python, host by python, host by python" {
+		w.DefaultTemplate = "python" // by the settings, who names none asks for that
+		w.fails(ann, OpenRequest{ID: "new"}, fault.Forbidden)
+		if got := strings.Join(asked, ", "); got != strings.Repeat("host by python, ", 3)+"host by python" {
 			t.Errorf("it was asked for %s", got)
 		}
 		if got := w.byID(l.ID()).record().Template; got != "mine" {
