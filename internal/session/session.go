@@ -410,11 +410,12 @@ func (l *Lease) Fault(ctx context.Context, err error, kind fault.Kind) error {
 		}
 		if agent.ReasonOf(err) == agent.TimedOut || errors.Is(err, context.DeadlineExceeded) {
 			silent, helloErr := l.askAgent(ctx)
-			if helloErr == nil && !l.keepsNoLimit() {
+			late := l.keepsNoLimit(helloErr)
+			if helloErr == nil && !late {
 				return l.withSession(fault.Wrap(kind, err, "the sandbox did not answer the call in time, and is alive; the "+
 					"session lives on"), typeSlow)
 			}
-			if silent || helloErr == nil {
+			if silent || late {
 				why, errorType = "its agent stopped answering", typeUnresponsive
 				break
 			}
@@ -456,12 +457,17 @@ func (l *Lease) dead(ctx context.Context) bool {
 // the limit, and ends the call then. One that does not can say for ever that it lives, and do nothing.
 const maxUnanswered = 3
 
-// keepsNoLimit notes that the agent has let a call's limit pass, and reports whether that was once too often.
-func (l *Lease) keepsNoLimit() bool {
+// keepsNoLimit notes that the agent has let a call's limit pass, and reports whether that was once too often: earlier
+// where it did not even say that it lives, by an error that is not silence.
+func (l *Lease) keepsNoLimit(helloErr error) bool {
 	l.late.Store(true)
+	most := maxUnanswered
+	if helloErr != nil {
+		most--
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.cur.unanswered+1 < maxUnanswered {
+	if l.cur.unanswered+1 < most {
 		return false
 	}
 	l.cur.unanswered = 0
