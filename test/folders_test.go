@@ -17,7 +17,7 @@ func TestVolumesUnprivileged(t *testing.T) {
 	if err := errors.Join(os.Chmod(filepath.Dir(shared), 0o755), os.Chown(shared, 65534, 65534)); err != nil {
 		t.Fatal(err)
 	}
-	s := startUnprivileged(t, "SANDLOT_VOLUMES="+shared+":/share", "SANDLOT_VOLUME_LIMIT_MB=16", "SANDLOT_POOL_SIZE=0")
+	s := startUnprivileged(t, "SANDLOT_VOLUMES="+shared+":/share", "SANDLOT_VOLUME_LIMIT_MB=16")
 	c := s.connect(older, "", nil)
 	proven(t, c, "home")
 	is := func(refused bool, told string) func() bool {

@@ -178,7 +178,7 @@ func (f *flood) hanging() {
 // fast as before. Those who come without a token take nothing from those with one.
 // Then a user for each kind shows that it is its own bound that holds.
 func TestOneUserHoldsMuch(t *testing.T) {
-	s := start(t, "SANDLOT_AUTH=required", "SANDLOT_POOL_SIZE=0")
+	s := start(t, "SANDLOT_AUTH=required")
 	bob := s.token("bob")
 	slowest(t, s, bob)
 	before := slowest(t, s, bob)
@@ -315,7 +315,7 @@ func TestAnswersNobodyReads(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "sandlot.yaml")
 	rewrite(t, file, fmt.Sprintf("mcp:\n  remote: {url: %q, prefix: remote}\n"+
 		"  local: {command: python3, args: [%q], where: host, user: \"0\", prefix: local}\n", large(t).URL, program))
-	s := start(t, "SANDLOT_AUTH=required", "SANDLOT_POOL_SIZE=0", "SANDLOT_CONFIG="+file)
+	s := start(t, "SANDLOT_AUTH=required", "SANDLOT_CONFIG="+file)
 	bob := s.token("bob")
 	slowest(t, s, bob)
 	before := slowest(t, s, bob)

@@ -157,7 +157,7 @@ func TestIdsOfOthers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.begin([]string{"SANDLOT_POOL_SIZE=0", "SANDLOT_AUTH=required"})
+	s.begin([]string{"SANDLOT_AUTH=required"})
 	ann, eve := s.token("ann"), s.token("eve")
 	asAnn := func(method, path, body string) (got map[string]any) {
 		status, _, text := s.request(method, path, strings.NewReader(body), credentials(ann)...)

@@ -28,7 +28,7 @@ func TestAgentInside(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.program = filepath.Join(dir, "sandlot")
-	s.begin([]string{"SANDLOT_POOL_SIZE=0", "SANDLOT_SNAPSHOTS=false"})
+	s.begin([]string{"SANDLOT_SNAPSHOTS=false"})
 	c := s.connect(newer, "", nil)
 	id := c.want("new", "x = 6 * 7; x", "42").session()
 	c.want("home", "6 * 7", "42")

@@ -84,7 +84,7 @@ func TestAnExpiredJWTHoldsNothing(t *testing.T) {
 	i := startIssuer(t)
 	s := prepare(t)
 	s.settings(accepting(i))
-	s.begin([]string{"SANDLOT_POOL_SIZE=0"})
+	s.begin(nil)
 	long := i.token("1", "", time.Hour)
 	if code, _, text := s.request("POST", "/v1/tools/execute_command",
 		strings.NewReader(`{"command":"python3 -m http.server --bind 127.0.0.1 8000","background":true,"session_id":"home"}`),
@@ -115,7 +115,7 @@ func TestUsersOfIssuers(t *testing.T) {
 	a, b := startIssuer(t), startIssuer(t)
 	s := prepare(t)
 	s.settings(accepting(a, b))
-	s.begin([]string{"SANDLOT_POOL_SIZE=0"})
+	s.begin(nil)
 	users := map[string]string{"a": a.token("ann", "user:ann", time.Hour), "b": b.token("ann", "local", time.Hour),
 		"stored": s.token("ann"), "local's name": a.token("local", "local", time.Hour)}
 	sessions := map[string]string{}

@@ -85,7 +85,7 @@ func TestKilledOften(t *testing.T) {
 	for _, store := range []string{"sqlite", "postgres"} {
 		t.Run(store, func(t *testing.T) {
 			t.Parallel()
-			settings := []string{"SANDLOT_POOL_SIZE=0", "SANDLOT_SNAPSHOTS=false"}
+			var settings []string
 			if store == "postgres" {
 				settings = append(settings, "SANDLOT_STORE="+storetest.Start(t).Database(t))
 			}

@@ -52,7 +52,7 @@ func TestLoginServerKilled(t *testing.T) {
 	t.Parallel()
 	bank := serverstest.NewProtected(t, 12) // seconds, of which the last ten do not count
 	host := strings.TrimSuffix(strings.TrimPrefix(bank.URL, "http://"), "/mcp")
-	s := start(t, "SANDLOT_LOG_LEVEL=DEBUG", "SANDLOT_POOL_SIZE=0", "SANDLOT_NETWORK_ALLOW_PRIVATE="+host+
+	s := start(t, "SANDLOT_LOG_LEVEL=DEBUG", "SANDLOT_NETWORK_ALLOW_PRIVATE="+host+
 		"=127.0.0.0/8")
 	tokens := map[string]string{"ann": s.token("ann"), "bob": s.token("bob")}
 	told := ""

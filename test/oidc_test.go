@@ -169,7 +169,7 @@ func TestOIDCLogin(t *testing.T) {
 	address := fmt.Sprintf("http://127.0.0.1:%d", s.port)
 	settings := fmt.Sprintf("public_url: %s\n", address)
 	s.settings(settings + fmt.Sprintf("oidc:\n  - issuer: %s\n    scopes: [openid, profile]\n", issuer))
-	s.begin([]string{"SANDLOT_POOL_SIZE=0", "SANDLOT_LOG_LEVEL=DEBUG"})
+	s.begin([]string{"SANDLOT_LOG_LEVEL=DEBUG"})
 	one, login := s.connectByLogin(newer, "test-user@localhost")
 	session := one.want("", "print(6*7)", "42").session()
 	one.want(session, "x = 'mine'", "")
@@ -235,7 +235,7 @@ func TestOIDCProviderDown(t *testing.T) {
 	issuer := fmt.Sprintf("http://localhost:%d", port)
 	s := prepare(t)
 	s.settings(fmt.Sprintf("oidc:\n  - issuer: %s\n    audience: https://sandlot.example.com/mcp\n", issuer))
-	s.begin([]string{"SANDLOT_POOL_SIZE=0"})
+	s.begin(nil)
 	// Signed by a key that nobody has; the header and claims are {"alg":"RS256","kid":"sig"} and the issuer's.
 	claims := fmt.Sprintf(`{"iss":%q,"sub":"1","aud":"https://sandlot.example.com/mcp","exp":9999999999}`, issuer)
 	forged := "eyJhbGciOiJSUzI1NiIsImtpZCI6InNpZyJ9." + rawBase64(claims) + "." + rawBase64(strings.Repeat("x", 256))

@@ -225,7 +225,7 @@ func TestManyPrincipals(t *testing.T) {
 	rewrite(t, config, fmt.Sprintf("network: {allow_private: [{host: \"127.0.0.1:%s\", cidr: 127.0.0.0/8}]}\n",
 		strings.Split(remote, ":")[1]))
 	began := time.Now()
-	s.begin([]string{"SANDLOT_POOL_SIZE=0", "SANDLOT_AUTH=required", "SANDLOT_CONFIG=" + config,
+	s.begin([]string{"SANDLOT_AUTH=required", "SANDLOT_CONFIG=" + config,
 		"SANDLOT_MCP_IDLE_TIMEOUT=20s", "SANDLOT_TOOLS=all"})
 	ready := time.Since(began)
 	c.memory(fmt.Sprintf("when it was ready, after %v,", ready.Round(time.Millisecond)), maxStarted)

@@ -11,7 +11,7 @@ import (
 // not for another; a user of a service counts for itself. A change of the settings holds for what comes next.
 func TestQuotas(t *testing.T) {
 	t.Parallel()
-	s := start(t, "SANDLOT_AUTH=required", "SANDLOT_POOL_SIZE=0", "SANDLOT_ENABLE_LRU_EVICTION=false")
+	s := start(t, "SANDLOT_AUTH=required", "SANDLOT_ENABLE_LRU_EVICTION=false")
 	ann, gitu := s.token("ann"), s.token("gitu", "--service", "--acts-for")
 	s.applySettings(`quotas:
   users: {sessions: 1, secrets: 1, connections: 1, calls: 2}

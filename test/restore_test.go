@@ -115,7 +115,7 @@ var beforeFile = regexp.MustCompile(`before is in (\S+\.db)\.`)
 func TestRestoreWhileRunning(t *testing.T) { onEachStore(t, testRestoreWhileRunning) }
 
 func testRestoreWhileRunning(t *testing.T, setting string) {
-	s := start(t, setting, "SANDLOT_POOL_SIZE=0", "SANDLOT_SNAPSHOTS=false")
+	s := start(t, setting)
 	ann, operator := s.token("ann"), s.token("boss", "--role", "operator")
 	c := s.connect(newer, ann, nil)
 	home := c.code("home", "x = 1").session()
@@ -277,7 +277,7 @@ func TestRestoreKilled(t *testing.T) { onEachStore(t, testRestoreKilled) }
 
 func testRestoreKilled(t *testing.T, setting string) {
 	const rounds, tokens = 8, 10
-	s := start(t, setting, "SANDLOT_POOL_SIZE=0", "SANDLOT_SNAPSHOTS=false")
+	s := start(t, setting)
 	users := func() (names string) {
 		t.Helper()
 		out, errs, code := s.cli("token", "list", "--json")

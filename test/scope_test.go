@@ -17,7 +17,7 @@ import (
 // `token list` tells of it, and of the last use, after a restart too.
 func TestTokenScopes(t *testing.T) {
 	t.Parallel()
-	s := start(t, "SANDLOT_AUTH=required", "SANDLOT_POOL_SIZE=0")
+	s := start(t, "SANDLOT_AUTH=required")
 	for scope, near := range map[string]string{"code.run": "code.execute", "files.*": "file.*", "": "empty"} {
 		if _, errs, code := s.cli("token", "create", "--user", "ann", "--scope", scope); code != 2 ||
 			!strings.Contains(errs, near) {
@@ -149,7 +149,7 @@ type somebody struct{ credentials, name, session, process, connection, tool stri
 // a crash of the server.
 func TestServicesUsers(t *testing.T) {
 	t.Parallel()
-	s := start(t, "SANDLOT_AUTH=required", "SANDLOT_POOL_SIZE=0", "SANDLOT_MCP_CONSENT=allow")
+	s := start(t, "SANDLOT_AUTH=required", "SANDLOT_MCP_CONSENT=allow")
 	gitu, rival := s.token("gitu", "--service", "--acts-for"), s.token("rival", "--service", "--acts-for")
 	everybody := map[string]*somebody{}
 	for name, c := range map[string]string{"user:gitu/ann": actingAs(gitu, "ann"),

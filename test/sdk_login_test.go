@@ -20,7 +20,7 @@ func TestSDKLogin(t *testing.T) {
 	s.port = freePort(t)
 	s.settings(fmt.Sprintf("public_url: http://127.0.0.1:%d\noidc:\n  - issuer: %s\n    scopes: [openid, profile]\n",
 		s.port, issuer))
-	s.begin([]string{"SANDLOT_POOL_SIZE=0"})
+	s.begin(nil)
 	python, err := filepath.Abs("clients/login.py")
 	if err != nil {
 		t.Fatal(err)

@@ -124,7 +124,7 @@ func TestWriteState(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(s.State, "secrets.key"), []byte(fixtureKey), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s.begin([]string{"SANDLOT_SNAPSHOTS=false", "SANDLOT_POOL_SIZE=0", "SANDLOT_ON_STOP=end"})
+	s.begin([]string{"SANDLOT_SNAPSHOTS=false", "SANDLOT_ON_STOP=end"})
 	s.token("ann")
 	s.token("olga", "--role", "operator")
 	s.token("ci", "--service", "--scope", "code.execute", "--scope", "session.create")

@@ -137,7 +137,7 @@ func TestTLS(t *testing.T) {
 	a.issue(certFile, keyFile, "one.example")
 	s := prepare(t)
 	s.tls = a.clients()
-	s.begin([]string{"SANDLOT_POOL_SIZE=0", "SANDLOT_TLS_CERT_FILE=" + certFile, "SANDLOT_TLS_KEY_FILE=" + keyFile,
+	s.begin([]string{"SANDLOT_TLS_CERT_FILE=" + certFile, "SANDLOT_TLS_KEY_FILE=" + keyFile,
 		"SSL_CERT_FILE=" + a.file})
 	if !strings.Contains(s.log.String(), "is at "+s.URL+"/mcp") {
 		t.Errorf("the server says %s", s.log)
@@ -300,7 +300,7 @@ func TestACME(t *testing.T) {
 	s.port = freePort(t)
 	directory, root := startPebble(t, a, s.port)
 	s.tls = &tls.Config{RootCAs: root, ServerName: "sandlot.test"}
-	s.begin([]string{"SANDLOT_POOL_SIZE=0", "SANDLOT_TLS_DOMAINS=sandlot.test,other.test",
+	s.begin([]string{"SANDLOT_TLS_DOMAINS=sandlot.test,other.test",
 		"SANDLOT_TLS_EMAIL=ops@sandlot.test",
 		"SANDLOT_TLS_ACME_DIRECTORY=" + directory, "SSL_CERT_FILE=" + a.file})
 	if want := fmt.Sprintf("is at https://sandlot.test:%d/mcp", s.port); !strings.Contains(s.log.String(), want) {

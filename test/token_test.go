@@ -172,7 +172,7 @@ func (c stdioClient) say(t *testing.T, line string) {
 // the other's. So does what a token holds that expires.
 func TestARevokedTokenHoldsNothing(t *testing.T) {
 	t.Parallel()
-	s := start(t, "SANDLOT_AUTH=required", "SANDLOT_POOL_SIZE=0")
+	s := start(t, "SANDLOT_AUTH=required")
 	revoked := s.token("ann")
 	list, _, _ := s.cli("token", "list")
 	id, _, _ := strings.Cut(list, " ")

@@ -121,7 +121,7 @@ func TestDiskQuota(t *testing.T) {
 // TestReadQuota: users read their own quotas, and operators those of all, over HTTP and by the command line.
 func TestReadQuota(t *testing.T) {
 	t.Parallel()
-	s := start(t, "SANDLOT_AUTH=required", "SANDLOT_POOL_SIZE=0")
+	s := start(t, "SANDLOT_AUTH=required")
 	s.applySettings("quotas:\n  users: {disk_mb: 20, secrets: 3, cpus: 2.5}\n  services: {sessions: 7}\n")
 	ann, gitu := s.token("ann"), s.token("gitu", "--service")
 	s.request("PUT", "/v1/secrets/ONE", strings.NewReader("x"), credentials(ann)...)
