@@ -103,9 +103,23 @@ var (
 	annConnects = event.Event{Kind: event.Egress, Principal: "user:ann", Operation: event.NetworkConnect, Outcome: "ok"}
 )
 
+// stored waits until all events are stored. Flush alone does not wait for a store that is slow, as it may hang.
+func (r *rig) stored() {
+	r.t.Helper()
+	for until := time.Now().Add(time.Minute); ; {
+		r.Flush(r.t.Context())
+		if r.Stats().Waiting == 0 {
+			return
+		}
+		if time.Now().After(until) {
+			r.t.Fatalf("events are not stored: %+v", r.Stats())
+		}
+	}
+}
+
 func (r *rig) rows() []audit.Row {
 	r.t.Helper()
-	r.Flush(r.t.Context())
+	r.stored()
 	rows, err := r.db.Events(r.t.Context(), audit.Query{Limit: 1 << 20})
 	if err != nil {
 		r.t.Fatal(err)
@@ -237,7 +251,7 @@ func TestPruning(t *testing.T) {
 	r := open(t, t.TempDir(), audit.Config{}, nil)
 	r.put(20, annCalls)
 	r.put(1200, annConnects)
-	r.Flush(t.Context())
+	r.stored()
 	r.prune(time.Time{}, 100)
 	if c := r.verify().Chains; c[0].Events != 21 || c[1].Events != 100 {
 		t.Errorf("%+v", c)
@@ -278,7 +292,7 @@ func TestPruningIsRecorded(t *testing.T) {
 		r := open(t, t.TempDir(), c, nil)
 		r.put(n, annCalls)
 		r.put(n, annConnects)
-		r.Flush(t.Context())
+		r.stored()
 		return r
 	}
 	until := func(r *rig, what string, done func(c []audit.Verified) bool) []audit.Verified {
@@ -319,7 +333,7 @@ func TestPruningIsRecorded(t *testing.T) {
 	r = filled(audit.Config{}, 20)
 	r.stream.Publish(event.Event{Kind: event.Server, Principal: event.ServerPrincipal, Operation: event.EventsPruned,
 		Name: "0-5 " + strings.Repeat("0", 64)})
-	r.Flush(t.Context())
+	r.stored()
 	r.change(fmt.Sprintf(cut, 5))
 	if c := r.verify().Chains[0]; c.Unrecorded != 5 || c.PrunedUntil != 0 {
 		t.Errorf("cut, with another record: %+v", c)
@@ -372,7 +386,7 @@ func TestStoreFails(t *testing.T) {
 	r := open(t, t.TempDir(), audit.Config{}, func(db *store.DB) audit.Store { f.DB = db; return f })
 	const many = 20000
 	r.put(many, annCalls)
-	r.Flush(t.Context())
+	r.stored()
 	if n := r.Stats(); n.Stored != 0 || n.Lost == 0 || n.Waiting > many {
 		t.Errorf("%+v", n)
 	}
