@@ -59,7 +59,7 @@ var parts = []part{
 		steps:   []step{{name: "mac", packages: whole, tests: []string{"TestMac", "TestLikeAMac"}}},
 	},
 	{
-		name: "systems", minutes: 15,
+		name: "systems", minutes: 10,
 		proves: "types and `go vet` for arm64, macOS and Windows; the agent's tests for arm64 under qemu-user",
 		folders: []string{"internal/guest", "internal/agent/wire", "cmd", "internal/autostart", "internal/fileacl",
 			"internal/proc", "internal/processgroup"},
@@ -82,13 +82,13 @@ var parts = []part{
 		},
 	},
 	{
-		name: "api", minutes: 15,
+		name: "api", minutes: 5,
 		proves:  "the HTTP API against its description, by requests that Schemathesis makes up",
 		folders: []string{"internal/api"},
 		steps:   []step{{name: "api", packages: whole, tests: []string{"TestAPIDescription"}}},
 	},
 	{
-		name: "images", minutes: 15,
+		name: "images", minutes: 5,
 		proves:  "the container image and Compose files as the guide to deployment has them",
 		folders: []string{"deploy"},
 		steps:   []step{{name: "images", packages: whole, tests: []string{"TestContainer"}}},
