@@ -148,8 +148,9 @@ func lowered(texts []string) (all []string) {
 }
 
 // serverPattern compares details of MCP servers. A rule that asks or denies matches each spelling, in any case of
-// letters, and names of Python packages with any separators, wherever in the pattern they are. A rule that allows compares word by word, and has to match every spelling: a URL matches URLs only, and a
-// last word * matches all that follows.
+// letters, and names of Python packages with any separators, wherever in the pattern they are. A rule that allows
+// compares word by word, and has to match every spelling: a URL matches URLs only, and a last word * matches all that
+// follows.
 func serverPattern(pattern string, strict bool) func(detail) bool {
 	normal := normalTarget(pattern)
 	if !strict {
@@ -158,9 +159,10 @@ func serverPattern(pattern string, strict bool) func(detail) bool {
 		if target == "" { // * in front stands for the name, and the case of names of servers matters elsewhere
 			patterns = append(patterns, strings.ToLower(pattern))
 		}
-		if forms, ok := spellings(strings.TrimPrefix(target, "git:")); ok && isURLPattern(target) {
+		kind, address := cutGit(target)
+		if forms, ok := spellings(address); ok && isURLPattern(target) {
 			for _, form := range forms {
-				patterns = append(patterns, name+" "+target[:len(target)-len(strings.TrimPrefix(target, "git:"))]+form)
+				patterns = append(patterns, name+" "+kind+form)
 			}
 		}
 		plain := plainName(pattern)
@@ -223,16 +225,22 @@ func unmatchableURL(kind detailKind, pattern string) string {
 
 // isURLPattern reports whether a pattern is that of a URL, or of git:URL. Its scheme may have * and ?.
 func isURLPattern(what string) bool {
-	return isURL(strings.NewReplacer("*", "x", "?", "x").Replace(strings.TrimPrefix(what, "git:")))
+	_, address := cutGit(what)
+	return isURL(strings.NewReplacer("*", "x", "?", "x").Replace(address))
+}
+
+// cutGit divides git:URL. Of all else the kind is empty.
+func cutGit(what string) (kind, address string) {
+	if rest, ok := strings.CutPrefix(what, "git:"); ok {
+		return "git:", rest
+	}
+	return "", what
 }
 
 // normalURL returns the pattern of a URL with the scheme, the host and the port in the form of details.
 func normalURL(pattern string) string {
-	kind := ""
-	if rest, ok := strings.CutPrefix(pattern, "git:"); ok {
-		kind, pattern = "git:", rest
-	}
-	scheme, rest, _ := strings.Cut(pattern, "://")
+	kind, address := cutGit(pattern)
+	scheme, rest, _ := strings.Cut(address, "://")
 	scheme = strings.ToLower(scheme)
 	end := strings.IndexAny(rest, "/#")
 	if end < 0 {
