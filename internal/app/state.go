@@ -61,36 +61,42 @@ func lockStateFolder(s *config.Server) (lock *os.File, err error) {
 // writeLockOwner writes the id and the start time of this process into the lock file.
 func writeLockOwner(lock *os.File) error {
 	started, err := proc.StartTicks(os.Getpid())
-	if err == nil {
-		err = lock.Truncate(0)
+	if err != nil {
+		return err
 	}
-	if err == nil {
-		_, err = lock.WriteAt(fmt.Appendf(nil, "%d %d\n", os.Getpid(), started), 0)
+	text := fmt.Appendf(nil, "%d %d\n", os.Getpid(), started)
+	// Another server that waits finds this process or the one before, and never an empty file.
+	if _, err := lock.WriteAt(text, 0); err != nil {
+		return err
 	}
-	return err
+	return lock.Truncate(int64(len(text)))
 }
 
 // lockTimeout is how long waitForLock waits until the kernel has closed the files of a killed server: that
 // takes a while, as each of its sandboxes reacts.
 const lockTimeout = 20 * time.Second
 
+// settling is for how long a process must not be ending before it counts as running: between the moment when the kernel
+// begins to end it and the moment when it says so, it says nothing.
+const settling = 50 * time.Millisecond
+
 // waitForLock locks the lock file of a state folder. If another process has the lock, it waits only if
 // that process is ending.
 func waitForLock(lock *os.File) error {
-	for start := time.Now(); ; time.Sleep(5 * time.Millisecond) {
+	ending := time.Now()
+	for start := ending; ; time.Sleep(5 * time.Millisecond) {
 		locked, err := filelock.Try(lock, true)
 		if locked || err != nil {
 			return err
-		}
-		if time.Since(start) > lockTimeout {
-			return ErrRunning
 		}
 		text := make([]byte, 100)
 		n, _ := lock.ReadAt(text, 0)
 		var pid int
 		var started uint64
-		if _, scanErr := fmt.Fscan(bytes.NewReader(text[:n]), &pid, &started); scanErr != nil ||
-			!proc.IsEnding(pid, started) {
+		if _, err := fmt.Fscan(bytes.NewReader(text[:n]), &pid, &started); err == nil && proc.IsEnding(pid, started) {
+			ending = time.Now()
+		}
+		if time.Since(ending) > settling || time.Since(start) > lockTimeout {
 			return ErrRunning
 		}
 	}

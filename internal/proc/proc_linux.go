@@ -58,15 +58,34 @@ func StartTicks(pid int) (uint64, error) {
 // flagExiting is the kernel's PF_EXITING.
 const flagExiting = 0x4
 
-// IsEnding reports whether the process with that id and start time has ended or is exiting. An
-// exiting process runs no more code; the kernel is closing its files.
+// IsEnding reports whether the process with that id and start time has ended, is exiting or was killed. A
+// killed process runs no more code, an exiting one neither; the kernel is closing its files.
 func IsEnding(pid int, started uint64) bool {
 	f, err := stat(pid)
 	if err != nil || f[0] == "Z" || f[0] == "X" || f[19] != strconv.FormatUint(started, 10) {
 		return true
 	}
 	flags, err := strconv.ParseUint(f[6], 10, 64)
-	return err == nil && flags&flagExiting != 0
+	return err == nil && flags&flagExiting != 0 || isKilled(pid)
+}
+
+// isKilled reports whether SIGKILL waits for a process: no processor has run it since.
+func isKilled(pid int) bool {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return false
+	}
+	for l := range strings.Lines(string(text)) {
+		name, set, _ := strings.Cut(l, ":")
+		if name != "SigPnd" && name != "ShdPnd" {
+			continue
+		}
+		signals, err := strconv.ParseUint(strings.TrimSpace(set), 16, 64)
+		if err == nil && signals&(1<<(unix.SIGKILL-1)) != 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // TicksToTime converts a start time in clock ticks to a time.
