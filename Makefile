@@ -12,9 +12,9 @@ export AT_ONCE ?= $(shell expr 3 \* $$(nproc))
 # (docs/decisions/0056-second-attempt.md).
 CAMPAIGN := go run ./test/campaign
 
-# The same for all but the race detector: nothing is compiled twice.
+# The same for all but the race detector: nothing is compiled twice. Tests are linked without tables for debuggers.
 export CGO_ENABLED := 0
-export GOFLAGS := $(strip $(GOFLAGS) -trimpath)
+export GOFLAGS := $(strip $(GOFLAGS) -trimpath -ldflags=-w)
 
 .PHONY: help build agents run test quick lint cross unit emulated whole campaign bench proto tools release clean
 
