@@ -3,6 +3,7 @@ package pool
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"maps"
 	"slices"
 	"sync"
@@ -47,7 +48,7 @@ func (k *keeping) MakeVolume(_ context.Context, name string, _, _ int) error {
 	return nil
 }
 
-func (k *keeping) VolumeEmpty(_ context.Context, name string, _ func(string) bool) (bool, error) {
+func (k *keeping) VolumeEmpty(_ context.Context, name string, _ func(string, fs.FileMode) bool) (bool, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	empty, found := k.volumes[name]

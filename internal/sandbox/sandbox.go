@@ -8,6 +8,7 @@ package sandbox
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"net"
 	"strings"
 	"time"
@@ -334,9 +335,10 @@ type VolumeKeeper interface {
 	MakeVolume(ctx context.Context, name string, uid, gid int) error
 	// HasVolume reports whether there is a volume that MakeVolume has made.
 	HasVolume(ctx context.Context, name string) (bool, error)
-	// VolumeEmpty reports whether a volume has nothing but folders whose paths in it are expected, or does not exist.
+	// VolumeEmpty reports whether a volume has nothing but files and folders whose paths and types are expected, or
+	// does not exist.
 	// If that is not certain, such as with a volume without any of them, it may say that there is more.
-	VolumeEmpty(ctx context.Context, name string, isExpected func(path string) bool) (bool, error)
+	VolumeEmpty(ctx context.Context, name string, isExpected func(path string, kind fs.FileMode) bool) (bool, error)
 	// RemoveVolume removes a volume that no sandbox has, if there is one.
 	RemoveVolume(ctx context.Context, name string) error
 	// Volumes returns the names of all volumes that MakeVolume has made.

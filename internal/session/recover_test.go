@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"slices"
@@ -438,7 +439,7 @@ func (r *volumeRuntime) MakeVolume(_ context.Context, name string, _, _ int) err
 	return nil
 }
 
-func (r *volumeRuntime) VolumeEmpty(context.Context, string, func(string) bool) (bool, error) {
+func (r *volumeRuntime) VolumeEmpty(context.Context, string, func(string, fs.FileMode) bool) (bool, error) {
 	return false, nil
 }
 

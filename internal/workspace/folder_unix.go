@@ -8,15 +8,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openFolder opens a folder in an open one. It follows no link.
-func openFolder(parent *os.File, name string) (*os.File, error) {
-	fd, err := unix.Openat(int(parent.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, err
-	}
-	return os.NewFile(uintptr(fd), name), nil
-}
-
 // freeBytes returns how many bytes the disk of a folder has left.
 func freeBytes(dir string) (int64, error) {
 	var st unix.Statfs_t

@@ -8,23 +8,6 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// openFolder opens a folder in an open one. It follows no link.
-func openFolder(parent *os.File, name string) (*os.File, error) {
-	root, err := os.OpenRoot(parent.Name())
-	if err != nil {
-		return nil, err
-	}
-	defer root.Close()
-	info, err := root.Lstat(name)
-	if err == nil && !info.IsDir() {
-		err = errors.New("it is not a folder")
-	}
-	if err != nil {
-		return nil, err
-	}
-	return root.Open(name)
-}
-
 // freeBytes returns how many bytes the disk of a folder has left.
 func freeBytes(dir string) (int64, error) {
 	name, err := windows.UTF16PtrFromString(dir)

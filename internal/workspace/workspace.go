@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -96,48 +97,67 @@ func (s *Store) Path(id string) string {
 	return filepath.Join(s.dir, id)
 }
 
-// agentFolders are the folders that a sandbox's agent makes in its workspace.
-var agentFolders = map[string][]string{"": {".local"}, ".local": {"bin", "lib"}}
+// agentFolders and agentFiles are patterns of what a sandbox's agent makes in its workspace.
+var (
+	agentFolders = []string{".local", ".local/bin", ".local/lib", ".local/lib/python3.*", ".local/lib/python3.*/site-packages"}
+	agentFiles   = []string{".local/lib/python3.*/site-packages/sandlot_tools.pth"}
+)
 
-// IsAgents reports whether a path in a workspace is one of a folder that every agent makes.
-func IsAgents(name string) bool {
-	dir, base := filepath.Split(name)
-	return slices.Contains(agentFolders[strings.TrimSuffix(dir, "/")], base)
+// IsAgents reports whether a path in a workspace, of a file of that type, is one that the agents make.
+func IsAgents(name string, kind fs.FileMode) bool {
+	patterns := agentFiles
+	switch {
+	case kind.IsDir():
+		patterns = agentFolders
+	case !kind.IsRegular():
+		return false
+	}
+	return slices.ContainsFunc(patterns, func(pattern string) bool {
+		matches, err := path.Match(pattern, name)
+		return err == nil && matches
+	})
 }
 
-// Empty reports whether a workspace has nothing but the folders that every agent makes.
+// Empty reports whether a workspace has nothing but what the agents make.
 func (s *Store) Empty(id string) (bool, error) {
-	f, err := os.Open(s.Path(id))
+	root, err := os.OpenRoot(s.Path(id))
 	if errors.Is(err, fs.ErrNotExist) {
 		return true, nil
 	}
 	if err != nil {
 		return false, err
 	}
-	defer f.Close()
-	return isEmpty(f, "")
+	defer root.Close()
+	return isEmpty(root, ".")
 }
 
-// isEmpty reports whether an open folder has nothing but the agent's folders, for which name is
-// the key of agentFolders. It does not follow links.
-func isEmpty(f *os.File, name string) (bool, error) {
-	expected := agentFolders[name]
-	names, err := f.Readdirnames(len(expected) + 1)
+// maxAgents is how many entries a folder of the agents may have to count as empty.
+const maxAgents = 16
+
+// isEmpty is Empty for a folder in a workspace. It does not follow links.
+func isEmpty(root *os.Root, name string) (bool, error) {
+	f, err := root.Open(name)
+	if err != nil {
+		return false, err
+	}
+	names, err := f.Readdirnames(maxAgents + 1)
+	f.Close()
 	if err != nil && !errors.Is(err, io.EOF) {
 		return false, err
 	}
+	if len(names) > maxAgents {
+		return false, nil
+	}
 	for _, n := range names {
-		if len(names) > len(expected) || !slices.Contains(expected, n) {
-			return false, nil
-		}
-		subfolder, err := openFolder(f, n)
-		if err != nil {
-			return false, nil // not a folder, or not readable
-		}
-		empty, err := isEmpty(subfolder, n)
-		subfolder.Close()
-		if err != nil || !empty {
+		below := path.Join(name, n)
+		info, err := root.Lstat(below)
+		if err != nil || !IsAgents(below, info.Mode().Type()) {
 			return false, err
+		}
+		if info.IsDir() {
+			if empty, err := isEmpty(root, below); err != nil || !empty {
+				return false, err
+			}
 		}
 	}
 	return true, nil

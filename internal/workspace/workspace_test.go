@@ -72,15 +72,19 @@ func TestEmpty(t *testing.T) {
 		t.Errorf("a new one: %v, %v", empty, err)
 	}
 	in := func(name string) string { return filepath.Join(s.Path(id), name) }
-	for _, d := range []string{".local/bin", ".local/lib"} { // every sandbox makes them
+	for _, d := range []string{".local/bin", ".local/lib/python3.11/site-packages"} { // sandboxes make them
 		if err := os.MkdirAll(in(d), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
+	if err := os.WriteFile(in(".local/lib/python3.11/site-packages/sandlot_tools.pth"), []byte("x"), 0o644); err != nil {
+		t.Fatal(err)
+	}
 	if empty, err := s.Empty(id); err != nil || !empty {
 		t.Errorf("with what every sandbox makes: %v, %v", empty, err)
 	}
-	for _, name := range []string{".hidden", ".local/x", ".local/bin/x", ".local/lib/x"} {
+	for _, name := range []string{".hidden", ".local/x", ".local/bin/x", ".local/lib/x", ".local/lib/python3.11/x",
+		".local/lib/python3.11/site-packages/x.py", "sandlot_tools.pth"} {
 		if err := os.WriteFile(in(name), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}

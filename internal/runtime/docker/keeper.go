@@ -2,6 +2,7 @@ package docker
 
 import (
 	"context"
+	"io/fs"
 	"time"
 
 	"sandlot/internal/runtime/docker/volumes"
@@ -45,7 +46,7 @@ func (r *Runtime) RemoveVolume(ctx context.Context, name string) error {
 }
 
 // VolumeEmpty implements sandbox.VolumeKeeper.
-func (r *Runtime) VolumeEmpty(ctx context.Context, name string, isExpected func(path string) bool) (bool, error) {
+func (r *Runtime) VolumeEmpty(ctx context.Context, name string, isExpected func(path string, kind fs.FileMode) bool) (bool, error) {
 	empty, err := r.volumes.IsEmpty(ctx, name, isExpected)
 	return empty, r.explain(err)
 }

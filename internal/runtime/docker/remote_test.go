@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -192,7 +193,7 @@ func keepsVolumes(t *testing.T, s *sandboxtest.Subject) {
 	defer rt.Close()
 	isEmpty := func(want bool) {
 		t.Helper()
-		got, err := rt.VolumeEmpty(t.Context(), m.Volume, func(path string) bool { return path == ".local" })
+		got, err := rt.VolumeEmpty(t.Context(), m.Volume, func(path string, _ fs.FileMode) bool { return path == ".local" })
 		if err != nil || got != want {
 			t.Errorf("empty: %t, %v", got, err)
 		}

@@ -205,11 +205,12 @@ func (s *Store) find(ctx context.Context, name string) (volume.Volume, error) {
 	return found.Volume, nil
 }
 
-// IsEmpty reports whether there is nothing in a workspace but folders that isExpected knows by their paths in it, or
+// IsEmpty reports whether there is nothing in a workspace but what isExpected knows by its path in it and its type, or
 // there is no workspace of that name. It reads no further than the first other entry. The daemon leaves out what it
 // cannot read, and says nothing of it: only a workspace in which there is an expected folder counts as empty. The agent
 // makes such folders, so that one without them was not read, or never used.
-func (s *Store) IsEmpty(ctx context.Context, name string, isExpected func(path string) bool) (empty bool, err error) {
+func (s *Store) IsEmpty(ctx context.Context, name string, isExpected func(path string, kind fs.FileMode) bool) (empty bool,
+	err error) {
 	found, err := s.find(ctx, name)
 	if isMissing(err) {
 		return true, nil
@@ -231,7 +232,7 @@ func (s *Store) IsEmpty(ctx context.Context, name string, isExpected func(path s
 }
 
 // onlyExpected is IsEmpty for the archive of a workspace.
-func onlyExpected(archive *tar.Reader, isExpected func(path string) bool) (bool, error) {
+func onlyExpected(archive *tar.Reader, isExpected func(path string, kind fs.FileMode) bool) (bool, error) {
 	var hasRoot, hasExpected bool
 	for {
 		h, err := archive.Next()
@@ -242,11 +243,12 @@ func onlyExpected(archive *tar.Reader, isExpected func(path string) bool) (bool,
 			return false, err
 		}
 		name := strings.TrimPrefix(strings.TrimPrefix(path.Clean(h.Name), HelperDir), "/")
+		kind := h.FileInfo().Mode().Type()
 		switch {
-		case h.Typeflag != tar.TypeDir || name != "" && !isExpected(name):
-			return false, nil
-		case name == "":
+		case name == "" && kind.IsDir():
 			hasRoot = true
+		case name == "" || !isExpected(name, kind):
+			return false, nil
 		default:
 			hasExpected = true
 		}

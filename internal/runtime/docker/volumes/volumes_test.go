@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
@@ -371,7 +372,7 @@ func repairsAgent(t *testing.T, d *daemon) {
 func doubtsArchives(t *testing.T, d *daemon) {
 	s := d.store(t)
 	isEmpty := func() (bool, error) {
-		return s.IsEmpty(t.Context(), "doubted", func(path string) bool {
+		return s.IsEmpty(t.Context(), "doubted", func(path string, _ fs.FileMode) bool {
 			return path == ".local" || path == ".local/bin"
 		})
 	}
