@@ -19,36 +19,43 @@ import (
 // sealed volumes, a server without root, control groups of the server's own, the machine's network, and sandboxes that
 // are found when their state folder was deleted.
 //
-// A daemon is on the server's machine (TestDocker), or elsewhere, as a Mac's is (TestMac). onBoth are the tests that
-// depend on where it is, and run with both: files, folders and disks, the way out and the ways in, servers that are
-// killed, and what tries to leave a sandbox. All others run once. onDocker are those whose subject is the kernel that
-// server and sandboxes share, or the broker and the agent under load. onElsewhere are those that are the same wherever
-// the daemon is, since only the server and the agent take part: together both daemons cover each test.
+// A daemon is on the server's machine (TestDocker, TestDockerMore), or elsewhere, as a Mac's is (TestMac). onBoth are the
+// tests that depend on where it is, and run with both: files, folders and disks, the way out and the ways in, servers
+// that are killed, and what tries to leave a sandbox. All others run once. onDocker are those whose subject is the
+// kernel that server and sandboxes share. onDockerMore are those whose subject is the server, the broker or the agent
+// beside containers, at ends and under load: the campaign runs them. onElsewhere are those that are the same wherever
+// the daemon is, since only the server and the agent take part: together the daemons cover each test.
 var onBoth = map[string]func(*testing.T){
-	"TestCode": TestCode, "TestFiles": TestFiles, "TestVolumes": TestVolumes,
-	"TestFolders": TestFolders, "TestDiskFull": TestDiskFull,
+	"TestCode": TestCode, "TestFiles": TestFiles, "TestFolders": TestFolders, "TestDiskFull": TestDiskFull,
 
 	"TestEscapes": TestEscapes,
 
-	"TestServerKilled": TestServerKilled, "TestKilledWhileRecovering": TestKilledWhileRecovering,
+	"TestServerKilled": TestServerKilled,
 
-	"TestNetwork": TestNetwork, "TestNetworkServerKilled": TestNetworkServerKilled,
-	"TestPorts": TestPorts,
+	"TestNetwork": TestNetwork, "TestPorts": TestPorts,
+}
+
+// onBothMore: see onBoth; the campaign runs these with a daemon on the server's machine, too.
+var onBothMore = map[string]func(*testing.T){
+	"TestVolumes": TestVolumes, "TestKilledWhileRecovering": TestKilledWhileRecovering,
+	"TestNetworkServerKilled": TestNetworkServerKilled,
 }
 
 // onDocker: see onBoth.
 var onDocker = map[string]func(*testing.T){
 	"TestAttacks": TestAttacks, "TestUsers": TestUsers, "TestNetworkAttacks": TestNetworkAttacks,
-	"TestSandboxKilled": TestSandboxKilled, "TestPortsForward": TestPortsForward, "TestOnStop": TestOnStop,
-	"TestOrphanTimeout": TestOrphanTimeout,
+	"TestSandboxKilled": TestSandboxKilled, "TestNetworkRefused": TestNetworkRefused, "TestCodeTools": TestCodeTools,
+}
 
-	"TestNetworkRefused": TestNetworkRefused, "TestNetworkChanges": TestNetworkChanges,
-	"TestNetworkLimit": TestNetworkLimit, "TestPortsNothingListens": TestPortsNothingListens,
-	"TestPortsWebSocket": TestPortsWebSocket, "TestPortsFlood": TestPortsFlood,
+// onDockerMore: see onBoth.
+var onDockerMore = map[string]func(*testing.T){
+	"TestPortsForward": TestPortsForward, "TestOnStop": TestOnStop, "TestOrphanTimeout": TestOrphanTimeout,
 
-	"TestConnectionServerKilled": TestConnectionServerKilled,
+	"TestNetworkChanges": TestNetworkChanges, "TestNetworkLimit": TestNetworkLimit,
+	"TestPortsNothingListens": TestPortsNothingListens, "TestPortsWebSocket": TestPortsWebSocket,
+	"TestPortsFlood": TestPortsFlood,
 
-	"TestCodeTools": TestCodeTools, "TestCodeToolsServerKilled": TestCodeToolsServerKilled,
+	"TestConnectionServerKilled": TestConnectionServerKilled, "TestCodeToolsServerKilled": TestCodeToolsServerKilled,
 }
 
 // onElsewhere: see onBoth.
@@ -103,6 +110,17 @@ func TestDocker(t *testing.T) {
 		runAll(t, onBoth)
 		runAll(t, onDocker)
 		t.Run("both runtimes", bothRuntimes)
+	})
+	gone(t, d)
+}
+
+// TestDockerMore is TestDocker for onBothMore and onDockerMore.
+func TestDockerMore(t *testing.T) {
+	t.Parallel()
+	d := startDaemon(t, "--live-restore")
+	t.Run("each", func(t *testing.T) {
+		runAll(t, onBothMore)
+		runAll(t, onDockerMore)
 	})
 	gone(t, d)
 }

@@ -40,6 +40,7 @@ func TestMac(t *testing.T) {
 	sites.Store(t.Name(), site{daemon: d, program: program, home: macHome(t, d)})
 	t.Run("each", func(t *testing.T) {
 		runAll(t, onBoth)
+		runAll(t, onBothMore)
 		runAll(t, onElsewhere)
 		t.Run("a silent daemon", func(t *testing.T) { silentAtFirst(t, d) })
 	})

@@ -41,16 +41,24 @@ var parts = []part{
 	{
 		name: "daemons", minutes: 20,
 		proves: "the runtime's suite and the whole program on Podman, on daemons that map users, that are rootless, " +
-			"that are reached by TLS or ssh, with gVisor as Docker's runtime, and of preboot images of an OCI image",
+			"that are reached by TLS or ssh, with gVisor as Docker's runtime; the suite with the machine's programs on " +
+			"Docker, with gVisor without preboot images, and with preboot images of an OCI image",
 		folders: []string{"internal/runtime", "internal/sandbox"},
 		steps: []step{
 			{name: "daemons-suite", packages: dockerUnit, race: true, tests: []string{"TestPodman", "TestRemapped",
-				"TestRootlessDaemon", "TestRemoteSuite", "TestRemoteRestarts", "TestSSH", "TestRunsc"}},
-			{name: "preboot-suite", packages: "./internal/runtime/gvisor", race: true,
-				tests: []string{"TestImagePrebootedSuite"}},
+				"TestRootlessDaemon", "TestRemoteSuite", "TestRemoteRestarts", "TestSSH", "TestRunsc", "TestHostSuite"}},
+			{name: "gvisor-suite", packages: "./internal/runtime/gvisor", race: true,
+				tests: []string{"TestSuite", "TestImagePrebootedSuite"}},
 			{name: "daemons-whole", packages: whole, tests: []string{"TestMappedUsers", "TestPodman", "TestDaemonByTLS",
 				"TestUnprivilegedServer"}},
 		},
+	},
+	{
+		name: "docker", minutes: 10,
+		proves: "what the server, the broker and the agent do beside containers at ends and under load: stops, kills, " +
+			"limits, floods, ports, changed rules",
+		folders: []string{"internal/runtime/docker", "internal/egress", "internal/port"},
+		steps:   []step{{name: "docker", packages: whole, tests: []string{"TestDockerMore"}}},
 	},
 	{
 		name: "mac", minutes: 20,
