@@ -26,6 +26,7 @@ type bundle struct {
 	flags  []string // of runsc, as the session's sandbox has them
 	python string
 	config specs.Spec
+	files  map[string][]byte // files of the session's sandbox alone, by their mount points
 }
 
 // newBundle copies the bundle and the flags of a session's sandbox.
@@ -65,6 +66,14 @@ func (b *bundle) copy(boxes []string) error {
 	if err := json.Unmarshal(text, &b.config); err != nil {
 		return err
 	}
+	b.files = map[string][]byte{}
+	for _, m := range b.config.Mounts {
+		if filepath.Dir(m.Source) == boxes[0] {
+			if content, err := os.ReadFile(m.Source); err == nil { // else it is a folder
+				b.files[m.Destination] = content
+			}
+		}
+	}
 	for _, line := range commandLines() {
 		args := strings.Split(line, "\x00")
 		if args[0] != "runsc-sandbox" || !slices.Contains(args, filepath.Base(boxes[0])) {
@@ -88,6 +97,13 @@ func (b *bundle) adapt() error {
 	for _, at := range []string{"/workspace", "/run/sandlot"} {
 		own := filepath.Join(b.dir, filepath.Base(at))
 		if err := os.Mkdir(own, 0o700); err != nil {
+			return err
+		}
+		b.mount(at, own)
+	}
+	for at, content := range b.files {
+		own := filepath.Join(b.dir, filepath.Base(at))
+		if err := os.WriteFile(own, content, 0o444); err != nil {
 			return err
 		}
 		b.mount(at, own)
