@@ -23,6 +23,8 @@ import (
 )
 
 var (
+	//go:embed drivers/start.py
+	pythonStart string
 	//go:embed drivers/python.py
 	pythonDriver string
 	//go:embed drivers/notebook.py
@@ -79,7 +81,7 @@ func (i *Interp) driver() []string {
 	args := []string{"--norc", "--noprofile", "-c", bashDriver, "bash"}
 	switch i.config.Driver {
 	case "python":
-		args = []string{"-u", "-X", "utf8", "-c", pythonDriver, notebook, i.config.OutputDir}
+		args = []string{"-u", "-X", "utf8", "-c", pythonStart, pythonDriver, notebook, i.config.OutputDir}
 	case "node":
 		args = []string{"--expose-internals", "--no-warnings", "-e", nodeDriver}
 	}

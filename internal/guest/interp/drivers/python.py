@@ -42,8 +42,8 @@ def _main():
     main.__dict__.update(__builtins__=builtins, __doc__=None)
     sys.modules["__main__"] = main
     TOOLS = "/run/mcp/python"
-    # The source of notebook.py, and the folder for files that results link to.
-    NOTEBOOK, OUTPUT = (sys.argv[1:3] + ["", ""])[:2]
+    # The folder for files that results link to.
+    OUTPUT = (sys.argv[1:] + [""])[0]
     sys.argv = [""]
     if sys.path and sys.path[0] != "":
         sys.path.insert(0, "")
@@ -360,7 +360,7 @@ def _main():
             path, sys.path[:] = sys.path[:], library
             try:
                 found = {"__name__": "sandlot_notebook", "kernel": kernel}
-                exec(compile(NOTEBOOK, "<string>", "exec", dont_inherit=True), found)
+                exec(stdlib("marshal").loads(NOTEBOOK), found)  # start.py has compiled it
             finally:
                 sys.path[:] = path
             state["notebook"] = found
