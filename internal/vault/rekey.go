@@ -24,13 +24,14 @@ const (
 	SealedSecret    SealedKind = iota // Name is its name
 	SealedLogin                       // Name is the connection
 	SealedVariables                   // Name is the session
+	SealedImageKey                    // Name is the frozen image, Binding the context
 )
 
-// SealedRow is a stored secret, a log-in, or the variables of a session.
+// SealedRow is a stored secret, a log-in, the variables of a session, or the key of a frozen image.
 type SealedRow struct {
 	Kind        SealedKind
 	Owner, Name string
-	Binding     string // of a bound secret
+	Binding     string // of a bound secret, or of an image
 	Sealed      []byte // nil: the row is to be removed, or, of a session, to say that it cannot be read
 }
 
@@ -93,7 +94,7 @@ func (v *Vault) Rekey(ctx context.Context, rows SealedStore, address func(owner,
 	}
 	if err == nil && dropped > 0 && !drop {
 		err = fault.New(fault.Configuration,
-			"%d of %d secrets, log-ins and variables of sessions cannot be read with the key that is there, or a "+
+			"%d of %d secrets, log-ins, variables of sessions and sleeping sessions cannot be read with the key that is there, or a "+
 				"log-in's server is not in the settings as this command reads them (give it the variables "+
 				"of the server); nothing has changed. With --drop they are removed", dropped, len(all))
 	}
@@ -147,8 +148,15 @@ func reseal(all []SealedRow, old cipher.AEAD, key []byte,
 			additionalData = loginAdditionalData(r.Owner, r.Name, addressOf(r.Owner, r.Name))
 		case SealedVariables:
 			additionalData = variablesAdditionalData(r.Owner, r.Name)
+		case SealedImageKey:
+			additionalData = imageAdditionalData(r.Name, r.Binding)
 		}
-		text, err := old.Open(nil, nil, r.Sealed, additionalData)
+		var text []byte
+		if r.Kind == SealedImageKey {
+			text, err = openImageKey(old, r.Sealed, additionalData)
+		} else {
+			text, err = old.Open(nil, nil, r.Sealed, additionalData)
+		}
 		if err != nil {
 			r.Sealed = nil
 			dropped++
