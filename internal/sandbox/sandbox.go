@@ -227,6 +227,21 @@ type Hibernator interface {
 	RemoveFrozen(ctx context.Context, name string) error
 }
 
+// ImageSealer is a Hibernator that can seal its frozen images, as they hold what users had in memory.
+type ImageSealer interface {
+	// SealImages gives it the keys that open sealed images. With seal, new images are sealed. It is called before the
+	// Hibernator is used. All images can be woken, sealed or not.
+	SealImages(keys ImageKeys, seal bool)
+}
+
+// ImageKeys seals the keys of frozen images: each image has a random one.
+type ImageKeys interface {
+	// SealImageKey seals the key of an image. It opens for the same image and the same context alone.
+	SealImageKey(image, context string, key []byte) ([]byte, error)
+	// OpenImageKey returns a key that SealImageKey has sealed. Lost: no later try opens it.
+	OpenImageKey(image, context string, sealed []byte) (key []byte, lost bool, err error)
+}
+
 // CopyPrefix begins the names of images that are copies of others.
 const CopyPrefix = "copy-"
 

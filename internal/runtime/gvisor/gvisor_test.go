@@ -23,6 +23,7 @@ import (
 	"sandlot/internal/runtime/gvisor/cgroup"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/sandbox/sandboxtest"
+	"sandlot/internal/vault"
 )
 
 // programs returns the folder with the built programs.
@@ -66,6 +67,7 @@ func subject(t *testing.T, rootless bool) *sandboxtest.Subject {
 			if err != nil {
 				t.Fatal(err)
 			}
+			r.SealImages(&vault.Vault{KeyFile: filepath.Join(state, "secrets.key"), CreateKey: true}, true)
 			return r
 		},
 		Remains: func() []string { return left(state) },

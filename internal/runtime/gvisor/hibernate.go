@@ -50,6 +50,11 @@ const (
 	resumePause = 200 * time.Millisecond
 )
 
+// SealImages implements sandbox.ImageSealer.
+func (r *Runtime) SealImages(keys sandbox.ImageKeys, seal bool) {
+	r.frozen.Keys, r.frozen.Seal = keys, seal
+}
+
 // CanHibernate implements sandbox.Hibernator.
 func (r *Runtime) CanHibernate() error {
 	if r.HostNetwork {
@@ -116,7 +121,8 @@ func (r *Runtime) writeFrozen(ctx context.Context, b *box, info *frozen.Info, te
 	spec := b.Spec()
 	info.Record, info.Rootfs = specfile.Of(spec, ""), b.root.Image
 	info.Record.Secret = ""
-	if err := r.hasSpace(b, maxBytes); err != nil {
+	need, err := r.hasSpace(b, maxBytes)
+	if err != nil {
 		return err
 	}
 	defer b.tools.Hold()()
@@ -124,9 +130,20 @@ func (r *Runtime) writeFrozen(ctx context.Context, b *box, info *frozen.Info, te
 	if err := hostfile.KeepTools(pid, socket.ToolsDir(b.socketDir()), filepath.Join(dir, frozen.ToolsDir)); err != nil {
 		return err
 	}
-	if err := r.runBound(ctx, b, "checkpoint", "-image-path", dir, "-leave-running", "-compression", "none",
-		"-exclude-committed-zero-pages", spec.ID); err != nil {
-		return explainFrozen(err)
+	lent := need
+	if !info.Sealed { // gVisor's files are on the disk
+		lent = 0
+	}
+	takeBack := b.lendMemory(lent)
+	err = r.frozen.WriteFiles(ctx, dir, info, need, func(dir string) error {
+		if err := r.runBound(ctx, b, "checkpoint", "-image-path", dir, "-leave-running", "-compression", "none",
+			"-exclude-committed-zero-pages", spec.ID); err != nil {
+			return explainFrozen(err)
+		}
+		return nil
+	})
+	if err = errors.Join(err, takeBack()); err != nil {
+		return err
 	}
 	// gVisor has closed by now what no program needs.
 	files, err := b.hostFiles(bundle.Root.Path, frozenMounts(bundle.Mounts, spec.Mounts)).Files()
@@ -143,6 +160,19 @@ func (r *Runtime) writeFrozen(ctx context.Context, b *box, info *frozen.Info, te
 		return tooLarge(info.Bytes, maxBytes)
 	}
 	return frozen.SyncMounts(spec.Mounts)
+}
+
+// lendMemory lets the sandbox's group have bytes more until takeBack is called: gVisor's files that are in memory count
+// for the sandbox, which writes them. Its programs stand still.
+func (b *box) lendMemory(bytes int64) (takeBack func() error) {
+	own := b.Spec().Limits
+	if !b.cgroups.Usable() || own.MemoryBytes == 0 {
+		return func() error { return nil }
+	}
+	more := own
+	more.MemoryBytes += bytes
+	err := b.cgroups.Resize(b.spec.ID, more)
+	return func() error { return errors.Join(err, b.cgroups.Resize(b.spec.ID, own)) }
 }
 
 // explainFrozen says of an error of gVisor's checkpoint that it is about files of the machine which were replaced: gVisor
@@ -274,14 +304,14 @@ func (b *box) runsc() string {
 	return b.runtime.Runsc
 }
 
-// hasSpace returns an error if the image of a sandbox is too large, or does not fit on the disk.
-func (r *Runtime) hasSpace(b *box, maxBytes int64) error {
+// hasSpace returns how large the image of a sandbox becomes, at most about, and an error if it is too large, or does not
+// fit on the disk.
+func (r *Runtime) hasSpace(b *box, maxBytes int64) (need int64, err error) {
 	pid, _ := b.process()
 	open, err := hostfile.OpenBy(pid)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	var need int64
 	seen := map[uint64]bool{}
 	for _, f := range open { // the memory, and what was written outside the mounts
 		var st unix.Stat_t
@@ -292,9 +322,9 @@ func (r *Runtime) hasSpace(b *box, maxBytes int64) error {
 		}
 	}
 	if need > maxBytes {
-		return tooLarge(need, maxBytes)
+		return need, tooLarge(need, maxBytes)
 	}
-	return r.frozen.HasRoom(need)
+	return need, r.frozen.HasRoom(need)
 }
 
 func tooLarge(bytes, limit int64) error {
@@ -345,6 +375,7 @@ func (r *Runtime) Thaw(ctx context.Context, sb sandbox.Sandbox) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, freezeTimeout)
 	defer cancel()
+	_ = b.lendMemory(0)() // a server that was killed may have lent some; what stands still goes on in any case
 	b.mu.Lock()
 	listens := b.socket != nil
 	b.mu.Unlock()
@@ -416,6 +447,9 @@ func (r *Runtime) CanWake(_ context.Context, spec sandbox.Spec, image string) er
 	info, bundle, err := r.frozen.Read(image)
 	if err == nil {
 		_, err = r.checkFrozen(info, bundle.Mounts, spec)
+	}
+	if err == nil {
+		err = r.frozen.CanOpen(image, info)
 	}
 	if err == nil {
 		_, _, err = r.findPrograms(info)

@@ -15,6 +15,7 @@ import (
 	"sandlot/internal/agent"
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/image"
+	"sandlot/internal/runtime/gvisor/frozen"
 	"sandlot/internal/runtime/gvisor/hostfile"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/sandbox/sandboxtest"
@@ -222,7 +223,7 @@ func TestChangedAsleep(t *testing.T) {
 		}, "incomplete"},
 		"no state": {func(s *sleeping, i sandbox.FrozenImage) {
 			os.WriteFile(filepath.Join(s.r.frozen.Dir, i.Name, "checkpoint.img"), make([]byte, 1<<20), 0o600)
-		}, "runsc wake"},
+		}, "changed or damaged"},
 		"no kept program": {func(s *sleeping, _ sandbox.FrozenImage) {
 			os.RemoveAll(filepath.Join(s.r.StateDir, "programs"))
 		}, "not there any more"},
@@ -424,7 +425,7 @@ func TestFullDiskAsleep(t *testing.T) {
 	}
 	for _, c := range []struct{ options, says string }{
 		{"size=16m", "MB left"},
-		{"size=1g,nr_inodes=4", "checkpoint"}, // the root, the image's folder, and two of gVisor's files
+		{"size=1g,nr_inodes=4", "no space left"}, // the root, the image's folder, and two of gVisor's files
 	} {
 		if err := unix.Mount("small", s.r.frozen.Dir, "tmpfs", 0, c.options); err != nil {
 			t.Fatal(err)
@@ -503,6 +504,7 @@ func TestPackedAsleep(t *testing.T) {
 	if os.Getuid() == 0 {
 		s.onSmallDisk(i)
 	}
+	s.r.frozen.Memory = frozen.MemoryDir
 	file := filepath.Join(s.r.frozen.Dir, i.Name, "checkpoint.img.zst")
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -530,6 +532,7 @@ func (s *sleeping) onSmallDisk(i sandbox.FrozenImage) {
 	if err := unix.Mount(full, s.r.frozen.Dir, "", unix.MS_BIND, ""); err != nil {
 		s.t.Error(err)
 	}
+	s.r.frozen.Memory = "" // as on a machine whose memory has no room either
 	if err := s.wake(i); !errors.Is(err, sandbox.ErrLater) || !strings.Contains(err.Error(), "MB left") {
 		s.t.Errorf("without room: %v", err)
 	}
@@ -690,5 +693,89 @@ func TestSilentAsleep(t *testing.T) {
 	s.wantX("after it slept")
 	if err := s.r.RemoveFrozen(t.Context(), i.Name); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestSealedAsleep: what a sandbox had in memory is in no file of the state folder while it sleeps, nor in a copy or a
+// packed image, and it wakes of all of them. One that was damaged says so.
+func TestSealedAsleep(t *testing.T) {
+	s := newSleeping(t)
+	const canary = "seen in memory alone"
+	run(t, s.client, "y = ' '.join(['seen', 'in', 'memory', 'alone']) * 1000")
+	if shell(t, s.client, "cat /proc/version") == "" {
+		t.Fatal("this is no sandbox")
+	}
+	look := func(what string, want bool) {
+		t.Helper()
+		var found []string
+		for _, dir := range []string{s.r.StateDir, frozen.MemoryDir} {
+			if err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+				if errors.Is(err, os.ErrNotExist) || err == nil && (!d.Type().IsRegular() ||
+					dir == frozen.MemoryDir && !strings.Contains(path, "/sandlot-frozen-")) {
+					return nil
+				}
+				text, err := os.ReadFile(path)
+				if strings.Contains(string(text), canary) {
+					found = append(found, path)
+				}
+				if errors.Is(err, unix.EINVAL) || errors.Is(err, os.ErrNotExist) { // a namespace, or it went meanwhile
+					err = nil
+				}
+				return err
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if (len(found) > 0) != want {
+			t.Errorf("%s: these files have what was in memory: %q", what, found)
+		}
+	}
+	again := func(what string, i sandbox.FrozenImage) {
+		t.Helper()
+		if err := s.wake(i); err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		s.wantX(what)
+		if got := run(t, s.client, "len(y)"); got != "20000" {
+			t.Errorf("%s: y has %s", what, got)
+		}
+		if err := s.r.RemoveFrozen(t.Context(), i.Name); err != nil {
+			t.Error(err)
+		}
+	}
+	s.r.SealImages(s.r.frozen.Keys, false)
+	i := s.freeze()
+	look("an image that is not sealed", true)
+	s.r.SealImages(s.r.frozen.Keys, true)
+	again("one that is not sealed, as of an older version", i)
+	i = s.freeze()
+	look("asleep", false)
+	copied, err := s.r.CopyFrozen(t.Context(), i.Name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	look("copied", false)
+	again("asleep", i)
+	broken := s.freeze()
+	if err := s.r.PackFrozen(t.Context(), copied.Name); err != nil {
+		t.Fatal(err)
+	}
+	look("packed", false)
+	again("a packed copy", copied)
+	if err := s.r.RemoveFrozen(t.Context(), s.freeze().Name); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(s.r.frozen.Dir, broken.Name, "pages.img")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text[len(text)/2] ^= 1
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var says *sandbox.Explained
+	if err := s.wake(broken); !errors.As(err, &says) || !strings.Contains(says.Words, "damaged") {
+		t.Errorf("a damaged image: %v", err)
 	}
 }

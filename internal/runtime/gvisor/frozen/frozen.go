@@ -26,6 +26,7 @@ import (
 	"sandlot/internal/runtime/gvisor/kept"
 	"sandlot/internal/runtime/specfile"
 	"sandlot/internal/sandbox"
+	"sandlot/internal/secret"
 )
 
 // Info is what is stored of an image, beside gVisor's files and the sandbox's bundle.
@@ -46,6 +47,10 @@ type Info struct {
 	Made time.Time `json:"made"`
 	// Packed are the lengths of gVisor's files, by name, if they are packed; else nil.
 	Packed map[string]int64 `json:"packed,omitempty"`
+	// Sealed: gVisor's files are sealed, packed or not. Older versions sealed none.
+	Sealed bool `json:"sealed,omitempty"`
+
+	key []byte // of an image that is being made; nil: it is not sealed
 }
 
 const (
@@ -72,6 +77,11 @@ type Store struct {
 	Programs *kept.Store
 	// Files are those of the machine that sandboxes had open, such as programs and libraries. Images share them.
 	Files *kept.Store
+	// Keys open sealed images, and with Seal, new images are sealed. Both are set before the store is used.
+	Keys sandbox.ImageKeys
+	Seal bool
+	// Memory is a folder in memory for the clear files of sealed images; empty: they are beside the images.
+	Memory string
 
 	cleaned sync.Once
 	// making is shared while an image is made whose files are kept already, and held to remove those of no image.
@@ -85,6 +95,7 @@ type Store struct {
 	needed map[string]int     // how many images that are being made need a program, by its SHA-256
 	listed map[string]listed  // what List read of an image, by name
 	pruned time.Time          // when the files of no image were removed last
+	clear  int64              // bytes of clear files in Memory, at most
 }
 
 // listed is what an image was when its record was written.
@@ -102,7 +113,7 @@ type packing struct {
 
 // New returns the store in a state folder.
 func New(stateDir string) *Store {
-	s := &Store{Dir: filepath.Join(stateDir, "frozen"), Programs: kept.New(filepath.Join(stateDir, "programs")),
+	s := &Store{Dir: filepath.Join(stateDir, "frozen"), Memory: MemoryDir, Programs: kept.New(filepath.Join(stateDir, "programs")),
 		inUse: map[string]int{}, packed: map[string]packing{}, needed: map[string]int{}, listed: map[string]listed{}}
 	s.Files = kept.NewBounded(filepath.Join(stateDir, "files"), maxFiles, s.HasRoom)
 	return s
@@ -129,8 +140,17 @@ func (s *Store) Make(name string, keep func() (Info, error), write func(dir stri
 		return info, err
 	}
 	defer done()
+	if s.Seal {
+		info.Sealed, info.key = true, secret.Bytes(keySize)
+		if _, err := s.sealKey(name, "", info.key); err != nil { // before anything stands still for it
+			return info, err
+		}
+	}
 	bundle, err := write(dir, &info)
 	if err != nil {
+		return info, err
+	}
+	if err := s.writeKey(dir, name, bundleSum(bundle), info.key); err != nil {
 		return info, err
 	}
 	record, err := json.Marshal(info)
@@ -142,6 +162,26 @@ func (s *Store) Make(name string, keep func() (Info, error), write func(dir stri
 		return info, err
 	}
 	return info, errors.Join(os.Rename(dir, s.path(name)), atomicfile.Sync(s.Dir))
+}
+
+// writeKey writes the key of the image of that name into its folder, sealed; nil: it is not sealed.
+func (s *Store) writeKey(dir, name, bundle string, key []byte) error {
+	if key == nil {
+		return nil
+	}
+	sealed, err := s.sealKey(name, bundle, key)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, keyFile), sealed, 0o600)
+}
+
+func (s *Store) sealKey(name, bundle string, key []byte) ([]byte, error) {
+	sealed, err := s.Keys.SealImageKey(name, bundle, key)
+	if err != nil {
+		err = sandbox.Explain("the server's key of secrets, with which its memory is sealed, cannot be used", err)
+	}
+	return sealed, err
 }
 
 // keep calls keep. Nobody removes the programs until done is called, when the image that needs them is there.
@@ -224,6 +264,7 @@ func (s *Store) List() (all []sandbox.FrozenImage, err error) {
 				os.RemoveAll(dir)
 			}
 		}
+		s.removeClear()
 	})
 	entries, err := os.ReadDir(s.Dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -367,31 +408,10 @@ func (s *Store) Roots() (map[string]bool, error) {
 // Unpacked calls do with a folder in which gVisor's files of an image are, as gVisor wrote them. Nobody packs or removes
 // the image meanwhile.
 func (s *Store) Unpacked(ctx context.Context, name string, info Info, do func(dir string) error) error {
-	if info.Packed == nil {
+	if info.Packed == nil && !info.Sealed {
 		return do(s.path(name))
 	}
-	var need int64
-	for _, n := range info.Packed {
-		need += n
-	}
-	if err := s.HasRoom(need); err != nil {
-		return fmt.Errorf("%w: %w", sandbox.ErrLater, err)
-	}
-	dir, err := os.MkdirTemp(s.Dir, unpacked)
-	if err != nil {
-		return fmt.Errorf("%w: %w", sandbox.ErrLater, err)
-	}
-	defer os.RemoveAll(dir)
-	for file, size := range info.Packed {
-		err := unpack(ctx, filepath.Join(s.path(name), file+packedSuffix), filepath.Join(dir, file), size)
-		if errors.Is(err, unix.ENOSPC) || err != nil && ctx.Err() != nil {
-			return fmt.Errorf("%w: %w", sandbox.ErrLater, err)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return do(dir)
+	return s.open(ctx, name, info, do)
 }
 
 // Use keeps an image from being packed until the function that it returns is called. It ends packing that has begun.
@@ -445,7 +465,11 @@ func (s *Store) Pack(ctx context.Context, name string) error {
 // packFiles writes packed files beside the others, then says so in what is stored, and then removes the others: a crash
 // leaves an image that can be used.
 func (s *Store) packFiles(ctx context.Context, dir string, info Info) (err error) {
-	entries, err := os.ReadDir(dir)
+	key, err := s.key(filepath.Base(dir), info)
+	if err != nil {
+		return err
+	}
+	names, err := s.files(filepath.Base(dir))
 	if err != nil {
 		return err
 	}
@@ -461,11 +485,8 @@ func (s *Store) packFiles(ctx context.Context, dir string, info Info) (err error
 			os.Remove(filepath.Join(dir, name+remove))
 		}
 	}()
-	for _, e := range entries {
-		name, path := e.Name(), filepath.Join(dir, e.Name())
-		if name == infoFile || name == bundleFile || e.IsDir() {
-			continue
-		}
+	for _, name := range names {
+		path := filepath.Join(dir, name)
 		os.Remove(path + packedSuffix)
 		if strings.HasSuffix(name, packedSuffix) {
 			continue // a crash has left it
@@ -474,10 +495,12 @@ func (s *Store) packFiles(ctx context.Context, dir string, info Info) (err error
 		if err != nil {
 			return err
 		}
-		if err := pack(ctx, path, path+packedSuffix); err != nil {
+		if err := pack(ctx, path, path+packedSuffix, key); err != nil {
 			return err
 		}
-		info.Packed[name] = st.Size()
+		if info.Packed[name] = st.Size(); info.Sealed {
+			info.Packed[name] = clearSize(st.Size())
+		}
 		var packed unix.Stat_t
 		if err := unix.Stat(path+packedSuffix, &packed); err != nil {
 			return err

@@ -21,11 +21,11 @@ func TestPack(t *testing.T) {
 	if err := os.WriteFile(path("a"), content, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := pack(t.Context(), path("a"), path("a.zst")); err != nil {
+	if err := pack(t.Context(), path("a"), path("a.zst"), nil); err != nil {
 		t.Fatal(err)
 	}
 	size := int64(len(content))
-	if err := unpack(t.Context(), path("a.zst"), path("b"), size); err != nil {
+	if err := unpack(t.Context(), path("a.zst"), path("b"), size, nil); err != nil {
 		t.Fatal(err)
 	}
 	small, err := os.ReadFile(path("a.zst"))
@@ -41,7 +41,7 @@ func TestPack(t *testing.T) {
 	}{"half": {small[:len(small)/2], size}, "all but a byte": {small[:len(small)-1], size},
 		"another bit": {wrong, size}, "no packed file": {content, size}, "more than allowed": {small, size - 1}} {
 		os.WriteFile(path("x.zst"), c.packed, 0o600)
-		if err := unpack(t.Context(), path("x.zst"), path("x"), c.max); err == nil {
+		if err := unpack(t.Context(), path("x.zst"), path("x"), c.max, nil); err == nil {
 			t.Errorf("%s was unpacked", what)
 		}
 		if _, err := os.Stat(path("x")); !errors.Is(err, os.ErrNotExist) {
@@ -50,10 +50,10 @@ func TestPack(t *testing.T) {
 	}
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := pack(over, path("a"), path("c")); !errors.Is(err, context.Canceled) {
+	if err := pack(over, path("a"), path("c"), nil); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
-	if err := pack(t.Context(), path("a"), path("a.zst")); !errors.Is(err, os.ErrExist) {
+	if err := pack(t.Context(), path("a"), path("a.zst"), nil); !errors.Is(err, os.ErrExist) {
 		t.Errorf("over another file: %v", err)
 	}
 	if all, _ := os.ReadDir(dir); len(all) != 4 {
