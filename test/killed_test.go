@@ -1,7 +1,10 @@
 package test
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -57,6 +60,42 @@ func (s *server) hit(c *client) (*client, string) {
 	return s.connect(older, "", nil), [...]string{0: "server", 2: "both"}[what]
 }
 
+// clearFiles is the pattern of the folders in which the server has the memory of sessions in clear while they fall asleep
+// or wake.
+func (s *server) clearFiles() string {
+	sum := sha256.Sum256([]byte(filepath.Join(s.State, "frozen")))
+	return "/dev/shm/sandlot-frozen-" + hex.EncodeToString(sum[:8]) + "-*"
+}
+
+// killClear kills the server at a moment at which the memory of a session is in clear, after begin. The next server, of
+// which it returns a client, leaves nothing of that.
+func (s *server) killClear(what string, c *client, begin func(c *client)) *client {
+	s.t.Helper()
+	for range 20 {
+		begin(c)
+		for seen, tries := 0, 0; seen == 0 && tries < 5000; tries++ {
+			left, _ := filepath.Glob(s.clearFiles())
+			seen = len(left)
+			time.Sleep(time.Millisecond)
+		}
+		s.kill()
+		clear, _ := filepath.Glob(s.clearFiles())
+		transport.CloseIdleConnections()
+		s.launch()
+		c = s.connect(older, "", nil)
+		for _, dir := range clear {
+			if _, err := os.Lstat(dir); err == nil {
+				s.t.Errorf("killed %s: the next server leaves %s", what, dir)
+			}
+		}
+		if len(clear) > 0 {
+			return c
+		}
+	}
+	s.t.Errorf("%s: the server was never killed while memory was in clear", what)
+	return c
+}
+
 // says runs code in a session, again if it ends with its sandbox, and returns what that says, and whether it is told
 // that its variables are gone.
 func (c *client) says(id, code string) (text string, told bool) {
@@ -109,6 +148,18 @@ func TestKilledAsleep(t *testing.T) {
 			}
 		}
 	}
+	ids := slices.Collect(maps.Keys(sessions))
+	c = s.killClear("while sessions fall asleep", c, func(c *client) {
+		for _, id := range ids {
+			c.says(id, "0")
+		}
+	})
+	s.killClear("while a session wakes", c, func(c *client) {
+		for _, id := range ids {
+			until(t, "it sleeps", func() bool { return sessionStatus(c, id) == "hibernated" })
+		}
+		go func() { _, _ = c.try(t.Context(), "execute_code", args{"code": "0", "session_id": ids[0]}) }()
+	})
 	t.Logf("variables were kept %d times, and lost %d times; %d times a session slept", kept, lost, slept)
 	if kept < rounds || slept == 0 {
 		t.Errorf("variables were kept %d times, and %d times a session slept", kept, slept)

@@ -1,17 +1,18 @@
 package test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 )
 
-// TestRekey: the key of secrets is changed when no server runs, and they are there
-// with the new one.
+// TestRekey: the key of secrets is changed when no server runs, and they, sleeping sessions and snapshots are there
+// with the new one. What sessions had in memory is in no file. Without the key they have their files, and it is said.
 func TestRekey(t *testing.T) {
 	t.Parallel()
-	s := start(t, "SANDLOT_SNAPSHOTS=false")
+	s := start(t, "SANDLOT_SNAPSHOTS=false", "SANDLOT_LOG_LEVEL=DEBUG")
 	key := filepath.Join(s.State, "secrets.key")
 	if out, errs, code := s.cliIn("hunter2", "secret", "set", "A"); code != 0 {
 		t.Fatal(out, errs)
@@ -24,9 +25,20 @@ func TestRekey(t *testing.T) {
 		!strings.Contains(errs, "another server uses the state folder") {
 		t.Errorf("while a server runs: %d %s", code, errs)
 	}
-	s.stop()
+	c := s.connect(older, "", nil)
+	id := c.code("new", "x = '-'.join(['in', 'memory', 'alone']) * 100; open('/workspace/f', 'w').write('kept')").session()
+	c.call("snapshot_session", args{"session_id": id, "name": "kept"})
+	s.stop() // the session sleeps
+	s.holds("in-memory-alone")
+	images := func() int {
+		all, err := os.ReadDir(filepath.Join(s.State, "frozen"))
+		if err != nil || len(all) < 2 {
+			t.Fatalf("there are %d images of a session and a snapshot: %v", len(all), err)
+		}
+		return len(all)
+	}
 	out, errs, code := s.cli("secret", "rekey")
-	if code != 0 || !strings.Contains(out, "stored with it: 1; removed: 0") {
+	if code != 0 || !strings.Contains(out, fmt.Sprintf("stored with it: %d; removed: 0", 1+images())) {
 		t.Errorf("%d %s%s", code, out, errs)
 	}
 	if second, err := os.ReadFile(key); err != nil || string(second) == string(first) {
@@ -37,7 +49,35 @@ func TestRekey(t *testing.T) {
 		!strings.HasPrefix(out, "A ") {
 		t.Errorf("%d %s%s", code, out, errs)
 	}
+	c = s.connect(older, "", nil)
+	c.want(id, "x[:15]", "'in-memory-alone'")
+	if r := c.call("restore_snapshot", args{"session_id": id, "name": "kept"}); !strings.Contains(r.All, "is what it was") {
+		t.Errorf("the snapshot: %q", r.All)
+	}
+	c.want(id, "x[:15]", "'in-memory-alone'")
 	s.stop()
+	lostImages := images()
+	lost, err := os.ReadFile(key)
+	if err == nil {
+		err = os.Remove(key)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.launch()
+	if log := s.log.String(); !strings.Contains(log, "key of secrets that is gone") || !strings.Contains(log, fmt.Sprintf("lost=%d", lostImages)) {
+		t.Errorf("what is lost is not said at the start: %s", log)
+	}
+	c = s.connect(older, "", nil)
+	if r := c.code(id, "open('/workspace/f').read(), 'x' in globals()"); !strings.Contains(r.All, "('kept', False)") ||
+		!strings.Contains(r.All, "sealed with a key that is gone") {
+		t.Errorf("without the key: %q", r.All)
+	}
+	c.call("remove_snapshot", args{"name": "kept"})
+	s.stop()
+	if err := os.WriteFile(key, lost, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	if err := os.Chmod(key, 0o644); err != nil {
 		t.Fatal(err)
 	}

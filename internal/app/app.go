@@ -271,6 +271,9 @@ func (a *App) openNetwork(ctx context.Context) error {
 	if err := a.vault.CheckStored(ctx, a.store); err != nil {
 		return err
 	}
+	if err := a.sealImages(); err != nil {
+		return err
+	}
 	a.bound = bound.New(a.vault, a.log)
 	a.egress = egress.New(egress.Config{Log: a.log, Events: a.events, Resolve: a.resolveHost, Terminator: a.bound,
 		Reach: a.reach,

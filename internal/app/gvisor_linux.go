@@ -53,3 +53,17 @@ func gvisorLost() map[string][]Sandbox {
 
 // endGVisorLost ends those of one state folder, and returns how many there were.
 func endGVisorLost(ctx context.Context, dir string) (int, error) { return gvisor.EndLost(ctx, dir) }
+
+// imageKeys returns the keys of gVisor's sealed frozen images of a state folder.
+func imageKeys(dir string) (all []imageKey, err error) {
+	keys, err := gvisor.ImageKeys(dir)
+	for _, k := range keys {
+		all = append(all, imageKey{k.Image, k.Bundle, k.Sealed})
+	}
+	return all, err
+}
+
+// writeImageKey replaces the key of an image, or, without one, removes the image.
+func writeImageKey(dir string, k imageKey) error {
+	return gvisor.WriteImageKey(dir, gvisor.ImageKey{Image: k.image, Bundle: k.context, Sealed: k.sealed})
+}

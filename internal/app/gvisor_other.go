@@ -24,3 +24,7 @@ func gvisorSandboxes(string) ([]Sandbox, error) { return nil, nil }
 func gvisorLost() map[string][]Sandbox { return map[string][]Sandbox{} }
 
 func endGVisorLost(context.Context, string) (int, error) { return 0, nil }
+
+func imageKeys(string) ([]imageKey, error) { return nil, nil }
+
+func writeImageKey(string, imageKey) error { return nil }

@@ -31,12 +31,23 @@ func Rekey(ctx context.Context, c *config.Config, log *slog.Logger, drop bool) (
 	if err != nil {
 		return 0, 0, err
 	}
-	return openVault(c, db).Rekey(ctx, db, func(owner, connection string) string {
+	v := openVault(c, db)
+	sealed, dropped, err = v.Rekey(ctx, sealedStore{db, c.Server.StateDir}, func(owner, connection string) string {
 		if connection != "" && connection[0] == '=' {
 			owner = ""
 		}
 		return addresses[[2]string{owner, connection}]
 	}, drop)
+	if err != nil {
+		return sealed, dropped, err
+	}
+	if err = v.OpenKeyring(ctx, db); err == nil {
+		_, _, err = settleImageKeys(v, c.Server.StateDir)
+	}
+	if err != nil { // the next start of the server does the same
+		log.Warn("the keys of sleeping sessions are still stored for the old key too", "error", err)
+	}
+	return sealed, dropped, nil
 }
 
 // loginAddresses returns the addresses for which log-ins are sealed, by owner and connection. The connection

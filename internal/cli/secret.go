@@ -254,7 +254,7 @@ still be decrypted.`,
 		if p.asJSON {
 			return p.json(rekeyed{sealed, dropped})
 		}
-		fmt.Fprintf(p.out, "There is a new key. Secrets and log-ins stored with it: %d; removed: %d.\n", sealed,
+		fmt.Fprintf(p.out, "There is a new key. Secrets, log-ins and sleeping sessions stored with it: %d; removed: %d.\n", sealed,
 			dropped)
 		if cfg.Server.SecretsKeyring != "" {
 			fmt.Fprintf(p.out, "The key is in the keyring (service sandlot, username %s).\n", cfg.Server.SecretsKeyring)

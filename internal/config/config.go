@@ -155,6 +155,7 @@ type Hibernate struct {
 	Keep       time.Duration // of an image
 	// CompressAfter is how long a session sleeps before its image is compressed.
 	CompressAfter time.Duration
+	Seal          bool // images are encrypted
 }
 
 // Runtime has the settings of the runtime that creates sandboxes, and the limits of a sandbox.

@@ -309,6 +309,9 @@ func (c *Config) sessionRows() []setting {
 		{"hibernate.compress_after", "1h", nil,
 			"after so long asleep, sessions are compressed on the disk",
 			duration(&s.Hibernate.CompressAfter, 0, 36500*day)},
+		{"hibernate.seal", "true", nil,
+			"encrypt on the disk what sleeping sessions and snapshots have in memory, with the key of secrets",
+			boolean(&s.Hibernate.Seal)},
 		{"hibernate.keep", "7d", nil,
 			"how long a session may sleep; then it keeps its files alone", duration(&s.Hibernate.Keep, 0, 36500*day)},
 	}
