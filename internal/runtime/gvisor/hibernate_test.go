@@ -779,3 +779,48 @@ func TestSealedAsleep(t *testing.T) {
 		t.Errorf("a damaged image: %v", err)
 	}
 }
+
+// TestSealedNearLimit: a sandbox falls asleep whose memory limit has no room for its memory twice, and has its limit
+// when it goes on.
+func TestSealedNearLimit(t *testing.T) {
+	s := newSleeping(t)
+	b := s.box.(*box)
+	if !b.cgroups.Usable() {
+		t.Skip("there are no cgroups, so that no memory is counted")
+	}
+	limits := s.box.Spec().Limits
+	limits.MemoryBytes = 200 << 20
+	if err := b.Resize(t.Context(), limits); err != nil {
+		t.Fatal(err)
+	}
+	run(t, s.client, "y = __import__('os').urandom(180 << 20)")
+	limit := func() string {
+		text, err := os.ReadFile(filepath.Join(b.cgroups.Dirs(b.spec.ID)[0], "memory.max"))
+		for _, dir := range b.cgroups.Dirs(b.spec.ID) {
+			if v1, v1Err := os.ReadFile(filepath.Join(dir, "memory.limit_in_bytes")); v1Err == nil {
+				text, err = v1, nil
+			}
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	before := limit()
+	s.client.Close()
+	i, err := s.r.Freeze(t.Context(), s.box, gigabyte)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if now := limit(); now != before {
+		t.Errorf("its limit is %q, and was %q", now, before)
+	}
+	if err := s.r.Thaw(t.Context(), s.box); err != nil {
+		t.Fatal(err)
+	}
+	s.use(s.box)
+	s.wantX("when it goes on")
+	if err := s.r.RemoveFrozen(t.Context(), i.Name); err != nil {
+		t.Fatal(err)
+	}
+}
