@@ -271,7 +271,7 @@ func (a *App) openNetwork(ctx context.Context) error {
 	if err := a.vault.CheckStored(ctx, a.store); err != nil {
 		return err
 	}
-	if err := a.sealImages(); err != nil {
+	if err := a.sealImages(ctx); err != nil {
 		return err
 	}
 	a.bound = bound.New(a.vault, a.log)

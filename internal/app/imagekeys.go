@@ -69,9 +69,15 @@ func (s sealedStore) Reseal(ctx context.Context, rows []vault.SealedRow, fingerp
 	return err
 }
 
-// settleImageKeys removes of the keys of images what a change of the key of secrets has left. It returns how many
-// images there are, and how many of them the key of secrets does not open.
-func settleImageKeys(v *vault.Vault, stateDir string) (all, lost int, err error) {
+// settleImageKeys removes of the keys of images what a change of the key of secrets has left, unless the vault has the
+// key from before that change: then its operator still has to give it the other one. It returns how many images there
+// are, and how many of them the key of secrets does not open.
+func settleImageKeys(ctx context.Context, v *vault.Vault, rows vault.SealedStore, stateDir string) (all, lost int,
+	err error) {
+	current, err := v.SealsStored(ctx, rows)
+	if err != nil {
+		return 0, 0, err
+	}
 	keys, err := imageKeys(stateDir)
 	for _, k := range keys {
 		key, _, openErr := v.OpenImageKey(k.image, k.context, k.sealed)
@@ -79,7 +85,7 @@ func settleImageKeys(v *vault.Vault, stateDir string) (all, lost int, err error)
 			lost++
 			continue
 		}
-		if len(k.sealed) == vault.ImageKeyBytes {
+		if !current || len(k.sealed) == vault.ImageKeyBytes {
 			continue
 		}
 		sealed, sealErr := v.SealImageKey(k.image, k.context, key)
@@ -93,13 +99,13 @@ func settleImageKeys(v *vault.Vault, stateDir string) (all, lost int, err error)
 
 // sealImages makes the runtimes seal what sessions that sleep have in memory, and says what the key of secrets does not
 // open.
-func (a *App) sealImages() error {
+func (a *App) sealImages(ctx context.Context) error {
 	for _, rt := range a.runtimes {
 		if s, ok := rt.(sandbox.ImageSealer); ok {
 			s.SealImages(a.vault, a.Config.Sessions.Hibernate.Seal)
 		}
 	}
-	all, lost, err := settleImageKeys(a.vault, a.Config.Server.StateDir)
+	all, lost, err := settleImageKeys(ctx, a.vault, a.store, a.Config.Server.StateDir)
 	if lost > 0 {
 		a.log.Warn("the memory of sleeping sessions and snapshots was sealed with a key of secrets that is gone: at their "+
 			"next use they have their files alone. If the key still exists, stop the server and restore it first",

@@ -65,6 +65,10 @@ func TestRekeyImages(t *testing.T) {
 		return v.Rekey(t.Context(), sealedStore{rows, dir}, func(string, string) string { return "" }, drop)
 	}
 	image("one", "one")
+	before, err := os.ReadFile(v.KeyFile)
+	if err != nil {
+		t.Fatal(err)
+	}
 	want("before", 1)
 	if _, _, err := rekey(dyingStore{db}, false); !errors.Is(err, errDied) {
 		t.Errorf("a change that fails: %v", err)
@@ -74,12 +78,26 @@ func TestRekeyImages(t *testing.T) {
 		t.Errorf("%d, %d, %v", n, dropped, err)
 	}
 	want("after the change", 3)
-	if all, lost, err := settleImageKeys(v, dir); all != 1 || lost != 0 || err != nil {
+	current, err := os.ReadFile(v.KeyFile)
+	if err == nil {
+		err = os.WriteFile(v.KeyFile, before, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if all, lost, err := settleImageKeys(t.Context(), v, db, dir); all != 1 || lost != 0 || err != nil {
+		t.Errorf("a start with the old key: %d, %d, %v", all, lost, err)
+	}
+	want("after a start with the old key", 3)
+	if err := os.WriteFile(v.KeyFile, current, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if all, lost, err := settleImageKeys(t.Context(), v, db, dir); all != 1 || lost != 0 || err != nil {
 		t.Errorf("%d, %d, %v", all, lost, err)
 	}
 	want("after the next start", 1)
 	image("two", "another")
-	if all, lost, err := settleImageKeys(v, dir); all != 2 || lost != 1 || err != nil {
+	if all, lost, err := settleImageKeys(t.Context(), v, db, dir); all != 2 || lost != 1 || err != nil {
 		t.Errorf("%d, %d, %v", all, lost, err)
 	}
 	if _, dropped, err := rekey(db, false); err == nil || dropped != 0 {

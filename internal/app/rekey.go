@@ -42,7 +42,7 @@ func Rekey(ctx context.Context, c *config.Config, log *slog.Logger, drop bool) (
 		return sealed, dropped, err
 	}
 	if err = v.OpenKeyring(ctx, db); err == nil {
-		_, _, err = settleImageKeys(v, c.Server.StateDir)
+		_, _, err = settleImageKeys(ctx, v, db, c.Server.StateDir)
 	}
 	if err != nil { // the next start of the server does the same
 		log.Warn("the keys of sleeping sessions are still stored for the old key too", "error", err)

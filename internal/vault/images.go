@@ -1,6 +1,7 @@
 package vault
 
 import (
+	"context"
 	"crypto/cipher"
 	"errors"
 	"fmt"
@@ -37,6 +38,20 @@ func (v *Vault) OpenImageKey(image, context string, sealed []byte) (key []byte, 
 	}
 	key, err = openImageKey(k, sealed, imageAdditionalData(image, context))
 	return key, err != nil, err
+}
+
+// SealsStored reports whether the vault's key is the one of the last change of the key, so that what was sealed with
+// another one is not needed any more. Before the first change it is.
+func (v *Vault) SealsStored(ctx context.Context, rows SealedStore) (bool, error) {
+	last, err := rows.KeyFingerprint(ctx)
+	if err != nil || last == "" {
+		return err == nil, err
+	}
+	key, err := v.rawKey(false)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil && fingerprint(key) == last, err
 }
 
 // openImageKey opens the part of sealed that the cipher has sealed.
