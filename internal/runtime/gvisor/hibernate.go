@@ -130,11 +130,10 @@ func (r *Runtime) writeFrozen(ctx context.Context, b *box, info *frozen.Info, te
 	if err := hostfile.KeepTools(pid, socket.ToolsDir(b.socketDir()), filepath.Join(dir, frozen.ToolsDir)); err != nil {
 		return err
 	}
-	lent := need
-	if !info.Sealed { // gVisor's files are on the disk
-		lent = 0
+	takeBack := func() error { return nil }
+	if info.Sealed { // else gVisor's files are on the disk
+		takeBack = b.lendMemory(need)
 	}
-	takeBack := b.lendMemory(lent)
 	err = r.frozen.WriteFiles(ctx, dir, info, need, func(dir string) error {
 		if err := r.runBound(ctx, b, "checkpoint", "-image-path", dir, "-leave-running", "-compression", "none",
 			"-exclude-committed-zero-pages", spec.ID); err != nil {
@@ -165,14 +164,15 @@ func (r *Runtime) writeFrozen(ctx context.Context, b *box, info *frozen.Info, te
 // lendMemory lets the sandbox's group have bytes more until takeBack is called: gVisor's files that are in memory count
 // for the sandbox, which writes them. Its programs stand still.
 func (b *box) lendMemory(bytes int64) (takeBack func() error) {
-	own := b.Spec().Limits
-	if !b.cgroups.Usable() || own.MemoryBytes == 0 {
+	more := b.Spec().Limits
+	if !b.cgroups.Usable() || more.MemoryBytes == 0 {
 		return func() error { return nil }
 	}
-	more := own
 	more.MemoryBytes += bytes
 	err := b.cgroups.Resize(b.spec.ID, more)
-	return func() error { return errors.Join(err, b.cgroups.Resize(b.spec.ID, own)) }
+	return func() error { // the limits may be others by then
+		return errors.Join(err, b.cgroups.Resize(b.spec.ID, b.Spec().Limits))
+	}
 }
 
 // explainFrozen says of an error of gVisor's checkpoint that it is about files of the machine which were replaced: gVisor

@@ -820,6 +820,18 @@ func TestSealedNearLimit(t *testing.T) {
 	}
 	s.use(s.box)
 	s.wantX("when it goes on")
+	takeBack := b.lendMemory(64 << 20)
+	limits.MemoryBytes = 300 << 20
+	if err := b.Resize(t.Context(), limits); err != nil {
+		t.Fatal(err)
+	}
+	larger := limit()
+	if err := takeBack(); err != nil {
+		t.Fatal(err)
+	}
+	if now := limit(); now != larger || now == before {
+		t.Errorf("its limit is %q, and %q was set while it had memory lent", now, larger)
+	}
 	if err := s.r.RemoveFrozen(t.Context(), i.Name); err != nil {
 		t.Fatal(err)
 	}
