@@ -119,7 +119,7 @@ func (c *client) says(id, code string) (text string, told bool) {
 // nothing is left.
 func TestKilledAsleep(t *testing.T) {
 	t.Parallel()
-	s := start(t, sleepy...)
+	s := start(t, append(sleepy[:len(sleepy):len(sleepy)], "SANDLOT_HIBERNATE_SEAL=true")...)
 	c := s.connect(older, "", nil)
 	sessions := map[string]int{} // what x is
 	for range 3 {

@@ -12,7 +12,7 @@ import (
 // with the new one. What sessions had in memory is in no file. Without the key they have their files, and it is said.
 func TestRekey(t *testing.T) {
 	t.Parallel()
-	s := start(t, "SANDLOT_SNAPSHOTS=false", "SANDLOT_LOG_LEVEL=DEBUG")
+	s := start(t, "SANDLOT_SNAPSHOTS=false", "SANDLOT_LOG_LEVEL=DEBUG", "SANDLOT_HIBERNATE_SEAL=true")
 	key := filepath.Join(s.State, "secrets.key")
 	if out, errs, code := s.cliIn("hunter2", "secret", "set", "A"); code != 0 {
 		t.Fatal(out, errs)

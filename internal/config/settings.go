@@ -309,7 +309,7 @@ func (c *Config) sessionRows() []setting {
 		{"hibernate.compress_after", "1h", nil,
 			"after so long asleep, sessions are compressed on the disk",
 			duration(&s.Hibernate.CompressAfter, 0, 36500*day)},
-		{"hibernate.seal", "true", nil,
+		{"hibernate.seal", "false", nil,
 			"encrypt on the disk what sleeping sessions and snapshots have in memory, with the key of secrets",
 			boolean(&s.Hibernate.Seal)},
 		{"hibernate.keep", "7d", nil,

@@ -67,7 +67,8 @@ func subject(t *testing.T, rootless bool) *sandboxtest.Subject {
 			if err != nil {
 				t.Fatal(err)
 			}
-			r.SealImages(&vault.Vault{KeyFile: filepath.Join(state, "secrets.key"), CreateKey: true}, true)
+			// So the suites sleep and are copied both ways.
+			r.SealImages(&vault.Vault{KeyFile: filepath.Join(state, "secrets.key"), CreateKey: true}, rootless)
 			return r
 		},
 		Remains: func() []string { return left(state) },

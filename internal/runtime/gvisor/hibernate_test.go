@@ -223,7 +223,7 @@ func TestChangedAsleep(t *testing.T) {
 		}, "incomplete"},
 		"no state": {func(s *sleeping, i sandbox.FrozenImage) {
 			os.WriteFile(filepath.Join(s.r.frozen.Dir, i.Name, "checkpoint.img"), make([]byte, 1<<20), 0o600)
-		}, "changed or damaged"},
+		}, "runsc wake"},
 		"no kept program": {func(s *sleeping, _ sandbox.FrozenImage) {
 			os.RemoveAll(filepath.Join(s.r.StateDir, "programs"))
 		}, "not there any more"},
@@ -423,10 +423,15 @@ func TestFullDiskAsleep(t *testing.T) {
 	if err := os.MkdirAll(s.r.frozen.Dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range []struct{ options, says string }{
-		{"size=16m", "MB left"},
-		{"size=1g,nr_inodes=4", "no space left"}, // the root, the image's folder, and two of gVisor's files
+	for _, c := range []struct {
+		options, says string
+		sealed        bool
+	}{
+		{"size=16m", "MB left", false}, {"size=16m", "MB left", true},
+		{"size=1g,nr_inodes=4", "checkpoint", false}, // the root, the image's folder, and two of gVisor's files
+		{"size=1g,nr_inodes=4", "no space left", true},
 	} {
+		s.r.SealImages(s.r.frozen.Keys, c.sealed)
 		if err := unix.Mount("small", s.r.frozen.Dir, "tmpfs", 0, c.options); err != nil {
 			t.Fatal(err)
 		}
@@ -435,6 +440,7 @@ func TestFullDiskAsleep(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	s.r.SealImages(s.r.frozen.Keys, false)
 	s.wantNoImage(1<<20, "hibernate.max_image_mb")
 	run(t, s.client, "y = __import__('os').urandom(64 << 20)")
 	s.wantNoImage(60<<20, "hibernate.max_image_mb")
@@ -784,6 +790,7 @@ func TestSealedAsleep(t *testing.T) {
 // when it goes on.
 func TestSealedNearLimit(t *testing.T) {
 	s := newSleeping(t)
+	s.r.SealImages(s.r.frozen.Keys, true)
 	b := s.box.(*box)
 	if !b.cgroups.Usable() {
 		t.Skip("there are no cgroups, so that no memory is counted")
