@@ -260,7 +260,8 @@ type FrozenImage struct {
 
 // Reviser is a Runtime whose sandboxes have files of the machine open, which may be replaced under them.
 type Reviser interface {
-	// Outdated returns an error if b has files open that are not those of a sandbox that is made now.
+	// Outdated returns an error if b has files open that are not those of a sandbox that is made now. It is ErrReplaced if
+	// b seems to be one that cannot be frozen for that reason.
 	Outdated(b Sandbox) error
 }
 

@@ -54,6 +54,7 @@ func (s *Sessions) sweep(ctx context.Context, now time.Time) {
 			unused = append(unused, liveSession{session: session})
 		case c.hasSandbox():
 			session.persistUse()
+			session.tellReplaced(c.booted)
 		case !c.rec.Home && since > s.Retention:
 			s.removeIfStopped(ctx, session)
 		}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"sandlot/internal/egress"
 	"sandlot/internal/fault"
@@ -181,6 +182,29 @@ func TestReplacedFilesAreTold(t *testing.T) {
 		}
 		w.fake.OnStep = nil
 		w.wantContent("it goes on", id, "x", "note")
+	})
+}
+
+// TestReplacedFilesAreToldInTime: the user of a session that could not be put to sleep now is told before that is tried.
+func TestReplacedFilesAreToldInTime(t *testing.T) {
+	in(t, sleeps, func(t *testing.T, w *testSessions) {
+		id := w.use(ann, OpenRequest{ID: "new"}).ID()
+		told := func() string {
+			w.sweep(t.Context(), time.Now())
+			return w.use(ann, OpenRequest{ID: id}).Notice
+		}
+		w.fake.OutdatedErr = errors.New("/usr/lib/libc.so.6 is not the file that the sandbox has open")
+		if got := told(); got != "" {
+			t.Errorf("of files that can be kept: %q", got)
+		}
+		w.fake.OutdatedErr = fmt.Errorf("%w: two that were /usr/lib/libc.so.6", sandbox.ErrReplaced)
+		if got := told(); !strings.Contains(got, "upgrade of the machine's packages") || strings.Contains(got, "libc") ||
+			!strings.Contains(got, "if the server is stopped") {
+			t.Errorf("told: %q", got)
+		}
+		if got := told(); got != "" {
+			t.Errorf("told again: %q", got)
+		}
 	})
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"sandlot/internal/auth"
 	"sandlot/internal/event"
+	"sandlot/internal/pool"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/session/reason"
 )
@@ -68,6 +69,30 @@ func (s *Session) stayAwake(until time.Time, cause error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.cur.awakeUntil = until
+	s.warnReplaced(cause)
+}
+
+// tellReplaced tells the user once that the session could not be put to sleep now, as files were replaced that its
+// programs have open: before somebody stops the server, and variables are lost.
+func (s *Session) tellReplaced(b *pool.Booted) {
+	if b == nil || s.current().warned || !s.sessions.Hibernation.Enabled {
+		return
+	}
+	reviser, ok := s.sessions.Pool.RuntimeNamed(s.record().Runtime).(sandbox.Reviser)
+	if !ok {
+		return
+	}
+	err := reviser.Outdated(b.Box)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cur.booted == b {
+		s.warnReplaced(err)
+	}
+}
+
+// warnReplaced makes the next result say that the session cannot sleep, if files that were replaced are the cause. It
+// is said once for each sandbox. The caller holds mu.
+func (s *Session) warnReplaced(cause error) {
 	if errors.Is(cause, sandbox.ErrReplaced) && !s.cur.warned {
 		s.cur.warned, s.cur.warning = true, fmt.Sprintf("This session cannot be put to sleep or copied at the moment: %s. "+
 			"It stays awake; if the server is stopped, variables and processes are lost. It can again when the programs "+

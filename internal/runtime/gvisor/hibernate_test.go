@@ -302,7 +302,13 @@ func TestUpgradedBeforeSleep(t *testing.T) {
 	run(t, s.client, "r = subprocess.Popen(['/opt/tools/third', '1000'])")
 	os.Remove(filepath.Join(s.tools, "third"))
 	copyFile(t, "/bin/cat", filepath.Join(s.tools, "third"))
+	if err := s.r.Outdated(s.box); err == nil || errors.Is(err, sandbox.ErrReplaced) {
+		t.Errorf("before the name is looked up: %v", err)
+	}
 	shell(t, s.client, "test -x /opt/tools/third")
+	if err := s.r.Outdated(s.box); !errors.Is(err, sandbox.ErrReplaced) {
+		t.Errorf("it is not said that it cannot sleep: %v", err)
+	}
 	s.client.Close()
 	if _, err := s.r.Freeze(t.Context(), s.box, gigabyte); !errors.Is(err, sandbox.ErrReplaced) ||
 		!errors.Is(err, sandbox.ErrLater) {

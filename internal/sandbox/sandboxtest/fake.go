@@ -34,11 +34,13 @@ type Fake struct {
 	SettingsErr  error         // the answer of agents to their settings
 	StopHangs    atomic.Bool   // Stop hangs until its context ends
 	StatusHangs  atomic.Bool   // Status hangs until its context ends
+	Asked        atomic.Int64  // how often Status was called
 	// OnRecover is called by Recover, which returns its error. It may be nil.
 	OnRecover func(ctx context.Context, id string) error
 	// OnStep is called before each Step. If it returns an error, the step fails. It may be nil.
 	OnStep       func(Step) error
 	HibernateErr error // the error of CanHibernate
+	OutdatedErr  error // the error of Outdated
 	ImageBytes   int64 // of each image
 	// Dial connects to a port in a sandbox. By default nothing listens on any port.
 	Dial func(port uint32) (net.Conn, error)
@@ -275,6 +277,7 @@ func (b *FakeBox) usage() (busy bool, idle time.Duration) {
 
 // Status implements sandbox.Sandbox.
 func (b *FakeBox) Status(ctx context.Context) (sandbox.Status, error) {
+	b.fake.Asked.Add(1)
 	if b.fake.StatusHangs.Load() {
 		<-ctx.Done()
 		return sandbox.Status{}, ctx.Err()

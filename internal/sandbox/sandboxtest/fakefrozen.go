@@ -45,6 +45,9 @@ func (f *Fake) step(s Step) error {
 // CanHibernate implements sandbox.Hibernator.
 func (f *Fake) CanHibernate() error { return f.HibernateErr }
 
+// Outdated implements sandbox.Reviser.
+func (f *Fake) Outdated(sandbox.Sandbox) error { return f.OutdatedErr }
+
 // Freeze implements sandbox.Hibernator.
 func (f *Fake) Freeze(ctx context.Context, sb sandbox.Sandbox, _ int64) (sandbox.FrozenImage, error) {
 	b := sb.(*FakeBox)
