@@ -384,7 +384,14 @@ func (l *Lease) Fault(ctx context.Context, err error, kind fault.Kind) error {
 	if errors.As(err, &f) {
 		return f
 	}
-	if errors.Is(ctx.Err(), context.DeadlineExceeded) && !l.dead(ctx) {
+	statusCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	why, errorType := "", typeEnded
+	late := errors.Is(ctx.Err(), context.DeadlineExceeded)
+	if late {
+		why = l.death(statusCtx)
+	}
+	if late && why == "" {
 		return l.withSession(fault.Wrap(fault.Connection, err, "the sandbox did not answer in the time that the call had; "+
 			"the session lives on"), typeSlow)
 	}
@@ -394,14 +401,9 @@ func (l *Lease) Fault(ctx context.Context, err error, kind fault.Kind) error {
 	if f := reason.Refused(err); f != nil {
 		return f.With("session_id", l.ID())
 	}
-	why, errorType := "", typeEnded
-	statusCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
-	defer cancel()
 	// When a sandbox dies, its link closes a moment before Status reports it as dead.
-	for range 20 {
-		st, serr := l.Booted.Box.Status(statusCtx)
-		if serr == nil && st.State == sandbox.Dead { // a runtime that does not answer says nothing about it
-			why = reason.Death(l.Booted)
+	for try := 0; try < 20 && why == ""; try++ {
+		if why = l.death(statusCtx); why != "" {
 			break
 		}
 		if errors.Is(err, agent.ErrProtocol) {
@@ -445,12 +447,14 @@ func (l *Lease) askAgent(ctx context.Context) (silent bool, err error) {
 	return ctx.Err() != nil, err
 }
 
-// dead reports whether the runtime says that the sandbox is dead.
-func (l *Lease) dead(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
-	defer cancel()
+// death returns why the sandbox is dead; empty: the runtime does not say that it is. A runtime that does not answer until
+// ctx ends says nothing about it.
+func (l *Lease) death(ctx context.Context) string {
 	st, err := l.Booted.Box.Status(ctx)
-	return err == nil && st.State == sandbox.Dead
+	if err != nil || st.State != sandbox.Dead {
+		return ""
+	}
+	return reason.Of(st, l.Booted)
 }
 
 // maxUnanswered is the number of leases in a row in which an agent may let a call's limit pass: an agent has been told

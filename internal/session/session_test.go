@@ -536,7 +536,11 @@ func TestDeadlineIsNoVerdict(t *testing.T) {
 		}
 		dead := w.use(ann, OpenRequest{ID: "new"})
 		w.fake.Box(dead.Booted.ID).Kill("memory")
+		w.fake.Asked.Store(0)
 		f = fault.From(dead.Fault(late, silent, fault.CommandExecution))
+		if n := w.fake.Asked.Load(); n != 1 {
+			t.Errorf("the runtime was asked %d times what has come of the sandbox", n)
+		}
 		if f.Data().Context["lost"] == nil || strings.Contains(f.Error(), "lives on") {
 			t.Errorf("a sandbox that died in a call whose time is over: %v", f)
 		}

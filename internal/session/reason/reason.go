@@ -104,6 +104,11 @@ func Death(b *pool.Booted) string {
 	if err != nil {
 		return "it died"
 	}
+	return Of(st, b)
+}
+
+// Of returns why a sandbox is dead whose status is known.
+func Of(st sandbox.Status, b *pool.Booted) string {
 	switch st.Reason {
 	case "memory":
 		return fmt.Sprintf("all of it had reached its memory limit of %d MB", b.Flavor.MemoryMB)
