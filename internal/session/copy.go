@@ -11,11 +11,15 @@ import (
 	"sandlot/internal/egress"
 	"sandlot/internal/event"
 	"sandlot/internal/fault"
+	"sandlot/internal/image"
 	"sandlot/internal/policy"
 	"sandlot/internal/pool"
+	"sandlot/internal/sandbox"
 	"sandlot/internal/secret"
 	"sandlot/internal/session/disk"
+	"sandlot/internal/session/leftover"
 	"sandlot/internal/session/reason"
+	"sandlot/internal/session/room"
 )
 
 const (
@@ -161,8 +165,9 @@ func (s *Sessions) networkOfCopy(p auth.Principal, c Content, own NetworkOverrid
 }
 
 // Replace gives one of a principal's sessions another content, which is its own from then on, and which is of the
-// session from. What the session has had ends, whatever runs in it. A crash leaves the old content or the new one.
-// After an error the content is the caller's.
+// session from. What the session has had ends, whatever runs in it, as soon as the sandbox of the new content answers:
+// until then, and after an error, the session has it. A session that has nothing but files gets the new content asleep.
+// A crash leaves the old content or the new one. After an error the content is the caller's.
 func (s *Sessions) Replace(ctx context.Context, p auth.Principal, id string, c Content,
 	from string) (sessionID string, err error) {
 	session := s.ownedSession(p, id)
@@ -188,60 +193,142 @@ func (s *Sessions) Replace(ctx context.Context, p auth.Principal, id string, c C
 	if err != nil {
 		return "", err
 	}
-	if now := session.current(); now.booted != nil || now.rec.Image != "" { // else it has nothing but files to lose
-		if err := s.canWake(ctx, c); err != nil {
-			return "", err
-		}
-	}
-	session.mu.Lock()
-	before, old := session.cur.rec, session.cur.booted
-	session.cur.booted, session.cur.freezing = nil, old != nil
-	session.mu.Unlock()
-	err = session.update(func(r *Record) {
+	hold := func(r *Record) {
 		r.State, r.Slept, r.Sandbox, r.Lost = Asleep, time.Now().UTC(), "", ""
 		r.Hold(c)
 		r.Network, r.Scope = network, policy.Narrow(c.Scope, p.Scope)
-	})
-	session.mu.Lock()
-	if session.cur.freezing = false; err != nil {
-		session.cur.booted = old
-	} else {
-		session.cur.asleepFor = 0
-		session.disk.Replace(c.Files)
 	}
-	session.mu.Unlock()
+	began := time.Now()
+	var woken *pool.Booted
+	if now := session.current(); now.booted != nil || now.rec.Image != "" { // else it has nothing but files to lose
+		h, request, err := s.canWake(ctx, c)
+		if err != nil {
+			return "", err
+		}
+		unreserve, err := session.reserveBeside(ctx, request.Flavor)
+		if err != nil {
+			return "", err
+		}
+		defer unreserve()
+		if woken, err = session.wakeBeside(ctx, h, request, c, hold); err != nil {
+			return "", err
+		}
+	}
+	before, old, err := session.exchange(woken, hold, c.Files)
 	if err != nil {
+		session.discard(woken, c)
 		return "", err
 	}
 	session.applyPolicy()
+	if woken != nil {
+		s.removeImage(ctx, c.Runtime, c.Image) // so that it is not used twice in any case
+		s.publish(session.record(), event.SessionWoken, woken.Flavor.Name, time.Since(began))
+	}
 	session.forget(ctx, before, old)
 	return before.ID, nil
 }
 
-// canWake returns a fault if no sandbox can be made of a content.
-func (s *Sessions) canWake(ctx context.Context, c Content) error {
+// exchange stores what hold makes of the session's record, and gives the session the sandbox woken; nil: it sleeps.
+// It returns the record and the sandbox that the session has had. After an error it has them.
+func (s *Session) exchange(woken *pool.Booted, hold func(*Record), files int64) (before Record, old *pool.Booted,
+	err error) {
+	s.mu.Lock()
+	before, old = s.cur.rec, s.cur.booted
+	s.cur.booted, s.cur.freezing = nil, old != nil
+	s.mu.Unlock()
+	err = s.update(func(r *Record) {
+		if hold(r); woken != nil {
+			r.State, r.Sandbox, r.Image = Live, woken.ID, ""
+		}
+	})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cur.freezing = false; err != nil {
+		s.cur.booted = old
+		return before, old, err
+	}
+	s.cur.booted, s.cur.asleepFor = woken, 0
+	s.cur.warned, s.cur.warning = false, ""
+	s.disk.Replace(files)
+	return before, old, nil
+}
+
+// canWake returns the runtime that can make a sandbox of a content, and the request for it, or a fault if none can.
+func (s *Sessions) canWake(ctx context.Context, c Content) (h sandbox.Hibernator, r pool.Request, err error) {
 	t, exists, err := s.Templates.Of(ctx, c.Template)
 	if err != nil {
-		return err
+		return nil, r, err
 	}
 	f, err := s.flavor(c.Flavor)
 	if err != nil {
-		return err
+		return nil, r, err
 	}
-	h, err := s.Pool.HibernatorNamed(c.Runtime)
+	h, err = s.Pool.HibernatorNamed(c.Runtime)
 	if err != nil {
-		return fault.Wrap(fault.Configuration, err, "nothing was changed, as no sandbox can be made of the snapshot: %v", err)
+		return nil, r, fault.Wrap(fault.Configuration, err, "%s: %v", unchanged, err)
 	}
 	if !exists {
-		return fault.New(fault.SessionState, "nothing was changed, as there is no template %s any more, of which the "+
-			"snapshot's sandbox is", c.Template).
-			Advise("Restore the snapshot into a new session (session_id \"new\"), which has its files")
+		return nil, r, fault.New(fault.SessionState, "nothing was changed, as there is no template %s any more, of which "+
+			"the snapshot's sandbox is", c.Template).Advise(restoreNew)
 	}
-	if err := s.Pool.CanWake(ctx, h, pool.Request{Workspace: c.Workspace, Template: t, Flavor: f}, c.Image); err != nil {
-		return reason.StateFault(err, "nothing was changed, as no sandbox can be made of the snapshot").
-			Advise("Restore the snapshot into a new session (session_id \"new\"), which has its files")
+	r = pool.Request{ID: secret.ID(), Workspace: c.Workspace, Template: t, Flavor: f}
+	if err := s.Pool.CanWake(ctx, h, r, c.Image); err != nil {
+		return nil, r, reason.StateFault(err, unchanged).Advise(restoreNew)
 	}
-	return nil
+	return h, r, nil
+}
+
+const (
+	unchanged  = "nothing was changed, as no sandbox can be made of the snapshot"
+	restoreNew = "Restore the snapshot into a new session (session_id \"new\"), which has its files"
+)
+
+// reserveBeside reserves what the session needs with a sandbox of a flavor, besides what it has now, until done is
+// called. While both sandboxes run, the session counts once.
+func (s *Session) reserveBeside(ctx context.Context, f image.Flavor) (done func(), err error) {
+	now := s.current()
+	want := room.Of(now.rec.Home, f)
+	if now.booted != nil {
+		want = want.Beyond(room.Of(now.rec.Home, now.booted.Flavor))
+	}
+	if want == (room.Quota{}) {
+		return func() {}, nil
+	}
+	owner := now.rec.Owner
+	if err := s.sessions.reserveQuota(ctx, owner, want); err != nil {
+		return nil, err
+	}
+	return func() { s.sessions.unreserve(owner, want) }, nil
+}
+
+// wakeBeside makes a sandbox of a content, while the session still has what it has had. hold makes the session's record
+// have the content. After an error there is no such sandbox.
+func (s *Session) wakeBeside(ctx context.Context, h sandbox.Hibernator, request pool.Request, c Content,
+	hold func(*Record)) (*pool.Booted, error) {
+	r := s.record()
+	hold(&r)
+	b, err := s.sessions.Pool.Wake(ctx, h, request, c.Image,
+		func(b *pool.Booted) { s.sessions.connectOutlet(b, r, s.meter) })
+	if errors.Is(err, sandbox.ErrRemains) {
+		s.sessions.left.Add(leftover.ID{Runtime: c.Runtime, Sandbox: request.ID})
+	}
+	if err != nil {
+		s.sessions.Log.Error("could not wake what a session was to get, which stays as it is", "session", r.ID, "error",
+			err)
+		return nil, reason.StateFault(err, unchanged).Advise(restoreNew)
+	}
+	return b, nil
+}
+
+// discard ends the sandbox of a content that the session does not get; nil: there is none.
+func (s *Session) discard(b *pool.Booted, c Content) {
+	if b == nil {
+		return
+	}
+	if err := b.Destroy(); err != nil {
+		s.sessions.Log.Error("could not remove a sandbox; it is tried again", "sandbox", b.ID, "error", err)
+		s.sessions.left.Add(leftover.ID{Runtime: c.Runtime, Sandbox: b.ID})
+	}
 }
 
 // forget removes the content that a session has had: its record has another one.

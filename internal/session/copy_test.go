@@ -98,7 +98,7 @@ func TestCopies(t *testing.T) {
 // TestRestoreThatWouldFail: a session goes on as it is if no sandbox can be made of what it is to get. A session that has
 // nothing but files gets the files.
 func TestRestoreThatWouldFail(t *testing.T) {
-	in(t, sleeps, func(t *testing.T, w *testSessions) {
+	bubble(t, sleeps, func(t *testing.T, w *testSessions) {
 		id := w.use(ann, OpenRequest{ID: "new"}).ID()
 		w.note(id, "old")
 		kept, err := w.keep(id)
@@ -117,22 +117,49 @@ func TestRestoreThatWouldFail(t *testing.T) {
 			}
 			return err
 		}
-		w.fake.OnStep = func(s sandboxtest.Step) error {
-			if s == sandboxtest.StepAsk || s == sandboxtest.StepWake {
-				return fmt.Errorf("stat /var/lib/sandlot/roots/x: %w", os.ErrNotExist)
+		failsAt := func(step sandboxtest.Step) {
+			w.fake.OnStep = func(s sandboxtest.Step) error {
+				if s == step {
+					return fmt.Errorf("stat /var/lib/sandlot/roots/x: %w", os.ErrNotExist)
+				}
+				return nil
 			}
-			return nil
 		}
 		for _, asleep := range []bool{false, true} {
 			if asleep {
+				w.fake.OnStep = nil
 				w.sleepUnused(t.Context(), w.byID(id), "it was idle")
 			}
-			if err := restore(); !fault.Is(err, fault.SessionState) || strings.Contains(err.Error(), "/var/lib") ||
-				!strings.Contains(err.Error(), "nothing was changed") {
-				t.Errorf("asleep %v: %v", asleep, err)
+			before, status := w.box(id), w.status(id)
+			for name, fail := range map[string]func(){
+				"when asked": func() { failsAt(sandboxtest.StepAsk) }, "at once": func() { failsAt(sandboxtest.StepWake) },
+				"late": func() { failsAt(sandboxtest.StepWaking) }, "without an answer": func() { w.fake.Silent = true },
+				"with another agent":            func() { w.fake.WrongSecret = true },
+				"with settings that it refuses": func() { w.fake.SettingsErr = errors.New("no") },
+			} {
+				w.fake.OnStep = nil
+				fail()
+				if err := restore(); !fault.Is(err, fault.SessionState) || strings.Contains(err.Error(), "/var/lib") ||
+					!strings.Contains(err.Error(), "nothing was changed") {
+					t.Errorf("%s, asleep %v: %v", name, asleep, err)
+				}
+				w.fake.Silent, w.fake.WrongSecret, w.fake.SettingsErr = false, false, nil
+				if w.box(id) != before || w.status(id) != status {
+					t.Errorf("%s, asleep %v: it is %s, and was %s", name, asleep, w.status(id), status)
+				}
+			}
+			w.fake.OnStep = nil
+			w.MaxMemoryMB = 1
+			if err := restore(); asleep && !fault.Is(err, fault.ResourceLimit) || !asleep && err != nil {
+				t.Errorf("without room for a sandbox, asleep %v: %v", asleep, err)
+			}
+			w.MaxMemoryMB = 0
+			if !asleep { // it has had its own room
+				w.wantContent("it went back", id, "", "old")
+				w.box(id).SetMemory("new")
+				w.note(id, "new")
 			}
 		}
-		w.fake.OnStep = nil
 		if told := w.use(ann, OpenRequest{ID: id}).Notice; !strings.Contains(told, "asleep") {
 			t.Errorf("told %q", told)
 		}
@@ -284,9 +311,9 @@ func TestCrashReplacing(t *testing.T) {
 				w.keeps = &kept
 				w.open(sleeps)
 				w.left.Remove(t.Context())
-				want := "old"
-				if step == "" {
-					want = "new"
+				want := "new" // the session has the old content when its sandbox runs
+				if step == sandboxtest.StepStop || step == sandboxtest.StepRemove {
+					want = "old"
 				}
 				w.wantContent("the next server", id, want, want)
 				w.wantImages(1)

@@ -16,15 +16,20 @@ import (
 // for that. The error is a fault that says which limit is reached.
 func (s *Sessions) reserve(ctx context.Context, owner string, home bool, f image.Flavor) (room.Quota, error) {
 	want := room.Of(home, f)
+	return want, s.reserveQuota(ctx, owner, want)
+}
+
+// reserveQuota is reserve for any quota.
+func (s *Sessions) reserveQuota(ctx context.Context, owner string, want room.Quota) error {
 	for try := 0; ; try++ {
 		used, ok := s.tryReserve(owner, want)
 		if ok {
-			return want, nil
+			return nil
 		}
 		if try < 3 && s.EvictIdle && s.evict(ctx, owner) {
 			continue
 		}
-		return want, s.bounds(owner).Reached(used, want)
+		return s.bounds(owner).Reached(used, want)
 	}
 }
 

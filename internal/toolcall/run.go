@@ -226,10 +226,15 @@ func (cs *Calls) Attach(owner, session string, a Agent, used bool) {
 	a.OnEnd(func() {
 		cs.mu.Lock()
 		defer cs.mu.Unlock()
+		delete(s.shared.boxes, s)
 		if cs.sandboxes[session] == s {
 			delete(cs.sandboxes, session)
+			for other := range s.shared.boxes { // a restore that failed leaves the session the sandbox that it had
+				if other.session == session {
+					cs.sandboxes[session] = other
+				}
+			}
 		}
-		delete(s.shared.boxes, s)
 		if len(s.shared.boxes) == 0 && cs.owners[owner] == s.shared {
 			delete(cs.owners, owner)
 		}

@@ -118,10 +118,11 @@ type box struct {
 	takes time.Duration
 	got   []string // requests to change the tree
 	old   bool     // its agent knows of no tree
+	end   func()   // what OnEnd has got
 }
 
 func (b *box) SetTools(t agent.Tools) { b.tools = t }
-func (b *box) OnEnd(func())           {}
+func (b *box) OnEnd(f func())         { b.end = f }
 
 func (b *box) UpdateTools(_ context.Context, files []agent.ToolFile, removed []string, complete bool) error {
 	b.mu.Lock()
@@ -512,6 +513,32 @@ func TestFirstTree(t *testing.T) {
 			time.Sleep(time.Hour)
 		}
 	})
+}
+
+// TestSandboxBeside: a session whose second sandbox ends has the first one, and one whose first one ends the second.
+func TestSandboxBeside(t *testing.T) {
+	w := newWorld(t)
+	defer w.Close()
+	has := func(what string, want *box) {
+		t.Helper()
+		w.Calls.mu.Lock()
+		defer w.Calls.mu.Unlock()
+		if s := w.sandboxes["one"]; (s == nil) != (want == nil) || s != nil && s.agent != Agent(want) {
+			t.Errorf("%s: %v", what, s)
+		}
+	}
+	first, other := w.box(ann.ID, "one"), w.box(ann.ID, "two")
+	has("at first", first)
+	second := w.box(ann.ID, "one")
+	has("beside it", second)
+	second.end()
+	has("when the second has ended", first)
+	third := w.box(ann.ID, "one")
+	first.end()
+	has("when the first has ended", third)
+	third.end()
+	has("at the end", nil)
+	other.end()
 }
 
 // TestTree: a sandbox gets the tree at once, and then what changes of it. Who has no servers gets none.

@@ -23,6 +23,11 @@ func (q Quota) Minus(r Quota) Quota {
 	return Quota{q.Sessions - r.Sessions, q.MemoryMB - r.MemoryMB, q.MilliCPUs - r.MilliCPUs}
 }
 
+// Beyond returns what q has more than r, of each.
+func (q Quota) Beyond(r Quota) Quota {
+	return Quota{max(q.Sessions-r.Sessions, 0), max(q.MemoryMB-r.MemoryMB, 0), max(q.MilliCPUs-r.MilliCPUs, 0)}
+}
+
 // Of returns what a live session of a flavor counts. A home counts by its memory and its CPUs, not as
 // one of the sessions.
 func Of(home bool, f image.Flavor) Quota {
