@@ -1,6 +1,10 @@
 package egress
 
-import "net/netip"
+import (
+	"net/netip"
+
+	"sandlot/internal/ipv4in6"
+)
 
 // exception says which of the operator's exceptions allow addresses that are not public.
 type exception int
@@ -48,6 +52,8 @@ var specialRanges = []addrClass{
 	{cidr("::/128"), "this machine", noException},
 	{cidr("::1/128"), "loopback", containingRange},
 	{cidr("::/96"), "an IPv4 address in an IPv6 one", noException},
+	{cidr("::ffff:0:0/96"), "an IPv4 address in an IPv6 one", noException},   // mapped
+	{cidr("::ffff:0:0:0/96"), "an IPv4 address in an IPv6 one", noException}, // translated
 	{cidr("64:ff9b:1::/48"), "an IPv4 address in an IPv6 one", noException},
 	{cidr("2001::/32"), "an IPv4 address in an IPv6 one", noException}, // Teredo
 	{cidr("2002::/16"), "an IPv4 address in an IPv6 one", noException}, // 6to4
@@ -74,22 +80,18 @@ func classOf(a netip.Addr) (k addrClass, special bool) {
 			return k, true
 		}
 	}
-	switch {
-	case a.Is4(), unicast6.Contains(a):
+	// NAT64 in a network without IPv4, and ISATAP: they are as public as the IPv4 address in them. If that one is not
+	// public, no exception allows it in this form.
+	for _, inner := range ipv4in6.Of(a) {
+		if k, special := classOf(inner); special {
+			k.exception = noException
+			return k, true
+		}
+	}
+	if a.Is4() || unicast6.Contains(a) || nat64.Contains(a) {
 		return addrClass{}, false
-	case nat64.Contains(a):
-		// NAT64 in a network without IPv4: it is as public as the IPv4 address in it. If
-		// that one is not public, no exception allows it in this form.
-		k, special = classOf(embeddedIPv4(a))
-		k.exception = noException
-		return k, special
 	}
 	return addrClass{cidr("::/0"), "reserved", containingRange}, true
-}
-
-func embeddedIPv4(a netip.Addr) netip.Addr {
-	b := a.As16()
-	return netip.AddrFrom4([4]byte(b[12:]))
 }
 
 // minNeighborBits is the shortest prefix length of an interface that counts as the machine's own
@@ -99,15 +101,14 @@ const minNeighborBits = 8
 // describeOwn returns "the server's own" if a is one of the machine's addresses own, "in the server's own
 // network" if it is in the network of one of them, and else "".
 func describeOwn(a netip.Addr, own []netip.Prefix) (what string) {
-	if nat64.Contains(a) {
-		a = embeddedIPv4(a)
-	}
-	for _, p := range own {
-		switch {
-		case p.Addr() == a:
-			return "the server's own"
-		case p.Bits() >= minNeighborBits && p.Contains(a):
-			what = "in the server's own network"
+	for _, a := range append(ipv4in6.Of(a), a) {
+		for _, p := range own {
+			switch {
+			case p.Addr() == a:
+				return "the server's own"
+			case p.Bits() >= minNeighborBits && p.Contains(a):
+				what = "in the server's own network"
+			}
 		}
 	}
 	return what

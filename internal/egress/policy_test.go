@@ -40,14 +40,18 @@ var special = map[string]exception{
 	"2002:1400:1::": noException, "4000::1": containingRange,
 	"1fff::1":         containingRange,
 	"64:ff9b::7f00:1": noException, "64:ff9b::10.0.0.1": noException, "64:ff9b::169.254.169.254": noException,
-	"64:ff9b:1::20.0.0.1": noException, "5f00::1": containingRange,
+	"64:ff9b:1::20.0.0.1": noException, "5f00::1": containingRange, "::ffff:0:10.0.0.1": noException,
+	"::ffff:0:20.0.0.1": noException, "2a00::5efe:10.0.0.1": noException, "2a00::200:5efe:169.254.169.254": noException,
+	"2002:a00:1::": noException, "64:ff9b:1::10.0.0.1": noException, "64:ff9b:1:a00:0:100::": noException,
+	"::ffff:10.0.0.1": noException, "64:ff9b::127.0.0.1": noException, "64:ff9b::192.168.1.1": noException,
+	"64:ff9b::100.64.0.1": noException, "64:ff9b::0.0.0.0": noException,
 }
 
 var public = []string{"1.1.1.1", "9.255.255.255", "11.0.0.0", "100.63.255.255", "100.128.0.0", "126.0.0.1", "128.0.0.1",
 	"169.253.1.1",
 	"172.15.0.1", "172.32.0.1", "192.0.1.1", "192.167.0.1", "192.169.0.1", "198.17.0.1", "198.20.0.1",
 	"223.255.255.255",
-	"2a00::1", "2001:200::1", "2003::1", "3ffe::1", "64:ff9b::20.0.0.1"}
+	"2a00::1", "2001:200::1", "2003::1", "3ffe::1", "64:ff9b::20.0.0.1", "2a00::5efe:20.0.0.1"}
 
 // reason is the text of a refusal, or empty.
 func reason(err error) string {
@@ -113,7 +117,7 @@ func TestOwnAddresses(t *testing.T) {
 	}
 	// Neighbours, of both families; not who has a like address.
 	for _, s := range []string{"20.9.9.1", "20.9.9.255", "2a00:9::1", "2a00:9::ffff:ffff:ffff:ffff",
-		"64:ff9b::20.9.9.1"} {
+		"64:ff9b::20.9.9.1", "2a00:1::5efe:20.9.9.1"} {
 		if why := reason(p.check(Target{"a.example", addr(s), 443}, ownForTest)); !strings.Contains(why,
 			"in the server's own network") {
 			t.Errorf("%s: %q", s, why)

@@ -43,6 +43,7 @@ var places = map[string]place{
 	"pkgregistry":         {"L0", "processgroup"},
 	"fileacl":             {"L0", ""},
 	"filelock":            {"L0", ""},
+	"ipv4in6":             {"L0", ""},
 	"logfile":             {"L0", ""},
 	"proc":                {"L0", ""},
 	"processgroup":        {"L0", ""},
