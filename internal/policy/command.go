@@ -73,17 +73,13 @@ func quote(w string) string { return "'" + strings.ReplaceAll(w, "'", `'\''`) + 
 // something else.
 const operators = ";&|<>()`$\n\r{}"
 
-// wrappers are words that a command may follow in the same line.
-var wrappers = []string{"sudo", "env", "nohup", "exec", "command", "builtin", "time", "xargs", "eval", "then", "do",
-	"else", "if", "elif", "while", "until", "!", "nice", "setsid"}
-
 // unquote removes what may stand inside of a word: c\url, 'c'url.
 var unquote = strings.NewReplacer(`\`, "", `'`, "", `"`, "")
 
 // commandParts returns the commands of a line for a shell, each in the forms that rules are
 // compared with. It does not understand the shell's quotes: a text in quotes is taken for a
-// command, too, and then a rule denies too much.
-func commandParts(line string) (parts []string) {
+// command, too, and then a rule denies too much. It returns false if a command stands behind too many wrappers.
+func commandParts(line string) (parts []string, ok bool) {
 	add := func(s string) {
 		if s != "" && !slices.Contains(parts[max(0, len(parts)-8):], s) {
 			parts = append(parts, s)
@@ -94,27 +90,23 @@ func commandParts(line string) (parts []string) {
 	unquoted := unquote.Replace(line)
 	for _, text := range []string{line, unquoted} {
 		for part := range strings.FieldsFuncSeq(text, isEnd) {
-			part = collapse(part)
-			add(part)
-			for {
-				word, rest, _ := strings.Cut(part, " ")
-				if name, _, assigns := strings.Cut(word, "="); !slices.Contains(wrappers, word) &&
-					!(assigns && isVariable(name)) {
-					break
-				}
-				part = rest
+			commands, all := unwrapped(collapse(part))
+			if !all {
+				return parts, false
 			}
-			add(part)
-			word, rest, more := strings.Cut(part, " ")
-			if base := path.Base(word); word != "" && base != word {
-				if more {
-					base += " " + rest
+			for _, command := range commands {
+				add(command)
+				word, rest, more := strings.Cut(command, " ")
+				if base := path.Base(word); word != "" && base != word {
+					if more {
+						base += " " + rest
+					}
+					add(base)
 				}
-				add(base)
 			}
 		}
 	}
-	return parts
+	return parts, true
 }
 
 // isVariable reports whether a text is the name of a variable.

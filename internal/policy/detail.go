@@ -13,6 +13,7 @@ import (
 	"golang.org/x/net/idna"
 
 	"sandlot/internal/fault"
+	"sandlot/internal/ipv4in6"
 )
 
 // MaxDetail is the longest detail in bytes that patterns are compared with.
@@ -79,12 +80,13 @@ func newDetail(kind detailKind, text string) detail {
 	}
 	switch kind {
 	case command:
-		return detail{text: collapse(text), parts: commandParts(text)}
+		parts, ok := commandParts(text)
+		return detail{text: collapse(text), parts: parts, opaque: !ok}
 	case filePath, removedPath:
 		return detail{text: CleanPath(text)}
 	case hostPort:
 		host, err := normalHost(text)
-		return detail{text: host, opaque: err != nil}
+		return detail{text: host, parts: innerHosts(host), opaque: err != nil}
 	case resourceURI:
 		forms, ok := uriForms(text)
 		return detail{text: text, forms: forms, opaque: !ok}
@@ -155,6 +157,24 @@ func normalHost(text string) (string, error) {
 		host += ":" + port
 	}
 	return host, nil
+}
+
+// innerHosts returns the IPv4 addresses in the IPv6 address of host:port, with the port. Rules that ask or deny are about
+// those, too.
+func innerHosts(text string) (inner []string) {
+	host, port, bracket := cutPort(text)
+	a, err := netip.ParseAddr(host)
+	if !bracket || err != nil {
+		return nil
+	}
+	for _, in := range ipv4in6.Of(a) {
+		if port == "" {
+			inner = append(inner, in.String())
+		} else {
+			inner = append(inner, in.String()+":"+port)
+		}
+	}
+	return inner
 }
 
 var (
@@ -244,9 +264,12 @@ func compilePattern(kind detailKind, pattern string, e Effect) (func(detail) boo
 	case resourceURI:
 		matches = uriPattern(pattern, strict)
 	case hostPort:
-		var err error
-		if matches, err = hostPattern(pattern, e); err != nil {
+		one, err := hostPattern(pattern, e)
+		if err != nil {
 			return nil, err
+		}
+		matches = func(d detail) bool {
+			return one(d) || !strict && slices.ContainsFunc(d.parts, func(text string) bool { return one(detail{text: text}) })
 		}
 	default:
 		matches = func(d detail) bool { return glob(pattern, d.text, "") }

@@ -148,6 +148,20 @@ func TestEvasion(t *testing.T) {
 			"./curl x",
 			"exec curl x", "if true; then curl x; fi", `bash -c "curl x"`, "bash -c 'curl x'", "'curl' x", `"curl" x`,
 			`c\url x`, "c\\\nurl x", "c''url x", "!  curl x", "true & curl x", "eval 'curl x'", "diff <(curl x) y",
+			"sudo -u x curl x", "sudo -ux curl x", "sudo -nu x -- curl x", "sudo --user x curl x", "sudo --user=x curl x",
+			"sudo -E A=1 curl x", "/usr/bin/sudo -u x /usr/bin/curl x", "doas -u x curl x", "timeout 5 curl x",
+			"timeout -s KILL 5 curl x", "timeout -k 1 -sKILL 5 curl x", "timeout --signal 9 5 curl", "env A=b curl x",
+			"env -i A=b curl x", "env -u A -C /tmp curl x", "env - curl x", "env -S curl x", "nice curl x",
+			"nice -n 5 curl x", "nice -n5 curl", "nice -5 curl x", "ionice -c 2 -n 0 curl x", "nohup curl x &",
+			"setsid -f curl x", "busybox curl x", "busybox sh -c curl", "ls | xargs curl", "xargs -n 1 -P4 curl",
+			"xargs -I % curl %", "xargs -I {} curl {}", "sh -c 'curl x'", "sh -c curl", "bash -lc curl", "bash +x -c curl",
+			"bash -o pipefail -c curl", "/bin/bash -c \"curl x\"", "stdbuf -o L curl x", "taskset -c 0,1 curl x",
+			"chrt -f 50 curl x", "chroot / curl x", "flock /tmp/l curl x", "flock -n /tmp/l -c curl", "watch -n 5 curl x",
+			"strace -f -o log curl x", "find . -name a -exec curl {} +", "find . -execdir sudo curl x", "fd -x curl",
+			"su -c curl", "su - ann -c curl", "runuser -u ann -- curl x", "script -c curl log", "parallel curl ::: x",
+			"time -p curl x", "exec -a ls curl x", "command -p curl x", "unshare -n -r curl x", "setarch x86_64 curl x",
+			"sudo timeout 5 nice -n 5 env A=1 sh -c 'xargs curl x'", "sudo --new-option value curl x",
+			"sudo --new-option curl x", strings.Repeat("sudo ", 90) + "curl x", strings.Repeat("sudo ", 400) + "curl x",
 			long + "; curl x", "curl \x00", "a\x00; curl x", "\xff; curl x"}},
 		"deny * file.* /workspace/private/*": {
 			FileRead: {"/workspace/private/a", "private/a", "./private/a", "/workspace//private/a",
@@ -167,7 +181,11 @@ func TestEvasion(t *testing.T) {
 		"deny * network.reach xn--bcher-kva.example": {NetworkReach: {"bücher.example:443"}},
 		"deny * network.reach 127.0.0.1":             {NetworkReach: {"127.0.0.1:80", "[::ffff:127.0.0.1]:80"}},
 		"deny * network.reach [2001:db8::1]":         {NetworkReach: {"[2001:db8::1]:443", "[2001:0DB8:0::1]:443"}},
-		"deny * network.reach 10.0.0.0/8":            {NetworkReach: {"10.1.2.3:80", "[::ffff:10.1.2.3]:80"}},
+		"deny * network.reach 10.0.0.0/8": {NetworkReach: {"10.1.2.3:80", "[::ffff:10.1.2.3]:80", "[64:ff9b::a01:203]:80",
+			"[64:ff9b:1::10.1.2.3]:80", "[2002:a01:203::1]:80", "[2001:0:1400:1::f5fe:fdfc]:80", "[::10.1.2.3]:80",
+			"[2a00::5efe:10.1.2.3]:80", "[::ffff:0:10.1.2.3]:80", "[64:ff9b::10.1.2.3]"}},
+		"deny * network.reach 20.1.2.3:22": {NetworkReach: {"20.1.2.3:22", "[64:ff9b::20.1.2.3]:22",
+			"[2002:1401:203::]:22"}},
 		"deny * mcp.connect * https://bad.example/*": {MCPConnect: {"x " + Address("HTTPS://BAD.example:443/mcp"),
 			"x " + Address("https://bad.example./mcp"), "x " + Address(" https://bad.example/mcp")}},
 	} {
@@ -178,6 +196,19 @@ func TestEvasion(t *testing.T) {
 					t.Errorf("%s: %s %.60q passes", rule, op, d)
 				}
 			}
+		}
+	}
+}
+
+// A rule that denies a command denies no arguments of others.
+func TestArgumentsAreNoCommands(t *testing.T) {
+	rules := compileText(t, "deny * shell.execute curl *")
+	for _, d := range []string{"sudo apt install curl", "sudo -E -u ann make curl", "timeout -s KILL 5 make curl",
+		"xargs -n 1 grep curl", "find . -name curl", "find curl -name x", "env -i A=1 make curl", "bash build.sh curl",
+		"nice -n 5 make curl", "echo sudo curl x", "sudo -u curl make", "timeout 5 curly x", "script curl", "A=curl make",
+		strings.Repeat("a ", 2000)} {
+		if got := rules.Decide(Question{Principal: ann, Operation: ShellExecute, Detail: d}); got.Effect != Allow {
+			t.Errorf("%.60q is denied", d)
 		}
 	}
 }
@@ -196,6 +227,8 @@ func TestAllowIsStrict(t *testing.T) {
 		"allow * network.reach api.example:443": {NetworkReach: {"api.example:80", "api.example.evil:443",
 			"xapi.example:443",
 			"evil:443", "evil"}},
+		"allow * network.reach 20.0.0.0/8": {NetworkReach: {"[64:ff9b::20.1.2.3]:443", "[2002:1401:203::]:443",
+			"[::20.1.2.3]:443"}},
 		"allow * network.reach *.example:443": {NetworkReach: {"example:443", "example.evil:443", "a.example:4430"}},
 		"allow * mcp.call github/*": {MCPCall: {ServerName("github/evil") + "/tool", "githubx/tool",
 			"github"}},

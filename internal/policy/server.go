@@ -92,7 +92,8 @@ func isURL(target string) bool {
 func connectDetail(text string) detail {
 	name, target, _ := strings.Cut(text, " ")
 	if !isURL(target) {
-		return detail{text: text, parts: named(name, commandParts(target))}
+		parts, ok := commandParts(target)
+		return detail{text: text, parts: named(name, parts), opaque: !ok}
 	}
 	a, ok := parseAddress(target)
 	if !ok {
@@ -122,7 +123,8 @@ func installDetail(text string) detail {
 	for _, form := range lowered(append([]string{s.exact}, append(s.forms, s.loose...)...)) {
 		d.parts = append(d.parts, name+" "+form, name+" "+form+" "+start)
 	}
-	d.parts = append(d.parts, named(name, commandParts(start))...)
+	parts, ok := commandParts(start)
+	d.parts, d.opaque = append(d.parts, named(name, parts)...), !ok
 	return d
 }
 

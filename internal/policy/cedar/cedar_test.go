@@ -25,7 +25,7 @@ forbid (principal, action in Action::"file", resource)
 when { context.detail like "/workspace/private*" };
 
 forbid (principal, action == Action::"network.reach", resource)
-when { context.host like "*.corp.example" || [22, 25].contains(context.port) };
+when { context.host like "*.corp.example" || context.host like "10.1.*" || [22, 25].contains(context.port) };
 
 forbid (principal == Principal::"bob", action, resource) unless { action in Action::"client" };
 
@@ -72,7 +72,10 @@ func TestDecide(t *testing.T) {
 		{ann, policy.ShellExecute, "ls $(c\"ur\"l x)", policy.Refuse, "sandlot.yaml:15:1"},
 		{ann, policy.ShellExecute, "ls && curl${IFS}x", policy.Refuse, "sandlot.yaml:15:1"},
 		{ann, policy.ShellExecute, "sudo curl \"$U\"", policy.Refuse, "sandlot.yaml:15:1"},
+		{ann, policy.ShellExecute, "sudo -u x timeout 5 curl x", policy.Refuse, "sandlot.yaml:15:1"},
 		{ann, policy.ShellExecute, "curly x", policy.Allow, ""},
+		{ann, policy.NetworkReach, "[64:ff9b::10.1.2.3]:80", policy.Refuse, "sandlot.yaml:25:1"},
+		{ann, policy.NetworkReach, "[64:ff9b::10.2.2.3]:80", policy.Allow, ""},
 		{chief, policy.ShellExecute, "curl x", policy.Allow, ""},
 		{ann, policy.ShellExecute, "git push origin", policy.Ask, "sandlot.yaml:18:1"},
 		{ann, policy.ShellExecute, "make && git push", policy.Ask, "sandlot.yaml:18:1"},

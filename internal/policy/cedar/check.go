@@ -108,7 +108,7 @@ func (s *statement) note(n ast.IsNode) {
 	case ast.NodeTypeLike, ast.NodeTypeEquals, ast.NodeTypeNotEquals:
 		s.work.texts++
 	case ast.NodeTypeAccess:
-		if v, ok := n.Arg.(ast.NodeTypeVariable); ok && v.Name == "context" && n.Value != "detail" {
+		if v, ok := n.Arg.(ast.NodeTypeVariable); ok && v.Name == "context" && n.Value != "detail" && n.Value != "host" {
 			s.constant++
 		}
 	case ast.NodeTypeHas:

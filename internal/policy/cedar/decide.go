@@ -1,6 +1,7 @@
 package cedar
 
 import (
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -49,6 +50,9 @@ func (p *Policies) Decide(q policy.Question, what policy.Subject) policy.Decisio
 		return policy.Decision{Reason: tooLong(q.Operation)}
 	}
 	for _, text := range texts {
+		if host, _, err := net.SplitHostPort(text); err == nil && what.Host != "" { // an address in the address
+			r.context["host"] = types.String(host)
+		}
 		switch of := s.parts.decide(r, text); {
 		case of.Effect == policy.Refuse && of.Rule != nil:
 			return of
