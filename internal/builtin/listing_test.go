@@ -15,7 +15,7 @@ func TestNamesInListings(t *testing.T) {
 		"plain.txt": "plain.txt", "a b/ü😀.txt": "a b/ü😀.txt", "a'b": "a'b",
 		"a\n0644         9 2026-01-01T00:00:00Z fake": `"a\n0644         9 2026-01-01T00:00:00Z fake"`,
 		"\x1b[31mred": `"\x1b[31mred"`, "a\u202etxt.exe": `"a\u202etxt.exe"`, "a\u2028b": `"a\u2028b"`,
-		"a\u200bb": `"a\u200bb"`, "a\rb": `"a\rb"`, "a\tb": `"a\tb"`, " a": `" a"`, "a ": `"a "`, "\xff": `"\xff"`,
+		"a\u200bb": `"a\u200bb"`, "a\u3164": `"a\u3164"`, "\u115f": `"\u115f"`, "a\rb": `"a\rb"`, "a\tb": `"a\tb"`, " a": `" a"`, "a ": `"a "`, "\xff": `"\xff"`,
 		"a -> /etc/passwd": `"a -> /etc/passwd"`, `"a"`: `"\"a\""`,
 	} {
 		for what, line := range map[string]string{

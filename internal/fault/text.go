@@ -32,12 +32,31 @@ func clip(text string, limit int) string {
 	return text
 }
 
+// Invisible reports whether a character shows as nothing, or changes how others show: control characters, formats,
+// what Unicode lets programs ignore (fillers of Hangul, joiners, selectors of variants, tags), and blanks that are not
+// spaces.
+func Invisible(r rune) bool {
+	switch {
+	case r < ' ', r >= 0x7f && r < 0xa0:
+		return true
+	case r < unicode.MaxLatin1 && r != 0xad:
+		return false
+	case r == 0x2028, r == 0x2029: // separators of lines and paragraphs
+		return true
+	case r == 0x2800, r == 0x16fe4, r == 0x1d159: // a pattern of Braille without dots, a filler, a note without a head
+		return true
+	case r >= 0xfff0 && r <= 0xfff8, r >= 0xe0000 && r <= 0xe0fff:
+		return true
+	}
+	return unicode.In(r, unicode.Cf, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector)
+}
+
 // Printable makes a text from a sandbox fit for a log line or an error: it replaces invalid
-// UTF-8, removes control characters except newline and tab, and cuts the text after at most
+// UTF-8, removes invisible characters except newline and tab, and cuts the text after at most
 // limit bytes. An ellipsis marks the cut.
 func Printable(text string, limit int) string {
 	return strings.Map(func(r rune) rune {
-		if r == '\n' || r == '\t' || r == utf8.RuneError || unicode.IsPrint(r) {
+		if r == '\n' || r == '\t' || r == utf8.RuneError || unicode.IsPrint(r) && !Invisible(r) {
 			return r
 		}
 		return -1
@@ -52,9 +71,25 @@ func Name(text string, limit int) string {
 		return text
 	}
 	if len(text) > limit {
-		return strconv.Quote(text[:limit]) + "…"
+		return quote(text[:limit]) + "…"
 	}
-	return strconv.Quote(text)
+	return quote(text)
+}
+
+// quote is strconv.Quote, with escapes for all invisible characters.
+func quote(text string) string {
+	var b strings.Builder
+	for _, r := range strconv.Quote(text) {
+		switch {
+		case !Invisible(r):
+			b.WriteRune(r)
+		case r > 0xffff:
+			fmt.Fprintf(&b, `\U%08x`, r)
+		default:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		}
+	}
+	return b.String()
 }
 
 // DidYouMean returns the end of a message about an unknown name: "; did you mean ...?" with

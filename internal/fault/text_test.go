@@ -82,9 +82,30 @@ func TestPrintable(t *testing.T) {
 
 func TestName(t *testing.T) {
 	for text, want := range map[string]string{"a b": "a b", "a\nb": `"a\nb"`, "\u202ea": `"\u202ea"`, "\xff": `"\xff"`,
-		"": "", "0123456789": "0123456789", "0123456789a": `"0123456789"…`} {
+		"": "", "0123456789": "0123456789", "0123456789a": `"0123456789"…`, "a\u3164": `"a\u3164"`,
+		"ㅤ": `"\u3164"`, "\U000e0041": `"\U000e0041"`} {
 		if got := Name(text, 10); got != want {
 			t.Errorf("%q: %s, want %s", text, got, want)
+		}
+	}
+}
+
+// TestInvisible: no character that shows as nothing stays as it is.
+func TestInvisible(t *testing.T) {
+	for _, r := range []rune{0, '\a', '\r', 0x7f, 0x85, 0xad, 0x34f, 0x61c, 0x115f, 0x1160, 0x17b4, 0x17b5, 0x180b, 0x180e, 0x180f,
+		0x200b, 0x200c, 0x200d, 0x200e, 0x202e, 0x2028, 0x2029, 0x2060, 0x2065, 0x206a, 0x2800, 0x3164, 0xfe00, 0xfe0f, 0xfeff,
+		0xffa0, 0xfff0, 0xfff9, 0x16fe4, 0x1bca0, 0x1d159, 0x1d173, 0xe0001, 0xe0041, 0xe0100, 0xe01ef, 0xe0fff} {
+		text := "a" + string(r) + "b"
+		if got := Printable(text, 100); got != "ab" {
+			t.Errorf("%U is printed: %q", r, got)
+		}
+		if got := Name(text, 100); strings.ContainsRune(got, r) || !strings.HasPrefix(got, `"a\`) {
+			t.Errorf("%U in a name: %q", r, got)
+		}
+	}
+	for _, text := range []string{"grüße", "한글", "ﾡ", "日本 語", "😀", "e\u0301", "⠁", "नी", "ب", "\uFFFD"} {
+		if got := Printable(text, 100); got != text {
+			t.Errorf("%q is printed as %q", text, got)
 		}
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"sandlot/internal/fault"
 )
 
 // SafeText makes a third party's text safe to show: valid UTF-8, cut at max bytes, and
@@ -27,10 +29,10 @@ func SafeText(s string, max int) string {
 	return safe.String()
 }
 
-// isHidden reports whether people do not see a character, other than a line break or a tab.
+// isHidden reports whether people do not see a character, other than a line break or a tab. Those that emojis are made
+// with may stay, and so may the separators of lines, which Quoted looks at.
 func isHidden(r rune) bool {
-	return r != '\n' && r != '\t' &&
-		(unicode.IsControl(r) || unicode.Is(unicode.Cf, r) && r != '\u200d' || r >= 0xE0000 && r <= 0xE0FFF)
+	return !strings.ContainsRune("\n\t\u200d\ufe0e\ufe0f\u2028\u2029", r) && fault.Invisible(r)
 }
 
 // Quoted is SafeText with "> " before each line, so that none can be taken for what stands around it.

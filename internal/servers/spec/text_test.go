@@ -37,6 +37,16 @@ func FuzzSafeText(f *testing.F) {
 	})
 }
 
+// TestHidden: what people do not see, models do not read. Emojis keep what they are made with.
+func TestHidden(t *testing.T) {
+	for text, want := range map[string]string{"a\u3164b\u115f\u1160\uffa0c": "abc", "a\u034fb\u180b\u2800c\ufe00\U000e0100": "abc",
+		"❤\ufe0f\u200d🔥": "❤\ufe0f\u200d🔥", "全\u3000角\u00a0한글": "全\u3000角\u00a0한글"} {
+		if got := SafeText(text, 100); got != want {
+			t.Errorf("%q is shown as %q", text, got)
+		}
+	}
+}
+
 // A large text is not copied.
 func TestLargeText(t *testing.T) {
 	const size = 8 << 20

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"unicode"
+
+	"sandlot/internal/fault"
 )
 
 // maxName bounds an identifier, in bytes: it is the name of a file, too.
@@ -114,7 +116,7 @@ func clean(text string, limit int) string {
 			return r
 		case unicode.Is(unicode.Zl, r) || unicode.Is(unicode.Zp, r) || r == '\r' || r == '\v' || r == '\f' || r == 0x85:
 			return '\n'
-		case unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || r == unicode.ReplacementChar:
+		case fault.Invisible(r) || r == unicode.ReplacementChar:
 			return -1
 		}
 		return r

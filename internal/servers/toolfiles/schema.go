@@ -10,7 +10,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode"
+
+	"sandlot/internal/fault"
 )
 
 // Bounds of what is made of a schema. Beyond them a type is "any".
@@ -580,7 +581,7 @@ func quote(text string) string {
 	_ = e.Encode(strings.ToValidUTF8(text, "\uFFFD"))
 	made := &strings.Builder{}
 	for _, r := range strings.TrimSuffix(out.String(), "\n") {
-		if r == 0x7f || r < 0x10000 && (unicode.IsControl(r) || unicode.Is(unicode.Cf, r)) {
+		if r < 0x10000 && fault.Invisible(r) {
 			fmt.Fprintf(made, `\u%04x`, r)
 		} else {
 			made.WriteRune(r)

@@ -70,7 +70,7 @@ func TestGolden(t *testing.T) {
 
 // hostile has texts that try to leave their place.
 var hostile = []string{"", "x", `"""`, `\"""`, `"`, `\`, "*/", "`", "\n## other\n", "${x}", "'''", "\u2028code", "\x00",
-	"\u202eevil", "print", "class", "await", "constructor", "__proto__", "then", "default", "a b",
+	"\u202eevil", "a\u3164\ufe00b", "print", "class", "await", "constructor", "__proto__", "then", "default", "a b",
 	"Ä", "検索", "ﬁ", "e\u0301",
 	"-", "_", "__import__", "1", "\xff\xfe", "</script>", "-->", "import('x')", "a.b/../../c", "..", "type",
 	"undefined",
@@ -325,7 +325,7 @@ func FuzzTree(f *testing.F) {
 			if len(file.Content) > maxServer {
 				t.Errorf("%s has %d bytes", file.Path, len(file.Content))
 			}
-			if strings.HasSuffix(file.Path, ".md") && strings.ContainsAny(string(file.Content), "\x00\x1b\u202e") {
+			if strings.HasSuffix(file.Path, ".md") && strings.ContainsAny(string(file.Content), "\x00\x1b\u202e\u3164\ufe00") {
 				t.Errorf("%s has control characters", file.Path)
 			}
 		}
