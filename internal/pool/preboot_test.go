@@ -322,10 +322,16 @@ func (sealer) Seal(context.Context, string, bool) int { return 0 }
 // reviser is a prebooter whose sandboxes have files of the machine open.
 type reviser struct {
 	*prebooter
-	old func(b sandbox.Sandbox) bool
+	old   func(b sandbox.Sandbox) bool
+	looks *atomic.Int64 // calls of Outdated
 }
 
 func (r reviser) Outdated(b sandbox.Sandbox) error {
+	r.looks.Add(1)
+	return r.Replaced(b)
+}
+
+func (r reviser) Replaced(b sandbox.Sandbox) error {
 	if r.old(b) {
 		return errors.New("libc.so.6 was replaced")
 	}
@@ -333,13 +339,14 @@ func (r reviser) Outdated(b sandbox.Sandbox) error {
 }
 
 // TestReplacedFiles: warm sandboxes go within seconds when files of the machine that they have open are replaced, and are
-// not handed out before. Preboot images are made again at once; those of a template that has gone are dropped.
+// not handed out before, for which only known files are looked at. Preboot images are made again at once; those of a template that has gone are dropped.
 func TestReplacedFiles(t *testing.T) {
 	var mu sync.Mutex
+	var looks atomic.Int64
 	old := map[string]bool{}
 	rt := &prebooter{}
 	rt.change = func(c *Config) {
-		c.Runtime = reviser{prebooter: rt, old: func(b sandbox.Sandbox) bool {
+		c.Runtime = reviser{prebooter: rt, looks: &looks, old: func(b sandbox.Sandbox) bool {
 			mu.Lock()
 			defer mu.Unlock()
 			return old[b.Spec().ID]
@@ -364,10 +371,13 @@ func TestReplacedFiles(t *testing.T) {
 			}
 			return n
 		}
-		before := made()
+		before, looked := made(), looks.Load()
 		replace()
 		if b := p.Take(oneAndTwo[0], p.Flavor); b != nil {
 			t.Error("one of before was handed out")
+		}
+		if n := looks.Load(); looked == 0 || n != looked {
+			t.Errorf("all open files were found %d times before it was asked for, and %d times then", looked, n-looked)
 		}
 		replace()
 		time.Sleep(time.Minute)

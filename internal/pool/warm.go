@@ -34,7 +34,7 @@ func (p *Pool) Take(t *image.Template, f image.Flavor) *Booted {
 // which its runtime does not change.
 func (p *Pool) outdated(b *Booted) bool {
 	rt, _ := p.RuntimeOf(b.Template)
-	if p.replaced(rt, b) {
+	if reviser, ok := rt.(sandbox.Reviser); ok && p.isOld(b, reviser.Replaced(b.Box)) { // somebody waits for it
 		return true
 	}
 	_, seals := rt.(sandbox.Sealer)
@@ -49,14 +49,15 @@ func (p *Pool) outdated(b *Booted) bool {
 // replaced says whether a sandbox has files of the machine open that were replaced since it booted.
 func (p *Pool) replaced(rt sandbox.Runtime, b *Booted) bool {
 	reviser, ok := rt.(sandbox.Reviser)
-	if !ok {
-		return false
+	return ok && p.isOld(b, reviser.Outdated(b.Box))
+}
+
+// isOld reports whether there is a reason why a sandbox is outdated, and logs it.
+func (p *Pool) isOld(b *Booted, why error) bool {
+	if why != nil {
+		p.Log.Info("a warm sandbox is outdated", "sandbox", b.ID, "reason", why)
 	}
-	err := reviser.Outdated(b.Box)
-	if err != nil {
-		p.Log.Info("a warm sandbox is outdated", "sandbox", b.ID, "reason", err)
-	}
-	return err != nil
+	return why != nil
 }
 
 // reviseInterval is the time between two looks for warm sandboxes that have replaced files of the machine open.
@@ -254,6 +255,8 @@ func (p *Pool) addSandbox(ctx context.Context, t *image.Template) error {
 	for _, l := range t.Warm {
 		b.Agent.Prepare(l) // a session may take the sandbox before that has finished
 	}
+	rt, _ := p.RuntimeOf(t)
+	p.replaced(rt, b) // so that Take, for which somebody waits, need not find the files; it looks at them
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !slices.Contains(p.Templates(), t) { // Refresh came while it booted

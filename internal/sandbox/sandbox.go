@@ -263,6 +263,9 @@ type Reviser interface {
 	// Outdated returns an error if b has files open that are not those of a sandbox that is made now. It is ErrReplaced if
 	// b seems to be one that cannot be frozen for that reason.
 	Outdated(b Sandbox) error
+	// Replaced returns an error if a file that the last call of Outdated has seen was replaced since, and is quick.
+	// Without such a call it is Outdated.
+	Replaced(b Sandbox) error
 }
 
 // UserRunner is a Runtime that may not be able to run programs as another user than root. Any other

@@ -52,6 +52,7 @@ type box struct {
 	bootProcess
 	pidfd       *os.File
 	memoryFiles []hostfile.Open // gVisor's memfds that hold the sandbox's memory
+	seen        hostfile.Seen   // what Outdated saw last; nil: nothing yet
 	reason      string          // why this runtime killed it
 	stopped     bool
 }

@@ -576,7 +576,26 @@ func (r *Runtime) Outdated(sb sandbox.Sandbox) error {
 	if !ok || b.root.Path == "" {
 		return nil
 	}
-	return b.hostFiles(b.root.Path, r.mounts(b)).Replaced()
+	seen, err := b.hostFiles(b.root.Path, r.mounts(b)).Seen()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.seen = seen
+	return err
+}
+
+// Replaced implements sandbox.Reviser.
+func (r *Runtime) Replaced(sb sandbox.Sandbox) error {
+	b, ok := sb.(*box)
+	if !ok {
+		return nil
+	}
+	b.mu.Lock()
+	seen := b.seen
+	b.mu.Unlock()
+	if seen == nil {
+		return r.Outdated(sb)
+	}
+	return seen.Replaced()
 }
 
 // PackFrozen implements sandbox.Hibernator.

@@ -288,9 +288,21 @@ func TestUpgradedBeforeSleep(t *testing.T) {
 	s := newSleeping(t)
 	run(t, s.client, "import subprocess; p = subprocess.Popen(['/opt/tools/bin/mine', '1000'])")
 	run(t, s.client, "q = subprocess.Popen(['/opt/tools/bin/deep/folder/mine', '1000']); second = open('/opt/tools/bin/second')")
+	if err := errors.Join(s.r.Replaced(s.box), s.r.Outdated(s.box), s.r.Replaced(s.box)); err != nil {
+		t.Errorf("before anything is replaced: %v", err)
+	}
+	if err := os.WriteFile(filepath.Join(s.tools, "another"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.r.Replaced(s.box); err != nil {
+		t.Errorf("when a folder has one file more: %v", err)
+	}
 	os.Remove(filepath.Join(s.tools, "bin", "mine"))
 	copyFile(t, "/bin/cat", filepath.Join(s.tools, "bin", "mine"))
 	os.RemoveAll(filepath.Join(s.tools, "bin", "deep"))
+	if err := s.r.Replaced(s.box); err == nil || !strings.Contains(err.Error(), s.tools) {
+		t.Errorf("a quick look does not see it: %v", err)
+	}
 	if err := s.r.Outdated(s.box); err == nil || !strings.Contains(err.Error(), s.tools) {
 		t.Errorf("it is not outdated: %v", err)
 	}

@@ -48,6 +48,9 @@ func (f *Fake) CanHibernate() error { return f.HibernateErr }
 // Outdated implements sandbox.Reviser.
 func (f *Fake) Outdated(sandbox.Sandbox) error { return f.OutdatedErr }
 
+// Replaced implements sandbox.Reviser.
+func (f *Fake) Replaced(b sandbox.Sandbox) error { return f.Outdated(b) }
+
 // Freeze implements sandbox.Hibernator.
 func (f *Fake) Freeze(ctx context.Context, sb sandbox.Sandbox, _ int64) (sandbox.FrozenImage, error) {
 	b := sb.(*FakeBox)

@@ -239,15 +239,33 @@ func (n Needed) Check() error {
 	return nil
 }
 
-// Replaced returns an error if other files are by now where some were that the sandbox holds open, or none.
-func (s Sandbox) Replaced() error {
+// Seen are files that a sandbox held open.
+type Seen []State
+
+// Seen returns the files that the sandbox holds open, and an error if other files are by now where some of them were, or
+// none.
+func (s Sandbox) Seen() (seen Seen, err error) {
 	files, err := s.Files()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, f := range files {
-		if f.Replaced {
-			return fmt.Errorf("%s is not the file that the sandbox has open", f.Path)
+		if seen = append(seen, f.State); f.Replaced {
+			err = notThere(f.State)
+		}
+	}
+	return seen, err
+}
+
+func notThere(f State) error {
+	return fmt.Errorf("%s is not the file that the sandbox has open", f.Path)
+}
+
+// Replaced returns an error if another file is by now where one of them was, or none. It takes a look at each path.
+func (s Seen) Replaced() error {
+	for _, f := range s {
+		if now, err := Stat(f.Path, f.Follow); err != nil || now.Device != f.Device || now.Inode != f.Inode {
+			return notThere(f)
 		}
 	}
 	return nil
