@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -83,7 +84,35 @@ func (s *server) goesBack(t *testing.T, c *client, id, old string) {
 	if random[0] == random[2] || random[0] == random[1] {
 		t.Errorf("the random numbers repeat: %q", random)
 	}
+	s.staysWhatItIs(t, c, id)
 	c.call("restore_snapshot", args{"name": "first"})
+}
+
+// staysWhatItIs: a snapshot whose sandbox does not start takes nothing from a session that lives.
+func (s *server) staysWhatItIs(t *testing.T, c *client, id string) {
+	t.Helper()
+	images := func() []string {
+		all, _ := filepath.Glob(filepath.Join(s.State, "frozen", "*"))
+		return all
+	}
+	before := images()
+	c.call("snapshot_session", args{"session_id": id, "name": "damaged"})
+	made := slices.DeleteFunc(images(), func(i string) bool { return slices.Contains(before, i) })
+	if len(made) != 1 {
+		t.Fatalf("the images of one snapshot: %q", made)
+	}
+	if err := os.WriteFile(filepath.Join(made[0], "checkpoint.img"), make([]byte, 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c.code(id, "x = 4")
+	if _, err := c.try(t.Context(), "restore_snapshot", args{"name": "damaged"}); err == nil ||
+		!strings.Contains(err.Error(), "nothing was changed") {
+		t.Errorf("restoring what is damaged: %v", err)
+	}
+	if r := c.code(id, "x, y"); r.Text != "(4, [1])" || r.Fields["notice"] != nil {
+		t.Errorf("after that: %q", r.All)
+	}
+	c.call("remove_snapshot", args{"name": "damaged"})
 }
 
 // randoms print random numbers of all kinds, each after "R:".
