@@ -432,6 +432,7 @@ func (a *App) Run(ctx context.Context, networkListeners []net.Listener, ownerLis
 	ownerServer := &http.Server{Handler: a.api.SocketHandler(), ReadHeaderTimeout: 20 * time.Second, ErrorLog: debug}
 	networkServer.RegisterOnShutdown(a.ports.Drain)
 	networkServer.RegisterOnShutdown(a.events.Close)
+	networkServer.RegisterOnShutdown(a.gateway.EndStreams)
 	failed := make(chan error, len(networkListeners)+1)
 	var serving sync.WaitGroup
 	for _, l := range networkListeners {

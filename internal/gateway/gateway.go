@@ -61,7 +61,9 @@ type Gateway struct {
 	Config
 	relay      *relay.Relay
 	bare       *bare.Handler
-	goroutines sync.WaitGroup // goroutines that outlive a request; Close waits for them
+	goroutines sync.WaitGroup  // goroutines that outlive a request; Close waits for them
+	streams    context.Context // ends with EndStreams
+	endStreams context.CancelFunc
 
 	trimMu          sync.Mutex // held while sessions are counted; locked before mu and an endpoint's mu
 	mu              sync.Mutex
@@ -90,6 +92,7 @@ func New(c Config) *Gateway {
 		watchedSessions: map[*mcp.ServerSession]bool{},
 	}
 	g.relay.Used = g.used
+	g.streams, g.endStreams = context.WithCancel(context.Background())
 	return g
 }
 
@@ -146,6 +149,8 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		defer remove()
 		r.Header.Set(answersHeader, entry)
 	}
+	r, unbind := g.bindStanding(r, m)
+	defer unbind()
 	handler := e.stateful
 	if session == "" && revision.IsStateless(version) {
 		handler = e.stateless
