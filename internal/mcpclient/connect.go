@@ -20,10 +20,9 @@ type unusableAnswer struct{ text string }
 func (d *unusableAnswer) Error() string { return d.text }
 
 // Connect begins a session. It sends server/discover of the stateless protocol, and
-// falls back to initialize of the stateful protocol when the server refuses it. Over
-// standard input and output it also falls back when the program ignores the request,
-// and then starts a new program, because some programs break on an unknown request.
-// Connect stores nothing about a server.
+// falls back to initialize of the stateful protocol when the server refuses it. A program
+// that is silent gets both, as it may still be starting. One that does not survive the
+// question is started again. Connect stores nothing about a server.
 func Connect(ctx context.Context, dial transport.Dial, o Options) (*Session, error) {
 	o = o.withDefaults()
 	ctx, cancel := context.WithTimeoutCause(ctx, o.HandshakeTimeout,
@@ -78,11 +77,10 @@ func (h *handshake) open(ctx context.Context) error {
 }
 
 func (h *handshake) discoverFirst(ctx context.Context) error {
-	streams := h.session.transport.Traits().StreamPerRequest
-	timeout := h.options.ProbeTimeout
-	if streams {
-		timeout = h.options.HandshakeTimeout / 2
+	if !h.session.transport.Traits().StreamPerRequest {
+		return h.askProgram(ctx)
 	}
+	timeout := h.options.HandshakeTimeout / 2
 	probeCtx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("%w: server/discover was ignored for %s",
 		transport.ErrTimeout, timeout))
 	defer cancel()
@@ -90,24 +88,72 @@ func (h *handshake) discoverFirst(ctx context.Context) error {
 	if discoverErr == nil || h.cannotFallBack(ctx, discoverErr) {
 		return discoverErr
 	}
-	h.options.Log.Debug("mcpclient: falling back to the stateful protocol", "because", discoverErr)
-	reuse := streams || isAnswer(discoverErr) && h.session.Err() == nil
-	if !reuse {
-		if err := h.open(ctx); err != nil {
-			return err
-		}
-	}
-	err := h.initialize(ctx, reuse && !streams)
+	return triedBefore(h.session.initialize(ctx), discoverErr)
+}
+
+// triedBefore adds to an error of initialize why server/discover had failed.
+func triedBefore(err, discoverErr error) error {
 	if err == nil {
 		return nil
 	}
 	return fmt.Errorf("%w (server/discover was tried before: %v)", err, discoverErr)
 }
 
-// initialize sends initialize. With discoverSent, the program got server/discover before,
-// which may have broken it: if it does not answer, initialize goes to a new program.
-func (h *handshake) initialize(ctx context.Context, discoverSent bool) error {
-	if !discoverSent {
+// askProgram is discoverFirst over standard input and output. A program that has not answered may still be starting, so
+// it keeps the whole time, and gets initialize beside server/discover: whichever it answers counts.
+func (h *handshake) askProgram(ctx context.Context) error {
+	s := h.session
+	s.version.Store(revision.Stateless)
+	discovered := s.begin(ctx, "server/discover", nil)
+	var initialized <-chan answer
+	var discoverErr error
+	probe := time.NewTimer(h.options.ProbeTimeout)
+	defer probe.Stop()
+	for silent := probe.C; ; {
+		select {
+		case <-silent:
+			s.version.Store("")
+			initialized = s.begin(ctx, "initialize", s.initializeParams())
+			silent = nil
+		case a := <-discovered:
+			discovered = nil
+			if discoverErr = s.takeDiscover(ctx, a); discoverErr == nil || h.cannotFallBack(ctx, discoverErr) {
+				return discoverErr
+			}
+			h.options.Log.Debug("mcpclient: falling back to the stateful protocol", "because", discoverErr)
+			if !isAnswer(discoverErr) || s.Err() != nil { // it did not survive the question
+				return triedBefore(h.initializeAnew(ctx), discoverErr)
+			}
+			if initialized == nil {
+				return triedBefore(h.initialize(ctx, discoverErr), discoverErr)
+			}
+		case a := <-initialized:
+			initialized = nil
+			err := s.takeInitialize(ctx, a)
+			switch {
+			case err == nil || h.cannotFallBack(ctx, err):
+				return err
+			case !isAnswer(err) || s.Err() != nil:
+				return triedBefore(h.initializeAnew(ctx), err)
+			case discovered == nil:
+				return triedBefore(err, discoverErr)
+			}
+		}
+	}
+}
+
+// initializeAnew sends initialize to a new program.
+func (h *handshake) initializeAnew(ctx context.Context) error {
+	if err := h.open(ctx); err != nil {
+		return err
+	}
+	return h.session.initialize(ctx)
+}
+
+// initialize sends initialize to a program that has refused server/discover. If it does not know that method, it is well.
+// Another refusal may mean that the question has broken it: if it does not answer then, initialize goes to a new program.
+func (h *handshake) initialize(ctx context.Context, discoverErr error) error {
+	if refusal, ok := errors.AsType[*transport.Error](discoverErr); ok && refusal.Code == transport.CodeUnknownMethod {
 		return h.session.initialize(ctx)
 	}
 	deadline, _ := ctx.Deadline()
@@ -117,10 +163,7 @@ func (h *handshake) initialize(ctx context.Context, discoverSent bool) error {
 	if err == nil || isAnswer(err) || h.cannotFallBack(ctx, err) {
 		return err
 	}
-	if err := h.open(ctx); err != nil {
-		return err
-	}
-	return h.session.initialize(ctx)
+	return h.initializeAnew(ctx)
 }
 
 func (h *handshake) initializeFirst(ctx context.Context) error {
@@ -158,20 +201,52 @@ func isAnswer(err error) bool {
 func (s *Session) discover(ctx context.Context) error {
 	s.version.Store(revision.Stateless)
 	raw, err := s.handshakeCall(ctx, "server/discover", nil)
-	rpcErr, ok := errors.AsType[*transport.Error](err)
+	return s.takeDiscover(ctx, answer{raw, err})
+}
+
+// takeDiscover takes the answer to server/discover.
+func (s *Session) takeDiscover(ctx context.Context, a answer) error {
+	rpcErr, ok := errors.AsType[*transport.Error](a.err)
+	s.version.Store(revision.Stateless)
 	if ok && rpcErr.Code == transport.CodeVersion && listsStateless(rpcErr.Data) {
 		// The server may have objected to another revision than that of the request: try once more.
-		raw, err = s.handshakeCall(ctx, "server/discover", nil)
+		a.raw, a.err = s.handshakeCall(ctx, "server/discover", nil)
 	}
-	if err == nil {
-		err = s.readDiscoverResult(raw)
+	if a.err == nil {
+		a.err = s.readDiscoverResult(a.raw)
 	}
-	if err != nil {
+	if a.err != nil {
 		s.version.Store("")
-		return err
+		return a.err
 	}
 	s.transport.Negotiated(revision.Stateless)
 	return nil
+}
+
+// answer is the outcome of a call of the handshake.
+type answer struct {
+	raw json.RawMessage
+	err error
+}
+
+// begin begins a call of the handshake, and returns when its message has the form of the revision that is set now.
+func (s *Session) begin(ctx context.Context, method string, params rawjson.Object) <-chan answer {
+	answered, encoded := make(chan answer, 1), make(chan struct{})
+	runs := s.startGoroutine(func(context.Context) {
+		raw, err := s.Call(ctx, Request{Method: method, Params: params, Timeout: 2 * s.options.HandshakeTimeout,
+			beforeSend: func(int64) { close(encoded) }})
+		answered <- answer{raw, err}
+	})
+	if !runs {
+		answered <- answer{nil, s.Err()}
+		return answered
+	}
+	select {
+	case <-encoded:
+	case a := <-answered:
+		answered <- a
+	}
+	return answered
 }
 
 // handshakeCall makes a call of the handshake. Its context bounds it before its timeout does.
@@ -226,16 +301,25 @@ func (s *Session) setServer(r handshakeResult) {
 
 // initialize sends initialize and notifications/initialized.
 func (s *Session) initialize(ctx context.Context) error {
-	raw, err := s.handshakeCall(ctx, "initialize", rawjson.Object{"protocolVersion": rawjson.Quote(revision.Stateful),
-		"capabilities": s.options.Capabilities, "clientInfo": s.options.implementation()})
-	if err != nil {
-		return err
+	raw, err := s.handshakeCall(ctx, "initialize", s.initializeParams())
+	return s.takeInitialize(ctx, answer{raw, err})
+}
+
+func (s *Session) initializeParams() rawjson.Object {
+	return rawjson.Object{"protocolVersion": rawjson.Quote(revision.Stateful), "capabilities": s.options.Capabilities,
+		"clientInfo": s.options.implementation()}
+}
+
+// takeInitialize takes the answer to initialize, and sends notifications/initialized.
+func (s *Session) takeInitialize(ctx context.Context, a answer) error {
+	if a.err != nil {
+		return a.err
 	}
 	var r struct {
 		ProtocolVersion string `json:"protocolVersion"`
 		handshakeResult
 	}
-	if err := json.Unmarshal(raw, &r); err != nil {
+	if err := json.Unmarshal(a.raw, &r); err != nil {
 		return &unusableAnswer{"the server's answer to initialize cannot be read"}
 	}
 	if !revision.IsStateful(r.ProtocolVersion) {

@@ -46,6 +46,14 @@ func newer(p *program) {
 
 func dies(p *program) { p.next() }
 
+// delayed is a program that needs a while to start. What it is sent meanwhile waits.
+func delayed(d time.Duration, run func(*program)) func(*program) {
+	return func(p *program) {
+		time.Sleep(d)
+		run(p)
+	}
+}
+
 func TestEras(t *testing.T) {
 	tests := []struct {
 		name    string
@@ -56,7 +64,26 @@ func TestEras(t *testing.T) {
 	}{
 		{"newer", false, []func(*program){newer}, revision.Stateless, ""},
 		{"refused", false, []func(*program){older}, revision.Stateful, ""},
-		{"ignored", false, []func(*program){ignore, older}, revision.Stateful, ""},
+		{"ignored", false, []func(*program){func(p *program) {
+			p.next()
+			older(p)
+		}}, revision.Stateful, ""},
+		{"slow", false, []func(*program){delayed(14*time.Second, older)}, revision.Stateful, ""},
+		{"slow, newer", false, []func(*program){delayed(14*time.Second, newer)}, revision.Stateless, ""},
+		{"slow, newer alone", false, []func(*program){delayed(14*time.Second, func(p *program) {
+			p.greetNewer()
+			m, _ := p.wait("initialize")
+			p.refuse(m, -32601, "unknown method")
+			serve(p)
+		})}, revision.Stateless, ""},
+		{"slow, older first", true, []func(*program){delayed(14*time.Second, older)}, revision.Stateful, ""},
+		{"slow to initialize", false, []func(*program){func(p *program) {
+			m, _ := p.next()
+			p.refuse(m, -32601, "unknown method")
+			delayed(14*time.Second, older)(p)
+		}}, revision.Stateful, ""},
+		{"slow, and dies of the question", false, []func(*program){delayed(10*time.Second, dies), older}, revision.Stateful,
+			""},
 		{"dies of the question", false, []func(*program){dies, older}, revision.Stateful, ""},
 		{"confused by the question", false, []func(*program){func(p *program) {
 			m, _ := p.next()
@@ -89,7 +116,8 @@ func TestEras(t *testing.T) {
 			p.answer(m, `{"protocolVersion":"1.0","capabilities":{}}`)
 			serve(p)
 		}}, "", `revision "1.0"`},
-		{"silent for ever", false, []func(*program){ignore, ignore}, "", "not ready within 15s"},
+		{"too slow", false, []func(*program){delayed(16*time.Second, older), older}, "", "not ready within 15s"},
+		{"silent for ever", false, []func(*program){ignore, older}, "", "not ready within 15s"},
 		{"dies twice", false, []func(*program){dies, dies}, "", "it ended its output"},
 		{"does not start again", false, []func(*program){dies}, "", "no program is left"},
 	}

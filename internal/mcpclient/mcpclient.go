@@ -34,8 +34,8 @@ type Options struct {
 	// stateless protocol, requests without Capabilities of their own declare them. nil: {}
 	Capabilities     json.RawMessage
 	HandshakeTimeout time.Duration // bounds everything until the session is ready; 0: 15 s
-	// ProbeTimeout is how long a program may leave server/discover unanswered; 0: 2 s, or a third of
-	// HandshakeTimeout if that is less.
+	// ProbeTimeout is how long a program may leave server/discover unanswered until it gets initialize too; 0: 2 s,
+	// or a third of HandshakeTimeout if that is less.
 	ProbeTimeout  time.Duration
 	StatefulFirst bool // send initialize first: the server spoke the stateful protocol last time
 	MaxMessage    int  // bytes; 0: 16 MiB

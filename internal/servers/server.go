@@ -48,6 +48,7 @@ type server struct {
 	takeovers  int                // how many calls have replaced the definition, or are about to
 	installing bool               // it is being installed again
 	follows    followers
+	mute       bool // the last start was not answered in time: the next one asks for the revision in the other way
 	usage
 }
 

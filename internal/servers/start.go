@@ -148,7 +148,7 @@ func (s *server) connect(ctx context.Context) (*instance.Instance, error) {
 	s.mu.Lock()
 	c := instance.Config{Definition: s.Definition, Owner: s, Account: s.account, Output: &s.log,
 		Principal: s.owner, Scope: s.rec.Scope, Name: s.Name, Configured: s.Configured, Cwd: s.rec.Cwd,
-		Path: s.rec.Path, Stateful: s.rec.Stateful, Sessions: s.servers.Sessions, Dial: s.dial,
+		Path: s.rec.Path, Stateful: s.rec.Stateful || s.mute, Sessions: s.servers.Sessions, Dial: s.dial,
 		Limits: s.servers.Limits, Version: s.servers.Version, Log: s.servers.Log}
 	s.Restarter = ""
 	s.mu.Unlock()
@@ -165,6 +165,9 @@ func (s *server) connect(ctx context.Context) (*instance.Instance, error) {
 	}
 	l := instance.New(c)
 	if err := l.Start(ctx, limit); err != nil {
+		s.mu.Lock()
+		s.mute = !s.mute && errors.Is(err, transport.ErrTimeout)
+		s.mu.Unlock()
 		f := s.startFault(l, err, limit)
 		l.Close()
 		s.logger.Warn("connection: did not start", "why", f, "error", err)

@@ -132,7 +132,7 @@ func New(c Config) *Instance {
 // and the subscriptions of the previous session. After an error, the caller calls Close.
 func (i *Instance) Start(ctx context.Context, limit time.Duration) (err error) {
 	i.Session, err = mcpclient.Connect(ctx, i.dial, mcpclient.Options{Name: "sandlot", Version: i.Version,
-		Capabilities: i.capabilities(), HandshakeTimeout: limit, ProbeTimeout: min(limit/3, 10*time.Second),
+		Capabilities: i.capabilities(), HandshakeTimeout: limit,
 		StatefulFirst: i.Stateful || i.installs(), // a program that installs is not started twice
 		Handler:       i, Reserve: i.reserve(), MaxLarge: largestAnswer, Log: i.Log})
 	if err != nil {
