@@ -55,7 +55,7 @@ func (c *client) pack() {
 	c.t.Helper()
 	r := c.code("home", fmt.Sprintf(`import io, json, tarfile
 manifest = {'name': 'inside', 'version': '1.0.0', 'bin': {'inside': 'inside.py'},
-    'scripts': {'postinstall': 'python3 inside.py left </dev/null >/dev/null 2>&1'}}
+    'scripts': {'postinstall': 'python3 inside.py left </dev/null >/dev/null 2>&1; printenv INSTALLS > /workspace/installs'}}
 with tarfile.open('/workspace/inside.tgz', 'w:gz') as t:
     for name, text in {'package.json': json.dumps(manifest), 'inside.py': '#!/usr/bin/env python3\n' + %s}.items():
         i = tarfile.TarInfo('package/' + name)
@@ -70,9 +70,12 @@ with tarfile.open('/workspace/inside.tgz', 'w:gz') as t:
 func (c *client) inside() string {
 	c.t.Helper()
 	r := c.call("auto_install_and_connect_mcp", args{"name": "inside", "install": args{"type": "npm",
-		"spec": "/workspace/inside.tgz"}})
+		"spec": "/workspace/inside.tgz"}, "env": args{"INSTALLS": "with this"}})
 	if r.IsError {
 		c.t.Fatal(r.All)
+	}
+	if r := c.shell("home", "cat /workspace/installs"); r.Text != "with this" {
+		c.t.Errorf("the installation had the variable %q", r.All)
 	}
 	return r.exposed(c.t, "back")
 }

@@ -26,7 +26,8 @@ func (servers *Servers) Install(ctx context.Context, p auth.Principal, r install
 	if err != nil {
 		return Installed{}, err
 	}
-	if _, err := servers.revealed(ctx, p.ID, r.Values()); err != nil { // before anything is installed
+	values, err := servers.revealed(ctx, p.ID, r.Values())
+	if err != nil { // before anything is installed
 		return Installed{}, err
 	}
 	release, err := servers.hold(p)
@@ -55,7 +56,7 @@ func (servers *Servers) Install(ctx context.Context, p auth.Principal, r install
 	}
 	defer l.Release()
 	servers.Sessions.Narrow(l.ID(), p.Scope) // what is installed may leave something behind
-	i := install.New(l, r, folder, servers.InstallTimeout)
+	i := install.New(l, r, folder, servers.InstallTimeout, values.Env)
 	found, err := i.Install(limited)
 	if err != nil {
 		return Installed{Commands: i.Commands(), Log: i.Log()}, err

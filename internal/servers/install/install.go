@@ -6,6 +6,7 @@ package install
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/url"
 	"path"
 	"regexp"
@@ -162,6 +163,7 @@ type Installer struct {
 	request    Request
 	started    time.Time
 	limit      time.Duration
+	env        map[string]string // of the commands that install; secrets are in it
 	commands   []string
 	log        process.Log
 	lastReport time.Time
@@ -169,9 +171,10 @@ type Installer struct {
 }
 
 // New returns the installer for a request that was checked. All of its commands together
-// may take limit.
-func New(l *session.Lease, r Request, folder string, limit time.Duration) *Installer {
-	return &Installer{lease: l, request: r, folder: folder, started: time.Now(), limit: limit}
+// may take limit. Those that install have the variables of the server too, with secrets in place of
+// references: a package's scripts may need them.
+func New(l *session.Lease, r Request, folder string, limit time.Duration, env map[string]string) *Installer {
+	return &Installer{lease: l, request: r, folder: folder, started: time.Now(), limit: limit, env: env}
 }
 
 // Commands returns the commands that were run, as one types them in a shell.
@@ -193,13 +196,14 @@ func (i *Installer) run(ctx context.Context, cwd string, show bool, argv ...stri
 	}
 	remaining := time.Until(i.started.Add(i.limit))
 	var o agent.Observer
+	env := map[string]string{"CI": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1",
+		"UV_NO_PROGRESS": "1", "GIT_TERMINAL_PROMPT": "0", "NO_COLOR": "1"}
 	if show {
 		o.Output = i.reportOutput
+		maps.Copy(env, i.env)
 	}
 	result, err := i.lease.Agent().Exec(ctx, agent.Exec{
-		Command: agent.Command{Args: argv, Dir: cwd,
-			Env: map[string]string{"CI": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1",
-				"UV_NO_PROGRESS": "1", "GIT_TERMINAL_PROMPT": "0", "NO_COLOR": "1"}},
+		Command: agent.Command{Args: argv, Dir: cwd, Env: env},
 		Timeout: max(remaining, time.Second), Inline: agent.InlineBounds{Head: 4 << 10, Tail: 64 << 10}}, o)
 	if err != nil {
 		return "", i.lease.Fault(ctx, err, fault.CommandExecution)
