@@ -25,6 +25,8 @@ func (a *App) openServers(ctx context.Context, limits *limit.Limiter) error {
 		Callback:   callbackURL(c.Server),
 		LoginStore: &vault.Logins{Vault: a.vault, Store: a.store},
 		OnChange:   a.serversChanged,
+		Changing:   a.calls.Changed,
+		Settle:     a.calls.Settle,
 		OnUpdate:   func(owner, uri string) { a.gateway.ResourceUpdated(owner, uri) },
 		OnLog:      func(owner string, params json.RawMessage) { a.gateway.ForwardLog(owner, params) },
 		Limits:     limits, Quotas: a.quotas, Log: a.log})
@@ -98,6 +100,8 @@ func callbackURL(s config.Server) string {
 // serversChanged passes on that what a principal's third-party servers offer has changed.
 func (a *App) serversChanged(owner string) {
 	a.finder.Changed(owner)
-	a.calls.Changed(owner)
+	if owner == "" { // else Changing has said so
+		a.calls.Changed(owner)
+	}
 	a.gateway.SyncFeatures(owner)
 }

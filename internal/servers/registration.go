@@ -36,7 +36,8 @@ func (servers *Servers) askConsent(ctx context.Context, old *server, consent spe
 
 // Connect adds a server, or replaces the one with the same name, and starts it. If the start fails,
 // everything is as before.
-func (servers *Servers) Connect(ctx context.Context, p auth.Principal, a spec.ConnectRequest) (Info, error) {
+func (servers *Servers) Connect(ctx context.Context, p auth.Principal, a spec.ConnectRequest) (i Info, err error) {
+	defer func() { servers.settle(ctx, p, err) }()
 	if err := a.Check(); err != nil {
 		return Info{}, err
 	}
@@ -340,7 +341,8 @@ func (s *server) remove(ctx context.Context) {
 // Restart stops a server and starts it again. The values in env and headers replace those of the same
 // names. A variable or header that the server did not have needs the user's consent, as for a new server.
 func (servers *Servers) Restart(ctx context.Context, p auth.Principal, what string, env, headers map[string]string,
-	consent spec.Consent) (Info, error) {
+	consent spec.Consent) (i Info, err error) {
+	defer func() { servers.settle(ctx, p, err) }()
 	s, release, err := servers.holdServer(p, what)
 	if err != nil {
 		return Info{}, err
@@ -454,7 +456,8 @@ func (s *server) setValues(env, headers map[string]string, scope auth.Scope) err
 // Approve releases a server's tools that are held back. If seen is not empty, it has the hashes of the
 // tools that the user has seen, by the server's own names: then it releases only tools with those hashes.
 func (servers *Servers) Approve(ctx context.Context, p auth.Principal, what string,
-	seen map[string]string) (Info, error) {
+	seen map[string]string) (i Info, err error) {
+	defer func() { servers.settle(ctx, p, err) }()
 	s, release, err := servers.holdServer(p, what)
 	if err != nil {
 		return Info{}, err

@@ -49,6 +49,10 @@ type Config struct {
 	// any principal's), OnUpdate when a resource has changed to which a client has subscribed, and OnLog
 	// with the parameters of a log message that belongs to no call. Each may be nil.
 	OnChange func(owner string)
+	// Changing is called before a change can be seen in the result of any operation; it must not block. Settle waits,
+	// for a bounded time, until what Changing has announced is where code in the principal's sandboxes finds it.
+	Changing func(owner string)
+	Settle   func(ctx context.Context, owner string)
 	OnUpdate func(owner, uri string)
 	OnLog    func(owner string, params json.RawMessage)
 	// Events gets an event for each change of a server's state.

@@ -51,18 +51,25 @@ func (servers *Servers) rebuildOf(id string) {
 	}
 }
 
-// changed rebuilds the view of the owner with that id, and makes a goroutine call OnChange, unless one
+// changed rebuilds the view of the owner with that id, calls Changing, and makes a goroutine call OnChange, unless one
 // is about to do it already.
 func (servers *Servers) changed(id string) {
+	if servers.rebuilt(id) && servers.Changing != nil {
+		servers.Changing(id)
+	}
+}
+
+// rebuilt is changed without Changing; false: the owner is not in memory.
+func (servers *Servers) rebuilt(id string) bool {
 	servers.mu.Lock()
 	defer servers.mu.Unlock()
 	o := servers.owners[id]
 	if o == nil || !o.loaded {
-		return
+		return false
 	}
 	servers.rebuild(o)
 	if servers.OnChange == nil || o.changing {
-		return
+		return true
 	}
 	o.changing = servers.spawn(func(context.Context) {
 		servers.mu.Lock()
@@ -70,6 +77,14 @@ func (servers *Servers) changed(id string) {
 		servers.mu.Unlock()
 		servers.OnChange(id)
 	})
+	return true
+}
+
+// settle waits until code in a principal's sandboxes has the tools that the result of an operation is about to promise.
+func (servers *Servers) settle(ctx context.Context, p auth.Principal, err error) {
+	if err == nil && servers.Settle != nil {
+		servers.Settle(ctx, p.ID)
+	}
 }
 
 // listed is viewOf for a list. It also starts the configured servers whose lists have never been read.

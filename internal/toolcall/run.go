@@ -30,10 +30,12 @@ type run struct {
 }
 
 // treeWait is how long a run waits for the tool tree to have what it has to have by then, and firstTreeWait how long it
-// waits for the first one of a sandbox, without which it cannot call any tool.
+// waits for the first one of a sandbox, without which it cannot call any tool. What promises tools waits for settleWait:
+// whoever has connected a server uses its tools next.
 const (
-	treeWait      = 100 * time.Millisecond
-	firstTreeWait = 2 * time.Second
+	treeWait      = time.Second
+	firstTreeWait = 10 * time.Second
+	settleWait    = 20 * time.Second
 )
 
 // Begin notes that a call runs code or a command in a session, until end is called. What says what it runs, for

@@ -962,3 +962,46 @@ func TestSmallResult(t *testing.T) {
 		t.Errorf("%q, %v", got, err)
 	}
 }
+
+// TestSettle: what promises tools waits until the sandboxes of their owner have them, but not for ever, and not for those
+// of others.
+func TestSettle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		defer w.Close()
+		bob := auth.User("bob", false)
+		slow, hangs := &box{}, &box{takes: time.Hour}
+		w.Attach(ann.ID, "one", slow, false)
+		w.Attach(bob.ID, "two", hangs, false)
+		synctest.Wait()
+		waits := func(owner string) time.Duration {
+			began := time.Now()
+			w.Settle(t.Context(), owner)
+			return time.Since(began)
+		}
+		if took := waits(ann.ID); took != 0 {
+			t.Errorf("waited %s for a tree that is there", took)
+		}
+		slow.mu.Lock()
+		slow.takes = 5 * time.Second
+		slow.mu.Unlock()
+		for _, text := range []string{"1", "2"} {
+			w.mu.Lock()
+			w.files = []agent.ToolFile{{Path: "a", Data: []byte(text)}}
+			w.mu.Unlock()
+			w.Changed(ann.ID)
+			if took := waits(ann.ID); took != 5*time.Second {
+				t.Errorf("waited %s for the tree", took)
+			}
+			if got := slow.requests(); !strings.Contains(got, "+a") {
+				t.Errorf("the tree is %s", got)
+			}
+		}
+		if took := waits(bob.ID); took != settleWait {
+			t.Errorf("waited %s for a tree that does not come", took)
+		}
+		if took := waits("nobody"); took != 0 {
+			t.Errorf("waited %s for nobody", took)
+		}
+	})
+}

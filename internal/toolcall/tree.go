@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -41,6 +42,33 @@ func (cs *Calls) Changed(owner string) {
 	cs.mu.Unlock()
 	for _, s := range boxes {
 		s.updateTree()
+	}
+}
+
+// Settle waits until the sandboxes of an owner have the tool trees that Changed has announced, for settleWait at most.
+func (cs *Calls) Settle(ctx context.Context, owner string) {
+	if cs == nil {
+		return
+	}
+	var boxes []*sandbox
+	cs.mu.Lock()
+	if o := cs.owners[owner]; o != nil {
+		boxes = slices.Collect(maps.Keys(o.boxes))
+	}
+	cs.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, settleWait)
+	defer cancel()
+	for _, s := range boxes {
+		s.treeMu.Lock()
+		pending := s.pending
+		s.treeMu.Unlock()
+		if pending == nil {
+			continue
+		}
+		select {
+		case <-pending:
+		case <-ctx.Done():
+		}
 	}
 }
 
