@@ -345,7 +345,7 @@ func (a *App) openEdges(ctx context.Context) error {
 	a.gateway = gateway.New(gateway.Config{Hub: a.hub, Version: Version, SealKey: key,
 		MaxBody: int64(c.Server.MaxBodyMB) << 20,
 		Limits:  limiter, Log: a.log, NewSession: func(p auth.Principal) bool { return !p.Authenticated },
-		TokenContext: a.watch.TokenContext, Connected: a.prewarm, Views: a.views})
+		TokenContext: a.watch.TokenContext, Connected: a.prewarm, Views: a.views, MCPSessions: a.store})
 	a.api = api.New(api.Config{Authenticator: a.authenticator, TokenWatch: a.watch, Limits: limiter,
 		Gateway: a.gateway, Hub: a.hub,
 		Metrics: metrics, CheckRuntime: a.runtimes.check, Version: Version, PublicURL: c.Server.PublicURL, Log: a.log,

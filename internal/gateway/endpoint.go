@@ -28,6 +28,7 @@ type endpoint struct {
 	stateful, stateless http.Handler
 	calls               *relay.Calls
 	answers             runningAnswers
+	kept                keptSessions
 	fast                fastPath
 
 	fillOnce sync.Once // adds the features to server, which takes time
@@ -169,6 +170,7 @@ func (g *Gateway) Run(ctx context.Context) {
 		select {
 		case <-tick.C:
 			g.sweep()
+			g.sweepRecords(ctx)
 		case <-ctx.Done():
 			return
 		}
@@ -215,7 +217,8 @@ const maxSessions = 256
 const maxServiceSessions = 1024
 
 // trimSessions closes sessions of a principal who has too many: the oldest ones of the token
-// with the most. Their clients get an error for their next request, and begin new sessions. A
+// with the most, whose records are removed too. Their clients get an error for their next request, and begin new
+// sessions. A
 // call that runs in such a session continues, but the SDK drops its answer.
 func (g *Gateway) trimSessions(p auth.Principal) {
 	g.trimMu.Lock()
@@ -245,6 +248,7 @@ func (g *Gateway) trim(limit int, counts func(auth.Principal) bool) {
 				most = e
 			}
 		}
+		g.forget(context.Background(), most, sessions[most][0].ID())
 		g.closeSession(most, sessions[most][0])
 		sessions[most] = sessions[most][1:]
 	}

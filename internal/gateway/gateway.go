@@ -6,6 +6,7 @@ package gateway
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -25,6 +26,7 @@ import (
 	"sandlot/internal/gateway/rpc"
 	"sandlot/internal/hub"
 	"sandlot/internal/limit"
+	"sandlot/internal/mcpsession"
 	"sandlot/internal/policy"
 	"sandlot/internal/revision"
 	"sandlot/internal/toolview"
@@ -51,6 +53,8 @@ type Config struct {
 	SealKey []byte
 	// Views decides what clients are shown; nil: the default settings do.
 	Views *toolview.Views
+	// MCPSessions stores sessions of the stateful protocol; nil: they end with the server.
+	MCPSessions mcpsession.Store
 	// SDKOnly turns the fast path off: the SDK answers every request.
 	SDKOnly bool
 	Log     *slog.Logger
@@ -136,6 +140,17 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	e, release := g.acquire(endpointKey{p, wanted})
 	defer release()
+	if session != "" && m.Method == "initialize" && !e.hasSession(session) { // the client begins anew
+		r.Header.Del("Mcp-Session-Id")
+		session = ""
+	}
+	if session != "" {
+		if err := g.resume(r, e, session); err != nil {
+			rpcErr := rpc.LoggedError(r.Context(), g.Log, "session", err)
+			rpc.Write(w, http.StatusServiceUnavailable, rpc.ErrorResponseTo(m.ID, rpcErr))
+			return
+		}
+	}
 	if r.Method == http.MethodPost {
 		if refuseUnknownMethod(w, r, e, m) {
 			return
@@ -157,9 +172,16 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	writer := rpc.NewKeepAlive(w, stream)
 	defer writer.Stop()
-	handler.ServeHTTP(writer, r)
-	if session == "" && handler == e.stateful { // the request may have begun a session
-		g.trimSessions(p)
+	ends := r.Method == http.MethodDelete && session != "" && e.hasSession(session)
+	switch {
+	case handler == e.stateful && session == "" && r.Method == http.MethodPost:
+		e.serveNew(writer, r, rand.Text())
+		g.trimSessions(p) // the request may have begun a session
+	default:
+		handler.ServeHTTP(writer, r)
+	}
+	if ends && !e.hasSession(session) {
+		g.forget(r.Context(), e, session)
 	}
 }
 

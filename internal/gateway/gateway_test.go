@@ -55,7 +55,7 @@ func TestSessionsOfAllTokens(t *testing.T) {
 		if all != maxSessions {
 			t.Errorf("%d sessions", all)
 		}
-		const ping = `{"jsonrpc":"2.0","id":2,"method":"ping"}`
+
 		if code := post(g, few, first, ping).Code; code != 200 {
 			t.Errorf("the token with few lost one: %d", code)
 		}
@@ -97,7 +97,7 @@ func TestSessionsAreBounded(t *testing.T) {
 		source := blockingSource{make(chan struct{}), make(chan struct{})}
 		g := New(Config{Hub: hub.New(hub.Config{Sources: []tool.Source{source}}), Log: slog.New(slog.DiscardHandler)})
 		ann, bob := auth.User("ann", false), auth.User("bob", false)
-		const ping = `{"jsonrpc":"2.0","id":2,"method":"ping"}`
+
 		bobs := begin(t, g, bob)
 		first := begin(t, g, ann)
 		go post(g, ann, first, `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"wait","arguments":{}}}`)

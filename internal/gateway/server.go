@@ -63,9 +63,19 @@ func (g *Gateway) implementation() *mcp.Implementation {
 // newEmptyEndpoint returns an endpoint without features. Its calls end with tokenCtx.
 func (g *Gateway) newEmptyEndpoint(tokenCtx context.Context, k endpointKey) *endpoint {
 	p := k.principal
-	s := mcp.NewServer(g.implementation(), &mcp.ServerOptions{
-		Logger:   debugLogger(g.Log),
-		PageSize: 1000,
+	e := &endpoint{
+		principal: p,
+		wanted:    k.wanted,
+		calls:     &relay.Calls{Principal: p, TokenContext: tokenCtx},
+		elicits:   map[string]bool{},
+		closing:   map[*mcp.ServerSession]bool{},
+		notifiers: map[*mcp.ServerSession]*relay.Notifier{},
+		lastUsed:  time.Now(),
+	}
+	e.server = mcp.NewServer(g.implementation(), &mcp.ServerOptions{
+		Logger:       debugLogger(g.Log),
+		PageSize:     1000,
+		GetSessionID: func() string { return e.kept.newID() },
 		Capabilities: &mcp.ServerCapabilities{
 			Tools:     &mcp.ToolCapabilities{ListChanged: true},
 			Resources: &mcp.ResourceCapabilities{ListChanged: true, Subscribe: true},
@@ -88,19 +98,9 @@ func (g *Gateway) newEmptyEndpoint(tokenCtx context.Context, k endpointKey) *end
 			return &mcp.CompleteResult{Completion: mcp.CompletionResultDetails{Values: []string{}}}, nil
 		},
 	})
-	e := &endpoint{
-		principal: p,
-		wanted:    k.wanted,
-		server:    s,
-		calls:     &relay.Calls{Principal: p, TokenContext: tokenCtx},
-		elicits:   map[string]bool{},
-		closing:   map[*mcp.ServerSession]bool{},
-		notifiers: map[*mcp.ServerSession]*relay.Notifier{},
-		lastUsed:  time.Now(),
-	}
 	e.fast = g.newFastPath(e)
-	s.AddReceivingMiddleware(originMiddleware(e), g.limitMiddleware(e), g.recoverMiddleware, g.levelMiddleware(e),
-		g.proxyMiddleware(e), g.instructionsMiddleware(e), sortTools)
+	e.server.AddReceivingMiddleware(originMiddleware(e), g.limitMiddleware(e), g.recoverMiddleware,
+		g.keepMiddleware(e), g.levelMiddleware(e), g.proxyMiddleware(e), g.instructionsMiddleware(e), sortTools)
 	return e
 }
 

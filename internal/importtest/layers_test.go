@@ -60,6 +60,7 @@ var places = map[string]place{
 	"policy":              {"L1", "auth"},
 	"policy/cedar":        {"L1", "auth policy"},
 	"question":            {"L1", "auth policy"},
+	"mcpsession":          {"L1", "auth"},
 	"auth":                {"L1", "event"},
 	"auth/oidc":           {"L1", "auth"},
 	"image":               {"L1", ""},

@@ -20,6 +20,7 @@ import (
 	"sandlot/internal/egress"
 	"sandlot/internal/event"
 	"sandlot/internal/fault"
+	"sandlot/internal/mcpsession"
 	"sandlot/internal/port"
 	"sandlot/internal/question"
 	"sandlot/internal/secret"
@@ -54,6 +55,7 @@ func fill(t *testing.T, db *DB) {
 		db.PutPort(ctx, port.Record{Session: "home", Port: 80, Owner: "user:ann", Hash: "h", Public: true,
 			Created: second, Expires: second}),
 		db.PutConnection(ctx, servers.Record{Owner: "user:ann", ID: "aaaaaa", Spec: spec.Spec{Name: "x"}}),
+		db.PutMCPSession(ctx, mcpsession.Record{ID: "S", Principal: "user:ann", Used: at}),
 		db.PutSecret(ctx, vault.Record{Owner: "user:ann", Name: "A", Sealed: []byte{0, 1, 255, 0}, Created: at,
 			Changed: at}),
 		db.PutLogin(ctx, "user:ann", "aaaaaa", []byte("sealed")),

@@ -1,5 +1,5 @@
 // Package store stores what must outlive the server in a database, SQLite or PostgreSQL: tokens, sessions, exposed
-// ports, connections (third-party MCP servers), secrets, log-ins and events.
+// ports, connections (third-party MCP servers), MCP sessions, secrets, log-ins and events.
 package store
 
 import (
@@ -16,7 +16,7 @@ import (
 )
 
 // DB is the database. It implements auth.Store, session.Store, port.Store,
-// servers.Store, vault.Store, vault.LoginStore and audit.Store.
+// mcpsession.Store, servers.Store, vault.Store, vault.LoginStore and audit.Store.
 type DB struct {
 	db       *sql.DB
 	postgres bool
