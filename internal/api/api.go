@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"sandlot/internal/api/metric"
@@ -57,6 +58,8 @@ type Server struct {
 	began    time.Time // when the server started
 	replies  *once.Replies[*storedAnswer]
 	cursors  page.Cursors
+
+	address atomic.Pointer[string] // see Listens
 
 	mu        sync.Mutex // guards the result of the latest check of the runtime
 	checkedAt time.Time

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"bytes"
 	"context"
 	"io"
 	"net"
@@ -178,7 +177,10 @@ func TestCommandsGoThroughTheDoor(t *testing.T) {
 		"upload":    func() error { return c.Upload(ctx, "home", "f", strings.NewReader("x"), 1) },
 		"events":    func() error { return c.Events(ctx, nil, nil) },
 		"a port":    func() error { _, err := c.Dial(ctx, "home", 80); return err },
-		"stdio":     func() error { return c.Stdio(ctx, "", strings.NewReader(""), new(bytes.Buffer)) },
+		"stdio": func() error {
+			s := &client.Stdio{Connect: func(context.Context, <-chan struct{}) (*client.Client, error) { return c, nil }}
+			return s.Open(ctx)
+		},
 		"exec": func() error {
 			_, err := c.Exec(ctx, "home", command.Command{Args: []string{"true"}},
 				client.Terminal{Stdin: strings.NewReader("")})

@@ -38,8 +38,15 @@ func (s *Server) health(w http.ResponseWriter, r *http.Request) {
 		Count: len(names), Tools: names})
 }
 
-func (s *Server) alive(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, protocol.Readiness{Status: "ok"})
+// Listens sets the MCP address for clients of this machine. The default is that there is none.
+func (s *Server) Listens(address string) { s.address.Store(&address) }
+
+func (s *Server) alive(w http.ResponseWriter, r *http.Request) {
+	alive := protocol.Readiness{Status: "ok"}
+	if _, onSocket := auth.FromContext(r.Context()); onSocket && s.address.Load() != nil {
+		alive.Address = *s.address.Load()
+	}
+	writeJSON(w, http.StatusOK, alive)
 }
 
 func (s *Server) ready(w http.ResponseWriter, r *http.Request) {

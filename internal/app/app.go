@@ -422,6 +422,8 @@ func (a *App) Run(ctx context.Context, networkListeners []net.Listener, ownerLis
 	a.startTasks(background, &tasks)
 	if len(networkListeners) == 0 {
 		a.ports.SetOffline()
+	} else {
+		a.api.Listens(ownAddress(a.Config.Server, networkListeners[0].Addr()))
 	}
 
 	conns := conn.NewLimiter(a.api.Proxies.ContainsAddr)

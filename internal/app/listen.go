@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"sandlot/internal/auth"
+	"sandlot/internal/config"
 	"sandlot/internal/egress"
 	"sandlot/internal/fault"
 	"sandlot/internal/gateway"
@@ -49,6 +50,18 @@ func (a *App) listen(ctx context.Context, sockets []*os.File) (network []net.Lis
 		return nil, nil, err
 	}
 	return network, owner, nil
+}
+
+// ownAddress returns the MCP address for clients of this machine of a server that listens at an address.
+func ownAddress(c config.Server, at net.Addr) string {
+	if tcp, ok := at.(*net.TCPAddr); ok {
+		c.Port = tcp.Port
+	}
+	host := c.Host
+	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+		host = "localhost"
+	}
+	return c.LocalURL(host) + "/mcp"
 }
 
 // checkListen returns an error for settings and tokens with which anyone could use the server.

@@ -22,7 +22,6 @@ import (
 	"sandlot/internal/config"
 	"sandlot/internal/logfile"
 	"sandlot/internal/policy"
-	"sandlot/internal/toolview"
 	"sandlot/internal/tree"
 )
 
@@ -157,37 +156,6 @@ func afterStop(c *config.Config) string {
 		return "sessions sleep, and go on at their next use; those on Docker cannot, and " + alone + "."
 	}
 	return "sessions sleep, and go on at their next use after the next start."
-}
-
-func (p *program) stdio() *cobra.Command {
-	view := ""
-	c := &cobra.Command{
-		Use: "stdio", Short: "Speak MCP on standard input and output", Args: cobra.NoArgs,
-		Long: `Speak MCP on standard input and output, for clients that start their servers.
-This uses the running server of the state folder. When none runs, it starts a server that
-runs as long as this command; other commands use that server too. If it cannot start, the
-answer to each call says why.`,
-		Example: "  sandlot stdio\n  sandlot stdio --tools search",
-		RunE: func(c *cobra.Command, _ []string) error {
-			if _, err := toolview.Parse(view); err != nil {
-				return usage{fmt.Errorf("--tools %w", err)}
-			}
-			client, done, err := p.connect(c.Context())
-			if err == nil {
-				err = client.Stdio(c.Context(), view, p.in, p.out)
-				if err = errors.Join(err, done()); err == nil {
-					return nil
-				}
-			}
-			if c.Context().Err() == nil { // the client's user sees no log, and what happened is this user's own matter
-				app.Explain(c.Context(), err, p.in, p.out)
-			}
-			return err
-		},
-	}
-	c.Flags().StringVar(&view, "tools", "", "third-party tools that the client is shown: all, search, code or auto "+
-		"(default: the setting tools)")
-	return c
 }
 
 // connect returns a client of the server that the flags name. When they name none and the

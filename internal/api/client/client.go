@@ -91,6 +91,18 @@ func (c *Client) Alive(ctx context.Context) bool {
 	return true
 }
 
+// Address returns the MCP address at which the server of the socket listens for clients of this machine; empty: it does
+// not, or c is not a client of a socket.
+func (c *Client) Address(ctx context.Context) string {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	var alive protocol.Readiness
+	if err := c.JSON(ctx, "GET", "/healthz", nil, &alive); err != nil {
+		return ""
+	}
+	return alive.Address
+}
+
 func (c *Client) request(ctx context.Context, method, path string, body io.Reader) (*http.Request, error) {
 	r, err := http.NewRequestWithContext(ctx, method, c.base+path, body)
 	if err != nil {

@@ -20,25 +20,18 @@ type Consent func(ctx context.Context, message string) bool
 // in the place of one. version is the client's, for the server to log.
 func (c *Client) CallTool(ctx context.Context, version, tool string, args any,
 	consent Consent) (json.RawMessage, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	in, toServer := io.Pipe()
-	fromServer, out := io.Pipe()
-	ended := make(chan error, 1)
-	go func() {
-		err := c.Stdio(ctx, "", in, out)
-		if err == nil {
-			err = errors.New("the server has closed the connection")
-		}
-		in.CloseWithError(err)
-		out.CloseWithError(err)
-		ended <- err
-	}()
+	stream, err := c.upgrade(ctx, stdioPath, protocol.UpgradeMCP)
+	if err != nil {
+		return nil, err
+	}
+	defer stream.Close()
+	stop := context.AfterFunc(ctx, func() { stream.Close() })
+	defer stop()
 	call := map[string]any{"name": tool, "arguments": args}
-	res, err := converse(ctx, json.NewEncoder(toServer), json.NewDecoder(fromServer), version, call, consent)
-	cancel()
-	toServer.Close()
-	fromServer.Close()
-	<-ended
+	res, err := converse(ctx, json.NewEncoder(stream), json.NewDecoder(stream), version, call, consent)
+	if errors.Is(err, io.EOF) {
+		err = errors.New("the server has closed the connection")
+	}
 	return res, err
 }
 

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/url"
 	"sync"
 
 	"sandlot/internal/agent/command"
@@ -42,28 +41,6 @@ func (c *Client) upgrade(ctx context.Context, path, to string) (*conn.Buffered, 
 		return nil, err
 	}
 	return stream, nil
-}
-
-// Stdio connects in and out to the server's MCP edge until in or the server ends. View says which tools the client is
-// shown; empty: the server's settings do.
-func (c *Client) Stdio(ctx context.Context, view string, in io.Reader, out io.Writer) error {
-	path := "/v1/stdio"
-	if view != "" {
-		path += "?tools=" + url.QueryEscape(view)
-	}
-	stream, err := c.upgrade(ctx, path, protocol.UpgradeMCP)
-	if err != nil {
-		return err
-	}
-	defer stream.Close()
-	stop := context.AfterFunc(ctx, func() { stream.Close() })
-	defer stop()
-	go func() { // nobody waits for it: a read of a terminal cannot be ended
-		io.Copy(stream.Conn, in)
-		stream.CloseWrite()
-	}()
-	io.Copy(out, stream)
-	return nil
 }
 
 // Dial connects to a port of a session. The connection has a CloseWrite, which half-closes

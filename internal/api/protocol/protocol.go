@@ -73,6 +73,8 @@ type Health struct {
 type Readiness struct {
 	Status string `json:"status"`
 	Reason string `json:"reason,omitempty"`
+	// Address is in the response to GET /healthz over the server's socket alone.
+	Address string `json:"address,omitempty" jsonschema:"The MCP address for clients of the server's machine, over the server's socket alone."`
 }
 
 // Lost stands in a stream of events where events are missing: how many, and whether there
