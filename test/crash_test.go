@@ -21,8 +21,11 @@ func TestServerKilled(t *testing.T) {
 	s := start(t, asShipped...)
 	tokens := map[string]string{"ann": s.token("ann"), "bob": s.token("bob")}
 	sessions, processes := map[string]string{}, map[string]any{}
+	// Clients that are there before and after.
+	held := map[string]*client{"stdio": s.stdio(), "stateless": s.connect(newer, tokens["ann"], nil)}
 	for user, token := range tokens {
 		c := s.connect(older, token, nil)
+		held[user] = c
 		r := c.code("home", "import os\nx = '"+user+"'\npid = os.getpid()\nopen('/workspace/f', 'w').write(x)")
 		sessions[user] = r.session()
 		processes[user] = c.call("execute_command",
@@ -48,6 +51,11 @@ func TestServerKilled(t *testing.T) {
 	transport.CloseIdleConnections()
 	began := time.Now()
 	s.launch()
+	for who, c := range held {
+		if r := c.call("get_sessions", args{}); !strings.Contains(r.All, sessions[who]) {
+			t.Errorf("%s: %s", who, r.All)
+		}
+	}
 	for user, token := range tokens {
 		c := s.connect(newer, token, nil)
 		r := c.want(sessions[user], "x, pid == os.getpid()", fmt.Sprintf("('%s', True)", user))

@@ -436,6 +436,20 @@ func (s *server) connect(version, token string, opts *mcp.ClientOptions) *client
 	return &client{s.t, session}
 }
 
+// stdio begins a client that starts `sandlot stdio`, which uses the server.
+func (s *server) stdio() *client {
+	s.t.Helper()
+	cmd := s.as(exec.Command(s.program, "stdio", "--state-dir", s.State))
+	cmd.Env, cmd.Stderr = s.env, s.log
+	c, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil).
+		Connect(s.t.Context(), &mcp.CommandTransport{Command: cmd, TerminateDuration: time.Minute}, nil)
+	if err != nil {
+		s.t.Fatalf("%v\n%s", err, s.log)
+	}
+	s.t.Cleanup(func() { c.Close() })
+	return &client{s.t, c}
+}
+
 // result is a tool's result, made easy to look at.
 type result struct {
 	*mcp.CallToolResult

@@ -2,12 +2,9 @@ package test
 
 import (
 	"os"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
 // TestStdioSleeps: a client that starts its own server finds its session as it was when it starts the next one, and
@@ -17,18 +14,7 @@ func TestStdioSleeps(t *testing.T) {
 	s := prepare(t)
 	s.env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "SANDLOT_NETWORK_REGISTRIES=none",
 		"SANDLOT_POOL_SIZE=0"}
-	open := func() *client {
-		cmd := exec.Command(s.program, "stdio", "--state-dir", s.State)
-		cmd.Env, cmd.Stderr = s.env, s.log
-		c, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil).
-			Connect(t.Context(), &mcp.CommandTransport{Command: cmd, TerminateDuration: time.Minute}, nil)
-		if err != nil {
-			t.Fatalf("%v\n%s", err, s.log)
-		}
-		t.Cleanup(func() { c.Close() })
-		return &client{t, c}
-	}
-	c := open()
+	c := s.stdio()
 	c.code("", "x = 41")
 	c.call("execute_command", args{"command": "sleep 1000", "background": true})
 	if err := c.Close(); err != nil {
@@ -37,12 +23,21 @@ func TestStdioSleeps(t *testing.T) {
 	if left := s.running(); len(left) > 0 {
 		t.Errorf("this still runs: %q", left)
 	}
-	c = open()
+	c = s.stdio()
 	if r := c.code("", "x + 1"); !strings.Contains(r.All, "42") || !strings.Contains(r.All, "was asleep") {
 		t.Errorf("the next server says %q", r.All)
 	}
 	if r := c.call("execute_command", args{"command": "pgrep -x sleep | wc -l"}); r.Text != "1" {
 		t.Errorf("there are %q background processes", r.All)
+	}
+	// A client that uses the server of another one starts its own when that has ended.
+	other := s.stdio()
+	other.call("get_sessions", args{})
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if r := other.code("", "x + 2"); !strings.Contains(r.All, "43") {
+		t.Errorf("after the other client's end: %q", r.All)
 	}
 }
 

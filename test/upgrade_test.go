@@ -71,6 +71,8 @@ func TestUpgrade(t *testing.T) {
 	s.begin(nil)
 	c := s.connect(newer, "", nil)
 	session := c.code("home", "import os\nx = 'kept'\npid = os.getpid()\nopen('/workspace/f', 'w').write(x)").session()
+	// Clients that are there before and after.
+	held := map[string]*client{"stateful": s.connect(older, "", nil), "stateless": c, "stdio": s.stdio()}
 	before, err := release.Sums(dir)
 	if err != nil {
 		t.Fatal(err)
@@ -144,6 +146,10 @@ func TestUpgrade(t *testing.T) {
 	s.launch()
 	if !strings.Contains(s.log.String(), "version=9.9.9") {
 		t.Errorf("the server is not the new one:\n%s", s.log)
+	}
+	for who, c := range held {
+		t.Log("the next call of a client that is ", who)
+		c.want(session, "x, pid == os.getpid()", "('kept', True)")
 	}
 	c = s.connect(older, "", nil)
 	c.want(session, "x, pid == os.getpid(), open('/workspace/f').read()", "('kept', True, 'kept')")
