@@ -68,7 +68,7 @@ func (s *Server) guidance(r *http.Request) (*protocol.Guidance, error) {
 		return nil, fault.Wrap(fault.InvalidParameters, err, "%v", err)
 	}
 	return &protocol.Guidance{Client: c.ID, Title: c.Title, Name: server.Name, File: c.Files(),
-		Config:  c.Config(server),
+		Config: c.Config(server), Text: c.Text(server),
 		Command: c.Command(server), Steps: instructions(c, tokenRequired)}, nil
 }
 

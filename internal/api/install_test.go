@@ -88,9 +88,10 @@ func TestInstallGuidanceRefuses(t *testing.T) {
 func TestInstallGuidanceBehindAProxy(t *testing.T) {
 	e := newEdge(t, auth.Auto, OriginCheck{Loopback: true})
 	e.PublicURL = "https://sandlot.example.com/box"
-	for _, id := range clientconfig.IDs() {
+	for _, c := range clientconfig.All() {
+		id, stdio := c.ID, c.StdioOnly()
 		a := do(e.Handler(), "GET", "/install/"+id, "", "Host", "localhost")
-		if stdio := id == "claude-desktop"; a.StatusCode != 200 || strings.Contains(a.body, "http://localhost") ||
+		if a.StatusCode != 200 || strings.Contains(a.body, "http://localhost") ||
 			!stdio && !strings.Contains(a.body, "https://sandlot.example.com/box/mcp") {
 			t.Errorf("%s: %d %s", id, a.StatusCode, a.body)
 		}

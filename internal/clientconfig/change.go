@@ -31,14 +31,20 @@ type Change struct {
 
 // Plan reads the client's file and returns the change that adds the server; it writes nothing.
 func (c Client) Plan(path string, s Server) (*Change, error) {
+	change, err := planEdit(path, func(text []byte) ([]byte, error) { return c.Put(text, s) })
+	if err == nil && s.TokenEnv == "" { // else Token has only the reference to a variable
+		change.secret = s.Token
+	}
+	return change, err
+}
+
+// planEdit returns the change of a file that a function makes of its text.
+func planEdit(path string, edit func([]byte) ([]byte, error)) (*Change, error) {
 	target, err := resolveLinks(path)
 	if err != nil {
 		return nil, err
 	}
-	change := &Change{Path: target, mode: 0o600, uid: -1, gid: -1, secret: s.Token}
-	if s.TokenEnv != "" { // Token has only the reference to a variable
-		change.secret = ""
-	}
+	change := &Change{Path: target, mode: 0o600, uid: -1, gid: -1}
 	st, err := os.Stat(target)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -54,7 +60,7 @@ func (c Client) Plan(path string, s Server) (*Change, error) {
 			return nil, err
 		}
 	}
-	if change.after, err = c.Put(change.before, s); err != nil {
+	if change.after, err = edit(change.before); err != nil {
 		return nil, fmt.Errorf("%s is left as it is: %w", path, err)
 	}
 	return change, nil

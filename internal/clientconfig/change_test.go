@@ -44,8 +44,13 @@ func plan(t *testing.T, c Client, path string, s Server) *Change {
 func TestChangeEveryClient(t *testing.T) {
 	for _, c := range All() {
 		path := filepath.Join(t.TempDir(), "config.json")
-		before := "{\n  \"other\": [1, 2], // kept\n  \"" + c.format.section +
-			"\": {\n    \"mine\": {\"command\": \"x\"}\n  }\n}\n"
+		before := map[syntax]string{
+			jsonc: "{\n  \"other\": [1, 2], // kept\n  \"" + c.sectionKey() +
+				"\": {\n    \"mine\": {\"command\": \"x\"}\n  }\n}\n",
+			toml:     "other = [1, 2] # kept\n\n[mcp_servers.mine]\ncommand = \"x\"\n",
+			yamlMap:  "other: [1, 2] # kept\n\nextensions:\n    mine:\n        command: x\n",
+			yamlList: "other: [1, 2] # kept\n\nmcpServers:\n- name: mine\n  command: x\n",
+		}[c.syntax]
 		write(t, path, before, 0o640)
 		ch := plan(t, c, path, with("slt_abcdefghijklmnopqrstuvwxyz234567"))
 		if ch.Unchanged() || ch.New {
@@ -64,8 +69,12 @@ func TestChangeEveryClient(t *testing.T) {
 			}
 		}
 		after := text(t, path)
-		if !strings.Contains(after, `"other": [1, 2], // kept`) ||
-			!strings.Contains(after, `"mine": {"command": "x"}`) || !strings.Contains(after, "slt_abc") {
+		for _, line := range strings.Split(strings.TrimRight(before, "}\n "), "\n") {
+			if !strings.Contains(after, line) {
+				t.Errorf("%s: %q is not in\n%s", c.ID, line, after)
+			}
+		}
+		if !strings.Contains(after, "slt_abc") {
 			t.Errorf("%s: %s", c.ID, after)
 		}
 		again := plan(t, c, path, with("slt_abcdefghijklmnopqrstuvwxyz234567"))

@@ -4,11 +4,14 @@
 package clientconfig
 
 import (
+	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/url"
 	"path"
 	"regexp"
+	"slices"
 	"strings"
 
 	"sandlot/internal/fault"
@@ -22,7 +25,17 @@ type Client struct {
 	Next string
 
 	format *Format
-	paths  paths
+	// syntax is that of the client's file.
+	syntax syntax
+	// section is the key of the servers in it; empty: that of format.
+	section string
+	paths   paths
+	// home is a variable with the folder of the client's file, and the file's name in it.
+	home [2]string
+	// sibling is another name that the file may have; empty: it has one name.
+	sibling string
+	// header begins a new file.
+	header string
 	// entry returns the client's entry for a server.
 	entry func(Server) entry
 	// stdioOnly: the client can only start programs, and so cannot connect to a URL.
@@ -31,7 +44,20 @@ type Client struct {
 	variableFormat string
 	// command returns the client's own shell command that adds the server; nil: there is none.
 	command func(Server) string
+	// asks is the client's own command that says what it thinks of a server, whose name is in the place of NAME; nil:
+	// there is none.
+	asks []string
 }
+
+// syntax is the syntax of a client's file.
+type syntax int
+
+const (
+	jsonc    syntax = iota // JSON, perhaps with comments
+	toml                   // with a table for each server
+	yamlMap                // with a map of servers
+	yamlList               // with a list of servers that have a name
+)
 
 // paths are the paths of the client's file, by operating system. They begin with ~ or a variable.
 type paths struct{ linux, mac, windows string }
@@ -49,20 +75,83 @@ type Server struct {
 	Args    []string
 }
 
-// entry is a server in a client's file. Each client uses some of the keys.
-type entry struct {
-	Type      string            `json:"type,omitempty"`
-	Command   string            `json:"command,omitempty"`
-	Args      []string          `json:"args,omitempty"`
-	Env       map[string]string `json:"env,omitempty"`
-	URL       string            `json:"url,omitempty"`
-	ServerURL string            `json:"serverUrl,omitempty"`
-	HTTPURL   string            `json:"httpUrl,omitempty"`
-	Headers   map[string]string `json:"headers,omitempty"`
+// entry is a server in a client's file: its keys, in the order in which they are written.
+type entry []field
+
+// field is a key of an entry.
+type field struct {
+	key   string
+	value any // a text, a number, a boolean, a list or a map of texts, or an entry
+	// lasting is set for a key that stays as it is when it is there: its user may have chosen another value.
+	lasting bool
 }
 
-// entryKeys are the keys of an entry that Put sets or removes. Put does not change other keys.
+// MarshalJSON implements json.Marshaler.
+func (e entry) MarshalJSON() ([]byte, error) {
+	var b bytes.Buffer
+	b.WriteByte('{')
+	for i, f := range e {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		key, _ := json.Marshal(f.key) // a text always encodes
+		value, err := encodePlain(f.value)
+		if err != nil {
+			return nil, err
+		}
+		b.Write(append(append(key, ':'), value...))
+	}
+	b.WriteByte('}')
+	return b.Bytes(), nil
+}
+
+// encodePlain is json.Marshal without escapes for HTML.
+func encodePlain(v any) ([]byte, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	err := enc.Encode(v)
+	return bytes.TrimSpace(b.Bytes()), err
+}
+
+// with returns the entry with one more key, unless the value is empty.
+func (e entry) with(key string, value any) entry {
+	switch v := value.(type) {
+	case string:
+		if v == "" {
+			return e
+		}
+	case map[string]string:
+		if len(v) == 0 {
+			return e
+		}
+	case []string:
+		if len(v) == 0 {
+			return e
+		}
+	}
+	return append(e, field{key: key, value: value})
+}
+
+// lasting returns the entry with one more key that stays as it is when it is there.
+func (e entry) lasting(key string, value any) entry { return append(e, field{key, value, true}) }
+
+// entryKeys are the keys of an entry that Put sets or removes, of all clients. Put does not change other keys.
 var entryKeys = []string{"type", "command", "args", "env", "url", "serverUrl", "httpUrl", "headers"}
+
+// keys are the keys of this client's entries that Put sets or removes: those that an entry may have.
+func (c Client) keys() []string {
+	all := slices.Clone(entryKeys)
+	program := Server{Program: "x", Args: []string{"x"}}
+	for _, s := range []Server{{URL: "x", Token: "x"}, {URL: "x", Token: "x", TokenEnv: "x"}, program} {
+		for _, f := range c.entry(s) {
+			if !f.lasting && !slices.Contains(all, f.key) {
+				all = append(all, f.key)
+			}
+		}
+	}
+	return all
+}
 
 func (s Server) headers() map[string]string {
 	if s.Token == "" {
@@ -71,48 +160,120 @@ func (s Server) headers() map[string]string {
 	return map[string]string{"Authorization": "Bearer " + s.Token}
 }
 
+// waits is how long clients that give up sooner wait for a call, in seconds: longer than Sandlot's own limit.
+const waits = 330
+
 // The entries of clients that can do both: without a URL, they start the program.
 
 func plainEntry(s Server) entry {
 	if s.URL == "" {
 		return stdioEntry(s)
 	}
-	return entry{URL: s.URL, Headers: s.headers()}
+	return entry{}.with("url", s.URL).with("headers", s.headers())
 }
 
 func typedEntry(s Server) entry {
 	if s.URL == "" {
-		e := stdioEntry(s)
-		e.Type = "stdio"
-		return e
+		return append(entry{}.with("type", "stdio"), stdioEntry(s)...)
 	}
-	return entry{Type: "http", URL: s.URL, Headers: s.headers()}
+	return entry{}.with("type", "http").with("url", s.URL).with("headers", s.headers())
 }
 
 func windsurfEntry(s Server) entry {
 	if s.URL == "" {
 		return stdioEntry(s)
 	}
-	return entry{ServerURL: s.URL, Headers: s.headers()}
+	return entry{}.with("serverUrl", s.URL).with("headers", s.headers())
 }
 
 func geminiEntry(s Server) entry {
 	if s.URL == "" {
 		return stdioEntry(s)
 	}
-	return entry{HTTPURL: s.URL, Headers: s.headers()}
+	return entry{}.with("httpUrl", s.URL).with("headers", s.headers())
+}
+
+func codexEntry(s Server) entry {
+	e := stdioEntry(s)
+	switch {
+	case s.URL == "":
+	case s.TokenEnv != "":
+		e = entry{}.with("url", s.URL).with("bearer_token_env_var", s.TokenEnv)
+	default:
+		e = entry{}.with("url", s.URL).with("http_headers", s.headers())
+	}
+	return e.lasting("startup_timeout_sec", 60).lasting("tool_timeout_sec", waits)
+}
+
+func openCodeEntry(s Server) entry {
+	if s.URL == "" {
+		return entry{}.with("type", "local").with("command", append([]string{s.Program}, s.Args...)).
+			lasting("enabled", true).lasting("timeout", waits*1000)
+	}
+	return entry{}.with("type", "remote").with("url", s.URL).with("headers", s.headers()).lasting("enabled", true).
+		lasting("timeout", waits*1000)
+}
+
+func copilotEntry(s Server) entry {
+	e := entry{}.with("type", "http").with("url", s.URL).with("headers", s.headers())
+	if s.URL == "" {
+		e = append(entry{}.with("type", "local"), stdioEntry(s)...)
+	}
+	return e.lasting("tools", []string{"*"})
+}
+
+func clineEntry(s Server) entry {
+	transport := entry{}.with("type", "streamableHttp").with("url", s.URL).with("headers", s.headers())
+	if s.URL == "" {
+		transport = append(entry{}.with("type", "stdio"), stdioEntry(s)...)
+	}
+	return entry{}.with("transport", transport).lasting("timeout", waits)
+}
+
+func rooEntry(s Server) entry {
+	e := entry{}.with("type", "streamable-http").with("url", s.URL).with("headers", s.headers())
+	if s.URL == "" {
+		e = append(entry{}.with("type", "stdio"), stdioEntry(s)...)
+	}
+	return e.lasting("timeout", waits)
+}
+
+func zedEntry(s Server) entry { return plainEntry(s).lasting("timeout", waits) }
+
+func continueEntry(s Server) entry {
+	e := append(entry{}.with("type", "stdio"), stdioEntry(s)...)
+	if s.URL != "" {
+		e = entry{}.with("type", "streamable-http").with("url", s.URL)
+		if h := s.headers(); h != nil {
+			e = e.with("requestOptions", entry{}.with("headers", h))
+		}
+	}
+	return e.lasting("connectionTimeout", waits*1000)
+}
+
+func gooseEntry(s Server) entry {
+	e := entry{}.with("type", "stdio").with("name", s.Name).with("cmd", s.Program).with("args", s.Args)
+	if s.URL != "" {
+		e = entry{}.with("type", "streamable_http").with("name", s.Name).with("uri", s.URL).with("headers", s.headers())
+	}
+	if s.TokenEnv != "" {
+		e = e.with("env_keys", []string{s.TokenEnv})
+	}
+	return e.lasting("description", "A computer for code, commands and files").lasting("enabled", true).
+		lasting("timeout", waits)
 }
 
 // stdioEntry is that of a client that starts the program, which then uses the server at the URL, if there is one.
 func stdioEntry(s Server) entry {
-	e := entry{Command: s.Program, Args: s.Args}
-	if s.URL != "" {
-		e.Env = map[string]string{"SANDLOT_SERVER": strings.TrimSuffix(s.URL, "/mcp")}
-		if s.Token != "" {
-			e.Env["SANDLOT_TOKEN"] = s.Token
-		}
+	e := entry{}.with("command", s.Program).with("args", s.Args)
+	if s.URL == "" {
+		return e
 	}
-	return e
+	env := map[string]string{"SANDLOT_SERVER": strings.TrimSuffix(s.URL, "/mcp")}
+	if s.Token != "" {
+		env["SANDLOT_TOKEN"] = s.Token
+	}
+	return e.with("env", env)
 }
 
 // clients has the clients in the order in which they are listed.
@@ -124,7 +285,8 @@ var clients = []Client{
 			`%APPDATA%\Claude\claude_desktop_config.json`}},
 	{ID: "claude-code", Title: "Claude Code", Next: "Start a new session of Claude Code; /mcp shows the server.",
 		format: editor, entry: typedEntry, variableFormat: "${%s}", paths: paths{"~/.claude.json", "~/.claude.json",
-			`%USERPROFILE%\.claude.json`},
+			`%USERPROFILE%\.claude.json`}, home: [2]string{"CLAUDE_CONFIG_DIR", ".claude.json"},
+		asks: []string{"claude", "mcp", "get", "NAME"},
 		command: func(s Server) string {
 			return shellWords("claude", "mcp", "add", "--scope", "user", "--transport", "http", s.Name, s.URL) +
 				headerOption(" --header", s)
@@ -155,7 +317,57 @@ var clients = []Client{
 			return shellWords("gemini", "mcp", "add", "--scope", "user", "--transport", "http") +
 				headerOption(" --header", s) +
 				" " + shellWords(s.Name, s.URL)
-		}},
+		},
+		asks: []string{"gemini", "mcp", "list"}},
+	{ID: "codex", Title: "Codex", Next: "Start Codex again; /mcp shows the server.",
+		format: editor, syntax: toml, section: "mcp_servers", entry: codexEntry, variableFormat: "%s",
+		paths: samePath("~/.codex/config.toml"), home: [2]string{"CODEX_HOME", "config.toml"},
+		command: func(s Server) string {
+			words := []string{"codex", "mcp", "add", s.Name, "--url", s.URL}
+			if s.TokenEnv != "" {
+				words = append(words, "--bearer-token-env-var", s.TokenEnv)
+			} else if s.Token != "" {
+				return "" // its command takes no token
+			}
+			return shellWords(words...)
+		},
+		asks: []string{"codex", "mcp", "get", "NAME"}},
+	{ID: "opencode", Title: "OpenCode", Next: "Start OpenCode again; `opencode mcp list` shows the server.",
+		format: editor, section: "mcp", entry: openCodeEntry, variableFormat: "{env:%s}", sibling: "opencode.jsonc",
+		paths: paths{"$XDG_CONFIG_HOME/opencode/opencode.json", "$XDG_CONFIG_HOME/opencode/opencode.json",
+			`%USERPROFILE%\.config\opencode\opencode.json`}, asks: []string{"opencode", "mcp", "list"}},
+	{ID: "copilot", Title: "GitHub Copilot CLI", Next: "Start Copilot again; /mcp shows the server.",
+		format: editor, section: "mcpServers", entry: copilotEntry, variableFormat: "${%s}",
+		paths: samePath("~/.copilot/mcp-config.json"), home: [2]string{"COPILOT_HOME", "mcp-config.json"},
+		asks: []string{"copilot", "mcp", "get", "NAME"}},
+	{ID: "cline", Title: "Cline", Next: "Start Cline again.", format: editor, entry: clineEntry,
+		paths: samePath("~/.cline/data/settings/cline_mcp_settings.json")},
+	{ID: "qwen", Title: "Qwen Code", Next: "Start Qwen Code again; /mcp shows the server.", format: editor,
+		entry: geminiEntry, variableFormat: "${%s}", paths: samePath("~/.qwen/settings.json"),
+		asks: []string{"qwen", "mcp", "list"}},
+	{ID: "continue", Title: "Continue", Next: "Start Continue again.", format: editor, syntax: yamlList,
+		section: "mcpServers", entry: continueEntry, variableFormat: "${{ secrets.%s }}",
+		paths: samePath("~/.continue/config.yaml"), header: "name: Local\nversion: 1.0.0\nschema: v1\n"},
+	{ID: "zed", Title: "Zed", Next: "Open Zed's settings, AI, MCP Servers: the server is in the list.", format: editor,
+		section: "context_servers", entry: zedEntry, paths: paths{"$XDG_CONFIG_HOME/zed/settings.json",
+			"~/.config/zed/settings.json", `%APPDATA%\Zed\settings.json`}},
+	{ID: "goose", Title: "Goose", Next: "Start Goose again.", format: editor, syntax: yamlMap, section: "extensions",
+		entry: gooseEntry, variableFormat: "${%s}", paths: paths{"$XDG_CONFIG_HOME/goose/config.yaml",
+			"~/.config/goose/config.yaml", `%APPDATA%\Block\goose\config\config.yaml`}},
+	{ID: "lm-studio", Title: "LM Studio", Next: "Switch the server on in LM Studio's sidebar, Program.", format: editor,
+		entry: plainEntry, paths: samePath("~/.lmstudio/mcp.json")},
+	{ID: "roo", Title: "Roo Code", Next: "Press the refresh button of the MCP servers in Roo Code's panel.",
+		format: editor, entry: rooEntry, variableFormat: "${env:%s}", paths: paths{
+			"$XDG_CONFIG_HOME/Code/User/globalStorage/rooveterinaryinc.roo-cline/settings/mcp_settings.json",
+			"~/Library/Application Support/Code/User/globalStorage/rooveterinaryinc.roo-cline/settings/mcp_settings.json",
+			`%APPDATA%\Code\User\globalStorage\rooveterinaryinc.roo-cline\settings\mcp_settings.json`}},
+	{ID: "jetbrains", Title: "JetBrains Junie", Next: "Look at the server in the IDE's settings: Tools, Junie, MCP " +
+		"Settings.", format: editor, entry: stdioEntry, stdioOnly: true, paths: samePath("~/.junie/mcp/mcp.json")},
+}
+
+// samePath returns the paths of a file that is at the same place in the home folder of each system.
+func samePath(p string) paths {
+	return paths{p, p, strings.ReplaceAll(strings.Replace(p, "~", "%USERPROFILE%", 1), "/", `\`)}
 }
 
 // All lists the clients.
@@ -188,6 +400,28 @@ func Find(id string) (Client, error) {
 // StdioOnly reports whether the client can only start programs, and so cannot connect to a URL.
 func (c Client) StdioOnly() bool { return c.stdioOnly }
 
+// Asks returns the client's own command that says what it thinks of a server of that name; nil: there is none.
+func (c Client) Asks(name string) []string {
+	command := slices.Clone(c.asks)
+	for i, word := range command {
+		if word == "NAME" {
+			command[i] = name
+		}
+	}
+	return command
+}
+
+// Sibling returns the path of another file that the client reads in place of the one at a path; empty: there is none.
+func (c Client) Sibling(file string) string {
+	if c.sibling == "" {
+		return ""
+	}
+	return file[:strings.LastIndexAny(file, `/\\`)+1] + c.sibling
+}
+
+// sectionKey is the key of the servers in the client's file.
+func (c Client) sectionKey() string { return cmp.Or(c.section, c.format.section) }
+
 // Command returns the client's own shell command that adds the server, or empty. If the token is in a
 // variable, the command contains the reference for the client.
 func (c Client) Command(s Server) string {
@@ -210,8 +444,8 @@ func (c Client) File(system, home string, getenv func(string) string) (string, e
 	if p == "" {
 		p = c.paths.linux
 	}
-	if dir := getenv("CLAUDE_CONFIG_DIR"); c.ID == "claude-code" && dir != "" {
-		return path.Join(dir, ".claude.json"), nil
+	if name := c.home[0]; name != "" && getenv(name) != "" {
+		return path.Join(getenv(name), c.home[1]), nil
 	}
 	xdg := getenv("XDG_CONFIG_HOME")
 	if !path.IsAbs(xdg) {
@@ -266,13 +500,32 @@ func (c Client) Check(s *Server) error {
 	return nil
 }
 
-// Config returns the JSON object to merge into the client's file.
+// Config returns, as JSON, what is merged into the client's file.
 func (c Client) Config(s Server) map[string]any {
-	return map[string]any{c.format.section: map[string]any{s.Name: c.entry(s)}}
+	if c.syntax == yamlList {
+		return map[string]any{c.sectionKey(): []entry{append(entry{}.with("name", s.Name), c.entry(s)...)}}
+	}
+	return map[string]any{c.sectionKey(): map[string]any{s.Name: c.entry(s)}}
 }
 
-// Snippet returns Config as text, for people.
-func (c Client) Snippet(s Server) string { return render(c.Config(s), "", "  ") }
+// Snippet returns Config as text in the syntax of the client's file.
+func (c Client) Snippet(s Server) string {
+	switch c.syntax {
+	case toml:
+		return strings.TrimSuffix(c.tomlTable(s), "\n")
+	case yamlMap, yamlList:
+		return strings.TrimSuffix(c.yamlSection(s), "\n")
+	}
+	return render(c.Config(s), "", "  ")
+}
+
+// Text returns Snippet if the client's file is not JSON, and else nothing.
+func (c Client) Text(s Server) string {
+	if c.syntax == jsonc {
+		return ""
+	}
+	return c.Snippet(s)
+}
 
 func render(v any, prefix, indent string) string {
 	var b strings.Builder

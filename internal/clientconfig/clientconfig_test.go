@@ -47,12 +47,44 @@ func TestForms(t *testing.T) {
 			`{"mcpServers":{"sandlot":{"serverUrl":"U","headers":{"Authorization":"Bearer T"}}}}`, "Bearer ${env:TOK}"},
 		{"gemini", `{"mcpServers":{"sandlot":{"httpUrl":"U"}}}`,
 			`{"mcpServers":{"sandlot":{"httpUrl":"U","headers":{"Authorization":"Bearer T"}}}}`, "Bearer ${TOK}"},
+		{"codex", `{"mcp_servers":{"sandlot":{"url":"U","startup_timeout_sec":60,"tool_timeout_sec":330}}}`,
+			`{"mcp_servers":{"sandlot":{"url":"U","http_headers":{"Authorization":"Bearer T"},"startup_timeout_sec":60,"tool_timeout_sec":330}}}`,
+			`bearer_token_env_var = "TOK"`},
+		{"opencode", `{"mcp":{"sandlot":{"type":"remote","url":"U","enabled":true,"timeout":330000}}}`,
+			`{"mcp":{"sandlot":{"type":"remote","url":"U","headers":{"Authorization":"Bearer T"},"enabled":true,"timeout":330000}}}`,
+			"Bearer {env:TOK}"},
+		{"copilot", `{"mcpServers":{"sandlot":{"type":"http","url":"U","tools":["*"]}}}`,
+			`{"mcpServers":{"sandlot":{"type":"http","url":"U","headers":{"Authorization":"Bearer T"},"tools":["*"]}}}`,
+			"Bearer ${TOK}"},
+		{"cline", `{"mcpServers":{"sandlot":{"transport":{"type":"streamableHttp","url":"U"},"timeout":330}}}`,
+			`{"mcpServers":{"sandlot":{"transport":{"type":"streamableHttp","url":"U","headers":{"Authorization":"Bearer T"}},"timeout":330}}}`,
+			""},
+		{"qwen", `{"mcpServers":{"sandlot":{"httpUrl":"U"}}}`,
+			`{"mcpServers":{"sandlot":{"httpUrl":"U","headers":{"Authorization":"Bearer T"}}}}`, "Bearer ${TOK}"},
+		{"continue",
+			`{"mcpServers":[{"name":"sandlot","type":"streamable-http","url":"U","connectionTimeout":330000}]}`,
+			`{"mcpServers":[{"name":"sandlot","type":"streamable-http","url":"U","requestOptions":{"headers":{"Authorization":"Bearer T"}},"connectionTimeout":330000}]}`,
+			"Authorization: Bearer ${{ secrets.TOK }}"},
+		{"zed", `{"context_servers":{"sandlot":{"url":"U","timeout":330}}}`,
+			`{"context_servers":{"sandlot":{"url":"U","headers":{"Authorization":"Bearer T"},"timeout":330}}}`, ""},
+		{"goose", `{"extensions":{"sandlot":{"type":"streamable_http","name":"sandlot","uri":"U",D,"enabled":true,"timeout":330}}}`,
+			`{"extensions":{"sandlot":{"type":"streamable_http","name":"sandlot","uri":"U","headers":{"Authorization":"Bearer T"},D,"enabled":true,"timeout":330}}}`,
+			"Authorization: Bearer ${TOK}"},
+		{"lm-studio", `{"mcpServers":{"sandlot":{"url":"U"}}}`,
+			`{"mcpServers":{"sandlot":{"url":"U","headers":{"Authorization":"Bearer T"}}}}`, ""},
+		{"roo", `{"mcpServers":{"sandlot":{"type":"streamable-http","url":"U","timeout":330}}}`,
+			`{"mcpServers":{"sandlot":{"type":"streamable-http","url":"U","headers":{"Authorization":"Bearer T"},"timeout":330}}}`,
+			"Bearer ${env:TOK}"},
+		{"jetbrains",
+			`{"mcpServers":{"sandlot":{"command":"/opt/sandlot/bin/sandlot","args":["stdio"],"env":{"SANDLOT_SERVER":"http://localhost:8000"}}}}`,
+			`{"mcpServers":{"sandlot":{"command":"/opt/sandlot/bin/sandlot","args":["stdio"],"env":{"SANDLOT_SERVER":"http://localhost:8000","SANDLOT_TOKEN":"T"}}}}`, ""},
 		{"claude-desktop",
 			`{"mcpServers":{"sandlot":{"command":"/opt/sandlot/bin/sandlot","args":["stdio"],"env":{"SANDLOT_SERVER":"http://localhost:8000"}}}}`,
 			`{"mcpServers":{"sandlot":{"command":"/opt/sandlot/bin/sandlot","args":["stdio"],"env":{"SANDLOT_SERVER":"http://localhost:8000","SANDLOT_TOKEN":"T"}}}}`, ""},
 	} {
 		c := mustFind(t, tt.id)
-		fill := strings.NewReplacer(`"U"`, `"`+server.URL+`"`, "Bearer T", "Bearer slt_x", `"T"`, `"slt_x"`)
+		fill := strings.NewReplacer(`"U"`, `"`+server.URL+`"`, "Bearer T", "Bearer slt_x", `"T"`, `"slt_x"`,
+			`,D,`, `,"description":"A computer for code, commands and files",`)
 		for want, s := range map[string]Server{fill.Replace(tt.bare): server, fill.Replace(tt.token): with("slt_x")} {
 			got, _ := json.Marshal(c.Config(s))
 			if string(got) != want {
@@ -68,22 +100,37 @@ func TestForms(t *testing.T) {
 			}
 			continue
 		}
-		if err != nil || !strings.Contains(c.Snippet(s), `"Authorization": "`+tt.variable+`"`) {
+		wanted := `"Authorization": "` + tt.variable + `"`
+		if c.syntax != jsonc {
+			wanted = tt.variable
+		}
+		if err != nil || !strings.Contains(c.Snippet(s), wanted) {
 			t.Errorf("%s: %v, %s, want %s", tt.id, err, c.Snippet(s), tt.variable)
 		}
 	}
 	for _, c := range All() { // without a URL, each starts the program
-		kind := map[string]string{"claude-code": `"type":"stdio",`, "vscode": `"type":"stdio",`,
-			"crush": `"type":"stdio",`}[c.ID]
-		section := map[string]string{"vscode": "servers", "crush": "mcp"}[c.ID]
+		const plain = `"command":"/p","args":["stdio"]`
+		body := map[string]string{"claude-code": `"type":"stdio",` + plain, "vscode": `"type":"stdio",` + plain,
+			"crush": `"type":"stdio",` + plain, "codex": plain + `,"startup_timeout_sec":60,"tool_timeout_sec":330`,
+			"opencode": `"type":"local","command":["/p","stdio"],"enabled":true,"timeout":330000`,
+			"copilot":  `"type":"local",` + plain + `,"tools":["*"]`,
+			"cline":    `"transport":{"type":"stdio",` + plain + `},"timeout":330`, "zed": plain + `,"timeout":330`,
+			"roo": `"type":"stdio",` + plain + `,"timeout":330`,
+			"goose": `"type":"stdio","name":"a","cmd":"/p","args":["stdio"],"description":"A computer for code, ` +
+				`commands and files","enabled":true,"timeout":330`}[c.ID]
+		section := map[string]string{"vscode": "servers", "crush": "mcp", "codex": "mcp_servers", "opencode": "mcp",
+			"zed": "context_servers", "goose": "extensions"}[c.ID]
 		got, _ := json.Marshal(c.Config(Server{Name: "a", Program: "/p", Args: []string{"stdio"}}))
-		want := `{"` + cmp.Or(section, "mcpServers") + `":{"a":{` + kind + `"command":"/p","args":["stdio"]}}}`
+		want := `{"` + cmp.Or(section, "mcpServers") + `":{"a":{` + cmp.Or(body, plain) + `}}}`
+		if c.ID == "continue" {
+			want = `{"mcpServers":[{"name":"a","type":"stdio",` + plain + `,"connectionTimeout":330000}]}`
+		}
 		if string(got) != want {
 			t.Errorf("%s: %s, want %s", c.ID, got, want)
 		}
 	}
-	if len(All()) != 8 || !mustFind(t, "claude-desktop").StdioOnly() || mustFind(t, "cursor").StdioOnly() {
-		t.Error("8 clients, of which Claude Desktop alone starts programs")
+	if len(All()) != 19 || !mustFind(t, "claude-desktop").StdioOnly() || mustFind(t, "cursor").StdioOnly() {
+		t.Error("19 clients, of which Claude Desktop starts programs alone")
 	}
 	if s := (Server{Name: "a", Program: "/p", Args: []string{"stdio", "--state-dir", "/x"}}); mustFind(t,
 		"claude-desktop").Snippet(s) != "{\n  \"mcpServers\": {\n    \"a\": {\n      \"command\": \"/p\",\n      "+
@@ -109,6 +156,9 @@ func TestCommands(t *testing.T) {
 			`claude mcp add --scope user --transport http sandlot http://localhost:8000/mcp --header 'Authorization: Bearer a'\''b$(id)'`},
 		{"gemini", with("YOUR_TOKEN"),
 			`gemini mcp add --scope user --transport http --header "Authorization: Bearer YOUR_TOKEN" sandlot http://localhost:8000/mcp`},
+		{"codex", server, "codex mcp add sandlot --url http://localhost:8000/mcp"},
+		{"codex", variable, "codex mcp add sandlot --url http://localhost:8000/mcp --bearer-token-env-var TOK"},
+		{"codex", with("YOUR_TOKEN"), ""},
 		{"cursor", server, ""},
 	} {
 		if got := mustFind(t, tt.id).Command(tt.s); got != tt.want {
@@ -138,6 +188,24 @@ func TestFiles(t *testing.T) {
 		"windsurf": {"/h/.codeium/windsurf/mcp_config.json", "/h/.codeium/windsurf/mcp_config.json",
 			`C:\Users\me\.codeium\windsurf\mcp_config.json`},
 		"gemini": {"/h/.gemini/settings.json", "/h/.gemini/settings.json", `C:\Users\me\.gemini\settings.json`},
+		"codex":  {"/h/.codex/config.toml", "/h/.codex/config.toml", `C:\Users\me\.codex\config.toml`},
+		"opencode": {"/h/.config/opencode/opencode.json", "/h/.config/opencode/opencode.json",
+			`C:\Users\me\.config\opencode\opencode.json`},
+		"copilot": {"/h/.copilot/mcp-config.json", "/h/.copilot/mcp-config.json",
+			`C:\Users\me\.copilot\mcp-config.json`},
+		"cline": {"/h/.cline/data/settings/cline_mcp_settings.json", "/h/.cline/data/settings/cline_mcp_settings.json",
+			`C:\Users\me\.cline\data\settings\cline_mcp_settings.json`},
+		"qwen":     {"/h/.qwen/settings.json", "/h/.qwen/settings.json", `C:\Users\me\.qwen\settings.json`},
+		"continue": {"/h/.continue/config.yaml", "/h/.continue/config.yaml", `C:\Users\me\.continue\config.yaml`},
+		"zed": {"/h/.config/zed/settings.json", "/h/.config/zed/settings.json",
+			`C:\Users\me\AppData\Roaming\Zed\settings.json`},
+		"goose": {"/h/.config/goose/config.yaml", "/h/.config/goose/config.yaml",
+			`C:\Users\me\AppData\Roaming\Block\goose\config\config.yaml`},
+		"lm-studio": {"/h/.lmstudio/mcp.json", "/h/.lmstudio/mcp.json", `C:\Users\me\.lmstudio\mcp.json`},
+		"roo": {"/h/.config/Code/User/globalStorage/rooveterinaryinc.roo-cline/settings/mcp_settings.json",
+			"/h/Library/Application Support/Code/User/globalStorage/rooveterinaryinc.roo-cline/settings/mcp_settings.json",
+			`C:\Users\me\AppData\Roaming\Code\User\globalStorage\rooveterinaryinc.roo-cline\settings\mcp_settings.json`},
+		"jetbrains": {"/h/.junie/mcp/mcp.json", "/h/.junie/mcp/mcp.json", `C:\Users\me\.junie\mcp\mcp.json`},
 	} {
 		c := mustFind(t, id)
 		linux, err1 := c.File("linux", "/h", none)
@@ -152,10 +220,12 @@ func TestFiles(t *testing.T) {
 		}
 	}
 	set := func(name string) string {
-		return map[string]string{"XDG_CONFIG_HOME": "/x", "CLAUDE_CONFIG_DIR": "/y"}[name]
+		return map[string]string{"XDG_CONFIG_HOME": "/x", "CLAUDE_CONFIG_DIR": "/y", "CODEX_HOME": "/z",
+			"COPILOT_HOME": "/c"}[name]
 	}
 	for id, want := range map[string]string{"crush": "/x/crush/crush.json", "claude-code": "/y/.claude.json",
-		"cursor": "/h/.cursor/mcp.json"} {
+		"cursor": "/h/.cursor/mcp.json", "codex": "/z/config.toml", "copilot": "/c/mcp-config.json",
+		"goose": "/x/goose/config.yaml"} {
 		if got, err := mustFind(t, id).File("linux", "/h", set); got != want || err != nil {
 			t.Errorf("%s: %q, %v, want %q", id, got, err, want)
 		}
@@ -174,7 +244,8 @@ func TestFind(t *testing.T) {
 		}
 	}
 	if !reflect.DeepEqual(IDs(), []string{"claude-desktop", "claude-code", "cursor", "vscode", "crush", "kiro",
-		"windsurf", "gemini"}) {
+		"windsurf", "gemini", "codex", "opencode", "copilot", "cline", "qwen", "continue", "zed", "goose", "lm-studio",
+		"roo", "jetbrains"}) {
 		t.Error(IDs())
 	}
 }

@@ -18,10 +18,36 @@ import (
 // entryKeys. If the entry is already up to date, Put returns text unchanged.
 func (c Client) Put(text []byte, s Server) ([]byte, error) {
 	if len(bytes.TrimSpace(text)) == 0 {
-		return []byte(c.Snippet(s) + "\n"), nil
+		return []byte(c.header + c.Snippet(s) + "\n"), nil
 	}
-	bom := []byte("\xef\xbb\xbf")
 	body, hasBOM := bytes.CutPrefix(text, bom)
+	put := map[syntax]func([]byte, Server) ([]byte, error){jsonc: c.putJSON, toml: c.putTOML, yamlMap: c.putYAML,
+		yamlList: c.putYAML}[c.syntax]
+	out, err := put(body, s)
+	if err != nil {
+		return nil, err
+	}
+	if hasBOM {
+		out = slices.Concat(bom, out)
+	}
+	return out, nil
+}
+
+// bom may begin a file of Windows.
+var bom = []byte("\xef\xbb\xbf")
+
+// byHand is the error for a file that cannot be changed without a risk for the rest of it.
+func (c Client) byHand(s Server) error {
+	return fmt.Errorf("it cannot be changed without a risk for the rest of it; put this in by hand:\n%s", c.Snippet(s))
+}
+
+// commented is the error for an entry whose comments a change would lose.
+func (c Client) commented(s Server) error {
+	return fmt.Errorf("its entry %q has comments, which would be lost; make it this by hand:\n%s", s.Name, c.Snippet(s))
+}
+
+// putJSON is Put for a JSON file that is not empty.
+func (c Client) putJSON(body []byte, s Server) ([]byte, error) {
 	root, err := hujson.Parse(body)
 	if err != nil {
 		return nil, fmt.Errorf("it is not JSON%s; correct it first", position(err))
@@ -38,21 +64,18 @@ func (c Client) Put(text []byte, s Server) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if hasBOM {
-		out = append(bom, out...)
-	}
 	return out, nil
 }
 
 func (c Client) put(d document, root *hujson.Value, top *hujson.Object, s Server) ([]byte, error) {
-	list, err := member(top, c.format.section)
+	list, err := member(top, c.sectionKey())
 	if err != nil {
 		return nil, err
 	}
 	if list == nil {
-		return d.add(root, top, c.format.section, map[string]any{s.Name: c.entry(s)}), nil
+		return d.add(root, top, c.sectionKey(), map[string]any{s.Name: c.entry(s)}), nil
 	}
-	servers, err := asObject(list, c.format.section)
+	servers, err := asObject(list, c.sectionKey())
 	if err != nil {
 		return nil, err
 	}
@@ -67,13 +90,12 @@ func (c Client) put(d document, root *hujson.Value, top *hujson.Object, s Server
 	if err != nil {
 		return nil, err
 	}
-	merged, unchanged, err := merge(oldEntry, c.entry(s))
+	merged, unchanged, err := merge(oldEntry, c.entry(s), c.keys())
 	if err != nil || unchanged {
 		return d.text, err
 	}
 	if hasComments(old) {
-		return nil, fmt.Errorf("its entry %q has comments, which would be lost; make it this by hand:\n%s", s.Name,
-			c.Snippet(s))
+		return nil, c.commented(s)
 	}
 	return d.replace(old, merged), nil
 }
@@ -133,15 +155,14 @@ func memberName(m hujson.ObjectMember) string {
 	return l.String()
 }
 
-// merge returns an existing entry with the new values of the keys in entryKeys; unchanged: it has them already.
-func merge(old *hujson.Object, e entry) (merged json.RawMessage, unchanged bool, err error) {
-	want := map[string]json.RawMessage{}
-	text, err := json.Marshal(e)
-	if err == nil {
-		err = json.Unmarshal(text, &want)
-	}
-	if err != nil {
-		return nil, false, err
+// merge returns an existing entry with the new values of keys; unchanged: it has them already.
+func merge(old *hujson.Object, e entry, keys []string) (merged json.RawMessage, unchanged bool, err error) {
+	want, lasting := map[string]json.RawMessage{}, map[string]bool{}
+	for _, f := range e {
+		if want[f.key], err = encodePlain(f.value); err != nil {
+			return nil, false, err
+		}
+		lasting[f.key] = f.lasting
 	}
 	var members []string
 	set := func(key string, value []byte) {
@@ -154,8 +175,9 @@ func merge(old *hujson.Object, e entry) (merged json.RawMessage, unchanged bool,
 		value.BeforeExtra, value.AfterExtra = nil, nil
 		value.Standardize()
 		oldValue, newValue := value.Pack(), want[key]
-		if !slices.Contains(entryKeys, key) {
+		if lasting[key] || !slices.Contains(keys, key) {
 			set(key, oldValue)
+			delete(want, key)
 			continue
 		}
 		unchanged = unchanged && newValue != nil && equalJSON(oldValue, newValue)
@@ -164,10 +186,10 @@ func merge(old *hujson.Object, e entry) (merged json.RawMessage, unchanged bool,
 		}
 		delete(want, key)
 	}
-	for _, key := range entryKeys {
-		if newValue := want[key]; newValue != nil {
+	for _, f := range e {
+		if newValue := want[f.key]; newValue != nil {
 			unchanged = false
-			set(key, newValue)
+			set(f.key, newValue)
 		}
 	}
 	return json.RawMessage("{" + strings.Join(members, ",") + "}"), unchanged, nil
@@ -180,18 +202,17 @@ func equalJSON(a, b []byte) bool {
 
 // checkOnlyEntryChanged returns an error if more than the server's entry has changed.
 func (c Client) checkOnlyEntryChanged(before, after []byte, s Server) error {
-	a, errA := c.withoutEntry(before, s)
-	b, errB := c.withoutEntry(after, s)
+	a, errA := c.withoutEntry(before, s.Name)
+	b, errB := c.withoutEntry(after, s.Name)
 	if err := errors.Join(errA, errB); err != nil || !reflect.DeepEqual(a, b) {
-		return fmt.Errorf("it cannot be changed without a risk for the rest of it; put this in by hand:\n%s",
-			c.Snippet(s))
+		return c.byHand(s)
 	}
 	return nil
 }
 
 // withoutEntry parses a client's file and removes what Put may change: the entry's keys, and the objects that
 // are empty without them.
-func (c Client) withoutEntry(text []byte, s Server) (map[string]any, error) {
+func (c Client) withoutEntry(text []byte, name string) (map[string]any, error) {
 	plain, err := hujson.Standardize(bytes.Clone(text))
 	if err != nil {
 		return nil, err
@@ -202,19 +223,27 @@ func (c Client) withoutEntry(text []byte, s Server) (map[string]any, error) {
 	if err := dec.Decode(&top); err != nil {
 		return nil, err
 	}
-	list, _ := top[c.format.section].(map[string]any)
-	if e, ok := list[s.Name].(map[string]any); ok {
-		for _, k := range entryKeys {
+	c.dropEntry(top, name)
+	return top, nil
+}
+
+// dropEntry removes what Put may change from the content of a file.
+func (c Client) dropEntry(top map[string]any, name string) {
+	list, _ := top[c.sectionKey()].(map[string]any)
+	if e, ok := list[name].(map[string]any); ok {
+		for _, k := range c.keys() {
 			delete(e, k)
 		}
+		for _, f := range c.entry(Server{Name: name}) {
+			delete(e, f.key) // also those that last
+		}
 		if len(e) == 0 {
-			delete(list, s.Name)
+			delete(list, name)
 		}
 	}
 	if len(list) == 0 {
-		delete(top, c.format.section)
+		delete(top, c.sectionKey())
 	}
-	return top, nil
 }
 
 // document is the text of a JSON file, which can be edited.
@@ -290,23 +319,4 @@ func (d document) add(object *hujson.Value, members *hujson.Object, key string, 
 	return slices.Concat(head, []byte(comma), trailing, fmt.Appendf(nil, "%s%s%s: %s%s%s", d.newline, memberIndent,
 		quoted,
 		d.marshal(v, memberIndent), d.newline, closingIndent), d.text[end:])
-}
-
-// Has reports whether the text of a client's file has a server of that name.
-func (c Client) Has(text []byte, server string) bool {
-	root, err := hujson.Parse(bytes.TrimPrefix(text, []byte("\xef\xbb\xbf")))
-	if err != nil {
-		return false
-	}
-	at := &root
-	for _, key := range []string{c.format.section, server} {
-		o, ok := at.Value.(*hujson.Object)
-		if !ok {
-			return false
-		}
-		if at, err = member(o, key); err != nil || at == nil {
-			return false
-		}
-	}
-	return true
 }

@@ -168,6 +168,7 @@ type Guidance struct {
 	Name    string            `json:"name"` // of the server, in the client
 	File    map[string]string `json:"file"` // by operating system
 	Config  map[string]any    `json:"config"`
+	Text    string            `json:"text,omitempty"` // config in the syntax of the client's file, if that is not JSON
 	Command string            `json:"command,omitempty"`
 	Steps   []string          `json:"instructions"`
 }
