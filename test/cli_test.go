@@ -48,6 +48,17 @@ func TestCommandLine(t *testing.T) {
 		list[0]["home"] != true {
 		t.Errorf("%v %v", list, err)
 	}
+	// A client's settings, by URL and by program: what is written there works, and is taken out again.
+	settings := filepath.Join(dir, "mcp.json")
+	for _, client := range []string{"cursor", "claude-desktop"} {
+		check("", 0, "is written", "install", client, "--file", settings, "--yes")
+		check("", 0, "through it works", "install", client, "--file", settings, "--check")
+		check("", 0, "is written", "uninstall", client, "--file", settings, "--yes")
+		check("", 1, "", "install", client, "--file", settings, "--check")
+	}
+	if err := json.Unmarshal([]byte(check("", 0, "[", "sessions", "--json")), &list); err != nil || len(list) != 1 {
+		t.Errorf("a check leaves sessions: %v %v", list, err)
+	}
 	check("", 0, "sandlot", "version")
 	check("", 0, "max_sessions", "config")
 	check("", 0, "bash completion", "completion", "bash")

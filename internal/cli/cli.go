@@ -124,7 +124,7 @@ or let the client start "sandlot stdio".`,
 		snapshot.Command(p.client, p.out), quota.Command(p.get, p.out),
 		image.Command(p.images, p.out, p.err),
 		template.Command(p.connectOperator, p.out),
-		p.install(), p.service(),
+		p.install(), p.uninstall(), p.service(),
 		p.doctor(), p.settings(), p.token(), p.backup(), p.restore(),
 		p.upgrade(), p.version())
 	for _, c := range root.Commands() {
@@ -157,10 +157,19 @@ func (p *program) upgrade() *cobra.Command {
 		}})
 }
 
-func (p *program) install() *cobra.Command {
-	return install.Command(install.Program{Out: p.out, Err: p.err, Server: func() string { return p.server },
+func (p *program) install() *cobra.Command { return install.Command(p.installer(), p.withJSON) }
+
+func (p *program) uninstall() *cobra.Command {
+	return install.Uninstall(p.installer(), func(c *cobra.Command, run func(*cobra.Command, []string) error) *cobra.Command {
+		c.RunE = run
+		return c
+	})
+}
+
+func (p *program) installer() install.Program {
+	return install.Program{Out: p.out, Err: p.err, Server: func() string { return p.server },
 		IsJSON: func() bool { return p.asJSON }, JSON: p.json, Load: p.load, Client: p.client, Confirm: p.confirm,
-		ErrorLog: p.errorLog, Tokens: p.tokens, Usage: func(err error) error { return usage{err} }}, p.withJSON)
+		ErrorLog: p.errorLog, Tokens: p.tokens, Usage: func(err error) error { return usage{err} }}
 }
 
 // explainArgs adds the usage of a command to the error for too few or too many arguments,

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -24,7 +26,7 @@ func home(t *testing.T) string {
 	dir := t.TempDir()
 	t.Chdir(dir)
 	for _, name := range []string{"SANDLOT_SERVER", "SANDLOT_TOKEN", "SANDLOT_CONFIG", "XDG_CONFIG_HOME",
-		"CLAUDE_CONFIG_DIR", "WSL_DISTRO_NAME", "SANDLOT_PORT", "SANDLOT_HOST", "SANDLOT_AUTH"} {
+		"CLAUDE_CONFIG_DIR", "CODEX_HOME", "COPILOT_HOME", "WSL_DISTRO_NAME", "SANDLOT_PORT", "SANDLOT_HOST", "SANDLOT_AUTH"} {
 		t.Setenv(name, "")
 	}
 	t.Setenv("HOME", dir)
@@ -50,15 +52,15 @@ func says(t *testing.T, text string, words ...string) {
 	}
 }
 
-// runs makes the state folder and the port of the settings look as if their server ran: something listens at both.
-func runs(t *testing.T) {
+// runs makes the state folder look as if its server ran, at a port that no setting has: its socket says so.
+func runs(t *testing.T) (port string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { l.Close() })
-	t.Setenv("SANDLOT_PORT", strconv.Itoa(l.Addr().(*net.TCPAddr).Port))
+	port = strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
 	dir := os.Getenv("SANDLOT_STATE_DIR")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
@@ -67,7 +69,15 @@ func runs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { owner.Close() })
+	s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/healthz" {
+			t.Errorf("the command asks for %s", r.URL)
+		}
+		fmt.Fprintf(w, `{"status":"ok","address":"http://localhost:%s/mcp"}`, port)
+	})}
+	go s.Serve(owner)
+	t.Cleanup(func() { s.Close() })
+	return port
 }
 
 // Each client, with its usual file: shown, written, there, and not written again.
@@ -77,6 +87,9 @@ func TestInstall(t *testing.T) {
 		"cursor": ".cursor/mcp.json", "vscode": ".config/Code/User/mcp.json",
 		"crush": ".config/crush/crush.json", "kiro": ".kiro/settings/mcp.json",
 		"windsurf": ".codeium/windsurf/mcp_config.json", "gemini": ".gemini/settings.json",
+		"copilot": ".copilot/mcp-config.json", "qwen": ".qwen/settings.json", "zed": ".config/zed/settings.json",
+		"lm-studio": ".lmstudio/mcp.json", "jetbrains": ".junie/mcp/mcp.json",
+		"roo": ".config/Code/User/globalStorage/rooveterinaryinc.roo-cline/settings/mcp_settings.json",
 	} {
 		t.Run(client, func(t *testing.T) {
 			path := filepath.Join(home(t), file)
@@ -103,20 +116,29 @@ func TestInstall(t *testing.T) {
 			}
 			out, _ = sandlot(t, 0, "install", "--list")
 			says(t, out, "installed  "+path)
+			out, _ = sandlot(t, 0, "uninstall", client, "--dry-run")
+			says(t, out, `-    "sandlot": {`)
+			out, _ = sandlot(t, 0, "uninstall", client, "--yes")
+			says(t, out, path+" is written", path+".bak-")
+			if text, _ := os.ReadFile(path); strings.Contains(string(text), "sandlot") || !strings.Contains(string(text), "// mine") {
+				t.Errorf("left: %s", text)
+			}
+			out, _ = sandlot(t, 0, "uninstall", client, "--yes")
+			says(t, out, "nothing to do")
 		})
 	}
 }
 
 func TestInstallElsewhere(t *testing.T) {
 	dir := home(t)
-	runs(t)
+	port := runs(t)
 	file := filepath.Join(dir, "deep", "mcp.json")
 	out, _ := sandlot(t, 0, "install", "cursor", "--stdio", "--dry-run")
 	says(t, out, `"stdio"`)
 	_, errs := sandlot(t, 0, "install", "cursor", "--file", file, "--name", "box", "--yes")
 	says(t, errs, "is Cursor installed for this user?")
 	text, _ := os.ReadFile(file)
-	says(t, string(text), `"box"`, "http://localhost:"+os.Getenv("SANDLOT_PORT")+"/mcp")
+	says(t, string(text), `"box"`, "http://localhost:"+port+"/mcp")
 	out, _ = sandlot(t, 0, "install", "cursor", "--file", file, "--url", "https://sandlot.example.com", "--token-env",
 		"TOK", "--yes")
 	says(t, out, `"Authorization": "Bearer ${env:TOK}"`, "https://sandlot.example.com/mcp")
@@ -134,10 +156,10 @@ func TestInstallElsewhere(t *testing.T) {
 // A client on the server's machine needs no way around: public_url is for others.
 func TestInstallBesideAProxy(t *testing.T) {
 	home(t)
-	runs(t)
+	port := runs(t)
 	t.Setenv("SANDLOT_PUBLIC_URL", "https://sandlot.example.com")
 	out, _ := sandlot(t, 0, "install", "cursor", "--dry-run")
-	says(t, out, "http://localhost:"+os.Getenv("SANDLOT_PORT")+"/mcp")
+	says(t, out, "http://localhost:"+port+"/mcp")
 	if strings.Contains(out, "example.com") {
 		t.Error(out)
 	}
@@ -175,6 +197,7 @@ func TestInstallRefuses(t *testing.T) {
 		{2, []string{"claude-desktop", "--token", "a"}, "needs no token"},
 		{2, []string{"claude-desktop", "--url", "http://x/", "--token-env", "A"}, "puts no variables"},
 		{1, []string{"cursor"}, "no terminal"},
+		{1, []string{"cursor", "--check"}, "sandlot install cursor"},
 	} {
 		out, errs := sandlot(t, tt.code, append([]string{"install"}, tt.args...)...)
 		says(t, errs, tt.word)
@@ -196,7 +219,7 @@ func TestInstallRefuses(t *testing.T) {
 func TestInstallList(t *testing.T) {
 	dir := home(t)
 	out, _ := sandlot(t, 0, "install", "--list")
-	if n := strings.Count(out, "\n"); n != 8 || strings.Count(out, "no file") != 8 {
+	if n := strings.Count(out, "\n"); n != 19 || strings.Count(out, "no file") != 19 {
 		t.Errorf("%s", out)
 	}
 	out, _ = sandlot(t, 0, "install", "--list", "--json")
@@ -204,7 +227,7 @@ func TestInstallList(t *testing.T) {
 		Client, Name, File string
 		Exists, Installed  bool
 	}
-	if err := json.Unmarshal([]byte(out), &rows); err != nil || len(rows) != 8 || rows[2].Client != "cursor" ||
+	if err := json.Unmarshal([]byte(out), &rows); err != nil || len(rows) != 19 || rows[2].Client != "cursor" ||
 		rows[2].File != filepath.Join(dir, ".cursor/mcp.json") || rows[2].Exists {
 		t.Errorf("%v %+v", err, rows)
 	}
@@ -274,7 +297,8 @@ func TestInstallTools(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := strings.Join(strings.Fields(string(text)), ""); !strings.Contains(got, `"stdio","--tools","code"`) {
+		got := strings.Join(strings.Fields(string(text)), "")
+		if !strings.Contains(got, `"stdio","--tools","code"`) && !strings.Contains(got, "-stdio---tools-code") {
 			t.Errorf("%s starts\n%s", k.ID, text)
 		}
 		if k.StdioOnly() {
@@ -282,7 +306,7 @@ func TestInstallTools(t *testing.T) {
 		}
 		sandlot(t, 0, "install", k.ID, "--tools", "search", "--url", "http://localhost:1/mcp", "--file", file, "--yes")
 		text, err = os.ReadFile(file)
-		if err != nil || !strings.Contains(string(text), `"http://localhost:1/mcp?tools=search"`) {
+		if err != nil || !strings.Contains(string(text), `http://localhost:1/mcp?tools=search`) {
 			t.Errorf("%s connects to\n%s", k.ID, text)
 		}
 		out, _ := sandlot(t, 0, "install", k.ID, "--tools", "search", "--url", "http://localhost:1/mcp", "--file", file,
@@ -291,4 +315,22 @@ func TestInstallTools(t *testing.T) {
 	}
 	_, errs := sandlot(t, 2, "install", "cursor", "--tools", "some", "--dry-run")
 	says(t, errs, "--tools must be one of all, search, code, auto")
+}
+
+// TestInstallFindsAnyPort: a server that takes connections of its owner alone has no address for a client, and the file
+// that a client has is the one that is changed.
+func TestInstallFindsAnyPort(t *testing.T) {
+	dir := home(t)
+	jsonc := filepath.Join(dir, ".config", "opencode", "opencode.jsonc")
+	err := errors.Join(os.MkdirAll(filepath.Dir(jsonc), 0o700), os.WriteFile(jsonc, []byte("{ // mine\n}\n"), 0o600))
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, _ := sandlot(t, 0, "install", "opencode", "--yes")
+	says(t, out, jsonc+" is written", `"local"`)
+	port := runs(t)
+	out, _ = sandlot(t, 0, "install", "opencode", "--yes")
+	says(t, out, jsonc+" is written", `"remote"`, "http://localhost:"+port+"/mcp")
+	out, _ = sandlot(t, 0, "install", "--list")
+	says(t, out, "installed  "+jsonc)
 }

@@ -166,7 +166,7 @@ var places = map[string]place{
 	"cli": {"L5",
 		"app cli/doctor cli/folder cli/image cli/install cli/connection cli/plain cli/quota cli/service cli/session " +
 			"cli/snapshot cli/template cli/upgrade"},
-	"cli/install":                        {"L5", "app"},
+	"cli/install":                        {"L5", "app cli/plain"},
 	"cli/folder":                         {"L5", "app cli/plain"},
 	"cli/image":                          {"L5", ""},
 	"cli/connection":                     {"L5", "app cli/plain"},

@@ -35,6 +35,14 @@ func (c *Client) CallTool(ctx context.Context, version, tool string, args any,
 	return res, err
 }
 
+// CallOver is CallTool over MCP's stdio transport, with a program that may be a third-party's. It consents to nothing.
+func CallOver(ctx context.Context, from io.Reader, to io.Writer, version, tool string, args any) (json.RawMessage,
+	error) {
+	call := map[string]any{"name": tool, "arguments": args}
+	return converse(ctx, json.NewEncoder(to), json.NewDecoder(from), version, call,
+		func(context.Context, string) bool { return false })
+}
+
 // The ids of the client's two requests.
 const initializeID, callID = "1", "2"
 

@@ -2,6 +2,7 @@
 package install
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -55,6 +56,7 @@ type installFlags struct {
 	server            clientconfig.Server
 	file              string
 	list, yes, dryRun bool
+	check             bool
 	tools             string // what the client is shown of third-party tools; empty: the server's settings decide
 	stdio             bool   // the client starts the program, though a server runs
 	wsl               string // a distribution of WSL whose Sandlot a client of Windows starts; ownWSL: the default one
@@ -82,6 +84,8 @@ func (p *program) command(with func(*cobra.Command, func(*cobra.Command, []strin
 
 The command shows the change and asks before it writes. The rest of the file stays as it is, and a
 backup is kept beside it. Running the command again changes nothing.
+"sandlot uninstall CLIENT" takes the server out again; --check asks the client about it, where the
+client has a command for that, and calls a tool as the client would.
 
 If the server runs, the client connects to its URL. If not, the client starts "sandlot stdio", which
 makes all that it needs, and uses the server as soon as one runs.
@@ -92,37 +96,34 @@ Windows has the client.
 
 --token writes the token itself into the file. --token-env writes only the name of a variable, and
 the client inserts its value.`,
-		Example: "  sandlot install --list\n  sandlot install cursor\n  sandlot install vscode --dry-run\n  sandlot " +
+		Example: "  sandlot install --list\n  sandlot install cursor\n  sandlot install vscode --dry-run\n  sandlot install codex --check\n  sandlot " +
 			"install claude-code --token \"$(sandlot token create --user alice)\" --yes\n  sandlot install crush " +
 			"--url https://sandlot.example.com/mcp --token-env SANDLOT_TOKEN",
 	}
+	p.placeFlags(c, &f)
 	flags := c.Flags()
-	flags.StringVar(&f.server.Name, "name", "sandlot", "name of the server in the client")
 	flags.StringVar(&f.server.URL, "url", "",
 		"MCP address (default: the address of --server, or the local address in the settings)")
 	flags.StringVar(&f.server.Token, "token", "", "token that the client sends")
 	flags.StringVar(&f.server.TokenEnv, "token-env", "", "environment variable from which the client reads the token")
-	flags.StringVar(&f.file, "file", "", "settings file of the client (default: its usual place; see --list)")
 	flags.StringVar(&f.tools, "tools", "", "third-party tools that the client is shown: all, search, code or auto "+
 		"(default: the server's setting tools)")
 	flags.BoolVar(&f.stdio, "stdio", false, "let the client start Sandlot, though a server runs")
 	flags.StringVar(&f.wsl, "wsl", "", "distribution of WSL whose Sandlot the client starts (alone: the default one)")
 	flags.Lookup("wsl").NoOptDefVal = ownWSL
-	flags.BoolVar(&f.windows, "windows", false, "in WSL: write the settings of Windows's client")
-	flags.BoolVar(&f.dryRun, "dry-run", false, "show the change without writing it")
-	flags.BoolVar(&f.yes, "yes", false, "write without asking")
+	flags.BoolVar(&f.check, "check", false, "change nothing: ask the client about the server, and call a tool as it would")
 	flags.BoolVar(&f.list, "list", false, "list the clients and their files")
 	return with(c, func(c *cobra.Command, args []string) error {
 		if f.list {
 			return p.clients(f.server.Name)
 		}
-		if len(args) == 0 {
-			return p.Usage(fmt.Errorf("which client? One of %s; see `sandlot install --list`",
-				strings.Join(clientconfig.IDs(), ", ")))
-		}
-		k, err := clientconfig.Find(args[0])
+		k, err := p.clientOf(args)
 		if err != nil {
-			return p.Usage(err)
+			return err
+		}
+		if f.check {
+			f.here = wsl.Here(c.Context())
+			return p.check(c.Context(), k, f)
 		}
 		return p.installInto(c.Context(), k, f)
 	})
@@ -144,6 +145,7 @@ func (p *program) clients(name string) error {
 		if err != nil {
 			return err
 		}
+		file = present(k, file)
 		text, err := os.ReadFile(file)
 		rows = append(rows, row{k.ID, k.Title, file, err == nil, k.Has(text, name)})
 	}
@@ -198,24 +200,10 @@ func (p *program) installInto(ctx context.Context, k clientconfig.Client, f inst
 	if _, err := os.Stat(filepath.Dir(change.Path)); err != nil {
 		fmt.Fprintf(p.Err, "note: there is no %s: is %s installed for this user?\n", filepath.Dir(change.Path), k.Title)
 	}
-	if f.dryRun {
-		return nil
-	}
-	if !f.yes {
-		if err := p.Confirm(ctx, "Write this to "+change.Path+"?"); err != nil {
-			return err
-		}
-	}
-	backup, err := change.Write(time.Now())
-	if err != nil {
+	if err := p.write(ctx, change, f, k.Next); err != nil {
 		return err
 	}
-	fmt.Fprintf(p.Out, "\n%s is written.", change.Path)
-	if backup != "" {
-		fmt.Fprintf(p.Out, " As it was before: %s.", backup)
-	}
-	fmt.Fprintf(p.Out, "\n%s\n", k.Next)
-	if isLocal {
+	if isLocal && !f.dryRun {
 		p.adviseRuntime(ctx)
 	}
 	return nil
@@ -240,6 +228,7 @@ func (p *program) adviseRuntime(ctx context.Context) {
 func (p *program) fileOf(ctx context.Context, k clientconfig.Client, f *installFlags) (string, error) {
 	home, _ := os.UserHomeDir()
 	file, err := k.File(p.system, home, os.Getenv)
+	file = present(k, file)
 	if f.file != "" {
 		file, err = f.file, nil
 	}
@@ -279,7 +268,8 @@ func windowsFile(ctx context.Context, k clientconfig.Client, root string) (strin
 	if err != nil {
 		return "", err
 	}
-	return w.Path(file)
+	file, err = w.Path(file)
+	return present(k, file), err
 }
 
 // setAddress sets how the client reaches the server that the flags name: by URL, or by `sandlot stdio`. It reports
@@ -306,7 +296,7 @@ func (p *program) setAddress(ctx context.Context, k clientconfig.Client, f insta
 		return false, p.Usage(errors.New("--windows starts the Sandlot of this distribution; for a server elsewhere, " +
 			"leave --url and SANDLOT_SERVER out, or install Sandlot in Windows and run this there"))
 	}
-	if s.URL == "" && (starts || !hasToken && !p.listens(ctx, cfg)) {
+	if s.URL == "" && (starts || !hasToken && p.address(ctx) == "") {
 		if hasToken {
 			return false, p.Usage(fmt.Errorf("%s starts `sandlot stdio`, which needs no token on this machine; give "+
 				"--url too for a server elsewhere", k.Title))
@@ -323,7 +313,7 @@ func (p *program) setAddress(ctx context.Context, k clientconfig.Client, f insta
 		return true, nil
 	}
 	if s.URL == "" {
-		s.URL = LocalURL(cfg)
+		s.URL = cmp.Or(p.address(ctx), LocalURL(cfg))
 		if !hasToken && p.asksForToken(ctx, cfg) {
 			fmt.Fprintln(p.Err, "note: this server asks for a token, and none is given: make one with `sandlot token "+
 				"create --user NAME`, and give it with --token")
@@ -362,27 +352,14 @@ func (p *program) setDistribution(ctx context.Context, f installFlags, s *client
 	return nil
 }
 
-// listens reports whether the server of the settings runs and takes connections over the network, and not only those
-// of this machine's owner.
-func (p *program) listens(ctx context.Context, cfg *config.Config) bool {
+// address returns the MCP address of the server of the state folder, whatever its port is; empty: it does not run, or
+// takes connections of this machine's owner alone.
+func (p *program) address(ctx context.Context) string {
 	c, err := p.Client()
-	if err != nil || !c.Alive(ctx) {
-		return false
+	if err != nil || p.Server() != "" || !c.Alive(ctx) {
+		return ""
 	}
-	u, err := url.Parse(LocalURL(cfg))
-	if err != nil {
-		return false
-	}
-	host := u.Host
-	if u.Port() == "" {
-		host = net.JoinHostPort(u.Hostname(), map[string]string{"http": "80", "https": "443"}[u.Scheme])
-	}
-	conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", host)
-	if err != nil {
-		return false
-	}
-	conn.Close()
-	return true
+	return c.Address(ctx)
 }
 
 func exists(path string) bool {

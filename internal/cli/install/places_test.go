@@ -3,7 +3,6 @@ package install
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"io"
 	"log/slog"
@@ -43,32 +42,26 @@ func command(t *testing.T, system string, args ...string) (out string) {
 	return both.String()
 }
 
-// entry returns the program, and its arguments, of Sandlot's entry in a client's file.
-func entry(t *testing.T, file string) []string {
+// entry returns the program, and its arguments, of Sandlot's entry in the file of a client.
+func entry(t *testing.T, id, file string) []string {
 	t.Helper()
-	type server struct {
-		Command string
-		Args    []string
+	k, err := clientconfig.Find(id)
+	text, readErr := os.ReadFile(file)
+	if err = errors.Join(err, readErr); err != nil {
+		t.Fatal(err)
 	}
-	var all struct{ MCPServers, Servers, MCP map[string]server }
-	text, err := os.ReadFile(file)
-	if err = errors.Join(err, json.Unmarshal(text, &all)); err != nil {
+	i, err := k.Installed(text, "sandlot")
+	if err != nil {
 		t.Fatalf("%s: %v\n%s", file, err, text)
 	}
-	for _, section := range []map[string]server{all.MCPServers, all.Servers, all.MCP} {
-		if s, found := section["sandlot"]; found {
-			return append([]string{s.Command}, s.Args...)
-		}
-	}
-	t.Fatalf("%s has no entry:\n%s", file, text)
-	return nil
+	return append([]string{i.Program}, i.Args...)
 }
 
 // own makes a home folder of the test, with no settings of this machine's clients.
 func own(t *testing.T) string {
 	t.Helper()
 	home := t.TempDir()
-	for _, name := range []string{"XDG_CONFIG_HOME", "CLAUDE_CONFIG_DIR", "WSL_DISTRO_NAME"} {
+	for _, name := range []string{"XDG_CONFIG_HOME", "CLAUDE_CONFIG_DIR", "CODEX_HOME", "COPILOT_HOME", "WSL_DISTRO_NAME"} {
 		t.Setenv(name, "")
 	}
 	t.Setenv("HOME", home)
@@ -90,6 +83,19 @@ var places = map[string][2]string{
 	"kiro":        {".kiro/settings/mcp.json", `\.kiro\settings\mcp.json`},
 	"windsurf":    {".codeium/windsurf/mcp_config.json", `\.codeium\windsurf\mcp_config.json`},
 	"gemini":      {".gemini/settings.json", `\.gemini\settings.json`},
+	"codex":       {".codex/config.toml", `\.codex\config.toml`},
+	"opencode":    {".config/opencode/opencode.json", `\.config\opencode\opencode.json`},
+	"copilot":     {".copilot/mcp-config.json", `\.copilot\mcp-config.json`},
+	"cline": {".cline/data/settings/cline_mcp_settings.json",
+		`\.cline\data\settings\cline_mcp_settings.json`},
+	"qwen":      {".qwen/settings.json", `\.qwen\settings.json`},
+	"continue":  {".continue/config.yaml", `\.continue\config.yaml`},
+	"zed":       {".config/zed/settings.json", `/Roaming\Zed\settings.json`},
+	"goose":     {".config/goose/config.yaml", `/Roaming\Block\goose\config\config.yaml`},
+	"lm-studio": {".lmstudio/mcp.json", `\.lmstudio\mcp.json`},
+	"roo": {"Library/Application Support/Code/User/globalStorage/rooveterinaryinc.roo-cline/settings/mcp_settings.json",
+		`/Roaming\Code\User\globalStorage\rooveterinaryinc.roo-cline\settings\mcp_settings.json`},
+	"jetbrains": {".junie/mcp/mcp.json", `\.junie\mcp\mcp.json`},
 }
 
 // TestEveryPlace installs into every client of a Mac and of Windows: its file, in its place, has the program, and the
@@ -111,7 +117,7 @@ func TestEveryPlace(t *testing.T) {
 				if !strings.Contains(out, file+" is written") {
 					t.Errorf("%s: %s is not written: %s", system, file, out)
 				}
-				if got := entry(t, file); !slices.Equal(got, []string{self, "stdio"}) {
+				if got := entry(t, id, file); !slices.Equal(got, []string{self, "stdio"}) {
 					t.Errorf("%s: %q", system, got)
 				}
 				if out := command(t, system, "--list"); !strings.Contains(out, "installed  "+file+"\n") ||
@@ -150,7 +156,7 @@ func TestEveryPlaceFromWSL(t *testing.T) {
 			defer func() { wslSettings = before }()
 			command(t, "linux", id, "--windows", "--yes")
 			file := strings.NewReplacer(`\`, "/", "Roaming", "AppData/Roaming", "Local", "AppData/Local").Replace(place[1])
-			got := entry(t, filepath.Join(root+"c/Users/me", file))
+			got := entry(t, id, filepath.Join(root+"c/Users/me", file))
 			want := append([]string{wsl.Program}, wsl.Arguments("Ubuntu-24.04", "me", self, "stdio")...)
 			if !slices.Equal(got, want) {
 				t.Errorf("%q, want %q", got, want)
