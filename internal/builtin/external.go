@@ -108,6 +108,7 @@ type Server struct {
 	Secrets       []string     `json:"secrets,omitempty"` // names of the stored secrets that the server gets
 	HeldTools     []HeldTool   `json:"heldTools,omitempty"`
 	AuthURL       string       `json:"authUrl,omitempty"` // where its user logs in
+	LeftOut       []string     `json:"leftOut,omitempty"` // definitions and parts of them that clients could not read
 }
 
 // ServerTool has both names of a third-party server's tool.
@@ -174,6 +175,7 @@ func connectResult(i servers.Info) (*tool.Result, *Connected) {
 			fmt.Fprintf(&b, "\n%s", plural.Of(n, "resource", "resources"))
 		}
 		writeHeldTools(&b, i)
+		writeLeftOut(&b, i)
 	}
 	r := textResult(fields, b.String())
 	r.Summary = "connectionId: " + i.ID
@@ -188,6 +190,23 @@ func writeHeldTools(b *strings.Builder, i servers.Info) {
 		plural.Of(len(i.Held), "tool is", "tools are"), i.ID)
 	for _, n := range i.Held {
 		fmt.Fprintf(b, "\n- %s: %s", fault.Name(n.Remote, 256), n.Why)
+	}
+}
+
+// maxLeftOut is how many omissions the result of connecting names.
+const maxLeftOut = 5
+
+// writeLeftOut says what of a server's definitions is not offered.
+func writeLeftOut(b *strings.Builder, i servers.Info) {
+	if len(i.Omissions) == 0 {
+		return
+	}
+	fmt.Fprintf(b, "\n%s left out, since clients could not read them:", plural.Of(i.LeftOut, "definition is", "definitions are"))
+	for _, o := range i.Omissions[:min(len(i.Omissions), maxLeftOut)] {
+		fmt.Fprintf(b, "\n- %s", fault.Name(o, 512))
+	}
+	if len(i.Omissions) > maxLeftOut {
+		fmt.Fprintf(b, "\n- and more: `sandlot mcp inspect %s`", i.ID)
 	}
 }
 
@@ -206,7 +225,8 @@ func commandOrURL(i servers.Info) string {
 func serverOf(i servers.Info) Server {
 	s := Server{ConnectionID: i.ID, Name: i.Name, ToolCount: len(i.Tools), Tools: []ServerTool{},
 		PromptCount: i.Prompts, ResourceCount: i.Resources,
-		EnvKeys: append([]string{}, i.EnvKeys...), State: string(i.State), Secrets: i.Secrets, AuthURL: i.AuthURL}
+		EnvKeys: append([]string{}, i.EnvKeys...), State: string(i.State), Secrets: i.Secrets, AuthURL: i.AuthURL,
+		LeftOut: i.Omissions[:min(len(i.Omissions), maxLeftOut)]}
 	for _, n := range i.Tools {
 		s.Tools = append(s.Tools, ServerTool{Name: n.Exposed, Remote: n.Remote})
 	}

@@ -51,6 +51,7 @@ var places = map[string]place{
 	"release":             {"L0", "filelock"},
 	"release/releasetest": {"test", ""},
 	"revision":            {"L0", ""},
+	"revision/schematest": {"test", ""},
 	"secret":              {"L0", ""},
 	"terminal":            {"L0", ""},
 	"tree":                {"L0", ""},

@@ -41,6 +41,9 @@ func (jsonrpcVersion) MarshalJSON() ([]byte, error) { return []byte(`"2.0"`), ni
 // IsObject reports whether a valid JSON value is an object.
 func IsObject(raw json.RawMessage) bool { return hasPrefix(raw, "{") }
 
+// IsArray reports whether a valid JSON value is an array.
+func IsArray(raw json.RawMessage) bool { return hasPrefix(raw, "[") }
+
 // IsString reports whether a valid JSON value is a string.
 func IsString(raw json.RawMessage) bool { return hasPrefix(raw, "\"") }
 
@@ -161,4 +164,43 @@ func NestedDeeper(raw []byte, maxDepth int) bool {
 		}
 	}
 	return false
+}
+
+// ReplaceSurrogates replaces escapes of half a character (\ud800 without its other half) by those of U+FFFD, in place:
+// no UTF-8 stands for them, and some decoders refuse the whole text.
+func ReplaceSurrogates(raw []byte) {
+	for i := 0; i < len(raw); {
+		n := bytes.IndexByte(raw[i:], '\\')
+		if n < 0 {
+			return
+		}
+		i += n
+		switch half := escapedUnit(raw[i:]); {
+		case half < 0xd800 || half > 0xdfff:
+			i += 2
+		case half < 0xdc00 && isLow(raw[i+6:]):
+			i += 12
+		default:
+			copy(raw[i:], `\ufffd`)
+			i += 6
+		}
+	}
+}
+
+// isLow reports whether a text begins with the escape of the second half of a character.
+func isLow(raw []byte) bool {
+	half := escapedUnit(raw)
+	return half >= 0xdc00 && half <= 0xdfff
+}
+
+// escapedUnit returns the value of the escape \uXXXX with which a text begins; -1: it does not begin with one.
+func escapedUnit(raw []byte) int {
+	if len(raw) < 6 || raw[0] != '\\' || raw[1] != 'u' {
+		return -1
+	}
+	n, err := strconv.ParseUint(string(raw[2:6]), 16, 16)
+	if err != nil {
+		return -1
+	}
+	return int(n)
 }

@@ -78,7 +78,7 @@ func (servers *Servers) arrive(p auth.Principal) error {
 		return fault.Wrap(fault.Internal, err, "your connections could not be read; try again in a moment")
 	}
 	for i := range all {
-		all[i].Catalog.DropExternalRefs()
+		all[i].Catalog.Renew()
 	}
 	servers.mu.Lock()
 	defer servers.mu.Unlock()

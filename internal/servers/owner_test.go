@@ -78,7 +78,7 @@ func (l *library) Connections(_ context.Context, owner string) ([]Record, error)
 	if l.reads.Add(1); l.broken.Load() {
 		return nil, errors.New("the disk is full")
 	}
-	c := catalog.Catalog{Loaded: true, SelfContained: true, Names: map[string]string{"tool/t": "ext_aaaaaa_t"},
+	c := catalog.Catalog{Loaded: true, Valid: true, Names: map[string]string{"tool/t": "ext_aaaaaa_t"},
 		Tools: []catalog.Definition{{Remote: "t", Exposed: "ext_aaaaaa_t",
 			Raw: fmt.Appendf(nil, `{"name":"t","description":%q}`, strings.Repeat("x", 8<<10))}}}
 	r := Record{ID: "aaaaaa", Owner: owner, Spec: spec.Spec{Name: "x", Kind: spec.HTTP, URL: "http://192.0.2.1/"},

@@ -58,6 +58,7 @@ func (s *server) call(ctx context.Context, d catalog.Definition, c tool.Call) (*
 	if !rawjson.IsObject(args) {
 		return nil, fault.Argument("arguments", "arguments must be a JSON object")
 	}
+	args = catalog.TypedArguments(d.Raw, args)
 	q := &instance.Request{Method: "tools/call",
 		Params: rawjson.Object{"name": rawjson.Quote(d.Remote), "arguments": args}, Meta: c.Meta,
 		Schema: d.HeaderSchema,
@@ -70,6 +71,9 @@ func (s *server) call(ctx context.Context, d catalog.Definition, c tool.Call) (*
 	safe, isError, err := q.Result(ctx, raw)
 	if err != nil {
 		return nil, s.withAdvice(err)
+	}
+	if !c.Whole {
+		safe = catalog.WithoutData(d.Raw, safe)
 	}
 	if err := q.Deliver(ctx, safe); err != nil {
 		return nil, err

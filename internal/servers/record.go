@@ -78,6 +78,9 @@ type Running struct {
 type Offers struct {
 	Tools, Held        []Named `json:"-"` // Held are held back until their user approves them
 	Prompts, Resources int     `json:"-"` // how many; resources with templates
+	LeftOut            int     `json:"-"` // how many definitions are not offered, as clients could not read them
+	// Omissions say which definitions, and which parts of others, are not offered: the first ones.
+	Omissions []string `json:"-"`
 }
 
 // Usage counts what a server has done since the Sandlot server started.

@@ -46,7 +46,10 @@ func (s *server) requestOnce(ctx context.Context, r *instance.Request) (json.Raw
 func (s *server) callFault(l *instance.Instance, err error) error {
 	var f *fault.Error
 	var answered *transport.Error
+	var invalid *transport.InvalidAnswerError
 	switch {
+	case errors.As(err, &invalid):
+		return s.fault(fault.Connection, err, "answered, and not as MCP has it: %s", spec.SafeText(invalid.Error(), 500))
 	case errors.As(err, &answered):
 		data := answered.Data
 		if len(data) > limit.LargeAnswer { // no reservation counts errors

@@ -222,8 +222,9 @@ func (s *server) info() Info {
 	i := Info{ID: r.ID, Name: r.Name, Configured: r.Configured, Kind: s.Settings.Kind, Where: s.Settings.Where,
 		Cwd: r.Cwd, EnvKeys: r.EnvKeys, Secrets: r.SecretNames(), Created: r.Created, Updated: r.Updated,
 		State: s.shown(), LastError: s.Why, AuthURL: s.AuthURL, Install: r.Install,
-		Offers: Offers{Prompts: len(c.Prompts), Resources: len(c.Resources) + len(c.Templates)},
-		Usage:  Usage{s.restarts, s.calls, s.took.at(0.5), s.took.at(0.95)}}
+		Offers: Offers{Prompts: len(c.Prompts), Resources: len(c.Resources) + len(c.Templates), LeftOut: c.LeftOut,
+			Omissions: c.Omissions},
+		Usage: Usage{s.restarts, s.calls, s.took.at(0.5), s.took.at(0.95)}}
 	if !r.Configured { // only the operator may see how a server of the settings is started
 		i.Command, i.Args, i.URL = r.Command, r.Args, r.URL
 	}

@@ -36,6 +36,16 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("the server answered with error %d: %s", e.Code, Clip(e.Message, 1000))
 }
 
+// InvalidAnswerError is an answer whose result is no object, as MCP wants it to be.
+type InvalidAnswerError struct{ Result string } // the JSON of the result, clipped
+
+func (e *InvalidAnswerError) Error() string {
+	if e.Result == "" || e.Result == "null" {
+		return "the server answered with no result"
+	}
+	return "the server answered with a result that is no object, as MCP wants it to be: " + e.Result
+}
+
 // Codes of JSON-RPC and of MCP.
 const (
 	CodeInvalidRequest = -32600

@@ -6,12 +6,13 @@ package catalog
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -21,13 +22,13 @@ import (
 
 // Catalog is what a server offered when its lists were last read.
 type Catalog struct {
-	Loaded        bool         `json:"read,omitempty"`     // the lists were read at least once
-	SelfContained bool         `json:"enclosed,omitempty"` // no schema refers to anything outside of it
-	Tools         []Definition `json:"tools,omitempty"`
-	Prompts       []Definition `json:"prompts,omitempty"`
-	Resources     []Definition `json:"resources,omitempty"`
-	Templates     []Definition `json:"templates,omitempty"`
-	Instructions  string       `json:"instructions,omitempty"`
+	Loaded       bool         `json:"read,omitempty"`  // the lists were read at least once
+	Valid        bool         `json:"valid,omitempty"` // the definitions are as this version of Sandlot makes them
+	Tools        []Definition `json:"tools,omitempty"`
+	Prompts      []Definition `json:"prompts,omitempty"`
+	Resources    []Definition `json:"resources,omitempty"`
+	Templates    []Definition `json:"templates,omitempty"`
+	Instructions string       `json:"instructions,omitempty"`
 	// Prefix is the prefix of its exposed names.
 	Prefix string `json:"prefix,omitempty"`
 	// Names are the exposed names and URIs of all that the server ever offered, by kind,
@@ -35,8 +36,10 @@ type Catalog struct {
 	Names map[string]string `json:"names,omitempty"`
 	// Pins are the hashes of the tools that were approved, by the server's names.
 	Pins map[string]string `json:"pins,omitempty"`
-	// Omissions has a sentence for each definition that was left out, with the cause.
+	// Omissions has a sentence for each definition, or part of one, that was left out, with the cause: the first ones.
 	Omissions []string `json:"odd,omitempty"`
+	// LeftOut is how many definitions were left out.
+	LeftOut int `json:"left_out,omitempty"`
 }
 
 // Definition is the definition of a tool, prompt, resource or resource template.
@@ -226,7 +229,7 @@ func (r *Reader) Read(o Offer) Catalog {
 	if r.Previous.Prefix == r.Names.Prefix {
 		maps.Copy(r.Names.assigned, r.Previous.Names)
 	}
-	c := Catalog{Loaded: true, SelfContained: true, Prefix: r.Names.Prefix,
+	c := Catalog{Loaded: true, Valid: true, Prefix: r.Names.Prefix,
 		Instructions: spec.SafeText(o.Instructions, maxDescription), Pins: map[string]string{}, Omissions: o.Omissions}
 	maps.Copy(c.Pins, r.Previous.Pins)
 	readTool := func(raw json.RawMessage) (Definition, error) { return r.readTool(raw, &c) }
@@ -240,45 +243,98 @@ func (r *Reader) Read(o Offer) Catalog {
 			c.Pins[d.Remote], c.Tools[i].HeldBecause = d.Hash, ""
 		}
 	}
-	c.Prompts = c.readAll(kindPrompt, o.Prompts, r.Previous.Prompts, r.definitionReader(kindPrompt, "name"))
-	c.Resources = c.readAll(kindResource, o.Resources, r.Previous.Resources, r.definitionReader(kindResource, "uri"))
+	c.Prompts = c.readAll(kindPrompt, o.Prompts, r.Previous.Prompts, r.definitionReader(&c, kindPrompt, "name"))
+	c.Resources = c.readAll(kindResource, o.Resources, r.Previous.Resources,
+		r.definitionReader(&c, kindResource, "uri"))
 	c.Templates = c.readAll(kindTemplate, o.Templates, r.Previous.Templates,
-		r.definitionReader(kindTemplate, "uriTemplate"))
+		r.definitionReader(&c, kindTemplate, "uriTemplate"))
 	c.Names = r.Names.assigned
 	c.pruneNames()
 	return c
 }
 
-// DropExternalRefs removes the tools of a stored catalog whose schemas refer to something outside
-// of them: earlier versions of Sandlot accepted such tools.
-func (c *Catalog) DropExternalRefs() {
-	if c.SelfContained || !c.Loaded {
+// Renew makes the definitions of a stored catalog valid: earlier versions of Sandlot accepted some that are not.
+func (c *Catalog) Renew() {
+	if c.Valid || !c.Loaded {
 		return
 	}
-	c.SelfContained = true
-	c.Tools = slices.DeleteFunc(c.Tools, func(d Definition) bool {
-		var t rawjson.Object
-		err := json.Unmarshal(d.Raw, &t)
-		for _, k := range []string{"inputSchema", "outputSchema"} {
-			if raw, ok := t[k]; ok && err == nil {
-				_, err = readSchema(raw)
+	c.Valid = true
+	for kind, list := range map[string]*[]Definition{kindTool: &c.Tools, kindPrompt: &c.Prompts,
+		kindResource: &c.Resources, kindTemplate: &c.Templates} {
+		kept := (*list)[:0:0]
+		for _, d := range *list {
+			named := json.RawMessage(`{"name":` + string(rawjson.Quote(d.Remote)) + `}`)
+			var t rawjson.Object
+			err := json.Unmarshal(d.Raw, &t)
+			if err == nil && kind == kindResource && !isURI(d.Remote) {
+				err = errNoURI
 			}
+			if err == nil {
+				err = c.clean(kind, t, named, "")
+			}
+			if err != nil {
+				c.noteOmission(kind, named, err)
+				continue
+			}
+			d.Raw = encoded(t)
+			kept = append(kept, d)
 		}
+		*list = kept
+	}
+}
+
+// clean makes the members of a definition safe and valid, except for its name or URI. Raw has the name for notes of
+// what was left out.
+func (c *Catalog) clean(kind string, t rawjson.Object, raw json.RawMessage, descriptionPrefix string) error {
+	var lost []string
+	if kind == kindTool {
+		in, keywords, err := objectSchema(t["inputSchema"])
 		if err != nil {
-			c.noteOmission("tool", json.RawMessage(`{"name":`+string(rawjson.Quote(d.Remote))+`}`), err)
+			return err
 		}
-		return err != nil
-	})
+		t["inputSchema"] = in
+		for _, k := range keywords {
+			lost = append(lost, "inputSchema: "+k)
+		}
+		keywords, err = cleanOutputSchema(t)
+		if err != nil {
+			c.note("outputSchema of tool %q is left out: %v", nameOf(raw), err)
+		}
+		for _, k := range keywords {
+			lost = append(lost, "outputSchema: "+k)
+		}
+	}
+	c.noteLost(kind, raw, append(lost, cleanMembers(kind, t, descriptionPrefix)...))
+	return nil
 }
 
 func (c *Catalog) noteOmission(kind string, raw json.RawMessage, err error) {
-	if len(c.Omissions) >= 20 {
-		return
+	c.LeftOut++
+	c.note("%s %q is left out: %v", kind, nameOf(raw), err)
+}
+
+// noteLost notes which members of a definition were left out.
+func (c *Catalog) noteLost(kind string, raw json.RawMessage, lost []string) {
+	if len(lost) > 0 {
+		c.note("of %s %q is left out, as clients could not read it: %s", kind, nameOf(raw),
+			spec.SafeText(strings.Join(lost, ", "), maxTitle))
 	}
+}
+
+// maxOmissions is how many sentences Catalog.Omissions has.
+const maxOmissions = 20
+
+func (c *Catalog) note(format string, args ...any) {
+	if len(c.Omissions) < maxOmissions {
+		c.Omissions = append(c.Omissions, fmt.Sprintf(format, args...))
+	}
+}
+
+// nameOf returns the name or URI in a definition, for a message.
+func nameOf(raw json.RawMessage) string {
 	var d rawjson.Object
 	_ = json.Unmarshal(raw, &d)
-	name := rawjson.Text(d["name"]) + rawjson.Text(d["uri"])
-	c.Omissions = append(c.Omissions, fmt.Sprintf("%s %q is left out: %v", kind, spec.ClipName(name), err))
+	return spec.ClipName(cmp.Or(rawjson.Text(d["name"]), rawjson.Text(d["uri"]), rawjson.Text(d["uriTemplate"])))
 }
 
 // spend takes n bytes from the budget. It returns an error if they exceed it.
@@ -294,12 +350,16 @@ func (r *Reader) readTool(raw json.RawMessage, c *Catalog) (Definition, error) {
 	if err := r.spend(len(raw)); err != nil {
 		return Definition{}, err
 	}
-	t, err := safeTool(raw, r.DescriptionPrefix)
-	if err != nil {
-		return Definition{}, err
+	if len(raw) > maxDefinition {
+		return Definition{}, fmt.Errorf("its definition has %d bytes, and %d are taken", len(raw), maxDefinition)
 	}
-	if err := cleanOutputSchema(t); err != nil {
-		c.noteOmission("outputSchema of tool", raw, err)
+	var t rawjson.Object
+	err := json.Unmarshal(raw, &t)
+	if err != nil || t == nil {
+		return Definition{}, errors.New("its definition is no object")
+	}
+	if err := c.clean(kindTool, t, raw, r.DescriptionPrefix); err != nil {
+		return Definition{}, err
 	}
 	d := Definition{Remote: rawjson.Text(t["name"]), Hash: hashDefinition(raw)}
 	if bytes.Contains(t["inputSchema"], []byte("x-mcp-header")) {
@@ -355,12 +415,15 @@ func (c *Catalog) readAll(kind string, all []json.RawMessage, previous []Definit
 
 // definitionReader returns a function that reads prompts, resources or templates; key is the member
 // with their name or URI.
-func (r *Reader) definitionReader(kind, key string) func(json.RawMessage) (Definition, error) {
-	return func(raw json.RawMessage) (Definition, error) { return r.readDefinition(raw, kind, key) }
+func (r *Reader) definitionReader(c *Catalog, kind, key string) func(json.RawMessage) (Definition, error) {
+	return func(raw json.RawMessage) (Definition, error) { return r.readDefinition(c, raw, kind, key) }
 }
 
+// errNoURI is the reason to leave out a resource: some clients refuse a whole list for one.
+var errNoURI = errors.New("its URI is none that all clients can read: it needs a scheme, as in file:///x")
+
 // readDefinition reads a prompt, resource or template, and makes it safe.
-func (r *Reader) readDefinition(raw json.RawMessage, kind, key string) (Definition, error) {
+func (r *Reader) readDefinition(c *Catalog, raw json.RawMessage, kind, key string) (Definition, error) {
 	if err := r.spend(len(raw)); err != nil {
 		return Definition{}, err
 	}
@@ -380,12 +443,17 @@ func (r *Reader) readDefinition(raw json.RawMessage, kind, key string) (Definiti
 		if err := checkURI(d.Remote, kind != kindResource); err != nil {
 			return d, err
 		}
+		if kind == kindResource && !isURI(d.Remote) {
+			return d, errNoURI
+		}
 		d.Exposed = r.Names.exposedURI(r.ID, kind, d.Remote)
 		if !rawjson.IsString(t["name"]) {
 			t["name"] = t[key]
 		}
 	}
-	cleanCommonMembers(t, descriptionPrefix)
+	if err := c.clean(kind, t, raw, descriptionPrefix); err != nil {
+		return d, err
+	}
 	t[key] = rawjson.Quote(d.Exposed)
 	var err error
 	d.Raw, err = json.Marshal(t)

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"strings"
 
 	"sandlot/internal/fault"
@@ -63,28 +64,14 @@ func hashDefinition(raw json.RawMessage) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// safeTool decodes a tool's definition and makes it safe for clients, except for its
-// name and outputSchema.
-func safeTool(raw json.RawMessage, descriptionPrefix string) (rawjson.Object, error) {
-	if len(raw) > maxDefinition {
-		return nil, fmt.Errorf("its definition has %d bytes, and %d are taken", len(raw), maxDefinition)
-	}
-	var t rawjson.Object
-	if err := json.Unmarshal(raw, &t); err != nil || t == nil {
-		return nil, fmt.Errorf("its definition is no object")
-	}
-	in, err := objectSchema(t["inputSchema"])
-	if err != nil {
-		return nil, err
-	}
-	t["inputSchema"] = in
-	cleanCommonMembers(t, descriptionPrefix)
-	return t, nil
-}
+// definitionShapes are the shapes of definitions by their kinds.
+var definitionShapes = map[string]shape{kindTool: toolShape, kindPrompt: promptShape, kindResource: resourceShape,
+	kindTemplate: templateShape}
 
-// cleanCommonMembers makes the members safe that all kinds of definitions have; mark precedes the
-// description.
-func cleanCommonMembers(t rawjson.Object, descriptionPrefix string) {
+// cleanMembers makes the members of a definition safe and valid, except for schemas and its name or URI. The prefix
+// precedes the description. It returns the names of the members that it left out although they said something.
+func cleanMembers(kind string, t rawjson.Object, descriptionPrefix string) (lost []string) {
+	lost, _ = definitionShapes[kind].clean(t)
 	d := spec.SafeText(rawjson.Text(t["description"]), maxDescription)
 	if descriptionPrefix != "" {
 		d = strings.TrimRight(descriptionPrefix+" "+d, " ")
@@ -93,32 +80,8 @@ func cleanCommonMembers(t rawjson.Object, descriptionPrefix string) {
 	if d != "" {
 		t["description"] = rawjson.Quote(d)
 	}
-	if title := spec.SafeText(rawjson.Text(t["title"]), maxTitle); title != "" {
-		t["title"] = rawjson.Quote(title)
-	} else {
-		delete(t, "title")
-	}
-	for _, k := range []string{"annotations", "execution"} {
-		raw, ok := t[k]
-		if !ok {
-			continue
-		}
-		var v map[string]any
-		if len(raw) > 4<<10 || json.Unmarshal(raw, &v) != nil || v == nil {
-			delete(t, k)
-			continue
-		}
-		cleanTexts(v)
-		t[k], _ = rawjson.Encode(v)
-	}
-	if raw, ok := t["icons"]; ok && (len(raw) > 64<<10 || raw[0] != '[') {
-		delete(t, "icons")
-	}
-	if m := passedMeta(t["_meta"]); m != nil {
-		t["_meta"] = m
-	} else {
-		delete(t, "_meta")
-	}
+	CleanMeta(t)
+	return lost
 }
 
 // SafeResult makes a tool's result safe for clients: its content blocks have known types
@@ -134,14 +97,13 @@ func SafeResult(raw json.RawMessage) (json.RawMessage, bool, error) {
 		if err := checkInputRequests(r["inputRequests"]); err != nil {
 			return nil, false, err
 		}
+		resultShape.clean(r)
 		b, err := json.Marshal(r)
 		return b, false, err
 	}
 	delete(r, "resultType")
-	var blocks []json.RawMessage
-	if json.Unmarshal(r["content"], &blocks) != nil {
-		blocks = nil
-	}
+	resultShape.clean(r)
+	blocks := contentOf(r["content"])
 	remaining := max(maxResult-len(r["structuredContent"]), maxResult/4)
 	safe := make([]json.RawMessage, 0, len(blocks))
 	for _, b := range blocks {
@@ -161,12 +123,52 @@ func SafeResult(raw json.RawMessage) (json.RawMessage, bool, error) {
 			"[the structured content, %d bytes, was left out: at most %d are passed on]", n, maxResult)))
 	}
 	r["content"], _ = json.Marshal(safe)
-	var isError bool
-	if json.Unmarshal(r["isError"], &isError) != nil {
-		delete(r, "isError")
-	}
 	b, err := json.Marshal(r)
-	return b, isError, err
+	return b, string(r["isError"]) == "true", err
+}
+
+// contentOf returns the blocks of a result's content. A text, or one block, is content for some servers.
+func contentOf(raw json.RawMessage) (blocks []json.RawMessage) {
+	switch {
+	case json.Unmarshal(raw, &blocks) == nil:
+	case len(raw) > 0:
+		blocks = []json.RawMessage{raw}
+	}
+	return blocks
+}
+
+// WithoutData returns a safe result of a tool for a client, without structuredContent if it has an image or audio: some
+// clients show models the former in place of content. A tool whose definition has an outputSchema keeps it, since
+// clients refuse a result without.
+func WithoutData(definition, result json.RawMessage) json.RawMessage {
+	r := rawjson.Shared(result, "content", "structuredContent")
+	if r["structuredContent"] == nil || rawjson.Shared(definition, "outputSchema")["outputSchema"] != nil {
+		return result
+	}
+	media, text := false, false
+	rawjson.EachElement(r["content"], func(block json.RawMessage) {
+		switch rawjson.ShortText(rawjson.Shared(block, "type")["type"]) {
+		case "image", "audio":
+			media = true
+		case "text":
+			text = true
+		}
+	})
+	if !media {
+		return result
+	}
+	var all rawjson.Object
+	if json.Unmarshal(result, &all) != nil {
+		return result
+	}
+	data := all["structuredContent"]
+	delete(all, "structuredContent")
+	if !text {
+		blocks := append(contentOf(all["content"]), textBlock(string(data)))
+		all["content"], _ = json.Marshal(blocks) // raw values always encode
+	}
+	b, _ := json.Marshal(all)
+	return b
 }
 
 // CleanMeta removes from the _meta of an object what is not passed on to clients.
@@ -204,25 +206,68 @@ func shortenBlock(b json.RawMessage, maxBytes int) json.RawMessage {
 func safeBlock(raw json.RawMessage) json.RawMessage {
 	var b rawjson.Object
 	if json.Unmarshal(raw, &b) != nil || b == nil {
+		if text := asText(raw); text != nil {
+			return textBlock(rawjson.Text(text))
+		}
 		return textBlock("[a block that is no object was left out]")
 	}
-	kind := rawjson.Text(b["type"])
-	problem, known := blockProblem(kind, b)
-	switch {
-	case !known:
+	kind, typed := rawjson.Text(b["type"]), false
+	if kind == "" && asText(b["text"]) != nil {
+		kind, b["type"], typed = "text", rawjson.Quote("text"), true
+	}
+	shape, known := blockShapes[kind]
+	if !known {
 		return textBlock(fmt.Sprintf("[content of the unknown type %q]\n%s", spec.ClipName(kind),
 			spec.SafeText(string(raw), 64<<10)))
-	case problem != "":
-		return leftOut(kind, problem)
-	case kind == "resource_link" && rawjson.Text(b["name"]) == "":
-		b["name"] = b["uri"]
-		raw, _ = json.Marshal(b)
 	}
-	if _, ok := b["_meta"]; ok {
-		CleanMeta(b)
+	_, changed := shape.clean(b)
+	if problem, _ := blockProblem(kind, b); problem != "" {
+		return leftOut(kind, problem)
+	}
+	switch kind {
+	case "resource_link":
+		if rawjson.Text(b["name"]) == "" {
+			b["name"], changed = b["uri"], true
+		}
+	case "resource":
+		if c, repaired := repairContents(b["resource"]); repaired {
+			b["resource"], changed = c, true
+		}
+	}
+	if changed || typed {
 		raw, _ = json.Marshal(b)
 	}
 	return raw
+}
+
+// repairContents repairs the contents of a resource that have no problem, and reports whether it changed any.
+func repairContents(raw json.RawMessage) (_ json.RawMessage, changed bool) {
+	c := rawjson.Shared(raw, "blob", "text", "mimeType", "_meta") // a large blob is not copied
+	sound := true
+	for name, value := range c {
+		switch name {
+		case "mimeType":
+			sound = sound && rawjson.IsString(value)
+		case "_meta":
+			sound = false
+		case "text", "blob": // one of them alone, as a client could take the other
+			sound = sound && len(c) > 0 && rawjson.IsString(value)
+		}
+	}
+	if sound {
+		return raw, false
+	}
+	var o rawjson.Object
+	if json.Unmarshal(raw, &o) != nil {
+		return raw, false
+	}
+	contentsShape.clean(o)
+	for _, name := range []string{"blob", "text"} {
+		if value, given := o[name]; given && !rawjson.IsString(value) {
+			delete(o, name)
+		}
+	}
+	return encoded(o), true
 }
 
 // leftOut returns the block in place of one with a problem.
@@ -244,12 +289,11 @@ func blockProblem(kind string, b rawjson.Object) (problem string, known bool) {
 			problem = "it has no mimeType"
 		}
 	case "resource_link":
-		if isEmpty(b["uri"]) {
-			problem = "it has no uri"
+		if !isURI(rawjson.Text(b["uri"])) {
+			problem = "it has no uri that all clients can read"
 		}
 	case "resource":
 		problem = contentsProblem(b["resource"])
-	case "tool_use", "tool_result": // of sampling
 	default:
 		return "", false
 	}
@@ -276,10 +320,10 @@ func contentsProblem(raw json.RawMessage) string {
 		return "it holds no resource"
 	}
 	c := rawjson.Shared(raw, "uri", "blob", "text")
-	if isEmpty(c["uri"]) {
-		return "its resource has no uri"
+	if !isURI(rawjson.Text(c["uri"])) {
+		return "its resource has no uri that all clients can read"
 	}
-	if blob, ok := c["blob"]; ok {
+	if blob := c["blob"]; rawjson.IsString(blob) {
 		return base64Problem(blob)
 	}
 	if !rawjson.IsString(c["text"]) {
@@ -288,8 +332,9 @@ func contentsProblem(raw json.RawMessage) string {
 	return ""
 }
 
-// SafeOtherResult makes the result of a request other than tools/call safe for clients.
-func SafeOtherResult(raw json.RawMessage) (json.RawMessage, error) {
+// SafeOtherResult makes the result of a request other than tools/call safe for clients. Of resources/read, uri is the
+// resource that was read, by the server's own name.
+func SafeOtherResult(method, uri string, raw json.RawMessage) (json.RawMessage, error) {
 	var r rawjson.Object
 	if err := json.Unmarshal(raw, &r); err != nil || r == nil || rawjson.NestedDeeper(raw, maxDepth) {
 		return nil, fault.New(fault.Connection, "the server's answer is no object, or nested too deep")
@@ -300,32 +345,108 @@ func SafeOtherResult(raw json.RawMessage) (json.RawMessage, error) {
 			maxResult)
 	}
 	CleanMeta(r)
-	if string(r["resultType"]) != `"input_required"` {
-		delete(r, "resultType")
-	} else if err := checkInputRequests(r["inputRequests"]); err != nil {
-		return nil, err
-	}
-	var contents []rawjson.Object
-	if json.Unmarshal(r["contents"], &contents) == nil {
-		for _, c := range contents {
-			if rawjson.IsString(c["blob"]) && base64Problem(c["blob"]) != "" {
-				delete(c, "blob")
-				c["text"] = rawjson.Quote("[data that is not base64 was left out]")
-			}
-			CleanMeta(c)
+	resultShape.clean(r)
+	if string(r["resultType"]) == `"input_required"` {
+		if err := checkInputRequests(r["inputRequests"]); err != nil {
+			return nil, err
 		}
-		r["contents"], _ = json.Marshal(contents)
+		return json.Marshal(r)
 	}
-	var messages []rawjson.Object
-	if json.Unmarshal(r["messages"], &messages) == nil {
-		for _, m := range messages {
-			if rawjson.IsObject(m["content"]) {
-				m["content"] = safeBlock(m["content"])
-			}
-		}
-		r["messages"], _ = json.Marshal(messages)
+	delete(r, "resultType")
+	switch method {
+	case "resources/read":
+		r["contents"] = safeContents(r["contents"], uri)
+	case "prompts/get":
+		r["messages"] = safeMessages(r["messages"])
+	case "completion/complete":
+		r["completion"] = safeCompletion(r["completion"])
 	}
 	return json.Marshal(r)
+}
+
+// safeContents returns the contents of resources/read.
+func safeContents(raw json.RawMessage, uri string) json.RawMessage {
+	all := []json.RawMessage{}
+	for _, e := range contentOf(raw) {
+		var c rawjson.Object
+		if json.Unmarshal(e, &c) != nil || c == nil {
+			text := asText(e)
+			if text == nil {
+				continue
+			}
+			c = rawjson.Object{"text": text}
+		}
+		contentsShape.clean(c)
+		if !isURI(rawjson.Text(c["uri"])) {
+			c["uri"] = rawjson.Quote(uri)
+		}
+		switch blob, given := c["blob"]; {
+		case !given:
+		case !rawjson.IsString(blob):
+			delete(c, "blob")
+		case base64Problem(blob) != "":
+			delete(c, "blob")
+			c["text"] = rawjson.Quote("[data that is not base64 was left out]")
+		}
+		if text := c["text"]; !rawjson.IsString(text) {
+			delete(c, "text")
+			switch {
+			case asText(text) != nil:
+				c["text"] = asText(text)
+			case !isBlank(text): // a value in place of its JSON
+				c["text"] = rawjson.Quote(string(text))
+			case c["blob"] == nil:
+				c["text"] = rawjson.Quote("")
+			}
+		}
+		all = append(all, encoded(c))
+	}
+	return encoded(all)
+}
+
+// safeMessages returns the messages of prompts/get. One with several blocks becomes several messages.
+func safeMessages(raw json.RawMessage) json.RawMessage {
+	all := []rawjson.Object{}
+	for _, e := range contentOf(raw) {
+		var m rawjson.Object
+		if json.Unmarshal(e, &m) != nil || m == nil {
+			m = rawjson.Object{"content": e}
+		}
+		role := oneOf("user", "assistant")(m["role"])
+		if role == nil {
+			role = rawjson.Quote("user")
+		}
+		blocks := contentOf(m["content"])
+		for _, b := range blocks {
+			one := maps.Clone(m)
+			one["role"], one["content"] = role, safeBlock(b)
+			all = append(all, one)
+		}
+	}
+	return encoded(all)
+}
+
+// maxCompletions is how many values a completion may have, by MCP.
+const maxCompletions = 100
+
+// safeCompletion returns the completion of completion/complete.
+func safeCompletion(raw json.RawMessage) json.RawMessage {
+	var c rawjson.Object
+	if json.Unmarshal(raw, &c) != nil || c == nil {
+		c = rawjson.Object{}
+		if rawjson.IsArray(raw) { // the values alone
+			c["values"] = raw
+		}
+	}
+	completionShape.clean(c)
+	var values []json.RawMessage
+	if json.Unmarshal(c["values"], &values) != nil || values == nil {
+		c["values"] = json.RawMessage("[]")
+	}
+	if len(values) > maxCompletions {
+		c["values"], c["hasMore"] = encoded(values[:maxCompletions]), json.RawMessage("true")
+	}
+	return encoded(c)
 }
 
 // SafeImplementation makes a server's Implementation object safe; nil: it is not an object.

@@ -15,46 +15,59 @@ import (
 	"sandlot/internal/servers/spec"
 )
 
-// objectSchema returns a safe JSON schema of an object, or an error if raw is not one.
-func objectSchema(raw json.RawMessage) (json.RawMessage, error) {
-	if len(raw) == 0 || string(raw) == "null" {
-		return json.RawMessage(`{"type":"object"}`), nil
+// objectSchema returns a safe JSON schema of an object, with the names of the keywords that were left out, or an error
+// if raw is not one.
+func objectSchema(raw json.RawMessage) (_ json.RawMessage, lost []string, err error) {
+	switch {
+	case isBlank(raw), string(raw) == "true":
+		return json.RawMessage(`{"type":"object"}`), nil, nil
 	}
-	m, err := readSchema(raw)
+	m, lost, err := readSchema(raw, false)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
+	}
+	if kinds, ok := m["type"].([]any); ok && slices.Contains(kinds, any("object")) {
+		m["type"] = "object"
 	}
 	if kind, given := m["type"]; !given {
 		m["type"] = "object"
 	} else if kind != "object" {
-		return nil, fmt.Errorf("its schema is of type %s, not object", spec.ClipName(fmt.Sprint(kind)))
+		return nil, nil, fmt.Errorf("its schema is of type %s, not object", spec.ClipName(fmt.Sprint(kind)))
 	}
-	return rawjson.Encode(m)
+	out, err := rawjson.Encode(m)
+	return out, lost, err
 }
 
 // cleanOutputSchema makes the outputSchema of a tool safe. If it cannot, it removes the schema
 // and returns why: the tool is still useful.
-func cleanOutputSchema(t rawjson.Object) error {
+func cleanOutputSchema(t rawjson.Object) (lost []string, err error) {
 	raw, ok := t["outputSchema"]
 	if !ok {
-		return nil
+		return nil, nil
 	}
 	delete(t, "outputSchema")
-	m, err := readSchema(raw)
-	if err == nil {
-		t["outputSchema"], err = rawjson.Encode(m)
+	if isBlank(raw) {
+		return nil, nil
 	}
-	return err
+	m, lost, err := readSchema(raw, true)
+	if err != nil {
+		return nil, err
+	}
+	if _, typed := m["type"]; !typed && m["properties"] != nil { // revisions before 2026-07-28 want it
+		m["type"] = "object"
+	}
+	t["outputSchema"], err = rawjson.Encode(m)
+	return lost, err
 }
 
-// readSchema decodes a schema and makes its texts safe. The schema has to be bounded and
+// readSchema decodes a schema, repairs it and makes its texts safe; see repairSchema. The schema has to be bounded and
 // must not refer to anything outside of it.
-func readSchema(raw json.RawMessage) (map[string]any, error) {
+func readSchema(raw json.RawMessage, result bool) (_ map[string]any, lost []string, err error) {
 	if len(raw) > maxSchema {
-		return nil, fmt.Errorf("its schema has %d bytes, and %d are taken", len(raw), maxSchema)
+		return nil, nil, fmt.Errorf("its schema has %d bytes, and %d are taken", len(raw), maxSchema)
 	}
 	if rawjson.NestedDeeper(raw, maxDepth) {
-		return nil, fmt.Errorf("its schema is nested deeper than %d", maxDepth)
+		return nil, nil, fmt.Errorf("its schema is nested deeper than %d", maxDepth)
 	}
 	var v any
 	d := json.NewDecoder(bytes.NewReader(raw))
@@ -64,7 +77,7 @@ func readSchema(raw json.RawMessage) (map[string]any, error) {
 		m, ok = v.(map[string]any)
 	}
 	if !ok {
-		return nil, errors.New("its schema is no object")
+		return nil, nil, errors.New("its schema is no object")
 	}
 	for _, k := range []string{"$id", "id"} { // a base URI: validators would resolve references against it
 		if s, ok := m[k].(string); ok && !strings.HasPrefix(s, "#") {
@@ -72,10 +85,11 @@ func readSchema(raw json.RawMessage) (map[string]any, error) {
 		}
 	}
 	if err := checkSelfContained(m); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
+	lost = repairSchema(m, result)
 	cleanTexts(m)
-	return m, nil
+	return m, lost, nil
 }
 
 // cleanTexts makes the texts of a schema safe that models read. Of duplicate members,
@@ -164,7 +178,7 @@ func (w *refChecker) check(at position, names bool) error {
 		switch value := (position{m[k], moved}); {
 		case refKeywords[k] && isText: // also as a name: it is no schema then, but some validators follow it
 			err = w.checkReference(k, text, moved)
-		case refKeywords[k] && !names:
+		case refKeywords[k] && !names && m[k] != nil:
 			err = fmt.Errorf("its schema has a %s that is no text", k)
 		case dataKeywords[k] && !names:
 			w.data = append(w.data, value)

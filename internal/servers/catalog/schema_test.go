@@ -40,8 +40,8 @@ var (
 		"into another $id":           `"properties":{"a":{"$id":"https://schemas.example/a","default":{"$ref":"#/b"}},"b":{"$ref":"#/properties/a/default"}}`,
 	}
 	staying = map[string]string{
-		"a pointer":               `"$defs":{"a/b":{"type":"string"}},"properties":{"a":{"$ref":"#/$defs/a~1b"},"b":{"$ref":"#/$defs/nothing"}}`,
-		"an anchor":               `"$defs":{"a":{"$anchor":"n","type":"string"}},"properties":{"a":{"$ref":"#n"},"b":{"$ref":"#none"}}`,
+		"a pointer":               `"$defs":{"a/b":{"type":"string"}},"properties":{"a":{"$ref":"#/$defs/a~1b"}}`,
+		"an anchor":               `"$defs":{"a":{"$anchor":"n","type":"string"}},"properties":{"a":{"$ref":"#n"}}`,
 		"the root":                `"properties":{"a":{"$ref":"#"},"b":{"$dynamicRef":"#"},"c":{"$recursiveRef":"#"}}`,
 		"a dynamic anchor":        `"$defs":{"a":{"$dynamicAnchor":"n"}},"properties":{"a":{"$dynamicRef":"#n"}}`,
 		"an anchor of draft 6":    `"definitions":{"a":{"$id":"#n","items":{"$ref":"#n"}}},"properties":{"a":{"$ref":"#n"}}`,
@@ -93,7 +93,7 @@ func TestReferencesAreBounded(t *testing.T) {
 		t.Fatal(len(raw))
 	}
 	began := time.Now()
-	if _, err := readSchema(json.RawMessage(raw)); err != nil || time.Since(began) > time.Minute {
+	if _, _, err := readSchema(json.RawMessage(raw), false); err != nil || time.Since(began) > time.Minute {
 		t.Errorf("%v after %s", err, time.Since(began))
 	}
 }

@@ -88,7 +88,7 @@ func TestReferencesInQuestions(t *testing.T) {
 			if _, _, err := catalog.SafeResult(asks); (err == nil) != good {
 				t.Errorf("a call's %s: %v", asks, err)
 			}
-			if _, err := catalog.SafeOtherResult(asks); (err == nil) != good {
+			if _, err := catalog.SafeOtherResult("prompts/get", "", asks); (err == nil) != good {
 				t.Errorf("another's %s: %v", asks, err)
 			}
 			r := Request{Client: client("A")}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -216,6 +217,9 @@ func (i *Instance) rounds(ctx context.Context, r *Request, c *call) (json.RawMes
 		maxRounds)
 }
 
+// inputMethods are the requests by which a server may ask for input.
+var inputMethods = []string{"elicitation/create", "sampling/createMessage", "roots/list"}
+
 // attribute makes the questions of a server say whose they are.
 func (r *Request) attribute(server string, inputs map[string]input) error {
 	if len(inputs) > maxInputs {
@@ -224,6 +228,10 @@ func (r *Request) attribute(server string, inputs map[string]input) error {
 	}
 	for name, n := range inputs {
 		var err error
+		if !slices.Contains(inputMethods, n.Method) { // clients refuse the whole result
+			return fault.New(fault.Connection, "the server asks for input by %s, which is none of MCP's requests for input",
+				spec.ClipName(n.Method))
+		}
 		if n.Params, err = question(r.Client, server, n.Method, n.Params); err != nil {
 			return fault.New(fault.Connection, "the server asks for input with an invalid request: %v", err)
 		}
