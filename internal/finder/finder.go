@@ -243,7 +243,7 @@ func (f *Finder) check(ctx context.Context, p auth.Principal, name string, args 
 	for range 2 {
 		for _, t := range f.connections.Tools(ctx, p) {
 			if t.Name == name {
-				return checkArguments(name, t.Raw, args)
+				return checkArguments(name, t.Raw, catalog.TypedArguments(t.Raw, args)) // as the call has them
 			}
 		}
 		if !f.waitReady(ctx, p) {

@@ -102,6 +102,24 @@ func invalidArgument(name string, v any, allowed string) error {
 		With("allowed", allowed)
 }
 
+// typed returns the value whose JSON a text is, for an argument that takes no text: some models write "5" for 5. Other
+// values stay as they are.
+func typed(v any) any {
+	text, ok := v.(string)
+	if !ok {
+		return v
+	}
+	text = strings.TrimSpace(text)
+	if lower := strings.ToLower(text); lower == "true" || lower == "false" { // as Python writes them
+		text = lower
+	}
+	var value any
+	if json.Unmarshal([]byte(text), &value) != nil || value == nil {
+		return v
+	}
+	return value
+}
+
 // set checks a value, and sets a struct's field to it.
 func (f field) set(name string, v any, into reflect.Value) error {
 	if into.Kind() == reflect.Pointer {
@@ -109,6 +127,9 @@ func (f field) set(name string, v any, into reflect.Value) error {
 		into = into.Elem()
 	}
 	s := f.schema
+	if s.Type != "string" {
+		v = typed(v)
+	}
 	switch {
 	case s.Type == "string":
 		return setString(name, s, v, into)

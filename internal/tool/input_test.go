@@ -62,6 +62,10 @@ func TestDecode(t *testing.T) {
 		{"number", `{"code":"1","wait":0.25}`, sampleInput{Code: "1", sampleTimes: sampleTimes{Wait: 0.25}}},
 		{"enumeration", `{"code":"1","language":"node"}`, sampleInput{Code: "1", Language: "node"}},
 		{"boolean", `{"code":"1","background":true}`, sampleInput{Code: "1", Background: true}},
+		{"values as text", `{"code":"1","timeout":"5","wait":" 0.5","background":"True","args":"[\"a\"]","env":"{\"A\":\"1\"}","start":"{\"program\":\"p\",\"shell\":\"true\"}"}`,
+			sampleInput{Code: "1", sampleTimes: sampleTimes{5, 0.5}, Background: true, Args: []string{"a"},
+				Env: map[string]string{"A": "1"}, Start: sampleStart{"p", true}}},
+		{"text stays text", `{"code":"5","stdin":"true"}`, sampleInput{Code: "5", Stdin: ptr("true")}},
 		{"list", `{"code":"1","args":["a",""]}`, sampleInput{Code: "1", Args: []string{"a", ""}}},
 		{"empty list", `{"code":"1","args":[]}`, sampleInput{Code: "1", Args: []string{}}},
 		{"map", `{"code":"1","env":{"A":"b=c","E":""}}`,
@@ -81,6 +85,8 @@ func TestDecode(t *testing.T) {
 		})
 	}
 }
+
+func ptr(s string) *string { return &s }
 
 func TestDecodeNothing(t *testing.T) {
 	type input struct {
@@ -120,10 +126,12 @@ func TestDecodeRefuses(t *testing.T) {
 		{"below", `{"code":"1","timeout":0}`, "timeout", []string{"is 0", "an integer from 1 to 300"}},
 		{"above", `{"code":"1","timeout":301}`, "timeout", []string{"is 301", "an integer from 1 to 300"}},
 		{"no integer", `{"code":"1","timeout":1.5}`, "timeout", []string{"is 1.5", "an integer"}},
-		{"integer as text", `{"code":"1","timeout":"10"}`, "timeout", []string{`is "10"`, "an integer"}},
+		{"a text that is no integer", `{"code":"1","timeout":"ten"}`, "timeout", []string{`is "ten"`, "an integer"}},
+		{"an integer as text that is too large", `{"code":"1","timeout":"301"}`, "timeout", []string{"an integer from 1 to 300"}},
 		{"number above", `{"code":"1","wait":2.6}`, "wait", []string{"is 2.6", "a number from 0 to 2.5"}},
 		{"boolean", `{"code":"1","background":1}`, "background", []string{"true or false"}},
-		{"boolean as text", `{"code":"1","background":"true"}`, "background", []string{"true or false"}},
+		{"a text that is no boolean", `{"code":"1","background":"yes"}`, "background", []string{"true or false"}},
+		{"a list of others as text", `{"code":"1","args":"[1]"}`, "args", []string{"an array of strings"}},
 		{"list", `{"code":"1","args":"a"}`, "args", []string{"an array of strings"}},
 		{"list of others", `{"code":"1","args":["a",1]}`, "args", []string{`["a",1]`, "an array of strings"}},
 		{"list with null", `{"code":"1","args":[null]}`, "args", []string{"an array of strings"}},
