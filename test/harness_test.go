@@ -28,6 +28,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"sandlot/internal/revision"
@@ -460,9 +461,29 @@ type result struct {
 
 type args = map[string]any
 
-// try calls a tool.
+// faultOf returns the fault in a result, as an error of JSON-RPC; nil: there is none.
+func faultOf(r *mcp.CallToolResult) error {
+	about, ok := r.Meta["sandlot/error"].(map[string]any)
+	if !ok || !r.IsError {
+		return nil
+	}
+	code, _ := about["code"].(float64)
+	e := &jsonrpc.Error{Code: int64(code)}
+	e.Data, _ = json.Marshal(about["data"])
+	for _, b := range r.Content {
+		if t, ok := b.(*mcp.TextContent); ok {
+			e.Message += t.Text
+		}
+	}
+	return e
+}
+
+// try calls a tool. A fault is an error.
 func (c *client) try(ctx context.Context, tool string, a args) (*result, error) {
 	r, err := c.CallTool(ctx, &mcp.CallToolParams{Name: tool, Arguments: a})
+	if err == nil {
+		err = faultOf(r)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -472,10 +493,10 @@ func (c *client) try(ctx context.Context, tool string, a args) (*result, error) 
 	}
 	for i, b := range r.Content {
 		if t, ok := b.(*mcp.TextContent); ok {
-			if i == 0 {
+			if i == 0 && !strings.HasPrefix(t.Text, "session_id: ") { // there is no output
 				out.Text = t.Text
 			}
-			out.All += t.Text + "\n"
+			out.All += strings.TrimPrefix(t.Text, "\n") + "\n"
 		}
 	}
 	return out, nil

@@ -497,8 +497,19 @@ func TestBadInput(t *testing.T) {
 				t.Errorf("%s %v went well", bad.tool, bad.a)
 			}
 		}
-		if _, err := c.try(t.Context(), "no_such_tool", nil); err == nil {
+		if _, err := c.CallTool(t.Context(), &mcp.CallToolParams{Name: "no_such_tool"}); err == nil {
 			t.Error("an unknown tool went well")
+		}
+		for range 2 { // by the SDK, and by the fast path
+			r, err := c.CallTool(t.Context(), &mcp.CallToolParams{Name: "sandbox_read_file", Arguments: args{"path": "none"}})
+			if err != nil || !r.IsError {
+				t.Fatalf("what a model can mend is no result: %+v, %v", r, err)
+			}
+			fields, _ := r.StructuredContent.(map[string]any)
+			if text := r.Content[0].(*mcp.TextContent).Text; fields["error_code"] != "NOT_FOUND" ||
+				!strings.Contains(text, "none") || !strings.Contains(text, "\n- ") {
+				t.Errorf("%q %v", text, fields)
+			}
 		}
 	})
 	r := s.connect(older, "", nil).code("new", "1")

@@ -125,7 +125,7 @@ const apiMethods = "GET, HEAD, POST, PUT, PATCH, DELETE"
 // Handler returns the handler for listeners that anyone on the network, or on this machine,
 // can reach.
 func (s *Server) Handler() http.Handler {
-	return s.Proxies.forwarded(count(s.Metrics, s.Log, s.previews.Middleware(s.Origins.protect(s.mux))))
+	return s.Proxies.forwarded(count(s.Metrics, s.Log, s.previews.Middleware(s.Origins.protect(withoutSlash(s.mux)))))
 }
 
 // SocketHandler returns the handler for the Unix socket in the state folder. Only the user who runs the
@@ -135,8 +135,23 @@ func (s *Server) SocketHandler() http.Handler {
 		if r.Header.Get("Authorization") == "" {
 			r = r.WithContext(auth.NewContext(r.Context(), auth.SocketOwner()))
 		}
-		s.mux.ServeHTTP(w, r)
+		withoutSlash(s.mux).ServeHTTP(w, r)
 	}))
+}
+
+// withoutSlash takes /mcp/ for /mcp: some clients and people write the address so, and a redirection would lose the body
+// of a POST in others.
+func withoutSlash(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/mcp/" {
+			address := *r.URL
+			address.Path, address.RawPath = "/mcp", ""
+			same := *r
+			same.URL = &address
+			r = &same
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // withOrigin gives the context of a request its origin, for events.

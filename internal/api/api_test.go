@@ -535,6 +535,12 @@ func TestBodies(t *testing.T) {
 		`{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":"`+big[:2<<20]+`"}}`); a.StatusCode != 413 {
 		t.Errorf("POST /mcp with 2 MiB of at most 1: %d %.100s", a.StatusCode, a.body)
 	}
+	for _, path := range []string{"/mcp/", "/mcp/?results=text"} { // some clients write the address so
+		if a := do(h, "POST", path, `{"jsonrpc":"2.0","id":1,"method":"ping"}`); a.StatusCode != 200 ||
+			!strings.Contains(a.body, `"result":{}`) {
+			t.Errorf("POST %s: %d %.100s", path, a.StatusCode, a.body)
+		}
+	}
 	if a := do(h, "POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"ping"}`); a.StatusCode != 200 ||
 		!strings.Contains(a.body, `"result":{}`) {
 		t.Errorf("a bare ping: %d %s", a.StatusCode, a.body)

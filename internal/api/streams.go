@@ -18,6 +18,7 @@ import (
 	"sandlot/internal/api/protocol"
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
+	"sandlot/internal/gateway"
 	"sandlot/internal/hub"
 	"sandlot/internal/policy"
 	"sandlot/internal/toolview"
@@ -173,6 +174,10 @@ func (s *Server) stdio(w http.ResponseWriter, r *http.Request, p auth.Principal)
 	if err != nil {
 		return fault.Argument("tools", "tools=%q %v", fault.Clip(r.URL.Query().Get("tools")), err)
 	}
+	results, err := toolview.ParseResults(r.URL.Query().Get("results"))
+	if err != nil {
+		return fault.Argument("results", "results=%q %v", fault.Clip(r.URL.Query().Get("results")), err)
+	}
 	act, err := s.Hub.Begin(r.Context(), hub.Request{Principal: p, Operation: policy.ClientConnect, Name: "stdio"})
 	if err != nil {
 		return err
@@ -183,7 +188,7 @@ func (s *Server) stdio(w http.ResponseWriter, r *http.Request, p auth.Principal)
 		return err
 	}
 	defer c.Close()
-	err = s.Gateway.Serve(r.Context(), p, asks, c, c)
+	err = s.Gateway.Serve(r.Context(), p, gateway.Asked{Tools: asks, Results: results}, c, c)
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) {
 		s.Log.DebugContext(r.Context(), "a stdio client ended", "error", err)
 	}

@@ -50,6 +50,7 @@ type FileRead struct {
 	Encoding  string `json:"encoding" jsonschema:"utf-8 or base64."`
 	Truncated bool   `json:"truncated" jsonschema:"Whether there is more after them."`
 	Text      string `json:"text,omitempty" jsonschema:"What was read; an image is in content alone."`
+	URI       string `json:"uri,omitempty" jsonschema:"The resource with the whole file, if there is more."`
 }
 
 func (t *Tools) readFile(ctx context.Context, c tool.Call, in readFileInput) (*tool.Result, error) {
@@ -88,11 +89,9 @@ func (t *Tools) readFile(ctx context.Context, c tool.Call, in readFileInput) (*t
 	r.Content, fields.Text = append(r.Content, tool.Text(text)), text
 	if fields.Truncated {
 		end := offset + int64(len(data))
-		r.Content = append(r.Content, tool.Text(fmt.Sprintf("[bytes %d to %d of %d; go on with offset %d]", offset, end,
-			size, end)),
-			tool.Content{Link: &tool.Link{URI: FileURI(l.ID(), absolutePath(in.Path)), Name: path.Base(in.Path),
-				Size: size,
-				MIME: mimeType(in.Path, data)}})
+		fields.URI = FileURI(l.ID(), absolutePath(in.Path))
+		r.Content = append(r.Content, tool.Text(fmt.Sprintf("[bytes %d to %d of %d; go on with offset %d, or read the "+
+			"resource %s]", offset, end, size, end, fields.URI)))
 	}
 	return r, nil
 }

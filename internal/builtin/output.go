@@ -138,6 +138,9 @@ type Streams struct {
 	StdoutBase64 string `json:"stdout_base64,omitempty"`
 	StderrBase64 string `json:"stderr_base64,omitempty"`
 	ResultBase64 string `json:"result_base64,omitempty"`
+	StdoutURI    string `json:"stdout_uri,omitempty" jsonschema:"The resource with all that is left out in output."`
+	StderrURI    string `json:"stderr_uri,omitempty"`
+	ResultURI    string `json:"result_uri,omitempty"`
 }
 
 // addStreams appends links to the full outputs to a result's content, and returns the fields about the
@@ -145,6 +148,7 @@ type Streams struct {
 func addStreams(r *tool.Result, streams ...renderedStream) (s Streams) {
 	sizes := map[string]*int64{"stdout": &s.StdoutBytes, "stderr": &s.StderrBytes, "result": &s.ResultBytes}
 	encoded := map[string]*string{"stdout": &s.StdoutBase64, "stderr": &s.StderrBase64, "result": &s.ResultBase64}
+	uris := map[string]*string{"stdout": &s.StdoutURI, "stderr": &s.StderrURI, "result": &s.ResultURI}
 	for _, stream := range streams {
 		if stream.truncated {
 			s.Truncated = true
@@ -154,6 +158,7 @@ func addStreams(r *tool.Result, streams ...renderedStream) (s Streams) {
 			*encoded[stream.name] = stream.binary
 		}
 		if stream.link != nil {
+			*uris[stream.name] = stream.link.URI
 			r.Content = append(r.Content, tool.Content{Link: stream.link})
 		}
 	}

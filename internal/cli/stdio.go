@@ -14,7 +14,7 @@ import (
 )
 
 func (p *program) stdio() *cobra.Command {
-	view := ""
+	view, results := "", ""
 	c := &cobra.Command{
 		Use: "stdio", Short: "Speak MCP on standard input and output", Args: cobra.NoArgs,
 		Long: `Speak MCP on standard input and output, for clients that start their servers.
@@ -30,8 +30,11 @@ connects to the next server, or starts one when the client needs it, and the cli
 			if _, err := toolview.Parse(view); err != nil {
 				return usage{fmt.Errorf("--tools %w", err)}
 			}
+			if _, err := toolview.ParseResults(results); err != nil {
+				return usage{fmt.Errorf("--results %w", err)}
+			}
 			found := &successor{program: p}
-			mcp := &client.Stdio{In: p.in, Out: p.out, View: view, Connect: found.connect,
+			mcp := &client.Stdio{In: p.in, Out: p.out, View: view, Results: results, Connect: found.connect,
 				Note: func(text string) { fmt.Fprintln(p.err, "sandlot:", text) }}
 			err := mcp.Open(ctx)
 			if err == nil {
@@ -46,6 +49,7 @@ connects to the next server, or starts one when the client needs it, and the cli
 	}
 	c.Flags().StringVar(&view, "tools", "", "third-party tools that the client is shown: all, search, code or auto "+
 		"(default: the setting tools)")
+	c.Flags().StringVar(&results, "results", "", "form of results: text, data or both (default: what is known of the client)")
 	return c
 }
 

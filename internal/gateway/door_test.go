@@ -70,10 +70,18 @@ func newUntouchableGateway(t *testing.T) *Gateway {
 func checkForbidden(t *testing.T, where, answer string) {
 	t.Helper()
 	var a struct {
-		Error *struct{ Message string }
+		Error  struct{ Message string }
+		Result struct { // of a call
+			IsError bool
+			Content []struct{ Text string }
+		}
 	}
-	if err := json.Unmarshal([]byte(answer), &a); err != nil || a.Error == nil ||
-		!strings.Contains(a.Error.Message, refusalText) {
+	err := json.Unmarshal([]byte(answer), &a)
+	text := a.Error.Message
+	if a.Result.IsError && len(a.Result.Content) > 0 {
+		text = a.Result.Content[0].Text
+	}
+	if err != nil || !strings.Contains(text, refusalText) {
 		t.Errorf("%s: %.300s", where, answer)
 	}
 }

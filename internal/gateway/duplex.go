@@ -15,6 +15,7 @@ import (
 	"sandlot/internal/event"
 	"sandlot/internal/gateway/rpc"
 	"sandlot/internal/limit"
+	"sandlot/internal/toolview"
 )
 
 // duplex is the SDK's transport for one client on standard input and output. The SDK's own
@@ -26,7 +27,8 @@ type duplex struct {
 	owner   string
 	limits  *limit.Limiter
 	answers *runningAnswers
-	origin  event.Origin // of the request that carries the messages
+	origin  event.Origin     // of the request that carries the messages
+	results toolview.Results // that the client asks for
 
 	lines    chan inputResult // from the goroutine that reads the input
 	readers  sync.WaitGroup
@@ -184,7 +186,7 @@ func (d *duplex) register(p inputLine) (errorAnswer any) {
 	}
 	for _, m := range p.messages {
 		if q, ok := m.(*jsonrpc.Request); ok {
-			q.Extra = &mcp.RequestExtra{Header: http.Header{answersHeader: {key}}}
+			q.Extra = &mcp.RequestExtra{Header: http.Header{answersHeader: {key}, rpc.ResultsHeader: {string(d.results)}}}
 		}
 	}
 	return nil

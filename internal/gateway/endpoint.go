@@ -12,6 +12,7 @@ import (
 
 	"sandlot/internal/auth"
 	"sandlot/internal/gateway/relay"
+	"sandlot/internal/revision"
 	"sandlot/internal/toolview"
 )
 
@@ -281,11 +282,26 @@ func (g *Gateway) closeSession(e *endpoint, s *mcp.ServerSession) {
 }
 
 // hasSession reports whether there is a session of the stateful protocol with that id.
-func (e *endpoint) hasSession(id string) bool {
+func (e *endpoint) hasSession(id string) bool { return e.session(id) != nil }
+
+// session returns the session of the stateful protocol with that id; nil: there is none.
+func (e *endpoint) session(id string) *mcp.ServerSession {
 	for s := range e.server.Sessions() {
 		if s.ID() == id {
-			return true
+			return s
 		}
 	}
-	return false
+	return nil
+}
+
+// client returns what the session with that id says of its client: its name, and the revision of MCP.
+func (e *endpoint) client(id string) (name, version string) {
+	s := e.session(id)
+	if s == nil {
+		return "", revision.Stateful
+	}
+	if i := s.InitializeParams(); i != nil && i.ClientInfo != nil {
+		name = i.ClientInfo.Name
+	}
+	return name, revisionOf(s, false)
 }

@@ -201,7 +201,7 @@ func stdioPipe(g *Gateway, p auth.Principal) (in io.WriteCloser, out *bufio.Scan
 	inRead, inWrite := io.Pipe()
 	outRead, outWrite := io.Pipe()
 	go func() {
-		_ = g.Serve(context.Background(), p, "", inRead, outWrite)
+		_ = g.Serve(context.Background(), p, Asked{}, inRead, outWrite)
 		outWrite.Close()
 		inRead.Close()
 	}()

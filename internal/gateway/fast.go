@@ -47,6 +47,7 @@ func (g *Gateway) newFastPath(e *endpoint) fastPath {
 	}
 	return fastpath.New(fastpath.Config{
 		Hub: g.Hub, Calls: e.calls, Relay: g.relay, Server: g.implementation, HasSession: e.hasSession,
+		Client:     e.client,
 		Operations: operations, Log: g.Log,
 		Tool: func(name string) (fastpath.Tool, bool) {
 			k := featureKey{"tools/call", name}

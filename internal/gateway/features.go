@@ -97,6 +97,14 @@ func (e *endpoint) own() map[featureKey]json.RawMessage {
 	return nil
 }
 
+// knows reports whether there is a tool of that name.
+func (e *endpoint) knows(name string) bool {
+	k := featureKey{"tools/call", name}
+	_, own := e.own()[k]
+	_, external := e.external.current()[k]
+	return own || external
+}
+
 // syncOwn updates the SDK's features to Sandlot's own. The SDK notifies clients of the changes.
 func (g *Gateway) syncOwn(e *endpoint) {
 	e.external.syncMu.Lock()

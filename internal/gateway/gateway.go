@@ -114,6 +114,10 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			fault.Clip(r.URL.Query().Get("tools")), err)))
 		return
 	}
+	if err := takeResults(r); err != nil {
+		rpc.Write(w, http.StatusBadRequest, rpc.InvalidRequest("Invalid request: "+err.Error()))
+		return
+	}
 	session, version := r.Header.Get("Mcp-Session-Id"), r.Header.Get("Mcp-Protocol-Version")
 	stream := false
 	answers := g.Limits.NewAnswers(p.ID)
@@ -185,6 +189,20 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// takeResults makes the header of a request say which form of results it asks for, by its address or that header.
+func takeResults(r *http.Request) error {
+	text := r.URL.Query().Get("results")
+	if text == "" {
+		text = r.Header.Get(rpc.ResultsHeader)
+	}
+	form, err := toolview.ParseResults(text)
+	if err != nil {
+		return fmt.Errorf("results=%q %w", fault.Clip(text), err)
+	}
+	r.Header.Set(rpc.ResultsHeader, string(form))
+	return nil
+}
+
 // RetryAfter is the Retry-After header of a refusal, in seconds.
 const RetryAfter = "1"
 
@@ -215,13 +233,18 @@ func (g *Gateway) refuseBody(w http.ResponseWriter, err error) {
 		nil))
 }
 
-// Serve serves one client over a pair of streams, as on stdio, until the input ends. Wanted is the client's view;
-// empty: the settings decide.
-func (g *Gateway) Serve(ctx context.Context, p auth.Principal, wanted toolview.Mode, in io.ReadCloser,
-	out io.WriteCloser) error {
+// Asked is what a client asks for when it connects; empty fields leave the choice to the settings, and to what is known
+// of the client.
+type Asked struct {
+	Tools   toolview.Mode
+	Results toolview.Results
+}
+
+// Serve serves one client over a pair of streams, as on stdio, until the input ends.
+func (g *Gateway) Serve(ctx context.Context, p auth.Principal, asked Asked, in io.ReadCloser, out io.WriteCloser) error {
 	ctx, release := g.tokenContext(ctx, p)
 	defer release()
-	e := g.newEmptyEndpoint(ctx, endpointKey{p, wanted})
+	e := g.newEmptyEndpoint(ctx, endpointKey{p, asked.Tools})
 	e.release = release
 	g.mu.Lock()
 	g.stdioEndpoints[e] = true
@@ -237,7 +260,7 @@ func (g *Gateway) Serve(ctx context.Context, p auth.Principal, wanted toolview.M
 	input := newLineReader(in, stdout, g.MaxBody)
 	input.newReservation = func() *limit.Reservation { return g.Limits.NewReservation(p.ID, limit.RequestBytes) }
 	return e.server.Run(ctx, &duplex{in: input, out: stdout, owner: p.ID, limits: g.Limits, answers: &e.answers,
-		origin: event.FromContext(ctx)})
+		results: asked.Results, origin: event.FromContext(ctx)})
 }
 
 // Close ends all endpoints with their sessions and suspended calls, and waits until they have

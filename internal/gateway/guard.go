@@ -32,6 +32,10 @@ func (g *Gateway) limitMiddleware(e *endpoint) mcp.Middleware {
 			defer release()
 			if !strings.HasPrefix(method, "notifications/") {
 				done, err := g.Limits.Acquire(e.principal.ID, limit.Calls, 1)
+				if c, ok := req.(*mcp.CallToolRequest); ok && err != nil && e.knows(c.Params.Name) {
+					_, own := e.own()[featureKey{method, c.Params.Name}]
+					return failedCall(err, c.Params.Name, own, e.resultsOf(c.Extra, c.ClientInfo()))
+				}
 				if err != nil {
 					return nil, rpc.Error(err)
 				}

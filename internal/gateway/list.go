@@ -6,6 +6,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"sandlot/internal/gateway/rpc"
+	"sandlot/internal/revision"
 )
 
 // completeList replaces the definitions in a list's result, of which the SDK knows only parts,
@@ -15,6 +16,11 @@ func (e *endpoint) completeList(res mcp.Result, stateless bool) (mcp.Result, err
 	switch l := res.(type) {
 	case *mcp.ListToolsResult:
 		p = newPage(e, "tools", "tools/call", l.Tools, func(t *mcp.Tool) string { return t.Name })
+		if !stateless {
+			for i, raw := range p.Items {
+				p.Items[i] = rpc.ConformTool(raw, revision.Stateful)
+			}
+		}
 		l.Tools = nil
 	case *mcp.ListPromptsResult:
 		p = newPage(e, "prompts", "prompts/get", l.Prompts, func(p *mcp.Prompt) string { return p.Name })

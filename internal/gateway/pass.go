@@ -9,8 +9,11 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"sandlot/internal/fault"
 	"sandlot/internal/gateway/relay"
 	"sandlot/internal/gateway/rpc"
+	"sandlot/internal/revision"
+	"sandlot/internal/toolview"
 )
 
 // proxyMiddleware answers requests for third-party servers, and calls of Sandlot's tools that
@@ -21,7 +24,7 @@ func (g *Gateway) proxyMiddleware(e *endpoint) mcp.Middleware {
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 			answers := e.answers.find(req.GetExtra())
 			if q := g.relayRequest(ctx, e, method, req); q != nil {
-				q.Answers = answers
+				q.Method, q.Answers = method, answers
 				return g.relay.SDKResult(ctx, e.calls, q)
 			}
 			switch r := req.(type) {
@@ -33,7 +36,7 @@ func (g *Gateway) proxyMiddleware(e *endpoint) mcp.Middleware {
 				_, own := e.own()[featureKey{method, r.Params.Name}]
 				if !own && (g.Hub.HasExternal() || e.principal.Scope != "") {
 					if missing := g.Hub.CheckTool(ctx, e.principal, r.Params.Name); missing != nil {
-						return nil, rpc.Error(missing)
+						return failedCall(missing, r.Params.Name, fault.Is(missing, fault.Forbidden), e.resultsOf(r.Extra, r.ClientInfo()))
 					}
 				}
 				e.fast.Accept(r, nil)
@@ -72,21 +75,21 @@ func (g *Gateway) relayRequest(ctx context.Context, e *endpoint, method string, 
 		if !external && !g.elicits(e, r.Params.Name) {
 			return nil
 		}
-		q := newRelayRequest(method, r, r.Params.Name, r.Params.InputResponses, r.Params.RequestState)
-		q.Own, q.Arguments = !external, r.Params.Arguments
+		q := newRelayRequest(r, r.Params.Name, r.Params.InputResponses, r.Params.RequestState)
+		q.Own, q.Arguments, q.Results = !external, r.Params.Arguments, e.resultsOf(r.Extra, r.ClientInfo())
 		e.fast.Accept(r, q.Capabilities)
 		return q
 	case *mcp.GetPromptRequest:
 		if g.isExternal(ctx, e, method, r.Params.Name) {
-			return newRelayRequest(method, r, r.Params.Name, r.Params.InputResponses, r.Params.RequestState)
+			return newRelayRequest(r, r.Params.Name, r.Params.InputResponses, r.Params.RequestState)
 		}
 	case *mcp.ReadResourceRequest:
 		if g.Hub.HasExternal() && !isOwnURI(r.Params.URI) {
-			return newRelayRequest(method, r, r.Params.URI, r.Params.InputResponses, r.Params.RequestState)
+			return newRelayRequest(r, r.Params.URI, r.Params.InputResponses, r.Params.RequestState)
 		}
 	case *mcp.CompleteRequest:
 		if g.Hub.HasExternal() && r.Params.Ref != nil && !isOwnURI(r.Params.Ref.URI) {
-			return newRelayRequest(method, r, r.Params.Ref.Name+r.Params.Ref.URI, nil, "")
+			return newRelayRequest(r, r.Params.Ref.Name+r.Params.Ref.URI, nil, "")
 		}
 	}
 	return nil
@@ -106,9 +109,9 @@ func (g *Gateway) waitReady(ctx context.Context, e *endpoint) {
 }
 
 // newRelayRequest returns the relay's request for one of the SDK.
-func newRelayRequest[P mcp.Params](method string, r *mcp.ServerRequest[P], key string, responses mcp.InputResponseMap,
+func newRelayRequest[P mcp.Params](r *mcp.ServerRequest[P], key string, responses mcp.InputResponseMap,
 	state string) *relay.Request {
-	q := &relay.Request{Method: method, Key: key, Stateless: rpc.IsStateless(r), Meta: r.Params.GetMeta(),
+	q := &relay.Request{Key: key, Stateless: rpc.IsStateless(r), Meta: r.Params.GetMeta(),
 		Capabilities: relay.Capabilities(r.ClientCapabilities()), Params: rpc.Object{}}
 	if b, err := json.Marshal(r.Params); err == nil {
 		_ = json.Unmarshal(b, &q.Params)
@@ -120,12 +123,47 @@ func newRelayRequest[P mcp.Params](method string, r *mcp.ServerRequest[P], key s
 	if t, ok := any(r.Params).(interface{ GetProgressToken() any }); ok {
 		w.token = t.GetProgressToken()
 	}
-	q.Writer = w
+	q.Writer, q.Revision = w, revisionOf(r.Session, q.Stateless)
 	if responses != nil {
 		q.Inputs.Responses, _ = json.Marshal(responses)
 	}
 	q.Inputs.State = state
 	return q
+}
+
+// revisionOf returns the revision of MCP that a client speaks.
+func revisionOf(s *mcp.ServerSession, stateless bool) string {
+	if stateless {
+		return revision.Stateless
+	}
+	asked := ""
+	if i := s.InitializeParams(); i != nil {
+		asked = i.ProtocolVersion
+	}
+	return rpc.StatefulRevision(asked)
+}
+
+// resultsOf returns the form of results for a client: what its request asks for, or its address, or what is known of it.
+func (e *endpoint) resultsOf(extra *mcp.RequestExtra, client *mcp.Implementation) toolview.Results {
+	asked := toolview.Results("")
+	if extra != nil {
+		asked, _ = toolview.ParseResults(extra.Header.Get(rpc.ResultsHeader)) // it was checked before
+	}
+	switch {
+	case asked != "":
+		return asked
+	case client == nil:
+		return toolview.Both
+	}
+	return toolview.ResultsOf(client.Name)
+}
+
+// failedCall returns the answer to a call of a tool that failed.
+func failedCall(err error, name string, own bool, form toolview.Results) (mcp.Result, error) {
+	if r := rpc.FailedCall(err, name, own, form); r != nil {
+		return r, nil
+	}
+	return nil, rpc.Error(err)
 }
 
 // elicits reports whether a call of one of Sandlot's own tools may ask the client's user.

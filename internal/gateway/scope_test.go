@@ -140,9 +140,10 @@ func (s scopedTools) useAll(g *Gateway, p auth.Principal) {
 				if strings.HasPrefix(r.name, "sandlot:") && allowed {
 					allowed = p.Scope.Allows("file.read")
 				}
-				refused := strings.Contains(answer, `"error"`) && strings.Contains(answer, "not in the scope") &&
+				failed := strings.Contains(answer, `"error"`) || strings.Contains(answer, `"isError":true`)
+				refused := failed && strings.Contains(answer, "not in the scope") &&
 					(strings.Contains(answer, r.operation) || strings.Contains(answer, "file.read"))
-				if allowed == refused || allowed != strings.Contains(answer, `"result"`) {
+				if allowed == refused || allowed == failed {
 					t.Errorf("%s: %s %s with the scope %q: %s", name, r.method, r.name, p.Scope, answer)
 				}
 			}

@@ -284,10 +284,15 @@ func (g *Gateway) toolHandler(e *endpoint, name string) mcp.ToolHandler {
 			c.Progress = progress.Notify
 		}
 		r, err := g.Hub.Call(ctx, c)
+		form := e.resultsOf(req.Extra, req.ClientInfo())
 		if err != nil {
-			return nil, rpc.LoggedError(ctx, g.Log, name, err)
+			failed := rpc.LoggedError(ctx, g.Log, name, err)
+			if result := rpc.FailedCall(err, name, true, form); result != nil {
+				return result, nil
+			}
+			return nil, failed
 		}
-		return rpc.Result(r), nil
+		return rpc.Result(r, form), nil
 	}
 }
 

@@ -318,7 +318,8 @@ func TestStdioCounts(t *testing.T) {
 	fmt.Fprintln(in, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 	fmt.Fprintln(in, `{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"ext_t","arguments":{}}}`)
 	<-began
-	if r := say(callOf("4", "ext_t", "{}")); !strings.Contains(r.Error.Message, "calls at once") {
+	if r := say(callOf("4", "ext_t", "{}")); !strings.Contains(string(r.Result), "calls at once") ||
+		!strings.Contains(string(r.Result), `"isError":true`) {
 		t.Errorf("a second call: %+v", r)
 	}
 	close(ends)

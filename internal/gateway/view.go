@@ -19,12 +19,10 @@ func (e *endpoint) view() toolview.Shown {
 	return toolview.Shown{Mode: toolview.All}
 }
 
-// lists reports whether a third-party server's feature is in lists. Those that are not can be used all the same.
+// lists reports whether a third-party server's feature is in lists. Tools that are not can be used all the same. Prompts
+// and resources are in all lists: models do not pay for them, and clients offer their users no others.
 func (e *endpoint) lists(k featureKey) bool {
-	if k.method == "tools/call" {
-		return e.view().ListsTool(k.key)
-	}
-	return e.view().ListsOthers()
+	return k.method != "tools/call" || e.view().ListsTool(k.key)
 }
 
 // used notes that a client has used a third-party tool, and updates what its principal's clients are shown.

@@ -181,7 +181,7 @@ type Resource struct {
 	Text string
 }
 
-// Link refers to a resource that the client can read.
+// Link refers to a resource that the client can read. Clients get it as text.
 type Link struct {
 	URI         string
 	Name        string

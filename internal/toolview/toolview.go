@@ -1,5 +1,5 @@
-// Package toolview decides which tools, prompts and resources a client is shown in lists: its view. What is not
-// shown can still be used by its name.
+// Package toolview decides what a client is shown: which tools its list has, its view, and in which form results come.
+// Tools that are not shown can still be used by their names.
 package toolview
 
 import (
@@ -143,7 +143,7 @@ type Shown struct {
 // of third-party servers.
 func (v *Views) Shown(p auth.Principal, asked Mode, tools []tool.Tool) Shown {
 	shown := v.decide(p, asked, tools)
-	if v.Searchable != nil && shown.Connected && !shown.ListsOthers() {
+	if v.Searchable != nil && shown.Connected && !shown.ListsAll() {
 		v.Searchable(p)
 	}
 	return shown
@@ -201,10 +201,10 @@ func (s Shown) Lists(name string) bool {
 }
 
 // ListsTool reports whether a third-party tool is shown.
-func (s Shown) ListsTool(name string) bool { return s.ListsOthers() || s.recent[name] }
+func (s Shown) ListsTool(name string) bool { return s.ListsAll() || s.recent[name] }
 
-// ListsOthers reports whether third-party prompts and resources are shown.
-func (s Shown) ListsOthers() bool { return s.Mode != Search && s.Mode != Code }
+// ListsAll reports whether all third-party tools are shown.
+func (s Shown) ListsAll() bool { return s.Mode != Search && s.Mode != Code }
 
 // Instructions returns what a server's instructions say of the view, for a model; it may be empty.
 func (s Shown) Instructions() string {

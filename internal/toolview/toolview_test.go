@@ -62,11 +62,11 @@ func TestAuto(t *testing.T) {
 	v := New()
 	v.Set(Settings{Limit: 100})
 	few, many := some(4, 100), some(12, 100)
-	if s := v.Shown(ann, "", few); s.Mode != All || s.Auto || !s.ListsTool("t0") || !s.ListsOthers() ||
+	if s := v.Shown(ann, "", few); s.Mode != All || s.Auto || !s.ListsTool("t0") || !s.ListsAll() ||
 		s.Lists(SearchTools) || !s.Lists("execute_code") {
 		t.Errorf("at the limit: %+v", s)
 	}
-	if s := v.Shown(ann, "", many); s.Mode != Search || !s.Auto || s.ListsTool("t0") || s.ListsOthers() ||
+	if s := v.Shown(ann, "", many); s.Mode != Search || !s.Auto || s.ListsTool("t0") || s.ListsAll() ||
 		!s.Lists(SearchTools) || !s.Lists(CallTool) {
 		t.Errorf("beyond it: %+v", s)
 	}

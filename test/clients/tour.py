@@ -35,12 +35,8 @@ async def tour(url, **options):
 
         r = await c.call_tool("execute_command", {"command": "for i in 1 2 3; do echo step $i; sleep 0.4; done", "session_id": session}, progress_callback=progress)
         assert "step 3" in text(r) and any("step 1" in (m or "") for m in said), (r, said)
-        try:
-            r = await c.call_tool("execute_code", {"code": "1", "session_id": "nobodys"})
-        except Exception as e:
-            assert "Session not found" in str(e), e
-        else:
-            assert False, r
+        r = await c.call_tool("execute_code", {"code": "1", "session_id": "nobodys"})
+        assert r.is_error and "Session not found" in text(r) and r.structured_content["error_code"] == "SESSION_NOT_FOUND", r
         await c.call_tool("stop_session", {"session_id": session})
         print("ok", options)
 

@@ -27,6 +27,8 @@ type Stdio struct {
 	Out io.Writer
 	// View says which third-party tools the client is shown; empty: the server's settings do.
 	View string
+	// Results is the form of results: text, data or both; empty: what the server knows of the client decides.
+	Results string
 	// Connect returns a client of a server that accepts connections. It is called for each server; wanted is closed
 	// when a message of the MCP client waits for it.
 	Connect func(ctx context.Context, wanted <-chan struct{}) (*Client, error)
@@ -64,9 +66,14 @@ func (s *Stdio) dial(ctx context.Context, wanted <-chan struct{}) (*conn.Buffere
 	if err != nil {
 		return nil, err
 	}
-	path := stdioPath
-	if s.View != "" {
-		path += "?tools=" + url.QueryEscape(s.View)
+	path, asked := stdioPath, url.Values{}
+	for name, value := range map[string]string{"tools": s.View, "results": s.Results} {
+		if value != "" {
+			asked.Set(name, value)
+		}
+	}
+	if len(asked) > 0 {
+		path += "?" + asked.Encode()
 	}
 	return c.upgrade(ctx, path, protocol.UpgradeMCP)
 }

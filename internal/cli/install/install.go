@@ -58,6 +58,7 @@ type installFlags struct {
 	list, yes, dryRun bool
 	check             bool
 	tools             string // what the client is shown of third-party tools; empty: the server's settings decide
+	results           string // in which form it gets results; empty: what is known of the client decides
 	stdio             bool   // the client starts the program, though a server runs
 	wsl               string // a distribution of WSL whose Sandlot a client of Windows starts; ownWSL: the default one
 	windows           bool   // the client is Windows's, and this program runs in WSL
@@ -108,6 +109,7 @@ the client inserts its value.`,
 	flags.StringVar(&f.server.TokenEnv, "token-env", "", "environment variable from which the client reads the token")
 	flags.StringVar(&f.tools, "tools", "", "third-party tools that the client is shown: all, search, code or auto "+
 		"(default: the server's setting tools)")
+	flags.StringVar(&f.results, "results", "", "form of results: text, data or both (default: what is known of the client)")
 	flags.BoolVar(&f.stdio, "stdio", false, "let the client start Sandlot, though a server runs")
 	flags.StringVar(&f.wsl, "wsl", "", "distribution of WSL whose Sandlot the client starts (alone: the default one)")
 	flags.Lookup("wsl").NoOptDefVal = ownWSL
@@ -171,6 +173,10 @@ func (p *program) installInto(ctx context.Context, k clientconfig.Client, f inst
 	if err != nil {
 		return p.Usage(fmt.Errorf("--tools %w", err))
 	}
+	form, err := toolview.ParseResults(f.results)
+	if err != nil {
+		return p.Usage(fmt.Errorf("--results %w", err))
+	}
 	f.here = wsl.Here(ctx)
 	file, err := p.fileOf(ctx, k, &f)
 	if err != nil {
@@ -183,8 +189,8 @@ func (p *program) installInto(ctx context.Context, k clientconfig.Client, f inst
 	if err := k.Check(&s); err != nil {
 		return p.Usage(err)
 	}
-	if s.URL != "" && mode != "" {
-		if s.URL, err = withTools(s.URL, string(mode)); err != nil {
+	if s.URL != "" {
+		if s.URL, err = withAsked(s.URL, string(mode), string(form)); err != nil {
 			return p.Usage(err)
 		}
 	}
@@ -328,10 +334,14 @@ func (p *program) setAddress(ctx context.Context, k clientconfig.Client, f insta
 
 // stdioArguments are the arguments of Sandlot's program with which it speaks MCP on its standard streams.
 func (f *installFlags) stdioArguments() []string {
-	if f.tools == "" {
-		return []string{"stdio"}
+	arguments := []string{"stdio"}
+	if f.tools != "" {
+		arguments = append(arguments, "--tools", f.tools)
 	}
-	return []string{"stdio", "--tools", f.tools}
+	if f.results != "" {
+		arguments = append(arguments, "--results", f.results)
+	}
+	return arguments
 }
 
 // setDistribution makes the client start the Sandlot of a distribution of WSL.
@@ -414,14 +424,22 @@ func (p *program) asksForToken(ctx context.Context, cfg *config.Config) bool {
 	return asks || err != nil
 }
 
-// withTools returns an address with the view of tools that its list is to have.
-func withTools(address, mode string) (string, error) {
+// withAsked returns an address with the view of tools that its list is to have, and the form of its results; empty
+// ones change nothing.
+func withAsked(address, mode, form string) (string, error) {
+	if mode == "" && form == "" {
+		return address, nil
+	}
 	u, err := url.Parse(address)
 	if err != nil {
 		return "", err
 	}
 	values := u.Query()
-	values.Set("tools", mode)
+	for name, value := range map[string]string{"tools": mode, "results": form} {
+		if value != "" {
+			values.Set(name, value)
+		}
+	}
 	u.RawQuery = values.Encode()
 	return u.String(), nil
 }

@@ -19,6 +19,7 @@ import (
 	"sandlot/internal/hub"
 	"sandlot/internal/limit"
 	"sandlot/internal/policy"
+	"sandlot/internal/revision"
 	"sandlot/internal/tool"
 	"sandlot/internal/toolview"
 )
@@ -152,7 +153,7 @@ func (h *Handler) tools(ctx context.Context, p auth.Principal, wanted toolview.M
 	for _, t := range h.Hub.Tools(ctx, p) {
 		switch {
 		case t.Raw != nil && shown.ListsTool(t.Name):
-			list = append(list, t.Raw)
+			list = append(list, rpc.ConformTool(t.Raw, revision.Stateful))
 		case t.Raw == nil && t.Alias == "" && shown.Lists(t.Name):
 			list = append(list, rpc.Definition(t))
 		}

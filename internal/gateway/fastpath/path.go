@@ -24,7 +24,9 @@ import (
 	"sandlot/internal/limit"
 	"sandlot/internal/policy"
 	"sandlot/internal/rawjson"
+	"sandlot/internal/revision"
 	"sandlot/internal/tool"
+	"sandlot/internal/toolview"
 )
 
 // Config is what a Path needs of the gateway.
@@ -36,6 +38,8 @@ type Config struct {
 	Server func() *mcp.Implementation
 	// HasSession reports whether there is a session of the stateful protocol with that id.
 	HasSession func(session string) bool
+	// Client returns what such a session says of its client: its name, and the revision of MCP.
+	Client func(session string) (name, version string)
 	// Tool describes a tool; false: it is unknown.
 	Tool func(name string) (Tool, bool)
 	// Operations are the operations of requests for lists, by method.
@@ -378,12 +382,17 @@ func statusOf(code int64) int {
 func (s *Path) call(ctx context.Context, o *cacheable, capabilities json.RawMessage,
 	writer *rpc.KeepAlive) (b json.RawMessage, err error) {
 	defer fault.Recover(ctx, s.Log, o.method, &err)
+	name, version := s.client(o)
+	form := o.results
+	if form == "" {
+		form = toolview.ResultsOf(name)
+	}
 	reply := &replyWriter{path: s, session: o.session, token: o.meta["progressToken"], writer: writer}
 	t, _ := s.Tool(o.name)
 	if !t.Own || t.Elicits {
 		q := &relay.Request{Method: o.method, Key: o.name, Own: t.Own, Arguments: o.args, Writer: reply,
 			Stateless: o.stateless, Capabilities: capabilities, Meta: map[string]any{}, Params: rpc.Object{},
-			Answers: o.answers}
+			Answers: o.answers, Revision: version, Results: form}
 		for k, v := range o.meta {
 			q.Meta[k] = v
 		}
@@ -396,11 +405,22 @@ func (s *Path) call(ctx context.Context, o *cacheable, capabilities json.RawMess
 		}
 		return s.setResultType(b, o.stateless)
 	}
-	return s.callOwnTool(ctx, o, reply)
+	return s.callOwnTool(ctx, o, reply, form)
+}
+
+// client returns the name of a request's client, and the revision of MCP.
+func (s *Path) client(o *cacheable) (name, version string) {
+	if !o.stateless {
+		return s.Client(o.session)
+	}
+	var info struct{ Name string }
+	_ = json.Unmarshal(o.meta[mcp.MetaKeyClientInfo], &info) // the SDK has read an equal one
+	return info.Name, revision.Stateless
 }
 
 // callOwnTool calls one of Sandlot's own tools that does not elicit, and returns the MCP result object.
-func (s *Path) callOwnTool(ctx context.Context, o *cacheable, reply *replyWriter) (json.RawMessage, error) {
+func (s *Path) callOwnTool(ctx context.Context, o *cacheable, reply *replyWriter,
+	form toolview.Results) (json.RawMessage, error) {
 	c := tool.Call{Principal: s.Calls.Principal, Name: o.name, Args: o.args, Reservation: o.answers.NewReservation()}
 	if reply.token != nil {
 		progress := relay.NewProgress(func(p *mcp.ProgressNotificationParams) {
@@ -411,12 +431,20 @@ func (s *Path) callOwnTool(ctx context.Context, o *cacheable, reply *replyWriter
 		c.Progress = progress.Notify
 	}
 	r, err := s.Hub.Call(ctx, c)
+	var res *mcp.CallToolResult
 	if err != nil {
-		return nil, rpc.LoggedError(ctx, s.Log, c.Name, err)
+		failed := rpc.LoggedError(ctx, s.Log, c.Name, err)
+		if res = rpc.FailedCall(err, c.Name, true, form); res == nil {
+			return nil, failed
+		}
+	} else {
+		res = rpc.Result(r, form)
 	}
-	res := rpc.Result(r)
 	if o.stateless {
-		res.Meta = mcp.Meta{mcp.MetaKeyServerInfo: s.Server()}
+		if res.Meta == nil {
+			res.Meta = mcp.Meta{}
+		}
+		res.Meta[mcp.MetaKeyServerInfo] = s.Server()
 	}
 	b, err := json.Marshal(res)
 	if err == nil && o.stateless {

@@ -13,6 +13,7 @@ import (
 	"sandlot/internal/limit"
 	"sandlot/internal/rawjson"
 	"sandlot/internal/revision"
+	"sandlot/internal/toolview"
 )
 
 // cacheable is a tool call, or a request for a list, that the fast path may answer.
@@ -30,6 +31,7 @@ type cacheable struct {
 	// fingerprint are equal for the fast path.
 	fingerprint string
 	answers     *limit.Answers
+	results     toolview.Results // that the request asks for
 }
 
 // fingerprintHeaders are the headers in a fingerprint.
@@ -42,6 +44,7 @@ func readRequest(r *http.Request, m rpc.Message) *cacheable {
 		return nil
 	}
 	o := &cacheable{method: m.Method, id: m.ID, session: r.Header.Get("Mcp-Session-Id")}
+	o.results, _ = toolview.ParseResults(r.Header.Get(rpc.ResultsHeader)) // it was checked before
 	if !o.readParams(m.Params) {
 		return nil
 	}

@@ -21,6 +21,7 @@ import (
 	"sandlot/internal/hub"
 	"sandlot/internal/limit"
 	"sandlot/internal/tool"
+	"sandlot/internal/toolview"
 )
 
 // Relay makes calls.
@@ -46,7 +47,9 @@ type Request struct {
 	Own          bool            // it calls one of Sandlot's own tools
 	Arguments    json.RawMessage // of a tool
 	Writer       ReplyWriter
-	Stateless    bool            // it is of the stateless protocol
+	Stateless    bool   // it is of the stateless protocol
+	Revision     string // of MCP, that of the client
+	Results      toolview.Results
 	Capabilities json.RawMessage // the client's
 	Meta         map[string]any
 	Params       rpc.Object
@@ -122,7 +125,7 @@ func (r *Relay) call(ctx context.Context, calls *Calls, q *Request, c tool.Clien
 	case err != nil:
 		return nil, err
 	case res.Raw == nil:
-		return json.Marshal(rpc.Result(res))
+		return json.Marshal(rpc.Result(res, q.Results))
 	}
 	if r.Used != nil {
 		r.Used(calls.Principal, call.Name)
@@ -157,9 +160,18 @@ func (r *Relay) Answer(ctx context.Context, calls *Calls, q *Request) (b json.Ra
 		c.notifications.End()
 	}
 	if err != nil {
-		return nil, r.clientError(ctx, q, err)
+		failed := r.clientError(ctx, q, err)
+		if q.Method == "tools/call" {
+			if result := rpc.FailedCall(err, q.Key, q.Own, q.Results); result != nil {
+				return json.Marshal(result)
+			}
+		}
+		return nil, failed
 	}
-	return b, nil
+	if q.Method == "tools/call" && !q.Own {
+		b = rpc.WithoutEmptyText(b)
+	}
+	return rpc.ConformResult(b, q.Revision), nil
 }
 
 // clientError logs an error and returns the error for the client.

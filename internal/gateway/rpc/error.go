@@ -24,9 +24,19 @@ func Error(err error) *jsonrpc.Error {
 func LoggedError(ctx context.Context, log *slog.Logger, what string, err error) *jsonrpc.Error {
 	e, f := translate(err)
 	if f != nil && f.Cause != nil && f.Kind != fault.Canceled {
-		log.WarnContext(ctx, "call failed", "tool", what, "fault", f.Code(), "message", f.Message, "cause", f.Cause)
+		log.Log(ctx, levelOf(f), "call failed", "tool", what, "fault", f.Code(), "message", f.Message, "cause", f.Cause)
 	}
 	return e
+}
+
+// levelOf returns the level at which a fault is logged: what its caller has to mend concerns no operator.
+func levelOf(f *fault.Error) slog.Level {
+	switch f.Kind {
+	case fault.InvalidParameters, fault.NotFound, fault.FileAccess, fault.SessionNotFound, fault.ResourceLimit,
+		fault.Unauthorized, fault.Forbidden:
+		return slog.LevelDebug
+	}
+	return slog.LevelWarn
 }
 
 // translate returns the error for the client, and the fault that it was made of, or nil.

@@ -1,12 +1,18 @@
 package rpc
 
 import (
+	"cmp"
 	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"sandlot/internal/rawjson"
+	"sandlot/internal/revision"
 	"sandlot/internal/tool"
+	"sandlot/internal/toolview"
 )
 
 // Describe returns what the SDK has to know of one of Sandlot's own tools.
@@ -17,39 +23,76 @@ func Describe(t tool.Tool) *mcp.Tool {
 // definition is the MCP definition of a tool.
 type definition struct {
 	Name        string          `json:"name"`
+	Title       string          `json:"title,omitempty"`
 	Description string          `json:"description"`
 	InputSchema map[string]any  `json:"inputSchema"`
-	Annotations map[string]bool `json:"annotations,omitempty"`
+	Annotations map[string]bool `json:"annotations"`
 }
 
 // Definition returns the MCP definition of one of Sandlot's own tools, as clients get it. It is as short as it can be,
 // since it is in each conversation of a model. The HTTP API's document alone has the schemas of results, and what
-// models do not need of those of arguments. Hints that say what MCP assumes without them are left out.
+// models do not need of those of arguments. Titles and annotations are for the client, which does not show them to
+// models.
 func Definition(t tool.Tool) json.RawMessage {
-	d := definition{Name: t.Name, Description: t.Description, InputSchema: t.Input.Shown()}
-	switch {
-	case t.Hints.ReadOnly:
-		d.Annotations = map[string]bool{"readOnlyHint": true}
-	case !t.Hints.Destructive:
-		d.Annotations = map[string]bool{"destructiveHint": false}
+	d := definition{Name: t.Name, Title: t.Title, Description: t.Description, InputSchema: t.Input.Shown(),
+		Annotations: map[string]bool{"readOnlyHint": t.Hints.ReadOnly, "openWorldHint": t.Hints.OpenWorld}}
+	if !t.Hints.ReadOnly {
+		d.Annotations["destructiveHint"], d.Annotations["idempotentHint"] = t.Hints.Destructive, t.Hints.Idempotent
 	}
 	b, _ := rawjson.Encode(d) // every type in it can be encoded
 	return b
 }
 
-// Result returns the MCP result of one of Sandlot's own tools.
-func Result(r *tool.Result) *mcp.CallToolResult {
+// Result returns the MCP result of one of Sandlot's own tools, in a form. A result with an image, or with something else
+// that is in content alone, has no structuredContent: some clients show models that in place of content. No text block
+// is empty, since some model providers refuse such, and each but the first begins with a line break, since some clients
+// join them without one.
+func Result(r *tool.Result, form toolview.Results) *mcp.CallToolResult {
 	out := &mcp.CallToolResult{IsError: r.IsError, Content: []mcp.Content{}}
-	if r.Fields != nil {
+	blocks := r.Blocks()
+	inContent := slices.ContainsFunc(blocks, func(c tool.Content) bool { return c.Image != nil || c.Resource != nil })
+	if r.Fields != nil && form != toolview.Text && !inContent {
 		out.StructuredContent = r.Fields
 	}
-	for _, c := range r.Blocks() {
-		out.Content = append(out.Content, contentBlock(c))
+	if form == toolview.Data && out.StructuredContent != nil && !r.IsError {
+		blocks = slices.DeleteFunc(slices.Clone(blocks), func(c tool.Content) bool { return c.Text != nil }) // fields say it
 	}
 	if r.Summary != "" {
-		out.Content = append(out.Content, &mcp.TextContent{Text: r.Summary})
+		blocks = append(blocks[:len(blocks):len(blocks)], tool.Text(r.Summary))
+	}
+	hasText := false
+	for _, c := range blocks {
+		c = withoutLink(c, blocks)
+		if c.Text != nil {
+			text := *c.Text
+			if text == "" {
+				continue
+			}
+			if hasText && !strings.HasPrefix(text, "\n") {
+				text = "\n" + text
+			}
+			c, hasText = tool.Text(text), true
+		}
+		out.Content = append(out.Content, contentBlock(c))
+	}
+	if len(out.Content) == 0 && (out.StructuredContent == nil || form != toolview.Data) {
+		out.Content = append(out.Content, &mcp.TextContent{Text: noOutput})
 	}
 	return out
+}
+
+// withoutLink returns the text that stands for a link to something of Sandlot's; it is empty if one of the blocks names
+// the address already. A resource_link would end some agents: their clients pass it to a model's provider, who cannot
+// read the address.
+func withoutLink(c tool.Content, blocks []tool.Content) tool.Content {
+	l := c.Link
+	switch {
+	case l == nil:
+		return c
+	case slices.ContainsFunc(blocks, func(c tool.Content) bool { return c.Text != nil && strings.Contains(*c.Text, l.URI) }):
+		return tool.Text("")
+	}
+	return tool.Text(fmt.Sprintf("[%s: the resource %s]", cmp.Or(l.Description, l.Name), l.URI))
 }
 
 func contentBlock(c tool.Content) mcp.Content {
@@ -59,9 +102,6 @@ func contentBlock(c tool.Content) mcp.Content {
 	case c.Resource != nil:
 		r := c.Resource
 		return &mcp.EmbeddedResource{Resource: &mcp.ResourceContents{URI: r.URI, MIMEType: r.MIME, Text: r.Text}}
-	case c.Link != nil:
-		l := c.Link
-		return &mcp.ResourceLink{URI: l.URI, Name: l.Name, Description: l.Description, MIMEType: l.MIME, Size: &l.Size}
 	}
 	return &mcp.TextContent{Text: *c.Text}
 }
@@ -72,7 +112,7 @@ func FlatResult(r *tool.Result) map[string]any {
 	out := map[string]any{}
 	if r.Raw != nil {
 		fields := Object{}
-		_ = json.Unmarshal(r.Raw, &fields) // it was validated before
+		_ = json.Unmarshal(ConformResult(r.Raw, revision.Stateful), &fields) // it was validated before
 		delete(fields, "resultType")
 		for k, v := range fields {
 			out[k] = v
@@ -90,7 +130,10 @@ func FlatResult(r *tool.Result) map[string]any {
 	}
 	blocks := []any{}
 	for _, c := range r.Blocks() {
-		blocks = append(blocks, contentObject(c))
+		wasLink := c.Link != nil
+		if c = withoutLink(c, r.Blocks()); !wasLink || *c.Text != "" {
+			blocks = append(blocks, contentObject(c))
+		}
 	}
 	out["content"], out["isError"] = blocks, r.IsError
 	return out
@@ -106,10 +149,6 @@ func contentObject(c tool.Content) map[string]any {
 		r := c.Resource
 		return map[string]any{"type": "resource",
 			"resource": map[string]any{"uri": r.URI, "mimeType": r.MIME, "text": r.Text}}
-	case c.Link != nil:
-		l := c.Link
-		return map[string]any{"type": "resource_link", "uri": l.URI, "name": l.Name, "description": l.Description,
-			"mimeType": l.MIME, "size": l.Size}
 	}
 	return map[string]any{"type": "text", "text": *c.Text}
 }

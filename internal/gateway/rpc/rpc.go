@@ -23,6 +23,9 @@ func IsStateless(req mcp.Request) bool {
 	return ok && revision.IsStateless(v.ProtocolVersion())
 }
 
+// ResultsHeader is the header in which a client asks for a form of results: see toolview.Results.
+const ResultsHeader = "Sandlot-Results"
+
 // MaxBatch is how many messages a batch can have.
 const MaxBatch = 100
 
