@@ -5,6 +5,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -270,15 +272,17 @@ func (d *day) keeps() {
 	}
 }
 
-// links returns the addresses of what a result links to.
+// links returns the addresses of what a result says is elsewhere.
 func links(r *result) (found []string) {
-	for _, b := range r.Content {
-		if l, ok := b.(*mcp.ResourceLink); ok {
-			found = append(found, l.URI)
+	for _, uri := range resourceURI.FindAllString(r.All, -1) {
+		if !slices.Contains(found, uri) {
+			found = append(found, uri)
 		}
 	}
 	return found
 }
+
+var resourceURI = regexp.MustCompile(`sandlot://sessions/[^\s\]]+`)
 
 // resource reads a resource's text.
 func (d *day) resource(uri string) (mime, text string) {

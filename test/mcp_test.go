@@ -255,21 +255,16 @@ func TestCommands(t *testing.T) {
 	if r.Fields["truncated"] != true || !strings.HasSuffix(r.Text, "xEND") || len(r.Text) > 60_000 {
 		t.Errorf("truncated %v, %d bytes", r.Fields["truncated"], len(r.Text))
 	}
-	var link *mcp.ResourceLink
-	for _, b := range r.Content {
-		if l, ok := b.(*mcp.ResourceLink); ok {
-			link = l
-		}
-	}
+	link, _ := r.Fields["stdout_uri"].(string)
 	testCharacters(t, c, id)
 	if r := c.code(id, "'x' * 300_000"); r.Fields["truncated"] != true || !strings.Contains(r.All, "left out here") ||
 		len(r.All) > 60_000 {
 		t.Errorf("a long value: truncated %v, %d bytes", r.Fields["truncated"], len(r.All))
 	}
-	if link == nil {
-		t.Fatalf("no link to the whole output: %q", r.All[len(r.All)-300:])
+	if link == "" || !strings.Contains(r.Text, link) {
+		t.Fatalf("the whole output is in %q: %q", link, r.All[len(r.All)-300:])
 	}
-	got, err := c.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: link.URI})
+	got, err := c.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: link})
 	if err != nil || len(got.Contents) != 1 || len(got.Contents[0].Text) != 3_000_004 {
 		t.Errorf("the whole output: %v", err)
 	}
@@ -720,19 +715,14 @@ func notebook(t *testing.T, c *client, id string) {
 	}
 	r = c.code(id, "class Frame:\n  def _repr_html_(self): return '<table>'\n  def __repr__(self): return 'a "+
 		"b'\nFrame()")
-	var link *mcp.ResourceLink
-	for _, b := range r.Content {
-		if l, ok := b.(*mcp.ResourceLink); ok {
-			link = l
-		}
-	}
-	if r.Text != "a b" || link == nil || link.MIMEType != "text/html" || link.Size == nil || *link.Size != 7 ||
-		strings.Contains(string(must(json.Marshal(r.Content))), "table>") {
+	_, link, _ := strings.Cut(r.All, "[The value as HTML: the resource ")
+	link, _, _ = strings.Cut(link, "]")
+	if r.Text != "a b" || link == "" || strings.Contains(string(must(json.Marshal(r.Content))), "table>") {
 		t.Fatalf("a value with text and HTML: %s", must(json.Marshal(r.Content)))
 	}
-	_, path, _ := strings.Cut(link.URI, "/files")
+	_, path, _ := strings.Cut(link, "/files")
 	if r := c.call("sandbox_read_file", args{"path": path, "session_id": id}); r.Text != "<table>" {
-		t.Errorf("behind the link %s: %q", link.URI, r.All)
+		t.Errorf("behind the link %s: %q", link, r.All)
 	}
 	if r := c.code(id,
 		"!which fc-match >/dev/null && fc-match sans 2>&1 | grep -c Fontconfig"); strings.HasPrefix(r.Text, "1") {

@@ -106,8 +106,9 @@ func (s *server) oneScopedCall(t *testing.T, token, tool, operation string, a ar
 		`error="insufficient_scope", scope="`+operation+`"`)) {
 		t.Errorf("%s by the API: %d %q %s", tool, status, challenge, text)
 	}
-	if answer := s.overStdio(t, token, strings.Replace(call, `"id":1`, `"id":77`, 1)); strings.Contains(answer,
-		`"result"`) != allowed || !allowed && !strings.Contains(answer, operation) {
+	answer := s.overStdio(t, token, strings.Replace(call, `"id":1`, `"id":77`, 1))
+	if refused := strings.Contains(answer, "not in the scope"); refused == allowed || refused &&
+		(!strings.Contains(answer, operation) || !strings.Contains(answer, `"isError":true`)) {
 		t.Errorf("%s by stdio: %s", tool, answer)
 	}
 }

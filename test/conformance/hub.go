@@ -244,16 +244,24 @@ func (h *hub) Call(ctx context.Context, method string, params map[string]json.Ra
 	schema json.RawMessage) (json.RawMessage, error) {
 	for tries := 0; ; tries++ {
 		raw, err := h.direct.Call(ctx, method, params, schema)
-		var said *transport.Error
-		if !errors.As(err, &said) || tries >= 5 {
-			return raw, err
-		}
 		var data struct {
 			Context struct {
 				URL string `json:"auth_url"`
 			} `json:"context"`
 		}
-		if json.Unmarshal(said.Data, &data) != nil || data.Context.URL == "" {
+		var said *transport.Error
+		var result struct {
+			Meta struct {
+				Error struct{ Data json.RawMessage } `json:"sandlot/error"`
+			} `json:"_meta"`
+		}
+		about := json.RawMessage(nil)
+		if errors.As(err, &said) {
+			about = said.Data
+		} else if err == nil && json.Unmarshal(raw, &result) == nil { // a call that failed
+			about = result.Meta.Error.Data
+		}
+		if tries >= 5 || json.Unmarshal(about, &data) != nil || data.Context.URL == "" {
 			return raw, err
 		}
 		if err := h.visit(data.Context.URL); err != nil {
