@@ -300,9 +300,6 @@ func blockProblem(kind string, b rawjson.Object) (problem string, known bool) {
 	return problem, true
 }
 
-// isEmpty reports whether a value is no text, or an empty one.
-func isEmpty(raw json.RawMessage) bool { return !rawjson.IsString(raw) || string(raw) == `""` }
-
 // base64Problem does not copy the data, which may be large.
 func base64Problem(raw json.RawMessage) string {
 	if !rawjson.IsString(raw) {
