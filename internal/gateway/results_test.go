@@ -166,3 +166,20 @@ func TestFailedCallsAreResults(t *testing.T) {
 		t.Errorf("an unknown tool: %s", w.Body)
 	}
 }
+
+// TestFieldsKeepTheirOrderStateless: a client of the stateless protocol gets the fields of a form in their order, too.
+func TestFieldsKeepTheirOrderStateless(t *testing.T) {
+	const form = `{"type":"object","properties":{"z":{"type":"string"},"a":{"type":"string"},"m":{"type":"string"}}}`
+	g := newGateway(fakeElicitor{func(ctx context.Context, c tool.Call) (*tool.Result, error) {
+		_, err := c.Client.Ask(ctx, "elicitation/create", json.RawMessage(`{"message":"m","requestedSchema":`+form+`}`))
+		return &tool.Result{Summary: "done"}, err
+	}}, &fakeExternal{})
+	defer g.Close()
+	w := postTo(g, "/mcp", "", `{"jsonrpc":"2.0","id":5,"method":"tools/call","params":{"name":"careful","arguments":{},"_meta":{`+
+		`"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"elicitation":{}},`+
+		`"io.modelcontextprotocol/clientInfo":{"name":"mystery","version":"1"}}}}`, "Mcp-Protocol-Version", "2026-07-28",
+		"Mcp-Method", "tools/call", "Mcp-Name", "careful")
+	if !strings.Contains(w.Body.String(), `"requestedSchema":`+form) {
+		t.Errorf("asked for %s", w.Body)
+	}
+}
