@@ -123,7 +123,7 @@ func TestResume(t *testing.T) {
 		"another user":            post(g, auth.User("bob", false), id, ping).Code,
 		"another token":           post(g, withToken("ann", "tok_2", false), id, ping).Code,
 		"a session that is not":   post(g, ann, "NONE", ping).Code,
-		"an address with a view":  postTo(g, ann, "/mcp?tools=code", id, ping).Code,
+		"an address with a view":  postAs(g, ann, "/mcp?tools=code", id, ping).Code,
 		"another user, stateless": post(g, auth.Local, id, ping).Code,
 	} {
 		if code != http.StatusNotFound {
@@ -153,7 +153,7 @@ func TestResumeEachWay(t *testing.T) {
 	first := store.next(fakeBuiltin{})
 	defer first.Close()
 	id := begin(t, first, auth.Local)
-	viewed := postTo(first, auth.Local, "/mcp?tools=code", "", initialize("1")).Header().Get("Mcp-Session-Id")
+	viewed := postAs(first, auth.Local, "/mcp?tools=code", "", initialize("1")).Header().Get("Mcp-Session-Id")
 
 	g := store.next(fakeBuiltin{})
 	r := standingRequest(http.MethodGet, "", map[string]string{"Mcp-Session-Id": id})
@@ -179,7 +179,7 @@ func TestResumeEachWay(t *testing.T) {
 	if w := post(g, auth.Local, id, `{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`); w.Code != 202 {
 		t.Errorf("a notification: %d", w.Code)
 	}
-	if w := postTo(g, auth.Local, "/mcp?tools=code", viewed, ping); w.Code != http.StatusOK {
+	if w := postAs(g, auth.Local, "/mcp?tools=code", viewed, ping); w.Code != http.StatusOK {
 		t.Errorf("at its address with a view: %d", w.Code)
 	}
 	w = post(g, auth.Local, "STALE", initialize("1"))
@@ -248,7 +248,7 @@ func TestResumeIsBounded(t *testing.T) {
 }
 
 // postTo is post to another address.
-func postTo(g *Gateway, p auth.Principal, at, session, body string) *httptest.ResponseRecorder {
+func postAs(g *Gateway, p auth.Principal, at, session, body string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(http.MethodPost, at, strings.NewReader(body))
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("Accept", "application/json, text/event-stream")
