@@ -5,11 +5,13 @@ package hostfile
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -191,8 +193,19 @@ func (s Sandbox) hostPath(path string) (host string, shared bool) {
 // Open is a descriptor of a process: its path below /proc, and the path of the file.
 type Open struct{ Path, Target string }
 
-// OpenBy lists the open descriptors of a process. When it returns an error, some are missing.
+// OpenBy lists the open descriptors of a process. When it returns an error, some are missing. The kernel refuses single
+// ones for a moment while a process changes its user or ends, so that it tries again.
 func OpenBy(pid int) (files []Open, err error) {
+	for range 5 {
+		if files, err = openBy(pid); !errors.Is(err, fs.ErrPermission) {
+			return files, err
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return files, err
+}
+
+func openBy(pid int) (files []Open, err error) {
 	dir := fmt.Sprintf("/proc/%d/fd", pid)
 	entries, err := os.ReadDir(dir)
 	for _, e := range entries {
