@@ -38,6 +38,11 @@ func (t *Tools) Set(r *agentv1.SetToolsRequest) error {
 		}
 	}
 	root, err := openTree(t.config.Dir)
+	if err != nil && exists(t.config.Dir) { // a program has put something else there
+		if err = clearAway(t.config.Dir); err == nil {
+			root, err = openTree(t.config.Dir)
+		}
+	}
 	if err != nil {
 		return err
 	}
@@ -80,12 +85,16 @@ func (t *Tools) share() error {
 	if !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	own, err := openTree(t.config.Dir) // a tree that the agent has written, or one of an image
-	if err != nil {
-		return wire.Errorf(connect.CodeFailedPrecondition, "%s is not the agent's: remove it", t.config.Dir)
+	if own, openErr := openTree(t.config.Dir); openErr == nil { // the agent has written it, or an image has it
+		own.Close()
+		err = os.RemoveAll(t.config.Dir)
+	} else { // a program has put it there
+		err = clearAway(t.config.Dir)
 	}
-	own.Close()
-	return errors.Join(os.RemoveAll(t.config.Dir), os.Symlink(t.config.Shared, t.config.Dir))
+	if err != nil {
+		return err
+	}
+	return os.Symlink(t.config.Shared, t.config.Dir)
 }
 
 // isShared reports whether the tree is a link to the folder that the host shares.

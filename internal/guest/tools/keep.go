@@ -53,7 +53,7 @@ func (t *Tools) putLink() error {
 		return err
 	}
 	if !t.isShared() {
-		if err := t.clear(); err != nil {
+		if err := clearAway(t.config.Dir); err != nil {
 			return err
 		}
 	}
@@ -76,7 +76,7 @@ func (t *Tools) putFolder() error {
 		if strings.HasSuffix(path, " (deleted)") {
 			return errors.New("it was removed")
 		}
-		if err := errors.Join(os.MkdirAll(filepath.Dir(t.config.Dir), 0o755), t.clear()); err != nil {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(t.config.Dir), 0o755), clearAway(t.config.Dir)); err != nil {
 			return err
 		}
 		if err := os.Rename(path, t.config.Dir); err != nil {
@@ -86,28 +86,28 @@ func (t *Tools) putFolder() error {
 	return t.listen(t.ownSocket())
 }
 
-// maxAside bounds the names of what programs have put in the tree's place.
+// maxAside bounds the names of what programs have put in the tree's or the socket's place.
 const maxAside = 8
 
-// clear moves aside what a program has put in the tree's place. A link has nothing to keep.
-func (t *Tools) clear() error {
-	st, err := os.Lstat(t.config.Dir)
+// clearAway moves aside what a program has put at a path that is the agent's. A link has nothing to keep.
+func clearAway(place string) error {
+	st, err := os.Lstat(place)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	} else if err != nil {
 		return err
 	}
 	if st.Mode()&fs.ModeSymlink != 0 {
-		return os.Remove(t.config.Dir)
+		return os.Remove(place)
 	}
 	for n := range maxAside {
-		aside := fmt.Sprintf("%s.old%d", t.config.Dir, n)
-		if err := unix.Renameat2(unix.AT_FDCWD, t.config.Dir, unix.AT_FDCWD, aside, unix.RENAME_NOREPLACE); err == nil ||
+		aside := fmt.Sprintf("%s.old%d", place, n)
+		if err := unix.Renameat2(unix.AT_FDCWD, place, unix.AT_FDCWD, aside, unix.RENAME_NOREPLACE); err == nil ||
 			!errors.Is(err, unix.EEXIST) {
 			return err
 		}
 	}
-	return fmt.Errorf("there are %d folders %s.old already", maxAside, t.config.Dir)
+	return fmt.Errorf("there are already %d of %s.old0 and so on: remove them", maxAside, place)
 }
 
 // remember makes Restore put the tree back as set does, and watches the folder above it. tree is the folder that the

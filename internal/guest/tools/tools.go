@@ -159,7 +159,11 @@ func (t *Tools) listen(place string) error {
 		t.listener = nil
 	}
 	temporary := filepath.Join(filepath.Dir(place), toolfolder.NewPrefix+filepath.Base(place))
-	_ = os.Remove(temporary)
+	if err := os.Remove(temporary); err != nil { // a program may have put a folder there
+		if err := clearAway(temporary); err != nil {
+			return err
+		}
+	}
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: temporary})
 	if err != nil {
 		return fmt.Errorf("making the socket for calls of tools: %w", err)
@@ -170,7 +174,9 @@ func (t *Tools) listen(place string) error {
 		t.made, err = os.Lstat(temporary)
 	}
 	if err == nil {
-		err = os.Rename(temporary, place)
+		if err = os.Rename(temporary, place); errors.Is(err, unix.EEXIST) || errors.Is(err, unix.EISDIR) { // a folder
+			err = errors.Join(clearAway(place), os.Rename(temporary, place))
+		}
 	}
 	if err != nil {
 		l.Close()

@@ -174,8 +174,7 @@ func TestSharedTree(t *testing.T) {
 	}
 }
 
-// TestTreeRefuses: no request, and nothing that a program has put in the place of the tree, makes the agent write
-// anywhere else.
+// TestTreeRefuses: no request makes the agent write anywhere but in the tree.
 func TestTreeRefuses(t *testing.T) {
 	u := newTools(t)
 	for _, path := range []string{"", ".", "..", "../x", "/x", "a/../../x", "a//b", wire.ToolSocket,
@@ -198,20 +197,64 @@ func TestTreeRefuses(t *testing.T) {
 	if err := u.Set(&agentv1.SetToolsRequest{Files: []*agentv1.ToolFile{text("a/f", "x")}}); err != nil {
 		t.Fatal(err) // a folder replaces the link
 	}
-	for what, spoil := range map[string]func(dir string) error{
-		"a link": func(dir string) error { return os.Symlink(outside, dir) },
-		"a file": func(dir string) error { return os.WriteFile(dir, nil, 0o644) },
-		"a folder of others": func(dir string) error {
-			return errors.Join(os.Mkdir(dir, 0o755), os.Chmod(dir, 0o777))
+	if all, err := os.ReadDir(outside); err != nil || len(all) != 0 {
+		t.Errorf("written outside: %v, %v", all, err)
+	}
+}
+
+// TestPlaceIsTaken: what programs have put in the place of the tree and of the socket before there was a tree is moved
+// aside, and nothing is written to where a link leads.
+func TestPlaceIsTaken(t *testing.T) {
+	outside := filepath.Join(t.TempDir(), "outside")
+	if err := os.Mkdir(outside, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	full := func(dir string) error {
+		return errors.Join(os.Mkdir(dir, 0o777), os.WriteFile(dir+"/mine", nil, 0o600))
+	}
+	takes := map[string]func(run string) error{
+		"a link":                func(run string) error { return os.Symlink(outside, run+"/mcp") },
+		"a link to nothing":     func(run string) error { return os.Symlink(outside+"/none", run+"/mcp") },
+		"a file":                func(run string) error { return os.WriteFile(run+"/mcp", nil, 0o644) },
+		"a folder of others":    func(run string) error { return errors.Join(full(run+"/mcp"), os.Chmod(run+"/mcp", 0o777)) },
+		"a link for the socket": func(run string) error { return os.Symlink(outside, run+"/mcp"+wire.SharedSocketSuffix) },
+		"a folder for the socket": func(run string) error {
+			return full(run + "/mcp" + wire.SharedSocketSuffix)
 		},
-		"a link that goes away": func(dir string) error { return os.Symlink(outside+"/none", dir) },
-	} {
-		v := newTools(t)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(v.config.Dir), 0o755), spoil(v.config.Dir)); err != nil {
-			t.Fatal(err)
-		}
-		if err := v.Set(&agentv1.SetToolsRequest{Files: []*agentv1.ToolFile{text("f", "x")}}); err == nil {
-			t.Errorf("the tree was written to %s", what)
+		"a folder for the socket in the making": func(run string) error {
+			return full(run + "/" + toolfolder.NewPrefix + "mcp" + wire.SharedSocketSuffix)
+		},
+	}
+	for _, shared := range []bool{true, false} {
+		for what, take := range takes {
+			u := newTools(t)
+			dir := u.config.Dir
+			r := &agentv1.SetToolsRequest{Files: []*agentv1.ToolFile{text("README.md", "tools")}, Complete: true}
+			if shared {
+				u.config.Shared = filepath.Join(t.TempDir(), "shared")
+				if err := errors.Join(os.Mkdir(u.config.Shared, 0o755),
+					os.WriteFile(filepath.Join(u.config.Shared, "README.md"), []byte("tools"), 0o600),
+					os.Symlink(dir+wire.SharedSocketSuffix, filepath.Join(u.config.Shared, wire.ToolSocket))); err != nil {
+					t.Fatal(err)
+				}
+				r = &agentv1.SetToolsRequest{Shared: true}
+			}
+			if err := errors.Join(os.MkdirAll(filepath.Dir(dir), 0o755), take(filepath.Dir(dir))); err != nil {
+				t.Fatal(err)
+			}
+			if err := u.Set(r); err != nil {
+				t.Errorf("%s, shared %v: %v", what, shared, err)
+				continue
+			}
+			if b, err := os.ReadFile(filepath.Join(dir, "README.md")); err != nil || string(b) != "tools" {
+				t.Errorf("%s, shared %v: the tree has %q, %v", what, shared, b, err)
+			}
+			c, err := net.Dial("unix", filepath.Join(dir, wire.ToolSocket))
+			if err != nil {
+				t.Errorf("%s, shared %v: %v", what, shared, err)
+				continue
+			}
+			c.Close()
 		}
 	}
 	if all, err := os.ReadDir(outside); err != nil || len(all) != 0 {
