@@ -2,6 +2,7 @@ package policy
 
 import (
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -76,6 +77,28 @@ const operators = ";&|<>()`$\n\r{}"
 // unquote removes what may stand inside of a word: c\url, 'c'url.
 var unquote = strings.NewReplacer(`\`, "", `'`, "", `"`, "")
 
+var (
+	// redirection is one of the shell, which may stand before a command and in it. <(command) is none.
+	redirection = regexp.MustCompile(`(?:[0-9]+|\{[A-Za-z_][A-Za-z0-9_]*\}|&)?(?:<<<|<<-?|<>|<&|<|>>|>\||>&|>)[ \t]*` +
+		`(?:"[^"]*"|'[^']*'|\\.|[^\s;&|<>()'"\\])+`)
+	// braces are words of the shell that it makes several of: {a,b}.
+	braces = regexp.MustCompile(`\{[^\s{}]*,[^\s{}]*\}`)
+)
+
+// shellForms returns other spellings of a line: without redirections, and with {a,b} as two words.
+func shellForms(line string) (forms []string) {
+	if strings.ContainsAny(line, "<>") {
+		line = redirection.ReplaceAllString(line, " ")
+		forms = append(forms, line)
+	}
+	if strings.Contains(line, "{") && braces.MatchString(line) {
+		forms = append(forms, braces.ReplaceAllStringFunc(line, func(w string) string {
+			return strings.ReplaceAll(w[1:len(w)-1], ",", " ")
+		}))
+	}
+	return forms
+}
+
 // commandParts returns the commands of a line for a shell, each in the forms that rules are
 // compared with. It does not understand the shell's quotes: a text in quotes is taken for a
 // command, too, and then a rule denies too much. It returns false if a command stands behind too many wrappers.
@@ -87,8 +110,11 @@ func commandParts(line string) (parts []string, ok bool) {
 	}
 	isEnd := func(r rune) bool { return strings.ContainsRune(operators, r) || r == '\'' || r == '"' }
 	line = strings.ReplaceAll(line, "\\\n", "") // the shell removes them first
-	unquoted := unquote.Replace(line)
-	for _, text := range []string{line, unquoted} {
+	texts := []string{line, unquote.Replace(line)}
+	for _, form := range shellForms(line) {
+		texts = append(texts, form, unquote.Replace(form))
+	}
+	for _, text := range texts {
 		for part := range strings.FieldsFuncSeq(text, isEnd) {
 			commands, all := unwrapped(collapse(part))
 			if !all {

@@ -162,6 +162,20 @@ func TestEvasion(t *testing.T) {
 			"time -p curl x", "exec -a ls curl x", "command -p curl x", "unshare -n -r curl x", "setarch x86_64 curl x",
 			"sudo timeout 5 nice -n 5 env A=1 sh -c 'xargs curl x'", "sudo --new-option value curl x",
 			"sudo --new-option curl x", strings.Repeat("sudo ", 90) + "curl x", strings.Repeat("sudo ", 400) + "curl x",
+			"2>/dev/null curl x", ">o curl x", "</dev/null curl x", "< /dev/null sudo curl x", "&>o curl x", ">&2 curl x",
+			"1>&2 curl x", `> "a b" curl x`, "> 'a b' curl x", "> a\\ b curl x", ">|o curl x", "<<<x curl", "<>o curl x",
+			"{fd}>o curl x", "exec 3<&1 curl x", "exec >o; <i >o 2>&1 curl x", "ls;>o curl x", "sudo >o curl x",
+			"curl>o x", "A+=1 curl x", "a[0]=1 curl x", "{curl,x}", "ls; {sudo,curl,x}", "script -qec curl f",
+			"env -iS curl", "bwrap --ro-bind / / --dev /dev --proc /proc curl x", "proot -r / -b a:b curl x",
+			"systemd-run -p A=b --uid 5 curl x", "gdb -ex run --args curl x", "valgrind --tool=memcheck curl x",
+			"perf stat -e x curl x", "perf record -o x -- curl x", "hyperfine -w 3 curl", "uv run --with y curl x",
+			"poetry run curl x", "npm exec -- curl x", "npx -y curl x", "conda run -n y curl x", "direnv exec . curl x",
+			"tini -s -- curl x", "dumb-init curl x", "gosu root curl x", "su-exec a:b curl x", "numactl --all curl x",
+			"cgexec -g cpu:x curl x", "ssh-agent curl x", "xvfb-run -a -s y curl x", "torify curl x", "faketime y curl x",
+			"screen -dmS y curl x", "tmux new-session -d -s y curl x", "git bisect run curl x", "nix-shell -p y --run curl",
+			"/lib64/ld-linux-x86-64.so.2 /usr/bin/curl x", "/lib/ld-musl-x86_64.so.1 curl x", "rg --pre curl x",
+			"start-stop-daemon --start --exec /usr/bin/curl -- x", "runcon -t y curl x", "capsh --drop=y -- -c curl",
+			"i386 curl x", "fish -c curl", "tcsh -c curl", "find . | entr -r curl x",
 			long + "; curl x", "curl \x00", "a\x00; curl x", "\xff; curl x"}},
 		"deny * file.* /workspace/private/*": {
 			FileRead: {"/workspace/private/a", "private/a", "./private/a", "/workspace//private/a",
@@ -206,6 +220,8 @@ func TestArgumentsAreNoCommands(t *testing.T) {
 	for _, d := range []string{"sudo apt install curl", "sudo -E -u ann make curl", "timeout -s KILL 5 make curl",
 		"xargs -n 1 grep curl", "find . -name curl", "find curl -name x", "env -i A=1 make curl", "bash build.sh curl",
 		"nice -n 5 make curl", "echo sudo curl x", "sudo -u curl make", "timeout 5 curly x", "script curl", "A=curl make",
+		"echo a{b,curl}", "uv add curl", "npm install curl", "git log curl",
+		"gdb curl", "poetry run make curl", "a[curl x", "tini make curl",
 		strings.Repeat("a ", 2000)} {
 		if got := rules.Decide(Question{Principal: ann, Operation: ShellExecute, Detail: d}); got.Effect != Allow {
 			t.Errorf("%.60q is denied", d)

@@ -16,6 +16,7 @@ type wrapper struct {
 	after    []string // words after which a command stands, wherever they are
 	optional bool     // one more word may stand before the command, such as an architecture
 	only     bool     // a command stands after those words alone
+	anywhere bool     // options have several values: any word may begin the command
 }
 
 // maxCommands is in how many places a command may begin behind wrappers, in a part of a line without operators of the
@@ -24,6 +25,7 @@ const maxCommands = 100
 
 var (
 	shellWrapper = wrapper{flags: "abcefhilmnprstuvxBCDEHPT", values: "oO", long: []string{"rcfile", "init-file"}}
+	runWrapper   = wrapper{after: []string{"run", "exec", "x", "dlx"}, only: true}
 	userWrapper  = wrapper{flags: "lmpP", values: "gGsw", operands: 1, after: []string{"-c", "--command", "-lc", "-mc"}}
 )
 
@@ -59,11 +61,24 @@ var wrappers = map[string]wrapper{
 	"sg":       {operands: 1, after: []string{"-c"}},
 	"script":   {flags: "aefqV", values: "EImoOTB", after: []string{"-c", "--command"}, only: true},
 	"setpriv":  {}, "unshare": {}, "nsenter": {}, "prlimit": {}, "setarch": {optional: true}, "linux32": {}, "linux64": {},
-	"systemd-run": {}, "systemd-inhibit": {}, "dbus-run-session": {}, "firejail": {}, "bwrap": {}, "fakeroot": {}, "chronic": {},
+	"i386": {}, "uname26": {}, "runcon": {optional: true},
+	"systemd-run": {}, "systemd-inhibit": {}, "dbus-run-session": {}, "dbus-launch": {}, "firejail": {}, "fakeroot": {}, "chronic": {},
+	"bwrap": {anywhere: true}, "proot": {anywhere: true}, "fakechroot": {}, "cgexec": {}, "numactl": {}, "capsh": {after: []string{"-c"}, only: true},
 	"eatmydata": {}, "unbuffer": {}, "rlwrap": {}, "proxychains": {}, "proxychains4": {}, "torsocks": {}, "catchsegv": {},
-	"busybox": {}, "toybox": {},
-	"sh": shellWrapper, "bash": shellWrapper, "dash": shellWrapper, "ash": shellWrapper, "zsh": shellWrapper,
-	"ksh": shellWrapper, "mksh": shellWrapper, "rbash": shellWrapper,
+	"busybox": {}, "toybox": {}, "torify": {}, "tsocks": {}, "faketime": {operands: 1}, "xvfb-run": {flags: "a", values: "enfpsw"},
+	"tini": {}, "dumb-init": {}, "catatonit": {}, "gosu": {operands: 1}, "su-exec": {operands: 1}, "setuidgid": {operands: 1},
+	"chpst": {}, "softlimit": {}, "ssh-agent": {}, "daemonize": {}, "daemon": {}, "entr": {}, "tsp": {}, "screen": {}, "gtimeout": {flags: "fpv",
+		values: "ks", long: []string{"kill-after", "signal"}, operands: 1},
+	"tmux": {anywhere: true}, "gdb": {after: []string{"--args", "-args"}, only: true}, "valgrind": {}, "hyperfine": {}, "perf": {operands: 1},
+	"rg": {after: []string{"--pre"}, only: true}, "git": {after: []string{"run", "--exec"}, only: true},
+	"start-stop-daemon": {after: []string{"--exec", "-x", "--startas", "-a"}, only: true},
+	"uv":                runWrapper, "poetry": runWrapper, "pipenv": runWrapper, "pdm": runWrapper, "hatch": runWrapper, "rye": runWrapper,
+	"conda": runWrapper, "mamba": runWrapper, "micromamba": runWrapper, "npm": runWrapper, "pnpm": runWrapper, "yarn": runWrapper,
+	"bun": runWrapper, "direnv": {anywhere: true}, "bundle": runWrapper, "mise": runWrapper, "npx": {flags: "yq", values: "pc", long: []string{"package"}},
+	"nix-shell": {after: []string{"--run", "--command"}, only: true},
+	"sh":        shellWrapper, "bash": shellWrapper, "dash": shellWrapper, "ash": shellWrapper, "zsh": shellWrapper,
+	"ksh": shellWrapper, "mksh": shellWrapper, "rbash": shellWrapper, "hush": shellWrapper, "yash": shellWrapper,
+	"fish": shellWrapper, "csh": shellWrapper, "tcsh": shellWrapper, "pwsh": shellWrapper, "xonsh": shellWrapper, "nu": shellWrapper,
 }
 
 // unwrapped returns where commands may begin in a part of a line, which has single spaces and no operators of the shell:
@@ -92,17 +107,23 @@ func unwrapped(part string) (commands []string, ok bool) {
 
 // following returns at which words a command may begin that the first word runs.
 func following(words []string) (at []int) {
-	if name, _, assigns := strings.Cut(words[0], "="); assigns && isVariable(name) {
+	if name, _, assigns := strings.Cut(words[0], "="); assigns && isAssigned(name) {
 		return inside(words, 1)
 	}
-	w, is := wrappers[path.Base(words[0])]
+	w, is := wrapperOf(path.Base(words[0]))
 	if !is {
 		return nil
 	}
 	for i, word := range words[1:] {
-		if slices.Contains(w.after, word) {
-			at = append(at, inside(words, i+2)...)
+		if w.stands(word) {
+			at = append(at, w.command(words, i+2)...)
 		}
+	}
+	if w.anywhere {
+		for i := range words[1:] {
+			at = append(at, i+1)
+		}
+		return at
 	}
 	operands, options := w.operands, true
 	maybe := 0 // options whose values may be among the words
@@ -135,6 +156,51 @@ func following(words []string) (at []int) {
 		}
 	}
 	return at
+}
+
+// wrapperOf returns the wrapper that a program of that name is. The loader of programs has the processor in its name.
+func wrapperOf(name string) (wrapper, bool) {
+	if strings.HasPrefix(name, "ld-linux") || strings.HasPrefix(name, "ld-musl") || name == "ld.so" {
+		return wrapper{}, true
+	}
+	w, is := wrappers[name]
+	return w, is
+}
+
+// stands reports whether a command stands after a word: also after `-qec`, which is -q, -e and -c.
+func (w wrapper) stands(word string) bool {
+	if slices.Contains(w.after, word) {
+		return true
+	}
+	letters, short := strings.CutPrefix(word, "-")
+	return short && len(letters) > 1 && letters[0] != '-' &&
+		strings.Trim(letters, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") == "" &&
+		slices.Contains(w.after, "-"+letters[len(letters)-1:])
+}
+
+// command returns where the command may begin that stands after a word, from i on: of some programs behind options, and
+// a value of each.
+func (w wrapper) command(words []string, i int) (at []int) {
+	for maybe := 0; i < len(words); i++ {
+		if strings.HasPrefix(words[i], "-") {
+			maybe++
+			continue
+		}
+		at = append(at, i)
+		if maybe--; maybe < 0 {
+			break
+		}
+	}
+	return at
+}
+
+// isAssigned reports whether a text before = is a variable of the shell, or one of an array: A, A+, A[0].
+func isAssigned(name string) bool {
+	name = strings.TrimSuffix(name, "+")
+	if i := strings.IndexByte(name, '['); i > 0 && strings.HasSuffix(name, "]") {
+		name = name[:i]
+	}
+	return isVariable(name)
 }
 
 // inside returns i if there is a word i.
