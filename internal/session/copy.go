@@ -248,6 +248,9 @@ func (s *Session) exchange(woken *pool.Booted, hold func(*Record), files int64) 
 		return before, old, err
 	}
 	s.cur.booted, s.cur.asleepFor = woken, 0
+	if old != nil {
+		s.cur.ended, s.cur.restored = old.ID, true
+	}
 	s.cur.warned, s.cur.warning = false, ""
 	s.disk.Replace(files)
 	return before, old, nil

@@ -95,6 +95,48 @@ func TestCopies(t *testing.T) {
 	})
 }
 
+// TestEndedByUser: a call whose sandbox another call has ended says what has become of the session.
+func TestEndedByUser(t *testing.T) {
+	in(t, sleeps, func(t *testing.T, w *testSessions) {
+		broken := errors.New("the link is closed")
+		check := func(what string, l *Lease, words string, kept bool) {
+			t.Helper()
+			f := fault.From(l.Fault(t.Context(), broken, fault.CodeExecution))
+			if !strings.Contains(f.Error(), words) || strings.Contains(f.Error(), "had to end") ||
+				(f.Data().Context["kept"] != nil) != kept {
+				t.Errorf("%s: %v, %v", what, f, f.Data().Context)
+			}
+		}
+		l := w.use(ann, OpenRequest{ID: "new"})
+		id := l.ID()
+		kept, err := w.keep(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l = w.use(ann, OpenRequest{ID: id})
+		c, err := w.Copy(t.Context(), kept)
+		if err == nil {
+			_, err = w.Replace(t.Context(), ann, id, c, id)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		check("a restore", l, "replaced the session by a snapshot", false)
+		l = w.use(ann, OpenRequest{ID: id})
+		w.Stop(t.Context(), ann, id)
+		check("a stop", l, "the session is gone, with its files", false)
+		home := w.use(ann, OpenRequest{})
+		w.Stop(t.Context(), ann, home.ID())
+		check("a stop of the home", home, "Files in /workspace are kept", true)
+		home = w.use(ann, OpenRequest{})
+		w.fake.Box(home.Booted.ID).Kill("")
+		if f := fault.From(home.Fault(t.Context(), broken, fault.CodeExecution)); !strings.Contains(f.Error(), "had to end") {
+			t.Errorf("one that died after a stop: %v", f)
+		}
+		w.RemoveContent(t.Context(), kept)
+	})
+}
+
 // TestRestoreThatWouldFail: a session goes on as it is if no sandbox can be made of what it is to get. A session that has
 // nothing but files gets the files.
 func TestRestoreThatWouldFail(t *testing.T) {

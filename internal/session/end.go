@@ -183,11 +183,22 @@ func (s *Sessions) removeStored(ctx context.Context, session *Session) {
 // stoppedByUser is the reason for the loss of a sandbox that the user stopped.
 const stoppedByUser = "it was stopped"
 
+// stopSandbox ends the session's sandbox, if it has one, because its user has stopped the session.
+func (s *Session) stopSandbox() {
+	s.mu.Lock()
+	b := s.cur.booted
+	if b != nil {
+		s.cur.ended, s.cur.restored = b.ID, false
+	}
+	s.mu.Unlock()
+	s.dropSandbox(b, stoppedByUser)
+}
+
 // endSession stops a session's sandbox, and, unless it is a home, removes its workspace and
 // record.
 func (s *Sessions) endSession(ctx context.Context, session *Session) {
 	// The holder of the lock may be waiting for the sandbox: destroy it before acquire.
-	session.dropSandbox(session.current().booted, stoppedByUser)
+	session.stopSandbox()
 	if session.acquire(ctx) != nil {
 		return
 	}
@@ -208,7 +219,7 @@ func (s *Sessions) endSession(ctx context.Context, session *Session) {
 	if c.waiting && !c.rec.Home {
 		s.left.Add(s.boxOf(c.rec))
 	}
-	session.dropSandbox(c.booted, stoppedByUser)
+	session.stopSandbox()
 	if !c.rec.Home {
 		s.removeStored(ctx, session)
 		return

@@ -93,9 +93,12 @@ type current struct {
 	active      int // number of leases
 	unanswered  int // the number of leases in a row, the last ones, in which the agent let a call's limit pass
 	removed     bool
-	waiting     bool       // it has a sandbox that has not been taken over yet, from an earlier server or after giveUp
-	stopPending bool       // that sandbox is to be stopped as soon as it is taken over
-	reserved    room.Quota // what reserve has reserved for the session; zero after commit
+	waiting     bool // it has a sandbox that has not been taken over yet, from an earlier server or after giveUp
+	stopPending bool // that sandbox is to be stopped as soon as it is taken over
+	// ended is the id of the last sandbox that its user has ended: by a restore if restored is true, else by a stop.
+	ended    string
+	restored bool
+	reserved room.Quota // what reserve has reserved for the session; zero after commit
 }
 
 // hasSandbox says whether the session has a sandbox, which may still boot, or belong to an earlier
@@ -401,6 +404,9 @@ func (l *Lease) Fault(ctx context.Context, err error, kind fault.Kind) error {
 	if f := reason.Refused(err); f != nil {
 		return f.With("session_id", l.ID())
 	}
+	if f := l.endedByUser(err, kind); f != nil {
+		return f
+	}
 	// When a sandbox dies, its link closes a moment before Status reports it as dead.
 	for try := 0; try < 20 && why == ""; try++ {
 		if why = l.death(statusCtx); why != "" {
@@ -433,10 +439,32 @@ func (l *Lease) Fault(ctx context.Context, err error, kind fault.Kind) error {
 		return l.withSession(fault.Wrap(kind, err, "the session's sandbox did not answer, and could not be ended: "+
 			"other calls are starting or ending it; try again"), errorType)
 	}
+	return l.lost(err, kind, "the session's sandbox had to end: "+why, errorType)
+}
+
+// lost returns the fault for a call whose sandbox has ended, of which the session keeps the files.
+func (l *Lease) lost(err error, kind fault.Kind, why, errorType string) *fault.Error {
 	return l.withSession(fault.Wrap(kind, err,
-		"the session's sandbox had to end: %s. Files in /workspace are kept; variables, processes and everything "+
-			"outside /workspace are gone. The next call starts it again", why), errorType).
+		"%s. Files in /workspace are kept; variables, processes and everything outside /workspace are gone. The next "+
+			"call starts it again", why), errorType).
 		With("lost", []string{"variables", "processes"}).With("kept", []string{pool.WorkspaceDir})
+}
+
+// endedByUser returns the fault for a call whose sandbox was ended by another call, which its user has made for that; nil:
+// it was not.
+func (l *Lease) endedByUser(err error, kind fault.Kind) error {
+	c := l.current()
+	switch {
+	case c.ended != l.Booted.ID:
+		return nil
+	case c.restored:
+		return l.withSession(fault.Wrap(kind, err, "another call has replaced the session by a snapshot, which ended "+
+			"this one: the session has the files, variables and processes of the snapshot"), typeEnded)
+	case !c.rec.Home:
+		return l.withSession(fault.Wrap(kind, err, "another call has stopped the session, which ended this one: the "+
+			"session is gone, with its files"), typeEnded)
+	}
+	return l.lost(err, kind, "another call has stopped the session, which ended this one", typeEnded)
 }
 
 // askAgent asks the agent whether it lives, in a time of its own. silent: that time is over.
