@@ -14,13 +14,17 @@ type numbers struct {
 	socketcall                     uint32 // all calls about sockets, with the arguments in memory
 	clone, unshare, setns          uint32
 	ioctl, personality             uint32
+	vmsplice, remapFilePages       uint32
 	refused                        []uint32 // whatever the arguments are
 }
 
 // Numbers of calls that are the same in all ABIs.
 const (
-	ioUringSetup = 425
-	clone3       = 435
+	ioUringSetup    = 425
+	ioUringEnter    = 426
+	ioUringRegister = 427
+	clone3          = 435
+	memfdSecret     = 447
 )
 
 // enclosed are the ABIs of a processor that programs may use. Calls by all others are refused. The refused ones are
@@ -29,16 +33,18 @@ const (
 var enclosed = map[string][]numbers{
 	"amd64": {
 		{arch: unix.AUDIT_ARCH_X86_64, socket: 41, socketpair: 53, setsockopt: 54, clone: 56, unshare: 272, setns: 308,
-			ioctl: 16, personality: 135, refused: []uint32{248, 249, 250, 321, 298, 323, 300, 304, 154}},
+			ioctl: 16, personality: 135, vmsplice: 278, remapFilePages: 216,
+			refused: []uint32{248, 249, 250, 321, 298, 323, 300, 304, 154}},
 		{arch: unix.AUDIT_ARCH_I386, socket: 359, socketpair: 360, setsockopt: 366, socketcall: 102, clone: 120,
-			unshare: 310, setns: 346, ioctl: 54, personality: 136,
+			unshare: 310, setns: 346, ioctl: 54, personality: 136, vmsplice: 316, remapFilePages: 257,
 			refused: []uint32{286, 287, 288, 357, 336, 374, 338, 342, 123}},
 	},
 	"arm64": {
 		{arch: unix.AUDIT_ARCH_AARCH64, socket: 198, socketpair: 199, setsockopt: 208, clone: 220, unshare: 97,
-			setns: 268, ioctl: 29, personality: 92, refused: []uint32{217, 218, 219, 280, 241, 282, 262, 265}},
+			setns: 268, ioctl: 29, personality: 92, vmsplice: 75, remapFilePages: 234,
+			refused: []uint32{217, 218, 219, 280, 241, 282, 262, 265}},
 		{arch: unix.AUDIT_ARCH_ARM, socket: 281, socketpair: 288, setsockopt: 294, socketcall: 102, clone: 120,
-			unshare: 337, setns: 375, ioctl: 54, personality: 136,
+			unshare: 337, setns: 375, ioctl: 54, personality: 136, vmsplice: 343, remapFilePages: 253,
 			refused: []uint32{309, 310, 311, 386, 364, 388, 367, 371}},
 	},
 }
@@ -100,6 +106,9 @@ func (n numbers) rules() []rule {
 		{n.personality, append(in(0, personalities, retAllow), always(notForYou)...)},
 		// Their arguments are in memory. Callers know older calls.
 		{clone3, always(noSuchCall)}, {ioUringSetup, always(noSuchCall)},
+		// gVisor has none of these. io_uring_register answers some requests without a ring.
+		{ioUringEnter, always(noSuchCall)}, {ioUringRegister, always(noSuchCall)}, {memfdSecret, always(noSuchCall)},
+		{n.vmsplice, always(noSuchCall)}, {n.remapFilePages, always(noSuchCall)},
 	}
 	if n.socketcall != 0 { // its arguments are in memory, too; the callers of today know the single calls
 		rules = append(rules, rule{n.socketcall, always(noSuchCall)})

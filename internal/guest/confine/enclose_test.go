@@ -138,7 +138,10 @@ func TestEnclosedCalls(t *testing.T) {
 				unix.CLONE_THREAD|unix.CLONE_SYSVSEM|unix.CLONE_SETTLS|unix.CLONE_PARENT_SETTID|
 				unix.CLONE_CHILD_CLEARTID)
 			try(enosys, n.arch, clone3)
-			try(enosys, n.arch, ioUringSetup)
+			for _, number := range []uint32{ioUringSetup, ioUringEnter, ioUringRegister, memfdSecret,
+				n.vmsplice, n.remapFilePages} {
+				try(enosys, n.arch, number)
+			}
 			try(eperm, n.arch, n.setns)
 			for _, request := range []uint64{unix.TIOCSTI, unix.TIOCLINUX, unix.TIOCSETD} {
 				try(eperm, n.arch, n.ioctl, 0, request)
@@ -229,6 +232,12 @@ func enclosedProcess(t *testing.T) {
 		},
 	} {
 		if err := try(); !errors.Is(err, unix.EPERM) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for name, number := range map[string]uintptr{"pipes": unix.SYS_VMSPLICE, "mapped files": unix.SYS_REMAP_FILE_PAGES,
+		"secret memory": unix.SYS_MEMFD_SECRET, "rings": unix.SYS_IO_URING_REGISTER} {
+		if err := calling(number, ^uintptr(0)); !errors.Is(err, unix.ENOSYS) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
