@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/containerd/errdefs"
+	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/client"
 
@@ -88,6 +90,27 @@ func (b *box) checkPaths(ctx context.Context, id string, options client.Containe
 	return nil
 }
 
+// stat looks at a path in a container that does not run. For that the daemon mounts what the container has. An image can
+// prevent it, and only an answer with a body says why.
+func (r *Runtime) stat(ctx context.Context, id, p string) (st container.PathStat, exists bool, err error) {
+	answer, err := r.client.ContainerStatPath(ctx, id, client.ContainerStatPathOptions{Path: p})
+	switch {
+	case err == nil || isMissing(err):
+		return answer.Stat, err == nil, nil
+	case !errdefs.IsInternal(err):
+		return st, false, fmt.Errorf("looking for %s in the image: %w", p, err)
+	}
+	file, copyErr := r.client.CopyFromContainer(ctx, id, client.CopyFromContainerOptions{SourcePath: p})
+	if copyErr == nil {
+		file.Content.Close()
+	} else {
+		err = copyErr
+	}
+	return st, false, fmt.Errorf("the daemon cannot mount the sandbox's own files and folders in the image. Where a sandbox "+
+		"has a folder, the image may have no file, and the reverse, and no link that leads to itself: remove it from the "+
+		"image. The daemon says: %w", err)
+}
+
 // refuseLinks returns an error if a part of one of the paths is a symbolic link in a container that does not run.
 func (r *Runtime) refuseLinks(ctx context.Context, id string, paths []string) error {
 	exists := map[string]bool{}
@@ -102,14 +125,14 @@ func (r *Runtime) refuseLinks(ctx context.Context, id string, paths []string) er
 			} else if known {
 				break
 			}
-			st, err := r.client.ContainerStatPath(ctx, id, client.ContainerStatPathOptions{Path: part})
-			if err != nil && !isMissing(err) {
-				return fmt.Errorf("looking for %s in the image: %w", part, err)
+			st, found, err := r.stat(ctx, id, part)
+			if err != nil {
+				return err
 			}
-			if exists[part] = err == nil; err != nil {
+			if exists[part] = found; !found {
 				break
 			}
-			if st.Stat.Mode&os.ModeSymlink != 0 {
+			if st.Mode&os.ModeSymlink != 0 {
 				return fmt.Errorf("in the image, %s is a symbolic link; a sandbox has a folder of its own at %s, "+
 					"which would be mounted elsewhere: make it a folder in the image", part, p)
 			}
@@ -164,13 +187,13 @@ func (r *Runtime) refuseHidden(ctx context.Context, id string, paths, taken []st
 		}
 		at := place{path: path.Join(parent.path, path.Base(p))}
 		if parent.exists {
-			st, err := r.client.ContainerStatPath(ctx, id, client.ContainerStatPathOptions{Path: at.path})
-			if err != nil && !isMissing(err) {
-				return place{}, fmt.Errorf("looking for %s in the image: %w", at.path, err)
+			st, found, err := r.stat(ctx, id, at.path)
+			if err != nil {
+				return place{}, err
 			}
-			at.exists = err == nil
-			if at.exists && st.Stat.Mode&os.ModeSymlink != 0 {
-				at.path = path.Clean("/" + st.Stat.LinkTarget) // which has no further links
+			at.exists = found
+			if at.exists && st.Mode&os.ModeSymlink != 0 {
+				at.path = path.Clean("/" + st.LinkTarget) // which has no further links
 			}
 		}
 		known[p] = at

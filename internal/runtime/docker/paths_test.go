@@ -53,6 +53,11 @@ var hostileImages = map[string]hostileImage{
 		links: map[string]string{"/etc/gitconfig": "/opt/x", "/opt/x": "y/agent", "/opt/y": "/.sandlot"}},
 	"link at the server's name servers": {program: "/opt/agent",
 		links: map[string]string{"/etc/resolv.conf": "/opt/resolv.conf"}},
+	"file at a folder of the sandbox": {program: "/workspace", refused: "not a directory"},
+	"file at the agent's folder":      {program: "/.sandlot", refused: "not a directory"},
+	"folder at a file of the server":  {program: "/etc/gitconfig/agent", refused: "not a directory"},
+	"link that leads to itself": {program: "/opt/agent", refused: "too many l",
+		links: map[string]string{"/etc/gitconfig": "gitconfig"}},
 	"link to the socket": {program: "/opt/agent", refused: "/x/y/z is a symbolic link",
 		links: map[string]string{"/x/y/z": "/run"}, volumes: []string{"/x/y/z"}},
 }
@@ -82,7 +87,7 @@ func (h hostileImage) load(t *testing.T, d *dockertest.Daemon, name, agent strin
 	folders = append(folders, path.Dir(h.program))
 	slices.Sort(folders)
 	for _, dir := range slices.Compact(folders) {
-		if h.links[dir] == "" {
+		if h.links[dir] == "" && dir != "/" {
 			add(tar.Header{Name: dir + "/", Typeflag: tar.TypeDir}, nil)
 		}
 	}
