@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -19,10 +20,14 @@ import (
 // staleAfter is the age at which what an interrupted pull or import left is not waited for any more.
 const staleAfter = 24 * time.Hour
 
-// Remove removes the name of an image, or, by its digest, all its names. The image itself goes with its last name.
+// Remove removes the name of an image, or, by its digest or the beginning of that, all its names. The image itself goes with its last name.
 // used, which may be nil, returns what uses the name of an image, or, if last, the image, such as "the template
 // python"; "" for nothing. Remove refuses to remove what is used. It returns the image, with its first name.
 func (s *Store) Remove(ctx context.Context, ref string, used func(i Image, last bool) string) (Image, error) {
+	ref, err := s.wholeDigest(ref)
+	if err != nil {
+		return Image{}, err
+	}
 	entry, there, err := s.find(ref)
 	if err != nil {
 		return Image{}, err
@@ -63,6 +68,33 @@ func (s *Store) Remove(ctx context.Context, ref string, used func(i Image, last 
 	defer held.Close()
 	_, err = s.sweep()
 	return image, err
+}
+
+// shortDigest is the beginning of a digest, as lists of images have it, or a longer one.
+var shortDigest = regexp.MustCompile(`^(?:sha256:)?[0-9a-f]{12,63}$`)
+
+// wholeDigest returns the digest of the one image whose digest begins so. A text that is none, or that no digest begins
+// with, stays as it is: it may be a name.
+func (s *Store) wholeDigest(ref string) (string, error) {
+	if !shortDigest.MatchString(ref) {
+		return ref, nil
+	}
+	index, err := s.readIndex()
+	if err != nil {
+		return "", err
+	}
+	found := ""
+	for _, e := range index.Manifests {
+		if !strings.HasPrefix(e.Digest.Hex, strings.TrimPrefix(ref, "sha256:")) {
+			continue
+		}
+		if found != "" && found != e.Digest.String() {
+			return "", fault.New(fault.InvalidParameters, "several images have a digest that begins with %s: write more "+
+				"of it", ref)
+		}
+		found = e.Digest.String()
+	}
+	return cmp.Or(found, ref), nil
 }
 
 // Prune removes the images that keep does not keep (nil: those without a name), what no image needs, and what

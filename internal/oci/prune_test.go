@@ -57,6 +57,15 @@ func TestRemove(t *testing.T) {
 	if !asked[oneRef] || !asked[alias] {
 		t.Errorf("asked about %v", asked)
 	}
+	// So they do by the beginning of the digest, as lists show it.
+	for _, short := range []string{digest[:len("sha256:")+12], strings.TrimPrefix(digest, "sha256:")[:12], digest[:40]} {
+		_, err = s.Remove(ctx, short, func(i Image, _ bool) string {
+			return map[string]string{alias: "the template node"}[i.Name]
+		})
+		refused(t, err, fault.InvalidParameters, "the image "+alias+" is used by the template node")
+	}
+	_, err = s.Remove(ctx, "sha256:"+strings.Repeat("0", 12), nil)
+	refused(t, err, fault.NotFound, "there is no image")
 	if _, err := s.Remove(ctx, oneRef, nil); err != nil {
 		t.Fatal(err)
 	}
