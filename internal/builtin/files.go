@@ -87,6 +87,9 @@ func (t *Tools) readFile(ctx context.Context, c tool.Call, in readFileInput) (*t
 	}
 	r, fields := fileResult(l, in.Path, data, offset, size, encoding)
 	r.Content, fields.Text = append(r.Content, tool.Text(text)), text
+	if note := unshown(text); note != "" {
+		r.Content = append(r.Content, tool.Text(note))
+	}
 	if fields.Truncated {
 		end := offset + int64(len(data))
 		fields.URI = FileURI(l.ID(), absolutePath(in.Path))
@@ -94,6 +97,25 @@ func (t *Tools) readFile(ctx context.Context, c tool.Call, in readFileInput) (*t
 			"resource %s]", offset, end, size, end, fields.URI)))
 	}
 	return r, nil
+}
+
+// unshown returns what a reader of a file's text is to be told about characters in it that clients leave out or models do
+// not see; empty: nothing. The text keeps them, as it may be written back.
+func unshown(text string) string {
+	n, first := 0, rune(0)
+	for _, r := range text {
+		if r < ' ' && !strings.ContainsRune("\t\n\f\r", r) || r >= 0x7f && r < 0xa0 {
+			if n == 0 {
+				first = r
+			}
+			n++
+		}
+	}
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf("[control characters in the text that may not be shown: %d, the first is U+%04X; with encoding "+
+		"\"base64\" all bytes can be read]", n, first)
 }
 
 func isImage(mime string) bool {
