@@ -106,7 +106,7 @@ func (n numbers) rules() []rule {
 		{n.personality, append(in(0, personalities, retAllow), always(notForYou)...)},
 		// Their arguments are in memory. Callers know older calls.
 		{clone3, always(noSuchCall)}, {ioUringSetup, always(noSuchCall)},
-		// gVisor has none of these. io_uring_register answers some requests without a ring.
+		// gVisor has none of these. Some requests of the second one need no ring.
 		{ioUringEnter, always(noSuchCall)}, {ioUringRegister, always(noSuchCall)}, {memfdSecret, always(noSuchCall)},
 		{n.vmsplice, always(noSuchCall)}, {n.remapFilePages, always(noSuchCall)},
 	}
