@@ -150,7 +150,8 @@ type somebody struct{ credentials, name, session, process, connection, tool stri
 // a crash of the server.
 func TestServicesUsers(t *testing.T) {
 	t.Parallel()
-	s := start(t, "SANDLOT_AUTH=required", "SANDLOT_MCP_CONSENT=allow")
+	// The users of a service connect servers as other users do; the service itself needs the rule.
+	s := startConfigured(t, "auth: required\npolicy: {rules: [allow gitu mcp.connect]}\n")
 	gitu, rival := s.token("gitu", "--service", "--acts-for"), s.token("rival", "--service", "--acts-for")
 	everybody := map[string]*somebody{}
 	for name, c := range map[string]string{"user:gitu/ann": actingAs(gitu, "ann"),

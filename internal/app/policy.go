@@ -19,18 +19,11 @@ func compileRules(c *config.Config) (*policy.Rules, error) {
 		}
 		list = append(list, r)
 	}
-	// Nobody can be asked about what the many people behind a service would share. Who sets mcp_consent has
-	// decided it for servers.
-	denied := []policy.Operation{policy.SecretUse}
+	// A service serves many people, who would share its servers and secrets, and of whom nobody can be asked. Its users
+	// have homes of their own, as other users do. Who sets mcp_consent has decided about servers.
+	list = append(list, policy.DenyServices(policy.SecretUse, true))
 	if c.Origin["mcp_consent"] == "default" {
-		denied = append(denied, policy.MCPInstall, policy.MCPConnect)
-	}
-	for _, o := range denied {
-		r, err := policy.ParseRule("deny service "+string(o), "default")
-		if err != nil {
-			return nil, err
-		}
-		list = append(list, r)
+		list = append(list, policy.DenyServices(policy.MCPInstall, false), policy.DenyServices(policy.MCPConnect, false))
 	}
 	rules := policy.Compile(list)
 	if c.Policy.Cedar.Text == "" {
@@ -67,6 +60,8 @@ type Verdict struct {
 	Rule   string `json:"rule"`   // empty: none
 	Place  string `json:"place"`
 	Reason string `json:"reason,omitempty"` // of a refusal
+	// Opens is the rule with which the operator allows what a built-in default denies.
+	Opens string `json:"opens,omitempty"`
 }
 
 // CheckPolicy returns what the settings decide about an operation.
@@ -86,7 +81,7 @@ func CheckPolicy(c *config.Config, q policy.Question) (Verdict, error) {
 	}
 	switch {
 	case d.Rule != nil:
-		v.Rule, v.Place = d.Rule.Text, d.Rule.Place
+		v.Rule, v.Place, v.Opens = d.Rule.Text, d.Rule.Place, d.Rule.Opens(q)
 	case d.Effect == policy.Allow && asksConsent(c, q):
 		v.Effect, v.Rule, v.Place = c.MCP.Consent, "mcp_consent: "+c.MCP.Consent, c.Origin["mcp_consent"]
 	}

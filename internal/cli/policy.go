@@ -92,6 +92,9 @@ func (p *program) printVerdict(v app.Verdict) error {
 	if err == nil && v.Reason != "" && v.Rule == "" {
 		_, err = fmt.Fprintln(p.out, v.Reason)
 	}
+	if err == nil && v.Opens != "" {
+		_, err = fmt.Fprintf(p.out, "This rule allows it: %s\n", v.Opens)
+	}
 	return err
 }
 

@@ -18,6 +18,7 @@ type Rule struct {
 
 	who       func(auth.Principal, Operation) bool
 	byToken   bool   // who depends on the token of a request
+	builtIn   bool   // it is Sandlot's own; see DenyServices
 	operation string // a name, "noun.*" or "*"
 	pattern   string // of the detail; empty: every detail
 }
@@ -224,6 +225,9 @@ func (s *Rules) byRules(list []compiled, q Question, what detail) Decision {
 		d := Decision{Effect: c.Effect, Rule: c.Rule}
 		if c.Effect == Refuse {
 			d.Reason = refusedByRule(q.Operation)
+		}
+		if c.builtIn {
+			d.Reason = refusedByDefault(c.Rule, q)
 		}
 		return d
 	}
