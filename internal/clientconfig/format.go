@@ -1,6 +1,7 @@
 package clientconfig
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -17,16 +18,16 @@ import (
 type Format struct {
 	section   string // the key of the object with the servers
 	translate func(entry map[string]any) (translated map[string]any, notes []string, err error)
-	expand    func(text string, v Variables) (string, error)
+	expand    func(ctx context.Context, text string, v Variables) (string, error)
 }
 
 var (
 	crush  = &Format{"mcp", translateCrush, expandCrush}
-	editor = &Format{"mcpServers", translateEditor, func(text string, v Variables) (string,
+	editor = &Format{"mcpServers", translateEditor, func(_ context.Context, text string, v Variables) (string,
 		error) {
 		return expandEditor(text, v, true)
 	}}
-	vsCode = &Format{"servers", translateEditor, func(text string, v Variables) (string,
+	vsCode = &Format{"servers", translateEditor, func(_ context.Context, text string, v Variables) (string,
 		error) {
 		return expandEditor(text, v, false)
 	}}
@@ -38,21 +39,27 @@ func (f *Format) Translate(entry map[string]any) (translated map[string]any, not
 	return f.translate(entry)
 }
 
-// Expand replaces references to variables in a text of an entry. It never runs commands.
-func (f *Format) Expand(text string, v Variables) (string, error) { return f.expand(text, v) }
+// Expand replaces references to variables in a text of an entry, and, if v says so, commands.
+func (f *Format) Expand(ctx context.Context, text string, v Variables) (string, error) {
+	return f.expand(ctx, text, v)
+}
 
 // Variables are the environment variables for Expand.
 type Variables struct {
 	Values map[string]string
 	// Allow returns an error if the file may not use the variable.
 	Allow func(name string) error
+	// Commands is set if $(command) runs, in the formats that have it.
+	Commands bool
+	// Folder is what $(pwd) stands for; empty: the folder of this process.
+	Folder string
 }
 
 var variablePattern = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-// expandCrush expands Crush's $VAR, ${VAR} and ${VAR:-word}.
-func expandCrush(text string, v Variables) (string, error) {
-	return expand.Variables(text, v.Values, v.Allow)
+// expandCrush expands Crush's $VAR, ${VAR}, ${VAR:-word} and $(command).
+func expandCrush(ctx context.Context, text string, v Variables) (string, error) {
+	return expand.Text(ctx, text, expand.Options{Env: v.Values, Allow: v.Allow, Commands: v.Commands, Folder: v.Folder})
 }
 
 // Keys are the keys of an entry after Translate. They are those of Crush.

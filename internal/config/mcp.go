@@ -30,6 +30,8 @@ type MCP struct {
 	Files []string
 	// FilesEnv are the names of environment variables that these files may refer to.
 	FilesEnv []string
+	// FilesCommands is set if $(…) in these files runs on this machine.
+	FilesCommands bool
 
 	ownEntries     []entry.Entry
 	lastValid      map[string][]entry.Entry // the entries of each of Files when it was last valid
@@ -48,6 +50,9 @@ func (c *Config) mcpRows() []setting {
 			"names of the server's variables that files of mcp_files may put into what they say, separated by " +
 				"commas; no other is given to them",
 			list(&m.FilesEnv, checkVariableName)},
+		{"mcp_files_commands", "false", nil,
+			"whether $(…) in files of mcp_files runs on this machine, as in sandlot.yaml: for crush.json",
+			boolean(&m.FilesCommands)},
 		{"mcp_consent", "allow", nil,
 			"what users' agents may do before a third-party MCP server is installed, started or connected: " +
 				"allow, ask (the user is asked first) or deny (the operator's servers alone)",
@@ -152,8 +157,8 @@ func (c *Config) Servers(ctx context.Context, principal func(text string) (id st
 	notes = append(notes, more...)
 	list = make([]spec.Configured, len(all))
 	entryNotes := make([][]string, len(all))
-	settings := entry.Settings{Env: c.Source.Env, Allowed: c.MCP.FilesEnv, Home: c.homeFolder,
-		Duration: ParseDuration, Principal: principal}
+	settings := entry.Settings{Env: c.Source.Env, Allowed: c.MCP.FilesEnv,
+		Commands: c.MCP.FilesCommands, Home: c.homeFolder, Duration: ParseDuration, Principal: principal}
 	var readers sync.WaitGroup
 	for i, e := range all {
 		readers.Go(func() {

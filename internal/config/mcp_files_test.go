@@ -213,6 +213,90 @@ func TestClientFilesRunNothing(t *testing.T) {
 	}
 }
 
+// Where the operator says so, crush.json runs commands as sandlot.yaml does, if nobody else can write it. The forms of
+// other clients have no commands.
+func TestClientFilesRunWhatIsAllowed(t *testing.T) {
+	dir := t.TempDir()
+	ran := filepath.Join(dir, "ran")
+	command := "$(echo x >> " + ran + "; echo ${SECRET}out)"
+	servers := func(file, text string, mode os.FileMode) ([]spec.Configured, []string) {
+		t.Helper()
+		path := filepath.Join(dir, "mcp.json")
+		err := errors.Join(os.WriteFile(path, []byte(file), 0o600), os.Chmod(path, mode), os.RemoveAll(ran))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := load(t, text, vars{"PATH": os.Getenv("PATH"), "SECRET": "s3cret", "SANDLOT_MCP_FILES": path}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c.Servers(t.Context(), auth.ParseID)
+	}
+	const allowed = "mcp_files_commands: true\n"
+	crush := `{"mcp": {"x": {"url": "https://example.com/", "headers": {"A": "Bearer ` + command + `"}}}}`
+	list, notes := servers(crush, allowed, 0o600)
+	if len(list) != 1 || list[0].Headers["A"] != "Bearer s3cretout" || len(notes) > 0 {
+		t.Errorf("%+v %q", list, notes)
+	}
+	for name, tt := range map[string]struct {
+		file, settings string
+		mode           os.FileMode
+		want           string // in the reason or the notes
+	}{
+		"not allowed":       {crush, "", 0o600, "mcp_files_commands: true"},
+		"denied":            {crush, "mcp_files_commands: false\n", 0o600, "mcp_files_commands: true"},
+		"writable to all":   {crush, allowed, 0o666, "chmod go-w"},
+		"writable to group": {crush, allowed, 0o620, ""}, // the group may have no member but its user
+		"disabled":          {strings.Replace(crush, `"url"`, `"disabled": true, "url"`, 1), allowed, 0o600, ""},
+		"a variable":        {strings.Replace(crush, "Bearer ", "$SECRET", 1), allowed, 0o600, "mcp_files_env"},
+	} {
+		list, notes := servers(tt.file, tt.settings, tt.mode)
+		said := fmt.Sprint(notes)
+		for _, s := range list {
+			said += s.Invalid
+		}
+		if _, err := os.Stat(ran); err == nil && tt.want != "" || !strings.Contains(said, tt.want) {
+			t.Errorf("%s: %+v %q, ran: %v", name, list, notes, err == nil)
+		}
+	}
+	list, _ = servers(`{"mcpServers": {"x": {"command": "x", "args": ["`+command+`"]}}}`, allowed, 0o600)
+	if _, err := os.Stat(ran); err == nil || len(list) != 1 || list[0].Invalid != "" && list[0].Args != nil {
+		t.Errorf("another client's form: %+v, ran: %v", list, err == nil)
+	}
+}
+
+// The folder of a server in a sandbox is the sandbox's, in each place where it may stand; of a program on the machine
+// and of a remote server it is this process's.
+func TestFolderOfServers(t *testing.T) {
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	user := ""
+	if os.Getuid() == 0 {
+		user = ", user: root"
+	}
+	text := `
+mcp:
+  inside: {command: "$(pwd)/x", args: ["$(pwd):/data", "$PWD"], env: {ROOT: "${NONE:-$(pwd)}"}}
+  outside: {command: "$(pwd)/x", where: host` + user + `}
+  remote: {url: "https://example.com$(pwd)"}
+`
+	list, notes := readServers(t, text, map[string]string{
+		"crush.json": `{"mcp": {"crush": {"command": "fs", "args": ["$(pwd)", "${PWD}"]}}}`})
+	if len(list) != 4 || len(notes) > 0 {
+		t.Fatalf("%+v %q", list, notes)
+	}
+	for _, s := range list {
+		got := s.Command + " " + strings.Join(s.Args, " ") + s.Env["ROOT"] + s.URL + s.Invalid
+		want := map[string]string{"inside": "/workspace/x /workspace:/data /workspace/workspace",
+			"outside": here + "/x ", "remote": " https://example.com" + here, "crush": "fs /workspace /workspace"}[s.Name]
+		if got != want {
+			t.Errorf("%s: %q, want %q", s.Name, got, want)
+		}
+	}
+}
+
 func TestClientFilesLearnWhatIsListed(t *testing.T) {
 	for _, tt := range []struct{ file, text string }{
 		{"mcp", "$SECRET"}, {"mcp", "${SECRET:-none}"}, {"mcp", "${UNSET:-$SECRET}"}, {"mcp", "${SECRET:+a}"},

@@ -25,29 +25,67 @@ var commandTimeout = 10 * time.Second
 // maxOutput is the maximum size of a command's output, in bytes.
 const maxOutput = 64 << 10
 
-// Value expands $VAR, ${VAR}, ${VAR:-word}, ${VAR:+word}, ${VAR:?message} and
+// Options say what a text may refer to.
+type Options struct {
+	Env map[string]string // the variables, and the whole environment of commands
+	// Allow is called for each variable that the text refers to, used or not. The expansion fails if it returns an
+	// error. nil: all variables may be used.
+	Allow func(name string) error
+	// Commands is set if $(command) runs on this machine; else it is an error.
+	Commands bool
+	// Folder is what $(pwd), $PWD and ${PWD} stand for, where the text is for a program elsewhere. A command has the
+	// folder of this process nevertheless. Empty: they mean the folder of this process, as in a shell.
+	Folder string
+}
+
+// Text expands $VAR, ${VAR}, ${VAR:-word}, ${VAR:+word}, ${VAR:?message} and
 // $(command), as a shell does in a here-document: there is no word splitting and no globbing, quotes
 // stay, a backslash escapes $ and \, and an unset variable is empty. Commands run with
-// /bin/sh on this machine, with env as their whole environment: text must be the operator's own.
+// /bin/sh on this machine: with Options.Commands, text must be the operator's own.
 //
 // The caller adds to an error where text is from.
-func Value(ctx context.Context, text string, env map[string]string) (string, error) {
-	list := envList(env)
-	return expandText(text, env, nil, func(w io.Writer, c *syntax.CmdSubst) error {
-		return run(ctx, w, text[c.Left.Offset()+2:c.Right.Offset()], list)
+func Text(ctx context.Context, text string, o Options) (string, error) {
+	env := envList(o.Env)
+	if o.Folder != "" {
+		o.Env = maps.Clone(o.Env)
+		if o.Env == nil {
+			o.Env = map[string]string{}
+		}
+		o.Env["PWD"] = o.Folder
+	}
+	return expandText(text, o, func(w io.Writer, c *syntax.CmdSubst) error {
+		if o.Folder != "" && isPWD(c) {
+			_, err := io.WriteString(w, o.Folder)
+			return err
+		}
+		return run(ctx, w, text[c.Left.Offset()+2:c.Right.Offset()], env)
 	})
 }
 
-// Variables expands a text that somebody else may have written: a command in it is an error, and allow is
-// called for each variable that the text refers to, used or not. The expansion fails if allow returns an
-// error.
-func Variables(text string, env map[string]string, allow func(name string) error) (string, error) {
-	return expandText(text, env, allow, nil)
+// Value is Text for a text of the operator's own, which may use all of env and run commands.
+func Value(ctx context.Context, text string, env map[string]string) (string, error) {
+	return Text(ctx, text, Options{Env: env, Commands: true})
 }
 
-// expandText expands a text. If command is nil, commands in it are errors.
-func expandText(text string, env map[string]string, allow func(string) error,
-	command func(io.Writer, *syntax.CmdSubst) error) (string, error) {
+// isPWD reports whether a command is pwd alone.
+func isPWD(c *syntax.CmdSubst) bool {
+	if len(c.Stmts) != 1 {
+		return false
+	}
+	stmt := c.Stmts[0]
+	call, ok := stmt.Cmd.(*syntax.CallExpr)
+	if !ok || len(stmt.Redirs) > 0 || len(call.Assigns) > 0 || stmt.Negated || stmt.Background || stmt.Coprocess {
+		return false
+	}
+	var words []string
+	for _, w := range call.Args {
+		words = append(words, w.Lit())
+	}
+	return slices.Contains([]string{"pwd", "pwd -P", "pwd -L", "/bin/pwd", "/usr/bin/pwd"}, strings.Join(words, " "))
+}
+
+// expandText expands a text. Command writes the output of a command.
+func expandText(text string, o Options, command func(io.Writer, *syntax.CmdSubst) error) (string, error) {
 	if !strings.ContainsAny(text, "$`\\") {
 		return text, nil
 	}
@@ -63,13 +101,11 @@ func expandText(text string, env map[string]string, allow func(string) error,
 	if err := check(word); err != nil {
 		return "", err
 	}
-	if command == nil {
-		if err := checkUntrusted(word, allow); err != nil {
-			return "", err
-		}
+	if err := checkAllowed(word, o); err != nil {
+		return "", err
 	}
-	removeUnused(word, env)
-	out, err := shell.Document(&shell.Config{Env: shell.ListEnviron(envList(env)...), CmdSubst: command}, word)
+	removeUnused(word, o.Env)
+	out, err := shell.Document(&shell.Config{Env: shell.ListEnviron(envList(o.Env)...), CmdSubst: command}, word)
 	return out, safeError(err)
 }
 
@@ -107,16 +143,25 @@ func check(word *syntax.Word) (err error) {
 	return err
 }
 
-// checkUntrusted returns an error for commands, and for variables that may does not allow.
-func checkUntrusted(word *syntax.Word, allow func(string) error) (err error) {
+// checkAllowed returns an error for commands and variables that the options do not allow.
+func checkAllowed(word *syntax.Word, o Options) (err error) {
+	refused := errors.New("$(command) is for sandlot.yaml alone: no other file runs a program on this machine, unless " +
+		"the operator sets mcp_files_commands: true; write \\$ for a $ that stands for itself")
 	syntax.Walk(word, func(n syntax.Node) bool {
 		switch n := n.(type) {
-		case *syntax.CmdSubst, *syntax.ProcSubst:
-			err = errors.New("$(command) is for sandlot.yaml alone: no other file runs a program on this machine; " +
-				"write \\$ for a $ that stands for itself")
+		case *syntax.CmdSubst:
+			if !o.Commands && (o.Folder == "" || !isPWD(n)) {
+				err = refused
+			}
+			return false // the variables in a command are its own
+		case *syntax.ProcSubst:
+			if !o.Commands {
+				err = refused
+			}
 		case *syntax.ParamExp:
-			if err == nil && n.Param != nil {
-				err = allow(n.Param.Value)
+			own := o.Folder != "" && n.Param != nil && n.Param.Value == "PWD"
+			if err == nil && n.Param != nil && o.Allow != nil && !own {
+				err = o.Allow(n.Param.Value)
 			}
 		}
 		return err == nil

@@ -178,7 +178,7 @@ func TestTimeLimit(t *testing.T) {
 }
 
 // What may be another's text runs nothing and learns what it may, nothing else.
-func TestVariables(t *testing.T) {
+func TestUntrustedText(t *testing.T) {
 	ran := filepath.Join(t.TempDir(), "ran")
 	env := map[string]string{"A": "a", "SECRET": "s3cret"}
 	may := func(name string) error {
@@ -189,7 +189,7 @@ func TestVariables(t *testing.T) {
 	}
 	for text, want := range map[string]string{"$A-${A:+b}${NONE:-c}": "a-bc", `\$(x) \$A`: "$(x) $A",
 		"plain": "plain"} {
-		if got, err := Variables(text, env, may); got != want || err != nil {
+		if got, err := Text(t.Context(), text, Options{Env: env, Allow: may}); got != want || err != nil {
 			t.Errorf("%s: %q, %v", text, got, err)
 		}
 	}
@@ -197,11 +197,48 @@ func TestVariables(t *testing.T) {
 		")}", "${NONE:-${NONE:-$(touch " + ran + ")}}",
 		"$SECRET", "${SECRET:-x}", "${A:-$SECRET}", "${SECRET:+x}", "${SECRET:?x}", "`touch " + ran + "`",
 		"$((SECRET))", "${!SECRET}", "${#SECRET}"} {
-		if got, err := Variables(text, env, may); got != "" || err == nil {
+		if got, err := Text(t.Context(), text, Options{Env: env, Allow: may}); got != "" || err == nil {
 			t.Errorf("%s: %q, %v", text, got, err)
 		}
 	}
 	if _, err := os.Stat(ran); err == nil {
 		t.Error("a program ran")
+	}
+}
+
+// For a program elsewhere, pwd alone is its folder, and runs nothing here. In a command it is that of this process.
+func TestFolder(t *testing.T) {
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := map[string]string{"PATH": os.Getenv("PATH"), "PWD": here}
+	for text, want := range map[string]string{"$(pwd)": "/workspace", "$( pwd )/a:$(pwd -P)": "/workspace/a:/workspace",
+		"$PWD/a": "/workspace/a", "${PWD}": "/workspace", "${NONE:-$(pwd)}": "/workspace", "${NONE:-$PWD}": "/workspace",
+		`\$(pwd)`: "$(pwd)"} {
+		none := func(name string) error { return errors.New("not " + name) }
+		if strings.Contains(text, "NONE") {
+			none = nil
+		}
+		if got, err := Text(t.Context(), text, Options{Env: env, Allow: none, Folder: "/workspace"}); got != want ||
+			err != nil {
+			t.Errorf("%s: %q, %v; want %q", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"$(pwd; touch x)", "$(pwd > x)", "$(A=1 pwd)", "$(pwd &)", "$(! pwd)", "$(pwd $A)",
+		"$(pwd | sh)", "$(pwd $(x))"} {
+		if got, err := Text(t.Context(), text, Options{Env: env, Folder: "/workspace"}); err == nil {
+			t.Errorf("%s: %q", text, got)
+		}
+	}
+	for text, want := range map[string]string{"$(echo $(pwd))": here, "$(cd / && pwd)": "/", "$(pwd)": "/workspace",
+		"$(echo $PWD)": here} {
+		o := Options{Env: env, Commands: true, Folder: "/workspace"}
+		if got, err := Text(t.Context(), text, o); got != want || err != nil {
+			t.Errorf("%s with commands: %q, %v; want %q", text, got, err, want)
+		}
+	}
+	if got, err := Value(t.Context(), "$(pwd)", env); got != here || err != nil {
+		t.Errorf("in the folder of this process: %q, %v", got, err)
 	}
 }

@@ -55,6 +55,8 @@ func entryKeys(tree any, err error) (map[string]any, error) {
 type Settings struct {
 	Env     map[string]string // the variables to which an entry of the settings file may refer
 	Allowed []string          // names of those to which an entry of a client's file may
+	// Commands is set if $(…) in an entry of a client's file runs, as it always does in one of the settings file.
+	Commands bool
 	// Home returns the folder that ~ means for the server.
 	Home func(spec.Configured) string
 	// Duration reads a duration.
@@ -74,6 +76,9 @@ type format struct {
 type variables struct {
 	values  map[string]string
 	allowed []string // names in mcp_files_env: the only ones for clients' files
+	// commands is set if commands of clients' files run.
+	commands bool
+	folder   string // what $(pwd) stands for; empty: the folder of this process
 }
 
 // checkAllowed returns an error if a client's file may not use the variable.
@@ -96,7 +101,7 @@ var ownFormat = format{
 		return keys, nil, nil
 	},
 	expand: func(ctx context.Context, text string, env variables) (string, error) {
-		return expand.Value(ctx, text, env.values)
+		return expand.Text(ctx, text, expand.Options{Env: env.values, Commands: true, Folder: env.folder})
 	},
 }
 
@@ -104,8 +109,9 @@ var ownFormat = format{
 func clientFormat(f *clientconfig.Format) *format {
 	return &format{
 		translate: f.Translate,
-		expand: func(_ context.Context, text string, env variables) (string, error) {
-			return f.Expand(text, clientconfig.Variables{Values: env.values, Allow: env.checkAllowed})
+		expand: func(ctx context.Context, text string, env variables) (string, error) {
+			return f.Expand(ctx, text, clientconfig.Variables{Values: env.values, Allow: env.checkAllowed,
+				Commands: env.commands, Folder: env.folder})
 		},
 	}
 }
@@ -124,7 +130,7 @@ func (e Entry) Server(ctx context.Context, c Settings) (s spec.Configured, notes
 	s = r.server(c.Duration)
 	s.Principals = r.principals(c.Principal)
 	if err = errors.Join(err, r.err); err == nil && !s.Disabled {
-		x := &expander{ctx: ctx, env: variables{c.Env, c.Allowed}, expandText: e.format.expand}
+		x := &expander{ctx: ctx, env: variables{c.Env, c.Allowed, c.Commands, folderOf(s)}, expandText: e.format.expand}
 		err = x.server(&s, c.Home(s))
 	}
 	if err == nil && !s.Disabled {
@@ -139,6 +145,15 @@ func (e Entry) Server(ctx context.Context, c Settings) (s spec.Configured, notes
 		s.Env, s.Headers, s.OAuth, s.URL, s.Command, s.Args = nil, nil, spec.OAuth{}, "", "", nil
 	}
 	return s, notes
+}
+
+// folderOf returns the folder that $(pwd) means for a server: that of its sandbox, and not the server's own, which is
+// not there. Empty: the server's own.
+func folderOf(s spec.Configured) string {
+	if s.Kind == spec.Stdio && s.Where == spec.InSandbox {
+		return "/workspace"
+	}
+	return ""
 }
 
 // entryReader reads an entry's keys by type, and stores the first error.
