@@ -564,6 +564,31 @@ func TestBare(t *testing.T) {
 		third.Result["isError"] != true {
 		t.Errorf("a call without session met another's: %v", third.Result)
 	}
+	// A call that fails names the session that it has made, in which the next one goes on.
+	for tool, arguments := range map[string]args{"sandbox_read_file": {"path": "none"},
+		"sandbox_list_files": {"path": "none"}, "sandbox_write_file": {"path": "/etc/none/x", "content": ""},
+		"execute_command": {"command": "none", "args": []string{"x"}}, "execute_code": {"code": "1", "language": "node",
+			"template": "python"}} {
+		failed := s.bare(tool, arguments)
+		if failed.Error == nil {
+			t.Logf("%s is a result: %v", tool, failed.Result)
+			continue
+		}
+		about, _ := failed.Error.Data["context"].(map[string]any)
+		made, _ := about["session_id"].(string)
+		if made == "" || !strings.Contains(failed.Error.Message, made) ||
+			!strings.Contains(failed.Error.Message, "pass session_id") {
+			t.Errorf("%s: %+v", tool, failed.Error)
+		}
+		if next := s.bare("sandbox_list_files", args{"session_id": made}); next.Result["session_id"] != made {
+			t.Errorf("%s: the session that was made: %+v", tool, next)
+		}
+		if named := s.bare(tool, args{"path": "none", "session_id": made}); tool == "sandbox_read_file" &&
+			(named.Error == nil || strings.Contains(named.Error.Message, made)) {
+			t.Errorf("a call that names its session: %+v", named.Error)
+		}
+		s.bare("stop_session", args{"session_id": made})
+	}
 	code, _, text := s.request("GET", "/", nil)
 	var health map[string]any
 	if json.Unmarshal([]byte(text), &health); code != 200 || health["status"] != "healthy" ||

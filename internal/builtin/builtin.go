@@ -128,7 +128,11 @@ func (t *Tools) timeout(seconds int64) time.Duration {
 // openSession returns a lease on the session that the call names, which is created if necessary.
 func (t *Tools) openSession(ctx context.Context, c tool.Call, a session.OpenRequest) (*session.Lease, error) {
 	a.NewByDefault = c.NewSession
-	return t.Sessions.Open(tool.WithProgress(ctx, c.Progress), c.Principal, a)
+	l, err := t.Sessions.Open(tool.WithProgress(ctx, c.Progress), c.Principal, a)
+	if err == nil {
+		noteSession(ctx, c, l, a)
+	}
+	return l, err
 }
 
 // wantedSession returns the session that openSession opens for a call: an id, "home" or "new".

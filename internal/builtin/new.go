@@ -23,8 +23,8 @@ func New(c Config) *Tools {
 	t := &Tools{Config: c, byName: map[string]tool.Callable{},
 		replies: once.New(once.Config[*reply]{TokenContext: c.TokenContext, Size: (*reply).size})}
 	t.SetConsent(c.Consent)
-	add[CodeResult](t, policy.CodeExecute, "execute_code", retryable(t.replies, t.executeCode))
-	add[CommandResult](t, policy.ShellExecute, "execute_command", retryable(t.replies, t.executeCommand))
+	add[CodeResult](t, policy.CodeExecute, "execute_code", retryable(t.replies, namingSession(t, t.executeCode)))
+	add[CommandResult](t, policy.ShellExecute, "execute_command", retryable(t.replies, namingSession(t, t.executeCommand)))
 	add[FileRead](t, policy.FileRead, "sandbox_read_file", t.readFile)
 	add[FileWritten](t, policy.FileWrite, "sandbox_write_file", t.writeFile)
 	add[FileList](t, policy.FileList, "sandbox_list_files", t.listFiles)
@@ -98,6 +98,7 @@ type handler[In any] func(context.Context, tool.Call, In) (*tool.Result, error)
 // add adds the tool of that name in tools.yaml, whose arguments are In and whose result has the fields
 // Out. Policy sees its calls as operation o.
 func add[Out, In any](t *Tools, o policy.Operation, name string, h handler[In]) {
+	h = namingSession(t, h)
 	t.kinds = append(t.kinds, kind{name, func(d definition.Definition) tool.Tool {
 		d.Name, d.Operation = name, o
 		d.Input, d.Output = tool.InputOf[In](d.Arguments...), tool.OutputOf[Out](d.Required, d.Result...)
