@@ -615,12 +615,12 @@ func TestBare(t *testing.T) {
 }
 
 // TestCORS: pages of any origin come in with a token alone; without one they are
-// listed, or the server does not start.
+// listed, or of this machine, or the server does not start.
 func TestCORS(t *testing.T) {
 	t.Parallel()
 	state := t.TempDir()
-	for _, settings := range [][]string{{"MCP_ENABLE_CORS=true"},
-		{"SANDLOT_CORS_ENABLED=true", "SANDLOT_CORS_ORIGINS=*"}, {"SANDLOT_CORS_ENABLED=true", "SANDLOT_AUTH=off"}} {
+	for _, settings := range [][]string{{"MCP_ENABLE_CORS=true", "SANDLOT_CORS_ORIGINS=*"},
+		{"SANDLOT_CORS_ENABLED=true", "SANDLOT_CORS_ORIGINS=*", "SANDLOT_AUTH=off"}} {
 		cmd := exec.CommandContext(t.Context(), binary(t), "serve", "--state-dir", state, "--port",
 			strconv.Itoa(freePort(t)))
 		cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "SANDLOT_NETWORK_REGISTRIES=none",
@@ -643,8 +643,15 @@ func TestCORS(t *testing.T) {
 		}
 		return code2, header2
 	}
-	s := start(t, "MCP_ENABLE_CORS=true", "SANDLOT_AUTH=required")
-	token := s.token("ann")
+	s := start(t, "MCP_ENABLE_CORS=true")
+	for origin, want := range map[string]int{"http://localhost:3000": 200, "http://127.0.0.1:5173": 200,
+		"http://evil.example:3000": 403, "http://evil.localhost:3000": 403, "https://localhost:3000": 403, "null": 403} {
+		if code, header := ask(s, origin); code != want ||
+			(header.Get("Access-Control-Allow-Origin") == origin) != (want == 200) {
+			t.Errorf("without a list, %s: HTTP %d %v", origin, code, header)
+		}
+	}
+	token := s.token("ann") // from now on a token is required
 	if code, header := ask(s, "https://app.example", "Authorization", "Bearer "+token); code != 200 ||
 		header.Get("Access-Control-Allow-Origin") != "*" || header.Get("Access-Control-Allow-Credentials") != "" ||
 		!strings.Contains(header.Get("Access-Control-Expose-Headers"), "Mcp-Session-Id") {

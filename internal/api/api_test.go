@@ -288,12 +288,34 @@ func TestOrigin(t *testing.T) {
 	yes := func(context.Context) bool { return true }
 	no := func(context.Context) bool { return false }
 	any := OriginCheck{CORS: true, TokenRequired: yes}
+	local := OriginCheck{Loopback: true, CORS: true, LocalPages: true, TokenRequired: no,
+		IsPortHost: func(host string) bool { return strings.HasPrefix(host, "8080-x.") }}
+	localAndListed := local
+	localAndListed.Origins = []string{"https://app.example"}
+	elsewhere := local
+	elsewhere.Loopback = false
 	tests := []struct {
 		name   string
 		g      OriginCheck
 		origin string
 		want   bool
 	}{
+		{"a page of this machine", local, "http://localhost:3000", true},
+		{"a page of this machine by address", local, "http://127.0.0.1:5173", true},
+		{"a page of this machine at the port of http", local, "http://localhost", true},
+		{"a page of another host", local, "http://evil.example:3000", false},
+		{"a page of a name below localhost", local, "http://evil.localhost:3000", false},
+		{"a page of an exposed port", local, "http://8080-x.localhost:8000", false},
+		{"a name that begins as this machine's", local, "http://localhost.evil.example:3000", false},
+		{"an address that begins as this machine's", local, "http://127.0.0.1.evil.example", false},
+		{"this machine as a user", local, "http://localhost:3000@evil.example", false},
+		{"this machine behind a user", local, "http://evil@localhost:3000", false},
+		{"this machine in a path", local, "http://evil.example/http://localhost:3000", false},
+		{"another scheme", local, "file://localhost:3000", false},
+		{"https", local, "https://localhost:3000", false},
+		{"null for pages of this machine", local, "null", false},
+		{"a page of this machine, with a list without it", localAndListed, "http://localhost:3000", false},
+		{"a page of this machine, at a server for others", elsewhere, "http://localhost:3000", false},
 		{"none", OriginCheck{}, "", true},
 		{"its own", OriginCheck{}, "http://localhost:8000", true},
 		{"another port", OriginCheck{}, "http://localhost:3000", false},
@@ -410,6 +432,18 @@ func TestCORS(t *testing.T) {
 		a.Header.Get("Access-Control-Allow-Credentials") != "" ||
 		!strings.Contains(a.Header.Get("Access-Control-Expose-Headers"), "Mcp-Session-Id") {
 		t.Errorf("any: %v", a.Header)
+	}
+	// Pages of this machine: that one, without credentials; any while a token is required.
+	required := false
+	local := OriginCheck{Loopback: true, CORS: true, LocalPages: true,
+		TokenRequired: func(context.Context) bool { return required }}
+	for _, want := range []string{"http://localhost:3000", "*"} {
+		past, a = reached(local, "GET", "Origin", "http://localhost:3000")
+		if !past || a.Header.Get("Access-Control-Allow-Origin") != want ||
+			a.Header.Get("Access-Control-Allow-Credentials") != "" || (a.Header.Get("Vary") == "Origin") == required {
+			t.Errorf("a page of this machine, a token required: %v: %v %v", required, past, a.Header)
+		}
+		required = true
 	}
 	// Listed: that one, with credentials.
 	listed := OriginCheck{CORS: true, Origins: []string{"https://a.example"}}

@@ -21,7 +21,10 @@ import (
 type OriginCheck struct {
 	Loopback bool     // the server listens on loopback only
 	CORS     bool     // send CORS headers
-	Origins  []string // allowed ones; empty with CORS: any, without credentials
+	Origins  []string // allowed ones; empty with CORS: any, without credentials, while a token is required
+	// LocalPages allows the origins http://localhost:* and http://127.0.0.1:* with CORS while no token is required. It is
+	// for servers that listen on loopback only, and have no Origins.
+	LocalPages bool
 	// TokenRequired returns whether every request needs a token now. If not, or if TokenRequired is
 	// nil, CORS allows listed origins only: any page could act as the user otherwise,
 	// without credentials.
@@ -118,7 +121,19 @@ func (c OriginCheck) allowed(r *http.Request, origin string) bool {
 	if strings.EqualFold(u.Host, r.Host) || slices.Contains(c.Origins, origin) {
 		return true
 	}
-	return c.CORS && len(c.Origins) == 0 && c.TokenRequired != nil && c.TokenRequired(r.Context())
+	return c.CORS && len(c.Origins) == 0 && (c.allowsAny(r) || c.LocalPages && c.Loopback && isLocalPage(u, origin))
+}
+
+// allowsAny reports whether a page of any origin may send the request, as far as its host is not that of a port.
+func (c OriginCheck) allowsAny(r *http.Request) bool {
+	return len(c.Origins) == 0 && c.TokenRequired != nil && c.TokenRequired(r.Context())
+}
+
+// isLocalPage reports whether an origin, which u is, is http://localhost or http://127.0.0.1, with any port. Names below
+// localhost are not: pages of exposed ports have such.
+func isLocalPage(u *url.URL, origin string) bool {
+	host := u.Hostname()
+	return (host == "localhost" || host == "127.0.0.1") && origin == "http://"+u.Host
 }
 
 const (
@@ -135,12 +150,14 @@ const (
 // setCORS sets the CORS headers. It returns true when the request is a preflight, which it answers.
 func (c OriginCheck) setCORS(w http.ResponseWriter, r *http.Request, origin string) bool {
 	h := w.Header()
-	if len(c.Origins) == 0 {
+	if c.allowsAny(r) {
 		h.Set("Access-Control-Allow-Origin", "*")
 	} else {
 		h.Set("Access-Control-Allow-Origin", origin)
-		h.Set("Access-Control-Allow-Credentials", "true")
 		h.Add("Vary", "Origin")
+		if len(c.Origins) > 0 {
+			h.Set("Access-Control-Allow-Credentials", "true")
+		}
 	}
 	h.Set("Access-Control-Expose-Headers", corsExpose)
 	if r.Method != http.MethodOptions || r.Header.Get("Access-Control-Request-Method") == "" {

@@ -346,12 +346,13 @@ func (a *App) openEdges(ctx context.Context) error {
 		MaxBody: int64(c.Server.MaxBodyMB) << 20,
 		Limits:  limiter, Log: a.log, NewSession: func(p auth.Principal) bool { return !p.Authenticated },
 		TokenContext: a.watch.TokenContext, Connected: a.prewarm, Views: a.views, MCPSessions: a.store})
+	listed, localPages := origins(c.Server)
 	a.api = api.New(api.Config{Authenticator: a.authenticator, TokenWatch: a.watch, Limits: limiter,
 		Gateway: a.gateway, Hub: a.hub,
 		Metrics: metrics, CheckRuntime: a.runtimes.check, Version: Version, PublicURL: c.Server.PublicURL, Log: a.log,
 		Resource: resource(c), Proxies: c.Server.TrustedProxies,
 		Origins: api.OriginCheck{Loopback: auth.Loopback(c.Server.Host), CORS: c.Server.CORS,
-			Origins: c.Server.CORSOrigins, TokenRequired: a.tokenRequired}})
+			Origins: listed, LocalPages: localPages, TokenRequired: a.tokenRequired}})
 	return nil
 }
 

@@ -74,14 +74,28 @@ func (a *App) checkListen(ctx context.Context) error {
 			a.Config.Origin["network.mode"])
 	}
 	c := a.Config.Server
-	if c.CORS && len(c.CORSOrigins) == 0 && !a.tokenRequired(ctx) {
+	listed, localPages := origins(c)
+	if c.CORS && len(listed) == 0 && !localPages && !a.tokenRequired(ctx) {
 		return fault.New(fault.Configuration,
 			"cors.enabled=\"true\" (%s): this server asks for no token, so every web page that is opened on this "+
-				"machine could use it as its user; list the origins of the pages that may in cors.origins "+
+				"machine could use it as its user; list the origins of the pages that may in cors.origins, or leave "+
+				"that empty for pages of this machine alone "+
 				"(SANDLOT_CORS_ORIGINS), or set auth: required and make tokens with `sandlot token create --user NAME`",
 			a.Config.Origin["cors.enabled"])
 	}
 	return nil
+}
+
+// origins returns the origins that the settings name. If they name none, any origin is allowed while a token is required.
+// localPages: pages of this machine are allowed while none is, as the server listens on loopback alone, and its operator
+// did not ask for any origin.
+func origins(c config.Server) (listed []string, localPages bool) {
+	for _, o := range c.CORSOrigins {
+		if o != config.AnyOrigin {
+			listed = append(listed, o)
+		}
+	}
+	return listed, c.CORS && len(c.CORSOrigins) == 0 && auth.Loopback(c.Host)
 }
 
 // listenNetwork opens the network listeners.

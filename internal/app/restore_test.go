@@ -55,7 +55,7 @@ func TestRestoreRefusesWhatDoesNotStart(t *testing.T) {
 		want string
 	}{
 		"no tokens":    {empty, func(s *config.Server) { s.Host = "192.0.2.1" }, "there is no token yet"},
-		"any web page": {empty, func(s *config.Server) { s.CORS = true }, "this server asks for no token"},
+		"any web page": {empty, func(s *config.Server) { s.CORS, s.CORSOrigins = true, []string{"*"} }, "this server asks for no token"},
 		"another key": {other, func(s *config.Server) { s.SecretsKey = secret.Value(strings.Repeat("1f", 32)) },
 			"opens none"},
 		"a part":  {empty[:len(empty)-1], func(*config.Server) {}, "damaged"},

@@ -83,7 +83,7 @@ type Server struct {
 	Host           string
 	Port           int
 	CORS           bool
-	CORSOrigins    []string // empty with CORS: any, without credentials
+	CORSOrigins    []string // may have AnyOrigin. Empty with CORS: AnyOrigin, and on loopback the pages of this machine
 	Auth           string   // auto, required or off
 	LogLevel       string
 	StateDir       string
@@ -99,6 +99,9 @@ type Server struct {
 	TrustedProxies []netip.Prefix
 	OIDC           []OIDC // by issuer
 }
+
+// AnyOrigin in CORSOrigins stands for any origin, without credentials, where a token is required.
+const AnyOrigin = "*"
 
 // Events has the settings of stored events.
 type Events struct {

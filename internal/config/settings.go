@@ -154,7 +154,7 @@ func (c *Config) serverRows() []setting {
 		{"cors.enabled", "false", []string{"MCP_ENABLE_CORS"}, "send CORS headers", boolean(&s.CORS)},
 		{"cors.origins", "", nil,
 			"allowed origins, separated by commas; empty with cors: any, without credentials, where a token " +
-				"is required",
+				"is required, and else the pages of this machine (http://localhost:*, http://127.0.0.1:*)",
 			list(&s.CORSOrigins, readOrigin)},
 		{"auth", "auto", nil,
 			"auto: a token is needed as soon as one exists; required; off (loopback only)",
@@ -402,8 +402,8 @@ func readHost(v string) (string, error) {
 }
 
 func readOrigin(v string) (string, error) {
-	if v == "*" {
-		return "", nil
+	if v == AnyOrigin {
+		return v, nil
 	}
 	if !strings.HasPrefix(v, "http://") && !strings.HasPrefix(v, "https://") {
 		return "", fmt.Errorf("%q must begin with http:// or https://", v)
