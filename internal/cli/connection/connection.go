@@ -19,6 +19,7 @@ import (
 	"sandlot/internal/builtin"
 	"sandlot/internal/cli/plain"
 	"sandlot/internal/fault"
+	"sandlot/internal/hub"
 	"sandlot/internal/plural"
 )
 
@@ -346,20 +347,26 @@ func (p *commands) call() *cobra.Command {
 	c := &cobra.Command{
 		Use: "call NAME TOOL [JSON | KEY=VALUE...]", Short: "Call a tool of an MCP server", Args: cobra.MinimumNArgs(2),
 		Long: `Call a tool, by the server's own name of the tool or by the exposed name. The arguments are one JSON object
-("-" reads it from standard input), or KEY=VALUE pairs. A VALUE that is valid JSON counts as JSON, any other
-as a string.`,
+("-" reads it from standard input), or KEY=VALUE pairs. A VALUE has the type that the tool takes: n=5 is a number
+where it takes one, and a text where it takes a text. An object is JSON, and KEY=VALUE again adds to a list. KEY:=JSON
+gives any value.`,
 		Example: "  sandlot mcp call time get_current_time timezone=Europe/Berlin\n  sandlot mcp call memory " +
 			"create_entities '{\"entities\": []}'",
 	}
 	return p.onServer(c, func(c *cobra.Command, r connectionRow, args []string) error {
-		ask, err := p.arguments(args[1:])
+		t := r.exposedName(args[0])
+		if t == "" {
+			return r.noTool(args[0])
+		}
+		ask, err := p.arguments(args[1:], func() (schema, error) {
+			var all hub.Server
+			err := p.ask(c.Context(), "GET", r.path(), nil, &all)
+			return schemaOf(all, t), err
+		})
 		if err != nil {
 			return err
 		}
-		if t := r.exposedName(args[0]); t != "" {
-			return p.result(c, t, ask)
-		}
-		return r.noTool(args[0])
+		return p.result(c, t, ask)
 	})
 }
 
@@ -377,8 +384,8 @@ func (r connectionRow) noTool(tool string) error {
 	return fmt.Errorf("%s%s has no tool %q; `sandlot mcp inspect %s` shows what it has", r.Name, state, tool, r.Name)
 }
 
-// arguments reads the arguments of a tool from the command line.
-func (p *commands) arguments(words []string) (map[string]any, error) {
+// arguments reads the arguments of a tool from the command line. input returns the tool's schema, for KEY=VALUE.
+func (p *commands) arguments(words []string, input func() (schema, error)) (map[string]any, error) {
 	ask := map[string]any{}
 	if len(words) == 1 && (words[0] == "-" || strings.HasPrefix(strings.TrimSpace(words[0]), "{")) {
 		text := []byte(words[0])
@@ -398,12 +405,21 @@ func (p *commands) arguments(words []string) (map[string]any, error) {
 		return ask, nil
 	}
 	for _, w := range words {
-		k, v, ok := strings.Cut(w, "=")
-		if !ok {
+		if !strings.Contains(w, "=") {
 			return nil, p.Usage(fmt.Errorf("argument %q: write KEY=VALUE, or all of them as one JSON object", w))
 		}
-		if ask[k] = any(v); json.Valid([]byte(v)) {
-			ask[k] = json.RawMessage(v)
+	}
+	if len(words) == 0 {
+		return ask, nil
+	}
+	s, err := input()
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range words {
+		k, v, _ := strings.Cut(w, "=")
+		if err := s.set(ask, k, v); err != nil {
+			return nil, p.Usage(err)
 		}
 	}
 	return ask, nil
