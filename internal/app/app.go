@@ -190,7 +190,7 @@ func (a *App) openSessions(ctx context.Context, defaultTemplate string) error {
 		Volumes:   a.volumes.Mounts,
 		Processes: int64(c.Runtime.MaxProcesses), DiskBytes: int64(c.Runtime.DiskMB) << 20,
 		BootTimeout:   c.Runtime.StartTimeout,
-		OrphanTimeout: c.Sessions.OrphanTimeout, WarmPerTemplate: c.Runtime.PoolSize,
+		OrphanTimeout: c.Sessions.OrphanTimeout, WarmPerTemplate: c.Runtime.OwnPoolSize,
 		WarmMemoryMB: c.Runtime.PoolMemoryMB,
 		Templates:    a.templates.Ready, Flavors: sessionFlavors, Flavor: defaultFlavor, Log: a.log})
 	if err := a.openNetwork(ctx); err != nil {

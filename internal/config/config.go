@@ -170,6 +170,7 @@ type Runtime struct {
 	Platform     string        // of gVisor: auto, systrap or kvm
 	StartTimeout time.Duration // timeout of a sandbox's start
 	PoolSize     int           // booted sandboxes in the pool, for each template
+	OwnPoolSize  int           // booted sandboxes in the pool, for each of Sandlot's own templates
 	PoolMemoryMB int           // of all sandboxes in the pool together, by their flavors; 0: no limit
 	Snapshots    bool
 	MaxProcesses int

@@ -407,6 +407,9 @@ func (c *Config) finish() error {
 	if err := c.finishTemplates(); err != nil {
 		return err
 	}
+	if err := c.checkMemory(); err != nil {
+		return err
+	}
 	if c.Sessions.OnStop == StopKeep && c.Origin["orphan_timeout"] == "default" {
 		c.Sessions.OrphanTimeout, c.Origin["orphan_timeout"] = keepOrphans, "on_stop"
 	}
@@ -415,5 +418,41 @@ func (c *Config) finish() error {
 		c.Sessions.MaxCallTimeout, c.Origin["max_execution_timeout"] = c.Sessions.CallTimeout, "variable EXEC_TIMEOUT"
 	}
 	c.Sessions.MaxCallTimeout = max(c.Sessions.MaxCallTimeout, c.Sessions.CallTimeout)
+	return nil
+}
+
+// checkMemory returns an error for a budget of memory in which no session fits, and notes budgets in which those of the
+// default flavor do not.
+func (c *Config) checkMemory() error {
+	smallest := slices.MinFunc(c.Flavors, func(a, b Flavor) int { return a.MemoryMB - b.MemoryMB })
+	usual := c.Flavors[slices.IndexFunc(c.Flavors, func(f Flavor) bool { return f.Name == c.Sessions.DefaultFlavor })]
+	if total := c.Sessions.MaxMemoryMB; total > 0 && total < smallest.MemoryMB {
+		return c.InvalidSetting("max_total_memory_mb", fmt.Errorf("no session fits into it: the smallest flavor, %s, has "+
+			"%d MB; raise it, leave it out (no limit), or add a smaller flavor (flavors in sandlot.yaml)", smallest.Name,
+			smallest.MemoryMB))
+	}
+	quotas := map[string]*int{"max_total_memory_mb": &c.Sessions.MaxMemoryMB, "quotas: users: memory_mb": c.Quotas.Users.MemoryMB,
+		"quotas: services: memory_mb": c.Quotas.Services.MemoryMB}
+	for name, q := range c.Quotas.Principals {
+		quotas["quotas: principals: "+name+": memory_mb"] = q.MemoryMB
+	}
+	for _, name := range slices.Sorted(maps.Keys(quotas)) {
+		budget := quotas[name]
+		if budget == nil || *budget == 0 || *budget >= usual.MemoryMB {
+			continue
+		}
+		fits := fmt.Sprintf("no session of the default flavor, %s, fits into it, which has %d MB: only calls that name a "+
+			"smaller flavor get one", usual.Name, usual.MemoryMB)
+		if *budget < smallest.MemoryMB {
+			fits = fmt.Sprintf("no session fits into it: the smallest flavor, %s, has %d MB", smallest.Name, smallest.MemoryMB)
+		}
+		c.Notes = append(c.Notes, fmt.Sprintf("%s is %d: %s. Raise it, or add a smaller flavor (flavors in sandlot.yaml)",
+			name, *budget, fits))
+	}
+	if size, budget := c.Runtime.PoolSize, c.Runtime.PoolMemoryMB; size > 0 && budget > 0 && budget < usual.MemoryMB {
+		c.Notes = append(c.Notes, fmt.Sprintf("pool_memory_mb is %d: no sandbox of the default flavor, %s, fits into it, "+
+			"which has %d MB, so none waits booted for new sessions. Raise it, or set pool_size: 0", budget, usual.Name,
+			usual.MemoryMB))
+	}
 	return nil
 }

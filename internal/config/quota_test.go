@@ -39,3 +39,32 @@ func TestQuotas(t *testing.T) {
 		}
 	}
 }
+
+// A budget of memory in which no session fits is an error or a note of the start, which names it and what would fit.
+func TestMemoryBudgets(t *testing.T) {
+	for text, want := range map[string]string{
+		"max_total_memory_mb: 512":                                             "error: no session fits into it: the smallest flavor, small, has 1024 MB",
+		"max_total_memory_mb: 1024":                                            "",
+		"max_total_memory_mb: 1500\ndefault_flavor: medium":                    "default flavor, medium",
+		"max_total_memory_mb: 512\nflavors: {tiny: {cpus: 1, memory_mb: 256}}": "default flavor, small",
+		"container_memory_limit: 256m\nmax_total_memory_mb: 300":               "",
+		"quotas: {users: {memory_mb: 512}}":                                    "quotas: users: memory_mb is 512: no session fits",
+		"quotas: {services: {memory_mb: 512}}":                                 "quotas: services: memory_mb is 512: no session fits",
+		"quotas: {principals: {ann: {memory_mb: 512}}}":                        "quotas: principals: ann: memory_mb is 512",
+		"quotas: {users: {memory_mb: 1024}}":                                   "",
+		"pool_memory_mb: 512":                                                  "pool_memory_mb is 512",
+		"pool_memory_mb: 512\npool_size: 0":                                    "",
+	} {
+		c, err := load(t, text, nil, nil)
+		got := ""
+		if err != nil {
+			got = "error: " + err.Error()
+		} else {
+			got = strings.Join(c.Notes, "; ")
+		}
+		wanted, isError := strings.CutPrefix(want, "error: ")
+		if (err != nil) != isError || !strings.Contains(got, wanted) || (want == "") != (got == "") {
+			t.Errorf("%s: %q, want %q", text, got, want)
+		}
+	}
+}

@@ -448,10 +448,10 @@ func absoluteFile(v string) (string, error) {
 func (c *Config) setVolumes(v string) error {
 	c.Volumes = nil
 	list := strings.Split(v, ",")
-	if strings.HasPrefix(strings.TrimSpace(v), "[") {
-		list = nil
-		if err := json.Unmarshal([]byte(v), &list); err != nil {
-			return fmt.Errorf("looks like a JSON array, but is not one of strings")
+	if text := strings.TrimSpace(v); strings.HasPrefix(text, "[") || strings.HasPrefix(text, "{") {
+		var err error
+		if list, err = volumeList(text); err != nil {
+			return err
 		}
 	}
 	for _, e := range list {
@@ -470,6 +470,39 @@ func (c *Config) setVolumes(v string) error {
 		c.Volumes = append(c.Volumes, m)
 	}
 	return nil
+}
+
+// volumeForm is the form of the setting volumes in JSON.
+const volumeForm = `a JSON list of texts HOST:SANDBOX, such as ["/srv/data:/data", "/srv/docs:/docs:ro"]`
+
+// volumeList returns the texts of a JSON list. The error says what is there in place of one.
+func volumeList(text string) (list []string, err error) {
+	var value any
+	if err := json.Unmarshal([]byte(text), &value); err != nil {
+		return nil, fmt.Errorf("is not valid JSON (%v): write %s", err, volumeForm)
+	}
+	items, ok := value.([]any)
+	if !ok {
+		return nil, fmt.Errorf("is a JSON object, and not a list: write %s", volumeForm)
+	}
+	for i, item := range items {
+		what := "null"
+		switch item := item.(type) {
+		case string:
+			list = append(list, item)
+			continue
+		case map[string]any:
+			what = "an object"
+		case []any:
+			what = "a list"
+		case float64:
+			what = "a number"
+		case bool:
+			what = "true or false"
+		}
+		return nil, fmt.Errorf("is a list whose entry %d is %s, and not a text: write %s", i+1, what, volumeForm)
+	}
+	return list, nil
 }
 
 // reservedTargets are the paths in the sandbox at which a volume must not be mounted, and reservedTrees those below

@@ -323,6 +323,7 @@ func checkTemplateKeys(n *yaml.Node) error {
 // finishTemplates checks the templates against the flavors and runtimes, and adds the one of sandbox_image.
 func (c *Config) finishTemplates() error {
 	r := &c.Runtime
+	r.OwnPoolSize = r.PoolSize
 	if sorted := slices.Sorted(slices.Values(r.Names)); len(slices.Compact(sorted)) < len(r.Names) {
 		return c.InvalidSetting("runtimes", errors.New("a runtime is named twice"))
 	}
@@ -347,6 +348,9 @@ func (c *Config) finishTemplates() error {
 		if c.Origin["default_template"] == "default" {
 			c.Sessions.DefaultTemplate, c.Origin["default_template"] = ImageTemplate, "sandbox_image"
 		}
+		if c.Sessions.DefaultTemplate == ImageTemplate {
+			c.poolOfImage()
+		}
 	}
 	flavors := []string{}
 	for _, f := range c.Flavors {
@@ -367,6 +371,27 @@ func (c *Config) finishTemplates() error {
 		}
 	}
 	return nil
+}
+
+// poolOfImage makes pool_size the number of sandboxes of the default template, sandbox_image, and of the other templates
+// of the settings. Sandlot's own templates, which nobody asked for then, keep none ready, and so leave their memory to
+// these. A bound of memory that the operator did not set leaves room for as many of the image as pool_size says.
+func (c *Config) poolOfImage() {
+	r := &c.Runtime
+	for i := range c.Templates {
+		if c.Templates[i].Pool == nil {
+			c.Templates[i].Pool = &r.PoolSize
+		}
+	}
+	r.OwnPoolSize = 0
+	if c.Origin["pool_memory_mb"] != "default" {
+		return
+	}
+	for _, f := range c.Flavors {
+		if needed := f.MemoryMB * r.PoolSize; f.Name == c.Sessions.DefaultFlavor && needed > r.PoolMemoryMB {
+			r.PoolMemoryMB, c.Origin["pool_memory_mb"] = needed, "pool_size, sandbox_image"
+		}
+	}
 }
 
 func (c *Config) invalidTemplate(t Template, key, value string, allowed []string) error {

@@ -132,6 +132,50 @@ func TestSandboxImage(t *testing.T) {
 	}
 }
 
+// POOL_SIZE with SANDBOX_IMAGE is how many sandboxes of that image wait, and Sandlot's own templates take none of the
+// memory for them.
+func TestPoolOfSandboxImage(t *testing.T) {
+	for _, tt := range []struct {
+		text      string
+		env       vars
+		image     int // -1: as the other templates
+		own       int
+		memory    int
+		operators int // of the template mine
+	}{
+		{"", vars{"SANDBOX_IMAGE": "a", "POOL_SIZE": "3"}, 3, 0, 8192, 0},
+		{"", vars{"SANDBOX_IMAGE": "a", "POOL_SIZE": "20"}, 20, 0, 20 << 10, 0},
+		{"", vars{"SANDBOX_IMAGE": "a", "POOL_SIZE": "40", "CONTAINER_MEMORY_LIMIT": "256m"}, 40, 0, 10 << 10, 0},
+		{"pool_memory_mb: 4096\n", vars{"SANDBOX_IMAGE": "a", "POOL_SIZE": "20"}, 20, 0, 4096, 0},
+		{"pool_memory_mb: 0\n", vars{"SANDBOX_IMAGE": "a", "POOL_SIZE": "20"}, 20, 0, 0, 0},
+		{"", vars{"SANDBOX_IMAGE": "a", "POOL_SIZE": "0"}, 0, 0, 8192, 0},
+		{"", vars{"SANDBOX_IMAGE": "a"}, 2, 0, 8192, 0},
+		{"", vars{"POOL_SIZE": "20"}, -1, 20, 8192, 0},
+		{"default_template: host\n", vars{"SANDBOX_IMAGE": "a", "POOL_SIZE": "3"}, -1, 3, 8192, 0},
+		{"templates: {mine: {image: b}}\n", vars{"SANDBOX_IMAGE": "a", "POOL_SIZE": "3"}, 3, 0, 8192, 3},
+		{"templates: {mine: {image: b, pool: 1}}\n", vars{"SANDBOX_IMAGE": "a", "POOL_SIZE": "3"}, 3, 0, 8192, 1},
+	} {
+		c, err := load(t, tt.text, tt.env, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, operators := -1, 0
+		for _, template := range c.Templates {
+			switch {
+			case template.Pool == nil:
+			case template.Name == ImageTemplate:
+				got = *template.Pool
+			default:
+				operators = *template.Pool
+			}
+		}
+		if got != tt.image || operators != tt.operators || c.Runtime.OwnPoolSize != tt.own ||
+			c.Runtime.PoolMemoryMB != tt.memory {
+			t.Errorf("%s%v: %d of the image, %d of the operator's, %+v", tt.text, tt.env, got, operators, c.Runtime)
+		}
+	}
+}
+
 func TestRuntimes(t *testing.T) {
 	tests := []struct {
 		yaml, name string
