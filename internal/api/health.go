@@ -28,12 +28,8 @@ func (s *Server) health(w http.ResponseWriter, r *http.Request) {
 	if err := s.runtimeError(r.Context()); err != nil {
 		status, wrapper, code = "unhealthy", "disconnected", http.StatusServiceUnavailable
 	}
-	names := []string{}
-	for _, t := range s.Hub.OwnTools() { // without authentication: built-in tools only, and nothing is started
-		if t.Alias == "" {
-			names = append(names, t.Name)
-		}
-	}
+	p, _ := auth.FromContext(r.Context())
+	names := s.Gateway.OwnTools(p) // without authentication: built-in tools only, and nothing is started
 	writeJSON(w, code, protocol.Health{Status: status, Server: "Sandlot", Version: s.Version, Wrapper: wrapper,
 		Count: len(names), Tools: names})
 }

@@ -293,3 +293,15 @@ func (g *Gateway) connected(p auth.Principal) {
 		g.Connected(p)
 	}
 }
+
+// OwnTools returns the names of Sandlot's own tools that a principal's client lists, as long as no tools of third-party
+// servers are in its list. It starts no servers.
+func (g *Gateway) OwnTools(p auth.Principal) []string {
+	shown, names := g.Views.Shown(p, "", nil), []string{}
+	for _, t := range g.Hub.OwnTools() {
+		if t.Alias == "" && shown.Lists(t.Name) {
+			names = append(names, t.Name)
+		}
+	}
+	return names
+}
