@@ -124,7 +124,7 @@ func (p *program) showEvents(ctx context.Context, client *client.Client, q url.V
 	if err == nil && follow {
 		err = errors.New("the server ended the stream: it stops, or the token is no longer good")
 	}
-	return errors.Join(table.Flush(), err)
+	return errors.Join(err, table.Flush())
 }
 
 // writeEvent writes an event as a row of the table.

@@ -3,6 +3,7 @@ package fault
 import (
 	"fmt"
 	"math"
+	"regexp"
 	"strconv"
 	"strings"
 	"unicode"
@@ -149,4 +150,38 @@ func distance(a, b string) int {
 		}
 	}
 	return row[len(b)]
+}
+
+var (
+	// strongError matches lines of a program's output that say what went wrong; weakError those that may. Lines that
+	// only introduce others are introduction.
+	strongError = regexp.MustCompile(`(?i)^\W*((npm|yarn|pnpm|pip|uv|cargo|go)[:!]? +(err!|error)|error|fatal|panic|[\w.]*(error|exception)\b)|` +
+		`no such file|not found|permission denied`)
+	weakError = regexp.MustCompile(
+		`(?i)error|cannot|could not|not found|no such|exception|fail|usage|denied|missing|invalid`)
+	introduction = regexp.MustCompile(`(?i)^\W*(traceback|npm (err!|error) (code|errno|syscall|path|a complete log)|` +
+		`(npm )?warn|\S*warning|.*deprecat|file "|at )`)
+)
+
+// Telling returns the line of a program's output that most likely says what went wrong, at most 300 bytes of it: it
+// belongs at the beginning of an error, since the ends of long texts are not read, and are cut. It is empty for an empty
+// output.
+func Telling(output string) string {
+	var lines []string
+	for line := range strings.Lines(output) {
+		if line = strings.TrimSpace(Printable(line, 300)); line != "" {
+			lines = append(lines, line)
+		}
+	}
+	if len(lines) == 0 {
+		return ""
+	}
+	for _, pattern := range []*regexp.Regexp{strongError, weakError} {
+		for _, line := range lines {
+			if pattern.MatchString(line) && !introduction.MatchString(line) {
+				return line
+			}
+		}
+	}
+	return lines[len(lines)-1]
 }

@@ -109,3 +109,30 @@ func TestInvisible(t *testing.T) {
 		}
 	}
 }
+
+// The line that says why a program failed is found among others, wherever it is.
+func TestTelling(t *testing.T) {
+	for output, want := range map[string]string{
+		"": "", "one\ntwo\n": "two", "\n \n": "",
+		"npm warn deprecated x@1: this fails\nnpm error code E404\nnpm error 404 Not Found - GET /nope\nnpm error A complete " +
+			"log of this run can be found in: /root/x.log\n": "npm error 404 Not Found - GET /nope",
+		"Collecting nope\nERROR: Could not find a version that satisfies the requirement nope\nERROR: No matching " +
+			"distribution found for nope\n\n[notice] A new release of pip is available\n": "ERROR: Could not find a version that " +
+			"satisfies the requirement nope",
+		"Traceback (most recent call last):\n  File \"/usr/lib/errors.py\", line 1, in fail\n    raise ValueError(text)\n" +
+			"ValueError: no key\n": "ValueError: no key",
+		"node:internal/modules/cjs/loader:1228\n  throw err;\n  ^\n\nError: Cannot find module '/x.js'\n    at Module._resolve " +
+			"(node:internal)\n\nNode.js v20": "Error: Cannot find module '/x.js'",
+		"fatal: repository 'x' does not exist\n": "fatal: repository 'x' does not exist",
+		"working\nusage: x [options]\n":          "usage: x [options]",
+		"sh: 1: nope: not found\ndone\n":         "sh: 1: nope: not found",
+		"Err\x1b[31mor: red\n":                   "Err[31mor: red",
+	} {
+		if got := Telling(output); got != want {
+			t.Errorf("%q: %q, want %q", output, got, want)
+		}
+	}
+	if got := Telling(strings.Repeat("error ", 1000)); len(got) > 310 {
+		t.Errorf("%d bytes", len(got))
+	}
+}

@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -113,19 +114,29 @@ func runStart(ctx context.Context, b *Booted) error {
 			return fmt.Errorf("the template's start command %q: %w", line, err)
 		}
 		if r.ExitCode != 0 {
-			output := strings.TrimSpace(fmt.Sprintf("%s%s\n%s%s", r.Stdout.Head, r.Stdout.Tail,
-				r.Stderr.Head, r.Stderr.Tail))
-			return &StartError{Line: line, ExitCode: r.ExitCode, Output: fault.Printable(output, 2*startOutput)}
+			return startError(line, r)
 		}
 	}
 	return nil
+}
+
+// startError returns the error of a start command that failed. The line that says why stands first in its output, then
+// standard error: the end is cut.
+func startError(line string, r *agent.ExecResult) *StartError {
+	errs := strings.TrimSpace(fmt.Sprintf("%s%s", r.Stderr.Head, r.Stderr.Tail))
+	output := strings.TrimSpace(fmt.Sprintf("%s\n%s%s", errs, r.Stdout.Head, r.Stdout.Tail))
+	why := fault.Telling(cmp.Or(errs, output))
+	if !strings.HasPrefix(output, why) {
+		output = why + "\n" + output
+	}
+	return &StartError{Line: line, ExitCode: r.ExitCode, Output: fault.Printable(output, 2*startOutput)}
 }
 
 // StartError says that a start command of a template has failed.
 type StartError struct {
 	Line     string
 	ExitCode int
-	Output   string // the end of it, printable
+	Output   string // why it failed, and the ends of its output, printable
 }
 
 func (e *StartError) Error() string {

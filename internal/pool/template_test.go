@@ -3,9 +3,11 @@ package pool
 import (
 	"errors"
 	"maps"
+	"strings"
 	"testing"
 	"time"
 
+	"sandlot/internal/agent"
 	"sandlot/internal/image"
 	"sandlot/internal/sandbox/sandboxtest"
 )
@@ -115,4 +117,15 @@ func TestBootTemporary(t *testing.T) {
 			t.Error("it booted")
 		}
 	})
+}
+
+// Why a start command failed stands first, whatever it printed before.
+func TestStartErrorBeginsWithCause(t *testing.T) {
+	r := &agent.ExecResult{ExitCode: 3}
+	r.Stdout.Tail = []byte(strings.Repeat("step\n", 1000))
+	r.Stderr.Tail = []byte("warning: slow\nfatal: no such repository\n")
+	if got := startError("git clone x", r).Error(); !strings.HasPrefix(got,
+		"the template's start command \"git clone x\" ended with code 3: fatal: no such repository\n") {
+		t.Errorf("%.200s", got)
+	}
 }

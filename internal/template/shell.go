@@ -56,9 +56,21 @@ func (s *shell) run(ctx context.Context, what string, env map[string]string, arg
 		return fmt.Errorf("%s: it was killed, for it reached the sandbox's limit of %s:\n%s", what, r.KilledBy,
 			last.text())
 	case r.ExitCode != 0:
-		return fmt.Errorf("%s: it ended with code %d:\n%s%s", what, r.ExitCode, last.text(), s.refusals())
+		return failedWith(what, r.ExitCode, s.refusals(), last.text())
 	}
 	return nil
+}
+
+// failedWith returns the error of a command that failed. The first cause stands first: the text may be long, and is cut.
+func failedWith(what string, code int, refusals, output string) error {
+	why := refusals
+	if why == "" {
+		why = fault.Telling(output)
+	}
+	if why == "" {
+		return fmt.Errorf("%s: it ended with code %d, and printed nothing", what, code)
+	}
+	return fmt.Errorf("%s: %s\nit ended with code %d:\n%s", what, why, code, output)
 }
 
 // refusals says which hosts the sandbox was not allowed to reach since the last call.
@@ -73,7 +85,7 @@ func (s *shell) refusals() string {
 	if len(hosts) == 0 {
 		return ""
 	}
-	return "\nThe network policy of the template does not allow " +
+	return "the network policy of the template does not allow " +
 		strings.Join(slices.Sorted(maps.Keys(hosts)), ", ") + ": add what is needed to network.allow of the template"
 }
 

@@ -5,7 +5,6 @@ package diagnosis
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -67,10 +66,6 @@ func (s *Server) tail() string {
 	return s.LogTail()
 }
 
-// errorLine matches lines of a log that say what went wrong.
-var errorLine = regexp.MustCompile(
-	`(?i)error|cannot|could not|not found|no such|exception|fail|usage|denied|missing|invalid`)
-
 // LastWords returns the line of the log that most likely says what went wrong, as the
 // end of a sentence. It may be empty.
 func (s *Server) LastWords() string {
@@ -78,12 +73,7 @@ func (s *Server) LastWords() string {
 	if tail == "" {
 		return ""
 	}
-	lines := strings.Split(tail, "\n")
-	line := lines[len(lines)-1]
-	if i := slices.IndexFunc(lines, errorLine.MatchString); i >= 0 {
-		line = lines[i]
-	}
-	return ". It said: " + spec.SafeText(strings.TrimSpace(line), 300)
+	return ". It said: " + spec.SafeText(fault.Telling(tail), 300)
 }
 
 // Unusable returns why the server cannot be started; nil: it can.

@@ -4,6 +4,7 @@
 package install
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -229,18 +230,26 @@ func (i *Installer) failure(result *agent.ExecResult, argv []string) error {
 	if result.KilledBy != "" {
 		how = "was ended, as the sandbox reached its limit of " + result.KilledBy
 	}
-	f := fault.New(fault.CommandExecution, "the installation of %q failed: %s %s", i.request.Spec, displayCommand(argv),
-		how).
+	ended, why := displayCommand(argv)+" "+how, ""
+	if result.ExitCode != 0 && !result.TimedOut && result.KilledBy == "" {
+		why = fault.Telling(cmp.Or(strings.TrimSpace(string(result.Stderr.Head)+string(result.Stderr.Tail)),
+			string(result.Stdout.Head)+string(result.Stdout.Tail)))
+	}
+	f := fault.New(fault.CommandExecution, "the installation of %q failed: ", i.request.Spec).
 		With("exit_code", result.ExitCode).With("command", displayCommand(argv)).With("log", i.Log())
 	var refused []string
 	for _, r := range i.lease.Refusals() {
 		refused = append(refused, fault.Printable(r.Host, 260)+": "+fault.Printable(r.Reason, 300))
 	}
-	if len(refused) > 0 {
-		f.Message += ". Network access was refused: " + strings.Join(refused, "; ") +
-			". The operator of this server can allow it: network.allow in sandlot.yaml"
+	switch { // the first cause first
+	case len(refused) > 0:
+		f.Message += "Network access was refused: " + strings.Join(refused, "; ") +
+			". The operator of this server can allow it: network.allow in sandlot.yaml. "
 		f = f.With("network_refused", refused)
+	case why != "":
+		f.Message += spec.SafeText(why, 300) + ". "
 	}
+	f.Message += ended
 	return f
 }
 
