@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 
 	"sandlot/test/golden"
@@ -110,8 +111,12 @@ func TestResultShapes(t *testing.T) {
 		if p, ok := r.Result["process_id"].(string); ok && process == "" {
 			process = p
 		}
+		said := fmt.Sprint(r.Result["content"])
 		if r.Error != nil {
-			r.Result = map[string]any{"error": r.Error.Data}
+			r.Result, said = map[string]any{"error": r.Error.Data}, r.Error.Message
+		}
+		if call.name == "install that fails" && !strings.Contains(said, "failed: fatal: unable to access") {
+			t.Errorf("the first cause does not stand first: %s", said)
 		}
 		got[call.name] = shape(r.Result)
 	}
