@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -73,6 +74,22 @@ func (c *capture) Write(p []byte) (int, error) {
 	c.partial = bytes.Clone(p[complete:])
 	c.add(p[:complete])
 	return n, nil
+}
+
+// Reset drops all that was written, in the file as well.
+func (c *capture) Reset() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.head, c.tail, c.oldest, c.partial = c.head[:0], c.tail[:0], 0, nil
+	c.headChars, c.totalChars, c.totalBytes = 0, 0, 0
+	if c.file == nil {
+		return
+	}
+	c.buffered.Reset(writerFunc(c.writeFile))
+	c.fileBytes, c.fileDone = 0, false
+	if _, err := c.file.Seek(0, io.SeekStart); err != nil || c.file.Truncate(0) != nil {
+		c.fileDone = true
+	}
 }
 
 // add adds bytes of complete characters.

@@ -136,15 +136,25 @@ func (l *liveOutput) tee(c *capture, i int) io.Writer {
 	if l == nil {
 		return c
 	}
-	return writerFunc(func(p []byte) (int, error) {
-		l.mu.Lock()
-		l.pending[i] = append(l.pending[i], p...)
-		if excess := len(l.pending[i]) - liveBytes; excess > 0 {
-			l.pending[i] = append(l.pending[i][:0], l.pending[i][excess:]...)
-		}
-		l.mu.Unlock()
-		return c.Write(p)
-	})
+	return &teed{c, l, i}
+}
+
+// teed is a capture whose output the host gets while it comes, too.
+type teed struct {
+	*capture
+	live *liveOutput
+	i    int
+}
+
+func (t *teed) Write(p []byte) (int, error) {
+	l := t.live
+	l.mu.Lock()
+	l.pending[t.i] = append(l.pending[t.i], p...)
+	if excess := len(l.pending[t.i]) - liveBytes; excess > 0 {
+		l.pending[t.i] = append(l.pending[t.i][:0], l.pending[t.i][excess:]...)
+	}
+	l.mu.Unlock()
+	return t.capture.Write(p)
 }
 
 type writerFunc func([]byte) (int, error)

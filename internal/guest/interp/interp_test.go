@@ -129,6 +129,12 @@ type safe struct {
 	b  bytes.Buffer
 }
 
+func (s *safe) Reset() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.b.Reset()
+}
+
 func (s *safe) Write(p []byte) (int, error) { s.mu.Lock(); defer s.mu.Unlock(); return s.b.Write(p) }
 func (s *safe) String() string              { s.mu.Lock(); defer s.mu.Unlock(); return s.b.String() }
 

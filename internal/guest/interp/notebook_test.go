@@ -121,7 +121,7 @@ func TestIPythonDisplay(t *testing.T) {
 		"display_id=True)\nh.update(HTML('updated'))\nHTML('<p>last</p>')")
 	want := []string{"text/html <b>x</b>", "text/markdown *m*", "image/png \x89PNG\r\n\x1a\n",
 		"image/jpeg \xff\xd8\xffjpeg", "image/svg+xml <svg/>",
-		`application/json {"a": 1}`, "text/html <u>raw</u>", "text/html h", "text/html updated",
+		`application/json {"a": 1}`, "text/html <u>raw</u>", "text/html updated",
 		"text/html <p>last</p>"}
 	var got []string
 	for _, r := range o.Rich {

@@ -25,7 +25,7 @@ type output struct {
 	retrying atomic.Bool // a retry is pending
 
 	mu           sync.Mutex
-	sink         io.Writer // of the cell that runs; nil between cells
+	sink         *clearing // of the cell that runs; nil between cells
 	betweenCells []byte    // output from between cells, for the next cell
 	buf          []byte
 }
@@ -153,14 +153,22 @@ func (o *output) readOnce(fd uintptr) (int, error) {
 func (o *output) attach(w io.Writer) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.sink = &clearing{to: w}
 	if len(o.betweenCells) > 0 {
-		w.Write(o.betweenCells)
+		o.sink.Write(o.betweenCells)
 		o.betweenCells = nil
 		if o.shared != nil {
 			o.shared.SetBuffered(o.stream, false)
 		}
 	}
-	o.sink = w
+}
+
+// release takes the cell away. The caller holds mu.
+func (o *output) release() {
+	if o.sink != nil {
+		o.sink.end()
+	}
+	o.sink = nil
 }
 
 // detachAll detaches several outputs. For most cells there is nothing left to read, which one poll
@@ -178,7 +186,7 @@ func detachAll(outputs ...*output) {
 			continue
 		}
 		o.mu.Lock() // the reader may be in the middle of a read
-		o.sink = nil
+		o.release()
 		o.mu.Unlock()
 	}
 }
@@ -189,7 +197,7 @@ func (o *output) detach() []byte {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.readAll()
-	o.sink = nil
+	o.release()
 	return o.betweenCells
 }
 

@@ -46,8 +46,27 @@ BARE_PIP = re.compile(r"pip3?\s+(install|uninstall|list|show|freeze|download|che
 HELP = re.compile(r"\?{1,2}\s*([\w.]+)|([\w.]+)\?{1,2}")
 
 
+PROMPT = re.compile(r"(>>>|\.\.\.|In \[\d+\]:|\s*\.{3,}:)( |$)")
+
+
+def unpasted(code):
+    """A cell without the indentation and the prompts with which it was pasted; the same text if it has none."""
+    lines = code.split("\n")
+    first = next((line for line in lines if line.strip()), "")
+    indent = first[:len(first) - len(first.lstrip())]
+    if indent:
+        lines = [line[len(indent):] if line.startswith(indent) else line for line in lines]
+        first = first[len(indent):]
+    if PROMPT.match(first) and not first.startswith("..."):
+        prompted = [PROMPT.match(line) for line in lines]
+        # Lines without a prompt are what the code printed.
+        lines = [line[m.end():] if m else "" if line.strip() else line for line, m in zip(lines, prompted)]
+    return "\n".join(lines)
+
+
 def translate(code):
-    """A cell with magics as Python, with the same line numbers; None: it has no magics."""
+    """A cell with magics, indentation or prompts as Python, with the same line numbers; None: it has none of them."""
+    pasted, code = code, unpasted(code)
     lines = code.split("\n")
     first = next((n for n, line in enumerate(lines) if line.strip() and not line.lstrip().startswith("#")), None)
     if first is not None and re.match(r"%%[\w!]", lines[first]):
@@ -69,7 +88,7 @@ def translate(code):
             rest += 1
         out += [magic(line)] + [""] * (rest - 1)
         n += rest
-    return "\n".join(out) if found else None
+    return "\n".join(out) if found or code != pasted else None
 
 
 def magic(line):
@@ -258,7 +277,10 @@ def do_pip(args):
     kernel.follow_user_site()
     if importlib.util.find_spec("pip") is None:
         raise UsageError("this Python has no pip")
-    ns["_exit_code"] = run([sys.executable, "-m", "pip", *shlex.split(args)])
+    if re.search(r"\||;|&&|\s>", args):
+        Shell.system(SHELL, shlex.quote(sys.executable) + " -m pip " + args)
+    else:
+        ns["_exit_code"] = run([sys.executable, "-m", "pip", *shlex.split(args)])
     kernel.follow_user_site()
 
 
@@ -274,10 +296,10 @@ def do_time(code, offset=0):
     before, start = os.times(), time.perf_counter()
     value = None
     try:
-        if body is not None:
-            kernel.run(body)
-        if last is not None:
-            value = kernel.run(last)
+        codes = [part for part in (body, last) if part is not None]
+        value = kernel.run(*codes) if codes else None
+        if last is None:
+            value = None
     finally:
         wall, after = time.perf_counter() - start, os.times()
         user, system = after[0] - before[0] + after[2] - before[2], after[1] - before[1] + after[3] - before[3]
@@ -305,7 +327,7 @@ def do_timeit(args, body=None, offset=0):
 
 def variables():
     import types
-    return sorted(n for n, v in ns.items() if not n.startswith("_") and not isinstance(v, types.ModuleType))
+    return sorted(n for n, v in ns.items() if not n.startswith("_") and n not in ("In", "Out") and not isinstance(v, types.ModuleType))
 
 
 def do_who(args):
@@ -323,9 +345,19 @@ def do_whos(args):
 
 
 def do_run(args):
-    words = shlex.split(args)
+    words, flags = shlex.split(args), []
+    while words and words[0].startswith("-") and len(words[0]) == 2:
+        flags.append(words.pop(0))
     if not words:
         raise UsageError("%run needs the name of a file")
+    if "-m" in flags:
+        import runpy
+        old, sys.argv = sys.argv, list(words)
+        try:
+            ns.update((n, v) for n, v in runpy.run_module(words[0], run_name="__main__", alter_sys=False).items() if not n.startswith("__"))
+        finally:
+            sys.argv = old
+        return
     path = words[0] if os.path.exists(words[0]) else words[0] + ".py"
     with open(path, encoding="utf-8") as f:
         code = compile(f.read(), path, "exec")
@@ -389,9 +421,9 @@ def do_capture(args, body, offset):
     words = [w for w in args.split() if not w.startswith("-")]
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         body_, last, _ = kernel.compile("\n" * offset + (translate(body) or body), kernel.state["name"])
-        for code in (body_, last):
-            if code is not None:
-                kernel.run(code)
+        codes = [code for code in (body_, last) if code is not None]
+        if codes:
+            kernel.run(*codes)
     if words:
         ns[words[0]] = types.SimpleNamespace(stdout=out.getvalue(), stderr=err.getvalue(), show=lambda: print(out.getvalue(), end=""))
 
@@ -504,6 +536,82 @@ class Pretty(DisplayObject):
     _repr_mimebundle_ = None
 
 
+class Media:
+    """Sound or video, of which a result says where it is: models cannot play it."""
+    def __init__(self, data=None, filename=None, url=None, **_):
+        self.data, self.source = data, filename or url or (data if isinstance(data, str) and len(data) < 1000 else None)
+
+    def __repr__(self):
+        return "<%s: %s>" % (type(self).__name__, self.source or "data of the cell")
+
+
+class Audio(Media):
+    pass
+
+
+class Video(Media):
+    pass
+
+
+class Printer:
+    """What _repr_pretty_ writes to: IPython's pretty printer, without a right margin."""
+    stack = ()
+
+    def __init__(self):
+        self.parts, self.indentation = [], 0
+
+    def text(self, text):
+        self.parts.append(str(text))
+
+    def breakable(self, sep=" "):
+        self.text(sep)
+
+    def break_(self):
+        self.text("\n" + " " * self.indentation)
+
+    def pretty(self, value):
+        method = getattr(value, "_repr_pretty_", None)
+        if callable(method) and not isinstance(value, type):
+            method(self, False)
+        else:
+            self.text(repr(value))
+
+    def begin_group(self, indent=0, open=""):
+        self.text(open)
+        self.indentation += indent
+
+    def end_group(self, dedent=0, close=""):
+        self.indentation -= dedent
+        self.text(close)
+
+    def group(self, indent=0, open="", close=""):
+        return Group(self, indent, open, close)
+
+    def indent(self, indent):
+        return Group(self, indent, "", "")
+
+    def flush(self):
+        pass
+
+
+class Group:
+    def __init__(self, printer, indent, open, close):
+        self.printer, self.amount, self.open, self.close = printer, indent, open, close
+
+    def __enter__(self):
+        self.printer.begin_group(self.amount, self.open)
+
+    def __exit__(self, *_):
+        self.printer.end_group(self.amount, self.close)
+
+
+def pretty_text(value, method):
+    """A value's text as its _repr_pretty_ writes it."""
+    printer = Printer()
+    method(printer, False)
+    return "".join(printer.parts)
+
+
 class FileLink:
     def __init__(self, path, **_):
         self.path = path
@@ -524,9 +632,9 @@ def modules():
         made[name].__path__ = []
     show = made["IPython.display"]
     show.__dict__.update(DisplayObject=DisplayObject, TextDisplayObject=DisplayObject, Image=Image, SVG=SVG, JSON=JSON, Math=Math, IFrame=IFrame,
-                         Pretty=Pretty, FileLink=FileLink, HTML=display_class("HTML", "text/html"), Markdown=display_class("Markdown", "text/markdown"),
+                         Pretty=Pretty, FileLink=FileLink, Audio=Audio, Video=Video, HTML=display_class("HTML", "text/html"), Markdown=display_class("Markdown", "text/markdown"),
                          Latex=display_class("Latex", "text/latex"), Javascript=display_class("Javascript", "application/javascript"), GeoJSON=display_class("GeoJSON", "application/geo+json"),
-                         DisplayHandle=kernel.Handle, display=kernel.display, update_display=kernel.display, clear_output=kernel.clear_output,
+                         DisplayHandle=kernel.Handle, display=kernel.display, update_display=kernel.update_display, clear_output=kernel.clear_output,
                          publish_display_data=kernel.publish, set_matplotlib_formats=lambda *_, **__: None, set_matplotlib_close=lambda *_, **__: None)
     for name in ("html", "markdown", "latex", "svg", "json", "png", "jpeg", "pretty"):
         setattr(show, "display_" + name, lambda *values, **named: kernel.display(*values, **named))

@@ -49,7 +49,8 @@ def _main():
         sys.path.insert(0, "")
     ns = main.__dict__
     state = {"is_driver": True, "cell": 0, "repair": False, "conn": None, "running": False, "delay_interrupt": False, "interrupt_delayed": False,
-             "signals_received": 0, "signals_sent": 0, "task": None, "loop": None, "rich": [], "rich_size": 0, "dropped": 0, "linked_files": 0}
+             "signals_received": 0, "signals_sent": 0, "task": None, "loop": None, "rich": [], "rich_size": 0, "dropped": 0, "linked_files": 0, "displays": {}, "clear": False,
+             "marked": False}
     MAX_RESULT, MAX_RICH = 4 << 20, 8 << 20
     TYPES = ["image/png", "image/jpeg", "image/gif", "image/webp", "image/svg+xml", "text/html", "text/markdown", "text/latex", "application/json"]
     METHODS = {"image/png": "_repr_png_", "image/jpeg": "_repr_jpeg_", "image/svg+xml": "_repr_svg_", "text/html": "_repr_html_",
@@ -272,7 +273,7 @@ def _main():
     # IPython, if it is installed, gets this display. If not, LateFinder makes a module of
     # that name (notebook.py).
     def set_display(module):
-        for name, mine in (("display", display), ("update_display", display), ("clear_output", clear_output), ("publish_display_data", publish)):
+        for name, mine in (("display", display), ("update_display", update_display), ("clear_output", clear_output), ("publish_display_data", publish)):
             if hasattr(module, name):
                 setattr(module, name, mine)
 
@@ -431,7 +432,7 @@ def _main():
 
     def send_reply(reply):
         if not state["is_driver"]:
-            os._exit(0)  # a forked child that ran on to the end of the cell: only the driver replies
+            os._exit(reply["exit"])  # a forked child that ran on to the end of the cell: only the driver replies
         data = to_json(reply).encode("utf-8", "replace") + b"\n"
         try:
             if pipes_closed():
@@ -445,6 +446,8 @@ def _main():
         base64 = stdlib("base64")
         if data is None:
             return
+        if state["clear"]:
+            clear_output()
         if isinstance(data, tuple):
             data = data[0]
         if not isinstance(data, (str, bytes, bytearray)):
@@ -458,30 +461,74 @@ def _main():
         state["rich_size"] += len(data)
         state["rich"].append({"mime": mime, "data": base64.b64encode(data).decode()})
 
+    def form(value, name):
+        """A method of a value that gives a form of it; None: it has none, or answers to every name, as mocks and proxies do."""
+        try:
+            method = getattr(value, name, None)
+            if not callable(method) or getattr(value, "_ipython_canary_method_should_not_exist_", None) is not None:
+                return None
+            return method
+        except Exception:
+            return None
+
+    def quiet_call(method, *args, **named):
+        """What a form gives; None: nothing, or it failed."""
+        try:
+            return method(*args, **named)
+        except Exception as e:
+            warn("%s of this value failed: %s: %s" % (getattr(method, "__name__", "a form"), type(e).__name__, e))
+
+    def warn(text):
+        print("[%s]" % text[:500], file=sys.stderr)
+
     def show_rich(value):
-        """Add a value's best rich form to the result. True: no text is needed; "text": the text is to be shown, too; False: it has no such form."""
+        """Add a value's best rich form to the result, and return its text: None if the value does not say it, "" if it needs none. The other value
+        is True when what was added says all, so that display prints no text."""
         if isinstance(value, type):
-            return False
+            return None, False
         if type(value).__module__.startswith("matplotlib.") and callable(getattr(value, "savefig", None)):
             add_figure(value)
-            return True
-        bundle = getattr(value, "_repr_mimebundle_", None)
-        if callable(bundle):
-            found = bundle(include=None, exclude=None)
-            if add_best((found[0] if isinstance(found, tuple) else found) or {}, value):
-                return True
+            return None, True
+        own = form(value, "_ipython_display_")
+        if own is not None:
+            try:
+                own()
+                return "", True
+            except Exception as e:
+                warn("_ipython_display_ of this value failed: %s: %s" % (type(e).__name__, e))
+        text = None
+        bundle = form(value, "_repr_mimebundle_")
+        if bundle is not None:
+            found = quiet_call(bundle, include=None, exclude=None)
+            found = found[0] if isinstance(found, tuple) and found else found
+            if isinstance(found, dict) and found:
+                text = found["text/plain"] if isinstance(found.get("text/plain"), str) else None
+                shown = add_best(found, value)
+                if shown:
+                    return text, shown is True
         for mime in TYPES:
-            method = getattr(value, METHODS.get(mime, ""), None)
-            if callable(method):
-                data = method()
-                if data is not None:
-                    return add_html(data, value) if mime == "text/html" else add_rich(mime, data) or True
-        return False
+            method = form(value, METHODS[mime]) if mime in METHODS else None
+            data = quiet_call(method) if method is not None else None
+            if data is not None:
+                shown = add_form(mime, data, value)
+                if shown:
+                    return text, shown is True
+        return text, False
+
+    def add_form(mime, data, value):
+        """Add one form of a value to the result. False: it is not what its type says."""
+        try:
+            return add_html(data, value) if mime == "text/html" else add_rich(mime, data) or True
+        except Exception as e:
+            warn("the %s of this value cannot be shown: %s: %s" % (mime, type(e).__name__, e))
+            return False
 
     def add_best(bundle, value=None):
         for mime in TYPES:
-            if mime in bundle:
-                return add_html(bundle[mime], value) if mime == "text/html" else add_rich(mime, bundle[mime]) or True
+            if bundle.get(mime) is not None:
+                shown = add_form(mime, bundle[mime], value)
+                if shown:
+                    return shown
         return False
 
     def add_html(data, value):
@@ -523,33 +570,73 @@ def _main():
             self.display_id = display_id
 
         def display(self, value, **named):
-            display(value, **named)
+            display(value, display_id=self.display_id, **named)
 
-        update = display
+        def update(self, value, **named):
+            update_display(value, display_id=self.display_id, **named)
 
-    def display(*values, raw=False, clear=False, display_id=None, **_):
-        """Show values: as an image, HTML or another rich form if they have one, and otherwise as text."""
+    def display(*values, raw=False, clear=False, display_id=None, update=False, **_):
+        """Show values: as an image, HTML or another rich form if they have one, and otherwise as text. What has a display_id can be updated."""
         if clear:
             clear_output()
+        if display_id is True:
+            display_id = os.urandom(8).hex()
+        before, old = list(state["rich"]), state["displays"].get(display_id, ()) if update else ()
         for v in values:
-            try:
-                shown = add_best(v) if raw and isinstance(v, dict) else show_rich(v)
-            except interrupts:
-                raise
-            except Exception:
-                shown = False
-            if shown is True:
-                continue
             if raw and isinstance(v, dict):
-                v = v.get("text/plain", v)
-            print(repr(v) if not isinstance(v, str) else v)
-        return Handle(display_id) if display_id else None
+                text, shown = v.get("text/plain", v), add_best(v) is True
+            else:
+                text, shown = show_rich(v)
+            if shown:
+                continue
+            text = text if isinstance(text, str) else v if isinstance(v, str) else text_of(v)
+            if display_id is None:
+                print(text)
+            else:
+                add_rich("text/plain", text)
+        if display_id is None:
+            return None
+        new = [r for r in state["rich"] if not any(r is b for b in before)]
+        at = next((n for n, r in enumerate(state["rich"]) if any(r is o for o in old)), None)
+        if at is not None:
+            state["rich_size"] -= sum(len(o["data"]) * 3 // 4 for o in old)
+            state["rich"][:] = [r for r in state["rich"] if not any(r is o for o in old) and not any(r is n for n in new)]
+            state["rich"][at:at] = new
+        state["displays"][display_id] = new
+        return Handle(display_id)
+
+    def update_display(*values, display_id=None, **named):
+        """Show values in place of those that were shown with this display_id in this cell."""
+        display(*values, display_id=display_id, update=True, **named)
 
     def publish(data, *_, **__):
         display(data, raw=True)
 
-    def clear_output(*_, **__):
-        state.update(rich=[], rich_size=0)
+    # The agent, and finish below, take these out of a stream, with what was before them (capture.go). With -wait they do so once more output follows.
+    CLEAR = "\x1b_sandlot-clear"
+    CLEAR_NOW, CLEAR_WAIT = CLEAR + "\x1b\\", CLEAR + "-wait\x1b\\"
+
+    def clear_output(wait=False, **_):
+        """Take back what the cell has shown, at once or when something new is shown."""
+        if not wait:
+            state.update(rich=[], rich_size=0, displays={})
+        state["clear"] = wait
+        mark(CLEAR_WAIT if wait else CLEAR_NOW)
+
+    def mark(sign):
+        state["marked"] = True
+        for s in (getattr(sys, "stdout", None), getattr(sys, "stderr", None)):
+            if s in streams and not closed(s):
+                s.write(sign)
+
+    def cleared(data):
+        """What is left of the bytes of a stream."""
+        left, *parts = data.split(CLEAR.encode())
+        for part in parts:
+            kind, _, rest = part.partition(b"\x1b\\")
+            if rest or not kind:
+                left = rest
+        return left
 
     builtins.display = display
 
@@ -568,12 +655,37 @@ def _main():
             add_figure(plt.figure(number))
 
     def text_of(value):
-        text = repr(value)
-        if not isinstance(text, str):
-            text = str(text)
+        try:
+            pretty = form(value, "_repr_pretty_") if type(value).__module__ != "builtins" and NOTEBOOK else None
+            text = None if pretty is None else notebook()["pretty_text"](value, pretty)
+            if text is None:
+                text = repr(value)
+        except Exception as e:
+            warn("repr() of this value failed: %s: %s" % (type(e).__name__, e))
+            text = object.__repr__(value)
+        return bounded(text)
+
+    def bounded(text):
         if len(text) > MAX_RESULT:
             text = text[:MAX_RESULT] + "… [%d characters in all]" % len(text)
-        return text.encode("utf-8", "replace").decode()
+        return text.encode("utf-8", "backslashreplace").decode()
+
+    def show_value(value):
+        """Show a cell's value; return its text, or None: it has shown itself."""
+        text, shown = show_rich(value) if type(value).__module__ != "builtins" else (None, False)
+        if text == "" and shown:
+            return None
+        return text_of(value) if text is None else bounded(text)
+
+    def remember_value(value):
+        """Give the code the last values as _, __, ___ and in Out, as IPython does."""
+        ns["___"], ns["__"], ns["_"] = ns.get("__"), ns.get("_"), value
+        outputs[state["cell"]] = value
+        if len(outputs) > MAX_OUT:
+            del outputs[min(outputs)]
+
+    MAX_OUT, outputs, inputs = 20, {}, [""]
+    ns.update(In=inputs, Out=outputs)
 
     def ends_with_semicolon(code, last):
         # Only brackets, semicolons and comments follow the last expression.
@@ -600,6 +712,8 @@ def _main():
         return body, value, quiet
 
     def compile_cell(code, name):
+        if code.lstrip().startswith("In [") and NOTEBOOK:  # a prompt, which is valid Python
+            code = notebook()["unpasted"](code)
         try:
             return compile_code(code, name)
         except SyntaxError as e:
@@ -622,11 +736,23 @@ def _main():
             asyncio.set_event_loop(state["loop"])
         return state["loop"]
 
-    def run_code(code):
-        result = eval(code, ns)
-        if not (code.co_flags & 0x80):
-            return result
-        task = loop().create_task(result)
+    def run_code(*codes):
+        """Run compiled code and return the value of the last. All of it runs in one coroutine if a part of it awaits."""
+        value = None
+        if not any(code.co_flags & 0x80 for code in codes):
+            for code in codes:
+                value = eval(code, ns)
+            return value
+
+        async def whole():
+            value = None
+            for code in codes:
+                value = eval(code, ns)
+                if code.co_flags & 0x80:
+                    value = await value
+            return value
+
+        task = loop().create_task(whole())
         try:
             return loop().run_until_complete(task)
         except interrupts:
@@ -636,6 +762,60 @@ def _main():
             except BaseException:
                 pass
             raise
+
+    def follow_asyncio(asyncio):
+        """Let code that does not await make tasks: the loop runs them when a cell awaits, and between cells."""
+        inner = asyncio.create_task
+
+        def create_task(coro, **named):
+            try:
+                asyncio.get_running_loop()
+            except RuntimeError:
+                if thread.get_ident() == main_thread and state["is_driver"]:
+                    return loop().create_task(coro, **named)
+            return inner(coro, **named)
+
+        create_task.__module__, create_task.__doc__, create_task.__wrapped__ = inner.__module__, inner.__doc__, inner
+        asyncio.create_task = asyncio.tasks.create_task = create_task
+        if thread.get_ident() == main_thread:
+            loop()  # for ensure_future and gather
+
+    when_imported("asyncio", follow_asyncio)
+
+    def run_tasks(fd):
+        """Run the tasks that cells have left, until there is something to read from a descriptor."""
+        tasks = state["loop"]
+        if tasks is None or tasks.is_closed() or tasks.is_running():
+            return
+        ready = []
+
+        def stop():
+            ready.append(True)
+            tasks.stop()
+
+        state["running"] = True  # an interrupt ends a task that does not let the others run
+        try:
+            while not ready:
+                try:
+                    tasks.add_reader(fd, stop)
+                    tasks.run_forever()
+                except Exception:
+                    if not sys.modules["asyncio"]:  # the code has broken the loop
+                        return
+                    stdlib("traceback").print_exc()
+                    if tasks.is_closed():
+                        return
+                except BaseException as e:  # of a task; the cell that made it has ended
+                    if not isinstance(e, interrupts):
+                        stdlib("traceback").print_exc()
+        except BaseException:
+            pass
+        finally:
+            state["running"] = False
+            try:
+                tasks.remove_reader(fd)
+            except BaseException:
+                pass
 
     def report(exc, name):
         exc_type = type(exc)
@@ -673,7 +853,7 @@ def _main():
             full = full[:limit // 2] + "\n… [cut] …\n" + full[-limit // 2:]
         if len(short) > limit // 10:
             short = short[:limit // 10] + "… [cut]"
-        return short.encode("utf-8", "replace").decode(), full.encode("utf-8", "replace").decode()
+        return short.encode("utf-8", "backslashreplace").decode(), full.encode("utf-8", "backslashreplace").decode()
 
     def repair_streams():
         # Code may have closed or replaced the streams.
@@ -695,6 +875,43 @@ def _main():
                 setattr(sys, name, streams[n])
                 setattr(sys, "__%s__" % name, streams[n])
 
+    own_files = [(fd, spare, identity(fd)) for fd, spare in ((1, spare_out), (2, spare_err))]
+
+    def follow_output():
+        """At the end of a cell, lead the descriptors 1 and 2 to the driver's streams again, and say where print writes if that is elsewhere."""
+        for fd, spare, was in own_files:
+            try:
+                if identity(fd) == was:
+                    continue
+            except OSError:
+                continue  # closed: repair_streams
+            flush()
+            os.dup2(spare, fd)
+            say("descriptor %d led to another file at the end of this cell; it is the cell's output again" % fd)
+        out = getattr(sys, "stdout", None)
+        if out is streams[0] or closed(out):
+            return
+        try:
+            if out.fileno() == 1:
+                return
+        except Exception:
+            pass  # it has none
+        if not unread(6) and not unread(7):
+            say("sys.stdout is %.200r: what is printed goes there; sys.stdout = sys.__stdout__ makes it the cell's output again" % (out,))
+
+    def unread(fd):
+        """How many bytes of a stream nobody has read; 0: none, or the code has closed the descriptor."""
+        try:
+            return int.from_bytes(stdlib("fcntl").ioctl(fd, FIONREAD, b"\0\0\0\0"), sys.byteorder)
+        except OSError:
+            return 0
+
+    def say(text):
+        try:
+            print("[%s]" % text, file=streams[1], flush=True)
+        except Exception:
+            pass  # it is closed
+
     SIGNAL_LIMIT = 0.25  # seconds that a signal may take to arrive
 
     def await_signals(sent):
@@ -711,22 +928,23 @@ def _main():
     def run_cell(token, name, code):
         reply = {"id": token, "ok": False, "exit": 1}
         remember_source(name, code)
-        state.update(name=name, rich=[], rich_size=0, dropped=0)
+        inputs.extend([""] * (state["cell"] - len(inputs)))
+        inputs.append(code)
+        state.update(name=name, rich=[], rich_size=0, dropped=0, displays={}, clear=False, marked=False)
         ns.pop("__warningregistry__", None)
-        value = None
         buffering(True)
         try:
             state["running"] = True
             body, last, quiet = compile_cell(code, name)
-            if body is not None:
-                run_code(body)
-            if last is not None:
-                value = run_code(last)
-                if value is not None:
-                    ns["_"] = value
-                    if not quiet:
-                        shown = show_rich(value) if type(value).__module__ != "builtins" else False
-                        reply["result"] = text_of(value)
+            codes = [part for part in (body, last) if part is not None]
+            value = run_code(*codes) if codes else None
+            if last is None:
+                value = None
+            if value is not None:
+                remember_value(value)
+                text = None if quiet else show_value(value)
+                if text is not None:
+                    reply["result"] = text
             add_figures()
             state["running"] = False
             reply["ok"], reply["exit"] = True, 0
@@ -751,7 +969,14 @@ def _main():
         if state["dropped"]:
             print("[%d rich values were left out: they are too large]" % state["dropped"], file=sys.stderr)
         reply["rich"] = state["rich"]
+        if not state["is_driver"]:
+            try:
+                print(reply.get("traceback", ""), end="", file=sys.stderr)
+                flush_all()
+            finally:
+                os._exit(reply["exit"])
         flush_all()
+        follow_output()
         buffering(False)
         return reply
 
@@ -766,7 +991,7 @@ def _main():
     class Direct:
         def __init__(self, ticket, path):
             socket, mmap = stdlib("_socket"), stdlib("mmap")
-            self.ioctl = stdlib("fcntl").ioctl
+            stdlib("fcntl")
             self.sleep, self.now = stdlib("time").sleep, stdlib("time").monotonic
             self.fence = stdlib("_thread").allocate_lock()
             select = stdlib("select")
@@ -798,6 +1023,8 @@ def _main():
 
         def run_next(self):
             """Receive and run the next cell. False: the host is gone."""
+            if not self.received:
+                run_tasks(self.conn.fileno())
             data = self.received or self.conn.recv(65536)
             while data and b"\n" not in data:
                 more = self.conn.recv(65536)
@@ -826,8 +1053,6 @@ def _main():
                 await_signals(self.words[SIGNALS_SENT])
             state["cell"] += 1
             reply = run_cell(token, "<code %d>" % state["cell"], code.decode("utf-8", "replace"))
-            if not state["is_driver"]:
-                os._exit(0)
             self.set_state(FINISHING)
             while self.words[REQUESTED] and not self.words[SUPERVISED]:
                 self.sleep(0.0001)
@@ -859,9 +1084,9 @@ def _main():
             conn_closed = False
             for fd, event in self.poll(0):
                 if fd == 6 and event & self.readable:
-                    out = self.unread(6)
+                    out = unread(6)
                 elif fd == 7 and event & self.readable:
-                    err = self.unread(7)
+                    err = unread(7)
                 elif fd < 3:
                     state["repair"] = True
                 elif event & self.closed:
@@ -881,6 +1106,8 @@ def _main():
                 return True
             if out or err:
                 out, err = read(6, out) if out else b"", read(7, err) if err else b""
+                if state["marked"]:
+                    out, err = cleared(out), cleared(err)
                 if has_terminal_controls(out) or has_terminal_controls(err):
                     reply["raw"] = [write_raw_output("stdout", out), write_raw_output("stderr", err)]
                     data = to_json(reply).encode("utf-8", "replace")
@@ -890,10 +1117,6 @@ def _main():
             self.words[STATE] = self.cell | IDLE
             self.conn.sendall(data)
             return DONE
-
-        def unread(self, fd):
-            """The number of unread bytes of a stream."""
-            return int.from_bytes(self.ioctl(fd, FIONREAD, b"\0\0\0\0"), sys.byteorder)
 
         def host_gone(self):
             try:
@@ -942,7 +1165,8 @@ def _main():
     class kernel:
         """What notebook.py may use."""
 
-    for name, value in dict(ns=ns, state=state, interrupts=interrupts, add_rich=add_rich, display=display, clear_output=clear_output, publish=publish,
+    for name, value in dict(ns=ns, state=state, interrupts=interrupts, add_rich=add_rich, display=display, clear_output=clear_output, update_display=update_display,
+                            publish=publish,
                             Handle=Handle, follow_user_site=follow_user_site, compile=compile_cell, run=run_code).items():
         setattr(kernel, name, staticmethod(value) if callable(value) and not isinstance(value, type) else value)
     kernel.own_output = staticmethod(lambda: getattr(sys, "stdout", None) is streams[0] and sys.stderr is streams[1])
@@ -967,6 +1191,7 @@ def _main():
                 direct = state["conn"] = None
             if pipes_closed():
                 os._exit(CLOSED_PIPES_EXIT)
+            run_tasks(requests.fileno())
             head = requests.readline().split()
             if not head or not state["is_driver"]:
                 os._exit(CLOSED_PIPES_EXIT if state["is_driver"] and pipes_closed() else 0)

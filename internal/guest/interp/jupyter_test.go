@@ -1,0 +1,115 @@
+package interp
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// Cells run as they do in Jupyter: await in any part, tasks that go on, values that cannot be shown, pasted text.
+func TestCellsAsInJupyter(t *testing.T) {
+	l := python(t)
+	for _, c := range []struct{ code, value, out string }{
+		{"import asyncio\nasync def f(x):\n    await asyncio.sleep(0.01); return x", "", ""},
+		{"t = asyncio.create_task(f(1))\nawait t", "1", ""},
+		{"t = asyncio.create_task(f(6))\nprint(await t)", "", "6\n"},
+		{"t3 = asyncio.create_task(f(3))", "", ""},
+		{"await t3", "3", ""},
+		{"u = asyncio.gather(f(1), f(2)); [await u, asyncio.get_running_loop() is not None]", "[[1, 2], True]", ""},
+		{"asyncio.run(f(8))", "8", ""},
+		{"t4 = asyncio.ensure_future(f(4)); await t4", "4", ""},
+		{"async with asyncio.TaskGroup() as g:\n    a = g.create_task(f(5))\na.result()", "5", ""},
+		{"class C:\n    def __getattr__(self, n): return C()\n    def __call__(self, *a, **k): return C()\n    def __repr__(self): return 'C()'\nC()", "C()", ""},
+		{"class G:\n    def __getattr__(self, n): raise OSError(n)\n    def __repr__(self): return 'G()'\nG()", "G()", ""},
+		{"class O:\n    def _repr_mimebundle_(self, **k): return {'text/plain': 'tp', 'application/x-y': 1}\nO()", "tp", ""},
+		{"class I:\n    def _ipython_display_(self): print('own display')\nI()", "", "own display\n"},
+		{"class P:\n    def _repr_pretty_(self, p, cycle):\n        with p.group(2, '<', '>'):\n            p.text('x'); p.breakable(); p.pretty([1])\nP()", "<x [1]>", ""},
+		{"import sys; raise_ = 1\n_", "<x [1]>", ""},
+		{"5", "5", ""}, {"6", "6", ""}, {"_, __", "(6, 5)", ""},
+		{"Out[len(In) - 2], In[-3]", "((6, 5), '6')", ""},
+		{"  y = 5\n  print(y)", "", "5\n"},
+		{"    # indented\n    def f1():\n        return 1\n    f1()", "1", ""},
+		{">>> z = 6\n>>> for i in (1, 2):\n...     print(i)\n1\n2\n>>> z", "6", "1\n2\n"},
+		{"In [3]: z + 1", "7", ""},
+		{"  %pwd", "", ""},
+		{"import os; p = os.fork()\nif p == 0: sys.exit(3)\nos.waitstatus_to_exitcode(os.waitpid(p, 0)[1])", "3", ""},
+		{"p = os.fork()\nif p == 0: os.close(2); 1/0\nos.waitstatus_to_exitcode(os.waitpid(p, 0)[1])", "1", ""},
+		{"from IPython.display import clear_output\nfor i in range(50):\n    clear_output(wait=True); print('epoch', i)", "", "epoch 49\n"},
+		{"for i in range(5):\n    print('epoch', i); clear_output(wait=True)", "", "epoch 4\n"},
+		{"print('old'); clear_output(); print('new')", "", "new\n"},
+		{"for i in range(3): print('x' * 70000); clear_output(wait=True)\nprint('last')", "", "last\n"},
+		{"with open('r.py', 'w') as r: r.write('print(kk)')\nkk = 8\n%run -i r.py", "", "8\n"},
+		{"from IPython.display import Audio, Video\nAudio('a.wav')", "<Audio: a.wav>", ""},
+	} {
+		if strings.Contains(c.code, "%pwd") {
+			if o := l.run(c.code); !o.OK {
+				t.Errorf("%q: %s", c.code, o)
+			}
+			continue
+		}
+		l.want(c.code, c.value, c.out)
+	}
+	for _, code := range []string{"from unittest.mock import Mock\nMock()", "from unittest.mock import MagicMock\nMagicMock()",
+		"class H:\n    def _repr_html_(self): raise ValueError('x')\nH()", "class V:\n    def __repr__(self): raise RuntimeError\nV()",
+		"class B:\n    def _repr_png_(self): return 7\nB()", "class N:\n    def _repr_html_(self): return None\nN()",
+		"class M:\n    def _repr_mimebundle_(self, **k): return 5\nM()", "class L:\n    def __repr__(self): return L\nL()"} {
+		if o := l.run(code); !o.OK || o.Reply.Result == nil || *o.Reply.Result == "" {
+			t.Errorf("%q: %s", code, o)
+		}
+	}
+}
+
+// What stands for ever, or ends the program, in a task between cells does not take the interpreter away.
+func TestTasksGoOn(t *testing.T) {
+	l := python(t)
+	l.want("import asyncio, sys\nticks = []\nasync def tick():\n    while True:\n        ticks.append(1); await asyncio.sleep(0.01)\n"+
+		"async def start():\n    global task; task = asyncio.create_task(tick())\nawait start()", "", "")
+	for until := time.Now().Add(20 * time.Second); ; {
+		if o := l.run("print(len(ticks) > 5)"); strings.Contains(o.out, "True") {
+			break
+		}
+		if time.Now().After(until) {
+			t.Fatal("a task stands still between cells")
+		}
+	}
+	for _, ends := range []string{"raise SystemExit(3)", "raise KeyboardInterrupt", "1/0", "raise BaseException('x')",
+		"asyncio.get_running_loop().stop()"} {
+		l.run("async def bad():\n    await asyncio.sleep(0.01)\n    " + ends + "\nb = asyncio.create_task(bad())")
+		time.Sleep(50 * time.Millisecond) // the task ends between the cells
+		if o := l.run("print('here', task.done())"); o.StateLost || !strings.Contains(o.out, "here False") {
+			t.Errorf("after %q: %s", ends, o)
+		}
+	}
+	if o := l.run("asyncio.get_event_loop().close()"); o.StateLost {
+		t.Errorf("%s", o)
+	}
+	if o := l.run("async def g(): return 5\nawait g()"); !o.OK || *o.Reply.Result != "5" {
+		t.Errorf("after the loop was closed: %s", o)
+	}
+}
+
+// A cell that leaves the output elsewhere does not make the next ones mute.
+func TestOutputElsewhere(t *testing.T) {
+	for _, code := range []string{"import os\nos.dup2(os.open('/dev/null', os.O_WRONLY), 1)",
+		"import os\nos.dup2(os.open('/dev/null', os.O_WRONLY), 1); os.dup2(1, 2)",
+		"import os\nr, w = os.pipe(); os.dup2(w, 1)"} {
+		l := python(t)
+		if o := l.run(code); !o.OK || !strings.Contains(o.err, "led to another file") {
+			t.Errorf("%q: %s", code, o)
+		}
+		l.want("print('visible')", "", "visible\n")
+	}
+	l := python(t)
+	l.run("import sys, io\nsys.stdout = io.StringIO()")
+	if o := l.run("print('where')"); !strings.Contains(o.err, "sys.stdout is <_io.StringIO") {
+		t.Errorf("%s", o)
+	}
+	l.want("seen = sys.stdout.getvalue(); sys.stdout = sys.__stdout__; seen", `'where\n'`, "")
+}
+
+// An error's text keeps what print keeps.
+func TestErrorsKeepSurrogates(t *testing.T) {
+	if o := python(t).run(`raise ValueError('bad \udcff name')`); !strings.HasSuffix(o.Error, `bad \udcff name`) {
+		t.Errorf("%s", o)
+	}
+}
