@@ -113,3 +113,14 @@ func TestErrorsKeepSurrogates(t *testing.T) {
 		t.Errorf("%s", o)
 	}
 }
+
+// Lines of Python and of C come in the order in which they were written.
+func TestOrderOfC(t *testing.T) {
+	l := python(t)
+	l.want("import ctypes; libc = ctypes.CDLL(None)", "", "")
+	const want = "py 0\nc 0\npy 1\nc 1\npy 2\nc 2\n"
+	for _, call := range []string{`libc.printf(b"c %d\n", i)`, `libc.puts(b"c %d" % i)`, `libc.printf(b"c %d", i); libc.putchar(10)`} {
+		l.want("for i in range(3):\n    print('py', i); "+call+"\nNone", "", want)
+	}
+	l.want("print('py'); libc.printf(b'no newline'); None", "", "py\nno newline")
+}

@@ -311,7 +311,7 @@ func TestPythonHugeResults(t *testing.T) {
 // the end of a cell, and never while the driver writes its own.
 func TestPythonLeavesOthersStreamsAlone(t *testing.T) {
 	l := python(t)
-	l.want(`import os, sys, threading, time
+	if o := l.run(`import os, sys, threading, time
 class Mine:
     threads, depth = [], 0
     def write(self, text): pass
@@ -321,7 +321,9 @@ class Mine:
 real, mine = sys.stdout, Mine()
 sys.stdout = mine
 real.write('first\n')
-time.sleep(0.3)`, "", "first\nflushed\n")
+time.sleep(0.3)`); !o.OK || o.out != "first\nflushed\n" {
+		t.Error(o)
+	}
 	l.want("sys.stdout = real; mine.threads", "[True]", "")
 }
 

@@ -49,7 +49,7 @@ def _main():
         sys.path.insert(0, "")
     ns = main.__dict__
     state = {"is_driver": True, "cell": 0, "repair": False, "conn": None, "running": False, "delay_interrupt": False, "interrupt_delayed": False,
-             "signals_received": 0, "signals_sent": 0, "task": None, "loop": None, "rich": [], "rich_size": 0, "dropped": 0, "linked_files": 0, "displays": {}, "clear": False,
+             "signals_received": 0, "signals_sent": 0, "task": None, "loop": None, "rich": [], "rich_size": 0, "dropped": 0, "linked_files": 0, "displays": {}, "clear": False, "libc": None,
              "marked": False}
     MAX_RESULT, MAX_RICH = 4 << 20, 8 << 20
     TYPES = ["image/png", "image/jpeg", "image/gif", "image/webp", "image/svg+xml", "text/html", "text/markdown", "text/latex", "application/json"]
@@ -100,7 +100,9 @@ def _main():
                 pass
 
     def flush_all():
-        """Write all buffered output at the end of a cell, that of streams that the code has set, too, as Python does at its exit."""
+        """Write all buffered output at the end of a cell, that of C and of streams that the code has set, too, as Python does at its exit."""
+        if state["libc"] is not None:
+            state["libc"].fflush(None)
         for s in (getattr(sys, "stdout", None), getattr(sys, "stderr", None)):
             try:
                 s.flush()
@@ -111,7 +113,7 @@ def _main():
     def buffering(yes):
         for s in streams:
             try:
-                s.reconfigure(line_buffering=not yes or FLUSH_PIPE is None)
+                s.reconfigure(line_buffering=not yes or FLUSH_PIPE is None or state["libc"] is not None)
             except Exception:
                 pass
 
@@ -124,6 +126,16 @@ def _main():
                 return
             with flush_lock:
                 flush()
+
+    def follow_libc(ctypes):
+        """Keep the order of what Python and C write, once code may call C: each writes its lines at once."""
+        try:
+            state["libc"] = libc = ctypes.CDLL(None)
+            libc.setvbuf(ctypes.c_void_p.in_dll(libc, "stdout"), None, 1, 0)
+        except Exception:
+            pass
+        if state["running"]:
+            buffering(True)
 
     # A process that the code forks must not reply for this one. It gets no requests to
     # flush, so it writes each line at once. A fork waits until the thread of
@@ -268,6 +280,7 @@ def _main():
             imported[name] = then
 
     when_imported("_posixsubprocess", lambda m: flush_before([m], "fork_exec", forks=True))
+    when_imported("ctypes", follow_libc)
     when_imported("matplotlib.pyplot", lambda m: setattr(m, "show", add_figures))
 
     # IPython, if it is installed, gets this display. If not, LateFinder makes a module of
