@@ -123,4 +123,6 @@ func TestOrderOfC(t *testing.T) {
 		l.want("for i in range(3):\n    print('py', i); "+call+"\nNone", "", want)
 	}
 	l.want("print('py'); libc.printf(b'no newline'); None", "", "py\nno newline")
+	l.want("f = libc.atoi; f.argtypes, f.restype = [ctypes.c_char_p], ctypes.c_int; f(b'42')", "42", "")
+	l.want("own = ctypes.CDLL(None, use_errno=True); own.close(-1); ctypes.get_errno()", "9", "")
 }

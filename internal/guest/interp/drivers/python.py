@@ -113,7 +113,7 @@ def _main():
     def buffering(yes):
         for s in streams:
             try:
-                s.reconfigure(line_buffering=not yes or FLUSH_PIPE is None or state["libc"] is not None)
+                s.reconfigure(line_buffering=not yes or FLUSH_PIPE is None)
             except Exception:
                 pass
 
@@ -128,14 +128,33 @@ def _main():
                 flush()
 
     def follow_libc(ctypes):
-        """Keep the order of what Python and C write, once code may call C: each writes its lines at once."""
+        """Keep the order of what Python and C write: before a call of C, Python's output is written, and C's after it."""
         try:
             state["libc"] = libc = ctypes.CDLL(None)
             libc.setvbuf(ctypes.c_void_p.in_dll(libc, "stdout"), None, 1, 0)
         except Exception:
-            pass
-        if state["running"]:
-            buffering(True)
+            return
+        init, fflush = ctypes.CDLL.__init__, libc.fflush
+
+        def __init__(self, *args, **named):
+            init(self, *args, **named)
+            if isinstance(self, ctypes.PyDLL):
+                return
+
+            class _FuncPtr(self._FuncPtr):
+                _flags_, _restype_ = self._FuncPtr._flags_, self._FuncPtr._restype_
+
+                def __call__(self, *args, **named):
+                    flush()
+                    try:
+                        return super().__call__(*args, **named)
+                    finally:
+                        fflush(None)
+
+            self._FuncPtr = _FuncPtr
+
+        __init__.__doc__, __init__.__wrapped__ = init.__doc__, init
+        ctypes.CDLL.__init__ = __init__
 
     # A process that the code forks must not reply for this one. It gets no requests to
     # flush, so it writes each line at once. A fork waits until the thread of
