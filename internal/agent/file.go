@@ -22,7 +22,7 @@ type File struct {
 // ReadFile returns at most maxBytes of a file, from an offset on, and the size of the whole file.
 func (c *Client) ReadFile(ctx context.Context, path string, offset,
 	maxBytes int64) (data []byte, size int64, err error) {
-	m, err := timedCall(ctx, 0, c.rpc.ReadFile, &agentv1.ReadFileRequest{Path: path, Offset: uint64(offset),
+	m, err := timedCall(ctx, 0, c.rpc.ReadFile, &agentv1.ReadFileRequest{Path: wire.EncodePath(path), Offset: uint64(offset),
 		Limit: uint32(maxBytes)})
 	if err != nil {
 		return nil, 0, err
@@ -44,7 +44,7 @@ type FileWrite struct {
 
 // WriteFile writes a file, makes the folders above it, and returns its size.
 func (c *Client) WriteFile(ctx context.Context, w FileWrite) (size int64, err error) {
-	q := &agentv1.WriteFileRequest{Path: w.Path, Data: w.Data, Append: w.Append, Mode: w.Mode}
+	q := &agentv1.WriteFileRequest{Path: wire.EncodePath(w.Path), Data: w.Data, Append: w.Append, Mode: w.Mode}
 	if w.Offset != nil {
 		q.Offset = new(uint64(*w.Offset))
 	}
@@ -62,7 +62,7 @@ func (c *Client) WriteFile(ctx context.Context, w FileWrite) (size int64, err er
 // depth 1 is the folder alone. Truncated is set if there are more entries.
 func (c *Client) ListFiles(ctx context.Context, path string, depth,
 	maxEntries int) (files []File, truncated bool, err error) {
-	m, err := timedCall(ctx, 0, c.rpc.ListFiles, &agentv1.ListFilesRequest{Path: path, Depth: uint32(depth),
+	m, err := timedCall(ctx, 0, c.rpc.ListFiles, &agentv1.ListFilesRequest{Path: wire.EncodePath(path), Depth: uint32(depth),
 		Limit: uint32(maxEntries)})
 	if err != nil {
 		return nil, false, err
@@ -89,7 +89,7 @@ func (c *Client) ListFiles(ctx context.Context, path string, depth,
 // RemoveFile removes a file, a symbolic link itself, or a folder, which must be
 // empty unless recursive is set.
 func (c *Client) RemoveFile(ctx context.Context, path string, recursive bool) error {
-	_, err := call(ctx, c.rpc.RemoveFile, &agentv1.RemoveFileRequest{Path: path, Recursive: recursive})
+	_, err := call(ctx, c.rpc.RemoveFile, &agentv1.RemoveFileRequest{Path: wire.EncodePath(path), Recursive: recursive})
 	return err
 }
 
@@ -98,7 +98,7 @@ func (c *Client) RemoveFile(ctx context.Context, path string, recursive bool) er
 func (c *Client) Download(ctx context.Context, path string, offset,
 	maxBytes int64) (conn net.Conn, size int64, err error) {
 	conn, reply, err := c.transfer(ctx, &agentv1.StreamOpen{Kind: &agentv1.StreamOpen_ReadFile{
-		ReadFile: &agentv1.ReadStream{Path: path, Offset: uint64(offset), Limit: uint64(maxBytes)}}})
+		ReadFile: &agentv1.ReadStream{Path: wire.EncodePath(path), Offset: uint64(offset), Limit: uint64(maxBytes)}}})
 	if err != nil {
 		return nil, 0, err
 	}
@@ -119,7 +119,7 @@ type Upload struct {
 // the sandbox with it. Closing it before that changes nothing.
 func (c *Client) Upload(ctx context.Context, path string, size int64) (*Upload, error) {
 	conn, reply, err := c.transfer(ctx, &agentv1.StreamOpen{Kind: &agentv1.StreamOpen_WriteFile{
-		WriteFile: &agentv1.WriteStream{Path: path, Size: new(uint64(size))}}})
+		WriteFile: &agentv1.WriteStream{Path: wire.EncodePath(path), Size: new(uint64(size))}}})
 	if err != nil {
 		return nil, err
 	}

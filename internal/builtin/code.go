@@ -228,6 +228,7 @@ func (t *Tools) codeResult(l *session.Lease, d *agent.CodeResult, lang image.Lan
 		}
 	}
 	fields.Streams = addStreams(r, stdout, stderr, result)
+	fields.Truncated = fields.Truncated || slices.ContainsFunc(d.Rich, func(v agent.Rich) bool { return v.MIME == wire.CutList })
 	for _, c := range richContent(l, d.Rich) {
 		r.Content = append(r.Content, c)
 		if c.Image != nil {
@@ -304,7 +305,7 @@ func textRedundant(value string, forms []agent.Rich) bool {
 func outputFile(l *session.Lease, v agent.Rich) *tool.Link {
 	var size int64
 	var uri string
-	if v.MIME != "text/uri-list" || len(v.Data) > 300 {
+	if v.MIME != "text/uri-list" && v.MIME != wire.CutList || len(v.Data) > 300 {
 		return nil
 	}
 	if n, _ := fmt.Sscanf(string(v.Data), "# %d bytes\n%s", &size, &uri); n != 2 || size < 0 {
@@ -314,8 +315,12 @@ func outputFile(l *session.Lease, v agent.Rich) *tool.Link {
 	if !ok || name != fault.Printable(path.Base(name), 200) {
 		return nil
 	}
-	return &tool.Link{URI: FileURI(l.ID(), wire.OutputDir+"/"+name), Name: name, MIME: "text/html", Size: size,
+	link := &tool.Link{URI: FileURI(l.ID(), wire.OutputDir+"/"+name), Name: name, MIME: "text/html", Size: size,
 		Description: "The value as HTML"}
+	if v.MIME == wire.CutList {
+		link.MIME, link.Description = "text/plain", fmt.Sprintf("The whole text, %d bytes", size)
+	}
+	return link
 }
 
 // maxRich is the maximum number of rich values (images, HTML …) in a result.
@@ -332,9 +337,14 @@ func richContent(l *session.Lease, values []agent.Rich) []tool.Content {
 			blocks = append(blocks, tool.Content{Link: link})
 			continue
 		}
-		if isImage(v.MIME) {
-			blocks = append(blocks, tool.Content{Image: &tool.Blob{MIME: v.MIME, Data: v.Data}})
-		} else {
+		switch mime, problem := tool.CheckImage(v.Data); {
+		case tool.IsImage(v.MIME) && problem == "":
+			blocks = append(blocks, tool.Content{Image: &tool.Blob{MIME: mime, Data: v.Data}})
+		case tool.IsImage(v.MIME):
+			blocks = append(blocks, tool.Text(fmt.Sprintf("[an image of %d bytes is not shown: %s]", len(v.Data), problem)))
+		case v.MIME == "text/plain":
+			blocks = append(blocks, tool.Text(strings.ToValidUTF8(string(v.Data), "\uFFFD")))
+		default:
 			blocks = append(blocks, tool.Content{Resource: &tool.Resource{URI: fmt.Sprintf("sandlot://output/%d", i),
 				MIME: v.MIME,
 				Text: strings.ToValidUTF8(string(v.Data), "\uFFFD")}})

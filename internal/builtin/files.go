@@ -65,14 +65,24 @@ func (t *Tools) readFile(ctx context.Context, c tool.Call, in readFileInput) (*t
 		return nil, err
 	}
 	contentType := http.DetectContentType(data)
-	if !binary && offset == 0 && size <= 4<<20 && isImage(contentType) {
-		if int64(len(data)) < size {
+	if !binary && offset == 0 && tool.IsImage(contentType) {
+		if int64(len(data)) < size && size <= tool.MaxImageBytes {
 			if data, size, err = readRange(ctx, l, c.Reservation, fileRange{in.Path, 0, size}); err != nil {
 				return nil, err
 			}
 		}
+		mime, problem := tool.CheckImage(data)
+		if size > tool.MaxImageBytes {
+			problem = fmt.Sprintf("%d bytes are too many to be shown: an image may have %d", size, tool.MaxImageBytes)
+		}
+		if problem != "" {
+			r, _ := fileResult(l, in.Path, nil, 0, size, "base64")
+			r.Content = append(r.Content, tool.Text(fmt.Sprintf("[%s (%s, %d bytes) is not shown as an image: %s. With encoding "+
+				"base64 you get its bytes.]", in.Path, contentType, size, problem)))
+			return r, nil
+		}
 		r, _ := fileResult(l, in.Path, data, 0, size, "base64")
-		r.Content = append(r.Content, tool.Content{Image: &tool.Blob{MIME: contentType, Data: data}})
+		r.Content = append(r.Content, tool.Content{Image: &tool.Blob{MIME: mime, Data: data}})
 		return r, nil
 	}
 	if !binary {
@@ -116,14 +126,6 @@ func unshown(text string) string {
 	}
 	return fmt.Sprintf("[control characters in the text that may not be shown: %d, the first is U+%04X; with encoding "+
 		"\"base64\" all bytes can be read]", n, first)
-}
-
-func isImage(mime string) bool {
-	switch mime {
-	case "image/png", "image/jpeg", "image/gif", "image/webp":
-		return true
-	}
-	return false
 }
 
 func absolutePath(p string) string {

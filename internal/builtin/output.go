@@ -81,9 +81,9 @@ func validUTF8(b []byte) string {
 	return string([]rune(string(b)))
 }
 
-// wholeRunes returns b without the incomplete character at its end, if b is text and more than that.
+// wholeRunes returns b without the incomplete character at its end, if the rest of b is text.
 func wholeRunes(b []byte) []byte {
-	for i := 1; i < min(utf8.UTFMax, len(b)); i++ {
+	for i := 1; i < utf8.UTFMax && i <= len(b); i++ {
 		if end := len(b) - i; utf8.RuneStart(b[end]) {
 			if !utf8.FullRune(b[end:]) && utf8.Valid(b[:end]) {
 				return b[:end]

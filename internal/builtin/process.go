@@ -150,7 +150,10 @@ func (t *Tools) readProcess(ctx context.Context, c tool.Call, in readProcessInpu
 	if err != nil {
 		return nil, l.Fault(ctx, err, fault.CommandExecution)
 	}
-	data := wholeRunes(output.Data)
+	data := output.Data
+	if output.Running || output.Available > 0 {
+		data = wholeRunes(data)
+	}
 	partial := int64(len(output.Data) - len(data)) // of an incomplete character: the next call returns it
 	output.Cursor, output.Available = output.Cursor-partial, output.Available+partial
 	fields := &ProcessOutput{SessionOutput: sessionOutput(l), ProcessID: in.ProcessID,

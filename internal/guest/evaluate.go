@@ -3,6 +3,7 @@ package guest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	"unicode/utf8"
 
 	"connectrpc.com/connect"
 
@@ -165,18 +167,57 @@ func (c *cell) interpCell() (interpCell interp.Cell, end func()) {
 	return interpCell, end
 }
 
+// minRoom is how many characters of a long text a result has when others have taken the room.
+const minRoom = 200
+
+// room returns how many characters the rich values of a result may have, and its error.
+func (c *cell) room() int {
+	if b := c.request.Bounds; b != nil {
+		return int(min(b.HeadChars+b.TailChars, maxInline))
+	}
+	return maxInline
+}
+
+// shorten returns a text with at most as many characters as there is room, and what it leaves out is said in it. Of a
+// longer one the whole is in a file, to which d gets a link.
+func (c *cell) shorten(d *agentv1.EvaluateDone, name, text string, room int) string {
+	if utf8.RuneCountInString(text) <= room {
+		return text
+	}
+	room = max(room-minRoom, minRoom) // what is left out takes room as well
+	b := &agentv1.Bounds{HeadChars: uint32(room * 2 / 5), TailChars: uint32(room - room*2/5)}
+	whole := newCapture(name, c.agent.output, b)
+	io.WriteString(whole, text)
+	o := whole.done()
+	rest := "the rest was not kept"
+	if o.Path != "" {
+		rest = "the whole is in the file " + o.Path + " of the sandbox"
+		d.Rich = append(d.Rich, &agentv1.Rich{Mime: wire.CutList, Data: fmt.Appendf(nil, "# %d bytes\nfile://%s", o.Kept, o.Path)})
+	}
+	return fmt.Sprintf("%s\n… [%d of %d bytes of this %s left out here; %s] …\n%s", o.Head,
+		o.Total-uint64(len(o.Head)+len(o.Tail)), o.Total, name, rest, o.Tail)
+}
+
 // done returns the answer to the host.
 func (c *cell) done(r *interp.Result) *agentv1.EvaluateDone {
 	d := &agentv1.EvaluateDone{Ok: r.OK, Stdout: c.stdout.done(), Stderr: c.stderr.done(), Error: wire.UTF8(r.Error),
 		Traceback: wire.UTF8(r.Traceback), ExitCode: r.Exit, TimedOut: r.TimedOut,
 		Interrupted: r.Interrupted && !r.TimedOut, StateLost: r.StateLost, Reason: wire.UTF8(r.Reason),
 		KilledBy: r.KilledBy, DurationMicros: uint64(r.Took.Microseconds())}
-	for _, v := range r.Rich {
-		d.Rich = append(d.Rich, &agentv1.Rich{Mime: wire.UTF8(v.MIME), Data: v.Data})
-	}
 	if d.TimedOut {
 		d.ExitCode = 124
 		d.Traceback, d.Error = "", "" // they are about the agent's interrupt
+	}
+	room := c.room()
+	d.Traceback = c.shorten(d, "error", d.Traceback, room)
+	for _, v := range r.Rich {
+		data := v.Data
+		if mime := wire.UTF8(v.MIME); !strings.HasPrefix(mime, "image/") || mime == "image/svg+xml" {
+			text := wire.UTF8(string(data))
+			data = []byte(c.shorten(d, "value", text, room))
+			room = max(room-utf8.RuneCountInString(text), 0)
+		}
+		d.Rich = append(d.Rich, &agentv1.Rich{Mime: wire.UTF8(v.MIME), Data: data})
 	}
 	if r.Result != nil {
 		value := newCapture("result", c.agent.output, c.request.Bounds)

@@ -165,8 +165,9 @@ func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 func (l *liveOutput) flush() error {
 	for i := range l.pending {
 		l.mu.Lock()
-		data := bytes.Clone(l.pending[i])
-		l.pending[i] = l.pending[i][:0]
+		whole := len(l.pending[i]) - partialLen(l.pending[i])
+		data := bytes.Clone(l.pending[i][:whole])
+		l.pending[i] = append(l.pending[i][:0], l.pending[i][whole:]...)
 		l.mu.Unlock()
 		if len(data) > 0 {
 			if err := l.send(&agentv1.Output{Data: data, Stderr: i == 1}); err != nil {

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -10,10 +11,17 @@ import (
 )
 
 // Errorf returns the error for a request that the agent refuses, with a Connect code and a text
-// as of fmt.Errorf.
+// as of fmt.Errorf, which is cut at maxError bytes: what the caller sent may be in it.
 func Errorf(code connect.Code, format string, args ...any) error {
-	return connect.NewError(code, fmt.Errorf(format, args...))
+	err := fmt.Errorf(format, args...)
+	if text := err.Error(); len(text) > maxError {
+		err = errors.New(strings.ToValidUTF8(text[:maxError], "") + "…")
+	}
+	return connect.NewError(code, err)
 }
+
+// maxError is how long the text of a refusal may be: it is in a header of HTTP.
+const maxError = 4096
 
 // UTF8 returns a text with its invalid bytes replaced: strings of messages must be valid UTF-8.
 func UTF8(s string) string { return strings.ToValidUTF8(s, string(utf8.RuneError)) }

@@ -164,6 +164,10 @@ var GoVariables = []string{"GODEBUG", "GOGC", "GOMEMLIMIT", "GOTRACEBACK", "GOMA
 var BuildCapabilities = map[string]uintptr{"CAP_CHOWN": 0, "CAP_DAC_OVERRIDE": 1, "CAP_FOWNER": 3, "CAP_FSETID": 4,
 	"CAP_SETGID": 6, "CAP_SETUID": 7}
 
+// CutList is the media type of a rich value that names the file with all of a text that a result has in part: a comment
+// with the file's size, and its URI.
+const CutList = "text/uri-list;cut"
+
 // OutputDir is the folder in the sandbox for the files of outputs that do not fit inline.
 const OutputDir = "/var/lib/sandlot/output"
 

@@ -99,6 +99,7 @@ func (f *Files) Open(requested string) (file *os.File, st fs.FileInfo, err error
 // link may stay in a root, which os.Root does not allow. Whoever opens the resolved path in the
 // os.Root cannot leave it, even when a link was replaced since.
 func (f *Files) find(requested string, follow bool) (*Path, error) {
+	requested = wire.DecodePath(requested)
 	if strings.ContainsRune(requested, 0) {
 		return nil, wire.Errorf(connect.CodeInvalidArgument, "a path cannot hold a zero byte")
 	}
@@ -424,7 +425,7 @@ func describe(name string, st fs.FileInfo) *agentv1.FileInfo {
 
 // ListFiles implements the RPC.
 func (f *Files) ListFiles(ctx context.Context, r *agentv1.ListFilesRequest) (*agentv1.ListFilesResponse, error) {
-	l := &listing{skipped: f.packagesIn(r.Path), limit: int(min(max(r.Limit, 1), 10_000)),
+	l := &listing{skipped: f.packagesIn(wire.DecodePath(r.Path)), limit: int(min(max(r.Limit, 1), 10_000)),
 		depth: int(min(max(r.Depth, 1), 10))}
 	err := f.withPath(r.Path, true, func(p *Path) error {
 		l.root, l.base = p.root, p.name

@@ -208,7 +208,17 @@ func (ps *Processes) Spawn(kind string, c *agentv1.Command, stdio Stdio) (*Proce
 	if err != nil {
 		return nil, err
 	}
-	pid, status, err := ps.Fork(c.Argv, attr)
+	argv := c.Argv
+	if n := len(argv); n > 2 && argv[n-2] == "-c" && len(argv[n-1]) > maxArgument {
+		line, err := asFile(argv[n-1])
+		if err != nil {
+			return nil, startError(c.Argv[0], err)
+		}
+		closeAfter = append(closeAfter, line)
+		attr.Files = append(attr.Files[:3:3], line.Fd())
+		argv = append(slices.Clone(argv[:n-1]), evalFile)
+	}
+	pid, status, err := ps.Fork(argv, attr)
 	if err != nil {
 		p.closeOutput()
 		if p.stdin != nil {
@@ -224,6 +234,30 @@ func (ps *Processes) Spawn(kind string, c *agentv1.Command, stdio Stdio) (*Proce
 	ps.add(p)
 	ps.work.Go(func() { ps.wait(p, status) })
 	return p, nil
+}
+
+// maxArgument is how many bytes Linux takes as one argument of a program (MAX_ARG_STRLEN, with the zero byte).
+const maxArgument = 128<<10 - 1
+
+// evalFile is a line of a shell that runs what is in the file of descriptor 3, which the programs in it do not have.
+const evalFile = `eval "$(cat <&3)
+" 3<&-`
+
+// asFile returns a file without a name that has a text.
+func asFile(text string) (*os.File, error) {
+	fd, err := unix.MemfdCreate("command", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), "command")
+	if _, err = f.WriteString(text); err == nil {
+		_, err = f.Seek(0, io.SeekStart)
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
 }
 
 // Fork starts a program. When there are too many processes it ends the group
@@ -269,7 +303,8 @@ func startError(name string, err error) error {
 		return wire.Errorf(connect.CodePermissionDenied, "not executable: %s", name)
 	case errors.Is(err, syscall.E2BIG), errors.Is(err, syscall.EINVAL):
 		return wire.Errorf(connect.CodeInvalidArgument,
-			"the arguments or variables are too long, or hold a zero byte: %s", name)
+			"the arguments or variables are too long (one may have 128 KiB), or hold a zero byte: %s; put them into a file, "+
+				"or write them to the program's input", name)
 	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.ENOMEM):
 		return wire.Errorf(connect.CodeResourceExhausted,
 			"no process can be started: the sandbox has reached its limit of processes or memory")

@@ -1124,7 +1124,9 @@ def _main():
                 elif event & self.closed:
                     conn_closed = True  # the code has closed the connection
             data = to_json(reply).encode("utf-8", "replace")
-            if max(out, err, len(reply.get("result", "").encode("utf-8", "replace"))) > limit or len(data) > MAX_ANSWER or \
+            texts = sum(len(r["data"]) for r in reply["rich"] if not r["mime"].startswith("image/") or r["mime"] == "image/svg+xml") * 3 // 4
+            if max(out, err, texts, *(len(reply.get(part, "").encode("utf-8", "replace")) for part in ("result", "traceback"))) > limit or \
+                    len(data) > MAX_ANSWER or \
                     self.words[HANDOVER] or self.words[BUFFERED_STDOUT] or self.words[BUFFERED_STDERR] or conn_closed:
                 self.set_state(RUNNING)
                 if not conn_closed:
