@@ -300,6 +300,14 @@ func TestFilesAPI(t *testing.T) {
 		"bytes=9-17"); code != 206 || got != data[9:18] {
 		t.Errorf("HTTP %d %v, %q", code, h, got)
 	}
+	c.shell(id, `printf x > $'caf\xe9.txt'`)
+	if code, _, got := s.request("GET", "/v1/sessions/"+id+"/files/workspace/caf%E9.txt", nil); code != 200 || got != "x" {
+		t.Errorf("a name that is not UTF-8: HTTP %d %q", code, got)
+	}
+	if code, _, got := s.request("GET", "/v1/sessions/"+id+"/files/workspace/none%E9.txt", nil); code != 404 {
+		t.Errorf("a missing one: HTTP %d %q", code, got)
+	}
+	c.shell(id, "rm caf*")
 	for _, p := range []string{"/v1/sessions/" + id + "/files/etc/passwd", "/v1/sessions/" + id +
 		"/files/workspace/..%2f..%2fetc/passwd", "/v1/sessions/none/files/workspace/big"} {
 		if code, _, got := s.request("GET", p, nil); code < 400 || !strings.Contains(got, "error_code") {

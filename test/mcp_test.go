@@ -234,6 +234,22 @@ func TestProgress(t *testing.T) {
 	}
 }
 
+// testLongTexts: errors and rich values are bounded as output is, and the whole is in a file.
+func testLongTexts(t *testing.T, c *client, id string) {
+	t.Helper()
+	for _, code := range []string{"raise ValueError('m' * 100_000)", "class W:\n    def _repr_html_(self): return 'm' * 5_000_000\nW()",
+		"from IPython.display import Markdown, display\nfor i in range(15): display(Markdown('m' * 15_000))"} {
+		r := c.code(id, code)
+		if n := len(r.All); n > 24_000 || r.Fields["truncated"] == false || !strings.Contains(r.All, "whole text, ") {
+			t.Errorf("%.60q: %d bytes, truncated %v: %.200q", code, n, r.Fields["truncated"], r.All)
+		}
+	}
+	if r := c.code(id, "class N:\n    def _repr_png_(self): return b'\\x89PNG\\r\\n\\x1a\\n'\nN()"); r.Fields["images"] != nil && r.Fields["images"] != 0.0 ||
+		!strings.Contains(r.All, "not a whole PNG") {
+		t.Errorf("a part of an image: %q %v", r.All, r.Fields)
+	}
+}
+
 func TestCommands(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -256,6 +272,12 @@ func TestCommands(t *testing.T) {
 		t.Errorf("truncated %v, %d bytes", r.Fields["truncated"], len(r.Text))
 	}
 	link, _ := r.Fields["stdout_uri"].(string)
+	// One argument of a program may have 128 KiB, a command line more.
+	if r := c.shell(id, "cat > big.txt <<'EOF'\n"+strings.Repeat("line of text\n", 12_000)+"EOF\nwc -c < big.txt; "+
+		"readlink /proc/self/fd/3 || echo none"); r.Text != "156000\nnone" {
+		t.Errorf("a long line: %.300q", r.All)
+	}
+	testLongTexts(t, c, id)
 	testCharacters(t, c, id)
 	if r := c.code(id, "'x' * 300_000"); r.Fields["truncated"] != true || !strings.Contains(r.All, "left out here") ||
 		len(r.All) > 60_000 {
