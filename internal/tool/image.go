@@ -9,7 +9,6 @@ import (
 	"image"
 	"image/gif"
 	"image/jpeg"
-	"net/http"
 )
 
 // Limits of images that models' APIs take. They count the bytes of base64: 5 MiB are 3.75 MiB of the image.
@@ -36,10 +35,10 @@ var formats = map[string]format{
 
 // CheckImage returns the media type that the data of an image has, and why models cannot take it; empty: they can.
 func CheckImage(data []byte) (mime, problem string) {
-	mime = http.DetectContentType(data)
+	mime = imageType(data)
 	f := formats[mime]
 	if f.name == "" {
-		return mime, "it is not a PNG, JPEG, GIF or WebP"
+		return "", "it is not a PNG, JPEG, GIF or WebP"
 	}
 	c, err := f.config(data)
 	switch {
@@ -54,6 +53,22 @@ func CheckImage(data []byte) (mime, problem string) {
 		return mime, fmt.Sprintf("%d bytes are too many to be shown: an image may have %d", len(data), MaxImageBytes)
 	}
 	return mime, ""
+}
+
+// imageType returns the media type that the first bytes of an image tell; empty: none of formats.
+func imageType(data []byte) string {
+	starts := func(with string) bool { return bytes.HasPrefix(data, []byte(with)) }
+	switch {
+	case starts("\x89PNG\r\n\x1a\n"):
+		return "image/png"
+	case starts("\xff\xd8\xff"):
+		return "image/jpeg"
+	case starts("GIF87a"), starts("GIF89a"):
+		return "image/gif"
+	case starts("RIFF") && len(data) >= 14 && string(data[8:14]) == "WEBPVP":
+		return "image/webp"
+	}
+	return ""
 }
 
 var errNotWhole = errors.New("it is not whole")
