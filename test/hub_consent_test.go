@@ -241,7 +241,7 @@ func TestConsentOnTerminal(t *testing.T) {
 		t.Errorf("--yes: %d\n%s\n%s", code, out, errs)
 	}
 	if out, errs, code := with("", "add", "bad", "--yes", "--", "python3", "/workspace/odd.py", "exit"); code != 1 ||
-		!strings.Contains(errs, "exit code 7") || !strings.Contains(errs, "  - Check its command") ||
+		!strings.Contains(errs, "exit code 7") || !strings.Contains(errs, "- Check its command") ||
 		!strings.Contains(errs, "cannot find my configuration") {
 		t.Errorf("one that does not start: %d\n%s\n%s", code, out, errs)
 	}

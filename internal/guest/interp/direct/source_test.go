@@ -38,11 +38,11 @@ var sides = []side{
 			"send_reply(reply)",                                             // dTellAgent
 			"self.words[STATE] = self.cell | IDLE",                          // dIdleAfter
 		}},
-	{"the driver's end", "../drivers/python.py", "        def finish(", "        def unread(",
+	{"the driver's end", "../drivers/python.py", "        def finish(", "        def host_gone(",
 		`self\.(words|set_state|conn|poll|unread|host_gone)|read\(`, []string{
 			"for fd, event in self.poll(0):", // dLook
-			"out = self.unread(6)",
-			"err = self.unread(7)",
+			"out = unread(6)",
+			"err = unread(7)",
 			// dNotify, dKeeps
 			"self.words[HANDOVER] or self.words[BUFFERED_STDOUT] or self.words[BUFFERED_STDERR] or conn_closed:",
 			"self.set_state(RUNNING)",           // dLeave, dLeaveFence
