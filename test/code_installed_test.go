@@ -74,9 +74,6 @@ func (c *client) inside() string {
 	if r.IsError {
 		c.t.Fatal(r.All)
 	}
-	if r := c.shell("home", "cat /workspace/installs"); r.Text != "with this" {
-		c.t.Errorf("the installation had the variable %q", r.All)
-	}
 	return r.exposed(c.t, "back")
 }
 
@@ -100,6 +97,9 @@ func TestCodeToolsInstalled(t *testing.T) {
 		}
 	}
 	c.inside()
+	if r := c.shell("home", "cat /workspace/installs"); r.Text != "with this" {
+		t.Errorf("the installation had the variable %q", r.All)
+	}
 	until(t, "what the installation has left behind calls", func() bool {
 		return strings.Contains(c.shell("home", "cat /workspace/left.txt").Text, "odd: left")
 	})

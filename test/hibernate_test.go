@@ -43,7 +43,7 @@ func testHibernate(t *testing.T, s *server) {
 	file := "/v1/sessions/" + id + "/files/workspace/f"
 	for what, use := range map[string]func() *result{ // nil: it has no notice
 		"code":           func() *result { return c.code(id, "x") },
-		"a command":      func() *result { return c.shell(id, "true") },
+		"a command":      func() *result { return c.shell(id, "echo out") },
 		"reading a file": func() *result { return c.call("sandbox_read_file", args{"path": "f", "session_id": id}) },
 		"writing a file": func() *result {
 			return c.call("sandbox_write_file", args{"path": "g", "content": "x", "session_id": id})
