@@ -1,10 +1,13 @@
 package test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"image"
+	"image/png"
 	"net/http"
 	"os"
 	"os/exec"
@@ -126,13 +129,14 @@ func TestCode(t *testing.T) {
 		if r := c.call("execute_code", args{"params": args{"code": "x", "session_id": id}}); r.Text != "41" {
 			t.Errorf("nested: %q", r.All)
 		}
-		r = c.code(id, "class P:\n  def _repr_png_(self): return b'\\x89PNG fake'\nP()")
+		picture := smallPNG()
+		r = c.code(id, fmt.Sprintf("class P:\n  def _repr_png_(self): return bytes.fromhex('%x')\nP()", picture))
 		if len(r.Content) < 2 {
 			t.Fatalf("a picture: %q", r.All)
 		}
 		found := false
 		for _, b := range r.Content {
-			if i, ok := b.(*mcp.ImageContent); ok && i.MIMEType == "image/png" && string(i.Data) == "\x89PNG fake" {
+			if i, ok := b.(*mcp.ImageContent); ok && i.MIMEType == "image/png" && bytes.Equal(i.Data, picture) {
 				found = true
 			}
 		}
@@ -232,6 +236,15 @@ func TestProgress(t *testing.T) {
 		}
 		mu.Unlock()
 	}
+}
+
+// smallPNG returns an image of one pixel.
+func smallPNG() []byte {
+	var b bytes.Buffer
+	if err := png.Encode(&b, image.NewGray(image.Rect(0, 0, 1, 1))); err != nil {
+		panic(err)
+	}
+	return b.Bytes()
 }
 
 // testLongTexts: errors and rich values are bounded as output is, and the whole is in a file.
