@@ -244,9 +244,16 @@ func (p *commands) showResult(raw json.RawMessage, quiet bool) error {
 			Resource                        struct{ URI, Text string }
 		} `json:"content"`
 		IsError bool `json:"isError"`
+		Meta    struct {
+			Fault json.RawMessage `json:"sandlot/error"`
+		} `json:"_meta"`
 	}
 	if err := json.Unmarshal(raw, &r); err != nil {
 		return err
+	}
+	out := p.Out
+	if r.IsError && len(r.Meta.Fault) > 0 { // a fault of Sandlot's, and not what the tool says
+		out, quiet = p.Err, false
 	}
 	for _, b := range r.Content {
 		if quiet {
@@ -254,13 +261,13 @@ func (p *commands) showResult(raw json.RawMessage, quiet bool) error {
 		}
 		switch b.Type {
 		case "text":
-			fmt.Fprintln(p.Out, plain.Text(b.Text))
+			fmt.Fprintln(out, plain.Text(b.Text))
 		case "resource":
-			fmt.Fprintln(p.Out, plain.Text(b.Resource.URI+"\n"+b.Resource.Text))
+			fmt.Fprintln(out, plain.Text(b.Resource.URI+"\n"+b.Resource.Text))
 		case "resource_link":
-			fmt.Fprintln(p.Out, plain.Cell(b.URI))
+			fmt.Fprintln(out, plain.Cell(b.URI))
 		default:
-			fmt.Fprintf(p.Out, "[%s, %s, %d bytes; --json prints it]\n", b.Type, fault.Printable(b.MIMEType, 100),
+			fmt.Fprintf(out, "[%s, %s, %d bytes; --json prints it]\n", b.Type, fault.Printable(b.MIMEType, 100),
 				base64.StdEncoding.DecodedLen(len(b.Data)))
 		}
 	}
