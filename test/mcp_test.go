@@ -290,6 +290,12 @@ func TestCommands(t *testing.T) {
 		"readlink /proc/self/fd/3 || echo none"); r.Text != "156000\nnone" {
 		t.Errorf("a long line: %.300q", r.All)
 	}
+	for program, says := range map[string]string{"python3": "the arguments or variables are too long", "echo": "too long"} {
+		if r, err := c.try(t.Context(), "execute_command", args{"command": program, "args": []string{"-c", strings.Repeat("#", 200_000)},
+			"session_id": id}); err == nil && !strings.Contains(r.All, says) || err != nil && !strings.Contains(err.Error(), says) {
+			t.Errorf("a long argument of %s: %v %v", program, r, err)
+		}
+	}
 	testLongTexts(t, c, id)
 	testCharacters(t, c, id)
 	if r := c.code(id, "'x' * 300_000"); r.Fields["truncated"] != true || !strings.Contains(r.All, "left out here") ||

@@ -13,6 +13,7 @@ import (
 	"maps"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -209,14 +210,14 @@ func (ps *Processes) Spawn(kind string, c *agentv1.Command, stdio Stdio) (*Proce
 		return nil, err
 	}
 	argv := c.Argv
-	if n := len(argv); n > 2 && argv[n-2] == "-c" && len(argv[n-1]) > maxArgument {
-		line, err := asFile(argv[n-1])
+	if n := len(argv); n == 3 && isShell(argv[0]) && argv[1] == "-c" && len(argv[2]) > maxArgument {
+		line, err := asFile(argv[2])
 		if err != nil {
 			return nil, startError(c.Argv[0], err)
 		}
 		closeAfter = append(closeAfter, line)
 		attr.Files = append(attr.Files[:3:3], line.Fd())
-		argv = append(slices.Clone(argv[:n-1]), evalFile)
+		argv = []string{argv[0], argv[1], evalFile}
 	}
 	pid, status, err := ps.Fork(argv, attr)
 	if err != nil {
@@ -242,6 +243,10 @@ const maxArgument = 128<<10 - 1
 // evalFile is a line of a shell that runs what is in the file of descriptor 3, which the programs in it do not have.
 const evalFile = `eval "$(cat <&3)
 " 3<&-`
+
+func isShell(program string) bool {
+	return slices.Contains([]string{"sh", "bash", "dash", "ash", "ksh", "zsh"}, path.Base(program))
+}
 
 // asFile returns a file without a name that has a text.
 func asFile(text string) (*os.File, error) {
@@ -301,7 +306,7 @@ func startError(name string, err error) error {
 		return wire.Errorf(connect.CodeNotFound, "command not found: %s", name)
 	case errors.Is(err, syscall.EACCES):
 		return wire.Errorf(connect.CodePermissionDenied, "not executable: %s", name)
-	case errors.Is(err, syscall.E2BIG), errors.Is(err, syscall.EINVAL):
+	case errors.Is(err, syscall.E2BIG), errors.Is(err, syscall.ENAMETOOLONG), errors.Is(err, syscall.EINVAL): // gVisor gives the second
 		return wire.Errorf(connect.CodeInvalidArgument,
 			"the arguments or variables are too long (one may have 128 KiB), or hold a zero byte: %s; put them into a file, "+
 				"or write them to the program's input", name)
