@@ -827,27 +827,27 @@ def _main():
 
         state["running"] = True  # an interrupt ends a task that does not let the others run
         try:
-            while not ready:
+            tasks.add_reader(fd, stop)
+            for _ in range(MAX_FAILED_TASKS):
                 try:
-                    tasks.add_reader(fd, stop)
                     tasks.run_forever()
-                except Exception:
-                    if not sys.modules["asyncio"]:  # the code has broken the loop
-                        return
-                    stdlib("traceback").print_exc()
+                except BaseException as e:  # of a task that ends the program; the cell that made it has ended
                     if tasks.is_closed():
                         return
-                except BaseException as e:  # of a task; the cell that made it has ended
                     if not isinstance(e, interrupts):
                         stdlib("traceback").print_exc()
+                if ready:
+                    return
         except BaseException:
-            pass
+            pass  # the code has broken the loop, or an interrupt came between two tasks
         finally:
             state["running"] = False
             try:
                 tasks.remove_reader(fd)
             except BaseException:
                 pass
+
+    MAX_FAILED_TASKS = 1000  # between two cells
 
     def report(exc, name):
         exc_type = type(exc)
