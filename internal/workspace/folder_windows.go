@@ -3,7 +3,6 @@ package workspace
 import (
 	"errors"
 	"math"
-	"os"
 
 	"golang.org/x/sys/windows"
 )
