@@ -644,7 +644,7 @@ def _main():
     def publish(data, *_, **__):
         display(data, raw=True)
 
-    # The agent, and finish below, take these out of a stream, with what was before them (capture.go). With -wait they do so once more output follows.
+    # The agent, and finish below, take these out of a stream, with what was before them (clear.go). With -wait they do so once more output follows.
     CLEAR = "\x1b_sandlot-clear"
     CLEAR_NOW, CLEAR_WAIT = CLEAR + "\x1b\\", CLEAR + "-wait\x1b\\"
 
@@ -689,9 +689,7 @@ def _main():
     def text_of(value):
         try:
             pretty = form(value, "_repr_pretty_") if type(value).__module__ != "builtins" and NOTEBOOK else None
-            text = None if pretty is None else notebook()["pretty_text"](value, pretty)
-            if text is None:
-                text = repr(value)
+            text = repr(value) if pretty is None else notebook()["pretty_text"](value, pretty)
         except Exception as e:
             warn("repr() of this value failed: %s: %s" % (type(e).__name__, e))
             text = object.__repr__(value)
