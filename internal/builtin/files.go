@@ -72,8 +72,8 @@ func (t *Tools) readFile(ctx context.Context, c tool.Call, in readFileInput) (*t
 			}
 		}
 		mime, problem := tool.CheckImage(data)
-		if size > tool.MaxImageBytes {
-			problem = fmt.Sprintf("%d bytes are too many to be shown: an image may have %d", size, tool.MaxImageBytes)
+		if large := tool.TooLarge(size); large != "" { // it was not read to its end
+			problem = large
 		}
 		if problem != "" {
 			r, _ := fileResult(l, in.Path, nil, 0, size, "base64")

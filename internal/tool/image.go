@@ -49,10 +49,16 @@ func CheckImage(data []byte) (mime, problem string) {
 	case max(c.Width, c.Height) > MaxImageSide:
 		return mime, fmt.Sprintf("%d × %d pixels are too many to be shown: each side may have %d", c.Width, c.Height,
 			MaxImageSide)
-	case len(data) > MaxImageBytes:
-		return mime, fmt.Sprintf("%d bytes are too many to be shown: an image may have %d", len(data), MaxImageBytes)
 	}
-	return mime, ""
+	return mime, TooLarge(int64(len(data)))
+}
+
+// TooLarge returns why models cannot take an image of that many bytes; empty: they can.
+func TooLarge(size int64) string {
+	if size <= MaxImageBytes {
+		return ""
+	}
+	return fmt.Sprintf("%d bytes are too many to be shown: an image may have %d", size, MaxImageBytes)
 }
 
 // imageType returns the media type that the first bytes of an image tell; empty: none of formats.
