@@ -19,17 +19,18 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"sandlot/internal/agent/wire"
+	"sandlot/internal/guest/guesttest"
 	"sandlot/proto/agentv1"
 	"sandlot/proto/agentv1/agentv1connect"
 )
 
 // eval runs a cell to its end.
 func (r *rig) eval(language, code string) *agentv1.EvaluateDone {
-	r.t.Helper()
+	r.T.Helper()
 	all := r.events(evaluateRun(&agentv1.EvaluateRequest{Language: language, Code: code}))
 	d := all[len(all)-1].GetEvaluated()
 	if d == nil {
-		r.t.Fatalf("%s %q: %v", language, code, all[len(all)-1])
+		r.T.Fatalf("%s %q: %v", language, code, all[len(all)-1])
 	}
 	return d
 }
@@ -41,7 +42,7 @@ func value(d *agentv1.EvaluateDone) string {
 
 func needPython(t *testing.T) {
 	t.Helper()
-	for _, l := range languages(t) {
+	for _, l := range languages() {
 		if l.Name == "python" {
 			return
 		}
@@ -62,7 +63,7 @@ func TestEvaluate(t *testing.T) {
 	if d := r.eval("python", "None"); d.Result != nil {
 		t.Errorf("a value where there is none: %v", d)
 	}
-	if d := r.eval("python", "import os; os.getcwd()"); value(d) != "'"+r.dir+"'" {
+	if d := r.eval("python", "import os; os.getcwd()"); value(d) != "'"+r.Path+"'" {
 		t.Errorf("it works in %s", value(d))
 	}
 	if d := r.eval("python", "1/0"); d.Ok || d.ExitCode != 1 || d.Error != "ZeroDivisionError: division by zero" ||
@@ -95,7 +96,7 @@ func TestEvaluateTimeout(t *testing.T) {
 func TestEvaluateAFile(t *testing.T) {
 	r := newRig(t)
 	d := r.eval("sh", "x=1; echo out; echo err >&2; pwd; exit 3")
-	if d.Ok || d.ExitCode != 3 || string(d.Stdout.Head) != "out\n"+r.dir+"\n" || string(d.Stderr.Head) != "err\n" {
+	if d.Ok || d.ExitCode != 3 || string(d.Stdout.Head) != "out\n"+r.Path+"\n" || string(d.Stderr.Head) != "err\n" {
 		t.Errorf("got %v", d)
 	}
 	if d := r.eval("sh", "echo \"x=$x\"; echo $0"); !d.Ok || !strings.HasPrefix(string(d.Stdout.Head), "x=\n/") ||
@@ -158,10 +159,10 @@ func TestStartAndStopInterpreter(t *testing.T) {
 		}
 	}
 	_, err := r.StartInterpreter(ctx, &agentv1.StartInterpreterRequest{Language: "cobol"})
-	refused(t, err, connect.CodeNotFound, "language not found in sandbox: cobol")
+	guesttest.Refused(t, err, connect.CodeNotFound, "language not found in sandbox: cobol")
 	r.eval("python", "x = 1")
 	r.stop(interpreterPrefix+"python", syscall.SIGKILL, 0)
-	if left := children(); len(left) > 0 {
+	if left := guesttest.Children(); len(left) > 0 {
 		t.Errorf("processes are left: %v", left)
 	}
 	if d := r.eval("python", "x"); d.Error != "NameError: name 'x' is not defined" {
@@ -267,7 +268,7 @@ func TestTheLinkBreaks(t *testing.T) {
 	mux := h.link()
 	c := h.client(mux)
 	_, err := c.Configure(t.Context(), &agentv1.ConfigureRequest{FileRoots: []*agentv1.FileRoot{{Path: dir}},
-		Languages: languages(t), Env: map[string]string{"E": "bound"}})
+		Languages: languages(), Env: map[string]string{"E": "bound"}})
 	if err != nil {
 		t.Fatal(err)
 	}

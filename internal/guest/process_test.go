@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandlot/internal/agent/wire"
+	"sandlot/internal/guest/guesttest"
 	"sandlot/internal/guest/process"
 	"sandlot/proto/agentv1"
 )
@@ -32,10 +33,10 @@ func sh(script string) *agentv1.Command {
 
 // exec runs a command to its end.
 func (r *rig) exec(m *agentv1.ExecRequest) *agentv1.ExecDone {
-	r.t.Helper()
-	d, err := r.execute(r.t.Context(), m, nil)
+	r.T.Helper()
+	d, err := r.execute(r.T.Context(), m, nil)
 	if err != nil {
-		r.t.Fatalf("execute(%v): %v", m.Command, err)
+		r.T.Fatalf("execute(%v): %v", m.Command, err)
 	}
 	return d
 }
@@ -64,7 +65,7 @@ func number(t *testing.T, text []byte) int {
 
 func TestExecute(t *testing.T) {
 	r := newRig(t)
-	r.write("sub/x", "")
+	r.Write("sub/x", "")
 	tests := []struct {
 		name string
 		m    *agentv1.ExecRequest
@@ -84,8 +85,8 @@ func TestExecute(t *testing.T) {
 		{"no input", &agentv1.ExecRequest{Command: &agentv1.Command{Argv: []string{"cat"}}}, 0, "", ""},
 		{"arguments as they are", &agentv1.ExecRequest{Command: &agentv1.Command{Argv: []string{"printf", "%s|",
 			"a b", "$x", "*", "", "ä"}}}, 0, "a b|$x|*||ä|", ""},
-		{"default folder", &agentv1.ExecRequest{Command: sh("pwd")}, 0, r.dir + "\n", ""},
-		{"folder", &agentv1.ExecRequest{Command: &agentv1.Command{Argv: []string{"pwd"}, Cwd: "sub"}}, 0, r.dir +
+		{"default folder", &agentv1.ExecRequest{Command: sh("pwd")}, 0, r.Path + "\n", ""},
+		{"folder", &agentv1.ExecRequest{Command: &agentv1.Command{Argv: []string{"pwd"}, Cwd: "sub"}}, 0, r.Path +
 			"/sub\n", ""},
 		{"absolute folder", &agentv1.ExecRequest{Command: &agentv1.Command{Argv: []string{"pwd"}, Cwd: "/usr"}}, 0,
 			"/usr\n", ""},
@@ -145,7 +146,7 @@ func TestInherited(t *testing.T) {
 
 func TestExecuteRefuses(t *testing.T) {
 	r := newRig(t)
-	r.write("plain", "no program")
+	r.Write("plain", "no program")
 	tests := []struct {
 		name string
 		c    *agentv1.Command
@@ -162,7 +163,7 @@ func TestExecuteRefuses(t *testing.T) {
 		{"a file that is no program", &agentv1.Command{Argv: []string{"./plain"}}, connect.CodePermissionDenied,
 			"not executable: ./plain"},
 		{"no such folder", &agentv1.Command{Argv: []string{"true"}, Cwd: "none"}, connect.CodeNotFound,
-			"directory not found in sandbox: " + r.dir + "/none"},
+			"directory not found in sandbox: " + r.Path + "/none"},
 		{"a folder that is a file", &agentv1.Command{Argv: []string{"true"}, Cwd: "plain"},
 			connect.CodeFailedPrecondition, "not a directory"},
 		{"a zero byte", &agentv1.Command{Argv: []string{"echo", "a\x00b"}}, connect.CodeInvalidArgument, "zero byte"},
@@ -170,7 +171,7 @@ func TestExecuteRefuses(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := r.execute(t.Context(), &agentv1.ExecRequest{Command: tt.c}, nil)
-			refused(t, err, tt.code, tt.text)
+			guesttest.Refused(t, err, tt.code, tt.text)
 		})
 	}
 }
@@ -187,7 +188,7 @@ func TestExecuteTimeout(t *testing.T) {
 			if d.ExitCode != 124 || !d.TimedOut || string(d.Stdout.Head) != "begun\n" {
 				t.Errorf("got %v", d)
 			}
-			pid, err := os.ReadFile(filepath.Join(r.dir, "pid"))
+			pid, err := os.ReadFile(filepath.Join(r.Path, "pid"))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -202,7 +203,7 @@ func TestExecuteCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
 		for {
-			if b, err := os.ReadFile(filepath.Join(r.dir, "pid")); err == nil && len(b) > 1 {
+			if b, err := os.ReadFile(filepath.Join(r.Path, "pid")); err == nil && len(b) > 1 {
 				cancel()
 				return
 			}
@@ -213,7 +214,7 @@ func TestExecuteCancelled(t *testing.T) {
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("execute: %v", err)
 	}
-	pid, err := os.ReadFile(filepath.Join(r.dir, "pid"))
+	pid, err := os.ReadFile(filepath.Join(r.Path, "pid"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -250,10 +251,10 @@ func TestExecuteBounds(t *testing.T) {
 
 // events runs one request as the wire does, and returns its events.
 func (r *rig) events(m *agentv1.RunRequest) []*agentv1.RunEvent {
-	r.t.Helper()
+	r.T.Helper()
 	var mu sync.Mutex
 	var all []*agentv1.RunEvent
-	last := r.run(r.t.Context(), m, func(e *agentv1.RunEvent) error {
+	last := r.run(r.T.Context(), m, func(e *agentv1.RunEvent) error {
 		mu.Lock()
 		defer mu.Unlock()
 		all = append(all, e)
@@ -309,27 +310,27 @@ func TestUnknownRuns(t *testing.T) {
 }
 
 func (r *rig) start(m *agentv1.StartProcessRequest) string {
-	r.t.Helper()
-	s, err := r.StartProcess(r.t.Context(), m)
+	r.T.Helper()
+	s, err := r.StartProcess(r.T.Context(), m)
 	if err != nil {
-		r.t.Fatal(err)
+		r.T.Fatal(err)
 	}
 	return s.ProcessId
 }
 
 func (r *rig) output(id string, cursor uint64, max uint32, wait uint64) *agentv1.ReadProcessResponse {
-	r.t.Helper()
-	m, err := r.ReadProcess(r.t.Context(), &agentv1.ReadProcessRequest{ProcessId: id, Cursor: cursor, MaxBytes: max,
+	r.T.Helper()
+	m, err := r.ReadProcess(r.T.Context(), &agentv1.ReadProcessRequest{ProcessId: id, Cursor: cursor, MaxBytes: max,
 		WaitMillis: wait})
 	if err != nil {
-		r.t.Fatal(err)
+		r.T.Fatal(err)
 	}
 	return m
 }
 
 // rest reads to the end.
 func (r *rig) rest(id string) (out string, last *agentv1.ReadProcessResponse) {
-	r.t.Helper()
+	r.T.Helper()
 	cursor := uint64(0)
 	for range 1000 {
 		m := r.output(id, cursor, 1<<20, 10_000)
@@ -339,16 +340,16 @@ func (r *rig) rest(id string) (out string, last *agentv1.ReadProcessResponse) {
 			return out, m
 		}
 	}
-	r.t.Fatalf("process %s has no end", id)
+	r.T.Fatalf("process %s has no end", id)
 	return "", nil
 }
 
 func (r *rig) stop(id string, signal syscall.Signal, grace uint64) *agentv1.StopProcessResponse {
-	r.t.Helper()
-	m, err := r.StopProcess(r.t.Context(), &agentv1.StopProcessRequest{ProcessId: id, Signal: int32(signal),
+	r.T.Helper()
+	m, err := r.StopProcess(r.T.Context(), &agentv1.StopProcessRequest{ProcessId: id, Signal: int32(signal),
 		GraceMillis: grace})
 	if err != nil {
-		r.t.Fatal(err)
+		r.T.Fatal(err)
 	}
 	return m
 }
@@ -390,7 +391,7 @@ func TestBackground(t *testing.T) {
 	if out != "one\ntwo\ngot hello\nend\n" || last.ExitCode != 3 || last.Running {
 		t.Errorf("all: %q, %v", out, last)
 	}
-	refused(t, write("more", false), connect.CodeFailedPrecondition, "ended")
+	guesttest.Refused(t, write("more", false), connect.CodeFailedPrecondition, "ended")
 	// What ended can still be read, and is in the list.
 	if out, last := r.rest(id); len(out) == 0 || last.ExitCode != 3 {
 		t.Errorf("again: %q, %v", out, last)
@@ -402,10 +403,10 @@ func TestBackground(t *testing.T) {
 }
 
 func (r *rig) listed(id string) *agentv1.Process {
-	r.t.Helper()
-	m, err := r.ListProcesses(r.t.Context(), &agentv1.ListProcessesRequest{})
+	r.T.Helper()
+	m, err := r.ListProcesses(r.T.Context(), &agentv1.ListProcessesRequest{})
 	if err != nil {
-		r.t.Fatal(err)
+		r.T.Fatal(err)
 	}
 	for _, p := range m.Processes {
 		if p.ProcessId == id {
@@ -465,14 +466,14 @@ func TestBackgroundInput(t *testing.T) {
 	}
 	id = r.start(&agentv1.StartProcessRequest{Command: sh("sleep 60")})
 	_, err := r.WriteProcess(t.Context(), &agentv1.WriteProcessRequest{ProcessId: id, Data: []byte("x")})
-	refused(t, err, connect.CodeFailedPrecondition, "takes no input")
+	guesttest.Refused(t, err, connect.CodeFailedPrecondition, "takes no input")
 	r.stop(id, syscall.SIGKILL, 0)
 	// One that does not read does not hold the call beyond its time.
 	id = r.start(&agentv1.StartProcessRequest{Command: sh("sleep 60"), StdinOpen: true})
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
 	_, err = r.WriteProcess(ctx, &agentv1.WriteProcessRequest{ProcessId: id, Data: make([]byte, 1<<20)})
-	refused(t, err, connect.CodeResourceExhausted, "does not read its input")
+	guesttest.Refused(t, err, connect.CodeResourceExhausted, "does not read its input")
 	r.stop(id, syscall.SIGKILL, 0)
 }
 
@@ -514,7 +515,7 @@ func TestStop(t *testing.T) {
 	}
 	for _, s := range []syscall.Signal{0, -9, 65, 1000} {
 		_, err := r.StopProcess(t.Context(), &agentv1.StopProcessRequest{ProcessId: id, Signal: int32(s)})
-		refused(t, err, connect.CodeInvalidArgument, "not known")
+		guesttest.Refused(t, err, connect.CodeInvalidArgument, "not known")
 	}
 	r.stop(id, syscall.SIGKILL, 0)
 }
@@ -523,14 +524,14 @@ func TestUnknownProcess(t *testing.T) {
 	r := newRig(t)
 	for _, id := range []string{"", "p0", "1", strings.Repeat("x", 10_000)} {
 		_, err := r.ReadProcess(t.Context(), &agentv1.ReadProcessRequest{ProcessId: id})
-		refused(t, err, connect.CodeNotFound, "process not found")
+		guesttest.Refused(t, err, connect.CodeNotFound, "process not found")
 		if err != nil && len(err.Error()) > 200 {
 			t.Errorf("an error of %d bytes", len(err.Error()))
 		}
 		_, err = r.WriteProcess(t.Context(), &agentv1.WriteProcessRequest{ProcessId: id})
-		refused(t, err, connect.CodeNotFound, "process not found")
+		guesttest.Refused(t, err, connect.CodeNotFound, "process not found")
 		_, err = r.StopProcess(t.Context(), &agentv1.StopProcessRequest{ProcessId: id, Signal: 15})
-		refused(t, err, connect.CodeNotFound, "process not found")
+		guesttest.Refused(t, err, connect.CodeNotFound, "process not found")
 	}
 }
 
@@ -606,7 +607,7 @@ func TestTheEndOfTheAgent(t *testing.T) {
 
 // stream opens a raw stream on the agent.
 func (r *rig) stream(open *agentv1.StreamOpen) (net.Conn, *agentv1.StreamReply) {
-	r.t.Helper()
+	r.T.Helper()
 	host, guest := net.Pipe()
 	done := make(chan struct{})
 	go func() {
@@ -614,14 +615,14 @@ func (r *rig) stream(open *agentv1.StreamOpen) (net.Conn, *agentv1.StreamReply) 
 		r.serveRaw(guest)
 		guest.Close()
 	}()
-	r.t.Cleanup(func() {
+	r.T.Cleanup(func() {
 		host.Close()
 		<-done
 	})
 	host.SetDeadline(time.Now().Add(30 * time.Second))
 	reply := new(agentv1.StreamReply)
 	if err := errors.Join(wire.WriteMessage(host, open), wire.ReadMessage(host, reply)); err != nil {
-		r.t.Fatal(err)
+		r.T.Fatal(err)
 	}
 	return host, reply
 }
@@ -768,7 +769,7 @@ func TestFileStreams(t *testing.T) {
 	if err := wire.ReadMessage(c, reply); err != nil || reply.Code != 0 || reply.Size != size {
 		t.Fatalf("reply %v, %v", reply, err)
 	}
-	r.is("d/f", string(data))
+	r.Is("d/f", string(data))
 	for _, tt := range []struct{ offset, limit uint64 }{{0, 0}, {10, 0}, {10, 25}, {size, 0}, {size + 5, 7},
 		{0, 1 << 63}, {1<<64 - 1, 1<<64 - 1}} {
 		c, reply := r.stream(readStream(&agentv1.ReadStream{Path: "d/f", Offset: tt.offset, Limit: tt.limit}))
@@ -790,8 +791,8 @@ func TestFileStreams(t *testing.T) {
 		c.Close()
 	}
 	time.Sleep(50 * time.Millisecond)
-	r.is("d/f", string(data))
-	if left, _ := filepath.Glob(filepath.Join(r.dir, "d", ".sandlot-*")); len(left) > 0 {
+	r.Is("d/f", string(data))
+	if left, _ := filepath.Glob(filepath.Join(r.Path, "d", ".sandlot-*")); len(left) > 0 {
 		t.Errorf("files are left: %v", left)
 	}
 }

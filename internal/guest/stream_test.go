@@ -17,17 +17,17 @@ import (
 
 // muxed opens a raw stream on the agent as a link has it.
 func (r *rig) muxed(open *agentv1.StreamOpen) *yamux.Stream {
-	r.t.Helper()
+	r.T.Helper()
 	a, b := net.Pipe()
 	brisk := wire.HostMuxConfig()
 	brisk.StreamCloseTimeout = 10 * time.Millisecond
 	host, err := yamux.Client(wire.Strict(wire.Coalesce(a)), brisk)
 	if err != nil {
-		r.t.Fatal(err)
+		r.T.Fatal(err)
 	}
 	guest, err := yamux.Server(wire.Coalesce(b), wire.AgentMuxConfig())
 	if err != nil {
-		r.t.Fatal(err)
+		r.T.Fatal(err)
 	}
 	done := make(chan struct{})
 	go func() {
@@ -37,19 +37,19 @@ func (r *rig) muxed(open *agentv1.StreamOpen) *yamux.Stream {
 			s.Close()
 		}
 	}()
-	r.t.Cleanup(func() {
+	r.T.Cleanup(func() {
 		host.Close()
 		guest.Close()
 		<-done
 	})
 	s, err := host.OpenStream()
 	if err != nil {
-		r.t.Fatal(err)
+		r.T.Fatal(err)
 	}
 	s.SetDeadline(time.Now().Add(30 * time.Second))
 	reply := new(agentv1.StreamReply)
 	if err := errors.Join(wire.WriteMessage(s, open), wire.ReadMessage(s, reply)); err != nil || reply.Code != 0 {
-		r.t.Fatal(err, reply)
+		r.T.Fatal(err, reply)
 	}
 	return s
 }

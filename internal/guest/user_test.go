@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandlot/internal/agent/wire"
+	"sandlot/internal/guest/guesttest"
 	"sandlot/internal/guest/user"
 	"sandlot/proto/agentv1"
 )
@@ -97,37 +98,37 @@ func TestInheritable(t *testing.T) {
 // A folder of the agent's is shared with the user, and never one to which an image or the user has made a link.
 func TestSharedFolderFollowsNoLink(t *testing.T) {
 	r := newUserRig(t)
-	if err := os.Chown(r.dir, 0, 0); err != nil {
+	if err := os.Chown(r.Path, 0, 0); err != nil {
 		t.Fatal(err)
 	}
-	tree(t, r.dir, "other/sub/")
+	tree(t, r.Path, "other/sub/")
 	for _, name := range []string{"link", "parent/link"} {
-		tree(t, r.dir, filepath.Dir(name)+"/")
-		if err := os.Symlink(filepath.Join(r.dir, "other"), filepath.Join(r.dir, name)); err != nil {
+		tree(t, r.Path, filepath.Dir(name)+"/")
+		if err := os.Symlink(filepath.Join(r.Path, "other"), filepath.Join(r.Path, name)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := os.Mkdir(filepath.Join(r.dir, "theirs"), 0o755); err != nil {
+	if err := os.Mkdir(filepath.Join(r.Path, "theirs"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chown(filepath.Join(r.dir, "theirs"), testUID, testGID); err != nil {
+	if err := os.Chown(filepath.Join(r.Path, "theirs"), testUID, testGID); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"link", "parent/link/sub", "parent/link/new", "theirs"} {
-		if err := makeShared(filepath.Join(r.dir, name), r.user); err == nil {
+		if err := makeShared(filepath.Join(r.Path, name), r.user); err == nil {
 			t.Errorf("%s was shared", name)
 		}
 	}
 	for _, name := range []string{"other", "other/sub", "theirs"} {
-		if st, err := os.Lstat(filepath.Join(r.dir, name)); err != nil || st.Mode().Perm() != 0o755 {
+		if st, err := os.Lstat(filepath.Join(r.Path, name)); err != nil || st.Mode().Perm() != 0o755 {
 			t.Errorf("%s: %v, %v", name, st, err)
 		}
 	}
-	if _, err := os.Lstat(filepath.Join(r.dir, "other/new")); err == nil {
+	if _, err := os.Lstat(filepath.Join(r.Path, "other/new")); err == nil {
 		t.Error("a folder was made behind a link")
 	}
 	for range 2 {
-		name := filepath.Join(r.dir, "a/b")
+		name := filepath.Join(r.Path, "a/b")
 		if err := makeShared(name, r.user); err != nil {
 			t.Fatal(err)
 		}
@@ -169,23 +170,23 @@ func newUserRig(t *testing.T) *rig {
 		t.Fatal(err)
 	}
 	r := newRigOf(t, u)
-	for dir := r.dir; dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
+	for dir := r.Path; dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
 		if err := os.Chmod(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := os.Chown(r.dir, testUID, testGID); err != nil {
+	if err := os.Chown(r.Path, testUID, testGID); err != nil {
 		t.Fatal(err)
 	}
 	return r
 }
 
 func (r *rig) printed(argv ...string) string {
-	r.t.Helper()
-	d, err := r.execute(r.t.Context(), &agentv1.ExecRequest{Command: &agentv1.Command{Argv: argv},
+	r.T.Helper()
+	d, err := r.execute(r.T.Context(), &agentv1.ExecRequest{Command: &agentv1.Command{Argv: argv},
 		TimeoutMillis: 20_000}, nil)
 	if err != nil {
-		r.t.Fatal(err)
+		r.T.Fatal(err)
 	}
 	return strings.TrimSpace(string(d.Stdout.Head) + string(d.Stderr.Head))
 }
@@ -193,15 +194,15 @@ func (r *rig) printed(argv ...string) string {
 // On Linux without gVisor, too, programs and file calls have the user's rights.
 func TestUser(t *testing.T) {
 	r := newUserRig(t)
-	r.write("secret", "root's")
-	if err := os.Chmod(filepath.Join(r.dir, "secret"), 0o600); err != nil {
+	r.Write("secret", "root's")
+	if err := os.Chmod(filepath.Join(r.Path, "secret"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if got := r.printed("sh", "-c", "id -u; id -g; id -G; cat secret; touch made; echo x > /dev/stderr"); got !=
 		"61234\n62345\n62345\ncat: secret: Permission denied\nx" {
 		t.Errorf("a command: %q", got)
 	}
-	d, err := r.runFile(t.Context(), languages(t)[0], &agentv1.EvaluateRequest{Code: "id -u"}, nil)
+	d, err := r.runFile(t.Context(), languages()[0], &agentv1.EvaluateRequest{Code: "id -u"}, nil)
 	if err != nil || string(d.Stdout.Head) != "61234\n" {
 		t.Errorf("a file with code: %v, %v", d, err)
 	}
@@ -209,13 +210,13 @@ func TestUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"made", "d", "d/file"} {
-		st, err := os.Lstat(filepath.Join(r.dir, name))
+		st, err := os.Lstat(filepath.Join(r.Path, name))
 		if err != nil || st.Sys().(*syscall.Stat_t).Uid != testUID {
 			t.Errorf("%s: %+v, %v", name, st, err)
 		}
 	}
 	_, err = r.ReadFile(t.Context(), &agentv1.ReadFileRequest{Path: "secret", Limit: 10})
-	refused(t, err, connect.CodePermissionDenied, "Permission denied")
+	guesttest.Refused(t, err, connect.CodePermissionDenied, "Permission denied")
 	if _, _, err := r.Open("secret"); err == nil {
 		t.Error("a file of root's was opened")
 	}
@@ -229,7 +230,7 @@ func TestUser(t *testing.T) {
 // The agent's own folders are the user's as far as that is needed.
 func TestUserFolders(t *testing.T) {
 	r := newUserRig(t)
-	root := r.dir
+	root := r.Path
 	if err := os.Chown(root, 0, 0); err != nil {
 		t.Fatal(err)
 	}
@@ -271,11 +272,11 @@ func TestUserFolders(t *testing.T) {
 // A folder that programs cannot start in is named.
 func TestWorkingFolder(t *testing.T) {
 	r := newUserRig(t)
-	closed := filepath.Join(r.dir, "closed")
+	closed := filepath.Join(r.Path, "closed")
 	if err := os.Mkdir(closed, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	for dir, want := range map[string]string{closed: "may not enter", filepath.Join(r.dir, "none"): "no folder"} {
+	for dir, want := range map[string]string{closed: "may not enter", filepath.Join(r.Path, "none"): "no folder"} {
 		r.configure(&agentv1.FileRoot{Path: dir})
 		_, err := r.execute(t.Context(), &agentv1.ExecRequest{Command: &agentv1.Command{Argv: []string{"true"}}}, nil)
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), dir) {

@@ -184,6 +184,7 @@ var places = map[string]place{
 	"guest/files":                        {"inside", "guest/user"},
 	"guest/interp":                       {"inside", "guest/interp/direct guest/user"},
 	"guest/interp/direct":                {"inside", ""},
+	"guest/guesttest":                    {"test", ""},
 	"guest/mcpcommand":                   {"inside", "agent/wire"},
 	"guest/network":                      {"inside", ""},
 	"guest/trial":                        {"inside", "guest/process"},

@@ -14,67 +14,34 @@ import (
 	"connectrpc.com/connect"
 	"golang.org/x/sys/unix"
 
+	"sandlot/internal/guest/guesttest"
 	"sandlot/proto/agentv1"
 )
 
 // rig is files with a root of their own.
 type rig struct {
 	*Files
-	t   *testing.T
-	dir string
+	guesttest.Folder
 }
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	dir, err := filepath.EvalSymlinks(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := &rig{New(func() string { return "" }, nil), t, dir}
-	if err := r.SetRoots([]*agentv1.FileRoot{{Path: dir}}); err != nil {
+	r := &rig{New(func() string { return "" }, nil), guesttest.NewFolder(t)}
+	if err := r.SetRoots([]*agentv1.FileRoot{{Path: r.Path}}); err != nil {
 		t.Fatal(err)
 	}
 	return r
 }
 
-// write makes a file of the rig's folder.
-func (r *rig) write(name, text string) {
-	r.t.Helper()
-	path := filepath.Join(r.dir, name)
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		r.t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-		r.t.Fatal(err)
-	}
-}
-
 func (r *rig) link(target, name string) {
-	r.t.Helper()
-	if err := os.Symlink(target, filepath.Join(r.dir, name)); err != nil {
-		r.t.Fatal(err)
-	}
-}
-
-// is checks a file's text.
-func (r *rig) is(name, want string) {
-	r.t.Helper()
-	got, err := os.ReadFile(filepath.Join(r.dir, name))
-	if err != nil || string(got) != want {
-		r.t.Errorf("%s holds %.200q, %v, want %.200q", name, got, err, want)
-	}
-}
-
-// refused checks an error's code and text.
-func refused(t *testing.T, err error, code connect.Code, text string) {
-	t.Helper()
-	if err == nil || connect.CodeOf(err) != code || !strings.Contains(err.Error(), text) {
-		t.Errorf("error %v, want %s and %q", err, code, text)
+	r.T.Helper()
+	if err := os.Symlink(target, filepath.Join(r.Path, name)); err != nil {
+		r.T.Fatal(err)
 	}
 }
 
 func (r *rig) read(path string, offset uint64, limit uint32) (string, uint64, error) {
-	m, err := r.ReadFile(r.t.Context(), &agentv1.ReadFileRequest{Path: path, Offset: offset, Limit: limit})
+	m, err := r.ReadFile(r.T.Context(), &agentv1.ReadFileRequest{Path: path, Offset: offset, Limit: limit})
 	if err != nil {
 		return "", 0, err
 	}
@@ -82,7 +49,7 @@ func (r *rig) read(path string, offset uint64, limit uint32) (string, uint64, er
 }
 
 func (r *rig) put(m *agentv1.WriteFileRequest) (uint64, error) {
-	w, err := r.WriteFile(r.t.Context(), m)
+	w, err := r.WriteFile(r.T.Context(), m)
 	if err != nil {
 		return 0, err
 	}
@@ -90,7 +57,7 @@ func (r *rig) put(m *agentv1.WriteFileRequest) (uint64, error) {
 }
 
 func (r *rig) list(path string, depth, limit uint32) ([]*agentv1.FileInfo, bool, error) {
-	m, err := r.ListFiles(r.t.Context(), &agentv1.ListFilesRequest{Path: path, Depth: depth, Limit: limit})
+	m, err := r.ListFiles(r.T.Context(), &agentv1.ListFilesRequest{Path: path, Depth: depth, Limit: limit})
 	if err != nil {
 		return nil, false, err
 	}
@@ -98,7 +65,7 @@ func (r *rig) list(path string, depth, limit uint32) ([]*agentv1.FileInfo, bool,
 }
 
 func (r *rig) remove(path string, recursive bool) error {
-	_, err := r.RemoveFile(r.t.Context(), &agentv1.RemoveFileRequest{Path: path, Recursive: recursive})
+	_, err := r.RemoveFile(r.T.Context(), &agentv1.RemoveFileRequest{Path: path, Recursive: recursive})
 	return err
 }
 
@@ -126,9 +93,9 @@ func outside(t *testing.T) string {
 func TestReadFile(t *testing.T) {
 	r := newRig(t)
 	binary := "\x00\xff\xfe\n\r\n\x80 text"
-	r.write("b", binary)
-	r.write("d/empty", "")
-	r.write("ü n", "odd")
+	r.Write("b", binary)
+	r.Write("d/empty", "")
+	r.Write("ü n", "odd")
 	size := uint64(len(binary))
 	tests := []struct {
 		path   string
@@ -138,7 +105,7 @@ func TestReadFile(t *testing.T) {
 		whole  uint64
 	}{
 		{"b", 0, 100, binary, size},
-		{r.dir + "/b", 0, 100, binary, size},
+		{r.Path + "/b", 0, 100, binary, size},
 		{"./d/../b", 0, 100, binary, size},
 		{"b", 1, 3, binary[1:4], size},
 		{"b", size - 1, 100, binary[size-1:], size},
@@ -171,16 +138,16 @@ func TestReadingIsBounded(t *testing.T) {
 }
 
 func (r *rig) sparse(name string) string {
-	r.write(name, "")
-	return filepath.Join(r.dir, name)
+	r.Write(name, "")
+	return filepath.Join(r.Path, name)
 }
 
 // The error texts that clients know.
 func TestFileErrors(t *testing.T) {
 	r := newRig(t)
-	r.write("f", "x")
-	r.write("d/f", "x")
-	if err := unix.Mkfifo(filepath.Join(r.dir, "pipe"), 0o600); err != nil {
+	r.Write("f", "x")
+	r.Write("d/f", "x")
+	if err := unix.Mkfifo(filepath.Join(r.Path, "pipe"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	r.link("loop2", "loop1")
@@ -207,10 +174,10 @@ func TestFileErrors(t *testing.T) {
 		{"read a zero byte", read("a\x00b"), connect.CodeInvalidArgument, "zero byte"},
 		{"read a long name", read(long), connect.CodeInvalidArgument, "Not a valid path: nnn"},
 		{"read outside", read("../f"), connect.CodeOutOfRange,
-			"Path '../f' resolves outside the sandbox workspace. All paths must be within " + r.dir + "."},
+			"Path '../f' resolves outside the sandbox workspace. All paths must be within " + r.Path + "."},
 		{"read the machine's", read("/etc/hostname"), connect.CodeOutOfRange,
 			"Path '/etc/hostname' resolves outside the sandbox workspace."},
-		{"read with a common beginning", read(r.dir + "-other/f"), connect.CodeOutOfRange, "resolves outside"},
+		{"read with a common beginning", read(r.Path + "-other/f"), connect.CodeOutOfRange, "resolves outside"},
 		{"write a folder", write("d"), connect.CodeFailedPrecondition, "Path is a directory: d"},
 		{"write the root", write(""), connect.CodeFailedPrecondition, "Path is a directory: "},
 		{"write beneath a file", write("f/g"), connect.CodeFailedPrecondition, "Not a directory: f/g"},
@@ -222,34 +189,34 @@ func TestFileErrors(t *testing.T) {
 		{"remove what is not there", r.remove("none", true), connect.CodeNotFound, "File not found in sandbox: none"},
 		{"remove a full folder", r.remove("d", false), connect.CodeFailedPrecondition, "Directory is not empty: d"},
 		{"remove the root", r.remove(".", true), connect.CodeFailedPrecondition, "Path is a directory"},
-		{"remove the root, by its name", r.remove(r.dir, true), connect.CodeFailedPrecondition, "Path is a directory"},
+		{"remove the root, by its name", r.remove(r.Path, true), connect.CodeFailedPrecondition, "Path is a directory"},
 		{"remove outside", r.remove("../x", true), connect.CodeOutOfRange, "resolves outside"},
 		{"a name that is no text", read("\xff"), connect.CodeNotFound, "File not found in sandbox: \uFFFD"},
 	}
 	for _, tt := range tests {
-		t.Run(tt.what, func(t *testing.T) { refused(t, tt.err, tt.code, tt.text) })
+		t.Run(tt.what, func(t *testing.T) { guesttest.Refused(t, tt.err, tt.code, tt.text) })
 	}
 	if err := read("loop1"); err == nil {
 		t.Error("a circle of links was read")
 	}
-	r.is("f", "x")
-	r.is("d/f", "x")
+	r.Is("f", "x")
+	r.Is("d/f", "x")
 }
 
 func TestLinks(t *testing.T) {
 	r := newRig(t)
 	out := outside(t)
-	r.write("real/f", "inside")
-	r.link(r.dir+"/real", "absolute") // stays inside
+	r.Write("real/f", "inside")
+	r.link(r.Path+"/real", "absolute") // stays inside
 	r.link("real/f", "relative")
-	r.link("..//"+filepath.Base(r.dir)+"/real/f", "around")
+	r.link("..//"+filepath.Base(r.Path)+"/real/f", "around")
 	r.link(out, "out")
 	r.link(out+"/secret", "outfile")
 	r.link(out+"/new", "outnew")
 	r.link("../"+filepath.Base(filepath.Dir(out))+"/"+filepath.Base(out), "outrelative")
 	r.link("/", "slash")
 	r.link("absolute/../out", "through")
-	for _, p := range []string{"absolute/f", "relative", "around", r.dir + "/absolute/f"} {
+	for _, p := range []string{"absolute/f", "relative", "around", r.Path + "/absolute/f"} {
 		if got, _, err := r.read(p, 0, 100); err != nil || got != "inside" {
 			t.Errorf("read(%q) = %q, %v, want what is inside", p, got, err)
 		}
@@ -284,7 +251,7 @@ func TestLinks(t *testing.T) {
 			t.Errorf("remove(%q): %v", p, err)
 		}
 	}
-	r.is("real/f", "inside")
+	r.Is("real/f", "inside")
 	left, err := os.ReadDir(out)
 	if err != nil || len(left) != 1 {
 		t.Errorf("outside there is %v, %v", left, err)
@@ -297,7 +264,7 @@ func TestLinks(t *testing.T) {
 // inside says whether the path is a plain file of the root now: a write may
 // replace a link that leads out by a file of its own.
 func (r *rig) inside(p string) bool {
-	st, err := os.Lstat(filepath.Join(r.dir, p))
+	st, err := os.Lstat(filepath.Join(r.Path, p))
 	return err == nil && st.Mode().IsRegular()
 }
 
@@ -305,7 +272,7 @@ func (r *rig) inside(p string) bool {
 func TestAFolderThatBecameALink(t *testing.T) {
 	r := newRig(t)
 	out := outside(t)
-	r.write("d/secret", "inside")
+	r.Write("d/secret", "inside")
 	var places []*Path
 	for _, p := range []string{"d/secret", "d/new", "d/deep/new", "d"} {
 		pl, err := r.find(p, true)
@@ -315,7 +282,7 @@ func TestAFolderThatBecameALink(t *testing.T) {
 		defer pl.root.Close()
 		places = append(places, pl)
 	}
-	if err := os.Rename(filepath.Join(r.dir, "d"), filepath.Join(r.dir, "kept")); err != nil {
+	if err := os.Rename(filepath.Join(r.Path, "d"), filepath.Join(r.Path, "kept")); err != nil {
 		t.Fatal(err)
 	}
 	r.link(out, "d")
@@ -330,7 +297,7 @@ func TestAFolderThatBecameALink(t *testing.T) {
 				t.Errorf("%s was written", p.name)
 			}
 		}
-		refused(t, r.Explain(p.requested, func() error { _, err := p.root.Open(p.name); return err }()),
+		guesttest.Refused(t, r.Explain(p.requested, func() error { _, err := p.root.Open(p.name); return err }()),
 			connect.CodeOutOfRange, "resolves outside")
 	}
 	l := &listing{root: places[3].root, base: places[3].name, limit: 100, depth: 3}
@@ -351,11 +318,11 @@ func TestAFolderThatBecameALink(t *testing.T) {
 func TestASwappedLink(t *testing.T) {
 	r := newRig(t)
 	out := outside(t)
-	r.write("d/secret", "inside")
+	r.Write("d/secret", "inside")
 	stop := make(chan struct{})
 	var swapping sync.WaitGroup
 	swapping.Go(func() {
-		d, kept, trap := filepath.Join(r.dir, "d"), filepath.Join(r.dir, "kept"), filepath.Join(r.dir, "trap")
+		d, kept, trap := filepath.Join(r.Path, "d"), filepath.Join(r.Path, "kept"), filepath.Join(r.Path, "trap")
 		for {
 			select {
 			case <-stop:
@@ -430,7 +397,7 @@ func TestWriteFile(t *testing.T) {
 			if tt.m.Path == "" {
 				tt.m.Path = fmt.Sprint("f", i)
 			}
-			path := filepath.Join(r.dir, tt.m.Path)
+			path := filepath.Join(r.Path, tt.m.Path)
 			if tt.before != "" {
 				if err := os.WriteFile(path, []byte(tt.before), 0o600); err != nil {
 					t.Fatal(err)
@@ -440,13 +407,13 @@ func TestWriteFile(t *testing.T) {
 			if err != nil || n != uint64(len(tt.want)) {
 				t.Errorf("write = %d, %v, want %d", n, err, len(tt.want))
 			}
-			r.is(tt.m.Path, tt.want)
+			r.Is(tt.m.Path, tt.want)
 			if st, err := os.Stat(path); err != nil || st.Mode() != tt.mode {
 				t.Errorf("mode %v, %v, want %v", st.Mode(), err, tt.mode)
 			}
 		})
 	}
-	left, _ := filepath.Glob(filepath.Join(r.dir, ".sandlot-*"))
+	left, _ := filepath.Glob(filepath.Join(r.Path, ".sandlot-*"))
 	if len(left) > 0 {
 		t.Errorf("files are left: %v", left)
 	}
@@ -457,7 +424,7 @@ func TestReplacingIsAtomic(t *testing.T) {
 	r := newRig(t)
 	size := 200_000
 	text := func(i int) []byte { return bytes.Repeat([]byte{byte('a' + i%26)}, size) }
-	r.write("f", string(text(0)))
+	r.Write("f", string(text(0)))
 	stop := make(chan struct{})
 	var readers sync.WaitGroup
 	readers.Go(func() {
@@ -467,7 +434,7 @@ func TestReplacingIsAtomic(t *testing.T) {
 				return
 			default:
 			}
-			got, err := os.ReadFile(filepath.Join(r.dir, "f"))
+			got, err := os.ReadFile(filepath.Join(r.Path, "f"))
 			if err != nil || len(got) != size || bytes.Count(got, got[:1]) != size {
 				t.Errorf("a reader saw %d bytes, %v", len(got), err)
 				return
@@ -485,14 +452,14 @@ func TestReplacingIsAtomic(t *testing.T) {
 
 func TestListFiles(t *testing.T) {
 	r := newRig(t)
-	r.write("b", "xx")
-	r.write("a/c/d", "x")
-	r.write("a/e", "x")
-	r.write(".hidden", "")
-	r.write("\xff", "")
+	r.Write("b", "xx")
+	r.Write("a/c/d", "x")
+	r.Write("a/e", "x")
+	r.Write(".hidden", "")
+	r.Write("\xff", "")
 	r.link("/nowhere", "z")
 	r.link("a", "y")
-	if err := os.Chmod(filepath.Join(r.dir, "b"), 0o640); err != nil {
+	if err := os.Chmod(filepath.Join(r.Path, "b"), 0o640); err != nil {
 		t.Fatal(err)
 	}
 	tests := []struct {
@@ -542,7 +509,7 @@ func TestListFiles(t *testing.T) {
 func TestListingManyFiles(t *testing.T) {
 	r := newRig(t)
 	for i := range 700 {
-		r.write(fmt.Sprintf("d/%03d", i), "")
+		r.Write(fmt.Sprintf("d/%03d", i), "")
 	}
 	if got, truncated, err := r.list("d", 1, 10_000); err != nil || len(got) != 700 || truncated {
 		t.Errorf("%d entries, truncated %v, %v", len(got), truncated, err)
@@ -559,8 +526,8 @@ func TestListingManyFiles(t *testing.T) {
 
 func TestRemove(t *testing.T) {
 	r := newRig(t)
-	r.write("new/folder/f", "x")
-	r.write("e/g", "y")
+	r.Write("new/folder/f", "x")
+	r.Write("e/g", "y")
 	if err := r.remove("e/g", false); err != nil {
 		t.Error(err)
 	}
@@ -570,7 +537,7 @@ func TestRemove(t *testing.T) {
 	if err := r.remove("new", true); err != nil {
 		t.Error(err)
 	}
-	if left, err := os.ReadDir(r.dir); err != nil || len(left) != 0 {
+	if left, err := os.ReadDir(r.Path); err != nil || len(left) != 0 {
 		t.Errorf("left %v, %v", left, err)
 	}
 }
@@ -579,8 +546,8 @@ func TestRemove(t *testing.T) {
 func TestRoots(t *testing.T) {
 	r := newRig(t)
 	shared := outside(t)
-	r.write("inner/f", "x")
-	if err := r.SetRoots([]*agentv1.FileRoot{{Path: r.dir}, {Path: shared, ReadOnly: true}, {Path: r.dir + "/inner",
+	r.Write("inner/f", "x")
+	if err := r.SetRoots([]*agentv1.FileRoot{{Path: r.Path}, {Path: shared, ReadOnly: true}, {Path: r.Path + "/inner",
 		ReadOnly: true}}); err != nil {
 		t.Fatal(err)
 	}
@@ -593,14 +560,14 @@ func TestRoots(t *testing.T) {
 	}
 	for _, p := range []string{shared + "/secret", shared + "/new", "shared/new", "inner/f", "inner/new"} {
 		_, err := r.put(&agentv1.WriteFileRequest{Path: p, Data: []byte("x")})
-		refused(t, err, connect.CodePermissionDenied, "Path is read-only: "+p)
+		guesttest.Refused(t, err, connect.CodePermissionDenied, "Path is read-only: "+p)
 		_, err = r.put(&agentv1.WriteFileRequest{Path: p, Data: []byte("x"), Append: true})
-		refused(t, err, connect.CodePermissionDenied, "Path is read-only: "+p)
+		guesttest.Refused(t, err, connect.CodePermissionDenied, "Path is read-only: "+p)
 	}
-	refused(t, r.remove(shared+"/secret", true), connect.CodePermissionDenied, "Path is read-only")
+	guesttest.Refused(t, r.remove(shared+"/secret", true), connect.CodePermissionDenied, "Path is read-only")
 	_, _, err := r.read("/nowhere/f", 0, 1)
-	refused(t, err, connect.CodeOutOfRange, "All paths must be within "+r.dir+" or "+shared+" or ")
+	guesttest.Refused(t, err, connect.CodeOutOfRange, "All paths must be within "+r.Path+" or "+shared+" or ")
 	for _, bad := range []string{"relative", "/a/../b", "/a/", ""} {
-		refused(t, r.SetRoots([]*agentv1.FileRoot{{Path: bad}}), connect.CodeInvalidArgument, "clean absolute path")
+		guesttest.Refused(t, r.SetRoots([]*agentv1.FileRoot{{Path: bad}}), connect.CodeInvalidArgument, "clean absolute path")
 	}
 }

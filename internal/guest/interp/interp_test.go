@@ -14,60 +14,19 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"sandlot/internal/guest/guesttest"
 )
 
-// TestMain sees to it that no process outlives the tests: orphans become
-// children of this one.
-func TestMain(m *testing.M) {
-	if os.Getpid() != 1 { // orphans are children of the first process anyway
-		if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-	}
-	code := m.Run()
-	if left := children(); code == 0 && len(left) > 0 {
-		fmt.Fprintln(os.Stderr, "processes are left:", left)
-		code = 1
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { guesttest.Main(m) }
 
-// children lists the living children of this process, waiting for those that
-// are about to end.
-func children() (left []string) {
-	for range 200 {
-		left = nil
-		stats, _ := filepath.Glob("/proc/[0-9]*/stat")
-		for _, path := range stats {
-			text, err := os.ReadFile(path)
-			if err != nil {
-				continue
-			}
-			f := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
-			if len(f) > 1 && f[1] == strconv.Itoa(os.Getpid()) && f[0] != "Z" {
-				left = append(left, fmt.Sprintf("%.80s", text))
-			}
-		}
-		if len(left) == 0 {
-			return nil
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	return left
-}
-
-// program finds a real interpreter: a version manager's shim is asked.
+// program finds a real interpreter.
 func program(t *testing.T, name string) string {
 	t.Helper()
 	if p := filepath.Join("/usr/bin", name); name == "bash" || exec.Command(p, "--version").Run() == nil {
 		return p
 	}
-	if name == "python3" {
-		if out, err := exec.Command(name, "-c", "import sys; print(sys.executable)").Output(); err == nil {
-			return strings.TrimSpace(string(out))
-		}
+	if p := guesttest.Python(); name == "python3" && p != "" {
+		return p
 	}
 	t.Skipf("there is no %s here", name)
 	return ""
