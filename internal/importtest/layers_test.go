@@ -52,6 +52,7 @@ var places = map[string]place{
 	"release/releasetest": {"test", ""},
 	"revision":            {"L0", ""},
 	"revision/schematest": {"test", ""},
+	"schematype":          {"L0", ""},
 	"secret":              {"L0", ""},
 	"terminal":            {"L0", ""},
 	"tree":                {"L0", ""},

@@ -11,7 +11,8 @@ func TestTypedArguments(t *testing.T) {
 		"i":{"type":"integer"},"n":{"type":"number"},"b":{"type":"boolean"},"l":{"type":"array","items":{"type":"integer"}},
 		"o":{"type":"object","properties":{"i":{"type":"integer"}}},"s":{"type":"string"},"any":{},"e":{"enum":[1,"1"]},
 		"in":{"type":["integer","null"]},"is":{"type":["integer","string"]},"ref":{"$ref":"#/$defs/N"},
-		"u":{"anyOf":[{"type":"integer"},{"type":"null"}]},"us":{"anyOf":[{"type":"integer"},{"type":"string"}]}}}}`)
+		"u":{"anyOf":[{"type":"integer"},{"type":"null"}]},"us":{"anyOf":[{"type":"integer"},{"type":"string"}]},"level":{"enum":[1,2]},
+		"all":{"allOf":[{"$ref":"#/$defs/N"},{"minimum":1}]}}}}`)
 	for given, want := range map[string]string{
 		`{"i":"5"}`:                             `{"i":5}`,
 		`{"i":" 12345678901234567890 "}`:        `{"i":12345678901234567890}`,
@@ -35,6 +36,7 @@ func TestTypedArguments(t *testing.T) {
 		`{"in":"5","ref":"6","u":"7"}`:          `{"in":5,"ref":6,"u":7}`,
 		`{"i":5,"s":"x","unknown":"5"}`:         `{"i":5,"s":"x","unknown":"5"}`,
 		`{"in":"null"}`:                         `{"in":"null"}`,
+		`{"level":"2","all":"3"}`:               `{"level":2,"all":3}`,
 		`[1]`:                                   `[1]`,
 	} {
 		got := TypedArguments(definition, json.RawMessage(given))
