@@ -128,7 +128,8 @@ var places = map[string]place{
 	"runtime/gvisor": {"adapter",
 		"runtime/gvisor/cgroup runtime/gvisor/frozen runtime/gvisor/hostfile runtime/gvisor/root " +
 			"runtime/pinned runtime/program runtime/socket runtime/specfile"},
-	"runtime/gvisor/frozen":   {"adapter", "runtime/gvisor/hostfile runtime/gvisor/kept runtime/specfile"},
+	"runtime/gvisor/frozen": {"adapter",
+		"runtime/gvisor/cgroup runtime/gvisor/hostfile runtime/gvisor/kept runtime/specfile"},
 	"runtime/gvisor/cgroup":   {"adapter", ""},
 	"runtime/gvisor/hostfile": {"adapter", "agent/wire"},
 	"runtime/gvisor/kept":     {"adapter", ""},

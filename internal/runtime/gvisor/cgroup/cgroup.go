@@ -216,11 +216,7 @@ func readField(file, name string) int64 {
 }
 
 func (c Groups) readNumber(id, controller, name string) int64 {
-	text, err := os.ReadFile(c.filePath(id, controller, name))
-	if err != nil {
-		return 0
-	}
-	n, _ := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+	n, _ := readNumber(c.filePath(id, controller, name))
 	return n
 }
 

@@ -9,11 +9,11 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"sandlot/internal/runtime/gvisor/cgroup"
 	"sandlot/internal/sandbox"
 )
 
@@ -85,73 +85,7 @@ func hasMemory(dir string, need int64) bool {
 	if unix.Statfs(dir, &fs) != nil || fs.Type != unix.TMPFS_MAGIC || int64(fs.Bavail)*fs.Bsize < need+Reserve {
 		return false
 	}
-	return min(available(), ownLimit()) >= 2*need+memoryReserve
-}
-
-// available returns how many bytes of memory the machine has for new programs.
-func available() int64 {
-	text, _ := os.ReadFile("/proc/meminfo")
-	for line := range strings.Lines(string(text)) {
-		if rest, ok := strings.CutPrefix(line, "MemAvailable:"); ok {
-			n, _ := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(rest), "kB")), 10, 64)
-			return n << 10
-		}
-	}
-	return 0
-}
-
-// ownLimit returns how many bytes the cgroups of this process leave it, such as those of a container.
-func ownLimit() int64 {
-	const none = int64(1) << 62
-	left := none
-	text, _ := os.ReadFile("/proc/self/cgroup")
-	for line := range strings.Lines(string(text)) {
-		_, rest, _ := strings.Cut(strings.TrimSpace(line), ":")
-		controller, path, _ := strings.Cut(rest, ":")
-		root, limit, used, files := "/sys/fs/cgroup", "memory.max", "memory.current", []string{"active_file", "inactive_file"}
-		switch controller {
-		case "memory":
-			root += "/memory"
-			limit, used, files = "memory.limit_in_bytes", "memory.usage_in_bytes",
-				[]string{"total_active_file", "total_inactive_file"}
-		case "":
-		default:
-			continue
-		}
-		for path = filepath.Clean("/" + path); ; path = filepath.Dir(path) {
-			dir := filepath.Join(root, path)
-			if most, err := readNumber(filepath.Join(dir, limit)); err == nil && most < none {
-				now, _ := readNumber(filepath.Join(dir, used))
-				left = min(left, most-now+fields(filepath.Join(dir, "memory.stat"), files))
-			}
-			if path == "/" {
-				break
-			}
-		}
-	}
-	return left
-}
-
-func readNumber(path string) (int64, error) {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return 0, err
-	}
-	return strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
-}
-
-// fields returns the sum of the named numbers of a file of lines "name number".
-func fields(path string, names []string) (sum int64) {
-	text, _ := os.ReadFile(path)
-	for line := range strings.Lines(string(text)) {
-		for _, name := range names {
-			if rest, ok := strings.CutPrefix(line, name+" "); ok {
-				n, _ := strconv.ParseInt(strings.TrimSpace(rest), 10, 64)
-				sum += n
-			}
-		}
-	}
-	return sum
+	return cgroup.AvailableMemory() >= 2*need+memoryReserve
 }
 
 // WriteFiles calls write with a folder for gVisor's files of the image that is being made in dir, of about need bytes,
