@@ -11,7 +11,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -318,6 +317,30 @@ func startConfigured(t *testing.T, section string, settings ...string) *server {
 	return start(t, append(settings, "SANDLOT_CONFIG="+file)...)
 }
 
+// conforms runs all scenarios that a revision requires of servers, and returns which of them passed, and the suite's
+// output and error. Scenarios that the suite itself excuses are not among them.
+func conforms(t *testing.T, s *server, revision string) (passed map[string]bool, out string, err error) {
+	t.Helper()
+	out, err = run(t, t.TempDir(), "conformance", "server", "--url", s.URL+"/mcp", "--requirements", revision)
+	_, summary, _ := strings.Cut(out, "=== SUMMARY ===")
+	scored, not, _ := strings.Cut(summary, "Not scored for")
+	passed = map[string]bool{}
+	for i, part := range []string{scored, not} {
+		for line := range strings.Lines(part) {
+			f := strings.Fields(line)
+			if len(f) < 2 || f[0] != "✗" && f[0] != "✓" {
+				continue
+			}
+			if name := strings.TrimSuffix(f[1], ":"); i == 0 {
+				passed[name] = f[0] == "✓"
+			} else {
+				delete(passed, name)
+			}
+		}
+	}
+	return passed, out, err
+}
+
 // TestHubConformance: all required scenarios of both revisions pass for a server
 // behind the hub, as if it were asked itself.
 func TestHubConformance(t *testing.T) {
@@ -326,30 +349,13 @@ func TestHubConformance(t *testing.T) {
 		t.Run(revision, func(t *testing.T) {
 			s := startConfigured(t, "mcp:\n  fixture: {type: http, url: \""+everythingServer(t, flags...)+
 				"\", prefix: \"\", trust: warn}\n")
-			out, err := run(t, t.TempDir(), "conformance", "server", "--url", s.URL+"/mcp", "--requirements", revision)
-			required := 0
-			_, summary, _ := strings.Cut(out, "=== SUMMARY ===")
-			scored, not, _ := strings.Cut(summary, "Not scored for")
-			var excused []string
-			for line := range strings.Lines(not) {
-				if f := strings.Fields(line); len(f) > 1 && (f[0] == "✗" || f[0] == "✓") {
-					excused = append(excused, f[1])
+			passed, out, err := conforms(t, s, revision)
+			for name, ok := range passed {
+				if !ok {
+					t.Errorf("%s failed", name)
 				}
 			}
-			for line := range strings.Lines(scored) {
-				f := strings.Fields(line)
-				if len(f) < 2 || f[0] != "✗" && f[0] != "✓" {
-					continue
-				}
-				name := strings.TrimSuffix(f[1], ":")
-				if slices.Contains(excused, name) {
-					continue
-				}
-				required++
-				if f[0] == "✗" {
-					t.Errorf("%s", strings.TrimSpace(line))
-				}
-			}
+			required := len(passed)
 			if want := map[string]int{newer: 37, older: 30}[revision]; required != want {
 				t.Errorf("%d scenarios were required, want %d: %v\n%s", required, want, err, tail(out, 3000))
 			}
