@@ -33,6 +33,7 @@ type keptSessions struct {
 
 	mu      sync.Mutex // held while a record is stored, so that the last one has all changes
 	records map[string]mcpsession.Record
+	making  string // the session that is made again: the SDK has it before it knows its client
 }
 
 // touchInterval is how much older a record's time of use may be than the last request.
@@ -132,7 +133,13 @@ func (g *Gateway) resume(r *http.Request, e *endpoint, id string) error {
 	record.Used = time.Now()
 	e.kept.mu.Lock()
 	g.store(r.Context(), e, record)
+	e.kept.making = id
 	e.kept.mu.Unlock()
+	defer func() {
+		e.kept.mu.Lock()
+		e.kept.making = ""
+		e.kept.mu.Unlock()
+	}()
 	ctx := context.WithoutCancel(r.Context())
 	if !e.sayAgain(ctx, id, "initialize", record.Params) {
 		return nil
@@ -154,13 +161,13 @@ func (g *Gateway) resume(r *http.Request, e *endpoint, id string) error {
 	return nil
 }
 
-// isThere reports whether the SDK has a session, and notes that it is used.
+// isThere reports whether the SDK has a session, and knows its client, and notes that it is used.
 func (g *Gateway) isThere(ctx context.Context, e *endpoint, id string) bool {
-	if !e.hasSession(id) {
-		return false
-	}
 	e.kept.mu.Lock()
 	defer e.kept.mu.Unlock()
+	if e.kept.making == id || !e.hasSession(id) {
+		return false
+	}
 	if r, ok := e.kept.records[id]; ok && time.Since(r.Used) > touchInterval {
 		r.Used = time.Now()
 		g.store(ctx, e, r)
