@@ -134,6 +134,7 @@ func (s *sleeping) wantX(what string) {
 // after the server was started again, and when it had been made of an image before. Kept programs that nobody needs are
 // removed.
 func TestUpgradeAsleep(t *testing.T) {
+	t.Parallel()
 	s := newSleeping(t)
 	for _, path := range []string{s.r.Runsc, s.r.Agent} { // the new version does not work at all
 		if err := os.WriteFile(path+".new", []byte("#!/bin/false\n"+strings.Repeat("#", 100)), 0o755); err != nil {
@@ -171,6 +172,7 @@ func TestUpgradeAsleep(t *testing.T) {
 
 // TestChangedAsleep: what a sandbox cannot go on with is said. Files of the machine may come and go.
 func TestChangedAsleep(t *testing.T) {
+	t.Parallel()
 	for what, c := range map[string]struct {
 		change func(s *sleeping, i sandbox.FrozenImage)
 		says   string // empty: it wakes
@@ -285,6 +287,7 @@ func (s *sleeping) rewrite(i sandbox.FrozenImage, from, to string) {
 // TestUpgradedBeforeSleep: a sandbox whose files were replaced under it falls asleep, and wakes with those that it has
 // open. One that has looked a name up since cannot, says so, and goes on.
 func TestUpgradedBeforeSleep(t *testing.T) {
+	t.Parallel()
 	s := newSleeping(t)
 	run(t, s.client, "import subprocess; p = subprocess.Popen(['/opt/tools/bin/mine', '1000'])")
 	run(t, s.client, "q = subprocess.Popen(['/opt/tools/bin/deep/folder/mine', '1000']); second = open('/opt/tools/bin/second')")
@@ -434,6 +437,7 @@ func (s *sleeping) wantNoImage(limit int64, says string) {
 // TestFullDiskAsleep: where the image does not fit, the sandbox goes on: when that is known before, and when gVisor
 // fails in the middle.
 func TestFullDiskAsleep(t *testing.T) {
+	t.Parallel()
 	if os.Getuid() != 0 {
 		t.Skip("only root can mount a small file system")
 	}
@@ -467,6 +471,7 @@ func TestFullDiskAsleep(t *testing.T) {
 // TestPackedAsleep: a sandbox wakes of a packed image, and of one that is being packed. What is broken is said, and
 // where the disk has no room for the image it can be woken later.
 func TestPackedAsleep(t *testing.T) {
+	t.Parallel()
 	s := newSleeping(t)
 	images := func() sandbox.FrozenImage {
 		all, err := s.r.FrozenImages(t.Context())
@@ -605,6 +610,7 @@ func TestFullMachine(t *testing.T) {
 
 // TestFrozenIsPrivate: nobody but the server's user reads what users had in memory.
 func TestFrozenIsPrivate(t *testing.T) {
+	t.Parallel()
 	s := newSleeping(t)
 	i := s.freeze()
 	dir := filepath.Join(s.r.frozen.Dir, i.Name)
@@ -629,6 +635,7 @@ func TestFrozenIsPrivate(t *testing.T) {
 
 // TestOrphanAsleep: the time asleep is not time without a server.
 func TestOrphanAsleep(t *testing.T) {
+	t.Parallel()
 	s := newSleeping(t)
 	s.end()
 	s.box = nil
@@ -655,6 +662,7 @@ func TestOrphanAsleep(t *testing.T) {
 
 // TestResistsSleep: whatever a sandbox does to resist, it is asleep within the timeout, or goes on.
 func TestResistsSleep(t *testing.T) {
+	t.Parallel()
 	s := newSleeping(t)
 	for _, c := range []struct{ what, code, undo, holds string }{
 		{"processes that spin", `import subprocess
@@ -696,6 +704,7 @@ fds += [fd for _ in range(1000) for fd in os.pipe()]`, "[os.close(fd) for fd in 
 
 // TestSilentAsleep: an agent that lets nothing go, since it stands still, is put to sleep like any other, and goes on.
 func TestSilentAsleep(t *testing.T) {
+	t.Parallel()
 	s := newSleeping(t)
 	if err := s.r.runRunsc(t.Context(), s.box.(*box), "pause", s.spec.ID); err != nil {
 		t.Fatal(err)
@@ -723,6 +732,7 @@ func TestSilentAsleep(t *testing.T) {
 // TestSealedAsleep: what a sandbox had in memory is in no file of the state folder while it sleeps, nor in a copy or a
 // packed image, and it wakes of all of them. One that was damaged says so.
 func TestSealedAsleep(t *testing.T) {
+	t.Parallel()
 	s := newSleeping(t)
 	const canary = "seen in memory alone"
 	run(t, s.client, "y = ' '.join(['seen', 'in', 'memory', 'alone']) * 1000")
@@ -807,6 +817,7 @@ func TestSealedAsleep(t *testing.T) {
 // TestSealedNearLimit: a sandbox falls asleep whose memory limit has no room for its memory twice, and has its limit
 // when it goes on.
 func TestSealedNearLimit(t *testing.T) {
+	t.Parallel()
 	s := newSleeping(t)
 	s.r.SealImages(s.r.frozen.Keys, true)
 	b := s.box.(*box)

@@ -113,6 +113,7 @@ func run(t *testing.T, c *agent.Client, code string) string {
 
 // TestPrebooted: sandboxes that start from one image share nothing.
 func TestPrebooted(t *testing.T) {
+	t.Parallel()
 	s := subject(t, os.Getuid() != 0)
 	r := s.Open(t).(*Runtime)
 	r.Preboot = true
@@ -220,6 +221,7 @@ before`, i))
 
 // TestBadImage: whatever is wrong with a preboot image, sandboxes boot.
 func TestBadImage(t *testing.T) {
+	t.Parallel()
 	s := subject(t, os.Getuid() != 0)
 	r := s.Open(t).(*Runtime)
 	defer r.Close()

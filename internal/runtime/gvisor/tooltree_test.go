@@ -131,6 +131,7 @@ func TestToolTreeMemory(t *testing.T) {
 // TestToolTreeHeld: the files of earlier trees that programs have open take no more of the host's disk than is allowed.
 // When programs have closed them, the tree changes again.
 func TestToolTreeHeld(t *testing.T) {
+	t.Parallel()
 	s := newSleeping(t)
 	run(t, s.client, "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096)); held = []")
 	update := func(n int) error {
@@ -166,6 +167,7 @@ func TestToolTreeHeld(t *testing.T) {
 // TestToolTreeAsleep: programs that have files or folders of the tool tree open go on after they have slept, and in
 // copies, though the tree has changed meanwhile.
 func TestToolTreeAsleep(t *testing.T) {
+	t.Parallel()
 	s := newSleeping(t)
 	tree := func(pairs ...string) {
 		t.Helper()
