@@ -4,10 +4,8 @@ import (
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -18,13 +16,7 @@ import (
 // server stays small, and a session that is awake goes on answering meanwhile. SANDLOT_ASLEEP=1000 makes them many.
 func TestManyAsleep(t *testing.T) {
 	t.Parallel()
-	many := 30
-	if text := os.Getenv("SANDLOT_ASLEEP"); text != "" {
-		var err error
-		if many, err = strconv.Atoi(text); err != nil {
-			t.Fatalf("SANDLOT_ASLEEP: %v", err)
-		}
-	}
+	many := numberOf(t, "SANDLOT_ASLEEP", 30)
 	s := start(t, append(sleepy, fmt.Sprintf("MSB_MAX_SESSIONS=%d", 2*many))...)
 	c := s.connect(older, "", nil)
 	ids := make([]string, many)

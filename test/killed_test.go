@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -17,20 +16,6 @@ import (
 
 	"sandlot/internal/runtime/gvisor/cgroup"
 )
-
-// killRounds is how often a test kills something again and again: as usual, or as often as SANDLOT_KILLS says. 200 is
-// thorough.
-func killRounds(t *testing.T, usual int) int {
-	text := os.Getenv("SANDLOT_KILLS")
-	if text == "" {
-		return usual
-	}
-	n, err := strconv.Atoi(text)
-	if err != nil {
-		t.Fatalf("SANDLOT_KILLS: %v", err)
-	}
-	return n
-}
 
 // killRunsc kills one process of the server's that is sandlot-runsc, if there is one.
 func (s *server) killRunsc() {
@@ -125,7 +110,7 @@ func TestKilledAsleep(t *testing.T) {
 	for range 3 {
 		sessions[c.code("new", "x = 0\nopen('/workspace/f', 'w').write('kept')").session()] = 0
 	}
-	kept, slept, lost, rounds := 0, 0, 0, killRounds(t, 8)
+	kept, slept, lost, rounds := 0, 0, 0, numberOf(t, "SANDLOT_KILLS", 8)
 	for round := range rounds {
 		time.Sleep(time.Duration(500+rand.IntN(1500)) * time.Millisecond)
 		c, _ = s.hit(c)
@@ -177,7 +162,7 @@ func TestKilledCopying(t *testing.T) {
 	c.call("snapshot_session", args{"session_id": id, "name": "zero"})
 	const zero = "(0, '0')"
 	seen := map[string]int{}
-	for round := 1; round <= killRounds(t, 5); round++ {
+	for round := 1; round <= numberOf(t, "SANDLOT_KILLS", 5); round++ {
 		state := fmt.Sprintf("(%d, '%d')", round, round)
 		c.says(id, fmt.Sprintf("x = %d; _ = open('/workspace/f', 'w').write('%d')", round, round))
 		op := []struct {

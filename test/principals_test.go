@@ -1,14 +1,11 @@
 package test
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -27,15 +24,6 @@ const (
 	connectionsEach = 10
 	toolsEach       = 20
 )
-
-// manyPrincipals is how many there are; SANDLOT_PRINCIPALS=1000 makes them many.
-func manyPrincipals(t *testing.T) int {
-	n, err := strconv.Atoi(cmp.Or(os.Getenv("SANDLOT_PRINCIPALS"), "300"))
-	if err != nil {
-		t.Fatalf("SANDLOT_PRINCIPALS: %v", err)
-	}
-	return n
-}
 
 // Bounds of the server's memory in TestManyPrincipals, in bytes: after its start, with slack for other machines (50 MB
 // were measured), and what is added for each principal: when all have listed their tools within minutes, so that all is
@@ -219,7 +207,7 @@ func (c *crowd) took(do func(token string)) time.Duration {
 func TestManyPrincipals(t *testing.T) {
 	t.Parallel()
 	var calls atomic.Int64
-	s, remote, many := prepare(t), remoteTools(t, &calls), manyPrincipals(t)
+	s, remote, many := prepare(t), remoteTools(t, &calls), numberOf(t, "SANDLOT_PRINCIPALS", 150)
 	c := &crowd{t, s, fillStore(t, s.State, remote, many)}
 	config := filepath.Join(t.TempDir(), "sandlot.yaml")
 	rewrite(t, config, fmt.Sprintf("network: {allow_private: [{host: \"127.0.0.1:%s\", cidr: 127.0.0.0/8}]}\n",

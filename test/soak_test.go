@@ -1,10 +1,12 @@
 package test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,6 +21,16 @@ func soak(t *testing.T) time.Duration {
 		d = 10 * time.Second
 	}
 	return d
+}
+
+// numberOf is how many of something a test has: what the variable says, with which the campaign makes them many.
+func numberOf(t *testing.T, variable string, otherwise int) int {
+	t.Helper()
+	n, err := strconv.Atoi(cmp.Or(os.Getenv(variable), strconv.Itoa(otherwise)))
+	if err != nil || n < 1 {
+		t.Fatalf("%s=%s is not a number", variable, os.Getenv(variable))
+	}
+	return n
 }
 
 // usage is what the server holds of the machine.
@@ -129,12 +141,12 @@ func TestSoak(t *testing.T) {
 	}
 }
 
-// TestManySessions has 100 live sessions at once.
+// TestManySessions has many live sessions at once. SANDLOT_SESSIONS=100 makes them more.
 func TestManySessions(t *testing.T) {
 	t.Parallel()
+	many := numberOf(t, "SANDLOT_SESSIONS", 30)
 	s := start(t, "MSB_MAX_SESSIONS=200")
 	c := s.connect(older, "", nil)
-	const many = 100
 	ids := make([]string, many)
 	var all sync.WaitGroup
 	slots := make(chan struct{}, 2*runtime.NumCPU())

@@ -25,7 +25,7 @@ func Document(version string, tools []tool.Tool) *openapi.Document {
 	var routes []openapi.Route
 	for _, r := range s.routes() {
 		method, path := openapi.SplitPattern(r.pattern)
-		d := descriptions[r.pattern]
+		d := descriptions()[r.pattern]
 		if retryable(r.pattern) {
 			d = describeRetries(d)
 		}
@@ -43,7 +43,7 @@ func Document(version string, tools []tool.Tool) *openapi.Document {
 
 // toolRoute describes the call of one tool.
 func toolRoute(t tool.Tool) openapi.Route {
-	d := describeRetries(descriptions["POST /v1/tools/{name}"])
+	d := describeRetries(descriptions()["POST /v1/tools/{name}"])
 	d.ID, d.Summary, d.Text = string(t.Operation)+"."+t.Name, t.Title, t.Description
 	d.Request = &openapi.Body{Type: openapi.JSON, Schema: openapi.InputFromJSON(t.Input.Schema())}
 	d.Answers = map[int]openapi.Answer{http.StatusOK: toolAnswer(t)}

@@ -31,11 +31,11 @@ func TestDocumentFollowsTheRoutes(t *testing.T) {
 	for _, r := range e.routes() {
 		method, path := openapi.SplitPattern(r.pattern)
 		want[method+" "+path] = r
-		if d, described := descriptions[r.pattern]; !described || d.Summary == "" || len(d.Answers) == 0 {
+		if d, described := descriptions()[r.pattern]; !described || d.Summary == "" || len(d.Answers) == 0 {
 			t.Errorf("%q is not in the table `descriptions`: say there what it answers", r.pattern)
 		}
 	}
-	for pattern := range descriptions {
+	for pattern := range descriptions() {
 		if !slices.ContainsFunc(e.routes(), func(r route) bool { return r.pattern == pattern }) {
 			t.Errorf("%q is in the table `descriptions`, and is no route", pattern)
 		}

@@ -51,7 +51,7 @@ func (p Proxies) forwarded(next http.Handler) http.Handler {
 			case "http", "https":
 				f.scheme = scheme
 			}
-			if host := last(r.Header.Values("X-Forwarded-Host")); hostPattern.MatchString(host) {
+			if host := last(r.Header.Values("X-Forwarded-Host")); hostPattern().MatchString(host) {
 				f.host = host
 			}
 		}

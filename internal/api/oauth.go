@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"regexp"
 	"strings"
+	"sync"
 
 	"sandlot/internal/fault"
 	"sandlot/internal/hub"
@@ -90,7 +91,9 @@ func (s *Server) challenge(r *http.Request) string {
 }
 
 // hostPattern matches what may stand for a host and a port in a URL that the server prints.
-var hostPattern = regexp.MustCompile(`^([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(:[0-9]{1,5})?$`)
+var hostPattern = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(:[0-9]{1,5})?$`)
+})
 
 // baseURL returns the URL at which the client of a request reaches this server, without a slash at its end:
 // PublicURL, or else the address of the request, by what a trusted proxy says. It returns false when the request
@@ -114,5 +117,5 @@ func (s *Server) baseURL(r *http.Request) (string, bool) {
 			host = f.host
 		}
 	}
-	return scheme + "://" + host, hostPattern.MatchString(host)
+	return scheme + "://" + host, hostPattern().MatchString(host)
 }

@@ -35,7 +35,7 @@ const (
 // retryable reports whether requests to a route may have an idempotency key: it is a POST, and no stream.
 func retryable(pattern string) bool {
 	method, _ := openapi.SplitPattern(pattern)
-	_, stream := descriptions[pattern].Answers[http.StatusSwitchingProtocols]
+	_, stream := descriptions()[pattern].Answers[http.StatusSwitchingProtocols]
 	return method == http.MethodPost && !stream
 }
 

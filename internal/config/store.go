@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
+	"sync"
 
 	"sandlot/internal/fault"
 	"sandlot/internal/secret"
@@ -44,11 +45,13 @@ func keyText(target *secret.Value) accessor {
 	}}
 }
 
-var keyName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`)
+var keyName = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`)
+})
 
 // readKeyName checks the name of a key in the keyring.
 func readKeyName(v string) (string, error) {
-	if v != "" && !keyName.MatchString(v) {
+	if v != "" && !keyName().MatchString(v) {
 		return "", errors.New("must be a name of 1 to 64 letters, digits, - and _, such as sandlot")
 	}
 	return v, nil

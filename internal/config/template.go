@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"go.yaml.in/yaml/v3"
 
@@ -275,12 +276,14 @@ func (t *Template) validateLanguages() error {
 }
 
 // packageName matches what pip, npm and apt install. A name never begins with a dash: it would be an option.
-var packageName = regexp.MustCompile(`^[A-Za-z0-9@][^\s\x00-\x1f;|&$` + "`" + `]{0,200}$`)
+var packageName = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^[A-Za-z0-9@][^\s\x00-\x1f;|&$` + "`" + `]{0,200}$`)
+})
 
 func (t *Template) validatePackages() error {
 	for what, list := range map[string][]string{"pip": t.Packages.Pip, "npm": t.Packages.Npm, "apt": t.Packages.Apt} {
 		for _, name := range list {
-			if !packageName.MatchString(name) {
+			if !packageName().MatchString(name) {
 				return fmt.Errorf("packages: %s: %q is no package, such as numpy or numpy==2.1.0", what, name)
 			}
 		}

@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 
 	"sandlot/internal/fault"
 )
@@ -57,7 +58,9 @@ func (c *Config) finishTLS() error {
 	return nil
 }
 
-var domainPattern = regexp.MustCompile(`^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z][a-z0-9-]{0,61}[a-z0-9]$`)
+var domainPattern = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z][a-z0-9-]{0,61}[a-z0-9]$`)
+})
 
 func readDomain(v string) (string, error) {
 	v = strings.ToLower(v)
@@ -65,7 +68,7 @@ func readDomain(v string) (string, error) {
 		return "", errors.New("ACME gives no certificate for all names of a domain to this server: name each, or " +
 			"use tls.cert_file")
 	}
-	if len(v) > 253 || !domainPattern.MatchString(v) {
+	if len(v) > 253 || !domainPattern().MatchString(v) {
 		return "", fmt.Errorf("%q must be a domain, such as sandlot.example.com", v)
 	}
 	return v, nil

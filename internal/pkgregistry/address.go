@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // address is the URL of a registry without parts that may be secret: sandboxes may see it.
@@ -71,7 +72,9 @@ func parseHost(text string, port int) (Host, error) {
 	return Host{name, port}, nil
 }
 
-var hostName = regexp.MustCompile(`^([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?$`)
+var hostName = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?$`)
+})
 
 // numericLabel matches names whose last label is a number: some programs read them as an IPv4
 // address, such as 0x7f000001.
@@ -90,7 +93,7 @@ func checkHost(name string) error {
 	if name == "localhost" || strings.HasSuffix(name, ".localhost") {
 		return errLoopback
 	}
-	if len(name) > 253 || !hostName.MatchString(name) || numericLabel.MatchString(name) {
+	if len(name) > 253 || !hostName().MatchString(name) || numericLabel.MatchString(name) {
 		return errHost
 	}
 	return nil

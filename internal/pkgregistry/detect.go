@@ -87,12 +87,14 @@ func (a *toolSettings) queryNPM(ctx context.Context) {
 }
 
 // npmLine matches a setting. A semicolon stands before a setting that another one overrides.
-var npmLine = regexp.MustCompile(`^(; )?((?:@[a-z0-9~][a-z0-9._~-]{0,213}:)?registry) = ("(?:[^"\\]|\\.)*")`)
+var npmLine = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^(; )?((?:@[a-z0-9~][a-z0-9._~-]{0,213}:)?registry) = ("(?:[^"\\]|\\.)*")`)
+})
 
 func parseNPMConfig(list string) npmSettings {
 	a := npmSettings{Config: map[string]string{}}
 	for line := range strings.Lines(list) {
-		m := npmLine.FindStringSubmatch(line)
+		m := npmLine().FindStringSubmatch(line)
 		if m == nil {
 			continue
 		}

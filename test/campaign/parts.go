@@ -42,13 +42,13 @@ var parts = []part{
 		name: "daemons", minutes: 20,
 		proves: "the runtime's suite and the whole program on Podman, on daemons that map users, that are rootless, " +
 			"that are reached by TLS or ssh, with gVisor as Docker's runtime; the suite with the machine's programs on " +
-			"Docker, with gVisor without preboot images, and with preboot images of an OCI image",
+			"Docker, with gVisor without preboot images, and with OCI images without root and from preboot images",
 		folders: []string{"internal/runtime", "internal/sandbox"},
 		steps: []step{
 			{name: "daemons-suite", packages: dockerUnit, race: true, tests: []string{"TestPodman", "TestRemapped",
 				"TestRootlessDaemon", "TestRemoteSuite", "TestRemoteRestarts", "TestSSH", "TestRunsc", "TestHostSuite"}},
 			{name: "gvisor-suite", packages: "./internal/runtime/gvisor", race: true,
-				tests: []string{"TestSuite", "TestImagePrebootedSuite"}},
+				tests: []string{"TestSuite", "TestImagePrebootedSuite", "TestRootlessImageSuite"}},
 			{name: "daemons-whole", packages: whole, tests: []string{"TestMappedUsers", "TestPodman", "TestDaemonByTLS",
 				"TestUnprivilegedServer"}},
 		},
@@ -79,21 +79,23 @@ var parts = []part{
 	{
 		name: "long", minutes: 25,
 		proves: "ten minutes of clients at work and of sessions that sleep and wake, 200 kills of the server with each " +
-			"store, 1,000 principals, 200 sessions asleep, floods of tool calls of 20 s",
+			"store, 1,000 principals, 200 sessions asleep and 100 live ones, floods of tool calls of 20 s",
 		folders: []string{"internal/session", "internal/store"},
 		steps: []step{
 			{name: "soak", packages: whole, tests: []string{"TestSoak", "TestSoakAsleep"},
 				env: []string{"SANDLOT_SOAK=8m"}},
 			{name: "numbers", packages: whole, longer: true, tests: []string{"TestKilledOften", "TestManyPrincipals",
-				"TestManyAsleep", "TestCodeToolsAttacked"},
-				env: []string{"SANDLOT_KILLS=200", "SANDLOT_PRINCIPALS=1000", "SANDLOT_ASLEEP=200", "SANDLOT_FLOOD=20s"}},
+				"TestManyAsleep", "TestManySessions", "TestCodeToolsAttacked"},
+				env: []string{"SANDLOT_KILLS=200", "SANDLOT_PRINCIPALS=1000", "SANDLOT_ASLEEP=200",
+					"SANDLOT_SESSIONS=100", "SANDLOT_FLOOD=20s"}},
 		},
 	},
 	{
-		name: "api", minutes: 5,
-		proves:  "the HTTP API against its description, by requests that Schemathesis makes up",
-		folders: []string{"internal/api"},
-		steps:   []step{{name: "api", packages: whole, tests: []string{"TestAPIDescription"}}},
+		name: "api", minutes: 10,
+		proves: "the HTTP API against its description, by requests that Schemathesis makes up; five more MCP servers of " +
+			"npm and PyPI, tool by tool",
+		folders: []string{"internal/api", "internal/servers", "internal/mcpclient"},
+		steps:   []step{{name: "api", packages: whole, tests: []string{"TestAPIDescription", "TestThirdPartyMore"}}},
 	},
 	{
 		name: "images", minutes: 5,

@@ -142,8 +142,19 @@ func TestSuite(t *testing.T) {
 	subject(t, os.Getuid() != 0).Run(t)
 }
 
-// TestRootless runs the suite as an unprivileged user.
+// TestRootless runs the suite with the machine's programs, and the tests of images, as an unprivileged user.
 func TestRootless(t *testing.T) {
+	rootless(t, "TestSuite", "TestMemoryFromOutside", "TestImageIsShared", "TestImageDisk", "TestImageIsRemoved",
+		"TestFolderIsReadOnly", "TestPrebooted", "TestBadImage", "TestUpgradeAsleep", "TestUpgradedBeforeSleep",
+		"TestOrphanAsleep")
+}
+
+// TestRootlessImageSuite runs the suite with an OCI image as an unprivileged user.
+func TestRootlessImageSuite(t *testing.T) { rootless(t, "TestImageSuite") }
+
+// rootless runs tests as an unprivileged user.
+func rootless(t *testing.T, tests ...string) {
+	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("TestSuite is that already: this is an unprivileged user")
 	}
@@ -176,17 +187,16 @@ func TestRootless(t *testing.T) {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "suite"),
-		"-test.run=^(TestSuite|TestMemoryFromOutside|TestImageSuite|TestImageIsShared|TestImageDisk|"+
-			"TestImageIsRemoved|TestFolderIsReadOnly|TestPrebooted|TestBadImage|"+
-			"TestUpgradeAsleep|TestUpgradedBeforeSleep|TestOrphanAsleep)$", "-test.v", "-test.timeout=8m")
+		"-test.run=^("+strings.Join(tests, "|")+")$", "-test.v", "-test.timeout=8m")
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "TMPDIR=" + tmp, "SANDLOT_TEST_BIN=" + dir, "SANDLOT_TEST_LOG=" +
 		os.Getenv("SANDLOT_TEST_LOG"), "SANDLOT_TEST_IMAGE=" + made, "SANDLOT_TEST_BASE=" + base}
 	cmd.Dir = tmp
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 	out, err := cmd.CombinedOutput()
-	for _, name := range []string{"TestSuite/Isolation", "TestMemoryFromOutside", "TestImageSuite/Isolation",
-		"TestImageIsShared", "TestImageDisk", "TestImageIsRemoved", "TestFolderIsReadOnly", "TestPrebooted",
-		"TestBadImage", "TestUpgradeAsleep", "TestUpgradedBeforeSleep", "TestOrphanAsleep"} {
+	for _, name := range tests {
+		if strings.HasSuffix(name, "Suite") {
+			name += "/Isolation"
+		}
 		if err != nil || !strings.Contains(string(out), "--- PASS: "+name) {
 			t.Fatalf("%s: %v\n%s", name, err, out)
 		}
