@@ -52,9 +52,10 @@ lint: build ## gofmt, go vet, staticcheck
 	go run ./test/measure
 
 # Tests of much memory or work in one goroutine: without the race detector.
-HEAVY    := ^(TestManyEntries|TestSafeResultIsBounded|TestTreeIsBounded|TestRestoreRefuses|TestDefinitionsAreBounded)$$
-HEAVY_IN := ./internal/oci/rootfs ./internal/servers ./internal/servers/catalog ./internal/servers/toolfiles \
-	./internal/store
+HEAVY    := ^(TestManyEntries|TestHostileArchives|TestSafeResultIsBounded|TestTreeIsBounded|TestRestoreRefuses|$\
+	TestDefinitionsAreBounded|TestResultsStayValid|TestDecisionsAreBounded)$$
+HEAVY_IN := ./internal/auth/oidc ./internal/gateway/rpc ./internal/oci/rootfs ./internal/servers \
+	./internal/servers/catalog ./internal/servers/toolfiles ./internal/store
 
 # lint has run all of vet already.
 unit: build ## the packages' own tests, with the race detector where there are goroutines; real gVisor included
