@@ -201,10 +201,11 @@ type Hibernator interface {
 	// CanHibernate returns nil if the runtime can do so. The error says why not, on this machine or with its settings,
 	// in words that can end a sentence.
 	CanHibernate() error
-	// Freeze stops everything in b and writes its image, of at most about maxBytes. When it returns, the image is on
+	// Freeze stops everything in b and writes its image, of at most about maxBytes. Beside it the runtime may keep what
+	// all images share, of which it bounds the part of each owner. When it returns, the image is on
 	// the disk, also after a crash of the machine, and b stands still until Thaw or Stop. Nobody uses b's connections
 	// meanwhile. After an error no image is left, and b stands still or lives on.
-	Freeze(ctx context.Context, b Sandbox, maxBytes int64) (FrozenImage, error)
+	Freeze(ctx context.Context, b Sandbox, owner string, maxBytes int64) (FrozenImage, error)
 	// Thaw lets b go on if it stands still, after Freeze of this server or of an earlier one. Images stay.
 	Thaw(ctx context.Context, b Sandbox) error
 	// Wake makes a sandbox of an image, packed or not. After an error that is ErrLater the image can be used again. The

@@ -87,7 +87,7 @@ func (s *Sessions) freeze(ctx context.Context, session *Session) (*still, error)
 		return nil, err
 	}
 	session.mu.Lock()
-	f := &still{session: session, runtime: h, booted: session.cur.booted}
+	f, owner := &still{session: session, runtime: h, booted: session.cur.booted}, session.cur.rec.Owner
 	if session.cur.active > 0 || session.cur.removed || f.booted == nil {
 		session.mu.Unlock()
 		return nil, errInUse
@@ -96,7 +96,7 @@ func (s *Sessions) freeze(ctx context.Context, session *Session) (*still, error)
 	session.disk.Changed()
 	session.mu.Unlock()
 	f.booted.Detach()
-	if f.image, err = h.Freeze(ctx, f.booted.Box, s.Hibernation.ImageBytes); err != nil {
+	if f.image, err = h.Freeze(ctx, f.booted.Box, owner, s.Hibernation.ImageBytes); err != nil {
 		f.goOn(ctx)
 		return nil, err
 	}

@@ -41,8 +41,6 @@ const (
 	agentName  = "sandlot-agent"
 	// frozenMark is a file in the folder of a sandbox that stands still, or is about to.
 	frozenMark = "frozen"
-	// keptName is the name of each kept file of the machine.
-	keptName = "file"
 	// freezeTimeout is how long gVisor may take to write a sandbox. One whose programs keep all processors busy
 	// takes seconds.
 	freezeTimeout = 30 * time.Second
@@ -64,8 +62,8 @@ func (r *Runtime) CanHibernate() error {
 }
 
 // Freeze implements sandbox.Hibernator.
-func (r *Runtime) Freeze(ctx context.Context, sb sandbox.Sandbox, maxBytes int64) (image sandbox.FrozenImage,
-	err error) {
+func (r *Runtime) Freeze(ctx context.Context, sb sandbox.Sandbox, owner string,
+	maxBytes int64) (image sandbox.FrozenImage, err error) {
 	b, ok := sb.(*box)
 	if !ok {
 		return image, errors.New("gvisor: this sandbox is another runtime's")
@@ -75,7 +73,7 @@ func (r *Runtime) Freeze(ctx context.Context, sb sandbox.Sandbox, maxBytes int64
 	}
 	name := secret.ID()
 	info, err := r.frozen.Make(name, func() (frozen.Info, error) {
-		info := frozen.Info{Host: hostFeatures(), Platform: b.platform, Made: time.Now().UTC()}
+		info := frozen.Info{Owner: owner, Host: hostFeatures(), Platform: b.platform, Made: time.Now().UTC()}
 		err := r.keepPrograms(b, &info)
 		return info, err
 	}, func(dir string, info *frozen.Info) (bundle []byte, err error) {
@@ -149,7 +147,7 @@ func (r *Runtime) writeFrozen(ctx context.Context, b *box, info *frozen.Info, te
 	if err != nil {
 		return err
 	}
-	if info.Files, err = r.keepFiles(ctx, files, b.root.Image); err != nil {
+	if info.Files, err = r.keepFiles(ctx, info.KeepFile, files, b.root.Image); err != nil {
 		return err
 	}
 	if err := info.Measure(dir); err != nil {
@@ -185,14 +183,15 @@ func explainFrozen(err error) error {
 	return err
 }
 
-// maxKeptBytes and maxKeptFiles bound what is kept for one image, of which the user chooses what is open: the store is
-// for all, and each file costs writes to the disk while the sandbox stands still.
+// maxKeptBytes and maxKeptFiles bound what is kept for one image, of which the user chooses what is open: each file costs
+// writes to the disk while the sandbox stands still. frozen.Keeping bounds what one owner has of the store.
 const maxKeptBytes, maxKeptFiles = 512 << 20, 500
 
 // keepFiles keeps the files of the machine that a sandbox has open, so that it also wakes after they were replaced. One
-// for which there is no room is needed as it is; those that programs run come first.
-func (r *Runtime) keepFiles(ctx context.Context, files []hostfile.File, image string) (needed []hostfile.Needed,
-	err error) {
+// for which there is no room is needed as it is; those that programs run come first. keep keeps the file that a path
+// opens, and returns its SHA-256.
+func (r *Runtime) keepFiles(ctx context.Context, keep func(from string) (sum string, err error), files []hostfile.File,
+	image string) (needed []hostfile.Needed, err error) {
 	slices.SortFunc(files, func(x, y hostfile.File) int {
 		return cmp.Or(boolOrder(x.Replaced, y.Replaced), boolOrder(runs(x), runs(y)), cmp.Compare(x.Size, y.Size))
 	})
@@ -207,7 +206,7 @@ func (r *Runtime) keepFiles(ctx context.Context, files []hostfile.File, image st
 		case regular && !f.Replaced && (kept >= maxKeptFiles || bytes+f.Size > maxKeptBytes):
 			left, why = left+1, fmt.Errorf("one session may have %d files and %d MB", maxKeptFiles, maxKeptBytes>>20)
 		case regular:
-			n.Sum, err = r.frozen.Files.Keep(f.Open, keptName)
+			n.Sum, err = keep(f.Open)
 			if kept, bytes = kept+1, bytes+f.Size; err != nil && !f.Replaced {
 				left, why, err = left+1, err, nil
 			}
@@ -492,7 +491,7 @@ func (r *Runtime) checkFrozen(i frozen.Info, mounts []specs.Mount, spec sandbox.
 			return nil, sandbox.Explain("a file of the machine that it had open has changed", changed)
 		case f.IsFolder() && missing:
 		case f.Sum != "" && (missing || now.Mode().IsRegular()):
-			if pin.Kept, err = r.frozen.Files.Find(f.Sum, keptName); err != nil {
+			if pin.Kept, err = r.frozen.Files.Find(f.Sum, frozen.KeptName); err != nil {
 				return nil, sandbox.Explain("a file of the machine that it had open has changed", errors.Join(changed, err))
 			}
 		default:

@@ -103,7 +103,7 @@ func (s *sleeping) end() {
 func (s *sleeping) freeze() sandbox.FrozenImage {
 	s.t.Helper()
 	s.client.Close()
-	i, err := s.r.Freeze(s.t.Context(), s.box, gigabyte)
+	i, err := s.r.Freeze(s.t.Context(), s.box, "ann", gigabyte)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -325,7 +325,7 @@ func TestUpgradedBeforeSleep(t *testing.T) {
 		t.Errorf("it is not said that it cannot sleep: %v", err)
 	}
 	s.client.Close()
-	if _, err := s.r.Freeze(t.Context(), s.box, gigabyte); !errors.Is(err, sandbox.ErrReplaced) ||
+	if _, err := s.r.Freeze(t.Context(), s.box, "ann", gigabyte); !errors.Is(err, sandbox.ErrReplaced) ||
 		!errors.Is(err, sandbox.ErrLater) {
 		t.Errorf("freezing: %v", err)
 	}
@@ -420,7 +420,7 @@ func pathsOf(files []hostfile.File) (paths []string) {
 func (s *sleeping) wantNoImage(limit int64, says string) {
 	s.t.Helper()
 	s.client.Close()
-	if _, err := s.r.Freeze(s.t.Context(), s.box, limit); err == nil || !strings.Contains(err.Error(), says) ||
+	if _, err := s.r.Freeze(s.t.Context(), s.box, "ann", limit); err == nil || !strings.Contains(err.Error(), says) ||
 		len(err.Error()) > 2*maxReason {
 		s.t.Errorf("freezing: %v", err)
 	}
@@ -575,7 +575,7 @@ func (s *sleeping) onSmallDisk(i sandbox.FrozenImage) {
 // TestFullMachine: a sandbox that stands still goes on as soon as the machine has room for gVisor's processes.
 func TestFullMachine(t *testing.T) {
 	s := newSleeping(t)
-	i, err := s.r.Freeze(t.Context(), s.box, gigabyte)
+	i, err := s.r.Freeze(t.Context(), s.box, "ann", gigabyte)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -710,7 +710,7 @@ func TestSilentAsleep(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.client.Close()
-	i, err := s.r.Freeze(t.Context(), s.box, gigabyte)
+	i, err := s.r.Freeze(t.Context(), s.box, "ann", gigabyte)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -844,7 +844,7 @@ func TestSealedNearLimit(t *testing.T) {
 	}
 	before := limit()
 	s.client.Close()
-	i, err := s.r.Freeze(t.Context(), s.box, gigabyte)
+	i, err := s.r.Freeze(t.Context(), s.box, "ann", gigabyte)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -43,7 +43,9 @@ func TestKeepsForAll(t *testing.T) {
 	add("huge", maxKeptBytes, 0o644)
 	add("libx.so.1", 1<<20, 0o644)
 	add("python3", 1<<20, 0o755)
-	needed, err := r.keepFiles(t.Context(), open, "")
+	keeping := r.frozen.StartKeeping("ann")
+	defer keeping.Done()
+	needed, err := r.keepFiles(t.Context(), keeping.File, open, "")
 	if err != nil || len(needed) != len(open) {
 		t.Fatal(len(needed), err)
 	}
@@ -61,7 +63,7 @@ func TestKeepsForAll(t *testing.T) {
 	}
 	ended, end := context.WithCancel(t.Context())
 	end()
-	if _, err := r.keepFiles(ended, open, ""); !errors.Is(err, context.Canceled) {
+	if _, err := r.keepFiles(ended, keeping.File, open, ""); !errors.Is(err, context.Canceled) {
 		t.Errorf("after the end: %v", err)
 	}
 }

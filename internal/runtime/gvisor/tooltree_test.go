@@ -211,7 +211,7 @@ func TestToolTreeAsleep(t *testing.T) {
 		}
 	}
 	wants("f2 = open('/run/mcp/a/t.md'); f2.read()", "'second'")
-	_, err = s.r.Freeze(t.Context(), s.box, gigabyte)
+	_, err = s.r.Freeze(t.Context(), s.box, "ann", gigabyte)
 	if err == nil || !strings.Contains(err.Error(), "/run/mcp/a/t.md") {
 		t.Errorf("two files of one name are open: %v", err)
 	}
@@ -224,7 +224,7 @@ func TestToolTreeAsleep(t *testing.T) {
 	tree("a/t.md", "third")
 	wants("open('/run/mcp/a/t.md').read()", "'third'")
 	s.client.Close()
-	_, err = s.r.Freeze(t.Context(), s.box, gigabyte)
+	_, err = s.r.Freeze(t.Context(), s.box, "ann", gigabyte)
 	if err == nil || !strings.HasPrefix(err.Error(), "a program has a file of /run/mcp open") {
 		t.Errorf("gVisor knows that a file is another one: %v", err)
 	}
@@ -244,7 +244,7 @@ func TestToolTreeAsleep(t *testing.T) {
 	})
 	<-began
 	s.client.Close()
-	if _, err := s.r.Freeze(t.Context(), s.box, gigabyte); err != nil {
+	if _, err := s.r.Freeze(t.Context(), s.box, "ann", gigabyte); err != nil {
 		t.Fatal(err)
 	}
 	if !changed.Load() {

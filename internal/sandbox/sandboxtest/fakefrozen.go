@@ -32,6 +32,17 @@ const (
 type fakeImage struct {
 	sandbox.FrozenImage
 	memory string
+	owner  string
+}
+
+// ImageOwners returns whose the frozen images are.
+func (f *Fake) ImageOwners() (owners []string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, i := range f.images {
+		owners = append(owners, i.owner)
+	}
+	return owners
 }
 
 // step calls the hook.
@@ -52,7 +63,7 @@ func (f *Fake) Outdated(sandbox.Sandbox) error { return f.OutdatedErr }
 func (f *Fake) Replaced(b sandbox.Sandbox) error { return f.Outdated(b) }
 
 // Freeze implements sandbox.Hibernator.
-func (f *Fake) Freeze(ctx context.Context, sb sandbox.Sandbox, _ int64) (sandbox.FrozenImage, error) {
+func (f *Fake) Freeze(ctx context.Context, sb sandbox.Sandbox, owner string, _ int64) (sandbox.FrozenImage, error) {
 	b := sb.(*FakeBox)
 	if err := cmp.Or(f.step(StepFreeze), ctx.Err()); err != nil {
 		return sandbox.FrozenImage{}, err
@@ -63,7 +74,7 @@ func (f *Fake) Freeze(ctx context.Context, sb sandbox.Sandbox, _ int64) (sandbox
 	b.mu.Lock()
 	b.frozen = true
 	b.cut()
-	i := &fakeImage{sandbox.FrozenImage{Name: secret.ID(), Bytes: f.ImageBytes, Made: time.Now()}, b.memory}
+	i := &fakeImage{sandbox.FrozenImage{Name: secret.ID(), Bytes: f.ImageBytes, Made: time.Now()}, b.memory, owner}
 	b.mu.Unlock()
 	f.mu.Lock()
 	if f.images == nil {

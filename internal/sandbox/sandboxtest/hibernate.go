@@ -18,6 +18,9 @@ import (
 // maxFrozen is more than a sandbox of the tests has.
 const maxFrozen = 1 << 30
 
+// owner is whose the sandboxes of the tests are.
+const owner = "ann"
+
 // sleeper is the sandbox that a test puts to sleep.
 type sleeper struct {
 	*Bench
@@ -38,7 +41,7 @@ func hibernate(t *testing.T, b *Bench) {
 	s.prepareRows(t)
 
 	s.Client.Close()
-	if _, err := s.frozen.Freeze(t.Context(), s.Box, 1<<20); err == nil || !strings.Contains(err.Error(), "MB") {
+	if _, err := s.frozen.Freeze(t.Context(), s.Box, owner, 1<<20); err == nil || !strings.Contains(err.Error(), "MB") {
 		t.Errorf("an image that may have 1 MB: %v", err)
 	}
 	s.thaw(t)
@@ -78,7 +81,7 @@ func hibernate(t *testing.T, b *Bench) {
 func (s *sleeper) freeze(t *testing.T) sandbox.FrozenImage {
 	t.Helper()
 	s.Client.Close()
-	i, err := s.frozen.Freeze(t.Context(), s.Box, maxFrozen)
+	i, err := s.frozen.Freeze(t.Context(), s.Box, owner, maxFrozen)
 	if err != nil {
 		t.Fatal("freezing:", err)
 	}

@@ -89,9 +89,6 @@ func (i Images) Limit(ctx context.Context, now time.Time) {
 		}
 		asleep[a.Image] = a
 	}
-	if len(asleep) == 0 {
-		return
-	}
 	for _, h := range i.Pool.Hibernators() {
 		images, err := h.FrozenImages(ctx)
 		if err != nil {

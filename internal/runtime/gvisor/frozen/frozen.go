@@ -32,8 +32,10 @@ import (
 // Info is what is stored of an image, beside gVisor's files and the sandbox's bundle.
 type Info struct {
 	Record specfile.Record `json:"record"` // of the sandbox, without its secret
-	Rootfs string          `json:"rootfs,omitempty"`
-	GVisor string          `json:"gvisor"` // the version that wrote the image
+	// Owner is whose it is. Older versions did not store it.
+	Owner  string `json:"owner,omitempty"`
+	Rootfs string `json:"rootfs,omitempty"`
+	GVisor string `json:"gvisor"` // the version that wrote the image
 	// Platform is gVisor's, which the sandbox goes on with.
 	Platform string   `json:"platform,omitempty"`
 	Runsc    string   `json:"runsc"` // SHA-256
@@ -50,7 +52,9 @@ type Info struct {
 	// Sealed: gVisor's files are sealed, packed or not. Older versions sealed none.
 	Sealed bool `json:"sealed,omitempty"`
 
-	key []byte // of an image that is being made; nil: it is not sealed
+	// The fields below are those of an image that is being made.
+	key     []byte // nil: it is not sealed
+	keeping *Keeping
 }
 
 const (
@@ -84,8 +88,8 @@ type Store struct {
 	Memory string
 
 	cleaned sync.Once
-	// making is shared while an image is made whose files are kept already, and held to remove those of no image.
-	making sync.RWMutex
+	// pruning is held to remove the kept files of no image.
+	pruning sync.Mutex
 	// removing is held to remove images and programs, and shared to keep programs, and to copy an image.
 	removing sync.RWMutex
 
@@ -96,13 +100,18 @@ type Store struct {
 	listed map[string]listed  // what List read of an image, by name
 	pruned time.Time          // when the files of no image were removed last
 	clear  int64              // bytes of clear files in Memory, at most
+	// keeping is what keeps files for images that are being made. Since has the SHA-256 of those that were kept for such
+	// since pruneFiles began; nil: it is not under way.
+	keeping map[*Keeping]bool
+	since   map[string]bool
 }
 
 // listed is what an image was when its record was written.
 type listed struct {
 	record time.Time
 	image  sandbox.FrozenImage
-	files  []string // the SHA-256 of the kept files that it needs
+	owner  string
+	files  map[string]int64 // the kept files that it needs: bytes, by their SHA-256
 }
 
 // packing is the work on one image.
@@ -114,7 +123,8 @@ type packing struct {
 // New returns the store in a state folder.
 func New(stateDir string) *Store {
 	s := &Store{Dir: filepath.Join(stateDir, "frozen"), Memory: MemoryDir, Programs: kept.New(filepath.Join(stateDir, "programs")),
-		inUse: map[string]int{}, packed: map[string]packing{}, needed: map[string]int{}, listed: map[string]listed{}}
+		inUse: map[string]int{}, packed: map[string]packing{}, needed: map[string]int{}, listed: map[string]listed{},
+		keeping: map[*Keeping]bool{}}
 	s.Files = kept.NewBounded(filepath.Join(stateDir, "files"), maxFiles, s.HasRoom)
 	return s
 }
@@ -124,8 +134,6 @@ func New(stateDir string) *Store {
 // waits for keep, and not for write, which takes long.
 func (s *Store) Make(name string, keep func() (Info, error), write func(dir string, info *Info) (bundle []byte,
 	err error)) (info Info, err error) {
-	s.making.RLock()
-	defer s.making.RUnlock()
 	dir := filepath.Join(s.Dir, making+name)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return info, err
@@ -140,6 +148,8 @@ func (s *Store) Make(name string, keep func() (Info, error), write func(dir stri
 		return info, err
 	}
 	defer done()
+	info.keeping = s.StartKeeping(info.Owner)
+	defer info.keeping.Done()
 	if s.Seal {
 		info.Sealed, info.key = true, secret.Bytes(keySize)
 		if _, err := s.sealKey(name, "", info.key); err != nil { // before anything stands still for it
@@ -284,9 +294,9 @@ func (s *Store) List() (all []sandbox.FrozenImage, err error) {
 	s.mu.Lock()
 	s.listed = now
 	s.mu.Unlock()
-	if first {
-		s.pruneFiles()
-	}
+	s.removing.RLock()
+	s.pruneFiles(false)
+	s.removing.RUnlock()
 	slices.SortFunc(all, func(x, y sandbox.FrozenImage) int {
 		return cmp.Or(x.Made.Compare(y.Made), strings.Compare(x.Name, y.Name))
 	})
@@ -311,46 +321,13 @@ func (s *Store) list(name string) listed {
 		return unknown
 	}
 	l := listed{record: record.ModTime(), image: sandbox.FrozenImage{Name: name, Bytes: info.Bytes, Made: info.Made,
-		Packed: info.Packed != nil}}
+		Packed: info.Packed != nil}, owner: info.Owner, files: map[string]int64{}}
 	for _, f := range info.Files {
 		if f.Sum != "" {
-			l.files = append(l.files, f.Sum)
+			l.files[f.Sum] = int64(f.Size)
 		}
 	}
 	return l
-}
-
-// pruneFiles removes the kept files that no image needs, unless it has just done so, or an image is being made. Nobody
-// copies or removes an image meanwhile.
-func (s *Store) pruneFiles() {
-	if !s.making.TryLock() {
-		return
-	}
-	defer s.making.Unlock()
-	s.mu.Lock()
-	due := time.Since(s.pruned) > pruneInterval
-	if due {
-		s.pruned = time.Now()
-	}
-	s.mu.Unlock()
-	entries, err := os.ReadDir(s.Dir)
-	if !due || err != nil {
-		return
-	}
-	needed := map[string]bool{}
-	for _, e := range entries {
-		if !validName.MatchString(e.Name()) {
-			continue
-		}
-		l := s.list(e.Name())
-		if l.record.IsZero() { // it is not known what it needs
-			return
-		}
-		for _, sum := range l.files {
-			needed[sum] = true
-		}
-	}
-	_ = s.Files.Prune(func(sum string) bool { return needed[sum] }) // what is left, the next time removes
 }
 
 // Remove removes an image, if there is one, and the programs that no image needs any more, but not those with these
@@ -386,7 +363,7 @@ func (s *Store) Remove(name string, needed func() (map[string]bool, error)) erro
 		}
 		return found
 	})
-	s.pruneFiles()
+	s.pruneFiles(false)
 	return s.Programs.Prune(func(sum string) bool { return sums[sum] || beingMade[sum] > 0 || ofImages()[sum] })
 }
 

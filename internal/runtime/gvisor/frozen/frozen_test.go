@@ -89,7 +89,7 @@ func TestKeptFiles(t *testing.T) {
 				if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 					return nil, err
 				}
-				sum, err := s.Files.Keep(path, "file")
+				sum, err := i.KeepFile(path)
 				if err != nil {
 					return nil, err
 				}

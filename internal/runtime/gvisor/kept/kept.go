@@ -54,9 +54,18 @@ func NewBounded(dir string, max int64, room func(int64) error) *Store {
 	return s
 }
 
+// Max returns the bound of the store, in bytes; 0: there is none.
+func (s *Store) Max() int64 { return s.max }
+
 // Keep copies the file that from opens, which may be a path below /proc, unless there is a copy, and returns its
 // SHA-256. The error is ErrFull if there is no room for it.
 func (s *Store) Keep(from, name string) (sum string, err error) {
+	return s.KeepIf(from, name, func(string, int64) error { return nil })
+}
+
+// KeepIf does as Keep, if may returns no error. That is called when the file's SHA-256 and its size in bytes are known,
+// also when there is a copy, and Prune removes nothing until the file is kept. It calls no method of the store.
+func (s *Store) KeepIf(from, name string, may func(sum string, size int64) error) (sum string, err error) {
 	f, err := os.Open(from)
 	if err != nil {
 		return "", err
@@ -73,13 +82,17 @@ func (s *Store) Keep(from, name string) (sum string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if sum = s.known[v]; sum != "" && s.has(sum, name) {
-		return sum, nil
+		return sum, may(sum, st.Size())
 	}
 	h := sha256.New()
 	if _, err := io.Copy(h, f); err != nil {
 		return "", err
 	}
-	if sum = hex.EncodeToString(h.Sum(nil)); s.has(sum, name) {
+	sum = hex.EncodeToString(h.Sum(nil))
+	if err := may(sum, st.Size()); err != nil {
+		return "", err
+	}
+	if s.has(sum, name) {
 		s.known[v] = sum
 		return sum, nil
 	}
@@ -97,16 +110,15 @@ func (s *Store) Keep(from, name string) (sum string, err error) {
 		return "", err
 	}
 	defer os.RemoveAll(tmp)
-	if sum, err = copyFile(f, filepath.Join(tmp, name)); err != nil {
+	if copied, err := copyFile(f, filepath.Join(tmp, name)); err != nil {
 		return "", err
+	} else if copied != sum {
+		return "", fmt.Errorf("%s has changed while it was copied", from)
 	}
 	if err := os.Chmod(tmp, 0o755); err != nil { // the user of a sandbox's file server has to reach it
 		return "", err
 	}
 	s.known[v] = sum
-	if s.has(sum, name) {
-		return sum, nil
-	}
 	to := filepath.Join(s.dir, sum)
 	if err := os.RemoveAll(to); err != nil { // it is incomplete
 		return "", err
@@ -135,7 +147,10 @@ func (s *Store) admit(more int64) error {
 	if s.bytes+more > s.max {
 		return fmt.Errorf("%w: %d of %d MB", ErrFull, s.bytes>>20, s.max>>20)
 	}
-	return s.room(more)
+	if err := s.room(more); err != nil {
+		return fmt.Errorf("%w: %w", ErrFull, err)
+	}
+	return nil
 }
 
 // copyFile writes what is left of f into a new file, and returns its SHA-256.
