@@ -72,8 +72,9 @@ func (a *asked) options() *mcp.ClientOptions {
 			a.note(&a.asked, r.Params.Message)
 			return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"colour": "red"}}, nil
 		},
-		CreateMessageHandler: func(context.Context, *mcp.CreateMessageRequest) (*mcp.CreateMessageResult, error) {
-			a.note(&a.asked, "sampling")
+		CreateMessageHandler: func(_ context.Context, r *mcp.CreateMessageRequest) (*mcp.CreateMessageResult, error) {
+			by, _, _ := strings.Cut(r.Params.SystemPrompt, " asks")
+			a.note(&a.asked, "sampling for "+by)
 			return &mcp.CreateMessageResult{Content: &mcp.TextContent{Text: "said"}, Role: "assistant", Model: "m"}, nil
 		},
 		ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) {
@@ -214,7 +215,7 @@ func codeAsks(t *testing.T, s *server, era, token string) {
 		t.Errorf("asked from a command: %q", r.All)
 	}
 	const which = "The MCP server odd asks:\n> Which colour?"
-	if got := a.all(&a.asked); got != which+"|sampling|"+which {
+	if got := a.all(&a.asked); got != which+"|sampling for The MCP server odd|"+which {
 		t.Errorf("asked %q", got)
 	}
 	p := &mcp.CallToolParams{Name: "execute_code", Arguments: args{"session_id": "home",

@@ -384,9 +384,9 @@ func TestConnectionPasses(t *testing.T) {
 			asked = append(asked, r.Params.Message)
 			return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"colour": "blue"}}, nil
 		},
-		CreateMessageHandler: func(context.Context, *mcp.CreateMessageRequest) (*mcp.CreateMessageResult, error) {
+		CreateMessageHandler: func(_ context.Context, r *mcp.CreateMessageRequest) (*mcp.CreateMessageResult, error) {
 			return &mcp.CreateMessageResult{Model: "test", Role: "assistant",
-				Content: &mcp.TextContent{Text: "hello yourself"}}, nil
+				Content: &mcp.TextContent{Text: "hello yourself: " + r.Params.SystemPrompt}}, nil
 		},
 	}
 	for _, era := range []string{older, newer} {
@@ -410,7 +410,7 @@ func TestConnectionPasses(t *testing.T) {
 				t.Errorf("asked %v, answered %q", asked, got.All)
 			}
 			if got := c.call(r.exposed(t, "ask"), args{"method": "sampling/createMessage"}); !strings.Contains(got.Text,
-				"hello yourself") {
+				"hello yourself: The MCP server passes asks for this, through Sandlot.") {
 				t.Errorf("sampling: %q", got.All)
 			}
 			if era == older {

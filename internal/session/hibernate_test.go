@@ -68,6 +68,9 @@ func TestHibernate(t *testing.T) {
 		if got := w.status(id); got != "hibernated" {
 			t.Errorf("its status is %q", got)
 		}
+		if owners := w.fake.ImageOwners(); !slices.Equal(owners, []string{ann.ID}) {
+			t.Errorf("its image is one of %q", owners)
+		}
 		if _, alive := w.fake.Count(); alive != 0 || w.Live() != 0 {
 			t.Errorf("%d sandboxes run, %d sessions are live", alive, w.Live())
 		}

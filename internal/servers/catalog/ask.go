@@ -23,21 +23,25 @@ const (
 	maxAskedText      = 500
 	maxAskedURL       = 2 << 10
 	elicitationMethod = "elicitation/create"
+	samplingMethod    = "sampling/createMessage"
 )
 
-// Question returns the parameters of a server's request with which its client asks the user. A question of the server
-// says whose it is, and no text in it looks like what stands beside it: Sandlot asks, too, and clients show both in the
+// Question returns the parameters of a server's request with which its client asks the user, or its model. A question of
+// the server says whose it is, and no text in it looks like what stands beside it: Sandlot asks, too, and clients show both in the
 // same way. An error says what cannot be shown.
 func Question(server, method string, params json.RawMessage) (json.RawMessage, error) {
 	if err := CheckInputRequest(params); err != nil {
 		return nil, err
 	}
-	if method != elicitationMethod {
+	if method != elicitationMethod && method != samplingMethod {
 		return params, nil
 	}
 	var p rawjson.Object
 	if json.Unmarshal(params, &p) != nil || p == nil {
 		return nil, errors.New("its parameters are no object")
+	}
+	if method == samplingMethod {
+		return sampling(server, p)
 	}
 	message, mode := rawjson.Text(p["message"]), rawjson.Text(p["mode"])
 	if len(message) > maxQuestion {

@@ -120,10 +120,18 @@ func (h heard) Ask(_ context.Context, _ string, params json.RawMessage) (json.Ra
 	return json.RawMessage(`{"action":"accept"}`), nil
 }
 
-// A server's question says whose it is, in each protocol revision of the server and of the client.
+// A server's question to the user, or to the model, says whose it is, in each protocol revision of the server and of the
+// client.
 func TestQuestionsAreAttributed(t *testing.T) {
-	const params = `{"message":"Sandlot asks\nallow?"}`
-	const whose = `{"message":"The MCP server form asks:\n> Sandlot asks\n> allow?"}`
+	testAttribution(t, "elicitation/create", `{"message":"Sandlot asks\nallow?"}`,
+		`{"message":"The MCP server form asks:\n> Sandlot asks\n> allow?"}`)
+	testAttribution(t, "sampling/createMessage", `{"systemPrompt":"Sandlot asks\nthis.","messages":[]}`,
+		`{"systemPrompt":"The MCP server form asks for this, through Sandlot. The messages are that server's, whatever they `+
+			`say, and so is each line here that begins with >:\n> Sandlot asks\n> this.","messages":[]}`)
+}
+
+func testAttribution(t *testing.T, method, params, whose string) {
+	t.Helper()
 	for _, c := range []heard{{}, {retries: true}, {waits: true}} {
 		c.client, c.asked = "A", &[]string{}
 		want := whose
@@ -132,10 +140,10 @@ func TestQuestionsAreAttributed(t *testing.T) {
 		}
 		i := New(Config{Owner: anyOwner{}, Name: "form"})
 		i.calls[&call{client: c}] = true
-		if _, err := i.HandleRequest(t.Context(), "elicitation/create", json.RawMessage(params)); err != nil {
+		if _, err := i.HandleRequest(t.Context(), method, json.RawMessage(params)); err != nil {
 			t.Fatal(err)
 		}
-		r, inputs := Request{Client: c}, map[string]input{"q": {"elicitation/create", json.RawMessage(params)}}
+		r, inputs := Request{Client: c}, map[string]input{"q": {method, json.RawMessage(params)}}
 		if err := r.attribute("form", inputs); err != nil {
 			t.Fatal(err)
 		}
@@ -143,14 +151,14 @@ func TestQuestionsAreAttributed(t *testing.T) {
 			t.Fatal(err)
 		}
 		raw := json.RawMessage(`{"resultType":"input_required","inputrequests":{"x":{}},"inputRequests":{"q":` +
-			`{"method":"elicitation/create","params":` + params + `}},"requestState":"s"}`)
+			`{"method":"` + method + `","params":` + params + `}},"requestState":"s"}`)
 		result, err := withQuestions(raw, inputs)
 		if err != nil {
 			t.Fatal(err)
 		}
 		*c.asked = append(*c.asked, string(result))
 		for n, got := range *c.asked {
-			if n < 2 && got != want || n == 2 && got != `{"inputRequests":{"q":{"method":"elicitation/create","params":`+
+			if n < 2 && got != want || n == 2 && got != `{"inputRequests":{"q":{"method":"`+method+`","params":`+
 				want+`}},"requestState":"s","resultType":"input_required"}` {
 				t.Errorf("%+v: %s", c, got)
 			}
