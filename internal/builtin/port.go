@@ -107,6 +107,10 @@ type Closed struct {
 
 func (t *Tools) closePort(ctx context.Context, c tool.Call, in ClosePortInput) (*tool.Result, error) {
 	id, err := t.Sessions.Find(c.Principal, in.SessionID)
+	if err != nil && cmp.Or(in.SessionID, "home") == "home" { // nothing has used it yet
+		return inSession("home", &Closed{Port: in.Port, SessionID: "home"},
+			fmt.Sprintf("Port %d of session home is not exposed", in.Port))
+	}
 	if err != nil {
 		return nil, err
 	}

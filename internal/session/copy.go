@@ -122,15 +122,23 @@ func inUse(id string) error {
 // MakeAsleep makes a session of a content, which is its own from then on, and which is of the session like. It has the
 // variables of that session, if that is the principal's. After an error the content is the caller's.
 func (s *Sessions) MakeAsleep(ctx context.Context, p auth.Principal, c Content, like string) (id string, err error) {
+	return s.makeAsleep(ctx, p, c, like, false)
+}
+
+// makeAsleep does as MakeAsleep. A home has no variables; the error is errExists if it is there already.
+func (s *Sessions) makeAsleep(ctx context.Context, p auth.Principal, c Content, like string,
+	home bool) (id string, err error) {
 	if err := s.mayCreate(ctx, p, c.Template, ""); err != nil {
 		return "", err
 	}
-	env, err := s.VariablesOf(p.ID, like)
-	if err != nil {
-		return "", err
+	var env map[string]string
+	if !home {
+		if env, err = s.VariablesOf(p.ID, like); err != nil {
+			return "", err
+		}
 	}
 	now := time.Now().UTC()
-	r := Record{ID: secret.ID(), Owner: p.ID, State: Asleep, Created: now, Used: now, Slept: now}
+	r := Record{ID: secret.ID(), Owner: p.ID, Home: home, State: Asleep, Created: now, Used: now, Slept: now}
 	r.Hold(c)
 	r.Scope = policy.Narrow(c.Scope, p.Scope) // its programs run because p has asked for that
 	if r.Network, err = s.networkOfCopy(p, c, NetworkOverride{}, like); err != nil {
@@ -167,10 +175,17 @@ func (s *Sessions) networkOfCopy(p auth.Principal, c Content, own NetworkOverrid
 // Replace gives one of a principal's sessions another content, which is its own from then on, and which is of the
 // session from. What the session has had ends, whatever runs in it, as soon as the sandbox of the new content answers:
 // until then, and after an error, the session has it. A session that has nothing but files gets the new content asleep.
-// A crash leaves the old content or the new one. After an error the content is the caller's.
+// A crash leaves the old content or the new one. After an error the content is the caller's. A home that was not used yet
+// is made.
 func (s *Sessions) Replace(ctx context.Context, p auth.Principal, id string, c Content,
 	from string) (sessionID string, err error) {
 	session := s.ownedSession(p, id)
+	if session == nil && id == "home" {
+		if sessionID, err = s.makeAsleep(ctx, p, c, from, true); !errors.Is(err, errExists) {
+			return sessionID, err
+		}
+		session = s.ownedSession(p, id) // another call has made it at the same time
+	}
 	if session == nil {
 		return "", s.notFound(p.ID, id)
 	}

@@ -230,11 +230,12 @@ func (s *Sessions) endSession(ctx context.Context, session *Session) {
 	s.removeImage(ctx, c.rec.Runtime, c.rec.Image) // if the record still has it, its next use says that it is gone
 }
 
-// Stop ends the principal's session with that id. It returns false when there is none.
+// Stop ends the principal's session with that id. It returns false when there is none. A home is always there, though
+// nothing has used it yet.
 func (s *Sessions) Stop(ctx context.Context, p auth.Principal, id string) bool {
 	session := s.ownedSession(p, id)
 	if session == nil {
-		return false
+		return id == "home"
 	}
 	s.endSession(context.WithoutCancel(ctx), session)
 	return true

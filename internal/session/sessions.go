@@ -426,6 +426,11 @@ func (s *Sessions) notFound(owner, id string) error {
 		live = append(live, session.record().ID)
 	}
 	slices.Sort(live)
+	if id == "home" {
+		return fault.New(fault.SessionNotFound, "home, which nothing has used yet: its first use makes it").
+			With("session_id", id).With("live_sessions", live).
+			Advise("Call execute_code or execute_command with session_id \"home\"")
+	}
 	return fault.New(fault.SessionNotFound, "%s", fault.Printable(id, 80)).With("session_id", fault.Printable(id, 80)).
 		With("live_sessions", live)
 }

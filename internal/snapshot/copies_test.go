@@ -3,6 +3,7 @@ package snapshot
 import (
 	"bytes"
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -11,6 +12,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"sandlot/internal/auth"
 	"sandlot/internal/egress"
@@ -56,6 +59,7 @@ type world struct {
 	*Snapshots
 	t      *testing.T
 	store  *sessionStore
+	mu     sync.Mutex
 	asked  []string // of MayCopy
 	denied error
 }
@@ -75,6 +79,8 @@ func newWorld(t *testing.T) *world {
 	w.Snapshots = New(Config{Store: stored{}, DiskBytes: 1 << 30, Log: log,
 		MayCreate: func(context.Context, auth.Principal, string) error { return nil },
 		MayCopy: func(_ context.Context, _ auth.Principal, source string, secrets []string) error {
+			w.mu.Lock()
+			defer w.mu.Unlock()
 			w.asked = append(w.asked, strings.Join(append([]string{source}, secrets...), " "))
 			return w.denied
 		}})
@@ -349,5 +355,84 @@ func TestTemplateOfCopies(t *testing.T) {
 	}
 	if want := []string{"other", "other"}; !slices.Equal(asked, want) {
 		t.Errorf("it was asked for %q", asked)
+	}
+}
+
+// TestUnusedHome: a home is always there: what needs it makes it, what ends it has nothing to do, and what only reads it
+// says how it is made.
+func TestUnusedHome(t *testing.T) {
+	for what, use := range map[string]func(w *world) error{
+		"a snapshot of it": func(w *world) error {
+			_, err := w.Create(t.Context(), ann, "home", "first")
+			return err
+		},
+		"a copy of it": func(w *world) error {
+			_, _, err := w.Fork(t.Context(), ann, "home", 1)
+			return err
+		},
+		"its end": func(w *world) error {
+			if !w.Sessions.Stop(t.Context(), ann, "home") {
+				return errors.New("it is not there")
+			}
+			return nil
+		},
+	} {
+		if err := use(newWorld(t)); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	w := newWorld(t)
+	_, errList := w.Sessions.List(t.Context(), ann, "home")
+	_, errNetwork := w.Sessions.Network(ann, "home")
+	_, errFind := w.Sessions.Find(ann, "")
+	for _, err := range []error{errList, errNetwork, errFind} {
+		if !fault.Is(err, fault.SessionNotFound) || !strings.Contains(err.Error(), "its first use makes it") {
+			t.Errorf("what only reads it says: %v", err)
+		}
+	}
+	id := w.session(1)
+	if _, err := w.Create(t.Context(), ann, id, "kept"); err != nil {
+		t.Fatal(err)
+	}
+	w.asked = nil
+	var work errgroup.Group
+	made := make([]Restored, 2)
+	for n := range made { // both at once make one home
+		work.Go(func() (err error) {
+			made[n], err = w.Restore(t.Context(), ann, "kept", "home")
+			return err
+		})
+	}
+	if err := work.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	home, err := w.Sessions.Find(ann, "home")
+	if err != nil || made[0].Session != home || made[1].Session != home || home == id {
+		t.Fatalf("%+v, the home is %q: %v", made, home, err)
+	}
+	if !made[0].Created && !made[1].Created {
+		t.Error("nobody is told that the home is new")
+	}
+	if want := []string{id, id}; !slices.Equal(w.asked, want) {
+		t.Errorf("it was asked whether %q may be copied", w.asked)
+	}
+	if st, err := os.Stat(filepath.Join(w.Sessions.Pool.Workspaces.Path(w.store.workspace(home)), "file")); err != nil ||
+		st.Size() != 1<<20 {
+		t.Errorf("the home does not have the files of the snapshot: %v", err)
+	}
+	if r, err := w.Restore(t.Context(), ann, "kept", "home"); err != nil || r.Created ||
+		r.Session != home || r.Notice != "" {
+		t.Errorf("once more: %+v, %v", r, err)
+	}
+	other := newWorld(t)
+	if _, err := other.Create(t.Context(), ann, other.session(0), "kept"); err != nil {
+		t.Fatal(err)
+	}
+	other.denied = fault.New(fault.Forbidden, "no")
+	if _, err := other.Restore(t.Context(), ann, "kept", "home"); !fault.Is(err, fault.Forbidden) {
+		t.Errorf("denied: %v", err)
+	}
+	if _, err := other.Sessions.Find(ann, "home"); err == nil {
+		t.Error("what is denied has made a home")
 	}
 }

@@ -397,13 +397,15 @@ func (s *Snapshots) Restore(ctx context.Context, p auth.Principal, name, session
 	}
 	defer done()
 	id := cmp.Or(sessionID, r.Session)
-	if id != "new" {
-		if _, err := s.Sessions.Find(p, id); err != nil && sessionID == "" {
-			return result, fault.New(fault.SessionNotFound, "the session that the snapshot was made of is gone").
-				With("session_id", id).Advise("Use session_id \"new\" to make a new session of the snapshot")
-		} else if err != nil {
-			return result, err
-		}
+	_, unknown := s.Sessions.Find(p, id)
+	switch {
+	case id == "new", id == "home" && unknown != nil:
+		result.Created = true
+	case unknown != nil && sessionID == "":
+		return result, fault.New(fault.SessionNotFound, "the session that the snapshot was made of is gone").
+			With("session_id", id).Advise("Use session_id \"new\" to make a new session of the snapshot")
+	case unknown != nil:
+		return result, unknown
 	}
 	source := r.Session
 	if found, err := s.Sessions.Find(p, id); err == nil && found == source { // id may be "home"
@@ -423,7 +425,6 @@ func (s *Snapshots) Restore(ctx context.Context, p auth.Principal, name, session
 		return result, err
 	}
 	if id == "new" {
-		result.Created = true
 		result.Session, err = s.Sessions.MakeAsleep(ctx, p, c, r.Session)
 	} else {
 		result.Session, err = s.Sessions.Replace(ctx, p, id, c, r.Session)
