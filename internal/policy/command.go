@@ -101,7 +101,8 @@ func shellForms(line string) (forms []string) {
 
 // commandParts returns the commands of a line for a shell, each in the forms that rules are
 // compared with. It does not understand the shell's quotes: a text in quotes is taken for a
-// command, too, and then a rule denies too much. It returns false if a command stands behind too many wrappers.
+// command, too, and then a rule denies too much. It returns false if the line cannot be compared: a command stands behind
+// too many wrappers, or a shell runs a text of the line that something changes.
 func commandParts(line string) (parts []string, ok bool) {
 	add := func(s string) {
 		if s != "" && !slices.Contains(parts[max(0, len(parts)-8):], s) {
@@ -110,13 +111,17 @@ func commandParts(line string) (parts []string, ok bool) {
 	}
 	isEnd := func(r rune) bool { return strings.ContainsRune(operators, r) || r == '\'' || r == '"' }
 	line = strings.ReplaceAll(line, "\\\n", "") // the shell removes them first
+	runsPrinted, hidden := printed(line)
+	if hidden {
+		return nil, false
+	}
 	texts := []string{line, unquote.Replace(line)}
 	for _, form := range shellForms(line) {
 		texts = append(texts, form, unquote.Replace(form))
 	}
 	for _, text := range texts {
 		for part := range strings.FieldsFuncSeq(text, isEnd) {
-			commands, all := unwrapped(collapse(part))
+			commands, all := unwrapped(collapse(part), runsPrinted)
 			if !all {
 				return parts, false
 			}

@@ -176,6 +176,18 @@ func TestEvasion(t *testing.T) {
 			"/lib64/ld-linux-x86-64.so.2 /usr/bin/curl x", "/lib/ld-musl-x86_64.so.1 curl x", "rg --pre curl x",
 			"start-stop-daemon --start --exec /usr/bin/curl -- x", "runcon -t y curl x", "capsh --drop=y -- -c curl",
 			"i386 curl x", "fish -c curl", "tcsh -c curl", "find . | entr -r curl x",
+			"su -ccurl x", "su -ccurl", "su -lccurl x", "su - ann -ccurl", "su --command=curl", "su -csync curl -c curl",
+			"runuser -ccurl ann", "sg root -ccurl", "sg root -c curl", "env -Scurl x", "env -iScurl", "env --split-string=curl x",
+			"script -ccurl f", "flock l -ccurl", "fd -xcurl", "nix-shell --run=curl", "npx -c curl", "su -csudo -E curl x",
+			"ssh host curl x", "ssh -p 22 -i k ann@host curl x", "ssh -tt host sudo curl x",
+			"echo curl x | sh", "echo curl x|bash -", "echo -n curl x | sudo -E bash -s -- y", "printf curl | sh 2>&1",
+			"(echo curl x) | sh", "{ echo curl x; } | /bin/sh -ex", "echo curl x |& sh >o", "echo 'cu''rl x' | sh",
+			"ls; . <(echo curl x)", "source <(echo curl x)", "bash <(echo curl x)", "eval $(echo curl x)", "eval `echo curl x`",
+			`sh -c "$(echo curl x)"`, "echo curl x | source /dev/stdin", "echo curl x | at now", "echo curl x | parallel",
+			"sh <<< curl", "sh <<EOF\ncurl x\nEOF", "cat <<EOF | sh\ncurl x\nEOF", "echo curl x | tee log | sh",
+			"echo Y3VybCB4 | base64 -d | sh", "base64 -d <<< Y3VybCB4 | bash", "echo x lruc | rev | dash -s",
+			`printf '\143url x' | sh`, `echo -e '\x63url x' | sh`, `printf 'c%s x' url | sh`,
+			"eval $(echo Y3VybCB4 | base64 -d)", "(echo Y3VybCB4 | base64 -d) | sh",
 			long + "; curl x", "curl \x00", "a\x00; curl x", "\xff; curl x"}},
 		"deny * file.* /workspace/private/*": {
 			FileRead: {"/workspace/private/a", "private/a", "./private/a", "/workspace//private/a",
@@ -222,6 +234,10 @@ func TestArgumentsAreNoCommands(t *testing.T) {
 		"nice -n 5 make curl", "echo sudo curl x", "sudo -u curl make", "timeout 5 curly x", "script curl", "A=curl make",
 		"echo a{b,curl}", "uv add curl", "npm install curl", "git log curl",
 		"gdb curl", "poetry run make curl", "a[curl x", "tini make curl",
+		"su -l ann", "su -cmake curl", "ssh curl make", "sg curl -cmake", "env --split-string=make curl",
+		"wget -qO- https://x.example/i.sh | sh", "cat build.sh | bash -s curl", "echo y | bash build.sh curl",
+		`eval "$(ssh-agent -s)"`, "source <(make curl)", "echo curl x | grep sh", "echo y | sh build.sh",
+		"printf done%s >>f && wget x | sh",
 		strings.Repeat("a ", 2000)} {
 		if got := rules.Decide(Question{Principal: ann, Operation: ShellExecute, Detail: d}); got.Effect != Allow {
 			t.Errorf("%.60q is denied", d)

@@ -26,7 +26,7 @@ const maxCommands = 100
 var (
 	shellWrapper = wrapper{flags: "abcefhilmnprstuvxBCDEHPT", values: "oO", long: []string{"rcfile", "init-file"}}
 	runWrapper   = wrapper{after: []string{"run", "exec", "x", "dlx"}, only: true}
-	userWrapper  = wrapper{flags: "lmpP", values: "gGsw", operands: 1, after: []string{"-c", "--command", "-lc", "-mc"}}
+	userWrapper  = wrapper{flags: "lmpP", values: "gGsw", operands: 1, after: []string{"-c", "--command", "--session-command"}}
 )
 
 // wrappers are words that a command may follow in the same line. A program at any path counts as the one of its name.
@@ -57,9 +57,10 @@ var wrappers = map[string]wrapper{
 	"find":     {after: []string{"-exec", "-execdir", "-ok", "-okdir"}, only: true},
 	"fd":       {after: []string{"-x", "-X", "--exec", "--exec-batch"}, only: true},
 	"su":       userWrapper,
-	"runuser":  {flags: "lmpP", values: "gGsuw", long: []string{"user", "group"}, after: []string{"-c", "--command"}},
+	"runuser":  {flags: "lmpP", values: "gGsuw", long: []string{"user", "group"}, after: []string{"-c", "--command", "--session-command"}},
 	"sg":       {operands: 1, after: []string{"-c"}},
 	"script":   {flags: "aefqV", values: "EImoOTB", after: []string{"-c", "--command"}, only: true},
+	"ssh":      {flags: "46AaCfGgKkMNnqsTtVvXxYy", values: "BbcDEeFIiJLlmOoPpQRSWw", operands: 1},
 	"setpriv":  {}, "unshare": {}, "nsenter": {}, "prlimit": {}, "setarch": {optional: true}, "linux32": {}, "linux64": {},
 	"i386": {}, "uname26": {}, "runcon": {optional: true},
 	"systemd-run": {}, "systemd-inhibit": {}, "dbus-run-session": {}, "dbus-launch": {}, "firejail": {}, "fakeroot": {}, "chronic": {},
@@ -74,7 +75,7 @@ var wrappers = map[string]wrapper{
 	"start-stop-daemon": {after: []string{"--exec", "-x", "--startas", "-a"}, only: true},
 	"uv":                runWrapper, "poetry": runWrapper, "pipenv": runWrapper, "pdm": runWrapper, "hatch": runWrapper, "rye": runWrapper,
 	"conda": runWrapper, "mamba": runWrapper, "micromamba": runWrapper, "npm": runWrapper, "pnpm": runWrapper, "yarn": runWrapper,
-	"bun": runWrapper, "direnv": {anywhere: true}, "bundle": runWrapper, "mise": runWrapper, "npx": {flags: "yq", values: "pc", long: []string{"package"}},
+	"bun": runWrapper, "direnv": {anywhere: true}, "bundle": runWrapper, "mise": runWrapper, "npx": {flags: "yq", values: "p", long: []string{"package"}, after: []string{"-c", "--call"}},
 	"nix-shell": {after: []string{"--run", "--command"}, only: true},
 	"sh":        shellWrapper, "bash": shellWrapper, "dash": shellWrapper, "ash": shellWrapper, "zsh": shellWrapper,
 	"ksh": shellWrapper, "mksh": shellWrapper, "rbash": shellWrapper, "hush": shellWrapper, "yash": shellWrapper,
@@ -82,43 +83,66 @@ var wrappers = map[string]wrapper{
 }
 
 // unwrapped returns where commands may begin in a part of a line, which has single spaces and no operators of the shell:
-// the part itself, and what wrappers and variables in front of it run. It returns false if there are too many.
-func unwrapped(part string) (commands []string, ok bool) {
-	words := strings.Split(part, " ")
-	starts := make([]int, len(words)+1) // where each word begins
-	for i, w := range words {
-		starts[i+1] = starts[i] + len(w) + 1
-	}
-	found := []int{0}
-	for next := 0; next < len(found); next++ {
-		at := found[next]
-		commands = append(commands, part[starts[at]:])
-		for _, i := range following(words[at:]) {
-			if !slices.Contains(found, at+i) {
-				found = append(found, at+i)
-			}
+// the part itself, and what wrappers and variables in front of it run. With printed, a shell runs what others print. It
+// returns false if there are too many.
+func unwrapped(part string, printed bool) (commands []string, ok bool) {
+	seen := map[string]bool{}
+	for rest := []string{part}; len(rest) > 0; rest = rest[1:] { // what is joined to an option is a part of its own
+		words := strings.Split(rest[0], " ")
+		starts := make([]int, len(words)+1) // where each word begins
+		for i, w := range words {
+			starts[i+1] = starts[i] + len(w) + 1
 		}
-		if len(found) > maxCommands {
-			return commands, false
+		found := []int{0}
+		for next := 0; next < len(found); next++ {
+			at := found[next]
+			commands = append(commands, rest[0][starts[at]:])
+			follow, joined := following(words[at:], printed)
+			for _, i := range follow {
+				if !slices.Contains(found, at+i) {
+					found = append(found, at+i)
+				}
+			}
+			for _, j := range joined {
+				if !seen[j] {
+					seen[j], rest = true, append(rest, j)
+				}
+			}
+			if len(found) > maxCommands || len(commands) > maxCommands {
+				return commands, false
+			}
 		}
 	}
 	return commands, true
 }
 
-// following returns at which words a command may begin that the first word runs.
-func following(words []string) (at []int) {
+// following returns at which words a command may begin that the first word runs, and commands that begin in a word: the
+// value of an option.
+func following(words []string, printed bool) (at []int, joined []string) {
 	if name, _, assigns := strings.Cut(words[0], "="); assigns && isAssigned(name) {
-		return inside(words, 1)
+		return inside(words, 1), nil
 	}
-	w, is := wrapperOf(path.Base(words[0]))
+	name := path.Base(words[0])
+	w, is := wrapperOf(name)
+	if p, prints := printers[name]; prints && printed {
+		w, is = p, true
+	}
 	if !is {
-		return nil
+		return nil, nil
 	}
 	for i, word := range words[1:] {
 		if w.stands(word) {
 			at = append(at, w.command(words, i+2)...)
 		}
+		if command := w.joined(word); command != "" {
+			joined = append(joined, strings.Join(append([]string{command}, words[i+2:]...), " "))
+		}
 	}
+	return append(at, w.begins(words)...), joined
+}
+
+// begins returns at which words a command may begin that is no value of an option.
+func (w wrapper) begins(words []string) (at []int) {
 	if w.anywhere {
 		for i := range words[1:] {
 			at = append(at, i+1)
@@ -176,6 +200,30 @@ func (w wrapper) stands(word string) bool {
 	return short && len(letters) > 1 && letters[0] != '-' &&
 		strings.Trim(letters, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") == "" &&
 		slices.Contains(w.after, "-"+letters[len(letters)-1:])
+}
+
+// joined returns the beginning of a command that is in the same word as the option before it: of `-ccurl`, `-lccurl`,
+// `--command=curl`. It is empty if there is none.
+func (w wrapper) joined(word string) string {
+	if !strings.HasPrefix(word, "-") {
+		return ""
+	}
+	for _, option := range w.after {
+		if strings.HasPrefix(option, "--") {
+			if command, ok := strings.CutPrefix(word, option+"="); ok {
+				return command
+			}
+			continue
+		}
+		if len(option) != 2 || option[0] != '-' {
+			continue
+		}
+		flags, command, found := strings.Cut(word[1:], option[1:])
+		if found && strings.Trim(flags, w.flags) == "" {
+			return command
+		}
+	}
+	return ""
 }
 
 // command returns where the command may begin that stands after a word, from i on: of some programs behind options, and

@@ -59,7 +59,7 @@ type world struct {
 	*Snapshots
 	t      *testing.T
 	store  *sessionStore
-	mu     sync.Mutex
+	asking sync.Mutex
 	asked  []string // of MayCopy
 	denied error
 }
@@ -79,8 +79,8 @@ func newWorld(t *testing.T) *world {
 	w.Snapshots = New(Config{Store: stored{}, DiskBytes: 1 << 30, Log: log,
 		MayCreate: func(context.Context, auth.Principal, string) error { return nil },
 		MayCopy: func(_ context.Context, _ auth.Principal, source string, secrets []string) error {
-			w.mu.Lock()
-			defer w.mu.Unlock()
+			w.asking.Lock()
+			defer w.asking.Unlock()
 			w.asked = append(w.asked, strings.Join(append([]string{source}, secrets...), " "))
 			return w.denied
 		}})
