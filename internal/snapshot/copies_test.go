@@ -54,10 +54,17 @@ func (s *sessionStore) workspace(id string) string {
 	return s.all[id].Workspace
 }
 
+func (s *sessionStore) sandbox(id string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.all[id].Sandbox
+}
+
 // world is snapshots of sessions of a fake runtime.
 type world struct {
 	*Snapshots
 	t      *testing.T
+	fake   *sandboxtest.Fake
 	store  *sessionStore
 	asking sync.Mutex
 	asked  []string // of MayCopy
@@ -66,16 +73,23 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	workspaces, err := workspace.Open(t.TempDir())
+	return newWorldIn(t, t.TempDir())
+}
+
+// newWorldIn is newWorld with the workspaces in a folder.
+func newWorldIn(t *testing.T, dir string) *world {
+	t.Helper()
+	workspaces, err := workspace.Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	log := sandboxtest.Log(t)
 	templates := template.New(slog.New(slog.DiscardHandler), []*image.Template{{Name: "host",
 		Provides: []string{"python"}}}, nil, false)
-	p := pool.New(pool.Config{Runtime: &sandboxtest.Fake{}, Workspaces: workspaces, BootTimeout: 2 * time.Second,
+	fake := &sandboxtest.Fake{}
+	p := pool.New(pool.Config{Runtime: fake, Workspaces: workspaces, BootTimeout: 2 * time.Second,
 		Templates: templates.Ready, Flavor: sandboxtest.Flavors[0], Log: log})
-	w := &world{t: t, store: &sessionStore{all: map[string]session.Record{}}}
+	w := &world{t: t, fake: fake, store: &sessionStore{all: map[string]session.Record{}}}
 	w.Snapshots = New(Config{Store: stored{}, DiskBytes: 1 << 30, Log: log,
 		MayCreate: func(context.Context, auth.Principal, string) error { return nil },
 		MayCopy: func(_ context.Context, _ auth.Principal, source string, secrets []string) error {

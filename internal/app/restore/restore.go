@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"sandlot/internal/atomicfile"
@@ -54,7 +55,8 @@ func (r Restores) path(names ...string) string {
 }
 
 // Prepare checks a backup of size bytes whole, and makes the next start restore it.
-func (r Restores) Prepare(ctx context.Context, content io.Reader, size int64) (hub.Restore, error) {
+func (r Restores) Prepare(ctx context.Context, content io.Reader, size int64) (_ hub.Restore, err error) {
+	defer func() { err = explainFull(err) }()
 	if size > maxBackupBytes {
 		return hub.Restore{}, fault.New(fault.InvalidParameters, "a backup has at most %d bytes",
 			int64(maxBackupBytes))
@@ -113,10 +115,22 @@ func receive(path string, content io.Reader, size int64) error {
 	if err == nil && n < size {
 		err = io.ErrUnexpectedEOF
 	}
-	if err = errors.Join(err, f.Close()); err != nil {
+	if err = errors.Join(err, f.Close()); err != nil && !isFull(err) {
 		return fault.Wrap(fault.InvalidParameters, err, "the backup did not come whole: %v; nothing was changed", err)
 	}
-	return nil
+	return err
+}
+
+func isFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
+
+// explainFull returns the fault for an error that says that the disk has no room for a restore; others stay as they are.
+func explainFull(err error) error {
+	var f *fault.Error
+	if !isFull(err) || errors.As(err, &f) && f.Kind == fault.ResourceLimit {
+		return err
+	}
+	return fault.Wrap(fault.ResourceLimit, err, "the disk of the state folder is full; nothing was changed").
+		Advise("Ask the operator to free space on the disk of the state folder", "Then restore again")
 }
 
 // pending returns the restore that the next start completes; nil: there is none.
@@ -224,9 +238,16 @@ func (r Restores) end(record hub.Restore, cause error) error {
 	} else {
 		r.Log.Info("the backup is restored", "id", record.ID, "before", record.Before)
 	}
+	// It is not needed any more, and a full disk has room then. Without it, a crash leaves a restore that has failed, or
+	// one that is done.
+	removeErr := os.Remove(r.path(pendingName, preparedFile))
 	text, err := json.Marshal(record)
 	if err == nil {
 		err = atomicfile.WriteThrough(r.path(lastFile), text)
+	}
+	if err != nil && cause != nil && isFull(err) { // the server starts with what it has had
+		r.Log.Error("could not store that the restore has failed", "error", errors.Join(err, removeErr))
+		err = nil
 	}
 	if err == nil { // at once: what is left of a folder would be another restore
 		err = os.Rename(r.path(pendingName), r.path(incomingPrefix+record.ID+"-ended"))
