@@ -14,6 +14,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"sandlot/internal/agent/wire"
+	"sandlot/internal/sandbox"
 )
 
 // reservedPaths are the places of a container at and below which nothing of the image, and no folder of others, may
@@ -58,6 +59,9 @@ func (b *box) checkPaths(ctx context.Context, id string, options client.Containe
 			points = append(points, m.Target)
 		}
 	}
+	if b.spec.Build && !b.runtime.WritableRoot { // so that it is said when the template is built, and not at each use
+		points = append(points, scratch...)
+	}
 	if err := b.checkFiles(ctx, id, options); err != nil {
 		return err
 	}
@@ -77,7 +81,7 @@ func (b *box) checkPaths(ctx context.Context, id string, options client.Containe
 				continue // the daemon mounts no other one there
 			}
 			if isBelow(v, taken) {
-				return fmt.Errorf("the image has its own volume (VOLUME) at %s, in a folder that the sandbox has for "+
+				return refuse("the image has its own volume (VOLUME) at %s, in a folder that the sandbox has for "+
 					"something else; use another image, or, for a shared folder, another place", v)
 			}
 			points = append(points, v)
@@ -106,9 +110,14 @@ func (r *Runtime) stat(ctx context.Context, id, p string) (st container.PathStat
 	} else {
 		err = copyErr
 	}
-	return st, false, fmt.Errorf("the daemon cannot mount the sandbox's own files and folders in the image. Where a sandbox "+
-		"has a folder, the image may have no file, and the reverse, and no link that leads to itself: remove it from the "+
-		"image. The daemon says: %w", err)
+	return st, false, sandbox.Explain("the daemon cannot mount the sandbox's own files and folders in the image. Where a "+
+		"sandbox has a folder, the image may have no file, and the reverse, and no link that leads to itself: remove it from "+
+		"the image. The server's log has the daemon's words", err)
+}
+
+// refuse returns the error for an image that cannot be used, in words for the users of the template.
+func refuse(format string, args ...any) error {
+	return sandbox.Explain(fmt.Sprintf(format, args...), nil)
 }
 
 // refuseLinks returns an error if a part of one of the paths is a symbolic link in a container that does not run.
@@ -133,7 +142,7 @@ func (r *Runtime) refuseLinks(ctx context.Context, id string, paths []string) er
 				break
 			}
 			if st.Mode&os.ModeSymlink != 0 {
-				return fmt.Errorf("in the image, %s is a symbolic link; a sandbox has a folder of its own at %s, "+
+				return refuse("in the image, %s is a symbolic link; a sandbox has a folder of its own at %s, "+
 					"which would be mounted elsewhere: make it a folder in the image", part, p)
 			}
 		}
@@ -205,7 +214,7 @@ func (r *Runtime) refuseHidden(ctx context.Context, id string, paths, taken []st
 			return err
 		}
 		if at.path != p && isBelow(at.path, taken) {
-			return fmt.Errorf("in the image, %s leads to %s by a symbolic link; the sandbox's own file for the one would "+
+			return refuse("in the image, %s leads to %s by a symbolic link; the sandbox's own file for the one would "+
 				"hide what it has at the other: remove the link from the image", p, at.path)
 		}
 	}

@@ -22,6 +22,7 @@ import (
 	"sandlot/internal/proc"
 	"sandlot/internal/runtime/docker/dockertest"
 	"sandlot/internal/sandbox"
+	"sandlot/internal/secret"
 )
 
 // hostileImage is an image with a program of its own where a link, or a volume of the image, may bring it to the
@@ -53,6 +54,14 @@ var hostileImages = map[string]hostileImage{
 		links: map[string]string{"/etc/gitconfig": "/opt/x", "/opt/x": "y/agent", "/opt/y": "/.sandlot"}},
 	"link at the server's name servers": {program: "/opt/agent",
 		links: map[string]string{"/etc/resolv.conf": "/opt/resolv.conf"}},
+	"link at the home of root": {program: "/opt/agent", refused: "/root is a symbolic link",
+		links: map[string]string{"/root": "/opt/root"}},
+	"link at the homes": {program: "/opt/agent", refused: "/home is a symbolic link",
+		links: map[string]string{"/home": "/var/home"}},
+	"link at the workspace": {program: "/.sandlot/agent", refused: "/workspace is a symbolic link",
+		links: map[string]string{"/workspace": "/.sandlot"}},
+	"link at the temporary folder": {program: "/.sandlot/agent", refused: "/tmp is a symbolic link",
+		links: map[string]string{"/tmp": "/.sandlot"}},
 	"file at a folder of the sandbox": {program: "/workspace", refused: "not a directory"},
 	"file at the agent's folder":      {program: "/.sandlot", refused: "not a directory"},
 	"folder at a file of the server":  {program: "/etc/gitconfig/agent", refused: "not a directory"},
@@ -140,6 +149,17 @@ func imposeImages(t *testing.T, d *dockertest.Daemon) {
 			!strings.Contains(err.Error(), "is something else") &&
 			!strings.Contains(err.Error(), "Podman does not prepare the container")):
 			t.Errorf("%s: %v", name, err)
+		}
+		if err != nil && h.refused != "" && strings.Contains(err.Error(), h.refused) {
+			if _, told := errors.AsType[*sandbox.Explained](err); !told && !rt.(*Runtime).known().isPodman {
+				t.Errorf("%s: the users of the template are not told: %v", name, err)
+			}
+			build := spec
+			build.ID, build.Build = secret.ID(), true
+			if b, err := rt.Create(t.Context(), build); err == nil {
+				t.Errorf("%s: a template of it can be built", name)
+				b.Stop(t.Context())
+			}
 		}
 		if err == nil {
 			if is, err := isAgent(t, d, b, c.Agent); err != nil || !is {

@@ -24,6 +24,9 @@ func Start(err error) string {
 	if w, ok := errors.AsType[*pool.WorkdirError](err); ok {
 		return w.Error()
 	}
+	if e, ok := errors.AsType[*sandbox.Explained](err); ok { // of the template, or of its image
+		return e.Words
+	}
 	switch {
 	case errors.Is(err, pool.ErrElsewhere):
 		return pool.ErrElsewhere.Error() + ". Nothing of them is lost; the server's log says where they are"
