@@ -15,6 +15,7 @@ import (
 	"sandlot/internal/cacerts"
 	"sandlot/internal/image"
 	"sandlot/internal/oci/rootfs"
+	"sandlot/internal/sandbox"
 )
 
 // A layer is what Sandlot puts over the root file system of an image: mount points that the image lacks, the files
@@ -40,14 +41,14 @@ func buildLayer(i *rootfs.Image, t *image.Template, files map[string]string, now
 	l := &layer{image: i, time: now, entries: map[string]*tar.Header{}, content: map[string][]byte{}}
 	for _, f := range imageFolders {
 		if err := l.addFolder(f); err != nil {
-			return nil, fmt.Errorf("a sandbox of the image needs a folder /%s: %w", f.Name, err)
+			return nil, refuse("folder", f.Name, err)
 		}
 	}
 	l.addHome(t.User)
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		at, err := l.resolve(path.Dir(name))
 		if err != nil {
-			return nil, fmt.Errorf("a sandbox of the image needs a file /%s: %w", name, err)
+			return nil, refuse("file", name, err)
 		}
 		l.addFile(path.Join(at, path.Base(name)), []byte(files[name]))
 	}
@@ -57,6 +58,13 @@ func buildLayer(i *rootfs.Image, t *image.Template, files map[string]string, now
 		}
 	}
 	return l.archive()
+}
+
+// refuse returns the error for an image in which a folder or file of Sandlot's has no place, in words for the users of
+// the template.
+func refuse(what, name string, err error) error {
+	return sandbox.Explain(fmt.Sprintf("a sandbox of the image needs a %s /%s: %v; make it a folder in the image", what, name,
+		err), err)
 }
 
 // imageFolders are the folders that each sandbox of an image needs.

@@ -1,0 +1,112 @@
+package gvisor
+
+import (
+	"archive/tar"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"sandlot/internal/agent"
+	"sandlot/internal/image"
+	"sandlot/internal/image/imagetest"
+	"sandlot/internal/sandbox"
+	"sandlot/internal/sandbox/sandboxtest"
+)
+
+// hostileImages are what images have where Sandlot mounts something: links by path, and files. Each image has a program
+// of its own wherever a link may bring it to the agent's path.
+var hostileImages = map[string]struct {
+	links   map[string]string
+	files   []string
+	refused string // what the users of the template are told; empty: a sandbox works
+}{
+	"links to the agent's folder": {links: map[string]string{".sandlot": "/opt", "workspace": "/.sandlot", "tmp": ".sandlot"}},
+	"a link at the agent":         {links: map[string]string{".sandlot/agent": "/opt/agent", "run/sandlot": "/.sandlot"}},
+	"links at the socket and the home": {links: map[string]string{"run": "/workspace", "root": "/.sandlot", "home": "/root",
+		"var/lib": "/opt"}},
+	"links at the system's folders": {links: map[string]string{"proc": "/opt", "dev": "/workspace", "sys": "../../.sandlot"}},
+	"links at Sandlot's files": {links: map[string]string{"etc/gitconfig": "../.sandlot/agent", "etc/hosts": "/opt/agent",
+		"etc/resolv.conf": "/run/sandlot/agent.sock"}},
+	"a link that leads to itself":  {links: map[string]string{"workspace": "workspace"}, refused: "/workspace"},
+	"a file at the workspace":      {files: []string{"workspace"}, refused: "/workspace"},
+	"a file at the agent's folder": {files: []string{".sandlot"}, refused: "/.sandlot"},
+}
+
+// TestHostileImages: the first process of a sandbox is the agent, and a sandbox works, or it is said what is wrong,
+// whatever the image has.
+func TestHostileImages(t *testing.T) {
+	t.Parallel()
+	for name, h := range hostileImages {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := subject(t, os.Getuid() != 0)
+			r := open(t, s)
+			t.Cleanup(func() { r.Close() })
+			workspace := t.TempDir()
+			spec := s.Spec()
+			spec.Template = &image.Template{Name: "hostile", Image: "hostile", RootfsImage: hostileImage(t, h.links, h.files)}
+			spec.Mounts = []sandbox.Mount{{Source: workspace, Target: "/workspace"}}
+			b, err := r.Create(t.Context(), spec)
+			if h.refused != "" {
+				e, told := errors.AsType[*sandbox.Explained](err)
+				if err == nil || !told || !strings.Contains(e.Words, h.refused) {
+					t.Errorf("it is not said what is wrong: %v", err)
+				}
+			} else if err != nil {
+				t.Error(err)
+			}
+			if err != nil {
+				return
+			}
+			t.Cleanup(func() { b.Stop(context.Background()) })
+			c := agent.New(b, sandboxtest.Log(t), nil)
+			t.Cleanup(func() { c.Close() })
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			d, err := c.Exec(ctx, agent.Exec{Command: agent.Command{Args: []string{"/bin/bash", "-c",
+				"echo mine > /workspace/file; id -u; grep CapBnd /proc/self/status"}}, Timeout: 20 * time.Second,
+				Inline: agent.InlineBounds{Head: 4096, Tail: 4096}}, agent.Observer{})
+			if err != nil {
+				t.Errorf("no sandbox: %v", err)
+			} else if got := string(d.Stdout.Head); got != "0\nCapBnd:\t0000000000000000\n" {
+				t.Errorf("it says %q %q", got, d.Stderr.Head)
+			}
+			if text, err := os.ReadFile(filepath.Join(workspace, "file")); string(text) != "mine\n" {
+				t.Errorf("the workspace is elsewhere: %q, %v", text, err)
+			}
+			if _, err := os.Lstat(filepath.Join(workspace, "impostor")); err == nil {
+				t.Error("a program of the image was the first process")
+			}
+		})
+	}
+}
+
+// hostileImage makes an image of Debian, these links and files, and programs that say that they were the first process.
+func hostileImage(t *testing.T, links map[string]string, files []string) string {
+	t.Helper()
+	const program = "#!/bin/bash\n[ $$ = 1 ] && { : >/workspace/impostor; : >/impostor; sleep 1000; }\n"
+	var entries []imagetest.Entry
+	add := func(h tar.Header, content string) {
+		h.Mode = 0o755
+		entries = append(entries, imagetest.Entry{Header: h, Content: []byte(content)})
+	}
+	for name, target := range links {
+		add(tar.Header{Typeflag: tar.TypeSymlink, Name: name, Linkname: target}, "")
+	}
+	for _, name := range files {
+		add(tar.Header{Typeflag: tar.TypeReg, Name: name}, program)
+	}
+	for _, name := range []string{"opt/agent", ".sandlot/agent"} {
+		dir := filepath.Dir(name)
+		if links[dir] == "" && links[name] == "" && (len(files) == 0 || files[0] != dir) {
+			add(tar.Header{Typeflag: tar.TypeReg, Name: name}, program)
+		}
+	}
+	file := filepath.Join(t.TempDir(), "image.erofs")
+	imagetest.Write(t, file, imagetest.File(baseArchive(t)), imagetest.Archive(t, entries...))
+	return file
+}
