@@ -24,16 +24,22 @@ var hostileImages = map[string]struct {
 	files   []string
 	refused string // what the users of the template are told; empty: a sandbox works
 }{
-	"links to the agent's folder": {links: map[string]string{".sandlot": "/opt", "workspace": "/.sandlot", "tmp": ".sandlot"}},
-	"a link at the agent":         {links: map[string]string{".sandlot/agent": "/opt/agent", "run/sandlot": "/.sandlot"}},
-	"links at the socket and the home": {links: map[string]string{"run": "/workspace", "root": "/.sandlot", "home": "/root",
+	"a link at the agent's folder": {links: map[string]string{".sandlot": "/opt"}},
+	"links at the agent":           {links: map[string]string{".sandlot/agent": "/opt/agent", "tmp": "/.sandlot"}},
+	"links at the socket and the home": {links: map[string]string{"run": "/opt", "root": "/.sandlot", "home": "/root",
 		"var/lib": "/opt"}},
-	"links at the system's folders": {links: map[string]string{"proc": "/opt", "dev": "/workspace", "sys": "../../.sandlot"}},
+	"links at the workspace and the system's folders": {links: map[string]string{"proc": "/opt/a", "dev": "/opt/b",
+		"sys": "../opt/c", "workspace": "/var/work"}},
 	"links at Sandlot's files": {links: map[string]string{"etc/gitconfig": "../.sandlot/agent", "etc/hosts": "/opt/agent",
 		"etc/resolv.conf": "/run/sandlot/agent.sock"}},
-	"a link that leads to itself":  {links: map[string]string{"workspace": "workspace"}, refused: "/workspace"},
-	"a file at the workspace":      {files: []string{"workspace"}, refused: "/workspace"},
-	"a file at the agent's folder": {files: []string{".sandlot"}, refused: "/.sandlot"},
+	"the workspace at the agent's folder": {links: map[string]string{"workspace": "/.sandlot"}, refused: "/workspace"},
+	"the workspace above the socket":      {links: map[string]string{"workspace": "run"}, refused: "/workspace"},
+	"the workspace at the root":           {links: map[string]string{"workspace": ".."}, refused: "/workspace"},
+	"the devices at the workspace":        {links: map[string]string{"dev": "/opt/x", "opt/x": "/workspace"}, refused: "/dev"},
+	"the socket at the agent's folder":    {links: map[string]string{"run/sandlot": "/.sandlot"}, refused: "/run/sandlot"},
+	"a link that leads to itself":         {links: map[string]string{"workspace": "workspace"}, refused: "/workspace"},
+	"a file at the workspace":             {files: []string{"workspace"}, refused: "/workspace"},
+	"a file at the agent's folder":        {files: []string{".sandlot"}, refused: "/.sandlot"},
 }
 
 // TestHostileImages: the first process of a sandbox is the agent, and a sandbox works, or it is said what is wrong,

@@ -44,6 +44,9 @@ func buildLayer(i *rootfs.Image, t *image.Template, files map[string]string, now
 			return nil, refuse("folder", f.Name, err)
 		}
 	}
+	if err := l.checkPlaces(); err != nil {
+		return nil, err
+	}
 	l.addHome(t.User)
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		at, err := l.resolve(path.Dir(name))
@@ -72,6 +75,32 @@ var imageFolders = []tar.Header{{Name: "tmp", Mode: 0o1777}, {Name: "var/tmp", M
 	{Name: "proc", Mode: 0o755}, {Name: "sys", Mode: 0o755}, {Name: "dev", Mode: 0o755},
 	{Name: "run/sandlot", Mode: 0o755},
 	{Name: "workspace", Mode: 0o755}, {Name: "var/lib/sandlot", Mode: 0o755}, {Name: ".sandlot", Mode: 0o755}}
+
+// mountPoints are the folders at which each sandbox has something mounted.
+var mountPoints = []string{"proc", "sys", "dev", "run/sandlot", "workspace", ".sandlot"}
+
+// checkPlaces returns an error if a link of the image brings one of them to the place of another one, or above it: then
+// one would hide the other.
+func (l *layer) checkPlaces() error {
+	places := map[string]string{}
+	for _, name := range mountPoints {
+		at, err := l.resolve(name)
+		if err != nil {
+			return refuse("folder", name, err)
+		}
+		places[name] = at
+	}
+	for _, name := range mountPoints {
+		for _, other := range mountPoints {
+			at, hidden := places[name], places[other]
+			if name == other || at != "." && hidden != at && !strings.HasPrefix(hidden, at+"/") {
+				continue
+			}
+			return refuse("folder", name, fmt.Errorf("a symbolic link leads from it to /%s, where the sandbox has /%s", at, other))
+		}
+	}
+	return nil
+}
 
 // addHome adds the home folder of the user, if there can be one.
 func (l *layer) addHome(u image.User) {
