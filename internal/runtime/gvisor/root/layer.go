@@ -96,7 +96,7 @@ func (l *layer) checkPlaces() error {
 			if name == other || at != "." && hidden != at && !strings.HasPrefix(hidden, at+"/") {
 				continue
 			}
-			return refuse("folder", name, fmt.Errorf("a symbolic link leads from it to /%s, where the sandbox has /%s", at, other))
+			return refuse("folder", name, fmt.Errorf("a symbolic link leads from it to %s, where the sandbox has /%s", path.Join("/", at), other))
 		}
 	}
 	return nil
