@@ -234,8 +234,8 @@ func TestArgumentsAreNoCommands(t *testing.T) {
 		"nice -n 5 make curl", "echo sudo curl x", "sudo -u curl make", "timeout 5 curly x", "script curl", "A=curl make",
 		"echo a{b,curl}", "uv add curl", "npm install curl", "git log curl",
 		"gdb curl", "poetry run make curl", "a[curl x", "tini make curl",
-		"su -l ann", "su -cmake curl", "ssh curl make", "sg curl -cmake", "env --split-string=make curl",
-		"wget -qO- https://x.example/i.sh | sh", "cat build.sh | bash -s curl", "echo y | bash build.sh curl",
+		"su -l ann", "su -cmake curl", "ssh curl make", "sg curl -cmake",
+		"wget -qO- https://x.example/i.sh | sh", "cat build.sh | bash -s", "echo y | bash build.sh curl",
 		`eval "$(ssh-agent -s)"`, "source <(make curl)", "echo curl x | grep sh", "echo y | sh build.sh",
 		"printf done%s >>f && wget x | sh",
 		strings.Repeat("a ", 2000)} {

@@ -78,7 +78,7 @@ func checkSize(path string) error {
 func refuseBackup(err error) error {
 	var f *fault.Error
 	if errors.As(err, &f) && f.Kind == fault.ResourceLimit { // the disk is full
-		return err
+		return f
 	}
 	return fault.Wrap(fault.InvalidParameters, err, "the backup cannot be restored: %v; nothing was changed", err)
 }

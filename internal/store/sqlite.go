@@ -74,6 +74,7 @@ func whenFree(ctx context.Context, open func() (driver.Conn, error)) (driver.Con
 const (
 	sqliteBusy       = 5
 	sqliteFull       = 13
+	sqliteNoIndex    = 19<<8 | 10 // SQLITE_IOERR_SHMSIZE: the index of the write-ahead log cannot grow
 	sqliteTooBig     = 18
 	sqliteConstraint = 19
 	sqliteMismatch   = 20
@@ -82,7 +83,7 @@ const (
 // sqliteFault translates the errors that the operator has to act on.
 func sqliteFault(_ context.Context, err error) error {
 	var e *sqlite.Error
-	if errors.As(err, &e) && e.Code()&0xff == sqliteFull {
+	if errors.As(err, &e) && (e.Code()&0xff == sqliteFull || e.Code() == sqliteNoIndex) {
 		return diskFull(err)
 	}
 	return err
