@@ -127,23 +127,26 @@ func TestKeptFilesOfOwners(t *testing.T) {
 func TestKeptFilesMeanwhile(t *testing.T) {
 	m := newMachine(t)
 	first, more := m.file("first", 6_000), m.file("more", 6_000)
-	if _, kept, err := m.sleep("eve", func() error {
+	name, kept, err := m.sleep("eve", func() error {
 		_, kept := m.mustSleep("eve", more)
 		if kept != 0 {
 			t.Error("the file of an image that is being made does not count")
 		}
 		m.pruneFiles(true)
 		return nil
-	}, first); err != nil || kept != 1 {
+	}, first)
+	if err != nil || kept != 1 {
 		t.Fatal(kept, err)
 	}
-	sum, err := m.Files.Keep(first, KeptName)
+	info, _, err := m.Read(name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.pruneFiles(true)
-	if _, err := m.Files.Find(sum, KeptName); err != nil {
-		t.Errorf("an image needs this: %v", err)
+	for range 2 {
+		if _, err := m.Files.Find(info.Files[0].Sum, KeptName); err != nil {
+			t.Errorf("an image needs this: %v", err)
+		}
+		m.pruneFiles(true)
 	}
 	k := m.StartKeeping("ann")
 	defer k.Done()
