@@ -29,7 +29,7 @@ var (
 )
 
 // printed reports whether a shell runs what other commands of a line print: `echo curl x | sh`. Hidden: the line has
-// that text, and something changes it before: `echo Y3VybA== | base64 -d | sh`. What comes from elsewhere, such as
+// that text, and something changes it before: `echo x lruc | rev | sh`. What comes from elsewhere, such as
 // `cat file | sh`, is a script, of which rules know nothing.
 func printed(line string) (runs, hidden bool) {
 	if !strings.ContainsAny(line, "|`(") {
