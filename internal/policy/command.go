@@ -4,6 +4,7 @@ import (
 	"path"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -83,10 +84,38 @@ var (
 		`(?:"[^"]*"|'[^']*'|\\.|[^\s;&|<>()'"\\])+`)
 	// braces are words of the shell that it makes several of: {a,b}.
 	braces = regexp.MustCompile(`\{[^\s{}]*,[^\s{}]*\}`)
+	// encoded is a text of the shell with escapes as C has them, and escape one of them.
+	encoded = regexp.MustCompile(`\$'(?:[^'\\]|\\(?s:.))*'`)
+	escape  = regexp.MustCompile(`\\(?:[0-7]{1,3}|x[0-9A-Fa-f]{1,2}|u[0-9A-Fa-f]{1,4}|U[0-9A-Fa-f]{1,8}|(?s:.))`)
 )
 
-// shellForms returns other spellings of a line: without redirections, and with {a,b} as two words.
+// decode writes the texts of a line that have escapes as C has them: $'c\165rl' becomes 'curl'.
+func decode(line string) string {
+	return encoded.ReplaceAllStringFunc(line, func(text string) string {
+		return escape.ReplaceAllStringFunc(text[1:], func(e string) string {
+			base, digits := 16, e[2:]
+			switch c := e[1]; {
+			case c >= '0' && c <= '7':
+				base, digits = 8, e[1:]
+			case strings.IndexByte("abefrtvn", c) >= 0:
+				return "\n" // it ends a word, as spaces and control characters do
+			case digits == "":
+				return e[1:]
+			}
+			n, err := strconv.ParseUint(digits, base, 32)
+			if err != nil {
+				return e[1:]
+			}
+			return string(rune(n))
+		})
+	})
+}
+
+// shellForms returns other spellings of a line: without redirections, with {a,b} as two words, and with decoded texts.
 func shellForms(line string) (forms []string) {
+	if strings.Contains(line, "$'") {
+		forms = append(forms, decode(line))
+	}
 	if strings.ContainsAny(line, "<>") {
 		line = redirection.ReplaceAllString(line, " ")
 		forms = append(forms, line)
@@ -109,7 +138,9 @@ func commandParts(line string) (parts []string, ok bool) {
 			parts = append(parts, s)
 		}
 	}
-	isEnd := func(r rune) bool { return strings.ContainsRune(operators, r) || r == '\'' || r == '"' }
+	isEnd := func(r rune) bool { // ! also begins a command of git's aliases, and of editors
+		return strings.ContainsRune(operators, r) || r == '\'' || r == '"' || r == '!'
+	}
 	line = strings.ReplaceAll(line, "\\\n", "") // the shell removes them first
 	runsPrinted, hidden := printed(line)
 	if hidden {

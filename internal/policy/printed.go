@@ -19,13 +19,19 @@ var (
 	// printedWord is the beginning of what eval, a shell or source runs, if others print it: eval "$(…)", sh -c `…`,
 	// . <(…).
 	printedWord = regexp.MustCompile("(?:^|[\\s;&|(){/`])(?:eval|source|\\.|" + strings.Join(readers, "|") +
-		")(?:\\s+[-+][^\\s$`<]+)*\\s+(?:\\$\\(|`|<\\()([^()`]*)")
+		")(?:\\s+[-+][^\\s$`<]+)*\\s+(?:[0-9]*<\\s+)?(?:\\$\\(|`|<\\()([^()`]*)")
+	// printedName is where a command begins whose name others print: $(…) x.
+	printedName = regexp.MustCompile("(?:^|[;&|\n]|\\b(?:do|then|else|if|while|until)\\s)\\s*(?:\\$\\(|`)([^()`]*)")
+	// quoted is a text in quotes.
+	quoted = regexp.MustCompile(`'[^']*'|"(?:[^"\\]|\\(?s:.))*"`)
 	// groupEnd is the end of commands whose output goes to a pipe together.
 	groupEnd = regexp.MustCompile(`[;\s]*[)}]\s*\|`)
+	// groupBegin is the beginning of commands that read a pipe together: | (sh), | { sh; }, and tee >(sh).
+	groupBegin = regexp.MustCompile(`\|\s*[({]\s*|>\s*\(\s*`)
 	// escapes are characters that printf and echo -e write in other ways, and what printf puts into its text.
 	escapes  = regexp.MustCompile(`\b(?:printf|echo\s+-[nE]*e|print)\b.*(?:\\+[x0-7uU]|%)`)
 	copies   = regexp.MustCompile(`[0-9]*[<>]&[0-9-]+`) // of descriptors
-	pipeOnly = strings.NewReplacer("||", ";", "|&", "|", "&&", ";", "&>", ">", ">|", ">", "'", "", `"`, "")
+	pipeOnly = strings.NewReplacer("||", ";", "|&", "|", "&&", ";", "&>", ">", ">|", ">", "'", "", `"`, "", "$SHELL", "sh", "${SHELL}", "sh")
 )
 
 // printed reports whether a shell runs what other commands of a line print: `echo curl x | sh`. Hidden: the line has
@@ -39,7 +45,18 @@ func printed(line string) (runs, hidden bool) {
 	for _, found := range printedWord.FindAllStringSubmatch(text, -1) {
 		runs, hidden = true, hidden || hides(strings.Split(found[1], "|"))
 	}
-	text = groupEnd.ReplaceAllString(text, "|")
+	between := quoted.ReplaceAllStringFunc(line, func(q string) string { // what separates commands, in a text
+		return strings.Map(func(r rune) rune {
+			if strings.ContainsRune(";&|\n", r) && !strings.HasPrefix(strings.TrimLeft(q, `"`), "$(") {
+				return ' '
+			}
+			return r
+		}, q)
+	})
+	for _, found := range printedName.FindAllStringSubmatch(pipeOnly.Replace(copies.ReplaceAllString(between, " ")), -1) {
+		runs, hidden = true, hidden || hides(strings.Split(found[1], "|"))
+	}
+	text = groupBegin.ReplaceAllString(groupEnd.ReplaceAllString(text, "|"), "|")
 	for pipeline := range strings.FieldsFuncSeq(text, func(r rune) bool { return strings.ContainsRune(";&\n\r(){}`", r) }) {
 		stages := strings.Split(pipeline, "|")
 		for i := 1; i < len(stages); i++ {
@@ -82,6 +99,9 @@ func readsCommands(words []string) bool {
 	if name == "." || name == "source" {
 		return len(words) > 1 && input(words[1])
 	}
+	if startsShell(name, words) {
+		return true
+	}
 	if !slices.Contains(readers, name) {
 		return false
 	}
@@ -95,7 +115,7 @@ func readsCommands(words []string) bool {
 		case input(word):
 			return true
 		case short && !strings.HasPrefix(letters, "-") && strings.Contains(letters, "c"):
-			return false
+			return i == len(words)-1 // xargs sh -c
 		case short && !strings.HasPrefix(letters, "-") && strings.Contains(letters, "s"):
 			return true
 		case !short && !strings.HasPrefix(word, "+"):
@@ -106,4 +126,23 @@ func readsCommands(words []string) bool {
 		}
 	}
 	return true
+}
+
+// startsShell reports whether a program that is no shell starts one, because no command stands behind it.
+func startsShell(name string, words []string) bool {
+	switch name {
+	case "su", "runuser", "chroot", "unshare", "nsenter", "newgrp", "script", "ssh":
+	case "sudo", "doas":
+		if !slices.ContainsFunc(words, func(w string) bool {
+			letters, long := strings.CutPrefix(w, "--")
+			return long && (letters == "shell" || letters == "login") ||
+				!long && strings.HasPrefix(w, "-") && strings.ContainsAny(w, "si")
+		}) {
+			return false
+		}
+	default:
+		return false
+	}
+	at, joined := following(words, false)
+	return len(at) == 0 && len(joined) == 0
 }

@@ -188,6 +188,14 @@ func TestEvasion(t *testing.T) {
 			"echo Y3VybCB4 | base64 -d | sh", "base64 -d <<< Y3VybCB4 | bash", "echo x lruc | rev | dash -s",
 			`printf '\143url x' | sh`, `echo -e '\x63url x' | sh`, `printf 'c%s x' url | sh`,
 			"eval $(echo Y3VybCB4 | base64 -d)", "(echo Y3VybCB4 | base64 -d) | sh",
+			"bash < <(echo curl x)", "sh -s 0< <(echo x lruc | rev)", "echo x lruc | rev | (sh)", "echo x lruc | rev | { sh; }",
+			"echo curl x | tee >(sh)", "echo x lruc | rev > >(sh)", "echo curl x | $SHELL", "echo x lruc | rev | ${SHELL}",
+			"echo curl x | su", "echo x lruc | rev | su - ann", "echo curl x | sudo -nu ann -s", "echo curl x | doas -s",
+			"echo curl x | chroot /", "echo curl x | unshare -r", "echo curl x | ssh host", "echo curl x | script -q",
+			"echo curl x | xargs sh -c", "$(echo curl) x", "`echo lruc | rev` x", `cd /; "$(base64 -d <<< Y3VybA==)" x`,
+			"if $(echo curl) x; then y; fi", `$'\143url' x`, `$'c\x75rl' x`, `bash -c $'a\ncurl x'`, `eval $'\u0063url x'`,
+			`echo $'\143url x' | sh`, `$'\165' || $'cu\162l' x`, "git -c alias.x='!curl x' x", "vim -c ':!curl x'", "ex '+!curl x'",
+			"git submodule foreach curl x", "npm exec --call=curl", "npm x -c curl", "pipx run curl", "pyenv exec curl x",
 			long + "; curl x", "curl \x00", "a\x00; curl x", "\xff; curl x"}},
 		"deny * file.* /workspace/private/*": {
 			FileRead: {"/workspace/private/a", "private/a", "./private/a", "/workspace//private/a",
@@ -238,6 +246,10 @@ func TestArgumentsAreNoCommands(t *testing.T) {
 		"wget -qO- https://x.example/i.sh | sh", "cat build.sh | bash -s", "echo y | bash build.sh curl",
 		`eval "$(ssh-agent -s)"`, "source <(make curl)", "echo curl x | grep sh", "echo y | sh build.sh",
 		"printf done%s >>f && wget x | sh",
+		"echo y | sudo -S make curl", "printf '%s\n' y y | sudo passwd curl", "printf %s y | su ann -c make", "tar c . | ssh host tar x",
+		"x=$(echo curl | tr a b); make", "for f in $(echo curl | tr , ' '); do make; done", `echo "a | $(echo b | tr a b)"`,
+		"echo x | tr a b | (cat; sh build.sh)", "echo a | xargs -n1 sh build.sh", "[ a != curl ]",
+		"git clean -xdf curl", "git commit -m 'a\n$(echo b | tr a b)'", "printf '%s' a | sudo tee f", "echo a | tee f >(wc)",
 		strings.Repeat("a ", 2000)} {
 		if got := rules.Decide(Question{Principal: ann, Operation: ShellExecute, Detail: d}); got.Effect != Allow {
 			t.Errorf("%.60q is denied", d)

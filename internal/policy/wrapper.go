@@ -26,6 +26,7 @@ const maxCommands = 100
 var (
 	shellWrapper = wrapper{flags: "abcefhilmnprstuvxBCDEHPT", values: "oO", long: []string{"rcfile", "init-file"}}
 	runWrapper   = wrapper{after: []string{"run", "exec", "x", "dlx"}, only: true}
+	npmWrapper   = wrapper{after: []string{"run", "exec", "x", "dlx", "-c", "--call"}, only: true}
 	userWrapper  = wrapper{flags: "lmpP", values: "gGsw", operands: 1, after: []string{"-c", "--command", "--session-command"}}
 )
 
@@ -71,11 +72,12 @@ var wrappers = map[string]wrapper{
 	"chpst": {}, "softlimit": {}, "ssh-agent": {}, "daemonize": {}, "daemon": {}, "entr": {}, "tsp": {}, "screen": {}, "gtimeout": {flags: "fpv",
 		values: "ks", long: []string{"kill-after", "signal"}, operands: 1},
 	"tmux": {anywhere: true}, "gdb": {after: []string{"--args", "-args"}, only: true}, "valgrind": {}, "hyperfine": {}, "perf": {operands: 1},
-	"rg": {after: []string{"--pre"}, only: true}, "git": {after: []string{"run", "--exec"}, only: true},
+	"rg": {after: []string{"--pre"}, only: true}, "git": {after: []string{"run", "--exec", "foreach"}, only: true},
 	"start-stop-daemon": {after: []string{"--exec", "-x", "--startas", "-a"}, only: true},
 	"uv":                runWrapper, "poetry": runWrapper, "pipenv": runWrapper, "pdm": runWrapper, "hatch": runWrapper, "rye": runWrapper,
-	"conda": runWrapper, "mamba": runWrapper, "micromamba": runWrapper, "npm": runWrapper, "pnpm": runWrapper, "yarn": runWrapper,
-	"bun": runWrapper, "direnv": {anywhere: true}, "bundle": runWrapper, "mise": runWrapper, "npx": {flags: "yq", values: "p", long: []string{"package"}, after: []string{"-c", "--call"}},
+	"conda": runWrapper, "mamba": runWrapper, "micromamba": runWrapper, "npm": npmWrapper, "pnpm": npmWrapper, "yarn": runWrapper,
+	"bun": runWrapper, "direnv": {anywhere: true}, "bundle": runWrapper, "mise": runWrapper, "pipx": runWrapper, "asdf": runWrapper,
+	"rbenv": runWrapper, "pyenv": runWrapper, "uvx": {}, "npx": {flags: "yq", values: "p", long: []string{"package"}, after: []string{"-c", "--call"}},
 	"nix-shell": {after: []string{"--run", "--command"}, only: true},
 	"sh":        shellWrapper, "bash": shellWrapper, "dash": shellWrapper, "ash": shellWrapper, "zsh": shellWrapper,
 	"ksh": shellWrapper, "mksh": shellWrapper, "rbash": shellWrapper, "hush": shellWrapper, "yash": shellWrapper,
