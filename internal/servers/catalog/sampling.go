@@ -36,21 +36,40 @@ func sampling(server string, params rawjson.Object) (json.RawMessage, error) {
 	}
 	q := ordered{}
 	q.add("systemPrompt", rawjson.Quote(whose))
-	if !rawjson.IsArray(params["messages"]) {
-		return nil, errors.New("its messages are no list")
+	if err := checkRoles(params["messages"]); err != nil {
+		return nil, err
 	}
 	for _, name := range sampledMembers {
 		raw, ok := params[name]
 		if !ok {
 			continue
 		}
-		shown, err := shownTexts(raw)
-		if err != nil {
-			return nil, fmt.Errorf("its %s %w", name, err)
+		if name == "messages" || name == "tools" {
+			shown, err := shownTexts(raw)
+			if err != nil {
+				return nil, fmt.Errorf("its %s %w", name, err)
+			}
+			raw = shown
 		}
-		q.add(name, shown)
+		q.add(name, raw)
 	}
 	return q.encode(), nil
+}
+
+// checkRoles returns an error if a message is not the user's or the assistant's: to many clients "system" is another
+// system prompt, which would stand beside the one that says whose the request is.
+func checkRoles(raw json.RawMessage) error {
+	var messages []rawjson.Object
+	if !rawjson.IsArray(raw) || json.Unmarshal(raw, &messages) != nil {
+		return errors.New("its messages are no list")
+	}
+	for _, m := range messages {
+		if role := rawjson.Text(m["role"]); role != "user" && role != "assistant" {
+			return fmt.Errorf("a message has the role %s: only user and assistant are passed on",
+				spec.ExactCommandLine([]string{spec.ClipName(role)}))
+		}
+	}
+	return nil
 }
 
 // shownTexts returns a value whose texts have no characters that models read and people do not see.
@@ -61,25 +80,25 @@ func shownTexts(raw json.RawMessage) (json.RawMessage, error) {
 	if rawjson.NestedDeeper(raw, maxDepth) || d.Decode(&v) != nil {
 		return nil, errors.New("are nested too deep, or no JSON")
 	}
-	showTexts(v)
-	return rawjson.Encode(v)
+	return rawjson.Encode(showTexts(v))
 }
 
-// showTexts does as shownTexts, with a decoded value. Other texts than these are data, or names.
-func showTexts(v any) {
+// showTexts does as shownTexts, with a decoded value. Names are texts, too: a model reads those of a tool's properties,
+// and what a message says that a tool has got and answered.
+func showTexts(v any) any {
 	switch v := v.(type) {
+	case string:
+		return spec.SafeText(v, 3*len(v)) // an invalid byte becomes three
 	case []any:
-		for _, e := range v {
-			showTexts(e)
+		for i, e := range v {
+			v[i] = showTexts(e)
 		}
 	case map[string]any:
+		shown := make(map[string]any, len(v))
 		for k, e := range v {
-			s, ok := e.(string)
-			if ok && (k == "text" || k == "description" || k == "title" || k == "$comment") {
-				v[k] = spec.SafeText(s, 3*len(s)) // an invalid byte becomes three
-				continue
-			}
-			showTexts(e)
+			shown[spec.SafeText(k, 3*len(k))] = showTexts(e)
 		}
+		return shown
 	}
+	return v
 }
