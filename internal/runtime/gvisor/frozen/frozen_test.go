@@ -148,6 +148,16 @@ func TestKeptFiles(t *testing.T) {
 			}
 		}
 	}
+	err = os.Truncate(path, 11)
+	if err == nil {
+		_, err = bounded.KeepIf(path, "file", func(string, int64) error {
+			t.Error("a file that is larger than the store is read")
+			return nil
+		})
+	}
+	if !errors.Is(err, kept.ErrFull) {
+		t.Error(err)
+	}
 }
 
 // TestTwins: of the plain and the packed form of a file, of which a crash left both, the next server removes the one

@@ -142,7 +142,11 @@ func (s Sandbox) file(o Open) (f File, shared bool, err error) {
 	there := func() (path string) {
 		path, shared = s.hostPath(f.Target)
 		for _, follow := range []bool{false, true} {
-			if now, err := Stat(path, follow); err == nil && now.SameAs(f.State) {
+			now, err := Stat(path, follow)
+			if err == nil && !now.SameAs(f.State) && throughOverlay(o.Path, f.State, now) {
+				f.State.Device, f.State.Inode = now.Device, now.Inode
+			}
+			if err == nil && now.SameAs(f.State) {
 				f.Follow, f.Replaced = follow, false
 				return path
 			}
@@ -156,6 +160,19 @@ func (s Sandbox) file(o Open) (f File, shared bool, err error) {
 		f.Path = there()
 	}
 	return f, shared, nil
+}
+
+// throughOverlay reports whether a descriptor has a file of the host open through an overlay, which has a device of its
+// own, and may put the number of a layer into the highest bits of an inode. A sandbox that woke has such over folders
+// that the machine has removed files of: the other files there are the machine's.
+func throughOverlay(descriptor string, open, now State) bool {
+	const bits = 1<<48 - 1
+	if !open.IsRegular() || open.Inode&bits != now.Inode&bits {
+		return false
+	}
+	open.Device, open.Inode = now.Device, now.Inode
+	var fs unix.Statfs_t
+	return now.SameAs(open) && unix.Statfs(descriptor, &fs) == nil && fs.Type == unix.OVERLAYFS_SUPER_MAGIC
 }
 
 // imageFile returns the image that is the sandbox's root file system, if it is the one that the sandbox has open.

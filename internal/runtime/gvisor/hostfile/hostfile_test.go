@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 
 	"sandlot/internal/sandbox"
 )
@@ -118,5 +119,54 @@ func TestOneAfterAnother(t *testing.T) {
 	}
 	if files, err := s.filesOf(open[:1]); err != nil || len(files) != 1 || !files[0].Replaced {
 		t.Errorf("the one from before: %v, %v", files, err)
+	}
+}
+
+// TestThroughOverlay: a file of the machine that is open through an overlay, as in a sandbox that woke after its
+// neighbours were removed, is the machine's, until that one is replaced.
+func TestThroughOverlay(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root can mount an overlay")
+	}
+	base := t.TempDir()
+	if err := unix.Mount("small", base, "tmpfs", 0, "size=1m"); err != nil { // an overlay may be no layer of another one
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Unmount(base, unix.MNT_DETACH) })
+	dir, more, over := filepath.Join(base, "usr"), filepath.Join(base, "more"), filepath.Join(base, "over")
+	path := filepath.Join(dir, "file")
+	for _, d := range []string{dir, more, over} {
+		if err := os.Mkdir(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(path, []byte("x"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("overlay", over, "overlay", unix.MS_RDONLY, "lowerdir="+more+":"+dir); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Unmount(over, unix.MNT_DETACH) })
+	f, err := os.Open(filepath.Join(over, "file"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	s := Sandbox{Root: dir, Mounts: []specs.Mount{{Destination: "/usr", Type: "bind", Source: dir, Options: []string{"ro"}}}}
+	open := Open{Path: fmt.Sprintf("/proc/self/fd/%d", f.Fd()), Target: GoferRoot + "/usr/file"}
+	got, _, err := s.file(open)
+	if err != nil || got.Replaced || got.Needed().Check() != nil {
+		t.Errorf("it is the machine's: %+v, %v, %v", got, err, got.Needed().Check())
+	}
+	st, err := os.Stat(path)
+	if err == nil {
+		err = errors.Join(os.Rename(path, path+"~"), os.WriteFile(path, []byte("y"), 0o644),
+			os.Chtimes(path, st.ModTime(), st.ModTime()))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, _, err = s.file(open); err != nil || !got.Replaced {
+		t.Errorf("another one of the same size and time is in its place: %+v, %v", got, err)
 	}
 }
