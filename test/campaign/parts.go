@@ -98,6 +98,17 @@ var parts = []part{
 		steps:   []step{{name: "api", packages: whole, tests: []string{"TestAPIDescription", "TestThirdPartyMore"}}},
 	},
 	{
+		name: "clients", minutes: 15,
+		proves: "twelve more real clients with a scripted model, and those of `make test` by `sandlot stdio`: figures, " +
+			"mistakes, large output, third-party tools, a server that is stopped and killed under a running agent",
+		folders: []string{"internal/gateway", "internal/mcpsession", "internal/api/client", "internal/clientconfig"},
+		steps: []step{
+			{name: "clients-tools", command: []string{"test/clients/install", ".tools"}},
+			{name: "clients", packages: whole, tests: []string{"TestCommandLines", "TestCommandLinesByStdio",
+				"TestFrameworks"}},
+		},
+	},
+	{
 		name: "images", minutes: 5,
 		proves:  "the container image and Compose files as the guide to deployment has them",
 		folders: []string{"deploy"},

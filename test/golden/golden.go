@@ -7,6 +7,8 @@ import (
 	"flag"
 	"os"
 	"reflect"
+	"slices"
+	"strings"
 	"testing"
 )
 
@@ -45,5 +47,46 @@ func Compare(t *testing.T, file string, got map[string]any) {
 			w, _ := json.Marshal(want[name])
 			t.Errorf("%s:\n got %s\nwant %s", name, g, w)
 		}
+	}
+}
+
+// Row compares what a test got with its row in a table of a Markdown file. The first two cells of a row are its name, and
+// the table is the one whose heads are those. With -update it writes the row; then tests must not run side by side.
+func Row(t *testing.T, file string, heads, cells []string) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	written := func(cells []string) string { return "| " + strings.Join(cells, " | ") + " |" }
+	all := strings.Split(string(text), "\n")
+	head := slices.Index(all, written(heads))
+	if head < 0 {
+		t.Fatalf("%s has no table %s", file, written(heads))
+	}
+	end, at := head, -1
+	for ; end < len(all) && strings.HasPrefix(all[end], "|"); end++ {
+		if strings.HasPrefix(all[end], written(cells[:2])) {
+			at = end
+		}
+	}
+	want := ""
+	if at >= 0 {
+		want = all[at]
+	}
+	if want == written(cells) {
+		return
+	}
+	if !*update {
+		t.Errorf("%s, to be written with -update:\n got %s\nwant %s", file, written(cells), want)
+		return
+	}
+	if at >= 0 {
+		all[at] = written(cells)
+	} else {
+		all = slices.Insert(all, end, written(cells))
+	}
+	if err := os.WriteFile(file, []byte(strings.Join(all, "\n")), 0o644); err != nil {
+		t.Fatal(err)
 	}
 }
