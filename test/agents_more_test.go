@@ -21,7 +21,8 @@ var commandLines = []agent{
 		env: func(url string) []string {
 			return []string{"GEMINI_API_KEY=none", "GOOGLE_GEMINI_BASE_URL=" + url, "GEMINI_CLI_TRUST_WORKSPACE=true"}
 		},
-		argv: []string{"gemini", "-p", "go", "--approval-mode", "yolo", "-m", "gemini-2.5-pro"},
+		argv: []string{"gemini", "-p", prompt, "--approval-mode", "yolo", "-m", "gemini-2.5-pro"},
+		advised: "must have required property 'code'",
 	},
 	{
 		title: "OpenCode", install: "opencode", folder: "more/opencode",
@@ -38,7 +39,7 @@ var commandLines = []agent{
 			return []string{"OPENCODE_DISABLE_AUTOUPDATE=1", "OPENCODE_DISABLE_MODELS_FETCH=1",
 				"OPENCODE_DISABLE_LSP_DOWNLOAD=1", "OPENCODE_DISABLE_DEFAULT_PLUGINS=1"}
 		},
-		argv: []string{"opencode", "run", "go"},
+		argv: []string{"opencode", "run", prompt},
 	},
 	{
 		title: "GitHub Copilot CLI", install: "copilot", folder: "more/copilot",
@@ -48,7 +49,7 @@ var commandLines = []agent{
 				"COPILOT_PROVIDER_API_KEY=none", "COPILOT_MODEL=" + model.Name, "COPILOT_OFFLINE=true",
 				"COPILOT_AUTO_UPDATE=false"}
 		},
-		argv:  []string{"copilot", "-p", "go", "--allow-all-tools"},
+		argv:  []string{"copilot", "-p", prompt, "--allow-all-tools"},
 		blind: true,
 	},
 	{
@@ -59,7 +60,7 @@ var commandLines = []agent{
 				url + "/v1"}
 		},
 		env:   func(string) []string { return []string{"CLINE_TELEMETRY_DISABLED=1"} },
-		argv:  []string{"cline", "-y", "go"},
+		argv:  []string{"cline", prompt},
 		blind: true,
 	},
 	{
@@ -71,8 +72,8 @@ var commandLines = []agent{
 		env: func(url string) []string {
 			return []string{"OPENAI_API_KEY=none", "OPENAI_BASE_URL=" + url + "/v1", "OPENAI_MODEL=" + model.Name}
 		},
-		argv:  []string{"qwen", "-p", "go", "--approval-mode", "yolo"},
-		blind: true,
+		argv:  []string{"qwen", "-p", prompt, "--approval-mode", "yolo"},
+		blind: true, advised: "must have required property 'code'",
 	},
 	{
 		title: "Continue CLI", install: "continue", folder: "more/continue",
@@ -83,15 +84,15 @@ var commandLines = []agent{
 				"    apiKey: none", "    roles: [chat]", "    capabilities: [tool_use, image_input]")}
 		},
 		env:   func(string) []string { return []string{"CONTINUE_TELEMETRY_ENABLED=0"} },
-		argv:  []string{"cn", "-p", "go", "--config", "HOME/.continue/config.yaml", "--auto"},
-		blind: true,
+		argv:  []string{"cn", "-p", prompt, "--config", "HOME/.continue/config.yaml", "--auto"},
+		blind: true, advised: `Required parameter "code" missing`,
 	},
 }
 
 // frameworks are libraries with a loop.
 var frameworks = []agent{
 	{title: "OpenAI Agents SDK", folder: "more/openai", version: "lib/python*/site-packages/openai_agents-*.dist-info",
-		argv: python("openai")},
+		argv: python("openai"), advised: "An error occurred while running the tool"},
 	{title: "Pydantic AI", folder: "more/pydantic", version: "lib/python*/site-packages/pydantic_ai_slim-*.dist-info",
 		argv: python("pydantic")},
 	{title: "LlamaIndex", folder: "more/llamaindex", blind: true,

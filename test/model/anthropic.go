@@ -37,9 +37,9 @@ func readAnthropic(body []byte) (*conversation, error) {
 				names[id], _ = block["name"].(string)
 			case block["type"] == "tool_result":
 				c.add(names[id], block["content"])
-			case m.Role == "user":
+			case m.Role != "assistant": // Claude Code has system messages and reminders between others
 				c.more(b)
-				c.system.WriteString(textOf(b)) // Claude Code puts reminders there
+				c.system.WriteString(textOf(b))
 			}
 		}
 	}
@@ -57,7 +57,7 @@ func answerAnthropic(w *writer, c *conversation, next call) {
 		start = object{"type": "tool_use", "id": next.id, "name": next.name, "input": object{}}
 		delta = object{"type": "input_json_delta", "partial_json": next.args}
 	}
-	message := object{"id": "msg_1", "type": "message", "role": "assistant", "model": Name, "content": []any{block},
+	message := object{"id": "msg_" + next.id, "type": "message", "role": "assistant", "model": Name, "content": []any{block},
 		"stop_reason": reason, "stop_sequence": nil, "usage": object{"input_tokens": 10, "output_tokens": 10}}
 	if !c.stream {
 		writeJSON(w, message)

@@ -3,11 +3,13 @@
 package model
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -174,6 +176,7 @@ func (m *Model) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
+		os.WriteFile(fmt.Sprintf("/work/tmp/tools-c/raw-%d.json", len(c.results)), body, 0o600)
 		c.raw, c.stream = body, c.stream || strings.Contains(r.URL.Path, ":stream")
 		api.answer(&writer{ResponseWriter: w}, c, m.next(c))
 	case strings.HasSuffix(r.URL.Path, "/count_tokens"), strings.HasSuffix(r.URL.Path, ":countTokens"):
@@ -295,10 +298,9 @@ func find(tools []tool, end string) (tool, bool) {
 
 // fullName returns the name of a tool that is in a request's texts alone.
 func fullName(request []byte, end string) string {
-	if name := regexp.MustCompile(`\b[a-z0-9]\w*` + regexp.QuoteMeta(end) + `\b`).Find(request); name != nil {
-		return string(name)
-	}
-	return end
+	pattern := `\b[a-z0-9]\w*` + strings.ReplaceAll(regexp.QuoteMeta(end), "_", "[-_]") + `\b`
+	text := strings.ReplaceAll(string(request), `\n`, "\n")
+	return cmp.Or(regexp.MustCompile(pattern).FindString(text), end)
 }
 
 func newCall(t tool, n int, args map[string]any) call {

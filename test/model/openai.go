@@ -53,7 +53,7 @@ func answerChat(w *writer, c *conversation, next call) {
 		said = object{"role": "assistant", "content": nil, "tool_calls": []any{object{"index": 0, "id": next.id,
 			"type": "function", "function": object{"name": next.name, "arguments": next.args}}}}
 	}
-	out := object{"id": "chatcmpl-1", "created": 1, "model": Name, "object": "chat.completion",
+	out := object{"id": "chatcmpl-" + next.id, "created": 1, "model": Name, "object": "chat.completion",
 		"usage": object{"prompt_tokens": 10, "completion_tokens": 10, "total_tokens": 20}}
 	if !c.stream {
 		out["choices"] = []any{object{"index": 0, "message": said, "finish_reason": reason}}
@@ -131,7 +131,7 @@ func readResponses(body []byte) (*conversation, error) {
 // answerResponses writes a response.
 func answerResponses(w *writer, c *conversation, next call) {
 	part := object{"type": "output_text", "text": next.text, "annotations": []any{}, "logprobs": []any{}}
-	item := object{"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": []any{part}}
+	item := object{"type": "message", "id": "msg_" + next.id, "role": "assistant", "status": "completed", "content": []any{part}}
 	if next.name != "" {
 		item = object{"type": "function_call", "id": "fc_" + next.id, "call_id": next.id, "name": next.name,
 			"arguments": next.args, "status": "completed"}
@@ -139,7 +139,7 @@ func answerResponses(w *writer, c *conversation, next call) {
 			item["namespace"] = next.namespace
 		}
 	}
-	response := object{"id": "resp_1", "object": "response", "created_at": 1, "status": "completed", "model": Name,
+	response := object{"id": "resp_" + next.id, "object": "response", "created_at": 1, "status": "completed", "model": Name,
 		"output": []any{item}, "parallel_tool_calls": true, "tool_choice": "auto", "tools": []any{}, "error": nil,
 		"incomplete_details": nil, "instructions": nil, "metadata": object{}, "temperature": 1, "top_p": 1,
 		"usage": object{"input_tokens": 10, "input_tokens_details": object{"cached_tokens": 0, "cache_write_tokens": 0},

@@ -20,7 +20,7 @@ class Agent {
   public static void main(String[] args) throws Exception {
     String url = System.getenv("SANDLOT_URL"), token = System.getenv("SANDLOT_TEST_TOKEN");
     var transport = HttpClientStreamableHttpTransport.builder(url.replaceAll("/mcp$", "")).endpoint("/mcp")
-        .customizeRequest(r -> r.header("Authorization", "Bearer " + token)).build();
+        .httpRequestCustomizer((r, method, at, body, context) -> r.header("Authorization", "Bearer " + token)).build();
     try (var client = McpClient.sync(transport).requestTimeout(Duration.ofMinutes(2)).build()) {
       client.initialize();
       List<Object> tools = new ArrayList<>(), messages = new ArrayList<>();
