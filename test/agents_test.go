@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -37,6 +38,10 @@ type agent struct {
 	argv  []string // words that are HOME stand for its home folder
 	// blind: the client does not show models images of tools.
 	blind bool
+	// lost are words that the client says when its server has restarted, and wait a call by which the model waits until the client
+	// has the tools again; nil: the next call works.
+	lost []string
+	wait model.Step
 	// advised: what the client says of a wrong argument itself; empty: Sandlot's advice has to reach the model.
 	advised string
 }
@@ -164,6 +169,10 @@ func (a agent) drive(t *testing.T, over string) {
 	c := s.connect(newer, r.token, nil)
 	c.call("connect_external_mcp", args{"name": "typed", "command": "python3", "args": []string{"/workspace/typed.py"}})
 	r.m = model.Start(t, script(s))
+	if a.lost != nil && over == "HTTP" {
+		r.m.Wait = a.wait
+		r.m.Lost = func(r model.Result) bool { return slices.ContainsFunc(a.lost, r.Says) }
+	}
 	r.prepare()
 	r.m.Run(func() { r.said = r.command(4*time.Minute, r.arguments()...) })
 	transport.CloseIdleConnections() // the servers that these led to have ended
@@ -273,6 +282,10 @@ func (r *agentRun) check() {
 	if n := len(shown[isMuch].Text); n > 60_000 {
 		r.t.Errorf("%d characters of output were shown", n)
 	}
+	if r.install != "" && shown[isMuch].Says(`"code_success"`) {
+		r.t.Errorf("the output was shown with its fields beside it: the client's name is not among those that get text: %.500q",
+			shown[isMuch].Text)
+	}
 	golden.Row(r.t, "../docs/guide/clients.md", heads, r.row(shown))
 }
 
@@ -301,7 +314,11 @@ func (r *agentRun) row(shown []model.Result) []string {
 	if !strings.Contains(r.m.System(), "Sandlot gives you an isolated Linux computer") {
 		instructions = "no"
 	}
-	return []string{r.title, r.over, r.versionOf(), figure, mistakes, much, "goes on", "goes on", instructions}
+	restart := "goes on"
+	if r.lost != nil && r.over == "HTTP" {
+		restart = "goes on after some seconds"
+	}
+	return []string{r.title, r.over, r.versionOf(), figure, mistakes, much, restart, restart, instructions}
 }
 
 // versionOf returns the version of the client that was run.
@@ -313,7 +330,7 @@ func (r *agentRun) versionOf() string {
 	}
 	number := regexp.MustCompile(`\d+\.\d+[\w.]*`)
 	if m := number.FindString(filepath.Base(found[0])); m != "" {
-		return strings.TrimSuffix(m, ".dist") // a folder of pip
+		return strings.TrimSuffix(strings.TrimSuffix(m, ".dist"), ".jar") // pip's folders and Java's files
 	}
 	text, err := os.ReadFile(found[0])
 	if err != nil {

@@ -82,12 +82,12 @@ func TestFormOfResults(t *testing.T) {
 		data                    bool
 	}{
 		{"/mcp", "mystery", "", []string{"42", nl + "session_id: s"}, true},
-		{"/mcp", "codex-mcp-client", "", []string{"42", nl + "session_id: s"}, false},
-		{"/mcp", "Cline", "", []string{"42", nl + "session_id: s"}, false},
+		{"/mcp", "codex-mcp-client", "", []string{"42" + nl + "session_id: s"}, false},
+		{"/mcp", "Cline", "", []string{"42" + nl + "session_id: s"}, false},
 		{"/mcp?results=both", "codex-mcp-client", "", []string{"42", nl + "session_id: s"}, true},
-		{"/mcp?results=text", "mystery", "", []string{"42", nl + "session_id: s"}, false},
+		{"/mcp?results=text", "mystery", "", []string{"42" + nl + "session_id: s"}, false},
 		{"/mcp?results=data", "mystery", "", []string{"session_id: s"}, true},
-		{"/mcp", "mystery", "text", []string{"42", nl + "session_id: s"}, false},
+		{"/mcp", "mystery", "text", []string{"42" + nl + "session_id: s"}, false},
 		{"/mcp?results=both", "mystery", "text", []string{"42", nl + "session_id: s"}, true},
 	} {
 		session := connectAs(t, g, tt.address, tt.client)

@@ -30,7 +30,7 @@ func ParseResults(text string) (Results, error) {
 // readText are clients whose models do best with content alone, by the beginnings of the names that they send, in lower
 // case: some show models content and structuredContent, and cut what is long; some show structuredContent in place of
 // content, with all line breaks escaped. docs/guide/clients.md says what each does.
-var readText = []string{"claude-code", "cline", "codex", "continue", "copilot", "gemini-cli", "github-copilot", "opencode",
+var readText = []string{"@cline/", "claude-code", "cline", "codex", "continue", "copilot", "gemini-cli", "github-copilot", "opencode",
 	"qwen"}
 
 // ResultsOf returns the form for a client by the name that it sends.

@@ -36,6 +36,7 @@ func readGemini(body []byte) (*conversation, error) {
 				c.add(name, geminiContent(answer))
 			case message.Role == "user":
 				c.more(part)
+				c.system.WriteString(textOf(part))
 			}
 		}
 	}

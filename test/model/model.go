@@ -9,7 +9,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -54,7 +53,13 @@ func (r Result) Says(part string) bool {
 
 // Model is a scripted model, whose APIs listen on a loopback address.
 type Model struct {
-	URL   string // without a path
+	URL string // without a path
+	// Wait is a call by which the model waits for a tool that is not offered; without a tool it does not wait.
+	Wait Step
+	// Lost reports whether a result says that the client has lost its server: the model makes the call again. Nil: none
+	// says so.
+	Lost func(Result) bool
+
 	steps []Step
 	due   chan due
 
@@ -113,7 +118,8 @@ func (m *Model) Results() []Result {
 	return slices.Clone(m.results)
 }
 
-// System returns the texts of the last request that are the client's, and no message of its user.
+// System returns the texts of the last request that are neither the model's nor results: clients put what they tell the
+// model into messages of its user, too.
 func (m *Model) System() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -176,7 +182,6 @@ func (m *Model) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		os.WriteFile(fmt.Sprintf("/work/tmp/tools-c/raw-%d.json", len(c.results)), body, 0o600)
 		c.raw, c.stream = body, c.stream || strings.Contains(r.URL.Path, ":stream")
 		api.answer(&writer{ResponseWriter: w}, c, m.next(c))
 	case strings.HasSuffix(r.URL.Path, "/count_tokens"), strings.HasSuffix(r.URL.Path, ":countTokens"):
@@ -218,6 +223,9 @@ func apiOf(r *http.Request) api {
 	return api{}
 }
 
+// patience is how many calls that are no steps the model makes before it gives up.
+const patience = 40
+
 // finders are tools by which clients let models look for other tools.
 var finders = []string{"tool_search", "ToolSearch"}
 
@@ -226,7 +234,10 @@ func (m *Model) next(c *conversation) call {
 	if len(c.tools) == 0 { // the client wants a title, or the like; JSON serves those that want an object
 		return call{text: `{"title": "Scripted", "next_speaker": "user", "reasoning": "none"}`}
 	}
-	done := slices.DeleteFunc(slices.Clone(c.results), func(r Result) bool { return slices.Contains(finders, r.Tool) })
+	done := slices.DeleteFunc(slices.Clone(c.results), func(r Result) bool {
+		return slices.Contains(finders, r.Tool) || m.Wait.Tool != "" && r.Tool == m.Wait.Tool || m.Lost != nil && m.Lost(r)
+	})
+	again := 100 * (len(c.results) - len(done)) // makes ids of calls that are no steps, and of steps that are made again
 	searched := len(c.results) > 0 && len(done) < len(c.results) &&
 		slices.Contains(finders, c.results[len(c.results)-1].Tool)
 	m.note(c, done)
@@ -240,12 +251,15 @@ func (m *Model) next(c *conversation) call {
 	step := m.steps[n]
 	m.prepare(n)
 	if t, ok := find(c.tools, step.Tool); ok {
-		return newCall(t, n, step.Args)
+		return newCall(t, n+again, step.Args)
 	}
 	for _, f := range finders {
 		if t, ok := find(c.tools, f); ok && !searched {
-			return newCall(t, n+100*len(c.results), map[string]any{"query": "select:" + fullName(c.raw, step.Tool)})
+			return newCall(t, n+again+50, map[string]any{"query": "select:" + fullName(c.raw, step.Tool)})
 		}
+	}
+	if t, ok := find(c.tools, m.Wait.Tool); ok && m.Wait.Tool != "" && again < 100*patience {
+		return newCall(t, n+again+50, m.Wait.Args)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -157,6 +157,43 @@ func TestSearched(t *testing.T) {
 	}
 }
 
+// TestLost: while a client has lost its server the model waits with another tool, makes a call again that failed so, and
+// counts neither as a step.
+func TestLost(t *testing.T) {
+	m := Start(t, []Step{{Tool: "run_it"}})
+	m.Wait = Step{Tool: "bash", Args: map[string]any{"command": "sleep 2"}}
+	m.Lost = func(r Result) bool { return r.Says("Transport closed") }
+	chat := providers["chat"]
+	messages := `{"role": "user", "content": "go"}`
+	ask := func(tools, want string) {
+		t.Helper()
+		said := chat.post(t, m, false, `{"tools": [{"function": {"name": "bash"}}`+tools+`], "messages": [`+messages+`]}`)
+		if !strings.Contains(said, want) {
+			t.Errorf("the model says %s, want %s", said, want)
+		}
+	}
+	result := func(id, name, text string) {
+		messages += fmt.Sprintf(`, {"role": "assistant", "tool_calls": [{"id": %q, "function": {"name": %q}}]},
+			{"role": "tool", "tool_call_id": %[1]q, "content": %[3]q}`, id, name, text)
+	}
+	offered := `, {"function": {"name": "run_it"}}`
+	ask(offered, `"name":"run_it"`)
+	result("1", "run_it", "Transport closed")
+	ask("", `"name":"bash"`)
+	result("2", "bash", "")
+	ask(offered, `"name":"run_it"`)
+	result("3", "run_it", "42")
+	ask(offered, End)
+	if shown := m.Results(); len(shown) != 1 || shown[0].Text != "42" {
+		t.Errorf("%+v", shown)
+	}
+	for i := range patience {
+		result(fmt.Sprint(10+i), "bash", "")
+	}
+	messages = strings.Replace(messages, `"content": "42"`, `"content": "Transport closed"`, 1)
+	ask("", "There is no tool run_it")
+}
+
 // TestSays: a text is found behind any number of layers of JSON.
 func TestSays(t *testing.T) {
 	text := "no argument \"cod\";\ndid you mean \"code\"?"

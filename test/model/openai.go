@@ -40,6 +40,7 @@ func readChat(body []byte) (*conversation, error) {
 			c.add(names[m.ToolCallID], m.Content)
 		case "user":
 			c.more(m.Content)
+			c.system.WriteString(textOf(m.Content))
 		}
 	}
 	return c, nil
@@ -121,6 +122,7 @@ func readResponses(body []byte) (*conversation, error) {
 			c.add(names[id], item["output"])
 		case item["role"] == "user":
 			c.more(item["content"])
+			c.system.WriteString(textOf(item["content"]))
 		case item["role"] == "system" || item["role"] == "developer":
 			c.system.WriteString(textOf(item["content"]))
 		}

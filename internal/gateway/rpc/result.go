@@ -46,7 +46,7 @@ func Definition(t tool.Tool) json.RawMessage {
 // Result returns the MCP result of one of Sandlot's own tools, in a form. A result with an image, or with something else
 // that is in content alone, has no structuredContent: some clients show models that in place of content. No text block
 // is empty, since some model providers refuse such, and each but the first begins with a line break, since some clients
-// join them without one.
+// join them without one. In the form for models, texts beside each other are one block.
 func Result(r *tool.Result, form toolview.Results) *mcp.CallToolResult {
 	out := &mcp.CallToolResult{IsError: r.IsError, Content: []mcp.Content{}}
 	blocks := r.Blocks()
@@ -75,10 +75,45 @@ func Result(r *tool.Result, form toolview.Results) *mcp.CallToolResult {
 		}
 		out.Content = append(out.Content, contentBlock(c))
 	}
+	if out.StructuredContent == nil {
+		out.Content = join(out.Content, form == toolview.Text)
+	}
 	if len(out.Content) == 0 && (out.StructuredContent == nil || form != toolview.Data) {
 		out.Content = append(out.Content, &mcp.TextContent{Text: noOutput})
 	}
 	return out
+}
+
+// join joins text blocks of a result that has no structuredContent: with adjacent, all that stand beside each other. Codex
+// drops the blocks after one that it cuts. A first block whose text is JSON, such as 42, gets the last text at its end in
+// any case: Gemini CLI takes such a block for structuredContent, and refuses the result if it is not an object.
+func join(blocks []mcp.Content, adjacent bool) []mcp.Content {
+	var out []mcp.Content
+	for _, b := range blocks {
+		text, isText := b.(*mcp.TextContent)
+		if adjacent && isText && len(out) > 0 {
+			if before, ok := out[len(out)-1].(*mcp.TextContent); ok {
+				before.Text += text.Text
+				continue
+			}
+		}
+		out = append(out, b)
+	}
+	if len(out) > 1 {
+		first, isFirst := out[0].(*mcp.TextContent)
+		last, isLast := out[len(out)-1].(*mcp.TextContent)
+		if isFirst && isLast && isJSONValue(first.Text) {
+			first.Text += last.Text
+			out = out[:len(out)-1]
+		}
+	}
+	return out
+}
+
+// isJSONValue reports whether a text is JSON, and not an object.
+func isJSONValue(text string) bool {
+	text = strings.TrimSpace(text)
+	return text != "" && text[0] != '{' && json.Valid([]byte(text))
 }
 
 // withoutLink returns the text that stands for a link to something of Sandlot's; it is empty if one of the blocks names
