@@ -83,6 +83,7 @@ func TestFormOfResults(t *testing.T) {
 	}{
 		{"/mcp", "mystery", "", []string{"42", nl + "session_id: s"}, true},
 		{"/mcp", "codex-mcp-client", "", []string{"42" + nl + "session_id: s"}, false},
+		{"/mcp", "@cline/core", "", []string{"42" + nl + "session_id: s"}, false},
 		{"/mcp", "Cline", "", []string{"42" + nl + "session_id: s"}, false},
 		{"/mcp?results=both", "codex-mcp-client", "", []string{"42", nl + "session_id: s"}, true},
 		{"/mcp?results=text", "mystery", "", []string{"42" + nl + "session_id: s"}, false},
