@@ -110,7 +110,7 @@ func TestCommandLines(t *testing.T) {
 
 // TestCommandLinesByStdio: so do those that start `sandlot stdio`.
 func TestCommandLinesByStdio(t *testing.T) {
-	alone(t, func(t *testing.T) { driveAll(t, "stdio", append([]agent{claudeCode, codexCLI}, commandLines...)...) })
+	alone(t, func(t *testing.T) { driveAll(t, "stdio", commandLines...) })
 }
 
 // TestFrameworks: so do agents made with frameworks and SDKs.

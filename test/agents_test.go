@@ -179,6 +179,13 @@ func (a agent) drive(t *testing.T, over string) {
 	r.check()
 }
 
+// driveBoth drives an agent over HTTP, and one that starts `sandlot stdio`.
+func (a agent) driveBoth(t *testing.T) {
+	for _, over := range []string{"HTTP", "stdio"} {
+		t.Run(over, func(t *testing.T) { a.drive(t, over) })
+	}
+}
+
 // prepare writes the client's settings, and has Sandlot add itself.
 func (r *agentRun) prepare() {
 	r.t.Helper()
@@ -378,14 +385,16 @@ func python(name string) []string {
 	return []string{"python", script}
 }
 
+// TestClaudeCode, TestCodexCLI and TestLangChain: the agents that most people use are shown figures, advice and a bounded
+// excerpt of large output, and go on when the server is stopped and killed under them. The campaign has others.
 func TestClaudeCode(t *testing.T) {
 	t.Parallel()
-	alone(t, func(t *testing.T) { claudeCode.drive(t, "HTTP") })
+	alone(t, func(t *testing.T) { claudeCode.driveBoth(t) })
 }
 
 func TestCodexCLI(t *testing.T) {
 	t.Parallel()
-	alone(t, func(t *testing.T) { codexCLI.drive(t, "HTTP") })
+	alone(t, func(t *testing.T) { codexCLI.driveBoth(t) })
 }
 
 func TestLangChain(t *testing.T) {

@@ -98,8 +98,8 @@ var parts = []part{
 		steps:   []step{{name: "api", packages: whole, tests: []string{"TestAPIDescription", "TestThirdPartyMore"}}},
 	},
 	{
-		name: "clients", minutes: 15,
-		proves: "twelve more real clients with a scripted model, and those of `make test` by `sandlot stdio`: figures, " +
+		name: "clients", minutes: 10,
+		proves: "twelve more real clients with a scripted model: figures, " +
 			"mistakes, large output, third-party tools, a server that is stopped and killed under a running agent",
 		folders: []string{"internal/gateway", "internal/mcpsession", "internal/api/client", "internal/clientconfig"},
 		steps: []step{
