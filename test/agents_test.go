@@ -38,10 +38,10 @@ type agent struct {
 	argv  []string // words that are HOME stand for its home folder
 	// blind: the client does not show models images of tools.
 	blind bool
-	// lost are words that the client says when its server has restarted, and wait a call by which the model waits until the client
-	// has the tools again; nil: the next call works.
-	lost []string
+	// wait is a call by which the model waits until the client has the server's tools; without a tool: it has them at once.
 	wait model.Step
+	// lost are words that the client says when its server has restarted; nil: the next call works.
+	lost []string
 	// advised: what the client says of a wrong argument itself; empty: Sandlot's advice has to reach the model.
 	advised string
 }
@@ -160,7 +160,9 @@ type agentRun struct {
 // the guide's table.
 func (a agent) drive(t *testing.T, over string) {
 	t.Helper()
-	s := start(t)
+	s := prepare(t)
+	s.port = 8000 // no client's connection gets it while the server is down, as it could one of the ports of freePort
+	s.begin(nil)
 	r := &agentRun{agent: a, t: t, s: s, home: t.TempDir(), over: over}
 	if over == "HTTP" {
 		r.token = s.token("ann")
@@ -169,8 +171,8 @@ func (a agent) drive(t *testing.T, over string) {
 	c := s.connect(newer, r.token, nil)
 	c.call("connect_external_mcp", args{"name": "typed", "command": "python3", "args": []string{"/workspace/typed.py"}})
 	r.m = model.Start(t, script(s))
+	r.m.Wait = a.wait
 	if a.lost != nil && over == "HTTP" {
-		r.m.Wait = a.wait
 		r.m.Lost = func(r model.Result) bool { return slices.ContainsFunc(a.lost, r.Says) }
 	}
 	r.prepare()
@@ -367,6 +369,7 @@ var codexCLI = agent{
 			`name = "scripted"`, `base_url = "`+url+`/v1"`, `wire_api = "responses"`, `env_key = "MODEL_KEY"`)}
 	},
 	env:  func(string) []string { return []string{"MODEL_KEY=none"} },
+	wait: model.Step{Tool: "exec_command", Args: args{"cmd": "sleep 1"}}, // it begins a turn while servers start
 	argv: []string{"codex", "exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", "--json", prompt},
 }
 
