@@ -109,6 +109,18 @@ var parts = []part{
 		},
 	},
 	{
+		name: "cells", minutes: 10,
+		proves: "40 notebooks, and examples of installed packages' documentation, beside Jupyter; 1,000 hostile or careless " +
+			"cells",
+		folders: []string{"internal/guest/interp"},
+		steps: []step{
+			{name: "cells", packages: "./internal/guest/interp", longer: true, tests: []string{"TestCellsBesideJupyter"},
+				env: []string{"SANDLOT_CELLS=all"}},
+			{name: "hostile-cells", packages: whole, longer: true, tests: []string{"TestHostileCells"},
+				env: []string{"SANDLOT_HOSTILE_CELLS=1000"}},
+		},
+	},
+	{
 		name: "images", minutes: 5,
 		proves:  "the container image and Compose files as the guide to deployment has them",
 		folders: []string{"deploy"},

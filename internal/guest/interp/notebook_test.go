@@ -73,7 +73,7 @@ func TestNotebookCells(t *testing.T) {
 		"%%time\nt = 1\nprint('timed', t)": {"timed 1", "CPU times", "Wall time"},
 		"%timeit -n 5 -r 2 sum(range(5))":  {"per loop (mean ± std. dev. of 2 runs, 5 loops each)"},
 		"%%timeit -n 5 -r 2\nsum([1])":     {"per loop"},
-		"%who":                             {"name   ", "here"},
+		"%who":                             {"name\t ", "here\t "},
 		"%whos":                            {"Variable", "SList"},
 		"%pip --version":                   {"pip "},
 	} {
@@ -130,7 +130,7 @@ func TestIPythonDisplay(t *testing.T) {
 	if !o.OK || o.out != "" || strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("got %q\n%s", got, o)
 	}
-	l.want("import IPython; IPython.display.display('text')", "", "text\n")
+	l.want("import IPython; IPython.display.display('text')", "", "'text'\n")
 	l.fails("import IPython.nowhere", 1, "ModuleNotFoundError")
 }
 

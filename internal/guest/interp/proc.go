@@ -29,6 +29,8 @@ var (
 	pythonDriver string
 	//go:embed drivers/notebook.py
 	notebook string
+	//go:embed drivers/pretty.py
+	pretty string
 	//go:embed drivers/node.js
 	nodeDriver string
 	//go:embed drivers/bash.sh
@@ -81,7 +83,7 @@ func (i *Interp) driver() []string {
 	args := []string{"--norc", "--noprofile", "-c", bashDriver, "bash"}
 	switch i.config.Driver {
 	case "python":
-		args = []string{"-u", "-X", "utf8", "-c", pythonStart, pythonDriver, notebook, i.config.OutputDir}
+		args = []string{"-u", "-X", "utf8", "-c", pythonStart, pythonDriver, notebook, pretty, i.config.OutputDir}
 	case "node":
 		args = []string{"--expose-internals", "--no-warnings", "-e", nodeDriver}
 	}

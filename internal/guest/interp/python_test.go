@@ -265,7 +265,7 @@ func TestPythonRich(t *testing.T) {
 			}
 		})
 	}
-	l.want("display('text', 5)", "", "text\n5\n")
+	l.want("display('text', 5)", "", "'text'\n5\n")
 	o := l.run("class Huge:\n    def _repr_png_(self): return b'x' * (9 << 20)\nHuge()")
 	if !o.OK || len(o.Rich) != 0 || !strings.Contains(o.err, "left out") {
 		t.Errorf("a rich value that is too large: %s", o)

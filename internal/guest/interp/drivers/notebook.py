@@ -43,7 +43,7 @@ class SList(list):
 
 ASSIGN = re.compile(r"([A-Za-z_][\w.\[\]'\", *]*?)\s*=\s*([!%])(?![=\s])(.*)", re.S)
 BARE_PIP = re.compile(r"pip3?\s+(install|uninstall|list|show|freeze|download|check)\b")
-HELP = re.compile(r"\?{1,2}\s*([\w.]+)|([\w.]+)\?{1,2}")
+HELP = re.compile(r"(\?{1,2})\s*([\w.]+)|([\w.]+)(\?{1,2})")
 
 
 PROMPT = re.compile(r"(>>>|\.\.\.|In \[\d+\]:|\s*\.{3,}:)( |$)")
@@ -110,7 +110,7 @@ def magic(line):
         return "%s%s = %s" % (indent, m[1], line_call(m[3]))
     m = HELP.fullmatch(text)
     if m:
-        return indent + "__sandlot__.help(%r)" % (m[1] or m[2])
+        return indent + "__sandlot__.help(%r, %r)" % (m[2] or m[3], len(m[1] or m[4]) > 1)
     return None
 
 
@@ -200,6 +200,8 @@ def run(argv, stdin=None):
 class Shell:
     """The functions that a cell with magics calls. get_ipython() returns it, too."""
     config = {}
+    kernel = None  # by the name alone, pandas sees that this is not a terminal: it breaks wide frames, and leaves out no columns
+    user_ns = ns
 
     def system(self, command, depth=0):
         frame = sys._getframe(1 + depth)
@@ -237,9 +239,39 @@ class Shell:
         name, _, args = text.lstrip("%").partition(" ")
         return self.line(name, args, 1)
 
-    def help(self, name):
-        import pydoc
-        print(pydoc.plain(pydoc.render_doc(eval(name, ns))))
+    def help(self, name, source=False):
+        """Print what there is to know of an object, as IPython's ? does; with source, as ?? does."""
+        import inspect
+        try:
+            value = eval(name, ns)
+        except kernel.interrupts:
+            raise
+        except Exception:
+            print("Object `%s` not found." % name)
+            return
+        rows = []
+        if callable(value):
+            try:
+                signature = str(inspect.signature(value))
+                rows.append(("Init signature" if isinstance(value, type) else "Signature", name.rpartition(".")[2] + signature))
+            except (TypeError, ValueError):
+                pass
+        else:
+            rows += [("Type", type(value).__name__), ("String form", str(value)[:500])]
+            if hasattr(value, "__len__"):
+                rows.append(("Length", str(len(value))))
+        code = None
+        if source:
+            try:
+                code = inspect.getsource(value)
+            except (TypeError, OSError):
+                pass
+        rows.append(("Docstring", inspect.getdoc(value) or "<no docstring>") if code is None else ("Source", code))
+        if callable(value):
+            rows.append(("Type", type(value).__name__))
+        wide = max(len(label) for label, text in rows if "\n" not in text) + 2 if any("\n" not in text for _, text in rows) else 0
+        for label, text in rows:
+            print("%s:\n%s" % (label, text.rstrip()) if "\n" in text else (label + ":").ljust(wide) + text)
 
 
 def unknown(sign, name):
@@ -253,6 +285,7 @@ def do_cd(args):
     if to == "-":
         to = kernel.state.get("last_dir", os.getcwd())
     kernel.state["last_dir"], _ = os.getcwd(), os.chdir(os.path.expanduser(to))
+    ns.setdefault("_dh", []).append(os.getcwd())
     if "-q" not in args.split():
         print(os.getcwd())
 
@@ -325,23 +358,90 @@ def do_timeit(args, body=None, offset=0):
         format_time(mean), format_time(deviation), repeat, "s" * (repeat != 1), format(number, ","), "s" * (number != 1)))
 
 
-def variables():
-    import types
-    return sorted(n for n, v in ns.items() if not n.startswith("_") and n not in ("In", "Out") and not isinstance(v, types.ModuleType))
+OWN_NAMES = {"In", "Out", "get_ipython"}
 
 
-def do_who(args):
-    print("   ".join(variables()) or "There are no variables.")
+def variables(kinds=""):
+    """The names of the code's variables, or of those whose types have these names."""
+    return sorted(n for n, v in ns.items() if not n.startswith("_") and n not in OWN_NAMES and (not kinds or type(v).__name__ in kinds.split()))
 
 
-def do_whos(args):
-    rows = [("Variable", "Type", "Value")]
-    for n in variables():
-        text = repr(ns[n]).replace("\n", " ")
-        rows.append((n, type(ns[n]).__name__, text if len(text) <= 60 else text[:57] + "..."))
-    wide = [max(len(r[i]) for r in rows) for i in (0, 1)]
-    for r in rows:
-        print("%-*s  %-*s  %s" % (wide[0], r[0], wide[1], r[1], r[2]))
+def no_variables(kinds):
+    print("No variables match your requested type." if kinds else "Interactive namespace is empty.")
+
+
+def do_who(kinds):
+    names = variables(kinds)
+    if not names:
+        return no_variables(kinds)
+    for n in range(0, len(names), 9):
+        print("".join(name + "\t " for name in names[n:n + 9]))
+
+
+def do_whos(kinds):
+    rows = [(n, type(ns[n]).__name__, about(ns[n])) for n in variables(kinds)]
+    if not rows:
+        return no_variables(kinds)
+    wide = [max(len(r[i]) for r in [*rows, ("Variable", "Type")]) + 3 for i in (0, 1)]
+    print("Variable".ljust(wide[0]) + "Type".ljust(wide[1]) + " Data/Info\n" + "-" * (sum(wide) + 10))
+    for name, kind, text in rows:
+        print(name.ljust(wide[0]) + kind.ljust(wide[1]) + " " + text)
+
+
+def about(value):
+    if type(value).__name__ in ("dict", "list", "tuple"):
+        return "n=%d" % len(value)
+    if type(value).__name__ == "ndarray":
+        return "%s: %s elems, type `%s`, %s bytes" % ("x".join(map(str, value.shape)), value.size, value.dtype, value.nbytes)
+    if type(value).__name__ == "DataFrame":
+        return "Shape: %s" % (value.shape,)
+    try:
+        text = str(value).replace("\n", "\\n")
+    except Exception:
+        return "<object with id %d (str() failed)>" % id(value)
+    return text if len(text) < 50 else text[:25] + "<...>" + text[-25:]
+
+
+def do_reset(args):
+    if "-f" not in args.split():
+        raise UsageError("%reset asks, and nobody can answer: %reset -f")
+    for name in [n for n in ns if n not in OWN_NAMES and (not n.startswith("_") or re.fullmatch(r"_\d+", n))]:
+        del ns[name]
+    ns["Out"].clear()
+
+
+def do_xdel(args):
+    for name in args.split():
+        if name not in ns:
+            raise NameError("name %r is not defined" % name)
+        del ns[name]
+
+
+def do_history(args):
+    numbers, chosen = False, []
+    for word in args.split():
+        m = re.fullmatch(r"(\d+)(?:-(\d+))?", word)
+        if word == "-n":
+            numbers = True
+        elif m:
+            chosen += range(int(m[1]), int(m[2] or m[1]) + 1)
+        else:
+            raise UsageError("%history takes -n and the numbers of cells, such as 1-3 5")
+    for n in chosen or range(1, len(ns["In"])):
+        if n < len(ns["In"]) and ns["In"][n]:
+            text = ns["In"][n]
+            print("%s%s" % ("%4d:%s" % (n, "\n" if "\n" in text else " ") if numbers else "", text))
+
+
+def do_load_ext(args):
+    if args in ("autoreload", "storemagic"):
+        return  # they change nothing here
+    import importlib
+    load = getattr(importlib.import_module(args), "load_ipython_extension", None)
+    if load is None:
+        print("The %s module is not an IPython extension." % args)
+    else:
+        load(SHELL)
 
 
 def do_run(args):
@@ -411,12 +511,32 @@ def script(*program):
         else:
             code = run(argv, stdin=body)
         if code and "--no-raise-error" not in args:
-            raise subprocess.CalledProcessError(code, " ".join(argv))
+            raise subprocess.CalledProcessError(code, (body + "\n").encode("utf-8", "replace"))
     return do
 
 
+class CapturedIO:
+    """What %%capture has caught."""
+    outputs = ()
+
+    def __init__(self, stdout, stderr):
+        self.stdout, self.stderr = stdout, stderr
+
+    def __str__(self):
+        return self.stdout
+
+    def show(self):
+        sys.stdout.write(self.stdout)
+        sys.stderr.write(self.stderr)
+
+    __call__ = show
+
+
+CapturedIO.__module__ = "IPython.utils.capture"
+
+
 def do_capture(args, body, offset):
-    import contextlib, io, types
+    import contextlib, io
     out, err = io.StringIO(), io.StringIO()
     words = [w for w in args.split() if not w.startswith("-")]
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -425,11 +545,11 @@ def do_capture(args, body, offset):
         if codes:
             kernel.run(*codes)
     if words:
-        ns[words[0]] = types.SimpleNamespace(stdout=out.getvalue(), stderr=err.getvalue(), show=lambda: print(out.getvalue(), end=""))
+        ns[words[0]] = CapturedIO(out.getvalue(), err.getvalue())
 
 
 def shown_as(mime):
-    return lambda args, body, offset: kernel.add_rich(mime, body)
+    return lambda args, body, offset: kernel.add_rich(mime, body + "\n")
 
 
 def command(name):
@@ -437,14 +557,16 @@ def command(name):
 
 
 LINES = {"cd": do_cd, "pwd": lambda args: os.getcwd(), "env": do_env, "set_env": do_env, "pip": do_pip, "pip3": do_pip, "time": do_time, "timeit": do_timeit,
-         "who": do_who, "whos": do_whos, "run": do_run, "system": lambda args: Shell.system(SHELL, args), "sx": lambda args: Shell.getoutput(SHELL, args),
+         "who": do_who, "whos": do_whos, "run": do_run, "who_ls": variables, "reset": do_reset, "xdel": do_xdel, "history": do_history, "hist": do_history,
+         "load_ext": do_load_ext, "reload_ext": do_load_ext, "system": lambda args: Shell.getoutput(SHELL, args), "sx": lambda args: Shell.getoutput(SHELL, args),
          "lsmagic": lambda args: print(str(unknown("%", "")).split(". ", 1)[1])}
-LINES.update((name, do_nothing) for name in ("matplotlib", "load_ext", "reload_ext", "autoreload", "config"))
+LINES.update((name, do_nothing) for name in ("matplotlib", "autoreload", "config"))
 LINES.update((name, command(name)) for name in ("ls", "cat", "mkdir", "rm", "cp", "mv"))
 CELLS = {"bash": script(shell), "sh": script("/bin/sh"), "script": script(), "python": script(sys.executable), "python3": script(sys.executable),
          "time": lambda args, body, offset: do_time(args + "\n" + body if args else body, offset - 1 if args else offset),
          "timeit": do_timeit, "writefile": do_writefile, "file": do_writefile, "capture": do_capture,
-         "html": shown_as("text/html"), "HTML": shown_as("text/html"), "markdown": shown_as("text/markdown"), "latex": shown_as("text/latex"), "svg": shown_as("image/svg+xml")}
+         "html": shown_as("text/html"), "HTML": shown_as("text/html"), "markdown": shown_as("text/markdown"), "latex": shown_as("text/latex"), "svg": shown_as("image/svg+xml"),
+         "javascript": lambda args, body, offset: kernel.display(Javascript(body)), "js": lambda args, body, offset: kernel.display(Javascript(body))}
 SHELL = Shell()
 
 
@@ -464,6 +586,9 @@ class DisplayObject:
             import urllib.request
             with urllib.request.urlopen(url) as r:
                 self.data = r.read()
+
+    def __repr__(self):
+        return "<%s.%s object>" % (type(self).__module__, type(self).__name__)
 
     def find(self, data):
         """The data, URL and file name that a string means: the data itself, except in subclasses."""
@@ -507,7 +632,10 @@ class JSON(DisplayObject):
 
 
 def display_class(name, mime):
-    return type(name, (DisplayObject,), {"mime": mime, "__doc__": "Data to show as %s." % mime})
+    return type(name, (DisplayObject,), {"mime": mime, "__module__": "IPython.core.display", "__doc__": "Data to show as %s." % mime})
+
+
+Javascript = display_class("Javascript", "application/javascript")
 
 
 class Math(DisplayObject):
@@ -536,6 +664,11 @@ class Pretty(DisplayObject):
     _repr_mimebundle_ = None
 
 
+class Code(Pretty):
+    def __init__(self, data=None, url=None, filename=None, language=None):
+        super().__init__(data, url, filename)
+
+
 class Media:
     """Sound or video, of which a result says where it is: models cannot play it."""
     def __init__(self, data=None, filename=None, url=None, **_):
@@ -553,71 +686,29 @@ class Video(Media):
     pass
 
 
-class Printer:
-    """What _repr_pretty_ writes to: IPython's pretty printer, without a right margin."""
-    stack = ()
-
-    def __init__(self):
-        self.parts, self.indentation = [], 0
-
-    def text(self, text):
-        self.parts.append(str(text))
-
-    def breakable(self, sep=" "):
-        self.text(sep)
-
-    def break_(self):
-        self.text("\n" + " " * self.indentation)
-
-    def pretty(self, value):
-        method = getattr(value, "_repr_pretty_", None)
-        if callable(method) and not isinstance(value, type):
-            method(self, False)
-        else:
-            self.text(repr(value))
-
-    def begin_group(self, indent=0, open=""):
-        self.text(open)
-        self.indentation += indent
-
-    def end_group(self, dedent=0, close=""):
-        self.indentation -= dedent
-        self.text(close)
-
-    def group(self, indent=0, open="", close=""):
-        return Group(self, indent, open, close)
-
-    def indent(self, indent):
-        return Group(self, indent, "", "")
-
-    def flush(self):
-        pass
-
-
-class Group:
-    def __init__(self, printer, indent, open, close):
-        self.printer, self.amount, self.open, self.close = printer, indent, open, close
-
-    def __enter__(self):
-        self.printer.begin_group(self.amount, self.open)
-
-    def __exit__(self, *_):
-        self.printer.end_group(self.amount, self.close)
-
-
-def pretty_text(value, method):
-    """A value's text as its _repr_pretty_ writes it."""
-    printer = Printer()
-    method(printer, False)
-    return "".join(printer.parts)
-
-
 class FileLink:
     def __init__(self, path, **_):
         self.path = path
 
     def __repr__(self):
         return os.path.abspath(self.path)
+
+
+for part in (DisplayObject, Image, SVG, JSON, Math, Pretty, Code):
+    part.__module__ = "IPython.core.display"
+for part in (IFrame, Audio, Video, FileLink):
+    part.__module__ = "IPython.lib.display"
+
+SHOWN = {"html": "text/html", "markdown": "text/markdown", "latex": "text/latex", "svg": "image/svg+xml", "json": "application/json",
+         "png": "image/png", "jpeg": "image/jpeg", "pretty": "text/plain"}
+
+
+def display_as(mime):
+    def show(*values, raw=False, **named):
+        if raw:
+            values = [{mime: value} for value in values]
+        kernel.display(*values, raw=raw, **named)
+    return show
 
 
 made = {}
@@ -633,11 +724,11 @@ def modules():
     show = made["IPython.display"]
     show.__dict__.update(DisplayObject=DisplayObject, TextDisplayObject=DisplayObject, Image=Image, SVG=SVG, JSON=JSON, Math=Math, IFrame=IFrame,
                          Pretty=Pretty, FileLink=FileLink, Audio=Audio, Video=Video, HTML=display_class("HTML", "text/html"), Markdown=display_class("Markdown", "text/markdown"),
-                         Latex=display_class("Latex", "text/latex"), Javascript=display_class("Javascript", "application/javascript"), GeoJSON=display_class("GeoJSON", "application/geo+json"),
+                         Latex=display_class("Latex", "text/latex"), Javascript=Javascript, Code=Code, GeoJSON=display_class("GeoJSON", "application/geo+json"),
                          DisplayHandle=kernel.Handle, display=kernel.display, update_display=kernel.update_display, clear_output=kernel.clear_output,
                          publish_display_data=kernel.publish, set_matplotlib_formats=lambda *_, **__: None, set_matplotlib_close=lambda *_, **__: None)
-    for name in ("html", "markdown", "latex", "svg", "json", "png", "jpeg", "pretty"):
-        setattr(show, "display_" + name, lambda *values, **named: kernel.display(*values, **named))
+    for name in SHOWN:
+        setattr(show, "display_" + name, display_as(SHOWN[name]))
     made["IPython.core.display"].__dict__.update(show.__dict__, __name__="IPython.core.display")
     made["IPython.core.display_functions"].__dict__.update(show.__dict__, __name__="IPython.core.display_functions")
 

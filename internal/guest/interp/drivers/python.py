@@ -50,7 +50,7 @@ def _main():
     ns = main.__dict__
     state = {"is_driver": True, "cell": 0, "repair": False, "conn": None, "running": False, "delay_interrupt": False, "interrupt_delayed": False,
              "signals_received": 0, "signals_sent": 0, "task": None, "loop": None, "rich": [], "rich_size": 0, "dropped": 0, "linked_files": 0, "displays": {}, "clear": False, "libc": None,
-             "marked": False}
+             "marked": False, "pretty": None}
     MAX_RESULT, MAX_RICH = 4 << 20, 8 << 20
     TYPES = ["image/png", "image/jpeg", "image/gif", "image/webp", "image/svg+xml", "text/html", "text/markdown", "text/latex", "application/json"]
     METHODS = {"image/png": "_repr_png_", "image/jpeg": "_repr_jpeg_", "image/svg+xml": "_repr_svg_", "text/html": "_repr_html_",
@@ -507,6 +507,8 @@ def _main():
         """What a form gives; None: nothing, or it failed."""
         try:
             return method(*args, **named)
+        except NotImplementedError:
+            return None
         except Exception as e:
             warn("%s of this value failed: %s: %s" % (getattr(method, "__name__", "a form"), type(e).__name__, e))
 
@@ -566,7 +568,7 @@ def _main():
     def add_html(data, value):
         """Add a value's HTML to the result when its text says nothing, and otherwise a link to a file with it."""
         text = "" if value is None else text_of(value)
-        if not text or text[0] == "<" and text[-1] == ">" and " object" in text and len(text) < 300 or not OUTPUT:
+        if not text or text[0] == "<" and text[-1] == ">" and (" object" in text or " at 0x" in text) and len(text) < 300 or not OUTPUT:
             add_rich("text/html", data)
             return True
         if isinstance(data, tuple):
@@ -599,7 +601,7 @@ def _main():
     class Handle:
         """What display returns when it gets a display_id."""
         def __init__(self, display_id=None):
-            self.display_id = display_id
+            self.display_id = display_id or os.urandom(8).hex()
 
         def display(self, value, **named):
             display(value, display_id=self.display_id, **named)
@@ -621,7 +623,7 @@ def _main():
                 text, shown = show_rich(v)
             if shown:
                 continue
-            text = text if isinstance(text, str) else v if isinstance(v, str) else text_of(v)
+            text = text if isinstance(text, str) else text_of(v)
             if display_id is None:
                 print(text)
             else:
@@ -673,9 +675,12 @@ def _main():
     builtins.display = display
 
     def add_figure(figure):
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="png", bbox_inches="tight")
-        add_rich("image/png", buffer.getvalue())
+        if getattr(figure, "axes", True) or getattr(figure, "lines", True):
+            buffer = io.BytesIO()
+            figure.savefig(buffer, format="png", bbox_inches="tight")
+            add_rich("image/png", buffer.getvalue())
+        else:  # it is empty
+            print(text_of(figure))
         plt = sys.modules.get("matplotlib.pyplot")
         if plt is not None:
             plt.close(figure)
@@ -686,14 +691,34 @@ def _main():
         for number in plt.get_fignums() if plt is not None else ():
             add_figure(plt.figure(number))
 
+    # Values that IPython writes as repr does.
+    PLAIN = {int, float, complex, str, bytes, bool, type(None)}
+
+    def is_plain(value):
+        kind = type(value)
+        if kind in PLAIN:
+            return True
+        if kind not in (list, tuple, dict) or len(value) > 20 or not PLAIN.issuperset(map(type, value)):
+            return False
+        return kind is not dict or PLAIN.issuperset(map(type, value.values()))
+
     def text_of(value):
+        """A value's text, as IPython writes it."""
         try:
-            pretty = form(value, "_repr_pretty_") if type(value).__module__ != "builtins" and NOTEBOOK else None
-            text = repr(value) if pretty is None else notebook()["pretty_text"](value, pretty)
+            text = repr(value) if is_plain(value) else None
+            if text is None or len(text) > 79 and type(value) not in PLAIN:
+                text = pretty_text(value)
         except Exception as e:
             warn("repr() of this value failed: %s: %s" % (type(e).__name__, e))
             text = object.__repr__(value)
         return bounded(text)
+
+    def pretty_text(value):
+        if state["pretty"] is None:
+            made = {"__name__": "sandlot_pretty", "__builtins__": builtins}
+            exec(stdlib("marshal").loads(PRETTY), made)  # start.py has compiled it
+            state["pretty"] = made["pretty"]
+        return state["pretty"](value)
 
     def bounded(text):
         if len(text) > MAX_RESULT:
@@ -708,14 +733,29 @@ def _main():
         return text_of(value) if text is None else bounded(text)
 
     def remember_value(value):
-        """Give the code the last values as _, __, ___ and in Out, as IPython does."""
-        ns["___"], ns["__"], ns["_"] = ns.get("__"), ns.get("_"), value
-        outputs[state["cell"]] = value
+        """Give the code the last values as _, __, ___, _1, … and in Out, as IPython does: names that the code has set stay its own."""
+        if value is outputs:
+            return
+        number, names = state["cell"], ("_", "__", "___")
+        own = any(name in ns and ns[name] is not was for name, was in zip(names, last_values))
+        last_values[:] = [value, *last_values[:2]]
+        if not own and not hasattr(builtins, "_"):
+            ns.update(zip(names, last_values))
+        outputs[number] = ns["_%d" % number] = value
         if len(outputs) > MAX_OUT:
-            del outputs[min(outputs)]
+            oldest = min(outputs)
+            ns.pop("_%d" % oldest, None)
+            del outputs[oldest]
 
-    MAX_OUT, outputs, inputs = 20, {}, [""]
-    ns.update(In=inputs, Out=outputs)
+    def remember_cell(code):
+        """Give the code its cells as _i, _ii, _iii, _i1, … and in In."""
+        inputs.extend([""] * (state["cell"] - len(inputs)))
+        ns.update(_i=inputs[-1], _ii=ns["_i"], _iii=ns["_ii"])
+        ns["_i%d" % len(inputs)] = code
+        inputs.append(code)
+
+    MAX_OUT, outputs, inputs, last_values = 20, {}, [""], [""] * 3
+    ns.update(In=inputs, Out=outputs, _ih=inputs, _oh=outputs, _dh=[], _="", __="", ___="", _i="", _ii="", _iii="")
 
     def ends_with_semicolon(code, last):
         # Only brackets, semicolons and comments follow the last expression.
@@ -875,7 +915,9 @@ def _main():
         except Exception as broken:
             full = "%s (its text could not be made: %r)\n" % (exc_type.__name__, type(broken).__name__)
         try:
-            short = "".join(stdlib("traceback").format_exception_only(exc_type, exc)).strip().rsplit("\n", 1)[-1]
+            alone = stdlib("traceback").TracebackException(exc_type, exc, None, compact=True)
+            alone.__notes__ = None
+            short = list(alone.format_exception_only())[-1].rstrip("\n")
         except Exception:
             short = exc_type.__name__
         limit = 200000
@@ -958,8 +1000,7 @@ def _main():
     def run_cell(token, name, code):
         reply = {"id": token, "ok": False, "exit": 1}
         remember_source(name, code)
-        inputs.extend([""] * (state["cell"] - len(inputs)))
-        inputs.append(code)
+        remember_cell(code)
         state.update(name=name, rich=[], rich_size=0, dropped=0, displays={}, clear=False, marked=False)
         ns.pop("__warningregistry__", None)
         buffering(True)
@@ -970,9 +1011,9 @@ def _main():
             value = run_code(*codes) if codes else None
             if last is None:
                 value = None
-            if value is not None:
+            if value is not None and not quiet:
                 remember_value(value)
-                text = None if quiet else show_value(value)
+                text = show_value(value)
                 if text is not None:
                     reply["result"] = text
             add_figures()
@@ -994,6 +1035,10 @@ def _main():
                 reply["interrupted"], reply["exit"] = True, 130
             reply["error"], reply["traceback"] = report(e, name)
             del e
+            try:
+                add_figures()  # those that the code has left open
+            except Exception:
+                pass
         finally:
             state["running"] = False
         if state["dropped"]:

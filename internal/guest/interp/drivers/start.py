@@ -1,11 +1,11 @@
 # Sandlot's Python driver starts here. A process of its own compiles it, since a compiler leaves more in memory than all
 # that an idle interpreter needs.
 def _codes():
-    """Return the compiled driver, and the compiled notebook.py as bytes."""
+    """Return the compiled driver, and the compiled notebook.py and pretty.py as bytes."""
     import marshal, os, sys
 
-    sources = sys.argv[1:3]
-    del sys.argv[1:3]
+    sources = sys.argv[1:4]
+    del sys.argv[1:4]
 
     def compiled():
         return tuple(marshal.dumps(compile(source, "<string>", "exec", dont_inherit=True)) for source in sources)
@@ -26,11 +26,11 @@ def _codes():
             text += part
         os.close(reader)
         os.waitpid(child, 0)
-        driver, notebook = marshal.loads(text)
+        driver, *others = marshal.loads(text)
     except Exception:  # such as at the limit of processes
-        driver, notebook = compiled()
-    return marshal.loads(driver), notebook
+        driver, *others = compiled()
+    return marshal.loads(driver), *others
 
 
-_driver, NOTEBOOK = _codes()
+_driver, NOTEBOOK, PRETTY = _codes()
 exec(_driver)
