@@ -50,7 +50,7 @@ def _main():
     ns = main.__dict__
     state = {"is_driver": True, "cell": 0, "repair": False, "conn": None, "running": False, "delay_interrupt": False, "interrupt_delayed": False,
              "signals_received": 0, "signals_sent": 0, "task": None, "loop": None, "rich": [], "rich_size": 0, "dropped": 0, "linked_files": 0, "displays": {}, "clear": False, "libc": None,
-             "marked": False, "pretty": None}
+             "marked": False, "pretty": None, "ioctl": None}
     MAX_RESULT, MAX_RICH = 4 << 20, 8 << 20
     TYPES = ["image/png", "image/jpeg", "image/gif", "image/webp", "image/svg+xml", "text/html", "text/markdown", "text/latex", "application/json"]
     METHODS = {"image/png": "_repr_png_", "image/jpeg": "_repr_jpeg_", "image/svg+xml": "_repr_svg_", "text/html": "_repr_html_",
@@ -65,6 +65,7 @@ def _main():
     # each line is written at once.
     BUFFER = 65536
     thread = stdlib("_thread")
+    get_ident = thread.get_ident
     flush_lock = thread.RLock()
 
     def closed(stream):
@@ -184,18 +185,18 @@ def _main():
 
     def delay_interrupt():
         """Delay interrupts until deliver_interrupt: Python ignores an exception in the functions that it calls around a fork."""
-        if thread.get_ident() == main_thread:
+        if get_ident() == main_thread:
             state["delay_interrupt"] = True
 
     def deliver_interrupt():
-        if thread.get_ident() != main_thread:
+        if get_ident() != main_thread:
             return
         state["delay_interrupt"] = False
         if state["interrupt_delayed"]:
             state["interrupt_delayed"] = False
             raise KeyboardInterrupt
 
-    main_thread = thread.get_ident()
+    main_thread = get_ident()
 
     def flush_before(modules, name, when=None, forks=False):
         """Make a function flush before it runs, as it writes to a file, or starts or ends a process."""
@@ -251,6 +252,43 @@ def _main():
             _signal.default_int_handler(signum, frame)
 
     _signal.signal(_signal.SIGINT, on_interrupt)
+
+    # Between cells nothing catches what a signal handler of the code raises, such as the late alarm of a time limit.
+    handlers, set_handler, get_handler = {}, _signal.signal, _signal.getsignal
+
+    def guard(handler):
+        def guarded(signum, frame):
+            if state["running"] or not state["is_driver"]:
+                return handler(signum, frame)
+            try:
+                handler(signum, frame)
+            except interrupts:
+                pass
+            except BaseException as e:
+                say("a signal handler failed between two cells: %s: %.300s" % (type(e).__name__, e))
+
+        return guarded
+
+    def signal(signalnum, handler, /):
+        """Set the handler of a signal."""
+        was = getsignal(signalnum)
+        guarded = guard(handler) if callable(handler) and handler is not on_interrupt else handler
+        set_handler(signalnum, guarded)
+        handlers[signalnum] = guarded, handler
+        return was
+
+    def getsignal(signalnum, /):
+        """Return the handler of a signal."""
+        now, (guarded, handler) = get_handler(signalnum), handlers.get(signalnum, (None, None))
+        return handler if now is guarded and now is not None else now
+
+    _signal.signal, _signal.getsignal = signal, getsignal
+
+    # The driver keeps what it calls of os: the code may replace it.
+    kept = type(sys)("os")
+    for name in ("_exit", "close", "dup2", "fstat", "getpid", "makedirs", "path", "read", "remove", "stat", "urandom"):
+        setattr(kept, name, getattr(os, name))
+    os = kept
 
     # Functions to call after the first import of a module, by its name.
     imported = {}
@@ -750,7 +788,7 @@ def _main():
     def remember_cell(code):
         """Give the code its cells as _i, _ii, _iii, _i1, … and in In."""
         inputs.extend([""] * (state["cell"] - len(inputs)))
-        ns.update(_i=inputs[-1], _ii=ns["_i"], _iii=ns["_ii"])
+        ns.update(_i=inputs[-1], _ii=ns.get("_i", ""), _iii=ns.get("_ii", ""))
         ns["_i%d" % len(inputs)] = code
         inputs.append(code)
 
@@ -841,13 +879,13 @@ def _main():
             try:
                 asyncio.get_running_loop()
             except RuntimeError:
-                if thread.get_ident() == main_thread and state["is_driver"]:
+                if get_ident() == main_thread and state["is_driver"]:
                     return loop().create_task(coro, **named)
             return inner(coro, **named)
 
         create_task.__module__, create_task.__doc__, create_task.__wrapped__ = inner.__module__, inner.__doc__, inner
         asyncio.create_task = asyncio.tasks.create_task = create_task
-        if thread.get_ident() == main_thread:
+        if get_ident() == main_thread:
             loop()  # for ensure_future and gather
 
     when_imported("asyncio", follow_asyncio)
@@ -949,7 +987,24 @@ def _main():
 
     own_files = [(fd, spare, identity(fd)) for fd, spare in ((1, spare_out), (2, spare_err))]
 
-    def follow_output():
+    own_builtins, own_print, is_same = {}, print, stdlib("_operator").is_
+
+    def follow_builtins():
+        """Give the code the builtins back that it cannot call any more, at the end of a cell."""
+        there = builtins.__dict__
+        if not all(map(is_same, map(there.get, own_builtins), own_builtins.values())):
+            gone = [name for name, value in own_builtins.items() if callable(value) and not callable(there.get(name))]
+            there.update((name, own_builtins[name]) for name in gone)
+            if gone:
+                say("builtins that this cell has taken away are back: %s" % ", ".join(gone[:9] + ["…"] * (len(gone) > 9)))
+        now = ns.get("__builtins__")
+        if now is not builtins and now is not there:
+            ns["__builtins__"] = builtins
+            if "__name__" in ns:
+                say("__builtins__ was %.80r; it is Python's again" % (now,))
+        ns.setdefault("__name__", "__main__")
+
+    def follow_output(prints):
         """At the end of a cell, lead the descriptors 1 and 2 to the driver's streams again, and say where print writes if that is elsewhere."""
         for fd, spare, was in own_files:
             try:
@@ -961,6 +1016,12 @@ def _main():
             os.dup2(spare, fd)
             say("descriptor %d led to another file at the end of this cell; it is the cell's output again" % fd)
         out = getattr(sys, "stdout", None)
+        if prints and not unread(6) and not unread(7):
+            used = ns.get("print", builtins.print)
+            if used is not own_print:
+                say("print is %.200r: what it is called with was not printed; print = __builtins__.print makes it Python's again" % (used,)
+                    if "print" in ns else "builtins.print is %.200r: what it is called with was not printed" % (used,))
+                return
         if out is streams[0] or closed(out):
             return
         try:
@@ -974,7 +1035,8 @@ def _main():
     def unread(fd):
         """How many bytes of a stream nobody has read; 0: none, or the code has closed the descriptor."""
         try:
-            return int.from_bytes(stdlib("fcntl").ioctl(fd, FIONREAD, b"\0\0\0\0"), sys.byteorder)
+            ioctl = state["ioctl"] = state["ioctl"] or stdlib("fcntl").ioctl
+            return int.from_bytes(ioctl(fd, FIONREAD, b"\0\0\0\0"), sys.byteorder)
         except OSError:
             return 0
 
@@ -1000,12 +1062,12 @@ def _main():
     def run_cell(token, name, code):
         reply = {"id": token, "ok": False, "exit": 1}
         remember_source(name, code)
-        remember_cell(code)
         state.update(name=name, rich=[], rich_size=0, dropped=0, displays={}, clear=False, marked=False)
         ns.pop("__warningregistry__", None)
         buffering(True)
         try:
             state["running"] = True
+            remember_cell(code)
             body, last, quiet = compile_cell(code, name)
             codes = [part for part in (body, last) if part is not None]
             value = run_code(*codes) if codes else None
@@ -1050,8 +1112,12 @@ def _main():
                 flush_all()
             finally:
                 os._exit(reply["exit"])
+        try:
+            follow_builtins()
+        except BaseException as e:  # what the code has made of its names
+            say("the builtins cannot be checked: %s" % type(e).__name__)
         flush_all()
-        follow_output()
+        follow_output("print(" in code)
         buffering(False)
         return reply
 
@@ -1066,7 +1132,7 @@ def _main():
     class Direct:
         def __init__(self, ticket, path):
             socket, mmap = stdlib("_socket"), stdlib("mmap")
-            stdlib("fcntl")
+            state["ioctl"] = stdlib("fcntl").ioctl
             self.sleep, self.now = stdlib("time").sleep, stdlib("time").monotonic
             self.fence = stdlib("_thread").allocate_lock()
             select = stdlib("select")
@@ -1248,10 +1314,11 @@ def _main():
         setattr(kernel, name, staticmethod(value) if callable(value) and not isinstance(value, type) else value)
     kernel.own_output = staticmethod(lambda: getattr(sys, "stdout", None) is streams[0] and sys.stderr is streams[1])
     builtins.get_ipython = lambda: notebook()["SHELL"]
+    own_builtins.update(vars(builtins))
     if FLUSH_PIPE is not None:
         stdlib("_thread").start_new_thread(flush_on_request, ())
     send_reply({"id": 0, "ok": True})
-    direct = None
+    direct, failures, MAX_FAILURES = None, 0, 1000
     while True:
         try:
             if direct is None or state["repair"] or closed(getattr(sys, "stdin", None)) or closed(getattr(sys, "stdout", None)) or \
@@ -1282,7 +1349,12 @@ def _main():
             send_reply(run_cell(token, "<code %d>" % state["cell"], text))
         except KeyboardInterrupt:
             state["running"] = False
-            continue
+        except BaseException as e:  # of what the code has changed
+            state["running"] = False
+            failures += 1
+            if failures > MAX_FAILURES:
+                raise
+            say("between two cells: %s: %.300s" % (type(e).__name__, e))
 
 
 _main()

@@ -32,5 +32,12 @@ def _codes():
     return marshal.loads(driver), *others
 
 
-_driver, NOTEBOOK, PRETTY = _codes()
-exec(_driver)
+def _start():
+    import builtins
+
+    driver, notebook, pretty = _codes()
+    # The driver has the builtins of before the code changed them.
+    exec(driver, {"__name__": "__main__", "__builtins__": vars(builtins).copy(), "NOTEBOOK": notebook, "PRETTY": pretty})
+
+
+_start()
