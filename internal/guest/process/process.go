@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -17,6 +18,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -39,6 +41,8 @@ type Process struct {
 	startedAt time.Time
 	timeout   time.Duration // after this time the process is ended; 0: never
 	tag       string        // of the call of the host that it runs for; see wire.ToolConn
+	mark      string        // the variable of its environment by which those that it has started are found
+	user      *user.User    // of the process
 
 	stdin    *os.File       // nil when the process has no input
 	output   *ring          // of a background process
@@ -81,11 +85,57 @@ func (p *Process) Running() bool {
 	}
 }
 
-// Signal sends a signal to the process group.
+// Signal sends a signal to the process and to all that it has started.
 func (p *Process) Signal(s syscall.Signal) {
-	if p.Running() {
-		_ = syscall.Kill(-p.pid, s)
+	if !p.Running() {
+		return
 	}
+	tree := p.others()
+	_ = syscall.Kill(-p.pid, s)
+	for _, pid := range tree {
+		_ = syscall.Kill(pid, s)
+	}
+}
+
+// others returns the processes that it has started and that are not in its group.
+func (p *Process) others() []int {
+	var tree []int
+	if p.Running() { // later another process may have its id
+		tree = descendants(p.pid)
+	}
+	for _, pid := range p.marked() {
+		if !slices.Contains(tree, pid) {
+			tree = append(tree, pid)
+		}
+	}
+	return slices.DeleteFunc(tree, func(pid int) bool {
+		group, err := syscall.Getpgid(pid)
+		return err != nil || group == p.pid
+	})
+}
+
+// markVariable is the variable of the environment by which processes are found that have left the tree of the process
+// that started them: in a session of their own, as children of process 1.
+const markVariable = "SANDLOT_PROCESS"
+
+func newMark() string { return markVariable + "=" + strings.ToLower(rand.Text()) }
+
+// marked returns the processes that have the mark, and are not the process itself.
+func (p *Process) marked() (found []int) {
+	want := []byte(p.mark + "\x00")
+	_ = p.user.Do(func() error { // who shows its environment to the user alone
+		for _, pid := range allPIDs() {
+			if pid == p.pid || pid == os.Getpid() {
+				continue
+			}
+			text, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+			if i := bytes.Index(text, want); err == nil && (i == 0 || i > 0 && text[i-1] == 0) {
+				found = append(found, pid)
+			}
+		}
+		return nil
+	})
+	return found
 }
 
 // recordKill records which limit the process was killed for.
@@ -190,8 +240,8 @@ func (ps *Processes) Spawn(kind string, c *agentv1.Command, stdio Stdio) (*Proce
 		return nil, err
 	}
 	p := &Process{kind: kind, argv: c.Argv, startedAt: time.Now(), output: stdio.output, timeout: stdio.timeout,
-		tag: stdio.Tag, done: make(chan struct{})}
-	attr := &syscall.ProcAttr{Dir: dir, Env: ps.Env(c.Env, kind != "interactive")}
+		tag: stdio.Tag, mark: newMark(), user: ps.User, done: make(chan struct{})}
+	attr := &syscall.ProcAttr{Dir: dir, Env: append(ps.Env(c.Env, kind != "interactive"), p.mark)}
 	var closeAfter []*os.File
 	err = ps.User.Do(func() (err error) { // programs may open their own streams again by name, in /dev
 		if stdio.TerminalSize != nil {
@@ -479,23 +529,29 @@ func (ps *Processes) End(p *Process, grace time.Duration) {
 	KillTree(p)
 }
 
-// endGroup waits until the group of a process that has just ended is empty, and at the
+// endGroup waits until all that a process has started that has just ended have ended, too, and at the
 // deadline kills what is left: a member may ignore the signal, or may have been forked
 // while the signal was sent.
 func (p *Process) endGroup(ctx context.Context, deadline time.Time) {
 	const poll = 20 * time.Millisecond
-	for syscall.Kill(-p.pid, 0) == nil && time.Now().Before(deadline) && ctx.Err() == nil {
+	for (syscall.Kill(-p.pid, 0) == nil || len(p.others()) > 0) && time.Now().Before(deadline) && ctx.Err() == nil {
 		time.Sleep(poll)
 	}
-	_ = syscall.Kill(-p.pid, syscall.SIGKILL)
+	KillTree(p)
 }
 
-// KillTree kills the process group, and the descendants that are in other groups.
+// KillTree kills the process group, and what it has started that is in other groups.
 func KillTree(p *Process) {
-	tree := descendants(p.pid)
-	_ = syscall.Kill(-p.pid, syscall.SIGKILL)
-	for _, pid := range tree {
-		_ = syscall.Kill(pid, syscall.SIGKILL)
+	const most = 5 // rounds: what is killed may have forked meanwhile
+	for range most {
+		tree := p.others()
+		_ = syscall.Kill(-p.pid, syscall.SIGKILL)
+		for _, pid := range tree {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+		if len(tree) == 0 {
+			return
+		}
 	}
 }
 
