@@ -20,17 +20,17 @@ def _main():
     for fd in (spare_in, spare_out, spare_err):
         os.set_inheritable(fd, False)
 
-    library = [p for p in sys.path if p]
+    library, finders = [p for p in sys.path if p], list(sys.meta_path)
 
     def stdlib(name):
-        """Import a module of the standard library, even when the current folder has one of that name."""
+        """Import a module of the standard library, even when the current folder has one of that name, or the code has changed how modules are found."""
         found = sys.modules.get(name)
         if found is None:
-            path, sys.path[:] = sys.path[:], library
+            path, sys.path, found_by, sys.meta_path = sys.path, library[:], sys.meta_path, finders
             try:
                 found = __import__(name)
             finally:
-                sys.path[:] = path
+                sys.path, sys.meta_path = path, found_by
         return found
 
     try:
@@ -328,7 +328,8 @@ def _main():
         def __getattr__(self, name):
             return getattr(self.real, name)
 
-    sys.meta_path.insert(0, Imports)
+    for found_by in (sys.meta_path, finders):
+        found_by.insert(0, Imports)
 
     def when_imported(name, then):
         if name in sys.modules:
@@ -1112,12 +1113,11 @@ def _main():
                 flush_all()
             finally:
                 os._exit(reply["exit"])
-        try:
-            follow_builtins()
-        except BaseException as e:  # what the code has made of its names
-            say("the builtins cannot be checked: %s" % type(e).__name__)
-        flush_all()
-        follow_output("print(" in code)
+        for follow in (follow_builtins, flush_all, lambda: follow_output("print(" in code)):
+            try:
+                follow()
+            except BaseException as e:  # of what the code has changed
+                say("at the end of this cell: %s: %.300s" % (type(e).__name__, e))
         buffering(False)
         return reply
 
