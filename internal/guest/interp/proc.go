@@ -78,12 +78,26 @@ func (p *process) close() {
 	p.err.close()
 }
 
-// driver returns the command line that starts the interpreter with its driver.
-func (i *Interp) driver() []string {
+// pythonSources returns a file without a name that has the parts of Python's driver.
+func pythonSources() (*os.File, error) {
+	fd, err := unix.MemfdCreate("driver", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), "driver")
+	if _, err := f.WriteString(pythonDriver + "\x00" + notebook + "\x00" + pretty); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// driver returns the command line that starts the interpreter with its driver. Sources is the descriptor of Python's.
+func (i *Interp) driver(sources int) []string {
 	args := []string{"--norc", "--noprofile", "-c", bashDriver, "bash"}
 	switch i.config.Driver {
 	case "python":
-		args = []string{"-u", "-X", "utf8", "-c", pythonStart, pythonDriver, notebook, pretty, i.config.OutputDir}
+		args = []string{"-u", "-X", "utf8", "-c", pythonStart, strconv.Itoa(sources), i.config.OutputDir}
 	case "node":
 		args = []string{"--expose-internals", "--no-warnings", "-e", nodeDriver}
 	}
@@ -160,8 +174,15 @@ func (i *Interp) launch() (*process, error) {
 		p.flushPipe = bell
 		files = append(files, i.shared.Fd(), descriptor(out), descriptor(errOut), childFiles[len(childFiles)-1].Fd())
 	}
+	if i.config.Driver == "python" {
+		f, err := pythonSources()
+		if err != nil {
+			return nil, err
+		}
+		childFiles, files = append(childFiles, f), append(files, f.Fd())
+	}
 	attr := &syscall.ProcAttr{Dir: i.config.Dir, Env: i.environment(), Files: files}
-	pid, status, err := i.config.Start(i.driver(), attr)
+	pid, status, err := i.config.Start(i.driver(len(files)-1), attr)
 	if err != nil {
 		for _, f := range []*os.File{out, errOut, requests, replies, p.flushPipe} {
 			f.Close() // does nothing for nil

@@ -50,7 +50,7 @@ def _main():
     ns = main.__dict__
     state = {"is_driver": True, "cell": 0, "repair": False, "conn": None, "running": False, "delay_interrupt": False, "interrupt_delayed": False,
              "signals_received": 0, "signals_sent": 0, "task": None, "loop": None, "rich": [], "rich_size": 0, "dropped": 0, "linked_files": 0, "displays": {}, "clear": False, "libc": None,
-             "marked": False, "pretty": None, "ioctl": None}
+             "marked": False, "pretty": None, "ioctl": None, "pipes_replaced": False, "written": False}
     MAX_RESULT, MAX_RICH = 4 << 20, 8 << 20
     TYPES = ["image/png", "image/jpeg", "image/gif", "image/webp", "image/svg+xml", "text/html", "text/markdown", "text/latex", "application/json"]
     METHODS = {"image/png": "_repr_png_", "image/jpeg": "_repr_jpeg_", "image/svg+xml": "_repr_svg_", "text/html": "_repr_html_",
@@ -74,7 +74,13 @@ def _main():
         except ValueError:
             return True  # its buffer was detached
 
+    write_file = io.FileIO.write
+
     class Raw(io.FileIO):
+        def write(self, data):
+            state["written"] = True
+            return write_file(self, data)
+
         def fileno(self):
             # The caller may write to the descriptor: from now on buffer no more than a line.
             number = super().fileno()
@@ -229,7 +235,12 @@ def _main():
         flush_before([posix, os], name)
     for name in ("write", "writev", "pwrite", "close", "sendfile"):
         flush_before([posix, os], name, standard)
-    flush_before([posix, os], "dup2", lambda fd=None, to=None, *_: standard(to))
+    def replaced(fd=None, to=None, *_):
+        if to in (6, 7) and state["is_driver"]:
+            state["pipes_replaced"] = True  # the driver cannot read its output any more: the agent does
+        return standard(to)
+
+    flush_before([posix, os], "dup2", replaced)
     # Python 3.12 warns of a fork in a process with threads. That of flush_on_request does no harm: it waits at one place.
     stdlib("_warnings").filters.insert(0, ("ignore", None, DeprecationWarning, "sandlot_fork", 0))
     for name in ("fork", "forkpty"):
@@ -1017,7 +1028,7 @@ def _main():
             os.dup2(spare, fd)
             say("descriptor %d led to another file at the end of this cell; it is the cell's output again" % fd)
         out = getattr(sys, "stdout", None)
-        if prints and not unread(6) and not unread(7):
+        if prints and not state["written"]:
             used = ns.get("print", builtins.print)
             if used is not own_print:
                 say("print is %.200r: what it is called with was not printed; print = __builtins__.print makes it Python's again" % (used,)
@@ -1063,7 +1074,7 @@ def _main():
     def run_cell(token, name, code):
         reply = {"id": token, "ok": False, "exit": 1}
         remember_source(name, code)
-        state.update(name=name, rich=[], rich_size=0, dropped=0, displays={}, clear=False, marked=False)
+        state.update(name=name, rich=[], rich_size=0, dropped=0, displays={}, clear=False, marked=False, written=False)
         ns.pop("__warningregistry__", None)
         buffering(True)
         try:
@@ -1234,7 +1245,7 @@ def _main():
                     conn_closed = True  # the code has closed the connection
             data = to_json(reply).encode("utf-8", "replace")
             texts = sum(len(r["data"]) for r in reply["rich"] if not r["mime"].startswith("image/") or r["mime"] == "image/svg+xml") * 3 // 4
-            if max(out, err, texts, *(len(reply.get(part, "").encode("utf-8", "replace")) for part in ("result", "traceback"))) > limit or \
+            if state["pipes_replaced"] or max(out, err, texts, *(len(reply.get(part, "").encode("utf-8", "replace")) for part in ("result", "traceback"))) > limit or \
                     len(data) > MAX_ANSWER or \
                     self.words[HANDOVER] or self.words[BUFFERED_STDOUT] or self.words[BUFFERED_STDERR] or conn_closed:
                 self.set_state(RUNNING)

@@ -1,35 +1,37 @@
 # Sandlot's Python driver starts here. A process of its own compiles it, since a compiler leaves more in memory than all
 # that an idle interpreter needs.
+SIZES = 100  # bytes at the beginning of the file, for the sizes of the parts
+
+
 def _codes():
     """Return the compiled driver, and the compiled notebook.py and pretty.py as bytes."""
     import marshal, os, sys
 
-    sources = sys.argv[1:4]
-    del sys.argv[1:4]
+    # The sources are in a file, with a zero byte between them: as arguments they would stay in memory, several times.
+    file = int(sys.argv.pop(1))
 
     def compiled():
-        return tuple(marshal.dumps(compile(source, "<string>", "exec", dont_inherit=True)) for source in sources)
+        sources = os.pread(file, os.fstat(file).st_size, 0).split(b"\0")
+        return [marshal.dumps(compile(source.decode(), "<string>", "exec", dont_inherit=True)) for source in sources]
 
-    text = b""
     try:
-        reader, writer = os.pipe()
         child = os.fork()
         if child == 0:
             try:
-                left = marshal.dumps(compiled())
-                while left:
-                    left = left[os.write(writer, left):]
+                parts = compiled()
+                os.ftruncate(file, 0)
+                os.pwrite(file, marshal.dumps([len(part) for part in parts]).ljust(SIZES) + b"".join(parts), 0)
             finally:
                 os._exit(0)
-        os.close(writer)
-        while part := os.read(reader, 1 << 20):
-            text += part
-        os.close(reader)
         os.waitpid(child, 0)
-        driver, *others = marshal.loads(text)
+        sizes, at, parts = marshal.loads(os.pread(file, SIZES, 0)), SIZES, []
+        for size in sizes:
+            parts.append(os.pread(file, size, at))
+            at += size
     except Exception:  # such as at the limit of processes
-        driver, *others = compiled()
-    return marshal.loads(driver), *others
+        parts = compiled()
+    os.close(file)
+    return marshal.loads(parts[0]), *parts[1:]
 
 
 def _start():
