@@ -42,7 +42,7 @@ var hostileCells = []string{
 	"import sys; sys.stdout = sys.__stdout__ = 5", "import sys; sys.stdout.buffer.raw.close()", "import sys; sys.stdin.close(); sys.stdin = None",
 	"import sys\nclass Bad:\n    def write(self, x): raise RuntimeError('no')\n    def flush(self): raise RuntimeError('no')\nsys.stdout = sys.stderr = Bad()",
 	"import sys\nclass Deep:\n    def write(self, x): print('again')\nsys.stdout = Deep()",
-	"import sys\nclass Exits:\n    def flush(self): raise SystemExit(4)\n    def write(self, x): raise KeyboardInterrupt\nsys.stdout = Exits()",
+	"import sys\nclass Exits:\n    def flush(self): raise SystemExit(4)\n    def write(self, x): sys.__stdout__.write(x)\nsys.stdout = Exits()",
 	"import sys; sys.stdout.reconfigure(encoding='ascii', errors='strict'); print('ü')",
 	// builtins and modules
 	"print = lambda *a, **k: None", "import builtins; builtins.print = lambda *a, **k: None", "import builtins; builtins.print = 5", "import builtins; del builtins.print",

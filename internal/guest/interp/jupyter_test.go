@@ -126,3 +126,41 @@ func TestOrderOfC(t *testing.T) {
 	l.want("f = libc.atoi; f.argtypes, f.restype = [ctypes.c_char_p], ctypes.c_int; f(b'42')", "42", "")
 	l.want("own = ctypes.CDLL(None, use_errno=True); own.close(-1); ctypes.get_errno()", "9", "")
 }
+
+// What a cell breaks does not take the next cell's answer.
+func TestBrokenByACell(t *testing.T) {
+	for _, tt := range []struct{ code, said string }{
+		{"import builtins; del builtins.print", "builtins that this cell has taken away are back: print"},
+		{"import builtins; builtins.len = builtins.isinstance = None", "are back: isinstance, len"},
+		{"import builtins; builtins.compile = builtins.eval = builtins.exec = None", "are back: compile, eval, exec"},
+		{"import builtins; builtins.__dict__.clear()", "are back: "},
+		{"__builtins__ = {}", "__builtins__ was {}"},
+		{"del __builtins__", ""},
+		{"globals().clear()", ""},
+		{"In.clear(); Out.clear(); del _, _i", ""},
+		{"import os\nfor n in dir(os):\n    if not n.startswith('__'): setattr(os, n, None)", ""},
+		{"import sys; sys.meta_path.insert(0, object())", ""},
+		{"import sys; sys.path = None", ""},
+		{"import sys; sys.modules.clear()", ""},
+		{"import sys\nclass E:\n    def flush(self): raise SystemExit(4)\n    write = sys.__stdout__.write\nsys.stdout = E()", "SystemExit: 4"},
+		{"class K:\n    def __eq__(self, o): raise SystemExit\n    def __hash__(self): return hash('_')\nglobals()[K()] = 1", ""},
+		{"import os; null = os.open('/dev/null', os.O_RDWR); os.dup2(null, 6)", ""},
+		{"import _signal; _signal.signal(_signal.SIGALRM, lambda *a: 1/0); _signal.setitimer(_signal.ITIMER_REAL, 0.02)", ""},
+	} {
+		l := python(t)
+		if o := l.run(tt.code); o.StateLost || !strings.Contains(o.err, tt.said) {
+			t.Errorf("%q: %s", tt.code, o)
+		}
+		time.Sleep(50 * time.Millisecond) // for the alarm
+		if o := l.run("print(1)"); o.StateLost || !o.OK || strings.TrimSpace(o.out) != "1" {
+			t.Errorf("after %q: %s", tt.code, o)
+		}
+	}
+	l := python(t)
+	l.want("import signal\ndef h(*a): pass\nsignal.signal(signal.SIGUSR1, h) == signal.SIG_DFL, signal.getsignal(signal.SIGUSR1) is h, "+
+		"signal.signal(signal.SIGUSR1, signal.SIG_IGN) is h, signal.getsignal(signal.SIGUSR1) == signal.SIG_IGN", "(True, True, True, True)", "")
+	l.run("import builtins; builtins.print = lambda *a, **k: None")
+	if o := l.run("print('lost')"); !strings.Contains(o.err, "builtins.print is <function <lambda>") {
+		t.Errorf("%s", o)
+	}
+}
