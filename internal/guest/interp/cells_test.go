@@ -394,7 +394,6 @@ var (
 	address  = regexp.MustCompile(`0x[0-9a-f]{6,}`)
 	cellName = regexp.MustCompile(`/tmp/ipykernel_\d+/\d+\.py|<code \d+>|<ipython-input-[^>]*>`)
 	duration = regexp.MustCompile(`\b[\d.]+(?:e\+\d+)? (?:ns|[µμ]s|ms|s|min)\b`)
-	color    = regexp.MustCompile(`\x1b\[[\d;]*m`)
 )
 
 // normal takes out what differs from run to run.
