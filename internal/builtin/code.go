@@ -291,8 +291,9 @@ func labeledText(stdout, stderr renderedStream, errorText, value string, exitCod
 	return strings.Join(lines, "\n")
 }
 
-// typeOnly matches the text of a value that tells nothing but its type, such as <Figure object at 0x7f…>.
-var typeOnly = regexp.MustCompile(`^<[\w.<>]+ object( at 0x[0-9a-f]+)?>$`)
+// typeOnly matches the text of a value that tells nothing but its type, such as <Figure object at 0x7f…>, or
+// <__main__.B at 0x7f…>, which is how IPython has it.
+var typeOnly = regexp.MustCompile(`^<[\w.<>]+ (object|(object )?at 0x[0-9a-f]+)>$`)
 
 // textRedundant reports whether the text of a value adds nothing to its rich forms.
 func textRedundant(value string, forms []agent.Rich) bool {
