@@ -34,7 +34,7 @@ func TestWholeTree(t *testing.T) {
 		begun := func(t *testing.T, r *rig) (pid int) {
 			t.Helper()
 			for range 500 {
-				text, err := os.ReadFile(filepath.Join(r.dir, "pid"))
+				text, err := os.ReadFile(filepath.Join(r.Path, "pid"))
 				if err == nil && strings.HasSuffix(string(text), "\n") {
 					time.Sleep(50 * time.Millisecond) // until its parents have ended
 					return number(t, text)
@@ -46,7 +46,7 @@ func TestWholeTree(t *testing.T) {
 		}
 		made := func(t *testing.T) *rig {
 			r := newRig(t)
-			if err := os.WriteFile(filepath.Join(r.dir, "lives.sh"), []byte("echo $$ >pid.new; mv pid.new pid; exec sleep 60"), 0o600); err != nil {
+			if err := os.WriteFile(filepath.Join(r.Path, "lives.sh"), []byte("echo $$ >pid.new; mv pid.new pid; exec sleep 60"), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			return r
