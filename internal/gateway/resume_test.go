@@ -259,3 +259,26 @@ func postAs(g *Gateway, p auth.Principal, at, session, body string) *httptest.Re
 	g.ServeHTTP(w, r.WithContext(auth.NewContext(r.Context(), p)))
 	return w
 }
+
+// TestResumeWhole: a call that comes while its session is made again waits until all is said that the client had said.
+func TestResumeWhole(t *testing.T) {
+	store := &records{}
+	ann := withToken("ann", "tok_1", false)
+	before := store.next(fakeBuiltin{call: printed}, &fakeExternal{})
+	defer before.Close()
+	id := begin(t, before, ann)
+	for range 40 {
+		g := store.next(fakeBuiltin{call: printed}, &fakeExternal{})
+		var all sync.WaitGroup
+		for n := range 8 {
+			all.Go(func() {
+				call := request(fmt.Sprint(10+n), "tools/call", `"name":"own","arguments":{}`)
+				if w := post(g, ann, id, call); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), "42") {
+					t.Errorf("%d %s", w.Code, w.Body)
+				}
+			})
+		}
+		all.Wait()
+		g.Close()
+	}
+}
