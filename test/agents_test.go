@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -252,10 +253,31 @@ func (r *agentRun) command(limit time.Duration, argv ...string) string {
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 10 * time.Second
 	out, err := cmd.CombinedOutput()
-	if cmd.Process != nil {
-		syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // what it has left in the background
-	}
+	r.endAll()
 	return fmt.Sprintf("%s\n%v", out, err)
+}
+
+// endAll ends what the client has left in the background: Cline starts a daemon in a session of its own.
+func (r *agentRun) endAll() {
+	r.t.Helper()
+	var left []string
+	for range 100 {
+		left = nil
+		all, _ := os.ReadDir("/proc")
+		for _, e := range all {
+			pid, err := strconv.Atoi(e.Name())
+			text, readErr := os.ReadFile(filepath.Join("/proc", e.Name(), "environ"))
+			if err == nil && readErr == nil && strings.Contains("\x00"+string(text), "\x00HOME="+r.home+"\x00") {
+				left = append(left, e.Name())
+				syscall.Kill(pid, syscall.SIGKILL)
+			}
+		}
+		if len(left) == 0 {
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	r.t.Errorf("the client's processes %q do not end", left)
 }
 
 // check says what the model was not shown, and compares what it was shown with the guide.
