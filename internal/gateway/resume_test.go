@@ -267,7 +267,7 @@ func TestResumeWhole(t *testing.T) {
 	before := store.next(fakeBuiltin{call: printed}, &fakeExternal{})
 	defer before.Close()
 	id := begin(t, before, ann)
-	for range 40 {
+	for range 10 {
 		g := store.next(fakeBuiltin{call: printed}, &fakeExternal{})
 		var all sync.WaitGroup
 		for n := range 8 {
