@@ -8,11 +8,11 @@ import (
 	"regexp"
 	"regexp/syntax"
 	"slices"
-	"strconv"
 	"strings"
 	"unicode/utf8"
 
 	"sandlot/internal/fault"
+	"sandlot/internal/schematype"
 )
 
 // checkArguments compares arguments with the input schema of a tool's definition. The error names all that does not
@@ -136,28 +136,10 @@ func (c *checker) refersTo(ref string) (any, bool) {
 	if !ok || !c.takes(len(ref)/stepBytes+strings.Count(ref, "/")) {
 		return nil, false
 	}
-	at := c.root
-	if pointer == "" {
-		return at, true
+	if pointer != "" {
+		pointer = "/" + strings.TrimPrefix(pointer, "/")
 	}
-	for _, part := range strings.Split(strings.TrimPrefix(pointer, "/"), "/") {
-		part = strings.ReplaceAll(strings.ReplaceAll(part, "~1", "/"), "~0", "~")
-		switch v := at.(type) {
-		case map[string]any:
-			if at, ok = v[part]; !ok {
-				return nil, false
-			}
-		case []any:
-			n, err := strconv.Atoi(part)
-			if err != nil || n < 0 || n >= len(v) {
-				return nil, false
-			}
-			at = v[n]
-		default:
-			return nil, false
-		}
-	}
-	return at, true
+	return schematype.At(c.root, pointer)
 }
 
 // articles are the types as sentences have them.

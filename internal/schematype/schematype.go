@@ -49,20 +49,46 @@ func (s *Schema) follow(part map[string]any) map[string]any {
 		if !ok {
 			return part
 		}
-		path, ok := strings.CutPrefix(ref, "#/")
-		if !ok {
+		pointer, ok := strings.CutPrefix(ref, "#")
+		if !ok || pointer == "" {
 			return nil
 		}
-		at := s.root
-		for name := range strings.SplitSeq(path, "/") {
-			in, _ := at.(map[string]any)
-			at = in[unescape.Replace(name)]
-		}
+		at, _ := At(s.root, pointer)
 		if part, ok = at.(map[string]any); !ok {
 			return nil
 		}
 	}
 	return nil
+}
+
+// At returns the part of a decoded JSON value to which a JSON pointer leads; false: there is none. An empty one leads to
+// the whole.
+func At(value any, pointer string) (_ any, ok bool) {
+	if pointer == "" {
+		return value, true
+	}
+	rest, ok := strings.CutPrefix(pointer, "/")
+	if !ok {
+		return nil, false
+	}
+	for step := range strings.SplitSeq(rest, "/") {
+		step = unescape.Replace(step)
+		switch v := value.(type) {
+		case map[string]any:
+			if value, ok = v[step]; !ok {
+				return nil, false
+			}
+		case []any:
+			n, err := strconv.Atoi(step)
+			if err != nil || n < 0 || n >= len(v) {
+				return nil, false
+			}
+			value = v[n]
+		default:
+			return nil, false
+		}
+	}
+	return value, true
 }
 
 var unescape = strings.NewReplacer("~1", "/", "~0", "~")

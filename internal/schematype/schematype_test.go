@@ -73,6 +73,20 @@ func TestEachPartOnce(t *testing.T) {
 	}
 }
 
+func TestAt(t *testing.T) {
+	root := decode(t, `{"a":{"b/c":{"d~e":1}},"l":[{"x":2},3],"":{"":4}}`)
+	for pointer, want := range map[string]string{"/a/b~1c/d~0e": "1", "/l/0/x": "2", "/l/1": "3", "//": "4", "/l": "[map[x:2] 3]",
+		"/l/2": "", "/l/-1": "", "/l/x": "", "/none": "", "/a/b~1c/d~0e/f": "", "a": "", "l/1": ""} {
+		got, ok := At(root, pointer)
+		if ok != (want != "") || ok && fmt.Sprint(got) != want || !ok && got != nil {
+			t.Errorf("%q: %v, %v; want %q", pointer, got, ok, want)
+		}
+	}
+	if got, ok := At(root, ""); !ok || len(got.(map[string]any)) != 3 {
+		t.Errorf("the whole: %v, %v", got, ok)
+	}
+}
+
 func TestKind(t *testing.T) {
 	for text, want := range map[string]string{`5`: "integer", ` -5 `: "integer", `1e3`: "integer", `1.5`: "number",
 		`"a"`: "string", `true`: "boolean", `null`: "null", `{}`: "object", `[1]`: "array", `abc`: "", ``: "", `05`: "",

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"sandlot/internal/fault"
+	"sandlot/internal/schematype"
 )
 
 // Bounds of what is made of a schema. Beyond them a type is "any".
@@ -206,25 +207,7 @@ func (t *types) resolve(ref string) any {
 	if err != nil || path != "" && path[0] != '/' {
 		return nil
 	}
-	var at any = t.root
-	for _, step := range strings.Split(path, "/")[1:] {
-		step = strings.ReplaceAll(strings.ReplaceAll(step, "~1", "/"), "~0", "~")
-		switch v := at.(type) {
-		case map[string]any:
-			at = v[step]
-		case []any:
-			n, err := strconv.Atoi(step)
-			if err != nil || n < 0 || n >= len(v) {
-				return nil
-			}
-			at = v[n]
-		default:
-			return nil
-		}
-	}
-	if path == "" {
-		return t.root
-	}
+	at, _ := schematype.At(t.root, path)
 	return at
 }
 
