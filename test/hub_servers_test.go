@@ -277,7 +277,7 @@ func asJSON(v any) string { b, _ := json.Marshal(v); return string(b) }
 
 // volatile is what differs from one call to the next: numbers, and what a
 // server knows of its own process.
-var volatile = regexp.MustCompile(`[0-9]+|"SANDLOT[^"]*":"[^"]*"|\\"(_|PWD|OLDPWD|SHLVL|PATH)\\": ?\\"[^"]*\\",?|\\n *`)
+var volatile = regexp.MustCompile(`[0-9]+|"SANDLOT[^"]*":"[^"]*"|\\"(_|PWD|OLDPWD|SHLVL|PATH|SANDLOT_PROCESS)\\": ?\\"[^"]*\\",?|\\n *`)
 
 var runs = regexp.MustCompile(`#+`)
 
