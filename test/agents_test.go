@@ -16,8 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"sandlot/internal/runtime/docker/dockertest"
 	"sandlot/test/golden"
 	"sandlot/test/model"
 )
@@ -108,7 +107,7 @@ func alone(t *testing.T, do func(*testing.T)) {
 	t.Helper()
 	const variable = "SANDLOT_TEST_ALONE"
 	if os.Getenv(variable) == t.Name() {
-		if err := loopbackUp(); err != nil {
+		if err := dockertest.LoopbackUp(); err != nil {
 			t.Fatal(err)
 		}
 		do(t)
@@ -128,21 +127,6 @@ func alone(t *testing.T, do func(*testing.T)) {
 	} else if testing.Verbose() {
 		t.Logf("%s", out)
 	}
-}
-
-// loopbackUp makes the loopback addresses of this process's network usable.
-func loopbackUp() error {
-	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(socket)
-	request, err := unix.NewIfreq("lo")
-	if err != nil {
-		return err
-	}
-	request.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
-	return unix.IoctlIfreq(socket, unix.SIOCSIFFLAGS, request)
 }
 
 // agentRun is one run of an agent.

@@ -9,6 +9,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"golang.org/x/sync/errgroup"
 
+	"sandlot/internal/atomicfile"
 	"sandlot/internal/fault"
 )
 
@@ -182,7 +183,7 @@ func (a *addition) fill(ctx context.Context, file *os.File) error {
 	loaded := group.Wait()
 	_, restarted = originOf(byDigest)
 	for _, t := range byDigest {
-		if bad && t.partial && !isDiskFull(unpacked) { // nobody shall go on from what may have made the image bad
+		if bad && t.partial && !atomicfile.IsDiskFull(unpacked) { // nobody shall go on from what may have made the image bad
 			loaded = errors.Join(loaded, t.discard())
 		}
 	}
@@ -192,7 +193,7 @@ func (a *addition) fill(ctx context.Context, file *os.File) error {
 	case restarted: // what was unpacked was of a damaged partial download
 		unpacked = unpack(ctx, file, layers, a.what())
 	}
-	if isDiskFull(unpacked) {
+	if atomicfile.IsDiskFull(unpacked) {
 		return a.store.diskError(unpacked)
 	}
 	return unpacked

@@ -16,6 +16,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
+	"sandlot/internal/atomicfile"
 	"sandlot/internal/fault"
 	"sandlot/internal/oci/rootfs"
 )
@@ -115,7 +116,7 @@ func (s *Store) spool(r io.Reader) (*os.File, error) {
 			err = fault.New(fault.ResourceLimit, "the archive has over %d GiB", maxCompressed>>30)
 		}
 	}
-	if isDiskFull(err) {
+	if atomicfile.IsDiskFull(err) {
 		err = s.diskError(err)
 	}
 	if err != nil {

@@ -25,6 +25,7 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
+	"sandlot/internal/atomicfile"
 	"sandlot/internal/fault"
 )
 
@@ -163,7 +164,7 @@ func (s *Store) diskError(err error) error {
 	if f := fault.From(err); f.Kind != fault.Internal {
 		return err
 	}
-	if isDiskFull(err) {
+	if atomicfile.IsDiskFull(err) {
 		return fault.Wrap(fault.ResourceLimit, err, "the disk with the image store %s is full. Make room (`sandlot "+
 			"image prune`, `sandlot image remove NAME`) and try again: what has been downloaded is kept", s.dir)
 	}

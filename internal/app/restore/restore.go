@@ -12,7 +12,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	"sandlot/internal/atomicfile"
@@ -115,18 +114,16 @@ func receive(path string, content io.Reader, size int64) error {
 	if err == nil && n < size {
 		err = io.ErrUnexpectedEOF
 	}
-	if err = errors.Join(err, f.Close()); err != nil && !isFull(err) {
+	if err = errors.Join(err, f.Close()); err != nil && !atomicfile.IsDiskFull(err) {
 		return fault.Wrap(fault.InvalidParameters, err, "the backup did not come whole: %v; nothing was changed", err)
 	}
 	return err
 }
 
-func isFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
-
 // explainFull returns the fault for an error that says that the disk has no room for a restore; others stay as they are.
 func explainFull(err error) error {
 	var f *fault.Error
-	if !isFull(err) || errors.As(err, &f) && f.Kind == fault.ResourceLimit {
+	if !atomicfile.IsDiskFull(err) || errors.As(err, &f) && f.Kind == fault.ResourceLimit {
 		return err
 	}
 	return fault.Wrap(fault.ResourceLimit, err, "the disk of the state folder is full; nothing was changed").
@@ -245,7 +242,7 @@ func (r Restores) end(record hub.Restore, cause error) error {
 	if err == nil {
 		err = atomicfile.WriteThrough(r.path(lastFile), text)
 	}
-	if err != nil && cause != nil && isFull(err) { // the server starts with what it has had
+	if err != nil && cause != nil && atomicfile.IsDiskFull(err) { // the server starts with what it has had
 		r.Log.Error("could not store that the restore has failed", "error", errors.Join(err, removeErr))
 		err = nil
 	}

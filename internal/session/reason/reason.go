@@ -7,10 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"syscall"
 	"time"
 
 	"sandlot/internal/agent"
+	"sandlot/internal/atomicfile"
 	"sandlot/internal/fault"
 	"sandlot/internal/pool"
 	"sandlot/internal/sandbox"
@@ -59,7 +59,7 @@ func State(err error) string {
 		return "it took too long"
 	case errors.Is(err, sandbox.ErrGone):
 		return "it had died"
-	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+	case atomicfile.IsDiskFull(err):
 		return "the server's disk is full"
 	}
 	return "the server's log says why"
@@ -69,8 +69,7 @@ func State(err error) string {
 func StateFault(err error, what string) *fault.Error {
 	kind, e := fault.SessionState, (*sandbox.Explained)(nil)
 	switch {
-	case errors.As(err, &e) && e.Limit, errors.Is(err, sandbox.ErrNoProcess), errors.Is(err, syscall.ENOSPC),
-		errors.Is(err, syscall.EDQUOT):
+	case errors.As(err, &e) && e.Limit, errors.Is(err, sandbox.ErrNoProcess), atomicfile.IsDiskFull(err):
 		kind = fault.ResourceLimit
 	case errors.Is(err, context.Canceled):
 		kind = fault.Canceled
@@ -86,7 +85,7 @@ func StateFault(err error, what string) *fault.Error {
 // Files returns why files of a session could not be measured or copied, in words that can end a sentence.
 func Files(err error) string {
 	switch {
-	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+	case atomicfile.IsDiskFull(err):
 		return "the server's disk is full"
 	case errors.Is(err, fs.ErrPermission):
 		return "the server may not read one of them"

@@ -1,6 +1,6 @@
 # Sandlot's Python driver starts here. A process of its own compiles it, since a compiler leaves more in memory than all
 # that an idle interpreter needs.
-SIZES = 100  # bytes at the beginning of the file, for the sizes of the parts
+SIZES = 100  # bytes behind the sources, for the sizes of the compiled parts
 
 
 def _codes():
@@ -9,9 +9,10 @@ def _codes():
 
     # The sources are in a file, with a zero byte between them: as arguments they would stay in memory, several times.
     file = int(sys.argv.pop(1))
+    end = os.fstat(file).st_size
 
     def compiled():
-        sources = os.pread(file, os.fstat(file).st_size, 0).split(b"\0")
+        sources = os.pread(file, end, 0).split(b"\0")
         return [marshal.dumps(compile(source.decode(), "<string>", "exec", dont_inherit=True)) for source in sources]
 
     try:
@@ -19,12 +20,11 @@ def _codes():
         if child == 0:
             try:
                 parts = compiled()
-                os.ftruncate(file, 0)
-                os.pwrite(file, marshal.dumps([len(part) for part in parts]).ljust(SIZES) + b"".join(parts), 0)
+                os.pwrite(file, marshal.dumps([len(part) for part in parts]).ljust(SIZES) + b"".join(parts), end)
             finally:
                 os._exit(0)
         os.waitpid(child, 0)
-        sizes, at, parts = marshal.loads(os.pread(file, SIZES, 0)), SIZES, []
+        sizes, at, parts = marshal.loads(os.pread(file, SIZES, end)), end + SIZES, []
         for size in sizes:
             parts.append(os.pread(file, size, at))
             at += size

@@ -113,7 +113,7 @@ func (d *Daemon) Run(t testing.TB) {
 	cmd := d.cmd
 	go func() { cmd.Wait(); close(ended) }()
 	if d.spaces&unix.CLONE_NEWNET != 0 {
-		if err := d.loopbackUp(); err != nil {
+		if err := d.inNetwork(LoopbackUp); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -71,19 +71,17 @@ func (d *Daemon) Listen(t testing.TB, host string) (listener net.Listener) {
 	return listener
 }
 
-// loopbackUp makes the loopback addresses of the daemon's network usable.
-func (d *Daemon) loopbackUp() error {
-	return d.inNetwork(func() error {
-		socket, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			return err
-		}
-		defer unix.Close(socket)
-		request, err := unix.NewIfreq("lo")
-		if err != nil {
-			return err
-		}
-		request.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
-		return unix.IoctlIfreq(socket, unix.SIOCSIFFLAGS, request)
-	})
+// LoopbackUp makes the loopback addresses of this thread's network usable.
+func LoopbackUp() error {
+	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(socket)
+	request, err := unix.NewIfreq("lo")
+	if err != nil {
+		return err
+	}
+	request.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
+	return unix.IoctlIfreq(socket, unix.SIOCSIFFLAGS, request)
 }
