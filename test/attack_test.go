@@ -182,7 +182,7 @@ func TestEscapes(t *testing.T) {
 		"cat " + s.State + "/workspaces/*/treasure; ls " + s.State,
 		"cat /workspace/../*/treasure /workspace/../../*/*/treasure",
 		"cat /run/sandlot/* ; ls -la /run/sandlot/..",
-		"find / -name treasure -o -name canary 2>/dev/null | xargs cat",
+		"find / \\( -path /usr -o -path /proc \\) -prune -o -name treasure -print -o -name canary -print 2>/dev/null | xargs cat",
 		"cat /etc/shadow; cat /root/.ssh/*; cat /home/*/.ssh/*",
 		"cat /proc/*/environ | tr '\\0' '\\n' | grep -i -e secret -e token",
 		"mount -t proc none /mnt; mount --bind / /mnt; chroot / true; unshare -r true",

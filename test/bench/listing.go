@@ -101,7 +101,10 @@ func (c *catalog) measure(b *bench, dir string) error {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			return err
 		}
-		for n := 0; n < c.listed; n, err = tools(s.ctx, client) {
+		for n, began := 0, time.Now(); n < c.listed; n, err = tools(s.ctx, client) {
+			if err == nil && time.Since(began) > time.Minute {
+				err = fmt.Errorf("%d of %d tools are listed", n, c.listed)
+			}
 			if err != nil {
 				return err
 			}
@@ -124,7 +127,7 @@ func (c *catalog) measure(b *bench, dir string) error {
 		after, err := s.metric(s.ctx, "process_resident_memory_bytes")
 		c.grown = int64(after - before)
 		return err
-	}, "SANDLOT_CONFIG="+file, "SANDLOT_POOL_SIZE=0")
+	}, "SANDLOT_CONFIG="+file, "SANDLOT_POOL_SIZE=0", "SANDLOT_TOOLS=all")
 }
 
 // take measures the three clients, alternating.

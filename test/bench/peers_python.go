@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -412,20 +413,20 @@ func (o *ourPython) calls(n int, most time.Duration) (samples, error) {
 	})
 }
 
+// outputURI finds in a result the address of output that was cut.
+var outputURI = regexp.MustCompile(`sandlot://(sessions/[\w./-]+)`)
+
 func (o *ourPython) lines() (time.Duration, error) {
 	return timed(func() error {
 		text, err := o.c.post(o.s.ctx, "execute_code", args{"code": linesCode, "session_id": o.session})
 		if err != nil {
 			return err
 		}
-		var r struct {
-			Result struct{ Content []struct{ URI string } }
+		found := outputURI.FindSubmatch(text)
+		if found == nil {
+			return fmt.Errorf("no address of the whole output: %.200q", text)
 		}
-		if err := json.Unmarshal(text, &r); err != nil || len(r.Result.Content) == 0 {
-			return fmt.Errorf("no result: %.200q", text)
-		}
-		_, path, _ := strings.Cut(r.Result.Content[len(r.Result.Content)-1].URI, "://")
-		all, err := o.s.get(o.s.ctx, "/v1/"+path)
+		all, err := o.s.get(o.s.ctx, "/v1/"+string(found[1]))
 		if err == nil && (len(all) != linesBytes || !strings.HasSuffix(all, "\n99999\n")) {
 			err = fmt.Errorf("%d bytes, with the end %q", len(all), all[max(0, len(all)-20):])
 		}

@@ -133,10 +133,10 @@ func (l *sleeper) wake() error {
 	return wantAgain(l.ctx, l, l.session, "kept += 1; kept", fmt.Sprint(l.count))
 }
 
-// wantAgain is want for a session that may say first that it was asleep.
+// wantAgain is want for a session that may say in the end that it was asleep.
 func wantAgain(ctx context.Context, c client, session, code, text string) error {
 	r, err := c.call(ctx, "execute_code", args{"code": code, "session_id": session})
-	if err == nil && (r.last != text || r.session != session || r.created) {
+	if err == nil && (r.text != text || r.session != session || r.created) {
 		err = fmt.Errorf("%s: a wrong answer: %q, not %q", code, r.text, text)
 	}
 	return err
