@@ -468,6 +468,61 @@ func TestFiles(t *testing.T) {
 	}
 }
 
+// A file is edited by its texts: all of them, or none; calls at the same time lose nothing, and who may not read a file
+// may not edit it.
+func TestEditFile(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	c := s.connect(older, "", nil)
+	id := c.code("new", "1").session()
+	edit := func(edits ...args) *result {
+		t.Helper()
+		return c.call("sandbox_edit_file", args{"path": "d/a.txt", "session_id": id, "edits": edits})
+	}
+	c.call("sandbox_write_file", args{"path": "d/a.txt", "content": "one\ntwo\nthree\n", "mode": "0750", "session_id": id})
+	r := edit(args{"old_text": "two", "new_text": "2"}, args{"old_text": "2\nthree", "new_text": "2\n3"})
+	if want := "--- d/a.txt\n+++ d/a.txt\n@@ -1,3 +1,3 @@\n one\n-two\n-three\n+2\n+3\n"; r.Text != want ||
+		r.Fields["diff"] != want || r.Fields["replacements"] != 2.0 || r.Fields["size"] != 8.0 {
+		t.Errorf("%q", r.All)
+	}
+	if r := edit(args{"old_text": "one", "new_text": "1"}, args{"old_text": "two", "new_text": "2"}); !r.IsError ||
+		!strings.Contains(r.All, "edits[1].old_text is not in the file") {
+		t.Errorf("%q", r.All)
+	}
+	if r := c.call("execute_command", args{"command": "stat -c %a d/a.txt; cat d/a.txt; ls -A d", "session_id": id}); r.Text !=
+		"750\none\n2\n3\na.txt" {
+		t.Errorf("%q", r.Text)
+	}
+	for path, want := range map[string]string{"/etc/passwd": "outside", "none": "none", "d": "director"} {
+		r := c.call("sandbox_edit_file", args{"path": path, "session_id": id,
+			"edits": []args{{"old_text": "a", "new_text": "b"}}})
+		if !r.IsError || !strings.Contains(r.All, want) {
+			t.Errorf("%s: %q", path, r.All)
+		}
+	}
+	// Many at once.
+	var lines strings.Builder
+	for i := range 30 {
+		fmt.Fprintf(&lines, "line %02d\n", i)
+	}
+	c.call("sandbox_write_file", args{"path": "d/a.txt", "content": lines.String(), "session_id": id})
+	var all sync.WaitGroup
+	for i := range 30 {
+		all.Go(func() {
+			_, err := c.try(t.Context(), "sandbox_edit_file", args{"path": "/workspace/d/a.txt", "session_id": id, "edits": []args{
+				{"old_text": fmt.Sprintf("line %02d", i), "new_text": fmt.Sprintf("done %02d", i)}}})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if r := c.call("sandbox_read_file", args{"path": "d/a.txt", "session_id": id}); r.Text !=
+		strings.ReplaceAll(lines.String(), "line", "done") {
+		t.Errorf("%q", r.Text)
+	}
+}
+
 // wantFault checks that a call failed with a fault, and returns its data.
 func wantFault(t *testing.T, err error, code int64, name string, words ...string) map[string]any {
 	t.Helper()
