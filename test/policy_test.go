@@ -85,12 +85,12 @@ func TestRules(t *testing.T) {
 			"editing what may not be read": {"sandbox_edit_file", args{"path": "public/../unread/a",
 				"edits": []args{{"old_text": "c", "new_text": "d"}}}, "FORBIDDEN"},
 			"writing what may not be read": {"sandbox_write_file", args{"path": "unread/a", "content": "x"}, ""},
-			"the list":                 {"sandbox_list_files", args{"path": "private"}, "FORBIDDEN"},
-			"a language":               {"execute_code", args{"code": "ls", "language": "bash"}, "FORBIDDEN"},
-			"an alias of the language": {"execute_code", args{"code": "ls", "language": "sh"}, ""},
-			"another language":         {"execute_code", args{"code": "1", "language": "python"}, ""},
-			"a new session":            {"execute_code", args{"code": "1", "session_id": "new"}, "FORBIDDEN"},
-			"a port":                   {"expose_port", args{"port": 2222}, "FORBIDDEN"},
+			"the list":                     {"sandbox_list_files", args{"path": "private"}, "FORBIDDEN"},
+			"a language":                   {"execute_code", args{"code": "ls", "language": "bash"}, "FORBIDDEN"},
+			"an alias of the language":     {"execute_code", args{"code": "ls", "language": "sh"}, ""},
+			"another language":             {"execute_code", args{"code": "1", "language": "python"}, ""},
+			"a new session":                {"execute_code", args{"code": "1", "session_id": "new"}, "FORBIDDEN"},
+			"a port":                       {"expose_port", args{"port": 2222}, "FORBIDDEN"},
 		} {
 			if got := c.refusal(call.tool, call.args); got != call.want {
 				t.Errorf("%s, %s: %q, want %q", era, name, got, call.want)
