@@ -523,6 +523,63 @@ func TestEditFile(t *testing.T) {
 	}
 }
 
+// Who waits for a process is told when what they wait for has come, and not at the first byte.
+func TestReadUntil(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	c := s.connect(older, "", nil)
+	id := c.code("new", "1").session()
+	begin := func(command string) (process any) {
+		return c.call("execute_command", args{"command": command, "background": true, "session_id": id}).Fields["process_id"]
+	}
+	read := func(a args) *result { return c.call("read_process", a) }
+	lines := `for i in 1 2 3; do echo "line $i"; sleep 0.1; done; `
+	r := read(args{"process_id": begin(lines + "sleep 100"), "wait": 60})
+	if r.Fields["output"] != "line 1\nline 2\nline 3\n" || r.Fields["running"] != true || r.Fields["until_met"] != nil {
+		t.Errorf("at rest: %v", r.Fields)
+	}
+	r = read(args{"process_id": begin(lines + "sleep 1; echo end; exit 3"), "until": "exit"})
+	if r.Fields["output"] != "line 1\nline 2\nline 3\nend\n" || r.Fields["exit_code"] != 3.0 || r.Fields["until_met"] != true {
+		t.Errorf("at the exit: %v", r.Fields)
+	}
+	r = read(args{"process_id": begin("echo one; sleep 1; echo two; sleep 100"), "until": "/^tw/"})
+	if r.Fields["output"] != "one\ntwo\n" || r.Fields["running"] != true || r.Fields["until_met"] != true {
+		t.Errorf("at a match: %v", r.Fields)
+	}
+	r = read(args{"process_id": begin("sleep 1; exec python3 -m http.server 8123"), "until": "8123"})
+	if r.Fields["until_met"] != true || r.Fields["running"] != true {
+		t.Errorf("at a port: %v", r.Fields)
+	}
+	r = read(args{"process_id": begin("sleep 100"), "until": "never", "wait": 0.5})
+	if r.Fields["until_met"] != false || !strings.Contains(r.All, "until: not yet") {
+		t.Errorf("never: %v", r.All)
+	}
+	r = read(args{"process_id": begin("echo a"), "until": "never"})
+	if r.Fields["until_met"] != false || r.Fields["exit_code"] != 0.0 {
+		t.Errorf("the process ends before: %v", r.All)
+	}
+	process := begin("seq 1 50000; sleep 100") // 288,894 bytes
+	r = read(args{"process_id": process, "until": "\n50000\n", "max_bytes": 100})
+	if out, _ := r.Fields["output"].(string); r.Fields["until_met"] != true || len(out) != 100 ||
+		!strings.HasSuffix(out, "\n50000\n") || r.Fields["cursor"] != 288894.0 ||
+		!strings.Contains(r.All, "[288794 bytes before this are left out: read them without until, with cursor 0]") {
+		t.Errorf("much output: %v", r.All)
+	}
+	r = read(args{"process_id": begin("yes"), "until": "never", "wait": 2})
+	if r.Fields["until_met"] != false || r.Fields["running"] != true {
+		t.Errorf("a flood: %.500q", r.All)
+	}
+	if r := read(args{"process_id": process, "until": "/(/"}); !r.IsError || !strings.Contains(r.All, "regular expression") {
+		t.Errorf("%q", r.All)
+	}
+	// A link that waits.
+	c.call("execute_command", args{"command": "sleep 2; exec python3 -m http.server 8124", "background": true,
+		"session_id": id})
+	if r := c.call("expose_port", args{"port": 8124, "session_id": id}); r.Fields["listening"] != true {
+		t.Errorf("%v", r.All)
+	}
+}
+
 // wantFault checks that a call failed with a fault, and returns its data.
 func wantFault(t *testing.T, err error, code int64, name string, words ...string) map[string]any {
 	t.Helper()

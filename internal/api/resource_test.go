@@ -253,7 +253,7 @@ func TestResourcesAreTheSameOnAllRoads(t *testing.T) {
 		{"read_process", `{"process_id":"` + other + `.1"}`, nil, policy.ProcessRead, inSession(other)},
 		{"write_process", `{"process_id":"` + other + `.1","data":"x"}`, nil, policy.ProcessWrite, inSession(other)},
 		{"stop_process", `{"process_id":"` + other + `.1"}`, nil, policy.ProcessStop, inSession(other)},
-		{"expose_port", s(`,"port":80`), nil, policy.PortExpose, inSession(other)},
+		{"expose_port", s(`,"port":80,"wait":0`), nil, policy.PortExpose, inSession(other)},
 		{"close_port", `{"port":80}`, nil, policy.PortClose, inSession(home)},
 		{"", "", road{"a port": r.http("POST", at(other, "/ports/80"), "")}, policy.PortDial, inSession(other)},
 		{"get_sessions", s(``), road{"a session": r.http("GET", at(other, ""), "")}, policy.SessionList,
