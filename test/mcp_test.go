@@ -446,6 +446,20 @@ func TestFiles(t *testing.T) {
 		"session_id": id}); r.Text != "AP8BgA==" {
 		t.Errorf("binary: %q", r.All)
 	}
+	if r := c.call("sandbox_read_file", args{"path": "bin", "session_id": id}); !strings.Contains(r.Text,
+		"[bin is no text: application/octet-stream, 4 bytes.") || r.Fields["text"] != nil || r.Fields["uri"] == nil {
+		t.Errorf("binary, unasked: %q", r.All)
+	}
+	c.call("sandbox_write_file", args{"path": "old.txt", "content": "Y2Fm6Q==", "encoding": "base64", "session_id": id})
+	if r := c.call("sandbox_read_file", args{"path": "old.txt", "session_id": id}); r.Fields["text"] != "café" ||
+		!strings.Contains(r.All, "Windows-1252") {
+		t.Errorf("an old encoding: %q", r.All)
+	}
+	c.call("sandbox_write_file", args{"path": "u.txt", "content": "aéb", "session_id": id})
+	if r := c.call("sandbox_read_file", args{"path": "u.txt", "offset": 2, "session_id": id}); r.Fields["text"] != "b" ||
+		r.Fields["offset"] != 3.0 {
+		t.Errorf("from within a character: %q", r.All)
+	}
 	if r := c.call("sandbox_list_files", args{"depth": 2, "session_id": id}); !strings.Contains(r.Text, "a.txt") ||
 		!strings.Contains(r.Text, "bin") {
 		t.Errorf("%q", r.All)
