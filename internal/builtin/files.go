@@ -100,7 +100,7 @@ func (t *Tools) readFile(ctx context.Context, c tool.Call, in readFileInput) (*t
 		text, encoding = textOf(data), "utf-8"
 		if !text.is {
 			r, fields := fileResult(l, in.Path, nil, offset, size, "")
-			fields.URI = uri
+			fields.URI, fields.Truncated = uri, false
 			r.Content = append(r.Content, tool.Text(fmt.Sprintf("[%s is no text: %s, %d bytes. Encoding \"base64\" returns its "+
 				"bytes; the resource is %s]", in.Path, mimeType(in.Path, data), size, uri)))
 			return r, nil
@@ -185,7 +185,7 @@ func fileResult(l *session.Lease, p string, data []byte, offset, size int64, enc
 		Encoding:  encoding,
 		Truncated: offset+int64(len(data)) < size}
 	r := sessionResult(l, fields)
-	r.Summary = summary(l, fmt.Sprintf("%s: %d bytes, %s", p, size, encoding))
+	r.Summary = summary(l, fmt.Sprintf("%s: %d bytes, %s", p, size, cmp.Or(encoding, "no text")))
 	return r, fields
 }
 
