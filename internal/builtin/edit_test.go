@@ -42,13 +42,13 @@ func TestReplaceAll(t *testing.T) {
 	} {
 		got, n, err := replaceAll([]byte(c.text), c.edits)
 		if err != nil {
-			if c.n != 0 || !strings.HasPrefix(err.Error(), c.want) || !strings.Contains(c.want+err.Error(), "old_text") {
-				t.Errorf("%.60q, %v: %v, want %s", c.text, c.edits, err, c.want)
+			if c.n != 0 || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%.60q: %v, want %s", c.text, err, c.want)
 			}
 			continue
 		}
 		if string(got) != c.want || n != c.n {
-			t.Errorf("%.60q, %v: %.80q, %d, want %.80q, %d", c.text, c.edits, got, n, c.want, c.n)
+			t.Errorf("%.60q: %.80q, %d, want %.80q, %d", c.text, got, n, c.want, c.n)
 		}
 	}
 }
