@@ -499,19 +499,20 @@ func TestEditFile(t *testing.T) {
 		r.Fields["diff"] != want || r.Fields["replacements"] != 2.0 || r.Fields["size"] != 8.0 {
 		t.Errorf("%q", r.All)
 	}
-	if r := edit(args{"old_text": "one", "new_text": "1"}, args{"old_text": "two", "new_text": "2"}); !r.IsError ||
-		!strings.Contains(r.All, "edits[1].old_text is not in the file") {
-		t.Errorf("%q", r.All)
+	if _, err := c.try(t.Context(), "sandbox_edit_file", args{"path": "d/a.txt", "session_id": id, "edits": []args{
+		{"old_text": "one", "new_text": "1"}, {"old_text": "two", "new_text": "2"}}}); err == nil ||
+		!strings.Contains(err.Error(), "edits[1].old_text is not in the file") {
+		t.Errorf("%v", err)
 	}
 	if r := c.call("execute_command", args{"command": "stat -c %a d/a.txt; cat d/a.txt; ls -A d", "session_id": id}); r.Text !=
 		"750\none\n2\n3\na.txt" {
 		t.Errorf("%q", r.Text)
 	}
 	for path, want := range map[string]string{"/etc/passwd": "outside", "none": "none", "d": "director"} {
-		r := c.call("sandbox_edit_file", args{"path": path, "session_id": id,
+		_, err := c.try(t.Context(), "sandbox_edit_file", args{"path": path, "session_id": id,
 			"edits": []args{{"old_text": "a", "new_text": "b"}}})
-		if !r.IsError || !strings.Contains(r.All, want) {
-			t.Errorf("%s: %q", path, r.All)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", path, err)
 		}
 	}
 	// Many at once.
@@ -583,8 +584,9 @@ func TestReadUntil(t *testing.T) {
 	if r.Fields["until_met"] != false || r.Fields["running"] != true {
 		t.Errorf("a flood: %.500q", r.All)
 	}
-	if r := read(args{"process_id": process, "until": "/(/"}); !r.IsError || !strings.Contains(r.All, "regular expression") {
-		t.Errorf("%q", r.All)
+	if _, err := c.try(t.Context(), "read_process", args{"process_id": process, "until": "/(/"}); err == nil ||
+		!strings.Contains(err.Error(), "regular expression") {
+		t.Errorf("%v", err)
 	}
 	// A link that waits.
 	c.call("execute_command", args{"command": "sleep 2; exec python3 -m http.server 8124", "background": true,

@@ -247,6 +247,8 @@ func TestResourcesAreTheSameOnAllRoads(t *testing.T) {
 			policy.FileRead, inSession(home)},
 		{"sandbox_write_file", s(`,"path":"/f","content":""`),
 			road{"an upload": r.http("PUT", at(other, "/files/f"), "")}, policy.FileWrite, inSession(other)},
+		{"sandbox_edit_file", s(`,"path":"/f","edits":[{"old_text":"a","new_text":"b"}]`), nil, policy.FileWrite,
+			inSession(other)},
 		{"sandbox_list_files", s(``), nil, policy.FileList, inSession(other)},
 		{"", "", road{"a removal": r.http("DELETE", at(other, "/files/f"), "")}, policy.FileRemove, inSession(other)},
 		{"list_processes", s(``), nil, policy.ProcessList, inSession(other)},
