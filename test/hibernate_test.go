@@ -12,7 +12,7 @@ import (
 )
 
 // sleepy are the settings of a server whose sessions sleep after a second.
-var sleepy = []string{"MSB_SESSION_TIMEOUT=1", "MSB_CLEANUP_INTERVAL=1", "SANDLOT_SNAPSHOTS=true",
+var sleepy = []string{"SANDLOT_HIBERNATE_JOBS=0", "MSB_SESSION_TIMEOUT=1", "MSB_CLEANUP_INTERVAL=1", "SANDLOT_SNAPSHOTS=true",
 	"SANDLOT_MCP_IDLE_TIMEOUT=2s"}
 
 // TestHibernate: a session that nobody uses sleeps, and any use wakes it with all that it had.
@@ -151,6 +151,38 @@ func TestIdleClock(t *testing.T) {
 	c.shell(sessions["works"], "pkill -f 'sleep 0.05' ; pkill -f 'while sleep' ; true")
 	for _, id := range []string{sessions["works"], thread} {
 		until(t, "it sleeps when that is over", func() bool { return sessionStatus(c, id) == "hibernated" })
+	}
+}
+
+// A job that only waits keeps its session awake until it ends, or its time is over.
+func TestWaitingJob(t *testing.T) {
+	t.Parallel()
+	s := start(t, append([]string{"SANDLOT_HIBERNATE_JOBS=15s"}, sleepy[1:]...)...)
+	c := s.connect(older, "", nil)
+	begin := func(a args) (session string) {
+		a["background"], a["session_id"] = true, "new"
+		r := c.call("execute_command", a)
+		if said := strings.Contains(r.Text, "It keeps the session awake for 15s."); said != (a["timeout"] == nil) {
+			t.Errorf("%v: %q", a, r.Text)
+		}
+		return r.session()
+	}
+	ends, limited, long := begin(args{"command": "sleep 8; echo done > f"}), begin(args{"command": "sleep 1000", "timeout": 8}),
+		begin(args{"command": "sleep 1000"})
+	for range 5 {
+		time.Sleep(500 * time.Millisecond)
+		for _, id := range []string{ends, limited, long} {
+			if got := sessionStatus(c, id); got != "running" {
+				t.Errorf("%s: %v", id, got)
+			}
+		}
+	}
+	for what, id := range map[string]string{"the job has ended": ends, "its time limit is over": limited,
+		"the session's time is over": long} {
+		until(t, what, func() bool { return sessionStatus(c, id) == "hibernated" })
+	}
+	if r := c.shell(ends, "cat f"); r.Text != "done" {
+		t.Errorf("%q", r.All)
 	}
 }
 

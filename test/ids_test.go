@@ -38,7 +38,7 @@ var bodies = map[string]string{
 	"POST /v1/tools/sandbox_read_file":       `{"path":"f"}`,
 	"POST /v1/tools/sandbox_write_file":      `{"path":"f","content":"x"}`,
 	"POST /v1/tools/write_process":           `{"input":"x"}`,
-	"POST /v1/tools/expose_port":             `{"port":8080}`,
+	"POST /v1/tools/expose_port":             `{"port":8080,"wait":0}`,
 	"POST /v1/tools/close_port":              `{"port":8080}`,
 	"POST /v1/tools/sandbox_shell_exec":      `{"command":"true"}`,
 	"POST /v1/tools/disconnect_external_mcp": `{"delete":true}`,
@@ -169,7 +169,7 @@ func TestIdsOfOthers(t *testing.T) {
 	session := asAnn("POST", "/v1/sessions", "{}")["session_id"].(string)
 	process := asAnn("POST", "/v1/tools/execute_command", fmt.Sprintf(
 		`{"command":"sleep 999","background":true,"session_id":%q}`, session))["process_id"].(string)
-	asAnn("POST", "/v1/tools/expose_port", fmt.Sprintf(`{"port":8080,"session_id":%q}`, session))
+	asAnn("POST", "/v1/tools/expose_port", fmt.Sprintf(`{"port":8080,"session_id":%q,"wait":0}`, session))
 	asAnn("PUT", "/v1/secrets/ANNS_SECRET", "x")
 	theirs := map[string]string{"session": session, "connection": connection, "answer": answer, "secret": "ANNS_SECRET",
 		"process": process}

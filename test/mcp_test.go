@@ -446,6 +446,20 @@ func TestFiles(t *testing.T) {
 		"session_id": id}); r.Text != "AP8BgA==" {
 		t.Errorf("binary: %q", r.All)
 	}
+	if r := c.call("sandbox_read_file", args{"path": "bin", "session_id": id}); !strings.Contains(r.Text,
+		"[bin is no text: application/octet-stream, 4 bytes.") || r.Fields["text"] != nil || r.Fields["uri"] == nil {
+		t.Errorf("binary, unasked: %q", r.All)
+	}
+	c.call("sandbox_write_file", args{"path": "old.txt", "content": "Y2Fm6Q==", "encoding": "base64", "session_id": id})
+	if r := c.call("sandbox_read_file", args{"path": "old.txt", "session_id": id}); r.Fields["text"] != "café" ||
+		!strings.Contains(r.All, "Windows-1252") {
+		t.Errorf("an old encoding: %q", r.All)
+	}
+	c.call("sandbox_write_file", args{"path": "u.txt", "content": "aéb", "session_id": id})
+	if r := c.call("sandbox_read_file", args{"path": "u.txt", "offset": 2, "session_id": id}); r.Fields["text"] != "b" ||
+		r.Fields["offset"] != 3.0 {
+		t.Errorf("from within a character: %q", r.All)
+	}
 	if r := c.call("sandbox_list_files", args{"depth": 2, "session_id": id}); !strings.Contains(r.Text, "a.txt") ||
 		!strings.Contains(r.Text, "bin") {
 		t.Errorf("%q", r.All)
@@ -465,6 +479,120 @@ func TestFiles(t *testing.T) {
 		if !strings.Contains(text, want) {
 			t.Errorf("%s: %s", path, text)
 		}
+	}
+}
+
+// A file is edited by its texts: all of them, or none; calls at the same time lose nothing, and who may not read a file
+// may not edit it.
+func TestEditFile(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	c := s.connect(older, "", nil)
+	id := c.code("new", "1").session()
+	edit := func(edits ...args) *result {
+		t.Helper()
+		return c.call("sandbox_edit_file", args{"path": "d/a.txt", "session_id": id, "edits": edits})
+	}
+	c.call("sandbox_write_file", args{"path": "d/a.txt", "content": "one\ntwo\nthree\n", "mode": "0750", "session_id": id})
+	r := edit(args{"old_text": "two", "new_text": "2"}, args{"old_text": "2\nthree", "new_text": "2\n3"})
+	if want := "--- d/a.txt\n+++ d/a.txt\n@@ -1,3 +1,3 @@\n one\n-two\n-three\n+2\n+3\n"; r.Text != want ||
+		r.Fields["diff"] != want || r.Fields["replacements"] != 2.0 || r.Fields["size"] != 8.0 {
+		t.Errorf("%q", r.All)
+	}
+	if _, err := c.try(t.Context(), "sandbox_edit_file", args{"path": "d/a.txt", "session_id": id, "edits": []args{
+		{"old_text": "one", "new_text": "1"}, {"old_text": "two", "new_text": "2"}}}); err == nil ||
+		!strings.Contains(err.Error(), "edits[1].old_text is not in the file") {
+		t.Errorf("%v", err)
+	}
+	if r := c.call("execute_command", args{"command": "stat -c %a d/a.txt; cat d/a.txt; ls -A d", "session_id": id}); r.Text !=
+		"750\none\n2\n3\na.txt" {
+		t.Errorf("%q", r.Text)
+	}
+	for path, want := range map[string]string{"/etc/passwd": "outside", "none": "none", "d": "director"} {
+		_, err := c.try(t.Context(), "sandbox_edit_file", args{"path": path, "session_id": id,
+			"edits": []args{{"old_text": "a", "new_text": "b"}}})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	// Many at once.
+	var lines strings.Builder
+	for i := range 30 {
+		fmt.Fprintf(&lines, "line %02d\n", i)
+	}
+	c.call("sandbox_write_file", args{"path": "d/a.txt", "content": lines.String(), "session_id": id})
+	var all sync.WaitGroup
+	for i := range 30 {
+		all.Go(func() {
+			_, err := c.try(t.Context(), "sandbox_edit_file", args{"path": "/workspace/d/a.txt", "session_id": id, "edits": []args{
+				{"old_text": fmt.Sprintf("line %02d", i), "new_text": fmt.Sprintf("done %02d", i)}}})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if r := c.call("sandbox_read_file", args{"path": "d/a.txt", "session_id": id}); r.Text !=
+		strings.ReplaceAll(lines.String(), "line", "done") {
+		t.Errorf("%q", r.Text)
+	}
+}
+
+// Who waits for a process is told when what they wait for has come, and not at the first byte.
+func TestReadUntil(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	c := s.connect(older, "", nil)
+	id := c.code("new", "1").session()
+	begin := func(command string) (process any) {
+		return c.call("execute_command", args{"command": command, "background": true, "session_id": id}).Fields["process_id"]
+	}
+	read := func(a args) *result { return c.call("read_process", a) }
+	lines := `for i in 1 2 3; do echo "line $i"; sleep 0.1; done; `
+	r := read(args{"process_id": begin(lines + "sleep 100"), "wait": 60})
+	if r.Fields["output"] != "line 1\nline 2\nline 3\n" || r.Fields["running"] != true || r.Fields["until_met"] != nil {
+		t.Errorf("at rest: %v", r.Fields)
+	}
+	r = read(args{"process_id": begin(lines + "sleep 1; echo end; exit 3"), "until": "exit"})
+	if r.Fields["output"] != "line 1\nline 2\nline 3\nend\n" || r.Fields["exit_code"] != 3.0 || r.Fields["until_met"] != true {
+		t.Errorf("at the exit: %v", r.Fields)
+	}
+	r = read(args{"process_id": begin("echo one; sleep 1; echo two; sleep 100"), "until": "/^tw/"})
+	if r.Fields["output"] != "one\ntwo\n" || r.Fields["running"] != true || r.Fields["until_met"] != true {
+		t.Errorf("at a match: %v", r.Fields)
+	}
+	r = read(args{"process_id": begin("sleep 1; exec python3 -m http.server 8123"), "until": "8123"})
+	if r.Fields["until_met"] != true || r.Fields["running"] != true {
+		t.Errorf("at a port: %v", r.Fields)
+	}
+	r = read(args{"process_id": begin("sleep 100"), "until": "never", "wait": 0.5})
+	if r.Fields["until_met"] != false || !strings.Contains(r.All, "until: not yet") {
+		t.Errorf("never: %v", r.All)
+	}
+	r = read(args{"process_id": begin("echo a"), "until": "never"})
+	if r.Fields["until_met"] != false || r.Fields["exit_code"] != 0.0 {
+		t.Errorf("the process ends before: %v", r.All)
+	}
+	process := begin("seq 1 50000; sleep 100") // 288,894 bytes
+	r = read(args{"process_id": process, "until": "\n50000\n", "max_bytes": 100})
+	if out, _ := r.Fields["output"].(string); r.Fields["until_met"] != true || len(out) != 100 ||
+		!strings.HasSuffix(out, "\n50000\n") || r.Fields["cursor"] != 288894.0 ||
+		!strings.Contains(r.All, "[288794 bytes before this are left out: read them without until, with cursor 0]") {
+		t.Errorf("much output: %v", r.All)
+	}
+	r = read(args{"process_id": begin("yes"), "until": "never", "wait": 2})
+	if r.Fields["until_met"] != false || r.Fields["running"] != true {
+		t.Errorf("a flood: %.500q", r.All)
+	}
+	if _, err := c.try(t.Context(), "read_process", args{"process_id": process, "until": "/(/"}); err == nil ||
+		!strings.Contains(err.Error(), "regular expression") {
+		t.Errorf("%v", err)
+	}
+	// A link that waits.
+	c.call("execute_command", args{"command": "sleep 2; exec python3 -m http.server 8124", "background": true,
+		"session_id": id})
+	if r := c.call("expose_port", args{"port": 8124, "session_id": id}); r.Fields["listening"] != true {
+		t.Errorf("%v", r.All)
 	}
 }
 

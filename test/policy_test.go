@@ -54,6 +54,7 @@ func TestRules(t *testing.T) {
   rules:
     - deny ann shell.execute cat *
     - deny ann file.* /workspace/private/*
+    - deny ann file.read /workspace/unread/*
     - deny ann code.execute bash
     - deny ann session.create
     - deny ann port.expose 2222
@@ -79,12 +80,17 @@ func TestRules(t *testing.T) {
 			"another file":           {"sandbox_read_file", args{"path": "public/b"}, ""},
 			"writing": {"sandbox_write_file", args{"path": "/workspace/private/c", "content": "x"},
 				"FORBIDDEN"},
-			"the list":                 {"sandbox_list_files", args{"path": "private"}, "FORBIDDEN"},
-			"a language":               {"execute_code", args{"code": "ls", "language": "bash"}, "FORBIDDEN"},
-			"an alias of the language": {"execute_code", args{"code": "ls", "language": "sh"}, ""},
-			"another language":         {"execute_code", args{"code": "1", "language": "python"}, ""},
-			"a new session":            {"execute_code", args{"code": "1", "session_id": "new"}, "FORBIDDEN"},
-			"a port":                   {"expose_port", args{"port": 2222}, "FORBIDDEN"},
+			"editing": {"sandbox_edit_file", args{"path": "private/a", "edits": []args{{"old_text": "c", "new_text": "d"}}},
+				"FORBIDDEN"},
+			"editing what may not be read": {"sandbox_edit_file", args{"path": "public/../unread/a",
+				"edits": []args{{"old_text": "c", "new_text": "d"}}}, "FORBIDDEN"},
+			"writing what may not be read": {"sandbox_write_file", args{"path": "unread/a", "content": "x"}, ""},
+			"the list":                     {"sandbox_list_files", args{"path": "private"}, "FORBIDDEN"},
+			"a language":                   {"execute_code", args{"code": "ls", "language": "bash"}, "FORBIDDEN"},
+			"an alias of the language":     {"execute_code", args{"code": "ls", "language": "sh"}, ""},
+			"another language":             {"execute_code", args{"code": "1", "language": "python"}, ""},
+			"a new session":                {"execute_code", args{"code": "1", "session_id": "new"}, "FORBIDDEN"},
+			"a port":                       {"expose_port", args{"port": 2222}, "FORBIDDEN"},
 		} {
 			if got := c.refusal(call.tool, call.args); got != call.want {
 				t.Errorf("%s, %s: %q, want %q", era, name, got, call.want)

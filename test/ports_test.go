@@ -32,6 +32,9 @@ type link struct {
 
 func (s *server) expose(c *client, a args) *link {
 	s.t.Helper()
+	if a["wait"] == nil { // most tests wait for an answer of their program
+		a["wait"] = 0
+	}
 	r := c.call("expose_port", a)
 	l := &link{s: s, session: r.session()}
 	full, _ := r.Fields["url"].(string)
@@ -289,7 +292,7 @@ func TestPortsNothingListens(t *testing.T) {
 	s := start(t, "MSB_SESSION_TIMEOUT=2", "MSB_CLEANUP_INTERVAL=1", "SANDLOT_HIBERNATE_ENABLED=false")
 	c := s.connect(older, "", nil)
 	l := s.expose(c, args{"port": 8080})
-	if r := c.call("expose_port", args{"port": 8081}); !strings.Contains(r.Text, "Nothing listens on port 8081 yet") ||
+	if r := c.call("expose_port", args{"port": 8081, "wait": 0.5}); !strings.Contains(r.Text, "Nothing listens on port 8081 yet") ||
 		r.Fields["listening"] != false {
 		t.Errorf("%q %v", r.All, r.Fields)
 	}

@@ -81,7 +81,7 @@ func TestResultShapes(t *testing.T) {
 		{"read a part", "sandbox_read_file", args{"path": "a", "limit": 2, "session_id": "ID"}},
 		{"link", "execute_command", args{"command": "ln -s a b; mkdir d", "session_id": "ID"}},
 		{"list", "sandbox_list_files", args{"session_id": "ID"}},
-		{"expose", "expose_port", args{"port": 8080, "session_id": "ID"}},
+		{"expose", "expose_port", args{"port": 8080, "session_id": "ID", "wait": 0}},
 		{"sessions", "get_sessions", args{}},
 		{"close", "close_port", args{"port": 8080, "session_id": "ID"}},
 		{"volumes", "get_volume_path", args{}},

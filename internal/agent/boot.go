@@ -5,8 +5,10 @@ import (
 	"encoding/hex"
 	"fmt"
 	"maps"
+	"math"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
@@ -33,7 +35,7 @@ func Environment(s sandbox.Spec, brokered bool) ([]string, error) {
 		return nil, fmt.Errorf("the agent's settings: %w", err)
 	}
 	var env []string
-	for k, v := range variables(s.Template) {
+	for k, v := range variables(s.Template, s.Limits.CPUs) {
 		if slices.Contains(wire.GoVariables, k) {
 			k = wire.EnvProgram + k
 		}
@@ -51,12 +53,26 @@ func Environment(s sandbox.Spec, brokered bool) ([]string, error) {
 		wire.EnvBoot+"="+base64.StdEncoding.EncodeToString(boot)), nil
 }
 
-// variables returns the variables of a template, without those of the agent: an image may have any.
-func variables(t *image.Template) map[string]string {
-	env := maps.Clone(t.Env)
+// variables returns the variables of a template, without those of the agent: an image may have any. Those that say how
+// many threads programs start are for a number of CPUs (0: no limit), as a sandbox sees at least two processors.
+func variables(t *image.Template, cpus float64) map[string]string {
+	env := map[string]string{}
+	if cpus > 0 {
+		n := int(math.Ceil(cpus))
+		for _, name := range threads {
+			env[name] = strconv.Itoa(n)
+		}
+		env["MAKEFLAGS"] = fmt.Sprintf("-j%d", n)
+		env["UV_THREADPOOL_SIZE"] = strconv.Itoa(max(n, 4)) // they wait for files and names, so there are never fewer than usual
+	}
+	maps.Copy(env, t.Env)
 	maps.DeleteFunc(env, func(name, _ string) bool { return strings.HasPrefix(name, wire.EnvPrefix) })
 	return env
 }
+
+// threads are the variables by which programs and libraries know how many threads, or processes, to start.
+var threads = []string{"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS",
+	"LOKY_MAX_CPU_COUNT", "RAYON_NUM_THREADS", "GOMAXPROCS", "CMAKE_BUILD_PARALLEL_LEVEL", "CARGO_BUILD_JOBS"}
 
 // rootUser is the user that an agent has without wire.EnvUser.
 var rootUser = wire.User{}.String()

@@ -52,7 +52,7 @@ type Identity struct{ Name, Email string }
 
 func (s Settings) message() *agentv1.ConfigureRequest {
 	l := s.Limits
-	m := &agentv1.ConfigureRequest{Env: variables(s.Template),
+	m := &agentv1.ConfigureRequest{Env: variables(s.Template, s.Limits.CPUs),
 		Limits: &agentv1.Limits{MemoryBytes: uint64(l.MemoryBytes), Processes: uint64(l.Processes),
 			DiskBytes: uint64(l.DiskBytes)}}
 	for _, r := range s.Roots {

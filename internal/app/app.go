@@ -249,7 +249,7 @@ func (a *App) openSessions(ctx context.Context, defaultTemplate string) error {
 }
 
 func hibernation(h config.Hibernate) session.Hibernation {
-	return session.Hibernation{Enabled: h.Enabled, Background: awake.Background(h.Background),
+	return session.Hibernation{Enabled: h.Enabled, Background: awake.Background(h.Background), Jobs: h.Jobs,
 		ImageBytes: int64(h.MaxImageMB) << 20, DiskBytes: int64(h.DiskMB) << 20, Keep: h.Keep,
 		PackAfter: h.CompressAfter}
 }

@@ -58,6 +58,7 @@ type Tools struct {
 	kinds   []kind
 	byName  map[string]tool.Callable
 	replies *once.Replies[*reply]
+	edits   turns
 
 	current atomic.Pointer[descriptions]
 	consent atomic.Pointer[tool.Policy]

@@ -131,9 +131,27 @@ func (t *Tools) runInBackground(ctx context.Context, l *session.Lease, in Comman
 	if limit > 0 {
 		text += fmt.Sprintf(", or its time limit in %d seconds", int(limit.Seconds()))
 	}
+	switch awake := l.KeepAwake(limit); {
+	case awake == 0:
+		text += fmt.Sprintf(". While it only waits, the session sleeps after %s without a call, and it stands still until "+
+			"the next one", short(t.Sessions.IdleTimeout))
+	case limit == 0:
+		text += fmt.Sprintf(". It keeps the session awake for %s", short(awake))
+	}
 	r := sessionResult(l, fields, tool.Text(text+"."))
 	r.Summary = summary(l, "process_id: "+fields.ProcessID)
 	return r, nil
+}
+
+// short writes a duration of whole seconds without what is zero at its end.
+func short(d time.Duration) string {
+	text := d.Round(time.Second).String()
+	for _, zero := range []string{"m0s", "h0m"} {
+		if strings.HasSuffix(text, zero) {
+			text = text[:len(text)-len(zero)+1]
+		}
+	}
+	return text
 }
 
 func (t *Tools) runInForeground(ctx context.Context, l *session.Lease, c tool.Call, in CommandInput,

@@ -128,7 +128,7 @@ type Connected struct {
 	Server
 	Success    bool       `json:"success"`
 	Runs       string     `json:"runs"`                 // the command line, or the URL
-	InstallLog *string    `json:"installLog,omitempty"` // the end of what the installation printed
+	InstallLog *string    `json:"installLog,omitempty"` // empty: it worked
 	Installed  *Installed `json:"installed,omitempty"`
 }
 
@@ -299,9 +299,8 @@ func (t *Tools) installExternal(ctx context.Context, c tool.Call, in InstallInpu
 	if i := result.Install; i != nil { // nil if another call has replaced the connection since
 		installed.Version, installed.Folder = i.Version, i.Folder
 	}
-	fields.InstallLog, fields.Installed = &result.Log, installed
-	text := fmt.Sprintf("Installed %s %s into %s with:\n%s", installed.Spec, installed.Version, installed.Folder,
-		strings.Join(installed.Commands, "\n"))
+	fields.InstallLog, fields.Installed = new(string), installed
+	text := fmt.Sprintf("Installed %s %s into %s", installed.Spec, installed.Version, installed.Folder)
 	r.Content = append([]tool.Content{tool.Text(text)}, r.Content...)
 	return r, nil
 }

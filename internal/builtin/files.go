@@ -15,6 +15,9 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"golang.org/x/text/encoding/charmap"
+	"golang.org/x/text/encoding/unicode"
+
 	"sandlot/internal/agent"
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
@@ -47,7 +50,7 @@ type FileRead struct {
 	Size      int64  `json:"size" jsonschema:"Bytes in the whole file."`
 	Offset    int64  `json:"offset" jsonschema:"Where the returned bytes begin."`
 	Bytes     int    `json:"bytes" jsonschema:"How many were returned."`
-	Encoding  string `json:"encoding" jsonschema:"utf-8 or base64."`
+	Encoding  string `json:"encoding" jsonschema:"utf-8 or base64; empty: it is no text, and was not read."`
 	Truncated bool   `json:"truncated" jsonschema:"Whether there is more after them."`
 	Text      string `json:"text,omitempty" jsonschema:"What was read; an image is in content alone."`
 	URI       string `json:"uri,omitempty" jsonschema:"The resource with the whole file, if there is more."`
@@ -85,28 +88,62 @@ func (t *Tools) readFile(ctx context.Context, c tool.Call, in readFileInput) (*t
 		r.Content = append(r.Content, tool.Content{Image: &tool.Blob{MIME: mime, Data: data}})
 		return r, nil
 	}
+	uri := FileURI(l.ID(), absolutePath(in.Path))
+	text, encoding := shownText{text: base64.StdEncoding.EncodeToString(data)}, "base64"
 	if !binary {
 		if offset+int64(len(data)) < size {
 			data = wholeRunes(data)
 		}
-		binary = !utf8.Valid(data)
-	}
-	encoding, text := "utf-8", string(data)
-	if binary {
-		encoding, text = "base64", base64.StdEncoding.EncodeToString(data)
+		for n := 0; n < utf8.UTFMax-1 && offset > 0 && len(data) > 0 && !utf8.RuneStart(data[0]); n++ { // the rest of a character
+			data, offset = data[1:], offset+1
+		}
+		text, encoding = textOf(data), "utf-8"
+		if !text.is {
+			r, fields := fileResult(l, in.Path, nil, offset, size, "")
+			fields.URI, fields.Truncated = uri, false
+			r.Content = append(r.Content, tool.Text(fmt.Sprintf("[%s is no text: %s, %d bytes. Encoding \"base64\" returns its "+
+				"bytes; the resource is %s]", in.Path, mimeType(in.Path, data), size, uri)))
+			return r, nil
+		}
 	}
 	r, fields := fileResult(l, in.Path, data, offset, size, encoding)
-	r.Content, fields.Text = append(r.Content, tool.Text(text)), text
-	if note := unshown(text); note != "" {
-		r.Content = append(r.Content, tool.Text(note))
+	r.Content, fields.Text = append(r.Content, tool.Text(text.text)), text.text
+	for _, note := range []string{text.note, unshown(text.text)} {
+		if note != "" {
+			r.Content = append(r.Content, tool.Text(note))
+		}
 	}
 	if fields.Truncated {
 		end := offset + int64(len(data))
-		fields.URI = FileURI(l.ID(), absolutePath(in.Path))
+		fields.URI = uri
 		r.Content = append(r.Content, tool.Text(fmt.Sprintf("[bytes %d to %d of %d; go on with offset %d, or read the "+
 			"resource %s]", offset, end, size, end, fields.URI)))
 	}
 	return r, nil
+}
+
+// shownText is what a reader of a file is shown.
+type shownText struct {
+	text string
+	note string // on its encoding
+	is   bool   // it is text
+}
+
+// textOf returns the text that data is: in UTF-8, in UTF-16 with its mark, or in an older encoding without control
+// characters.
+func textOf(data []byte) shownText {
+	kind := http.DetectContentType(data)
+	switch {
+	case strings.HasPrefix(kind, "text/plain; charset=utf-16"):
+		text, err := unicode.UTF16(unicode.LittleEndian, unicode.UseBOM).NewDecoder().Bytes(data)
+		return shownText{string(text), "[the file is in UTF-16, and is shown as UTF-8]", err == nil}
+	case utf8.Valid(data):
+		return shownText{text: string(data), is: true}
+	case strings.HasPrefix(kind, "text/"):
+		text, err := charmap.Windows1252.NewDecoder().Bytes(data)
+		return shownText{string(text), "[the file is not in UTF-8, and is shown as if it were in Windows-1252]", err == nil}
+	}
+	return shownText{}
 }
 
 // unshown returns what a reader of a file's text is to be told about characters in it that clients leave out or models do
@@ -148,7 +185,7 @@ func fileResult(l *session.Lease, p string, data []byte, offset, size int64, enc
 		Encoding:  encoding,
 		Truncated: offset+int64(len(data)) < size}
 	r := sessionResult(l, fields)
-	r.Summary = summary(l, fmt.Sprintf("%s: %d bytes, %s", p, size, encoding))
+	r.Summary = summary(l, fmt.Sprintf("%s: %d bytes, %s", p, size, cmp.Or(encoding, "no text")))
 	return r, fields
 }
 

@@ -27,6 +27,7 @@ func New(c Config) *Tools {
 	add[CommandResult](t, policy.ShellExecute, "execute_command", retryable(t.replies, namingSession(t, t.executeCommand)))
 	add[FileRead](t, policy.FileRead, "sandbox_read_file", t.readFile)
 	add[FileWritten](t, policy.FileWrite, "sandbox_write_file", t.writeFile)
+	add[FileEdited](t, policy.FileWrite, "sandbox_edit_file", t.editFile)
 	add[FileList](t, policy.FileList, "sandbox_list_files", t.listFiles)
 	add[ProcessList](t, policy.ProcessList, "list_processes", t.listProcesses)
 	add[ProcessOutput](t, policy.ProcessRead, "read_process", t.readProcess)

@@ -3,7 +3,6 @@ package builtin
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -18,12 +17,16 @@ import (
 type ExposeInput struct {
 	Port int `json:"port"`
 	SessionInput
-	Public    bool  `json:"public,omitempty"`
-	ExpiresIn int64 `json:"expires_in,omitempty" jsonschema:"Seconds until the link ends."`
+	Public    bool     `json:"public,omitempty"`
+	ExpiresIn int64    `json:"expires_in,omitempty" jsonschema:"Seconds until the link ends."`
+	Wait      *float64 `json:"wait,omitempty"`
 }
 
 // detail implements detailed.
 func (in ExposeInput) detail() string { return strconv.Itoa(in.Port) }
+
+// listenTime is how long expose_port waits until something listens.
+const listenTime = 10 * time.Second
 
 // Exposed is the result of expose_port.
 type Exposed struct {
@@ -43,15 +46,12 @@ func (t *Tools) exposePort(ctx context.Context, c tool.Call, in ExposeInput) (*t
 		return nil, err
 	}
 	defer l.Release()
-	number, listening := in.Port, true
-	conn, err := l.Dial(ctx, number)
-	switch {
-	case err == nil:
-		conn.Close()
-	case errors.Is(err, session.ErrNotListening):
-		listening = false
-	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil: // the program accepts slowly; it does listen
-	default:
+	number, wait := in.Port, listenTime
+	if in.Wait != nil {
+		wait = time.Duration(*in.Wait * float64(time.Second))
+	}
+	listening, err := awaitPort(ctx, l, number, wait)
+	if err != nil {
 		return nil, l.Fault(ctx, err, fault.Connection)
 	}
 	t.Sessions.Narrow(l.ID(), c.Principal.Scope) // whoever has the link speaks to the session's programs

@@ -112,6 +112,7 @@ type readProcessInput struct {
 	Cursor   int64   `json:"cursor,omitempty"`
 	MaxBytes int     `json:"max_bytes,omitempty" jsonschema:"The most to return."`
 	Wait     float64 `json:"wait,omitempty"` // seconds
+	Until    string  `json:"until,omitempty"`
 }
 
 // ProcessOutput is the result of read_process.
@@ -126,6 +127,7 @@ type ProcessOutput struct {
 	BytesLeft int64  `json:"bytes_left"`
 	KilledBy  string `json:"killed_by,omitempty" jsonschema:"The limit that ended it: time, memory or processes."`
 	Truncated bool   `json:"truncated"`
+	Met       *bool  `json:"until_met,omitempty" jsonschema:"Whether what until names has come; absent without until."`
 }
 
 // processBytes and fileBytes are how many bytes of a process's output and of a file a call returns by default.
@@ -134,7 +136,17 @@ const (
 	fileBytes    = 50000
 )
 
+// defaultWait is how many seconds a call waits that only says until what.
+const defaultWait = 60
+
 func (t *Tools) readProcess(ctx context.Context, c tool.Call, in readProcessInput) (*tool.Result, error) {
+	until, err := parseCondition(in.Until)
+	if err != nil {
+		return nil, err
+	}
+	if !until.rests() && in.Wait == 0 {
+		in.Wait = defaultWait
+	}
 	l, pid, err := t.openProcess(ctx, c, in.ProcessID)
 	if err != nil {
 		return nil, err
@@ -146,7 +158,8 @@ func (t *Tools) readProcess(ctx context.Context, c tool.Call, in readProcessInpu
 			return nil, err
 		}
 	}
-	output, err := l.Agent().ReadProcess(ctx, pid, in.Cursor, maxBytes, wait)
+	f := follower{lease: l, id: pid, until: until, max: maxBytes}
+	output, met, err := f.read(ctx, in.Cursor, wait)
 	if err != nil {
 		return nil, l.Fault(ctx, err, fault.CommandExecution)
 	}
@@ -166,10 +179,20 @@ func (t *Tools) readProcess(ctx context.Context, c tool.Call, in readProcessInpu
 	if output.Skipped > 0 {
 		text = fmt.Sprintf("[%d bytes before this were dropped]\n%s", output.Skipped, text)
 	}
+	if f.leftOut > 0 {
+		text = fmt.Sprintf("[%d bytes before this are left out: read them without until, with cursor %d]\n%s", f.leftOut,
+			in.Cursor, text)
+	}
 	r := sessionResult(l, fields, tool.Text(text))
 	r.Summary = summary(l, fmt.Sprintf("cursor: %d", output.Cursor), fmt.Sprintf("running: %t", output.Running))
 	if output.Available > 0 {
 		r.Summary += fmt.Sprintf("; %d bytes more are there: call again with this cursor", output.Available)
+	}
+	if !until.rests() {
+		fields.Met = &met
+		if !met {
+			r.Summary += "; until: not yet"
+		}
 	}
 	if !output.Running {
 		fields.ExitCode, fields.KilledBy = &output.ExitCode, output.KilledBy

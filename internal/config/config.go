@@ -153,6 +153,7 @@ const (
 type Hibernate struct {
 	Enabled    bool
 	Background string        // which background processes keep a session awake
+	Jobs       time.Duration // for how long one without a time limit does while it only waits
 	MaxImageMB int           // of one session
 	DiskMB     int           // of all sessions together
 	Keep       time.Duration // of an image

@@ -268,6 +268,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		h.prepare(python)
 		if a.config.ToolsDir != "" && os.Getenv(wire.EnvBuild) == "" { // else it would be in the template's image
 			h.linkTools(python)
+			h.addSudo()
 		}
 		// The local user, until the host configures another.
 		h.configureGit(&agentv1.Identity{Name: "local", Email: "local@sandlot.invalid"})

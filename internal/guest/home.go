@@ -2,6 +2,7 @@ package guest
 
 import (
 	"bytes"
+	_ "embed"
 	"errors"
 	"fmt"
 	"io"
@@ -57,6 +58,22 @@ func (h home) prepare(python []string) {
 
 // programsDir is the last folder of PATH. The agent creates it (image.Programs).
 const programsDir = "/var/lib/sandlot/bin"
+
+// addSudo adds a command sudo that runs its arguments where there is none, since many instructions begin with it. In a
+// sandbox everything runs as its one user.
+func (h home) addSudo() {
+	for _, dir := range filepath.SplitList(h.env["PATH"]) {
+		if dir != programsDir && !strings.HasPrefix(dir, "/workspace/") && h.exists(filepath.Join(dir, "sudo")) {
+			return
+		}
+	}
+	if slices.Contains(filepath.SplitList(h.env["PATH"]), programsDir) && os.MkdirAll(h.inRoot(programsDir), 0o755) == nil {
+		_ = os.WriteFile(h.inRoot(filepath.Join(programsDir, "sudo")), []byte(sudo), 0o755)
+	}
+}
+
+//go:embed sudo.sh
+var sudo string
 
 // linkPython makes the command "python" start Python where there is no such command, as in
 // Debian: many instructions for Python use it.

@@ -33,6 +33,8 @@ var defaultEnv = map[string]string{
 	"GOBIN":              UserBase + "/bin",
 	"CARGO_INSTALL_ROOT": UserBase,
 	"UV_LINK_MODE":       "copy", // its cache is on another file system
+	// Programs of a sandbox cannot give files away, and tar fails if it tries to.
+	"TAR_OPTIONS": "--no-same-owner",
 }
 
 // cacheEnv has the variables of caches for a template whose home folder is in the workspace: there a file costs three

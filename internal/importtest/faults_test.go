@@ -12,7 +12,7 @@ import (
 // errorsInFaults are how many faults of a file have the text of an error in their message. Each is of a function whose
 // errors are words for users by its contract: Pool.RuntimeOf, Pool.HibernatorNamed, and the reader of base64.
 var errorsInFaults = map[string]int{"session/sessions.go": 1, "session/session.go": 1, "session/copy.go": 3,
-	"builtin/files.go": 1}
+	"builtin/files.go": 1, "builtin/follow.go": 1}
 
 // TestFaultsNameNoPaths: users read the messages of faults, and errors of runtimes and of the operating system name files
 // of the server. So their texts are not in the messages of the packages between users and sandboxes; the cause of a

@@ -49,6 +49,7 @@ import (
 type Hibernation struct {
 	Enabled    bool
 	Background awake.Background // which background processes keep a session awake
+	Jobs       time.Duration    // for how long one without a time limit does while it only waits
 	ImageBytes int64            // of one session at most
 	DiskBytes  int64            // of all sessions; see images.Images
 	Keep       time.Duration    // of an image

@@ -185,6 +185,7 @@ func (s *Session) busy(ctx context.Context) bool {
 		return serr == nil && st.State == sandbox.Running && c.booted.Agent.Linked()
 	}
 	idle, busy := s.sessions.idle(c.rec, u)
+	busy = busy || u.Busy && time.Now().Before(c.jobsUntil)
 	if idle < 24*time.Hour {
 		last := time.Now().Add(-idle).UTC()
 		s.mu.Lock()

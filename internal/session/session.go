@@ -23,6 +23,7 @@ import (
 	"sandlot/internal/pool"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/secret"
+	"sandlot/internal/session/awake"
 	"sandlot/internal/session/disk"
 	"sandlot/internal/session/reason"
 	"sandlot/internal/session/record"
@@ -87,6 +88,8 @@ type current struct {
 	asleepFor time.Duration // how long it had slept when it woke; 0: its user was told, or it has not slept
 	// awakeUntil: until then it is not put to sleep again, as that failed, and something runs that would end.
 	awakeUntil time.Time
+	// jobsUntil: until then it stays awake while something runs in the background.
+	jobsUntil time.Time
 	// warning is what the user is to be told of that, once for each sandbox: then warned is true.
 	warning     string
 	warned      bool
@@ -377,6 +380,23 @@ func (l *Lease) Release() {
 		l.disk.Changed()
 		l.cur.rec.Used = time.Now().UTC()
 	})
+}
+
+// KeepAwake keeps the session awake for a background process that was started, while it only waits too: until its time
+// limit is over, or for the time that the settings give those without one (limit 0). It returns for how long; 0: not at
+// all.
+func (l *Lease) KeepAwake(limit time.Duration) time.Duration {
+	h := l.sessions.Hibernation
+	if h.Jobs == 0 || h.Background == awake.None {
+		return 0
+	}
+	lasts := cmp.Or(limit, h.Jobs)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if until := time.Now().Add(lasts); until.After(l.cur.jobsUntil) {
+		l.cur.jobsUntil = until
+	}
+	return lasts
 }
 
 // Fault turns an error of a call on the agent into a fault of that kind. If the sandbox is dead, or its agent does not

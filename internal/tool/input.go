@@ -141,6 +141,8 @@ func (f field) set(name string, v any, into reflect.Value) error {
 			return invalidArgument(name, v, "true or false")
 		}
 		into.SetBool(b)
+	case s.Type == "array" && f.object != nil:
+		return f.setObjects(name, v, into)
 	case s.Type == "array":
 		return setStrings(name, v, into)
 	case f.object != nil:
@@ -194,6 +196,30 @@ func setNumber(name string, s *jsonschema.Schema, v any, into reflect.Value) err
 	} else {
 		into.SetFloat(n)
 	}
+	return nil
+}
+
+// setObjects sets a list of objects. One object stands for a list of it.
+func (f field) setObjects(name string, v any, into reflect.Value) error {
+	list, ok := v.([]any)
+	if one, single := v.(map[string]any); single {
+		list, ok = []any{one}, true
+	}
+	if !ok {
+		return invalidArgument(name, v, "an array of objects")
+	}
+	all := reflect.MakeSlice(into.Type(), len(list), len(list))
+	for i, e := range list {
+		element := fmt.Sprintf("%s[%d]", name, i)
+		m, ok := typed(e).(map[string]any)
+		if !ok {
+			return invalidArgument(element, e, "an object")
+		}
+		if err := f.object.decode(name, element+".", m, all.Index(i)); err != nil {
+			return err
+		}
+	}
+	into.Set(all)
 	return nil
 }
 

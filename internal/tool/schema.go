@@ -69,7 +69,7 @@ type arguments struct {
 type field struct {
 	index  []int
 	schema *jsonschema.Schema
-	object *arguments // for an argument that is an object with known properties
+	object *arguments // for an argument that is an object with known properties, or a list of such
 }
 
 // InputOf returns the schema of a tool's arguments, the exported fields of the struct T.
@@ -137,6 +137,9 @@ func show(schema map[string]any, props []Prop) {
 			delete(property, "description")
 		}
 		show(property, props[i].Props)
+		if items, ok := property["items"].(map[string]any); ok {
+			show(items, props[i].Props)
+		}
 		delete(property, "minimum")
 		delete(property, "maximum")
 		delete(property, "default")
@@ -253,8 +256,12 @@ func argumentsOf(t reflect.Type, s *jsonschema.Schema) arguments {
 			continue
 		}
 		arg := field{index: f.Index, schema: p}
-		if p.Properties != nil {
+		switch {
+		case p.Properties != nil:
 			object := argumentsOf(f.Type, p)
+			arg.object = &object
+		case p.Items != nil && p.Items.Properties != nil:
+			object := argumentsOf(f.Type.Elem(), p.Items)
 			arg.object = &object
 		}
 		a.fields[name] = arg

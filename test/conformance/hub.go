@@ -231,7 +231,7 @@ func (h *hub) List(ctx context.Context, method, field string) ([]json.RawMessage
 var ours = map[string]bool{}
 
 func init() {
-	for _, name := range strings.Fields(`execute_code execute_command sandbox_read_file sandbox_write_file sandbox_list_files list_processes read_process
+	for _, name := range strings.Fields(`execute_code execute_command sandbox_read_file sandbox_write_file sandbox_edit_file sandbox_list_files list_processes read_process
 		write_process stop_process expose_port close_port get_sessions stop_session get_volume_path sandbox_shell_exec connect_external_mcp
 		auto_install_and_connect_mcp list_external_mcp disconnect_external_mcp restart_external_mcp external_mcp_logs
 		snapshot_session list_snapshots restore_snapshot remove_snapshot fork_session`) {
