@@ -113,9 +113,8 @@ class Mcp:
         assert not r.is_error, r
         self.session = r.structured_content["session_id"]
         text = r.content[0].text
-        for block in r.content:
-            if block.type == "resource_link":  # the whole output
-                text = (await self.client.read_resource(block.uri)).contents[0].text
+        if uri := r.structured_content.get("stdout_uri"):  # the whole output
+            text = (await self.client.read_resource(uri)).contents[0].text
         return text, r.structured_content.get("result")
 
     async def stop(self):
