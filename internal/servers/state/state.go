@@ -192,7 +192,11 @@ func nextOfEnd(s Status, e Event) (Status, []Action) {
 	if e.Lasted {
 		s.Failures = 0
 	}
-	return failed(s, e)
+	s, actions := failed(s, e)
+	if s.State == Backoff {
+		s.Earliest = e.At.Add(pause(s.Failures - 1)) // the first time at once: it has worked until now
+	}
+	return s, actions
 }
 
 // failed counts a failure. A server that waits for its user to log in has not failed.

@@ -51,7 +51,10 @@ func TestStates(t *testing.T) {
 			func(s Status) bool {
 				return s.State != Failed || s.Why == "it failed 6 times in a row, and was given up: n"
 			}},
-		{"dies", Status{Failures: 1}, Event{What: Exited, At: now}, "BBBBBBBA", nil, "", nil},
+		{"dies for the first time", Status{}, Event{What: Exited, At: now}, "BBBBBBBA", nil, "",
+			func(s Status) bool { return s.State != Backoff || s.Earliest.Equal(now) }},
+		{"dies", Status{Failures: 1}, Event{What: Exited, At: now}, "BBBBBBBA", nil, "",
+			func(s Status) bool { return s.State != Backoff || s.Earliest.Equal(now.Add(firstPause)) }},
 		{"dies and is wanted", Status{Failures: 1}, Event{What: Exited, At: now, Wanted: true}, "BBBBBBBA", later,
 			"DSCIBFE", nil},
 		{"dies, as ever", Status{Failures: MaxFailures - 1}, Event{What: Exited}, "FFFFFFFA", nil, "", nil},
