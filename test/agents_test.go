@@ -72,16 +72,29 @@ const (
 	isMended
 	isMuch
 	isThirdParty
+	isNumber
+	isText
+	isList
+	isNull
+	isTrue
 	isAfterStop
 	isAfterKill
+	isAfterUpgrade // with a release
 )
 
-// script is what the model does: each step is a call of a tool.
-func script(s *server) []model.Step {
+// bare are texts that a third-party tool returns, by the steps that have it do so: JSON, and no objects.
+var bare = map[int]string{isNumber: "73190", isText: `"plain"`, isList: "[73191]", isNull: "null", isTrue: "true"}
+
+// script is what the model does: each step is a call of a tool. With a release, the server is upgraded at the end.
+func script(s *server, release string) []model.Step {
 	code := func(text string, before func()) model.Step {
 		return model.Step{Tool: "execute_code", Args: args{"code": text}, Before: before}
 	}
-	return []model.Step{
+	restart := func() {
+		s.stop()
+		s.launch()
+	}
+	steps := []model.Step{
 		isKept:    code("x = 41\nprint('kept', x)", nil),
 		isFigure:  code(figure, nil),
 		isWrong:   {Tool: "execute_code", Args: args{"cod": "x + 1"}},
@@ -90,15 +103,27 @@ func script(s *server) []model.Step {
 		isMuch:    code("print('line of output\\n' * 20000)", nil),
 
 		isThirdParty: {Tool: "create_issue", Args: args{"title": "from the model"}},
-		isAfterStop: code("x + 2", func() {
-			s.stop()
-			s.launch()
-		}),
+		isAfterStop:  code("x + 2", restart),
 		isAfterKill: code("x + 3", func() {
 			s.kill()
 			s.launch()
 		}),
 	}
+	for step, text := range bare {
+		steps[step] = model.Step{Tool: "repeat", Args: args{"text": text}}
+	}
+	if release != "" {
+		steps = append(steps, code("x + 4", func() {
+			if out, errs, code := s.cli("upgrade", release, "--yes"); code != 0 || !strings.Contains(out, laterVersion) {
+				s.t.Errorf("upgrade: %d %s %s", code, out, errs)
+			}
+			restart()
+			if !strings.Contains(s.log.String(), "version="+laterVersion) {
+				s.t.Errorf("the server is not the new one:\n%s", s.log)
+			}
+		}))
+	}
+	return steps
 }
 
 // alone runs a part of a test in a process whose network has loopback only, so that no client can reach another
@@ -138,24 +163,34 @@ type agentRun struct {
 	home  string
 	token string
 	over  string // HTTP or stdio
+	steps int    // of the script
 	said  string // by the client's program
 }
 
 // drive has an agent follow the script, with a server of its own, and compares what its model was shown with the row of
-// the guide's table.
-func (a agent) drive(t *testing.T, over string) {
+// the guide's table. With a release, the server is upgraded to it.
+func (a agent) drive(t *testing.T, over, release string) {
 	t.Helper()
 	s := prepare(t)
+	if release != "" {
+		dir := t.TempDir()
+		install(t, dir)
+		s.program = filepath.Join(dir, "sandlot")
+	}
 	s.port = 8000 // no client's connection gets it while the server is down, as it could one of the ports of freePort
 	s.begin(nil)
 	r := &agentRun{agent: a, t: t, s: s, home: t.TempDir(), over: over}
 	if over == "HTTP" {
 		r.token = s.token("ann")
 	}
-	s.put(r.token, "typed.py")
 	c := s.connect(newer, r.token, nil)
-	c.call("connect_external_mcp", args{"name": "typed", "command": "python3", "args": []string{"/workspace/typed.py"}})
-	r.m = model.Start(t, script(s))
+	for _, name := range []string{"typed", "bare"} {
+		s.put(r.token, name+".py")
+		c.call("connect_external_mcp", args{"name": name, "command": "python3", "args": []string{"/workspace/" + name + ".py"}})
+	}
+	steps := script(s, release)
+	r.steps = len(steps)
+	r.m = model.Start(t, steps)
 	r.m.Wait = a.wait
 	if a.lost != nil && over == "HTTP" {
 		r.m.Lost = func(r model.Result) bool { return slices.ContainsFunc(a.lost, r.Says) }
@@ -168,8 +203,9 @@ func (a agent) drive(t *testing.T, over string) {
 
 // driveBoth drives an agent over HTTP, and one that starts `sandlot stdio`.
 func (a agent) driveBoth(t *testing.T) {
+	release := laterRelease(t)
 	for _, over := range []string{"HTTP", "stdio"} {
-		t.Run(over, func(t *testing.T) { a.drive(t, over) })
+		t.Run(over, func(t *testing.T) { a.drive(t, over, release) })
 	}
 }
 
@@ -268,7 +304,7 @@ func (r *agentRun) endAll() {
 func (r *agentRun) check() {
 	r.t.Helper()
 	shown := r.m.Results()
-	if len(shown) <= isAfterKill || !r.m.Ended() {
+	if len(shown) < r.steps || !r.m.Ended() {
 		for i, one := range shown {
 			r.t.Logf("%d: %d images, %.300q", i, one.Images, one.Text)
 		}
@@ -283,6 +319,15 @@ func (r *agentRun) check() {
 		isMissing: {"File not found in sandbox: nope.txt", "Check the name; list what is there first"}}
 	if r.advised != "" {
 		wants[isWrong] = []string{r.advised}
+	}
+	for step, text := range bare {
+		wants[step] = []string{text}
+		if shown[step].Says("structuredContent") {
+			r.t.Errorf("step %d: the client refuses %q: %.2000q", step, text, shown[step].Text)
+		}
+	}
+	if r.steps > isAfterUpgrade {
+		wants[isAfterUpgrade] = []string{"45"}
 	}
 	for step, parts := range wants {
 		for _, part := range parts {
@@ -395,7 +440,7 @@ func python(name string) []string {
 }
 
 // TestClaudeCode, TestCodexCLI and TestLangChain: the agents that most people use are shown figures, advice and a bounded
-// excerpt of large output, and go on when the server is stopped and killed under them. The campaign has others.
+// excerpt of large output, and go on when the server is stopped, killed and upgraded under them. The campaign has others.
 func TestClaudeCode(t *testing.T) {
 	t.Parallel()
 	alone(t, func(t *testing.T) { claudeCode.driveBoth(t) })
@@ -408,5 +453,5 @@ func TestCodexCLI(t *testing.T) {
 
 func TestLangChain(t *testing.T) {
 	t.Parallel()
-	alone(t, func(t *testing.T) { langChain.drive(t, "HTTP") })
+	alone(t, func(t *testing.T) { langChain.drive(t, "HTTP", "") })
 }

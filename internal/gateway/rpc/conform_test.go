@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"bytes"
 	"encoding/json"
 	"strings"
 	"testing"
@@ -134,6 +135,46 @@ func TestNoEmptyText(t *testing.T) {
 		`{"content":[{"type":"resource","resource":{"uri":"a:b","text":""}}]}`: `{"content":[{"type":"resource","resource":{"uri":"a:b","text":""}}]}`,
 	} {
 		if got := string(WithoutEmptyText(json.RawMessage(raw))); got != want {
+			t.Errorf("%s: %s", raw, got)
+		}
+	}
+}
+
+// TestJSONTextAsData: a first text that is JSON and no object gets an object around it, as data; the text stays.
+func TestJSONTextAsData(t *testing.T) {
+	text := func(s string) string {
+		b, _ := json.Marshal(map[string]string{"type": "text", "text": s})
+		return string(b)
+	}
+	const image = `{"type":"image","data":"QUFB","mimeType":"image/png"}`
+	for _, value := range []string{`42`, `-1.50`, `"x"`, `[1]`, `[]`, `null`, `true`, " [1, {\"a\": 2}]\n", `"\u003c"`} {
+		for _, content := range []string{text(value), text(value) + "," + text("more"), image + "," + text(value)} {
+			raw := json.RawMessage(`{"content":[` + content + `],"isError":true}`)
+			var got struct {
+				StructuredContent struct{ Result json.RawMessage }
+				Content           json.RawMessage
+				IsError           bool
+			}
+			err := json.Unmarshal(WithJSONAsData(raw), &got)
+			var want bytes.Buffer
+			if json.Compact(&want, []byte(value)) != nil || err != nil || string(got.StructuredContent.Result) != want.String() ||
+				string(got.Content) != "["+content+"]" || !got.IsError {
+				t.Errorf("%q: %s, %v", value, WithJSONAsData(raw), err)
+			}
+		}
+	}
+	for _, raw := range []string{
+		`{"content":[` + text(`{"a":1}`) + `]}`,
+		`{"content":[` + text(`42 apples`) + `]}`,
+		`{"content":[` + text(`nul`) + `,` + text(`42`) + `]}`,
+		`{"content":[` + text(` `) + `]}`,
+		`{"content":[` + text(`42`) + `],"structuredContent":{}}`,
+		`{"content":[` + text(`42`) + `],"structuredContent":42}`,
+		`{"content":[` + image + `]}`,
+		`{"content":[]}`,
+		`{}`,
+	} {
+		if got := string(WithJSONAsData(json.RawMessage(raw))); got != raw {
 			t.Errorf("%s: %s", raw, got)
 		}
 	}
