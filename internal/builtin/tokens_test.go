@@ -10,6 +10,7 @@ import (
 	"sandlot/internal/auth"
 	"sandlot/internal/gateway/rpc"
 	"sandlot/internal/image"
+	"sandlot/internal/revision/schematest"
 	"sandlot/internal/tool"
 	"sandlot/test/tokens"
 )
@@ -28,6 +29,11 @@ func TestDefinitionsAreShort(t *testing.T) {
 	for _, d := range tools.current.Load().connected() { // the longer texts
 		if d.Alias != "" {
 			continue
+		}
+		for _, version := range schematest.Revisions {
+			if err := schematest.Validate(version, "Tool", rpc.Definition(d)); err != nil {
+				t.Errorf("%s: %v", d.Name, err)
+			}
 		}
 		var shown map[string]json.RawMessage // to models, which get no titles and annotations of clients
 		if err := json.Unmarshal(rpc.Definition(d), &shown); err != nil {

@@ -187,6 +187,7 @@ func TestFailedCallsAreResults(t *testing.T) {
 			{fault.New(fault.Connection, "gone"), true, "Connection error: gone\n- "},
 			{fault.New(fault.Internal, "a bug"), false, ""},
 			{&tool.ExternalError{Code: -32602, Message: "wrong argument"}, true, "wrong argument"},
+			{&tool.ExternalError{Code: -32602, Message: " "}, true, "the server's error has no text"},
 			{&tool.ExternalError{Code: -32042, Message: "open this"}, false, ""},
 		} {
 			failed = tt.err
