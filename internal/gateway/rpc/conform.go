@@ -51,8 +51,8 @@ func WithoutEmptyText(raw json.RawMessage) json.RawMessage {
 }
 
 // WithJSONAsData returns the result of a third-party server's tool for a client that takes a first text that is JSON for
-// structuredContent, and refuses the result where that is no object: such a value gets an object around it, as servers of
-// FastMCP have it. The content stays.
+// structuredContent, and refuses the result where that is no object: such a value gets an object around it. The content
+// stays.
 func WithJSONAsData(raw json.RawMessage) json.RawMessage {
 	members := rawjson.Shared(raw, "content", "structuredContent")
 	if _, given := members["structuredContent"]; given {
