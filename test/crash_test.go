@@ -154,8 +154,45 @@ func TestSandboxKilled(t *testing.T) {
 	c.want(other, "y", "2")
 }
 
+// standing opens what only waits for events, in each revision, and returns it by its kind.
+func (s *server) standing(c *client) map[string]io.ReadCloser {
+	s.t.Helper()
+	const listen = `{"jsonrpc":"2.0","id":8,"method":"subscriptions/listen","params":{"notifications":{"toolsListChanged":true},` +
+		`"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{},` +
+		`"io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"}}}}`
+	all := map[string]io.ReadCloser{}
+	for what, r := range map[string]struct {
+		method, path, body string
+		header             []string
+	}{
+		"a session's stream": {"GET", "/mcp", "", []string{"Mcp-Session-Id", c.ID(), "Mcp-Protocol-Version", older}},
+		"a subscription":     {"POST", "/mcp", listen, []string{"Mcp-Protocol-Version", newer, "Mcp-Method", "subscriptions/listen"}},
+		"the events":         {"GET", "/v1/events", "", nil},
+	} {
+		req, err := http.NewRequestWithContext(s.t.Context(), r.method, s.URL+r.path, strings.NewReader(r.body))
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", "application/json")
+		req.Header.Set("Accept", "application/json, text/event-stream")
+		for i := 0; i < len(r.header); i += 2 {
+			req.Header.Set(r.header[i], r.header[i+1])
+		}
+		resp, err := (&http.Client{Transport: s.web()}).Do(req)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		s.t.Cleanup(func() { resp.Body.Close() })
+		if resp.StatusCode != http.StatusOK {
+			s.t.Fatalf("%s: %s", what, resp.Status)
+		}
+		all[what] = resp.Body
+	}
+	return all
+}
+
 // TestGracefulStop stops the server while a call runs: it may end, and a
-// persistent session is there again with its variables.
+// persistent session is there again with its variables. What only waits for events ends before.
 func TestGracefulStop(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -164,15 +201,27 @@ func TestGracefulStop(t *testing.T) {
 	ended := make(chan string, 1)
 	go func() {
 		r, err := c.try(context.Background(), "execute_command",
-			args{"command": "sleep 2; echo done", "session_id": id})
+			args{"command": "sleep 6; echo done", "session_id": id})
 		if err != nil {
 			ended <- err.Error()
 			return
 		}
 		ended <- r.Text
 	}()
+	streams := s.standing(c)
 	time.Sleep(500 * time.Millisecond)
-	s.stop()
+	stopped := make(chan struct{})
+	go func() { s.stop(); close(stopped) }()
+	for what, stream := range streams {
+		_, _ = io.Copy(io.Discard, stream) // until its end
+		select {
+		case got := <-ended:
+			t.Errorf("%s has waited for the running call", what)
+			ended <- got
+		default:
+		}
+	}
+	<-stopped
 	if got := <-ended; got != "done" {
 		t.Errorf("the running call: %q", got)
 	}

@@ -661,6 +661,32 @@ func TestConnectionUsers(t *testing.T) {
 	}
 }
 
+// TestConnectionStartsLate: a server that needs half of its time to start is started once, also when a call starts it
+// again.
+func TestConnectionStartsLate(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	s.put("", "late.py")
+	c := s.connect(older, "", nil)
+	late := c.call("connect_external_mcp", args{"name": "late", "command": "python3", "args": []string{"/workspace/late.py"}})
+	for _, starts := range []string{"s", "ss"} {
+		if got := c.call(late.exposed(t, "greet"), nil); got.Text != "hello" {
+			t.Errorf("it says %q", got.All)
+		}
+		if got := c.shell("home", "cat starts.txt").Text; got != starts {
+			t.Errorf("it was started %q, not %q", got, starts)
+		}
+		if starts == "s" {
+			s.stop()
+			transport.CloseIdleConnections()
+			s.launch()
+			if row := c.state("late"); row["state"] != "idle" {
+				t.Errorf("it is %v", row)
+			}
+		}
+	}
+}
+
 // TestConnectionServerKilled: connections are there after a crash of Sandlot.
 func TestConnectionServerKilled(t *testing.T) {
 	t.Parallel()

@@ -17,6 +17,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
 // serviceUser has no name and no home on this machine. Its number is one for whom systemd keeps a journal.
@@ -168,17 +170,35 @@ func poll(t *testing.T, limit time.Duration, try func() error) {
 	}
 }
 
+// command is a program that the user runs.
+func (l *login) command(ctx context.Context, args ...string) *exec.Cmd {
+	id := strconv.Itoa(serviceUser)
+	return exec.CommandContext(ctx, "nsenter", append([]string{"--target", strconv.Itoa(l.pid), "--mount", "--pid",
+		"setpriv", "--reuid", id, "--regid", id, "--clear-groups", "env", "-i", "--chdir=" + l.home,
+		"PATH=" + os.Getenv("PATH"), "HOME=" + l.home, "USER=me", "XDG_RUNTIME_DIR=/run/user/" + id,
+		"SANDLOT_MAX_SESSIONS=7"},
+		args...)...)
+}
+
+// stdio begins a client of the user that starts `sandlot stdio`, which uses the service.
+func (l *login) stdio(program string) *client {
+	l.t.Helper()
+	cmd, log := l.command(l.t.Context(), program, "stdio"), &logBuffer{}
+	cmd.Stderr = log
+	c, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil).
+		Connect(l.t.Context(), &mcp.CommandTransport{Command: cmd, TerminateDuration: time.Minute}, nil)
+	if err != nil {
+		l.t.Fatalf("%v\n%s", err, log)
+	}
+	return &client{l.t, c}
+}
+
 // run runs a program as the user.
 func (l *login) run(args ...string) (stdout, stderr string, code int) {
 	l.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
-	id := strconv.Itoa(serviceUser)
-	cmd := exec.CommandContext(ctx, "nsenter", append([]string{"--target", strconv.Itoa(l.pid), "--mount", "--pid",
-		"setpriv", "--reuid", id, "--regid", id, "--clear-groups", "env", "-i", "--chdir=" + l.home,
-		"PATH=" + os.Getenv("PATH"), "HOME=" + l.home, "USER=me", "XDG_RUNTIME_DIR=/run/user/" + id,
-		"SANDLOT_MAX_SESSIONS=7"},
-		args...)...)
+	cmd := l.command(ctx, args...)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	cmd.Run()
@@ -249,7 +269,8 @@ func (l *login) status(program string) (s serviceStatus) {
 }
 
 // TestService: the service of a user's own, under a real systemd: it is installed, answers, starts again after a crash
-// and at the next log-in, moves with its program, and keeps sessions in all of that.
+// and at the next log-in, moves with its program, and keeps sessions in all of that. Clients that are connected when it is
+// restarted, or crashes, do not notice.
 func TestService(t *testing.T) {
 	t.Parallel()
 	l := beginLogin(t)
@@ -274,16 +295,39 @@ func TestService(t *testing.T) {
 	}
 	s := &server{t: t, URL: "http://127.0.0.1:" + port, State: first.StateDir, log: &logBuffer{}}
 	session := s.remembers("", "x = 41")
+	// Clients of each kind, which go on whatever happens to the server. The first one listens, too.
+	held := map[string]*client{"stateful": s.connectAt("/mcp", older, "", true, nil), "stateless": s.connect(newer, "", nil),
+		"stdio": l.stdio(sandlot)}
+	goesOn := func(x string) {
+		t.Helper()
+		s.remembers(session, "assert x == "+x)
+		transport.CloseIdleConnections()
+		for who, c := range held {
+			t.Log("the next call of a client that is ", who)
+			c.want(session, "x", x)
+		}
+	}
+	goesOn("41")
 	says(t, l.want(0, sandlot, "service", "install", "--port", port, "--yes"), "nothing to write")
 	says(t, l.want(0, sandlot, "service", "restart"), "The server runs")
-	s.remembers(session, "assert x == 41; x = 42")
-
+	goesOn("41")
+	s.remembers(session, "x = 42")
+	before := l.status(sandlot).PID
+	l.want(0, "systemctl", "--user", "restart", "sandlot")
+	goesOn("42")
+	if now := l.status(sandlot).PID; now == before {
+		t.Errorf("systemd has not restarted %d", now)
+	}
+	s.remembers(session, "x = 43")
 	l.want(0, "kill", "-9", strconv.Itoa(l.status(sandlot).PID))
-	s.remembers(session, "assert x == 42; x = 43")
+	goesOn("43")
+	for _, c := range held {
+		c.Close()
+	}
 	l.logOut()
 	s.remembers(session, "assert x == 43; x = 44")
 	poll(t, 20*time.Second, func() error {
-		if out, _, _ := l.run(sandlot, "service", "logs", "--lines", "1000"); strings.Count(out, "msg=serving") < 4 {
+		if out, _, _ := l.run(sandlot, "service", "logs", "--lines", "1000"); strings.Count(out, "msg=serving") < 5 {
 			return fmt.Errorf("the log:\n%s", out)
 		}
 		return nil
@@ -301,7 +345,7 @@ func TestService(t *testing.T) {
 		t.Error(out)
 	}
 	says(t, l.want(0, sandlot, "service", "remove"), "nothing to do")
-	says(t, l.want(0, sandlot, "stop", "--sessions"), "0 sandboxes were ended", "1 session sleeps")
+	says(t, l.want(0, sandlot, "stop", "--sessions"), "0 sandboxes were ended", " sleep") // the clients have one, too
 	if _, err := os.Stat(filepath.Join(first.StateDir, "sandlot.db")); err != nil {
 		t.Error(err)
 	}

@@ -60,6 +60,28 @@ func install(t *testing.T, dir string) (names []string) {
 	return names
 }
 
+// laterVersion is the version of releases that tests upgrade to.
+const laterVersion = "9.9.9"
+
+// laterPrograms returns the programs of a later version, by their names.
+func laterPrograms(t *testing.T) map[string]string {
+	t.Helper()
+	programs := map[string]string{}
+	dir := t.TempDir()
+	for _, name := range install(t, dir) {
+		programs[name] = filepath.Join(dir, name)
+	}
+	programs["sandlot"] = buildVersion(t, laterVersion)
+	programs["sandlot-agent"] = changedAgent(t, programs["sandlot-agent"])
+	return programs
+}
+
+// laterRelease makes a release of a later version, and returns its folder.
+func laterRelease(t *testing.T) string {
+	t.Helper()
+	return releasetest.Make(t, laterVersion, laterPrograms(t))
+}
+
 // TestUpgrade: a release replaces the programs of a server that runs, and its sessions live on in the next server. What
 // is damaged, or does not work, changes nothing.
 func TestUpgrade(t *testing.T) {
@@ -78,12 +100,7 @@ func TestUpgrade(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	programs := map[string]string{}
-	for _, name := range names {
-		programs[name] = filepath.Join(dir, name)
-	}
-	programs["sandlot"] = buildVersion(t, "9.9.9")
-	programs["sandlot-agent"] = changedAgent(t, programs["sandlot-agent"])
+	programs := laterPrograms(t)
 	good := releasetest.Make(t, "9.9.9", programs)
 	programs["sandlot-runsc"] = releasetest.Script(t, "exit 1")
 	unusable := releasetest.Make(t, "9.9.9", programs)

@@ -10,6 +10,7 @@ import (
 	"sandlot/internal/auth"
 	"sandlot/internal/gateway/rpc"
 	"sandlot/internal/image"
+	"sandlot/internal/revision/schematest"
 	"sandlot/internal/tool"
 	"sandlot/test/tokens"
 )
@@ -29,6 +30,11 @@ func TestDefinitionsAreShort(t *testing.T) {
 		if d.Alias != "" {
 			continue
 		}
+		for _, version := range schematest.Revisions {
+			if err := schematest.Validate(version, "Tool", rpc.Definition(d)); err != nil {
+				t.Errorf("%s: %v", d.Name, err)
+			}
+		}
 		var shown map[string]json.RawMessage // to models, which get no titles and annotations of clients
 		if err := json.Unmarshal(rpc.Definition(d), &shown); err != nil {
 			t.Fatal(err)
@@ -41,6 +47,9 @@ func TestDefinitionsAreShort(t *testing.T) {
 		t.Logf("%-30s %d", d.Name, n)
 		if len(strings.Split(strings.TrimSuffix(d.Description, "."), ". ")) > 4 {
 			t.Errorf("%s: %q has more than four sentences", d.Name, d.Description)
+		}
+		if first, _, _ := strings.Cut(d.Description, ". "); len([]rune(first)) > 160 { // some clients show models no more
+			t.Errorf("%s: the first sentence has %d characters: %q", d.Name, len([]rune(first)), first)
 		}
 	}
 	if first, _, _ := strings.Cut(tools.current.Load().connected()[0].Description, "; see /run"); len(first) > 160 ||

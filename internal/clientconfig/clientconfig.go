@@ -179,6 +179,9 @@ func typedEntry(s Server) entry {
 	return entry{}.with("type", "http").with("url", s.URL).with("headers", s.headers())
 }
 
+// crushEntry has the time that a server may take to start: Crush gives it 10 seconds, and a call as long as it takes.
+func crushEntry(s Server) entry { return typedEntry(s).lasting("timeout", 60) }
+
 func windsurfEntry(s Server) entry {
 	if s.URL == "" {
 		return stdioEntry(s)
@@ -300,8 +303,9 @@ var clients = []Client{
 		paths: paths{"$XDG_CONFIG_HOME/Code/User/mcp.json",
 			"~/Library/Application Support/Code/User/mcp.json", `%APPDATA%\Code\User\mcp.json`}},
 	{ID: "crush", Title: "Crush", Next: "Start Crush again.",
-		format: crush, entry: typedEntry, variableFormat: "$%s", paths: paths{"$XDG_CONFIG_HOME/crush/crush.json",
-			"$XDG_CONFIG_HOME/crush/crush.json", `%LOCALAPPDATA%\crush\crush.json`}},
+		format: crush, entry: crushEntry, variableFormat: "$%s", paths: paths{"$XDG_CONFIG_HOME/crush/crush.json",
+			"$XDG_CONFIG_HOME/crush/crush.json", `%USERPROFILE%\.config\crush\crush.json`},
+		home: [2]string{"CRUSH_GLOBAL_CONFIG", "crush.json"}},
 	{ID: "kiro", Title: "Kiro", Next: "Kiro connects when the file is saved; look at its panel MCP Servers.",
 		format: editor, entry: plainEntry, variableFormat: "${%s}", paths: paths{"~/.kiro/settings/mcp.json",
 			"~/.kiro/settings/mcp.json", `%USERPROFILE%\.kiro\settings\mcp.json`}},
@@ -453,7 +457,7 @@ func (c Client) File(system, home string, getenv func(string) string) (string, e
 	}
 	p = strings.Replace(p, "$XDG_CONFIG_HOME", xdg, 1)
 	if system == "windows" {
-		for _, name := range []string{"APPDATA", "LOCALAPPDATA", "USERPROFILE"} {
+		for _, name := range []string{"APPDATA", "USERPROFILE"} {
 			p = strings.Replace(p, "%"+name+"%", getenv(name), 1)
 		}
 		return p, nil

@@ -39,8 +39,9 @@ func TestForms(t *testing.T) {
 		{"vscode", `{"servers":{"sandlot":{"type":"http","url":"U"}}}`,
 			`{"servers":{"sandlot":{"type":"http","url":"U","headers":{"Authorization":"Bearer T"}}}}`,
 			"Bearer ${env:TOK}"},
-		{"crush", `{"mcp":{"sandlot":{"type":"http","url":"U"}}}`,
-			`{"mcp":{"sandlot":{"type":"http","url":"U","headers":{"Authorization":"Bearer T"}}}}`, "Bearer $TOK"},
+		{"crush", `{"mcp":{"sandlot":{"type":"http","url":"U","timeout":60}}}`,
+			`{"mcp":{"sandlot":{"type":"http","url":"U","headers":{"Authorization":"Bearer T"},"timeout":60}}}`,
+			"Bearer $TOK"},
 		{"kiro", `{"mcpServers":{"sandlot":{"url":"U"}}}`,
 			`{"mcpServers":{"sandlot":{"url":"U","headers":{"Authorization":"Bearer T"}}}}`, "Bearer ${TOK}"},
 		{"windsurf", `{"mcpServers":{"sandlot":{"serverUrl":"U"}}}`,
@@ -111,7 +112,7 @@ func TestForms(t *testing.T) {
 	for _, c := range All() { // without a URL, each starts the program
 		const plain = `"command":"/p","args":["stdio"]`
 		body := map[string]string{"claude-code": `"type":"stdio",` + plain, "vscode": `"type":"stdio",` + plain,
-			"crush": `"type":"stdio",` + plain, "codex": plain + `,"startup_timeout_sec":60,"tool_timeout_sec":330`,
+			"crush": `"type":"stdio",` + plain + `,"timeout":60`, "codex": plain + `,"startup_timeout_sec":60,"tool_timeout_sec":330`,
 			"opencode": `"type":"local","command":["/p","stdio"],"enabled":true,"timeout":330000`,
 			"copilot":  `"type":"local",` + plain + `,"tools":["*"]`,
 			"cline":    `"transport":{"type":"stdio",` + plain + `},"timeout":330`, "zed": plain + `,"timeout":330`,
@@ -170,7 +171,7 @@ func TestCommands(t *testing.T) {
 func TestFiles(t *testing.T) {
 	none := func(string) string { return "" }
 	windows := func(name string) string {
-		return map[string]string{"APPDATA": `C:\Users\me\AppData\Roaming`, "LOCALAPPDATA": `C:\Users\me\AppData\Local`,
+		return map[string]string{"APPDATA": `C:\Users\me\AppData\Roaming`,
 			"USERPROFILE": `C:\Users\me`}[name]
 	}
 	for id, want := range map[string][3]string{
@@ -182,7 +183,7 @@ func TestFiles(t *testing.T) {
 		"vscode": {"/h/.config/Code/User/mcp.json", "/h/Library/Application Support/Code/User/mcp.json",
 			`C:\Users\me\AppData\Roaming\Code\User\mcp.json`},
 		"crush": {"/h/.config/crush/crush.json", "/h/.config/crush/crush.json",
-			`C:\Users\me\AppData\Local\crush\crush.json`},
+			`C:\Users\me\.config\crush\crush.json`},
 		"kiro": {"/h/.kiro/settings/mcp.json", "/h/.kiro/settings/mcp.json",
 			`C:\Users\me\.kiro\settings\mcp.json`},
 		"windsurf": {"/h/.codeium/windsurf/mcp_config.json", "/h/.codeium/windsurf/mcp_config.json",
@@ -219,9 +220,10 @@ func TestFiles(t *testing.T) {
 			t.Errorf("%s: %q", id, f)
 		}
 	}
+	crushHome := ""
 	set := func(name string) string {
 		return map[string]string{"XDG_CONFIG_HOME": "/x", "CLAUDE_CONFIG_DIR": "/y", "CODEX_HOME": "/z",
-			"COPILOT_HOME": "/c"}[name]
+			"COPILOT_HOME": "/c", "CRUSH_GLOBAL_CONFIG": crushHome}[name]
 	}
 	for id, want := range map[string]string{"crush": "/x/crush/crush.json", "claude-code": "/y/.claude.json",
 		"cursor": "/h/.cursor/mcp.json", "codex": "/z/config.toml", "copilot": "/c/mcp-config.json",
@@ -229,6 +231,10 @@ func TestFiles(t *testing.T) {
 		if got, err := mustFind(t, id).File("linux", "/h", set); got != want || err != nil {
 			t.Errorf("%s: %q, %v, want %q", id, got, err, want)
 		}
+	}
+	crushHome = "/d"
+	if got, err := mustFind(t, "crush").File("linux", "/h", set); got != "/d/crush.json" || err != nil {
+		t.Errorf("%q, %v", got, err)
 	}
 	if _, err := mustFind(t, "cursor").File("linux", "", none); err == nil {
 		t.Error("no home folder, and no error")

@@ -59,7 +59,7 @@ func TestPut(t *testing.T) {
 `},
 		{"a comment after the last one", "crush", "{\n  \"mcp\": {\n    \"a\": {\"type\": \"stdio\"} // note\n  }\n}\n",
 			"{\n  \"mcp\": {\n    \"a\": {\"type\": \"stdio\"}, // note\n    \"sandlot\": {\n      \"type\": " +
-				"\"http\",\n      \"url\": \"http://localhost:8000/mcp\"\n    }\n  }\n}\n"},
+				"\"http\",\n      \"url\": \"http://localhost:8000/mcp\",\n      \"timeout\": 60\n    }\n  }\n}\n"},
 		{"all on one line", "claude-code", `{"a":{"b":[1,2]},"mcpServers":{"x":{"command":"y"}},"c":null}`,
 			`{"a":{"b":[1,2]},"mcpServers":{"x":{"command":"y"},"sandlot":{"type":"http","url":"http://localhost:8000/mcp"}},"c":null}`},
 		{"lines of Windows", "cursor", "\xef\xbb\xbf{\r\n  \"mcpServers\": {\r\n    \"a\": {}\r\n  }\r\n}\r\n",

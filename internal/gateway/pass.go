@@ -77,6 +77,9 @@ func (g *Gateway) relayRequest(ctx context.Context, e *endpoint, method string, 
 		}
 		q := newRelayRequest(r, r.Params.Name, r.Params.InputResponses, r.Params.RequestState)
 		q.Own, q.Arguments, q.Results = !external, r.Params.Arguments, e.resultsOf(r.Extra, r.ClientInfo())
+		if info := r.ClientInfo(); info != nil {
+			q.Client = info.Name
+		}
 		e.fast.Accept(r, q.Capabilities)
 		return q
 	case *mcp.GetPromptRequest:

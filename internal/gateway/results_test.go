@@ -11,6 +11,7 @@ import (
 
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
+	"sandlot/internal/policy"
 	"sandlot/internal/tool"
 )
 
@@ -120,6 +121,50 @@ func TestFormOfResults(t *testing.T) {
 	}
 }
 
+// fakeCaller is a source of Sandlot's own with a tool that calls a third-party one.
+type fakeCaller struct{}
+
+func (fakeCaller) Tools(context.Context, auth.Principal) []tool.Tool {
+	return []tool.Tool{{Name: "caller", Elicits: true, Operation: policy.ToolFind}}
+}
+
+func (fakeCaller) Find(_ auth.Principal, name string) (tool.Callable, bool) {
+	return tool.Callable{Operation: policy.ToolFind, Resolve: func(_ context.Context, c tool.Call) (tool.Call, error) {
+		c.Name = "ext_t"
+		return c, nil
+	}}, name == "caller"
+}
+
+// TestThirdPartyResultsByClient: Gemini CLI gets a text that is JSON and no object as data, too, as it would refuse the
+// result; other clients get what the server has sent. Nobody gets an empty text. So it is by each road to the tool.
+func TestThirdPartyResultsByClient(t *testing.T) {
+	text := ""
+	g := newGateway(fakeCaller{}, &fakeExternal{tools: []tool.Tool{externalTool("ext_t", `{"type":"object"}`)},
+		call: func(context.Context, tool.Call) (*tool.Result, error) {
+			return &tool.Result{Raw: json.RawMessage(fmt.Sprintf(
+				`{"content":[{"type":"text","text":""},{"type":"text","text":%q}]}`, text))}, nil
+		}})
+	defer g.Close()
+	for client, wraps := range map[string]bool{"gemini-cli-mcp-client": true, "mystery": false, "claude-code": false} {
+		for _, address := range []string{"/mcp", "/mcp?results=both"} {
+			session := connectAs(t, g, address, client)
+			for _, name := range []string{"ext_t", "caller"} {
+				for i, value := range []string{"42", "42", `"x"`, "[1]", "null", "true", "{}", "plain"} {
+					text = value
+					r := answerOf(t, postTo(g, address, session, strings.Replace(callOwn, `"own"`, `"`+name+`"`, 1)))
+					want := ""
+					if wraps && i < 6 {
+						want = `{"result":` + value + `}`
+					}
+					if string(r.StructuredContent) != want || len(r.Content) != 1 || r.Content[0].Text != value {
+						t.Errorf("%s at %s, %s of %q: %+v", client, address, name, value, r)
+					}
+				}
+			}
+		}
+	}
+}
+
 // TestFailedCallsAreResults: what a model can mend is a result, by each road; what it cannot is an error.
 func TestFailedCallsAreResults(t *testing.T) {
 	var failed error
@@ -142,6 +187,7 @@ func TestFailedCallsAreResults(t *testing.T) {
 			{fault.New(fault.Connection, "gone"), true, "Connection error: gone\n- "},
 			{fault.New(fault.Internal, "a bug"), false, ""},
 			{&tool.ExternalError{Code: -32602, Message: "wrong argument"}, true, "wrong argument"},
+			{&tool.ExternalError{Code: -32602, Message: " "}, true, "the server's error has no text"},
 			{&tool.ExternalError{Code: -32042, Message: "open this"}, false, ""},
 		} {
 			failed = tt.err

@@ -41,3 +41,7 @@ func ResultsOf(client string) Results {
 	}
 	return Both
 }
+
+// ReadsJSON reports whether a client, by the name that it sends, takes the first text of a result without
+// structuredContent for that if the text is JSON, and refuses the result if the JSON is not an object.
+func ReadsJSON(client string) bool { return strings.HasPrefix(strings.ToLower(client), "gemini-cli") }

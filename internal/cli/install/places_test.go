@@ -61,7 +61,8 @@ func entry(t *testing.T, id, file string) []string {
 func own(t *testing.T) string {
 	t.Helper()
 	home := t.TempDir()
-	for _, name := range []string{"XDG_CONFIG_HOME", "CLAUDE_CONFIG_DIR", "CODEX_HOME", "COPILOT_HOME", "WSL_DISTRO_NAME"} {
+	for _, name := range []string{"XDG_CONFIG_HOME", "CLAUDE_CONFIG_DIR", "CODEX_HOME", "COPILOT_HOME", "CRUSH_GLOBAL_CONFIG",
+		"WSL_DISTRO_NAME"} {
 		t.Setenv(name, "")
 	}
 	t.Setenv("HOME", home)
@@ -79,7 +80,7 @@ var places = map[string][2]string{
 	"claude-code": {".claude.json", `\.claude.json`},
 	"cursor":      {".cursor/mcp.json", `\.cursor\mcp.json`},
 	"vscode":      {"Library/Application Support/Code/User/mcp.json", `/Roaming\Code\User\mcp.json`},
-	"crush":       {".config/crush/crush.json", `/Local\crush\crush.json`},
+	"crush":       {".config/crush/crush.json", `\.config\crush\crush.json`},
 	"kiro":        {".kiro/settings/mcp.json", `\.kiro\settings\mcp.json`},
 	"windsurf":    {".codeium/windsurf/mcp_config.json", `\.codeium\windsurf\mcp_config.json`},
 	"gemini":      {".gemini/settings.json", `\.gemini\settings.json`},

@@ -392,7 +392,7 @@ func (s *Path) call(ctx context.Context, o *cacheable, capabilities json.RawMess
 	if !t.Own || t.Elicits {
 		q := &relay.Request{Method: o.method, Key: o.name, Own: t.Own, Arguments: o.args, Writer: reply,
 			Stateless: o.stateless, Capabilities: capabilities, Meta: map[string]any{}, Params: rpc.Object{},
-			Answers: o.answers, Revision: version, Results: form}
+			Answers: o.answers, Revision: version, Results: form, Client: name}
 		for k, v := range o.meta {
 			q.Meta[k] = v
 		}

@@ -50,6 +50,7 @@ type Request struct {
 	Stateless    bool   // it is of the stateless protocol
 	Revision     string // of MCP, that of the client
 	Results      toolview.Results
+	Client       string          // the name that the client sends
 	Capabilities json.RawMessage // the client's
 	Meta         map[string]any
 	Params       rpc.Object
@@ -168,10 +169,14 @@ func (r *Relay) Answer(ctx context.Context, calls *Calls, q *Request) (b json.Ra
 		}
 		return nil, failed
 	}
-	if q.Method == "tools/call" && !q.Own {
-		b = rpc.WithoutEmptyText(b)
+	if q.Method != "tools/call" {
+		return rpc.ConformResult(b, q.Revision), nil
 	}
-	return rpc.ConformResult(b, q.Revision), nil
+	b = rpc.ConformResult(rpc.WithoutEmptyText(b), q.Revision) // also of what call_tool has called
+	if toolview.ReadsJSON(q.Client) {
+		b = rpc.WithJSONAsData(b)
+	}
+	return b, nil
 }
 
 // clientError logs an error and returns the error for the client.

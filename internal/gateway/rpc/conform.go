@@ -50,6 +50,29 @@ func WithoutEmptyText(raw json.RawMessage) json.RawMessage {
 	return b
 }
 
+// WithJSONAsData returns the result of a third-party server's tool for a client that takes a first text that is JSON for
+// structuredContent, and refuses the result where that is no object: such a value gets an object around it. The content
+// stays.
+func WithJSONAsData(raw json.RawMessage) json.RawMessage {
+	members := rawjson.Shared(raw, "content", "structuredContent")
+	if _, given := members["structuredContent"]; given {
+		return raw
+	}
+	var value string
+	rawjson.EachElement(members["content"], func(b json.RawMessage) {
+		if block := rawjson.Shared(b, "type", "text"); value == "" && rawjson.ShortText(block["type"]) == "text" {
+			value = rawjson.Text(block["text"])
+		}
+	})
+	var r Object
+	if !isJSONValue(value) || json.Unmarshal(raw, &r) != nil {
+		return raw
+	}
+	r["structuredContent"], _ = json.Marshal(Object{"result": json.RawMessage(value)}) // valid JSON always encodes
+	b, _ := json.Marshal(r)
+	return b
+}
+
 // noOutput is the text of a result without anything.
 const noOutput = "(no output)"
 

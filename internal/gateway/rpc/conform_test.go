@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"bytes"
 	"encoding/json"
 	"strings"
 	"testing"
@@ -47,24 +48,34 @@ func checkResult(t *testing.T, definition string, raw json.RawMessage) {
 		return // the client gets a fault
 	}
 	for _, version := range schematest.Revisions {
-		stateless := revision.IsStateless(version)
-		r, err := ReadRawResult(ConformResult(safe, version), stateless)
-		if err != nil {
-			t.Fatalf("%s: %s: %v", version, raw, err)
+		shown := ConformResult(safe, version)
+		checkShown(t, version, definition, raw, shown)
+		if definition == "CallToolResult" {
+			checkShown(t, version, definition, raw, WithJSONAsData(WithoutEmptyText(shown))) // for Gemini CLI
 		}
-		if definition == "ReadResourceResult" && stateless {
-			r.SetDefaults(Object{"ttlMs": json.RawMessage("0")})
-		}
-		b, err := json.Marshal(r)
-		if err != nil {
-			t.Fatalf("%s: %s: %v", version, raw, err)
-		}
-		if string(r.Fields["resultType"]) == `"input_required"` {
-			continue
-		}
-		if err := schematest.Validate(version, definition, b); err != nil {
-			t.Errorf("of %s\ncomes %s\n%v", raw, b, err)
-		}
+	}
+}
+
+// checkShown fails the test if a result, which comes of a server's, is not valid in a revision.
+func checkShown(t *testing.T, version, definition string, raw, shown json.RawMessage) {
+	t.Helper()
+	stateless := revision.IsStateless(version)
+	r, err := ReadRawResult(shown, stateless)
+	if err != nil {
+		t.Fatalf("%s: %s: %v", version, raw, err)
+	}
+	if definition == "ReadResourceResult" && stateless {
+		r.SetDefaults(Object{"ttlMs": json.RawMessage("0")})
+	}
+	b, err := json.Marshal(r)
+	if err != nil {
+		t.Fatalf("%s: %s: %v", version, raw, err)
+	}
+	if string(r.Fields["resultType"]) == `"input_required"` {
+		return
+	}
+	if err := schematest.Validate(version, definition, b); err != nil {
+		t.Errorf("of %s\ncomes %s\n%v", raw, b, err)
 	}
 }
 
@@ -134,6 +145,46 @@ func TestNoEmptyText(t *testing.T) {
 		`{"content":[{"type":"resource","resource":{"uri":"a:b","text":""}}]}`: `{"content":[{"type":"resource","resource":{"uri":"a:b","text":""}}]}`,
 	} {
 		if got := string(WithoutEmptyText(json.RawMessage(raw))); got != want {
+			t.Errorf("%s: %s", raw, got)
+		}
+	}
+}
+
+// TestJSONTextAsData: a first text that is JSON and no object gets an object around it, as data; the text stays.
+func TestJSONTextAsData(t *testing.T) {
+	text := func(s string) string {
+		b, _ := json.Marshal(map[string]string{"type": "text", "text": s})
+		return string(b)
+	}
+	const image = `{"type":"image","data":"QUFB","mimeType":"image/png"}`
+	for _, value := range []string{`42`, `-1.50`, `"x"`, `[1]`, `[]`, `null`, `true`, " [1, {\"a\": 2}]\n", `"\u003c"`} {
+		for _, content := range []string{text(value), text(value) + "," + text("more"), image + "," + text(value)} {
+			raw := json.RawMessage(`{"content":[` + content + `],"isError":true}`)
+			var got struct {
+				StructuredContent struct{ Result json.RawMessage }
+				Content           json.RawMessage
+				IsError           bool
+			}
+			err := json.Unmarshal(WithJSONAsData(raw), &got)
+			var want bytes.Buffer
+			if json.Compact(&want, []byte(value)) != nil || err != nil || string(got.StructuredContent.Result) != want.String() ||
+				string(got.Content) != "["+content+"]" || !got.IsError {
+				t.Errorf("%q: %s, %v", value, WithJSONAsData(raw), err)
+			}
+		}
+	}
+	for _, raw := range []string{
+		`{"content":[` + text(`{"a":1}`) + `]}`,
+		`{"content":[` + text(`42 apples`) + `]}`,
+		`{"content":[` + text(`nul`) + `,` + text(`42`) + `]}`,
+		`{"content":[` + text(` `) + `]}`,
+		`{"content":[` + text(`42`) + `],"structuredContent":{}}`,
+		`{"content":[` + text(`42`) + `],"structuredContent":42}`,
+		`{"content":[` + image + `]}`,
+		`{"content":[]}`,
+		`{}`,
+	} {
+		if got := string(WithJSONAsData(json.RawMessage(raw))); got != raw {
 			t.Errorf("%s: %s", raw, got)
 		}
 	}

@@ -29,7 +29,11 @@ func FailedCall(err error, name string, own bool, form toolview.Results) *mcp.Ca
 		if external.Code != jsonrpc.CodeInvalidParams {
 			return nil
 		}
-		return failed(external.Message, external.Code, external.Data)
+		text := external.Message
+		if strings.TrimSpace(text) == "" { // some model providers refuse empty texts
+			text = "the server's error has no text"
+		}
+		return failed(text, external.Code, external.Data)
 	}
 	if _, ok := errors.AsType[*jsonrpc.Error](err); ok {
 		return nil

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"sandlot/internal/fault"
+	"sandlot/internal/revision"
+	"sandlot/internal/revision/schematest"
 	"sandlot/internal/tool"
 	"sandlot/internal/toolview"
 )
@@ -78,8 +80,14 @@ func TestBlocks(t *testing.T) {
 		"data alone": {tool.Result{Content: []tool.Content{tool.Text("t")}, Fields: fields{1}}, toolview.Data,
 			`{"content":[],"structuredContent":{"a":1}}`},
 	} {
-		if b, err := json.Marshal(Result(&tt.r, tt.form)); err != nil || string(b) != tt.want {
+		b, err := json.Marshal(Result(&tt.r, tt.form))
+		if err != nil || string(b) != tt.want {
 			t.Errorf("%s:\n%s, want\n%s; %v", name, b, tt.want, err)
+		}
+		for _, version := range schematest.Revisions {
+			if err := schematest.Validate(version, "CallToolResult", b); err != nil && !revision.IsStateless(version) {
+				t.Errorf("%s: %s: %v", name, b, err)
+			}
 		}
 	}
 	flat, err := json.Marshal(FlatResult(&tool.Result{Content: []tool.Content{tool.Text(""), link}})["content"])
