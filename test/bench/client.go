@@ -25,7 +25,6 @@ type args = map[string]any
 // answer is the part of a tool's result that the benchmarks check.
 type answer struct {
 	text    string // of the first block
-	last    string // of the last one: a notice comes before it; of bare calls alone
 	session string
 	created bool
 }
@@ -147,7 +146,7 @@ func parse(text []byte) (answer, error) {
 		return answer{}, fmt.Errorf("no result: %s", text)
 	}
 	all := r.Result.Content
-	return answer{all[0].Text, all[len(all)-1].Text, r.Result.SessionID, r.Result.Created}, nil
+	return answer{all[0].Text, r.Result.SessionID, r.Result.Created}, nil
 }
 
 // want runs Python code in a session, and returns an error if the answer differs.
