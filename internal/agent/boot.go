@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math"
 	"path"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -54,11 +55,11 @@ func Environment(s sandbox.Spec, brokered bool) ([]string, error) {
 }
 
 // variables returns the variables of a template, without those of the agent: an image may have any. Those that say how
-// many threads programs start are for a number of CPUs (0: no limit), as a sandbox sees at least two processors.
+// many threads programs start are for a number of CPUs (0: no limit), as a sandbox sees at least two processors. None is more than this machine has.
 func variables(t *image.Template, cpus float64) map[string]string {
 	env := map[string]string{}
 	if cpus > 0 {
-		n := int(math.Ceil(cpus))
+		n := min(int(math.Ceil(cpus)), runtime.NumCPU())
 		for _, name := range threads {
 			env[name] = strconv.Itoa(n)
 		}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -205,8 +206,11 @@ func machine(t *testing.T, b *Bench) {
 	l := b.Box.Spec().Limits
 	b.want(t, "awk '/^MemTotal/ {print $2}' /proc/meminfo", fmt.Sprint(l.MemoryBytes>>10))
 	cpus := fmt.Sprint(min(max(2, int(l.CPUs)), runtime.NumCPU()))
-	b.want(t, "nproc; getconf _NPROCESSORS_ONLN; grep -c ^processor /proc/cpuinfo",
+	b.want(t, "env -u OMP_NUM_THREADS nproc; getconf _NPROCESSORS_ONLN; grep -c ^processor /proc/cpuinfo",
 		strings.Join([]string{cpus, cpus, cpus}, "\n"))
+	if l.CPUs > 0 { // what programs that ask nproc are to start
+		b.want(t, "nproc", fmt.Sprint(min(int(math.Ceil(l.CPUs)), runtime.NumCPU())))
+	}
 	b.want(t, `python3 -c 'import os; print(os.cpu_count(), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))'`,
 		fmt.Sprintf("%s %d", cpus, l.MemoryBytes))
 	b.want(t, `node -e 'const os = require("os"); console.log(os.cpus().length, os.totalmem())'`,
