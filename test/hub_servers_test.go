@@ -126,7 +126,8 @@ func TestThirdPartyMore(t *testing.T) {
 func testThirdParty(t *testing.T, names ...string) {
 	t.Parallel()
 	w := startWeb(t)
-	s := start(t, append(append(registries(), w.settings("web.test")...), "SANDLOT_DEFAULT_FLAVOR=large")...)
+	s := start(t, append(append(registries(), w.settings("web.test")...), "SANDLOT_DEFAULT_FLAVOR=large",
+		"SANDLOT_TOOLS=all")...)
 	opts := &mcp.ClientOptions{
 		ElicitationHandler: func(_ context.Context, r *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
 			if r.Params.Mode == "url" {

@@ -137,6 +137,9 @@ func start(ctx context.Context) error {
 		}
 	}
 	of := b.thisRun()
+	if err := touch(); err != nil {
+		return fmt.Errorf("touch the machine's memory: %w", err)
+	}
 	found, missed := b.measure(match, of)
 	if len(found.Sections) == 0 {
 		return errors.Join(missed, fmt.Errorf("nothing was measured of the topics that match %s", match))

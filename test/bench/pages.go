@@ -40,7 +40,8 @@ func (d document) methods(out string) string {
 			"says otherwise. Where two things are compared, their samples are taken alternately in the same run. " +
 			"Every answer is checked, and a wrong one ends the topic. Percentiles are by the nearest rank: of fewer " +
 			"than 100 samples P99 is the longest. A run begins only when the machine's load average is at most " +
-			fmt.Sprint(mostLoad) + ". The data has the samples in the order in which they were taken, and of more than " +
+			fmt.Sprint(mostLoad) + ". Before it all free memory is written to once: a virtual machine fetches memory from its " +
+			"host at the first use. The data has the samples in the order in which they were taken, and of more than " +
 			fmt.Sprint(mostSamples) + " every n-th; the percentiles are those of all."}
 	for _, c := range d.Sections {
 		if c.Title == peersTitle {
