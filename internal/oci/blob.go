@@ -25,14 +25,14 @@ func (s *Store) hasBlob(d v1.Descriptor) bool {
 }
 
 // openBlob opens a blob that the store has, and compares it with its digest: the disk may have changed it. A damaged
-// one is removed, so that it is got again. The file is nil where there is none.
+// one is removed, so that it is got again, and one that cannot be read now is not. The file is nil where there is none.
 func (s *Store) openBlob(ctx context.Context, d v1.Descriptor) (*os.File, error) {
 	path := s.blobPath(d.Digest)
-	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+	_, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	var err error
-	if s.hasBlob(d) {
+	if err == nil && s.hasBlob(d) {
 		var f *os.File
 		if f, err = os.Open(path); err == nil {
 			sum := sha256.New()
@@ -44,6 +44,9 @@ func (s *Store) openBlob(ctx context.Context, d v1.Descriptor) (*os.File, error)
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
+	}
+	if atomicfile.IsPassing(err) {
+		return nil, s.unreadable(err)
 	}
 	return nil, s.discardBlob(d.Digest, err)
 }

@@ -14,6 +14,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
+	"sandlot/internal/atomicfile"
 	"sandlot/internal/fault"
 )
 
@@ -37,7 +38,11 @@ func (s *Store) readIndex() (*v1.IndexManifest, error) {
 			"right to read the folder %s", err, s.dir)
 	}
 	defer f.Close()
-	if err := json.NewDecoder(io.LimitReader(f, maxIndex)).Decode(index); err != nil {
+	err = json.NewDecoder(io.LimitReader(f, maxIndex)).Decode(index)
+	if atomicfile.IsPassing(err) {
+		return nil, s.unreadable(err)
+	}
+	if err != nil {
 		return nil, fault.Wrap(fault.Configuration, err, "the index of the image store is damaged: %v. Remove it "+
 			"(rm %s), and get the images again: what is whole of them is not transferred again", err, f.Name())
 	}

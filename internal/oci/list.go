@@ -7,6 +7,8 @@ import (
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"sandlot/internal/atomicfile"
 )
 
 // Get returns the image with a name, such as python:3.12-slim, or with the digest of a manifest, and notes that it is
@@ -26,6 +28,9 @@ func (s *Store) Find(ref string) (Image, bool, error) {
 		return Image{}, false, err
 	}
 	image, err := s.describe(entry)
+	if atomicfile.IsPassing(err) {
+		return Image{}, false, s.unreadable(err)
+	}
 	if err != nil {
 		return Image{}, false, nil
 	}
@@ -64,7 +69,7 @@ func (s *Store) find(ref string) (v1.Descriptor, bool, error) {
 	return v1.Descriptor{}, false, nil
 }
 
-// List returns the images, sorted by name. Size is 0 where an image is damaged.
+// List returns the images, sorted by name. Size is 0 where an image is damaged, or cannot be read now.
 func (s *Store) List() ([]Image, error) {
 	index, err := s.readIndex()
 	if err != nil {

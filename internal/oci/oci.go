@@ -156,6 +156,12 @@ func (r *progress) tell(one Progress) {
 	r.call(one)
 }
 
+// unreadable gives an error of reading the store that passes its kind.
+func (s *Store) unreadable(err error) error {
+	return fault.Wrap(fault.Configuration, err, "the image store %s cannot be read at the moment: %v. Nothing of it is "+
+		"lost: try again", s.dir, err)
+}
+
 // diskError gives an error of writing into the store, which may be nil, its kind.
 func (s *Store) diskError(err error) error {
 	if err == nil {

@@ -14,6 +14,7 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
+	"sandlot/internal/atomicfile"
 	"sandlot/internal/fault"
 )
 
@@ -117,8 +118,8 @@ func (s *Store) Prune(ctx context.Context, keep func(Image) bool) (freed int64, 
 			if keep == nil {
 				return nameOf(e) == ""
 			}
-			image, _ := s.describe(e)
-			return !keep(image)
+			image, err := s.describe(e)
+			return !atomicfile.IsPassing(err) && !keep(image) // when one was used that cannot be read now is not known
 		}), nil
 	})
 	if err != nil {
@@ -129,16 +130,22 @@ func (s *Store) Prune(ctx context.Context, keep func(Image) bool) (freed int64, 
 	return freed + more, errors.Join(err, partialErr)
 }
 
-// sweep removes the blobs and root file systems that no image of the index has. Nothing may be added meanwhile.
+// sweep removes the blobs and root file systems that no image of the index has. Nothing may be added meanwhile. While the
+// manifest of an image cannot be read, all blobs stay, as it may have any of them.
 func (s *Store) sweep() (freed int64, err error) {
 	index, err := s.readIndex()
 	if err != nil {
 		return 0, err
 	}
-	needed := map[string]bool{}
+	needed, unread := map[string]bool{}, false
 	for _, e := range index.Manifests {
 		needed[e.Digest.Hex] = true
 		manifest, err := s.readManifest(e.Digest)
+		if atomicfile.IsPassing(err) {
+			unread = true
+			s.log.Warn("the manifest of an image cannot be read now; layers that no image needs stay until the next prune",
+				"image", nameOf(e), "error", err)
+		}
 		if err != nil {
 			continue // it is got again as a whole
 		}
@@ -154,7 +161,7 @@ func (s *Store) sweep() (freed int64, err error) {
 		}
 		for _, e := range entries {
 			digest, _, _ := strings.Cut(e.Name(), ".")
-			if needed[digest] {
+			if needed[digest] || unread && dir == s.blobs() {
 				continue
 			}
 			n, err := removeFile(filepath.Join(dir, e.Name()))
