@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"path"
 	"strings"
 	"time"
@@ -88,7 +89,8 @@ func (in ConnectInput) detail() string {
 	if in.URL != "" {
 		return policy.ServerName(in.Name) + " " + policy.Address(in.URL)
 	}
-	return policy.ServerName(in.Name) + " " + policy.ServerCommand(append([]string{in.Command}, in.Args...))
+	return policy.ServerName(in.Name) + " " + policy.ServerVariables(in.Env) +
+		policy.ServerCommand(append([]string{in.Command}, in.Args...))
 }
 
 // target implements targeted.
@@ -261,7 +263,7 @@ func (in InstallInput) serverName() string { return in.Name }
 
 // detail implements detailed.
 func (in InstallInput) detail() string {
-	text := policy.ServerName(in.Name) + " " + in.Install.Type + ":" +
+	text := policy.ServerName(in.Name) + " " + policy.ServerVariables(in.Env) + in.Install.Type + ":" +
 		strings.ReplaceAll(strings.TrimSpace(in.Install.Spec), " ", "%20")
 	if in.Start.Command != "" || len(in.Start.Args) > 0 {
 		text += " " + policy.ServerCommand(append([]string{in.Start.Command}, in.Start.Args...))
@@ -442,7 +444,7 @@ func (t *Tools) restartExternal(ctx context.Context, c tool.Call, in RestartInpu
 		return nil, err
 	}
 	if len(in.Env)+len(in.Headers) > 0 {
-		if c.Consent, err = t.connectsAgain(ctx, c, server); err != nil {
+		if c.Consent, err = t.connectsAgain(ctx, c, server, in.Env); err != nil {
 			return nil, err
 		}
 	}
@@ -456,20 +458,27 @@ func (t *Tools) restartExternal(ctx context.Context, c tool.Call, in RestartInpu
 
 // connectsAgain asks policy about a restart with other values: it makes another server of the user's, as connecting or
 // installing it with them does. It returns the function that asks for consent; nil: no rule decides.
-func (t *Tools) connectsAgain(ctx context.Context, c tool.Call,
-	server string) (func(context.Context, tool.Question) error, error) {
+func (t *Tools) connectsAgain(ctx context.Context, c tool.Call, server string,
+	env map[string]string) (func(context.Context, tool.Question) error, error) {
 	if c.Imply == nil {
 		return nil, nil
 	}
 	i, _, err := t.Connections.Info(c.Principal, server)
-	switch {
-	case err != nil || i.Configured: // the restart fails
+	if err != nil || i.Configured { // the restart fails
 		return nil, err
-	case i.Install != nil:
-		in := InstallInput{Name: i.Name, Install: InstallSource{i.Install.Type, i.Install.Spec}}
+	}
+	all := maps.Clone(env)
+	if all == nil {
+		all = map[string]string{}
+	}
+	for _, name := range i.EnvKeys { // those that it has stay
+		all[name] = ""
+	}
+	if i.Install != nil {
+		in := InstallInput{Name: i.Name, Install: InstallSource{i.Install.Type, i.Install.Spec}, Env: all}
 		return c.Imply(ctx, policy.MCPInstall, in.detail())
 	}
-	in := ConnectInput{Name: i.Name, Command: i.Command, Args: i.Args, URL: i.URL}
+	in := ConnectInput{Name: i.Name, Command: i.Command, Args: i.Args, URL: i.URL, Env: all}
 	return c.Imply(ctx, policy.MCPConnect, in.detail())
 }
 

@@ -84,3 +84,40 @@ func rulesOf(t *testing.T, text string) *policy.Rules {
 	}
 	return policy.Compile([]policy.Rule{r})
 }
+
+// TestVariablesOfServers: a rule that allows a command or a package allows it with no variable that makes another server
+// of it, and a rule that denies one denies it with any.
+func TestVariablesOfServers(t *testing.T) {
+	h := askingHub(t)
+	connections := servers.New(servers.Config{Store: noConnections{}, Version: "1", Dial: serverstest.Dial})
+	t.Cleanup(connections.Close)
+	h = New(Config{Rules: h.Rules, Questions: h.Questions, Events: event.New(),
+		Sources: []tool.Source{builtin.New(builtin.Config{Connections: connections})}})
+	var rules []policy.Rule
+	for _, text := range []string{"allow * mcp.connect * npx @mcp/*", "deny * mcp.connect", "deny ann mcp.install * npm:evil",
+		"allow bob mcp.install * npm:@mcp/*", "deny bob mcp.install"} {
+		r, err := policy.ParseRule(text, "rules:1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		rules = append(rules, r)
+	}
+	h.Rules.Set(policy.Compile(rules))
+	for _, name := range []string{"NODE_OPTIONS", "npm_config_registry", "LD_PRELOAD", "PATH", "HTTPS_PROXY"} {
+		for _, c := range []struct {
+			p               auth.Principal
+			name, arguments string
+		}{
+			{ann, "connect_external_mcp", `{"name":"docs","command":"npx","args":["@mcp/docs"],"env":{%q:"x"}}`},
+			{ann, "auto_install_and_connect_mcp", `{"name":"docs","install":{"type":"npm","spec":"evil@1"},"env":{%q:"x"}}`},
+			{auth.User("bob", false), "auto_install_and_connect_mcp",
+				`{"name":"docs","install":{"type":"npm","spec":"@mcp/docs"},"env":{%q:"x"}}`},
+		} {
+			arguments := fmt.Sprintf(c.arguments, name)
+			_, err := h.Call(t.Context(), tool.Call{Principal: c.p, Name: c.name, Args: []byte(arguments)})
+			if !fault.Is(err, fault.Forbidden) {
+				t.Errorf("%s %s: %v", c.name, arguments, err)
+			}
+		}
+	}
+}

@@ -90,10 +90,8 @@ func newDetail(kind detailKind, text string) detail {
 	case resourceURI:
 		forms, ok := uriForms(text)
 		return detail{text: text, forms: forms, opaque: !ok}
-	case connectTarget:
-		return connectDetail(text)
-	case installTarget:
-		return installDetail(text)
+	case connectTarget, installTarget:
+		return serverDetail(kind, text)
 	case templateName:
 		name, asked, also := strings.Cut(text, " ")
 		if also {

@@ -88,6 +88,24 @@ func isURL(target string) bool {
 	return ok && scheme != "" && !strings.ContainsFunc(scheme, noScheme)
 }
 
+// serverDetail returns the comparable form of the detail of an MCP server that is connected or installed.
+func serverDetail(kind detailKind, text string) detail {
+	name, target, _ := strings.Cut(text, " ")
+	variables, rest := cutVariables(target)
+	if variables != "" {
+		text = name + " " + rest
+	}
+	of := connectDetail
+	if kind == installTarget {
+		of = installDetail
+	}
+	d := of(text)
+	if variables == "" {
+		return d
+	}
+	return withVariables(name, variables, d)
+}
+
 // connectDetail returns the comparable form of NAME URL, or NAME COMMAND.
 func connectDetail(text string) detail {
 	name, target, _ := strings.Cut(text, " ")

@@ -153,3 +153,42 @@ func TestPatternsOfServers(t *testing.T) {
 		}
 	}
 }
+
+// TestVariablesInDetails: variables that make another server of a command or a package are part of the detail. Rules that
+// allow do not match it without them; rules that deny match with and without.
+func TestVariablesInDetails(t *testing.T) {
+	detail := func(target string, names ...string) string {
+		env := map[string]string{}
+		for _, name := range names {
+			env[name] = "x"
+		}
+		return "w " + ServerVariables(env) + target
+	}
+	for _, name := range []string{"NODE_OPTIONS", "NODE_PATH", "PYTHONPATH", "PYTHONSTARTUP", "PYTHONHOME", "LD_PRELOAD",
+		"LD_LIBRARY_PATH", "DYLD_INSERT_LIBRARIES", "BASH_ENV", "ENV", "BASH_FUNC_ls%%", "PERL5OPT", "PERL5LIB", "RUBYOPT",
+		"RUBYLIB", "npm_config_registry", "NPM_CONFIG_USERCONFIG", "Npm_Config_Prefix", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL",
+		"PIP_CONFIG_FILE", "UV_INDEX", "UV_INDEX_URL", "UV_DEFAULT_INDEX", "GIT_SSH_COMMAND", "GIT_CONFIG_COUNT",
+		"GIT_CONFIG_KEY_0", "GOPROXY", "GOFLAGS", "GONOSUMDB", "PATH", "HOME", "https_proxy", "ALL_PROXY", "SSL_CERT_FILE",
+		"NODE_EXTRA_CA_CERTS", "JAVA_TOOL_OPTIONS", "DOTNET_STARTUP_HOOKS", "CARGO_HOME", "XDG_CONFIG_HOME", "DOCKER_HOST",
+		"YARN_REGISTRY", "BUNDLE_GEMFILE", "GEM_HOME", "OPENSSL_CONF", "PYTHONWARNINGS", "ld_preload"} {
+		decisions(t, "allow * mcp.install * npm:@mcp/*", MCPInstall, []string{detail("npm:@mcp/x"),
+			detail("npm:@mcp/x", "API_KEY")}, []string{detail("npm:@mcp/x", name), detail("npm:@mcp/x", "API_KEY", name)})
+		decisions(t, "allow * mcp.connect * npx -y @mcp/*", MCPConnect, []string{detail("npx -y @mcp/x", "GITHUB_TOKEN")},
+			[]string{detail("npx -y @mcp/x", name)})
+		decisions(t, "deny * mcp.install * npm:is-odd", MCPInstall, []string{detail("npm:is-odd@1", name),
+			detail("npm:q@npm:is-odd", name), detail("npm:is-odd sh", name)}, []string{detail("npm:is-even", name)})
+		decisions(t, "deny * mcp.install * pip:My_Pkg", MCPInstall, []string{detail("pip:my.pkg==1", name)}, nil)
+		decisions(t, "deny * mcp.install * git:https://git.test/a", MCPInstall, []string{detail("git:https://GIT.test/a.git#v1", name)}, nil)
+		decisions(t, "deny * mcp.connect * curl *", MCPConnect, []string{detail("sh -c 'curl x'", name)}, nil)
+		decisions(t, "deny * mcp.connect * "+ServerName(name)+"=*", MCPConnect, []string{detail("npx x", name),
+			detail("npx x", "API_KEY", "LD_AUDIT", name, "ZDOTDIR")}, []string{detail("npx x", "API_KEY"), detail("npx x")})
+		decisions(t, "allow * mcp.connect * "+ServerName(name)+"= npx *", MCPConnect, []string{detail("npx x", name)},
+			[]string{detail("npx x", name, "ZDOTDIR"), detail("npx x")})
+	}
+	if got := ServerVariables(map[string]string{"GOOGLE_API_KEY": "", "NODE_ENV": "", "PYTHONUNBUFFERED": "", "GIT_TOKEN": "",
+		"DEBUG": "", "LANG": "", "OPENAI_API_KEY": "", "DOCKERHUB_TOKEN": "", "PERSONAL_TOKEN": "", "RUST_LOG": ""}); got != "" {
+		t.Errorf("these variables make no other server: %q", got)
+	}
+	decisions(t, "allow * mcp.connect * https://mcp.example.com/*", MCPConnect, []string{"w https://mcp.example.com/x"},
+		[]string{"w A= https://mcp.example.com/x"})
+}

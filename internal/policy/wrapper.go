@@ -14,6 +14,8 @@ type wrapper struct {
 	long     []string // long options whose value may be the next word
 	operands int      // words that stand before the command, such as the time of timeout
 	after    []string // words after which a command stands, wherever they are
+	behind   int      // operands between such a word and the command, such as an image
+	settings []string // settings whose value is a command, in lower case: -o ProxyCommand=curl
 	optional bool     // one more word may stand before the command, such as an architecture
 	only     bool     // a command stands after those words alone
 	anywhere bool     // options have several values: any word may begin the command
@@ -28,6 +30,14 @@ var (
 	runWrapper   = wrapper{after: []string{"run", "exec", "x", "dlx"}, only: true}
 	npmWrapper   = wrapper{after: []string{"run", "exec", "x", "dlx", "-c", "--call"}, only: true}
 	userWrapper  = wrapper{flags: "lmpP", values: "gGsw", operands: 1, after: []string{"-c", "--command", "--session-command"}}
+	// boxWrapper is that of programs that run commands in containers and on other machines.
+	boxWrapper = wrapper{after: []string{"run", "exec", "create", "enter", "shell", "ssh", "attach", "rsh", "debug", "-c", "--command",
+		"--entrypoint", "--cmd"}, behind: 1, only: true}
+	tarWrapper = wrapper{after: []string{"-I", "-F", "--to-command", "--use-compress-program", "--rsh-command", "--info-script",
+		"--new-volume-script", "--checkpoint-action=exec"}, only: true}
+	sshSettings = []string{"proxycommand", "localcommand", "knownhostscommand", "pkcs11provider", "xauthlocation"}
+	gitSettings = []string{"core.sshcommand", "core.pager", "core.editor", "core.fsmonitor", "core.askpass", "core.gitproxy",
+		"sequence.editor", "diff.external", "gpg.program", "credential.helper", "textconv", "clean", "smudge", "process", "cmd"}
 )
 
 // wrappers are words that a command may follow in the same line. A program at any path counts as the one of its name.
@@ -60,9 +70,29 @@ var wrappers = map[string]wrapper{
 	"su":       userWrapper,
 	"runuser":  {flags: "lmpP", values: "gGsuw", long: []string{"user", "group"}, after: []string{"-c", "--command", "--session-command"}},
 	"sg":       {operands: 1, after: []string{"-c"}},
-	"script":   {flags: "aefqV", values: "EImoOTB", after: []string{"-c", "--command"}, only: true},
-	"ssh":      {flags: "46AaCfGgKkMNnqsTtVvXxYy", values: "BbcDEeFIiJLlmOoPpQRSWw", operands: 1},
-	"setpriv":  {}, "unshare": {}, "nsenter": {}, "prlimit": {}, "setarch": {optional: true}, "linux32": {}, "linux64": {},
+	"docker":   boxWrapper, "podman": boxWrapper, "nerdctl": boxWrapper, "finch": boxWrapper, "docker-compose": boxWrapper,
+	"podman-compose": boxWrapper, "buildah": boxWrapper, "kubectl": boxWrapper, "oc": boxWrapper, "lxc": boxWrapper,
+	"incus": boxWrapper, "apptainer": boxWrapper, "singularity": boxWrapper, "toolbox": boxWrapper, "distrobox": boxWrapper,
+	"flatpak": boxWrapper, "ctr": boxWrapper, "crictl": boxWrapper, "runc": boxWrapper, "crun": boxWrapper,
+	"udocker": boxWrapper, "container": boxWrapper, "machinectl": boxWrapper, "adb": boxWrapper, "vagrant": boxWrapper,
+	"gcloud": boxWrapper, "wsl": {anywhere: true}, "wsl.exe": {anywhere: true}, "systemd-nspawn": {anywhere: true},
+	"arch-chroot": {operands: 1}, "schroot": {anywhere: true}, "lxc-attach": {anywhere: true}, "lxc-execute": {anywhere: true},
+	"mosh": {anywhere: true}, "sshpass": {values: "pfdP"}, "autossh": {flags: "46AaCfGgKkMNnqsTtVvXxYy",
+		values: "BbcDEeFIiJLlmOoPpQRSWw", operands: 1, settings: sshSettings},
+	"scp": {after: []string{"-S"}, only: true, settings: sshSettings}, "sftp": {after: []string{"-S"}, only: true, settings: sshSettings},
+	"tar": tarWrapper, "bsdtar": tarWrapper, "gtar": tarWrapper, "rsync": {flags: "avzrlptgoDHAXSnhPiuqcWxbC",
+		after: []string{"-e", "--rsh", "--rsync-path"}, only: true},
+	"sort": {after: []string{"--compress-program"}, only: true}, "split": {after: []string{"--filter"}, only: true},
+	"zip": {after: []string{"-TT", "--unzip-command"}, only: true}, "man": {after: []string{"-P", "--pager"}, only: true},
+	"tcpdump": {after: []string{"-z"}, only: true}, "ncat": {after: []string{"-e", "-c", "--exec", "--sh-exec"}, only: true},
+	"nc": {after: []string{"-e", "-c"}, only: true}, "netcat": {after: []string{"-e", "-c"}, only: true},
+	"watchexec": {anywhere: true}, "nodemon": {after: []string{"-x", "--exec"}, only: true},
+	"concurrently": {anywhere: true}, "retry": {anywhere: true}, "run-one": {}, "with-contenv": {}, "s6-setuidgid": {operands: 1},
+	"pdsh": {anywhere: true}, "pssh": {anywhere: true}, "ansible": {after: []string{"-a", "--args"}, only: true}, "cmake": {after: []string{"command", "env", "time"}, only: true},
+	"script": {flags: "aefqV", values: "EImoOTB", after: []string{"-c", "--command"}, only: true},
+	"ssh": {flags: "46AaCfGgKkMNnqsTtVvXxYy", values: "BbcDEeFIiJLlmOoPpQRSWw", operands: 1,
+		settings: sshSettings},
+	"setpriv": {}, "unshare": {}, "nsenter": {}, "prlimit": {}, "setarch": {optional: true}, "linux32": {}, "linux64": {},
 	"i386": {}, "uname26": {}, "runcon": {optional: true},
 	"systemd-run": {}, "systemd-inhibit": {}, "dbus-run-session": {}, "dbus-launch": {}, "firejail": {}, "fakeroot": {}, "chronic": {},
 	"bwrap": {anywhere: true}, "proot": {anywhere: true}, "fakechroot": {}, "cgexec": {}, "numactl": {}, "capsh": {after: []string{"-c"}, only: true},
@@ -72,7 +102,8 @@ var wrappers = map[string]wrapper{
 	"chpst": {}, "softlimit": {}, "ssh-agent": {}, "daemonize": {}, "daemon": {}, "entr": {}, "tsp": {}, "screen": {}, "gtimeout": {flags: "fpv",
 		values: "ks", long: []string{"kill-after", "signal"}, operands: 1},
 	"tmux": {anywhere: true}, "gdb": {after: []string{"--args", "-args"}, only: true}, "valgrind": {}, "hyperfine": {}, "perf": {operands: 1},
-	"rg": {after: []string{"--pre"}, only: true}, "git": {after: []string{"run", "--exec", "foreach"}, only: true},
+	"rg": {after: []string{"--pre"}, only: true}, "git": {after: []string{"run", "--exec", "foreach", "--upload-pack", "--receive-pack", "--extcmd"},
+		only: true, settings: gitSettings},
 	"start-stop-daemon": {after: []string{"--exec", "-x", "--startas", "-a"}, only: true},
 	"uv":                runWrapper, "poetry": runWrapper, "pipenv": runWrapper, "pdm": runWrapper, "hatch": runWrapper, "rye": runWrapper,
 	"conda": runWrapper, "mamba": runWrapper, "micromamba": runWrapper, "npm": npmWrapper, "pnpm": npmWrapper, "yarn": runWrapper,
@@ -136,8 +167,10 @@ func following(words []string, printed bool) (at []int, joined []string) {
 		if w.stands(word) {
 			at = append(at, w.command(words, i+2)...)
 		}
-		if command := w.joined(word); command != "" {
-			joined = append(joined, strings.Join(append([]string{command}, words[i+2:]...), " "))
+		for _, command := range []string{w.joined(word), w.setting(word)} {
+			if command != "" {
+				joined = append(joined, strings.Join(append([]string{command}, words[i+2:]...), " "))
+			}
 		}
 	}
 	return append(at, w.begins(words)...), joined
@@ -228,10 +261,26 @@ func (w wrapper) joined(word string) string {
 	return ""
 }
 
+// setting returns the beginning of a command that is the value of a setting in a word: ProxyCommand=curl, -oProxyCommand=curl.
+func (w wrapper) setting(word string) string {
+	name, command, found := strings.Cut(word, "=")
+	if !found || len(w.settings) == 0 {
+		return ""
+	}
+	name = strings.ToLower(name)
+	for _, s := range w.settings {
+		prefix, ok := strings.CutSuffix(name, s)
+		if ok && (prefix == "" || strings.HasPrefix(prefix, "-") || strings.HasSuffix(prefix, ".")) {
+			return command
+		}
+	}
+	return ""
+}
+
 // command returns where the command may begin that stands after a word, from i on: of some programs behind options, and
-// a value of each.
+// a value of each, or operands.
 func (w wrapper) command(words []string, i int) (at []int) {
-	for maybe := 0; i < len(words); i++ {
+	for maybe := w.behind; i < len(words); i++ {
 		if strings.HasPrefix(words[i], "-") {
 			maybe++
 			continue
