@@ -50,12 +50,14 @@ var enclosed = map[string][]numbers{
 }
 
 // What programs may use is what gVisor's sandboxes have. A socket of another family or protocol can reach what no
-// network namespace separates (AF_VSOCK, AF_QIPCRTR), and most make the kernel load a module.
+// network namespace separates (AF_VSOCK, AF_QIPCRTR), and most make the kernel load a module. NETLINK_KOBJECT_UEVENT,
+// which gVisor has of its own, would tell what the machine's devices do: the kernel sends that to all containers. The
+// agent sets up the network by NETLINK_NETFILTER; programs have no capability for it.
 var (
 	internetTypes     = []uint32{unix.SOCK_STREAM, unix.SOCK_DGRAM, unix.SOCK_RAW}
 	internetProtocols = []uint32{0, unix.IPPROTO_ICMP, unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_ICMPV6,
 		unix.IPPROTO_RAW}
-	netlinkProtocols = []uint32{unix.NETLINK_ROUTE, unix.NETLINK_NETFILTER, unix.NETLINK_KOBJECT_UEVENT}
+	netlinkProtocols = []uint32{unix.NETLINK_ROUTE, unix.NETLINK_NETFILTER}
 )
 
 const (

@@ -185,7 +185,9 @@ func enclosed(t *testing.T, b *Bench) {
 		return
 	}
 	b.want(t, `python3 -c '
-import ctypes, fcntl, os, pty
+import ctypes, fcntl, os, pty, socket
+try: socket.socket(socket.AF_NETLINK, 3, 15); print("events of the machine")
+except OSError: pass
 libc = ctypes.CDLL(None, use_errno=True)
 for flag in (0x80, 0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000):
     if libc.unshare(flag) == 0: print("a namespace %x" % flag)
