@@ -24,6 +24,18 @@ import (
 var idOf = map[string]string{
 	"/v1/sessions/{id}": "session", "/v1/connections/{id}": "connection", "/v1/questions/{id}": "answer",
 	"/v1/secrets/{name}": "secret", "session_id": "session", "connectionId": "connection", "process_id": "process",
+	"/v1/snapshots/{name}": "snapshot",
+}
+
+// further are requests with ids that the description of the API does not show as such.
+var further = []probe{
+	{"POST", "/v1/tools/restore_snapshot", `{"name":"` + idPlace + `"}`, "snapshot"},
+	{"POST", "/v1/tools/restore_snapshot", `{"name":"` + idPlace + `","session_id":"new"}`, "snapshot"},
+	{"POST", "/v1/tools/remove_snapshot", `{"name":"` + idPlace + `"}`, "snapshot"},
+	{"POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{"uri":"sandlot://sessions/` + idPlace +
+		`/files/workspace/f"}}`, "session"},
+	{"POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"execute_code","arguments":{"code":"1",` +
+		`"session_id":"` + idPlace + `"}}}`, "session"},
 }
 
 // bodies are the bodies of routes that need one.
@@ -88,6 +100,7 @@ func (s *server) probes() (all []probe) {
 			}
 		}
 	}
+	all = append(all, further...)
 	slices.SortFunc(all, func(x, y probe) int {
 		return strings.Compare(x.path+x.method+x.kind, y.path+y.method+y.kind)
 	})
@@ -172,7 +185,10 @@ func TestIdsOfOthers(t *testing.T) {
 	asAnn("POST", "/v1/tools/expose_port", fmt.Sprintf(`{"port":8080,"session_id":%q,"wait":0}`, session))
 	asAnn("PUT", "/v1/secrets/ANNS_SECRET", "x")
 	theirs := map[string]string{"session": session, "connection": connection, "answer": answer, "secret": "ANNS_SECRET",
-		"process": process}
+		"process": process, "snapshot": "anns-snapshot"}
+	if daemonOf(t) == nil { // Docker's sessions have none
+		asAnn("POST", "/v1/sessions/"+session+"/snapshots", `{"name":"anns-snapshot"}`)
+	}
 	unused := func(kind string) string {
 		switch kind {
 		case "connection":
@@ -181,6 +197,8 @@ func TestIdsOfOthers(t *testing.T) {
 			return "a_" + secret.ID()[:12]
 		case "secret":
 			return "NO_" + strings.ToUpper(secret.ID()[:8])
+		case "snapshot":
+			return "no-" + secret.ID()[:10] // as long as the other one
 		case "process": // which has its session's id in it
 			return strings.Replace(process, session, secret.ID(), 1)
 		}
@@ -201,7 +219,8 @@ func TestIdsOfOthers(t *testing.T) {
 					p.path, p.body, have, p.kind, none)
 				break
 			}
-			if strings.HasPrefix(have, "2") && p.path != "/v1/tools/stop_session" && p.kind != "secret" {
+			if strings.HasPrefix(have, "2") && p.path != "/v1/tools/stop_session" && p.kind != "secret" && p.path != "/mcp" ||
+				p.path == "/mcp" && !strings.Contains(have, "rror") {
 				t.Errorf("%s %s is done: %s", p.method, p.path, have)
 			}
 		}
@@ -210,9 +229,14 @@ func TestIdsOfOthers(t *testing.T) {
 		t.Logf("%-6s %-42s %-10s %4d µs, for none %+4d µs, spread %d µs", p.method, p.path, p.kind, x.Microseconds(),
 			(y - x).Microseconds(), spread.Microseconds())
 	}
+	defer s.request("DELETE", "/v1/snapshots/anns-snapshot", nil, credentials(ann)...) // its image stays otherwise
 	// What is Ann's is untouched.
-	for path, want := range map[string]string{"/v1/sessions": session, "/v1/connections": connection,
-		"/v1/questions": answer, "/v1/secrets": "ANNS_SECRET"} {
+	want := map[string]string{"/v1/sessions": session, "/v1/connections": connection, "/v1/questions": answer,
+		"/v1/secrets": "ANNS_SECRET"}
+	if daemonOf(t) == nil {
+		want["/v1/snapshots"] = "anns-snapshot"
+	}
+	for path, want := range want {
 		_, _, text := s.request("GET", path, nil, credentials(ann)...)
 		if !strings.Contains(text, want) {
 			t.Errorf("%s: %s", path, text)
