@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"sandlot/internal/atomicfile"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/vault"
 )
@@ -110,6 +111,10 @@ func (a *App) sealImages(ctx context.Context) error {
 		a.log.Warn("the memory of sleeping sessions and snapshots was sealed with a key of secrets that is gone: at their "+
 			"next use they have their files alone. If the key still exists, stop the server and restore it first",
 			"images", all, "lost", lost)
+	}
+	if atomicfile.IsPassing(err) { // it concerns single images, and the next start tries again
+		a.log.Error("the keys of some sealed images cannot be read or written now", "error", err)
+		return nil
 	}
 	return err
 }

@@ -32,7 +32,10 @@ type Session struct {
 	Processes int     `json:"processes"`
 	Network   Traffic `json:"network"`
 	Usage     *Usage  `json:"usage,omitempty"` // nil if it has no sandbox, or the sandbox does not answer
-	Ports     []Port  `json:"ports"`
+	// Unkept are files of the machine that a session that sleeps has open, and of which there is no copy: it does not
+	// wake when the machine has replaced one.
+	Unkept []string `json:"unkept_files,omitempty"`
+	Ports  []Port   `json:"ports"`
 }
 
 // Limits are the limits of a session.
@@ -92,7 +95,7 @@ func sessionRow(i session.Info) Session {
 	row := Session{ID: i.ID, Home: i.Home, Template: i.Template, Flavor: i.Flavor.Name, Created: formatTime(i.Created),
 		Used: formatTime(i.Used), Status: i.Status,
 		Namespace: "default", Sandbox: i.Sandbox, Limits: Limits{CPUs: i.Flavor.CPUs, MemoryMB: i.Flavor.MemoryMB},
-		Network: Traffic{SentMB: megabytes(i.Traffic.Up), ReceivedMB: megabytes(i.Traffic.Down)}}
+		Network: Traffic{SentMB: megabytes(i.Traffic.Up), ReceivedMB: megabytes(i.Traffic.Down)}, Unkept: i.Unkept}
 	if i.MaxBytes > 0 {
 		row.Limits.NetworkMB = megabytes(uint64(i.MaxBytes))
 	}

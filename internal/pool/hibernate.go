@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"sandlot/internal/agent"
 	"sandlot/internal/sandbox"
@@ -41,18 +42,31 @@ func (p *Pool) CanWake(ctx context.Context, h sandbox.Hibernator, r Request, ima
 	return h.CanWake(ctx, p.spec(r), image)
 }
 
+// resize gives a sandbox its limits of now, if it has others.
+func resize(ctx context.Context, box sandbox.Sandbox, l sandbox.Limits) error {
+	r, ok := box.(sandbox.Resizer)
+	if !ok || box.Spec().Limits == l {
+		return nil
+	}
+	return r.Resize(ctx, l)
+}
+
 // Wake makes a sandbox of a frozen image, and waits until its agent answers. connect is called before the sandbox's
 // programs can use the network. When Wake fails, only the workspace and the image are left, unless the error is
 // sandbox.ErrRemains. After sandbox.ErrLater the image can be used again.
 func (p *Pool) Wake(ctx context.Context, h sandbox.Hibernator, r Request, image string,
 	connect func(*Booted)) (*Booted, error) {
-	ctx, cancel := context.WithTimeout(ctx, p.BootTimeout)
-	defer cancel()
+	turn := time.NewTimer(p.BootTimeout)
+	defer turn.Stop()
 	select {
 	case p.wakes <- struct{}{}:
-	case <-ctx.Done():
+	case <-turn.C:
 		return nil, fmt.Errorf("%w: %w", sandbox.ErrLater, sandbox.Explain("too many sessions wake at once", nil))
+	case <-ctx.Done():
+		return nil, fmt.Errorf("%w: %w", sandbox.ErrLater, ctx.Err())
 	}
+	ctx, cancel := context.WithTimeout(ctx, p.BootTimeout) // begins with its turn
+	defer cancel()
 	box, err := h.Wake(ctx, p.spec(r), image)
 	<-p.wakes // its programs may take long to answer, while others wake
 	if err != nil {
@@ -63,8 +77,12 @@ func (p *Pool) Wake(ctx context.Context, h sandbox.Hibernator, r Request, image 
 	if err = b.probe(ctx); err == nil { // the settings may have changed while it slept
 		err = p.configure(ctx, b, agent.Settings{Renew: sandbox.IsCopy(image)})
 	}
+	if err != nil { // a time that is over says nothing about the image
+		err = sandbox.Explain("its agent did not get ready", errors.Join(err, ctx.Err()))
+	} else if err = resize(ctx, box, p.Limits(r.Flavor)); err != nil {
+		err = fmt.Errorf("%w: %w", sandbox.ErrLater, sandbox.Explain("its limits could not be set", err))
+	}
 	if err != nil {
-		err = sandbox.Explain("its agent did not get ready", err)
 		if stopErr := b.Destroy(); stopErr != nil {
 			err = errors.Join(err, sandbox.ErrRemains, stopErr)
 		}

@@ -206,7 +206,8 @@ type Hibernator interface {
 	// the disk, also after a crash of the machine, and b stands still until Thaw or Stop. Nobody uses b's connections
 	// meanwhile. After an error no image is left, and b stands still or lives on.
 	Freeze(ctx context.Context, b Sandbox, owner string, maxBytes int64) (FrozenImage, error)
-	// Thaw lets b go on if it stands still, after Freeze of this server or of an earlier one. Images stay.
+	// Thaw lets b go on if it stands still, after Freeze of this server or of an earlier one. Images stay. After an error
+	// that is ErrLater it can be tried again.
 	Thaw(ctx context.Context, b Sandbox) error
 	// Wake makes a sandbox of an image, packed or not. After an error that is ErrLater the image can be used again. The
 	// spec has a new ID and Secret; Template and Mounts are those of the frozen sandbox, whose limits it gets. An error
@@ -257,6 +258,9 @@ type FrozenImage struct {
 	Made  time.Time
 	// Packed: PackFrozen was there.
 	Packed bool
+	// Unkept are files of the machine that the programs have open, by their paths in the sandbox, and of which there is
+	// no copy: no sandbox can be made of the image when the machine has replaced one.
+	Unkept []string
 }
 
 // Reviser is a Runtime whose sandboxes have files of the machine open, which may be replaced under them.

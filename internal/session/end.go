@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"sandlot/internal/atomicfile"
 	"sandlot/internal/auth"
 	"sandlot/internal/event"
 	"sandlot/internal/pool"
@@ -40,7 +41,7 @@ func (s *Sessions) sleepUnused(ctx context.Context, session *Session, why string
 			return true
 		}
 		if _, unable := s.Pool.HibernatorNamed(r.Runtime); unable == nil && !errors.Is(err, errInUse) {
-			if running || errors.Is(err, sandbox.ErrLater) || errors.Is(err, sandbox.ErrReplaced) {
+			if running || reason.Passes(err) || errors.Is(err, sandbox.ErrReplaced) {
 				s.Log.Warn("could not put a session to sleep, which stays awake", "session", r.ID, "running", running,
 					"error", err)
 				session.stayAwake(time.Now().Add(s.IdleTimeout), err)
@@ -69,7 +70,7 @@ func (s *Session) stayAwake(until time.Time, cause error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.cur.awakeUntil = until
-	s.warnReplaced(cause)
+	s.warn(cause)
 }
 
 // tellReplaced tells the user once that the session could not be put to sleep now, as files were replaced that its
@@ -86,17 +87,24 @@ func (s *Session) tellReplaced(b *pool.Booted) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.cur.booted == b {
-		s.warnReplaced(err)
+		s.warn(err)
 	}
 }
 
-// warnReplaced makes the next result say that the session cannot sleep, if files that were replaced are the cause. It
-// is said once for each sandbox. The caller holds mu.
-func (s *Session) warnReplaced(cause error) {
-	if errors.Is(cause, sandbox.ErrReplaced) && !s.cur.warned {
+// warn makes the next result say that the session cannot sleep, if files that were replaced or a full disk are
+// the cause. It is said once for each sandbox. The caller holds mu.
+func (s *Session) warn(cause error) {
+	until := ""
+	switch {
+	case errors.Is(cause, sandbox.ErrReplaced):
+		until = "the programs that were running before have ended"
+	case atomicfile.IsDiskFull(cause):
+		until = "the disk has room"
+	}
+	if until != "" && !s.cur.warned {
 		s.cur.warned, s.cur.warning = true, fmt.Sprintf("This session cannot be put to sleep or copied at the moment: %s. "+
-			"It stays awake; if the server is stopped, variables and processes are lost. It can again when the programs "+
-			"that were running before have ended; files in /workspace are kept in any case.", reason.State(cause))
+			"It stays awake; if the server is stopped, variables and processes are lost. It can again when %s; files in "+
+			"/workspace are kept in any case.", reason.State(cause), until)
 	}
 }
 

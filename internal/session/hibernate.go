@@ -43,7 +43,8 @@ import (
 //	to wake:  store Sandbox beside Image - make it of the image - store no Image - remove the image
 //
 // Until the sandbox is left out of the record, the next server takes it over and thaws it. From then on it is nobody's,
-// and is removed. The image is removed when no record has it.
+// and is removed. The image is removed when no record has it. That the machine cannot read or write at the moment is no
+// reason to lose a state: the session stays awake, or asleep, and it is tried again.
 
 // Hibernation says whether and how idle sessions sleep.
 type Hibernation struct {
@@ -108,6 +109,10 @@ func (s *Sessions) freeze(ctx context.Context, session *Session) (*still, error)
 func (f *still) goOn(ctx context.Context) {
 	s, old := f.session, f.booted
 	err := f.runtime.Thaw(context.WithoutCancel(ctx), old.Box)
+	if reason.Passes(err) && !s.lateOnceTooOften(err) {
+		f.leave(err)
+		return
+	}
 	b := s.sessions.Pool.Adopt(old.Box, pool.Request{Workspace: old.Workspace, Template: old.Template,
 		Flavor: old.Flavor})
 	s.mu.Lock()
@@ -121,6 +126,18 @@ func (f *still) goOn(ctx context.Context) {
 		s.sessions.Log.Error("a sandbox that could not be put to sleep does not go on", "sandbox", b.ID, "error", err)
 		s.dropSandbox(b, "it could not be put to sleep, and did not go on")
 	}
+}
+
+// leave leaves a sandbox that cannot go on now to whoever needs it next, and to Run: they take it over as that of an
+// earlier server.
+func (f *still) leave(cause error) {
+	s := f.session
+	s.sessions.Log.Error("a sandbox that could not be put to sleep stands still; it is tried again", "sandbox", f.booted.ID,
+		"error", cause)
+	s.mu.Lock()
+	s.cur.booted, s.cur.freezing, s.cur.waiting = nil, false, true
+	s.mu.Unlock()
+	s.sessions.left.Add()
 }
 
 // end ends the sandbox, also if ctx has ended. The session's record does not have it any more.
@@ -152,9 +169,10 @@ func (s *Sessions) putToSleep(ctx context.Context, session *Session) error {
 	}); err != nil {
 		s.removeImage(ctx, session.record().Runtime, f.image.Name)
 		f.goOn(ctx)
-		return err
+		return fmt.Errorf("%w: %w", sandbox.ErrLater, err)
 	}
 	took := time.Since(began) // from now on the session sleeps, whatever happens
+	session.setUnkept(f.image.Unkept)
 	f.end(ctx)
 	s.publish(session.record(), event.SessionHibernated, fmt.Sprintf("%d MB", megabytes(f.image.Bytes)), took)
 	return nil
@@ -284,9 +302,9 @@ func (s *Sessions) mostToLose(ctx context.Context) (all []liveSession) {
 // stoppedByServer is the reason for the loss of a sandbox that ended with its server.
 const stoppedByServer = "its server was stopped"
 
-// wake makes a sandbox of the image in which the session sleeps. If that cannot be done, the session has only its
-// files from then on, and its record says why. The error is that of a session that cannot boot a sandbox either. The
-// caller holds the lock, and has reserved what the session needs.
+// wake makes a sandbox of the image in which the session sleeps. If that can never be done, the session has only its
+// files from then on, and its record says why. The error is that of a session that sleeps on, or that cannot boot a sandbox
+// either. The caller holds the lock, and has reserved what the session needs.
 func (s *Session) wake(ctx context.Context, t *image.Template, f image.Flavor) (woken bool, err error) {
 	r := s.record()
 	if r.Image == "" {
@@ -305,9 +323,8 @@ func (s *Session) wake(ctx context.Context, t *image.Template, f image.Flavor) (
 		b, err = s.sessions.Pool.Wake(ctx, h, pool.Request{ID: id, Workspace: r.Workspace, Template: t, Flavor: f},
 			r.Image, func(b *pool.Booted) { s.sessions.connectOutlet(b, r, s.meter) })
 	}
-	if errors.Is(err, sandbox.ErrLater) && !errors.Is(err, sandbox.ErrRemains) {
-		err = errors.Join(err, s.update(func(r *Record) { r.Sandbox, r.State = "", Asleep }))
-		return false, reason.StateFault(err, "nothing of the session is lost, but it cannot be woken now")
+	if reason.Passes(err) && !s.lateOnceTooOften(err) {
+		return false, s.sleepOn(id, err)
 	}
 	if err != nil {
 		return false, s.stayStopped(ctx, id, err)
@@ -321,6 +338,7 @@ func (s *Session) wake(ctx context.Context, t *image.Template, f image.Flavor) (
 	s.sessions.removeImage(ctx, r.Runtime, r.Image) // so that it is not used twice in any case
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.cur.late, s.cur.wokeWithout, s.cur.unkept = 0, s.cur.unkept, nil
 	if s.cur.booted = b; b.Outlet != nil {
 		b.Outlet.SetPolicy(s.sessions.policy(s.cur.rec)) // it may have changed meanwhile
 	}
@@ -329,6 +347,56 @@ func (s *Session) wake(ctx context.Context, t *image.Template, f image.Flavor) (
 	}
 	s.sessions.publish(s.cur.rec, event.SessionWoken, f.Name, time.Since(began))
 	return true, nil
+}
+
+// maxLate is how often in a row a sandbox may take too long to wake, or to go on. A busy machine is no reason to lose it;
+// one that never answers would keep the session from its files for ever.
+const maxLate = 3
+
+// lateOnceTooOften notes why a sandbox does not wake or go on; nil: it does. It reports whether that has taken too long
+// once too often.
+func (s *Session) lateOnceTooOften(cause error) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if cause == nil {
+		s.cur.late = 0
+	}
+	if !errors.Is(cause, context.DeadlineExceeded) {
+		return false
+	}
+	s.cur.late++
+	return s.cur.late >= maxLate
+}
+
+// sleepOn notes that the session cannot be woken now, for a cause that passes: it sleeps on, in its image. What is left of
+// the sandbox of that id is removed first.
+func (s *Session) sleepOn(id string, cause error) error {
+	r := s.record()
+	s.sessions.Log.Error("could not wake a session, which sleeps on", "session", r.ID, "error", cause)
+	if errors.Is(cause, sandbox.ErrRemains) {
+		s.mu.Lock()
+		s.cur.waiting, s.cur.stopPending, s.cur.imageStays = true, true, true
+		s.mu.Unlock()
+		s.sessions.left.Add()
+	} else if err := s.update(func(r *Record) { r.Sandbox, r.State = "", Asleep }); err != nil {
+		s.sessions.Log.Error("could not store that a session sleeps on", "session", r.ID, "error", err)
+		s.mu.Lock() // the next update stores it
+		s.cur.rec.Sandbox, s.cur.rec.State = "", Asleep
+		s.mu.Unlock()
+	}
+	advice := []string{"Try again in a while", "If that does not help, the operator of the server finds the cause in its log"}
+	if r.Home {
+		advice = append(advice, "To go on without its variables and processes, call stop_session: files in /workspace are kept")
+	}
+	return reason.StateFault(cause, "nothing of the session is lost, but it cannot be woken now").With("session_id", r.ID).
+		Advise(advice...)
+}
+
+// setUnkept notes the files of the machine without which the session does not wake.
+func (s *Session) setUnkept(paths []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cur.unkept = paths
 }
 
 // asleepSince returns for how long a session has slept, which is not 0.
@@ -389,16 +457,18 @@ func (s *Sessions) removeImage(ctx context.Context, madeBy, name string) {
 }
 
 // thaw lets the sandbox of an earlier server go on that stood still, when that server ended while it put the session
-// to sleep. One that does not is ended.
-func (s *Sessions) thaw(ctx context.Context, id leftover.ID, box sandbox.Sandbox) error {
-	h, _ := s.Pool.RuntimeNamed(id.Runtime).(sandbox.Hibernator)
+// to sleep. One that does not is ended, unless the cause passes.
+func (s *Session) thaw(ctx context.Context, id leftover.ID, box sandbox.Sandbox) error {
+	h, _ := s.sessions.Pool.RuntimeNamed(id.Runtime).(sandbox.Hibernator)
 	if h == nil {
 		return nil
 	}
 	err := h.Thaw(ctx, box)
-	if err == nil {
-		return nil
+	if late := s.lateOnceTooOften(err); err == nil || reason.Passes(err) && !late {
+		return err
 	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
+	defer cancel()
 	return errors.Join(err, leftover.End(ctx, box))
 }
 
@@ -414,13 +484,16 @@ func (s *Sessions) removeUnownedImages(ctx context.Context) {
 	for _, name := range kept {
 		owned[name] = true
 	}
+	asleep := map[string]*Session{}
 	for _, session := range s.all() {
-		owned[session.record().Image] = true
+		asleep[session.record().Image] = session
 	}
 	for _, h := range s.Pool.Hibernators() {
 		images, err := h.FrozenImages(ctx)
 		for _, i := range images {
-			if !owned[i.Name] {
+			if session := asleep[i.Name]; session != nil {
+				session.setUnkept(i.Unkept)
+			} else if !owned[i.Name] {
 				err = errors.Join(err, h.RemoveFrozen(ctx, i.Name))
 			}
 		}

@@ -4,16 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
 	"sandlot/internal/agent"
+	"sandlot/internal/atomicfile"
 	"sandlot/internal/fault"
+	"sandlot/internal/image"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/sandbox/sandboxtest"
 	"sandlot/internal/session/awake"
@@ -351,6 +355,155 @@ func TestWakeLater(t *testing.T) {
 	})
 }
 
+// passing are errors of a machine that cannot read or write at the moment.
+var passing = []error{syscall.EIO, syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.EACCES, syscall.ENOSPC,
+	syscall.EDQUOT, context.DeadlineExceeded}
+
+// TestUnreadAsleep: a session whose image the machine cannot read at the moment sleeps on with all that it has, and its
+// user is told what to do. What is left of the sandbox that could not be made is removed before it wakes.
+func TestUnreadAsleep(t *testing.T) {
+	for _, step := range []sandboxtest.Step{sandboxtest.StepWake, sandboxtest.StepWaking} {
+		for _, cause := range passing {
+			for _, remains := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s, %v, %v", step, cause, remains), func(t *testing.T) {
+					in(t, sleeps, func(t *testing.T, w *testSessions) {
+						id := w.asleep("x")
+						w.fake.OnStep = func(s sandboxtest.Step) error {
+							switch {
+							case s == step && remains:
+								return errors.Join(&fs.PathError{Op: "read", Path: "/var/lib/x", Err: cause}, sandbox.ErrRemains)
+							case s == step:
+								return &fs.PathError{Op: "read", Path: "/var/lib/x", Err: cause}
+							}
+							return nil
+						}
+						_, err := w.Open(t.Context(), ann, OpenRequest{ID: id})
+						var f *fault.Error
+						if !errors.As(err, &f) || !strings.Contains(f.Message, "nothing of the session is lost") ||
+							strings.Contains(f.Message, "/var/lib") || len(f.Advice) < 2 {
+							t.Fatalf("it does not say what to do: %v", err)
+						}
+						if got := w.status(id); got != "hibernated" {
+							t.Errorf("its status is %q", got)
+						}
+						w.wantImages(1)
+						w.fake.OnStep = nil
+						if l := w.use(ann, OpenRequest{ID: id}); w.box(id).Memory() != "x" || strings.Contains(l.Notice, "gone") {
+							t.Errorf("it woke with %q, and was told %q", w.box(id).Memory(), l.Notice)
+						}
+						if _, alive := w.fake.Count(); alive != 1 {
+							t.Errorf("%d sandboxes run", alive)
+						}
+						w.wantImages(0)
+					})
+				})
+			}
+		}
+	}
+}
+
+// TestLateWakes: a sandbox that does not answer in time is waked again, and not for ever.
+func TestLateWakes(t *testing.T) {
+	bubble(t, sleeps, func(t *testing.T, w *testSessions) {
+		home := w.use(ann, OpenRequest{}).ID()
+		w.sleepUnused(context.Background(), w.byID(home), "it was idle")
+		w.fake.Silent = true
+		for range maxLate - 1 {
+			w.fails(ann, OpenRequest{}, fault.SessionState, "nothing of the session is lost", "did not get ready")
+		}
+		w.fake.OnStep = func(s sandboxtest.Step) error {
+			if s == sandboxtest.StepRemove {
+				w.fake.Silent = false // the next one answers
+			}
+			return nil
+		}
+		if l := w.use(ann, OpenRequest{}); !strings.Contains(l.Notice, "its agent did not get ready") {
+			t.Errorf("told: %q", l.Notice)
+		}
+		w.fake.OnStep = nil
+		w.wantImages(0)
+	})
+}
+
+// TestUnwrittenAwake: a session that the machine cannot write at the moment goes on, and is put to sleep later, though
+// nothing runs in it. One that stands still and cannot go on is not lost either.
+func TestUnwrittenAwake(t *testing.T) {
+	for _, step := range []sandboxtest.Step{sandboxtest.StepFreeze, sandboxtest.StepFrozen, sandboxtest.StepThaw} {
+		for _, cause := range passing {
+			t.Run(fmt.Sprintf("%s, %v", step, cause), func(t *testing.T) {
+				in(t, sleeps, func(t *testing.T, w *testSessions) {
+					id := w.use(ann, OpenRequest{}).ID()
+					w.box(id).SetMemory("x")
+					w.fake.OnStep = func(s sandboxtest.Step) error {
+						if s == step || s == sandboxtest.StepFrozen {
+							return fmt.Errorf("writing /var/lib/x: %w", cause)
+						}
+						return nil
+					}
+					if w.sleepUnused(t.Context(), w.byID(id), "it was idle") {
+						t.Error("it was stopped")
+					}
+					w.removeUnownedImages(t.Context()) // what Freeze has made although it failed
+					w.fake.OnStep = nil
+					l := w.use(ann, OpenRequest{})
+					if w.box(id).Memory() != "x" || strings.Contains(l.Notice, "gone") {
+						t.Errorf("it has %q in its memory, and was told %q", w.box(id).Memory(), l.Notice)
+					}
+					if atomicfile.IsDiskFull(cause) && step != sandboxtest.StepThaw && !strings.Contains(l.Notice, "disk is full") {
+						t.Errorf("what would be lost is not said: %q", l.Notice)
+					}
+					if !w.sleepUnused(t.Context(), w.byID(id), "it was idle") || w.status(id) != "hibernated" {
+						t.Errorf("it was not put to sleep later: %s", w.status(id))
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestRecoveredWithoutDisk: while the machine cannot read or write what is left of an earlier server, nothing is dropped.
+func TestRecoveredWithoutDisk(t *testing.T) {
+	for _, cause := range passing {
+		t.Run(cause.Error(), func(t *testing.T) {
+			in(t, sleeps, func(t *testing.T, w *testSessions) {
+				id := w.use(ann, OpenRequest{}).ID()
+				w.box(id).SetMemory("x")
+				w.fake.OnStep = func(s sandboxtest.Step) error { // killed while it puts the session to sleep
+					if s == sandboxtest.StepFrozen {
+						runtime.Goexit()
+					}
+					return nil
+				}
+				var work sync.WaitGroup
+				work.Go(func() { w.sleepUnused(context.Background(), w.byID(id), "it was idle") })
+				work.Wait()
+				w.fake.KillServer()
+				broken := fmt.Errorf("reading /var/lib/x: %w", cause)
+				w.fake.OnRecover = func(context.Context, string) error { return broken }
+				w.fake.OnStep = nil
+				w.open(sleeps)
+				w.left.Remove(t.Context())
+				w.fails(ann, OpenRequest{}, fault.SandboxCreation, "nothing of the session is lost")
+				w.fake.OnRecover = nil
+				w.fake.OnStep = func(s sandboxtest.Step) error {
+					if s == sandboxtest.StepThaw {
+						return broken
+					}
+					return nil
+				}
+				w.fails(ann, OpenRequest{}, fault.SandboxCreation, "nothing of the session is lost")
+				w.fake.OnStep = nil
+				if l := w.use(ann, OpenRequest{}); w.box(id).Memory() != "x" || l.Notice != "" {
+					t.Errorf("it has %q in its memory, and was told %q", w.box(id).Memory(), l.Notice)
+				}
+				if created, alive := w.fake.Count(); created != 1 || alive != 1 {
+					t.Errorf("%d sandboxes were made, %d run", created, alive)
+				}
+			})
+		})
+	}
+}
+
 // TestCrashAsleep: when the server is killed at any step of going to sleep and waking, the session has what was in its
 // memory, or its user is told why not. Nothing else is left.
 func TestCrashAsleep(t *testing.T) {
@@ -429,3 +582,129 @@ func (m *fakeStore) exitBefore(n int) {
 }
 
 var _ sandbox.Hibernator = (*sandboxtest.Fake)(nil)
+
+// TestUnkeptIsSaid: files of the machine without which a session does not wake are named while it sleeps, also by the next
+// server, and once when it has woken.
+func TestUnkeptIsSaid(t *testing.T) {
+	in(t, sleeps, func(t *testing.T, w *testSessions) {
+		w.fake.Unkept = []string{"/usr/lib/a.so", "/usr/lib/b\n.so", "/c", "/d", "/e", "/f", "/g"}
+		id := w.asleep("x")
+		unkept := func() []string {
+			t.Helper()
+			infos, err := w.List(t.Context(), ann, id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return infos[0].Unkept
+		}
+		if got := unkept(); !slices.Equal(got, w.fake.Unkept) {
+			t.Errorf("named: %q", got)
+		}
+		w.Close(context.Background())
+		w.open(sleeps)
+		if got := unkept(); !slices.Equal(got, w.fake.Unkept) {
+			t.Errorf("named by the next server: %q", got)
+		}
+		l := w.use(ann, OpenRequest{ID: id})
+		if !strings.Contains(l.Notice, "/usr/lib/a.so") || !strings.Contains(l.Notice, "and 2 more") ||
+			strings.Contains(l.Notice, "\n") || len(unkept()) != 0 {
+			t.Errorf("named when it woke: %q; %q", l.Notice, unkept())
+		}
+		w.fake.Unkept = nil
+		w.sleepUnused(context.Background(), w.byID(id), "it was idle")
+		if l := w.use(ann, OpenRequest{ID: id}); !strings.Contains(l.Notice, "was asleep") ||
+			strings.Contains(l.Notice, "no copy") {
+			t.Errorf("told again: %q", l.Notice)
+		}
+	})
+}
+
+// TestWakeHasItsTime: a wake takes as long as it may, whatever the deadline of the call is for which the session wakes,
+// and however long it has waited for its turn.
+func TestWakeHasItsTime(t *testing.T) {
+	bubble(t, func(r *Rules) { sleeps(r); r.MaxSessions = 1000 }, func(t *testing.T, w *testSessions) {
+		var ids []string
+		for n := range 2 * runtime.NumCPU() {
+			ids = append(ids, w.asleep(fmt.Sprint(n)))
+		}
+		w.fake.BootDelay = 1500 * time.Millisecond // of two seconds
+		var calls sync.WaitGroup
+		for _, id := range ids {
+			calls.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				if l, err := w.Open(ctx, ann, OpenRequest{ID: id}); err == nil {
+					l.Release()
+				} else if w.status(id) != "ready" {
+					t.Errorf("its call ended with %v, and its status is %s", err, w.status(id))
+				}
+			})
+		}
+		calls.Wait()
+		for n, id := range ids {
+			if b := w.box(id); b == nil || b.Memory() != fmt.Sprint(n) {
+				t.Errorf("session %d has lost its memory", n)
+			}
+		}
+		w.wantImages(0)
+	})
+}
+
+// TestWokenLimits: limits that have become other ones while a session slept hold when it has woken.
+func TestWokenLimits(t *testing.T) {
+	in(t, sleeps, func(t *testing.T, w *testSessions) {
+		id := w.asleep("x")
+		w.Close(context.Background())
+		narrow := image.Flavor{Name: "small", CPUs: 0.5, MemoryMB: 128}
+		w.open(func(r *Rules) { sleeps(r); r.Flavors = []image.Flavor{narrow} })
+		w.use(ann, OpenRequest{ID: id})
+		if got, want := w.box(id).Spec().Limits, w.Pool.Limits(narrow); got != want || w.box(id).Memory() != "x" {
+			t.Errorf("it has %+v, not %+v, and %q in its memory", got, want, w.box(id).Memory())
+		}
+	})
+}
+
+// fakeBound counts how often it is asked for the bound secrets of a sandbox.
+type fakeBound struct {
+	version uint64
+	asked   int
+}
+
+func (b *fakeBound) Version(string) uint64 { return b.version }
+
+func (b *fakeBound) Settings(string, string) (*agent.Bound, error) {
+	b.asked++
+	return &agent.Bound{}, nil
+}
+
+// TestSecretsMeanwhile: a session that wakes has the bound secrets of now: others than when it fell asleep, or none.
+func TestSecretsMeanwhile(t *testing.T) {
+	in(t, sleeps, func(t *testing.T, w *testSessions) {
+		bound := &fakeBound{}
+		w.Bound = bound
+		use := func(what, id string, version uint64, asked int) string {
+			t.Helper()
+			bound.version, bound.asked = version, 0
+			for range 2 {
+				id = w.use(ann, OpenRequest{ID: id}).ID()
+			}
+			if bound.asked != asked {
+				t.Errorf("%s: it got them %d times, not %d", what, bound.asked, asked)
+			}
+			return id
+		}
+		id := use("without any", "home", 0, 0)
+		use("with one", id, 2, 1)
+		for _, restart := range []bool{false, true} {
+			for what, version := range map[string]uint64{"others": 3, "the same": 2, "none": 0} {
+				w.sleepUnused(context.Background(), w.byID(id), "it was idle")
+				if restart {
+					w.Close(context.Background())
+					w.open(sleeps)
+					w.Bound = bound
+				}
+				use(what, id, version, 1)
+			}
+		}
+	})
+}

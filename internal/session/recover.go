@@ -18,6 +18,7 @@ import (
 	"sandlot/internal/sandbox"
 	"sandlot/internal/session/disk"
 	"sandlot/internal/session/leftover"
+	"sandlot/internal/session/reason"
 )
 
 // Recover loads the sessions of an earlier server. It is called once, before the first Open,
@@ -165,7 +166,7 @@ func (s *Session) adopt(ctx context.Context) error {
 	case err == nil && (c.stopPending || sandbox.IsCopy(r.Image)): // a copy may not have new random numbers yet
 		err = leftover.End(ctx, box)
 	case err == nil:
-		err = s.sessions.thaw(ctx, s.sessions.boxOf(r), box)
+		err = s.thaw(ctx, s.sessions.boxOf(r), box)
 	}
 	gone := errors.Is(err, sandbox.ErrGone)
 	if gone && !sandbox.Removed(err) {
@@ -181,19 +182,29 @@ func (s *Session) adopt(ctx context.Context) error {
 		return fault.Wrap(fault.SandboxCreation, err, "the session's sandbox was stopped, and has not ended yet. "+
 			"Until it has, none is started beside it in the same workspace: try again later")
 	}
+	if err != nil && !gone && reason.Passes(err) {
+		return fault.Wrap(fault.SandboxCreation, err, "nothing of the session is lost, but its sandbox cannot be used "+
+			"now: %s", reason.State(err)).Advise("Try again in a while: the server tries by itself, too",
+			"If that does not help, the operator of the server finds the cause in its log")
+	}
 	if err != nil && !gone {
 		return fault.Wrap(fault.SandboxCreation, err,
 			"the session's sandbox could not be taken over from an earlier server")
 	}
 	if err != nil {
 		s.mu.Lock()
-		s.cur.waiting, s.cur.stopPending = false, false
+		s.cur.waiting, s.cur.stopPending, s.cur.imageStays = false, false, false
 		s.mu.Unlock()
-		if (sandbox.IsCopy(r.Image) || r.Image != "" && errors.Is(err, sandbox.ErrNotStarted)) && !c.stopPending {
+		notMade := (sandbox.IsCopy(r.Image) || errors.Is(err, sandbox.ErrNotStarted)) && !c.stopPending
+		if r.Image != "" && (notMade || c.imageStays) {
 			return s.update(func(r *Record) { r.Sandbox, r.State = "", Asleep })
 		}
+		why := lostWhileDown
+		if errors.Is(err, context.DeadlineExceeded) {
+			why = "it stood still, and did not go on"
+		}
 		defer s.sessions.removeImage(ctx, r.Runtime, r.Image)
-		return s.update(func(r *Record) { r.Sandbox, r.Image, r.Lost = "", "", cmp.Or(r.Lost, lostWhileDown) })
+		return s.update(func(r *Record) { r.Sandbox, r.Image, r.Lost = "", "", cmp.Or(r.Lost, why) })
 	}
 	if r.Image != "" { // the earlier server ended when the session had just woken
 		if err := s.update(func(r *Record) { r.Image = "" }); err != nil {
@@ -317,7 +328,7 @@ func (s *Sessions) endUnowned(ctx context.Context) {
 			return
 		}
 		s.left.Remove(ctx)
-		if leftover.Each(ctx, s.filter(func(c current) bool { return c.stopPending }), s.adoptOne) != nil {
+		if leftover.Each(ctx, s.filter(func(c current) bool { return c.waiting }), s.adoptOne) != nil {
 			s.left.Add()
 		}
 	}

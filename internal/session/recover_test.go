@@ -10,6 +10,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -508,5 +509,29 @@ func TestFilesElsewhere(t *testing.T) {
 		w.sweep(context.Background(), time.Now().Add(w.IdleTimeout+w.SweepInterval))
 		w.fails(ann, OpenRequest{ID: l.ID()}, fault.SandboxCreation, "another runtime has them", "new session",
 			"Nothing of them is lost")
+	})
+}
+
+// TestNoDescriptors: that an agent's link does not come while the server can open no more files says nothing about the
+// agent.
+func TestNoDescriptors(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, w *testSessions) {
+		id := w.use(ann, OpenRequest{}).ID()
+		b := w.box(id)
+		b.SetMemory("x")
+		if _, err := w.fake.Freeze(t.Context(), b, ann.ID, 0); err != nil { // its link ends, and no other one comes
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		w.canOpen = func() error { return &os.PathError{Op: "open", Path: os.DevNull, Err: syscall.EMFILE} }
+		w.fails(ann, OpenRequest{}, fault.SessionState, "nothing of the session is lost")
+		w.canOpen = openOne
+		if err := w.fake.Thaw(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+		if w.use(ann, OpenRequest{}); w.box(id) != b || b.Memory() != "x" {
+			t.Error("its sandbox was given up")
+		}
+		w.removeUnownedImages(t.Context())
 	})
 }

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"sandlot/internal/agent"
+	"sandlot/internal/atomicfile"
 	"sandlot/internal/egress"
 	"sandlot/internal/event"
 	"sandlot/internal/fault"
@@ -98,6 +99,13 @@ type current struct {
 	removed     bool
 	waiting     bool // it has a sandbox that has not been taken over yet, from an earlier server or after giveUp
 	stopPending bool // that sandbox is to be stopped as soon as it is taken over
+	// imageStays: then the session sleeps on in its image, of which that sandbox could not be made. It is stopPending.
+	imageStays bool
+	// late is how often in a row its sandbox did not wake, or go on, in time.
+	late int
+	// unkept are files of the machine without which it does not wake; see sandbox.FrozenImage. wokeWithout are those
+	// of the last sleep, until its user was told.
+	unkept, wokeWithout []string
 	// ended is the id of the last sandbox that its user has ended: by a restore if restored is true, else by a stop.
 	ended    string
 	restored bool
@@ -186,7 +194,8 @@ func (s *Session) ensureSandbox(ctx context.Context, keepNotice bool) (b *pool.B
 func (s *Session) takeNotice() (string, error) {
 	s.mu.Lock()
 	lost, home, slept, warning := s.cur.rec.Lost, s.cur.rec.Home, s.cur.asleepFor, s.cur.warning
-	s.cur.asleepFor, s.cur.warning = 0, ""
+	unkept := s.cur.wokeWithout
+	s.cur.asleepFor, s.cur.warning, s.cur.wokeWithout = 0, "", nil
 	s.mu.Unlock()
 	switch {
 	case lost == "" && warning != "":
@@ -201,7 +210,7 @@ func (s *Session) takeNotice() (string, error) {
 		if home {
 			notice += ", and third-party MCP servers in it start again"
 		}
-		return notice + ".", nil
+		return notice + "." + reason.Unkept(unkept), nil
 	}
 	return "", nil
 }
@@ -225,6 +234,9 @@ func (s *Session) ensureLinked(ctx context.Context) error {
 		why := "its agent stopped answering"
 		if errors.Is(err, sandbox.ErrGone) {
 			why = reason.Death(b)
+		} else if err := s.sessions.canOpen(); atomicfile.IsPassing(err) { // the agent may dial, and nobody hears it
+			return reason.StateFault(err, "nothing of the session is lost, but its sandbox cannot be reached now").
+				Advise("Try again in a while")
 		}
 		s.dropSandbox(b, why)
 	}
@@ -563,6 +575,8 @@ type Info struct {
 	Status string // creating, ready, running, processing, hibernated, stopped, error
 	Flavor image.Flavor
 	Usage  *agent.Usage // nil: it has no sandbox, or the agent did not answer
+	// Unkept are files of the machine without which it does not wake; see sandbox.FrozenImage.
+	Unkept []string
 	// MaxBytes is the limit of Traffic, both directions together; 0: no limit.
 	MaxBytes int64
 }
@@ -582,8 +596,8 @@ func (s *Session) info(ctx context.Context) Info {
 		i.Status = "creating"
 	case c.freezing, c.waiting && !c.stopPending:
 		i.Status = "ready"
-	case b == nil && r.State == Asleep:
-		i.Status = "hibernated"
+	case b == nil && (r.State == Asleep || c.imageStays):
+		i.Status, i.Unkept = "hibernated", c.unkept
 	case b == nil && r.State == Live && r.Lost != "":
 		i.Status = "error"
 	case b != nil:

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -111,6 +113,7 @@ type Sessions struct {
 	Config
 	policies atomic.Pointer[Policies] // nil: sandboxes reach nothing
 	left     *leftover.Queue          // living sandboxes without a session; Run removes them
+	canOpen  func() error             // returns an error if the server can open no more files
 
 	storedMu sync.Mutex // held to store counts
 	days     *days.Days
@@ -130,9 +133,18 @@ type Sessions struct {
 // New returns Sessions without any session. Recover loads the stored ones.
 func New(c Config) *Sessions {
 	s := &Sessions{Config: c, left: leftover.New(c.Pool, c.Log), sessions: map[string]*Session{},
-		homes: map[string]*Session{}, reserved: map[string]room.Quota{}}
+		homes: map[string]*Session{}, reserved: map[string]room.Quota{}, canOpen: openOne}
 	s.days = days.New(func(owner string) int64 { return int64(s.Quotas.Of(owner).TrafficMBPerDay) << 20 })
 	return s
+}
+
+// openOne opens a file and closes it.
+func openOne() error {
+	f, err := os.Open(os.DevNull)
+	if err != nil {
+		return err
+	}
+	return f.Close()
 }
 
 // OpenRequest says which session a call is for.
@@ -191,6 +203,9 @@ func (s *Sessions) applyBound(ctx context.Context, r Record, booted *pool.Booted
 		return
 	}
 	version := s.Bound.Version(r.Owner)
+	if version == 0 && booted.Used { // it may have some that were removed while no server ran, or while it slept
+		version = noneBound
+	}
 	if version == 0 {
 		return
 	}
@@ -204,6 +219,7 @@ func (s *Sessions) applyBound(ctx context.Context, r Record, booted *pool.Booted
 }
 
 const (
+	noneBound       = math.MaxUint64   // the version of no bound secrets, for a sandbox that may have some
 	boundTimeout    = 10 * time.Second // to give a sandbox the placeholders of bound secrets
 	identityTimeout = 5 * time.Second  // to set the git identity of a sandbox
 )

@@ -228,10 +228,14 @@ func (b *box) Status(context.Context) (sandbox.Status, error) {
 	b.mu.Lock()
 	pid, started, reason := b.pid, b.started, b.reason
 	b.mu.Unlock()
-	if now, err := proc.StartTicks(pid); err == nil && now == started && pid != 0 {
+	now, err := proc.StartTicks(pid)
+	if err == nil && now == started && pid != 0 {
 		st := sandbox.Status{State: sandbox.Running}
 		st.MemoryBytes, st.CPU = b.hostUsage(pid)
 		return st, nil
+	}
+	if pid != 0 && socket.IsTemporary(err) { // that says nothing about the process
+		return sandbox.Status{}, err
 	}
 	st := sandbox.Status{State: sandbox.Dead, Reason: reason}
 	if st.Reason == "" && b.cgroups.OOMKilled(b.spec.ID) {

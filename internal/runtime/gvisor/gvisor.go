@@ -25,6 +25,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandlot/internal/agent/wire"
+	"sandlot/internal/atomicfile"
 	"sandlot/internal/image"
 	"sandlot/internal/proc"
 	"sandlot/internal/runtime/gvisor/cgroup"
@@ -303,7 +304,9 @@ func (r *Runtime) launch(ctx context.Context, b *box, args []string) error {
 	if _, err := fmt.Sscan(string(text), &rec.PID); err != nil {
 		return fmt.Errorf("runsc wrote no process id: %w", err)
 	}
-	if rec.Started, err = proc.StartTicks(rec.PID); err != nil {
+	if rec.Started, err = proc.StartTicks(rec.PID); socket.IsTemporary(err) {
+		return err
+	} else if err != nil {
 		return fmt.Errorf("%w: it died at once", sandbox.ErrGone)
 	}
 	if err := specfile.Write(b.dir, rec); err != nil {
@@ -346,7 +349,7 @@ func (r *Runtime) Recover(ctx context.Context, id string) (sandbox.Sandbox, erro
 	if err == nil {
 		return b, nil
 	}
-	if socket.IsTemporary(err) { // the sandbox lives, and can be recovered later
+	if atomicfile.IsPassing(err) { // the sandbox may live, and can be recovered later
 		b.detach()
 		return nil, err
 	}

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandlot/internal/agent/wire"
+	"sandlot/internal/atomicfile"
 	"sandlot/internal/runtime/gvisor/cgroup"
 	"sandlot/internal/runtime/gvisor/frozen"
 	"sandlot/internal/runtime/gvisor/hostfile"
@@ -73,18 +75,22 @@ func (r *Runtime) Freeze(ctx context.Context, sb sandbox.Sandbox, owner string,
 	}
 	name := secret.ID()
 	info, err := r.frozen.Make(name, func() (frozen.Info, error) {
-		info := frozen.Info{Owner: owner, Host: hostFeatures(), Platform: b.platform, Made: time.Now().UTC()}
-		err := r.keepPrograms(b, &info)
+		host, err := hostFeatures()
+		if err != nil {
+			return frozen.Info{}, err
+		}
+		info := frozen.Info{Owner: owner, Host: host, Platform: b.platform, Made: time.Now().UTC()}
+		err = r.keepPrograms(b, &info)
 		return info, err
 	}, func(dir string, info *frozen.Info) (bundle []byte, err error) {
 		ctx, cancel := context.WithTimeout(ctx, freezeTimeout)
 		defer cancel()
-		// gVisor writes connections to the host as closed ones, and wakes nobody who waits for them: the agent would
-		// wait for ever after Thaw. Without a socket it has none, and dials in vain.
-		b.unlisten()
 		if err := os.WriteFile(filepath.Join(b.dir, frozenMark), nil, 0o600); err != nil {
 			return nil, err
 		}
+		// gVisor writes connections to the host as closed ones, and wakes nobody who waits for them: the agent would
+		// wait for ever after Thaw. Without a socket it has none, and dials in vain.
+		b.unlisten()
 		err = r.runRunsc(ctx, b, "pause", b.spec.ID)
 		if err != nil && !strings.Contains(err.Error(), "in state paused") {
 			if ctx.Err() != nil {
@@ -104,9 +110,9 @@ func (r *Runtime) Freeze(ctx context.Context, sb sandbox.Sandbox, owner string,
 		err = fmt.Errorf("%w: %w", sandbox.ErrLater, sandbox.ErrNoProcess)
 	}
 	if err != nil {
-		return image, err
+		return image, later(err)
 	}
-	return sandbox.FrozenImage{Name: name, Bytes: info.Bytes, Made: info.Made}, nil
+	return sandbox.FrozenImage{Name: name, Bytes: info.Bytes, Made: info.Made, Unkept: info.Unkept()}, nil
 }
 
 // writeFrozen writes the image of a sandbox that stands still. info says of what it is, and becomes complete.
@@ -196,19 +202,21 @@ func (r *Runtime) keepFiles(ctx context.Context, keep func(from string) (sum str
 		return cmp.Or(boolOrder(x.Replaced, y.Replaced), boolOrder(runs(x), runs(y)), cmp.Compare(x.Size, y.Size))
 	})
 	var bytes uint64
-	kept, left, why := 0, 0, error(nil)
+	kept, failed, left, why := 0, 0, 0, error(nil)
 	for _, f := range files {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		n := f.Needed()
+		sum := ""
 		switch regular := f.IsRegular() && f.Path != image; {
-		case regular && !f.Replaced && (kept >= maxKeptFiles || bytes+f.Size > maxKeptBytes):
+		case regular && !f.Replaced && (kept >= maxKeptFiles || failed >= maxKeptFiles || bytes+f.Size > maxKeptBytes):
 			left, why = left+1, fmt.Errorf("one session may have %d files and %d MB", maxKeptFiles, maxKeptBytes>>20)
 		case regular:
-			n.Sum, err = keep(f.Open)
-			if kept, bytes = kept+1, bytes+f.Size; err != nil && !f.Replaced {
-				left, why, err = left+1, err, nil
+			sum, err = keepFile(keep, &f)
+			if err == nil {
+				kept, bytes = kept+1, bytes+f.Size
+			} else if !f.Replaced { // what is not kept leaves its room to others
+				failed, left, why, err = failed+1, left+1, err, nil
 			}
 		case f.Replaced && !f.IsFolder():
 			err = errors.New("another one is in its place")
@@ -216,6 +224,8 @@ func (r *Runtime) keepFiles(ctx context.Context, keep func(from string) (sum str
 		if err != nil {
 			return nil, fmt.Errorf("%w: keeping %s, which a program has open: %w", sandbox.ErrReplaced, f.Path, err)
 		}
+		n := f.Needed()
+		n.Sum = sum
 		needed = append(needed, n)
 	}
 	if left > 0 {
@@ -223,6 +233,29 @@ func (r *Runtime) keepFiles(ctx context.Context, keep func(from string) (sum str
 			"is replaced while it sleeps", "files", left, "of", len(files), "error", why)
 	}
 	return needed, nil
+}
+
+// keepTries is how often a file is kept that changes meanwhile.
+const keepTries = 3
+
+// keepFile keeps a file, and returns its SHA-256. f becomes the state in which it was kept: it may have changed since it
+// was listed.
+func keepFile(keep func(from string) (sum string, err error), f *hostfile.File) (sum string, err error) {
+	for range keepTries {
+		sum, err = keep(f.Open)
+		now, statErr := hostfile.Stat(f.Open, true)
+		if statErr != nil {
+			return "", statErr
+		}
+		if now.Size == f.Size && now.Modified == f.Modified {
+			return sum, err
+		}
+		f.Size, f.Modified = now.Size, now.Modified
+	}
+	if err == nil {
+		err = fmt.Errorf("%s changes all the time", f.Path)
+	}
+	return "", err
 }
 
 // runs reports whether a file seems to be a program or a library.
@@ -334,14 +367,23 @@ func tooLarge(bytes, limit int64) error {
 // maxReason bounds the text of an error of gVisor, which may have a stack of calls.
 const maxReason = 400
 
+// later says of an error of a machine that cannot read or write at the moment that the same may work later: it is no
+// verdict about a sandbox or an image.
+func later(err error) error {
+	if errors.Is(err, sandbox.ErrLater) || !atomicfile.IsPassing(err) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", sandbox.ErrLater, err)
+}
+
 // shorten returns the first line of an error's text, bounded. What can be done later stays that.
 func shorten(err error) error {
 	if e, ok := errors.AsType[*sandbox.Explained](err); ok && err == error(e) {
 		e.Cause = shorten(e.Cause)
 		return e
 	}
-	if err == nil || errors.As(err, new(*sandbox.Explained)) || errors.Is(err, sandbox.ErrLater) || errors.Is(err, sandbox.ErrNoProcess) ||
-		errors.Is(err, sandbox.ErrReplaced) {
+	if err == nil || errors.As(err, new(*sandbox.Explained)) || errors.Is(err, sandbox.ErrLater) ||
+		errors.Is(err, sandbox.ErrNoProcess) || errors.Is(err, sandbox.ErrReplaced) || atomicfile.IsPassing(err) {
 		return err
 	}
 	text, _, cut := strings.Cut(err.Error(), "\n")
@@ -369,30 +411,52 @@ func (r *Runtime) Thaw(ctx context.Context, sb sandbox.Sandbox) error {
 		return errors.New("gvisor: this sandbox is another runtime's")
 	}
 	mark := filepath.Join(b.dir, frozenMark)
-	if _, err := os.Lstat(mark); errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Lstat(mark); errors.Is(err, fs.ErrNotExist) && b.listens() {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, freezeTimeout)
 	defer cancel()
 	_ = b.lendMemory(0)() // a server that was killed may have lent some; what stands still goes on in any case
+	passes := func(err error) bool { return errors.Is(err, sandbox.ErrNoProcess) || atomicfile.IsPassing(err) }
+	err := r.resume(ctx, b)
+	for passes(err) && ctx.Err() == nil {
+		time.Sleep(resumePause) // what stands still would be lost
+		err = r.resume(ctx, b)
+	}
+	switch {
+	case err != nil && passes(err):
+		return fmt.Errorf("%w: %w", sandbox.ErrLater, err)
+	case err != nil && ctx.Err() != nil:
+		return fmt.Errorf("%w: %w", ctx.Err(), shorten(err))
+	case err != nil:
+		return shorten(err)
+	}
+	r.background.Go(b.wakeAgent)
+	if err := os.Remove(mark); !errors.Is(err, fs.ErrNotExist) {
+		return later(err)
+	}
+	return nil
+}
+
+// listens reports whether the server listens at the socket that the agent dials.
+func (b *box) listens() bool {
 	b.mu.Lock()
-	listens := b.socket != nil
-	b.mu.Unlock()
-	if !listens {
+	defer b.mu.Unlock()
+	return b.socket != nil
+}
+
+// resume lets a sandbox go on, at whose socket the server listens then.
+func (r *Runtime) resume(ctx context.Context, b *box) error {
+	if !b.listens() {
 		if err := b.listen(); err != nil {
 			return err
 		}
 	}
 	err := r.runRunsc(ctx, b, "resume", b.spec.ID)
-	for errors.Is(err, sandbox.ErrNoProcess) && ctx.Err() == nil { // what stands still would be lost
-		time.Sleep(resumePause)
-		err = r.runRunsc(ctx, b, "resume", b.spec.ID)
+	if err != nil && strings.Contains(err.Error(), "in state running") { // it was not stopped yet
+		return nil
 	}
-	if err != nil && !strings.Contains(err.Error(), "in state running") { // else it was not stopped yet
-		return shorten(err)
-	}
-	r.background.Go(b.wakeAgent)
-	return os.Remove(mark)
+	return err
 }
 
 // Wake implements sandbox.Hibernator.
@@ -403,21 +467,21 @@ func (r *Runtime) Wake(ctx context.Context, spec sandbox.Spec, image string) (sa
 	defer r.frozen.Use(image)()
 	info, bundle, err := r.frozen.Read(image)
 	if err != nil {
-		return nil, err
+		return nil, later(err)
 	}
 	pins, err := r.checkFrozen(info, bundle.Mounts, spec)
 	if err != nil {
-		return nil, err
+		return nil, later(err)
 	}
 	agent, runsc, err := r.findPrograms(info)
 	if err != nil {
-		return nil, err
+		return nil, later(err)
 	}
 	spec.Limits = info.Record.Limits
 	b := newBox(r, spec)
 	b.kept, b.root.Image, b.root.Path = keptPrograms{Runsc: runsc, Agent: agent}, info.Rootfs, bundle.Root.Path
 	if err := errors.Join(os.MkdirAll(r.sandboxesDir(), 0o700), os.Mkdir(b.dir, 0o700)); err != nil {
-		return nil, fmt.Errorf("making the sandbox's folder: %w", err)
+		return nil, later(fmt.Errorf("making the sandbox's folder: %w", err))
 	}
 	b.platform = cmp.Or(info.Platform, systrap)
 	b.adapt(bundle)
@@ -426,13 +490,16 @@ func (r *Runtime) Wake(ctx context.Context, spec sandbox.Spec, image string) (sa
 			return r.wake(ctx, b, bundle, dir, r.frozen.Tools(image))
 		})
 	}
+	if err != nil && ctx.Err() != nil { // that says nothing about the image
+		err = fmt.Errorf("%w: %w: %w", sandbox.ErrLater, ctx.Err(), err)
+	}
 	if err != nil {
 		stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
 		defer cancel()
 		if stopErr := b.Stop(stopCtx); stopErr != nil {
-			return nil, errors.Join(shorten(err), sandbox.ErrRemains, stopErr)
+			return nil, errors.Join(later(shorten(err)), sandbox.ErrRemains, stopErr)
 		}
-		return nil, shorten(err)
+		return nil, later(shorten(err))
 	}
 	return b, nil
 }
@@ -453,7 +520,7 @@ func (r *Runtime) CanWake(_ context.Context, spec sandbox.Spec, image string) er
 	if err == nil {
 		_, _, err = r.findPrograms(info)
 	}
-	return err
+	return later(err)
 }
 
 // findPrograms returns the kept programs of an image.
@@ -461,7 +528,7 @@ func (r *Runtime) findPrograms(i frozen.Info) (agent, runsc string, err error) {
 	if agent, err = r.frozen.Programs.Find(i.Agent, agentName); err == nil {
 		runsc, err = r.frozen.Programs.Find(i.Runsc, filepath.Base(r.Runsc))
 	}
-	if err != nil {
+	if err != nil && !atomicfile.IsPassing(err) {
 		err = sandbox.Explain("the version of Sandlot that it ran on is not kept any more", fmt.Errorf("gVisor %s: %w",
 			i.GVisor, err))
 	}
@@ -472,7 +539,11 @@ func (r *Runtime) findPrograms(i frozen.Info) (agent, runsc string, err error) {
 // had open it returns those that the machine has replaced since: the kept ones have to take their places.
 func (r *Runtime) checkFrozen(i frozen.Info, mounts []specs.Mount, spec sandbox.Spec) (replaced []pinned.File,
 	err error) {
-	if !slices.Equal(i.Host, hostFeatures()) {
+	host, err := hostFeatures()
+	if err != nil {
+		return nil, err
+	}
+	if !slices.Equal(i.Host, host) {
 		return nil, sandbox.Explain("the machine's kernel or processors are others than when it was put to sleep", nil)
 	}
 	if i.Record.Template != spec.Template.Name || !slices.EqualFunc(i.Record.Mounts, spec.Mounts, sameMount) {
@@ -484,22 +555,47 @@ func (r *Runtime) checkFrozen(i frozen.Info, mounts []specs.Mount, spec sandbox.
 			continue
 		}
 		now, err := os.Lstat(f.Path)
+		if err := errors.Join(changed, err); atomicfile.IsPassing(err) {
+			return nil, err
+		}
 		missing := errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR)
 		pin := pinned.File{Target: f.Target, Missing: missing}
 		switch {
 		case f.Target == "" || err != nil && !missing || missing && inMountPoint(f.Path, f.Target, mounts):
-			return nil, sandbox.Explain("a file of the machine that it had open has changed", changed)
+			return nil, explainChanged(f, changed)
 		case f.IsFolder() && missing:
 		case f.Sum != "" && (missing || now.Mode().IsRegular()):
-			if pin.Kept, err = r.frozen.Files.Find(f.Sum, frozen.KeptName); err != nil {
-				return nil, sandbox.Explain("a file of the machine that it had open has changed", errors.Join(changed, err))
+			pin.Kept, err = r.frozen.Files.Find(f.Sum, frozen.KeptName)
+			if atomicfile.IsPassing(err) {
+				return nil, err
+			}
+			if err != nil {
+				return nil, explainChanged(f, errors.Join(changed, err))
 			}
 		default:
-			return nil, sandbox.Explain("a file of the machine that it had open has changed", changed)
+			return nil, explainChanged(f, changed)
 		}
 		replaced = append(replaced, pin)
 	}
 	return replaced, nil
+}
+
+// explainChanged returns the error of a file that changed, and of which there is no copy.
+func explainChanged(f hostfile.Needed, cause error) error {
+	what := "a file of the machine"
+	if f.Target != "" {
+		what = fmt.Sprintf("a file of the machine, %s,", printable(f.Target))
+	}
+	return sandbox.Explain(what+" that it had open has changed, such as by an upgrade of the machine's packages, and no "+
+		"copy of it was kept (sandboxes of a template with an image have no files of the machine open)", cause)
+}
+
+// printable returns a path, quoted if it has other than printable characters.
+func printable(path string) string {
+	if quoted := strconv.Quote(path); quoted != `"`+path+`"` {
+		return quoted
+	}
+	return path
 }
 
 // inMountPoint reports whether the lowest folder that there is above a path, which is target in the sandbox, is where
@@ -626,7 +722,11 @@ func (r *Runtime) imagesInUse() (map[string]bool, error) {
 		return nil, err
 	}
 	for _, e := range boxes { // those too that this server has not taken over yet
-		if rec, err := r.readRecord(e.Name()); err == nil {
+		rec, err := r.readRecord(e.Name())
+		if atomicfile.IsPassing(err) { // it may need any of them
+			return nil, err
+		}
+		if err == nil {
 			used[rec.Image] = true
 		}
 	}
@@ -645,7 +745,11 @@ func (r *Runtime) neededPrograms() (needed map[string]bool, err error) {
 		return nil, err
 	}
 	for _, e := range boxes { // those too that this server has not taken over yet
-		if rec, err := r.readRecord(e.Name()); err == nil {
+		rec, err := r.readRecord(e.Name())
+		if atomicfile.IsPassing(err) { // it may need any of them
+			return nil, err
+		}
+		if err == nil {
 			needed[filepath.Base(filepath.Dir(rec.Kept.Runsc))] = true
 			needed[filepath.Base(filepath.Dir(rec.Kept.Agent))] = true
 		}

@@ -14,9 +14,12 @@ import (
 
 	"sandlot/internal/agent"
 	"sandlot/internal/agent/wire"
+	"sandlot/internal/atomicfile"
 	"sandlot/internal/image"
 	"sandlot/internal/runtime/gvisor/frozen"
 	"sandlot/internal/runtime/gvisor/hostfile"
+	"sandlot/internal/runtime/gvisor/kept"
+	"sandlot/internal/runtime/specfile"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/sandbox/sandboxtest"
 	"sandlot/internal/secret"
@@ -870,5 +873,139 @@ func TestSealedNearLimit(t *testing.T) {
 	}
 	if err := s.r.RemoveFrozen(t.Context(), i.Name); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// unread makes files that cannot be read: each reading of them is an input/output error. again puts them back.
+func (s *sleeping) unread(pattern string) (again func()) {
+	s.t.Helper()
+	paths, err := filepath.Glob(filepath.Join(s.r.StateDir, pattern))
+	if err != nil || len(paths) == 0 {
+		s.t.Fatalf("%s: %v, %v", pattern, paths, err)
+	}
+	for _, path := range paths {
+		if err := errors.Join(os.Rename(path, path+".aside"), os.Symlink("/proc/self/mem", path)); err != nil {
+			s.t.Fatal(err)
+		}
+		if _, err := os.ReadFile(path); !errors.Is(err, unix.EIO) {
+			s.t.Fatalf("%s can be read: %v", path, err)
+		}
+	}
+	return func() {
+		for _, path := range paths {
+			if err := os.Rename(path+".aside", path); err != nil {
+				s.t.Fatal(err)
+			}
+		}
+	}
+}
+
+// TestUnreadAsleep: that the machine cannot read what a sandbox is made of says nothing about the image. Nothing of it is
+// removed meanwhile.
+func TestUnreadAsleep(t *testing.T) {
+	t.Parallel()
+	s := newSleeping(t)
+	run(t, s.client, "import subprocess; p = subprocess.Popen(['/opt/tools/bin/mine', '1000'])")
+	i := s.freeze()
+	if err := os.Remove(filepath.Join(s.tools, "bin", "mine")); err != nil {
+		t.Fatal(err)
+	}
+	copyFile(t, "/bin/cat", filepath.Join(s.tools, "bin", "mine"))
+	for what, pattern := range map[string]string{
+		"its record": "frozen/" + i.Name + "/frozen.json", "its bundle": "frozen/" + i.Name + "/config.json",
+		"its agent": "programs/*/" + agentName, "its gVisor": "programs/*/" + filepath.Base(s.r.Runsc),
+		"a kept file": "files/*/" + frozen.KeptName,
+	} {
+		again := s.unread(pattern)
+		if err := s.wake(i); !errors.Is(err, sandbox.ErrLater) {
+			t.Fatalf("%s: %v", what, err)
+		}
+		if err := s.r.CanWake(t.Context(), s.spec, i.Name); !errors.Is(err, sandbox.ErrLater) {
+			t.Errorf("%s: whether it can wake: %v", what, err)
+		}
+		if all, err := s.r.FrozenImages(t.Context()); err != nil || len(all) != 1 {
+			t.Errorf("%s: %v, %v", what, all, err)
+		}
+		_ = s.r.RemoveFrozen(t.Context(), "another") // and what no image needs
+		again()
+	}
+	if err := s.wake(i); err != nil {
+		t.Fatal(err)
+	}
+	s.wantX("later")
+	if err := s.r.RemoveFrozen(t.Context(), i.Name); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestRecoveredWithoutDisk: a sandbox of an earlier server whose state the machine cannot read or write is neither ended
+// nor given up, and is taken over later.
+func TestRecoveredWithoutDisk(t *testing.T) {
+	t.Parallel()
+	if os.Getuid() != 0 {
+		t.Skip("only root can mount a small file system")
+	}
+	s := newSleeping(t)
+	id := s.box.Spec().ID
+	dir := s.r.sandboxDir(id)
+	s.client.Close()
+	if err := s.r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for what, m := range map[string]struct{ source, target, kind, options string }{
+		"a full disk":            {"small", filepath.Join(dir, "sock"), "tmpfs", "nr_inodes=1"},
+		"a record of a bad disk": {"/proc/self/mem", filepath.Join(dir, specfile.Name), "", ""},
+	} {
+		flags := uintptr(0)
+		if m.kind == "" {
+			flags = unix.MS_BIND
+		}
+		if err := unix.Mount(m.source, m.target, m.kind, flags, m.options); err != nil {
+			t.Fatal(what, err)
+		}
+		r := s.subject.Open(t).(*Runtime)
+		if ids, err := r.Leftovers(t.Context()); err != nil || len(ids) != 1 {
+			t.Errorf("%s: %v, %v", what, ids, err)
+		}
+		if _, err := r.Recover(t.Context(), id); !atomicfile.IsPassing(err) || errors.Is(err, sandbox.ErrGone) {
+			t.Errorf("%s: %v", what, err)
+		}
+		if err := errors.Join(r.Close(), unix.Unmount(m.target, unix.MNT_DETACH)); err != nil {
+			t.Fatal(what, err)
+		}
+	}
+	s.r = s.subject.Open(t).(*Runtime)
+	box, err := s.r.Recover(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.use(box)
+	s.wantX("later")
+}
+
+// TestUnkeptAsleep: the files of which there is no copy are in what is known of the image, and the one that was replaced is
+// named.
+func TestUnkeptAsleep(t *testing.T) {
+	t.Parallel()
+	s := newSleeping(t)
+	s.r.frozen.Files = kept.NewBounded(t.TempDir(), 1, func(int64) error { return nil })
+	run(t, s.client, "import subprocess; p = subprocess.Popen(['/opt/tools/bin/mine', '1000'])")
+	i := s.freeze()
+	if !slices.Contains(i.Unkept, "/opt/tools/bin/mine") {
+		t.Errorf("not kept: %q", i.Unkept)
+	}
+	if all, err := s.r.FrozenImages(t.Context()); err != nil || len(all) != 1 || !slices.Equal(all[0].Unkept, i.Unkept) {
+		t.Errorf("listed: %+v, %v", all, err)
+	}
+	if err := os.Remove(filepath.Join(s.tools, "bin", "mine")); err != nil {
+		t.Fatal(err)
+	}
+	copyFile(t, "/bin/cat", filepath.Join(s.tools, "bin", "mine"))
+	err := s.wake(i)
+	if e, ok := errors.AsType[*sandbox.Explained](err); !ok || !strings.Contains(e.Words, "/opt/tools/bin/mine,") {
+		t.Errorf("it says %v", err)
+	}
+	if err := s.r.RemoveFrozen(t.Context(), i.Name); err != nil {
+		t.Error(err)
 	}
 }

@@ -69,8 +69,12 @@ func (r *Runtime) imageKind(spec sandbox.Spec) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	host, err := hostFeatures()
+	if err != nil {
+		return "", err
+	}
 	text, err := json.Marshal([]any{bundle, []hostfile.State{runsc, agent},
-		r.command(context.Background(), b).Args, hostFeatures()})
+		r.command(context.Background(), b).Args, host})
 	if err != nil {
 		return "", err
 	}
@@ -78,27 +82,46 @@ func (r *Runtime) imageKind(spec sandbox.Spec) (string, error) {
 	return hex.EncodeToString(sum[:16]), nil
 }
 
-// hostFeatures lists the properties of the kernel and the processors that an image depends on.
-var hostFeatures = sync.OnceValue(func() []string {
+// features are what hostFeatures has read.
+var features struct {
+	sync.Mutex
+	list []string // nil: nothing yet
+}
+
+// hostFeatures lists the properties of the kernel and the processors that an image depends on. It fails if the machine
+// cannot read them now, which does not mean that they are others.
+func hostFeatures() ([]string, error) {
+	features.Lock()
+	defer features.Unlock()
+	if features.list != nil {
+		return features.list, nil
+	}
 	m := []string{runtime.GOARCH, fmt.Sprint(runtime.NumCPU())}
 	var kernel unix.Utsname
 	if unix.Uname(&kernel) == nil {
 		m = append(m, unix.ByteSliceToString(kernel.Release[:]))
 	}
 	f, err := os.Open("/proc/cpuinfo")
-	if err != nil {
-		return m
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
 	}
-	defer f.Close()
-	for lines := bufio.NewScanner(f); lines.Scan() && lines.Text() != ""; { // of the first processor
-		for _, name := range []string{"model name", "flags", "Features", "CPU part"} {
-			if strings.HasPrefix(lines.Text(), name) {
-				m = append(m, lines.Text())
+	if err == nil {
+		defer f.Close()
+		lines := bufio.NewScanner(f)
+		for lines.Scan() && lines.Text() != "" { // of the first processor
+			for _, name := range []string{"model name", "flags", "Features", "CPU part"} {
+				if strings.HasPrefix(lines.Text(), name) {
+					m = append(m, lines.Text())
+				}
 			}
 		}
+		if err := lines.Err(); err != nil {
+			return nil, err
+		}
 	}
-	return m
-})
+	features.list = m
+	return m, nil
+}
 
 // imageFor returns the image for spec, if there is one and nothing that it depends on
 // has changed.

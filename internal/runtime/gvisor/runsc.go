@@ -100,8 +100,23 @@ func runCommand(cmd *exec.Cmd, name string) error {
 		err = fmt.Errorf("%w: %w: %w", sandbox.ErrLater, sandbox.ErrNoProcess, err)
 	case lacksProcesses(said):
 		err = fmt.Errorf("%w: %w", sandbox.ErrNoProcess, err)
+	default:
+		if passing := passingIn(said); passing != nil {
+			err = fmt.Errorf("%w (%w)", err, passing)
+		}
 	}
 	return fmt.Errorf("runsc %s: %w: %s", name, err, said)
+}
+
+// passingIn returns the error by which a command of gVisor failed, if that is one of a machine that cannot read or write
+// at the moment; else nil.
+func passingIn(said string) error {
+	for _, e := range []syscall.Errno{unix.ENOSPC, unix.EDQUOT, unix.EIO, unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EROFS} {
+		if strings.Contains(said, e.Error()) {
+			return e
+		}
+	}
+	return nil
 }
 
 // lacksProcesses reports whether a command of gVisor failed since it could start no process or thread.

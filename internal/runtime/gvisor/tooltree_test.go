@@ -203,7 +203,7 @@ func TestToolTreeAsleep(t *testing.T) {
 		tree(latest...)
 		wants("open('/run/mcp/a/t.md').read() + open('/run/mcp/b/x.md').read()", "'secondnew'")
 		s.wantX("after it has slept")
-		if image == i {
+		if image.Name == i.Name {
 			if err := s.box.Stop(t.Context()); err != nil {
 				t.Fatal(err)
 			}

@@ -39,9 +39,10 @@ type Fake struct {
 	OnRecover func(ctx context.Context, id string) error
 	// OnStep is called before each Step. If it returns an error, the step fails. It may be nil.
 	OnStep       func(Step) error
-	HibernateErr error // the error of CanHibernate
-	OutdatedErr  error // the error of Outdated
-	ImageBytes   int64 // of each image
+	HibernateErr error    // the error of CanHibernate
+	OutdatedErr  error    // the error of Outdated
+	ImageBytes   int64    // of each image
+	Unkept       []string // of each image
 	// Dial connects to a port in a sandbox. By default nothing listens on any port.
 	Dial func(port uint32) (net.Conn, error)
 

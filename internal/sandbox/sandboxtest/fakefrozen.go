@@ -33,6 +33,7 @@ type fakeImage struct {
 	sandbox.FrozenImage
 	memory string
 	owner  string
+	limits sandbox.Limits
 }
 
 // ImageOwners returns whose the frozen images are.
@@ -74,7 +75,8 @@ func (f *Fake) Freeze(ctx context.Context, sb sandbox.Sandbox, owner string, _ i
 	b.mu.Lock()
 	b.frozen = true
 	b.cut()
-	i := &fakeImage{sandbox.FrozenImage{Name: secret.ID(), Bytes: f.ImageBytes, Made: time.Now()}, b.memory, owner}
+	i := &fakeImage{sandbox.FrozenImage{Name: secret.ID(), Bytes: f.ImageBytes, Made: time.Now(), Unkept: f.Unkept}, b.memory,
+		owner, b.spec.Limits}
 	b.mu.Unlock()
 	f.mu.Lock()
 	if f.images == nil {
@@ -127,6 +129,7 @@ func (f *Fake) Wake(ctx context.Context, spec sandbox.Spec, image string) (sandb
 	if i == nil {
 		return nil, errors.New("its image is gone")
 	}
+	spec.Limits = i.limits
 	made, err := f.Create(ctx, spec)
 	if err != nil {
 		return nil, err

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"strings"
 	"time"
 
 	"sandlot/internal/agent"
@@ -55,15 +56,20 @@ func State(err error) string {
 			"machine's packages"
 	case errors.Is(err, sandbox.ErrNoProcess):
 		return sandbox.ErrNoProcess.Error()
+	case atomicfile.IsDiskFull(err):
+		return "the server's disk is full"
 	case errors.Is(err, context.DeadlineExceeded):
 		return "it took too long"
 	case errors.Is(err, sandbox.ErrGone):
 		return "it had died"
-	case atomicfile.IsDiskFull(err):
-		return "the server's disk is full"
+	case atomicfile.IsPassing(err):
+		return "the server cannot read or write its own files at the moment; its log says more"
 	}
 	return "the server's log says why"
 }
+
+// Passes reports whether an error of writing or using a state says nothing about the state: the same may work later.
+func Passes(err error) bool { return errors.Is(err, sandbox.ErrLater) || atomicfile.IsPassing(err) }
 
 // StateFault returns the fault for a state that could not be written, or used; the message says what, and why.
 func StateFault(err error, what string) *fault.Error {
@@ -80,6 +86,28 @@ func StateFault(err error, what string) *fault.Error {
 			"(stop_session): its files are kept", "Keep what matters in files in /workspace")
 	}
 	return f
+}
+
+// mostNamed bounds the files that a text names.
+const mostNamed = 5
+
+// Unkept returns the sentence for files of the machine that a session had open while it slept, and of which there was no
+// copy; empty without such. It begins with a space.
+func Unkept(paths []string) string {
+	if len(paths) == 0 {
+		return ""
+	}
+	named := make([]string, 0, mostNamed)
+	for _, path := range paths[:min(len(paths), mostNamed)] {
+		named = append(named, fault.Name(path, 100))
+	}
+	more := ""
+	if n := len(paths) - len(named); n > 0 {
+		more = fmt.Sprintf(" and %d more", n)
+	}
+	return fmt.Sprintf(" Of these files of the machine, which its programs have open, there was no copy, as they are too "+
+		"many or too large: %s%s. If the machine replaces one while the session sleeps, variables and processes are lost.",
+		strings.Join(named, ", "), more)
 }
 
 // Files returns why files of a session could not be measured or copied, in words that can end a sentence.

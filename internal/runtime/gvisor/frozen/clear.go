@@ -7,12 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"sandlot/internal/atomicfile"
 	"sandlot/internal/runtime/gvisor/cgroup"
 	"sandlot/internal/sandbox"
 )
@@ -173,10 +175,12 @@ func (s *Store) open(ctx context.Context, name string, info Info, do func(dir st
 		}
 		err := unpack(ctx, from, filepath.Join(dir, file), size, key)
 		switch {
-		case errors.Is(err, unix.ENOSPC) || err != nil && ctx.Err() != nil:
+		case atomicfile.IsPassing(err) || err != nil && ctx.Err() != nil:
 			return fmt.Errorf("%w: %w", sandbox.ErrLater, err)
 		case errors.Is(err, errSealed):
 			return sandbox.Explain("its image was changed or damaged on the server's disk", err)
+		case errors.Is(err, fs.ErrNotExist):
+			return sandbox.Explain("its image is incomplete", err)
 		case err != nil:
 			return err
 		}

@@ -28,7 +28,7 @@ func (s *Store) Copy(name string) (copied sandbox.FrozenImage, err error) {
 		return copied, err
 	}
 	copied = sandbox.FrozenImage{Name: sandbox.CopyPrefix + secret.ID(), Bytes: info.Bytes, Made: info.Made,
-		Packed: info.Packed != nil}
+		Packed: info.Packed != nil, Unkept: info.Unkept()}
 	to := filepath.Join(s.Dir, making+copied.Name)
 	entries, err := os.ReadDir(s.path(name))
 	err = errors.Join(err, os.Mkdir(to, 0o700))

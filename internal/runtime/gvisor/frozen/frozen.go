@@ -108,10 +108,11 @@ type Store struct {
 
 // listed is what an image was when its record was written.
 type listed struct {
-	record time.Time
+	record time.Time // zero: the image could not be read
 	image  sandbox.FrozenImage
 	owner  string
 	files  map[string]int64 // the kept files that it needs: bytes, by their SHA-256
+	broken bool             // it never wakes, and needs nothing
 }
 
 // packing is the work on one image.
@@ -218,6 +219,17 @@ func (s *Store) keep(keep func() (Info, error)) (info Info, done func(), err err
 	}, nil
 }
 
+// Unkept returns the files of the machine that the sandbox had open, by their paths there, and of which there is no copy.
+func (i *Info) Unkept() (paths []string) {
+	for _, f := range i.Files {
+		if f.IsRegular() && f.Sum == "" && f.Target != "" {
+			paths = append(paths, f.Target)
+		}
+	}
+	slices.Sort(paths)
+	return paths
+}
+
 // syncFiles makes the files of a folder durable, and nobody else's.
 func syncFiles(dir string) error {
 	entries, err := os.ReadDir(dir)
@@ -246,21 +258,39 @@ func (s *Store) Read(name string) (info Info, bundle *specs.Spec, err error) {
 		return info, nil, sandbox.Explain("its image is gone", err)
 	}
 	if err == nil {
-		err = json.Unmarshal(text, &info)
+		err = broken(json.Unmarshal(text, &info))
 	}
 	if err == nil {
 		text, err = os.ReadFile(filepath.Join(s.path(name), bundleFile))
 	}
+	if errors.Is(err, fs.ErrNotExist) {
+		err = sandbox.Explain("its image is incomplete", err)
+	}
 	if err == nil {
-		err = json.Unmarshal(text, &bundle)
+		err = broken(json.Unmarshal(text, &bundle))
 	}
-	if err == nil && (bundle.Root == nil || bundle.Linux == nil) {
-		err = sandbox.Explain("its image is broken", errors.New("its bundle has no root"))
+	if err == nil && (bundle == nil || bundle.Root == nil || bundle.Linux == nil) {
+		err = broken(errors.New("its bundle has no root"))
 	}
-	if size, serr := diskBytes(s.path(name)); err == nil && (serr != nil || size < info.Bytes-info.Tree) {
-		err = sandbox.Explain("its image is incomplete", serr)
+	if err != nil {
+		return info, bundle, err
 	}
-	return info, bundle, err
+	size, err := diskBytes(s.path(name))
+	switch {
+	case atomicfile.IsPassing(err):
+		return info, bundle, err
+	case err != nil || size < info.Bytes-info.Tree:
+		return info, bundle, sandbox.Explain("its image is incomplete", err)
+	}
+	return info, bundle, nil
+}
+
+// broken says of an error that what was read is not what was written.
+func broken(err error) error {
+	if err == nil {
+		return nil
+	}
+	return sandbox.Explain("its image is broken", err)
 }
 
 // List lists the images, the oldest first. The first call removes what an earlier server did not finish.
@@ -305,23 +335,29 @@ func (s *Store) List() (all []sandbox.FrozenImage, err error) {
 
 // list returns what List says of an image. There may be thousands, so each is read once for each record of it.
 func (s *Store) list(name string) listed {
-	unknown := listed{image: sandbox.FrozenImage{Name: name}} // Wake says what is wrong
-	record, err := os.Stat(filepath.Join(s.path(name), infoFile))
-	if err != nil {
-		return unknown
-	}
 	s.mu.Lock()
 	known := s.listed[name]
 	s.mu.Unlock()
+	unread := func(err error) listed {
+		passing := atomicfile.IsPassing(err)
+		if passing && !known.record.IsZero() {
+			return known
+		}
+		return listed{image: sandbox.FrozenImage{Name: name}, broken: !passing} // Wake says what is wrong
+	}
+	record, err := os.Stat(filepath.Join(s.path(name), infoFile))
+	if err != nil {
+		return unread(err)
+	}
 	if known.record.Equal(record.ModTime()) {
 		return known
 	}
 	info, _, err := s.Read(name)
 	if err != nil {
-		return unknown
+		return unread(err)
 	}
 	l := listed{record: record.ModTime(), image: sandbox.FrozenImage{Name: name, Bytes: info.Bytes, Made: info.Made,
-		Packed: info.Packed != nil}, owner: info.Owner, files: map[string]int64{}}
+		Packed: info.Packed != nil, Unkept: info.Unkept()}, owner: info.Owner, files: map[string]int64{}}
 	for _, f := range info.Files {
 		if f.Sum != "" {
 			l.files[f.Sum] = int64(f.Size)
@@ -354,20 +390,30 @@ func (s *Store) Remove(name string, needed func() (map[string]bool, error)) erro
 		return err
 	}
 	// The images are read only if a program might have to go: there may be thousands.
-	ofImages := sync.OnceValue(func() map[string]bool {
+	ofImages := sync.OnceValues(func() (map[string]bool, error) {
 		found := map[string]bool{}
 		for _, e := range entries {
-			if info, _, err := s.Read(e.Name()); err == nil {
+			info, _, err := s.Read(e.Name())
+			if atomicfile.IsPassing(err) {
+				return nil, err
+			}
+			if err == nil {
 				found[info.Runsc], found[info.Agent] = true, true
 			}
 		}
-		return found
+		return found, nil
 	})
 	s.pruneFiles(false)
-	return s.Programs.Prune(func(sum string) bool { return sums[sum] || beingMade[sum] > 0 || ofImages()[sum] })
+	return s.Programs.Prune(func(sum string) bool {
+		if sums[sum] || beingMade[sum] > 0 {
+			return true
+		}
+		found, err := ofImages()
+		return err != nil || found[sum] // what an image needs that cannot be read now is not known
+	})
 }
 
-// Roots returns the images that are the root file systems of frozen sandboxes.
+// Roots returns the images that are the root file systems of frozen sandboxes. It fails if one of those cannot be read now.
 func (s *Store) Roots() (map[string]bool, error) {
 	roots := map[string]bool{}
 	entries, err := os.ReadDir(s.Dir)
@@ -375,7 +421,11 @@ func (s *Store) Roots() (map[string]bool, error) {
 		return nil, err
 	}
 	for _, e := range entries {
-		if info, _, err := s.Read(e.Name()); err == nil {
+		info, _, err := s.Read(e.Name())
+		if atomicfile.IsPassing(err) { // it may need any of them
+			return nil, err
+		}
+		if err == nil {
 			roots[info.Rootfs] = true
 		}
 	}
@@ -524,8 +574,8 @@ func (s *Store) HasRoom(need int64) error {
 		return err
 	}
 	if free := int64(disk.Bavail) * disk.Bsize; free < need+Reserve {
-		return &sandbox.Explained{Limit: true, Words: fmt.Sprintf("the server's disk has %d MB left, and it needs %d MB",
-			free>>20, (need+Reserve)>>20)}
+		return &sandbox.Explained{Limit: true, Cause: unix.ENOSPC, Words: fmt.Sprintf("the server's disk has %d MB "+
+			"left, and it needs %d MB", free>>20, (need+Reserve)>>20)}
 	}
 	return nil
 }
@@ -553,9 +603,15 @@ func (i *Info) Measure(dir string) (err error) {
 func diskBytes(dir string) (total int64, err error) {
 	entries, err := os.ReadDir(dir)
 	for _, e := range entries {
+		if e.IsDir() {
+			continue
+		}
 		var st unix.Stat_t
-		if !e.IsDir() && unix.Lstat(filepath.Join(dir, e.Name()), &st) == nil {
+		switch lerr := unix.Lstat(filepath.Join(dir, e.Name()), &st); {
+		case lerr == nil:
 			total += st.Blocks * 512
+		case lerr != unix.ENOENT: // else it was packed meanwhile
+			err = errors.Join(err, lerr)
 		}
 	}
 	return total, err

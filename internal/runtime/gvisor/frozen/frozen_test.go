@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 
 	"sandlot/internal/runtime/gvisor/hostfile"
 	"sandlot/internal/runtime/gvisor/kept"
@@ -312,5 +313,64 @@ func TestToolTrees(t *testing.T) {
 		if _, _, err := s.Read(name); err != nil {
 			t.Errorf("%s without its tree: %v", name, err)
 		}
+	}
+}
+
+// TestUnreadableImage: an image that cannot be read now loses nothing of what it needs, and stops neither listing nor
+// removing others. One that is damaged for good needs nothing.
+func TestUnreadableImage(t *testing.T) {
+	for what, listed := range map[string]bool{"an image that was listed": true, "an image that was not": false} {
+		t.Run(what, func(t *testing.T) {
+			m := newMachine(t)
+			bad, _ := m.mustSleep("ann", m.file("one", 100))
+			other, _ := m.mustSleep("ann", m.file("two", 100))
+			needs, _, err := m.Read(bad)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if listed {
+				if _, err := m.List(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			record := filepath.Join(m.path(bad), infoFile)
+			text, err := os.ReadFile(record)
+			if err = errors.Join(err, os.Remove(record), os.Symlink("/proc/self/mem", record)); err != nil {
+				t.Fatal(err)
+			}
+			if _, _, err := m.Read(bad); !errors.Is(err, unix.EIO) {
+				t.Fatal(err)
+			}
+			if all, err := m.List(); err != nil || len(all) != 2 {
+				t.Errorf("%v, %v", all, err)
+			}
+			if _, err := m.Roots(); !errors.Is(err, unix.EIO) {
+				t.Errorf("which roots are needed is said to be known: %v", err)
+			}
+			m.pruned = time.Time{}
+			m.remove(other)
+			if left, _ := os.ReadDir(filepath.Join(m.Dir, "..", "files")); len(left) != 1 && listed || len(left) == 0 {
+				t.Errorf("%d files are kept", len(left))
+			}
+			program, err := m.Programs.Find(needs.Runsc, "program")
+			if _, fileErr := m.Files.Find(needs.Files[0].Sum, KeptName); err != nil || fileErr != nil || program == "" {
+				t.Errorf("what it needs is gone: %v, %v", err, fileErr)
+			}
+			if err := errors.Join(os.Remove(record), os.WriteFile(record, text, 0o600)); err != nil {
+				t.Fatal(err)
+			}
+			if _, _, err := m.Read(bad); err != nil {
+				t.Errorf("later: %v", err)
+			}
+			third, _ := m.mustSleep("ann")
+			if err := os.WriteFile(record, []byte("{"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			m.pruned = time.Time{}
+			m.remove(third)
+			if left, _ := os.ReadDir(filepath.Join(m.Dir, "..", "files")); len(left) != 0 {
+				t.Errorf("an image that is damaged needs %d files", len(left))
+			}
+		})
 	}
 }

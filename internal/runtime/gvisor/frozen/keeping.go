@@ -137,8 +137,8 @@ func (s *Store) pruneFiles(room bool) {
 	}
 	needed := map[string]bool{}
 	err := s.eachImage(func(l listed) error {
-		if l.record.IsZero() { // it is not known what it needs
-			return errors.New("an image cannot be read")
+		if l.record.IsZero() && !l.broken { // it is not known what it needs
+			return errors.New("an image cannot be read now")
 		}
 		for sum := range l.files {
 			needed[sum] = true

@@ -249,8 +249,11 @@ func (s *Store) key(name string, info Info) ([]byte, error) {
 		return nil, fmt.Errorf("%w: %w", sandbox.ErrLater, errors.New("there is no key of secrets to open the image"))
 	}
 	k, err := readKey(s.Dir, name)
+	if atomicfile.IsPassing(err) {
+		return nil, fmt.Errorf("%w: %w", sandbox.ErrLater, err)
+	}
 	if err != nil {
-		return nil, sandbox.Explain("its image is broken", err)
+		return nil, broken(err)
 	}
 	key, lost, err := s.Keys.OpenImageKey(name, k.Bundle, k.Sealed)
 	if err == nil && len(key) != keySize {
@@ -291,7 +294,7 @@ func readKey(dir, name string) (k Key, err error) {
 }
 
 // ReadKeys returns the keys of all sealed images in a folder of images. An image whose key cannot be read is left out:
-// Wake says so.
+// Wake says so. If that passes, such as a fault of the disk, it is in the error.
 func ReadKeys(dir string) (all []Key, err error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -301,8 +304,12 @@ func ReadKeys(dir string) (all []Key, err error) {
 		if !validName.MatchString(e.Name()) {
 			continue
 		}
-		if k, err := readKey(dir, e.Name()); err == nil {
+		k, readErr := readKey(dir, e.Name())
+		switch {
+		case readErr == nil:
 			all = append(all, k)
+		case atomicfile.IsPassing(readErr):
+			err = errors.Join(err, fmt.Errorf("reading the key of the image %s: %w", e.Name(), readErr))
 		}
 	}
 	return all, err

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"sandlot/internal/sandbox"
 	"sandlot/internal/vault"
 )
@@ -347,5 +349,31 @@ func TestClearFolders(t *testing.T) {
 	}
 	if err != nil || !maps.Equal(got, want) {
 		t.Errorf("there are %v instead of %v: %v", got, want, err)
+	}
+}
+
+// TestUnreadKeys: who changes the key of secrets is told of an image whose key cannot be read now, which would be lost.
+// The keys of the others are read.
+func TestUnreadKeys(t *testing.T) {
+	s := newSealing(t)
+	s.image("one", "")
+	s.image("two", "")
+	bundle := filepath.Join(s.path("one"), bundleFile)
+	if err := errors.Join(os.Rename(bundle, bundle+".aside"), os.Symlink("/proc/self/mem", bundle)); err != nil {
+		t.Fatal(err)
+	}
+	keys, err := ReadKeys(s.Dir)
+	if len(keys) != 1 || keys[0].Image != "two" || !errors.Is(err, unix.EIO) || !strings.Contains(err.Error(), "one") {
+		t.Errorf("%v, %v", keys, err)
+	}
+	info := Info{Sealed: true}
+	if err := s.CanOpen("one", info); !errors.Is(err, sandbox.ErrLater) {
+		t.Errorf("whether it opens: %v", err)
+	}
+	if err := errors.Join(os.Rename(bundle+".aside", bundle), s.CanOpen("one", info)); err != nil {
+		t.Errorf("later: %v", err)
+	}
+	if keys, err := ReadKeys(s.Dir); len(keys) != 2 || err != nil {
+		t.Errorf("later: %v, %v", keys, err)
 	}
 }

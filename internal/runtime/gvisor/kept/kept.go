@@ -180,13 +180,18 @@ func (s *Store) Path(sum, name string) string { return filepath.Join(s.dir, sum,
 
 var validSum = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// Find returns the path of the file with that SHA-256, after comparing its content.
+// Find returns the path of the file with that SHA-256, after comparing its content. An error for which
+// atomicfile.IsPassing is true says nothing about the file.
 func (s *Store) Find(sum, name string) (string, error) {
 	if !validSum.MatchString(sum) || name != filepath.Base(name) {
 		return "", errors.New("this is not a file's hash and name")
 	}
 	path := s.Path(sum, name)
-	if now, err := s.Keep(path, name); err != nil || now != sum {
+	now, err := s.Keep(path, name)
+	switch {
+	case atomicfile.IsPassing(err):
+		return "", fmt.Errorf("reading the kept file %s: %w", name, err)
+	case err != nil || now != sum:
 		return "", fmt.Errorf("the kept file %s is not there any more", name)
 	}
 	return path, nil
