@@ -85,9 +85,12 @@ func cleanMembers(kind string, t rawjson.Object, descriptionPrefix string) (lost
 }
 
 // SafeResult makes a tool's result safe for clients: its content blocks have known types
-// and valid data, and it is not too large. A text takes the place of what is removed. It
-// also returns the result's isError.
-func SafeResult(raw json.RawMessage) (json.RawMessage, bool, error) {
+// and valid data, their images are ones that models take, and it is not too large. A text takes the place of what is
+// removed. It also returns the result's isError.
+func SafeResult(raw json.RawMessage) (json.RawMessage, bool, error) { return safeResult(raw, true) }
+
+// safeResult is SafeResult. A result that is not for a model keeps all images.
+func safeResult(raw json.RawMessage, model bool) (json.RawMessage, bool, error) {
 	var r rawjson.Object
 	if err := json.Unmarshal(raw, &r); err != nil || r == nil || rawjson.NestedDeeper(raw, maxDepth) {
 		return nil, false, fault.New(fault.Connection, "the server's answer is no object, or nested too deep")
@@ -107,7 +110,7 @@ func SafeResult(raw json.RawMessage) (json.RawMessage, bool, error) {
 	remaining := max(maxResult-len(r["structuredContent"]), maxResult/4)
 	safe := make([]json.RawMessage, 0, len(blocks))
 	for _, b := range blocks {
-		b = safeBlock(b)
+		b = safeBlock(b, model)
 		if len(b) > remaining {
 			b = shortenBlock(b, remaining)
 		}
@@ -202,8 +205,9 @@ func shortenBlock(b json.RawMessage, maxBytes int) json.RawMessage {
 		len(t.Text)-2*half, len(t.Text), tail))
 }
 
-// safeBlock makes a content block safe. It replaces invalid and unknown blocks by text blocks.
-func safeBlock(raw json.RawMessage) json.RawMessage {
+// safeBlock makes a content block safe. It replaces invalid and unknown blocks by text blocks, and in one for a model
+// images that models do not take.
+func safeBlock(raw json.RawMessage, model bool) json.RawMessage {
 	var b rawjson.Object
 	if json.Unmarshal(raw, &b) != nil || b == nil {
 		if text := asText(raw); text != nil {
@@ -221,6 +225,13 @@ func safeBlock(raw json.RawMessage) json.RawMessage {
 			spec.SafeText(string(raw), 64<<10)))
 	}
 	_, changed := shape.clean(b)
+	if model {
+		text, imageChanged := forModel(kind, b)
+		if text != nil {
+			return text
+		}
+		changed = changed || imageChanged
+	}
 	if problem, _ := blockProblem(kind, b); problem != "" {
 		return leftOut(kind, problem)
 	}
@@ -416,7 +427,7 @@ func safeMessages(raw json.RawMessage) json.RawMessage {
 		blocks := contentOf(m["content"])
 		for _, b := range blocks {
 			one := maps.Clone(m)
-			one["role"], one["content"] = role, safeBlock(b)
+			one["role"], one["content"] = role, safeBlock(b, true)
 			all = append(all, one)
 		}
 	}

@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// maxRemade is the size in bytes up to which SafeResult makes the result for code. What it makes may be several
+	// maxRemade is the size in bytes up to which safeResult makes the result for code. What it makes may be several
 	// times as large.
 	maxRemade = 1 << 20
 	// MaxAsking is the size in bytes up to which an answer may ask for input.
@@ -29,7 +29,8 @@ func Result(ctx context.Context, raw json.RawMessage, whole bool) (result json.R
 	return SafeResult(raw)
 }
 
-// WholeResult is SafeResult for a result that goes to code, and not to a model: nothing of it is shortened. There is no
+// WholeResult is SafeResult for a result that goes to code, and not to a model: nothing of it is shortened, and it has
+// all images. There is no
 // second copy of a large result in memory: WholeResult changes raw in place, and returns it. It has no line breaks
 // then, blocks of unknown types stay in it, and so do members that have no meaning. It has at most maxWholeBlocks. When
 // the context ends, WholeResult does too, with its cause.
@@ -43,7 +44,7 @@ func WholeResult(ctx context.Context, raw json.RawMessage) (result json.RawMessa
 	case asks && len(raw) > MaxAsking:
 		return nil, false, fault.New(fault.Connection, "the server asks for input with %d bytes", len(raw))
 	case asks, len(raw) <= maxRemade && elements(r["content"]) <= maxBlocks:
-		return SafeResult(raw)
+		return safeResult(raw, false)
 	}
 	for i := range raw {
 		if raw[i] == '\n' { // a string has none
