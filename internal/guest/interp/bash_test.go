@@ -157,3 +157,19 @@ func TestBashHearsASignalLate(t *testing.T) {
 	l.want("sleep 0.1; echo $x ${PWD##*/}", "", "5 sub\n")
 	l.want("echo $x", "", "5\n")
 }
+
+// What a cell breaks does not take the next cell's answer.
+func TestBashBrokenByACell(t *testing.T) {
+	for _, code := range []string{"alias read=false echo=false builtin=false source=false", "IFS=0123456789", "PATH=/none", "exec 253<&- 254>&-",
+		"exec 3<&- 4>&- 5>&- 6>x", "set -o posix", "unset HOME PATH PWD IFS", "shopt -s nullglob failglob; shopt -u sourcepath",
+		"set -Cfu", "trap '' INT HUP TERM", "set -x; PS4='$(echo traced >&2)'", "read() { return 1; }; printf() { false; }; source() { exit 9; }; command() { :; }",
+		"mkdir gone; cd gone; rmdir ../gone", "set -e; false && true", "BASH_ENV=/none ENV=/none; POSIXLY_CORRECT=1", "exec 2>&-", "exec 0<&-",
+		"LC_ALL=xx LANG=none; declare -r IFS"} {
+		l := bash(t)
+		l.run("kept=5; " + code)
+		if o := l.run("{ set +x; } 2>/dev/null; 'builtin' echo \"$kept\""); o.StateLost || o.Exit != 0 || o.out != "5\n" {
+			t.Errorf("after %q: %s", code, o)
+		}
+		l.Close()
+	}
+}

@@ -51,7 +51,7 @@ func (s shown) String() string {
 // differences of the table. SANDLOT_CELLS=all: all notebooks, and the examples of installed packages' documentation.
 func TestCellsBesideJupyter(t *testing.T) {
 	cells := cellsFolder(t)
-	books := readNotebooks(t)
+	books := readBooks(t, "testdata/notebooks/*.txt", 40)
 	if os.Getenv("SANDLOT_CELLS") == "all" {
 		books = append(books, exampleNotebooks(t, cells)...)
 	} else {
@@ -197,12 +197,12 @@ func cellsFolder(t *testing.T) string {
 	return dir
 }
 
-// readNotebooks reads testdata/notebooks. Lines of --- stand between the cells, with the name of the next cell's
-// difference from Jupyter if it has one.
-func readNotebooks(t *testing.T) (books []book) {
+// readBooks reads the files of a pattern. Lines of --- stand between the cells, with the name of the next cell's
+// difference if it has one.
+func readBooks(t *testing.T, pattern string, least int) (books []book) {
 	t.Helper()
-	paths, err := filepath.Glob("testdata/notebooks/*.txt")
-	if err != nil || len(paths) < 40 {
+	paths, err := filepath.Glob(pattern)
+	if err != nil || len(paths) < least {
 		t.Fatalf("%d notebooks, %v", len(paths), err)
 	}
 	separator := regexp.MustCompile(`(?m)^---(?: differs: (.*))?\n`)

@@ -73,7 +73,7 @@ func (i *Interp) awaitIdle(ctx context.Context, limit time.Duration) (*process, 
 		if i.shared.Idle() || !p.alive() {
 			break
 		}
-		i.interrupt(p)
+		i.interrupt(p, i.offspringOf(p))
 		for deadline := time.Now().Add(pause); !i.shared.Idle() && p.alive() && time.Now().Before(deadline); {
 			time.Sleep(time.Millisecond)
 		}

@@ -144,7 +144,7 @@ func environmentCode(driver string, set map[string]string, remove []string) stri
 		for _, name := range remove {
 			fmt.Fprintf(text, "unset %s\n", name)
 		}
-		text.WriteString(`__sandlot_set_status "$__sandlot_status"`)
+		text.WriteString(`__sandlot_set_status "$__sandlot_status" && :`)
 	}
 	return text.String()
 }

@@ -54,6 +54,7 @@ type Interp struct {
 	lastSupervised int64     // the id of the last cell that was supervised for the host
 	change         *Change   // of the process's environment, which it has not got yet; nil: none
 	savedState     string    // bash: the file with the state that the last shell saved
+	left           *process  // bash: the last shell, of which the next gets the output
 }
 
 // New returns an interpreter that has not started.
@@ -176,13 +177,20 @@ func (i *Interp) release() { <-i.slot }
 // Close kills the process.
 func (i *Interp) Close() {
 	i.mu.Lock()
-	p := i.process
+	p, left := i.process, i.left
+	i.left = nil
 	i.mu.Unlock()
+	if left != nil {
+		left.close()
+		left.work.Wait()
+		left.reading.Wait()
+	}
 	if p != nil {
 		p.kill()
 		<-p.done
 		p.close()
 		p.work.Wait()
+		p.reading.Wait()
 	}
 }
 
@@ -244,13 +252,19 @@ func (i *Interp) ensureRunning() (*process, error) {
 // recordDeath records why a process died, for the next result, unless the next process gets its
 // state.
 func (i *Interp) recordDeath(p *process, reason string) {
-	p.kill() // processes of its group may still run
-	p.close()
+	// The file is not that of an earlier shell: that one was removed when this shell started.
+	saved := i.savedState != "" && i.hasSavedState()
+	if saved {
+		p.leave()
+	} else {
+		p.kill() // processes of its group may still run
+		p.close()
+	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.process = nil
-	// The file is not that of an earlier shell: that one was removed when this shell started.
-	if i.savedState != "" && i.hasSavedState() {
+	if saved {
+		i.left = p
 		return // the next shell restores the state from the file
 	}
 	i.savedState = ""
@@ -390,23 +404,31 @@ func (i *Interp) finish(ctx context.Context, p *process, id int64, start time.Ti
 	return r
 }
 
-// Pauses between the steps of stopping a cell: SIGINT, SIGINT again, and KILL.
+// Pauses between the steps of stopping a cell: SIGINT, SIGINT again, and KILL. Within the first pause programs in
+// sessions of their own get a SIGINT.
 const (
 	firstStopPause  = 2 * time.Second
 	secondStopPause = time.Second
+	ownSessionPause = 500 * time.Millisecond
 )
 
-// interrupt sends a SIGINT to the cell that runs. The driver gets the number of signals that
-// were sent, so that one that arrives late does not stop the next cell. The caller holds the
-// slot.
-func (i *Interp) interrupt(p *process) {
+// interrupt sends a SIGINT to the cell that runs, and to what it has started. The driver gets the number of signals
+// that were sent, so that one that arrives late does not stop the next cell. The caller holds the slot.
+func (i *Interp) interrupt(p *process, o *offspring) {
 	p.signalsSent++
 	if i.shared != nil {
 		i.shared.SetSignalsSent(p.signalsSent)
 	}
 	if p.alive() {
-		_ = syscall.Kill(-p.pid, unix.SIGINT)
+		o.interrupt()
 	}
+}
+
+// offspringOf returns what the cell that runs has started.
+func (i *Interp) offspringOf(p *process) *offspring {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return newOffspring(p, i.cellBegan, i.config.Driver == "bash")
 }
 
 // await waits for the driver's reply to the cell, or the process's death, and stops the cell when
@@ -420,20 +442,25 @@ func (i *Interp) await(ctx context.Context, p *process, id int64, c Cell, r *Res
 	}
 	canceled := ctx.Done()
 	stopSteps := 0
+	started := i.offspringOf(p)
 	stop := func() {
 		timeout, canceled = nil, nil
 		switch stopSteps++; stopSteps {
 		case 1:
-			i.interrupt(p)
-			nextStep = time.After(firstStopPause)
+			i.interrupt(p, started)
+			nextStep = time.After(ownSessionPause)
 		case 2:
-			i.interrupt(p)
+			started.interruptAll()
+			nextStep = time.After(firstStopPause - ownSessionPause)
+		case 3:
+			i.interrupt(p, started)
 			nextStep = time.After(secondStopPause)
 		default:
 			nextStep = nil
-			p.kill()
+			started.kill()
 		}
 	}
+	defer started.end()
 	ticks := c.Ticks
 	flush, stopFlush := p.flushTicks()
 	defer stopFlush()

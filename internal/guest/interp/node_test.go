@@ -174,3 +174,23 @@ func TestNodeHugeResults(t *testing.T) {
 	}
 	l.want("1", "1", "")
 }
+
+// What a cell breaks does not take the next cell's answer.
+func TestNodeBrokenByACell(t *testing.T) {
+	l := node(t)
+	for _, code := range []string{"Promise = null", "Object = Array = null", "Buffer = null", "Error = SyntaxError = null", "JSON = null",
+		"setTimeout = setInterval = setImmediate = clearInterval = null", "process = null", "Reflect = Symbol = null",
+		"require('fs').writeSync = require('fs').statSync = null", "require = module = null", "performance = undefined", "String = Number = null",
+		"Object.defineProperty(globalThis, '_', { value: 1, configurable: true })", "require = undefined; _error = 5",
+		"const inspect = globalThis.util?.inspect; if (inspect) inspect.defaultOptions.depth = 0"} {
+		if o := l.run(code); o.StateLost {
+			t.Errorf("%q: %s", code, o)
+		}
+		l.want("1 + 1", "2", "")
+		if o := l.run("nowhere"); o.OK || o.Error != "ReferenceError: nowhere is not defined" {
+			t.Errorf("an error after %q: %s", code, o)
+		}
+	}
+	l.fails("let s = 'unclosed", 1, "SyntaxError: Invalid or unexpected token")
+	l.want("await 7", "7", "")
+}

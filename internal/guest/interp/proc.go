@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -47,11 +48,14 @@ type process struct {
 	replies       chan Reply
 	flushPipe     *os.File // python: a byte asks the driver to write buffered output
 	out, err      *output
+	outputEnds    []*os.File // bash: the ends of the pipes of out and err that shells have
+	failures      bool       // bash: the code may have made the shell follow failures
 	startedAt     time.Time
-	signalsSent   int            // how many SIGINT it was sent; guarded by the slot
-	signalPending bool           // the last cell was sent a SIGINT, and ended without being interrupted
-	replyPipe     *os.File       // the pipe with the driver's replies
-	work          sync.WaitGroup // goroutines that wait for the process, and read its pipes
+	signalsSent   int             // how many SIGINT it was sent; guarded by the slot
+	signalPending bool            // the last cell was sent a SIGINT, and ended without being interrupted
+	replyPipe     *os.File        // the pipe with the driver's replies
+	work          sync.WaitGroup  // goroutines that wait for the process, and read its replies
+	reading       *sync.WaitGroup // goroutines that read out and err
 	failOnce      sync.Once
 	startErr      error // why the driver did not start
 }
@@ -71,11 +75,19 @@ func (p *process) alive() bool {
 func (p *process) kill() { _ = syscall.Kill(-p.pid, syscall.SIGKILL) }
 
 func (p *process) close() {
+	p.leave()
+	p.out.close()
+	p.err.close()
+	for _, f := range p.outputEnds {
+		f.Close()
+	}
+}
+
+// leave closes all but the output, which programs in the background of a shell that has ended go on to write.
+func (p *process) leave() {
 	p.requestPipe.Close()
 	p.replyPipe.Close()
 	p.flushPipe.Close() // does nothing when it is nil
-	p.out.close()
-	p.err.close()
 }
 
 // pythonSources returns a file without a name that has the parts of Python's driver.
@@ -150,15 +162,45 @@ func (i *Interp) launch() (*process, error) {
 		childFiles = append(childFiles, w)
 		return r, nil
 	}
-	out, e1 := pipe(false)
-	errOut, e2 := pipe(false)
+	i.mu.Lock()
+	left := i.left
+	i.left = nil
+	i.mu.Unlock()
+	var out, errOut *os.File
+	var e1, e2 error
+	if left != nil {
+		p.out, p.err, p.reading = left.out, left.err, left.reading
+		childFiles = append(childFiles, left.outputEnds...)
+		defer func() {
+			if p.pid == 0 {
+				p.out.close()
+				p.err.close()
+			}
+		}()
+	} else {
+		p.reading = &sync.WaitGroup{}
+		out, e1 = pipe(false)
+		errOut, e2 = pipe(false)
+	}
 	requests, e3 := pipe(true)
 	replies, e4 := pipe(false)
 	if err := errors.Join(e1, e2, e3, e4); err != nil {
 		return nil, err
 	}
-	for _, f := range []*os.File{out, errOut} {
-		_, _ = unix.FcntlInt(descriptor(f), unix.F_SETPIPE_SZ, pipeSize) // smaller pipes work as well
+	if left == nil {
+		for _, f := range []*os.File{out, errOut} {
+			_, _ = unix.FcntlInt(descriptor(f), unix.F_SETPIPE_SZ, pipeSize) // smaller pipes work as well
+		}
+		p.out, p.err = newOutput(out, i.shared, direct.Stdout), newOutput(errOut, i.shared, direct.Stderr)
+	}
+	if i.config.Driver == "bash" {
+		for _, f := range childFiles[1:3] {
+			again, err := duplicate(f)
+			if err != nil {
+				return nil, err
+			}
+			p.outputEnds = append(p.outputEnds, again)
+		}
 	}
 	files := make([]uintptr, len(childFiles))
 	for n, f := range childFiles {
@@ -184,19 +226,28 @@ func (i *Interp) launch() (*process, error) {
 	attr := &syscall.ProcAttr{Dir: i.config.Dir, Env: i.environment(), Files: files}
 	pid, status, err := i.config.Start(i.driver(len(files)-1), attr)
 	if err != nil {
-		for _, f := range []*os.File{out, errOut, requests, replies, p.flushPipe} {
-			f.Close() // does nothing for nil
-		}
+		p.requestPipe, p.replyPipe = requests, replies
+		p.close()
 		return nil, fmt.Errorf("starting %s: %w", i.config.Command[0], err)
 	}
 	p.pid, p.requestPipe, p.replyPipe = pid, requests, replies
-	p.out, p.err = newOutput(out, i.shared, direct.Stdout), newOutput(errOut, i.shared, direct.Stderr)
 	p.work.Go(func() { p.exit = <-status; close(p.done) })
 	p.work.Go(func() { p.readReplies(i.config.Driver) })
-	for _, o := range []*output{p.out, p.err} {
-		p.work.Go(o.read)
+	if left == nil {
+		for _, o := range []*output{p.out, p.err} {
+			p.reading.Go(o.read)
+		}
 	}
 	return p, nil
+}
+
+// duplicate returns another descriptor of a file, which no program inherits.
+func duplicate(f *os.File) (*os.File, error) {
+	fd, err := unix.FcntlInt(descriptor(f), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), f.Name()), nil
 }
 
 // environment returns the environment of the process. A shell that ends saves its state in a
@@ -367,13 +418,27 @@ func (p *process) sendDial(id int64, target string) error {
 	return err
 }
 
+// followsFailures finds code that makes a shell follow failures (set -e, trap … ERR).
+var followsFailures = regexp.MustCompile(`\bset +-|errexit|\bERR\b`)
+
+// unfinished reports whether a line behind the code of a shell may be read as a part of its last command.
+func unfinished(code string) bool {
+	end := strings.TrimRight(code, " \t\r\n")
+	return strings.Contains(code, "<<") || strings.HasSuffix(end, "\\") || strings.HasSuffix(end, "&&") ||
+		strings.HasSuffix(end, "|") || strings.HasSuffix(end, ")") && strings.HasSuffix(strings.TrimRight(end[:len(end)-1], " \t"), "(")
+}
+
 // send sends a cell to the driver; n is the cell's number.
 func (p *process) send(driver string, id int64, n int, c Cell) error {
 	code := c.Code
 	p.requestPipe.SetWriteDeadline(time.Now().Add(10 * time.Second))
 	switch driver {
 	case "bash":
-		_, err := fmt.Fprintf(p.requestPipe, "%d %d\n%s", id, len(code), code)
+		code += "\n"
+		if p.failures = p.failures || followsFailures.MatchString(code); p.failures && !unfinished(code) {
+			code += "{ __sandlot_ended=$?; } 2>/dev/null"
+		}
+		_, err := fmt.Fprintf(p.requestPipe, "%020d%020d%s", id, len(code), code)
 		return err
 	case "python":
 		_, err := fmt.Fprintf(p.requestPipe, "%d %d %d %d\n%s", id, n, len(code), p.signalsSent, code)

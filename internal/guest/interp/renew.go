@@ -72,7 +72,7 @@ func (i *Interp) renew(ctx context.Context) bool {
 	case "bash":
 		var seed [4]byte
 		_, _ = rand.Read(seed[:]) // it never fails
-		code = fmt.Sprintf("RANDOM=%d\n__sandlot_set_status \"$__sandlot_status\"",
+		code = fmt.Sprintf("RANDOM=%d\n__sandlot_set_status \"$__sandlot_status\" && :",
 			binary.NativeEndian.Uint32(seed[:])>>1)
 	}
 	id := newCellID()

@@ -30,7 +30,7 @@ func TestTypeScript(t *testing.T) {
 		l.want("const plain = 3", "", "")
 		if exec.Command(path, "-e", "process.exit(require('module').stripTypeScriptTypes ? 0 : 1)").Run() != nil {
 			if o := run("const a: number = 1"); o.OK || !strings.Contains(o.Traceback,
-				"TypeScript needs Node 22.13 or newer, and this is v") {
+				"TypeScript needs Node 22.13 or newer, or the package typescript") {
 				t.Errorf("%s: %s", path, o)
 			}
 			continue

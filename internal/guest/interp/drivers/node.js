@@ -2,6 +2,9 @@
 // process's global scope, and replies on fd 4. It needs only Node itself.
 'use strict';
 (() => {
+  // The code may replace what is global.
+  const { Promise, Object, Number, String, Symbol, Error, SyntaxError, Reflect, Buffer, Atomics, setInterval, clearInterval } = globalThis;
+  const own = { Promise, Object, Array, Number, String, Boolean, Symbol, Error, SyntaxError, TypeError, RangeError, ReferenceError, Function, Map, Set, RegExp, Date };
   const fs = require('fs'), vm = require('vm'), util = require('util'), path = require('path');
   const { createRequire } = require('module');
   const acorn = require('internal/deps/acorn/acorn/dist/acorn');
@@ -36,7 +39,7 @@
   let running = false;
   const FLUSH_MS = 50, FLUSH_BYTES = 65536, AT_ONCE = 100, TOGETHER = 32;
   const SIGNAL_MS = 250;
-  const clock = performance, later = setTimeout, nextTurn = setImmediate, sleeper = new Int32Array(new SharedArrayBuffer(4));
+  const clock = performance, later = setTimeout, nextTurn = setImmediate, nextTick = proc.nextTick, sleeper = new Int32Array(new SharedArrayBuffer(4));
   const writeAll = (fd, data) => {
     while (data.length) {
       try { data = data.subarray(writeSync(fd, data)); } catch (e) {
@@ -111,6 +114,12 @@
   };
   defineGlobal('__sandlot_import', load);
 
+  // _ is the last value, and _error the last error, as in Node's REPL, until the code assigns to the name.
+  const latest = {};
+  for (const name of ['_', '_error']) {
+    Object.defineProperty(globalThis, name, { get: () => latest[name], set: (value) => defineGlobal(name, value), configurable: true, enumerable: false });
+  }
+
   // Nobody can answer a question: code that asks one would wait for ever.
   const unanswered = (name) => new Error(`${name} has nobody to answer it here: put the value into the code, or read it from a file`);
   for (const name of ['prompt', 'confirm']) defineGlobal(name, () => { throw unanswered(name + '()'); });
@@ -128,13 +137,28 @@
     refuse(require('readline/promises').Interface, (e) => Promise.reject(e));
   };
 
+  // compileTypes removes the types where Node itself cannot, by the package typescript, which is among the ready packages.
+  const compileTypes = (code) => {
+    let ts;
+    try { ts = base('typescript'); } catch {}
+    if (!ts || !ts.transpileModule) { // the package has no such interface any more from version 7 on
+      throw new Error(`TypeScript needs Node 22.13 or newer, or the package typescript (npm install -g typescript@5); this is ${proc.version}`);
+    }
+    // Imports stay that this cell does not use: the next one may.
+    const { outputText, diagnostics } = ts.transpileModule(code, { reportDiagnostics: true, compilerOptions: {
+      target: ts.ScriptTarget.ESNext, module: ts.ModuleKind.ESNext, verbatimModuleSyntax: true } });
+    const wrong = (diagnostics || []).find((d) => d.category === ts.DiagnosticCategory.Error);
+    if (!wrong) return outputText;
+    const err = new SyntaxError(ts.flattenDiagnosticMessageText(wrong.messageText, '\n'));
+    err.stack = `SyntaxError: ${err.message}`;
+    throw err;
+  };
+
   // stripTypes removes the types of TypeScript. Line numbers stay, except in code with
   // constructs that are more than types, such as enum.
   const stripTypes = (code) => {
     const { stripTypeScriptTypes } = require('module');
-    if (!stripTypeScriptTypes) {
-      throw new Error(`TypeScript needs Node 22.13 or newer, and this is ${proc.version}: write JavaScript, or install a newer Node`);
-    }
+    if (!stripTypeScriptTypes) return compileTypes(code);
     try {
       try { return stripTypeScriptTypes(code); } catch (e) {
         if (e.code !== 'ERR_UNSUPPORTED_TYPESCRIPT_SYNTAX') throw e;
@@ -177,16 +201,78 @@
     return { code: `{ const __m = ${source}; ${parts.join('; ')}; }`, declared };
   };
 
+  // rewriteNested makes globals of the variables and functions that a statement declares for the whole script:
+  // var anywhere but in functions, and in sloppy mode functions in blocks.
+  const rewriteNested = (statement, strict, code, edit, lines, declared) => {
+    const names = (s) => { for (const d of s.declarations) patternNames(d.id, declared); };
+    const inHead = (s) => s && s.type === 'VariableDeclaration' && s.kind === 'var';
+    const loop = (s, _, c) => {
+      if (inHead(s.left) && !s.left.declarations[0].init) {
+        names(s.left);
+        edit(s.left.start, s.left.declarations[0].start, lines(s.left.start, s.left.declarations[0].start));
+      }
+      c(s.body, null, 'Statement');
+    };
+    walk.recursive(statement, null, {
+      Function() {}, Class() {}, Expression() {},
+      VariableDeclaration(s) {
+        if (s.kind !== 'var') return;
+        names(s);
+        s.declarations.forEach((d, n) => {
+          const start = n ? d.start : s.start;
+          edit(start, d.start, (n ? '(' : '{(') + lines(start, d.start));
+          edit(d.end, d.end, ')');
+        });
+        const semicolon = code[s.end - 1] === ';' && s.end > s.declarations.at(-1).end;
+        edit(semicolon ? s.end - 1 : s.end, s.end, '}');
+      },
+      ForStatement(s, _, c) {
+        if (inHead(s.init)) {
+          names(s.init);
+          s.init.declarations.forEach((d, n) => {
+            const start = n ? d.start : s.init.start;
+            edit(start, d.start, '(' + lines(start, d.start));
+            edit(d.end, d.end, ')');
+          });
+        }
+        c(s.body, null, 'Statement');
+      },
+      ForInStatement: loop, ForOfStatement: loop,
+      BlockStatement(s, _, c) {
+        for (const inner of s.body) {
+          if (inner.type === 'FunctionDeclaration' && !strict && !inner.async && !inner.generator) {
+            declared.push(inner.id.name);
+            edit(s.start + 1, s.start + 1, `globalThis[${stringify(inner.id.name)}] = ${inner.id.name};`);
+          }
+          c(inner, null, 'Statement');
+        }
+      },
+    });
+  };
+
+  const parse = (code) => acorn.parse(code, { ecmaVersion: 'latest', sourceType: 'script', allowAwaitOutsideFunction: true,
+    allowImportExportEverywhere: true, allowHashBang: true, allowReturnOutsideFunction: false });
+
+  // asObject returns code that begins with a brace, and is an object, in parentheses, as Node's REPL reads it; else the code.
+  const asObject = (code) => {
+    if (!/^\s*\{/.test(code) || /;\s*$/.test(code)) return code;
+    const object = `(${code}\n)`;
+    try { parse(object); } catch { return code; }
+    return object;
+  };
+
   // rewrite turns a cell into the body of an async function, in which top-level
   // declarations become globals, and the last expression is returned. Line numbers stay.
   const rewrite = (code) => {
-    const ast = acorn.parse(code, { ecmaVersion: 'latest', sourceType: 'script', allowAwaitOutsideFunction: true,
-      allowImportExportEverywhere: true, allowHashBang: true, allowReturnOutsideFunction: false });
+    code = asObject(code);
+    const ast = parse(code);
     const edits = [], declared = [], functions = [];
+    const directives = ast.body.filter((s) => s.directive !== undefined);
+    const strict = directives.some((s) => s.directive === 'use strict');
     const edit = (start, end, text) => edits.push({ start, end, text });
     const lines = (start, end) => '\n'.repeat(code.slice(start, end).split('\n').length - 1);
     walk.simple(ast, { ImportExpression(e) { edit(e.start, e.start + 'import'.length, '__sandlot_import'); } });
-    const last = ast.body[ast.body.length - 1];
+    const last = ast.body.filter((s) => s.type !== 'EmptyStatement').pop();
     for (const s of ast.body) {
       switch (s.type) {
         case 'VariableDeclaration': {
@@ -223,16 +309,19 @@
             if (code[s.end - 1] === ';') edit(s.end - 1, s.end, '');
           }
           break;
+        default: rewriteNested(s, strict, code, edit, lines, declared);
       }
     }
+    // Functions are there from the beginning of the cell, behind its directives.
+    const hoisted = functions.map((f) => `globalThis[${stringify(f)}] = ${f};`).join('');
+    if (directives.length) edit(directives.at(-1).end, directives.at(-1).end, directives.at(-1) === last ? '' : ';' + hoisted);
     // Edits at the same position stay in their order (sort is stable).
     edits.sort((a, b) => a.start - b.start || a.end - b.end);
     let out = '', at = 0;
     for (const e of edits) { out += code.slice(at, e.start) + e.text; at = e.end; }
     out += code.slice(at);
     if (out.startsWith('#!')) out = '//' + out;
-    const hoisted = functions.map((f) => `globalThis[${stringify(f)}] = ${f};`).join('');
-    return { head: `(async () => {${hoisted}`, code: out, tail: '\n})()', declared };
+    return { head: `(async () => {${directives.length ? '' : hoisted}`, code: out, tail: '\n})()', declared };
   };
 
   const filename = (id) => `<code ${id}>`;
@@ -240,16 +329,16 @@
   const compile = (id, code) => {
     let r;
     try { r = rewrite(code); } catch (e) {
-      if (!(e instanceof realError) || e.name !== 'SyntaxError') throw e;
-      // V8 has a better message, with the line, unless the error is at the end of the code.
+      if (!(e instanceof realError) || e.name !== 'SyntaxError' || !e.loc) throw e;
+      // V8 has a better message, with the line. In a function an error at the end of the code is behind it.
       try { new vm.Script('(async () => {\n' + code + '\n})', { filename: filename(id), lineOffset: -1 }); } catch (v8) {
         const line = Number((/^<code \d+>:(\d+)/.exec(String(v8.stack)) || [])[1]);
         if (line <= code.split('\n').length) throw v8;
       }
-      const at = e.loc ? `\n    at ${filename(id)}:${e.loc.line}:${e.loc.column + 1}` : '';
-      const text = e.loc ? `${filename(id)}:${e.loc.line}\n${code.split('\n')[e.loc.line - 1] ?? ''}\n${' '.repeat(e.loc.column)}^\n\n` : '';
+      if (!/\bawait\b|^\s*(?:im|ex)port\b/m.test(code)) new vm.Script(code, { filename: filename(id) });
+      const text = `${filename(id)}:${e.loc.line}\n${code.split('\n')[e.loc.line - 1] ?? ''}\n${' '.repeat(e.loc.column)}^\n\n`;
       const err = new SyntaxError(e.message.replace(/ \(\d+:\d+\)$/, ''));
-      err.stack = `${text}SyntaxError: ${err.message}${at}`;
+      err.stack = `${text}SyntaxError: ${err.message}\n    at ${filename(id)}:${e.loc.line}:${e.loc.column + 1}`;
       throw err;
     }
     const options = { filename: filename(id), columnOffset: -r.head.length };
@@ -263,6 +352,9 @@
     }
     return script;
   };
+
+  const moment = new vm.Script('for (let i = 0; i < 1e7; i++);');
+  let wasInterrupted = false;
 
   class Exit { constructor(code) { this.code = code; } }
 
@@ -283,28 +375,53 @@
   proc.reallyExit = proc.exit;
   const reportUncaught = (e) => {
     if (e instanceof Exit) return;
-    proc.stderr.write('Uncaught (in a callback or promise) ' + trace(e) + '\n');
+    latest._error = e;
+    proc.stderr.write('Uncaught (in a callback or promise) ' + trace(e).replace(/^Uncaught /, '') + '\n');
   };
   proc.on('uncaughtException', reportUncaught);
   proc.on('unhandledRejection', reportUncaught);
 
-  const internalFrames = /\n\s+at .*(\[eval\]|node:internal|node:vm|internal\/|at new Script).*/g;
-  let lineCount = Infinity;
-  const trace = (e) => {
+  // withoutFrames takes the driver's own frames out of the text of an error. What follows the last frame stays.
+  const internalFrames = /\n\s+at [^\n]*(?:\[eval|node:internal|node:vm|internal\/|at new Script|evalmachine)[^\n]*|\n\s+\.\.\. \d+ lines matching cause stack trace \.\.\.[^\n]*/g;
+  const cellFrame = /\n\s+at (?:async )?<code (\d+)>:(\d+):\d+(?=,?(?: \{)?(?:\n|$))/g;
+  const rest = (frame) => / ?[,{]$/.exec(frame)?.[0] ?? '';
+  const lineCounts = []; // of each cell
+  const withoutFrames = (text) => text.replace(internalFrames, rest)
+    // The driver's call of the cell is behind the cell's last line.
+    .replace(cellFrame, (frame, cell, line) => (Number(line) > lineCounts[cell] ? '' : frame));
+
+  const { isNativeError } = util.types;
+  const errorOptions = { depth: 4, maxStringLength: MAX_TRACE };
+  const isError = (e) => isNativeError(e) || e instanceof realError;
+  // describe is an error as Node shows one that nothing catches: with its properties, and the errors in it.
+  const describe = (e) => {
     let text;
-    try {
-      text = e instanceof realError || (e && typeof e.stack === 'string') ? String(e.stack) : 'Uncaught ' + inspect(e);
-    } catch { text = 'an error whose text could not be made'; }
-    text = text.replace(internalFrames, '').replace(/\n\s+at [^\n]*\(?(evalmachine|\[eval)[^\n]*/g, '');
-    // Remove the last frame, the driver's call of the cell: it is behind the cell's last line.
-    text = text.replace(/\n\s+at <code \d+>:(\d+):\d+(?=\n|$)/g, (frame, line) => (Number(line) > lineCount ? '' : frame));
-    if (e && e.cause !== undefined && e instanceof realError) text += '\n[cause]: ' + trace(e.cause);
+    try { text = inspect(e, errorOptions); } catch {
+      try { text = String(e.stack); } catch { return 'an error whose text could not be made'; }
+    }
+    return isError(e) && /^\[[^\n]*\]$/.test(text) ? text.slice(1, -1) : text;
+  };
+  const trace = (e) => {
+    let text = describe(e);
+    if (!isError(e)) text = 'Uncaught ' + text;
+    else if (text.length > 2 * MAX_TRACE) text = text.slice(0, 2 * MAX_TRACE);
+    text = withoutFrames(text);
     return text.length > MAX_TRACE ? text.slice(0, MAX_TRACE) + '\n… [cut]' : text;
+  };
+
+  // errorLine is the name and the message of an error.
+  const errorLine = (e) => {
+    const text = describe(e);
+    if (!isError(e)) return text;
+    const at = text.search(/\n\s+at /);
+    const head = at < 0 ? '' : text.slice(0, at);
+    return /^[\w$]*(?: \[\w+\])?(?::|$)/.test(head) ? head : `${e.name}: ${e.message}`;
   };
 
   const format = (v) => {
     let text;
-    try { text = inspect(v, { depth: 4, maxArrayLength: 200, maxStringLength: MAX_RESULT }); } catch (e) { text = `[a value whose text could not be made: ${e && e.message}]`; }
+    try { text = inspect(v, { depth: 4, maxArrayLength: 200, maxStringLength: MAX_RESULT, showProxy: true }); } catch (e) { text = `[a value whose text could not be made: ${e && e.message}]`; }
+    if (typeof v === 'object' && text.includes('\n    at ')) text = withoutFrames(text); // an error, or one in a list
     return text.length > MAX_RESULT ? text.slice(0, MAX_RESULT) + '… [cut]' : text;
   };
 
@@ -331,25 +448,32 @@
       await new Promise((done) => { onSignal = done; later(done, SIGNAL_MS); });
       onSignal = null;
     }
-    signalled = false;
+    // Node may take a signal of then for one of the next script: one that does nothing but last for a moment gets it.
+    if (request.signalled || wasInterrupted) {
+      try { moment.runInThisContext({ breakOnSigint: true }); } catch { /* it did */ }
+    }
+    signalled = wasInterrupted = false;
     const interrupted = new Promise((_, reject) => { stop = reject; });
     interrupted.catch(() => {});
     exited = null;
     const began = clock.now();
     running = true;
-    lineCount = request.code.split('\n').length;
+    lineCounts[request.n] = request.code.split('\n').length;
     const keepAlive = setInterval(() => {}, 1 << 30);
     try {
       if (readlineUnchanged && /readline/.test(request.code)) refuseQuestions();
       const code = request.language === 'typescript' ? stripTypes(request.code) : request.code;
       const script = compile(request.n, code);
-      const end = script.runInThisContext({ breakOnSigint: true, displayErrors: true });
+      // As a tick, and not in a promise's job: then process.nextTick comes before promises, as in a file.
+      const end = new Promise((done, fail) => nextTick(() => {
+        try { done(script.runInThisContext({ breakOnSigint: true, displayErrors: true })); } catch (e) { fail(e); }
+      }));
       const value = await Promise.race([end, interrupted]);
       if (exited) throw exited;
       if (value && typeof value === 'object' && Object.prototype.hasOwnProperty.call(value, '__sandlot_value')) {
         const v = value.__sandlot_value;
         if (v !== undefined) {
-          defineGlobal('_', v);
+          latest._ = v;
           reply.result = format(v);
           reply.rich = richForms(v);
         }
@@ -361,25 +485,30 @@
         reply.exit = (exited || e).code;
         reply.ok = reply.exit === 0;
       } else if ((e && e.interrupted === true && !(e instanceof realError)) || (e && e.code === 'ERR_SCRIPT_EXECUTION_INTERRUPTED')) {
-        reply.interrupted = true;
+        reply.interrupted = wasInterrupted = true;
         reply.exit = 130;
         reply.error = reply.traceback = 'Interrupted';
       } else {
+        latest._error = e;
         reply.traceback = trace(e);
-        const error = e instanceof realError ? `${e.name}: ${e.message}` : inspect(e);
+        const error = errorLine(e);
         reply.error = error.length > MAX_TRACE / 10 ? error.slice(0, MAX_TRACE / 10) + '… [cut]' : error;
       }
     }
     clearInterval(keepAlive);
-    // An interrupt that came while the code blocked the event loop belongs to this cell,
-    // not to the next one: let the loop run, so that its handler is called now.
-    if (clock.now() - began > FLUSH_MS) for (let turn = 0; turn < 2; turn++) await new Promise((done) => nextTurn(done));
+    // A promise that was rejected, and an interrupt that came while the code blocked the event loop, belong to this
+    // cell, not to the next one: let the loop run, so that their handlers are called now.
+    for (let turn = clock.now() - began > FLUSH_MS ? 2 : 1; turn; turn--) await new Promise((done) => nextTurn(done));
+    const gone = Object.keys(own).filter((name) => typeof globalThis[name] !== 'function');
+    for (const name of gone) defineGlobal(name, own[name]);
     running = false;
     stop = null;
     flush();
+    if (gone.length) writeAll(2, Buffer.from(`[constructors that this cell has taken away are back: ${gone.join(', ')}]\n`));
     return reply;
   };
 
+  nextTick(() => defineGlobal('module', module_)); // Node has put its module of that name there meanwhile
   let buffer = [], queue = Promise.resolve();
   const input = fs.createReadStream(null, { fd: 3, autoClose: false, highWaterMark: 65536 });
   input.on('data', (chunk) => {
