@@ -1,5 +1,6 @@
 // Sandlot-agent is the agent, the first process of every sandbox. With the argument connect it
-// carries the agent's connections over its standard input and output, with trial it checks the kernel of its sandbox.
+// carries the agent's connections over its standard input and output, with trial it checks the kernel of its sandbox,
+// with as it runs a program as another user.
 // By the name mcp it is the command of the tool tree (package mcpcommand).
 // See package guest.
 package main
@@ -23,6 +24,9 @@ func main() {
 	}
 	if len(os.Args) > 1 && os.Args[1] == wire.TrialCommand {
 		os.Exit(trial.Run(os.Args[2:]))
+	}
+	if len(os.Args) > 1 && os.Args[1] == wire.AsCommand {
+		os.Exit(guest.As(os.Args[2:]))
 	}
 	os.Exit(guest.Main())
 }

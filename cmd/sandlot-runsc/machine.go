@@ -22,29 +22,41 @@ const (
 // minimum.
 const minCPUs = 2
 
-// withMachineFlags returns the arguments of gVisor's boot command with flags for the memory and the
-// CPUs in the bundle's annotations. Without them it returns the arguments as they are.
-func withMachineFlags(args []string) []string {
-	bundle := ""
-	for _, a := range args {
-		if dir, ok := strings.CutPrefix(a, "--bundle="); ok {
-			bundle = dir
+// bundle is what this program reads of an OCI bundle.
+type bundle struct {
+	Annotations map[string]string `json:"annotations"`
+	Process     struct {
+		Capabilities struct {
+			Bounding []string `json:"bounding"`
+		} `json:"capabilities"`
+	} `json:"process"`
+}
+
+// readBundle reads the bundle that a command of gVisor names. It is empty where it cannot be read: a process that gVisor
+// executes again, elsewhere, has its flags and its filter already.
+func readBundle(args []string) (b bundle) {
+	dir := ""
+	for i, a := range args {
+		if value, ok := strings.CutPrefix(a, "--bundle="); ok {
+			dir = value
+		} else if a == "--bundle" && i+1 < len(args) {
+			dir = args[i+1]
 		}
 	}
-	text, err := os.ReadFile(filepath.Join(bundle, "config.json"))
-	if bundle == "" || err != nil {
-		return args
+	text, err := os.ReadFile(filepath.Join(dir, "config.json"))
+	if dir == "" || err != nil || json.Unmarshal(text, &b) != nil {
+		return bundle{}
 	}
-	var spec struct {
-		Annotations map[string]string `json:"annotations"`
-	}
-	if json.Unmarshal(text, &spec) != nil {
-		return args
-	}
-	if n, err := strconv.ParseUint(spec.Annotations[annotationMemory], 10, 63); err == nil && n > 0 {
+	return b
+}
+
+// withMachineFlags returns the arguments of gVisor's boot command with flags for the memory and the
+// CPUs in the bundle's annotations. Without them it returns the arguments as they are.
+func (b bundle) withMachineFlags(args []string) []string {
+	if n, err := strconv.ParseUint(b.Annotations[annotationMemory], 10, 63); err == nil && n > 0 {
 		args = setFlag(args, "--total-memory", strconv.FormatUint(n, 10))
 	}
-	if n, err := strconv.Atoi(spec.Annotations[annotationCPUs]); err == nil && n > 0 {
+	if n, err := strconv.Atoi(b.Annotations[annotationCPUs]); err == nil && n > 0 {
 		args = setFlag(args, "--cpu-num", strconv.Itoa(min(max(n, minCPUs), runtime.NumCPU())))
 		args = setFlag(args, "--cpu-quota", strconv.Itoa(n*100_000))
 		args = setFlag(args, "--cpu-period", "100000")

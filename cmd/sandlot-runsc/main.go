@@ -18,11 +18,12 @@ func main() {
 	useFilters(os.Args)
 	switch {
 	case slices.Contains(os.Args, "boot"):
-		os.Args = withMachineFlags(os.Args)
-		must(blockSpecialModes())
+		b := readBundle(os.Args)
+		os.Args = b.withMachineFlags(os.Args)
+		must(b.blockSpecialModes())
 	case slices.Contains(os.Args, "gofer"):
 		registerGofer()
-		must(blockSpecialModes())
+		must(readBundle(os.Args).blockSpecialModes())
 	}
 	setVersion()
 	subcommands.Register(new(wake), "")

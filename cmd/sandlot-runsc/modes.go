@@ -24,7 +24,10 @@ var goferCaps *specs.LinuxCapabilities
 // the server runs as root, these files belong to root. The system call fails with EPERM,
 // which the program in the sandbox gets. Without CAP_FSETID, the host's kernel clears such
 // bits of a file that is written to.
-func blockSpecialModes() error {
+//
+// Where programs may give files away, it also makes sure that all files on the host stay the server's: the call that
+// changes an owner does nothing, and reports success, so that tar, npm and rsync work in a folder of the host.
+func (b bundle) blockSpecialModes() error {
 	// With directfs, the sandbox's kernel opens files of the host itself, with these capabilities.
 	kernelCaps := sentrycmd.DirectfsSandboxLinuxCaps
 	for _, c := range []*specs.LinuxCapabilities{goferCaps, kernelCaps} {
@@ -32,7 +35,7 @@ func blockSpecialModes() error {
 			*set = slices.DeleteFunc(slices.Clone(*set), func(name string) bool { return name == "CAP_FSETID" })
 		}
 	}
-	filter, err := specialModesFilter()
+	filter, err := specialModesFilter(slices.Contains(b.Process.Capabilities.Bounding, "CAP_CHOWN"))
 	if err != nil {
 		return err
 	}
@@ -41,7 +44,7 @@ func blockSpecialModes() error {
 
 // specialModesFilter compiles the system call filter. It is installed in addition to gVisor's own
 // filter; the kernel applies the stricter result of the two.
-func specialModesFilter() ([]bpf.Instruction, error) {
+func specialModesFilter(keepOwners bool) ([]bpf.Instruction, error) {
 	rules := seccomp.NewSyscallRules()
 	for nr, arg := range modeArgument {
 		rules.Set(nr, seccomp.Or{masked(arg, linux.S_ISUID, linux.S_ISUID), masked(arg, linux.S_ISGID, linux.S_ISGID)})
@@ -64,8 +67,15 @@ func specialModesFilter() ([]bpf.Instruction, error) {
 	}
 	// The host's processes in which gVisor runs the sandbox's programs inherit this filter. It does not
 	// affect them: gVisor intercepts their system calls before the host's kernel gets them.
-	p := seccomp.Program{RuleSets: []seccomp.RuleSet{{Rules: rules,
-		Action: seccomp.ReturnError.Code(uint16(unix.EPERM))}},
+	sets := []seccomp.RuleSet{{Rules: rules, Action: seccomp.ReturnError.Code(uint16(unix.EPERM))}}
+	if keepOwners {
+		owners := seccomp.NewSyscallRules()
+		for _, nr := range ownerCalls {
+			owners.Set(nr, seccomp.MatchAll{})
+		}
+		sets = append(sets, seccomp.RuleSet{Rules: owners, Action: seccomp.ReturnError.Code(0)})
+	}
+	p := seccomp.Program{RuleSets: sets,
 		Options: seccomp.ProgramOptions{DefaultAction: seccomp.Allow, BadArchAction: seccomp.Allow}}
 	instructions, _, err := p.Build()
 	return instructions, err

@@ -12,3 +12,6 @@ var (
 	nodeModeArgument = map[uintptr]int{unix.SYS_MKNOD: 1, unix.SYS_MKNODAT: 2}
 	flagsArgument    = map[uintptr]int{unix.SYS_OPEN: 1, unix.SYS_OPENAT: 2}
 )
+
+// ownerCalls change the owner of a file.
+var ownerCalls = []uintptr{unix.SYS_CHOWN, unix.SYS_LCHOWN, unix.SYS_FCHOWN, unix.SYS_FCHOWNAT}

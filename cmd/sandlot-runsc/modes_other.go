@@ -10,3 +10,6 @@ var (
 	nodeModeArgument = map[uintptr]int{unix.SYS_MKNODAT: 2}
 	flagsArgument    = map[uintptr]int{unix.SYS_OPENAT: 2}
 )
+
+// ownerCalls change the owner of a file.
+var ownerCalls = []uintptr{unix.SYS_FCHOWN, unix.SYS_FCHOWNAT}

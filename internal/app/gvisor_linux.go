@@ -23,6 +23,7 @@ func newGVisor(c *config.Config, log *slog.Logger, rootless bool) (sandbox.Runti
 	}
 	return gvisor.New(gvisor.Config{Runsc: runsc, Agent: agent, AgentBeside: beside, StateDir: c.Server.StateDir,
 		Log: log, HostNetwork: egress.Mode(c.Network.Mode) == egress.Open, Preboot: c.Runtime.Snapshots,
+		Bare:     c.Runtime.Capabilities == "none",
 		Rootless: rootless, Platform: c.Runtime.Platform})
 }
 

@@ -154,7 +154,7 @@ func (p *program) source(file string) ([]byte, io.Reader, error) {
 }
 
 func (p *program) exec() *cobra.Command {
-	var session string
+	var session, user string
 	var tty bool
 	var env []string
 	c := &cobra.Command{
@@ -166,6 +166,7 @@ func (p *program) exec() *cobra.Command {
 	}
 	c.Flags().SetInterspersed(false)
 	c.Flags().StringVar(&session, "session", "", sessionHelp)
+	c.Flags().StringVarP(&user, "user", "u", "", "user of the sandbox to run the command as: a name or an id")
 	c.Flags().BoolVarP(&tty, "tty", "t", false, "allocate a terminal for the command")
 	c.Flags().StringArrayVar(&env, "env", nil, "variable: NAME=VALUE, or NAME for the value that it has here")
 	c.RunE = func(c *cobra.Command, args []string) error {
@@ -177,7 +178,7 @@ func (p *program) exec() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		code, err := p.runIn(c.Context(), t, command.Command{Args: args, Env: vars}, p.in, tty)
+		code, err := p.runIn(c.Context(), t, command.Command{Args: args, Env: vars}.As(user), p.in, tty)
 		return exitWith(code, errors.Join(err, t.done()))
 	}
 	return c

@@ -10,7 +10,7 @@ import (
 // reloadableKeys are the settings that a running server applies when the file changes.
 var reloadableKeys = []string{"mcp", "mcp_consent", "mcp_files", "mcp_files_commands", "mcp_files_env", "network.allow",
 	"network.allow_private",
-	"network.hosts", "network.mode", "network.registries", "policy", "policy.question_timeout", "quotas",
+	"network.hold", "network.hosts", "network.mode", "network.registries", "policy", "policy.question_timeout", "quotas",
 	templateNetworks, "tools", "tools_for", "tools_limit"}
 
 const templateNetworks = "templates.*.network"

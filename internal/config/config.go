@@ -169,6 +169,8 @@ type Runtime struct {
 	RunscPath    string        // path; empty: beside the server
 	AgentPath    string        // path; empty: beside the server
 	Platform     string        // of gVisor: auto, systrap or kvm
+	Python, Node []string      // the ready packages of the template host
+	Capabilities string        // of root in gVisor's sandboxes: root or none
 	StartTimeout time.Duration // timeout of a sandbox's start
 	PoolSize     int           // booted sandboxes in the pool, for each template
 	OwnPoolSize  int           // booted sandboxes in the pool, for each of Sandlot's own templates

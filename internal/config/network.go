@@ -26,6 +26,7 @@ type Network struct {
 	ConnectionRate int           // new connections of a sandbox per second
 	MaxMB          int           // sent and received by a session together; 0: no limit
 	Idle           time.Duration // after which a connection without traffic is closed
+	Hold           time.Duration // how long a connection waits for a person's answer; 0: nobody is asked
 }
 
 // Rules are a mode and the hosts that are allowed in addition, as texts of the settings.
@@ -71,6 +72,9 @@ func (c *Config) networkRows() []setting {
 			"MB that a session may send and receive together; 0: no limit", number(&n.MaxMB, 0, 1<<40)},
 		{"network.idle_timeout", "10m", nil,
 			"how long nothing may move on a connection", duration(&n.Idle, time.Second, 7*day)},
+		{"network.hold", "20s", nil,
+			"how long a connection waits for a person who is asked about its host; 0: nobody is asked in the middle of a " +
+				"call", duration(&n.Hold, 0, 30*time.Second)},
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -222,6 +223,16 @@ func (c *Config) runtimeRows() []setting {
 		{"platform", "systrap", nil,
 			"how gVisor gets the system calls of programs: systrap, kvm, or auto: kvm where a trial finds it faster",
 			oneOf(&r.Platform, "auto", "systrap", "kvm")},
+		{"capabilities", "root", nil,
+			"what root may do in a sandbox of gVisor: root: give files to other users and become them, as package " +
+				"managers and servers do; none: nothing of that",
+			oneOf(&r.Capabilities, "root", "none")},
+		{"packages.python", readyPython, nil,
+			"packages of Python that all sandboxes of the template host have, separated by commas; none: there are none",
+			list(&r.Python, readPackage)},
+		{"packages.node", readyNode, nil,
+			"packages of Node that all sandboxes of the template host have, separated by commas; none: there are none",
+			list(&r.Node, readPackage)},
 		{"sandbox_start_timeout", "180", []string{"MSB_SANDBOX_START_TIMEOUT"},
 			"seconds that a sandbox may take to start", duration(&r.StartTimeout, time.Second, time.Hour)},
 		{"pool_size", "2", []string{"POOL_SIZE"},
@@ -591,4 +602,22 @@ func readCPU(v string) (string, error) {
 		return "", fmt.Errorf("must be a number of CPUs from 0.1 to 1024")
 	}
 	return v, nil
+}
+
+// The ready packages: what an agent's day of work with data, documents and the web needs.
+const (
+	readyPython = "numpy,pandas,matplotlib,scipy,scikit-learn,openpyxl,python-docx,python-pptx,pypdf,reportlab,pillow," +
+		"duckdb,pyarrow,requests,httpx,beautifulsoup4,pytest,fastapi,uvicorn"
+	readyNode = "typescript@5.9.3,tsx,vitest,express,zod"
+)
+
+// readPackage checks the name of a package, which may have a version. "none" is no package.
+func readPackage(name string) (string, error) {
+	if name == "none" {
+		return "", nil
+	}
+	if !regexp.MustCompile(`^@?[A-Za-z0-9][A-Za-z0-9._/@=<>~!\[\]^-]*$`).MatchString(name) {
+		return "", fmt.Errorf("%q is no name of a package, such as pandas or pandas==2.2.3", name)
+	}
+	return name, nil
 }

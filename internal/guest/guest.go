@@ -50,6 +50,8 @@ type Config struct {
 	Secret []byte
 	Boot   *agentv1.Boot
 	Env    []string // the variables of all programs that the agent starts
+	// Capable: programs of root keep wire.Capabilities.
+	Capable bool
 	// User is the user of the sandbox, and Workdir where programs start; empty: in the first root.
 	User    *user.User
 	Workdir string
@@ -65,7 +67,7 @@ type Config struct {
 // FromEnvironment reads the configuration and removes it from the environment.
 func FromEnvironment() (Config, error) {
 	c := Config{Socket: os.Getenv(wire.EnvSocket), Boot: new(agentv1.Boot), ToolsDir: wire.ToolsDir,
-		Init: os.Getpid() == 1}
+		Init: os.Getpid() == 1, Capable: os.Getenv(wire.EnvCapable) != ""}
 	if c.Socket == "" {
 		c.Socket = wire.SocketDir + "/" + wire.Socket
 	}
@@ -120,8 +122,8 @@ func Main() int {
 	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
 	plainFiles, enclosed := os.Getenv(wire.EnvPlainFiles) != "", os.Getenv(wire.EnvEnclosed) != ""
 	var kept []uintptr
-	if os.Getenv(wire.EnvBuild) != "" {
-		kept = slices.Collect(maps.Values(wire.BuildCapabilities))
+	if os.Getenv(wire.EnvCapable) != "" {
+		kept = slices.Collect(maps.Values(wire.Capabilities))
 	}
 	c, err := FromEnvironment()
 	if err == nil {
@@ -779,6 +781,9 @@ func (a *Agent) configure(m *agentv1.ConfigureRequest) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	maps.Copy(a.env, env)
+	if a.config.Capable && a.env["TAR_OPTIONS"] == wire.NoSameOwner { // here tar can give files away
+		delete(a.env, "TAR_OPTIONS")
+	}
 	a.languages = m.Languages
 	return nil
 }

@@ -59,8 +59,7 @@ func (h home) prepare(python []string) {
 // programsDir is the last folder of PATH. The agent creates it (image.Programs).
 const programsDir = "/var/lib/sandlot/bin"
 
-// addSudo adds a command sudo that runs its arguments where there is none, since many instructions begin with it. In a
-// sandbox everything runs as its one user.
+// addSudo adds a command sudo that runs its arguments where there is none, since many instructions begin with it.
 func (h home) addSudo() {
 	for _, dir := range filepath.SplitList(h.env["PATH"]) {
 		if dir != programsDir && !strings.HasPrefix(dir, "/workspace/") && h.exists(filepath.Join(dir, "sudo")) {

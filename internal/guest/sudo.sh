@@ -1,17 +1,17 @@
 #!/bin/sh
-# Sandlot's sudo: runs its arguments as the user of the sandbox, since there is no other.
-shell=
+# Sandlot's sudo: runs its arguments, as another user if one is named.
+shell= user= group=
 while [ $# -gt 0 ]; do
 	case $1 in
 	--) shift; break ;;
-	-u | -g | --user | --group)
-		case $2 in
-		root | 0 | "#0" | "$(id -un)" | "$(id -u)") ;;
-		*) echo "sudo: all programs of this sandbox run as $(id -un); leave $1 $2 out" >&2; exit 1 ;;
-		esac
-		shift 2 ;;
-	--user=root | --group=root) shift ;;
-	--user=* | --group=*) echo "sudo: all programs of this sandbox run as $(id -un); leave $1 out" >&2; exit 1 ;;
+	-u | --user) user=$2; shift 2 ;;
+	-g | --group) group=$2; shift 2 ;;
+	--user=*) user=${1#*=}; shift ;;
+	--group=*) group=${1#*=}; shift ;;
+	-u*) user=${1#-u}; shift ;;
+	-[!-]*u)
+		case $1 in *i* | *s*) shell=${SHELL:-/bin/sh} ;; esac
+		user=$2; shift 2 ;;
 	-C | -D | -h | -p | -R | -T | -r | -t) shift 2 ;;
 	-v | -k | -K | --validate | --reset-timestamp) [ $# -gt 1 ] || exit 0; shift ;;
 	-l | --list) echo "User $(id -un) may run all commands of this sandbox"; exit 0 ;;
@@ -21,12 +21,16 @@ while [ $# -gt 0 ]; do
 	*) break ;;
 	esac
 done
+case $user in
+root | 0 | "#0" | "$(id -un)" | "$(id -u)") user= ;;
+esac
 if [ -n "$shell" ]; then
-	[ $# -gt 0 ] || exec "$shell"
-	exec "$shell" -c "$*"
-fi
-if [ $# -eq 0 ]; then
-	echo "usage: sudo [-E] [NAME=VALUE...] COMMAND [ARGUMENT...]" >&2
+	if [ $# -gt 0 ]; then set -- "$shell" -c "$*"; else set -- "$shell"; fi
+elif [ $# -eq 0 ]; then
+	echo "usage: sudo [-E] [-u USER] [NAME=VALUE...] COMMAND [ARGUMENT...]" >&2
 	exit 1
+fi
+if [ -n "$user$group" ]; then
+	exec /.sandlot/agent as "${user:-$(id -u)}${group:+:$group}" env "$@"
 fi
 exec env "$@"

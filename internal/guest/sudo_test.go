@@ -1,21 +1,28 @@
 package guest
 
 import (
+	"cmp"
 	"os"
 	"os/exec"
 	"os/user"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"sandlot/internal/agent/wire"
 )
 
-// TestSudo: sudo runs its arguments, with the options that people give it, and refuses another user.
+// TestSudo: sudo runs its arguments, with the options that people give it, and has the agent become another user.
 func TestSudo(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "sudo")
-	if err := os.WriteFile(path, []byte(sudo), 0o755); err != nil {
-		t.Fatal(err)
+	agent := filepath.Join(dir, "agent")
+	for file, text := range map[string]string{path: strings.ReplaceAll(sudo, wire.AgentPath, agent),
+		agent: "#!/bin/sh\necho \"$@\"\n"} {
+		if err := os.WriteFile(file, []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
 	}
 	me, err := user.Current()
 	if err != nil {
@@ -28,8 +35,11 @@ func TestSudo(t *testing.T) {
 		"sudo -u root echo a":                 "a\n",
 		"sudo -u " + me.Username + " echo a":  "a\n",
 		"sudo --user=root echo a":             "a\n",
-		"sudo -u postgres echo a":             "sudo: all programs of this sandbox run as",
-		"sudo --user=postgres echo a":         "sudo: all programs of this sandbox run as",
+		"sudo -u postgres echo a":             "as postgres env echo a\n",
+		"sudo -upostgres -g 5 A=1 echo a":     "as postgres:5 env A=1 echo a\n",
+		"sudo --user=postgres -- echo a":      "as postgres env echo a\n",
+		"sudo -iu postgres echo a":            "as postgres env " + cmp.Or(os.Getenv("SHELL"), "/bin/sh") + " -c echo a\n",
+		"sudo -nHu postgres -i echo a":        "as postgres env " + cmp.Or(os.Getenv("SHELL"), "/bin/sh") + " -c echo a\n",
 		"sudo A=1 B='x y' sh -c 'echo $A$B'":  "1x y\n",
 		"sudo -p prompt -S echo a </dev/null": "a\n",
 		"sudo -i echo a":                      "a\n",

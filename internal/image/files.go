@@ -16,7 +16,11 @@ func BaseFiles() map[string]string {
 	return map[string]string{
 		"etc/passwd": "root:x:0:0:root:/root:/bin/bash\n" +
 			"nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
-		"etc/group":         "root:x:0:\nnogroup:x:65534:\n",
+		"etc/group": "root:x:0:\nnogroup:x:65534:\n",
+		// For su and runuser: nobody has a password here, and a set-user-ID bit gives nothing.
+		"etc/pam.d/other": "auth required pam_permit.so\naccount required pam_permit.so\n" +
+			"password required pam_permit.so\nsession required pam_permit.so\n",
+		"etc/sudoers":       "root ALL=(ALL:ALL) ALL\n",
 		"etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"path"
 	"strings"
+
+	"sandlot/internal/agent/wire"
 )
 
 // UserBase is the folder in which pip, npm, uv and others install in every sandbox. It is in the
@@ -33,8 +35,8 @@ var defaultEnv = map[string]string{
 	"GOBIN":              UserBase + "/bin",
 	"CARGO_INSTALL_ROOT": UserBase,
 	"UV_LINK_MODE":       "copy", // its cache is on another file system
-	// Programs of a sandbox cannot give files away, and tar fails if it tries to.
-	"TAR_OPTIONS": "--no-same-owner",
+	// Where programs cannot give files away, tar would fail if it tried to. Where they can, the agent removes it.
+	"TAR_OPTIONS": wire.NoSameOwner,
 }
 
 // cacheEnv has the variables of caches for a template whose home folder is in the workspace: there a file costs three

@@ -45,9 +45,7 @@ func (s *shell) run(ctx context.Context, what string, env map[string]string, arg
 	if s.report != nil {
 		s.report(what)
 	}
-	all := map[string]string{"TAR_OPTIONS": ""} // here programs can give files away
-	maps.Copy(all, env)
-	r, err := s.booted.Agent.Exec(ctx, agent.Exec{Command: agent.Command{Args: args, Env: all, Dir: "/"},
+	r, err := s.booted.Agent.Exec(ctx, agent.Exec{Command: agent.Command{Args: args, Env: env, Dir: "/"},
 		Timeout: installTimeout, Inline: agent.InlineBounds{Head: 1, Tail: 1}}, observer)
 	switch {
 	case err != nil:

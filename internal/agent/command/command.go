@@ -25,6 +25,14 @@ type Command struct {
 	Terminal *Size
 }
 
+// As returns the command as one of a user of the sandbox: USER or USER:GROUP, names or numbers; empty: the template's.
+func (c Command) As(user string) Command {
+	if user != "" {
+		c.Args = append([]string{wire.AgentPath, wire.AsCommand, user}, c.Args...)
+	}
+	return c
+}
+
 // Size is the size of a terminal, in characters.
 type Size struct{ Rows, Cols int }
 

@@ -95,6 +95,12 @@ const (
 	SecretFile = "secret"
 )
 
+// ReadyDir is the folder of the ready packages of the machine, by language, and ReadyPython that of Python's.
+const (
+	ReadyDir    = "/opt/sandlot"
+	ReadyPython = ReadyDir + "/python"
+)
+
 // AgentPath is where the sandbox sees the agent's program.
 const AgentPath = "/.sandlot/agent"
 
@@ -105,6 +111,9 @@ const (
 	ConnectCommand = "connect"
 	ConnectUser    = 65531
 )
+
+// AsCommand is the agent's command that runs a program as another user: USER[:GROUP] COMMAND [ARGUMENT...].
+const AsCommand = "as"
 
 // TrialCommand is the agent's command that checks the kernel of its sandbox. It prints TrialStarted as its first line,
 // and then a Trial in JSON.
@@ -143,8 +152,10 @@ const (
 	// EnvEnclosed is set where a sandbox is a container, and programs are to use of the kernel no more than gVisor
 	// would let them; optional.
 	EnvEnclosed = "SANDLOT_AGENT_ENCLOSED"
-	// EnvBuild is set where a template is built, and programs keep BuildCapabilities; optional.
+	// EnvBuild is set where a template is built; optional.
 	EnvBuild = "SANDLOT_AGENT_BUILD"
+	// EnvCapable is set where programs of root keep Capabilities; optional: they have none.
+	EnvCapable = "SANDLOT_AGENT_CAPABLE"
 	// EnvProgram begins the names of variables that programs have without it, and the agent not at all.
 	EnvProgram = "SANDLOT_AGENT_PROGRAM_"
 	// EnvPrefix begins the names of all of these.
@@ -153,16 +164,20 @@ const (
 
 // EnvNames are all of these. Where an image can supply variables, a runtime sets each, if only to nothing.
 var EnvNames = []string{EnvSecret, EnvSocket, EnvOrphan, EnvBoot, EnvUser, EnvPlainFiles, EnvEnclosed,
-	EnvBuild}
+	EnvBuild, EnvCapable}
 
 // GoVariables are read by the runtime of each Go program when it starts, and so of the agent, which is the only process
 // of a sandbox with capabilities. It gets none of an image.
 var GoVariables = []string{"GODEBUG", "GOGC", "GOMEMLIMIT", "GOTRACEBACK", "GOMAXPROCS", "GORACE", "GOCOVERDIR"}
 
-// BuildCapabilities are the numbers of the capabilities that package managers need: they give files to other users,
-// and become them.
-var BuildCapabilities = map[string]uintptr{"CAP_CHOWN": 0, "CAP_DAC_OVERRIDE": 1, "CAP_FOWNER": 3, "CAP_FSETID": 4,
-	"CAP_SETGID": 6, "CAP_SETUID": 7}
+// NoSameOwner is the value of TAR_OPTIONS by which tar does not set owners.
+const NoSameOwner = "--no-same-owner"
+
+// Capabilities are the numbers of the capabilities that programs of root have in a sandbox with a kernel of its own:
+// archives, package managers and servers give files to other users, and become them. None of them reaches the agent,
+// the network's rules, devices or mounts.
+var Capabilities = map[string]uintptr{"CAP_CHOWN": 0, "CAP_DAC_OVERRIDE": 1, "CAP_FOWNER": 3, "CAP_FSETID": 4,
+	"CAP_KILL": 5, "CAP_SETGID": 6, "CAP_SETUID": 7, "CAP_NET_BIND_SERVICE": 10, "CAP_SYS_CHROOT": 18}
 
 // CutList is the media type of a rich value that names the file with all of a text that a result has in part: a comment
 // with the file's size, and its URI.

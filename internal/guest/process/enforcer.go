@@ -3,6 +3,7 @@ package process
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -93,6 +94,10 @@ func (e *Enforcer) Run(stop <-chan struct{}) {
 		last = used
 		if exact && memoryLimit > 0 && used > memoryLimit {
 			e.killLargest(memoryLimit)
+			interval = checkFast
+		}
+		if maxProcesses > 0 && InGVisor() && allThreads() > int(maxProcesses)+2*moreThreads {
+			e.killOtherUsers()
 			interval = checkFast
 		}
 		if maxProcesses > 0 && active && time.Since(lastCount) > 500*time.Millisecond {
@@ -236,6 +241,63 @@ func (e *Enforcer) killLargestSession(limit string, atLeast int64, weight func(p
 	return true
 }
 
+// moreThreads is how many threads the kernel lets a user have beyond the limit: those of the agent.
+const moreThreads = 64
+
+// allThreads returns the number of threads in the sandbox, or 0. Outside gVisor it is the machine's.
+func allThreads() int {
+	var i unix.Sysinfo_t
+	if unix.Sysinfo(&i) != nil {
+		return 0
+	}
+	return int(i.Procs)
+}
+
+// killOtherUsers kills the processes of all users but the agent's, root: the kernel bounds those of each user, and root
+// can become many.
+func (e *Enforcer) killOtherUsers() {
+	killed := map[int]bool{}
+	for round := 0; round < 10; round++ {
+		var others []int
+		for _, pid := range ownProcesses() {
+			if f, err := Stat(pid); err == nil && f[0] != "Z" && isOthers(pid) {
+				others = append(others, pid)
+			}
+		}
+		if len(others) == 0 {
+			break
+		}
+		// All are stopped first: otherwise some would start more while others are killed.
+		for _, signal := range []syscall.Signal{unix.SIGSTOP, unix.SIGKILL} {
+			for _, pid := range others {
+				if killed[pid] = true; signal == unix.SIGSTOP {
+					addFamily(killed, pid)
+				}
+				_ = syscall.Kill(pid, signal)
+			}
+		}
+		time.Sleep(checkFast)
+	}
+	if len(killed) > 0 {
+		e.setLastKill("processes")
+		e.OnKill(killed, "processes")
+	}
+}
+
+// isOthers reports whether one of a process's user ids is not root's: the kernel counts by the real one.
+func isOthers(pid int) bool {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(status)) {
+		if ids, ok := strings.CutPrefix(line, "Uid:"); ok {
+			return slices.ContainsFunc(strings.Fields(ids), func(id string) bool { return id != "0" })
+		}
+	}
+	return false
+}
+
 func (e *Enforcer) setLastKill(limit string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -255,6 +317,12 @@ func (e *Enforcer) KilledSince(start time.Time) string {
 // reportKill calls OnKill for a process, its ancestors, and their sessions.
 func (e *Enforcer) reportKill(pid int, limit string) {
 	pids := map[int]bool{pid: true}
+	addFamily(pids, pid)
+	e.OnKill(pids, limit)
+}
+
+// addFamily adds the ancestors of a process, and their sessions.
+func addFamily(pids map[int]bool, pid int) {
 	for ancestor := pid; ancestor > 1; {
 		f, err := Stat(ancestor)
 		if err != nil {
@@ -267,7 +335,6 @@ func (e *Enforcer) reportKill(pid int, limit string) {
 		}
 		pids[ancestor] = true
 	}
-	e.OnKill(pids, limit)
 }
 
 // Usage returns the sandbox's use of resources.

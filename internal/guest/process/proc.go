@@ -222,3 +222,61 @@ func allPIDs() []int {
 	}
 	return all
 }
+
+// Member is a process of the tree of another one, the root.
+type Member struct {
+	PID     int
+	Group   int
+	Top     int    // the child of the root that it is, or comes from; 0: its parent has ended, but it is of the root's session
+	Started uint64 // in clock ticks since the boot: no other process has this id and this time
+	Age     time.Duration
+}
+
+// Tree returns the descendants of a process, and the processes of its session.
+func Tree(root int) (members []Member) {
+	text, err := os.ReadFile("/proc/uptime")
+	if err != nil {
+		return nil
+	}
+	var up float64 // seconds
+	if _, err := fmt.Sscan(string(text), &up); err != nil {
+		return nil
+	}
+	stats := map[int][]string{}
+	for _, pid := range allPIDs() {
+		if f, err := Stat(pid); err == nil && f[0] != "Z" {
+			stats[pid] = f
+		}
+	}
+	number := func(f []string, i int) int { n, _ := strconv.Atoi(f[i]); return n }
+	for pid, f := range stats {
+		if pid == root || pid == os.Getpid() {
+			continue
+		}
+		m := Member{PID: pid, Group: number(f, 2)}
+		for at := pid; at > 1 && m.Top == 0; {
+			g, ok := stats[at]
+			if !ok {
+				break
+			}
+			parent := number(g, 1)
+			if parent == root {
+				m.Top = at
+			}
+			at = parent
+		}
+		if m.Top == 0 && number(f, 3) != root {
+			continue
+		}
+		m.Started, _ = strconv.ParseUint(f[19], 10, 64)
+		m.Age = time.Duration(up*float64(time.Second)) - time.Duration(m.Started)*time.Second/clockTicks
+		members = append(members, m)
+	}
+	return members
+}
+
+// Same reports whether the process of a member still runs.
+func (m Member) Same() bool {
+	f, err := Stat(m.PID)
+	return err == nil && f[0] != "Z" && f[19] == strconv.FormatUint(m.Started, 10)
+}

@@ -43,9 +43,19 @@ func (r *Runtime) ociSpec(b *box) (*specs.Spec, error) {
 		return nil, err
 	}
 	l, capabilities := b.spec.Limits, agent.Capabilities(b.spec.Template, !r.HostNetwork)
-	if b.spec.Build { // they mean something to gVisor's kernel only
+	if b.spec.Build {
 		env = append(env, wire.EnvBuild+"=1")
-		capabilities = append(capabilities, slices.Sorted(maps.Keys(wire.BuildCapabilities))...)
+	}
+	// Capabilities mean something to gVisor's kernel only. That of the host does not change owners (sandlot-runsc).
+	if b.spec.Build || !r.Bare && b.spec.Template.User.IsRoot() {
+		env = append(env, wire.EnvCapable+"=1")
+		capabilities = slices.Sorted(maps.Keys(wire.Capabilities))
+		capabilities = append(capabilities, agent.Capabilities(b.spec.Template, !r.HostNetwork)...)
+		slices.Sort(capabilities)
+		capabilities = slices.Compact(capabilities)
+		if !slices.Contains(capabilities, "CAP_SETPCAP") { // the agent drops others from its bounding set
+			capabilities = append(capabilities, "CAP_SETPCAP")
+		}
 	}
 	spec := &specs.Spec{
 		Version: "1.0.2", Hostname: "sandbox",

@@ -50,6 +50,8 @@ type Config struct {
 	// HostNetwork gives sandboxes the machine's own network. Without it they have none but
 	// the agent's connection to the host.
 	HostNetwork bool
+	// Bare: programs of root have no capabilities, except in builds.
+	Bare bool
 	// Preboot: start sandboxes from preboot images.
 	Preboot bool
 	// Platform is systrap, kvm, or auto; empty: systrap. Choose tries what has to be tried.

@@ -94,6 +94,7 @@ func subject(t *testing.T, rootless bool) *sandboxtest.Subject {
 			t.Fatal("it does not die")
 		},
 		Template: host,
+		Capable:  true,
 	}
 }
 

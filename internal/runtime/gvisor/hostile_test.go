@@ -78,7 +78,7 @@ func TestHostileImages(t *testing.T) {
 				Inline: agent.InlineBounds{Head: 4096, Tail: 4096}}, agent.Observer{})
 			if err != nil {
 				t.Errorf("no sandbox: %v", err)
-			} else if got := string(d.Stdout.Head); got != "0\nCapBnd:\t0000000000000000\n" {
+			} else if got := string(d.Stdout.Head); got != "0\nCapBnd:\t00000000000404fb\n" {
 				t.Errorf("it says %q %q", got, d.Stderr.Head)
 			}
 			if text, err := os.ReadFile(filepath.Join(workspace, "file")); string(text) != "mine\n" {

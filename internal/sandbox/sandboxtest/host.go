@@ -125,8 +125,9 @@ tried("char", lambda: os.mknod("char", stat.S_IFCHR | 0o666, os.makedev(1, 3)))
 tried("whiteout", lambda: os.mknod("whiteout", stat.S_IFCHR | 0o666, 0))
 try: os.setxattr("f", "security.capability", bytes.fromhex("0100000280000000000000008000000000000000")); print("capability is done")
 except OSError: pass
-tried("chown", lambda: os.chown("f", 1000, 1000))
-tried("chown", lambda: os.chown("d", 1, 1))
+for path in "f", "d": # it fails, or has no effect on the host
+    try: os.chown(path, 1000, 1000)
+    except PermissionError: pass
 with open("had", "a") as f: f.write("more")
 os.chmod("f", 0o1755); os.chmod("f", 0o640); os.mkdir("d/e", 0o2755)
 '; tar -cf t.tar f d && mkdir x && tar -xf t.tar -C x && git init -q r; ls -l x/f | cut -c1-10; echo alive`)

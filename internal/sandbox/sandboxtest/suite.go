@@ -46,6 +46,8 @@ type Subject struct {
 	NoLimits bool
 	// Bridged: the agent's connections are carried over another one. Cells have no direct ones.
 	Bridged bool
+	// Capable: programs of root have wire.Capabilities.
+	Capable bool
 	// Again: another subject of the runtime runs the tests whose subject is the agent, whatever made the sandbox. They
 	// are left out.
 	Again bool
@@ -91,6 +93,7 @@ func (s *Subject) Run(t *testing.T) {
 		"Directory":    directory,
 		"SurvivesHost": survivesHost,
 		"Hibernate":    hibernate,
+		"Capabilities": capabilities,
 	} {
 		if s.Again && slices.Contains([]string{"Commands", "Interpreters", "Direct"}, name) {
 			continue

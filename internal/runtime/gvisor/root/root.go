@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -207,7 +208,7 @@ func fillRootfs(root *os.Root, t *image.Template, files map[string]string) error
 		err = errors.Join(err, root.Chmod(d, 0o777|os.ModeSticky))
 	}
 	for name, text := range files {
-		err = errors.Join(err, root.WriteFile(name, []byte(text), 0o644))
+		err = errors.Join(err, root.MkdirAll(path.Dir(name), 0o755), root.WriteFile(name, []byte(text), 0o644))
 	}
 	for name, target := range t.Links {
 		err = errors.Join(err, root.Symlink(target, name))
