@@ -2,8 +2,10 @@ package network
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
+	"os"
 	"sync"
 	"time"
 
@@ -39,8 +41,9 @@ const (
 	// restartLimit is how long the host may be unreachable before a request fails: a server
 	// that is restarted is back within a second or two.
 	restartLimit = 5 * time.Second
-	// answerLimit bounds the wait for the host's answer. The host may have to dial first.
-	answerLimit = 40 * time.Second
+	// answerLimit bounds the wait for the host's answer. The host may have to ask a person, to resolve a name and to
+	// dial first.
+	answerLimit = 60 * time.Second
 )
 
 // refusal is an answer of the host other than NetOK, as an error.
@@ -129,7 +132,7 @@ func (h *host) roundTrip(ctx context.Context, r wire.NetRequest) (net.Conn, wire
 			return c, reply, nil
 		}
 		c.Close()
-		if isNew || ctx.Err() != nil {
+		if isNew || ctx.Err() != nil || errors.Is(err, os.ErrDeadlineExceeded) {
 			return nil, wire.NetReply{}, err
 		}
 	}

@@ -15,9 +15,10 @@ type names struct {
 
 // Names that the policy allows get addresses of allowedNet, connections to which are redirected
 // to this package. Names that it refuses get addresses of refusedNet, where nothing listens: the
-// kernel refuses a connection at once, as a host does whose port is closed.
+// kernel refuses a connection at once, as a host does whose port is closed. AllowedNet looks public, as programs with a
+// guard against addresses of their own network connect to no other; nobody announces it on the internet.
 var (
-	allowedNet = netip.MustParsePrefix("198.18.0.0/16")
+	allowedNet = netip.MustParsePrefix("28.18.0.0/16")
 	refusedNet = netip.MustParsePrefix("198.19.0.0/16")
 )
 

@@ -128,7 +128,7 @@ func begin(t *testing.T, target func(*net.UnixConn)) (*Network, *broker, string)
 
 func TestNames(t *testing.T) {
 	n := newNames()
-	if a := n.address("a.test", true); a != netip.MustParseAddr("198.18.1.0") || n.name(a) != "a.test" ||
+	if a := n.address("a.test", true); a != netip.MustParseAddr("28.18.1.0") || n.name(a) != "a.test" ||
 		n.address("a.test", true) != a {
 		t.Errorf("%v %q", a, n.name(a))
 	}
@@ -148,10 +148,10 @@ func TestNames(t *testing.T) {
 	if len(seen) != allowedNames || len(n.allowed.byName) != allowedNames {
 		t.Errorf("%d addresses, %d names", len(seen), len(n.allowed.byName))
 	}
-	if a := netip.MustParseAddr("198.18.1.1"); n.name(a) == "n0.test" {
+	if a := netip.MustParseAddr("28.18.1.1"); n.name(a) == "n0.test" {
 		t.Error("the oldest name has its address still")
 	}
-	for _, a := range []string{"198.18.0.0", "198.18.255.255", "198.19.1.200", "127.0.0.1", "::1"} {
+	for _, a := range []string{"28.18.0.0", "28.18.255.255", "198.19.1.200", "127.0.0.1", "::1"} {
 		if got := n.name(netip.MustParseAddr(a)); got != "" {
 			t.Errorf("%s is %q", a, got)
 		}
@@ -176,8 +176,8 @@ func TestAnswer(t *testing.T) {
 		code dnsmessage.RCode
 		want string
 	}{
-		{"good.test.", dnsmessage.TypeA, dnsmessage.RCodeSuccess, "198.18.1.0"},
-		{"GOOD.test.", dnsmessage.TypeA, dnsmessage.RCodeSuccess, "198.18.1.0"},
+		{"good.test.", dnsmessage.TypeA, dnsmessage.RCodeSuccess, "28.18.1.0"},
+		{"GOOD.test.", dnsmessage.TypeA, dnsmessage.RCodeSuccess, "28.18.1.0"},
 		{"good.test.", dnsmessage.TypeAAAA, dnsmessage.RCodeSuccess, ""},
 		{"good.test.", dnsmessage.TypeMX, dnsmessage.RCodeSuccess, ""},
 		{"evil.test.", dnsmessage.TypeA, dnsmessage.RCodeSuccess, "198.19.1.0"},
@@ -185,8 +185,8 @@ func TestAnswer(t *testing.T) {
 		{"busy.test.", dnsmessage.TypeA, dnsmessage.RCodeServerFailure, ""},
 		{"localhost.", dnsmessage.TypeA, dnsmessage.RCodeSuccess, "127.0.0.1"},
 		{"a.localhost.", dnsmessage.TypeA, dnsmessage.RCodeSuccess, "127.0.0.1"},
-		{"0.1.18.198.in-addr.arpa.", dnsmessage.TypePTR, dnsmessage.RCodeSuccess, "good.test."},
-		{"9.9.18.198.in-addr.arpa.", dnsmessage.TypePTR, dnsmessage.RCodeNameError, ""},
+		{"0.1.18.28.in-addr.arpa.", dnsmessage.TypePTR, dnsmessage.RCodeSuccess, "good.test."},
+		{"9.9.18.28.in-addr.arpa.", dnsmessage.TypePTR, dnsmessage.RCodeNameError, ""},
 		{"x.in-addr.arpa.", dnsmessage.TypePTR, dnsmessage.RCodeNameError, ""},
 		{".", dnsmessage.TypeA, dnsmessage.RCodeSuccess, ""},
 	} {

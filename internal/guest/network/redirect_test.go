@@ -164,7 +164,7 @@ func isRedirected(t *testing.T, b *broker, own string) {
 			t.Errorf("%s: %v, and the broker was asked for %s", address, err, b.last())
 		}
 	}
-	for name, want := range map[string]string{"good.test.": "198.18.1.0", "evil.test.": "198.19.1.0"} {
+	for name, want := range map[string]string{"good.test.": "28.18.1.0", "evil.test.": "198.19.1.0"} {
 		server := dial("udp4", "8.8.8.8:53")
 		server.Write(query(name, dnsmessage.TypeA))
 		answer := make([]byte, maxQuery)
@@ -177,7 +177,7 @@ func isRedirected(t *testing.T, b *broker, own string) {
 			t.Errorf("%s is at %v", name, a)
 		}
 	}
-	named := dial("tcp4", "198.18.1.0:8443")
+	named := dial("tcp4", "28.18.1.0:8443")
 	got := make([]byte, 4)
 	named.Write([]byte("ping"))
 	if _, err := io.ReadFull(named, got); err != nil || string(got) != "ping" || b.last() != "good.test:8443" {
