@@ -1,6 +1,8 @@
 package app
 
 import (
+	"context"
+
 	"sandlot/internal/auth"
 	"sandlot/internal/config"
 	"sandlot/internal/egress"
@@ -105,4 +107,21 @@ func (a *App) reach(o egress.Owner, host string, phase egress.Phase) egress.Verd
 		return egress.ByPolicy
 	}
 	return egress.Denied
+}
+
+// asker is the hub's egress.Asker. Until the hub is there, nobody is asked.
+type asker struct{ a *App }
+
+// Hold implements egress.Asker.
+func (x asker) Hold(ctx context.Context, o egress.Owner, host string, unlisted bool) egress.Verdict {
+	if h := x.a.reachHub.Load(); h != nil {
+		return h.Asker().Hold(ctx, o, host, unlisted)
+	}
+	return egress.Asked
+}
+
+// MayHold implements egress.Asker.
+func (x asker) MayHold(o egress.Owner, name string) bool {
+	h := x.a.reachHub.Load()
+	return h != nil && h.Asker().MayHold(o, name)
 }

@@ -220,6 +220,9 @@ func (e *Outlet) lookup(ctx context.Context, p *Policy, name string) error {
 	if err == nil {
 		err = p.checkName(t)
 	}
+	if err != nil && e.holdsLookup(t, err) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -277,6 +280,9 @@ func (l *conn) dial(ctx context.Context, p *Policy, t Target) error {
 	p, v, err := l.outlet.b.decide(l.outlet.owner, p, t, Connecting)
 	if err == nil {
 		err = p.checkName(t)
+	}
+	if err != nil {
+		p, v, err = l.hold(ctx, p, v, t, err)
 	}
 	if err != nil {
 		return err

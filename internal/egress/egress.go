@@ -45,7 +45,9 @@ type Config struct {
 	Terminator Terminator
 	// Reach returns what the operator's rules say about a host, which has a port except in the
 	// phase Lookup. It is called with locks held, and does not wait. Nil: there are no rules.
-	Reach  func(o Owner, host string, phase Phase) Verdict
+	Reach func(o Owner, host string, phase Phase) Verdict
+	// Asker asks a person about hosts that are not allowed; nil: nobody is asked.
+	Asker  Asker
 	Limits Limits
 }
 

@@ -55,6 +55,8 @@ type Config struct {
 	Views *toolview.Views
 	// MCPSessions stores sessions of the stateful protocol; nil: they end with the server.
 	MCPSessions mcpsession.Store
+	// Ready says in a line which packages sandboxes have; nil, or an empty line: none.
+	Ready func() string
 	// SDKOnly turns the fast path off: the SDK answers every request.
 	SDKOnly bool
 	Log     *slog.Logger

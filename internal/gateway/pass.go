@@ -72,7 +72,8 @@ func (g *Gateway) relayRequest(ctx context.Context, e *endpoint, method string, 
 	switch r := req.(type) {
 	case *mcp.CallToolRequest:
 		external := g.isExternal(ctx, e, method, r.Params.Name)
-		if !external && !g.elicits(e, r.Params.Name) {
+		if !external && !g.elicits(e, r.Params.Name) && !(g.Hub.AsksHosts(e.principal, r.Params.Name) &&
+			relay.Supports(relay.Capabilities(r.ClientCapabilities()), "elicitation/create")) {
 			return nil
 		}
 		q := newRelayRequest(r, r.Params.Name, r.Params.InputResponses, r.Params.RequestState)

@@ -66,5 +66,9 @@ func (g *Gateway) instructionsFor(e *endpoint) string {
 		defer fault.Recover(context.Background(), g.Log, "features", &err) // it logs the panic
 		g.sync(e)
 	}()
-	return strings.TrimSpace(instructions + " " + e.view().Instructions())
+	text := instructions
+	if g.Ready != nil {
+		text = strings.TrimSpace(text + " " + g.Ready())
+	}
+	return strings.TrimSpace(text + " " + e.view().Instructions())
 }

@@ -39,6 +39,8 @@ type Config struct {
 	Questions *question.Questions
 	// QuestionTimeout returns how long a call waits for an answer.
 	QuestionTimeout func() time.Duration
+	// NetworkHold returns how long a connection waits for a person's answer; nil, or 0: nobody is asked about hosts.
+	NetworkHold func() time.Duration
 	// Decide is the policy in place of Rules; nil: Rules decide.
 	Decide policy.Decider
 	// Sessions, Ports, Servers and Vault carry out the operations that are not tool calls;
@@ -73,12 +75,14 @@ type Hub struct {
 	Config
 	resourceReaders []tool.ResourceReader
 	external        tool.External // third-party servers; nil: none
+	asking          asking
 }
 
 // New returns a hub. It also uses the resources of sources that are a tool.ResourceReader,
 // and the features of one that is a tool.External.
 func New(c Config) *Hub {
 	h := &Hub{Config: c}
+	h.asking.hub = h
 	if h.Log == nil {
 		h.Log = slog.New(slog.DiscardHandler)
 	}

@@ -10,7 +10,7 @@ import (
 )
 
 // Reach implements egress.Config.Reach by the rules. If a rule asks, it puts a question and does not
-// wait for the answer, so a program in a sandbox never holds a connection open for a person.
+// wait for the answer: Hold does, where a person can be asked at once.
 func (h *Hub) Reach(o egress.Owner, host string, phase egress.Phase) egress.Verdict {
 	rules := h.Rules.Load()
 	p := auth.OnBehalfOf(o.Principal)
@@ -37,18 +37,27 @@ func (h *Hub) reachAsked(r Request, phase egress.Phase) egress.Verdict {
 	case egress.Lookup: // the answer is about a host and a port
 		return egress.Asked
 	}
-	about := question.Subject{Principal: r.Principal.ID, Operation: r.Operation, Detail: r.Detail}
+	about := reachSubject(r.Principal, r.Detail)
 	switch allowed, known := h.answered(about, r.Resource.ID); {
 	case allowed:
 		return egress.Granted
 	case known:
 		return egress.Denied
 	}
-	a := asker{h, r}
-	q := question.Question{Subject: about, Session: r.Resource.ID, Text: strings.Replace(a.text(), "May an agent of",
-		"May a program of", 1)}
-	if _, err := h.Questions.Ask(q, question.Grace, false); err != nil {
+	if _, err := h.Questions.Ask(h.reachQuestion(r), question.Grace, false); err != nil {
 		h.Log.Warn("a question about a host was not put", "principal", r.Principal.ID, "error", err)
 	}
 	return egress.Asked
+}
+
+// reachSubject is what a question about a host and port is about.
+func reachSubject(p auth.Principal, host string) question.Subject {
+	return question.Subject{Principal: p.ID, Operation: policy.NetworkReach, Detail: host}
+}
+
+// reachQuestion is the question about a program's connection.
+func (h *Hub) reachQuestion(r Request) question.Question {
+	a := asker{h, r}
+	return question.Question{Subject: reachSubject(r.Principal, r.Detail), Session: r.Resource.ID,
+		Text: strings.Replace(a.text(), "May an agent of", "May a program of", 1)}
 }

@@ -73,6 +73,7 @@ func (h *Hub) Call(ctx context.Context, c tool.Call) (*tool.Result, error) {
 	if r.call != nil {
 		ctx = withCall(ctx, r.call)
 	}
+	defer h.asking.begin(ctx, c)()
 	var res *tool.Result
 	if err = invalid; err == nil {
 		res, err = a.callWithinQuota(ctx, f, c)

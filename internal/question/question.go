@@ -128,10 +128,32 @@ func (s *Questions) Known(about Subject, session string) (allowed, known bool) {
 	return allowed, known && session != ""
 }
 
+// AllowedBelow reports whether a yes that counts is stored about a detail that begins so: of the subject's principal
+// and operation, for always, or for the session.
+func (s *Questions) AllowedBelow(about Subject, session string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	below := func(x Subject) bool {
+		return x.Principal == about.Principal && x.Operation == about.Operation && strings.HasPrefix(x.Detail, about.Detail)
+	}
+	for x, a := range s.always {
+		if a.Allowed && below(x) {
+			return true
+		}
+	}
+	for k, allowed := range s.sessions {
+		if allowed && k.session == session && below(k.Subject) {
+			return true
+		}
+	}
+	return false
+}
+
 // Open is a question that waits for an answer.
 type Open struct {
 	Question
-	waiting int // calls
+	waiting int  // calls
+	stays   bool // it was put by nobody who waits: it is open without calls, too
 	timer   *time.Timer
 	done    chan struct{} // closed when allowed is set
 	allowed bool
@@ -168,7 +190,7 @@ func (s *Questions) Ask(q Question, timeout time.Duration, waits bool) (*Open, e
 	}
 	q.ID, q.Asked = "q_"+secret.ID()[:12], time.Now().UTC()
 	q.Until = q.Asked.Add(timeout)
-	o := &Open{Question: q, done: make(chan struct{})}
+	o := &Open{Question: q, done: make(chan struct{}), stays: !waits}
 	if waits {
 		o.waiting = 1
 	}
@@ -202,7 +224,7 @@ func (s *Questions) Wait(ctx context.Context, o *Open) (reason string, err error
 	case <-o.done:
 	case <-ctx.Done():
 		s.mu.Lock()
-		if o.waiting--; o.waiting == 0 {
+		if o.waiting--; o.waiting == 0 && !o.stays {
 			s.endLocked(o, false, "the call was given up")
 		}
 		s.mu.Unlock()

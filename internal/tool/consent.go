@@ -40,7 +40,10 @@ type Question struct {
 
 // Declined is the error of a call to which the user did not consent. Clients get it as the
 // call's result, not as a fault.
-type Declined struct{ Message string }
+type Declined struct {
+	Message string
+	Refused bool // the user has said no; else there is no answer
+}
 
 // Error implements error.
 func (d *Declined) Error() string { return d.Message }
@@ -65,7 +68,7 @@ func (p Policy) Consent(ctx context.Context, c Call, q Question) error {
 	}
 	choice, err := AskUser(ctx, c, q, []string{yes, no}, UserTimeout)
 	if err == nil && choice != yes {
-		err = &Declined{"The user was asked, and refused"}
+		err = &Declined{"The user was asked, and refused", true}
 	}
 	return err
 }
@@ -127,23 +130,23 @@ func AskUser(ctx context.Context, c Call, q Question, choices []string, timeout 
 	case ctx.Err() != nil:
 		return "", fault.From(ctx.Err())
 	case errors.Is(askCtx.Err(), context.DeadlineExceeded):
-		return "", &Declined{fmt.Sprintf("The user was asked, and did not answer within %s", timeout)}
+		return "", &Declined{Message: fmt.Sprintf("The user was asked, and did not answer within %s", timeout)}
 	case err != nil:
-		return "", &Declined{"The user's client was asked, and gave no answer that counts"}
+		return "", &Declined{Message: "The user's client was asked, and gave no answer that counts"}
 	}
 	var answer struct {
 		Action  string
 		Content struct{ Decision any }
 	}
 	if json.Unmarshal(raw, &answer) != nil {
-		return "", &Declined{"The user was asked, and what their client answered could not be read"}
+		return "", &Declined{Message: "The user was asked, and what their client answered could not be read"}
 	}
 	choice, _ := answer.Content.Decision.(string)
 	switch {
 	case answer.Action == "accept" && slices.Contains(choices, choice):
 		return choice, nil
 	case answer.Action == "cancel":
-		return "", &Declined{"The user was asked, and put the question away without an answer"}
+		return "", &Declined{Message: "The user was asked, and put the question away without an answer"}
 	}
-	return "", &Declined{"The user was asked, and refused"}
+	return "", &Declined{"The user was asked, and refused", true}
 }

@@ -389,7 +389,7 @@ func (s *Path) call(ctx context.Context, o *cacheable, capabilities json.RawMess
 	}
 	reply := &replyWriter{path: s, session: o.session, token: o.meta["progressToken"], writer: writer}
 	t, _ := s.Tool(o.name)
-	if !t.Own || t.Elicits {
+	if !t.Own || t.Elicits || relay.Supports(capabilities, "elicitation/create") {
 		q := &relay.Request{Method: o.method, Key: o.name, Own: t.Own, Arguments: o.args, Writer: reply,
 			Stateless: o.stateless, Capabilities: capabilities, Meta: map[string]any{}, Params: rpc.Object{},
 			Answers: o.answers, Revision: version, Results: form, Client: name}

@@ -1,0 +1,271 @@
+package hub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"sandlot/internal/auth"
+	"sandlot/internal/egress"
+	"sandlot/internal/event"
+	"sandlot/internal/fault"
+	"sandlot/internal/policy"
+	"sandlot/internal/question"
+	"sandlot/internal/tool"
+)
+
+// asking has the running calls through whose clients a person can be asked about hosts. It implements egress.Asker.
+type asking struct {
+	hub *Hub
+
+	mu    sync.Mutex
+	calls map[string][]*askingCall // by principal, the newest last
+}
+
+// askingCall is a running call. Its answers count until it ends: a program opens several connections to a host.
+type askingCall struct {
+	ctx  context.Context
+	call tool.Call
+	turn chan struct{} // held by the question that is asked now
+	// hosts has the questions of the call, by session and host. Asking.mu guards it.
+	hosts map[[2]string]*hostQuestion
+}
+
+// hostQuestion is a question about a host.
+type hostQuestion struct {
+	done    chan struct{} // closed when verdict is set
+	verdict egress.Verdict
+}
+
+// Asker returns what asks a person about hosts.
+func (h *Hub) Asker() egress.Asker { return &h.asking }
+
+// AsksHosts reports whether a person may be asked about hosts in a call of one of Sandlot's own tools, if its client can
+// ask.
+func (h *Hub) AsksHosts(p auth.Principal, name string) bool {
+	if h.Questions == nil || h.asking.time() == 0 || !h.asking.asksUnlisted(p) && !h.Rules.Load().MayAsk(policy.NetworkReach) {
+		return false
+	}
+	f, ok := h.findTool(p, name)
+	return ok && slices.Contains([]policy.Operation{policy.CodeExecute, policy.ShellExecute, policy.MCPInstall,
+		policy.MCPConnect}, f.Operation)
+}
+
+// maxHosts is how many hosts a person is asked about in one call.
+const maxHosts = 8
+
+// begin notes that a call runs whose client can ask its user. Its end is noted by the function that it returns.
+func (a *asking) begin(ctx context.Context, c tool.Call) (end func()) {
+	if a.hub.Questions == nil || a.time() == 0 || !tool.CanAsk(c) {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	x := &askingCall{ctx: ctx, call: c, turn: make(chan struct{}, 1), hosts: map[[2]string]*hostQuestion{}}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.calls == nil {
+		a.calls = map[string][]*askingCall{}
+	}
+	a.calls[c.Principal.ID] = append(a.calls[c.Principal.ID], x)
+	return func() {
+		cancel()
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		rest := slices.DeleteFunc(a.calls[c.Principal.ID], func(y *askingCall) bool { return x == y })
+		if a.calls[c.Principal.ID] = rest; len(rest) == 0 {
+			delete(a.calls, c.Principal.ID)
+		}
+	}
+}
+
+// time is how long a connection waits.
+func (a *asking) time() time.Duration {
+	if a.hub.NetworkHold == nil {
+		return 0
+	}
+	return a.hub.NetworkHold()
+}
+
+// asksUnlisted reports whether a principal is asked about hosts that no rule lists: the one person at the keyboard.
+// Others are asked where a rule says so.
+func (a *asking) asksUnlisted(p auth.Principal) bool { return a.time() > 0 && p.ID == auth.Local.ID }
+
+// Hold implements egress.Asker.
+func (a *asking) Hold(ctx context.Context, o egress.Owner, host string, unlisted bool) egress.Verdict {
+	h, p, most := a.hub, auth.OnBehalfOf(o.Principal), a.time()
+	if h.Questions == nil || p.ID == "" || unlisted && !a.asksUnlisted(p) {
+		return egress.Asked
+	}
+	switch allowed, known := h.answered(reachSubject(p, host), o.Session); {
+	case allowed:
+		return egress.Granted
+	case known:
+		return egress.Denied
+	}
+	r := Request{Principal: p, Operation: policy.NetworkReach, Detail: host,
+		Resource: policy.Resource{Kind: sessionKind, ID: o.Session, Owner: p.ID}}
+	q := a.question(r)
+	if q == nil || most == 0 {
+		return egress.Asked
+	}
+	timer := time.NewTimer(most)
+	defer timer.Stop()
+	select {
+	case <-q.done:
+		return q.verdict
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return egress.Asked
+}
+
+// MayHold implements egress.Asker.
+func (a *asking) MayHold(o egress.Owner, name string) bool {
+	p := auth.OnBehalfOf(o.Principal)
+	if a.hub.Questions == nil || !a.asksUnlisted(p) {
+		return false
+	}
+	a.mu.Lock()
+	calls := a.calls[p.ID]
+	running := len(calls) > 0 && len(calls[len(calls)-1].hosts) < maxHosts
+	a.mu.Unlock()
+	return running || a.hub.Questions.AllowedBelow(reachSubject(p, name+":"), o.Session)
+}
+
+// question returns the question about a host in the newest call of the principal, and asks it if it is new; nil: nobody
+// can be asked.
+func (a *asking) question(r Request) *hostQuestion {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	key := [2]string{r.Resource.ID, r.Detail}
+	calls := a.calls[r.Principal.ID]
+	for _, c := range slices.Backward(calls) {
+		if q := c.hosts[key]; q != nil {
+			return q
+		}
+	}
+	if len(calls) == 0 || len(calls[len(calls)-1].hosts) >= maxHosts {
+		return nil
+	}
+	c, q := calls[len(calls)-1], &hostQuestion{done: make(chan struct{}), verdict: egress.Asked}
+	c.hosts[key] = q
+	go func() {
+		defer close(q.done)
+		var failed error
+		defer fault.Recover(c.ctx, a.hub.Log, "asking about a host", &failed)
+		q.verdict = a.ask(c, r)
+	}()
+	return q
+}
+
+// ask asks the user of a call about a host, after the questions before it, or takes the answer that somebody gives
+// elsewhere.
+func (a *asking) ask(c *askingCall, r Request) egress.Verdict {
+	h := a.hub
+	select {
+	case c.turn <- struct{}{}:
+		defer func() { <-c.turn }()
+	case <-c.ctx.Done():
+		return egress.Asked
+	}
+	if allowed, known := h.answered(reachSubject(r.Principal, r.Detail), r.Resource.ID); known {
+		return map[bool]egress.Verdict{true: egress.Granted, false: egress.Denied}[allowed]
+	}
+	q := h.reachQuestion(r)
+	set, more := presetOf(r.Detail)
+	if set != "" {
+		q.Text += fmt.Sprintf("\n%q allows these in all sessions: %s", alwaysPreset(set), strings.Join(more, " "))
+	}
+	began := time.Now()
+	o, err := h.Questions.Ask(q, h.QuestionTimeout(), true)
+	if err != nil {
+		h.Log.Warn("a question about a host was not put", "principal", r.Principal.ID, "error", err)
+		return egress.Asked
+	}
+	ctx, cancel := context.WithCancel(c.ctx)
+	var client sync.WaitGroup
+	client.Go(func() {
+		var failed error
+		defer fault.Recover(ctx, h.Log, "asking about a host", &failed)
+		if !a.askClient(ctx, c, q, o, set, more) {
+			cancel() // nobody answers there
+		}
+	})
+	reason, err := h.Questions.Wait(ctx, o)
+	cancel()
+	client.Wait()
+	verdict, outcome := egress.Asked, "declined"
+	switch {
+	case err == nil && reason == "":
+		verdict, outcome = egress.Granted, "given"
+	case err == nil && reason == question.No:
+		verdict = egress.Denied
+	}
+	h.Events.Publish(event.Event{Kind: event.Consent, Principal: r.Principal.ID, Session: r.Resource.ID,
+		Operation: event.ConsentAsk, Name: string(r.Operation), Outcome: outcome, Duration: time.Since(began)})
+	return verdict
+}
+
+// askClient asks through the client of a call what q says, and answers the open question about the same. It reports
+// whether it has an answer: a client may not be able to show the question, or its user put it away.
+func (a *asking) askClient(ctx context.Context, c *askingCall, q question.Question, o *question.Open, set string,
+	more []string) bool {
+	h, p := a.hub, c.call.Principal
+	choices := []string{allowOnce, allowSession, allowAlways}
+	if set != "" {
+		choices = append(choices, alwaysPreset(set))
+	}
+	choices = append(choices, denyOnce)
+	choice, err := tool.AskUser(ctx, c.call, tool.Question{Message: q.Text}, choices, h.QuestionTimeout())
+	if declined, ok := errors.AsType[*tool.Declined](err); ctx.Err() != nil || err != nil && !(ok && declined.Refused) {
+		return false // or somebody else has answered, or the call has ended
+	}
+	span, allowed := spans[choice], err == nil && choice != denyOnce
+	if set != "" && choice == alwaysPreset(set) {
+		span = question.Always
+		for _, host := range more {
+			q := q
+			if q.Detail = host; host == o.Detail {
+				continue
+			}
+			if err := h.Questions.Remember(ctx, q, true, question.Always, p); err != nil {
+				h.Log.Warn("an answer was not stored", "host", host, "error", err)
+			}
+		}
+	}
+	if span == "" {
+		span = question.Once
+	}
+	if _, err := h.Questions.Answer(ctx, o.ID, allowed, span, p); err != nil {
+		h.Log.Warn("an answer was not stored", "host", o.Detail, "error", err)
+		_, _ = h.Questions.Answer(ctx, o.ID, allowed, question.Once, p)
+	}
+	return true
+}
+
+// presets are hosts that belong together: who allows one of them will need the others.
+var presets = map[string][]string{
+	"github": {"github.com:443", "api.github.com:443", "codeload.github.com:443", "raw.githubusercontent.com:443",
+		"objects.githubusercontent.com:443", "release-assets.githubusercontent.com:443", "gist.githubusercontent.com:443"},
+	"huggingface": {"huggingface.co:443", "cdn-lfs.huggingface.co:443", "cdn-lfs.hf.co:443", "cas-bridge.xethub.hf.co:443",
+		"cas-server.xethub.hf.co:443", "transfer.xethub.hf.co:443"},
+	"browsers":     {"cdn.playwright.dev:443", "playwright.download.prss.microsoft.com:443"},
+	"google-fonts": {"fonts.googleapis.com:443", "fonts.gstatic.com:443"},
+}
+
+// presetOf returns the preset that a host and port is of, and its hosts; empty: there is none.
+func presetOf(host string) (name string, hosts []string) {
+	for name, hosts := range presets {
+		if slices.Contains(hosts, host) {
+			return name, hosts
+		}
+	}
+	return "", nil
+}
+
+// alwaysPreset is the answer by which a user allows all hosts of a preset.
+func alwaysPreset(name string) string { return "always allow " + name }

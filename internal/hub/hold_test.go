@@ -1,0 +1,283 @@
+package hub
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"sandlot/internal/auth"
+	"sandlot/internal/egress"
+	"sandlot/internal/policy"
+	"sandlot/internal/question"
+	"sandlot/internal/tool"
+)
+
+// person is a client whose user answers each question after a while with what a function returns; empty: never.
+type person struct {
+	after  time.Duration
+	answer func(message string, choices []string) string
+
+	mu    sync.Mutex
+	asked []string
+}
+
+func (p *person) Capabilities() json.RawMessage { return json.RawMessage(`{"elicitation":{}}`) }
+
+func (*person) ID() string { return "person" }
+
+func (*person) Retries() bool { return false }
+
+func (*person) Notify(string, json.RawMessage) {}
+
+func (p *person) Ask(ctx context.Context, _ string, params json.RawMessage) (json.RawMessage, error) {
+	var q struct {
+		Message         string
+		RequestedSchema struct {
+			Properties struct{ Decision struct{ Enum []string } }
+		}
+	}
+	if err := json.Unmarshal(params, &q); err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	p.asked = append(p.asked, q.Message)
+	p.mu.Unlock()
+	answer := p.answer(q.Message, q.RequestedSchema.Properties.Decision.Enum)
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-time.After(p.after):
+	}
+	switch answer {
+	case "":
+		<-ctx.Done()
+		return nil, ctx.Err()
+	case "cancel", "decline":
+		return json.RawMessage(`{"action":"` + answer + `"}`), nil
+	case "error":
+		return nil, errors.New("the client cannot show it")
+	}
+	return json.Marshal(map[string]any{"action": "accept", "content": map[string]any{"decision": answer}})
+}
+
+func (p *person) count() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.asked)
+}
+
+func always(answer string) func(string, []string) string {
+	return func(string, []string) string { return answer }
+}
+
+// holdingHub is a hub that asks, and the function by which a program of a principal's session s1 connects.
+func holdingHub(t *testing.T, rules ...string) (*Hub, func(p auth.Principal, host string, unlisted bool) egress.Verdict) {
+	h := askingHub(t, rules...)
+	h.NetworkHold = func() time.Duration { return 20 * time.Second }
+	return h, func(p auth.Principal, host string, unlisted bool) egress.Verdict {
+		return h.Asker().Hold(t.Context(), egress.Owner{Principal: p.ID, Session: "s1"}, host, unlisted)
+	}
+}
+
+// begin begins a call of a client.
+func begunCall(t *testing.T, h *Hub, p auth.Principal, c *person) (end func()) {
+	return h.asking.begin(t.Context(), tool.Call{Principal: p, Client: c})
+}
+
+// TestHold: the person at the keyboard is asked once about a host, and the answer counts for what they chose.
+func TestHold(t *testing.T) {
+	for answer, want := range map[string]struct{ first, sameCall, later, laterElsewhere egress.Verdict }{
+		allowOnce:    {egress.Granted, egress.Granted, egress.Asked, egress.Asked},
+		allowSession: {egress.Granted, egress.Granted, egress.Granted, egress.Asked},
+		allowAlways:  {egress.Granted, egress.Granted, egress.Granted, egress.Granted},
+		denyOnce:     {egress.Denied, egress.Denied, egress.Asked, egress.Asked},
+		"cancel":     {egress.Asked, egress.Asked, egress.Asked, egress.Asked},
+		"decline":    {egress.Denied, egress.Denied, egress.Asked, egress.Asked},
+		"error":      {egress.Asked, egress.Asked, egress.Asked, egress.Asked},
+	} {
+		t.Run(answer, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h, connect := holdingHub(t)
+				c := &person{after: 5 * time.Second, answer: always(answer)}
+				end := begunCall(t, h, auth.Local, c)
+				var all sync.WaitGroup
+				for range 5 { // a program opens several connections
+					all.Go(func() {
+						if got := connect(auth.Local, "new.example:443", true); got != want.first {
+							t.Errorf("at first %v, want %v", got, want.first)
+						}
+					})
+				}
+				all.Wait()
+				if got := connect(auth.Local, "new.example:443", true); got != want.sameCall || c.count() != 1 {
+					t.Errorf("in the same call %v after %d questions", got, c.count())
+				}
+				end()
+				if got := connect(auth.Local, "new.example:443", true); got != want.later {
+					t.Errorf("later %v, want %v", got, want.later)
+				}
+				if got := h.Asker().Hold(t.Context(), egress.Owner{Principal: auth.Local.ID, Session: "s2"},
+					"new.example:443", true); got != want.laterElsewhere {
+					t.Errorf("in another session %v, want %v", got, want.laterElsewhere)
+				}
+				if list := h.Questions.List(nil); len(list) != 0 {
+					t.Errorf("questions are left: %v", list)
+				}
+			})
+		})
+	}
+}
+
+// TestHoldOthers: nobody is asked whom no rule asks, who has no client that can ask, or by another's client.
+func TestHoldOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, connect := holdingHub(t, "ask * network.reach ruled.example:443")
+		c := &person{answer: always(allowOnce)}
+		end := begunCall(t, h, ann, c)
+		if got := connect(auth.Local, "new.example:443", true); got != egress.Asked {
+			t.Errorf("by the client of another: %v", got)
+		}
+		if got := connect(ann, "new.example:443", true); got != egress.Asked {
+			t.Errorf("a user with a token, about a host of no rule: %v", got)
+		}
+		if c.count() != 0 {
+			t.Errorf("asked: %q", c.asked)
+		}
+		if got := connect(ann, "ruled.example:443", false); got != egress.Granted || c.count() != 1 {
+			t.Errorf("about a host of a rule: %v, %d questions", got, c.count())
+		}
+		end()
+		h.NetworkHold = func() time.Duration { return 0 }
+		defer begunCall(t, h, auth.Local, c)()
+		if got := connect(auth.Local, "new.example:443", true); got != egress.Asked || c.count() != 1 {
+			t.Errorf("with hold: 0: %v, %d questions", got, c.count())
+		}
+	})
+}
+
+// TestHoldIsBounded: a connection does not wait for ever, an answer after that counts for the next one, and a program
+// cannot flood a person with questions.
+func TestHoldIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, connect := holdingHub(t)
+		c := &person{after: 30 * time.Second, answer: always(allowOnce)}
+		end := begunCall(t, h, auth.Local, c)
+		began := time.Now()
+		if got := connect(auth.Local, "slow.example:443", true); got != egress.Asked || time.Since(began) != 20*time.Second {
+			t.Errorf("%v after %s", got, time.Since(began))
+		}
+		time.Sleep(15 * time.Second)
+		if got := connect(auth.Local, "slow.example:443", true); got != egress.Granted {
+			t.Errorf("after the answer: %v", got)
+		}
+		c.after = 0
+		for n := range 30 {
+			connect(auth.Local, strings.Repeat("x", n+1)+".example:443", true)
+		}
+		if c.count() != maxHosts {
+			t.Errorf("%d questions", c.count())
+		}
+		end()
+		// The call ends while its question waits.
+		silent := &person{answer: always("")}
+		end = begunCall(t, h, auth.Local, silent)
+		done := make(chan egress.Verdict, 1)
+		go func() { done <- connect(auth.Local, "late.example:443", true) }()
+		synctest.Wait()
+		end()
+		if got := <-done; got != egress.Asked {
+			t.Errorf("after the end of the call: %v", got)
+		}
+		// Somebody answers on a terminal.
+		defer begunCall(t, h, auth.Local, silent)()
+		go func() { done <- connect(auth.Local, "elsewhere.example:443", true) }()
+		answerFirst(t, h, 1, "elsewhere.example", question.Session)
+		if got := <-done; got != egress.Granted {
+			t.Errorf("answered elsewhere: %v", got)
+		}
+	})
+}
+
+// TestHoldOfARule: what a rule asks stays a question when nobody has answered within the call, and the person who answers
+// it later is heard; the client is shown all that an answer allows.
+func TestHoldOfARule(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, connect := holdingHub(t, "ask * network.reach")
+		o := egress.Owner{Principal: auth.Local.ID, Session: "s1"}
+		if got := h.Reach(o, "github.com:443", egress.Connecting); got != egress.Asked {
+			t.Fatalf("the rule says %v", got)
+		}
+		silent := &person{answer: always("")}
+		end := begunCall(t, h, auth.Local, silent)
+		if got := connect(auth.Local, "github.com:443", false); got != egress.Asked {
+			t.Errorf("without an answer: %v", got)
+		}
+		end()
+		if !strings.Contains(silent.asked[0], "codeload.github.com:443") {
+			t.Errorf("the question does not say all: %s", silent.asked[0])
+		}
+		answerFirst(t, h, 1, "github.com", question.Once)
+		if got := connect(auth.Local, "github.com:443", false); got != egress.Granted {
+			t.Errorf("after an answer on a terminal: %v", got)
+		}
+		if got := connect(auth.Local, "github.com:443", false); got != egress.Asked {
+			t.Errorf("an answer for once counts twice: %v", got)
+		}
+	})
+}
+
+// TestHoldPresets: one answer allows all hosts of a preset.
+func TestHoldPresets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, connect := holdingHub(t)
+		c := &person{answer: func(message string, choices []string) string {
+			if !strings.Contains(message, "codeload.github.com:443") {
+				t.Errorf("the question does not say all: %s", message)
+			}
+			return choices[3]
+		}}
+		end := begunCall(t, h, auth.Local, c)
+		for _, host := range presets["github"] {
+			if got := connect(auth.Local, host, true); got != egress.Granted {
+				t.Errorf("%s: %v", host, got)
+			}
+		}
+		end()
+		if got := connect(auth.Local, "codeload.github.com:443", true); got != egress.Granted || c.count() != 1 {
+			t.Errorf("later %v, %d questions", got, c.count())
+		}
+		o := egress.Owner{Principal: auth.Local.ID, Session: "s9"}
+		if !h.Asker().MayHold(o, "codeload.github.com") || h.Asker().MayHold(o, "other.example") {
+			t.Error("names: what was allowed, and nothing else, is looked up")
+		}
+	})
+}
+
+// TestAsksHosts: the tools that run programs ask where somebody can be asked.
+func TestAsksHosts(t *testing.T) {
+	h, _ := holdingHub(t)
+	if h.AsksHosts(auth.Local, "no_such_tool") {
+		t.Error("a tool that is not there")
+	}
+	h.Sources = []tool.Source{toolsOf{"run": policy.ShellExecute, "read": policy.FileRead}}
+	for name, want := range map[string]bool{"run": true, "read": false} {
+		if h.AsksHosts(auth.Local, name) != want || h.AsksHosts(ann, name) {
+			t.Errorf("%s: %v, of a user with a token %v", name, h.AsksHosts(auth.Local, name), h.AsksHosts(ann, name))
+		}
+	}
+}
+
+// toolsOf has tools, by their names.
+type toolsOf map[string]policy.Operation
+
+func (s toolsOf) Tools(context.Context, auth.Principal) []tool.Tool { return nil }
+
+func (s toolsOf) Find(_ auth.Principal, name string) (tool.Callable, bool) {
+	o, ok := s[name]
+	return tool.Callable{Operation: o}, ok
+}
