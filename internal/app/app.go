@@ -21,6 +21,7 @@ import (
 	"sandlot/internal/api/metric"
 	"sandlot/internal/app/memorylimit"
 	"sandlot/internal/app/registries"
+	"sandlot/internal/app/stack"
 	"sandlot/internal/audit"
 	"sandlot/internal/auth"
 	"sandlot/internal/auth/oidc"
@@ -63,7 +64,9 @@ type App struct {
 	store         *store.DB
 	runtimes      runtimeList
 	templates     *template.Set
-	hostVersion   string // image.HostVersion of the template host
+	hostVersion   string // of the template host: see hostNow
+	stack         *stack.Stack
+	firstTemplate string // of new sessions
 	builder       *template.Builder
 	volumes       *volume.Volumes
 	egress        *egress.Broker
@@ -276,7 +279,7 @@ func (a *App) openNetwork(ctx context.Context) error {
 	}
 	a.bound = bound.New(a.vault, a.log)
 	a.egress = egress.New(egress.Config{Log: a.log, Events: a.events, Resolve: a.resolveHost, Terminator: a.bound,
-		Reach: a.reach,
+		Reach: a.reach, Asker: asker{a},
 		Limits: egress.Limits{Connections: c.Network.MaxConnections, Rate: c.Network.ConnectionRate,
 			Bytes: int64(c.Network.MaxMB) << 20, Idle: c.Network.Idle}})
 	return nil
@@ -326,6 +329,7 @@ func (a *App) openEdges(ctx context.Context) error {
 		Network: a.networkState, Events: a.events, Recorder: a.recorder, Restorer: a, Quotas: a.quotas,
 		Rules: &a.rules, Questions: questions, Log: a.log,
 		QuestionTimeout: func() time.Duration { return a.active.Load().Policy.QuestionTimeout },
+		NetworkHold:     func() time.Duration { return a.active.Load().Network.Hold },
 		Observe: func(ctx context.Context, call tool.Call, outcome string, took time.Duration) {
 			label := metric.External
 			if a.isOwnTool(call.Name) {
@@ -345,7 +349,8 @@ func (a *App) openEdges(ctx context.Context) error {
 	a.gateway = gateway.New(gateway.Config{Hub: a.hub, Version: Version, SealKey: key,
 		MaxBody: int64(c.Server.MaxBodyMB) << 20,
 		Limits:  limiter, Log: a.log, NewSession: func(p auth.Principal) bool { return !p.Authenticated },
-		TokenContext: a.watch.TokenContext, Connected: a.prewarm, Views: a.views, MCPSessions: a.store})
+		TokenContext: a.watch.TokenContext, Connected: a.prewarm, Views: a.views, MCPSessions: a.store,
+		Ready: a.readyPackages})
 	listed, localPages := origins(c.Server)
 	a.api = api.New(api.Config{Authenticator: a.authenticator, TokenWatch: a.watch, Limits: limiter,
 		Gateway: a.gateway, Hub: a.hub,
@@ -391,7 +396,7 @@ func (a *App) prewarm(p auth.Principal) {
 // startTasks starts everything that the server does by itself, until ctx ends.
 func (a *App) startTasks(background context.Context, tasks *sync.WaitGroup) {
 	tasks.Go(func() { a.reportRuntimes(background) })
-	tasks.Go(func() { a.settleHost(background) })
+	tasks.Go(func() { a.makeStack(background) })
 	tasks.Go(func() { a.watchHost(background, a.hostVersion) })
 	tasks.Go(func() { a.pool.Run(background) })
 	tasks.Go(func() { a.builder.Run(background) })

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"sandlot/internal/app/stack"
 	"sandlot/internal/config"
 	"sandlot/internal/fault"
 	"sandlot/internal/image"
@@ -50,12 +51,14 @@ func askHost(ctx context.Context, timeout time.Duration, runtimes []sandbox.Runt
 // openTemplates makes the templates, and returns the default one. Whether there is the template host is asked again
 // when it is needed, and by settleHost, if the daemon does not say it at once.
 func (a *App) openTemplates(ctx context.Context) (first string, err error) {
-	a.hostVersion = image.HostVersion()
+	a.stack = stack.New(a.Config.Server.StateDir, a.Config.Runtime.Python, a.Config.Runtime.Node, a.log)
+	before := image.HostVersion()
 	has, askErr := askHost(ctx, startTimeout, a.runtimes)
 	has = has || askErr != nil
-	if a.templates, err = Templates(a.Config, a.log, has, a.registries.Prepare); err != nil {
+	if a.templates, err = Templates(a.Config, a.log, has, a.prepareTemplate); err != nil {
 		return "", err
 	}
+	a.hostVersion = before + a.stack.Version()
 	if askErr != nil {
 		instead := ""
 		if a.Config.Origin["default_template"] == "default" {
@@ -65,7 +68,8 @@ func (a *App) openTemplates(ctx context.Context) (first string, err error) {
 			return askHost(ctx, hostTimeout, a.runtimes)
 		})
 	}
-	return defaultTemplate(a.Config, has), nil
+	a.firstTemplate = defaultTemplate(a.Config, has)
+	return a.firstTemplate, nil
 }
 
 // settleHost asks whether there is the template host until it is known.
@@ -80,6 +84,38 @@ func (a *App) settleHost(ctx context.Context) {
 	}
 }
 
+// hostNow identifies what the template host is made of now.
+func (a *App) hostNow() string { return image.HostVersion() + a.stack.Version() }
+
+// prepareTemplate adds to a template what its programs need, and to host the ready packages.
+func (a *App) prepareTemplate(t *image.Template) {
+	a.registries.Prepare(t)
+	if t.Name == "host" {
+		a.stack.Open(t)
+		a.stack.Add(t)
+	}
+}
+
+// makeStack makes the ready packages once it is known that there is the template host. Without registries nothing is
+// installed by itself.
+func (a *App) makeStack(ctx context.Context) {
+	a.settleHost(ctx)
+	if r := a.Config.Network.Registries; r != nil && len(r) == 0 || ctx.Err() != nil || !a.templates.Exists("host") {
+		return
+	}
+	if host, err := image.Host(); err == nil {
+		a.stack.Make(ctx, host)
+	}
+}
+
+// readyPackages says which packages the sandboxes of new sessions have.
+func (a *App) readyPackages() string {
+	if a.firstTemplate != "host" {
+		return ""
+	}
+	return a.stack.Describe()
+}
+
 // hostInterval is the time between two looks whether files of the machine that the template host has were replaced.
 const hostInterval = 2 * time.Second
 
@@ -92,7 +128,7 @@ func (a *App) watchHost(ctx context.Context, version string) {
 		case <-ctx.Done():
 			return
 		}
-		now := image.HostVersion()
+		now := a.hostNow()
 		if now != before || now == version { // it is complete when nothing changes any more
 			before = now
 			continue
@@ -103,7 +139,7 @@ func (a *App) watchHost(ctx context.Context, version string) {
 			a.log.Warn("the template host stays as it was: it cannot be made of what the machine has now", "error", err)
 			continue
 		}
-		a.registries.Prepare(host)
+		a.prepareTemplate(host)
 		a.templates.ReplaceHost(host)
 	}
 }

@@ -232,8 +232,9 @@ func TestLinkTools(t *testing.T) {
 		"an image":      {"usr/local/lib/python3.12/os.py", "", "usr/local/lib/python3.12/mcp_tools.py", toolsModule},
 		"another place": {"opt/py/lib/python3.13/os.py", "", "opt/py/lib/python3.13/mcp_tools.py", toolsModule},
 		"Debian's machine": {"usr/lib/python3.11/os.py", "/etc/python3.11/sitecustomize.py",
-			"etc/python3.11/sitecustomize.py", toolsPath},
-		"a machine": {"usr/lib/python3.11/os.py", "-", "workspace/.local/lib/python3.11/site-packages/sandlot_tools.pth", toolsPath},
+			"etc/python3.11/sitecustomize.py", toolsPath + readyPath},
+		"a machine":            {"usr/lib/python3.11/os.py", "-", "workspace/.local/lib/python3.11/site-packages/sandlot_tools.pth", toolsPath},
+		"a machine's packages": {"usr/lib/python3.11/os.py", "-", "workspace/.local/lib/python3.11/site-packages/sandlot_ready.pth", readyPath},
 	} {
 		root := t.TempDir()
 		tree(t, root, tt.there, "opt/py/bin/python3", "workspace/")

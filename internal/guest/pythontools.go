@@ -27,11 +27,16 @@ def _load():
 _load()
 `
 	toolsPath = "import sys; '" + wire.ToolsPython + "' in sys.path or sys.path.append('" + wire.ToolsPython + "')\n"
+	// readyPath adds the ready packages behind what the user has installed, and before what the machine has, of which they
+	// may need newer versions. Virtual environments do not get them.
+	readyPath = "import os, sys; sys.prefix != sys.base_prefix or '" + wire.ReadyPython + "' in sys.path or not os.path.isdir('" +
+		wire.ReadyPython + "') or sys.path.insert(next((n for n, x in enumerate(sys.path) if x.endswith(('/dist-packages', " +
+		"'/site-packages')) and not x.startswith('/workspace/')), len(sys.path)), '" + wire.ReadyPython + "')\n"
 )
 
-// linkTools makes the interpreters of Python in the sandbox find the module mcp_tools. The root file system may be the
-// machine's, and read-only. Then it tries the file of Debian that is read at each start and is in /etc, and then the
-// user's folder of packages, which -I and virtual environments ignore.
+// linkTools makes the interpreters of Python in the sandbox find the module mcp_tools, and the ready packages. The root
+// file system may be the machine's, and read-only. Then it tries the file of Debian that is read at each start and is in
+// /etc, and then the user's folder of packages, which -I and virtual environments ignore.
 func (h home) linkTools(python []string) {
 	for _, lib := range h.libraries(python) {
 		if err := writeNew(filepath.Join(lib, "mcp_tools.py"), toolsModule); err == nil {
@@ -39,14 +44,15 @@ func (h home) linkTools(python []string) {
 		}
 		if to, err := os.Readlink(filepath.Join(lib, "sitecustomize.py")); err == nil && filepath.IsAbs(to) {
 			to = h.inRoot(to)
-			if os.MkdirAll(filepath.Dir(to), 0o755) == nil && writeNew(to, toolsPath) == nil {
+			if os.MkdirAll(filepath.Dir(to), 0o755) == nil && writeNew(to, toolsPath+readyPath) == nil {
 				continue
 			}
 		}
 		if h.userBase() != "" {
 			_ = h.user.Do(func() error {
 				site := h.inRoot(filepath.Join(h.userBase(), "lib", filepath.Base(lib), "site-packages"))
-				return errors.Join(os.MkdirAll(site, 0o755), writeNew(filepath.Join(site, "sandlot_tools.pth"), toolsPath))
+				return errors.Join(os.MkdirAll(site, 0o755), writeNew(filepath.Join(site, "sandlot_tools.pth"), toolsPath),
+					writeNew(filepath.Join(site, "sandlot_ready.pth"), readyPath))
 			})
 		}
 	}

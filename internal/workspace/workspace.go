@@ -100,7 +100,8 @@ func (s *Store) Path(id string) string {
 // agentFolders and agentFiles are patterns of what a sandbox's agent makes in its workspace.
 var (
 	agentFolders = []string{".local", ".local/bin", ".local/lib", ".local/lib/python3.*", ".local/lib/python3.*/site-packages"}
-	agentFiles   = []string{".local/lib/python3.*/site-packages/sandlot_tools.pth"}
+	agentFiles   = []string{".local/lib/python3.*/site-packages/sandlot_tools.pth",
+		".local/lib/python3.*/site-packages/sandlot_ready.pth"}
 )
 
 // IsAgents reports whether a path in a workspace, of a file of that type, is one that the agents make.

@@ -77,8 +77,10 @@ func TestEmpty(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := os.WriteFile(in(".local/lib/python3.11/site-packages/sandlot_tools.pth"), []byte("x"), 0o644); err != nil {
-		t.Fatal(err)
+	for _, name := range []string{"sandlot_tools.pth", "sandlot_ready.pth"} {
+		if err := os.WriteFile(in(".local/lib/python3.11/site-packages/"+name), []byte("x"), 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if empty, err := s.Empty(id); err != nil || !empty {
 		t.Errorf("with what every sandbox makes: %v, %v", empty, err)
