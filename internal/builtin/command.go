@@ -21,6 +21,7 @@ type CommandInput struct {
 	Args       []string          `json:"args,omitempty"` // nil: Command is a shell line
 	Cwd        string            `json:"cwd,omitempty" jsonschema:"The directory to start in."`
 	Env        map[string]string `json:"env,omitempty"`
+	User       string            `json:"user,omitempty" jsonschema:"The user to run it as, by name or id."`
 	Stdin      *string           `json:"stdin,omitempty" jsonschema:"Text for its standard input."`
 	Background bool              `json:"background,omitempty" jsonschema:"Return at once and let it run on."`
 	SessionInput
@@ -40,10 +41,14 @@ func (in CommandInput) stdin() []byte {
 
 // detail implements detailed.
 func (in CommandInput) detail() string {
+	args := append([]string{in.Command}, in.Args...)
 	if in.Args == nil {
-		return policy.CommandLine([]string{"sh", "-c", in.Command}, in.Env)
+		args = []string{"sh", "-c", in.Command}
 	}
-	return policy.CommandLine(append([]string{in.Command}, in.Args...), in.Env)
+	if in.User != "" { // as one would write it
+		args = append([]string{"sudo", "-u", in.User}, args...)
+	}
+	return policy.CommandLine(args, in.Env)
 }
 
 // target implements targeted.
@@ -90,6 +95,7 @@ func (t *Tools) executeCommand(ctx context.Context, c tool.Call, in CommandInput
 	}
 	cmd := Command(l.Booted.Template, in.Command, in.Args, in.Args != nil)
 	cmd.Dir, cmd.Env = in.Cwd, env
+	cmd = cmd.As(in.User)
 	once.Begun(ctx)
 	if in.Background {
 		t.Calls.BeginBackground(ctx, l.ID(), c.Principal)

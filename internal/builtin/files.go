@@ -23,6 +23,7 @@ import (
 	"sandlot/internal/fault"
 	"sandlot/internal/limit"
 	"sandlot/internal/plural"
+	"sandlot/internal/policy"
 	"sandlot/internal/session"
 	"sandlot/internal/tool"
 )
@@ -36,12 +37,17 @@ type readFileInput struct {
 	Path string `json:"path"`
 	SessionInput
 	Encoding string `json:"encoding,omitempty" jsonschema:"How the bytes are returned."`
+	As       string `json:"as,omitempty"`
+	Pages    string `json:"pages,omitempty" jsonschema:"With as: pages, slides or rows, such as 2-5 or 4-; offset and limit then count characters."`
 	Offset   int64  `json:"offset,omitempty" jsonschema:"The byte to begin at."`
 	Limit    int64  `json:"limit,omitempty" jsonschema:"The most bytes to return."`
 }
 
 // detail implements detailed.
 func (in readFileInput) detail() string { return in.Path }
+
+// implies implements implying: the sandbox's Python reads a document.
+func (readFileInput) implies() []policy.Operation { return []policy.Operation{policy.CodeExecute} }
 
 // FileRead is the result of sandbox_read_file.
 type FileRead struct {
@@ -62,6 +68,12 @@ func (t *Tools) readFile(ctx context.Context, c tool.Call, in readFileInput) (*t
 		return nil, err
 	}
 	defer l.Release()
+	if in.As == "text" {
+		return t.readDocument(ctx, l, c, in)
+	}
+	if in.Pages != "" {
+		return nil, fault.Argument("pages", "pages are those of a document that is read as text: add \"as\": \"text\"")
+	}
 	offset, binary := in.Offset, in.Encoding == "base64"
 	data, size, err := readRange(ctx, l, c.Reservation, fileRange{in.Path, offset, cmp.Or(in.Limit, fileBytes)})
 	if err != nil {
@@ -102,7 +114,7 @@ func (t *Tools) readFile(ctx context.Context, c tool.Call, in readFileInput) (*t
 			r, fields := fileResult(l, in.Path, nil, offset, size, "")
 			fields.URI, fields.Truncated = uri, false
 			r.Content = append(r.Content, tool.Text(fmt.Sprintf("[%s is no text: %s, %d bytes. Encoding \"base64\" returns its "+
-				"bytes; the resource is %s]", in.Path, mimeType(in.Path, data), size, uri)))
+				"bytes%s; the resource is %s]", in.Path, mimeType(in.Path, data), size, asText(in.Path), uri)))
 			return r, nil
 		}
 	}
