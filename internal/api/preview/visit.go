@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
+	"time"
 
 	"sandlot/internal/api/protocol"
 	"sandlot/internal/fault"
@@ -42,6 +43,10 @@ const (
 	PathCSP = "sandbox allow-scripts allow-forms allow-popups allow-modals allow-downloads"
 	// PageCSP is the Content-Security-Policy of this server's own pages.
 	PageCSP = "default-src 'none'; style-src 'unsafe-inline'; sandbox"
+	// reloads is how long after a port was exposed its page loads itself again while nothing listens, every reloadAfter
+	// seconds. It is bounded: each visit keeps the session awake.
+	reloads     = 10 * time.Minute
+	reloadAfter = "2"
 )
 
 // addSandboxHeaders adds the headers that give pages of links by path an opaque origin. A policy that the
@@ -97,11 +102,14 @@ func (v *visit) programFailed(w http.ResponseWriter, r *http.Request, err error)
 	var dial *dialError
 	switch {
 	case errors.Is(err, hub.ErrNotListening):
+		again := "load this again"
+		if (r.Method == http.MethodGet || r.Method == http.MethodHead) && time.Since(v.hubVisit.Created) < reloads {
+			again = "this page loads again by itself"
+			w.Header().Set("Refresh", reloadAfter)
+		}
 		v.sendPage(w, r, http.StatusBadGateway, "Nothing listens here",
-			fmt.Sprintf("Nothing listens on port %d of this "+
-				"session. Start the server in it, and load this again. When a session has stopped, or was started "+
-				"again, "+
-				"what ran in it is gone.", v.port))
+			fmt.Sprintf("Nothing listens on port %d of this session. Start the server in it, and %s. When a session "+
+				"has stopped, or was started again, what ran in it is gone.", v.port, again))
 	case errors.Is(err, context.DeadlineExceeded):
 		v.sendPage(w, r, http.StatusGatewayTimeout, "No answer",
 			fmt.Sprintf("Port %d of this session accepts no connection.", v.port))
@@ -118,7 +126,11 @@ func (v *visit) programFailed(w http.ResponseWriter, r *http.Request, err error)
 func (v *visit) sendPage(w http.ResponseWriter, r *http.Request, status int, title, text string) {
 	h := w.Header()
 	v.addSandboxHeaders(h)
-	h.Add("Content-Security-Policy", PageCSP)
+	csp := PageCSP
+	if h.Get("Refresh") != "" { // browsers load no page again that may run no scripts; this one has none
+		csp += " allow-scripts"
+	}
+	h.Add("Content-Security-Policy", csp)
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cache-Control", "no-store")
 	if !strings.Contains(r.Header.Get("Accept"), "text/html") {
