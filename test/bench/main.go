@@ -165,7 +165,7 @@ func (b *bench) measure(match *regexp.Regexp, of run) (found document, failed er
 		fmt.Fprintln(os.Stderr, "bench: measuring", t.name)
 		s, err := t.run(b)
 		if err != nil {
-			found.Missed = append(found.Missed, missed{t.name, err.Error()})
+			found.Missed = append(found.Missed, missed{t.name, clip(err.Error())})
 			failed = errors.Join(failed, fmt.Errorf("%s: %w", t.name, err))
 			fmt.Fprintf(os.Stderr, "bench: %s could not be measured: %v\n", t.name, err)
 			continue
@@ -175,4 +175,13 @@ func (b *bench) measure(match *regexp.Regexp, of run) (found document, failed er
 			chapter{Topic: t.name, Run: of.Name, Title: s.title, Method: s.method, Tables: s.tables, Notes: s.notes})
 	}
 	return found, errors.Join(failed, b.ctx.Err())
+}
+
+// clip shortens why a topic could not be measured: a program's trace may have thousands of lines.
+func clip(why string) string {
+	const most = 300
+	if r := []rune(why); len(r) > most {
+		return string(r[:most]) + " …"
+	}
+	return why
 }

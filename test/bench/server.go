@@ -60,7 +60,8 @@ func (b *bench) with(f func(*server) error, settings ...string) (err error) {
 		return err
 	}
 	s := &server{bench: b, state: state, port: port, url: fmt.Sprintf("http://127.0.0.1:%d", port), log: &tail{},
-		env: append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")}, settings...)}
+		env: append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "SANDLOT_PACKAGES_PYTHON=none",
+			"SANDLOT_PACKAGES_NODE=none"}, settings...)}
 	if err := s.begin(); err != nil {
 		return err
 	}

@@ -52,9 +52,15 @@ class Gateway:
             return r.read()
 
     async def start(self):
+        self.id = json.loads(self.request("POST", "/api/kernels"))["id"]
+        self.refresh()
+
+    def refresh(self):
+        # The gateway closes a connection on which nobody answers its pings, and this client answers only while it reads.
         import websocket
 
-        self.id = json.loads(self.request("POST", "/api/kernels"))["id"]
+        if getattr(self, "socket", None):
+            self.socket.close()
         self.socket = websocket.create_connection(
             self.url.replace("http:", "ws:") + f"/api/kernels/{self.id}/channels", suppress_origin=True,
             sockopt=((socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),))
@@ -139,6 +145,8 @@ async def main(kind, *args):
     while line := sys.stdin.readline():
         order = json.loads(line)
         took, more = [], {}
+        if kind == "gateway" and order["do"] != "start":
+            kernel.refresh()
         if order["do"] == "start":
             began = time.perf_counter_ns()
             await kernel.start()
