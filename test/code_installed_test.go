@@ -77,6 +77,36 @@ func (c *client) inside() string {
 	return r.exposed(c.t, "back")
 }
 
+// packPython writes a package into the home, as pip takes it from a folder: a server that is built without any other
+// package, by code that writes the variable INSTALLS.
+func (c *client) packPython() {
+	c.t.Helper()
+	r := c.code("home", fmt.Sprintf(`import os
+os.makedirs('/workspace/pipped', exist_ok=True)
+for name, body in {'pyproject.toml': """[build-system]
+requires = []
+build-backend = "backend"
+backend-path = ["."]
+""", 'server.txt': %s, 'backend.py': """import os, zipfile
+def build_wheel(directory, config_settings=None, metadata_directory=None):
+    open('/workspace/pip-installs', 'w').write(os.environ.get('INSTALLS', ''))
+    info = 'pipped-1.0.dist-info/'
+    files = {'pipped.py': 'import os, runpy\\ndef main(): runpy.run_path(os.path.dirname(__file__) + "/pipped_server.py", run_name="__main__")\\n',
+        'pipped_server.py': open('server.txt').read(), info + 'METADATA': 'Metadata-Version: 2.1\\nName: pipped\\nVersion: 1.0\\n',
+        info + 'WHEEL': 'Wheel-Version: 1.0\\nGenerator: test\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n',
+        info + 'entry_points.txt': '[console_scripts]\\npipped = pipped:main\\n'}
+    files[info + 'RECORD'] = ''.join(name + ',,\\n' for name in [*files, info + 'RECORD'])
+    name = 'pipped-1.0-py3-none-any.whl'
+    with zipfile.ZipFile(os.path.join(directory, name), 'w') as z:
+        for path, text in files.items(): z.writestr(path, text)
+    return name
+"""}.items():
+    open('/workspace/pipped/' + name, 'w').write(body)`, quotePython(installable)))
+	if r.IsError {
+		c.t.Fatal(r.All)
+	}
+}
+
 // TestCodeToolsInstalled: a server that was installed in a sandbox, and what its installation has left behind, call
 // tools as programs in the background: not as the cell that calls the server, and with no more than the token that has
 // installed it. Code itself cannot install anything.
@@ -99,6 +129,14 @@ func TestCodeToolsInstalled(t *testing.T) {
 	c.inside()
 	if r := c.shell("home", "cat /workspace/installs"); r.Text != "with this" {
 		t.Errorf("the installation had the variable %q", r.All)
+	}
+	c.packPython()
+	if r := c.call("auto_install_and_connect_mcp", args{"name": "pipped", "install": args{"type": "pip",
+		"spec": "/workspace/pipped"}, "env": args{"INSTALLS": "with this"}}); r.IsError {
+		t.Error(r.All)
+	}
+	if r := c.shell("home", "cat /workspace/pip-installs"); r.Text != "with this" {
+		t.Errorf("the installation by pip had the variable %q", r.All)
 	}
 	until(t, "what the installation has left behind calls", func() bool {
 		return strings.Contains(c.shell("home", "cat /workspace/left.txt").Text, "odd: left")

@@ -20,15 +20,33 @@ with tarfile.open('a.tgz', 'w:gz') as t:
         t.addfile(i, io.BytesIO(b'abc'))
 E`, "session_id": "new", "flavor": "small"}).session()
 	for command, want := range map[string]string{
-		"tar xzf a.tgz && cat d/f && test -x d/x && stat -c ' %U' d/f":     "abc root",
-		"cd /tmp && tar xpf /workspace/a.tgz && rm -r d && echo ok":        "ok",
-		"sudo -E env A=b sh -c 'echo $A'":                                  "b",
-		"sudo -u nobody true":                                              "sudo: all programs of this sandbox run as root; leave -u nobody out",
-		"echo $OMP_NUM_THREADS $LOKY_MAX_CPU_COUNT $GOMAXPROCS $MAKEFLAGS": "1 1 1 -j1",
+		"tar xzf a.tgz && cat d/f && test -x d/x && echo ' ok'":                                                           "abc ok",
+		"cd /tmp && tar xpf /workspace/a.tgz && stat -c %u:%g d/f":                                                        "1001:127",
+		"mkdir o && echo x > o/f && chown -R 5:6 o && cp -a o e && cat e/f && chown root o/f && echo ok":                  "x\nok",
+		"sudo -E env A=b sh -c 'echo $A'":                                                                                 "b",
+		"sudo -u nobody id -un; sudo -Hu nobody sh -c 'echo $HOME'":                                                       "nobody\n/nonexistent",
+		"sudo -u nobody-here true":                                                                                        `sandlot: there is no user "nobody-here" in /etc/passwd; useradd makes one`,
+		"useradd -m worker && su worker -c 'cd; id -un; pwd; touch x; stat -c %U x'":                                      "worker\n/home/worker\nworker",
+		"mkdir /tmp/mine && chown worker /tmp/mine && setpriv --reuid worker --clear-groups touch /tmp/mine/x && echo ok": "ok",
+		"echo $OMP_NUM_THREADS $LOKY_MAX_CPU_COUNT $GOMAXPROCS $MAKEFLAGS":                                                "1 1 1 -j1",
 	} {
 		if r := c.shell(id, command); r.Text != want {
 			t.Errorf("%s: %q, want %q", command, r.Text, want)
 		}
+	}
+	// Programs that refuse root.
+	for user, want := range map[string]string{"nobody": "nobody", "1234": "1234", "1234:99": "1234", "root": "root"} {
+		r := c.call("execute_command", args{"command": "id -un 2>/dev/null | grep -v 1234 || id -u", "session_id": id, "user": user})
+		if r.Text != want {
+			t.Errorf("as %s: %q", user, r.All)
+		}
+	}
+	if r := c.call("execute_command", args{"command": "id", "session_id": id, "user": "nobody-here"}); !r.IsError ||
+		!strings.Contains(r.Text, "there is no user") {
+		t.Errorf("as a user that is not there: %q", r.All)
+	}
+	if out, errs, code := s.cli("exec", "--session", id, "--user", "nobody", "--", "id", "-un"); out != "nobody\n" || code != 0 {
+		t.Errorf("sandlot exec --user: %q %q %d", out, errs, code)
 	}
 	if r := c.code(id, "import os; os.environ['OMP_NUM_THREADS']"); !strings.Contains(r.Text, "1") {
 		t.Errorf("%q", r.All)

@@ -44,6 +44,7 @@ var onBothMore = map[string]func(*testing.T){
 // onDocker: see onBoth.
 var onDocker = map[string]func(*testing.T){
 	"TestAttacks": TestAttacks, "TestUsers": TestUsers, "TestNetworkAttacks": TestNetworkAttacks,
+	"TestImagePool":     testImagePool,
 	"TestSandboxKilled": TestSandboxKilled, "TestNetworkRefused": TestNetworkRefused, "TestCodeTools": TestCodeTools,
 }
 
@@ -223,5 +224,29 @@ func provenContainer(t *testing.T, c *client, session string) {
 		if err != nil || len(inside) != 3 || !strings.HasPrefix(inside[i], kind+":[") || inside[i] == own {
 			t.Fatalf("this is no sandbox: %q", r.All)
 		}
+	}
+}
+
+// testImagePool: POOL_SIZE with SANDBOX_IMAGE, as a container of the system that Sandlot succeeds has them, boots so many
+// sandboxes of that image, and no others.
+func testImagePool(t *testing.T) {
+	t.Parallel()
+	s := start(t, "SANDBOX_IMAGE="+dockertest.BaseImage, "POOL_SIZE=3")
+	until(t, "three sandboxes wait", func() bool { return len(s.ps(false).Sandboxes) == 3 })
+	c := s.connect(newer, "", nil)
+	if r := c.code("new", "print(6*7)"); r.Text != "42" {
+		t.Error(r.All)
+	}
+	until(t, "three wait again", func() bool {
+		waiting := 0
+		for _, b := range s.ps(false).Sandboxes {
+			if b.Session == "" {
+				waiting++
+			}
+		}
+		return waiting == 3
+	})
+	if n := len(s.ps(false).Sandboxes); n != 4 {
+		t.Errorf("%d sandboxes", n)
 	}
 }

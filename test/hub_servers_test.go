@@ -105,7 +105,7 @@ func thirds(w *web) []third {
 				{"git_create_branch", args{"repo_path": "/workspace/r", "branch_name": "side"}},
 				{"git_commit", args{"repo_path": "/nowhere", "message": "x"}}}},
 		{name: "fetch", kind: "pip", spec: "mcp-server-fetch",
-			start: []string{"mcp-server-fetch", "--ignore-robots-txt", "--allow-private-ips"}, calls: []call{
+			start: []string{"mcp-server-fetch", "--ignore-robots-txt"}, calls: []call{
 				{"fetch", args{"url": fmt.Sprintf("http://web.test:%d/hello", w.Port)}}}},
 		{name: "greeter", kind: "git", spec: fmt.Sprintf("https://web.test:%d/git/greeter.git#main", w.TLSPort),
 			calls: []call{{"greet", args{"name": "Ann"}}}},
@@ -158,6 +158,9 @@ func testThirdParty(t *testing.T, names ...string) {
 			if th.start != nil {
 				a["start"] = args{"command": th.start[0], "args": th.start[1:]}
 			}
+			if th.kind == "git" {
+				a["env"] = args{"INSTALLS": "with this"}
+			}
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 			defer cancel()
 			r, err := c.try(ctx, "auto_install_and_connect_mcp", a)
@@ -167,6 +170,12 @@ func testThirdParty(t *testing.T, names ...string) {
 			d := th.direct(t, s, opts, r)
 			th.compare(t, c, d, r)
 			th.fromCode(t, c)
+			if th.kind == "git" {
+				installed, _ := r.Fields["installed"].(map[string]any)
+				if r := c.shell("home", fmt.Sprint("cat ", installed["folder"], "/repo/installed-with")); r.Text != "with this" {
+					t.Errorf("the installation had the variable %q", r.All)
+				}
+			}
 			if th.name == "fetch" {
 				if got := c.call(r.exposed(t, "fetch"), th.calls[0].a); !strings.Contains(got.All,
 					"hello from web.test") {

@@ -301,8 +301,9 @@ func TestPortsNothingListens(t *testing.T) {
 		code, _, text := l.get("/", tokenHeader, l.token, "Accept", "text/html")
 		return code, text
 	}
-	if code, text := ask(); code != 502 || !strings.Contains(text, "Nothing listens on port 8080") {
-		t.Errorf("%d %s", code, text)
+	if code, h, text := l.get("/", tokenHeader, l.token, "Accept", "text/html"); code != 502 || h.Get("Refresh") != "2" ||
+		!strings.Contains(text, "Nothing listens on port 8080") {
+		t.Errorf("%d %v %s", code, h, text)
 	}
 	c.shell("home", "echo kept > /workspace/f")
 	until(t, "the session stops", func() bool { return status(c) == "stopped" })

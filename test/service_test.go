@@ -77,6 +77,15 @@ func beginLogin(t *testing.T) *login {
 		os.Chown(home, serviceUser, serviceUser)); err != nil {
 		t.Fatal(err)
 	}
+	// The variables of the user's services: no server of these tests installs packages.
+	variables := filepath.Join(home, ".config/environment.d")
+	if err := errors.Join(os.MkdirAll(variables, 0o755), os.WriteFile(filepath.Join(variables, "test.conf"),
+		[]byte("SANDLOT_PACKAGES_PYTHON=none\nSANDLOT_PACKAGES_NODE=none\n"), 0o644),
+		filepath.WalkDir(home, func(path string, _ os.DirEntry, err error) error {
+			return errors.Join(err, os.Lchown(path, serviceUser, serviceUser))
+		})); err != nil {
+		t.Fatal(err)
+	}
 	group := filepath.Base(dir)
 	tops := []string{"/sys/fs/cgroup"}
 	if _, err := os.Stat("/sys/fs/cgroup/systemd"); err == nil {
