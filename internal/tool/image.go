@@ -79,7 +79,8 @@ func imageType(data []byte) string {
 
 var errNotWhole = errors.New("it is not whole")
 
-// pngConfig reads all chunks and compares their checksums: a PNG ends with the chunk IEND.
+// pngConfig reads all chunks and compares the checksums of those that decoders need: a PNG ends with the chunk IEND.
+// Decoders skip what is wrong in others, such as a profile of colours, and there are such files.
 func pngConfig(data []byte) (c image.Config, err error) {
 	const signature, header, sum = 8, 8, 4
 	if len(data) < signature {
@@ -91,7 +92,7 @@ func pngConfig(data []byte) (c image.Config, err error) {
 			return c, errNotWhole
 		}
 		chunk := rest[4 : header+size]
-		if crc32.ChecksumIEEE(chunk) != binary.BigEndian.Uint32(rest[header+size:]) {
+		if needed := chunk[0]&0x20 == 0; needed && crc32.ChecksumIEEE(chunk) != binary.BigEndian.Uint32(rest[header+size:]) {
 			return c, errNotWhole
 		}
 		switch kind, body := string(chunk[:4]), chunk[4:]; {

@@ -46,8 +46,10 @@ func (r *Runtime) ociSpec(b *box) (*specs.Spec, error) {
 	if b.spec.Build {
 		env = append(env, wire.EnvBuild+"=1")
 	}
-	// Capabilities mean something to gVisor's kernel only. That of the host does not change owners (sandlot-runsc).
-	if b.spec.Build || !r.Bare && b.spec.Template.User.IsRoot() {
+	// Capabilities mean something to gVisor's kernel only. That of the host does not change owners (sandlot-runsc). In a
+	// folder of the operator's root is not to write where it could not without them: pip would install there, and not
+	// in the workspace.
+	if b.spec.Build || !r.Bare && b.spec.Template.User.IsRoot() && b.spec.Template.Rootfs == "" {
 		env = append(env, wire.EnvCapable+"=1")
 		capabilities = slices.Sorted(maps.Keys(wire.Capabilities))
 		capabilities = append(capabilities, agent.Capabilities(b.spec.Template, !r.HostNetwork)...)
