@@ -56,8 +56,8 @@ func thirds(w *web) []third {
 		{name: "files", kind: "npm", spec: "@modelcontextprotocol/server-filesystem",
 			start: []string{"mcp-server-filesystem", "/workspace/data"},
 			prepare: "mkdir -p /workspace/data/sub && echo one > " + file +
-				" && echo two > /workspace/data/sub/b.txt && printf w > /workspace/data/w.txt && printf '\\211PNG' > " +
-				"/workspace/data/p.png", calls: []call{
+				" && echo two > /workspace/data/sub/b.txt && printf w > /workspace/data/w.txt && echo " + wholePNG +
+				" | base64 -d > /workspace/data/p.png", calls: []call{
 				{"list_allowed_directories", nil}, {"read_file", args{"path": file}},
 				{"read_text_file", args{"path": file, "head": 1}},
 				{"read_media_file", args{"path": "/workspace/data/p.png"}},
@@ -111,6 +111,9 @@ func thirds(w *web) []third {
 			calls: []call{{"greet", args{"name": "Ann"}}}},
 	}
 }
+
+// wholePNG is a whole image, in base64.
+const wholePNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg=="
 
 // TestThirdParty installs real servers with one call each, one of each kind of package, calls each of their
 // tools, and compares what comes with what the same server says over its own
