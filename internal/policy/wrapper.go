@@ -36,6 +36,8 @@ var (
 	tarWrapper = wrapper{after: []string{"-I", "-F", "--to-command", "--use-compress-program", "--rsh-command", "--info-script",
 		"--new-volume-script", "--checkpoint-action=exec"}, only: true}
 	sshSettings = []string{"proxycommand", "localcommand", "knownhostscommand", "pkcs11provider", "xauthlocation"}
+	sshWrapper  = wrapper{flags: "46AaCfGgKkMNnqsTtVvXxYy", values: "BbcDEeFIiJLlmOoPpQRSWw", operands: 1,
+		settings: sshSettings}
 	gitSettings = []string{"core.sshcommand", "core.pager", "core.editor", "core.fsmonitor", "core.askpass", "core.gitproxy",
 		"sequence.editor", "diff.external", "gpg.program", "credential.helper", "textconv", "clean", "smudge", "process", "cmd"}
 )
@@ -77,8 +79,7 @@ var wrappers = map[string]wrapper{
 	"udocker": boxWrapper, "container": boxWrapper, "machinectl": boxWrapper, "adb": boxWrapper, "vagrant": boxWrapper,
 	"gcloud": boxWrapper, "wsl": {anywhere: true}, "wsl.exe": {anywhere: true}, "systemd-nspawn": {anywhere: true},
 	"arch-chroot": {operands: 1}, "schroot": {anywhere: true}, "lxc-attach": {anywhere: true}, "lxc-execute": {anywhere: true},
-	"mosh": {anywhere: true}, "sshpass": {values: "pfdP"}, "autossh": {flags: "46AaCfGgKkMNnqsTtVvXxYy",
-		values: "BbcDEeFIiJLlmOoPpQRSWw", operands: 1, settings: sshSettings},
+	"mosh": {anywhere: true}, "sshpass": {values: "pfdP"}, "autossh": sshWrapper,
 	"scp": {after: []string{"-S"}, only: true, settings: sshSettings}, "sftp": {after: []string{"-S"}, only: true, settings: sshSettings},
 	"tar": tarWrapper, "bsdtar": tarWrapper, "gtar": tarWrapper, "rsync": {flags: "avzrlptgoDHAXSnhPiuqcWxbC",
 		after: []string{"-e", "--rsh", "--rsync-path"}, only: true},
@@ -89,9 +90,8 @@ var wrappers = map[string]wrapper{
 	"watchexec": {anywhere: true}, "nodemon": {after: []string{"-x", "--exec"}, only: true},
 	"concurrently": {anywhere: true}, "retry": {anywhere: true}, "run-one": {}, "with-contenv": {}, "s6-setuidgid": {operands: 1},
 	"pdsh": {anywhere: true}, "pssh": {anywhere: true}, "ansible": {after: []string{"-a", "--args"}, only: true}, "cmake": {after: []string{"command", "env", "time"}, only: true},
-	"script": {flags: "aefqV", values: "EImoOTB", after: []string{"-c", "--command"}, only: true},
-	"ssh": {flags: "46AaCfGgKkMNnqsTtVvXxYy", values: "BbcDEeFIiJLlmOoPpQRSWw", operands: 1,
-		settings: sshSettings},
+	"script":  {flags: "aefqV", values: "EImoOTB", after: []string{"-c", "--command"}, only: true},
+	"ssh":     sshWrapper,
 	"setpriv": {}, "unshare": {}, "nsenter": {}, "prlimit": {}, "setarch": {optional: true}, "linux32": {}, "linux64": {},
 	"i386": {}, "uname26": {}, "runcon": {optional: true},
 	"systemd-run": {}, "systemd-inhibit": {}, "dbus-run-session": {}, "dbus-launch": {}, "firejail": {}, "fakeroot": {}, "chronic": {},
