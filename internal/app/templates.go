@@ -100,10 +100,10 @@ func (a *App) prepareTemplate(t *image.Template) {
 // installed by itself.
 func (a *App) makeStack(ctx context.Context) {
 	a.settleHost(ctx)
-	if r := a.Config.Network.Registries; r != nil && len(r) == 0 || ctx.Err() != nil || !a.templates.Exists("host") {
+	if r := a.Config.Network.Registries; r != nil && len(r) == 0 || !a.templates.Exists("host") {
 		return
 	}
-	if host, err := image.Host(); err == nil {
+	if host, err := a.templates.Find(ctx, "host"); err == nil {
 		a.stack.Make(ctx, host)
 	}
 }

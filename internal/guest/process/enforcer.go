@@ -79,7 +79,8 @@ func (e *Enforcer) Run(stop <-chan struct{}) {
 		}
 		limits := e.limits.Load()
 		memoryLimit, maxProcesses := limits.GetMemoryBytes(), limits.GetProcesses()
-		used, exact := memoryUpperBound(), false
+		system := ownSystem()
+		used, exact := memoryUpperBound(system), false
 		if used == 0 || memoryLimit > 0 && used > memoryLimit/2 {
 			used, exact = memoryUsed(), true
 		}
@@ -96,7 +97,7 @@ func (e *Enforcer) Run(stop <-chan struct{}) {
 			e.killLargest(memoryLimit)
 			interval = checkFast
 		}
-		if maxProcesses > 0 && InGVisor() && allThreads() > int(maxProcesses)+2*moreThreads {
+		if maxProcesses > 0 && uint64(system.Procs) > maxProcesses+2*moreThreads {
 			e.killOtherUsers()
 			interval = checkFast
 		}
@@ -243,15 +244,6 @@ func (e *Enforcer) killLargestSession(limit string, atLeast int64, weight func(p
 
 // moreThreads is how many threads the kernel lets a user have beyond the limit: those of the agent.
 const moreThreads = 64
-
-// allThreads returns the number of threads in the sandbox, or 0. Outside gVisor it is the machine's.
-func allThreads() int {
-	var i unix.Sysinfo_t
-	if unix.Sysinfo(&i) != nil {
-		return 0
-	}
-	return int(i.Procs)
-}
 
 // killOtherUsers kills the processes of all users but the agent's, root: the kernel bounds those of each user, and root
 // can become many.

@@ -104,12 +104,19 @@ func tmpfsUsed(mountinfo string) (total uint64) {
 // unescape replaces the escapes of paths in mountinfo.
 var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
 
+// ownSystem returns what gVisor says of the sandbox as a whole; elsewhere it is the machine's, and nothing is returned.
+func ownSystem() (i unix.Sysinfo_t) {
+	if !InGVisor() || unix.Sysinfo(&i) != nil {
+		return unix.Sysinfo_t{}
+	}
+	return i
+}
+
 // memoryUpperBound returns a number of bytes that is at least memoryUsed, at a tenth of the
 // cost: gVisor counts its pages for each read of /proc/meminfo, and many sandboxes are idle. It
 // returns 0 where it knows no bound.
-func memoryUpperBound() uint64 {
-	var i unix.Sysinfo_t
-	if !InGVisor() || unix.Sysinfo(&i) != nil || i.Freeram == 0 || i.Freeram > i.Totalram {
+func memoryUpperBound(i unix.Sysinfo_t) uint64 {
+	if i.Freeram == 0 || i.Freeram > i.Totalram {
 		return 0
 	}
 	return (i.Totalram - i.Freeram) * uint64(max(i.Unit, 1))

@@ -51,13 +51,10 @@ func (r *Runtime) ociSpec(b *box) (*specs.Spec, error) {
 	// in the workspace.
 	if b.spec.Build || !r.Bare && b.spec.Template.User.IsRoot() && b.spec.Template.Rootfs == "" {
 		env = append(env, wire.EnvCapable+"=1")
-		capabilities = slices.Sorted(maps.Keys(wire.Capabilities))
-		capabilities = append(capabilities, agent.Capabilities(b.spec.Template, !r.HostNetwork)...)
+		capabilities = append(capabilities, "CAP_SETPCAP") // the agent drops others from its bounding set
+		capabilities = slices.AppendSeq(capabilities, maps.Keys(wire.Capabilities))
 		slices.Sort(capabilities)
 		capabilities = slices.Compact(capabilities)
-		if !slices.Contains(capabilities, "CAP_SETPCAP") { // the agent drops others from its bounding set
-			capabilities = append(capabilities, "CAP_SETPCAP")
-		}
 	}
 	spec := &specs.Spec{
 		Version: "1.0.2", Hostname: "sandbox",

@@ -30,8 +30,7 @@ func Result(ctx context.Context, raw json.RawMessage, whole bool) (result json.R
 }
 
 // WholeResult is SafeResult for a result that goes to code, and not to a model: nothing of it is shortened, and it has
-// all images. There is no
-// second copy of a large result in memory: WholeResult changes raw in place, and returns it. It has no line breaks
+// all images. There is no second copy of a large result in memory: WholeResult changes raw in place, and returns it. It has no line breaks
 // then, blocks of unknown types stay in it, and so do members that have no meaning. It has at most maxWholeBlocks. When
 // the context ends, WholeResult does too, with its cause.
 func WholeResult(ctx context.Context, raw json.RawMessage) (result json.RawMessage, isError bool, err error) {
