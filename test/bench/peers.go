@@ -45,7 +45,11 @@ type peerBench struct {
 
 // peers measures Sandlot beside what a user would take in its place.
 func peers(b *bench) (sec section, err error) {
-	p := &peerBench{bench: b, dir: filepath.Join(b.tools, "peers"),
+	tools, err := filepath.EvalSymlinks(b.tools) // a clone's folder of tools may be a link, and not stay
+	if err != nil {
+		return sec, err
+	}
+	p := &peerBench{bench: b, dir: filepath.Join(tools, "peers"),
 		absent: table{Head: []string{"cannot be measured here", "why, as found in this run"}}}
 	if p.tmp, err = tempDir(); err != nil {
 		return sec, err
@@ -117,6 +121,7 @@ func (p *peerBench) venv(name, packages string) error {
 // once installs something unless the same versions are there.
 func (p *peerBench) once(name, versions string, install func() error) error {
 	mark := filepath.Join(p.dir, ".installed-"+name)
+	versions += "\n" + p.dir // programs of a virtual environment have its path in them
 	if text, err := os.ReadFile(mark); err == nil && string(text) == versions {
 		return nil
 	}
@@ -292,4 +297,13 @@ const peersMethod = "What a user would take in place of Sandlot, on this machine
 	"of 25 `supergateway`, asked all at once. *Start*: from the start of the hub until that. *Memory*: the " +
 	"proportional set size of the hub's processes after it, without the servers'. *Restart*: the server is killed " +
 	"with SIGKILL; from then until a call is answered rightly. A call that fails is made again 10 ms later, over a " +
-	"new connection, as a client has to if its session is gone; after %v the row says that none was."
+	"new connection, as a client has to if its session is gone; after %v the row says that none was.\n\n" +
+	"*Where a peer is ahead, and why.* A Python of our own that stays is asked with one line over a pipe: no HTTP, no " +
+	"MCP, no session, rule, event, time-out or bound of the output, and nothing that tells the cell's output from its " +
+	"value. Its system calls go to the machine's own kernel, where one of gVisor costs some 10 µs and more. What a raw " +
+	"sandbox's Python takes alone, and what the client does, stand in \"A warm call\" as *beside*. Sandlot has taken " +
+	"two steps towards it: cells have a connection of their own to the interpreter " +
+	"([decision 18](decisions/0018-direct-connections.md)), and ordinary calls a short way through the server " +
+	"([decision 25](decisions/0025-fast-path.md)). The rest is what makes it a service. In memory, containers are " +
+	"ahead by gVisor's kernel and file server, whose share is in \"Memory of an idle session\": that is the price of " +
+	"a wall that is not the machine's kernel."

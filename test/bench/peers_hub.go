@@ -34,6 +34,20 @@ type tollgate struct {
 	took, list, ready, back samples
 	lost                    int // servers that did not come back
 	sizes                   []float64
+	failed                  bool // it is measured no more
+}
+
+// failHub keeps why a hub is measured no more. A failure of Sandlot, or of the server itself, ends the topic.
+func (p *peerBench) failHub(w *tollgate, doing string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if w.ours == nil || p.ctx.Err() != nil {
+		return fmt.Errorf("%s, %s: %w", w.name, doing, err)
+	}
+	w.failed = true
+	p.absent.row(w.name+": "+doing, reason(err))
+	return nil
 }
 
 // hubRun is a running hub.
@@ -259,25 +273,34 @@ func (r *hubRun) awaitEcho(ctx context.Context) (err error) {
 	return err
 }
 
-// withHubs starts hubs of some ways, connects to them, and runs f while all of them run.
+// withHubs starts hubs of some ways, connects to them, and runs f while all of them run. That of one that failed is nil.
 func (p *peerBench) withHubs(all []*tollgate, servers, tools int, f func(runs []*hubRun) error) (err error) {
-	var runs []*hubRun
+	runs := make([]*hubRun, len(all))
 	defer func() {
-		for _, r := range runs {
-			err = errors.Join(err, r.close())
+		for i, r := range runs {
+			if r == nil {
+				continue
+			}
+			if ended := r.close(); !all[i].failed {
+				err = errors.Join(err, ended)
+			}
 		}
 	}()
-	for _, w := range all {
-		r, err := w.begin(servers, tools)
-		if err != nil {
-			return fmt.Errorf("%s: %w", w.name, err)
+	for i, w := range all {
+		if w.failed {
+			continue
 		}
-		runs = append(runs, r)
-		if err := r.connect(p.ctx); err != nil {
-			return fmt.Errorf("%s: %w", w.name, err)
-		}
-		if err := r.awaitEcho(p.ctx); err != nil {
-			return fmt.Errorf("%s: %w", w.name, err)
+		if err := p.failHub(w, "its start", func() (err error) {
+			if runs[i], err = w.begin(servers, tools); err != nil {
+				runs[i] = nil
+				return err
+			}
+			if err := runs[i].connect(p.ctx); err != nil {
+				return err
+			}
+			return runs[i].awaitEcho(p.ctx)
+		}()); err != nil {
+			return err
 		}
 	}
 	return f(runs)
@@ -288,13 +311,15 @@ func (p *peerBench) takeCalls(all []*tollgate) error {
 	return p.withHubs(all, 1, 1, func(runs []*hubRun) error {
 		for range pick(p.bench, 50, 3) {
 			for i, w := range all {
-				for n := range 21 {
+				for n := 0; n < 21 && !w.failed; n++ {
 					took := &w.took
 					if n == 0 {
 						took = new(samples)
 					}
-					if err := took.take(func() error { return runs[i].echo(p.ctx, runs[i].open[0], n) }); err != nil {
-						return fmt.Errorf("%s: %w", w.name, err)
+					if err := p.failHub(w, "calls", took.take(func() error {
+						return runs[i].echo(p.ctx, runs[i].open[0], n)
+					})); err != nil {
+						return err
 					}
 				}
 			}
@@ -305,44 +330,54 @@ func (p *peerBench) takeCalls(all []*tollgate) error {
 
 // takeLists measures the start of hubs with many servers, the lists of their tools, and their memory.
 func (p *peerBench) takeLists(all []*tollgate) error {
-	const tools = listedServers * listedEach
 	for round := range pick(p.bench, 5, 1) {
 		for _, w := range all {
-			began := time.Now()
-			r, err := w.begin(listedServers, listedEach)
-			if err != nil {
-				return fmt.Errorf("%s: %w", w.name, err)
+			if w.failed {
+				continue
 			}
-			err = r.connect(p.ctx)
-			n := 0
-			for end := time.Now().Add(mostStarting); err == nil && n < tools && time.Now().Before(end); {
-				n, err = r.list(p.ctx)
-			}
-			if err == nil && n != tools {
-				err = fmt.Errorf("%d tools are listed, of %d", n, tools)
-			}
-			w.ready = append(w.ready, time.Since(began))
-			for i := 0; err == nil && i < pick(p.bench, 20, 3); i++ {
-				err = w.list.take(func() error {
-					n, err := r.list(p.ctx)
-					if err == nil && n != tools {
-						err = fmt.Errorf("%d tools are listed, of %d", n, tools)
-					}
-					return err
-				})
-			}
-			if err == nil && len(r.pids) > 0 && round == 0 {
-				time.Sleep(pick(p.bench, 5*time.Second, time.Second))
-				var size int64
-				size, err = hubMemory(r.pids)
-				w.sizes = append(w.sizes, float64(size))
-			}
-			if err = errors.Join(err, r.close()); err != nil {
-				return fmt.Errorf("%s: %w", w.name, err)
+			if err := p.failHub(w, "its list", p.takeList(w, round == 0)); err != nil {
+				return err
 			}
 		}
 	}
 	return nil
+}
+
+func (p *peerBench) takeList(w *tollgate, weigh bool) error {
+	const tools = listedServers * listedEach
+	began := time.Now()
+	r, err := w.begin(listedServers, listedEach)
+	if err != nil {
+		return err
+	}
+	err = r.connect(p.ctx)
+	n := 0
+	for end := time.Now().Add(mostStarting); err == nil && n < tools && time.Now().Before(end); {
+		n, err = r.list(p.ctx)
+	}
+	if err == nil && n != tools {
+		err = fmt.Errorf("%d tools are listed, of %d", n, tools)
+	}
+	if err == nil {
+		w.ready = append(w.ready, time.Since(began))
+	}
+	for i := 0; err == nil && i < pick(p.bench, 20, 3); i++ {
+		err = w.list.take(func() error {
+			n, err := r.list(p.ctx)
+			if err == nil && n != tools {
+				err = fmt.Errorf("%d tools are listed, of %d", n, tools)
+			}
+			return err
+		})
+	}
+	if err == nil && len(r.pids) > 0 && weigh {
+		time.Sleep(pick(p.bench, 5*time.Second, time.Second))
+		var size int64
+		if size, err = hubMemory(r.pids); err == nil {
+			w.sizes = append(w.sizes, float64(size))
+		}
+	}
+	return errors.Join(err, r.close())
 }
 
 // hubMemory returns the proportional set size of a hub's processes, without those of mcppeer.
@@ -377,9 +412,12 @@ func (p *peerBench) takeCrashes(program string, all []*tollgate) error {
 		}
 		for range pick(p.bench, 5, 1) {
 			if err := p.withHubs([]*tollgate{w}, 1, 1, func(runs []*hubRun) error {
-				return w.crash(p.ctx, runs[0])
+				if runs[0] == nil {
+					return nil
+				}
+				return p.failHub(w, "a crash of its server", w.crash(p.ctx, runs[0]))
 			}); err != nil {
-				return fmt.Errorf("%s: %w", w.name, err)
+				return err
 			}
 		}
 	}
@@ -438,23 +476,27 @@ func hubTables(all []*tollgate) []table {
 	}
 	for _, w := range all {
 		compare := func(of func(*tollgate) samples) string {
-			if w.ours == nil {
+			if w.ours == nil || len(of(w)) == 0 {
 				return ""
 			}
 			return besideOurs(of(w), of(w.ours))
 		}
 		took := func(w *tollgate) samples { return w.took }
-		row := append([]string{w.name, w.version}, w.took.cells()...)
-		if w.direct != nil {
-			row = append(row, show(w.took.p(50)-w.direct.took.p(50)), show(w.took.p(99)-w.direct.took.p(99)))
+		if len(w.took) > 0 {
+			row := append([]string{w.name, w.version}, w.took.cells()...)
+			if w.direct != nil {
+				row = append(row, show(w.took.p(50)-w.direct.took.p(50)), show(w.took.p(99)-w.direct.took.p(99)))
+			}
+			if w.ours != nil {
+				row = append(row, compare(took))
+			}
+			calls.row(row...)
+			calls.keep(w.name, w.took)
 		}
-		if w.ours != nil {
-			row = append(row, compare(took))
+		if len(w.list) > 0 {
+			list.add(w.name, w.list, compare(func(w *tollgate) samples { return w.list }))
+			ready.add(w.name, w.ready, compare(func(w *tollgate) samples { return w.ready }))
 		}
-		calls.row(row...)
-		calls.keep(w.name, w.took)
-		list.add(w.name, w.list, compare(func(w *tollgate) samples { return w.list }))
-		ready.add(w.name, w.ready, compare(func(w *tollgate) samples { return w.ready }))
 		if len(w.sizes) > 0 {
 			verdict := ""
 			if w.ours != nil {
@@ -466,7 +508,7 @@ func hubTables(all []*tollgate) []table {
 		case w.lost > 0 && len(w.back) == 0:
 			back.row(w.name, fmt.Sprint(w.lost), "never", "never", "never", peerBehind+
 				fmt.Sprintf(" (not within %v)", mostAway))
-		case w.direct != nil:
+		case len(w.back) > 0:
 			verdict := compare(func(w *tollgate) samples { return w.back })
 			if w.lost > 0 {
 				verdict += fmt.Sprintf("; %d did not come back within %v", w.lost, mostAway)

@@ -60,6 +60,20 @@ type contestant struct {
 	cold, warm, crowd, out samples
 	length                 time.Duration // of the turns of crowd
 	sizes                  []float64
+	failed                 bool // it is measured no more
+}
+
+// fail keeps why a peer is measured no more. Sandlot's own failure ends the topic.
+func (p *peerBench) fail(c *contestant, doing string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if c.ours == nil || p.ctx.Err() != nil {
+		return fmt.Errorf("%s, %s: %w", c.name, doing, err)
+	}
+	c.failed = true
+	p.absent.row(c.name+": "+doing, reason(err))
+	return nil
 }
 
 // python measures Python with state.
@@ -94,6 +108,10 @@ func (p *peerBench) keep(settings ...string) (*server, error) {
 		return nil, err
 	}
 }
+
+// folder makes an empty folder for one Python: srt covers files of the folder that it is started in for as long as it
+// runs, so that two in one folder take each other's mounts away.
+func (p *peerBench) folder() (string, error) { return os.MkdirTemp(p.tmp, "srt-") }
 
 // contestants starts what stays (servers, a gateway, a daemon), and returns the compared ways.
 func (p *peerBench) contestants() ([]*contestant, error) {
@@ -149,12 +167,16 @@ func (p *peerBench) contestants() ([]*contestant, error) {
 		srt := []string{filepath.Join(p.dir, sandboxCommand), "--settings", settings, "-c"}
 		all = append(all,
 			&contestant{name: "`srt`, a process each", version: version, state: same, wall: spaces, ours: bare,
-				process: true, make: func() (python, error) { return &commands{dir: p.tmp, args: srt, quote: true}, nil }},
+				process: true, make: func() (python, error) {
+					dir, err := p.folder()
+					return &commands{dir: dir, args: srt, quote: true}, err
+				}},
 			&contestant{name: "`srt`'s library, a process each", version: version, state: same, wall: spaces, ours: bare,
 				process: true, make: func() (python, error) { return &library{p: p}, nil }},
 			&contestant{name: "`srt`, a Python of our own that stays", version: version, state: "kept", wall: spaces,
 				ours: bare, make: func() (python, error) {
-					return &worker{dir: p.tmp, args: append(srt[:4:4], "python3 worker.py")}, nil
+					dir, err := p.folder()
+					return &worker{dir: dir, args: append(srt[:4:4], "python3 "+filepath.Join(p.tmp, "worker.py"))}, err
 				}})
 	}
 	return append(all, p.dockerContestants(bare)...), nil
@@ -195,99 +217,135 @@ func (p *peerBench) dockerContestants(bare *contestant) []*contestant {
 // takeOne measures one Python of each: cold starts, warm calls, and lines.
 func (p *peerBench) takeOne(all []*contestant) error {
 	ones := make([]python, len(all))
-	for i, c := range all {
-		var err error
-		if ones[i], err = c.make(); err != nil {
-			return fmt.Errorf("%s: %w", c.name, err)
+	defer func() {
+		for _, one := range ones {
+			if one != nil {
+				one.close()
+			}
 		}
-		defer ones[i].close()
-	}
-	each := func(times int, f func(*contestant, python) error) error {
+	}()
+	each := func(doing string, times int, f func(*contestant, *python) error) error {
 		for range times {
 			for i, c := range all {
-				if err := f(c, ones[i]); err != nil {
-					return fmt.Errorf("%s: %w", c.name, err)
+				if c.failed {
+					continue
+				}
+				if err := p.fail(c, doing, f(c, &ones[i])); err != nil {
+					return err
+				}
+				if c.failed && ones[i] != nil {
+					_ = errors.Join(ones[i].stop(), ones[i].close()) // as far as that goes
+					ones[i] = nil
 				}
 			}
 		}
 		return nil
 	}
-	err := each(pick(p.bench, 20, 2), func(c *contestant, one python) error {
-		took, err := one.start()
+	if err := each("its client", 1, func(c *contestant, one *python) (err error) {
+		*one, err = c.make()
+		return err
+	}); err != nil {
+		return err
+	}
+	if err := each("a cold start", pick(p.bench, 20, 2), func(c *contestant, one *python) error {
+		took, err := (*one).start()
+		if err != nil {
+			return err
+		}
 		c.cold = append(c.cold, took)
-		return errors.Join(err, one.stop())
-	})
-	if err == nil {
-		err = each(1, func(_ *contestant, one python) error { _, err := one.start(); return err })
+		return (*one).stop()
+	}); err != nil {
+		return err
 	}
-	if err == nil {
-		err = each(pick(p.bench, 50, 3), func(c *contestant, one python) error {
-			n := 20
-			if c.process {
-				n = 1
-			} else if _, err := one.calls(1, 0); err != nil { // does not count
-				return err
-			}
-			took, err := one.calls(n, 0)
-			c.warm = append(c.warm, took...)
+	if err := each("a start", 1, func(_ *contestant, one *python) error { _, err := (*one).start(); return err }); err != nil {
+		return err
+	}
+	if err := each("warm calls", pick(p.bench, 50, 3), func(c *contestant, one *python) error {
+		n := 20
+		if c.process {
+			n = 1
+		} else if _, err := (*one).calls(1, 0); err != nil { // does not count
 			return err
-		})
+		}
+		took, err := (*one).calls(n, 0)
+		c.warm = append(c.warm, took...)
+		return err
+	}); err != nil {
+		return err
 	}
-	if err == nil {
-		err = each(pick(p.bench, 10, 2), func(c *contestant, one python) error {
-			took, err := one.lines()
+	if err := each("printed lines", pick(p.bench, 10, 2), func(c *contestant, one *python) error {
+		took, err := (*one).lines()
+		if err == nil {
 			c.out = append(c.out, took)
-			return err
-		})
+		}
+		return err
+	}); err != nil {
+		return err
 	}
-	return errors.Join(err, each(1, func(_ *contestant, one python) error { return one.stop() }))
+	return each("its end", 1, func(_ *contestant, one *python) error { return (*one).stop() })
 }
 
 // takeCrowd measures the memory of many, and calls of all of them at the same time.
 func (p *peerBench) takeCrowd(all []*contestant) (err error) {
 	crowds := map[*contestant][]python{}
 	defer func() {
-		for _, crowd := range crowds {
+		for c, crowd := range crowds {
 			for _, one := range crowd {
-				err = errors.Join(err, one.stop(), one.close())
+				if ended := errors.Join(one.stop(), one.close()); !c.failed {
+					err = errors.Join(err, ended)
+				}
 			}
 		}
 	}()
-	for _, c := range all {
-		if strings.HasSuffix(c.name, "from the pool") { // its sessions are those of the others
-			continue
+	each := func(doing string, f func(*contestant) error) error {
+		for _, c := range all {
+			if c.failed || strings.HasSuffix(c.name, "from the pool") { // its sessions are those of the others
+				continue
+			}
+			if err := p.fail(c, doing, f(c)); err != nil {
+				return err
+			}
 		}
-		for range pick(p.bench, 32, 4) {
+		return nil
+	}
+	number := pick(p.bench, 32, 4)
+	doing := fmt.Sprintf("%d at once", number)
+	if err := each(doing, func(c *contestant) error {
+		for range number {
 			one, err := c.make()
 			if err != nil {
-				return fmt.Errorf("%s: %w", c.name, err)
+				return err
 			}
 			if _, err := one.start(); err != nil {
-				return fmt.Errorf("%s: %w", c.name, errors.Join(err, one.close()))
+				return errors.Join(err, one.close())
 			}
 			crowds[c] = append(crowds[c], one)
 			if _, err := one.calls(2, 0); err != nil {
-				return fmt.Errorf("%s: %w", c.name, err)
+				return err
 			}
 		}
+		return nil
+	}); err != nil {
+		return err
 	}
 	time.Sleep(pick(p.bench, 10*time.Second, time.Second))
-	for _, c := range all {
+	if err := each("memory", func(c *contestant) error {
 		for _, one := range crowds[c] {
 			n, err := one.memory()
 			if err != nil {
-				return fmt.Errorf("%s: %w", c.name, err)
+				return err
 			}
 			if n > 0 {
 				c.sizes = append(c.sizes, float64(n))
 			}
 		}
+		return nil
+	}); err != nil {
+		return err
 	}
 	for range p.rounds() {
-		for _, c := range all {
-			if err := c.turn(crowds[c], p.turn()); err != nil {
-				return fmt.Errorf("%s: %w", c.name, err)
-			}
+		if err := each(doing, func(c *contestant) error { return c.turn(crowds[c], p.turn()) }); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -328,14 +386,23 @@ func pythonTables(all []*contestant, crowd int) []table {
 		}
 		what.row(c.name, version, c.state, c.wall)
 		text := func(of func(*contestant) samples) string {
-			if c.ours == nil {
+			if c.ours == nil || len(of(c)) == 0 || len(of(c.ours)) == 0 {
 				return ""
 			}
 			return besideOurs(of(c), of(c.ours)) + " (" + strings.TrimPrefix(c.ours.name, "Sandlot, ") + ")"
 		}
-		cold.add(c.name, c.cold, text(func(c *contestant) samples { return c.cold }))
-		warm.add(c.name, c.warm, text(func(c *contestant) samples { return c.warm }))
-		lines.add(c.name, c.out, text(func(c *contestant) samples { return c.out }))
+		for _, part := range []struct {
+			of func(*contestant) samples
+			to *table
+		}{
+			{func(c *contestant) samples { return c.cold }, &cold},
+			{func(c *contestant) samples { return c.warm }, &warm},
+			{func(c *contestant) samples { return c.out }, &lines},
+		} {
+			if len(part.of(c)) > 0 {
+				part.to.add(c.name, part.of(c), text(part.of))
+			}
+		}
 		if len(c.crowd) > 0 {
 			verdict := ""
 			if c.ours != nil {
@@ -708,9 +775,11 @@ func (l *library) run(line string, length int) (time.Duration, error) {
 }
 
 func (l *library) start() (time.Duration, error) {
-	var err error
-	l.d, err = newDriver(l.p.tmp, "node", "srt.mjs", filepath.Join(l.p.dir, sandboxLibrary))
+	dir, err := l.p.folder()
 	if err != nil {
+		return 0, err
+	}
+	if l.d, err = newDriver(dir, "node", filepath.Join(l.p.tmp, "srt.mjs"), filepath.Join(l.p.dir, sandboxLibrary)); err != nil {
 		return 0, err
 	}
 	init, err := l.run("", 0)
@@ -729,8 +798,13 @@ func (l *library) lines() (time.Duration, error) {
 	return l.run("python3 -c '"+linesCode+"'", linesBytes)
 }
 func (l *library) memory() (int64, error) { return 0, nil }
-func (l *library) stop() error            { return l.d.close() }
-func (l *library) close() error           { return nil }
+func (l *library) stop() error {
+	if l.d == nil {
+		return nil
+	}
+	return l.d.close()
+}
+func (l *library) close() error { return nil }
 
 // worker is a peers/worker.py in a sandbox.
 type worker struct {
@@ -784,7 +858,12 @@ func (w *worker) memory() (int64, error) {
 	return proportionalOf(w.d.cmd.Process.Pid)
 }
 
-func (w *worker) stop() error  { return w.d.close() }
+func (w *worker) stop() error {
+	if w.d == nil {
+		return nil
+	}
+	return w.d.close()
+}
 func (w *worker) close() error { return nil }
 
 // boxed is a container with a Python for each call, or one that stays.

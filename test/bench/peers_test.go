@@ -129,3 +129,40 @@ func TestForeignImport(t *testing.T) {
 		}
 	}
 }
+
+// A peer that fails is a row that says why, and the others are measured; Sandlot's own failure ends the topic.
+func TestFailedPeer(t *testing.T) {
+	p := &peerBench{bench: &bench{ctx: t.Context()}}
+	ours := &contestant{name: "Sandlot"}
+	theirs := &contestant{name: "other", ours: ours}
+	if err := p.fail(theirs, "a start", errors.New("exit status 1\nbwrap: error")); err != nil || !theirs.failed {
+		t.Errorf("a peer's failure: %v, failed %v", err, theirs.failed)
+	}
+	if err := p.fail(ours, "a start", errors.New("no")); err == nil {
+		t.Error("Sandlot's failure is no error")
+	}
+	ours.cold = samples{time.Millisecond}
+	for _, table := range pythonTables([]*contestant{ours, theirs}, 4)[1:] {
+		if text := table.markdown(); strings.Contains(text, "other") {
+			t.Errorf("a row of a peer without samples:\n%s", text)
+		}
+	}
+	direct := &tollgate{name: "directly", took: samples{1}, list: samples{1}, ready: samples{1}}
+	hub := &tollgate{name: "Sandlot", direct: direct, took: samples{1}, list: samples{1}, ready: samples{1}, back: samples{1}}
+	lame := &tollgate{name: "lame", direct: direct, ours: hub}
+	if err := p.failHub(lame, "its list", errors.New("timed out")); err != nil || !lame.failed {
+		t.Errorf("a hub's failure: %v, failed %v", err, lame.failed)
+	}
+	if err := p.failHub(hub, "its list", errors.New("no")); err == nil {
+		t.Error("a failure of Sandlot's hub is no error")
+	}
+	for _, table := range hubTables([]*tollgate{direct, hub, lame}) {
+		if text := table.markdown(); strings.Contains(text, "lame") {
+			t.Errorf("a row of a hub without samples:\n%s", text)
+		}
+	}
+	if text := p.absent.markdown(); !strings.Contains(text, "| other: a start | bwrap: error |") ||
+		!strings.Contains(text, "| lame: its list | timed out |") {
+		t.Errorf("the reasons:\n%s", text)
+	}
+}
