@@ -1,6 +1,8 @@
 package app
 
 import (
+	"slices"
+
 	"sandlot/internal/config"
 	"sandlot/internal/egress"
 	"sandlot/internal/fault"
@@ -8,6 +10,7 @@ import (
 	"sandlot/internal/port"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/session"
+	"sandlot/internal/template"
 )
 
 // Load returns the effective settings, as config.Load does, after it has also checked the values that
@@ -51,7 +54,7 @@ func policies(c *config.Config) (session.Policies, error) {
 		return session.Policies{}, err
 	}
 	all := session.Policies{Operator: operator, Templates: map[string]egress.Policy{}}
-	for _, t := range c.Templates {
+	for _, t := range slices.Concat(template.ReadyMade(), c.Templates) { // one of the settings replaces a ready-made one
 		if all.Templates[t.Name], err = networkPolicy(t.Network); err != nil {
 			return session.Policies{}, fault.Wrap(fault.Configuration, err, "%s: templates: %s: network: %v", c.File,
 				t.Name, err)

@@ -51,7 +51,8 @@ func askHost(ctx context.Context, timeout time.Duration, runtimes []sandbox.Runt
 // openTemplates makes the templates, and returns the default one. Whether there is the template host is asked again
 // when it is needed, and by settleHost, if the daemon does not say it at once.
 func (a *App) openTemplates(ctx context.Context) (first string, err error) {
-	a.stack = stack.New(a.Config.Server.StateDir, a.Config.Runtime.Python, a.Config.Runtime.Node, a.log)
+	r := a.Config.Runtime
+	a.stack = stack.New(a.Config.Server.StateDir, stack.Lists{Python: r.Python, Node: r.Node, Go: r.Go}, a.log)
 	before := image.HostVersion()
 	has, askErr := askHost(ctx, startTimeout, a.runtimes)
 	has = has || askErr != nil
@@ -193,6 +194,7 @@ func Templates(c *config.Config, log *slog.Logger, hasHost bool, prepare func(*i
 			"of this machine's own programs; remove the setting, which makes %q the default, or name another template",
 			first, c.Runtime.Name, withoutHost)
 	}
+	all.Want(first)
 	if err := all.Check(first); err != nil {
 		return nil, fault.Wrap(fault.Configuration, err, "default_template=%q: %v", first, err)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -310,3 +311,36 @@ type advised struct{}
 func (*advised) Error() string  { return "the daemon at secret:1 is away" }
 func (*advised) Advice() string { return "start it, please" }
 func (*advised) Unwrap() error  { return sandbox.ErrUnavailable }
+
+// TestOneGivesUp: whoever does not wait any more for a template that others have asked for too ends nobody else's wait,
+// and no build.
+func TestOneGivesUp(t *testing.T) {
+	inBubble(t, func(t *testing.T, dir string) {
+		i := &images{pulling: 10 * time.Second, ids: map[string]string{"node:24-slim": "sha256:2"}}
+		s := New(slog.New(slog.DiscardHandler), nil, nil, true)
+		for _, e := range s.entries {
+			e.definition.Languages = sh // sandboxes of the fake run nothing
+		}
+		s.OfferReadyMade("")
+		w := newWorldOf(t, dir, i, s)
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		var calls sync.WaitGroup
+		calls.Go(func() {
+			if _, err := s.Find(ctx, "node"); !fault.Is(err, fault.SandboxCreation) {
+				t.Errorf("who has given up: %v", err)
+			}
+		})
+		time.Sleep(time.Second)
+		calls.Go(func() {
+			if got, err := s.Find(t.Context(), "node"); err != nil || got.ImageID != "sha256:2" {
+				t.Errorf("who waits: %+v, %v", got, err)
+			}
+		})
+		calls.Wait()
+		if n := i.lookCount(); n != 1 {
+			t.Errorf("it was made %d times", n)
+		}
+		w.stop()
+	})
+}

@@ -98,13 +98,32 @@ func New(log *slog.Logger, ready []*image.Template, others []config.Template, re
 	return s
 }
 
-// readyMadeTemplates can be built with `sandlot template build`. Until then the template host provides their
-// names.
+// readyMadeTemplates can be built with `sandlot template build`. Until then the template host provides the names of all
+// but browser.
 var readyMadeTemplates = []config.Template{
 	{Name: "python", Image: "python:3.13-slim", Provides: []string{"base"},
 		Packages: config.Packages{Pip: []string{"numpy", "pandas", "matplotlib"}}},
 	{Name: "node", Image: "node:24-slim", Provides: []string{"base"}},
 	{Name: "base", Image: "debian:bookworm-slim"},
+	browserTemplate,
+}
+
+// ReadyMade returns the ready-made templates.
+func ReadyMade() []config.Template { return slices.Clone(readyMadeTemplates) }
+
+// Want makes a ready-made template that the settings name, with its packages.
+func (s *Set) Want(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, err := s.choose(name); err == nil {
+		return
+	}
+	if e := s.entry(name); e != nil && e.readyMade {
+		e.offered = true
+		if e.state == Unbuilt {
+			e.state = Waiting
+		}
+	}
 }
 
 // OfferReadyMade lets sessions ask for the ready-made templates by their names, for a server whose sandboxes have no
@@ -118,7 +137,7 @@ func (s *Set) OfferReadyMade(first string) {
 // offerReadyMade is OfferReadyMade. The caller holds s.mu.
 func (s *Set) offerReadyMade(first string) {
 	for _, e := range s.entries {
-		if !e.readyMade {
+		if !e.readyMade || len(e.definition.Files) > 0 { // without its files and packages it is nothing
 			continue
 		}
 		e.offered = true

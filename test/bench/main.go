@@ -39,16 +39,19 @@ var topics = []struct {
 	{"tokens", tokenCosts},
 	{"docker", dockerRuntime},
 	{"images", images},
+	{"browser", browser},
+	{"day", day},
 	{"people", people},
 	{"peers", peers},
 }
 
 // bench is one run.
 type bench struct {
-	ctx   context.Context
-	bin   string // folder with the programs
-	tools string
-	quick bool
+	ctx    context.Context
+	bin    string // folder with the programs
+	before string // folder with those of an earlier version; empty: there is none
+	tools  string
+	quick  bool
 }
 
 // pick returns how much to measure: few with -quick, else full.
@@ -73,9 +76,9 @@ const report, trials = "docs/benchmarks.md", "bin/benchmarks.md"
 
 // options are the command line.
 type options struct {
-	out, tools, only string
-	quick, force     bool
-	wait             time.Duration
+	out, tools, only, before string
+	quick, force             bool
+	wait                     time.Duration
 }
 
 func (o *options) parse(args []string) error {
@@ -87,6 +90,8 @@ func (o *options) parse(args []string) error {
 	flags.BoolVar(&o.quick, "quick", false, "take few samples, to try this program")
 	flags.BoolVar(&o.force, "force", false, "measure on a busy machine too; the report says so")
 	flags.DurationVar(&o.wait, "wait", 0, "wait for `so long` at most until the machine is idle")
+	flags.StringVar(&o.before, "before", "", "the `folder` with the programs of an earlier version, whose working day "+
+		"stands beside this one's")
 	flags.StringVar(&o.only, "only", "", "measure only the topics whose names match this `regexp`, and leave the other "+
 		"sections of the file; each section says of which run it is")
 	if err := flags.Parse(args); err != nil {
@@ -113,7 +118,7 @@ func start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b := &bench{ctx: ctx, quick: o.quick}
+	b := &bench{ctx: ctx, quick: o.quick, before: o.before}
 	if b.tools, err = filepath.Abs(o.tools); err != nil {
 		return err
 	}

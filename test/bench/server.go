@@ -61,7 +61,7 @@ func (b *bench) with(f func(*server) error, settings ...string) (err error) {
 	}
 	s := &server{bench: b, state: state, port: port, url: fmt.Sprintf("http://127.0.0.1:%d", port), log: &tail{},
 		env: append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "SANDLOT_PACKAGES_PYTHON=none",
-			"SANDLOT_PACKAGES_NODE=none"}, settings...)}
+			"SANDLOT_PACKAGES_NODE=none", "SANDLOT_PACKAGES_GO=none"}, settings...)}
 	if err := s.begin(); err != nil {
 		return err
 	}

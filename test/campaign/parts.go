@@ -98,14 +98,16 @@ var parts = []part{
 		steps:   []step{{name: "api", packages: whole, tests: []string{"TestAPIDescription", "TestThirdPartyMore"}}},
 	},
 	{
-		name: "clients", minutes: 10,
+		name: "clients", minutes: 15,
 		proves: "twelve more real clients with a scripted model: figures, " +
-			"mistakes, large output, third-party tools, a server that is stopped and killed under a running agent",
-		folders: []string{"internal/gateway", "internal/mcpsession", "internal/api/client", "internal/clientconfig"},
+			"mistakes, large output, third-party tools, a server that is stopped and killed under a running agent; Claude Code " +
+			"and Codex while systemd restarts their server, and while it is upgraded",
+		folders: []string{"internal/gateway", "internal/mcpsession", "internal/api/client", "internal/clientconfig",
+			"internal/autostart"},
 		steps: []step{
 			{name: "clients-tools", command: []string{"test/clients/install", ".tools"}},
 			{name: "clients", packages: whole, tests: []string{"TestCommandLines", "TestCommandLinesByStdio",
-				"TestFrameworks"}},
+				"TestFrameworks", "TestAgentsOfAService"}},
 		},
 	},
 	{
@@ -121,10 +123,14 @@ var parts = []part{
 		},
 	},
 	{
-		name: "images", minutes: 5,
-		proves:  "the container image and Compose files as the guide to deployment has them",
-		folders: []string{"deploy"},
-		steps:   []step{{name: "images", packages: whole, tests: []string{"TestContainer"}}},
+		name: "images", minutes: 15,
+		proves: "the container image and Compose files as the guide to deployment has them; the template browser, by an " +
+			"agent and a person; the tasks of a working day, as root and without",
+		folders: []string{"deploy", "internal/template", "test/tasks"},
+		steps: []step{
+			{name: "images", packages: whole, tests: []string{"TestContainer", "TestBrowser", "TestTasksUnprivileged"}},
+			{name: "tasks", packages: whole, tests: []string{"TestTasks"}},
+		},
 	},
 	{
 		name: "release", minutes: 25,

@@ -37,7 +37,8 @@ func Command(connect Connect, out io.Writer) *cobra.Command {
 		Long: `Templates say what sandboxes are made of: the programs of this machine (host), an unpacked root
 file system, or an image with packages and files of its own. "sandlot template build" makes templates of
 images ready, which the server also does by itself for those of the settings file. The ready-made templates
-python, node and base are built only on request; until then host provides their names.`,
+python, node, base and browser are built only on request; until then host provides the names of the first
+three.`,
 		Example: "  sandlot template list\n  sandlot template build python",
 	}
 	c.AddCommand(p.list(), p.buildCommand())

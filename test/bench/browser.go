@@ -1,0 +1,97 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+
+	"sandlot/internal/image/imagetest"
+)
+
+// picture is a command that starts Chromium, takes a picture of a page, and says how large it is.
+const picture = `rm -f picture.png; chromium --headless --no-sandbox --disable-gpu --disable-dev-shm-usage --window-size=800,600 ` +
+	`--user-data-dir=$(mktemp -d) --screenshot=$PWD/picture.png 'data:text/html,<h1>Apples</h1>' >/dev/null 2>&1; ` +
+	`head -c 4 picture.png | tail -c 3`
+
+// browser measures the first picture of a page, by Chromium in a session of the template browser, and on the host.
+func browser(b *bench) (section, error) {
+	h := &harness{ctx: b.ctx}
+	var archive string
+	if err := h.do(func() {
+		archive = imagetest.BaseArchive(h)
+		imagetest.Install(h, "chromium", "chromium")
+	}); err != nil {
+		return section{}, err
+	}
+	sources, err := exec.Command("tar", "-xOf", archive, "./etc/apt/sources.list").Output()
+	if err != nil {
+		return section{}, err
+	}
+	var allow, private []string
+	for _, source := range regexp.MustCompile(`http://([^/ ]+)`).FindAllStringSubmatch(string(sources), -1) {
+		allow = append(allow, source[1]+":80")
+		private = append(private, source[1]+":80=0.0.0.0/0") // a machine may have its mirrors at addresses of its own
+	}
+	var inside, host samples
+	err = b.with(func(s *server) error {
+		if _, err := s.cli("image", "import", archive, "node:24-slim"); err != nil {
+			return err
+		}
+		if _, err := s.cli("template", "build", "browser"); err != nil {
+			return err
+		}
+		c := s.bare("")
+		defer c.close()
+		r, err := c.call(s.ctx, "execute_command", args{"command": "true", "template": "browser", "session_id": "new"})
+		if err != nil {
+			return err
+		}
+		dir, err := tempDir()
+		if err != nil {
+			return err
+		}
+		defer os.RemoveAll(dir)
+		for i := range pick(b, 11, 2) {
+			to, there := &inside, &host
+			if i == 0 { // does not count: files are read for the first time
+				to, there = new(samples), new(samples)
+			}
+			err := to.take(func() error {
+				a, err := c.call(s.ctx, "execute_command", args{"command": picture, "session_id": r.session})
+				if err == nil && !strings.Contains(a.text, "PNG") {
+					err = fmt.Errorf("no picture: %.300q", a.text)
+				}
+				return err
+			})
+			if err == nil {
+				err = there.take(func() error {
+					cmd := exec.Command("bash", "-c", picture)
+					cmd.Dir = dir
+					out, err := cmd.CombinedOutput()
+					if err == nil && string(out) != "PNG" {
+						err = fmt.Errorf("no picture on the host: %.300q", out)
+					}
+					return err
+				})
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}, "SANDLOT_POOL_SIZE=0", "SANDLOT_NETWORK_ALLOW="+strings.Join(allow, ","),
+		"SANDLOT_NETWORK_ALLOW_PRIVATE="+strings.Join(private, ","))
+	if err != nil {
+		return section{}, err
+	}
+	t := timings("from a call to the first picture of a page")
+	n := ratio(inside, host, 50)
+	t.add("Chromium in a session of the template `browser`", inside, fmt.Sprintf("%.2f × the host's; %s", n,
+		verdict("P50 ≤ 2 ×", n <= 2)))
+	t.add("the same command on the host", host)
+	return section{title: "A browser", method: "`chromium --headless --screenshot` of a page in its address, in a session " +
+		"that runs, by a bare call of `execute_command`; and on the host, by a shell. Each starts Chromium, and ends it. The " +
+		"two take turns.", tables: []table{t}}, nil
+}

@@ -1,0 +1,66 @@
+package test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"sandlot/test/tasks"
+)
+
+// TestTasks does the tasks of an agent's working day, each in a session of its own and without a needless error.
+func TestTasks(t *testing.T) {
+	t.Parallel()
+	s := start(t, append(registries(), "SANDLOT_PACKAGES_PYTHON=", "SANDLOT_PACKAGES_NODE=", "SANDLOT_POOL_SIZE=1")...)
+	doTasks(t, s)
+}
+
+// TestTasksUnprivileged does them on a server that is not root.
+func TestTasksUnprivileged(t *testing.T) {
+	t.Parallel()
+	doTasks(t, startUnprivileged(t, append(registries(), "SANDLOT_PACKAGES_PYTHON=", "SANDLOT_PACKAGES_NODE=",
+		"SANDLOT_POOL_SIZE=1")...))
+}
+
+func doTasks(t *testing.T, s *server) {
+	for end := time.Now().Add(10 * time.Minute); strings.Count(s.log.String(), "the ready packages are there") < 2; {
+		if time.Sleep(100 * time.Millisecond); time.Now().After(end) {
+			t.Fatal("the ready packages are not made")
+		}
+	}
+	c := s.connect(older, "", nil)
+	call := func(ctx context.Context, tool string, a map[string]any) (tasks.Answer, error) {
+		r, err := c.CallTool(ctx, &mcp.CallToolParams{Name: tool, Arguments: a})
+		if err != nil {
+			return tasks.Answer{}, err
+		}
+		answer := tasks.Answer{Failed: r.IsError}
+		answer.Fields, _ = r.StructuredContent.(map[string]any)
+		for _, b := range r.Content {
+			switch b := b.(type) {
+			case *mcp.TextContent:
+				answer.Text += b.Text
+			case *mcp.ImageContent:
+				answer.Images++
+			}
+		}
+		return answer, nil
+	}
+	until(t, "a new sandbox has the ready packages", func() bool {
+		d := tasks.Run(t.Context(), tasks.Task{Do: func(d *tasks.Desk) { d.Shell("python3 -c 'import pandas'", "") }}, call)
+		return d.Err == nil
+	})
+	for _, task := range tasks.All {
+		t.Run(fmt.Sprint(task.Number), func(t *testing.T) {
+			d := tasks.Run(t.Context(), task, call)
+			t.Logf("%s: %d calls, %d tokens", task.Name, d.Calls, d.Tokens)
+			if d.Err != nil {
+				t.Errorf("%s: %v", task.Name, d.Err)
+			}
+		})
+	}
+}
