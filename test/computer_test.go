@@ -52,3 +52,34 @@ E`, "session_id": "new", "flavor": "small"}).session()
 		t.Errorf("%q", r.All)
 	}
 }
+
+// Lists of processes show the user's programs: an interpreter of cells has one short line, in which none of the words is
+// that people look for.
+func TestListsOfProcesses(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	c := s.connect(older, "", nil)
+	id := c.call("execute_code", args{"code": "1", "session_id": "new"}).session()
+	for _, language := range []string{"node", "bash"} {
+		if r := c.call("execute_code", args{"code": "1 || true", "language": language, "session_id": id}); r.IsError {
+			t.Fatalf("%s: %s", language, r.All)
+		}
+	}
+	c.call("execute_command", args{"command": "exec -a uvicorn sleep 600", "background": true, "session_id": id})
+	r := c.shell(id, "ps aux")
+	if len(r.Text) > 4<<10 {
+		t.Errorf("ps aux prints %d bytes: %.2000s", len(r.Text), r.Text)
+	}
+	for _, program := range []string{"python", "node", "bash"} {
+		if r := c.shell(id, "ps -eo args | grep sandlot-cell[s] | grep '^[^ ]*"+program+"'"); !strings.Contains(r.Text, program) ||
+			strings.Contains(r.Text, "\n") {
+			t.Errorf("not one line says what the interpreter of %s is: %q", program, r.All)
+		}
+	}
+	for _, word := range []string{"uvicor[n]", "panda[s]", "matplotli[b]", "readlin[e]", "typescrip[t]", "asynci[o]"} {
+		want := map[bool]string{true: "1", false: "0"}[word == "uvicor[n]"]
+		if r := c.shell(id, "cat /proc/[0-9]*/cmdline | tr '\\0\\n' ' \\n' | grep -c '"+word+"' || true"); r.Text != want {
+			t.Errorf("%s: %q, want %s", word, r.All, want)
+		}
+	}
+}

@@ -81,3 +81,46 @@ func TestNumpyOfCopies(t *testing.T) {
 		t.Errorf("of three sessions the random numbers are %v, and those of their own generators %v", seen, owns)
 	}
 }
+
+// TestSecretsOfProgramsInCopies: who may not use a secret by now gets no copy of a session in which a program had it:
+// a third-party server in the home, a command, or one of `sandlot exec`.
+func TestSecretsOfProgramsInCopies(t *testing.T) {
+	t.Parallel()
+	s := start(t, "SANDLOT_SNAPSHOTS=true")
+	ann := s.token("ann")
+	s.put(ann, "odd.py")
+	cli := func(arguments ...string) {
+		t.Helper()
+		if out, code := s.cliAs(ann, "hunter2", arguments...); code != 0 {
+			t.Fatal(out)
+		}
+	}
+	cli("secret", "set", "KEY")
+	cli("mcp", "add", "odd", "--env", "ODD_KEY=${secret:KEY}", "--", "python3", "/workspace/odd.py", "plain", "odd")
+	c := s.connect(older, ann, nil)
+	exec, command := c.code("new", "1").session(), c.code("new", "1").session()
+	cli("exec", "--session", exec, "--env", "A=${secret:KEY}", "--", "true")
+	c.call("execute_command", args{"command": "true", "session_id": command, "env": args{"A": "${secret:KEY}"}})
+	without := c.code("new", "1").session()
+	sessions := map[string]string{"server": "home", "exec": exec, "command": command}
+	for what, id := range sessions {
+		c.call("snapshot_session", args{"session_id": id, "name": what})
+		defer func() { c.call("remove_snapshot", args{"name": what}) }()
+	}
+	s.applySettings("policy: {rules: [\"deny ann secret.use KEY\"]}\n")
+	for what, id := range sessions {
+		for tool, a := range map[string]args{"fork_session": {"session_id": id},
+			"restore_snapshot": {"name": what, "session_id": "new"}} {
+			if got := c.refusal(tool, a); got != "FORBIDDEN" {
+				t.Errorf("%s, %s: %q", what, tool, got)
+			}
+		}
+	}
+	if got := c.refusal("fork_session", args{"session_id": without}); got != "" {
+		t.Errorf("a session without it: %q", got)
+	}
+	s.applySettings("policy: {rules: []}\n")
+	if got := c.refusal("fork_session", args{"session_id": "home"}); got != "" {
+		t.Errorf("who may use it: %q", got)
+	}
+}

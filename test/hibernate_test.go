@@ -2,13 +2,17 @@ package test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // sleepy are the settings of a server whose sessions sleep after a second.
@@ -294,5 +298,65 @@ func testOnStop(t *testing.T, mode, says string) {
 		if r.Fields["running"] != true {
 			t.Errorf("the background process: %q", r.All)
 		}
+	}
+}
+
+// TestNarrowedAsleep: a session that slept with more in its memory than the operator allows by now wakes with it, and keeps
+// its limit; one with less has the limit of now.
+func TestNarrowedAsleep(t *testing.T) {
+	t.Parallel()
+	s := prepare(t)
+	s.settings("flavors: {small: {cpus: 1, memory_mb: 512}}\n")
+	s.begin([]string{"SANDLOT_POOL_SIZE=0"})
+	c := s.connect(older, "", nil)
+	large := c.code("new", "x = b'x' * (300 << 20)").session()
+	little := c.code("new", "x = 1").session()
+	s.stop()
+	s.settings("flavors: {small: {cpus: 1, memory_mb: 256}}\n")
+	transport.CloseIdleConnections()
+	s.launch()
+	c = s.connect(older, "", nil)
+	r := c.code(large, "len(x) >> 20")
+	if notice, _ := r.Fields["notice"].(string); r.Text != "300" || !strings.Contains(notice, "keeps its limit of 512 MB") {
+		t.Errorf("with much in its memory: %s", r.All)
+	}
+	r = c.code(little, "x")
+	if notice, _ := r.Fields["notice"].(string); r.Text != "1" || !strings.Contains(notice, "was asleep") ||
+		strings.Contains(notice, "keeps") {
+		t.Errorf("with little in its memory: %s", r.All)
+	}
+	if r := c.code(little, "y = b'y' * (400 << 20)"); !strings.Contains(r.All, "memory limit of 256 MB") {
+		t.Errorf("beyond its limit of now: %s", r.All)
+	}
+}
+
+// TestFullDiskStop: a server that is stopped while the disk is full leaves its sandboxes to the next one, which has all
+// that was in them.
+func TestFullDiskStop(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root can mount a small file system")
+	}
+	t.Parallel()
+	s := start(t, "SANDLOT_POOL_SIZE=0")
+	c := s.connect(older, "", nil)
+	id := c.code("new", "x = 41").session()
+	small := filepath.Join(s.State, "frozen")
+	if err := errors.Join(os.MkdirAll(small, 0o700), unix.Mount("small", small, "tmpfs", 0, "size=16m")); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Unmount(small, unix.MNT_DETACH) }) // it may not be there any more
+	out, errs, code := s.cli("stop")
+	s.cmd.Wait()
+	if code != 0 || !strings.Contains(out, "for the next server") {
+		t.Errorf("sandlot stop: %d %q %q", code, out, errs)
+	}
+	if err := unix.Unmount(small, 0); err != nil {
+		t.Fatal(err)
+	}
+	transport.CloseIdleConnections()
+	s.launch()
+	c = s.connect(older, "", nil)
+	if r := c.code(id, "x"); r.Text != "41" || r.Fields["notice"] != nil {
+		t.Errorf("with the next server: %s", r.All)
 	}
 }

@@ -2,6 +2,7 @@ package test
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -9,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -29,6 +31,9 @@ var idOf = map[string]string{
 
 // further are requests with ids that the description of the API does not show as such.
 var further = []probe{
+	{"POST", "/v1/questions/" + idPlace, `{"answer":"yes"}`, "question"},
+	{"POST", "/v1/questions/" + idPlace, `{"answer":"no","for":"always"}`, "question"},
+	{"DELETE", "/v1/questions/" + idPlace, "", "question"},
 	{"POST", "/v1/tools/restore_snapshot", `{"name":"` + idPlace + `"}`, "snapshot"},
 	{"POST", "/v1/tools/restore_snapshot", `{"name":"` + idPlace + `","session_id":"new"}`, "snapshot"},
 	{"POST", "/v1/tools/remove_snapshot", `{"name":"` + idPlace + `"}`, "snapshot"},
@@ -148,6 +153,38 @@ func median(times []time.Duration) (middle, spread time.Duration) {
 	return middle, away[len(away)/2]
 }
 
+// waitingQuestion makes a call wait for the answer of the user of a token, and returns the id of the question.
+func (s *server) waitingQuestion(token string) (id string) {
+	s.t.Helper()
+	s.applySettings("policy:\n  question_timeout: 1h\n  rules: [\"ask * shell.execute asked *\"]\n")
+	ctx, cancel := context.WithCancel(s.t.Context())
+	var waits sync.WaitGroup
+	waits.Go(func() {
+		r, err := http.NewRequestWithContext(ctx, "POST", s.URL+"/v1/tools/execute_command",
+			strings.NewReader(`{"command":"asked x"}`))
+		if err == nil {
+			r.Header.Set("Authorization", "Bearer "+token)
+			r.Header.Set("Content-Type", "application/json")
+			var answer *http.Response
+			if answer, err = s.web().RoundTrip(r); err == nil {
+				answer.Body.Close()
+			}
+		}
+		if err == nil || ctx.Err() == nil {
+			s.t.Errorf("the call did not wait: %v", err)
+		}
+	})
+	s.t.Cleanup(func() { cancel(); waits.Wait() })
+	until(s.t, "the question waits", func() bool {
+		_, _, text := s.request("GET", "/v1/questions", nil, credentials(token)...)
+		id = questionID.FindString(text)
+		return id != ""
+	})
+	return id
+}
+
+var questionID = regexp.MustCompile(`\bq_[a-z2-7]+`)
+
 // TestIdsOfOthers: a request for what is somebody else's gets the same answer, byte for byte, as one for what does
 // not exist: by every route with an id, and by every tool with an argument that is one. The test prints how much longer
 // the one takes than the other.
@@ -185,7 +222,7 @@ func TestIdsOfOthers(t *testing.T) {
 	asAnn("POST", "/v1/tools/expose_port", fmt.Sprintf(`{"port":8080,"session_id":%q,"wait":0}`, session))
 	asAnn("PUT", "/v1/secrets/ANNS_SECRET", "x")
 	theirs := map[string]string{"session": session, "connection": connection, "answer": answer, "secret": "ANNS_SECRET",
-		"process": process, "snapshot": "anns-snapshot"}
+		"process": process, "snapshot": "anns-snapshot", "question": s.waitingQuestion(ann)}
 	if daemonOf(t) == nil { // Docker's sessions have none
 		asAnn("POST", "/v1/sessions/"+session+"/snapshots", `{"name":"anns-snapshot"}`)
 	}
@@ -195,6 +232,8 @@ func TestIdsOfOthers(t *testing.T) {
 			return "x" + secret.ID()[:5]
 		case "answer":
 			return "a_" + secret.ID()[:12]
+		case "question":
+			return "q_" + secret.ID()[:12]
 		case "secret":
 			return "NO_" + strings.ToUpper(secret.ID()[:8])
 		case "snapshot":
@@ -231,6 +270,9 @@ func TestIdsOfOthers(t *testing.T) {
 	}
 	defer s.request("DELETE", "/v1/snapshots/anns-snapshot", nil, credentials(ann)...) // its image stays otherwise
 	// What is Ann's is untouched.
+	if _, _, text := s.request("GET", "/v1/questions", nil, credentials(ann)...); !strings.Contains(text, theirs["question"]) {
+		t.Errorf("her question does not wait any more: %s", text)
+	}
 	want := map[string]string{"/v1/sessions": session, "/v1/connections": connection, "/v1/questions": answer,
 		"/v1/secrets": "ANNS_SECRET"}
 	if daemonOf(t) == nil {

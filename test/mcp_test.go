@@ -104,7 +104,7 @@ func TestCode(t *testing.T) {
 			t.Errorf("a traceback: %q %v", r.All, r.Fields)
 		}
 		r = c.code(id, "import sys; print('w', file=sys.stderr); print('o')")
-		if r.IsError || r.Text != "o\nw" {
+		if r.IsError || r.Text != "w\no" { // in the order of time
 			t.Errorf("a warning on stderr: %q", r.All)
 		}
 		r = c.code(id, "1 +")

@@ -100,3 +100,28 @@ func TestTypeScript(t *testing.T) {
 		}
 	}
 }
+
+// TestReadyGo: Go takes from the machine's build cache what is there, and keeps the rest in the sandbox's own; no sandbox
+// changes what the others get.
+func TestReadyGo(t *testing.T) {
+	t.Parallel()
+	s := start(t, append(registries(), "SANDLOT_PACKAGES_PYTHON=none", "SANDLOT_PACKAGES_NODE=none",
+		"SANDLOT_PACKAGES_GO=internal/goarch")...)
+	c := s.connect(older, "", nil)
+	until(t, "the cache is made", func() bool { return strings.Contains(s.log.String(), "the ready packages are there") })
+	const where = "go list -export -f '{{.Export}}' internal/goarch internal/goos | cut -d/ -f1-4"
+	id := ""
+	until(t, "a new sandbox has it", func() bool {
+		r := c.shell("new", where)
+		id = r.session()
+		return strings.HasPrefix(r.Text, "/opt/sandlot/go\n") && !strings.Contains(strings.TrimPrefix(r.Text, "/opt/sandlot/go"), "/opt")
+	})
+	if r := c.shell(id, "f=$(go list -export -f '{{.Export}}' internal/goarch); echo evil > $f; rm -f $f; ls -l $f | wc -l; "+
+		"go clean -cache; "+where+" | head -1"); !strings.HasSuffix(r.Text, "1\n/opt/sandlot/go") {
+		t.Errorf("after an attempt to change it: %q", r.All)
+	}
+	if r := c.shell("new", where+" | head -1; strings $(go list -export -f '{{.Export}}' internal/goarch) | grep -c evil"); !strings.HasPrefix(
+		r.Text, "/opt/sandlot/go\n0") {
+		t.Errorf("another session has %q", r.All)
+	}
+}

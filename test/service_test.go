@@ -80,7 +80,7 @@ func beginLogin(t *testing.T) *login {
 	// The variables of the user's services: no server of these tests installs packages.
 	variables := filepath.Join(home, ".config/environment.d")
 	if err := errors.Join(os.MkdirAll(variables, 0o755), os.WriteFile(filepath.Join(variables, "test.conf"),
-		[]byte("SANDLOT_PACKAGES_PYTHON=none\nSANDLOT_PACKAGES_NODE=none\n"), 0o644),
+		[]byte("SANDLOT_PACKAGES_PYTHON=none\nSANDLOT_PACKAGES_NODE=none\nSANDLOT_PACKAGES_GO=none\n"), 0o644),
 		filepath.WalkDir(home, func(path string, _ os.DirEntry, err error) error {
 			return errors.Join(err, os.Lchown(path, serviceUser, serviceUser))
 		})); err != nil {
@@ -361,13 +361,9 @@ func TestService(t *testing.T) {
 	l.oddNames()
 }
 
-// remembers runs code in a session, when a server answers, and returns the session.
-func (s *server) remembers(session, code string) string {
+// awaitReady waits until a server accepts connections, and can make sandboxes.
+func (s *server) awaitReady() {
 	s.t.Helper()
-	a := args{"code": code, "template": "python"}
-	if session != "" {
-		a = args{"code": code, "session_id": session}
-	}
 	poll(s.t, 30*time.Second, func() error {
 		r, err := (&http.Client{Transport: transport}).Get(s.URL + "/readyz")
 		if err == nil {
@@ -378,6 +374,16 @@ func (s *server) remembers(session, code string) string {
 		}
 		return err
 	})
+}
+
+// remembers runs code in a session, when a server answers, and returns the session.
+func (s *server) remembers(session, code string) string {
+	s.t.Helper()
+	a := args{"code": code, "template": "python"}
+	if session != "" {
+		a = args{"code": code, "session_id": session}
+	}
+	s.awaitReady()
 	answer := s.bare("execute_code", a)
 	if done, _ := answer.Result["code_success"].(bool); !done {
 		s.t.Fatalf("%s: %+v", code, answer)

@@ -1,6 +1,6 @@
 // Sandlot-agent is the agent, the first process of every sandbox. With the argument connect it
 // carries the agent's connections over its standard input and output, with trial it checks the kernel of its sandbox,
-// with as it runs a program as another user.
+// with as it runs a program as another user, with gocache it is the build cache of Go.
 // By the name mcp it is the command of the tool tree (package mcpcommand).
 // See package guest.
 package main
@@ -11,6 +11,7 @@ import (
 
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/guest"
+	"sandlot/internal/guest/gocache"
 	"sandlot/internal/guest/mcpcommand"
 	"sandlot/internal/guest/trial"
 )
@@ -27,6 +28,9 @@ func main() {
 	}
 	if len(os.Args) > 1 && os.Args[1] == wire.AsCommand {
 		os.Exit(guest.As(os.Args[2:]))
+	}
+	if len(os.Args) > 1 && os.Args[1] == wire.GoCacheCommand {
+		os.Exit(gocache.Run(os.Args[2:]))
 	}
 	os.Exit(guest.Main())
 }

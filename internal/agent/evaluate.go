@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"sandlot/internal/agent/direct"
+	"sandlot/internal/agent/wire"
 	"sandlot/proto/agentv1"
 )
 
@@ -307,6 +308,9 @@ const stopLimit = 10 * time.Second
 func fromDriver(a *direct.Answer) *agentv1.EvaluateDone {
 	d := &agentv1.EvaluateDone{Ok: a.OK, Error: a.Error, Traceback: a.Traceback, ExitCode: a.Exit,
 		Interrupted: a.Stopped, Stdout: captured(a.Stdout, a.RawFiles[0]), Stderr: captured(a.Stderr, a.RawFiles[1])}
+	if merged := wire.Merge(a.Order, a.Stdout, a.Stderr); merged != nil {
+		d.Merged = captured(merged, "")
+	}
 	for _, v := range a.Rich {
 		d.Rich = append(d.Rich, &agentv1.Rich{Mime: v.MIME, Data: v.Data})
 	}

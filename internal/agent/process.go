@@ -84,7 +84,11 @@ type ProcessOutput struct {
 	ExitCode  int           // as in Process
 	KilledBy  string        // as in Process
 	Timeout   time.Duration // as in Process
+	Terminal  *Size         // the terminal that it was started with; nil: it has pipes
 }
+
+// How large a terminal may be whose screen the server makes.
+const maxRows, maxColumns = 60, 250
 
 // ReadProcess returns at most maxBytes of a process's output, from the offset cursor on. If there are none
 // yet, it waits for output or the end of the process, but not longer than wait.
@@ -99,9 +103,13 @@ func (c *Client) ReadProcess(ctx context.Context, id string, cursor int64, maxBy
 		m.Skipped > maxCursor {
 		return ProcessOutput{}, ErrProtocol
 	}
-	return ProcessOutput{Data: m.Output, Cursor: int64(m.Cursor), Skipped: int64(m.Skipped), Available: int64(m.Left),
+	out := ProcessOutput{Data: m.Output, Cursor: int64(m.Cursor), Skipped: int64(m.Skipped), Available: int64(m.Left),
 		Running: m.Running, ExitCode: int(m.ExitCode), KilledBy: knownLimit(m.KilledBy),
-		Timeout: duration(m.TimeoutMillis, time.Millisecond)}, nil
+		Timeout: duration(m.TimeoutMillis, time.Millisecond)}
+	if t := m.Terminal; t != nil {
+		out.Terminal = &Size{Rows: int(min(max(t.Rows, 1), maxRows)), Cols: int(min(max(t.Cols, 1), maxColumns))}
+	}
+	return out, nil
 }
 
 // WriteProcess writes to a process's input, and closes it afterwards when eof is set. It returns

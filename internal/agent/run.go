@@ -67,6 +67,7 @@ type ExecResult struct {
 	TimedOut       bool
 	KilledBy       string // the limit that it was killed for, as in Process
 	Stdout, Stderr Output
+	Merged         *Output // both in the order of time, as far as that is known; nil: one of them is empty, or nothing is known
 	Duration       time.Duration
 }
 
@@ -85,11 +86,12 @@ func (c *Client) Exec(ctx context.Context, x Exec, o Observer) (*ExecResult, err
 	}
 	stdout, stdoutErr := x.Inline.checkOutput(d.Stdout)
 	stderr, stderrErr := x.Inline.checkOutput(d.Stderr)
-	if err := cmp.Or(stdoutErr, stderrErr); err != nil {
+	merged, mergedErr := x.Inline.checkMerged(d.Merged)
+	if err := cmp.Or(stdoutErr, stderrErr, mergedErr); err != nil {
 		return nil, err
 	}
 	return &ExecResult{ExitCode: int(d.ExitCode), TimedOut: d.TimedOut, KilledBy: knownLimit(d.KilledBy),
-		Stdout: stdout, Stderr: stderr, Duration: duration(d.DurationMicros, time.Microsecond)}, nil
+		Stdout: stdout, Stderr: stderr, Merged: merged, Duration: duration(d.DurationMicros, time.Microsecond)}, nil
 }
 
 // Code is a cell of code to run to its end.
@@ -108,6 +110,7 @@ type Code struct {
 type CodeResult struct {
 	OK             bool
 	Stdout, Stderr Output
+	Merged         *Output // both in the order of time, as far as that is known; nil: one of them is empty, or nothing is known
 	Value          *Output // the last expression's value as text; nil: there is none
 	Rich           []Rich  // the value, or displayed values, in other forms
 	Error          string  // the exception's name and message
@@ -148,10 +151,11 @@ func (i InlineBounds) result(d *agentv1.EvaluateDone) (*CodeResult, error) {
 	stdout, stdoutErr := i.checkOutput(d.Stdout)
 	stderr, stderrErr := i.checkOutput(d.Stderr)
 	value, valueErr := i.checkOutput(d.Result)
-	if err := cmp.Or(stdoutErr, stderrErr, valueErr); err != nil {
+	merged, mergedErr := i.checkMerged(d.Merged)
+	if err := cmp.Or(stdoutErr, stderrErr, valueErr, mergedErr); err != nil {
 		return nil, err
 	}
-	r := &CodeResult{OK: d.Ok, Stdout: stdout, Stderr: stderr, Error: i.shorten(d.Error),
+	r := &CodeResult{OK: d.Ok, Stdout: stdout, Stderr: stderr, Merged: merged, Error: i.shorten(d.Error),
 		Traceback: i.shorten(d.Traceback),
 		ExitCode:  int(d.ExitCode), TimedOut: d.TimedOut, Interrupted: d.Interrupted, StateLost: d.StateLost,
 		Reason: line(d.Reason, 300), KilledBy: knownLimit(d.KilledBy),

@@ -99,3 +99,13 @@ func duration(n uint64, unit time.Duration) time.Duration {
 // unixMillis returns the time that is millis milliseconds after 1970. A sandbox sent millis, so it is
 // bounded.
 func unixMillis(millis uint64) time.Time { return time.UnixMilli(int64(min(millis, maxMillis))).UTC() }
+
+// checkMerged checks both streams of a run as one. It has no file, and room for both; nil: there is none.
+func (i InlineBounds) checkMerged(c *agentv1.Captured) (*Output, error) {
+	if c == nil {
+		return nil, nil
+	}
+	o, err := InlineBounds{2 * i.Head, 2 * i.Tail}.checkOutput(c)
+	o.Path, o.Kept = "", 0
+	return &o, err
+}

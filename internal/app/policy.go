@@ -98,26 +98,26 @@ func asksConsent(c *config.Config, q policy.Question) bool {
 
 // reach is hub.Reach. While the server starts, sandboxes of the previous server may connect already: until the hub is
 // there, they reach nothing.
-func (a *App) reach(o egress.Owner, host string, phase egress.Phase) egress.Verdict {
+func (a *App) reach(o egress.Owner, host string, phase egress.Phase) egress.Ruling {
 	h := a.reachHub.Load()
 	switch {
 	case h != nil:
 		return h.Reach(o, host, phase)
 	case !a.rules.Load().Any(policy.NetworkReach):
-		return egress.ByPolicy
+		return egress.Ruling{}
 	}
-	return egress.Denied
+	return egress.Ruling{Verdict: egress.Denied}
 }
 
 // asker is the hub's egress.Asker. Until the hub is there, nobody is asked.
 type asker struct{ a *App }
 
 // Hold implements egress.Asker.
-func (x asker) Hold(ctx context.Context, o egress.Owner, host string, unlisted bool) egress.Verdict {
+func (x asker) Hold(ctx context.Context, o egress.Owner, host string, unlisted bool) egress.Ruling {
 	if h := x.a.reachHub.Load(); h != nil {
 		return h.Asker().Hold(ctx, o, host, unlisted)
 	}
-	return egress.Asked
+	return egress.Ruling{Verdict: egress.Asked}
 }
 
 // MayHold implements egress.Asker.

@@ -15,6 +15,7 @@ import (
 	"sandlot/internal/port"
 	"sandlot/internal/servers"
 	"sandlot/internal/session"
+	"sandlot/internal/session/reason"
 	"sandlot/internal/snapshot"
 	"sandlot/internal/tool"
 	"sandlot/internal/toolcall"
@@ -151,9 +152,9 @@ type SessionOutput struct {
 
 // Warnings report events of a session that the call did not cause.
 type Warnings struct {
-	Notice         string        `json:"notice,omitempty"`
-	NetworkRefused []RefusedHost `json:"network_refused,omitempty"`
-	Advice         string        `json:"advice,omitempty"`
+	Notice         string               `json:"notice,omitempty"`
+	NetworkRefused []reason.RefusedHost `json:"network_refused,omitempty"`
+	Advice         string               `json:"advice,omitempty"`
 }
 
 // Props implements tool.Describer.

@@ -215,8 +215,9 @@ func (t *Tools) codeResult(l *session.Lease, d *agent.CodeResult, lang image.Lan
 		plain := result.plain()
 		fields.Value = &plain
 	}
-	value, printed := result.text, joinNonEmpty(stdout.text, stderr.text, errorText)
-	fields.Output = joinNonEmpty(stdout.plain(), stderr.plain(), strings.TrimRight(d.Traceback, " \t\n"), end)
+	both := printedBy(stdout, stderr, d.Merged)
+	value, printed := result.text, joinNonEmpty(both.text, errorText)
+	fields.Output = joinNonEmpty(both.plain(), strings.TrimRight(d.Traceback, " \t\n"), end)
 	if t.Labeled {
 		r.Content = append(r.Content, tool.Text(labeledText(stdout, stderr, errorText, value, exitCode)))
 	} else {

@@ -3,6 +3,7 @@ package builtin
 import (
 	"context"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -24,6 +25,7 @@ type CommandInput struct {
 	User       string            `json:"user,omitempty" jsonschema:"The user to run it as, by name or id."`
 	Stdin      *string           `json:"stdin,omitempty" jsonschema:"Text for its standard input."`
 	Background bool              `json:"background,omitempty" jsonschema:"Return at once and let it run on."`
+	TTY        bool              `json:"tty,omitempty"`
 	SessionInput
 	Template string `json:"template,omitempty"`
 	Flavor   string `json:"flavor,omitempty"`
@@ -97,7 +99,7 @@ func (t *Tools) executeCommand(ctx context.Context, c tool.Call, in CommandInput
 	cmd.Dir, cmd.Env = in.Cwd, env
 	cmd = cmd.As(in.User)
 	once.Begun(ctx)
-	if in.Background {
+	if in.Background || in.TTY {
 		t.Calls.BeginBackground(ctx, l.ID(), c.Principal)
 		return t.runInBackground(ctx, l, in, cmd)
 	}
@@ -121,11 +123,20 @@ func commandFields(l *session.Lease, in CommandInput) *CommandResult {
 	return &CommandResult{SessionOutput: sessionOutput(l), Command: in.Command, Args: append([]string{}, in.Args...)}
 }
 
+// terminalSize is the size of the terminal of a process in the background, whose screen models read.
+var terminalSize = agent.Size{Rows: 30, Cols: 120}
+
 func (t *Tools) runInBackground(ctx context.Context, l *session.Lease, in CommandInput, cmd agent.Command) (
 	*tool.Result, error) {
 	start, limit := time.Now(), time.Duration(in.Timeout)*time.Second // 0: no limit
-	p, err := l.Agent().StartProcess(ctx, agent.Background{Command: cmd, Stdin: in.stdin(), KeepStdin: in.Stdin == nil,
-		Timeout: limit})
+	if in.TTY {
+		cmd.Terminal = &terminalSize
+		env := map[string]string{"TERM": "xterm-256color"}
+		maps.Copy(env, cmd.Env)
+		cmd.Env = env
+	}
+	p, err := l.Agent().StartProcess(ctx, agent.Background{Command: cmd, Stdin: in.stdin(),
+		KeepStdin: in.Stdin == nil || in.TTY, Timeout: limit})
 	if err != nil {
 		return nil, addContext(l.Fault(ctx, err, fault.CommandExecution), fault.CommandExecution,
 			map[string]any{"command": in.Command, "session_id": l.ID()})
@@ -134,6 +145,10 @@ func (t *Tools) runInBackground(ctx context.Context, l *session.Lease, in Comman
 	fields.ProcessID, fields.Success, fields.Timing = processID(l, p), true, timing(time.Since(start))
 	text := fmt.Sprintf("Started in the background: process_id %s. Its output: read_process; its end: stop_process",
 		fields.ProcessID)
+	if in.TTY {
+		text = fmt.Sprintf("Started in a terminal: process_id %s. Its screen: read_process; keys: write_process; its end: "+
+			"stop_process", fields.ProcessID)
+	}
 	if limit > 0 {
 		text += fmt.Sprintf(", or its time limit in %d seconds", int(limit.Seconds()))
 	}
@@ -208,8 +223,9 @@ func addOutputs(l *session.Lease, r *tool.Result, d *agent.ExecResult, timeout t
 	case d.ExitCode != 0 && stdout.text == "" && stderr.text == "":
 		endText = fmt.Sprintf("The command printed nothing and ended with exit code %d", d.ExitCode)
 	}
-	text := joinNonEmpty(stdout.text, stderr.text, endText)
+	printed := printedBy(stdout, stderr, d.Merged)
+	text := joinNonEmpty(printed.text, endText)
 	r.Content = append(r.Content, tool.Text(text))
 	r.IsError = d.ExitCode != 0
-	return addStreams(r, stdout, stderr), joinNonEmpty(stdout.plain(), stderr.plain(), endText)
+	return addStreams(r, stdout, stderr), joinNonEmpty(printed.plain(), endText)
 }

@@ -79,12 +79,17 @@ type follower struct {
 	leftOut int64
 	// window has the end of the output, for matches.
 	window []byte
+	// from is the cursor of the call.
+	from        int64
+	reservation *limit.Reservation
+	// next is when the screen of a terminal may be looked at again, and unseen whether output has come since the last look.
+	next   time.Time
+	unseen bool
 }
 
-// read returns output from a cursor on, and whether the condition holds. It ends with the process, and when wait is over.
-func (f *follower) read(ctx context.Context, cursor int64, wait time.Duration) (out agent.ProcessOutput, met bool,
-	err error) {
-	deadline := time.Now().Add(wait)
+// read returns output from the cursor on, and whether the condition holds. It ends with the process, and when wait is over.
+func (f *follower) read(ctx context.Context, wait time.Duration) (out agent.ProcessOutput, met bool, err error) {
+	deadline, cursor := time.Now().Add(wait), f.from
 	for first := true; ; first = false {
 		left := max(0, time.Until(deadline))
 		next, err := f.lease.Agent().ReadProcess(ctx, f.id, cursor, f.room(out), f.step(out, left))
@@ -108,6 +113,32 @@ func (f *follower) read(ctx context.Context, cursor int64, wait time.Duration) (
 	}
 }
 
+// keptOutput is how many bytes of a process's output the sandbox keeps, at most.
+const keptOutput = 1 << 20
+
+// screen reads all that is kept of the output of a process with a terminal. It returns that without its bytes, and what
+// the terminal shows, of lines that have scrolled off its screen since the cursor those that fit into max.
+func (f *follower) screen(ctx context.Context) (agent.ProcessOutput, terminal.View, error) {
+	incoming := f.reservation.Incoming()
+	defer incoming.Release()
+	if err := incoming.TryReserve(3 * keptOutput); err != nil {
+		return agent.ProcessOutput{}, terminal.View{}, err
+	}
+	out, err := f.lease.Agent().ReadProcess(ctx, f.id, 0, keptOutput, 0)
+	if err != nil || out.Terminal == nil {
+		return out, terminal.View{}, err
+	}
+	begin := out.Cursor - int64(len(out.Data)) // what was before that is dropped
+	display := terminal.Display{Rows: out.Terminal.Rows, Columns: out.Terminal.Cols, Seen: int(max(0, f.from-begin)),
+		Most: f.max}
+	view := display.Show(string(out.Data))
+	if over := len(view.Screen) - f.max; over > 0 { // with many characters that combine
+		view.Screen = strings.ToValidUTF8(view.Screen[over:], "")
+	}
+	out.Skipped, out.Data = max(0, begin-f.from), nil
+	return out, view, nil
+}
+
 // room returns how many bytes to read next.
 func (f *follower) room(out agent.ProcessOutput) int {
 	if f.until.rests() {
@@ -121,7 +152,7 @@ func (f *follower) step(out agent.ProcessOutput, left time.Duration) time.Durati
 	switch {
 	case f.until.port != 0:
 		return min(left, portInterval)
-	case f.until.rests() && len(out.Data) > 0:
+	case f.until.rests() && len(out.Data) > 0, f.unseen:
 		return min(left, restTime)
 	}
 	return left
@@ -147,13 +178,29 @@ func (f *follower) holds(ctx context.Context, out agent.ProcessOutput, came []by
 		return !out.Running && out.Available == 0, nil
 	case f.until.port != 0:
 		return listens(ctx, f.lease, f.until.port)
-	case len(came) > 0 && !f.until.rests():
+	case f.until.rests():
+		return false, nil
+	case len(came) > 0:
 		f.window = append(f.window, came...)
 		met := f.until.in(f.window)
 		f.window = bytes.Clone(f.window[max(0, len(f.window)-matchWindow):])
-		return met, nil
+		if f.unseen = out.Terminal != nil; met {
+			return true, nil
+		}
 	}
-	return false, nil
+	return f.drawn(ctx, !out.Running)
+}
+
+// drawn reports whether a program that draws its screen has drawn what the condition looks for: piece by piece, as it may
+// write no more than what changes. It looks when output rests, or now and then, and so seldom that hostile output costs little.
+func (f *follower) drawn(ctx context.Context, ended bool) (bool, error) {
+	began := time.Now()
+	if !f.unseen || !ended && began.Before(f.next) {
+		return false, nil
+	}
+	_, view, err := f.screen(ctx)
+	f.next, f.unseen = time.Now().Add(max(restTime, 10*time.Since(began))), false
+	return err == nil && f.until.in([]byte(view.Drawn)), err
 }
 
 // listens reports whether something listens on a port of the session.

@@ -32,10 +32,11 @@ type renderedStream struct {
 	total      int64
 	binary     string // base64 of an output that is not text and not truncated
 	link       *tool.Link
+	path       string // of the file in the sandbox that the link is to
 }
 
 func renderStream(l *session.Lease, name string, c agent.Output) renderedStream {
-	s := renderedStream{name: name, total: c.Total}
+	s := renderedStream{name: name, total: c.Total, path: c.Path}
 	s.truncated = c.Total > c.Inline()
 	if !s.truncated {
 		all := append(c.Head[:len(c.Head):len(c.Head)], c.Tail...)
@@ -163,4 +164,31 @@ func addStreams(r *tool.Result, streams ...renderedStream) (s Streams) {
 		}
 	}
 	return s
+}
+
+// printedBy returns what a run printed to both streams: in the order of time, as a terminal shows it, if that is known,
+// and else stdout before stderr.
+func printedBy(stdout, stderr renderedStream, merged *agent.Output) renderedStream {
+	if merged == nil {
+		return renderedStream{text: joinNonEmpty(stdout.text, stderr.text), data: joinNonEmpty(stdout.plain(), stderr.plain())}
+	}
+	head, tail := validUTF8(merged.Head), validUTF8(merged.Tail)
+	if merged.Total <= merged.Inline() {
+		all := validUTF8(append(merged.Head[:len(merged.Head):len(merged.Head)], merged.Tail...))
+		return renderedStream{text: displayText(all), data: all}
+	}
+	rest := "the rest was not kept"
+	var where []string
+	for _, s := range []renderedStream{stdout, stderr} {
+		if s.link != nil {
+			where = append(where, fmt.Sprintf("%s: the file %s, the resource %s", s.name, s.path, s.link.URI))
+		}
+	}
+	if len(where) > 0 {
+		rest = "each stream is in a file of the sandbox; " + strings.Join(where, "; ")
+	}
+	omission := fmt.Sprintf("… [%d of %d bytes of the output left out here; %s] …", merged.Total-merged.Inline(),
+		merged.Total, rest)
+	return renderedStream{text: terminal.Text(head) + "\n" + omission + "\n" + displayText(tail),
+		data: head + "\n" + omission + "\n" + tail}
 }

@@ -23,3 +23,28 @@ func TestRenderStream(t *testing.T) {
 		}
 	}
 }
+
+// The text has both streams in the order of time, and each stream stays what it is.
+func TestPrintedBy(t *testing.T) {
+	out := func(text string) agent.Output { return agent.Output{Head: []byte(text), Total: int64(len(text))} }
+	for name, tt := range map[string]struct {
+		stdout, stderr string
+		merged         *agent.Output
+		text, data     string
+	}{
+		"in turn":            {"a\nb\n", "x\n", &agent.Output{Head: []byte("a\nx"), Tail: []byte("\nb\n"), Total: 6}, "a\nx\nb", "a\nx\nb"},
+		"one stream":         {"a\n", "", nil, "a", "a"},
+		"an unknown order":   {"a\n", "x\n", nil, "a\nx", "a\nx"},
+		"progress, an error": {"1%\r2%", "failed\n", &agent.Output{Head: []byte("1%\r2% failed\n"), Total: 13}, "2% failed", "1%\r2% failed"},
+		"too much": {"a\n", "x\n", &agent.Output{Head: []byte("a\n"), Tail: []byte("x\n"), Total: 100},
+			"a\n\n… [96 of 100 bytes of the output left out here; the rest was not kept] …\nx",
+			"a\n\n… [96 of 100 bytes of the output left out here; the rest was not kept] …\nx"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := printedBy(renderStream(nil, "stdout", out(tt.stdout)), renderStream(nil, "stderr", out(tt.stderr)), tt.merged)
+			if got.text != tt.text || got.plain() != tt.data {
+				t.Errorf("text %q, data %q", got.text, got.plain())
+			}
+		})
+	}
+}

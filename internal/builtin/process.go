@@ -119,7 +119,7 @@ type readProcessInput struct {
 type ProcessOutput struct {
 	SessionOutput
 	ProcessID string `json:"process_id" jsonschema:"The process."`
-	Output    string `json:"output" jsonschema:"What was printed from the cursor on."`
+	Output    string `json:"output" jsonschema:"What was printed from the cursor on. Of a terminal (tty): the lines that have scrolled off its screen since then, and the screen."`
 	Base64    string `json:"output_base64,omitempty" jsonschema:"The same bytes, when they are not text."`
 	Cursor    int64  `json:"cursor" jsonschema:"Pass it the next time."`
 	Running   bool   `json:"running" jsonschema:"Whether it still runs."`
@@ -158,10 +158,17 @@ func (t *Tools) readProcess(ctx context.Context, c tool.Call, in readProcessInpu
 			return nil, err
 		}
 	}
-	f := follower{lease: l, id: pid, until: until, max: maxBytes}
-	output, met, err := f.read(ctx, in.Cursor, wait)
+	f := follower{lease: l, id: pid, until: until, from: in.Cursor, max: maxBytes, reservation: c.Reservation}
+	output, met, err := f.read(ctx, wait)
 	if err != nil {
 		return nil, l.Fault(ctx, err, fault.CommandExecution)
+	}
+	var view terminal.View
+	if output.Terminal != nil {
+		if output, view, err = f.screen(ctx); err != nil {
+			return nil, l.Fault(ctx, err, fault.CommandExecution)
+		}
+		f.leftOut = 0
 	}
 	data := output.Data
 	if output.Running || output.Available > 0 {
@@ -176,6 +183,12 @@ func (t *Tools) readProcess(ctx context.Context, c tool.Call, in readProcessInpu
 		fields.Base64 = base64.StdEncoding.EncodeToString(data)
 	}
 	text := terminal.Text(fields.Output)
+	if output.Terminal != nil {
+		fields.Output, fields.Truncated = view.Scrolled+view.Screen, fields.Truncated || view.LeftOut > 0
+		if text = fields.Output; view.LeftOut > 0 {
+			text = fmt.Sprintf("[%d lines before this are left out]\n%s", view.LeftOut, text)
+		}
+	}
 	if output.Skipped > 0 {
 		text = fmt.Sprintf("[%d bytes before this were dropped]\n%s", output.Skipped, text)
 	}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -136,6 +137,10 @@ func writeEvent(table io.Writer, e *event.Event) {
 	outcome := e.Outcome
 	if e.Count > 0 {
 		outcome = fmt.Sprintf("%s (%d)", outcome, e.Count)
+	}
+	if r := e.Refused; r != (event.Refused{}) {
+		outcome = fmt.Sprintf("%s (%s)", outcome, strings.Join(slices.DeleteFunc([]string{r.Cause, r.Rule, r.Question,
+			r.Program}, func(s string) bool { return s == "" }), ", "))
 	}
 	if o := e.Offers; o != (event.Offers{}) {
 		outcome = fmt.Sprintf("%s (%s, %s, %s)", outcome, plural.Of(o.Tools, "tool", "tools"),

@@ -334,3 +334,31 @@ func TestInstallFindsAnyPort(t *testing.T) {
 	out, _ = sandlot(t, 0, "install", "--list")
 	says(t, out, "installed  "+jsonc)
 }
+
+// TestInstallOfOneThatLosesTools: a client that is without its tools when a server at a URL restarts starts the program,
+// unless it is given what only a URL needs.
+func TestInstallOfOneThatLosesTools(t *testing.T) {
+	dir := home(t)
+	port := runs(t)
+	path := filepath.Join(dir, ".copilot", "mcp-config.json")
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		flags []string
+		want  string
+	}{
+		{nil, `"stdio"`},
+		{[]string{"--token-env", "KEY"}, "http://localhost:" + port + "/mcp"},
+		{[]string{"--url", "https://sandlot.example.com/mcp"}, "https://sandlot.example.com/mcp"},
+		{[]string{"--stdio"}, `"stdio"`},
+	} {
+		out, _ := sandlot(t, 0, append([]string{"install", "copilot", "--yes"}, tt.flags...)...)
+		says(t, out, path+" is written")
+		text, _ := os.ReadFile(path)
+		says(t, string(text), tt.want)
+		if isURL := strings.Contains(string(text), `"url"`); isURL != strings.HasPrefix(tt.want, "http") {
+			t.Errorf("%q: %s", tt.flags, text)
+		}
+	}
+}

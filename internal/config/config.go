@@ -178,6 +178,8 @@ type Runtime struct {
 	Snapshots    bool
 	MaxProcesses int
 	DiskMB       int
+
+	Go []string // packages of its standard library that are ready in its build cache
 }
 
 // Docker has the settings of the runtime docker.

@@ -233,6 +233,10 @@ func (c *Config) runtimeRows() []setting {
 		{"packages.node", readyNode, nil,
 			"packages of Node that all sandboxes of the template host have, separated by commas; none: there are none",
 			list(&r.Node, readPackage)},
+		{"packages.go", "std", nil,
+			"packages of Go's standard library that its build cache has in all sandboxes of the template host, separated by " +
+				"commas; none: there is no such cache",
+			list(&r.Go, readPackage)},
 		{"sandbox_start_timeout", "180", []string{"MSB_SANDBOX_START_TIMEOUT"},
 			"seconds that a sandbox may take to start", duration(&r.StartTimeout, time.Second, time.Hour)},
 		{"pool_size", "2", []string{"POOL_SIZE"},

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"time"
 
 	"sandlot/internal/agent/wire"
@@ -21,6 +22,8 @@ const (
 	// busyPause is the shortest pause after a reply with the code wire.NetBusy. The reply is
 	// sent at once; only the next request of the conn is delayed.
 	busyPause = 20 * time.Millisecond
+	// whoTimeout is how long a refusal waits for the agent to say whose the request was.
+	whoTimeout = 2 * time.Second
 )
 
 // conn is one connection from the agent. It carries requests and replies; after a request
@@ -38,6 +41,10 @@ type conn struct {
 	otherName string   // the server name in TLS, if it is not target.Name
 
 	serverName string // in TLS; empty: there is none. checkServerName sets it
+
+	// Of the goroutine that reads requests.
+	tellsWho bool     // the agent says whose the present request is, if it is refused
+	refused  *refused // the request that was refused last, of which the agent says now whose it was; nil: of none
 }
 
 // cut closes both connections and cancels a dial. The reason of the first call stays.
@@ -67,6 +74,7 @@ func (l *conn) verdict() string {
 }
 
 func (l *conn) serve(ctx context.Context) {
+	defer l.recordRefused(wire.Who{})
 	for {
 		r, err := l.readRequest()
 		if errors.Is(err, wire.ErrMessage) {
@@ -91,10 +99,19 @@ func (l *conn) readRequest() (wire.NetRequest, error) {
 	return wire.ReadNetRequest(io.MultiReader(bytes.NewReader(first[:]), l.in))
 }
 
-// readFirst reads b, for as long as the outlet lets this conn wait.
+// readFirst reads b, for as long as the outlet lets this conn wait. What the agent was asked about a refusal it has to
+// say soon.
 func (l *conn) readFirst(b []byte) error {
 	limit := l.outlet.beginWait()
 	defer l.outlet.endWait()
+	if l.refused != nil {
+		l.in.SetReadDeadline(time.Now().Add(whoTimeout))
+		if _, err := io.ReadFull(l.in, b); !errors.Is(err, os.ErrDeadlineExceeded) {
+			return err
+		}
+		l.in.SetReadDeadline(time.Time{})
+		l.recordRefused(wire.Who{})
+	}
 	if limit > 0 {
 		l.in.SetReadDeadline(time.Now().Add(limit))
 	}
@@ -104,6 +121,12 @@ func (l *conn) readFirst(b []byte) error {
 
 // handle handles a request, and reports whether the conn can take another one.
 func (l *conn) handle(ctx context.Context, r wire.NetRequest) bool {
+	if r.Kind == wire.NetWho && l.refused != nil {
+		l.recordRefused(r.Who)
+		return l.reply(wire.NetOK, "")
+	}
+	l.recordRefused(wire.Who{})
+	l.tellsWho = r.TellsWho
 	switch r.Kind {
 	case wire.NetLookup:
 		return l.lookup(ctx, r.Name)
@@ -113,32 +136,56 @@ func (l *conn) handle(ctx context.Context, r wire.NetRequest) bool {
 	return l.replyBroken("this is no request")
 }
 
+// refused is a request that was refused, until it is known whose it was.
+type refused struct {
+	host string
+	port uint16
+	why  failure
+}
+
+// recordRefused records the request that was refused last, if the agent was asked whose it was.
+func (l *conn) recordRefused(who wire.Who) {
+	if r := l.refused; r != nil {
+		l.refused = nil
+		l.outlet.recordFailure(r.host, r.port, r.why, who)
+	}
+}
+
 func (l *conn) reply(code wire.NetCode, message string) bool {
+	return l.send(wire.NetReply{Code: code, Message: message})
+}
+
+func (l *conn) send(r wire.NetReply) bool {
 	l.in.SetWriteDeadline(time.Now().Add(messageTimeout))
 	defer l.in.SetWriteDeadline(time.Time{})
-	return wire.WriteNetReply(l.in, wire.NetReply{Code: code, Message: message}) == nil
+	return wire.WriteNetReply(l.in, r) == nil
 }
 
 // replyBroken replies to a request that cannot be read. The conn takes no other one.
 func (l *conn) replyBroken(message string) bool {
 	l.outlet.countBoth(func(c *counters) { c.broken.Add(1) })
-	l.outlet.recordFailure("", 0, failure{wire.NetInvalid, refusalError{why: message}, nil})
+	why := refusalError{why: message, cause: InvalidTarget}
+	l.outlet.recordFailure("", 0, failure{wire.NetInvalid, why, nil}, wire.Who{})
 	l.reply(wire.NetInvalid, message)
 	return false
 }
 
-// replyError logs a request that failed, and replies to it.
+// replyError logs a request that failed, and replies to it. One that was refused is logged as soon as the agent has said
+// whose it is, if it says so.
 func (l *conn) replyError(ctx context.Context, host string, port uint16, err error) bool {
 	f := failureOf(err)
 	l.outlet.countBoth(func(c *counters) { c.forCode(f.code).Add(1) })
-	if f.code != wire.NetNoName || port != 0 { // that a name does not exist is no failure worth logging
-		l.outlet.recordFailure(host, port, f)
+	reply := wire.NetReply{Code: f.code, Message: f.why.Error(), AsksWho: f.code == wire.NetRefused && l.tellsWho}
+	switch {
+	case reply.AsksWho:
+		l.refused = &refused{host, port, f}
+	case f.code != wire.NetNoName || port != 0: // that a name does not exist is no failure worth logging
+		l.outlet.recordFailure(host, port, f, wire.Who{})
 	}
-	message := f.why.Error()
 	if f.code == wire.NetRefused {
-		message = fmt.Sprintf("%s was refused: %s", printable(host), message)
+		reply.Message = fmt.Sprintf("%s was refused: %s", printable(host), reply.Message)
 	}
-	if !l.reply(f.code, message) {
+	if !l.send(reply) {
 		return false
 	}
 	if f.code == wire.NetBusy {
@@ -233,7 +280,7 @@ func (e *Outlet) lookup(ctx context.Context, p *Policy, name string) error {
 func parseTarget(host string, port uint16) (t Target, err error) {
 	t.Port = port
 	if t.Name, t.Addr, err = parseHost(host); err != nil {
-		return t, refusalError{why: err.Error()}
+		return t, refusalError{why: err.Error(), cause: InvalidTarget}
 	}
 	return t, nil
 }
@@ -341,7 +388,7 @@ func (e *Outlet) cutAll(why error) {
 	defer e.mu.Unlock()
 	for l := range e.conns {
 		if l.out != nil && l.endReason == "" {
-			e.refusals.add(l.target.Host(), l.target.Port, why)
+			e.refusals.add(e.owner, l.target.Host(), l.target.Port, why, wire.Who{})
 			l.cutLocked("limit")
 		}
 	}
@@ -360,7 +407,7 @@ func (l *conn) checkServerName(first []byte) ([]byte, error) {
 	var refusal error
 	host := l.target.Name
 	if err != nil {
-		refusal = refusalError{why: "what its TLS asks for cannot be read"}
+		refusal = refusalError{why: "what its TLS asks for cannot be read", cause: OtherTLSName}
 	} else if name != "" {
 		l.serverName = name
 		if n, _, err := parseHost(name); err != nil || n != l.target.Name {
@@ -369,7 +416,7 @@ func (l *conn) checkServerName(first []byte) ([]byte, error) {
 	}
 	if refusal != nil && l.outlet.recordServerName(l, host) {
 		l.outlet.countBoth(func(c *counters) { c.refused.Add(1) })
-		l.outlet.recordFailure(host, l.target.Port, failure{wire.NetRefused, refusal, nil})
+		l.outlet.recordFailure(host, l.target.Port, failure{wire.NetRefused, refusal, nil}, wire.Who{})
 		l.cut("server name")
 		return nil, errCut
 	}
@@ -378,7 +425,7 @@ func (l *conn) checkServerName(first []byte) ([]byte, error) {
 
 // wrongServer is the refusal of a TLS server name other than name, the target's.
 func wrongServer(name string) error {
-	return refusalError{why: "TLS asked for this server on a connection to " + name}
+	return refusalError{why: "TLS asked for this server on a connection to " + name, cause: OtherTLSName}
 }
 
 // recordServerName records that TLS asked for another server than the target, and reports whether the

@@ -69,6 +69,6 @@ func (m *DayMeter) refusal() error {
 	if d := m.Day(); d.Up+d.Down <= uint64(limit) {
 		return nil
 	}
-	return refusalError{fmt.Sprintf("your sessions have used all %d MB of network that your quota allows for a day",
-		limit>>20), RaiseDayQuota}
+	return refusalError{cause: DayUsedUp, why: fmt.Sprintf("your sessions have used all %d MB of network that your "+
+		"quota allows for a day", limit>>20)}
 }

@@ -45,7 +45,7 @@ type Config struct {
 	Terminator Terminator
 	// Reach returns what the operator's rules say about a host, which has a port except in the
 	// phase Lookup. It is called with locks held, and does not wait. Nil: there are no rules.
-	Reach func(o Owner, host string, phase Phase) Verdict
+	Reach func(o Owner, host string, phase Phase) Ruling
 	// Asker asks a person about hosts that are not allowed; nil: nobody is asked.
 	Asker  Asker
 	Limits Limits
@@ -174,7 +174,7 @@ func (b *Broker) Dial(ctx context.Context, o Owner, p *Policy, host string, port
 		c, t, err = b.dialAllowed(ctx, p, t)
 	}
 	if refusal, ok := errors.AsType[refusalError](err); ok {
-		return nil, Forbidden{printable(t.Host()), port, refusal.why, refusal.remedy}
+		return nil, Forbidden{printable(t.Host()), port, refusal.why, refusal.cause.remedy()}
 	}
 	return c, err
 }

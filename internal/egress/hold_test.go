@@ -17,7 +17,7 @@ type testAsker struct {
 	may     bool
 }
 
-func (a *testAsker) Hold(_ context.Context, o Owner, host string, unlisted bool) Verdict {
+func (a *testAsker) Hold(_ context.Context, o Owner, host string, unlisted bool) Ruling {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if !unlisted {
@@ -25,9 +25,9 @@ func (a *testAsker) Hold(_ context.Context, o Owner, host string, unlisted bool)
 	}
 	a.asked = append(a.asked, host)
 	if v, ok := a.answers[host]; ok {
-		return v
+		return Ruling{Verdict: v, Question: "q_1"}
 	}
-	return Asked
+	return Ruling{Verdict: Asked}
 }
 
 func (a *testAsker) MayHold(Owner, string) bool { return a.may }
@@ -39,11 +39,11 @@ func TestHold(t *testing.T) {
 		"private.example:443": Granted, "ruled.example:443 by a rule": Granted, "9.255.255.3:80": Granted}, may: true}
 	r := newRig(t, &Policy{Mode: Allowlist, Allow: []Rule{mustRule("listed.example:80")}}, func(c *Config) {
 		c.Asker = a
-		c.Reach = func(_ Owner, host string, _ Phase) Verdict {
+		c.Reach = func(_ Owner, host string, _ Phase) Ruling {
 			if strings.HasPrefix(host, "ruled.example") {
-				return Asked
+				return Ruling{Verdict: Asked}
 			}
-			return ByPolicy
+			return Ruling{}
 		}
 	})
 	for name, at := range map[string]string{"listed.example": "9.255.255.1", "new.example": "9.255.255.2",

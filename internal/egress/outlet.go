@@ -2,6 +2,7 @@ package egress
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -39,14 +40,15 @@ type Outlet struct {
 	terminated atomic.Int64   // connections whose TLS is ended now
 	wg         sync.WaitGroup // counts conns
 
-	mu         sync.Mutex
-	closed     bool
-	policy     *Policy
-	conns      map[*conn]bool
-	waiting    int // conns that wait for a request
-	connecting int // conns that are connecting or connected to a target
-	refusals   refusals
-	log        limitedLog
+	mu          sync.Mutex
+	closed      bool
+	policy      *Policy
+	conns       map[*conn]bool
+	waiting     int // conns that wait for a request
+	connecting  int // conns that are connecting or connected to a target
+	refusals    refusals
+	lastRefused time.Time // when something was refused last
+	log         limitedLog
 
 	connectRate,
 	lookupRate,
@@ -103,7 +105,7 @@ func (e *Outlet) Serve(ctx context.Context, c net.Conn) {
 	if !e.addConn(l) {
 		e.countBoth(func(c *counters) { c.busy.Add(1) })
 		why := busyError("this sandbox has more connections to the server than it may have")
-		e.recordFailure("", 0, failure{wire.NetBusy, why, nil})
+		e.recordFailure("", 0, failure{wire.NetBusy, why, nil}, wire.Who{})
 		return
 	}
 	defer e.removeConn(l)
@@ -145,7 +147,7 @@ func (e *Outlet) SetPolicy(p *Policy) {
 			err = wrongServer(l.target.Name)
 		}
 		if err != nil {
-			e.refusals.add(l.target.Host(), l.target.Port, err)
+			e.refusals.add(e.owner, l.target.Host(), l.target.Port, err, wire.Who{})
 			l.cutLocked("policy")
 		}
 	}
@@ -153,8 +155,8 @@ func (e *Outlet) SetPolicy(p *Policy) {
 
 // recheck checks the target of a conn that was allowed before. The caller holds e.mu.
 func (e *Outlet) recheck(p *Policy, l *conn, t Target, own []netip.Prefix) error {
-	if p.enabled() && e.b.verdict(e.owner, t, Connected) == Denied {
-		return ruleDenies
+	if r := e.b.ruling(e.owner, t, Connected); p.enabled() && r.Verdict == Denied {
+		return denied(r)
 	}
 	if l.granted && p.enabled() {
 		p = p.granting(t)
@@ -174,16 +176,6 @@ func (e *Outlet) Close() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.log.flush()
-}
-
-// TakeRefusals returns the refusals since the last call: each host and port once, and no
-// more than the first few of them.
-func (e *Outlet) TakeRefusals() []Refusal {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	r := e.refusals
-	e.refusals = nil
-	return r.distinct()
 }
 
 // Usage returns what this sandbox did with the network.
@@ -222,8 +214,8 @@ func (e *Outlet) byteLimit() error {
 	if n%(1<<20) == 0 {
 		n, unit = n>>20, "MB"
 	}
-	return refusalError{fmt.Sprintf("this session has used all %d %s of network that it may use", n, unit),
-		RaiseByteLimit}
+	return refusalError{cause: BytesUsedUp, why: fmt.Sprintf("this session has used all %d %s of network that it may use",
+		n, unit)}
 }
 
 // beginConnect counts a connection to the network, which the caller ends with end, and returns the
@@ -288,20 +280,31 @@ func (e *Outlet) attach(l *conn, t Target, out net.Conn) error {
 	return nil
 }
 
-// recordFailure logs a request that failed, and records it if it was refused.
-func (e *Outlet) recordFailure(host string, port uint16, f failure) {
+// recordFailure logs a request of a program that failed, and records it if it was refused.
+func (e *Outlet) recordFailure(host string, port uint16, f failure, who wire.Who) {
 	host = printable(host)
-	outcome := verdict(f.code)
+	outcome, program := verdict(f.code), programOf(who)
 	args := []any{"host", host, "port", port, "verdict", outcome, "reason", f.why.Error()}
 	if f.detail != nil {
 		args = append(args, "error", f.detail)
 	}
+	failed := egressEvent(host, port, outcome)
+	if f.code == wire.NetRefused {
+		var why refusalError
+		errors.As(f.why, &why)
+		failed.Refused = event.Refused{Cause: string(why.cause), Rule: why.rule, Question: why.question,
+			Program: program.Name, PID: program.PID}
+	}
+	if program.PID != 0 {
+		args = append(args, "program", program.Name, "pid", program.PID)
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if f.code == wire.NetRefused {
-		e.refusals.add(host, port, f.why)
+		e.refusals.add(e.owner, host, port, f.why, who)
+		e.lastRefused = time.Now()
 	}
-	e.log.logFailure(egressEvent(host, port, outcome), args...)
+	e.log.logFailure(failed, args...)
 }
 
 // recordConnection logs the end of a connection to the network.

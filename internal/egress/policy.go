@@ -103,25 +103,33 @@ func (p *Policy) checkName(t Target) error {
 	case !p.enabled():
 		return noNetwork
 	case localName(t.Name) && !p.isException(t):
-		return refusalError{why: "this is a name of the server itself"}
+		return refusalError{why: "this is a name of the server itself", cause: OwnName}
 	case p.Mode == Public || p.listed(t):
 		return nil
 	case t.Port != 0 && p.listed(Target{Name: t.Name, Addr: t.Addr}):
-		return otherPorts
+		return otherPort(p.Allow, t)
 	}
 	return noRule
 }
 
-// Refusals that the operator can change with a rule or a mode.
+// Refusals that the operator can change with a rule or a mode, beside otherPort.
 var (
-	noNetwork  = refusalError{"this session has no network", ChangeMode}
-	otherPorts = refusalError{"the rules allow this host on other ports only", AddRule}
-	noRule     = refusalError{"no rule allows it", AddRule}
+	noNetwork = refusalError{why: "this session has no network", cause: NoNetwork}
+	noRule    = refusalError{why: "no rule allows it", cause: NotListed}
 )
+
+// otherPort returns the refusal of a target whose host the rules allow on other ports.
+func otherPort(rules []Rule, t Target) error {
+	why := refusalError{why: "the rules allow this host on other ports only", cause: OtherPort}
+	if i := slices.IndexFunc(rules, func(r Rule) bool { return r.matches(Target{Name: t.Name, Addr: t.Addr}) }); i >= 0 {
+		why.rule = rules[i].String()
+	}
+	return why
+}
 
 // addressRefused returns the refusal of an address. what completes "its address 10.0.0.1 is …".
 func addressRefused(a netip.Addr, what string) error {
-	return refusalError{fmt.Sprintf("its address %s is %s", a, what), AddException}
+	return refusalError{why: fmt.Sprintf("its address %s is %s", a, what), cause: NotPublic}
 }
 
 // localName reports whether a name stands for the machine that resolves it.
@@ -142,7 +150,7 @@ func (p *Policy) checkAddress(t Target, own []netip.Prefix) error {
 	}
 	switch {
 	case len(own) == 0:
-		return refusalError{why: "the server's own addresses are not known now"}
+		return refusalError{why: "the server's own addresses are not known now", cause: AddressUnknown}
 	case special:
 		return addressRefused(t.Addr, k.what)
 	}

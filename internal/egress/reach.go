@@ -24,10 +24,18 @@ const (
 	Connected               // the rules or the policy have changed
 )
 
-// verdict returns the verdict about a target.
-func (b *Broker) verdict(o Owner, t Target, phase Phase) Verdict {
+// Ruling is a verdict, and what it comes from.
+type Ruling struct {
+	Verdict  Verdict
+	Rule     string // where the operator's rule stands that decided; empty: there is none
+	Answered bool   // it is the answer of a person
+	Question string // the id of the question that a person was asked; empty: none was
+}
+
+// ruling returns the ruling about a target.
+func (b *Broker) ruling(o Owner, t Target, phase Phase) Ruling {
 	if b.config.Reach == nil {
-		return ByPolicy
+		return Ruling{}
 	}
 	host := t.Host()
 	if t.Port != 0 {
@@ -38,12 +46,19 @@ func (b *Broker) verdict(o Owner, t Target, phase Phase) Verdict {
 	return b.config.Reach(o, host, phase)
 }
 
-// Refusals by rules.
-var (
-	ruleDenies = refusalError{why: "a rule of the operator denies it"}
-	notAgreed  = refusalError{why: "a person has to agree to it first: the user or the operator answers by " +
-		"`sandlot questions`; then try again"}
-)
+// denied returns the refusal of a target that a ruling denies.
+func denied(r Ruling) error {
+	if r.Answered {
+		return refusedByUser(r)
+	}
+	return refusalError{why: "a rule of the operator denies it", cause: DeniedByRule, rule: r.Rule}
+}
+
+// notAgreed returns the refusal of a target about which a person is to be asked.
+func notAgreed(r Ruling) error {
+	return refusalError{why: "a person has to agree to it first: the user or the operator answers by " +
+		"`sandlot questions`; then try again", cause: NotAnswered, rule: r.Rule, question: r.Question}
+}
 
 // decide applies the verdict about a target to a policy: it returns the policy to check the target
 // with, or a refusal.
@@ -51,11 +66,12 @@ func (b *Broker) decide(o Owner, p *Policy, t Target, phase Phase) (_ *Policy, v
 	if !p.enabled() {
 		return p, ByPolicy, nil // nobody can agree to a network for a session that has none
 	}
-	switch v = b.verdict(o, t, phase); v {
+	r := b.ruling(o, t, phase)
+	switch v = r.Verdict; v {
 	case Denied:
-		return p, v, ruleDenies
+		return p, v, denied(r)
 	case Asked:
-		return p, v, notAgreed
+		return p, v, notAgreed(r)
 	case Granted:
 		return p.granting(t), v, nil
 	}

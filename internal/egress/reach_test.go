@@ -21,7 +21,7 @@ func TestReach(t *testing.T) {
 		verdicts[host] = v
 	}
 	r := newRig(t, &Policy{Mode: Allowlist, Allow: []Rule{mustRule("listed.example")}}, func(c *Config) {
-		c.Reach = func(o Owner, host string, phase Phase) Verdict {
+		c.Reach = func(o Owner, host string, phase Phase) Ruling {
 			mu.Lock()
 			defer mu.Unlock()
 			if o.Principal != "user:ann" || o.Session != "s1" {
@@ -30,7 +30,7 @@ func TestReach(t *testing.T) {
 			if phase == Connecting {
 				asked = append(asked, host)
 			}
-			return verdicts[host]
+			return Ruling{Verdict: verdicts[host]}
 		}
 	})
 	for name, a := range map[string]string{"listed.example": "9.255.255.1", "new.example": "9.255.255.2",

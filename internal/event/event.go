@@ -112,6 +112,19 @@ type Event struct {
 	Count uint64 `json:"count,omitempty"`
 	// Offers is what a third-party server offers in its new state; the zero value: nothing is known.
 	Offers Offers `json:"offers,omitzero"`
+	// Refused says why a connection was refused, and whose it was; the zero value: it was not.
+	Refused Refused `json:"refused,omitzero"`
+}
+
+// Refused is why a connection of a program in a sandbox was refused.
+type Refused struct {
+	Cause string `json:"cause,omitempty"` // one of egress.Cause
+	// Rule is where the rule stands that decided, or the rule of the network that lists the host with another port.
+	Rule string `json:"rule,omitempty"`
+	// Question is the id of the question that a person was asked.
+	Question string `json:"question_id,omitempty"`
+	Program  string `json:"program,omitempty"` // the name of its process
+	PID      int    `json:"pid,omitempty"`     // in the sandbox
 }
 
 // Offers counts what a third-party server offers.
@@ -181,10 +194,11 @@ func printable(r rune) rune {
 }
 
 // fixedSize is about how much memory an event takes without its texts, in bytes.
-const fixedSize = 320
+const fixedSize = 400
 
 func (e *Event) size() int {
 	return fixedSize + len(e.Principal) + len(e.Session) + len(e.Operation) + len(e.Name) + len(e.Outcome) +
 		len(e.Token) + len(e.Service) + len(e.Address) + len(e.Caller) + len(e.Trace) +
-		len(e.Method) + len(e.ClientSession)
+		len(e.Method) + len(e.ClientSession) + len(e.Refused.Cause) + len(e.Refused.Rule) + len(e.Refused.Question) +
+		len(e.Refused.Program)
 }

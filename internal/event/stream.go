@@ -133,6 +133,7 @@ func (s *Stream) Publish(e Event) {
 	e.Session, e.Name, e.Operation, e.Outcome = clip(e.Session), clip(e.Name), clip(e.Operation), clip(e.Outcome)
 	e.Token, e.Service, e.Address = clip(e.Token), clip(e.Service), clip(e.Address)
 	e.Trace, e.Method, e.ClientSession = clip(e.Trace), clip(e.Method), clip(e.ClientSession)
+	e.Refused.Rule, e.Refused.Program = clip(e.Refused.Rule), clip(e.Refused.Program)
 	for !s.log(e.Principal, e.class()).add(s, e) {
 	}
 	if s.observe != nil {

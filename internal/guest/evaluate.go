@@ -143,15 +143,14 @@ func (a *Agent) OpenInterpreter(ctx context.Context,
 
 // cell is a cell of code that an interpreter runs for the host, and its output.
 type cell struct {
-	agent          *Agent
-	request        *agentv1.EvaluateRequest
-	live           *liveOutput
-	stdout, stderr *capture
+	agent   *Agent
+	request *agentv1.EvaluateRequest
+	live    *liveOutput
+	output  *merged
 }
 
 func (a *Agent) newCell(request *agentv1.EvaluateRequest, live *liveOutput) *cell {
-	return &cell{a, request, live, newCapture("stdout", a.output, request.Bounds),
-		newCapture("stderr", a.output, request.Bounds)}
+	return &cell{a, request, live, newMerged(a.output, request.Bounds)}
 }
 
 // interpCell returns the cell in the form that Interp.Run takes. The caller calls end when the
@@ -160,7 +159,7 @@ func (c *cell) interpCell() (interpCell interp.Cell, end func()) {
 	ticks, end := c.live.ticks()
 	interpCell = interp.Cell{Code: c.request.Code, Language: c.request.Language,
 		Timeout: wire.Milliseconds(c.request.TimeoutMillis),
-		Stdout:  c.live.tee(c.stdout, 0), Stderr: c.live.tee(c.stderr, 1), Ticks: ticks}
+		Stdout:  c.output.writer(0, c.live), Stderr: c.output.writer(1, c.live), Ticks: ticks}
 	if c.live != nil {
 		interpCell.Tick = c.live.flush
 	}
@@ -200,10 +199,11 @@ func (c *cell) shorten(d *agentv1.EvaluateDone, name, text string, room int) str
 
 // done returns the answer to the host.
 func (c *cell) done(r *interp.Result) *agentv1.EvaluateDone {
-	d := &agentv1.EvaluateDone{Ok: r.OK, Stdout: c.stdout.done(), Stderr: c.stderr.done(), Error: wire.UTF8(r.Error),
+	d := &agentv1.EvaluateDone{Ok: r.OK, Error: wire.UTF8(r.Error),
 		Traceback: wire.UTF8(r.Traceback), ExitCode: r.Exit, TimedOut: r.TimedOut,
 		Interrupted: r.Interrupted && !r.TimedOut, StateLost: r.StateLost, Reason: wire.UTF8(r.Reason),
 		KilledBy: r.KilledBy, DurationMicros: uint64(r.Took.Microseconds())}
+	d.Stdout, d.Stderr, d.Merged = c.output.done(r.Order)
 	if d.TimedOut {
 		d.ExitCode = 124
 		d.Traceback, d.Error = "", "" // they are about the agent's interrupt
@@ -308,6 +308,6 @@ func (a *Agent) runFile(ctx context.Context,
 	if err != nil {
 		return nil, err
 	}
-	return &agentv1.EvaluateDone{Ok: d.ExitCode == 0, Stdout: d.Stdout, Stderr: d.Stderr, ExitCode: d.ExitCode,
+	return &agentv1.EvaluateDone{Ok: d.ExitCode == 0, Stdout: d.Stdout, Stderr: d.Stderr, Merged: d.Merged, ExitCode: d.ExitCode,
 		TimedOut: d.TimedOut, KilledBy: d.KilledBy, DurationMicros: d.DurationMicros}, nil
 }

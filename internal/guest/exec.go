@@ -190,8 +190,8 @@ func (l *liveOutput) ticks() (<-chan time.Time, func()) {
 
 // execute runs a command until it ends, its timeout is over, or ctx ends.
 func (a *Agent) execute(ctx context.Context, r *agentv1.ExecRequest, live *liveOutput) (*agentv1.ExecDone, error) {
-	stdout, stderr := newCapture("stdout", a.output, r.Bounds), newCapture("stderr", a.output, r.Bounds)
-	w := process.Stdio{Stdout: live.tee(stdout, 0), Stderr: live.tee(stderr, 1), Tag: r.Tag}
+	output := newMerged(a.output, r.Bounds)
+	w := process.Stdio{Stdout: output.writer(0, live), Stderr: output.writer(1, live), Tag: r.Tag}
 	if len(r.Stdin) > 0 {
 		w.Stdin = bytes.NewReader(r.Stdin)
 	}
@@ -226,8 +226,9 @@ func (a *Agent) execute(ctx context.Context, r *agentv1.ExecRequest, live *liveO
 		}
 	}
 	exit, killedBy := p.Ended()
-	d := &agentv1.ExecDone{ExitCode: exit, TimedOut: timedOut, KilledBy: killedBy, Stdout: stdout.done(),
-		Stderr: stderr.done(), DurationMicros: uint64(time.Since(start).Microseconds())}
+	d := &agentv1.ExecDone{ExitCode: exit, TimedOut: timedOut, KilledBy: killedBy,
+		DurationMicros: uint64(time.Since(start).Microseconds())}
+	d.Stdout, d.Stderr, d.Merged = output.done(nil)
 	if timedOut {
 		d.ExitCode = 124
 	}

@@ -322,7 +322,8 @@ func (a *Agent) Run(ctx context.Context) error {
 
 // startNetwork starts the sandbox's network before any program that might need its variables.
 func (a *Agent) startNetwork(ctx context.Context) {
-	n := network.New(a.dialNet, func() { a.setHandover(true) })
+	n := network.New(network.Config{Dial: a.dialNet, OnRefused: func() { a.setHandover(true) }, Who: a.whoIs,
+		As: a.user.Do})
 	if err := n.Start(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "sandlot-agent: the network:", err)
 	}
@@ -788,8 +789,9 @@ func (a *Agent) configure(m *agentv1.ConfigureRequest) error {
 	return nil
 }
 
-// Usage implements the RPC.
+// Usage implements the RPC. It waits until the host knows of the connections that were refused until now.
 func (a *Agent) Usage(context.Context, *agentv1.UsageRequest) (*agentv1.UsageResponse, error) {
+	a.awaitReports()
 	u := a.Enforcer.Usage()
 	busy, attached, quiet := a.Processes.Busy(), a.Attached(), uint64(a.Activity.Quiet().Microseconds())
 	a.mu.Lock()

@@ -37,8 +37,8 @@ type askingCall struct {
 
 // hostQuestion is a question about a host.
 type hostQuestion struct {
-	done    chan struct{} // closed when verdict is set
-	verdict egress.Verdict
+	done   chan struct{} // closed when the verdict of the ruling is set
+	ruling egress.Ruling // Asking.mu guards it until done is closed
 }
 
 // Asker returns what asks a person about hosts.
@@ -95,32 +95,41 @@ func (a *asking) time() time.Duration {
 func (a *asking) asksUnlisted(p auth.Principal) bool { return a.time() > 0 && p.ID == auth.Local.ID }
 
 // Hold implements egress.Asker.
-func (a *asking) Hold(ctx context.Context, o egress.Owner, host string, unlisted bool) egress.Verdict {
+func (a *asking) Hold(ctx context.Context, o egress.Owner, host string, unlisted bool) egress.Ruling {
 	h, p, most := a.hub, auth.OnBehalfOf(o.Principal), a.time()
+	nobody := egress.Ruling{Verdict: egress.Asked}
 	if h.Questions == nil || p.ID == "" || unlisted && !a.asksUnlisted(p) {
-		return egress.Asked
+		return nobody
 	}
-	switch allowed, known := h.answered(reachSubject(p, host), o.Session); {
-	case allowed:
-		return egress.Granted
-	case known:
-		return egress.Denied
+	if r, known := h.knownRuling(reachSubject(p, host), o.Session); known {
+		return r
 	}
 	r := Request{Principal: p, Operation: policy.NetworkReach, Detail: host,
 		Resource: policy.Resource{Kind: sessionKind, ID: o.Session, Owner: p.ID}}
 	q := a.question(r)
 	if q == nil || most == 0 {
-		return egress.Asked
+		return nobody
 	}
 	timer := time.NewTimer(most)
 	defer timer.Stop()
 	select {
 	case <-q.done:
-		return q.verdict
 	case <-timer.C:
 	case <-ctx.Done():
 	}
-	return egress.Asked
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return q.ruling
+}
+
+// knownRuling returns the ruling by an answer that counts for a host already, if there is one.
+func (h *Hub) knownRuling(about question.Subject, session string) (r egress.Ruling, known bool) {
+	allowed, known := h.answered(about, session)
+	r = egress.Ruling{Verdict: egress.Denied, Answered: known}
+	if allowed {
+		r.Verdict = egress.Granted
+	}
+	return r, known
 }
 
 // MayHold implements egress.Asker.
@@ -151,29 +160,32 @@ func (a *asking) question(r Request) *hostQuestion {
 	if len(calls) == 0 || len(calls[len(calls)-1].hosts) >= maxHosts {
 		return nil
 	}
-	c, q := calls[len(calls)-1], &hostQuestion{done: make(chan struct{}), verdict: egress.Asked}
+	c, q := calls[len(calls)-1], &hostQuestion{done: make(chan struct{}), ruling: egress.Ruling{Verdict: egress.Asked}}
 	c.hosts[key] = q
 	go func() {
 		defer close(q.done)
 		var failed error
 		defer fault.Recover(c.ctx, a.hub.Log, "asking about a host", &failed)
-		q.verdict = a.ask(c, r)
+		ruling := a.ask(c, r, q)
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		q.ruling = ruling
 	}()
 	return q
 }
 
 // ask asks the user of a call about a host, after the questions before it, or takes the answer that somebody gives
 // elsewhere.
-func (a *asking) ask(c *askingCall, r Request) egress.Verdict {
+func (a *asking) ask(c *askingCall, r Request, of *hostQuestion) egress.Ruling {
 	h := a.hub
 	select {
 	case c.turn <- struct{}{}:
 		defer func() { <-c.turn }()
 	case <-c.ctx.Done():
-		return egress.Asked
+		return egress.Ruling{Verdict: egress.Asked}
 	}
-	if allowed, known := h.answered(reachSubject(r.Principal, r.Detail), r.Resource.ID); known {
-		return map[bool]egress.Verdict{true: egress.Granted, false: egress.Denied}[allowed]
+	if r, known := h.knownRuling(reachSubject(r.Principal, r.Detail), r.Resource.ID); known {
+		return r
 	}
 	q := h.reachQuestion(r)
 	set, more := presetOf(r.Detail)
@@ -184,8 +196,11 @@ func (a *asking) ask(c *askingCall, r Request) egress.Verdict {
 	o, err := h.Questions.Ask(q, h.QuestionTimeout(), true)
 	if err != nil {
 		h.Log.Warn("a question about a host was not put", "principal", r.Principal.ID, "error", err)
-		return egress.Asked
+		return egress.Ruling{Verdict: egress.Asked}
 	}
+	a.mu.Lock()
+	of.ruling.Question = o.ID // also of one that nobody answers
+	a.mu.Unlock()
 	ctx, cancel := context.WithCancel(c.ctx)
 	var client sync.WaitGroup
 	client.Go(func() {
@@ -198,16 +213,16 @@ func (a *asking) ask(c *askingCall, r Request) egress.Verdict {
 	reason, err := h.Questions.Wait(ctx, o)
 	cancel()
 	client.Wait()
-	verdict, outcome := egress.Asked, "declined"
+	ruling, outcome := egress.Ruling{Verdict: egress.Asked, Question: o.ID}, "declined"
 	switch {
 	case err == nil && reason == "":
-		verdict, outcome = egress.Granted, "given"
+		ruling.Verdict, ruling.Answered, outcome = egress.Granted, true, "given"
 	case err == nil && reason == question.No:
-		verdict = egress.Denied
+		ruling.Verdict, ruling.Answered = egress.Denied, true
 	}
 	h.Events.Publish(event.Event{Kind: event.Consent, Principal: r.Principal.ID, Session: r.Resource.ID,
 		Operation: event.ConsentAsk, Name: string(r.Operation), Outcome: outcome, Duration: time.Since(began)})
-	return verdict
+	return ruling
 }
 
 // askClient asks through the client of a call what q says, and answers the open question about the same. It reports
@@ -255,6 +270,11 @@ var presets = map[string][]string{
 		"cas-server.xethub.hf.co:443", "transfer.xethub.hf.co:443"},
 	"browsers":     {"cdn.playwright.dev:443", "playwright.download.prss.microsoft.com:443"},
 	"google-fonts": {"fonts.googleapis.com:443", "fonts.gstatic.com:443"},
+	"rust": {"sh.rustup.rs:443", "static.rust-lang.org:443", "index.crates.io:443", "static.crates.io:443",
+		"crates.io:443"},
+	"debian": {"deb.debian.org:80", "deb.debian.org:443", "security.debian.org:80", "security.debian.org:443",
+		"archive.ubuntu.com:80", "archive.ubuntu.com:443", "security.ubuntu.com:80", "security.ubuntu.com:443",
+		"ports.ubuntu.com:80", "ports.ubuntu.com:443"},
 }
 
 // presetOf returns the preset that a host and port is of, and its hosts; empty: there is none.

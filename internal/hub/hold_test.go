@@ -80,7 +80,7 @@ func holdingHub(t *testing.T, rules ...string) (*Hub, func(p auth.Principal, hos
 	h := askingHub(t, rules...)
 	h.NetworkHold = func() time.Duration { return 20 * time.Second }
 	return h, func(p auth.Principal, host string, unlisted bool) egress.Verdict {
-		return h.Asker().Hold(t.Context(), egress.Owner{Principal: p.ID, Session: "s1"}, host, unlisted)
+		return h.Asker().Hold(t.Context(), egress.Owner{Principal: p.ID, Session: "s1"}, host, unlisted).Verdict
 	}
 }
 
@@ -122,7 +122,7 @@ func TestHold(t *testing.T) {
 					t.Errorf("later %v, want %v", got, want.later)
 				}
 				if got := h.Asker().Hold(t.Context(), egress.Owner{Principal: auth.Local.ID, Session: "s2"},
-					"new.example:443", true); got != want.laterElsewhere {
+					"new.example:443", true).Verdict; got != want.laterElsewhere {
 					t.Errorf("in another session %v, want %v", got, want.laterElsewhere)
 				}
 				if list := h.Questions.List(nil); len(list) != 0 {
@@ -209,7 +209,8 @@ func TestHoldOfARule(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, connect := holdingHub(t, "ask * network.reach")
 		o := egress.Owner{Principal: auth.Local.ID, Session: "s1"}
-		if got := h.Reach(o, "github.com:443", egress.Connecting); got != egress.Asked {
+		if got := h.Reach(o, "github.com:443", egress.Connecting); got.Verdict != egress.Asked || got.Rule == "" ||
+			got.Question == "" {
 			t.Fatalf("the rule says %v", got)
 		}
 		silent := &person{answer: always("")}
@@ -231,31 +232,76 @@ func TestHoldOfARule(t *testing.T) {
 	})
 }
 
-// TestHoldPresets: one answer allows all hosts of a preset.
+// TestHoldPresets: one answer allows all hosts of a preset, and none of another.
 func TestHoldPresets(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h, connect := holdingHub(t)
-		c := &person{answer: func(message string, choices []string) string {
-			if !strings.Contains(message, "codeload.github.com:443") {
-				t.Errorf("the question does not say all: %s", message)
+	for name, host := range map[string]string{"github": "codeload.github.com", "huggingface": "cdn-lfs.huggingface.co",
+		"browsers": "cdn.playwright.dev", "google-fonts": "fonts.gstatic.com", "rust": "static.rust-lang.org",
+		"debian": "archive.ubuntu.com"} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h, connect := holdingHub(t)
+				c := &person{answer: func(message string, choices []string) string {
+					if !strings.Contains(message, host+":443") || choices[3] != "always allow "+name {
+						t.Errorf("the question does not say all: %s, %q", message, choices)
+					}
+					return choices[3]
+				}}
+				end := begunCall(t, h, auth.Local, c)
+				for _, host := range presets[name] {
+					if got := connect(auth.Local, host, true); got != egress.Granted {
+						t.Errorf("%s: %v", host, got)
+					}
+				}
+				end()
+				if got := connect(auth.Local, host+":443", true); got != egress.Granted || c.count() != 1 {
+					t.Errorf("later %v, %d questions", got, c.count())
+				}
+				o := egress.Owner{Principal: auth.Local.ID, Session: "s9"}
+				if !h.Asker().MayHold(o, host) || h.Asker().MayHold(o, "other.example") {
+					t.Error("names: what was allowed, and nothing else, is looked up")
+				}
+			})
+		})
+	}
+	of := map[string]string{}
+	for name, hosts := range presets {
+		for _, host := range hosts {
+			if r, err := egress.ParseRule(host); err != nil || r.String() != host || of[host] != "" {
+				t.Errorf("%s of %s: %v, also of %s", host, name, err, of[host])
 			}
-			return choices[3]
-		}}
-		end := begunCall(t, h, auth.Local, c)
-		for _, host := range presets["github"] {
-			if got := connect(auth.Local, host, true); got != egress.Granted {
-				t.Errorf("%s: %v", host, got)
-			}
+			of[host] = name
 		}
-		end()
-		if got := connect(auth.Local, "codeload.github.com:443", true); got != egress.Granted || c.count() != 1 {
-			t.Errorf("later %v, %d questions", got, c.count())
-		}
-		o := egress.Owner{Principal: auth.Local.ID, Session: "s9"}
-		if !h.Asker().MayHold(o, "codeload.github.com") || h.Asker().MayHold(o, "other.example") {
-			t.Error("names: what was allowed, and nothing else, is looked up")
-		}
-	})
+	}
+}
+
+// TestHoldNamesItsQuestion: a ruling has the id of the question that was asked, answered or not.
+func TestHoldNamesItsQuestion(t *testing.T) {
+	for answer, want := range map[string]egress.Ruling{
+		allowOnce: {Verdict: egress.Granted, Answered: true}, denyOnce: {Verdict: egress.Denied, Answered: true},
+		"cancel": {Verdict: egress.Asked}, "late": {Verdict: egress.Asked},
+	} {
+		t.Run(answer, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h, _ := holdingHub(t)
+				c := &person{answer: always(answer)}
+				if answer == "late" {
+					c.after, c.answer = time.Minute, always(allowOnce)
+				}
+				end := begunCall(t, h, auth.Local, c)
+				defer end()
+				got := h.Asker().Hold(t.Context(), egress.Owner{Principal: auth.Local.ID, Session: "s1"}, "new.example:443", true)
+				id := got.Question
+				if got.Question = ""; got != want || !strings.HasPrefix(id, "q_") {
+					t.Errorf("%+v with the question %q, want %+v", got, id, want)
+				}
+			})
+		})
+	}
+	h, _ := holdingHub(t)
+	o := egress.Owner{Principal: auth.Local.ID, Session: "s1"}
+	if got := h.Asker().Hold(t.Context(), o, "new.example:443", true); got != (egress.Ruling{Verdict: egress.Asked}) {
+		t.Errorf("where nobody can be asked: %+v", got)
+	}
 }
 
 // TestAsksHosts: the tools that run programs ask where somebody can be asked.

@@ -11,43 +11,51 @@ import (
 
 // Reach implements egress.Config.Reach by the rules. If a rule asks, it puts a question and does not
 // wait for the answer: Hold does, where a person can be asked at once.
-func (h *Hub) Reach(o egress.Owner, host string, phase egress.Phase) egress.Verdict {
+func (h *Hub) Reach(o egress.Owner, host string, phase egress.Phase) egress.Ruling {
 	rules := h.Rules.Load()
 	p := auth.OnBehalfOf(o.Principal)
 	if !rules.Any(policy.NetworkReach) || p.ID == "" {
-		return egress.ByPolicy
+		return egress.Ruling{}
 	}
 	r := Request{Principal: p, Operation: policy.NetworkReach, Detail: host,
 		Resource: policy.Resource{Kind: sessionKind, ID: o.Session, Owner: p.ID}}
-	switch d := rules.Decide(policy.Question{Principal: p, Operation: r.Operation, Resource: r.Resource,
-		Detail: host}); d.Effect {
-	case policy.Refuse:
-		return egress.Denied
-	case policy.Allow:
-		return egress.ByPolicy // it ends the search; the settings of the network decide
+	d := rules.Decide(policy.Question{Principal: p, Operation: r.Operation, Resource: r.Resource, Detail: host})
+	place := "" // where the rule stands; what stands in it is the operator's to know
+	if d.Rule != nil {
+		place = d.Rule.Place
 	}
-	return h.reachAsked(r, phase)
+	switch d.Effect {
+	case policy.Refuse:
+		return egress.Ruling{Verdict: egress.Denied, Rule: place}
+	case policy.Allow:
+		return egress.Ruling{} // it ends the search; the settings of the network decide
+	}
+	ruling := h.reachAsked(r, phase)
+	ruling.Rule = place
+	return ruling
 }
 
-// reachAsked returns the verdict about a host about which a rule asks.
-func (h *Hub) reachAsked(r Request, phase egress.Phase) egress.Verdict {
+// reachAsked returns the ruling about a host about which a rule asks.
+func (h *Hub) reachAsked(r Request, phase egress.Phase) egress.Ruling {
 	switch phase {
 	case egress.Connected:
-		return egress.ByPolicy
+		return egress.Ruling{}
 	case egress.Lookup: // the answer is about a host and a port
-		return egress.Asked
+		return egress.Ruling{Verdict: egress.Asked}
 	}
 	about := reachSubject(r.Principal, r.Detail)
 	switch allowed, known := h.answered(about, r.Resource.ID); {
 	case allowed:
-		return egress.Granted
+		return egress.Ruling{Verdict: egress.Granted, Answered: true}
 	case known:
-		return egress.Denied
+		return egress.Ruling{Verdict: egress.Denied, Answered: true}
 	}
-	if _, err := h.Questions.Ask(h.reachQuestion(r), question.Grace, false); err != nil {
+	o, err := h.Questions.Ask(h.reachQuestion(r), question.Grace, false)
+	if err != nil {
 		h.Log.Warn("a question about a host was not put", "principal", r.Principal.ID, "error", err)
+		return egress.Ruling{Verdict: egress.Asked}
 	}
-	return egress.Asked
+	return egress.Ruling{Verdict: egress.Asked, Question: o.ID}
 }
 
 // reachSubject is what a question about a host and port is about.

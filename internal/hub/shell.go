@@ -42,10 +42,10 @@ func (s *Shell) Run(ctx context.Context, c command.Command) (*agent.Interactive,
 	if err := s.decide(ctx, policy.WithVariables(policy.CommandLine(c.Args, c.Env), own)); err != nil {
 		return nil, command.Started{}, err
 	}
-	if err := s.lease.UseVariables(ctx, s.hub.revealFor(s.request.Principal)); err != nil {
-		return nil, command.Started{}, s.Fail(err)
-	}
 	env, err := s.hub.reveal(ctx, s.request.Principal, c.Env)
+	if err == nil {
+		err = s.lease.UseVariables(ctx, s.hub.revealFor(s.request.Principal), c.Env)
+	}
 	if err != nil {
 		return nil, command.Started{}, s.Fail(err)
 	}

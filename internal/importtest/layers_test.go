@@ -77,7 +77,7 @@ var places = map[string]place{
 	"agent":               {"L2", "agent/direct"},
 	"audit":               {"L2", ""},
 	"builtin": {"L2",
-		"agent builtin/definition builtin/sysinstall egress port servers servers/install session snapshot toolcall " +
+		"agent builtin/definition builtin/sysinstall port servers servers/install session session/reason snapshot toolcall " +
 			"volume"},
 	"builtin/definition": {"L2", ""},
 	"builtin/sysinstall": {"L2", ""},
@@ -100,16 +100,17 @@ var places = map[string]place{
 	"session/room":     {"L2", ""},
 	"session/awake":    {"L2", "agent"},
 	"session/variable": {"L2", ""},
-	"session/reason":   {"L2", "agent pool"},
+	"session/reason":   {"L2", "agent egress pool"},
 	"servers": {"L2",
-		"pool servers/install servers/instance servers/oauth servers/process session mcpclient mcpclient/transport"},
+		"egress pool servers/install servers/instance servers/oauth servers/process session session/reason mcpclient " +
+			"mcpclient/transport"},
 	"servers/instance": {"L2",
-		"mcpclient mcpclient/transport servers/install servers/oauth servers/process session"},
+		"egress mcpclient mcpclient/transport servers/install servers/oauth servers/process session"},
 	"guest": {"inside",
 		"guest/confine guest/files guest/interp guest/network guest/process guest/tools " +
 			"guest/user"},
 	"servers/install":     {"L2", "agent pool servers/process session"},
-	"servers/process":     {"L2", "agent session mcpclient/transport"},
+	"servers/process":     {"L2", "agent egress session mcpclient/transport"},
 	"servers/oauth":       {"L2", "mcpclient/transport"},
 	"servers/serverstest": {"test", ""},
 	"servers/catalog":     {"L1", "tool"},
@@ -188,6 +189,7 @@ var places = map[string]place{
 	"guest/interp":                       {"inside", "guest/interp/direct guest/process guest/user"},
 	"guest/interp/direct":                {"inside", ""},
 	"guest/guesttest":                    {"test", ""},
+	"guest/gocache":                      {"inside", ""},
 	"guest/mcpcommand":                   {"inside", "agent/wire"},
 	"guest/network":                      {"inside", ""},
 	"guest/trial":                        {"inside", "guest/process"},

@@ -20,6 +20,8 @@ var (
 	// . <(…).
 	printedWord = regexp.MustCompile("(?:^|[\\s;&|(){/`])(?:eval|source|\\.|" + strings.Join(readers, "|") +
 		")(?:\\s+[-+][^\\s$`<]+)*\\s+(?:[0-9]*<\\s+)?(?:\\$\\(|`|<\\()([^()`]*)")
+	// printedFile is the beginning of what a shell reads when it starts, by a variable: BASH_ENV=<(…) bash.
+	printedFile = regexp.MustCompile("\\b(?:BASH_ENV=(?:\\$\\(|`|<\\()|ENV=<\\()([^()`]*)")
 	// printedName is where a command begins whose name others print: $(…) x.
 	printedName = regexp.MustCompile("(?:^|[;&|\n]|\\b(?:do|then|else|if|while|until)\\s)\\s*(?:\\$\\(|`)([^()`]*)")
 	// quoted is a text in quotes.
@@ -42,7 +44,7 @@ func printed(line string) (runs, hidden bool) {
 		return false, false
 	}
 	text := pipeOnly.Replace(copies.ReplaceAllString(line, " "))
-	for _, found := range printedWord.FindAllStringSubmatch(text, -1) {
+	for _, found := range append(printedWord.FindAllStringSubmatch(text, -1), printedFile.FindAllStringSubmatch(text, -1)...) {
 		runs, hidden = true, hidden || hides(strings.Split(found[1], "|"))
 	}
 	between := quoted.ReplaceAllStringFunc(line, func(q string) string { // what separates commands, in a text

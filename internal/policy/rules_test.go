@@ -212,6 +212,10 @@ func TestEvasion(t *testing.T) {
 			"flock --timeout 5 l curl x", "watch --interval 5 --differences curl x", "watch -d -n5 'curl x'", "busybox timeout 5 curl x",
 			"find . -okdir curl {} +", "find . -exec sh -c 'curl \"$1\"' _ {} +", "xargs --max-args 1 --replace curl {}",
 			"env -S 'A=1 curl x'", "env --chdir /tmp --split-string 'curl x'", "env -vS curl", "chroot --userspec a:b /y curl x",
+			"PAGER=curl git log", "GIT_SSH_COMMAND=curl git fetch", "env EDITOR=/usr/bin/curl git commit", "export GIT_PAGER=curl; git log",
+			"PAGER+=curl git log", "export PAGER+=curl", "AWS_PAGER=curl aws x", "GH_EDITOR=curl gh x", "RUSTC_WRAPPER=curl cargo x",
+			"GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=core.pager GIT_CONFIG_VALUE_0=curl git log", "PROMPT_COMMAND=curl bash -i", "declare -x MANPAGER=curl", "A=1 SUDO_ASKPASS=/usr/bin/curl sudo -A x", "export A=b VISUAL=curl",
+			"BASH_ENV=<(echo curl x) bash -c :", "ENV=<(echo x lruc | rev) sh -i", "RSYNC_RSH=curl rsync a b:c",
 			"script --command 'curl x' log", "script -qefc curl", "unshare --map-root-user --net curl x", "setpriv --reuid 1 curl x",
 			long + "; curl x", "curl \x00", "a\x00; curl x", "\xff; curl x"}},
 		"deny * file.* /workspace/private/*": {
@@ -270,6 +274,7 @@ func TestArgumentsAreNoCommands(t *testing.T) {
 		"docker pull curl", "docker run alpine make curl", "docker exec web make curl", "docker build -t curl .", "kubectl get pod curl",
 		"tar xf y curl", "tar -czf curl.tgz y", "rsync -av curl y", "sort curl", "git -c user.name=curl log", "ssh -o User=curl host make",
 		"docker ps --filter name=curl", "scp curl host:y",
+		"PAGER=less git log curl", "export EDITOR=vim; make curl", "export curl", "PATH=curl make", "ENV=$(echo a | tr a b) make curl", "A=1 EDITOR=vim git commit -m curl",
 		strings.Repeat("a ", 2000)} {
 		if got := rules.Decide(Question{Principal: ann, Operation: ShellExecute, Detail: d}); got.Effect != Allow {
 			t.Errorf("%.60q is denied", d)

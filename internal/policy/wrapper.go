@@ -9,16 +9,17 @@ import (
 // wrapper says how a program, or a word of the shell, is followed by the command that it runs. What the table does not
 // say about an option, a rule that denies takes both ways: as an option alone, and with a value in the next word.
 type wrapper struct {
-	flags    string   // short options without a value
-	values   string   // short options whose value is the rest of the word, or else the next word
-	long     []string // long options whose value may be the next word
-	operands int      // words that stand before the command, such as the time of timeout
-	after    []string // words after which a command stands, wherever they are
-	behind   int      // operands between such a word and the command, such as an image
-	settings []string // settings whose value is a command, in lower case: -o ProxyCommand=curl
-	optional bool     // one more word may stand before the command, such as an architecture
-	only     bool     // a command stands after those words alone
-	anywhere bool     // options have several values: any word may begin the command
+	flags     string   // short options without a value
+	values    string   // short options whose value is the rest of the word, or else the next word
+	long      []string // long options whose value may be the next word
+	operands  int      // words that stand before the command, such as the time of timeout
+	after     []string // words after which a command stands, wherever they are
+	behind    int      // operands between such a word and the command, such as an image
+	settings  []string // settings whose value is a command, in lower case: -o ProxyCommand=curl
+	optional  bool     // one more word may stand before the command, such as an architecture
+	only      bool     // a command stands after those words alone
+	variables bool     // words set variables, whose values may be commands
+	anywhere  bool     // options have several values: any word may begin the command
 }
 
 // maxCommands is in how many places a command may begin behind wrappers, in a part of a line without operators of the
@@ -38,6 +39,11 @@ var (
 	sshSettings = []string{"proxycommand", "localcommand", "knownhostscommand", "pkcs11provider", "xauthlocation"}
 	sshWrapper  = wrapper{flags: "46AaCfGgKkMNnqsTtVvXxYy", values: "BbcDEeFIiJLlmOoPpQRSWw", operands: 1,
 		settings: sshSettings}
+	variableWrapper = wrapper{only: true, variables: true}
+	// commandVariables have commands as their values, and so has each whose name ends in one of commandEnds.
+	commandVariables = words(`PAGER EDITOR VISUAL BROWSER SHELL FCEDIT MANPAGER LESSOPEN LESSCLOSE PROMPT_COMMAND HGEDITOR
+		GIT_SSH_COMMAND GIT_EXTERNAL_DIFF GIT_PROXY_COMMAND FZF_DEFAULT_COMMAND RSYNC_CONNECT_PROG MAKE CC CXX AR LD`)
+	commandEnds = words(`_PAGER _EDITOR _BROWSER _ASKPASS _SSH _RSH _WRAPPER`)
 	gitSettings = []string{"core.sshcommand", "core.pager", "core.editor", "core.fsmonitor", "core.askpass", "core.gitproxy",
 		"sequence.editor", "diff.external", "gpg.program", "credential.helper", "textconv", "clean", "smudge", "process", "cmd"}
 )
@@ -46,6 +52,8 @@ var (
 var wrappers = map[string]wrapper{
 	"!": {}, "then": {}, "do": {}, "else": {}, "if": {}, "elif": {}, "while": {}, "until": {}, "coproc": {}, "trap": {},
 	"builtin": {}, "eval": {},
+	"export": variableWrapper, "declare": variableWrapper, "typeset": variableWrapper, "readonly": variableWrapper,
+	"local":   variableWrapper,
 	"command": {flags: "pvV"}, "exec": {flags: "cl", values: "a"},
 	"time": {flags: "pavq", values: "fo", long: []string{"format", "output"}},
 	"sudo": {flags: "ABbEeHiKklNnPSsVv", values: "CcDghpRrtTUu", long: []string{"close-from", "chdir", "group", "host",
@@ -153,7 +161,10 @@ func unwrapped(part string, printed bool) (commands []string, ok bool) {
 // value of an option.
 func following(words []string, printed bool) (at []int, joined []string) {
 	if name, _, assigns := strings.Cut(words[0], "="); assigns && isAssigned(name) {
-		return inside(words, 1), nil
+		if command := commandIn(words[0]); command != "" {
+			joined = append(joined, strings.Join(append([]string{command}, words[1:]...), " "))
+		}
+		return inside(words, 1), joined
 	}
 	name := path.Base(words[0])
 	w, is := wrapperOf(name)
@@ -167,7 +178,11 @@ func following(words []string, printed bool) (at []int, joined []string) {
 		if w.stands(word) {
 			at = append(at, w.command(words, i+2)...)
 		}
-		for _, command := range []string{w.joined(word), w.setting(word)} {
+		value := w.setting(word)
+		if w.variables {
+			value = commandIn(word)
+		}
+		for _, command := range []string{w.joined(word), value} {
 			if command != "" {
 				joined = append(joined, strings.Join(append([]string{command}, words[i+2:]...), " "))
 			}
@@ -273,6 +288,17 @@ func (w wrapper) setting(word string) string {
 		if ok && (prefix == "" || strings.HasPrefix(prefix, "-") || strings.HasSuffix(prefix, ".")) {
 			return command
 		}
+	}
+	return ""
+}
+
+// commandIn returns the beginning of a command that is the value of a variable in a word: PAGER=curl, GIT_PAGER+=curl.
+func commandIn(word string) string {
+	name, value, assigns := strings.Cut(word, "=")
+	name = strings.ToUpper(strings.TrimSuffix(name, "+"))
+	if assigns && (slices.Contains(commandVariables, name) || strings.HasPrefix(name, "GIT_CONFIG_VALUE_") ||
+		slices.ContainsFunc(commandEnds, func(end string) bool { return strings.HasSuffix(name, end) })) {
+		return value
 	}
 	return ""
 }

@@ -42,14 +42,71 @@ func (p *Pool) CanWake(ctx context.Context, h sandbox.Hibernator, r Request, ima
 	return h.CanWake(ctx, p.spec(r), image)
 }
 
-// resize gives a sandbox its limits of now, if it has others.
-func resize(ctx context.Context, box sandbox.Sandbox, l sandbox.Limits) error {
-	r, ok := box.(sandbox.Resizer)
-	if !ok || box.Spec().Limits == l {
+// settle gives a sandbox that was made of an image the limits of now, and its agent the settings.
+func (p *Pool) settle(ctx context.Context, b *Booted, now sandbox.Limits, s agent.Settings) error {
+	silent := func(err error) error { // a time that is over says nothing about the image
+		return sandbox.Explain("its agent did not get ready", errors.Join(err, ctx.Err()))
+	}
+	if err := b.probe(ctx); err != nil {
+		return silent(err)
+	}
+	if err := p.resize(ctx, b, now); err != nil {
+		return fmt.Errorf("%w: %w", sandbox.ErrLater, sandbox.Explain("its limits could not be set", err))
+	}
+	if err := p.configure(ctx, b, s); err != nil { // they may have changed while it slept
+		return silent(err)
+	}
+	return nil
+}
+
+// resize gives a sandbox its limits of now, if it has others. A sandbox that has more in use than they allow keeps those
+// that it has: what runs in it would end, and nobody could have saved it while it slept.
+func (p *Pool) resize(ctx context.Context, b *Booted, now sandbox.Limits) error {
+	r, ok := b.Box.(sandbox.Resizer)
+	has := b.Box.Spec().Limits
+	if !ok || has == now {
 		return nil
 	}
-	return r.Resize(ctx, l)
+	want := inUse(ctx, b, has, now)
+	err := r.Resize(ctx, want)
+	if err != nil && narrower(want.MemoryBytes, has.MemoryBytes) { // the kernel takes no limit below what is in use
+		want.MemoryBytes = has.MemoryBytes
+		err = r.Resize(ctx, want)
+	}
+	if err != nil {
+		return err
+	}
+	if b.Flavor = sized(b.Flavor, want); want != now {
+		p.Log.Warn("a session that woke has more in use than its limits of now allow, and keeps those that it had",
+			"sandbox", b.ID, "has", want, "now", now)
+	}
+	return nil
 }
+
+// inUse returns the limits of now, and in place of those that a sandbox is over, or could be soon, those that it has. What
+// cannot be found out counts as in use.
+func inUse(ctx context.Context, b *Booted, has, now sandbox.Limits) sandbox.Limits {
+	less, fewer := narrower(now.MemoryBytes, has.MemoryBytes), narrower(now.Processes, has.Processes)
+	if !less && !fewer {
+		return now
+	}
+	u, err := b.Agent.Usage(ctx)
+	st, statusErr := b.Box.Status(ctx)
+	unknown := errors.Join(err, statusErr) != nil
+	if less && (unknown || tight(u.MemoryBytes, now.MemoryBytes) || st.MemoryBytes > now.MemoryBytes) {
+		now.MemoryBytes = has.MemoryBytes
+	}
+	if fewer && (unknown || tight(uint64(u.Processes), now.Processes)) {
+		now.Processes = has.Processes
+	}
+	return now
+}
+
+// narrower reports whether a limit is below another one; 0: none.
+func narrower(limit, than int64) bool { return limit > 0 && (than == 0 || limit < than) }
+
+// tight reports whether less than a tenth of a limit is free: what wakes needs some.
+func tight(used uint64, limit int64) bool { return used > uint64(limit-limit/10) }
 
 // Wake makes a sandbox of a frozen image, and waits until its agent answers. connect is called before the sandbox's
 // programs can use the network. When Wake fails, only the workspace and the image are left, unless the error is
@@ -74,14 +131,7 @@ func (p *Pool) Wake(ctx context.Context, h sandbox.Hibernator, r Request, image 
 	}
 	b := p.Adopt(box, r)
 	connect(b)
-	if err = b.probe(ctx); err == nil { // the settings may have changed while it slept
-		err = p.configure(ctx, b, agent.Settings{Renew: sandbox.IsCopy(image)})
-	}
-	if err != nil { // a time that is over says nothing about the image
-		err = sandbox.Explain("its agent did not get ready", errors.Join(err, ctx.Err()))
-	} else if err = resize(ctx, box, p.Limits(r.Flavor)); err != nil {
-		err = fmt.Errorf("%w: %w", sandbox.ErrLater, sandbox.Explain("its limits could not be set", err))
-	}
+	err = p.settle(ctx, b, p.Limits(r.Flavor), agent.Settings{Renew: sandbox.IsCopy(image)})
 	if err != nil {
 		if stopErr := b.Destroy(); stopErr != nil {
 			err = errors.Join(err, sandbox.ErrRemains, stopErr)

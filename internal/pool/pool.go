@@ -33,7 +33,7 @@ type Booted struct {
 	ID        string
 	Workspace string
 	Template  *image.Template
-	Flavor    image.Flavor
+	Flavor    image.Flavor // with the size that the sandbox has
 	Box       sandbox.Sandbox
 	Agent     *agent.Client
 	Used      bool           // programs have run in it: it was not booted by this server, or it slept
@@ -287,9 +287,20 @@ func (p *Pool) probeInBackground(b *Booted, prebooter sandbox.Prebooter, spec sa
 
 // Adopt makes an agent client for a sandbox that lives already.
 func (p *Pool) Adopt(box sandbox.Sandbox, r Request) *Booted {
-	c := agent.New(box, p.Log, p.cellSlots)
-	return &Booted{ID: box.Spec().ID, Workspace: r.Workspace, Template: r.Template, Flavor: r.Flavor, Box: box,
-		Agent: c, Used: true}
+	c, spec := agent.New(box, p.Log, p.cellSlots), box.Spec()
+	return &Booted{ID: spec.ID, Workspace: r.Workspace, Template: r.Template, Flavor: sized(r.Flavor, spec.Limits),
+		Box: box, Agent: c, Used: true}
+}
+
+// sized returns a flavor with the size that a sandbox has: the settings may have another one by now.
+func sized(f image.Flavor, l sandbox.Limits) image.Flavor {
+	if l.MemoryBytes > 0 {
+		f.MemoryMB = int(l.MemoryBytes >> 20)
+	}
+	if l.CPUs > 0 {
+		f.CPUs = l.CPUs
+	}
+	return f
 }
 
 // interpreterTimeout is how long a boot waits for interpreters. One that takes longer, mostly because
@@ -353,9 +364,10 @@ func (p *Pool) Configure(ctx context.Context, b *Booted) error {
 
 // configure does that with further settings.
 func (p *Pool) configure(ctx context.Context, b *Booted, s agent.Settings) error {
-	s.Template, s.Limits, s.Git = p.runnable(b.Template), p.Limits(b.Flavor), b.identity.Load()
+	spec := b.Box.Spec() // its limits are those that its runtime holds it to
+	s.Template, s.Limits, s.Git = p.runnable(b.Template), spec.Limits, b.identity.Load()
 	s.Roots = []agent.FileRoot{{Path: WorkspaceDir}}
-	for _, m := range b.Box.Spec().Mounts {
+	for _, m := range spec.Mounts {
 		if m.Shared { // ReadOnly is as it was mounted: the agent need not know when a volume becomes full
 			s.Roots = append(s.Roots, agent.FileRoot{Path: m.Target, ReadOnly: m.ReadOnly})
 		}

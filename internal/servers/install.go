@@ -56,6 +56,9 @@ func (servers *Servers) Install(ctx context.Context, p auth.Principal, r install
 	}
 	defer l.Release()
 	servers.Sessions.Narrow(l.ID(), p.Scope) // what is installed may leave something behind
+	if err := l.NoteSecrets(r.Values().Env); err != nil {
+		return Installed{}, err
+	}
 	i := install.New(l, r, folder, servers.InstallTimeout, values.Env)
 	found, err := i.Install(limited)
 	if err != nil {

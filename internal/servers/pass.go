@@ -66,15 +66,16 @@ func (s *server) call(ctx context.Context, d catalog.Definition, c tool.Call) (*
 	defer q.Release()
 	raw, err := s.request(ctx, q)
 	if err != nil {
-		return nil, err
+		return nil, withRefused(err, q.Refused)
 	}
 	safe, isError, err := q.Result(ctx, raw)
 	if err != nil {
-		return nil, s.withAdvice(err)
+		return nil, withRefused(s.withAdvice(err), q.Refused)
 	}
 	if !c.Whole {
 		safe = catalog.WithoutData(d.Raw, safe)
 	}
+	safe = s.tellRefused(c, safe, q.Refused)
 	if err := q.Deliver(ctx, safe); err != nil {
 		return nil, err
 	}

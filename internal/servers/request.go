@@ -10,6 +10,7 @@ import (
 	"sandlot/internal/fault"
 	"sandlot/internal/limit"
 	"sandlot/internal/mcpclient/transport"
+	"sandlot/internal/servers/catalog"
 	"sandlot/internal/servers/instance"
 	"sandlot/internal/servers/process"
 	"sandlot/internal/servers/spec"
@@ -35,6 +36,9 @@ func (s *server) requestOnce(ctx context.Context, r *instance.Request) (json.Raw
 	}
 	defer release()
 	raw, took, err := l.Call(ctx, r, s.record().Elicits)
+	if r.Method == "tools/call" && ctx.Err() == nil && !catalog.AsksInput(raw) { // else nobody would be told
+		r.Refused = append(r.Refused, l.Refusals(ctx)...)
+	}
 	if err != nil {
 		return nil, s.callFault(l, err)
 	}

@@ -157,6 +157,7 @@ func (s *server) connect(ctx context.Context) (*instance.Instance, error) {
 	defer cancel()
 	if !s.Configured { // values of the settings never refer to secrets
 		var err error
+		c.References = c.Values.Env
 		if c.Values, err = s.servers.revealed(ctx, s.owner.ID, c.Values); err != nil {
 			f := s.lacking(err)
 			s.logger.Warn("connection: did not start", "why", f)
@@ -168,7 +169,7 @@ func (s *server) connect(ctx context.Context) (*instance.Instance, error) {
 		s.mu.Lock()
 		s.mute = !s.mute && errors.Is(err, transport.ErrTimeout)
 		s.mu.Unlock()
-		f := s.startFault(l, err, limit)
+		f := withRefused(s.startFault(l, err, limit), l.Refusals(ctx))
 		l.Close()
 		s.logger.Warn("connection: did not start", "why", f, "error", err)
 		return nil, f

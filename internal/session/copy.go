@@ -114,7 +114,7 @@ func (s *Session) acquireIdle(ctx context.Context) error {
 }
 
 func inUse(id string) error {
-	return fault.New(fault.ResourceLimit, "calls are using the session: its state can only be copied between calls").
+	return fault.Wrap(fault.ResourceLimit, errInUse, "calls are using the session: its state can only be copied between calls").
 		With("session_id", id).Advise("Wait for the calls to end, or stop them, and try again",
 		"Close interactive commands and terminals in it")
 }
@@ -277,7 +277,7 @@ func (s *Sessions) canWake(ctx context.Context, c Content) (h sandbox.Hibernator
 	if err != nil {
 		return nil, r, err
 	}
-	f, err := s.flavor(c.Flavor)
+	f, err := s.flavorOf(c.Flavor)
 	if err != nil {
 		return nil, r, err
 	}

@@ -60,7 +60,7 @@ func (s *Session) runsSomething(ctx context.Context) bool {
 	defer cancel()
 	if b := s.current().booted; b != nil {
 		u, err := b.Agent.Usage(ctx)
-		return err == nil && u.Busy
+		return err == nil && u.Busy || err != nil && s.mayBeBusy(b)
 	}
 	return false
 }
@@ -74,7 +74,7 @@ func (s *Session) stayAwake(until time.Time, cause error) {
 }
 
 // tellReplaced tells the user once that the session could not be put to sleep now, as files were replaced that its
-// programs have open: before somebody stops the server, and variables are lost.
+// programs have open: before somebody stops the server, and variables may be lost.
 func (s *Session) tellReplaced(b *pool.Booted) {
 	if b == nil || s.current().warned || !s.sessions.Hibernation.Enabled {
 		return
@@ -103,7 +103,7 @@ func (s *Session) warn(cause error) {
 	}
 	if until != "" && !s.cur.warned {
 		s.cur.warned, s.cur.warning = true, fmt.Sprintf("This session cannot be put to sleep or copied at the moment: %s. "+
-			"It stays awake; if the server is stopped, variables and processes are lost. It can again when %s; files in "+
+			"It stays awake; if the server is stopped, variables and processes may be lost. It can again when %s; files in "+
 			"/workspace are kept in any case.", reason.State(cause), until)
 	}
 }

@@ -30,6 +30,7 @@ import (
 //	freezing  booted is nil, freezing is true    State Live,   Sandbox
 //	asleep    booted is nil                      State Asleep, Image
 //	waking    booting is true                    State Live,   Sandbox and Image
+//	left      the server has ended               State Left,   Sandbox
 //
 // The session's lock is held to go from one to the next. freeze and still are what snapshots and forks need as well:
 // the workspace can be copied between freeze and goOn, while nothing runs in the sandbox. Pool.Wake makes a sandbox of
@@ -178,13 +179,16 @@ func (s *Sessions) putToSleep(ctx context.Context, session *Session) error {
 	return nil
 }
 
-// EndAll ends all sandboxes before the server ends. With hibernate, sessions sleep if they can, those with most to lose
-// first, until ctx ends; what has begun by then may take overtime. The others keep their files, and their records say
+// EndAll puts all sessions to sleep before the server ends, with hibernate, those with most to lose first, until ctx ends;
+// what has begun by then may take overtime. Sandboxes of sessions that can sleep, and do not for now, as the disk is full
+// or there is no time, run on for the next server. All others end: their sessions keep their files, and their records say
 // why they have no more.
 func (s *Sessions) EndAll(ctx context.Context, hibernate bool, overtime time.Duration) {
 	hardCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(overtime, cancel) })()
+	calls, cancelCalls := context.WithTimeout(hardCtx, lastCalls)
+	defer cancelCalls()
 	var mu sync.Mutex
 	var rest []liveSession
 	whys := map[*Session]string{}
@@ -192,7 +196,7 @@ func (s *Sessions) EndAll(ctx context.Context, hibernate bool, overtime time.Dur
 	work.SetLimit(sleepAtOnce())
 	for _, l := range s.mostToLose(ctx) {
 		work.Go(func() error {
-			why := s.sleepNow(ctx, hardCtx, l.session, hibernate)
+			why := s.sleepNow(ctx, hardCtx, calls, l.session, hibernate)
 			mu.Lock()
 			defer mu.Unlock()
 			if why != "" {
@@ -208,14 +212,23 @@ func (s *Sessions) EndAll(ctx context.Context, hibernate bool, overtime time.Dur
 	})
 }
 
-// sleepNow puts one session to sleep, if hibernate and ctx allow to begin, until hardCtx ends. Empty: the session
-// sleeps, or has nothing that could; else the session's sandbox is to end, and why says why.
-func (s *Sessions) sleepNow(ctx, hardCtx context.Context, session *Session, hibernate bool) (why string) {
+// sleepNow puts one session to sleep, if hibernate and ctx allow to begin, until hardCtx ends. Calls
+// that use it may end until the context calls does. Empty: the session sleeps, has nothing that could, or is left to the next server; else the session's sandbox is to end, and why says why.
+func (s *Sessions) sleepNow(ctx, hardCtx, calls context.Context, session *Session, hibernate bool) (why string) {
+	_, unable := s.Pool.HibernatorNamed(session.record().Runtime)
 	switch {
 	case !hibernate || !s.Hibernation.Enabled:
 		return stoppedByServer
+	case unable != nil:
+		return unslept(unable)
 	case ctx.Err() != nil:
-		return stoppedByServer + ", and there was no time to put it to sleep"
+		session.leaveToNext(noTime, ctx.Err())
+		return ""
+	}
+	session.awaitCalls(calls)
+	if session.current().active > 0 {
+		session.leaveToNext(inCalls, errInUse)
+		return ""
 	}
 	err := session.acquire(hardCtx)
 	if err == nil {
@@ -234,11 +247,55 @@ func (s *Sessions) sleepNow(ctx, hardCtx context.Context, session *Session, hibe
 	case err == nil:
 		return ""
 	case hardCtx.Err() != nil:
-		return stoppedByServer + ", and there was no time to put it to sleep"
+		session.leaveToNext(noTime, err)
+		return ""
+	case errors.Is(err, errInUse):
+		session.leaveToNext(inCalls, err)
+		return ""
+	case reason.Passes(err), errors.Is(err, sandbox.ErrReplaced):
+		session.leaveToNext("it could not be put to sleep: "+reason.State(err), err)
+		return ""
 	}
 	s.Log.Error("could not put a session to sleep, which ends with the server", "session", session.record().ID, "error",
 		err)
+	return unslept(err)
+}
+
+// unslept is the reason for the loss of a sandbox that never sleeps, and ended with its server.
+func unslept(err error) string {
 	return stoppedByServer + ", and it could not be put to sleep: " + reason.State(err)
+}
+
+// lastCalls is how long all sessions together wait at the stop of the server for calls that are just ending.
+const lastCalls = 3 * time.Second
+
+// inCalls is why a session that a call uses does not sleep.
+const inCalls = "calls were using it"
+
+// awaitCalls waits until no call uses the session, or ctx ends.
+func (s *Session) awaitCalls(ctx context.Context) {
+	for s.current().active > 0 {
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// noTime is why a session that the server left to the next one does not sleep.
+const noTime = "there was no time to put it to sleep"
+
+// leaveToNext notes that the session's sandbox runs on without a server: for the next one, or until it ends itself. why
+// is the reason, should it be lost. The sandbox lives on also if that cannot be stored.
+func (s *Session) leaveToNext(why string, cause error) {
+	s.sessions.Log.Error("could not put a session to sleep, whose sandbox runs on for the next server", "session",
+		s.record().ID, "error", cause)
+	s.updateOrLog("why a session does not sleep", func(r *Record) {
+		if r.Sandbox != "" && r.Lost == "" && r.State == Live {
+			r.State, r.Lost = Left, stoppedByServer+", and "+why
+		}
+	})
 }
 
 // endNow ends the sandbox of a session.

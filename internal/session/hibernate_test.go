@@ -650,18 +650,111 @@ func TestWakeHasItsTime(t *testing.T) {
 	})
 }
 
-// TestWokenLimits: limits that have become other ones while a session slept hold when it has woken.
+// TestWokenLimits: limits that have become other ones while a session slept hold when it has woken, but for those that it
+// has in use: what runs in it would end. So it is when its flavor was removed from the settings.
 func TestWokenLimits(t *testing.T) {
-	in(t, sleeps, func(t *testing.T, w *testSessions) {
-		id := w.asleep("x")
-		w.Close(context.Background())
-		narrow := image.Flavor{Name: "small", CPUs: 0.5, MemoryMB: 128}
-		w.open(func(r *Rules) { sleeps(r); r.Flavors = []image.Flavor{narrow} })
-		w.use(ann, OpenRequest{ID: id})
-		if got, want := w.box(id).Spec().Limits, w.Pool.Limits(narrow); got != want || w.box(id).Memory() != "x" {
-			t.Errorf("it has %+v, not %+v, and %q in its memory", got, want, w.box(id).Memory())
+	const mb = 1 << 20
+	narrow := image.Flavor{Name: "small", CPUs: 0.5, MemoryMB: 128}
+	for name, c := range map[string]struct {
+		memory, processes     int64 // in use
+		keeps, keepsProcesses bool
+	}{
+		"little":               {10 * mb, 5, false, false},
+		"more memory":          {300 * mb, 5, true, false},
+		"almost all memory":    {120 * mb, 5, true, false},
+		"more processes":       {10 * mb, 60, false, true},
+		"almost all processes": {10 * mb, 48, false, true},
+		"more of both":         {300 * mb, 60, true, true},
+	} {
+		for flavor, hadMB := range map[string]int{"small": 1024, "medium": 2048} {
+			t.Run(name+", "+flavor, func(t *testing.T) {
+				in(t, sleeps, func(t *testing.T, w *testSessions) {
+					again := func(memory, processes int64) *Lease {
+						w.box(w.all()[0].record().ID).SetUsed(memory, processes)
+						w.sleepUnused(context.Background(), w.all()[0], "it was idle")
+						w.Close(context.Background())
+						w.open(func(r *Rules) { sleeps(r); r.Flavors = []image.Flavor{narrow} })
+						w.Pool.Processes = 50
+						return w.use(ann, OpenRequest{ID: w.all()[0].record().ID})
+					}
+					check := func(l *Lease, keeps, keepsProcesses bool) {
+						t.Helper()
+						want := w.Pool.Limits(narrow)
+						if keeps {
+							want.MemoryBytes = int64(hadMB) * mb
+						}
+						if keepsProcesses {
+							want.Processes = 200
+						}
+						b := w.box(l.ID())
+						memory, processes := b.Told()
+						if got := b.Spec().Limits; got != want || memory != want.MemoryBytes || processes != want.Processes ||
+							b.Memory() != "x" || int64(l.Booted.Flavor.MemoryMB)*mb != want.MemoryBytes {
+							t.Errorf("it has %+v and %+v, its agent was told %d and %d, and not %+v; it has %q in its memory",
+								got, l.Booted.Flavor, memory, processes, want, b.Memory())
+						}
+						said := strings.Contains(l.Notice, fmt.Sprintf("keeps its limit of %d MB", hadMB))
+						if said != keeps {
+							t.Errorf("told: %q", l.Notice)
+						}
+					}
+					w.Pool.Processes = 200
+					w.box(w.use(ann, OpenRequest{ID: "new", Flavor: flavor}).ID()).SetMemory("x")
+					check(again(c.memory, c.processes), c.keeps, c.keepsProcesses)
+					check(again(10*mb, 5), false, false) // it has freed what it had
+				})
+			})
 		}
-	})
+	}
+}
+
+// TestAdoptedLimits: a sandbox that the next server takes over has the limits that it was made with, whatever the settings
+// say by now, and its agent is told nothing else.
+func TestAdoptedLimits(t *testing.T) {
+	for _, flavor := range []string{"small", "medium"} { // of which the second one is removed
+		in(t, sleeps, func(t *testing.T, w *testSessions) {
+			id := w.use(ann, OpenRequest{ID: "new", Flavor: flavor}).ID()
+			w.box(id).SetMemory("x")
+			limits := w.box(id).Spec().Limits
+			w.fake.KillServer()
+			w.open(func(r *Rules) {
+				sleeps(r)
+				r.Flavors = []image.Flavor{{Name: "small", CPUs: 0.5, MemoryMB: 128}}
+			})
+			w.left.Remove(t.Context())
+			w.Bound = &fakeBound{version: 1} // makes the agent get settings
+			l := w.use(ann, OpenRequest{ID: id})
+			if memory, _ := w.box(id).Told(); memory != limits.MemoryBytes || w.box(id).Spec().Limits != limits ||
+				w.box(id).Memory() != "x" || l.Notice != "" {
+				t.Errorf("%s: it has %+v and %q, its agent was told %d, its user %q", flavor, w.box(id).Spec().Limits,
+					w.box(id).Memory(), memory, l.Notice)
+			}
+		})
+	}
+}
+
+// TestRuntimeRemoved: whoever has a session whose runtime is not among the settings any more is told so.
+func TestRuntimeRemoved(t *testing.T) {
+	for _, sleep := range []bool{false, true} {
+		in(t, sleeps, func(t *testing.T, w *testSessions) {
+			id := w.use(ann, OpenRequest{ID: "new"}).ID()
+			if sleep {
+				w.sleepUnused(context.Background(), w.byID(id), "it was idle")
+			}
+			w.Close(context.Background())
+			before := w.fake
+			defer func() {
+				for _, b := range before.List() {
+					b.(*sandboxtest.FakeBox).Kill("the test is over")
+				}
+			}()
+			w.fake = &sandboxtest.Fake{Called: "another"}
+			w.open(sleeps)
+			if l := w.use(ann, OpenRequest{ID: id}); !strings.Contains(l.Notice, "its runtime fake is not among the setting") {
+				t.Errorf("asleep %v: told: %q", sleep, l.Notice)
+			}
+		})
+	}
 }
 
 // fakeBound counts how often it is asked for the bound secrets of a sandbox.

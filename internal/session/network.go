@@ -158,10 +158,24 @@ func (s *Sessions) ChangeNetwork(ctx context.Context, p auth.Principal, id strin
 	return s.Network(p, session.record().ID)
 }
 
-// Refusals returns what the session's sandbox was not allowed to reach since the last call.
+// Refusals returns what the session's sandbox was not allowed to reach since the last call, without the programs of
+// third-party servers in it.
 func (l *Lease) Refusals() []egress.Refusal {
 	if l.Booted.Outlet == nil {
 		return nil
 	}
 	return l.Booted.Outlet.TakeRefusals()
+}
+
+// AddRefusals adds what a third-party server was refused in a call of code in a session, to what Refusals returns there.
+func (s *Sessions) AddRefusals(id string, list []egress.Refusal) {
+	session := s.byID(id)
+	if session == nil || len(list) == 0 {
+		return
+	}
+	session.mu.Lock()
+	defer session.mu.Unlock()
+	if b := session.cur.booted; b != nil && b.Outlet != nil {
+		b.Outlet.AddRefusals(list)
+	}
 }

@@ -6,7 +6,9 @@ import (
 	"strings"
 	"time"
 
+	"sandlot/internal/atomicfile"
 	"sandlot/internal/image"
+	"sandlot/internal/pool"
 	quotas "sandlot/internal/quota"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/session/room"
@@ -61,9 +63,9 @@ func (s *Sessions) used(owner string) room.Usage {
 		if c.reserved != (room.Quota{}) || !c.hasSandbox() {
 			continue // a session with a reservation is counted by that
 		}
-		f, err := s.flavor(c.rec.Flavor)
-		if err != nil {
-			f = image.Flavor{} // the flavor was removed from the settings
+		f, _ := s.flavorOf(c.rec.Flavor)
+		if c.booted != nil {
+			f = c.booted.Flavor // the settings may have another size for it by now
 		}
 		q := room.Of(c.rec.Home, f)
 		used.MemoryMB += q.MemoryMB
@@ -128,7 +130,7 @@ func (s *Sessions) hasRoom(owner string) bool {
 		}
 		name = c.rec.Flavor
 	}
-	f, err := s.flavor(name)
+	f, err := s.flavorOf(name)
 	return err == nil && s.bounds(owner).Fit(s.used(owner), room.Of(true, f))
 }
 
@@ -180,9 +182,8 @@ func (s *Session) busy(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	u, err := c.booted.Agent.Usage(ctx)
-	if err != nil { // an agent that does not answer in time may be busy
-		st, serr := c.booted.Box.Status(ctx)
-		return serr == nil && st.State == sandbox.Running && c.booted.Agent.Linked()
+	if err != nil {
+		return s.mayBeBusy(c.booted)
 	}
 	idle, busy := s.sessions.idle(c.rec, u)
 	busy = busy || u.Busy && time.Now().Before(c.jobsUntil)
@@ -195,4 +196,16 @@ func (s *Session) busy(ctx context.Context) bool {
 		s.mu.Unlock()
 	}
 	return busy
+}
+
+// mayBeBusy reports whether a sandbox may be busy whose agent does not say what it does in time. Its runtime may not answer
+// either: a daemon that carries the link is away. Else its agent has a link, or can have none at the moment.
+func (s *Session) mayBeBusy(b *pool.Booted) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	st, err := b.Box.Status(ctx)
+	if err == nil && st.State == sandbox.Dead {
+		return false
+	}
+	return isSilent(st, err) || b.Agent.Linked() || atomicfile.IsPassing(s.sessions.canOpen())
 }

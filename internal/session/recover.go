@@ -112,13 +112,16 @@ func (s *Sessions) recover(r Record, unowned map[leftover.ID]bool, away map[stri
 		cur: current{rec: r}}
 	c := &session.cur
 	lost := lostWhileDown
-	if id := s.boxOf(r); r.Sandbox != "" && (unowned[id] || away[id.Runtime]) {
-		if _, err := s.flavor(r.Flavor); err == nil && s.Templates.Exists(r.Template) {
-			delete(unowned, id)
-			c.waiting, c.stopPending = true, r.State == Stopped
-		} else if err == nil {
-			lost = lostTemplate
-		}
+	switch id := s.boxOf(r); {
+	case r.Sandbox == "":
+	case s.Pool.RuntimeNamed(id.Runtime) == nil:
+		lost = "its runtime " + id.Runtime + " is not among the setting runtimes any more"
+	case !unowned[id] && !away[id.Runtime]:
+	case s.Templates.Exists(r.Template):
+		delete(unowned, id)
+		c.waiting, c.stopPending = true, r.State == Stopped
+	default:
+		lost = lostTemplate
 	}
 	switch {
 	case c.waiting || r.Sandbox == "":
@@ -126,6 +129,7 @@ func (s *Sessions) recover(r Record, unowned map[leftover.ID]bool, away map[stri
 		c.rec.Sandbox, c.rec.State = "", Asleep
 	default:
 		c.rec.Sandbox, c.rec.Lost = "", cmp.Or(r.Lost, lost)
+		c.rec.EndLeft()
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -174,9 +178,7 @@ func (s *Session) adopt(ctx context.Context) error {
 		s.sessions.left.Add(s.sessions.boxOf(r))
 	}
 	if errors.Is(err, sandbox.ErrUnavailable) && !gone {
-		return fault.Wrap(fault.SandboxCreation, err, "the runtime of the session's sandbox does not answer. The "+
-			"sandbox may live on, and is taken over as soon as the runtime answers: try again later. On the server's "+
-			"machine `sandlot doctor` says more")
+		return runtimeAway(err)
 	}
 	if err != nil && !gone && c.stopPending {
 		return fault.Wrap(fault.SandboxCreation, err, "the session's sandbox was stopped, and has not ended yet. "+
@@ -204,7 +206,15 @@ func (s *Session) adopt(ctx context.Context) error {
 			why = "it stood still, and did not go on"
 		}
 		defer s.sessions.removeImage(ctx, r.Runtime, r.Image)
-		return s.update(func(r *Record) { r.Sandbox, r.Image, r.Lost = "", "", cmp.Or(r.Lost, why) })
+		return s.update(func(r *Record) {
+			r.Sandbox, r.Image, r.Lost = "", "", cmp.Or(r.Lost, why)
+			r.EndLeft()
+		})
+	}
+	if r.State == Left { // nothing is lost
+		if err := s.update(func(r *Record) { r.State, r.Lost = Live, "" }); err != nil {
+			return err
+		}
 	}
 	if r.Image != "" { // the earlier server ended when the session had just woken
 		if err := s.update(func(r *Record) { r.Image = "" }); err != nil {
@@ -225,7 +235,7 @@ func (s *Session) adopt(ctx context.Context) error {
 
 // made returns what the session's sandbox was made of.
 func (s *Session) made(ctx context.Context) (*image.Template, image.Flavor, error) {
-	f, err := s.sessions.flavor(s.record().Flavor)
+	f, err := s.sessions.flavorOf(s.record().Flavor)
 	if err != nil {
 		return nil, f, err
 	}

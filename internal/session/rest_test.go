@@ -3,10 +3,16 @@ package session
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"sandlot/internal/fault"
+	"sandlot/internal/sandbox"
 	"sandlot/internal/sandbox/sandboxtest"
 )
 
@@ -92,7 +98,8 @@ func TestNobodyWaits(t *testing.T) {
 	})
 }
 
-// TestEndAll: at the end of the server a session that resists takes neither the time of others nor more than there is.
+// TestEndAll: at the end of the server a session that resists takes neither the time of others nor more than there is. Its
+// sandbox is left to the next server.
 func TestEndAll(t *testing.T) {
 	in(t, sleeps, func(t *testing.T, w *testSessions) {
 		resists, other := w.use(ann, OpenRequest{ID: "new"}).Session, w.use(bob, OpenRequest{ID: "new"}).Session
@@ -116,22 +123,179 @@ func TestEndAll(t *testing.T) {
 		}
 		w.EndAll(ctx, true, 100*time.Millisecond)
 		w.fake.OnStep = nil
-		if _, alive := w.fake.Count(); alive != 0 {
+		if _, alive := w.fake.Count(); alive != 1 {
 			t.Errorf("%d sandboxes run", alive)
 		}
-		asleep, told := 0, 0
+		asleep, left := 0, 0
 		for _, s := range []*Session{resists, other} {
 			switch r := s.record(); {
 			case r.State == Asleep:
 				asleep++
-			case strings.Contains(r.Lost, "there was no time to put it to sleep"):
-				told++
+			case r.State == Left && strings.Contains(r.Lost, "there was no time to put it to sleep"):
+				left++
 			default:
 				t.Errorf("it is %s: %q", r.State, r.Lost)
 			}
 		}
-		if asleep != 1 || told != 1 {
-			t.Errorf("%d sleep, %d are told that there was no time", asleep, told)
+		if asleep != 1 || left != 1 {
+			t.Errorf("%d sleep, %d are left, as there was no time", asleep, left)
+		}
+	})
+}
+
+// TestLeftToNext: what cannot be put to sleep at the stop of a server for what passes runs on, and the next server takes
+// it over, without a word. If it has ended by then, its user is told why it did not sleep.
+func TestLeftToNext(t *testing.T) {
+	causes := append(slices.Clone(passing), sandbox.ErrReplaced, fmt.Errorf("%w: no room", sandbox.ErrLater))
+	for _, step := range []sandboxtest.Step{sandboxtest.StepFreeze, sandboxtest.StepThaw} {
+		for _, cause := range causes {
+			if step == sandboxtest.StepThaw && cause == sandbox.ErrReplaced {
+				continue // nothing that goes on is told so
+			}
+			for _, stores := range []bool{true, false} {
+				for _, dies := range []bool{true, false} {
+					t.Run(fmt.Sprintf("%s, %v, %v, %v", step, cause, stores, dies), func(t *testing.T) {
+						in(t, sleeps, func(t *testing.T, w *testSessions) {
+							id := w.use(ann, OpenRequest{ID: "new"}).ID()
+							w.box(id).SetMemory("x")
+							w.fake.OnStep = func(s sandboxtest.Step) error {
+								if s == sandboxtest.StepFrozen && step == sandboxtest.StepThaw || s == step {
+									return fmt.Errorf("writing /var/lib/x: %w", cause)
+								}
+								return nil
+							}
+							if !stores {
+								w.store.fail(cause)
+							}
+							w.EndAll(t.Context(), true, time.Second)
+							w.fake.OnStep = nil
+							w.store.fail(nil)
+							if _, alive := w.fake.Count(); alive != 1 {
+								t.Fatalf("%d sandboxes run without a server", alive)
+							}
+							w.Close(context.Background())
+							if dies {
+								for _, b := range w.fake.List() {
+									b.(*sandboxtest.FakeBox).Kill("the machine was stopped")
+								}
+							} else {
+								w.fake.KillServer()
+							}
+							w.open(sleeps)
+							w.removeUnownedImages(t.Context()) // what Freeze has made although it failed
+							l := w.use(ann, OpenRequest{ID: id})
+							switch told := l.Notice; {
+							case !dies && (told != "" || w.box(id).Memory() != "x"):
+								t.Errorf("it has %q in its memory, and was told %q", w.box(id).Memory(), told)
+							case dies && stores && (!strings.Contains(told, "its server was stopped, and ") ||
+								strings.Contains(told, "/var/lib")):
+								t.Errorf("told: %q", told)
+							case dies && !stores && !strings.Contains(told, lostWhileDown):
+								t.Errorf("told: %q", told)
+							}
+							if l := w.use(ann, OpenRequest{ID: id}); l.Notice != "" || l.record().State != Live {
+								t.Errorf("then it is %s, and told %q", l.record().State, l.Notice)
+							}
+							w.wantImages(0)
+						})
+					})
+				}
+			}
+		}
+	}
+}
+
+// TestLeftInUse: a session that a call uses at the stop of the server falls asleep when the call ends, and is left to the
+// next server when it does not.
+func TestLeftInUse(t *testing.T) {
+	for name, c := range map[string]struct {
+		callEnds, noTime bool
+		want             State
+	}{"the call ends": {callEnds: true, want: Asleep}, "it goes on": {want: Left}, "there is no time": {noTime: true, want: Left}} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, sleeps, func(t *testing.T, w *testSessions) {
+				l, err := w.Open(t.Context(), ann, OpenRequest{ID: "new"})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer l.Release()
+				if c.callEnds {
+					time.AfterFunc(time.Second, l.Release)
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), 25*time.Second)
+				defer cancel()
+				if c.noTime {
+					cancel()
+				}
+				w.EndAll(ctx, true, time.Second)
+				if got := l.record(); got.State != c.want || c.want == Left && got.Lost == "" {
+					t.Errorf("it is %s: %q", got.State, got.Lost)
+				}
+			})
+		})
+	}
+}
+
+// TestSilentIsNotIdle: an agent that does not say in time what it does, and a runtime that does not answer, say nothing
+// about a session: it is not stopped for being idle, whether it could sleep or not, as long as it is not known to be dead.
+func TestSilentIsNotIdle(t *testing.T) {
+	for name, c := range map[string]struct {
+		silent, hangs, unlinked, full, ends bool
+	}{
+		"the agent is slow":                      {silent: true},
+		"the runtime is, too":                    {silent: true, hangs: true},
+		"a daemon that carries the link is away": {unlinked: true, hangs: true},
+		"there are no descriptors":               {unlinked: true, full: true},
+		"it says that it does nothing":           {ends: true},
+		"it has no link, and could have one":     {unlinked: true, ends: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, nil, func(t *testing.T, w *testSessions) {
+				id := w.use(ann, OpenRequest{}).ID()
+				box := w.box(id)
+				if c.silent {
+					box.Silence()
+				}
+				w.fake.StatusHangs.Store(c.hangs)
+				if c.full {
+					w.canOpen = func() error { return syscall.EMFILE }
+				}
+				if c.unlinked {
+					box.RefuseLinks()
+				}
+				synctest.Wait() // until the link is gone
+				w.sweep(t.Context(), time.Now().Add(time.Hour))
+				w.fake.StatusHangs.Store(false)
+				if ended := w.byID(id).current().booted == nil; ended != c.ends {
+					t.Errorf("its sandbox was ended: %v: %q", ended, w.byID(id).record().Lost)
+				}
+			})
+		})
+	}
+}
+
+// TestSilentWithItsRuntime: while a runtime does not say what has come of a sandbox, the silence of its agent is no reason
+// to end it: the daemon that carries the link may be away. When the runtime says that it runs, it is.
+func TestSilentWithItsRuntime(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, w *testSessions) {
+		silent := fmt.Errorf("waiting for a connection: %w", context.DeadlineExceeded)
+		l := w.use(ann, OpenRequest{})
+		box := w.box(l.ID())
+		w.fake.StatusHangs.Store(true)
+		box.Silence()
+		f := fault.From(l.Fault(t.Context(), silent, fault.CommandExecution))
+		if f.Data().Context["lost"] != nil || !strings.Contains(f.Error(), "the runtime of the session's sandbox does not answer") {
+			t.Errorf("an agent that is silent: %v, %v", f, f.Data().Context)
+		}
+		box.RefuseLinks()
+		synctest.Wait() // until the link is gone
+		w.fails(ann, OpenRequest{}, fault.SandboxCreation, "as soon as the runtime answers")
+		if _, alive := w.fake.Count(); alive != 1 || w.box(l.ID()) != box {
+			t.Errorf("%d sandboxes run", alive)
+		}
+		w.fake.StatusHangs.Store(false)
+		if again := w.use(ann, OpenRequest{}); !strings.Contains(again.Notice, "its agent stopped answering") {
+			t.Errorf("when the runtime answers: %q", again.Notice)
 		}
 	})
 }

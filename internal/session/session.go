@@ -43,6 +43,7 @@ type (
 
 const (
 	Live    = record.Live
+	Left    = record.Left
 	Asleep  = record.Asleep
 	Stopped = record.Stopped
 	Removed = record.Removed
@@ -194,7 +195,7 @@ func (s *Session) ensureSandbox(ctx context.Context, keepNotice bool) (b *pool.B
 func (s *Session) takeNotice() (string, error) {
 	s.mu.Lock()
 	lost, home, slept, warning := s.cur.rec.Lost, s.cur.rec.Home, s.cur.asleepFor, s.cur.warning
-	unkept := s.cur.wokeWithout
+	unkept, booted, flavor := s.cur.wokeWithout, s.cur.booted, s.cur.rec.Flavor
 	s.cur.asleepFor, s.cur.warning, s.cur.wokeWithout = 0, "", nil
 	s.mu.Unlock()
 	switch {
@@ -210,9 +211,19 @@ func (s *Session) takeNotice() (string, error) {
 		if home {
 			notice += ", and third-party MCP servers in it start again"
 		}
-		return notice + "." + reason.Unkept(unkept), nil
+		return notice + "." + s.sessions.keptLimit(booted, flavor) + reason.Unkept(unkept), nil
 	}
 	return "", nil
+}
+
+// keptLimit says that a sandbox has more memory than its flavor has by now; empty: it has not. It begins with a space.
+func (s *Sessions) keptLimit(b *pool.Booted, flavor string) string {
+	f, err := s.flavorOf(flavor)
+	if err != nil || b == nil || b.Flavor.MemoryMB <= f.MemoryMB {
+		return ""
+	}
+	return fmt.Sprintf(" It has more memory in use than its flavor allows by now, %d MB, and keeps its limit of %d MB "+
+		"until it sleeps again or its sandbox ends.", f.MemoryMB, b.Flavor.MemoryMB)
 }
 
 // ensureLinked makes sure that the session has a sandbox whose agent is linked. The caller holds
@@ -237,6 +248,8 @@ func (s *Session) ensureLinked(ctx context.Context) error {
 		} else if err := s.sessions.canOpen(); atomicfile.IsPassing(err) { // the agent may dial, and nobody hears it
 			return reason.StateFault(err, "nothing of the session is lost, but its sandbox cannot be reached now").
 				Advise("Try again in a while")
+		} else if isUnknown(b) {
+			return runtimeAway(err)
 		}
 		s.dropSandbox(b, why)
 	}
@@ -244,6 +257,26 @@ func (s *Session) ensureLinked(ctx context.Context) error {
 		return err
 	}
 	return s.boot(ctx)
+}
+
+// isUnknown reports whether a sandbox's runtime does not say what has come of it: then the silence of the agent says
+// nothing, either.
+func isUnknown(b *pool.Booted) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	return isSilent(b.Box.Status(ctx))
+}
+
+// isSilent reports whether an answer of a runtime about a sandbox does not say what has come of it.
+func isSilent(st sandbox.Status, err error) bool {
+	return err != nil && st.State != sandbox.Running && !errors.Is(err, sandbox.ErrGone)
+}
+
+// runtimeAway returns the fault for a sandbox whose runtime does not answer.
+func runtimeAway(err error) *fault.Error {
+	return fault.Wrap(fault.SandboxCreation, err, "the runtime of the session's sandbox does not answer. The "+
+		"sandbox may live on, and is used again as soon as the runtime answers: try again later. On the server's "+
+		"machine `sandlot doctor` says more")
 }
 
 // boot boots a new sandbox with the session's workspace. The caller holds the lock.
@@ -455,6 +488,9 @@ func (l *Lease) Fault(ctx context.Context, err error, kind fault.Kind) error {
 				return l.withSession(fault.Wrap(kind, err, "the sandbox did not answer the call in time, and is alive; the "+
 					"session lives on"), typeSlow)
 			}
+			if silent && isUnknown(l.Booted) { // the link may be over its runtime, too
+				return l.withSession(runtimeAway(err), typeSlow)
+			}
 			if silent || late {
 				why, errorType = "its agent stopped answering", typeUnresponsive
 				break
@@ -590,7 +626,9 @@ func (s *Session) info(ctx context.Context) Info {
 	r, b := c.rec, c.booted
 	i := Info{Record: r, Status: "stopped", MaxBytes: s.sessions.maxBytes()}
 	i.Traffic = s.meter.Traffic()
-	i.Flavor, _ = s.sessions.flavor(r.Flavor)
+	if i.Flavor, _ = s.sessions.flavorOf(r.Flavor); b != nil {
+		i.Flavor = b.Flavor
+	}
 	switch {
 	case c.booting:
 		i.Status = "creating"

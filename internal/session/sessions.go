@@ -386,6 +386,14 @@ func (s *Sessions) flavor(name string) (image.Flavor, error) {
 	return image.Flavor{}, unknownName("flavor", name, known)
 }
 
+// flavorOf returns the flavor of that name, or, if the settings do not have it any more, the default one.
+func (s *Sessions) flavorOf(name string) (image.Flavor, error) {
+	if f, err := s.flavor(name); err == nil {
+		return f, nil
+	}
+	return s.flavor(s.DefaultFlavor)
+}
+
 func unknownName(what, name string, known []string) error {
 	return fault.New(fault.InvalidParameters, "%s %q is not known; known are: %s", what, name,
 		strings.Join(known, ", ")).
@@ -421,7 +429,7 @@ func (s *Sessions) checkProvides(ctx context.Context, p auth.Principal, session 
 	if err != nil {
 		return err
 	}
-	has, err := s.flavor(r.Flavor)
+	has, err := s.flavorOf(r.Flavor)
 	if err != nil {
 		return err
 	}

@@ -123,6 +123,10 @@ func attributes(e *event.Event) []attribute.KeyValue {
 	number("sandlot.request.size", e.RequestBytes)
 	number("sandlot.answer.size", e.AnswerBytes)
 	number("sandlot.count", int64(e.Count))
+	text("sandlot.refused.cause", e.Refused.Cause)
+	text("sandlot.refused.rule", e.Refused.Rule)
+	text("sandlot.refused.question", e.Refused.Question)
+	text("process.executable.name", e.Refused.Program)
 	if e.Offers != (event.Offers{}) {
 		all = append(all, attribute.Int("sandlot.server.tools", e.Offers.Tools),
 			attribute.Int("sandlot.server.prompts", e.Offers.Prompts),

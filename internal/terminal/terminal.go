@@ -3,6 +3,8 @@
 // Control characters that mean nothing to a terminal, such as NUL, become visible.
 // The output may be hostile: time and memory are linear in its length, whatever its
 // sequences ask for.
+//
+// Display shows the screen of a terminal that a program was given, whose size is fixed.
 package terminal
 
 import (
@@ -226,18 +228,23 @@ func (v *screen) escape(s string) int {
 		v.erase(2)
 		v.col = 0
 	case c >= 0x20 && c < 0x30: // such as ESC ( B
-		n := 2
-		for n < len(s) && n < 5 && s[n] >= 0x20 && s[n] < 0x30 {
-			n++
-		}
-		if n < len(s) && s[n] >= 0x30 && s[n] < 0x7f {
-			n++
-		}
-		return n
+		return intermediateLength(s)
 	case c < ' ' || c >= 0x7f:
 		return 1
 	}
 	return 2
+}
+
+// intermediateLength returns the length in bytes of a sequence whose second byte is an intermediate one, such as ESC ( B.
+func intermediateLength(s string) int {
+	n := 2
+	for n < len(s) && n < 5 && s[n] >= 0x20 && s[n] < 0x30 {
+		n++
+	}
+	if n < len(s) && s[n] >= 0x30 && s[n] < 0x7f {
+		n++
+	}
+	return n
 }
 
 // opensString reports whether a C1 control character begins a control string, such as a title.
@@ -265,32 +272,47 @@ func stringLength(s string) int {
 	return 0
 }
 
-// csi carries out the sequence that follows a CSI, and returns its length in bytes.
-func (v *screen) csi(s string) int {
-	var numbers [2]int // no sequence that matters here has more
-	n, mark := 0, byte(0)
+// sequence is what follows a CSI.
+type sequence struct {
+	numbers [4]int // no sequence that matters has more
+	mark    byte   // what is in it beside numbers; 0: nothing
+	final   byte
+}
+
+// readCSI reads the sequence that follows a CSI. It returns its length in bytes, and whether it is one.
+func readCSI(s string) (q sequence, length int, ok bool) {
+	n := 0
 	for i := 0; i < len(s) && i < 64; i++ {
 		switch c := s[i]; {
 		case c >= '0' && c <= '9':
-			if n < len(numbers) {
-				numbers[n] = min(numbers[n]*10+int(c-'0'), maxNumber)
+			if n < len(q.numbers) {
+				q.numbers[n] = min(q.numbers[n]*10+int(c-'0'), maxNumber)
 			}
 		case c == ';' || c == ':':
 			n++
 		case c >= 0x20 && c < 0x40:
-			mark = c
+			q.mark = c
 		case c >= 0x40 && c < 0x7f:
-			if mark == 0 {
-				v.runCSI(c, numbers[0], numbers[1])
-			} else if mark == '?' && (c == 'h' || c == 'l') {
-				v.mode(numbers[0], c == 'h')
-			}
-			return i + 1
+			q.final = c
+			return q, i + 1, true
 		default:
-			return i // not a valid sequence
+			return q, i, false
 		}
 	}
-	return min(len(s), 64)
+	return q, min(len(s), 64), false
+}
+
+// csi carries out the sequence that follows a CSI, and returns its length in bytes.
+func (v *screen) csi(s string) int {
+	q, n, ok := readCSI(s)
+	switch {
+	case !ok:
+	case q.mark == 0:
+		v.runCSI(q.final, q.numbers[0], q.numbers[1])
+	case q.mark == '?' && (q.final == 'h' || q.final == 'l'):
+		v.mode(q.numbers[0], q.final == 'h')
+	}
+	return n
 }
 
 // runCSI carries out a CSI sequence, if it affects the text.

@@ -61,6 +61,9 @@ type Call struct {
 	// Whole: the result of a third-party server's tool goes to code, not to a model. It is not shortened, and may have
 	// up to limit.LargestAnswer bytes.
 	Whole bool
+	// FromSession is the session whose code calls a third-party tool; empty: a client calls it. What the tool's program was
+	// not allowed to reach is told in that session.
+	FromSession string
 	// Consent asks the user for consent, in place of Tools' own settings; nil: no rule decides it.
 	Consent func(ctx context.Context, q Question) error
 	// Decide asks policy about the call with its detail, if Callable.DetailFollows; nil: no rule

@@ -310,7 +310,8 @@ func (s *sandbox) makeCall(ctx context.Context, from func() agent.Caller, q *Cal
 	callCtx, cancel := withTimeout(who.ctx, q.Timeout)
 	defer cancel()
 	call := tool.Call{Principal: who.principal, Name: name, Args: q.Arguments, Progress: n.send,
-		Reservation: answers.NewReservation(), Client: s.clientOf(callCtx, who, q, n), Whole: true}
+		Reservation: answers.NewReservation(), Client: s.clientOf(callCtx, who, q, n), Whole: true,
+		FromSession: s.session}
 	var res *tool.Result
 	if who.run != nil {
 		res, err = s.calls.Call(callCtx, call)

@@ -79,7 +79,7 @@ func (x NetReply_Code) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use NetReply_Code.Descriptor instead.
 func (NetReply_Code) EnumDescriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{58, 0}
+	return file_agent_proto_rawDescGZIP(), []int{59, 0}
 }
 
 type HelloRequest struct {
@@ -922,7 +922,9 @@ type Command struct {
 	// tickets: none, or two. With them the program's standard input and output are
 	// direct connections, which the agent dials with these tickets before the
 	// program starts. The stream carries the other frames.
-	Tickets       [][]byte `protobuf:"bytes,5,rep,name=tickets,proto3" json:"tickets,omitempty"`
+	Tickets [][]byte `protobuf:"bytes,5,rep,name=tickets,proto3" json:"tickets,omitempty"`
+	// server stands for the third-party server whose program it is; see NetWho.
+	Server        string `protobuf:"bytes,6,opt,name=server,proto3" json:"server,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -990,6 +992,13 @@ func (x *Command) GetTickets() [][]byte {
 		return x.Tickets
 	}
 	return nil
+}
+
+func (x *Command) GetServer() string {
+	if x != nil {
+		return x.Server
+	}
+	return ""
 }
 
 type Pty struct {
@@ -1325,7 +1334,10 @@ type ExecDone struct {
 	Stderr         *Captured              `protobuf:"bytes,4,opt,name=stderr,proto3" json:"stderr,omitempty"`
 	DurationMicros uint64                 `protobuf:"varint,5,opt,name=duration_micros,json=durationMicros,proto3" json:"duration_micros,omitempty"`
 	// killed_by is the limit that it was killed for: "memory", "processes", "disk".
-	KilledBy      string `protobuf:"bytes,6,opt,name=killed_by,json=killedBy,proto3" json:"killed_by,omitempty"`
+	KilledBy string `protobuf:"bytes,6,opt,name=killed_by,json=killedBy,proto3" json:"killed_by,omitempty"`
+	// merged is both streams in the order of time, of a command that has written to
+	// both, with twice the bounds; it has no file.
+	Merged        *Captured `protobuf:"bytes,7,opt,name=merged,proto3" json:"merged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1400,6 +1412,13 @@ func (x *ExecDone) GetKilledBy() string {
 		return x.KilledBy
 	}
 	return ""
+}
+
+func (x *ExecDone) GetMerged() *Captured {
+	if x != nil {
+		return x.Merged
+	}
+	return nil
 }
 
 type EvaluateRequest struct {
@@ -1558,10 +1577,11 @@ type EvaluateDone struct {
 	Interrupted bool   `protobuf:"varint,10,opt,name=interrupted,proto3" json:"interrupted,omitempty"`
 	// state_lost: the variables are lost, since the interpreter died or had to be
 	// killed; reason says why.
-	StateLost      bool   `protobuf:"varint,11,opt,name=state_lost,json=stateLost,proto3" json:"state_lost,omitempty"`
-	Reason         string `protobuf:"bytes,12,opt,name=reason,proto3" json:"reason,omitempty"`
-	DurationMicros uint64 `protobuf:"varint,13,opt,name=duration_micros,json=durationMicros,proto3" json:"duration_micros,omitempty"`
-	KilledBy       string `protobuf:"bytes,14,opt,name=killed_by,json=killedBy,proto3" json:"killed_by,omitempty"`
+	StateLost      bool      `protobuf:"varint,11,opt,name=state_lost,json=stateLost,proto3" json:"state_lost,omitempty"`
+	Reason         string    `protobuf:"bytes,12,opt,name=reason,proto3" json:"reason,omitempty"`
+	DurationMicros uint64    `protobuf:"varint,13,opt,name=duration_micros,json=durationMicros,proto3" json:"duration_micros,omitempty"`
+	KilledBy       string    `protobuf:"bytes,14,opt,name=killed_by,json=killedBy,proto3" json:"killed_by,omitempty"`
+	Merged         *Captured `protobuf:"bytes,15,opt,name=merged,proto3" json:"merged,omitempty"` // as in ExecDone
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -1692,6 +1712,13 @@ func (x *EvaluateDone) GetKilledBy() string {
 		return x.KilledBy
 	}
 	return ""
+}
+
+func (x *EvaluateDone) GetMerged() *Captured {
+	if x != nil {
+		return x.Merged
+	}
+	return nil
 }
 
 // Rich is a value in a form other than text, such as an image.
@@ -1919,10 +1946,11 @@ func (*OpenInterpreterResponse) Descriptor() ([]byte, []int) {
 }
 
 type StartProcessRequest struct {
-	state     protoimpl.MessageState `protogen:"open.v1"`
-	Command   *Command               `protobuf:"bytes,1,opt,name=command,proto3" json:"command,omitempty"`
-	Stdin     []byte                 `protobuf:"bytes,2,opt,name=stdin,proto3" json:"stdin,omitempty"`
-	StdinOpen bool                   `protobuf:"varint,3,opt,name=stdin_open,json=stdinOpen,proto3" json:"stdin_open,omitempty"` // keep the input open for WriteProcess
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Command *Command               `protobuf:"bytes,1,opt,name=command,proto3" json:"command,omitempty"`
+	// stdin: a terminal gets it as if it were typed: its newlines are the key Enter.
+	Stdin     []byte `protobuf:"bytes,2,opt,name=stdin,proto3" json:"stdin,omitempty"`
+	StdinOpen bool   `protobuf:"varint,3,opt,name=stdin_open,json=stdinOpen,proto3" json:"stdin_open,omitempty"` // keep the input open for WriteProcess
 	// timeout_millis: the process is ended after that time, as by StopProcess; 0:
 	// never.
 	TimeoutMillis uint64 `protobuf:"varint,4,opt,name=timeout_millis,json=timeoutMillis,proto3" json:"timeout_millis,omitempty"`
@@ -2325,6 +2353,7 @@ type ReadProcessResponse struct {
 	KilledBy      string                 `protobuf:"bytes,6,opt,name=killed_by,json=killedBy,proto3" json:"killed_by,omitempty"`
 	Left          uint64                 `protobuf:"varint,7,opt,name=left,proto3" json:"left,omitempty"`                                        // bytes after the new cursor that were written already
 	TimeoutMillis uint64                 `protobuf:"varint,8,opt,name=timeout_millis,json=timeoutMillis,proto3" json:"timeout_millis,omitempty"` // with which it was started
+	Terminal      *Pty                   `protobuf:"bytes,9,opt,name=terminal,proto3" json:"terminal,omitempty"`                                 // its terminal, if it was started with one
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2415,11 +2444,18 @@ func (x *ReadProcessResponse) GetTimeoutMillis() uint64 {
 	return 0
 }
 
+func (x *ReadProcessResponse) GetTerminal() *Pty {
+	if x != nil {
+		return x.Terminal
+	}
+	return nil
+}
+
 type WriteProcessRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	ProcessId     string                 `protobuf:"bytes,1,opt,name=process_id,json=processId,proto3" json:"process_id,omitempty"`
-	Data          []byte                 `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
-	Eof           bool                   `protobuf:"varint,3,opt,name=eof,proto3" json:"eof,omitempty"`
+	Data          []byte                 `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"` // for a terminal: what is typed, with newlines for the key Enter
+	Eof           bool                   `protobuf:"varint,3,opt,name=eof,proto3" json:"eof,omitempty"`  // for a terminal: Ctrl-D is typed afterwards
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3828,7 +3864,10 @@ type NetRequest struct {
 	//
 	//	*NetRequest_Connect
 	//	*NetRequest_Lookup
-	Kind          isNetRequest_Kind `protobuf_oneof:"kind"`
+	//	*NetRequest_Who
+	Kind isNetRequest_Kind `protobuf_oneof:"kind"`
+	// tells_who: if the host asks so in its reply, the next message is a NetWho.
+	TellsWho      bool `protobuf:"varint,4,opt,name=tells_who,json=tellsWho,proto3" json:"tells_who,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3888,6 +3927,22 @@ func (x *NetRequest) GetLookup() *NetLookup {
 	return nil
 }
 
+func (x *NetRequest) GetWho() *NetWho {
+	if x != nil {
+		if x, ok := x.Kind.(*NetRequest_Who); ok {
+			return x.Who
+		}
+	}
+	return nil
+}
+
+func (x *NetRequest) GetTellsWho() bool {
+	if x != nil {
+		return x.TellsWho
+	}
+	return false
+}
+
 type isNetRequest_Kind interface {
 	isNetRequest_Kind()
 }
@@ -3900,9 +3955,15 @@ type NetRequest_Lookup struct {
 	Lookup *NetLookup `protobuf:"bytes,2,opt,name=lookup,proto3,oneof"`
 }
 
+type NetRequest_Who struct {
+	Who *NetWho `protobuf:"bytes,3,opt,name=who,proto3,oneof"`
+}
+
 func (*NetRequest_Connect) isNetRequest_Kind() {}
 
 func (*NetRequest_Lookup) isNetRequest_Kind() {}
+
+func (*NetRequest_Who) isNetRequest_Kind() {}
 
 // NetConnect requests a TCP connection, to either a name or an address.
 type NetConnect struct {
@@ -4010,17 +4071,89 @@ func (x *NetLookup) GetName() string {
 	return ""
 }
 
-type NetReply struct {
+// NetWho says which program of the sandbox made the request before it, which was
+// refused. The host replies with OK.
+type NetWho struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Code          NetReply_Code          `protobuf:"varint,1,opt,name=code,proto3,enum=sandlot.agent.v1.NetReply_Code" json:"code,omitempty"`
-	Message       string                 `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"` // for the user
+	Pid           uint32                 `protobuf:"varint,1,opt,name=pid,proto3" json:"pid,omitempty"`        // in the sandbox; 0: not known
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`       // of the process, as in /proc/PID/comm
+	Process       string                 `protobuf:"bytes,3,opt,name=process,proto3" json:"process,omitempty"` // the process_id of what the agent has started, to which it belongs
+	Server        string                 `protobuf:"bytes,4,opt,name=server,proto3" json:"server,omitempty"`   // the same of its Command
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NetWho) Reset() {
+	*x = NetWho{}
+	mi := &file_agent_proto_msgTypes[58]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NetWho) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NetWho) ProtoMessage() {}
+
+func (x *NetWho) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_proto_msgTypes[58]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NetWho.ProtoReflect.Descriptor instead.
+func (*NetWho) Descriptor() ([]byte, []int) {
+	return file_agent_proto_rawDescGZIP(), []int{58}
+}
+
+func (x *NetWho) GetPid() uint32 {
+	if x != nil {
+		return x.Pid
+	}
+	return 0
+}
+
+func (x *NetWho) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *NetWho) GetProcess() string {
+	if x != nil {
+		return x.Process
+	}
+	return ""
+}
+
+func (x *NetWho) GetServer() string {
+	if x != nil {
+		return x.Server
+	}
+	return ""
+}
+
+type NetReply struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Code    NetReply_Code          `protobuf:"varint,1,opt,name=code,proto3,enum=sandlot.agent.v1.NetReply_Code" json:"code,omitempty"`
+	Message string                 `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"` // for the user
+	// asks_who: the refusal is recorded when the agent has sent a NetWho.
+	AsksWho       bool `protobuf:"varint,3,opt,name=asks_who,json=asksWho,proto3" json:"asks_who,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *NetReply) Reset() {
 	*x = NetReply{}
-	mi := &file_agent_proto_msgTypes[58]
+	mi := &file_agent_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4032,7 +4165,7 @@ func (x *NetReply) String() string {
 func (*NetReply) ProtoMessage() {}
 
 func (x *NetReply) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[58]
+	mi := &file_agent_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4045,7 +4178,7 @@ func (x *NetReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetReply.ProtoReflect.Descriptor instead.
 func (*NetReply) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{58}
+	return file_agent_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *NetReply) GetCode() NetReply_Code {
@@ -4060,6 +4193,13 @@ func (x *NetReply) GetMessage() string {
 		return x.Message
 	}
 	return ""
+}
+
+func (x *NetReply) GetAsksWho() bool {
+	if x != nil {
+		return x.AsksWho
+	}
+	return false
 }
 
 // SetToolsRequest changes the tool tree, the folder wire.ToolsDir: programs of the
@@ -4081,7 +4221,7 @@ type SetToolsRequest struct {
 
 func (x *SetToolsRequest) Reset() {
 	*x = SetToolsRequest{}
-	mi := &file_agent_proto_msgTypes[59]
+	mi := &file_agent_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4093,7 +4233,7 @@ func (x *SetToolsRequest) String() string {
 func (*SetToolsRequest) ProtoMessage() {}
 
 func (x *SetToolsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[59]
+	mi := &file_agent_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4106,7 +4246,7 @@ func (x *SetToolsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetToolsRequest.ProtoReflect.Descriptor instead.
 func (*SetToolsRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{59}
+	return file_agent_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *SetToolsRequest) GetFiles() []*ToolFile {
@@ -4150,7 +4290,7 @@ type ToolFile struct {
 
 func (x *ToolFile) Reset() {
 	*x = ToolFile{}
-	mi := &file_agent_proto_msgTypes[60]
+	mi := &file_agent_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4162,7 +4302,7 @@ func (x *ToolFile) String() string {
 func (*ToolFile) ProtoMessage() {}
 
 func (x *ToolFile) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[60]
+	mi := &file_agent_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4175,7 +4315,7 @@ func (x *ToolFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolFile.ProtoReflect.Descriptor instead.
 func (*ToolFile) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{60}
+	return file_agent_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *ToolFile) GetPath() string {
@@ -4216,7 +4356,7 @@ type SetToolsResponse struct {
 
 func (x *SetToolsResponse) Reset() {
 	*x = SetToolsResponse{}
-	mi := &file_agent_proto_msgTypes[61]
+	mi := &file_agent_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4228,7 +4368,7 @@ func (x *SetToolsResponse) String() string {
 func (*SetToolsResponse) ProtoMessage() {}
 
 func (x *SetToolsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[61]
+	mi := &file_agent_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4241,7 +4381,7 @@ func (x *SetToolsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetToolsResponse.ProtoReflect.Descriptor instead.
 func (*SetToolsResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{61}
+	return file_agent_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *SetToolsResponse) GetShared() bool {
@@ -4272,7 +4412,7 @@ type ToolConn struct {
 
 func (x *ToolConn) Reset() {
 	*x = ToolConn{}
-	mi := &file_agent_proto_msgTypes[62]
+	mi := &file_agent_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4284,7 +4424,7 @@ func (x *ToolConn) String() string {
 func (*ToolConn) ProtoMessage() {}
 
 func (x *ToolConn) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[62]
+	mi := &file_agent_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4297,7 +4437,7 @@ func (x *ToolConn) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolConn.ProtoReflect.Descriptor instead.
 func (*ToolConn) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{62}
+	return file_agent_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *ToolConn) GetTag() string {
@@ -4413,13 +4553,14 @@ const file_agent_proto_rawDesc = "" +
 	"\battached\x18\t \x01(\bR\battached\x12&\n" +
 	"\fquiet_micros\x18\n" +
 	" \x01(\x04H\x00R\vquietMicros\x88\x01\x01B\x0f\n" +
-	"\r_quiet_microsJ\x04\b\x06\x10\a\"\xe0\x01\n" +
+	"\r_quiet_microsJ\x04\b\x06\x10\a\"\xf8\x01\n" +
 	"\aCommand\x12\x12\n" +
 	"\x04argv\x18\x01 \x03(\tR\x04argv\x124\n" +
 	"\x03env\x18\x02 \x03(\v2\".sandlot.agent.v1.Command.EnvEntryR\x03env\x12\x10\n" +
 	"\x03cwd\x18\x03 \x01(\tR\x03cwd\x12'\n" +
 	"\x03pty\x18\x04 \x01(\v2\x15.sandlot.agent.v1.PtyR\x03pty\x12\x18\n" +
-	"\atickets\x18\x05 \x03(\fR\atickets\x1a6\n" +
+	"\atickets\x18\x05 \x03(\fR\atickets\x12\x16\n" +
+	"\x06server\x18\x06 \x01(\tR\x06server\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"-\n" +
@@ -4446,14 +4587,15 @@ const file_agent_proto_rawDesc = "" +
 	"\x0etimeout_millis\x18\x03 \x01(\x04R\rtimeoutMillis\x120\n" +
 	"\x06bounds\x18\x04 \x01(\v2\x18.sandlot.agent.v1.BoundsR\x06bounds\x12\x12\n" +
 	"\x04live\x18\x05 \x01(\bR\x04live\x12\x10\n" +
-	"\x03tag\x18\x06 \x01(\tR\x03tag\"\xf2\x01\n" +
+	"\x03tag\x18\x06 \x01(\tR\x03tag\"\xa6\x02\n" +
 	"\bExecDone\x12\x1b\n" +
 	"\texit_code\x18\x01 \x01(\x05R\bexitCode\x12\x1b\n" +
 	"\ttimed_out\x18\x02 \x01(\bR\btimedOut\x122\n" +
 	"\x06stdout\x18\x03 \x01(\v2\x1a.sandlot.agent.v1.CapturedR\x06stdout\x122\n" +
 	"\x06stderr\x18\x04 \x01(\v2\x1a.sandlot.agent.v1.CapturedR\x06stderr\x12'\n" +
 	"\x0fduration_micros\x18\x05 \x01(\x04R\x0edurationMicros\x12\x1b\n" +
-	"\tkilled_by\x18\x06 \x01(\tR\bkilledBy\"\xc0\x01\n" +
+	"\tkilled_by\x18\x06 \x01(\tR\bkilledBy\x122\n" +
+	"\x06merged\x18\a \x01(\v2\x1a.sandlot.agent.v1.CapturedR\x06merged\"\xc0\x01\n" +
 	"\x0fEvaluateRequest\x12\x1a\n" +
 	"\blanguage\x18\x01 \x01(\tR\blanguage\x12\x12\n" +
 	"\x04code\x18\x02 \x01(\tR\x04code\x12%\n" +
@@ -4463,7 +4605,7 @@ const file_agent_proto_rawDesc = "" +
 	"\x03tag\x18\x06 \x01(\tR\x03tag\"S\n" +
 	"\aWaiting\x12\x1a\n" +
 	"\blanguage\x18\x01 \x01(\tR\blanguage\x12,\n" +
-	"\x12running_for_micros\x18\x02 \x01(\x04R\x10runningForMicros\"\xf3\x03\n" +
+	"\x12running_for_micros\x18\x02 \x01(\x04R\x10runningForMicros\"\xa7\x04\n" +
 	"\fEvaluateDone\x12\x0e\n" +
 	"\x02ok\x18\x01 \x01(\bR\x02ok\x122\n" +
 	"\x06stdout\x18\x02 \x01(\v2\x1a.sandlot.agent.v1.CapturedR\x06stdout\x122\n" +
@@ -4480,7 +4622,8 @@ const file_agent_proto_rawDesc = "" +
 	"state_lost\x18\v \x01(\bR\tstateLost\x12\x16\n" +
 	"\x06reason\x18\f \x01(\tR\x06reason\x12'\n" +
 	"\x0fduration_micros\x18\r \x01(\x04R\x0edurationMicros\x12\x1b\n" +
-	"\tkilled_by\x18\x0e \x01(\tR\bkilledBy\".\n" +
+	"\tkilled_by\x18\x0e \x01(\tR\bkilledBy\x122\n" +
+	"\x06merged\x18\x0f \x01(\v2\x1a.sandlot.agent.v1.CapturedR\x06merged\".\n" +
 	"\x04Rich\x12\x12\n" +
 	"\x04mime\x18\x01 \x01(\tR\x04mime\x12\x12\n" +
 	"\x04data\x18\x02 \x01(\fR\x04data\"5\n" +
@@ -4524,7 +4667,7 @@ const file_agent_proto_rawDesc = "" +
 	"\x06cursor\x18\x02 \x01(\x04R\x06cursor\x12\x1b\n" +
 	"\tmax_bytes\x18\x03 \x01(\rR\bmaxBytes\x12\x1f\n" +
 	"\vwait_millis\x18\x04 \x01(\x04R\n" +
-	"waitMillis\"\xee\x01\n" +
+	"waitMillis\"\xa1\x02\n" +
 	"\x13ReadProcessResponse\x12\x16\n" +
 	"\x06output\x18\x01 \x01(\fR\x06output\x12\x16\n" +
 	"\x06cursor\x18\x02 \x01(\x04R\x06cursor\x12\x18\n" +
@@ -4533,7 +4676,8 @@ const file_agent_proto_rawDesc = "" +
 	"\askipped\x18\x05 \x01(\x04R\askipped\x12\x1b\n" +
 	"\tkilled_by\x18\x06 \x01(\tR\bkilledBy\x12\x12\n" +
 	"\x04left\x18\a \x01(\x04R\x04left\x12%\n" +
-	"\x0etimeout_millis\x18\b \x01(\x04R\rtimeoutMillis\"Z\n" +
+	"\x0etimeout_millis\x18\b \x01(\x04R\rtimeoutMillis\x121\n" +
+	"\bterminal\x18\t \x01(\v2\x15.sandlot.agent.v1.PtyR\bterminal\"Z\n" +
 	"\x13WriteProcessRequest\x12\x1d\n" +
 	"\n" +
 	"process_id\x18\x01 \x01(\tR\tprocessId\x12\x12\n" +
@@ -4630,11 +4774,13 @@ const file_agent_proto_rawDesc = "" +
 	"\n" +
 	"session_id\x18\x05 \x01(\tR\tsessionId\x12'\n" +
 	"\x0fsession_created\x18\x06 \x01(\bR\x0esessionCreated\x12\x16\n" +
-	"\x06direct\x18\a \x01(\bR\x06direct\"\x85\x01\n" +
+	"\x06direct\x18\a \x01(\bR\x06direct\"\xd0\x01\n" +
 	"\n" +
 	"NetRequest\x128\n" +
 	"\aconnect\x18\x01 \x01(\v2\x1c.sandlot.agent.v1.NetConnectH\x00R\aconnect\x125\n" +
-	"\x06lookup\x18\x02 \x01(\v2\x1b.sandlot.agent.v1.NetLookupH\x00R\x06lookupB\x06\n" +
+	"\x06lookup\x18\x02 \x01(\v2\x1b.sandlot.agent.v1.NetLookupH\x00R\x06lookup\x12,\n" +
+	"\x03who\x18\x03 \x01(\v2\x18.sandlot.agent.v1.NetWhoH\x00R\x03who\x12\x1b\n" +
+	"\ttells_who\x18\x04 \x01(\bR\btellsWhoB\x06\n" +
 	"\x04kind\"N\n" +
 	"\n" +
 	"NetConnect\x12\x12\n" +
@@ -4642,10 +4788,16 @@ const file_agent_proto_rawDesc = "" +
 	"\aaddress\x18\x02 \x01(\fR\aaddress\x12\x12\n" +
 	"\x04port\x18\x03 \x01(\rR\x04port\"\x1f\n" +
 	"\tNetLookup\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"\xaa\x01\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"`\n" +
+	"\x06NetWho\x12\x10\n" +
+	"\x03pid\x18\x01 \x01(\rR\x03pid\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
+	"\aprocess\x18\x03 \x01(\tR\aprocess\x12\x16\n" +
+	"\x06server\x18\x04 \x01(\tR\x06server\"\xc5\x01\n" +
 	"\bNetReply\x123\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x1f.sandlot.agent.v1.NetReply.CodeR\x04code\x12\x18\n" +
-	"\amessage\x18\x02 \x01(\tR\amessage\"O\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage\x12\x19\n" +
+	"\basks_who\x18\x03 \x01(\bR\aasksWho\"O\n" +
 	"\x04Code\x12\x06\n" +
 	"\x02OK\x10\x00\x12\v\n" +
 	"\aREFUSED\x10\x01\x12\v\n" +
@@ -4707,7 +4859,7 @@ func file_agent_proto_rawDescGZIP() []byte {
 }
 
 var file_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 68)
+var file_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 69)
 var file_agent_proto_goTypes = []any{
 	(NetReply_Code)(0),               // 0: sandlot.agent.v1.NetReply.Code
 	(*HelloRequest)(nil),             // 1: sandlot.agent.v1.HelloRequest
@@ -4768,94 +4920,99 @@ var file_agent_proto_goTypes = []any{
 	(*NetRequest)(nil),               // 56: sandlot.agent.v1.NetRequest
 	(*NetConnect)(nil),               // 57: sandlot.agent.v1.NetConnect
 	(*NetLookup)(nil),                // 58: sandlot.agent.v1.NetLookup
-	(*NetReply)(nil),                 // 59: sandlot.agent.v1.NetReply
-	(*SetToolsRequest)(nil),          // 60: sandlot.agent.v1.SetToolsRequest
-	(*ToolFile)(nil),                 // 61: sandlot.agent.v1.ToolFile
-	(*SetToolsResponse)(nil),         // 62: sandlot.agent.v1.SetToolsResponse
-	(*ToolConn)(nil),                 // 63: sandlot.agent.v1.ToolConn
-	nil,                              // 64: sandlot.agent.v1.ConfigureRequest.EnvEntry
-	nil,                              // 65: sandlot.agent.v1.Variables.EnvEntry
-	nil,                              // 66: sandlot.agent.v1.Bound.EnvEntry
-	nil,                              // 67: sandlot.agent.v1.Bound.FilesEntry
-	nil,                              // 68: sandlot.agent.v1.Command.EnvEntry
+	(*NetWho)(nil),                   // 59: sandlot.agent.v1.NetWho
+	(*NetReply)(nil),                 // 60: sandlot.agent.v1.NetReply
+	(*SetToolsRequest)(nil),          // 61: sandlot.agent.v1.SetToolsRequest
+	(*ToolFile)(nil),                 // 62: sandlot.agent.v1.ToolFile
+	(*SetToolsResponse)(nil),         // 63: sandlot.agent.v1.SetToolsResponse
+	(*ToolConn)(nil),                 // 64: sandlot.agent.v1.ToolConn
+	nil,                              // 65: sandlot.agent.v1.ConfigureRequest.EnvEntry
+	nil,                              // 66: sandlot.agent.v1.Variables.EnvEntry
+	nil,                              // 67: sandlot.agent.v1.Bound.EnvEntry
+	nil,                              // 68: sandlot.agent.v1.Bound.FilesEntry
+	nil,                              // 69: sandlot.agent.v1.Command.EnvEntry
 }
 var file_agent_proto_depIdxs = []int32{
-	64, // 0: sandlot.agent.v1.ConfigureRequest.env:type_name -> sandlot.agent.v1.ConfigureRequest.EnvEntry
+	65, // 0: sandlot.agent.v1.ConfigureRequest.env:type_name -> sandlot.agent.v1.ConfigureRequest.EnvEntry
 	9,  // 1: sandlot.agent.v1.ConfigureRequest.file_roots:type_name -> sandlot.agent.v1.FileRoot
 	10, // 2: sandlot.agent.v1.ConfigureRequest.languages:type_name -> sandlot.agent.v1.Language
 	11, // 3: sandlot.agent.v1.ConfigureRequest.limits:type_name -> sandlot.agent.v1.Limits
 	6,  // 4: sandlot.agent.v1.ConfigureRequest.git:type_name -> sandlot.agent.v1.Identity
 	5,  // 5: sandlot.agent.v1.ConfigureRequest.bound:type_name -> sandlot.agent.v1.Bound
 	4,  // 6: sandlot.agent.v1.ConfigureRequest.variables:type_name -> sandlot.agent.v1.Variables
-	65, // 7: sandlot.agent.v1.Variables.env:type_name -> sandlot.agent.v1.Variables.EnvEntry
-	66, // 8: sandlot.agent.v1.Bound.env:type_name -> sandlot.agent.v1.Bound.EnvEntry
-	67, // 9: sandlot.agent.v1.Bound.files:type_name -> sandlot.agent.v1.Bound.FilesEntry
+	66, // 7: sandlot.agent.v1.Variables.env:type_name -> sandlot.agent.v1.Variables.EnvEntry
+	67, // 8: sandlot.agent.v1.Bound.env:type_name -> sandlot.agent.v1.Bound.EnvEntry
+	68, // 9: sandlot.agent.v1.Bound.files:type_name -> sandlot.agent.v1.Bound.FilesEntry
 	3,  // 10: sandlot.agent.v1.Boot.configure:type_name -> sandlot.agent.v1.ConfigureRequest
-	68, // 11: sandlot.agent.v1.Command.env:type_name -> sandlot.agent.v1.Command.EnvEntry
+	69, // 11: sandlot.agent.v1.Command.env:type_name -> sandlot.agent.v1.Command.EnvEntry
 	15, // 12: sandlot.agent.v1.Command.pty:type_name -> sandlot.agent.v1.Pty
 	14, // 13: sandlot.agent.v1.ExecRequest.command:type_name -> sandlot.agent.v1.Command
 	16, // 14: sandlot.agent.v1.ExecRequest.bounds:type_name -> sandlot.agent.v1.Bounds
 	17, // 15: sandlot.agent.v1.ExecDone.stdout:type_name -> sandlot.agent.v1.Captured
 	17, // 16: sandlot.agent.v1.ExecDone.stderr:type_name -> sandlot.agent.v1.Captured
-	16, // 17: sandlot.agent.v1.EvaluateRequest.bounds:type_name -> sandlot.agent.v1.Bounds
-	17, // 18: sandlot.agent.v1.EvaluateDone.stdout:type_name -> sandlot.agent.v1.Captured
-	17, // 19: sandlot.agent.v1.EvaluateDone.stderr:type_name -> sandlot.agent.v1.Captured
-	17, // 20: sandlot.agent.v1.EvaluateDone.result:type_name -> sandlot.agent.v1.Captured
-	24, // 21: sandlot.agent.v1.EvaluateDone.rich:type_name -> sandlot.agent.v1.Rich
-	14, // 22: sandlot.agent.v1.StartProcessRequest.command:type_name -> sandlot.agent.v1.Command
-	31, // 23: sandlot.agent.v1.ListProcessesResponse.processes:type_name -> sandlot.agent.v1.Process
-	40, // 24: sandlot.agent.v1.ListFilesResponse.files:type_name -> sandlot.agent.v1.FileInfo
-	21, // 25: sandlot.agent.v1.SuperviseRequest.cell:type_name -> sandlot.agent.v1.EvaluateRequest
-	19, // 26: sandlot.agent.v1.RunRequest.exec:type_name -> sandlot.agent.v1.ExecRequest
-	21, // 27: sandlot.agent.v1.RunRequest.evaluate:type_name -> sandlot.agent.v1.EvaluateRequest
-	49, // 28: sandlot.agent.v1.RunRequest.supervise:type_name -> sandlot.agent.v1.SuperviseRequest
-	18, // 29: sandlot.agent.v1.RunEvent.output:type_name -> sandlot.agent.v1.Output
-	22, // 30: sandlot.agent.v1.RunEvent.waiting:type_name -> sandlot.agent.v1.Waiting
-	20, // 31: sandlot.agent.v1.RunEvent.executed:type_name -> sandlot.agent.v1.ExecDone
-	23, // 32: sandlot.agent.v1.RunEvent.evaluated:type_name -> sandlot.agent.v1.EvaluateDone
-	55, // 33: sandlot.agent.v1.RunEvent.refused:type_name -> sandlot.agent.v1.StreamReply
-	14, // 34: sandlot.agent.v1.StreamOpen.exec:type_name -> sandlot.agent.v1.Command
-	53, // 35: sandlot.agent.v1.StreamOpen.read_file:type_name -> sandlot.agent.v1.ReadStream
-	54, // 36: sandlot.agent.v1.StreamOpen.write_file:type_name -> sandlot.agent.v1.WriteStream
-	57, // 37: sandlot.agent.v1.NetRequest.connect:type_name -> sandlot.agent.v1.NetConnect
-	58, // 38: sandlot.agent.v1.NetRequest.lookup:type_name -> sandlot.agent.v1.NetLookup
-	0,  // 39: sandlot.agent.v1.NetReply.code:type_name -> sandlot.agent.v1.NetReply.Code
-	61, // 40: sandlot.agent.v1.SetToolsRequest.files:type_name -> sandlot.agent.v1.ToolFile
-	1,  // 41: sandlot.agent.v1.Agent.Hello:input_type -> sandlot.agent.v1.HelloRequest
-	3,  // 42: sandlot.agent.v1.Agent.Configure:input_type -> sandlot.agent.v1.ConfigureRequest
-	12, // 43: sandlot.agent.v1.Agent.Usage:input_type -> sandlot.agent.v1.UsageRequest
-	25, // 44: sandlot.agent.v1.Agent.StartInterpreter:input_type -> sandlot.agent.v1.StartInterpreterRequest
-	27, // 45: sandlot.agent.v1.Agent.OpenInterpreter:input_type -> sandlot.agent.v1.OpenInterpreterRequest
-	29, // 46: sandlot.agent.v1.Agent.StartProcess:input_type -> sandlot.agent.v1.StartProcessRequest
-	32, // 47: sandlot.agent.v1.Agent.ListProcesses:input_type -> sandlot.agent.v1.ListProcessesRequest
-	34, // 48: sandlot.agent.v1.Agent.ReadProcess:input_type -> sandlot.agent.v1.ReadProcessRequest
-	36, // 49: sandlot.agent.v1.Agent.WriteProcess:input_type -> sandlot.agent.v1.WriteProcessRequest
-	38, // 50: sandlot.agent.v1.Agent.StopProcess:input_type -> sandlot.agent.v1.StopProcessRequest
-	41, // 51: sandlot.agent.v1.Agent.ReadFile:input_type -> sandlot.agent.v1.ReadFileRequest
-	43, // 52: sandlot.agent.v1.Agent.WriteFile:input_type -> sandlot.agent.v1.WriteFileRequest
-	45, // 53: sandlot.agent.v1.Agent.ListFiles:input_type -> sandlot.agent.v1.ListFilesRequest
-	47, // 54: sandlot.agent.v1.Agent.RemoveFile:input_type -> sandlot.agent.v1.RemoveFileRequest
-	60, // 55: sandlot.agent.v1.Agent.SetTools:input_type -> sandlot.agent.v1.SetToolsRequest
-	2,  // 56: sandlot.agent.v1.Agent.Hello:output_type -> sandlot.agent.v1.HelloResponse
-	7,  // 57: sandlot.agent.v1.Agent.Configure:output_type -> sandlot.agent.v1.ConfigureResponse
-	13, // 58: sandlot.agent.v1.Agent.Usage:output_type -> sandlot.agent.v1.UsageResponse
-	26, // 59: sandlot.agent.v1.Agent.StartInterpreter:output_type -> sandlot.agent.v1.StartInterpreterResponse
-	28, // 60: sandlot.agent.v1.Agent.OpenInterpreter:output_type -> sandlot.agent.v1.OpenInterpreterResponse
-	30, // 61: sandlot.agent.v1.Agent.StartProcess:output_type -> sandlot.agent.v1.StartProcessResponse
-	33, // 62: sandlot.agent.v1.Agent.ListProcesses:output_type -> sandlot.agent.v1.ListProcessesResponse
-	35, // 63: sandlot.agent.v1.Agent.ReadProcess:output_type -> sandlot.agent.v1.ReadProcessResponse
-	37, // 64: sandlot.agent.v1.Agent.WriteProcess:output_type -> sandlot.agent.v1.WriteProcessResponse
-	39, // 65: sandlot.agent.v1.Agent.StopProcess:output_type -> sandlot.agent.v1.StopProcessResponse
-	42, // 66: sandlot.agent.v1.Agent.ReadFile:output_type -> sandlot.agent.v1.ReadFileResponse
-	44, // 67: sandlot.agent.v1.Agent.WriteFile:output_type -> sandlot.agent.v1.WriteFileResponse
-	46, // 68: sandlot.agent.v1.Agent.ListFiles:output_type -> sandlot.agent.v1.ListFilesResponse
-	48, // 69: sandlot.agent.v1.Agent.RemoveFile:output_type -> sandlot.agent.v1.RemoveFileResponse
-	62, // 70: sandlot.agent.v1.Agent.SetTools:output_type -> sandlot.agent.v1.SetToolsResponse
-	56, // [56:71] is the sub-list for method output_type
-	41, // [41:56] is the sub-list for method input_type
-	41, // [41:41] is the sub-list for extension type_name
-	41, // [41:41] is the sub-list for extension extendee
-	0,  // [0:41] is the sub-list for field type_name
+	17, // 17: sandlot.agent.v1.ExecDone.merged:type_name -> sandlot.agent.v1.Captured
+	16, // 18: sandlot.agent.v1.EvaluateRequest.bounds:type_name -> sandlot.agent.v1.Bounds
+	17, // 19: sandlot.agent.v1.EvaluateDone.stdout:type_name -> sandlot.agent.v1.Captured
+	17, // 20: sandlot.agent.v1.EvaluateDone.stderr:type_name -> sandlot.agent.v1.Captured
+	17, // 21: sandlot.agent.v1.EvaluateDone.result:type_name -> sandlot.agent.v1.Captured
+	24, // 22: sandlot.agent.v1.EvaluateDone.rich:type_name -> sandlot.agent.v1.Rich
+	17, // 23: sandlot.agent.v1.EvaluateDone.merged:type_name -> sandlot.agent.v1.Captured
+	14, // 24: sandlot.agent.v1.StartProcessRequest.command:type_name -> sandlot.agent.v1.Command
+	31, // 25: sandlot.agent.v1.ListProcessesResponse.processes:type_name -> sandlot.agent.v1.Process
+	15, // 26: sandlot.agent.v1.ReadProcessResponse.terminal:type_name -> sandlot.agent.v1.Pty
+	40, // 27: sandlot.agent.v1.ListFilesResponse.files:type_name -> sandlot.agent.v1.FileInfo
+	21, // 28: sandlot.agent.v1.SuperviseRequest.cell:type_name -> sandlot.agent.v1.EvaluateRequest
+	19, // 29: sandlot.agent.v1.RunRequest.exec:type_name -> sandlot.agent.v1.ExecRequest
+	21, // 30: sandlot.agent.v1.RunRequest.evaluate:type_name -> sandlot.agent.v1.EvaluateRequest
+	49, // 31: sandlot.agent.v1.RunRequest.supervise:type_name -> sandlot.agent.v1.SuperviseRequest
+	18, // 32: sandlot.agent.v1.RunEvent.output:type_name -> sandlot.agent.v1.Output
+	22, // 33: sandlot.agent.v1.RunEvent.waiting:type_name -> sandlot.agent.v1.Waiting
+	20, // 34: sandlot.agent.v1.RunEvent.executed:type_name -> sandlot.agent.v1.ExecDone
+	23, // 35: sandlot.agent.v1.RunEvent.evaluated:type_name -> sandlot.agent.v1.EvaluateDone
+	55, // 36: sandlot.agent.v1.RunEvent.refused:type_name -> sandlot.agent.v1.StreamReply
+	14, // 37: sandlot.agent.v1.StreamOpen.exec:type_name -> sandlot.agent.v1.Command
+	53, // 38: sandlot.agent.v1.StreamOpen.read_file:type_name -> sandlot.agent.v1.ReadStream
+	54, // 39: sandlot.agent.v1.StreamOpen.write_file:type_name -> sandlot.agent.v1.WriteStream
+	57, // 40: sandlot.agent.v1.NetRequest.connect:type_name -> sandlot.agent.v1.NetConnect
+	58, // 41: sandlot.agent.v1.NetRequest.lookup:type_name -> sandlot.agent.v1.NetLookup
+	59, // 42: sandlot.agent.v1.NetRequest.who:type_name -> sandlot.agent.v1.NetWho
+	0,  // 43: sandlot.agent.v1.NetReply.code:type_name -> sandlot.agent.v1.NetReply.Code
+	62, // 44: sandlot.agent.v1.SetToolsRequest.files:type_name -> sandlot.agent.v1.ToolFile
+	1,  // 45: sandlot.agent.v1.Agent.Hello:input_type -> sandlot.agent.v1.HelloRequest
+	3,  // 46: sandlot.agent.v1.Agent.Configure:input_type -> sandlot.agent.v1.ConfigureRequest
+	12, // 47: sandlot.agent.v1.Agent.Usage:input_type -> sandlot.agent.v1.UsageRequest
+	25, // 48: sandlot.agent.v1.Agent.StartInterpreter:input_type -> sandlot.agent.v1.StartInterpreterRequest
+	27, // 49: sandlot.agent.v1.Agent.OpenInterpreter:input_type -> sandlot.agent.v1.OpenInterpreterRequest
+	29, // 50: sandlot.agent.v1.Agent.StartProcess:input_type -> sandlot.agent.v1.StartProcessRequest
+	32, // 51: sandlot.agent.v1.Agent.ListProcesses:input_type -> sandlot.agent.v1.ListProcessesRequest
+	34, // 52: sandlot.agent.v1.Agent.ReadProcess:input_type -> sandlot.agent.v1.ReadProcessRequest
+	36, // 53: sandlot.agent.v1.Agent.WriteProcess:input_type -> sandlot.agent.v1.WriteProcessRequest
+	38, // 54: sandlot.agent.v1.Agent.StopProcess:input_type -> sandlot.agent.v1.StopProcessRequest
+	41, // 55: sandlot.agent.v1.Agent.ReadFile:input_type -> sandlot.agent.v1.ReadFileRequest
+	43, // 56: sandlot.agent.v1.Agent.WriteFile:input_type -> sandlot.agent.v1.WriteFileRequest
+	45, // 57: sandlot.agent.v1.Agent.ListFiles:input_type -> sandlot.agent.v1.ListFilesRequest
+	47, // 58: sandlot.agent.v1.Agent.RemoveFile:input_type -> sandlot.agent.v1.RemoveFileRequest
+	61, // 59: sandlot.agent.v1.Agent.SetTools:input_type -> sandlot.agent.v1.SetToolsRequest
+	2,  // 60: sandlot.agent.v1.Agent.Hello:output_type -> sandlot.agent.v1.HelloResponse
+	7,  // 61: sandlot.agent.v1.Agent.Configure:output_type -> sandlot.agent.v1.ConfigureResponse
+	13, // 62: sandlot.agent.v1.Agent.Usage:output_type -> sandlot.agent.v1.UsageResponse
+	26, // 63: sandlot.agent.v1.Agent.StartInterpreter:output_type -> sandlot.agent.v1.StartInterpreterResponse
+	28, // 64: sandlot.agent.v1.Agent.OpenInterpreter:output_type -> sandlot.agent.v1.OpenInterpreterResponse
+	30, // 65: sandlot.agent.v1.Agent.StartProcess:output_type -> sandlot.agent.v1.StartProcessResponse
+	33, // 66: sandlot.agent.v1.Agent.ListProcesses:output_type -> sandlot.agent.v1.ListProcessesResponse
+	35, // 67: sandlot.agent.v1.Agent.ReadProcess:output_type -> sandlot.agent.v1.ReadProcessResponse
+	37, // 68: sandlot.agent.v1.Agent.WriteProcess:output_type -> sandlot.agent.v1.WriteProcessResponse
+	39, // 69: sandlot.agent.v1.Agent.StopProcess:output_type -> sandlot.agent.v1.StopProcessResponse
+	42, // 70: sandlot.agent.v1.Agent.ReadFile:output_type -> sandlot.agent.v1.ReadFileResponse
+	44, // 71: sandlot.agent.v1.Agent.WriteFile:output_type -> sandlot.agent.v1.WriteFileResponse
+	46, // 72: sandlot.agent.v1.Agent.ListFiles:output_type -> sandlot.agent.v1.ListFilesResponse
+	48, // 73: sandlot.agent.v1.Agent.RemoveFile:output_type -> sandlot.agent.v1.RemoveFileResponse
+	63, // 74: sandlot.agent.v1.Agent.SetTools:output_type -> sandlot.agent.v1.SetToolsResponse
+	60, // [60:75] is the sub-list for method output_type
+	45, // [45:60] is the sub-list for method input_type
+	45, // [45:45] is the sub-list for extension type_name
+	45, // [45:45] is the sub-list for extension extendee
+	0,  // [0:45] is the sub-list for field type_name
 }
 
 func init() { file_agent_proto_init() }
@@ -4888,6 +5045,7 @@ func file_agent_proto_init() {
 	file_agent_proto_msgTypes[55].OneofWrappers = []any{
 		(*NetRequest_Connect)(nil),
 		(*NetRequest_Lookup)(nil),
+		(*NetRequest_Who)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -4895,7 +5053,7 @@ func file_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_agent_proto_rawDesc), len(file_agent_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   68,
+			NumMessages:   69,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -24,6 +24,10 @@ type Agent struct {
 	SettingsErr  error  // the answer to settings; nil: it takes them
 	// Usage returns whether a call or process runs, and for how long none has.
 	Usage func() (busy bool, idle time.Duration)
+	// Used returns what the sandbox has in use; nil: nothing.
+	Used func() (memory uint64, processes uint32)
+	// Limited is called with the limits that the settings say; it may be nil.
+	Limited func(memory, processes uint64)
 	// Dial connects to a port of the sandbox. An error is answered as "nothing listens".
 	Dial func(port uint32) (net.Conn, error)
 }
@@ -129,6 +133,9 @@ func (c handler) Hello(context.Context, *agentv1.HelloRequest) (*agentv1.HelloRe
 }
 
 func (c handler) Configure(_ context.Context, r *agentv1.ConfigureRequest) (*agentv1.ConfigureResponse, error) {
+	if c.agent.Limited != nil {
+		c.agent.Limited(r.GetLimits().GetMemoryBytes(), r.GetLimits().GetProcesses())
+	}
 	return &agentv1.ConfigureResponse{Renewed: r.Renew}, c.agent.SettingsErr
 }
 
@@ -139,5 +146,9 @@ func (c handler) StartInterpreter(context.Context,
 
 func (c handler) Usage(context.Context, *agentv1.UsageRequest) (*agentv1.UsageResponse, error) {
 	busy, idle := c.agent.Usage()
-	return &agentv1.UsageResponse{Busy: busy, IdleMicros: uint64(idle.Microseconds())}, nil
+	r := &agentv1.UsageResponse{Busy: busy, IdleMicros: uint64(idle.Microseconds())}
+	if c.agent.Used != nil {
+		r.MemoryBytes, r.Processes = c.agent.Used()
+	}
+	return r, nil
 }

@@ -23,6 +23,9 @@ type Command struct {
 	Dir  string            // empty: the workspace
 	// Terminal is the size of the terminal that the program gets in place of pipes; nil: pipes.
 	Terminal *Size
+	// Server stands for the third-party server whose program it is, in what the agent says of refused connections; empty:
+	// it is the program of none. A client of the HTTP API cannot set it.
+	Server string
 }
 
 // As returns the command as one of a user of the sandbox: USER or USER:GROUP, names or numbers; empty: the template's.
@@ -38,7 +41,7 @@ type Size struct{ Rows, Cols int }
 
 // Message returns the command as the message for an agent.
 func (c Command) Message() *agentv1.Command {
-	m := &agentv1.Command{Argv: c.Args, Env: c.Env, Cwd: c.Dir}
+	m := &agentv1.Command{Argv: c.Args, Env: c.Env, Cwd: c.Dir, Server: c.Server}
 	if c.Terminal != nil {
 		m.Pty = &agentv1.Pty{Rows: uint32(c.Terminal.Rows), Cols: uint32(c.Terminal.Cols)}
 	}

@@ -13,15 +13,26 @@ type NetKind int
 const (
 	NetConnect NetKind = iota + 1 // make a TCP connection
 	NetLookup                     // look up whether the policy allows a name, and whether it exists
+	NetWho                        // no request, but whose the request was that was refused before it
 )
 
 // NetRequest is one request on a connection that began with NetGreeting. Its fields come from
 // the sandbox, and are not checked.
 type NetRequest struct {
-	Kind    NetKind
-	Name    string // as the program looked it up
-	Address []byte // for NetConnect, in place of the name
-	Port    uint32 // for NetConnect
+	Kind     NetKind
+	Name     string // as the program looked it up
+	Address  []byte // for NetConnect, in place of the name
+	Port     uint32 // for NetConnect
+	Who      Who    // for NetWho
+	TellsWho bool   // if the reply asks so, a NetWho is the next request
+}
+
+// Who is a program of the sandbox. Its fields come from the sandbox, and are not checked.
+type Who struct {
+	PID     uint32 // in the sandbox; 0: not known
+	Name    string // of the process, as in /proc/PID/comm
+	Process string // the id of what the agent has started, to which it belongs; empty: to nothing
+	Server  string // what stands for the third-party server to which it belongs; empty: to none
 }
 
 // NetCode is the outcome of a NetRequest.
@@ -41,6 +52,7 @@ const (
 type NetReply struct {
 	Code    NetCode
 	Message string // for the user
+	AsksWho bool   // the next request is to be a NetWho
 }
 
 // ReadNetRequest reads what WriteNetRequest wrote.
@@ -49,25 +61,31 @@ func ReadNetRequest(r io.Reader) (NetRequest, error) {
 	if err := ReadBounded(r, m, MaxNetMessage); err != nil {
 		return NetRequest{}, err
 	}
+	q := NetRequest{TellsWho: m.TellsWho}
 	switch k := m.Kind.(type) {
 	case *agentv1.NetRequest_Connect:
-		return NetRequest{Kind: NetConnect, Name: k.Connect.GetName(), Address: k.Connect.GetAddress(),
-			Port: k.Connect.GetPort()}, nil
+		q.Kind, q.Name, q.Address, q.Port = NetConnect, k.Connect.GetName(), k.Connect.GetAddress(), k.Connect.GetPort()
 	case *agentv1.NetRequest_Lookup:
-		return NetRequest{Kind: NetLookup, Name: k.Lookup.GetName()}, nil
+		q.Kind, q.Name = NetLookup, k.Lookup.GetName()
+	case *agentv1.NetRequest_Who:
+		q.Kind = NetWho
+		q.Who = Who{k.Who.GetPid(), k.Who.GetName(), k.Who.GetProcess(), k.Who.GetServer()}
 	}
-	return NetRequest{}, nil
+	return q, nil
 }
 
 // WriteNetRequest sends a request to the host.
 func WriteNetRequest(w io.Writer, q NetRequest) error {
-	m := new(agentv1.NetRequest)
+	m := &agentv1.NetRequest{TellsWho: q.TellsWho}
 	switch q.Kind {
 	case NetConnect:
 		m.Kind = &agentv1.NetRequest_Connect{Connect: &agentv1.NetConnect{Name: q.Name, Address: q.Address,
 			Port: q.Port}}
 	case NetLookup:
 		m.Kind = &agentv1.NetRequest_Lookup{Lookup: &agentv1.NetLookup{Name: q.Name}}
+	case NetWho:
+		m.Kind = &agentv1.NetRequest_Who{Who: &agentv1.NetWho{Pid: q.Who.PID, Name: q.Who.Name,
+			Process: q.Who.Process, Server: q.Who.Server}}
 	}
 	return WriteMessage(w, m)
 }
@@ -78,10 +96,11 @@ func ReadNetReply(r io.Reader) (NetReply, error) {
 	if err := ReadBounded(r, m, MaxNetMessage); err != nil {
 		return NetReply{}, err
 	}
-	return NetReply{Code: NetCode(m.Code), Message: m.Message}, nil
+	return NetReply{Code: NetCode(m.Code), Message: m.Message, AsksWho: m.AsksWho}, nil
 }
 
 // WriteNetReply sends a reply to the sandbox.
 func WriteNetReply(w io.Writer, reply NetReply) error {
-	return WriteMessage(w, &agentv1.NetReply{Code: agentv1.NetReply_Code(reply.Code), Message: reply.Message})
+	return WriteMessage(w, &agentv1.NetReply{Code: agentv1.NetReply_Code(reply.Code), Message: reply.Message,
+		AsksWho: reply.AsksWho})
 }

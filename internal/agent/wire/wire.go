@@ -112,6 +112,9 @@ const (
 	ConnectUser    = 65531
 )
 
+// GoCacheCommand is the agent's command that gives Go its build cache (GOCACHEPROG). Its argument is the shared cache.
+const GoCacheCommand = "gocache"
+
 // AsCommand is the agent's command that runs a program as another user: USER[:GROUP] COMMAND [ARGUMENT...].
 const AsCommand = "as"
 

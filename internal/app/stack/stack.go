@@ -38,17 +38,20 @@ type Stack struct {
 
 // kind is the packages of one package manager.
 type kind struct {
-	name     string // python or node
+	name     string // python, node or go
 	packages []string
 	dir      string // where the folders of its packages are
 	log      *slog.Logger
 	ready    atomic.Pointer[string] // the folder that is complete; nil: there is none yet
 }
 
+// Lists are the packages of each kind. Those of Go are packages of its standard library, of which the build cache is made.
+type Lists struct{ Python, Node, Go []string }
+
 // New returns the ready packages of a state folder. Without packages of a kind there are none.
-func New(stateDir string, python, node []string, log *slog.Logger) *Stack {
+func New(stateDir string, lists Lists, log *slog.Logger) *Stack {
 	s := &Stack{}
-	for name, packages := range map[string][]string{"python": python, "node": node} {
+	for name, packages := range map[string][]string{"python": lists.Python, "node": lists.Node, "go": lists.Go} {
 		if len(packages) > 0 {
 			s.kinds = append(s.kinds, &kind{name: name, packages: packages, log: log,
 				dir: filepath.Join(stateDir, "packages", name)})
@@ -73,7 +76,7 @@ func (s *Stack) Version() string {
 func (s *Stack) Describe() string {
 	var parts []string
 	for _, k := range s.kinds {
-		if k.ready.Load() != nil {
+		if k.ready.Load() != nil && k.name != "go" { // what Go has there anyway, and quicker
 			parts = append(parts, fmt.Sprintf("%s has %s", map[string]string{"python": "Python", "node": "Node"}[k.name],
 				strings.Join(names(k.packages), ", ")))
 		}
@@ -107,6 +110,10 @@ func (s *Stack) Add(t *image.Template) {
 		}
 		at := path.Join(wire.ReadyDir, k.name)
 		t.Binds = append(t.Binds, image.Bind{Source: *dir, Target: at})
+		if k.name == "go" {
+			t.Env["GOCACHEPROG"] = wire.AgentPath + " " + wire.GoCacheCommand + " " + at
+			continue
+		}
 		bin := path.Join(at, "bin")
 		if k.name == "node" {
 			bin = path.Join(at, "node_modules/.bin")
@@ -154,6 +161,9 @@ func (s *Stack) Make(ctx context.Context, host *image.Template) {
 // interpreter returns the program on the machine that sandboxes of the template host run for a language: they see it by
 // the same path; empty: they have none.
 func (k *kind) interpreter(host *image.Template) string {
+	if k.name == "go" {
+		return goProgram(host)
+	}
 	l, ok := host.Language(map[string]string{"python": "python", "node": "javascript"}[k.name])
 	if !ok || len(l.Command) == 0 {
 		return ""
@@ -168,7 +178,11 @@ func (k *kind) interpreter(host *image.Template) string {
 // folder is where the packages for an interpreter are when they are complete. Its path has its version, with the usual
 // package managers, so nothing is run to find out.
 func (k *kind) folder(interpreter string) string {
-	sum := sha256.Sum256([]byte(strings.Join(append([]string{interpreter, runtime.GOARCH}, k.packages...), "\n")))
+	identity := append([]string{interpreter, runtime.GOARCH}, k.packages...)
+	if k.name == "go" {
+		identity = append(identity, goVersion(interpreter))
+	}
+	sum := sha256.Sum256([]byte(strings.Join(identity, "\n")))
 	return filepath.Join(k.dir, hex.EncodeToString(sum[:8]))
 }
 
@@ -233,30 +247,33 @@ func (k *kind) removeUnfinished() {
 func (k *kind) install(ctx context.Context, interpreter, dir string) error {
 	ctx, cancel := context.WithTimeout(ctx, installTimeout)
 	defer cancel()
+	if k.name == "go" {
+		return makeGoCache(ctx, interpreter, dir, k.packages)
+	}
 	if k.name == "node" {
 		npm := filepath.Join(filepath.Dir(interpreter), "npm")
 		if _, err := os.Stat(npm); err != nil {
 			npm = "npm"
 		}
-		return run(ctx, append([]string{npm, "install", "--prefix", dir, "--ignore-scripts", "--no-audit", "--no-fund",
+		return run(ctx, nil, append([]string{npm, "install", "--prefix", dir, "--ignore-scripts", "--no-audit", "--no-fund",
 			"--no-package-lock", "--loglevel", "error"}, k.packages...)...)
 	}
 	if uv, err := exec.LookPath("uv"); err == nil {
-		return run(ctx, append([]string{uv, "pip", "install", "--python", interpreter, "--target", dir, "--compile-bytecode",
+		return run(ctx, nil, append([]string{uv, "pip", "install", "--python", interpreter, "--target", dir, "--compile-bytecode",
 			"--only-binary", ":all:", "--quiet"}, k.packages...)...)
 	}
-	return run(ctx, append([]string{interpreter, "-I", "-m", "pip", "install", "--target", dir, "--only-binary", ":all:",
+	return run(ctx, nil, append([]string{interpreter, "-I", "-m", "pip", "install", "--target", dir, "--only-binary", ":all:",
 		"--disable-pip-version-check", "--no-warn-script-location", "--no-input", "--quiet"}, k.packages...)...)
 }
 
-// run runs a command, and returns an error with the end of its output.
-func run(ctx context.Context, args ...string) error {
+// run runs a command with more variables, and returns an error with the end of its output.
+func run(ctx context.Context, env []string, args ...string) error {
 	if nice, err := exec.LookPath("nice"); err == nil { // the server goes on meanwhile
 		args = append([]string{nice, "-n", "10"}, args...)
 	}
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Dir = "/"
-	cmd.Env = append(os.Environ(), "PIP_NO_COLOR=1", "NO_COLOR=1", "PIP_ROOT_USER_ACTION=ignore")
+	cmd.Env = append(append(os.Environ(), "PIP_NO_COLOR=1", "NO_COLOR=1", "PIP_ROOT_USER_ACTION=ignore"), env...)
 	var output bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &output, &output
 	group, err := processgroup.Start(cmd)

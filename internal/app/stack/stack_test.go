@@ -72,7 +72,7 @@ func TestStack(t *testing.T) {
 	logger := slog.New(slog.NewTextHandler(log, nil))
 	first := wheel(t, t.TempDir(), "1.0")
 	node, mark := npmPackage(t)
-	s := New(state, []string{first}, []string{node}, logger)
+	s := New(state, Lists{Python: []string{first}, Node: []string{node}}, logger)
 	found, err := image.Host()
 	if err != nil {
 		t.Fatal(err)
@@ -123,12 +123,12 @@ func TestStack(t *testing.T) {
 	}
 
 	// The next server.
-	again := New(state, []string{first}, []string{node}, logger)
+	again := New(state, Lists{Python: []string{first}, Node: []string{node}}, logger)
 	again.Open(host)
 	if again.Version() != s.Version() {
 		t.Errorf("%q, then %q", s.Version(), again.Version())
 	}
-	changed := New(state, []string{wheel(t, t.TempDir(), "2.0")}, nil, logger)
+	changed := New(state, Lists{Python: []string{wheel(t, t.TempDir(), "2.0")}}, logger)
 	changed.Open(host)
 	if changed.Version() != "" {
 		t.Error("another list is ready at once")
@@ -151,7 +151,7 @@ func TestNames(t *testing.T) {
 func TestStackFails(t *testing.T) {
 	state := t.TempDir()
 	log := &bytes.Buffer{}
-	s := New(state, []string{filepath.Join(state, "missing-1.0-py3-none-any.whl")}, nil, slog.New(slog.NewTextHandler(log, nil)))
+	s := New(state, Lists{Python: []string{filepath.Join(state, "missing-1.0-py3-none-any.whl")}}, slog.New(slog.NewTextHandler(log, nil)))
 	host, err := image.Host()
 	if err != nil {
 		t.Fatal(err)
@@ -170,7 +170,7 @@ func TestStackFails(t *testing.T) {
 	if strings.Contains(log.String(), "were not made") {
 		t.Errorf("the server stops: %s", log)
 	}
-	if none := New(state, nil, nil, nil); none.Version() != "" || none.Describe() != "" {
+	if none := New(state, Lists{}, nil); none.Version() != "" || none.Describe() != "" {
 		t.Error("without packages")
 	}
 }

@@ -1,6 +1,7 @@
 package interp
 
 import (
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -169,6 +170,68 @@ func TestBashBrokenByACell(t *testing.T) {
 		l.run("kept=5; " + code)
 		if o := l.run("{ set +x; } 2>/dev/null; 'builtin' echo \"$kept\""); o.StateLost || o.Exit != 0 || o.out != "5\n" {
 			t.Errorf("after %q: %s", code, o)
+		}
+		l.Close()
+	}
+}
+
+// A shell that ends after a cell has replaced what it can is followed by one that has its variables, and answers.
+func TestBashBrokenAndEnded(t *testing.T) {
+	for _, code := range []string{"alias builtin=false echo=false source=false exec=false trap=false cd=false", "echo() { builtin echo mine; }",
+		"trap() { :; }; exec() { :; }; shopt() { :; }; cd() { :; }", "read() { false; }; printf() { false; }; source() { :; }; return() { :; }",
+		"shopt -u expand_aliases; shopt -s nocasematch nullglob", "set -u -C -f", "IFS=0123456789", "exec >file 2>&1", "PATH=/none"} {
+		l := bash(t)
+		l.run("kept=5; mkdir in; 'builtin' cd in; " + code)
+		if o := l.run("exit 3"); o.Exit != 3 {
+			t.Errorf("exit after %q: %s", code, o)
+		}
+		if o := l.run("'builtin' echo \"$kept ${PWD##*/}\""); o.StateLost || o.Exit != 0 || o.out != "5 in\n" || o.err != "" {
+			t.Errorf("after %q and an exit: %s", code, o)
+		}
+		l.Close()
+	}
+	l := bash(t)
+	for _, code := range []int32{113, 114} {
+		l.fails(fmt.Sprint("exit ", code), code)
+	}
+}
+
+// A cell that leads the output to a file is followed by ones that say so, until it leads to results again.
+func TestBashOutputElsewhere(t *testing.T) {
+	for code, to := range map[string]string{"exec >log.txt": "/log.txt", "exec >/dev/null 2>&1": "/dev/null", "exec >&-": "nothing that is open",
+		"IFS=0123456789; exec >log.txt": "/log.txt", "set -eux; exec >log.txt": "/log.txt", "PATH=/none; exec >log.txt": "/log.txt"} {
+		l := bash(t)
+		for _, cell := range []string{code, "kept=5; echo hidden || :"} {
+			if o := l.run(cell); o.StateLost || !strings.Contains(o.err, "[the output of this shell leads to ") || !strings.Contains(o.err, to+",") {
+				t.Errorf("%q: %s", cell, o)
+			}
+		}
+		l.run("exit")
+		l.want("'builtin' echo \"$kept\"", "", "5\n")
+		l.Close()
+	}
+	l := bash(t)
+	for _, code := range []string{"exec > >(cat) 2>&1", "exec >&2", "exec 3>x 3>&-; exec 5>&1 >&5"} { // it leads to results all the same
+		if o := l.run(code); o.err != "" {
+			t.Errorf("%q: %s", code, o)
+		}
+	}
+}
+
+// A shell that cannot go on is followed by another one, and the result says so.
+func TestBashAnswersOrSaysWhy(t *testing.T) {
+	for _, code := range []string{"unset ${!__sandlot*}", "unset -f $(compgen -A function)", "unset $(compgen -v) 2>/dev/null", "exec bash", "kill -9 $$",
+		"kill -STOP $$", "ulimit -n 4", "ulimit -f 0", "enable -n echo read printf source trap", "set -n", "exec <&- >&- 2>&-",
+		"trap 'exit 9' DEBUG", "trap 'sleep 9' EXIT; exit", "PROMPT_COMMAND=false PS1=x; while :; do :; done"} {
+		l := bash(t)
+		o := l.timed(code)
+		next := l.call(t.Context(), Cell{Code: "echo 1", Timeout: 10 * time.Second})
+		if next.out != "1\n" && !o.StateLost && !next.StateLost && !strings.Contains(next.err, "the output of this shell leads to") {
+			t.Errorf("after %q, which says\n%s\nthe next cell says\n%s", code, o, next)
+		}
+		if again := l.call(t.Context(), Cell{Code: "echo 2", Timeout: 10 * time.Second}); again.out != "2\n" && !again.StateLost &&
+			!strings.Contains(again.err, "the output of this shell leads to") {
+			t.Errorf("after %q the second cell says\n%s", code, again)
 		}
 		l.Close()
 	}

@@ -99,7 +99,8 @@ func TestCellsBesideJupyter(t *testing.T) {
 }
 
 // short are the notebooks that are run each time.
-var short = []string{"values", "long_containers", "errors", "last_expression", "display", "rich", "collections", "shell"}
+var short = []string{"values", "long_containers", "errors", "last_expression", "display", "rich", "collections", "shell", "captured",
+	"settings", "bare_lines", "reloaded", "own_magics"}
 
 // differences are those that are kept, with the reason. docs/guide/tools.md has them in short form.
 var differences = map[string]string{
@@ -298,7 +299,11 @@ var richTypes = []string{"image/png", "image/jpeg", "image/gif", "image/webp", "
 // shows as text is printed.
 func ofJupyter(outputs []jupyterOutput, dir string) shown {
 	var s shown
-	for _, o := range outputs {
+	last := len(outputs) - 1
+	for last >= 0 && outputs[last].Type != "execute_result" {
+		last--
+	}
+	for i, o := range outputs {
 		switch o.Type {
 		case "stream":
 			if o.Name == "stdout" {
@@ -323,7 +328,7 @@ func ofJupyter(outputs []jupyterOutput, dir string) shown {
 			}
 			useful := plain != "" && (kind == "" || kind == "text/html" && !bare.MatchString(plain))
 			switch {
-			case o.Type == "execute_result":
+			case i == last:
 				s.Value = plain
 			case useful:
 				s.Out += plain + "\n"

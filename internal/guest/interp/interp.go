@@ -80,6 +80,9 @@ type Result struct {
 // Busy reports whether a cell runs.
 func (i *Interp) Busy() bool { return i.currentCell() != 0 }
 
+// Idle reports whether no cell runs, also none that the driver has got from the host directly.
+func (i *Interp) Idle() bool { return !i.Busy() && (i.shared == nil || i.shared.Idle()) }
+
 // PID returns the id of the interpreter's process; 0: none runs.
 func (i *Interp) PID() int {
 	pid, _ := i.Process()
@@ -273,9 +276,8 @@ func (i *Interp) recordDeath(p *process, reason string) {
 		i.lossReason = "it was killed because the sandbox reached its limit of " + i.killedBy
 	case reason != "":
 		i.lossReason = reason
-	case p.closedPipes():
-		i.lossReason = "the code closed the interpreter's own file descriptors, from 3 on, without which it cannot " +
-			"answer"
+	case i.driverEnded(p) != "":
+		i.lossReason = i.driverEnded(p)
 	case p.exit.Signaled():
 		i.lossReason = fmt.Sprintf("it died of signal %d", p.exit.Signal())
 	default:
@@ -505,7 +507,7 @@ func (i *Interp) completeDead(p *process, r *Result, start time.Time) {
 	// When r has an id, the driver replied just before it died.
 	if r.ID == 0 {
 		r.OK = false
-		if r.Exit = int32(p.exit.ExitStatus()); p.closedPipes() {
+		if r.Exit = int32(p.exit.ExitStatus()); i.driverEnded(p) != "" {
 			r.Exit = 1
 		}
 		if p.exit.Signaled() {

@@ -1,6 +1,9 @@
 package interp
 
 import (
+	"encoding/json"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -182,7 +185,17 @@ func TestNodeBrokenByACell(t *testing.T) {
 		"setTimeout = setInterval = setImmediate = clearInterval = null", "process = null", "Reflect = Symbol = null",
 		"require('fs').writeSync = require('fs').statSync = null", "require = module = null", "performance = undefined", "String = Number = null",
 		"Object.defineProperty(globalThis, '_', { value: 1, configurable: true })", "require = undefined; _error = 5",
-		"const inspect = globalThis.util?.inspect; if (inspect) inspect.defaultOptions.depth = 0"} {
+		"const inspect = globalThis.util?.inspect; if (inspect) inspect.defaultOptions.depth = 0",
+		"Array.prototype[Symbol.iterator] = null", "Array.prototype.push = Array.prototype.map = undefined", "delete Array.prototype.slice",
+		"Promise.prototype.then = null", "Promise.race = Promise.resolve = null", "Buffer.from = Buffer.concat = null",
+		"Object.prototype.toJSON = () => 5", "Object.prototype.get = Object.prototype.value = 5", "Object.prototype.then = (f) => f(7)",
+		"delete Object.prototype.then; delete Object.prototype.get; delete Object.prototype.value", "globalThis = 5", "var globalThis = null",
+		"Object.defineProperty = Object.keys = Object.entries = null", "String.prototype.replace = String.prototype.split = null",
+		"RegExp.prototype.exec = RegExp.prototype.test = null", "Function.prototype.call = Function.prototype.apply = null",
+		"Reflect.apply = null", "JSON.stringify = JSON.parse = null", "Uint8Array.prototype.__proto__.subarray = null",
+		"Object.defineProperty(Array.prototype, 'filter', { get() { throw 1 }, configurable: true })", "process.removeAllListeners()",
+		"process.stdout.write = null", "delete process.stdout.write", "console = null", "process.nextTick = queueMicrotask = null",
+		"Error.stackTraceLimit = 0"} {
 		if o := l.run(code); o.StateLost {
 			t.Errorf("%q: %s", code, o)
 		}
@@ -193,4 +206,64 @@ func TestNodeBrokenByACell(t *testing.T) {
 	}
 	l.fails("let s = 'unclosed", 1, "SyntaxError: Invalid or unexpected token")
 	l.want("await 7", "7", "")
+	if o := node(t).run("Array.prototype.map = null; Buffer.from = null"); !strings.Contains(o.err, "functions that this cell has taken away are back: from, map") {
+		t.Errorf("%s", o)
+	}
+	// What was replaced by something that does not do its work is the code's. The interpreter answers, or is started again and says why.
+	for _, code := range []string{"Array.prototype.push = () => { throw 1 }", "Buffer.from = () => 5", "Object.keys = () => { throw 2 }",
+		"String.prototype.replace = () => ''", "Array.prototype[Symbol.iterator] = () => 5", "Promise.prototype.then = () => {}",
+		"Error.prepareStackTrace = () => { throw 1 }", "RegExp.prototype.exec = () => null", "Object.freeze(globalThis)"} {
+		l := node(t)
+		o := l.timed(code)
+		next := l.call(t.Context(), Cell{Code: "1 + 1", Timeout: 10 * time.Second})
+		if next.value() != "2" && !o.StateLost && !next.StateLost {
+			t.Errorf("after %q, which says\n%s\nthe next cell says\n%s", code, o, next)
+		}
+		l.want("2 + 2", "4", "")
+		l.Close()
+	}
+}
+
+// A declaration may have the name of any global, but for those that nothing can change.
+func TestNodeDeclaresEveryGlobal(t *testing.T) {
+	l := node(t)
+	var names []string
+	if err := json.Unmarshal([]byte(l.run("console.log(JSON.stringify(Object.getOwnPropertyNames(globalThis)))").out), &names); err != nil || len(names) < 60 {
+		t.Fatalf("%d names, %v", len(names), err)
+	}
+	fixed := []string{"undefined", "NaN", "Infinity"}
+	for _, name := range names {
+		if !isWord.MatchString(name) || strings.HasPrefix(name, "__sandlot") {
+			continue
+		}
+		code := "const " + name + " = 5; " + name
+		if slices.Contains(fixed, name) {
+			l.fails(code, 1, "SyntaxError: Identifier '"+name+"' has already been declared")
+			continue
+		}
+		if o := l.run(code); o.value() != "5" || o.StateLost {
+			t.Errorf("%q: %s", code, o)
+		}
+		l.want("2 + 3", "5", "")
+	}
+}
+
+var isWord = regexp.MustCompile(`^[A-Za-z_$][\w$]*$`)
+
+// A cell that prints to what it has put in the place of Node's functions says so.
+func TestNodeOutputElsewhere(t *testing.T) {
+	l := node(t)
+	for _, tt := range []struct{ code, said string }{
+		{"const seen = []; process.stdout.write = (text) => seen.push(text)", "process.stdout.write is [Function"},
+		{"console.log('where')", "process.stdout.write is [Function"},
+		{"delete process.stdout.write; console.log(seen.join(''))", ""},
+		{"const log = console.log; console.log = () => {}", "console.log is [Function"},
+		{"console.log('where')", "console.log is [Function"},
+		{"console.error('there')", "there\n"},
+		{"console.log = log; console.log('here')", ""},
+	} {
+		if o := l.run(tt.code); !o.OK || !strings.Contains(o.err, tt.said) || tt.said == "" && o.err != "" {
+			t.Errorf("%q: %s, want %q", tt.code, o, tt.said)
+		}
+	}
 }

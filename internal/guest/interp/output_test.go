@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"sandlot/internal/agent/wire"
 )
 
 // What is printed stands in the order in which it was, whoever writes it.
@@ -193,4 +195,38 @@ func TestForkWarnsOfNoThread(t *testing.T) {
 	}
 	newLang(t, "python", path).want("import os\npid = os.fork()\nif not pid: os._exit(0)\nos.waitpid(pid, 0)[1]", "0",
 		"")
+}
+
+// The drivers know the order of what the code writes to both streams, and say nothing where they do not.
+func TestOrderOfStreams(t *testing.T) {
+	const pythonTurns = "import sys\nfor i in range(3): print('o%d' % i); print('e%d' % i, file=sys.stderr)\nprint('ö')"
+	const nodeTurns = "for (let i = 0; i < 3; i++) { console.log('o' + i); console.error('e' + i); }; console.log('ö')"
+	const turns = "o0\ne0\no1\ne1\no2\ne2\nö\n"
+	for _, tt := range []struct {
+		l       *lang
+		code    string
+		want    string // "": the order is not known
+		unknown bool
+	}{
+		{l: python(t), code: pythonTurns, want: turns},
+		{l: node(t), code: nodeTurns, want: turns},
+		{l: python(t), code: "import sys; sys.stderr.write('e'); print('o'); print('f', file=sys.stderr)", want: "eo\nf\n"},
+		{l: node(t), code: "process.stderr.write('e'); process.stdout.write(Buffer.from('o')); console.error('f')", want: "eof\n"},
+		{l: python(t), code: pythonTurns + "\nimport os; _ = os.write(1, b'more')", unknown: true},
+		{l: python(t), code: pythonTurns + "\nimport os; _ = os.system('echo more >&2')", unknown: true},
+		{l: node(t), code: nodeTurns + "; require('fs').writeSync(2, 'more')", unknown: true},
+	} {
+		for range 2 { // a cell knows nothing of the one before it
+			o := tt.l.run(tt.code)
+			got := wire.Merge(o.Order, []byte(o.out), []byte(o.err))
+			if string(got) != tt.want || (got == nil) != tt.unknown {
+				t.Errorf("%s: %q by %v, want %q: %s", tt.code, got, o.Order, tt.want, o)
+			}
+		}
+	}
+	for code, l := range map[string]*lang{"print('only')": python(t), "console.log('only')": node(t)} {
+		if o := l.run(code); o.Order != nil {
+			t.Errorf("%s: %v", code, o.Order)
+		}
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"regexp"
 	"runtime"
@@ -104,16 +105,50 @@ func pythonSources() (*os.File, error) {
 	return f, nil
 }
 
-// driver returns the command line that starts the interpreter with its driver. Sources is the descriptor of Python's.
-func (i *Interp) driver(sources int) []string {
-	args := []string{"--norc", "--noprofile", "-c", bashDriver, "bash"}
+// title is what the command line of an interpreter begins its code with, for who lists the processes.
+const title = "sandlot-cells"
+
+// bashLoop is the command line of a shell, without its title and the length of the driver. The loop is in it, and read
+// as a whole before there are aliases and functions of the code. The code runs directly in it: each level more would show
+// in traces and in BASH_SOURCE.
+const bashLoop = `: %s; builtin read -rN %d -u 3 sandlot_cells; builtin eval "$sandlot_cells"; while :; do ` +
+	// Break and continue of the code, too, lead to the reply.
+	`for __sandlot_once in 1; do { builtin read -rN 40 -u 253 __sandlot_code || builtin exit 0; ` +
+	`__sandlot_id=${__sandlot_code:0:20} __sandlot_size=${__sandlot_code:20}; ` +
+	`LC_ALL=C builtin read -rN "$__sandlot_size" -u 253 __sandlot_code; ` +
+	// The code has unset the driver's variables: this shell ends, and the result says so.
+	`case ${__sandlot_code_file-} in "") builtin exit 1;; esac; ` +
+	`builtin printf %%s "${__sandlot_trace-}$__sandlot_code" >|"$__sandlot_code_file"; ` +
+	// With && a status other than 0 does not end the shell (set -e).
+	`__sandlot_set_status "$__sandlot_status" && :; } 2>/dev/null; ` +
+	`builtin source "$__sandlot_code_file" 251>&- 252>&- 253<&- 254>&-; done; ` +
+	// A line behind the code keeps its status (send): a source that fails would end the shell (set -e), or call a trap.
+	`{ __sandlot_status=${__sandlot_ended:-$?} __sandlot_ended= __sandlot_trace=; ` +
+	// The next code turns the traces on again.
+	`case $- in *x*) __sandlot_trace="set -x; "; builtin set +x;; esac; __sandlot_follow_output || :; ` +
+	// The code may have closed fd 254: then this shell ends, and the next restores its state.
+	`builtin echo "$__sandlot_id $__sandlot_status" >&254 || builtin exit "$__sandlot_status"; } 2>/dev/null; done`
+
+// driver returns the command line that starts the interpreter, and the text that it then reads from its requests: the
+// driver, which would fill lists of processes as an argument. Each process gets its own, by a pipe that nothing else
+// has. Sources is the descriptor of Python's.
+func (i *Interp) driver(sources int, env []string) (argv []string, text string) {
+	var args []string
 	switch i.config.Driver {
-	case "python":
-		args = []string{"-u", "-X", "utf8", "-c", pythonStart, strconv.Itoa(sources), i.config.OutputDir}
+	case "python": // the text is shorter than what a pipe takes at once
+		text = pythonStart
+		args = []string{"-u", "-X", "utf8", "-c", fmt.Sprintf("%q; exec(__import__(\"os\").read(3, %d)); _start()", title,
+			len(text)), strconv.Itoa(sources), i.config.OutputDir}
 	case "node":
-		args = []string{"--expose-internals", "--no-warnings", "-e", nodeDriver}
+		text = nodeDriver
+		args = []string{"--expose-internals", "--no-warnings", "-e", fmt.Sprintf("/* %s */ (0, eval)((() => "+
+			"{ for (var b = Buffer.alloc(%d), n = 0, m; n < b.length && (m = require('fs').readSync(3, b, n, b.length - n, null)); ) n += m; "+
+			"return String(b); })())", title, len(text))}
+	default:
+		text = bashDriver // ASCII: the shell counts characters
+		args = []string{"--norc", "--noprofile", "-c", fmt.Sprintf(bashLoop, title, len(text)), "bash"}
 	}
-	return slices.Concat(i.config.Command, args)
+	return slices.Concat(i.command(env), args), text
 }
 
 const (
@@ -224,14 +259,16 @@ func (i *Interp) launch() (*process, error) {
 		childFiles, files = append(childFiles, f), append(files, f.Fd())
 	}
 	attr := &syscall.ProcAttr{Dir: i.config.Dir, Env: i.environment(), Files: files}
-	pid, status, err := i.config.Start(i.driver(len(files)-1), attr)
+	argv, text := i.driver(len(files)-1, attr.Env)
+	pid, status, err := i.config.Start(argv, attr)
 	if err != nil {
 		p.requestPipe, p.replyPipe = requests, replies
 		p.close()
-		return nil, fmt.Errorf("starting %s: %w", i.config.Command[0], err)
+		return nil, fmt.Errorf("starting %s: %w", argv[0], err)
 	}
 	p.pid, p.requestPipe, p.replyPipe = pid, requests, replies
 	p.work.Go(func() { p.exit = <-status; close(p.done) })
+	p.work.Go(func() { _, _ = io.WriteString(requests, text) }) // an interpreter that has ended reads none of it
 	p.work.Go(func() { p.readReplies(i.config.Driver) })
 	if left == nil {
 		for _, o := range []*output{p.out, p.err} {
@@ -488,7 +525,10 @@ func (p *process) requestFlush() {
 // requests or replies.
 const closedPipesExit = 113
 
-// closedPipes reports whether the process ended with closedPipesExit.
-func (p *process) closedPipes() bool {
-	return !p.exit.Signaled() && p.exit.ExitStatus() == closedPipesExit
+// driverEnded returns why the driver has ended the process; empty: it has not. A shell's exit codes are the code's own.
+func (i *Interp) driverEnded(p *process) string {
+	if p.exit.Signaled() || i.config.Driver == "bash" || p.exit.ExitStatus() != closedPipesExit {
+		return ""
+	}
+	return "the code closed the interpreter's own file descriptors, from 3 on, without which it cannot answer"
 }

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/net/dns/dnsmessage"
@@ -66,7 +67,8 @@ func (n *Network) serveDNS(ctx context.Context) error {
 			query := bytes.Clone(buf[:k])
 			n.work.Go(func() {
 				defer slots.Release(1)
-				if answer := n.answer(ctx, query); answer != nil {
+				who := sync.OnceValue(func() wire.Who { return n.whose("udp", net.UDPAddrFromAddrPort(from)) })
+				if answer := n.answer(ctx, query, who); answer != nil {
 					udp.WriteToUDPAddrPort(answer, from)
 				}
 			})
@@ -98,7 +100,7 @@ func (n *Network) serveDNSOverTCP(ctx context.Context, c *net.TCPConn) {
 		if _, err := io.ReadFull(in, query); err != nil {
 			return
 		}
-		answer := n.answer(ctx, query)
+		answer := n.answer(ctx, query, n.end(c))
 		if answer == nil {
 			return
 		}
@@ -108,8 +110,8 @@ func (n *Network) serveDNSOverTCP(ctx context.Context, c *net.TCPConn) {
 	}
 }
 
-// answer returns the answer to a query; nil: the message is no query, and gets none.
-func (n *Network) answer(ctx context.Context, query []byte) []byte {
+// answer returns the answer to a query; nil: the message is no query, and gets none. Who finds out who has sent it.
+func (n *Network) answer(ctx context.Context, query []byte, who func() wire.Who) []byte {
 	var p dnsmessage.Parser
 	h, err := p.Start(query)
 	if err != nil || h.Response {
@@ -127,7 +129,7 @@ func (n *Network) answer(ctx context.Context, query []byte) []byte {
 		reply.RCode = dnsmessage.RCodeNotImplemented
 		return pack(reply)
 	}
-	body, code := n.resolve(ctx, q)
+	body, code := n.resolve(ctx, q, who)
 	reply.RCode = code
 	if body != nil {
 		head := dnsmessage.ResourceHeader{Name: q.Name, Class: q.Class, TTL: ttl}
@@ -146,7 +148,8 @@ func pack(m dnsmessage.Message) []byte {
 
 // resolve answers a question. Names have IPv4 addresses only: programs would try an IPv6
 // address first, and wait.
-func (n *Network) resolve(ctx context.Context, q dnsmessage.Question) (dnsmessage.ResourceBody, dnsmessage.RCode) {
+func (n *Network) resolve(ctx context.Context, q dnsmessage.Question, who func() wire.Who) (dnsmessage.ResourceBody,
+	dnsmessage.RCode) {
 	name := strings.ToLower(strings.TrimSuffix(q.Name.String(), "."))
 	if q.Type == dnsmessage.TypePTR {
 		return n.reverseLookup(name)
@@ -157,7 +160,7 @@ func (n *Network) resolve(ctx context.Context, q dnsmessage.Question) (dnsmessag
 	case name == "localhost" || strings.HasSuffix(name, ".localhost"):
 		return localhostRecord(q.Type), dnsmessage.RCodeSuccess
 	}
-	code, err := n.host.lookup(ctx, name)
+	code, err := n.host.lookup(ctx, name, who)
 	switch {
 	case err != nil || code == wire.NetBusy || code == wire.NetUnreachable:
 		return nil, dnsmessage.RCodeServerFailure
@@ -171,7 +174,8 @@ func (n *Network) resolve(ctx context.Context, q dnsmessage.Question) (dnsmessag
 		n.work.Go(func() { n.host.preconnect(ctx) }) // the program will most likely connect
 	} else {
 		n.lastRefused.Store(time.Now().UnixNano())
-		n.onRefused()
+		n.config.OnRefused()
+		n.names.setAsker(name, who())
 		n.watch(a)
 	}
 	return &dnsmessage.AResource{A: a.As4()}, dnsmessage.RCodeSuccess

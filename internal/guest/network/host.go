@@ -52,14 +52,15 @@ type refusal struct{ wire.NetReply }
 func (r refusal) Error() string { return r.Message }
 
 // connect makes the host connect to a destination, and returns a connection with the bytes of
-// that TCP connection. Its error is a refusal, or says why the host did not answer.
-func (h *host) connect(ctx context.Context, to wire.NetRequest) (halfCloser, error) {
+// that TCP connection. Its error is a refusal, or says why the host did not answer. Who finds out whose the connection is,
+// which the host wants to know of one that it refuses.
+func (h *host) connect(ctx context.Context, to wire.NetRequest, who func() wire.Who) (halfCloser, error) {
 	c, reply, err := h.roundTrip(ctx, to)
 	if err != nil {
 		return nil, err
 	}
 	if reply.Code != wire.NetOK {
-		h.putConn(c)
+		h.finish(c, reply, who)
 		if reply.Code == wire.NetBusy {
 			h.cacheAnswer("", reply.Code)
 		}
@@ -80,8 +81,9 @@ func (h *host) isBusy() bool {
 	return time.Now().Before(h.busyUntil)
 }
 
-// lookup asks the host whether the policy allows a name, and whether the name exists.
-func (h *host) lookup(ctx context.Context, name string) (wire.NetCode, error) {
+// lookup asks the host whether the policy allows a name, and whether the name exists. Who finds out
+// who has asked.
+func (h *host) lookup(ctx context.Context, name string, who func() wire.Who) (wire.NetCode, error) {
 	h.mu.Lock()
 	cached, ok := h.cache[name]
 	h.mu.Unlock()
@@ -95,9 +97,27 @@ func (h *host) lookup(ctx context.Context, name string) (wire.NetCode, error) {
 	if err != nil {
 		return 0, err
 	}
-	h.putConn(c)
+	h.finish(c, reply, who)
 	h.cacheAnswer(name, reply.Code)
 	return reply.Code, nil
+}
+
+// finish tells the host whose the request was that it has refused, if it wants to know, and keeps the connection.
+func (h *host) finish(c net.Conn, reply wire.NetReply, who func() wire.Who) {
+	if reply.AsksWho {
+		told := wire.NetRequest{Kind: wire.NetWho, Who: who()}
+		c.SetDeadline(time.Now().Add(answerLimit))
+		err := wire.WriteNetRequest(c, told)
+		if err == nil {
+			reply, err = wire.ReadNetReply(c)
+		}
+		if err != nil || reply.Code != wire.NetOK {
+			c.Close()
+			return
+		}
+		c.SetDeadline(time.Time{})
+	}
+	h.putConn(c)
 }
 
 // cacheAnswer keeps an answer for as long as programs may cache it.
@@ -124,6 +144,7 @@ func (h *host) roundTrip(ctx context.Context, r wire.NetRequest) (net.Conn, wire
 		}
 		c.SetDeadline(time.Now().Add(answerLimit))
 		var reply wire.NetReply
+		r.TellsWho = true
 		if err = wire.WriteNetRequest(c, r); err == nil {
 			reply, err = wire.ReadNetReply(c)
 		}

@@ -3,14 +3,17 @@ package network
 import (
 	"net/netip"
 	"sync"
+
+	"sandlot/internal/agent/wire"
 )
 
 // names gives each name an address that stands for it. When no address is left, the name that
 // got its address first loses it.
 type names struct {
 	mu      sync.Mutex
-	allowed addressRing // names that the policy allows
-	refused addressRing // names that it refuses
+	allowed addressRing         // names that the policy allows
+	refused addressRing         // names that it refuses
+	askers  map[string]wire.Who // who has looked up a refused name last, by the name
 }
 
 // Names that the policy allows get addresses of allowedNet, connections to which are redirected
@@ -38,7 +41,8 @@ type addressRing struct {
 }
 
 func newNames() *names {
-	return &names{allowed: newAddressRing(allowedNet, allowedNames), refused: newAddressRing(refusedNet, refusedNames)}
+	return &names{allowed: newAddressRing(allowedNet, allowedNames), refused: newAddressRing(refusedNet, refusedNames),
+		askers: map[string]wire.Who{}}
 }
 
 func newAddressRing(base netip.Prefix, size int) addressRing {
@@ -53,6 +57,23 @@ func (n *names) address(name string, allowed bool) netip.Addr {
 		return n.allowed.address(name)
 	}
 	return n.refused.address(name)
+}
+
+// setAsker records who has looked up a refused name, and asker returns them: the kernel refuses the connections that
+// follow before anybody can see whose they are.
+func (n *names) setAsker(name string, who wire.Who) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if len(n.askers) >= 2*refusedNames { // some of them have no address any more
+		clear(n.askers)
+	}
+	n.askers[name] = who
+}
+
+func (n *names) asker(name string) wire.Who {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.askers[name]
 }
 
 // name returns the name that an address stands for, or "".

@@ -24,6 +24,7 @@ import (
 
 	"golang.org/x/sync/semaphore"
 	"golang.org/x/sys/unix"
+	"golang.org/x/time/rate"
 
 	"sandlot/internal/agent/wire"
 )
@@ -39,12 +40,17 @@ const (
 // has its own bound.
 const maxConns = 4096
 
+// maxSearches bounds in a second for how many refused connections and look-ups the program is looked for.
+const maxSearches = 100
+
 // Network serves the programs of one sandbox.
 type Network struct {
-	onRefused func() // called when a name is refused, before the program gets the answer
+	config    Config
 	host      *host
 	names     *names
 	connSlots *semaphore.Weighted // one for each connection that is served
+	finding   sync.Mutex          // held while a socket's owner is looked for
+	searches  *rate.Limiter       // of looking for it: a program may be refused any number of connections
 	work      sync.WaitGroup
 	listeners []io.Closer   // the listeners, closed by Wait
 	port      atomic.Uint32 // where redirected connections arrive; 0 before Start
@@ -59,12 +65,23 @@ type Network struct {
 	closed   bool
 }
 
-// New returns a network that sends its requests on connections that dial returns, after their
-// greeting. OnRefused is called when a name is refused, before the program that looked it up
-// gets the answer.
-func New(dial func(ctx context.Context) (net.Conn, error), onRefused func()) *Network {
-	return &Network{onRefused: onRefused, host: &host{dial: dial}, names: newNames(),
-		connSlots: semaphore.NewWeighted(maxConns), attempts: make(chan netip.AddrPort, refusedNames),
+// Config is what a Network needs.
+type Config struct {
+	// Dial makes a connection for requests to the host, after its greeting.
+	Dial func(ctx context.Context) (net.Conn, error)
+	// OnRefused is called when a name is refused, before the program that looked it up gets the answer.
+	OnRefused func()
+	// Who returns what is known of the program with a process id; 0: of one that is not found, such as one that has
+	// closed its connection already. Nil: nothing is known. As calls a function with the rights of the programs' user.
+	Who func(pid int) wire.Who
+	As  func(func() error) error
+}
+
+// New returns a network that has not started.
+func New(c Config) *Network {
+	return &Network{config: c, host: &host{dial: c.Dial}, names: newNames(),
+		connSlots: semaphore.NewWeighted(maxConns), searches: rate.NewLimiter(maxSearches, maxSearches),
+		attempts: make(chan netip.AddrPort, refusedNames),
 		watchers: map[netip.Addr]*watcher{}}
 }
 
@@ -199,12 +216,17 @@ func (n *Network) relay(ctx context.Context, c *net.TCPConn, request wire.NetReq
 		reset(c)
 		return
 	}
-	out, err := n.host.connect(ctx, request)
+	out, err := n.host.connect(ctx, request, n.end(c))
 	if err != nil {
 		reset(c)
 		return
 	}
 	copyBoth(c, out)
+}
+
+// end returns the function that finds out which program has the other end of a connection.
+func (n *Network) end(c net.Conn) func() wire.Who {
+	return func() wire.Who { return n.whose("tcp", c.RemoteAddr()) }
 }
 
 // halfCloser is a connection whose two directions can be closed separately.

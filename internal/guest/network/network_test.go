@@ -33,6 +33,7 @@ type broker struct {
 
 	mu    sync.Mutex
 	asked []string
+	told  []*agentv1.NetWho
 	dials int
 }
 
@@ -68,6 +69,12 @@ func (b *broker) serve(c *net.UnixConn) {
 			return
 		}
 		name, reply := r.GetLookup().GetName(), &agentv1.NetReply{}
+		if who := r.GetWho(); who != nil {
+			name = "good" // it is taken
+			b.mu.Lock()
+			b.told = append(b.told, who)
+			b.mu.Unlock()
+		}
 		if to := r.GetConnect(); to != nil {
 			name = to.Name
 			if a, ok := netip.AddrFromSlice(to.Address); ok {
@@ -84,6 +91,7 @@ func (b *broker) serve(c *net.UnixConn) {
 			reply.Code, reply.Message = agentv1.NetReply_BUSY, "too many connections"
 		case !strings.HasPrefix(name, "good"):
 			reply.Code, reply.Message = agentv1.NetReply_REFUSED, name+" was refused: no rule allows it"
+			reply.AsksWho = r.TellsWho
 		}
 		if wire.WriteMessage(c, reply) != nil {
 			return
@@ -106,10 +114,14 @@ func (b *broker) last() string {
 
 // begin returns a network over the broker, and an address of its proxy. It
 // redirects nothing: this is the machine that the test runs on.
-func begin(t *testing.T, target func(*net.UnixConn)) (*Network, *broker, string) {
+func begin(t *testing.T, target func(*net.UnixConn), change ...func(*Config)) (*Network, *broker, string) {
 	t.Helper()
 	b := &broker{t: t, target: target}
-	n := New(b.dial, func() {})
+	c := Config{Dial: b.dial, OnRefused: func() {}}
+	for _, f := range change {
+		f(&c)
+	}
+	n := New(c)
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -125,6 +137,8 @@ func begin(t *testing.T, target func(*net.UnixConn)) (*Network, *broker, string)
 	})
 	return n, b, l.Addr().String()
 }
+
+func nobody() wire.Who { return wire.Who{} }
 
 func TestNames(t *testing.T) {
 	n := newNames()
@@ -191,7 +205,7 @@ func TestAnswer(t *testing.T) {
 		{".", dnsmessage.TypeA, dnsmessage.RCodeSuccess, ""},
 	} {
 		var m dnsmessage.Message
-		if err := m.Unpack(n.answer(t.Context(), query(tt.name, tt.kind))); err != nil {
+		if err := m.Unpack(n.answer(t.Context(), query(tt.name, tt.kind), nobody)); err != nil {
 			t.Errorf("%s: %v", tt.name, err)
 			continue
 		}
@@ -214,10 +228,11 @@ func FuzzAnswer(f *testing.F) {
 	f.Add(query("good.test.", dnsmessage.TypeA))
 	f.Add([]byte{0, 7, 1, 0, 0, 9, 0, 0, 0, 0, 0, 0})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		n := New(func(context.Context) (net.Conn, error) { return nil, errors.New("nobody") }, func() {})
+		n := New(Config{Dial: func(context.Context) (net.Conn, error) { return nil, errors.New("nobody") },
+			OnRefused: func() {}})
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if out := n.answer(ctx, b); out != nil && new(dnsmessage.Message).Unpack(out) != nil {
+		if out := n.answer(ctx, b, nobody); out != nil && new(dnsmessage.Message).Unpack(out) != nil {
 			t.Errorf("%x", out)
 		}
 	})
@@ -289,7 +304,7 @@ func TestProxy(t *testing.T) {
 func TestSpares(t *testing.T) {
 	n, b, _ := begin(t, hello)
 	for range 20 {
-		if _, err := n.host.lookup(t.Context(), "good.test"); err != nil {
+		if _, err := n.host.lookup(t.Context(), "good.test", nobody); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -299,7 +314,7 @@ func TestSpares(t *testing.T) {
 	for _, c := range n.host.idle {
 		c.Close()
 	}
-	if code, err := n.host.lookup(t.Context(), "evil.test"); err != nil || code != wire.NetRefused {
+	if code, err := n.host.lookup(t.Context(), "evil.test", nobody); err != nil || code != wire.NetRefused {
 		t.Errorf("after the host was away: %v %v", code, err)
 	}
 }

@@ -56,7 +56,7 @@ func (n *Network) serveSOCKS(ctx context.Context, c *client) {
 	if err != nil {
 		return
 	}
-	out, err := n.host.connect(ctx, request)
+	out, err := n.host.connect(ctx, request, n.end(c))
 	code := byte(0)
 	switch refused, ok := errors.AsType[refusal](err); {
 	case err != nil && !ok:
@@ -155,7 +155,7 @@ func (n *Network) tunnel(ctx context.Context, c *client, r *http.Request) {
 		answerHTTP(c, http.StatusBadRequest, err.Error())
 		return
 	}
-	out, err := n.host.connect(ctx, request)
+	out, err := n.host.connect(ctx, request, n.end(c))
 	if err != nil {
 		answerError(c, err)
 		return
@@ -184,7 +184,7 @@ func (n *Network) forward(ctx context.Context, c *client, r *http.Request) {
 			"this is a proxy: it takes CONNECT, and requests whose address begins with http://")
 		return
 	}
-	out, err := n.host.connect(ctx, request)
+	out, err := n.host.connect(ctx, request, n.end(c))
 	if err != nil {
 		answerError(c, err)
 		return

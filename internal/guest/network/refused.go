@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"golang.org/x/time/rate"
 
 	"sandlot/internal/agent/wire"
 )
@@ -100,24 +101,29 @@ func (n *Network) AwaitReports() {
 }
 
 // reportRefused asks the host to connect to each refused name and port, so that the host records
-// the refusal; for the same name and port at most five times a second.
+// the refusal; for the same name and port, after the first few, at most five times a second.
 func (n *Network) reportRefused(ctx context.Context) {
 	type attempt struct {
-		name string
-		port uint16
+		name   string
+		port   uint16
+		server string // whose program it was
 	}
-	lastReport := map[attempt]time.Time{}
+	limits := map[attempt]*rate.Limiter{}
 	for {
 		select {
 		case address := <-n.attempts:
-			t := attempt{n.names.name(address.Addr()), address.Port()}
-			if t.name != "" && time.Since(lastReport[t]) > 200*time.Millisecond {
-				if len(lastReport) > 256 {
-					clear(lastReport)
+			name := n.names.name(address.Addr())
+			who := n.names.asker(name)
+			t := attempt{name, address.Port(), who.Server}
+			if limits[t] == nil {
+				if len(limits) > 256 {
+					clear(limits)
 				}
-				lastReport[t] = time.Now()
+				limits[t] = rate.NewLimiter(5, 10)
+			}
+			if t.name != "" && limits[t].Allow() {
 				request := wire.NetRequest{Kind: wire.NetConnect, Name: t.name, Port: uint32(t.port)}
-				c, err := n.host.connect(ctx, request)
+				c, err := n.host.connect(ctx, request, func() wire.Who { return who })
 				if err == nil { // the policy allows the name now; the program will try again
 					c.Close()
 				}

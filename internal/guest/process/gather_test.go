@@ -2,9 +2,7 @@ package process
 
 import (
 	"bytes"
-	"errors"
 	"io"
-	"os"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -29,6 +27,22 @@ func (p *program) Read(b []byte) (int, error) {
 	return n, nil
 }
 
+// gathering reads what a program writes, as pair does.
+type gathering struct {
+	gatherer
+	program *program
+}
+
+func (g *gathering) Read(b []byte) (int, error) {
+	if g.gathers() {
+		time.Sleep(gatherDelay)
+	}
+	began := time.Now()
+	n, err := g.program.Read(b)
+	g.note(n, len(b), time.Since(began))
+	return n, err
+}
+
 // TestGather: which pieces are read at once, and which may gather; in the time of a clock that does not depend on the
 // machine.
 func TestGather(t *testing.T) {
@@ -47,7 +61,7 @@ func TestGather(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := &program{pieces: repeated(c.piece, 40), pause: c.pause}
-				g := &gatherReader{Reader: p}
+				g := &gathering{program: p}
 				got := new(bytes.Buffer)
 				if _, err := io.CopyBuffer(struct{ io.Writer }{got}, g, make([]byte, 2<<10)); err != nil {
 					t.Fatal(err)
@@ -80,7 +94,7 @@ func repeated(piece string, n int) (all []string) {
 func TestGatherEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &program{pieces: repeated("x", 2*manyShort)}
-		g, b := &gatherReader{Reader: p}, make([]byte, 100)
+		g, b := &gathering{program: p}, make([]byte, 100)
 		for range manyShort + 4 {
 			g.Read(b)
 		}
@@ -93,57 +107,4 @@ func TestGatherEnds(t *testing.T) {
 			t.Errorf("after a pause of the program it waits for %v", waited)
 		}
 	})
-}
-
-// TestGatherPipe: a program's lines arrive whole and in order, also those that gather.
-func TestGatherPipe(t *testing.T) {
-	r, w, err := newGatherPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var want bytes.Buffer
-	for i := range 20_000 {
-		want.WriteString(strings.Repeat("x", i%7) + "\n")
-	}
-	go func() {
-		defer w.Close()
-		for line := range strings.Lines(want.String()) {
-			w.WriteString(line)
-		}
-	}()
-	got, err := io.ReadAll(r)
-	if err != nil || !bytes.Equal(got, want.Bytes()) {
-		t.Errorf("%d bytes of %d, %v", len(got), want.Len(), err)
-	}
-	if err := r.Close(); err != nil {
-		t.Error(err)
-	}
-}
-
-// TestGatherPipeDeadline: a deadline ends a read that waits, and all that follow, though somebody could still write.
-func TestGatherPipeDeadline(t *testing.T) {
-	r, w, err := newGatherPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer w.Close()
-	ended := make(chan error)
-	go func() {
-		_, err := io.ReadAll(r)
-		ended <- err
-	}()
-	w.WriteString("before")
-	if err := r.SetReadDeadline(time.Now()); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-ended; !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("the read ended with %v", err)
-	}
-	w.WriteString("after")
-	if n, err := r.Read(make([]byte, 9)); n != 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("a later read: %d, %v", n, err)
-	}
-	if err := r.Close(); err != nil {
-		t.Error(err)
-	}
 }

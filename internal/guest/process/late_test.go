@@ -3,6 +3,7 @@ package process
 import (
 	"bytes"
 	"errors"
+	"io"
 	"os"
 	"strings"
 	"sync"
@@ -16,7 +17,10 @@ import (
 // TestLateOutput: what a program has written is read also after the time for it is over, as on a machine on which the
 // reader did not run until then; but no more, though another program goes on writing.
 func TestLateOutput(t *testing.T) {
-	polled := func() (readEnd, *os.File, error) { return newPolledPipe() }
+	polled := func() (readEnd, *os.File, error) {
+		r, w, err := newPolledPipe()
+		return &drained{r}, w, err
+	}
 	for what, pipe := range map[string]func() (readEnd, *os.File, error){"polled": polled, "a file": newLatePipe} {
 		t.Run(what, func(t *testing.T) {
 			p, w, err := pipe()
@@ -55,6 +59,11 @@ func TestLateOutput(t *testing.T) {
 	}
 }
 
+// drained reads a polledPipe after its deadline.
+type drained struct{ *polledPipe }
+
+func (d *drained) Read(b []byte) (int, error) { return d.late.read(d.fd, b) }
+
 // slowSink takes the first output when it is told to.
 type slowSink struct {
 	first sync.Once
@@ -81,7 +90,7 @@ func TestLateOutputOfEachKind(t *testing.T) {
 		stdio Stdio
 		fd    int // the stream that is written to
 	}{
-		"a command":            {kind: "exec", fd: 1},
+		"a command":            {kind: "exec", stdio: Stdio{Stderr: io.Discard}, fd: 1},
 		"a background process": {kind: "background", fd: 1},
 		"an interactive one":   {kind: "interactive", fd: 1},
 		"a terminal": {"interactive", Stdio{TerminalSize: &agentv1.Pty{Rows: 9, Cols: 99},

@@ -41,13 +41,15 @@ type Process struct {
 	startedAt time.Time
 	timeout   time.Duration // after this time the process is ended; 0: never
 	tag       string        // of the call of the host that it runs for; see wire.ToolConn
+	server    string        // stands for the third-party server whose program it is; empty: of none
 	mark      string        // the variable of its environment by which those that it has started are found
 	user      *user.User    // of the process
+	terminal  *agentv1.Pty  // the size of the terminal that it was given; nil: it has pipes
 
 	stdin    *os.File       // nil when the process has no input
 	output   *ring          // of a background process
 	copying  sync.WaitGroup // goroutines that copy the output
-	readEnds []readEnd      // of the output; wait closes them
+	readEnds []outputEnd    // of the output; wait closes them
 	done     chan struct{}
 
 	mu       sync.Mutex
@@ -56,10 +58,16 @@ type Process struct {
 	killedBy string
 }
 
-// readEnd is the read end of a stream of a process. At the deadline reads return what is there already, and then end.
-type readEnd interface {
-	io.ReadCloser
+// outputEnd is the read end of a stream of a process. At the deadline its reader gets what is there already, and then ends.
+type outputEnd interface {
+	io.Closer
 	SetReadDeadline(time.Time) error
+}
+
+// readEnd is an outputEnd that is read by itself.
+type readEnd interface {
+	outputEnd
+	io.Reader
 }
 
 // Done returns a channel that is closed when the process has ended and its output is read.
@@ -240,8 +248,10 @@ func (ps *Processes) Spawn(kind string, c *agentv1.Command, stdio Stdio) (*Proce
 		return nil, err
 	}
 	p := &Process{kind: kind, argv: c.Argv, startedAt: time.Now(), output: stdio.output, timeout: stdio.timeout,
-		tag: stdio.Tag, mark: newMark(), user: ps.User, done: make(chan struct{})}
-	attr := &syscall.ProcAttr{Dir: dir, Env: append(ps.Env(c.Env, kind != "interactive"), p.mark)}
+		tag: stdio.Tag, server: c.Server, mark: newMark(), user: ps.User, terminal: stdio.TerminalSize,
+		done: make(chan struct{})}
+	noColor := kind != "interactive" && stdio.TerminalSize == nil
+	attr := &syscall.ProcAttr{Dir: dir, Env: append(ps.Env(c.Env, noColor), p.mark)}
 	var closeAfter []*os.File
 	err = ps.User.Do(func() (err error) { // programs may open their own streams again by name, in /dev
 		if stdio.TerminalSize != nil {
@@ -387,12 +397,22 @@ func (p *Process) openPipes(attr *syscall.ProcAttr, stdio Stdio) (childFiles []*
 		in, p.stdin = r, wr
 	}
 	attr.Files = []uintptr{in.Fd()}
+	if p.kind == "exec" && stdio.Stderr != nil {
+		both, ends, err := newPair([2]io.Writer{stdio.Stdout, stdio.Stderr})
+		if err != nil {
+			return childFiles, err
+		}
+		attr.Files = append(attr.Files, ends[0].Fd(), ends[1].Fd())
+		p.readEnds = append(p.readEnds, both.pipes[0], both.pipes[1])
+		p.copying.Go(both.copy)
+		return append(childFiles, ends[0], ends[1]), nil
+	}
 	for _, sink := range []io.Writer{stdio.Stdout, stdio.Stderr} {
 		if sink == nil {
 			attr.Files = append(attr.Files, attr.Files[1])
 			continue
 		}
-		r, wr, err := p.outputPipe()
+		r, wr, err := newLatePipe()
 		if err != nil {
 			return childFiles, err
 		}
@@ -424,21 +444,18 @@ func (p *Process) openTerminal(attr *syscall.ProcAttr, stdio Stdio) ([]*os.File,
 	if err := pty.Setsize(master, size); err != nil {
 		return []*os.File{master, slave}, err
 	}
+	if raw, err := master.SyscallConn(); err == nil { // the library makes it one whose writes wait beyond deadlines
+		_ = raw.Control(func(fd uintptr) { _ = unix.SetNonblock(int(fd), true) })
+	}
 	fd := slave.Fd()
 	attr.Files = []uintptr{fd, fd, fd}
 	attr.Sys = &syscall.SysProcAttr{Setctty: true, Ctty: 0}
 	p.stdin = master
-	stdio.OnTerminal(master)
+	if stdio.OnTerminal != nil {
+		stdio.OnTerminal(master)
+	}
 	p.copyOutput(&lateFile{File: master}, stdio.Stdout)
 	return []*os.File{slave}, nil
-}
-
-// outputPipe makes a pipe for the output. That of a command, which somebody waits for, may gather.
-func (p *Process) outputPipe() (readEnd, *os.File, error) {
-	if p.kind == "exec" {
-		return newGatherPipe()
-	}
-	return newLatePipe()
 }
 
 // copyOutput copies one stream of the process to sink until the stream ends.
@@ -644,6 +661,53 @@ func (ps *Processes) ToolConn(pid int) (wire.ToolConn, bool) {
 	return wire.ToolConn{}, false
 }
 
+// StartedAs says what runs as the process with an id: the id of a background process, and what stands for a third-party
+// server, as far as it is either; false: the host has not started it.
+func (ps *Processes) StartedAs(pid int) (id, server string, ok bool) {
+	return ps.started(func(p *Process) bool { return pid > 1 && p.pid == pid && p.Running() })
+}
+
+// Marked is StartedAs for a process that has the mark of the one that has started it, and has left its tree.
+func (ps *Processes) Marked(pid int) (id, server string, ok bool) {
+	var environment string
+	_ = ps.User.Do(func() error {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+		environment = "\x00" + string(text)
+		return err
+	})
+	return ps.started(func(p *Process) bool { return strings.Contains(environment, "\x00"+p.mark+"\x00") })
+}
+
+// OnlyServer returns what stands for a third-party server if no other program runs that the host has started.
+func (ps *Processes) OnlyServer() (only string) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	for _, p := range ps.byID {
+		switch {
+		case !p.Running():
+		case p.server == "" || only != "" && only != p.server:
+			return ""
+		default:
+			only = p.server
+		}
+	}
+	return only
+}
+
+func (ps *Processes) started(is func(*Process) bool) (id, server string, ok bool) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	for _, p := range ps.byID {
+		if is(p) {
+			if p.kind == "background" {
+				id = p.id
+			}
+			return id, p.server, true
+		}
+	}
+	return "", "", false
+}
+
 // StartProcess implements the RPC.
 func (ps *Processes) StartProcess(_ context.Context,
 	r *agentv1.StartProcessRequest) (*agentv1.StartProcessResponse, error) {
@@ -662,7 +726,7 @@ func (ps *Processes) StartProcess(_ context.Context,
 	out := newRing()
 	stdio := Stdio{keepStdin: r.StdinOpen, Stdout: out, output: out,
 		timeout: wire.Milliseconds(r.TimeoutMillis)}
-	if len(r.Stdin) > 0 {
+	if stdio.TerminalSize = r.Command.GetPty(); stdio.TerminalSize == nil && len(r.Stdin) > 0 {
 		stdio.Stdin = bytes.NewReader(r.Stdin)
 	}
 	p, err := ps.Spawn("background", r.Command, stdio)
@@ -671,6 +735,9 @@ func (ps *Processes) StartProcess(_ context.Context,
 	}
 	if p.timeout > 0 {
 		ps.work.Go(func() { ps.enforceTimeout(p) })
+	}
+	if p.terminal != nil && len(r.Stdin) > 0 {
+		ps.work.Go(func() { _, _ = p.stdin.Write(typed(r.Stdin)) }) // a program need not read it
 	}
 	return &agentv1.StartProcessResponse{ProcessId: p.id}, nil
 }
@@ -750,7 +817,16 @@ func (ps *Processes) ReadProcess(ctx context.Context,
 func (p *Process) readResponse(data []byte, next, skipped uint64) *agentv1.ReadProcessResponse {
 	d := p.Describe()
 	return &agentv1.ReadProcessResponse{Output: data, Cursor: next, Skipped: skipped, Left: d.OutputBytes - next,
-		Running: d.Running, ExitCode: d.ExitCode, KilledBy: d.KilledBy, TimeoutMillis: d.TimeoutMillis}
+		Running: d.Running, ExitCode: d.ExitCode, KilledBy: d.KilledBy, TimeoutMillis: d.TimeoutMillis, Terminal: p.terminal}
+}
+
+// endOfInput is what a terminal takes for the end of its input, while the program leaves lines to it.
+const endOfInput = 4 // Ctrl-D
+
+// typed returns what a person types who enters a text: the Enter key for the ends of lines.
+func typed(text []byte) []byte {
+	keys := bytes.ReplaceAll(text, []byte("\r\n"), []byte("\n"))
+	return bytes.ReplaceAll(keys, []byte("\n"), []byte("\r"))
 }
 
 // WriteProcess implements the RPC.
@@ -769,7 +845,16 @@ func (ps *Processes) WriteProcess(ctx context.Context,
 		deadline = limit
 	}
 	p.stdin.SetWriteDeadline(deadline)
-	n, err := p.stdin.Write(r.Data)
+	data := r.Data
+	if p.terminal != nil {
+		if data = typed(data); r.Eof {
+			data = append(data, endOfInput)
+		}
+	}
+	n, err := p.stdin.Write(data)
+	if n = min(n, len(r.Data)); err == nil {
+		n = len(r.Data) // an end of a line of Windows is one key
+	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return nil, wire.Errorf(connect.CodeResourceExhausted,
 			"the process does not read its input; %d bytes were taken", n)
@@ -778,7 +863,7 @@ func (ps *Processes) WriteProcess(ctx context.Context,
 		return nil, wire.Errorf(connect.CodeFailedPrecondition,
 			"the process has closed its input; %d bytes were taken", n)
 	}
-	if r.Eof {
+	if r.Eof && p.terminal == nil {
 		p.stdin.Close()
 	}
 	return &agentv1.WriteProcessResponse{Written: uint32(n)}, nil

@@ -274,12 +274,11 @@ func boolOrder(x, y bool) int {
 }
 
 // frozenMounts are the mounts of a bundle; those whose files may change while the sandbox is frozen are not marked as
-// read-only: the agent, which is kept by its content, and what the operator or the session shares with it.
+// read-only.
 func frozenMounts(all []specs.Mount, own []sandbox.Mount) []specs.Mount {
 	all = slices.Clone(all)
 	for i, m := range all {
-		if m.Destination == wire.AgentPath || m.Destination == wire.SocketDir || m.Destination == bootIDPath ||
-			slices.ContainsFunc(own, func(o sandbox.Mount) bool { return o.Target == m.Destination }) {
+		if isOwnMount(m.Destination, own) {
 			all[i].Options = nil
 		}
 	}
@@ -469,7 +468,7 @@ func (r *Runtime) Wake(ctx context.Context, spec sandbox.Spec, image string) (sa
 	if err != nil {
 		return nil, later(err)
 	}
-	pins, err := r.checkFrozen(info, bundle.Mounts, spec)
+	pins, err := r.checkFrozen(info, bundle, spec)
 	if err != nil {
 		return nil, later(err)
 	}
@@ -512,7 +511,7 @@ func (r *Runtime) CanWake(_ context.Context, spec sandbox.Spec, image string) er
 	defer r.frozen.Use(image)()
 	info, bundle, err := r.frozen.Read(image)
 	if err == nil {
-		_, err = r.checkFrozen(info, bundle.Mounts, spec)
+		_, err = r.checkFrozen(info, bundle, spec)
 	}
 	if err == nil {
 		err = r.frozen.CanOpen(image, info)
@@ -537,8 +536,7 @@ func (r *Runtime) findPrograms(i frozen.Info) (agent, runsc string, err error) {
 
 // checkFrozen returns an error if a sandbox of the image would not go on where it was. Of the files that the sandbox
 // had open it returns those that the machine has replaced since: the kept ones have to take their places.
-func (r *Runtime) checkFrozen(i frozen.Info, mounts []specs.Mount, spec sandbox.Spec) (replaced []pinned.File,
-	err error) {
+func (r *Runtime) checkFrozen(i frozen.Info, bundle *specs.Spec, spec sandbox.Spec) (replaced []pinned.File, err error) {
 	host, err := hostFeatures()
 	if err != nil {
 		return nil, err
@@ -548,6 +546,13 @@ func (r *Runtime) checkFrozen(i frozen.Info, mounts []specs.Mount, spec sandbox.
 	}
 	if i.Record.Template != spec.Template.Name || !slices.EqualFunc(i.Record.Mounts, spec.Mounts, sameMount) {
 		return nil, sandbox.Explain("its template or its shared folders are others than when it was put to sleep", nil)
+	}
+	if _, err := os.Stat(bundle.Root.Path); errors.Is(err, fs.ErrNotExist) {
+		return nil, sandbox.Explain("the files of its root file system are gone, such as when the state folder was moved", nil)
+	}
+	if gone := goneFolder(bundle.Mounts, spec.Mounts); gone != "" {
+		return nil, sandbox.Explain(fmt.Sprintf("the folder %s of the machine, which it had mounted, is gone", printable(gone)),
+			nil)
 	}
 	for _, f := range i.Files {
 		changed := f.Check()
@@ -561,7 +566,7 @@ func (r *Runtime) checkFrozen(i frozen.Info, mounts []specs.Mount, spec sandbox.
 		missing := errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR)
 		pin := pinned.File{Target: f.Target, Missing: missing}
 		switch {
-		case f.Target == "" || err != nil && !missing || missing && inMountPoint(f.Path, f.Target, mounts):
+		case f.Target == "" || err != nil && !missing || missing && inMountPoint(f.Path, f.Target, bundle.Mounts):
 			return nil, explainChanged(f, changed)
 		case f.IsFolder() && missing:
 		case f.Sum != "" && (missing || now.Mode().IsRegular()):
@@ -578,6 +583,27 @@ func (r *Runtime) checkFrozen(i frozen.Info, mounts []specs.Mount, spec sandbox.
 		replaced = append(replaced, pin)
 	}
 	return replaced, nil
+}
+
+// goneFolder returns where in a sandbox a folder of the machine was mounted that is gone; empty: none is. It is none of the
+// sandbox's own.
+func goneFolder(mounts []specs.Mount, own []sandbox.Mount) string {
+	for _, m := range mounts {
+		if m.Type != "bind" || isOwnMount(m.Destination, own) {
+			continue
+		}
+		if _, err := os.Stat(m.Source); errors.Is(err, fs.ErrNotExist) {
+			return m.Destination
+		}
+	}
+	return ""
+}
+
+// isOwnMount reports whether what is mounted at a place changes while a sandbox is frozen: the agent, which is kept by its
+// content, what each sandbox has of its own, and what the operator or the session shares with it.
+func isOwnMount(target string, own []sandbox.Mount) bool {
+	return target == wire.AgentPath || target == wire.SocketDir || target == bootIDPath ||
+		slices.ContainsFunc(own, func(o sandbox.Mount) bool { return o.Target == target })
 }
 
 // explainChanged returns the error of a file that changed, and of which there is no copy.

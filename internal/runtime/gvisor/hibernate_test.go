@@ -220,6 +220,11 @@ func TestChangedAsleep(t *testing.T) {
 		"another folder": {func(s *sleeping, _ sandbox.FrozenImage) {
 			s.spec.Mounts = append(s.spec.Mounts, sandbox.Mount{Source: s.tools, Target: "/shared", Shared: true})
 		}, "shared folders"},
+		"another template": {func(s *sleeping, _ sandbox.FrozenImage) {
+			other := *s.spec.Template
+			other.Name = "other"
+			s.spec.Template = &other
+		}, "its template"},
 		"another machine": {func(s *sleeping, i sandbox.FrozenImage) {
 			s.rewrite(i, `"host":[`, `"host":["other",`)
 		}, "processors"},
@@ -229,6 +234,14 @@ func TestChangedAsleep(t *testing.T) {
 		"no state": {func(s *sleeping, i sandbox.FrozenImage) {
 			os.WriteFile(filepath.Join(s.r.frozen.Dir, i.Name, "checkpoint.img"), make([]byte, 1<<20), 0o600)
 		}, "runsc wake"},
+		"its root file system is gone": {func(s *sleeping, i sandbox.FrozenImage) {
+			s.rewriteFile(i, "config.json", `"path":"`+s.r.StateDir, `"path":"/moved`+s.r.StateDir)
+		}, "root file system"},
+		"a mounted folder is gone": {func(s *sleeping, i sandbox.FrozenImage) {
+			if err := os.Rename(s.tools, s.tools+".aside"); err != nil {
+				s.t.Error(err)
+			}
+		}, "the folder /opt/tools of the machine"},
 		"no kept program": {func(s *sleeping, _ sandbox.FrozenImage) {
 			os.RemoveAll(filepath.Join(s.r.StateDir, "programs"))
 		}, "not there any more"},
@@ -277,7 +290,11 @@ func (s *sleeping) wantFiles() {
 
 // rewrite changes what is stored of an image.
 func (s *sleeping) rewrite(i sandbox.FrozenImage, from, to string) {
-	path := filepath.Join(s.r.frozen.Dir, i.Name, "frozen.json")
+	s.rewriteFile(i, "frozen.json", from, to)
+}
+
+func (s *sleeping) rewriteFile(i sandbox.FrozenImage, name, from, to string) {
+	path := filepath.Join(s.r.frozen.Dir, i.Name, name)
 	text, err := os.ReadFile(path)
 	if err != nil || !strings.Contains(string(text), from) {
 		s.t.Fatalf("%v: %s", err, text)

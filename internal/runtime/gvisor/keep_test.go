@@ -183,7 +183,7 @@ func TestLostFileIsNamed(t *testing.T) {
 				}
 				info := frozen.Info{Host: host, Files: []hostfile.Needed{needed}}
 				info.Record.Template = "host"
-				_, err := r.checkFrozen(info, nil, spec)
+				_, err := r.checkFrozen(info, &specs.Spec{Root: &specs.Root{Path: dir}}, spec)
 				var e *sandbox.Explained
 				if !errors.As(err, &e) || !strings.Contains(e.Words, want) || !strings.Contains(e.Words, "template with an image") ||
 					strings.Contains(e.Words, dir) {
@@ -194,5 +194,21 @@ func TestLostFileIsNamed(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestGoneFolder: of what was mounted, folders of the machine that are gone are found, and nothing that each sandbox has of
+// its own, or gets anew.
+func TestGoneFolder(t *testing.T) {
+	there := t.TempDir()
+	gone := filepath.Join(there, "gone")
+	own := []sandbox.Mount{{Source: there, Target: "/workspace"}}
+	mounts := []specs.Mount{{Destination: "/proc", Type: "proc", Source: "proc"}, bind(gone, "/.sandlot/agent", true),
+		bind(gone, "/workspace", false), bind(there, "/usr", true)}
+	if got := goneFolder(mounts, own); got != "" {
+		t.Errorf("%s is gone", got)
+	}
+	if got := goneFolder(append(mounts, bind(gone, "/opt/python", true)), own); got != "/opt/python" {
+		t.Errorf("%q is gone", got)
 	}
 }

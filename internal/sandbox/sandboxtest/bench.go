@@ -289,7 +289,43 @@ func background(t *testing.T, b *Bench) {
 	if err != nil || running || code != 128+15 {
 		t.Errorf("stopping: running %v, exit code %d, %v", running, code, err)
 	}
+	inTerminal(t, b)
 	b.want(t, "pgrep -c sleep || true", "0")
+}
+
+// inTerminal tests that a background process gets a terminal, into which one can type.
+func inTerminal(t *testing.T, b *Bench) {
+	c := bash("stty size; trap 'echo caught; exit 5' INT; read -rsp 'Password: ' x; echo; echo got $x; tty >/dev/tty; " +
+		"while :; do sleep 0.05; done")
+	c.Terminal = &agent.Size{Rows: 30, Cols: 120}
+	id, err := b.StartProcess(t.Context(), agent.Background{Command: c, KeepStdin: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out string
+	cursor, exit := int64(0), 0
+	for _, step := range [][2]string{{"30 120\r\nPassword: ", "word\n"}, {"got word\r\n/dev/pts/", "\x03"}, {"caught\r\n", ""}} {
+		for running := true; !strings.Contains(out, step[0]); {
+			r, err := b.ReadProcess(t.Context(), id, cursor, 1000, 10*time.Second)
+			if err != nil || !running {
+				t.Fatalf("%q, and not %q; %v", out, step[0], err)
+			}
+			out, cursor, running, exit = out+string(r.Data), r.Cursor, r.Running || len(r.Data) > 0, r.ExitCode
+			if r.Terminal == nil || *r.Terminal != *c.Terminal {
+				t.Fatalf("its terminal: %v", r.Terminal)
+			}
+		}
+		if step[1] == "" {
+			break
+		}
+		if _, err := b.WriteProcess(t.Context(), id, []byte(step[1]), false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r, err := b.ReadProcess(t.Context(), id, cursor, 1000, 10*time.Second)
+	if exit = max(exit, r.ExitCode); err != nil || exit != 5 {
+		t.Errorf("exit code %d, %v", exit, err)
+	}
 }
 
 func files(t *testing.T, b *Bench) {

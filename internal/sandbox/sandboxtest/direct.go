@@ -152,6 +152,7 @@ func limit(code string) time.Duration {
 func shape(d *agent.CodeResult) string {
 	same := *d
 	same.Duration = 0
+	same.Merged = nil // what a program writes to both streams at the same moment has no order of its own
 	if d.Value != nil {
 		value := *d.Value
 		same.Value = &value

@@ -158,6 +158,8 @@ type FakeBox struct {
 	idle   time.Time
 	links  []net.Conn
 	memory string
+	inUse  [2]int64 // see SetUsed
+	told   [2]int64 // see Told
 	frozen bool
 	// starting: it is made of an image, and nothing runs in it.
 	starting bool
@@ -194,6 +196,14 @@ func (b *FakeBox) Silence() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.silent = true
+	b.cut()
+}
+
+// RefuseLinks makes the agent dial with a wrong secret: it has no link any more.
+func (b *FakeBox) RefuseLinks() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.wrongSecret = true
 	b.cut()
 }
 
@@ -241,9 +251,9 @@ func (b *FakeBox) Connect(ctx context.Context) (net.Conn, error) {
 	host, guest := net.Pipe()
 	b.mu.Lock()
 	b.links = append(b.links, host, guest)
-	secret := b.spec.Secret
+	secret, wrong := b.spec.Secret, b.wrongSecret
 	b.mu.Unlock()
-	if b.wrongSecret {
+	if wrong {
 		secret = make([]byte, wire.SecretLen)
 	}
 	go b.serve(guest, secret)
@@ -257,7 +267,7 @@ func (b *FakeBox) serve(c net.Conn, secret []byte) {
 	silent := b.silent
 	b.mu.Unlock()
 	agenttest.Agent{Unresponsive: silent, BootID: b.Spec().ID, SettingsErr: b.fake.SettingsErr, Usage: b.usage,
-		Dial: b.dial}.Serve(c, secret)
+		Used: b.used, Limited: b.limited, Dial: b.dial}.Serve(c, secret)
 }
 
 func (b *FakeBox) dial(port uint32) (net.Conn, error) {
@@ -274,6 +284,33 @@ func (b *FakeBox) usage() (busy bool, idle time.Duration) {
 		return b.busy, 365 * 24 * time.Hour
 	}
 	return b.busy, time.Since(b.idle)
+}
+
+// SetUsed sets how many bytes of memory and how many processes are in use, in this sandbox and in those that are made of
+// its image.
+func (b *FakeBox) SetUsed(memory, processes int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.inUse = [2]int64{memory, processes}
+}
+
+func (b *FakeBox) used() (memory uint64, processes uint32) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return uint64(b.inUse[0]), uint32(b.inUse[1])
+}
+
+// Told returns the limits of memory and of processes that the agent was told last; 0: none.
+func (b *FakeBox) Told() (memory, processes int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.told[0], b.told[1]
+}
+
+func (b *FakeBox) limited(memory, processes uint64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.told = [2]int64{int64(memory), int64(processes)}
 }
 
 // Status implements sandbox.Sandbox.

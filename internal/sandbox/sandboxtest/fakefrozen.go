@@ -34,6 +34,7 @@ type fakeImage struct {
 	memory string
 	owner  string
 	limits sandbox.Limits
+	inUse  [2]int64
 }
 
 // ImageOwners returns whose the frozen images are.
@@ -76,7 +77,7 @@ func (f *Fake) Freeze(ctx context.Context, sb sandbox.Sandbox, owner string, _ i
 	b.frozen = true
 	b.cut()
 	i := &fakeImage{sandbox.FrozenImage{Name: secret.ID(), Bytes: f.ImageBytes, Made: time.Now(), Unkept: f.Unkept}, b.memory,
-		owner, b.spec.Limits}
+		owner, b.spec.Limits, b.inUse}
 	b.mu.Unlock()
 	f.mu.Lock()
 	if f.images == nil {
@@ -136,7 +137,7 @@ func (f *Fake) Wake(ctx context.Context, spec sandbox.Spec, image string) (sandb
 	}
 	b := made.(*FakeBox)
 	b.mu.Lock()
-	b.memory, b.starting = i.memory, true
+	b.memory, b.inUse, b.starting = i.memory, i.inUse, true
 	b.mu.Unlock()
 	if err := f.step(StepWaking); err != nil {
 		return nil, errors.Join(err, b.Stop(ctx))
@@ -212,7 +213,7 @@ func (f *Fake) KillServer() {
 		}
 		b.mu.Lock()
 		f.boxes[id] = &FakeBox{fake: f, silent: b.silent, wrongSecret: b.wrongSecret, spec: b.spec, memory: b.memory,
-			frozen: b.frozen, starting: b.starting, exited: make(chan struct{}), linked: make(chan struct{}, 1)}
+			inUse: b.inUse, frozen: b.frozen, starting: b.starting, exited: make(chan struct{}), linked: make(chan struct{}, 1)}
 		b.mu.Unlock()
 		b.Kill("its server was killed")
 	}

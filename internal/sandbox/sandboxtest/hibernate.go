@@ -25,6 +25,7 @@ const owner = "ann"
 type sleeper struct {
 	*Bench
 	frozen sandbox.Hibernator
+	typist string // the id of a process with a terminal
 }
 
 // hibernate tests that a sandbox goes on where it was: after an image that could not be made, after one that was not
@@ -37,7 +38,7 @@ func hibernate(t *testing.T, b *Bench) {
 	if err := h.CanHibernate(); err != nil {
 		t.Fatal(err)
 	}
-	s := &sleeper{b, h}
+	s := &sleeper{Bench: b, frozen: h}
 	s.prepareRows(t)
 
 	s.Client.Close()
@@ -272,6 +273,12 @@ func (s *sleeper) prepareRows(t *testing.T) {
 		Command: bash(fmt.Sprintf("cd /workspace; exec python3 -m http.server %d", rowsPort))}); err != nil {
 		t.Fatal(err)
 	}
+	c := bash("while read -r l; do test -t 0 && stty size </dev/tty && echo got $l; done")
+	c.Terminal = &agent.Size{Rows: 30, Cols: 120}
+	var err error
+	if s.typist, err = s.StartProcess(t.Context(), agent.Background{Command: c, KeepStdin: true}); err != nil {
+		t.Fatal(err)
+	}
 	s.checkRows(t, "before")
 }
 
@@ -287,6 +294,18 @@ func (s *sleeper) checkRows(t *testing.T, when string) {
 		if got := value(d) + string(d.Stdout.Head); !d.OK || got != row.want {
 			t.Errorf("%s, %s: %q, want %q %s", when, row.language, got, row.want, d.Traceback)
 		}
+	}
+	if _, err := s.WriteProcess(t.Context(), s.typist, []byte(when+"\n"), false); err != nil {
+		t.Errorf("%s, typing into a terminal: %v", when, err)
+	}
+	shown, want := "", "30 120\r\ngot "+when+"\r\n"
+	for cursor, until := int64(0), time.Now().Add(30*time.Second); !strings.Contains(shown, want); {
+		r, err := s.ReadProcess(t.Context(), s.typist, cursor, 1<<16, time.Second)
+		if err != nil || time.Now().After(until) {
+			t.Errorf("%s, a terminal shows %q, %v", when, shown, err)
+			break
+		}
+		shown, cursor = shown+string(r.Data), r.Cursor
 	}
 	var got string
 	for range 200 { // it may be starting

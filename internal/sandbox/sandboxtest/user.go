@@ -88,6 +88,7 @@ func programsOfUser(t *testing.T, b *Bench, u image.User) {
 	b.want(t, "pgrep -c sleep || true", "0")
 	backgroundOfUser(t, b, uid)
 	terminalOfUser(t, b, uid)
+	inTerminal(t, b)
 }
 
 func backgroundOfUser(t *testing.T, b *Bench, uid string) {

@@ -31,7 +31,8 @@ const (
 
 // isPassedMeta reports whether a member of a server's _meta is passed on to clients, by its name.
 func isPassedMeta(name string) bool {
-	return !strings.HasPrefix(name, "io.modelcontextprotocol/") && name != "progressToken"
+	return !strings.HasPrefix(name, "io.modelcontextprotocol/") && name != RefusedMeta &&
+		name != "progressToken"
 }
 
 // passedMeta returns the members of a server's _meta that are passed on to clients, or nil.

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"sandlot/internal/egress"
 	"sandlot/internal/fault"
 	"sandlot/internal/limit"
 	"sandlot/internal/mcpclient"
@@ -39,6 +40,9 @@ type Request struct {
 	Progress func(text string)  // notifies a client that is no MCP client; nil: it wants no notifications
 	Answer   *limit.Reservation // counts the answer until the client has read it
 	Large    bool               // the answer may have up to limit.LargestAnswer bytes; it is for tools/call
+
+	// Refused is what the server's program was not allowed to reach, until the call ended or before it.
+	Refused []egress.Refusal
 
 	received transport.Reservation // counts the server's answer until Release; nil: there is none yet
 }

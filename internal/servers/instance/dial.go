@@ -55,6 +55,9 @@ func (i *Instance) inSandbox(ctx context.Context, c process.Command) (*process.P
 	}
 	defer l.Release()
 	i.Sessions.Narrow(l.ID(), policy.Narrow(i.Scope, i.Restarter)) // it may leave something behind
+	if err := l.NoteSecrets(i.References); err != nil {
+		return nil, err
+	}
 	if install.IsPython(i.Path) {
 		c.Env = withBytecode(c.Env)
 	}

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"sandlot/internal/auth"
+	"sandlot/internal/egress"
 	"sandlot/internal/limit"
 	"sandlot/internal/mcpclient"
 	"sandlot/internal/mcpclient/transport"
@@ -96,11 +97,14 @@ type Config struct {
 	Path       []string // folders that stand first in PATH
 	Stateful   bool     // the server spoke a stateful revision the last time
 
-	Sessions *session.Sessions // nil: there are no sandboxes
-	Dial     Dial
-	Limits   *limit.Limiter // counts large answers; nil: they are not counted
-	Version  string         // of Sandlot
-	Log      *slog.Logger
+	// References are the variables of its program with references to secrets in them: whoever has a copy of the home has
+	// those too.
+	References map[string]string
+	Sessions   *session.Sessions // nil: there are no sandboxes
+	Dial       Dial
+	Limits     *limit.Limiter // counts large answers; nil: they are not counted
+	Version    string         // of Sandlot
+	Log        *slog.Logger
 }
 
 // Instance is a running server.
@@ -308,6 +312,14 @@ func (i *Instance) ExitReason(within time.Duration) (reason string, byItself boo
 	case <-time.After(max(within, 50*time.Millisecond)):
 		return "", false
 	}
+}
+
+// Refusals returns what the program of a server in a sandbox was not allowed to reach since the last call.
+func (i *Instance) Refusals(ctx context.Context) []egress.Refusal {
+	if i.process == nil {
+		return nil
+	}
+	return i.process.Refusals(ctx)
 }
 
 // Pid returns the process id of a program on the host; 0: there is none.

@@ -21,9 +21,11 @@ import (
 
 	"sandlot/internal/agent"
 	"sandlot/internal/agent/wire"
+	"sandlot/internal/egress"
 	"sandlot/internal/fault"
 	"sandlot/internal/mcpclient/transport"
 	"sandlot/internal/processgroup"
+	"sandlot/internal/secret"
 	"sandlot/internal/servers/spec"
 	"sandlot/internal/session"
 )
@@ -43,6 +45,8 @@ type Process struct {
 	stdin  io.WriteCloser
 	stop   func()
 	done   chan struct{}
+	// refusals returns what it was not allowed to reach since the last call; nil: it runs on the host.
+	refusals func(context.Context) []egress.Refusal
 
 	mu         sync.Mutex
 	exitReason string // how the program ended; empty: it has not, or its sandbox ended
@@ -84,12 +88,14 @@ const (
 func InSandbox(ctx context.Context, l *session.Lease, c Command, log *Log) (*Process, error) {
 	startCtx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	program, err := l.Agent().StartProgram(startCtx, agent.Command{Args: c.Argv, Env: c.Env, Dir: c.Cwd})
+	tag := secret.ID()
+	program, err := l.Agent().StartProgram(startCtx, agent.Command{Args: c.Argv, Env: c.Env, Dir: c.Cwd, Server: tag})
 	if err != nil {
 		return nil, l.Fault(ctx, err, fault.CommandExecution)
 	}
 	outputReader, outputWriter := io.Pipe()
-	p := &Process{stdin: program.In, stdout: outputReader, done: make(chan struct{})}
+	p := &Process{stdin: program.In, stdout: outputReader, done: make(chan struct{}),
+		refusals: takeRefusals(l.Booted.Outlet, l.Agent(), tag)}
 	outputDone := make(chan struct{}) // closed when the output has ended
 	go func() {
 		defer close(outputDone)
@@ -119,6 +125,31 @@ func InSandbox(ctx context.Context, l *session.Lease, c Command, log *Log) (*Pro
 		}
 	}
 	return p, nil
+}
+
+// reportTimeout bounds the wait for an agent to say what it knows of refused connections.
+const reportTimeout = 2 * time.Second
+
+// takeRefusals returns the function that returns what a program in a sandbox was not allowed to reach since the last call.
+func takeRefusals(outlet *egress.Outlet, a *agent.Client, tag string) func(context.Context) []egress.Refusal {
+	return func(ctx context.Context) []egress.Refusal {
+		if outlet == nil || !outlet.RefusedLately() {
+			return nil
+		}
+		// The agent may still have to tell of connections to a name that was refused.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reportTimeout)
+		defer cancel()
+		_, _ = a.Usage(ctx)
+		return outlet.TakeRefusalsOf(tag)
+	}
+}
+
+// Refusals returns what the program, and all that it has started, was not allowed to reach since the last call.
+func (p *Process) Refusals(ctx context.Context) []egress.Refusal {
+	if p.refusals == nil {
+		return nil
+	}
+	return p.refusals(ctx)
 }
 
 // childOutputTimeout is how long output of child processes is still read after a program has

@@ -43,6 +43,7 @@ type State string
 
 const (
 	Live    State = "live"    // it has, or had, a sandbox
+	Left    State = "left"    // its sandbox was left to the next server; Lost says why, should it have ended
 	Asleep  State = "asleep"  // it has its workspace, and an image of its sandbox
 	Stopped State = "stopped" // it has only its workspace
 	Removed State = "removed" // it is being removed
@@ -61,6 +62,13 @@ func (r *Record) EndSandbox(id string, ended bool) {
 		r.Sandbox = ""
 	default:
 		r.State = Stopped
+	}
+}
+
+// EndLeft notes that a sandbox that was left to the next server is gone.
+func (r *Record) EndLeft() {
+	if r.State == Left {
+		r.State = Live
 	}
 }
 

@@ -1,9 +1,11 @@
 // Sandlot's Node driver: it runs the cells that the agent sends on fd 3 in this
-// process's global scope, and replies on fd 4. It needs only Node itself.
+// process's global scope, and replies on fd 4. It needs only Node itself. The code of -e has read it from fd 3
+// (proc.go), and evaluates it: the stacks of its functions name that code.
 'use strict';
 (() => {
   // The code may replace what is global.
-  const { Promise, Object, Number, String, Symbol, Error, SyntaxError, Reflect, Buffer, Atomics, setInterval, clearInterval } = globalThis;
+  const global_ = globalThis;
+  const { Promise, Object, Number, String, Symbol, Error, SyntaxError, Reflect, Buffer, Atomics, setInterval, clearInterval } = global_;
   const own = { Promise, Object, Array, Number, String, Boolean, Symbol, Error, SyntaxError, TypeError, RangeError, ReferenceError, Function, Map, Set, RegExp, Date };
   const fs = require('fs'), vm = require('vm'), util = require('util'), path = require('path');
   const { createRequire } = require('module');
@@ -14,19 +16,73 @@
   const MAX_RESULT = 4 << 20, MAX_TRACE = 200000;
   const CLOSED_PIPES_EXIT = 113; // the exit code when the code has closed the driver's pipes (proc.go)
 
+  // Functions that the driver, its parser and util.inspect call. What the code puts in their place stays if it is a function, too.
+  const needed = [], { defineProperty } = Object, isOwn = (object, name) => Reflect.apply(Object.prototype.hasOwnProperty, object, [name]);
+  for (const place of [Object, Array, Promise, Reflect, JSON, Buffer, String, Number, Symbol, Object.prototype, Function.prototype, Array.prototype,
+    String.prototype, RegExp.prototype, Promise.prototype, Map.prototype, Set.prototype, Error.prototype,
+    Buffer.prototype, Reflect.getPrototypeOf(Uint8Array.prototype), Reflect.getPrototypeOf([][Symbol.iterator]())]) {
+    for (const key of Reflect.ownKeys(place)) {
+      const found = Object.getOwnPropertyDescriptor(place, key);
+      if (typeof found.value === 'function' && key !== 'constructor') needed.push(place, key, found.value);
+    }
+  }
+  needed.push(proc, 'nextTick', proc.nextTick); // Node's streams call it
+  const { from: bufferFrom, concat: bufferConcat, byteLength } = Buffer, ownNames = Object.keys(own);
+  // intact reports whether all of them are functions. As one expression it takes a microsecond, where a loop takes thirty.
+  const intact = new Function('needed', `const ${needed.map((part, n) => (n % 3 === 2 ? '' : `_${n} = needed[${n}]`)).filter(Boolean).join(', ')};
+    return () => ${Array.from({ length: needed.length / 3 }, (_, n) => {
+      const key = needed[3 * n + 1];
+      return `typeof _${3 * n}[${typeof key === 'symbol' ? `_${3 * n + 1}` : stringify(key)}] === 'function'`;
+    }).join(' && ')};`)(needed);
+  // mend gives the code back what it has taken away of these, and returns their names. It calls nothing that the code may replace.
+  const mend = () => {
+    try { if (intact()) return ''; } catch { /* a getter */ }
+    let names = '';
+    for (let n = 0; n < needed.length; n += 3) {
+      const place = needed[n], key = needed[n + 1];
+      try { if (typeof place[key] === 'function') continue; } catch { /* a getter */ }
+      try { defineProperty(place, key, { __proto__: null, value: needed[n + 2], writable: true, configurable: true, enumerable: false }); } catch { continue; }
+      names += (names && ', ') + (typeof key === 'symbol' ? 'a symbol' : key);
+    }
+    return names;
+  };
+
   // The global scope of the code has what Node's REPL has.
   const base = createRequire(path.join(proc.cwd(), 'sandlot.js'));
-  const defineGlobal = (name, value) => Object.defineProperty(globalThis, name, { value, writable: true, configurable: true, enumerable: false });
+  const defineGlobal = (name, value) => defineProperty(global_, name, { __proto__: null, value, writable: true, configurable: true, enumerable: false });
+  defineGlobal('__sandlot_global', global_);
   const module_ = { exports: {}, paths: base.resolve.paths('x') || [] };
   defineGlobal('require', base); defineGlobal('module', module_); defineGlobal('exports', module_.exports);
   defineGlobal('__filename', path.join(proc.cwd(), 'code.js')); defineGlobal('__dirname', proc.cwd());
   proc.argv.length = 1;
 
-  const { writeSync } = fs;
+  const { writeSync } = fs, kill = proc.kill.bind(proc);
+  // giveUp ends the process when the code has replaced what the driver needs to answer. An exit would wait for the thread that reads requests.
+  const giveUp = () => {
+    try { writeSync(2, '[the code has replaced functions of JavaScript without which the interpreter cannot answer]\n'); } catch { /* said in vain */ }
+    kill(proc.pid, 'SIGKILL');
+  };
+  // encode writes a reply as JSON. Objects of the code's making, and what has a toJSON, are not asked.
+  const encode = (reply) => {
+    let text = `{"id":${reply.id},"ok":${reply.ok},"exit":${reply.exit || 0}`;
+    if (reply.interrupted) text += ',"interrupted":true';
+    for (const key of ['result', 'error', 'traceback']) if (typeof reply[key] === 'string') text += `,"${key}":${stringify(reply[key])}`;
+    if (reply.rich) {
+      text += ',"rich":[';
+      for (let n = 0; n < reply.rich.length; n++) text += `${n ? ',' : ''}{"mime":${stringify(reply.rich[n].mime)},"data":${stringify(reply.rich[n].data)}}`;
+      text += ']';
+    }
+    if (reply.order) {
+      text += ',"order":[';
+      for (let n = 0; n < reply.order.length; n++) text += `${n ? ',' : ''}${reply.order[n]}`;
+      text += ']';
+    }
+    return text + '}\n';
+  };
   const answer = (reply) => {
-    let data = Buffer.from(stringify(reply) + '\n');
-    while (data.length) {
-      try { data = data.subarray(writeSync(4, data)); } catch (e) { if (e.code !== 'EAGAIN') endProcess(CLOSED_PIPES_EXIT); }
+    const data = bufferFrom(encode(reply));
+    for (let at = 0; at < data.length;) {
+      try { at += writeSync(4, data, at); } catch (e) { if (e.code !== 'EAGAIN') endProcess(CLOSED_PIPES_EXIT); }
     }
   };
 
@@ -36,34 +92,47 @@
   // can be flushed while the code blocks the event loop. Fewer than 32 go out with the next
   // write after the 50 ms, when the code waits for something, before anything else may write
   // to the same file, or at the end of the cell.
-  let running = false;
+  let running = false, written = false;
   const FLUSH_MS = 50, FLUSH_BYTES = 65536, AT_ONCE = 100, TOGETHER = 32;
   const SIGNAL_MS = 250;
   const clock = performance, later = setTimeout, nextTurn = setImmediate, nextTick = proc.nextTick, sleeper = new Int32Array(new SharedArrayBuffer(4));
   const writeAll = (fd, data) => {
-    while (data.length) {
-      try { data = data.subarray(writeSync(fd, data)); } catch (e) {
+    for (let at = 0; at < data.length;) {
+      try { at += writeSync(fd, data, at); } catch (e) {
         if (e.code !== 'EAGAIN') return;
         Atomics.wait(sleeper, 0, 0, 1);
       }
     }
   };
+  // How the cell writes to both streams: so many bytes to stdout, then so many to stderr, and so on, before those that
+  // are counted now. What is more is not counted.
+  const MAX_ORDER = 20000;
+  let order = [], lastTo = 1, counted = 0;
+  const countOutput = (fd, bytes) => {
+    if (fd !== lastTo) {
+      if (order.length < MAX_ORDER) order[order.length] = counted;
+      lastTo = fd; counted = 0;
+    }
+    counted += bytes;
+  };
   const buffered = (stream, fd) => {
     let text = '', parts = [], size = 0, since = -Infinity, count = 0, timer = null;
     const flush = () => {
       if (!size) return;
-      if (text) parts.push(Buffer.from(text));
-      const data = parts.length === 1 ? parts[0] : Buffer.concat(parts);
+      if (text) parts.push(bufferFrom(text));
+      const data = parts.length === 1 ? parts[0] : bufferConcat(parts);
       text = ''; parts = []; size = 0;
       writeAll(fd, data);
     };
     stream._writev = null;
     stream._write = (chunk, encoding, done) => {
+      written = true;
+      countOutput(fd, typeof chunk === 'string' ? byteLength(chunk, encoding) : chunk.length);
       if (typeof chunk === 'string' && (encoding === 'utf8' || encoding === 'utf-8')) text += chunk;
       else {
-        if (text) parts.push(Buffer.from(text));
+        if (text) parts.push(bufferFrom(text));
         text = '';
-        parts.push(typeof chunk === 'string' ? Buffer.from(chunk, encoding) : Buffer.from(chunk));
+        parts.push(typeof chunk === 'string' ? bufferFrom(chunk, encoding) : bufferFrom(chunk));
       }
       size += chunk.length;
       const t = clock.now();
@@ -117,7 +186,7 @@
   // _ is the last value, and _error the last error, as in Node's REPL, until the code assigns to the name.
   const latest = {};
   for (const name of ['_', '_error']) {
-    Object.defineProperty(globalThis, name, { get: () => latest[name], set: (value) => defineGlobal(name, value), configurable: true, enumerable: false });
+    defineProperty(global_, name, { __proto__: null, get: () => latest[name], set: (value) => defineGlobal(name, value), configurable: true, enumerable: false });
   }
 
   // Nobody can answer a question: code that asks one would wait for ever.
@@ -187,7 +256,8 @@
 
   const rewriteImport = (s) => {
     // `import a, {b as c}, * as d from 'x'` becomes assignments from an awaited import().
-    const source = `await __sandlot_import(${s.source.raw})`;
+    const attributes = (s.attributes || []).map((a) => `${a.key.raw ?? stringify(a.key.name)}: ${a.value.raw}`).join(', ');
+    const source = `await __sandlot_import(${s.source.raw}${attributes && `, {with: {${attributes}}}`})`;
     if (!s.specifiers.length) return { code: `${source};`, declared: [] };
     const parts = [], declared = [];
     for (const sp of s.specifiers) {
@@ -242,7 +312,7 @@
         for (const inner of s.body) {
           if (inner.type === 'FunctionDeclaration' && !strict && !inner.async && !inner.generator) {
             declared.push(inner.id.name);
-            edit(s.start + 1, s.start + 1, `globalThis[${stringify(inner.id.name)}] = ${inner.id.name};`);
+            edit(s.start + 1, s.start + 1, `__sandlot_global[${stringify(inner.id.name)}] = ${inner.id.name};`);
           }
           c(inner, null, 'Statement');
         }
@@ -250,8 +320,22 @@
     });
   };
 
-  const parse = (code) => acorn.parse(code, { ecmaVersion: 'latest', sourceType: 'script', allowAwaitOutsideFunction: true,
-    allowImportExportEverywhere: true, allowHashBang: true, allowReturnOutsideFunction: false });
+  // The parser calls these globals, whose names the code may have given to something else.
+  const called = { parseInt, parseFloat, BigInt, isNaN };
+  const parse = (code) => {
+    const lent = [];
+    for (const name in called) {
+      if (global_[name] === called[name]) continue;
+      lent.push([name, Object.getOwnPropertyDescriptor(global_, name)]);
+      defineGlobal(name, called[name]);
+    }
+    try {
+      return acorn.parse(code, { ecmaVersion: 'latest', sourceType: 'script', allowAwaitOutsideFunction: true,
+        allowImportExportEverywhere: true, allowHashBang: true, allowReturnOutsideFunction: false });
+    } finally {
+      for (const [name, theirs] of lent) if (theirs) defineProperty(global_, name, theirs); else delete global_[name];
+    }
+  };
 
   // asObject returns code that begins with a brace, and is an object, in parentheses, as Node's REPL reads it; else the code.
   const asObject = (code) => {
@@ -277,6 +361,8 @@
       switch (s.type) {
         case 'VariableDeclaration': {
           for (const d of s.declarations) patternNames(d.id, declared);
+          const taken = s.kind === 'var' ? undefined : s.declarations.flatMap((d) => patternNames(d.id)).find((name) => fixed(name));
+          if (taken) throw new SyntaxError(`Identifier '${taken}' has already been declared`);
           const first = s.declarations[0];
           edit(s.start, first.start, ';(' + lines(s.start, first.start));
           s.declarations.forEach((d, n) => {
@@ -304,7 +390,7 @@
         case 'ExpressionStatement':
           if (s === last) {
             const end = s.expression.end;
-            edit(s.start, s.start, ';return {__sandlot_value: (0, (');
+            edit(s.start, s.start, ';return {__proto__: null, __sandlot_value: (0, (');
             edit(s.end, s.end, '))};');
             if (code[s.end - 1] === ';') edit(s.end - 1, s.end, '');
           }
@@ -313,7 +399,7 @@
       }
     }
     // Functions are there from the beginning of the cell, behind its directives.
-    const hoisted = functions.map((f) => `globalThis[${stringify(f)}] = ${f};`).join('');
+    const hoisted = functions.map((f) => `__sandlot_global[${stringify(f)}] = ${f};`).join('');
     if (directives.length) edit(directives.at(-1).end, directives.at(-1).end, directives.at(-1) === last ? '' : ';' + hoisted);
     // Edits at the same position stay in their order (sort is stable).
     edits.sort((a, b) => a.start - b.start || a.end - b.end);
@@ -324,11 +410,27 @@
     return { head: `(async () => {${directives.length ? '' : hoisted}`, code: out, tail: '\n})()', declared };
   };
 
+  // fixed reports whether a name is that of a global that nothing can change, such as undefined.
+  const fixed = (name) => {
+    const found = Object.getOwnPropertyDescriptor(global_, name);
+    return Boolean(found && !found.configurable && !found.writable && !found.set);
+  };
+
+  // declare makes a global of a name. One that has a value and cannot be assigned to gets one that can.
+  const declare = (name) => {
+    const found = Object.getOwnPropertyDescriptor(global_, name);
+    if (!found) defineProperty(global_, name, { __proto__: null, value: undefined, writable: true, configurable: true, enumerable: true });
+    else if (found.configurable && !found.writable && !found.set) defineGlobal(name, global_[name]);
+  };
+
   const filename = (id) => `<code ${id}>`;
 
   const compile = (id, code) => {
     let r;
     try { r = rewrite(code); } catch (e) {
+      if (!(e instanceof SyntaxError)) {
+        try { parse('a = [1]'); } catch { giveUp(); } // the parser does not work any more
+      }
       if (!(e instanceof realError) || e.name !== 'SyntaxError' || !e.loc) throw e;
       // V8 has a better message, with the line. In a function an error at the end of the code is behind it.
       try { new vm.Script('(async () => {\n' + code + '\n})', { filename: filename(id), lineOffset: -1 }); } catch (v8) {
@@ -345,11 +447,7 @@
     const loader = vm.constants && vm.constants.USE_MAIN_CONTEXT_DEFAULT_LOADER;
     if (loader) options.importModuleDynamically = loader;
     const script = new vm.Script(r.head + r.code + r.tail, options);
-    for (const n of r.declared) {
-      if (!Object.prototype.hasOwnProperty.call(globalThis, n)) {
-        Object.defineProperty(globalThis, n, { value: undefined, writable: true, configurable: true, enumerable: true });
-      }
-    }
+    for (const n of r.declared) declare(n);
     return script;
   };
 
@@ -415,7 +513,7 @@
     if (!isError(e)) return text;
     const at = text.search(/\n\s+at /);
     const head = at < 0 ? '' : text.slice(0, at);
-    return /^[\w$]*(?: \[\w+\])?(?::|$)/.test(head) ? head : `${e.name}: ${e.message}`;
+    return head && /^[\w$]*(?: \[\w+\])?(?::|$)/.test(head) ? head : e.message ? `${e.name}: ${e.message}` : String(e.name);
   };
 
   const format = (v) => {
@@ -440,8 +538,21 @@
     return out;
   };
 
+  // printsWhere says what a cell that has printed nothing has called in place of Node's own functions, if it has called one.
+  const { log } = console, console_ = console;
+  const printsWhere = (code) => {
+    const name = (f) => inspect(f, { depth: 0 }).slice(0, 200);
+    if (/\bconsole\b|\bstdout\b/.test(code) && isOwn(proc.stdout, 'write')) {
+      return `[process.stdout.write is ${name(proc.stdout.write)}: what it is called with was not printed; delete process.stdout.write makes it Node's again]\n`;
+    }
+    if (/\bconsole\s*\.\s*log\b/.test(code) && global_.console === console_ && console_.log !== log) {
+      return `[console.log is ${name(console_.log)}: what it is called with was not printed]\n`;
+    }
+    return '';
+  };
+
   const runCell = async (request) => {
-    const reply = { id: request.id, ok: false, exit: 1, rich: [] };
+    const reply = { __proto__: null, id: request.id, ok: false, exit: 1, rich: [] }; // without a prototype nobody makes it a promise
     // The signal that was to stop the last cell may still be on its way, when that cell
     // ended by itself, or because a process that it waited for died.
     if (request.signalled && !signalled) {
@@ -457,7 +568,10 @@
     interrupted.catch(() => {});
     exited = null;
     const began = clock.now();
+    let mended = '';
     running = true;
+    written = false;
+    order = []; lastTo = 1; counted = 0;
     lineCounts[request.n] = request.code.split('\n').length;
     const keepAlive = setInterval(() => {}, 1 << 30);
     try {
@@ -469,8 +583,9 @@
         try { done(script.runInThisContext({ breakOnSigint: true, displayErrors: true })); } catch (e) { fail(e); }
       }));
       const value = await Promise.race([end, interrupted]);
+      mended = mend();
       if (exited) throw exited;
-      if (value && typeof value === 'object' && Object.prototype.hasOwnProperty.call(value, '__sandlot_value')) {
+      if (value && typeof value === 'object' && isOwn(value, '__sandlot_value')) {
         const v = value.__sandlot_value;
         if (v !== undefined) {
           latest._ = v;
@@ -481,6 +596,7 @@
       reply.ok = true;
       reply.exit = 0;
     } catch (e) {
+      mended = mended || mend();
       if (exited || e instanceof Exit) {
         reply.exit = (exited || e).code;
         reply.ok = reply.exit === 0;
@@ -499,29 +615,48 @@
     // A promise that was rejected, and an interrupt that came while the code blocked the event loop, belong to this
     // cell, not to the next one: let the loop run, so that their handlers are called now.
     for (let turn = clock.now() - began > FLUSH_MS ? 2 : 1; turn; turn--) await new Promise((done) => nextTurn(done));
-    const gone = Object.keys(own).filter((name) => typeof globalThis[name] !== 'function');
+    const gone = ownNames.filter((name) => typeof global_[name] !== 'function');
     for (const name of gone) defineGlobal(name, own[name]);
+    const elsewhere = written ? '' : printsWhere(request.code);
     running = false;
     stop = null;
     flush();
-    if (gone.length) writeAll(2, Buffer.from(`[constructors that this cell has taken away are back: ${gone.join(', ')}]\n`));
+    const notes = [];
+    if (gone.length) notes[notes.length] = `[constructors that this cell has taken away are back: ${gone.join(', ')}]\n`;
+    if (mended) notes[notes.length] = `[functions that this cell has taken away are back: ${mended.length > 200 ? mended.slice(0, 200) + '…' : mended}]\n`;
+    if (elsewhere) notes[notes.length] = elsewhere;
+    for (let n = 0; n < notes.length; n++) {
+      const note = bufferFrom(notes[n]);
+      countOutput(2, note.length);
+      writeAll(2, note);
+    }
+    if (order.length) {
+      order[order.length] = counted;
+      reply.order = order;
+    }
     return reply;
   };
 
   nextTick(() => defineGlobal('module', module_)); // Node has put its module of that name there meanwhile
-  let buffer = [], queue = Promise.resolve();
+  let buffer = [], queue = Promise.resolve(), failures = 0;
   const input = fs.createReadStream(null, { fd: 3, autoClose: false, highWaterMark: 65536 });
   input.on('data', (chunk) => {
-    for (;;) {
-      const i = chunk.indexOf(10);
-      if (i < 0) { buffer.push(chunk); return; }
-      const line = Buffer.concat([...buffer, chunk.subarray(0, i)]).toString();
-      buffer = [];
-      chunk = chunk.subarray(i + 1);
-      queue = queue.then(() => runCell(parseJSON(line))).then(answer, (e) => {
-        answer({ id: parseJSON(line).id, ok: false, exit: 1, error: String(e), traceback: trace(e) });
-      });
-    }
+    try {
+      for (;;) {
+        const i = chunk.indexOf(10);
+        if (i < 0) { buffer.push(chunk); return; }
+        const line = Buffer.concat([...buffer, chunk.subarray(0, i)]).toString();
+        buffer = [];
+        chunk = chunk.subarray(i + 1);
+        queue = queue.then(() => runCell(parseJSON(line))).then((reply) => {
+          failures = 0;
+          answer(reply);
+        }, (e) => {
+          if (++failures > 1) giveUp(); // it is the driver that fails
+          answer({ id: parseJSON(line).id, ok: false, exit: 1, error: String(e), traceback: trace(e) });
+        }).then(undefined, () => giveUp());
+      }
+    } catch { giveUp(); }
   });
   input.on('end', () => endProcess(0));
   input.on('error', () => endProcess(CLOSED_PIPES_EXIT));

@@ -114,6 +114,44 @@ def magic(line):
     return None
 
 
+def with_sign(code):
+    """A cell of one line that begins with the name of a magic, with the % that it lacks; as it is where the name means something else."""
+    word, *rest = code.split(None, 1)
+    if "\n" in code.strip() or word in ns or hasattr(builtins, word) or rest and rest[0][0] in "=," or not rest and word not in SHOWING:
+        return code
+    return "%" + code.strip()
+
+
+SHOWING = {"cd", "ls", "pwd", "who", "who_ls", "whos"}  # these need no arguments
+
+
+def choose(tree, mode):
+    """Make a cell show the expressions that IPython's setting ast_node_interactivity names, beside the last one."""
+    import ast
+    if mode == "all":
+        def expressions(nodes):
+            for node in nodes:
+                if isinstance(node, ast.Expr):
+                    yield node
+                elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                    for part in ("body", "orelse", "handlers", "finalbody", "cases"):
+                        yield from expressions(getattr(node, part, ()))
+
+        for node in expressions(tree.body):
+            if node is not tree.body[-1]:
+                call = ast.parse("__sandlot__.shown(0)").body[0].value
+                call.args = [node.value]
+                for part in (call, call.func, call.func.value):
+                    ast.copy_location(part, node)
+                node.value = call
+    elif mode == "last_expr_or_assign" and tree.body:
+        last = tree.body[-1]
+        targets = last.targets if isinstance(last, ast.Assign) else [last.target] if isinstance(last, (ast.AugAssign, ast.AnnAssign)) else []
+        if len(targets) == 1 and isinstance(targets[0], ast.Name):
+            name = ast.copy_location(ast.Name(targets[0].id, ast.Load()), last)
+            tree.body.append(ast.copy_location(ast.Expr(name), last))
+
+
 def line_call(text):
     name, _, args = text.partition(" ")
     end = ""
@@ -202,6 +240,20 @@ class Shell:
     config = {}
     kernel = None  # by the name alone, pandas sees that this is not a terminal: it breaks wide frames, and leaves out no columns
     user_ns = ns
+    ast_node_interactivity = "last_expr"
+
+    def shown(self, value):
+        if value is not None:
+            kernel.remember_value(value)
+            kernel.display(value)
+
+    def register_magic_function(self, func, magic_kind="line", magic_name=None):
+        """Make a function a magic: it gets the rest of the line, and as the magic of a cell its body, too."""
+        name = magic_name or func.__name__
+        if "line" in magic_kind:
+            LINES[name] = func
+        if "cell" in magic_kind:
+            CELLS[name] = lambda args, body, offset: func(args, body if body.endswith("\n") else body + "\n")
 
     def system(self, command, depth=0):
         frame = sys._getframe(1 + depth)
@@ -435,7 +487,7 @@ def do_history(args):
 
 def do_load_ext(args):
     if args in ("autoreload", "storemagic"):
-        return  # they change nothing here
+        return  # the first is a magic here already, the other changes nothing
     import importlib
     load = getattr(importlib.import_module(args), "load_ipython_extension", None)
     if load is None:
@@ -465,13 +517,16 @@ def do_run(args):
     ns["__file__"] = path
     try:
         exec(code, ns)
+    except SystemExit as e:
+        if e.code not in (None, 0) and "-e" not in flags:
+            raise
     finally:
         sys.argv = old
         ns.pop("__file__", None) if had is None else ns.update(__file__=had)
 
 
 def do_nothing(args):
-    """Magics about displays and reloading, which change nothing here."""
+    """A magic about displays, which changes nothing here."""
 
 
 def do_writefile(args, body, offset):
@@ -515,12 +570,26 @@ def script(*program):
     return do
 
 
+class RichOutput:
+    """A value that was shown while it was caught, in its forms."""
+    def __init__(self, data=None, metadata=None, transient=None, update=False):
+        self.data, self.metadata = data or {}, metadata or {}
+
+    def display(self):
+        kernel.publish(self.data)
+
+    def _repr_mimebundle_(self, include=None, exclude=None):
+        return self.data, self.metadata
+
+
 class CapturedIO:
     """What %%capture has caught."""
-    outputs = ()
+    def __init__(self, stdout, stderr, outputs=None):
+        self.out, self.err, self.shown = stdout, stderr, outputs or []
 
-    def __init__(self, stdout, stderr):
-        self.stdout, self.stderr = stdout, stderr
+    stdout = property(lambda self: self.out.getvalue() if self.out else "")
+    stderr = property(lambda self: self.err.getvalue() if self.err else "")
+    outputs = property(lambda self: [RichOutput(forms) for forms in self.shown])
 
     def __str__(self):
         return self.stdout
@@ -528,24 +597,145 @@ class CapturedIO:
     def show(self):
         sys.stdout.write(self.stdout)
         sys.stderr.write(self.stderr)
+        for output in self.outputs:
+            output.display()
 
     __call__ = show
 
 
-CapturedIO.__module__ = "IPython.utils.capture"
+class capture_output:
+    """Catches what is printed and shown."""
+    def __init__(self, stdout=True, stderr=True, display=True):
+        self.wanted = stdout, stderr, display
+
+    def __enter__(self):
+        import io
+        self.before = sys.stdout, sys.stderr, kernel.state["captured"]
+        out, err = (io.StringIO() if wanted else None for wanted in self.wanted[:2])
+        caught = CapturedIO(out, err)
+        sys.stdout, sys.stderr = out or sys.stdout, err or sys.stderr
+        if self.wanted[2]:
+            kernel.state["captured"] = caught.shown
+        return caught
+
+    def __exit__(self, *_):
+        sys.stdout, sys.stderr, kernel.state["captured"] = self.before
+
+
+for part in (RichOutput, CapturedIO, capture_output):
+    part.__module__ = "IPython.utils.capture"
 
 
 def do_capture(args, body, offset):
-    import contextlib, io
-    out, err = io.StringIO(), io.StringIO()
-    words = [w for w in args.split() if not w.startswith("-")]
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        body_, last, _ = kernel.compile("\n" * offset + (translate(body) or body), kernel.state["name"])
+    words = args.split()
+    names = [w for w in words if not w.startswith("-")]
+    with capture_output(*("--no-" + what not in words for what in ("stdout", "stderr", "display"))) as caught:
+        body_, last, quiet = kernel.compile("\n" * offset + (translate(body) or body), kernel.state["name"])
         codes = [code for code in (body_, last) if code is not None]
-        if codes:
-            kernel.run(*codes)
-    if words:
-        ns[words[0]] = CapturedIO(out.getvalue(), err.getvalue())
+        value = kernel.run(*codes) if codes else None
+        if last is not None and value is not None and not quiet:
+            kernel.display(value)
+        kernel.add_figures()
+    if names:
+        ns[names[0]] = caught
+
+
+class Reloader:
+    """Imports modules again whose files have changed, before the next cell. What code has got from them changes with them."""
+    mode, times = "0", {}
+
+    def changed(self, follow):
+        """The modules whose files have changed since the last look."""
+        for name, module in list(sys.modules.items()):
+            path = getattr(module, "__file__", None)
+            if name == "__main__" or not isinstance(path, str) or not path.endswith(".py"):
+                continue
+            try:
+                now = os.stat(path).st_mtime_ns
+            except OSError:
+                continue
+            if self.times.setdefault(path, now) != now and follow(name):
+                self.times[path] = now
+                yield module
+
+    def check(self, mode=None):
+        follow = MARKED.__contains__ if (mode or self.mode) in ("1", "explicit") else lambda name: True
+        for module in self.changed(follow):
+            try:
+                self.reload(module)
+            except kernel.interrupts:
+                raise
+            except BaseException:
+                import traceback
+                print("[autoreload of %s failed: %s]" % (module.__name__, traceback.format_exc(10)), file=sys.stderr)
+
+    def reload(self, module):
+        import importlib.util
+        old, compiled = dict(vars(module)), importlib.util.cache_from_source(module.__file__)
+        if os.path.exists(compiled):  # its time is in seconds
+            os.remove(compiled)
+        importlib.reload(module)
+        for name, before in old.items():
+            update(before, vars(module).get(name))
+
+
+MARKED, FUNCTION_PARTS = set(), ("__code__", "__defaults__", "__kwdefaults__", "__doc__", "__dict__", "__annotations__")
+
+
+def update(old, new):
+    """Make a function or a class what the new one of its name is."""
+    if old is new or type(old) is not type(new):
+        return
+    if type(old) is type(update):
+        if old.__closure__ is None and new.__closure__ is None:
+            for part in FUNCTION_PARTS:
+                setattr(old, part, getattr(new, part))
+    elif isinstance(old, (staticmethod, classmethod)):
+        update(old.__func__, new.__func__)
+    elif isinstance(old, type):
+        there = vars(new)
+        for name, value in list(vars(old).items()):
+            if name in ("__dict__", "__weakref__"):
+                continue
+            try:
+                if name not in there:
+                    delattr(old, name)
+                elif type(value) is type(update):
+                    update(value, there[name])
+                else:
+                    setattr(old, name, there[name])
+            except (AttributeError, TypeError):
+                pass  # it cannot be set
+        for name in there.keys() - vars(old).keys():
+            setattr(old, name, there[name])
+
+
+RELOADER = Reloader()
+
+
+def do_autoreload(args):
+    mode = next((w.lower() for w in args.split() if not w.startswith("-")), "now")
+    if mode == "now":
+        return RELOADER.check("2")
+    RELOADER.mode = mode
+    kernel.state["before"] = None if mode in ("0", "off") else RELOADER.check
+    list(RELOADER.changed(lambda name: False))  # from now on
+
+
+def do_aimport(args):
+    import importlib
+    for name in args.replace(",", " ").split():
+        if name.startswith("-"):
+            MARKED.discard(name[1:])
+        else:
+            ns[name.partition(".")[0]] = importlib.import_module(name) if "." not in name else __import__(name)
+            MARKED.add(name)
+
+
+def do_config(args):
+    m = re.fullmatch(r"InteractiveShell\.(\w+)\s*=\s*(.+)", args.strip())
+    if m:
+        setattr(SHELL, m[1], eval(m[2], ns))
 
 
 def shown_as(mime):
@@ -560,8 +750,8 @@ LINES = {"cd": do_cd, "pwd": lambda args: os.getcwd(), "env": do_env, "set_env":
          "who": do_who, "whos": do_whos, "run": do_run, "who_ls": variables, "reset": do_reset, "xdel": do_xdel, "history": do_history, "hist": do_history,
          "load_ext": do_load_ext, "reload_ext": do_load_ext, "system": lambda args: Shell.getoutput(SHELL, args), "sx": lambda args: Shell.getoutput(SHELL, args),
          "lsmagic": lambda args: print(str(unknown("%", "")).split(". ", 1)[1])}
-LINES.update((name, do_nothing) for name in ("matplotlib", "autoreload", "config"))
-LINES.update((name, command(name)) for name in ("ls", "cat", "mkdir", "rm", "cp", "mv"))
+LINES.update(matplotlib=do_nothing, autoreload=do_autoreload, aimport=do_aimport, config=do_config)
+LINES.update((name, command(name)) for name in ("ls", "cat", "mkdir", "rmdir", "rm", "cp", "mv"))
 CELLS = {"bash": script(shell), "sh": script("/bin/sh"), "script": script(), "python": script(sys.executable), "python3": script(sys.executable),
          "time": lambda args, body, offset: do_time(args + "\n" + body if args else body, offset - 1 if args else offset),
          "timeit": do_timeit, "writefile": do_writefile, "file": do_writefile, "capture": do_capture,
@@ -646,12 +836,63 @@ class Math(DisplayObject):
 
 
 class IFrame:
-    def __init__(self, src, width="100%", height=400, **_):
-        self.src, self.width, self.height = src, width, height
+    def __init__(self, src, width="100%", height=400, extras=(), **params):
+        self.src, self.width, self.height, self.params = src, width, height, params
 
     def _repr_html_(self):
         import html
+        if self.params:
+            from urllib.parse import urlencode
+            return IFrame("%s?%s" % (self.src, urlencode(self.params)), self.width, self.height)._repr_html_()
         return '<iframe src="%s" width="%s" height="%s"></iframe>' % (html.escape(str(self.src)), self.width, self.height)
+
+
+def frame_class(name, address):
+    """A class for a page of some service, by an id."""
+    def __init__(self, id, width=400, height=300, **named):
+        self.id = id
+        IFrame.__init__(self, address % id, width, height, **named)
+
+    return type(name, (IFrame,), {"__init__": __init__, "__module__": "IPython.lib.display"})
+
+
+class ProgressBar:
+    """A bar that its display follows."""
+    def __init__(self, total):
+        self.total, self._progress, self.shown = total, 0, kernel.Handle()
+
+    def __repr__(self):
+        full = "=" * int(self._progress / self.total * 60)
+        return "[%s] %d/%d" % (full.ljust(60), self._progress, self.total)
+
+    def _repr_html_(self):
+        return "<progress style='width:60ex' max='%s' value='%s'></progress>" % (self.total, self._progress)
+
+    def display(self):
+        self.shown.display(self)
+
+    def update(self):
+        self.shown.update(self)
+
+    @property
+    def progress(self):
+        return self._progress
+
+    @progress.setter
+    def progress(self, value):
+        self._progress = value
+        self.update()
+
+    def __iter__(self):
+        self.display()
+        self._progress = -1
+        return self
+
+    def __next__(self):
+        self.progress += 1
+        if self.progress >= self.total:
+            raise StopIteration
+        return self.progress
 
 
 class Pretty(DisplayObject):
@@ -694,13 +935,21 @@ class FileLink:
         return os.path.abspath(self.path)
 
 
-for part in (DisplayObject, Image, SVG, JSON, Math, Pretty, Code):
+class FileLinks(FileLink):
+    def __repr__(self):
+        lines = []
+        for folder, _, names in sorted(os.walk(self.path)):
+            lines += [folder + "/", *("  " + name for name in sorted(names))]
+        return "\n".join(lines)
+
+
+for part in (DisplayObject, Image, SVG, JSON, Math, Pretty, Code, ProgressBar):
     part.__module__ = "IPython.core.display"
-for part in (IFrame, Audio, Video, FileLink):
+for part in (IFrame, Audio, Video, FileLink, FileLinks):
     part.__module__ = "IPython.lib.display"
 
 SHOWN = {"html": "text/html", "markdown": "text/markdown", "latex": "text/latex", "svg": "image/svg+xml", "json": "application/json",
-         "png": "image/png", "jpeg": "image/jpeg", "pretty": "text/plain"}
+         "png": "image/png", "jpeg": "image/jpeg", "javascript": "application/javascript", "pdf": "application/pdf", "pretty": "text/plain"}
 
 
 def display_as(mime):
@@ -718,13 +967,17 @@ def modules():
     """Small versions of IPython and its modules, by their names."""
     if made:
         return made
-    for name in ("IPython", "IPython.display", "IPython.core", "IPython.core.display", "IPython.core.display_functions", "IPython.core.getipython"):
+    for name in ("IPython", "IPython.display", "IPython.core", "IPython.core.display", "IPython.core.display_functions", "IPython.core.getipython",
+                 "IPython.core.interactiveshell", "IPython.core.magic", "IPython.utils", "IPython.utils.capture", "IPython.utils.io"):
         made[name] = type(sys)(name, "A small part of IPython, which is not installed: display and what it shows.")
         made[name].__path__ = []
     show = made["IPython.display"]
     show.__dict__.update(DisplayObject=DisplayObject, TextDisplayObject=DisplayObject, Image=Image, SVG=SVG, JSON=JSON, Math=Math, IFrame=IFrame,
                          Pretty=Pretty, FileLink=FileLink, Audio=Audio, Video=Video, HTML=display_class("HTML", "text/html"), Markdown=display_class("Markdown", "text/markdown"),
                          Latex=display_class("Latex", "text/latex"), Javascript=Javascript, Code=Code, GeoJSON=display_class("GeoJSON", "application/geo+json"),
+                         FileLinks=FileLinks, ProgressBar=ProgressBar, YouTubeVideo=frame_class("YouTubeVideo", "https://www.youtube.com/embed/%s"),
+                         VimeoVideo=frame_class("VimeoVideo", "https://player.vimeo.com/video/%s"),
+                         ScribdDocument=frame_class("ScribdDocument", "https://www.scribd.com/embeds/%s/content"),
                          DisplayHandle=kernel.Handle, display=kernel.display, update_display=kernel.update_display, clear_output=kernel.clear_output,
                          publish_display_data=kernel.publish, set_matplotlib_formats=lambda *_, **__: None, set_matplotlib_close=lambda *_, **__: None)
     for name in SHOWN:
@@ -737,6 +990,17 @@ def modules():
 
     for name in ("IPython", "IPython.core.getipython"):
         made[name].get_ipython = get_ipython
+    def registers(kind):
+        def register(f):
+            SHELL.register_magic_function(f, kind)
+            return f
+        return register
+
+    made["IPython.core.magic"].__dict__.update(register_line_magic=registers("line"), register_cell_magic=registers("cell"),
+                                               register_line_cell_magic=registers("line_cell"))
+    made["IPython.core.interactiveshell"].InteractiveShell = Shell
+    for name in ("IPython.utils.capture", "IPython.utils.io"):
+        made[name].__dict__.update(capture_output=capture_output, CapturedIO=CapturedIO, RichOutput=RichOutput)
     made["IPython"].__dict__.update(display=show, core=made["IPython.core"], version_info=(8, 30, 0), __version__="8.30.0")
     return made
 

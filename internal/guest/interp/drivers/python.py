@@ -50,7 +50,7 @@ def _main():
     ns = main.__dict__
     state = {"is_driver": True, "cell": 0, "repair": False, "conn": None, "running": False, "delay_interrupt": False, "interrupt_delayed": False,
              "signals_received": 0, "signals_sent": 0, "task": None, "loop": None, "rich": [], "rich_size": 0, "dropped": 0, "linked_files": 0, "displays": {}, "clear": False, "libc": None,
-             "marked": False, "pretty": None, "ioctl": None, "pipes_replaced": False, "written": False}
+             "marked": False, "pretty": None, "ioctl": None, "pipes_replaced": False, "written": False, "future": 0, "captured": None, "before": None}
     MAX_RESULT, MAX_RICH = 4 << 20, 8 << 20
     TYPES = ["image/png", "image/jpeg", "image/gif", "image/webp", "image/svg+xml", "text/html", "text/markdown", "text/latex", "application/json"]
     METHODS = {"image/png": "_repr_png_", "image/jpeg": "_repr_jpeg_", "image/svg+xml": "_repr_svg_", "text/html": "_repr_html_",
@@ -75,6 +75,34 @@ def _main():
             return True  # its buffer was detached
 
     write_file = io.FileIO.write
+    write_buffer = io.BufferedWriter.write
+    # How the cell writes to both streams: so many bytes to stdout, then so many to stderr, and so on, before those that
+    # the last stream has counted. What is more is not counted.
+    order, MAX_ORDER = [], 20_000
+    last_stream = None
+
+    class Buffer(io.BufferedWriter):
+        count = 0
+
+        def write(self, data):
+            if self is not last_stream:
+                change_stream(self)
+            n = write_buffer(self, data)
+            self.count += n
+            return n
+
+    def change_stream(to):
+        nonlocal last_stream
+        if len(order) < MAX_ORDER:
+            order.append(last_stream.count)
+        last_stream.count = 0
+        last_stream = to
+
+    def begin_order():
+        nonlocal last_stream
+        order.clear()
+        last_stream = buffers[0]
+        buffers[0].count = buffers[1].count = 0
 
     class Raw(io.FileIO):
         def write(self, data):
@@ -90,11 +118,12 @@ def _main():
             return number
 
     def open_stream(fd, mode=True):
-        return io.TextIOWrapper(io.BufferedWriter(Raw(fd, "w", closefd=False), BUFFER), encoding="utf-8", errors="backslashreplace",
+        return io.TextIOWrapper(Buffer(Raw(fd, "w", closefd=False), BUFFER), encoding="utf-8", errors="backslashreplace",
                                 line_buffering=mode, write_through=True)
 
     streams = [open_stream(1), open_stream(2)]
     buffers = [s.buffer for s in streams]
+    begin_order()
     sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__ = streams
     flush_buffer = io.BufferedWriter.flush
 
@@ -528,6 +557,10 @@ def _main():
         base64 = stdlib("base64")
         if data is None:
             return
+        if state["captured"] is not None:
+            data = data[0] if isinstance(data, tuple) else data
+            state["captured"].append({mime: base64.b64encode(data).decode() if isinstance(data, (bytes, bytearray)) else data})
+            return
         if state["clear"]:
             clear_output()
         if isinstance(data, tuple):
@@ -570,7 +603,7 @@ def _main():
         is True when what was added says all, so that display prints no text."""
         if isinstance(value, type):
             return None, False
-        if type(value).__module__.startswith("matplotlib.") and callable(getattr(value, "savefig", None)):
+        if str(type(value).__module__).startswith("matplotlib.") and callable(getattr(value, "savefig", None)):
             add_figure(value)
             return None, True
         own = form(value, "_ipython_display_")
@@ -618,7 +651,7 @@ def _main():
     def add_html(data, value):
         """Add a value's HTML to the result when its text says nothing, and otherwise a link to a file with it."""
         text = "" if value is None else text_of(value)
-        if not text or text[0] == "<" and text[-1] == ">" and (" object" in text or " at 0x" in text) and len(text) < 300 or not OUTPUT:
+        if not text or text[0] == "<" and text[-1] == ">" and (" object" in text or " at 0x" in text) and len(text) < 300 or not OUTPUT or state.get("whole"):
             add_rich("text/html", data)
             return True
         if isinstance(data, tuple):
@@ -659,12 +692,29 @@ def _main():
         def update(self, value, **named):
             update_display(value, display_id=self.display_id, **named)
 
+    def captured(value):
+        """A value's text and its best form, by their types."""
+        kept, into = (state["rich"], state["rich_size"]), state["captured"]
+        state.update(rich=[], rich_size=0, captured=None, whole=True)
+        try:
+            text, _ = show_rich(value)
+            forms = {"text/plain": text if isinstance(text, str) and text else text_of(value)}
+            for r in state["rich"]:
+                binary = r["mime"].startswith("image/") and r["mime"] != "image/svg+xml"
+                forms[r["mime"]] = r["data"] if binary else stdlib("base64").b64decode(r["data"]).decode("utf-8", "replace")
+        finally:
+            (state["rich"], state["rich_size"]), state["captured"], state["whole"] = kept, into, False
+        return forms
+
     def display(*values, raw=False, clear=False, display_id=None, update=False, **_):
         """Show values: as an image, HTML or another rich form if they have one, and otherwise as text. What has a display_id can be updated."""
         if clear:
             clear_output()
         if display_id is True:
             display_id = os.urandom(8).hex()
+        if state["captured"] is not None:
+            state["captured"].extend(v if raw and isinstance(v, dict) else captured(v) for v in values)
+            return None if display_id is None else Handle(display_id)
         before, old = list(state["rich"]), state["displays"].get(display_id, ()) if update else ()
         for v in values:
             if raw and isinstance(v, dict):
@@ -729,6 +779,8 @@ def _main():
             buffer = io.BytesIO()
             figure.savefig(buffer, format="png", bbox_inches="tight")
             add_rich("image/png", buffer.getvalue())
+            if state["captured"] is not None:
+                state["captured"][-1]["text/plain"] = text_of(figure)
         else:  # it is empty
             print(text_of(figure))
         plt = sys.modules.get("matplotlib.pyplot")
@@ -813,25 +865,47 @@ def _main():
         lines[0] = lines[0][last.end_col_offset:]
         return any(line.split(b"#")[0].rstrip().endswith(b";") for line in lines)
 
+    # The flags of __future__: what a cell has begun stays, as at Python's own prompt.
+    FUTURE = 0x1FE0000
+
+    def interactivity():
+        """Which expressions of a cell are shown: a setting of IPython."""
+        for place in ((state.get("notebook") or {}).get("SHELL"), getattr(sys.modules.get("IPython.core.interactiveshell"), "InteractiveShell", None)):
+            mode = getattr(place, "ast_node_interactivity", None)
+            if isinstance(mode, str) and mode != "last_expr" and NOTEBOOK:
+                return mode
+        return None
+
     def compile_code(code, name):
+        flags = _ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | state["future"]
+        shows = interactivity() if "notebook" in state or "IPython.core.interactiveshell" in sys.modules else None
         # The fast path is for cells of one expression on one line. Other cells mostly have
         # one of these characters; the rest fail to compile here, and compile below.
-        if len(code) < 500 and not (code[:1].isspace() or "\n" in code or ";" in code or "\\" in code or "=" in code or "import " in code):
+        if len(code) < 500 and not (shows or code[:1].isspace() or "\n" in code or ";" in code or "\\" in code or "=" in code or "import " in code):
             try:
-                return None, compile(code, name, "eval", _ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True), False
+                return None, compile(code, name, "eval", flags, dont_inherit=True), False
             except Exception:
                 pass
-        tree = compile(code, name, "exec", _ast.PyCF_ONLY_AST | _ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+        tree = compile(code, name, "exec", _ast.PyCF_ONLY_AST | flags, dont_inherit=True)
+        if shows:
+            notebook()["choose"](tree, shows)
         last, quiet = None, False
         if tree.body and isinstance(tree.body[-1], _ast.Expr):
             last = _ast.Expression(tree.body.pop().value)
-            quiet = ends_with_semicolon(code, last.body)
-        flags = _ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+            quiet = shows == "none" or ends_with_semicolon(code, last.body)
         body = compile(tree, name, "exec", flags, dont_inherit=True) if tree.body else None
-        value = compile(last, name, "eval", flags, dont_inherit=True) if last is not None else None
+        if body is not None:
+            state["future"] |= body.co_flags & FUTURE
+        value = compile(last, name, "eval", flags | state["future"], dont_inherit=True) if last is not None else None
         return body, value, quiet
 
+    # Magics that a cell of one line may begin with without %, as in IPython: those that people know from a shell.
+    BARE = frozenset("cat cd cp ls mkdir mv pwd rm rmdir run time timeit who who_ls whos".split())
+
     def compile_cell(code, name):
+        word = code[:9].split(None, 1)
+        if word and word[0] in BARE and NOTEBOOK:
+            code = notebook()["with_sign"](code)
         if code.lstrip().startswith("In [") and NOTEBOOK:  # a prompt, which is valid Python
             code = notebook()["unpasted"](code)
         try:
@@ -1076,10 +1150,13 @@ def _main():
         remember_source(name, code)
         state.update(name=name, rich=[], rich_size=0, dropped=0, displays={}, clear=False, marked=False, written=False)
         ns.pop("__warningregistry__", None)
+        begin_order()
         buffering(True)
         try:
             state["running"] = True
             remember_cell(code)
+            if state["before"] is not None:
+                state["before"]()
             body, last, quiet = compile_cell(code, name)
             codes = [part for part in (body, last) if part is not None]
             value = run_code(*codes) if codes else None
@@ -1129,6 +1206,8 @@ def _main():
                 follow()
             except BaseException as e:  # of what the code has changed
                 say("at the end of this cell: %s: %.300s" % (type(e).__name__, e))
+        if order and not state["marked"]:
+            reply["order"] = order + [last_stream.count]
         buffering(False)
         return reply
 
@@ -1320,7 +1399,7 @@ def _main():
         """What notebook.py may use."""
 
     for name, value in dict(ns=ns, state=state, interrupts=interrupts, add_rich=add_rich, display=display, clear_output=clear_output, update_display=update_display,
-                            publish=publish,
+                            publish=publish, add_figures=add_figures, remember_value=remember_value,
                             Handle=Handle, follow_user_site=follow_user_site, compile=compile_cell, run=run_code).items():
         setattr(kernel, name, staticmethod(value) if callable(value) and not isinstance(value, type) else value)
     kernel.own_output = staticmethod(lambda: getattr(sys, "stdout", None) is streams[0] and sys.stderr is streams[1])

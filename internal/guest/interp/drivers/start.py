@@ -1,5 +1,5 @@
-# Sandlot's Python driver starts here. A process of its own compiles it, since a compiler leaves more in memory than all
-# that an idle interpreter needs.
+# Sandlot's Python driver starts here, when its code is run and _start is called (proc.go). A process of its own compiles
+# the driver, since a compiler leaves more in memory than all that an idle interpreter needs.
 SIZES = 100  # bytes behind the sources, for the sizes of the compiled parts
 
 
@@ -41,5 +41,3 @@ def _start():
     # The driver has the builtins of before the code changed them.
     exec(driver, {"__name__": "__main__", "__builtins__": vars(builtins).copy(), "NOTEBOOK": notebook, "PRETTY": pretty})
 
-
-_start()
