@@ -104,9 +104,9 @@ func (s *server) restarts(release string) restarts {
 			s.t.Errorf("upgrade: %d %s %s", code, out, errs)
 		}
 		stop()
-		if !strings.Contains(s.log.String(), "version="+laterVersion) {
-			s.t.Errorf("the server is not the new one:\n%s", s.log)
-		}
+		until(s.t, "the new server says its version", func() bool {
+			return strings.Contains(s.log.String(), "version="+laterVersion)
+		})
 	}
 	return restarts{stop, kill, upgrade}
 }

@@ -16,7 +16,7 @@ import (
 // server stays small, and a session that is awake goes on answering meanwhile. SANDLOT_ASLEEP=1000 makes them many.
 func TestManyAsleep(t *testing.T) {
 	t.Parallel()
-	many := numberOf(t, "SANDLOT_ASLEEP", 30)
+	many := numberOf(t, "SANDLOT_ASLEEP", 15)
 	s := start(t, append(sleepy, fmt.Sprintf("MSB_MAX_SESSIONS=%d", 2*many))...)
 	c := s.connect(older, "", nil)
 	ids := make([]string, many)

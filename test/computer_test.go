@@ -19,19 +19,19 @@ with tarfile.open('a.tgz', 'w:gz') as t:
         i.size, i.mode, i.uid, i.gid, i.uname, i.gname = 3, mode, 1001, 127, 'runner', 'docker'
         t.addfile(i, io.BytesIO(b'abc'))
 E`, "session_id": "new", "flavor": "small"}).session()
-	for command, want := range map[string]string{
-		"tar xzf a.tgz && cat d/f && test -x d/x && echo ' ok'":                                                           "abc ok",
-		"cd /tmp && tar xpf /workspace/a.tgz && stat -c %u:%g d/f":                                                        "1001:127",
-		"mkdir o && echo x > o/f && chown -R 5:6 o && cp -a o e && cat e/f && chown root o/f && echo ok":                  "x\nok",
-		"sudo -E env A=b sh -c 'echo $A'":                                                                                 "b",
-		"sudo -u nobody id -un; sudo -Hu nobody sh -c 'echo $HOME'":                                                       "nobody\n/nonexistent",
-		"sudo -u nobody-here true":                                                                                        `sandlot: there is no user "nobody-here" in /etc/passwd; useradd makes one`,
-		"useradd -m worker && su worker -c 'cd; id -un; pwd; touch x; stat -c %U x'":                                      "worker\n/home/worker\nworker",
-		"mkdir /tmp/mine && chown worker /tmp/mine && setpriv --reuid worker --clear-groups touch /tmp/mine/x && echo ok": "ok",
-		"echo $OMP_NUM_THREADS $LOKY_MAX_CPU_COUNT $GOMAXPROCS $MAKEFLAGS":                                                "1 1 1 -j1",
+	for _, x := range []struct{ command, want string }{
+		{"tar xzf a.tgz && cat d/f && test -x d/x && echo ' ok'", "abc ok"},
+		{"cd /tmp && tar xpf /workspace/a.tgz && stat -c %u:%g d/f", "1001:127"},
+		{"mkdir o && echo x > o/f && chown -R 5:6 o && cp -a o e && cat e/f && chown root o/f && echo ok", "x\nok"},
+		{"sudo -E env A=b sh -c 'echo $A'", "b"},
+		{"sudo -u nobody id -un; sudo -Hu nobody sh -c 'echo $HOME'", "nobody\n/nonexistent"},
+		{"sudo -u nobody-here true", `sandlot: there is no user "nobody-here" in /etc/passwd; useradd makes one`},
+		{"useradd -m worker && su worker -c 'cd; id -un; pwd; touch x; stat -c %U x'", "worker\n/home/worker\nworker"},
+		{"mkdir /tmp/mine && chown worker /tmp/mine && setpriv --reuid worker --clear-groups touch /tmp/mine/x && echo ok", "ok"},
+		{"echo $OMP_NUM_THREADS $LOKY_MAX_CPU_COUNT $GOMAXPROCS $MAKEFLAGS", "1 1 1 -j1"},
 	} {
-		if r := c.shell(id, command); r.Text != want {
-			t.Errorf("%s: %q, want %q", command, r.Text, want)
+		if r := c.shell(id, x.command); r.Text != x.want {
+			t.Errorf("%s: %q, want %q", x.command, r.Text, x.want)
 		}
 	}
 	// Programs that refuse root.

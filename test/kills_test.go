@@ -103,7 +103,7 @@ func killOften(t *testing.T, s *server) {
 	}}
 	s.connect(newer, files.token, nil).shell("home", "true")
 	tokens, users := map[string]bool{}, map[string]string{} // whether a token is valid, and whose it is
-	kills := numberOf(t, "SANDLOT_KILLS", 40)
+	kills := numberOf(t, "SANDLOT_KILLS", 20)
 	for n := range kills {
 		var working sync.WaitGroup
 		for _, c := range []*changes{files, secrets} {

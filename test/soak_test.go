@@ -144,7 +144,7 @@ func TestSoak(t *testing.T) {
 // TestManySessions has many live sessions at once. SANDLOT_SESSIONS=100 makes them more.
 func TestManySessions(t *testing.T) {
 	t.Parallel()
-	many := numberOf(t, "SANDLOT_SESSIONS", 30)
+	many := numberOf(t, "SANDLOT_SESSIONS", 15)
 	s := start(t, "MSB_MAX_SESSIONS=200")
 	c := s.connect(older, "", nil)
 	ids := make([]string, many)

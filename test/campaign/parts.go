@@ -91,6 +91,17 @@ var parts = []part{
 		},
 	},
 	{
+		name: "load", minutes: 10,
+		proves: "one user who asks for much, servers that come and go, results of 100 MB of many and of attackers, uv as " +
+			"the installer; gVisor's suite with an OCI image as root",
+		folders: []string{"internal/runtime/gvisor", "internal/toolcall", "internal/limit", "internal/servers/install"},
+		steps: []step{
+			{name: "load", packages: whole, tests: []string{"TestOneUserHoldsMuch", "TestManyCycles", "TestCodeLargeMany",
+				"TestCodeLargeAttacked", "TestInstallWithUV"}},
+			{name: "image-suite", packages: "./internal/runtime/gvisor", race: true, tests: []string{"TestOCIImageSuite"}},
+		},
+	},
+	{
 		name: "api", minutes: 10,
 		proves: "the HTTP API against its description, by requests that Schemathesis makes up; five more MCP servers of " +
 			"npm and PyPI, tool by tool",

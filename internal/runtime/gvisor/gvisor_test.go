@@ -151,7 +151,7 @@ func TestRootless(t *testing.T) {
 }
 
 // TestRootlessImageSuite runs the suite with an OCI image as an unprivileged user.
-func TestRootlessImageSuite(t *testing.T) { rootless(t, "TestImageSuite") }
+func TestRootlessImageSuite(t *testing.T) { rootless(t, "TestOCIImageSuite") }
 
 // rootless runs tests as an unprivileged user.
 func rootless(t *testing.T, tests ...string) {

@@ -98,9 +98,9 @@ func imageSubject(t *testing.T, rootless bool) *sandboxtest.Subject {
 	return s
 }
 
-// TestImageSuite runs the suite with sandboxes of an image, as root, and, when the process is an unprivileged
+// TestOCIImageSuite runs the suite with sandboxes of an image, as root, and, when the process is an unprivileged
 // user's, rootless.
-func TestImageSuite(t *testing.T) {
+func TestOCIImageSuite(t *testing.T) {
 	t.Parallel()
 	s := imageSubject(t, os.Getuid() != 0)
 	s.Again = true // TestRootless runs TestSuite
