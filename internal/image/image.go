@@ -13,6 +13,9 @@ import (
 type Bind struct {
 	Source string // on the host, without symbolic links
 	Target string // in the sandbox
+	// Graft: it is a part of the root file system, where the runtime has layers: a sandbox sees what it wrote over it, as
+	// over any other part. Elsewhere it is read-only.
+	Graft bool `json:",omitempty"`
 }
 
 // Template describes the programs and files of sandboxes.
