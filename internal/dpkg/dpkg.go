@@ -3,6 +3,7 @@
 package dpkg
 
 import (
+	"bytes"
 	"crypto/md5" // the sums are dpkg's
 	"encoding/hex"
 	"errors"
@@ -14,6 +15,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -198,6 +200,68 @@ func readPlain(name string) ([]byte, error) {
 		return nil, fs.ErrPermission
 	}
 	return io.ReadAll(io.LimitReader(f, maxConffile))
+}
+
+// Folders returns the folders below /etc and /var that packages of a database have, without a leading slash.
+func Folders(dir string, packages []Package) (folders []string) {
+	for _, p := range packages {
+		for line := range strings.Lines(string(p.info(dir, "list"))) {
+			name := strings.TrimSpace(line)
+			if !strings.HasPrefix(name, "/etc/") && !strings.HasPrefix(name, "/var/") || path.Clean(name) != name {
+				continue
+			}
+			if st, err := os.Lstat(name); err == nil && st.IsDir() {
+				folders = append(folders, name[1:])
+			}
+		}
+	}
+	slices.Sort(folders)
+	return slices.Compact(folders)
+}
+
+// info reads a file of the database about a package; nil: there is none.
+func (p Package) info(dir, kind string) []byte {
+	for _, name := range []string{p.Name, p.Name + ":" + p.Arch} {
+		if text, err := os.ReadFile(filepath.Join(dir, "info", name+"."+kind)); err == nil {
+			return text
+		}
+	}
+	return nil
+}
+
+// Users returns the lines of a machine's list of users or groups whose names packages of a database make when they are
+// installed: what other users a machine has is nobody's to know. master has those of every Debian, which come first.
+func Users(list, master []byte, dir string, packages []Package) []byte {
+	all, seen := bytes.TrimRight(master, "\n"), map[string]bool{}
+	for line := range strings.Lines(string(master)) {
+		name, _, _ := strings.Cut(line, ":")
+		seen[name] = true
+	}
+	var scripts []byte
+	for line := range strings.Lines(string(list)) {
+		fields := strings.Split(strings.TrimSpace(line), ":")
+		if len(fields) < 4 || seen[fields[0]] || !validName.MatchString(strings.TrimLeft(fields[0], "_")) {
+			continue
+		}
+		if id, err := strconv.Atoi(fields[2]); err != nil || id <= 0 || id >= 1000 {
+			continue
+		}
+		if scripts == nil {
+			for _, p := range packages {
+				scripts = append(scripts, p.info(dir, "postinst")...)
+			}
+		}
+		named := regexp.MustCompile(`(?m)(^|[^\w.-])` + regexp.QuoteMeta(fields[0]) + `([^\w.-]|$)`)
+		if !named.Match(scripts) {
+			continue
+		}
+		fields[1] = "*"
+		if len(fields) == 4 { // a group, of which who is in it may be somebody
+			fields[3] = ""
+		}
+		all = append(append(all, '\n'), strings.Join(fields, ":")...)
+	}
+	return append(all, '\n')
 }
 
 // Write makes a database in a folder that does not exist, of packages of the database from: sandboxes see that these are

@@ -135,3 +135,24 @@ func TestConffiles(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 }
+
+// TestUsers: users and groups that the distribution's packages make come along, and nobody else of the machine.
+func TestUsers(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, "info"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "info/db.postinst"), []byte("adduser --system --group db-user\nchown x /home/ann.d\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	packages := []Package{{Name: "db"}}
+	list := "root:x:0:0::/root:/bin/sh\ndb-user:x:110:110::/var/lib/db:/bin/sh\nann:x:1000:1000:Ann:/home/ann:/bin/sh\n" +
+		"corp:x:120:120::/:/bin/sh\nann2:x:121:1::/:/bin/sh\n"
+	if got := string(Users([]byte(list), []byte("root:x:0:0:root:/root:/bin/bash\n"), dir, packages)); got !=
+		"root:x:0:0:root:/root:/bin/bash\ndb-user:*:110:110::/var/lib/db:/bin/sh\n" {
+		t.Errorf("%q", got)
+	}
+	if got := string(Users([]byte("db-user:x:110:ann,bob\n"), nil, dir, packages)); got != "\ndb-user:*:110:\n" {
+		t.Errorf("%q", got)
+	}
+}

@@ -1,8 +1,11 @@
 package image
 
 import (
+	"bytes"
 	"maps"
 	"os"
+	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -29,32 +32,50 @@ func (t *Template) addDebian() {
 	for i := range t.Binds {
 		t.Binds[i].Graft = true
 	}
+	// Here pip installs what a user can write, which root always can: it would be lost with the sandbox. Where the folder is
+	// read-only, pip installs into the workspace.
+	libraries, _ := filepath.Glob("/usr/local/lib/python3.*/dist-packages")
+	for _, dir := range libraries {
+		if real, err := filepath.EvalSymlinks(dir); err == nil && real == dir {
+			t.Binds = append(t.Binds, Bind{Source: dir, Target: dir})
+		}
+	}
 	t.Env["DEBIAN_FRONTEND"] = "noninteractive"
 	files := map[string][]byte{
-		"etc/apt/apt.conf.d/95sandlot":    []byte(aptSettings),
-		"etc/dpkg/dpkg.cfg.d/95sandlot":   []byte("force-unsafe-io\npath-exclude=/usr/share/man/*\n"),
-		"var/cache/apt/archives/.sandlot": nil, "var/cache/debconf/.sandlot": nil, "var/lib/ucf/cache/.sandlot": nil,
-		"var/log/apt/.sandlot": nil, "var/lib/apt/lists/.sandlot": nil, "var/lib/apt/periodic/.sandlot": nil,
-		"var/mail/.sandlot": nil, "var/spool/.sandlot": nil, "var/lib/misc/.sandlot": nil, "var/backups/.sandlot": nil,
-		"var/lib/systemd/.sandlot": nil, "var/lib/python/.sandlot": nil, "var/lib/pam/.sandlot": nil,
+		"etc/apt/apt.conf.d/95sandlot":  []byte(aptSettings),
+		"etc/dpkg/dpkg.cfg.d/95sandlot": []byte("force-unsafe-io\npath-exclude=/usr/share/man/*\n"),
 	}
-	if packages, err := dpkg.Read(dpkg.Dir); err == nil {
-		public := packages[:0:0]
-		for _, p := range packages {
-			if p.IsDistributions() {
-				public = append(public, p)
-			}
-		}
-		for name, text := range dpkg.Conffiles(public) {
-			if !t.covers("/" + name) {
-				files[name] = text
-			}
+	for _, name := range []string{"auth", "account", "password", "session", "session-noninteractive"} {
+		kind, _, _ := strings.Cut(name, "-")
+		files["etc/pam.d/common-"+name] = []byte(kind + " required pam_permit.so\n") // nobody has a password here
+	}
+	t.Links["var/run"], t.Links["var/lock"] = "../run", "../run/lock"
+	t.Folders = append(t.Folders, "etc/apt/preferences.d", "var/lib/apt/lists/partial", "var/lib/apt/periodic",
+		"var/cache/apt/archives/partial", "var/cache/debconf", "var/lib/ucf/cache", "var/log/apt", "var/mail", "var/spool",
+		"var/lib/misc", "var/backups", "var/lib/systemd", "var/lib/pam", "run/lock", "srv")
+	all, err := dpkg.Read(dpkg.Dir)
+	if err != nil {
+		return
+	}
+	public := slices.DeleteFunc(all, func(p dpkg.Package) bool { return !p.IsDistributions() })
+	for name, text := range dpkg.Conffiles(public) {
+		// The agent writes a file of its own there (guest.linkTools), and those of /etc/pam.d ask for passwords.
+		if !t.covers("/"+name) && path.Base(name) != "sitecustomize.py" && path.Dir(name) != "etc/pam.d" {
+			files[name] = text
 		}
 	}
-	for file, from := range map[string]string{"etc/passwd": "passwd.master", "etc/group": "group.master"} {
-		if text, err := os.ReadFile("/usr/share/base-passwd/" + from); err == nil {
+	for _, name := range dpkg.Folders(dpkg.Dir, public) {
+		if _, link := t.Links[name]; !link && !t.covers("/"+name) {
+			t.Folders = append(t.Folders, name)
+		}
+	}
+	for _, name := range []string{"passwd", "group"} {
+		master, masterErr := os.ReadFile("/usr/share/base-passwd/" + name + ".master")
+		list, err := os.ReadFile("/etc/" + name)
+		if masterErr == nil && err == nil {
 			// The password of root is empty there: x says that it is elsewhere, where there is none.
-			files[file] = []byte(strings.Replace(string(text), "root::0:", "root:x:0:", 1))
+			master = bytes.Replace(master, []byte("root::0:"), []byte("root:x:0:"), 1)
+			files["etc/"+name] = dpkg.Users(list, master, dpkg.Dir, public)
 		}
 	}
 	maps.Copy(files, t.Files)
@@ -83,6 +104,7 @@ APT::Update::Error-Mode "any";
 APT::Install-Recommends "false";
 APT::Get::Assume-Yes "true";
 Acquire::Languages "none";
+Acquire::IndexTargets::deb::DEP-11::DefaultEnabled "false";
 Acquire::Retries "2";
 DPkg::Options { "--force-confdef"; "--force-confold"; };
 DPkg::Use-Pty "false";

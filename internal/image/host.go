@@ -66,7 +66,7 @@ func (t *Template) addSystemFolders() error {
 
 // hostEtc are the files and folders of /etc that programs of the machine need.
 var hostEtc = []string{"/etc/alternatives", "/etc/ssl/certs", "/etc/ld.so.cache", "/etc/ld.so.conf",
-	"/etc/ld.so.conf.d", "/etc/fonts", "/etc/mime.types", "/etc/localtime"}
+	"/etc/ld.so.conf.d", "/etc/os-release", "/etc/fonts", "/etc/mime.types", "/etc/localtime"}
 
 // HostVersion identifies the files of the machine that Host copies: it changes when one of them is replaced.
 func HostVersion() string {

@@ -34,6 +34,8 @@ type Template struct {
 	ImageID string
 	// Links are symbolic links in the root file system: name → target.
 	Links map[string]string
+	// Folders are further folders in the root file system, empty and root's.
+	Folders []string `json:",omitempty"`
 	// Files has the contents of additional files by path, without a leading slash. They replace files of
 	// the fields above. In a Rootfs, files that are only links to others by their hash are left out.
 	Files     map[string][]byte

@@ -24,17 +24,18 @@ type AptSource struct {
 type distribution struct {
 	keyrings   []string // names in /usr/share/keyrings
 	components []string
-	official   []Host
 }
 
 var distributions = map[string]distribution{
 	"debian": {[]string{"debian-archive-keyring.gpg", "debian-archive-keyring.pgp"},
-		[]string{"main", "contrib", "non-free", "non-free-firmware"},
-		[]Host{{"deb.debian.org", 80}, {"deb.debian.org", 443}, {"security.debian.org", 80}, {"security.debian.org", 443}}},
-	"ubuntu": {[]string{"ubuntu-archive-keyring.gpg"}, []string{"main", "restricted", "universe", "multiverse"},
-		[]Host{{"archive.ubuntu.com", 80}, {"archive.ubuntu.com", 443}, {"ports.ubuntu.com", 80}, {"ports.ubuntu.com", 443},
-			{"security.ubuntu.com", 80}, {"security.ubuntu.com", 443}}},
+		[]string{"main", "contrib", "non-free", "non-free-firmware"}},
+	"ubuntu": {[]string{"ubuntu-archive-keyring.gpg"}, []string{"main", "restricted", "universe", "multiverse"}},
 }
+
+// officialArchives are the hosts from which images of Debian and Ubuntu install packages.
+var officialArchives = []Host{{"deb.debian.org", 80}, {"deb.debian.org", 443}, {"security.debian.org", 80},
+	{"security.debian.org", 443}, {"archive.ubuntu.com", 80}, {"archive.ubuntu.com", 443}, {"ports.ubuntu.com", 80},
+	{"ports.ubuntu.com", 443}, {"security.ubuntu.com", 80}, {"security.ubuntu.com", 443}}
 
 // aptMachine is where the machine has its settings of apt. Tests have others.
 type aptMachine struct {
@@ -51,10 +52,8 @@ func (b *builder) setApt(m aptMachine, configured map[string]string) {
 	if configured != nil && !set {
 		return
 	}
-	for _, d := range distributions {
-		for _, h := range d.official {
-			b.hosts[h] = true
-		}
+	for _, h := range officialArchives {
+		b.hosts[h] = true
 	}
 	id, codename := m.release()
 	d, known := distributions[id]

@@ -8,6 +8,12 @@ import (
 	"testing"
 )
 
+// TestMain: other tests are about other package managers.
+func TestMain(m *testing.M) {
+	theMachine, officialArchives = aptMachine{}, nil
+	os.Exit(m.Run())
+}
+
 // TestApt: of the machine's sources those of the distribution's own archive are taken, and no other is shown to anybody.
 func TestApt(t *testing.T) {
 	for name, tt := range map[string]struct {

@@ -21,7 +21,7 @@ import (
 const (
 	aptLists    = "lists"
 	aptDatabase = "dpkg"
-	aptSources  = "sources"
+	aptSources  = "archive.sources"
 	aptState    = ".state" // what lists and database were made of
 )
 
