@@ -16,7 +16,7 @@ import io, tarfile
 with tarfile.open('a.tgz', 'w:gz') as t:
     for name, mode in ('d/f', 0o644), ('d/x', 0o755):
         i = tarfile.TarInfo(name)
-        i.size, i.mode, i.uid, i.gid, i.uname, i.gname = 3, mode, 1001, 127, 'runner', 'docker'
+        i.size, i.mode, i.uid, i.gid, i.uname, i.gname = 3, mode, 1001, 127, 'runner', 'runners'
         t.addfile(i, io.BytesIO(b'abc'))
 E`, "session_id": "new", "flavor": "small"}).session()
 	for _, x := range []struct{ command, want string }{

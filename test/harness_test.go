@@ -201,7 +201,8 @@ func (s *server) setEnvironment(settings []string) {
 	// Registries are for the tests that use one: to look for them takes a second.
 	at := siteOf(s.t)
 	s.env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + cmp.Or(at.home, os.Getenv("HOME")),
-		"SANDLOT_NETWORK_REGISTRIES=none", "SANDLOT_PACKAGES_PYTHON=none", "SANDLOT_PACKAGES_NODE=none", "SANDLOT_PACKAGES_GO=none"}
+		"SANDLOT_NETWORK_REGISTRIES=none", "SANDLOT_PACKAGES_PYTHON=none", "SANDLOT_PACKAGES_NODE=none", "SANDLOT_PACKAGES_GO=none",
+		"SANDLOT_PACKAGES_APT=false"}
 	if at.daemon != nil {
 		s.docker = at.daemon
 		// Docker's sandboxes cannot sleep: that they end with their server is a test of its own.

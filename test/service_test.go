@@ -80,7 +80,7 @@ func beginLogin(t *testing.T) *login {
 	// The variables of the user's services: no server of these tests installs packages.
 	variables := filepath.Join(home, ".config/environment.d")
 	if err := errors.Join(os.MkdirAll(variables, 0o755), os.WriteFile(filepath.Join(variables, "test.conf"),
-		[]byte("SANDLOT_PACKAGES_PYTHON=none\nSANDLOT_PACKAGES_NODE=none\nSANDLOT_PACKAGES_GO=none\n"), 0o644),
+		[]byte("SANDLOT_PACKAGES_PYTHON=none\nSANDLOT_PACKAGES_NODE=none\nSANDLOT_PACKAGES_GO=none\nSANDLOT_PACKAGES_APT=false\n"), 0o644),
 		filepath.WalkDir(home, func(path string, _ os.DirEntry, err error) error {
 			return errors.Join(err, os.Lchown(path, serviceUser, serviceUser))
 		})); err != nil {

@@ -1,13 +1,10 @@
 package test
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"sandlot/test/tasks"
 )
@@ -15,7 +12,8 @@ import (
 // TestTasks does the tasks of an agent's working day, each in a session of its own and without a needless error.
 func TestTasks(t *testing.T) {
 	t.Parallel()
-	s := start(t, append(registries(), "SANDLOT_PACKAGES_PYTHON=", "SANDLOT_PACKAGES_NODE=", "SANDLOT_POOL_SIZE=1")...)
+	s := start(t, append(registries(), "SANDLOT_PACKAGES_PYTHON=", "SANDLOT_PACKAGES_NODE=", "SANDLOT_PACKAGES_APT=true",
+		"SANDLOT_POOL_SIZE=1")...)
 	doTasks(t, s)
 }
 
@@ -23,33 +21,17 @@ func TestTasks(t *testing.T) {
 func TestTasksUnprivileged(t *testing.T) {
 	t.Parallel()
 	doTasks(t, startUnprivileged(t, append(registries(), "SANDLOT_PACKAGES_PYTHON=", "SANDLOT_PACKAGES_NODE=",
-		"SANDLOT_POOL_SIZE=1")...))
+		"SANDLOT_PACKAGES_APT=true", "SANDLOT_POOL_SIZE=1")...))
 }
 
 func doTasks(t *testing.T, s *server) {
-	for end := time.Now().Add(10 * time.Minute); strings.Count(s.log.String(), "the ready packages are there") < 2; {
+	for end := time.Now().Add(10 * time.Minute); strings.Count(s.log.String(), "the ready packages are there") < 3; {
 		if time.Sleep(100 * time.Millisecond); time.Now().After(end) {
 			t.Fatal("the ready packages are not made")
 		}
 	}
 	c := s.connect(older, "", nil)
-	call := func(ctx context.Context, tool string, a map[string]any) (tasks.Answer, error) {
-		r, err := c.CallTool(ctx, &mcp.CallToolParams{Name: tool, Arguments: a})
-		if err != nil {
-			return tasks.Answer{}, err
-		}
-		answer := tasks.Answer{Failed: r.IsError}
-		answer.Fields, _ = r.StructuredContent.(map[string]any)
-		for _, b := range r.Content {
-			switch b := b.(type) {
-			case *mcp.TextContent:
-				answer.Text += b.Text
-			case *mcp.ImageContent:
-				answer.Images++
-			}
-		}
-		return answer, nil
-	}
+	call := tasks.CallerOf(c.ClientSession)
 	until(t, "a new sandbox has the ready packages", func() bool {
 		d := tasks.Run(t.Context(), tasks.Task{Do: func(d *tasks.Desk) { d.Shell("python3 -c 'import pandas'", "") }}, call)
 		return d.Err == nil

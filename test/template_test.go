@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -96,13 +95,13 @@ func withData(t *testing.T, settings, archive, daemon string) string {
 // withMirrors returns settings in which the archive's package manager may reach its mirrors.
 func withMirrors(t *testing.T, settings, archive string) string {
 	t.Helper()
-	sources, err := exec.Command("tar", "-xOf", archive, "./etc/apt/sources.list").Output()
+	mirrors, err := imagetest.Mirrors(archive)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var allow, private []string
-	for _, source := range regexp.MustCompile(`http://([^/ ]+)`).FindAllStringSubmatch(string(sources), -1) {
-		rule := strconv.Quote(source[1] + ":80")
+	for _, mirror := range mirrors {
+		rule := strconv.Quote(mirror)
 		allow = append(allow, rule)
 		// A machine may have them at addresses of its own.
 		private = append(private, "{host: "+rule+", cidr: 0.0.0.0/0}")

@@ -25,7 +25,10 @@ const minCPUs = 2
 // bundle is what this program reads of an OCI bundle.
 type bundle struct {
 	Annotations map[string]string `json:"annotations"`
-	Process     struct {
+	Root        struct {
+		Path string `json:"path"`
+	} `json:"root"`
+	Process struct {
 		Capabilities struct {
 			Bounding []string `json:"bounding"`
 		} `json:"capabilities"`

@@ -9,6 +9,8 @@ import (
 
 	"github.com/google/subcommands"
 	"gvisor.dev/gvisor/runsc/cli/maincli"
+
+	"sandlot/internal/runtime/graft"
 )
 
 func main() {
@@ -23,7 +25,11 @@ func main() {
 		must(b.blockSpecialModes())
 	case slices.Contains(os.Args, "gofer"):
 		registerGofer()
-		must(readBundle(os.Args).blockSpecialModes())
+		b := readBundle(os.Args)
+		if !startedAgain(os.Args) {
+			must(graft.Mount(b.Root.Path, graft.Of(b.Annotations)))
+		}
+		must(b.blockSpecialModes())
 	}
 	setVersion()
 	subcommands.Register(new(wake), "")

@@ -18,10 +18,14 @@ import (
 // gofer leaves the host's file system, and mounts them when the sandbox's is complete.
 type pins struct{ files *pinned.Files }
 
-// openPins opens the kept files of the sandbox of a command line of the gofer. A gofer that starts itself again, without
-// root, has mounted them before.
+// startedAgain reports whether a gofer has started itself again, without root: its root file system is complete.
+func startedAgain(args []string) bool {
+	return slices.ContainsFunc(args, func(a string) bool { return strings.TrimLeft(a, "-") == "setup-root=false" })
+}
+
+// openPins opens the kept files of the sandbox of a command line of the gofer.
 func openPins(args []string) (*pins, error) {
-	if slices.ContainsFunc(args, func(a string) bool { return strings.TrimLeft(a, "-") == "setup-root=false" }) {
+	if startedAgain(args) {
 		return &pins{}, nil
 	}
 	for n, a := range args {

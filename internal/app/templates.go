@@ -13,6 +13,7 @@ import (
 	"sandlot/internal/fault"
 	"sandlot/internal/image"
 	"sandlot/internal/oci"
+	"sandlot/internal/pkgregistry"
 	"sandlot/internal/platform"
 	"sandlot/internal/pool"
 	"sandlot/internal/sandbox"
@@ -52,7 +53,8 @@ func askHost(ctx context.Context, timeout time.Duration, runtimes []sandbox.Runt
 // when it is needed, and by settleHost, if the daemon does not say it at once.
 func (a *App) openTemplates(ctx context.Context) (first string, err error) {
 	r := a.Config.Runtime
-	a.stack = stack.New(a.Config.Server.StateDir, stack.Lists{Python: r.Python, Node: r.Node, Go: r.Go}, a.log)
+	a.stack = stack.New(a.Config.Server.StateDir, stack.Lists{Python: r.Python, Node: r.Node, Go: r.Go,
+		Apt: a.aptSources()}, a.log)
 	before := image.HostVersion()
 	has, askErr := askHost(ctx, startTimeout, a.runtimes)
 	has = has || askErr != nil
@@ -71,6 +73,15 @@ func (a *App) openTemplates(ctx context.Context) (first string, err error) {
 	}
 	a.firstTemplate = defaultTemplate(a.Config, has)
 	return a.firstTemplate, nil
+}
+
+// aptSources returns the archive of which the sandboxes of the template host install packages; nil: none. What the
+// packages are installed over is the machine's, so that this must be of the same distribution.
+func (a *App) aptSources() []pkgregistry.AptSource {
+	if !a.Config.Runtime.Apt || !image.DebianHost() {
+		return nil
+	}
+	return a.registries.Apt()
 }
 
 // settleHost asks whether there is the template host until it is known.
@@ -104,10 +115,20 @@ func (a *App) makeStack(ctx context.Context) {
 	if r := a.Config.Network.Registries; r != nil && len(r) == 0 || !a.templates.Exists("host") {
 		return
 	}
-	if host, err := a.templates.Find(ctx, "host"); err == nil {
-		a.stack.Make(ctx, host)
+	for {
+		if host, err := a.templates.Find(ctx, "host"); err == nil {
+			a.stack.Make(ctx, host)
+		}
+		select {
+		case <-time.After(stackInterval):
+		case <-ctx.Done():
+			return
+		}
 	}
 }
+
+// stackInterval is the time between two looks whether ready packages are too old, or are still to be made.
+const stackInterval = time.Hour
 
 // readyPackages says which packages the sandboxes of new sessions have.
 func (a *App) readyPackages() string {

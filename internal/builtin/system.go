@@ -20,7 +20,8 @@ const installAdvice = "The system's folders of the template %q (/usr, /etc …) 
 func (w *Warnings) warn(l *session.Lease, r *tool.Result, command string, outputs ...string) {
 	w.NetworkRefused, w.Advice = addRefusals(l, r)
 	t := l.Booted.Template
-	if t.Rootfs == "" && t.Image == "" && sysinstall.Tried(command, outputs...) {
+	if t.Rootfs == "" && t.Image == "" && sysinstall.Tried(command, outputs...) &&
+		(!t.HasArchive() || sysinstall.IsReadOnly(outputs...)) {
 		advice := fmt.Sprintf(installAdvice, t.Name)
 		r.Content = append(r.Content, tool.Text(advice))
 		w.Advice = joinNonEmpty(w.Advice, advice)

@@ -179,7 +179,8 @@ type Runtime struct {
 	MaxProcesses int
 	DiskMB       int
 
-	Go []string // packages of its standard library that are ready in its build cache
+	Go  []string // packages of its standard library that are ready in its build cache
+	Apt bool     // the template host has lists of what apt-get can install
 }
 
 // Docker has the settings of the runtime docker.

@@ -58,7 +58,7 @@ func (c *Config) networkRows() []setting {
 			accessor{n.setPrivate, n.privateText}},
 		{"network.registries", "auto", nil,
 			"package registries that may be reached: auto (this machine's own settings), none, or " +
-				"npm=URL,pypi=URL,go=URL",
+				"npm=URL,pypi=URL,go=URL,apt=URL",
 			accessor{n.setRegistries, n.registriesText}},
 		{"network.hosts", "", nil,
 			"names that sandboxes find at an address: mirror.corp=10.1.2.3, separated by commas; they need a " +
@@ -140,7 +140,7 @@ func (n *Network) setRegistries(v string) error {
 		case lastName == "go": // GOPROXY is a list itself: go=URL,direct
 			registries[lastName] += "," + word
 		default:
-			return fmt.Errorf("%q must be auto, none, or one or more of npm=URL, pypi=URL, go=URL", word)
+			return fmt.Errorf("%q must be auto, none, or one or more of npm=URL, pypi=URL, go=URL, apt=URL", word)
 		}
 	}
 	n.Registries = registries

@@ -237,6 +237,9 @@ func (c *Config) runtimeRows() []setting {
 			"packages of Go's standard library that its build cache has in all sandboxes of the template host, separated by " +
 				"commas; none: there is no such cache",
 			list(&r.Go, readPackage)},
+		{"packages.apt", "true", nil,
+			"whether the server fetches the lists of Debian's or Ubuntu's archive once a day, for apt-get in the template host",
+			boolean(&r.Apt)},
 		{"sandbox_start_timeout", "180", []string{"MSB_SANDBOX_START_TIMEOUT"},
 			"seconds that a sandbox may take to start", duration(&r.StartTimeout, time.Second, time.Hour)},
 		{"pool_size", "2", []string{"POOL_SIZE"},

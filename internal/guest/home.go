@@ -71,6 +71,15 @@ func (h home) addSudo() {
 	}
 }
 
+// keepServicesStopped makes packages of Debian start no services when they are installed: nothing starts them in a sandbox
+// that wakes, so that whoever wants one starts it.
+func (h home) keepServicesStopped() {
+	const policy = "/usr/sbin/policy-rc.d"
+	if h.exists("/var/lib/dpkg") && h.exists("/usr/sbin") && !h.exists(policy) {
+		_ = os.WriteFile(h.inRoot(policy), []byte("#!/bin/sh\nexit 101\n"), 0o755)
+	}
+}
+
 //go:embed sudo.sh
 var sudo string
 

@@ -233,13 +233,16 @@ func TestLinkTools(t *testing.T) {
 		"another place": {"opt/py/lib/python3.13/os.py", "", "opt/py/lib/python3.13/mcp_tools.py", toolsModule},
 		"Debian's machine": {"usr/lib/python3.11/os.py", "/etc/python3.11/sitecustomize.py",
 			"etc/python3.11/sitecustomize.py", toolsPath + readyPath},
+		"a writable machine": {"opt/sandlot/python/six.py usr/lib/python3.11/os.py", "/etc/python3.11/sitecustomize.py",
+			"etc/python3.11/sitecustomize.py", toolsPath + readyPath},
 		"a machine":            {"usr/lib/python3.11/os.py", "-", "workspace/.local/lib/python3.11/site-packages/sandlot_tools.pth", toolsPath},
 		"a machine's packages": {"usr/lib/python3.11/os.py", "-", "workspace/.local/lib/python3.11/site-packages/sandlot_ready.pth", readyPath},
 	} {
 		root := t.TempDir()
-		tree(t, root, tt.there, "opt/py/bin/python3", "workspace/")
-		lib := filepath.Dir(filepath.Join(root, tt.there))
-		if tt.link != "" { // a folder in its place: the file cannot be written, as in a read-only library
+		there := strings.Fields(tt.there)
+		tree(t, root, append(there, "opt/py/bin/python3", "workspace/")...)
+		lib := filepath.Dir(filepath.Join(root, there[len(there)-1]))
+		if tt.link != "" && len(there) == 1 { // a folder in its place: the file cannot be written, as in a read-only library
 			tree(t, lib, "mcp_tools.py/")
 		}
 		if len(tt.link) > 1 {

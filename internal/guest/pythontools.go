@@ -35,11 +35,11 @@ _load()
 )
 
 // linkTools makes the interpreters of Python in the sandbox find the module mcp_tools, and the ready packages. The root
-// file system may be the machine's, and read-only. Then it tries the file of Debian that is read at each start and is in
+// file system may be the machine's, and read-only. Then, and for the ready packages, it tries the file of Debian that is read at each start and is in
 // /etc, and then the user's folder of packages, which -I and virtual environments ignore.
 func (h home) linkTools(python []string) {
 	for _, lib := range h.libraries(python) {
-		if err := writeNew(filepath.Join(lib, "mcp_tools.py"), toolsModule); err == nil {
+		if err := writeNew(filepath.Join(lib, "mcp_tools.py"), toolsModule); err == nil && !h.exists(wire.ReadyPython) {
 			continue
 		}
 		if to, err := os.Readlink(filepath.Join(lib, "sitecustomize.py")); err == nil && filepath.IsAbs(to) {

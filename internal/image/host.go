@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"sandlot/internal/dpkg"
 )
 
 // ErrNoInterpreter says that of this machine's programs no template can be made.
@@ -27,6 +29,7 @@ func Host() (*Template, error) {
 		return nil, err
 	}
 	t.addFontConfig()
+	t.addDebian()
 	t.addInterpreters()
 	if len(t.Languages) == 0 {
 		return nil, ErrNoInterpreter
@@ -46,7 +49,7 @@ func (t *Template) addSystemFolders() error {
 			return err
 		}
 		if st.Mode()&os.ModeSymlink == 0 {
-			t.Binds = append(t.Binds, Bind{d, d})
+			t.Binds = append(t.Binds, Bind{Source: d, Target: d})
 			continue
 		}
 		target, err := os.Readlink(d)
@@ -63,12 +66,12 @@ func (t *Template) addSystemFolders() error {
 
 // hostEtc are the files and folders of /etc that programs of the machine need.
 var hostEtc = []string{"/etc/alternatives", "/etc/ssl/certs", "/etc/ld.so.cache", "/etc/ld.so.conf",
-	"/etc/ld.so.conf.d", "/etc/fonts", "/etc/mime.types", "/etc/localtime"}
+	"/etc/ld.so.conf.d", "/etc/os-release", "/etc/fonts", "/etc/mime.types", "/etc/localtime"}
 
 // HostVersion identifies the files of the machine that Host copies: it changes when one of them is replaced.
 func HostVersion() string {
 	var all strings.Builder
-	for _, f := range hostEtc {
+	for _, f := range append([]string{dpkg.Dir + "/status"}, hostEtc...) {
 		if st, err := os.Stat(f); err == nil && st.Mode().IsRegular() {
 			fmt.Fprintln(&all, f, st.Size(), st.ModTime().UnixNano())
 		}
@@ -96,7 +99,7 @@ func (t *Template) addFromHost(path, target string) {
 	switch {
 	case err != nil:
 	case st.IsDir():
-		t.Binds = append(t.Binds, Bind{resolved, target})
+		t.Binds = append(t.Binds, Bind{Source: resolved, Target: target})
 	case st.Mode().IsRegular():
 		content, err := io.ReadAll(io.LimitReader(f, maxCopied+1))
 		if err == nil && len(content) <= maxCopied {
@@ -185,7 +188,7 @@ func (t *Template) findInterpreter(name, script, flag string) string {
 		len(strings.Split(prefix, "/")) < 4 {
 		return "" // such a short prefix, as /opt or /usr, would contain more than the interpreter
 	}
-	t.Binds = append(t.Binds, Bind{prefix, prefix})
+	t.Binds = append(t.Binds, Bind{Source: prefix, Target: prefix})
 	t.Env["PATH"] = filepath.Dir(resolved) + ":" + t.Env["PATH"]
 	return resolved
 }

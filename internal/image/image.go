@@ -13,6 +13,9 @@ import (
 type Bind struct {
 	Source string // on the host, without symbolic links
 	Target string // in the sandbox
+	// Graft: it is a part of the root file system, where the runtime has layers: a sandbox sees what it wrote over it, as
+	// over any other part. Elsewhere it is read-only.
+	Graft bool `json:",omitempty"`
 }
 
 // Template describes the programs and files of sandboxes.
@@ -31,6 +34,8 @@ type Template struct {
 	ImageID string
 	// Links are symbolic links in the root file system: name → target.
 	Links map[string]string
+	// Folders are further folders in the root file system, empty and root's.
+	Folders []string `json:",omitempty"`
 	// Files has the contents of additional files by path, without a leading slash. They replace files of
 	// the fields above. In a Rootfs, files that are only links to others by their hash are left out.
 	Files     map[string][]byte

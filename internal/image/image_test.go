@@ -214,7 +214,7 @@ func TestFind(t *testing.T) {
 			switch {
 			case tt.want == "" && (len(tm.Binds) > 0 || tm.Env["PATH"] != "/usr/bin"):
 				t.Errorf("what was not found is bound: %v, %s", tm.Binds, tm.Env["PATH"])
-			case tt.want != "" && (len(tm.Binds) != 1 || tm.Binds[0] != Bind{prefix, prefix} ||
+			case tt.want != "" && (len(tm.Binds) != 1 || tm.Binds[0] != (Bind{Source: prefix, Target: prefix}) ||
 				tm.Env["PATH"] != prefix+"/bin:/usr/bin"):
 				t.Errorf("bound %v, path %s", tm.Binds, tm.Env["PATH"])
 			}

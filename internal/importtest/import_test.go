@@ -43,7 +43,7 @@ var only = map[string][]string{
 	"sandlot/internal/guest/interp":  {"sandlot/internal/guest"},
 	"sandlot/internal/guest/network": {"sandlot/internal/guest"},
 	// Each foreign library stays behind one package.
-	"github.com/modelcontextprotocol/go-sdk/mcp":     {"sandlot/internal/gateway", "sandlot/test/bench"},
+	"github.com/modelcontextprotocol/go-sdk/mcp":     {"sandlot/internal/gateway", "sandlot/test/bench", "sandlot/test/tasks"},
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc": {"sandlot/internal/gateway", "sandlot/test/bench"},
 	"github.com/modelcontextprotocol/go-sdk/auth": {"sandlot/internal/servers", "sandlot/internal/mcpclient",
 		"sandlot/test/conformance"},

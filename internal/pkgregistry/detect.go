@@ -41,6 +41,7 @@ func Detect(ctx context.Context, configured map[string]string) (Set, error) {
 	b.setNPM(settings.npm, configured)
 	b.setPyPI(settings.pip, configured)
 	b.setGo(settings.golang, configured)
+	b.setApt(theMachine, configured)
 	for _, err := range []error{settings.npmErr, settings.pipErr, settings.goErr} {
 		if err != nil && !errors.Is(err, exec.ErrNotFound) {
 			b.notef("%v", err)

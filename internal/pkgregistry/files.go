@@ -46,9 +46,17 @@ default = true
 {{end}}{{end}}`,
 }
 
+// aptSettings make apt-get update fail that has fetched no list: it ends with 0, and the installation that follows fails
+// for another reason than the network.
+const aptSettings = `APT::Update::Post-Invoke { "ls /var/lib/apt/lists/ | grep -q Release$ || { echo 'no list of packages was fetched' >&2; exit 1; }"; };
+`
+
 // Files returns the config files of a sandbox, by path without a leading slash.
 func (s Set) Files() map[string]string {
 	files := map[string]string{}
+	if len(s.Hosts) > 0 {
+		files["etc/apt/apt.conf.d/95sandlot-lists"] = aptSettings
+	}
 	for path, text := range configFiles {
 		var f strings.Builder
 		if err := template.Must(template.New(path).Parse(text)).Execute(&f, s); err != nil {

@@ -2,8 +2,8 @@
 // packages. Of the host's settings it passes on only addresses: no credential, no path
 // of a file, no command.
 //
-// It knows no registry by name. The host's own tools know their default registries, and
-// which mirrors are configured.
+// It knows no registry by name, but the archives of Debian and Ubuntu, which their images use. The host's own tools
+// know their default registries, and which mirrors are configured.
 package pkgregistry
 
 import (
@@ -35,6 +35,9 @@ type Set struct {
 	GoSumDB string            `json:"GoSum"` // GOSUMDB
 	GoEnv   map[string]string // GOPRIVATE, GONOPROXY and so on, as far as they are set
 
+	// Apt is the archive of the machine's distribution; empty: it is not Debian or Ubuntu.
+	Apt []AptSource
+
 	// Hosts are all hosts that must be reachable for the above, sorted. They include the
 	// host that serves the files of an index, if its tool knows that.
 	Hosts []Host
@@ -52,7 +55,7 @@ type Host struct {
 func (h Host) String() string { return net.JoinHostPort(h.Name, strconv.Itoa(h.Port)) }
 
 // Keys are the keys that the operator's setting may have.
-var Keys = []string{"npm", "pypi", "go"}
+var Keys = []string{"npm", "pypi", "go", "apt"}
 
 // Check returns an error if the operator's setting is invalid. It has URLs by Keys; that
 // of go may be a GOPROXY list. Check does no I/O.

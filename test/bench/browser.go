@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"regexp"
 	"strings"
 
 	"sandlot/internal/image/imagetest"
@@ -25,14 +24,14 @@ func browser(b *bench) (section, error) {
 	}); err != nil {
 		return section{}, err
 	}
-	sources, err := exec.Command("tar", "-xOf", archive, "./etc/apt/sources.list").Output()
+	mirrors, err := imagetest.Mirrors(archive)
 	if err != nil {
 		return section{}, err
 	}
 	var allow, private []string
-	for _, source := range regexp.MustCompile(`http://([^/ ]+)`).FindAllStringSubmatch(string(sources), -1) {
-		allow = append(allow, source[1]+":80")
-		private = append(private, source[1]+":80=0.0.0.0/0") // a machine may have its mirrors at addresses of its own
+	for _, mirror := range mirrors {
+		allow = append(allow, mirror)
+		private = append(private, mirror+"=0.0.0.0/0") // a machine may have its mirrors at addresses of its own
 	}
 	var inside, host samples
 	err = b.with(func(s *server) error {

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/modelcontextprotocol/go-sdk/mcp"
-
 	daywork "sandlot/test/tasks"
 )
 
@@ -68,24 +66,7 @@ func (b *bench) doTasks(bin string, all bool) (list []done, err error) {
 			return err
 		}
 		defer c.close()
-		session := c.(*sdkClient).session
-		call := func(ctx context.Context, tool string, a map[string]any) (answer daywork.Answer, err error) {
-			r, err := session.CallTool(ctx, &mcp.CallToolParams{Name: tool, Arguments: a})
-			if err != nil {
-				return answer, err
-			}
-			answer.Failed = r.IsError
-			answer.Fields, _ = r.StructuredContent.(map[string]any)
-			for _, block := range r.Content {
-				switch block := block.(type) {
-				case *mcp.TextContent:
-					answer.Text += block.Text
-				case *mcp.ImageContent:
-					answer.Images++
-				}
-			}
-			return answer, nil
-		}
+		call := daywork.CallerOf(c.(*sdkClient).session)
 		probe := daywork.Task{Do: func(d *daywork.Desk) { d.Shell("python3 -c 'import pandas' && which vitest", "") }}
 		for end := time.Now().Add(mostPackages); all && daywork.Run(s.ctx, probe, call).Err != nil; time.Sleep(time.Second) {
 			if time.Now().After(end) {

@@ -9,6 +9,8 @@ import (
 	"regexp"
 	"strings"
 
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
 	"sandlot/test/tokens"
 )
 
@@ -22,6 +24,27 @@ type Answer struct {
 
 // Caller calls a tool.
 type Caller func(ctx context.Context, tool string, arguments map[string]any) (Answer, error)
+
+// CallerOf returns the Caller of a client.
+func CallerOf(session *mcp.ClientSession) Caller {
+	return func(ctx context.Context, name string, arguments map[string]any) (answer Answer, err error) {
+		r, err := session.CallTool(ctx, &mcp.CallToolParams{Name: name, Arguments: arguments})
+		if err != nil {
+			return answer, err
+		}
+		answer.Failed = r.IsError
+		answer.Fields, _ = r.StructuredContent.(map[string]any)
+		for _, block := range r.Content {
+			switch block := block.(type) {
+			case *mcp.TextContent:
+				answer.Text += block.Text
+			case *mcp.ImageContent:
+				answer.Images++
+			}
+		}
+		return answer, nil
+	}
+}
 
 // Task is one task.
 type Task struct {

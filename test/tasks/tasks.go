@@ -15,9 +15,11 @@ var All = []Task{
 	{Number: 4, Name: "React with Vite: create, build, serve", Long: true, Do: vite},
 	{Number: 5, Name: "a library in TypeScript: vitest and tsc", Do: library},
 	{Number: 6, Name: "a Go module with tests", Long: true, Do: goModule},
+	{Number: 7, Name: "Rust: cargo by apt-get, a crate with tests", Long: true, Do: rust},
 	{Number: 8, Name: "Git: a bare repository, a clone, a branch, push, log", Do: git},
 	{Number: 9, Name: "SQLite, DuckDB and Parquet", Do: data},
 	{Number: 10, Name: "PDF, Word, Excel and PowerPoint: write and read", Do: documents},
+	{Number: 11, Name: "a picture with text, and OCR by tesseract", Long: true, Do: ocr},
 	{Number: 13, Name: "a job of twelve seconds in the background", Do: job},
 	{Number: 14, Name: "32 cells of Python, and cells of Node", Do: cells},
 	{Number: 15, Name: "TypeScript as cells", Do: typescript},
@@ -31,6 +33,7 @@ var All = []Task{
 	{Number: 25, Name: "a snapshot, and back to it; a copy of the session", Do: snapshot},
 	{Number: 29, Name: "a larger flavor", Do: flavor},
 	{Number: 30, Name: "limits: memory, time, a wrong argument", Do: limits},
+	{Number: 31, Name: "PostgreSQL for tests: initdb, start, psql", Long: true, Do: postgres},
 	{Number: 33, Name: "release archives: tar of another owner, zip, xz", Do: archives},
 	{Number: 34, Name: "users: useradd, su, a file of another owner", Do: users},
 	{Number: 35, Name: "a web server in the background, curl, its log, its end", Do: web},
@@ -100,6 +103,27 @@ func goModule(d *Desk) {
 	d.Write("m/add_test.go", lines("package m", "", `import "testing"`, "",
 		"func TestAdd(t *testing.T) {", "if Add(2, 3) != 5 {", "t.Fatal()", "}", "}"))
 	d.Shell("cd m && gofmt -w . && go vet ./... && go test ./...", `^ok\b`)
+}
+
+func rust(d *Desk) {
+	d.Shell("sudo apt-get install -y -q cargo >/dev/null && cargo --version", "^cargo")
+	d.Shell("cargo init -q --lib shop && cd shop && printf 'pub fn sum(a: i32, b: i32) -> i32 { a + b }\\n"+
+		"#[test]\\nfn sums() { assert_eq!(sum(20, 22), 42); }\\n' > src/lib.rs && cargo test -q 2>&1", "1 passed")
+}
+
+func ocr(d *Desk) {
+	d.Shell("apt-get install -y -q tesseract-ocr fonts-dejavu-core >/dev/null && tesseract --version", "^tesseract")
+	d.Python(lines("from PIL import Image, ImageDraw, ImageFont", "i = Image.new('RGB', (700, 120), 'white')",
+		"f = ImageFont.truetype('/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf', 48)",
+		"ImageDraw.Draw(i).text((20, 30), 'Invoice 2026-417', font=f, fill='black'); i.save('bill.png')"), "")
+	d.Shell("tesseract bill.png - 2>/dev/null", "Invoice 2026-417")
+}
+
+func postgres(d *Desk) {
+	d.Shell("sudo apt-get install -y -q postgresql >/dev/null && ls -d /usr/lib/postgresql/*/bin", "bin")
+	d.Shell("B=$(ls -d /usr/lib/postgresql/*/bin | tail -1) && install -d -o postgres /var/lib/shop && cd /var/lib/shop && "+
+		"sudo -u postgres $B/initdb -D data >/dev/null && sudo -u postgres $B/pg_ctl -D data -o '-k /tmp' -l log start >/dev/null && "+
+		"sudo -u postgres psql -h /tmp -qAt -c 'create table t (n int)' -c 'insert into t values (40), (2)' -c 'select sum(n) from t'", "42")
 }
 
 func git(d *Desk) {

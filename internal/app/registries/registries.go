@@ -38,6 +38,7 @@ type Registries struct {
 	stores []image.Bind
 
 	certificates cacerts.Bundle
+	apt          []pkgregistry.AptSource
 }
 
 // New returns registries of which Open finds out.
@@ -66,6 +67,7 @@ func (r *Registries) Open(ctx context.Context, c *config.Config) error {
 		return err
 	}
 	r.setRules(set)
+	r.apt = set.Apt
 	files := map[string][]byte{}
 	for name, text := range set.Files() {
 		files[name] = []byte(text)
@@ -109,6 +111,9 @@ func javaStoreBinds(b cacerts.Bundle, stateDir string) ([]image.Bind, error) {
 
 // EgressRules returns the egress rules that allow the registries.
 func (r *Registries) EgressRules() []egress.Rule { return *r.rules.Load() }
+
+// Apt returns the archive of the machine's distribution.
+func (r *Registries) Apt() []pkgregistry.AptSource { return r.apt }
 
 // setRules replaces the rules by rules for the registries in s.
 func (r *Registries) setRules(s pkgregistry.Set) {

@@ -22,6 +22,7 @@ import (
 
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/image"
+	"sandlot/internal/pkgregistry"
 	"sandlot/internal/processgroup"
 )
 
@@ -38,15 +39,20 @@ type Stack struct {
 
 // kind is the packages of one package manager.
 type kind struct {
-	name     string // python, node or go
+	name     string // python, node, go or apt
 	packages []string
 	dir      string // where the folders of its packages are
 	log      *slog.Logger
 	ready    atomic.Pointer[string] // the folder that is complete; nil: there is none yet
+
+	sources []pkgregistry.AptSource // of apt
 }
 
 // Lists are the packages of each kind. Those of Go are packages of its standard library, of which the build cache is made.
-type Lists struct{ Python, Node, Go []string }
+type Lists struct {
+	Python, Node, Go []string
+	Apt              []pkgregistry.AptSource // the archive of which lists are fetched
+}
 
 // New returns the ready packages of a state folder. Without packages of a kind there are none.
 func New(stateDir string, lists Lists, log *slog.Logger) *Stack {
@@ -56,6 +62,9 @@ func New(stateDir string, lists Lists, log *slog.Logger) *Stack {
 			s.kinds = append(s.kinds, &kind{name: name, packages: packages, log: log,
 				dir: filepath.Join(stateDir, "packages", name)})
 		}
+	}
+	if len(lists.Apt) > 0 {
+		s.kinds = append(s.kinds, &kind{name: "apt", sources: lists.Apt, log: log, dir: filepath.Join(stateDir, "packages", "apt")})
 	}
 	slices.SortFunc(s.kinds, func(a, b *kind) int { return strings.Compare(b.name, a.name) })
 	return s
@@ -76,7 +85,7 @@ func (s *Stack) Version() string {
 func (s *Stack) Describe() string {
 	var parts []string
 	for _, k := range s.kinds {
-		if k.ready.Load() != nil && k.name != "go" { // what Go has there anyway, and quicker
+		if k.ready.Load() != nil && (k.name == "python" || k.name == "node") { // what Go has there anyway, and quicker
 			parts = append(parts, fmt.Sprintf("%s has %s", map[string]string{"python": "Python", "node": "Node"}[k.name],
 				strings.Join(names(k.packages), ", ")))
 		}
@@ -106,6 +115,10 @@ func (s *Stack) Add(t *image.Template) {
 	for _, k := range s.kinds {
 		dir := k.ready.Load()
 		if dir == nil {
+			continue
+		}
+		if k.name == "apt" {
+			addApt(t, *dir)
 			continue
 		}
 		at := path.Join(wire.ReadyDir, k.name)
@@ -143,16 +156,16 @@ func (s *Stack) Open(host *image.Template) {
 	}
 }
 
-// Make makes the packages that are missing, one kind after the other, for the interpreters of the template host. What
-// fails is logged, and tried again by the next server.
+// Make makes the packages that are missing or too old, one kind after the other, for the interpreters of the template
+// host. What fails is logged, and tried again by the next call.
 func (s *Stack) Make(ctx context.Context, host *image.Template) {
 	for _, k := range s.kinds {
 		p := k.interpreter(host)
-		if p == "" || k.ready.Load() != nil {
+		if p == "" || k.ready.Load() != nil && !k.isStale(*k.ready.Load()) {
 			continue
 		}
 		if err := k.make(ctx, p); err != nil && ctx.Err() == nil {
-			k.log.Warn("the ready packages were not made; sandboxes go on without them, and the next start tries again "+
+			k.log.Warn("the ready packages were not made; sandboxes go on without them, and the server tries again later "+
 				"(packages."+k.name+")", "error", err)
 		}
 	}
@@ -161,8 +174,11 @@ func (s *Stack) Make(ctx context.Context, host *image.Template) {
 // interpreter returns the program on the machine that sandboxes of the template host run for a language: they see it by
 // the same path; empty: they have none.
 func (k *kind) interpreter(host *image.Template) string {
-	if k.name == "go" {
+	switch k.name {
+	case "go":
 		return goProgram(host)
+	case "apt":
+		return "apt-get"
 	}
 	l, ok := host.Language(map[string]string{"python": "python", "node": "javascript"}[k.name])
 	if !ok || len(l.Command) == 0 {
@@ -179,8 +195,11 @@ func (k *kind) interpreter(host *image.Template) string {
 // package managers, so nothing is run to find out.
 func (k *kind) folder(interpreter string) string {
 	identity := append([]string{interpreter, runtime.GOARCH}, k.packages...)
-	if k.name == "go" {
+	switch k.name {
+	case "go":
 		identity = append(identity, goVersion(interpreter))
+	case "apt":
+		identity = append(identity, sourcesText(k.sources))
 	}
 	sum := sha256.Sum256([]byte(strings.Join(identity, "\n")))
 	return filepath.Join(k.dir, hex.EncodeToString(sum[:8]))
@@ -220,7 +239,12 @@ func (k *kind) make(ctx context.Context, interpreter string) error {
 		return err
 	}
 	dir := k.folder(interpreter)
-	if err := os.Rename(tmp, dir); err != nil && !k.isComplete(dir) { // or another server was faster
+	if k.isComplete(dir) {
+		err = replace(dir, tmp)
+	} else if err = os.Rename(tmp, dir); err != nil && k.isComplete(dir) { // another server was faster
+		err = nil
+	}
+	if err != nil {
 		return err
 	}
 	k.ready.Store(&dir)
@@ -247,8 +271,11 @@ func (k *kind) removeUnfinished() {
 func (k *kind) install(ctx context.Context, interpreter, dir string) error {
 	ctx, cancel := context.WithTimeout(ctx, installTimeout)
 	defer cancel()
-	if k.name == "go" {
+	switch k.name {
+	case "go":
 		return makeGoCache(ctx, interpreter, dir, k.packages)
+	case "apt":
+		return k.makeApt(ctx, dir)
 	}
 	if k.name == "node" {
 		npm := filepath.Join(filepath.Dir(interpreter), "npm")

@@ -1,7 +1,11 @@
 // Package sysinstall finds out that a command tries to install something into the system's folders. Pure functions.
 package sysinstall
 
-import "regexp"
+import (
+	"regexp"
+	"slices"
+	"strings"
+)
 
 var (
 	// installCommand matches a package manager's command that changes the system: at the beginning of a
@@ -20,6 +24,11 @@ var (
 		`ERROR: Unable to lock database|` +
 		`(?:apt-get|apt|aptitude|yum|dnf|microdnf|zypper|apk|pacman|dpkg|rpm): (?:command )?not found`)
 )
+
+// IsReadOnly reports whether a command, to judge by its output, found the system's folders read-only.
+func IsReadOnly(outputs ...string) bool {
+	return slices.ContainsFunc(outputs, func(o string) bool { return strings.Contains(o, "Read-only file system") })
+}
 
 // Tried reports whether a command, to judge by itself or by its output, tried to install
 // something into the root file system.

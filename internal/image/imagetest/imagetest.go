@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -141,4 +142,13 @@ func Write(t testing.TB, path string, layers ...rootfs.Layer) {
 // File returns the archive at path as a layer.
 func File(path string) rootfs.Layer {
 	return func(context.Context) (io.ReadCloser, error) { return os.Open(path) }
+}
+
+// Mirrors returns the hosts, with their ports, from which the package manager of an archive of BaseArchive installs.
+func Mirrors(archive string) (hosts []string, err error) {
+	sources, err := exec.Command("tar", "-xOf", archive, "./etc/apt/sources.list").Output()
+	for _, source := range regexp.MustCompile(`http://([^/ ]+)`).FindAllStringSubmatch(string(sources), -1) {
+		hosts = append(hosts, source[1]+":80")
+	}
+	return hosts, err
 }

@@ -17,6 +17,7 @@ import (
 	"sandlot/internal/agent"
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/image"
+	"sandlot/internal/runtime/graft"
 	"sandlot/internal/runtime/gvisor/cgroup"
 	"sandlot/internal/sandbox"
 )
@@ -73,6 +74,9 @@ func (r *Runtime) ociSpec(b *box) (*specs.Spec, error) {
 	}
 	if b.root.Image != "" {
 		maps.Copy(spec.Annotations, r.imageAnnotations(b))
+	}
+	if err := graft.Annotate(spec.Annotations, r.grafts(b)); err != nil {
+		return nil, err
 	}
 	if r.HostNetwork {
 		spec.Linux.Namespaces = slices.DeleteFunc(spec.Linux.Namespaces,
@@ -141,6 +145,9 @@ func (r *Runtime) mounts(b *box) []specs.Mount {
 	binds := slices.Clone(b.root.Binds)
 	slices.SortFunc(binds, func(x, y image.Bind) int { return strings.Compare(x.Target, y.Target) })
 	for _, x := range binds {
+		if r.isGraft(b, x) {
+			continue
+		}
 		list = append(list, bind(x.Source, x.Target, true))
 	}
 	for _, m := range b.spec.Mounts {
@@ -149,6 +156,39 @@ func (r *Runtime) mounts(b *box) []specs.Mount {
 			mount = uncached(mount)
 		}
 		list = append(list, mount)
+	}
+	return list
+}
+
+// isGraft reports whether a part of the machine is one of the root file system, which is below what the sandbox writes.
+// Without capabilities no package manager works, and in an image there is nothing of the machine.
+func (r *Runtime) isGraft(b *box, x image.Bind) bool { return x.Graft && !r.Bare && b.root.Image == "" }
+
+// grafts returns the parts of the machine in the root file system, by their paths in the sandbox.
+func (r *Runtime) grafts(b *box) (list []graft.Graft) {
+	for _, x := range b.root.Binds {
+		if r.isGraft(b, x) {
+			list = append(list, graft.Graft{Source: x.Source, Target: x.Target})
+		}
+	}
+	slices.SortFunc(list, func(x, y graft.Graft) int { return strings.Compare(x.Target, y.Target) })
+	return list
+}
+
+// machineMounts returns the mounts of a sandbox, and its grafts as if they were mounted.
+func (r *Runtime) machineMounts(b *box) []specs.Mount {
+	list := r.mounts(b)
+	for _, g := range r.grafts(b) {
+		list = append(list, bind(g.Source, g.Target, true))
+	}
+	return list
+}
+
+// withGrafts returns the mounts of a bundle, and what of the machine is in its root file system as if it were mounted.
+func withGrafts(bundle *specs.Spec) []specs.Mount {
+	list := slices.Clone(bundle.Mounts)
+	for _, g := range graft.Of(bundle.Annotations) {
+		list = append(list, bind(g.Source, g.Target, true))
 	}
 	return list
 }

@@ -61,6 +61,7 @@ func subject(t *testing.T, rootless bool) *sandboxtest.Subject {
 	})
 	bin := programs(t)
 	return &sandboxtest.Subject{
+		WritableRoot: image.DebianHost(), // a machine without packages of Debian has nothing to install there
 		Open: func(t *testing.T) sandbox.Runtime {
 			r, err := New(Config{Runsc: filepath.Join(bin, "sandlot-runsc"), Agent: filepath.Join(bin, "sandlot-agent"),
 				StateDir: state, Log: sandboxtest.Log(t), Rootless: rootless})

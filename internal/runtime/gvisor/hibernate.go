@@ -149,7 +149,7 @@ func (r *Runtime) writeFrozen(ctx context.Context, b *box, info *frozen.Info, te
 		return err
 	}
 	// gVisor has closed by now what no program needs.
-	files, err := b.hostFiles(bundle.Root.Path, frozenMounts(bundle.Mounts, spec.Mounts)).Files()
+	files, err := b.hostFiles(bundle.Root.Path, frozenMounts(withGrafts(bundle), spec.Mounts)).Files()
 	if err != nil {
 		return err
 	}
@@ -550,7 +550,7 @@ func (r *Runtime) checkFrozen(i frozen.Info, bundle *specs.Spec, spec sandbox.Sp
 	if _, err := os.Stat(bundle.Root.Path); errors.Is(err, fs.ErrNotExist) {
 		return nil, sandbox.Explain("the files of its root file system are gone, such as when the state folder was moved", nil)
 	}
-	if gone := goneFolder(bundle.Mounts, spec.Mounts); gone != "" {
+	if gone := goneFolder(withGrafts(bundle), spec.Mounts); gone != "" {
 		return nil, sandbox.Explain(fmt.Sprintf("the folder %s of the machine, which it had mounted, is gone", printable(gone)),
 			nil)
 	}
@@ -566,7 +566,7 @@ func (r *Runtime) checkFrozen(i frozen.Info, bundle *specs.Spec, spec sandbox.Sp
 		missing := errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR)
 		pin := pinned.File{Target: f.Target, Missing: missing}
 		switch {
-		case f.Target == "" || err != nil && !missing || missing && inMountPoint(f.Path, f.Target, bundle.Mounts):
+		case f.Target == "" || err != nil && !missing || missing && inMountPoint(f.Path, f.Target, withGrafts(bundle)):
 			return nil, explainChanged(f, changed)
 		case f.IsFolder() && missing:
 		case f.Sum != "" && (missing || now.Mode().IsRegular()):
@@ -697,7 +697,7 @@ func (r *Runtime) Outdated(sb sandbox.Sandbox) error {
 	if !ok || b.root.Path == "" {
 		return nil
 	}
-	seen, err := b.hostFiles(b.root.Path, r.mounts(b)).Seen()
+	seen, err := b.hostFiles(b.root.Path, r.machineMounts(b)).Seen()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.seen = seen

@@ -385,7 +385,7 @@ func TestUpgradedMachine(t *testing.T) {
 		}
 	}
 	run(t, s.client, "import ssl, zlib; zlib.crc32(b'a')")
-	open, err := s.box.(*box).hostFiles(s.box.(*box).root.Path, s.r.mounts(s.box.(*box))).Files()
+	open, err := s.box.(*box).hostFiles(s.box.(*box).root.Path, s.r.machineMounts(s.box.(*box))).Files()
 	if err != nil {
 		t.Fatal(err)
 	}

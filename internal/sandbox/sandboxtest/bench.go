@@ -367,8 +367,11 @@ func mounts(t *testing.T, b *Bench) {
 	if got, err := os.ReadFile(filepath.Join(b.Workspace, "f")); err != nil || string(got) != "hi\n" {
 		t.Errorf("on the host: %q, %v", got, err)
 	}
-	if !b.subject.WritableRoot {
-		b.want(t, "touch /usr/x 2>/dev/null || echo refused", "refused")
+	name := "/usr/.sandlot-canary-" + b.Box.Spec().ID
+	b.want(t, "{ touch "+name+" && ls "+name+"; } 2>/dev/null || echo refused",
+		map[bool]string{true: name, false: "refused"}[b.subject.WritableRoot])
+	if _, err := os.Lstat(name); err == nil {
+		t.Errorf("the machine has %s", name)
 	}
 	b.want(t, "echo t > /tmp/t && cat /tmp/t", "t")
 

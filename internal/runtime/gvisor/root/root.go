@@ -3,6 +3,7 @@
 package root
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -13,6 +14,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -201,7 +203,7 @@ func buildRootfs(dir string, t *image.Template, files map[string]string) error {
 
 func fillRootfs(root *os.Root, t *image.Template, files map[string]string) error {
 	err := root.Chmod(".", 0o755)
-	for _, d := range baseFolders {
+	for _, d := range append(slices.Clone(baseFolders), t.Folders...) {
 		err = errors.Join(err, root.MkdirAll(d, 0o755))
 	}
 	for _, d := range []string{"tmp", "var/tmp"} {
@@ -214,12 +216,20 @@ func fillRootfs(root *os.Root, t *image.Template, files map[string]string) error
 		err = errors.Join(err, root.Symlink(target, name))
 	}
 	for name, content := range t.Files {
-		err = errors.Join(err, root.MkdirAll(filepath.Dir(name), 0o755), root.WriteFile(name, content, 0o644))
+		err = errors.Join(err, root.MkdirAll(filepath.Dir(name), 0o755), root.WriteFile(name, content, modeOf(content)))
 	}
 	for _, b := range t.Binds {
 		err = errors.Join(err, makeMountTarget(root, b))
 	}
 	return errors.Join(err, touch(root, strings.TrimPrefix(wire.AgentPath, "/")))
+}
+
+// modeOf returns the permissions of a file: everybody may run a script.
+func modeOf(content []byte) os.FileMode {
+	if bytes.HasPrefix(content, []byte("#!")) {
+		return 0o755
+	}
+	return 0o644
 }
 
 // touch makes an empty file, unless there is one.
