@@ -101,8 +101,9 @@ var crush = agent{
 			"api_key": "none", "discover_models": false, "models": [{"id": "` + model.Name + `", "name": "Scripted",
 			"context_window": 1000000, "default_max_tokens": 8000, "supports_attachments": true}]}}}`}
 	},
-	env:  func(string) []string { return []string{"CRUSH_DISABLE_METRICS=1"} },
-	argv: []string{"crush", "run", "--quiet", prompt},
+	env:     func(string) []string { return []string{"CRUSH_DISABLE_METRICS=1"} },
+	argv:    []string{"crush", "run", "--quiet", prompt},
+	advised: "missing required parameter: code",
 }
 
 // frameworks are libraries with a loop.
