@@ -101,9 +101,7 @@ func (s *server) restarts(release string) restarts {
 			s.t.Errorf("upgrade: %d %s %s", code, out, errs)
 		}
 		stop()
-		if !strings.Contains(s.log.String(), "version="+laterVersion) {
-			s.t.Errorf("the server is not the new one:\n%s", s.log)
-		}
+		until(s.t, "the server is the new one", func() bool { return strings.Contains(s.log.String(), "version="+laterVersion) })
 	}
 	return restarts{stop, kill, upgrade}
 }
