@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -93,14 +94,24 @@ func (a agent) driveService(t *testing.T, over, release string) {
 }
 
 // TestAgentsOfAService: agents keep working with their model while systemd restarts their server, while it crashes, and
-// while it is upgraded: one that starts its program again when that ends, and one that does not.
+// while it is upgraded: one that starts its program again when that ends, and one that does not; and over HTTP one that
+// begins no new session when its own is gone, and one that is lost when it cannot subscribe again at once.
 func TestAgentsOfAService(t *testing.T) {
 	alone(t, func(t *testing.T) {
 		release := laterRelease(t)
-		for _, a := range []agent{claudeCode, codexCLI} {
+		for _, a := range []agent{claudeCode, codexCLI, commandLine("gemini"), commandLine("copilot")} {
 			for _, over := range []string{"HTTP", "stdio"} {
+				if over == "stdio" && a.folder != "" { // TestCommandLinesByStdio has the others
+					continue
+				}
 				t.Run(fmt.Sprintf("%s over %s", a.title, over), func(t *testing.T) { a.driveService(t, over, release) })
 			}
 		}
 	})
+}
+
+// commandLine returns an agent for the terminal by its name for `sandlot install`.
+func commandLine(name string) agent {
+	i := slices.IndexFunc(commandLines, func(a agent) bool { return a.install == name })
+	return commandLines[i]
 }

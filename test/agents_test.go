@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -41,8 +40,6 @@ type agent struct {
 	blind bool
 	// wait is a call by which the model waits until the client has the server's tools; without a tool: it has them at once.
 	wait model.Step
-	// lost are words that the client says when its server has restarted; nil: the next call works.
-	lost []string
 	// advised: what the client says of a wrong argument itself; empty: Sandlot's advice has to reach the model.
 	advised string
 }
@@ -104,9 +101,7 @@ func (s *server) restarts(release string) restarts {
 			s.t.Errorf("upgrade: %d %s %s", code, out, errs)
 		}
 		stop()
-		until(s.t, "the new server says its version", func() bool {
-			return strings.Contains(s.log.String(), "version="+laterVersion)
-		})
+		until(s.t, "the server is the new one", func() bool { return strings.Contains(s.log.String(), "version="+laterVersion) })
 	}
 	return restarts{stop, kill, upgrade}
 }
@@ -151,7 +146,8 @@ func alone(t *testing.T, do func(*testing.T)) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(self, "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=20m",
+	_, subtests, _ := strings.Cut(flag.Lookup("test.run").Value.String()+"/", "/") // which were asked for; empty: all
+	cmd := exec.Command(self, "-test.run=^"+t.Name()+"$/"+subtests, "-test.v", "-test.timeout=20m",
 		"-update="+flag.Lookup("update").Value.String())
 	cmd.Env = append(os.Environ(), variable+"="+t.Name())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
@@ -203,9 +199,6 @@ func (r *agentRun) follow(server restarts) {
 	}
 	r.m = model.Start(r.t, script(server))
 	r.m.Wait = r.wait
-	if r.lost != nil && r.over == "HTTP" {
-		r.m.Lost = func(shown model.Result) bool { return slices.ContainsFunc(r.lost, shown.Says) }
-	}
 	r.prepare()
 	r.m.Run(func() { r.said = r.command(4*time.Minute, r.arguments()...) })
 	transport.CloseIdleConnections() // the servers that these led to have ended
@@ -405,10 +398,7 @@ func (r *agentRun) row(shown []model.Result) []string {
 	if !strings.Contains(r.m.System(), "Sandlot gives you an isolated Linux computer") {
 		instructions = "no"
 	}
-	restart := "goes on"
-	if r.lost != nil && r.over == "HTTP" {
-		restart = "goes on after some seconds"
-	}
+	const restart = "goes on"
 	return []string{r.title, r.over, r.versionOf(), figure, mistakes, much, restart, restart, instructions}
 }
 

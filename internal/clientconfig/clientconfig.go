@@ -40,9 +40,6 @@ type Client struct {
 	entry func(Server) entry
 	// stdioOnly: the client can only start programs, and so cannot connect to a URL.
 	stdioOnly bool
-	// losesTools: the client is without its tools for some seconds when a server at a URL restarts, and starts a program on
-	// this machine instead.
-	losesTools bool
 	// variableFormat is the format of a reference to an environment variable; empty: the client expands none.
 	variableFormat string
 	// command returns the client's own shell command that adds the server; nil: there is none.
@@ -346,7 +343,7 @@ var clients = []Client{
 	{ID: "copilot", Title: "GitHub Copilot CLI", Next: "Start Copilot again; /mcp shows the server.",
 		format: editor, section: "mcpServers", entry: copilotEntry, variableFormat: "${%s}",
 		paths: samePath("~/.copilot/mcp-config.json"), home: [2]string{"COPILOT_HOME", "mcp-config.json"},
-		asks: []string{"copilot", "mcp", "get", "NAME"}, losesTools: true},
+		asks: []string{"copilot", "mcp", "get", "NAME"}},
 	{ID: "cline", Title: "Cline", Next: "Start Cline again.", format: editor, entry: clineEntry,
 		paths: samePath("~/.cline/data/settings/cline_mcp_settings.json")},
 	{ID: "qwen", Title: "Qwen Code", Next: "Start Qwen Code again; /mcp shows the server.", format: editor,
@@ -406,9 +403,6 @@ func Find(id string) (Client, error) {
 
 // StdioOnly reports whether the client can only start programs, and so cannot connect to a URL.
 func (c Client) StdioOnly() bool { return c.stdioOnly }
-
-// LosesTools reports whether the client is without its tools for some seconds when a server at a URL restarts.
-func (c Client) LosesTools() bool { return c.losesTools }
 
 // Asks returns the client's own command that says what it thinks of a server of that name; nil: there is none.
 func (c Client) Asks(name string) []string {

@@ -158,7 +158,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if r.Method == http.MethodPost {
-		if refuseUnknownMethod(w, r, e, m) {
+		if refuseUnknownMethod(w, r, e, m) || refuseDiscover(w, m) {
 			return
 		}
 		answered, end := e.fast.Serve(w, r, m, answers)

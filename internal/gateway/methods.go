@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
 	"strings"
 
@@ -13,6 +14,7 @@ import (
 	"sandlot/internal/hub"
 	"sandlot/internal/policy"
 	"sandlot/internal/revision"
+	"sandlot/internal/toolview"
 )
 
 // operations are the operations of the methods that the SDK answers by itself. The other
@@ -77,5 +79,25 @@ func refuseUnknownMethod(w http.ResponseWriter, r *http.Request, e *endpoint, m 
 	}
 	message := "Method not found: \"" + fault.Clip(m.Method) + "\""
 	rpc.Write(w, http.StatusOK, rpc.ErrorResponse(m.ID, jsonrpc.CodeMethodNotFound, message, nil))
+	return true
+}
+
+// refuseDiscover answers server/discover of a client that goes on after a restart of the server only with the stateful
+// protocol, and reports whether it answered. The answer is that of a server that has no other protocol: the client sends
+// initialize next.
+func refuseDiscover(w http.ResponseWriter, m rpc.Message) bool {
+	if m.Method != "server/discover" || !rpc.IsID(m.ID) {
+		return false
+	}
+	var params struct {
+		Meta struct {
+			Client struct{ Name string } `json:"io.modelcontextprotocol/clientInfo"`
+		} `json:"_meta"`
+	}
+	if json.Unmarshal(m.Params, &params) != nil || !toolview.LosesServers(params.Meta.Client.Name) {
+		return false
+	}
+	rpc.Write(w, http.StatusNotFound, rpc.ErrorResponse(m.ID, jsonrpc.CodeMethodNotFound,
+		"Method not found: this client has the stateful protocol; send initialize", nil))
 	return true
 }

@@ -230,3 +230,26 @@ func TestFieldsKeepTheirOrderStateless(t *testing.T) {
 		t.Errorf("asked for %s", w.Body)
 	}
 }
+
+// TestDiscoverByClient: a client that loses its server with the stateless protocol is told that there is none, and
+// connects with the stateful one. Others have both.
+func TestDiscoverByClient(t *testing.T) {
+	g := newGateway(fakeBuiltin{call: printed}, &fakeExternal{})
+	discover := func(name string) *httptest.ResponseRecorder {
+		return postTo(g, "/mcp", "", fmt.Sprintf(`{"jsonrpc":"2.0","id":0,"method":"server/discover","params":{"_meta":{`+
+			`"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{},`+
+			`"io.modelcontextprotocol/clientInfo":{"name":%q,"version":"1"}}}}`, name),
+			"Mcp-Protocol-Version", "2026-07-28", "Mcp-Method", "server/discover")
+	}
+	for name, want := range map[string]int{"copilot-cli": 404, "GitHub-Copilot-developer": 404, "mystery": 200, "": 200} {
+		w := discover(name)
+		if w.Code != want || strings.Contains(w.Body.String(), "2026-07-28") != (want == 200) ||
+			strings.Contains(w.Body.String(), "-32601") != (want == 404) {
+			t.Errorf("%q: %d %s", name, w.Code, w.Body)
+		}
+	}
+	session := connectAs(t, g, "/mcp", "copilot-cli")
+	if r := answerOf(t, postTo(g, "/mcp", session, callOwn)); len(r.Content) == 0 || !strings.HasPrefix(r.Content[0].Text, "42") {
+		t.Errorf("%+v", r)
+	}
+}

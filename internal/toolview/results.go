@@ -45,3 +45,14 @@ func ResultsOf(client string) Results {
 // ReadsJSON reports whether a client, by the name that it sends, takes the first text of a result without
 // structuredContent for that if the text is JSON, and refuses the result if the JSON is not an object.
 func ReadsJSON(client string) bool { return strings.HasPrefix(strings.ToLower(client), "gemini-cli") }
+
+// losesServers are clients that give up a server of the stateless protocol when a subscription to its notifications ends
+// and cannot be renewed at once, by the beginnings of the names that they send, in lower case.
+var losesServers = []string{"copilot-cli", "github-copilot"}
+
+// LosesServers reports whether a client, by the name that it sends, is without a server's tools after the server has
+// restarted, unless it speaks the stateful protocol.
+func LosesServers(client string) bool {
+	client = strings.ToLower(client)
+	return slices.ContainsFunc(losesServers, func(name string) bool { return strings.HasPrefix(client, name) })
+}

@@ -111,8 +111,8 @@ var parts = []part{
 	{
 		name: "clients", minutes: 15,
 		proves: "twelve more real clients with a scripted model: figures, " +
-			"mistakes, large output, third-party tools, a server that is stopped and killed under a running agent; Claude Code " +
-			"and Codex while systemd restarts their server, and while it is upgraded",
+			"mistakes, large output, third-party tools, a server that is stopped and killed under a running agent; Claude Code, " +
+			"Codex, Gemini CLI and Copilot while systemd restarts their server, and while it is upgraded",
 		folders: []string{"internal/gateway", "internal/mcpsession", "internal/api/client", "internal/clientconfig",
 			"internal/autostart"},
 		steps: []step{

@@ -56,9 +56,6 @@ type Model struct {
 	URL string // without a path
 	// Wait is a call by which the model waits for a tool that is not offered; without a tool it does not wait.
 	Wait Step
-	// Lost reports whether a result says that the client has lost its server: the model makes the call again. Nil: none
-	// says so.
-	Lost func(Result) bool
 
 	steps []Step
 	due   chan due
@@ -235,9 +232,9 @@ func (m *Model) next(c *conversation) call {
 		return call{text: `{"title": "Scripted", "next_speaker": "user", "reasoning": "none"}`}
 	}
 	done := slices.DeleteFunc(slices.Clone(c.results), func(r Result) bool {
-		return slices.Contains(finders, r.Tool) || m.Wait.Tool != "" && r.Tool == m.Wait.Tool || m.Lost != nil && m.Lost(r)
+		return slices.Contains(finders, r.Tool) || m.Wait.Tool != "" && r.Tool == m.Wait.Tool
 	})
-	again := 100 * (len(c.results) - len(done)) // makes ids of calls that are no steps, and of steps that are made again
+	again := 100 * (len(c.results) - len(done)) // makes ids of calls that are no steps
 	searched := len(c.results) > 0 && len(done) < len(c.results) &&
 		slices.Contains(finders, c.results[len(c.results)-1].Tool)
 	m.note(c, done)

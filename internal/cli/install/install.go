@@ -90,8 +90,6 @@ client has a command for that, and calls a tool as the client would.
 
 If the server runs, the client connects to its URL. If not, the client starts "sandlot stdio", which
 makes all that it needs, and uses the server as soon as one runs. Claude Desktop can do nothing else.
-GitHub Copilot starts it too, unless it gets an address or a token: it would be without its tools for
-some seconds when the server restarts.
 
 On Windows, --wsl makes a client start the Sandlot of a distribution of WSL, which needs no Docker. In
 such a distribution, --windows writes the settings of Windows's client; without it, it does so if only
@@ -191,7 +189,7 @@ func (p *program) installInto(ctx context.Context, k clientconfig.Client, f inst
 	if err := k.Check(&s); err != nil {
 		return p.Usage(err)
 	}
-	if s.URL != "" {
+	if s.URL != "" && !k.StdioOnly() { // the program that such a client starts has flags for it
 		if s.URL, err = withAsked(s.URL, string(mode), string(form)); err != nil {
 			return p.Usage(err)
 		}
@@ -299,7 +297,7 @@ func (p *program) setAddress(ctx context.Context, k clientconfig.Client, f insta
 	}
 	s.Args = f.stdioArguments()
 	hasToken := s.Token != "" || s.TokenEnv != ""
-	starts := k.StdioOnly() || f.stdio || f.windows || k.LosesTools() && !hasToken
+	starts := k.StdioOnly() || f.stdio || f.windows
 	if f.windows && s.URL != "" {
 		return false, p.Usage(errors.New("--windows starts the Sandlot of this distribution; for a server elsewhere, " +
 			"leave --url and SANDLOT_SERVER out, or install Sandlot in Windows and run this there"))
