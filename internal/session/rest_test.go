@@ -14,6 +14,7 @@ import (
 	"sandlot/internal/fault"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/sandbox/sandboxtest"
+	"sandlot/internal/session/reason"
 )
 
 // TestWokenNotStored: when it cannot be stored that a session has woken, it is awake all the same, and the image is not
@@ -143,14 +144,15 @@ func TestEndAll(t *testing.T) {
 	})
 }
 
-// TestLeftToNext: what cannot be put to sleep at the stop of a server for what passes runs on, and the next server takes
-// it over, without a word. If it has ended by then, its user is told why it did not sleep.
+// TestLeftToNext: what can sleep, and cannot be put to sleep at the stop of a server, runs on, whatever the reason, and the
+// next server takes it over, without a word. If it has ended by then, its user is told why it did not sleep.
 func TestLeftToNext(t *testing.T) {
-	causes := append(slices.Clone(passing), sandbox.ErrReplaced, fmt.Errorf("%w: no room", sandbox.ErrLater))
+	causes := append(slices.Clone(passing), sandbox.ErrReplaced, fmt.Errorf("%w: no room", sandbox.ErrLater),
+		errors.New("encoding error: unknown"), &sandbox.Explained{Limit: true, Words: "it has 3 MB, and 2 MB are allowed"})
 	for _, step := range []sandboxtest.Step{sandboxtest.StepFreeze, sandboxtest.StepThaw} {
 		for _, cause := range causes {
-			if step == sandboxtest.StepThaw && cause == sandbox.ErrReplaced {
-				continue // nothing that goes on is told so
+			if step == sandboxtest.StepThaw && !reason.Passes(cause) {
+				continue // nothing that goes on is told so, or it cannot go on
 			}
 			for _, stores := range []bool{true, false} {
 				for _, dies := range []bool{true, false} {

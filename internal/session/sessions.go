@@ -518,7 +518,7 @@ func (s *Sessions) Live() int { return len(s.filter(current.hasSandbox)) }
 // Prewarm boots the home of a principal who has connected, so that the first call need not
 // wait for it. It does so only while there is room: no other session ends for it.
 func (s *Sessions) Prewarm(ctx context.Context, p auth.Principal) {
-	if p.Service || !s.hasRoom(p.ID) {
+	if p.Service || !s.hasRoom(ctx, p.ID) {
 		return
 	}
 	if l, err := s.Open(ctx, p, OpenRequest{ID: "home", KeepNotice: true}); err == nil {
