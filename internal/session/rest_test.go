@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -298,6 +300,73 @@ func TestSilentWithItsRuntime(t *testing.T) {
 		w.fake.StatusHangs.Store(false)
 		if again := w.use(ann, OpenRequest{}); !strings.Contains(again.Notice, "its agent stopped answering") {
 			t.Errorf("when the runtime answers: %q", again.Notice)
+		}
+	})
+}
+
+// TestGoneSaysWhy: whoever names a session that was removed is told why, and nobody else is told that there was one.
+func TestGoneSaysWhy(t *testing.T) {
+	for name, c := range map[string]struct {
+		goes  func(t *testing.T, w *testSessions, id string)
+		files bool
+		why   string
+	}{
+		"its user has stopped it": {func(t *testing.T, w *testSessions, id string) { w.Stop(t.Context(), ann, id) }, true,
+			"it was stopped"},
+		"it was idle, without files": {func(t *testing.T, w *testSessions, id string) {
+			w.stopUnused(t.Context(), w.byID(id), "it was idle for 1m0s")
+		}, false, "it had no files, and it was idle for 1m0s"},
+		"it was not used for long": {func(t *testing.T, w *testSessions, id string) {
+			w.stopUnused(t.Context(), w.byID(id), "it was idle for 1m0s")
+			w.sweep(t.Context(), time.Now().Add(w.Retention+time.Minute))
+		}, true, "nothing had used it for 1h0m0s (workspace_retention)"},
+		"there are too many": {func(t *testing.T, w *testSessions, id string) {
+			for range maxStopped*w.MaxSessions + 1 {
+				l := w.use(ann, OpenRequest{ID: "new"})
+				w.put(l)
+				w.stopUnused(t.Context(), l.Session, "it was idle for 1m0s")
+			}
+		}, true, "the 15 that were used last are kept"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in(t, nil, func(t *testing.T, w *testSessions) {
+				l := w.use(ann, OpenRequest{ID: "new"})
+				if c.files {
+					w.put(l)
+				}
+				c.goes(t, w, l.ID())
+				w.fails(ann, OpenRequest{ID: l.ID()}, fault.SessionNotFound, "it was removed, with all that it had, as ", c.why)
+				_, err := w.Open(t.Context(), bob, OpenRequest{ID: l.ID()})
+				if err == nil || strings.Contains(err.Error(), "removed") {
+					t.Errorf("another user is told: %v", err)
+				}
+			})
+		})
+	}
+}
+
+// put puts a file into the workspace of a session.
+func (w *testSessions) put(l *Lease) {
+	w.t.Helper()
+	if err := os.WriteFile(filepath.Join(w.workspaces, l.record().Workspace, "f"), []byte("x"), 0o600); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// TestLeftNotice: what a call was to tell, and nobody has read, the next one tells, before what is new.
+func TestLeftNotice(t *testing.T) {
+	in(t, sleeps, func(t *testing.T, w *testSessions) {
+		id := w.asleep("x")
+		l := w.use(ann, OpenRequest{ID: id})
+		asleep := l.Notice
+		l.LeaveNotice()
+		w.byID(id).dropSandbox(w.byID(id).current().booted, "it was killed")
+		l = w.use(ann, OpenRequest{ID: id})
+		if asleep == "" || !strings.HasPrefix(l.Notice, asleep+" ") || !strings.Contains(l.Notice, "it was killed") {
+			t.Errorf("told %q, after %q", l.Notice, asleep)
+		}
+		if l := w.use(ann, OpenRequest{ID: id}); l.Notice != "" {
+			t.Errorf("told again: %q", l.Notice)
 		}
 	})
 }

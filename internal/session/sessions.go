@@ -121,6 +121,8 @@ type Sessions struct {
 	reserveDisk sync.Mutex // held to admit a write
 	copies      copies.Making
 
+	gone gone
+
 	removedDays int64 // the store has no traffic of days before that one; used by sweep
 
 	mu        sync.Mutex
@@ -455,7 +457,11 @@ func (s *Sessions) notFound(owner, id string) error {
 			With("session_id", id).With("live_sessions", live).
 			Advise("Call execute_code or execute_command with session_id \"home\"")
 	}
-	return fault.New(fault.SessionNotFound, "%s", fault.Printable(id, 80)).With("session_id", fault.Printable(id, 80)).
+	what := fault.Printable(id, 80)
+	if why := s.gone.why(owner, id); why != "" {
+		what += ": it was removed, with all that it had, as " + why
+	}
+	return fault.New(fault.SessionNotFound, "%s", what).With("session_id", fault.Printable(id, 80)).
 		With("live_sessions", live)
 }
 
