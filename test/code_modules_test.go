@@ -56,9 +56,6 @@ func pythonModules(t *testing.T, c *client) {
 		"python3 -I /workspace/call.py one", "PYTHONPATH=/nowhere /tmp/venv/bin/python -I /workspace/call.py one",
 		// Root of the sandbox moves the tree: it is put back.
 		"mv /run/mcp /tmp/x; i=0; until [ -e /run/mcp/mcp ] || [ $i = 500 ]; do i=$((i+1)); sleep 0.01; done; " +
-			"mcp ls >&2 && python3 /workspace/call.py one",
-		"mv /run /tmp/run; i=0; until [ -e /run/mcp/mcp ] || [ $i = 500 ]; do i=$((i+1)); sleep 0.01; done; " +
-			"mv /run/mcp /tmp/y; i=0; until [ -e /run/mcp/mcp ] || [ $i = 500 ]; do i=$((i+1)); sleep 0.01; done; " +
 			"mcp ls >&2 && python3 /workspace/call.py one"} {
 		if r := c.shell("home", command); !strings.Contains(r.All, "{'title': 'one'}") {
 			t.Errorf("%s: %q", command, r.All)
