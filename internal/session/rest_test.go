@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -323,7 +321,7 @@ func TestGoneSaysWhy(t *testing.T) {
 		"there are too many": {func(t *testing.T, w *testSessions, id string) {
 			for range maxStopped*w.MaxSessions + 1 {
 				l := w.use(ann, OpenRequest{ID: "new"})
-				w.put(l)
+				w.put(l, "f", 1)
 				w.stopUnused(t.Context(), l.Session, "it was idle for 1m0s")
 			}
 		}, true, "the 15 that were used last are kept"},
@@ -332,7 +330,7 @@ func TestGoneSaysWhy(t *testing.T) {
 			in(t, nil, func(t *testing.T, w *testSessions) {
 				l := w.use(ann, OpenRequest{ID: "new"})
 				if c.files {
-					w.put(l)
+					w.put(l, "f", 1)
 				}
 				c.goes(t, w, l.ID())
 				w.fails(ann, OpenRequest{ID: l.ID()}, fault.SessionNotFound, "it was removed, with all that it had, as ", c.why)
@@ -342,14 +340,6 @@ func TestGoneSaysWhy(t *testing.T) {
 				}
 			})
 		})
-	}
-}
-
-// put puts a file into the workspace of a session.
-func (w *testSessions) put(l *Lease) {
-	w.t.Helper()
-	if err := os.WriteFile(filepath.Join(w.workspaces, l.record().Workspace, "f"), []byte("x"), 0o600); err != nil {
-		w.t.Fatal(err)
 	}
 }
 

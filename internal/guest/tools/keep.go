@@ -132,11 +132,21 @@ func (t *Tools) remember(tree *os.File, set func() error) {
 func (t *Tools) watch(w *os.File, watched os.FileInfo) {
 	for w != nil {
 		t.watchFolder(w, watched)
-		if w = nil; t.ctx.Err() == nil { // the folder above was moved, too, and there is another one by now
-			w, watched = newWatch(filepath.Dir(t.config.Dir))
+		w = nil
+		// The folder above was moved, too, and is there again with the tree, unless it is moved at this moment.
+		for try := 0; w == nil && try < watchTries && t.ctx.Err() == nil; try++ {
+			t.setting.Lock()
+			t.restore()
+			t.setting.Unlock()
+			if w, watched = newWatch(filepath.Dir(t.config.Dir)); w == nil {
+				time.Sleep(restoreInterval)
+			}
 		}
 	}
 }
+
+// watchTries is how often a folder is watched that is moved each time. Restore is called before programs start.
+const watchTries = 50
 
 // watchFolder does as watch, until the folder above the tree is another one than watched. It closes w.
 func (t *Tools) watchFolder(w *os.File, watched os.FileInfo) {

@@ -540,7 +540,7 @@ func TestPutBack(t *testing.T) {
 				if !watched || strings.Contains(what, "socket") && !shared { // nothing watches the agent's own folder
 					u.Restore()
 				}
-				until(t, what, func() bool {
+				until(t, fmt.Sprintf("%s, shared %v, watched %v", what, shared, watched), func() bool {
 					b, err := os.ReadFile(filepath.Join(dir, "README.md"))
 					c, dialErr := net.Dial("unix", filepath.Join(dir, wire.ToolSocket))
 					if dialErr == nil {
