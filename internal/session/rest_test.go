@@ -319,7 +319,8 @@ func TestGoneSaysWhy(t *testing.T) {
 			w.sweep(t.Context(), time.Now().Add(w.Retention+time.Minute))
 		}, true, "nothing had used it for 1h0m0s (workspace_retention)"},
 		"there are too many": {func(t *testing.T, w *testSessions, id string) {
-			for range maxStopped*w.MaxSessions + 1 {
+			w.stopUnused(t.Context(), w.byID(id), "it was idle for 1m0s")
+			for range maxStopped * w.MaxSessions {
 				l := w.use(ann, OpenRequest{ID: "new"})
 				w.put(l, "f", 1)
 				w.stopUnused(t.Context(), l.Session, "it was idle for 1m0s")
