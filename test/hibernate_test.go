@@ -319,8 +319,9 @@ func TestNarrowedAsleep(t *testing.T) {
 		c = s.connect(older, "", nil)
 	}
 	again("max_total_memory_mb: 400\n") // what it keeps does not fit, and it sleeps on
-	if r := c.code(large, "1"); !r.IsError || !strings.Contains(r.All, "needs 512 MB to wake; nothing of it is lost") {
-		t.Errorf("with more than fits: %s", r.All)
+	if told := c.refusal("execute_code", args{"code": "1", "session_id": large}); !strings.Contains(told,
+		"needs 512 MB to wake; nothing of it is lost") {
+		t.Errorf("with more than fits: %q", told)
 	}
 	s.stop()
 	again("")
