@@ -312,10 +312,19 @@ func TestNarrowedAsleep(t *testing.T) {
 	large := c.code("new", "x = b'x' * (300 << 20)").session()
 	little := c.code("new", "x = 1").session()
 	s.stop()
-	s.settings("flavors: {small: {cpus: 1, memory_mb: 256}}\n")
-	transport.CloseIdleConnections()
-	s.launch()
-	c = s.connect(older, "", nil)
+	again := func(more string) {
+		s.settings("flavors: {small: {cpus: 1, memory_mb: 256}}\n" + more)
+		transport.CloseIdleConnections()
+		s.launch()
+		c = s.connect(older, "", nil)
+	}
+	again("max_total_memory_mb: 400\n") // what it keeps does not fit, and it sleeps on
+	if told := c.refusal("execute_code", args{"code": "1", "session_id": large}); !strings.Contains(told,
+		"needs 512 MB to wake; nothing of it is lost") {
+		t.Errorf("with more than fits: %q", told)
+	}
+	s.stop()
+	again("")
 	r := c.code(large, "len(x) >> 20")
 	if notice, _ := r.Fields["notice"].(string); r.Text != "300" || !strings.Contains(notice, "keeps its limit of 512 MB") {
 		t.Errorf("with much in its memory: %s", r.All)

@@ -121,7 +121,8 @@ var randoms = map[string]string{
 		"uuid.uuid4(), uuid.uuid1()): print('R:', r, sep='')\n" +
 		"_ = subprocess.run('echo R:$(openssl ecparam -name prime256v1 -genkey -noout | sha256sum); " +
 		"echo R:$(cat /proc/sys/kernel/random/uuid)', shell=True)",
-	"bash": "echo R:$RANDOM$RANDOM$RANDOM; echo R:$(cat /proc/sys/kernel/random/uuid)",
+	"bash": "echo R:$RANDOM$RANDOM$RANDOM; echo R:$(cat /proc/sys/kernel/random/uuid); " +
+		"echo R:$(cat /proc/sys/kernel/random/boot_id)",
 	"javascript": "const c = require('crypto'); for (const r of [Math.random(), c.randomBytes(8).toString('hex'), " +
 		"c.randomUUID()]) console.log('R:' + r)",
 }

@@ -28,7 +28,7 @@ func (t *Tools) openProcess(ctx context.Context, c tool.Call, id string) (*sessi
 		return nil, "", fault.Argument("process_id", "process_id %q is not one that execute_command gave",
 			fault.Printable(id, 80)).With("allowed", "a process_id of execute_command or list_processes")
 	}
-	l, err := t.Sessions.Open(ctx, c.Principal, session.OpenRequest{ID: sessionID})
+	l, err := t.openSession(ctx, c, session.OpenRequest{ID: sessionID})
 	return l, pid, err
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"sandlot/internal/agent"
+	"sandlot/internal/image"
 	"sandlot/internal/sandbox"
 )
 
@@ -41,6 +42,21 @@ func (p *Pool) Hibernators() (all []sandbox.Hibernator) {
 func (p *Pool) CanWake(ctx context.Context, h sandbox.Hibernator, r Request, image string) error {
 	return h.CanWake(ctx, p.spec(r), image)
 }
+
+// WakesAs returns f with the memory that a sandbox of an image has at most: one with more in use than f allows keeps what
+// it had. Of an image that cannot be read nothing is known: Wake says why.
+func (p *Pool) WakesAs(ctx context.Context, h sandbox.Hibernator, name string, f image.Flavor) image.Flavor {
+	has, used, err := h.FrozenNeeds(ctx, name)
+	now := p.Limits(f).MemoryBytes
+	if err != nil || !narrower(now, has.MemoryBytes) || used > 0 && !tight(uint64(used+wakingBytes), now) {
+		return f
+	}
+	return sized(f, sandbox.Limits{MemoryBytes: has.MemoryBytes})
+}
+
+// wakingBytes is how much memory a sandbox may have in use when it has woken beyond that of its image, such as for its
+// runtime.
+const wakingBytes = 64 << 20
 
 // settle gives a sandbox that was made of an image the limits of now, and its agent the settings.
 func (p *Pool) settle(ctx context.Context, b *Booted, now sandbox.Limits, s agent.Settings) error {

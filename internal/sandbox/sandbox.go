@@ -217,6 +217,9 @@ type Hibernator interface {
 	// CanWake returns an error if Wake would fail with that image for what has changed since it was made. It makes
 	// nothing, and is quick. The spec needs no ID and no Secret.
 	CanWake(ctx context.Context, spec Spec, image string) error
+	// FrozenNeeds returns the limits of the sandbox of which an image was made, and about how many bytes of memory and of
+	// files outside its mounts it had; 0: that is not known. It is quick.
+	FrozenNeeds(ctx context.Context, image string) (has Limits, inUse int64, err error)
 	// PackFrozen makes an image smaller that is not used soon, until ctx ends, or somebody calls Wake or RemoveFrozen,
 	// which then wait a moment. After an error the image is as before.
 	PackFrozen(ctx context.Context, name string) error

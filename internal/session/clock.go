@@ -56,7 +56,7 @@ func (s *Sessions) sweep(ctx context.Context, now time.Time) {
 			session.persistUse()
 			session.tellReplaced(c.booted)
 		case !c.rec.Home && since > s.Retention:
-			s.removeIfStopped(ctx, session)
+			s.removeIfStopped(ctx, session, fmt.Sprintf("nothing had used it for %s (workspace_retention)", s.Retention))
 		}
 	}
 	s.restUnused(ctx, now, unused)

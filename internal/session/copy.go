@@ -220,7 +220,7 @@ func (s *Sessions) Replace(ctx context.Context, p auth.Principal, id string, c C
 		if err != nil {
 			return "", err
 		}
-		unreserve, err := session.reserveBeside(ctx, request.Flavor)
+		unreserve, err := session.reserveBeside(ctx, s.Pool.WakesAs(ctx, h, c.Image, request.Flavor))
 		if err != nil {
 			return "", err
 		}

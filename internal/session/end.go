@@ -122,7 +122,7 @@ func (s *Sessions) stopLocked(ctx context.Context, session *Session, why string)
 	r := session.record()
 	s.publish(r, event.SessionStopped, why, 0)
 	if empty, err := s.Pool.WorkspaceEmpty(ctx, r.Workspace); err == nil && empty && ended && !r.Home {
-		s.removeStored(ctx, session)
+		s.removeStored(ctx, session, "it had no files, and "+why)
 		return true
 	}
 	session.updateOrLog("that a session stopped", func(r *Record) {
@@ -142,31 +142,34 @@ func (s *Sessions) limitStopped(ctx context.Context, owner string) {
 	stopped := s.filter(func(c current) bool {
 		return c.rec.Owner == owner && !c.rec.Home && c.rec.State != Live && !c.hasSandbox()
 	})
-	for _, session := range stopped[:max(0, len(stopped)-maxStopped*s.MaxSessions)] {
-		s.removeIfStopped(ctx, session)
+	most := maxStopped * s.MaxSessions
+	for _, session := range stopped[:max(0, len(stopped)-most)] {
+		s.removeIfStopped(ctx, session, fmt.Sprintf("of your sessions that are stopped or sleep, the %d that were used last are "+
+			"kept", most))
 	}
 }
 
-// removeIfStopped removes a stopped session, unless a call uses it again.
-func (s *Sessions) removeIfStopped(ctx context.Context, session *Session) {
+// removeIfStopped removes a stopped session, unless a call uses it again. why can end a sentence.
+func (s *Sessions) removeIfStopped(ctx context.Context, session *Session, why string) {
 	if !session.lock.TryAcquire(1) {
 		return
 	}
 	defer session.release()
 	if c := session.current(); c.booted == nil && !c.waiting && c.active == 0 && !c.removed {
-		s.removeStored(ctx, session)
+		s.removeStored(ctx, session, why)
 	}
 }
 
 // removeStored removes the session's record and workspace. The caller holds the lock, and has
-// stopped the sandbox.
-func (s *Sessions) removeStored(ctx context.Context, session *Session) {
+// stopped the sandbox. Calls for it are told why, in words that can end a sentence.
+func (s *Sessions) removeStored(ctx context.Context, session *Session, why string) {
 	session.storing.Lock() // so that no update stores the record after its removal
 	defer session.storing.Unlock()
 	session.mu.Lock()
 	session.cur.removed = true
 	r := session.cur.rec
 	session.mu.Unlock()
+	s.gone.add(r.ID, r.Owner, why)
 	r.State, r.Sandbox = Removed, ""
 	s.publish(r, event.SessionRemoved, "", 0)
 	if err := s.Store.PutSession(context.WithoutCancel(ctx), r); err != nil {
@@ -229,7 +232,7 @@ func (s *Sessions) endSession(ctx context.Context, session *Session) {
 	}
 	session.stopSandbox()
 	if !c.rec.Home {
-		s.removeStored(ctx, session)
+		s.removeStored(ctx, session, stoppedByUser)
 		return
 	}
 	session.updateOrLog("that a session stopped", func(r *Record) {

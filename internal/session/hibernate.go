@@ -180,9 +180,8 @@ func (s *Sessions) putToSleep(ctx context.Context, session *Session) error {
 }
 
 // EndAll puts all sessions to sleep before the server ends, with hibernate, those with most to lose first, until ctx ends;
-// what has begun by then may take overtime. Sandboxes of sessions that can sleep, and do not for now, as the disk is full
-// or there is no time, run on for the next server. All others end: their sessions keep their files, and their records say
-// why they have no more.
+// what has begun by then may take overtime. Sandboxes of sessions that can sleep, and do not, whatever the reason, run on
+// for the next server. All others end: their sessions keep their files, and their records say why they have no more.
 func (s *Sessions) EndAll(ctx context.Context, hibernate bool, overtime time.Duration) {
 	hardCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -213,7 +212,8 @@ func (s *Sessions) EndAll(ctx context.Context, hibernate bool, overtime time.Dur
 }
 
 // sleepNow puts one session to sleep, if hibernate and ctx allow to begin, until hardCtx ends. Calls
-// that use it may end until the context calls does. Empty: the session sleeps, has nothing that could, or is left to the next server; else the session's sandbox is to end, and why says why.
+// that use it may end until the context calls does. Empty: the session sleeps, has nothing that could, or is left to the
+// next server; else the session's sandbox is to end, and why says why.
 func (s *Sessions) sleepNow(ctx, hardCtx, calls context.Context, session *Session, hibernate bool) (why string) {
 	_, unable := s.Pool.HibernatorNamed(session.record().Runtime)
 	switch {
@@ -252,13 +252,9 @@ func (s *Sessions) sleepNow(ctx, hardCtx, calls context.Context, session *Sessio
 	case errors.Is(err, errInUse):
 		session.leaveToNext(inCalls, err)
 		return ""
-	case reason.Passes(err), errors.Is(err, sandbox.ErrReplaced):
-		session.leaveToNext("it could not be put to sleep: "+reason.State(err), err)
-		return ""
 	}
-	s.Log.Error("could not put a session to sleep, which ends with the server", "session", session.record().ID, "error",
-		err)
-	return unslept(err)
+	session.leaveToNext("it could not be put to sleep: "+reason.State(err), err)
+	return ""
 }
 
 // unslept is the reason for the loss of a sandbox that never sleeps, and ended with its server.

@@ -15,12 +15,14 @@ import (
 	"time"
 
 	"sandlot/internal/agent"
+	"sandlot/internal/agent/wire"
 	"sandlot/internal/atomicfile"
 	"sandlot/internal/fault"
 	"sandlot/internal/image"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/sandbox/sandboxtest"
 	"sandlot/internal/session/awake"
+	"sandlot/internal/template"
 )
 
 // sleeps are rules with which idle sessions sleep.
@@ -731,6 +733,116 @@ func TestAdoptedLimits(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestWakesAsLarge: a session that fell asleep with more memory in use than its flavor allows by now counts with what it
+// keeps, before it wakes. What does not fit sleeps on, and loses nothing.
+func TestWakesAsLarge(t *testing.T) {
+	const mb = 1 << 20
+	narrow := func(r *Rules) { sleeps(r); r.Flavors = []image.Flavor{{Name: "small", CPUs: 1, MemoryMB: 256}} }
+	for name, c := range map[string]struct {
+		inUse int64
+		fits  bool
+	}{"much": {600 * mb, false}, "it is not known": {0, false}, "little": {100 * mb, true}} {
+		t.Run(name, func(t *testing.T) {
+			in(t, sleeps, func(t *testing.T, w *testSessions) {
+				id := w.use(ann, OpenRequest{}).ID() // of 1024 MB
+				w.box(id).SetMemory("x")
+				w.box(id).SetUsed(c.inUse, 5)
+				w.sleepUnused(t.Context(), w.byID(id), "it was idle")
+				w.Close(context.Background())
+				w.open(func(r *Rules) { narrow(r); r.MaxMemoryMB = 512 })
+				w.Prewarm(t.Context(), ann)
+				if awake := w.box(id) != nil; awake != c.fits {
+					t.Errorf("it was made ready: %t", awake)
+				}
+				if !c.fits {
+					w.fails(ann, OpenRequest{}, fault.ResourceLimit, "a session of 1024 MB does not fit", "nothing of it is lost")
+					w.wantImages(1)
+					w.MaxMemoryMB = 1024
+				}
+				if l := w.use(ann, OpenRequest{}); w.box(id).Memory() != "x" || !strings.Contains(l.Notice, "was asleep") {
+					t.Errorf("it has %q, and was told %q", w.box(id).Memory(), l.Notice)
+				}
+				w.mu.Lock()
+				used, reserved := w.used(ann.ID), len(w.reserved)
+				w.mu.Unlock()
+				if want := w.byID(id).current().booted.Flavor.MemoryMB; used.MemoryMB != want || reserved != 0 {
+					t.Errorf("%d MB are counted, and it has %d; %d reservations are left", used.MemoryMB, want, reserved)
+				}
+			})
+		})
+	}
+}
+
+// TestRuntimeRemovedWaking: a session that was waking when its server ended loses nothing while its runtime is not among
+// the settings, unless it is used: neither its image nor, if it had got that far, its sandbox.
+func TestRuntimeRemovedWaking(t *testing.T) {
+	for _, woken := range []bool{false, true} {
+		in(t, sleeps, func(t *testing.T, w *testSessions) {
+			id := w.asleep("x")
+			if woken {
+				w.fake.OnStep = func(s sandboxtest.Step) error {
+					if s == sandboxtest.StepWoken {
+						w.store.fail(errors.New("the machine is cut off"))
+					}
+					return nil
+				}
+				w.use(ann, OpenRequest{ID: id})
+				w.fake.OnStep = nil
+				w.store.fail(nil)
+				w.box(id).SetMemory("y")
+				w.fake.KillServer()
+			} else {
+				w.store.mu.Lock()
+				r := w.store.all[id]
+				r.Sandbox, r.State = "begun", Live
+				w.store.all[id] = r
+				w.store.mu.Unlock()
+			}
+			before := w.fake
+			w.fake = &sandboxtest.Fake{Called: "another"}
+			w.open(sleeps)
+			w.byID(id).updateOrLog("something", func(*Record) {})
+			w.Close(context.Background())
+			w.fake = before
+			w.open(sleeps)
+			l := w.use(ann, OpenRequest{ID: id})
+			want := "x"
+			if woken {
+				want = "y"
+			}
+			if got := w.box(id).Memory(); got != want || !strings.Contains(l.Notice, "was asleep") {
+				t.Errorf("woken: %t: it has %q, and was told %q", woken, got, l.Notice)
+			}
+			w.wantImages(0)
+		})
+	}
+}
+
+// TestTemplateRemovedWaking: so it is when its template was removed, which is there again later.
+func TestTemplateRemovedWaking(t *testing.T) {
+	in(t, sleeps, func(t *testing.T, w *testSessions) {
+		id := w.asleep("x")
+		w.store.mu.Lock()
+		r := w.store.all[id]
+		r.Sandbox, r.State = "begun", Live
+		w.store.all[id] = r
+		w.store.mu.Unlock()
+		if _, err := w.fake.Create(t.Context(), sandbox.Spec{ID: "begun", Template: hostAndOther[0],
+			Secret: make([]byte, wire.SecretLen)}); err != nil {
+			t.Fatal(err)
+		}
+		w.Close(context.Background())
+		w.open(func(r *Rules) { sleeps(r); r.Templates = template.New(w.Log, hostAndOther[1:], nil, false) })
+		w.left.Remove(t.Context())
+		w.byID(id).updateOrLog("something", func(*Record) {})
+		w.Close(context.Background())
+		w.open(sleeps)
+		if l := w.use(ann, OpenRequest{ID: id}); w.box(id).Memory() != "x" || !strings.Contains(l.Notice, "was asleep") {
+			t.Errorf("it has %q, and was told %q", w.box(id).Memory(), l.Notice)
+		}
+	})
 }
 
 // TestRuntimeRemoved: whoever has a session whose runtime is not among the settings any more is told so.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"sandlot/internal/atomicfile"
+	"sandlot/internal/fault"
 	"sandlot/internal/image"
 	"sandlot/internal/pool"
 	quotas "sandlot/internal/quota"
@@ -19,6 +20,35 @@ import (
 func (s *Sessions) reserve(ctx context.Context, owner string, home bool, f image.Flavor) (room.Quota, error) {
 	want := room.Of(home, f)
 	return want, s.reserveQuota(ctx, owner, want)
+}
+
+// reserveBoot reserves what the session needs with a sandbox of a flavor, or with the one in whose image it sleeps.
+func (s *Session) reserveBoot(ctx context.Context, r Record, f image.Flavor) error {
+	needs := s.sessions.wakesAs(ctx, r.Runtime, r.Image, f)
+	reserved, err := s.sessions.reserve(ctx, r.Owner, r.Home, needs)
+	switch {
+	case err != nil && needs.MemoryMB > f.MemoryMB:
+		f := fault.From(err)
+		f.Message += fmt.Sprintf(". It fell asleep with more memory in use than its flavor allows by now, and needs %d MB to "+
+			"wake; nothing of it is lost", needs.MemoryMB)
+		return f.With("session_id", r.ID)
+	case err != nil:
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cur.reserved = reserved
+	return nil
+}
+
+// wakesAs returns the size of the sandbox that is made of an image, for a session with that flavor: it may keep the memory
+// that it had. Without an image it is f.
+func (s *Sessions) wakesAs(ctx context.Context, runtime, image string, f image.Flavor) image.Flavor {
+	h, err := s.Pool.HibernatorNamed(runtime)
+	if err != nil || image == "" {
+		return f
+	}
+	return s.Pool.WakesAs(ctx, h, image, f)
 }
 
 // reserveQuota is reserve for any quota.
@@ -119,19 +149,25 @@ func (s *Sessions) QuotaUses(owner string) []quotas.Use {
 }
 
 // hasRoom reports whether the home of a principal can boot without another session's end.
-func (s *Sessions) hasRoom(owner string) bool {
+func (s *Sessions) hasRoom(ctx context.Context, owner string) bool {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	name := ""
-	if home := s.homes[owner]; home != nil {
+	home, r := s.homes[owner], Record{}
+	s.mu.Unlock()
+	if home != nil {
 		c := home.current()
 		if c.hasSandbox() {
 			return true
 		}
-		name = c.rec.Flavor
+		r = c.rec
 	}
-	f, err := s.flavorOf(name)
-	return err == nil && s.bounds(owner).Fit(s.used(owner), room.Of(true, f))
+	f, err := s.flavorOf(r.Flavor)
+	if err != nil {
+		return false
+	}
+	f = s.wakesAs(ctx, r.Runtime, r.Image, f)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.bounds(owner).Fit(s.used(owner), room.Of(true, f))
 }
 
 // unreserve releases a reserved quota.

@@ -111,11 +111,12 @@ func (s *Sessions) recover(r Record, unowned map[leftover.ID]bool, away map[stri
 		meter: egress.NewMeter(r.Traffic, s.days.Meter(r.Owner)), disk: disk.New(r.DiskBytes, time.Time{}),
 		cur: current{rec: r}}
 	c := &session.cur
-	lost := lostWhileDown
+	lost, inImage := lostWhileDown, false
 	switch id := s.boxOf(r); {
 	case r.Sandbox == "":
 	case s.Pool.RuntimeNamed(id.Runtime) == nil:
 		lost = "its runtime " + id.Runtime + " is not among the setting runtimes any more"
+		inImage = r.Image != ""
 	case !unowned[id] && !away[id.Runtime]:
 	case s.Templates.Exists(r.Template):
 		delete(unowned, id)
@@ -125,7 +126,8 @@ func (s *Sessions) recover(r Record, unowned map[leftover.ID]bool, away map[stri
 	}
 	switch {
 	case c.waiting || r.Sandbox == "":
-	case r.Image != "" && lost == lostWhileDown: // it was about to wake, and did not begin to
+	case inImage: // the record stays as it is, and says of the sandbox if its runtime is there again
+	case r.Image != "": // it was about to wake, and did not begin to, or has not got far
 		c.rec.Sandbox, c.rec.State = "", Asleep
 	default:
 		c.rec.Sandbox, c.rec.Lost = "", cmp.Or(r.Lost, lost)

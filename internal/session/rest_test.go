@@ -14,6 +14,7 @@ import (
 	"sandlot/internal/fault"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/sandbox/sandboxtest"
+	"sandlot/internal/session/reason"
 )
 
 // TestWokenNotStored: when it cannot be stored that a session has woken, it is awake all the same, and the image is not
@@ -143,14 +144,15 @@ func TestEndAll(t *testing.T) {
 	})
 }
 
-// TestLeftToNext: what cannot be put to sleep at the stop of a server for what passes runs on, and the next server takes
-// it over, without a word. If it has ended by then, its user is told why it did not sleep.
+// TestLeftToNext: what can sleep, and cannot be put to sleep at the stop of a server, runs on, whatever the reason, and the
+// next server takes it over, without a word. If it has ended by then, its user is told why it did not sleep.
 func TestLeftToNext(t *testing.T) {
-	causes := append(slices.Clone(passing), sandbox.ErrReplaced, fmt.Errorf("%w: no room", sandbox.ErrLater))
+	causes := append(slices.Clone(passing), sandbox.ErrReplaced, fmt.Errorf("%w: no room", sandbox.ErrLater),
+		errors.New("encoding error: unknown"), &sandbox.Explained{Limit: true, Words: "it has 3 MB, and 2 MB are allowed"})
 	for _, step := range []sandboxtest.Step{sandboxtest.StepFreeze, sandboxtest.StepThaw} {
 		for _, cause := range causes {
-			if step == sandboxtest.StepThaw && cause == sandbox.ErrReplaced {
-				continue // nothing that goes on is told so
+			if step == sandboxtest.StepThaw && !reason.Passes(cause) {
+				continue // nothing that goes on is told so, or it cannot go on
 			}
 			for _, stores := range []bool{true, false} {
 				for _, dies := range []bool{true, false} {
@@ -296,6 +298,66 @@ func TestSilentWithItsRuntime(t *testing.T) {
 		w.fake.StatusHangs.Store(false)
 		if again := w.use(ann, OpenRequest{}); !strings.Contains(again.Notice, "its agent stopped answering") {
 			t.Errorf("when the runtime answers: %q", again.Notice)
+		}
+	})
+}
+
+// TestGoneSaysWhy: whoever names a session that was removed is told why, and nobody else is told that there was one.
+func TestGoneSaysWhy(t *testing.T) {
+	for name, c := range map[string]struct {
+		goes  func(t *testing.T, w *testSessions, id string)
+		files bool
+		why   string
+	}{
+		"its user has stopped it": {func(t *testing.T, w *testSessions, id string) { w.Stop(t.Context(), ann, id) }, true,
+			"it was stopped"},
+		"it was idle, without files": {func(t *testing.T, w *testSessions, id string) {
+			w.stopUnused(t.Context(), w.byID(id), "it was idle for 1m0s")
+		}, false, "it had no files, and it was idle for 1m0s"},
+		"it was not used for long": {func(t *testing.T, w *testSessions, id string) {
+			w.stopUnused(t.Context(), w.byID(id), "it was idle for 1m0s")
+			w.sweep(t.Context(), time.Now().Add(w.Retention+time.Minute))
+		}, true, "nothing had used it for 1h0m0s (workspace_retention)"},
+		"there are too many": {func(t *testing.T, w *testSessions, id string) {
+			w.stopUnused(t.Context(), w.byID(id), "it was idle for 1m0s")
+			for range maxStopped * w.MaxSessions {
+				l := w.use(ann, OpenRequest{ID: "new"})
+				w.put(l, "f", 1)
+				w.stopUnused(t.Context(), l.Session, "it was idle for 1m0s")
+			}
+		}, true, "the 15 that were used last are kept"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in(t, nil, func(t *testing.T, w *testSessions) {
+				l := w.use(ann, OpenRequest{ID: "new"})
+				if c.files {
+					w.put(l, "f", 1)
+				}
+				c.goes(t, w, l.ID())
+				w.fails(ann, OpenRequest{ID: l.ID()}, fault.SessionNotFound, "it was removed, with all that it had, as ", c.why)
+				_, err := w.Open(t.Context(), bob, OpenRequest{ID: l.ID()})
+				if err == nil || strings.Contains(err.Error(), "removed") {
+					t.Errorf("another user is told: %v", err)
+				}
+			})
+		})
+	}
+}
+
+// TestLeftNotice: what a call was to tell, and nobody has read, the next one tells, before what is new.
+func TestLeftNotice(t *testing.T) {
+	in(t, sleeps, func(t *testing.T, w *testSessions) {
+		id := w.asleep("x")
+		l := w.use(ann, OpenRequest{ID: id})
+		asleep := l.Notice
+		l.LeaveNotice()
+		w.byID(id).dropSandbox(w.byID(id).current().booted, "it was killed")
+		l = w.use(ann, OpenRequest{ID: id})
+		if asleep == "" || !strings.HasPrefix(l.Notice, asleep+" ") || !strings.Contains(l.Notice, "it was killed") {
+			t.Errorf("told %q, after %q", l.Notice, asleep)
+		}
+		if l := w.use(ann, OpenRequest{ID: id}); l.Notice != "" {
+			t.Errorf("told again: %q", l.Notice)
 		}
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -93,7 +94,9 @@ type current struct {
 	// jobsUntil: until then it stays awake while something runs in the background.
 	jobsUntil time.Time
 	// warning is what the user is to be told of that, once for each sandbox: then warned is true.
-	warning     string
+	warning string
+	// untold is a notice that nobody has read, as its call was cancelled.
+	untold      string
 	warned      bool
 	active      int // number of leases
 	unanswered  int // the number of leases in a row, the last ones, in which the agent let a call's limit pass
@@ -170,7 +173,8 @@ func (s *Session) updateOrLog(what string, change func(*Record)) {
 // ensureSandbox makes sure that the session has a sandbox that answers. The notice is that of takeNotice; with
 // keepNotice it is left to the next call.
 func (s *Session) ensureSandbox(ctx context.Context, keepNotice bool) (b *pool.Booted, notice string, err error) {
-	if c := s.current(); c.booted != nil && c.rec.Lost == "" && (c.asleepFor == 0 && c.warning == "" || keepNotice) && !c.removed &&
+	if c := s.current(); c.booted != nil && c.rec.Lost == "" &&
+		(c.asleepFor == 0 && c.warning == "" && c.untold == "" || keepNotice) && !c.removed &&
 		c.booted.Agent.Linked() {
 		return c.booted, "", nil
 	}
@@ -191,8 +195,28 @@ func (s *Session) ensureSandbox(ctx context.Context, keepNotice bool) (b *pool.B
 }
 
 // takeNotice returns what the user is to be told once: what was lost since the last call, or that the session was
-// asleep.
+// asleep, and before that what an earlier call was to tell.
 func (s *Session) takeNotice() (string, error) {
+	notice, err := s.newNotice()
+	if err != nil {
+		return "", err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	notice = strings.TrimSpace(s.cur.untold + " " + notice)
+	s.cur.untold = ""
+	return notice, nil
+}
+
+// LeaveNotice leaves the notice to the next call.
+func (l *Lease) LeaveNotice() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.cur.untold = strings.TrimSpace(l.cur.untold + " " + l.Notice)
+}
+
+// newNotice is takeNotice without what an earlier call was to tell.
+func (s *Session) newNotice() (string, error) {
 	s.mu.Lock()
 	lost, home, slept, warning := s.cur.rec.Lost, s.cur.rec.Home, s.cur.asleepFor, s.cur.warning
 	unkept, booted, flavor := s.cur.wokeWithout, s.cur.booted, s.cur.rec.Flavor
@@ -292,13 +316,9 @@ func (s *Session) boot(ctx context.Context) error {
 		return fault.Wrap(fault.SandboxCreation, err, "%v", err)
 	}
 	if c.reserved == (room.Quota{}) { // else create has reserved it
-		reserved, err := s.sessions.reserve(ctx, r.Owner, r.Home, f)
-		if err != nil {
+		if err := s.reserveBoot(ctx, r, f); err != nil {
 			return err
 		}
-		s.mu.Lock()
-		s.cur.reserved = reserved
-		s.mu.Unlock()
 	}
 	defer s.sessions.commit(s)
 	if err := s.sessions.Pool.Workspaces.Ensure(r.Workspace); err != nil {

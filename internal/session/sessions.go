@@ -121,6 +121,8 @@ type Sessions struct {
 	reserveDisk sync.Mutex // held to admit a write
 	copies      copies.Making
 
+	gone gone
+
 	removedDays int64 // the store has no traffic of days before that one; used by sweep
 
 	mu        sync.Mutex
@@ -455,7 +457,11 @@ func (s *Sessions) notFound(owner, id string) error {
 			With("session_id", id).With("live_sessions", live).
 			Advise("Call execute_code or execute_command with session_id \"home\"")
 	}
-	return fault.New(fault.SessionNotFound, "%s", fault.Printable(id, 80)).With("session_id", fault.Printable(id, 80)).
+	what := fault.Printable(id, 80)
+	if why := s.gone.why(owner, id); why != "" {
+		what += ": it was removed, with all that it had, as " + why
+	}
+	return fault.New(fault.SessionNotFound, "%s", what).With("session_id", fault.Printable(id, 80)).
 		With("live_sessions", live)
 }
 
@@ -518,7 +524,7 @@ func (s *Sessions) Live() int { return len(s.filter(current.hasSandbox)) }
 // Prewarm boots the home of a principal who has connected, so that the first call need not
 // wait for it. It does so only while there is room: no other session ends for it.
 func (s *Sessions) Prewarm(ctx context.Context, p auth.Principal) {
-	if p.Service || !s.hasRoom(p.ID) {
+	if p.Service || !s.hasRoom(ctx, p.ID) {
 		return
 	}
 	if l, err := s.Open(ctx, p, OpenRequest{ID: "home", KeepNotice: true}); err == nil {

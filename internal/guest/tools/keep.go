@@ -122,50 +122,82 @@ func (t *Tools) remember(tree *os.File, set func() error) {
 	if t.watched || t.closed {
 		return
 	}
-	if w, err := newWatch(filepath.Dir(t.config.Dir)); err == nil { // else Restore is called before programs start
+	if w, watched := newWatch(filepath.Dir(t.config.Dir)); w != nil { // else Restore is called before programs start
 		t.watched = true
-		t.work.Go(func() { t.watch(w) })
+		t.work.Go(func() { t.watch(w, watched) })
 	}
 }
 
 // watch puts the tree back when something has changed beside it.
-func (t *Tools) watch(w *os.File) {
-	ended := make(chan struct{})
-	go func() { // it ends with the read below
+func (t *Tools) watch(w *os.File, watched os.FileInfo) {
+	for w != nil {
+		t.watchFolder(w, watched)
+		w = nil
+		// The folder above was moved, too, and is there again with the tree, unless it is moved at this moment.
+		for try := 0; w == nil && try < watchTries && t.ctx.Err() == nil; try++ {
+			t.setting.Lock()
+			t.restore()
+			t.setting.Unlock()
+			if w, watched = newWatch(filepath.Dir(t.config.Dir)); w == nil {
+				time.Sleep(restoreInterval)
+			}
+		}
+	}
+}
+
+// watchTries is how often a folder is watched that is moved each time. Restore is called before programs start.
+const watchTries = 50
+
+// watchFolder does as watch, until the folder above the tree is another one than watched. It closes w.
+func (t *Tools) watchFolder(w *os.File, watched os.FileInfo) {
+	over, ended := make(chan struct{}), make(chan struct{})
+	go func() { // closing ends the read below
 		defer close(ended)
-		<-t.ctx.Done()
+		select {
+		case <-t.ctx.Done():
+		case <-over:
+		}
 		w.Close()
 	}()
-	defer func() { <-ended }()
+	defer func() { close(over); <-ended }()
 	buffer := make([]byte, 64<<10)
 	for {
+		t.setting.Lock()
+		t.restore()
+		t.setting.Unlock()
+		if now, err := os.Stat(filepath.Dir(t.config.Dir)); err == nil && !os.SameFile(now, watched) {
+			return
+		}
+		select {
+		case <-time.After(restoreInterval):
+		case <-t.ctx.Done():
+		}
 		if _, err := w.Read(buffer); err != nil {
 			if t.ctx.Err() == nil {
 				<-t.ctx.Done()
 			}
 			return
 		}
-		t.setting.Lock()
-		t.restore()
-		t.setting.Unlock()
-		select {
-		case <-time.After(restoreInterval):
-		case <-t.ctx.Done():
-		}
 	}
 }
 
-// newWatch returns a descriptor that is readable when the names in a folder change.
-func newWatch(dir string) (*os.File, error) {
+// newWatch returns a descriptor that is readable when the names in a folder change, or the folder is moved, and which
+// folder that is; nil: it cannot be watched.
+func newWatch(dir string) (*os.File, os.FileInfo) {
+	watched, err := os.Stat(dir)
+	if err != nil {
+		return nil, nil
+	}
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
-		return nil, err
+		return nil, nil
 	}
 	f := os.NewFile(uintptr(fd), "inotify")
-	_, err = unix.InotifyAddWatch(fd, dir, unix.IN_CREATE|unix.IN_DELETE|unix.IN_MOVED_FROM|unix.IN_MOVED_TO|unix.IN_ONLYDIR)
+	_, err = unix.InotifyAddWatch(fd, dir, unix.IN_CREATE|unix.IN_DELETE|unix.IN_MOVED_FROM|unix.IN_MOVED_TO|
+		unix.IN_MOVE_SELF|unix.IN_ONLYDIR)
 	if err != nil {
 		f.Close()
-		return nil, err
+		return nil, nil
 	}
-	return f, nil
+	return f, watched
 }

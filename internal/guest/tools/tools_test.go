@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"maps"
@@ -530,7 +531,7 @@ func TestPutBack(t *testing.T) {
 				own["removes the link"] = os.Remove
 			}
 			maps.Copy(own, does)
-			for what, does := range own {
+			isPutBack := func(what string, does func(string) error) {
 				u.setting.Lock() // nobody puts it back meanwhile
 				if err := does(dir); err != nil {
 					t.Fatal(what, err)
@@ -539,7 +540,7 @@ func TestPutBack(t *testing.T) {
 				if !watched || strings.Contains(what, "socket") && !shared { // nothing watches the agent's own folder
 					u.Restore()
 				}
-				until(t, what, func() bool {
+				until(t, fmt.Sprintf("%s, shared %v, watched %v", what, shared, watched), func() bool {
 					b, err := os.ReadFile(filepath.Join(dir, "README.md"))
 					c, dialErr := net.Dial("unix", filepath.Join(dir, wire.ToolSocket))
 					if dialErr == nil {
@@ -548,12 +549,22 @@ func TestPutBack(t *testing.T) {
 					return err == nil && string(b) == "tools" && dialErr == nil
 				})
 			}
+			for what, does := range own {
+				isPutBack(what, does)
+			}
 			if b, err := os.ReadFile(dir + ".old0/mine"); err != nil && !slices.ContainsFunc([]string{"1", "2"}, func(n string) bool {
 				_, err := os.Stat(dir + ".old" + n + "/mine")
 				return err == nil
 			}) {
 				t.Errorf("what was in its place is lost: %q, %v", b, err)
 			}
+			for n := range 2 { // the second time, the folder is one that the agent has made
+				isPutBack("moves the folder above it", func(dir string) error {
+					above := filepath.Dir(dir)
+					return os.Rename(above, fmt.Sprint(above, ".above", n))
+				})
+			}
+			isPutBack("moves it again", does["moves it"])
 		}
 	}
 }

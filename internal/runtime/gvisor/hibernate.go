@@ -129,6 +129,7 @@ func (r *Runtime) writeFrozen(ctx context.Context, b *box, info *frozen.Info, te
 	if err != nil {
 		return err
 	}
+	info.InUse = need
 	defer b.tools.Hold()()
 	pid, _ := b.process()
 	if err := hostfile.KeepTools(pid, socket.ToolsDir(b.socketDir()), filepath.Join(dir, frozen.ToolsDir)); err != nil {
@@ -520,6 +521,13 @@ func (r *Runtime) CanWake(_ context.Context, spec sandbox.Spec, image string) er
 		_, _, err = r.findPrograms(info)
 	}
 	return later(err)
+}
+
+// FrozenNeeds implements sandbox.Hibernator.
+func (r *Runtime) FrozenNeeds(_ context.Context, image string) (has sandbox.Limits, inUse int64, err error) {
+	defer r.frozen.Use(image)()
+	info, _, err := r.frozen.Read(image)
+	return info.Record.Limits, info.InUse, later(err)
 }
 
 // findPrograms returns the kept programs of an image.

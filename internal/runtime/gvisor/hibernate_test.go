@@ -532,6 +532,9 @@ func TestPackedAsleep(t *testing.T) {
 
 	run(t, s.client, "y = __import__('os').urandom(200 << 20)")
 	i = s.freeze()
+	if has, used, err := s.r.FrozenNeeds(t.Context(), i.Name); err != nil || has != s.spec.Limits || used < 200<<20 || used > 1<<30 {
+		t.Errorf("it has had %+v, and %d bytes in use: %v", has, used, err)
+	}
 	packed := make(chan error, 1)
 	go func() { packed <- s.r.PackFrozen(context.Background(), i.Name) }()
 	for range 1000 { // until there is a packed file

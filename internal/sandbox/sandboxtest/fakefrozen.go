@@ -119,6 +119,17 @@ func (f *Fake) CanWake(_ context.Context, _ sandbox.Spec, image string) error {
 	return nil
 }
 
+// FrozenNeeds implements sandbox.Hibernator.
+func (f *Fake) FrozenNeeds(_ context.Context, image string) (sandbox.Limits, int64, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	i := f.images[image]
+	if i == nil {
+		return sandbox.Limits{}, 0, errors.New("its image is gone")
+	}
+	return i.limits, i.inUse[0], nil
+}
+
 // Wake implements sandbox.Hibernator.
 func (f *Fake) Wake(ctx context.Context, spec sandbox.Spec, image string) (sandbox.Sandbox, error) {
 	if err := f.step(StepWake); err != nil {

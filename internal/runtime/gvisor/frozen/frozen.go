@@ -44,6 +44,9 @@ type Info struct {
 	// Files are those of the host that the sandbox had open.
 	Files []hostfile.Needed `json:"files"`
 	Bytes int64             `json:"bytes"` // on the disk
+	// InUse are the bytes of memory and of files outside the mounts that the sandbox had. Older versions did not store
+	// them.
+	InUse int64 `json:"in_use,omitempty"`
 	// Tree is how many of Bytes are those of the tool tree, without which the image is complete.
 	Tree int64     `json:"tree,omitempty"`
 	Made time.Time `json:"made"`
