@@ -44,7 +44,7 @@ var onBothMore = map[string]func(*testing.T){
 // onDocker: see onBoth.
 var onDocker = map[string]func(*testing.T){
 	"TestAttacks": TestAttacks, "TestUsers": TestUsers, "TestNetworkAttacks": TestNetworkAttacks,
-	"TestImagePool":     testImagePool,
+	"TestImagePool": testImagePool, "TestNotPermitted": testNotPermitted,
 	"TestSandboxKilled": TestSandboxKilled, "TestNetworkRefused": TestNetworkRefused, "TestCodeTools": TestCodeTools,
 }
 

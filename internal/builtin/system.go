@@ -15,14 +15,26 @@ const installAdvice = "The system's folders of the template %q (/usr, /etc …) 
 	"the machine, where sandboxes find it at once, or add a template with a root file system of its own: templates " +
 	"in sandlot.yaml."
 
-// warn adds to a result what was refused to the session's programs, and installAdvice if the command tried to install
-// something into the root file system, and this is the machine's own.
+// ownerAdvice tells users of a sandbox in which root cannot give files away what they can do.
+const ownerAdvice = "Not permitted: %s. In this sandbox programs cannot give files to other users or become them: its " +
+	"runtime has no kernel of its own, its template has a user, or the setting capabilities is none. Unpack with tar " +
+	"--no-same-owner, leave chown and su out, and run all as the user that is there; programs that refuse root need a " +
+	"template of the runtime gvisor."
+
+// warn adds to a result what was refused to the session's programs, installAdvice if the command tried to install
+// something into the root file system, and this is the machine's own, and ownerAdvice if a program was not permitted to
+// change an owner or its user.
 func (w *Warnings) warn(l *session.Lease, r *tool.Result, command string, outputs ...string) {
 	w.NetworkRefused, w.Advice = addRefusals(l, r)
 	t := l.Booted.Template
 	if t.Rootfs == "" && t.Image == "" && sysinstall.Tried(command, outputs...) &&
 		(!t.HasArchive() || sysinstall.IsReadOnly(outputs...)) {
 		advice := fmt.Sprintf(installAdvice, t.Name)
+		r.Content = append(r.Content, tool.Text(advice))
+		w.Advice = joinNonEmpty(w.Advice, advice)
+	}
+	if line := sysinstall.NotPermitted(outputs...); line != "" && !l.RootIsCapable() {
+		advice := fmt.Sprintf(ownerAdvice, line)
 		r.Content = append(r.Content, tool.Text(advice))
 		w.Advice = joinNonEmpty(w.Advice, advice)
 	}

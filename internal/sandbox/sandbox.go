@@ -276,6 +276,13 @@ type Reviser interface {
 	Replaced(b Sandbox) error
 }
 
+// Rooter is a Runtime in whose sandboxes root may be able to give files to other users and to become them. In those of any
+// other Runtime it cannot.
+type Rooter interface {
+	// RootIsCapable reports whether root can in the sandboxes of a template.
+	RootIsCapable(t *image.Template) bool
+}
+
 // UserRunner is a Runtime that may not be able to run programs as another user than root. Any other
 // Runtime can.
 type UserRunner interface {

@@ -427,6 +427,12 @@ type Lease struct {
 // ID returns the session's id.
 func (l *Lease) ID() string { return l.record().ID }
 
+// RootIsCapable reports whether root in the sandbox can give files to other users and become them.
+func (l *Lease) RootIsCapable() bool {
+	rt, ok := l.sessions.Pool.RuntimeNamed(l.record().Runtime).(sandbox.Rooter)
+	return ok && rt.RootIsCapable(l.Booted.Template)
+}
+
 // Agent returns the sandbox's agent.
 func (l *Lease) Agent() *agent.Client { return l.Booted.Agent }
 

@@ -1,4 +1,5 @@
-// Package sysinstall finds out that a command tries to install something into the system's folders. Pure functions.
+// Package sysinstall finds out that a command tries to install something into the system's folders, or may not do what
+// root can. Pure functions.
 package sysinstall
 
 import (
@@ -28,6 +29,25 @@ var (
 // IsReadOnly reports whether a command, to judge by its output, found the system's folders read-only.
 func IsReadOnly(outputs ...string) bool {
 	return slices.ContainsFunc(outputs, func(o string) bool { return strings.Contains(o, "Read-only file system") })
+}
+
+// notPermitted matches what programs say that may not give files to other users, or become them.
+var notPermitted = regexp.MustCompile(`(?m)^(?:` +
+	`(?:chown|chgrp|cp|rsync|tar|install)\b[^\n]*: (?:changing (?:owner|group)[^\n]*|failed to preserve ownership[^\n]*|` +
+	`[Cc]annot change (?:ownership|owner)[^\n]*|chown [^\n]*failed): Operation not permitted[^\n]*|` +
+	`(?:su|runuser|setpriv|sudo|gosu|su-exec|error)\b[^\n]*(?:cannot set|set(?:res)?[ug]id|setgroups|failed switching)[^\n]*: ` +
+	`[Oo]peration not permitted[^\n]*|` +
+	`initdb: error: cannot be run as root)`)
+
+// NotPermitted returns the line of the output in which a program says that it may not give a file to another user, or
+// become one; empty: there is none.
+func NotPermitted(outputs ...string) string {
+	for _, o := range outputs {
+		if line := notPermitted.FindString(o); line != "" {
+			return line[:min(len(line), 200)]
+		}
+	}
+	return ""
 }
 
 // Tried reports whether a command, to judge by itself or by its output, tried to install

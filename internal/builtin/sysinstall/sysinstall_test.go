@@ -49,3 +49,24 @@ func TestTriedSystem(t *testing.T) {
 		}
 	}
 }
+
+// TestNotPermitted: what programs say that may not change an owner or their user, and what only looks like it.
+func TestNotPermitted(t *testing.T) {
+	for output, want := range map[string]bool{
+		"chown: changing ownership of 'f': Operation not permitted":                                true,
+		"x\ntar: d/f: Cannot change ownership to uid 1001, gid 127: Operation not permitted\nmore": true,
+		"cp: failed to preserve ownership for 'b': Operation not permitted":                        true,
+		"rsync: [generator] chown \"/w/f\" failed: Operation not permitted (1)":                    true,
+		"su: cannot set groups: Operation not permitted":                                           true,
+		"setpriv: setresuid failed: Operation not permitted":                                       true,
+		"error: failed switching to \"postgres\": operation not permitted":                         true,
+		"initdb: error: cannot be run as root":                                                     true,
+		"mount: /mnt: permission denied.":                                                          false,
+		"kill: (1): Operation not permitted":                                                       false,
+		"he said chown: changing ownership of 'f': Operation not permitted":                        false,
+	} {
+		if got := NotPermitted("", output); (got != "") != want {
+			t.Errorf("%q: %q", output, got)
+		}
+	}
+}

@@ -50,7 +50,7 @@ func (r *Runtime) ociSpec(b *box) (*specs.Spec, error) {
 	// Capabilities mean something to gVisor's kernel only. That of the host does not change owners (sandlot-runsc). In a
 	// folder of the operator's root is not to write where it could not without them: pip would install there, and not
 	// in the workspace.
-	if b.spec.Build || !r.Bare && b.spec.Template.User.IsRoot() && b.spec.Template.Rootfs == "" {
+	if b.spec.Build || r.RootIsCapable(b.spec.Template) {
 		env = append(env, wire.EnvCapable+"=1")
 		capabilities = append(capabilities, "CAP_SETPCAP") // the agent drops others from its bounding set
 		capabilities = slices.AppendSeq(capabilities, maps.Keys(wire.Capabilities))
@@ -87,6 +87,11 @@ func (r *Runtime) ociSpec(b *box) (*specs.Spec, error) {
 		spec.Linux.Resources = cgroup.Resources(l)
 	}
 	return spec, nil
+}
+
+// RootIsCapable implements sandbox.Rooter.
+func (r *Runtime) RootIsCapable(t *image.Template) bool {
+	return !r.Bare && t.User.IsRoot() && t.Rootfs == ""
 }
 
 // machineAnnotations returns what tells sandlot-runsc how much memory and how many CPUs a sandbox sees.
