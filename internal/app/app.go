@@ -64,7 +64,8 @@ type App struct {
 	store         *store.DB
 	runtimes      runtimeList
 	templates     *template.Set
-	hostVersion   string // of the template host: see hostNow
+	hostVersion   string        // of the template host: see hostNow
+	hostChanged   chan struct{} // receives when the machine's packages have changed
 	stack         *stack.Stack
 	firstTemplate string // of new sessions
 	builder       *template.Builder

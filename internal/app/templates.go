@@ -55,6 +55,7 @@ func (a *App) openTemplates(ctx context.Context) (first string, err error) {
 	r := a.Config.Runtime
 	a.stack = stack.New(a.Config.Server.StateDir, stack.Lists{Python: r.Python, Node: r.Node, Go: r.Go,
 		Apt: a.aptSources()}, a.log)
+	a.hostChanged = make(chan struct{}, 1)
 	before := image.HostVersion()
 	has, askErr := askHost(ctx, startTimeout, a.runtimes)
 	has = has || askErr != nil
@@ -121,6 +122,7 @@ func (a *App) makeStack(ctx context.Context) {
 		}
 		select {
 		case <-time.After(stackInterval):
+		case <-a.hostChanged:
 		case <-ctx.Done():
 			return
 		}
@@ -163,6 +165,10 @@ func (a *App) watchHost(ctx context.Context, version string) {
 		}
 		a.prepareTemplate(host)
 		a.templates.ReplaceHost(host)
+		select { // the database of packages is another one
+		case a.hostChanged <- struct{}{}:
+		default:
+		}
 	}
 }
 

@@ -614,7 +614,7 @@ func readCPU(v string) (string, error) {
 // The ready packages: what an agent's day of work with data, documents and the web needs.
 const (
 	readyPython = "numpy,pandas,matplotlib,scipy,scikit-learn,openpyxl,python-docx,python-pptx,pypdf,reportlab,pillow," +
-		"duckdb,pyarrow,requests,httpx,beautifulsoup4,pytest,fastapi,uvicorn"
+		"duckdb,pyarrow,requests,httpx,beautifulsoup4,pytest,fastapi,uvicorn,uv"
 	readyNode = "typescript@5.9.3,tsx,vitest,express,zod"
 )
 

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -17,8 +18,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
-	"golang.org/x/sys/unix"
 )
 
 // Dir is where the machine's database is.
@@ -86,8 +85,8 @@ func (p *Package) set(field, value string, installed *bool) {
 		p.Arch = value
 	case "Status":
 		*installed = strings.HasSuffix(value, " installed")
-	case "Maintainer", "Original-Maintainer":
-		p.maintained += value + "\n"
+	case "Maintainer": // that of a rebuild is who rebuilt it
+		p.maintained = value
 	case "Depends", "Pre-Depends":
 		p.needs = append(p.needs, names(value)...)
 	case "Provides":
@@ -112,18 +111,16 @@ func names(list string) (all []string) {
 // IsDistributions reports whether a package is the distribution's, to judge by who maintains it.
 func (p Package) IsDistributions() bool {
 	for _, domain := range []string{"debian.org>", "ubuntu.com>", "canonical.com>"} {
-		for maintainer := range strings.Lines(p.maintained) {
-			if before, ok := strings.CutSuffix(strings.TrimSpace(maintainer), domain); ok && (strings.HasSuffix(before, "@") ||
-				strings.HasSuffix(before, ".")) {
-				return true
-			}
+		if before, ok := strings.CutSuffix(p.maintained, domain); ok && (strings.HasSuffix(before, "@") ||
+			strings.HasSuffix(before, ".")) {
+			return true
 		}
 	}
 	return false
 }
 
-// Known returns those of the packages that one of public knows, which has the names of the distribution's packages,
-// and what these need: a package that was removed from the archive since is among them.
+// Known returns those of the packages that the archive has, by their names, or that are the distribution's and are needed
+// by one that it has, as is one that was removed from the archive since.
 func Known(all []Package, public map[string]bool) []Package {
 	byName := map[string][]int{}
 	for n, p := range all {
@@ -140,7 +137,9 @@ func Known(all []Package, public map[string]bool) []Package {
 		known[n] = true
 		for _, name := range all[n].needs {
 			for _, m := range byName[name] {
-				add(m)
+				if public[all[m].Name] || all[m].IsDistributions() {
+					add(m)
+				}
 			}
 		}
 	}
@@ -168,7 +167,8 @@ const (
 func Conffiles(all []Package) map[string][]byte {
 	files, total := map[string][]byte{}, 0
 	for _, p := range all {
-		for name, sum := range p.conffiles {
+		for _, name := range slices.Sorted(maps.Keys(p.conffiles)) {
+			sum := p.conffiles[name]
 			if path.Clean(name) != name || !strings.HasPrefix(name, "/etc/") {
 				continue
 			}
@@ -183,22 +183,20 @@ func Conffiles(all []Package) map[string][]byte {
 	return files
 }
 
-// readPlain reads a file that everybody may read, without links on the way.
+// readPlain reads a file that everybody may read, without links on the way: the folders are the administrator's, who does
+// not change them between two looks.
 func readPlain(name string) ([]byte, error) {
-	fd, err := unix.Openat2(unix.AT_FDCWD, name, &unix.OpenHow{Flags: unix.O_RDONLY | unix.O_CLOEXEC | unix.O_NONBLOCK,
-		Resolve: unix.RESOLVE_NO_SYMLINKS})
+	if real, err := filepath.EvalSymlinks(name); err != nil || real != name {
+		return nil, fs.ErrPermission
+	}
+	if st, err := os.Lstat(name); err != nil || !st.Mode().IsRegular() || st.Mode()&0o004 == 0 || st.Size() > maxConffile {
+		return nil, fs.ErrPermission
+	}
+	f, err := os.Open(name)
 	if err != nil {
 		return nil, err
 	}
-	f := os.NewFile(uintptr(fd), name)
 	defer f.Close()
-	st, err := f.Stat()
-	switch {
-	case err != nil:
-		return nil, err
-	case !st.Mode().IsRegular() || st.Mode()&0o004 == 0 || st.Size() > maxConffile:
-		return nil, fs.ErrPermission
-	}
 	return io.ReadAll(io.LimitReader(f, maxConffile))
 }
 
@@ -247,15 +245,16 @@ func Users(list, master []byte, dir string, packages []Package) []byte {
 			continue
 		}
 		if scripts == nil {
-			for _, p := range packages {
-				scripts = append(scripts, p.info(dir, "postinst")...)
-			}
+			scripts = userScripts(dir, packages)
 		}
 		named := regexp.MustCompile(`(?m)(^|[^\w.-])` + regexp.QuoteMeta(fields[0]) + `([^\w.-]|$)`)
 		if !named.Match(scripts) {
 			continue
 		}
 		fields[1] = "*"
+		if len(fields) > 4 {
+			fields[4] = "" // who somebody is
+		}
 		if len(fields) == 4 { // a group, of which who is in it may be somebody
 			fields[3] = ""
 		}
@@ -263,6 +262,19 @@ func Users(list, master []byte, dir string, packages []Package) []byte {
 	}
 	return append(all, '\n')
 }
+
+// userScripts returns the scripts of packages that make users or groups.
+func userScripts(dir string, packages []Package) []byte {
+	all := []byte("\n")
+	for _, p := range packages {
+		if script := p.info(dir, "postinst"); makesUser.Match(script) {
+			all = append(all, script...)
+		}
+	}
+	return all
+}
+
+var makesUser = regexp.MustCompile(`\b(adduser|useradd|addgroup|groupadd|systemd-sysusers|sysusers)\b`)
 
 // Write makes a database in a folder that does not exist, of packages of the database from: sandboxes see that these are
 // installed.
@@ -279,10 +291,15 @@ func Write(dir, from string, packages []Package) error {
 	if err != nil {
 		return err
 	}
+	kept := map[string]bool{}
 	for _, p := range packages {
 		status.WriteString(p.stanza + "\n")
+		kept[p.Name] = true
 		for _, key := range []string{p.Name, p.Name + ":" + p.Arch} {
 			for _, name := range infos[key] {
+				if path.Ext(name) != ".list" && !p.IsDistributions() {
+					continue // a package of that name, which somebody else has made
+				}
 				if err := copyFile(filepath.Join(from, "info", name), filepath.Join(dir, "info", name)); err != nil {
 					return err
 				}
@@ -296,11 +313,12 @@ func Write(dir, from string, packages []Package) error {
 	if text, readErr := os.ReadFile(filepath.Join(from, "diversions")); readErr == nil {
 		err = errors.Join(err, os.WriteFile(filepath.Join(dir, "diversions"), diversionsOf(text, packages), 0o644))
 	}
-	for _, d := range []string{"alternatives", "triggers"} {
-		err = errors.Join(err, copyFolder(filepath.Join(from, d), filepath.Join(dir, d)))
-	}
-	for _, name := range []string{"format"} {
-		if copyErr := copyFile(filepath.Join(from, "info", name), filepath.Join(dir, "info", name)); !errors.Is(copyErr, fs.ErrNotExist) {
+	err = errors.Join(err, writeFiltered(filepath.Join(from, "alternatives"), filepath.Join(dir, "alternatives"), isAlternative),
+		writeFiltered(filepath.Join(from, "triggers"), filepath.Join(dir, "triggers"), func(text []byte) []byte {
+			return triggersOf(text, kept)
+		}))
+	for _, name := range []string{"info/format", "arch"} {
+		if copyErr := copyFile(filepath.Join(from, name), filepath.Join(dir, name)); !errors.Is(copyErr, fs.ErrNotExist) {
 			err = errors.Join(err, copyErr)
 		}
 	}
@@ -332,17 +350,54 @@ func diversionsOf(text []byte, packages []Package) []byte {
 	return []byte(kept.String())
 }
 
-func copyFolder(from, to string) error {
+// writeFiltered writes what filter leaves of the files of a folder; nil: nothing.
+func writeFiltered(from, to string, filter func([]byte) []byte) error {
 	entries, err := os.ReadDir(from)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	for _, e := range entries {
-		if e.Type().IsRegular() {
-			err = errors.Join(err, copyFile(filepath.Join(from, e.Name()), filepath.Join(to, e.Name())))
+		text, readErr := os.ReadFile(filepath.Join(from, e.Name()))
+		if !e.Type().IsRegular() || readErr != nil {
+			continue // such as a lock
+		}
+		if text = filter(text); text != nil {
+			err = errors.Join(err, os.WriteFile(filepath.Join(to, e.Name()), text, 0o644))
 		}
 	}
 	return err
+}
+
+// isAlternative returns a list of alternatives, if all of them are in folders that sandboxes have.
+func isAlternative(text []byte) []byte {
+	for line := range strings.Lines(string(text)) {
+		if !strings.HasPrefix(line, "/") {
+			continue
+		}
+		if !slices.ContainsFunc([]string{"/usr/", "/bin/", "/sbin/", "/lib", "/etc/", "/var/"}, func(dir string) bool {
+			return strings.HasPrefix(line, dir)
+		}) {
+			return nil
+		}
+	}
+	return text
+}
+
+// triggersOf returns the lines of a list of triggers that name packages of a set.
+func triggersOf(text []byte, kept map[string]bool) []byte {
+	all := []byte{}
+	for line := range strings.Lines(string(text)) {
+		words := strings.Fields(line)
+		if len(words) == 0 {
+			continue
+		}
+		name, _, _ := strings.Cut(words[len(words)-1], "/") // /noawait
+		name, _, _ = strings.Cut(name, ":")
+		if kept[name] {
+			all = append(all, line...)
+		}
+	}
+	return all
 }
 
 // copyFile copies a file with its permissions. One that this process may not read, such as a lock, is left out.

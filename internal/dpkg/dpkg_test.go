@@ -15,7 +15,7 @@ Depends: libold (>= 1) | libnew, virtual
 
 Package: libold
 Status: install ok installed
-Maintainer: Somebody <x@example.com>
+Maintainer: Somebody <x@debian.org>
 Architecture: amd64
 Multi-Arch: same
 
@@ -28,7 +28,9 @@ Architecture: amd64
 Package: corp-vpn
 Status: install ok installed
 Maintainer: Corp <it@corp-debian.org.example>
+Original-Maintainer: Team <t@lists.debian.org>
 Architecture: amd64
+Provides: virtual
 Depends: base
 
 Package: gone
@@ -45,7 +47,8 @@ func database(t *testing.T) string {
 	dir := t.TempDir()
 	for name, text := range map[string]string{"status": status, "info/base.list": "/.\n", "info/base.postinst": "#!/bin/sh\n",
 		"info/libold:amd64.list": "/.\n", "info/corp-vpn.postinst": "the password", "info/provider.list": "/.\n", "info/format": "1\n",
-		"diversions": "/bin/a\n/bin/a.d\nbase\n/bin/b\n/bin/b.corp\ncorp-vpn\n", "alternatives/editor": "auto\n", "lock": ""} {
+		"diversions": "/bin/a\n/bin/a.d\nbase\n/bin/b\n/bin/b.corp\ncorp-vpn\n", "alternatives/editor": "auto\n/usr/bin/editor\n", "lock": "",
+		"alternatives/vpn": "auto\n/usr/bin/vpn\n\n/opt/corp/vpn\n10\n", "triggers/File": "/usr/share/man base/noawait\n/etc/corp corp-vpn\n", "arch": "amd64\ni386\n"} {
 		path := filepath.Join(dir, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)
@@ -78,7 +81,7 @@ func TestKnown(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"status", "info/base.list", "info/base.postinst", "info/libold:amd64.list", "info/provider.list",
-		"info/format", "alternatives/editor", "updates", "triggers"} {
+		"info/format", "alternatives/editor", "updates", "triggers/File", "arch"} {
 		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
 			t.Error(err)
 		}
@@ -146,7 +149,7 @@ func TestUsers(t *testing.T) {
 		t.Fatal(err)
 	}
 	packages := []Package{{Name: "db"}}
-	list := "root:x:0:0::/root:/bin/sh\ndb-user:x:110:110::/var/lib/db:/bin/sh\nann:x:1000:1000:Ann:/home/ann:/bin/sh\n" +
+	list := "root:x:0:0::/root:/bin/sh\ndb-user:x:110:110:Ann's database:/var/lib/db:/bin/sh\nann:x:1000:1000:Ann:/home/ann:/bin/sh\n" +
 		"corp:x:120:120::/:/bin/sh\nann2:x:121:1::/:/bin/sh\n"
 	if got := string(Users([]byte(list), []byte("root:x:0:0:root:/root:/bin/bash\n"), dir, packages)); got !=
 		"root:x:0:0:root:/root:/bin/bash\ndb-user:*:110:110::/var/lib/db:/bin/sh\n" {

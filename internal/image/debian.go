@@ -36,8 +36,8 @@ func (t *Template) addDebian() {
 	// read-only, pip installs into the workspace.
 	libraries, _ := filepath.Glob("/usr/local/lib/python3.*/dist-packages")
 	for _, dir := range libraries {
-		if real, err := filepath.EvalSymlinks(dir); err == nil && real == dir {
-			t.Binds = append(t.Binds, Bind{Source: dir, Target: dir})
+		if real, err := filepath.EvalSymlinks(dir); err == nil && real == dir && InUsr(dir) {
+			t.Binds = append(t.Binds, Bind{Source: dir, Target: dir, Optional: true})
 		}
 	}
 	t.Env["DEBIAN_FRONTEND"] = "noninteractive"
@@ -65,7 +65,7 @@ func (t *Template) addDebian() {
 		}
 	}
 	for _, name := range dpkg.Folders(dpkg.Dir, public) {
-		if _, link := t.Links[name]; !link && !t.covers("/"+name) {
+		if !t.covers("/"+name) && !below(t.Links, name) {
 			t.Folders = append(t.Folders, name)
 		}
 	}
@@ -82,9 +82,23 @@ func (t *Template) addDebian() {
 	t.Files = files
 }
 
+// InUsr reports whether the folder of a file or folder of the machine is in the file system of /usr: sandboxes see nothing of
+// another one that is mounted there, and nothing can be mounted over what they do not see.
+func InUsr(path string) bool { return device(filepath.Dir(path)) == device("/usr") }
+
 // HasArchive reports whether the template has lists of a distribution's archive, and a database of what of it is installed.
 func (t *Template) HasArchive() bool {
 	return slices.ContainsFunc(t.Binds, func(b Bind) bool { return b.Graft && b.Target == dpkg.Dir })
+}
+
+// below reports whether a path is a link, or below one.
+func below(links map[string]string, name string) bool {
+	for ; name != "."; name = path.Dir(name) {
+		if _, link := links[name]; link {
+			return true
+		}
+	}
+	return false
 }
 
 // covers reports whether a path is in a folder of the machine that the template has.

@@ -52,8 +52,10 @@ func (b *builder) setApt(m aptMachine, configured map[string]string) {
 	if configured != nil && !set {
 		return
 	}
-	for _, h := range officialArchives {
-		b.hosts[h] = true
+	if !set {
+		for _, h := range officialArchives {
+			b.hosts[h] = true
+		}
 	}
 	id, codename := m.release()
 	d, known := distributions[id]

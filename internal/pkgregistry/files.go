@@ -48,7 +48,7 @@ default = true
 
 // aptSettings make apt-get update fail that has fetched no list: it ends with 0, and the installation that follows fails
 // for another reason than the network.
-const aptSettings = `APT::Update::Post-Invoke { "ls /var/lib/apt/lists/ | grep -q Release$ || { echo 'no list of packages was fetched' >&2; exit 1; }"; };
+const aptSettings = `APT::Update::Post-Invoke { "ls /var/lib/apt/lists/ | grep -q -e Release$ -e Packages || { echo 'no list of packages was fetched' >&2; exit 1; }"; };
 `
 
 // Files returns the config files of a sandbox, by path without a leading slash.

@@ -95,7 +95,7 @@ func javaStoreBinds(b cacerts.Bundle, stateDir string) ([]image.Bind, error) {
 	}
 	var binds []image.Bind
 	for _, target := range cacerts.JavaStores() {
-		if !strings.HasPrefix(target, "/usr/") { // sandboxes have no other folder of the machine with JDKs
+		if !strings.HasPrefix(target, "/usr/") || !image.InUsr(target) { // sandboxes have no other folder of the machine with JDKs
 			continue
 		}
 		source := filepath.Join(stateDir, "java-cacerts")

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -47,13 +48,19 @@ func (k *kind) isStale(dir string) bool {
 // replace gives a folder the files of another one, each at once, and removes what this one has not. Sandboxes that have
 // the folder see the new files. It may be done again after an error.
 func replace(dir, from string) error {
-	there := map[string]bool{}
+	if err := os.Remove(filepath.Join(dir, aptState)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err // what is there is of one making, or stale
+	}
+	there := map[string]bool{"/" + aptState: true}
 	err := filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
 		name := strings.TrimPrefix(path, from)
 		there[name] = true
+		if name == "/"+aptState {
+			return nil
+		}
 		if d.IsDir() {
 			return os.MkdirAll(filepath.Join(dir, name), 0o755)
 		}
@@ -62,17 +69,20 @@ func replace(dir, from string) error {
 	if err != nil {
 		return err
 	}
-	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+	err = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || there[strings.TrimPrefix(path, dir)] {
 			return err
 		}
 		return os.Remove(path)
 	})
+	if err != nil {
+		return err
+	}
+	return os.Rename(filepath.Join(from, aptState), filepath.Join(dir, aptState))
 }
 
 // makeApt fetches the lists of the distribution's archive with the machine's apt-get, which verifies them, and writes a
-// database of those of the machine's packages that the archive has. It reads and writes nothing of the
-// machine's own state, and takes no setting of its own: they may have passwords.
+// database of those of the machine's packages that the archive has. It writes nothing of the machine's own state.
 func (k *kind) makeApt(ctx context.Context, dir string) error {
 	lists := filepath.Join(dir, aptLists)
 	state := filepath.Join(dir, "state")
@@ -87,17 +97,15 @@ func (k *kind) makeApt(ctx context.Context, dir string) error {
 	if err := os.WriteFile(status, nil, 0o644); err != nil {
 		return err
 	}
-	options := []string{"-o", "Dir::Etc::sourcelist=" + sources, "-o", "Dir::Etc::sourceparts=/dev/null",
-		"-o", "Dir::State=" + state, "-o", "Dir::State::lists=" + lists, "-o", "Dir::State::status=" + status,
-		"-o", "Dir::Cache=" + state, "-o", "Dir::Cache::pkgcache=", "-o", "Dir::Cache::srcpkgcache=",
-		"-o", "APT::Sandbox::User=root", "-o", "Acquire::Languages=none", "-o", "Acquire::Retries=2",
-		"-o", "APT::Update::Post-Invoke=", "-o", "APT::Update::Post-Invoke-Success=", "-o", "APT::Update::Pre-Invoke=",
-		"-o", "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false", "-o", "Acquire::GzipIndexes=false",
-		"-o", "APT::Update::Error-Mode=any", "-q"}
-	if err := run(ctx, nil, append([]string{"apt-get", "update"}, options...)...); err != nil {
+	conf := filepath.Join(state, "apt.conf")
+	if err := os.WriteFile(conf, fmt.Appendf(nil, aptFetch, sources, state, lists, status, state), 0o644); err != nil {
 		return err
 	}
-	names, err := exec.CommandContext(ctx, "apt-cache", append([]string{"pkgnames"}, options...)...).Output()
+	updateErr := run(ctx, nil, "apt-get", "update", "-q", "-c", conf) // one suite that is gone fails it
+	if err := k.keepFetched(lists, sources); err != nil {
+		return errors.Join(updateErr, err)
+	}
+	names, err := exec.CommandContext(ctx, "apt-cache", "pkgnames", "-c", conf).Output()
 	if err != nil {
 		return fmt.Errorf("apt-cache pkgnames: %w", err)
 	}
@@ -112,6 +120,47 @@ func (k *kind) makeApt(ctx context.Context, dir string) error {
 	}
 	_ = os.Remove(filepath.Join(lists, "lock"))
 	return errors.Join(err, os.RemoveAll(state), os.WriteFile(filepath.Join(dir, aptState), []byte(now), 0o644))
+}
+
+// aptFetch are the settings of the machine's apt for this; its own are read before, such as proxies. Its hooks do not run.
+const aptFetch = `#clear APT::Update::Pre-Invoke;
+#clear APT::Update::Post-Invoke;
+#clear APT::Update::Post-Invoke-Success;
+Dir::Etc::sourcelist "%s";
+Dir::Etc::sourceparts "/dev/null";
+Dir::State "%s";
+Dir::State::lists "%s";
+Dir::State::status "%s";
+Dir::Cache "%s";
+Dir::Cache::pkgcache "";
+Dir::Cache::srcpkgcache "";
+APT::Sandbox::User "root";
+Acquire::Languages "none";
+Acquire::Retries "2";
+Acquire::GzipIndexes "false";
+Acquire::IndexTargets::deb::DEP-11::DefaultEnabled "false";
+`
+
+// keepFetched leaves in the file of sources the suites whose lists came, such as without those that an archive does not have
+// any more. The error is that none came.
+func (k *kind) keepFetched(lists, sources string) error {
+	var there []pkgregistry.AptSource
+	for _, s := range k.sources {
+		host := strings.TrimPrefix(strings.TrimPrefix(strings.TrimSuffix(s.URL, "/"), "http://"), "https://")
+		s.Suites = slices.DeleteFunc(slices.Clone(s.Suites), func(suite string) bool {
+			name := strings.NewReplacer("/", "_", "_", "%5f", "~", "%7e", "=", "%3d", "@", "%40", "%", "%25").Replace(
+				host + "/dists/" + suite) // as apt names its files
+			found, _ := filepath.Glob(filepath.Join(lists, name+"_*Release"))
+			return len(found) == 0
+		})
+		if len(s.Suites) > 0 {
+			there = append(there, s)
+		}
+	}
+	if len(there) == 0 {
+		return errors.New("no list of the distribution's archive was fetched")
+	}
+	return os.WriteFile(sources, []byte(sourcesText(there)), 0o644)
 }
 
 // sourcesText returns a file of sources (sources.list(5), "deb822-style").

@@ -14,6 +14,7 @@ import (
 func TestReplace(t *testing.T) {
 	dir, from := t.TempDir(), t.TempDir()
 	for path, text := range map[string]string{dir + "/lists/a": "old", dir + "/lists/gone": "old", from + "/lists/a": "new",
+		dir + "/" + aptState: "old", from + "/" + aptState: "new",
 		from + "/lists/more/b": "new"} {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)
@@ -30,7 +31,7 @@ func TestReplace(t *testing.T) {
 	if err := replace(dir, from); err != nil {
 		t.Fatal(err)
 	}
-	for path, want := range map[string]string{"/lists/a": "new", "/lists/more/b": "new", "/lists/gone": ""} {
+	for path, want := range map[string]string{"/lists/a": "new", "/lists/more/b": "new", "/lists/gone": "", "/" + aptState: "new"} {
 		if text, _ := os.ReadFile(dir + path); string(text) != want {
 			t.Errorf("%s: %q", path, text)
 		}

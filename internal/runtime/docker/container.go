@@ -213,6 +213,9 @@ func (r *Runtime) sharedMounts(b *box) []mount.Mount {
 		list = append(list, bind(filepath.Join(b.filesDir(), filepath.Base(path)), path, path != writableFile))
 	}
 	for _, x := range b.spec.Template.Binds {
+		if x.Optional { // it is in another one, which is read-only here
+			continue
+		}
 		list = append(list, r.bindWhole(x.Source, x.Target)...)
 	}
 	if b.spec.Template.Image != "" { // the files of others are in an image that this package has made

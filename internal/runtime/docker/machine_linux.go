@@ -97,6 +97,9 @@ func (b *box) checkAgent(ctx context.Context) error {
 func (b *box) checkFolders(root int, mounts []proc.Mount) error {
 	folders := slices.Clone(b.spec.Mounts)
 	for _, x := range b.spec.Template.Binds {
+		if x.Optional { // it is in another one, which is read-only here
+			continue
+		}
 		folders = append(folders, whole(x.Source, x.Target)...)
 	}
 	var writable []string

@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -56,18 +58,46 @@ func Mount(root string, list []Graft) error {
 }
 
 // mount mounts a folder of the machine at a place, read-only. File systems that are mounted below it stay out, as with
-// gVisor's own mounts; in a user namespace the kernel allows only both together.
+// gVisor's own mounts; in a user namespace the kernel allows only both together, and they are read-only, too.
 func mount(source, target string) error {
 	err := unix.Mount(source, target, "", unix.MS_BIND, "")
+	all := []string{target}
 	if errors.Is(err, unix.EINVAL) {
-		err = unix.Mount(source, target, "", unix.MS_BIND|unix.MS_REC, "")
+		if err = unix.Mount(source, target, "", unix.MS_BIND|unix.MS_REC, ""); err == nil {
+			all, err = mountsBelow(target)
+		}
 	}
-	if err != nil {
-		return err
+	for _, place := range all {
+		if err == nil {
+			err = makeReadOnly(place)
+		}
 	}
-	// The flags of the machine's mount stay: a user namespace may not take them away.
+	return err
+}
+
+// mountsBelow returns where something is mounted at a path and below it.
+func mountsBelow(path string) (all []string, err error) {
+	text, err := os.ReadFile("/proc/self/mountinfo")
+	for line := range strings.Lines(string(text)) {
+		fields := strings.Fields(line)
+		if len(fields) < 5 {
+			continue
+		}
+		at := unescape.Replace(fields[4])
+		if at == path || strings.HasPrefix(at, path+"/") {
+			all = append(all, at)
+		}
+	}
+	return all, err
+}
+
+// unescape undoes what the kernel does to paths in mountinfo.
+var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
+
+// makeReadOnly makes a mount read-only. Its other flags stay: a user namespace may not take them away.
+func makeReadOnly(place string) error {
 	var st unix.Statfs_t
-	if err := unix.Statfs(target, &st); err != nil {
+	if err := unix.Statfs(place, &st); err != nil {
 		return err
 	}
 	flags := uintptr(unix.MS_BIND | unix.MS_REMOUNT | unix.MS_RDONLY | unix.MS_NOSUID | unix.MS_NODEV)
@@ -77,5 +107,5 @@ func mount(source, target string) error {
 			flags |= keep
 		}
 	}
-	return unix.Mount("", target, "", flags, "")
+	return unix.Mount("", place, "", flags, "")
 }

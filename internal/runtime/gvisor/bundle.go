@@ -153,7 +153,11 @@ func (r *Runtime) mounts(b *box) []specs.Mount {
 		if r.isGraft(b, x) {
 			continue
 		}
-		list = append(list, bind(x.Source, x.Target, true))
+		mount := bind(x.Source, x.Target, true)
+		if x.Optional {
+			mount.Source = r.orEmpty(x.Source)
+		}
+		list = append(list, mount)
 	}
 	for _, m := range b.spec.Mounts {
 		mount := bind(m.Source, m.Target, m.ReadOnly)
@@ -163,6 +167,16 @@ func (r *Runtime) mounts(b *box) []specs.Mount {
 		list = append(list, mount)
 	}
 	return list
+}
+
+// orEmpty returns the folder, or, where it is gone, an empty one.
+func (r *Runtime) orEmpty(folder string) string {
+	if _, err := os.Stat(folder); !errors.Is(err, os.ErrNotExist) {
+		return folder
+	}
+	empty := filepath.Join(r.StateDir, "nothing")
+	_ = os.MkdirAll(empty, 0o755)
+	return empty
 }
 
 // isGraft reports whether a part of the machine is one of the root file system, which is below what the sandbox writes.

@@ -176,9 +176,21 @@ func (b *box) lendMemory(bytes int64) (takeBack func() error) {
 	more.MemoryBytes += bytes
 	err := b.cgroups.Resize(b.spec.ID, more)
 	return func() error { // the limits may be others by then
-		return errors.Join(err, b.cgroups.Resize(b.spec.ID, b.Spec().Limits))
+		if err != nil {
+			return errors.Join(err, b.cgroups.Resize(b.spec.ID, b.Spec().Limits))
+		}
+		for try := 0; ; try++ { // the kernel frees what the files had in its own time, and refuses a lower limit until then
+			err := b.cgroups.Resize(b.spec.ID, b.Spec().Limits)
+			if !errors.Is(err, unix.EBUSY) || try == maxTakeBack {
+				return err
+			}
+			time.Sleep(takeBackInterval)
+		}
 	}
 }
+
+// takeBackInterval is the time between two tries of lowering a limit, of which there are at most maxTakeBack.
+const takeBackInterval, maxTakeBack = 50 * time.Millisecond, 200
 
 // explainFrozen says of an error of gVisor's checkpoint that it is about files of the machine which were replaced: gVisor
 // writes no file that is open, that another one has replaced, and whose name a program has looked up since.
@@ -597,7 +609,7 @@ func (r *Runtime) checkFrozen(i frozen.Info, bundle *specs.Spec, spec sandbox.Sp
 // sandbox's own.
 func goneFolder(mounts []specs.Mount, own []sandbox.Mount) string {
 	for _, m := range mounts {
-		if m.Type != "bind" || isOwnMount(m.Destination, own) {
+		if m.Type != "bind" || isOwnMount(m.Destination, own) || isLibrary(m.Destination) {
 			continue
 		}
 		if _, err := os.Stat(m.Source); errors.Is(err, fs.ErrNotExist) {
@@ -605,6 +617,12 @@ func goneFolder(mounts []specs.Mount, own []sandbox.Mount) string {
 		}
 	}
 	return ""
+}
+
+// isLibrary reports whether a mount is one of the machine's folders of Python's packages, without which a sandbox wakes: an
+// upgrade of the machine removes those of an older Python (image.Bind.Optional).
+func isLibrary(target string) bool {
+	return strings.HasPrefix(target, "/usr/local/lib/python3.") && strings.HasSuffix(target, "/dist-packages")
 }
 
 // isOwnMount reports whether what is mounted at a place changes while a sandbox is frozen: the agent, which is kept by its
@@ -658,6 +676,9 @@ func sameMount(a, b sandbox.Mount) bool {
 // adapt makes a frozen sandbox's bundle that of b.
 func (b *box) adapt(bundle *specs.Spec) {
 	for i, m := range bundle.Mounts {
+		if m.Type == "bind" && isLibrary(m.Destination) {
+			bundle.Mounts[i].Source = b.runtime.orEmpty(m.Source)
+		}
 		for _, own := range b.spec.Mounts {
 			if own.Target == m.Destination && !own.Shared && own.Source != "" {
 				bundle.Mounts[i].Source = own.Source
