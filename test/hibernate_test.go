@@ -319,7 +319,7 @@ func TestNarrowedAsleep(t *testing.T) {
 		c = s.connect(older, "", nil)
 	}
 	again("max_total_memory_mb: 400\n") // what it keeps does not fit, and it sleeps on
-	if told := c.refusal("execute_code", args{"code": "1", "session_id": large}); !strings.Contains(told,
+	if told := c.fault("execute_code", args{"code": "1", "session_id": large}); !strings.Contains(told,
 		"needs 512 MB to wake; nothing of it is lost") {
 		t.Errorf("with more than fits: %q", told)
 	}

@@ -1,8 +1,10 @@
 package test
 
 import (
+	"context"
 	"strings"
 	"testing"
+	"time"
 )
 
 // TestNoticeOfFaults: what was lost is told also by a call that fails, which is mostly for that: once.
@@ -22,7 +24,7 @@ func TestNoticeOfFaults(t *testing.T) {
 	} {
 		c.shell("home", "mkdir -p /tmp/d")
 		c.call("stop_session", args{"session_id": "home"})
-		told := c.refusal(call.tool, call.args)
+		told := c.fault(call.tool, call.args)
 		if strings.Count(told, "This session's sandbox was started again (it was stopped)") != 1 {
 			t.Errorf("%s: %q", what, told)
 		}
@@ -42,4 +44,19 @@ func (c *client) homeID() string {
 	}
 	c.t.Fatal("there is no home")
 	return ""
+}
+
+// fault returns the text of a call's fault; empty: it went well.
+func (c *client) fault(tool string, a args) string {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	r, err := c.try(ctx, tool, a)
+	if err == nil {
+		if !r.IsError {
+			return ""
+		}
+		return r.All
+	}
+	return err.Error()
 }
