@@ -112,7 +112,8 @@ func (m *merged) add(i int, p []byte) {
 func (m *merged) take() {
 	_, _ = m.all.Write(m.queue[0].data) // a capture does not fail
 	m.queued -= len(m.queue[0].data)
-	m.queue = slices.Delete(m.queue, 0, 1)
+	m.queue[0].data = nil
+	m.queue = m.queue[1:]
 }
 
 // done returns the captured streams, and both as one; nil: only one of them has anything, or the order is not known.
