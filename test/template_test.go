@@ -251,7 +251,7 @@ func TestReadyMadeTemplate(t *testing.T) {
 	ask := func(session string) string {
 		t.Helper()
 		r := c.call("execute_code", args{"template": "base", "session_id": session, "language": "bash",
-			"code": "[ -e /etc/debian_version ] && echo image || echo host"})
+			"code": "[ -e /etc/apt/sources.list ] && echo image || echo host"})
 		return r.Text
 	}
 	if got := ask("home") + ask("new"); got != "hosthost" {

@@ -161,9 +161,7 @@ func TestUpgrade(t *testing.T) {
 	s.stop()
 	transport.CloseIdleConnections()
 	s.launch()
-	if !strings.Contains(s.log.String(), "version=9.9.9") {
-		t.Errorf("the server is not the new one:\n%s", s.log)
-	}
+	until(t, "the new server says its version", func() bool { return strings.Contains(s.log.String(), "version=9.9.9") })
 	for who, c := range held {
 		t.Log("the next call of a client that is ", who)
 		c.want(session, "x, pid == os.getpid()", "('kept', True)")
