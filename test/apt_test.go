@@ -35,7 +35,7 @@ func testAptInstall(t *testing.T, s *server) {
 	})
 	proven(t, c, id)
 	canary := filepath.Join("/usr/local/share", "sandlot-canary-"+id)
-	if err := os.WriteFile(canary, []byte("canary"), 0o644); err != nil {
+	if err := os.WriteFile(canary, []byte("canary\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	defer os.Remove(canary)
@@ -58,7 +58,7 @@ func testAptInstall(t *testing.T, s *server) {
 	if r := c.shell(id, "cat "+canary+" && rm "+canary+" && mkdir "+canary+" && echo mine > "+canary+"/x && ls "+canary); r.Text != "canary\nx" {
 		t.Errorf("%q", r.All)
 	}
-	if text, err := os.ReadFile(canary); err != nil || string(text) != "canary" {
+	if text, err := os.ReadFile(canary); err != nil || string(text) != "canary\n" {
 		t.Fatalf("a sandbox has changed the machine: %q %v", text, err)
 	}
 	if r := c.shell("new", "cat "+canary); r.Text != "canary" {
