@@ -627,10 +627,10 @@ answers = [0]
 def read():
   while data := t.recv(1 << 16): answers[0] += len(data)
 r = threading.Thread(target=read); r.start()
-for k in range(15):
+for k in range(3):
   t.sendall(b"".join(len(query(b"%d" % i)).to_bytes(2) + query(b"%d" % i) for i in range(k * 1000, k * 1000 + 1000)))
 t.shutdown(socket.SHUT_WR); r.join()
-print("answered", answers[0] > 450000)`, "answered True")
+print("answered", answers[0] > 90000)`, "answered True")
 	attack("opens very many connections", `import socket, time
 held, a = [], None
 while a is None:

@@ -35,6 +35,7 @@ func IsReadOnly(outputs ...string) bool {
 var notPermitted = regexp.MustCompile(`(?m)^(?:` +
 	`(?:chown|chgrp|cp|rsync|tar|install)\b[^\n]*: (?:changing (?:owner|group)[^\n]*|failed to preserve ownership[^\n]*|` +
 	`[Cc]annot change (?:ownership|owner)[^\n]*|chown [^\n]*failed): Operation not permitted[^\n]*|` +
+	`rsync: [^\n]*chown [^\n]*failed: Operation not permitted[^\n]*|` +
 	`(?:su|runuser|setpriv|sudo|gosu|su-exec|error)\b[^\n]*(?:cannot set|set(?:res)?[ug]id|setgroups|failed switching)[^\n]*: ` +
 	`[Oo]peration not permitted[^\n]*|` +
 	`initdb: error: cannot be run as root)`)
