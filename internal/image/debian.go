@@ -59,8 +59,10 @@ func (t *Template) addDebian() {
 	}
 	public := slices.DeleteFunc(all, func(p dpkg.Package) bool { return !p.IsDistributions() })
 	for name, text := range dpkg.Conffiles(public) {
-		// The agent writes a file of its own there (guest.linkTools), and those of /etc/pam.d ask for passwords.
-		if !t.covers("/"+name) && path.Base(name) != "sitecustomize.py" && path.Dir(name) != "etc/pam.d" {
+		// The agent writes a file of its own there (guest.linkTools); those of /etc/pam.d ask for passwords, and those of apt
+		// tell programs of a desktop.
+		if !t.covers("/"+name) && path.Base(name) != "sitecustomize.py" && path.Dir(name) != "etc/pam.d" &&
+			path.Dir(name) != "etc/apt/apt.conf.d" {
 			files[name] = text
 		}
 	}
