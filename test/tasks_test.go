@@ -33,7 +33,7 @@ func doTasks(t *testing.T, s *server) {
 	c := s.connect(older, "", nil)
 	call := tasks.CallerOf(c.ClientSession)
 	until(t, "a new sandbox has the ready packages", func() bool {
-		d := tasks.Run(t.Context(), tasks.Task{Do: func(d *tasks.Desk) { d.Shell("python3 -c 'import pandas'", "") }}, call)
+		d := tasks.Run(t.Context(), tasks.Task{Do: func(d *tasks.Desk) { d.Shell("python3 -c 'import pandas' && test -s /var/lib/dpkg/status", "") }}, call)
 		return d.Err == nil
 	})
 	for _, task := range tasks.All {
