@@ -26,16 +26,16 @@ const ownerAdvice = "Not permitted: %s. In this sandbox programs cannot give fil
 // change an owner or its user.
 func (w *Warnings) warn(l *session.Lease, r *tool.Result, command string, outputs ...string) {
 	w.NetworkRefused, w.Advice = addRefusals(l, r)
-	t := l.Booted.Template
-	if t.Rootfs == "" && t.Image == "" && sysinstall.Tried(command, outputs...) &&
-		(!t.HasArchive() || sysinstall.IsReadOnly(outputs...)) {
-		advice := fmt.Sprintf(installAdvice, t.Name)
+	advise := func(advice string) {
 		r.Content = append(r.Content, tool.Text(advice))
 		w.Advice = joinNonEmpty(w.Advice, advice)
 	}
+	t := l.Booted.Template
+	if t.Rootfs == "" && t.Image == "" && sysinstall.Tried(command, outputs...) &&
+		(!t.HasArchive() || sysinstall.IsReadOnly(outputs...)) {
+		advise(fmt.Sprintf(installAdvice, t.Name))
+	}
 	if line := sysinstall.NotPermitted(outputs...); line != "" && !l.RootIsCapable() {
-		advice := fmt.Sprintf(ownerAdvice, line)
-		r.Content = append(r.Content, tool.Text(advice))
-		w.Advice = joinNonEmpty(w.Advice, advice)
+		advise(fmt.Sprintf(ownerAdvice, line))
 	}
 }

@@ -227,15 +227,14 @@ func (p Package) info(dir, kind string) []byte {
 	return nil
 }
 
-// Users returns the lines of a machine's list of users or groups whose names packages of a database make when they are
-// installed: what other users a machine has is nobody's to know. master has those of every Debian, which come first.
-func Users(list, master []byte, dir string, packages []Package) []byte {
+// Users returns the lines of a machine's list of users or groups whose names are in scripts (UserScripts): what other users
+// a machine has is nobody's to know. master has those of every Debian, which come first.
+func Users(list, master, scripts []byte) []byte {
 	all, seen := bytes.TrimRight(master, "\n"), map[string]bool{}
 	for line := range strings.Lines(string(master)) {
 		name, _, _ := strings.Cut(line, ":")
 		seen[name] = true
 	}
-	var scripts []byte
 	for line := range strings.Lines(string(list)) {
 		fields := strings.Split(strings.TrimSpace(line), ":")
 		if len(fields) < 4 || seen[fields[0]] || !validName.MatchString(strings.TrimLeft(fields[0], "_")) {
@@ -244,11 +243,7 @@ func Users(list, master []byte, dir string, packages []Package) []byte {
 		if id, err := strconv.Atoi(fields[2]); err != nil || id <= 0 || id >= 1000 {
 			continue
 		}
-		if scripts == nil {
-			scripts = userScripts(dir, packages)
-		}
-		named := regexp.MustCompile(`(?m)(^|[^\w.-])` + regexp.QuoteMeta(fields[0]) + `([^\w.-]|$)`)
-		if !named.Match(scripts) {
+		if !hasWord(scripts, fields[0], "_.-") {
 			continue
 		}
 		fields[1] = "*"
@@ -263,18 +258,39 @@ func Users(list, master []byte, dir string, packages []Package) []byte {
 	return append(all, '\n')
 }
 
-// userScripts returns the scripts of packages that make users or groups.
-func userScripts(dir string, packages []Package) []byte {
-	all := []byte("\n")
+// UserScripts returns the scripts of packages of a database that make users or groups when they are installed.
+func UserScripts(dir string, packages []Package) []byte {
+	var all []byte
 	for _, p := range packages {
-		if script := p.info(dir, "postinst"); makesUser.Match(script) {
+		script := p.info(dir, "postinst")
+		if slices.ContainsFunc(userMakers, func(program string) bool { return hasWord(script, program, "_") }) {
 			all = append(all, script...)
 		}
 	}
 	return all
 }
 
-var makesUser = regexp.MustCompile(`\b(adduser|useradd|addgroup|groupadd|systemd-sysusers|sysusers)\b`)
+// userMakers are the programs that make users and groups.
+var userMakers = []string{"adduser", "useradd", "addgroup", "groupadd", "sysusers"}
+
+// hasWord reports whether a word stands in a text with neither a letter, a digit nor one of more beside it. The scripts of a
+// machine are megabytes, in which a regular expression would look for as long as the server takes to start.
+func hasWord(text []byte, word, more string) bool {
+	inWord := func(c byte) bool {
+		return '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || strings.IndexByte(more, c) >= 0
+	}
+	for from := 0; ; {
+		n := bytes.Index(text[from:], []byte(word))
+		if n < 0 {
+			return false
+		}
+		begin, end := from+n, from+n+len(word)
+		if (begin == 0 || !inWord(text[begin-1])) && (end == len(text) || !inWord(text[end])) {
+			return true
+		}
+		from = begin + 1
+	}
+}
 
 // Write makes a database in a folder that does not exist, of packages of the database from: sandboxes see that these are
 // installed.

@@ -151,11 +151,11 @@ func TestUsers(t *testing.T) {
 	packages := []Package{{Name: "db"}}
 	list := "root:x:0:0::/root:/bin/sh\ndb-user:x:110:110:Ann's database:/var/lib/db:/bin/sh\nann:x:1000:1000:Ann:/home/ann:/bin/sh\n" +
 		"corp:x:120:120::/:/bin/sh\nann2:x:121:1::/:/bin/sh\n"
-	if got := string(Users([]byte(list), []byte("root:x:0:0:root:/root:/bin/bash\n"), dir, packages)); got !=
+	if got := string(Users([]byte(list), []byte("root:x:0:0:root:/root:/bin/bash\n"), UserScripts(dir, packages))); got !=
 		"root:x:0:0:root:/root:/bin/bash\ndb-user:*:110:110::/var/lib/db:/bin/sh\n" {
 		t.Errorf("%q", got)
 	}
-	if got := string(Users([]byte("db-user:x:110:ann,bob\n"), nil, dir, packages)); got != "\ndb-user:*:110:\n" {
+	if got := string(Users([]byte("db-user:x:110:ann,bob\n"), nil, UserScripts(dir, packages))); got != "\ndb-user:*:110:\n" {
 		t.Errorf("%q", got)
 	}
 }

@@ -34,10 +34,10 @@ func (t *Template) addDebian() {
 	}
 	// Here pip installs what a user can write, which root always can: it would be lost with the sandbox. Where the folder is
 	// read-only, pip installs into the workspace.
-	libraries, _ := filepath.Glob("/usr/local/lib/python3.*/dist-packages")
-	for _, dir := range libraries {
+	folders, _ := filepath.Glob(libraries)
+	for _, dir := range folders {
 		if real, err := filepath.EvalSymlinks(dir); err == nil && real == dir && InUsr(dir) {
-			t.Binds = append(t.Binds, Bind{Source: dir, Target: dir, Optional: true})
+			t.Binds = append(t.Binds, Bind{Source: dir, Target: dir})
 		}
 	}
 	t.Env["DEBIAN_FRONTEND"] = "noninteractive"
@@ -71,17 +71,28 @@ func (t *Template) addDebian() {
 			t.Folders = append(t.Folders, name)
 		}
 	}
+	scripts := dpkg.UserScripts(dpkg.Dir, public)
 	for _, name := range []string{"passwd", "group"} {
 		master, masterErr := os.ReadFile("/usr/share/base-passwd/" + name + ".master")
 		list, err := os.ReadFile("/etc/" + name)
 		if masterErr == nil && err == nil {
 			// The password of root is empty there: x says that it is elsewhere, where there is none.
 			master = bytes.Replace(master, []byte("root::0:"), []byte("root:x:0:"), 1)
-			files["etc/"+name] = dpkg.Users(list, master, dpkg.Dir, public)
+			files["etc/"+name] = dpkg.Users(list, master, scripts)
 		}
 	}
 	maps.Copy(files, t.Files)
 	t.Files = files
+}
+
+// libraries matches the folders in which Debian's pip installs.
+const libraries = "/usr/local/lib/python3.*/dist-packages"
+
+// IsLibrary reports whether a mount of the template host is one of the folders in which Debian's pip installs. A sandbox
+// does without one that is gone: an upgrade of the machine removes those of an older Python.
+func IsLibrary(target string) bool {
+	is, _ := path.Match(libraries, target)
+	return is
 }
 
 // InUsr reports whether the folder of a file or folder of the machine is in the file system of /usr: sandboxes see nothing of

@@ -16,8 +16,6 @@ type Bind struct {
 	// Graft: it is a part of the root file system, where the runtime has layers: a sandbox sees what it wrote over it, as
 	// over any other part. Elsewhere it is read-only.
 	Graft bool `json:",omitempty"`
-	// Optional: without it, such as after an upgrade of the machine, a sandbox does without.
-	Optional bool `json:",omitempty"`
 }
 
 // Template describes the programs and files of sandboxes.

@@ -195,12 +195,15 @@ func Mounts(pid int) (mounts []Mount) {
 		id, err := strconv.ParseUint(f[0], 10, 64)
 		parent, parentErr := strconv.ParseUint(f[1], 10, 64)
 		if err == nil && parentErr == nil {
-			mounts = append(mounts, Mount{id, parent, f[3], strings.ReplaceAll(f[4], `\040`, " "),
+			mounts = append(mounts, Mount{id, parent, f[3], unescape.Replace(f[4]),
 				slices.Contains(strings.Split(f[5], ","), "ro")})
 		}
 	}
 	return mounts
 }
+
+// unescape undoes what the kernel does to paths in mountinfo.
+var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
 
 // RunsProgram reports whether a process belongs to this user and runs a program with that file name,
 // whose file may have been replaced since it started.

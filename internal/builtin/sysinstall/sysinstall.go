@@ -33,8 +33,8 @@ func IsReadOnly(outputs ...string) bool {
 
 // notPermitted matches what programs say that may not give files to other users, or become them.
 var notPermitted = regexp.MustCompile(`(?m)^(?:` +
-	`(?:chown|chgrp|cp|rsync|tar|install)\b[^\n]*: (?:changing (?:owner|group)[^\n]*|failed to preserve ownership[^\n]*|` +
-	`[Cc]annot change (?:ownership|owner)[^\n]*|chown [^\n]*failed): Operation not permitted[^\n]*|` +
+	`(?:chown|chgrp|cp|tar|install)\b[^\n]*: (?:changing (?:owner|group)[^\n]*|failed to preserve ownership[^\n]*|` +
+	`[Cc]annot change (?:ownership|owner)[^\n]*): Operation not permitted[^\n]*|` +
 	`rsync: [^\n]*chown [^\n]*failed: Operation not permitted[^\n]*|` +
 	`(?:su|runuser|setpriv|sudo|gosu|su-exec|error)\b[^\n]*(?:cannot set|set(?:res)?[ug]id|setgroups|failed switching)[^\n]*: ` +
 	`[Oo]peration not permitted[^\n]*|` +
@@ -44,6 +44,9 @@ var notPermitted = regexp.MustCompile(`(?m)^(?:` +
 // become one; empty: there is none.
 func NotPermitted(outputs ...string) string {
 	for _, o := range outputs {
+		if !strings.Contains(o, "peration not permitted") && !strings.Contains(o, "cannot be run as root") {
+			continue // most outputs, of which some are long
+		}
 		if line := notPermitted.FindString(o); line != "" {
 			return line[:min(len(line), 200)]
 		}

@@ -213,7 +213,7 @@ func (r *Runtime) sharedMounts(b *box) []mount.Mount {
 		list = append(list, bind(filepath.Join(b.filesDir(), filepath.Base(path)), path, path != writableFile))
 	}
 	for _, x := range b.spec.Template.Binds {
-		if x.Optional { // it is in another one, which is read-only here
+		if image.IsLibrary(x.Target) { // it is in another one, which is read-only here
 			continue
 		}
 		list = append(list, r.bindWhole(x.Source, x.Target)...)

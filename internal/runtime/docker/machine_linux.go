@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandlot/internal/agent/wire"
+	"sandlot/internal/image"
 	"sandlot/internal/proc"
 )
 
@@ -97,7 +98,7 @@ func (b *box) checkAgent(ctx context.Context) error {
 func (b *box) checkFolders(root int, mounts []proc.Mount) error {
 	folders := slices.Clone(b.spec.Mounts)
 	for _, x := range b.spec.Template.Binds {
-		if x.Optional { // it is in another one, which is read-only here
+		if image.IsLibrary(x.Target) { // it is in another one, which is read-only here
 			continue
 		}
 		folders = append(folders, whole(x.Source, x.Target)...)

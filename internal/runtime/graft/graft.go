@@ -6,11 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
-	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"sandlot/internal/proc"
 )
 
 // Graft is a folder of the machine at a path of the sandbox.
@@ -64,7 +64,9 @@ func mount(source, target string) error {
 	all := []string{target}
 	if errors.Is(err, unix.EINVAL) {
 		if err = unix.Mount(source, target, "", unix.MS_BIND|unix.MS_REC, ""); err == nil {
-			all, err = mountsBelow(target)
+			if all = append(all, proc.MountsBelow(target)...); len(all) == 1 {
+				err = errors.New("what is mounted below it is not known")
+			}
 		}
 	}
 	for _, place := range all {
@@ -74,25 +76,6 @@ func mount(source, target string) error {
 	}
 	return err
 }
-
-// mountsBelow returns where something is mounted at a path and below it.
-func mountsBelow(path string) (all []string, err error) {
-	text, err := os.ReadFile("/proc/self/mountinfo")
-	for line := range strings.Lines(string(text)) {
-		fields := strings.Fields(line)
-		if len(fields) < 5 {
-			continue
-		}
-		at := unescape.Replace(fields[4])
-		if at == path || strings.HasPrefix(at, path+"/") {
-			all = append(all, at)
-		}
-	}
-	return all, err
-}
-
-// unescape undoes what the kernel does to paths in mountinfo.
-var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
 
 // makeReadOnly makes a mount read-only. Its other flags stay: a user namespace may not take them away.
 func makeReadOnly(place string) error {

@@ -154,7 +154,7 @@ func (r *Runtime) mounts(b *box) []specs.Mount {
 			continue
 		}
 		mount := bind(x.Source, x.Target, true)
-		if x.Optional {
+		if image.IsLibrary(x.Target) {
 			mount.Source = r.orEmpty(x.Source)
 		}
 		list = append(list, mount)
@@ -194,19 +194,10 @@ func (r *Runtime) grafts(b *box) (list []graft.Graft) {
 	return list
 }
 
-// machineMounts returns the mounts of a sandbox, and its grafts as if they were mounted.
-func (r *Runtime) machineMounts(b *box) []specs.Mount {
-	list := r.mounts(b)
-	for _, g := range r.grafts(b) {
-		list = append(list, bind(g.Source, g.Target, true))
-	}
-	return list
-}
-
-// withGrafts returns the mounts of a bundle, and what of the machine is in its root file system as if it were mounted.
-func withGrafts(bundle *specs.Spec) []specs.Mount {
-	list := slices.Clone(bundle.Mounts)
-	for _, g := range graft.Of(bundle.Annotations) {
+// withGrafts returns mounts, and grafts as if they were mounted, too.
+func withGrafts(mounts []specs.Mount, grafts []graft.Graft) []specs.Mount {
+	list := slices.Clone(mounts)
+	for _, g := range grafts {
 		list = append(list, bind(g.Source, g.Target, true))
 	}
 	return list

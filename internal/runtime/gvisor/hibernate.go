@@ -20,6 +20,8 @@ import (
 
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/atomicfile"
+	"sandlot/internal/image"
+	"sandlot/internal/runtime/graft"
 	"sandlot/internal/runtime/gvisor/cgroup"
 	"sandlot/internal/runtime/gvisor/frozen"
 	"sandlot/internal/runtime/gvisor/hostfile"
@@ -150,7 +152,7 @@ func (r *Runtime) writeFrozen(ctx context.Context, b *box, info *frozen.Info, te
 		return err
 	}
 	// gVisor has closed by now what no program needs.
-	files, err := b.hostFiles(bundle.Root.Path, frozenMounts(withGrafts(bundle), spec.Mounts)).Files()
+	files, err := b.hostFiles(bundle.Root.Path, frozenMounts(withGrafts(bundle.Mounts, graft.Of(bundle.Annotations)), spec.Mounts)).Files()
 	if err != nil {
 		return err
 	}
@@ -570,7 +572,7 @@ func (r *Runtime) checkFrozen(i frozen.Info, bundle *specs.Spec, spec sandbox.Sp
 	if _, err := os.Stat(bundle.Root.Path); errors.Is(err, fs.ErrNotExist) {
 		return nil, sandbox.Explain("the files of its root file system are gone, such as when the state folder was moved", nil)
 	}
-	if gone := goneFolder(withGrafts(bundle), spec.Mounts); gone != "" {
+	if gone := goneFolder(withGrafts(bundle.Mounts, graft.Of(bundle.Annotations)), spec.Mounts); gone != "" {
 		return nil, sandbox.Explain(fmt.Sprintf("the folder %s of the machine, which it had mounted, is gone", printable(gone)),
 			nil)
 	}
@@ -586,7 +588,7 @@ func (r *Runtime) checkFrozen(i frozen.Info, bundle *specs.Spec, spec sandbox.Sp
 		missing := errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR)
 		pin := pinned.File{Target: f.Target, Missing: missing}
 		switch {
-		case f.Target == "" || err != nil && !missing || missing && inMountPoint(f.Path, f.Target, withGrafts(bundle)):
+		case f.Target == "" || err != nil && !missing || missing && inMountPoint(f.Path, f.Target, withGrafts(bundle.Mounts, graft.Of(bundle.Annotations))):
 			return nil, explainChanged(f, changed)
 		case f.IsFolder() && missing:
 		case f.Sum != "" && (missing || now.Mode().IsRegular()):
@@ -609,7 +611,7 @@ func (r *Runtime) checkFrozen(i frozen.Info, bundle *specs.Spec, spec sandbox.Sp
 // sandbox's own.
 func goneFolder(mounts []specs.Mount, own []sandbox.Mount) string {
 	for _, m := range mounts {
-		if m.Type != "bind" || isOwnMount(m.Destination, own) || isLibrary(m.Destination) {
+		if m.Type != "bind" || isOwnMount(m.Destination, own) || image.IsLibrary(m.Destination) {
 			continue
 		}
 		if _, err := os.Stat(m.Source); errors.Is(err, fs.ErrNotExist) {
@@ -617,12 +619,6 @@ func goneFolder(mounts []specs.Mount, own []sandbox.Mount) string {
 		}
 	}
 	return ""
-}
-
-// isLibrary reports whether a mount is one of the machine's folders of Python's packages, without which a sandbox wakes: an
-// upgrade of the machine removes those of an older Python (image.Bind.Optional).
-func isLibrary(target string) bool {
-	return strings.HasPrefix(target, "/usr/local/lib/python3.") && strings.HasSuffix(target, "/dist-packages")
 }
 
 // isOwnMount reports whether what is mounted at a place changes while a sandbox is frozen: the agent, which is kept by its
@@ -676,7 +672,7 @@ func sameMount(a, b sandbox.Mount) bool {
 // adapt makes a frozen sandbox's bundle that of b.
 func (b *box) adapt(bundle *specs.Spec) {
 	for i, m := range bundle.Mounts {
-		if m.Type == "bind" && isLibrary(m.Destination) {
+		if m.Type == "bind" && image.IsLibrary(m.Destination) {
 			bundle.Mounts[i].Source = b.runtime.orEmpty(m.Source)
 		}
 		for _, own := range b.spec.Mounts {
@@ -726,7 +722,7 @@ func (r *Runtime) Outdated(sb sandbox.Sandbox) error {
 	if !ok || b.root.Path == "" {
 		return nil
 	}
-	seen, err := b.hostFiles(b.root.Path, r.machineMounts(b)).Seen()
+	seen, err := b.hostFiles(b.root.Path, withGrafts(r.mounts(b), r.grafts(b))).Seen()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.seen = seen

@@ -268,7 +268,7 @@ func (r *Runtime) MakeImage(ctx context.Context, sb sandbox.Sandbox) error {
 		return err
 	}
 	i := prebootImage{Kind: kind, dir: filepath.Join(r.imagesDir(), kind)}
-	files, err := b.hostFiles(b.root.Path, r.machineMounts(b)).Files()
+	files, err := b.hostFiles(b.root.Path, withGrafts(r.mounts(b), r.grafts(b))).Files()
 	if err != nil {
 		return err
 	}
