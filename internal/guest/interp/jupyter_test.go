@@ -127,10 +127,26 @@ func TestOrderOfC(t *testing.T) {
 	l.want("own = ctypes.CDLL(None, use_errno=True); own.close(-1); ctypes.get_errno()", "9", "")
 }
 
+// What a cell does to Python in ways that do not show in its text is mended before the next cell, and said.
+func TestMendedBetweenCells(t *testing.T) {
+	for _, tt := range []struct{ code, said string }{
+		{"m = __import__('built' + 'ins'); del m.len; m.print = None", "builtins that a cell has taken away are back: len, print"},
+		{"n = 1; open(n, 'w').close(); keep = open('/dev/null', 'w')", "descriptor 1 led to another file"},
+	} {
+		l := python(t)
+		first := l.run(tt.code)
+		second := l.run("print('visible', len('ab'))")
+		if !first.OK || second.StateLost || second.out != "visible 2\n" || !strings.Contains(first.err+second.err, tt.said) {
+			t.Errorf("%q: %s; then %s", tt.code, first, second)
+		}
+		l.want("print('again')", "", "again\n")
+	}
+}
+
 // What a cell breaks does not take the next cell's answer.
 func TestBrokenByACell(t *testing.T) {
 	for _, tt := range []struct{ code, said string }{
-		{"import builtins; del builtins.print", "builtins that this cell has taken away are back: print"},
+		{"import builtins; del builtins.print", "builtins that a cell has taken away are back: print"},
 		{"import builtins; builtins.len = builtins.isinstance = None", "are back: isinstance, len"},
 		{"import builtins; builtins.compile = builtins.eval = builtins.exec = None", "are back: compile, eval, exec"},
 		{"import builtins; builtins.__dict__.clear()", "are back: "},

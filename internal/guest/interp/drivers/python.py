@@ -50,7 +50,8 @@ def _main():
     ns = main.__dict__
     state = {"is_driver": True, "cell": 0, "repair": False, "conn": None, "running": False, "delay_interrupt": False, "interrupt_delayed": False,
              "signals_received": 0, "signals_sent": 0, "task": None, "loop": None, "rich": [], "rich_size": 0, "dropped": 0, "linked_files": 0, "displays": {}, "clear": False, "libc": None,
-             "marked": False, "pretty": None, "ioctl": None, "pipes_replaced": False, "written": False, "future": 0, "captured": None, "before": None}
+             "marked": False, "pretty": None, "ioctl": None, "pipes_replaced": False, "written": False, "future": 0, "captured": None, "before": None,
+             "moved": False, "value": None, "settled": True}
     MAX_RESULT, MAX_RICH = 4 << 20, 8 << 20
     TYPES = ["image/png", "image/jpeg", "image/gif", "image/webp", "image/svg+xml", "text/html", "text/markdown", "text/latex", "application/json"]
     METHODS = {"image/png": "_repr_png_", "image/jpeg": "_repr_jpeg_", "image/svg+xml": "_repr_svg_", "text/html": "_repr_html_",
@@ -259,15 +260,20 @@ def _main():
     def standard(fd=None, *_):
         return fd == 1 or fd == 2
 
+    def moved(fd=None, *_):
+        state["moved"] = state["moved"] or standard(fd)  # a descriptor may be another file now
+        return standard(fd)
+
     posix = sys.modules[os.system.__module__]
     for name in ("_exit", "abort", "kill", "killpg", "system", "execv", "execve", "posix_spawn", "posix_spawnp"):
         flush_before([posix, os], name)
-    for name in ("write", "writev", "pwrite", "close", "sendfile"):
+    for name in ("write", "writev", "pwrite", "sendfile"):
         flush_before([posix, os], name, standard)
+    flush_before([posix, os], "close", moved)
     def replaced(fd=None, to=None, *_):
         if to in (6, 7) and state["is_driver"]:
             state["pipes_replaced"] = True  # the driver cannot read its output any more: the agent does
-        return standard(to)
+        return moved(to)
 
     flush_before([posix, os], "dup2", replaced)
     # Python 3.12 warns of a fork in a process with threads. That of flush_on_request does no harm: it waits at one place.
@@ -1082,7 +1088,7 @@ def _main():
             gone = [name for name, value in own_builtins.items() if callable(value) and not callable(there.get(name))]
             there.update((name, own_builtins[name]) for name in gone)
             if gone:
-                say("builtins that this cell has taken away are back: %s" % ", ".join(gone[:9] + ["…"] * (len(gone) > 9)))
+                say("builtins that a cell has taken away are back: %s" % ", ".join(gone[:9] + ["…"] * (len(gone) > 9)))
         now = ns.get("__builtins__")
         if now is not builtins and now is not there:
             ns["__builtins__"] = builtins
@@ -1090,8 +1096,9 @@ def _main():
                 say("__builtins__ was %.80r; it is Python's again" % (now,))
         ns.setdefault("__name__", "__main__")
 
-    def follow_output(prints):
-        """At the end of a cell, lead the descriptors 1 and 2 to the driver's streams again, and say where print writes if that is elsewhere."""
+    def follow_files():
+        """Lead the descriptors 1 and 2 to the driver's streams again."""
+        state["moved"] = False
         for fd, spare, was in own_files:
             try:
                 if identity(fd) == was:
@@ -1100,7 +1107,10 @@ def _main():
                 continue  # closed: repair_streams
             flush()
             os.dup2(spare, fd)
-            say("descriptor %d led to another file at the end of this cell; it is the cell's output again" % fd)
+            say("descriptor %d led to another file at the end of a cell; it is the output of cells again" % fd)
+
+    def follow_output(prints):
+        """Say where print writes, if that is not to the driver's streams."""
         out = getattr(sys, "stdout", None)
         if prints and not state["written"]:
             used = ns.get("print", builtins.print)
@@ -1117,6 +1127,24 @@ def _main():
             pass  # it has none
         if not unread(6) and not unread(7):
             say("sys.stdout is %.200r: what is printed goes there; sys.stdout = sys.__stdout__ makes it the cell's output again" % (out,))
+
+    # What a cell mostly has that takes builtins away, or leads a descriptor elsewhere without os.close and os.dup2.
+    CHANGING = ("builtins", "globals()", "open(1", "open(2", "FileIO(", "closerange(")
+
+    def settle():
+        """Do what the next cell needs, and the answer of the last one does not. A processor that has been idle takes a tenth of a millisecond for it."""
+        state["settled"] = True
+        value, state["value"] = state["value"], None
+        if value is not None:
+            attempt(lambda: remember_value(value))
+        attempt(follow_builtins, follow_files)
+
+    def attempt(*steps):
+        for step in steps:
+            try:
+                step()
+            except BaseException as e:  # of what the code has changed
+                say("at the end of a cell: %s: %.300s" % (type(e).__name__, e))
 
     def unread(fd):
         """How many bytes of a stream nobody has read; 0: none, or the code has closed the descriptor."""
@@ -1163,7 +1191,7 @@ def _main():
             if last is None:
                 value = None
             if value is not None and not quiet:
-                remember_value(value)
+                state["value"] = value
                 text = show_value(value)
                 if text is not None:
                     reply["result"] = text
@@ -1201,11 +1229,10 @@ def _main():
                 flush_all()
             finally:
                 os._exit(reply["exit"])
-        for follow in (follow_builtins, flush_all, lambda: follow_output("print(" in code)):
-            try:
-                follow()
-            except BaseException as e:  # of what the code has changed
-                say("at the end of this cell: %s: %.300s" % (type(e).__name__, e))
+        state["settled"] = False
+        attempt(flush_all, lambda: follow_output("print(" in code))
+        if state["moved"] or state["libc"] is not None or any(hint in code for hint in CHANGING):
+            settle()
         if order and not state["marked"]:
             reply["order"] = order + [last_stream.count]
         buffering(False)
@@ -1411,6 +1438,8 @@ def _main():
     direct, failures, MAX_FAILURES = None, 0, 1000
     while True:
         try:
+            if not state["settled"]:
+                settle()
             if direct is None or state["repair"] or closed(getattr(sys, "stdin", None)) or closed(getattr(sys, "stdout", None)) or \
                     closed(getattr(sys, "stderr", None)):
                 state["repair"] = False
