@@ -11,7 +11,7 @@ import (
 // what its user installs, the same for all, and nobody's to change. Sleep and restarts keep them.
 func TestReadyPackages(t *testing.T) {
 	t.Parallel()
-	s := start(t, append(registries(), "SANDLOT_PACKAGES_PYTHON=six==1.16.0,tabulate", "SANDLOT_PACKAGES_NODE=semver@7.7.2",
+	s := start(t, append(registries(), "SANDLOT_PACKAGES_PYTHON=six==1.16.0,tabulate,uv", "SANDLOT_PACKAGES_NODE=semver@7.7.2",
 		"SANDLOT_POOL_SIZE=1", "SANDLOT_SNAPSHOTS=true")...)
 	c := s.connect(older, "", nil)
 	if r := c.shell("new", "ls /opt/sandlot"); !strings.Contains(r.All, "No such file") {
@@ -30,12 +30,15 @@ func TestReadyPackages(t *testing.T) {
 	if r := c.code(id, "import six; x = 41; six.__file__"); !strings.Contains(r.Text, "/opt/sandlot/python/six.py") {
 		t.Errorf("a cell: %q", r.All)
 	}
-	if got := s.connect(older, "", nil); !strings.Contains(s.instructions(got), "Python has six, tabulate") {
+	if got := s.connect(older, "", nil); !strings.Contains(s.instructions(got), "Python has six, tabulate, uv") {
 		t.Errorf("the instructions: %q", s.instructions(got))
 	}
 	// What the user installs comes first, and virtual environments have their own.
 	for command, want := range map[string]string{
 		"pip install -q six==1.17.0 && python3 -c 'import six; print(six.__version__)'":                         "1.17.0",
+		"pip install tabulate | sed 's/(.*//'":                                                                  "Requirement already satisfied: tabulate",
+		"pip install iniconfig tabulate 2>&1 | grep -c '^ + '; python3 -c 'import iniconfig'":                   "1",                      // by uv
+		"pip3 install --no-input toolz | tail -1 | cut -c1-22; python3 -c 'import toolz'":                       "Successfully installed", // by pip
 		"python3 -m venv /tmp/v && /tmp/v/bin/python -c 'import tabulate' 2>&1 | tail -1":                       "ModuleNotFoundError: No module named 'tabulate'",
 		"cd /opt/sandlot/python; touch x; echo 1 > six.py; chmod 777 .; rm -rf six.py; mv six.py y; echo tried": "tried",
 	} {

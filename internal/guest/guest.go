@@ -271,6 +271,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		if a.config.ToolsDir != "" && os.Getenv(wire.EnvBuild) == "" { // else it would be in the template's image
 			h.linkTools(python)
 			h.addSudo()
+			h.addPip()
 			h.keepServicesStopped()
 		}
 		// The local user, until the host configures another.

@@ -73,7 +73,7 @@ func (t *Template) AddDefaultEnv() {
 		if home := env["HOME"]; home != "" && home != "/" {
 			folders = append(folders, home+"/.local/bin")
 		}
-		env["PATH"] = strings.Join(append(folders, env["PATH"], AgentPrograms), ":")
+		env["PATH"] = strings.Join(append(folders, wire.FirstPrograms, env["PATH"], AgentPrograms), ":")
 	}
 	t.Env = env
 }

@@ -266,10 +266,10 @@ func TestFurnish(t *testing.T) {
 	}{
 		{"nothing is set", nil, map[string]string{"PYTHONUSERBASE": UserBase, "npm_config_prefix": UserBase,
 			"HOME": "/root",
-			"PATH": UserBase + "/bin:/root/.local/bin:" + systemPath + ":" + AgentPrograms}},
+			"PATH": UserBase + "/bin:/root/.local/bin:" + wire.FirstPrograms + ":" + systemPath + ":" + AgentPrograms}},
 		{"its own path and home", map[string]string{"PATH": "/opt/bin", "HOME": "/home/me", "LANG": "de"},
 			map[string]string{"LANG": "de",
-				"HOME": "/home/me", "PATH": UserBase + "/bin:/home/me/.local/bin:/opt/bin:" + AgentPrograms}},
+				"HOME": "/home/me", "PATH": UserBase + "/bin:/home/me/.local/bin:" + wire.FirstPrograms + ":/opt/bin:" + AgentPrograms}},
 		{"a home in the workspace", map[string]string{"HOME": "/workspace/me/", "GOCACHE": "/workspace/me/go"},
 			map[string]string{"PIP_CACHE_DIR": "/tmp/.cache/pip", "UV_CACHE_DIR": "/tmp/.cache/uv",
 				"npm_config_cache": "/tmp/.cache/npm", "GOMODCACHE": "/tmp/.cache/go-mod",

@@ -101,6 +101,9 @@ const (
 	ReadyPython = ReadyDir + "/python"
 )
 
+// FirstPrograms is the folder of the agent's programs that stand in PATH before those of the system.
+const FirstPrograms = "/var/lib/sandlot/first"
+
 // AgentPath is where the sandbox sees the agent's program.
 const AgentPath = "/.sandlot/agent"
 

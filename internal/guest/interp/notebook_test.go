@@ -277,25 +277,3 @@ func TestNobodyAnswers(t *testing.T) {
 	l.fails("input()", 1, "UnicodeDecodeError")
 	l.want("sys.stdin = sys.__stdin__", "", "")
 }
-
-// TestPipByUV: where uv is there, it installs in place of pip; what uv does not know, pip does.
-func TestPipByUV(t *testing.T) {
-	l := python(t)
-	l.want(`import os, sys, tempfile
-folder = tempfile.mkdtemp()
-with open(folder + '/uv', 'w') as f: f.write('#!/bin/sh\necho "uv $*"; [ -n "$5" ] || exit 2\n')
-os.chmod(folder + '/uv', 0o755)
-os.environ['PATH'] = folder + ':' + os.environ['PATH']
-prefix, sys.prefix = sys.prefix, '/an/environment'`, "", "")
-	if o := l.run("%pip install -q six"); !o.OK || !strings.Contains(o.out, "uv pip install --python ") ||
-		!strings.Contains(o.out, " -q six\n") {
-		t.Errorf("installing: %s", o)
-	}
-	for _, code := range []string{"%pip --version", "%pip install --help", "%pip install"} {
-		if o := l.run(code); strings.Contains(o.out, "uv pip") && code != "%pip install" ||
-			!strings.Contains(o.out+o.Error+o.err, "pip") {
-			t.Errorf("%s: %s", code, o)
-		}
-	}
-	l.run("import shutil; shutil.rmtree(folder)")
-}

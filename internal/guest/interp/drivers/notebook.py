@@ -357,40 +357,19 @@ def do_env(args):
     print("env: %s=%s" % (name, value))
 
 
-# What uv has as pip has it. With any other option pip runs.
-UV_OPTIONS = {"-q", "--quiet", "--no-deps", "-r", "--requirement"}
-
-
-def uv_in_place_of_pip(words):
-    """Returns uv's command that does what "pip install" does, in a fraction of the time; None: pip has to do it."""
-    import shutil
-    program = shutil.which("uv")
-    if not program or words[:1] != ["install"] or any(w.startswith("-") and w not in UV_OPTIONS for w in words):
-        return None
-    python = sys.executable
-    if sys.prefix == sys.base_prefix:  # the environment whose packages go to the user's folder (guest/home.go)
-        python = "/.venv/bin/python"
-        if os.path.realpath(python) != os.path.realpath(sys.executable):
-            return None
-    return [program, "pip", "install", "--python", python, *words[1:]]
+PIP = "/var/lib/sandlot/first/pip"  # of the agent's (guest/pip.py)
 
 
 def do_pip(args):
     import importlib.util
     kernel.follow_user_site()
-    has_pip = importlib.util.find_spec("pip") is not None
-    piped = re.search(r"\||;|&&|\s>", args)
-    command = None if piped else uv_in_place_of_pip(shlex.split(args))
-    if command and (code := run(command)) != 2 or command and not has_pip:  # 2: uv does not take these arguments
-        ns["_exit_code"] = code
-        kernel.follow_user_site()
-        return
-    if not has_pip:
+    program = [sys.executable, PIP] if os.path.exists(PIP) else [sys.executable, "-m", "pip"]
+    if program[1] != PIP and importlib.util.find_spec("pip") is None:
         raise UsageError("this Python has no pip")
-    if piped:
-        Shell.system(SHELL, shlex.quote(sys.executable) + " -m pip " + args)
+    if re.search(r"\||;|&&|\s>", args):
+        Shell.system(SHELL, shlex.join(program) + " " + args)
     else:
-        ns["_exit_code"] = run([sys.executable, "-m", "pip", *shlex.split(args)])
+        ns["_exit_code"] = run(program + shlex.split(args))
     kernel.follow_user_site()
 
 
