@@ -205,14 +205,6 @@ func (r *agentRun) follow(server restarts) {
 	r.check()
 }
 
-// driveBoth drives an agent over HTTP, and one that starts `sandlot stdio`.
-func (a agent) driveBoth(t *testing.T) {
-	release := laterRelease(t)
-	for _, over := range []string{"HTTP", "stdio"} {
-		t.Run(over, func(t *testing.T) { a.drive(t, over, release) })
-	}
-}
-
 // prepare writes the client's settings, and has Sandlot add itself, and ask the client whether it can use it.
 func (r *agentRun) prepare() {
 	r.t.Helper()
@@ -461,18 +453,28 @@ func python(name string) []string {
 }
 
 // TestClaudeCode, TestCodexCLI and TestLangChain: the agents that most people use are shown figures, advice and a bounded
-// excerpt of large output, and go on when the server is stopped, killed and upgraded under them. The campaign has others.
+// excerpt of large output, and go on when the server is stopped, killed and upgraded under them. The campaign has others, and these by the other way.
 func TestClaudeCode(t *testing.T) {
 	t.Parallel()
-	alone(t, func(t *testing.T) { claudeCode.driveBoth(t) })
+	alone(t, func(t *testing.T) { claudeCode.drive(t, "HTTP", laterRelease(t)) })
 }
 
 func TestCodexCLI(t *testing.T) {
 	t.Parallel()
-	alone(t, func(t *testing.T) { codexCLI.driveBoth(t) })
+	alone(t, func(t *testing.T) { codexCLI.drive(t, "stdio", laterRelease(t)) })
 }
 
 func TestLangChain(t *testing.T) {
 	t.Parallel()
 	alone(t, func(t *testing.T) { langChain.drive(t, "HTTP", laterRelease(t)) })
+}
+
+// TestOtherWay: Claude Code starts `sandlot stdio`, and Codex speaks HTTP.
+func TestOtherWay(t *testing.T) {
+	t.Parallel()
+	alone(t, func(t *testing.T) {
+		release := laterRelease(t)
+		t.Run("Claude Code", func(t *testing.T) { claudeCode.drive(t, "stdio", release) })
+		t.Run("Codex", func(t *testing.T) { codexCLI.drive(t, "HTTP", release) })
+	})
 }

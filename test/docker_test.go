@@ -43,7 +43,7 @@ var onBothMore = map[string]func(*testing.T){
 
 // onDocker: see onBoth.
 var onDocker = map[string]func(*testing.T){
-	"TestAttacks": TestAttacks, "TestUsers": TestUsers, "TestNetworkAttacks": TestNetworkAttacks,
+	"TestAttacks": TestAttacks, "TestUsers": TestUsers,
 	"TestImagePool": testImagePool, "TestNotPermitted": testNotPermitted,
 	"TestSandboxKilled": TestSandboxKilled, "TestNetworkRefused": TestNetworkRefused, "TestCodeTools": TestCodeTools,
 }
@@ -52,7 +52,7 @@ var onDocker = map[string]func(*testing.T){
 var onDockerMore = map[string]func(*testing.T){
 	"TestPortsForward": TestPortsForward, "TestOnStop": TestOnStop, "TestOrphanTimeout": TestOrphanTimeout,
 
-	"TestNetworkChanges": TestNetworkChanges, "TestNetworkLimit": TestNetworkLimit,
+	"TestNetworkAttacks": TestNetworkAttacks, "TestNetworkChanges": TestNetworkChanges, "TestNetworkLimit": TestNetworkLimit,
 	"TestPortsNothingListens": TestPortsNothingListens, "TestPortsWebSocket": TestPortsWebSocket,
 	"TestPortsFlood": TestPortsFlood,
 

@@ -473,9 +473,12 @@ func (l *login) saysWhyNot(sandlot, port string) {
 		}
 		return nil
 	})
-	if s := l.status(sandlot); s.Running || !s.Installed {
-		l.t.Errorf("%+v", s)
-	}
+	poll(l.t, 20*time.Second, func() error { // systemd tries again now and then
+		if s := l.status(sandlot); s.Running || !s.Installed {
+			return fmt.Errorf("%+v", s)
+		}
+		return nil
+	})
 	unit := filepath.Join(l.home, ".config/systemd/user/sandlot.service")
 	if err := os.WriteFile(unit, []byte("[Service]\nExecStart=/bin/true\n"), 0o644); err != nil {
 		l.t.Fatal(err)

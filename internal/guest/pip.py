@@ -1,6 +1,7 @@
 # Sandlot's pip: "pip install" by uv, in a fraction of the time. What uv does not have, or would do in another way, pip does.
 import os
 import re
+import runpy
 import sys
 
 # What uv has as pip has it, and variables of pip's that change nothing of what is installed.
@@ -55,4 +56,7 @@ def install(words):
 done = install(sys.argv[2:]) if sys.argv[1:2] == ["install"] else None
 if done is not None:
     sys.exit(done)
-os.execv(sys.executable, [sys.executable, "-m", "pip"] + sys.argv[1:])
+try:
+    runpy.run_module("pip", run_name="__main__", alter_sys=True)
+except ModuleNotFoundError as e:
+    sys.exit("this Python has no pip" if e.name == "pip" else "pip: %s" % e)

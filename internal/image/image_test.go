@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"sandlot/internal/agent/wire"
 )
 
 var sample = &Template{Name: "host", Provides: []string{"base", "python"}, Languages: []Language{

@@ -56,7 +56,7 @@ var parts = []part{
 	{
 		name: "docker", minutes: 10,
 		proves: "what the server, the broker and the agent do beside containers at ends and under load: stops, kills, " +
-			"limits, floods, ports, changed rules",
+			"limits, floods, ports, attacks on the network, changed rules",
 		folders: []string{"internal/runtime/docker", "internal/egress", "internal/port"},
 		steps:   []step{{name: "docker", packages: whole, tests: []string{"TestDockerMore"}}},
 	},
@@ -111,14 +111,15 @@ var parts = []part{
 	{
 		name: "clients", minutes: 15,
 		proves: "twelve more real clients with a scripted model: figures, " +
-			"mistakes, large output, third-party tools, a server that is stopped and killed under a running agent; Claude Code, " +
+			"mistakes, large output, third-party tools, a server that is stopped and killed under a running agent; Claude Code " +
+			"by stdio and Codex by HTTP; Claude Code, " +
 			"Codex, Gemini CLI and Copilot while systemd restarts their server, and while it is upgraded",
 		folders: []string{"internal/gateway", "internal/mcpsession", "internal/api/client", "internal/clientconfig",
 			"internal/autostart"},
 		steps: []step{
 			{name: "clients-tools", command: []string{"test/clients/install", ".tools"}},
 			{name: "clients", packages: whole, tests: []string{"TestCommandLines", "TestCommandLinesByStdio",
-				"TestFrameworks", "TestAgentsOfAService"}},
+				"TestFrameworks", "TestOtherWay", "TestAgentsOfAService"}},
 		},
 	},
 	{
