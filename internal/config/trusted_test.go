@@ -143,7 +143,7 @@ func TestSettingsThatOthersLeadTo(t *testing.T) {
 	}
 	defer syscall.Setresuid(0, 0, 0)
 	if c, err := Load(Source{}); err == nil ||
-		!strings.Contains(err.Error(), "others than the server's user can write it") ||
+		!strings.Contains(err.Error(), "users other than the server's can write it") ||
 		!strings.Contains(err.Error(), "--config") {
 		t.Errorf("%+v, %v", c, err)
 	}
