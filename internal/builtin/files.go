@@ -72,7 +72,7 @@ func (t *Tools) readFile(ctx context.Context, c tool.Call, in readFileInput) (*t
 		return t.readDocument(ctx, l, c, in)
 	}
 	if in.Pages != "" {
-		return nil, fault.Argument("pages", "pages are those of a document that is read as text: add \"as\": \"text\"")
+		return nil, fault.Argument("pages", "pages are for a document that is read as text: add \"as\": \"text\"")
 	}
 	offset, binary := in.Offset, in.Encoding == "base64"
 	data, size, err := readRange(ctx, l, c.Reservation, fileRange{in.Path, offset, cmp.Or(in.Limit, fileBytes)})
