@@ -74,14 +74,14 @@ func TestTrusted(t *testing.T) {
 		want    string // empty: it is taken up
 	}{
 		{file(filepath.Join(dir, "own.yaml"), 0o664), volume, ""},
-		{file(filepath.Join(dir, "open.yaml"), 0o666), nil, "others"},
+		{file(filepath.Join(dir, "open.yaml"), 0o666), nil, "users other"},
 		{theirs, nil, "o"},
 		{filepath.Join(shared, "a.yaml"), volume, "volume"},
 		{filepath.Join(shared, "a.yaml"), readOnly, ""},
 		{link, volume, "volume"},
 		{filepath.Join(dir, "none.yaml"), nil, "no such file"},
 		{dir, nil, "directory"},
-		{open, nil, "others"},
+		{open, nil, "users other"},
 		{sticky, nil, ""},
 		{outside, volume, ""},
 		{chain, nil, ""},

@@ -276,7 +276,7 @@ func TestWorkingFolder(t *testing.T) {
 	if err := os.Mkdir(closed, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	for dir, want := range map[string]string{closed: "may not enter", filepath.Join(r.Path, "none"): "not a folder"} {
+	for dir, want := range map[string]string{closed: "may not enter", filepath.Join(r.Path, "none"): "no folder"} {
 		r.configure(&agentv1.FileRoot{Path: dir})
 		_, err := r.execute(t.Context(), &agentv1.ExecRequest{Command: &agentv1.Command{Argv: []string{"true"}}}, nil)
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), dir) {
